@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# weft: `make help` lists the targets.
+
+CC       ?= gcc
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+SANITIZE ?=
+
+# Each sanitizer has its own objects: build/, build/address,undefined/, build/thread/.
+BUILD := build$(if $(SANITIZE),/$(SANITIZE))
+
+CFLAGS   ?= -O2 -g
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+            -Wpointer-arith -Wwrite-strings -Wvla -Wno-unused-parameter
+ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno-omit-frame-pointer \
+            $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(FUSE_CFLAGS)
+ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+FUSE_CFLAGS  = $(shell pkg-config --cflags fuse3 2>/dev/null)
+
+# The layers, lowest first; a layer is a folder and calls only those before it.
+LAYERS := engine/common engine/rt engine/store engine/log engine/coherence engine/cache \
+          engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
+LIB_ENGINE := -luring -lcrypto -lpthread -lm
+LIB_FS     := -lfuse3 -ljansson
+
+obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
+layer_sources = $(filter-out %_main.c,$(wildcard $(1)/*.c))
+layer_lib = $(BUILD)/lib/lib$(subst /,-,$(1)).a
+# Archives from the top layer down, as the linker wants them.
+LIBS := $(foreach l,$(LAYERS),$(call layer_lib,$(l)))
+reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
+LINK_LIBS := $(call reverse,$(LIBS))
+
+PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft fsck.weft)
+UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*_test.c))
+SIM_TESTS := $(patsubst tests/sim/%.c,$(BUILD)/tests/sim/%,$(wildcard tests/sim/*_test.c))
+
+.DEFAULT_GOAL := all
+.PHONY: all help clean
+all: $(PROGRAMS)
+
+define layer_rule
+$$(call layer_lib,$(1)): $$(call obj,$$(call layer_sources,$(1)))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	@ar rcs $$@ $$^
+endef
+$(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+clean: ## remove build/
+	rm -rf build
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

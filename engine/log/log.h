@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The node's redo log: append, group commit, scan (ARCHITECTURE: docs/design.md).
+ *
+ * Records are appended to a buffer in memory and never wait; room in the buffer and
+ * in the ring is reserved beforehand, before any latch is taken (invariant 6).
+ * log_flush makes everything up to an LSN durable; one device flush serves all who
+ * wait. Invariant 3 is the callers': they flush before they write images.
+ *
+ * An LSN names a record's end in the endless log: a record is durable once
+ * log_durable() >= its LSN. The LSN that pins the tail is where the record's chunk
+ * can start at the earliest: log_append returns both.
+ */
+#ifndef WEFT_LOG_H
+#define WEFT_LOG_H
+
+#include "engine/store/store.h"
+
+struct log;
+
+struct log_options {
+	size_t buffer_bytes;	/* 0: 8 MiB, at most an eighth of the ring */
+	uint64_t flush_interval_ms; /* background flush of appended records; 0: 5000; UINT64_MAX: none */
+};
+
+/* Longest record, header included. */
+#define LOG_RECORD_MAX (512u << 10)
+
+/* One record seen by log_scan. The memory is valid during the call. */
+struct log_entry {
+	lsn_t start;	/* pins the tail: LSN of its chunk */
+	lsn_t end;	/* the record's LSN */
+	const struct disk_log_record *record;	/* bounds of record and parts are checked */
+};
+/* Non-zero return stops the scan with that value. */
+typedef int (*log_visit)(void *arg, const struct log_entry *entry);
+
+/*
+ * Reads the heads and finds the log's end. Nothing is written. `*clean` tells whether
+ * the log was closed cleanly. -EUCLEAN with a text for damage: both heads bad, or a
+ * bad chunk below an LSN that a later chunk says was durable.
+ */
+int log_open(struct log **out, struct store *s, const struct log_options *o, bool *clean,
+	struct weft_error *err);
+/* Visits every record from the tail to the end found at open, in order. Waits. Repeatable
+ * until the tail is advanced. */
+int log_scan(struct log *log, log_visit visit, void *arg);
+/* Starts the background writer; appends may follow. Not for read-only stores. */
+int log_start(struct log *log);
+/* Flushes nothing: what is not durable is lost. Use log_shut for a clean end. */
+void log_close(struct log *log);
+/* Marks the log empty and clean; the caller has persisted everything and stopped appending. */
+int log_shut(struct log *log);
+
+/* ---- room ---- */
+
+struct log_room {
+	uint32_t bytes;
+};
+/*
+ * Reserves room for `bytes` of records (headers included). Waits while the buffer or the
+ * ring is full; call it holding nothing. -EROFS once the log has failed.
+ * `urgent`: for descriptor and checkpoint records, may use the reserve that keeps
+ * persisting from waiting for itself.
+ */
+int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
+void log_release(struct log *log, struct log_room *room); /* what is left of it */
+
+/* ---- append ---- */
+
+struct log_position {
+	lsn_t start; /* pins the tail */
+	lsn_t end;   /* flush to here */
+};
+/*
+ * Appends one record made of the pieces (the first begins with a disk_log_record whose
+ * record_bytes is the total, a multiple of 8). Takes from `room`. Never waits, never
+ * fails; after a device error the record is dropped (log_failed tells).
+ */
+struct log_position log_append(struct log *log, struct log_room *room, const struct iovec *iov,
+	unsigned iov_count);
+
+/* ---- durability ---- */
+
+lsn_t log_end(struct log *log);	    /* end of the last record appended */
+lsn_t log_durable(struct log *log); /* all below is durable */
+/* Waits until durable >= lsn. One flush for all who wait. -EIO once the log has failed. */
+int log_flush(struct log *log, lsn_t lsn);
+/* The errno with which the device failed, or 0. */
+int log_failed(struct log *log);
+
+/* ---- the tail ---- */
+
+lsn_t log_tail(struct log *log);
+uint64_t log_used_bytes(struct log *log);
+uint64_t log_ring_bytes(struct log *log);
+/* True when the ring is over half full: time to checkpoint. */
+bool log_wants_checkpoint(struct log *log);
+/* A word that changes when log_wants_checkpoint becomes true or a reserver waits (rt_wait on it). */
+_Atomic uint32_t *log_pressure_word(struct log *log);
+/* Nothing below `lsn` is needed: frees ring space once the head is durable. Waits. */
+int log_advance_tail(struct log *log, lsn_t lsn);
+
+struct log_counters {
+	_Atomic uint64_t records, record_bytes, chunks, chunk_bytes, flushes, flush_waits, reserve_waits;
+};
+struct log_counters *log_counters(struct log *log);
+
+#endif

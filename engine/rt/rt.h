@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The runtime: tasks, wait queues, time, randomness, memory, disks.
+ *
+ * The only code that touches threads, clocks, sockets or rings is behind this
+ * header. Two runtimes stand behind it, chosen once per process before anything
+ * else runs: the real one (rt_real_start: threads, futexes, io_uring) and the
+ * simulated one (rt_sim.h: one thread, cooperative tasks, virtual time, seeded
+ * randomness, disks that fail). Everything above behaves the same on both.
+ *
+ * Tasks of the simulated runtime share a thread, so nothing above this layer
+ * may use __thread across a call that can wait; use rt_task_index() instead.
+ *
+ * Functions that can wait say so. Errors are negative errno values.
+ */
+#ifndef WEFT_RT_H
+#define WEFT_RT_H
+
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#include "engine/common/base.h"
+
+/* ---- start and stop ---------------------------------------------------- */
+
+/* Selects the real runtime. Call once. Returns 0 or -errno. */
+int rt_real_start(void);
+
+/* ---- time and randomness ------------------------------------------------ */
+
+uint64_t rt_now_ns(void);			/* monotonic */
+int64_t rt_wall_ns(void);			/* since 1970, UTC; never decreases per process */
+uint64_t rt_random(void);			/* fast, not for keys */
+void rt_random_bytes(void *buf, size_t len);	/* for keys and UUIDs */
+
+/* ---- memory --------------------------------------------------------------
+ * All memory above this layer comes from here: the simulator frees what a
+ * crashed node left and fails chosen allocations. NULL when there is none.
+ */
+void *rt_alloc(size_t size_bytes);			/* zeroed, 64-byte aligned */
+void rt_free(void *p);					/* NULL is fine */
+void *rt_alloc_pages(size_t size_bytes);		/* zeroed, page aligned, for I/O; may be huge pages */
+void rt_free_pages(void *p, size_t size_bytes);
+
+/* ---- tasks ---------------------------------------------------------------- */
+
+struct rt_task;
+
+/* Starts fn(arg) as a task. The name (copied, 15 bytes) shows in tools. */
+int rt_task_spawn(struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
+/* Waits until the task's function has returned and frees it. */
+void rt_task_join(struct rt_task *task);
+/* A small number, the same for the whole life of the calling task, for striping. */
+unsigned rt_task_index(void);
+void rt_yield(void);
+void rt_sleep_ns(uint64_t ns);	/* waits */
+
+/* ---- wait queues ---------------------------------------------------------- */
+
+#define RT_FOREVER UINT64_MAX
+
+/*
+ * Waits while *word == expected, until rt_wake(word), or until deadline_ns (of
+ * rt_now_ns). May return early: callers loop. 0, or -ETIMEDOUT.
+ */
+int rt_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
+/* Wakes up to `count` waiters of the word. */
+void rt_wake(_Atomic uint32_t *word, int count);
+
+/* Three-state futex mutex: 0 free, 1 held, 2 held with waiters. Zero-initialised. */
+struct rt_mutex {
+	_Atomic uint32_t state;
+};
+void rt_mutex_lock_slow(struct rt_mutex *m);	/* waits */
+void rt_mutex_unlock_slow(struct rt_mutex *m);
+void rt_sched_point_slow(void);
+extern bool rt_simulated;	/* set once at start */
+
+/*
+ * A place where, in the simulator, another task may run (seeded). Latches call
+ * it when they are taken, validated and released. Free in the real runtime.
+ */
+static inline void rt_sched_point(void)
+{
+	if (unlikely(rt_simulated))
+		rt_sched_point_slow();
+}
+
+static inline bool rt_mutex_trylock(struct rt_mutex *m)
+{
+	uint32_t free_state = 0;
+
+	rt_sched_point();
+	return atomic_compare_exchange_strong_explicit(
+		&m->state, &free_state, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+static inline void rt_mutex_lock(struct rt_mutex *m)
+{
+	if (unlikely(!rt_mutex_trylock(m)))
+		rt_mutex_lock_slow(m);
+}
+
+static inline void rt_mutex_unlock(struct rt_mutex *m)
+{
+	if (unlikely(atomic_exchange_explicit(&m->state, 0, memory_order_release) == 2))
+		rt_mutex_unlock_slow(m);
+}
+
+/* Condition: a sequence word. Signal under or after the mutex. Zero-initialised. */
+struct rt_cond {
+	_Atomic uint32_t sequence;
+};
+/* Waits; drops and retakes the mutex; may return early. 0 or -ETIMEDOUT. */
+int rt_cond_wait(struct rt_cond *c, struct rt_mutex *m, uint64_t deadline_ns);
+void rt_cond_signal(struct rt_cond *c);
+void rt_cond_broadcast(struct rt_cond *c);
+
+/*
+ * One step of a spin loop; `spins` counts up from 0 in the caller. Pauses, then
+ * yields; in the simulator lets another task run at once.
+ */
+void rt_spin(unsigned *spins);
+
+/* ---- disks ----------------------------------------------------------------
+ * A file or block device opened O_DIRECT. Offsets, lengths and addresses are
+ * multiples of 512; pages use multiples of 4096.
+ */
+struct rt_disk;
+
+#define RT_DISK_READ_ONLY (1u << 0)
+#define RT_DISK_EXCLUSIVE (1u << 1)	/* fail with -EBUSY when in use (flock, O_EXCL on devices) */
+
+struct rt_disk_info {
+	uint64_t size_bytes;
+	uint32_t atomic_write_bytes;	/* writes of this size, aligned, are never torn; 512 at least */
+	bool is_block_device;
+	bool read_only;
+};
+
+enum rt_io_op { RT_IO_READ, RT_IO_WRITE, RT_IO_FLUSH };
+
+/* One request. The caller owns it and its memory until rt_disk_wait returns. */
+struct rt_io {
+	enum rt_io_op op;
+	bool after_previous;	/* starts only when the one before it in the array has ended well */
+	uint64_t offset;	/* bytes */
+	struct iovec *iov;	/* up to 256; total length a multiple of 512 */
+	unsigned iov_count;
+	int result;		/* 0 or -errno; a short transfer is -EIO */
+	/* the runtime's own */
+	struct iovec one;	/* for rt_io_set */
+	_Atomic uint32_t done;
+	uint32_t expected;
+	void *owner;
+	struct rt_io *next;
+};
+
+int rt_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
+void rt_disk_close(struct rt_disk *disk);
+void rt_disk_info(struct rt_disk *disk, struct rt_disk_info *out);
+/* Registers memory for I/O (io_uring fixed buffers). A hint: failure is harmless. */
+void rt_disk_register(struct rt_disk *disk, void *base, size_t size_bytes);
+/*
+ * Starts all requests at once, in order of the array; they complete in any order
+ * except where after_previous says otherwise (a chain's later members end with
+ * -ECANCELED when an earlier one failed). May wait for queue space only.
+ */
+void rt_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+/* Waits until all have ended; results are in each. Any task may wait for any request. */
+void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+
+/* Fills a request for one buffer. */
+static inline void rt_io_set(struct rt_io *io, enum rt_io_op op, uint64_t offset, void *buf,
+	size_t len_bytes)
+{
+	*io = (struct rt_io){.op = op, .offset = offset};
+	io->one.iov_base = buf;
+	io->one.iov_len = len_bytes;
+	io->iov = NULL; /* NULL means &one */
+	io->iov_count = op == RT_IO_FLUSH ? 0 : 1;
+}
+
+/* One request, waited for. 0 or -errno. All wait. */
+int rt_disk_read(struct rt_disk *disk, uint64_t offset, void *buf, size_t len_bytes);
+int rt_disk_write(struct rt_disk *disk, uint64_t offset, const void *buf, size_t len_bytes);
+int rt_disk_flush(struct rt_disk *disk);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Free space: allocation groups as pages, runs of pages for extents.
+ *
+ * Pages are first reserved in memory (so that they can be filled before they are
+ * published), then taken inside the mini-transaction that publishes them; freeing is a
+ * change in a mini-transaction too. A crash forgets reservations and nothing else.
+ *
+ * Keeps: no page handed out twice; a freed page is not reserved again before the record
+ * that freed it is durable (invariant 3); each reservation has an incarnation above every
+ * earlier one of its group (invariant 8).
+ */
+#ifndef WEFT_SPACE_H
+#define WEFT_SPACE_H
+
+#include "engine/cache/mtr.h"
+
+struct space;
+
+/* Contiguous pages reserved in memory; all in one group. */
+struct space_run {
+	page_id pid; /* first */
+	uint32_t length; /* pages; 0: none */
+	uint64_t incarnation;
+};
+
+/* Reads all group pages (in batches); repairs nothing. -EUCLEAN with a text. Waits. */
+int space_open(struct space **out, struct cache *cache, struct weft_error *err);
+void space_close(struct space *sp);
+
+#define SPACE_PRIVILEGED (1u << 0) /* may use the last pages, kept for what frees space */
+#define SPACE_METADATA	 (1u << 1) /* tree pages: kept apart from file data within the group */
+
+/*
+ * Reserves 1 to `want` contiguous pages, near `goal` where possible (PID_NONE: anywhere).
+ * Flushes the log when only pages freed but not durably so are left. -ENOSPC. Waits; hold
+ * nothing.
+ */
+int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
+	struct space_run *out);
+/* Gives an untaken reservation, or the part of it left, back. Never waits. */
+void space_unreserve(struct space *sp, const struct space_run *run);
+
+/* The group page that a mini-transaction on this page must hold. */
+page_id space_group_of(struct space *sp, page_id pid);
+/* In an mtr that holds the group's page: mark the run as used / as free. Never wait.
+ * The run stays reserved in memory until space_committed. -EUCLEAN when a bit is not as it
+ * must be (checked for all before anything is changed). */
+int space_take(struct space *sp, struct mtr *m, const struct space_run *run);
+int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length);
+/* After mtr_commit, for each run taken (freed = false) or freed: settles memory. */
+void space_committed(struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end);
+
+struct space_stat {
+	uint64_t total_pages;	 /* that files and metadata can use */
+	uint64_t free_pages;	 /* not in use; reservations count as free */
+	uint64_t available_pages; /* free, without the pages kept back */
+};
+void space_stat(struct space *sp, struct space_stat *out);
+/* Files hold reservations to write ahead into; when this changes, space got tight and they
+ * should give theirs back. */
+uint32_t space_pressure(struct space *sp);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store: page images and their descriptors on a file or block device.
+ *
+ * Knows the superblock, the descriptor table and the page slots; not the log's
+ * records. Keeps invariant 9 for everything it reads. Who may write which page
+ * when (log before image) is the caller's: engine/cache/writeback.c.
+ *
+ * Descriptors: the table's blocks are cached within a bound (options). A block
+ * with descriptors newer than the table's on disk ("dirty") stays in memory until
+ * store_table_write.
+ */
+#ifndef WEFT_STORE_H
+#define WEFT_STORE_H
+
+#include "engine/common/format.h"
+#include "engine/rt/rt.h"
+
+struct store;
+
+struct store_options {
+	bool read_only;		 /* never writes, not even the incarnation */
+	size_t table_cache_bytes; /* bound of the descriptor cache; 0: 16 MiB */
+	const uint8_t *volume_uuid; /* 16 bytes: refuse another volume; NULL: any */
+};
+
+/* What mkfs decides. Zero fields mean the default. */
+struct store_format {
+	uint64_t store_bytes;	/* 0: the whole device */
+	uint64_t log_bytes;	/* 0: 1/32 of the store, 4 MiB .. 1 GiB */
+	enum disk_checksum checksum_kind;
+	char label[64];
+	uint8_t volume_uuid[16];	/* zeros: a fresh one */
+	uint16_t shard;
+};
+
+/* ---- checksums ---------------------------------------------------------------- */
+
+/* 64 bits over `iov`, bound to a place (for a page: PID, incarnation, version). */
+uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1, uint64_t place2,
+	const struct iovec *iov, unsigned iov_count);
+uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation,
+	uint64_t version, const void *image);
+
+/* ---- format, open, close -------------------------------------------------------- */
+
+/*
+ * Computes the layout that store_format_write would make. -EINVAL with a text when
+ * it cannot be made (too small, log too large).
+ */
+int store_format_plan(struct rt_disk *disk, const struct store_format *f,
+	struct disk_superblock *out, struct weft_error *err);
+/*
+ * Writes an empty store of that layout: log heads (clean, tail at LSN 4096... see
+ * log.h), zeroed ring, first copies of the table, and last, after a flush, both
+ * superblocks. Waits. The pages that make an empty volume come from volume_format.
+ */
+int store_format_write(struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err);
+
+/*
+ * Reads and checks the superblocks (repairs one bad copy from the other when
+ * writing is allowed), raises and writes the node's incarnation. Errors with their
+ * own texts: not a weft store, unknown version, both copies bad, copies of
+ * different stores, other volume, shorter than it says.
+ */
+int store_open(struct store **out, struct rt_disk *disk, const struct store_options *o,
+	struct weft_error *err);
+/* Table blocks that are dirty are dropped: the caller has checkpointed, or wants a crash. */
+void store_close(struct store *s);
+
+const struct disk_superblock *store_superblock(struct store *s);
+struct rt_disk *store_disk(struct store *s);
+
+/* ---- pages ------------------------------------------------------------------------ */
+
+#define STORE_ZEROS	 1 /* result of a read: older than wanted or never written; the image is zeros */
+
+struct store_read {
+	page_id pid;
+	uint64_t incarnation; /* wanted; 0: whichever the store has */
+	void *image;	      /* 4096 bytes, page aligned; NULL: descriptor only */
+	/* out */
+	int result;	      /* 0, STORE_ZEROS, -EIO (device), -EUCLEAN (damaged: logged with PID) */
+	uint64_t version;     /* 0 with STORE_ZEROS */
+	uint64_t found_incarnation;
+};
+/* Reads all at once (adjacent slots with one request each run). Verifies checksums. Waits. */
+void store_read_pages(struct store *s, struct store_read *reads, unsigned count);
+
+struct store_write {
+	page_id pid;
+	const void *image; /* stays unchanged until the call returns */
+	struct page_descriptor descriptor;
+};
+/*
+ * Writes images in place, adjacent slots together. No flush, no descriptors. Waits.
+ * The caller has made the log records of these descriptors durable. 0 or -errno.
+ */
+int store_write_pages(struct store *s, const struct store_write *writes, unsigned count);
+int store_flush(struct store *s);
+
+/* True if an image overwritten in place could be torn by a power cut. */
+bool store_writes_tear(struct store *s);
+
+/* ---- descriptors --------------------------------------------------------------------- */
+
+/* The current descriptor of a page. May wait for the table. 0 or -errno. */
+int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out);
+/*
+ * The page's image with this descriptor is durable: the table takes it (in memory).
+ * `lsn` is where the log record that holds it starts. May wait for the table's block.
+ */
+int store_descriptor_install(struct store *s, page_id pid, const struct page_descriptor *d,
+	lsn_t lsn);
+/* Oldest LSN that dirty table blocks still need in the log; LSN_MAX when none is dirty. */
+lsn_t store_table_oldest(struct store *s);
+/* Number of dirty table blocks; the caller writes them before the bound fills. */
+unsigned store_table_dirty(struct store *s);
+bool store_table_crowded(struct store *s); /* over half of the bound is dirty */
+/*
+ * Writes dirty table blocks whose oldest LSN is below `upto` to their other copy and
+ * flushes. The log must be durable past every installed descriptor. Waits.
+ */
+int store_table_write(struct store *s, lsn_t upto);
+
+/*
+ * Recovery: an image of the page with this descriptor may have been written. Candidates
+ * are tried when the page is first read; the match is installed (at `lsn`).
+ */
+int store_candidate_add(struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn);
+/* Decides all pages with candidates now (reads them). Pages that match none keep the table's. */
+int store_candidates_resolve(struct store *s);
+
+struct store_counters {
+	_Atomic uint64_t pages_read, pages_written, read_requests, write_requests, flushes;
+	_Atomic uint64_t table_reads, table_writes, checksum_failures;
+};
+struct store_counters *store_counters(struct store *s);
+
+#endif

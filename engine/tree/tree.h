@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The metadata tree: a B+-tree with 16-byte keys over guards, and transactions on it.
+ *
+ * Readers are optimistic (latch versions, LeanStore §3.3). Inner frames carry swizzling
+ * hints to their children's frames beside the image, never in it.
+ *
+ * A transaction reads optimistically, remembering each leaf's latch version, buffers its
+ * writes, and at commit latches the leaves, group pages and file pages it changes without
+ * waiting, checks that everything it read still stands, changes, logs one record, unlatches.
+ * On any conflict commit returns -EAGAIN with everything let go; the caller starts over
+ * with txn_restart. Room for inserts (splits) is made by mini-transactions of their own.
+ * Serializable (ScaleStore §8).
+ */
+#ifndef WEFT_TREE_H
+#define WEFT_TREE_H
+
+#include "engine/space/space.h"
+
+struct tree;
+
+/* `root`: the root's PID, which never changes (the root's content moves down on a split). */
+int tree_open(struct tree **out, struct cache *cache, struct space *space, page_id root,
+	struct weft_error *err);
+void tree_close(struct tree *t);
+struct space *tree_space(struct tree *t);
+struct cache *tree_cache(struct tree *t);
+
+static inline int disk_key_compare(struct disk_key a, struct disk_key b)
+{
+	unsigned __int128 x = (unsigned __int128)a.high << 64 | a.low;
+	unsigned __int128 y = (unsigned __int128)b.high << 64 | b.low;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Fills an empty leaf image (root of an empty tree, mkfs). */
+void tree_format_root(void *image, page_id pid);
+/* Inserts into a leaf image that nobody else sees (mkfs). False: no room. */
+bool tree_format_insert(void *image, struct disk_key key, const void *value, size_t len);
+/*
+ * Checks a tree page's image by itself: magic, own PID, fences, key order, slots within
+ * bounds and disjoint, children in range. 0, or -EUCLEAN with a text. Used before any image
+ * from outside is trusted (the tree checks each page once per load), by fsck and the fuzzers.
+ */
+int tree_check_page(const void *image, page_id pid, struct weft_error *err);
+
+/* ---- reading without a transaction ------------------------------------------------------------
+ * Each is atomic by itself. Lengths returned are the item's; `cap` smaller than the item:
+ * -ERANGE. All wait.
+ */
+int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap);
+/* First item with from <= key < to: its length, its key in *found. -ENOENT. */
+int tree_next(struct tree *t, struct disk_key from, struct disk_key to, struct disk_key *found,
+	void *buf, size_t cap);
+/* Last item with floor <= key <= at. */
+int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor, struct disk_key *found,
+	void *buf, size_t cap);
+/*
+ * Visits items of [from, to) in order, many per leaf, each leaf as of one moment. `visit` gets a
+ * private copy, holds nothing while it runs, and stops the scan by returning non-zero, which
+ * is returned. `scan_hint`: do not let the pages wash the cache out.
+ */
+typedef int (*tree_visit)(void *arg, struct disk_key key, const void *value, size_t len);
+int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
+	tree_visit visit, void *arg);
+/* Asks for the leaf of a key to be brought in, in the background. */
+void tree_prefetch(struct tree *t, struct disk_key key);
+
+/* ---- transactions ------------------------------------------------------------------------------- */
+
+#define TXN_READS_MAX  256 /* leaves read */
+#define TXN_WRITES_MAX 128 /* items written or deleted */
+#define TXN_RUNS_MAX   48  /* runs taken and freed */
+#define TXN_PAGES_MAX  24  /* file pages changed with the transaction */
+
+struct txn;
+
+/* From a bounded pool: waits when all are in use; one per task at a time. `privileged`: the
+ * transaction frees space and may use the last pages. */
+int txn_begin(struct tree *t, bool privileged, struct txn **out);
+/* Lets go of everything; gives back reservations handed to txn_take that did not commit. */
+void txn_end(struct txn *x);
+/* After -EAGAIN: forgets reads and writes, fetches what was missing, backs off. Waits. The runs
+ * of txn_take stay reserved and are the caller's again. After a few restarts the next commit
+ * takes its leaves in key order and may wait for them. */
+void txn_restart(struct txn *x);
+
+/* As tree_*, seeing the transaction's own writes. -EAGAIN: restart. */
+int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap);
+int txn_next(struct txn *x, struct disk_key from, struct disk_key to, struct disk_key *found,
+	void *buf, size_t cap);
+int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor, struct disk_key *found,
+	void *buf, size_t cap);
+
+/* Insert or replace; the value (<= DISK_VALUE_MAX) is copied. -E2BIG past TXN_WRITES_MAX. */
+int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len);
+int txn_delete(struct txn *x, struct disk_key key); /* absent is fine */
+
+/* Take a reserved run (space_reserve) / free pages, with this transaction. After a commit,
+ * freed pages are dropped from the cache. -E2BIG past the bounds. */
+int txn_take(struct txn *x, const struct space_run *run);
+int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation);
+/*
+ * Changes file data with the transaction (its full image goes into the record): zero or write
+ * [offset, offset + len) of a page. src NULL: zeros; not copied, must live until commit.
+ * `fresh`: just reserved, the rest is zeros. The page is fetched here (waits).
+ */
+int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset, const void *src,
+	unsigned len, bool fresh);
+
+/*
+ * 0: done, *pos (may be NULL) is the record. Without writes it only validates what was read.
+ * -EAGAIN: nothing happened. -ENOSPC: no page for a split. -EROFS, -EIO.
+ */
+int txn_commit(struct txn *x, struct log_position *pos);
+
+struct tree_counters {
+	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits;
+};
+struct tree_counters *tree_counters(struct tree *t);
+unsigned tree_height(struct tree *t);
+
+#endif
