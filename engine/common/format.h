@@ -56,10 +56,10 @@ struct disk_superblock {
 	uint8_t key[32];	/* the volume's checksum key */
 	char label[64];		/* NUL-terminated UTF-8 */
 	uint32_t atomic_write_bytes; /* what the device promised mkfs; 512 at least */
-	uint8_t pad1[4096 - 260 - 8];
+	uint8_t pad1[4096 - 236 - 8];
 	uint64_t checksum;	/* first 64 bits of SHA-256 of the bytes before it */
 };
-_Static_assert(offsetof(struct disk_superblock, pad1) == 260, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, pad1) == 236, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 
 /* ---- log -------------------------------------------------------------------
