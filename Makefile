@@ -51,6 +51,33 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
+# ---- tests --------------------------------------------------------------------
+# A unit test is named after its layer, tests/unit/LAYER_what_test.c, and links only the
+# layers up to that one.
+layer_common     := engine/common
+layer_rt         := $(layer_common) engine/rt
+layer_store      := $(layer_rt) engine/store
+layer_log        := $(layer_store) engine/log
+layer_coherence  := $(layer_log) engine/coherence
+layer_cache      := $(layer_coherence) engine/cache
+layer_space      := $(layer_cache) engine/space
+layer_tree       := $(layer_space) engine/tree
+layer_volume     := $(layer_tree) engine/volume
+layer_fsck       := $(layer_volume) mkfs/fsck
+layer_ops        := $(layer_fsck) fs/ops
+test_libs = $(call reverse,$(foreach l,$(layer_$(firstword $(subst _, ,$(1)))),$(call layer_lib,$(l))))
+
+.SECONDEXPANSION:
+.SECONDARY:
+$(BUILD)/tests/unit/%_test: $(BUILD)/tests/unit/%_test.o $$(call test_libs,$$*)
+	$(CC) $(ALL_CFLAGS) $< $(call test_libs,$*) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+
+$(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(call test_libs,ops)
+	$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+
+unit: $(UNIT_TESTS) ## build and run the unit tests
+	@set -e; for t in $(UNIT_TESTS); do $$t; done
+
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 

@@ -300,7 +300,7 @@ struct disk_inode {
 	uint32_t generation;
 	uint64_t writers;   /* bit n: node n wrote since the file was last clean */
 	uint64_t changes;   /* counts changes to the inode */
-	uint8_t pad[16];
+	uint8_t pad[24];
 };
 _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
 
