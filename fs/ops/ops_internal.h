@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of fs/ops share: the filesystem's state, the transaction loop, inodes,
+ * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
+ * namei.c, rename.c, dir.c, entry.c, xattr.c, acl.c) and file data (file.c, data_*.c,
+ * truncate.c, falloc.c, sync.c, reclaim.c).
+ */
+#ifndef WEFT_OPS_INTERNAL_H
+#define WEFT_OPS_INTERNAL_H
+
+#include <sys/stat.h>
+
+#include "fs/ops/ops.h"
+
+struct file_table; /* file.c */
+
+struct fs {
+	struct volume *volume;
+	struct tree *tree; /* the volume's */
+	struct ops_options options;
+	struct ops_counters counters;
+	struct file_table *files;
+	/*
+	 * Held across renames of directories, so that no two of them can make a loop. The first
+	 * lock of a rename, taken before its transaction begins; nothing else waits for it. (With
+	 * many nodes it is the catalog's rename token.)
+	 */
+	struct rt_mutex rename_lock;
+	uint64_t hash_mask; /* bits of a name's hash in use; tests narrow it to get collisions */
+};
+
+static inline void ops_count(struct fs *fs, enum ops_call call)
+{
+	atomic_fetch_add_explicit(&fs->counters.calls[call], 1, memory_order_relaxed);
+}
+
+/* ---- transactions (fs.c) --------------------------------------------------------------------
+ *
+ * Runs body(x, arg) in a transaction and commits it; starts over on conflicts. The body
+ * may run many times: it sets everything it leaves in *arg anew each time. It returns
+ *   0		commit;
+ *   -EAGAIN	start over (pass on what txn_* said);
+ *   -errno	give up at once; nothing is committed;
+ *   +errno	OPS_VERDICT(-errno): give up with this error if all that was read stands, start
+ *		over if not. For conclusions from more than one leaf ("the entry names no inode").
+ *		Nothing may have been written by the body.
+ * Runs the body handed to txn_take go back when the transaction fails; those it did not get to
+ * hand over are the caller's.
+ * 0, a negative errno; -EROFS on a volume that must not be written. Waits; hold nothing.
+ */
+typedef int (*ops_body)(struct txn *x, void *arg);
+#define OPS_VERDICT(error) (-(error))
+#define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
+int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_position *pos);
+/* 0, or -EROFS: opened read-only, or failed at run time. */
+int fs_check_writable(struct fs *fs);
+
+/* ---- inodes (inode.c) -------------------------------------------------------------------------- */
+
+/* In a transaction. 0, -ENOENT, -EAGAIN, -EUCLEAN (not a valid inode), ... */
+int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out);
+/* Adds one to `changes` of *inode and writes it. */
+int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode);
+/* Without a transaction; -ENOENT also for inode 0. Does not ask file_overlay. */
+int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
+/* inode_get and file_overlay: what the kernel is told. */
+int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out);
+
+/* Clears setuid, and setgid of what is group-executable, unless the caller keeps them: for
+ * writes, truncation, fallocate on a regular file. True: the mode changed. Does not touch times. */
+bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c);
+
+/*
+ * All of ops_setattr but SIZE, in a transaction that goes on to inode_write (mode with ACL,
+ * owner, times, OPS_KILL_SETID; ctime is set to `now` unless given). *inode is changed in memory; an
+ * ACL that follows the mode is written to x. For ops_setattr and for ops_truncate.
+ */
+int setattr_apply(struct txn *x, uint64_t ino, struct disk_inode *inode,
+	const struct ops_caller *c, const struct ops_setattr *set, int64_t now);
+
+/* Does a read at `now` have to write the atime, by the mount's rule? (regular files and
+ * directories; false on a read-only volume) */
+bool atime_due(struct fs *fs, const struct disk_inode *inode, int64_t now);
+
+/*
+ * A new inode in directory `dir` (*parent as read in x): owner, setgid inheritance, umask or
+ * default ACL, times. Writes the inode and its inherited ACLs to x; the caller sets the entry
+ * and the parent. `size`: a symlink's length. *out is the inode as written.
+ */
+struct inode_new {
+	uint64_t ino;
+	uint64_t parent_ino; /* recorded in directories */
+	uint32_t mode;	     /* with type */
+	uint32_t nlink;
+	uint32_t rdev_major, rdev_minor;
+	uint64_t size;
+	int64_t now;
+};
+int inode_create_txn(struct txn *x, uint64_t dir, const struct disk_inode *parent,
+	const struct ops_caller *c, const struct inode_new *what, struct disk_inode *out);
+
+/* ---- entries (entry.c) --------------------------------------------------------------------------- */
+
+struct entry {
+	uint64_t ino;
+	uint8_t type; /* DT_* */
+};
+
+/* -EINVAL, -ENAMETOOLONG for what cannot be a name; "." and ".." are -EINVAL here. */
+int name_check(struct ops_name name);
+/* Discriminator of a name's item. */
+uint64_t name_hash(struct fs *fs, struct ops_name name);
+
+/* 0 or -ENOENT, without and within a transaction. */
+int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out);
+int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct entry *out);
+/* The caller has found the name absent (insert) or present (remove, replace) in x. They do
+ * not touch the directory's inode. -ENOSPC: too many names of one hash. */
+int entry_insert(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct entry entry);
+int entry_remove(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name);
+int entry_replace(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct entry entry);
+/* Steps through an item's value: *at starts at 0; false at the end. -EUCLEAN in *error for a
+ * value that is no list of entries. */
+bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
+	int *error);
+
+/* ---- xattr items (xattr.c) -------------------------------------------------------------------------- */
+
+/* An item's parts, within the value it was parsed from. 0 or -EUCLEAN. Reclaiming frees `runs`. */
+struct xattr_view {
+	struct disk_xattr head;
+	const char *name;
+	const uint8_t *inline_value; /* when head.run_count == 0 */
+	const uint8_t *runs;	     /* head.run_count unaligned struct disk_extent */
+};
+int xattr_parse(const void *value, size_t len, struct xattr_view *out);
+/* Small values in a transaction (ACLs): -ENODATA; the length; -ERANGE. Only inline ones. */
+int xattr_read_txn(struct txn *x, struct fs *fs, uint64_t ino, const char *name, void *buf,
+	size_t cap);
+
+/* ---- the file data half, as the names half uses it -------------------------------------------------- */
+
+/* file.c: the table of open files. fs_open and fs_close call these. */
+int file_table_open(struct fs *fs);
+void file_table_close(struct fs *fs); /* closes what is still open */
+
+/* Any handle here? */
+bool file_is_open(struct fs *fs, uint64_t ino);
+/*
+ * A handle on an inode that the caller is about to make, before the transaction that makes it,
+ * so that no unlink can come between. flags: O_*; with O_TMPFILE and without O_EXCL the
+ * file may be linked. If the transaction fails: file_abandon, never ops_close.
+ */
+int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out);
+void file_abandon(struct fs *fs, struct ops_file *file);
+/* Open here by a handle from file_open_new with O_TMPFILE and no O_EXCL. */
+bool file_is_linkable(struct fs *fs, uint64_t ino);
+/*
+ * Lays what open files here know and the tree does not have yet (times) over *inode.
+ * file_settle brings it into the tree: called before a setattr, so that explicit times win.
+ * Both cost a table look-up when the file is not open.
+ */
+void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode);
+int file_settle(struct fs *fs, uint64_t ino);
+
+/* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in that in which
+ * a tmpfile gets its first link. */
+int orphan_mark(struct txn *x, uint64_t ino);
+int orphan_unmark(struct txn *x, uint64_t ino);
+/* After that transaction: reclaims at once if not open here (else the last close does).
+ * For every type, directories and symlinks too. Errors are logged: the orphan item stays. */
+void orphan_drop(struct fs *fs, uint64_t ino);
+/* At open: finishes intents, reclaims orphans. */
+int reclaim_recover(struct fs *fs, struct weft_error *err);
+
+/* truncate.c. For ops_setattr with OPS_SET_SIZE on a regular file: size, setattr_apply and
+ * inode_write in one transaction (large cuts: with an intent). *out: the result. */
+int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
+	const struct ops_setattr *set, struct ops_attr *out);
+
+#endif
