@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of fs/ops share: the filesystem's state, the transaction loop, inodes,
- * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
+ * entries, and the boundary between its two halves: names and attributes (fs.c with statfs, inode.c,
  * namei.c, rename.c, dir.c, entry.c, xattr.c, acl.c) and file data (file.c, data_*.c,
  * truncate.c, falloc.c, sync.c, reclaim.c).
  */
@@ -75,7 +75,7 @@ bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c);
  * owner, times, OPS_KILL_SETID; ctime is set to `now` unless given). *inode is changed in memory; an
  * ACL that follows the mode is written to x. For ops_setattr and for ops_truncate.
  */
-int setattr_apply(struct txn *x, uint64_t ino, struct disk_inode *inode,
+int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, const struct ops_setattr *set, int64_t now);
 
 /* Does a read at `now` have to write the atime, by the mount's rule? (regular files and
@@ -96,8 +96,9 @@ struct inode_new {
 	uint64_t size;
 	int64_t now;
 };
-int inode_create_txn(struct txn *x, uint64_t dir, const struct disk_inode *parent,
-	const struct ops_caller *c, const struct inode_new *what, struct disk_inode *out);
+int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
+	const struct disk_inode *parent, const struct ops_caller *c,
+	const struct inode_new *what, struct disk_inode *out);
 
 /* ---- entries (entry.c) --------------------------------------------------------------------------- */
 
@@ -138,7 +139,7 @@ struct xattr_view {
 };
 int xattr_parse(const void *value, size_t len, struct xattr_view *out);
 /* Small values in a transaction (ACLs): -ENODATA; the length; -ERANGE. Only inline ones. */
-int xattr_read_txn(struct txn *x, struct fs *fs, uint64_t ino, const char *name, void *buf,
+int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name, void *buf,
 	size_t cap);
 
 /* ---- the file data half, as the names half uses it -------------------------------------------------- */
