@@ -17,6 +17,26 @@
 
 struct space;
 
+/* ---- where groups are: of a store with so many page slots ---- */
+
+/* A group that would have no page to describe does not exist. */
+static inline uint64_t space_layout_groups(uint64_t page_count)
+{
+	return page_count < 3 ? 0 : (page_count - 3) / (1 + DISK_GROUP_PAGES) + 1;
+}
+
+/* Pages that group describes; the last one may have fewer than DISK_GROUP_PAGES. */
+static inline uint32_t space_layout_pages(uint64_t page_count, uint64_t group)
+{
+	uint64_t behind = page_count - disk_group_slot(group) - 1;
+
+	return (uint32_t)MIN(behind, (uint64_t)DISK_GROUP_PAGES);
+}
+
+/* Checks a group page's image by itself: magic, number, counter, bits past the last slot. */
+int space_check_page(const void *image, uint64_t page_count, uint64_t group,
+	struct weft_error *err);
+
 /* Contiguous pages reserved in memory; all in one group. */
 struct space_run {
 	page_id pid; /* first */
@@ -43,9 +63,17 @@ void space_unreserve(struct space *sp, const struct space_run *run);
 
 /* The group page that a mini-transaction on this page must hold. */
 page_id space_group_of(struct space *sp, page_id pid);
-/* In an mtr that holds the group's page: mark the run as used / as free. Never wait.
- * The run stays reserved in memory until space_committed. -EUCLEAN when a bit is not as it
- * must be (checked for all before anything is changed). */
+/*
+ * In an mtr: are all pages of the run in use / all free, as its page says? Latches the group's
+ * page, changes nothing: 0, -EAGAIN, -EUCLEAN (logged). Never waits. A transaction of several
+ * runs checks all of them before its first change, since it cannot abort after it.
+ */
+int space_check(struct space *sp, struct mtr *m, page_id pid, uint32_t length, bool in_use);
+/*
+ * In an mtr: mark the run as used / as free. Never wait. The run stays reserved in memory until
+ * space_committed. -EAGAIN, -EUCLEAN as space_check, before anything of this run is changed; once
+ * 0, the mtr must be committed and space_committed called.
+ */
 int space_take(struct space *sp, struct mtr *m, const struct space_run *run);
 int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length);
 /* After mtr_commit, for each run taken (freed = false) or freed: settles memory. */

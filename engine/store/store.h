@@ -51,11 +51,19 @@ uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation,
 int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 	struct disk_superblock *out, struct weft_error *err);
 /*
- * Writes an empty store of that layout: log heads (clean, tail at LSN 4096... see
- * log.h), zeroed ring, first copies of the table, and last, after a flush, both
- * superblocks. Waits. The pages that make an empty volume come from volume_format.
+ * Writes an empty store of that layout but for its superblocks: wipes what is at their
+ * places, flushes, then log heads (clean, tail at LSN 4096... see log.h), zeroed ring, first
+ * copies of the table. Waits. The pages that make an empty volume come from volume_format.
  */
 int store_format_write(struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err);
+/*
+ * The same store, open for writing its first pages and descriptors, while no superblock says
+ * that it is one: an mkfs that is cut short leaves nothing that opens. store_close as usual.
+ */
+int store_format_open(struct store **out, struct rt_disk *disk,
+	const struct disk_superblock *sb, struct weft_error *err);
+/* Last: flushes, then writes both superblocks and flushes. Waits. */
+int store_format_finish(struct store *s, struct weft_error *err);
 
 /*
  * Reads and checks the superblocks (repairs one bad copy from the other when
