@@ -34,6 +34,10 @@ struct cache;
 #define FRAME_UNPUBLISHED (1u << 3) /* fresh file data that no extent names yet: never written */
 #define FRAME_WRITING	  (1u << 4) /* an image of it is on its way to the store */
 #define FRAME_DATA	  (1u << 5) /* file data: changes are not logged as ranges */
+#define FRAME_PERSISTED	  (1u << 6) /* the store has an image of this incarnation */
+#define FRAME_LOGGED	  (1u << 7) /* the log has the image of this very version */
+#define FRAME_CHECKED	  (1u << 8) /* for the tree: this image has passed tree_check_page; cleared at load */
+#define FRAME_AGED	  (1u << 9) /* was dirty at the last tick of the flusher */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch
  * change under the exclusive latch only, or as said. */
@@ -184,6 +188,14 @@ static inline bool guard_valid(const struct guard *g)
 }
 
 /* ---- file data that is published later ------------------------------------------------------ */
+
+/*
+ * Brackets the filling of pages that are published later: they cannot be evicted, so all
+ * callers together may hold only a quarter of the cache. pages <= cache_batch_max. begin
+ * waits; call it before the first guard_fresh, holding nothing.
+ */
+void cache_fill_begin(struct cache *cache, unsigned pages);
+void cache_fill_end(struct cache *cache, unsigned pages);
 
 /* The extents that name these pages are committed: they may be written once the log is
  * durable to `lsn`. Missing or newer pages are passed over. Waits. */

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache's insides: shared by the files of engine/cache only. */
+#ifndef WEFT_CACHE_INTERNAL_H
+#define WEFT_CACHE_INTERNAL_H
+
+#include "engine/cache/cache.h"
+#include "engine/cache/mtr.h"
+
+#include <errno.h>
+
+#define TABLE_PARTITIONS 64
+#define PARKING_WORDS	 256
+#define FETCH_MAX	 256  /* pages of one fetch */
+#define WB_PAGES_MAX	 2048 /* pages of one write-back batch (8 MiB) */
+#define WB_REGIONS	 2    /* bounce buffers, so many batches at once */
+#define PREFETCH_SLOTS	 32
+#define PREFETCH_TASKS	 2
+#define BEHIND_SLOTS	 64
+#define COUNTER_STRIPES	 16
+
+struct frame_list {	/* stack of free frames */
+	struct rt_mutex lock;
+	struct rt_cond available;
+	uint32_t *index;
+	_Atomic uint32_t count;
+};
+
+/* What is remembered of one page of a write-back batch between its steps. */
+struct wb_page {
+	page_id pid;
+	uint64_t rec_lsn; /* when the image was copied */
+	bool log_image;	  /* an overwrite that could tear: image goes into the log first */
+};
+
+/* One write-back batch's buffers. Owned by whoever holds `lock`. */
+struct wb_region {
+	struct rt_mutex lock;
+	uint8_t *images;		/* WB pages, registered for I/O */
+	struct wb_page *page;
+	struct store_write *write;
+	struct disk_log_descriptor *descriptor;
+	_Atomic uint64_t pin; /* log needed by the batch in flight; LSN_MAX: none */
+};
+
+struct prefetch_slot {
+	unsigned count;
+	bool scan;
+	struct page_ref ref[FETCH_MAX];
+};
+
+/* Bounded queue of page lists for background tasks. */
+struct page_queue {
+	struct rt_mutex lock;
+	_Atomic uint32_t word; /* changes with every put and at stop */
+	unsigned head, count, slots;
+	struct prefetch_slot *slot;
+};
+
+struct counter_stripe {
+	_Atomic uint64_t hits;
+	uint8_t pad[CACHE_LINE - 8];
+};
+
+struct cache {
+	struct store *store;
+	struct log *log;
+	struct coherence *coherence;
+	struct cache_options options;
+
+	/* frames */
+	uint32_t frame_count;
+	struct frame *frames;
+	uint8_t *images;
+	unsigned batch_max;
+
+	/* translation table: bucket -> 1 + frame index, chained through frame.next. Chains
+	 * change under the partition's lock; readers walk without it and verify. */
+	uint32_t bucket_mask;
+	_Atomic uint32_t *buckets;
+	struct rt_mutex partition[TABLE_PARTITIONS];
+
+	/* tasks that wait for a latch, by frame: a sequence word each */
+	_Atomic uint32_t parking[PARKING_WORDS];
+
+	/* page provider */
+	struct frame_list free;
+	uint32_t low_water, high_water;
+	_Atomic uint32_t epoch;		   /* ScaleStore §4.1: advances with evictions */
+	_Atomic uint32_t epoch_evictions; /* since it advanced */
+	struct rt_mutex sweep_lock;	   /* one sweep at a time; protects hand and victims */
+	uint32_t hand;
+	struct page_ref *victims;	   /* dirty pages found by a sweep */
+	_Atomic uint32_t provider_word;
+	_Atomic uint32_t flusher_word;
+	_Atomic bool stopping;
+	bool started;
+	struct rt_task *provider_task, *checkpoint_task, *flusher_task, *behind_task;
+	struct rt_task *prefetch_task[PREFETCH_TASKS];
+	struct page_queue prefetch, behind;
+
+	/* write-back */
+	uint32_t wb_pages;
+	struct wb_region region[WB_REGIONS];
+	_Atomic uint64_t batch_number;
+	_Atomic uint64_t dirty;
+	struct rt_mutex checkpoint_lock; /* one checkpoint at a time */
+	struct page_ref *checkpoint_refs;
+	/* rec_lsn of discarded frames stays pinned until the free is durable */
+	struct rt_mutex discard_lock;
+	uint64_t discard_rec_lsn, discard_until;
+
+	/* pages being filled ahead of publication */
+	struct rt_mutex fill_lock;
+	struct rt_cond fill_cond;
+	uint32_t filling, fill_max;
+
+	struct cache_counters counters;
+	struct counter_stripe stripe[COUNTER_STRIPES];
+};
+
+#define COUNT(cache, field, n)                                                             \
+	atomic_fetch_add_explicit(&(cache)->counters.field, n, memory_order_relaxed)
+
+static inline uint8_t *frame_image(struct cache *c, const struct frame *f)
+{
+	return c->images + (size_t)(f - c->frames) * PAGE_SIZE;
+}
+
+static inline uint32_t frame_flags(const struct frame *f)
+{
+	return atomic_load_explicit(&f->flags, memory_order_relaxed);
+}
+
+static inline void frame_set(struct frame *f, uint16_t flags)
+{
+	atomic_fetch_or_explicit(&f->flags, flags, memory_order_relaxed);
+}
+
+static inline void frame_clear(struct frame *f, uint16_t flags)
+{
+	atomic_fetch_and_explicit(&f->flags, (uint16_t)~flags, memory_order_relaxed);
+}
+
+static inline void frame_touch(struct cache *c, struct frame *f)
+{
+	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+
+	if (atomic_load_explicit(&f->epoch, memory_order_relaxed) != now)
+		atomic_store_explicit(&f->epoch, now, memory_order_relaxed);
+}
+
+/* Marks dirty, counting; with the exclusive latch. */
+void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags);
+/* Clears DIRTY (and UNPUBLISHED, AGED, LOGGED), counting. */
+void frame_mark_clean(struct cache *c, struct frame *f);
+/* A fresh image of zeros of this incarnation; with the exclusive latch. */
+void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation);
+
+/* ---- latch.c ---- */
+
+static inline bool latch_try_exclusive(struct frame *f, uint64_t *seen)
+{
+	uint64_t w = atomic_load_explicit(&f->latch, memory_order_relaxed);
+
+	rt_sched_point();
+	if (w & (LATCH_EXCLUSIVE | LATCH_SHARED_MASK))
+		return false;
+	*seen = w;
+	return atomic_compare_exchange_strong_explicit(&f->latch, &w, w | LATCH_EXCLUSIVE,
+		memory_order_acquire, memory_order_relaxed);
+}
+
+static inline bool latch_try_shared(struct frame *f)
+{
+	uint64_t w = atomic_load_explicit(&f->latch, memory_order_relaxed);
+
+	rt_sched_point();
+	while (!(w & LATCH_EXCLUSIVE) && (w & LATCH_SHARED_MASK) != LATCH_SHARED_MASK)
+		if (atomic_compare_exchange_weak_explicit(&f->latch, &w, w + LATCH_SHARED_ONE,
+			    memory_order_acquire, memory_order_relaxed))
+			return true;
+	return false;
+}
+
+void latch_wake(struct cache *c, struct frame *f);
+
+/* Releases; `changed`: raises the version, so that optimistic readers notice. */
+static inline void latch_release_exclusive(struct cache *c, struct frame *f, bool changed)
+{
+	uint64_t delta = (changed ? LATCH_VERSION_ONE : 0) - LATCH_EXCLUSIVE;
+	uint64_t was = atomic_fetch_add_explicit(&f->latch, delta, memory_order_release);
+
+	if (unlikely(was & LATCH_WAITERS))
+		latch_wake(c, f);
+	rt_sched_point();
+}
+
+static inline void latch_release_shared(struct cache *c, struct frame *f)
+{
+	uint64_t was = atomic_fetch_sub_explicit(&f->latch, LATCH_SHARED_ONE, memory_order_release);
+
+	if (unlikely(was & LATCH_WAITERS) && (was & LATCH_SHARED_MASK) == LATCH_SHARED_ONE)
+		latch_wake(c, f);
+	rt_sched_point();
+}
+
+/* Wait for the latch of a frame that bore `pid` when looked up. False when it no longer
+ * does (look it up again). They wait. */
+bool latch_exclusive(struct cache *c, struct frame *f, page_id pid);
+bool latch_shared(struct cache *c, struct frame *f, page_id pid);
+/* Waits while latched exclusively, not longer than it takes to change hands once. */
+void latch_wait_open(struct cache *c, struct frame *f);
+
+/* ---- table.c ---- */
+
+int table_open(struct cache *c);
+void table_close(struct cache *c);
+/* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and verified. */
+struct frame *table_find(struct cache *c, page_id pid);
+/* Definitive. If absent and `f` is given (latched exclusively), inserts f under pid. Returns the
+ * frame that bore the PID before, or NULL. */
+struct frame *table_insert(struct cache *c, page_id pid, struct frame *f);
+/* Takes a frame (latched exclusively) out; its PID becomes PID_NONE. */
+void table_remove(struct cache *c, struct frame *f);
+
+/* ---- provider.c ---- */
+
+/* A free frame, latched exclusively, PID_NONE. With `wait` false: NULL when there is none.
+ * Waiting: NULL with *error (-EIO, -ENOMEM: nothing can be evicted any more). */
+struct frame *frame_get(struct cache *c, bool wait, int *error);
+/* Puts a frame (latched exclusively, in no chain) back; unlatches. */
+void frame_put(struct cache *c, struct frame *f);
+void provider_main(void *arg);
+void flusher_main(void *arg);
+void provider_wake(struct cache *c);
+
+/* ---- fetch.c ---- */
+
+#define FETCH_SCAN	(1u << 0)
+#define FETCH_NO_IMAGE	(1u << 1) /* descriptor only; with count 1 and keep */
+/*
+ * Loads what is missing. `keep` (count 1): the frame is returned still latched exclusively if this
+ * call loaded it, else NULL (someone else has it: look again).
+ */
+int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags,
+	struct frame **keep);
+void prefetch_main(void *arg);
+int queue_open(struct page_queue *q, unsigned slots);
+void queue_close(struct page_queue *q);
+bool queue_put(struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan);
+bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when empty */
+
+/* ---- writeback.c ---- */
+
+int writeback_open(struct cache *c);
+void writeback_close(struct cache *c);
+/*
+ * Writes back those of the pages that are dirty and not already on their way; any count (in
+ * batches). *written (may be NULL) counts them. Waits. Sorts refs by PID.
+ */
+int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, unsigned *written);
+void behind_main(void *arg);
+
+/* ---- checkpoint.c ---- */
+
+void checkpoint_main(void *arg);
+/* The tail may move to here now. */
+lsn_t checkpoint_horizon(struct cache *c);
+
+#endif
