@@ -41,6 +41,13 @@ void *rt_alloc(size_t size_bytes);			/* zeroed, 64-byte aligned */
 void rt_free(void *p);					/* NULL is fine */
 void *rt_alloc_pages(size_t size_bytes);		/* zeroed, page aligned, for I/O; may be huge pages */
 void rt_free_pages(void *p, size_t size_bytes);
+/*
+ * For what a library holds beside rt memory (an OpenSSL context): the simulator calls
+ * fn(arg) when the caller's node loses power. fn must not wait. Forget the same pair
+ * when it is released in order. The real runtime ignores both.
+ */
+void rt_on_crash(void (*fn)(void *), void *arg);
+void rt_on_crash_forget(void (*fn)(void *), void *arg);
 
 /* ---- tasks ---------------------------------------------------------------- */
 
@@ -159,16 +166,26 @@ struct rt_io {
 int rt_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
 void rt_disk_close(struct rt_disk *disk);
 void rt_disk_info(struct rt_disk *disk, struct rt_disk_info *out);
-/* Registers memory for I/O (io_uring fixed buffers). A hint: failure is harmless. */
+/*
+ * Registers memory of rt_alloc_pages for I/O (io_uring fixed buffers). A hint: failure is
+ * harmless. It makes the memory resident; rt_free_pages takes it back.
+ */
 void rt_disk_register(struct rt_disk *disk, void *base, size_t size_bytes);
 /*
  * Starts all requests at once, in order of the array; they complete in any order
  * except where after_previous says otherwise (a chain's later members end with
- * -ECANCELED when an earlier one failed). May wait for queue space only.
+ * -ECANCELED when an earlier one failed; a chain has at most 64 members, and the
+ * first of the array is in none). May wait for queue space only.
  */
 void rt_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 /* Waits until all have ended; results are in each. Any task may wait for any request. */
 void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+
+/*
+ * Submit and wait in one. The cheapest way for one request or one chain: it runs on the
+ * calling task, one system call each, with no queue between.
+ */
+void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 
 /* Fills a request for one buffer. */
 static inline void rt_io_set(struct rt_io *io, enum rt_io_op op, uint64_t offset, void *buf,
