@@ -32,7 +32,7 @@ struct ops_caller {
 	uint32_t uid;
 	uint32_t gid;
 	uint32_t umask;		/* applied where there is no default ACL */
-	bool keeps_setid;	/* CAP_FSETID: writing and chown keep setuid and setgid bits */
+	bool keeps_setid;	/* CAP_FSETID: writing keeps setuid and setgid bits, chmod setgid */
 	bool in_group;		/* caller is in the file's group (for chmod's setgid rule) */
 };
 

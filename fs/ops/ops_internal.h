@@ -71,9 +71,10 @@ int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out);
 bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c);
 
 /*
- * All of ops_setattr but SIZE, in a transaction that goes on to inode_write (mode with ACL,
- * owner, times, OPS_KILL_SETID; ctime is set to `now` unless given). *inode is changed in memory; an
- * ACL that follows the mode is written to x. For ops_setattr and for ops_truncate.
+ * All of ops_setattr but the size itself, in a transaction that goes on to inode_write: mode
+ * with ACL, owner, times (ctime, and with SIZE mtime, are `now` unless given), OPS_KILL_SETID,
+ * capabilities. *inode is changed in memory; xattrs that follow are written to x. For
+ * ops_setattr and for ops_truncate.
  */
 int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, const struct ops_setattr *set, int64_t now);
@@ -112,17 +113,27 @@ int name_check(struct ops_name name);
 /* Discriminator of a name's item. */
 uint64_t name_hash(struct fs *fs, struct ops_name name);
 
-/* 0 or -ENOENT, without and within a transaction. */
+/* Without a transaction: 0 or -ENOENT. */
 int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out);
+/*
+ * In a transaction: a name's item, and the place of the name in it. entry_find returns 0 also
+ * when there is none. The slot stands until something else is written under the same key.
+ * The functions that change do not touch the directory's inode.
+ */
+struct entry_slot {
+	struct disk_key key;
+	bool found;
+	struct entry entry; /* if found */
+	unsigned offset, count; /* of the entry in the value; entries in it */
+	unsigned len;		/* of the value; 0: no item */
+	uint8_t value[DISK_VALUE_MAX];
+};
 int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
-	struct entry *out);
-/* The caller has found the name absent (insert) or present (remove, replace) in x. They do
- * not touch the directory's inode. -ENOSPC: too many names of one hash. */
-int entry_insert(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
-	struct entry entry);
-int entry_remove(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name);
-int entry_replace(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
-	struct entry entry);
+	struct entry_slot *slot);
+int entry_insert(struct txn *x, struct entry_slot *slot, struct ops_name name,
+	struct entry entry); /* -ENOSPC: too many names of one hash */
+int entry_remove(struct txn *x, struct entry_slot *slot);
+int entry_replace(struct txn *x, struct entry_slot *slot, struct entry entry);
 /* Steps through an item's value: *at starts at 0; false at the end. -EUCLEAN in *error for a
  * value that is no list of entries. */
 bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
@@ -138,9 +149,32 @@ struct xattr_view {
 	const uint8_t *runs;	     /* head.run_count unaligned struct disk_extent */
 };
 int xattr_parse(const void *value, size_t len, struct xattr_view *out);
-/* Small values in a transaction (ACLs): -ENODATA; the length; -ERANGE. Only inline ones. */
+/* Values kept in the item (ACLs), in a transaction: the length; -ENODATA; -ERANGE. */
 int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name, void *buf,
 	size_t cap);
+/* Both change flags and blocks of *inode in memory; the caller writes it. len is at most
+ * DISK_XATTR_INLINE_MAX. Removing what is absent is fine. */
+int xattr_write_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	const char *name, const void *value, size_t len);
+int xattr_remove_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	const char *name);
+/* Removes security.capability, as every write to a regular file must; costs nothing where there
+ * is none. The caller writes the inode. setattr_apply does it for truncation and chown. */
+int xattr_drop_caps(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode);
+
+/* ---- ACLs (acl.c) ------------------------------------------------------------------------------------- */
+
+#define ACL_ACCESS_NAME	 "system.posix_acl_access"
+#define ACL_DEFAULT_NAME "system.posix_acl_default"
+
+/* *inode's mode was changed: the access ACL follows it. */
+int acl_chmod_txn(struct fs *fs, struct txn *x, uint64_t ino, const struct disk_inode *inode);
+/* A new inode's mode and ACLs from its directory: the default ACL, or else the umask. */
+int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir, const struct disk_inode *parent,
+	uint32_t umask, uint64_t ino, struct disk_inode *inode);
+/* Sets (len > 0) or removes an ACL given as its xattr; *inode's mode follows an access ACL. */
+int acl_set_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	const struct ops_caller *c, bool is_default, const void *value, size_t len);
 
 /* ---- the file data half, as the names half uses it -------------------------------------------------- */
 
@@ -172,7 +206,9 @@ int file_settle(struct fs *fs, uint64_t ino);
 int orphan_mark(struct txn *x, uint64_t ino);
 int orphan_unmark(struct txn *x, uint64_t ino);
 /* After that transaction: reclaims at once if not open here (else the last close does).
- * For every type, directories and symlinks too. Errors are logged: the orphan item stays. */
+ * For every type, directories and symlinks too. Errors are logged: the orphan item stays.
+ * The transaction that deletes the inode makes sure (txn_next) that no other item of it is
+ * left: an xattr may be set on an unlinked file while it is being reclaimed. */
 void orphan_drop(struct fs *fs, uint64_t ino);
 /* At open: finishes intents, reclaims orphans. */
 int reclaim_recover(struct fs *fs, struct weft_error *err);
