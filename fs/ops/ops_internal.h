@@ -110,6 +110,8 @@ struct entry {
 
 /* -EINVAL, -ENAMETOOLONG for what cannot be a name; "." and ".." are -EINVAL here. */
 int name_check(struct ops_name name);
+/* 1 for ".", 2 for "..", else 0. */
+unsigned name_dots(struct ops_name name);
 /* Discriminator of a name's item. */
 uint64_t name_hash(struct fs *fs, struct ops_name name);
 

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directory entries as items: the hash of a name says which item, names that collide share one.
+ *
+ * Keeps: an item is removed with its last entry; whatever an item's bytes are, reading them
+ * stays within them (invariant 9).
+ */
+#include <errno.h>
+
+#include "fs/ops/ops_internal.h"
+
+#define ENTRY_HASH_MASK	 0x7ffffffffffffff0ull /* format.h: bit 63 and the low 4 bits clear */
+#define ENTRY_HASH_MIN	 16u		       /* cookies below are for "." and ".." */
+#define ENTRIES_PER_ITEM 16u		       /* what the low 4 bits of a cookie tell apart */
+
+/* ---- SipHash-2-4 (Aumasson and Bernstein, 2012), with 64 bits of result ----------------------- */
+
+static inline uint64_t rotl(uint64_t v, unsigned bits)
+{
+	return v << bits | v >> (64 - bits);
+}
+
+static inline void sip_round(uint64_t v[4])
+{
+	v[0] += v[1];
+	v[1] = rotl(v[1], 13) ^ v[0];
+	v[0] = rotl(v[0], 32);
+	v[2] += v[3];
+	v[3] = rotl(v[3], 16) ^ v[2];
+	v[0] += v[3];
+	v[3] = rotl(v[3], 21) ^ v[0];
+	v[2] += v[1];
+	v[1] = rotl(v[1], 17) ^ v[2];
+	v[2] = rotl(v[2], 32);
+}
+
+static uint64_t siphash(const uint64_t key[2], const char *bytes, size_t len)
+{
+	uint64_t v[4] = {
+		0x736f6d6570736575ull ^ key[0],
+		0x646f72616e646f6dull ^ key[1],
+		0x6c7967656e657261ull ^ key[0],
+		0x7465646279746573ull ^ key[1],
+	};
+	uint64_t word, last = (uint64_t)len << 56;
+	size_t whole = len & ~(size_t)7;
+
+	for (size_t i = 0; i < whole; i += 8) {
+		memcpy(&word, bytes + i, 8);
+		v[3] ^= word;
+		sip_round(v);
+		sip_round(v);
+		v[0] ^= word;
+	}
+	for (size_t i = whole; i < len; i++)
+		last |= (uint64_t)(uint8_t)bytes[i] << (8 * (i - whole));
+	v[3] ^= last;
+	sip_round(v);
+	sip_round(v);
+	v[0] ^= last;
+	v[2] ^= 0xff;
+	for (int i = 0; i < 4; i++)
+		sip_round(v);
+	return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+uint64_t name_hash(struct fs *fs, struct ops_name name)
+{
+	uint64_t hash = siphash(fs->volume->catalog.hash_key, name.bytes, name.len);
+
+	hash &= ENTRY_HASH_MASK & fs->hash_mask;
+	return MAX(hash, ENTRY_HASH_MIN);
+}
+
+int name_check(struct ops_name name)
+{
+	if (name.len == 0)
+		return -EINVAL;
+	if (name.len > DISK_NAME_MAX)
+		return -ENAMETOOLONG;
+	if (memchr(name.bytes, '/', name.len) || memchr(name.bytes, '\0', name.len))
+		return -EINVAL;
+	if (name_dots(name))
+		return -EINVAL;
+	return 0;
+}
+
+unsigned name_dots(struct ops_name name)
+{
+	if (name.len == 1 && name.bytes[0] == '.')
+		return 1;
+	if (name.len == 2 && name.bytes[0] == '.' && name.bytes[1] == '.')
+		return 2;
+	return 0;
+}
+
+/* ---- an item's value ---------------------------------------------------------------------------- */
+
+bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
+	int *error)
+{
+	const struct disk_entry *e;
+	size_t left = len - *at;
+
+	*error = 0;
+	if (left == 0)
+		return false;
+	e = (const struct disk_entry *)((const uint8_t *)value + *at);
+	if (left < sizeof(*e) || e->name_bytes == 0 || left - sizeof(*e) < e->name_bytes ||
+		e->ino == 0 || e->ino > DISK_INO_MAX) {
+		*error = -EUCLEAN;
+		return false;
+	}
+	*at += sizeof(*e) + e->name_bytes;
+	*out = e;
+	return true;
+}
+
+/* Looks for the name in slot->value: sets all but key, len and value. */
+static int slot_search(struct entry_slot *slot, struct ops_name name)
+{
+	const struct disk_entry *e;
+	size_t at = 0;
+	int error;
+
+	slot->found = false;
+	slot->count = 0;
+	for (size_t begin = 0; entry_step(slot->value, slot->len, &at, &e, &error); begin = at) {
+		slot->count++;
+		if (slot->found || e->name_bytes != name.len ||
+			memcmp(e->name, name.bytes, name.len) != 0)
+			continue;
+		slot->found = true;
+		slot->offset = (unsigned)begin;
+		slot->entry = (struct entry){.ino = e->ino, .type = e->type};
+	}
+	return error;
+}
+
+int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out)
+{
+	struct entry_slot slot;
+	int rc;
+
+	slot.key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
+	rc = tree_read(fs->tree, slot.key, slot.value, sizeof(slot.value));
+	if (rc < 0)
+		return rc;
+	slot.len = (unsigned)rc;
+	rc = slot_search(&slot, name);
+	if (rc)
+		return rc;
+	if (!slot.found)
+		return -ENOENT;
+	*out = slot.entry;
+	return 0;
+}
+
+int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct entry_slot *slot)
+{
+	int rc;
+
+	slot->key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
+	rc = txn_read(x, slot->key, slot->value, sizeof(slot->value));
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
+	slot->len = rc < 0 ? 0 : (unsigned)rc;
+	return slot_search(slot, name);
+}
+
+int entry_insert(struct txn *x, struct entry_slot *slot, struct ops_name name,
+	struct entry entry)
+{
+	struct disk_entry head = {
+		.ino = entry.ino,
+		.type = entry.type,
+		.name_bytes = (uint8_t)name.len,
+	};
+	size_t bytes = sizeof(head) + name.len;
+
+	WEFT_ASSERT(!slot->found && name.len > 0 && name.len <= DISK_NAME_MAX);
+	if (slot->count == ENTRIES_PER_ITEM || slot->len + bytes > sizeof(slot->value))
+		return -ENOSPC;
+	memcpy(slot->value + slot->len, &head, sizeof(head));
+	memcpy(slot->value + slot->len + sizeof(head), name.bytes, name.len);
+	slot->found = true;
+	slot->entry = entry;
+	slot->offset = slot->len;
+	slot->len += (unsigned)bytes;
+	slot->count++;
+	return txn_write(x, slot->key, slot->value, slot->len);
+}
+
+int entry_remove(struct txn *x, struct entry_slot *slot)
+{
+	const struct disk_entry *e = (const struct disk_entry *)(slot->value + slot->offset);
+	unsigned bytes = (unsigned)sizeof(*e) + e->name_bytes;
+	unsigned behind = slot->offset + bytes;
+
+	WEFT_ASSERT(slot->found && behind <= slot->len);
+	memmove(slot->value + slot->offset, slot->value + behind, slot->len - behind);
+	slot->found = false;
+	slot->len -= bytes;
+	slot->count--;
+	if (slot->len == 0)
+		return txn_delete(x, slot->key);
+	return txn_write(x, slot->key, slot->value, slot->len);
+}
+
+int entry_replace(struct txn *x, struct entry_slot *slot, struct entry entry)
+{
+	struct disk_entry head;
+
+	WEFT_ASSERT(slot->found);
+	memcpy(&head, slot->value + slot->offset, sizeof(head));
+	head.ino = entry.ino;
+	head.type = entry.type;
+	memcpy(slot->value + slot->offset, &head, sizeof(head));
+	slot->entry = entry;
+	return txn_write(x, slot->key, slot->value, slot->len);
+}

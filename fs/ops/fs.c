@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing the operations on a volume, and the loop that every transaction of
+ * theirs runs in.
+ *
+ * Keeps: an operation's errors are conclusions from a state that stood (OPS_VERDICT); restarts
+ * are counted and bounded; nothing is begun on a volume that must not be written.
+ */
+#include <errno.h>
+
+#include "fs/ops/ops_internal.h"
+
+/*
+ * A transaction that has started over a few times takes its leaves in order and wins, so this
+ * is only reached when the engine is broken.
+ */
+#define RESTARTS_MAX (1u << 24)
+
+int fs_check_writable(struct fs *fs)
+{
+	if (fs->volume->read_only || volume_failed(fs->volume))
+		return -EROFS;
+	return 0;
+}
+
+int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_position *pos)
+{
+	struct txn *x;
+	int rc;
+
+	rc = fs_check_writable(fs);
+	if (rc)
+		return rc;
+	rc = txn_begin(fs->tree, flags & OPS_RUN_PRIVILEGED, &x);
+	if (rc)
+		return rc;
+	for (unsigned restarts = 0;; restarts++) {
+		int said = body(x, arg);
+
+		rc = said;
+		if (said >= 0) {
+			rc = txn_commit(x, pos);
+			if (rc == 0)
+				rc = -said;
+		}
+		if (rc != -EAGAIN)
+			break;
+		if (restarts == RESTARTS_MAX) {
+			weft_log(3, "a transaction was started over %u times; given up", restarts);
+			rc = -EIO;
+			break;
+		}
+		atomic_fetch_add_explicit(&fs->counters.restarts, 1, memory_order_relaxed);
+		txn_restart(x);
+	}
+	txn_end(x);
+	return rc;
+}
+
+int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, struct weft_error *err)
+{
+	struct fs *fs;
+	int rc;
+
+	fs = rt_alloc(sizeof(*fs));
+	if (!fs)
+		return weft_error(err, -ENOMEM, "opening the filesystem: out of memory");
+	fs->volume = v;
+	fs->tree = v->tree;
+	fs->options = *o;
+	if (fs->options.open_files_max == 0)
+		fs->options.open_files_max = 1u << 20;
+	fs->hash_mask = UINT64_MAX;
+
+	rc = file_table_open(fs);
+	if (rc) {
+		weft_error(err, rc, "opening the filesystem: no memory for %u open files",
+			fs->options.open_files_max);
+		goto out_free;
+	}
+	if (!v->read_only) {
+		rc = reclaim_recover(fs, err);
+		if (rc)
+			goto out_table;
+	}
+	*out = fs;
+	return 0;
+
+out_table:
+	file_table_close(fs);
+out_free:
+	rt_free(fs);
+	return rc;
+}
+
+void fs_close(struct fs *fs)
+{
+	file_table_close(fs);
+	rt_free(fs);
+}
+
+struct volume *fs_volume(struct fs *fs)
+{
+	return fs->volume;
+}
+
+struct ops_counters *ops_counters(struct fs *fs)
+{
+	return &fs->counters;
+}
+
+/* There is no table of inodes that could fill up: f_files is 0, as on other such filesystems. */
+int ops_statfs(struct fs *fs, struct statvfs *out)
+{
+	struct space_stat stat;
+	uint64_t fsid;
+
+	ops_count(fs, OPS_CALL_STATFS);
+	space_stat(fs->volume->space, &stat);
+	memcpy(&fsid, fs->volume->catalog.volume_uuid, sizeof(fsid));
+	*out = (struct statvfs){
+		.f_bsize = PAGE_SIZE,
+		.f_frsize = PAGE_SIZE,
+		.f_blocks = stat.total_pages,
+		.f_bfree = stat.free_pages,
+		.f_bavail = stat.available_pages,
+		.f_fsid = fsid,
+		.f_flag = fs_check_writable(fs) ? ST_RDONLY : 0,
+		.f_namemax = DISK_NAME_MAX,
+	};
+	return 0;
+}
