@@ -68,15 +68,16 @@ _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
  * LSN % ring_bytes. The log is a sequence of chunks, each one device write,
  * a multiple of 4096 bytes long, starting at a multiple of 4096, never wrapping:
  * where a chunk would not fit before the ring's end, the LSN skips to the start.
+ * An empty log begins at LSN ring_bytes (the ring's first byte; LSN 0 is none).
  */
 struct disk_log_head {
 	uint64_t magic;
 	uint64_t generation;	/* the valid head with the higher one wins */
 	uint64_t tail_lsn;	/* recovery starts here */
 	uint64_t clean;		/* 1: everything is persisted, the log from tail_lsn is empty */
-	uint64_t epoch;		/* node incarnation that wrote it */
+	uint64_t epoch;		/* chunks from tail_lsn on bear this epoch or a later one */
 	uint8_t pad[4096 - 48];
-	uint64_t checksum;	/* volume checksum, place (LOG_PLACE, generation, 0), of the bytes before */
+	uint64_t checksum;	/* place (DISK_PLACE_LOG_HEAD, generation, 0), of the bytes before */
 };
 _Static_assert(sizeof(struct disk_log_head) == 4096, "log head size");
 
@@ -86,15 +87,15 @@ _Static_assert(sizeof(struct disk_log_head) == 4096, "log head size");
 struct disk_log_chunk {
 	uint64_t magic;
 	uint64_t lsn;		/* of this header */
-	uint64_t epoch;		/* node incarnation that wrote it */
+	uint64_t epoch;		/* node incarnation that wrote it; never decreases along the log */
 	uint64_t durable_lsn;	/* everything below was durable when this was written */
 	uint32_t chunk_bytes;	/* header and padding included; multiple of 4096 */
 	uint32_t payload_bytes;	/* records, right behind the header */
 	uint16_t shard;
 	uint16_t pad0;
 	uint32_t pad1;
-	uint64_t pad2;
-	uint64_t checksum;	/* place (lsn, epoch, 0); over the chunk with this field 0, up to
+	uint64_t follows_lsn;	/* end of the chunk before it: lsn, or where the skip began */
+	uint64_t checksum;	/* place (DISK_PLACE_LOG, lsn, epoch); over the chunk with this field 0, up to
 				 * the end of the payload */
 };
 _Static_assert(sizeof(struct disk_log_chunk) == 64, "chunk header size");

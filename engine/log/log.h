@@ -19,12 +19,19 @@
 struct log;
 
 struct log_options {
-	size_t buffer_bytes;	/* 0: 8 MiB, at most an eighth of the ring */
+	size_t buffer_bytes;	/* 0: 8 MiB. At most a quarter of the ring, made a power of two */
 	uint64_t flush_interval_ms; /* background flush of appended records; 0: 5000; UINT64_MAX: none */
 };
 
-/* Longest record, header included. */
+/* Longest record, header included, in rings of 4 MiB (the least mkfs makes) and more. */
 #define LOG_RECORD_MAX (512u << 10)
+
+/*
+ * Checks a sequence of records byte by byte: types, lengths, every part's bounds within
+ * its record and every range's within its page. `payload` needs no alignment. 0, or
+ * -EUCLEAN with a text. Pure.
+ */
+int log_check_records(const void *payload, size_t bytes, struct weft_error *err);
 
 /* One record seen by log_scan. The memory is valid during the call. */
 struct log_entry {
@@ -43,7 +50,7 @@ typedef int (*log_visit)(void *arg, const struct log_entry *entry);
 int log_open(struct log **out, struct store *s, const struct log_options *o, bool *clean,
 	struct weft_error *err);
 /* Visits every record from the tail to the end found at open, in order. Waits. Repeatable
- * until the tail is advanced. */
+ * until the tail is advanced. -EUCLEAN (logged) for a malformed record, -EIO, -ENOMEM. */
 int log_scan(struct log *log, log_visit visit, void *arg);
 /* Starts the background writer; appends may follow. Not for read-only stores. */
 int log_start(struct log *log);
@@ -56,15 +63,23 @@ int log_shut(struct log *log);
 
 struct log_room {
 	uint32_t bytes;
+	uint32_t records; /* how many may still be appended from it */
+	uint32_t charge;  /* the log's own */
 };
+/* Records that may be appended from one room of so many bytes. */
+#define LOG_ROOM_RECORDS(bytes) (4u + (bytes) / 16384u)
 /*
- * Reserves room for `bytes` of records (headers included). Waits while the buffer or the
- * ring is full; call it holding nothing. -EROFS once the log has failed.
+ * Reserves room for `bytes` of records (headers included), at most LOG_ROOM_RECORDS(bytes)
+ * of them. Waits while the buffer or the ring is full; call it holding nothing, no room
+ * either. -EROFS once the log has failed or was shut, -E2BIG above log_room_max.
  * `urgent`: for descriptor and checkpoint records, may use the reserve that keeps
  * persisting from waiting for itself.
  */
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
-void log_release(struct log *log, struct log_room *room); /* what is left of it */
+/* What is left of it; to be called even if all bytes are used. No-op on a zeroed room. */
+void log_release(struct log *log, struct log_room *room);
+/* The largest reservation that this log can ever grant. */
+uint32_t log_room_max(struct log *log, bool urgent);
 
 /* ---- append ---- */
 
@@ -84,7 +99,8 @@ struct log_position log_append(struct log *log, struct log_room *room, const str
 
 lsn_t log_end(struct log *log);	    /* end of the last record appended */
 lsn_t log_durable(struct log *log); /* all below is durable */
-/* Waits until durable >= lsn. One flush for all who wait. -EIO once the log has failed. */
+/* Waits until durable >= lsn. One flush for all who wait. -EIO once the log has failed,
+ * unless lsn is durable already. `lsn` is at most log_end. */
 int log_flush(struct log *log, lsn_t lsn);
 /* The errno with which the device failed, or 0. */
 int log_failed(struct log *log);
@@ -98,7 +114,9 @@ uint64_t log_ring_bytes(struct log *log);
 bool log_wants_checkpoint(struct log *log);
 /* A word that changes when log_wants_checkpoint becomes true or a reserver waits (rt_wait on it). */
 _Atomic uint32_t *log_pressure_word(struct log *log);
-/* Nothing below `lsn` is needed: frees ring space once the head is durable. Waits. */
+/* Nothing below `lsn` is needed: frees ring space once the head is durable. Any value will
+ * do: the tail goes to the last chunk that starts at or below it, to the end of what is
+ * durable if all durable records lie below it, and never back. Waits. */
 int log_advance_tail(struct log *log, lsn_t lsn);
 
 struct log_counters {
