@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Taking and freeing runs: changes of group pages inside mini-transactions, and what memory
+ * has to know of them before (`changes`, `freeing`) and after (space_committed).
+ *
+ * The group's lock is taken while its page is latched: it is a leaf, held for a few words'
+ * work, never while anything waits (invariant 6).
+ */
+#include "engine/space/space_internal.h"
+
+_Static_assert(offsetof(struct disk_group, next_incarnation) ==
+		offsetof(struct disk_group, free_pages) + sizeof(uint32_t),
+	"counter and incarnation change as one range");
+
+/* A group's page in an mtr, with the run's place. */
+struct place {
+	struct mtr_page *page;
+	struct disk_group *disk;
+	uint64_t group;
+	uint32_t index;
+};
+
+/* Latches and checks; changes nothing. */
+static int place_find(struct space *sp, struct mtr *m, page_id pid, uint32_t length,
+	bool in_use, struct place *out)
+{
+	uint64_t map[GROUP_WORDS];
+	bool fits;
+	int rc = 0;
+
+	if (!space_locate(sp, pid, length, &out->group, &out->index)) {
+		weft_log(3, "pages %llx + %u are not a run of any allocation group; run fsck.weft",
+			(unsigned long long)pid, length);
+		return -EUCLEAN;
+	}
+	out->page = mtr_latch(m, group_pid(sp, out->group), 0, &rc);
+	if (!out->page)
+		return rc;
+	out->disk = (struct disk_group *)out->page->guard.image;
+	memcpy(map, out->disk->bitmap, sizeof(map));
+	if (in_use)
+		fits = bitmap_all_set(map, out->index, length) &&
+			out->disk->free_pages + length <= sp->groups[out->group].pages;
+	else
+		fits = bitmap_all_clear(map, out->index, length) &&
+			out->disk->free_pages >= length;
+	if (out->disk->magic != DISK_MAGIC_GROUP || out->disk->group != out->group || !fits) {
+		weft_log(3, "allocation group %llu: pages %llx + %u are not %s as they should be; run fsck.weft",
+			(unsigned long long)out->group, (unsigned long long)pid, length,
+			in_use ? "in use" : "free");
+		return -EUCLEAN;
+	}
+	return 0;
+}
+
+int space_check(struct space *sp, struct mtr *m, page_id pid, uint32_t length, bool in_use)
+{
+	struct place place;
+
+	return place_find(sp, m, pid, length, in_use, &place);
+}
+
+/* Writes the bytes of the bitmap that the run touches, in one range. */
+static void place_mark(struct place *p, uint32_t length, bool in_use)
+{
+	uint64_t map[GROUP_WORDS];
+	uint32_t first = p->index / 8;
+	uint32_t bytes = (p->index + length - 1) / 8 - first + 1;
+
+	memcpy(map, p->disk->bitmap, sizeof(map));
+	if (in_use)
+		bitmap_set(map, p->index, length);
+	else
+		bitmap_clear(map, p->index, length);
+	mtr_write(p->page, offsetof(struct disk_group, bitmap) + first, (uint8_t *)map + first,
+		bytes);
+}
+
+int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
+{
+	struct {
+		uint32_t free_pages;
+		uint64_t next_incarnation;
+	} __attribute__((packed)) counters;
+	struct place p;
+	struct group *g;
+	int rc;
+
+	rc = place_find(sp, m, run->pid, run->length, false, &p);
+	if (rc)
+		return rc;
+	g = &sp->groups[p.group];
+	rt_mutex_lock(&g->lock);
+	WEFT_ASSERT(g->overlay && bitmap_all_set(g->overlay->reserved, p.index, run->length));
+	WEFT_ASSERT(run->incarnation && run->incarnation < g->next_incarnation);
+	g->changes++;
+	rt_mutex_unlock(&g->lock);
+
+	place_mark(&p, run->length, true);
+	counters.free_pages = p.disk->free_pages - run->length;
+	counters.next_incarnation = p.disk->next_incarnation;
+	if (counters.next_incarnation > run->incarnation) {
+		mtr_write_u32(p.page, offsetof(struct disk_group, free_pages),
+			counters.free_pages);
+		return 0;
+	}
+	counters.next_incarnation = run->incarnation + 1;
+	mtr_write(p.page, offsetof(struct disk_group, free_pages), &counters, sizeof(counters));
+	return 0;
+}
+
+int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length)
+{
+	struct place p;
+	struct group *g;
+	int rc;
+
+	rc = place_find(sp, m, pid, length, true, &p);
+	if (rc)
+		return rc;
+	g = &sp->groups[p.group];
+	/* Before the bits change: from here on nobody takes a copy of the page. */
+	rt_mutex_lock(&g->lock);
+	g->changes++;
+	g->freeing += length;
+	rt_mutex_unlock(&g->lock);
+
+	place_mark(&p, length, false);
+	mtr_write_u32(p.page, offsetof(struct disk_group, free_pages),
+		p.disk->free_pages + length);
+	return 0;
+}
+
+static void settle_taken(struct space *sp, struct group *g, uint32_t index, uint32_t length)
+{
+	rt_mutex_lock(&g->lock);
+	WEFT_ASSERT(g->overlay && bitmap_all_set(g->overlay->reserved, index, length));
+	bitmap_clear(g->overlay->reserved, index, length);
+	g->reserved -= length;
+	rt_mutex_unlock(&g->lock);
+	atomic_fetch_sub_explicit(&sp->free_pages, length, memory_order_relaxed);
+}
+
+static void settle_freed(struct space *sp, struct group *g, uint32_t index, uint32_t length,
+	lsn_t end)
+{
+	uint64_t seen = atomic_load_explicit(&sp->freed_lsn, memory_order_relaxed);
+
+	rt_mutex_lock(&g->lock);
+	WEFT_ASSERT(g->freeing >= length);
+	g->freeing -= length;
+	group_quarantine(g, index, length, end);
+	atomic_store_explicit(&g->room,
+		atomic_load_explicit(&g->room, memory_order_relaxed) + length,
+		memory_order_relaxed);
+	/* Until a search finds out: else a group known to be full would be passed over. */
+	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
+	rt_mutex_unlock(&g->lock);
+	while (seen < end && !atomic_compare_exchange_weak_explicit(&sp->freed_lsn, &seen, end,
+		memory_order_release, memory_order_relaxed))
+		;
+	atomic_fetch_add_explicit(&sp->free_pages, length, memory_order_relaxed);
+	atomic_fetch_add_explicit(&sp->budget, length, memory_order_relaxed);
+}
+
+void space_committed(struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end)
+{
+	uint64_t group;
+	uint32_t index;
+
+	WEFT_ASSERT(space_locate(sp, pid, length, &group, &index));
+	if (freed)
+		settle_freed(sp, &sp->groups[group], index, length, end);
+	else
+		settle_taken(sp, &sp->groups[group], index, length);
+}

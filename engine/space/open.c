@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening: every group page is read and checked (invariant 9) before anything is handed out,
+ * so that a damaged group is reported at once and counters can be trusted from then on.
+ */
+#include "engine/space/space_internal.h"
+
+/* Kept back for transactions that free space: 1/1024 of the store, at least 64 pages and at
+ * most 4096; never over a quarter of a very small one. */
+#define KEPT_MIN 64u
+#define KEPT_MAX 4096u
+/* Space is tight with less than 1/64 left, or 256 MiB. */
+#define TIGHT_MAX 65536u
+
+int space_check_page(const void *image, uint64_t page_count, uint64_t group,
+	struct weft_error *err)
+{
+	const struct disk_group *d = image;
+	uint64_t map[GROUP_WORDS];
+	uint32_t pages = space_layout_pages(page_count, group);
+	uint32_t used;
+
+	if (d->magic != DISK_MAGIC_GROUP)
+		return weft_error(err, -EUCLEAN,
+			"allocation group %llu: no group page at slot %llu (magic %016llx); run fsck.weft",
+			(unsigned long long)group, (unsigned long long)disk_group_slot(group),
+			(unsigned long long)d->magic);
+	if (d->group != group)
+		return weft_error(err, -EUCLEAN,
+			"allocation group %llu: its page says that it is group %u; run fsck.weft",
+			(unsigned long long)group, d->group);
+	memcpy(map, d->bitmap, sizeof(map));
+	if (pages < DISK_GROUP_PAGES && !bitmap_all_set(map, pages, DISK_GROUP_PAGES - pages))
+		return weft_error(err, -EUCLEAN,
+			"allocation group %llu: pages past the end of the store are marked free; run fsck.weft",
+			(unsigned long long)group);
+	used = bitmap_count(map, pages);
+	if (d->free_pages != pages - used)
+		return weft_error(err, -EUCLEAN,
+			"allocation group %llu: counts %u free pages where its bitmap has %u; run fsck.weft",
+			(unsigned long long)group, d->free_pages, pages - used);
+	if (!d->next_incarnation)
+		return weft_error(err, -EUCLEAN,
+			"allocation group %llu: next incarnation is 0; run fsck.weft",
+			(unsigned long long)group);
+	return 0;
+}
+
+/* Takes over what a group's page says. */
+static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
+{
+	struct group *g = &sp->groups[group];
+	const struct disk_group *d;
+	uint64_t map[GROUP_WORDS];
+	struct guard guard;
+	uint32_t unused;
+	int rc;
+
+	rc = guard_shared(sp->cache, group_pid(sp, group), 0, &guard);
+	if (rc)
+		return weft_error(err, rc, "allocation group %llu: cannot read its page at slot %llu%s",
+			(unsigned long long)group, (unsigned long long)disk_group_slot(group),
+			rc == -EUCLEAN ? " (damaged); run fsck.weft" : "");
+	d = (const struct disk_group *)guard.image;
+	rc = space_check_page(d, sp->page_count, group, err);
+	if (!rc) {
+		memcpy(map, d->bitmap, sizeof(map));
+		g->pages = (uint16_t)space_layout_pages(sp->page_count, group);
+		g->next_incarnation = d->next_incarnation;
+		g->room = d->free_pages;
+		g->longest = bitmap_find(map, 0, g->pages, g->pages, &unused);
+		sp->total_pages += g->pages;
+		sp->free_pages += d->free_pages;
+	}
+	guard_release(sp->cache, &guard);
+	return rc;
+}
+
+static int groups_open(struct space *sp, struct weft_error *err)
+{
+	unsigned batch = cache_batch_max(sp->cache);
+	struct page_ref *refs = rt_alloc(batch * sizeof(*refs));
+	int rc = 0;
+
+	if (!refs)
+		return weft_error(err, -ENOMEM, "no memory to read allocation groups");
+	for (uint64_t at = 0; at < sp->group_count && !rc; at += batch) {
+		unsigned n = (unsigned)MIN((uint64_t)batch, sp->group_count - at);
+
+		for (unsigned i = 0; i < n; i++)
+			refs[i] = (struct page_ref){.pid = group_pid(sp, at + i)};
+		/* An error comes again below, where it has a name. */
+		(void)cache_fetch(sp->cache, refs, n);
+		for (unsigned i = 0; i < n && !rc; i++)
+			rc = group_open(sp, at + i, err);
+	}
+	rt_free(refs);
+	return rc;
+}
+
+int space_open(struct space **out, struct cache *cache, struct weft_error *err)
+{
+	const struct disk_superblock *sb = store_superblock(cache_store(cache));
+	struct space *sp = rt_alloc(sizeof(*sp));
+	uint64_t kept;
+	int rc;
+
+	if (!sp)
+		return weft_error(err, -ENOMEM, "no memory for free space");
+	sp->cache = cache;
+	sp->log = cache_log(cache);
+	sp->shard = sb->shard;
+	sp->page_count = sb->page_count;
+	sp->group_count = space_layout_groups(sb->page_count);
+	if (!sp->group_count) {
+		rt_free(sp);
+		return weft_error(err, -EUCLEAN, "the store has no room for an allocation group");
+	}
+	sp->groups = rt_alloc(sp->group_count * sizeof(*sp->groups));
+	sp->overlays = rt_alloc(sp->group_count * sizeof(struct overlay *));
+	if (!sp->groups || !sp->overlays)
+		rc = weft_error(err, -ENOMEM, "no memory for %llu allocation groups",
+			(unsigned long long)sp->group_count);
+	else
+		rc = groups_open(sp, err);
+	if (rc) {
+		space_close(sp);
+		return rc;
+	}
+	sp->budget = sp->free_pages;
+	kept = MIN(MAX(sp->total_pages / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
+	sp->kept_pages = MIN(kept, sp->total_pages / 4);
+	sp->tight_pages = sp->kept_pages + MIN(sp->total_pages / 64, (uint64_t)TIGHT_MAX);
+	sp->stripe_count = (unsigned)MIN((uint64_t)STRIPES_MAX, sp->group_count);
+	for (unsigned i = 0; i < sp->stripe_count; i++)
+		sp->stripe[i] = i;
+	*out = sp;
+	return 0;
+}
+
+void space_close(struct space *sp)
+{
+	if (!sp)
+		return;
+	overlays_close(sp);
+	rt_free(sp->overlays);
+	rt_free(sp->groups);
+	rt_free(sp);
+}
+
+bool space_locate(const struct space *sp, page_id pid, uint32_t length, uint64_t *group,
+	uint32_t *index)
+{
+	uint64_t slot = pid_slot(pid);
+	uint64_t g, at;
+
+	if (pid_shard(pid) != sp->shard || slot < 2 || slot >= sp->page_count)
+		return false;
+	g = (slot - 1) / (1 + DISK_GROUP_PAGES);
+	at = (slot - 1) % (1 + DISK_GROUP_PAGES);
+	if (!at || g >= sp->group_count)
+		return false; /* a group's own page */
+	*group = g;
+	*index = (uint32_t)at - 1;
+	return length >= 1 && length <= sp->groups[g].pages - *index;
+}
+
+page_id space_group_of(struct space *sp, page_id pid)
+{
+	uint64_t group;
+	uint32_t index;
+
+	return space_locate(sp, pid, 1, &group, &index) ? group_pid(sp, group) : PID_NONE;
+}
+
+void space_stat(struct space *sp, struct space_stat *out)
+{
+	uint64_t free_pages = atomic_load_explicit(&sp->free_pages, memory_order_relaxed);
+
+	*out = (struct space_stat){
+		.total_pages = sp->total_pages,
+		.free_pages = free_pages,
+		.available_pages = free_pages > sp->kept_pages ? free_pages - sp->kept_pages : 0,
+	};
+}
+
+uint32_t space_pressure(struct space *sp)
+{
+	return atomic_load_explicit(&sp->pressure, memory_order_relaxed);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Overlays: what memory knows of a group's pages beyond the group's page.
+ *
+ * A group has one while it is allocated from. `busy` starts as a copy of the page's bitmap and
+ * stays a superset of it: a taken page was reserved before, a freed one is quarantined until the
+ * record that freed it is durable (invariant 3). A group without an overlay has no reservations;
+ * its quarantine is one LSN, before which its page must not be copied.
+ *
+ * A copy must not be older than the last change: the page is copied under its latch, and taken
+ * only if no mtr changed the group since before that (`changes`) or is about to be settled
+ * (`freeing`).
+ */
+#include "engine/space/space_internal.h"
+
+void group_settle(struct group *g, lsn_t durable)
+{
+	struct overlay *ov = g->overlay;
+
+	if (!g->quarantined)
+		return;
+	if (!ov) {
+		if (durable < g->loadable)
+			return;
+		g->quarantined = 0;
+		atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
+		return;
+	}
+	/* Twice: what moves from [1] to [0] may be durable as well. */
+	for (int turn = 0; turn < 2; turn++) {
+		if (ov->freed_pages[0]) {
+			if (durable < ov->freed_lsn[0])
+				return;
+			for (unsigned i = 0; i < GROUP_WORDS; i++)
+				ov->busy[i] &= ~ov->freed[0][i];
+			g->quarantined -= ov->freed_pages[0];
+			atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
+		}
+		ov->freed_pages[0] = ov->freed_pages[1];
+		ov->freed_lsn[0] = ov->freed_lsn[1];
+		memcpy(ov->freed[0], ov->freed[1], sizeof(ov->freed[0]));
+		if (!ov->freed_pages[1])
+			return;
+		ov->freed_pages[1] = 0;
+		ov->freed_lsn[1] = 0;
+		memset(ov->freed[1], 0, sizeof(ov->freed[1]));
+	}
+}
+
+void group_quarantine(struct group *g, uint32_t index, uint32_t length, lsn_t end)
+{
+	struct overlay *ov = g->overlay;
+
+	g->quarantined += length;
+	if (!ov) {
+		g->loadable = MAX(g->loadable, end);
+		return;
+	}
+	WEFT_ASSERT(bitmap_all_set(ov->busy, index, length));
+	bitmap_set(ov->freed[1], index, length);
+	ov->freed_lsn[1] = MAX(ov->freed_lsn[1], end);
+	ov->freed_pages[1] += length;
+}
+
+/* Takes the overlay of a group that can do without. With overlay_lock. */
+static bool overlay_steal(struct space *sp, struct overlay *ov)
+{
+	struct group *g = &sp->groups[ov->group];
+	bool idle;
+
+	rt_mutex_lock(&g->lock);
+	idle = !g->reserved && !g->freeing && !ov->used;
+	ov->used = false;
+	if (idle) {
+		g->overlay = NULL;
+		for (int i = 0; i < 2; i++)
+			if (ov->freed_pages[i])
+				g->loadable = MAX(g->loadable, ov->freed_lsn[i]);
+	}
+	rt_mutex_unlock(&g->lock);
+	return idle;
+}
+
+/* An overlay that nobody uses, of any content; NULL: no memory. */
+static struct overlay *overlay_obtain(struct space *sp)
+{
+	struct overlay *ov = NULL;
+	uint64_t turns = 0;
+
+	rt_mutex_lock(&sp->overlay_lock);
+	/* The clock goes round twice at most: the first round clears `used`. */
+	if (sp->overlay_count >= MIN(sp->group_count, (uint64_t)OVERLAYS_SOFT_MAX))
+		turns = 2 * sp->overlay_count;
+	for (uint64_t i = 0; i < turns && !ov; i++) {
+		struct overlay *at = sp->overlays[sp->overlay_hand];
+
+		sp->overlay_hand = (sp->overlay_hand + 1) % sp->overlay_count;
+		if (at->group != GROUP_NONE && overlay_steal(sp, at))
+			ov = at;
+	}
+	if (!ov && sp->overlay_count < sp->group_count) {
+		ov = rt_alloc(sizeof(*ov));
+		if (ov)
+			sp->overlays[sp->overlay_count++] = ov;
+	}
+	if (ov)
+		ov->group = GROUP_NONE;
+	rt_mutex_unlock(&sp->overlay_lock);
+	return ov;
+}
+
+/* Gives one back that was obtained for nothing. */
+static void overlay_drop(struct space *sp, struct overlay *ov)
+{
+	rt_mutex_lock(&sp->overlay_lock);
+	for (uint64_t i = 0; i < sp->overlay_count; i++) {
+		if (sp->overlays[i] != ov)
+			continue;
+		sp->overlays[i] = sp->overlays[--sp->overlay_count];
+		break;
+	}
+	if (sp->overlay_hand >= sp->overlay_count)
+		sp->overlay_hand = 0;
+	rt_mutex_unlock(&sp->overlay_lock);
+	rt_free(ov);
+}
+
+void overlays_close(struct space *sp)
+{
+	for (uint64_t i = 0; i < sp->overlay_count; i++)
+		rt_free(sp->overlays[i]);
+	sp->overlay_count = 0;
+}
+
+/* Copies the bitmap of the group's page. */
+static int overlay_fill(struct space *sp, uint64_t group, struct overlay *ov)
+{
+	struct guard guard;
+	int rc;
+
+	rc = guard_shared(sp->cache, group_pid(sp, group), 0, &guard);
+	if (rc)
+		return rc;
+	rc = space_check_page(guard.image, sp->page_count, group, NULL);
+	if (!rc) {
+		memcpy(ov->busy, ((const struct disk_group *)guard.image)->bitmap,
+			sizeof(ov->busy));
+		memset(ov->reserved, 0, sizeof(ov->reserved));
+		memset(ov->freed, 0, sizeof(ov->freed));
+		memset(ov->freed_lsn, 0, sizeof(ov->freed_lsn));
+		memset(ov->freed_pages, 0, sizeof(ov->freed_pages));
+	}
+	guard_release(sp->cache, &guard);
+	return rc;
+}
+
+int overlay_load(struct space *sp, uint64_t group)
+{
+	struct group *g = &sp->groups[group];
+	struct overlay *ov;
+	uint32_t changes;
+	bool taken;
+	int rc;
+
+	rt_mutex_lock(&g->lock);
+	changes = g->changes;
+	rt_mutex_unlock(&g->lock);
+
+	ov = overlay_obtain(sp);
+	if (!ov)
+		return -ENOMEM;
+	rc = overlay_fill(sp, group, ov);
+	if (rc) {
+		overlay_drop(sp, ov);
+		return rc;
+	}
+	rt_mutex_lock(&sp->overlay_lock);
+	rt_mutex_lock(&g->lock);
+	taken = !g->overlay && !g->freeing && !g->quarantined && g->changes == changes;
+	if (taken) {
+		g->overlay = ov;
+		ov->group = group;
+		ov->used = true;
+	}
+	rc = g->overlay ? 0 : -EAGAIN;
+	rt_mutex_unlock(&g->lock);
+	rt_mutex_unlock(&sp->overlay_lock);
+	if (!taken)
+		overlay_drop(sp, ov);
+	return rc;
+}

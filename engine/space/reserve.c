@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reserving: the path of every write that needs pages.
+ *
+ * Two steps. First so many pages are taken off the budget (free and not reserved), which decides
+ * about -ENOSPC and about the pages kept back; then a run is looked for, and what was not found
+ * goes back. Pages in quarantine are in the budget: when a search finds nothing else the log is
+ * flushed, which ends their quarantine (invariant 3).
+ *
+ * Where: near the goal if there is one. Without, tasks are striped over a few groups, so that
+ * those who commit at once latch different group pages, and within its group each goes on
+ * where the last run ended. What a file gives back at that place is used by the next one,
+ * so small files written one after the other lie side by side. File data is looked for upwards,
+ * tree pages from the group's end downwards.
+ */
+#include "engine/space/space_internal.h"
+
+/* A run that continues a file is taken if it is at least so long. */
+#define CONTINUE_LEAST 8u
+/* Searches repeated because a group was just changing or a quarantine just ended. */
+#define TRIES_MAX 256
+
+struct search {
+	uint32_t want;
+	uint32_t least; /* a shorter run is not taken */
+	bool metadata;
+	uint64_t goal_group; /* GROUP_NONE: no goal */
+	uint32_t goal_index; /* INDEX_NONE: the group is enough */
+};
+
+static void pressure_raise(struct space *sp)
+{
+	atomic_fetch_add_explicit(&sp->pressure, 1, memory_order_relaxed);
+}
+
+/* Takes 1 to `want` pages off the budget; 0 when there are none (that this caller may use). */
+static uint32_t budget_take(struct space *sp, uint32_t want, bool privileged)
+{
+	uint64_t kept = privileged ? 0 : sp->kept_pages;
+	uint64_t has = atomic_load_explicit(&sp->budget, memory_order_relaxed);
+	uint64_t n;
+
+	do {
+		n = has > kept ? MIN((uint64_t)want, has - kept) : 0;
+		if (!n)
+			break;
+	} while (!atomic_compare_exchange_weak_explicit(&sp->budget, &has, has - n,
+		memory_order_relaxed, memory_order_relaxed));
+	if (n < want || (has >= sp->tight_pages && has - n < sp->tight_pages))
+		pressure_raise(sp);
+	return (uint32_t)n;
+}
+
+static void budget_return(struct space *sp, uint64_t pages)
+{
+	atomic_fetch_add_explicit(&sp->budget, pages, memory_order_relaxed);
+}
+
+/* Looks for file data's place: at the goal, then behind it, then from the group's start. */
+static uint32_t pick_data(struct group *g, const struct search *s, bool goal_here,
+	uint32_t *first)
+{
+	const uint64_t *busy = g->overlay->busy;
+	uint32_t from = g->cursor;
+	uint32_t length, wrapped, at = 0;
+
+	if (goal_here && s->goal_index != INDEX_NONE) {
+		from = s->goal_index;
+		length = bitmap_run(busy, from, g->pages, s->want);
+		*first = from;
+		if (length && length >= MIN(s->want, CONTINUE_LEAST))
+			return length;
+	}
+	length = bitmap_find(busy, from, g->pages, s->want, first);
+	if (length == s->want || !from)
+		return length;
+	wrapped = bitmap_find(busy, 0, g->pages, s->want, &at);
+	if (wrapped > length) {
+		*first = at;
+		return wrapped;
+	}
+	return length;
+}
+
+/* Reserves in a group that has an overlay. With its lock. The length, or 0. */
+static uint32_t reserve_locked(struct space *sp, uint64_t group, const struct search *s,
+	struct space_run *out)
+{
+	struct group *g = &sp->groups[group];
+	bool goal_here = s->goal_group == group;
+	uint32_t length, first = 0;
+
+	if (s->metadata)
+		length = bitmap_find_down(g->overlay->busy, g->pages, s->want, &first);
+	else
+		length = pick_data(g, s, goal_here, &first);
+	if (length < s->want)
+		atomic_store_explicit(&g->longest, length, memory_order_relaxed);
+	if (!length || length < s->least)
+		return 0;
+	bitmap_set(g->overlay->busy, first, length);
+	bitmap_set(g->overlay->reserved, first, length);
+	g->overlay->used = true;
+	g->reserved += length;
+	atomic_store_explicit(&g->room,
+		atomic_load_explicit(&g->room, memory_order_relaxed) - length,
+		memory_order_relaxed);
+	if (!s->metadata && !goal_here)
+		g->cursor = first + length < g->pages ? first + length : 0;
+	*out = (struct space_run){
+		.pid = group_pid(sp, group) + 1 + first,
+		.length = length,
+		.incarnation = g->next_incarnation++,
+	};
+	return length;
+}
+
+/* 0; -ENOSPC: nothing here now; -EAGAIN: perhaps in a moment; or why its page cannot be read. */
+static int reserve_in_group(struct space *sp, uint64_t group, const struct search *s,
+	struct space_run *out)
+{
+	struct group *g = &sp->groups[group];
+	lsn_t durable = log_durable(sp->log);
+	int rc = -ENOSPC;
+
+	rt_mutex_lock(&g->lock);
+	group_settle(g, durable);
+	if (g->broken || (!g->overlay && g->quarantined))
+		goto out_unlock;
+	if (!g->overlay) {
+		rt_mutex_unlock(&g->lock);
+		rc = overlay_load(sp, group);
+		rt_mutex_lock(&g->lock);
+		if (rc == -EIO || rc == -EUCLEAN) {
+			if (!g->broken)
+				weft_log(3, "allocation group %llu: its page cannot be read (%d): its pages are not used",
+					(unsigned long long)group, rc);
+			g->broken = true;
+		}
+		if (rc)
+			goto out_unlock;
+		rc = -EAGAIN;
+		if (!g->overlay) /* taken away again already */
+			goto out_unlock;
+	}
+	rc = reserve_locked(sp, group, s, out) ? 0 : -ENOSPC;
+out_unlock:
+	rt_mutex_unlock(&g->lock);
+	return rc;
+}
+
+/* Goes over the groups start, start + step, ... once. As reserve_in_group. */
+static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
+	const struct search *s, struct space_run *out)
+{
+	uint64_t group = start;
+	int result = -ENOSPC;
+
+	do {
+		struct group *g = &sp->groups[group];
+		int rc;
+
+		if (atomic_load_explicit(&g->room, memory_order_relaxed) >= s->least &&
+			atomic_load_explicit(&g->longest, memory_order_relaxed) >= s->least) {
+			rc = reserve_in_group(sp, group, s, out);
+			if (!rc)
+				return 0;
+			if (rc != -ENOSPC)
+				result = rc;
+		}
+		group += step;
+		if (group >= sp->group_count)
+			group = step == 1 ? 0 : start % step;
+	} while (group != start);
+	return result;
+}
+
+/* One search: first for a good run in the groups of this stripe, then anywhere, then anything. */
+static int search(struct space *sp, struct search *s, struct space_run *out)
+{
+	unsigned stripe = rt_task_index() % sp->stripe_count;
+	uint64_t start = s->goal_group;
+	uint32_t good = DIV_UP(s->want, 4u);
+	int rc;
+
+	if (start == GROUP_NONE)
+		start = atomic_load_explicit(&sp->stripe[stripe], memory_order_relaxed);
+	s->least = good;
+	rc = reserve_in_groups(sp, start, sp->stripe_count, s, out);
+	if (rc && sp->stripe_count > 1)
+		rc = reserve_in_groups(sp, start, 1, s, out);
+	if (rc && good > 1) {
+		s->least = 1;
+		rc = reserve_in_groups(sp, start, 1, s, out);
+	}
+	if (!rc && s->goal_group == GROUP_NONE)
+		atomic_store_explicit(&sp->stripe[stripe],
+			(pid_slot(out->pid) - 1) / (1 + DISK_GROUP_PAGES), memory_order_relaxed);
+	return rc;
+}
+
+int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
+	struct space_run *out)
+{
+	struct search s = {
+		.metadata = flags & SPACE_METADATA,
+		.goal_group = GROUP_NONE,
+		.goal_index = INDEX_NONE,
+	};
+	uint32_t granted;
+	int rc = -ENOSPC;
+
+	WEFT_ASSERT(want >= 1);
+	*out = (struct space_run){.pid = PID_NONE};
+	granted = budget_take(sp, MIN(want, DISK_GROUP_PAGES), flags & SPACE_PRIVILEGED);
+	if (!granted)
+		return -ENOSPC;
+	s.want = granted;
+	if (goal != PID_NONE && !space_locate(sp, goal, 1, &s.goal_group, &s.goal_index))
+		s.goal_group = GROUP_NONE; /* behind a group's or the store's last page */
+	for (unsigned tries = 0; tries < TRIES_MAX; tries++) {
+		lsn_t freed = atomic_load_explicit(&sp->freed_lsn, memory_order_acquire);
+
+		rc = search(sp, &s, out);
+		if (!rc) {
+			if (out->length < granted)
+				budget_return(sp, granted - out->length);
+			return 0;
+		}
+		if (rc == -ENOSPC && log_durable(sp->log) < freed) {
+			/* Only pages in quarantine are left. */
+			rc = log_flush(sp->log, freed);
+			if (rc)
+				break;
+		} else if (rc == -EAGAIN || rc == -ENOSPC) {
+			rt_yield(); /* pages are on their way: between an mtr and its settling */
+		} else {
+			break;
+		}
+	}
+	budget_return(sp, granted);
+	pressure_raise(sp);
+	return rc == -EAGAIN || !rc ? -ENOSPC : rc;
+}
+
+void space_unreserve(struct space *sp, const struct space_run *run)
+{
+	struct group *g;
+	uint64_t group;
+	uint32_t index;
+
+	if (!run->length)
+		return;
+	WEFT_ASSERT(space_locate(sp, run->pid, run->length, &group, &index));
+	g = &sp->groups[group];
+	rt_mutex_lock(&g->lock);
+	WEFT_ASSERT(g->overlay && bitmap_all_set(g->overlay->reserved, index, run->length));
+	bitmap_clear(g->overlay->reserved, index, run->length);
+	bitmap_clear(g->overlay->busy, index, run->length);
+	g->reserved -= run->length;
+	atomic_store_explicit(&g->room,
+		atomic_load_explicit(&g->room, memory_order_relaxed) + run->length,
+		memory_order_relaxed);
+	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
+	if (index + run->length == g->cursor || (!g->cursor && index + run->length == g->pages))
+		g->cursor = index;
+	rt_mutex_unlock(&g->lock);
+	budget_return(sp, run->length);
+}
