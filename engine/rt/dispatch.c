@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The functions of rt.h, passed on to the runtime that is selected. The real one is, from
+ * the start of the process; rt_sim_run puts the simulated one in its place while it runs.
+ */
+#include "engine/rt/rt_internal.h"
+
+static const struct rt_ops *selected = &rt_real_ops;
+bool rt_simulated;
+
+void rt_select(const struct rt_ops *ops, bool simulated)
+{
+	selected = ops;
+	rt_simulated = simulated;
+}
+
+const struct rt_ops *rt_selected(void)
+{
+	return selected;
+}
+
+uint64_t rt_now_ns(void)
+{
+	return selected->now_ns();
+}
+
+int64_t rt_wall_ns(void)
+{
+	return selected->wall_ns();
+}
+
+uint64_t rt_random(void)
+{
+	return selected->random();
+}
+
+void rt_random_bytes(void *buf, size_t len)
+{
+	selected->random_bytes(buf, len);
+}
+
+void *rt_alloc(size_t size_bytes)
+{
+	return selected->alloc(size_bytes);
+}
+
+void rt_free(void *p)
+{
+	if (p)
+		selected->free(p);
+}
+
+void *rt_alloc_pages(size_t size_bytes)
+{
+	return selected->alloc_pages(size_bytes);
+}
+
+void rt_free_pages(void *p, size_t size_bytes)
+{
+	if (p)
+		selected->free_pages(p, size_bytes);
+}
+
+void rt_on_crash(void (*fn)(void *), void *arg)
+{
+	selected->on_crash(fn, arg);
+}
+
+void rt_on_crash_forget(void (*fn)(void *), void *arg)
+{
+	selected->on_crash_forget(fn, arg);
+}
+
+int rt_task_spawn(struct rt_task **out, const char *name, void (*fn)(void *), void *arg)
+{
+	return selected->task_spawn(out, name, fn, arg);
+}
+
+void rt_task_join(struct rt_task *task)
+{
+	selected->task_join(task);
+}
+
+unsigned rt_task_index(void)
+{
+	return selected->task_index();
+}
+
+void rt_yield(void)
+{
+	selected->yield();
+}
+
+void rt_sleep_ns(uint64_t ns)
+{
+	selected->sleep_ns(ns);
+}
+
+void rt_spin(unsigned *spins)
+{
+	selected->spin(spins);
+}
+
+void rt_sched_point_slow(void)
+{
+	selected->sched_point();
+}
+
+int rt_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
+{
+	return selected->wait(word, expected, deadline_ns);
+}
+
+void rt_wake(_Atomic uint32_t *word, int count)
+{
+	selected->wake(word, count);
+}
+
+int rt_wake_counted(_Atomic uint32_t *word, int count)
+{
+	return selected->wake(word, count);
+}
+
+int rt_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
+{
+	return selected->disk_open(out, path, flags, err);
+}
+
+void rt_disk_close(struct rt_disk *disk)
+{
+	if (disk)
+		selected->disk_close(disk);
+}
+
+void rt_disk_info(struct rt_disk *disk, struct rt_disk_info *out)
+{
+	*out = disk->info;
+}
+
+void rt_disk_register(struct rt_disk *disk, void *base, size_t size_bytes)
+{
+	selected->disk_register(disk, base, size_bytes);
+}
+
+void rt_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count)
+{
+	selected->disk_submit(disk, ios, count);
+}
+
+void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count)
+{
+	selected->disk_wait(disk, ios, count);
+}
+
+void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
+{
+	selected->disk_run(disk, ios, count);
+}
+
+static int disk_one(struct rt_disk *disk, enum rt_io_op op, uint64_t offset, void *buf, size_t len)
+{
+	struct rt_io io;
+
+	rt_io_set(&io, op, offset, buf, len);
+	selected->disk_run(disk, &io, 1);
+	return io.result;
+}
+
+int rt_disk_read(struct rt_disk *disk, uint64_t offset, void *buf, size_t len_bytes)
+{
+	return disk_one(disk, RT_IO_READ, offset, buf, len_bytes);
+}
+
+int rt_disk_write(struct rt_disk *disk, uint64_t offset, const void *buf, size_t len_bytes)
+{
+	return disk_one(disk, RT_IO_WRITE, offset, (void *)buf, len_bytes);
+}
+
+int rt_disk_flush(struct rt_disk *disk)
+{
+	return disk_one(disk, RT_IO_FLUSH, 0, NULL, 0);
+}

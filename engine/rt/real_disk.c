@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Disks of the real runtime: opening, and requests that run on the calling task.
+ *
+ * One request alone costs one system call here, less than through a ring; requests that
+ * are to overlap go through the disk's ring (real_ring.c). Where there is no io_uring
+ * everything runs here.
+ *
+ * A file on a filesystem without O_DIRECT is used through the page cache, with a warning:
+ * a flush makes it as durable, but the memory is spent twice.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/rt/real.h"
+
+struct real_disk {
+	struct rt_disk base;
+	int fd;
+	struct real_ring *ring;		/* NULL: no io_uring */
+	struct real_disk *next;		/* in the list of open disks */
+};
+
+/* All open disks, for memory that is freed while registered. */
+static struct {
+	pthread_mutex_t lock; /* protects first and the links; before a ring's locks */
+	struct real_disk *first;
+} disks = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- open ------------------------------------------------------------------- */
+
+static int open_error(struct weft_error *err, const char *path, int code)
+{
+	switch (code) {
+	case ENOENT:
+		return weft_error(err, -code, "%s does not exist", path);
+	case EACCES:
+	case EPERM:
+		return weft_error(err, -code,
+			"no permission to open %s: run as root or change its owner or mode", path);
+	case EROFS:
+		return weft_error(err, -code, "%s is read-only: open it read-only", path);
+	case EBUSY:
+	case EWOULDBLOCK:
+		return weft_error(err, -EBUSY,
+			"%s is in use: it is mounted, or another weft program has it open", path);
+	case ETXTBSY:
+		return weft_error(err, -EBUSY, "%s is in use as swap or as a program", path);
+	default:
+		return weft_error(err, -code, "cannot open %s: %s", path, strerror(code));
+	}
+}
+
+/* Refuses what is no disk before open(2), which would wait on a FIFO. */
+static int check_kind(const struct stat *st, const char *path, struct weft_error *err)
+{
+	if (S_ISREG(st->st_mode) || S_ISBLK(st->st_mode))
+		return 0;
+	if (S_ISDIR(st->st_mode))
+		return weft_error(err, -EISDIR,
+			"%s is a directory: a block device or a regular file is needed", path);
+	return weft_error(err, -EINVAL, "%s is neither a block device nor a regular file", path);
+}
+
+static int open_direct(const char *path, int flags)
+{
+	int fd = open(path, flags | O_DIRECT);
+
+	if (fd >= 0 || errno != EINVAL)
+		return fd;
+	fd = open(path, flags);
+	if (fd >= 0)
+		weft_log(4, "%s: its filesystem has no O_DIRECT, using the page cache", path);
+	return fd;
+}
+
+/*
+ * What is promised for writes as they are issued here is that a logical block is not torn.
+ * Larger atomic units (statx STATX_WRITE_ATOMIC) hold only for requests with RWF_ATOMIC,
+ * which cannot span pages that lie apart, so they promise nothing for our batches.
+ */
+static int read_info(int fd, const struct stat *st, bool read_only, const char *path,
+	struct rt_disk_info *info, struct weft_error *err)
+{
+	int block = 512, locked = 0;
+	uint64_t size = (uint64_t)st->st_size;
+
+	if (S_ISBLK(st->st_mode)) {
+		if (ioctl(fd, BLKGETSIZE64, &size) < 0 || ioctl(fd, BLKSSZGET, &block) < 0 ||
+			ioctl(fd, BLKROGET, &locked) < 0)
+			return weft_error(err, -errno, "cannot ask %s for its size: %s", path,
+				strerror(errno));
+		if (locked && !read_only)
+			return open_error(err, path, EROFS);
+	}
+	*info = (struct rt_disk_info){
+		.size_bytes = size,
+		.atomic_write_bytes = block < 512 ? 512 : (uint32_t)block,
+		.is_block_device = S_ISBLK(st->st_mode),
+		.read_only = read_only,
+	};
+	return 0;
+}
+
+/* Opens, locks and describes; returns the descriptor or -errno. */
+static int open_checked(
+	const char *path, unsigned flags, struct rt_disk_info *info, struct weft_error *err)
+{
+	bool read_only = flags & RT_DISK_READ_ONLY;
+	bool exclusive = flags & RT_DISK_EXCLUSIVE;
+	int open_flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC;
+	struct stat st;
+	int fd, r;
+
+	if (stat(path, &st) < 0)
+		return open_error(err, path, errno);
+	r = check_kind(&st, path, err);
+	if (r)
+		return r;
+	if (exclusive && S_ISBLK(st.st_mode))
+		open_flags |= O_EXCL; /* fails when mounted */
+	fd = open_direct(path, open_flags);
+	if (fd < 0)
+		return open_error(err, path, errno);
+	if (fstat(fd, &st) < 0)
+		r = open_error(err, path, errno);
+	if (!r)
+		r = check_kind(&st, path, err);
+	if (!r && exclusive && flock(fd, LOCK_EX | LOCK_NB) < 0)
+		r = open_error(err, path, errno);
+	if (!r)
+		r = read_info(fd, &st, read_only, path, info, err);
+	if (r) {
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+int real_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
+{
+	struct real_disk *disk = calloc(1, sizeof(*disk));
+	int r;
+
+	if (!disk)
+		return weft_error(err, -ENOMEM, "no memory to open %s", path);
+	disk->fd = open_checked(path, flags, &disk->base.info, err);
+	if (disk->fd < 0) {
+		r = disk->fd;
+		free(disk);
+		return r;
+	}
+	r = real_ring_open(&disk->ring, disk->fd);
+	if (r) {
+		disk->ring = NULL;
+		weft_log(4, "%s: no io_uring (%s), requests run one at a time per task", path,
+			strerror(-r));
+	}
+	pthread_mutex_lock(&disks.lock);
+	disk->next = disks.first;
+	disks.first = disk;
+	pthread_mutex_unlock(&disks.lock);
+	*out = &disk->base;
+	return 0;
+}
+
+static struct real_disk *real_of(struct rt_disk *base)
+{
+	return container_of(base, struct real_disk, base);
+}
+
+void real_disk_close(struct rt_disk *base)
+{
+	struct real_disk *disk = real_of(base);
+	struct real_disk **link = &disks.first;
+
+	pthread_mutex_lock(&disks.lock);
+	while (*link != disk)
+		link = &(*link)->next;
+	*link = disk->next;
+	pthread_mutex_unlock(&disks.lock);
+	if (disk->ring)
+		real_ring_close(disk->ring);
+	close(disk->fd);
+	free(disk);
+}
+
+/* ---- registered memory ---------------------------------------------------------- */
+
+void real_disk_register(struct rt_disk *base, void *memory, size_t size)
+{
+	struct real_disk *disk = real_of(base);
+
+	if (disk->ring)
+		real_ring_register(disk->ring, memory, size);
+}
+
+void real_disks_forget(void *memory, size_t size)
+{
+	pthread_mutex_lock(&disks.lock);
+	for (struct real_disk *d = disks.first; d; d = d->next)
+		if (d->ring)
+			real_ring_forget(d->ring, memory, size);
+	pthread_mutex_unlock(&disks.lock);
+}
+
+/* ---- requests on the calling task ------------------------------------------------- */
+
+/* The kernel may move less than asked (a signal, a limit per call); zero is the end. */
+static int transfer(int fd, const struct rt_io *io)
+{
+	struct iovec iov[RT_IOV_MAX];
+	struct iovec *at = iov;
+	unsigned left = io->iov_count;
+	uint64_t offset = io->offset;
+
+	if (left > RT_IOV_MAX)
+		return -EINVAL;
+	memcpy(iov, rt_io_iov(io), left * sizeof(*iov));
+	while (left) {
+		ssize_t n = io->op == RT_IO_READ ? preadv(fd, at, (int)left, (off_t)offset)
+						 : pwritev(fd, at, (int)left, (off_t)offset);
+
+		if (n < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return rt_io_bytes(io) == 0 ? 0 : -EIO;
+		offset += (uint64_t)n;
+		for (; left && (size_t)n >= at->iov_len; at++, left--)
+			n -= (ssize_t)at->iov_len;
+		if (left) {
+			at->iov_base = (char *)at->iov_base + n;
+			at->iov_len -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+static int flush(int fd)
+{
+	int r;
+
+	do
+		r = fdatasync(fd);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
+}
+
+static void run_here(struct real_disk *disk, struct rt_io *ios, unsigned count)
+{
+	int result = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct rt_io *io = &ios[i];
+
+		if (i && io->after_previous && result)
+			result = -ECANCELED;
+		else if (io->op == RT_IO_FLUSH)
+			result = flush(disk->fd);
+		else
+			result = transfer(disk->fd, io);
+		io->result = result;
+		/* Whoever sees it done sees the result and the data. */
+		if (atomic_exchange_explicit(&io->done, 1, memory_order_acq_rel) != 0)
+			real_wake(&io->done, INT32_MAX);
+	}
+}
+
+void real_disk_submit(struct rt_disk *base, struct rt_io *ios, unsigned count)
+{
+	struct real_disk *disk = real_of(base);
+
+	for (unsigned i = 0; i < count; i++)
+		atomic_store_explicit(&ios[i].done, 0, memory_order_relaxed);
+	if (disk->ring)
+		real_ring_submit(disk->ring, ios, count);
+	else
+		run_here(disk, ios, count);
+}
+
+void real_disk_wait(struct rt_disk *base, struct rt_io *ios, unsigned count)
+{
+	struct real_disk *disk = real_of(base);
+
+	if (disk->ring)
+		real_ring_wait(disk->ring, ios, count);
+}
+
+void real_disk_run(struct rt_disk *base, struct rt_io *ios, unsigned count)
+{
+	struct real_disk *disk = real_of(base);
+
+	if (count == 0)
+		return;
+	if (!disk->ring || rt_io_chain(ios, count) == count) {
+		run_here(disk, ios, count);
+		return;
+	}
+	real_disk_submit(base, ios, count);
+	real_disk_wait(base, ios, count);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the two runtimes share: the table of functions behind rt.h and the common heads
+ * of their tasks and disks. Only engine/rt includes this.
+ */
+#ifndef WEFT_RT_INTERNAL_H
+#define WEFT_RT_INTERNAL_H
+
+#include "engine/rt/rt.h"
+
+#define RT_TASK_NAME_BYTES 16
+#define RT_IOV_MAX 256
+#define RT_CHAIN_MAX 64
+
+/* Each runtime's own structures begin with these. */
+struct rt_task {
+	char name[RT_TASK_NAME_BYTES];
+	unsigned index;
+};
+
+struct rt_disk {
+	struct rt_disk_info info;
+};
+
+/* One per runtime. Functions mean what those of rt.h mean. */
+struct rt_ops {
+	uint64_t (*now_ns)(void);
+	int64_t (*wall_ns)(void);
+	uint64_t (*random)(void);
+	void (*random_bytes)(void *buf, size_t len);
+
+	void *(*alloc)(size_t size);
+	void (*free)(void *p);
+	void *(*alloc_pages)(size_t size);
+	void (*free_pages)(void *p, size_t size);
+	void (*on_crash)(void (*fn)(void *), void *arg);
+	void (*on_crash_forget)(void (*fn)(void *), void *arg);
+
+	int (*task_spawn)(struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
+	void (*task_join)(struct rt_task *task);
+	unsigned (*task_index)(void);
+	void (*yield)(void);
+	void (*sleep_ns)(uint64_t ns);
+	void (*spin)(unsigned *spins);
+	void (*sched_point)(void);
+
+	int (*wait)(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
+	int (*wake)(_Atomic uint32_t *word, int count); /* returns how many it woke */
+
+	int (*disk_open)(struct rt_disk **out, const char *path, unsigned flags,
+		struct weft_error *err);
+	void (*disk_close)(struct rt_disk *disk);
+	void (*disk_register)(struct rt_disk *disk, void *base, size_t size);
+	void (*disk_submit)(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+	void (*disk_wait)(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+	void (*disk_run)(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+};
+
+extern const struct rt_ops rt_real_ops;
+extern const struct rt_ops rt_sim_ops;
+
+/* Selects a runtime. Only while no task runs on the one before. */
+void rt_select(const struct rt_ops *ops, bool simulated);
+const struct rt_ops *rt_selected(void);
+
+/* As rt_wake; returns how many it woke. */
+int rt_wake_counted(_Atomic uint32_t *word, int count);
+
+static inline const struct iovec *rt_io_iov(const struct rt_io *io)
+{
+	return io->iov ? io->iov : &io->one;
+}
+
+static inline uint64_t rt_io_bytes(const struct rt_io *io)
+{
+	const struct iovec *iov = rt_io_iov(io);
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < io->iov_count; i++)
+		bytes += iov[i].iov_len;
+	return bytes;
+}
+
+/* Requests from ios[0] to the end of its chain. */
+static inline unsigned rt_io_chain(const struct rt_io *ios, unsigned count)
+{
+	unsigned n = 1;
+
+	while (n < count && ios[n].after_previous)
+		n++;
+	WEFT_ASSERT(n <= RT_CHAIN_MAX);
+	return n;
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mutex and condition over rt_wait and rt_wake, the same for both runtimes.
+ *
+ * The mutex is the three-state one of Drepper, "Futexes Are Tricky" (mutex 3): whoever may
+ * have others waiting holds it as 2 and wakes one when it lets go.
+ */
+#include "engine/rt/rt_internal.h"
+
+/* About as long as the short sections that these mutexes protect. */
+#define MUTEX_SPINS 100
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+void rt_mutex_lock_slow(struct rt_mutex *m)
+{
+	unsigned spins = rt_simulated ? 0 : MUTEX_SPINS;
+
+	while (spins--) {
+		uint32_t state = atomic_load_explicit(&m->state, memory_order_relaxed);
+
+		if (state == 2)
+			break;
+		if (state == 0 &&
+			atomic_compare_exchange_weak_explicit(&m->state, &state, 1,
+				memory_order_acquire, memory_order_relaxed))
+			return;
+		cpu_pause();
+	}
+	while (atomic_exchange_explicit(&m->state, 2, memory_order_acquire) != 0)
+		rt_wait(&m->state, 2, RT_FOREVER);
+}
+
+/* The mutex is free already, and may be gone: only its address is used. */
+void rt_mutex_unlock_slow(struct rt_mutex *m)
+{
+	rt_wake(&m->state, 1);
+}
+
+/*
+ * The sequence goes up by 2; its lowest bit says that someone may be waiting. A waiter
+ * sets it while it holds the mutex, so a signaller that changed what is waited for under
+ * the mutex, later, sees it; without the bit a signal costs no system call.
+ */
+#define COND_WAITERS 1u
+#define COND_STEP 2u
+
+int rt_cond_wait(struct rt_cond *c, struct rt_mutex *m, uint64_t deadline_ns)
+{
+	uint32_t seen = atomic_fetch_or_explicit(&c->sequence, COND_WAITERS,
+				memory_order_relaxed) |
+			COND_WAITERS;
+	int r;
+
+	rt_mutex_unlock(m);
+	r = rt_wait(&c->sequence, seen, deadline_ns);
+	rt_mutex_lock(m);
+	return r;
+}
+
+void rt_cond_signal(struct rt_cond *c)
+{
+	uint32_t v = atomic_load_explicit(&c->sequence, memory_order_relaxed);
+
+	do {
+		if (!(v & COND_WAITERS))
+			return;
+	} while (!atomic_compare_exchange_weak_explicit(&c->sequence, &v, v + COND_STEP,
+		memory_order_relaxed, memory_order_relaxed));
+	v += COND_STEP;
+	/* Nobody slept: drop the bit, unless another waiter or signaller came meanwhile. One
+	 * on its way to sleep sees the change, returns early and sets the bit again. */
+	if (rt_wake_counted(&c->sequence, 1) == 0)
+		atomic_compare_exchange_strong_explicit(&c->sequence, &v,
+			(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed,
+			memory_order_relaxed);
+}
+
+void rt_cond_broadcast(struct rt_cond *c)
+{
+	uint32_t v = atomic_load_explicit(&c->sequence, memory_order_relaxed);
+
+	do {
+		if (!(v & COND_WAITERS))
+			return;
+	} while (!atomic_compare_exchange_weak_explicit(&c->sequence, &v,
+		(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed, memory_order_relaxed));
+	rt_wake(&c->sequence, INT32_MAX);
+}
