@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real runtime: tasks, waiting, time, memory. */
 #include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdarg.h>
 #include <cmocka.h>
 #include <errno.h>
