@@ -19,7 +19,7 @@
 struct log;
 
 struct log_options {
-	size_t buffer_bytes;	/* 0: 8 MiB. At most a quarter of the ring, made a power of two */
+	size_t buffer_bytes;	/* 0: 8 MiB. From 1 MiB to a quarter of the ring, made a power of two */
 	uint64_t flush_interval_ms; /* background flush of appended records; 0: 5000; UINT64_MAX: none */
 };
 

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Room for records: reserved before any latch is taken, so that appending never waits
+ * (invariants 6 and 10).
+ *
+ * Why an append after a reservation always fits. A reservation of b bytes for r records is
+ * charged b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened by
+ * one record, and that record passes CHUNK_OVERHEAD of its room on to the chunk: it covers
+ * the header (64) and the padding at the close (at most 4095), whoever closes the chunk and
+ * why. So at every time, with `reserved` the sum of all rooms' charges:
+ *
+ *	buffer_charged = sizes of closed chunks not written yet
+ *		       + the open chunk's records + CHUNK_OVERHEAD, if one is open + reserved
+ *	ring_charged   = the same, with the closed chunks from the tail on
+ *
+ * Closing a chunk gives back what it did not need. As reservations keep buffer_charged
+ * <= buffer_bytes, and chunks lie in the buffer without gaps (they wrap), the end of the
+ * open chunk's padding is never more than buffer_bytes ahead of the first unwritten byte.
+ *
+ * In the ring a chunk does not wrap: where the record that opens one does not fit before
+ * the ring's end, the LSN skips g < skip_max bytes, skip_max = the longest record with its
+ * header, rounded up to the block. Skips are not charged; instead ring_limit = ring_bytes -
+ * skip_max. That is enough, as between tail and end there is never more than one skip:
+ * suppose there is one of length g that ends at (k-1) * ring, so tail <= (k-1) * ring - g,
+ * and a record that takes n bytes with header and padding does not fit at h before k * ring,
+ * so h + n > k * ring. The bytes charged are at least h - tail - g + n > k * ring -
+ * (k-1) * ring + g - g = ring, against the limit. With at most one skip, end - tail <=
+ * charged + g <= ring_limit + skip_max = ring_bytes. A record that does fit at the ring's
+ * end, or any chunk later on, is limited to the ring's end, so its padding fits as well
+ * (the ring is a multiple of the block).
+ *
+ * The urgent part of buffer and ring is charged by urgent reservations only: persisting
+ * pages, which is what frees the ring, cannot be starved by those who wait for it.
+ */
+#include <errno.h>
+
+#include "engine/log/log_internal.h"
+
+#define URGENT_PART_BYTES (256u << 10)
+
+static uint64_t limit_without_urgent(uint64_t limit)
+{
+	return limit - MIN(MAX(limit / 16, (uint64_t)URGENT_PART_BYTES), limit / 4);
+}
+
+void room_limits_set(struct log *log)
+{
+	log->buffer_limit[true] = log->buffer_bytes;
+	log->buffer_limit[false] = limit_without_urgent(log->buffer_bytes);
+	log->ring_limit[true] = log->ring_bytes - log->skip_max;
+	log->ring_limit[false] = limit_without_urgent(log->ring_limit[true]);
+}
+
+static uint64_t room_charge(uint32_t bytes)
+{
+	return ALIGN_UP((uint64_t)bytes, 8) + LOG_ROOM_RECORDS((uint64_t)bytes) * CHUNK_OVERHEAD;
+}
+
+uint32_t log_room_max(struct log *log, bool urgent)
+{
+	uint64_t limit = MIN(log->buffer_limit[urgent], log->ring_limit[urgent]);
+	uint64_t fixed = 4 * CHUNK_OVERHEAD + 8;
+
+	/* The inverse of room_charge, rounded down. */
+	return limit > fixed ? (limit - fixed) / (16384 + CHUNK_OVERHEAD) * 16384 : 0;
+}
+
+/*
+ * Acquire and release: the reserver sees what the one who gave the bytes back wrote before
+ * (the tail, the written position).
+ */
+static bool charge_take(_Atomic uint64_t *charged, uint64_t bytes, uint64_t limit)
+{
+	uint64_t now = atomic_load_explicit(charged, memory_order_relaxed);
+
+	do {
+		if (now + bytes > limit)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(
+		charged, &now, now + bytes, memory_order_acq_rel, memory_order_relaxed));
+	return true;
+}
+
+static void charge_give(_Atomic uint64_t *charged, uint64_t bytes)
+{
+	uint64_t before = atomic_fetch_sub_explicit(charged, bytes, memory_order_seq_cst);
+
+	WEFT_ASSERT(before >= bytes);
+}
+
+/* Wakes reservers. A waiter counts itself before it looks, we look after we gave (both
+ * sequentially consistent): one of the two sees the other. */
+void room_wake(struct log *log)
+{
+	if (atomic_load_explicit(&log->room_waiters, memory_order_seq_cst) == 0)
+		return;
+	atomic_fetch_add_explicit(&log->room_word, 1, memory_order_release);
+	rt_wake(&log->room_word, INT32_MAX);
+}
+
+void room_give_back(struct log *log, uint64_t buffer_bytes, uint64_t ring_bytes)
+{
+	if (buffer_bytes)
+		charge_give(&log->buffer_charged, buffer_bytes);
+	if (ring_bytes)
+		charge_give(&log->ring_charged, ring_bytes);
+	room_wake(log);
+}
+
+enum room_short { ROOM_TAKEN, ROOM_BUFFER_SHORT, ROOM_RING_SHORT };
+
+static enum room_short room_take(struct log *log, uint64_t charge, bool urgent)
+{
+	if (!charge_take(&log->buffer_charged, charge, log->buffer_limit[urgent]))
+		return ROOM_BUFFER_SHORT;
+	if (charge_take(&log->ring_charged, charge, log->ring_limit[urgent]))
+		return ROOM_TAKEN;
+	room_give_back(log, charge, 0);
+	return ROOM_RING_SHORT;
+}
+
+/* Does what may end the shortage, then waits for room given back since `word` was read. */
+static void room_wait(struct log *log, enum room_short what, uint32_t word)
+{
+	lsn_t end = log_end(log);
+
+	if (what == ROOM_BUFFER_SHORT && end > log_durable(log)) {
+		log_flush(log, end); /* a failure closes the log, which the caller looks at */
+		return;
+	}
+	if (what == ROOM_RING_SHORT) {
+		atomic_fetch_add_explicit(&log->pressure, 1, memory_order_release);
+		rt_wake(&log->pressure, INT32_MAX);
+	}
+	rt_wait(&log->room_word, word, RT_FOREVER);
+}
+
+/*
+ * One of each kind at a time tries, the others queue behind it on the mutex; new ones see
+ * room_waiters and queue as well, so that a large reservation is not starved by small ones.
+ */
+static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
+{
+	int error = -EROFS;
+
+	count_shared(&log->counters.reserve_waits, 1);
+	atomic_fetch_add_explicit(&log->room_waiters, 1, memory_order_seq_cst);
+	rt_mutex_lock(&log->room_queue[urgent]);
+	for (;;) {
+		uint32_t word = atomic_load_explicit(&log->room_word, memory_order_seq_cst);
+		enum room_short what;
+
+		if (atomic_load_explicit(&log->closed, memory_order_acquire))
+			break;
+		what = room_take(log, charge, urgent);
+		if (what == ROOM_TAKEN) {
+			error = 0;
+			break;
+		}
+		room_wait(log, what, word);
+	}
+	rt_mutex_unlock(&log->room_queue[urgent]);
+	atomic_fetch_sub_explicit(&log->room_waiters, 1, memory_order_seq_cst);
+	return error;
+}
+
+int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room)
+{
+	uint64_t charge = room_charge(bytes);
+	bool queue = !urgent &&
+		     atomic_load_explicit(&log->room_waiters, memory_order_relaxed) > 0;
+	int error;
+
+	*room = (struct log_room){0};
+	if (bytes > log_room_max(log, urgent))
+		return -E2BIG;
+	if (unlikely(atomic_load_explicit(&log->closed, memory_order_acquire)))
+		return -EROFS;
+	if (unlikely(queue || room_take(log, charge, urgent) != ROOM_TAKEN)) {
+		error = room_take_slow(log, charge, urgent);
+		if (error)
+			return error;
+	}
+	*room = (struct log_room){ALIGN_UP(bytes, 8), LOG_ROOM_RECORDS(bytes), charge};
+	return 0;
+}
+
+void log_release(struct log *log, struct log_room *room)
+{
+	uint32_t charge = room->charge;
+
+	*room = (struct log_room){0};
+	if (charge)
+		room_give_back(log, charge, charge);
+}
