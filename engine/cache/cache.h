@@ -170,8 +170,8 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
  */
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
 /*
- * Latches all pages shared: fetches what is missing, holds none while it waits; after a
- * few losses goes in PID order holding the prefix. On error holds none. Waits.
+ * Latches all pages shared: fetches what is missing, holds none while it waits, and starts over
+ * when some were lost meanwhile, with growing pauses. On error holds none. Waits.
  */
 int guard_shared_batch(struct cache *cache, const struct page_ref *refs, unsigned count,
 	struct guard *guards);

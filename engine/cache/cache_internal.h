@@ -99,7 +99,8 @@ struct cache {
 	struct page_queue prefetch, behind;
 
 	/* write-back */
-	uint32_t wb_pages;
+	uint32_t wb_pages;   /* of one batch */
+	uint32_t tear_pages; /* images of one record against torn overwrites */
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
 	_Atomic uint64_t dirty;

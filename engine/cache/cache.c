@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache as a whole: its memory, its background tasks, access to images.
+ *
+ * All memory is allocated at open (invariant 10): images, one cache line per frame, the
+ * translation table, bounce buffers, queues. Frames keep their place while the cache is open.
+ */
+#include "engine/cache/cache_internal.h"
+
+#define DEFAULT_CACHE_BYTES  (256ull << 20)
+#define DEFAULT_DIRTY_AGE_MS 30000
+#define MIN_FRAMES	     64
+#define MAX_FRAMES	     (1u << 31)
+
+/* ---- images ------------------------------------------------------------------------
+ * Optimistic readers copy while an exclusive holder may write. Under ThreadSanitizer the
+ * copies are made of relaxed atomics; elsewhere the compiler's memcpy does the same job: the
+ * bytes may be torn, and are used only after validation.
+ */
+#if defined(__SANITIZE_THREAD__)
+void page_copy_out(void *dst, const void *src, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		((uint8_t *)dst)[i] = __atomic_load_n((const uint8_t *)src + i, __ATOMIC_RELAXED);
+}
+
+void page_store(void *dst, const void *src, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		__atomic_store_n((uint8_t *)dst + i, ((const uint8_t *)src)[i], __ATOMIC_RELAXED);
+}
+
+void page_move(void *dst, const void *src, size_t len)
+{
+	uint8_t copy[PAGE_SIZE];
+
+	WEFT_ASSERT(len <= sizeof(copy));
+	page_copy_out(copy, src, len);
+	page_store(dst, copy, len);
+}
+#else
+void page_copy_out(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
+void page_store(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
+}
+
+void page_move(void *dst, const void *src, size_t len)
+{
+	memmove(dst, src, len);
+}
+#endif
+
+/* ---- open and close ------------------------------------------------------------------- */
+
+static int open_frames(struct cache *c)
+{
+	c->frames = rt_alloc_pages((size_t)c->frame_count * sizeof(*c->frames));
+	c->images = rt_alloc_pages((size_t)c->frame_count * PAGE_SIZE);
+	c->free.index = rt_alloc_pages((size_t)c->frame_count * sizeof(*c->free.index));
+	if (!c->frames || !c->images || !c->free.index)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		atomic_store_explicit(&c->frames[i].pid, PID_NONE, memory_order_relaxed);
+		/* low indices first, so that memory is touched only as the cache fills */
+		c->free.index[c->frame_count - 1 - i] = i;
+	}
+	atomic_store_explicit(&c->free.count, c->frame_count, memory_order_relaxed);
+	rt_disk_register(store_disk(c->store), c->images, (size_t)c->frame_count * PAGE_SIZE);
+	return 0;
+}
+
+static void set_bounds(struct cache *c)
+{
+	c->batch_max = MIN(FETCH_MAX, c->frame_count / 8);
+	c->fill_max = MAX(c->batch_max, c->frame_count / 4);
+	c->low_water = MAX(4u, MIN(c->frame_count / 64, 4096u));
+	c->high_water = 2 * c->low_water;
+	c->discard_rec_lsn = LSN_MAX;
+}
+
+static int open_queues(struct cache *c)
+{
+	int e;
+
+	if (c->options.read_only)
+		return 0;
+	c->victims = rt_alloc(1024 * sizeof(*c->victims));
+	e = writeback_open(c);
+	if (e || !c->victims)
+		return e ? e : -ENOMEM;
+	c->checkpoint_refs = rt_alloc(c->wb_pages * sizeof(*c->checkpoint_refs));
+	return c->checkpoint_refs ? 0 : -ENOMEM;
+}
+
+int cache_open(struct cache **out, struct store *s, struct log *log, struct coherence *co,
+	const struct cache_options *o)
+{
+	struct cache *c = rt_alloc(sizeof(*c));
+	uint64_t frames;
+	int e;
+
+	if (!c)
+		return -ENOMEM;
+	c->store = s;
+	c->log = log;
+	c->coherence = co;
+	c->options = *o;
+	if (!c->options.dirty_age_ms)
+		c->options.dirty_age_ms = DEFAULT_DIRTY_AGE_MS;
+	if (!c->options.cache_bytes)
+		c->options.cache_bytes = DEFAULT_CACHE_BYTES;
+	frames = MAX(c->options.cache_bytes / PAGE_SIZE, (uint64_t)MIN_FRAMES);
+	c->frame_count = (uint32_t)MIN(frames, (uint64_t)MAX_FRAMES);
+	set_bounds(c);
+	e = open_frames(c);
+	if (!e)
+		e = table_open(c);
+	if (!e)
+		e = open_queues(c);
+	if (!e)
+		e = queue_open(&c->prefetch, PREFETCH_SLOTS);
+	if (!e)
+		e = queue_open(&c->behind, BEHIND_SLOTS);
+	if (e) {
+		cache_close(c);
+		return e;
+	}
+	*out = c;
+	return 0;
+}
+
+int cache_start(struct cache *c)
+{
+	int e = 0;
+
+	WEFT_ASSERT(!c->started);
+	c->started = true;
+	atomic_store_explicit(&c->stopping, false, memory_order_relaxed);
+	for (unsigned i = 0; i < PREFETCH_TASKS && !e; i++)
+		e = rt_task_spawn(&c->prefetch_task[i], "weft-ahead", prefetch_main, c);
+	if (!e)
+		e = rt_task_spawn(&c->provider_task, "weft-provider", provider_main, c);
+	if (!e && !c->options.read_only)
+		e = rt_task_spawn(&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
+	if (!e && !c->options.read_only)
+		e = rt_task_spawn(&c->flusher_task, "weft-flusher", flusher_main, c);
+	if (!e && !c->options.read_only)
+		e = rt_task_spawn(&c->behind_task, "weft-behind", behind_main, c);
+	if (e)
+		cache_stop(c);
+	return e;
+}
+
+static void stop_task(struct rt_task **task, _Atomic uint32_t *word)
+{
+	if (!*task)
+		return;
+	atomic_fetch_add_explicit(word, 1, memory_order_release);
+	rt_wake(word, INT32_MAX);
+	rt_task_join(*task);
+	*task = NULL;
+}
+
+void cache_stop(struct cache *c)
+{
+	if (!c->started)
+		return;
+	atomic_store_explicit(&c->stopping, true, memory_order_release);
+	for (unsigned i = 0; i < PREFETCH_TASKS; i++)
+		stop_task(&c->prefetch_task[i], &c->prefetch.word);
+	stop_task(&c->provider_task, &c->provider_word);
+	stop_task(&c->checkpoint_task, log_pressure_word(c->log));
+	stop_task(&c->flusher_task, &c->flusher_word);
+	stop_task(&c->behind_task, &c->behind.word);
+	c->started = false;
+}
+
+void cache_close(struct cache *c)
+{
+	if (!c)
+		return;
+	cache_stop(c);
+	writeback_close(c);
+	queue_close(&c->prefetch);
+	queue_close(&c->behind);
+	table_close(c);
+	rt_free(c->victims);
+	rt_free(c->checkpoint_refs);
+	if (c->free.index)
+		rt_free_pages(c->free.index, (size_t)c->frame_count * sizeof(*c->free.index));
+	if (c->images)
+		rt_free_pages(c->images, (size_t)c->frame_count * PAGE_SIZE);
+	if (c->frames)
+		rt_free_pages(c->frames, (size_t)c->frame_count * sizeof(*c->frames));
+	rt_free(c);
+}
+
+/* ---- what others ask ---------------------------------------------------------------------- */
+
+struct store *cache_store(struct cache *c)
+{
+	return c->store;
+}
+
+struct log *cache_log(struct cache *c)
+{
+	return c->log;
+}
+
+uint64_t cache_frame_count(struct cache *c)
+{
+	return c->frame_count;
+}
+
+struct frame *cache_frame(struct cache *c, uint32_t index)
+{
+	WEFT_ASSERT(index < c->frame_count);
+	return &c->frames[index];
+}
+
+uint32_t cache_frame_index(struct cache *c, const struct frame *f)
+{
+	return (uint32_t)(f - c->frames);
+}
+
+unsigned cache_batch_max(struct cache *c)
+{
+	return c->batch_max;
+}
+
+struct cache_counters *cache_counters(struct cache *c)
+{
+	uint64_t hits = 0;
+
+	for (unsigned i = 0; i < COUNTER_STRIPES; i++)
+		hits += atomic_load_explicit(&c->stripe[i].hits, memory_order_relaxed);
+	atomic_store_explicit(&c->counters.hits, hits, memory_order_relaxed);
+	return &c->counters;
+}
+
+uint64_t cache_dirty_pages(struct cache *c)
+{
+	return atomic_load_explicit(&c->dirty, memory_order_relaxed);
+}
+
+uint64_t cache_free_frames(struct cache *c)
+{
+	return atomic_load_explicit(&c->free.count, memory_order_relaxed);
+}

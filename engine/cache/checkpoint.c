@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints: moving the log's tail, and what a clean end needs.
+ *
+ * The tail may move to the smallest of: the log's durable end when the look began, rec_lsn of
+ * dirty frames, the pins of write-back batches under way, the oldest descriptor in a dirty
+ * table block, and what discarded frames still need (below). Nothing is missed by looking at
+ * them one after the other, because each pin is set, to a lower bound, before the record it
+ * protects is appended, and a pin is handed on (frame to batch to table) before it is dropped:
+ * so they are looked at in that order.
+ *
+ * A discarded frame's redo is needed until the record that freed the page is durable: a crash
+ * before that brings the page back (invariant 3).
+ */
+#include "engine/cache/cache_internal.h"
+
+static lsn_t discard_horizon(struct cache *c)
+{
+	lsn_t h = LSN_MAX;
+
+	rt_mutex_lock(&c->discard_lock);
+	if (c->discard_until && log_durable(c->log) >= c->discard_until) {
+		c->discard_until = LSN_NONE;
+		c->discard_rec_lsn = LSN_MAX;
+	}
+	if (c->discard_until)
+		h = c->discard_rec_lsn;
+	rt_mutex_unlock(&c->discard_lock);
+	return h;
+}
+
+lsn_t checkpoint_horizon(struct cache *c)
+{
+	lsn_t h = log_durable(c->log);
+
+	h = MIN(h, discard_horizon(c));
+	atomic_thread_fence(memory_order_seq_cst);
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		lsn_t rec = atomic_load_explicit(&f->rec_lsn, memory_order_seq_cst);
+
+		if (rec != LSN_NONE && rec < h && (frame_flags(f) & FRAME_DIRTY))
+			h = rec;
+	}
+	for (unsigned i = 0; i < WB_REGIONS; i++)
+		h = MIN(h, atomic_load_explicit(&c->region[i].pin, memory_order_seq_cst));
+	return MIN(h, store_table_oldest(c->store));
+}
+
+/* Writes back dirty frames that pin the log below `upto`; LSN_MAX: all that may be written. */
+static int write_old(struct cache *c, lsn_t upto)
+{
+	unsigned n = 0;
+	int error = 0;
+
+	for (uint32_t i = 0; i < c->frame_count && !error; i++) {
+		struct frame *f = &c->frames[i];
+		lsn_t rec = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
+		uint32_t flags = frame_flags(f);
+
+		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
+			continue;
+		if (upto != LSN_MAX && (rec == LSN_NONE || rec >= upto))
+			continue;
+		c->checkpoint_refs[n++] = (struct page_ref){
+			.pid = atomic_load_explicit(&f->pid, memory_order_relaxed)};
+		if (n == c->wb_pages) {
+			error = writeback_pages(c, c->checkpoint_refs, n, NULL);
+			n = 0;
+		}
+	}
+	if (n && !error)
+		error = writeback_pages(c, c->checkpoint_refs, n, NULL);
+	return error;
+}
+
+static int checkpoint_round(struct cache *c, lsn_t upto)
+{
+	int e;
+
+	rt_mutex_lock(&c->checkpoint_lock);
+	e = write_old(c, upto);
+	if (!e)
+		e = store_table_write(c->store, upto);
+	if (!e)
+		e = log_flush(c->log, log_end(c->log));
+	if (!e)
+		e = log_advance_tail(c->log, checkpoint_horizon(c));
+	if (!e)
+		COUNT(c, checkpoints, 1);
+	rt_mutex_unlock(&c->checkpoint_lock);
+	return e;
+}
+
+int cache_checkpoint(struct cache *c)
+{
+	int e;
+
+	/* a frame whose write was under way is passed over: go round until none is left */
+	for (unsigned rounds = 0; rounds < 1000; rounds++) {
+		e = checkpoint_round(c, LSN_MAX);
+		if (e || log_tail(c->log) == log_durable(c->log) ||
+			!atomic_load_explicit(&c->dirty, memory_order_relaxed))
+			return e;
+		rt_sleep_ns(100000);
+	}
+	return 0;
+}
+
+#define RETRY_MS 50
+
+void checkpoint_main(void *arg)
+{
+	struct cache *c = arg;
+	_Atomic uint32_t *pressure = log_pressure_word(c->log);
+
+	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(pressure, memory_order_acquire);
+		lsn_t tail = log_tail(c->log);
+		int e;
+
+		if (!log_wants_checkpoint(c->log) && !store_table_crowded(c->store)) {
+			rt_wait(pressure, word, RT_FOREVER);
+			continue;
+		}
+		e = checkpoint_round(c, store_table_crowded(c->store) && !log_wants_checkpoint(c->log)
+				? LSN_MAX
+				: tail + (log_end(c->log) - tail) / 2);
+		if (e || log_tail(c->log) == tail)
+			rt_wait(pressure, atomic_load_explicit(pressure, memory_order_acquire),
+				rt_now_ns() + RETRY_MS * 1000000ull);
+	}
+}
+
+/* ---- pages that were freed ---------------------------------------------------------------- */
+
+static void discard_pin(struct cache *c, lsn_t rec)
+{
+	rt_mutex_lock(&c->discard_lock);
+	if (!c->discard_until || rec < c->discard_rec_lsn)
+		c->discard_rec_lsn = rec;
+	c->discard_until = log_end(c->log);
+	rt_mutex_unlock(&c->discard_lock);
+}
+
+void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct frame *f = table_find(c, refs[i].pid);
+		lsn_t rec;
+
+		if (!f || !latch_exclusive(c, f, refs[i].pid))
+			continue;
+		if (f->incarnation != refs[i].incarnation) {
+			latch_release_exclusive(c, f, false);
+			continue;
+		}
+		rec = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
+		if (rec != LSN_NONE && (frame_flags(f) & FRAME_DIRTY))
+			discard_pin(c, rec);
+		if (frame_flags(f) & FRAME_WRITING) {
+			/* stays until its write has ended; clean, so it goes soon after */
+			frame_mark_clean(c, f);
+			latch_release_exclusive(c, f, true);
+			continue;
+		}
+		frame_mark_clean(c, f);
+		table_remove(c, f);
+		c->coherence->ops->release(c->coherence, refs[i].pid,
+			(enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
+		atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
+		atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+		frame_put(c, f);
+	}
+}
+
+void cache_publish(struct cache *c, const struct page_ref *refs, unsigned count, lsn_t lsn)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct frame *f = table_find(c, refs[i].pid);
+
+		if (!f || !latch_shared(c, f, refs[i].pid))
+			continue;
+		if (f->incarnation == refs[i].incarnation) {
+			atomic_store_explicit(&f->page_lsn, lsn, memory_order_relaxed);
+			frame_clear(f, FRAME_UNPUBLISHED);
+		}
+		latch_release_shared(c, f);
+	}
+}
+
+void cache_fill_begin(struct cache *c, unsigned pages)
+{
+	WEFT_ASSERT(pages <= c->fill_max);
+	rt_mutex_lock(&c->fill_lock);
+	while (c->filling + pages > c->fill_max)
+		rt_cond_wait(&c->fill_cond, &c->fill_lock, RT_FOREVER);
+	c->filling += pages;
+	rt_mutex_unlock(&c->fill_lock);
+}
+
+void cache_fill_end(struct cache *c, unsigned pages)
+{
+	rt_mutex_lock(&c->fill_lock);
+	WEFT_ASSERT(c->filling >= pages);
+	c->filling -= pages;
+	rt_mutex_unlock(&c->fill_lock);
+	rt_cond_broadcast(&c->fill_cond);
+}

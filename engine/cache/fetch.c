@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Misses: frames are put into the table latched and LOADING, all requests of a batch go out
+ * together, and are unlatched when filled. Others that want the same page wait on its latch,
+ * so a page is read once however many ask.
+ *
+ * A batch waits for a free frame only while it has none; later ones are taken as they come, so
+ * tasks that all fetch cannot starve each other with half-filled batches.
+ */
+#include "engine/cache/cache_internal.h"
+
+#define FETCH_SMALL 4 /* so many pages need no allocation */
+
+/* A fetch's working memory: arrays with room for all its pages. */
+struct fetch {
+	unsigned count;
+	struct frame **frame;
+	struct page_ref *ref;
+	struct coherence_request *request;
+	struct store_read *read;
+};
+
+/* Puts empty frames into the table for as many of the missing pages as there are frames. */
+static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *refs,
+	unsigned count, int *error)
+{
+	unsigned i;
+
+	x->count = 0;
+	for (i = 0; i < count; i++) {
+		struct frame *f;
+
+		if (table_find(c, refs[i].pid))
+			continue;
+		f = frame_get(c, x->count == 0, error);
+		if (!f)
+			break;
+		f->incarnation = refs[i].incarnation;
+		f->version = 0;
+		atomic_store_explicit(&f->flags, FRAME_LOADING, memory_order_relaxed);
+		atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
+		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+		atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
+		if (table_insert(c, refs[i].pid, f)) {
+			atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+			frame_put(c, f); /* another task was faster */
+			continue;
+		}
+		x->frame[x->count] = f;
+		x->ref[x->count] = refs[i];
+		x->count++;
+	}
+	return i;
+}
+
+/* Grants, then images: results in read[].result, modes in the frames. */
+static void fill(struct cache *c, struct fetch *x, bool no_image)
+{
+	unsigned reads = 0;
+
+	for (unsigned i = 0; i < x->count; i++)
+		x->request[i] = (struct coherence_request){
+			.pid = x->ref[i].pid,
+			.incarnation = x->ref[i].incarnation,
+			.wanted = c->options.read_only ? PAGE_SHARED : PAGE_EXCLUSIVE,
+			.held = PAGE_INVALID,
+			.image = frame_image(c, x->frame[i]),
+		};
+	c->coherence->ops->acquire(c->coherence, x->request, x->count);
+	for (unsigned i = 0; i < x->count; i++) {
+		x->read[i] = (struct store_read){.result = x->request[i].result};
+		if (x->request[i].result == 0 && x->request[i].source == PAGE_FROM_STORE) {
+			x->read[i] = (struct store_read){
+				.pid = x->ref[i].pid,
+				.incarnation = x->ref[i].incarnation,
+				.image = no_image ? NULL : frame_image(c, x->frame[i]),
+			};
+			reads++;
+		}
+	}
+	if (reads == x->count) {
+		store_read_pages(c->store, x->read, x->count);
+		return;
+	}
+	for (unsigned i = 0; i < x->count; i++)
+		if (x->request[i].result == 0 && x->request[i].source == PAGE_FROM_STORE)
+			store_read_pages(c->store, &x->read[i], 1);
+}
+
+/* The frame becomes usable, or leaves the table again. Keeps the latch if `keep`. */
+static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsigned i,
+	unsigned flags, bool keep)
+{
+	const struct store_read *r = &x->read[i];
+	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+
+	if (r->result < 0) {
+		table_remove(c, f);
+		atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+		frame_put(c, f);
+		return r->result;
+	}
+	f->incarnation = r->result == STORE_ZEROS
+		? MAX(x->ref[i].incarnation, r->found_incarnation)
+		: r->found_incarnation;
+	f->version = r->version;
+	atomic_store_explicit(&f->mode, (uint8_t)x->request[i].granted, memory_order_relaxed);
+	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §4, hinting) */
+	atomic_store_explicit(&f->epoch, flags & FETCH_SCAN ? now - 2 : now, memory_order_relaxed);
+	atomic_store_explicit(&f->flags,
+		(uint16_t)(FRAME_NEED_FULL | (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED)),
+		memory_order_relaxed);
+	if (!keep)
+		latch_release_exclusive(c, f, true);
+	return 0;
+}
+
+static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *refs,
+	unsigned count, unsigned flags, struct frame **keep)
+{
+	int error = 0;
+
+	while (count && !error) {
+		unsigned done = claim(c, x, refs, count, &error);
+
+		if (x->count) {
+			fill(c, x, flags & FETCH_NO_IMAGE);
+			COUNT(c, fetch_requests, 1);
+			COUNT(c, misses, x->count);
+		}
+		for (unsigned i = 0; i < x->count; i++) {
+			int e = settle(c, x->frame[i], x, i, flags, keep != NULL);
+
+			if (e && !error)
+				error = e;
+			if (!e && keep)
+				*keep = x->frame[i];
+		}
+		refs += done;
+		count -= done;
+	}
+	return error;
+}
+
+static int fetch_small(struct cache *c, const struct page_ref *refs, unsigned count,
+	unsigned flags, struct frame **keep)
+{
+	struct frame *frame[FETCH_SMALL];
+	struct page_ref ref[FETCH_SMALL];
+	struct coherence_request request[FETCH_SMALL];
+	struct store_read read[FETCH_SMALL];
+	struct fetch x = {.frame = frame, .ref = ref, .request = request, .read = read};
+
+	return fetch_run(c, &x, refs, count, flags, keep);
+}
+
+static int fetch_large(struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
+{
+	size_t each = sizeof(struct frame *) + sizeof(struct page_ref) +
+		sizeof(struct coherence_request) + sizeof(struct store_read);
+	char *memory = rt_alloc(count * each);
+	struct fetch x;
+	int e;
+
+	if (!memory)
+		return -ENOMEM;
+	x.count = 0;
+	x.request = (struct coherence_request *)memory;
+	x.read = (struct store_read *)(x.request + count);
+	x.ref = (struct page_ref *)(x.read + count);
+	x.frame = (struct frame **)(x.ref + count);
+	e = fetch_run(c, &x, refs, count, flags, NULL);
+	rt_free(memory);
+	return e;
+}
+
+int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags,
+	struct frame **keep)
+{
+	WEFT_ASSERT(count <= FETCH_MAX && (!keep || count == 1));
+	if (keep)
+		*keep = NULL;
+	if (count <= FETCH_SMALL)
+		return fetch_small(c, refs, count, flags, keep);
+	return fetch_large(c, refs, count, flags);
+}
+
+int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	WEFT_ASSERT(count <= c->batch_max);
+	return fetch_pages(c, refs, count, 0, NULL);
+}
+
+/* ---- read-ahead ------------------------------------------------------------------ */
+
+int queue_open(struct page_queue *q, unsigned slots)
+{
+	q->slot = rt_alloc_pages(slots * sizeof(*q->slot));
+	q->slots = slots;
+	return q->slot ? 0 : -ENOMEM;
+}
+
+void queue_close(struct page_queue *q)
+{
+	if (q->slot)
+		rt_free_pages(q->slot, q->slots * sizeof(*q->slot));
+	q->slot = NULL;
+}
+
+bool queue_put(struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan)
+{
+	struct prefetch_slot *s;
+
+	WEFT_ASSERT(count <= FETCH_MAX);
+	rt_mutex_lock(&q->lock);
+	if (q->count == q->slots) {
+		rt_mutex_unlock(&q->lock);
+		return false;
+	}
+	s = &q->slot[(q->head + q->count) % q->slots];
+	s->count = count;
+	s->scan = scan;
+	memcpy(s->ref, refs, count * sizeof(*refs));
+	q->count++;
+	rt_mutex_unlock(&q->lock);
+	atomic_fetch_add_explicit(&q->word, 1, memory_order_release);
+	rt_wake(&q->word, 1);
+	return true;
+}
+
+bool queue_take(struct page_queue *q, struct prefetch_slot *out)
+{
+	bool some;
+
+	rt_mutex_lock(&q->lock);
+	some = q->count > 0;
+	if (some) {
+		const struct prefetch_slot *s = &q->slot[q->head];
+
+		out->count = s->count;
+		out->scan = s->scan;
+		memcpy(out->ref, s->ref, s->count * sizeof(s->ref[0]));
+		q->head = (q->head + 1) % q->slots;
+		q->count--;
+	}
+	rt_mutex_unlock(&q->lock);
+	return some;
+}
+
+void prefetch_main(void *arg)
+{
+	struct cache *c = arg;
+	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
+
+	while (slot && !atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&c->prefetch.word, memory_order_acquire);
+
+		if (!queue_take(&c->prefetch, slot)) {
+			rt_wait(&c->prefetch.word, word, RT_FOREVER);
+			continue;
+		}
+		/* an error will be met again, and reported, by whoever needs the page */
+		fetch_pages(c, slot->ref, slot->count, slot->scan ? FETCH_SCAN : 0, NULL);
+		COUNT(c, prefetches, slot->count);
+	}
+	rt_free(slot);
+}
+
+void cache_prefetch(struct cache *c, const struct page_ref *refs, unsigned count, bool scan)
+{
+	struct page_ref missing[FETCH_MAX];
+	unsigned n = 0;
+
+	if (!c->started)
+		return;
+	for (unsigned i = 0; i < count && n < c->batch_max; i++)
+		if (!table_find(c, refs[i].pid))
+			missing[n++] = refs[i];
+	if (n)
+		queue_put(&c->prefetch, missing, n, scan);
+}

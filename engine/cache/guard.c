@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Guards: the only way to a page (ScaleStore §5).
+ *
+ * The hot path is a lookup in the translation table (or a hint), one latch operation and three
+ * comparisons: the frame's PID, its mode and its incarnation. Everything else (a miss, a page
+ * of another incarnation, too weak a mode) leaves it.
+ */
+#include "engine/cache/cache_internal.h"
+
+static inline void count_hit(struct cache *c)
+{
+	atomic_fetch_add_explicit(
+		&c->stripe[rt_task_index() % COUNTER_STRIPES].hits, 1, memory_order_relaxed);
+}
+
+static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
+{
+	return atomic_load_explicit(&f->mode, memory_order_relaxed) >= wanted;
+}
+
+/*
+ * The frame bears the PID but is not as wanted: too weak a mode, or an older incarnation.
+ * Latched exclusively; comes back so. The image of an older incarnation is nobody's: the page
+ * was freed and allocated again, its new image is zeros until written (invariant 8).
+ */
+static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
+	enum page_mode wanted)
+{
+	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+	struct coherence_request r = {
+		.pid = pid,
+		.incarnation = incarnation,
+		.wanted = wanted,
+		.held = (enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed),
+		.image = frame_image(c, f),
+	};
+
+	if (incarnation && f->incarnation > incarnation)
+		return -ESTALE;
+	if (!mode_allows(f, wanted)) {
+		c->coherence->ops->acquire(c->coherence, &r, 1);
+		if (r.result)
+			return r.result;
+		WEFT_ASSERT(r.source == PAGE_FROM_HELD);
+		atomic_store_explicit(&f->mode, (uint8_t)r.granted, memory_order_relaxed);
+	}
+	if (incarnation && f->incarnation < incarnation)
+		frame_reinit(c, f, incarnation);
+	return 0;
+}
+
+static void guard_set(struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
+{
+	g->frame = f;
+	g->image = frame_image(c, f);
+	g->kind = kind;
+	frame_touch(c, f);
+}
+
+/* The frame of the page, fetched if need be; it may be gone again when used. */
+static int find_or_fetch(struct cache *c, page_id pid, uint64_t incarnation, struct frame **out)
+{
+	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
+
+	while (!(*out = table_find(c, pid))) {
+		int e = fetch_pages(c, &ref, 1, 0, NULL);
+
+		if (e)
+			return e;
+	}
+	return 0;
+}
+
+int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	struct frame *f;
+	int e;
+
+	g->kind = GUARD_NONE;
+	do {
+		e = find_or_fetch(c, pid, incarnation, &f);
+		if (e)
+			return e;
+	} while (!latch_exclusive(c, f, pid));
+	if (unlikely(!mode_allows(f, PAGE_EXCLUSIVE) ||
+		    (incarnation && f->incarnation != incarnation))) {
+		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE);
+		if (e) {
+			latch_release_exclusive(c, f, false);
+			return e;
+		}
+	}
+	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
+	guard_set(c, g, f, GUARD_EXCLUSIVE);
+	count_hit(c);
+	return 0;
+}
+
+int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	struct frame *f;
+	int e;
+
+	g->kind = GUARD_NONE;
+	for (;;) {
+		e = find_or_fetch(c, pid, incarnation, &f);
+		if (e)
+			return e;
+		if (!latch_shared(c, f, pid))
+			continue;
+		if (likely(mode_allows(f, PAGE_SHARED) &&
+			    (!incarnation || f->incarnation == incarnation)))
+			break;
+		latch_release_shared(c, f);
+		if (!latch_exclusive(c, f, pid))
+			continue;
+		e = frame_adapt(c, f, incarnation, PAGE_SHARED);
+		latch_release_exclusive(c, f, true);
+		if (e)
+			return e;
+	}
+	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
+	guard_set(c, g, f, GUARD_SHARED);
+	count_hit(c);
+	return 0;
+}
+
+int guard_try_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	struct frame *f = table_find(c, pid);
+
+	g->kind = GUARD_NONE;
+	if (!f || !latch_try_shared(f))
+		return -EAGAIN;
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid ||
+		!mode_allows(f, PAGE_SHARED) || (incarnation && f->incarnation != incarnation)) {
+		latch_release_shared(c, f);
+		return -EAGAIN;
+	}
+	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
+	guard_set(c, g, f, GUARD_SHARED);
+	count_hit(c);
+	return 0;
+}
+
+int guard_try_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	struct frame *f = table_find(c, pid);
+
+	g->kind = GUARD_NONE;
+	if (!f || !latch_try_exclusive(f, &g->latch))
+		return -EAGAIN;
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid ||
+		!mode_allows(f, PAGE_EXCLUSIVE) || (incarnation && f->incarnation != incarnation)) {
+		latch_release_exclusive(c, f, false);
+		return -EAGAIN;
+	}
+	guard_set(c, g, f, GUARD_EXCLUSIVE);
+	return 0;
+}
+
+/* ---- optimistic -------------------------------------------------------------------- */
+
+static inline bool optimistic_on(struct cache *c, struct frame *f, page_id pid, struct guard *g)
+{
+	uint64_t w = atomic_load_explicit(&f->latch, memory_order_acquire);
+
+	if ((w & LATCH_EXCLUSIVE) ||
+		atomic_load_explicit(&f->pid, memory_order_relaxed) != pid ||
+		!mode_allows(f, PAGE_SHARED))
+		return false;
+	g->latch = w;
+	guard_set(c, g, f, GUARD_OPTIMISTIC);
+	return guard_valid(g); /* so that the PID belongs to this latch word */
+}
+
+int guard_try_optimistic(struct cache *c, page_id pid, struct frame *hint, struct guard *g)
+{
+	struct frame *f = hint;
+
+	g->kind = GUARD_NONE;
+	if (!f || atomic_load_explicit(&f->pid, memory_order_relaxed) != pid)
+		f = table_find(c, pid);
+	if (f && optimistic_on(c, f, pid, g))
+		return 0;
+	g->kind = GUARD_NONE;
+	return -EAGAIN;
+}
+
+int guard_optimistic(struct cache *c, page_id pid, struct frame *hint, struct guard *g)
+{
+	struct frame *f;
+
+	while (guard_try_optimistic(c, pid, hint, g)) {
+		int e = find_or_fetch(c, pid, 0, &f);
+
+		if (e)
+			return e;
+		latch_wait_open(c, f);
+		hint = f;
+		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive(c, f, pid)) {
+			e = frame_adapt(c, f, 0, PAGE_SHARED);
+			latch_release_exclusive(c, f, true);
+			if (e)
+				return e;
+		}
+	}
+	return 0;
+}
+
+int guard_try_upgrade(struct cache *c, struct guard *g)
+{
+	struct frame *f = g->frame;
+	uint64_t seen;
+
+	WEFT_ASSERT(g->kind == GUARD_OPTIMISTIC);
+	g->kind = GUARD_NONE;
+	if (!latch_try_exclusive(f, &seen))
+		return -EAGAIN;
+	/* the version covers the PID: frames change theirs only under the latch */
+	if (((seen ^ g->latch) & LATCH_VERSION_MASK) || !mode_allows(f, PAGE_EXCLUSIVE)) {
+		latch_release_exclusive(c, f, false);
+		return -EAGAIN;
+	}
+	g->kind = GUARD_EXCLUSIVE;
+	return 0;
+}
+
+/* ---- without the image --------------------------------------------------------------- */
+
+static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation, bool fresh,
+	struct guard *g)
+{
+	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
+	struct frame *f;
+	int e;
+
+	WEFT_ASSERT(incarnation);
+	g->kind = GUARD_NONE;
+	for (;;) {
+		f = table_find(c, pid);
+		if (f) {
+			if (latch_exclusive(c, f, pid))
+				break;
+			continue;
+		}
+		e = fetch_pages(c, &ref, 1, FETCH_NO_IMAGE, &f);
+		if (e)
+			return e;
+		if (f)
+			break;
+	}
+	e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE);
+	if (e) {
+		/* loaded without its image: no one may find it */
+		if (f->incarnation > incarnation && !(frame_flags(f) & FRAME_DIRTY) &&
+			!(frame_flags(f) & FRAME_WRITING)) {
+			table_remove(c, f);
+			atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+			frame_put(c, f);
+		} else {
+			latch_release_exclusive(c, f, false);
+		}
+		return e;
+	}
+	if (fresh)
+		frame_reinit(c, f, incarnation);
+	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
+	guard_set(c, g, f, GUARD_EXCLUSIVE);
+	return 0;
+}
+
+int guard_fresh(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	return guard_blind(c, pid, incarnation, true, g);
+}
+
+int guard_overwrite(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	return guard_blind(c, pid, incarnation, false, g);
+}
+
+/* ---- release ----------------------------------------------------------------------------- */
+
+void guard_release(struct cache *c, struct guard *g)
+{
+	if (g->kind == GUARD_SHARED)
+		latch_release_shared(c, g->frame);
+	else if (g->kind == GUARD_EXCLUSIVE)
+		latch_release_exclusive(c, g->frame, true);
+	g->kind = GUARD_NONE;
+}
+
+void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
+{
+	struct frame *f = g->frame;
+
+	WEFT_ASSERT(g->kind == GUARD_EXCLUSIVE && !c->options.read_only);
+	f->version++;
+	if (!(frame_flags(f) & FRAME_DIRTY)) /* what the log has of a clean page is no longer kept */
+		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+	frame_clear(f, FRAME_LOGGED | FRAME_AGED);
+	frame_mark_dirty(c, f, FRAME_DATA | (unpublished ? FRAME_UNPUBLISHED : 0));
+	latch_release_exclusive(c, f, true);
+	g->kind = GUARD_NONE;
+}
+
+/* ---- many at once --------------------------------------------------------------------------- */
+
+#define BATCH_LOSSES 4 /* then page by page, with growing pauses */
+
+static void release_all(struct cache *c, struct guard *guards, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		guard_release(c, &guards[i]);
+}
+
+/* An error of the page itself, or 0 when another try may succeed. */
+static int why_not(struct cache *c, const struct page_ref *ref)
+{
+	struct guard g;
+	int e = guard_shared(c, ref->pid, ref->incarnation, &g);
+
+	guard_release(c, &g);
+	return e;
+}
+
+int guard_shared_batch(struct cache *c, const struct page_ref *refs, unsigned count,
+	struct guard *guards)
+{
+	unsigned i;
+	int e;
+
+	WEFT_ASSERT(count <= c->batch_max);
+	for (unsigned losses = 0;; losses++) {
+		for (i = 0; i < count; i++)
+			if (guard_try_shared(c, refs[i].pid, refs[i].incarnation, &guards[i]))
+				break;
+		if (i == count)
+			return 0;
+		release_all(c, guards, i);
+		e = losses < BATCH_LOSSES ? fetch_pages(c, refs, count, 0, NULL) : 0;
+		if (!e)
+			e = why_not(c, &refs[i]);
+		if (e)
+			return e;
+		if (losses > BATCH_LOSSES) /* others keep taking what we fetched: let them finish */
+			rt_sleep_ns(1000 * (uint64_t)MIN(losses, 1000u));
+		else
+			rt_yield();
+	}
+}

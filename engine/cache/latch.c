@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hybrid latches (LeanStore §3.3, ScaleStore §3.2): the slow paths, where a task spins a
+ * little and then parks. The word is in the frame; parked tasks wait on one of a few sequence
+ * words, chosen by frame, so a frame needs no room for a queue. The WAITERS bit tells the
+ * releasing task that somebody may be parked.
+ *
+ * A task waits here holding no other latch (invariant 6); engine/tree's ordered mode is the one
+ * exception, argued there.
+ */
+#include "engine/cache/cache_internal.h"
+
+#define SPINS_BEFORE_PARKING 40
+
+static _Atomic uint32_t *parking_word(struct cache *c, struct frame *f)
+{
+	return &c->parking[(uint32_t)(f - c->frames) % PARKING_WORDS];
+}
+
+void latch_wake(struct cache *c, struct frame *f)
+{
+	_Atomic uint32_t *word = parking_word(c, f);
+
+	atomic_fetch_and_explicit(&f->latch, ~LATCH_WAITERS, memory_order_relaxed);
+	atomic_fetch_add_explicit(word, 1, memory_order_release);
+	rt_wake(word, INT32_MAX);
+}
+
+/* Parks until the latch, which had `blocking` bits set, may have been released. */
+static void park(struct cache *c, struct frame *f, uint64_t blocking)
+{
+	_Atomic uint32_t *word = parking_word(c, f);
+	uint32_t sequence = atomic_load_explicit(word, memory_order_acquire);
+	uint64_t w = atomic_load_explicit(&f->latch, memory_order_relaxed);
+
+	do {
+		if (!(w & blocking))
+			return;
+	} while (!atomic_compare_exchange_weak_explicit(&f->latch, &w, w | LATCH_WAITERS,
+		memory_order_relaxed, memory_order_relaxed));
+	COUNT(c, latch_waits, 1);
+	rt_wait(word, sequence, RT_FOREVER);
+}
+
+bool latch_exclusive(struct cache *c, struct frame *f, page_id pid)
+{
+	unsigned spins = 0;
+	uint64_t seen;
+
+	for (;;) {
+		if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid)
+			return false;
+		if (latch_try_exclusive(f, &seen))
+			break;
+		if (spins < SPINS_BEFORE_PARKING)
+			rt_spin(&spins);
+		else
+			park(c, f, LATCH_EXCLUSIVE | LATCH_SHARED_MASK);
+	}
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
+		return true;
+	latch_release_exclusive(c, f, false);
+	return false;
+}
+
+bool latch_shared(struct cache *c, struct frame *f, page_id pid)
+{
+	unsigned spins = 0;
+
+	for (;;) {
+		if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid)
+			return false;
+		if (latch_try_shared(f))
+			break;
+		if (spins < SPINS_BEFORE_PARKING)
+			rt_spin(&spins);
+		else
+			park(c, f, LATCH_EXCLUSIVE);
+	}
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
+		return true;
+	latch_release_shared(c, f);
+	return false;
+}
+
+void latch_wait_open(struct cache *c, struct frame *f)
+{
+	unsigned spins = 0;
+
+	while (atomic_load_explicit(&f->latch, memory_order_acquire) & LATCH_EXCLUSIVE) {
+		if (spins < SPINS_BEFORE_PARKING) {
+			rt_spin(&spins);
+		} else {
+			park(c, f, LATCH_EXCLUSIVE);
+			return;
+		}
+	}
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The page provider (ScaleStore §4, LeanStore §3.2's role of the cooling stage): keeps free
+ * frames between two watermarks. Each access stamps a frame with the current epoch; a sample
+ * of frames estimates the stamp below which the coldest part lies (§4.2); a clock hand
+ * collects frames below it, clean ones at once, dirty ones after a batched write-back.
+ *
+ * The background task does this ahead of need; a task that finds no free frame does a sweep
+ * itself, so tools work without background tasks and nobody waits for a sleeping provider.
+ *
+ * The flusher writes back what has been dirty for long.
+ */
+#include "engine/cache/cache_internal.h"
+
+#include <stdlib.h>
+
+#define SAMPLE_FRAMES	 128
+#define COLD_PERCENT	 15	/* of the sample: what a sweep takes */
+#define SWEEP_VICTIMS	 1024	/* dirty pages of one sweep, at most */
+#define RETRY_NS	 (20 * 1000000ull)
+
+void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
+{
+	uint32_t was = atomic_fetch_or_explicit(
+		&f->flags, (uint16_t)(FRAME_DIRTY | more_flags), memory_order_relaxed);
+
+	if (was & FRAME_DIRTY)
+		return;
+	if (atomic_fetch_add_explicit(&c->dirty, 1, memory_order_relaxed) == 0) {
+		atomic_fetch_add_explicit(&c->flusher_word, 1, memory_order_release);
+		rt_wake(&c->flusher_word, 1);
+	}
+}
+
+void frame_mark_clean(struct cache *c, struct frame *f)
+{
+	uint32_t was = atomic_fetch_and_explicit(&f->flags,
+		(uint16_t)~(FRAME_DIRTY | FRAME_UNPUBLISHED | FRAME_AGED | FRAME_LOGGED),
+		memory_order_relaxed);
+
+	if (was & FRAME_DIRTY)
+		atomic_fetch_sub_explicit(&c->dirty, 1, memory_order_relaxed);
+}
+
+void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
+{
+	uint8_t *image = frame_image(c, f);
+	static const uint8_t zeros[PAGE_SIZE];
+
+	frame_mark_clean(c, f);
+	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED);
+	frame_set(f, FRAME_NEED_FULL);
+	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
+	f->incarnation = incarnation;
+	f->version = 0;
+	page_store(image, zeros, PAGE_SIZE);
+}
+
+/* ---- free frames ------------------------------------------------------------- */
+
+static struct frame *free_pop(struct cache *c)
+{
+	struct frame *f = NULL;
+	uint32_t n;
+
+	rt_mutex_lock(&c->free.lock);
+	n = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	if (n) {
+		f = &c->frames[c->free.index[n - 1]];
+		atomic_store_explicit(&c->free.count, n - 1, memory_order_relaxed);
+	}
+	rt_mutex_unlock(&c->free.lock);
+	return f;
+}
+
+void frame_put(struct cache *c, struct frame *f)
+{
+	WEFT_ASSERT(atomic_load_explicit(&f->pid, memory_order_relaxed) == PID_NONE);
+	latch_release_exclusive(c, f, true);
+	rt_mutex_lock(&c->free.lock);
+	c->free.index[c->free.count++] = (uint32_t)(f - c->frames);
+	rt_mutex_unlock(&c->free.lock);
+	rt_cond_signal(&c->free.available);
+}
+
+void provider_wake(struct cache *c)
+{
+	atomic_fetch_add_explicit(&c->provider_word, 1, memory_order_release);
+	rt_wake(&c->provider_word, 1);
+}
+
+/* Nobody else can hold a frame that is in no chain for longer than a failed try. */
+static void latch_free_frame(struct frame *f)
+{
+	unsigned spins = 0;
+	uint64_t seen;
+
+	while (!latch_try_exclusive(f, &seen))
+		rt_spin(&spins);
+}
+
+/* ---- sweeping ------------------------------------------------------------------- */
+
+/* Takes a clean, unused frame out of the cache. False: it is not one. */
+static bool evict(struct cache *c, struct frame *f)
+{
+	uint64_t seen;
+	page_id pid;
+
+	if (!latch_try_exclusive(f, &seen))
+		return false;
+	pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+	if (pid == PID_NONE ||
+		(frame_flags(f) & (FRAME_DIRTY | FRAME_LOADING | FRAME_WRITING | FRAME_UNPUBLISHED))) {
+		latch_release_exclusive(c, f, false);
+		return false;
+	}
+	table_remove(c, f);
+	c->coherence->ops->release(
+		c->coherence, pid, (enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
+	atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
+	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+	frame_put(c, f);
+	COUNT(c, evictions, 1);
+	return true;
+}
+
+static int compare_u32(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* How far back in epochs the coldest COLD_PERCENT of the frames lie, by sample. */
+static uint32_t cold_age(struct cache *c)
+{
+	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	uint32_t age[SAMPLE_FRAMES];
+
+	for (unsigned i = 0; i < SAMPLE_FRAMES; i++) {
+		struct frame *f = &c->frames[rt_random() % c->frame_count];
+
+		age[i] = now - atomic_load_explicit(&f->epoch, memory_order_relaxed);
+	}
+	qsort(age, SAMPLE_FRAMES, sizeof(age[0]), compare_u32);
+	return age[SAMPLE_FRAMES - 1 - SAMPLE_FRAMES * COLD_PERCENT / 100];
+}
+
+/* ScaleStore §4.1: the epoch advances with evictions, not with time. */
+static void advance_epoch(struct cache *c, unsigned evicted)
+{
+	uint32_t sum = atomic_fetch_add_explicit(
+		&c->epoch_evictions, evicted, memory_order_relaxed) + evicted;
+
+	if (sum < c->frame_count / 10 + 1)
+		return;
+	atomic_store_explicit(&c->epoch_evictions, 0, memory_order_relaxed);
+	atomic_fetch_add_explicit(&c->epoch, 1, memory_order_relaxed);
+}
+
+/* The hand goes round at most once; frames younger than `age` are passed over. */
+static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *dirty)
+{
+	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	unsigned evicted = 0, max_dirty = MIN(SWEEP_VICTIMS, MAX(8u, c->frame_count / 8));
+
+	*dirty = 0;
+	for (uint32_t steps = 0; steps < c->frame_count && evicted + *dirty < wanted; steps++) {
+		struct frame *f = &c->frames[c->hand];
+		uint32_t flags = frame_flags(f);
+		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+
+		c->hand = c->hand + 1 == c->frame_count ? 0 : c->hand + 1;
+		if (pid == PID_NONE ||
+			now - atomic_load_explicit(&f->epoch, memory_order_relaxed) < age)
+			continue;
+		if (!(flags & FRAME_DIRTY))
+			evicted += evict(c, f);
+		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) && *dirty < max_dirty)
+			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
+	}
+	return evicted;
+}
+
+/*
+ * One round under sweep_lock: evicts, writes back what is dirty and evicts that. Returns the
+ * number of frames freed or cleaned.
+ */
+static unsigned provide(struct cache *c, int *error)
+{
+	unsigned wanted = c->high_water, dirty, freed, written = 0;
+	uint32_t age = cold_age(c);
+
+	*error = 0;
+	freed = sweep(c, age, wanted, &dirty);
+	if (dirty && !c->options.read_only) {
+		*error = writeback_pages(c, c->victims, dirty, &written);
+		COUNT(c, evicted_dirty, written);
+		for (unsigned i = 0; i < dirty; i++) {
+			struct frame *f = table_find(c, c->victims[i].pid);
+
+			if (f && !(frame_flags(f) & FRAME_DIRTY))
+				freed += evict(c, f);
+		}
+	}
+	if (!freed && age) { /* the sample misled, or everything old is in use */
+		unsigned again;
+
+		freed = sweep(c, 0, MIN(wanted, 32u), &again);
+		if (!freed && again && !c->options.read_only)
+			*error = writeback_pages(c, c->victims, again, &written);
+	}
+	advance_epoch(c, freed);
+	return freed + written;
+}
+
+/* True when no frame could ever become free: all are dirty and cannot be written. */
+static int stuck_error(struct cache *c)
+{
+	if (c->options.read_only)
+		return -ENOMEM;
+	return log_failed(c->log) ? -EIO : 0;
+}
+
+struct frame *frame_get(struct cache *c, bool wait, int *error)
+{
+	unsigned fruitless = 0;
+
+	for (;;) {
+		struct frame *f = free_pop(c);
+		int e;
+
+		if (likely(f)) {
+			if (atomic_load_explicit(&c->free.count, memory_order_relaxed) < c->low_water &&
+				c->started)
+				provider_wake(c);
+			latch_free_frame(f);
+			return f;
+		}
+		if (!wait)
+			return NULL;
+		COUNT(c, frame_waits, 1);
+		if (rt_mutex_trylock(&c->sweep_lock)) {
+			unsigned freed = provide(c, &e);
+
+			rt_mutex_unlock(&c->sweep_lock);
+			rt_cond_broadcast(&c->free.available);
+			fruitless = freed ? 0 : fruitless + 1;
+			if (fruitless > 3 && (*error = stuck_error(c)) != 0)
+				return NULL;
+			if (!freed)
+				rt_sleep_ns(e ? RETRY_NS : 50000);
+			continue;
+		}
+		rt_mutex_lock(&c->free.lock);
+		if (!c->free.count)
+			rt_cond_wait(&c->free.available, &c->free.lock, rt_now_ns() + RETRY_NS);
+		rt_mutex_unlock(&c->free.lock);
+	}
+}
+
+void provider_main(void *arg)
+{
+	struct cache *c = arg;
+
+	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&c->provider_word, memory_order_acquire);
+		unsigned freed;
+		int error;
+
+		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) >= c->low_water) {
+			rt_wait(&c->provider_word, word, RT_FOREVER);
+			continue;
+		}
+		while (atomic_load_explicit(&c->free.count, memory_order_relaxed) < c->high_water &&
+			!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+			rt_mutex_lock(&c->sweep_lock);
+			freed = provide(c, &error);
+			rt_mutex_unlock(&c->sweep_lock);
+			rt_cond_broadcast(&c->free.available);
+			if (error || !freed)
+				break;
+		}
+		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) < c->low_water)
+			rt_wait(&c->provider_word,
+				atomic_load_explicit(&c->provider_word, memory_order_acquire),
+				rt_now_ns() + RETRY_NS);
+	}
+}
+
+/* ---- what has been dirty for long --------------------------------------------------- */
+
+/* One tick: writes what was dirty at the last one, marks what is dirty now. */
+static void flusher_tick(struct cache *c)
+{
+	unsigned n = 0;
+
+	rt_mutex_lock(&c->checkpoint_lock);
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		uint32_t flags = frame_flags(f);
+
+		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
+			continue;
+		if (flags & FRAME_AGED)
+			c->checkpoint_refs[n++] = (struct page_ref){
+				.pid = atomic_load_explicit(&f->pid, memory_order_relaxed)};
+		else
+			frame_set(f, FRAME_AGED);
+		if (n == c->wb_pages) {
+			writeback_pages(c, c->checkpoint_refs, n, NULL);
+			n = 0;
+		}
+	}
+	if (n)
+		writeback_pages(c, c->checkpoint_refs, n, NULL);
+	rt_mutex_unlock(&c->checkpoint_lock);
+}
+
+void flusher_main(void *arg)
+{
+	struct cache *c = arg;
+	uint64_t tick_ns = c->options.dirty_age_ms * 1000000ull / 2;
+
+	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&c->flusher_word, memory_order_acquire);
+		uint64_t until = RT_FOREVER;
+
+		if (atomic_load_explicit(&c->dirty, memory_order_relaxed)) {
+			until = rt_now_ns() + tick_ns;
+			/* a wake-up for the first dirty page does not shorten the tick */
+			while (rt_now_ns() < until &&
+				!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+				rt_wait(&c->flusher_word, word, until);
+				word = atomic_load_explicit(&c->flusher_word, memory_order_acquire);
+			}
+			if (!atomic_load_explicit(&c->stopping, memory_order_acquire))
+				flusher_tick(c);
+			continue;
+		}
+		rt_wait(&c->flusher_word, word, until);
+	}
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Write-back: how dirty images reach the store (docs/design.md, "Writing a page back").
+ *
+ * Keeps invariant 3 (log before ship) and the order that recovery relies on: descriptors are
+ * durable in the log before the images are written, the table takes them only after the
+ * images are durable, and the log keeps them until the table's block is (the region's pin, then
+ * the table's own). Everything here uses the log's urgent room: persisting never waits for
+ * persisting. Images go through bounce buffers, so no latch is held over I/O and the checksummed
+ * bytes are the written ones.
+ *
+ * FRAME_WRITING marks a frame whose image is on its way: it is neither evicted nor written a
+ * second time until that write has ended, so two writes of a page never race to the device.
+ */
+#include "engine/cache/cache_internal.h"
+
+#include <stdlib.h>
+
+/* Pages of one record of images logged against torn overwrites. */
+#define TEAR_PAGES_MAX 16
+
+int writeback_open(struct cache *c)
+{
+	uint32_t room = log_room_max(c->log, true) - 64;
+
+	/* each record of a batch must fit the log's urgent reserve, also in the smallest logs */
+	c->wb_pages = MIN(MAX(8u, c->frame_count / 8), (uint32_t)WB_PAGES_MAX);
+	c->wb_pages = MIN(c->wb_pages, room / (uint32_t)sizeof(struct disk_log_descriptor));
+	c->tear_pages = MIN((uint32_t)TEAR_PAGES_MAX,
+		room / (uint32_t)(sizeof(struct disk_log_page) + PAGE_SIZE));
+	WEFT_ASSERT(c->wb_pages && c->tear_pages);
+	for (unsigned i = 0; i < WB_REGIONS; i++) {
+		struct wb_region *r = &c->region[i];
+
+		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_relaxed);
+		r->images = rt_alloc_pages((size_t)c->wb_pages * PAGE_SIZE);
+		r->page = rt_alloc(c->wb_pages * sizeof(*r->page));
+		r->write = rt_alloc(c->wb_pages * sizeof(*r->write));
+		r->descriptor = rt_alloc(c->wb_pages * sizeof(*r->descriptor));
+		if (!r->images || !r->page || !r->write || !r->descriptor)
+			return -ENOMEM;
+		rt_disk_register(store_disk(c->store), r->images, (size_t)c->wb_pages * PAGE_SIZE);
+	}
+	c->batch_number = store_superblock(c->store)->incarnation << 32;
+	return 0;
+}
+
+void writeback_close(struct cache *c)
+{
+	for (unsigned i = 0; i < WB_REGIONS; i++) {
+		struct wb_region *r = &c->region[i];
+
+		if (r->images)
+			rt_free_pages(r->images, (size_t)c->wb_pages * PAGE_SIZE);
+		rt_free(r->page);
+		rt_free(r->write);
+		rt_free(r->descriptor);
+		memset(r, 0, sizeof(*r));
+	}
+}
+
+static struct wb_region *region_take(struct cache *c)
+{
+	struct wb_region *r;
+
+	for (unsigned i = 0; i < WB_REGIONS; i++)
+		if (rt_mutex_trylock(&c->region[i].lock))
+			return &c->region[i];
+	r = &c->region[rt_random() % WB_REGIONS];
+	rt_mutex_lock(&r->lock);
+	return r;
+}
+
+/* ---- step 1: copy what is dirty ---------------------------------------------------- */
+
+static bool copy_page(struct cache *c, struct wb_region *r, unsigned at, page_id pid, bool tears,
+	lsn_t *flush_to)
+{
+	struct frame *f = table_find(c, pid);
+	struct store_write *w = &r->write[at];
+	uint32_t flags;
+
+	if (!f || !(frame_flags(f) & FRAME_DIRTY) || !latch_shared(c, f, pid))
+		return false;
+	flags = frame_flags(f);
+	if (!(flags & FRAME_DIRTY) || (flags & (FRAME_UNPUBLISHED | FRAME_LOADING)) ||
+		(atomic_fetch_or_explicit(&f->flags, FRAME_WRITING, memory_order_acquire) &
+			FRAME_WRITING)) {
+		latch_release_shared(c, f);
+		return false;
+	}
+	memcpy(r->images + (size_t)at * PAGE_SIZE, frame_image(c, f), PAGE_SIZE);
+	w->pid = pid;
+	w->image = r->images + (size_t)at * PAGE_SIZE;
+	w->descriptor.incarnation = f->incarnation;
+	w->descriptor.version = f->version;
+	r->page[at].pid = pid;
+	r->page[at].rec_lsn = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
+	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
+	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) && !r->page[at].rec_lsn;
+	*flush_to = MAX(*flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
+	latch_release_shared(c, f);
+	return true;
+}
+
+/* ---- step 2: descriptors (and images that could tear) into the log --------------------- */
+
+static int log_descriptors(struct cache *c, struct wb_region *r, unsigned count, uint64_t batch,
+	lsn_t *flush_to)
+{
+	struct {
+		struct disk_log_record record;
+		uint64_t batch;
+	} head = {
+		.record = {.record_bytes =
+				   (uint32_t)(sizeof(head) + count * sizeof(*r->descriptor)),
+			.type = DISK_LOG_DESCRIPTORS,
+			.count = (uint16_t)count},
+		.batch = batch,
+	};
+	struct iovec iov[2] = {
+		{.iov_base = &head, .iov_len = sizeof(head)},
+		{.iov_base = r->descriptor, .iov_len = count * sizeof(*r->descriptor)},
+	};
+	struct log_position pos;
+	struct log_room room;
+	int e;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct store_write *w = &r->write[i];
+
+		w->descriptor.checksum = store_page_checksum(c->store, w->pid,
+			w->descriptor.incarnation, w->descriptor.version, w->image);
+		r->descriptor[i] = (struct disk_log_descriptor){
+			.pid = w->pid,
+			.incarnation = w->descriptor.incarnation,
+			.version = w->descriptor.version,
+			.checksum = w->descriptor.checksum,
+		};
+	}
+	e = log_reserve(c->log, head.record.record_bytes, true, &room);
+	if (e)
+		return e;
+	/* a lower bound of the record's start, set before it exists (checkpoint.c) */
+	atomic_store_explicit(&r->pin, log_durable(c->log), memory_order_seq_cst);
+	pos = log_append(c->log, &room, iov, 2);
+	log_release(c->log, &room);
+	*flush_to = MAX(*flush_to, pos.end);
+	return 0;
+}
+
+static int log_tear_record(struct cache *c, struct wb_region *r, const unsigned *at, unsigned n,
+	lsn_t *flush_to)
+{
+	struct disk_log_page head[TEAR_PAGES_MAX];
+	struct iovec iov[1 + 2 * TEAR_PAGES_MAX];
+	struct disk_log_record record = {
+		.record_bytes = (uint32_t)(sizeof(record) + n * (sizeof(head[0]) + PAGE_SIZE)),
+		.type = DISK_LOG_CHANGE,
+		.count = (uint16_t)n,
+	};
+	struct log_position pos;
+	struct log_room room;
+	int e = log_reserve(c->log, record.record_bytes, true, &room);
+
+	if (e)
+		return e;
+	iov[0] = (struct iovec){.iov_base = &record, .iov_len = sizeof(record)};
+	for (unsigned i = 0; i < n; i++) {
+		const struct store_write *w = &r->write[at[i]];
+
+		head[i] = (struct disk_log_page){
+			.pid = w->pid,
+			.incarnation = w->descriptor.incarnation,
+			.version = w->descriptor.version,
+			.kind = DISK_LOG_FULL,
+			.part_bytes = sizeof(head[0]) + PAGE_SIZE,
+		};
+		iov[1 + 2 * i] = (struct iovec){.iov_base = &head[i], .iov_len = sizeof(head[0])};
+		iov[2 + 2 * i] = (struct iovec){.iov_base = (void *)w->image, .iov_len = PAGE_SIZE};
+	}
+	pos = log_append(c->log, &room, iov, 1 + 2 * n);
+	log_release(c->log, &room);
+	*flush_to = MAX(*flush_to, pos.end);
+	return 0;
+}
+
+/* The batch's pin covers these records: it was set before, to the log's durable end. */
+static int log_tearable(struct cache *c, struct wb_region *r, unsigned count, lsn_t *flush_to)
+{
+	unsigned at[TEAR_PAGES_MAX], n = 0;
+	int e = 0;
+
+	for (unsigned i = 0; i < count && !e; i++) {
+		if (r->page[i].log_image)
+			at[n++] = i;
+		if (n == c->tear_pages || (n && i + 1 == count)) {
+			e = log_tear_record(c, r, at, n, flush_to);
+			n = 0;
+		}
+	}
+	return e;
+}
+
+/* ---- steps 4 to 6 ---------------------------------------------------------------------------- */
+
+static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_t batch)
+{
+	struct {
+		struct disk_log_record record;
+		uint64_t batch;
+	} done = {
+		.record = {.record_bytes = sizeof(done), .type = DISK_LOG_PERSISTED, .count = 1},
+		.batch = batch,
+	};
+	struct iovec iov = {.iov_base = &done, .iov_len = sizeof(done)};
+	lsn_t pin = atomic_load_explicit(&r->pin, memory_order_relaxed);
+	struct log_room room;
+
+	for (unsigned i = 0; i < count; i++) {
+		int e = store_descriptor_install(
+			c->store, r->write[i].pid, &r->write[i].descriptor, pin);
+
+		if (e)
+			return e;
+	}
+	if (log_reserve(c->log, sizeof(done), true, &room) == 0) {
+		log_append(c->log, &room, &iov, 1);
+		log_release(c->log, &room);
+	}
+	if (store_table_crowded(c->store)) {
+		atomic_fetch_add_explicit(log_pressure_word(c->log), 1, memory_order_release);
+		rt_wake(log_pressure_word(c->log), 1);
+	}
+	return 0;
+}
+
+/* The page's image of this version is durable (`ok`), or its write failed. */
+static void settle_page(struct cache *c, const struct wb_page *p, const struct store_write *w, bool ok)
+{
+	struct frame *f = table_find(c, p->pid);
+	uint64_t rec = p->rec_lsn;
+
+	/* WRITING keeps the frame in the table under its PID */
+	while (!f || !latch_shared(c, f, p->pid))
+		f = table_find(c, p->pid);
+	if (ok && f->incarnation == w->descriptor.incarnation) {
+		frame_set(f, FRAME_PERSISTED | FRAME_NEED_FULL);
+		if (f->version == w->descriptor.version) {
+			frame_mark_clean(c, f);
+			atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+		} else if (frame_flags(f) & FRAME_DATA) {
+			/* a logged image no newer than the one persisted is needed no more */
+			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &rec, LSN_NONE,
+				memory_order_relaxed, memory_order_relaxed);
+		}
+	}
+	atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_WRITING, memory_order_release);
+	latch_release_shared(c, f);
+}
+
+static int write_batch(struct cache *c, struct wb_region *r, unsigned count, lsn_t flush_to)
+{
+	uint64_t batch = atomic_fetch_add_explicit(&c->batch_number, 1, memory_order_relaxed);
+	int e = log_descriptors(c, r, count, batch, &flush_to);
+
+	if (!e)
+		e = log_tearable(c, r, count, &flush_to);
+	if (!e)
+		e = log_flush(c->log, flush_to);
+	if (!e)
+		e = store_write_pages(c->store, r->write, count);
+	if (!e)
+		e = store_flush(c->store);
+	if (!e)
+		e = install(c, r, count, batch);
+	return e;
+}
+
+static int compare_refs(const void *a, const void *b)
+{
+	page_id x = ((const struct page_ref *)a)->pid, y = ((const struct page_ref *)b)->pid;
+
+	return x < y ? -1 : x > y;
+}
+
+int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, unsigned *written)
+{
+	bool tears = store_writes_tear(c->store);
+	struct wb_region *r = region_take(c);
+	int error = 0;
+
+	if (written)
+		*written = 0;
+	qsort(refs, count, sizeof(*refs), compare_refs);
+	while (count && !error) {
+		lsn_t flush_to = LSN_NONE;
+		unsigned n = 0, taken = 0;
+
+		while (taken < count && n < c->wb_pages)
+			n += copy_page(c, r, n, refs[taken++].pid, tears, &flush_to);
+		refs += taken;
+		count -= taken;
+		if (!n)
+			continue;
+		error = write_batch(c, r, n, flush_to);
+		for (unsigned i = 0; i < n; i++)
+			settle_page(c, &r->page[i], &r->write[i], !error);
+		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
+		if (!error) {
+			COUNT(c, pages_written, n);
+			COUNT(c, write_batches, 1);
+			if (written)
+				*written += n;
+		}
+	}
+	rt_mutex_unlock(&r->lock);
+	return error;
+}
+
+/* ---- writing behind a stream -------------------------------------------------------------- */
+
+void cache_write_behind(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	if (!c->started || c->options.read_only)
+		return;
+	while (count) {
+		unsigned n = MIN(count, (unsigned)FETCH_MAX);
+
+		if (!queue_put(&c->behind, refs, n, false))
+			return; /* the flusher and the provider will get to them */
+		refs += n;
+		count -= n;
+	}
+}
+
+void behind_main(void *arg)
+{
+	struct cache *c = arg;
+	unsigned max = MAX(c->wb_pages, (uint32_t)FETCH_MAX), n;
+	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
+	struct page_ref *refs = rt_alloc((max + FETCH_MAX) * sizeof(*refs));
+
+	while (slot && refs && !atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&c->behind.word, memory_order_acquire);
+
+		for (n = 0; n < max && queue_take(&c->behind, slot); n += slot->count)
+			memcpy(refs + n, slot->ref, slot->count * sizeof(*refs));
+		if (n)
+			writeback_pages(c, refs, n, NULL);
+		else
+			rt_wait(&c->behind.word, word, RT_FOREVER);
+	}
+	rt_free(refs);
+	rt_free(slot);
+}
