@@ -101,6 +101,18 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 	const struct disk_inode *parent, const struct ops_caller *c,
 	const struct inode_new *what, struct disk_inode *out);
 
+/* A directory that still has a name: -ENOTDIR, -ENOENT. (namei.c) */
+int dir_read(struct txn *x, uint64_t ino, struct disk_inode *out);
+/* DT_* of a mode. */
+uint8_t mode_type(uint32_t mode);
+/*
+ * In a transaction that has taken a name of the inode away (link.c): one link less, or for a
+ * directory none. What is left without links goes with the transaction or becomes an orphan
+ * (true in *orphan: call orphan_drop after the commit).
+ */
+int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int64_t now,
+	bool *orphan);
+
 /* ---- entries (entry.c) --------------------------------------------------------------------------- */
 
 struct entry {

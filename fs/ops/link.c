@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names: giving and taking away.
+ *
+ * What has lost its last name and cannot be open here (directories, symlinks, special files) and has
+ * nothing in pages goes with the transaction; files, and whatever has xattrs, become orphans
+ * that reclaim.c works off.
+ */
+#include <dirent.h>
+#include <errno.h>
+
+#include "fs/ops/ops_internal.h"
+
+/* ---- the last link ------------------------------------------------------------------------------------ */
+
+/* Deletes an inode that has but small items. */
+static int inode_delete_txn(struct txn *x, uint64_t ino, const struct disk_inode *inode)
+{
+	if (S_ISLNK(inode->mode)) {
+		for (uint64_t piece = 0; piece < DIV_UP(inode->size, DISK_LINK_PIECE); piece++) {
+			int rc = txn_delete(x, disk_key(ino, DISK_ITEM_LINK, piece));
+
+			if (rc)
+				return rc;
+		}
+	}
+	return txn_delete(x, disk_key(ino, DISK_ITEM_INODE, 0));
+}
+
+int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int64_t now,
+	bool *orphan)
+{
+	int rc;
+
+	*orphan = false;
+	if (S_ISDIR(inode->mode))
+		inode->nlink = 0;
+	else if (inode->nlink > 0)
+		inode->nlink--;
+	inode->ctime_ns = now;
+	if (inode->nlink > 0)
+		return inode_write(x, ino, inode);
+	if (!S_ISREG(inode->mode) && !(inode->flags & DISK_INODE_HAS_XATTR))
+		return inode_delete_txn(x, ino, inode);
+	*orphan = true;
+	rc = orphan_mark(x, ino);
+	return rc ? rc : inode_write(x, ino, inode);
+}
+
+/* ---- unlink and rmdir ------------------------------------------------------------------------------------ */
+
+struct unlink_arg {
+	struct fs *fs;
+	uint64_t dir;
+	struct ops_name name;
+	bool directory; /* rmdir */
+	int64_t now;
+	uint64_t ino;
+	bool orphan;
+};
+
+/* May this be removed in this way? */
+static int unlink_check(const struct unlink_arg *a, const struct disk_inode *inode)
+{
+	if (!a->directory)
+		return S_ISDIR(inode->mode) ? -EISDIR : 0;
+	if (!S_ISDIR(inode->mode))
+		return -ENOTDIR;
+	return inode->size > 0 ? -ENOTEMPTY : 0;
+}
+
+static int unlink_body(struct txn *x, void *p)
+{
+	struct unlink_arg *a = p;
+	struct disk_inode parent, inode;
+	struct entry_slot slot;
+	int rc;
+
+	rc = dir_read(x, a->dir, &parent);
+	if (rc)
+		return rc;
+	rc = entry_find(a->fs, x, a->dir, a->name, &slot);
+	if (rc)
+		return rc;
+	if (!slot.found)
+		return OPS_VERDICT(-ENOENT);
+	a->ino = slot.entry.ino;
+	rc = inode_read(x, a->ino, &inode);
+	if (rc)
+		return rc == -ENOENT ? OPS_VERDICT(-EUCLEAN) : rc;
+	rc = unlink_check(a, &inode);
+	if (rc)
+		return OPS_VERDICT(rc);
+	rc = entry_remove(x, &slot);
+	if (rc)
+		return rc;
+	parent.size -= MIN(parent.size, 1);
+	if (a->directory)
+		parent.nlink--;
+	parent.mtime_ns = parent.ctime_ns = a->now;
+	rc = inode_write(x, a->dir, &parent);
+	if (rc)
+		return rc;
+	return inode_unlink_txn(x, a->ino, &inode, a->now, &a->orphan);
+}
+
+static int unlink_or_rmdir(struct fs *fs, uint64_t dir, struct ops_name name, bool directory)
+{
+	struct unlink_arg a = {.fs = fs, .dir = dir, .name = name, .directory = directory};
+	int rc;
+
+	rc = name_check(name);
+	if (rc)
+		return rc;
+	a.now = rt_wall_ns();
+	rc = ops_run(fs, OPS_RUN_PRIVILEGED, unlink_body, &a, NULL);
+	if (rc == 0 && a.orphan)
+		orphan_drop(fs, a.ino);
+	return rc;
+}
+
+int ops_unlink(struct fs *fs, uint64_t dir, struct ops_name name)
+{
+	ops_count(fs, OPS_CALL_UNLINK);
+	if (name_dots(name))
+		return -EISDIR;
+	return unlink_or_rmdir(fs, dir, name, false);
+}
+
+int ops_rmdir(struct fs *fs, uint64_t dir, struct ops_name name)
+{
+	ops_count(fs, OPS_CALL_RMDIR);
+	if (name_dots(name))
+		return name_dots(name) == 1 ? -EINVAL : -ENOTEMPTY;
+	return unlink_or_rmdir(fs, dir, name, true);
+}
+
+/* ---- link -------------------------------------------------------------------------------------------------- */
+
+struct link_arg {
+	struct fs *fs;
+	uint64_t ino, dir;
+	struct ops_name name;
+	int64_t now;
+	struct disk_inode inode;
+};
+
+/* One more link; the first one of a tmpfile takes it off the list of orphans. */
+static int link_inode(struct txn *x, struct link_arg *a)
+{
+	struct disk_inode *inode = &a->inode;
+	int rc;
+
+	rc = inode_read(x, a->ino, inode);
+	if (rc)
+		return rc;
+	if (S_ISDIR(inode->mode))
+		return -EPERM;
+	if (inode->nlink >= DISK_LINK_MAX)
+		return -EMLINK;
+	if (inode->nlink == 0) {
+		if (!file_is_linkable(a->fs, a->ino))
+			return -ENOENT;
+		rc = orphan_unmark(x, a->ino);
+		if (rc)
+			return rc;
+	}
+	inode->nlink++;
+	inode->ctime_ns = a->now;
+	return inode_write(x, a->ino, inode);
+}
+
+static int link_body(struct txn *x, void *p)
+{
+	struct link_arg *a = p;
+	struct disk_inode parent;
+	struct entry_slot slot;
+	int rc;
+
+	rc = dir_read(x, a->dir, &parent);
+	if (rc)
+		return rc;
+	rc = entry_find(a->fs, x, a->dir, a->name, &slot);
+	if (rc)
+		return rc;
+	if (slot.found)
+		return OPS_VERDICT(-EEXIST);
+	rc = link_inode(x, a);
+	if (rc)
+		return rc;
+	rc = entry_insert(x, &slot, a->name,
+		(struct entry){.ino = a->ino, .type = mode_type(a->inode.mode)});
+	if (rc)
+		return rc;
+	parent.size++;
+	parent.mtime_ns = parent.ctime_ns = a->now;
+	return inode_write(x, a->dir, &parent);
+}
+
+int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, struct ops_attr *out)
+{
+	struct link_arg a = {.fs = fs, .ino = ino, .dir = dir, .name = name};
+	int rc;
+
+	ops_count(fs, OPS_CALL_LINK);
+	if (name_dots(name))
+		return -EEXIST;
+	rc = name_check(name);
+	if (rc)
+		return rc;
+	a.now = rt_wall_ns();
+	rc = ops_run(fs, 0, link_body, &a, NULL);
+	if (rc)
+		return rc;
+	*out = (struct ops_attr){.ino = ino, .inode = a.inode};
+	if (S_ISREG(a.inode.mode))
+		file_overlay(fs, ino, &out->inode);
+	return 0;
+}
