@@ -108,9 +108,8 @@ static int batch_give(struct fs *fs, const struct batch *b, unsigned flags, ops_
 
 			if (rc == -ENOENT)
 				continue; /* unlinked meanwhile */
-			if (rc)
-				return rc;
-			out.attr = &attr;
+			/* a damaged inode does not hide the names around it */
+			out.attr = rc == 0 ? &attr : NULL;
 		}
 		if (fn(arg, &out))
 			return 1;

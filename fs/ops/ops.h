@@ -97,7 +97,8 @@ struct ops_dirent {
 	uint32_t type;		/* DT_* */
 	const char *name;	/* valid during the call */
 	size_t name_len;
-	const struct ops_attr *attr; /* with OPS_READDIR_PLUS, else NULL; NULL for "." and ".." */
+	const struct ops_attr *attr; /* with OPS_READDIR_PLUS, else NULL; NULL for "." and ".."
+				      * and where the inode cannot be read */
 };
 /* Non-zero: the entry was not taken; stop. */
 typedef int (*ops_dirent_fn)(void *arg, const struct ops_dirent *entry);
