@@ -49,7 +49,8 @@ $(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+	@echo "CC $<"
+	@$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
 # ---- tests --------------------------------------------------------------------
 # A unit test is named after its layer, tests/unit/LAYER_what_test.c, and links only the
@@ -70,10 +71,12 @@ test_libs = $(call reverse,$(foreach l,$(layer_$(firstword $(subst _, ,$(1)))),$
 .SECONDEXPANSION:
 .SECONDARY:
 $(BUILD)/tests/unit/%_test: $(BUILD)/tests/unit/%_test.o $$(call test_libs,$$*)
-	$(CC) $(ALL_CFLAGS) $< $(call test_libs,$*) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,$*) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
 $(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(call test_libs,ops)
-	$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@set -e; for t in $(UNIT_TESTS); do $$t; done
