@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Guards, eviction, write-back and discards on the simulator: many tasks on a cache far smaller
+ * than their pages must read what they wrote, at every interleaving a seed makes.
+ */
+#include "tests/unit/cache_fixture.h"
+
+#include "engine/rt/rt_sim.h"
+
+#define DISK	 "cache-test"
+#define FRAMES	 64
+#define PAGES	 600
+#define TASKS	 5
+#define STEPS	 400
+#define SEEDS	 12
+
+struct world {
+	struct engine e;
+	uint64_t incarnation[PAGES]; /* 0: never written */
+	uint64_t stamp[PAGES];	     /* what its owner wrote last */
+	_Atomic uint32_t running;
+	_Atomic uint32_t finished;
+	uint64_t next_incarnation;
+};
+
+static page_id page_of(unsigned i)
+{
+	return pid_make(0, 10 + i);
+}
+
+static void fill(uint8_t *image, page_id pid, uint64_t stamp)
+{
+	uint64_t words[PAGE_SIZE / 8];
+
+	for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
+		words[i] = pid * 1000003 + stamp * 31 + i;
+	page_store(image, words, sizeof(words));
+}
+
+static bool filled(const uint8_t *image, page_id pid, uint64_t stamp)
+{
+	uint8_t want[PAGE_SIZE];
+
+	fill(want, pid, stamp);
+	return memcmp(image, want, PAGE_SIZE) == 0;
+}
+
+static void write_page(struct world *w, unsigned i)
+{
+	struct page_ref ref = {.pid = page_of(i), .incarnation = w->incarnation[i]};
+	bool fresh = !w->incarnation[i];
+	struct guard g;
+
+	if (fresh) {
+		ref.incarnation = ++w->next_incarnation;
+		cache_fill_begin(w->e.cache, 1);
+		OK(guard_fresh(w->e.cache, ref.pid, ref.incarnation, &g));
+	} else if (rt_random() % 2) {
+		OK(guard_overwrite(w->e.cache, ref.pid, ref.incarnation, &g));
+	} else {
+		OK(guard_exclusive(w->e.cache, ref.pid, ref.incarnation, &g));
+		HOLDS(filled(g.image, ref.pid, w->stamp[i]));
+	}
+	w->incarnation[i] = ref.incarnation;
+	w->stamp[i]++;
+	fill(g.image, ref.pid, w->stamp[i]);
+	guard_release_dirty(w->e.cache, &g, fresh);
+	if (fresh) {
+		cache_publish(w->e.cache, &ref, 1, log_end(w->e.log));
+		cache_fill_end(w->e.cache, 1);
+	}
+}
+
+static void read_page(struct world *w, unsigned i)
+{
+	struct guard g;
+
+	OK(guard_shared(w->e.cache, page_of(i), w->incarnation[i], &g));
+	HOLDS(filled(g.image, page_of(i), w->stamp[i]));
+	guard_release(w->e.cache, &g);
+}
+
+/* The page is freed; allocated again it must be zeros, whatever the store still has. */
+static void recycle_page(struct world *w, unsigned i)
+{
+	struct page_ref ref = {.pid = page_of(i), .incarnation = w->incarnation[i]};
+	static const uint8_t zeros[PAGE_SIZE];
+	struct guard g;
+
+	cache_discard(w->e.cache, &ref, 1);
+	w->incarnation[i] = ++w->next_incarnation;
+	OK(guard_shared(w->e.cache, ref.pid, w->incarnation[i], &g));
+	HOLDS(memcmp(g.image, zeros, PAGE_SIZE) == 0);
+	guard_release(w->e.cache, &g);
+	HOLDS(guard_shared(w->e.cache, ref.pid, ref.incarnation, &g) == -ESTALE);
+	OK(guard_exclusive(w->e.cache, ref.pid, w->incarnation[i], &g));
+	w->stamp[i]++;
+	fill(g.image, ref.pid, w->stamp[i]);
+	guard_release_dirty(w->e.cache, &g, false);
+}
+
+static void read_batch(struct world *w, unsigned first)
+{
+	struct page_ref refs[8];
+	struct guard guards[8];
+	unsigned n = 0;
+
+	for (unsigned i = first; i < PAGES && n < 8; i += TASKS)
+		if (w->incarnation[i])
+			refs[n++] = (struct page_ref){page_of(i), w->incarnation[i]};
+	if (!n)
+		return;
+	OK(guard_shared_batch(w->e.cache, refs, n, guards));
+	for (unsigned i = 0; i < n; i++) {
+		unsigned page = (unsigned)(pid_slot(refs[i].pid) - 10);
+
+		HOLDS(filled(guards[i].image, refs[i].pid, w->stamp[page]));
+		guard_release(w->e.cache, &guards[i]);
+	}
+}
+
+static void sync_page(struct world *w, unsigned i)
+{
+	struct page_ref ref = {.pid = page_of(i), .incarnation = w->incarnation[i]};
+
+	OK(cache_sync(w->e.cache, &ref, 1, 0));
+}
+
+struct worker {
+	struct world *w;
+	unsigned first;
+};
+
+/* Each task has its own pages (i % TASKS == first), so it knows what they must hold. */
+static void worker_main(void *arg)
+{
+	struct worker *me = arg;
+	struct world *w = me->w;
+
+	for (unsigned step = 0; step < STEPS; step++) {
+		unsigned i = me->first + TASKS * (unsigned)(rt_random() % (PAGES / TASKS));
+
+		if (!w->incarnation[i])
+			write_page(w, i);
+		switch (rt_random() % 16) {
+		case 0 ... 5:
+			write_page(w, i);
+			break;
+		case 6:
+			recycle_page(w, i);
+			break;
+		case 7:
+			sync_page(w, i);
+			break;
+		case 8 ... 9:
+			read_batch(w, i);
+			break;
+		default:
+			read_page(w, i);
+			break;
+		}
+	}
+	if (atomic_fetch_sub(&w->running, 1) == 1) {
+		atomic_store(&w->finished, 1);
+		rt_wake(&w->finished, 1);
+	}
+}
+
+static int run_world(void *arg)
+{
+	bool background = *(bool *)arg;
+	struct world *w = rt_alloc(sizeof(*w));
+	struct worker workers[TASKS];
+	struct rt_task *task[TASKS];
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(&w->e, DISK, FRAMES);
+	if (background)
+		OK(cache_start(w->e.cache));
+	atomic_store(&w->running, TASKS);
+	for (unsigned i = 0; i < TASKS; i++) {
+		workers[i] = (struct worker){w, i};
+		OK(rt_task_spawn(&task[i], "worker", worker_main, &workers[i]));
+	}
+	while (!atomic_load(&w->finished))
+		rt_wait(&w->finished, 0, RT_FOREVER);
+	for (unsigned i = 0; i < TASKS; i++)
+		rt_task_join(task[i]);
+	/* everything persisted: a new cache must find it in the store */
+	cache_stop(w->e.cache);
+	OK(cache_checkpoint(w->e.cache));
+	HOLDS(cache_dirty_pages(w->e.cache) == 0);
+	HOLDS(log_tail(w->e.log) == log_durable(w->e.log));
+	engine_close(&w->e);
+	engine_open(&w->e, DISK, FRAMES);
+	for (unsigned i = 0; i < PAGES; i++)
+		if (w->incarnation[i])
+			read_page(w, i);
+	engine_close(&w->e);
+	rt_free(w);
+	return 0;
+}
+
+static void pages_hold_what_was_written(void **state)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		bool background = seed % 2;
+
+		assert_int_equal(rt_sim_run(seed, NULL, run_world, &background), 0);
+	}
+}
+
+/* ---- mini-transactions ------------------------------------------------------------ */
+
+static int run_ranges(void *arg)
+{
+	struct engine *e = rt_alloc(sizeof(*e));
+	struct mtr *m = rt_alloc(sizeof(*m));
+	uint8_t model[PAGE_SIZE] = {0}, bytes[64];
+	page_id pid = page_of(1);
+	struct guard g;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(e, DISK, FRAMES);
+	OK(mtr_prepare_fresh(e->cache, pid, 1));
+	for (unsigned round = 0; round < 200; round++) {
+		struct mtr_page *p;
+		int error;
+
+		OK(mtr_begin(m, e->cache, 2));
+		p = round ? mtr_latch(m, pid, 1, &error) : mtr_fresh(m, pid, 1, &error);
+		HOLDS(p);
+		for (unsigned n = rt_random() % 60; n; n--) {
+			unsigned len = 1 + (unsigned)(rt_random() % 60);
+			unsigned at = (unsigned)(rt_random() % (PAGE_SIZE - len));
+			unsigned to = (unsigned)(rt_random() % (PAGE_SIZE - len));
+
+			if (rt_random() % 4) {
+				memset(bytes, (int)rt_random(), len);
+				mtr_write(p, at, bytes, len);
+				memcpy(model + at, bytes, len);
+			} else {
+				mtr_move(p, to, at, len);
+				memmove(model + to, model + at, len);
+			}
+		}
+		/* ranges are sorted, disjoint, and cover every difference */
+		for (unsigned i = 1; i < p->range_count; i++)
+			HOLDS(p->range[i - 1].offset + p->range[i - 1].length < p->range[i].offset);
+		mtr_commit(m);
+	}
+	OK(guard_shared(e->cache, pid, 1, &g));
+	HOLDS(memcmp(g.image, model, PAGE_SIZE) == 0);
+	guard_release(e->cache, &g);
+	OK(log_flush(e->log, log_end(e->log)));
+	engine_close(e);
+	rt_free(m);
+	/* what the log has redoes to the same image */
+	memcpy(arg, model, PAGE_SIZE);
+	rt_free(e);
+	return 0;
+}
+
+struct redo {
+	struct engine e;
+	unsigned full, ranges;
+};
+
+static int redo_record(void *arg, const struct log_entry *entry)
+{
+	struct redo *r = arg;
+	const struct disk_log_page *p = (const void *)(entry->record + 1);
+	const uint8_t *body = (const void *)(p + 1);
+	struct weft_error err = {0};
+	int e;
+
+	HOLDS(entry->record->type == DISK_LOG_CHANGE && entry->record->count == 1);
+	if (p->kind == DISK_LOG_FULL) {
+		r->full++;
+		e = cache_recover_full(r->e.cache, p->pid, p->incarnation, p->version, body,
+			entry->start, entry->end);
+	} else {
+		r->ranges++;
+		e = cache_recover_ranges(r->e.cache, p->pid, p->incarnation, p->version,
+			(const void *)body, p->range_count,
+			body + ALIGN_UP(p->range_count * 4u, 8u), entry->start, entry->end, &err);
+	}
+	return e < 0 ? e : 0;
+}
+
+static int run_redo(void *arg)
+{
+	struct redo *r = rt_alloc(sizeof(*r));
+	uint8_t model[PAGE_SIZE];
+	struct guard g;
+
+	run_ranges(model);
+	engine_open(&r->e, DISK, FRAMES);
+	OK(log_scan(r->e.log, redo_record, r));
+	HOLDS(r->full >= 1 && r->ranges > 0 && r->full + r->ranges <= 200);
+	OK(guard_shared(r->e.cache, page_of(1), 1, &g));
+	HOLDS(memcmp(g.image, model, PAGE_SIZE) == 0);
+	guard_release(r->e.cache, &g);
+	/* again: everything is there, nothing changes */
+	OK(log_scan(r->e.log, redo_record, r));
+	OK(guard_shared(r->e.cache, page_of(1), 1, &g));
+	HOLDS(memcmp(g.image, model, PAGE_SIZE) == 0);
+	guard_release(r->e.cache, &g);
+	engine_close(&r->e);
+	rt_free(r);
+	return 0;
+}
+
+static void ranges_redo_to_the_same_image(void **state)
+{
+	for (uint64_t seed = 1; seed <= 10; seed++)
+		assert_int_equal(rt_sim_run(seed, NULL, run_redo, NULL), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pages_hold_what_was_written),
+		cmocka_unit_test(ranges_redo_to_the_same_image),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
