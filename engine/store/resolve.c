@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Deciding, after a crash, which descriptor the image of a page has.
+ *
+ * Writes that were under way when the power went may have happened, or not, or in part. The
+ * checksum is bound to incarnation and version, so the image itself tells: of the log's
+ * candidates that are newer than the table's descriptor, the newest that matches. What
+ * matches is durable, since it was read after the power came back, and is installed.
+ */
+#include "engine/store/store_internal.h"
+
+#include <errno.h>
+
+#define RESOLVE_BATCH 256u
+
+static bool newer(const struct page_descriptor *a, const struct page_descriptor *b)
+{
+	return page_order(a->incarnation, a->version, b->incarnation, b->version) > 0;
+}
+
+struct verdict {
+	bool matched;
+	bool same_incarnation; /* a candidate may have torn the image that the table knows */
+	struct page_descriptor d;
+	lsn_t lsn;
+};
+
+/* Tries the page's candidates on the image. */
+static struct verdict try_candidates(struct store *s, page_id pid,
+	const struct page_descriptor *known, const void *image)
+{
+	struct candidate_set *c = &s->table.candidates;
+	struct verdict v = {.d = *known};
+
+	rt_mutex_lock(&s->table.lock);
+	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE; i = candidates_next(c, i)) {
+		const struct candidate *e = &c->entries[i];
+
+		if (e->settled || !newer(&e->d, known))
+			continue;
+		if (e->d.incarnation == known->incarnation)
+			v.same_incarnation = true;
+		if (newer(&e->d, &v.d) && e->d.checksum ==
+				store_page_checksum(s, pid, e->d.incarnation, e->d.version, image)) {
+			v.matched = true;
+			v.d = e->d;
+			v.lsn = e->lsn;
+		}
+	}
+	rt_mutex_unlock(&s->table.lock);
+	return v;
+}
+
+/* The page is decided: what the table, or what was settled, says holds. */
+static void candidates_end(struct store *s, page_id pid)
+{
+	rt_mutex_lock(&s->table.lock);
+	candidates_drop_undecided(&s->table.candidates, pid);
+	rt_mutex_unlock(&s->table.lock);
+}
+
+int resolve_image(struct store *s, page_id pid, const struct page_descriptor *known,
+	const void *image, struct page_descriptor *found)
+{
+	struct verdict v = try_candidates(s, pid, known, image);
+	int rc;
+
+	*found = v.d;
+	if (v.matched) {
+		rc = store_descriptor_install(s, pid, &v.d, v.lsn);
+		if (!rc)
+			candidates_end(s, pid);
+		return rc;
+	}
+	if (known->incarnation &&
+		known->checksum == store_page_checksum(
+					   s, pid, known->incarnation, known->version, image)) {
+		candidates_end(s, pid);
+		return 0;
+	}
+	return v.same_incarnation ? -EUCLEAN : STORE_ZEROS;
+}
+
+/* ---- all at once ---------------------------------------------------------------------- */
+
+/* The next pages with candidates, from entry *cursor on; each page once, at its first entry. */
+static unsigned collect(struct store *s, uint32_t *cursor, struct store_read *reads,
+	uint8_t *images)
+{
+	struct candidate_set *c = &s->table.candidates;
+	unsigned n = 0;
+
+	rt_mutex_lock(&s->table.lock);
+	for (; *cursor < c->high && n < RESOLVE_BATCH; (*cursor)++) {
+		const struct candidate *e = &c->entries[*cursor];
+
+		if (!e->used || e->settled || candidates_first(c, e->pid) != *cursor)
+			continue;
+		reads[n] = (struct store_read){
+			.pid = e->pid, .image = images + (size_t)n * PAGE_SIZE};
+		n++;
+	}
+	rt_mutex_unlock(&s->table.lock);
+	return n;
+}
+
+int store_candidates_resolve(struct store *s)
+{
+	const size_t images_bytes = (size_t)RESOLVE_BATCH * PAGE_SIZE;
+	struct store_read *reads = rt_alloc(RESOLVE_BATCH * sizeof(*reads));
+	uint8_t *images = rt_alloc_pages(images_bytes);
+	uint32_t cursor = 0;
+	unsigned n;
+	int rc = 0;
+
+	if (!reads || !images) {
+		rc = -ENOMEM;
+		goto out;
+	}
+	while ((n = collect(s, &cursor, reads, images)) > 0) {
+		pages_read(s, reads, n, true);
+		for (unsigned i = 0; i < n; i++) {
+			if (reads[i].result >= 0 || reads[i].result == -EUCLEAN)
+				candidates_end(s, reads[i].pid);
+			else if (!rc)
+				rc = reads[i].result;
+		}
+	}
+out:
+	if (images)
+		rt_free_pages(images, images_bytes);
+	rt_free(reads);
+	return rc;
+}

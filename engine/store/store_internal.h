@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of engine/store/ share. Nobody else includes it.
+ *
+ * checksum.c    the volume's checksum over bytes bound to a place
+ * layout.c      where everything is: planned by mkfs, checked at every open
+ * superblock.c  open, close, the node's incarnation
+ * format.c      writing an empty store
+ * table.c       the descriptor table's cache; table_io.c reads and writes its blocks
+ * candidates.c  descriptors that recovery has yet to decide between
+ * pages.c       images; resolve.c decides which descriptor an image has
+ * sort.c        requests in the order of their places
+ */
+#ifndef WEFT_STORE_INTERNAL_H
+#define WEFT_STORE_INTERNAL_H
+
+#include <string.h>
+
+#include "engine/store/store.h"
+
+/* ---- bounds of the layout ------------------------------------------------------ */
+
+#define STORE_BYTES_MAX	       (1ull << 60) /* sums of offsets stay far from overflow */
+#define STORE_LOG_MIN	       (2ull << 20) /* two chunks: what engine/log needs to move at all */
+#define STORE_LOG_DEFAULT_MIN  (4ull << 20)
+#define STORE_LOG_DEFAULT_MAX  (1ull << 30)
+#define STORE_PAGES_MIN	       128u
+#define STORE_PAGES_MAX	       (1ull << PID_SLOT_BITS)
+#define STORE_COUNTER_MAX      (1ull << 62) /* generations and incarnations */
+#define STORE_SHARD_MAX	       0xbfffu	    /* above are the places that are not pages */
+#define STORE_ALIGN_FROM_BYTES (1ull << 30) /* larger stores align their areas to a MiB */
+
+/* ---- checksum.c ------------------------------------------------------------------- */
+
+struct checksummer;
+
+/* 0, -ENOMEM, -EINVAL (unknown kind), -ENOSYS (the library lacks it). */
+int checksummer_open(struct checksummer **out, enum disk_checksum kind, const uint8_t key[32]);
+void checksummer_close(struct checksummer *c);
+/* Never 0, never waits, from any number of tasks at once. */
+uint64_t checksummer_sum(struct checksummer *c, const uint64_t place[3], const struct iovec *iov,
+	unsigned iov_count);
+/* As a table block says of itself: `checksum` counts as 0. */
+uint64_t checksummer_sum_table(struct checksummer *c, const struct disk_table_block *b);
+uint64_t checksummer_sum_head(struct checksummer *c, const struct disk_log_head *h);
+/* First 64 bits of SHA-256 of a superblock but its last field. */
+uint64_t superblock_sum(const struct disk_superblock *sb);
+const char *checksum_name(enum disk_checksum kind);
+
+/* ---- layout.c ------------------------------------------------------------------------ */
+
+/* Checks every field against the others, so that nothing later computes out of bounds. */
+int layout_check(const struct disk_superblock *sb, struct weft_error *err);
+
+static inline uint64_t layout_second_superblock(const struct disk_superblock *sb)
+{
+	return sb->store_bytes - PAGE_SIZE;
+}
+
+static inline uint64_t layout_table_blocks(const struct disk_superblock *sb)
+{
+	return DIV_UP(sb->page_count, DISK_TABLE_SLOTS);
+}
+
+static inline uint64_t layout_ring_bytes(const struct disk_superblock *sb)
+{
+	return sb->log_bytes - DISK_LOG_HEADS_BYTES;
+}
+
+/* ---- sort.c ----------------------------------------------------------------------------
+ * Requests are sorted by place before they are merged. Mostly they are sorted already.
+ */
+struct store_order {
+	uint64_t place;
+	uint32_t index;
+};
+
+void store_sort(struct store_order *items, unsigned count);
+
+/* ---- candidates.c -------------------------------------------------------------------- */
+
+#define CANDIDATE_NONE UINT32_MAX
+
+/*
+ * A descriptor that the image of a page may have. Settled: it is known to be the page's;
+ * a store that may not write keeps what recovery installs so, beside its table.
+ */
+struct candidate {
+	page_id pid;
+	struct page_descriptor d;
+	lsn_t lsn;
+	uint32_t next; /* in the bucket, or in the list of free entries */
+	bool used;
+	bool settled;
+};
+
+/* Bounded by the log: each one stands for a disk_log_descriptor in it. */
+struct candidate_set {
+	struct candidate *entries;
+	uint32_t *buckets; /* as many as entries; a power of two */
+	uint32_t capacity, high, live, free;
+};
+
+void candidates_init(struct candidate_set *c);
+void candidates_destroy(struct candidate_set *c);
+/* 0 or -ENOMEM. */
+int candidates_add(struct candidate_set *c, page_id pid, const struct page_descriptor *d, lsn_t lsn);
+int candidates_settle(struct candidate_set *c, page_id pid, const struct page_descriptor *d);
+/* Drops the page's entries that are not newer than d. */
+void candidates_drop_until(struct candidate_set *c, page_id pid, const struct page_descriptor *d);
+/* Drops those that are not settled. */
+void candidates_drop_undecided(struct candidate_set *c, page_id pid);
+/* Walk of one page's entries. */
+uint32_t candidates_first(const struct candidate_set *c, page_id pid);
+uint32_t candidates_next(const struct candidate_set *c, uint32_t index);
+
+/* ---- table.c, table_io.c ------------------------------------------------------------- */
+
+#define TABLE_NONE	  UINT32_MAX
+#define TABLE_LOAD_MAX	  16u  /* blocks that one task reads at once */
+#define TABLE_LOAD_SPACES 16u  /* tasks that read blocks at once */
+#define TABLE_WRITE_MAX	  128u /* blocks written together */
+
+enum table_state { TABLE_FREE, TABLE_LOADING, TABLE_VALID, TABLE_DAMAGED };
+enum table_write { TABLE_IDLE, TABLE_WRITING, TABLE_WRITTEN, TABLE_WRITE_FAILED };
+
+/* A cached block. Everything is under the table's lock, but the image while LOADING. */
+struct table_entry {
+	uint64_t block;
+	uint64_t generation; /* of the newest copy on disk */
+	lsn_t lsn;	     /* oldest descriptor that no write has taken up; LSN_MAX: none */
+	lsn_t writing_lsn;   /* the same for the write under way; LSN_MAX: none */
+	struct disk_table_block *image;
+	uint32_t hash_next; /* or the next free entry */
+	uint32_t dirty_prev, dirty_next;
+	uint8_t state; /* enum table_state */
+	uint8_t write; /* enum table_write */
+	uint8_t copy;  /* which of the two on disk is the newest */
+	bool dirty;    /* on the list of dirty ones: either LSN is set */
+	bool suspect;  /* the other copy is neither whole nor empty: it may have been the newer one */
+	bool referenced;
+};
+
+/* Memory for reading blocks: none is allocated when it is needed. */
+struct table_load {
+	struct table_load *next;
+	uint8_t *second; /* second copies */
+	unsigned count;
+	uint32_t entry[TABLE_LOAD_MAX];
+	int result[TABLE_LOAD_MAX];
+	struct rt_io io[TABLE_LOAD_MAX];
+	struct iovec iov[TABLE_LOAD_MAX][2];
+};
+
+/* Memory for writing blocks, likewise. */
+struct table_batch {
+	unsigned count, io_count;
+	struct store_order order[TABLE_WRITE_MAX];	 /* by place; index into the two below */
+	struct disk_table_block *image[TABLE_WRITE_MAX]; /* the copy that is written */
+	uint32_t entry[TABLE_WRITE_MAX];
+	struct rt_io ios[TABLE_WRITE_MAX];
+	struct iovec iov[TABLE_WRITE_MAX];
+};
+
+struct table {
+	struct rt_mutex lock;  /* short: never held across a request */
+	struct rt_cond change; /* a load ended, memory for loads came free, blocks became clean */
+	struct table_entry *entries;
+	uint32_t bound; /* entries with images of their own: the cache's size */
+	uint32_t limit; /* with those that dirty blocks may take beyond it */
+	uint32_t in_use, loading, dirty_count, overflow, hand;
+	uint32_t free_base, free_overflow, dirty_head;
+	uint32_t *buckets;
+	uint32_t bucket_mask;
+	uint8_t *images;
+	struct table_load *loads, *free_loads;
+	uint8_t *load_memory;
+	struct candidate_set candidates;
+
+	/* Writing: one task at a time, which nobody waits for that holds anything. */
+	struct rt_mutex write_lock;
+	uint8_t *write_memory;
+	struct table_batch *write_batch;
+};
+
+int table_init(struct store *s, size_t cache_bytes);
+void table_destroy(struct store *s);
+
+/* Something to be done with a page's descriptor once its block is there. */
+struct table_request {
+	page_id pid;
+	bool install; /* d, lsn: taken if newer; else d is filled */
+	struct page_descriptor d;
+	lsn_t lsn;
+	/* out */
+	int result; /* 0, -EIO, -EUCLEAN */
+	bool undecided; /* there are candidates */
+	bool suspect;	/* a newer descriptor than d may have been lost */
+	bool pending;
+};
+/* All of them, reading blocks that are missing together. Waits. */
+void table_run(struct store *s, struct table_request *requests, unsigned count);
+
+struct table_entry *table_find(struct table *t, uint64_t block);
+/* table_io.c. Called with the lock, which they drop meanwhile. */
+void table_load_run(struct store *s, struct table_load *l);
+void table_mark_dirty(struct table *t, struct table_entry *e);
+void table_unmark_dirty(struct table *t, struct table_entry *e);
+void table_forget(struct table *t, struct table_entry *e);
+
+static inline struct table_entry *table_dirty_first(struct table *t)
+{
+	return t->dirty_head == TABLE_NONE ? NULL : &t->entries[t->dirty_head];
+}
+
+static inline struct table_entry *table_dirty_after(struct table *t, struct table_entry *e)
+{
+	return e->dirty_next == TABLE_NONE ? NULL : &t->entries[e->dirty_next];
+}
+
+/* ---- pages.c, resolve.c ---------------------------------------------------------------- */
+
+/* `quiet`: what is damaged is expected to be mended and not logged. */
+void pages_read(struct store *s, struct store_read *reads, unsigned count, bool quiet);
+bool page_id_valid(const struct store *s, page_id pid);
+/*
+ * Decides which of the candidates and `known`, the table's descriptor, the image has.
+ * 0: *found is it, and is now the page's. STORE_ZEROS: none; every candidate is of a newer
+ * incarnation than the table's, which thus was never persisted. -EUCLEAN: none. -EIO.
+ */
+int resolve_image(struct store *s, page_id pid, const struct page_descriptor *known,
+	const void *image, struct page_descriptor *found);
+
+/* ---- the store --------------------------------------------------------------------------- */
+
+struct store {
+	struct rt_disk *disk;
+	struct disk_superblock sb;
+	struct checksummer *checksums;
+	struct table table;
+	struct store_counters counters;
+	bool read_only;
+	bool tears;
+};
+
+/* superblock.c. Writes one copy and flushes. */
+int superblock_write(struct rt_disk *disk, uint64_t place, const struct disk_superblock *sb);
+/* Takes the superblock as it is; reads and writes nothing. */
+int store_assemble(struct store **out, struct rt_disk *disk, const struct disk_superblock *sb,
+	const struct store_options *o, struct weft_error *err);
+
+/* All in flight together, waited for. One alone needs no queue. */
+static inline void store_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
+{
+	if (count == 1) {
+		rt_disk_run(disk, ios, 1);
+		return;
+	}
+	rt_disk_submit(disk, ios, count);
+	rt_disk_wait(disk, ios, count);
+}
+
+static inline void counter_add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing a store: its two superblocks.
+ *
+ * The valid copy with the higher generation counts. A start that may write raises the
+ * node's incarnation and writes the copies one after the other with a flush between, the
+ * bad or older one first: at every moment one of them is whole. Whatever is read is
+ * checked before use (invariant 9), and each way in which it can be wrong has its own words.
+ */
+#include "engine/store/store_internal.h"
+
+#include <errno.h>
+
+enum copy_state {
+	COPY_ABSENT,	 /* no magic */
+	COPY_UNREADABLE, /* the device fails */
+	COPY_DAMAGED,	 /* magic, but a wrong checksum */
+	COPY_WHOLE,
+};
+
+struct copies {
+	struct disk_superblock *sb[2]; /* page-aligned memory */
+	enum copy_state state[2];
+	uint64_t place[2];
+};
+
+static enum copy_state copy_read(struct rt_disk *disk, uint64_t place, struct disk_superblock *sb)
+{
+	if (rt_disk_read(disk, place, sb, sizeof(*sb)))
+		return COPY_UNREADABLE;
+	if (sb->magic != DISK_MAGIC_SUPER)
+		return COPY_ABSENT;
+	return sb->checksum == superblock_sum(sb) ? COPY_WHOLE : COPY_DAMAGED;
+}
+
+/* The second copy is where the first says; without a first, at the end of the device. */
+static void copies_read(struct copies *c, struct rt_disk *disk, uint64_t size_bytes)
+{
+	uint64_t device_end = size_bytes - size_bytes % PAGE_SIZE;
+
+	c->place[0] = 0;
+	c->place[1] = device_end - PAGE_SIZE;
+	c->state[0] = copy_read(disk, c->place[0], c->sb[0]);
+	if (c->state[0] == COPY_WHOLE && c->sb[0]->store_bytes >= 2 * PAGE_SIZE &&
+		c->sb[0]->store_bytes % PAGE_SIZE == 0 && c->sb[0]->store_bytes <= size_bytes)
+		c->place[1] = c->sb[0]->store_bytes - PAGE_SIZE;
+	c->state[1] = copy_read(disk, c->place[1], c->sb[1]);
+}
+
+static int none_is_whole(const struct copies *c, struct weft_error *err)
+{
+	bool damaged[2];
+
+	for (unsigned i = 0; i < 2; i++)
+		damaged[i] = c->state[i] == COPY_DAMAGED;
+	if (c->state[0] == COPY_UNREADABLE || (c->state[1] == COPY_UNREADABLE && !damaged[0]))
+		return weft_error(err, -EIO,
+			"the superblock cannot be read: the device reports an input/output error");
+	if (!damaged[0] && !damaged[1])
+		return weft_error(err, -EMEDIUMTYPE,
+			"not a weft store: no superblock at its beginning nor at its end; "
+			"mkfs.weft makes one");
+	/* Another version may compute its checksum otherwise. */
+	if (damaged[0] && damaged[1] && c->sb[0]->disk_version == c->sb[1]->disk_version &&
+		c->sb[0]->disk_version != DISK_VERSION)
+		return weft_error(err, -EPROTONOSUPPORT,
+			"unknown version %u of the disk format: this weft knows version %u",
+			c->sb[0]->disk_version, DISK_VERSION);
+	return weft_error(err, -EUCLEAN,
+		"both copies of the superblock are damaged: restore the store from a backup");
+}
+
+/* Which copy counts: its index, or the error that it is. */
+static int copies_choose(const struct copies *c, struct weft_error *err)
+{
+	const struct disk_superblock *a = c->sb[0], *b = c->sb[1];
+
+	if (c->state[0] != COPY_WHOLE && c->state[1] != COPY_WHOLE)
+		return none_is_whole(c, err);
+	if (c->state[1] != COPY_WHOLE)
+		return 0;
+	if (c->state[0] != COPY_WHOLE)
+		return 1;
+	if (memcmp(a->store_uuid, b->store_uuid, sizeof(a->store_uuid)) != 0)
+		return weft_error(err, -EUCLEAN,
+			"the two copies of the superblock belong to different stores: part of this "
+			"device was overwritten with another one; restore it from a backup");
+	if (a->generation == b->generation && memcmp(a, b, sizeof(*a)) != 0)
+		return weft_error(err, -EUCLEAN,
+			"the two copies of the superblock contradict each other: two nodes have "
+			"opened this store at once; check it with fsck.weft on a copy");
+	return a->generation >= b->generation ? 0 : 1;
+}
+
+static int superblock_check(const struct disk_superblock *sb, uint64_t place_second,
+	uint64_t size_bytes, const uint8_t *volume_uuid, struct weft_error *err)
+{
+	int rc;
+
+	if (sb->disk_version != DISK_VERSION)
+		return weft_error(err, -EPROTONOSUPPORT,
+			"unknown version %u of the disk format: this weft knows version %u",
+			sb->disk_version, DISK_VERSION);
+	rc = layout_check(sb, err);
+	if (rc)
+		return rc;
+	if (volume_uuid && memcmp(sb->volume_uuid, volume_uuid, sizeof(sb->volume_uuid)) != 0)
+		return weft_error(err, -EXDEV, "the store belongs to another volume");
+	if (sb->store_bytes > size_bytes)
+		return weft_error(err, -EUCLEAN,
+			"the store says that it has %llu bytes, the device has %llu: it was cut off; "
+			"enlarge the device or restore the store from a backup",
+			(unsigned long long)sb->store_bytes, (unsigned long long)size_bytes);
+	if (layout_second_superblock(sb) != place_second)
+		return weft_error(err, -EUCLEAN,
+			"the superblock at byte %llu says that its place is %llu: the store was "
+			"moved or its first copy is lost; restore it from a backup",
+			(unsigned long long)place_second,
+			(unsigned long long)layout_second_superblock(sb));
+	return 0;
+}
+
+int superblock_write(struct rt_disk *disk, uint64_t place, const struct disk_superblock *sb)
+{
+	void *page = rt_alloc_pages(PAGE_SIZE);
+	int rc;
+
+	if (!page)
+		return -ENOMEM;
+	memcpy(page, sb, PAGE_SIZE);
+	rc = rt_disk_write(disk, place, page, PAGE_SIZE);
+	if (!rc)
+		rc = rt_disk_flush(disk);
+	rt_free_pages(page, PAGE_SIZE);
+	return rc;
+}
+
+/* A new incarnation of the node, in both copies; the one that does not count goes first. */
+static int incarnation_raise(struct rt_disk *disk, const struct copies *c, unsigned chosen,
+	struct disk_superblock *sb, struct weft_error *err)
+{
+	int rc;
+
+	if (c->state[!chosen] != COPY_WHOLE)
+		weft_log(4, "store: the %s superblock is bad; it is written anew from the %s one",
+			chosen ? "first" : "second", chosen ? "second" : "first");
+	sb->incarnation++;
+	sb->generation++;
+	sb->checksum = superblock_sum(sb);
+	rc = superblock_write(disk, c->place[!chosen], sb);
+	if (!rc)
+		rc = superblock_write(disk, c->place[chosen], sb);
+	if (rc)
+		return weft_error(
+			err, rc, "writing the superblock: %s", strerrordesc_np(-rc));
+	return 0;
+}
+
+/* Reads, checks, and where writing is allowed raises: *sb is what counts from now on. */
+static int superblock_load(struct rt_disk *disk, const struct store_options *o,
+	struct disk_superblock *sb, struct weft_error *err)
+{
+	struct rt_disk_info info;
+	struct copies c;
+	uint8_t *memory;
+	int chosen, rc;
+
+	rt_disk_info(disk, &info);
+	if (info.size_bytes < 2 * PAGE_SIZE)
+		return weft_error(err, -EMEDIUMTYPE, "not a weft store: it has only %llu bytes",
+			(unsigned long long)info.size_bytes);
+	if (!o->read_only && info.read_only)
+		return weft_error(err, -EROFS, "the device is read-only: mount with -o ro");
+	memory = rt_alloc_pages(2 * PAGE_SIZE);
+	if (!memory)
+		return weft_error(err, -ENOMEM, "opening the store: out of memory");
+	for (unsigned i = 0; i < 2; i++)
+		c.sb[i] = (struct disk_superblock *)(memory + i * PAGE_SIZE);
+	copies_read(&c, disk, info.size_bytes);
+	chosen = copies_choose(&c, err);
+	rc = chosen < 0 ? chosen :
+			  superblock_check(c.sb[chosen], c.place[1], info.size_bytes,
+				  o->volume_uuid, err);
+	if (!rc) {
+		memcpy(sb, c.sb[chosen], sizeof(*sb));
+		if (!o->read_only)
+			rc = incarnation_raise(disk, &c, (unsigned)chosen, sb, err);
+	}
+	rt_free_pages(memory, 2 * PAGE_SIZE);
+	return rc;
+}
+
+int store_assemble(struct store **out, struct rt_disk *disk, const struct disk_superblock *sb,
+	const struct store_options *o, struct weft_error *err)
+{
+	struct store *s = rt_alloc(sizeof(*s));
+	struct rt_disk_info info;
+	int rc;
+
+	if (!s)
+		return weft_error(err, -ENOMEM, "opening the store: out of memory");
+	rt_disk_info(disk, &info);
+	s->disk = disk;
+	s->sb = *sb;
+	s->read_only = o->read_only;
+	s->tears = MIN(info.atomic_write_bytes, sb->atomic_write_bytes) < PAGE_SIZE;
+	rc = checksummer_open(&s->checksums, sb->checksum_kind, sb->key);
+	if (rc) {
+		weft_error(err, rc, "the cryptographic library cannot compute %s: %s",
+			checksum_name(sb->checksum_kind), strerrordesc_np(-rc));
+		goto fail;
+	}
+	rc = table_init(s, o->table_cache_bytes);
+	if (rc) {
+		weft_error(err, rc, "opening the store: out of memory");
+		goto fail;
+	}
+	*out = s;
+	return 0;
+fail:
+	store_close(s);
+	return rc;
+}
+
+int store_open(struct store **out, struct rt_disk *disk, const struct store_options *o,
+	struct weft_error *err)
+{
+	struct disk_superblock sb;
+	int rc = superblock_load(disk, o, &sb, err);
+
+	return rc ? rc : store_assemble(out, disk, &sb, o, err);
+}
+
+void store_close(struct store *s)
+{
+	if (!s)
+		return;
+	table_destroy(s);
+	checksummer_close(s->checksums);
+	rt_free(s);
+}
+
+const struct disk_superblock *store_superblock(struct store *s)
+{
+	return &s->sb;
+}
+
+struct rt_disk *store_disk(struct store *s)
+{
+	return s->disk;
+}
+
+bool store_writes_tear(struct store *s)
+{
+	return s->tears;
+}
+
+struct store_counters *store_counters(struct store *s)
+{
+	return &s->counters;
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading and writing blocks of the descriptor table.
+ *
+ * Each block has two copies; a write goes to the one that is not the newest, so a write that
+ * a power cut tears leaves the newest as it was, and the log still has what the torn one
+ * was to bring. The log is let go (store_table_oldest) only once the flush has ended well.
+ */
+#include "engine/store/store_internal.h"
+
+#include <errno.h>
+
+#define BLOCK_BYTES sizeof(struct disk_table_block)
+
+static uint64_t block_place(const struct store *s, uint64_t block, unsigned copy)
+{
+	return s->sb.table_offset + (2 * block + copy) * BLOCK_BYTES;
+}
+
+/* ---- reading -------------------------------------------------------------------------- */
+
+enum copy_state { COPY_WHOLE, COPY_EMPTY, COPY_DAMAGED };
+
+static enum copy_state copy_check(struct store *s, const struct disk_table_block *b, uint64_t block)
+{
+	const uint64_t *words = (const uint64_t *)b;
+
+	if (b->magic == DISK_MAGIC_TABLE && b->block == block &&
+		b->generation <= STORE_COUNTER_MAX &&
+		b->checksum == checksummer_sum_table(s->checksums, b))
+		return COPY_WHOLE;
+	for (size_t i = 0; i < BLOCK_BYTES / sizeof(*words); i++)
+		if (words[i])
+			return COPY_DAMAGED;
+	return COPY_EMPTY;
+}
+
+/* The newest of the two copies becomes the entry's image. The entry is LOADING: ours. */
+static enum table_state block_choose(struct store *s, struct table_entry *e,
+	struct disk_table_block *second)
+{
+	enum copy_state first_state = copy_check(s, e->image, e->block);
+	enum copy_state second_state = copy_check(s, second, e->block);
+	uint64_t first_page = e->block * DISK_TABLE_SLOTS;
+
+	if (first_state != COPY_WHOLE && second_state != COPY_WHOLE) {
+		counter_add(&s->counters.checksum_failures, 1);
+		weft_log(3,
+			"store: block %llu of the descriptor table is damaged in both copies: "
+			"slots %llu to %llu cannot be read; run fsck.weft",
+			(unsigned long long)e->block, (unsigned long long)first_page,
+			(unsigned long long)MIN(
+				first_page + DISK_TABLE_SLOTS, s->sb.page_count) - 1);
+		return TABLE_DAMAGED;
+	}
+	e->copy = first_state != COPY_WHOLE ||
+		(second_state == COPY_WHOLE && second->generation > e->image->generation);
+	e->suspect = first_state == COPY_DAMAGED || second_state == COPY_DAMAGED;
+	if (e->suspect)
+		weft_log(4,
+			"store: the %s copy of block %llu of the descriptor table is damaged; "
+			"the other one is used",
+			e->copy ? "first" : "second", (unsigned long long)e->block);
+	if (e->copy)
+		memcpy(e->image, second, BLOCK_BYTES);
+	e->generation = e->image->generation;
+	return TABLE_VALID;
+}
+
+void table_load_run(struct store *s, struct table_load *l)
+{
+	struct table *t = &s->table;
+	enum table_state state[TABLE_LOAD_MAX] = {TABLE_FREE};
+
+	for (unsigned i = 0; i < l->count; i++) {
+		struct table_entry *e = &t->entries[l->entry[i]];
+
+		l->iov[i][0] = (struct iovec){e->image, BLOCK_BYTES};
+		l->iov[i][1] = (struct iovec){l->second + i * BLOCK_BYTES, BLOCK_BYTES};
+		l->io[i] = (struct rt_io){.op = RT_IO_READ,
+			.offset = block_place(s, e->block, 0),
+			.iov = l->iov[i],
+			.iov_count = 2};
+	}
+	rt_mutex_unlock(&t->lock);
+	store_run(s->disk, l->io, l->count);
+	counter_add(&s->counters.table_reads, l->count);
+	counter_add(&s->counters.read_requests, l->count);
+	for (unsigned i = 0; i < l->count; i++) {
+		/* One copy alone would do only if the other, unreadable now, were not newer. */
+		l->result[i] = l->io[i].result;
+		if (!l->result[i])
+			state[i] = block_choose(s, &t->entries[l->entry[i]],
+				(void *)(l->second + i * BLOCK_BYTES));
+	}
+	rt_mutex_lock(&t->lock);
+	for (unsigned i = 0; i < l->count; i++) {
+		struct table_entry *e = &t->entries[l->entry[i]];
+
+		if (l->result[i])
+			continue; /* the caller forgets it */
+		e->state = (uint8_t)state[i];
+		t->loading--;
+	}
+}
+
+/* ---- writing ----------------------------------------------------------------------------- */
+
+/* Copies blocks that are due, under the lock: installs may go on while they are written. */
+static void batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
+{
+	struct table *t = &s->table;
+
+	w->count = 0;
+	rt_mutex_lock(&t->lock);
+	for (struct table_entry *e = table_dirty_first(t); e && w->count < TABLE_WRITE_MAX;
+		e = table_dirty_after(t, e)) {
+		struct disk_table_block *b =
+			(void *)(t->write_memory + (size_t)w->count * BLOCK_BYTES);
+
+		if (e->write != TABLE_IDLE || e->lsn == LSN_MAX || e->lsn >= upto)
+			continue;
+		memcpy(b, e->image, BLOCK_BYTES);
+		b->generation = e->generation + 1;
+		e->write = TABLE_WRITING;
+		e->writing_lsn = e->lsn;
+		e->lsn = LSN_MAX;
+		w->image[w->count] = b;
+		w->entry[w->count] = (uint32_t)(e - t->entries);
+		w->order[w->count] = (struct store_order){
+			.place = block_place(s, e->block, !e->copy), .index = w->count};
+		w->count++;
+	}
+	rt_mutex_unlock(&t->lock);
+}
+
+/* Sorts by place and merges what is adjacent: the second copy of one block, the first of the next. */
+static void batch_submit(struct store *s, struct table_batch *w)
+{
+	w->io_count = 0;
+	store_sort(w->order, w->count);
+	for (unsigned i = 0; i < w->count; i++) {
+		struct disk_table_block *b = w->image[w->order[i].index];
+
+		b->checksum = checksummer_sum_table(s->checksums, b);
+		w->iov[i] = (struct iovec){b, BLOCK_BYTES};
+		if (i && w->order[i - 1].place + BLOCK_BYTES == w->order[i].place) {
+			w->ios[w->io_count - 1].iov_count++;
+			continue;
+		}
+		w->ios[w->io_count++] = (struct rt_io){.op = RT_IO_WRITE,
+			.offset = w->order[i].place,
+			.iov = &w->iov[i],
+			.iov_count = 1};
+	}
+	store_run(s->disk, w->ios, w->io_count);
+	counter_add(&s->counters.table_writes, w->count);
+	counter_add(&s->counters.write_requests, w->io_count);
+}
+
+/* Notes for each block how its write went. 0, or the first error. */
+static int batch_end(struct store *s, struct table_batch *w)
+{
+	struct table *t = &s->table;
+	unsigned next = 0;
+	int rc = 0;
+
+	rt_mutex_lock(&t->lock);
+	for (unsigned i = 0; i < w->io_count; i++) {
+		const struct rt_io *io = &w->ios[i];
+
+		if (io->result && !rc)
+			rc = io->result;
+		for (unsigned k = 0; k < io->iov_count; k++, next++) {
+			struct table_entry *e = &t->entries[w->entry[w->order[next].index]];
+
+			e->write = io->result ? TABLE_WRITE_FAILED : TABLE_WRITTEN;
+		}
+	}
+	rt_mutex_unlock(&t->lock);
+	return rc;
+}
+
+/* After the flush: what was written is on disk, or, if it failed, nothing is. */
+static void writes_settle(struct store *s, bool flushed)
+{
+	struct table *t = &s->table;
+	struct table_entry *next;
+
+	rt_mutex_lock(&t->lock);
+	for (struct table_entry *e = table_dirty_first(t); e; e = next) {
+		next = table_dirty_after(t, e);
+		if (e->write == TABLE_IDLE)
+			continue;
+		if (e->write == TABLE_WRITTEN && flushed) {
+			e->generation++;
+			e->copy = !e->copy;
+			e->suspect = false;
+		} else {
+			e->lsn = MIN(e->lsn, e->writing_lsn);
+		}
+		e->write = TABLE_IDLE;
+		e->writing_lsn = LSN_MAX;
+		if (e->lsn == LSN_MAX)
+			table_unmark_dirty(t, e);
+	}
+	rt_mutex_unlock(&t->lock);
+	rt_cond_broadcast(&t->change);
+}
+
+int store_table_write(struct store *s, lsn_t upto)
+{
+	struct table *t = &s->table;
+	struct table_batch *w = t->write_batch;
+	bool any = false;
+	int rc = 0, failed;
+
+	if (s->read_only || !store_table_dirty(s))
+		return 0;
+	rt_mutex_lock(&t->write_lock);
+	for (;;) {
+		batch_pick(s, w, upto);
+		if (!w->count)
+			break;
+		any = true;
+		batch_submit(s, w);
+		failed = batch_end(s, w);
+		rc = rc ? rc : failed;
+	}
+	if (any) {
+		failed = store_flush(s);
+		rc = rc ? rc : failed;
+		writes_settle(s, failed == 0);
+	}
+	rt_mutex_unlock(&t->write_lock);
+	return rc;
+}
