@@ -27,6 +27,14 @@ static bool head_valid(struct log *log, const struct disk_log_head *head)
 	       head->clean <= 1 && head->epoch <= log->incarnation;
 }
 
+/* mkfs writes the first copy only. */
+static bool head_never_written(const struct disk_log_head *head, const struct disk_log_head *other)
+{
+	static const struct disk_log_head zeros;
+
+	return other->generation == 1 && memcmp(head, &zeros, sizeof(zeros)) == 0;
+}
+
 /* Sets log->head to the newest valid one. `other_bad`: the other copy is not readable as a
  * head, so a newer one may have been there. */
 int head_read(struct log *log, bool *other_bad, struct weft_error *err)
@@ -48,7 +56,6 @@ int head_read(struct log *log, bool *other_bad, struct weft_error *err)
 		head[i] = (const void *)(both + i * sizeof(struct disk_log_head));
 		valid[i] = head_valid(log, head[i]);
 	}
-	*other_bad = !valid[0] || !valid[1];
 	if (!valid[0] && !valid[1]) {
 		error = weft_error(err, -EUCLEAN,
 			"both heads of the log (store offsets %llu and %llu) are damaged: "
@@ -60,6 +67,8 @@ int head_read(struct log *log, bool *other_bad, struct weft_error *err)
 	log->head_copy = !valid[0] ||
 			 (valid[1] && head[1]->generation > head[0]->generation);
 	memcpy(log->head, head[log->head_copy], sizeof(*log->head));
+	*other_bad = !valid[!log->head_copy] &&
+		     !head_never_written(head[!log->head_copy], log->head);
 out:
 	rt_free_pages(both, DISK_LOG_HEADS_BYTES);
 	return error;
