@@ -109,6 +109,7 @@ struct cache {
 	/* rec_lsn of discarded frames stays pinned until the free is durable */
 	struct rt_mutex discard_lock;
 	uint64_t discard_rec_lsn, discard_until;
+	_Atomic uint64_t recover_floor; /* the tail stays below while redo goes on */
 
 	/* pages being filled ahead of publication */
 	struct rt_mutex fill_lock;

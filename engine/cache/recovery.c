@@ -7,6 +7,11 @@
 #include "engine/cache/recovery.h"
 #include "engine/cache/cache_internal.h"
 
+void cache_recover_floor(struct cache *c, lsn_t lsn)
+{
+	atomic_store_explicit(&c->recover_floor, lsn, memory_order_release);
+}
+
 /* What is known of the page: the frame's state, or the store's descriptor. */
 static int known_state(struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
 {
@@ -52,6 +57,7 @@ int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint6
 	if (e)
 		return e;
 	page_store(g.image, image, PAGE_SIZE);
+	frame_clear(g.frame, FRAME_CUT);
 	mark_recovered(c, g.frame, version, start, end);
 	guard_release(c, &g);
 	return 1;
@@ -77,6 +83,8 @@ int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uin
 			(unsigned long long)known_ver, (unsigned long long)incarnation,
 			(unsigned long long)version);
 	e = guard_exclusive(c, pid, incarnation, &g);
+	if (e == -EUCLEAN)
+		return -EBADMSG;
 	if (e)
 		return weft_error(err, e, "page %#llx cannot be read for redo",
 			(unsigned long long)pid);
@@ -84,10 +92,12 @@ int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uin
 		page_store(g.image + ranges[i].offset, bytes, ranges[i].length);
 		bytes += ranges[i].length;
 	}
-	/* A page that was evicted during redo continues a chain whose full image lies before this
-	 * record; the tail does not move before redo and the checkpoint after it have ended. */
-	if (!(frame_flags(g.frame) & FRAME_DIRTY))
+	/* A page that was written back during redo continues a chain whose full image may leave
+	 * the log: its next overwrite in place must be safe against tearing by itself. */
+	if (!(frame_flags(g.frame) & FRAME_DIRTY)) {
 		atomic_store_explicit(&g.frame->rec_lsn, start, memory_order_relaxed);
+		frame_set(g.frame, FRAME_CUT);
+	}
 	mark_recovered(c, g.frame, version, LSN_NONE, end);
 	guard_release(c, &g);
 	return 1;

@@ -97,7 +97,8 @@ static bool copy_page(struct cache *c, struct wb_region *r, unsigned at, page_id
 	r->page[at].pid = pid;
 	r->page[at].rec_lsn = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
 	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
-	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) && !r->page[at].rec_lsn;
+	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) &&
+		(!r->page[at].rec_lsn || (flags & FRAME_CUT));
 	*flush_to = MAX(*flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
 	latch_release_shared(c, f);
 	return true;
@@ -246,6 +247,7 @@ static void settle_page(struct cache *c, const struct wb_page *p, const struct s
 		f = table_find(c, p->pid);
 	if (ok && f->incarnation == w->descriptor.incarnation) {
 		frame_set(f, FRAME_PERSISTED | FRAME_NEED_FULL);
+		frame_clear(f, FRAME_CUT);
 		if (f->version == w->descriptor.version) {
 			frame_mark_clean(c, f);
 			atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
