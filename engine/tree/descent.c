@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finding the page that covers a key: optimistic lock coupling (LeanStore §3.3, ScaleStore §5.2).
+ *
+ * A descent holds nothing. It reads a page, validates it, takes the child's word, and validates
+ * the page again, so the child was the right one at the moment its word was taken. What is missing
+ * is fetched with no guard and the descent starts over (invariant 6). The level falls by exactly
+ * one with each step, so damaged pages cannot make it loop; a page is checked once after each load
+ * before its content is used (invariant 9).
+ *
+ * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §3.1 keeps them
+ * in the page; here the image stays free of addresses). A hint is proved by the frame's PID, in
+ * guard_try_optimistic, so nothing depends on it being right.
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+#define NO_FRAME UINT32_MAX
+
+/* Lost attempts after which a leaf is read under its shared latch. */
+#define ATTEMPTS_OPTIMISTIC 8u
+/* Failed fetches of a page that nothing confirms as part of the tree. */
+#define FETCH_FAILURES_MAX 16u
+
+/* ---- hints --------------------------------------------------------------------------- */
+
+int tree_hints_open(struct tree *t)
+{
+	t->hint_count = t->frame_count / 64 + 16;
+	t->hints = rt_alloc(t->hint_count * sizeof(*t->hints));
+	if (!t->hints)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->hint_count; i++)
+		atomic_store_explicit(&t->hints[i].frame, NO_FRAME, memory_order_relaxed);
+	atomic_store_explicit(&t->root_frame, NO_FRAME, memory_order_relaxed);
+	return 0;
+}
+
+void tree_hints_close(struct tree *t)
+{
+	for (uint32_t i = 0; t->hints && i < t->hint_count; i++) {
+		uint32_t owner = atomic_load_explicit(&t->hints[i].frame, memory_order_relaxed);
+
+		if (owner != NO_FRAME)
+			atomic_store_explicit(&cache_frame(t->cache, owner)->hints, 0,
+				memory_order_relaxed);
+	}
+	rt_free(t->hints);
+	t->hints = NULL;
+}
+
+static struct tree_hints *hints_of(struct tree *t, struct frame *f)
+{
+	uint32_t h = atomic_load_explicit(&f->hints, memory_order_relaxed);
+
+	return h > 0 && h <= t->hint_count ? &t->hints[h - 1] : NULL;
+}
+
+/* True if nobody owns the array: its owner was given another array or bears another page. */
+static bool hints_unowned(struct tree *t, struct tree_hints *h)
+{
+	uint32_t owner = atomic_load_explicit(&h->frame, memory_order_relaxed);
+	struct frame *f;
+
+	if (owner == NO_FRAME)
+		return true;
+	f = cache_frame(t->cache, owner);
+	return hints_of(t, f) != h || atomic_load_explicit(&f->pid, memory_order_relaxed) !=
+					      atomic_load_explicit(&h->pid, memory_order_relaxed);
+}
+
+/* Gives the frame an array if one of the next few is free. */
+static void hints_claim(struct tree *t, struct frame *f, page_id pid)
+{
+	if (!rt_mutex_trylock(&t->hint_lock))
+		return;
+	for (unsigned i = 0; i < 8 && !hints_of(t, f); i++) {
+		uint32_t index = t->hint_hand;
+		struct tree_hints *h = &t->hints[index];
+		uint32_t mine = index + 1;
+		uint32_t owner = atomic_load_explicit(&h->frame, memory_order_relaxed);
+
+		t->hint_hand = (index + 1) % t->hint_count;
+		if (!hints_unowned(t, h))
+			continue;
+		if (owner != NO_FRAME)
+			atomic_compare_exchange_strong_explicit(
+				&cache_frame(t->cache, owner)->hints, &mine, 0,
+				memory_order_relaxed, memory_order_relaxed);
+		for (unsigned c = 0; c < DISK_INNER_CHILDREN; c++)
+			atomic_store_explicit(&h->child[c], NO_FRAME, memory_order_relaxed);
+		atomic_store_explicit(&h->pid, pid, memory_order_relaxed);
+		atomic_store_explicit(&h->frame, cache_frame_index(t->cache, f),
+			memory_order_relaxed);
+		atomic_store_explicit(&f->hints, index + 1, memory_order_relaxed);
+	}
+	rt_mutex_unlock(&t->hint_lock);
+}
+
+static struct frame *hint_frame(struct tree *t, _Atomic uint32_t *hint)
+{
+	uint32_t index = atomic_load_explicit(hint, memory_order_relaxed);
+
+	return index < t->frame_count ? cache_frame(t->cache, index) : NULL;
+}
+
+static void hint_note(struct tree *t, _Atomic uint32_t *hint, struct frame *hinted,
+	struct frame *found)
+{
+	if (hinted != found)
+		atomic_store_explicit(hint, cache_frame_index(t->cache, found),
+			memory_order_relaxed);
+}
+
+void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
+{
+	struct tree_hints *h = hints_of(t, f);
+
+	if (!h)
+		return;
+	if (by > 0) {
+		for (unsigned i = DISK_INNER_CHILDREN - 1; i > at; i--)
+			atomic_store_explicit(&h->child[i],
+				atomic_load_explicit(&h->child[i - 1], memory_order_relaxed),
+				memory_order_relaxed);
+		atomic_store_explicit(&h->child[at], NO_FRAME, memory_order_relaxed);
+		return;
+	}
+	for (unsigned i = at; i + 1 < DISK_INNER_CHILDREN; i++)
+		atomic_store_explicit(&h->child[i],
+			atomic_load_explicit(&h->child[i + 1], memory_order_relaxed),
+			memory_order_relaxed);
+}
+
+/* ---- a page on its first visit ------------------------------------------------------------ */
+
+/* Checks the page's image under its shared latch, once per load. -EAGAIN: lost a race. */
+static int node_check(struct tree *t, page_id pid)
+{
+	struct weft_error err = {0};
+	struct guard g;
+	int r = guard_try_shared(t->cache, pid, 0, &g);
+
+	if (r)
+		return r;
+	r = tree_check_page(g.image, pid, &err);
+	if (r == 0 && node_counts_load(g.image).level > 0) {
+		unsigned count = node_counts_load(g.image).count;
+
+		for (unsigned i = 0; i < count && r == 0; i++) {
+			page_id child = page_load_u64(g.image + INNER_CHILD(i));
+
+			if (pid_shard(child) != pid_shard(t->root) ||
+				pid_slot(child) >= t->page_count)
+				r = weft_error(&err, -EUCLEAN,
+					"tree page %#llx: child %#llx is not a page of the store",
+					(unsigned long long)pid, (unsigned long long)child);
+		}
+	}
+	if (r == 0)
+		atomic_fetch_or_explicit(&g.frame->flags, FRAME_CHECKED,
+			memory_order_relaxed);
+	guard_release(t->cache, &g);
+	if (r)
+		weft_log(3, "%s", err.text);
+	return r;
+}
+
+/*
+ * Reads the header of the page in d->node. -EUCLEAN only if the guard still stands: then the
+ * page was reached by valid parents and is not what they say.
+ */
+static int node_enter(struct tree *t, tree_key key, unsigned max_level, struct descent *d)
+{
+	const uint8_t *image = d->node.image;
+	bool sound;
+	int r = 0;
+
+	if (unlikely(!(atomic_load_explicit(&d->node.frame->flags, memory_order_relaxed) &
+		    FRAME_CHECKED)))
+		r = node_check(t, d->pid);
+	if (r) {
+		if (r == -EAGAIN)
+			d->missing = d->pid;
+		return r == -EUCLEAN && !guard_valid(&d->node) ? -EAGAIN : r;
+	}
+	d->counts = node_counts_load(image);
+	d->low = tree_key_load(image + NODE_LOW);
+	d->high = tree_key_load(image + NODE_HIGH);
+	sound = page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
+		page_load_u64(image + NODE_PID) == d->pid && d->counts.level <= max_level &&
+		d->counts.count <= LEAF_SLOTS_MAX && tree_key_within(key, d->low, d->high);
+	if (likely(sound))
+		return 0;
+	if (!guard_valid(&d->node))
+		return -EAGAIN;
+	weft_log(3, "tree page %#llx does not fit where its parent has it (level %u, limit %u)",
+		(unsigned long long)d->pid, d->counts.level, max_level);
+	return -EUCLEAN;
+}
+
+/* ---- descents ---------------------------------------------------------------------------------- */
+
+/* From the inner page in d->node to its child. */
+static int step_down(struct tree *t, tree_key key, struct descent *d)
+{
+	const uint8_t *image = d->node.image;
+	unsigned level = d->counts.level;
+	unsigned count = d->counts.count;
+	unsigned slot = inner_search(image, count, key);
+	page_id child = page_load_u64(image + INNER_CHILD(slot));
+	struct tree_hints *hints = hints_of(t, d->node.frame);
+	struct frame *hinted = hints ? hint_frame(t, &hints->child[slot]) : NULL;
+	int r;
+
+	if (!guard_valid(&d->node))
+		return -EAGAIN;
+	d->parent = d->node;
+	d->parent_pid = d->pid;
+	d->parent_count = count;
+	d->slot = slot;
+	d->pid = child;
+	r = guard_try_optimistic(t->cache, child, hinted, &d->node);
+	if (r) {
+		d->missing = child;
+		return r;
+	}
+	if (hints)
+		hint_note(t, &hints->child[slot], hinted, d->node.frame);
+	else if ((rt_random() & 15) == 0)
+		hints_claim(t, d->parent.frame, d->parent_pid);
+	if (!guard_valid(&d->parent))
+		return -EAGAIN;
+	r = node_enter(t, key, level - 1, d);
+	if (r == 0 && unlikely(d->counts.level != level - 1))
+		r = guard_valid(&d->node) ? -EUCLEAN : -EAGAIN;
+	return r;
+}
+
+int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d)
+{
+	struct frame *hinted = hint_frame(t, &t->root_frame);
+	int r;
+
+	d->missing = PID_NONE;
+	d->held.kind = GUARD_NONE;
+	d->parent.kind = GUARD_NONE;
+	d->parent_pid = PID_NONE;
+	d->parent_count = 0;
+	d->slot = 0;
+	d->pid = t->root;
+	r = guard_try_optimistic(t->cache, t->root, hinted, &d->node);
+	if (r) {
+		d->missing = t->root;
+		return r;
+	}
+	hint_note(t, &t->root_frame, hinted, d->node.frame);
+	r = node_enter(t, key, TREE_LEVELS_MAX - 1, d);
+	if (r == 0 && unlikely(d->counts.level < level))
+		r = guard_valid(&d->node) ? -ENOENT : -EAGAIN;
+	while (r == 0 && d->counts.level > level)
+		r = step_down(t, key, d);
+	return r;
+}
+
+void tree_back_off(unsigned attempt)
+{
+	unsigned spins = 0;
+	uint64_t steps;
+
+	if (attempt == 0)
+		return;
+	/* Randomised and exponential, so that two that collided do not collide again. */
+	steps = rt_random() % (2ull << MIN(attempt, 6u));
+	while (spins < steps)
+		rt_spin(&spins);
+	if (attempt > 8)
+		rt_sleep_ns(1000 + rt_random() % (20000ull << MIN(attempt - 8, 6u)));
+}
+
+int tree_wait_page(struct tree *t, page_id pid, unsigned attempt)
+{
+	int r = 0;
+
+	if (pid != PID_NONE) {
+		struct guard g;
+
+		tree_count(t, waits);
+		r = guard_optimistic(t->cache, pid, NULL, &g);
+		if (r == 0)
+			guard_release(t->cache, &g);
+	}
+	tree_back_off(attempt);
+	return r;
+}
+
+int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)
+{
+	unsigned failures = 0;
+	unsigned attempt = 0;
+	bool waited = false;
+
+	for (;;) {
+		int r = tree_descend_once(t, key, level, d);
+
+		d->waited = waited;
+		if (likely(r != -EAGAIN))
+			return r;
+		tree_count(t, restarts);
+		waited |= d->missing != PID_NONE;
+		r = tree_wait_page(t, d->missing, d->missing == PID_NONE ? attempt++ : 0);
+		if (r == 0)
+			continue;
+		/* The page may have left the tree meanwhile: believe the error only if its parent
+		 * still stands, or when it comes again and again. */
+		failures++;
+		if (d->parent.kind == GUARD_NONE || guard_valid(&d->parent) ||
+			failures >= FETCH_FAILURES_MAX)
+			return r == -EAGAIN ? -EIO : r;
+	}
+}
+
+/* ---- leaves ------------------------------------------------------------------------------------------ */
+
+/* Holds the leaf that d found, shared, so that the next reading cannot be lost. */
+static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
+{
+	struct guard parent = d->parent;
+	int r = guard_shared(t->cache, d->pid, 0, &d->held);
+
+	if (r) {
+		d->held.kind = GUARD_NONE;
+		return parent.kind == GUARD_NONE || guard_valid(&parent) ? r : -EAGAIN;
+	}
+	/* The page is still the parent's child, or still the root and a leaf; from here on nothing
+	 * about it can change. */
+	if (parent.kind == GUARD_NONE ? node_counts_load(d->held.image).level > 0 :
+					!guard_valid(&parent))
+		r = -EAGAIN;
+	if (r == 0)
+		r = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);
+	if (r == 0)
+		r = node_enter(t, key, 0, d);
+	if (r)
+		guard_release(t->cache, &d->held);
+	return r;
+}
+
+int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d)
+{
+	int r = tree_descend(t, key, 0, d);
+
+	if (likely(r != 0 || attempt < ATTEMPTS_OPTIMISTIC))
+		return r;
+	return leaf_hold(t, key, d);
+}
+
+bool tree_leaf_done(struct tree *t, struct descent *d)
+{
+	bool stands = guard_valid(&d->node);
+
+	if (unlikely(d->held.kind != GUARD_NONE))
+		guard_release(t->cache, &d->held);
+	return stands;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Giving space back: sparse pages join a sibling, a root with one child takes its content.
+ *
+ * Best effort, after a commit that removed items: every failure, a lost race included, leaves a
+ * whole tree with a sparse page in it, which the next removal there tries again. Nothing is
+ * waited for while latches are held (invariant 6).
+ *
+ * A page that dies is changed once more (its magic becomes zero), so that whoever read it
+ * optimistically fails to validate, also a transaction that read it long ago.
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+#define MERGE_TRIES 4u
+
+/* Two children of one parent that may become one. */
+struct merging {
+	struct tree *t;
+	struct mtr *mtr;
+	struct descent d;      /* of the sparse page */
+	struct guard left, right;
+	page_id left_pid, right_pid;
+	unsigned right_slot;
+	page_id busy; /* what to wait for before the next try */
+};
+
+/* ---- sizes --------------------------------------------------------------------------- */
+
+static bool counts_sparse(struct node_counts c)
+{
+	return c.level == 0 ? leaf_is_sparse(leaf_used(c)) : c.count < DISK_INNER_CHILDREN / 4;
+}
+
+/* Both fit, with room to spare so that the next insert does not split them again; an empty leaf
+ * goes with any sibling. */
+static bool counts_fit(struct node_counts a, struct node_counts b)
+{
+	if (a.level > 0)
+		return a.count + b.count <= DISK_INNER_CHILDREN * 3 / 4;
+	if (a.count == 0 || b.count == 0)
+		return true;
+	return leaf_used(a) + leaf_used(b) <= LEAF_CAPACITY * 3 / 4;
+}
+
+/* ---- siblings -------------------------------------------------------------------------- */
+
+/* The sibling's guard; the parent proves that it is one. */
+static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct guard *g)
+{
+	int r;
+
+	*pid = page_load_u64(m->d.parent.image + INNER_CHILD(slot));
+	if (!guard_valid(&m->d.parent))
+		return -EAGAIN;
+	r = guard_try_optimistic(m->t->cache, *pid, NULL, g);
+	if (r == -EAGAIN)
+		m->busy = *pid;
+	if (r)
+		return r;
+	/* Not checked since it was loaded: a descent to it does that. */
+	if (!(atomic_load_explicit(&g->frame->flags, memory_order_relaxed) & FRAME_CHECKED))
+		return -ENOENT;
+	return guard_valid(&m->d.parent) ? 0 : -EAGAIN;
+}
+
+/* Looks at the sibling on one side. -ENOENT: there is none that fits. */
+static int sibling_try(struct merging *m, bool on_right)
+{
+	const struct descent *d = &m->d;
+	struct node_counts other;
+	struct guard g;
+	page_id pid;
+	int r;
+
+	if (on_right ? d->slot + 1 >= d->parent_count : d->slot == 0)
+		return -ENOENT;
+	r = sibling_guard(m, on_right ? d->slot + 1 : d->slot - 1, &pid, &g);
+	if (r)
+		return r;
+	other = node_counts_load(g.image);
+	if (other.level != d->counts.level || !counts_fit(d->counts, other))
+		return -ENOENT;
+	m->left = on_right ? d->node : g;
+	m->left_pid = on_right ? d->pid : pid;
+	m->right = on_right ? g : d->node;
+	m->right_pid = on_right ? pid : d->pid;
+	m->right_slot = on_right ? d->slot + 1 : d->slot;
+	return 0;
+}
+
+/* ---- changes ------------------------------------------------------------------------------- */
+
+/* The page is free with this mtr. Nothing is changed when it fails. */
+static int page_free(struct merging *m, page_id pid)
+{
+	page_id group = space_group_of(m->t->space, pid);
+	int r = 0;
+
+	m->busy = group;
+	if (!mtr_latch(m->mtr, group, 0, &r))
+		return r;
+	m->busy = PID_NONE;
+	return space_free(m->t->space, m->mtr, pid, 1);
+}
+
+static void freed_commit(struct merging *m, struct mtr_page *dead, page_id pid)
+{
+	struct page_ref ref = {.pid = pid, .incarnation = dead->guard.frame->incarnation};
+	struct log_position pos;
+
+	mtr_write_u64(dead, NODE_MAGIC, 0);
+	pos = mtr_commit(m->mtr);
+	/* Out of the cache first: once settled the page may be reserved anew. */
+	cache_discard(m->t->cache, &ref, 1);
+	space_committed(m->t->space, pid, 1, true, pos.end);
+	tree_count(m->t, merges);
+}
+
+static int join(struct merging *m)
+{
+	struct mtr_page *parent, *left = NULL, *right = NULL;
+	uint8_t image[PAGE_SIZE];
+	int r = mtr_begin(m->mtr, m->t->cache, 4);
+
+	if (r)
+		return r;
+	parent = mtr_upgrade(m->mtr, &m->d.parent, &r);
+	if (parent)
+		left = mtr_upgrade(m->mtr, &m->left, &r);
+	if (left)
+		right = mtr_upgrade(m->mtr, &m->right, &r);
+	if (right)
+		r = page_free(m, m->right_pid);
+	if (r) {
+		mtr_abort(m->mtr);
+		return r;
+	}
+	memcpy(image, left->guard.image, PAGE_SIZE);
+	if (m->d.counts.level == 0)
+		leaf_join(image, right->guard.image);
+	else
+		inner_join(image, right->guard.image);
+	mtr_write(left, 0, image, PAGE_SIZE);
+	inner_remove(&(struct node_edit){.image = parent->guard.image, .page = parent},
+		m->right_slot);
+	tree_hints_shift(m->t, parent->guard.frame, m->right_slot, -1);
+	freed_commit(m, right, m->right_pid);
+	return 0;
+}
+
+/* The root's only child, in m->d.node, moves into the root. */
+static int root_collapse(struct merging *m)
+{
+	struct mtr_page *root, *child = NULL;
+	uint8_t image[PAGE_SIZE];
+	int r = mtr_begin(m->mtr, m->t->cache, 3);
+
+	if (r)
+		return r;
+	root = mtr_upgrade(m->mtr, &m->d.parent, &r);
+	if (root)
+		child = mtr_upgrade(m->mtr, &m->d.node, &r);
+	if (child)
+		r = page_free(m, m->d.pid);
+	if (r) {
+		mtr_abort(m->mtr);
+		return r;
+	}
+	memcpy(image, child->guard.image, PAGE_SIZE);
+	memcpy(image + NODE_PID, &m->d.parent_pid, sizeof(page_id));
+	mtr_write(root, 0, image, PAGE_SIZE);
+	freed_commit(m, child, m->d.pid);
+	return 0;
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------- */
+
+/* One try at one level. 0: joined, look at the parent; -ENOENT: nothing to do. */
+static int merge_once(tree_key key, unsigned level, struct merging *m)
+{
+	int r = tree_descend(m->t, key, level, &m->d);
+
+	m->busy = PID_NONE;
+	if (r)
+		return r;
+	if (m->d.parent.kind == GUARD_NONE)
+		return -ENOENT;
+	if (m->d.parent_count == 1)
+		return m->d.parent_pid == m->t->root ? root_collapse(m) : -EDOM;
+	if (!counts_sparse(m->d.counts))
+		return -ENOENT;
+	r = sibling_try(m, true);
+	if (r == -ENOENT)
+		r = sibling_try(m, false);
+	return r ? r : join(m);
+}
+
+void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
+{
+	unsigned tries = 0;
+	unsigned level = 0;
+
+	for (unsigned round = 0; round < 2 * TREE_LEVELS_MAX && tries < MERGE_TRIES; round++) {
+		struct merging m = {.t = t, .mtr = mtr};
+		int r = merge_once(key, level, &m);
+
+		if (r == -EAGAIN) {
+			tries++;
+			r = tree_wait_page(t, m.busy, tries);
+			if (r && r != -EAGAIN)
+				return;
+			continue;
+		}
+		/* An only child has no sibling until its parent has found one. */
+		if (r != 0 && r != -EDOM)
+			return;
+		/* Below the root look again: it may be down to one child now. */
+		if (m.d.parent_pid != t->root)
+			level++;
+	}
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading items: one by key, the next, the last before, all of a range.
+ *
+ * Every leaf is read optimistically: copied out with clamped bounds, then validated, and only
+ * then believed. Fence keys lead from leaf to leaf, so no page points sideways. A reading that
+ * crosses leaves keeps the latch words of all of them and checks at the end that all stand, so
+ * its result is of one moment; transactions keep them until commit.
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+/* Leaves that one reading outside transactions may cross as one moment. Empty leaves are merged
+ * away, so more than a few in a row are rare; a longer way is checked leaf by leaf only. */
+#define CROSSED_MAX 32
+
+/* Pages asked for ahead of a scan that met a missing one. */
+#define SCAN_AHEAD 8
+
+/* ---- read sets --------------------------------------------------------------------------- */
+
+static bool guard_same(const struct guard *a, const struct guard *b)
+{
+	return ((a->latch ^ b->latch) & LATCH_VERSION_MASK) == 0;
+}
+
+/* Adds a leaf that has just been validated, and checks that the others stand. */
+static int read_set_add(struct read_set *rs, const struct guard *g)
+{
+	bool known = false;
+
+	for (unsigned i = 0; i < rs->count; i++) {
+		const struct guard *seen = &rs->seen[i];
+
+		if (seen->frame == g->frame) {
+			if (!guard_same(seen, g))
+				return -EAGAIN;
+			known = true;
+		} else if (!guard_valid(seen)) {
+			return -EAGAIN;
+		}
+	}
+	if (known)
+		return 0;
+	if (rs->count == rs->max)
+		return -E2BIG;
+	rs->seen[rs->count] = *g;
+	rs->seen[rs->count++].kind = GUARD_OPTIMISTIC;
+	return 0;
+}
+
+/* Ends the reading of a leaf. -EAGAIN with *lost: only this leaf, read it again. */
+static int leaf_finish(struct tree *t, struct read_set *rs, struct descent *d, bool *lost)
+{
+	struct guard seen = d->node;
+
+	*lost = !tree_leaf_done(t, d);
+	if (unlikely(*lost)) {
+		tree_count(t, restarts);
+		return -EAGAIN;
+	}
+	return rs ? read_set_add(rs, &seen) : 0;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Copies a value out. Its length; -ERANGE; -EUCLEAN for a place that no sound page has. */
+static int value_copy(const uint8_t *image, unsigned index, void *buf, size_t cap)
+{
+	struct leaf_place place = leaf_place_load(image, index);
+
+	if (place.length > DISK_VALUE_MAX || place.offset + place.length > PAGE_SIZE)
+		return -EUCLEAN;
+	if (place.length > cap)
+		return -ERANGE;
+	page_copy_out(buf, image + place.offset, place.length);
+	return place.length;
+}
+
+int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap)
+{
+	tree_count(t, lookups);
+	for (unsigned attempt = 0;; attempt++) {
+		struct descent d;
+		bool lost;
+		unsigned at;
+		int result = -ENOENT;
+		int r = tree_leaf_open(t, key, attempt, &d);
+
+		if (r == -EAGAIN)
+			continue;
+		if (r)
+			return r;
+		at = leaf_search(d.node.image, d.counts.count, key);
+		if (at < d.counts.count && leaf_key_load(d.node.image, at) == key)
+			result = value_copy(d.node.image, at, buf, cap);
+		r = leaf_finish(t, rs, &d, &lost);
+		if (likely(r == 0))
+			return result;
+		if (!lost)
+			return r;
+	}
+}
+
+/* ---- next and floor ------------------------------------------------------------------------------ */
+
+/* What one leaf says about a search that may go on in another. */
+struct leaf_answer {
+	int result;	/* length, or an error; -ENOENT: nothing here */
+	tree_key found;
+	tree_key edge;	/* where to go on */
+	bool last;	/* there is nowhere to go on */
+};
+
+static void answer_next(const struct descent *d, tree_key from, tree_key to, void *buf,
+	size_t cap, struct leaf_answer *a)
+{
+	const uint8_t *image = d->node.image;
+	unsigned at = leaf_search(image, d->counts.count, from);
+
+	*a = (struct leaf_answer){.result = -ENOENT, .edge = d->high};
+	a->last = d->high >= to || d->high == TREE_KEY_MAX;
+	if (at >= d->counts.count)
+		return;
+	a->found = leaf_key_load(image, at);
+	if (a->found < to)
+		a->result = value_copy(image, at, buf, cap);
+	else
+		a->last = true;
+}
+
+static void answer_floor(const struct descent *d, tree_key at_most, tree_key floor, void *buf,
+	size_t cap, struct leaf_answer *a)
+{
+	const uint8_t *image = d->node.image;
+	unsigned at = leaf_search(image, d->counts.count, at_most);
+
+	*a = (struct leaf_answer){.result = -ENOENT, .edge = d->low - 1};
+	a->last = d->low <= floor || d->low == 0;
+	/* `at` is the first key at or above: the one wanted is it, or the one before it. */
+	if (at >= d->counts.count || leaf_key_load(image, at) != at_most) {
+		if (at == 0)
+			return;
+		at--;
+	}
+	a->found = leaf_key_load(image, at);
+	if (a->found >= floor)
+		a->result = value_copy(image, at, buf, cap);
+	else
+		a->last = true;
+}
+
+typedef void (*leaf_ask)(const struct descent *d, tree_key start, tree_key bound, void *buf,
+	size_t cap, struct leaf_answer *a);
+
+/* Asks leaf after leaf from `start` on until one answers. */
+static int read_across(struct tree *t, struct read_set *rs, leaf_ask ask, tree_key start,
+	tree_key bound, tree_key *found, void *buf, size_t cap)
+{
+	unsigned attempt = 0;
+
+	for (;;) {
+		struct leaf_answer a;
+		struct descent d;
+		bool lost;
+		int r = tree_leaf_open(t, start, attempt, &d);
+
+		if (r == -EAGAIN) {
+			attempt++;
+			continue;
+		}
+		if (r)
+			return r;
+		ask(&d, start, bound, buf, cap, &a);
+		r = leaf_finish(t, rs, &d, &lost);
+		if (lost) {
+			attempt++;
+			continue;
+		}
+		if (r)
+			return r;
+		if (a.result != -ENOENT) {
+			*found = a.found;
+			return a.result;
+		}
+		if (a.last)
+			return -ENOENT;
+		start = a.edge;
+		attempt = 0;
+	}
+}
+
+/* Outside transactions: with a set of its own, and again from the start when it breaks. */
+static int read_alone(struct tree *t, leaf_ask ask, tree_key start, tree_key bound,
+	tree_key *found, void *buf, size_t cap)
+{
+	struct guard seen[CROSSED_MAX];
+
+	for (unsigned attempt = 0;; attempt++) {
+		struct read_set rs = {.seen = seen, .max = CROSSED_MAX};
+		int r = read_across(t, &rs, ask, start, bound, found, buf, cap);
+
+		if (r == -E2BIG)
+			r = read_across(t, NULL, ask, start, bound, found, buf, cap);
+		if (r != -EAGAIN)
+			return r;
+		tree_back_off(attempt);
+	}
+}
+
+int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to, tree_key *found,
+	void *buf, size_t cap)
+{
+	if (from >= to)
+		return -ENOENT;
+	return rs ? read_across(t, rs, answer_next, from, to, found, buf, cap) :
+		    read_alone(t, answer_next, from, to, found, buf, cap);
+}
+
+int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
+	tree_key *found, void *buf, size_t cap)
+{
+	if (at < floor)
+		return -ENOENT;
+	return rs ? read_across(t, rs, answer_floor, at, floor, found, buf, cap) :
+		    read_alone(t, answer_floor, at, floor, found, buf, cap);
+}
+
+/* ---- the public functions -------------------------------------------------------------------------- */
+
+int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
+{
+	return read_exact(t, NULL, tree_key_of(key), buf, cap);
+}
+
+int tree_next(struct tree *t, struct disk_key from, struct disk_key to, struct disk_key *found,
+	void *buf, size_t cap)
+{
+	tree_key key = 0;
+	int r = read_next(t, NULL, tree_key_of(from), tree_key_of(to), &key, buf, cap);
+
+	if (r >= 0)
+		*found = tree_key_disk(key);
+	return r;
+}
+
+int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor, struct disk_key *found,
+	void *buf, size_t cap)
+{
+	tree_key key = 0;
+	int r = read_floor(t, NULL, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
+
+	if (r >= 0)
+		*found = tree_key_disk(key);
+	return r;
+}
+
+/* Asks for the leaves that follow the one in d, as far as its parent names them. */
+static void scan_ahead(struct tree *t, const struct descent *d, bool hint)
+{
+	struct page_ref refs[SCAN_AHEAD] = {0};
+	unsigned count = 0;
+
+	if (d->parent.kind == GUARD_NONE)
+		return;
+	for (unsigned i = d->slot + 1; i < d->parent_count && count < SCAN_AHEAD; i++)
+		refs[count++].pid = page_load_u64(d->parent.image + INNER_CHILD(i));
+	if (count > 0 && guard_valid(&d->parent))
+		cache_prefetch(t->cache, refs, count, hint);
+}
+
+/* A leaf as of one moment, into `copy`. */
+static int scan_leaf(struct tree *t, tree_key from, bool hint, uint8_t copy[PAGE_SIZE],
+	struct descent *d)
+{
+	for (unsigned attempt = 0;; attempt++) {
+		int r = tree_leaf_open(t, from, attempt, d);
+		size_t head;
+
+		if (r == -EAGAIN)
+			continue;
+		if (r)
+			return r;
+		if (d->waited)
+			scan_ahead(t, d, hint);
+		/* What lies between slots and heap is nobody's. */
+		head = LEAF_SLOT(d->counts.count);
+		page_copy_out(copy, d->node.image, head);
+		if (d->counts.heap_begin >= head && d->counts.heap_begin < PAGE_SIZE)
+			page_copy_out(copy + d->counts.heap_begin,
+				d->node.image + d->counts.heap_begin,
+				PAGE_SIZE - d->counts.heap_begin);
+		if (tree_leaf_done(t, d))
+			return 0;
+		tree_count(t, restarts);
+	}
+}
+
+int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
+	tree_visit visit, void *arg)
+{
+	uint8_t copy[PAGE_SIZE];
+	tree_key at = tree_key_of(from);
+	tree_key end = tree_key_of(to);
+
+	while (at < end) {
+		struct descent d;
+		int r = scan_leaf(t, at, scan_hint, copy, &d);
+		unsigned i;
+
+		if (r)
+			return r;
+		for (i = leaf_search(copy, d.counts.count, at); i < d.counts.count; i++) {
+			tree_key key = leaf_key_load(copy, i);
+			struct leaf_place place = leaf_place_load(copy, i);
+
+			if (key >= end)
+				return 0;
+			if (place.length > DISK_VALUE_MAX || place.offset < d.counts.heap_begin ||
+				place.offset + place.length > PAGE_SIZE)
+				return -EUCLEAN;
+			r = visit(arg, tree_key_disk(key), copy + place.offset, place.length);
+			if (r)
+				return r;
+		}
+		if (d.high == TREE_KEY_MAX)
+			return 0;
+		at = d.high;
+	}
+	return 0;
+}
+
+void tree_prefetch(struct tree *t, struct disk_key key)
+{
+	struct descent d;
+
+	if (tree_descend_once(t, tree_key_of(key), 0, &d) == -EAGAIN && d.missing != PID_NONE)
+		cache_prefetch(t->cache, &(struct page_ref){.pid = d.missing}, 1, false);
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making room: splits, and the root growing a level, each a mini-transaction of its own.
+ *
+ * A split latches the parent, the page, the new page and the allocation group, none of them
+ * waited for (invariant 6): the page is reserved and its frame prepared before, a lost race lets
+ * go of everything and begins again. A full parent is split first. At every moment the tree is a
+ * whole one, so a transaction that gives up after a split has done no harm.
+ *
+ * The root's PID never changes: its content moves down into a new page.
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+/* Lost races before a split gives up with -EAGAIN. */
+#define SPLIT_TRIES 64u
+
+/* What a split works for. */
+struct splitting {
+	struct tree *t;
+	struct mtr *mtr; /* the caller's, not begun */
+	tree_key key;
+	unsigned level;
+	const struct txn_write *writes; /* at level 0: what has to fit */
+	unsigned write_count;
+	bool privileged;
+	struct space_run run; /* the new page; length 0: none yet */
+};
+
+/* ---- sizes -------------------------------------------------------------------------- */
+
+/* A leaf's items and the writes that will go there, as one sequence in key order. */
+struct merged {
+	const uint8_t *image;
+	unsigned count;
+	unsigned at;
+	const struct txn_write *write, *end;
+	/* the item stepped to */
+	tree_key key;
+	unsigned size; /* slot and value; 0: deleted */
+};
+
+static bool merged_step(struct merged *m)
+{
+	bool item = m->at < m->count;
+	tree_key key = item ? leaf_key_load(m->image, m->at) : 0;
+
+	if (!item && m->write == m->end)
+		return false;
+	if (m->write != m->end && (!item || m->write->key <= key)) {
+		m->key = m->write->key;
+		m->size = m->write->deletes ? 0 : LEAF_SLOT_BYTES + m->write->length;
+		if (item && m->write->key == key)
+			m->at++;
+		m->write++;
+		return true;
+	}
+	m->key = key;
+	m->size = LEAF_SLOT_BYTES + leaf_place_load(m->image, m->at).length;
+	m->at++;
+	return true;
+}
+
+static unsigned writes_below(const struct txn_write *writes, unsigned count, tree_key high)
+{
+	unsigned n = 0;
+
+	while (n < count && (writes[n].key < high || high == TREE_KEY_MAX))
+		n++;
+	return n;
+}
+
+unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key high,
+	const struct txn_write *writes, unsigned count, unsigned *taken)
+{
+	unsigned used = leaf_used(counts);
+
+	*taken = writes_below(writes, count, high);
+	for (unsigned i = 0; i < *taken; i++) {
+		unsigned at = leaf_search(image, counts.count, writes[i].key);
+
+		if (at < counts.count && leaf_key_load(image, at) == writes[i].key)
+			used -= LEAF_SLOT_BYTES + leaf_place_load(image, at).length;
+		if (!writes[i].deletes)
+			used += LEAF_SLOT_BYTES + writes[i].length;
+	}
+	return used;
+}
+
+/*
+ * Where to split a leaf that the writes overfill. Keys that come behind all others fill the left
+ * page to the brim and go on in the right one, so ascending inserts leave full pages; otherwise
+ * the halves weigh the same.
+ */
+static tree_key leaf_separator(const uint8_t *image, const struct txn_write *writes, unsigned count)
+{
+	struct node_counts c = node_counts_load(image);
+	struct merged m = {.image = image, .count = c.count, .write = writes, .end = writes + count};
+	bool append = c.count == 0 || writes[0].key > leaf_key_load(image, c.count - 1u);
+	unsigned total = 0, before = 0;
+	tree_key last = 0;
+
+	while (merged_step(&m))
+		total += m.size;
+	m.at = 0;
+	m.write = writes;
+	for (unsigned i = 0; merged_step(&m); i++) {
+		if (i > 0 && m.size > 0) {
+			last = m.key;
+			if (append ? before + m.size > LEAF_CAPACITY :
+				     2 * before + m.size >= total)
+				return m.key;
+		}
+		before += m.size;
+	}
+	return last;
+}
+
+/* ---- steps ----------------------------------------------------------------------------- */
+
+/* Reserves the new page and puts a zeroed frame for it into the cache. */
+static int page_prepare(struct splitting *s, page_id near)
+{
+	unsigned flags = SPACE_METADATA | (s->privileged ? SPACE_PRIVILEGED : 0);
+	int r = 0;
+
+	if (s->run.length == 0)
+		r = space_reserve(s->t->space, near, 1, flags, &s->run);
+	if (r) {
+		s->run.length = 0;
+		return r;
+	}
+	return mtr_prepare_fresh(s->t->cache, s->run.pid, s->run.incarnation);
+}
+
+static void page_give_back(struct splitting *s)
+{
+	struct page_ref ref = {.pid = s->run.pid, .incarnation = s->run.incarnation};
+
+	if (s->run.length == 0)
+		return;
+	cache_discard(s->t->cache, &ref, 1);
+	space_unreserve(s->t->space, &s->run);
+	s->run.length = 0;
+}
+
+/* The new page and its group, latched into the mtr and taken. */
+static int page_take(struct splitting *s, struct mtr_page **fresh, page_id *busy)
+{
+	struct mtr *m = s->mtr;
+	int r = 0;
+
+	*busy = s->run.pid;
+	*fresh = mtr_fresh(m, s->run.pid, s->run.incarnation, &r);
+	if (!*fresh)
+		return r;
+	*busy = space_group_of(s->t->space, s->run.pid);
+	if (!mtr_latch(m, *busy, 0, &r))
+		return r;
+	*busy = PID_NONE;
+	return space_take(s->t->space, m, &s->run);
+}
+
+/* The new page's image is complete. */
+static void page_fill(struct mtr_page *fresh, const uint8_t *image)
+{
+	mtr_write(fresh, 0, image, PAGE_SIZE);
+	atomic_fetch_or_explicit(&fresh->guard.frame->flags, FRAME_CHECKED,
+		memory_order_relaxed);
+}
+
+static void split_commit(struct splitting *s)
+{
+	struct log_position pos = mtr_commit(s->mtr);
+
+	space_committed(s->t->space, s->run.pid, 1, false, pos.end);
+	s->run.length = 0;
+	tree_count(s->t, splits);
+}
+
+/* The root's content moves into the new page; the root becomes its only parent. */
+static int root_grow(struct splitting *s, struct descent *d, page_id *busy)
+{
+	struct mtr_page *root, *fresh;
+	uint8_t image[PAGE_SIZE];
+	page_id pid = s->run.pid;
+	unsigned level;
+	int r = 0;
+
+	if (d->counts.level + 1u >= TREE_LEVELS_MAX)
+		return -ENOSPC;
+	r = mtr_begin(s->mtr, s->t->cache, 3);
+	if (r)
+		return r;
+	*busy = d->pid;
+	root = mtr_upgrade(s->mtr, &d->node, &r);
+	if (root)
+		r = page_take(s, &fresh, busy);
+	if (r) {
+		mtr_abort(s->mtr);
+		return r;
+	}
+	memcpy(image, root->guard.image, PAGE_SIZE);
+	memcpy(image + NODE_PID, &pid, sizeof(pid));
+	page_fill(fresh, image);
+
+	level = node_counts_load(root->guard.image).level + 1u;
+	node_init(image, d->pid, level, 0, TREE_KEY_MAX);
+	inner_insert(&(struct node_edit){.image = image}, 0, 0, pid);
+	mtr_write(root, 0, image, PAGE_SIZE);
+	split_commit(s);
+	return 0;
+}
+
+/* Everything is latched: move the upper part of the page to the new one. */
+static void split_apply(struct splitting *s, struct mtr_page *parent, struct mtr_page *node,
+	struct mtr_page *fresh, unsigned slot)
+{
+	struct node_edit e = {.image = node->guard.image, .page = node};
+	struct node_edit up = {.image = parent->guard.image, .page = parent};
+	struct node_counts c = node_counts_load(e.image);
+	uint8_t image[PAGE_SIZE];
+	tree_key separator;
+
+	if (s->level == 0) {
+		unsigned n = writes_below(s->writes, s->write_count,
+			tree_key_load(e.image + NODE_HIGH));
+
+		separator = leaf_separator(e.image, s->writes, n);
+		leaf_split(&e, image, s->run.pid, separator);
+	} else {
+		/* Ascending inserts arrive at the last child: leave the left page full. */
+		unsigned at = inner_search(e.image, c.count, s->key) == c.count - 1u ?
+				      c.count - 1u :
+				      c.count / 2u;
+
+		separator = tree_key_load(e.image + INNER_KEY(at));
+		inner_split(&e, image, s->run.pid, at);
+	}
+	page_fill(fresh, image);
+	inner_insert(&up, slot + 1, separator, s->run.pid);
+	tree_hints_shift(s->t, parent->guard.frame, slot + 1, 1);
+}
+
+static int node_split(struct splitting *s, struct descent *d, page_id *busy)
+{
+	struct mtr_page *parent, *node = NULL, *fresh = NULL;
+	int r = mtr_begin(s->mtr, s->t->cache, 4);
+
+	if (r)
+		return r;
+	*busy = d->parent_pid;
+	parent = mtr_upgrade(s->mtr, &d->parent, &r);
+	if (parent) {
+		*busy = d->pid;
+		node = mtr_upgrade(s->mtr, &d->node, &r);
+	}
+	if (node)
+		r = page_take(s, &fresh, busy);
+	if (r) {
+		mtr_abort(s->mtr);
+		return r;
+	}
+	split_apply(s, parent, node, fresh, d->slot);
+	split_commit(s);
+	return 0;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------ */
+
+/* Whether the page that d found has to be split; counts only while d->node stands. */
+static bool split_needed(const struct splitting *s, const struct descent *d)
+{
+	unsigned taken;
+
+	if (s->level > 0)
+		return d->counts.count >= DISK_INNER_CHILDREN;
+	return leaf_after(d->node.image, d->counts, d->high, s->writes, s->write_count, &taken) >
+	       LEAF_CAPACITY;
+}
+
+static int split_level(struct splitting *s);
+
+static int split_parent(struct splitting *s)
+{
+	struct splitting up = {
+		.t = s->t,
+		.mtr = s->mtr,
+		.key = s->key,
+		.level = s->level + 1,
+		.privileged = s->privileged,
+	};
+
+	return split_level(&up);
+}
+
+/* One try. 0 with *done, or 0 to look again; -EAGAIN: lost a race for page *busy. */
+static int split_once(struct splitting *s, bool *done, page_id *busy)
+{
+	struct descent d;
+	bool needed;
+	int r = tree_descend(s->t, s->key, s->level, &d);
+
+	*busy = PID_NONE;
+	if (r == -ENOENT) { /* the tree shrank below this level: nothing to split there */
+		*done = true;
+		return 0;
+	}
+	if (r)
+		return r;
+	needed = split_needed(s, &d);
+	if (!guard_valid(&d.node))
+		return -EAGAIN;
+	if (!needed) {
+		*done = true;
+		return 0;
+	}
+	if (d.parent.kind != GUARD_NONE && d.parent_count >= DISK_INNER_CHILDREN)
+		return split_parent(s);
+	if (s->run.length == 0)
+		return page_prepare(s, d.pid);
+	if (d.parent.kind == GUARD_NONE)
+		return root_grow(s, &d, busy);
+	return node_split(s, &d, busy);
+}
+
+/* Splits the page of s->key at s->level until it has room. Recursion is bounded by levels. */
+static int split_level(struct splitting *s)
+{
+	bool done = false;
+	int r = 0;
+
+	if (s->level >= TREE_LEVELS_MAX)
+		return -ENOSPC;
+	for (unsigned tries = 0; !done && tries < SPLIT_TRIES;) {
+		page_id busy;
+
+		r = split_once(s, &done, &busy);
+		if (r == 0)
+			continue;
+		if (r != -EAGAIN)
+			break;
+		tries++;
+		tree_count(s->t, restarts);
+		if (busy != PID_NONE && busy == s->run.pid)
+			r = page_prepare(s, busy); /* its frame got lost */
+		else
+			r = tree_wait_page(s->t, busy, tries);
+		if (r && r != -EAGAIN)
+			break;
+	}
+	page_give_back(s);
+	return done ? 0 : r ? r : -EAGAIN;
+}
+
+int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned count,
+	bool privileged, struct mtr *mtr)
+{
+	struct splitting s = {
+		.t = t,
+		.mtr = mtr,
+		.key = writes[0].key,
+		.writes = writes,
+		.write_count = count,
+		.privileged = privileged,
+	};
+
+	return split_level(&s);
+}

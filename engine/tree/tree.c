@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing a tree, and its numbers.
+ *
+ * All memory the tree ever has is taken here (invariant 10): hints for inner frames, transaction
+ * objects, counters.
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+_Static_assert(sizeof(struct tree_counters) % sizeof(uint64_t) == 0, "counters are words");
+
+int tree_open(struct tree **out, struct cache *cache, struct space *space, page_id root,
+	struct weft_error *err)
+{
+	struct tree *t = rt_alloc(sizeof(*t));
+	struct descent d;
+	int r;
+
+	if (!t)
+		return weft_error(err, -ENOMEM, "no memory for the tree");
+	t->cache = cache;
+	t->space = space;
+	t->root = root;
+	t->page_count = store_superblock(cache_store(cache))->page_count;
+	t->frame_count = (uint32_t)cache_frame_count(cache);
+	r = tree_hints_open(t);
+	if (r == 0)
+		r = txn_pool_open(t);
+	if (r) {
+		weft_error(err, r, "no memory for the tree's hints and transactions");
+		goto out_free;
+	}
+	/* The root is checked now, so that a volume without a tree is refused at once. */
+	r = tree_descend(t, 0, 0, &d);
+	if (r) {
+		weft_error(err, r, "cannot read the metadata tree from its root %#llx: %s",
+			(unsigned long long)root,
+			r == -EUCLEAN ? "a page is damaged; run fsck.weft" : "error of the store");
+		goto out_free;
+	}
+	*out = t;
+	return 0;
+
+out_free:
+	txn_pool_close(t);
+	tree_hints_close(t);
+	rt_free(t);
+	return r;
+}
+
+void tree_close(struct tree *t)
+{
+	if (!t)
+		return;
+	txn_pool_close(t);
+	tree_hints_close(t);
+	rt_free(t);
+}
+
+struct space *tree_space(struct tree *t)
+{
+	return t->space;
+}
+
+struct cache *tree_cache(struct tree *t)
+{
+	return t->cache;
+}
+
+struct tree_counters *tree_counters(struct tree *t)
+{
+	const size_t words = sizeof(struct tree_counters) / sizeof(uint64_t);
+	_Atomic uint64_t *sum = (_Atomic uint64_t *)&t->sum;
+
+	for (size_t w = 0; w < words; w++) {
+		uint64_t total = 0;
+
+		for (unsigned i = 0; i < TREE_STRIPES; i++)
+			total += atomic_load_explicit(
+				(_Atomic uint64_t *)&t->stripe[i].counters + w,
+				memory_order_relaxed);
+		atomic_store_explicit(&sum[w], total, memory_order_relaxed);
+	}
+	return &t->sum;
+}
+
+unsigned tree_height(struct tree *t)
+{
+	struct guard g;
+	unsigned height = 0;
+
+	while (guard_optimistic(t->cache, t->root, NULL, &g) == 0) {
+		height = node_counts_load(g.image).level + 1u;
+		if (guard_valid(&g))
+			break;
+	}
+	return height;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of engine/tree share: keys as integers, page editing, descents, read sets,
+ * transactions. Only this folder includes it (and its own tests).
+ *
+ * Order of things: page.c knows one page and nothing else; descent.c finds pages; read.c reads
+ * leaves; split.c and merge.c change the structure; txn.c and txn_commit.c are transactions.
+ */
+#ifndef WEFT_TREE_INTERNAL_H
+#define WEFT_TREE_INTERNAL_H
+
+#include "engine/tree/tree.h"
+
+/* ---- keys ---------------------------------------------------------------------- */
+
+typedef unsigned __int128 tree_key;
+
+#define TREE_KEY_MAX (~(tree_key)0)
+
+static inline tree_key tree_key_of(struct disk_key k)
+{
+	return (tree_key)k.high << 64 | k.low;
+}
+
+static inline struct disk_key tree_key_disk(tree_key k)
+{
+	return (struct disk_key){.low = (uint64_t)k, .high = (uint64_t)(k >> 64)};
+}
+
+/* A key in an image that may be changing. */
+static inline tree_key tree_key_load(const void *p)
+{
+	return (tree_key)page_load_u64((const uint8_t *)p + 8) << 64 | page_load_u64(p);
+}
+
+/* True if [low, high) holds the key; a high of all ones is no bound. */
+static inline bool tree_key_within(tree_key key, tree_key low, tree_key high)
+{
+	return key >= low && (key < high || high == TREE_KEY_MAX);
+}
+
+/* ---- pages ----------------------------------------------------------------------- */
+
+/* Levels a tree may have, the leaves' included: far more than a store can fill. */
+#define TREE_LEVELS_MAX 16
+
+#define NODE_HEAD_BYTES	   sizeof(struct disk_node)
+#define NODE_MAGIC	   offsetof(struct disk_node, magic)
+#define NODE_COUNTS	   offsetof(struct disk_node, level) /* level, count, begin, dead: a word */
+#define NODE_PID	   offsetof(struct disk_node, pid)
+#define NODE_LOW	   offsetof(struct disk_node, low_fence)
+#define NODE_HIGH	   offsetof(struct disk_node, high_fence)
+#define LEAF_SLOT(i)	   (NODE_HEAD_BYTES + (size_t)(i) * sizeof(struct disk_leaf_slot))
+#define LEAF_PLACE(i)	   (LEAF_SLOT(i) + offsetof(struct disk_leaf_slot, offset))
+#define LEAF_SLOTS_MAX	   168u
+#define LEAF_CAPACITY	   (PAGE_SIZE - (unsigned)NODE_HEAD_BYTES) /* bytes for slots and values */
+#define LEAF_SLOT_BYTES	   ((unsigned)sizeof(struct disk_leaf_slot))
+#define INNER_KEY(i)	   (offsetof(struct disk_inner, key) + (size_t)(i) * sizeof(struct disk_key))
+#define INNER_CHILD(i)	   (offsetof(struct disk_inner, child) + (size_t)(i) * sizeof(uint64_t))
+
+/* The word at NODE_COUNTS, which is loaded and stored as one. */
+struct node_counts {
+	uint16_t level;
+	uint16_t count;
+	uint16_t heap_begin;
+	uint16_t heap_dead;
+};
+
+static inline struct node_counts node_counts_load(const uint8_t *image)
+{
+	uint64_t word = page_load_u64(image + NODE_COUNTS);
+	struct node_counts c;
+
+	memcpy(&c, &word, sizeof(c));
+	return c;
+}
+
+/* Where a value is; read optimistically it may be nonsense. */
+struct leaf_place {
+	uint16_t offset;
+	uint16_t length;
+};
+
+static inline struct leaf_place leaf_place_load(const uint8_t *image, unsigned index)
+{
+	uint32_t word = page_load_u32(image + LEAF_PLACE(index));
+
+	return (struct leaf_place){(uint16_t)word, (uint16_t)(word >> 16)};
+}
+
+static inline tree_key leaf_key_load(const uint8_t *image, unsigned index)
+{
+	return tree_key_load(image + LEAF_SLOT(index));
+}
+
+/* Bytes that slots and values of a leaf take. */
+static inline unsigned leaf_used(struct node_counts c)
+{
+	return c.count * LEAF_SLOT_BYTES + PAGE_SIZE - c.heap_begin - c.heap_dead;
+}
+
+/* An image being changed by its only user: through a mini-transaction, or (page NULL) one
+ * that nobody else sees. */
+struct node_edit {
+	uint8_t *image;
+	struct mtr_page *page;
+};
+
+/* Search; `count` must not exceed the page's bound. Safe on images that change. */
+unsigned inner_search(const uint8_t *image, unsigned count, tree_key key); /* last <= key, or 0 */
+unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key);  /* first >= key */
+
+void node_init(uint8_t *image, page_id pid, unsigned level, tree_key low, tree_key high);
+void edit_write(const struct node_edit *e, size_t offset, const void *src, size_t len);
+
+/* Sets or inserts; the caller has checked that the result fits (leaf_used). */
+void leaf_set(const struct node_edit *e, tree_key key, const void *value, unsigned len);
+/* Removes; absent is fine. */
+void leaf_remove(const struct node_edit *e, tree_key key);
+/* Moves items >= separator to `right`, an empty image whose fences are set here. */
+void leaf_split(const struct node_edit *e, uint8_t *right, page_id right_pid, tree_key separator);
+/* Appends all items of `right` and takes its high fence. `left` is an unshared image. */
+void leaf_join(uint8_t *left, const uint8_t *right);
+
+void inner_insert(const struct node_edit *e, unsigned at, tree_key key, page_id child);
+void inner_remove(const struct node_edit *e, unsigned at);
+void inner_split(const struct node_edit *e, uint8_t *right, page_id right_pid, unsigned at);
+void inner_join(uint8_t *left, const uint8_t *right);
+
+/* ---- the tree ---------------------------------------------------------------------- */
+
+
+#define TREE_STRIPES 16
+#define TREE_TXNS    64
+
+/* Swizzling hints of one inner frame (LeanStore §3.1 without addresses in the image): likely
+ * frames of its children. All relaxed: a wrong hint costs a look-up in the translation table. */
+struct tree_hints {
+	_Atomic uint32_t frame; /* owner, by index; UINT32_MAX: none */
+	_Atomic uint64_t pid;	/* what the owner bore when it got this */
+	_Atomic uint32_t child[DISK_INNER_CHILDREN];
+};
+
+struct tree_stripe {
+	struct tree_counters counters;
+	char pad[128 - sizeof(struct tree_counters) % 128];
+} __attribute__((aligned(CACHE_LINE)));
+
+struct tree {
+	struct cache *cache;
+	struct space *space;
+	page_id root;
+	uint64_t page_count; /* of the store; children lie below */
+	uint32_t frame_count;
+	_Atomic uint32_t root_frame; /* hint */
+
+	struct tree_hints *hints;
+	uint32_t hint_count;
+	struct rt_mutex hint_lock; /* allocation of hints; only tried, never waited for */
+	uint32_t hint_hand;
+
+	struct txn *txns;
+	_Atomic uint32_t txn_freed; /* changes when a transaction object is given back */
+	_Atomic uint32_t txn_waiters;
+	/* 1 + index of the starving transaction that others let pass; 0: none */
+	_Atomic uint32_t favoured;
+
+	struct tree_stripe stripe[TREE_STRIPES]; /* what tasks count */
+	struct tree_counters sum;		 /* what tree_counters last added up */
+};
+
+#define tree_count(t, what)                                                                \
+	atomic_fetch_add_explicit(&(t)->stripe[rt_task_index() % TREE_STRIPES].counters.what, 1, \
+		memory_order_relaxed)
+
+/* ---- descents ------------------------------------------------------------------------ */
+
+/* Where a descent ended: a page at the level asked for, and its parent. */
+struct descent {
+	struct guard node;   /* optimistic */
+	struct guard parent; /* optimistic; GUARD_NONE when the node is the root */
+	struct guard held;   /* shared guard on the node after repeated losses, or GUARD_NONE */
+	page_id pid;
+	page_id parent_pid;
+	unsigned slot;	       /* of the node in its parent */
+	unsigned parent_count; /* children of the parent */
+	struct node_counts counts;
+	tree_key low, high;
+	bool waited; /* a page had to be fetched or waited for */
+	page_id missing;
+};
+
+/* Finds the page of `level` that covers the key. Waits. The content seen counts only after
+ * guard_valid(&d->node). -ENOENT: the tree is not that high. */
+int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d);
+/* The same to the leaf; after several lost attempts holds it shared (ScaleStore §3.2: fall back
+ * to the shared latch for progress). Ended by tree_leaf_done: true if all that was seen stands. */
+int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d);
+bool tree_leaf_done(struct tree *t, struct descent *d);
+/* One try without waiting: -EAGAIN with d->missing set, or PID_NONE when it lost a race. */
+int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
+/* Waits, holding nothing, until the page is there and not latched; then backs off. */
+int tree_wait_page(struct tree *t, page_id pid, unsigned attempt);
+void tree_back_off(unsigned attempt);
+
+int tree_hints_open(struct tree *t);
+void tree_hints_close(struct tree *t);
+/* Children from `at` on have moved by one (`by` +1 or -1); `f` is latched exclusively. */
+void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by);
+
+/* ---- reading --------------------------------------------------------------------------- */
+
+/* Leaves read, each with the latch word seen. */
+struct read_set {
+	struct guard *seen;
+	unsigned count;
+	unsigned max;
+};
+
+/* As the functions of tree.h; what is read joins the set, of which all stands at that moment
+ * (so a transaction never sees a mixture). -EAGAIN when it does not. */
+int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap);
+int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to, tree_key *found,
+	void *buf, size_t cap);
+int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
+	tree_key *found, void *buf, size_t cap);
+
+/* ---- transactions ------------------------------------------------------------------------ */
+
+#define TXN_ARENA_BYTES	   (TXN_WRITES_MAX * 256u)
+#define TXN_FAVOUR_AFTER   6u /* restarts after which a transaction is let pass */
+#define TXN_COMMIT_TRIES   16u /* within one txn_commit, while what was read stands */
+
+struct txn_write {
+	tree_key key;
+	uint32_t offset; /* of the value in the arena */
+	uint16_t length;
+	uint16_t room;	 /* of the arena that is this write's */
+	bool deletes;
+};
+
+struct txn_run {
+	struct space_run run;
+	bool frees;
+};
+
+struct txn_page {
+	page_id pid;
+	uint64_t incarnation;
+	const void *src;
+	uint16_t offset;
+	uint16_t length;
+	bool fresh;
+	struct mtr_page *page; /* during commit */
+};
+
+struct txn_leaf {
+	struct guard guard;  /* consumed by the upgrade */
+	struct frame *frame;
+	page_id pid;
+	uint64_t seen;	/* latch word */
+	struct mtr_page *page;
+	uint16_t first; /* writes that go here */
+	uint16_t count;
+	bool sparse;	/* worth merging afterwards */
+};
+
+struct txn {
+	_Atomic uint32_t busy;
+	struct tree *tree;
+	bool privileged;
+	unsigned restarts;
+	page_id conflict; /* page that the last attempt failed to latch, or PID_NONE */
+
+	struct read_set reads;
+	unsigned write_count;
+	unsigned arena_used;
+	unsigned run_count;
+	unsigned page_count;
+	unsigned leaf_count;
+
+	struct guard seen[TXN_READS_MAX];
+	struct txn_write write[TXN_WRITES_MAX]; /* sorted by key */
+	struct txn_run run[TXN_RUNS_MAX];
+	struct txn_page page[TXN_PAGES_MAX];
+	struct txn_leaf leaf[MTR_PAGES_MAX];
+	struct mtr mtr;
+	uint8_t arena[TXN_ARENA_BYTES];
+};
+
+/* Index of the first write at or above the key. */
+unsigned txn_write_search(const struct txn *x, tree_key key);
+int txn_pool_open(struct tree *t);
+void txn_pool_close(struct tree *t);
+/* Lets the favoured transaction pass, for a bounded time; holding nothing. Waits. */
+void txn_let_pass(struct txn *x);
+void txn_unfavour(struct txn *x);
+
+/* ---- structure ----------------------------------------------------------------------------- */
+
+/* Bytes of a leaf after the writes that fall into it; how many those are in *taken. */
+unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key high,
+	const struct txn_write *writes, unsigned count, unsigned *taken);
+/*
+ * Splits the leaf of the first write if the writes that fall into it do not fit. Waits. 0: look
+ * again; -ENOSPC and others leave everything as it was. `mtr`: for its use, not begun.
+ */
+int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned count,
+	bool privileged, struct mtr *mtr);
+/* Joins the leaf of the key with a sibling, and its ancestors, where they are sparse. Best
+ * effort. Waits. */
+void tree_merge(struct tree *t, tree_key key, struct mtr *mtr);
+static inline bool leaf_is_sparse(unsigned used)
+{
+	return used < LEAF_CAPACITY / 4;
+}
+
+#endif

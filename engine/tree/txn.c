@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transactions, up to their commit: the pool, reads, buffered writes.
+ *
+ * A transaction holds no latch between calls. Each leaf it reads joins its read set, and at that
+ * moment everything it has read so far must still stand, so it never computes with a mixture of
+ * two states. Its objects are made at open and have fixed room (invariant 10).
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+/* How long others let a starving transaction pass, at most: it may itself wait for something
+ * that one of them holds. */
+#define FAVOUR_PATIENCE_NS 20000000ull
+
+/* ---- pool ------------------------------------------------------------------------------ */
+
+int txn_pool_open(struct tree *t)
+{
+	t->txns = rt_alloc(TREE_TXNS * sizeof(*t->txns));
+	if (!t->txns)
+		return -ENOMEM;
+	for (unsigned i = 0; i < TREE_TXNS; i++)
+		t->txns[i].tree = t;
+	return 0;
+}
+
+void txn_pool_close(struct tree *t)
+{
+	for (unsigned i = 0; t->txns && i < TREE_TXNS; i++)
+		WEFT_ASSERT(!atomic_load_explicit(&t->txns[i].busy, memory_order_acquire));
+	rt_free(t->txns);
+	t->txns = NULL;
+}
+
+static struct txn *pool_take(struct tree *t)
+{
+	unsigned start = rt_task_index();
+
+	for (unsigned i = 0; i < TREE_TXNS; i++) {
+		struct txn *x = &t->txns[(start + i) % TREE_TXNS];
+		uint32_t idle = 0;
+
+		if (!atomic_load_explicit(&x->busy, memory_order_relaxed) &&
+			atomic_compare_exchange_strong_explicit(&x->busy, &idle, 1,
+				memory_order_acquire, memory_order_relaxed))
+			return x;
+	}
+	return NULL;
+}
+
+/* Forgets reads and writes; what it needs not be zeroed stays. */
+static void txn_clear(struct txn *x)
+{
+	x->reads = (struct read_set){.seen = x->seen, .max = TXN_READS_MAX};
+	x->write_count = 0;
+	x->arena_used = 0;
+	x->run_count = 0;
+	x->page_count = 0;
+	x->leaf_count = 0;
+	x->conflict = PID_NONE;
+}
+
+int txn_begin(struct tree *t, bool privileged, struct txn **out)
+{
+	struct txn *x = pool_take(t);
+
+	while (!x) {
+		uint32_t seen = atomic_load_explicit(&t->txn_freed, memory_order_acquire);
+
+		/* Announce first, look again, then wait: txn_end does it the other way round. */
+		atomic_fetch_add_explicit(&t->txn_waiters, 1, memory_order_seq_cst);
+		atomic_thread_fence(memory_order_seq_cst);
+		x = pool_take(t);
+		if (!x)
+			rt_wait(&t->txn_freed, seen, RT_FOREVER);
+		atomic_fetch_sub_explicit(&t->txn_waiters, 1, memory_order_relaxed);
+		if (!x)
+			x = pool_take(t);
+	}
+	txn_clear(x);
+	x->privileged = privileged;
+	x->restarts = 0;
+	*out = x;
+	return 0;
+}
+
+void txn_end(struct txn *x)
+{
+	struct tree *t = x->tree;
+
+	for (unsigned i = 0; i < x->run_count; i++) {
+		if (!x->run[i].frees)
+			space_unreserve(t->space, &x->run[i].run);
+	}
+	x->run_count = 0;
+	txn_unfavour(x);
+	atomic_store_explicit(&x->busy, 0, memory_order_seq_cst);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&t->txn_waiters, memory_order_relaxed)) {
+		atomic_fetch_add_explicit(&t->txn_freed, 1, memory_order_release);
+		rt_wake(&t->txn_freed, 1);
+	}
+}
+
+/* ---- starvation ---------------------------------------------------------------------------- */
+
+static uint32_t txn_number(const struct txn *x)
+{
+	return (uint32_t)(x - x->tree->txns) + 1;
+}
+
+static void txn_favour(struct txn *x)
+{
+	uint32_t nobody = 0;
+
+	atomic_compare_exchange_strong_explicit(&x->tree->favoured, &nobody, txn_number(x),
+		memory_order_relaxed, memory_order_relaxed);
+}
+
+void txn_unfavour(struct txn *x)
+{
+	uint32_t me = txn_number(x);
+
+	if (atomic_load_explicit(&x->tree->favoured, memory_order_relaxed) != me)
+		return;
+	atomic_store_explicit(&x->tree->favoured, 0, memory_order_release);
+	rt_wake(&x->tree->favoured, INT32_MAX);
+}
+
+void txn_let_pass(struct txn *x)
+{
+	uint32_t who = atomic_load_explicit(&x->tree->favoured, memory_order_relaxed);
+	uint64_t deadline;
+
+	if (likely(who == 0 || who == txn_number(x)))
+		return;
+	deadline = rt_now_ns() + FAVOUR_PATIENCE_NS;
+	tree_count(x->tree, waits);
+	while (atomic_load_explicit(&x->tree->favoured, memory_order_acquire) == who) {
+		if (rt_wait(&x->tree->favoured, who, deadline) == -ETIMEDOUT)
+			break;
+		if (rt_now_ns() >= deadline)
+			break;
+	}
+}
+
+void txn_restart(struct txn *x)
+{
+	page_id conflict = x->conflict;
+
+	x->restarts++;
+	txn_clear(x);
+	if (x->restarts >= TXN_FAVOUR_AFTER)
+		txn_favour(x);
+	/* Whatever is wrong with that page, the next attempt will meet it and say so. */
+	(void)tree_wait_page(x->tree, conflict, MIN(x->restarts, 12u));
+}
+
+/* ---- own writes -------------------------------------------------------------------------------- */
+
+unsigned txn_write_search(const struct txn *x, tree_key key)
+{
+	unsigned low = 0, high = x->write_count;
+
+	while (low < high) {
+		unsigned middle = (low + high) / 2;
+
+		if (x->write[middle].key < key)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static struct txn_write *txn_write_of(struct txn *x, tree_key key)
+{
+	unsigned at = txn_write_search(x, key);
+
+	return at < x->write_count && x->write[at].key == key ? &x->write[at] : NULL;
+}
+
+static int txn_write_value(const struct txn *x, const struct txn_write *w, void *buf, size_t cap)
+{
+	if (w->length > cap)
+		return -ERANGE;
+	memcpy(buf, x->arena + w->offset, w->length);
+	return w->length;
+}
+
+/* The key's entry among the writes, with room for `len` bytes. */
+static int txn_write_enter(struct txn *x, tree_key key, size_t len, struct txn_write **out)
+{
+	unsigned at = txn_write_search(x, key);
+	struct txn_write *w = &x->write[at];
+	bool known = at < x->write_count && w->key == key;
+
+	if (!known && x->write_count == TXN_WRITES_MAX)
+		return -E2BIG;
+	if ((!known || w->room < len) && x->arena_used + len > TXN_ARENA_BYTES)
+		return -E2BIG;
+	if (!known) {
+		memmove(w + 1, w, (x->write_count - at) * sizeof(*w));
+		*w = (struct txn_write){.key = key};
+		x->write_count++;
+	}
+	if (w->room < len) {
+		w->offset = x->arena_used;
+		w->room = (uint16_t)len;
+		x->arena_used += (unsigned)len;
+	}
+	*out = w;
+	return 0;
+}
+
+int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len)
+{
+	struct txn_write *w;
+	int r;
+
+	if (len > DISK_VALUE_MAX || tree_key_of(key) == TREE_KEY_MAX)
+		return -EINVAL;
+	r = txn_write_enter(x, tree_key_of(key), len, &w);
+	if (r)
+		return r;
+	w->deletes = false;
+	w->length = (uint16_t)len;
+	if (len > 0)
+		memcpy(x->arena + w->offset, value, len);
+	return 0;
+}
+
+int txn_delete(struct txn *x, struct disk_key key)
+{
+	struct txn_write *w;
+	int r = txn_write_enter(x, tree_key_of(key), 0, &w);
+
+	if (r)
+		return r;
+	w->deletes = true;
+	w->length = 0;
+	return 0;
+}
+
+/* ---- reads -------------------------------------------------------------------------------------- */
+
+int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap)
+{
+	struct txn_write *w = txn_write_of(x, tree_key_of(key));
+
+	if (w)
+		return w->deletes ? -ENOENT : txn_write_value(x, w, buf, cap);
+	return read_exact(x->tree, &x->reads, tree_key_of(key), buf, cap);
+}
+
+/*
+ * The tree's next item that the transaction has not written itself. An item of the tree that
+ * is longer than `cap` but hidden by a write must not end the search: hence room for any.
+ */
+static int next_unwritten(struct txn *x, tree_key from, tree_key to, tree_key *found, void *any)
+{
+	for (;;) {
+		int r = read_next(x->tree, &x->reads, from, to, found, any, DISK_VALUE_MAX);
+
+		if (r < 0 || !txn_write_of(x, *found))
+			return r;
+		from = *found + 1;
+	}
+}
+
+static int floor_unwritten(struct txn *x, tree_key at, tree_key floor, tree_key *found, void *any)
+{
+	for (;;) {
+		int r = read_floor(x->tree, &x->reads, at, floor, found, any, DISK_VALUE_MAX);
+
+		if (r < 0 || !txn_write_of(x, *found))
+			return r;
+		if (*found == 0)
+			return -ENOENT;
+		at = *found - 1;
+	}
+}
+
+/* The nearer of the tree's item (length r, in `any`) and the transaction's own. */
+static int nearer(struct txn *x, const struct txn_write *own, bool own_first, int r,
+	tree_key key, const void *any, struct disk_key *found, void *buf, size_t cap)
+{
+	if (own && (r < 0 || own_first)) {
+		*found = tree_key_disk(own->key);
+		return txn_write_value(x, own, buf, cap);
+	}
+	if (r < 0)
+		return r;
+	*found = tree_key_disk(key);
+	if ((size_t)r > cap)
+		return -ERANGE;
+	memcpy(buf, any, (size_t)r);
+	return r;
+}
+
+int txn_next(struct txn *x, struct disk_key from, struct disk_key to, struct disk_key *found,
+	void *buf, size_t cap)
+{
+	tree_key low = tree_key_of(from), high = tree_key_of(to), key = 0;
+	unsigned at = txn_write_search(x, low);
+	uint8_t any[DISK_VALUE_MAX];
+	const struct txn_write *own;
+	int r = next_unwritten(x, low, high, &key, any);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	while (at < x->write_count && x->write[at].deletes)
+		at++;
+	own = at < x->write_count && x->write[at].key < high ? &x->write[at] : NULL;
+	return nearer(x, own, own && own->key < key, r, key, any, found, buf, cap);
+}
+
+int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor, struct disk_key *found,
+	void *buf, size_t cap)
+{
+	tree_key high = tree_key_of(at), low = tree_key_of(floor), key = 0;
+	unsigned end = high == TREE_KEY_MAX ? x->write_count : txn_write_search(x, high + 1);
+	uint8_t any[DISK_VALUE_MAX];
+	const struct txn_write *own;
+	int r = floor_unwritten(x, high, low, &key, any);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	while (end > 0 && x->write[end - 1].deletes)
+		end--;
+	own = end > 0 && x->write[end - 1].key >= low ? &x->write[end - 1] : NULL;
+	return nearer(x, own, own && own->key > key, r, key, any, found, buf, cap);
+}
+
+/* ---- space and file pages --------------------------------------------------------------------------- */
+
+int txn_take(struct txn *x, const struct space_run *run)
+{
+	if (x->run_count == TXN_RUNS_MAX)
+		return -E2BIG;
+	x->run[x->run_count++] = (struct txn_run){.run = *run};
+	return 0;
+}
+
+int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation)
+{
+	if (x->run_count == TXN_RUNS_MAX)
+		return -E2BIG;
+	x->run[x->run_count++] = (struct txn_run){
+		.run = {.pid = pid, .length = length, .incarnation = incarnation},
+		.frees = true,
+	};
+	return 0;
+}
+
+int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset, const void *src,
+	unsigned len, bool fresh)
+{
+	int r;
+
+	if (offset > PAGE_SIZE || len > PAGE_SIZE - offset)
+		return -EINVAL;
+	if (x->page_count == TXN_PAGES_MAX)
+		return -E2BIG;
+	for (unsigned i = 0; i < x->page_count; i++) {
+		if (x->page[i].pid == pid)
+			fresh = false; /* the first change to it has made it so */
+	}
+	if (fresh)
+		r = mtr_prepare_fresh(x->tree->cache, pid, incarnation);
+	else
+		r = cache_fetch(x->tree->cache,
+			&(struct page_ref){.pid = pid, .incarnation = incarnation}, 1);
+	if (r)
+		return r;
+	x->page[x->page_count++] = (struct txn_page){
+		.pid = pid,
+		.incarnation = incarnation,
+		.src = src,
+		.offset = (uint16_t)offset,
+		.length = (uint16_t)len,
+		.fresh = fresh,
+	};
+	return 0;
+}
