@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control socket's server: one task, a bounded number of connections, short lines.
+ *
+ * Whoever may connect (the socket is 0600) may still send anything: lines are bounded and
+ * parsed with care, and a reader that does not read is dropped (invariants 9, 10).
+ */
+#include "fs/control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/rt/rt.h"
+
+#define CONNECTIONS_MAX 32
+#define LINE_MAX_BYTES 1024
+#define SEND_TIMEOUT_S 2
+
+struct connection {
+	int fd; /* -1: none */
+	size_t used;
+	char line[LINE_MAX_BYTES];
+};
+
+struct control {
+	struct control_source source; /* under lock */
+	bool attached;		      /* under lock */
+	struct rt_mutex lock;	      /* held while an answer is made */
+	struct rt_task *task;
+	_Atomic bool stop;
+	int wake; /* eventfd */
+	int listener;
+	char path[108];
+	struct connection connections[CONNECTIONS_MAX]; /* the task's own */
+};
+
+void uuid_print(const uint8_t uuid[16], char out[37])
+{
+	char *p = out;
+
+	for (unsigned i = 0; i < 16; i++) {
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*p++ = '-';
+		p += sprintf(p, "%02x", uuid[i]);
+	}
+}
+
+void control_folder(char *buf, size_t cap)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (geteuid() == 0)
+		snprintf(buf, cap, "/run/weft");
+	else if (runtime && *runtime == '/')
+		snprintf(buf, cap, "%s/weft", runtime);
+	else
+		snprintf(buf, cap, "/tmp/weft-%u", geteuid());
+}
+
+/* ---- connections -------------------------------------------------------------------- */
+
+static void connection_end(struct connection *c)
+{
+	close(c->fd);
+	c->fd = -1;
+	c->used = 0;
+}
+
+static void connection_accept(struct control *c)
+{
+	struct timeval timeout = {.tv_sec = SEND_TIMEOUT_S};
+	int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+		if (c->connections[i].fd >= 0)
+			continue;
+		if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0)
+			break;
+		c->connections[i].fd = fd;
+		return;
+	}
+	close(fd);
+}
+
+static json_t *answer(struct control *c, const char *line)
+{
+	json_t *request = json_loads(line, 0, NULL);
+	const char *cmd = json_string_value(json_object_get(request, "cmd"));
+	json_t *out = NULL;
+
+	rt_mutex_lock(&c->lock);
+	if (!cmd)
+		out = json_pack("{s:s}", "error", "expected {\"cmd\":\"...\"}");
+	else if (!c->attached)
+		out = json_pack("{s:s}", "error", "the volume is being closed");
+	else if (strcmp(cmd, "status") == 0)
+		out = c->source.status(c->source.arg);
+	else if (strcmp(cmd, "identify") == 0)
+		out = c->source.identify(c->source.arg);
+	else
+		out = json_pack("{s:s}", "error", "unknown cmd");
+	rt_mutex_unlock(&c->lock);
+	json_decref(request);
+	return out;
+}
+
+static int send_all(int fd, const char *data, size_t len)
+{
+	while (len > 0) {
+		ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return -EPIPE;
+		data += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+static int connection_answer(struct control *c, struct connection *conn)
+{
+	json_t *out = answer(c, conn->line);
+	char *text = out ? json_dumps(out, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+	int ret = -ENOMEM;
+
+	if (text) {
+		ret = send_all(conn->fd, text, strlen(text));
+		if (ret == 0)
+			ret = send_all(conn->fd, "\n", 1);
+	}
+	free(text);
+	json_decref(out);
+	return ret;
+}
+
+static void connection_read(struct control *c, struct connection *conn)
+{
+	ssize_t n = recv(conn->fd, conn->line + conn->used, LINE_MAX_BYTES - conn->used, MSG_DONTWAIT);
+	char *end;
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		connection_end(conn);
+		return;
+	}
+	conn->used += (size_t)n;
+	while ((end = memchr(conn->line, '\n', conn->used))) {
+		size_t taken = (size_t)(end - conn->line) + 1;
+
+		*end = '\0';
+		if (connection_answer(c, conn) < 0) {
+			connection_end(conn);
+			return;
+		}
+		conn->used -= taken;
+		memmove(conn->line, conn->line + taken, conn->used);
+	}
+	if (conn->used == LINE_MAX_BYTES)
+		connection_end(conn); /* a line longer than any that we know */
+}
+
+static void control_run(void *arg)
+{
+	struct control *c = arg;
+	struct pollfd fds[2 + CONNECTIONS_MAX];
+
+	while (!atomic_load(&c->stop)) {
+		fds[0] = (struct pollfd){.fd = c->wake, .events = POLLIN};
+		fds[1] = (struct pollfd){.fd = c->listener, .events = POLLIN};
+		for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+			fds[2 + i] = (struct pollfd){.fd = c->connections[i].fd, .events = POLLIN};
+		if (poll(fds, ARRAY_SIZE(fds), -1) < 0)
+			continue;
+		for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+			if (fds[2 + i].fd >= 0 && fds[2 + i].revents)
+				connection_read(c, &c->connections[i]);
+		if (fds[1].revents)
+			connection_accept(c);
+	}
+}
+
+/* ---- start and end --------------------------------------------------------------------- */
+
+static int socket_open(struct control *c, struct weft_error *err)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	mode_t mask;
+	int ret;
+
+	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->listener < 0)
+		return weft_error(err, -errno, "cannot make the control socket: %s", strerror(errno));
+	strcpy(address.sun_path, c->path);
+	/* The store is locked by us, so a socket of this name is a dead daemon's. */
+	unlink(c->path);
+	mask = umask(0177);
+	ret = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
+	umask(mask);
+	if (ret < 0 || listen(c->listener, CONNECTIONS_MAX) < 0) {
+		ret = -errno;
+		close(c->listener);
+		return weft_error(err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
+	}
+	return 0;
+}
+
+/* Ours alone, whatever the umask: others must not be able to put a socket there. */
+static int folder_make(const char *folder, struct weft_error *err)
+{
+	struct stat st;
+
+	if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+		return weft_error(err, -errno, "cannot make %s: %s", folder, strerror(errno));
+	if (lstat(folder, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+		(st.st_mode & 022))
+		return weft_error(err, -EPERM,
+			"%s must be a folder of this user's that nobody else can write", folder);
+	return 0;
+}
+
+int control_open(struct control **out, const uint8_t store_uuid[16],
+	const struct control_source *source, struct weft_error *err)
+{
+	struct control *c;
+	char folder[64];
+	char uuid[37];
+	int ret;
+
+	control_folder(folder, sizeof(folder));
+	ret = folder_make(folder, err);
+	if (ret < 0)
+		return ret;
+	c = rt_alloc(sizeof(*c));
+	if (!c)
+		return weft_error(err, -ENOMEM, "no memory for the control socket");
+	c->source = *source;
+	c->attached = true;
+	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+		c->connections[i].fd = -1;
+	uuid_print(store_uuid, uuid);
+	snprintf(c->path, sizeof(c->path), "%s/%s.sock", folder, uuid);
+	c->wake = eventfd(0, EFD_CLOEXEC);
+	if (c->wake < 0) {
+		ret = weft_error(err, -errno, "eventfd: %s", strerror(errno));
+		goto out_free;
+	}
+	ret = socket_open(c, err);
+	if (ret < 0)
+		goto out_wake;
+	ret = rt_task_spawn(&c->task, "weft-control", control_run, c);
+	if (ret < 0) {
+		weft_error(err, ret, "cannot start the control task: %s", strerror(-ret));
+		goto out_socket;
+	}
+	*out = c;
+	return 0;
+
+out_socket:
+	close(c->listener);
+	unlink(c->path);
+out_wake:
+	close(c->wake);
+out_free:
+	rt_free(c);
+	return ret;
+}
+
+void control_detach(struct control *c)
+{
+	rt_mutex_lock(&c->lock);
+	c->attached = false;
+	rt_mutex_unlock(&c->lock);
+}
+
+void control_close(struct control *c)
+{
+	uint64_t one = 1;
+
+	if (!c)
+		return;
+	atomic_store(&c->stop, true);
+	if (write(c->wake, &one, sizeof(one)) < 0)
+		weft_log(3, "cannot stop the control task: %s", strerror(errno));
+	rt_task_join(c->task);
+	unlink(c->path);
+	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+		if (c->connections[i].fd >= 0)
+			connection_end(&c->connections[i]);
+	close(c->listener);
+	close(c->wake);
+	rt_free(c);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon's control socket: one JSON object per line asks, one per line answers.
+ *
+ * {"cmd":"status"} gives everything there is to know, {"cmd":"identify"} what is mounted where.
+ * A connection that is kept open ends when the daemon has closed the volume: that is how
+ * `weft umount` and the umount helper know that the store is free.
+ */
+#ifndef WEFT_FS_CONTROL_H
+#define WEFT_FS_CONTROL_H
+
+#include <jansson.h>
+
+#include "engine/common/base.h"
+
+struct control;
+
+/* Makes an answer (a new reference); NULL when there is no memory. */
+struct control_source {
+	json_t *(*status)(void *arg);
+	json_t *(*identify)(void *arg);
+	void *arg;
+};
+
+/*
+ * The folder of the sockets: /run/weft for root, $XDG_RUNTIME_DIR/weft or /tmp/weft-UID for
+ * others.
+ */
+void control_folder(char *buf, size_t cap);
+
+/* Listens on FOLDER/UUID.sock (0600) and starts the task that serves it. */
+int control_open(struct control **out, const uint8_t store_uuid[16],
+	const struct control_source *source, struct weft_error *err);
+/* Uses the source no more; connections stay. */
+void control_detach(struct control *c);
+/* Ends all connections and removes the socket. */
+void control_close(struct control *c);
+
+void uuid_print(const uint8_t uuid[16], char out[37]);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one weftd consists of; weftd_main.c puts it together, status.c describes it. */
+#ifndef WEFT_FS_DAEMON_H
+#define WEFT_FS_DAEMON_H
+
+#include <jansson.h>
+
+#include "fs/control.h"
+#include "fs/options.h"
+#include "fs/session.h"
+
+#define WEFT_VERSION "0.1.0"
+
+struct daemon {
+	struct mount_options options;
+	struct volume *volume;
+	struct fs *fs;
+	struct session *session;
+	struct control *control;
+	uint64_t started_ns; /* rt_now_ns */
+	int ended_fd;
+	int signal_fd;
+};
+
+/* For the control socket; arg is the struct daemon. New references, or NULL. */
+json_t *status_build(void *arg);
+json_t *status_identify(void *arg);
+
+#endif

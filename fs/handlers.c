@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of handlers, what is agreed with the kernel at INIT, and what all handlers share.
+ *
+ * What is missing from the table is meant to be missing. getlk, setlk, flock: the locks of this
+ * kernel's processes are all there are on one node, so the kernel keeps them itself. access: the
+ * kernel checks permissions (default_permissions). forget: the receive loop drops it.
+ */
+#include "fs/handlers.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "fs/mount.h"
+
+static const struct fuse_lowlevel_ops table = {
+	.init = handle_init,
+	.lookup = handle_lookup,
+	.getattr = handle_getattr,
+	.setattr = handle_setattr,
+	.readlink = handle_readlink,
+	.mknod = handle_mknod,
+	.mkdir = handle_mkdir,
+	.unlink = handle_unlink,
+	.rmdir = handle_rmdir,
+	.symlink = handle_symlink,
+	.rename = handle_rename,
+	.link = handle_link,
+	.open = handle_open,
+	.create = handle_create,
+	.read = handle_read,
+	.write = handle_write,
+	.flush = handle_flush,
+	.release = handle_release,
+	.fsync = handle_fsync,
+	.opendir = handle_opendir,
+	.readdir = handle_readdir,
+	.readdirplus = handle_readdirplus,
+	.fsyncdir = handle_fsync,
+	.statfs = handle_statfs,
+	.setxattr = handle_setxattr,
+	.getxattr = handle_getxattr,
+	.listxattr = handle_listxattr,
+	.removexattr = handle_removexattr,
+	.fallocate = handle_fallocate,
+	.copy_file_range = handle_copy_file_range,
+	.lseek = handle_lseek,
+};
+
+const struct fuse_lowlevel_ops *handlers_table(void)
+{
+	return &table;
+}
+
+/*
+ * EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this kernel's own
+ * doing and must not drop its pages. No WRITEBACK_CACHE: the kernel would keep its own sizes,
+ * which ends with the second node. No splice: replies leave from the frames as they are.
+ * What libfuse does not know is added by the shim.
+ */
+void handle_init(void *session, struct fuse_conn_info *conn)
+{
+	const unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC |
+				FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_DONT_MASK |
+				FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+				FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL |
+				FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPENDIR_SUPPORT |
+				FUSE_CAP_EXPLICIT_INVAL_DATA;
+	const unsigned unwanted = FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
+				  FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
+				  FUSE_CAP_SPLICE_MOVE | FUSE_CAP_POSIX_LOCKS |
+				  FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_HANDLE_KILLPRIV |
+				  FUSE_CAP_NO_OPEN_SUPPORT;
+
+	conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
+	conn->max_write = FUSE_IO_MAX;
+	conn->max_readahead = FUSE_READ_AHEAD;
+	conn->max_background = 128;
+	conn->congestion_threshold = 96;
+	conn->time_gran = 1;
+}
+
+/* ---- requests ------------------------------------------------------------------------ */
+
+struct fs *request_fs(fuse_req_t req)
+{
+	return session_fs(fuse_req_userdata(req));
+}
+
+struct ops_caller request_caller(fuse_req_t req)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	/* in_group: setgid was taken off a chmod by the kernel, where the caller is not. */
+	return (struct ops_caller){
+		.uid = ctx->uid,
+		.gid = ctx->gid,
+		.umask = ctx->umask,
+		.keeps_setid = true,
+		.in_group = true,
+	};
+}
+
+int request_may_change(fuse_req_t req)
+{
+	static _Atomic bool told;
+	struct volume *v = fs_volume(request_fs(req));
+	int failure = volume_failed(v);
+
+	if (likely(failure == 0))
+		return v->read_only ? -EROFS : 0;
+	if (!atomic_exchange(&told, true))
+		weft_log(3,
+			"the store cannot be written (%s): this mount takes no more changes; "
+			"unmount it, see to the device, run fsck.weft, mount again",
+			strerror(failure < 0 ? -failure : failure));
+	return -EROFS;
+}
+
+/* ---- replies --------------------------------------------------------------------------- */
+
+struct ops_name name_of(const char *text)
+{
+	return (struct ops_name){.bytes = text, .len = strlen(text)};
+}
+
+static struct timespec time_of(int64_t ns)
+{
+	struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+
+	if (t.tv_nsec < 0) {
+		t.tv_nsec += 1000000000;
+		t.tv_sec--;
+	}
+	return t;
+}
+
+void attr_to_stat(const struct ops_attr *attr, struct stat *st)
+{
+	const struct disk_inode *inode = &attr->inode;
+
+	*st = (struct stat){
+		.st_ino = attr->ino,
+		.st_mode = inode->mode,
+		.st_nlink = inode->nlink,
+		.st_uid = inode->uid,
+		.st_gid = inode->gid,
+		.st_rdev = makedev(inode->rdev_major, inode->rdev_minor),
+		.st_size = (off_t)inode->size,
+		.st_blksize = PAGE_SIZE,
+		.st_blocks = (blkcnt_t)(inode->blocks * (PAGE_SIZE / 512)),
+		.st_atim = time_of(inode->atime_ns),
+		.st_mtim = time_of(inode->mtime_ns),
+		.st_ctim = time_of(inode->ctime_ns),
+	};
+}
+
+void attr_to_entry(const struct ops_attr *attr, struct fuse_entry_param *entry)
+{
+	*entry = (struct fuse_entry_param){
+		.ino = attr->ino,
+		.generation = attr->inode.generation,
+		.attr_timeout = KERNEL_TIMEOUT_S,
+		.entry_timeout = KERNEL_TIMEOUT_S,
+	};
+	attr_to_stat(attr, &entry->attr);
+}
+
+void reply_status(fuse_req_t req, int ret)
+{
+	fuse_reply_err(req, ret < 0 ? -ret : 0);
+}
+
+void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr)
+{
+	struct fuse_entry_param entry;
+
+	if (ret < 0) {
+		fuse_reply_err(req, -ret);
+		return;
+	}
+	attr_to_entry(attr, &entry);
+	fuse_reply_entry(req, &entry);
+}
+
+void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr)
+{
+	struct stat st;
+
+	if (ret < 0) {
+		fuse_reply_err(req, -ret);
+		return;
+	}
+	attr_to_stat(attr, &st);
+	fuse_reply_attr(req, &st, KERNEL_TIMEOUT_S);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The FUSE handlers: decode a request, call an operation, reply. Internal to fs/.
+ *
+ * Inode numbers are stable and never used twice, so the kernel's lookup counts need no
+ * bookkeeping. On a volume of one node this kernel is the only client, so what it caches of
+ * names, attributes and data stays true for as long as it likes.
+ */
+#ifndef WEFT_FS_HANDLERS_H
+#define WEFT_FS_HANDLERS_H
+
+#ifndef FUSE_USE_VERSION
+#define FUSE_USE_VERSION 314
+#endif
+#include <fuse_lowlevel.h>
+
+#include "fs/session.h"
+
+/* How long the kernel may believe a name or attributes, seconds. */
+#define KERNEL_TIMEOUT_S 3600
+
+const struct fuse_lowlevel_ops *handlers_table(void);
+
+/* handlers.c */
+void handle_init(void *session, struct fuse_conn_info *conn);
+
+/* handlers_attr.c */
+void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
+	struct fuse_file_info *fi);
+void handle_statfs(fuse_req_t req, fuse_ino_t ino);
+void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+	size_t size, int flags);
+void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+
+/* handlers_names.c */
+void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name);
+void handle_mknod(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev);
+void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode);
+void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const char *name);
+void handle_readlink(fuse_req_t req, fuse_ino_t ino);
+void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t dir, const char *name);
+void handle_unlink(fuse_req_t req, fuse_ino_t dir, const char *name);
+void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name);
+void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t new_dir,
+	const char *new_name, unsigned flags);
+void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi);
+void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi);
+
+/* handlers_file.c */
+void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode,
+	struct fuse_file_info *fi);
+void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi);
+void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t offset,
+	struct fuse_file_info *fi);
+void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void handle_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+	struct fuse_file_info *fi);
+void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
+	struct fuse_file_info *fi);
+void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
+	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t offset_out,
+	struct fuse_file_info *fi_out, size_t length, int flags);
+
+/* ---- what they share (handlers.c) ------------------------------------------------- */
+
+struct fs *request_fs(fuse_req_t req);
+/* Who asks. Setuid and setgid bits are kept unless the kernel says otherwise. */
+struct ops_caller request_caller(fuse_req_t req);
+/*
+ * 0, or -EROFS when the volume cannot take changes any more (its log failed at run time).
+ * Handlers that change something call it first. Logs the first time.
+ */
+int request_may_change(fuse_req_t req);
+/* Replies with a negative errno, or 0. */
+void reply_status(fuse_req_t req, int ret);
+void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr);
+void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr);
+
+void attr_to_stat(const struct ops_attr *attr, struct stat *st);
+void attr_to_entry(const struct ops_attr *attr, struct fuse_entry_param *entry);
+struct ops_name name_of(const char *text);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handlers for attributes, extended attributes and the filesystem's own numbers. */
+#include <errno.h>
+#include <string.h>
+
+#include "fs/handlers.h"
+#include "fs/shim.h"
+
+void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct ops_attr attr;
+	int ret = ops_getattr(request_fs(req), ino, &attr);
+
+	reply_attr(req, ret, &attr);
+}
+
+/* Times past what 64 bits of nanoseconds hold are taken as the nearest that they do. */
+static int64_t ns_of(const struct timespec *t)
+{
+	int64_t ns;
+
+	if (__builtin_mul_overflow((int64_t)t->tv_sec, 1000000000ll, &ns) ||
+		__builtin_add_overflow(ns, (int64_t)t->tv_nsec, &ns))
+		return t->tv_sec < 0 ? INT64_MIN : INT64_MAX;
+	return ns;
+}
+
+void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
+	struct fuse_file_info *fi)
+{
+	static const struct {
+		int fuse;
+		unsigned ops;
+	} bits[] = {
+		{FUSE_SET_ATTR_MODE, OPS_SET_MODE},
+		{FUSE_SET_ATTR_UID, OPS_SET_UID},
+		{FUSE_SET_ATTR_GID, OPS_SET_GID},
+		{FUSE_SET_ATTR_SIZE, OPS_SET_SIZE},
+		{FUSE_SET_ATTR_ATIME, OPS_SET_ATIME},
+		{FUSE_SET_ATTR_MTIME, OPS_SET_MTIME},
+		{FUSE_SET_ATTR_ATIME_NOW, OPS_SET_ATIME_NOW},
+		{FUSE_SET_ATTR_MTIME_NOW, OPS_SET_MTIME_NOW},
+		{FUSE_SET_ATTR_CTIME, OPS_SET_CTIME},
+	};
+	struct ops_caller caller = request_caller(req);
+	bool kills = shim_request_kills_setid();
+	struct ops_setattr set = {
+		.mode = st->st_mode & 07777,
+		.uid = st->st_uid,
+		.gid = st->st_gid,
+		.size = (uint64_t)st->st_size,
+		.atime_ns = ns_of(&st->st_atim),
+		.mtime_ns = ns_of(&st->st_mtim),
+		.ctime_ns = ns_of(&st->st_ctim),
+	};
+	struct ops_attr attr;
+	int ret = request_may_change(req);
+
+	for (size_t i = 0; i < ARRAY_SIZE(bits); i++)
+		if (to_set & bits[i].fuse)
+			set.set |= bits[i].ops;
+	/* The kernel sets the plain bit along with "now". */
+	if (set.set & OPS_SET_ATIME_NOW)
+		set.set &= ~OPS_SET_ATIME;
+	if (set.set & OPS_SET_MTIME_NOW)
+		set.set &= ~OPS_SET_MTIME;
+	if ((set.set & OPS_SET_SIZE) && kills)
+		set.set |= OPS_KILL_SETID;
+	caller.keeps_setid = !kills;
+	if (ret == 0)
+		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
+	reply_attr(req, ret, &attr);
+}
+
+void handle_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct statvfs st;
+	int ret = ops_statfs(request_fs(req), &st);
+
+	if (ret < 0)
+		fuse_reply_err(req, -ret);
+	else
+		fuse_reply_statfs(req, &st);
+}
+
+/* ---- extended attributes -------------------------------------------------------------- */
+
+/* Only where the kernel does not agree to SETXATTR_EXT; else the shim answers SETXATTR. */
+void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+	size_t size, int flags)
+{
+	struct ops_caller caller = request_caller(req);
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_setxattr(request_fs(req), ino, &caller, name, value, size, flags);
+	reply_status(req, ret);
+}
+
+/* What getxattr and listxattr have in common; name NULL lists. */
+static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	struct fs *fs = request_fs(req);
+	char *buf = NULL;
+	int ret;
+
+	size = MIN(size, DISK_XATTR_VALUE_MAX);
+	if (size) {
+		buf = rt_alloc(size);
+		if (!buf) {
+			fuse_reply_err(req, ENOMEM);
+			return;
+		}
+	}
+	ret = name ? ops_getxattr(fs, ino, name, buf, size) : ops_listxattr(fs, ino, buf, size);
+	if (ret < 0)
+		fuse_reply_err(req, -ret);
+	else if (!buf)
+		fuse_reply_xattr(req, (size_t)ret);
+	else
+		fuse_reply_buf(req, buf, (size_t)ret);
+	rt_free(buf);
+}
+
+void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	reply_xattr(req, ino, name, size);
+}
+
+void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	reply_xattr(req, ino, NULL, size);
+}
+
+void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_removexattr(request_fs(req), ino, name);
+	reply_status(req, ret);
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Handlers for open files. fi->fh is the struct ops_file.
+ *
+ * O_APPEND is left out of the open and taken from each write: fcntl can change it, and a dirty
+ * page of a mapping, written back through such a file, has its own place.
+ *
+ * O_DIRECT needs nothing here: the kernel then reads and writes past its cache and keeps the
+ * two coherent itself, which FOPEN_DIRECT_IO did not before Linux 6.6.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/handlers.h"
+#include "fs/shim.h"
+
+/* One copy_file_range request; the caller asks again for the rest and can be interrupted. */
+#define COPY_MAX (64u << 20)
+
+static struct ops_file *file_of(const struct fuse_file_info *fi)
+{
+	return (struct ops_file *)(uintptr_t)fi->fh;
+}
+
+/* The kernel caches what it reads and writes through any handle, and close() asks nothing. */
+static void file_reply_flags(struct fuse_file_info *fi, struct ops_file *file)
+{
+	fi->fh = (uintptr_t)file;
+	fi->keep_cache = 1;
+	fi->noflush = 1;
+}
+
+void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct fs *fs = request_fs(req);
+	struct ops_caller caller = request_caller(req);
+	bool changes = (fi->flags & O_TRUNC) || (fi->flags & O_ACCMODE) != O_RDONLY;
+	struct ops_file *file;
+	struct ops_attr attr;
+	int ret = 0;
+
+	caller.keeps_setid = !shim_request_kills_setid();
+	if (changes)
+		ret = request_may_change(req);
+	if (ret == 0)
+		ret = ops_open(fs, ino, &caller, fi->flags & ~O_APPEND, &file, &attr);
+	if (ret < 0) {
+		fuse_reply_err(req, -ret);
+		return;
+	}
+	file_reply_flags(fi, file);
+	if (fuse_reply_open(req, fi) < 0)
+		ops_close(fs, file);
+}
+
+void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode,
+	struct fuse_file_info *fi)
+{
+	struct fs *fs = request_fs(req);
+	struct ops_caller caller = request_caller(req);
+	struct fuse_entry_param entry;
+	struct ops_file *file;
+	struct ops_attr attr;
+	int ret;
+
+	caller.keeps_setid = !shim_request_kills_setid();
+	ret = request_may_change(req);
+	if (ret == 0)
+		ret = ops_create(fs, dir, name_of(name), &caller, mode, fi->flags & ~O_APPEND,
+			&file, &attr);
+	if (ret < 0) {
+		fuse_reply_err(req, -ret);
+		return;
+	}
+	attr_to_entry(&attr, &entry);
+	file_reply_flags(fi, file);
+	if (fuse_reply_create(req, &entry, fi) < 0)
+		ops_close(fs, file);
+}
+
+void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	ops_close(request_fs(req), file_of(fi));
+	fuse_reply_err(req, 0);
+}
+
+/* ENOSYS once, and the kernel never asks again. */
+void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, ENOSYS);
+}
+
+/* ---- reading --------------------------------------------------------------------------- */
+
+struct read_reply {
+	fuse_req_t req;
+	bool sent;
+};
+
+/* Runs with the frames latched: the reply leaves straight from them. Never waits for weft. */
+static int read_send(void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
+{
+	struct read_reply *r = arg;
+
+	r->sent = true;
+	fuse_reply_iov(r->req, iov, (int)iov_count);
+	return (int)total;
+}
+
+struct read_copy {
+	char *to;
+};
+
+static int read_collect(void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
+{
+	struct read_copy *c = arg;
+
+	for (unsigned i = 0; i < iov_count; i++) {
+		memcpy(c->to, iov[i].iov_base, iov[i].iov_len);
+		c->to += iov[i].iov_len;
+	}
+	return (int)total;
+}
+
+/* A short reply would mean the end of the file to the kernel, so the parts are collected. */
+static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset, size_t size,
+	size_t part_max)
+{
+	struct fs *fs = request_fs(req);
+	char *buf = rt_alloc_pages(ALIGN_UP(size, (size_t)PAGE_SIZE));
+	size_t done = 0;
+	int ret = 0;
+
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	while (done < size) {
+		size_t in_page = (offset + done) % PAGE_SIZE;
+		size_t part = MIN(size - done, part_max - in_page);
+		struct read_copy c = {.to = buf + done};
+
+		ret = ops_read(fs, file, offset + done, part, read_collect, &c);
+		if (ret <= 0)
+			break;
+		done += (size_t)ret;
+	}
+	if (ret < 0 && done == 0)
+		fuse_reply_err(req, -ret);
+	else
+		fuse_reply_buf(req, buf, done);
+	rt_free_pages(buf, ALIGN_UP(size, (size_t)PAGE_SIZE));
+}
+
+void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct fs *fs = session_fs(s);
+	size_t part_max = (size_t)cache_batch_max(fs_volume(fs)->cache) * PAGE_SIZE;
+	struct read_reply reply = {.req = req};
+	int ret;
+
+	atomic_fetch_add_explicit(&session_counters(s)->bytes_read, size, memory_order_relaxed);
+	if (offset % PAGE_SIZE + size > part_max) {
+		read_in_parts(req, file_of(fi), (uint64_t)offset, size, part_max);
+		return;
+	}
+	ret = ops_read(fs, file_of(fi), (uint64_t)offset, size, read_send, &reply);
+	if (!reply.sent)
+		fuse_reply_err(req, ret < 0 ? -ret : EIO);
+}
+
+/* ---- writing ----------------------------------------------------------------------------- */
+
+static bool has_setid_bits(struct fs *fs, uint64_t ino)
+{
+	struct ops_attr attr;
+
+	return ops_getattr(fs, ino, &attr) == 0 && (attr.inode.mode & (S_ISUID | S_ISGID));
+}
+
+/*
+ * The kernel does not notice that a write cleared setuid or setgid bits, and could go by the
+ * old ones in an exec. Drops its attributes; never blocks (ARCHITECTURE §10).
+ */
+static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
+{
+	struct session *s = fuse_req_userdata(req);
+
+	fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
+}
+
+void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t offset,
+	struct fuse_file_info *fi)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct fs *fs = session_fs(s);
+	struct ops_caller caller = request_caller(req);
+	bool kills = shim_request_kills_setid();
+	bool append = (fi->flags & O_APPEND) && !shim_request_is_writeback();
+	int64_t ret = request_may_change(req);
+	bool had_bits;
+
+	if (ret < 0) {
+		fuse_reply_err(req, (int)-ret);
+		return;
+	}
+	caller.keeps_setid = !kills;
+	had_bits = kills && has_setid_bits(fs, ino);
+	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);
+	if (had_bits)
+		forget_attributes(req, ino);
+	if (ret < 0) {
+		fuse_reply_err(req, (int)-ret);
+		return;
+	}
+	atomic_fetch_add_explicit(
+		&session_counters(s)->bytes_written, (uint64_t)ret, memory_order_relaxed);
+	fuse_reply_write(req, (size_t)ret);
+}
+
+/* Files and directories. */
+void handle_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
+{
+	reply_status(req, ops_fsync(request_fs(req), ino, data_only != 0));
+}
+
+/* FALLOCATE and COPY_FILE_RANGE carry no word on setuid: only root's capability keeps it. */
+static struct ops_caller caller_by_uid(fuse_req_t req)
+{
+	struct ops_caller caller = request_caller(req);
+
+	caller.keeps_setid = caller.uid == 0;
+	return caller;
+}
+
+void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+	struct fuse_file_info *fi)
+{
+	struct fs *fs = request_fs(req);
+	struct ops_caller caller = caller_by_uid(req);
+	int ret = request_may_change(req);
+	bool had_bits;
+
+	if (ret == 0 && (offset < 0 || length <= 0))
+		ret = -EINVAL;
+	if (ret < 0) {
+		reply_status(req, ret);
+		return;
+	}
+	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino);
+	ret = ops_fallocate(fs, file_of(fi), &caller, mode, (uint64_t)offset, (uint64_t)length);
+	if (had_bits)
+		forget_attributes(req, ino);
+	reply_status(req, ret);
+}
+
+void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
+	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t offset_out,
+	struct fuse_file_info *fi_out, size_t length, int flags)
+{
+	struct fs *fs = request_fs(req);
+	struct ops_caller caller = caller_by_uid(req);
+	int64_t ret = request_may_change(req);
+	bool had_bits;
+
+	if (ret == 0 && (flags != 0 || offset_in < 0 || offset_out < 0))
+		ret = -EINVAL;
+	if (ret < 0) {
+		fuse_reply_err(req, (int)-ret);
+		return;
+	}
+	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino_out);
+	ret = ops_copy_range(fs, file_of(fi_in), (uint64_t)offset_in, file_of(fi_out),
+		(uint64_t)offset_out, MIN(length, COPY_MAX), &caller);
+	if (had_bits)
+		forget_attributes(req, ino_out);
+	if (ret < 0)
+		fuse_reply_err(req, (int)-ret);
+	else
+		fuse_reply_write(req, (size_t)ret);
+}
+
+void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
+	struct fuse_file_info *fi)
+{
+	int64_t ret;
+
+	if (offset < 0)
+		ret = -ENXIO;
+	else if (whence != SEEK_DATA && whence != SEEK_HOLE)
+		ret = -EINVAL;
+	else
+		ret = ops_lseek(request_fs(req), file_of(fi), (uint64_t)offset, whence);
+	if (ret < 0)
+		fuse_reply_err(req, (int)-ret);
+	else
+		fuse_reply_lseek(req, ret);
+}

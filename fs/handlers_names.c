@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handlers for names: lookup, creation, links, renames, directories. */
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+#include "fs/handlers.h"
+
+/* A READDIR reply; the kernel asks for a page, newer ones for more. */
+#define DIRECTORY_REPLY_MAX (128u << 10)
+
+void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
+{
+	struct fuse_entry_param absent = {.entry_timeout = KERNEL_TIMEOUT_S};
+	struct ops_attr attr;
+	int ret = ops_lookup(request_fs(req), dir, name_of(name), &attr);
+
+	/* Inode 0 tells the kernel to remember that there is no such name. */
+	if (ret == -ENOENT)
+		fuse_reply_entry(req, &absent);
+	else
+		reply_entry(req, ret, &attr);
+}
+
+void handle_mknod(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev)
+{
+	struct ops_caller caller = request_caller(req);
+	struct ops_attr attr;
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_mknod(request_fs(req), dir, name_of(name), &caller, mode, major(rdev),
+			minor(rdev), &attr);
+	reply_entry(req, ret, &attr);
+}
+
+void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
+{
+	struct ops_caller caller = request_caller(req);
+	struct ops_attr attr;
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_mkdir(request_fs(req), dir, name_of(name), &caller, mode, &attr);
+	reply_entry(req, ret, &attr);
+}
+
+void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const char *name)
+{
+	struct ops_caller caller = request_caller(req);
+	struct ops_attr attr;
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_symlink(request_fs(req), dir, name_of(name), &caller, target, &attr);
+	reply_entry(req, ret, &attr);
+}
+
+void handle_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+	char target[PAGE_SIZE + 1];
+	int ret = ops_readlink(request_fs(req), ino, target, PAGE_SIZE);
+
+	if (ret < 0) {
+		fuse_reply_err(req, -ret);
+		return;
+	}
+	target[ret] = '\0';
+	fuse_reply_readlink(req, target);
+}
+
+void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t dir, const char *name)
+{
+	struct ops_attr attr;
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_link(request_fs(req), ino, dir, name_of(name), &attr);
+	reply_entry(req, ret, &attr);
+}
+
+void handle_unlink(fuse_req_t req, fuse_ino_t dir, const char *name)
+{
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_unlink(request_fs(req), dir, name_of(name));
+	reply_status(req, ret);
+}
+
+void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
+{
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_rmdir(request_fs(req), dir, name_of(name));
+	reply_status(req, ret);
+}
+
+void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t new_dir,
+	const char *new_name, unsigned flags)
+{
+	int ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_rename(request_fs(req), dir, name_of(name), new_dir, name_of(new_name),
+			flags);
+	reply_status(req, ret);
+}
+
+/* ---- directories --------------------------------------------------------------------- */
+
+/*
+ * Directories have no open state here. ENOSYS makes the kernel stop asking and keep their
+ * listings in its cache, which it drops itself on a local change (it compares the
+ * directory's change counter).
+ */
+void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, ENOSYS);
+}
+
+struct listing {
+	fuse_req_t req;
+	char *buf;
+	size_t used;
+	size_t cap;
+	bool plus;
+};
+
+static int listing_add(void *arg, const struct ops_dirent *d)
+{
+	struct listing *l = arg;
+	char name[DISK_NAME_MAX + 1];
+	struct fuse_entry_param entry = {
+		.attr.st_ino = d->ino,
+		.attr.st_mode = (mode_t)DTTOIF(d->type),
+	};
+	size_t need;
+
+	WEFT_ASSERT(d->name_len <= DISK_NAME_MAX);
+	memcpy(name, d->name, d->name_len);
+	name[d->name_len] = '\0';
+	/* Without attributes (".", "..") entry.ino stays 0: the kernel looks nothing up. */
+	if (d->attr)
+		attr_to_entry(d->attr, &entry);
+	if (l->plus)
+		need = fuse_add_direntry_plus(l->req, l->buf + l->used, l->cap - l->used, name,
+			&entry, (off_t)d->cookie);
+	else
+		need = fuse_add_direntry(l->req, l->buf + l->used, l->cap - l->used, name,
+			&entry.attr, (off_t)d->cookie);
+	if (need > l->cap - l->used)
+		return 1;
+	l->used += need;
+	return 0;
+}
+
+static void reply_listing(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, bool plus)
+{
+	struct listing l = {.req = req, .cap = MIN(size, DIRECTORY_REPLY_MAX), .plus = plus};
+	int ret;
+
+	l.buf = rt_alloc(l.cap);
+	if (!l.buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	ret = ops_readdir(request_fs(req), ino, (uint64_t)offset, plus ? OPS_READDIR_PLUS : 0,
+		listing_add, &l);
+	if (ret < 0 && l.used == 0)
+		fuse_reply_err(req, -ret);
+	else
+		fuse_reply_buf(req, l.buf, l.used);
+	rt_free(l.buf);
+}
+
+void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi)
+{
+	reply_listing(req, ino, size, offset, false);
+}
+
+void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi)
+{
+	reply_listing(req, ino, size, offset, true);
+}

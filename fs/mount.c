@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mounting without libfuse's help: libfuse 3.14 would read and write the device itself, and
+ * the shim (shim.h) needs to see every message first, INIT included.
+ *
+ * Root mounts with mount(2). Others go through fusermount3, which is setuid and hands the
+ * device over a socket.
+ */
+#include "fs/mount.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static unsigned long mount_flags(const struct mount_options *o)
+{
+	static const unsigned long atime[] = {
+		[OPS_RELATIME] = MS_RELATIME,
+		[OPS_NOATIME] = MS_NOATIME,
+		[OPS_STRICTATIME] = MS_STRICTATIME,
+	};
+
+	return o->flags | atime[o->atime] | (o->read_only ? MS_RDONLY : 0);
+}
+
+static int mount_as_root(const struct mount_options *o, const char *source,
+	struct weft_error *err)
+{
+	char data[160];
+	int fd;
+	int ret;
+
+	fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	if (fd < 0) {
+		ret = -errno;
+		return weft_error(err, ret,
+			"cannot open /dev/fuse: %s; is the fuse module loaded (modprobe fuse)?",
+			strerror(-ret));
+	}
+	snprintf(data, sizeof(data),
+		"fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions,max_read=%u%s", fd,
+		getuid(), getgid(), FUSE_IO_MAX, o->allow_other ? ",allow_other" : "");
+	if (mount(source, o->directory, "fuse.weft", mount_flags(o), data) < 0) {
+		ret = -errno;
+		close(fd);
+		return weft_error(err, ret, "cannot mount on %s: %s", o->directory, strerror(-ret));
+	}
+	return fd;
+}
+
+static int receive_descriptor(int from)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	char byte;
+	struct iovec iov = {&byte, 1};
+	struct msghdr message = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *part;
+	ssize_t n;
+	int fd;
+
+	do {
+		n = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+	} while (n < 0 && errno == EINTR);
+	part = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+	if (!part || part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS ||
+		part->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -EPROTO;
+	memcpy(&fd, CMSG_DATA(part), sizeof(fd));
+	return fd;
+}
+
+static _Noreturn void exec_fusermount(int socket, char *const argv[])
+{
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", socket);
+	setenv("_FUSE_COMMFD", number, 1);
+	execvp(argv[0], argv);
+	fprintf(stderr, "weft: cannot run %s: %s; install the package fuse3\n", argv[0],
+		strerror(errno));
+	_exit(127);
+}
+
+static int wait_for(pid_t child)
+{
+	int status;
+
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
+}
+
+static int mount_as_user(const struct mount_options *o, const char *source,
+	struct weft_error *err)
+{
+	char options[512];
+	char *argv[] = {
+		(char *)"fusermount3", (char *)"-o", options, (char *)"--", o->directory, NULL};
+	int sockets[2];
+	pid_t child;
+	int fd;
+
+	snprintf(options, sizeof(options),
+		"fsname=%s,subtype=weft,default_permissions,max_read=%u%s%s%s%s", source,
+		FUSE_IO_MAX, o->read_only ? ",ro" : "", o->allow_other ? ",allow_other" : "",
+		o->flags & MS_NOEXEC ? ",noexec" : "", o->atime == OPS_NOATIME ? ",noatime" : "");
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) < 0)
+		return weft_error(err, -errno, "cannot make a socket pair: %s", strerror(errno));
+	child = fork();
+	if (child == 0) {
+		close(sockets[0]);
+		exec_fusermount(sockets[1], argv);
+	}
+	close(sockets[1]);
+	if (child < 0) {
+		close(sockets[0]);
+		return weft_error(err, -EAGAIN, "cannot start fusermount3");
+	}
+	fd = receive_descriptor(sockets[0]);
+	close(sockets[0]);
+	if (wait_for(child) < 0 || fd < 0) {
+		if (fd >= 0)
+			close(fd);
+		return weft_error(err, -EPERM,
+			"fusermount3 could not mount on %s (its own message says why)", o->directory);
+	}
+	return fd;
+}
+
+int fuse_mount_open(const struct mount_options *o, const char *label, struct weft_error *err)
+{
+	const char *source = o->source[0] ? o->source : label;
+
+	return geteuid() == 0 ? mount_as_root(o, source, err) : mount_as_user(o, source, err);
+}
+
+void fuse_mount_tune(const struct mount_options *o)
+{
+	struct stat st;
+	char path[96];
+	int fd;
+
+	if (stat(o->directory, &st) < 0)
+		return;
+	/* INIT can only lower the kernel's 128 KiB; the device's own knob raises it. */
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev),
+		minor(st.st_dev));
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	if (dprintf(fd, "%u\n", FUSE_READ_AHEAD >> 10) < 0)
+		weft_log(7, "read-ahead of %s stays as it is: %s", o->directory, strerror(errno));
+	close(fd);
+}
+
+static int unmount_as_user(const char *directory, bool lazy)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+		if (quiet >= 0)
+			dup2(quiet, STDERR_FILENO);
+		execlp("fusermount3", "fusermount3", "-u", lazy ? "-qz" : "-q", "--", directory,
+			(char *)NULL);
+		_exit(127);
+	}
+	if (child < 0)
+		return -errno;
+	return wait_for(child) < 0 ? -EBUSY : 0;
+}
+
+int fuse_mount_close(const char *directory, bool lazy)
+{
+	if (geteuid() != 0)
+		return unmount_as_user(directory, lazy);
+	if (umount2(directory, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) < 0)
+		return -errno;
+	return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mounting and unmounting: /dev/fuse, mount(2), and fusermount3 for ordinary users. */
+#ifndef WEFT_FS_MOUNT_H
+#define WEFT_FS_MOUNT_H
+
+#include "fs/options.h"
+
+/* Largest READ and WRITE that the kernel sends, in bytes. */
+#define FUSE_IO_MAX (1u << 20)
+/* Read-ahead asked of the kernel, in bytes: a few requests of the largest size. */
+#define FUSE_READ_AHEAD (4u << 20)
+
+/*
+ * Mounts on o->directory; `label` is shown as the source when o->source is empty.
+ * Returns the FUSE device's descriptor, or -errno with a text.
+ */
+int fuse_mount_open(const struct mount_options *o, const char *label, struct weft_error *err);
+/*
+ * Raises the read-ahead of the mounted filesystem, whose mount point must answer. A hint:
+ * needs root and sysfs.
+ */
+void fuse_mount_tune(const struct mount_options *o);
+/* Unmounts: 0, -EBUSY (lazy makes that impossible), -EINVAL when not mounted. */
+int fuse_mount_close(const char *directory, bool lazy);
+
+#endif

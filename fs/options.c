@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The -o options: what they mean, their bounds, and what is said about a wrong one.
+ *
+ * Nothing from the command line or fstab is used unchecked (invariant 9).
+ */
+#include "fs/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#define CACHE_MIN_BYTES (1ull << 20)
+#define CACHE_DEFAULT_MAX_BYTES (1ull << 30)
+#define LOG_INTERVAL_MAX_S 3600
+
+/* A word without a value that sets or clears mount(2) flags. */
+struct flag_word {
+	const char *word;
+	unsigned long set;
+	unsigned long clear;
+};
+
+static const struct flag_word flag_words[] = {
+	{"nodev", MS_NODEV, 0},
+	{"dev", 0, MS_NODEV},
+	{"nosuid", MS_NOSUID, 0},
+	{"suid", 0, MS_NOSUID},
+	{"noexec", MS_NOEXEC, 0},
+	{"exec", 0, MS_NOEXEC},
+	{"sync", MS_SYNCHRONOUS, 0},
+	{"async", 0, MS_SYNCHRONOUS},
+	{"dirsync", MS_DIRSYNC, 0},
+	{"nosymfollow", 256 /* MS_NOSYMFOLLOW */, 0},
+	{"nodiratime", MS_NODIRATIME, 0},
+	{"diratime", 0, MS_NODIRATIME},
+	{"silent", MS_SILENT, 0},
+	{"loud", 0, MS_SILENT},
+};
+
+/* Words of mount(8), fstab(5) and FUSE that ask for nothing here, or for what is so anyway. */
+static const char *const ignored_words[] = {
+	"defaults", "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users", "owner",
+	"group", "default_permissions", "noiversion", "nolazytime", "nomand",
+};
+
+static const char *const ignored_prefixes[] = {
+	"x-", "X-", "comment=", "context=", "fscontext=", "defcontext=", "rootcontext=", "uhelper=",
+	"helper=", "subtype=",
+};
+
+void mount_options_default(struct mount_options *o)
+{
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	*o = (struct mount_options){
+		.log_interval_ms = 5000,
+		.allow_other = geteuid() == 0,
+		.atime = OPS_RELATIME,
+	};
+	o->cache_bytes = MIN(CACHE_DEFAULT_MAX_BYTES, ram / 4) & ~(uint64_t)(PAGE_SIZE - 1);
+	o->cache_bytes = MAX(o->cache_bytes, CACHE_MIN_BYTES);
+	if (geteuid() != 0)
+		o->flags = MS_NOSUID | MS_NODEV;
+}
+
+int size_parse(const char *text, uint64_t *out)
+{
+	static const char units[] = "KMGTP";
+	unsigned long long value;
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno)
+		return -EINVAL;
+	if (*end && *end != 'B') {
+		const char *unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
+		unsigned shift;
+
+		if (!unit)
+			return -EINVAL;
+		shift = 10 * (unsigned)(unit - units + 1);
+		if (value > UINT64_MAX >> shift)
+			return -EINVAL;
+		value <<= shift;
+		end++;
+		if (*end == 'i')
+			end++;
+	}
+	if (*end == 'B')
+		end++;
+	if (*end)
+		return -EINVAL;
+	*out = value;
+	return 0;
+}
+
+static int parse_cache(struct mount_options *o, const char *value, struct weft_error *err)
+{
+	uint64_t bytes;
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (size_parse(value, &bytes) < 0)
+		return weft_error(err, -EINVAL,
+			"option cache=%s: not a size; write it like cache=512M", value);
+	if (bytes < CACHE_MIN_BYTES || bytes > ram)
+		return weft_error(err, -EINVAL,
+			"option cache=%s: must be between 1M and this machine's memory, %" PRIu64 "M",
+			value, ram >> 20);
+	o->cache_bytes = bytes & ~(uint64_t)(PAGE_SIZE - 1);
+	return 0;
+}
+
+static int parse_log_interval(struct mount_options *o, const char *value, struct weft_error *err)
+{
+	char *end;
+	double seconds;
+
+	errno = 0;
+	seconds = strtod(value, &end);
+	if (errno || end == value || *end || !(seconds >= 0.01 && seconds <= LOG_INTERVAL_MAX_S))
+		return weft_error(err, -EINVAL,
+			"option log_interval=%s: must be seconds, 0.01 to %d", value,
+			LOG_INTERVAL_MAX_S);
+	o->log_interval_ms = (uint64_t)(seconds * 1000);
+	return 0;
+}
+
+static int parse_source(struct mount_options *o, const char *value, struct weft_error *err)
+{
+	if (!*value || strlen(value) >= sizeof(o->source))
+		return weft_error(err, -EINVAL,
+			"option fsname=: must be 1 to %zu bytes long", sizeof(o->source) - 1);
+	strcpy(o->source, value);
+	return 0;
+}
+
+static bool is_ignored(const char *word)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(ignored_words); i++)
+		if (strcmp(word, ignored_words[i]) == 0)
+			return true;
+	for (size_t i = 0; i < ARRAY_SIZE(ignored_prefixes); i++)
+		if (strncmp(word, ignored_prefixes[i], strlen(ignored_prefixes[i])) == 0)
+			return true;
+	return false;
+}
+
+static bool parse_simple(struct mount_options *o, const char *word)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(flag_words); i++) {
+		if (strcmp(word, flag_words[i].word) == 0) {
+			o->flags = (o->flags & ~flag_words[i].clear) | flag_words[i].set;
+			return true;
+		}
+	}
+	if (strcmp(word, "ro") == 0)
+		o->read_only = true;
+	else if (strcmp(word, "rw") == 0)
+		o->read_only = false;
+	else if (strcmp(word, "allow_other") == 0)
+		o->allow_other = o->allow_other_given = true;
+	else if (strcmp(word, "noallow_other") == 0)
+		o->allow_other = false;
+	else if (strcmp(word, "noatime") == 0)
+		o->atime = OPS_NOATIME;
+	else if (strcmp(word, "relatime") == 0 || strcmp(word, "atime") == 0)
+		o->atime = OPS_RELATIME;
+	else if (strcmp(word, "strictatime") == 0)
+		o->atime = OPS_STRICTATIME;
+	else
+		return is_ignored(word);
+	return true;
+}
+
+static int parse_word(struct mount_options *o, const char *word, struct weft_error *err)
+{
+	if (!*word || parse_simple(o, word))
+		return 0;
+	if (strncmp(word, "cache=", 6) == 0)
+		return parse_cache(o, word + 6, err);
+	if (strncmp(word, "log_interval=", 13) == 0)
+		return parse_log_interval(o, word + 13, err);
+	if (strncmp(word, "fsname=", 7) == 0)
+		return parse_source(o, word + 7, err);
+	return weft_error(err, -EINVAL,
+		"option \"%s\" is unknown; `weftd --help` lists the options", word);
+}
+
+int mount_options_parse(struct mount_options *o, const char *list, struct weft_error *err)
+{
+	char *copy = strdup(list);
+	char *rest = copy;
+	char *word;
+	int ret = 0;
+
+	if (!copy)
+		return weft_error(err, -ENOMEM, "no memory for the options");
+	while (ret == 0 && (word = strsep(&rest, ",")))
+		ret = parse_word(o, word, err);
+	free(copy);
+	return ret;
+}
+
+void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
+{
+	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
+
+	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s",
+		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
+		(double)o->log_interval_ms / 1000, o->allow_other ? ",allow_other" : "",
+		o->flags & MS_NODEV ? ",nodev" : "", o->flags & MS_NOSUID ? ",nosuid" : "",
+		o->flags & MS_NOEXEC ? ",noexec" : "", o->flags & MS_SYNCHRONOUS ? ",sync" : "");
+}
+
+void mount_options_free(struct mount_options *o)
+{
+	free(o->store);
+	free(o->directory);
+	o->store = o->directory = NULL;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receive loop and its elastic workers.
+ *
+ * Memory (invariant 10): a worker's buffer must be able to take the largest WRITE, but is only
+ * resident where it was used. At most SESSION_FAT_BUSY_MAX requests with large payloads, plus
+ * the workers then idle, are in memory at a time; past that, requests wait in the kernel.
+ * No request of a volume waits for another one, so this cannot deadlock.
+ */
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fs/handlers.h"
+#include "fs/session_internal.h"
+
+static void worker_run(void *arg);
+
+/* ---- workers ------------------------------------------------------------------ */
+
+static void note_workers(struct session *s, int change)
+{
+	uint64_t now = atomic_fetch_add_explicit(
+			       &s->counters.workers, (uint64_t)(int64_t)change, memory_order_relaxed) +
+		       (uint64_t)(int64_t)change;
+
+	if (now > atomic_load_explicit(&s->counters.workers_most, memory_order_relaxed))
+		atomic_store_explicit(&s->counters.workers_most, now, memory_order_relaxed);
+}
+
+/* A free slot, or NULL. A worker that has retired is past its last use of the session. */
+static struct worker *slot_take(struct session *s)
+{
+	for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++) {
+		struct worker *w = &s->workers[i];
+
+		if (w->state == WORKER_RETIRED) {
+			rt_task_join(w->task);
+			w->state = WORKER_NONE;
+		}
+		if (w->state == WORKER_NONE)
+			return w;
+	}
+	return NULL;
+}
+
+static int worker_add(struct session *s)
+{
+	struct worker *w;
+	int ret = -EAGAIN;
+
+	rt_mutex_lock(&s->lock);
+	w = slot_take(s);
+	if (!w)
+		goto out_unlock;
+	*w = (struct worker){.session = s};
+	w->buffer = rt_alloc_pages(SESSION_BUFFER_BYTES);
+	if (!w->buffer) {
+		ret = -ENOMEM;
+		goto out_unlock;
+	}
+	w->state = WORKER_RUNNING;
+	note_workers(s, 1);
+	ret = rt_task_spawn(&w->task, "weft-fuse", worker_run, w);
+	if (ret < 0) {
+		note_workers(s, -1);
+		w->state = WORKER_NONE;
+		rt_free_pages(w->buffer, SESSION_BUFFER_BYTES);
+	}
+out_unlock:
+	rt_mutex_unlock(&s->lock);
+	return ret;
+}
+
+/* The worker's last act. */
+static void worker_retire(struct worker *w)
+{
+	struct session *s = w->session;
+
+	if (w->fat)
+		atomic_fetch_sub(&s->fat_idle, 1);
+	rt_free_pages(w->buffer, SESSION_BUFFER_BYTES);
+	note_workers(s, -1);
+	rt_mutex_lock(&s->lock);
+	w->state = WORKER_RETIRED;
+	rt_mutex_unlock(&s->lock);
+}
+
+static void buffer_in_use(struct worker *w, size_t length)
+{
+	struct session *s = w->session;
+
+	if (w->fat)
+		atomic_fetch_sub(&s->fat_idle, 1);
+	else if (length > SESSION_FAT_BYTES)
+		w->fat = true;
+	if (w->fat)
+		atomic_fetch_add(&s->fat_busy, 1);
+}
+
+static void buffer_idle(struct worker *w)
+{
+	struct session *s = w->session;
+
+	if (!w->fat)
+		return;
+	atomic_fetch_sub(&s->fat_busy, 1);
+	if (atomic_fetch_add(&s->fat_idle, 1) < SESSION_FAT_IDLE_MAX)
+		return;
+	/* Enough stay resident: give this one's memory back to the system. */
+	atomic_fetch_sub(&s->fat_idle, 1);
+	if (madvise(w->buffer + SESSION_FAT_BYTES, SESSION_BUFFER_BYTES - SESSION_FAT_BYTES,
+		    MADV_DONTNEED) < 0)
+		weft_log(7, "madvise: %s", strerror(errno));
+	w->fat = false;
+}
+
+/* ---- requests ------------------------------------------------------------------- */
+
+static void request_serve(struct worker *w, size_t length)
+{
+	struct session *s = w->session;
+	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
+	uint32_t opcode;
+	uint64_t begin;
+
+	if (length < sizeof(*in) || in->len != length) {
+		weft_log(3, "the FUSE device gave %zu bytes of a message of %u", length,
+			length < sizeof(*in) ? 0 : in->len);
+		return;
+	}
+	opcode = in->opcode < SESSION_OPCODES ? in->opcode : 0;
+	begin = rt_now_ns();
+	if (!shim_receive(s, in)) {
+		struct fuse_buf buf = {.mem = w->buffer, .size = length, .fd = -1};
+
+		fuse_session_process_buf(s->fuse, &buf);
+	}
+	latency_add(&s->counters.latency[opcode], rt_now_ns() - begin);
+	atomic_fetch_add_explicit(&s->counters.requests, 1, memory_order_relaxed);
+}
+
+/*
+ * Counted in `busy` before `closed` is looked at, and the other way round in session_quiesce
+ * (both sequentially consistent): one of the two sees the other.
+ */
+static void request_admit(struct worker *w, size_t length, bool last_waiting)
+{
+	struct session *s = w->session;
+	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
+
+	atomic_fetch_add(&s->busy, 1);
+	if (!atomic_load(&s->closed)) {
+		if (last_waiting && atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX)
+			worker_add(s); /* at the bound, or without memory, the present ones must do */
+		request_serve(w, length);
+	} else if (length >= sizeof(*in) && in->opcode != FUSE_FORGET &&
+		   in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT) {
+		shim_reply(s, in->unique, -ENOTCONN, NULL, 0);
+	}
+	atomic_fetch_sub(&s->busy, 1);
+	if (atomic_load(&s->closed))
+		rt_wake(&s->busy, INT_MAX);
+}
+
+/* The kernel ended the connection (every worker learns it); tells the main task once. */
+static void session_note_end(struct session *s, int error)
+{
+	uint64_t one = 1;
+
+	if (atomic_exchange(&s->ended, true))
+		return;
+	if (error != ENODEV)
+		weft_log(3, "reading the FUSE device failed: %s", strerror(error));
+	if (write(s->ended_fd, &one, sizeof(one)) < 0)
+		weft_log(3, "cannot tell the main task of the end: %s", strerror(errno));
+}
+
+static void worker_run(void *arg)
+{
+	struct worker *w = arg;
+	struct session *s = w->session;
+
+	for (;;) {
+		uint32_t waiting;
+		ssize_t length;
+		int error;
+
+		atomic_fetch_add(&s->idle, 1);
+		length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
+		error = errno;
+		waiting = atomic_fetch_sub(&s->idle, 1) - 1;
+		if (length < 0) {
+			/* ENOENT: the request was interrupted before it was read. */
+			if (error == EINTR || error == EAGAIN || error == ENOENT)
+				continue;
+			session_note_end(s, error);
+			break;
+		}
+		buffer_in_use(w, (size_t)length);
+		request_admit(w, (size_t)length, waiting == 0);
+		buffer_idle(w);
+		if (atomic_load(&s->idle) >= SESSION_IDLE_MAX)
+			break;
+	}
+	worker_retire(w);
+}
+
+/* ---- start and end ---------------------------------------------------------------- */
+
+static const struct fuse_custom_io custom_io = {
+	.read = shim_read,
+	.writev = shim_writev,
+};
+
+int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
+	struct weft_error *err)
+{
+	char name[] = "weftd";
+	char *argv[] = {name, NULL};
+	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
+	struct session *s;
+	int ret;
+
+	s = rt_alloc(sizeof(*s));
+	if (!s) {
+		close(device);
+		return weft_error(err, -ENOMEM, "no memory for the FUSE session");
+	}
+	s->fs = fs;
+	s->device = device;
+	s->ended_fd = ended_fd;
+	s->fuse = fuse_session_new(&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
+	if (!s->fuse) {
+		ret = weft_error(err, -ENOMEM, "libfuse cannot start a session");
+		close(device);
+		goto out_free;
+	}
+	/* From here on fuse_session_destroy closes the device. */
+	ret = fuse_session_custom_io(s->fuse, &custom_io, device);
+	if (ret != 0) {
+		ret = weft_error(err, -EINVAL, "libfuse refuses the device: %d", ret);
+		close(device);
+		goto out_destroy;
+	}
+	ret = worker_add(s);
+	if (ret < 0) {
+		weft_error(err, ret, "cannot start a worker: %s", strerror(-ret));
+		goto out_destroy;
+	}
+	*out = s;
+	return 0;
+
+out_destroy:
+	fuse_session_destroy(s->fuse);
+out_free:
+	rt_free(s);
+	return ret;
+}
+
+bool session_ended(struct session *s)
+{
+	return atomic_load(&s->ended);
+}
+
+void session_quiesce(struct session *s)
+{
+	uint32_t busy;
+
+	atomic_store(&s->closed, true);
+	while ((busy = atomic_load(&s->busy)) != 0)
+		rt_wait(&s->busy, busy, RT_FOREVER);
+}
+
+void session_free(struct session *s)
+{
+	if (!session_ended(s))
+		return;
+	for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++) {
+		struct worker *w = &s->workers[i];
+		enum worker_state state;
+
+		rt_mutex_lock(&s->lock);
+		state = w->state;
+		rt_mutex_unlock(&s->lock);
+		if (state != WORKER_NONE)
+			rt_task_join(w->task);
+	}
+	fuse_session_destroy(s->fuse);
+	rt_free(s);
+}
+
+struct fs *session_fs(struct session *s)
+{
+	return s->fs;
+}
+
+int session_device(struct session *s)
+{
+	return s->device;
+}
+
+struct fuse_session *session_fuse(struct session *s)
+{
+	return s->fuse;
+}
+
+struct session_counters *session_counters(struct session *s)
+{
+	return &s->counters;
+}
+
+uint64_t session_init_flags(struct session *s)
+{
+	return atomic_load_explicit(&s->shim.agreed, memory_order_relaxed);
+}

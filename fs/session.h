@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One mount's conversation with the kernel: the receive loop and its workers.
+ *
+ * A worker is a task blocked in read(2) on the FUSE device. The one that takes a request when no
+ * other waits starts another one first, so a request that waits (for a disk) never keeps others
+ * from being served. Workers are bounded, and so is the memory that their buffers keep
+ * (invariant 10).
+ */
+#ifndef WEFT_FS_SESSION_H
+#define WEFT_FS_SESSION_H
+
+#include "fs/latency.h"
+#include "fs/ops/ops.h"
+
+#define SESSION_OPCODES 64 /* FUSE opcodes told apart in the statistics; 0: all others */
+
+struct session;
+struct fuse_session;
+
+struct session_counters {
+	struct latency latency[SESSION_OPCODES]; /* by opcode, from receipt to reply */
+	_Atomic uint64_t requests;
+	_Atomic uint64_t workers;	  /* now */
+	_Atomic uint64_t workers_most;	  /* ever */
+	_Atomic uint64_t bytes_read;
+	_Atomic uint64_t bytes_written;
+};
+
+/*
+ * Serves `fs` over the device, which it takes over (also when it fails). The mount answers
+ * from then on. `ended_fd` (an eventfd) is written when the kernel has ended the connection.
+ */
+int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
+	struct weft_error *err);
+/* True once the kernel has ended the connection. */
+bool session_ended(struct session *s);
+/*
+ * From here on requests are answered with ENOTCONN; returns when the last one under way has
+ * been answered. Nothing calls `fs` any more then. Waits.
+ */
+void session_quiesce(struct session *s);
+/*
+ * Frees everything, if the connection has ended. Workers that the kernel still keeps cannot be
+ * woken: then the session stays, quiescent, until the process ends.
+ */
+void session_free(struct session *s);
+
+struct fs *session_fs(struct session *s);
+int session_device(struct session *s);
+struct fuse_session *session_fuse(struct session *s);
+struct session_counters *session_counters(struct session *s);
+/* The flags agreed upon with the kernel at INIT (64 bits: flags2 above). */
+uint64_t session_init_flags(struct session *s);
+
+#endif

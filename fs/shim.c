@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shim between the kernel and libfuse 3.14: INIT flags added, requests answered that
+ * libfuse does not know, fields kept that it throws away. See shim.h.
+ *
+ * The structures of newer protocol versions than Debian 12's <linux/fuse.h> are here under
+ * names of our own ("wire_"). Lengths of all messages are checked before use (invariant 9).
+ */
+#include "fs/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "fs/handlers.h"
+#include "fs/session_internal.h"
+
+#define WIRE_STATX 52 /* opcode, protocol 7.39 */
+
+struct wire_statx_in {
+	uint32_t getattr_flags;
+	uint32_t reserved;
+	uint64_t fh;
+	uint32_t sx_flags;
+	uint32_t sx_mask;
+};
+
+struct wire_time {
+	int64_t seconds;
+	uint32_t nanoseconds;
+	int32_t reserved;
+};
+
+struct wire_statx {
+	uint32_t mask;
+	uint32_t blksize;
+	uint64_t attributes;
+	uint32_t nlink;
+	uint32_t uid;
+	uint32_t gid;
+	uint16_t mode;
+	uint16_t spare0;
+	uint64_t ino;
+	uint64_t size;
+	uint64_t blocks;
+	uint64_t attributes_mask;
+	struct wire_time atime, btime, ctime, mtime;
+	uint32_t rdev_major, rdev_minor;
+	uint32_t dev_major, dev_minor;
+	uint64_t spare2[14];
+};
+
+struct wire_statx_out {
+	uint64_t attr_valid;
+	uint32_t attr_valid_nsec;
+	uint32_t flags;
+	uint64_t spare[2];
+	struct wire_statx stat;
+};
+_Static_assert(sizeof(struct wire_statx) == 256, "the kernel's struct fuse_statx");
+_Static_assert(sizeof(struct wire_statx_out) == 288, "the kernel's struct fuse_statx_out");
+
+/* What libfuse does not pass on of the request that this thread is handing to it. */
+static __thread struct {
+	bool kills_setid;
+	bool is_writeback;
+} current_request;
+
+bool shim_request_kills_setid(void)
+{
+	return current_request.kills_setid;
+}
+
+bool shim_request_is_writeback(void)
+{
+	return current_request.is_writeback;
+}
+
+/* ---- replies --------------------------------------------------------------------------- */
+
+bool shim_reply(struct session *s, uint64_t unique, int error, const void *payload, size_t len)
+{
+	struct fuse_out_header out = {
+		.len = (uint32_t)(sizeof(out) + len),
+		.error = error,
+		.unique = unique,
+	};
+	struct iovec iov[2] = {{&out, sizeof(out)}, {(void *)payload, len}};
+
+	if (writev(s->device, iov, len ? 2 : 1) >= 0)
+		return true;
+	/* ENOENT: whoever asked was killed meanwhile. ENODEV: unmounted. */
+	if (errno != ENOENT && errno != ENODEV)
+		weft_log(4, "replying to the kernel failed: %s", strerror(errno));
+	return false;
+}
+
+/*
+ * Adds to the INIT reply what the kernel offers and libfuse does not ask for. The minor
+ * version stays libfuse's: the kernel goes by the flags, and by the minor only for layouts
+ * older than 7.23.
+ */
+static void init_patch(struct session *s, struct fuse_init_out *init)
+{
+	uint64_t wanted = FUSE_PARALLEL_DIROPS | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2 |
+			  FUSE_SETXATTR_EXT | FUSE_INIT_EXT;
+	uint64_t flags = init->flags | (uint64_t)init->flags2 << 32;
+
+	flags = (flags | wanted) & s->shim.offered;
+	if (flags & FUSE_HANDLE_KILLPRIV_V2)
+		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
+	init->flags = (uint32_t)flags;
+	init->flags2 = (uint32_t)(flags >> 32);
+	if (flags & FUSE_MAX_PAGES)
+		init->max_pages = FUSE_IO_MAX / PAGE_SIZE;
+	atomic_store_explicit(&s->shim.agreed, flags, memory_order_relaxed);
+	weft_log(7, "FUSE %u.%u, flags offered 0x%llx, agreed 0x%llx", init->major, init->minor,
+		(unsigned long long)s->shim.offered, (unsigned long long)flags);
+}
+
+ssize_t shim_writev(int fd, struct iovec *iov, int count, void *session)
+{
+	struct session *s = session;
+	const struct fuse_out_header *out = iov[0].iov_base;
+	struct fuse_init_out init;
+	struct iovec patched[2];
+
+	if (likely(s->shim.init_unique == 0) || out->unique != s->shim.init_unique)
+		return writev(fd, iov, count);
+	s->shim.init_unique = 0;
+	if (out->error != 0 || count != 2 || iov[1].iov_len != sizeof(init))
+		return writev(fd, iov, count);
+	memcpy(&init, iov[1].iov_base, sizeof(init));
+	init_patch(s, &init);
+	patched[0] = iov[0];
+	patched[1] = (struct iovec){&init, sizeof(init)};
+	return writev(fd, patched, 2);
+}
+
+ssize_t shim_read(int fd, void *buf, size_t len, void *session)
+{
+	return read(fd, buf, len);
+}
+
+/* ---- requests ----------------------------------------------------------------------------- */
+
+/* The fixed part behind the header, or NULL when the message is too short for it. */
+static const void *body(const struct fuse_in_header *in, size_t size)
+{
+	return in->len >= sizeof(*in) + size ? in + 1 : NULL;
+}
+
+/* The string behind `offset` bytes of body, NUL-terminated within the message; else NULL. */
+static const char *body_string(const struct fuse_in_header *in, size_t offset)
+{
+	const char *text = (const char *)(in + 1) + offset;
+	const char *end = (const char *)in + in->len;
+
+	return text < end && memchr(text, '\0', (size_t)(end - text)) ? text : NULL;
+}
+
+static int may_change(struct session *s)
+{
+	struct volume *v = fs_volume(s->fs);
+
+	return v->read_only || volume_failed(v) ? -EROFS : 0;
+}
+
+static void init_note(struct session *s, const struct fuse_in_header *in)
+{
+	const struct fuse_init_in *init = body(in, offsetof(struct fuse_init_in, flags2));
+
+	if (!init)
+		return;
+	s->shim.offered = init->flags;
+	if ((init->flags & FUSE_INIT_EXT) && body(in, sizeof(*init)))
+		s->shim.offered |= (uint64_t)init->flags2 << 32;
+	s->shim.init_unique = in->unique;
+}
+
+static struct wire_time wire_time_of(int64_t ns)
+{
+	int64_t seconds = ns / 1000000000;
+	int64_t rest = ns % 1000000000;
+
+	if (rest < 0) {
+		rest += 1000000000;
+		seconds--;
+	}
+	return (struct wire_time){.seconds = seconds, .nanoseconds = (uint32_t)rest};
+}
+
+/* STATX: what GETATTR gives, and the time of birth. */
+static void reply_statx(struct session *s, const struct fuse_in_header *in)
+{
+	struct wire_statx_out out = {.attr_valid = KERNEL_TIMEOUT_S};
+	struct ops_attr attr;
+	int ret;
+
+	if (!body(in, sizeof(struct wire_statx_in))) {
+		shim_reply(s, in->unique, -EINVAL, NULL, 0);
+		return;
+	}
+	ret = ops_getattr(s->fs, in->nodeid, &attr);
+	if (ret < 0) {
+		shim_reply(s, in->unique, ret, NULL, 0);
+		return;
+	}
+	out.stat = (struct wire_statx){
+		.mask = STATX_BASIC_STATS | STATX_BTIME,
+		.blksize = PAGE_SIZE,
+		.nlink = attr.inode.nlink,
+		.uid = attr.inode.uid,
+		.gid = attr.inode.gid,
+		.mode = (uint16_t)attr.inode.mode,
+		.ino = attr.ino,
+		.size = attr.inode.size,
+		.blocks = attr.inode.blocks * (PAGE_SIZE / 512),
+		.atime = wire_time_of(attr.inode.atime_ns),
+		.btime = wire_time_of(attr.inode.btime_ns),
+		.ctime = wire_time_of(attr.inode.ctime_ns),
+		.mtime = wire_time_of(attr.inode.mtime_ns),
+		.rdev_major = attr.inode.rdev_major,
+		.rdev_minor = attr.inode.rdev_minor,
+	};
+	shim_reply(s, in->unique, 0, &out, sizeof(out));
+}
+
+static uint32_t kernel_dev(uint32_t major, uint32_t minor)
+{
+	return (minor & 0xff) | (major << 8) | ((minor & ~0xffu) << 12);
+}
+
+static void attr_to_wire(const struct ops_attr *attr, struct fuse_entry_out *out)
+{
+	struct wire_time atime = wire_time_of(attr->inode.atime_ns);
+	struct wire_time mtime = wire_time_of(attr->inode.mtime_ns);
+	struct wire_time ctime = wire_time_of(attr->inode.ctime_ns);
+
+	*out = (struct fuse_entry_out){
+		.nodeid = attr->ino,
+		.generation = attr->inode.generation,
+		.entry_valid = KERNEL_TIMEOUT_S,
+		.attr_valid = KERNEL_TIMEOUT_S,
+		.attr = {
+			.ino = attr->ino,
+			.size = attr->inode.size,
+			.blocks = attr->inode.blocks * (PAGE_SIZE / 512),
+			.atime = (uint64_t)atime.seconds,
+			.mtime = (uint64_t)mtime.seconds,
+			.ctime = (uint64_t)ctime.seconds,
+			.atimensec = atime.nanoseconds,
+			.mtimensec = mtime.nanoseconds,
+			.ctimensec = ctime.nanoseconds,
+			.mode = attr->inode.mode,
+			.nlink = attr->inode.nlink,
+			.uid = attr->inode.uid,
+			.gid = attr->inode.gid,
+			.rdev = kernel_dev(attr->inode.rdev_major, attr->inode.rdev_minor),
+			.blksize = PAGE_SIZE,
+		},
+	};
+}
+
+/* TMPFILE: CREATE's message and reply, for a file without a name. */
+static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
+{
+	const struct fuse_create_in *arg = body(in, sizeof(*arg));
+	struct {
+		struct fuse_entry_out entry;
+		struct fuse_open_out open;
+	} out = {.open = {.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH}};
+	struct ops_file *file;
+	struct ops_attr attr;
+	int ret = arg ? may_change(s) : -EINVAL;
+
+	if (ret == 0) {
+		struct ops_caller caller = {
+			.uid = in->uid,
+			.gid = in->gid,
+			.umask = arg->umask,
+			.keeps_setid = !(arg->open_flags & FUSE_OPEN_KILL_SUIDGID),
+			.in_group = true,
+		};
+
+		ret = ops_tmpfile(s->fs, in->nodeid, &caller, arg->mode,
+			(int)arg->flags & ~O_APPEND, &file, &attr);
+	}
+	if (ret < 0) {
+		shim_reply(s, in->unique, ret, NULL, 0);
+		return;
+	}
+	attr_to_wire(&attr, &out.entry);
+	out.open.fh = (uintptr_t)file;
+	if (!shim_reply(s, in->unique, 0, &out, sizeof(out)))
+		ops_close(s->fs, file);
+}
+
+/* SETXATTR in its longer form, whose flags say whether an ACL must take the setgid bit off. */
+static void reply_setxattr(struct session *s, const struct fuse_in_header *in)
+{
+	const struct fuse_setxattr_in *arg = body(in, sizeof(*arg));
+	const char *name = arg ? body_string(in, sizeof(*arg)) : NULL;
+	const char *value = name ? name + strlen(name) + 1 : NULL;
+	int ret = -EINVAL;
+
+	if (value && arg->size <= (size_t)((const char *)in + in->len - value))
+		ret = may_change(s);
+	if (ret == 0) {
+		bool kills = arg->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID;
+		struct ops_caller caller = {
+			.uid = in->uid,
+			.gid = in->gid,
+			.keeps_setid = !kills,
+			.in_group = !kills,
+		};
+
+		ret = ops_setxattr(s->fs, in->nodeid, &caller, name, value, arg->size,
+			(int)arg->flags);
+	}
+	shim_reply(s, in->unique, ret, NULL, 0);
+}
+
+/* Keeps what libfuse 3.14 drops of a request that it will decode. */
+static void note_fields(const struct fuse_in_header *in)
+{
+	const struct fuse_setattr_in *setattr;
+	const struct fuse_open_in *open;
+	const struct fuse_create_in *create;
+	const struct fuse_write_in *write;
+
+	current_request.kills_setid = current_request.is_writeback = false;
+	switch (in->opcode) {
+	case FUSE_SETATTR:
+		setattr = body(in, sizeof(*setattr));
+		current_request.kills_setid = setattr && (setattr->valid & FATTR_KILL_SUIDGID);
+		break;
+	case FUSE_OPEN:
+		open = body(in, sizeof(*open));
+		current_request.kills_setid = open && (open->open_flags & FUSE_OPEN_KILL_SUIDGID);
+		break;
+	case FUSE_CREATE:
+		create = body(in, sizeof(*create));
+		current_request.kills_setid =
+			create && (create->open_flags & FUSE_OPEN_KILL_SUIDGID);
+		break;
+	case FUSE_WRITE:
+		write = body(in, sizeof(*write));
+		if (!write)
+			break;
+		current_request.kills_setid = write->write_flags & FUSE_WRITE_KILL_SUIDGID;
+		current_request.is_writeback = write->write_flags & FUSE_WRITE_CACHE;
+		break;
+	default:
+		break;
+	}
+}
+
+/*
+ * libfuse trusts the lengths inside a message to fit. The kernel's do; this costs a comparison
+ * and keeps the rule that nothing from outside is used unchecked.
+ */
+static bool is_whole(const struct fuse_in_header *in)
+{
+	const struct fuse_write_in *write;
+
+	if (in->opcode != FUSE_WRITE)
+		return true;
+	write = body(in, sizeof(*write));
+	return write && write->size <= in->len - sizeof(*in) - sizeof(*write);
+}
+
+bool shim_receive(struct session *s, const struct fuse_in_header *in)
+{
+	switch (in->opcode) {
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+		return true; /* nothing is kept per lookup */
+	case FUSE_INTERRUPT:
+		return true; /* no operation waits for another process; it will be answered */
+	case FUSE_INIT:
+		init_note(s, in);
+		return false;
+	case WIRE_STATX:
+		reply_statx(s, in);
+		return true;
+	case FUSE_TMPFILE:
+		reply_tmpfile(s, in);
+		return true;
+	case FUSE_SYNCFS:
+		shim_reply(s, in->unique, ops_syncfs(s->fs), NULL, 0);
+		return true;
+	case FUSE_SETXATTR:
+		if (!(session_init_flags(s) & FUSE_SETXATTR_EXT))
+			return false;
+		reply_setxattr(s, in);
+		return true;
+	default:
+		if (!is_whole(in)) {
+			shim_reply(s, in->unique, -EINVAL, NULL, 0);
+			return true;
+		}
+		note_fields(in);
+		return false;
+	}
+}

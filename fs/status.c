@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Everything a running daemon can say about itself, as JSON.
+ *
+ * Numbers are read one after the other while the rest goes on: each is right, together they
+ * are not of one moment. Names end in their unit; counters count from the start.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/daemon.h"
+
+static json_t *counter(_Atomic uint64_t *c)
+{
+	return json_integer((json_int_t)atomic_load_explicit(c, memory_order_relaxed));
+}
+
+static void put(json_t *o, const char *key, uint64_t value)
+{
+	json_object_set_new(o, key, json_integer((json_int_t)value));
+}
+
+#define PUT_COUNTER(o, counters, field) json_object_set_new((o), #field, counter(&(counters)->field))
+
+static json_t *cache_status(struct volume *v)
+{
+	struct cache_counters *c = cache_counters(v->cache);
+	json_t *o = json_object();
+
+	put(o, "bytes", cache_frame_count(v->cache) * PAGE_SIZE);
+	put(o, "frames", cache_frame_count(v->cache));
+	put(o, "free_frames", cache_free_frames(v->cache));
+	put(o, "dirty_pages", cache_dirty_pages(v->cache));
+	PUT_COUNTER(o, c, hits);
+	PUT_COUNTER(o, c, misses);
+	PUT_COUNTER(o, c, fetch_requests);
+	PUT_COUNTER(o, c, prefetches);
+	PUT_COUNTER(o, c, evictions);
+	PUT_COUNTER(o, c, evicted_dirty);
+	PUT_COUNTER(o, c, pages_written);
+	PUT_COUNTER(o, c, write_batches);
+	PUT_COUNTER(o, c, sync_logged);
+	PUT_COUNTER(o, c, sync_in_place);
+	PUT_COUNTER(o, c, checkpoints);
+	PUT_COUNTER(o, c, latch_waits);
+	PUT_COUNTER(o, c, latch_restarts);
+	PUT_COUNTER(o, c, frame_waits);
+	return o;
+}
+
+static json_t *log_status(struct volume *v)
+{
+	struct log_counters *c = log_counters(v->log);
+	json_t *o = json_object();
+
+	put(o, "bytes", log_ring_bytes(v->log));
+	put(o, "used_bytes", log_used_bytes(v->log));
+	put(o, "tail_lsn", log_tail(v->log));
+	put(o, "end_lsn", log_end(v->log));
+	put(o, "durable_lsn", log_durable(v->log));
+	put(o, "failed", log_failed(v->log) != 0);
+	PUT_COUNTER(o, c, records);
+	PUT_COUNTER(o, c, record_bytes);
+	PUT_COUNTER(o, c, chunks);
+	PUT_COUNTER(o, c, chunk_bytes);
+	PUT_COUNTER(o, c, flushes);
+	PUT_COUNTER(o, c, flush_waits);
+	PUT_COUNTER(o, c, reserve_waits);
+	return o;
+}
+
+static json_t *store_status(struct volume *v)
+{
+	struct store_counters *c = store_counters(v->store);
+	json_t *o = json_object();
+
+	put(o, "bytes", store_superblock(v->store)->store_bytes);
+	PUT_COUNTER(o, c, pages_read);
+	PUT_COUNTER(o, c, pages_written);
+	PUT_COUNTER(o, c, read_requests);
+	PUT_COUNTER(o, c, write_requests);
+	PUT_COUNTER(o, c, flushes);
+	PUT_COUNTER(o, c, table_reads);
+	PUT_COUNTER(o, c, table_writes);
+	PUT_COUNTER(o, c, checksum_failures);
+	return o;
+}
+
+static json_t *tree_status(struct volume *v)
+{
+	struct tree_counters *c = tree_counters(v->tree);
+	json_t *o = json_object();
+
+	put(o, "height", tree_height(v->tree));
+	PUT_COUNTER(o, c, lookups);
+	PUT_COUNTER(o, c, restarts);
+	PUT_COUNTER(o, c, splits);
+	PUT_COUNTER(o, c, merges);
+	PUT_COUNTER(o, c, commits);
+	PUT_COUNTER(o, c, conflicts);
+	PUT_COUNTER(o, c, waits);
+	return o;
+}
+
+static json_t *space_status(struct volume *v)
+{
+	struct space_stat st;
+	json_t *o = json_object();
+
+	space_stat(v->space, &st);
+	put(o, "total_bytes", st.total_pages * PAGE_SIZE);
+	put(o, "free_bytes", st.free_pages * PAGE_SIZE);
+	put(o, "available_bytes", st.available_pages * PAGE_SIZE);
+	return o;
+}
+
+static json_t *recovery_status(struct volume *v)
+{
+	json_t *o = json_object();
+
+	json_object_set_new(o, "was_clean", json_boolean(v->recovery.was_clean));
+	put(o, "log_bytes", v->recovery.log_bytes);
+	put(o, "records", v->recovery.records);
+	put(o, "pages", v->recovery.pages);
+	put(o, "took_ns", v->recovery.took_ns);
+	return o;
+}
+
+/* By FUSE opcode (<linux/fuse.h>); what the kernel never sends us has no name here. */
+static const char *const request_names[SESSION_OPCODES] = {
+	[0] = "other", [1] = "lookup", [2] = "forget", [3] = "getattr", [4] = "setattr",
+	[5] = "readlink", [6] = "symlink", [8] = "mknod", [9] = "mkdir", [10] = "unlink",
+	[11] = "rmdir", [12] = "rename", [13] = "link", [14] = "open", [15] = "read",
+	[16] = "write", [17] = "statfs", [18] = "release", [20] = "fsync", [21] = "setxattr",
+	[22] = "getxattr", [23] = "listxattr", [24] = "removexattr", [25] = "flush",
+	[26] = "init", [27] = "opendir", [28] = "readdir", [29] = "releasedir",
+	[30] = "fsyncdir", [31] = "getlk", [32] = "setlk", [33] = "setlkw", [34] = "access",
+	[35] = "create", [36] = "interrupt", [37] = "bmap", [38] = "destroy", [39] = "ioctl",
+	[40] = "poll", [42] = "batch_forget", [43] = "fallocate", [44] = "readdirplus",
+	[45] = "rename2", [46] = "lseek", [47] = "copy_file_range", [50] = "syncfs",
+	[51] = "tmpfile", [52] = "statx",
+};
+
+static json_t *requests_status(struct session *s)
+{
+	struct session_counters *c = session_counters(s);
+	json_t *o = json_object();
+
+	for (unsigned i = 0; i < SESSION_OPCODES; i++) {
+		struct latency_summary l;
+		char number[16];
+		json_t *one;
+
+		latency_summarise(&c->latency[i], &l);
+		if (l.count == 0)
+			continue;
+		one = json_object();
+		put(one, "count", l.count);
+		put(one, "mean_ns", l.mean_ns);
+		put(one, "p50_ns", l.p50_ns);
+		put(one, "p90_ns", l.p90_ns);
+		put(one, "p99_ns", l.p99_ns);
+		put(one, "max_ns", l.max_ns);
+		snprintf(number, sizeof(number), "opcode%u", i);
+		json_object_set_new(o, request_names[i] ? request_names[i] : number, one);
+	}
+	return o;
+}
+
+static json_t *session_status(struct session *s)
+{
+	struct session_counters *c = session_counters(s);
+	json_t *o = json_object();
+
+	put(o, "fuse_flags", session_init_flags(s));
+	PUT_COUNTER(o, c, requests);
+	PUT_COUNTER(o, c, workers);
+	PUT_COUNTER(o, c, workers_most);
+	PUT_COUNTER(o, c, bytes_read);
+	PUT_COUNTER(o, c, bytes_written);
+	return o;
+}
+
+static json_t *memory_status(void)
+{
+	unsigned long size = 0, resident = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+	json_t *o = json_object();
+
+	if (f && fscanf(f, "%lu %lu", &size, &resident) == 2) {
+		put(o, "virtual_bytes", (uint64_t)size * (uint64_t)sysconf(_SC_PAGESIZE));
+		put(o, "resident_bytes", (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE));
+	}
+	if (f)
+		fclose(f);
+	return o;
+}
+
+json_t *status_identify(void *arg)
+{
+	struct daemon *d = arg;
+	const struct disk_superblock *sb = store_superblock(d->volume->store);
+	char volume_uuid[37], store_uuid[37], label[sizeof(sb->label) + 1] = "";
+	json_t *o = json_object();
+
+	uuid_print(sb->volume_uuid, volume_uuid);
+	uuid_print(sb->store_uuid, store_uuid);
+	memcpy(label, sb->label, sizeof(sb->label));
+	json_object_set_new(o, "version", json_string(WEFT_VERSION));
+	put(o, "pid", (uint64_t)getpid());
+	/* A path or label need not be UTF-8; jansson refuses what is not. */
+	json_object_set_new(o, "store", json_string(d->options.store) ?: json_string("?"));
+	json_object_set_new(o, "mount_point", json_string(d->options.directory) ?: json_string("?"));
+	json_object_set_new(o, "label", json_string(label) ?: json_string("?"));
+	json_object_set_new(o, "volume_uuid", json_string(volume_uuid));
+	json_object_set_new(o, "store_uuid", json_string(store_uuid));
+	return o;
+}
+
+json_t *status_build(void *arg)
+{
+	struct daemon *d = arg;
+	struct volume *v = d->volume;
+	struct ops_counters *ops = ops_counters(d->fs);
+	char options[512];
+	json_t *o = status_identify(arg);
+
+	mount_options_print(&d->options, options, sizeof(options));
+	json_object_set_new(o, "options", json_string(options));
+	json_object_set_new(o, "read_only", json_boolean(v->read_only));
+	put(o, "failed", volume_failed(v) != 0);
+	json_object_set_new(o, "uptime_s", json_real((double)(rt_now_ns() - d->started_ns) / 1e9));
+	json_object_set_new(o, "space", space_status(v));
+	json_object_set_new(o, "cache", cache_status(v));
+	json_object_set_new(o, "log", log_status(v));
+	json_object_set_new(o, "device", store_status(v));
+	json_object_set_new(o, "tree", tree_status(v));
+	put(o, "operation_restarts", atomic_load_explicit(&ops->restarts, memory_order_relaxed));
+	json_object_set_new(o, "session", session_status(d->session));
+	json_object_set_new(o, "requests", requests_status(d->session));
+	json_object_set_new(o, "recovery", recovery_status(v));
+	json_object_set_new(o, "memory", memory_status());
+	return o;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weftd STORE DIR [-o OPTIONS] [-f]: serves one volume at one mount point.
+ *
+ * Opens from below (store, volume, operations, mount, session, control socket), waits for a
+ * signal or the end of the mount, and closes from above. The store is free when the process
+ * has gone.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "fs/daemon.h"
+#include "fs/daemonize.h"
+#include "fs/mount.h"
+
+#ifndef PR_SET_IO_FLUSHER
+#define PR_SET_IO_FLUSHER 57
+#endif
+
+/* After a signal to a busy mount: so long may those who have files open go on. */
+#define DRAIN_MS 5000
+
+static const char usage[] =
+	"Usage: weftd STORE DIR [-o OPTION,...] [-f]\n"
+	"\n"
+	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, on DIR, and\n"
+	"goes to the background once the mount answers. umount DIR, SIGTERM and SIGINT end it.\n"
+	"\n"
+	"  -o OPTION,...  see below; may be given more than once\n"
+	"  -f             stay in the foreground, messages to stderr\n"
+	"  -h, --help     this text\n"
+	"  -V, --version  the version\n"
+	"\n"
+	"Options:\n"
+	"  cache=SIZE         page cache, like 512M or 4G (default: a quarter of the memory,\n"
+	"                     at most 1G)\n"
+	"  log_interval=SECS  longest time that a change without fsync stays undurable (5)\n"
+	"  ro, rw             read-only, read-write (default)\n"
+	"  relatime, noatime, strictatime\n"
+	"                     when reading sets access times (relatime)\n"
+	"  allow_other, noallow_other\n"
+	"                     whether users but the one who mounts get in (default for root)\n"
+	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
+	"  fsname=NAME        what df and mount show as the source (default: STORE)\n"
+	"\n"
+	"Examples:\n"
+	"  mkfs.weft --size 10G /srv/data.weft\n"
+	"  weftd /srv/data.weft /mnt/weft -o cache=2G,noatime\n"
+	"  mount -t weft /dev/nvme0n1p3 /mnt/weft\n"
+	"\n"
+	"Exit codes: 0 mounted, 1 wrong usage, 32 the mount failed.\n";
+
+/* ---- the command line -------------------------------------------------------------- */
+
+static int fail(const struct weft_error *err, int code)
+{
+	fprintf(stderr, "weftd: %s\n", err->text);
+	return code;
+}
+
+static char *absolute(const char *path, const char *what, struct weft_error *err)
+{
+	char *real = realpath(path, NULL);
+
+	if (!real)
+		weft_error(err, -errno, "%s %s: %s", what, path, strerror(errno));
+	return real;
+}
+
+static int check_directory(const char *path, struct weft_error *err)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0) {
+		if (errno == ENOTCONN)
+			return weft_error(err, -errno,
+				"%s is still mounted from a daemon that has died: umount it first", path);
+		return weft_error(err, -errno, "mount point %s: %s", path, strerror(errno));
+	}
+	if (!S_ISDIR(st.st_mode))
+		return weft_error(err, -ENOTDIR, "mount point %s is not a directory", path);
+	return 0;
+}
+
+/* 0: go on; otherwise exit with *code. */
+static int parse_arguments(int argc, char **argv, struct mount_options *o, bool *foreground,
+	int *code)
+{
+	static const struct option words[] = {
+		{"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}, {0}};
+	struct weft_error err = {0};
+	int c;
+
+	*code = EXIT_USAGE;
+	while ((c = getopt_long(argc, argv, "o:fhV", words, NULL)) != -1) {
+		switch (c) {
+		case 'o':
+			if (mount_options_parse(o, optarg, &err) < 0) {
+				fail(&err, 0);
+				return -1;
+			}
+			break;
+		case 'f':
+			*foreground = true;
+			break;
+		case 'h':
+			fputs(usage, stdout);
+			*code = 0;
+			return -1;
+		case 'V':
+			puts("weftd " WEFT_VERSION);
+			*code = 0;
+			return -1;
+		default:
+			fputs("Try `weftd --help`.\n", stderr);
+			return -1;
+		}
+	}
+	if (argc - optind != 2) {
+		fputs("weftd: expected STORE and DIR. Try `weftd --help`.\n", stderr);
+		return -1;
+	}
+	*code = EXIT_MOUNT;
+	o->store = absolute(argv[optind], "store", &err);
+	if (!o->store || check_directory(argv[optind + 1], &err) < 0 ||
+		!(o->directory = absolute(argv[optind + 1], "mount point", &err))) {
+		fail(&err, 0);
+		return -1;
+	}
+	return 0;
+}
+
+/* ---- start --------------------------------------------------------------------------- */
+
+static void process_prepare(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
+	signal(SIGPIPE, SIG_IGN);
+	/* Memory that the kernel reclaims through us must not wait for us (prctl(2)). A hint. */
+	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
+}
+
+/* Before any thread exists, so that all of them have the signals blocked. */
+static int signals_prepare(struct daemon *d, struct weft_error *err)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+		return weft_error(err, -errno, "sigprocmask: %s", strerror(errno));
+	d->signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
+	d->ended_fd = eventfd(0, EFD_CLOEXEC);
+	if (d->signal_fd < 0 || d->ended_fd < 0)
+		return weft_error(err, -errno, "signalfd, eventfd: %s", strerror(errno));
+	return 0;
+}
+
+static int volume_start(struct daemon *d, struct weft_error *err)
+{
+	const struct mount_options *o = &d->options;
+	struct volume_options options = {
+		.read_only = o->read_only,
+		.background = true,
+		.cache = {.cache_bytes = o->cache_bytes, .read_only = o->read_only},
+		.log = {.flush_interval_ms = o->log_interval_ms},
+	};
+	struct ops_options ops = {.atime = o->atime};
+	struct rt_disk *disk;
+	int ret;
+
+	ret = rt_disk_open(&disk, o->store,
+		RT_DISK_EXCLUSIVE | (o->read_only ? RT_DISK_READ_ONLY : 0), err);
+	if (ret < 0)
+		return weft_error(err, ret, "cannot open %s: %s", o->store, strerror(-ret));
+	ret = volume_open(&d->volume, disk, &options, err);
+	if (ret < 0)
+		return weft_error(err, ret, "cannot open the volume in %s: %s", o->store,
+			strerror(-ret));
+	ret = fs_open(&d->fs, d->volume, &ops, err);
+	if (ret < 0) {
+		weft_error(err, ret, "cannot start on the volume in %s: %s", o->store,
+			strerror(-ret));
+		volume_close(d->volume);
+	}
+	return ret;
+}
+
+static int volume_stop(struct daemon *d)
+{
+	int ret;
+
+	fs_close(d->fs);
+	ret = volume_close(d->volume);
+	if (ret < 0)
+		weft_log(3, "closing %s: %s; the next mount will recover it", d->options.store,
+			strerror(-ret));
+	return ret;
+}
+
+/* The first request through the kernel and back; the mount is up when it has come. */
+static int mount_answers(struct daemon *d, struct weft_error *err)
+{
+	struct stat st;
+
+	if (stat(d->options.directory, &st) < 0)
+		return weft_error(err, -errno, "the mount on %s does not answer: %s",
+			d->options.directory, strerror(errno));
+	fuse_mount_tune(&d->options);
+	return 0;
+}
+
+static int mount_start(struct daemon *d, struct weft_error *err)
+{
+	int device = fuse_mount_open(&d->options, d->options.store, err);
+	int ret;
+
+	if (device < 0)
+		return device;
+	ret = session_start(&d->session, d->fs, device, d->ended_fd, err);
+	if (ret == 0)
+		ret = mount_answers(d, err);
+	if (ret < 0)
+		fuse_mount_close(d->options.directory, true);
+	return ret;
+}
+
+/* ---- end -------------------------------------------------------------------------------- */
+
+/* True: the kernel has ended the connection. False: a signal, or the time is over. */
+static bool wait_for_end(struct daemon *d, int timeout_ms)
+{
+	struct pollfd fds[2] = {
+		{.fd = d->ended_fd, .events = POLLIN},
+		{.fd = timeout_ms < 0 ? d->signal_fd : -1, .events = POLLIN},
+	};
+
+	while (poll(fds, 2, timeout_ms) < 0)
+		if (errno != EINTR)
+			break;
+	return session_ended(d->session);
+}
+
+/* What programs stored through mappings is still the kernel's: fetch it while we serve. */
+static void fetch_mapped_pages(const char *directory)
+{
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	if (syncfs(fd) < 0)
+		weft_log(4, "syncfs on %s: %s", directory, strerror(errno));
+	close(fd);
+}
+
+static void unmount_by_signal(struct daemon *d)
+{
+	const char *directory = d->options.directory;
+	int ret = fuse_mount_close(directory, false);
+
+	if (ret == -EBUSY) {
+		weft_log(4, "%s is in use: detached; programs that use it have %d s", directory,
+			DRAIN_MS / 1000);
+		fetch_mapped_pages(directory);
+		ret = fuse_mount_close(directory, true);
+	}
+	if (ret < 0)
+		weft_log(3, "cannot unmount %s: %s", directory, strerror(-ret));
+	wait_for_end(d, DRAIN_MS);
+}
+
+static void serve(struct daemon *d)
+{
+	if (!wait_for_end(d, -1))
+		unmount_by_signal(d);
+	control_detach(d->control);
+	session_quiesce(d->session);
+}
+
+static int run(struct daemon *d, struct weft_error *err)
+{
+	const struct control_source source = {status_build, status_identify, d};
+	int ret;
+
+	process_prepare();
+	ret = signals_prepare(d, err);
+	if (ret < 0)
+		return ret;
+	ret = rt_real_start();
+	if (ret < 0)
+		return weft_error(err, ret, "cannot start the runtime: %s", strerror(-ret));
+	d->started_ns = rt_now_ns();
+	ret = volume_start(d, err);
+	if (ret < 0)
+		return ret;
+	ret = mount_start(d, err);
+	if (ret < 0)
+		goto out_volume;
+	ret = control_open(&d->control, store_superblock(d->volume->store)->store_uuid, &source, err);
+	if (ret < 0) {
+		fuse_mount_close(d->options.directory, true);
+		goto out_volume;
+	}
+	daemonize_ready();
+	weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory,
+		d->volume->recovery.was_clean ? "" : ", recovered from its log");
+	serve(d);
+	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
+out_volume:
+	if (d->session)
+		session_quiesce(d->session);
+	if (volume_stop(d) < 0 && ret == 0)
+		ret = weft_error(err, -EIO, "the volume was not closed cleanly");
+	if (d->session)
+		session_free(d->session);
+	control_close(d->control); /* last: its end says that the store is free */
+	return ret;
+}
+
+int main(int argc, char **argv)
+{
+	struct daemon d = {0};
+	struct weft_error err = {0};
+	bool foreground = false;
+	int code;
+
+	mount_options_default(&d.options);
+	if (parse_arguments(argc, argv, &d.options, &foreground, &code) < 0)
+		return code;
+	if (!foreground && daemonize_begin() < 0) {
+		fprintf(stderr, "weftd: cannot go to the background: %s\n", strerror(errno));
+		return EXIT_MOUNT;
+	}
+	code = 0;
+	if (run(&d, &err) < 0)
+		code = fail(&err, EXIT_MOUNT);
+	mount_options_free(&d.options);
+	return code;
+}
