@@ -37,7 +37,6 @@ struct cache;
 #define FRAME_PERSISTED	  (1u << 6) /* the store has an image of this incarnation */
 #define FRAME_LOGGED	  (1u << 7) /* the log has the image of this very version */
 #define FRAME_CHECKED	  (1u << 8) /* for the tree: this image has passed tree_check_page; cleared at load */
-#define FRAME_CUT	  (1u << 10) /* redone onto the store's image: the log has no full one */
 #define FRAME_AGED	  (1u << 9) /* was dirty at the last tick of the flusher */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch

@@ -103,13 +103,13 @@ struct cache {
 	uint32_t tear_pages; /* images of one record against torn overwrites */
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
+	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its own */
 	_Atomic uint64_t dirty;
 	struct rt_mutex checkpoint_lock; /* one checkpoint at a time */
 	struct page_ref *checkpoint_refs;
 	/* rec_lsn of discarded frames stays pinned until the free is durable */
 	struct rt_mutex discard_lock;
 	uint64_t discard_rec_lsn, discard_until;
-	_Atomic uint64_t recover_floor; /* the tail stays below while redo goes on */
 
 	/* pages being filled ahead of publication */
 	struct rt_mutex fill_lock;

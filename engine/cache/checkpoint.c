@@ -34,7 +34,6 @@ lsn_t checkpoint_horizon(struct cache *c)
 	lsn_t h = log_durable(c->log);
 
 	h = MIN(h, discard_horizon(c));
-	h = MIN(h, atomic_load_explicit(&c->recover_floor, memory_order_acquire));
 	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t i = 0; i < c->frame_count; i++) {
 		struct frame *f = &c->frames[i];

@@ -264,7 +264,7 @@ static void page_committed(struct mtr_page *p, struct log_position pos)
 
 	if (p->full) {
 		atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_relaxed);
-		frame_clear(f, FRAME_NEED_FULL | FRAME_CUT);
+		frame_clear(f, FRAME_NEED_FULL);
 	}
 	atomic_store_explicit(&f->page_lsn, pos.end, memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_UNPUBLISHED | FRAME_AGED);

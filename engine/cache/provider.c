@@ -48,7 +48,7 @@ void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
 	static const uint8_t zeros[PAGE_SIZE];
 
 	frame_mark_clean(c, f);
-	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED | FRAME_CUT);
+	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED);
 	frame_set(f, FRAME_NEED_FULL);
 	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Redo of the log's images into the cache. Runs before anything else uses the cache, by one
- * task; write-back may run beside it. Redoing what is already there changes nothing: older or
- * equal images are skipped, so recovery may itself be cut off and start over.
+ * task, which evicts where it must. Redoing what is already there changes nothing: older or
+ * equal images are skipped, so recovery may itself be cut off and start over. An image that was
+ * cut off in writing matches no descriptor then; the full image in the log makes it good.
  */
 #include "engine/cache/recovery.h"
 #include "engine/cache/cache_internal.h"
-
-void cache_recover_floor(struct cache *c, lsn_t lsn)
-{
-	atomic_store_explicit(&c->recover_floor, lsn, memory_order_release);
-}
 
 /* What is known of the page: the frame's state, or the store's descriptor. */
 static int known_state(struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
@@ -54,10 +50,9 @@ int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint6
 	if (e && e != -EUCLEAN) /* a damaged image is made good by this one */
 		return e;
 	e = guard_overwrite(c, pid, incarnation, &g);
-	if (e)
-		return e;
+	if (e) /* -ESTALE: a damaged image of a newer incarnation, which is not ours to mend */
+		return e == -ESTALE ? 0 : e;
 	page_store(g.image, image, PAGE_SIZE);
-	frame_clear(g.frame, FRAME_CUT);
 	mark_recovered(c, g.frame, version, start, end);
 	guard_release(c, &g);
 	return 1;
@@ -83,8 +78,6 @@ int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uin
 			(unsigned long long)known_ver, (unsigned long long)incarnation,
 			(unsigned long long)version);
 	e = guard_exclusive(c, pid, incarnation, &g);
-	if (e == -EUCLEAN)
-		return -EBADMSG;
 	if (e)
 		return weft_error(err, e, "page %#llx cannot be read for redo",
 			(unsigned long long)pid);
@@ -92,13 +85,27 @@ int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uin
 		page_store(g.image + ranges[i].offset, bytes, ranges[i].length);
 		bytes += ranges[i].length;
 	}
-	/* A page that was written back during redo continues a chain whose full image may leave
-	 * the log: its next overwrite in place must be safe against tearing by itself. */
-	if (!(frame_flags(g.frame) & FRAME_DIRTY)) {
+	/* A page that was evicted during redo continues a chain whose full image lies before this
+	 * record: the tail does not move before all is persisted (cache_recover_end). */
+	if (!(frame_flags(g.frame) & FRAME_DIRTY))
 		atomic_store_explicit(&g.frame->rec_lsn, start, memory_order_relaxed);
-		frame_set(g.frame, FRAME_CUT);
-	}
 	mark_recovered(c, g.frame, version, LSN_NONE, end);
 	guard_release(c, &g);
 	return 1;
+}
+
+void cache_recover_begin(struct cache *c)
+{
+	WEFT_ASSERT(!c->started);
+	c->redo = true;
+}
+
+int cache_recover_end(struct cache *c)
+{
+	int e = c->options.read_only ? 0 : cache_checkpoint(c);
+
+	if (!e && !c->options.read_only)
+		WEFT_ASSERT(!atomic_load_explicit(&c->dirty, memory_order_relaxed));
+	c->redo = false;
+	return e;
 }

@@ -97,8 +97,7 @@ static bool copy_page(struct cache *c, struct wb_region *r, unsigned at, page_id
 	r->page[at].pid = pid;
 	r->page[at].rec_lsn = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
 	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
-	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) &&
-		(!r->page[at].rec_lsn || (flags & FRAME_CUT));
+	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) && !r->page[at].rec_lsn;
 	*flush_to = MAX(*flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
 	latch_release_shared(c, f);
 	return true;
@@ -247,7 +246,6 @@ static void settle_page(struct cache *c, const struct wb_page *p, const struct s
 		f = table_find(c, p->pid);
 	if (ok && f->incarnation == w->descriptor.incarnation) {
 		frame_set(f, FRAME_PERSISTED | FRAME_NEED_FULL);
-		frame_clear(f, FRAME_CUT);
 		if (f->version == w->descriptor.version) {
 			frame_mark_clean(c, f);
 			atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
@@ -259,6 +257,31 @@ static void settle_page(struct cache *c, const struct wb_page *p, const struct s
 	}
 	atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_WRITING, memory_order_release);
 	latch_release_shared(c, f);
+}
+
+/*
+ * During redo nothing is appended: the tail stands still, so a page whose image is lost half
+ * written is made good by its full image in the log (invariant 4), whatever the descriptors say.
+ */
+static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count)
+{
+	int e;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct store_write *w = &r->write[i];
+
+		w->descriptor.checksum = store_page_checksum(c->store, w->pid,
+			w->descriptor.incarnation, w->descriptor.version, w->image);
+	}
+	e = store_write_pages(c->store, r->write, count);
+	if (!e)
+		e = store_flush(c->store);
+	for (unsigned i = 0; i < count && !e; i++)
+		e = store_descriptor_install(c->store, r->write[i].pid, &r->write[i].descriptor,
+			log_tail(c->log));
+	if (!e && store_table_crowded(c->store))
+		e = store_table_write(c->store, LSN_MAX);
+	return e;
 }
 
 static int write_batch(struct cache *c, struct wb_region *r, unsigned count, lsn_t flush_to)
@@ -305,7 +328,7 @@ int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, unsi
 		count -= taken;
 		if (!n)
 			continue;
-		error = write_batch(c, r, n, flush_to);
+		error = c->redo ? write_batch_redo(c, r, n) : write_batch(c, r, n, flush_to);
 		for (unsigned i = 0; i < n; i++)
 			settle_page(c, &r->page[i], &r->write[i], !error);
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);

@@ -24,8 +24,10 @@ struct volume {
 		uint64_t took_ns;
 	} recovery;
 	/* inode numbers: a range from the catalog */
-	struct rt_mutex inode_lock;
+	struct rt_mutex inode_lock; /* the four below; not held while a range is fetched */
 	uint64_t inode_next, inode_end;
+	bool inode_refilling;
+	struct rt_cond inode_refilled;
 };
 
 struct volume_options {

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recovery: two passes over the log, from its tail to its end (docs/design.md, "Recovery").
+ *
+ * Pass 1 settles which images are in place. A DESCRIPTORS record says which images a batch was
+ * about to write, a PERSISTED record which batches are durable. Several batches are in flight
+ * at once, so a PERSISTED record may come long after its DESCRIPTORS, or name a batch
+ * whose DESCRIPTORS the tail has passed already (the table has them then). What did not persist
+ * leaves candidates: any of them, or what the table says, may be in place; reading decides.
+ *
+ * Pass 2 redoes CHANGE records through the cache, in the log's order. Nothing is appended and
+ * the tail stays until all is redone and persisted, so recovery may itself be cut anywhere and
+ * be done again: redo applies only what follows the known version (invariant 4), and a full
+ * image mends what the cut left half written.
+ *
+ * Batch numbers are unique within a log: the cache counts them up from the node's incarnation
+ * << 32, and that rises with every start.
+ */
+#include "engine/volume/volume_internal.h"
+
+#include "engine/cache/recovery.h"
+
+/* ---- pass 1 ----------------------------------------------------------------------------- */
+
+#define BATCH_BUCKETS 1024u
+
+/* A DESCRIPTORS record whose PERSISTED has not been seen yet. */
+struct batch {
+	struct batch *next;
+	uint64_t number;
+	lsn_t start;
+	unsigned count;
+	struct disk_log_descriptor descriptor[];
+};
+
+/* Memory is bounded by the log: each batch is a record of it. */
+struct descriptor_pass {
+	struct volume *v;
+	struct weft_error *err;
+	struct batch *bucket[BATCH_BUCKETS];
+};
+
+static struct batch **batch_find(struct descriptor_pass *p, uint64_t number)
+{
+	struct batch **link = &p->bucket[number % BATCH_BUCKETS];
+
+	while (*link && (*link)->number != number)
+		link = &(*link)->next;
+	return link;
+}
+
+static int damaged_record(struct weft_error *err, lsn_t lsn, const char *what)
+{
+	return weft_error(err, -EUCLEAN, "log record at LSN %llu: %s; run fsck.weft",
+		(unsigned long long)lsn, what);
+}
+
+static int visit_descriptors(struct descriptor_pass *p, const struct log_entry *entry)
+{
+	const struct disk_log_record *r = entry->record;
+	const uint64_t *number = (const uint64_t *)(r + 1);
+	const struct disk_log_descriptor *d = (const struct disk_log_descriptor *)(number + 1);
+	size_t bytes = r->count * sizeof(*d);
+	struct batch **link = batch_find(p, *number);
+	struct batch *b;
+
+	if (*link)
+		return damaged_record(p->err, entry->end, "its batch number was used before");
+	for (unsigned i = 0; i < r->count; i++)
+		if (!volume_pid_valid(p->v, d[i].pid) || !d[i].incarnation)
+			return damaged_record(p->err, entry->end,
+				"describes a page that cannot be of this store");
+	b = rt_alloc(sizeof(*b) + bytes);
+	if (!b)
+		return weft_error(p->err, -ENOMEM, "no memory to recover the log");
+	b->number = *number;
+	b->start = entry->start;
+	b->count = r->count;
+	memcpy(b->descriptor, d, bytes);
+	*link = b;
+	return 0;
+}
+
+static void batch_remove(struct batch **link)
+{
+	struct batch *b = *link;
+
+	*link = b->next;
+	rt_free(b);
+}
+
+/* The batch's images are durable in place: the table takes them, unless it has newer ones. */
+static int batch_install(struct descriptor_pass *p, const struct batch *b)
+{
+	struct store *s = p->v->store;
+	int rc = 0;
+
+	for (unsigned i = 0; i < b->count && !rc; i++) {
+		const struct disk_log_descriptor *d = &b->descriptor[i];
+		struct page_descriptor want = {d->incarnation, d->version, d->checksum};
+		struct page_descriptor has;
+
+		rc = store_descriptor_get(s, d->pid, &has);
+		if (!rc && page_order(has.incarnation, has.version, d->incarnation,
+				   d->version) < 0)
+			rc = store_descriptor_install(s, d->pid, &want, b->start);
+		/* All of the log is durable, so the table may be written at any time. */
+		if (!rc && !p->v->read_only && store_table_crowded(s))
+			rc = store_table_write(s, LSN_MAX);
+	}
+	return rc;
+}
+
+static int visit_persisted(struct descriptor_pass *p, const struct log_entry *entry)
+{
+	const uint64_t *number = (const uint64_t *)(entry->record + 1);
+	int rc = 0;
+
+	for (unsigned i = 0; i < entry->record->count && !rc; i++) {
+		struct batch **link = batch_find(p, number[i]);
+
+		if (!*link)
+			continue; /* its DESCRIPTORS are below the tail */
+		rc = batch_install(p, *link);
+		batch_remove(link);
+	}
+	return rc;
+}
+
+static int visit_pass_1(void *arg, const struct log_entry *entry)
+{
+	struct descriptor_pass *p = arg;
+
+	p->v->recovery.records++;
+	p->v->recovery.log_bytes += entry->record->record_bytes;
+	switch (entry->record->type) {
+	case DISK_LOG_DESCRIPTORS:
+		return visit_descriptors(p, entry);
+	case DISK_LOG_PERSISTED:
+		return visit_persisted(p, entry);
+	default:
+		return 0;
+	}
+}
+
+/* What is left did not persist, as far as the log says. Frees everything. */
+static int add_candidates(struct descriptor_pass *p)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < BATCH_BUCKETS; i++) {
+		while (p->bucket[i]) {
+			const struct batch *b = p->bucket[i];
+
+			for (unsigned n = 0; n < b->count && !rc; n++) {
+				const struct disk_log_descriptor *d = &b->descriptor[n];
+				struct page_descriptor want = {
+					d->incarnation, d->version, d->checksum};
+
+				rc = store_candidate_add(p->v->store, d->pid, &want, b->start);
+			}
+			batch_remove(&p->bucket[i]);
+		}
+	}
+	return rc;
+}
+
+static void batches_free(struct descriptor_pass *p)
+{
+	for (unsigned i = 0; i < BATCH_BUCKETS; i++)
+		while (p->bucket[i])
+			batch_remove(&p->bucket[i]);
+}
+
+int recovery_descriptors(struct volume *v, struct weft_error *err)
+{
+	struct descriptor_pass *p = rt_alloc(sizeof(*p));
+	int rc;
+
+	if (!p)
+		return weft_error(err, -ENOMEM, "no memory to recover the log");
+	p->v = v;
+	p->err = err;
+	rc = log_scan(v->log, visit_pass_1, p);
+	if (!rc)
+		rc = add_candidates(p);
+	if (!rc)
+		rc = store_candidates_resolve(v->store);
+	batches_free(p);
+	rt_free(p);
+	if (rc)
+		weft_error(err, rc, "recovery: cannot settle which pages were written: %s",
+			strerrordesc_np(-rc));
+	return rc;
+}
+
+/* ---- pass 2 ----------------------------------------------------------------------------- */
+
+struct redo_pass {
+	struct volume *v;
+	struct weft_error *err;
+	struct gaps gaps;
+	uint64_t full_images;
+};
+
+/* A page's part of a CHANGE record. */
+static int redo_part(struct redo_pass *p, const struct log_entry *entry,
+	const struct disk_log_page *part)
+{
+	const struct disk_log_range *ranges = (const struct disk_log_range *)(part + 1);
+	const uint8_t *bytes = (const uint8_t *)(part + 1);
+	struct weft_error gap = {0};
+	int rc;
+
+	if (!volume_pid_valid(p->v, part->pid) || !part->incarnation || !part->version)
+		return damaged_record(p->err, entry->end,
+			"changes a page that cannot be of this store");
+	if (part->kind == DISK_LOG_FULL) {
+		p->full_images++;
+		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation, part->version,
+			bytes, entry->start, entry->end);
+	} else {
+		bytes += ALIGN_UP(part->range_count * sizeof(*ranges), 8);
+		rc = cache_recover_ranges(p->v->cache, part->pid, part->incarnation,
+			part->version, ranges, part->range_count, bytes, entry->start, entry->end,
+			&gap);
+		if (rc == -EUCLEAN)
+			return gaps_add(&p->gaps, part->pid, part->incarnation, p->err);
+	}
+	if (rc > 0)
+		p->v->recovery.pages++;
+	return MIN(rc, 0);
+}
+
+static const struct disk_log_page *part_next(const struct disk_log_page *part)
+{
+	return (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
+}
+
+static int visit_pass_2(void *arg, const struct log_entry *entry)
+{
+	const struct disk_log_record *r = entry->record;
+	const struct disk_log_page *part = (const struct disk_log_page *)(r + 1);
+	struct redo_pass *p = arg;
+	int rc = 0;
+
+	if (r->type != DISK_LOG_CHANGE)
+		return 0;
+	for (unsigned i = 0; i < r->count && !rc; i++, part = part_next(part))
+		rc = redo_part(p, entry, part);
+	if (rc || !p->gaps.count)
+		return rc;
+	/* Behind the changes: a page may be changed and freed by one record, in any order. */
+	part = (const struct disk_log_page *)(r + 1);
+	for (unsigned i = 0; i < r->count; i++, part = part_next(part))
+		gaps_visit(&p->gaps, part);
+	return 0;
+}
+
+int recovery_redo(struct volume *v, struct weft_error *err)
+{
+	struct redo_pass p = {.v = v, .err = err};
+	int rc;
+
+	cache_recover_begin(v->cache);
+	rc = log_scan(v->log, visit_pass_2, &p);
+	if (!rc)
+		rc = gaps_end(&p.gaps, err);
+	if (!rc)
+		rc = cache_recover_end(v->cache);
+	gaps_close(&p.gaps);
+	if (rc == -ENOMEM && v->read_only)
+		return weft_error(err, rc,
+			"the log holds changes that do not fit the cache, and a read-only mount cannot "
+			"write them: mount it read-write once, or give it a cache of at least %llu MiB",
+			(unsigned long long)(p.full_images * 2 * PAGE_SIZE >> 20) + 1 +
+				2 * (cache_frame_count(v->cache) * PAGE_SIZE >> 20));
+	if (rc)
+		weft_error(err, rc, "recovery: cannot redo the log: %s", strerrordesc_np(-rc));
+	return rc;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing a volume: the layers are opened from the lowest up, recovered on the way,
+ * and taken apart from the top down. Also what belongs to no layer: inode numbers.
+ *
+ * After a crash, or an open that fails half way, the store is as recoverable as before: the tail
+ * of the log moves only over what is persisted.
+ */
+#include "engine/volume/volume_internal.h"
+
+
+/* ---- the catalog ---------------------------------------------------------------------------- */
+
+static int catalog_check(struct volume *v, const struct disk_catalog *c, struct weft_error *err)
+{
+	const struct disk_superblock *sb = store_superblock(v->store);
+	uint64_t at = pid_slot(c->root_pid);
+
+	if (c->magic != DISK_MAGIC_CATALOG)
+		return weft_error(err, -EUCLEAN,
+			"the catalog page is not one (magic %016llx): the store was not formatted to the "
+			"end, or is damaged; run fsck.weft",
+			(unsigned long long)c->magic);
+	if (c->disk_version != DISK_VERSION)
+		return weft_error(err, -EUCLEAN,
+			"the catalog has version %u where the superblock has %u; run fsck.weft",
+			c->disk_version, DISK_VERSION);
+	if (memcmp(c->volume_uuid, sb->volume_uuid, sizeof(c->volume_uuid)) != 0)
+		return weft_error(err, -EUCLEAN,
+			"the catalog belongs to another volume than the superblock; run fsck.weft");
+	if (!volume_pid_valid(v, c->root_pid) || at < 2 ||
+		(at - 1) % (1 + DISK_GROUP_PAGES) == 0)
+		return weft_error(err, -EUCLEAN,
+			"the catalog names page %llx as the tree's root, which cannot be one; run fsck.weft",
+			(unsigned long long)c->root_pid);
+	if (!c->next_inode_range || c->next_inode_range > DISK_INO_MAX >> DISK_INODE_RANGE_BITS)
+		return weft_error(err, -EUCLEAN,
+			"the catalog's next range of inode numbers, %llu, is out of bounds; run fsck.weft",
+			(unsigned long long)c->next_inode_range);
+	return 0;
+}
+
+static int catalog_read(struct volume *v, struct weft_error *err)
+{
+	struct guard g;
+	int rc;
+
+	rc = guard_shared(v->cache, volume_catalog_pid(v), 0, &g);
+	if (rc)
+		return weft_error(err, rc, "cannot read the catalog page: %s%s",
+			strerrordesc_np(-rc), rc == -EUCLEAN ? "; run fsck.weft" : "");
+	memcpy(&v->catalog, g.image, sizeof(v->catalog));
+	guard_release(v->cache, &g);
+	return catalog_check(v, &v->catalog, err);
+}
+
+/* ---- open --------------------------------------------------------------------------------------- */
+
+/* Store and log; pass 1 of recovery, before anything reads a page through the cache. */
+static int open_storage(struct volume *v, const struct volume_options *o, struct weft_error *err)
+{
+	struct store_options store_options = {
+		.read_only = o->read_only,
+		.volume_uuid = o->volume_uuid,
+	};
+	int rc;
+
+	rc = store_open(&v->store, v->disk, &store_options, err);
+	if (!rc)
+		rc = log_open(&v->log, v->store, &o->log, &v->recovery.was_clean, err);
+	if (!rc && !v->recovery.was_clean)
+		rc = recovery_descriptors(v, err);
+	return rc;
+}
+
+/* The cache; pass 2. Its tasks start when all is recovered (open_content). */
+static int open_cache(struct volume *v, const struct volume_options *o, struct weft_error *err)
+{
+	struct cache_options cache_options = o->cache;
+	int rc;
+
+	cache_options.read_only = o->read_only;
+	rc = coherence_single_open(&v->coherence);
+	if (!rc)
+		rc = cache_open(&v->cache, v->store, v->log, v->coherence, &cache_options);
+	if (rc)
+		return weft_error(err, rc, "cannot make a cache of %llu MiB: %s",
+			(unsigned long long)(o->cache.cache_bytes >> 20), strerrordesc_np(-rc));
+	if (!o->read_only)
+		rc = log_start(v->log);
+	if (!rc && !v->recovery.was_clean)
+		return recovery_redo(v, err);
+	return rc ? weft_error(err, rc, "cannot start the log: %s",
+			    strerrordesc_np(-rc))
+		  : 0;
+}
+
+static int open_content(struct volume *v, const struct volume_options *o, struct weft_error *err)
+{
+	int rc = catalog_read(v, err);
+
+	if (!rc)
+		rc = space_open(&v->space, v->cache, err);
+	if (!rc)
+		rc = tree_open(&v->tree, v->cache, v->space, v->catalog.root_pid, err);
+	if (!rc && !o->read_only && o->background) {
+		rc = cache_start(v->cache);
+		if (rc)
+			weft_error(err, rc, "cannot start the cache's tasks: %s",
+				strerrordesc_np(-rc));
+	}
+	return rc;
+}
+
+/* Whatever is open, from the top down; nothing is written. */
+static void take_apart(struct volume *v)
+{
+	if (v->cache)
+		cache_stop(v->cache);
+	if (v->tree)
+		tree_close(v->tree);
+	if (v->space)
+		space_close(v->space);
+	if (v->cache)
+		cache_close(v->cache);
+	if (v->coherence)
+		v->coherence->ops->close(v->coherence);
+	if (v->log)
+		log_close(v->log);
+	if (v->store)
+		store_close(v->store);
+	rt_disk_close(v->disk);
+	rt_free(v);
+}
+
+int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_options *o,
+	struct weft_error *err)
+{
+	struct volume *v = rt_alloc(sizeof(*v));
+	uint64_t started = rt_now_ns();
+	int rc;
+
+	*out = NULL;
+	if (!v) {
+		rt_disk_close(disk);
+		return weft_error(err, -ENOMEM, "no memory for a volume");
+	}
+	v->disk = disk;
+	v->read_only = o->read_only;
+	rc = open_storage(v, o, err);
+	if (!rc)
+		rc = open_cache(v, o, err);
+	if (!rc)
+		rc = open_content(v, o, err);
+	if (rc) {
+		take_apart(v);
+		return rc;
+	}
+	v->recovery.took_ns = rt_now_ns() - started;
+	*out = v;
+	return 0;
+}
+
+/* ---- close, sync ------------------------------------------------------------------------------------ */
+
+int volume_close(struct volume *v)
+{
+	int rc = 0;
+
+	cache_stop(v->cache);
+	if (!v->read_only) {
+		/* A log that failed stays as it is: recovery begins at its tail. */
+		rc = volume_failed(v);
+		if (!rc)
+			rc = cache_checkpoint(v->cache);
+		if (!rc)
+			rc = log_shut(v->log);
+	}
+	take_apart(v);
+	return rc;
+}
+
+int volume_sync(struct volume *v)
+{
+	return v->read_only ? 0 : cache_checkpoint(v->cache);
+}
+
+int volume_failed(struct volume *v)
+{
+	return log_failed(v->log);
+}
+
+/* ---- inode numbers -------------------------------------------------------------------------------------- */
+
+/*
+ * The next range from the catalog. Records are durable in their order, so no inode item of the
+ * range can outlive a crash that this record does not.
+ */
+static int range_take(struct volume *v, uint64_t *range)
+{
+	const page_id pid = volume_catalog_pid(v);
+	struct page_ref ref = {.pid = pid};
+	struct mtr_page *p;
+	struct mtr *m;
+	int rc;
+
+	m = rt_alloc(sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	for (;;) {
+		rc = mtr_begin(m, v->cache, 1);
+		if (rc)
+			break;
+		p = mtr_latch(m, pid, 0, &rc);
+		if (p) {
+			const struct disk_catalog *c = (const struct disk_catalog *)p->guard.image;
+
+			*range = c->next_inode_range;
+			rc = *range > DISK_INO_MAX >> DISK_INODE_RANGE_BITS ? -ENOSPC : 0;
+			if (!rc)
+				mtr_write_u64(p, offsetof(struct disk_catalog, next_inode_range),
+					*range + 1);
+		}
+		if (!rc) {
+			mtr_commit(m);
+			break;
+		}
+		mtr_abort(m);
+		if (rc == -EAGAIN)
+			rc = cache_fetch(v->cache, &ref, 1);
+		if (rc)
+			break;
+		rt_yield();
+	}
+	rt_free(m);
+	return rc;
+}
+
+int volume_inode_number(struct volume *v, uint64_t *out)
+{
+	uint64_t range;
+	int rc = 0;
+
+	rt_mutex_lock(&v->inode_lock);
+	while (v->inode_next == v->inode_end && !rc) {
+		if (v->inode_refilling) {
+			rt_cond_wait(&v->inode_refilled, &v->inode_lock, RT_FOREVER);
+			continue;
+		}
+		v->inode_refilling = true;
+		rt_mutex_unlock(&v->inode_lock);
+		rc = range_take(v, &range);
+		rt_mutex_lock(&v->inode_lock);
+		v->inode_refilling = false;
+		rt_cond_broadcast(&v->inode_refilled);
+		if (!rc) {
+			v->inode_next = range << DISK_INODE_RANGE_BITS;
+			v->inode_end = v->inode_next + (1ull << DISK_INODE_RANGE_BITS);
+		}
+	}
+	if (!rc)
+		*out = v->inode_next++;
+	rt_mutex_unlock(&v->inode_lock);
+	return rc;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of engine/volume share. Nobody else includes it. */
+#ifndef WEFT_VOLUME_INTERNAL_H
+#define WEFT_VOLUME_INTERNAL_H
+
+#include <errno.h>
+
+#include "engine/volume/volume.h"
+
+/*
+ * Every page that volume_format writes has this incarnation and version. The catalog and the
+ * group pages keep the incarnation for ever; the root page's is the first of its group.
+ */
+#define FORMAT_INCARNATION 1u
+#define FORMAT_VERSION	   1u
+
+static inline page_id volume_catalog_pid(struct volume *v)
+{
+	return pid_make(store_superblock(v->store)->shard, DISK_CATALOG_SLOT);
+}
+
+/* May a page of this store have this id? */
+static inline bool volume_pid_valid(struct volume *v, page_id pid)
+{
+	const struct disk_superblock *sb = store_superblock(v->store);
+
+	return pid_shard(pid) == sb->shard && pid_slot(pid) < sb->page_count;
+}
+
+/* ---- recovery.c ---- */
+
+/* Pass 1: descriptors. Nothing but the store and the log are open. Waits. */
+int recovery_descriptors(struct volume *v, struct weft_error *err);
+/* Pass 2: redo, through the cache. Waits. */
+int recovery_redo(struct volume *v, struct weft_error *err);
+
+/* ---- gaps.c: pages whose chain of changes in the log has a gap ---- */
+
+#define GAPS_MAX 4096
+
+struct gap {
+	page_id pid;
+	uint64_t incarnation;
+};
+
+struct gaps {
+	struct gap *entries; /* GAPS_MAX; NULL until the first */
+	unsigned count;
+};
+
+/* A gap was found. 0; -ENOMEM; -EUCLEAN with a text: too many. */
+int gaps_add(struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_error *err);
+/* A record changes a page: pages that it frees, or has the full image of, are forgotten. */
+void gaps_visit(struct gaps *gaps, const struct disk_log_page *part);
+/* At the end of redo: 0, or -EUCLEAN with the text of the first that is left. */
+int gaps_end(struct gaps *gaps, struct weft_error *err);
+void gaps_close(struct gaps *gaps);
+
+#endif
