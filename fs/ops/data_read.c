@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading: map the range, latch all its pages shared, hand them to the sink.
+ *
+ * The size is read before the mapping and the mapping before the pages, without a lock or a
+ * transaction. What is only ever added to (pages, the size) may be read in any order; what unmaps pages
+ * changes the state's map_sequence, which is checked once the pages are latched: they are all
+ * still the file's then, and stay so while the sink runs. Holes and unwritten extents are a page
+ * of zeros that belongs to nobody.
+ */
+#include "fs/ops/data_internal.h"
+
+#define READ_PAGES_MAX 256u
+#define READ_TRIES     8u /* without the lock; a page that stays stale with it is damage */
+#define READ_GIVE_UP   16u
+
+#define PREFETCH_FIRST 64u   /* pages: 256 KiB */
+#define PREFETCH_LAST  1024u /* 4 MiB */
+
+static const uint8_t zero_page[PAGE_SIZE] __attribute__((aligned(PAGE_SIZE)));
+
+struct read_batch {
+	uint64_t offset;
+	size_t len; /* clipped */
+	unsigned pages;
+	unsigned refs_count;
+	struct page_ref refs[READ_PAGES_MAX];
+	struct guard guards[READ_PAGES_MAX];
+	struct iovec iov[READ_PAGES_MAX];
+};
+
+/* Fills refs with the written pages of the range and iov with what each page will be: base
+ * NULL where a guard's image goes. */
+static int batch_map(struct fs *fs, uint64_t ino, struct read_batch *b)
+{
+	uint64_t block = b->offset >> PAGE_SHIFT, end = block + b->pages;
+	unsigned at = 0;
+
+	b->refs_count = 0;
+	while (block < end) {
+		struct map map;
+		int rc = map_lookup(fs, ino, block, end - block, &map);
+
+		if (rc < 0)
+			return rc;
+		for (unsigned i = 0; i < map.count; i++) {
+			const struct map_segment *s = &map.segment[i];
+
+			for (uint64_t n = 0; n < s->count; n++, at++) {
+				bool written = s->kind == MAP_WRITTEN;
+
+				b->iov[at].iov_base = written ? NULL : (void *)zero_page;
+				if (written)
+					b->refs[b->refs_count++] = (struct page_ref){
+						s->pid + n, s->incarnation};
+			}
+		}
+		block = map_end(&map);
+	}
+	return 0;
+}
+
+static void batch_release(struct fs *fs, struct read_batch *b)
+{
+	for (unsigned i = 0; i < b->refs_count; i++)
+		guard_release(fs->volume->cache, &b->guards[i]);
+}
+
+/* Points the iovecs at the latched images and cuts the first and last to the range. */
+static void batch_fill(struct read_batch *b)
+{
+	size_t left = b->len;
+	unsigned within = b->offset % PAGE_SIZE, guard = 0;
+
+	for (unsigned i = 0; i < b->pages; i++) {
+		uint8_t *base = b->iov[i].iov_base;
+		size_t len = MIN(left, (size_t)(PAGE_SIZE - within));
+
+		if (!base)
+			base = b->guards[guard++].image;
+		b->iov[i].iov_base = base + within;
+		b->iov[i].iov_len = len;
+		left -= len;
+		within = 0;
+	}
+	WEFT_ASSERT(left == 0 && guard == b->refs_count);
+}
+
+/*
+ * Latches the pages of the range as of one mapping. -ESTALE: look again. On success everything is
+ * latched and *inode is as old as the mapping or older; pages == 0: at or past the end.
+ */
+static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool locked,
+	struct read_batch *b, struct disk_inode *inode)
+{
+	uint32_t sequence = map_sequence_read(st, locked);
+	unsigned pages_max = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX);
+	unsigned within = b->offset % PAGE_SIZE;
+	int rc;
+
+	b->pages = b->refs_count = 0;
+	b->len = 0;
+	rc = inode_get(fs, st->ino, inode);
+	if (rc < 0)
+		return rc;
+	if (b->offset >= inode->size)
+		return 0;
+	b->len = MIN(MIN((uint64_t)len, inode->size - b->offset),
+		(uint64_t)pages_max * PAGE_SIZE - within);
+	b->pages = (unsigned)DIV_UP(within + b->len, (size_t)PAGE_SIZE);
+	rc = batch_map(fs, st->ino, b);
+	if (rc < 0 || b->refs_count == 0)
+		return rc ? rc : map_unchanged(st, sequence) ? 0 : -ESTALE;
+	rc = guard_shared_batch(fs->volume->cache, b->refs, b->refs_count, b->guards);
+	if (rc < 0)
+		return rc;
+	if (map_unchanged(st, sequence))
+		return 0;
+	batch_release(fs, b);
+	return -ESTALE;
+}
+
+/* The pages behind [first, end), for a reader that goes through the file. */
+static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
+{
+	unsigned batch = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX), count = 0;
+	struct page_ref refs[READ_PAGES_MAX];
+
+	while (first < end) {
+		struct map map;
+
+		if (map_lookup(fs, ino, first, end - first, &map) < 0)
+			return;
+		for (unsigned i = 0; i < map.count; i++) {
+			const struct map_segment *s = &map.segment[i];
+
+			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count; n++) {
+				refs[count++] = (struct page_ref){s->pid + n, s->incarnation};
+				if (count == batch) {
+					cache_prefetch(fs->volume->cache, refs, count, true);
+					count = 0;
+				}
+			}
+		}
+		first = map_end(&map);
+	}
+	if (count)
+		cache_prefetch(fs->volume->cache, refs, count, true);
+}
+
+/*
+ * A reader that goes on where it was: asks for what follows, a window that doubles, again
+ * whenever less than half of it is left. The window stays a small part of the cache.
+ */
+static void read_ahead(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+	uint64_t size)
+{
+	uint64_t block = offset >> PAGE_SHIFT, end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
+	uint64_t next = atomic_exchange_explicit(&st->read_next, end, memory_order_relaxed);
+	uint32_t window = atomic_load_explicit(&st->prefetch_pages, memory_order_relaxed);
+	uint64_t asked = atomic_load_explicit(&st->prefetched, memory_order_relaxed);
+	uint64_t most = MIN(PREFETCH_LAST, cache_frame_count(fs->volume->cache) / 16), target;
+
+	if (end <= block || (block != next && block + 1 != next)) {
+		if (window)
+			atomic_store_explicit(&st->prefetch_pages, 0, memory_order_relaxed);
+		return;
+	}
+	if (window == 0 || asked < end || asked > end + PREFETCH_LAST)
+		asked = end;
+	if (window && asked - end > window / 2)
+		return;
+	window = MIN(window ? window * 2 : PREFETCH_FIRST, most);
+	target = MIN(end + window, DIV_UP(size, (uint64_t)PAGE_SIZE));
+	atomic_store_explicit(&st->prefetch_pages, window, memory_order_relaxed);
+	if (target <= asked)
+		return;
+	atomic_store_explicit(&st->prefetched, target, memory_order_relaxed);
+	prefetch_range(fs, st->ino, asked, target);
+}
+
+int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, ops_sink sink,
+	void *arg)
+{
+	struct read_batch b;
+	struct disk_inode inode;
+	bool locked = false;
+	int rc;
+
+	b.offset = offset;
+	for (unsigned tries = 1;; tries++) {
+		rc = batch_latch(fs, st, len, locked, &b, &inode);
+		if (rc != -ESTALE)
+			break;
+		if (tries == READ_GIVE_UP) {
+			weft_log(3, "inode %llu: its extents name pages of older allocations; "
+				    "run fsck.weft", (unsigned long long)st->ino);
+			rc = -EUCLEAN;
+			break;
+		}
+		if (tries == READ_TRIES && !locked) {
+			rt_mutex_lock(&st->structure);
+			locked = true;
+		}
+	}
+	if (locked)
+		rt_mutex_unlock(&st->structure);
+	if (rc < 0)
+		return rc;
+	if (b.pages == 0)
+		return sink(arg, NULL, 0, 0);
+	batch_fill(&b);
+	rc = sink(arg, b.iov, b.pages, b.len);
+	batch_release(fs, &b);
+	read_ahead(fs, st, offset, b.len, inode.size);
+	state_accessed(fs, st, &inode);
+	return rc;
+}
+
+int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len, ops_sink sink,
+	void *arg)
+{
+	ops_count(fs, OPS_CALL_READ);
+	if ((file->flags & O_ACCMODE) == O_WRONLY)
+		return -EBADF;
+	if (len == 0)
+		return sink(arg, NULL, 0, 0);
+	return data_read(fs, file->state, offset, len, sink, arg);
+}

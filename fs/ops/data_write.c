@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing. Bytes go into pages first, then, if the mapping or the size changes, one transaction
+ * publishes extents, size, blocks and times of a piece of the call.
+ *
+ * Overwriting within the file takes no lock: each page is latched by PID and incarnation, and the state's
+ * map_sequence says under the latch whether it is still the file's. Everything else holds
+ * `structure` to the end of the call, so that an append is one piece to all others here. What
+ * a piece assumed (size, holes, unwritten extents) is checked by its transaction.
+ *
+ * Fresh pages are zeros but for the bytes written (invariant 8), and no page of another file is
+ * ever named: the extents name the incarnation reserved for them. Bytes written behind the end
+ * into the last page before the transaction are not visible; if it fails they stay there, which
+ * is why the size never grows over a gap without tail_check.
+ */
+#include "fs/ops/data_internal.h"
+
+#define WRITE_PAGES_MAX	 256u
+#define WRITE_PARTS_MAX	 32u
+#define OVERWRITE_TRIES	 8u  /* without the lock */
+#define WRITE_GIVE_UP	 16u /* stale with the lock: damage */
+#define AHEAD_PAGES_MIN	 16u
+#define AHEAD_PAGES_MAX	 4096u /* 16 MiB */
+
+static const uint8_t zero_bytes[PAGE_SIZE];
+
+struct write_call {
+	struct fs *fs;
+	struct inode_state *st;
+	const struct ops_caller *c;
+	struct disk_inode inode; /* as last looked up */
+	bool locked;
+	bool modified; /* overwrote bytes without a transaction */
+};
+
+/* A run of blocks of one kind within a piece. */
+struct write_part {
+	uint64_t block;
+	uint32_t count;
+	enum map_kind kind;
+	page_id pid;
+	uint64_t incarnation;
+};
+
+/* One transaction's worth of a write. */
+struct write_piece {
+	struct write_call *call;
+	uint64_t offset;
+	const uint8_t *bytes;
+	size_t len;
+	uint64_t size_before; /* assumed by the fill */
+	bool tail_dirty;      /* bytes behind the old end are to be zeroed */
+	int64_t now;
+	unsigned part_count, taken; /* taken: parts whose runs the transaction has */
+	struct write_part part[WRITE_PARTS_MAX];
+	unsigned fresh_count;
+	struct page_ref fresh[WRITE_PAGES_MAX];
+};
+
+static uint64_t blocks_end(uint64_t bytes)
+{
+	return DIV_UP(bytes, (uint64_t)PAGE_SIZE);
+}
+
+/* ---- one page -------------------------------------------------------------------------------- */
+
+/* Where bytes [offset, offset + len) lie in a file block. */
+struct page_span {
+	unsigned from, to; /* within the page */
+	const uint8_t *bytes;
+};
+
+static struct page_span span_in(uint64_t block, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	uint64_t start = block << PAGE_SHIFT;
+	uint64_t from = MAX(offset, start), to = MIN(offset + len, start + PAGE_SIZE);
+
+	return (struct page_span){.from = (unsigned)(from - start),
+		.to = (unsigned)(to - start),
+		.bytes = bytes + (from - offset)};
+}
+
+/* Latches a written page to be overwritten; reads it only if some of it stays. */
+static int page_latch_written(struct fs *fs, page_id pid, uint64_t incarnation, bool whole,
+	struct guard *g)
+{
+	if (whole)
+		return guard_overwrite(fs->volume->cache, pid, incarnation, g);
+	return guard_exclusive(fs->volume->cache, pid, incarnation, g);
+}
+
+/* ---- overwriting ------------------------------------------------------------------------------- */
+
+/* Overwrites the written pages of a segment. Pages done, or an error if it is none. */
+static int overwrite_segment(struct write_call *w, const struct map_segment *s,
+	uint32_t sequence, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	struct fs *fs = w->fs;
+	unsigned n;
+	int rc = 0;
+
+	for (n = 0; n < s->count; n++) {
+		struct page_span span = span_in(s->block + n, offset, bytes, len);
+		struct guard g;
+
+		rc = page_latch_written(fs, s->pid + n, s->incarnation,
+			span.to - span.from == PAGE_SIZE, &g);
+		if (rc < 0)
+			break;
+		if (!map_unchanged(w->st, sequence)) {
+			guard_release(fs->volume->cache, &g);
+			rc = -ESTALE;
+			break;
+		}
+		page_store(g.image + span.from, span.bytes, span.to - span.from);
+		guard_release_dirty(fs->volume->cache, &g, false);
+	}
+	if (n > 0) {
+		state_dirty(w->st, s->block, s->block + n);
+		w->modified = true;
+	}
+	return n > 0 ? (int)n : rc;
+}
+
+/*
+ * Overwrites what lies in written pages at the start of the range, if all of the range is within
+ * the file. Bytes done; 0: the range is not to be had this way; -ESTALE: look again.
+ */
+static int64_t overwrite(struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	uint32_t sequence = map_sequence_read(w->st, w->locked);
+	uint64_t first = offset >> PAGE_SHIFT, done = first;
+	struct map map;
+	int rc;
+
+	rc = inode_get(w->fs, w->st->ino, &w->inode);
+	if (rc < 0)
+		return rc;
+	if (offset + len > w->inode.size)
+		return 0;
+	len = MIN(len, (size_t)WRITE_PAGES_MAX * PAGE_SIZE - offset % PAGE_SIZE);
+	rc = map_lookup(w->fs, w->st->ino, first, blocks_end(offset + len) - first, &map);
+	if (rc < 0)
+		return rc;
+	for (unsigned i = 0; i < map.count && map.segment[i].kind == MAP_WRITTEN; i++) {
+		rc = overwrite_segment(w, &map.segment[i], sequence, offset, bytes, len);
+		if (rc < 0)
+			break;
+		done += (unsigned)rc;
+		if ((unsigned)rc < map.segment[i].count)
+			break;
+	}
+	if (done == first)
+		return rc < 0 ? rc : 0;
+	return (int64_t)(MIN(done << PAGE_SHIFT, offset + len) - offset);
+}
+
+/* ---- space for fresh pages ---------------------------------------------------------------------- */
+
+/*
+ * 1 to `want` fresh pages. A file that grows takes them from what it holds ahead of its end, and
+ * holds twice as much the next time it runs out.
+ */
+static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool growing,
+	struct space_run *run)
+{
+	struct inode_state *st = w->st;
+	struct space_run rest;
+	uint32_t pressure = space_pressure(w->fs->volume->space), extra = 0;
+	int rc;
+
+	if (!growing)
+		return run_reserve(w->fs, map_goal(w->fs, st->ino, block), want, run);
+	rt_mutex_lock(&st->lock);
+	if (st->ahead.length && st->pressure == pressure) {
+		*run = st->ahead;
+		run->length = MIN(want, run->length);
+		st->ahead.pid += run->length;
+		st->ahead.length -= run->length;
+		rt_mutex_unlock(&st->lock);
+		return 0;
+	}
+	if (st->pressure == pressure)
+		extra = st->ahead_pages =
+			MIN(MAX(st->ahead_pages * 2, MAX(want, AHEAD_PAGES_MIN)), AHEAD_PAGES_MAX);
+	rt_mutex_unlock(&st->lock);
+	ahead_release(w->fs, st);
+	rc = run_reserve(w->fs, map_goal(w->fs, st->ino, block), want + extra, run);
+	if (rc < 0)
+		return rc;
+	rest = *run;
+	run->length = MIN(want, run->length);
+	rest.pid += run->length;
+	rest.length -= run->length;
+	rt_mutex_lock(&st->lock);
+	st->ahead = rest;
+	st->ahead_pages = extra;
+	st->pressure = pressure;
+	rt_mutex_unlock(&st->lock);
+	return 0;
+}
+
+static void part_unreserve(struct fs *fs, const struct write_part *part)
+{
+	const struct space_run run = {
+		.pid = part->pid, .length = part->count, .incarnation = part->incarnation};
+
+	if (part->kind == MAP_HOLE)
+		space_unreserve(fs->volume->space, &run);
+}
+
+/* ---- planning a piece ------------------------------------------------------------------------------ */
+
+/* Adds a segment's blocks, with runs reserved for what is a hole. 0 when all of it is in. */
+static int plan_segment(struct write_piece *p, const struct map_segment *s, unsigned *pages)
+{
+	uint64_t block = s->block, left = s->count;
+	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before);
+
+	while (left > 0) {
+		struct write_part *part = &p->part[p->part_count];
+		struct space_run run;
+		int rc;
+
+		if (p->part_count == WRITE_PARTS_MAX || *pages == 0)
+			return -E2BIG;
+		*part = (struct write_part){.block = block,
+			.count = (uint32_t)MIN(left, *pages),
+			.kind = s->kind,
+			.pid = s->pid + (block - s->block),
+			.incarnation = s->incarnation};
+		if (s->kind == MAP_HOLE) {
+			rc = run_get(p->call, block, part->count, growing, &run);
+			if (rc < 0)
+				return rc;
+			part->pid = run.pid;
+			part->count = run.length;
+			part->incarnation = run.incarnation;
+		}
+		p->part_count++;
+		block += part->count;
+		left -= part->count;
+		*pages -= part->count;
+	}
+	return 0;
+}
+
+/*
+ * Decides which pages the bytes go to. The piece is cut to what one transaction can publish and to what space there
+ * is; -ENOSPC only if that is nothing.
+ */
+static int plan(struct write_piece *p)
+{
+	struct write_call *w = p->call;
+	uint64_t first = p->offset >> PAGE_SHIFT, end;
+	unsigned pages = MIN(MAX(cache_batch_max(w->fs->volume->cache) / 2, 1), WRITE_PAGES_MAX);
+	struct map map;
+	int rc;
+
+	rc = map_lookup(w->fs, w->st->ino, first,
+		MIN(blocks_end(p->offset + p->len) - first, pages), &map);
+	if (rc < 0)
+		return rc;
+	for (unsigned i = 0; i < map.count && rc == 0; i++)
+		rc = plan_segment(p, &map.segment[i], &pages);
+	if (p->part_count == 0)
+		return rc;
+	end = p->part[p->part_count - 1].block + p->part[p->part_count - 1].count;
+	p->len = MIN(p->len, (end << PAGE_SHIFT) - p->offset);
+	return 0;
+}
+
+/* ---- filling -------------------------------------------------------------------------------------------- */
+
+static int fill_page(struct write_piece *p, const struct write_part *part, unsigned n)
+{
+	struct fs *fs = p->call->fs;
+	struct page_span span = span_in(part->block + n, p->offset, p->bytes, p->len);
+	uint64_t start = (part->block + n) << PAGE_SHIFT;
+	bool fresh = part->kind != MAP_WRITTEN;
+	struct guard g;
+	int rc;
+
+	if (fresh)
+		rc = guard_fresh(fs->volume->cache, part->pid + n, part->incarnation, &g);
+	else
+		rc = page_latch_written(fs, part->pid + n, part->incarnation,
+			span.to - span.from == PAGE_SIZE, &g);
+	if (rc < 0)
+		return rc;
+	/* A gap between the old end and the first byte, within this page. */
+	if (!fresh && p->size_before > start && p->size_before < start + span.from) {
+		unsigned end = (unsigned)(p->size_before - start);
+
+		page_store(g.image + end, zero_bytes, span.from - end);
+	}
+	page_store(g.image + span.from, span.bytes, span.to - span.from);
+	guard_release_dirty(fs->volume->cache, &g, fresh);
+	if (fresh)
+		p->fresh[p->fresh_count++] =
+			(struct page_ref){part->pid + n, part->incarnation};
+	return 0;
+}
+
+static int fill(struct write_piece *p)
+{
+	for (unsigned i = 0; i < p->part_count; i++)
+		for (unsigned n = 0; n < p->part[i].count; n++) {
+			int rc = fill_page(p, &p->part[i], n);
+
+			if (rc < 0)
+				return rc;
+		}
+	return 0;
+}
+
+/* ---- publishing --------------------------------------------------------------------------------------------- */
+
+static int publish_part(struct write_piece *p, struct txn *x, const struct write_part *part,
+	struct disk_inode *inode)
+{
+	struct fs *fs = p->call->fs;
+	uint64_t ino = p->call->st->ino;
+	const struct disk_extent extent = {
+		.pid = part->pid, .length = part->count, .incarnation = part->incarnation};
+	const struct space_run run = {
+		.pid = part->pid, .length = part->count, .incarnation = part->incarnation};
+	int rc;
+
+	if (part->kind == MAP_UNWRITTEN)
+		return extent_convert(fs, x, ino, part->block, &extent);
+	if (part->kind == MAP_WRITTEN)
+		return 0;
+	rc = extent_insert(fs, x, ino, part->block, &extent);
+	if (rc == 0)
+		rc = txn_take(x, &run);
+	if (rc == 0)
+		inode->blocks += part->count;
+	return rc;
+}
+
+static int publish_body(struct txn *x, void *arg)
+{
+	struct write_piece *p = arg;
+	struct fs *fs = p->call->fs;
+	uint64_t ino = p->call->st->ino;
+	struct disk_inode inode;
+	int rc;
+
+	p->taken = 0;
+	rc = inode_read(x, ino, &inode);
+	if (rc < 0)
+		return rc;
+	if (inode.size != p->size_before)
+		return -ESTALE;
+	for (unsigned i = 0; i < p->part_count; i++) {
+		rc = publish_part(p, x, &p->part[i], &inode);
+		if (rc < 0)
+			return rc;
+		p->taken = i + 1;
+	}
+	if (p->tail_dirty) {
+		rc = extent_zero_bytes(fs, x, ino, p->size_before >> PAGE_SHIFT,
+			p->size_before % PAGE_SIZE, PAGE_SIZE);
+		if (rc < 0)
+			return rc;
+	}
+	inode.size = MAX(inode.size, p->offset + p->len);
+	inode_modified(&inode, p->call->c, p->now);
+	return inode_write(x, ino, &inode);
+}
+
+/* Lets go of what a piece that failed has filled and reserved. */
+static void piece_abandon(struct write_piece *p)
+{
+	struct fs *fs = p->call->fs;
+
+	if (p->fresh_count)
+		cache_discard(fs->volume->cache, p->fresh, p->fresh_count);
+	for (unsigned i = p->taken; i < p->part_count; i++)
+		part_unreserve(fs, &p->part[i]);
+}
+
+static int piece_run(struct write_piece *p)
+{
+	struct write_call *w = p->call;
+	struct log_position pos;
+	unsigned fresh_pages = 0;
+	int rc;
+
+	for (unsigned i = 0; i < p->part_count; i++)
+		if (p->part[i].kind != MAP_WRITTEN)
+			fresh_pages += p->part[i].count;
+	fresh_enter(w->fs, fresh_pages);
+	rc = fill(p);
+	/* Written pages have changed already, whatever comes now. */
+	state_dirty(w->st, p->part[0].block, blocks_end(p->offset + p->len));
+	if (rc == 0)
+		rc = ops_run(w->fs, 0, publish_body, p, &pos);
+	if (rc == 0)
+		cache_publish(w->fs->volume->cache, p->fresh, p->fresh_count, pos.end);
+	else
+		piece_abandon(p);
+	fresh_leave(w->fs, fresh_pages);
+	return rc;
+}
+
+/*
+ * Writes the start of the range, whatever is there. Under `structure`. Bytes done; -ESTALE: look again.
+ */
+static int64_t write_piece(struct write_call *w, uint64_t offset, const uint8_t *bytes,
+	size_t len)
+{
+	struct write_piece p = {.call = w, .offset = offset, .bytes = bytes, .len = len};
+	int rc;
+
+	rc = inode_get(w->fs, w->st->ino, &w->inode);
+	if (rc < 0)
+		return rc;
+	p.size_before = w->inode.size;
+	p.now = rt_wall_ns();
+	if (offset >> PAGE_SHIFT > p.size_before >> PAGE_SHIFT) {
+		rc = tail_check(w->fs, w->st, p.size_before, &p.tail_dirty);
+		if (rc < 0)
+			return rc;
+	}
+	rc = plan(&p);
+	if (rc < 0)
+		return rc;
+	rc = piece_run(&p);
+	if (rc < 0)
+		return rc;
+	state_times_written(w->st, p.now);
+	w->modified = false;
+	return (int64_t)p.len;
+}
+
+/* ---- the call ------------------------------------------------------------------------------------------------ */
+
+static int call_lock(struct write_call *w)
+{
+	if (w->locked)
+		return 0;
+	rt_mutex_lock(&w->st->structure);
+	w->locked = true;
+	return intent_finish(w->fs, w->st);
+}
+
+static int64_t write_all(struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	size_t done = 0;
+	unsigned stale = 0;
+	bool full = false;
+
+	while (done < len) {
+		int64_t rc = overwrite(w, offset + done, bytes + done, len - done);
+
+		if (rc == 0)
+			rc = call_lock(w);
+		if (rc == 0)
+			rc = write_piece(w, offset + done, bytes + done, len - done);
+		if (rc > 0) {
+			done += (size_t)rc;
+			stale = 0;
+			continue;
+		}
+		if (rc == -ENOSPC && !full) {
+			full = true; /* once more, with what files hold ahead */
+			ahead_release_all(w->fs);
+			continue;
+		}
+		if (rc != -ESTALE)
+			return done ? (int64_t)done : rc;
+		if (++stale == WRITE_GIVE_UP)
+			return done ? (int64_t)done : -EUCLEAN;
+		if (stale == OVERWRITE_TRIES) {
+			rc = call_lock(w);
+			if (rc < 0)
+				return done ? (int64_t)done : rc;
+		}
+	}
+	return (int64_t)done;
+}
+
+int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
+	uint64_t offset, const void *buf, size_t len, bool append)
+{
+	struct write_call w = {.fs = fs, .st = st, .c = c};
+	int64_t done = 0;
+	int rc;
+
+	if (append) {
+		done = call_lock(&w);
+		if (done == 0)
+			done = inode_get(fs, st->ino, &w.inode);
+		offset = w.inode.size;
+	}
+	if (done == 0)
+		done = offset >= FILE_SIZE_MAX ?
+			-EFBIG :
+			write_all(&w, offset, buf, MIN(len, FILE_SIZE_MAX - offset));
+	if (w.modified && done > 0) {
+		rc = state_modified(fs, st, &w.inode, c);
+		if (rc < 0)
+			done = rc;
+	}
+	if (w.locked)
+		rt_mutex_unlock(&st->structure);
+	return done;
+}
+
+int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
+	uint64_t offset, const void *buf, size_t len, bool append)
+{
+	int rc;
+
+	ops_count(fs, OPS_CALL_WRITE);
+	if ((file->flags & O_ACCMODE) == O_RDONLY)
+		return -EBADF;
+	rc = fs_check_writable(fs);
+	if (rc < 0 || len == 0)
+		return rc;
+	return data_write(fs, file->state, c, offset, buf, len,
+		append || (file->flags & O_APPEND));
+}

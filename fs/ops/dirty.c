@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sets of file blocks that fsync has to look at.
+ *
+ * A set may name more blocks than are dirty (clean pages cost fsync a look), never fewer. It is
+ * bounded: past DIRTY_MAX ranges, or without memory, it becomes the one range that covers all
+ * (invariant 10). The caller serialises.
+ */
+#include "fs/ops/data_internal.h"
+
+static struct dirty_range *ranges(struct dirty_set *set)
+{
+	return set->range ? set->range : set->inlined;
+}
+
+/* Room for one more range. */
+static bool grow(struct dirty_set *set)
+{
+	uint32_t capacity = set->range ? set->capacity : DIRTY_INLINE;
+	struct dirty_range *more;
+
+	if (set->count < capacity)
+		return true;
+	if (capacity >= DIRTY_MAX)
+		return false;
+	capacity = capacity < 16 ? 16 : capacity * 2;
+	more = rt_alloc(capacity * sizeof(*more));
+	if (!more)
+		return false;
+	memcpy(more, ranges(set), set->count * sizeof(*more));
+	rt_free(set->range);
+	set->range = more;
+	set->capacity = capacity;
+	return true;
+}
+
+/* Index of the first range that ends at or behind `block`. */
+static uint32_t locate(const struct dirty_set *set, uint64_t block)
+{
+	const struct dirty_range *r = dirty_ranges(set);
+	uint32_t low = 0, high = set->count;
+
+	while (low < high) {
+		uint32_t middle = (low + high) / 2;
+
+		if (r[middle].end < block)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
+{
+	struct dirty_range *r = ranges(set);
+	uint32_t at = locate(set, first), upto = at;
+
+	WEFT_ASSERT(first < end);
+	while (upto < set->count && r[upto].first <= end) {
+		first = MIN(first, r[upto].first);
+		end = MAX(end, r[upto].end);
+		upto++;
+	}
+	if (upto == at) {
+		if (!grow(set)) {
+			first = MIN(first, r[0].first);
+			end = MAX(end, r[set->count - 1].end);
+			set->count = 1;
+			r[0] = (struct dirty_range){first, end};
+			return;
+		}
+		r = ranges(set);
+		memmove(r + at + 1, r + at, (set->count - at) * sizeof(*r));
+		set->count++;
+	} else {
+		memmove(r + at + 1, r + upto, (set->count - upto) * sizeof(*r));
+		set->count -= upto - at - 1;
+	}
+	r[at] = (struct dirty_range){first, end};
+}
+
+void dirty_move(struct dirty_set *to, struct dirty_set *from)
+{
+	*to = *from;
+	*from = (struct dirty_set){0};
+}
+
+void dirty_merge(struct dirty_set *to, struct dirty_set *from)
+{
+	const struct dirty_range *r = dirty_ranges(from);
+
+	if (to->count == 0) {
+		dirty_clear(to);
+		dirty_move(to, from);
+		return;
+	}
+	for (uint32_t i = 0; i < from->count; i++)
+		dirty_add(to, r[i].first, r[i].end);
+	dirty_clear(from);
+}
+
+void dirty_cut(struct dirty_set *set, uint64_t first)
+{
+	struct dirty_range *r = ranges(set);
+
+	while (set->count > 0 && r[set->count - 1].first >= first)
+		set->count--;
+	if (set->count > 0 && r[set->count - 1].end > first)
+		r[set->count - 1].end = first;
+	if (set->count == 0)
+		dirty_clear(set);
+}
+
+void dirty_clear(struct dirty_set *set)
+{
+	rt_free(set->range);
+	*set = (struct dirty_set){0};
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Space and holes: fallocate, lseek, and copying between files.
+ *
+ * fallocate works in pieces, each a transaction that keeps extents, bitmap and the blocks count in
+ * step; the last one sets size and times. It holds `structure` throughout. Space it took is
+ * given back when it runs out of it, but for files so scattered that it lost count.
+ */
+#include <linux/falloc.h>
+#include <unistd.h>
+
+#include "fs/ops/data_internal.h"
+
+#define COPY_BYTES_MAX	  (16u << 20) /* one call */
+#define COPY_BUFFER_PAGES 64u
+
+struct falloc {
+	struct fs *fs;
+	struct inode_state *st;
+	const struct ops_caller *c;
+	int mode;
+	uint64_t offset, end;	   /* bytes */
+	uint64_t size_before;
+	bool tail_dirty;
+	struct dirty_set taken;	   /* blocks this call gave pages */
+	/* of one piece */
+	uint64_t first, next, stop; /* blocks to free: [first, stop) */
+	bool edges;		    /* zero the partial pages of [offset, end) with this piece */
+	unsigned run_count, handed;
+	struct {
+		uint64_t block;
+		struct space_run run;
+	} run[EXTENTS_A_PIECE];
+};
+
+static uint64_t block_of(uint64_t byte)
+{
+	return byte >> PAGE_SHIFT;
+}
+
+static uint64_t block_behind(uint64_t byte)
+{
+	return DIV_UP(byte, (uint64_t)PAGE_SIZE);
+}
+
+/* ---- freeing a range ----------------------------------------------------------------------------- */
+
+/* Zeroes what the range covers of its first and last page. */
+static int zero_edges(const struct falloc *f, struct txn *x)
+{
+	uint64_t head = block_of(f->offset), tail = block_of(f->end);
+	unsigned from = f->offset % PAGE_SIZE, to = f->end % PAGE_SIZE;
+	int rc = 0;
+
+	if (head == tail)
+		return extent_zero_bytes(f->fs, x, f->st->ino, head, from, to);
+	if (from)
+		rc = extent_zero_bytes(f->fs, x, f->st->ino, head, from, PAGE_SIZE);
+	if (rc == 0 && to)
+		rc = extent_zero_bytes(f->fs, x, f->st->ino, tail, 0, to);
+	return rc;
+}
+
+static int punch_body(struct txn *x, void *arg)
+{
+	struct falloc *f = arg;
+	struct disk_inode inode;
+	uint64_t freed = 0;
+	int rc;
+
+	f->next = f->stop;
+	rc = inode_read(x, f->st->ino, &inode);
+	if (rc == 0 && f->edges)
+		rc = zero_edges(f, x);
+	if (rc == 0 && f->first < f->stop)
+		rc = extent_remove(f->fs, x, f->st->ino, f->first, f->stop, &freed, &f->next);
+	if (rc < 0)
+		return rc;
+	inode.blocks -= MIN(freed, inode.blocks);
+	return inode_write(x, f->st->ino, &inode);
+}
+
+/* Frees the pages of blocks [first, stop). */
+static int punch(struct falloc *f, uint64_t first, uint64_t stop, bool edges)
+{
+	int rc;
+
+	f->first = first;
+	f->stop = MAX(first, stop);
+	f->edges = edges;
+	do {
+		map_change_begin(f->st);
+		rc = ops_run(f->fs, OPS_RUN_PRIVILEGED, punch_body, f, NULL);
+		map_change_end(f->st);
+		f->first = f->next;
+		f->edges = false;
+	} while (rc == 0 && f->first < f->stop);
+	return rc;
+}
+
+/* ---- taking space --------------------------------------------------------------------------------- */
+
+static int allocate_body(struct txn *x, void *arg)
+{
+	struct falloc *f = arg;
+	struct disk_inode inode;
+	int rc;
+
+	f->handed = 0;
+	rc = inode_read(x, f->st->ino, &inode);
+	for (unsigned i = 0; i < f->run_count && rc == 0; i++) {
+		const struct space_run *run = &f->run[i].run;
+		const struct disk_extent extent = {.pid = run->pid,
+			.length = run->length,
+			.flags = DISK_EXTENT_UNWRITTEN,
+			.incarnation = run->incarnation};
+
+		rc = extent_insert(f->fs, x, f->st->ino, f->run[i].block, &extent);
+		if (rc == 0)
+			rc = txn_take(x, run);
+		if (rc == 0) {
+			f->handed = i + 1;
+			inode.blocks += run->length;
+		}
+	}
+	return rc ? rc : inode_write(x, f->st->ino, &inode);
+}
+
+static int allocate_commit(struct falloc *f)
+{
+	int rc;
+
+	if (f->run_count == 0)
+		return 0;
+	rc = ops_run(f->fs, 0, allocate_body, f, NULL);
+	if (rc < 0) {
+		for (unsigned i = f->handed; i < f->run_count; i++)
+			space_unreserve(f->fs->volume->space, &f->run[i].run);
+	} else {
+		for (unsigned i = 0; i < f->run_count; i++)
+			if (f->taken.count < DIRTY_MAX)
+				dirty_add(&f->taken, f->run[i].block,
+					f->run[i].block + f->run[i].run.length);
+	}
+	f->run_count = 0;
+	return rc;
+}
+
+static int allocate_hole(struct falloc *f, uint64_t block, uint64_t count)
+{
+	page_id goal = PID_NONE;
+
+	while (count > 0) {
+		struct space_run *run = &f->run[f->run_count].run;
+		int rc;
+
+		if (goal == PID_NONE)
+			goal = map_goal(f->fs, f->st->ino, block);
+		rc = run_reserve(f->fs, goal, (uint32_t)MIN(count, DISK_EXTENT_MAX), run);
+		if (rc < 0)
+			return rc;
+		goal = run->pid + run->length;
+		f->run[f->run_count++].block = block;
+		block += run->length;
+		count -= run->length;
+		if (f->run_count == EXTENTS_A_PIECE) {
+			rc = allocate_commit(f);
+			if (rc < 0)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+/* Steps through the holes of [first, stop): their number of blocks, or allocates them. */
+static int holes(struct falloc *f, uint64_t first, uint64_t stop, bool allocate, uint64_t *pages)
+{
+	while (first < stop) {
+		struct map map;
+		int rc = map_lookup(f->fs, f->st->ino, first, stop - first, &map);
+
+		for (unsigned i = 0; rc == 0 && i < map.count; i++) {
+			const struct map_segment *s = &map.segment[i];
+
+			if (s->kind != MAP_HOLE)
+				continue;
+			*pages += s->count;
+			if (allocate)
+				rc = allocate_hole(f, s->block, s->count);
+		}
+		if (rc < 0)
+			return rc;
+		first = map_end(&map);
+	}
+	return 0;
+}
+
+static void give_back(struct falloc *f)
+{
+	const struct dirty_range *r = dirty_ranges(&f->taken);
+
+	for (uint32_t i = 0; i < f->taken.count; i++)
+		if (punch(f, r[i].first, r[i].end, false) < 0)
+			return; /* stays with the file, as space held for it */
+}
+
+static int allocate(struct falloc *f, uint64_t first, uint64_t stop)
+{
+	uint64_t pages = 0;
+	int rc;
+
+	rc = holes(f, first, stop, true, &pages);
+	if (rc == 0)
+		return allocate_commit(f);
+	for (unsigned i = 0; i < f->run_count; i++)
+		space_unreserve(f->fs->volume->space, &f->run[i].run);
+	f->run_count = 0;
+	return rc;
+}
+
+/* Says -ENOSPC before anything is changed where it is plain to see. */
+static int allocate_check(struct falloc *f, uint64_t first, uint64_t stop)
+{
+	struct space_stat stat;
+	uint64_t pages = 0;
+	int rc = holes(f, first, stop, false, &pages);
+
+	if (rc < 0)
+		return rc;
+	space_stat(f->fs->volume->space, &stat);
+	return pages > stat.available_pages ? -ENOSPC : 0;
+}
+
+/* ---- fallocate ------------------------------------------------------------------------------------- */
+
+static int finish_body(struct txn *x, void *arg)
+{
+	struct falloc *f = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, f->st->ino, &inode);
+
+	if (rc < 0)
+		return rc;
+	if (!(f->mode & FALLOC_FL_KEEP_SIZE) && f->end > inode.size) {
+		if (f->tail_dirty)
+			rc = extent_zero_bytes(f->fs, x, f->st->ino, block_of(inode.size),
+				inode.size % PAGE_SIZE, PAGE_SIZE);
+		if (rc < 0)
+			return rc;
+		inode.size = f->end;
+	}
+	inode_modified(&inode, f->c, rt_wall_ns());
+	return inode_write(x, f->st->ino, &inode);
+}
+
+static int falloc_run(struct falloc *f)
+{
+	uint64_t first = block_of(f->offset), stop = block_behind(f->end);
+	uint64_t inner_first = block_behind(f->offset), inner_stop = block_of(f->end);
+	struct disk_inode inode;
+	int rc;
+
+	rc = inode_get(f->fs, f->st->ino, &inode);
+	if (rc == 0 && !(f->mode & FALLOC_FL_KEEP_SIZE) && f->end > inode.size)
+		rc = tail_check(f->fs, f->st, inode.size, &f->tail_dirty);
+	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE))
+		rc = allocate_check(f, first, stop);
+	if (rc == 0 && (f->mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))) {
+		rc = punch(f, inner_first, inner_stop, true);
+		state_dirty(f->st, first, stop);
+	}
+	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE)) {
+		rc = allocate(f, first, stop);
+		if (rc < 0)
+			give_back(f);
+	}
+	if (rc == 0)
+		rc = ops_run(f->fs, 0, finish_body, f, NULL);
+	return rc;
+}
+
+static bool mode_known(int mode)
+{
+	switch (mode) {
+	case 0:
+	case FALLOC_FL_KEEP_SIZE:
+	case FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE:
+	case FALLOC_FL_ZERO_RANGE:
+	case FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c, int mode,
+	uint64_t offset, uint64_t len)
+{
+	struct falloc f = {.fs = fs, .st = file->state, .c = c, .mode = mode, .offset = offset};
+	int rc;
+
+	ops_count(fs, OPS_CALL_FALLOCATE);
+	if (!mode_known(mode))
+		return -EOPNOTSUPP;
+	if (len == 0)
+		return -EINVAL;
+	if ((file->flags & O_ACCMODE) == O_RDONLY)
+		return -EBADF;
+	if (offset > FILE_SIZE_MAX || len > FILE_SIZE_MAX - offset)
+		return -EFBIG;
+	rc = fs_check_writable(fs);
+	if (rc < 0)
+		return rc;
+	f.end = offset + len;
+	rt_mutex_lock(&f.st->structure);
+	rc = intent_finish(fs, f.st);
+	if (rc == 0)
+		rc = falloc_run(&f);
+	rt_mutex_unlock(&f.st->structure);
+	dirty_clear(&f.taken);
+	return rc;
+}
+
+/* ---- lseek ---------------------------------------------------------------------------------------------- */
+
+int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence)
+{
+	uint64_t ino = file->state->ino, block, end;
+	struct disk_inode inode;
+	int rc;
+
+	ops_count(fs, OPS_CALL_LSEEK);
+	if (whence != SEEK_DATA && whence != SEEK_HOLE)
+		return -EINVAL;
+	rc = inode_get(fs, ino, &inode);
+	if (rc < 0)
+		return rc;
+	if (offset >= inode.size)
+		return -ENXIO;
+	end = block_behind(inode.size);
+	for (block = block_of(offset); block < end;) {
+		struct map map;
+
+		rc = map_lookup(fs, ino, block, end - block, &map);
+		if (rc < 0)
+			return rc;
+		for (unsigned i = 0; i < map.count; i++)
+			if ((map.segment[i].kind == MAP_WRITTEN) == (whence == SEEK_DATA))
+				return (int64_t)MAX(offset, map.segment[i].block << PAGE_SHIFT);
+		block = map_end(&map);
+	}
+	return whence == SEEK_HOLE ? (int64_t)inode.size : -ENXIO;
+}
+
+/* ---- copy_range ------------------------------------------------------------------------------------------ */
+
+struct copy_buffer {
+	uint8_t *bytes;
+	size_t size;
+};
+
+static int copy_sink(void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
+{
+	struct copy_buffer *b = arg;
+	size_t at = 0;
+
+	WEFT_ASSERT(total <= b->size);
+	for (unsigned i = 0; i < iov_count; i++) {
+		memcpy(b->bytes + at, iov[i].iov_base, iov[i].iov_len);
+		at += iov[i].iov_len;
+	}
+	return (int)at;
+}
+
+static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_in,
+	struct inode_state *out, uint64_t offset_out, size_t len, const struct ops_caller *c)
+{
+	struct copy_buffer b = {.size = MIN(len, (size_t)COPY_BUFFER_PAGES * PAGE_SIZE)};
+	size_t done = 0;
+	int64_t rc = 0;
+
+	b.bytes = rt_alloc(b.size);
+	if (!b.bytes)
+		return -ENOMEM;
+	while (done < len) {
+		int got = data_read(fs, in, offset_in + done, MIN(b.size, len - done), copy_sink, &b);
+
+		rc = got;
+		if (got > 0)
+			rc = data_write(fs, out, c, offset_out + done, b.bytes, (size_t)got, false);
+		if (rc <= 0)
+			break;
+		done += (size_t)rc;
+		if (rc < got)
+			break;
+	}
+	rt_free(b.bytes);
+	return done ? (int64_t)done : rc;
+}
+
+int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
+	struct ops_file *out, uint64_t offset_out, size_t len, const struct ops_caller *c)
+{
+	struct disk_inode inode;
+	uint64_t copied = len;
+	int rc;
+
+	ops_count(fs, OPS_CALL_COPY_RANGE);
+	if ((in->flags & O_ACCMODE) == O_WRONLY || (out->flags & O_ACCMODE) == O_RDONLY ||
+		(out->flags & O_APPEND))
+		return -EBADF;
+	if (offset_in > FILE_SIZE_MAX || offset_out > FILE_SIZE_MAX)
+		return -EINVAL;
+	rc = fs_check_writable(fs);
+	if (rc == 0)
+		rc = inode_get(fs, in->state->ino, &inode);
+	if (rc < 0)
+		return rc;
+	if (offset_in >= inode.size)
+		return 0;
+	copied = MIN(copied, inode.size - offset_in);
+	if (in->state == out->state && offset_in < offset_out + copied &&
+		offset_out < offset_in + copied)
+		return -EINVAL;
+	copied = MIN(copied, COPY_BYTES_MAX);
+	return copied ? copy_all(fs, in->state, offset_in, out->state, offset_out,
+				(size_t)copied, c) : 0;
+}

@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of open files: one state per inode that all its handles share.
+ *
+ * A hash table by inode number, in stripes with a lock each. A state lives while an operation or a
+ * handle uses it, and beyond that while it knows of dirty blocks, so that fsync after a close
+ * and another open still finds them. Idle states are bounded (invariant 10): the oldest is
+ * dropped, and from then on a new state takes its whole file for dirty.
+ *
+ * Unlinking and opening meet here: an open counts before it looks at the inode, an unlink looks at
+ * the count after its transaction. So either the open sees that no link is left, or the unlink
+ * sees the open and leaves the inode to the last close.
+ */
+#include "fs/ops/data_internal.h"
+
+#define STRIPES		 64u
+#define STRIPE_BUCKETS	 1024u
+#define STRIPE_IDLE_MAX	 256u
+#define OPEN_FILES_MAX	 1048576u
+
+struct stripe {
+	struct rt_mutex lock;
+	struct inode_state *bucket[STRIPE_BUCKETS];
+	struct inode_state *idle_oldest, *idle_newest;
+	unsigned idle_count;
+} __attribute__((aligned(CACHE_LINE)));
+
+struct file_table {
+	struct stripe stripe[STRIPES];
+	_Atomic uint32_t open_files;
+	uint32_t open_files_max;
+	_Atomic uint32_t forgotten;  /* dirty states that were dropped */
+	_Atomic uint32_t unfinished; /* intents left by errors */
+	/* fresh pages that no extent names yet */
+	struct rt_mutex fresh_lock;
+	struct rt_cond fresh_left;
+	uint64_t fresh_pages, fresh_pages_max;
+};
+
+int file_table_open(struct fs *fs)
+{
+	struct file_table *t = rt_alloc(sizeof(*t));
+
+	if (!t)
+		return -ENOMEM;
+	t->open_files_max =
+		fs->options.open_files_max ? fs->options.open_files_max : OPEN_FILES_MAX;
+	t->fresh_pages_max = cache_frame_count(fs->volume->cache) / 4;
+	fs->files = t;
+	return 0;
+}
+
+_Atomic uint32_t *intents_unfinished(struct fs *fs)
+{
+	return &fs->files->unfinished;
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+static uint64_t ino_hash(uint64_t ino)
+{
+	return (ino * 0x9e3779b97f4a7c15ull) >> 40;
+}
+
+static struct stripe *stripe_of(struct fs *fs, uint64_t ino)
+{
+	return &fs->files->stripe[ino_hash(ino) % STRIPES];
+}
+
+static struct inode_state **bucket_of(struct stripe *s, uint64_t ino)
+{
+	return &s->bucket[ino_hash(ino) / STRIPES % STRIPE_BUCKETS];
+}
+
+static void idle_remove(struct stripe *s, struct inode_state *st)
+{
+	*(st->older ? &st->older->newer : &s->idle_oldest) = st->newer;
+	*(st->newer ? &st->newer->older : &s->idle_newest) = st->older;
+	st->older = st->newer = NULL;
+	s->idle_count--;
+}
+
+static void idle_add(struct stripe *s, struct inode_state *st)
+{
+	st->older = s->idle_newest;
+	*(st->older ? &st->older->newer : &s->idle_oldest) = st;
+	s->idle_newest = st;
+	s->idle_count++;
+}
+
+/* The state, with a reference added, or NULL. Under the stripe's lock. */
+static struct inode_state *state_take(struct stripe *s, uint64_t ino)
+{
+	struct inode_state *st = *bucket_of(s, ino);
+
+	while (st && st->ino != ino)
+		st = st->next;
+	if (!st)
+		return NULL;
+	if (st->users++ == 0)
+		idle_remove(s, st);
+	return st;
+}
+
+struct inode_state *state_find(struct fs *fs, uint64_t ino)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st;
+
+	rt_mutex_lock(&s->lock);
+	st = state_take(s, ino);
+	rt_mutex_unlock(&s->lock);
+	return st;
+}
+
+int state_get(struct fs *fs, uint64_t ino, struct inode_state **out)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st = state_find(fs, ino), *fresh, **bucket;
+
+	*out = st;
+	if (st)
+		return 0;
+	fresh = rt_alloc(sizeof(*fresh));
+	if (!fresh)
+		return -ENOMEM;
+	fresh->ino = ino;
+	fresh->users = 1;
+	fresh->dirty_unknown =
+		atomic_load_explicit(&fs->files->forgotten, memory_order_acquire) > 0;
+	rt_mutex_lock(&s->lock);
+	st = state_take(s, ino);
+	if (!st) {
+		bucket = bucket_of(s, ino);
+		fresh->next = *bucket;
+		*bucket = fresh;
+		st = fresh;
+		fresh = NULL;
+	}
+	rt_mutex_unlock(&s->lock);
+	rt_free(fresh);
+	*out = st;
+	return 0;
+}
+
+static void state_unlink(struct stripe *s, struct inode_state *st)
+{
+	struct inode_state **link = bucket_of(s, st->ino);
+
+	while (*link != st)
+		link = &(*link)->next;
+	*link = st->next;
+}
+
+static void state_free(struct inode_state *st)
+{
+	WEFT_ASSERT(st->users == 0 && st->handles == 0 && st->ahead.length == 0);
+	dirty_clear(&st->dirty);
+	rt_free(st);
+}
+
+void state_put(struct fs *fs, struct inode_state *st)
+{
+	struct stripe *s = stripe_of(fs, st->ino);
+	struct inode_state *drop = NULL;
+
+	rt_mutex_lock(&s->lock);
+	WEFT_ASSERT(st->users > 0);
+	if (st->users == 1)
+		ahead_release(fs, st);
+	if (--st->users == 0) {
+		if (st->dirty.count == 0 && st->mtime_ns == 0 && st->atime_ns == 0) {
+			state_unlink(s, st);
+			drop = st;
+		} else {
+			idle_add(s, st);
+			if (s->idle_count > STRIPE_IDLE_MAX) {
+				drop = s->idle_oldest;
+				idle_remove(s, drop);
+				state_unlink(s, drop);
+				if (drop->dirty.count)
+					atomic_fetch_add_explicit(&fs->files->forgotten, 1,
+						memory_order_release);
+			}
+		}
+	}
+	rt_mutex_unlock(&s->lock);
+	if (drop)
+		state_free(drop);
+}
+
+void state_reclaiming(struct fs *fs, struct inode_state *st, bool reclaiming)
+{
+	struct stripe *s = stripe_of(fs, st->ino);
+
+	rt_mutex_lock(&s->lock);
+	st->reclaiming = reclaiming;
+	rt_mutex_unlock(&s->lock);
+}
+
+uint32_t forgotten_mark(struct fs *fs)
+{
+	return atomic_load_explicit(&fs->files->forgotten, memory_order_acquire);
+}
+
+void forgotten_clear(struct fs *fs, uint32_t mark)
+{
+	(void)atomic_compare_exchange_strong(&fs->files->forgotten, &mark, 0);
+}
+
+/* A state of the bucket whose times the tree does not have, with a reference, or NULL. */
+static struct inode_state *bucket_unsettled(struct stripe *s, unsigned b)
+{
+	struct inode_state *st;
+
+	rt_mutex_lock(&s->lock);
+	for (st = s->bucket[b]; st; st = st->next) {
+		bool unsettled;
+
+		rt_mutex_lock(&st->lock);
+		unsettled = st->mtime_ns || st->atime_ns;
+		rt_mutex_unlock(&st->lock);
+		if (unsettled)
+			break;
+	}
+	if (st && st->users++ == 0)
+		idle_remove(s, st);
+	rt_mutex_unlock(&s->lock);
+	return st;
+}
+
+void states_settle(struct fs *fs)
+{
+	for (unsigned i = 0; i < STRIPES * STRIPE_BUCKETS; i++) {
+		struct stripe *s = &fs->files->stripe[i / STRIPE_BUCKETS];
+
+		for (unsigned tries = 0; tries < 64; tries++) {
+			struct inode_state *st = bucket_unsettled(s, i % STRIPE_BUCKETS);
+			int rc;
+
+			if (!st)
+				break;
+			rc = state_settle(fs, st);
+			state_put(fs, st);
+			if (rc < 0)
+				return;
+		}
+	}
+}
+
+uint32_t map_sequence_read(struct inode_state *st, bool locked)
+{
+	uint32_t sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
+
+	while (!locked && (sequence & 1)) {
+		rt_mutex_lock(&st->structure);
+		rt_mutex_unlock(&st->structure);
+		sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
+	}
+	return sequence;
+}
+
+/* ---- room: write-ahead reservations, fresh pages ------------------------------------------------ */
+
+void ahead_release(struct fs *fs, struct inode_state *st)
+{
+	struct space_run run;
+
+	rt_mutex_lock(&st->lock);
+	run = st->ahead;
+	st->ahead.length = 0;
+	st->ahead_pages = 0;
+	rt_mutex_unlock(&st->lock);
+	if (run.length)
+		space_unreserve(fs->volume->space, &run);
+}
+
+void ahead_release_all(struct fs *fs)
+{
+	for (unsigned i = 0; i < STRIPES; i++) {
+		struct stripe *s = &fs->files->stripe[i];
+
+		rt_mutex_lock(&s->lock);
+		for (unsigned b = 0; b < STRIPE_BUCKETS; b++)
+			for (struct inode_state *st = s->bucket[b]; st; st = st->next)
+				ahead_release(fs, st);
+		rt_mutex_unlock(&s->lock);
+	}
+}
+
+int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out)
+{
+	int rc = space_reserve(fs->volume->space, goal, want, 0, out);
+
+	if (rc == -ENOSPC) {
+		ahead_release_all(fs);
+		rc = space_reserve(fs->volume->space, goal, want, 0, out);
+	}
+	return rc;
+}
+
+void fresh_enter(struct fs *fs, unsigned pages)
+{
+	struct file_table *t = fs->files;
+
+	rt_mutex_lock(&t->fresh_lock);
+	while (t->fresh_pages > 0 && t->fresh_pages + pages > t->fresh_pages_max)
+		(void)rt_cond_wait(&t->fresh_left, &t->fresh_lock, RT_FOREVER);
+	t->fresh_pages += pages;
+	rt_mutex_unlock(&t->fresh_lock);
+}
+
+void fresh_leave(struct fs *fs, unsigned pages)
+{
+	struct file_table *t = fs->files;
+
+	rt_mutex_lock(&t->fresh_lock);
+	WEFT_ASSERT(t->fresh_pages >= pages);
+	t->fresh_pages -= pages;
+	rt_mutex_unlock(&t->fresh_lock);
+	rt_cond_broadcast(&t->fresh_left);
+}
+
+/* ---- open and close -------------------------------------------------------------------------------- */
+
+/* A handle that is counted but not yet confirmed. */
+static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
+{
+	struct file_table *t = fs->files;
+	struct stripe *s = stripe_of(fs, ino);
+	struct ops_file *file;
+	int rc = -ENOMEM;
+
+	if (atomic_fetch_add_explicit(&t->open_files, 1, memory_order_relaxed) >=
+		t->open_files_max) {
+		rc = -ENFILE;
+		goto out_count;
+	}
+	file = rt_alloc(sizeof(*file));
+	if (!file)
+		goto out_count;
+	file->fs = fs;
+	file->flags = flags;
+	rc = state_get(fs, ino, &file->state);
+	if (rc < 0)
+		goto out_free;
+	rt_mutex_lock(&s->lock);
+	file->state->handles++;
+	file->next = file->state->files;
+	if (file->next)
+		file->next->previous = file;
+	file->state->files = file;
+	rt_mutex_unlock(&s->lock);
+	*out = file;
+	return 0;
+out_free:
+	rt_free(file);
+out_count:
+	atomic_fetch_sub_explicit(&t->open_files, 1, memory_order_relaxed);
+	return rc;
+}
+
+/* Uncounts a handle; the last one brings times into the tree and reclaims an orphan. */
+static void handle_drop(struct fs *fs, struct ops_file *file)
+{
+	struct inode_state *st = file->state;
+	struct stripe *s = stripe_of(fs, st->ino);
+	bool last, orphan;
+
+	rt_mutex_lock(&s->lock);
+	*(file->previous ? &file->previous->next : &st->files) = file->next;
+	if (file->next)
+		file->next->previous = file->previous;
+	if (file->confirmed)
+		st->confirmed--;
+	last = --st->handles == 0;
+	orphan = last && st->orphan;
+	if (last)
+		st->linkable = false;
+	if (orphan)
+		st->orphan = false;
+	rt_mutex_unlock(&s->lock);
+	rt_free(file);
+	atomic_fetch_sub_explicit(&fs->files->open_files, 1, memory_order_relaxed);
+	if (orphan)
+		(void)inode_reclaim(fs, st->ino);
+	else if (last)
+		(void)state_settle(fs, st);
+	state_put(fs, st);
+}
+
+/* The open found the file as *inode; is there something to open? */
+static int handle_confirm(struct fs *fs, struct ops_file *file, const struct disk_inode *inode)
+{
+	struct stripe *s = stripe_of(fs, file->state->ino);
+	int rc = 0;
+
+	if (S_ISDIR(inode->mode))
+		return -EISDIR;
+	if (S_ISLNK(inode->mode))
+		return -ELOOP;
+	if (!S_ISREG(inode->mode))
+		return -EINVAL;
+	rt_mutex_lock(&s->lock);
+	if (inode->nlink == 0 && (file->state->confirmed == 0 || file->state->reclaiming)) {
+		rc = -ENOENT;
+		file->state->orphan = true;
+	} else {
+		file->state->confirmed++;
+		file->confirmed = true;
+	}
+	rt_mutex_unlock(&s->lock);
+	return rc;
+}
+
+static bool flags_write(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+}
+
+int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
+	struct ops_file **out, struct ops_attr *attr)
+{
+	const struct ops_setattr cut = {.set = OPS_SET_SIZE | OPS_SET_MTIME_NOW | OPS_KILL_SETID};
+	struct ops_attr local;
+	struct ops_file *file;
+	int rc;
+
+	ops_count(fs, OPS_CALL_OPEN);
+	if (!attr)
+		attr = &local;
+	if (flags_write(flags)) {
+		rc = fs_check_writable(fs);
+		if (rc < 0)
+			return rc;
+	}
+	rc = handle_make(fs, ino, flags, &file);
+	if (rc < 0)
+		return rc;
+	rc = inode_attr(fs, ino, attr);
+	if (rc == 0)
+		rc = handle_confirm(fs, file, &attr->inode);
+	if (rc == 0 && (flags & O_TRUNC))
+		rc = ops_truncate(fs, ino, c, &cut, attr);
+	if (rc < 0) {
+		handle_drop(fs, file);
+		return rc;
+	}
+	if ((flags & O_ACCMODE) != O_WRONLY && !(flags & O_NOATIME) && attr->inode.size > 0)
+		state_accessed(fs, file->state, &attr->inode);
+	*out = file;
+	return 0;
+}
+
+void ops_close(struct fs *fs, struct ops_file *file)
+{
+	ops_count(fs, OPS_CALL_CLOSE);
+	handle_drop(fs, file);
+}
+
+uint64_t ops_file_ino(struct ops_file *file)
+{
+	return file->state->ino;
+}
+
+int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	int rc = handle_make(fs, ino, flags, out);
+
+	if (rc < 0)
+		return rc;
+	rt_mutex_lock(&s->lock);
+	(*out)->state->confirmed++;
+	(*out)->confirmed = true;
+	if ((flags & O_TMPFILE) == O_TMPFILE) {
+		(*out)->state->orphan = true;
+		(*out)->state->linkable = !(flags & O_EXCL);
+	}
+	rt_mutex_unlock(&s->lock);
+	return 0;
+}
+
+void file_abandon(struct fs *fs, struct ops_file *file)
+{
+	struct stripe *s = stripe_of(fs, file->state->ino);
+
+	rt_mutex_lock(&s->lock);
+	file->state->orphan = false;
+	rt_mutex_unlock(&s->lock);
+	handle_drop(fs, file);
+}
+
+bool file_is_open(struct fs *fs, uint64_t ino)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st = state_find(fs, ino);
+	bool open;
+
+	if (!st)
+		return false;
+	rt_mutex_lock(&s->lock);
+	open = st->handles > 0;
+	rt_mutex_unlock(&s->lock);
+	state_put(fs, st);
+	return open;
+}
+
+bool file_is_linkable(struct fs *fs, uint64_t ino)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st = state_find(fs, ino);
+	bool linkable;
+
+	if (!st)
+		return false;
+	rt_mutex_lock(&s->lock);
+	linkable = st->linkable && st->confirmed > 0 && !st->reclaiming;
+	rt_mutex_unlock(&s->lock);
+	state_put(fs, st);
+	return linkable;
+}
+
+void orphan_drop(struct fs *fs, uint64_t ino)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st = state_find(fs, ino);
+	bool open = false;
+
+	if (st) {
+		rt_mutex_lock(&s->lock);
+		open = st->handles > 0;
+		if (open)
+			st->orphan = true;
+		rt_mutex_unlock(&s->lock);
+		state_put(fs, st);
+	}
+	if (!open)
+		(void)inode_reclaim(fs, ino);
+}
+
+/* Closes every handle of the stripe, then frees its states. */
+static void stripe_close(struct fs *fs, struct stripe *s)
+{
+	for (unsigned b = 0; b < STRIPE_BUCKETS; b++) {
+		struct inode_state *st = s->bucket[b];
+
+		while (st) {
+			if (st->files) {
+				handle_drop(fs, st->files);
+				st = s->bucket[b];
+			} else {
+				st = st->next;
+			}
+		}
+		while ((st = s->bucket[b]) != NULL) {
+			WEFT_ASSERT(st->users == 0);
+			s->bucket[b] = st->next;
+			state_free(st);
+		}
+	}
+}
+
+void file_table_close(struct fs *fs)
+{
+	if (!fs->files)
+		return;
+	for (unsigned i = 0; i < STRIPES; i++)
+		stripe_close(fs, &fs->files->stripe[i]);
+	rt_free(fs->files);
+	fs->files = NULL;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Times of files that are read and overwritten, kept off the fast paths.
+ *
+ * Overwriting bytes in place changes nothing in the tree but the times. Within a second of the tree's
+ * they are kept in the inode's state, exact, shown to whoever asks (file_overlay), and brought
+ * into the tree by the next transaction on the file, by fsync, by setattr and by the last close.
+ * So a power cut sets a file's times back by a second at most.
+ */
+#include "fs/ops/data_internal.h"
+
+#define TIMES_LAG_NS 1000000000ll
+
+void inode_modified(struct disk_inode *inode, const struct ops_caller *c, int64_t now)
+{
+	ops_kill_setid(inode, c);
+	inode->mtime_ns = inode->ctime_ns = now;
+	inode->writers |= 1;
+}
+
+void state_times_written(struct inode_state *st, int64_t mtime_ns)
+{
+	rt_mutex_lock(&st->lock);
+	if (st->mtime_ns <= mtime_ns)
+		st->mtime_ns = 0;
+	rt_mutex_unlock(&st->lock);
+}
+
+struct settle {
+	uint64_t ino;
+	int64_t mtime_ns, atime_ns;
+};
+
+static int settle_body(struct txn *x, void *arg)
+{
+	const struct settle *s = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, s->ino, &inode);
+
+	if (rc < 0)
+		return rc;
+	if (s->mtime_ns > inode.mtime_ns)
+		inode.mtime_ns = s->mtime_ns;
+	if (s->mtime_ns > inode.ctime_ns)
+		inode.ctime_ns = s->mtime_ns;
+	if (s->atime_ns)
+		inode.atime_ns = s->atime_ns;
+	return inode_write(x, s->ino, &inode);
+}
+
+int state_settle(struct fs *fs, struct inode_state *st)
+{
+	struct settle s = {.ino = st->ino};
+	int rc;
+
+	rt_mutex_lock(&st->lock);
+	s.mtime_ns = st->mtime_ns;
+	s.atime_ns = st->atime_ns;
+	rt_mutex_unlock(&st->lock);
+	if (s.mtime_ns == 0 && s.atime_ns == 0)
+		return 0;
+	rc = ops_run(fs, 0, settle_body, &s, NULL);
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
+	rt_mutex_lock(&st->lock);
+	if (st->mtime_ns == s.mtime_ns)
+		st->mtime_ns = 0;
+	if (st->atime_ns == s.atime_ns)
+		st->atime_ns = 0;
+	rt_mutex_unlock(&st->lock);
+	return 0;
+}
+
+void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode)
+{
+	struct inode_state *st = state_find(fs, ino);
+
+	if (!st)
+		return;
+	rt_mutex_lock(&st->lock);
+	if (st->mtime_ns > inode->mtime_ns)
+		inode->mtime_ns = st->mtime_ns;
+	if (st->mtime_ns > inode->ctime_ns)
+		inode->ctime_ns = st->mtime_ns;
+	if (st->atime_ns)
+		inode->atime_ns = st->atime_ns;
+	rt_mutex_unlock(&st->lock);
+	state_put(fs, st);
+}
+
+int file_settle(struct fs *fs, uint64_t ino)
+{
+	struct inode_state *st = state_find(fs, ino);
+	int rc;
+
+	if (!st)
+		return 0;
+	rc = state_settle(fs, st);
+	state_put(fs, st);
+	return rc;
+}
+
+void state_accessed(struct fs *fs, struct inode_state *st, const struct disk_inode *inode)
+{
+	struct disk_inode shown = *inode;
+	int64_t now = rt_wall_ns();
+
+	rt_mutex_lock(&st->lock);
+	if (st->mtime_ns > shown.mtime_ns)
+		shown.mtime_ns = shown.ctime_ns = st->mtime_ns;
+	if (st->atime_ns)
+		shown.atime_ns = st->atime_ns;
+	rt_mutex_unlock(&st->lock);
+	if (!atime_due(fs, &shown, now))
+		return;
+	rt_mutex_lock(&st->lock);
+	st->atime_ns = now;
+	rt_mutex_unlock(&st->lock);
+	/* An atime that cannot be written is no reason to fail a read. */
+	if (now - inode->atime_ns < 0 || now - inode->atime_ns >= TIMES_LAG_NS)
+		(void)state_settle(fs, st);
+}
+
+struct modified {
+	uint64_t ino;
+	const struct ops_caller *c;
+	int64_t now;
+};
+
+static int modified_body(struct txn *x, void *arg)
+{
+	const struct modified *m = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, m->ino, &inode);
+
+	if (rc < 0)
+		return rc;
+	inode_modified(&inode, m->c, m->now);
+	return inode_write(x, m->ino, &inode);
+}
+
+int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,
+	const struct ops_caller *c)
+{
+	struct modified m = {.ino = st->ino, .c = c, .now = rt_wall_ns()};
+	struct disk_inode probe = *inode;
+	int rc;
+
+	if (!ops_kill_setid(&probe, c) && (inode->writers & 1) && m.now >= inode->mtime_ns &&
+		m.now >= inode->ctime_ns && m.now - inode->mtime_ns < TIMES_LAG_NS) {
+		rt_mutex_lock(&st->lock);
+		if (m.now > st->mtime_ns)
+			st->mtime_ns = m.now;
+		rt_mutex_unlock(&st->lock);
+		return 0;
+	}
+	rc = ops_run(fs, 0, modified_body, &m, NULL);
+	if (rc == 0)
+		state_times_written(st, m.now);
+	return rc;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Setting a file's size, and intents.
+ *
+ * One transaction sets the size, zeroes the rest of the last page and frees what fits; if more is
+ * left it also writes an intent, and further transactions free the rest piece by piece,
+ * the last one deleting the intent. The blocks count is exact after each. The caller holds `structure`
+ * until all is done, so nobody meets the unfinished part, unless an error stopped the work:
+ * then whoever grows or maps next, or the next mount, goes on (intent_finish).
+ */
+#include "fs/ops/data_internal.h"
+
+static struct disk_key intent_key(uint64_t ino)
+{
+	return disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, ino);
+}
+
+/* ---- working an intent off ---------------------------------------------------------------------- */
+
+struct intent_step {
+	struct fs *fs;
+	uint64_t ino;
+	bool done;
+};
+
+static int intent_body(struct txn *x, void *arg)
+{
+	struct intent_step *s = arg;
+	struct disk_intent intent;
+	struct disk_inode inode;
+	uint64_t freed, next;
+	int rc;
+
+	s->done = true;
+	rc = txn_read(x, intent_key(s->ino), &intent, sizeof(intent));
+	if (rc == -ENOENT)
+		return 0;
+	if (rc < 0)
+		return rc;
+	if (rc != (int)sizeof(intent) || intent.kind != DISK_INTENT_TRUNCATE ||
+		intent.from > BLOCK_END) {
+		weft_log(3, "inode %llu: its intent is damaged; run fsck.weft",
+			(unsigned long long)s->ino);
+		return -EUCLEAN;
+	}
+	rc = inode_read(x, s->ino, &inode);
+	if (rc == -ENOENT)
+		return txn_delete(x, intent_key(s->ino));
+	if (rc < 0)
+		return rc;
+	rc = extent_remove(s->fs, x, s->ino, intent.from, BLOCK_END, &freed, &next);
+	if (rc < 0)
+		return rc;
+	s->done = next == BLOCK_END;
+	inode.blocks -= MIN(freed, inode.blocks);
+	rc = inode_write(x, s->ino, &inode);
+	if (rc == 0 && s->done)
+		rc = txn_delete(x, intent_key(s->ino));
+	return rc;
+}
+
+static int intent_work(struct fs *fs, struct inode_state *st)
+{
+	struct intent_step s = {.fs = fs, .ino = st->ino};
+	int rc;
+
+	do {
+		map_change_begin(st);
+		rc = ops_run(fs, OPS_RUN_PRIVILEGED, intent_body, &s, NULL);
+		map_change_end(st);
+	} while (rc == 0 && !s.done);
+	return rc;
+}
+
+int intent_finish(struct fs *fs, struct inode_state *st)
+{
+	struct disk_intent intent;
+	int rc;
+
+	if (atomic_load_explicit(intents_unfinished(fs), memory_order_relaxed) == 0)
+		return 0;
+	rc = tree_read(fs->tree, intent_key(st->ino), &intent, sizeof(intent));
+	if (rc == -ENOENT)
+		return 0;
+	if (rc >= 0)
+		rc = intent_work(fs, st);
+	if (rc == 0)
+		atomic_fetch_sub_explicit(intents_unfinished(fs), 1, memory_order_relaxed);
+	return rc;
+}
+
+/* ---- the last page -------------------------------------------------------------------------------- */
+
+static bool all_zero(const uint8_t *p, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (p[i])
+			return false;
+	return true;
+}
+
+int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty)
+{
+	struct cache *cache = fs->volume->cache;
+	unsigned within = size % PAGE_SIZE;
+	struct map map;
+	struct guard g;
+	int rc;
+
+	*dirty = false;
+	if (within == 0)
+		return 0;
+	rc = map_lookup(fs, st->ino, size >> PAGE_SHIFT, 1, &map);
+	if (rc < 0 || map.segment[0].kind != MAP_WRITTEN)
+		return rc;
+	rc = guard_shared(cache, map.segment[0].pid, map.segment[0].incarnation, &g);
+	if (rc < 0)
+		return rc;
+	*dirty = !all_zero(g.image + within, PAGE_SIZE - within);
+	guard_release(cache, &g);
+	return 0;
+}
+
+/* ---- truncating ------------------------------------------------------------------------------------- */
+
+struct truncation {
+	struct fs *fs;
+	struct inode_state *st;
+	const struct ops_caller *c;
+	const struct ops_setattr *set;
+	uint64_t size_before; /* for which tail_dirty was found */
+	bool tail_dirty;
+	bool unfinished; /* an intent was written */
+	int64_t now;
+	struct disk_inode inode; /* as written */
+};
+
+/* The size shrinks, or stays and pages held behind it go. */
+static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
+{
+	uint64_t size = t->set->size, from = DIV_UP(size, (uint64_t)PAGE_SIZE), freed, next;
+	struct disk_intent intent = {.kind = DISK_INTENT_TRUNCATE, .from = from};
+	int rc = 0;
+
+	if (size % PAGE_SIZE && size < inode->size)
+		rc = extent_zero_bytes(t->fs, x, t->st->ino, size >> PAGE_SHIFT,
+			size % PAGE_SIZE, PAGE_SIZE);
+	if (rc == 0)
+		rc = extent_remove(t->fs, x, t->st->ino, from, BLOCK_END, &freed, &next);
+	if (rc < 0)
+		return rc;
+	inode->blocks -= MIN(freed, inode->blocks);
+	t->unfinished = next != BLOCK_END;
+	return t->unfinished ? txn_write(x, intent_key(t->st->ino), &intent, sizeof(intent)) : 0;
+}
+
+static int truncate_body(struct txn *x, void *arg)
+{
+	struct truncation *t = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, t->st->ino, &inode);
+
+	t->unfinished = false;
+	if (rc < 0)
+		return rc;
+	if (!S_ISREG(inode.mode))
+		return S_ISDIR(inode.mode) ? -EISDIR : -EINVAL;
+	if (inode.size != t->size_before)
+		return -ESTALE;
+	if (t->set->size <= inode.size)
+		rc = cut(t, x, &inode);
+	else if (t->tail_dirty)
+		rc = extent_zero_bytes(t->fs, x, t->st->ino, inode.size >> PAGE_SHIFT,
+			inode.size % PAGE_SIZE, PAGE_SIZE);
+	if (rc < 0)
+		return rc;
+	if (t->set->size != inode.size)
+		inode.mtime_ns = t->now;
+	inode.size = t->set->size;
+	inode.writers |= 1;
+	rc = setattr_apply(t->fs, x, t->st->ino, &inode, t->c, t->set, t->now);
+	if (rc < 0)
+		return rc;
+	rc = inode_write(x, t->st->ino, &inode);
+	t->inode = inode;
+	return rc;
+}
+
+/* The first transaction. -ESTALE cannot last: the size changes under `structure` only. */
+static int truncate_commit(struct truncation *t)
+{
+	struct inode_state *st = t->st;
+	struct disk_inode inode;
+	unsigned flags = 0;
+	int rc;
+
+	rc = inode_get(t->fs, st->ino, &inode);
+	if (rc < 0)
+		return rc;
+	t->size_before = inode.size;
+	t->tail_dirty = false;
+	t->now = rt_wall_ns();
+	if (t->set->size > inode.size && S_ISREG(inode.mode)) {
+		rc = tail_check(t->fs, st, inode.size, &t->tail_dirty);
+		if (rc < 0)
+			return rc;
+	} else {
+		flags = OPS_RUN_PRIVILEGED;
+	}
+	map_change_begin(st);
+	rc = ops_run(t->fs, flags, truncate_body, t, NULL);
+	map_change_end(st);
+	return rc;
+}
+
+/* What is kept in memory about blocks that are gone. The rest of the last page was logged
+ * with the transaction, but is dirty all the same. */
+static void state_cut(struct inode_state *st, uint64_t size)
+{
+	rt_mutex_lock(&st->lock);
+	dirty_cut(&st->dirty, DIV_UP(size, (uint64_t)PAGE_SIZE));
+	if (size % PAGE_SIZE)
+		dirty_add(&st->dirty, size >> PAGE_SHIFT, (size >> PAGE_SHIFT) + 1);
+	rt_mutex_unlock(&st->lock);
+}
+
+int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
+	const struct ops_setattr *set, struct ops_attr *out)
+{
+	struct truncation t = {.fs = fs, .c = c, .set = set};
+	int rc;
+
+	if (set->size > FILE_SIZE_MAX)
+		return -EFBIG;
+	rc = fs_check_writable(fs);
+	if (rc < 0)
+		return rc;
+	rc = state_get(fs, ino, &t.st);
+	if (rc < 0)
+		return rc;
+	rt_mutex_lock(&t.st->structure);
+	rc = intent_finish(fs, t.st);
+	for (unsigned tries = 0; rc == 0 || (rc == -ESTALE && tries < 16); tries++) {
+		rc = truncate_commit(&t);
+		if (rc != -ESTALE)
+			break;
+	}
+	if (rc < 0)
+		goto out_unlock;
+	state_times_written(t.st, t.now);
+	if (t.set->size < t.size_before)
+		state_cut(t.st, t.set->size);
+	ahead_release(fs, t.st);
+	if (t.unfinished && intent_work(fs, t.st) < 0)
+		/* The size is set; the pages stay with the file until the intent is met again. */
+		atomic_fetch_add_explicit(intents_unfinished(fs), 1, memory_order_relaxed);
+	*out = (struct ops_attr){.ino = ino, .inode = t.inode};
+	if (t.unfinished)
+		(void)inode_get(fs, ino, &out->inode);
+out_unlock:
+	rt_mutex_unlock(&t.st->structure);
+	state_put(fs, t.st);
+	return rc == -ESTALE ? -EUCLEAN : rc;
+}
