@@ -65,9 +65,10 @@ _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 /* ---- log -------------------------------------------------------------------
  * log_offset + 0 and + 4096: two heads, written in turn. From + 8192: the ring.
  * An LSN is a byte position in the endless log; its place in the ring is
- * LSN % ring_bytes. The log is a sequence of chunks, each one device write,
- * a multiple of 4096 bytes long, starting at a multiple of 4096, never wrapping:
- * where a chunk would not fit before the ring's end, the LSN skips to the start.
+ * LSN % ring_bytes. The first one is ring_bytes: the ring's start, and never 0.
+ * The log is a sequence of chunks, each one device write, a multiple of 4096 bytes
+ * long, starting at a multiple of 4096, never wrapping: where a chunk would not fit
+ * before the ring's end, the LSN skips to the start.
  * An empty log begins at LSN ring_bytes (the ring's first byte; LSN 0 is none).
  */
 struct disk_log_head {

@@ -82,6 +82,24 @@ static void batch_add(struct batch *b, uint64_t slot, const void *image, uint32_
 	b->count++;
 }
 
+/* A bad sector must not take the pages beside it along: those of a failed request, one by one. */
+static void retry_singly(struct store *s, struct batch *b, unsigned io_count)
+{
+	unsigned first = 0;
+
+	for (unsigned i = 0; i < io_count; first += b->ios[i].iov_count, i++) {
+		if (!b->ios[i].result || b->ios[i].iov_count == 1)
+			continue;
+		for (unsigned k = first; k < first + b->ios[i].iov_count; k++) {
+			struct page_job *job = &b->jobs[b->order[k].index];
+
+			job->result = rt_disk_read(s->disk,
+				s->sb.pages_offset + b->order[k].place * PAGE_SIZE, job->image,
+				PAGE_SIZE);
+		}
+	}
+}
+
 /* Sorts, merges, and runs the requests; results are in the jobs. */
 static void batch_run(struct store *s, struct batch *b, enum rt_io_op op)
 {
@@ -107,6 +125,8 @@ static void batch_run(struct store *s, struct batch *b, enum rt_io_op op)
 		for (pages = 0; pages < b->ios[i].iov_count; pages++, done++)
 			b->jobs[b->order[done].index].result = b->ios[i].result;
 	}
+	if (op == RT_IO_READ)
+		retry_singly(s, b, io_count);
 	counter_add(op == RT_IO_READ ? &s->counters.read_requests : &s->counters.write_requests,
 		io_count);
 	counter_add(op == RT_IO_READ ? &s->counters.pages_read : &s->counters.pages_written, b->count);

@@ -52,7 +52,7 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 	struct disk_superblock *out, struct weft_error *err);
 /*
  * Writes an empty store of that layout but for its superblocks: wipes what is at their
- * places, flushes, then log heads (clean, tail at LSN 4096... see log.h), zeroed ring, first
+ * places, flushes, then log heads (clean, tail at the first LSN: format.h), zeroed ring, first
  * copies of the table. Waits. The pages that make an empty volume come from volume_format.
  */
 int store_format_write(struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err);
