@@ -43,8 +43,9 @@ static int check_leaf(const uint8_t *image, const struct disk_node *n, struct we
 	for (unsigned i = 0; i < n->count; i++) {
 		struct leaf_place place = leaf_place_load(image, i);
 
-		if (place.length > DISK_VALUE_MAX || place.offset < n->heap_begin ||
-			place.offset + place.length > PAGE_SIZE)
+		/* An empty value uses no byte, so its place says nothing. */
+		if (place.length > DISK_VALUE_MAX || place.offset + place.length > PAGE_SIZE ||
+			(place.length > 0 && place.offset < n->heap_begin))
 			return BAD("tree page %#" PRIx64 ": value %u at %u, %u bytes, is out of bounds",
 				n->pid, i, place.offset, place.length);
 		if (!bytes_claim(claimed, place.offset, place.length))
