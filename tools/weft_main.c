@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weft: one command for a person. Its subcommands are in files of their own; under the names
+ * mount.weft, mount.fuse.weft and umount.fuse.weft it is the helper of mount(8) and umount(8).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/daemon.h"
+#include "tools/tools.h"
+
+struct subcommand {
+	const char *name;
+	int (*run)(int argc, char **argv); /* NULL: not built in */
+	const char *summary;
+};
+
+static int help(int argc, char **argv);
+
+static int version(int argc, char **argv)
+{
+	puts("weft " WEFT_VERSION);
+	return 0;
+}
+
+static const struct subcommand subcommands[] = {
+	{"mount", weft_mount, "mount a volume: weft mount STORE DIR [-o OPTION,...]"},
+	{"umount", weft_umount, "unmount it and wait until the store is closed"},
+	{"status", weft_status, "what is mounted, and what it is doing"},
+	{"dump", weft_dump, "show a store's structures as text"},
+	{"bench", weft_bench, "measure the engine on this machine"},
+	{"version", version, "print the version"},
+	{"help", help, "print this"},
+};
+
+static int help(int argc, char **argv)
+{
+	puts("Usage: weft COMMAND [...]      (weft COMMAND --help tells more)\n");
+	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
+		if (subcommands[i].run)
+			printf("  %-8s  %s\n", subcommands[i].name, subcommands[i].summary);
+	puts("\nExamples:\n"
+	     "  mkfs.weft --size 10G /srv/data.weft\n"
+	     "  weft mount /srv/data.weft /mnt/weft\n"
+	     "  weft status /mnt/weft\n"
+	     "  weft umount /mnt/weft\n"
+	     "\n"
+	     "See also mkfs.weft(8), fsck.weft(8), weftd(8), mount.weft(8).");
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+	const char *self = slash ? slash + 1 : argc > 0 ? argv[0] : "weft";
+
+	if (strcmp(self, "mount.weft") == 0 || strcmp(self, "mount.fuse.weft") == 0)
+		return mount_helper(argc, argv);
+	if (strcmp(self, "umount.weft") == 0 || strcmp(self, "umount.fuse.weft") == 0)
+		return umount_helper(argc, argv);
+	if (argc < 2) {
+		help(argc, argv);
+		return 1;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+		return help(argc, argv);
+	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
+		return version(argc, argv);
+	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
+		if (subcommands[i].run && strcmp(argv[1], subcommands[i].name) == 0)
+			return subcommands[i].run(argc - 1, argv + 1);
+	fprintf(stderr, "weft: unknown command \"%s\"; `weft help` lists them\n", argv[1]);
+	return 1;
+}
