@@ -12,10 +12,10 @@ BUILD := build$(if $(SANITIZE),/$(SANITIZE))
 CFLAGS   ?= -O2 -g
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wwrite-strings -Wvla -Wno-unused-parameter
+FUSE_CFLAGS := $(shell pkg-config --cflags fuse3 2>/dev/null)
 ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno-omit-frame-pointer \
             $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(FUSE_CFLAGS)
 ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
-FUSE_CFLAGS  = $(shell pkg-config --cflags fuse3 2>/dev/null)
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
 LAYERS := engine/common engine/rt engine/store engine/log engine/coherence engine/cache \
@@ -51,6 +51,25 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "CC $<"
 	@$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+# ---- programs -----------------------------------------------------------------
+# weft is everything in tools/; the others are one main each over the layers.
+WEFT_OBJS := $(call obj,$(wildcard tools/*.c))
+main_weftd := fs/weftd_main
+main_mkfs.weft := mkfs/mkfs_main
+main_fsck.weft := mkfs/fsck_main
+
+$(BUILD)/weft: $(WEFT_OBJS) $(LIBS)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $(WEFT_OBJS) $(LINK_LIBS) -o $@ $(ALL_LDFLAGS) $(LIB_FS) $(LIB_ENGINE)
+
+define program_rule
+$(BUILD)/$(1): $(BUILD)/$(main_$(1)).o $(LIBS)
+	@echo "LD $$@"
+	@$$(CC) $$(ALL_CFLAGS) $$< $$(LINK_LIBS) -o $$@ $$(ALL_LDFLAGS) $$(LIB_FS) $$(LIB_ENGINE) $(LIB_$(1))
+endef
+LIB_mkfs.weft := -lblkid
+$(foreach p,weftd mkfs.weft fsck.weft,$(eval $(call program_rule,$(p))))
 
 # ---- tests --------------------------------------------------------------------
 # A unit test is named after its layer, tests/unit/LAYER_what_test.c, and links only the
