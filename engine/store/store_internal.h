@@ -201,7 +201,7 @@ struct table_request {
 /* All of them, reading blocks that are missing together. Waits. */
 void table_run(struct store *s, struct table_request *requests, unsigned count);
 
-struct table_entry *table_find(struct table *t, uint64_t block);
+struct table_entry *table_entry_find(struct table *t, uint64_t block);
 /* table_io.c. Called with the lock, which they drop meanwhile. */
 void table_load_run(struct store *s, struct table_load *l);
 void table_mark_dirty(struct table *t, struct table_entry *e);

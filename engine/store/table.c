@@ -28,7 +28,7 @@ static uint32_t *table_bucket(struct table *t, uint64_t block)
 	return &t->buckets[(hash >> 32) & t->bucket_mask];
 }
 
-struct table_entry *table_find(struct table *t, uint64_t block)
+struct table_entry *table_entry_find(struct table *t, uint64_t block)
 {
 	uint32_t index = *table_bucket(t, block);
 
@@ -247,7 +247,7 @@ static enum pass_result table_pass(struct store *s, struct table_request *reques
 
 		if (!r->pending)
 			continue;
-		e = table_find(t, block);
+		e = table_entry_find(t, block);
 		if (e && e->state != TABLE_LOADING) {
 			serve(s, e, r);
 			continue;
