@@ -20,6 +20,7 @@ static bool newer(const struct page_descriptor *a, const struct page_descriptor 
 
 struct verdict {
 	bool matched;
+	bool any;	       /* a candidate is newer than what the table knows */
 	bool same_incarnation; /* a candidate may have torn the image that the table knows */
 	struct page_descriptor d;
 	lsn_t lsn;
@@ -38,6 +39,7 @@ static struct verdict try_candidates(struct store *s, page_id pid,
 
 		if (e->settled || !newer(&e->d, known))
 			continue;
+		v.any = true;
 		if (e->d.incarnation == known->incarnation)
 			v.same_incarnation = true;
 		if (newer(&e->d, &v.d) && e->d.checksum ==
@@ -78,7 +80,7 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 		candidates_end(s, pid);
 		return 0;
 	}
-	return v.same_incarnation ? -EUCLEAN : STORE_ZEROS;
+	return v.any && !v.same_incarnation ? STORE_ZEROS : -EUCLEAN;
 }
 
 /* ---- all at once ---------------------------------------------------------------------- */

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Formatting, opening, and every way in which a superblock can be wrong. */
+#include "tests/unit/store_test.h"
+
+#define SIM_SEEDS 2
+#define DISK_BYTES (16 * MIB)
+
+static struct rt_sim_disk *disk;
+static struct disk_superblock made;
+
+static void make(const char *name)
+{
+	const struct store_format f = {.label = "test"};
+
+	disk = rt_sim_disk_create(name, DISK_BYTES, NULL);
+	store_make(name, &f, &made);
+}
+
+static uint64_t second(void)
+{
+	return made.store_bytes - PAGE_SIZE;
+}
+
+static void poke_sum(uint64_t place, struct disk_superblock *sb)
+{
+	sb->checksum = superblock_sum(sb);
+	rt_sim_disk_poke(disk, place, sb, sizeof(*sb));
+}
+
+static struct disk_superblock peek(uint64_t place)
+{
+	struct disk_superblock sb;
+
+	rt_sim_disk_peek(disk, place, &sb, sizeof(sb));
+	return sb;
+}
+
+static void expect_refusal_by(const char *name, const uint8_t *uuid, int code, const char *text)
+{
+	const struct store_options o = {.volume_uuid = uuid};
+	struct rt_disk *d = disk_open(name, 0);
+	struct weft_error err = {0};
+	struct store *s = NULL;
+	int rc = store_open(&s, d, &o, &err);
+
+	if (rc != code || !strstr(err.text, text))
+		print_error("got %d '%s', wanted %d '%s'\n", rc, err.text, code, text);
+	CHECK(rc == code && err.code == code && strstr(err.text, text));
+	rt_disk_close(d);
+}
+
+static void expect_refusal(const char *name, int code, const char *text)
+{
+	expect_refusal_by(name, NULL, code, text);
+}
+
+SIM_TEST(what_is_formatted_opens_with_the_same_layout)
+{
+	make("d");
+	for (unsigned i = 1; i <= 3; i++) {
+		struct store *s = store_open_named("d", 0);
+		const struct disk_superblock *sb = store_superblock(s);
+
+		CHECK(memcmp(sb->store_uuid, made.store_uuid, 16) == 0);
+		CHECK(strcmp(sb->label, "test") == 0 && sb->page_count == made.page_count);
+		CHECK(sb->incarnation == made.incarnation + i);
+		store_close_disk(s);
+		struct disk_superblock a = peek(0), b = peek(second());
+		CHECK(memcmp(&a, &b, sizeof(a)) == 0);
+		CHECK(rt_sim_disk_volatile_bytes(disk) == 0);
+	}
+	return 0;
+}
+
+SIM_TEST(a_new_log_is_clean_at_the_rings_start)
+{
+	struct disk_log_head head[2];
+
+	make("d");
+	rt_sim_disk_peek(disk, made.log_offset, head, sizeof(head));
+	CHECK(head[0].magic == DISK_MAGIC_LOGHEAD && head[0].clean == 1);
+	CHECK(head[0].tail_lsn == made.log_bytes - DISK_LOG_HEADS_BYTES);
+	CHECK(image_is_zeros(&head[1]));
+	struct store *s = store_open_named("d", 0);
+	const struct iovec iov = {&head[0], offsetof(struct disk_log_head, checksum)};
+	CHECK(head[0].checksum ==
+		store_checksum(s, DISK_PLACE_LOG_HEAD, head[0].generation, 0, &iov, 1));
+	store_close_disk(s);
+	return 0;
+}
+
+SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
+{
+	struct rt_sim_disk *big = rt_sim_disk_create("big", 1ull << 50, NULL);
+	struct rt_disk *d = disk_open("big", 0);
+	unsigned made_ok = 0;
+
+	CHECK(big);
+	for (unsigned i = 0; i < 3000; i++) {
+		struct store_format f = {
+			.store_bytes = (rt_random() >> (14 + rt_random() % 40)) + 1,
+			.log_bytes = rt_random() % 2 ? 0 : rt_random() >> (20 + rt_random() % 40)};
+		struct disk_superblock sb;
+		struct weft_error err = {0};
+		int rc = store_format_plan(d, &f, &sb, &err);
+
+		CHECK(rc == 0 || (rc == -EINVAL && err.text[0]));
+		if (rc)
+			continue;
+		made_ok++;
+		CHECK(layout_check(&sb, NULL) == 0);
+		CHECK(sb.store_bytes <= f.store_bytes);
+		/* No room for two more table blocks and their pages is given away. */
+		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE + 3 * MIB > sb.store_bytes);
+	}
+	CHECK(made_ok > 500);
+	rt_disk_close(d);
+	return 0;
+}
+
+SIM_TEST(a_plan_that_cannot_be_is_refused)
+{
+	struct rt_disk *d;
+	struct disk_superblock sb;
+	struct weft_error err;
+
+	rt_sim_disk_create("d", DISK_BYTES, NULL);
+	d = disk_open("d", 0);
+	const struct store_format bad[] = {
+		{.store_bytes = DISK_BYTES + 1},
+		{.store_bytes = MIB},
+		{.log_bytes = 4096},
+		{.log_bytes = DISK_BYTES},
+		{.log_bytes = UINT64_MAX},
+		{.checksum_kind = 9},
+		{.shard = 0xffff},
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		err = (struct weft_error){0};
+		CHECK(store_format_plan(d, &bad[i], &sb, &err) < 0 && err.text[0]);
+	}
+	rt_disk_close(d);
+	return 0;
+}
+
+SIM_TEST(one_bad_copy_is_repaired_whichever)
+{
+	static const uint8_t garbage[PAGE_SIZE] = {1, 2, 3};
+
+	make("d");
+	for (unsigned i = 0; i < 6; i++) {
+		uint64_t place = i % 2 ? second() : 0;
+		struct disk_superblock sb = peek(place);
+
+		if (i / 2 == 0)
+			rt_sim_disk_poke(disk, place, garbage, PAGE_SIZE);
+		else if (i / 2 == 1)
+			rt_sim_disk_poke(disk, place + 100, garbage, 4);
+		else { /* an older one, whole */
+			sb.generation -= 1;
+			poke_sum(place, &sb);
+		}
+		store_close_disk(store_open_named("d", 0));
+		struct disk_superblock a = peek(0), b = peek(second());
+		CHECK(memcmp(&a, &b, sizeof(a)) == 0);
+		CHECK(a.incarnation == made.incarnation + 1 + i);
+	}
+	return 0;
+}
+
+SIM_TEST(each_failure_has_its_own_words)
+{
+	static const uint8_t other_uuid[16] = {9};
+	static const uint8_t garbage[8] = {1};
+	struct disk_superblock sb;
+
+	disk = rt_sim_disk_create("empty", DISK_BYTES, NULL);
+	expect_refusal("empty", -EMEDIUMTYPE, "not a weft store");
+	disk = rt_sim_disk_create("tiny", 4096, NULL);
+	expect_refusal("tiny", -EMEDIUMTYPE, "not a weft store");
+
+	make("version");
+	sb = made;
+	sb.disk_version = 7;
+	poke_sum(0, &sb);
+	poke_sum(second(), &sb);
+	expect_refusal("version", -EPROTONOSUPPORT, "unknown version 7");
+
+	make("both");
+	rt_sim_disk_poke(disk, 64, garbage, 8);
+	rt_sim_disk_poke(disk, second() + 64, garbage, 8);
+	expect_refusal("both", -EUCLEAN, "both copies");
+
+	make("stores");
+	sb = made;
+	sb.store_uuid[3] ^= 1;
+	poke_sum(second(), &sb);
+	expect_refusal("stores", -EUCLEAN, "different stores");
+
+	make("disagree");
+	sb = made;
+	sb.incarnation++;
+	poke_sum(second(), &sb);
+	expect_refusal("disagree", -EUCLEAN, "contradict");
+
+	make("volume");
+	expect_refusal_by("volume", other_uuid, -EXDEV, "another volume");
+
+	make("short");
+	sb = made;
+	sb.store_bytes += 1 * MIB;
+	poke_sum(0, &sb);
+	rt_sim_disk_poke(disk, second(), garbage, 8); /* what was there is cut off */
+	expect_refusal("short", -EUCLEAN, "the device has 16777216");
+
+	make("flags");
+	sb = made;
+	sb.flags = 4;
+	poke_sum(0, &sb);
+	poke_sum(second(), &sb);
+	expect_refusal("flags", -EPROTONOSUPPORT, "features");
+	return 0;
+}
+
+SIM_TEST(geometry_that_makes_no_sense_is_refused)
+{
+	static const uint64_t values[] = {0, 1, 4095, 4097, 1ull << 40, 1ull << 48, 1ull << 60,
+		1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 4095};
+	const size_t fields[] = {offsetof(struct disk_superblock, store_bytes),
+		offsetof(struct disk_superblock, log_offset),
+		offsetof(struct disk_superblock, log_bytes),
+		offsetof(struct disk_superblock, table_offset),
+		offsetof(struct disk_superblock, table_bytes),
+		offsetof(struct disk_superblock, pages_offset),
+		offsetof(struct disk_superblock, page_count)};
+
+	make("d");
+	for (size_t f = 0; f < ARRAY_SIZE(fields); f++) {
+		for (size_t v = 0; v < ARRAY_SIZE(values); v++) {
+			struct disk_superblock sb = made;
+			const struct store_options o = {.read_only = true};
+			struct rt_disk *d = disk_open("d", 0);
+			struct weft_error err = {0};
+			struct store *s = NULL;
+
+			memcpy((uint8_t *)&sb + fields[f], &values[v], 8);
+			poke_sum(0, &sb);
+			poke_sum(second(), &sb);
+			CHECK(store_open(&s, d, &o, &err) < 0 && err.text[0]);
+			rt_disk_close(d);
+		}
+	}
+	return 0;
+}
+
+SIM_TEST(layouts_that_pass_the_check_are_within_bounds)
+{
+	make("d");
+	for (unsigned i = 0; i < 20000; i++) {
+		struct disk_superblock sb = made;
+		uint64_t *fields = &sb.store_bytes;
+
+		for (unsigned k = 0; k <= rt_random() % 3; k++)
+			fields[rt_random() % 7] = rt_random() >> (rt_random() % 64) & ~4095ull;
+		if (layout_check(&sb, NULL))
+			continue;
+		CHECK(sb.log_offset >= PAGE_SIZE);
+		CHECK(sb.log_offset + sb.log_bytes <= sb.table_offset);
+		CHECK(sb.table_offset + layout_table_blocks(&sb) * 8192 <= sb.pages_offset);
+		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE <= sb.store_bytes - PAGE_SIZE);
+	}
+	return 0;
+}
+
+SIM_TEST(a_read_only_open_writes_nothing)
+{
+	static const uint8_t garbage[8] = {1};
+	const struct store_options ro = {.read_only = true}, rw = {0};
+	struct disk_superblock before;
+	struct weft_error err = {0};
+	struct store *s;
+	struct rt_disk *d;
+
+	make("d");
+	rt_sim_disk_poke(disk, 64, garbage, 8);
+	before = peek(0);
+	d = disk_open("d", RT_DISK_READ_ONLY);
+	CHECK(store_open(&s, d, &rw, &err) == -EROFS && strstr(err.text, "read-only"));
+	CHECK(store_open(&s, d, &ro, NULL) == 0);
+	CHECK(store_superblock(s)->incarnation == made.incarnation);
+	CHECK(page_install(s, 5, 1, 1, 100) == 0);
+	CHECK(store_table_write(s, LSN_MAX) == 0 && store_table_dirty(s) == 0);
+	store_close_disk(s);
+	struct disk_superblock after = peek(0);
+	CHECK(memcmp(&before, &after, sizeof(before)) == 0);
+	CHECK(rt_sim_disk_volatile_bytes(disk) == 0);
+	return 0;
+}
+
+/* ---- power cuts and failures ---------------------------------------------------------- */
+
+static void open_task(void *arg)
+{
+	store_close_disk(store_open_named("d", 0));
+}
+
+SIM_TEST(a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens)
+{
+	uint64_t incarnation;
+
+	make("d");
+	incarnation = made.incarnation;
+	for (unsigned n = 1; n <= 12; n++) {
+		unsigned node = rt_sim_node_new("n");
+
+		rt_sim_disk_cut_after(disk, n);
+		CHECK(rt_sim_spawn_on(node, "open", open_task, NULL) == 0);
+		rt_sim_node_wait(node);
+		rt_sim_disk_cut_after(disk, 0);
+		struct store *s = store_open_named("d", 0);
+		CHECK(store_superblock(s)->incarnation > incarnation);
+		incarnation = store_superblock(s)->incarnation;
+		store_close_disk(s);
+	}
+	return 0;
+}
+
+static void format_task(void *arg)
+{
+	const struct store_format f = {.label = "new", .store_bytes = 8 * MIB};
+
+	store_make("d", &f, NULL);
+}
+
+SIM_TEST(a_format_cut_short_leaves_the_old_store_the_new_one_or_none)
+{
+	unsigned old = 0, none = 0, new = 0;
+
+	for (unsigned n = 1; n <= 32; n++) {
+		const struct store_options o = {0};
+		unsigned node = rt_sim_node_new("n");
+		struct weft_error err = {0};
+		struct store *s;
+		struct rt_disk *d;
+
+		make("d");
+		rt_sim_disk_cut_after(disk, n);
+		CHECK(rt_sim_spawn_on(node, "format", format_task, NULL) == 0);
+		rt_sim_node_wait(node);
+		rt_sim_disk_cut_after(disk, 0);
+		d = disk_open("d", 0);
+		int rc = store_open(&s, d, &o, &err);
+		if (rc) {
+			CHECK(rc == -EMEDIUMTYPE || rc == -EUCLEAN);
+			none++;
+		} else {
+			bool is_new = strcmp(store_superblock(s)->label, "new") == 0;
+
+			if (is_new)
+				new ++;
+			else
+				old++;
+			/* Whichever it is, its table is. */
+			CHECK(page_get(s, 100, 1).result == STORE_ZEROS);
+			store_close(s);
+		}
+		rt_disk_close(d);
+		rt_sim_disk_destroy(disk);
+	}
+	CHECK(old > 0 && none > 0 && new > 0);
+	return 0;
+}
+
+static int open_failing(void *arg)
+{
+	const struct store_options o = {0};
+	struct weft_error err = {0};
+	struct rt_disk *d = NULL;
+	struct store *s = NULL;
+	int rc = rt_disk_open(&d, "d", 0, &err);
+
+	if (rc)
+		return rc;
+	rc = store_open(&s, d, &o, &err);
+	CHECK(rc == 0 || err.text[0]);
+	store_close(s);
+	rt_disk_close(d);
+	return rc;
+}
+
+static int open_result;
+
+static void open_failing_task(void *arg)
+{
+	open_result = open_failing(NULL);
+	CHECK(rt_sim_node_memory(rt_sim_node()) == 0);
+}
+
+SIM_TEST(opening_without_memory_fails_cleanly)
+{
+	unsigned failures = 0;
+
+	make("d");
+	for (unsigned n = 1; n <= 40; n++) {
+		unsigned node = rt_sim_node_new("n");
+
+		rt_sim_alloc_fail(n);
+		CHECK(rt_sim_spawn_on(node, "open", open_failing_task, NULL) == 0);
+		rt_sim_node_wait(node);
+		CHECK(open_result == 0 || open_result == -ENOMEM);
+		failures += open_result != 0;
+	}
+	rt_sim_alloc_fail(0);
+	CHECK(failures > 5);
+	return 0;
+}
+
+SIM_TEST(a_device_that_fails_is_reported_as_such)
+{
+	make("d");
+	for (unsigned op = 0; op < 3; op++) {
+		for (unsigned n = 1; n <= 2; n++) {
+			const struct rt_sim_fail fail = {.ops = 1u << op, .n = n, .sticky = true};
+			int rc;
+
+			rt_sim_disk_fail(disk, &fail);
+			rc = open_failing(NULL);
+			CHECK(rc == -EIO || (op == RT_IO_READ && n == 2 && rc == 0));
+			rt_sim_disk_fail(disk, &(struct rt_sim_fail){0});
+			CHECK(open_failing(NULL) == 0);
+		}
+	}
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_formatted_opens_with_the_same_layout),
+		cmocka_unit_test(a_new_log_is_clean_at_the_rings_start),
+		cmocka_unit_test(every_size_has_a_layout_that_passes_its_own_check_or_a_reason),
+		cmocka_unit_test(a_plan_that_cannot_be_is_refused),
+		cmocka_unit_test(one_bad_copy_is_repaired_whichever),
+		cmocka_unit_test(each_failure_has_its_own_words),
+		cmocka_unit_test(geometry_that_makes_no_sense_is_refused),
+		cmocka_unit_test(layouts_that_pass_the_check_are_within_bounds),
+		cmocka_unit_test(a_read_only_open_writes_nothing),
+		cmocka_unit_test(a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens),
+		cmocka_unit_test(a_format_cut_short_leaves_the_old_store_the_new_one_or_none),
+		cmocka_unit_test(opening_without_memory_fails_cleanly),
+		cmocka_unit_test(a_device_that_fails_is_reported_as_such),
+	};
+
+	weft_log_sink = quiet_log;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
