@@ -207,6 +207,8 @@ void table_load_run(struct store *s, struct table_load *l);
 void table_mark_dirty(struct table *t, struct table_entry *e);
 void table_unmark_dirty(struct table *t, struct table_entry *e);
 void table_forget(struct table *t, struct table_entry *e);
+/* Gives back what clean blocks have beyond the bound. */
+void table_trim(struct table *t);
 
 static inline struct table_entry *table_dirty_first(struct table *t)
 {

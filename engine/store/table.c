@@ -114,6 +114,16 @@ static bool evict_one(struct table *t)
 	}
 }
 
+void table_trim(struct table *t)
+{
+	for (uint32_t i = t->bound; t->overflow && i < t->limit; i++) {
+		struct table_entry *e = &t->entries[i];
+
+		if (!e->dirty && (e->state == TABLE_VALID || e->state == TABLE_DAMAGED))
+			table_forget(t, e);
+	}
+}
+
 /*
  * A free entry with an image, for loading `block`. `must`: the caller cannot go on without,
  * so the bound may be passed. NULL: there is none now.

@@ -204,6 +204,7 @@ static void writes_settle(struct store *s, bool flushed)
 		if (e->lsn == LSN_MAX)
 			table_unmark_dirty(t, e);
 	}
+	table_trim(t);
 	rt_mutex_unlock(&t->lock);
 	rt_cond_broadcast(&t->change);
 }
