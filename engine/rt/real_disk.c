@@ -22,6 +22,9 @@
 
 #include "engine/rt/real.h"
 
+#define LOCK_TRIES  100
+#define LOCK_TRY_US 10000
+
 struct real_disk {
 	struct rt_disk base;
 	int fd;
@@ -110,6 +113,23 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 	return 0;
 }
 
+/*
+ * The kernel takes the rings of a process that was killed apart after its end, and they hold its
+ * files, so a lock may outlive its process by some milliseconds.
+ */
+static int lock_exclusive(int fd)
+{
+	for (unsigned i = 0; i < LOCK_TRIES; i++) {
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return 0;
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -1;
+		usleep(LOCK_TRY_US);
+	}
+	errno = EWOULDBLOCK;
+	return -1;
+}
+
 /* Opens, locks and describes; returns the descriptor or -errno. */
 static int open_checked(
 	const char *path, unsigned flags, struct rt_disk_info *info, struct weft_error *err)
@@ -134,7 +154,7 @@ static int open_checked(
 		r = open_error(err, path, errno);
 	if (!r)
 		r = check_kind(&st, path, err);
-	if (!r && exclusive && flock(fd, LOCK_EX | LOCK_NB) < 0)
+	if (!r && exclusive && lock_exclusive(fd) < 0)
 		r = open_error(err, path, errno);
 	if (!r)
 		r = read_info(fd, &st, read_only, path, info, err);
@@ -189,6 +209,7 @@ void real_disk_close(struct rt_disk *base)
 	pthread_mutex_unlock(&disks.lock);
 	if (disk->ring)
 		real_ring_close(disk->ring);
+	flock(disk->fd, LOCK_UN); /* at once: the ring may hold the file a little longer */
 	close(disk->fd);
 	free(disk);
 }
