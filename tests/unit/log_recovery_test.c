@@ -431,26 +431,21 @@ static void a_stale_clean_head_does_not_hide_the_log(void **state)
 	struct log *log;
 	bool clean;
 
+	log = restart(&clean);
+	assert_int_equal(log_shut(log), 0);
+	log_close(log);
+	log = restart(&clean);
+	assert_true(clean);
+	put_flushed(log, 104);
+	log_close(log);
+	/* One copy is the newest; with that one gone the clean one is left. */
 	for (unsigned copy = 0; copy < 2; copy++) {
-		uint64_t first = next_sequence;
-
-		log = restart(&clean);
-		assert_int_equal(log_shut(log), 0);
-		log_close(log);
-		log = restart(&clean);
-		assert_true(clean);
-		put_flushed(log, 104);
-		log_close(log);
-		/* Whichever copy is the newest: with it gone the clean one is left. */
 		damage(FIXTURE_LOG_OFFSET + 4096 * copy);
 		log = reopen(&clean);
 		assert_false(clean);
-		expect_records(log, first, first);
+		expect_records(log, 1, 1);
 		log_close(log);
 		damage(FIXTURE_LOG_OFFSET + 4096 * copy);
-		log = restart(&clean);
-		assert_int_equal(log_advance_tail(log, LSN_MAX), 0);
-		log_close(log);
 	}
 }
 
