@@ -5,8 +5,11 @@
 #ifndef WEFT_TESTS_TREE_FIXTURE_H
 #define WEFT_TESTS_TREE_FIXTURE_H
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "engine/tree/tree_internal.h"
 
@@ -112,6 +115,41 @@ static inline void fixture_close(struct tree_fixture *x)
 	x->coherence->ops->close(x->coherence);
 	store_close(x->store);
 	rt_disk_close(x->disk);
+}
+
+/* The same on a file that vanishes with the process (real runtime). */
+static inline void fixture_open_file(
+	struct tree_fixture *x, uint64_t store_bytes, uint64_t log_bytes, uint64_t cache_bytes)
+{
+	char path[] = "/tmp/weft-tree-XXXXXX";
+	struct rt_disk *disk;
+	int fd = mkstemp(path);
+
+	FIXTURE_MUST(fd < 0);
+	FIXTURE_MUST(ftruncate(fd, (off_t)store_bytes));
+	close(fd);
+	FIXTURE_MUST(rt_disk_open(&disk, path, 0, &fixture_error));
+	unlink(path);
+	fixture_format(disk, log_bytes);
+	fixture_open(x, disk, cache_bytes);
+}
+
+/* One write in a transaction of its own. */
+static inline int fixture_put(struct tree *t, struct disk_key key, const void *value, size_t len)
+{
+	struct txn *x;
+	int r;
+
+	FIXTURE_MUST(txn_begin(t, false, &x));
+	do {
+		r = value ? txn_write(x, key, value, len) : txn_delete(x, key);
+		if (r == 0)
+			r = txn_commit(x, NULL);
+		if (r == -EAGAIN)
+			txn_restart(x);
+	} while (r == -EAGAIN);
+	txn_end(x);
+	return r;
 }
 
 /* The whole tree, page by page: each sound, fences and levels as the parent says. Returns the
