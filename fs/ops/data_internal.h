@@ -119,10 +119,6 @@ void ahead_release_all(struct fs *fs);
 /* space_reserve which, before it says -ENOSPC, takes back what files hold ahead. Waits. */
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
 
-/* Around filling `pages` fresh pages: keeps unpublished pages from filling the cache. Waits. */
-void fresh_enter(struct fs *fs, unsigned pages);
-void fresh_leave(struct fs *fs, unsigned pages);
-
 /* The count of intents that could not be worked off. */
 _Atomic uint32_t *intents_unfinished(struct fs *fs);
 

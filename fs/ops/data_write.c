@@ -391,7 +391,8 @@ static int piece_run(struct write_piece *p)
 	for (unsigned i = 0; i < p->part_count; i++)
 		if (p->part[i].kind != MAP_WRITTEN)
 			fresh_pages += p->part[i].count;
-	fresh_enter(w->fs, fresh_pages);
+	if (fresh_pages)
+		cache_fill_begin(w->fs->volume->cache, fresh_pages);
 	rc = fill(p);
 	/* Written pages have changed already, whatever comes now. */
 	state_dirty(w->st, p->part[0].block, blocks_end(p->offset + p->len));
@@ -401,7 +402,8 @@ static int piece_run(struct write_piece *p)
 		cache_publish(w->fs->volume->cache, p->fresh, p->fresh_count, pos.end);
 	else
 		piece_abandon(p);
-	fresh_leave(w->fs, fresh_pages);
+	if (fresh_pages)
+		cache_fill_end(w->fs->volume->cache, fresh_pages);
 	return rc;
 }
 

@@ -31,10 +31,6 @@ struct file_table {
 	uint32_t open_files_max;
 	_Atomic uint32_t forgotten;  /* dirty states that were dropped */
 	_Atomic uint32_t unfinished; /* intents left by errors */
-	/* fresh pages that no extent names yet */
-	struct rt_mutex fresh_lock;
-	struct rt_cond fresh_left;
-	uint64_t fresh_pages, fresh_pages_max;
 };
 
 int file_table_open(struct fs *fs)
@@ -45,7 +41,6 @@ int file_table_open(struct fs *fs)
 		return -ENOMEM;
 	t->open_files_max =
 		fs->options.open_files_max ? fs->options.open_files_max : OPEN_FILES_MAX;
-	t->fresh_pages_max = cache_frame_count(fs->volume->cache) / 4;
 	fs->files = t;
 	return 0;
 }
@@ -260,7 +255,7 @@ uint32_t map_sequence_read(struct inode_state *st, bool locked)
 	return sequence;
 }
 
-/* ---- room: write-ahead reservations, fresh pages ------------------------------------------------ */
+/* ---- room: write-ahead reservations ------------------------------------------------ */
 
 void ahead_release(struct fs *fs, struct inode_state *st)
 {
@@ -297,28 +292,6 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 		rc = space_reserve(fs->volume->space, goal, want, 0, out);
 	}
 	return rc;
-}
-
-void fresh_enter(struct fs *fs, unsigned pages)
-{
-	struct file_table *t = fs->files;
-
-	rt_mutex_lock(&t->fresh_lock);
-	while (t->fresh_pages > 0 && t->fresh_pages + pages > t->fresh_pages_max)
-		(void)rt_cond_wait(&t->fresh_left, &t->fresh_lock, RT_FOREVER);
-	t->fresh_pages += pages;
-	rt_mutex_unlock(&t->fresh_lock);
-}
-
-void fresh_leave(struct fs *fs, unsigned pages)
-{
-	struct file_table *t = fs->files;
-
-	rt_mutex_lock(&t->fresh_lock);
-	WEFT_ASSERT(t->fresh_pages >= pages);
-	t->fresh_pages -= pages;
-	rt_mutex_unlock(&t->fresh_lock);
-	rt_cond_broadcast(&t->fresh_left);
 }
 
 /* ---- open and close -------------------------------------------------------------------------------- */

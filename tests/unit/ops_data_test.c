@@ -1,0 +1,924 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File data: what is read is what was written, whatever the cache, the neighbours and the
+ * mapping do; space is accounted for to the page; what was synced survives a power cut.
+ */
+#include "tests/unit/ops_fixture.h"
+
+#include <linux/falloc.h>
+#include <unistd.h>
+
+/* ---- words -------------------------------------------------------------------------------- */
+
+struct copy {
+	uint8_t *to;
+	size_t room;
+};
+
+static int copy_out(void *arg, const struct iovec *iov, unsigned n, size_t total)
+{
+	struct copy *c = arg;
+	size_t at = 0;
+
+	HOLDS(total <= c->room);
+	for (unsigned i = 0; i < n; i++) {
+		memcpy(c->to + at, iov[i].iov_base, iov[i].iov_len);
+		at += iov[i].iov_len;
+	}
+	HOLDS(at == total);
+	return (int)total;
+}
+
+/* Reads all of [offset, offset + len) that is there; returns how much. */
+static size_t read_at(struct fs *fs, struct ops_file *f, uint64_t offset, void *buf, size_t len)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		struct copy c = {(uint8_t *)buf + done, len - done};
+		int rc = ops_read(fs, f, offset + done, len - done, copy_out, &c);
+
+		HOLDS(rc >= 0);
+		if (rc == 0)
+			break;
+		done += (size_t)rc;
+	}
+	return done;
+}
+
+static struct ops_file *open_ino(struct fs *fs, uint64_t ino, int flags)
+{
+	struct ops_file *f;
+	struct ops_attr a;
+
+	OK(ops_open(fs, ino, &root_user, flags, &f, &a));
+	return f;
+}
+
+static struct ops_file *make_file(struct fs *fs, const char *name, uint64_t *ino)
+{
+	*ino = mk_file(fs, DISK_INO_ROOT, name);
+	return open_ino(fs, *ino, O_RDWR);
+}
+
+static void write_at(struct fs *fs, struct ops_file *f, uint64_t offset, const void *buf,
+	size_t len)
+{
+	EQ(ops_write(fs, f, &root_user, offset, buf, len, false), len);
+}
+
+static void set_size(struct fs *fs, uint64_t ino, uint64_t size)
+{
+	struct ops_setattr set = {.set = OPS_SET_SIZE, .size = size};
+	struct ops_attr a;
+
+	OK(ops_setattr(fs, ino, &root_user, &set, &a));
+	EQ(a.inode.size, size);
+}
+
+static void fill(uint8_t *buf, size_t len, unsigned seed)
+{
+	for (size_t i = 0; i < len; i++)
+		buf[i] = (uint8_t)(1 + (i * 7 + seed * 13 + (i >> 12)) % 255);
+}
+
+static bool zeros(const uint8_t *p, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (p[i])
+			return false;
+	return true;
+}
+
+/* ---- accounting ----------------------------------------------------------------------------- */
+
+struct account {
+	uint64_t extents, xattr_pages;
+	uint64_t ino, end; /* of the last extent, to find overlaps */
+	uint64_t blocks_ino, blocks_want, blocks_seen;
+};
+
+static void account_inode_end(struct account *a)
+{
+	EQ(a->blocks_seen, a->blocks_want);
+	a->blocks_seen = a->blocks_want = 0;
+}
+
+static int account_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	struct account *a = arg;
+	uint64_t ino = key.high >> 8;
+	struct disk_inode inode;
+	struct disk_extent e;
+
+	switch (key.high & 0xff) {
+	case DISK_ITEM_INODE:
+		account_inode_end(a);
+		EQ(len, sizeof(inode));
+		memcpy(&inode, value, len);
+		a->blocks_ino = ino;
+		a->blocks_want = inode.blocks;
+		break;
+	case DISK_ITEM_EXTENT:
+		EQ(len, sizeof(e));
+		memcpy(&e, value, len);
+		EQ(ino, a->blocks_ino);
+		HOLDS(ino != a->ino || key.low >= a->end);
+		a->ino = ino;
+		a->end = key.low + e.length;
+		a->extents += e.length;
+		a->blocks_seen += e.length;
+		break;
+	case DISK_ITEM_ORPHAN:
+	case DISK_ITEM_INTENT:
+		HOLDS(!"an orphan or intent is left");
+		break;
+	default:
+		break;
+	}
+	return 0;
+}
+
+static uint64_t tree_pages(struct fs *fs, page_id pid)
+{
+	struct cache *cache = fs->volume->cache;
+	struct disk_inner *copy = malloc(PAGE_SIZE);
+	uint64_t pages = 1;
+	struct guard g;
+
+	OK(guard_shared(cache, pid, 0, &g));
+	memcpy(copy, g.image, PAGE_SIZE);
+	guard_release(cache, &g);
+	HOLDS(copy->node.magic == DISK_MAGIC_NODE);
+	for (unsigned i = 0; copy->node.level > 0 && i < copy->node.count; i++)
+		pages += tree_pages(fs, copy->child[i]);
+	free(copy);
+	return pages;
+}
+
+/* Pages in use that neither an extent nor the tree has. */
+static int64_t pages_over(struct fs *fs)
+{
+	struct account a = {0};
+	struct space_stat stat;
+
+	OK(tree_scan(fs->tree, (struct disk_key){0, 0},
+		(struct disk_key){UINT64_MAX, UINT64_MAX}, false, account_item, &a));
+	account_inode_end(&a);
+	space_stat(fs->volume->space, &stat);
+	return (int64_t)(stat.total_pages - stat.free_pages - a.extents) -
+	       (int64_t)tree_pages(fs, fs->volume->catalog.root_pid);
+}
+
+static uint64_t free_pages(struct fs *fs)
+{
+	struct space_stat stat;
+
+	space_stat(fs->volume->space, &stat);
+	return stat.free_pages;
+}
+
+static unsigned extent_count(struct fs *fs, uint64_t ino)
+{
+	struct disk_key at = disk_key(ino, DISK_ITEM_EXTENT, 0), found;
+	const struct disk_key end = disk_key(ino, DISK_ITEM_EXTENT + 1, 0);
+	struct disk_extent e;
+	unsigned n = 0;
+
+	while (tree_next(fs->tree, at, end, &found, &e, sizeof(e)) >= 0) {
+		n++;
+		at = found;
+		at.low++;
+	}
+	return n;
+}
+
+/* A file of many extents: every second block. */
+static void scatter(struct fs *fs, struct ops_file *f, unsigned blocks)
+{
+	uint8_t page[PAGE_SIZE];
+
+	for (unsigned b = 0; b < blocks; b += 2) {
+		fill(page, sizeof(page), b);
+		write_at(fs, f, (uint64_t)b * PAGE_SIZE, page, sizeof(page));
+	}
+}
+
+/* ---- reading and writing ---------------------------------------------------------------------- */
+
+static void do_small_files(struct fs *fs)
+{
+	uint8_t in[3 * PAGE_SIZE], out[4 * PAGE_SIZE];
+	uint64_t ino;
+	struct ops_file *f = make_file(fs, "a", &ino);
+
+	EQ(read_at(fs, f, 0, out, sizeof(out)), 0);
+	fill(in, sizeof(in), 1);
+	write_at(fs, f, 0, in, 100);
+	EQ(read_at(fs, f, 0, out, sizeof(out)), 100);
+	EQ(memcmp(in, out, 100), 0);
+	EQ(read_at(fs, f, 40, out, 20), 20);
+	EQ(memcmp(in + 40, out, 20), 0);
+	write_at(fs, f, 100, in + 100, sizeof(in) - 100);
+	EQ(read_at(fs, f, 0, out, sizeof(out)), sizeof(in));
+	EQ(memcmp(in, out, sizeof(in)), 0);
+	EQ(attr_of(fs, ino).size, sizeof(in));
+	EQ(attr_of(fs, ino).blocks, 3);
+	EQ(read_at(fs, f, sizeof(in), out, 1), 0);
+	EQ(read_at(fs, f, UINT64_MAX / 2, out, 1), 0);
+	EQ(ops_write(fs, f, &root_user, 0, in, 0, false), 0);
+	ops_close(fs, f);
+}
+
+static void small_files_read_back(void **state)
+{
+	with_fs(do_small_files);
+}
+
+static void do_holes(struct fs *fs)
+{
+	uint8_t out[8 * PAGE_SIZE], one[PAGE_SIZE];
+	uint64_t ino;
+	struct ops_file *f = make_file(fs, "a", &ino);
+
+	fill(one, sizeof(one), 3);
+	write_at(fs, f, 5 * PAGE_SIZE + 10, one, 20);
+	EQ(attr_of(fs, ino).blocks, 1);
+	EQ(read_at(fs, f, 0, out, sizeof(out)), 5 * PAGE_SIZE + 30);
+	HOLDS(zeros(out, 5 * PAGE_SIZE + 10));
+	EQ(memcmp(out + 5 * PAGE_SIZE + 10, one, 20), 0);
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA), 5 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 0, SEEK_HOLE), 0);
+	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 7, SEEK_DATA), 5 * PAGE_SIZE + 7);
+	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 7, SEEK_HOLE), 5 * PAGE_SIZE + 30);
+	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 30, SEEK_HOLE), -ENXIO);
+	EQ(ops_lseek(fs, f, 0, SEEK_SET), -EINVAL);
+	/* as far out as a file goes */
+	EQ(ops_write(fs, f, &root_user, INT64_MAX - 1, one, 5, false), 1);
+	EQ(attr_of(fs, ino).size, INT64_MAX);
+	EQ(ops_write(fs, f, &root_user, INT64_MAX, one, 5, false), -EFBIG);
+	EQ(read_at(fs, f, INT64_MAX - 3, out, 100), 3);
+	HOLDS(out[0] == 0 && out[1] == 0 && out[2] == one[0]);
+	EQ(ops_lseek(fs, f, 6 * PAGE_SIZE, SEEK_DATA), INT64_MAX & ~4095ll);
+	ops_close(fs, f);
+}
+
+static void holes_are_zeros_and_hold_no_space(void **state)
+{
+	with_fs(do_holes);
+}
+
+static void do_extents(struct fs *fs)
+{
+	size_t len = 4 << 20;
+	uint8_t *in = malloc(len), *out = malloc(len);
+	uint64_t ino[2];
+	struct ops_file *f[2];
+
+	f[0] = make_file(fs, "a", &ino[0]);
+	f[1] = make_file(fs, "b", &ino[1]);
+	fill(in, len, 5);
+	for (size_t at = 0; at < len; at += 65536)
+		for (int i = 0; i < 2; i++)
+			write_at(fs, f[i], at, in + at, 65536);
+	/* side by side, yet each in a few extents */
+	for (int i = 0; i < 2; i++) {
+		HOLDS(extent_count(fs, ino[i]) <= 10);
+		EQ(read_at(fs, f[i], 0, out, len), len);
+		EQ(memcmp(in, out, len), 0);
+		ops_close(fs, f[i]);
+		EQ(attr_of(fs, ino[i]).blocks, len / PAGE_SIZE);
+	}
+	EQ(pages_over(fs), 0);
+	free(in);
+	free(out);
+}
+
+static void files_written_side_by_side_stay_contiguous(void **state)
+{
+	with_fs(do_extents);
+}
+
+static void do_append(struct fs *fs, unsigned n)
+{
+	struct ops_file *f = open_ino(fs, ino_of(fs, DISK_INO_ROOT, "log"), O_WRONLY | O_APPEND);
+	uint8_t line[900];
+
+	memset(line, 'a' + (int)n, sizeof(line));
+	for (int i = 0; i < 40; i++)
+		EQ(ops_write(fs, f, &root_user, 0, line, sizeof(line), false), sizeof(line));
+	ops_close(fs, f);
+}
+
+static void do_appends(struct fs *fs)
+{
+	unsigned counts[4] = {0};
+	size_t len = 4 * 40 * 900;
+	uint8_t *out = malloc(len + 1);
+	uint64_t ino;
+	struct ops_file *f = make_file(fs, "log", &ino);
+
+	crew(fs, 4, do_append);
+	EQ(read_at(fs, f, 0, out, len + 1), len);
+	for (size_t at = 0; at < len; at += 900) {
+		for (size_t i = 1; i < 900; i++)
+			EQ(out[at + i], out[at]);
+		counts[out[at] - 'a']++;
+	}
+	for (int i = 0; i < 4; i++)
+		EQ(counts[i], 40);
+	free(out);
+	ops_close(fs, f);
+	EQ(pages_over(fs), 0);
+}
+
+static void appends_of_many_tasks_are_whole_and_none_is_lost(void **state)
+{
+	for (unsigned seed = 1; seed <= 5; seed++)
+		with_fs_sized(seed, 64, 1, do_appends);
+}
+
+/* ---- random operations against a shadow ---------------------------------------------------------- */
+
+#define FSX_MAX (160u * PAGE_SIZE)
+
+struct fsx {
+	struct fs *fs;
+	uint64_t ino;
+	struct ops_file *f;
+	uint64_t random, size;
+	uint8_t *shadow, *buf;
+};
+
+static uint64_t fsx_random(struct fsx *x, uint64_t below)
+{
+	x->random = x->random * 6364136223846793005ull + 1442695040888963407ull;
+	return (x->random >> 33) % below;
+}
+
+/* Often at or near page boundaries. */
+static uint64_t fsx_offset(struct fsx *x, uint64_t below)
+{
+	uint64_t at = fsx_random(x, below);
+
+	switch (fsx_random(x, 4)) {
+	case 0:
+		return at & ~4095ull;
+	case 1:
+		return at | 4095;
+	default:
+		return at;
+	}
+}
+
+static uint64_t fsx_len(struct fsx *x, uint64_t offset)
+{
+	uint64_t most = FSX_MAX - MIN(offset, FSX_MAX);
+	uint64_t len = 1 + fsx_random(x, fsx_random(x, 3) ? 6000 : 60 * PAGE_SIZE);
+
+	return MIN(len, most);
+}
+
+static void fsx_grow(struct fsx *x, uint64_t size)
+{
+	if (size > x->size) {
+		memset(x->shadow + x->size, 0, size - x->size);
+		x->size = size;
+	}
+}
+
+static void fsx_write(struct fsx *x, uint64_t at, uint64_t len, bool append)
+{
+	if (append)
+		at = x->size;
+	len = MIN(len, FSX_MAX - MIN(at, FSX_MAX));
+	if (len == 0)
+		return;
+	fill(x->buf, len, (unsigned)fsx_random(x, 1000));
+	EQ(ops_write(x->fs, x->f, &root_user, append ? 0 : at, x->buf, len, append), len);
+	fsx_grow(x, at + len);
+	memcpy(x->shadow + at, x->buf, len);
+}
+
+static void fsx_read(struct fsx *x, uint64_t at, uint64_t len)
+{
+	uint64_t want = at >= x->size ? 0 : MIN(len, x->size - at);
+
+	EQ(read_at(x->fs, x->f, at, x->buf, len), want);
+	for (uint64_t i = 0; i < want; i++)
+		if (x->buf[i] != x->shadow[at + i]) {
+			fprintf(stderr, "inode %llu: byte %llu (block %llu) is %u, not %u\n",
+				(unsigned long long)x->ino, (unsigned long long)(at + i),
+				(unsigned long long)((at + i) >> 12), x->buf[i],
+				x->shadow[at + i]);
+			abort();
+		}
+}
+
+static void fsx_fallocate(struct fsx *x, int mode, uint64_t at, uint64_t len)
+{
+	if (len == 0)
+		return;
+	OK(ops_fallocate(x->fs, x->f, &root_user, mode, at, len));
+	if (!(mode & FALLOC_FL_KEEP_SIZE))
+		fsx_grow(x, at + len);
+	if ((mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) && at < x->size)
+		memset(x->shadow + at, 0, MIN(len, x->size - at));
+}
+
+static void fsx_copy(struct fsx *x, uint64_t from, uint64_t len, uint64_t to)
+{
+	uint64_t n = from >= x->size ? 0 : MIN(len, x->size - from);
+	int64_t rc;
+
+	if (n && from < to + n && to < from + n) {
+		EQ(ops_copy_range(x->fs, x->f, from, x->f, to, len, &root_user), -EINVAL);
+		return;
+	}
+	n = MIN(n, FSX_MAX - MIN(to, FSX_MAX));
+	rc = n ? ops_copy_range(x->fs, x->f, from, x->f, to, n, &root_user) : 0;
+	EQ(rc, n);
+	if (n) {
+		fsx_grow(x, to + n);
+		memcpy(x->shadow + to, x->shadow + from, n);
+	}
+}
+
+static void fsx_reopen(struct fsx *x)
+{
+	ops_close(x->fs, x->f);
+	x->f = open_ino(x->fs, x->ino, O_RDWR);
+}
+
+static void fsx_step(struct fsx *x)
+{
+	uint64_t at = fsx_offset(x, FSX_MAX), len = fsx_len(x, at);
+
+	switch (fsx_random(x, 16)) {
+	case 0 ... 3:
+		fsx_write(x, at, len, false);
+		break;
+	case 4:
+		fsx_write(x, at, len, true);
+		break;
+	case 5 ... 8:
+		fsx_read(x, at, MAX(len, 1));
+		break;
+	case 9:
+		at = fsx_random(x, 3) ? at : fsx_random(x, FSX_MAX / 20);
+		set_size(x->fs, x->ino, at);
+		fsx_grow(x, at);
+		x->size = at;
+		break;
+	case 10:
+		fsx_fallocate(x, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, len);
+		break;
+	case 11:
+		fsx_fallocate(x, fsx_random(x, 2) ? FALLOC_FL_KEEP_SIZE : 0, at, len);
+		break;
+	case 12:
+		fsx_fallocate(x, FALLOC_FL_ZERO_RANGE | (fsx_random(x, 2) ? FALLOC_FL_KEEP_SIZE : 0),
+			at, len);
+		break;
+	case 13:
+		fsx_copy(x, at, len, fsx_offset(x, FSX_MAX));
+		break;
+	case 14:
+		OK(ops_fsync(x->fs, x->ino, fsx_random(x, 2)));
+		break;
+	default:
+		fsx_reopen(x);
+		break;
+	}
+	EQ(attr_of(x->fs, x->ino).size, x->size);
+}
+
+static void fsx_run(struct fs *fs, unsigned n)
+{
+	struct fsx x = {.fs = fs, .random = rt_random()};
+	char name[8];
+
+	snprintf(name, sizeof(name), "fsx%u", n);
+	x.f = make_file(fs, name, &x.ino);
+	x.shadow = malloc(FSX_MAX);
+	x.buf = malloc(FSX_MAX);
+	for (int i = 0; i < 250; i++)
+		fsx_step(&x);
+	fsx_read(&x, 0, FSX_MAX);
+	ops_close(fs, x.f);
+	free(x.shadow);
+	free(x.buf);
+}
+
+static void do_fsx(struct fs *fs)
+{
+	crew(fs, 4, fsx_run);
+	EQ(pages_over(fs), 0);
+}
+
+static void random_operations_match_a_shadow(void **state)
+{
+	for (unsigned seed = 1; seed <= 12; seed++)
+		with_fs_sized(seed, 64, 1, do_fsx);
+}
+
+/* One file, tasks with a slice each: they share its mapping and pages' neighbours. */
+#define SLICE (24u * PAGE_SIZE + 1000)
+
+static void slice_run(struct fs *fs, unsigned n)
+{
+	struct ops_file *f = open_ino(fs, ino_of(fs, DISK_INO_ROOT, "shared"), O_RDWR);
+	uint64_t base = (uint64_t)n * SLICE, random = rt_random();
+	uint8_t *shadow = calloc(1, SLICE), *buf = malloc(SLICE);
+	struct fsx x = {.random = random};
+
+	for (int i = 0; i < 120; i++) {
+		uint64_t at = fsx_random(&x, SLICE), len = 1 + fsx_random(&x, SLICE - at);
+
+		switch (fsx_random(&x, 5)) {
+		case 0 ... 1:
+			fill(buf, len, (unsigned)i);
+			write_at(fs, f, base + at, buf, len);
+			memcpy(shadow + at, buf, len);
+			break;
+		case 2:
+			OK(ops_fallocate(fs, f, &root_user,
+				FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, base + at, len));
+			memset(shadow + at, 0, len);
+			break;
+		case 3:
+			OK(ops_fsync(fs, ops_file_ino(f), false));
+			break;
+		default:
+			EQ(read_at(fs, f, base + at, buf, len), len);
+			EQ(memcmp(buf, shadow + at, len), 0);
+			break;
+		}
+	}
+	free(shadow);
+	free(buf);
+	ops_close(fs, f);
+}
+
+static void do_slices(struct fs *fs)
+{
+	uint64_t ino = mk_file(fs, DISK_INO_ROOT, "shared");
+
+	set_size(fs, ino, 6 * SLICE);
+	crew(fs, 6, slice_run);
+	EQ(pages_over(fs), 0);
+}
+
+static void tasks_that_share_a_file_do_not_disturb_each_other(void **state)
+{
+	for (unsigned seed = 1; seed <= 10; seed++)
+		with_fs_sized(seed, 64, 1, do_slices);
+}
+
+/* A reader must see each page old, new or cut off, never zeros or another file's. */
+static void churn_run(struct fs *fs, unsigned n)
+{
+	uint64_t ino = ino_of(fs, DISK_INO_ROOT, "churn");
+	struct ops_file *f = open_ino(fs, ino, O_RDWR);
+	size_t len = 40 * PAGE_SIZE;
+	uint8_t *buf = malloc(len);
+
+	for (int i = 0; i < 60; i++) {
+		if (n == 0) {
+			memset(buf, 'a', len);
+			write_at(fs, f, 0, buf, len);
+			set_size(fs, ino, 0);
+		} else if (n == 1) {
+			struct ops_file *other;
+			uint64_t other_ino;
+
+			other = make_file(fs, "other", &other_ino);
+			memset(buf, 'z', len);
+			write_at(fs, other, 0, buf, len);
+			ops_close(fs, other);
+			OK(ops_unlink(fs, DISK_INO_ROOT, nm("other")));
+		} else {
+			size_t got = read_at(fs, f, 0, buf, len);
+
+			for (size_t b = 0; b < got; b++)
+				EQ(buf[b], 'a');
+		}
+	}
+	free(buf);
+	ops_close(fs, f);
+}
+
+static void do_churn(struct fs *fs)
+{
+	mk_file(fs, DISK_INO_ROOT, "churn");
+	crew(fs, 4, churn_run);
+	EQ(pages_over(fs), 0);
+}
+
+static void readers_never_see_pages_that_are_not_the_files(void **state)
+{
+	for (unsigned seed = 1; seed <= 20; seed++)
+		with_fs_sized(seed, 64, 1, do_churn);
+}
+
+/* ---- sizes, space ------------------------------------------------------------------------------------ */
+
+static void do_tail(struct fs *fs)
+{
+	uint8_t in[2 * PAGE_SIZE], out[4 * PAGE_SIZE];
+	uint64_t ino;
+	struct ops_file *f = make_file(fs, "a", &ino);
+
+	fill(in, sizeof(in), 9);
+	write_at(fs, f, 0, in, sizeof(in));
+	set_size(fs, ino, 1000);
+	EQ(attr_of(fs, ino).blocks, 1);
+	set_size(fs, ino, 3000);
+	EQ(read_at(fs, f, 0, out, sizeof(out)), 3000);
+	EQ(memcmp(in, out, 1000), 0);
+	HOLDS(zeros(out + 1000, 2000));
+	write_at(fs, f, 3 * PAGE_SIZE, in, 1);
+	EQ(read_at(fs, f, 0, out, sizeof(out)), 3 * PAGE_SIZE + 1);
+	HOLDS(zeros(out + 1000, 3 * PAGE_SIZE - 1000));
+	EQ(attr_of(fs, ino).blocks, 2);
+	ops_close(fs, f);
+}
+
+static void growing_shows_zeros_where_bytes_were_cut_off(void **state)
+{
+	with_fs(do_tail);
+}
+
+static void do_intents(struct fs *fs)
+{
+	uint64_t before = free_pages(fs), ino;
+	struct ops_file *f = make_file(fs, "a", &ino);
+
+	scatter(fs, f, 400);
+	HOLDS(extent_count(fs, ino) >= 150);
+	EQ(attr_of(fs, ino).blocks, 200);
+	set_size(fs, ino, 100 * PAGE_SIZE);
+	EQ(attr_of(fs, ino).blocks, 50);
+	set_size(fs, ino, 400 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 100 * PAGE_SIZE, SEEK_DATA), -ENXIO);
+	OK(ops_fallocate(fs, f, &root_user, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+		400 * PAGE_SIZE));
+	EQ(attr_of(fs, ino).blocks, 0);
+	EQ(pages_over(fs), 0);
+	scatter(fs, f, 400);
+	ops_close(fs, f);
+	OK(ops_unlink(fs, DISK_INO_ROOT, nm("a")));
+	EQ(pages_over(fs), 0);
+	HOLDS(free_pages(fs) + 20 >= before); /* but for pages of the tree */
+}
+
+static void files_of_many_extents_are_cut_in_pieces(void **state)
+{
+	with_fs_sized(1, 64, 2, do_intents);
+}
+
+static void do_fallocate(struct fs *fs)
+{
+	uint8_t in[PAGE_SIZE], out[PAGE_SIZE];
+	struct space_stat stat;
+	uint64_t ino, before;
+	struct ops_file *f = make_file(fs, "a", &ino);
+
+	OK(ops_fallocate(fs, f, &root_user, 0, 100, 100 * PAGE_SIZE));
+	EQ(attr_of(fs, ino).blocks, 101);
+	EQ(attr_of(fs, ino).size, 100 + 100 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA), -ENXIO);
+	fill(in, sizeof(in), 1);
+	write_at(fs, f, 50 * PAGE_SIZE + 5, in, 100);
+	EQ(attr_of(fs, ino).blocks, 101);
+	EQ(read_at(fs, f, 50 * PAGE_SIZE, out, PAGE_SIZE), PAGE_SIZE);
+	HOLDS(zeros(out, 5) && !memcmp(out + 5, in, 100) && zeros(out + 105, PAGE_SIZE - 105));
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA), 50 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 50 * PAGE_SIZE, SEEK_HOLE), 51 * PAGE_SIZE);
+	OK(ops_fallocate(fs, f, &root_user, FALLOC_FL_KEEP_SIZE, 0, 300 * PAGE_SIZE));
+	EQ(attr_of(fs, ino).blocks, 300);
+	EQ(attr_of(fs, ino).size, 100 + 100 * PAGE_SIZE);
+	set_size(fs, ino, attr_of(fs, ino).size);
+	EQ(attr_of(fs, ino).blocks, 101);
+
+	EQ(ops_fallocate(fs, f, &root_user, 0, 0, 0), -EINVAL);
+	EQ(ops_fallocate(fs, f, &root_user, 0, INT64_MAX, 1), -EFBIG);
+	EQ(ops_fallocate(fs, f, &root_user, FALLOC_FL_PUNCH_HOLE, 0, 1), -EOPNOTSUPP);
+	EQ(ops_fallocate(fs, f, &root_user, FALLOC_FL_COLLAPSE_RANGE, 0, 4096), -EOPNOTSUPP);
+	before = free_pages(fs);
+	EQ(ops_fallocate(fs, f, &root_user, 0, 0, 1ull << 50), -ENOSPC);
+	EQ(free_pages(fs), before);
+	space_stat(fs->volume->space, &stat);
+	EQ(ops_fallocate(fs, f, &root_user, 0, 1 << 30, (stat.available_pages + 1) * PAGE_SIZE),
+		-ENOSPC);
+	EQ(free_pages(fs), before);
+	ops_close(fs, f);
+	EQ(pages_over(fs), 0);
+}
+
+static void fallocate_holds_space_and_reads_as_zeros(void **state)
+{
+	with_fs_sized(1, 64, 2, do_fallocate);
+}
+
+static void do_full(struct fs *fs)
+{
+	size_t len = 1 << 20;
+	uint8_t *buf = malloc(len);
+	uint64_t at[2], ino;
+
+	fill(buf, len, 7);
+	for (int round = 0; round < 3; round++) {
+		struct ops_file *f = make_file(fs, "full", &ino), *held;
+		uint64_t held_ino, end = 0;
+		int64_t rc;
+
+		held = make_file(fs, "held", &held_ino); /* holds space ahead */
+		write_at(fs, held, 0, buf, 300000);
+		while ((rc = ops_write(fs, f, &root_user, end, buf, len, false)) > 0)
+			end += (uint64_t)rc;
+		EQ(rc, -ENOSPC);
+		EQ(attr_of(fs, ino).size, end);
+		at[round > 0] = end;
+		EQ(pages_over(fs), 0);
+		EQ(ops_write(fs, f, &root_user, 0, buf, len, false), len); /* in place */
+		OK(ops_fsync(fs, ino, false));
+		ops_close(fs, held);
+		ops_close(fs, f);
+		OK(ops_unlink(fs, DISK_INO_ROOT, nm("held")));
+		OK(ops_unlink(fs, DISK_INO_ROOT, nm("full")));
+		EQ(pages_over(fs), 0);
+		if (round > 0)
+			HOLDS(at[1] + 64 * PAGE_SIZE >= at[0]); /* pages of the tree may stay */
+	}
+	free(buf);
+}
+
+static void a_full_volume_can_be_emptied_and_filled_again(void **state)
+{
+	with_fs_sized(1, 32, 2, do_full);
+}
+
+/* ---- handles --------------------------------------------------------------------------------------------- */
+
+static void do_orphans(struct fs *fs)
+{
+	uint8_t in[5000], out[5000];
+	uint64_t ino, before = free_pages(fs);
+	struct ops_file *f = make_file(fs, "a", &ino), *g, *h;
+	struct ops_attr a;
+
+	fill(in, sizeof(in), 2);
+	write_at(fs, f, 0, in, sizeof(in));
+	OK(ops_unlink(fs, DISK_INO_ROOT, nm("a")));
+	EQ(attr_of(fs, ino).nlink, 0);
+	EQ(read_at(fs, f, 0, out, sizeof(out)), sizeof(in));
+	EQ(memcmp(in, out, sizeof(in)), 0);
+	write_at(fs, f, 5000, in, sizeof(in));
+	g = open_ino(fs, ino, O_RDONLY); /* open here already */
+	ops_close(fs, f);
+	EQ(read_at(fs, g, 5000, out, sizeof(out)), sizeof(in));
+	ops_close(fs, g);
+	EQ(ops_getattr(fs, ino, &a), -ENOENT);
+	EQ(ops_open(fs, ino, &root_user, O_RDONLY, &g, &a), -ENOENT);
+	EQ(free_pages(fs), before);
+
+	OK(ops_tmpfile(fs, DISK_INO_ROOT, &root_user, 0600, O_RDWR | O_TMPFILE, &f, &a));
+	write_at(fs, f, 0, in, sizeof(in));
+	ops_close(fs, f);
+	EQ(ops_getattr(fs, a.ino, &a), -ENOENT);
+	EQ(free_pages(fs), before);
+
+	OK(ops_tmpfile(fs, DISK_INO_ROOT, &root_user, 0600, O_RDWR | O_TMPFILE, &f, &a));
+	write_at(fs, f, 0, in, sizeof(in));
+	OK(try_link(fs, a.ino, DISK_INO_ROOT, "named"));
+	ops_close(fs, f);
+	h = open_ino(fs, ino_of(fs, DISK_INO_ROOT, "named"), O_RDONLY);
+	EQ(read_at(fs, h, 0, out, sizeof(out)), sizeof(in));
+	ops_close(fs, h);
+	EQ(pages_over(fs), 0);
+}
+
+static void unlinked_files_live_until_the_last_close(void **state)
+{
+	with_fs(do_orphans);
+}
+
+static void do_flags(struct fs *fs)
+{
+	uint8_t buf[100] = {1};
+	struct copy c = {buf, sizeof(buf)};
+	struct ops_file *f, *g;
+	struct ops_attr a;
+	uint64_t ino;
+
+	f = make_file(fs, "a", &ino);
+	write_at(fs, f, 0, buf, sizeof(buf));
+	g = open_ino(fs, ino, O_RDONLY);
+	EQ(ops_write(fs, g, &root_user, 0, buf, 1, false), -EBADF);
+	EQ(ops_fallocate(fs, g, &root_user, 0, 0, 1), -EBADF);
+	ops_close(fs, g);
+	g = open_ino(fs, ino, O_WRONLY | O_TRUNC);
+	EQ(attr_of(fs, ino).size, 0);
+	EQ(attr_of(fs, ino).blocks, 0);
+	EQ(ops_read(fs, g, 0, 1, copy_out, &c), -EBADF);
+	ops_close(fs, g);
+	EQ(ops_open(fs, DISK_INO_ROOT, &root_user, O_RDONLY, &g, &a), -EISDIR);
+	EQ(ops_open(fs, 424242, &root_user, O_RDONLY, &g, &a), -ENOENT);
+	ops_close(fs, f);
+}
+
+static void flags_of_the_open_are_kept(void **state)
+{
+	with_fs(do_flags);
+}
+
+static void do_setid(struct fs *fs)
+{
+	struct ops_setattr set = {.set = OPS_SET_MODE, .mode = 06755};
+	uint8_t byte = 1;
+	struct ops_attr a;
+	struct ops_file *f;
+	uint64_t ino;
+
+	f = make_file(fs, "a", &ino);
+	for (int i = 0; i < 3; i++) {
+		OK(ops_setattr(fs, ino, &root_user, &set, &a));
+		write_at(fs, f, 0, &byte, 1);
+		EQ(attr_of(fs, ino).mode & 07777, 06755);
+		if (i < 2) /* extends, then overwrites */
+			EQ(ops_write(fs, f, &plain_user, i == 0 ? 10 : 0, &byte, 1, false), 1);
+		else
+			OK(ops_fallocate(fs, f, &plain_user, 0, 0, 100000));
+		EQ(attr_of(fs, ino).mode & 07777, 0755);
+	}
+	ops_close(fs, f);
+}
+
+static void writing_clears_setuid_and_setgid(void **state)
+{
+	with_fs(do_setid);
+}
+
+static void do_times(struct fs *fs)
+{
+	struct ops_setattr set = {.set = OPS_SET_MTIME, .mtime_ns = 12345};
+	struct disk_inode before, after;
+	uint8_t byte = 1, out;
+	struct ops_attr a;
+	struct ops_file *f;
+	uint64_t ino;
+
+	f = make_file(fs, "a", &ino);
+	write_at(fs, f, 0, &byte, 1);
+	for (int i = 0; i < 5; i++) {
+		before = attr_of(fs, ino);
+		rt_sleep_ns(300000000);
+		write_at(fs, f, 0, &byte, 1);
+		after = attr_of(fs, ino);
+		HOLDS(after.mtime_ns >= before.mtime_ns + 300000000);
+		HOLDS(after.ctime_ns >= before.ctime_ns + 300000000);
+	}
+	OK(ops_setattr(fs, ino, &root_user, &set, &a));
+	EQ(attr_of(fs, ino).mtime_ns, 12345);
+	ops_close(fs, f);
+	EQ(attr_of(fs, ino).mtime_ns, 12345);
+
+	f = open_ino(fs, ino, O_RDWR);
+	write_at(fs, f, 0, &byte, 1);
+	rt_sleep_ns(1000);
+	EQ(read_at(fs, f, 0, &out, 1), 1);
+	after = attr_of(fs, ino);
+	HOLDS(after.atime_ns >= after.mtime_ns);
+	ops_close(fs, f);
+	EQ(attr_of(fs, ino).atime_ns, after.atime_ns);
+	EQ(attr_of(fs, ino).mtime_ns, after.mtime_ns);
+}
+
+static void times_follow_reads_and_writes(void **state)
+{
+	with_fs(do_times);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(small_files_read_back),
+		cmocka_unit_test(holes_are_zeros_and_hold_no_space),
+		cmocka_unit_test(files_written_side_by_side_stay_contiguous),
+		cmocka_unit_test(growing_shows_zeros_where_bytes_were_cut_off),
+		cmocka_unit_test(files_of_many_extents_are_cut_in_pieces),
+		cmocka_unit_test(fallocate_holds_space_and_reads_as_zeros),
+		cmocka_unit_test(a_full_volume_can_be_emptied_and_filled_again),
+		cmocka_unit_test(unlinked_files_live_until_the_last_close),
+		cmocka_unit_test(flags_of_the_open_are_kept),
+		cmocka_unit_test(writing_clears_setuid_and_setgid),
+		cmocka_unit_test(times_follow_reads_and_writes),
+		cmocka_unit_test(appends_of_many_tasks_are_whole_and_none_is_lost),
+		cmocka_unit_test(random_operations_match_a_shadow),
+		cmocka_unit_test(tasks_that_share_a_file_do_not_disturb_each_other),
+		cmocka_unit_test(readers_never_see_pages_that_are_not_the_files),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
