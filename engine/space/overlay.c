@@ -81,11 +81,12 @@ static bool overlay_steal(struct space *sp, struct overlay *ov)
 	return idle;
 }
 
-/* An overlay that nobody uses, of any content; NULL: no memory. */
-static struct overlay *overlay_obtain(struct space *sp)
+/* An overlay that nobody uses, of any content. -EAGAIN: others are loading all that there may be. */
+static int overlay_obtain(struct space *sp, struct overlay **out)
 {
 	struct overlay *ov = NULL;
 	uint64_t turns = 0;
+	int rc = -EAGAIN;
 
 	rt_mutex_lock(&sp->overlay_lock);
 	/* The clock goes round twice at most: the first round clears `used`. */
@@ -99,14 +100,18 @@ static struct overlay *overlay_obtain(struct space *sp)
 			ov = at;
 	}
 	if (!ov && sp->overlay_count < sp->group_count) {
+		rc = -ENOMEM;
 		ov = rt_alloc(sizeof(*ov));
 		if (ov)
 			sp->overlays[sp->overlay_count++] = ov;
 	}
-	if (ov)
+	if (ov) {
 		ov->group = GROUP_NONE;
+		rc = 0;
+	}
 	rt_mutex_unlock(&sp->overlay_lock);
-	return ov;
+	*out = ov;
+	return rc;
 }
 
 /* Gives one back that was obtained for nothing. */
@@ -166,9 +171,16 @@ int overlay_load(struct space *sp, uint64_t group)
 	changes = g->changes;
 	rt_mutex_unlock(&g->lock);
 
-	ov = overlay_obtain(sp);
-	if (!ov)
-		return -ENOMEM;
+	rc = overlay_obtain(sp, &ov);
+	if (rc == -EAGAIN) {
+		struct page_ref page = {.pid = group_pid(sp, group)};
+
+		/* what the others wait for, most likely */
+		rc = cache_fetch(sp->cache, &page, 1);
+		return rc ? rc : -EAGAIN;
+	}
+	if (rc)
+		return rc;
 	rc = overlay_fill(sp, group, ov);
 	if (rc) {
 		overlay_drop(sp, ov);
