@@ -94,7 +94,8 @@ static uint32_t reserve_locked(struct space *sp, uint64_t group, const struct se
 		length = bitmap_find_down(g->overlay->busy, g->pages, s->want, &first);
 	else
 		length = pick_data(g, s, goal_here, &first);
-	if (length < s->want)
+	/* While pages are in quarantine the group must be looked at again: that ends it. */
+	if (length < s->want && !g->quarantined)
 		atomic_store_explicit(&g->longest, length, memory_order_relaxed);
 	if (!length || length < s->least)
 		return 0;
