@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mkfs.weft: makes a volume on a file or block device.
+ *
+ * A thin main over volume_format. Its own work is to keep people from overwriting what they
+ * still need: it opens the store exclusively, asks libblkid what is there, looks into
+ * regular files, and touches nothing before all of that and the layout are in order.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <blkid/blkid.h>
+
+#include "engine/volume/volume.h"
+
+#ifndef WEFT_VERSION
+#define WEFT_VERSION "0.1"
+#endif
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+struct request {
+	const char *path;
+	struct store_format format;
+	bool force;
+	bool dry_run;
+};
+
+/* How the store is reached, and what is to be undone when it fails. */
+struct target {
+	int fd;		   /* the store; with --dry-run of a file that would be made or grown: a stand-in */
+	char name[64];	   /* what rt_disk_open is given when it is a stand-in */
+	bool stand_in;
+	bool is_device;
+	bool created;
+	uint64_t old_bytes; /* of a regular file */
+};
+
+static const char usage_text[] =
+	"Usage: mkfs.weft [options] STORE\n"
+	"Make a weft volume on STORE, a block device or a regular file.\n"
+	"\n"
+	"  -s, --size N[KMGT]      size of the store; makes or enlarges a regular file\n"
+	"  -L, --label LABEL       name of the volume, up to 63 bytes\n"
+	"  -c, --checksum KIND     gmac (default), sha256 or blake2b\n"
+	"  -l, --log-size N[KMGT]  size of the log; default 1/32 of the store, 4M to 1G\n"
+	"  -f, --force             overwrite whatever STORE contains\n"
+	"  -n, --dry-run           say what would be made, write nothing\n"
+	"  -h, --help              this text\n"
+	"  -V, --version           version of weft and of its disk format\n"
+	"\n"
+	"Examples:\n"
+	"  mkfs.weft /dev/nvme0n1p4\n"
+	"  mkfs.weft --size 10G --label scratch /srv/scratch.weft\n"
+	"  mkfs.weft --dry-run /dev/nvme0n1p4\n"
+	"\n"
+	"Exit status: 0 made, 1 failed, 2 wrong usage.\n";
+
+static int fail(const char *path, const char *what)
+{
+	fprintf(stderr, "mkfs.weft: %s: %s\n", path, what);
+	return EXIT_FAILED;
+}
+
+static int fail_errno(const char *path, const char *what)
+{
+	fprintf(stderr, "mkfs.weft: %s: %s: %s\n", path, what, strerror(errno));
+	return EXIT_FAILED;
+}
+
+static int usage(const char *what, const char *value)
+{
+	fprintf(stderr, "mkfs.weft: %s%s%s\nTry 'mkfs.weft --help'.\n", what, value ? ": " : "",
+		value ? value : "");
+	return EXIT_USAGE;
+}
+
+/* ---- the command line ------------------------------------------------------------------- */
+
+/* Bytes, with K, M, G or T for powers of 1024. False when it is no such number, or 0. */
+static bool parse_size(const char *text, uint64_t *out)
+{
+	static const char units[] = "KMGT";
+	unsigned shift = 0;
+	unsigned long long n;
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (errno || !n)
+		return false;
+	if (*end) {
+		const char *unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
+
+		if (!unit || end[1])
+			return false;
+		shift = 10 * (unsigned)(unit - units + 1);
+	}
+	if (n > UINT64_MAX >> shift)
+		return false;
+	*out = (uint64_t)n << shift;
+	return true;
+}
+
+static bool parse_checksum(const char *text, enum disk_checksum *out)
+{
+	static const struct {
+		const char *name;
+		enum disk_checksum kind;
+	} kinds[] = {{"gmac", DISK_CHECKSUM_GMAC}, {"sha256", DISK_CHECKSUM_SHA256},
+		{"blake2b", DISK_CHECKSUM_BLAKE2B}};
+
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		if (strcmp(text, kinds[i].name) == 0) {
+			*out = kinds[i].kind;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Bytes of the UTF-8 character at p, or 0 if there is none or it does not print. */
+static size_t utf8_length(const unsigned char *p)
+{
+	size_t len = p[0] < 0x80 ? 1 : p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+
+	if (p[0] < 0x20 || p[0] == 0x7f || (p[0] >= 0x80 && p[0] < 0xc2) || p[0] > 0xf4)
+		return 0;
+	for (size_t i = 1; i < len; i++)
+		if ((p[i] & 0xc0) != 0x80)
+			return 0;
+	return len;
+}
+
+static bool parse_label(const char *text, char label[64])
+{
+	if (strlen(text) > 63)
+		return false;
+	for (const unsigned char *p = (const unsigned char *)text; *p;) {
+		size_t len = utf8_length(p);
+
+		if (!len)
+			return false;
+		p += len;
+	}
+	strcpy(label, text);
+	return true;
+}
+
+static void print_version(void)
+{
+	printf("mkfs.weft %s, disk format %u\n", WEFT_VERSION, DISK_VERSION);
+}
+
+/* Returns -1 to go on, or the exit status. */
+static int parse_options(int argc, char **argv, struct request *r)
+{
+	static const struct option options[] = {
+		{"size", required_argument, NULL, 's'},
+		{"label", required_argument, NULL, 'L'},
+		{"checksum", required_argument, NULL, 'c'},
+		{"log-size", required_argument, NULL, 'l'},
+		{"force", no_argument, NULL, 'f'},
+		{"dry-run", no_argument, NULL, 'n'},
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},
+		{NULL, 0, NULL, 0},
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "s:L:c:l:fnhV", options, NULL)) != -1) {
+		switch (c) {
+		case 's':
+			if (!parse_size(optarg, &r->format.store_bytes))
+				return usage("not a size (a number with K, M, G or T)", optarg);
+			break;
+		case 'L':
+			if (!parse_label(optarg, r->format.label))
+				return usage("not a label (up to 63 bytes of printable UTF-8)", optarg);
+			break;
+		case 'c':
+			if (!parse_checksum(optarg, &r->format.checksum_kind))
+				return usage("not a checksum (gmac, sha256, blake2b)", optarg);
+			break;
+		case 'l':
+			if (!parse_size(optarg, &r->format.log_bytes))
+				return usage("not a size (a number with K, M, G or T)", optarg);
+			break;
+		case 'f':
+			r->force = true;
+			break;
+		case 'n':
+			r->dry_run = true;
+			break;
+		case 'h':
+			fputs(usage_text, stdout);
+			return EXIT_OK;
+		case 'V':
+			print_version();
+			return EXIT_OK;
+		default:
+			fputs("Try 'mkfs.weft --help'.\n", stderr);
+			return EXIT_USAGE;
+		}
+	}
+	if (argc - optind != 1)
+		return usage(argc > optind ? "more than one STORE is given" : "no STORE is given", NULL);
+	r->path = argv[optind];
+	return -1;
+}
+
+/* ---- what is there already ------------------------------------------------------------------ */
+
+static int refuse_content(const char *path, const char *what)
+{
+	fprintf(stderr,
+		"mkfs.weft: %s: %s\n"
+		"Nothing was written. If it is not needed any more, use --force.\n",
+		path, what);
+	return EXIT_FAILED;
+}
+
+static int refuse_weft(const char *path, const struct disk_superblock *sb)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text), "contains a weft store%s%.63s%s",
+		sb->label[0] ? " labelled '" : "", sb->label, sb->label[0] ? "'" : "");
+	return refuse_content(path, text);
+}
+
+/* weft's own superblock at either end: libblkid may not know it. */
+static int check_weft(const char *path, int fd, uint64_t size)
+{
+	const off_t places[2] = {0, (off_t)(size - size % PAGE_SIZE) - (off_t)PAGE_SIZE};
+	struct disk_superblock sb;
+
+	for (unsigned i = 0; i < 2; i++) {
+		if (places[i] < 0)
+			continue;
+		if (pread(fd, &sb, sizeof(sb), places[i]) == (ssize_t)sizeof(sb) &&
+			sb.magic == DISK_MAGIC_SUPER)
+			return refuse_weft(path, &sb);
+	}
+	return EXIT_OK;
+}
+
+static int describe_signature(const char *path, blkid_probe probe)
+{
+	const char *type = NULL, *label = NULL, *table = NULL;
+	char text[300];
+
+	blkid_probe_lookup_value(probe, "TYPE", &type, NULL);
+	blkid_probe_lookup_value(probe, "LABEL", &label, NULL);
+	blkid_probe_lookup_value(probe, "PTTYPE", &table, NULL);
+	if (type)
+		snprintf(text, sizeof(text), "contains %s %s%s%s%s",
+			strchr("aeiou", type[0]) ? "an" : "a", type,
+			label ? " labelled '" : "", label ? label : "", label ? "'" : "");
+	else
+		snprintf(text, sizeof(text), "contains a partition table (%s)",
+			table ? table : "of unknown kind");
+	return refuse_content(path, text);
+}
+
+static int check_signatures(const char *path, int fd)
+{
+	blkid_probe probe = blkid_new_probe();
+	int rc = EXIT_OK;
+
+	if (!probe || blkid_probe_set_device(probe, fd, 0, 0) != 0) {
+		blkid_free_probe(probe);
+		return fail(path, "libblkid cannot look at it; --force goes without");
+	}
+	blkid_probe_enable_superblocks(probe, 1);
+	blkid_probe_set_superblocks_flags(
+		probe, BLKID_SUBLKS_TYPE | BLKID_SUBLKS_LABEL | BLKID_SUBLKS_USAGE);
+	blkid_probe_enable_partitions(probe, 1);
+	switch (blkid_do_safeprobe(probe)) {
+	case 0:
+		rc = describe_signature(path, probe);
+		break;
+	case 1:
+		break;
+	case -2:
+		rc = refuse_content(path, "contains signatures of more than one filesystem");
+		break;
+	default:
+		rc = fail(path, "libblkid cannot read it; --force goes without");
+	}
+	blkid_free_probe(probe);
+	return rc;
+}
+
+static bool all_zero(const unsigned char *p, size_t len)
+{
+	return len == 0 || (p[0] == 0 && memcmp(p, p + 1, len - 1) == 0);
+}
+
+/* A regular file that holds anything but zeros is somebody's. Holes are passed over. */
+static int check_zeros(const char *path, int fd)
+{
+	const size_t buffer_bytes = 1u << 20;
+	unsigned char *buffer = malloc(buffer_bytes);
+	off_t at = 0;
+	int rc = EXIT_OK;
+
+	if (!buffer)
+		return fail(path, "out of memory");
+	while (rc == EXIT_OK) {
+		off_t data = lseek(fd, at, SEEK_DATA);
+		ssize_t got;
+
+		if (data < 0 && errno == ENXIO)
+			break;
+		if (data < 0)
+			data = at; /* a filesystem without holes */
+		got = pread(fd, buffer, buffer_bytes, data);
+		if (got < 0)
+			rc = fail_errno(path, "reading");
+		else if (got == 0)
+			break;
+		else if (!all_zero(buffer, (size_t)got))
+			rc = refuse_content(path, "is a file that contains data");
+		at = data + got;
+	}
+	free(buffer);
+	return rc;
+}
+
+static int check_content(const struct request *r, const struct target *t)
+{
+	off_t size = lseek(t->fd, 0, SEEK_END);
+	int rc;
+
+	if (r->force || t->created || t->stand_in)
+		return EXIT_OK;
+	if (size < 0)
+		return fail_errno(r->path, "finding its size");
+	if (size == 0)
+		return EXIT_OK;
+	rc = check_weft(r->path, t->fd, (uint64_t)size);
+	if (rc == EXIT_OK)
+		rc = check_signatures(r->path, t->fd);
+	if (rc == EXIT_OK && !t->is_device)
+		rc = check_zeros(r->path, t->fd);
+	return rc;
+}
+
+/* ---- the file or device ------------------------------------------------------------------------ */
+
+/*
+ * A file of the wanted size beside the store that has no name and vanishes at exit, so that
+ * --dry-run can plan for a file that is not there or too small.
+ */
+static int stand_in_open(const struct request *r, struct target *t)
+{
+	const char *slash = strrchr(r->path, '/');
+	char *folder = slash ? strndup(r->path, MAX((size_t)(slash - r->path), 1)) : strdup(".");
+	int fd;
+
+	if (!folder)
+		return fail(r->path, "out of memory");
+	fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	free(folder);
+	if (fd < 0 || ftruncate(fd, (off_t)r->format.store_bytes) != 0) {
+		fail_errno(r->path, "trying the size without making the file");
+		if (fd >= 0)
+			close(fd);
+		return EXIT_FAILED;
+	}
+	if (t->fd >= 0)
+		close(t->fd);
+	t->fd = fd;
+	t->stand_in = true;
+	snprintf(t->name, sizeof(t->name), "/proc/self/fd/%d", fd);
+	return EXIT_OK;
+}
+
+static int target_create(const struct request *r, struct target *t)
+{
+	if (!r->format.store_bytes)
+		return fail(r->path, "does not exist; give --size to make a file");
+	if (r->dry_run)
+		return stand_in_open(r, t);
+	t->fd = open(r->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (t->fd < 0)
+		return fail_errno(r->path, "making the file");
+	t->created = true;
+	return EXIT_OK;
+}
+
+static int target_open(const struct request *r, struct target *t)
+{
+	struct stat st;
+
+	if (r->format.store_bytes > INT64_MAX)
+		return fail(r->path, "no file is that large: use a smaller --size");
+	if (stat(r->path, &st) != 0) {
+		if (errno != ENOENT)
+			return fail_errno(r->path, "looking at it");
+		return target_create(r, t);
+	}
+	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
+		return fail(r->path, "is neither a block device nor a regular file");
+	t->is_device = S_ISBLK(st.st_mode);
+	t->old_bytes = (uint64_t)st.st_size;
+	t->fd = open(r->path, (r->dry_run ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+	if (t->fd < 0)
+		return fail_errno(r->path, "opening");
+	if (!t->is_device && !t->old_bytes && !r->format.store_bytes)
+		return fail(r->path, "is empty; give --size to enlarge it");
+	return EXIT_OK;
+}
+
+/*
+ * In use: mounted, swap, part of another device, or open in a weft daemon. rt_disk_open will
+ * take the store exclusively; this says it first, and in better words than what is on it.
+ */
+static int check_unused(const struct request *r, const struct target *t)
+{
+	int fd, busy;
+
+	if (t->created || t->stand_in)
+		return EXIT_OK;
+	fd = open(r->path, O_RDONLY | O_CLOEXEC | (t->is_device ? O_EXCL : 0));
+	if (fd < 0 && errno != EBUSY)
+		return fail_errno(r->path, "opening");
+	busy = fd < 0 || (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
+	if (fd >= 0)
+		close(fd);
+	return busy ? fail(r->path, "is in use (mounted, or held by another program): unmount it "
+				    "first") :
+		      EXIT_OK;
+}
+
+/* A regular file gets the size asked for; a larger one keeps its own. */
+static int target_grow(const struct request *r, struct target *t)
+{
+	if (t->is_device || t->stand_in || r->format.store_bytes <= t->old_bytes)
+		return EXIT_OK;
+	if (r->dry_run)
+		return stand_in_open(r, t);
+	if (ftruncate(t->fd, (off_t)r->format.store_bytes) != 0)
+		return fail_errno(r->path, "enlarging the file");
+	return EXIT_OK;
+}
+
+/* What was made for this goes when it fails. */
+static void target_undo(const struct request *r, struct target *t)
+{
+	if (t->created)
+		unlink(r->path);
+	else if (!t->is_device && !t->stand_in && t->fd >= 0 && !r->dry_run &&
+		r->format.store_bytes > t->old_bytes && ftruncate(t->fd, (off_t)t->old_bytes) != 0)
+		fail_errno(r->path, "giving the file its old size back");
+}
+
+/* ---- the report ------------------------------------------------------------------------------------ */
+
+static void print_bytes(const char *name, uint64_t bytes)
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	double value = (double)bytes;
+	unsigned unit = 0;
+
+	while (value >= 1024 && unit + 1 < ARRAY_SIZE(units)) {
+		value /= 1024;
+		unit++;
+	}
+	printf("  %-12s %.*f %s (%" PRIu64 " bytes)\n", name, unit ? 1 : 0, value, units[unit], bytes);
+}
+
+static void print_uuid(const char *name, const uint8_t u[16])
+{
+	printf("  %-12s %02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", name,
+		u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+		u[13], u[14], u[15]);
+}
+
+static const char *checksum_text(uint32_t kind)
+{
+	return kind == DISK_CHECKSUM_GMAC   ? "AES-128-GMAC" :
+	       kind == DISK_CHECKSUM_SHA256 ? "SHA-256" :
+					      "BLAKE2b";
+}
+
+static void print_store(const struct request *r, const struct disk_superblock *sb)
+{
+	printf("%s %s\n", r->dry_run ? "Would make a weft volume on" : "Made a weft volume on",
+		r->path);
+	print_uuid("UUID", sb->volume_uuid);
+	printf("  %-12s %s\n", "label", sb->label[0] ? sb->label : "(none)");
+	print_bytes("size", sb->store_bytes);
+	printf("  %-12s %" PRIu64 " of %u bytes\n", "pages", sb->page_count, PAGE_SIZE);
+	print_bytes("log", sb->log_bytes);
+	print_bytes("table", sb->table_bytes);
+	printf("  %-12s %s\n", "checksum", checksum_text(sb->checksum_kind));
+	if (sb->atomic_write_bytes >= PAGE_SIZE)
+		printf("  %-12s by the device (writes of %u bytes are atomic)\n", "torn writes",
+			sb->atomic_write_bytes);
+	else
+		printf("  %-12s by the log (the device promises %u bytes only: overwritten pages "
+		       "are logged first)\n",
+			"torn writes", sb->atomic_write_bytes);
+	if (!r->dry_run)
+		printf("Mount it with: weft mount %s DIRECTORY\n", r->path);
+}
+
+/* ---- together ------------------------------------------------------------------------------------------ */
+
+static int format_disk(struct request *r, const struct target *t)
+{
+	unsigned flags = RT_DISK_EXCLUSIVE | (r->dry_run && !t->stand_in ? RT_DISK_READ_ONLY : 0);
+	struct weft_error err = {0};
+	struct disk_superblock sb;
+	struct rt_disk *disk;
+	int rc;
+
+	rc = rt_disk_open(&disk, t->stand_in ? t->name : r->path, flags, &err);
+	if (rc)
+		return fail(r->path, err.code ? err.text : strerror(-rc));
+	rc = store_format_plan(disk, &r->format, &sb, &err);
+	if (!rc && !r->dry_run) {
+		memcpy(r->format.volume_uuid, sb.volume_uuid, sizeof(sb.volume_uuid));
+		rc = volume_format(disk, &r->format, getuid(), getgid(), &err);
+	}
+	rt_disk_close(disk);
+	if (rc)
+		return fail(r->path, err.code ? err.text : strerror(-rc));
+	print_store(r, &sb);
+	return EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+	struct request r = {0};
+	struct target t = {.fd = -1};
+	int status = parse_options(argc, argv, &r);
+	int rc;
+
+	if (status >= 0)
+		return status;
+	rc = rt_real_start();
+	if (rc)
+		return fail(r.path, strerror(-rc));
+	status = target_open(&r, &t);
+	if (status == EXIT_OK)
+		status = check_unused(&r, &t);
+	if (status == EXIT_OK)
+		status = check_content(&r, &t);
+	if (status == EXIT_OK)
+		status = target_grow(&r, &t);
+	if (status == EXIT_OK)
+		status = format_disk(&r, &t);
+	if (status != EXIT_OK)
+		target_undo(&r, &t);
+	if (t.fd >= 0)
+		close(t.fd);
+	if (fflush(stdout) != 0)
+		return fail_errno(r.path, "printing what was made");
+	return status;
+}
