@@ -21,7 +21,8 @@ static void compare(void)
 static void change(bool set)
 {
 	uint32_t first = (uint32_t)rand() % BITS;
-	uint32_t count = (uint32_t)rand() % MIN(BITS - first, rand() % 4 ? 9u : 300u);
+	uint32_t most = rand() % 4 ? 9 : 300;
+	uint32_t count = (uint32_t)rand() % MIN(BITS - first, most);
 
 	(set ? bitmap_set : bitmap_clear)(map, first, count);
 	for (uint32_t i = first; i < first + count; i++)
