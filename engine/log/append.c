@@ -162,7 +162,7 @@ static unsigned append_wakes(struct log *log, lsn_t end)
 			wakes |= WAKE_BACKGROUND;
 		}
 	}
-	if (unlikely(!log->pressed && end - log_tail(log) > log->ring_bytes / 2)) {
+	if (unlikely(!log->pressed && ring_half_full(log, end))) {
 		log->pressed = true;
 		wakes |= WAKE_PRESSURE;
 	}

@@ -139,9 +139,6 @@ static void round_write(struct log *log)
 			log->ios[i].offset);
 		return;
 	}
-	/* A head may have failed meanwhile: no claim is made after that. */
-	if (log_is_failed(log))
-		return;
 	atomic_store_explicit(&log->durable_records, log->round_records, memory_order_release);
 	atomic_store_explicit(&log->durable, log->round_lsn, memory_order_release);
 	atomic_store_explicit(&log->written_position, to, memory_order_release);
@@ -163,6 +160,35 @@ static void round_end(struct log *log)
 	rt_wake(next, 1);
 }
 
+/*
+ * A head's turn to write: as a round that covers no record. Heads and chunks are not under
+ * way together, since a flush that fails for the one may have dropped the other's bytes, of
+ * which the other's own flush, ending well, would tell nothing. Under head_lock. Waits.
+ */
+void head_turn_begin(struct log *log)
+{
+	rt_mutex_lock(&log->flush_lock);
+	while (log->writing) {
+		_Atomic uint32_t *word = &log->round_word[log->round & 1];
+		uint32_t seen = atomic_load_explicit(word, memory_order_relaxed);
+
+		log->head_waits = true; /* the turn after this one */
+		rt_mutex_unlock(&log->flush_lock);
+		rt_wait(word, seen, RT_FOREVER);
+		rt_mutex_lock(&log->flush_lock);
+	}
+	log->head_waits = false;
+	log->writing = true;
+	log->round_lsn = log_durable(log);
+	rt_mutex_unlock(&log->flush_lock);
+}
+
+void head_turn_end(struct log *log)
+{
+	rt_mutex_lock(&log->flush_lock);
+	round_end(log);
+}
+
 int log_flush(struct log *log, lsn_t lsn)
 {
 	bool waited = false;
@@ -179,7 +205,7 @@ int log_flush(struct log *log, lsn_t lsn)
 			rt_mutex_unlock(&log->flush_lock);
 			continue;
 		}
-		if (!log->writing) {
+		if (!log->writing && !log->head_waits) {
 			round_begin(log);
 			rt_mutex_unlock(&log->flush_lock);
 			round_write(log);

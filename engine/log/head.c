@@ -75,7 +75,7 @@ out:
 }
 
 /*
- * Writes the other copy and flushes; a failure ends the log. Waits.
+ * Writes the other copy and flushes; a failure ends the log. Waits, in a head's turn.
  *
  * The epoch. A chunk that an earlier life wrote past the end that recovery then found can
  * have the very LSN at which this life goes on. Along the log it is told by its epoch, lower
@@ -83,7 +83,7 @@ out:
  * or past the start of this life that is any but ours. Below it the chunk at the tail is one
  * that recovery found, and the bound so far is as good.
  */
-int head_write(struct log *log, lsn_t tail, bool clean)
+static int head_write_now(struct log *log, lsn_t tail, bool clean)
 {
 	struct disk_log_head *head = log->head;
 	unsigned copy = !log->head_copy;
@@ -110,6 +110,17 @@ int head_write(struct log *log, lsn_t tail, bool clean)
 	return 0;
 }
 
+int head_write(struct log *log, lsn_t tail, bool clean)
+{
+	int error = -EIO;
+
+	head_turn_begin(log);
+	if (!log_is_failed(log))
+		error = head_write_now(log, tail, clean);
+	head_turn_end(log);
+	return error;
+}
+
 /* The head at `tail` is durable: frees the ring below it. */
 void tail_set(struct log *log, lsn_t tail)
 {
@@ -123,7 +134,7 @@ void tail_set(struct log *log, lsn_t tail)
 		log->gap_start = log->gap_end = LSN_NONE;
 	}
 	atomic_store_explicit(&log->tail, tail, memory_order_release);
-	log->pressed = log_wants_checkpoint(log);
+	log->pressed = ring_half_full(log, log_end(log));
 	rt_mutex_unlock(&log->append_lock);
 	room_give_back(log, 0, freed);
 }

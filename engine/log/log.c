@@ -106,7 +106,7 @@ static void positions_set(struct log *log, const struct log_walk *walk)
 	atomic_store_explicit(&log->durable_records, walk->records_end, memory_order_relaxed);
 	atomic_store_explicit(&log->ring_charged,
 		walk->end - tail - (walk->gap_end - walk->gap_start), memory_order_relaxed);
-	log->pressed = log_wants_checkpoint(log);
+	log->pressed = ring_half_full(log, walk->end);
 }
 
 int log_open(struct log **out, struct store *s, const struct log_options *o, bool *clean,
@@ -227,7 +227,8 @@ uint64_t log_ring_bytes(struct log *log)
 
 bool log_wants_checkpoint(struct log *log)
 {
-	return log_used_bytes(log) > log->ring_bytes / 2;
+	return ring_half_full(log, log_end(log)) ||
+	       atomic_load_explicit(&log->ring_waiters, memory_order_acquire) > 0;
 }
 
 _Atomic uint32_t *log_pressure_word(struct log *log)

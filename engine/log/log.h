@@ -110,7 +110,8 @@ int log_failed(struct log *log);
 lsn_t log_tail(struct log *log);
 uint64_t log_used_bytes(struct log *log);
 uint64_t log_ring_bytes(struct log *log);
-/* True when the ring is over half full: time to checkpoint. */
+/* True when over half of the ring that ordinary reservations may use is in use, or one waits
+ * for ring room: time to checkpoint. */
 bool log_wants_checkpoint(struct log *log);
 /* A word that changes when log_wants_checkpoint becomes true or a reserver waits (rt_wait on it). */
 _Atomic uint32_t *log_pressure_word(struct log *log);

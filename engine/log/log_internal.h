@@ -62,6 +62,7 @@ struct log {
 	_Alignas(CACHE_LINE) _Atomic uint64_t buffer_charged;
 	_Atomic uint64_t ring_charged;
 	_Atomic uint32_t room_waiters;
+	_Atomic uint32_t ring_waiters; /* those of them who lack ring, not buffer */
 	_Atomic uint32_t room_word; /* changes when room is given back while someone waits */
 	_Atomic uint32_t closed;    /* failed or shut: no more room */
 	_Atomic int failed;	    /* negative errno; 0 while well */
@@ -71,7 +72,7 @@ struct log {
 	_Alignas(CACHE_LINE) struct rt_mutex append_lock;
 	uint32_t payload;     /* bytes of records in the open chunk; 0: none is open */
 	uint32_t chunk_limit; /* the open chunk's longest size: chunk_max or the ring's end */
-	bool pressed;	      /* log_wants_checkpoint was announced */
+	bool pressed;	      /* that the ring is half full was announced */
 	bool stop;	      /* the background writer shall end */
 	lsn_t chunk_lsn;      /* of the open chunk, or where the next one would start */
 	lsn_t follows_lsn;    /* end of the chunk before it */
@@ -84,6 +85,7 @@ struct log {
 	/* Writing. Under flush_lock; `ios`, `iov` belong to the task that set `writing`. */
 	_Alignas(CACHE_LINE) struct rt_mutex flush_lock;
 	bool writing;
+	bool head_waits;     /* a head is next */
 	uint32_t round;	     /* counts writes */
 	lsn_t round_lsn;     /* durable when the write under way has ended */
 	lsn_t round_records; /* end of its last record */
@@ -134,6 +136,14 @@ static inline uint64_t ring_place(const struct log *log, lsn_t lsn)
 	return log->ring_offset + lsn % log->ring_bytes;
 }
 
+/* True when a record's end at `end` makes the ring half full. */
+static inline bool ring_half_full(struct log *log, lsn_t end)
+{
+	lsn_t tail = log_tail(log);
+
+	return end > tail && end - tail > log->ring_limit[false] / 2;
+}
+
 /* room.c */
 void room_limits_set(struct log *log);
 void room_give_back(struct log *log, uint64_t buffer_bytes, uint64_t ring_bytes);
@@ -146,6 +156,9 @@ lsn_t starts_at_or_below(struct log *log, lsn_t lsn, lsn_t lowest);
 
 /* flush.c */
 void log_fail(struct log *log, int error, const char *what, uint64_t offset);
+
+void head_turn_begin(struct log *log);
+void head_turn_end(struct log *log);
 
 /* background.c */
 int background_start(struct log *log);

@@ -87,14 +87,18 @@ static const struct disk_log_chunk *reader_chunk(struct log_reader *r, lsn_t lsn
 	return chunk;
 }
 
-/* The chunk that continues the log at lsn, here or behind a skip. */
+/*
+ * The chunk that continues the log at lsn, here or behind a skip. What the chunk at the tail
+ * followed is gone and may have ended before a skip.
+ */
 static const struct disk_log_chunk *reader_next(
 	struct log_reader *r, lsn_t lsn, uint64_t epoch_min)
 {
 	const struct disk_log_chunk *chunk = reader_chunk(r, lsn);
 	uint64_t rest = ring_rest(r->log, lsn);
 
-	if (chunk && chunk->follows_lsn == lsn && chunk->epoch >= epoch_min)
+	if (chunk && (chunk->follows_lsn == lsn || lsn == log_tail(r->log)) &&
+		chunk->epoch >= epoch_min)
 		return chunk;
 	if (r->error || rest >= r->log->skip_max)
 		return NULL;

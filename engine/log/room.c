@@ -119,6 +119,21 @@ static enum room_short room_take(struct log *log, uint64_t charge, bool urgent)
 	return ROOM_RING_SHORT;
 }
 
+/*
+ * What stands in the way, without touching it: a waiter that charged the one and gave it back
+ * for lack of the other would wake itself for ever.
+ */
+static enum room_short room_look(struct log *log, uint64_t charge, bool urgent)
+{
+	if (atomic_load_explicit(&log->buffer_charged, memory_order_seq_cst) + charge >
+		log->buffer_limit[urgent])
+		return ROOM_BUFFER_SHORT;
+	if (atomic_load_explicit(&log->ring_charged, memory_order_seq_cst) + charge >
+		log->ring_limit[urgent])
+		return ROOM_RING_SHORT;
+	return ROOM_TAKEN;
+}
+
 /* Does what may end the shortage, then waits for room given back since `word` was read. */
 static void room_wait(struct log *log, enum room_short what, uint32_t word)
 {
@@ -128,11 +143,16 @@ static void room_wait(struct log *log, enum room_short what, uint32_t word)
 		log_flush(log, end); /* a failure closes the log, which the caller looks at */
 		return;
 	}
-	if (what == ROOM_RING_SHORT) {
-		atomic_fetch_add_explicit(&log->pressure, 1, memory_order_release);
-		rt_wake(&log->pressure, INT32_MAX);
+	if (what == ROOM_BUFFER_SHORT) {
+		rt_wait(&log->room_word, word, RT_FOREVER);
+		return;
 	}
+	/* Counted before the checkpointer is woken: it asks log_wants_checkpoint. */
+	atomic_fetch_add_explicit(&log->ring_waiters, 1, memory_order_release);
+	atomic_fetch_add_explicit(&log->pressure, 1, memory_order_release);
+	rt_wake(&log->pressure, INT32_MAX);
 	rt_wait(&log->room_word, word, RT_FOREVER);
+	atomic_fetch_sub_explicit(&log->ring_waiters, 1, memory_order_relaxed);
 }
 
 /*
@@ -152,12 +172,13 @@ static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 
 		if (atomic_load_explicit(&log->closed, memory_order_acquire))
 			break;
-		what = room_take(log, charge, urgent);
-		if (what == ROOM_TAKEN) {
+		what = room_look(log, charge, urgent);
+		if (what != ROOM_TAKEN) {
+			room_wait(log, what, word);
+		} else if (room_take(log, charge, urgent) == ROOM_TAKEN) {
 			error = 0;
 			break;
 		}
-		room_wait(log, what, word);
 	}
 	rt_mutex_unlock(&log->room_queue[urgent]);
 	atomic_fetch_sub_explicit(&log->room_waiters, 1, memory_order_seq_cst);
