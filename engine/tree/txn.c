@@ -42,7 +42,8 @@ static struct txn *pool_take(struct tree *t)
 		struct txn *x = &t->txns[(start + i) % TREE_TXNS];
 		uint32_t idle = 0;
 
-		if (!atomic_load_explicit(&x->busy, memory_order_relaxed) &&
+		/* seq_cst: see txn_begin. */
+		if (!atomic_load_explicit(&x->busy, memory_order_seq_cst) &&
 			atomic_compare_exchange_strong_explicit(&x->busy, &idle, 1,
 				memory_order_acquire, memory_order_relaxed))
 			return x;
@@ -69,9 +70,9 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 	while (!x) {
 		uint32_t seen = atomic_load_explicit(&t->txn_freed, memory_order_acquire);
 
-		/* Announce first, look again, then wait: txn_end does it the other way round. */
+		/* Announce first, look again, then wait: txn_end does it the other way round, all in
+		 * one order, so one of the two sees the other. */
 		atomic_fetch_add_explicit(&t->txn_waiters, 1, memory_order_seq_cst);
-		atomic_thread_fence(memory_order_seq_cst);
 		x = pool_take(t);
 		if (!x)
 			rt_wait(&t->txn_freed, seen, RT_FOREVER);
@@ -97,8 +98,7 @@ void txn_end(struct txn *x)
 	x->run_count = 0;
 	txn_unfavour(x);
 	atomic_store_explicit(&x->busy, 0, memory_order_seq_cst);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&t->txn_waiters, memory_order_relaxed)) {
+	if (atomic_load_explicit(&t->txn_waiters, memory_order_seq_cst)) {
 		atomic_fetch_add_explicit(&t->txn_freed, 1, memory_order_release);
 		rt_wake(&t->txn_freed, 1);
 	}
