@@ -220,10 +220,18 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len, ops_sink sink,
 	void *arg)
 {
+	struct inode_state *st;
+	int rc;
+
 	ops_count(fs, OPS_CALL_READ);
 	if ((file->flags & O_ACCMODE) == O_WRONLY)
 		return -EBADF;
 	if (len == 0)
 		return sink(arg, NULL, 0, 0);
-	return data_read(fs, file->state, offset, len, sink, arg);
+	/* Once the sink has answered, the file may be closed while this still reads ahead. */
+	st = state_find(fs, file->state->ino);
+	WEFT_ASSERT(st == file->state);
+	rc = data_read(fs, st, offset, len, sink, arg);
+	state_put(fs, st);
+	return rc;
 }
