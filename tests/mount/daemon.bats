@@ -1,0 +1,221 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# The daemon, `weft` and the helpers of mount(8): options, signals, refusals, messages.
+
+load common
+
+setup() { setup_store 64M; }
+teardown() { teardown_store; }
+
+@test "SIGTERM unmounts and ends the daemon" {
+	mount_store
+	echo x >"$MNT/f"
+	kill -TERM "$DAEMON"
+	wait_until 10 test ! -d "/proc/$DAEMON"
+	run mountpoint -q "$MNT"
+	[ "$status" -ne 0 ]
+	mount_store
+	[ "$(cat "$MNT/f")" = x ]
+}
+
+@test "SIGTERM on a busy mount detaches it and keeps what was written" {
+	mount_store
+	exec 7>"$MNT/f"
+	echo x >&7
+	kill -TERM "$DAEMON"
+	wait_until 15 test ! -d "/proc/$DAEMON"
+	exec 7>&-
+	mount_store
+	[ "$(cat "$MNT/f")" = x ]
+	umount_store
+	check_store
+}
+
+@test "umount(8) ends the daemon" {
+	mount_store
+	umount "$MNT"
+	wait_until 10 test ! -d "/proc/$DAEMON"
+}
+
+@test "weft umount returns when the store is free" {
+	for i in 1 2 3 4 5; do
+		mount_store
+		echo "$i" >"$MNT/f"
+		umount_store
+	done
+	mount_store
+	[ "$(cat "$MNT/f")" = 5 ]
+}
+
+@test "a store is mounted once at a time" {
+	mount_store
+	mkdir "$DIR/other"
+	run weftd "$STORE" "$DIR/other"
+	[ "$status" -eq 32 ]
+	[[ $output == *"in use"* ]]
+}
+
+@test "wrong command lines say what is wrong" {
+	run weftd
+	[ "$status" -eq 1 ]
+	[[ $output == *"--help"* ]]
+	run weftd "$STORE" "$MNT" -o nonsense
+	[ "$status" -eq 1 ]
+	[[ $output == *'"nonsense" is unknown'* ]]
+	run weftd "$STORE" "$MNT" -o cache=many
+	[ "$status" -eq 1 ]
+	[[ $output == *"cache=many"* ]]
+	run weftd "$DIR/absent" "$MNT"
+	[ "$status" -eq 32 ]
+	[[ $output == *"absent"* ]]
+	run weftd "$STORE" "$DIR/absent"
+	[ "$status" -eq 32 ]
+	run weftd "$STORE" "$STORE"
+	[ "$status" -eq 32 ]
+	[[ $output == *"not a directory"* ]]
+}
+
+@test "what is no store is refused" {
+	head -c 16M /dev/zero >"$DIR/zeros"
+	run weftd "$DIR/zeros" "$MNT"
+	[ "$status" -eq 32 ]
+	[[ $output == *"zeros"* ]]
+	run mountpoint -q "$MNT"
+	[ "$status" -ne 0 ]
+}
+
+@test "a read-only mount takes no change and leaves the store as it is" {
+	mount_store
+	echo x >"$MNT/f"
+	umount_store
+	sum=$(sha256sum <"$STORE")
+	mount_store -o ro
+	[ "$(cat "$MNT/f")" = x ]
+	run touch "$MNT/g"
+	[ "$status" -ne 0 ]
+	[[ $output == *"Read-only"* ]]
+	umount_store
+	[ "$(sha256sum <"$STORE")" = "$sum" ]
+}
+
+@test "mount options reach the kernel" {
+	mount_store -o nosuid,nodev,noexec,noatime,fsname=somewhere
+	line=$(grep " $MNT fuse.weft " /proc/mounts)
+	[[ $line == somewhere\ * ]]
+	for word in nosuid nodev noexec noatime; do [[ $line == *"$word"* ]]; done
+}
+
+@test "status knows the mount by its point, store and UUID, as table, JSON and metrics" {
+	mount_store
+	echo x >"$MNT/f"
+	weft status | grep -q "$MNT"
+	weft status "$MNT" | grep -q "^mounted *$MNT"
+	weft status "$STORE" | grep -q "^store *$STORE"
+	uuid=$(weft status "$MNT" --json | sed -n 's/^  "volume_uuid": "\(.*\)",*$/\1/p')
+	weft status "$uuid" >/dev/null
+	weft status "$MNT" --json | python3 -m json.tool >/dev/null
+	weft status "$MNT" --prometheus | grep -q '^weft_cache_frames{volume='
+	weft status "$MNT" --prometheus | grep -q '^weft_request_count{.*request="create"} [1-9]'
+	run weft status "$DIR"
+	[ "$status" -eq 2 ]
+}
+
+@test "a cached stat and read ask the daemon nothing" {
+	mount_store
+	echo data >"$MNT/f"
+	cat "$MNT/f" >/dev/null
+	stat "$MNT/f" >/dev/null
+	count() { weft status "$MNT" --json | sed -n 's/^    "requests": \([0-9]*\),*$/\1/p'; }
+	python3 - "$MNT/f" "$BIN/weft" "$MNT" <<-'P'
+		import json, os, subprocess, sys
+		path, weft, mnt = sys.argv[1:]
+		def asked():
+		    s = json.loads(subprocess.check_output([weft, "status", mnt, "--json"]))
+		    return s["session"]["requests"]
+		fd = os.open(path, os.O_RDONLY)
+		os.pread(fd, 4, 0)
+		os.stat(path)
+		before = asked()
+		for _ in range(1000):
+		    assert os.pread(fd, 4, 0) == b"data"
+		    os.stat(path)
+		after = asked()
+		assert after - before < 20, (before, after)
+	P
+}
+
+@test "locks of both kinds exclude, and end with their process" {
+	need flock python3
+	mount_store
+	: >"$MNT/f"
+	exec 7>"$MNT/f"
+	flock 7
+	run flock -n "$MNT/f" true
+	[ "$status" -eq 1 ]
+	exec 7>&-
+	flock -n "$MNT/f" true
+	python3 - "$MNT/f" <<-'P'
+		import fcntl, os, sys
+		f = open(sys.argv[1], "r+")
+		fcntl.lockf(f, fcntl.LOCK_EX, 10, 0)
+		if os.fork() == 0:
+		    g = open(sys.argv[1], "r+")
+		    fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 10)
+		    try:
+		        fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 5)
+		        os._exit(1)
+		    except OSError:
+		        os._exit(0)
+		assert os.wait()[1] == 0
+	P
+}
+
+@test "a write by another user takes setuid off, at once" {
+	mount_store
+	cp /bin/true "$MNT/t"
+	chmod 777 "$MNT"
+	chown 1:1 "$MNT/t"
+	chmod 6777 "$MNT/t"
+	[ "$(stat -c %a "$MNT/t")" = 6777 ]
+	setpriv --reuid 2 --regid 2 --clear-groups sh -c "echo >>'$MNT/t'"
+	[ "$(stat -c %a "$MNT/t")" = 777 ]
+	chmod 4755 "$MNT/t"
+	chown 2:2 "$MNT/t"
+	[ "$(stat -c %a "$MNT/t")" = 755 ]
+}
+
+@test "the helpers of mount(8) mount, remount and unmount" {
+	ln -s "$BIN/weft" "$DIR/mount.weft"
+	ln -s "$BIN/weft" "$DIR/umount.fuse.weft"
+	"$DIR/mount.weft" "$STORE" "$MNT" -o rw,nosuid,cache=16M,_netdev,x-systemd.automount
+	DAEMON=$(weft status "$MNT" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
+	echo "$DAEMON" >>"$DIR/pids"
+	grep " $MNT fuse.weft " /proc/mounts | grep nosuid | grep -qv nodev
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,ro
+	run touch "$MNT/f"
+	[ "$status" -ne 0 ]
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,rw
+	touch "$MNT/f"
+	"$DIR/umount.fuse.weft" "$MNT"
+	wait_until 5 test ! -d "/proc/$DAEMON"
+}
+
+@test "resident memory stays within the cache, 64 MiB and 3 %" {
+	CACHE=64M mount_store
+	for i in 1 2 3 4; do dd if=/dev/zero of="$MNT/f$i" bs=1M count=10 status=none & done
+	wait
+	cat "$MNT"/f? >/dev/null
+	rss=$(awk '/^VmRSS/ {print $2}' "/proc/$DAEMON/status")
+	echo "$rss KiB"
+	[ "$rss" -le $(((64 * 103 / 100 + 64) * 1024)) ]
+}
+
+@test "an idle daemon uses no processor" {
+	mount_store
+	touch "$MNT/f"
+	sleep 6
+	ticks() { awk '{print $14 + $15}' "/proc/$DAEMON/stat"; }
+	before=$(ticks)
+	sleep 3
+	[ $(($(ticks) - before)) -le 1 ]
+}
