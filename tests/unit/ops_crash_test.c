@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The power fails while many tasks change names: no operation is half done afterwards. */
+#include "tests/unit/ops_crowd.h"
+
+static const struct fs_test disk = {"disk", 128 << 20, 1 << 20, NULL};
+static struct rt_sim_disk *sim_disk;
+
+static void work(void *arg)
+{
+	struct fs *fs = test_fs_open(&disk);
+
+	if (ops_lookup(fs, ROOT, nm("dir0"), &(struct ops_attr){0}) == -ENOENT) {
+		jostle_begin(fs);
+		move_dirs_begin(fs);
+		OK(volume_sync(fs_volume(fs)));
+	}
+	for (;;) {
+		crew(fs, 4, jostle);
+		crew(fs, 3, move_dirs);
+	}
+}
+
+static int crashes(void *arg)
+{
+	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
+		.log_bytes = 4 << 20};
+	struct weft_error err = {0};
+	struct rt_disk *d;
+
+	sim_disk = rt_sim_disk_create(disk.disk_name, disk.disk_bytes, NULL);
+	HOLDS(sim_disk);
+	OK(rt_disk_open(&d, disk.disk_name, 0, &err));
+	OK(volume_format(d, &format, 0, 0, &err));
+	rt_disk_close(d);
+	for (unsigned life = 0; life < 6; life++) {
+		unsigned node = rt_sim_node_new("life");
+		struct fs *fs;
+
+		OK(rt_sim_spawn_on(node, "work", work, NULL));
+		/* the first life sets the scene before it can be cut */
+		if (life > 0)
+			rt_sim_disk_cut_after(sim_disk, 1 + rt_random() % 600);
+		else
+			rt_sleep_ns(400000000);
+		while (life > 0 && !rt_sim_node_wait(node))
+			;
+		rt_sim_node_kill(node);
+		rt_sim_disk_cut_after(sim_disk, 0);
+		fs = test_fs_open(&disk);
+		check_tree(fs, 0);
+		test_fs_close(fs);
+	}
+	return 0;
+}
+
+static void a_power_cut_leaves_whole_operations(void **state)
+{
+	for (uint64_t seed = 1; seed <= 12; seed++)
+		OK(rt_sim_run(seed, NULL, crashes, NULL));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_power_cut_leaves_whole_operations),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
