@@ -40,6 +40,7 @@ struct wb_region {
 	struct store_write *write;
 	struct disk_log_descriptor *descriptor;
 	_Atomic uint64_t pin; /* log needed by the batch in flight; LSN_MAX: none */
+	lsn_t record_lsn;     /* a lower bound of where its DESCRIPTORS record starts */
 };
 
 struct prefetch_slot {
@@ -104,6 +105,8 @@ struct cache {
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
 	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its own */
+	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */
+	unsigned mend_count;
 	_Atomic uint64_t dirty;
 	struct rt_mutex checkpoint_lock; /* one checkpoint at a time */
 	struct page_ref *checkpoint_refs;

@@ -38,15 +38,79 @@ static void mark_recovered(struct cache *c, struct frame *f, uint64_t version, l
 	frame_mark_dirty(c, f, 0);
 }
 
+/* ---- mending -------------------------------------------------------------------------------
+ * A cut in a write-back leaves an image that fits no descriptor. If the page's full image in the
+ * log is not newer than the table's descriptor, it is installed nevertheless, as the base for the
+ * changes that follow it; until they have brought it to the descriptor's version the frame stays
+ * (UNPUBLISHED: neither written nor evicted). What has not come so far at the end is damaged
+ * by other causes: it is dropped, and reads report it.
+ */
+struct mend {
+	page_id pid;
+	uint64_t incarnation, version; /* to be reached */
+};
+
+static int mend_add(struct cache *c, struct frame *f, page_id pid, uint64_t incarnation,
+	uint64_t version)
+{
+	if (c->mend_count == c->frame_count / 2) {
+		weft_log(3, "recovery: over %u pages are damaged", c->mend_count);
+		return -EUCLEAN;
+	}
+	c->mends[c->mend_count++] =
+		(struct mend){.pid = pid, .incarnation = incarnation, .version = version};
+	frame_set(f, FRAME_UNPUBLISHED);
+	return 0;
+}
+
+/* The frame has got newer: is it whole now? */
+static void mend_check(struct cache *c, struct frame *f, page_id pid)
+{
+	for (unsigned i = 0; i < c->mend_count; i++) {
+		const struct mend *m = &c->mends[i];
+
+		if (m->pid != pid ||
+			page_order(f->incarnation, f->version, m->incarnation, m->version) < 0)
+			continue;
+		frame_clear(f, FRAME_UNPUBLISHED);
+		c->mends[i] = c->mends[--c->mend_count];
+		return;
+	}
+}
+
+static void mends_end(struct cache *c)
+{
+	for (unsigned i = 0; i < c->mend_count; i++) {
+		struct page_ref ref = {c->mends[i].pid, c->mends[i].incarnation};
+
+		weft_log(3, "recovery: page %#llx (incarnation %llu) is damaged, and the log does not "
+			    "reach its version %llu; run fsck.weft",
+			(unsigned long long)ref.pid, (unsigned long long)ref.incarnation,
+			(unsigned long long)c->mends[i].version);
+		cache_discard(c, &ref, 1);
+	}
+	c->mend_count = 0;
+}
+
+/* ---- redo ------------------------------------------------------------------------------------ */
+
 int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint64_t version,
 	const void *image, lsn_t start, lsn_t end)
 {
-	uint64_t known_inc, known_ver;
+	uint64_t known_inc = 0, known_ver = 0;
+	bool mend = false;
 	struct guard g;
 	int e = known_state(c, pid, &known_inc, &known_ver);
 
-	if (e == 0 && page_order(incarnation, version, known_inc, known_ver) <= 0)
-		return 0;
+	if (e == 0 && page_order(incarnation, version, known_inc, known_ver) <= 0) {
+		/* not newer than the descriptor: but is that image whole? */
+		e = guard_shared(c, pid, 0, &g);
+		if (!e)
+			guard_release(c, &g);
+		if (e != -EUCLEAN || incarnation < known_inc)
+			return e == -EUCLEAN ? 0 : e;
+		mend = version < known_ver;
+	}
 	if (e && e != -EUCLEAN) /* a damaged image is made good by this one */
 		return e;
 	e = guard_overwrite(c, pid, incarnation, &g);
@@ -54,8 +118,12 @@ int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint6
 		return e == -ESTALE ? 0 : e;
 	page_store(g.image, image, PAGE_SIZE);
 	mark_recovered(c, g.frame, version, start, end);
+	if (mend)
+		e = mend_add(c, g.frame, pid, incarnation, known_ver);
+	else if (c->mend_count)
+		mend_check(c, g.frame, pid);
 	guard_release(c, &g);
-	return 1;
+	return e ? e : 1;
 }
 
 int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uint64_t version,
@@ -90,22 +158,35 @@ int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uin
 	if (!(frame_flags(g.frame) & FRAME_DIRTY))
 		atomic_store_explicit(&g.frame->rec_lsn, start, memory_order_relaxed);
 	mark_recovered(c, g.frame, version, LSN_NONE, end);
+	if (c->mend_count)
+		mend_check(c, g.frame, pid);
 	guard_release(c, &g);
 	return 1;
 }
 
-void cache_recover_begin(struct cache *c)
+int cache_recover_begin(struct cache *c)
 {
-	WEFT_ASSERT(!c->started);
+	WEFT_ASSERT(!c->started && !c->redo);
+	c->mends = rt_alloc(c->frame_count / 2 * sizeof(*c->mends));
+	if (!c->mends)
+		return -ENOMEM;
 	c->redo = true;
+	return 0;
 }
 
-int cache_recover_end(struct cache *c)
+int cache_recover_end(struct cache *c, bool well)
 {
-	int e = c->options.read_only ? 0 : cache_checkpoint(c);
+	int e = 0;
 
-	if (!e && !c->options.read_only)
-		WEFT_ASSERT(!atomic_load_explicit(&c->dirty, memory_order_relaxed));
+	if (well) {
+		mends_end(c);
+		if (!c->options.read_only)
+			e = cache_checkpoint(c);
+		if (!e && !c->options.read_only)
+			WEFT_ASSERT(!atomic_load_explicit(&c->dirty, memory_order_relaxed));
+	}
+	rt_free(c->mends);
+	c->mends = NULL;
 	c->redo = false;
 	return e;
 }

@@ -26,9 +26,10 @@ int cache_recover_ranges(struct cache *cache, page_id pid, uint64_t incarnation,
  * Brackets redo. In between pages may be evicted, but nothing is appended to the log and its
  * tail stays (recovery that is cut short starts over from the same log): no room in the ring
  * is needed, however full it is and however small the cache. The end writes everything back and
- * empties the log; on a read-only cache it writes nothing. cache_start comes after it. Waits.
+ * empties the log; on a read-only cache, or if redo did not end well, it writes nothing.
+ * cache_start comes after it. Waits.
  */
-void cache_recover_begin(struct cache *cache);
-int cache_recover_end(struct cache *cache);
+int cache_recover_begin(struct cache *cache);
+int cache_recover_end(struct cache *cache, bool well);
 
 #endif

@@ -99,6 +99,11 @@ static bool copy_page(struct cache *c, struct wb_region *r, unsigned at, page_id
 	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
 	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) && !r->page[at].rec_lsn;
 	*flush_to = MAX(*flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
+	/* Until the write has ended a torn page may need the log from the present rec_lsn on,
+	 * also when a newer full image, not durable yet, has moved that. */
+	if (r->page[at].rec_lsn && r->page[at].rec_lsn <
+			atomic_load_explicit(&r->pin, memory_order_relaxed))
+		atomic_store_explicit(&r->pin, r->page[at].rec_lsn, memory_order_seq_cst);
 	latch_release_shared(c, f);
 	return true;
 }
@@ -142,7 +147,9 @@ static int log_descriptors(struct cache *c, struct wb_region *r, unsigned count,
 	if (e)
 		return e;
 	/* a lower bound of the record's start, set before it exists (checkpoint.c) */
-	atomic_store_explicit(&r->pin, log_durable(c->log), memory_order_seq_cst);
+	r->record_lsn = log_durable(c->log);
+	if (r->record_lsn < atomic_load_explicit(&r->pin, memory_order_relaxed))
+		atomic_store_explicit(&r->pin, r->record_lsn, memory_order_seq_cst);
 	pos = log_append(c->log, &room, iov, 2);
 	log_release(c->log, &room);
 	*flush_to = MAX(*flush_to, pos.end);
@@ -214,12 +221,11 @@ static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_
 		.batch = batch,
 	};
 	struct iovec iov = {.iov_base = &done, .iov_len = sizeof(done)};
-	lsn_t pin = atomic_load_explicit(&r->pin, memory_order_relaxed);
 	struct log_room room;
 
 	for (unsigned i = 0; i < count; i++) {
 		int e = store_descriptor_install(
-			c->store, r->write[i].pid, &r->write[i].descriptor, pin);
+			c->store, r->write[i].pid, &r->write[i].descriptor, r->record_lsn);
 
 		if (e)
 			return e;

@@ -262,12 +262,16 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 	struct redo_pass p = {.v = v, .err = err};
 	int rc;
 
-	cache_recover_begin(v->cache);
-	rc = log_scan(v->log, visit_pass_2, &p);
-	if (!rc)
-		rc = gaps_end(&p.gaps, err);
-	if (!rc)
-		rc = cache_recover_end(v->cache);
+	rc = cache_recover_begin(v->cache);
+	if (!rc) {
+		int end;
+
+		rc = log_scan(v->log, visit_pass_2, &p);
+		if (!rc)
+			rc = gaps_end(&p.gaps, err);
+		end = cache_recover_end(v->cache, !rc);
+		rc = rc ? rc : end;
+	}
 	gaps_close(&p.gaps);
 	if (rc == -ENOMEM && v->read_only)
 		return weft_error(err, rc,
