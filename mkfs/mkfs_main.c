@@ -257,15 +257,17 @@ static int check_weft(const char *path, int fd, uint64_t size)
 
 static int describe_signature(const char *path, blkid_probe probe)
 {
-	const char *type = NULL, *label = NULL, *table = NULL;
+	const char *type = NULL, *label = NULL, *table = NULL, *use = NULL;
 	char text[300];
 
 	blkid_probe_lookup_value(probe, "TYPE", &type, NULL);
+	blkid_probe_lookup_value(probe, "USAGE", &use, NULL);
 	blkid_probe_lookup_value(probe, "LABEL", &label, NULL);
 	blkid_probe_lookup_value(probe, "PTTYPE", &table, NULL);
 	if (type)
-		snprintf(text, sizeof(text), "contains %s %s%s%s%s",
+		snprintf(text, sizeof(text), "contains %s %s %s%s%s%s",
 			strchr("aeiou", type[0]) ? "an" : "a", type,
+			use && strcmp(use, "filesystem") == 0 ? "filesystem" : "signature",
 			label ? " labelled '" : "", label ? label : "", label ? "'" : "");
 	else
 		snprintf(text, sizeof(text), "contains a partition table (%s)",
