@@ -121,6 +121,12 @@ int head_write(struct log *log, lsn_t tail, bool clean)
 	return error;
 }
 
+int head_rewrite(struct log *log)
+{
+	return rt_disk_write(log->disk, log->heads_offset + log->head_copy * sizeof(*log->head),
+		log->head, sizeof(*log->head));
+}
+
 /* The head at `tail` is durable: frees the ring below it. */
 void tail_set(struct log *log, lsn_t tail)
 {

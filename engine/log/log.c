@@ -96,6 +96,7 @@ static void positions_set(struct log *log, const struct log_walk *walk)
 	lsn_t tail = log_tail(log);
 
 	log->life_lsn = walk->end;
+	log->proven_lsn = walk->proven;
 	log->chunk_lsn = walk->end;
 	log->follows_lsn = walk->end;
 	log->round_lsn = walk->end;
@@ -139,10 +140,29 @@ int log_open(struct log **out, struct store *s, const struct log_options *o, boo
 
 /* ---- start and end ------------------------------------------------------------------- */
 
+/*
+ * What recovery read may be in a device's cache only, and if a flush has failed there, no
+ * later flush need make it durable. So what no chunk says was durable (at most what was
+ * under way together) is written once more, the same bytes, and flushed before this life
+ * builds on it.
+ */
+static int recovered_secure(struct log *log)
+{
+	int error = log_rewrite(log);
+
+	if (!error)
+		error = head_rewrite(log);
+	if (!error)
+		error = rt_disk_flush(log->disk);
+	return error;
+}
+
 int log_start(struct log *log)
 {
-	int error;
+	int error = recovered_secure(log);
 
+	if (error)
+		return error;
 	/* Also makes the epoch ours if nothing is left to recover. */
 	rt_mutex_lock(&log->head_lock);
 	error = head_write(log, log_tail(log), false);

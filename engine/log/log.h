@@ -52,7 +52,8 @@ int log_open(struct log **out, struct store *s, const struct log_options *o, boo
 /* Visits every record from the tail to the end found at open, in order. Waits. Repeatable
  * until the tail is advanced. -EUCLEAN (logged) for a malformed record, -EIO, -ENOMEM. */
 int log_scan(struct log *log, log_visit visit, void *arg);
-/* Starts the background writer; appends may follow. Not for read-only stores. */
+/* Makes all that was recovered durable and starts the background writer; appends, and writes
+ * that rest on what was recovered, may follow. Not for read-only stores. Waits. */
 int log_start(struct log *log);
 /* Flushes nothing: what is not durable is lost. Use log_shut for a clean end. */
 void log_close(struct log *log);

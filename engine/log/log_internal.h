@@ -56,7 +56,8 @@ struct log {
 	uint64_t buffer_limit[2]; /* what may be charged: [urgent] */
 	uint64_t ring_limit[2];
 	/* Found by log_open: log_scan reads [tail, life_lsn). */
-	lsn_t life_lsn; /* this life's chunks start here */
+	lsn_t life_lsn;	  /* this life's chunks start here */
+	lsn_t proven_lsn; /* what is below was durable before this life */
 
 	/* Room: see room.c. Own line: every reservation changes it. */
 	_Alignas(CACHE_LINE) _Atomic uint64_t buffer_charged;
@@ -167,18 +168,22 @@ void background_stop(struct log *log);
 /* head.c. All under head_lock, or before the log is shared. */
 int head_read(struct log *log, bool *other_bad, struct weft_error *err);
 int head_write(struct log *log, lsn_t tail, bool clean);
+int head_rewrite(struct log *log); /* the newest one again, as it is; no flush */
 void tail_set(struct log *log, lsn_t tail);
 
 /* read.c */
 struct log_walk {
 	lsn_t end;	   /* behind the last chunk */
 	lsn_t records_end; /* of the last record */
+	lsn_t proven;	   /* the last chunk says that all below is durable */
 	lsn_t gap_start, gap_end;
 	uint64_t chunks;
 };
 /* Follows the chunks from the tail; `epoch` is the lowest that the first may bear. */
 int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
 	struct weft_error *err);
+/* Writes [proven_lsn, life_lsn) again as it is. No flush. */
+int log_rewrite(struct log *log);
 /* -EUCLEAN when a chunk behind `end` proves that `end` was once durable further on. */
 int log_check_damage(struct log *log, lsn_t end, struct weft_error *err);
 

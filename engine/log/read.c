@@ -60,7 +60,8 @@ static bool chunk_plausible(struct log *log, const struct disk_log_chunk *c, lsn
 	       c->chunk_bytes <= ring_rest(log, lsn) && c->payload_bytes > 0 &&
 	       c->payload_bytes % 8 == 0 &&
 	       c->payload_bytes <= c->chunk_bytes - CHUNK_HEADER &&
-	       c->epoch <= log->incarnation && c->durable_lsn <= lsn && c->follows_lsn <= lsn &&
+	       c->epoch <= log->incarnation && c->durable_lsn <= lsn &&
+	       c->durable_lsn % BLOCK == 0 && c->follows_lsn <= lsn &&
 	       lsn - c->follows_lsn < log->skip_max;
 }
 
@@ -123,7 +124,7 @@ int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
 	const struct disk_log_chunk *chunk;
 	struct log_reader r;
 
-	*out = (struct log_walk){.end = tail, .records_end = tail};
+	*out = (struct log_walk){.end = tail, .records_end = tail, .proven = tail};
 	if (reader_open(&r, log))
 		return weft_error(err, -ENOMEM, "no memory to read the log");
 	while ((chunk = reader_next(&r, out->end, epoch)) != NULL) {
@@ -136,6 +137,7 @@ int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
 		}
 		starts_mark(log, chunk->lsn, chunk->chunk_bytes);
 		epoch = chunk->epoch;
+		out->proven = MAX(tail, chunk->durable_lsn);
 		out->records_end = chunk->lsn + CHUNK_HEADER + chunk->payload_bytes;
 		out->end = chunk->lsn + chunk->chunk_bytes;
 		out->chunks++;
@@ -175,6 +177,27 @@ int log_check_damage(struct log *log, lsn_t end, struct weft_error *err)
 				(unsigned long long)(end % log->ring_bytes),
 				(unsigned long long)end, (unsigned long long)lsn,
 				(unsigned long long)chunk->durable_lsn);
+	}
+	reader_close(&r);
+	return error;
+}
+
+int log_rewrite(struct log *log)
+{
+	lsn_t lsn = log->proven_lsn;
+	struct log_reader r;
+	int error = reader_open(&r, log);
+
+	if (error)
+		return error;
+	while (lsn < log->life_lsn && !error) {
+		uint64_t now = MIN(MIN(log->life_lsn - lsn, ring_rest(log, lsn)),
+			DISK_CHUNK_MAX_BYTES);
+		const uint8_t *bytes = reader_bytes(&r, lsn, now);
+
+		error = bytes ? rt_disk_write(log->disk, ring_place(log, lsn), bytes, now)
+			      : r.error;
+		lsn += now;
 	}
 	reader_close(&r);
 	return error;
