@@ -171,6 +171,7 @@ int cache_recover_begin(struct cache *c)
 	if (!c->mends)
 		return -ENOMEM;
 	c->redo = true;
+	store_redo(c->store, true);
 	return 0;
 }
 
@@ -185,6 +186,8 @@ int cache_recover_end(struct cache *c, bool well)
 		if (!e && !c->options.read_only)
 			WEFT_ASSERT(!atomic_load_explicit(&c->dirty, memory_order_relaxed));
 	}
+	/* what a read-only store has redone never gets into its table */
+	store_redo(c->store, c->options.read_only);
 	rt_free(c->mends);
 	c->mends = NULL;
 	c->redo = false;

@@ -139,6 +139,12 @@ int store_candidate_add(struct store *s, page_id pid, const struct page_descript
 /* Decides all pages with candidates now (reads them). Pages that match none keep the table's. */
 int store_candidates_resolve(struct store *s);
 
+/*
+ * While the log is being redone it brings back whatever a torn block of the table had: a page
+ * whose descriptor may be lost with one reads as the table's other copy says.
+ */
+void store_redo(struct store *s, bool on);
+
 struct store_counters {
 	_Atomic uint64_t pages_read, pages_written, read_requests, write_requests, flushes;
 	_Atomic uint64_t table_reads, table_writes, checksum_failures;

@@ -183,7 +183,7 @@ static void serve_get(struct table *t, struct table_entry *e, struct table_reque
 	r->d = (struct page_descriptor){
 		.incarnation = d->incarnation, .version = d->version, .checksum = d->checksum};
 	/* After a torn write of the block the log brings back what the lost copy had. */
-	r->suspect = e->suspect && !e->dirty && t->candidates.live == 0;
+	r->suspect = e->suspect && !e->dirty && t->candidates.live == 0 && !t->redo;
 	r->undecided = false;
 	settled_get(&t->candidates, r);
 }
@@ -474,4 +474,11 @@ void table_destroy(struct store *s)
 	rt_free(t->loads);
 	rt_free(t->write_batch);
 	candidates_destroy(&t->candidates);
+}
+
+void store_redo(struct store *s, bool on)
+{
+	rt_mutex_lock(&s->table.lock);
+	s->table.redo = on;
+	rt_mutex_unlock(&s->table.lock);
 }
