@@ -134,7 +134,9 @@ static int life_append(struct life *life, struct log_position *at, uint64_t *num
 	struct log_room room;
 	int error;
 
+	bytes = MIN(bytes, log_room_max(life->log, false) - 16);
 	error = log_reserve(life->log, bytes + 16, false, &room);
+	WEFT_ASSERT(error == 0 || error == -EROFS);
 	if (error)
 		return error;
 	if (rt_random() % 4 == 0)
