@@ -504,6 +504,59 @@ static void names_of_one_hash_live_together(void **state)
 	with_fs(collides);
 }
 
+/* ---- a full volume ------------------------------------------------------------------------------------------------------- */
+
+/* Fills what is left with names; returns how many. */
+static unsigned fill_up(struct fs *fs, uint64_t dir)
+{
+	static char target[4001];
+	char name[32];
+	unsigned n = 0;
+	int rc;
+
+	memset(target, 't', sizeof(target) - 1);
+	for (;; n++) {
+		snprintf(name, sizeof(name), "link %u", n);
+		rc = try_symlink(fs, dir, name, target);
+		if (rc)
+			break;
+	}
+	EQ(rc, -ENOSPC);
+	EQ(try_lookup(fs, dir, name), -ENOENT);
+	EQ(attr_of(fs, dir).size, n);
+	return n;
+}
+
+static void fills_up(struct fs *fs)
+{
+	struct ops_setattr set = {.set = OPS_SET_MODE, .mode = 0700};
+	unsigned first = 0;
+	struct ops_attr a;
+	char name[32];
+
+	for (unsigned round = 0; round < 3; round++) {
+		uint64_t d = mk_dir(fs, ROOT, "d");
+		unsigned n = fill_up(fs, d);
+
+		HOLDS(n > 500);
+		if (round == 0)
+			first = n;
+		HOLDS(n > first - first / 10);
+		OK(ops_setattr(fs, d, &root_user, &set, &a));
+		for (unsigned i = 0; i < n; i++) {
+			snprintf(name, sizeof(name), "link %u", i);
+			OK(ops_unlink(fs, d, nm(name)));
+		}
+		EQ(attr_of(fs, d).size, 0);
+		OK(ops_rmdir(fs, ROOT, nm("d")));
+	}
+}
+
+static void a_full_volume_can_be_emptied(void **state)
+{
+	with_fs_sized(1, 24, 4, fills_up);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -520,6 +573,7 @@ int main(void)
 		cmocka_unit_test(renaming_directories_keeps_the_tree),
 		cmocka_unit_test(loops_are_found_at_any_depth),
 		cmocka_unit_test(names_of_one_hash_live_together),
+		cmocka_unit_test(a_full_volume_can_be_emptied),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

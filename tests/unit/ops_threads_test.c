@@ -27,7 +27,7 @@ static void crowds(void **state)
 	fs = test_fs_open(&disk);
 	jostle_begin(fs);
 	move_dirs_begin(fs);
-	for (unsigned round = 0; round < 40; round++) {
+	for (unsigned round = 0; round < 15; round++) {
 		crew(fs, 8, jostle);
 		crew(fs, 6, move_dirs);
 		check_tree(fs, 0);
