@@ -2,9 +2,9 @@
 /*
  * mkfs.weft: makes a volume on a file or block device.
  *
- * A thin main over volume_format. Its own work is to keep people from overwriting what they
- * still need: it opens the store exclusively, asks libblkid what is there, looks into
- * regular files, and touches nothing before all of that and the layout are in order.
+ * A thin main over volume_format. Its own work is to keep people from overwriting what
+ * they still need: it opens the store exclusively, asks libblkid what is there, looks
+ * into regular files, and touches nothing before all of that and the layout are in order.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,8 +36,9 @@ struct request {
 
 /* How the store is reached, and what is to be undone when it fails. */
 struct target {
-	int fd;		   /* the store; with --dry-run of a file that would be made or grown: a stand-in */
-	char name[64];	   /* what rt_disk_open is given when it is a stand-in */
+	int fd; /* the store; with --dry-run of a file that would be made or grown: a
+		   stand-in */
+	char name[64]; /* what rt_disk_open is given when it is a stand-in */
 	bool stand_in;
 	bool is_device;
 	bool created;
@@ -78,12 +79,13 @@ static int fail_errno(const char *path, const char *what)
 
 static int usage(const char *what, const char *value)
 {
-	fprintf(stderr, "mkfs.weft: %s%s%s\nTry 'mkfs.weft --help'.\n", what, value ? ": " : "",
-		value ? value : "");
+	fprintf(stderr, "mkfs.weft: %s%s%s\nTry 'mkfs.weft --help'.\n", what,
+		value ? ": " : "", value ? value : "");
 	return EXIT_USAGE;
 }
 
-/* ---- the command line ------------------------------------------------------------------- */
+/* ---- the command line
+ * ------------------------------------------------------------------- */
 
 /* Bytes, with K, M, G or T for powers of 1024. False when it is no such number, or 0. */
 static bool parse_size(const char *text, uint64_t *out)
@@ -182,19 +184,24 @@ static int parse_options(int argc, char **argv, struct request *r)
 		switch (c) {
 		case 's':
 			if (!parse_size(optarg, &r->format.store_bytes))
-				return usage("not a size (a number with K, M, G or T)", optarg);
+				return usage("not a size (a number with K, M, G or T)",
+					optarg);
 			break;
 		case 'L':
 			if (!parse_label(optarg, r->format.label))
-				return usage("not a label (up to 63 bytes of printable UTF-8)", optarg);
+				return usage(
+					"not a label (up to 63 bytes of printable UTF-8)",
+					optarg);
 			break;
 		case 'c':
 			if (!parse_checksum(optarg, &r->format.checksum_kind))
-				return usage("not a checksum (gmac, sha256, blake2b)", optarg);
+				return usage(
+					"not a checksum (gmac, sha256, blake2b)", optarg);
 			break;
 		case 'l':
 			if (!parse_size(optarg, &r->format.log_bytes))
-				return usage("not a size (a number with K, M, G or T)", optarg);
+				return usage("not a size (a number with K, M, G or T)",
+					optarg);
 			break;
 		case 'f':
 			r->force = true;
@@ -214,12 +221,15 @@ static int parse_options(int argc, char **argv, struct request *r)
 		}
 	}
 	if (argc - optind != 1)
-		return usage(argc > optind ? "more than one STORE is given" : "no STORE is given", NULL);
+		return usage(argc > optind ? "more than one STORE is given"
+					   : "no STORE is given",
+			NULL);
 	r->path = argv[optind];
 	return -1;
 }
 
-/* ---- what is there already ------------------------------------------------------------------ */
+/* ---- what is there already
+ * ------------------------------------------------------------------ */
 
 static int refuse_content(const char *path, const char *what)
 {
@@ -267,7 +277,8 @@ static int describe_signature(const char *path, blkid_probe probe)
 	if (type)
 		snprintf(text, sizeof(text), "contains %s %s %s%s%s%s",
 			strchr("aeiou", type[0]) ? "an" : "a", type,
-			use && strcmp(use, "filesystem") == 0 ? "filesystem" : "signature",
+			use && strcmp(use, "filesystem") == 0 ? "filesystem"
+							      : "signature",
 			label ? " labelled '" : "", label ? label : "", label ? "'" : "");
 	else
 		snprintf(text, sizeof(text), "contains a partition table (%s)",
@@ -295,7 +306,8 @@ static int check_signatures(const char *path, int fd)
 	case 1:
 		break;
 	case -2:
-		rc = refuse_content(path, "contains signatures of more than one filesystem");
+		rc = refuse_content(
+			path, "contains signatures of more than one filesystem");
 		break;
 	default:
 		rc = fail(path, "libblkid cannot read it; --force goes without");
@@ -359,16 +371,19 @@ static int check_content(const struct request *r, const struct target *t)
 	return rc;
 }
 
-/* ---- the file or device ------------------------------------------------------------------------ */
+/* ---- the file or device
+ * ------------------------------------------------------------------------ */
 
 /*
- * A file of the wanted size beside the store that has no name and vanishes at exit, so that
+ * A file of the wanted size beside the store that has no name and vanishes at exit, so
+ * that
  * --dry-run can plan for a file that is not there or too small.
  */
 static int stand_in_open(const struct request *r, struct target *t)
 {
 	const char *slash = strrchr(r->path, '/');
-	char *folder = slash ? strndup(r->path, MAX((size_t)(slash - r->path), 1)) : strdup(".");
+	char *folder =
+		slash ? strndup(r->path, MAX((size_t)(slash - r->path), 1)) : strdup(".");
 	int fd;
 
 	if (!folder)
@@ -426,8 +441,9 @@ static int target_open(const struct request *r, struct target *t)
 }
 
 /*
- * In use: mounted, swap, part of another device, or open in a weft daemon. rt_disk_open will
- * take the store exclusively; this says it first, and in better words than what is on it.
+ * In use: mounted, swap, part of another device, or open in a weft daemon. rt_disk_open
+ * will take the store exclusively; this says it first, and in better words than what is
+ * on it.
  */
 static int check_unused(const struct request *r, const struct target *t)
 {
@@ -441,9 +457,10 @@ static int check_unused(const struct request *r, const struct target *t)
 	busy = fd < 0 || (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
 	if (fd >= 0)
 		close(fd);
-	return busy ? fail(r->path, "is in use (mounted, or held by another program): unmount it "
-				    "first") :
-		      EXIT_OK;
+	return busy ? fail(r->path, "is in use (mounted, or held by another program): "
+				    "unmount it "
+				    "first")
+		    : EXIT_OK;
 }
 
 /* A regular file gets the size asked for; a larger one keeps its own. */
@@ -464,11 +481,13 @@ static void target_undo(const struct request *r, struct target *t)
 	if (t->created)
 		unlink(r->path);
 	else if (!t->is_device && !t->stand_in && t->fd >= 0 && !r->dry_run &&
-		r->format.store_bytes > t->old_bytes && ftruncate(t->fd, (off_t)t->old_bytes) != 0)
+		 r->format.store_bytes > t->old_bytes &&
+		 ftruncate(t->fd, (off_t)t->old_bytes) != 0)
 		fail_errno(r->path, "giving the file its old size back");
 }
 
-/* ---- the report ------------------------------------------------------------------------------------ */
+/* ---- the report
+ * ------------------------------------------------------------------------------------ */
 
 static void print_bytes(const char *name, uint64_t bytes)
 {
@@ -480,26 +499,29 @@ static void print_bytes(const char *name, uint64_t bytes)
 		value /= 1024;
 		unit++;
 	}
-	printf("  %-12s %.*f %s (%" PRIu64 " bytes)\n", name, unit ? 1 : 0, value, units[unit], bytes);
+	printf("  %-12s %.*f %s (%" PRIu64 " bytes)\n", name, unit ? 1 : 0, value,
+		units[unit], bytes);
 }
 
 static void print_uuid(const char *name, const uint8_t u[16])
 {
-	printf("  %-12s %02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", name,
-		u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
-		u[13], u[14], u[15]);
+	printf("  %-12s "
+	       "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n",
+		name, u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
+		u[11], u[12], u[13], u[14], u[15]);
 }
 
 static const char *checksum_text(uint32_t kind)
 {
-	return kind == DISK_CHECKSUM_GMAC   ? "AES-128-GMAC" :
-	       kind == DISK_CHECKSUM_SHA256 ? "SHA-256" :
-					      "BLAKE2b";
+	return kind == DISK_CHECKSUM_GMAC     ? "AES-128-GMAC"
+	       : kind == DISK_CHECKSUM_SHA256 ? "SHA-256"
+					      : "BLAKE2b";
 }
 
 static void print_store(const struct request *r, const struct disk_superblock *sb)
 {
-	printf("%s %s\n", r->dry_run ? "Would make a weft volume on" : "Made a weft volume on",
+	printf("%s %s\n",
+		r->dry_run ? "Would make a weft volume on" : "Made a weft volume on",
 		r->path);
 	print_uuid("UUID", sb->volume_uuid);
 	printf("  %-12s %s\n", "label", sb->label[0] ? sb->label : "(none)");
@@ -509,21 +531,25 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 	print_bytes("table", sb->table_bytes);
 	printf("  %-12s %s\n", "checksum", checksum_text(sb->checksum_kind));
 	if (sb->atomic_write_bytes >= PAGE_SIZE)
-		printf("  %-12s by the device (writes of %u bytes are atomic)\n", "torn writes",
-			sb->atomic_write_bytes);
+		printf("  %-12s by the device (writes of %u bytes are atomic)\n",
+			"torn writes", sb->atomic_write_bytes);
 	else
-		printf("  %-12s by the log (the device promises %u bytes only: overwritten pages "
+		printf("  %-12s by the log (the device promises %u bytes only: "
+		       "overwritten pages "
 		       "are logged first)\n",
 			"torn writes", sb->atomic_write_bytes);
 	if (!r->dry_run)
 		printf("Mount it with: weft mount %s DIRECTORY\n", r->path);
 }
 
-/* ---- together ------------------------------------------------------------------------------------------ */
+/* ---- together
+ * ------------------------------------------------------------------------------------------
+ */
 
 static int format_disk(struct request *r, const struct target *t)
 {
-	unsigned flags = RT_DISK_EXCLUSIVE | (r->dry_run && !t->stand_in ? RT_DISK_READ_ONLY : 0);
+	unsigned flags =
+		RT_DISK_EXCLUSIVE | (r->dry_run && !t->stand_in ? RT_DISK_READ_ONLY : 0);
 	struct weft_error err = {0};
 	struct disk_superblock sb;
 	struct rt_disk *disk;

@@ -2,16 +2,16 @@
 /*
  * Candidates: descriptors that the log holds and the table may not, by page.
  *
- * After a crash the image of a page may have any of them or the table's (design, Recovery).
- * The set grows while the log is scanned, at most to what the log can hold (invariant 10),
- * and shrinks as pages are decided. All under the table's lock.
+ * After a crash the image of a page may have any of them or the table's (design,
+ * Recovery). The set grows while the log is scanned, at most to what the log can hold
+ * (invariant 10), and shrinks as pages are decided. All under the table's lock.
  */
 #include "engine/store/store_internal.h"
 
 #include <errno.h>
 
 #define CANDIDATES_FIRST 64u
-#define CANDIDATES_MAX	 (1u << 28)
+#define CANDIDATES_MAX   (1u << 28)
 
 void candidates_init(struct candidate_set *c)
 {
@@ -75,8 +75,8 @@ static int grow(struct candidate_set *c)
 	return 0;
 }
 
-static int entry_new(struct candidate_set *c, page_id pid, const struct page_descriptor *d,
-	lsn_t lsn, bool settled)
+static int entry_new(struct candidate_set *c, page_id pid,
+	const struct page_descriptor *d, lsn_t lsn, bool settled)
 {
 	uint32_t index = c->free;
 
@@ -114,9 +114,11 @@ uint32_t candidates_next(const struct candidate_set *c, uint32_t index)
 	return skip_others(c, c->entries[index].next, c->entries[index].pid);
 }
 
-int candidates_add(struct candidate_set *c, page_id pid, const struct page_descriptor *d, lsn_t lsn)
+int candidates_add(
+	struct candidate_set *c, page_id pid, const struct page_descriptor *d, lsn_t lsn)
 {
-	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE; i = candidates_next(c, i)) {
+	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE;
+		i = candidates_next(c, i)) {
 		struct candidate *e = &c->entries[i];
 		int order = page_order(
 			e->d.incarnation, e->d.version, d->incarnation, d->version);
@@ -143,8 +145,8 @@ static void drop(struct candidate_set *c, page_id pid, const struct page_descrip
 		uint32_t index = *link;
 		struct candidate *e = &c->entries[index];
 		bool keep = d ? page_order(e->d.incarnation, e->d.version, d->incarnation,
-					d->version) > 0 :
-				e->settled;
+					d->version) > 0
+			      : e->settled;
 
 		if (e->pid != pid || keep) {
 			link = &e->next;
@@ -157,7 +159,8 @@ static void drop(struct candidate_set *c, page_id pid, const struct page_descrip
 	}
 }
 
-void candidates_drop_until(struct candidate_set *c, page_id pid, const struct page_descriptor *d)
+void candidates_drop_until(
+	struct candidate_set *c, page_id pid, const struct page_descriptor *d)
 {
 	drop(c, pid, d);
 }
@@ -167,13 +170,15 @@ void candidates_drop_undecided(struct candidate_set *c, page_id pid)
 	drop(c, pid, NULL);
 }
 
-int candidates_settle(struct candidate_set *c, page_id pid, const struct page_descriptor *d)
+int candidates_settle(
+	struct candidate_set *c, page_id pid, const struct page_descriptor *d)
 {
-	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE; i = candidates_next(c, i)) {
+	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE;
+		i = candidates_next(c, i)) {
 		struct candidate *e = &c->entries[i];
 
-		if (e->settled && page_order(e->d.incarnation, e->d.version, d->incarnation,
-					  d->version) >= 0)
+		if (e->settled && page_order(e->d.incarnation, e->d.version,
+					  d->incarnation, d->version) >= 0)
 			return 0;
 	}
 	drop(c, pid, d);

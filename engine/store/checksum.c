@@ -2,10 +2,11 @@
 /*
  * Checksums: 64 bits over bytes and the place they belong to.
  *
- * The place (for a page: PID, incarnation, version) makes an image that is whole but in the
- * wrong slot, or of a lost write's predecessor, as wrong as a damaged one (invariant 9).
- * With GMAC the place is the nonce and the bytes are authenticated data without ciphertext.
- * This finds damage, not attackers: 64 bits, and a place may recur after a crash.
+ * The place (for a page: PID, incarnation, version) makes an image that is whole but in
+ * the wrong slot, or of a lost write's predecessor, as wrong as a damaged one (invariant
+ * 9). With GMAC the place is the nonce and the bytes are authenticated data without
+ * ciphertext. This finds damage, not attackers: 64 bits, and a place may recur after a
+ * crash.
  *
  * OpenSSL's contexts are made at open and kept in slots, so that a sum allocates nothing
  * and waits for nobody: a task takes the first free slot from its own on. There is no
@@ -18,12 +19,13 @@
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 
-#define CHECKSUM_SLOTS 16u
-#define CHECKSUM_PLACE_BYTES 24
+#define CHECKSUM_SLOTS          16u
+#define CHECKSUM_PLACE_BYTES    24
 #define CHECKSUM_GMAC_TAG_BYTES 16
 
 struct checksum_slot {
-	_Atomic uint32_t taken; /* protects the contexts; acquire to take, release to give back */
+	_Atomic uint32_t
+		taken; /* protects the contexts; acquire to take, release to give back */
 	EVP_CIPHER_CTX *cipher;
 	EVP_MD_CTX *digest;
 } __attribute__((aligned(CACHE_LINE)));
@@ -47,14 +49,15 @@ static void checksummer_release(void *arg)
 	EVP_MD_free(c->digest);
 }
 
-static int gmac_slot_open(struct checksummer *c, struct checksum_slot *slot, const uint8_t *key)
+static int gmac_slot_open(
+	struct checksummer *c, struct checksum_slot *slot, const uint8_t *key)
 {
 	slot->cipher = EVP_CIPHER_CTX_new();
 	if (!slot->cipher)
 		return -ENOMEM;
 	if (!EVP_EncryptInit_ex2(slot->cipher, c->cipher, NULL, NULL, NULL) ||
-		!EVP_CIPHER_CTX_ctrl(
-			slot->cipher, EVP_CTRL_AEAD_SET_IVLEN, CHECKSUM_PLACE_BYTES, NULL) ||
+		!EVP_CIPHER_CTX_ctrl(slot->cipher, EVP_CTRL_AEAD_SET_IVLEN,
+			CHECKSUM_PLACE_BYTES, NULL) ||
 		!EVP_EncryptInit_ex2(slot->cipher, NULL, key, NULL, NULL))
 		return -ENOSYS;
 	return 0;
@@ -68,7 +71,8 @@ static int digest_slot_open(struct checksummer *c, struct checksum_slot *slot)
 	return EVP_DigestInit_ex2(slot->digest, c->digest, NULL) ? 0 : -ENOSYS;
 }
 
-int checksummer_open(struct checksummer **out, enum disk_checksum kind, const uint8_t key[32])
+int checksummer_open(
+	struct checksummer **out, enum disk_checksum kind, const uint8_t key[32])
 {
 	struct checksummer *c;
 	int rc = 0;
@@ -82,13 +86,13 @@ int checksummer_open(struct checksummer **out, enum disk_checksum kind, const ui
 	if (kind == DISK_CHECKSUM_GMAC)
 		c->cipher = EVP_CIPHER_fetch(NULL, "AES-128-GCM", NULL);
 	else
-		c->digest = EVP_MD_fetch(
-			NULL, kind == DISK_CHECKSUM_SHA256 ? "SHA2-256" : "BLAKE2B-512", NULL);
+		c->digest = EVP_MD_fetch(NULL,
+			kind == DISK_CHECKSUM_SHA256 ? "SHA2-256" : "BLAKE2B-512", NULL);
 	if (!c->cipher && !c->digest)
 		rc = -ENOSYS;
 	for (unsigned i = 0; !rc && i < CHECKSUM_SLOTS; i++)
-		rc = c->cipher ? gmac_slot_open(c, &c->slot[i], key) :
-				 digest_slot_open(c, &c->slot[i]);
+		rc = c->cipher ? gmac_slot_open(c, &c->slot[i], key)
+			       : digest_slot_open(c, &c->slot[i]);
 	if (rc) {
 		checksummer_close(c);
 		return rc;
@@ -123,23 +127,24 @@ static struct checksum_slot *slot_take(struct checksummer *c)
 }
 
 /*
- * A failure of the library is no property of the bytes: it must neither pass as a good sum
- * nor as damage.
+ * A failure of the library is no property of the bytes: it must neither pass as a good
+ * sum nor as damage.
  */
-static void gmac_sum(EVP_CIPHER_CTX *ctx, const uint64_t place[3], const struct iovec *iov,
-	unsigned iov_count, uint8_t *tag)
+static void gmac_sum(EVP_CIPHER_CTX *ctx, const uint64_t place[3],
+	const struct iovec *iov, unsigned iov_count, uint8_t *tag)
 {
 	int len = 0;
 
-	WEFT_ASSERT(EVP_EncryptInit_ex2(ctx, NULL, NULL, (const uint8_t *)place, NULL) == 1);
+	WEFT_ASSERT(
+		EVP_EncryptInit_ex2(ctx, NULL, NULL, (const uint8_t *)place, NULL) == 1);
 	for (unsigned i = 0; i < iov_count; i++) {
 		WEFT_ASSERT(iov[i].iov_len <= INT_MAX);
 		WEFT_ASSERT(EVP_EncryptUpdate(ctx, NULL, &len, iov[i].iov_base,
 				    (int)iov[i].iov_len) == 1);
 	}
 	WEFT_ASSERT(EVP_EncryptFinal_ex(ctx, tag, &len) == 1);
-	WEFT_ASSERT(EVP_CIPHER_CTX_ctrl(
-			    ctx, EVP_CTRL_AEAD_GET_TAG, CHECKSUM_GMAC_TAG_BYTES, tag) == 1);
+	WEFT_ASSERT(EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_GET_TAG,
+			    CHECKSUM_GMAC_TAG_BYTES, tag) == 1);
 }
 
 static void digest_sum(EVP_MD_CTX *ctx, const uint64_t place[3], const struct iovec *iov,
@@ -152,8 +157,8 @@ static void digest_sum(EVP_MD_CTX *ctx, const uint64_t place[3], const struct io
 	WEFT_ASSERT(EVP_DigestFinal_ex(ctx, sum, NULL) == 1);
 }
 
-uint64_t checksummer_sum(struct checksummer *c, const uint64_t place[3], const struct iovec *iov,
-	unsigned iov_count)
+uint64_t checksummer_sum(struct checksummer *c, const uint64_t place[3],
+	const struct iovec *iov, unsigned iov_count)
 {
 	struct checksum_slot *slot = slot_take(c);
 	uint8_t sum[EVP_MAX_MD_SIZE];
@@ -194,7 +199,8 @@ uint64_t superblock_sum(const struct disk_superblock *sb)
 	uint8_t sum[SHA256_DIGEST_LENGTH];
 	uint64_t first;
 
-	WEFT_ASSERT(SHA256((const uint8_t *)sb, offsetof(struct disk_superblock, checksum), sum));
+	WEFT_ASSERT(SHA256(
+		(const uint8_t *)sb, offsetof(struct disk_superblock, checksum), sum));
 	memcpy(&first, sum, sizeof(first));
 	return first;
 }
@@ -212,16 +218,16 @@ const char *checksum_name(enum disk_checksum kind)
 	return NULL;
 }
 
-uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1, uint64_t place2,
-	const struct iovec *iov, unsigned iov_count)
+uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1,
+	uint64_t place2, const struct iovec *iov, unsigned iov_count)
 {
 	const uint64_t place[3] = {place0, place1, place2};
 
 	return checksummer_sum(s->checksums, place, iov, iov_count);
 }
 
-uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation, uint64_t version,
-	const void *image)
+uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation,
+	uint64_t version, const void *image)
 {
 	const uint64_t place[3] = {pid, incarnation, version};
 	const struct iovec iov = {(void *)image, PAGE_SIZE};

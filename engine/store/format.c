@@ -12,7 +12,7 @@
 #include <errno.h>
 
 #define FORMAT_PIECE_BYTES (1u << 20)
-#define FORMAT_PIECES	   8u /* in flight */
+#define FORMAT_PIECES      8u /* in flight */
 
 struct format {
 	struct rt_disk *disk;
@@ -50,7 +50,8 @@ static void fill_table(struct format *f, void *page, uint64_t block)
 	b->checksum = checksummer_sum_table(f->checksums, b);
 }
 
-/* What belongs at this offset, 4096 bytes: zeros but for the first head and first copies. */
+/* What belongs at this offset, 4096 bytes: zeros but for the first head and first copies.
+ */
 static void fill_page(struct format *f, void *page, uint64_t offset)
 {
 	const struct disk_superblock *sb = f->sb;
@@ -59,8 +60,9 @@ static void fill_page(struct format *f, void *page, uint64_t offset)
 	memset(page, 0, PAGE_SIZE);
 	if (offset == sb->log_offset)
 		fill_head(f, page);
-	else if (offset >= sb->table_offset && offset < sb->table_offset + sb->table_bytes &&
-		(offset - sb->table_offset) % pair == 0)
+	else if (offset >= sb->table_offset &&
+		 offset < sb->table_offset + sb->table_bytes &&
+		 (offset - sb->table_offset) % pair == 0)
 		fill_table(f, page, (offset - sb->table_offset) / pair);
 }
 
@@ -108,9 +110,9 @@ static uint64_t old_second_superblock(struct format *f, uint64_t size_bytes)
 {
 	struct disk_superblock *old = (struct disk_superblock *)f->memory;
 
-	if (rt_disk_read(f->disk, 0, old, sizeof(*old)) || old->magic != DISK_MAGIC_SUPER ||
-		old->store_bytes < 2 * PAGE_SIZE || old->store_bytes > size_bytes ||
-		old->store_bytes % PAGE_SIZE)
+	if (rt_disk_read(f->disk, 0, old, sizeof(*old)) ||
+		old->magic != DISK_MAGIC_SUPER || old->store_bytes < 2 * PAGE_SIZE ||
+		old->store_bytes > size_bytes || old->store_bytes % PAGE_SIZE)
 		return 0;
 	return old->store_bytes - PAGE_SIZE;
 }
@@ -132,7 +134,8 @@ static int wipe_superblocks(struct format *f)
 	return rc ? rc : rt_disk_flush(f->disk);
 }
 
-int store_format_write(struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err)
+int store_format_write(
+	struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err)
 {
 	const size_t memory_bytes = (size_t)FORMAT_PIECES * FORMAT_PIECE_BYTES;
 	struct format *f;
@@ -146,7 +149,8 @@ int store_format_write(struct rt_disk *disk, struct disk_superblock *sb, struct 
 	f->disk = disk;
 	f->sb = sb;
 	f->memory = rt_alloc_pages(memory_bytes);
-	rc = f->memory ? checksummer_open(&f->checksums, sb->checksum_kind, sb->key) : -ENOMEM;
+	rc = f->memory ? checksummer_open(&f->checksums, sb->checksum_kind, sb->key)
+		       : -ENOMEM;
 	if (rc) {
 		format_error(err, rc, "formatting");
 		goto out_free;
@@ -167,8 +171,8 @@ out_free:
 	return rc;
 }
 
-int store_format_open(struct store **out, struct rt_disk *disk, const struct disk_superblock *sb,
-	struct weft_error *err)
+int store_format_open(struct store **out, struct rt_disk *disk,
+	const struct disk_superblock *sb, struct weft_error *err)
 {
 	const struct store_options options = {.read_only = false};
 	int rc = layout_check(sb, err);

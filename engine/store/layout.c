@@ -2,8 +2,8 @@
 /*
  * The layout of a store: superblock, log, descriptor table, page slots, superblock.
  *
- * mkfs plans it, every open checks it (invariant 9): each field against its own bounds and
- * against the others, in an order in which no sum can overflow. What passes can be
+ * mkfs plans it, every open checks it (invariant 9): each field against its own bounds
+ * and against the others, in an order in which no sum can overflow. What passes can be
  * computed with freely.
  */
 #include "engine/store/store_internal.h"
@@ -14,13 +14,14 @@
 static bool area_fits(uint64_t offset, uint64_t length, uint64_t from, uint64_t to)
 {
 	return offset % PAGE_SIZE == 0 && length % PAGE_SIZE == 0 && offset >= from &&
-		offset <= to && length <= to - offset;
+	       offset <= to && length <= to - offset;
 }
 
 static int nonsense(struct weft_error *err, const char *what)
 {
 	return weft_error(err, -EUCLEAN,
-		"the superblock is whole but makes no sense (%s): it was not written by weft; "
+		"the superblock is whole but makes no sense (%s): it was not written by "
+		"weft; "
 		"restore the store from a copy, or make it anew with mkfs.weft --force",
 		what);
 }
@@ -36,14 +37,16 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 	if (!area_fits(sb->log_offset, sb->log_bytes, PAGE_SIZE, end) ||
 		sb->log_bytes < STORE_LOG_MIN)
 		return nonsense(err, "place of the log");
-	if (!area_fits(sb->table_offset, sb->table_bytes, sb->log_offset + sb->log_bytes, end))
+	if (!area_fits(sb->table_offset, sb->table_bytes, sb->log_offset + sb->log_bytes,
+		    end))
 		return nonsense(err, "place of the descriptor table");
 	if (!area_fits(sb->pages_offset, 0, sb->table_offset + sb->table_bytes, end))
 		return nonsense(err, "place of the pages");
 	if (sb->page_count < STORE_PAGES_MIN || sb->page_count > STORE_PAGES_MAX ||
 		sb->page_count > (end - sb->pages_offset) / PAGE_SIZE)
 		return nonsense(err, "number of pages");
-	if (layout_table_blocks(sb) > sb->table_bytes / (2 * sizeof(struct disk_table_block)))
+	if (layout_table_blocks(sb) >
+		sb->table_bytes / (2 * sizeof(struct disk_table_block)))
 		return nonsense(err, "size of the descriptor table");
 	if (sb->shard > STORE_SHARD_MAX)
 		return nonsense(err, "shard");
@@ -57,7 +60,8 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 		return nonsense(err, "label");
 	if (sb->flags)
 		return weft_error(err, -EPROTONOSUPPORT,
-			"the store uses features that this weft does not know (flags %#x): use a "
+			"the store uses features that this weft does not know (flags "
+			"%#x): use a "
 			"newer weft",
 			sb->flags);
 	return 0;
@@ -76,8 +80,8 @@ static uint64_t pages_that_fit(uint64_t bytes)
 	return pages;
 }
 
-static int plan_log(struct disk_superblock *sb, const struct store_format *f,
-	struct weft_error *err)
+static int plan_log(
+	struct disk_superblock *sb, const struct store_format *f, struct weft_error *err)
 {
 	uint64_t bytes = f->log_bytes;
 
@@ -85,11 +89,13 @@ static int plan_log(struct disk_superblock *sb, const struct store_format *f,
 		bytes = MIN(MAX(sb->store_bytes / 32, STORE_LOG_DEFAULT_MIN),
 			STORE_LOG_DEFAULT_MAX);
 	if (bytes < STORE_LOG_MIN)
-		return weft_error(err, -EINVAL, "a log of %llu bytes is too small: at least %llu",
+		return weft_error(err, -EINVAL,
+			"a log of %llu bytes is too small: at least %llu",
 			(unsigned long long)bytes, (unsigned long long)STORE_LOG_MIN);
 	if (bytes > sb->store_bytes / 2 && f->log_bytes)
 		return weft_error(err, -EINVAL,
-			"a log of %llu bytes is too large for a store of %llu: at most half of it",
+			"a log of %llu bytes is too large for a store of %llu: at most "
+			"half of it",
 			(unsigned long long)bytes, (unsigned long long)sb->store_bytes);
 	sb->log_offset = PAGE_SIZE;
 	sb->log_bytes = ALIGN_UP(bytes, PAGE_SIZE);
@@ -103,17 +109,19 @@ static int plan_areas(struct disk_superblock *sb, struct weft_error *err)
 	uint64_t pages;
 
 	sb->table_offset = ALIGN_UP(sb->log_offset + sb->log_bytes, align);
-	/* Half a MiB is lost on average where the pages are aligned behind their table. */
+	/* Half a MiB is lost on average where the pages are aligned behind their table.
+	 */
 	if (sb->table_offset + align >= end)
 		pages = 0;
 	else
 		pages = pages_that_fit(end - sb->table_offset - (align - PAGE_SIZE));
 	if (pages < STORE_PAGES_MIN)
 		return weft_error(err, -EINVAL,
-			"%llu bytes are too few for a log of %llu and at least %u pages: use a "
+			"%llu bytes are too few for a log of %llu and at least %u pages: "
+			"use a "
 			"larger store",
-			(unsigned long long)sb->store_bytes, (unsigned long long)sb->log_bytes,
-			STORE_PAGES_MIN);
+			(unsigned long long)sb->store_bytes,
+			(unsigned long long)sb->log_bytes, STORE_PAGES_MIN);
 	sb->page_count = MIN(pages, STORE_PAGES_MAX);
 	sb->table_bytes = layout_table_blocks(sb) * 2 * sizeof(struct disk_table_block);
 	sb->pages_offset = ALIGN_UP(sb->table_offset + sb->table_bytes, align);
@@ -142,14 +150,16 @@ static int plan_size(struct disk_superblock *sb, const struct rt_disk_info *info
 	uint64_t bytes = f->store_bytes ? f->store_bytes : info->size_bytes;
 
 	if (bytes > info->size_bytes)
-		return weft_error(err, -EINVAL, "a store of %llu bytes does not fit in %llu",
+		return weft_error(err, -EINVAL,
+			"a store of %llu bytes does not fit in %llu",
 			(unsigned long long)bytes, (unsigned long long)info->size_bytes);
 	bytes -= bytes % PAGE_SIZE;
 	if (bytes > STORE_BYTES_MAX)
 		return weft_error(err, -EINVAL, "a store has at most %llu bytes",
 			(unsigned long long)STORE_BYTES_MAX);
 	if (bytes < STORE_LOG_MIN + STORE_PAGES_MIN * PAGE_SIZE)
-		return weft_error(err, -EINVAL, "%llu bytes are too few for a store: use a larger one",
+		return weft_error(err, -EINVAL,
+			"%llu bytes are too few for a store: use a larger one",
 			(unsigned long long)bytes);
 	sb->store_bytes = bytes;
 	return 0;
@@ -172,13 +182,14 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 	if (rc)
 		return rc;
 	if (!memchr(f->label, 0, sizeof(f->label)))
-		return weft_error(err, -EINVAL, "the label is too long: at most %zu bytes",
-			sizeof(f->label) - 1);
+		return weft_error(err, -EINVAL,
+			"the label is too long: at most %zu bytes", sizeof(f->label) - 1);
 	sb->magic = DISK_MAGIC_SUPER;
 	sb->disk_version = DISK_VERSION;
 	sb->checksum_kind = f->checksum_kind ? f->checksum_kind : DISK_CHECKSUM_GMAC;
 	if (!checksum_name(sb->checksum_kind))
-		return weft_error(err, -EINVAL, "unknown kind of checksum: %u", sb->checksum_kind);
+		return weft_error(
+			err, -EINVAL, "unknown kind of checksum: %u", sb->checksum_kind);
 	memcpy(sb->volume_uuid, f->volume_uuid, sizeof(sb->volume_uuid));
 	if (all_zero(sb->volume_uuid, sizeof(sb->volume_uuid)))
 		uuid_make(sb->volume_uuid);

@@ -2,18 +2,18 @@
 /*
  * Page images: reading many at once, checked; writing many at once.
  *
- * A batch is sorted by slot and adjacent slots become one request, so that a megabyte of a
- * file that lies together costs one. Invariant 8: an image whose descriptor is older than
- * wanted is not read at all, it is zeros. Invariant 9: an image that does not match its
- * descriptor never leaves this file as if it were one.
+ * A batch is sorted by slot and adjacent slots become one request, so that a megabyte of
+ * a file that lies together costs one. Invariant 8: an image whose descriptor is older
+ * than wanted is not read at all, it is zeros. Invariant 9: an image that does not match
+ * its descriptor never leaves this file as if it were one.
  */
 #include "engine/store/store_internal.h"
 
 #include <errno.h>
 
-#define BATCH_PAGES	512u /* most pages in flight for one call */
-#define BATCH_SMALL	8u   /* these need no memory but the stack */
-#define REQUEST_PAGES	256u /* iovecs of one request */
+#define BATCH_PAGES   512u /* most pages in flight for one call */
+#define BATCH_SMALL   8u   /* these need no memory but the stack */
+#define REQUEST_PAGES 256u /* iovecs of one request */
 
 struct page_job {
 	void *image;
@@ -31,8 +31,8 @@ struct batch {
 	struct table_request *requests;
 };
 
-#define BATCH_BYTES_EACH                                                                   \
-	(sizeof(struct store_order) + sizeof(struct page_job) + sizeof(struct rt_io) +     \
+#define BATCH_BYTES_EACH                                                                 \
+	(sizeof(struct store_order) + sizeof(struct page_job) + sizeof(struct rt_io) +   \
 		sizeof(struct iovec) + sizeof(struct table_request))
 
 struct batch_small {
@@ -48,7 +48,8 @@ bool page_id_valid(const struct store *s, page_id pid)
 	return pid_shard(pid) == s->sb.shard && pid_slot(pid) < s->sb.page_count;
 }
 
-/* Memory for a batch of `count` pages; on the stack when there is none: more, smaller ones. */
+/* Memory for a batch of `count` pages; on the stack when there is none: more, smaller
+ * ones. */
 static void *batch_init(struct batch *b, struct batch_small *small, unsigned n)
 {
 	unsigned capacity = MIN(n, BATCH_PAGES);
@@ -82,7 +83,8 @@ static void batch_add(struct batch *b, uint64_t slot, const void *image, uint32_
 	b->count++;
 }
 
-/* A bad sector must not take the pages beside it along: those of a failed request, one by one. */
+/* A bad sector must not take the pages beside it along: those of a failed request, one by
+ * one. */
 static void retry_singly(struct store *s, struct batch *b, unsigned io_count)
 {
 	unsigned first = 0;
@@ -94,8 +96,8 @@ static void retry_singly(struct store *s, struct batch *b, unsigned io_count)
 			struct page_job *job = &b->jobs[b->order[k].index];
 
 			job->result = rt_disk_read(s->disk,
-				s->sb.pages_offset + b->order[k].place * PAGE_SIZE, job->image,
-				PAGE_SIZE);
+				s->sb.pages_offset + b->order[k].place * PAGE_SIZE,
+				job->image, PAGE_SIZE);
 		}
 	}
 }
@@ -127,18 +129,24 @@ static void batch_run(struct store *s, struct batch *b, enum rt_io_op op)
 	}
 	if (op == RT_IO_READ)
 		retry_singly(s, b, io_count);
-	counter_add(op == RT_IO_READ ? &s->counters.read_requests : &s->counters.write_requests,
+	counter_add(op == RT_IO_READ ? &s->counters.read_requests
+				     : &s->counters.write_requests,
 		io_count);
-	counter_add(op == RT_IO_READ ? &s->counters.pages_read : &s->counters.pages_written, b->count);
+	counter_add(
+		op == RT_IO_READ ? &s->counters.pages_read : &s->counters.pages_written,
+		b->count);
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------
+ */
 
 static void log_damage(struct store *s, const struct store_read *r, const char *what)
 {
-	weft_log(3, "store: page %u:%llu (incarnation %llu, version %llu) %s; run fsck.weft",
+	weft_log(3,
+		"store: page %u:%llu (incarnation %llu, version %llu) %s; run fsck.weft",
 		pid_shard(r->pid), (unsigned long long)pid_slot(r->pid),
-		(unsigned long long)r->found_incarnation, (unsigned long long)r->version, what);
+		(unsigned long long)r->found_incarnation, (unsigned long long)r->version,
+		what);
 }
 
 static void answer(struct store_read *r, const struct page_descriptor *d)
@@ -155,7 +163,8 @@ static void answer(struct store_read *r, const struct page_descriptor *d)
 }
 
 /* Damaged, but for pages that recovery will mend. */
-static void answer_damaged(struct store *s, struct store_read *r, const char *what, bool quiet)
+static void answer_damaged(
+	struct store *s, struct store_read *r, const char *what, bool quiet)
 {
 	r->result = -EUCLEAN;
 	counter_add(&s->counters.checksum_failures, 1);
@@ -164,15 +173,15 @@ static void answer_damaged(struct store *s, struct store_read *r, const char *wh
 }
 
 /* What can be said with the descriptor alone. True if the image is to be read. */
-static bool read_needs_image(struct store *s, struct store_read *r, const struct table_request *q,
-	bool quiet)
+static bool read_needs_image(
+	struct store *s, struct store_read *r, const struct table_request *q, bool quiet)
 {
 	if (q->result) {
 		r->result = q->result;
 		if (q->result == -EUCLEAN && !quiet)
 			log_damage(s, r,
-				page_id_valid(s, r->pid) ? "has lost its descriptor" :
-							   "does not exist here");
+				page_id_valid(s, r->pid) ? "has lost its descriptor"
+							 : "does not exist here");
 		return false;
 	}
 	if (q->undecided)
@@ -186,8 +195,8 @@ static bool read_needs_image(struct store *s, struct store_read *r, const struct
 }
 
 /* The image is there: is it what the descriptor says? */
-static void read_verify(struct store *s, struct store_read *r, const struct table_request *q,
-	const void *image, bool quiet)
+static void read_verify(struct store *s, struct store_read *r,
+	const struct table_request *q, const void *image, bool quiet)
 {
 	struct page_descriptor found = q->d;
 	int rc;
@@ -195,13 +204,15 @@ static void read_verify(struct store *s, struct store_read *r, const struct tabl
 	if (q->undecided) {
 		rc = resolve_image(s, r->pid, &q->d, image, &found);
 		answer(r, &found);
-		if (rc == STORE_ZEROS && (!r->incarnation || r->incarnation > found.incarnation)) {
+		if (rc == STORE_ZEROS &&
+			(!r->incarnation || r->incarnation > found.incarnation)) {
 			r->result = STORE_ZEROS;
 			r->version = 0;
 			if (r->image)
 				memset(r->image, 0, PAGE_SIZE);
 		} else if (rc == STORE_ZEROS || rc == -EUCLEAN) {
-			answer_damaged(s, r, "has an image that no descriptor fits", quiet);
+			answer_damaged(
+				s, r, "has an image that no descriptor fits", quiet);
 		} else if (rc) {
 			r->result = rc;
 		}
@@ -209,12 +220,13 @@ static void read_verify(struct store *s, struct store_read *r, const struct tabl
 	}
 	if (store_page_checksum(s, r->pid, found.incarnation, found.version, image) !=
 		found.checksum)
-		answer_damaged(s, r, "has an image that does not fit its descriptor", quiet);
+		answer_damaged(
+			s, r, "has an image that does not fit its descriptor", quiet);
 }
 
 /* A page of which only the descriptor is wanted, but its image must tell which. */
-static void read_aside(struct store *s, struct store_read *r, const struct table_request *q,
-	bool quiet)
+static void read_aside(
+	struct store *s, struct store_read *r, const struct table_request *q, bool quiet)
 {
 	void *image = rt_alloc_pages(PAGE_SIZE);
 	int rc;
@@ -223,8 +235,8 @@ static void read_aside(struct store *s, struct store_read *r, const struct table
 		r->result = -ENOMEM;
 		return;
 	}
-	rc = rt_disk_read(s->disk, s->sb.pages_offset + pid_slot(r->pid) * PAGE_SIZE, image,
-		PAGE_SIZE);
+	rc = rt_disk_read(s->disk, s->sb.pages_offset + pid_slot(r->pid) * PAGE_SIZE,
+		image, PAGE_SIZE);
 	counter_add(&s->counters.read_requests, 1);
 	counter_add(&s->counters.pages_read, 1);
 	if (rc)
@@ -234,8 +246,8 @@ static void read_aside(struct store *s, struct store_read *r, const struct table
 	rt_free_pages(image, PAGE_SIZE);
 }
 
-static void read_batch(struct store *s, struct batch *b, struct store_read *reads, unsigned n,
-	bool quiet)
+static void read_batch(struct store *s, struct batch *b, struct store_read *reads,
+	unsigned n, bool quiet)
 {
 	b->count = 0;
 	for (unsigned i = 0; i < n; i++) {
@@ -261,7 +273,8 @@ static void read_batch(struct store *s, struct batch *b, struct store_read *read
 		if (b->jobs[i].result)
 			r->result = -EIO;
 		else
-			read_verify(s, r, &b->requests[b->jobs[i].read], b->jobs[i].image, quiet);
+			read_verify(s, r, &b->requests[b->jobs[i].read], b->jobs[i].image,
+				quiet);
 	}
 }
 
@@ -297,7 +310,8 @@ int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *o
 	return q.result;
 }
 
-/* ---- writing ---------------------------------------------------------------------------- */
+/* ---- writing
+ * ---------------------------------------------------------------------------- */
 
 int store_write_pages(struct store *s, const struct store_write *writes, unsigned n)
 {

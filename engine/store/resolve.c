@@ -2,10 +2,10 @@
 /*
  * Deciding, after a crash, which descriptor the image of a page has.
  *
- * Writes that were under way when the power went may have happened, or not, or in part. The
- * checksum is bound to incarnation and version, so the image itself tells: of the log's
- * candidates that are newer than the table's descriptor, the newest that matches. What
- * matches is durable, since it was read after the power came back, and is installed.
+ * Writes that were under way when the power went may have happened, or not, or in part.
+ * The checksum is bound to incarnation and version, so the image itself tells: of the
+ * log's candidates that are newer than the table's descriptor, the newest that matches.
+ * What matches is durable, since it was read after the power came back, and is installed.
  */
 #include "engine/store/store_internal.h"
 
@@ -20,8 +20,9 @@ static bool newer(const struct page_descriptor *a, const struct page_descriptor 
 
 struct verdict {
 	bool matched;
-	bool any;	       /* a candidate is newer than what the table knows */
-	bool same_incarnation; /* a candidate may have torn the image that the table knows */
+	bool any;              /* a candidate is newer than what the table knows */
+	bool same_incarnation; /* a candidate may have torn the image that the table knows
+				*/
 	struct page_descriptor d;
 	lsn_t lsn;
 };
@@ -34,7 +35,8 @@ static struct verdict try_candidates(struct store *s, page_id pid,
 	struct verdict v = {.d = *known};
 
 	rt_mutex_lock(&s->table.lock);
-	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE; i = candidates_next(c, i)) {
+	for (uint32_t i = candidates_first(c, pid); i != CANDIDATE_NONE;
+		i = candidates_next(c, i)) {
 		const struct candidate *e = &c->entries[i];
 
 		if (e->settled || !newer(&e->d, known))
@@ -42,8 +44,9 @@ static struct verdict try_candidates(struct store *s, page_id pid,
 		v.any = true;
 		if (e->d.incarnation == known->incarnation)
 			v.same_incarnation = true;
-		if (newer(&e->d, &v.d) && e->d.checksum ==
-				store_page_checksum(s, pid, e->d.incarnation, e->d.version, image)) {
+		if (newer(&e->d, &v.d) &&
+			e->d.checksum == store_page_checksum(s, pid, e->d.incarnation,
+						 e->d.version, image)) {
 			v.matched = true;
 			v.d = e->d;
 			v.lsn = e->lsn;
@@ -75,19 +78,21 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 		return rc;
 	}
 	if (known->incarnation &&
-		known->checksum == store_page_checksum(
-					   s, pid, known->incarnation, known->version, image)) {
+		known->checksum == store_page_checksum(s, pid, known->incarnation,
+					   known->version, image)) {
 		candidates_end(s, pid);
 		return 0;
 	}
 	return v.any && !v.same_incarnation ? STORE_ZEROS : -EUCLEAN;
 }
 
-/* ---- all at once ---------------------------------------------------------------------- */
+/* ---- all at once ----------------------------------------------------------------------
+ */
 
-/* The next pages with candidates, from entry *cursor on; each page once, at its first entry. */
-static unsigned collect(struct store *s, uint32_t *cursor, struct store_read *reads,
-	uint8_t *images)
+/* The next pages with candidates, from entry *cursor on; each page once, at its first
+ * entry. */
+static unsigned collect(
+	struct store *s, uint32_t *cursor, struct store_read *reads, uint8_t *images)
 {
 	struct candidate_set *c = &s->table.candidates;
 	unsigned n = 0;

@@ -69,7 +69,9 @@ int store_format_finish(struct store *s, struct weft_error *err);
  * Reads and checks the superblocks (repairs one bad copy from the other when
  * writing is allowed), raises and writes the node's incarnation. Errors with their
  * own texts: not a weft store, unknown version, both copies bad, copies of
- * different stores, other volume, shorter than it says.
+ * different stores, other volume, shorter than it says. -EMEDIUMTYPE: no store;
+ * -EPROTONOSUPPORT: version or features; -EXDEV: other volume; -EUCLEAN: damaged;
+ * -EROFS, -EIO, -ENOMEM.
  */
 int store_open(struct store **out, struct rt_disk *disk, const struct store_options *o,
 	struct weft_error *err);

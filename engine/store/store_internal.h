@@ -20,26 +20,29 @@
 
 /* ---- bounds of the layout ------------------------------------------------------ */
 
-#define STORE_BYTES_MAX	       (1ull << 60) /* sums of offsets stay far from overflow */
-#define STORE_LOG_MIN	       (2ull << 20) /* two chunks: what engine/log needs to move at all */
+#define STORE_BYTES_MAX (1ull << 60) /* sums of offsets stay far from overflow */
+#define STORE_LOG_MIN   (2ull << 20) /* two chunks: what engine/log needs to move at all \
+				      */
 #define STORE_LOG_DEFAULT_MIN  (4ull << 20)
 #define STORE_LOG_DEFAULT_MAX  (1ull << 30)
-#define STORE_PAGES_MIN	       128u
-#define STORE_PAGES_MAX	       (1ull << PID_SLOT_BITS)
+#define STORE_PAGES_MIN        128u
+#define STORE_PAGES_MAX        (1ull << PID_SLOT_BITS)
 #define STORE_COUNTER_MAX      (1ull << 62) /* generations and incarnations */
-#define STORE_SHARD_MAX	       0xbfffu	    /* above are the places that are not pages */
-#define STORE_ALIGN_FROM_BYTES (1ull << 30) /* larger stores align their areas to a MiB */
+#define STORE_SHARD_MAX        0xbfffu      /* above are the places that are not pages */
+#define STORE_ALIGN_FROM_BYTES (1ull << 30) /* larger stores align their areas to a MiB  \
+					     */
 
 /* ---- checksum.c ------------------------------------------------------------------- */
 
 struct checksummer;
 
 /* 0, -ENOMEM, -EINVAL (unknown kind), -ENOSYS (the library lacks it). */
-int checksummer_open(struct checksummer **out, enum disk_checksum kind, const uint8_t key[32]);
+int checksummer_open(
+	struct checksummer **out, enum disk_checksum kind, const uint8_t key[32]);
 void checksummer_close(struct checksummer *c);
 /* Never 0, never waits, from any number of tasks at once. */
-uint64_t checksummer_sum(struct checksummer *c, const uint64_t place[3], const struct iovec *iov,
-	unsigned iov_count);
+uint64_t checksummer_sum(struct checksummer *c, const uint64_t place[3],
+	const struct iovec *iov, unsigned iov_count);
 /* As a table block says of itself: `checksum` counts as 0. */
 uint64_t checksummer_sum_table(struct checksummer *c, const struct disk_table_block *b);
 uint64_t checksummer_sum_head(struct checksummer *c, const struct disk_log_head *h);
@@ -47,7 +50,8 @@ uint64_t checksummer_sum_head(struct checksummer *c, const struct disk_log_head 
 uint64_t superblock_sum(const struct disk_superblock *sb);
 const char *checksum_name(enum disk_checksum kind);
 
-/* ---- layout.c ------------------------------------------------------------------------ */
+/* ---- layout.c ------------------------------------------------------------------------
+ */
 
 /* Checks every field against the others, so that nothing later computes out of bounds. */
 int layout_check(const struct disk_superblock *sb, struct weft_error *err);
@@ -67,8 +71,9 @@ static inline uint64_t layout_ring_bytes(const struct disk_superblock *sb)
 	return sb->log_bytes - DISK_LOG_HEADS_BYTES;
 }
 
-/* ---- sort.c ----------------------------------------------------------------------------
- * Requests are sorted by place before they are merged. Mostly they are sorted already.
+/* ---- sort.c
+ * ---------------------------------------------------------------------------- Requests
+ * are sorted by place before they are merged. Mostly they are sorted already.
  */
 struct store_order {
 	uint64_t place;
@@ -77,7 +82,8 @@ struct store_order {
 
 void store_sort(struct store_order *items, unsigned count);
 
-/* ---- candidates.c -------------------------------------------------------------------- */
+/* ---- candidates.c --------------------------------------------------------------------
+ */
 
 #define CANDIDATE_NONE UINT32_MAX
 
@@ -104,22 +110,26 @@ struct candidate_set {
 void candidates_init(struct candidate_set *c);
 void candidates_destroy(struct candidate_set *c);
 /* 0 or -ENOMEM. */
-int candidates_add(struct candidate_set *c, page_id pid, const struct page_descriptor *d, lsn_t lsn);
-int candidates_settle(struct candidate_set *c, page_id pid, const struct page_descriptor *d);
+int candidates_add(
+	struct candidate_set *c, page_id pid, const struct page_descriptor *d, lsn_t lsn);
+int candidates_settle(
+	struct candidate_set *c, page_id pid, const struct page_descriptor *d);
 /* Drops the page's entries that are not newer than d. */
-void candidates_drop_until(struct candidate_set *c, page_id pid, const struct page_descriptor *d);
+void candidates_drop_until(
+	struct candidate_set *c, page_id pid, const struct page_descriptor *d);
 /* Drops those that are not settled. */
 void candidates_drop_undecided(struct candidate_set *c, page_id pid);
 /* Walk of one page's entries. */
 uint32_t candidates_first(const struct candidate_set *c, page_id pid);
 uint32_t candidates_next(const struct candidate_set *c, uint32_t index);
 
-/* ---- table.c, table_io.c ------------------------------------------------------------- */
+/* ---- table.c, table_io.c -------------------------------------------------------------
+ */
 
-#define TABLE_NONE	  UINT32_MAX
-#define TABLE_LOAD_MAX	  16u  /* blocks that one task reads at once */
+#define TABLE_NONE        UINT32_MAX
+#define TABLE_LOAD_MAX    16u  /* blocks that one task reads at once */
 #define TABLE_LOAD_SPACES 16u  /* tasks that read blocks at once */
-#define TABLE_WRITE_MAX	  128u /* blocks written together */
+#define TABLE_WRITE_MAX   128u /* blocks written together */
 
 enum table_state { TABLE_FREE, TABLE_LOADING, TABLE_VALID, TABLE_DAMAGED };
 enum table_write { TABLE_IDLE, TABLE_WRITING, TABLE_WRITTEN, TABLE_WRITE_FAILED };
@@ -128,8 +138,8 @@ enum table_write { TABLE_IDLE, TABLE_WRITING, TABLE_WRITTEN, TABLE_WRITE_FAILED 
 struct table_entry {
 	uint64_t block;
 	uint64_t generation; /* of the newest copy on disk */
-	lsn_t lsn;	     /* oldest descriptor that no write has taken up; LSN_MAX: none */
-	lsn_t writing_lsn;   /* the same for the write under way; LSN_MAX: none */
+	lsn_t lsn; /* oldest descriptor that no write has taken up; LSN_MAX: none */
+	lsn_t writing_lsn; /* the same for the write under way; LSN_MAX: none */
 	struct disk_table_block *image;
 	uint32_t hash_next; /* or the next free entry */
 	uint32_t dirty_prev, dirty_next;
@@ -137,7 +147,8 @@ struct table_entry {
 	uint8_t write; /* enum table_write */
 	uint8_t copy;  /* which of the two on disk is the newest */
 	bool dirty;    /* on the list of dirty ones: either LSN is set */
-	bool suspect;  /* the other copy is neither whole nor empty: it may have been the newer one */
+	bool suspect;  /* the other copy is neither whole nor empty: it may have been the
+			  newer one */
 	bool referenced;
 };
 
@@ -155,7 +166,8 @@ struct table_load {
 /* Memory for writing blocks, likewise. */
 struct table_batch {
 	unsigned count, io_count;
-	struct store_order order[TABLE_WRITE_MAX];	 /* by place; index into the two below */
+	struct store_order
+		order[TABLE_WRITE_MAX]; /* by place; index into the two below */
 	struct disk_table_block *image[TABLE_WRITE_MAX]; /* the copy that is written */
 	uint32_t entry[TABLE_WRITE_MAX];
 	struct rt_io ios[TABLE_WRITE_MAX];
@@ -164,7 +176,8 @@ struct table_batch {
 
 struct table {
 	struct rt_mutex lock;  /* short: never held across a request */
-	struct rt_cond change; /* a load ended, memory for loads came free, blocks became clean */
+	struct rt_cond change; /* a load ended, memory for loads came free, blocks became
+				  clean */
 	struct table_entry *entries;
 	uint32_t bound; /* entries with images of their own: the cache's size */
 	uint32_t limit; /* with those that dirty blocks may take beyond it */
@@ -194,9 +207,9 @@ struct table_request {
 	struct page_descriptor d;
 	lsn_t lsn;
 	/* out */
-	int result; /* 0, -EIO, -EUCLEAN */
+	int result;     /* 0, -EIO, -EUCLEAN */
 	bool undecided; /* there are candidates */
-	bool suspect;	/* a newer descriptor than d may have been lost */
+	bool suspect;   /* a newer descriptor than d may have been lost */
 	bool pending;
 };
 /* All of them, reading blocks that are missing together. Waits. */
@@ -216,25 +229,29 @@ static inline struct table_entry *table_dirty_first(struct table *t)
 	return t->dirty_head == TABLE_NONE ? NULL : &t->entries[t->dirty_head];
 }
 
-static inline struct table_entry *table_dirty_after(struct table *t, struct table_entry *e)
+static inline struct table_entry *table_dirty_after(
+	struct table *t, struct table_entry *e)
 {
 	return e->dirty_next == TABLE_NONE ? NULL : &t->entries[e->dirty_next];
 }
 
-/* ---- pages.c, resolve.c ---------------------------------------------------------------- */
+/* ---- pages.c, resolve.c
+ * ---------------------------------------------------------------- */
 
 /* `quiet`: what is damaged is expected to be mended and not logged. */
 void pages_read(struct store *s, struct store_read *reads, unsigned count, bool quiet);
 bool page_id_valid(const struct store *s, page_id pid);
 /*
  * Decides which of the candidates and `known`, the table's descriptor, the image has.
- * 0: *found is it, and is now the page's. STORE_ZEROS: none; every candidate is of a newer
- * incarnation than the table's, which thus was never persisted. -EUCLEAN: none. -EIO.
+ * 0: *found is it, and is now the page's. STORE_ZEROS: none; every candidate is of a
+ * newer incarnation than the table's, which thus was never persisted. -EUCLEAN: none.
+ * -EIO.
  */
 int resolve_image(struct store *s, page_id pid, const struct page_descriptor *known,
 	const void *image, struct page_descriptor *found);
 
-/* ---- the store --------------------------------------------------------------------------- */
+/* ---- the store
+ * --------------------------------------------------------------------------- */
 
 struct store {
 	struct rt_disk *disk;
@@ -247,10 +264,12 @@ struct store {
 };
 
 /* superblock.c. Writes one copy and flushes. */
-int superblock_write(struct rt_disk *disk, uint64_t place, const struct disk_superblock *sb);
+int superblock_write(
+	struct rt_disk *disk, uint64_t place, const struct disk_superblock *sb);
 /* Takes the superblock as it is; reads and writes nothing. */
-int store_assemble(struct store **out, struct rt_disk *disk, const struct disk_superblock *sb,
-	const struct store_options *o, struct weft_error *err);
+int store_assemble(struct store **out, struct rt_disk *disk,
+	const struct disk_superblock *sb, const struct store_options *o,
+	struct weft_error *err);
 
 /* All in flight together, waited for. One alone needs no queue. */
 static inline void store_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)

@@ -5,16 +5,17 @@
  * The valid copy with the higher generation counts. A start that may write raises the
  * node's incarnation and writes the copies one after the other with a flush between, the
  * bad or older one first: at every moment one of them is whole. Whatever is read is
- * checked before use (invariant 9), and each way in which it can be wrong has its own words.
+ * checked before use (invariant 9), and each way in which it can be wrong has its own
+ * words.
  */
 #include "engine/store/store_internal.h"
 
 #include <errno.h>
 
 enum copy_state {
-	COPY_ABSENT,	 /* no magic */
+	COPY_ABSENT,     /* no magic */
 	COPY_UNREADABLE, /* the device fails */
-	COPY_DAMAGED,	 /* magic, but a wrong checksum */
+	COPY_DAMAGED,    /* magic, but a wrong checksum */
 	COPY_WHOLE,
 };
 
@@ -24,7 +25,8 @@ struct copies {
 	uint64_t place[2];
 };
 
-static enum copy_state copy_read(struct rt_disk *disk, uint64_t place, struct disk_superblock *sb)
+static enum copy_state copy_read(
+	struct rt_disk *disk, uint64_t place, struct disk_superblock *sb)
 {
 	if (rt_disk_read(disk, place, sb, sizeof(*sb)))
 		return COPY_UNREADABLE;
@@ -42,7 +44,8 @@ static void copies_read(struct copies *c, struct rt_disk *disk, uint64_t size_by
 	c->place[1] = device_end - PAGE_SIZE;
 	c->state[0] = copy_read(disk, c->place[0], c->sb[0]);
 	if (c->state[0] == COPY_WHOLE && c->sb[0]->store_bytes >= 2 * PAGE_SIZE &&
-		c->sb[0]->store_bytes % PAGE_SIZE == 0 && c->sb[0]->store_bytes <= size_bytes)
+		c->sb[0]->store_bytes % PAGE_SIZE == 0 &&
+		c->sb[0]->store_bytes <= size_bytes)
 		c->place[1] = c->sb[0]->store_bytes - PAGE_SIZE;
 	c->state[1] = copy_read(disk, c->place[1], c->sb[1]);
 }
@@ -53,21 +56,27 @@ static int none_is_whole(const struct copies *c, struct weft_error *err)
 
 	for (unsigned i = 0; i < 2; i++)
 		damaged[i] = c->state[i] == COPY_DAMAGED;
-	if (c->state[0] == COPY_UNREADABLE || (c->state[1] == COPY_UNREADABLE && !damaged[0]))
+	if (c->state[0] == COPY_UNREADABLE ||
+		(c->state[1] == COPY_UNREADABLE && !damaged[0]))
 		return weft_error(err, -EIO,
-			"the superblock cannot be read: the device reports an input/output error");
+			"the superblock cannot be read: the device reports an "
+			"input/output error");
 	if (!damaged[0] && !damaged[1])
 		return weft_error(err, -EMEDIUMTYPE,
-			"not a weft store: no superblock at its beginning nor at its end; "
+			"not a weft store: no superblock at its beginning nor at its "
+			"end; "
 			"mkfs.weft makes one");
 	/* Another version may compute its checksum otherwise. */
-	if (damaged[0] && damaged[1] && c->sb[0]->disk_version == c->sb[1]->disk_version &&
+	if (damaged[0] && damaged[1] &&
+		c->sb[0]->disk_version == c->sb[1]->disk_version &&
 		c->sb[0]->disk_version != DISK_VERSION)
 		return weft_error(err, -EPROTONOSUPPORT,
-			"unknown version %u of the disk format: this weft knows version %u",
+			"unknown version %u of the disk format: this weft knows version "
+			"%u",
 			c->sb[0]->disk_version, DISK_VERSION);
 	return weft_error(err, -EUCLEAN,
-		"both copies of the superblock are damaged: restore the store from a backup");
+		"both copies of the superblock are damaged: restore the store from a "
+		"backup");
 }
 
 /* Which copy counts: its index, or the error that it is. */
@@ -83,11 +92,14 @@ static int copies_choose(const struct copies *c, struct weft_error *err)
 		return 1;
 	if (memcmp(a->store_uuid, b->store_uuid, sizeof(a->store_uuid)) != 0)
 		return weft_error(err, -EUCLEAN,
-			"the two copies of the superblock belong to different stores: part of this "
-			"device was overwritten with another one; restore it from a backup");
+			"the two copies of the superblock belong to different stores: "
+			"part of this "
+			"device was overwritten with another one; restore it from a "
+			"backup");
 	if (a->generation == b->generation && memcmp(a, b, sizeof(*a)) != 0)
 		return weft_error(err, -EUCLEAN,
-			"the two copies of the superblock contradict each other: two nodes have "
+			"the two copies of the superblock contradict each other: two "
+			"nodes have "
 			"opened this store at once; check it with fsck.weft on a copy");
 	return a->generation >= b->generation ? 0 : 1;
 }
@@ -99,28 +111,34 @@ static int superblock_check(const struct disk_superblock *sb, uint64_t place_sec
 
 	if (sb->disk_version != DISK_VERSION)
 		return weft_error(err, -EPROTONOSUPPORT,
-			"unknown version %u of the disk format: this weft knows version %u",
+			"unknown version %u of the disk format: this weft knows version "
+			"%u",
 			sb->disk_version, DISK_VERSION);
 	rc = layout_check(sb, err);
 	if (rc)
 		return rc;
-	if (volume_uuid && memcmp(sb->volume_uuid, volume_uuid, sizeof(sb->volume_uuid)) != 0)
+	if (volume_uuid &&
+		memcmp(sb->volume_uuid, volume_uuid, sizeof(sb->volume_uuid)) != 0)
 		return weft_error(err, -EXDEV, "the store belongs to another volume");
 	if (sb->store_bytes > size_bytes)
 		return weft_error(err, -EUCLEAN,
-			"the store says that it has %llu bytes, the device has %llu: it was cut off; "
+			"the store says that it has %llu bytes, the device has %llu: it "
+			"was cut off; "
 			"enlarge the device or restore the store from a backup",
-			(unsigned long long)sb->store_bytes, (unsigned long long)size_bytes);
+			(unsigned long long)sb->store_bytes,
+			(unsigned long long)size_bytes);
 	if (layout_second_superblock(sb) != place_second)
 		return weft_error(err, -EUCLEAN,
-			"the superblock at byte %llu says that its place is %llu: the store was "
+			"the superblock at byte %llu says that its place is %llu: the "
+			"store was "
 			"moved or its first copy is lost; restore it from a backup",
 			(unsigned long long)place_second,
 			(unsigned long long)layout_second_superblock(sb));
 	return 0;
 }
 
-int superblock_write(struct rt_disk *disk, uint64_t place, const struct disk_superblock *sb)
+int superblock_write(
+	struct rt_disk *disk, uint64_t place, const struct disk_superblock *sb)
 {
 	void *page = rt_alloc_pages(PAGE_SIZE);
 	int rc;
@@ -135,14 +153,17 @@ int superblock_write(struct rt_disk *disk, uint64_t place, const struct disk_sup
 	return rc;
 }
 
-/* A new incarnation of the node, in both copies; the one that does not count goes first. */
-static int incarnation_raise(struct rt_disk *disk, const struct copies *c, unsigned chosen,
-	struct disk_superblock *sb, struct weft_error *err)
+/* A new incarnation of the node, in both copies; the one that does not count goes first.
+ */
+static int incarnation_raise(struct rt_disk *disk, const struct copies *c,
+	unsigned chosen, struct disk_superblock *sb, struct weft_error *err)
 {
 	int rc;
 
 	if (c->state[!chosen] != COPY_WHOLE)
-		weft_log(4, "store: the %s superblock is bad; it is written anew from the %s one",
+		weft_log(4,
+			"store: the %s superblock is bad; it is written anew from the %s "
+			"one",
 			chosen ? "first" : "second", chosen ? "second" : "first");
 	sb->incarnation++;
 	sb->generation++;
@@ -167,10 +188,12 @@ static int superblock_load(struct rt_disk *disk, const struct store_options *o,
 
 	rt_disk_info(disk, &info);
 	if (info.size_bytes < 2 * PAGE_SIZE)
-		return weft_error(err, -EMEDIUMTYPE, "not a weft store: it has only %llu bytes",
+		return weft_error(err, -EMEDIUMTYPE,
+			"not a weft store: it has only %llu bytes",
 			(unsigned long long)info.size_bytes);
 	if (!o->read_only && info.read_only)
-		return weft_error(err, -EROFS, "the device is read-only: mount with -o ro");
+		return weft_error(
+			err, -EROFS, "the device is read-only: mount with -o ro");
 	memory = rt_alloc_pages(2 * PAGE_SIZE);
 	if (!memory)
 		return weft_error(err, -ENOMEM, "opening the store: out of memory");
@@ -178,8 +201,8 @@ static int superblock_load(struct rt_disk *disk, const struct store_options *o,
 		c.sb[i] = (struct disk_superblock *)(memory + i * PAGE_SIZE);
 	copies_read(&c, disk, info.size_bytes);
 	chosen = copies_choose(&c, err);
-	rc = chosen < 0 ? chosen :
-			  superblock_check(c.sb[chosen], c.place[1], info.size_bytes,
+	rc = chosen < 0 ? chosen
+			: superblock_check(c.sb[chosen], c.place[1], info.size_bytes,
 				  o->volume_uuid, err);
 	if (!rc) {
 		memcpy(sb, c.sb[chosen], sizeof(*sb));
@@ -190,8 +213,9 @@ static int superblock_load(struct rt_disk *disk, const struct store_options *o,
 	return rc;
 }
 
-int store_assemble(struct store **out, struct rt_disk *disk, const struct disk_superblock *sb,
-	const struct store_options *o, struct weft_error *err)
+int store_assemble(struct store **out, struct rt_disk *disk,
+	const struct disk_superblock *sb, const struct store_options *o,
+	struct weft_error *err)
 {
 	struct store *s = rt_alloc(sizeof(*s));
 	struct rt_disk_info info;

@@ -3,11 +3,11 @@
  * The descriptor table's cache: which descriptor a page has.
  *
  * Blocks are cached within a bound (invariant 10) and evicted by a clock. A block with
- * descriptors that no durable copy on disk has is dirty: it stays, and its oldest LSN pins
- * the log, until table_io.c has written it. Dirty blocks may go beyond the bound, so that
- * taking a descriptor does not wait for a checkpoint (nothing needed for persisting may wait
- * for persisting); at four times the bound the task that needs a block writes the dirty
- * ones itself, which needs nothing but the device.
+ * descriptors that no durable copy on disk has is dirty: it stays, and its oldest LSN
+ * pins the log, until table_io.c has written it. Dirty blocks may go beyond the bound, so
+ * that taking a descriptor does not wait for a checkpoint (nothing needed for persisting
+ * may wait for persisting); at four times the bound the task that needs a block writes
+ * the dirty ones itself, which needs nothing but the device.
  *
  * One lock guards all of it; it is held for moments and never across a request.
  */
@@ -16,8 +16,8 @@
 #include <errno.h>
 
 #define TABLE_DEFAULT_BYTES (16u << 20)
-#define TABLE_BOUND_MIN	    4u
-#define TABLE_OVERFLOW	    4u /* the limit is so many times the bound */
+#define TABLE_BOUND_MIN     4u
+#define TABLE_OVERFLOW      4u /* the limit is so many times the bound */
 
 /* ---- entries ----------------------------------------------------------------------- */
 
@@ -125,8 +125,8 @@ void table_trim(struct table *t)
 }
 
 /*
- * A free entry with an image, for loading `block`. `must`: the caller cannot go on without,
- * so the bound may be passed. NULL: there is none now.
+ * A free entry with an image, for loading `block`. `must`: the caller cannot go on
+ * without, so the bound may be passed. NULL: there is none now.
  */
 static struct table_entry *entry_take(struct table *t, uint64_t block, bool must)
 {
@@ -160,7 +160,8 @@ static struct table_entry *entry_take(struct table *t, uint64_t block, bool must
 	return e;
 }
 
-/* ---- requests ------------------------------------------------------------------------ */
+/* ---- requests ------------------------------------------------------------------------
+ */
 
 static void settled_get(const struct candidate_set *c, struct table_request *r)
 {
@@ -178,10 +179,12 @@ static void settled_get(const struct candidate_set *c, struct table_request *r)
 
 static void serve_get(struct table *t, struct table_entry *e, struct table_request *r)
 {
-	const struct disk_descriptor *d = &e->image->slot[pid_slot(r->pid) % DISK_TABLE_SLOTS];
+	const struct disk_descriptor *d =
+		&e->image->slot[pid_slot(r->pid) % DISK_TABLE_SLOTS];
 
-	r->d = (struct page_descriptor){
-		.incarnation = d->incarnation, .version = d->version, .checksum = d->checksum};
+	r->d = (struct page_descriptor){.incarnation = d->incarnation,
+		.version = d->version,
+		.checksum = d->checksum};
 	/* After a torn write of the block the log brings back what the lost copy had. */
 	r->suspect = e->suspect && !e->dirty && t->candidates.live == 0 && !t->redo;
 	r->undecided = false;
@@ -244,8 +247,8 @@ static bool start_load(struct table *t, uint64_t block, struct table_load **load
 }
 
 /* Serves what is there, collects what must be read. */
-static enum pass_result table_pass(struct store *s, struct table_request *requests, unsigned n,
-	struct table_load **load)
+static enum pass_result table_pass(struct store *s, struct table_request *requests,
+	unsigned n, struct table_load **load)
 {
 	struct table *t = &s->table;
 	bool pending = false, full = false;
@@ -274,7 +277,8 @@ static enum pass_result table_pass(struct store *s, struct table_request *reques
 }
 
 /* A block could not be read, or there is no room for it. */
-static void fail_requests(struct table_request *requests, unsigned n, const uint64_t *block, int rc)
+static void fail_requests(
+	struct table_request *requests, unsigned n, const uint64_t *block, int rc)
 {
 	for (unsigned i = 0; i < n; i++) {
 		if (!requests[i].pending ||
@@ -286,8 +290,8 @@ static void fail_requests(struct table_request *requests, unsigned n, const uint
 }
 
 /* Reads, and tells the requests whose block the device does not give. */
-static void run_loads(struct store *s, struct table_load *l, struct table_request *requests,
-	unsigned n)
+static void run_loads(
+	struct store *s, struct table_load *l, struct table_request *requests, unsigned n)
 {
 	struct table *t = &s->table;
 
@@ -341,10 +345,11 @@ void table_run(struct store *s, struct table_request *requests, unsigned n)
 	rt_mutex_unlock(&t->lock);
 }
 
-/* ---- the interface ----------------------------------------------------------------------- */
+/* ---- the interface
+ * ----------------------------------------------------------------------- */
 
-int store_descriptor_install(struct store *s, page_id pid, const struct page_descriptor *d,
-	lsn_t lsn)
+int store_descriptor_install(
+	struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn)
 {
 	struct table_request r = {.pid = pid, .install = true, .d = *d, .lsn = lsn};
 
@@ -352,7 +357,8 @@ int store_descriptor_install(struct store *s, page_id pid, const struct page_des
 	return r.result;
 }
 
-int store_candidate_add(struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn)
+int store_candidate_add(
+	struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn)
 {
 	int rc;
 
@@ -391,7 +397,8 @@ bool store_table_crowded(struct store *s)
 	return store_table_dirty(s) > s->table.bound / 2;
 }
 
-/* ---- set-up --------------------------------------------------------------------------------- */
+/* ---- set-up
+ * --------------------------------------------------------------------------------- */
 
 static int table_alloc_loads(struct table *t)
 {
@@ -466,7 +473,8 @@ void table_destroy(struct store *s)
 	if (t->images)
 		rt_free_pages(t->images, (size_t)t->bound * PAGE_SIZE);
 	if (t->load_memory)
-		rt_free_pages(t->load_memory, (size_t)TABLE_LOAD_SPACES * TABLE_LOAD_MAX * PAGE_SIZE);
+		rt_free_pages(t->load_memory,
+			(size_t)TABLE_LOAD_SPACES * TABLE_LOAD_MAX * PAGE_SIZE);
 	if (t->write_memory)
 		rt_free_pages(t->write_memory, (size_t)TABLE_WRITE_MAX * PAGE_SIZE);
 	rt_free(t->entries);

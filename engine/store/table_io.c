@@ -2,9 +2,10 @@
 /*
  * Reading and writing blocks of the descriptor table.
  *
- * Each block has two copies; a write goes to the one that is not the newest, so a write that
- * a power cut tears leaves the newest as it was, and the log still has what the torn one
- * was to bring. The log is let go (store_table_oldest) only once the flush has ended well.
+ * Each block has two copies; a write goes to the one that is not the newest, so a write
+ * that a power cut tears leaves the newest as it was, and the log still has what the torn
+ * one was to bring. The log is let go (store_table_oldest) only once the flush has ended
+ * well.
  */
 #include "engine/store/store_internal.h"
 
@@ -17,11 +18,13 @@ static uint64_t block_place(const struct store *s, uint64_t block, unsigned copy
 	return s->sb.table_offset + (2 * block + copy) * BLOCK_BYTES;
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------
+ */
 
 enum copy_state { COPY_WHOLE, COPY_EMPTY, COPY_DAMAGED };
 
-static enum copy_state copy_check(struct store *s, const struct disk_table_block *b, uint64_t block)
+static enum copy_state copy_check(
+	struct store *s, const struct disk_table_block *b, uint64_t block)
 {
 	const uint64_t *words = (const uint64_t *)b;
 
@@ -36,8 +39,8 @@ static enum copy_state copy_check(struct store *s, const struct disk_table_block
 }
 
 /* The newest of the two copies becomes the entry's image. The entry is LOADING: ours. */
-static enum table_state block_choose(struct store *s, struct table_entry *e,
-	struct disk_table_block *second)
+static enum table_state block_choose(
+	struct store *s, struct table_entry *e, struct disk_table_block *second)
 {
 	enum copy_state first_state = copy_check(s, e->image, e->block);
 	enum copy_state second_state = copy_check(s, second, e->block);
@@ -46,19 +49,23 @@ static enum table_state block_choose(struct store *s, struct table_entry *e,
 	if (first_state != COPY_WHOLE && second_state != COPY_WHOLE) {
 		counter_add(&s->counters.checksum_failures, 1);
 		weft_log(3,
-			"store: block %llu of the descriptor table is damaged in both copies: "
+			"store: block %llu of the descriptor table is damaged in both "
+			"copies: "
 			"slots %llu to %llu cannot be read; run fsck.weft",
 			(unsigned long long)e->block, (unsigned long long)first_page,
 			(unsigned long long)MIN(
-				first_page + DISK_TABLE_SLOTS, s->sb.page_count) - 1);
+				first_page + DISK_TABLE_SLOTS, s->sb.page_count) -
+				1);
 		return TABLE_DAMAGED;
 	}
-	e->copy = first_state != COPY_WHOLE ||
+	e->copy =
+		first_state != COPY_WHOLE ||
 		(second_state == COPY_WHOLE && second->generation > e->image->generation);
 	e->suspect = first_state == COPY_DAMAGED || second_state == COPY_DAMAGED;
 	if (e->suspect)
 		weft_log(4,
-			"store: the %s copy of block %llu of the descriptor table is damaged; "
+			"store: the %s copy of block %llu of the descriptor table is "
+			"damaged; "
 			"the other one is used",
 			e->copy ? "first" : "second", (unsigned long long)e->block);
 	if (e->copy)
@@ -87,7 +94,8 @@ void table_load_run(struct store *s, struct table_load *l)
 	counter_add(&s->counters.table_reads, l->count);
 	counter_add(&s->counters.read_requests, l->count);
 	for (unsigned i = 0; i < l->count; i++) {
-		/* One copy alone would do only if the other, unreadable now, were not newer. */
+		/* One copy alone would do only if the other, unreadable now, were not
+		 * newer. */
 		l->result[i] = l->io[i].result;
 		if (!l->result[i])
 			state[i] = block_choose(s, &t->entries[l->entry[i]],
@@ -104,17 +112,19 @@ void table_load_run(struct store *s, struct table_load *l)
 	}
 }
 
-/* ---- writing ----------------------------------------------------------------------------- */
+/* ---- writing
+ * ----------------------------------------------------------------------------- */
 
-/* Copies blocks that are due, under the lock: installs may go on while they are written. */
+/* Copies blocks that are due, under the lock: installs may go on while they are written.
+ */
 static void batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
 {
 	struct table *t = &s->table;
 
 	w->count = 0;
 	rt_mutex_lock(&t->lock);
-	for (struct table_entry *e = table_dirty_first(t); e && w->count < TABLE_WRITE_MAX;
-		e = table_dirty_after(t, e)) {
+	for (struct table_entry *e = table_dirty_first(t);
+		e && w->count < TABLE_WRITE_MAX; e = table_dirty_after(t, e)) {
 		struct disk_table_block *b =
 			(void *)(t->write_memory + (size_t)w->count * BLOCK_BYTES);
 
@@ -134,7 +144,8 @@ static void batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
 	rt_mutex_unlock(&t->lock);
 }
 
-/* Sorts by place and merges what is adjacent: the second copy of one block, the first of the next. */
+/* Sorts by place and merges what is adjacent: the second copy of one block, the first of
+ * the next. */
 static void batch_submit(struct store *s, struct table_batch *w)
 {
 	w->io_count = 0;
@@ -172,7 +183,8 @@ static int batch_end(struct store *s, struct table_batch *w)
 		if (io->result && !rc)
 			rc = io->result;
 		for (unsigned k = 0; k < io->iov_count; k++, next++) {
-			struct table_entry *e = &t->entries[w->entry[w->order[next].index]];
+			struct table_entry *e =
+				&t->entries[w->entry[w->order[next].index]];
 
 			e->write = io->result ? TABLE_WRITE_FAILED : TABLE_WRITTEN;
 		}

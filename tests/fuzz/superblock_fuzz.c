@@ -2,10 +2,10 @@
 /*
  * Superblocks from outside: opening a store must fail with a text or give one that works.
  *
- * The first byte says what is done with the rest, which is laid over a whole superblock at
- * the offset in the next two: bit 0 mends the checksum, bits 1 and 2 say at which copies it
- * goes, bit 3 opens for reading only. A store that opens is then read and, where allowed,
- * given descriptors at its ends.
+ * The first byte says what is done with the rest, which is laid over a whole superblock
+ * at the offset in the next two: bit 0 mends the checksum, bits 1 and 2 say at which
+ * copies it goes, bit 3 opens for reading only. A store that opens is then read and,
+ * where allowed, given descriptors at its ends.
  */
 #include <errno.h>
 
@@ -34,7 +34,8 @@ static void base_make(struct rt_disk *disk, struct disk_superblock *sb)
 	WEFT_ASSERT(store_format_plan(disk, &f, sb, NULL) == 0);
 }
 
-static void superblock_poke(struct rt_sim_disk *sim, struct rt_disk *disk, const struct input *in)
+static void superblock_poke(
+	struct rt_sim_disk *sim, struct rt_disk *disk, const struct input *in)
 {
 	struct disk_superblock base, sb;
 	uint8_t how = in->data[0];
@@ -55,7 +56,8 @@ static void store_use(struct store *s)
 {
 	const struct disk_superblock *sb = store_superblock(s);
 	struct store_read r = {.incarnation = 1, .image = rt_alloc_pages(PAGE_SIZE)};
-	const page_id pids[] = {pid_make(sb->shard, 0), pid_make(sb->shard, sb->page_count - 1),
+	const page_id pids[] = {pid_make(sb->shard, 0),
+		pid_make(sb->shard, sb->page_count - 1),
 		pid_make(sb->shard, sb->page_count)};
 	struct page_descriptor d = {.incarnation = 1, .version = 1, .checksum = 1};
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Page images: batches, damage, failing devices, and what recovery makes of candidates. */
+/* Page images: batches, damage, failing devices, and what recovery makes of candidates.
+ */
 #include "tests/unit/store_test.h"
 
-#define SIM_SEEDS 3
+#define SIM_SEEDS  3
 #define DISK_BYTES (32 * MIB)
-#define MANY 600u
+#define MANY       600u
 
 static struct rt_sim_disk *disk;
 static struct disk_superblock made;
@@ -53,7 +54,8 @@ static void write_many(struct store *s, page_id first, unsigned n)
 	CHECK(store_write_pages(s, writes, n) == 0);
 	CHECK(store_flush(s) == 0);
 	for (unsigned i = 0; i < n; i++)
-		CHECK(store_descriptor_install(s, writes[i].pid, &writes[i].descriptor, 100) == 0);
+		CHECK(store_descriptor_install(
+			      s, writes[i].pid, &writes[i].descriptor, 100) == 0);
 	rt_free(writes);
 	rt_free(order);
 	rt_free_pages(images, (size_t)n * PAGE_SIZE);
@@ -89,7 +91,8 @@ SIM_TEST(a_batch_in_any_order_costs_a_request_per_megabyte)
 
 	before = store_counters(s)->write_requests;
 	write_many(s, 40, MANY);
-	/* Two batches of up to 512 pages in an order of their own: no worse than singles. */
+	/* Two batches of up to 512 pages in an order of their own: no worse than singles.
+	 */
 	CHECK(store_counters(s)->write_requests - before <= MANY);
 	CHECK(store_counters(s)->pages_written == MANY);
 	before = store_counters(s)->write_requests;
@@ -227,8 +230,11 @@ SIM_TEST(a_bad_sector_fails_its_page_alone)
 	int results[100];
 
 	write_many(s, 500, 100);
-	rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ, .n = 1,
-			.sticky = true, .offset = place(542), .length = 512});
+	rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ,
+				       .n = 1,
+				       .sticky = true,
+				       .offset = place(542),
+				       .length = 512});
 	read_many(s, 500, 100, results);
 	for (unsigned i = 0; i < 100; i++)
 		CHECK(results[i] == (i == 42 ? -EIO : 0));
@@ -243,14 +249,14 @@ SIM_TEST(a_bad_sector_fails_its_page_alone)
 	return 0;
 }
 
-
 static void starved_task(void *arg)
 {
 	struct store *s = store_open_named("d", 0);
 
 	for (unsigned n = 1; n <= 5; n++) {
 		struct store_read reads[40];
-		uint8_t *images = rt_alloc_pages(sizeof(reads) / sizeof(reads[0]) * PAGE_SIZE);
+		uint8_t *images =
+			rt_alloc_pages(sizeof(reads) / sizeof(reads[0]) * PAGE_SIZE);
 
 		for (unsigned i = 0; i < 40; i++)
 			reads[i] = (struct store_read){
@@ -259,7 +265,8 @@ static void starved_task(void *arg)
 		store_read_pages(s, reads, 40);
 		rt_sim_alloc_fail(0);
 		for (unsigned i = 0; i < 40; i++)
-			CHECK(reads[i].result == 0 && image_is(reads[i].image, 500 + i, 1, 1));
+			CHECK(reads[i].result == 0 &&
+				image_is(reads[i].image, 500 + i, 1, 1));
 		rt_free_pages(images, sizeof(reads) / sizeof(reads[0]) * PAGE_SIZE);
 	}
 	store_close_disk(s);
@@ -278,9 +285,11 @@ SIM_TEST(a_large_read_without_memory_is_slower_only)
 	return 0;
 }
 
-/* ---- candidates -------------------------------------------------------------------------- */
+/* ---- candidates
+ * -------------------------------------------------------------------------- */
 
-static void candidate(struct store *s, page_id pid, uint64_t incarnation, uint64_t version)
+static void candidate(
+	struct store *s, page_id pid, uint64_t incarnation, uint64_t version)
 {
 	struct page_descriptor d = descriptor_make(s, pid, incarnation, version);
 
@@ -437,8 +446,11 @@ SIM_TEST(resolving_on_a_failing_device_says_so_and_loses_nothing)
 	candidate(s, 20, 1, 1);
 	candidate(s, 21, 1, 1);
 	CHECK(page_put(s, 20, 1, 1) == 0 && page_put(s, 21, 1, 1) == 0);
-	rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ, .n = 1,
-			.sticky = true, .offset = place(21), .length = 4096});
+	rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ,
+				       .n = 1,
+				       .sticky = true,
+				       .offset = place(21),
+				       .length = 4096});
 	CHECK(store_candidates_resolve(s) == -EIO);
 	expect(s, 20, 1, 0, 1, 1);
 	rt_sim_disk_fail(disk, &(struct rt_sim_fail){0});
@@ -478,7 +490,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_batch_in_any_order_costs_a_request_per_megabyte),
 		cmocka_unit_test(each_kind_of_checksum_finds_damage),
-		cmocka_unit_test(checksums_depend_on_every_part_of_the_place_and_are_never_zero),
+		cmocka_unit_test(
+			checksums_depend_on_every_part_of_the_place_and_are_never_zero),
 		cmocka_unit_test(misdirected_and_lost_writes_are_found),
 		cmocka_unit_test(incarnations_decide_what_is_zeros),
 		cmocka_unit_test(pages_that_do_not_exist_are_refused),

@@ -2,7 +2,7 @@
 /* Formatting, opening, and every way in which a superblock can be wrong. */
 #include "tests/unit/store_test.h"
 
-#define SIM_SEEDS 2
+#define SIM_SEEDS  2
 #define DISK_BYTES (16 * MIB)
 
 static struct rt_sim_disk *disk;
@@ -35,7 +35,8 @@ static struct disk_superblock peek(uint64_t place)
 	return sb;
 }
 
-static void expect_refusal_by(const char *name, const uint8_t *uuid, int code, const char *text)
+static void expect_refusal_by(
+	const char *name, const uint8_t *uuid, int code, const char *text)
 {
 	const struct store_options o = {.volume_uuid = uuid};
 	struct rt_disk *d = disk_open(name, 0);
@@ -62,7 +63,8 @@ SIM_TEST(what_is_formatted_opens_with_the_same_layout)
 		const struct disk_superblock *sb = store_superblock(s);
 
 		CHECK(memcmp(sb->store_uuid, made.store_uuid, 16) == 0);
-		CHECK(strcmp(sb->label, "test") == 0 && sb->page_count == made.page_count);
+		CHECK(strcmp(sb->label, "test") == 0 &&
+			sb->page_count == made.page_count);
 		CHECK(sb->incarnation == made.incarnation + i);
 		store_close_disk(s);
 		struct disk_superblock a = peek(0), b = peek(second());
@@ -99,7 +101,9 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 	for (unsigned i = 0; i < 3000; i++) {
 		struct store_format f = {
 			.store_bytes = (rt_random() >> (14 + rt_random() % 40)) + 1,
-			.log_bytes = rt_random() % 2 ? 0 : rt_random() >> (20 + rt_random() % 40)};
+			.log_bytes = rt_random() % 2
+					     ? 0
+					     : rt_random() >> (20 + rt_random() % 40)};
 		struct disk_superblock sb;
 		struct weft_error err = {0};
 		int rc = store_format_plan(d, &f, &sb, &err);
@@ -111,7 +115,8 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 		CHECK(layout_check(&sb, NULL) == 0);
 		CHECK(sb.store_bytes <= f.store_bytes);
 		/* No room for two more table blocks and their pages is given away. */
-		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE + 3 * MIB > sb.store_bytes);
+		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE + 3 * MIB >
+			sb.store_bytes);
 	}
 	CHECK(made_ok > 500);
 	rt_disk_close(d);
@@ -224,8 +229,8 @@ SIM_TEST(each_failure_has_its_own_words)
 
 SIM_TEST(geometry_that_makes_no_sense_is_refused)
 {
-	static const uint64_t values[] = {0, 1, 4095, 4097, 1ull << 40, 1ull << 48, 1ull << 60,
-		1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 4095};
+	static const uint64_t values[] = {0, 1, 4095, 4097, 1ull << 40, 1ull << 48,
+		1ull << 60, 1ull << 62, 1ull << 63, UINT64_MAX, UINT64_MAX - 4095};
 	const size_t fields[] = {offsetof(struct disk_superblock, store_bytes),
 		offsetof(struct disk_superblock, log_offset),
 		offsetof(struct disk_superblock, log_bytes),
@@ -261,13 +266,16 @@ SIM_TEST(layouts_that_pass_the_check_are_within_bounds)
 		uint64_t *fields = &sb.store_bytes;
 
 		for (unsigned k = 0; k <= rt_random() % 3; k++)
-			fields[rt_random() % 7] = rt_random() >> (rt_random() % 64) & ~4095ull;
+			fields[rt_random() % 7] =
+				rt_random() >> (rt_random() % 64) & ~4095ull;
 		if (layout_check(&sb, NULL))
 			continue;
 		CHECK(sb.log_offset >= PAGE_SIZE);
 		CHECK(sb.log_offset + sb.log_bytes <= sb.table_offset);
-		CHECK(sb.table_offset + layout_table_blocks(&sb) * 8192 <= sb.pages_offset);
-		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE <= sb.store_bytes - PAGE_SIZE);
+		CHECK(sb.table_offset + layout_table_blocks(&sb) * 8192 <=
+			sb.pages_offset);
+		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE <=
+			sb.store_bytes - PAGE_SIZE);
 	}
 	return 0;
 }
@@ -297,7 +305,8 @@ SIM_TEST(a_read_only_open_writes_nothing)
 	return 0;
 }
 
-/* ---- power cuts and failures ---------------------------------------------------------- */
+/* ---- power cuts and failures ----------------------------------------------------------
+ */
 
 static void open_task(void *arg)
 {
@@ -420,7 +429,8 @@ SIM_TEST(a_device_that_fails_is_reported_as_such)
 	make("d");
 	for (unsigned op = 0; op < 3; op++) {
 		for (unsigned n = 1; n <= 2; n++) {
-			const struct rt_sim_fail fail = {.ops = 1u << op, .n = n, .sticky = true};
+			const struct rt_sim_fail fail = {
+				.ops = 1u << op, .n = n, .sticky = true};
 			int rc;
 
 			rt_sim_disk_fail(disk, &fail);
@@ -438,15 +448,18 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_formatted_opens_with_the_same_layout),
 		cmocka_unit_test(a_new_log_is_clean_at_the_rings_start),
-		cmocka_unit_test(every_size_has_a_layout_that_passes_its_own_check_or_a_reason),
+		cmocka_unit_test(
+			every_size_has_a_layout_that_passes_its_own_check_or_a_reason),
 		cmocka_unit_test(a_plan_that_cannot_be_is_refused),
 		cmocka_unit_test(one_bad_copy_is_repaired_whichever),
 		cmocka_unit_test(each_failure_has_its_own_words),
 		cmocka_unit_test(geometry_that_makes_no_sense_is_refused),
 		cmocka_unit_test(layouts_that_pass_the_check_are_within_bounds),
 		cmocka_unit_test(a_read_only_open_writes_nothing),
-		cmocka_unit_test(a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens),
-		cmocka_unit_test(a_format_cut_short_leaves_the_old_store_the_new_one_or_none),
+		cmocka_unit_test(
+			a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens),
+		cmocka_unit_test(
+			a_format_cut_short_leaves_the_old_store_the_new_one_or_none),
 		cmocka_unit_test(opening_without_memory_fails_cleanly),
 		cmocka_unit_test(a_device_that_fails_is_reported_as_such),
 	};

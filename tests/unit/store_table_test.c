@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptor table: a cache of a few blocks against a model, power cuts, bad devices. */
+/* The descriptor table: a cache of a few blocks against a model, power cuts, bad devices.
+ */
 #include "tests/unit/store_test.h"
 
-#define DISK_BYTES (64 * MIB)
-#define SIM_SEEDS 3
+#define DISK_BYTES  (64 * MIB)
+#define SIM_SEEDS   3
 #define SMALL_CACHE (4 * PAGE_SIZE)
-#define PAGES 8000u /* in 48 blocks */
+#define PAGES       8000u /* in 48 blocks */
 
 static struct rt_sim_disk *disk;
 static struct disk_superblock made;
@@ -67,7 +68,8 @@ SIM_TEST(a_few_cached_blocks_hold_what_a_model_says)
 			CHECK(version_of(s, pid) == model[pid]);
 		}
 		if (rt_random() % 40 == 0) {
-			lsn_t upto = rt_random() % 2 ? LSN_MAX : store_table_oldest(s) + 5;
+			lsn_t upto =
+				rt_random() % 2 ? LSN_MAX : store_table_oldest(s) + 5;
 
 			CHECK(store_table_write(s, upto) == 0);
 			CHECK(store_table_oldest(s) >= upto);
@@ -133,13 +135,15 @@ SIM_TEST(the_table_writes_what_is_older_than_asked_only)
 	return 0;
 }
 
-/* ---- damage ---------------------------------------------------------------------------------- */
+/* ---- damage
+ * ---------------------------------------------------------------------------------- */
 
 static void damage(uint64_t block, unsigned copy)
 {
 	uint64_t garbage = rt_random() | 1;
 
-	rt_sim_disk_poke(disk, copy_place(block, copy) + 64 + rt_random() % 4000, &garbage, 8);
+	rt_sim_disk_poke(
+		disk, copy_place(block, copy) + 64 + rt_random() % 4000, &garbage, 8);
 }
 
 SIM_TEST(a_block_bad_in_both_copies_is_damage_never_empty)
@@ -222,7 +226,8 @@ SIM_TEST(a_failed_write_or_flush_keeps_the_block_dirty)
 		rt_sim_disk_fail(disk, &(struct rt_sim_fail){0});
 		CHECK(store_table_write(s, LSN_MAX) == 0 && store_table_dirty(s) == 0);
 		if (i % 2)
-			continue; /* after a failed flush the simulator forgets earlier writes */
+			continue; /* after a failed flush the simulator forgets earlier
+				     writes */
 		store_close_disk(s);
 		s = store_open_named("d", 0);
 		CHECK(version_of(s, 0) == 2 * i + 2 && version_of(s, 1000) == 2 * i + 1);
@@ -238,11 +243,15 @@ SIM_TEST(a_block_that_cannot_be_read_is_an_error_of_its_pages_alone)
 
 	make();
 	s = store_open_named("d", SMALL_CACHE);
-	rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ, .n = 1,
-			.sticky = true, .offset = copy_place(2, 1), .length = 512});
+	rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ,
+				       .n = 1,
+				       .sticky = true,
+				       .offset = copy_place(2, 1),
+				       .length = 512});
 	struct store_read reads[5];
 	for (unsigned i = 0; i < 5; i++)
-		reads[i] = (struct store_read){.pid = i * DISK_TABLE_SLOTS, .incarnation = 1};
+		reads[i] = (struct store_read){
+			.pid = i * DISK_TABLE_SLOTS, .incarnation = 1};
 	store_read_pages(s, reads, 5);
 	for (unsigned i = 0; i < 5; i++)
 		CHECK(reads[i].result == (i == 2 ? -EIO : STORE_ZEROS));
@@ -261,8 +270,8 @@ SIM_TEST(with_every_block_dirty_and_a_failing_device_nobody_hangs)
 
 	make();
 	s = store_open_named("d", SMALL_CACHE);
-	rt_sim_disk_fail(disk, &(struct rt_sim_fail){
-			.ops = RT_SIM_FAIL_WRITE, .n = 1, .sticky = true});
+	rt_sim_disk_fail(disk,
+		&(struct rt_sim_fail){.ops = RT_SIM_FAIL_WRITE, .n = 1, .sticky = true});
 	while (install(s, done * DISK_TABLE_SLOTS, 1, 100) == 0)
 		done++;
 	CHECK(done == s->table.limit);
@@ -276,7 +285,8 @@ SIM_TEST(with_every_block_dirty_and_a_failing_device_nobody_hangs)
 	return 0;
 }
 
-/* ---- many tasks ------------------------------------------------------------------------------- */
+/* ---- many tasks
+ * ------------------------------------------------------------------------------- */
 
 #define TASKS 6u
 
@@ -304,7 +314,8 @@ static void many_task(void *arg)
 			struct store_read reads[20];
 
 			for (unsigned k = 0; k < 20; k++)
-				reads[k] = (struct store_read){.pid = rt_random() % PAGES};
+				reads[k] =
+					(struct store_read){.pid = rt_random() % PAGES};
 			store_read_pages(many.s, reads, 20);
 			for (unsigned k = 0; k < 20; k++)
 				CHECK(reads[k].result >= 0);
@@ -317,7 +328,8 @@ static void writer_task(void *arg)
 	while (!many.stop) {
 		lsn_t oldest = store_table_oldest(many.s);
 
-		CHECK(store_table_write(many.s, oldest == LSN_MAX ? oldest : oldest + 20) == 0);
+		CHECK(store_table_write(
+			      many.s, oldest == LSN_MAX ? oldest : oldest + 20) == 0);
 		rt_sleep_ns(100000);
 	}
 }
@@ -332,7 +344,8 @@ SIM_TEST(tasks_that_share_a_tiny_cache_see_their_own_descriptors)
 	many.s = store_open_named("d", SMALL_CACHE);
 	CHECK(rt_task_spawn(&writer, "writer", writer_task, NULL) == 0);
 	for (unsigned i = 0; i < TASKS; i++)
-		CHECK(rt_task_spawn(&tasks[i], "user", many_task, (void *)(uintptr_t)i) == 0);
+		CHECK(rt_task_spawn(&tasks[i], "user", many_task, (void *)(uintptr_t)i) ==
+			0);
 	for (unsigned i = 0; i < TASKS; i++)
 		rt_task_join(tasks[i]);
 	many.stop = true;
@@ -346,10 +359,11 @@ SIM_TEST(tasks_that_share_a_tiny_cache_see_their_own_descriptors)
 	return 0;
 }
 
-/* ---- power cuts ---------------------------------------------------------------------------------
- * The log is a list of all installs; its tail is what store_table_oldest let go. After a cut,
- * every descriptor is an installed one, none is older than the tail says, and with the log
- * from the tail on all are the newest.
+/* ---- power cuts
+ * --------------------------------------------------------------------------------- The
+ * log is a list of all installs; its tail is what store_table_oldest let go. After a cut,
+ * every descriptor is an installed one, none is older than the tail says, and with the
+ * log from the tail on all are the newest.
  */
 #define CUT_LOG 3000u
 
@@ -448,8 +462,10 @@ int main(void)
 		cmocka_unit_test(a_block_of_another_place_is_damage),
 		cmocka_unit_test(a_rotten_newer_copy_never_turns_pages_into_zeros),
 		cmocka_unit_test(a_failed_write_or_flush_keeps_the_block_dirty),
-		cmocka_unit_test(a_block_that_cannot_be_read_is_an_error_of_its_pages_alone),
-		cmocka_unit_test(with_every_block_dirty_and_a_failing_device_nobody_hangs),
+		cmocka_unit_test(
+			a_block_that_cannot_be_read_is_an_error_of_its_pages_alone),
+		cmocka_unit_test(
+			with_every_block_dirty_and_a_failing_device_nobody_hangs),
 		cmocka_unit_test(tasks_that_share_a_tiny_cache_see_their_own_descriptors),
 		cmocka_unit_test(power_cuts_leave_old_or_new_descriptors_never_neither),
 	};

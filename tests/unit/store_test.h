@@ -25,9 +25,10 @@ static inline struct rt_disk *disk_open(const char *name, unsigned flags)
 	return disk;
 }
 
-/* Formats the disk of that name as an empty store; its superblock in *sb (may be NULL). */
-static inline void store_make(const char *name, const struct store_format *f,
-	struct disk_superblock *sb)
+/* Formats the disk of that name as an empty store; its superblock in *sb (may be NULL).
+ */
+static inline void store_make(
+	const char *name, const struct store_format *f, struct disk_superblock *sb)
 {
 	static const struct store_format defaults;
 	struct rt_disk *disk = disk_open(name, 0);
@@ -63,7 +64,8 @@ static inline void store_close_disk(struct store *s)
 }
 
 /* The image that a page has at a version: every word tells which. */
-static inline void image_fill(void *image, page_id pid, uint64_t incarnation, uint64_t version)
+static inline void image_fill(
+	void *image, page_id pid, uint64_t incarnation, uint64_t version)
 {
 	uint64_t *words = image;
 
@@ -71,7 +73,8 @@ static inline void image_fill(void *image, page_id pid, uint64_t incarnation, ui
 		words[i] = pid * 1000003 ^ incarnation << 40 ^ version << 20 ^ i;
 }
 
-static inline bool image_is(const void *image, page_id pid, uint64_t incarnation, uint64_t version)
+static inline bool image_is(
+	const void *image, page_id pid, uint64_t incarnation, uint64_t version)
 {
 	uint64_t expected[PAGE_SIZE / 8];
 
@@ -86,8 +89,8 @@ static inline bool image_is_zeros(const void *image)
 	return memcmp(image, zeros, PAGE_SIZE) == 0;
 }
 
-static inline struct page_descriptor descriptor_make(struct store *s, page_id pid,
-	uint64_t incarnation, uint64_t version)
+static inline struct page_descriptor descriptor_make(
+	struct store *s, page_id pid, uint64_t incarnation, uint64_t version)
 {
 	uint64_t image[PAGE_SIZE / 8];
 
@@ -98,7 +101,8 @@ static inline struct page_descriptor descriptor_make(struct store *s, page_id pi
 }
 
 /* Writes the image only. */
-static inline int page_put(struct store *s, page_id pid, uint64_t incarnation, uint64_t version)
+static inline int page_put(
+	struct store *s, page_id pid, uint64_t incarnation, uint64_t version)
 {
 	void *image = rt_alloc_pages(PAGE_SIZE);
 	struct store_write w = {.pid = pid, .image = image};
@@ -112,8 +116,8 @@ static inline int page_put(struct store *s, page_id pid, uint64_t incarnation, u
 	return rc;
 }
 
-static inline int page_install(struct store *s, page_id pid, uint64_t incarnation,
-	uint64_t version, lsn_t lsn)
+static inline int page_install(
+	struct store *s, page_id pid, uint64_t incarnation, uint64_t version, lsn_t lsn)
 {
 	struct page_descriptor d = descriptor_make(s, pid, incarnation, version);
 
@@ -121,8 +125,8 @@ static inline int page_install(struct store *s, page_id pid, uint64_t incarnatio
 }
 
 /* Writes image and descriptor. */
-static inline void page_persist(struct store *s, page_id pid, uint64_t incarnation,
-	uint64_t version, lsn_t lsn)
+static inline void page_persist(
+	struct store *s, page_id pid, uint64_t incarnation, uint64_t version, lsn_t lsn)
 {
 	CHECK(page_put(s, pid, incarnation, version) == 0);
 	CHECK(store_flush(s) == 0);
@@ -154,13 +158,13 @@ static inline void quiet_log(int level, const char *line)
 		print_error("%s\n", line);
 }
 
-#define SIM_TEST(name)                                                                     \
-	static int name##_run(void *arg);                                                  \
-	static void name(void **state)                                                     \
-	{                                                                                  \
-		for (uint64_t seed = 1; seed <= SIM_SEEDS; seed++)                         \
-			assert_int_equal(rt_sim_run(seed, NULL, name##_run, NULL), 0);     \
-	}                                                                                  \
+#define SIM_TEST(name)                                                                   \
+	static int name##_run(void *arg);                                                \
+	static void name(void **state)                                                   \
+	{                                                                                \
+		for (uint64_t seed = 1; seed <= SIM_SEEDS; seed++)                       \
+			assert_int_equal(rt_sim_run(seed, NULL, name##_run, NULL), 0);   \
+	}                                                                                \
 	static int name##_run(void *arg)
 
 #endif

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define THREADS 4u
-#define ROUNDS	300u
-#define PAGES	6000u
+#define THREADS     4u
+#define ROUNDS      300u
+#define PAGES       6000u
 #define STORE_BYTES (40 * MIB)
 
 static char path[] = "/tmp/weft-store-test-XXXXXX";
@@ -47,7 +47,8 @@ static void user(void *arg)
 				      atomic_fetch_add(&next_lsn, 1)) == 0);
 		}
 		struct store_read r = page_get(s, pid, 1);
-		CHECK(r.result == (version[pid] ? 0 : STORE_ZEROS) && r.version == version[pid]);
+		CHECK(r.result == (version[pid] ? 0 : STORE_ZEROS) &&
+			r.version == version[pid]);
 	}
 	atomic_fetch_sub(&running, 1);
 }
