@@ -200,7 +200,6 @@ struct redo_pass {
 	struct volume *v;
 	struct weft_error *err;
 	struct gaps gaps;
-	uint64_t full_images;
 };
 
 /* A page's part of a CHANGE record. */
@@ -216,7 +215,6 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 		return damaged_record(p->err, entry->end,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {
-		p->full_images++;
 		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation, part->version,
 			bytes, entry->start, entry->end);
 	} else {
@@ -273,12 +271,6 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 		rc = rc ? rc : end;
 	}
 	gaps_close(&p.gaps);
-	if (rc == -ENOMEM && v->read_only)
-		return weft_error(err, rc,
-			"the log holds changes that do not fit the cache, and a read-only mount cannot "
-			"write them: mount it read-write once, or give it a cache of at least %llu MiB",
-			(unsigned long long)(p.full_images * 2 * PAGE_SIZE >> 20) + 1 +
-				2 * (cache_frame_count(v->cache) * PAGE_SIZE >> 20));
 	if (rc)
 		weft_error(err, rc, "recovery: cannot redo the log: %s", strerrordesc_np(-rc));
 	return rc;

@@ -9,6 +9,8 @@
 #include "engine/volume/volume_internal.h"
 
 
+#define MIB (1ull << 20)
+
 /* ---- the catalog ---------------------------------------------------------------------------- */
 
 static int catalog_check(struct volume *v, const struct disk_catalog *c, struct weft_error *err)
@@ -133,10 +135,25 @@ static void take_apart(struct volume *v)
 	rt_free(v);
 }
 
+/*
+ * Redo on a read-only volume stays in memory, and every page that it changes has its full image
+ * in the log: a cache somewhat larger than the log always suffices.
+ */
+static int cache_too_small(struct volume *v, struct weft_error *err)
+{
+	uint64_t enough = log_used_bytes(v->log) / 4 * 5 + MIB;
+
+	return weft_error(err, -ENOMEM,
+		"the store was not closed cleanly, and what its log holds does not fit the cache: "
+		"mount it read-write once, or give it a cache of at least %llu MiB",
+		(unsigned long long)DIV_UP(enough, MIB));
+}
+
 int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_options *o,
 	struct weft_error *err)
 {
 	struct volume *v = rt_alloc(sizeof(*v));
+	struct weft_error why = {0};
 	uint64_t started = rt_now_ns();
 	int rc;
 
@@ -147,12 +164,15 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	}
 	v->disk = disk;
 	v->read_only = o->read_only;
-	rc = open_storage(v, o, err);
+	rc = open_storage(v, o, &why);
 	if (!rc)
-		rc = open_cache(v, o, err);
+		rc = open_cache(v, o, &why);
 	if (!rc)
-		rc = open_content(v, o, err);
+		rc = open_content(v, o, &why);
 	if (rc) {
+		if (rc == -ENOMEM && v->cache && v->read_only && !v->recovery.was_clean)
+			cache_too_small(v, err);
+		weft_error(err, rc, "%s", why.text);
 		take_apart(v);
 		return rc;
 	}

@@ -482,7 +482,8 @@ static void test_read_only_open_says_when_its_cache_is_too_small(void **state)
 		.atomic_bytes = 512, .work = {.frames = 1024, .ops = 400}});
 }
 
-int main(void)
+/* An argument picks tests by name ("*read_only*"). */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_every_cut_leaves_a_whole_state),
@@ -494,5 +495,7 @@ int main(void)
 		cmocka_unit_test(test_read_only_open_says_when_its_cache_is_too_small),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
