@@ -96,7 +96,8 @@ int tree_check_page(const void *page, page_id pid, struct weft_error *err)
 		tree_key key = n.level > 0 ? tree_key_load(image + INNER_KEY(i)) :
 					     leaf_key_load(image, i);
 
-		if (!tree_key_within(key, low, high) || (i > 0 && key <= last))
+		/* The highest key of all is never stored: it stands for "no bound". */
+		if (key < low || key >= high || (i > 0 && key <= last))
 			return BAD("tree page %#" PRIx64 ": key %u is out of order", pid, i);
 		last = key;
 	}

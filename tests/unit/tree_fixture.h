@@ -90,7 +90,6 @@ static inline void fixture_format(struct rt_disk *disk, uint64_t log_bytes)
 static inline void fixture_open(struct tree_fixture *x, struct rt_disk *disk, uint64_t cache_bytes)
 {
 	struct cache_options options = {.cache_bytes = cache_bytes};
-	struct space_run run;
 	bool clean;
 
 	x->disk = disk;
@@ -102,9 +101,6 @@ static inline void fixture_open(struct tree_fixture *x, struct rt_disk *disk, ui
 	FIXTURE_MUST(cache_open(&x->cache, x->store, x->log, x->coherence, &options));
 	FIXTURE_MUST(cache_start(x->cache));
 	FIXTURE_MUST(space_open(&x->space, x->cache, &fixture_error));
-	/* These are tests of the tree: the first group's map is there before many ask for it. */
-	FIXTURE_MUST(space_reserve(x->space, PID_NONE, 1, 0, &run));
-	space_unreserve(x->space, &run);
 	FIXTURE_MUST(tree_open(
 		&x->tree, x->cache, x->space, fixture_root(x->store), &fixture_error));
 }

@@ -273,6 +273,7 @@ struct crowd {
 	void (*check)(struct crowd *c);
 	uint64_t seed;
 	_Atomic uint32_t inside; /* a scenario's own */
+	uint64_t conflicts;	 /* met */
 };
 
 struct worker {
@@ -299,6 +300,8 @@ static void crowd_run(struct crowd *c)
 	}
 	for (unsigned i = 0; i < c->workers; i++)
 		rt_task_join(task[i]);
+	c->conflicts = atomic_load(&tree_counters(c->fixture.tree)->conflicts) +
+		       atomic_load(&tree_counters(c->fixture.tree)->restarts);
 	fixture_check_all(&c->fixture, &pages);
 	if (c->check)
 		c->check(c);
@@ -575,6 +578,7 @@ static int simulate_main(void *arg)
 
 static void simulate(setup set_up, unsigned seeds, unsigned workers, unsigned rounds)
 {
+	uint64_t conflicts = 0;
 	const char *only = getenv("WEFT_SEED");
 
 	for (uint64_t seed = 1; seed <= seeds; seed++) {
@@ -593,7 +597,10 @@ static void simulate(setup set_up, unsigned seeds, unsigned workers, unsigned ro
 		if (only && strtoull(only, NULL, 0) != seed)
 			continue;
 		assert_int_equal(rt_sim_run(seed, &options, simulate_main, &s), 0);
+		conflicts += s.crowd.conflicts;
 	}
+	/* else the seeds have not been at each other's throats and prove little */
+	assert_true(only || conflicts > seeds);
 }
 
 static void on_threads(setup set_up, unsigned workers, unsigned rounds)
@@ -608,22 +615,22 @@ static void on_threads(setup set_up, unsigned workers, unsigned rounds)
 
 static void transfers_keep_the_sum_simulated(void **state)
 {
-	simulate(transfers_setup, 24, 4, 40);
+	simulate(transfers_setup, 60, 4, 40);
 }
 
 static void write_skew_is_prevented_simulated(void **state)
 {
-	simulate(skew_setup, 24, 4, 60);
+	simulate(skew_setup, 60, 4, 60);
 }
 
 static void phantoms_are_prevented_simulated(void **state)
 {
-	simulate(phantom_setup, 24, 4, 40);
+	simulate(phantom_setup, 60, 4, 40);
 }
 
 static void neighbours_do_not_disturb_each_other_simulated(void **state)
 {
-	simulate(own_setup, 18, 4, 500);
+	simulate(own_setup, 30, 4, 500);
 }
 
 static void transfers_keep_the_sum_on_threads(void **state)
