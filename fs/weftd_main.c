@@ -185,6 +185,7 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
 	struct ops_options ops = {.atime = o->atime};
+	struct weft_error why = {0}; /* without the path, which only we know */
 	struct rt_disk *disk;
 	int ret;
 
@@ -192,14 +193,12 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		RT_DISK_EXCLUSIVE | (o->read_only ? RT_DISK_READ_ONLY : 0), err);
 	if (ret < 0)
 		return weft_error(err, ret, "cannot open %s: %s", o->store, strerror(-ret));
-	ret = volume_open(&d->volume, disk, &options, err);
+	ret = volume_open(&d->volume, disk, &options, &why);
 	if (ret < 0)
-		return weft_error(err, ret, "cannot open the volume in %s: %s", o->store,
-			strerror(-ret));
-	ret = fs_open(&d->fs, d->volume, &ops, err);
+		return weft_error(err, ret, "%s: %s", o->store, why.code ? why.text : strerror(-ret));
+	ret = fs_open(&d->fs, d->volume, &ops, &why);
 	if (ret < 0) {
-		weft_error(err, ret, "cannot start on the volume in %s: %s", o->store,
-			strerror(-ret));
+		weft_error(err, ret, "%s: %s", o->store, why.code ? why.text : strerror(-ret));
 		volume_close(d->volume);
 	}
 	return ret;

@@ -165,10 +165,11 @@ teardown() { teardown_store; }
 	cmp "$DIR/data" "$MNT/direct"
 	need python3
 	python3 - "$MNT" <<-'P'
-		import os, sys
+		import os, subprocess, sys
 		fd = os.open(sys.argv[1], os.O_TMPFILE | os.O_RDWR, 0o600)
 		os.write(fd, b"named later")
-		os.link("/proc/self/fd/%d" % fd, sys.argv[1] + "/named", follow_symlinks=True)
+		name = "/proc/%d/fd/%d" % (os.getpid(), fd)
+		subprocess.check_call(["ln", "-L", name, sys.argv[1] + "/named"])
 	P
 	[ "$(cat "$MNT/named")" = "named later" ]
 }

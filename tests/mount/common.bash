@@ -22,6 +22,7 @@ setup_store() {
 	DIR=$(mktemp -d "${WEFT_TMP:-/tmp}/weft-test.XXXXXX")
 	STORE=$DIR/store
 	MNT=$DIR/mnt
+	chmod 755 "$DIR" # for the other users of some tests
 	mkdir "$MNT"
 	mkfs.weft --size "${1:-256M}" "$STORE" >"$DIR/mkfs.log"
 }
@@ -68,6 +69,11 @@ check_store() {
 	[ "$status" -eq 0 ]
 }
 
+# The process has ended (one that nobody has waited for yet has, too).
+gone() {
+	[ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null
+}
+
 teardown_store() {
 	local pid
 	cd /
@@ -78,7 +84,7 @@ teardown_store() {
 	if [ -f "$DIR/pids" ]; then
 		while read -r pid; do
 			[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = weftd ] || continue
-			wait_until 10 test ! -d "/proc/$pid" || kill -9 "$pid" || true
+			wait_until 10 gone "$pid" || kill -9 "$pid" || true
 		done <"$DIR/pids"
 	fi
 	rm -rf "$DIR"

@@ -11,7 +11,7 @@ teardown() { teardown_store; }
 	mount_store
 	echo x >"$MNT/f"
 	kill -TERM "$DAEMON"
-	wait_until 10 test ! -d "/proc/$DAEMON"
+	wait_until 10 gone "$DAEMON"
 	run mountpoint -q "$MNT"
 	[ "$status" -ne 0 ]
 	mount_store
@@ -23,7 +23,7 @@ teardown() { teardown_store; }
 	exec 7>"$MNT/f"
 	echo x >&7
 	kill -TERM "$DAEMON"
-	wait_until 15 test ! -d "/proc/$DAEMON"
+	wait_until 15 gone "$DAEMON"
 	exec 7>&-
 	mount_store
 	[ "$(cat "$MNT/f")" = x ]
@@ -34,7 +34,7 @@ teardown() { teardown_store; }
 @test "umount(8) ends the daemon" {
 	mount_store
 	umount "$MNT"
-	wait_until 10 test ! -d "/proc/$DAEMON"
+	wait_until 10 gone "$DAEMON"
 }
 
 @test "weft umount returns when the store is free" {
@@ -197,7 +197,7 @@ teardown() { teardown_store; }
 	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,rw
 	touch "$MNT/f"
 	"$DIR/umount.fuse.weft" "$MNT"
-	wait_until 5 test ! -d "/proc/$DAEMON"
+	wait_until 5 gone "$DAEMON"
 }
 
 @test "resident memory stays within the cache, 64 MiB and 3 %" {
