@@ -75,12 +75,14 @@ void rt_cond_signal(struct rt_cond *c)
 	} while (!atomic_compare_exchange_weak_explicit(&c->sequence, &v, v + COND_STEP,
 		memory_order_relaxed, memory_order_relaxed));
 	v += COND_STEP;
-	/* Nobody slept: drop the bit, unless another waiter or signaller came meanwhile. One
-	 * on its way to sleep sees the change, returns early and sets the bit again. */
-	if (rt_wake_counted(&c->sequence, 1) == 0)
+	/* Nobody slept: drop the bit, unless someone changed the word meanwhile. A waiter that
+	 * found the bit set changed nothing: it is woken, or sees the change on its way to
+	 * sleep, and sets the bit again. */
+	if (rt_wake_counted(&c->sequence, 1) == 0 &&
 		atomic_compare_exchange_strong_explicit(&c->sequence, &v,
 			(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed,
-			memory_order_relaxed);
+			memory_order_relaxed))
+		rt_wake(&c->sequence, INT32_MAX);
 }
 
 void rt_cond_broadcast(struct rt_cond *c)
