@@ -100,6 +100,48 @@ $(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(call test_libs,ops)
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@set -e; for t in $(UNIT_TESTS); do $$t; done
 
+# ---- trying it, installing it ---------------------------------------------------
+.PHONY: deps up down install uninstall format lint layers
+deps: ## install what is missing to build and run (needs root)
+	@packaging/install-deps.sh
+
+# A make of its own builds, since what deps installs changes the flags.
+up: deps ## build, make a volume, mount it (needs root; STORE= DIR= SIZE=)
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@BIN=$(BUILD) packaging/up up
+
+down: ## unmount it again (PURGE=1 also removes the volume)
+	@BIN=$(BUILD) packaging/up down
+
+SBIN := $(DESTDIR)$(PREFIX)/sbin
+MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
+# mount(8) and umount(8) look for their helpers in /sbin only.
+HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
+install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin
+	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(DESTDIR)/sbin
+	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
+	install $(BUILD)/weftd $(BUILD)/mkfs.weft $(BUILD)/fsck.weft $(SBIN)/
+	install -m 644 packaging/man/*.8 $(MAN8)/
+	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/$$h; done
+	for p in mkfs fsck; do ln -sf $(PREFIX)/sbin/$$p.weft $(DESTDIR)/sbin/$$p.weft; done
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
+	rm -f $(addprefix $(MAN8)/,$(notdir $(wildcard packaging/man/*.8)))
+	rm -f $(addprefix $(DESTDIR)/sbin/,$(HELPERS) mkfs.weft fsck.weft)
+
+SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch])
+format: ## clang-format all sources (FILES= some)
+	clang-format -i $(or $(FILES),$(SOURCES))
+
+lint: layers ## clang-tidy and the layer check (FILES= some)
+	clang-tidy --quiet --warnings-as-errors='*' \
+		--checks='-*,bugprone-*,concurrency-*,-bugprone-easily-swappable-parameters,-concurrency-mt-unsafe,-bugprone-reserved-identifier,-bugprone-assignment-in-if-condition' \
+		$(or $(FILES),$(filter %.c,$(SOURCES))) -- $(ALL_CFLAGS)
+
+layers: ## check that the layers keep apart
+	@tests/check-layers
+
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 

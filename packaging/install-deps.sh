@@ -1,0 +1,45 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what weft needs to be built, run and tested on Debian 12 (and its relatives), and only
+# what is missing: does nothing, quickly, when all is there. Needs root to install.
+#   packaging/install-deps.sh          to build and run
+#   packaging/install-deps.sh --check  also for `make check`
+set -eu
+
+build="gcc make pkg-config libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
+	libblkid-dev"
+check="libcmocka-dev bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs
+	stress-ng dbench fsmark clang gdb"
+
+wanted=$build
+case ${1:-} in
+'') ;;
+--check) wanted="$build $check" ;;
+*)
+	echo "usage: $0 [--check]" >&2
+	exit 2
+	;;
+esac
+
+if ! command -v dpkg-query >/dev/null; then
+	echo "This is no Debian-like system. Please install what these Debian packages hold:" $wanted >&2
+	exit 1
+fi
+
+missing=
+for package in $wanted; do
+	# A package that is removed but not purged is still known: ask for its state.
+	state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=
+	[ "$state" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+echo "Installing:$missing"
+if [ "$(id -u)" != 0 ]; then
+	echo "That needs root: sudo $0 ${1:-}" >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q
+# shellcheck disable=SC2086
+apt-get install -q -y --no-install-recommends $missing
