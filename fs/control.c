@@ -107,6 +107,8 @@ static json_t *answer(struct control *c, const char *line)
 		out = c->source.status(c->source.arg);
 	else if (strcmp(cmd, "identify") == 0)
 		out = c->source.identify(c->source.arg);
+	else if (strcmp(cmd, "sync") == 0)
+		out = c->source.sync(c->source.arg);
 	else
 		out = json_pack("{s:s}", "error", "unknown cmd");
 	rt_mutex_unlock(&c->lock);

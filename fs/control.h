@@ -2,7 +2,8 @@
 /*
  * The daemon's control socket: one JSON object per line asks, one per line answers.
  *
- * {"cmd":"status"} gives everything there is to know, {"cmd":"identify"} what is mounted where.
+ * {"cmd":"status"} gives everything there is to know, {"cmd":"identify"} what is mounted where,
+ * {"cmd":"sync"} answers when all that was done is durable.
  * A connection that is kept open ends when the daemon has closed the volume: that is how
  * `weft umount` and the umount helper know that the store is free.
  */
@@ -19,6 +20,7 @@ struct control;
 struct control_source {
 	json_t *(*status)(void *arg);
 	json_t *(*identify)(void *arg);
+	json_t *(*sync)(void *arg); /* may wait */
 	void *arg;
 };
 

@@ -25,5 +25,6 @@ struct daemon {
 /* For the control socket; arg is the struct daemon. New references, or NULL. */
 json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
+json_t *status_sync(void *arg);
 
 #endif

@@ -218,6 +218,16 @@ json_t *status_identify(void *arg)
 	return o;
 }
 
+json_t *status_sync(void *arg)
+{
+	struct daemon *d = arg;
+	int ret = ops_syncfs(d->fs);
+
+	if (ret < 0)
+		return json_pack("{s:s}", "error", strerror(-ret));
+	return json_pack("{s:b}", "durable", 1);
+}
+
 json_t *status_build(void *arg)
 {
 	struct daemon *d = arg;

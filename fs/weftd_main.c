@@ -297,7 +297,7 @@ static void serve(struct daemon *d)
 
 static int run(struct daemon *d, struct weft_error *err)
 {
-	const struct control_source source = {status_build, status_identify, d};
+	const struct control_source source = {status_build, status_identify, status_sync, d};
 	int ret;
 
 	process_prepare();

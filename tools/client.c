@@ -168,13 +168,19 @@ int client_find(const char *name, json_t **identity)
 	return s.fd;
 }
 
-void client_wait_end(int fd)
+void client_be_patient(int fd)
 {
 	struct timeval forever = {0};
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof(forever));
+}
+
+void client_wait_end(int fd)
+{
 	char byte;
 	ssize_t n;
 
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof(forever));
+	client_be_patient(fd);
 	do {
 		n = recv(fd, &byte, 1, 0);
 	} while (n > 0 || (n < 0 && errno == EINTR));

@@ -11,6 +11,7 @@
 int weft_mount(int argc, char **argv);
 int weft_umount(int argc, char **argv);
 int weft_status(int argc, char **argv);
+int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv) __attribute__((weak));
 int weft_bench(int argc, char **argv) __attribute__((weak));
 
@@ -35,6 +36,8 @@ int client_each(int (*fn)(void *arg, struct client *c), void *arg);
  * connection's fd (the caller closes it), or -ENOENT.
  */
 int client_find(const char *name, json_t **identity);
+/* From here on answers may take as long as they like. */
+void client_be_patient(int fd);
 /* Waits until the daemon has closed its volume and ends the connection. */
 void client_wait_end(int fd);
 

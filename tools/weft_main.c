@@ -26,6 +26,7 @@ static int version(int argc, char **argv)
 static const struct subcommand subcommands[] = {
 	{"mount", weft_mount, "mount a volume: weft mount STORE DIR [-o OPTION,...]"},
 	{"umount", weft_umount, "unmount it and wait until the store is closed"},
+	{"sync", weft_sync, "make everything done in a volume durable: weft sync DIR"},
 	{"status", weft_status, "what is mounted, and what it is doing"},
 	{"dump", weft_dump, "show a store's structures as text"},
 	{"bench", weft_bench, "measure the engine on this machine"},

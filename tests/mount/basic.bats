@@ -225,6 +225,17 @@ teardown() { teardown_store; }
 	check_store
 }
 
+@test "weft sync makes all files durable" {
+	mount_store
+	mkdir "$MNT/d"
+	for i in $(seq 1 200); do head -c $((i * 100)) /dev/urandom >"$DIR/f$i"; done
+	cp "$DIR"/f* "$MNT/d"
+	weft sync "$MNT"
+	crash_store
+	mount_store
+	for i in $(seq 1 200); do cmp "$DIR/f$i" "$MNT/d/f$i"; done
+}
+
 @test "what was fsynced is there after a crash" {
 	mount_store
 	head -c 300000 /dev/urandom >"$DIR/data"
