@@ -136,15 +136,14 @@ void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
 /* ---- a page on its first visit ------------------------------------------------------------ */
 
 /* Checks the page's image under its shared latch, once per load. -EAGAIN: lost a race. */
-static int node_check(struct tree *t, page_id pid)
+static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 {
-	struct weft_error err = {0};
 	struct guard g;
 	int r = guard_try_shared(t->cache, pid, 0, &g);
 
 	if (r)
 		return r;
-	r = tree_check_page(g.image, pid, &err);
+	r = tree_check_page(g.image, pid, err);
 	if (r == 0 && node_counts_load(g.image).level > 0) {
 		unsigned count = node_counts_load(g.image).count;
 
@@ -153,7 +152,7 @@ static int node_check(struct tree *t, page_id pid)
 
 			if (pid_shard(child) != pid_shard(t->root) ||
 				pid_slot(child) >= t->page_count)
-				r = weft_error(&err, -EUCLEAN,
+				r = weft_error(err, -EUCLEAN,
 					"tree page %#llx: child %#llx is not a page of the store",
 					(unsigned long long)pid, (unsigned long long)child);
 		}
@@ -162,8 +161,21 @@ static int node_check(struct tree *t, page_id pid)
 		atomic_fetch_or_explicit(&g.frame->flags, FRAME_CHECKED,
 			memory_order_relaxed);
 	guard_release(t->cache, &g);
-	if (r)
-		weft_log(3, "%s", err.text);
+	return r;
+}
+
+static int node_first_visit(struct tree *t, struct descent *d)
+{
+	struct weft_error err = {0};
+	int r = node_check(t, d->pid, &err);
+
+	if (r == -EAGAIN)
+		d->missing = d->pid;
+	if (r != -EUCLEAN)
+		return r;
+	if (!guard_valid(&d->node)) /* what was looked at has left the tree */
+		return -EAGAIN;
+	weft_log(3, "%s", err.text);
 	return r;
 }
 
@@ -171,32 +183,32 @@ static int node_check(struct tree *t, page_id pid)
  * Reads the header of the page in d->node. -EUCLEAN only if the guard still stands: then the
  * page was reached by valid parents and is not what they say.
  */
-static int node_enter(struct tree *t, tree_key key, unsigned max_level, struct descent *d)
+static int node_enter(struct tree *t, tree_key key, unsigned level_min, unsigned level_max,
+	struct descent *d)
 {
 	const uint8_t *image = d->node.image;
 	bool sound;
-	int r = 0;
 
 	if (unlikely(!(atomic_load_explicit(&d->node.frame->flags, memory_order_relaxed) &
-		    FRAME_CHECKED)))
-		r = node_check(t, d->pid);
-	if (r) {
-		if (r == -EAGAIN)
-			d->missing = d->pid;
-		return r == -EUCLEAN && !guard_valid(&d->node) ? -EAGAIN : r;
+		    FRAME_CHECKED))) {
+		int r = node_first_visit(t, d);
+
+		if (r)
+			return r;
 	}
 	d->counts = node_counts_load(image);
 	d->low = tree_key_load(image + NODE_LOW);
 	d->high = tree_key_load(image + NODE_HIGH);
 	sound = page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
-		page_load_u64(image + NODE_PID) == d->pid && d->counts.level <= max_level &&
-		d->counts.count <= LEAF_SLOTS_MAX && tree_key_within(key, d->low, d->high);
+		page_load_u64(image + NODE_PID) == d->pid && d->counts.level >= level_min &&
+		d->counts.level <= level_max && d->counts.count <= LEAF_SLOTS_MAX &&
+		tree_key_within(key, d->low, d->high);
 	if (likely(sound))
 		return 0;
 	if (!guard_valid(&d->node))
 		return -EAGAIN;
-	weft_log(3, "tree page %#llx does not fit where its parent has it (level %u, limit %u)",
-		(unsigned long long)d->pid, d->counts.level, max_level);
+	weft_log(3, "tree page %#llx is not where its keys and level %u belong; run fsck.weft",
+		(unsigned long long)d->pid, d->counts.level);
 	return -EUCLEAN;
 }
 
@@ -232,10 +244,7 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 		hints_claim(t, d->parent.frame, d->parent_pid);
 	if (!guard_valid(&d->parent))
 		return -EAGAIN;
-	r = node_enter(t, key, level - 1, d);
-	if (r == 0 && unlikely(d->counts.level != level - 1))
-		r = guard_valid(&d->node) ? -EUCLEAN : -EAGAIN;
-	return r;
+	return node_enter(t, key, level - 1, level - 1, d);
 }
 
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d)
@@ -256,7 +265,7 @@ int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct desce
 		return r;
 	}
 	hint_note(t, &t->root_frame, hinted, d->node.frame);
-	r = node_enter(t, key, TREE_LEVELS_MAX - 1, d);
+	r = node_enter(t, key, 0, TREE_LEVELS_MAX - 1, d);
 	if (r == 0 && unlikely(d->counts.level < level))
 		r = guard_valid(&d->node) ? -ENOENT : -EAGAIN;
 	while (r == 0 && d->counts.level > level)
@@ -341,7 +350,7 @@ static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
 	if (r == 0)
 		r = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);
 	if (r == 0)
-		r = node_enter(t, key, 0, d);
+		r = node_enter(t, key, 0, 0, d);
 	if (r)
 		guard_release(t->cache, &d->held);
 	return r;

@@ -32,12 +32,15 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 		weft_error(err, r, "no memory for the tree's hints and transactions");
 		goto out_free;
 	}
-	/* The root is checked now, so that a volume without a tree is refused at once. */
-	r = tree_descend(t, 0, 0, &d);
+	/* The root alone is checked now, so that a volume without a tree is refused at once, and
+	 * one with damage further down is not. */
+	r = tree_descend(t, 0, TREE_LEVELS_MAX - 1, &d);
+	if (r == -ENOENT) /* few trees are that high */
+		r = 0;
 	if (r) {
-		weft_error(err, r, "cannot read the metadata tree from its root %#llx: %s",
+		weft_error(err, r, "cannot read the root of the metadata tree, page %#llx: %s",
 			(unsigned long long)root,
-			r == -EUCLEAN ? "a page is damaged; run fsck.weft" : "error of the store");
+			r == -EUCLEAN ? "it is damaged; run fsck.weft" : "error of the store");
 		goto out_free;
 	}
 	*out = t;

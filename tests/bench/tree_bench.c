@@ -7,6 +7,8 @@
  * Prints one key=value per line. Keys are random 128-bit numbers; every insert is a transaction
  * of its own, and the log is not flushed for it (as an fsync would).
  */
+#include <time.h>
+
 #include "tests/unit/tree_fixture.h"
 
 struct bench {
@@ -22,6 +24,7 @@ struct part {
 	unsigned me;
 	void (*run)(struct part *p);
 	uint64_t found;
+	uint64_t cpu_ns;
 };
 
 /* A permutation of 64-bit numbers: random keys that can be made again without being kept. */
@@ -80,8 +83,11 @@ static void scan_part(struct part *p)
 static void part_main(void *arg)
 {
 	struct part *p = arg;
+	struct timespec used;
 
 	p->run(p);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	p->cpu_ns = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
 static uint64_t measure(struct bench *b, const char *name, unsigned threads,
@@ -89,7 +95,7 @@ static uint64_t measure(struct bench *b, const char *name, unsigned threads,
 {
 	struct rt_task *task[64];
 	struct part part[64];
-	uint64_t start = rt_now_ns(), took, found = 0;
+	uint64_t start = rt_now_ns(), took, found = 0, cpu = 0;
 
 	b->threads = threads;
 	for (unsigned i = 0; i < threads; i++) {
@@ -99,10 +105,12 @@ static uint64_t measure(struct bench *b, const char *name, unsigned threads,
 	for (unsigned i = 0; i < threads; i++) {
 		rt_task_join(task[i]);
 		found += part[i].found;
+		cpu += part[i].cpu_ns;
 	}
 	took = rt_now_ns() - start;
 	printf("%s_threads_%u_per_second=%.0f\n", name, threads, b->items * 1e9 / took);
 	printf("%s_threads_%u_ns=%.1f\n", name, threads, (double)took * threads / b->items);
+	printf("%s_threads_%u_cpu_ns=%.1f\n", name, threads, (double)cpu / b->items);
 	fflush(stdout);
 	return found;
 }
