@@ -228,6 +228,61 @@ static void wake_reaches_waiters(void **state)
 		rt_sim_run(seed, NULL, wake_world, NULL);
 }
 
+struct queue {
+	struct rt_mutex lock;
+	struct rt_cond more, room;
+	unsigned queued;
+};
+
+static void produce(void *arg)
+{
+	struct queue *q = arg;
+
+	for (unsigned i = 0; i < 50; i++) {
+		rt_mutex_lock(&q->lock);
+		while (q->queued == 2)
+			rt_cond_wait(&q->room, &q->lock, RT_FOREVER);
+		q->queued++;
+		rt_mutex_unlock(&q->lock);
+		rt_cond_signal(&q->more);
+	}
+}
+
+static void consume(void *arg)
+{
+	struct queue *q = arg;
+
+	for (unsigned i = 0; i < 50; i++) {
+		rt_mutex_lock(&q->lock);
+		while (q->queued == 0)
+			rt_cond_wait(&q->more, &q->lock, RT_FOREVER);
+		q->queued--;
+		rt_mutex_unlock(&q->lock);
+		rt_cond_signal(&q->room);
+	}
+}
+
+static int queue_world(void *arg)
+{
+	struct queue q = {0};
+	struct rt_task *tasks[6];
+
+	for (unsigned i = 0; i < 6; i++)
+		CHECK(rt_task_spawn(&tasks[i], "queue", i % 2 ? produce : consume, &q) == 0);
+	for (unsigned i = 0; i < 6; i++)
+		rt_task_join(tasks[i]);
+	CHECK(q.queued == 0);
+	return 0;
+}
+
+/* A lost signal is a deadlock, which aborts. */
+static void condition_loses_no_signal(void **state)
+{
+	for (uint64_t seed = 0; seed < 300; seed++)
+		rt_sim_run(seed, &(struct rt_sim_options){.switch_one_in = 1 + (unsigned)seed % 4},
+			queue_world, NULL);
+}
+
 /* ---- a stuck world ------------------------------------------------------------------------- */
 
 static void lock_both(void *arg)
@@ -455,6 +510,7 @@ int main(void)
 		cmocka_unit_test(scheduling_points_expose_races),
 		cmocka_unit_test(time_is_virtual),
 		cmocka_unit_test(wake_reaches_waiters),
+		cmocka_unit_test(condition_loses_no_signal),
 		cmocka_unit_test(deadlock_is_reported),
 		cmocka_unit_test(livelock_is_reported),
 		cmocka_unit_test(kill_takes_everything_of_a_node),
