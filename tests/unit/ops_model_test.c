@@ -365,11 +365,15 @@ struct dir_check {
 static int check_entry(void *arg, const struct ops_dirent *e)
 {
 	struct dir_check *c = (struct dir_check *)arg;
+	char text[DISK_NAME_MAX + 1];
 	unsigned name;
 
 	if (e->cookie <= 2)
 		return 0;
-	EQ(sscanf(e->name, "name%u", &name), 1);
+	HOLDS(e->name_len <= DISK_NAME_MAX);
+	memcpy(text, e->name, e->name_len);
+	text[e->name_len] = '\0';
+	EQ(sscanf(text, "name%u", &name), 1);
 	HOLDS(name < ENTRIES_MAX && c->dir->entry[name].used);
 	EQ(e->ino, c->dir->entry[name].node->ino);
 	EQ(e->type, IFTODT(c->dir->entry[name].node->mode));
