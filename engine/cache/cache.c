@@ -95,7 +95,8 @@ static int open_queues(struct cache *c)
 	if (e || !c->victims)
 		return e ? e : -ENOMEM;
 	c->checkpoint_refs = rt_alloc(c->wb_pages * sizeof(*c->checkpoint_refs));
-	return c->checkpoint_refs ? 0 : -ENOMEM;
+	c->flusher_refs = rt_alloc(c->wb_pages * sizeof(*c->flusher_refs));
+	return c->checkpoint_refs && c->flusher_refs ? 0 : -ENOMEM;
 }
 
 int cache_open(struct cache **out, struct store *s, struct log *log, struct coherence *co,
@@ -192,6 +193,7 @@ void cache_close(struct cache *c)
 	table_close(c);
 	rt_free(c->victims);
 	rt_free(c->checkpoint_refs);
+	rt_free(c->flusher_refs);
 	if (c->free.index)
 		rt_free_pages(c->free.index, (size_t)c->frame_count * sizeof(*c->free.index));
 	if (c->images)

@@ -101,7 +101,7 @@ struct cache {
 
 	/* write-back */
 	uint32_t wb_pages;   /* of one batch */
-	uint32_t tear_pages; /* images of one record against torn overwrites */
+	uint32_t tear_pages; /* of one batch: images that go into the log against tearing */
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
 	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its own */
@@ -109,7 +109,8 @@ struct cache {
 	unsigned mend_count;
 	_Atomic uint64_t dirty;
 	struct rt_mutex checkpoint_lock; /* one checkpoint at a time */
-	struct page_ref *checkpoint_refs;
+	struct page_ref *checkpoint_refs; /* under checkpoint_lock */
+	struct page_ref *flusher_refs;	  /* the flusher's own */
 	/* rec_lsn of discarded frames stays pinned until the free is durable */
 	struct rt_mutex discard_lock;
 	uint64_t discard_rec_lsn, discard_until;
@@ -261,9 +262,13 @@ int writeback_open(struct cache *c);
 void writeback_close(struct cache *c);
 /*
  * Writes back those of the pages that are dirty and not already on their way; any count (in
- * batches). *written (may be NULL) counts them. Waits. Sorts refs by PID.
+ * batches). *written (may be NULL) counts them. Waits. Sorts refs by PID. `urgent` is the
+ * checkpointer's: never waits for the log's tail, passes over pages that do not pin it where
+ * those would need more of the log. Others wait for room in the log: hold nothing that the
+ * checkpointer needs.
  */
-int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, unsigned *written);
+int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
+	unsigned *written);
 void behind_main(void *arg);
 
 /* ---- checkpoint.c ---- */

@@ -47,8 +47,11 @@ lsn_t checkpoint_horizon(struct cache *c)
 	return MIN(h, store_table_oldest(c->store));
 }
 
-/* Writes back dirty frames that pin the log below `upto`; LSN_MAX: all that may be written. */
-static int write_old(struct cache *c, lsn_t upto)
+/*
+ * Writes back dirty frames that pin the log below `upto`; LSN_MAX: all that may be written.
+ * `refs` has room for a batch.
+ */
+static int write_old(struct cache *c, lsn_t upto, bool urgent, struct page_ref *refs)
 {
 	unsigned n = 0;
 	int error = 0;
@@ -62,15 +65,15 @@ static int write_old(struct cache *c, lsn_t upto)
 			continue;
 		if (upto != LSN_MAX && (rec == LSN_NONE || rec >= upto))
 			continue;
-		c->checkpoint_refs[n++] = (struct page_ref){
+		refs[n++] = (struct page_ref){
 			.pid = atomic_load_explicit(&f->pid, memory_order_relaxed)};
 		if (n == c->wb_pages) {
-			error = writeback_pages(c, c->checkpoint_refs, n, NULL);
+			error = writeback_pages(c, refs, n, urgent, NULL);
 			n = 0;
 		}
 	}
 	if (n && !error)
-		error = writeback_pages(c, c->checkpoint_refs, n, NULL);
+		error = writeback_pages(c, refs, n, urgent, NULL);
 	return error;
 }
 
@@ -79,7 +82,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	int e;
 
 	rt_mutex_lock(&c->checkpoint_lock);
-	e = write_old(c, upto);
+	e = write_old(c, upto, true, c->checkpoint_refs);
 	if (!e)
 		e = store_table_write(c->store, upto);
 	if (!e)
@@ -94,17 +97,23 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 
 int cache_checkpoint(struct cache *c)
 {
-	int e;
+	struct page_ref *refs = rt_alloc(c->wb_pages * sizeof(*refs));
+	int e = refs ? 0 : -ENOMEM;
 
 	/* a frame whose write was under way is passed over: go round until none is left */
-	for (unsigned rounds = 0; rounds < 1000; rounds++) {
-		e = checkpoint_round(c, LSN_MAX);
-		if (e || log_tail(c->log) == log_durable(c->log) ||
+	for (unsigned rounds = 0; rounds < 1000 && !e; rounds++) {
+		if (rounds)
+			rt_sleep_ns(100000);
+		/* what does not pin the log first: it may wait for a checkpoint */
+		e = write_old(c, LSN_MAX, false, refs);
+		if (!e)
+			e = checkpoint_round(c, LSN_MAX);
+		if (log_tail(c->log) == log_durable(c->log) ||
 			!atomic_load_explicit(&c->dirty, memory_order_relaxed))
-			return e;
-		rt_sleep_ns(100000);
+			break;
 	}
-	return 0;
+	rt_free(refs);
+	return e;
 }
 
 #define RETRY_MS 50

@@ -178,7 +178,8 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 			continue;
 		if (!(flags & FRAME_DIRTY))
 			evicted += evict(c, f);
-		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) && *dirty < max_dirty)
+		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) && *dirty < max_dirty &&
+			!c->options.read_only)
 			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
 	}
 	return evicted;
@@ -196,7 +197,7 @@ static unsigned provide(struct cache *c, int *error)
 	*error = 0;
 	freed = sweep(c, age, wanted, &dirty);
 	if (dirty && !c->options.read_only) {
-		*error = writeback_pages(c, c->victims, dirty, &written);
+		*error = writeback_pages(c, c->victims, dirty, false, &written);
 		COUNT(c, evicted_dirty, written);
 		for (unsigned i = 0; i < dirty; i++) {
 			struct frame *f = table_find(c, c->victims[i].pid);
@@ -210,7 +211,7 @@ static unsigned provide(struct cache *c, int *error)
 
 		freed = sweep(c, 0, MIN(wanted, 32u), &again);
 		if (!freed && again && !c->options.read_only)
-			*error = writeback_pages(c, c->victims, again, &written);
+			*error = writeback_pages(c, c->victims, again, false, &written);
 	}
 	advance_epoch(c, freed);
 	return freed + written;
@@ -297,7 +298,6 @@ static void flusher_tick(struct cache *c)
 {
 	unsigned n = 0;
 
-	rt_mutex_lock(&c->checkpoint_lock);
 	for (uint32_t i = 0; i < c->frame_count; i++) {
 		struct frame *f = &c->frames[i];
 		uint32_t flags = frame_flags(f);
@@ -305,18 +305,17 @@ static void flusher_tick(struct cache *c)
 		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
 			continue;
 		if (flags & FRAME_AGED)
-			c->checkpoint_refs[n++] = (struct page_ref){
+			c->flusher_refs[n++] = (struct page_ref){
 				.pid = atomic_load_explicit(&f->pid, memory_order_relaxed)};
 		else
 			frame_set(f, FRAME_AGED);
 		if (n == c->wb_pages) {
-			writeback_pages(c, c->checkpoint_refs, n, NULL);
+			writeback_pages(c, c->flusher_refs, n, false, NULL);
 			n = 0;
 		}
 	}
 	if (n)
-		writeback_pages(c, c->checkpoint_refs, n, NULL);
-	rt_mutex_unlock(&c->checkpoint_lock);
+		writeback_pages(c, c->flusher_refs, n, false, NULL);
 }
 
 void flusher_main(void *arg)

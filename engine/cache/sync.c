@@ -76,7 +76,7 @@ static int sync_in_place(struct cache *c, const struct page_ref *refs, unsigned 
 		unsigned n = MIN(count, c->wb_pages);
 
 		memcpy(copy, refs, n * sizeof(*copy));
-		e = writeback_pages(c, copy, n, NULL);
+		e = writeback_pages(c, copy, n, false, NULL);
 		refs += n;
 		count -= n;
 	}

@@ -5,9 +5,14 @@
  * Keeps invariant 3 (log before ship) and the order that recovery relies on: descriptors are
  * durable in the log before the images are written, the table takes them only after the
  * images are durable, and the log keeps them until the table's block is (the region's pin, then
- * the table's own). Everything here uses the log's urgent room: persisting never waits for
- * persisting. Images go through bounce buffers, so no latch is held over I/O and the checksummed
- * bytes are the written ones.
+ * the table's own). Images go through bounce buffers, so no latch is held over I/O and the
+ * checksummed bytes are the written ones.
+ *
+ * Persisting never waits for persisting: the checkpointer (WB_URGENT) uses the log's urgent
+ * room, and nothing else does. It writes pages that pin the log: each has a full image in the
+ * ring, 129 times as large as its descriptor, so the sixteenth of the ring that is kept for it
+ * suffices. All others reserve their room before they take a region, so whoever has a region
+ * gets on with it.
  *
  * FRAME_WRITING marks a frame whose image is on its way: it is neither evicted nor written a
  * second time until that write has ended, so two writes of a page never race to the device.
@@ -17,18 +22,22 @@
 #include <stdlib.h>
 
 /* Pages of one record of images logged against torn overwrites. */
-#define TEAR_PAGES_MAX 16
+#define TEAR_RECORD_MAX 16
+/* Such pages of one batch, at most: they go to the device twice. */
+#define TEAR_BATCH_MAX 128
+#define PERSISTED_BYTES (sizeof(struct disk_log_record) + sizeof(uint64_t))
 
 int writeback_open(struct cache *c)
 {
-	uint32_t room = log_room_max(c->log, true) - 64;
+	uint32_t page = sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
+	uint32_t room = MIN(log_room_max(c->log, true), log_room_max(c->log, false));
 
-	/* each record of a batch must fit the log's urgent reserve, also in the smallest logs */
+	/* the records of a batch must fit any log's room */
+	WEFT_ASSERT(room > 4 * page);
 	c->wb_pages = MIN(MAX(8u, c->frame_count / 8), (uint32_t)WB_PAGES_MAX);
-	c->wb_pages = MIN(c->wb_pages, room / (uint32_t)sizeof(struct disk_log_descriptor));
-	c->tear_pages = MIN((uint32_t)TEAR_PAGES_MAX,
-		room / (uint32_t)(sizeof(struct disk_log_page) + PAGE_SIZE));
-	WEFT_ASSERT(c->wb_pages && c->tear_pages);
+	c->wb_pages = MIN(c->wb_pages, room / 4 / (uint32_t)sizeof(struct disk_log_descriptor));
+	c->tear_pages = MIN((uint32_t)TEAR_BATCH_MAX, room / 2 / page);
+	c->tear_pages = MIN(c->tear_pages, c->wb_pages);
 	for (unsigned i = 0; i < WB_REGIONS; i++) {
 		struct wb_region *r = &c->region[i];
 
@@ -73,21 +82,39 @@ static struct wb_region *region_take(struct cache *c)
 
 /* ---- step 1: copy what is dirty ---------------------------------------------------- */
 
-static bool copy_page(struct cache *c, struct wb_region *r, unsigned at, page_id pid, bool tears,
-	lsn_t *flush_to)
+/* What a batch is made of, and what it may still take. */
+struct wb_batch {
+	unsigned count;
+	unsigned tear_room; /* pages whose image may still go into the log as well */
+	bool tears;	    /* the device may tear overwrites */
+	bool urgent;
+	lsn_t flush_to;
+};
+
+/* False: the page must wait for the next batch. */
+static bool copy_page(struct cache *c, struct wb_region *r, page_id pid, struct wb_batch *b)
 {
+	unsigned at = b->count;
 	struct frame *f = table_find(c, pid);
 	struct store_write *w = &r->write[at];
 	uint32_t flags;
+	bool tear;
 
 	if (!f || !(frame_flags(f) & FRAME_DIRTY) || !latch_shared(c, f, pid))
-		return false;
+		return true;
 	flags = frame_flags(f);
+	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
+	tear = b->tears && (flags & FRAME_PERSISTED) &&
+		atomic_load_explicit(&f->rec_lsn, memory_order_relaxed) == LSN_NONE;
+	if (tear && !b->tear_room) {
+		latch_release_shared(c, f);
+		return b->urgent; /* it pins nothing: not the checkpointer's business */
+	}
 	if (!(flags & FRAME_DIRTY) || (flags & (FRAME_UNPUBLISHED | FRAME_LOADING)) ||
 		(atomic_fetch_or_explicit(&f->flags, FRAME_WRITING, memory_order_acquire) &
 			FRAME_WRITING)) {
 		latch_release_shared(c, f);
-		return false;
+		return true;
 	}
 	memcpy(r->images + (size_t)at * PAGE_SIZE, frame_image(c, f), PAGE_SIZE);
 	w->pid = pid;
@@ -96,23 +123,26 @@ static bool copy_page(struct cache *c, struct wb_region *r, unsigned at, page_id
 	w->descriptor.version = f->version;
 	r->page[at].pid = pid;
 	r->page[at].rec_lsn = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
-	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
-	r->page[at].log_image = tears && (flags & FRAME_PERSISTED) && !r->page[at].rec_lsn;
-	*flush_to = MAX(*flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
+	r->page[at].log_image = tear;
+	b->tear_room -= tear;
+	b->flush_to =
+		MAX(b->flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
 	/* Until the write has ended a torn page may need the log from the present rec_lsn on,
 	 * also when a newer full image, not durable yet, has moved that. */
 	if (r->page[at].rec_lsn && r->page[at].rec_lsn <
 			atomic_load_explicit(&r->pin, memory_order_relaxed))
 		atomic_store_explicit(&r->pin, r->page[at].rec_lsn, memory_order_seq_cst);
 	latch_release_shared(c, f);
+	b->count++;
 	return true;
 }
 
 /* ---- step 2: descriptors (and images that could tear) into the log --------------------- */
 
-static int log_descriptors(struct cache *c, struct wb_region *r, unsigned count, uint64_t batch,
-	lsn_t *flush_to)
+static void log_descriptors(struct cache *c, struct wb_region *r, struct wb_batch *b,
+	uint64_t number, struct log_room *room)
 {
+	unsigned count = b->count;
 	struct {
 		struct disk_log_record record;
 		uint64_t batch;
@@ -121,15 +151,13 @@ static int log_descriptors(struct cache *c, struct wb_region *r, unsigned count,
 				   (uint32_t)(sizeof(head) + count * sizeof(*r->descriptor)),
 			.type = DISK_LOG_DESCRIPTORS,
 			.count = (uint16_t)count},
-		.batch = batch,
+		.batch = number,
 	};
 	struct iovec iov[2] = {
 		{.iov_base = &head, .iov_len = sizeof(head)},
 		{.iov_base = r->descriptor, .iov_len = count * sizeof(*r->descriptor)},
 	};
 	struct log_position pos;
-	struct log_room room;
-	int e;
 
 	for (unsigned i = 0; i < count; i++) {
 		struct store_write *w = &r->write[i];
@@ -143,35 +171,26 @@ static int log_descriptors(struct cache *c, struct wb_region *r, unsigned count,
 			.checksum = w->descriptor.checksum,
 		};
 	}
-	e = log_reserve(c->log, head.record.record_bytes, true, &room);
-	if (e)
-		return e;
 	/* a lower bound of the record's start, set before it exists (checkpoint.c) */
 	r->record_lsn = log_durable(c->log);
 	if (r->record_lsn < atomic_load_explicit(&r->pin, memory_order_relaxed))
 		atomic_store_explicit(&r->pin, r->record_lsn, memory_order_seq_cst);
-	pos = log_append(c->log, &room, iov, 2);
-	log_release(c->log, &room);
-	*flush_to = MAX(*flush_to, pos.end);
-	return 0;
+	pos = log_append(c->log, room, iov, 2);
+	b->flush_to = MAX(b->flush_to, pos.end);
 }
 
-static int log_tear_record(struct cache *c, struct wb_region *r, const unsigned *at, unsigned n,
-	lsn_t *flush_to)
+static void log_tear_record(struct cache *c, struct wb_region *r, const unsigned *at, unsigned n,
+	struct wb_batch *b, struct log_room *room)
 {
-	struct disk_log_page head[TEAR_PAGES_MAX];
-	struct iovec iov[1 + 2 * TEAR_PAGES_MAX];
+	struct disk_log_page head[TEAR_RECORD_MAX];
+	struct iovec iov[1 + 2 * TEAR_RECORD_MAX];
 	struct disk_log_record record = {
 		.record_bytes = (uint32_t)(sizeof(record) + n * (sizeof(head[0]) + PAGE_SIZE)),
 		.type = DISK_LOG_CHANGE,
 		.count = (uint16_t)n,
 	};
 	struct log_position pos;
-	struct log_room room;
-	int e = log_reserve(c->log, record.record_bytes, true, &room);
 
-	if (e)
-		return e;
 	iov[0] = (struct iovec){.iov_base = &record, .iov_len = sizeof(record)};
 	for (unsigned i = 0; i < n; i++) {
 		const struct store_write *w = &r->write[at[i]];
@@ -186,42 +205,39 @@ static int log_tear_record(struct cache *c, struct wb_region *r, const unsigned 
 		iov[1 + 2 * i] = (struct iovec){.iov_base = &head[i], .iov_len = sizeof(head[0])};
 		iov[2 + 2 * i] = (struct iovec){.iov_base = (void *)w->image, .iov_len = PAGE_SIZE};
 	}
-	pos = log_append(c->log, &room, iov, 1 + 2 * n);
-	log_release(c->log, &room);
-	*flush_to = MAX(*flush_to, pos.end);
-	return 0;
+	pos = log_append(c->log, room, iov, 1 + 2 * n);
+	b->flush_to = MAX(b->flush_to, pos.end);
 }
 
 /* The batch's pin covers these records: it was set before, to the log's durable end. */
-static int log_tearable(struct cache *c, struct wb_region *r, unsigned count, lsn_t *flush_to)
+static void log_tearable(struct cache *c, struct wb_region *r, struct wb_batch *b,
+	struct log_room *room)
 {
-	unsigned at[TEAR_PAGES_MAX], n = 0;
-	int e = 0;
+	unsigned at[TEAR_RECORD_MAX], n = 0;
 
-	for (unsigned i = 0; i < count && !e; i++) {
+	for (unsigned i = 0; i < b->count; i++) {
 		if (r->page[i].log_image)
 			at[n++] = i;
-		if (n == c->tear_pages || (n && i + 1 == count)) {
-			e = log_tear_record(c, r, at, n, flush_to);
+		if (n == TEAR_RECORD_MAX || (n && i + 1 == b->count)) {
+			log_tear_record(c, r, at, n, b, room);
 			n = 0;
 		}
 	}
-	return e;
 }
 
 /* ---- steps 4 to 6 ---------------------------------------------------------------------------- */
 
-static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_t batch)
+static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_t number,
+	struct log_room *room)
 {
 	struct {
 		struct disk_log_record record;
 		uint64_t batch;
 	} done = {
 		.record = {.record_bytes = sizeof(done), .type = DISK_LOG_PERSISTED, .count = 1},
-		.batch = batch,
+		.batch = number,
 	};
 	struct iovec iov = {.iov_base = &done, .iov_len = sizeof(done)};
-	struct log_room room;
 
 	for (unsigned i = 0; i < count; i++) {
 		int e = store_descriptor_install(
@@ -230,10 +246,7 @@ static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_
 		if (e)
 			return e;
 	}
-	if (log_reserve(c->log, sizeof(done), true, &room) == 0) {
-		log_append(c->log, &room, &iov, 1);
-		log_release(c->log, &room);
-	}
+	log_append(c->log, room, &iov, 1);
 	if (store_table_crowded(c->store)) {
 		atomic_fetch_add_explicit(log_pressure_word(c->log), 1, memory_order_release);
 		rt_wake(log_pressure_word(c->log), 1);
@@ -290,21 +303,21 @@ static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count
 	return e;
 }
 
-static int write_batch(struct cache *c, struct wb_region *r, unsigned count, lsn_t flush_to)
+static int write_batch(struct cache *c, struct wb_region *r, struct wb_batch *b,
+	struct log_room *room)
 {
-	uint64_t batch = atomic_fetch_add_explicit(&c->batch_number, 1, memory_order_relaxed);
-	int e = log_descriptors(c, r, count, batch, &flush_to);
+	uint64_t number = atomic_fetch_add_explicit(&c->batch_number, 1, memory_order_relaxed);
+	int e;
 
+	log_descriptors(c, r, b, number, room);
+	log_tearable(c, r, b, room);
+	e = log_flush(c->log, b->flush_to);
 	if (!e)
-		e = log_tearable(c, r, count, &flush_to);
-	if (!e)
-		e = log_flush(c->log, flush_to);
-	if (!e)
-		e = store_write_pages(c->store, r->write, count);
+		e = store_write_pages(c->store, r->write, b->count);
 	if (!e)
 		e = store_flush(c->store);
 	if (!e)
-		e = install(c, r, count, batch);
+		e = install(c, r, b->count, number, room);
 	return e;
 }
 
@@ -315,38 +328,73 @@ static int compare_refs(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, unsigned *written)
+/* Room for the records of one batch. Waits; holds nothing. */
+static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb_batch *b,
+	struct log_room *room)
 {
-	bool tears = store_writes_tear(c->store);
-	struct wb_region *r = region_take(c);
-	int error = 0;
+	uint32_t page = sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
+	uint32_t bytes = (uint32_t)(MIN(count, c->wb_pages) * sizeof(struct disk_log_descriptor) +
+		2 * PERSISTED_BYTES);
 
-	if (written)
-		*written = 0;
-	qsort(refs, count, sizeof(*refs), compare_refs);
-	while (count && !error) {
-		lsn_t flush_to = LSN_NONE;
-		unsigned n = 0, taken = 0;
+	*b = (struct wb_batch){.tears = store_writes_tear(c->store), .urgent = urgent};
+	*room = (struct log_room){0};
+	if (c->redo) {
+		b->tears = false;
+		return 0;
+	}
+	if (b->tears && !urgent) {
+		b->tear_room = MIN(count, c->tear_pages);
+		bytes += b->tear_room * page;
+	}
+	return log_reserve(c->log, bytes, urgent, room);
+}
 
-		while (taken < count && n < c->wb_pages)
-			n += copy_page(c, r, n, refs[taken++].pid, tears, &flush_to);
-		refs += taken;
-		count -= taken;
-		if (!n)
-			continue;
-		error = c->redo ? write_batch_redo(c, r, n) : write_batch(c, r, n, flush_to);
-		for (unsigned i = 0; i < n; i++)
-			settle_page(c, &r->page[i], &r->write[i], !error);
+/* One batch of the first pages; *taken says how many it has dealt with. */
+static int write_some(struct cache *c, const struct page_ref *refs, unsigned count, bool urgent,
+	unsigned *taken, unsigned *written)
+{
+	struct wb_region *r;
+	struct log_room room;
+	struct wb_batch b;
+	int e = batch_reserve(c, urgent, count, &b, &room);
+
+	*taken = 0;
+	if (e)
+		return e;
+	r = region_take(c);
+	while (*taken < count && b.count < c->wb_pages && copy_page(c, r, refs[*taken].pid, &b))
+		++*taken;
+	if (b.count) {
+		e = c->redo ? write_batch_redo(c, r, b.count) : write_batch(c, r, &b, &room);
+		for (unsigned i = 0; i < b.count; i++)
+			settle_page(c, &r->page[i], &r->write[i], !e);
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
-		if (!error) {
-			COUNT(c, pages_written, n);
+		if (!e) {
+			COUNT(c, pages_written, b.count);
 			COUNT(c, write_batches, 1);
-			if (written)
-				*written += n;
+			*written += b.count;
 		}
 	}
 	rt_mutex_unlock(&r->lock);
-	return error;
+	log_release(c->log, &room);
+	return e;
+}
+
+int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
+	unsigned *written)
+{
+	unsigned taken, sum = 0;
+	int e = 0;
+
+	qsort(refs, count, sizeof(*refs), compare_refs);
+	while (count && !e) {
+		e = write_some(c, refs, count, urgent, &taken, &sum);
+		refs += taken;
+		count -= taken;
+	}
+	if (written)
+		*written = sum;
+	return e;
 }
 
 /* ---- writing behind a stream -------------------------------------------------------------- */
@@ -378,7 +426,7 @@ void behind_main(void *arg)
 		for (n = 0; n < max && queue_take(&c->behind, slot); n += slot->count)
 			memcpy(refs + n, slot->ref, slot->count * sizeof(*refs));
 		if (n)
-			writeback_pages(c, refs, n, NULL);
+			writeback_pages(c, refs, n, false, NULL);
 		else
 			rt_wait(&c->behind.word, word, RT_FOREVER);
 	}
