@@ -235,6 +235,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	s->device = device;
 	s->ended_fd = ended_fd;
 	s->fuse = fuse_session_new(&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
+	fuse_opt_free_args(&args); /* libfuse copies what it keeps, and adds to ours */
 	if (!s->fuse) {
 		ret = weft_error(err, -ENOMEM, "libfuse cannot start a session");
 		close(device);
