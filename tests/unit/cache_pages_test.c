@@ -92,11 +92,12 @@ static void recycle_page(struct world *w, unsigned i)
 	OK(guard_shared(w->e.cache, ref.pid, w->incarnation[i], &g));
 	HOLDS(memcmp(g.image, zeros, PAGE_SIZE) == 0);
 	guard_release(w->e.cache, &g);
-	HOLDS(guard_shared(w->e.cache, ref.pid, ref.incarnation, &g) == -ESTALE);
 	OK(guard_exclusive(w->e.cache, ref.pid, w->incarnation[i], &g));
 	w->stamp[i]++;
 	fill(g.image, ref.pid, w->stamp[i]);
 	guard_release_dirty(w->e.cache, &g, false);
+	/* who still has the old mapping is told to look again */
+	HOLDS(guard_shared(w->e.cache, ref.pid, ref.incarnation, &g) == -ESTALE);
 }
 
 static void read_batch(struct world *w, unsigned first)
