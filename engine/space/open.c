@@ -127,6 +127,7 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 		space_close(sp);
 		return rc;
 	}
+	sp->overlays_soft_max = OVERLAYS_SOFT_MAX;
 	sp->budget = sp->free_pages;
 	kept = MIN(MAX(sp->total_pages / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
 	sp->kept_pages = MIN(kept, sp->total_pages / 4);

@@ -90,7 +90,7 @@ static int overlay_obtain(struct space *sp, struct overlay **out)
 
 	rt_mutex_lock(&sp->overlay_lock);
 	/* The clock goes round twice at most: the first round clears `used`. */
-	if (sp->overlay_count >= MIN(sp->group_count, (uint64_t)OVERLAYS_SOFT_MAX))
+	if (sp->overlay_count >= MIN(sp->group_count, sp->overlays_soft_max))
 		turns = 2 * sp->overlay_count;
 	for (uint64_t i = 0; i < turns && !ov; i++) {
 		struct overlay *at = sp->overlays[sp->overlay_hand];

@@ -81,6 +81,7 @@ struct space {
 	unsigned stripe_count;
 	_Atomic uint64_t stripe[STRIPES_MAX];
 
+	uint64_t overlays_soft_max;   /* OVERLAYS_SOFT_MAX; tests lower it */
 	struct rt_mutex overlay_lock; /* the three below */
 	struct overlay **overlays;    /* group_count places, overlay_count in use */
 	uint64_t overlay_count;

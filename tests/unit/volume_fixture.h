@@ -152,7 +152,8 @@ static inline struct log_position runs_take(struct volume *v, const struct space
 	return pos;
 }
 
-static inline struct log_position pages_free(struct volume *v, page_id pid, uint32_t length)
+/* space_committed is left to the caller. */
+static inline struct log_position pages_free_commit(struct volume *v, page_id pid, uint32_t length)
 {
 	struct mtr *m = rt_alloc(sizeof(*m));
 	struct log_position pos;
@@ -166,6 +167,13 @@ static inline struct log_position pages_free(struct volume *v, page_id pid, uint
 		break;
 	}
 	rt_free(m);
+	return pos;
+}
+
+static inline struct log_position pages_free(struct volume *v, page_id pid, uint32_t length)
+{
+	struct log_position pos = pages_free_commit(v, pid, length);
+
 	space_committed(v->space, pid, length, true, pos.end);
 	return pos;
 }
