@@ -20,8 +20,9 @@
 
 /* ---- dirty ranges (dirty.c) ---------------------------------------------------------------- */
 
-#define DIRTY_INLINE 2
-#define DIRTY_MAX    1024
+#define DIRTY_INLINE   2
+#define DIRTY_MAX      1024	   /* ranges of one set */
+#define DIRTY_HEAP_MAX (1u << 20) /* ranges that all sets with one `heap` may have there: 16 MiB */
 
 struct dirty_range {
 	uint64_t first, end; /* file blocks [first, end) */
@@ -31,6 +32,7 @@ struct dirty_range {
 struct dirty_set {
 	struct dirty_range *range; /* NULL: the inline ones */
 	uint32_t count, capacity;
+	_Atomic uint32_t *heap;	   /* counts ranges on the heap; NULL: a short-lived set */
 	struct dirty_range inlined[DIRTY_INLINE];
 };
 

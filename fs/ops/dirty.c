@@ -3,14 +3,41 @@
  * Sets of file blocks that fsync has to look at.
  *
  * A set may name more blocks than are dirty (clean pages cost fsync a look), never fewer. It is
- * bounded: past DIRTY_MAX ranges, or without memory, it becomes the one range that covers all
- * (invariant 10). The caller serialises.
+ * bounded: past DIRTY_MAX ranges, or without memory, it becomes the one range that covers all; and
+ * so are all sets of the table together (invariant 10). The caller serialises.
  */
 #include "fs/ops/data_internal.h"
 
 static struct dirty_range *ranges(struct dirty_set *set)
 {
 	return set->range ? set->range : set->inlined;
+}
+
+/* Ranges on the heap, against the bound of all sets. */
+static bool heap_take(struct dirty_set *set, uint32_t count)
+{
+	if (!set->heap)
+		return true;
+	if (atomic_fetch_add_explicit(set->heap, count, memory_order_relaxed) + count <=
+		DIRTY_HEAP_MAX)
+		return true;
+	atomic_fetch_sub_explicit(set->heap, count, memory_order_relaxed);
+	return false;
+}
+
+static void heap_give(struct dirty_set *set, uint32_t count)
+{
+	if (set->heap)
+		atomic_fetch_sub_explicit(set->heap, count, memory_order_relaxed);
+}
+
+static void ranges_free(struct dirty_set *set)
+{
+	if (set->range)
+		heap_give(set, set->capacity);
+	rt_free(set->range);
+	set->range = NULL;
+	set->capacity = 0;
 }
 
 /* Room for one more range. */
@@ -24,11 +51,15 @@ static bool grow(struct dirty_set *set)
 	if (capacity >= DIRTY_MAX)
 		return false;
 	capacity = capacity < 16 ? 16 : capacity * 2;
-	more = rt_alloc(capacity * sizeof(*more));
-	if (!more)
+	if (!heap_take(set, capacity))
 		return false;
+	more = rt_alloc(capacity * sizeof(*more));
+	if (!more) {
+		heap_give(set, capacity);
+		return false;
+	}
 	memcpy(more, ranges(set), set->count * sizeof(*more));
-	rt_free(set->range);
+	ranges_free(set);
 	set->range = more;
 	set->capacity = capacity;
 	return true;
@@ -83,7 +114,7 @@ void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
 void dirty_move(struct dirty_set *to, struct dirty_set *from)
 {
 	*to = *from;
-	*from = (struct dirty_set){0};
+	*from = (struct dirty_set){.heap = to->heap};
 }
 
 void dirty_merge(struct dirty_set *to, struct dirty_set *from)
@@ -114,6 +145,6 @@ void dirty_cut(struct dirty_set *set, uint64_t first)
 
 void dirty_clear(struct dirty_set *set)
 {
-	rt_free(set->range);
-	*set = (struct dirty_set){0};
+	ranges_free(set);
+	set->count = 0;
 }

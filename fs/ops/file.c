@@ -30,6 +30,7 @@ struct file_table {
 	_Atomic uint32_t open_files;
 	uint32_t open_files_max;
 	_Atomic uint32_t forgotten;  /* dirty states that were dropped */
+	_Atomic uint32_t dirty_heap; /* of the states' dirty sets */
 	_Atomic uint32_t unfinished; /* intents left by errors */
 };
 
@@ -121,6 +122,7 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out)
 		return -ENOMEM;
 	fresh->ino = ino;
 	fresh->users = 1;
+	fresh->dirty.heap = &fs->files->dirty_heap;
 	fresh->dirty_unknown =
 		atomic_load_explicit(&fs->files->forgotten, memory_order_acquire) > 0;
 	rt_mutex_lock(&s->lock);
