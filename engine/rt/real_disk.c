@@ -13,11 +13,13 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "engine/rt/real.h"
@@ -86,19 +88,65 @@ static int open_direct(const char *path, int flags)
 }
 
 /*
- * What is promised for writes as they are issued here is that a logical block is not torn.
- * Larger atomic units (statx STATX_WRITE_ATOMIC) hold only for requests with RWF_ATOMIC,
- * which cannot span pages that lie apart, so they promise nothing for our batches.
+ * The physical block size of the device under a file, as sysfs has it; 0 when it cannot be
+ * known (no device of its own, as on overlay or network filesystems).
  */
+static unsigned physical_block(dev_t device)
+{
+	/* a partition has no queue of its own; its disk's lies above */
+	static const char *const places[] = {
+		"/sys/dev/block/%u:%u/queue/physical_block_size",
+		"/sys/dev/block/%u:%u/../queue/physical_block_size",
+	};
+	unsigned block = 0;
+	char path[96];
+
+	for (unsigned i = 0; i < ARRAY_SIZE(places) && !block; i++) {
+		FILE *f;
+
+		snprintf(path, sizeof(path), places[i], major(device), minor(device));
+		f = fopen(path, "re");
+		if (!f)
+			continue;
+		if (fscanf(f, "%u", &block) != 1)
+			block = 0;
+		fclose(f);
+	}
+	return block;
+}
+
+/*
+ * What a device promises for writes as they are issued here is that a physical block, written
+ * whole and aligned, is not torn: it is the unit in which the medium is programmed. Larger
+ * atomic units (statx STATX_WRITE_ATOMIC) hold only for requests with RWF_ATOMIC, which cannot
+ * span pages that lie apart. A file adds its filesystem's blocks: these are aligned to physical
+ * ones when they are no smaller.
+ */
+static uint32_t atomic_unit(int fd, const struct stat *st)
+{
+	unsigned block = 0;
+
+	if (S_ISBLK(st->st_mode)) {
+		if (ioctl(fd, BLKPBSZGET, &block) < 0)
+			block = 0;
+	} else {
+		block = physical_block(st->st_dev);
+		if (block > (unsigned)st->st_blksize)
+			block = 0;
+	}
+	if (block < 512 || (block & (block - 1)))
+		return 512;
+	return MIN(block, 65536u);
+}
+
 static int read_info(int fd, const struct stat *st, bool read_only, const char *path,
 	struct rt_disk_info *info, struct weft_error *err)
 {
-	int block = 512, locked = 0;
+	int locked = 0;
 	uint64_t size = (uint64_t)st->st_size;
 
 	if (S_ISBLK(st->st_mode)) {
-		if (ioctl(fd, BLKGETSIZE64, &size) < 0 || ioctl(fd, BLKSSZGET, &block) < 0 ||
-			ioctl(fd, BLKROGET, &locked) < 0)
+		if (ioctl(fd, BLKGETSIZE64, &size) < 0 || ioctl(fd, BLKROGET, &locked) < 0)
 			return weft_error(err, -errno, "cannot ask %s for its size: %s", path,
 				strerror(errno));
 		if (locked && !read_only)
@@ -106,7 +154,7 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 	}
 	*info = (struct rt_disk_info){
 		.size_bytes = size,
-		.atomic_write_bytes = block < 512 ? 512 : (uint32_t)block,
+		.atomic_write_bytes = atomic_unit(fd, st),
 		.is_block_device = S_ISBLK(st->st_mode),
 		.read_only = read_only,
 	};
