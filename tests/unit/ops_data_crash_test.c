@@ -285,6 +285,45 @@ static int world_main(void *arg)
 	return 0;
 }
 
+/* ---- fsync of a file that another handle wrote ---------------------------------------------- */
+
+static void node_reopen(void *arg)
+{
+	struct fs *fs = test_fs_open(&w.world);
+	struct ops_file *f = open_name(fs, "keep", O_WRONLY);
+	size_t len = KEEP_PAGES * PAGE_SIZE;
+	uint8_t *buf = malloc(len);
+
+	memset(buf, version_byte(1), len);
+	EQ(ops_write(fs, f, &root_user, 0, buf, len, false), len);
+	ops_close(fs, f);
+	f = open_name(fs, "keep", O_RDONLY);
+	OK(ops_fsync(fs, ops_file_ino(f), false));
+	w.written = w.synced = 1;
+	rt_sim_node_kill(rt_sim_node());
+}
+
+static int reopen_main(void *arg)
+{
+	w.disk = rt_sim_disk_create(w.world.disk_name, w.world.disk_bytes, NULL);
+	HOLDS(w.disk);
+	on_node(node_format);
+	on_node(node_reopen);
+	on_node(node_check);
+	HOLDS(w.finished && w.synced);
+	return 0;
+}
+
+static void fsync_covers_what_closed_handles_wrote(void **state)
+{
+	for (unsigned seed = 1; seed <= 10; seed++) {
+		memset(&w, 0, sizeof(w));
+		w.world = (struct fs_test){
+			.disk_name = "disk", .disk_bytes = 48u << 20, .cache_bytes = 8u << 20};
+		OK(rt_sim_run(seed, NULL, reopen_main, NULL));
+	}
+}
+
 static unsigned runs(void)
 {
 	const char *more = getenv("OPS_CRASH_RUNS");
@@ -321,6 +360,7 @@ static void failing_disks_leave_synced_data_and_exact_space(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fsync_covers_what_closed_handles_wrote),
 		cmocka_unit_test(cuts_leave_synced_data_and_exact_space),
 		cmocka_unit_test(failing_disks_leave_synced_data_and_exact_space),
 	};
