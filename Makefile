@@ -14,7 +14,7 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototy
             -Wpointer-arith -Wwrite-strings -Wvla -Wno-unused-parameter
 FUSE_CFLAGS := $(shell pkg-config --cflags fuse3 2>/dev/null)
 ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno-omit-frame-pointer \
-            $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(FUSE_CFLAGS)
+            $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(if $(filter thread,$(SANITIZE)),-Wno-tsan) $(FUSE_CFLAGS)
 ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
