@@ -226,6 +226,11 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 	struct frame *hinted = hints ? hint_frame(t, &hints->child[slot]) : NULL;
 	int r;
 
+	/* The child's header comes on its way together with its frame, which is looked at first.
+	 * Images lie in the order of frames; a wrong guess would do no harm. */
+	if (hinted)
+		__builtin_prefetch((const void *)((uintptr_t)image +
+			(uintptr_t)((hinted - d->node.frame) * (ptrdiff_t)PAGE_SIZE)));
 	if (!guard_valid(&d->node))
 		return -EAGAIN;
 	d->parent = d->node;

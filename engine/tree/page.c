@@ -34,6 +34,25 @@ unsigned inner_search(const uint8_t *image, unsigned count, tree_key key)
 }
 
 /*
+ * Where the key is if keys are spread evenly between the fences, as hashes are. Only a hint of
+ * what to prefetch, so any number up to `count` will do.
+ */
+static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
+{
+	tree_key low = tree_key_load(image + NODE_LOW);
+	tree_key span = tree_key_load(image + NODE_HIGH) - low;
+	tree_key into = key - low;
+	uint64_t top = (uint64_t)(span >> 64), bottom = (uint64_t)span;
+	unsigned bits = top ? 128 - (unsigned)__builtin_clzll(top) :
+			      64 - (unsigned)__builtin_clzll(bottom | 1);
+	unsigned shift = bits > 32 ? bits - 32 : 0; /* what is left fits 32 bits */
+
+	if (into > span)
+		return 0;
+	return (size_t)((uint64_t)(into >> shift) * count / ((uint64_t)(span >> shift) + 1));
+}
+
+/*
  * Leaves are the level that misses the processor's caches: the lines that the first three steps
  * may touch are fetched together, and so are those that remain then.
  */
@@ -44,8 +63,12 @@ unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 	size_t n = count;
 
 	if (n > 16) {
+		uintptr_t guess = (uintptr_t)slots + leaf_guess(image, count, key) * LEAF_SLOT_BYTES;
+
 		for (unsigned i = 1; i < 8; i++)
 			__builtin_prefetch(slots + (n * i / 8) * LEAF_SLOT_BYTES);
+		for (int line = -2; line <= 2; line++)
+			__builtin_prefetch((const void *)(guess + (uintptr_t)(line * CACHE_LINE)));
 	}
 	while (n > 1) {
 		size_t half = n / 2;
