@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocations, reads and writes that fail, each in turn, while names change: the caller gets an
+ * errno that says so, what is left is whole, and no memory is.
+ */
+#include <sys/xattr.h>
+
+#include "tests/unit/ops_crowd.h"
+
+static const struct fs_test disk = {"disk", 64 << 20, 1 << 20, NULL};
+static struct rt_sim_disk *sim_disk;
+static unsigned failures; /* calls that ended with an error that only a fault explains */
+
+static void expect(int rc, int other)
+{
+	if (rc >= 0 || rc == other)
+		return;
+	if (rc != -ENOMEM && rc != -EIO && rc != -EROFS) {
+		fprintf(stderr, "unexpected error %d\n", rc);
+		abort();
+	}
+	failures++;
+}
+
+/* A little of everything. The names' fates are uncertain once something has failed. */
+static void mixture(struct fs *fs)
+{
+	static uint8_t value[20000];
+	struct ops_setattr set = {.set = OPS_SET_MODE | OPS_SET_UID, .mode = 0700, .uid = 3};
+	struct ops_file *file;
+	struct ops_attr a, d = {.ino = ROOT}, o = {.ino = ROOT};
+	struct list l = {.seen = NULL, .stop_at = 0};
+
+	expect(ops_mkdir(fs, ROOT, nm("d"), &root_user, 0755, &d), 0);
+	expect(ops_mkdir(fs, ROOT, nm("o"), &root_user, 0755, &o), 0);
+	if (d.ino == ROOT || o.ino == ROOT)
+		return;
+	a.ino = d.ino;
+	if (ops_create(fs, d.ino, nm("f"), &root_user, 0644, O_RDWR, &file, &a) == 0) {
+		expect(try_link(fs, a.ino, o.ino, "g"), 0);
+		ops_close(fs, file);
+	}
+	expect(ops_setxattr(fs, a.ino, &root_user, "user.big", value, sizeof(value), 0), 0);
+	expect(ops_setxattr(fs, a.ino, &root_user, "user.small", value, 100, 0), 0);
+	expect(ops_getxattr(fs, a.ino, "user.big", value, sizeof(value)), -ENODATA);
+	expect(try_symlink(fs, d.ino, "l", "target"), 0);
+	expect(try_mkdir(fs, d.ino, "sub"), 0);
+	expect(try_rename(fs, d.ino, "sub", o.ino, "moved", 0), -ENOENT);
+	expect(try_rename(fs, d.ino, "l", o.ino, "moved", RENAME_EXCHANGE), -ENOENT);
+	expect(ops_setattr(fs, a.ino, &root_user, &set, &a), 0);
+	expect(ops_readdir(fs, d.ino, 0, OPS_READDIR_PLUS, collect, &l), 0);
+	expect(try_rename(fs, d.ino, "f", o.ino, "g", 0), -ENOENT);
+	expect(ops_unlink(fs, o.ino, nm("g")), -ENOENT);
+	if (ops_tmpfile(fs, d.ino, &root_user, 0600, O_RDWR, &file, &a) == 0)
+		ops_close(fs, file);
+	expect(ops_removexattr(fs, a.ino, "user.big"), -ENOENT);
+	expect(ops_unlink(fs, d.ino, nm("f")), -ENOENT);
+}
+
+static void work(void *arg)
+{
+	struct volume_options vo = {.background = true, .cache.cache_bytes = disk.cache_bytes};
+	struct ops_options oo = {.atime = OPS_RELATIME};
+	struct weft_error err = {0};
+	struct rt_disk *d;
+	struct volume *v;
+	struct fs *fs;
+
+	if (rt_disk_open(&d, disk.disk_name, 0, &err)) {
+		failures++;
+		return;
+	}
+	if (volume_open(&v, d, &vo, &err)) {
+		failures++;
+		return;
+	}
+	if (fs_open(&fs, v, &oo, &err) == 0) {
+		mixture(fs);
+		fs_close(fs);
+	}
+	if (volume_close(v))
+		failures++;
+}
+
+static struct rt_sim_disk *formatted(void)
+{
+	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
+		.log_bytes = 4 << 20};
+	struct rt_sim_disk *blank = rt_sim_disk_create("blank", disk.disk_bytes, NULL);
+	struct weft_error err = {0};
+	struct rt_disk *d;
+
+	HOLDS(blank);
+	OK(rt_disk_open(&d, "blank", 0, &err));
+	OK(volume_format(d, &format, 0, 0, &err));
+	rt_disk_close(d);
+	return blank;
+}
+
+/* The n-th chance of the kind fails; false when there were not so many. */
+static bool one_fault(struct rt_sim_disk *blank, unsigned ops, uint64_t n)
+{
+	struct rt_sim_fail fail = {.ops = ops, .n = n};
+	unsigned node = rt_sim_node_new("faulty");
+	uint64_t allocs = rt_sim_allocs();
+	bool had;
+	struct fs *fs;
+
+	failures = 0;
+	sim_disk = rt_sim_disk_copy(disk.disk_name, blank);
+	HOLDS(sim_disk);
+	if (ops)
+		rt_sim_disk_fail(sim_disk, &fail);
+	else
+		rt_sim_alloc_fail(n);
+	OK(rt_sim_spawn_on(node, "work", work, NULL));
+	(void)rt_sim_node_wait(node);
+	EQ(rt_sim_node_memory(node), 0);
+	had = ops ? failures > 0 : rt_sim_allocs() - allocs >= n;
+	rt_sim_node_kill(node);
+	rt_sim_alloc_fail(0);
+	rt_sim_disk_fail(sim_disk, &(struct rt_sim_fail){.ops = 0});
+	fs = test_fs_open(&disk);
+	check_tree(fs, 0);
+	test_fs_close(fs);
+	rt_sim_disk_destroy(sim_disk);
+	return had;
+}
+
+static int alloc_faults(void *arg)
+{
+	struct rt_sim_disk *blank = formatted();
+	uint64_t n = 1;
+
+	while (one_fault(blank, 0, n))
+		n++;
+	HOLDS(n > 20);
+	return 0;
+}
+
+static int disk_faults(void *arg)
+{
+	const unsigned *ops = (const unsigned *)arg;
+	struct rt_sim_disk *blank = formatted();
+	unsigned had = 0;
+
+	for (uint64_t n = 1; n < 60; n++)
+		had += one_fault(blank, *ops, n);
+	HOLDS(had > 2);
+	return 0;
+}
+
+static void an_allocation_that_fails_harms_nothing(void **state)
+{
+	OK(rt_sim_run(1, NULL, alloc_faults, NULL));
+}
+
+static void a_read_that_fails_harms_nothing(void **state)
+{
+	unsigned ops = RT_SIM_FAIL_READ;
+
+	OK(rt_sim_run(2, NULL, disk_faults, &ops));
+}
+
+static void a_write_that_fails_harms_nothing(void **state)
+{
+	unsigned ops = RT_SIM_FAIL_WRITE;
+
+	OK(rt_sim_run(3, NULL, disk_faults, &ops));
+}
+
+static void a_flush_that_fails_harms_nothing(void **state)
+{
+	unsigned ops = RT_SIM_FAIL_FLUSH;
+
+	OK(rt_sim_run(4, NULL, disk_faults, &ops));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_allocation_that_fails_harms_nothing),
+		cmocka_unit_test(a_read_that_fails_harms_nothing),
+		cmocka_unit_test(a_write_that_fails_harms_nothing),
+		cmocka_unit_test(a_flush_that_fails_harms_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
