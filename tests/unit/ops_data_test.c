@@ -236,6 +236,66 @@ static void growing_shows_zeros_where_bytes_were_cut_off(void **state)
 	with_fs(do_tail);
 }
 
+/* What a cut in the middle of an append can leave: bytes behind the end of the file. */
+static void leave_bytes_behind_the_end(struct fs *fs, uint64_t ino)
+{
+	uint64_t size = attr_of(fs, ino).size;
+	struct disk_extent e;
+	struct guard g;
+
+	EQ(tree_read(fs->tree, disk_key(ino, DISK_ITEM_EXTENT, 0), &e, sizeof(e)), sizeof(e));
+	OK(guard_exclusive(fs->volume->cache, e.pid, e.incarnation, &g));
+	memset(g.image + size, 'g', PAGE_SIZE - size);
+	guard_release_dirty(fs->volume->cache, &g, false);
+}
+
+static void do_garbage(struct fs *fs)
+{
+	uint8_t in[PAGE_SIZE], out[3 * PAGE_SIZE];
+
+	fill(in, sizeof(in), 4);
+	for (int how = 0; how < 5; how++) {
+		uint64_t ino, from = 1000;
+		struct ops_file *f = make_file(fs, "a", &ino);
+		size_t got;
+
+		write_at(fs, f, 0, in, 1000);
+		leave_bytes_behind_the_end(fs, ino);
+		switch (how) {
+		case 0:
+			set_size(fs, ino, 2 * PAGE_SIZE);
+			break;
+		case 1:
+			write_at(fs, f, 3000, in, 1);
+			set_size(fs, ino, 2 * PAGE_SIZE);
+			break;
+		case 2:
+			write_at(fs, f, 2 * PAGE_SIZE, in, 1);
+			break;
+		case 3:
+			OK(ops_fallocate(fs, f, &root_user, 0, 0, 2 * PAGE_SIZE));
+			break;
+		default:
+			EQ(ops_write(fs, f, &root_user, 0, in + 1000, 500, true), 500);
+			from = 1500;
+			EQ(ops_copy_range(fs, f, 0, f, 2 * PAGE_SIZE, 10, &root_user), 10);
+			break;
+		}
+		got = read_at(fs, f, 0, out, sizeof(out));
+		HOLDS(got >= 2 * PAGE_SIZE);
+		EQ(memcmp(out, in, from), 0);
+		for (size_t i = from; i < 2 * PAGE_SIZE; i++)
+			EQ(out[i], how == 1 && i == 3000 ? in[0] : 0);
+		ops_close(fs, f);
+		OK(ops_unlink(fs, DISK_INO_ROOT, nm("a")));
+	}
+}
+
+static void growing_shows_zeros_whatever_a_cut_left_behind_the_end(void **state)
+{
+	with_fs(do_garbage);
+}
+
 static void do_intents(struct fs *fs)
 {
 	uint64_t before = free_pages(fs), ino;
@@ -494,6 +554,7 @@ int main(void)
 		cmocka_unit_test(holes_are_zeros_and_hold_no_space),
 		cmocka_unit_test(files_written_side_by_side_stay_contiguous),
 		cmocka_unit_test(growing_shows_zeros_where_bytes_were_cut_off),
+		cmocka_unit_test(growing_shows_zeros_whatever_a_cut_left_behind_the_end),
 		cmocka_unit_test(files_of_many_extents_are_cut_in_pieces),
 		cmocka_unit_test(fallocate_holds_space_and_reads_as_zeros),
 		cmocka_unit_test(a_full_volume_can_be_emptied_and_filled_again),
