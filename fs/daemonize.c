@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <syslog.h>
@@ -11,9 +12,15 @@
 
 static int ready_fd = -1; /* the child's end of the pipe */
 
-static void sink_syslog(int level, const char *line)
+/* The sink is installed before any thread exists; in_background then switches it. */
+static void (*foreground_sink)(int level, const char *line);
+static _Atomic bool in_background;
+
+static void sink(int level, const char *line)
 {
-	if (level <= LOG_INFO)
+	if (!atomic_load_explicit(&in_background, memory_order_acquire))
+		foreground_sink(level, line);
+	else if (level <= LOG_INFO)
 		syslog(level, "%s", line);
 }
 
@@ -56,6 +63,8 @@ int daemonize_begin(void)
 	}
 	close(fds[0]);
 	ready_fd = fds[1];
+	foreground_sink = weft_log_sink;
+	weft_log_sink = sink;
 	return 0;
 }
 
@@ -66,7 +75,7 @@ void daemonize_ready(void)
 	if (ready_fd < 0)
 		return;
 	openlog("weftd", LOG_PID, LOG_DAEMON);
-	weft_log_sink = sink_syslog;
+	atomic_store_explicit(&in_background, true, memory_order_release);
 	setsid(); /* fails only for a leader, and a forked child is none */
 	if (chdir("/") < 0)
 		weft_log(4, "cannot leave the working directory: %s", strerror(errno));
