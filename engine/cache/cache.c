@@ -4,6 +4,8 @@
  *
  * All memory is allocated at open (invariant 10): images, one cache line per frame, the
  * translation table, bounce buffers, queues. Frames keep their place while the cache is open.
+ * Images are not registered for I/O: that would make a whole, mostly empty cache resident at
+ * once; what is written in bulk goes through the bounce buffers, which are.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -71,7 +73,6 @@ static int open_frames(struct cache *c)
 		c->free.index[c->frame_count - 1 - i] = i;
 	}
 	atomic_store_explicit(&c->free.count, c->frame_count, memory_order_relaxed);
-	rt_disk_register(store_disk(c->store), c->images, (size_t)c->frame_count * PAGE_SIZE);
 	return 0;
 }
 

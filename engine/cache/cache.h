@@ -93,7 +93,7 @@ struct cache_options {
 	uint64_t dirty_age_ms;	/* write back what has been dirty for so long; 0: 30000 */
 };
 
-/* Registers the images for I/O; starts no task. */
+/* Starts no task. */
 int cache_open(struct cache **out, struct store *s, struct log *log, struct coherence *c,
 	const struct cache_options *o);
 /* Starts the page provider and the checkpointer. */
