@@ -129,7 +129,7 @@ static void acl_set_mode(struct acl *acl, uint32_t mode)
 	acl_entry_of(acl, ACL_OTHER)->perm = mode & 7;
 }
 
-/* ---- as xattrs, in transactions ------------------------------------------------------------------ */
+/* ---- as xattrs, in transactions --------------------------------------------------- */
 
 /* -ENODATA when there is none; what is stored and not valid is damage. */
 static int acl_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name,

@@ -140,7 +140,7 @@ static int give_dots(uint64_t dir, const struct disk_inode *inode, uint64_t cook
 	return 0;
 }
 
-/* ---- atime ------------------------------------------------------------------------------------------ */
+/* ---- atime ------------------------------------------------------------------------ */
 
 struct atime_arg {
 	uint64_t dir;

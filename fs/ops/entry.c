@@ -13,7 +13,7 @@
 #define ENTRY_HASH_MIN	 16u		       /* cookies below are for "." and ".." */
 #define ENTRIES_PER_ITEM 16u		       /* what the low 4 bits of a cookie tell apart */
 
-/* ---- SipHash-2-4 (Aumasson and Bernstein, 2012), with 64 bits of result ----------------------- */
+/* ---- SipHash-2-4 (Aumasson and Bernstein, 2012), with 64 bits of result ----------- */
 
 static inline uint64_t rotl(uint64_t v, unsigned bits)
 {
@@ -94,7 +94,7 @@ unsigned name_dots(struct ops_name name)
 	return 0;
 }
 
-/* ---- an item's value ---------------------------------------------------------------------------- */
+/* ---- an item's value -------------------------------------------------------------- */
 
 bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
 	int *error)

@@ -11,7 +11,7 @@
 
 #define DAY_NS (24 * 3600 * 1000000000ll)
 
-/* ---- reading and writing ------------------------------------------------------------------- */
+/* ---- reading and writing ---------------------------------------------------------- */
 
 static bool inode_valid(const struct disk_inode *inode)
 {
@@ -87,7 +87,7 @@ int ops_getattr(struct fs *fs, uint64_t ino, struct ops_attr *out)
 	return inode_attr(fs, ino, out);
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- making ----------------------------------------------------------------------- */
 
 /*
  * The kernel has stripped setgid from `mode` where the caller may not give it (its
@@ -128,7 +128,7 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 	return inode_write(x, what->ino, out);
 }
 
-/* ---- attributes -------------------------------------------------------------------------------- */
+/* ---- attributes ------------------------------------------------------------------- */
 
 bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c)
 {

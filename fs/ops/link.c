@@ -2,16 +2,16 @@
 /*
  * Names: giving and taking away.
  *
- * What has lost its last name and cannot be open here (directories, symlinks, special files) and has
- * nothing in pages goes with the transaction; files, and whatever has xattrs, become orphans
- * that reclaim.c works off.
+ * What has lost its last name, cannot be open here (directories, symlinks, special files) and
+ * has nothing in pages goes with the transaction; files, and whatever has xattrs, become
+ * orphans that reclaim.c works off.
  */
 #include <dirent.h>
 #include <errno.h>
 
 #include "fs/ops/ops_internal.h"
 
-/* ---- the last link ------------------------------------------------------------------------------------ */
+/* ---- the last link ---------------------------------------------------------------- */
 
 /* Deletes an inode that has but small items. */
 static int inode_delete_txn(struct txn *x, uint64_t ino, const struct disk_inode *inode)
@@ -47,7 +47,7 @@ int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int6
 	return rc ? rc : inode_write(x, ino, inode);
 }
 
-/* ---- unlink and rmdir ------------------------------------------------------------------------------------ */
+/* ---- unlink and rmdir ------------------------------------------------------------- */
 
 struct unlink_arg {
 	struct fs *fs;
@@ -135,7 +135,7 @@ int ops_rmdir(struct fs *fs, uint64_t dir, struct ops_name name)
 	return unlink_or_rmdir(fs, dir, name, true);
 }
 
-/* ---- link -------------------------------------------------------------------------------------------------- */
+/* ---- link ------------------------------------------------------------------------- */
 
 struct link_arg {
 	struct fs *fs;

@@ -14,7 +14,7 @@
 #define LINK_TARGET_MAX 4095u
 #define LOOKUP_TRIES	1000u /* a name that is replaced at just the wrong moment so often */
 
-/* ---- lookup -------------------------------------------------------------------------------------- */
+/* ---- lookup ----------------------------------------------------------------------- */
 
 /* Why is there no such name? -ENOTDIR, or -ENOENT. */
 static int why_absent(struct fs *fs, uint64_t dir)
@@ -68,7 +68,7 @@ int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_att
 	return -EUCLEAN;
 }
 
-/* ---- directories in transactions ------------------------------------------------------------------ */
+/* ---- directories in transactions -------------------------------------------------- */
 
 int dir_read(struct txn *x, uint64_t ino, struct disk_inode *out)
 {
@@ -86,7 +86,7 @@ uint8_t mode_type(uint32_t mode)
 	return (uint8_t)IFTODT(mode);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------ */
+/* ---- making ----------------------------------------------------------------------- */
 
 struct make_arg {
 	struct fs *fs;
@@ -269,7 +269,7 @@ int ops_readlink(struct fs *fs, uint64_t ino, char *buf, size_t cap)
 	return (int)MIN(at, cap);
 }
 
-/* ---- making and opening ----------------------------------------------------------------------------------- */
+/* ---- making and opening ----------------------------------------------------------- */
 
 /* The handle comes first: an unlink right behind the transaction must find the file open. */
 static int create_new(struct make_arg *a, int flags, struct ops_file **out, ops_body body)

@@ -100,7 +100,7 @@ struct ops_dirent {
 	const struct ops_attr *attr; /* with OPS_READDIR_PLUS, else NULL; NULL for "." and ".."
 				      * and where the inode cannot be read */
 };
-/* Non-zero: the entry was not taken; stop. */
+/* Non-zero: the entry was not taken; stop. An error may come after some entries were taken. */
 typedef int (*ops_dirent_fn)(void *arg, const struct ops_dirent *entry);
 #define OPS_READDIR_PLUS (1u << 0)
 int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags, ops_dirent_fn fn,
@@ -148,7 +148,8 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 
 /* ---- extended attributes and ACLs ------------------------------------------------------------
  * Full names ("user.x"). system.posix_acl_access/default are kept with the mode bits and
- * inherited as acl(5) says.
+ * inherited as acl(5) says; an ACL has up to 63 entries, the names of an inode's attributes
+ * up to 64 KiB together (what listxattr(2) can say): -ENOSPC past that.
  */
 int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c, const char *name,
 	const void *value, size_t len, int flags); /* XATTR_CREATE, XATTR_REPLACE */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of fs/ops share: the filesystem's state, the transaction loop, inodes,
- * entries, and the boundary between its two halves: names and attributes (fs.c with statfs, inode.c,
- * namei.c, rename.c, dir.c, entry.c, xattr.c, acl.c) and file data (file.c, data_*.c,
- * truncate.c, falloc.c, sync.c, reclaim.c).
+ * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
+ * entry.c, namei.c, link.c, rename.c, dir.c, xattr.c, acl.c) and file data (file.c, times.c,
+ * dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, reclaim.c).
  */
 #ifndef WEFT_OPS_INTERNAL_H
 #define WEFT_OPS_INTERNAL_H
@@ -34,7 +34,7 @@ static inline void ops_count(struct fs *fs, enum ops_call call)
 	atomic_fetch_add_explicit(&fs->counters.calls[call], 1, memory_order_relaxed);
 }
 
-/* ---- transactions (fs.c) --------------------------------------------------------------------
+/* ---- transactions (fs.c) ----------------------------------------------------------
  *
  * Runs body(x, arg) in a transaction and commits it; starts over on conflicts. The body
  * may run many times: it sets everything it leaves in *arg anew each time. It returns
@@ -55,7 +55,7 @@ int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_
 /* 0, or -EROFS: opened read-only, or failed at run time. */
 int fs_check_writable(struct fs *fs);
 
-/* ---- inodes (inode.c) -------------------------------------------------------------------------- */
+/* ---- inodes (inode.c) ------------------------------------------------------------- */
 
 /* In a transaction. 0, -ENOENT, -EAGAIN, -EUCLEAN (not a valid inode), ... */
 int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out);
@@ -113,7 +113,7 @@ uint8_t mode_type(uint32_t mode);
 int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int64_t now,
 	bool *orphan);
 
-/* ---- entries (entry.c) --------------------------------------------------------------------------- */
+/* ---- entries (entry.c) ------------------------------------------------------------ */
 
 struct entry {
 	uint64_t ino;
@@ -153,7 +153,7 @@ int entry_replace(struct txn *x, struct entry_slot *slot, struct entry entry);
 bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
 	int *error);
 
-/* ---- xattr items (xattr.c) -------------------------------------------------------------------------- */
+/* ---- xattr items (xattr.c) -------------------------------------------------------- */
 
 /* An item's parts, within the value it was parsed from. 0 or -EUCLEAN. Reclaiming frees `runs`. */
 struct xattr_view {
@@ -176,7 +176,7 @@ int xattr_remove_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_ino
  * is none. The caller writes the inode. setattr_apply does it for truncation and chown. */
 int xattr_drop_caps(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode);
 
-/* ---- ACLs (acl.c) ------------------------------------------------------------------------------------- */
+/* ---- ACLs (acl.c) ----------------------------------------------------------------- */
 
 #define ACL_ACCESS_NAME	 "system.posix_acl_access"
 #define ACL_DEFAULT_NAME "system.posix_acl_default"
@@ -190,7 +190,7 @@ int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir, const struct dis
 int acl_set_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, bool is_default, const void *value, size_t len);
 
-/* ---- the file data half, as the names half uses it -------------------------------------------------- */
+/* ---- the file data half, as the names half uses it -------------------------------- */
 
 /* file.c: the table of open files. fs_open and fs_close call these. */
 int file_table_open(struct fs *fs);
@@ -215,8 +215,8 @@ bool file_is_linkable(struct fs *fs, uint64_t ino);
 void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode);
 int file_settle(struct fs *fs, uint64_t ino);
 
-/* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in that in which
- * a tmpfile gets its first link. */
+/* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in that
+ * in which a tmpfile gets its first link. */
 int orphan_mark(struct txn *x, uint64_t ino);
 int orphan_unmark(struct txn *x, uint64_t ino);
 /* After that transaction: reclaims at once if not open here (else the last close does).

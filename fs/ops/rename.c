@@ -61,7 +61,7 @@ static bool side_is_dir(const struct side *s)
 	return s->slot.found && S_ISDIR(s->inode.mode);
 }
 
-/* ---- may it be done? ------------------------------------------------------------------------------------ */
+/* ---- may it be done? -------------------------------------------------------------- */
 
 static int side_read(struct txn *x, struct fs *fs, struct side *s)
 {
@@ -132,7 +132,7 @@ static int rename_check(const struct rename_arg *a)
 	return 0;
 }
 
-/* ---- doing it ------------------------------------------------------------------------------------------------ */
+/* ---- doing it --------------------------------------------------------------------- */
 
 /* The inode that `s` names gets its new parent and its ctime. */
 static int write_moved(struct txn *x, struct rename_arg *a, struct side *s, uint64_t parent)
@@ -249,7 +249,7 @@ static int rename_body(struct txn *x, void *p)
 	return exchanges(a) ? do_exchange(x, a) : do_rename(x, a);
 }
 
-/* ---- the walk to the root -------------------------------------------------------------------------------------- */
+/* ---- the walk to the root --------------------------------------------------------- */
 
 /* Is `above` on the way from directory `dir` up to the root, or dir itself? rename_lock is held. */
 static int hangs_below(struct fs *fs, uint64_t dir, uint64_t above, bool *out)
@@ -294,7 +294,7 @@ static int walk(struct rename_arg *a)
 	return hangs_below(a->fs, a->from.dir, entry.ino, &a->loops_to);
 }
 
-/* Names may change hands between the walk and the transaction; each try finds others do progress. */
+/* Names may change hands between walk and transaction; each time, someone else got on. */
 #define WALKS_MAX 100000u
 
 static int rename_walking(struct rename_arg *a)

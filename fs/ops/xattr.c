@@ -29,7 +29,7 @@ _Static_assert(sizeof(struct disk_xattr) + DISK_NAME_MAX +
 		       DISK_VALUE_MAX,
 	"the runs of the longest value fit an item");
 
-/* ---- names ------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------ */
 
 enum xattr_space {
 	XATTR_SPACE_USER,
@@ -97,7 +97,7 @@ static bool may_have(const struct disk_inode *inode, const char *name)
 	return (inode->flags & flags) == flags;
 }
 
-/* ---- items -------------------------------------------------------------------------------------- */
+/* ---- items ------------------------------------------------------------------------ */
 
 static struct disk_extent view_run(const struct xattr_view *v, unsigned i)
 {
@@ -255,7 +255,7 @@ static int slot_remove(struct txn *x, const struct xattr_slot *slot, uint64_t in
 	return rc == -ENOENT || rc >= 0 ? 0 : rc;
 }
 
-/* ---- for ACLs and capabilities, in others' transactions ---------------------------------------- */
+/* ---- for ACLs and capabilities, in others' transactions --------------------------- */
 
 int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name, void *buf,
 	size_t cap)
@@ -313,7 +313,7 @@ int xattr_drop_caps(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inod
 	return xattr_remove_txn(fs, x, ino, inode, CAPS_NAME);
 }
 
-/* ---- setting --------------------------------------------------------------------------------------- */
+/* ---- setting ---------------------------------------------------------------------- */
 
 struct set_arg {
 	struct fs *fs;
@@ -452,8 +452,8 @@ static int count_names(void *arg, struct disk_key key, const void *value, size_t
 }
 
 /*
- * All names of an inode fit one listxattr(2) of 64 KiB. The kernel lets one setxattr at a time at an
- * inode, so counting before the transaction holds.
+ * All names of an inode fit one listxattr(2) of 64 KiB. The kernel lets one setxattr at a time
+ * at an inode, so counting before the transaction holds.
  */
 static int check_room(struct fs *fs, uint64_t ino, const char *name)
 {
@@ -513,7 +513,7 @@ out_unreserve:
 	return rc;
 }
 
-/* ---- removing ----------------------------------------------------------------------------------------- */
+/* ---- removing --------------------------------------------------------------------- */
 
 static int remove_body(struct txn *x, void *p)
 {
@@ -555,7 +555,7 @@ int ops_removexattr(struct fs *fs, uint64_t ino, const char *name)
 	return ops_run(fs, OPS_RUN_PRIVILEGED, remove_body, &a, NULL);
 }
 
-/* ---- getting ------------------------------------------------------------------------------------------- */
+/* ---- getting ---------------------------------------------------------------------- */
 
 /* Copies the value's pages, as many at a time as the cache lets one hold. */
 static int get_pages(struct fs *fs, const struct xattr_view *view, uint8_t *buf)
@@ -654,7 +654,7 @@ int ops_getxattr(struct fs *fs, uint64_t ino, const char *name, void *buf, size_
 	return get_value(fs, ino, name, buf, len);
 }
 
-/* ---- listing -------------------------------------------------------------------------------------------- */
+/* ---- listing ---------------------------------------------------------------------- */
 
 struct list_arg {
 	char *buf; /* NULL: only count */

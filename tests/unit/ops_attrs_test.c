@@ -7,7 +7,7 @@
 
 #define ROOT DISK_INO_ROOT
 
-/* ---- setattr -------------------------------------------------------------------------------------- */
+/* ---- setattr ---------------------------------------------------------------------- */
 
 static struct disk_inode set_attr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	struct ops_setattr set)
@@ -120,7 +120,7 @@ static void a_size_is_set_with_all_that_follows(void **state)
 	with_fs(sizes);
 }
 
-/* ---- xattrs --------------------------------------------------------------------------------------------- */
+/* ---- xattrs ----------------------------------------------------------------------- */
 
 static int set_x(struct fs *fs, uint64_t ino, const char *name, const char *value)
 {
@@ -392,7 +392,7 @@ static void a_big_value_is_seen_whole(void **state)
 		with_fs_sized(seed, 64, 1, big_values_under_readers);
 }
 
-/* ---- ACLs ------------------------------------------------------------------------------------------------- */
+/* ---- ACLs ------------------------------------------------------------------------- */
 
 struct ace {
 	uint16_t tag, perm;
@@ -490,7 +490,8 @@ static void acls_are_checked(void **state)
 
 static void acl_follows_mode(struct fs *fs)
 {
-	struct ace acl[] = {{1, 6, NO_ID}, {2, 7, 5}, {4, 4, NO_ID}, {16, 7, NO_ID}, {32, 0, NO_ID}};
+	struct ace acl[] = {{1, 6, NO_ID}, {2, 7, 5}, {4, 4, NO_ID}, {16, 7, NO_ID},
+		{32, 0, NO_ID}};
 	static const struct ace minimal[] = {{1, 7, NO_ID}, {4, 5, NO_ID}, {32, 1, NO_ID}};
 	uint64_t f = mk_file(fs, ROOT, "f");
 	uint8_t buf[64];

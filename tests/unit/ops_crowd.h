@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tasks that get in each other's way in the same directories, and a check that nothing is out of place. */
+/* Tasks that get in each other's way in the same directories, and a check of what they leave. */
 #ifndef WEFT_TEST_OPS_CROWD_H
 #define WEFT_TEST_OPS_CROWD_H
 
@@ -9,7 +9,7 @@
 
 #define ROOT DISK_INO_ROOT
 
-/* ---- collecting ------------------------------------------------------------------------------------ */
+/* ---- collecting ------------------------------------------------------------------- */
 
 struct seen {
 	char name[DISK_NAME_MAX + 1];
@@ -68,7 +68,7 @@ static inline struct seen *list_new(unsigned max)
 	return seen;
 }
 
-/* ---- checking the whole tree ----------------------------------------------------------------------------------- */
+/* ---- checking the whole tree ------------------------------------------------------ */
 
 struct census {
 	struct fs *fs;
@@ -128,7 +128,7 @@ static inline void check_tree(struct fs *fs, uint64_t dirs)
 	rt_free(c);
 }
 
-/* ---- many tasks in the same directories --------------------------------------------------------------------------- */
+/* ---- many tasks in the same directories ------------------------------------------- */
 
 #define CREW_DIRS 6
 static uint64_t crew_dir[CREW_DIRS];

@@ -2,7 +2,7 @@
 /* Directories: reading them while they change, large ones, many tasks in the same ones. */
 #include "tests/unit/ops_crowd.h"
 
-/* ---- reading --------------------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------- */
 
 static void reads(struct fs *fs)
 {
@@ -118,7 +118,7 @@ static void reading_sets_the_atime_relatively(void **state)
 	OK(rt_sim_run(1, &o, test_fs_main, &t));
 }
 
-/* ---- while it changes --------------------------------------------------------------------------------------- */
+/* ---- while it changes ------------------------------------------------------------- */
 
 #define STAYERS 300
 static uint64_t busy_dir;
@@ -189,7 +189,7 @@ static void what_stays_is_seen_exactly_once(void **state)
 		with_fs_sized(seed, 128, seed % 2 ? 16 : 1, changes_under_readers);
 }
 
-/* ---- many tasks in the same directories --------------------------------------------------------------------------- */
+/* ---- many tasks in the same directories ------------------------------------------- */
 
 static void jostles(struct fs *fs)
 {
@@ -252,7 +252,7 @@ static void a_name_is_made_by_one(void **state)
 		with_fs_sized(seed, 64, 8, makes_same);
 }
 
-/* ---- large ------------------------------------------------------------------------------------------------------------ */
+/* ---- large ------------------------------------------------------------------------ */
 
 #define MANY 200000u
 

@@ -93,7 +93,7 @@ static inline void with_fs(void (*fn)(struct fs *))
 	with_fs_sized(1, 256, 16, fn);
 }
 
-/* ---- words ------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------ */
 
 static const struct ops_caller root_user = {.keeps_setid = true, .in_group = true};
 static const struct ops_caller plain_user = {.uid = 1000, .gid = 1000, .umask = 022};

@@ -105,7 +105,7 @@ static struct node *any_dir(void)
 	return root();
 }
 
-/* ---- changes to the model ---------------------------------------------------------------------------- */
+/* ---- changes to the model --------------------------------------------------------- */
 
 static void drop_link(struct node *n)
 {
@@ -137,7 +137,7 @@ static void take(struct node *dir, unsigned name)
 		dir->nlink--;
 }
 
-/* ---- operations --------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------- */
 
 static void op_make(struct fs *fs)
 {
@@ -355,7 +355,7 @@ static void op_attr(struct fs *fs)
 	n->xattr[2].set = false; /* capabilities */
 }
 
-/* ---- comparing -------------------------------------------------------------------------------------------- */
+/* ---- comparing -------------------------------------------------------------------- */
 
 struct dir_check {
 	struct node *dir;
@@ -446,7 +446,7 @@ static void check_all(struct fs *fs)
 		check_node(fs, &m.node[i]);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------- */
 
 static void some_operations(struct fs *fs, unsigned count)
 {

@@ -6,7 +6,7 @@
 
 #define ROOT DISK_INO_ROOT
 
-/* ---- lookup -------------------------------------------------------------------------------------- */
+/* ---- lookup ----------------------------------------------------------------------- */
 
 static void lookups(struct fs *fs)
 {
@@ -46,7 +46,7 @@ static void lookup_says_what_is_there(void **state)
 	with_fs(lookups);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------ */
+/* ---- making ----------------------------------------------------------------------- */
 
 static void makes(struct fs *fs)
 {
@@ -160,7 +160,7 @@ static void symlinks_keep_targets_of_any_length(void **state)
 	with_fs(symlinks);
 }
 
-/* ---- link, unlink, rmdir ------------------------------------------------------------------------------------ */
+/* ---- link, unlink, rmdir ---------------------------------------------------------- */
 
 static void links(struct fs *fs)
 {
@@ -253,7 +253,7 @@ static void removing_follows_posix(void **state)
 	with_fs(removals);
 }
 
-/* ---- create and tmpfile ----------------------------------------------------------------------------------------- */
+/* ---- create and tmpfile ----------------------------------------------------------- */
 
 static void creates(struct fs *fs)
 {
@@ -319,7 +319,7 @@ static void a_tmpfile_gets_a_name_or_goes(void **state)
 	with_fs(tmpfiles);
 }
 
-/* ---- rename --------------------------------------------------------------------------------------------------------- */
+/* ---- rename ----------------------------------------------------------------------- */
 
 static void renames(struct fs *fs)
 {
@@ -453,7 +453,7 @@ static void loops_are_found_at_any_depth(void **state)
 	with_fs(renames_deep);
 }
 
-/* ---- names that share an item ------------------------------------------------------------------------------------------ */
+/* ---- names that share an item ----------------------------------------------------- */
 
 static void collides(struct fs *fs)
 {
@@ -504,7 +504,7 @@ static void names_of_one_hash_live_together(void **state)
 	with_fs(collides);
 }
 
-/* ---- a full volume ------------------------------------------------------------------------------------------------------- */
+/* ---- a full volume ---------------------------------------------------------------- */
 
 /* Fills what is left with names; returns how many. */
 static unsigned fill_up(struct fs *fs, uint64_t dir)
