@@ -507,10 +507,13 @@ static void phantom_setup(struct crowd *c)
 static int count_visit(void *arg, struct disk_key key, const void *value, size_t len)
 {
 	unsigned *me_and_count = arg;
+	uint64_t low = 0;
 
 	if (key.low % WORKERS_MAX == me_and_count[0])
 		me_and_count[1]++;
-	MUST(len >= 8 && *(const uint64_t *)value == key.low);
+	MUST(len >= 8);
+	memcpy(&low, value, sizeof(low));
+	MUST(low == key.low);
 	return 0;
 }
 
