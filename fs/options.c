@@ -51,6 +51,8 @@ static const char *const ignored_words[] = {
 static const char *const ignored_prefixes[] = {
 	"x-", "X-", "comment=", "context=", "fscontext=", "defcontext=", "rootcontext=", "uhelper=",
 	"helper=", "subtype=",
+	/* what the kernel shows of a FUSE mount, and mount(8) gives back with a remount */
+	"fd=", "rootmode=", "user_id=", "group_id=", "max_read=", "blksize=",
 };
 
 void mount_options_default(struct mount_options *o)
