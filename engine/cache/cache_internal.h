@@ -244,6 +244,7 @@ void provider_wake(struct cache *c);
 
 #define FETCH_SCAN	(1u << 0)
 #define FETCH_NO_IMAGE	(1u << 1) /* descriptor only; with count 1 and keep */
+#define FETCH_FRESH	(1u << 2) /* just allocated: nothing of it is in the store; with keep */
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched exclusively if this
  * call loaded it, else NULL (someone else has it: look again).

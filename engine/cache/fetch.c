@@ -54,7 +54,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 }
 
 /* Grants, then images: results in read[].result, modes in the frames. */
-static void fill(struct cache *c, struct fetch *x, bool no_image)
+static void fill(struct cache *c, struct fetch *x, unsigned flags)
 {
 	unsigned reads = 0;
 
@@ -69,17 +69,22 @@ static void fill(struct cache *c, struct fetch *x, bool no_image)
 	c->coherence->ops->acquire(c->coherence, x->request, x->count);
 	for (unsigned i = 0; i < x->count; i++) {
 		x->read[i] = (struct store_read){.result = x->request[i].result};
-		if (x->request[i].result == 0 && x->request[i].source == PAGE_FROM_STORE) {
+		if (x->request[i].result)
+			continue;
+		if (flags & FETCH_FRESH) {
+			x->read[i].result = STORE_ZEROS;
+		} else if (x->request[i].source == PAGE_FROM_STORE) {
 			x->read[i] = (struct store_read){
 				.pid = x->ref[i].pid,
 				.incarnation = x->ref[i].incarnation,
-				.image = no_image ? NULL : frame_image(c, x->frame[i]),
+				.image = flags & FETCH_NO_IMAGE ? NULL : frame_image(c, x->frame[i]),
 			};
 			reads++;
 		}
 	}
-	if (reads == x->count) {
-		store_read_pages(c->store, x->read, x->count);
+	if (reads == 0 || reads == x->count) {
+		if (reads)
+			store_read_pages(c->store, x->read, x->count);
 		return;
 	}
 	for (unsigned i = 0; i < x->count; i++)
@@ -124,7 +129,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 		unsigned done = claim(c, x, refs, count, &error);
 
 		if (x->count) {
-			fill(c, x, flags & FETCH_NO_IMAGE);
+			fill(c, x, flags);
 			COUNT(c, fetch_requests, 1);
 			COUNT(c, misses, x->count);
 		}

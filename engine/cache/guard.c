@@ -245,7 +245,7 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation, bool 
 				break;
 			continue;
 		}
-		e = fetch_pages(c, &ref, 1, FETCH_NO_IMAGE, &f);
+		e = fetch_pages(c, &ref, 1, fresh ? FETCH_FRESH : FETCH_NO_IMAGE, &f);
 		if (e)
 			return e;
 		if (f)
