@@ -454,31 +454,31 @@ static void test_every_cut_on_a_tearing_device(void **state)
 
 static void test_cuts_in_recovery_on_a_tearing_device(void **state)
 {
-	plan_run((struct plan){.run = run_cut_and_cut_again, .step = 5, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut_and_cut_again, .step = 15, .atomic_bytes = 512,
 		.work = {.frames = 64, .background = true, .ops = 300}});
 }
 
 static void test_cuts_in_recovery_without_tasks(void **state)
 {
-	plan_run((struct plan){.run = run_cut_and_cut_again, .step = 5, .atomic_bytes = 4096,
+	plan_run((struct plan){.run = run_cut_and_cut_again, .step = 15, .atomic_bytes = 4096,
 		.work = {.frames = 64, .background = false, .ops = 300}});
 }
 
 static void test_large_cache_recovers_from_the_log_alone(void **state)
 {
-	plan_run((struct plan){.run = run_cut, .step = 3, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut, .step = 9, .atomic_bytes = 512,
 		.work = {.frames = 1024, .background = true, .ops = 300}});
 }
 
 static void test_read_only_open_replays_and_writes_nothing(void **state)
 {
-	plan_run((struct plan){.run = run_cut_then_read_only, .step = 9, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut_then_read_only, .step = 20, .atomic_bytes = 512,
 		.work = {.frames = 64, .background = true, .ops = 200}});
 }
 
 static void test_read_only_open_says_when_its_cache_is_too_small(void **state)
 {
-	plan_run((struct plan){.run = run_cut_then_small_read_only, .step = 1,
+	plan_run((struct plan){.run = run_cut_then_small_read_only, .step = 5,
 		.atomic_bytes = 512, .work = {.frames = 1024, .ops = 400}});
 }
 
