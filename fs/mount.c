@@ -169,10 +169,25 @@ void fuse_mount_tune(const struct mount_options *o)
 	close(fd);
 }
 
+static bool is_mount_point(const char *directory)
+{
+	char parent[4096];
+	struct stat here, above;
+
+	snprintf(parent, sizeof(parent), "%s/..", directory);
+	/* A dead daemon's mount does not answer, but is one. */
+	if (stat(directory, &here) < 0 || stat(parent, &above) < 0)
+		return true;
+	return here.st_dev != above.st_dev;
+}
+
 static int unmount_as_user(const char *directory, bool lazy)
 {
-	pid_t child = fork();
+	pid_t child;
 
+	if (!is_mount_point(directory))
+		return -EINVAL;
+	child = fork();
 	if (child == 0) {
 		int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
 

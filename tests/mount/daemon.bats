@@ -191,7 +191,7 @@ teardown() { teardown_store; }
 	DAEMON=$(weft status "$MNT" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
 	echo "$DAEMON" >>"$DIR/pids"
 	grep " $MNT fuse.weft " /proc/mounts | grep nosuid | grep -qv nodev
-	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,ro
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,ro,user_id=0,group_id=0
 	run touch "$MNT/f"
 	[ "$status" -ne 0 ]
 	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,rw
