@@ -20,21 +20,50 @@ static void work(void *arg)
 	}
 }
 
+static void remove_below(struct fs *fs, uint64_t dir)
+{
+	unsigned max = (unsigned)attr_of(fs, dir).size + 2;
+	struct seen *seen = list_new(max + 1);
+
+	EQ(read_dir(fs, dir, 0, max, seen, max), max);
+	for (unsigned i = 2; i < max; i++) {
+		if (seen[i].type == DT_DIR) {
+			remove_below(fs, seen[i].ino);
+			OK(ops_rmdir(fs, dir, nm(seen[i].name)));
+		} else {
+			OK(ops_unlink(fs, dir, nm(seen[i].name)));
+		}
+	}
+	rt_free(seen);
+}
+
+static uint64_t pages_free(struct fs *fs)
+{
+	struct statvfs s;
+
+	OK(ops_statfs(fs, &s));
+	return s.f_bfree;
+}
+
 static int crashes(void *arg)
 {
 	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
 		.log_bytes = 4 << 20};
 	struct weft_error err = {0};
+	uint64_t free_at_first;
 	struct rt_disk *d;
+	struct fs *fs;
 
 	sim_disk = rt_sim_disk_create(disk.disk_name, disk.disk_bytes, NULL);
 	HOLDS(sim_disk);
 	OK(rt_disk_open(&d, disk.disk_name, 0, &err));
 	OK(volume_format(d, &format, 0, 0, &err));
 	rt_disk_close(d);
+	fs = test_fs_open(&disk);
+	free_at_first = pages_free(fs);
+	test_fs_close(fs);
 	for (unsigned life = 0; life < 6; life++) {
 		unsigned node = rt_sim_node_new("life");
-		struct fs *fs;
 
 		OK(rt_sim_spawn_on(node, "work", work, NULL));
 		/* the first life sets the scene before it can be cut */
@@ -50,6 +79,11 @@ static int crashes(void *arg)
 		check_tree(fs, 0);
 		test_fs_close(fs);
 	}
+	/* nothing is lost either: what is left without names are pages of the tree */
+	fs = test_fs_open(&disk);
+	remove_below(fs, ROOT);
+	HOLDS(pages_free(fs) + 16 >= free_at_first);
+	test_fs_close(fs);
 	return 0;
 }
 

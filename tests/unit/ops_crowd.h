@@ -145,6 +145,7 @@ static inline void jostle(struct fs *fs, unsigned n)
 {
 	static const int any[] = {-EEXIST, -ENOENT, -ENOTEMPTY, -EISDIR, -ENOTDIR, -EINVAL,
 		-EPERM, 0};
+	static const uint8_t big[9600];
 	char a[16], b[16];
 
 	for (unsigned i = 0; i < 300; i++) {
@@ -173,6 +174,10 @@ static inline void jostle(struct fs *fs, unsigned n)
 			rc = ops_lookup(fs, from, nm(a), &attr);
 			if (rc == 0)
 				rc = try_link(fs, attr.ino, to, b);
+			/* a value in pages, so that there is something to leak */
+			if (rc == 0)
+				rc = ops_setxattr(fs, attr.ino, &root_user, "trusted.v", big,
+					600 + r % 9000, 0);
 			break;
 		default:
 			rc = try_rename(fs, from, a, to, b,
