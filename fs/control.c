@@ -21,8 +21,8 @@
 #include "engine/rt/rt.h"
 
 #define CONNECTIONS_MAX 32
-#define LINE_MAX_BYTES 1024
-#define SEND_TIMEOUT_S 2
+#define LINE_MAX_BYTES  1024
+#define SEND_TIMEOUT_S  2
 
 struct connection {
 	int fd; /* -1: none */
@@ -32,8 +32,8 @@ struct connection {
 
 struct control {
 	struct control_source source; /* under lock */
-	bool attached;		      /* under lock */
-	struct rt_mutex lock;	      /* held while an answer is made */
+	bool attached;                /* under lock */
+	struct rt_mutex lock;         /* held while an answer is made */
 	struct rt_task *task;
 	_Atomic bool stop;
 	int wake; /* eventfd */
@@ -65,7 +65,7 @@ void control_folder(char *buf, size_t cap)
 		snprintf(buf, cap, "/tmp/weft-%u", geteuid());
 }
 
-/* ---- connections -------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------- */
 
 static void connection_end(struct connection *c)
 {
@@ -84,7 +84,8 @@ static void connection_accept(struct control *c)
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 		if (c->connections[i].fd >= 0)
 			continue;
-		if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0)
+		if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) <
+			0)
 			break;
 		c->connections[i].fd = fd;
 		return;
@@ -149,7 +150,8 @@ static int connection_answer(struct control *c, struct connection *conn)
 
 static void connection_read(struct control *c, struct connection *conn)
 {
-	ssize_t n = recv(conn->fd, conn->line + conn->used, LINE_MAX_BYTES - conn->used, MSG_DONTWAIT);
+	ssize_t n = recv(conn->fd, conn->line + conn->used, LINE_MAX_BYTES - conn->used,
+		MSG_DONTWAIT);
 	char *end;
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -183,7 +185,8 @@ static void control_run(void *arg)
 		fds[0] = (struct pollfd){.fd = c->wake, .events = POLLIN};
 		fds[1] = (struct pollfd){.fd = c->listener, .events = POLLIN};
 		for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
-			fds[2 + i] = (struct pollfd){.fd = c->connections[i].fd, .events = POLLIN};
+			fds[2 + i] = (struct pollfd){
+				.fd = c->connections[i].fd, .events = POLLIN};
 		if (poll(fds, ARRAY_SIZE(fds), -1) < 0)
 			continue;
 		for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
@@ -194,7 +197,8 @@ static void control_run(void *arg)
 	}
 }
 
-/* ---- start and end --------------------------------------------------------------------- */
+/* ---- start and end
+ * --------------------------------------------------------------------- */
 
 static int socket_open(struct control *c, struct weft_error *err)
 {
@@ -204,7 +208,8 @@ static int socket_open(struct control *c, struct weft_error *err)
 
 	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (c->listener < 0)
-		return weft_error(err, -errno, "cannot make the control socket: %s", strerror(errno));
+		return weft_error(err, -errno, "cannot make the control socket: %s",
+			strerror(errno));
 	strcpy(address.sun_path, c->path);
 	/* The store is locked by us, so a socket of this name is a dead daemon's. */
 	unlink(c->path);
@@ -214,7 +219,8 @@ static int socket_open(struct control *c, struct weft_error *err)
 	if (ret < 0 || listen(c->listener, CONNECTIONS_MAX) < 0) {
 		ret = -errno;
 		close(c->listener);
-		return weft_error(err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
+		return weft_error(
+			err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
 	}
 	return 0;
 }
@@ -225,11 +231,13 @@ static int folder_make(const char *folder, struct weft_error *err)
 	struct stat st;
 
 	if (mkdir(folder, 0700) < 0 && errno != EEXIST)
-		return weft_error(err, -errno, "cannot make %s: %s", folder, strerror(errno));
+		return weft_error(
+			err, -errno, "cannot make %s: %s", folder, strerror(errno));
 	if (lstat(folder, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
 		(st.st_mode & 022))
 		return weft_error(err, -EPERM,
-			"%s must be a folder of this user's that nobody else can write", folder);
+			"%s must be a folder of this user's that nobody else can write",
+			folder);
 	return 0;
 }
 

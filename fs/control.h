@@ -2,7 +2,8 @@
 /*
  * The daemon's control socket: one JSON object per line asks, one per line answers.
  *
- * {"cmd":"status"} gives everything there is to know, {"cmd":"identify"} what is mounted where,
+ * {"cmd":"status"} gives everything there is to know, {"cmd":"identify"} what is mounted
+ * where,
  * {"cmd":"sync"} answers when all that was done is durable.
  * A connection that is kept open ends when the daemon has closed the volume: that is how
  * `weft umount` and the umount helper know that the store is free.
@@ -25,8 +26,8 @@ struct control_source {
 };
 
 /*
- * The folder of the sockets: /run/weft for root, $XDG_RUNTIME_DIR/weft or /tmp/weft-UID for
- * others.
+ * The folder of the sockets: /run/weft for root, $XDG_RUNTIME_DIR/weft or /tmp/weft-UID
+ * for others.
  */
 void control_folder(char *buf, size_t cap);
 

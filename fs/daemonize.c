@@ -39,7 +39,8 @@ static _Noreturn void parent_wait(int fd, pid_t child)
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)
 			_exit(EXIT_MOUNT);
-	_exit(WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : EXIT_MOUNT);
+	_exit(WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status)
+						       : EXIT_MOUNT);
 }
 
 int daemonize_begin(void)

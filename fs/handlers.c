@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of handlers, what is agreed with the kernel at INIT, and what all handlers share.
+ * The table of handlers, what is agreed with the kernel at INIT, and what all handlers
+ * share.
  *
- * What is missing from the table is meant to be missing. getlk, setlk, flock: the locks of this
- * kernel's processes are all there are on one node, so the kernel keeps them itself. access: the
- * kernel checks permissions (default_permissions). forget: the receive loop drops it.
+ * What is missing from the table is meant to be missing. getlk, setlk, flock: the locks
+ * of this kernel's processes are all there are on one node, so the kernel keeps them
+ * itself. access: the kernel checks permissions (default_permissions). forget: the
+ * receive loop drops it.
  */
 #include "fs/handlers.h"
 
@@ -55,19 +57,19 @@ const struct fuse_lowlevel_ops *handlers_table(void)
 }
 
 /*
- * EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this kernel's own
- * doing and must not drop its pages. No WRITEBACK_CACHE: the kernel would keep its own sizes,
- * which ends with the second node. No splice: replies leave from the frames as they are.
- * What libfuse does not know is added by the shim.
+ * EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this
+ * kernel's own doing and must not drop its pages. No WRITEBACK_CACHE: the kernel would
+ * keep its own sizes, which ends with the second node. No splice: replies leave from the
+ * frames as they are. What libfuse does not know is added by the shim.
  */
 void handle_init(void *session, struct fuse_conn_info *conn)
 {
-	const unsigned wanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC |
-				FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_DONT_MASK |
-				FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-				FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL |
-				FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPENDIR_SUPPORT |
-				FUSE_CAP_EXPLICIT_INVAL_DATA;
+	const unsigned wanted =
+		FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_EXPORT_SUPPORT |
+		FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+		FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL |
+		FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPENDIR_SUPPORT |
+		FUSE_CAP_EXPLICIT_INVAL_DATA;
 	const unsigned unwanted = FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
 				  FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
 				  FUSE_CAP_SPLICE_MOVE | FUSE_CAP_POSIX_LOCKS |
@@ -82,7 +84,7 @@ void handle_init(void *session, struct fuse_conn_info *conn)
 	conn->time_gran = 1;
 }
 
-/* ---- requests ------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------- */
 
 struct fs *request_fs(fuse_req_t req)
 {
@@ -93,7 +95,9 @@ struct ops_caller request_caller(fuse_req_t req)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 
-	/* in_group: setgid was taken off a chmod by the kernel, where the caller is not. */
+	/*
+	 * in_group: setgid was taken off a chmod by the kernel, where the caller is not.
+	 */
 	return (struct ops_caller){
 		.uid = ctx->uid,
 		.gid = ctx->gid,
@@ -113,13 +117,15 @@ int request_may_change(fuse_req_t req)
 		return v->read_only ? -EROFS : 0;
 	if (!atomic_exchange(&told, true))
 		weft_log(3,
-			"the store cannot be written (%s): this mount takes no more changes; "
+			"the store cannot be written (%s): this mount takes no more "
+			"changes; "
 			"unmount it, see to the device, run fsck.weft, mount again",
 			strerror(failure < 0 ? -failure : failure));
 	return -EROFS;
 }
 
-/* ---- replies --------------------------------------------------------------------------- */
+/* ---- replies
+ * --------------------------------------------------------------------------- */
 
 struct ops_name name_of(const char *text)
 {

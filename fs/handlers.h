@@ -3,8 +3,8 @@
  * The FUSE handlers: decode a request, call an operation, reply. Internal to fs/.
  *
  * Inode numbers are stable and never used twice, so the kernel's lookup counts need no
- * bookkeeping. On a volume of one node this kernel is the only client, so what it caches of
- * names, attributes and data stays true for as long as it likes.
+ * bookkeeping. On a volume of one node this kernel is the only client, so what it caches
+ * of names, attributes and data stays true for as long as it likes.
  */
 #ifndef WEFT_FS_HANDLERS_H
 #define WEFT_FS_HANDLERS_H
@@ -37,7 +37,8 @@ void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 /* handlers_names.c */
 void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name);
-void handle_mknod(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev);
+void handle_mknod(
+	fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev);
 void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode);
 void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const char *name);
 void handle_readlink(fuse_req_t req, fuse_ino_t ino);
@@ -59,12 +60,13 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	struct fuse_file_info *fi);
-void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t offset,
-	struct fuse_file_info *fi);
+void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
+	off_t offset, struct fuse_file_info *fi);
 void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void handle_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
-void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
-	struct fuse_file_info *fi);
+void handle_fsync(
+	fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
+	off_t length, struct fuse_file_info *fi);
 void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 	struct fuse_file_info *fi);
 void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,

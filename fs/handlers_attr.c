@@ -83,9 +83,11 @@ void handle_statfs(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_statfs(req, &st);
 }
 
-/* ---- extended attributes -------------------------------------------------------------- */
+/* ---- extended attributes --------------------------------------------------- */
 
-/* Only where the kernel does not agree to SETXATTR_EXT; else the shim answers SETXATTR. */
+/*
+ * Only where the kernel does not agree to SETXATTR_EXT; else the shim answers SETXATTR.
+ */
 void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 	size_t size, int flags)
 {
@@ -93,7 +95,8 @@ void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const cha
 	int ret = request_may_change(req);
 
 	if (ret == 0)
-		ret = ops_setxattr(request_fs(req), ino, &caller, name, value, size, flags);
+		ret = ops_setxattr(
+			request_fs(req), ino, &caller, name, value, size, flags);
 	reply_status(req, ret);
 }
 
@@ -112,7 +115,8 @@ static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 			return;
 		}
 	}
-	ret = name ? ops_getxattr(fs, ino, name, buf, size) : ops_listxattr(fs, ino, buf, size);
+	ret = name ? ops_getxattr(fs, ino, name, buf, size)
+		   : ops_listxattr(fs, ino, buf, size);
 	if (ret < 0)
 		fuse_reply_err(req, -ret);
 	else if (!buf)

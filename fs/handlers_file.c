@@ -2,11 +2,11 @@
 /*
  * Handlers for open files. fi->fh is the struct ops_file.
  *
- * O_APPEND is left out of the open and taken from each write: fcntl can change it, and a dirty
- * page of a mapping, written back through such a file, has its own place.
+ * O_APPEND is left out of the open and taken from each write: fcntl can change it, and a
+ * dirty page of a mapping, written back through such a file, has its own place.
  *
- * O_DIRECT needs nothing here: the kernel then reads and writes past its cache and keeps the
- * two coherent itself, which FOPEN_DIRECT_IO did not before Linux 6.6.
+ * O_DIRECT needs nothing here: the kernel then reads and writes past its cache and keeps
+ * the two coherent itself, which FOPEN_DIRECT_IO did not before Linux 6.6.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,9 @@
 #include "fs/handlers.h"
 #include "fs/shim.h"
 
-/* One copy_file_range request; the caller asks again for the rest and can be interrupted. */
+/*
+ * One copy_file_range request; the caller asks again for the rest and can be interrupted.
+ */
 #define COPY_MAX (64u << 20)
 
 static struct ops_file *file_of(const struct fuse_file_info *fi)
@@ -25,7 +27,8 @@ static struct ops_file *file_of(const struct fuse_file_info *fi)
 	return (struct ops_file *)(uintptr_t)fi->fh;
 }
 
-/* The kernel caches what it reads and writes through any handle, and close() asks nothing. */
+/* The kernel caches what it reads and writes through any handle, and close() asks
+ * nothing. */
 static void file_reply_flags(struct fuse_file_info *fi, struct ops_file *file)
 {
 	fi->fh = (uintptr_t)file;
@@ -69,8 +72,8 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 	caller.keeps_setid = !shim_request_kills_setid();
 	ret = request_may_change(req);
 	if (ret == 0)
-		ret = ops_create(fs, dir, name_of(name), &caller, mode, fi->flags & ~O_APPEND,
-			&file, &attr);
+		ret = ops_create(fs, dir, name_of(name), &caller, mode,
+			fi->flags & ~O_APPEND, &file, &attr);
 	if (ret < 0) {
 		fuse_reply_err(req, -ret);
 		return;
@@ -93,14 +96,16 @@ void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, ENOSYS);
 }
 
-/* ---- reading --------------------------------------------------------------------------- */
+/* ---- reading
+ * --------------------------------------------------------------------------- */
 
 struct read_reply {
 	fuse_req_t req;
 	bool sent;
 };
 
-/* Runs with the frames latched: the reply leaves straight from them. Never waits for weft. */
+/* Runs with the frames latched: the reply leaves straight from them. Never waits for
+ * weft. */
 static int read_send(void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
 {
 	struct read_reply *r = arg;
@@ -114,7 +119,8 @@ struct read_copy {
 	char *to;
 };
 
-static int read_collect(void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
+static int read_collect(
+	void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
 {
 	struct read_copy *c = arg;
 
@@ -125,9 +131,11 @@ static int read_collect(void *arg, const struct iovec *iov, unsigned iov_count, 
 	return (int)total;
 }
 
-/* A short reply would mean the end of the file to the kernel, so the parts are collected. */
-static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset, size_t size,
-	size_t part_max)
+/*
+ * A short reply would mean the end of the file to the kernel, so the parts are collected.
+ */
+static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset,
+	size_t size, size_t part_max)
 {
 	struct fs *fs = request_fs(req);
 	char *buf = rt_alloc_pages(ALIGN_UP(size, (size_t)PAGE_SIZE));
@@ -164,7 +172,8 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	struct read_reply reply = {.req = req};
 	int ret;
 
-	atomic_fetch_add_explicit(&session_counters(s)->bytes_read, size, memory_order_relaxed);
+	atomic_fetch_add_explicit(
+		&session_counters(s)->bytes_read, size, memory_order_relaxed);
 	if (offset % PAGE_SIZE + size > part_max) {
 		read_in_parts(req, file_of(fi), (uint64_t)offset, size, part_max);
 		return;
@@ -174,18 +183,20 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 		fuse_reply_err(req, ret < 0 ? -ret : EIO);
 }
 
-/* ---- writing ----------------------------------------------------------------------------- */
+/* ---- writing
+ * ----------------------------------------------------------------------------- */
 
 static bool has_setid_bits(struct fs *fs, uint64_t ino)
 {
 	struct ops_attr attr;
 
-	return ops_getattr(fs, ino, &attr) == 0 && (attr.inode.mode & (S_ISUID | S_ISGID));
+	return ops_getattr(fs, ino, &attr) == 0 &&
+	       (attr.inode.mode & (S_ISUID | S_ISGID));
 }
 
 /*
- * The kernel does not notice that a write cleared setuid or setgid bits, and could go by the
- * old ones in an exec. Drops its attributes; never blocks (ARCHITECTURE §10).
+ * The kernel does not notice that a write cleared setuid or setgid bits, and could go by
+ * the old ones in an exec. Drops its attributes; never blocks (ARCHITECTURE §10).
  */
 static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
 {
@@ -194,8 +205,8 @@ static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
 	fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
 }
 
-void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t offset,
-	struct fuse_file_info *fi)
+void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
+	off_t offset, struct fuse_file_info *fi)
 {
 	struct session *s = fuse_req_userdata(req);
 	struct fs *fs = session_fs(s);
@@ -224,12 +235,15 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, 
 }
 
 /* Files and directories. */
-void handle_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
+void handle_fsync(
+	fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
 	reply_status(req, ops_fsync(request_fs(req), ino, data_only != 0));
 }
 
-/* FALLOCATE and COPY_FILE_RANGE carry no word on setuid: only root's capability keeps it. */
+/*
+ * FALLOCATE and COPY_FILE_RANGE carry no word on setuid: only root's capability keeps it.
+ */
 static struct ops_caller caller_by_uid(fuse_req_t req)
 {
 	struct ops_caller caller = request_caller(req);
@@ -238,8 +252,8 @@ static struct ops_caller caller_by_uid(fuse_req_t req)
 	return caller;
 }
 
-void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
-	struct fuse_file_info *fi)
+void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
+	off_t length, struct fuse_file_info *fi)
 {
 	struct fs *fs = request_fs(req);
 	struct ops_caller caller = caller_by_uid(req);
@@ -253,7 +267,8 @@ void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, of
 		return;
 	}
 	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino);
-	ret = ops_fallocate(fs, file_of(fi), &caller, mode, (uint64_t)offset, (uint64_t)length);
+	ret = ops_fallocate(
+		fs, file_of(fi), &caller, mode, (uint64_t)offset, (uint64_t)length);
 	if (had_bits)
 		forget_attributes(req, ino);
 	reply_status(req, ret);

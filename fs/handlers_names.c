@@ -23,15 +23,16 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 		reply_entry(req, ret, &attr);
 }
 
-void handle_mknod(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev)
+void handle_mknod(
+	fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev)
 {
 	struct ops_caller caller = request_caller(req);
 	struct ops_attr attr;
 	int ret = request_may_change(req);
 
 	if (ret == 0)
-		ret = ops_mknod(request_fs(req), dir, name_of(name), &caller, mode, major(rdev),
-			minor(rdev), &attr);
+		ret = ops_mknod(request_fs(req), dir, name_of(name), &caller, mode,
+			major(rdev), minor(rdev), &attr);
 	reply_entry(req, ret, &attr);
 }
 
@@ -42,7 +43,8 @@ void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
 	int ret = request_may_change(req);
 
 	if (ret == 0)
-		ret = ops_mkdir(request_fs(req), dir, name_of(name), &caller, mode, &attr);
+		ret = ops_mkdir(
+			request_fs(req), dir, name_of(name), &caller, mode, &attr);
 	reply_entry(req, ret, &attr);
 }
 
@@ -53,7 +55,8 @@ void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const ch
 	int ret = request_may_change(req);
 
 	if (ret == 0)
-		ret = ops_symlink(request_fs(req), dir, name_of(name), &caller, target, &attr);
+		ret = ops_symlink(
+			request_fs(req), dir, name_of(name), &caller, target, &attr);
 	reply_entry(req, ret, &attr);
 }
 
@@ -104,12 +107,12 @@ void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t 
 	int ret = request_may_change(req);
 
 	if (ret == 0)
-		ret = ops_rename(request_fs(req), dir, name_of(name), new_dir, name_of(new_name),
-			flags);
+		ret = ops_rename(request_fs(req), dir, name_of(name), new_dir,
+			name_of(new_name), flags);
 	reply_status(req, ret);
 }
 
-/* ---- directories --------------------------------------------------------------------- */
+/* ---- directories ----------------------------------------------------------- */
 
 /*
  * Directories have no open state here. ENOSYS makes the kernel stop asking and keep their
@@ -142,12 +145,14 @@ static int listing_add(void *arg, const struct ops_dirent *d)
 	WEFT_ASSERT(d->name_len <= DISK_NAME_MAX);
 	memcpy(name, d->name, d->name_len);
 	name[d->name_len] = '\0';
-	/* Without attributes (".", "..") entry.ino stays 0: the kernel looks nothing up. */
+	/*
+	 * Without attributes (".", "..") entry.ino stays 0: the kernel looks nothing up.
+	 */
 	if (d->attr)
 		attr_to_entry(d->attr, &entry);
 	if (l->plus)
-		need = fuse_add_direntry_plus(l->req, l->buf + l->used, l->cap - l->used, name,
-			&entry, (off_t)d->cookie);
+		need = fuse_add_direntry_plus(l->req, l->buf + l->used, l->cap - l->used,
+			name, &entry, (off_t)d->cookie);
 	else
 		need = fuse_add_direntry(l->req, l->buf + l->used, l->cap - l->used, name,
 			&entry.attr, (off_t)d->cookie);
@@ -157,9 +162,11 @@ static int listing_add(void *arg, const struct ops_dirent *d)
 	return 0;
 }
 
-static void reply_listing(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, bool plus)
+static void reply_listing(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, bool plus)
 {
-	struct listing l = {.req = req, .cap = MIN(size, DIRECTORY_REPLY_MAX), .plus = plus};
+	struct listing l = {
+		.req = req, .cap = MIN(size, DIRECTORY_REPLY_MAX), .plus = plus};
 	int ret;
 
 	l.buf = rt_alloc(l.cap);
@@ -167,8 +174,8 @@ static void reply_listing(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	ret = ops_readdir(request_fs(req), ino, (uint64_t)offset, plus ? OPS_READDIR_PLUS : 0,
-		listing_add, &l);
+	ret = ops_readdir(request_fs(req), ino, (uint64_t)offset,
+		plus ? OPS_READDIR_PLUS : 0, listing_add, &l);
 	if (ret < 0 && l.used == 0)
 		fuse_reply_err(req, -ret);
 	else

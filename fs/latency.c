@@ -11,7 +11,8 @@ static unsigned bucket_of(uint64_t ns)
 		return (unsigned)ns;
 	top = 63 - (unsigned)__builtin_clzll(ns);
 	index = (top - LATENCY_SUB_BITS + 1) << LATENCY_SUB_BITS |
-		(unsigned)(ns >> (top - LATENCY_SUB_BITS) & ((1u << LATENCY_SUB_BITS) - 1));
+		(unsigned)(ns >> (top - LATENCY_SUB_BITS) &
+			   ((1u << LATENCY_SUB_BITS) - 1));
 	return MIN(index, LATENCY_BUCKETS - 1);
 }
 
@@ -24,7 +25,9 @@ static uint64_t bucket_value(unsigned index)
 	if (index < 1u << LATENCY_SUB_BITS)
 		return index;
 	shift = (index >> LATENCY_SUB_BITS) - 1;
-	low = (uint64_t)((1u << LATENCY_SUB_BITS) | (index & ((1u << LATENCY_SUB_BITS) - 1))) << shift;
+	low = (uint64_t)((1u << LATENCY_SUB_BITS) |
+			 (index & ((1u << LATENCY_SUB_BITS) - 1)))
+	      << shift;
 	return low + ((1ull << shift) >> 1);
 }
 
@@ -64,7 +67,8 @@ void latency_summarise(struct latency *l, struct latency_summary *out)
 	if (out->count == 0)
 		return;
 	out->max_ns = atomic_load_explicit(&l->max_ns, memory_order_relaxed);
-	out->mean_ns = atomic_load_explicit(&l->total_ns, memory_order_relaxed) / out->count;
+	out->mean_ns =
+		atomic_load_explicit(&l->total_ns, memory_order_relaxed) / out->count;
 	out->p50_ns = MIN(percentile(counts, out->count, 50), out->max_ns);
 	out->p90_ns = MIN(percentile(counts, out->count, 90), out->max_ns);
 	out->p99_ns = MIN(percentile(counts, out->count, 99), out->max_ns);

@@ -11,7 +11,7 @@
 #include "engine/common/base.h"
 
 #define LATENCY_SUB_BITS 2
-#define LATENCY_BUCKETS (40u << LATENCY_SUB_BITS) /* up to 2^40 ns, 18 minutes */
+#define LATENCY_BUCKETS  (40u << LATENCY_SUB_BITS) /* up to 2^40 ns, 18 minutes */
 
 struct latency {
 	_Atomic uint64_t bucket[LATENCY_BUCKETS];

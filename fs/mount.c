@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mounting without libfuse's help: libfuse 3.14 would read and write the device itself, and
- * the shim (shim.h) needs to see every message first, INIT included.
+ * Mounting without libfuse's help: libfuse 3.14 would read and write the device itself,
+ * and the shim (shim.h) needs to see every message first, INIT included.
  *
  * Root mounts with mount(2). Others go through fusermount3, which is setuid and hands the
  * device over a socket.
@@ -30,8 +30,8 @@ static unsigned long mount_flags(const struct mount_options *o)
 	return o->flags | atime[o->atime] | (o->read_only ? MS_RDONLY : 0);
 }
 
-static int mount_as_root(const struct mount_options *o, const char *source,
-	struct weft_error *err)
+static int mount_as_root(
+	const struct mount_options *o, const char *source, struct weft_error *err)
 {
 	char data[160];
 	int fd;
@@ -41,16 +41,20 @@ static int mount_as_root(const struct mount_options *o, const char *source,
 	if (fd < 0) {
 		ret = -errno;
 		return weft_error(err, ret,
-			"cannot open /dev/fuse: %s; is the fuse module loaded (modprobe fuse)?",
+			"cannot open /dev/fuse: %s; is the fuse module loaded (modprobe "
+			"fuse)?",
 			strerror(-ret));
 	}
 	snprintf(data, sizeof(data),
-		"fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions,max_read=%u%s", fd,
-		getuid(), getgid(), FUSE_IO_MAX, o->allow_other ? ",allow_other" : "");
+		"fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions,max_"
+		"read=%u%s",
+		fd, getuid(), getgid(), FUSE_IO_MAX,
+		o->allow_other ? ",allow_other" : "");
 	if (mount(source, o->directory, "fuse.weft", mount_flags(o), data) < 0) {
 		ret = -errno;
 		close(fd);
-		return weft_error(err, ret, "cannot mount on %s: %s", o->directory, strerror(-ret));
+		return weft_error(
+			err, ret, "cannot mount on %s: %s", o->directory, strerror(-ret));
 	}
 	return fd;
 }
@@ -106,22 +110,25 @@ static int wait_for(pid_t child)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
 }
 
-static int mount_as_user(const struct mount_options *o, const char *source,
-	struct weft_error *err)
+static int mount_as_user(
+	const struct mount_options *o, const char *source, struct weft_error *err)
 {
 	char options[512];
-	char *argv[] = {
-		(char *)"fusermount3", (char *)"-o", options, (char *)"--", o->directory, NULL};
+	char *argv[] = {(char *)"fusermount3", (char *)"-o", options, (char *)"--",
+		o->directory, NULL};
 	int sockets[2];
 	pid_t child;
 	int fd;
 
 	snprintf(options, sizeof(options),
 		"fsname=%s,subtype=weft,default_permissions,max_read=%u%s%s%s%s", source,
-		FUSE_IO_MAX, o->read_only ? ",ro" : "", o->allow_other ? ",allow_other" : "",
-		o->flags & MS_NOEXEC ? ",noexec" : "", o->atime == OPS_NOATIME ? ",noatime" : "");
+		FUSE_IO_MAX, o->read_only ? ",ro" : "",
+		o->allow_other ? ",allow_other" : "",
+		o->flags & MS_NOEXEC ? ",noexec" : "",
+		o->atime == OPS_NOATIME ? ",noatime" : "");
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) < 0)
-		return weft_error(err, -errno, "cannot make a socket pair: %s", strerror(errno));
+		return weft_error(
+			err, -errno, "cannot make a socket pair: %s", strerror(errno));
 	child = fork();
 	if (child == 0) {
 		close(sockets[0]);
@@ -138,16 +145,19 @@ static int mount_as_user(const struct mount_options *o, const char *source,
 		if (fd >= 0)
 			close(fd);
 		return weft_error(err, -EPERM,
-			"fusermount3 could not mount on %s (its own message says why)", o->directory);
+			"fusermount3 could not mount on %s (its own message says why)",
+			o->directory);
 	}
 	return fd;
 }
 
-int fuse_mount_open(const struct mount_options *o, const char *label, struct weft_error *err)
+int fuse_mount_open(
+	const struct mount_options *o, const char *label, struct weft_error *err)
 {
 	const char *source = o->source[0] ? o->source : label;
 
-	return geteuid() == 0 ? mount_as_root(o, source, err) : mount_as_user(o, source, err);
+	return geteuid() == 0 ? mount_as_root(o, source, err)
+			      : mount_as_user(o, source, err);
 }
 
 void fuse_mount_tune(const struct mount_options *o)
@@ -159,13 +169,14 @@ void fuse_mount_tune(const struct mount_options *o)
 	if (stat(o->directory, &st) < 0)
 		return;
 	/* INIT can only lower the kernel's 128 KiB; the device's own knob raises it. */
-	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev),
-		minor(st.st_dev));
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb",
+		major(st.st_dev), minor(st.st_dev));
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
 	if (dprintf(fd, "%u\n", FUSE_READ_AHEAD >> 10) < 0)
-		weft_log(7, "read-ahead of %s stays as it is: %s", o->directory, strerror(errno));
+		weft_log(7, "read-ahead of %s stays as it is: %s", o->directory,
+			strerror(errno));
 	close(fd);
 }
 
@@ -193,8 +204,8 @@ static int unmount_as_user(const char *directory, bool lazy)
 
 		if (quiet >= 0)
 			dup2(quiet, STDERR_FILENO);
-		execlp("fusermount3", "fusermount3", "-u", lazy ? "-qz" : "-q", "--", directory,
-			(char *)NULL);
+		execlp("fusermount3", "fusermount3", "-u", lazy ? "-qz" : "-q", "--",
+			directory, (char *)NULL);
 		_exit(127);
 	}
 	if (child < 0)

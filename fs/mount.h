@@ -14,7 +14,8 @@
  * Mounts on o->directory; `label` is shown as the source when o->source is empty.
  * Returns the FUSE device's descriptor, or -errno with a text.
  */
-int fuse_mount_open(const struct mount_options *o, const char *label, struct weft_error *err);
+int fuse_mount_open(
+	const struct mount_options *o, const char *label, struct weft_error *err);
 /*
  * Raises the read-ahead of the mounted filesystem, whose mount point must answer. A hint:
  * needs root and sysfs.

@@ -14,9 +14,9 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#define CACHE_MIN_BYTES (1ull << 20)
+#define CACHE_MIN_BYTES         (1ull << 20)
 #define CACHE_DEFAULT_MAX_BYTES (1ull << 30)
-#define LOG_INTERVAL_MAX_S 3600
+#define LOG_INTERVAL_MAX_S      3600
 
 /* A word without a value that sets or clears mount(2) flags. */
 struct flag_word {
@@ -42,29 +42,59 @@ static const struct flag_word flag_words[] = {
 	{"loud", 0, MS_SILENT},
 };
 
-/* Words of mount(8), fstab(5) and FUSE that ask for nothing here, or for what is so anyway. */
+/* Words of mount(8), fstab(5) and FUSE that ask for nothing here, or for what is so
+ * anyway. */
 static const char *const ignored_words[] = {
-	"defaults", "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users", "owner",
-	"group", "default_permissions", "noiversion", "nolazytime", "nomand",
+	"defaults",
+	"_netdev",
+	"auto",
+	"noauto",
+	"nofail",
+	"user",
+	"nouser",
+	"users",
+	"owner",
+	"group",
+	"default_permissions",
+	"noiversion",
+	"nolazytime",
+	"nomand",
 };
 
 static const char *const ignored_prefixes[] = {
-	"x-", "X-", "comment=", "context=", "fscontext=", "defcontext=", "rootcontext=", "uhelper=",
-	"helper=", "subtype=",
-	/* what the kernel shows of a FUSE mount, and mount(8) gives back with a remount */
-	"fd=", "rootmode=", "user_id=", "group_id=", "max_read=", "blksize=",
+	"x-",
+	"X-",
+	"comment=",
+	"context=",
+	"fscontext=",
+	"defcontext=",
+	"rootcontext=",
+	"uhelper=",
+	"helper=",
+	"subtype=",
+	/*
+	 * what the kernel shows of a FUSE mount, and mount(8) gives back with a remount
+	 */
+	"fd=",
+	"rootmode=",
+	"user_id=",
+	"group_id=",
+	"max_read=",
+	"blksize=",
 };
 
 void mount_options_default(struct mount_options *o)
 {
-	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t ram =
+		(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
 	*o = (struct mount_options){
 		.log_interval_ms = 5000,
 		.allow_other = geteuid() == 0,
 		.atime = OPS_RELATIME,
 	};
-	o->cache_bytes = MIN(CACHE_DEFAULT_MAX_BYTES, ram / 4) & ~(uint64_t)(PAGE_SIZE - 1);
+	o->cache_bytes =
+		MIN(CACHE_DEFAULT_MAX_BYTES, ram / 4) & ~(uint64_t)(PAGE_SIZE - 1);
 	o->cache_bytes = MAX(o->cache_bytes, CACHE_MIN_BYTES);
 	if (geteuid() != 0)
 		o->flags = MS_NOSUID | MS_NODEV;
@@ -107,27 +137,31 @@ int size_parse(const char *text, uint64_t *out)
 static int parse_cache(struct mount_options *o, const char *value, struct weft_error *err)
 {
 	uint64_t bytes;
-	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t ram =
+		(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
 	if (size_parse(value, &bytes) < 0)
 		return weft_error(err, -EINVAL,
 			"option cache=%s: not a size; write it like cache=512M", value);
 	if (bytes < CACHE_MIN_BYTES || bytes > ram)
 		return weft_error(err, -EINVAL,
-			"option cache=%s: must be between 1M and this machine's memory, %" PRIu64 "M",
+			"option cache=%s: must be between 1M and this machine's memory, "
+			"%" PRIu64 "M",
 			value, ram >> 20);
 	o->cache_bytes = bytes & ~(uint64_t)(PAGE_SIZE - 1);
 	return 0;
 }
 
-static int parse_log_interval(struct mount_options *o, const char *value, struct weft_error *err)
+static int parse_log_interval(
+	struct mount_options *o, const char *value, struct weft_error *err)
 {
 	char *end;
 	double seconds;
 
 	errno = 0;
 	seconds = strtod(value, &end);
-	if (errno || end == value || *end || !(seconds >= 0.01 && seconds <= LOG_INTERVAL_MAX_S))
+	if (errno || end == value || *end ||
+		!(seconds >= 0.01 && seconds <= LOG_INTERVAL_MAX_S))
 		return weft_error(err, -EINVAL,
 			"option log_interval=%s: must be seconds, 0.01 to %d", value,
 			LOG_INTERVAL_MAX_S);
@@ -135,11 +169,13 @@ static int parse_log_interval(struct mount_options *o, const char *value, struct
 	return 0;
 }
 
-static int parse_source(struct mount_options *o, const char *value, struct weft_error *err)
+static int parse_source(
+	struct mount_options *o, const char *value, struct weft_error *err)
 {
 	if (!*value || strlen(value) >= sizeof(o->source))
 		return weft_error(err, -EINVAL,
-			"option fsname=: must be 1 to %zu bytes long", sizeof(o->source) - 1);
+			"option fsname=: must be 1 to %zu bytes long",
+			sizeof(o->source) - 1);
 	strcpy(o->source, value);
 	return 0;
 }
@@ -218,8 +254,10 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, o->allow_other ? ",allow_other" : "",
-		o->flags & MS_NODEV ? ",nodev" : "", o->flags & MS_NOSUID ? ",nosuid" : "",
-		o->flags & MS_NOEXEC ? ",noexec" : "", o->flags & MS_SYNCHRONOUS ? ",sync" : "");
+		o->flags & MS_NODEV ? ",nodev" : "",
+		o->flags & MS_NOSUID ? ",nosuid" : "",
+		o->flags & MS_NOEXEC ? ",noexec" : "",
+		o->flags & MS_SYNCHRONOUS ? ",sync" : "");
 }
 
 void mount_options_free(struct mount_options *o)

@@ -6,16 +6,16 @@
 #include "fs/ops/ops.h"
 
 struct mount_options {
-	char *store;	    /* absolute path of the store */
-	char *directory;    /* absolute path of the mount point */
+	char *store;     /* absolute path of the store */
+	char *directory; /* absolute path of the mount point */
 	uint64_t cache_bytes;
 	uint64_t log_interval_ms;
 	bool read_only;
 	bool allow_other;
 	bool allow_other_given;
-	unsigned atime;	    /* of struct ops_options */
+	unsigned atime;      /* of struct ops_options */
 	unsigned long flags; /* MS_* for mount(2), without MS_RDONLY and the atime ones */
-	char source[256];   /* what mount(8) and df show; empty: the store's path */
+	char source[256];    /* what mount(8) and df show; empty: the store's path */
 };
 
 /* Fills in what holds when no option is given. */
@@ -24,7 +24,8 @@ void mount_options_default(struct mount_options *o);
  * Reads a comma-separated list into *o. Later words win. Unknown words are an error with
  * a text that names the word. 0 or -EINVAL.
  */
-int mount_options_parse(struct mount_options *o, const char *list, struct weft_error *err);
+int mount_options_parse(
+	struct mount_options *o, const char *list, struct weft_error *err);
 /* "16M", "2GiB", "4096": bytes. 0 or -EINVAL. */
 int size_parse(const char *text, uint64_t *out);
 /* The options as they are in force, as a list again. */

@@ -2,10 +2,10 @@
 /*
  * The receive loop and its elastic workers.
  *
- * Memory (invariant 10): a worker's buffer must be able to take the largest WRITE, but is only
- * resident where it was used. At most SESSION_FAT_BUSY_MAX requests with large payloads, plus
- * the workers then idle, are in memory at a time; past that, requests wait in the kernel.
- * No request of a volume waits for another one, so this cannot deadlock.
+ * Memory (invariant 10): a worker's buffer must be able to take the largest WRITE, but is
+ * only resident where it was used. At most SESSION_FAT_BUSY_MAX requests with large
+ * payloads, plus the workers then idle, are in memory at a time; past that, requests wait
+ * in the kernel. No request of a volume waits for another one, so this cannot deadlock.
  */
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
@@ -24,12 +24,13 @@ static void worker_run(void *arg);
 
 static void note_workers(struct session *s, int change)
 {
-	uint64_t now = atomic_fetch_add_explicit(
-			       &s->counters.workers, (uint64_t)(int64_t)change, memory_order_relaxed) +
+	uint64_t now = atomic_fetch_add_explicit(&s->counters.workers,
+			       (uint64_t)(int64_t)change, memory_order_relaxed) +
 		       (uint64_t)(int64_t)change;
 
 	if (now > atomic_load_explicit(&s->counters.workers_most, memory_order_relaxed))
-		atomic_store_explicit(&s->counters.workers_most, now, memory_order_relaxed);
+		atomic_store_explicit(
+			&s->counters.workers_most, now, memory_order_relaxed);
 }
 
 /* A free slot, or NULL. A worker that has retired is past its last use of the session. */
@@ -113,8 +114,8 @@ static void buffer_idle(struct worker *w)
 		return;
 	/* Enough stay resident: give this one's memory back to the system. */
 	atomic_fetch_sub(&s->fat_idle, 1);
-	if (madvise(w->buffer + SESSION_FAT_BYTES, SESSION_BUFFER_BYTES - SESSION_FAT_BYTES,
-		    MADV_DONTNEED) < 0)
+	if (madvise(w->buffer + SESSION_FAT_BYTES,
+		    SESSION_BUFFER_BYTES - SESSION_FAT_BYTES, MADV_DONTNEED) < 0)
 		weft_log(7, "madvise: %s", strerror(errno));
 	w->fat = false;
 }
@@ -145,8 +146,8 @@ static void request_serve(struct worker *w, size_t length)
 }
 
 /*
- * Counted in `busy` before `closed` is looked at, and the other way round in session_quiesce
- * (both sequentially consistent): one of the two sees the other.
+ * Counted in `busy` before `closed` is looked at, and the other way round in
+ * session_quiesce (both sequentially consistent): one of the two sees the other.
  */
 static void request_admit(struct worker *w, size_t length, bool last_waiting)
 {
@@ -156,7 +157,8 @@ static void request_admit(struct worker *w, size_t length, bool last_waiting)
 	atomic_fetch_add(&s->busy, 1);
 	if (!atomic_load(&s->closed)) {
 		if (last_waiting && atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX)
-			worker_add(s); /* at the bound, or without memory, the present ones must do */
+			worker_add(s); /* at the bound, or without memory, the present
+					  ones must do */
 		request_serve(w, length);
 	} else if (length >= sizeof(*in) && in->opcode != FUSE_FORGET &&
 		   in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT) {
@@ -234,7 +236,8 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	s->fs = fs;
 	s->device = device;
 	s->ended_fd = ended_fd;
-	s->fuse = fuse_session_new(&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
+	s->fuse = fuse_session_new(
+		&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
 	fuse_opt_free_args(&args); /* libfuse copies what it keeps, and adds to ours */
 	if (!s->fuse) {
 		ret = weft_error(err, -ENOMEM, "libfuse cannot start a session");

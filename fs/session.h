@@ -2,10 +2,10 @@
 /*
  * One mount's conversation with the kernel: the receive loop and its workers.
  *
- * A worker is a task blocked in read(2) on the FUSE device. The one that takes a request when no
- * other waits starts another one first, so a request that waits (for a disk) never keeps others
- * from being served. Workers are bounded, and so is the memory that their buffers keep
- * (invariant 10).
+ * A worker is a task blocked in read(2) on the FUSE device. The one that takes a request
+ * when no other waits starts another one first, so a request that waits (for a disk)
+ * never keeps others from being served. Workers are bounded, and so is the memory that
+ * their buffers keep (invariant 10).
  */
 #ifndef WEFT_FS_SESSION_H
 #define WEFT_FS_SESSION_H
@@ -13,7 +13,8 @@
 #include "fs/latency.h"
 #include "fs/ops/ops.h"
 
-#define SESSION_OPCODES 64 /* FUSE opcodes told apart in the statistics; 0: all others */
+/* FUSE opcodes told apart in the statistics; 0: all others. */
+#define SESSION_OPCODES 64
 
 struct session;
 struct fuse_session;
@@ -21,28 +22,29 @@ struct fuse_session;
 struct session_counters {
 	struct latency latency[SESSION_OPCODES]; /* by opcode, from receipt to reply */
 	_Atomic uint64_t requests;
-	_Atomic uint64_t workers;	  /* now */
-	_Atomic uint64_t workers_most;	  /* ever */
+	_Atomic uint64_t workers;      /* now */
+	_Atomic uint64_t workers_most; /* ever */
 	_Atomic uint64_t bytes_read;
 	_Atomic uint64_t bytes_written;
 };
 
 /*
- * Serves `fs` over the device, which it takes over (also when it fails). The mount answers
- * from then on. `ended_fd` (an eventfd) is written when the kernel has ended the connection.
+ * Serves `fs` over the device, which it takes over (also when it fails). The mount
+ * answers from then on. `ended_fd` (an eventfd) is written when the kernel has ended the
+ * connection.
  */
 int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	struct weft_error *err);
 /* True once the kernel has ended the connection. */
 bool session_ended(struct session *s);
 /*
- * From here on requests are answered with ENOTCONN; returns when the last one under way has
- * been answered. Nothing calls `fs` any more then. Waits.
+ * From here on requests are answered with ENOTCONN; returns when the last one under way
+ * has been answered. Nothing calls `fs` any more then. Waits.
  */
 void session_quiesce(struct session *s);
 /*
- * Frees everything, if the connection has ended. Workers that the kernel still keeps cannot be
- * woken: then the session stays, quiescent, until the process ends.
+ * Frees everything, if the connection has ended. Workers that the kernel still keeps
+ * cannot be woken: then the session stays, quiescent, until the process ends.
  */
 void session_free(struct session *s);
 

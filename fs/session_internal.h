@@ -12,11 +12,14 @@
 #define SESSION_IDLE_MAX 8
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
-/* With so many fat buffers in use no worker is added: later requests wait for one of them. */
+/* With so many fat buffers in use no worker is added: later requests wait for one of
+ * them. */
 #define SESSION_FAT_BUSY_MAX 24
 /* So many fat buffers may stay resident while idle. */
 #define SESSION_FAT_IDLE_MAX 8
-/* The kernel wants room for the largest WRITE and its headers; libfuse asks for a page. */
+/*
+ * The kernel wants room for the largest WRITE and its headers; libfuse asks for a page.
+ */
 #define SESSION_BUFFER_BYTES (FUSE_IO_MAX + 2 * PAGE_SIZE)
 
 enum worker_state { WORKER_NONE = 0, WORKER_RUNNING, WORKER_RETIRED };
@@ -25,8 +28,8 @@ struct worker {
 	struct session *session;
 	struct rt_task *task;
 	enum worker_state state; /* under session->lock */
-	uint8_t *buffer;	 /* SESSION_BUFFER_BYTES, the worker's own */
-	bool fat;		 /* buffer is resident beyond SESSION_FAT_BYTES */
+	uint8_t *buffer;         /* SESSION_BUFFER_BYTES, the worker's own */
+	bool fat;                /* buffer is resident beyond SESSION_FAT_BYTES */
 };
 
 struct session {
@@ -35,13 +38,14 @@ struct session {
 	int device;
 	int ended_fd;
 	struct shim shim;
-	struct rt_mutex lock; /* worker slots; taken before anything else, never while serving */
-	_Atomic uint32_t idle;	    /* workers in read(2) */
-	_Atomic uint32_t busy;	    /* requests being served; session_quiesce waits on it */
-	_Atomic uint32_t fat_busy;  /* fat buffers with a request */
-	_Atomic uint32_t fat_idle;  /* fat buffers without */
-	_Atomic bool closed;	    /* refuse requests */
-	_Atomic bool ended;	    /* the device gave ENODEV */
+	struct rt_mutex
+		lock; /* worker slots; taken before anything else, never while serving */
+	_Atomic uint32_t idle; /* workers in read(2) */
+	_Atomic uint32_t busy; /* requests being served; session_quiesce waits on it */
+	_Atomic uint32_t fat_busy; /* fat buffers with a request */
+	_Atomic uint32_t fat_idle; /* fat buffers without */
+	_Atomic bool closed;       /* refuse requests */
+	_Atomic bool ended;        /* the device gave ENODEV */
 	struct session_counters counters;
 	struct worker workers[SESSION_WORKERS_MAX];
 };

@@ -3,8 +3,9 @@
  * The shim between the kernel and libfuse 3.14: INIT flags added, requests answered that
  * libfuse does not know, fields kept that it throws away. See shim.h.
  *
- * The structures of newer protocol versions than Debian 12's <linux/fuse.h> are here under
- * names of our own ("wire_"). Lengths of all messages are checked before use (invariant 9).
+ * The structures of newer protocol versions than Debian 12's <linux/fuse.h> are here
+ * under names of our own ("wire_"). Lengths of all messages are checked before use
+ * (invariant 9).
  */
 #include "fs/shim.h"
 
@@ -61,7 +62,8 @@ struct wire_statx_out {
 	struct wire_statx stat;
 };
 _Static_assert(sizeof(struct wire_statx) == 256, "the kernel's struct fuse_statx");
-_Static_assert(sizeof(struct wire_statx_out) == 288, "the kernel's struct fuse_statx_out");
+_Static_assert(
+	sizeof(struct wire_statx_out) == 288, "the kernel's struct fuse_statx_out");
 
 /* What libfuse does not pass on of the request that this thread is handing to it. */
 static __thread struct {
@@ -79,9 +81,11 @@ bool shim_request_is_writeback(void)
 	return current_request.is_writeback;
 }
 
-/* ---- replies --------------------------------------------------------------------------- */
+/* ---- replies
+ * --------------------------------------------------------------------------- */
 
-bool shim_reply(struct session *s, uint64_t unique, int error, const void *payload, size_t len)
+bool shim_reply(
+	struct session *s, uint64_t unique, int error, const void *payload, size_t len)
 {
 	struct fuse_out_header out = {
 		.len = (uint32_t)(sizeof(out) + len),
@@ -100,13 +104,13 @@ bool shim_reply(struct session *s, uint64_t unique, int error, const void *paylo
 
 /*
  * Adds to the INIT reply what the kernel offers and libfuse does not ask for. The minor
- * version stays libfuse's: the kernel goes by the flags, and by the minor only for layouts
- * older than 7.23.
+ * version stays libfuse's: the kernel goes by the flags, and by the minor only for
+ * layouts older than 7.23.
  */
 static void init_patch(struct session *s, struct fuse_init_out *init)
 {
-	uint64_t wanted = FUSE_PARALLEL_DIROPS | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2 |
-			  FUSE_SETXATTR_EXT | FUSE_INIT_EXT;
+	uint64_t wanted = FUSE_PARALLEL_DIROPS | FUSE_EXPLICIT_INVAL_DATA |
+			  FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT | FUSE_INIT_EXT;
 	uint64_t flags = init->flags | (uint64_t)init->flags2 << 32;
 
 	flags = (flags | wanted) & s->shim.offered;
@@ -117,8 +121,9 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	if (flags & FUSE_MAX_PAGES)
 		init->max_pages = FUSE_IO_MAX / PAGE_SIZE;
 	atomic_store_explicit(&s->shim.agreed, flags, memory_order_relaxed);
-	weft_log(7, "FUSE %u.%u, flags offered 0x%llx, agreed 0x%llx", init->major, init->minor,
-		(unsigned long long)s->shim.offered, (unsigned long long)flags);
+	weft_log(7, "FUSE %u.%u, flags offered 0x%llx, agreed 0x%llx", init->major,
+		init->minor, (unsigned long long)s->shim.offered,
+		(unsigned long long)flags);
 }
 
 ssize_t shim_writev(int fd, struct iovec *iov, int count, void *session)
@@ -145,7 +150,8 @@ ssize_t shim_read(int fd, void *buf, size_t len, void *session)
 	return read(fd, buf, len);
 }
 
-/* ---- requests ----------------------------------------------------------------------------- */
+/* ---- requests
+ * ----------------------------------------------------------------------------- */
 
 /* The fixed part behind the header, or NULL when the message is too short for it. */
 static const void *body(const struct fuse_in_header *in, size_t size)
@@ -153,7 +159,9 @@ static const void *body(const struct fuse_in_header *in, size_t size)
 	return in->len >= sizeof(*in) + size ? in + 1 : NULL;
 }
 
-/* The string behind `offset` bytes of body, NUL-terminated within the message; else NULL. */
+/*
+ * The string behind `offset` bytes of body, NUL-terminated within the message; else NULL.
+ */
 static const char *body_string(const struct fuse_in_header *in, size_t offset)
 {
 	const char *text = (const char *)(in + 1) + offset;
@@ -245,23 +253,25 @@ static void attr_to_wire(const struct ops_attr *attr, struct fuse_entry_out *out
 		.generation = attr->inode.generation,
 		.entry_valid = KERNEL_TIMEOUT_S,
 		.attr_valid = KERNEL_TIMEOUT_S,
-		.attr = {
-			.ino = attr->ino,
-			.size = attr->inode.size,
-			.blocks = attr->inode.blocks * (PAGE_SIZE / 512),
-			.atime = (uint64_t)atime.seconds,
-			.mtime = (uint64_t)mtime.seconds,
-			.ctime = (uint64_t)ctime.seconds,
-			.atimensec = atime.nanoseconds,
-			.mtimensec = mtime.nanoseconds,
-			.ctimensec = ctime.nanoseconds,
-			.mode = attr->inode.mode,
-			.nlink = attr->inode.nlink,
-			.uid = attr->inode.uid,
-			.gid = attr->inode.gid,
-			.rdev = kernel_dev(attr->inode.rdev_major, attr->inode.rdev_minor),
-			.blksize = PAGE_SIZE,
-		},
+		.attr =
+			{
+				.ino = attr->ino,
+				.size = attr->inode.size,
+				.blocks = attr->inode.blocks * (PAGE_SIZE / 512),
+				.atime = (uint64_t)atime.seconds,
+				.mtime = (uint64_t)mtime.seconds,
+				.ctime = (uint64_t)ctime.seconds,
+				.atimensec = atime.nanoseconds,
+				.mtimensec = mtime.nanoseconds,
+				.ctimensec = ctime.nanoseconds,
+				.mode = attr->inode.mode,
+				.nlink = attr->inode.nlink,
+				.uid = attr->inode.uid,
+				.gid = attr->inode.gid,
+				.rdev = kernel_dev(
+					attr->inode.rdev_major, attr->inode.rdev_minor),
+				.blksize = PAGE_SIZE,
+			},
 	};
 }
 
@@ -299,7 +309,8 @@ static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 		ops_close(s->fs, file);
 }
 
-/* SETXATTR in its longer form, whose flags say whether an ACL must take the setgid bit off. */
+/* SETXATTR in its longer form, whose flags say whether an ACL must take the setgid bit
+ * off. */
 static void reply_setxattr(struct session *s, const struct fuse_in_header *in)
 {
 	const struct fuse_setxattr_in *arg = body(in, sizeof(*arg));
@@ -336,11 +347,13 @@ static void note_fields(const struct fuse_in_header *in)
 	switch (in->opcode) {
 	case FUSE_SETATTR:
 		setattr = body(in, sizeof(*setattr));
-		current_request.kills_setid = setattr && (setattr->valid & FATTR_KILL_SUIDGID);
+		current_request.kills_setid =
+			setattr && (setattr->valid & FATTR_KILL_SUIDGID);
 		break;
 	case FUSE_OPEN:
 		open = body(in, sizeof(*open));
-		current_request.kills_setid = open && (open->open_flags & FUSE_OPEN_KILL_SUIDGID);
+		current_request.kills_setid =
+			open && (open->open_flags & FUSE_OPEN_KILL_SUIDGID);
 		break;
 	case FUSE_CREATE:
 		create = body(in, sizeof(*create));
@@ -351,7 +364,8 @@ static void note_fields(const struct fuse_in_header *in)
 		write = body(in, sizeof(*write));
 		if (!write)
 			break;
-		current_request.kills_setid = write->write_flags & FUSE_WRITE_KILL_SUIDGID;
+		current_request.kills_setid =
+			write->write_flags & FUSE_WRITE_KILL_SUIDGID;
 		current_request.is_writeback = write->write_flags & FUSE_WRITE_CACHE;
 		break;
 	default:
@@ -360,8 +374,8 @@ static void note_fields(const struct fuse_in_header *in)
 }
 
 /*
- * libfuse trusts the lengths inside a message to fit. The kernel's do; this costs a comparison
- * and keeps the rule that nothing from outside is used unchecked.
+ * libfuse trusts the lengths inside a message to fit. The kernel's do; this costs a
+ * comparison and keeps the rule that nothing from outside is used unchecked.
  */
 static bool is_whole(const struct fuse_in_header *in)
 {
@@ -380,7 +394,8 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 	case FUSE_BATCH_FORGET:
 		return true; /* nothing is kept per lookup */
 	case FUSE_INTERRUPT:
-		return true; /* no operation waits for another process; it will be answered */
+		return true; /* no operation waits for another process; it will be
+				answered */
 	case FUSE_INIT:
 		init_note(s, in);
 		return false;

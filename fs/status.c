@@ -2,8 +2,8 @@
 /*
  * Everything a running daemon can say about itself, as JSON.
  *
- * Numbers are read one after the other while the rest goes on: each is right, together they
- * are not of one moment. Names end in their unit; counters count from the start.
+ * Numbers are read one after the other while the rest goes on: each is right, together
+ * they are not of one moment. Names end in their unit; counters count from the start.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,8 @@ static void put(json_t *o, const char *key, uint64_t value)
 	json_object_set_new(o, key, json_integer((json_int_t)value));
 }
 
-#define PUT_COUNTER(o, counters, field) json_object_set_new((o), #field, counter(&(counters)->field))
+#define PUT_COUNTER(o, counters, field)                                                  \
+	json_object_set_new((o), #field, counter(&(counters)->field))
 
 static json_t *cache_status(struct volume *v)
 {
@@ -129,17 +130,54 @@ static json_t *recovery_status(struct volume *v)
 
 /* By FUSE opcode (<linux/fuse.h>); what the kernel never sends us has no name here. */
 static const char *const request_names[SESSION_OPCODES] = {
-	[0] = "other", [1] = "lookup", [2] = "forget", [3] = "getattr", [4] = "setattr",
-	[5] = "readlink", [6] = "symlink", [8] = "mknod", [9] = "mkdir", [10] = "unlink",
-	[11] = "rmdir", [12] = "rename", [13] = "link", [14] = "open", [15] = "read",
-	[16] = "write", [17] = "statfs", [18] = "release", [20] = "fsync", [21] = "setxattr",
-	[22] = "getxattr", [23] = "listxattr", [24] = "removexattr", [25] = "flush",
-	[26] = "init", [27] = "opendir", [28] = "readdir", [29] = "releasedir",
-	[30] = "fsyncdir", [31] = "getlk", [32] = "setlk", [33] = "setlkw", [34] = "access",
-	[35] = "create", [36] = "interrupt", [37] = "bmap", [38] = "destroy", [39] = "ioctl",
-	[40] = "poll", [42] = "batch_forget", [43] = "fallocate", [44] = "readdirplus",
-	[45] = "rename2", [46] = "lseek", [47] = "copy_file_range", [50] = "syncfs",
-	[51] = "tmpfile", [52] = "statx",
+	[0] = "other",
+	[1] = "lookup",
+	[2] = "forget",
+	[3] = "getattr",
+	[4] = "setattr",
+	[5] = "readlink",
+	[6] = "symlink",
+	[8] = "mknod",
+	[9] = "mkdir",
+	[10] = "unlink",
+	[11] = "rmdir",
+	[12] = "rename",
+	[13] = "link",
+	[14] = "open",
+	[15] = "read",
+	[16] = "write",
+	[17] = "statfs",
+	[18] = "release",
+	[20] = "fsync",
+	[21] = "setxattr",
+	[22] = "getxattr",
+	[23] = "listxattr",
+	[24] = "removexattr",
+	[25] = "flush",
+	[26] = "init",
+	[27] = "opendir",
+	[28] = "readdir",
+	[29] = "releasedir",
+	[30] = "fsyncdir",
+	[31] = "getlk",
+	[32] = "setlk",
+	[33] = "setlkw",
+	[34] = "access",
+	[35] = "create",
+	[36] = "interrupt",
+	[37] = "bmap",
+	[38] = "destroy",
+	[39] = "ioctl",
+	[40] = "poll",
+	[42] = "batch_forget",
+	[43] = "fallocate",
+	[44] = "readdirplus",
+	[45] = "rename2",
+	[46] = "lseek",
+	[47] = "copy_file_range",
+	[50] = "syncfs",
+	[51] = "tmpfile",
+	[52] = "statx",
 };
 
 static json_t *requests_status(struct session *s)
@@ -190,7 +228,8 @@ static json_t *memory_status(void)
 
 	if (f && fscanf(f, "%lu %lu", &size, &resident) == 2) {
 		put(o, "virtual_bytes", (uint64_t)size * (uint64_t)sysconf(_SC_PAGESIZE));
-		put(o, "resident_bytes", (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE));
+		put(o, "resident_bytes",
+			(uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE));
 	}
 	if (f)
 		fclose(f);
@@ -210,8 +249,10 @@ json_t *status_identify(void *arg)
 	json_object_set_new(o, "version", json_string(WEFT_VERSION));
 	put(o, "pid", (uint64_t)getpid());
 	/* A path or label need not be UTF-8; jansson refuses what is not. */
-	json_object_set_new(o, "store", json_string(d->options.store) ?: json_string("?"));
-	json_object_set_new(o, "mount_point", json_string(d->options.directory) ?: json_string("?"));
+	json_object_set_new(
+		o, "store", json_string(d->options.store) ?: json_string("?"));
+	json_object_set_new(
+		o, "mount_point", json_string(d->options.directory) ?: json_string("?"));
 	json_object_set_new(o, "label", json_string(label) ?: json_string("?"));
 	json_object_set_new(o, "volume_uuid", json_string(volume_uuid));
 	json_object_set_new(o, "store_uuid", json_string(store_uuid));
@@ -240,13 +281,15 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "options", json_string(options));
 	json_object_set_new(o, "read_only", json_boolean(v->read_only));
 	put(o, "failed", volume_failed(v) != 0);
-	json_object_set_new(o, "uptime_s", json_real((double)(rt_now_ns() - d->started_ns) / 1e9));
+	json_object_set_new(
+		o, "uptime_s", json_real((double)(rt_now_ns() - d->started_ns) / 1e9));
 	json_object_set_new(o, "space", space_status(v));
 	json_object_set_new(o, "cache", cache_status(v));
 	json_object_set_new(o, "log", log_status(v));
 	json_object_set_new(o, "device", store_status(v));
 	json_object_set_new(o, "tree", tree_status(v));
-	put(o, "operation_restarts", atomic_load_explicit(&ops->restarts, memory_order_relaxed));
+	put(o, "operation_restarts",
+		atomic_load_explicit(&ops->restarts, memory_order_relaxed));
 	json_object_set_new(o, "session", session_status(d->session));
 	json_object_set_new(o, "requests", requests_status(d->session));
 	json_object_set_new(o, "recovery", recovery_status(v));

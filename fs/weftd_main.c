@@ -2,9 +2,9 @@
 /*
  * weftd STORE DIR [-o OPTIONS] [-f]: serves one volume at one mount point.
  *
- * Opens from below (store, volume, operations, mount, session, control socket), waits for a
- * signal or the end of the mount, and closes from above. The store is free when the process
- * has gone.
+ * Opens from below (store, volume, operations, mount, session, control socket), waits for
+ * a signal or the end of the mount, and closes from above. The store is free when the
+ * process has gone.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -35,8 +35,10 @@
 static const char usage[] =
 	"Usage: weftd STORE DIR [-o OPTION,...] [-f]\n"
 	"\n"
-	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, on DIR, and\n"
-	"goes to the background once the mount answers. umount DIR, SIGTERM and SIGINT end it.\n"
+	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, on "
+	"DIR, and\n"
+	"goes to the background once the mount answers. umount DIR, SIGTERM and SIGINT "
+	"end it.\n"
 	"\n"
 	"  -o OPTION,...  see below; may be given more than once\n"
 	"  -f             stay in the foreground, messages to stderr\n"
@@ -44,14 +46,17 @@ static const char usage[] =
 	"  -V, --version  the version\n"
 	"\n"
 	"Options:\n"
-	"  cache=SIZE         page cache, like 512M or 4G (default: a quarter of the memory,\n"
+	"  cache=SIZE         page cache, like 512M or 4G (default: a quarter of the "
+	"memory,\n"
 	"                     at most 1G)\n"
-	"  log_interval=SECS  longest time that a change without fsync stays undurable (5)\n"
+	"  log_interval=SECS  longest time that a change without fsync stays undurable "
+	"(5)\n"
 	"  ro, rw             read-only, read-write (default)\n"
 	"  relatime, noatime, strictatime\n"
 	"                     when reading sets access times (relatime)\n"
 	"  allow_other, noallow_other\n"
-	"                     whether users but the one who mounts get in (default for root)\n"
+	"                     whether users but the one who mounts get in (default for "
+	"root)\n"
 	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
 	"  fsname=NAME        what df and mount show as the source (default: STORE)\n"
 	"\n"
@@ -86,20 +91,24 @@ static int check_directory(const char *path, struct weft_error *err)
 	if (stat(path, &st) < 0) {
 		if (errno == ENOTCONN)
 			return weft_error(err, -errno,
-				"%s is still mounted from a daemon that has died: umount it first", path);
-		return weft_error(err, -errno, "mount point %s: %s", path, strerror(errno));
+				"%s is still mounted from a daemon that has died: umount "
+				"it first",
+				path);
+		return weft_error(
+			err, -errno, "mount point %s: %s", path, strerror(errno));
 	}
 	if (!S_ISDIR(st.st_mode))
-		return weft_error(err, -ENOTDIR, "mount point %s is not a directory", path);
+		return weft_error(
+			err, -ENOTDIR, "mount point %s is not a directory", path);
 	return 0;
 }
 
 /* 0: go on; otherwise exit with *code. */
-static int parse_arguments(int argc, char **argv, struct mount_options *o, bool *foreground,
-	int *code)
+static int parse_arguments(
+	int argc, char **argv, struct mount_options *o, bool *foreground, int *code)
 {
-	static const struct option words[] = {
-		{"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}, {0}};
+	static const struct option words[] = {{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'}, {0}};
 	struct weft_error err = {0};
 	int c;
 
@@ -142,7 +151,7 @@ static int parse_arguments(int argc, char **argv, struct mount_options *o, bool 
 	return 0;
 }
 
-/* ---- start --------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------- */
 
 static void process_prepare(void)
 {
@@ -153,7 +162,8 @@ static void process_prepare(void)
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	signal(SIGPIPE, SIG_IGN);
-	/* Memory that the kernel reclaims through us must not wait for us (prctl(2)). A hint. */
+	/* Memory that the kernel reclaims through us must not wait for us (prctl(2)). A
+	 * hint. */
 	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
 }
 
@@ -192,13 +202,16 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	ret = rt_disk_open(&disk, o->store,
 		RT_DISK_EXCLUSIVE | (o->read_only ? RT_DISK_READ_ONLY : 0), err);
 	if (ret < 0)
-		return weft_error(err, ret, "cannot open %s: %s", o->store, strerror(-ret));
+		return weft_error(
+			err, ret, "cannot open %s: %s", o->store, strerror(-ret));
 	ret = volume_open(&d->volume, disk, &options, &why);
 	if (ret < 0)
-		return weft_error(err, ret, "%s: %s", o->store, why.code ? why.text : strerror(-ret));
+		return weft_error(err, ret, "%s: %s", o->store,
+			why.code ? why.text : strerror(-ret));
 	ret = fs_open(&d->fs, d->volume, &ops, &why);
 	if (ret < 0) {
-		weft_error(err, ret, "%s: %s", o->store, why.code ? why.text : strerror(-ret));
+		weft_error(err, ret, "%s: %s", o->store,
+			why.code ? why.text : strerror(-ret));
 		volume_close(d->volume);
 	}
 	return ret;
@@ -211,8 +224,8 @@ static int volume_stop(struct daemon *d)
 	fs_close(d->fs);
 	ret = volume_close(d->volume);
 	if (ret < 0)
-		weft_log(3, "closing %s: %s; the next mount will recover it", d->options.store,
-			strerror(-ret));
+		weft_log(3, "closing %s: %s; the next mount will recover it",
+			d->options.store, strerror(-ret));
 	return ret;
 }
 
@@ -243,7 +256,8 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 	return ret;
 }
 
-/* ---- end -------------------------------------------------------------------------------- */
+/* ---- end
+ * -------------------------------------------------------------------------------- */
 
 /* True: the kernel has ended the connection. False: a signal, or the time is over. */
 static bool wait_for_end(struct daemon *d, int timeout_ms)
@@ -259,7 +273,9 @@ static bool wait_for_end(struct daemon *d, int timeout_ms)
 	return session_ended(d->session);
 }
 
-/* What programs stored through mappings is still the kernel's: fetch it while we serve. */
+/*
+ * What programs stored through mappings is still the kernel's: fetch it while we serve.
+ */
 static void fetch_mapped_pages(const char *directory)
 {
 	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -277,8 +293,8 @@ static void unmount_by_signal(struct daemon *d)
 	int ret = fuse_mount_close(directory, false);
 
 	if (ret == -EBUSY) {
-		weft_log(4, "%s is in use: detached; programs that use it have %d s", directory,
-			DRAIN_MS / 1000);
+		weft_log(4, "%s is in use: detached; programs that use it have %d s",
+			directory, DRAIN_MS / 1000);
 		fetch_mapped_pages(directory);
 		ret = fuse_mount_close(directory, true);
 	}
@@ -297,7 +313,8 @@ static void serve(struct daemon *d)
 
 static int run(struct daemon *d, struct weft_error *err)
 {
-	const struct control_source source = {status_build, status_identify, status_sync, d};
+	const struct control_source source = {
+		status_build, status_identify, status_sync, d};
 	int ret;
 
 	process_prepare();
@@ -306,7 +323,8 @@ static int run(struct daemon *d, struct weft_error *err)
 		return ret;
 	ret = rt_real_start();
 	if (ret < 0)
-		return weft_error(err, ret, "cannot start the runtime: %s", strerror(-ret));
+		return weft_error(
+			err, ret, "cannot start the runtime: %s", strerror(-ret));
 	d->started_ns = rt_now_ns();
 	ret = volume_start(d, err);
 	if (ret < 0)
@@ -314,7 +332,8 @@ static int run(struct daemon *d, struct weft_error *err)
 	ret = mount_start(d, err);
 	if (ret < 0)
 		goto out_volume;
-	ret = control_open(&d->control, store_superblock(d->volume->store)->store_uuid, &source, err);
+	ret = control_open(&d->control, store_superblock(d->volume->store)->store_uuid,
+		&source, err);
 	if (ret < 0) {
 		fuse_mount_close(d->options.directory, true);
 		goto out_volume;
@@ -346,7 +365,8 @@ int main(int argc, char **argv)
 	if (parse_arguments(argc, argv, &d.options, &foreground, &code) < 0)
 		return code;
 	if (!foreground && daemonize_begin() < 0) {
-		fprintf(stderr, "weftd: cannot go to the background: %s\n", strerror(errno));
+		fprintf(stderr, "weftd: cannot go to the background: %s\n",
+			strerror(errno));
 		return EXIT_MOUNT;
 	}
 	code = 0;

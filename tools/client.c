@@ -13,7 +13,7 @@
 #include "fs/control.h"
 #include "tools/tools.h"
 
-#define ANSWER_MAX (1u << 20)
+#define ANSWER_MAX       (1u << 20)
 #define ANSWER_TIMEOUT_S 10
 
 static int client_connect(const char *folder, const char *name)
@@ -125,7 +125,8 @@ static int search_visit(void *arg, struct client *c)
 	struct search *s = arg;
 
 	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
-		const char *value = json_string_value(json_object_get(c->identity, keys[i]));
+		const char *value =
+			json_string_value(json_object_get(c->identity, keys[i]));
 
 		if (!value || !*value)
 			continue;
@@ -139,7 +140,9 @@ static int search_visit(void *arg, struct client *c)
 	return 0;
 }
 
-/* A path without a final slash: asking the mount itself is left out, it may not answer. */
+/*
+ * A path without a final slash: asking the mount itself is left out, it may not answer.
+ */
 static char *absolute_text(const char *name)
 {
 	char *real = realpath(name, NULL);

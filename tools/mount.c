@@ -2,8 +2,8 @@
 /*
  * weft mount, weft umount, and the helpers of mount(8) and umount(8).
  *
- * Mounting is weftd's; here it is only found and started. Unmounting waits until the daemon
- * has closed the volume, so that the store is free when the command returns.
+ * Mounting is weftd's; here it is only found and started. Unmounting waits until the
+ * daemon has closed the volume, so that the store is free when the command returns.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -18,7 +18,7 @@
 #include "fs/mount.h"
 #include "tools/tools.h"
 
-/* ---- starting the daemon ------------------------------------------------------------- */
+/* ---- starting the daemon --------------------------------------------------- */
 
 /* Beside this program, in the sbin beside its folder, or along the PATH. */
 static _Noreturn void exec_weftd(char **argv)
@@ -37,7 +37,8 @@ static _Noreturn void exec_weftd(char **argv)
 		if (slash)
 			*slash = '\0';
 		for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-			snprintf(path, sizeof(path), i == 0 ? places[0] : places[1], self);
+			snprintf(
+				path, sizeof(path), i == 0 ? places[0] : places[1], self);
 			if (access(path, X_OK) == 0)
 				execv(path, argv);
 		}
@@ -52,7 +53,8 @@ int weft_mount(int argc, char **argv)
 	if (argc < 2 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0) {
 		puts("Usage: weft mount STORE DIR [-o OPTION,...] [-f]\n"
 		     "\n"
-		     "Mounts the volume in STORE on DIR; `weftd --help` lists the options.\n"
+		     "Mounts the volume in STORE on DIR; `weftd --help` lists the "
+		     "options.\n"
 		     "\n"
 		     "Example:\n"
 		     "  weft mount /srv/data.weft /mnt/weft -o cache=2G");
@@ -61,7 +63,8 @@ int weft_mount(int argc, char **argv)
 	exec_weftd(argv);
 }
 
-/* ---- remounting -------------------------------------------------------------------------- */
+/* ---- remounting
+ * -------------------------------------------------------------------------- */
 
 static bool has_word(const char *list, const char *word)
 {
@@ -89,10 +92,11 @@ static char *without_remount(const char *list)
 }
 
 /*
- * The kernel's own flags can change while mounted. What the daemon was opened with cannot:
- * a volume opened read-only has replayed its log in memory only.
+ * The kernel's own flags can change while mounted. What the daemon was opened with
+ * cannot: a volume opened read-only has replayed its log in memory only.
  */
-static int remount_check(const char *directory, const struct mount_options *o, const char *list)
+static int remount_check(
+	const char *directory, const struct mount_options *o, const char *list)
 {
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 	json_t *identity, *status;
@@ -109,16 +113,20 @@ static int remount_check(const char *directory, const struct mount_options *o, c
 	json_decref(identity);
 	in_force = json_string_value(json_object_get(status, "options"));
 	if (!in_force) {
-		fprintf(stderr, "mount.weft: the weftd of %s does not answer\n", directory);
+		fprintf(stderr, "mount.weft: the weftd of %s does not answer\n",
+			directory);
 		ret = EXIT_MOUNT;
 	} else if (!o->read_only && json_is_true(json_object_get(status, "read_only"))) {
 		fprintf(stderr,
-			"mount.weft: %s was opened read-only; umount it and mount it again\n",
+			"mount.weft: %s was opened read-only; umount it and mount it "
+			"again\n",
 			directory);
 		ret = EXIT_MOUNT;
-	} else if (has_word(list, atime[o->atime]) && !has_word(in_force, atime[o->atime])) {
+	} else if (has_word(list, atime[o->atime]) &&
+		   !has_word(in_force, atime[o->atime])) {
 		fprintf(stderr,
-			"mount.weft: %s cannot change while mounted; umount %s and mount it again\n",
+			"mount.weft: %s cannot change while mounted; umount %s and mount "
+			"it again\n",
 			atime[o->atime], directory);
 		ret = EXIT_MOUNT;
 	}
@@ -147,13 +155,15 @@ static int remount(const char *source, const char *directory, const char *list)
 	if (mount(source, directory, "fuse.weft",
 		    MS_REMOUNT | o.flags | atime[o.atime] | (o.read_only ? MS_RDONLY : 0),
 		    NULL) < 0) {
-		fprintf(stderr, "mount.weft: cannot remount %s: %s\n", directory, strerror(errno));
+		fprintf(stderr, "mount.weft: cannot remount %s: %s\n", directory,
+			strerror(errno));
 		return EXIT_MOUNT;
 	}
 	return 0;
 }
 
-/* ---- mount(8)'s helper --------------------------------------------------------------------- */
+/* ---- mount(8)'s helper
+ * --------------------------------------------------------------------- */
 
 int mount_helper(int argc, char **argv)
 {
@@ -172,7 +182,8 @@ int mount_helper(int argc, char **argv)
 			fake = true;
 		else if (c == 'N' || c == 'h' || c == '?') {
 			fputs("Usage: mount.weft STORE DIR [-sfnv] [-o OPTION,...]\n"
-			      "This is what `mount -t weft` runs; `weftd --help` lists the options.\n",
+			      "This is what `mount -t weft` runs; `weftd --help` lists "
+			      "the options.\n",
 				c == 'h' ? stdout : stderr);
 			return c == 'h' ? 0 : EXIT_USAGE;
 		}
@@ -201,7 +212,8 @@ int mount_helper(int argc, char **argv)
 	exec_weftd(args);
 }
 
-/* ---- unmounting -------------------------------------------------------------------------------- */
+/* ---- unmounting
+ * -------------------------------------------------------------------------------- */
 
 /* A daemon that serves `directory`, if it answers: its connection, else negative. */
 static int unmount_and_wait(const char *who, const char *name, bool lazy, bool force)
@@ -252,9 +264,11 @@ int weft_umount(int argc, char **argv)
 	if (c != -1 || argc - optind != 1) {
 		fputs("Usage: weft umount [-l] [-f] DIR\n"
 		      "\n"
-		      "Unmounts and waits until the store is closed. DIR may also be the store, the\n"
+		      "Unmounts and waits until the store is closed. DIR may also be the "
+		      "store, the\n"
 		      "volume's label or its UUID.\n"
-		      "  -l  detach now, close when nobody uses it any more; does not wait\n"
+		      "  -l  detach now, close when nobody uses it any more; does not "
+		      "wait\n"
 		      "  -f  end the requests of those who use it with errors\n"
 		      "\n"
 		      "Example:\n"

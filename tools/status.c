@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft status: what is mounted, and what it is doing; as a table, JSON or Prometheus text. */
+/* weft status: what is mounted, and what it is doing; as a table, JSON or Prometheus
+ * text. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 static const char usage[] =
 	"Usage: weft status [DIR|STORE|LABEL|UUID] [--json | --prometheus]\n"
 	"\n"
-	"Without a name lists the mounted volumes; with one tells all about it: space, cache,\n"
+	"Without a name lists the mounted volumes; with one tells all about it: space, "
+	"cache,\n"
 	"log, device, latency percentiles of each kind of request, the last recovery.\n"
 	"\n"
 	"  --json        one JSON object (a list of them without a name)\n"
@@ -26,7 +28,7 @@ static const char usage[] =
 
 #define EXIT_NOT_FOUND 2
 
-/* ---- reading the answer -------------------------------------------------------------- */
+/* ---- reading the answer ---------------------------------------------------- */
 
 static const char *text(const json_t *o, const char *key)
 {
@@ -66,20 +68,25 @@ static const char *duration(char buf[16], double ns)
 	return buf;
 }
 
-/* ---- tables ----------------------------------------------------------------------------- */
+/* ---- tables
+ * ----------------------------------------------------------------------------- */
 
 static void print_requests(const json_t *requests)
 {
 	const char *name;
 	json_t *one;
 
-	printf("\n%-16s %12s %10s %10s %10s %10s\n", "request", "count", "p50", "p90", "p99", "max");
-	json_object_foreach((json_t *)requests, name, one) {
+	printf("\n%-16s %12s %10s %10s %10s %10s\n", "request", "count", "p50", "p90",
+		"p99", "max");
+	json_object_foreach((json_t *)requests, name, one)
+	{
 		char a[16], b[16], c[16], d[16];
 
 		printf("%-16s %12.0f %10s %10s %10s %10s\n", name, number(one, "count"),
-			duration(a, number(one, "p50_ns")), duration(b, number(one, "p90_ns")),
-			duration(c, number(one, "p99_ns")), duration(d, number(one, "max_ns")));
+			duration(a, number(one, "p50_ns")),
+			duration(b, number(one, "p90_ns")),
+			duration(c, number(one, "p99_ns")),
+			duration(d, number(one, "max_ns")));
 	}
 }
 
@@ -92,22 +99,27 @@ static void print_engine(const json_t *status)
 	double hits = number(cache, "hits"), misses = number(cache, "misses");
 	char a[16], b[16];
 
-	printf("cache      %s, %.0f%% free, %.0f dirty pages, hit rate %.2f%%, %.0f evictions\n",
+	printf("cache      %s, %.0f%% free, %.0f dirty pages, hit rate %.2f%%, %.0f "
+	       "evictions\n",
 		bytes(a, number(cache, "bytes")),
 		100 * number(cache, "free_frames") / (number(cache, "frames") ?: 1),
-		number(cache, "dirty_pages"), hits + misses > 0 ? 100 * hits / (hits + misses) : 0,
+		number(cache, "dirty_pages"),
+		hits + misses > 0 ? 100 * hits / (hits + misses) : 0,
 		number(cache, "evictions"));
 	printf("log        %s, %s used, %.0f records in %.0f chunks, %.0f flushes\n",
 		bytes(a, number(log, "bytes")), bytes(b, number(log, "used_bytes")),
 		number(log, "records"), number(log, "chunks"), number(log, "flushes"));
-	printf("device     %.0f pages read in %.0f requests, %.0f written in %.0f, %.0f flushes, "
+	printf("device     %.0f pages read in %.0f requests, %.0f written in %.0f, %.0f "
+	       "flushes, "
 	       "%.0f checksum failures\n",
 		number(device, "pages_read"), number(device, "read_requests"),
 		number(device, "pages_written"), number(device, "write_requests"),
 		number(device, "flushes"), number(device, "checksum_failures"));
-	printf("tree       height %.0f, %.0f commits, %.0f conflicts, %.0f splits, %.0f merges\n",
-		number(tree, "height"), number(tree, "commits"), number(tree, "conflicts"),
-		number(tree, "splits"), number(tree, "merges"));
+	printf("tree       height %.0f, %.0f commits, %.0f conflicts, %.0f splits, %.0f "
+	       "merges\n",
+		number(tree, "height"), number(tree, "commits"),
+		number(tree, "conflicts"), number(tree, "splits"),
+		number(tree, "merges"));
 }
 
 static void print_status(const json_t *status)
@@ -115,25 +127,29 @@ static void print_status(const json_t *status)
 	const json_t *space = json_object_get(status, "space");
 	const json_t *recovery = json_object_get(status, "recovery");
 	const json_t *memory = json_object_get(status, "memory");
-	double total = number(space, "total_bytes"), free_bytes = number(space, "free_bytes");
+	double total = number(space, "total_bytes"),
+	       free_bytes = number(space, "free_bytes");
 	char a[16], b[16];
 
-	printf("volume     %s%s%s\n", text(status, "label"), *text(status, "label") ? ", " : "",
-		text(status, "volume_uuid"));
+	printf("volume     %s%s%s\n", text(status, "label"),
+		*text(status, "label") ? ", " : "", text(status, "volume_uuid"));
 	printf("store      %s\n", text(status, "store"));
-	printf("mounted    %s (%s)%s\n", text(status, "mount_point"), text(status, "options"),
+	printf("mounted    %s (%s)%s\n", text(status, "mount_point"),
+		text(status, "options"),
 		number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
-	printf("daemon     weftd %s, pid %.0f, up %s, %s resident\n", text(status, "version"),
-		number(status, "pid"), duration(a, number(status, "uptime_s") * 1e9),
+	printf("daemon     weftd %s, pid %.0f, up %s, %s resident\n",
+		text(status, "version"), number(status, "pid"),
+		duration(a, number(status, "uptime_s") * 1e9),
 		bytes(b, number(memory, "resident_bytes")));
-	printf("space      %s, %s free (%.0f%% used)\n", bytes(a, total), bytes(b, free_bytes),
-		total > 0 ? 100 * (total - free_bytes) / total : 0);
+	printf("space      %s, %s free (%.0f%% used)\n", bytes(a, total),
+		bytes(b, free_bytes), total > 0 ? 100 * (total - free_bytes) / total : 0);
 	print_engine(status);
 	if (json_is_true(json_object_get(recovery, "was_clean")))
 		printf("recovery   none was needed\n");
 	else
-		printf("recovery   %.0f records, %.0f pages, %s\n", number(recovery, "records"),
-			number(recovery, "pages"), duration(a, number(recovery, "took_ns")));
+		printf("recovery   %.0f records, %.0f pages, %s\n",
+			number(recovery, "records"), number(recovery, "pages"),
+			duration(a, number(recovery, "took_ns")));
 	print_requests(json_object_get(status, "requests"));
 }
 
@@ -144,12 +160,14 @@ static int list_one(void *arg, struct client *c)
 	if ((*count)++ == 0)
 		printf("%-24s %-28s %-12s %s\n", "MOUNT POINT", "STORE", "LABEL", "PID");
 	printf("%-24s %-28s %-12s %.0f\n", text(c->identity, "mount_point"),
-		text(c->identity, "store"), *text(c->identity, "label") ? text(c->identity, "label") : "-",
+		text(c->identity, "store"),
+		*text(c->identity, "label") ? text(c->identity, "label") : "-",
 		number(c->identity, "pid"));
 	return 0;
 }
 
-/* ---- Prometheus --------------------------------------------------------------------------- */
+/* ---- Prometheus
+ * --------------------------------------------------------------------------- */
 
 /* Numbers of nested objects become weft_OUTER_INNER{mount="..."} lines. */
 static void print_metrics(const char *prefix, const json_t *o, const char *labels)
@@ -158,16 +176,19 @@ static void print_metrics(const char *prefix, const json_t *o, const char *label
 	json_t *value;
 	char name[160];
 
-	json_object_foreach((json_t *)o, key, value) {
+	json_object_foreach((json_t *)o, key, value)
+	{
 		snprintf(name, sizeof(name), "%s_%s", prefix, key);
 		if (json_is_object(value) && strcmp(key, "requests") == 0) {
 			const char *request;
 			json_t *one;
 
-			json_object_foreach(value, request, one) {
+			json_object_foreach(value, request, one)
+			{
 				char with[700];
 
-				snprintf(with, sizeof(with), "%s,request=\"%s\"", labels, request);
+				snprintf(with, sizeof(with), "%s,request=\"%s\"", labels,
+					request);
 				print_metrics("weft_request", one, with);
 			}
 		} else if (json_is_object(value)) {
@@ -177,8 +198,8 @@ static void print_metrics(const char *prefix, const json_t *o, const char *label
 				json_integer_value(value));
 		} else if (json_is_real(value) || json_is_boolean(value)) {
 			printf("%s{%s} %.6f\n", name, labels,
-				json_is_boolean(value) ? (double)json_is_true(value) :
-							 json_real_value(value));
+				json_is_boolean(value) ? (double)json_is_true(value)
+						       : json_real_value(value));
 		}
 	}
 }
@@ -206,7 +227,8 @@ static int collect_one(void *arg, struct client *c)
 	return 0;
 }
 
-/* ---- the command ------------------------------------------------------------------------------ */
+/* ---- the command
+ * ------------------------------------------------------------------------------ */
 
 enum form { FORM_TABLE, FORM_JSON, FORM_PROMETHEUS };
 
@@ -269,7 +291,8 @@ static int status_of(const char *name, enum form form)
 int weft_status(int argc, char **argv)
 {
 	static const struct option words[] = {{"json", no_argument, NULL, 'j'},
-		{"prometheus", no_argument, NULL, 'p'}, {"help", no_argument, NULL, 'h'}, {0}};
+		{"prometheus", no_argument, NULL, 'p'}, {"help", no_argument, NULL, 'h'},
+		{0}};
 	enum form form = FORM_TABLE;
 	int c;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft sync: what sync(2) would do, if the kernel passed it on. First the kernel gives the dirty
- * pages of mappings to the daemon, then the daemon makes everything durable.
+ * weft sync: what sync(2) would do, if the kernel passed it on. First the kernel gives
+ * the dirty pages of mappings to the daemon, then the daemon makes everything durable.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,8 @@ int weft_sync(int argc, char **argv)
 	if (argc != 2 || argv[1][0] == '-') {
 		fputs("Usage: weft sync DIR|STORE|LABEL|UUID\n"
 		      "\n"
-		      "Makes everything done in the volume so far durable; returns when it is.\n"
+		      "Makes everything done in the volume so far durable; returns when "
+		      "it is.\n"
 		      "\n"
 		      "Example:\n"
 		      "  weft sync /mnt/weft\n",
@@ -42,7 +43,9 @@ int weft_sync(int argc, char **argv)
 	}
 	fd = client_find(argv[1], &identity);
 	if (fd < 0) {
-		fprintf(stderr, "weft sync: %s: no running weftd of this user serves it\n", argv[1]);
+		fprintf(stderr,
+			"weft sync: %s: no running weftd of this user serves it\n",
+			argv[1]);
 		return 2;
 	}
 	directory = json_string_value(json_object_get(identity, "mount_point"));
@@ -51,7 +54,8 @@ int weft_sync(int argc, char **argv)
 	answer = ret == 0 ? client_ask(fd, "sync") : NULL;
 	if (!answer)
 		fprintf(stderr, "weft sync: %s: %s\n", argv[1],
-			ret < 0 ? strerror(-ret) : "could not be made durable; see weftd's messages");
+			ret < 0 ? strerror(-ret)
+				: "could not be made durable; see weftd's messages");
 	ret = answer ? 0 : 1;
 	json_decref(answer);
 	json_decref(identity);

@@ -19,17 +19,19 @@ int weft_bench(int argc, char **argv) __attribute__((weak));
 int mount_helper(int argc, char **argv);
 int umount_helper(int argc, char **argv);
 
-/* ---- running daemons (client.c) ------------------------------------------------------- */
+/* ---- running daemons (client.c) -------------------------------------------- */
 
 struct client {
 	int fd;
 	json_t *identity; /* answer to "identify" */
 };
 
-/* Asks a running daemon. A new reference, or NULL when it does not answer with an object. */
+/*
+ * Asks a running daemon. A new reference, or NULL when it does not answer with an object.
+ */
 json_t *client_ask(int fd, const char *cmd);
-/* Visits every daemon of this user that answers; `fn` may keep the client's fd by setting it to
- * -1. Stops when fn returns non-zero, and returns that; else 0. */
+/* Visits every daemon of this user that answers; `fn` may keep the client's fd by setting
+ * it to -1. Stops when fn returns non-zero, and returns that; else 0. */
 int client_each(int (*fn)(void *arg, struct client *c), void *arg);
 /*
  * Finds the daemon that `name` means: a mount point, a store, a label or a UUID. The

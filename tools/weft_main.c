@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft: one command for a person. Its subcommands are in files of their own; under the names
- * mount.weft, mount.fuse.weft and umount.fuse.weft it is the helper of mount(8) and umount(8).
+ * weft: one command for a person. Its subcommands are in files of their own; under the
+ * names mount.weft, mount.fuse.weft and umount.fuse.weft it is the helper of mount(8) and
+ * umount(8).
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,8 @@ static int help(int argc, char **argv)
 	puts("Usage: weft COMMAND [...]      (weft COMMAND --help tells more)\n");
 	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
 		if (subcommands[i].run)
-			printf("  %-8s  %s\n", subcommands[i].name, subcommands[i].summary);
+			printf("  %-8s  %s\n", subcommands[i].name,
+				subcommands[i].summary);
 	puts("\nExamples:\n"
 	     "  mkfs.weft --size 10G /srv/data.weft\n"
 	     "  weft mount /srv/data.weft /mnt/weft\n"
@@ -70,6 +72,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
 		if (subcommands[i].run && strcmp(argv[1], subcommands[i].name) == 0)
 			return subcommands[i].run(argc - 1, argv + 1);
-	fprintf(stderr, "weft: unknown command \"%s\"; `weft help` lists them\n", argv[1]);
+	fprintf(stderr, "weft: unknown command \"%s\"; `weft help` lists them\n",
+		argv[1]);
 	return 1;
 }
