@@ -324,6 +324,99 @@ static void fsync_covers_what_closed_handles_wrote(void **state)
 	}
 }
 
+/* ---- cuts between the pieces of a large change ----------------------------------------------- */
+
+static struct {
+	bool unlinks, done;
+	unsigned intents, orphans; /* that cuts left, over all runs */
+} pieces;
+
+static void pieces_run(struct fs *fs, unsigned n)
+{
+	const struct ops_setattr set = {.set = OPS_SET_SIZE, .size = 5000};
+	struct ops_file *f;
+	struct ops_attr a;
+
+	if (n == 1) { /* makes each piece durable as it comes */
+		while (!pieces.done) {
+			OK(log_flush(fs->volume->log, log_end(fs->volume->log)));
+			rt_yield();
+		}
+		return;
+	}
+	f = open_name(fs, "churn", O_RDWR);
+	if (pieces.unlinks)
+		OK(ops_unlink(fs, DISK_INO_ROOT, nm("churn")));
+	else
+		OK(ops_setattr(fs, ops_file_ino(f), &root_user, &set, &a));
+	ops_close(fs, f);
+	pieces.done = true;
+}
+
+static void node_pieces(void *arg)
+{
+	struct fs *fs = test_fs_open(&w.world);
+	struct ops_file *f = open_name(fs, "churn", O_RDWR);
+
+	scatter_file(fs, f, 1200);
+	ops_close(fs, f);
+	OK(ops_syncfs(fs));
+	rt_sim_disk_cut_after(w.disk, w.disk_ops);
+	crew(fs, 2, pieces_run);
+	rt_sim_node_kill(rt_sim_node());
+}
+
+/* What the cut left, before anyone works it off. */
+static void node_count(void *arg)
+{
+	const struct disk_key end = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT + 1, 0);
+	struct volume_options vo = {.background = true, .cache.cache_bytes = w.world.cache_bytes};
+	struct disk_key at = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, 0), found;
+	struct weft_error err = {0};
+	uint8_t value[DISK_VALUE_MAX];
+	struct rt_disk *disk;
+	struct volume *v;
+
+	OK(rt_disk_open(&disk, w.world.disk_name, 0, &err));
+	OK(volume_open(&v, disk, &vo, &err));
+	while (tree_next(v->tree, at, end, &found, value, sizeof(value)) >= 0) {
+		if ((found.high & 0xff) == DISK_ITEM_ORPHAN)
+			pieces.orphans++;
+		else
+			pieces.intents++;
+		at = found;
+		at.low++;
+	}
+	OK(volume_close(v));
+}
+
+static int pieces_main(void *arg)
+{
+	w.disk = rt_sim_disk_create(w.world.disk_name, w.world.disk_bytes, NULL);
+	HOLDS(w.disk);
+	on_node(node_format);
+	on_node(node_pieces);
+	rt_sim_disk_cut_after(w.disk, 0);
+	on_node(node_count);
+	on_node(node_check);
+	HOLDS(w.finished);
+	return 0;
+}
+
+static void mounts_finish_what_cuts_left(void **state)
+{
+	for (unsigned seed = 1; seed <= 40; seed++) {
+		memset(&w, 0, sizeof(w));
+		w.world = (struct fs_test){
+			.disk_name = "disk", .disk_bytes = 48u << 20, .cache_bytes = 1u << 20};
+		w.disk_ops = 1 + seed / 2;
+		pieces.done = false;
+		pieces.unlinks = seed % 2;
+		OK(rt_sim_run(seed, NULL, pieces_main, NULL));
+	}
+	HOLDS(pieces.intents > 0 && pieces.orphans > 0); /* else nothing was tested */
+}
+
 static unsigned runs(void)
 {
 	const char *more = getenv("OPS_CRASH_RUNS");
@@ -361,6 +454,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_covers_what_closed_handles_wrote),
+		cmocka_unit_test(mounts_finish_what_cuts_left),
 		cmocka_unit_test(cuts_leave_synced_data_and_exact_space),
 		cmocka_unit_test(failing_disks_leave_synced_data_and_exact_space),
 	};
