@@ -23,7 +23,7 @@
 /* Failed fetches of a page that nothing confirms as part of the tree. */
 #define FETCH_FAILURES_MAX 16u
 
-/* ---- hints --------------------------------------------------------------------------- */
+/* ---- hints ----------------------------------------------------------------------- */
 
 int tree_hints_open(struct tree *t)
 {
@@ -133,7 +133,7 @@ void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
 			memory_order_relaxed);
 }
 
-/* ---- a page on its first visit ------------------------------------------------------------ */
+/* ---- a page on its first visit --------------------------------------------------- */
 
 /* Checks the page's image under its shared latch, once per load. -EAGAIN: lost a race. */
 static int node_check(struct tree *t, page_id pid, struct weft_error *err)
@@ -212,7 +212,7 @@ static int node_enter(struct tree *t, tree_key key, unsigned level_min, unsigned
 	return -EUCLEAN;
 }
 
-/* ---- descents ---------------------------------------------------------------------------------- */
+/* ---- descents -------------------------------------------------------------------- */
 
 /* From the inner page in d->node to its child. */
 static int step_down(struct tree *t, tree_key key, struct descent *d)
@@ -335,7 +335,7 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
 	}
 }
 
-/* ---- leaves ------------------------------------------------------------------------------------------ */
+/* ---- leaves ---------------------------------------------------------------------- */
 
 /* Holds the leaf that d found, shared, so that the next reading cannot be lost. */
 static int leaf_hold(struct tree *t, tree_key key, struct descent *d)

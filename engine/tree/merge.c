@@ -26,7 +26,7 @@ struct merging {
 	page_id busy; /* what to wait for before the next try */
 };
 
-/* ---- sizes --------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------- */
 
 static bool counts_sparse(struct node_counts c)
 {
@@ -44,7 +44,7 @@ static bool counts_fit(struct node_counts a, struct node_counts b)
 	return leaf_used(a) + leaf_used(b) <= LEAF_CAPACITY * 3 / 4;
 }
 
-/* ---- siblings -------------------------------------------------------------------------- */
+/* ---- siblings -------------------------------------------------------------------- */
 
 /* The sibling's guard; the parent proves that it is one. */
 static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct guard *g)
@@ -90,7 +90,7 @@ static int sibling_try(struct merging *m, bool on_right)
 	return 0;
 }
 
-/* ---- changes ------------------------------------------------------------------------------- */
+/* ---- changes --------------------------------------------------------------------- */
 
 /* The page is free with this mtr. Nothing is changed when it fails. */
 static int page_free(struct merging *m, page_id pid)
@@ -175,7 +175,7 @@ static int root_collapse(struct merging *m)
 	return 0;
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------- */
 
 /* One try at one level. 0: joined, look at the parent; -ENOENT: nothing to do. */
 static int merge_once(tree_key key, unsigned level, struct merging *m)

@@ -12,7 +12,7 @@
  */
 #include "engine/tree/tree_internal.h"
 
-/* ---- search ------------------------------------------------------------------------- */
+/* ---- search ---------------------------------------------------------------------- */
 
 unsigned inner_search(const uint8_t *image, unsigned count, tree_key key)
 {
@@ -87,7 +87,7 @@ unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 	return (unsigned)at;
 }
 
-/* ---- editing: ways in --------------------------------------------------------------------- */
+/* ---- editing: ways in ------------------------------------------------------------ */
 
 void edit_write(const struct node_edit *e, size_t offset, const void *src, size_t len)
 {
@@ -138,7 +138,7 @@ void node_init(uint8_t *image, page_id pid, unsigned level, tree_key low, tree_k
 	memcpy(image, &node, sizeof(node));
 }
 
-/* ---- leaves ----------------------------------------------------------------------------------- */
+/* ---- leaves ---------------------------------------------------------------------- */
 
 /* Packs the values at the page's end; the value of slot `drop` (or none: count) is let go. */
 static void leaf_compact(const struct node_edit *e, unsigned drop)
@@ -318,7 +318,7 @@ void leaf_split(const struct node_edit *e, uint8_t *right, page_id right_pid, tr
 	edit_high_fence(e, separator);
 }
 
-/* ---- inner pages ---------------------------------------------------------------------------------- */
+/* ---- inner pages ----------------------------------------------------------------- */
 
 void inner_insert(const struct node_edit *e, unsigned at, tree_key key, page_id child)
 {
@@ -378,7 +378,7 @@ void inner_join(uint8_t *left, const uint8_t *right)
 	edit_high_fence(&e, tree_key_load(right + NODE_HIGH));
 }
 
-/* ---- images that nobody else sees (mkfs) ---------------------------------------------------------------- */
+/* ---- images that nobody else sees (mkfs) ----------------------------------------- */
 
 void tree_format_root(void *image, page_id pid)
 {

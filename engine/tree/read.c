@@ -18,7 +18,7 @@
 /* Pages asked for ahead of a scan that met a missing one. */
 #define SCAN_AHEAD 8
 
-/* ---- read sets --------------------------------------------------------------------------- */
+/* ---- read sets ------------------------------------------------------------------- */
 
 static bool guard_same(const struct guard *a, const struct guard *b)
 {
@@ -63,7 +63,7 @@ static int leaf_finish(struct tree *t, struct read_set *rs, struct descent *d, b
 	return rs ? read_set_add(rs, &seen) : 0;
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------- */
 
 /* Copies a value out. Its length; -ERANGE; -EUCLEAN for a place that no sound page has. */
 static int value_copy(const uint8_t *image, unsigned index, void *buf, size_t cap)
@@ -103,7 +103,7 @@ int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, siz
 	}
 }
 
-/* ---- next and floor ------------------------------------------------------------------------------ */
+/* ---- next and floor -------------------------------------------------------------- */
 
 /* What one leaf says about a search that may go on in another. */
 struct leaf_answer {
@@ -227,7 +227,7 @@ int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
 		    read_alone(t, answer_floor, at, floor, found, buf, cap);
 }
 
-/* ---- the public functions -------------------------------------------------------------------------- */
+/* ---- the public functions -------------------------------------------------------- */
 
 int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
 {

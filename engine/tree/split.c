@@ -28,7 +28,7 @@ struct splitting {
 	struct space_run run; /* the new page; length 0: none yet */
 };
 
-/* ---- sizes -------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------- */
 
 /* A leaf's items and the writes that will go there, as one sequence in key order. */
 struct merged {
@@ -117,7 +117,7 @@ static tree_key leaf_separator(const uint8_t *image, const struct txn_write *wri
 	return last;
 }
 
-/* ---- steps ----------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------- */
 
 /* Reserves the new page and puts a zeroed frame for it into the cache. */
 static int page_prepare(struct splitting *s, page_id near)
@@ -267,7 +267,7 @@ static int node_split(struct splitting *s, struct descent *d, page_id *busy)
 	return 0;
 }
 
-/* ---- the loop ------------------------------------------------------------------------------ */
+/* ---- the loop -------------------------------------------------------------------- */
 
 /* Whether the page that d found has to be split; counts only while d->node stands. */
 static bool split_needed(const struct splitting *s, const struct descent *d)

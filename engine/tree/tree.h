@@ -10,7 +10,8 @@
  * waiting, checks that everything it read still stands, changes, logs one record, unlatches.
  * On any conflict commit returns -EAGAIN with everything let go; the caller starts over
  * with txn_restart. Room for inserts (splits) is made by mini-transactions of their own.
- * Serializable (ScaleStore §8).
+ * Serializable, and each read checks all earlier ones: a transaction never sees a mixture of two
+ * states, even one that will not commit.
  */
 #ifndef WEFT_TREE_H
 #define WEFT_TREE_H
@@ -82,8 +83,8 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out);
 /* Lets go of everything; gives back reservations handed to txn_take that did not commit. */
 void txn_end(struct txn *x);
 /* After -EAGAIN: forgets reads and writes, fetches what was missing, backs off. Waits. The runs
- * of txn_take stay reserved and are the caller's again. After a few restarts the next commit
- * takes its leaves in key order and may wait for them. */
+ * of txn_take stay reserved and are the caller's again. After a few restarts the other
+ * transactions' commits let this one pass, for a bounded time. */
 void txn_restart(struct txn *x);
 
 /* As tree_*, seeing the transaction's own writes. -EAGAIN: restart. */
@@ -93,7 +94,8 @@ int txn_next(struct txn *x, struct disk_key from, struct disk_key to, struct dis
 int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor, struct disk_key *found,
 	void *buf, size_t cap);
 
-/* Insert or replace; the value (<= DISK_VALUE_MAX) is copied. -E2BIG past TXN_WRITES_MAX. */
+/* Insert or replace; the value (<= DISK_VALUE_MAX) is copied. -E2BIG past TXN_WRITES_MAX, or when
+ * the values are more than 256 bytes each on average. The highest key of all is -EINVAL. */
 int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len);
 int txn_delete(struct txn *x, struct disk_key key); /* absent is fine */
 
@@ -111,7 +113,8 @@ int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset, 
 
 /*
  * 0: done, *pos (may be NULL) is the record. Without writes it only validates what was read.
- * -EAGAIN: nothing happened. -ENOSPC: no page for a split. -EROFS, -EIO.
+ * -EAGAIN: nothing happened. -ENOSPC: no page for a split. -E2BIG: leaves, groups and file pages
+ * together are more than MTR_PAGES_MAX. -EUCLEAN: damage (logged). -EROFS, -EIO.
  */
 int txn_commit(struct txn *x, struct log_position *pos);
 

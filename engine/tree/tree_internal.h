@@ -11,7 +11,7 @@
 
 #include "engine/tree/tree.h"
 
-/* ---- keys ---------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------ */
 
 typedef unsigned __int128 tree_key;
 
@@ -127,7 +127,7 @@ void inner_remove(const struct node_edit *e, unsigned at);
 void inner_split(const struct node_edit *e, uint8_t *right, page_id right_pid, unsigned at);
 void inner_join(uint8_t *left, const uint8_t *right);
 
-/* ---- the tree ---------------------------------------------------------------------- */
+/* ---- the tree -------------------------------------------------------------------- */
 
 
 #define TREE_STRIPES 16
@@ -173,7 +173,7 @@ struct tree {
 	atomic_fetch_add_explicit(&(t)->stripe[rt_task_index() % TREE_STRIPES].counters.what, 1, \
 		memory_order_relaxed)
 
-/* ---- descents ------------------------------------------------------------------------ */
+/* ---- descents -------------------------------------------------------------------- */
 
 /* Where a descent ended: a page at the level asked for, and its parent. */
 struct descent {
@@ -208,7 +208,7 @@ void tree_hints_close(struct tree *t);
 /* Children from `at` on have moved by one (`by` +1 or -1); `f` is latched exclusively. */
 void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by);
 
-/* ---- reading --------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------- */
 
 /* Leaves read, each with the latch word seen. */
 struct read_set {
@@ -225,7 +225,7 @@ int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to, t
 int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
 	tree_key *found, void *buf, size_t cap);
 
-/* ---- transactions ------------------------------------------------------------------------ */
+/* ---- transactions ---------------------------------------------------------------- */
 
 #define TXN_ARENA_BYTES	   (TXN_WRITES_MAX * 256u)
 #define TXN_FAVOUR_AFTER   6u /* restarts after which a transaction is let pass */
@@ -296,7 +296,7 @@ void txn_pool_close(struct tree *t);
 void txn_let_pass(struct txn *x);
 void txn_unfavour(struct txn *x);
 
-/* ---- structure ----------------------------------------------------------------------------- */
+/* ---- structure ------------------------------------------------------------------- */
 
 /* Bytes of a leaf after the writes that fall into it; how many those are in *taken. */
 unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key high,

@@ -14,7 +14,7 @@
  * that one of them holds. */
 #define FAVOUR_PATIENCE_NS 20000000ull
 
-/* ---- pool ------------------------------------------------------------------------------ */
+/* ---- pool ------------------------------------------------------------------------ */
 
 int txn_pool_open(struct tree *t)
 {
@@ -104,7 +104,7 @@ void txn_end(struct txn *x)
 	}
 }
 
-/* ---- starvation ---------------------------------------------------------------------------- */
+/* ---- starvation ------------------------------------------------------------------ */
 
 static uint32_t txn_number(const struct txn *x)
 {
@@ -158,7 +158,7 @@ void txn_restart(struct txn *x)
 	(void)tree_wait_page(x->tree, conflict, MIN(x->restarts, 12u));
 }
 
-/* ---- own writes -------------------------------------------------------------------------------- */
+/* ---- own writes ------------------------------------------------------------------ */
 
 unsigned txn_write_search(const struct txn *x, tree_key key)
 {
@@ -244,7 +244,7 @@ int txn_delete(struct txn *x, struct disk_key key)
 	return 0;
 }
 
-/* ---- reads -------------------------------------------------------------------------------------- */
+/* ---- reads ----------------------------------------------------------------------- */
 
 int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap)
 {
@@ -334,7 +334,7 @@ int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor, struct d
 	return nearer(x, own, own && own->key > key, r, key, any, found, buf, cap);
 }
 
-/* ---- space and file pages --------------------------------------------------------------------------- */
+/* ---- space and file pages -------------------------------------------------------- */
 
 int txn_take(struct txn *x, const struct space_run *run)
 {

@@ -20,7 +20,7 @@
 
 #define DISCARD_BATCH 64u
 
-/* ---- 1. gather -------------------------------------------------------------------------- */
+/* ---- 1. gather ------------------------------------------------------------------- */
 
 static bool latch_same(uint64_t latch_a, uint64_t latch_b)
 {
@@ -110,7 +110,7 @@ static int gather(struct txn *x, unsigned leaves_max)
 	return 0;
 }
 
-/* ---- 2. latch ------------------------------------------------------------------------------ */
+/* ---- 2. latch -------------------------------------------------------------------- */
 
 static bool runs_overlap(const struct space_run *a, const struct space_run *b)
 {
@@ -243,7 +243,7 @@ static int wait_conflict(struct txn *x, unsigned attempt)
 	return tree_wait_page(t, pid, attempt);
 }
 
-/* ---- 4. apply ------------------------------------------------------------------------------- */
+/* ---- 4. apply -------------------------------------------------------------------- */
 
 static unsigned old_length(const uint8_t *image, tree_key key, bool *present)
 {
@@ -342,7 +342,7 @@ static void settle(struct txn *x, struct log_position pos)
 	}
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------- */
 
 /* One attempt. -EAGAIN: nothing happened; x->conflict may name what was in the way. */
 static int commit_once(struct txn *x, unsigned others, struct log_position *pos)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast the tree is by itself: random inserts, lookups of a cached tree, by one and more threads.
+ * How fast the tree is by itself: random inserts, lookups in a cached tree, by one thread and more.
  *
- *	tree_bench [items] [threads] [value bytes] [cache MiB] [file]
+ *	tree_bench [items] [threads] [value bytes] [cache MiB]
  *
  * Prints one key=value per line. Keys are random 128-bit numbers; every insert is a transaction
- * of its own, and the log is not flushed for it (as an fsync would).
+ * of its own, and the log is not flushed for it (as an fsync would). TREE_BENCH_SEQUENTIAL in the
+ * environment: ascending keys.
  */
 #include <time.h>
 

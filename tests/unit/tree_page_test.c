@@ -26,7 +26,7 @@ static tree_key key_at(uint64_t high, uint64_t low)
 	return (tree_key)high << 64 | low;
 }
 
-/* ---- a model: a dense array of small keys ---- */
+/* ---- a model: a dense array of small keys ---------------------------------------- */
 
 #define MODEL_KEYS 400
 
@@ -180,7 +180,7 @@ static void a_leaf_splits_and_joins_without_loss(void **state)
 	}
 }
 
-/* ---- inner pages ---- */
+/* ---- inner pages ----------------------------------------------------------------- */
 
 static void inner_new(uint8_t *image, unsigned count)
 {
@@ -236,7 +236,7 @@ static void an_inner_page_splits_joins_and_shrinks(void **state)
 	}
 }
 
-/* ---- what is not trusted ---- */
+/* ---- what is not trusted --------------------------------------------------------- */
 
 static void refused(const uint8_t *good, unsigned offset, uint64_t value, unsigned len)
 {

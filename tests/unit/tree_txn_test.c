@@ -34,7 +34,7 @@ static uint64_t next_random(uint64_t *seed)
 	return *seed;
 }
 
-/* ---- one transaction ------------------------------------------------------------------ */
+/* ---- one transaction ------------------------------------------------------------- */
 
 static struct tree_fixture one;
 
@@ -261,7 +261,7 @@ static void a_later_read_notices_that_an_earlier_one_fell(void **state)
 	txn_end(x);
 }
 
-/* ---- many ------------------------------------------------------------------------------------- */
+/* ---- many ------------------------------------------------------------------------ */
 
 #define WORKERS_MAX 8
 
@@ -327,7 +327,7 @@ static int transact(struct tree *t, body run, void *arg)
 	return r;
 }
 
-/* -- transfers -- */
+/* -- transfers --------------------------------------------------------------------- */
 
 #define ACCOUNTS 40u
 #define BALANCE	 1000
@@ -415,7 +415,7 @@ static void transfers_setup(struct crowd *c)
 	c->check = transfers_check;
 }
 
-/* -- write skew: of two doctors one stays on call -- */
+/* -- write skew: of two doctors one stays on call ---------------------------------- */
 
 static int leave_body(struct txn *x, void *arg)
 {
@@ -455,7 +455,7 @@ static void skew_setup(struct crowd *c)
 	c->work = skew_work;
 }
 
-/* -- phantoms: a range that holds one item at most -- */
+/* -- phantoms: a range that holds one item at most --------------------------------- */
 
 static int claim_body(struct txn *x, void *arg)
 {
@@ -500,7 +500,7 @@ static void phantom_setup(struct crowd *c)
 	c->work = phantom_work;
 }
 
-/* -- everyone has its own keys, side by side in the same leaves -- */
+/* -- everyone has its own keys, side by side in the same leaves -------------------- */
 
 #define OWN_KEYS 400u
 
@@ -555,7 +555,7 @@ static void own_setup(struct crowd *c)
 	c->work = own_work;
 }
 
-/* ---- where crowds run ----------------------------------------------------------------------------- */
+/* ---- where crowds run ------------------------------------------------------------ */
 
 typedef void (*setup)(struct crowd *c);
 
