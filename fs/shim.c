@@ -391,11 +391,9 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 {
 	switch (in->opcode) {
 	case FUSE_FORGET:
-	case FUSE_BATCH_FORGET:
-		return true; /* nothing is kept per lookup */
-	case FUSE_INTERRUPT:
-		return true; /* no operation waits for another process; it will be
-				answered */
+	case FUSE_BATCH_FORGET: /* nothing is kept per lookup */
+	case FUSE_INTERRUPT:	/* no operation waits for another process: it will be answered */
+		return true;
 	case FUSE_INIT:
 		init_note(s, in);
 		return false;

@@ -130,7 +130,8 @@ static int search_visit(void *arg, struct client *c)
 
 		if (!value || !*value)
 			continue;
-		if (strcmp(value, s->name) && (!s->path || strcmp(value, s->path)))
+		if (strcmp(value, s->name) != 0 &&
+			(!s->path || strcmp(value, s->path) != 0))
 			continue;
 		s->fd = c->fd;
 		s->identity = json_incref(c->identity);
