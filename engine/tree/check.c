@@ -46,14 +46,14 @@ static int check_leaf(const uint8_t *image, const struct disk_node *n, struct we
 		/* An empty value uses no byte, so its place says nothing. */
 		if (place.length > DISK_VALUE_MAX || place.offset + place.length > PAGE_SIZE ||
 			(place.length > 0 && place.offset < n->heap_begin))
-			return BAD("tree page %#" PRIx64 ": value %u at %u, %u bytes, is out of bounds",
+			return BAD("tree page %#" PRIx64 ": value %u (%u, %u bytes) out of bounds",
 				n->pid, i, place.offset, place.length);
 		if (!bytes_claim(claimed, place.offset, place.length))
 			return BAD("tree page %#" PRIx64 ": value %u overlaps another", n->pid, i);
 		used += place.length;
 	}
 	if (used + n->heap_dead != PAGE_SIZE - n->heap_begin)
-		return BAD("tree page %#" PRIx64 ": %u bytes of values and %u dead do not fill the heap",
+		return BAD("tree page %#" PRIx64 ": %u bytes used and %u dead are not the heap",
 			n->pid, used, n->heap_dead);
 	return 0;
 }
@@ -68,7 +68,8 @@ static int check_inner(const uint8_t *image, const struct disk_node *n, struct w
 		page_id child = page_load_u64(image + INNER_CHILD(i));
 
 		if (child == PID_NONE || child == n->pid || pid_slot(child) == DISK_CATALOG_SLOT)
-			return BAD("tree page %#" PRIx64 ": child %u is %#" PRIx64, n->pid, i, child);
+			return BAD("tree page %#" PRIx64 ": child %u is %#" PRIx64, n->pid, i,
+				child);
 	}
 	return 0;
 }
@@ -83,7 +84,8 @@ int tree_check_page(const void *page, page_id pid, struct weft_error *err)
 	low = tree_key_of(n.low_fence);
 	high = tree_key_of(n.high_fence);
 	if (n.magic != DISK_MAGIC_NODE)
-		return BAD("page %#" PRIx64 " is not a tree page (magic %#" PRIx64 ")", pid, n.magic);
+		return BAD("page %#" PRIx64 " is not a tree page (magic %#" PRIx64 ")", pid,
+			n.magic);
 	if (n.pid != pid)
 		return BAD("tree page %#" PRIx64 " says it is %#" PRIx64, pid, n.pid);
 	if (n.level >= TREE_LEVELS_MAX)

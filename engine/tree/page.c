@@ -27,7 +27,7 @@ unsigned inner_search(const uint8_t *image, unsigned count, tree_key key)
 		__builtin_prefetch(keys + (at + rest / 2) * sizeof(struct disk_key));
 		__builtin_prefetch(keys + (at + half + rest / 2) * sizeof(struct disk_key));
 		at += half &
-			-(size_t)(tree_key_load(keys + (at + half) * sizeof(struct disk_key)) <= key);
+			-(size_t)(tree_key_load(image + INNER_KEY(at + half)) <= key);
 		n = rest;
 	}
 	return (unsigned)at;
@@ -63,7 +63,8 @@ unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 	size_t n = count;
 
 	if (n > 16) {
-		uintptr_t guess = (uintptr_t)slots + leaf_guess(image, count, key) * LEAF_SLOT_BYTES;
+		uintptr_t guess =
+			(uintptr_t)slots + leaf_guess(image, count, key) * LEAF_SLOT_BYTES;
 
 		for (unsigned i = 1; i < 8; i++)
 			__builtin_prefetch(slots + (n * i / 8) * LEAF_SLOT_BYTES);
@@ -371,7 +372,8 @@ void inner_join(uint8_t *left, const uint8_t *right)
 	struct node_counts from = node_counts_load(right);
 
 	WEFT_ASSERT(c.level == from.level && c.count + from.count <= DISK_INNER_CHILDREN);
-	memcpy(left + INNER_KEY(c.count), right + INNER_KEY(0), from.count * sizeof(struct disk_key));
+	memcpy(left + INNER_KEY(c.count), right + INNER_KEY(0),
+		from.count * sizeof(struct disk_key));
 	memcpy(left + INNER_CHILD(c.count), right + INNER_CHILD(0), from.count * sizeof(uint64_t));
 	c.count = (uint16_t)(c.count + from.count);
 	edit_counts(&e, c);

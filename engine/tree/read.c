@@ -317,7 +317,8 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 
 			if (key >= end)
 				return 0;
-			if (place.length > DISK_VALUE_MAX || place.offset + place.length > PAGE_SIZE)
+			if (place.length > DISK_VALUE_MAX ||
+				place.offset + place.length > PAGE_SIZE)
 				return -EUCLEAN;
 			r = visit(arg, tree_key_disk(key), copy + place.offset, place.length);
 			if (r)

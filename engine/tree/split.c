@@ -93,7 +93,8 @@ unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key hi
  * page to the brim and go on in the right one, so ascending inserts leave full pages; otherwise
  * the halves weigh the same.
  */
-static tree_key leaf_separator(const uint8_t *image, const struct txn_write *writes, unsigned count)
+static tree_key leaf_separator(
+	const uint8_t *image, const struct txn_write *writes, unsigned count)
 {
 	struct node_counts c = node_counts_load(image);
 	struct merged m = {.image = image, .count = c.count, .write = writes, .end = writes + count};
