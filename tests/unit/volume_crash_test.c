@@ -421,7 +421,7 @@ static int plan_part(void *arg)
 	struct rt_sim_disk *empty = make_empty(p->atomic_bytes);
 
 	for (unsigned i = 0; i < 150 && !p->finished; i++) {
-		p->n += 1 + (p->n * 7919 + p->cuts) % p->step;
+		p->n += 1 + (p->n * 2654435761u >> 7) % p->step;
 		if (p->run(empty, p, p->n))
 			p->cuts++;
 		else
