@@ -162,9 +162,22 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 }
 
 /*
- * The kernel takes the rings of a process that was killed apart after its end, and they hold its
- * files, so a lock may outlive its process by some milliseconds.
+ * The kernel takes the rings of a process that ended apart after its end, and they hold its
+ * files, so a lock, or a claim on a block device, may outlive its process by some milliseconds.
  */
+static int open_exclusive(const char *path, int open_flags)
+{
+	for (unsigned i = 0; i < LOCK_TRIES; i++) {
+		int fd = open_direct(path, open_flags);
+
+		if (fd >= 0 || errno != EBUSY)
+			return fd;
+		usleep(LOCK_TRY_US);
+	}
+	errno = EBUSY;
+	return -1;
+}
+
 static int lock_exclusive(int fd)
 {
 	for (unsigned i = 0; i < LOCK_TRIES; i++) {
@@ -195,7 +208,7 @@ static int open_checked(
 		return r;
 	if (exclusive && S_ISBLK(st.st_mode))
 		open_flags |= O_EXCL; /* fails when mounted */
-	fd = open_direct(path, open_flags);
+	fd = open_flags & O_EXCL ? open_exclusive(path, open_flags) : open_direct(path, open_flags);
 	if (fd < 0)
 		return open_error(err, path, errno);
 	if (fstat(fd, &st) < 0)
