@@ -110,6 +110,9 @@ static int state_sync(struct fs *fs, struct inode_state *st)
 	rc = sync_set(fs, st->ino, &set, lsn);
 	if (rc == 0)
 		rc = log_flush(fs->volume->log, lsn);
+	/* A log that has failed drops what is appended: then its end says nothing of our records. */
+	if (rc == 0 && volume_failed(fs->volume))
+		rc = -EIO;
 	rt_mutex_lock(&st->lock);
 	if (rc < 0)
 		dirty_merge(&st->dirty, &set);
@@ -151,6 +154,8 @@ int ops_syncfs(struct fs *fs)
 		return 0;
 	states_settle(fs);
 	rc = volume_sync(fs->volume);
+	if (rc == 0 && volume_failed(fs->volume))
+		rc = -EIO;
 	if (rc == 0)
 		forgotten_clear(fs, forgotten);
 	return rc;
