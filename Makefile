@@ -31,7 +31,8 @@ LIBS := $(foreach l,$(LAYERS),$(call layer_lib,$(l)))
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
 LINK_LIBS := $(call reverse,$(LIBS))
 
-PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft fsck.weft)
+PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft \
+            $(if $(wildcard mkfs/fsck_main.c),fsck.weft))
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*_test.c))
 SIM_TESTS := $(patsubst tests/sim/%.c,$(BUILD)/tests/sim/%,$(wildcard tests/sim/*_test.c))
 
@@ -120,7 +121,7 @@ HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin
 	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(DESTDIR)/sbin
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
-	install $(BUILD)/weftd $(BUILD)/mkfs.weft $(BUILD)/fsck.weft $(SBIN)/
+	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 packaging/man/*.8 $(MAN8)/
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/$$h; done
 	for p in mkfs fsck; do ln -sf $(PREFIX)/sbin/$$p.weft $(DESTDIR)/sbin/$$p.weft; done

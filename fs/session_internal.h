@@ -14,9 +14,9 @@
 #define SESSION_FAT_BYTES (64u << 10)
 /* With so many fat buffers in use no worker is added: later requests wait for one of
  * them. */
-#define SESSION_FAT_BUSY_MAX 8
+#define SESSION_FAT_BUSY_MAX 6
 /* So many fat buffers may stay resident while idle. */
-#define SESSION_FAT_IDLE_MAX 4
+#define SESSION_FAT_IDLE_MAX 2
 /*
  * The kernel wants room for the largest WRITE and its headers; libfuse asks for a page.
  */

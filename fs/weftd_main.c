@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -162,6 +163,8 @@ static void process_prepare(void)
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	signal(SIGPIPE, SIG_IGN);
+	/* libfuse allocates a little on each worker: an arena per thread would cost megabytes. */
+	mallopt(M_ARENA_MAX, 2);
 	/* Memory that the kernel reclaims through us must not wait for us (prctl(2)). A
 	 * hint. */
 	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
