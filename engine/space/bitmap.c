@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranges of bits in an array of words, a word at a time. Bit i is bit i % 64 of word i / 64,
- * which on a little-endian machine is bit i % 8 of byte i / 8, as on disk.
+ * Ranges of bits in an array of words, a word at a time. Bit i is bit i % 64 of word i /
+ * 64, which on a little-endian machine is bit i % 8 of byte i / 8, as on disk.
  */
 #include "engine/space/space_internal.h"
 
@@ -12,13 +12,14 @@ static uint64_t word_mask(uint32_t first, uint32_t last)
 }
 
 /*
- * Calls for each word that a range touches, as `mask` and `word`; a statement expression would
- * hide the loop, a callback would cost more than the work.
+ * Calls for each word that a range touches, as `mask` and `word`; a statement expression
+ * would hide the loop, a callback would cost more than the work.
  */
-#define FOR_EACH_WORD(word, mask, first, count)                                            \
-	for (uint32_t at_ = (first), end_ = (first) + (count), word = at_ / 64,            \
-		      last_ = MIN(end_ - at_, 64 - at_ % 64);                              \
-		at_ < end_ && ((mask) = word_mask(at_ % 64, at_ % 64 + last_ - 1), true);  \
+#define FOR_EACH_WORD(word, mask, first, count)                                          \
+	for (uint32_t at_ = (first), end_ = (first) + (count), word = at_ / 64,          \
+		      last_ = MIN(end_ - at_, 64 - at_ % 64);                            \
+		at_ < end_ &&                                                            \
+		((mask) = word_mask(at_ % 64, at_ % 64 + last_ - 1), true);              \
 		at_ += last_, word = at_ / 64, last_ = MIN(end_ - at_, 64u))
 
 void bitmap_set(uint64_t *map, uint32_t first, uint32_t count)
@@ -26,7 +27,7 @@ void bitmap_set(uint64_t *map, uint32_t first, uint32_t count)
 	uint64_t mask;
 
 	FOR_EACH_WORD(word, mask, first, count)
-		map[word] |= mask;
+	map[word] |= mask;
 }
 
 void bitmap_clear(uint64_t *map, uint32_t first, uint32_t count)
@@ -34,7 +35,7 @@ void bitmap_clear(uint64_t *map, uint32_t first, uint32_t count)
 	uint64_t mask;
 
 	FOR_EACH_WORD(word, mask, first, count)
-		map[word] &= ~mask;
+	map[word] &= ~mask;
 }
 
 bool bitmap_all_set(const uint64_t *map, uint32_t first, uint32_t count)
@@ -42,8 +43,8 @@ bool bitmap_all_set(const uint64_t *map, uint32_t first, uint32_t count)
 	uint64_t mask;
 
 	FOR_EACH_WORD(word, mask, first, count)
-		if ((map[word] & mask) != mask)
-			return false;
+	if ((map[word] & mask) != mask)
+		return false;
 	return true;
 }
 
@@ -52,8 +53,8 @@ bool bitmap_all_clear(const uint64_t *map, uint32_t first, uint32_t count)
 	uint64_t mask;
 
 	FOR_EACH_WORD(word, mask, first, count)
-		if (map[word] & mask)
-			return false;
+	if (map[word] & mask)
+		return false;
 	return true;
 }
 
@@ -63,12 +64,13 @@ uint32_t bitmap_count(const uint64_t *map, uint32_t bits)
 	uint32_t n = 0;
 
 	FOR_EACH_WORD(word, mask, 0, bits)
-		n += (uint32_t)__builtin_popcountll(map[word] & mask);
+	n += (uint32_t)__builtin_popcountll(map[word] & mask);
 	return n;
 }
 
 /* First bit in [from, end) that is set in map ^ invert; end when there is none. */
-static uint32_t next_bit(const uint64_t *map, uint64_t invert, uint32_t from, uint32_t end)
+static uint32_t next_bit(
+	const uint64_t *map, uint64_t invert, uint32_t from, uint32_t end)
 {
 	uint64_t bits;
 	uint32_t word = from / 64;
@@ -109,8 +111,8 @@ uint32_t bitmap_run(const uint64_t *map, uint32_t first, uint32_t end, uint32_t 
 	return next_bit(map, 0, first, MIN(end, first + most)) - first;
 }
 
-uint32_t bitmap_find(const uint64_t *map, uint32_t from, uint32_t end, uint32_t want,
-	uint32_t *first)
+uint32_t bitmap_find(
+	const uint64_t *map, uint32_t from, uint32_t end, uint32_t want, uint32_t *first)
 {
 	uint32_t best = 0;
 
@@ -128,7 +130,8 @@ uint32_t bitmap_find(const uint64_t *map, uint32_t from, uint32_t end, uint32_t 
 	return best;
 }
 
-uint32_t bitmap_find_down(const uint64_t *map, uint32_t end, uint32_t want, uint32_t *first)
+uint32_t bitmap_find_down(
+	const uint64_t *map, uint32_t end, uint32_t want, uint32_t *first)
 {
 	uint32_t best = 0;
 

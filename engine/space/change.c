@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking and freeing runs: changes of group pages inside mini-transactions, and what memory
- * has to know of them before (`changes`, `freeing`) and after (space_committed).
+ * Taking and freeing runs: changes of group pages inside mini-transactions, and what
+ * memory has to know of them before (`changes`, `freeing`) and after (space_committed).
  *
- * The group's lock is taken while its page is latched: it is a leaf, held for a few words'
- * work, never while anything waits (invariant 6).
+ * The group's lock is taken while its page is latched: it is a leaf, held for a few
+ * words' work, never while anything waits (invariant 6).
  */
 #include "engine/space/space_internal.h"
 
 _Static_assert(offsetof(struct disk_group, next_incarnation) ==
-		offsetof(struct disk_group, free_pages) + sizeof(uint32_t),
+		       offsetof(struct disk_group, free_pages) + sizeof(uint32_t),
 	"counter and incarnation change as one range");
 
 /* A group's page in an mtr, with the run's place. */
@@ -29,7 +29,9 @@ static int place_find(struct space *sp, struct mtr *m, page_id pid, uint32_t len
 	int rc = 0;
 
 	if (!space_locate(sp, pid, length, &out->group, &out->index)) {
-		weft_log(3, "pages %llx + %u are not a run of any allocation group; run fsck.weft",
+		weft_log(3,
+			"pages %llx + %u are not a run of any allocation group; run "
+			"fsck.weft",
 			(unsigned long long)pid, length);
 		return -EUCLEAN;
 	}
@@ -40,12 +42,15 @@ static int place_find(struct space *sp, struct mtr *m, page_id pid, uint32_t len
 	memcpy(map, out->disk->bitmap, sizeof(map));
 	if (in_use)
 		fits = bitmap_all_set(map, out->index, length) &&
-			out->disk->free_pages + length <= sp->groups[out->group].pages;
+		       out->disk->free_pages + length <= sp->groups[out->group].pages;
 	else
 		fits = bitmap_all_clear(map, out->index, length) &&
-			out->disk->free_pages >= length;
-	if (out->disk->magic != DISK_MAGIC_GROUP || out->disk->group != out->group || !fits) {
-		weft_log(3, "allocation group %llu: pages %llx + %u are not %s as they should be; run fsck.weft",
+		       out->disk->free_pages >= length;
+	if (out->disk->magic != DISK_MAGIC_GROUP || out->disk->group != out->group ||
+		!fits) {
+		weft_log(3,
+			"allocation group %llu: pages %llx + %u are not %s as they "
+			"should be; run fsck.weft",
 			(unsigned long long)out->group, (unsigned long long)pid, length,
 			in_use ? "in use" : "free");
 		return -EUCLEAN;
@@ -53,7 +58,8 @@ static int place_find(struct space *sp, struct mtr *m, page_id pid, uint32_t len
 	return 0;
 }
 
-int space_check(struct space *sp, struct mtr *m, page_id pid, uint32_t length, bool in_use)
+int space_check(
+	struct space *sp, struct mtr *m, page_id pid, uint32_t length, bool in_use)
 {
 	struct place place;
 
@@ -72,8 +78,8 @@ static void place_mark(struct place *p, uint32_t length, bool in_use)
 		bitmap_set(map, p->index, length);
 	else
 		bitmap_clear(map, p->index, length);
-	mtr_write(p->page, offsetof(struct disk_group, bitmap) + first, (uint8_t *)map + first,
-		bytes);
+	mtr_write(p->page, offsetof(struct disk_group, bitmap) + first,
+		(uint8_t *)map + first, bytes);
 }
 
 int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
@@ -91,7 +97,8 @@ int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
 		return rc;
 	g = &sp->groups[p.group];
 	rt_mutex_lock(&g->lock);
-	WEFT_ASSERT(g->overlay && bitmap_all_set(g->overlay->reserved, p.index, run->length));
+	WEFT_ASSERT(
+		g->overlay && bitmap_all_set(g->overlay->reserved, p.index, run->length));
 	WEFT_ASSERT(run->incarnation && run->incarnation < g->next_incarnation);
 	g->changes++;
 	rt_mutex_unlock(&g->lock);
@@ -105,7 +112,8 @@ int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
 		return 0;
 	}
 	counters.next_incarnation = run->incarnation + 1;
-	mtr_write(p.page, offsetof(struct disk_group, free_pages), &counters, sizeof(counters));
+	mtr_write(p.page, offsetof(struct disk_group, free_pages), &counters,
+		sizeof(counters));
 	return 0;
 }
 
@@ -131,7 +139,8 @@ int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length)
 	return 0;
 }
 
-static void settle_taken(struct space *sp, struct group *g, uint32_t index, uint32_t length)
+static void settle_taken(
+	struct space *sp, struct group *g, uint32_t index, uint32_t length)
 {
 	rt_mutex_lock(&g->lock);
 	WEFT_ASSERT(g->overlay && bitmap_all_set(g->overlay->reserved, index, length));
@@ -141,8 +150,8 @@ static void settle_taken(struct space *sp, struct group *g, uint32_t index, uint
 	atomic_fetch_sub_explicit(&sp->free_pages, length, memory_order_relaxed);
 }
 
-static void settle_freed(struct space *sp, struct group *g, uint32_t index, uint32_t length,
-	lsn_t end)
+static void settle_freed(
+	struct space *sp, struct group *g, uint32_t index, uint32_t length, lsn_t end)
 {
 	uint64_t seen = atomic_load_explicit(&sp->freed_lsn, memory_order_relaxed);
 
@@ -153,17 +162,19 @@ static void settle_freed(struct space *sp, struct group *g, uint32_t index, uint
 	atomic_store_explicit(&g->room,
 		atomic_load_explicit(&g->room, memory_order_relaxed) + length,
 		memory_order_relaxed);
-	/* Until a search finds out: else a group known to be full would be passed over. */
+	/* Until a search finds out: else a group known to be full would be passed over.
+	 */
 	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
 	rt_mutex_unlock(&g->lock);
-	while (seen < end && !atomic_compare_exchange_weak_explicit(&sp->freed_lsn, &seen, end,
-		memory_order_release, memory_order_relaxed))
+	while (seen < end && !atomic_compare_exchange_weak_explicit(&sp->freed_lsn, &seen,
+				     end, memory_order_release, memory_order_relaxed))
 		;
 	atomic_fetch_add_explicit(&sp->free_pages, length, memory_order_relaxed);
 	atomic_fetch_add_explicit(&sp->budget, length, memory_order_relaxed);
 }
 
-void space_committed(struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end)
+void space_committed(
+	struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end)
 {
 	uint64_t group;
 	uint32_t index;

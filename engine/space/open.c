@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening: every group page is read and checked (invariant 9) before anything is handed out,
- * so that a damaged group is reported at once and counters can be trusted from then on.
+ * Opening: every group page is read and checked (invariant 9) before anything is handed
+ * out, so that a damaged group is reported at once and counters can be trusted from then
+ * on.
  */
 #include "engine/space/space_internal.h"
 
-/* Kept back for transactions that free space: 1/1024 of the store, at least 64 pages and at
- * most 4096; never over a quarter of a very small one. */
+/* Kept back for transactions that free space: 1/1024 of the store, at least 64 pages and
+ * at most 4096; never over a quarter of a very small one. */
 #define KEPT_MIN 64u
 #define KEPT_MAX 4096u
 /* Space is tight with less than 1/64 left, or 256 MiB. */
 #define TIGHT_MAX 65536u
 
-int space_check_page(const void *image, uint64_t page_count, uint64_t group,
-	struct weft_error *err)
+int space_check_page(
+	const void *image, uint64_t page_count, uint64_t group, struct weft_error *err)
 {
 	const struct disk_group *d = image;
 	uint64_t map[GROUP_WORDS];
@@ -22,22 +23,28 @@ int space_check_page(const void *image, uint64_t page_count, uint64_t group,
 
 	if (d->magic != DISK_MAGIC_GROUP)
 		return weft_error(err, -EUCLEAN,
-			"allocation group %llu: no group page at slot %llu (magic %016llx); run fsck.weft",
-			(unsigned long long)group, (unsigned long long)disk_group_slot(group),
+			"allocation group %llu: no group page at slot %llu (magic "
+			"%016llx); run fsck.weft",
+			(unsigned long long)group,
+			(unsigned long long)disk_group_slot(group),
 			(unsigned long long)d->magic);
 	if (d->group != group)
 		return weft_error(err, -EUCLEAN,
-			"allocation group %llu: its page says that it is group %u; run fsck.weft",
+			"allocation group %llu: its page says that it is group %u; run "
+			"fsck.weft",
 			(unsigned long long)group, d->group);
 	memcpy(map, d->bitmap, sizeof(map));
-	if (pages < DISK_GROUP_PAGES && !bitmap_all_set(map, pages, DISK_GROUP_PAGES - pages))
+	if (pages < DISK_GROUP_PAGES &&
+		!bitmap_all_set(map, pages, DISK_GROUP_PAGES - pages))
 		return weft_error(err, -EUCLEAN,
-			"allocation group %llu: pages past the end of the store are marked free; run fsck.weft",
+			"allocation group %llu: pages past the end of the store are "
+			"marked free; run fsck.weft",
 			(unsigned long long)group);
 	used = bitmap_count(map, pages);
 	if (d->free_pages != pages - used)
 		return weft_error(err, -EUCLEAN,
-			"allocation group %llu: counts %u free pages where its bitmap has %u; run fsck.weft",
+			"allocation group %llu: counts %u free pages where its bitmap "
+			"has %u; run fsck.weft",
 			(unsigned long long)group, d->free_pages, pages - used);
 	if (!d->next_incarnation)
 		return weft_error(err, -EUCLEAN,
@@ -58,8 +65,10 @@ static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
 
 	rc = guard_shared(sp->cache, group_pid(sp, group), 0, &guard);
 	if (rc)
-		return weft_error(err, rc, "allocation group %llu: cannot read its page at slot %llu%s",
-			(unsigned long long)group, (unsigned long long)disk_group_slot(group),
+		return weft_error(err, rc,
+			"allocation group %llu: cannot read its page at slot %llu%s",
+			(unsigned long long)group,
+			(unsigned long long)disk_group_slot(group),
 			rc == -EUCLEAN ? " (damaged); run fsck.weft" : "");
 	d = (const struct disk_group *)guard.image;
 	rc = space_check_page(d, sp->page_count, group, err);
@@ -114,7 +123,8 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 	sp->group_count = space_layout_groups(sb->page_count);
 	if (!sp->group_count) {
 		rt_free(sp);
-		return weft_error(err, -EUCLEAN, "the store has no room for an allocation group");
+		return weft_error(
+			err, -EUCLEAN, "the store has no room for an allocation group");
 	}
 	sp->groups = rt_alloc(sp->group_count * sizeof(*sp->groups));
 	sp->overlays = rt_alloc(sp->group_count * sizeof(struct overlay *));
@@ -181,7 +191,8 @@ void space_stat(struct space *sp, struct space_stat *out)
 	*out = (struct space_stat){
 		.total_pages = sp->total_pages,
 		.free_pages = free_pages,
-		.available_pages = free_pages > sp->kept_pages ? free_pages - sp->kept_pages : 0,
+		.available_pages =
+			free_pages > sp->kept_pages ? free_pages - sp->kept_pages : 0,
 	};
 }
 

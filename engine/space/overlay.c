@@ -2,13 +2,15 @@
 /*
  * Overlays: what memory knows of a group's pages beyond the group's page.
  *
- * A group has one while it is allocated from. `busy` starts as a copy of the page's bitmap and
- * stays a superset of it: a taken page was reserved before, a freed one is quarantined until the
- * record that freed it is durable (invariant 3). A group without an overlay has no reservations;
- * its quarantine is one LSN, before which its page must not be copied.
+ * A group has one while it is allocated from. `busy` starts as a copy of the page's
+ * bitmap and stays a superset of it: a taken page was reserved before, a freed one is
+ * quarantined until the record that freed it is durable (invariant 3). A group without an
+ * overlay has no reservations; its quarantine is one LSN, before which its page must not
+ * be copied.
  *
- * A copy must not be older than the last change: the page is copied under its latch, and taken
- * only if no mtr changed the group since before that (`changes`) or is about to be settled
+ * A copy must not be older than the last change: the page is copied under its latch, and
+ * taken only if no mtr changed the group since before that (`changes`) or is about to be
+ * settled
  * (`freeing`).
  */
 #include "engine/space/space_internal.h"
@@ -34,7 +36,8 @@ void group_settle(struct group *g, lsn_t durable)
 			for (unsigned i = 0; i < GROUP_WORDS; i++)
 				ov->busy[i] &= ~ov->freed[0][i];
 			g->quarantined -= ov->freed_pages[0];
-			atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
+			atomic_store_explicit(
+				&g->longest, g->pages, memory_order_relaxed);
 		}
 		ov->freed_pages[0] = ov->freed_pages[1];
 		ov->freed_lsn[0] = ov->freed_lsn[1];
@@ -81,7 +84,8 @@ static bool overlay_steal(struct space *sp, struct overlay *ov)
 	return idle;
 }
 
-/* An overlay that nobody uses, of any content. -EAGAIN: others are loading all that there may be. */
+/* An overlay that nobody uses, of any content. -EAGAIN: others are loading all that there
+ * may be. */
 static int overlay_obtain(struct space *sp, struct overlay **out)
 {
 	struct overlay *ov = NULL;

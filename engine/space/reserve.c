@@ -2,16 +2,16 @@
 /*
  * Reserving: the path of every write that needs pages.
  *
- * Two steps. First so many pages are taken off the budget (free and not reserved), which decides
- * about -ENOSPC and about the pages kept back; then a run is looked for, and what was not found
- * goes back. Pages in quarantine are in the budget: when a search finds nothing else the log is
- * flushed, which ends their quarantine (invariant 3).
+ * Two steps. First so many pages are taken off the budget (free and not reserved), which
+ * decides about -ENOSPC and about the pages kept back; then a run is looked for, and what
+ * was not found goes back. Pages in quarantine are in the budget: when a search finds
+ * nothing else the log is flushed, which ends their quarantine (invariant 3).
  *
- * Where: near the goal if there is one. Without, tasks are striped over a few groups, so that
- * those who commit at once latch different group pages, and within its group each goes on
- * where the last run ended. What a file gives back at that place is used by the next one,
- * so small files written one after the other lie side by side. File data is looked for upwards,
- * tree pages from the group's end downwards.
+ * Where: near the goal if there is one. Without, tasks are striped over a few groups, so
+ * that those who commit at once latch different group pages, and within its group each
+ * goes on where the last run ended. What a file gives back at that place is used by the
+ * next one, so small files written one after the other lie side by side. File data is
+ * looked for upwards, tree pages from the group's end downwards.
  */
 #include "engine/space/space_internal.h"
 
@@ -33,7 +33,8 @@ static void pressure_raise(struct space *sp)
 	atomic_fetch_add_explicit(&sp->pressure, 1, memory_order_relaxed);
 }
 
-/* Takes 1 to `want` pages off the budget; 0 when there are none (that this caller may use). */
+/* Takes 1 to `want` pages off the budget; 0 when there are none (that this caller may
+ * use). */
 static uint32_t budget_take(struct space *sp, uint32_t want, bool privileged)
 {
 	uint64_t kept = privileged ? 0 : sp->kept_pages;
@@ -44,8 +45,8 @@ static uint32_t budget_take(struct space *sp, uint32_t want, bool privileged)
 		n = has > kept ? MIN((uint64_t)want, has - kept) : 0;
 		if (!n)
 			break;
-	} while (!atomic_compare_exchange_weak_explicit(&sp->budget, &has, has - n,
-		memory_order_relaxed, memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(
+		&sp->budget, &has, has - n, memory_order_relaxed, memory_order_relaxed));
 	if (n < want || (has >= sp->tight_pages && has - n < sp->tight_pages))
 		pressure_raise(sp);
 	return (uint32_t)n;
@@ -56,9 +57,10 @@ static void budget_return(struct space *sp, uint64_t pages)
 	atomic_fetch_add_explicit(&sp->budget, pages, memory_order_relaxed);
 }
 
-/* Looks for file data's place: at the goal, then behind it, then from the group's start. */
-static uint32_t pick_data(struct group *g, const struct search *s, bool goal_here,
-	uint32_t *first)
+/* Looks for file data's place: at the goal, then behind it, then from the group's start.
+ */
+static uint32_t pick_data(
+	struct group *g, const struct search *s, bool goal_here, uint32_t *first)
 {
 	const uint64_t *busy = g->overlay->busy;
 	uint32_t from = g->cursor;
@@ -83,8 +85,8 @@ static uint32_t pick_data(struct group *g, const struct search *s, bool goal_her
 }
 
 /* Reserves in a group that has an overlay. With its lock. The length, or 0. */
-static uint32_t reserve_locked(struct space *sp, uint64_t group, const struct search *s,
-	struct space_run *out)
+static uint32_t reserve_locked(
+	struct space *sp, uint64_t group, const struct search *s, struct space_run *out)
 {
 	struct group *g = &sp->groups[group];
 	bool goal_here = s->goal_group == group;
@@ -94,7 +96,8 @@ static uint32_t reserve_locked(struct space *sp, uint64_t group, const struct se
 		length = bitmap_find_down(g->overlay->busy, g->pages, s->want, &first);
 	else
 		length = pick_data(g, s, goal_here, &first);
-	/* While pages are in quarantine the group must be looked at again: that ends it. */
+	/* While pages are in quarantine the group must be looked at again: that ends it.
+	 */
 	if (length < s->want && !g->quarantined)
 		atomic_store_explicit(&g->longest, length, memory_order_relaxed);
 	if (!length || length < s->least)
@@ -116,9 +119,10 @@ static uint32_t reserve_locked(struct space *sp, uint64_t group, const struct se
 	return length;
 }
 
-/* 0; -ENOSPC: nothing here now; -EAGAIN: perhaps in a moment; or why its page cannot be read. */
-static int reserve_in_group(struct space *sp, uint64_t group, const struct search *s,
-	struct space_run *out)
+/* 0; -ENOSPC: nothing here now; -EAGAIN: perhaps in a moment; or why its page cannot be
+ * read. */
+static int reserve_in_group(
+	struct space *sp, uint64_t group, const struct search *s, struct space_run *out)
 {
 	struct group *g = &sp->groups[group];
 	lsn_t durable = log_durable(sp->log);
@@ -134,7 +138,9 @@ static int reserve_in_group(struct space *sp, uint64_t group, const struct searc
 		rt_mutex_lock(&g->lock);
 		if (rc == -EIO || rc == -EUCLEAN) {
 			if (!g->broken)
-				weft_log(3, "allocation group %llu: its page cannot be read (%d): its pages are not used",
+				weft_log(3,
+					"allocation group %llu: its page cannot be read "
+					"(%d): its pages are not used",
 					(unsigned long long)group, rc);
 			g->broken = true;
 		}
@@ -162,7 +168,8 @@ static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 		int rc;
 
 		if (atomic_load_explicit(&g->room, memory_order_relaxed) >= s->least &&
-			atomic_load_explicit(&g->longest, memory_order_relaxed) >= s->least) {
+			atomic_load_explicit(&g->longest, memory_order_relaxed) >=
+				s->least) {
 			rc = reserve_in_group(sp, group, s, out);
 			if (!rc)
 				return 0;
@@ -176,7 +183,8 @@ static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 	return result;
 }
 
-/* One search: first for a good run in the groups of this stripe, then anywhere, then anything. */
+/* One search: first for a good run in the groups of this stripe, then anywhere, then
+ * anything. */
 static int search(struct space *sp, struct search *s, struct space_run *out)
 {
 	unsigned stripe = rt_task_index() % sp->stripe_count;
@@ -196,7 +204,8 @@ static int search(struct space *sp, struct search *s, struct space_run *out)
 	}
 	if (!rc && s->goal_group == GROUP_NONE)
 		atomic_store_explicit(&sp->stripe[stripe],
-			(pid_slot(out->pid) - 1) / (1 + DISK_GROUP_PAGES), memory_order_relaxed);
+			(pid_slot(out->pid) - 1) / (1 + DISK_GROUP_PAGES),
+			memory_order_relaxed);
 	return rc;
 }
 
@@ -234,7 +243,8 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 			if (rc)
 				break;
 		} else if (rc == -EAGAIN || rc == -ENOSPC) {
-			rt_yield(); /* pages are on their way: between an mtr and its settling */
+			rt_yield(); /* pages are on their way: between an mtr and its
+				       settling */
 		} else {
 			break;
 		}
@@ -255,7 +265,8 @@ void space_unreserve(struct space *sp, const struct space_run *run)
 	WEFT_ASSERT(space_locate(sp, run->pid, run->length, &group, &index));
 	g = &sp->groups[group];
 	rt_mutex_lock(&g->lock);
-	WEFT_ASSERT(g->overlay && bitmap_all_set(g->overlay->reserved, index, run->length));
+	WEFT_ASSERT(
+		g->overlay && bitmap_all_set(g->overlay->reserved, index, run->length));
 	bitmap_clear(g->overlay->reserved, index, run->length);
 	bitmap_clear(g->overlay->busy, index, run->length);
 	g->reserved -= run->length;
@@ -263,7 +274,8 @@ void space_unreserve(struct space *sp, const struct space_run *run)
 		atomic_load_explicit(&g->room, memory_order_relaxed) + run->length,
 		memory_order_relaxed);
 	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
-	if (index + run->length == g->cursor || (!g->cursor && index + run->length == g->pages))
+	if (index + run->length == g->cursor ||
+		(!g->cursor && index + run->length == g->pages))
 		g->cursor = index;
 	rt_mutex_unlock(&g->lock);
 	budget_return(sp, run->length);

@@ -33,13 +33,14 @@ static inline uint32_t space_layout_pages(uint64_t page_count, uint64_t group)
 	return (uint32_t)MIN(behind, (uint64_t)DISK_GROUP_PAGES);
 }
 
-/* Checks a group page's image by itself: magic, number, counter, bits past the last slot. */
-int space_check_page(const void *image, uint64_t page_count, uint64_t group,
-	struct weft_error *err);
+/* Checks a group page's image by itself: magic, number, counter, bits past the last slot.
+ */
+int space_check_page(
+	const void *image, uint64_t page_count, uint64_t group, struct weft_error *err);
 
 /* Contiguous pages reserved in memory; all in one group. */
 struct space_run {
-	page_id pid; /* first */
+	page_id pid;     /* first */
 	uint32_t length; /* pages; 0: none */
 	uint64_t incarnation;
 };
@@ -48,8 +49,10 @@ struct space_run {
 int space_open(struct space **out, struct cache *cache, struct weft_error *err);
 void space_close(struct space *sp);
 
-#define SPACE_PRIVILEGED (1u << 0) /* may use the last pages, kept for what frees space */
-#define SPACE_METADATA	 (1u << 1) /* tree pages: kept apart from file data within the group */
+#define SPACE_PRIVILEGED (1u << 0) /* may use the last pages, kept for what frees space  \
+				    */
+#define SPACE_METADATA                                                                   \
+	(1u << 1) /* tree pages: kept apart from file data within the group */
 
 /*
  * Reserves 1 to `want` contiguous pages, near `goal` where possible (PID_NONE: anywhere).
@@ -64,29 +67,32 @@ void space_unreserve(struct space *sp, const struct space_run *run);
 /* The group page that a mini-transaction on this page must hold. */
 page_id space_group_of(struct space *sp, page_id pid);
 /*
- * In an mtr: are all pages of the run in use / all free, as its page says? Latches the group's
- * page, changes nothing: 0, -EAGAIN, -EUCLEAN (logged). Never waits. A transaction of several
- * runs checks all of them before its first change, since it cannot abort after it.
+ * In an mtr: are all pages of the run in use / all free, as its page says? Latches the
+ * group's page, changes nothing: 0, -EAGAIN, -EUCLEAN (logged). Never waits. A
+ * transaction of several runs checks all of them before its first change, since it cannot
+ * abort after it.
  */
-int space_check(struct space *sp, struct mtr *m, page_id pid, uint32_t length, bool in_use);
+int space_check(
+	struct space *sp, struct mtr *m, page_id pid, uint32_t length, bool in_use);
 /*
- * In an mtr: mark the run as used / as free. Never wait. The run stays reserved in memory until
- * space_committed. -EAGAIN, -EUCLEAN as space_check, before anything of this run is changed; once
- * 0, the mtr must be committed and space_committed called.
+ * In an mtr: mark the run as used / as free. Never wait. The run stays reserved in memory
+ * until space_committed. -EAGAIN, -EUCLEAN as space_check, before anything of this run is
+ * changed; once 0, the mtr must be committed and space_committed called.
  */
 int space_take(struct space *sp, struct mtr *m, const struct space_run *run);
 int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length);
 /* After mtr_commit, for each run taken (freed = false) or freed: settles memory. */
-void space_committed(struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end);
+void space_committed(
+	struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end);
 
 struct space_stat {
-	uint64_t total_pages;	 /* that files and metadata can use */
-	uint64_t free_pages;	 /* not in use; reservations count as free */
+	uint64_t total_pages;     /* that files and metadata can use */
+	uint64_t free_pages;      /* not in use; reservations count as free */
 	uint64_t available_pages; /* free, without the pages kept back */
 };
 void space_stat(struct space *sp, struct space_stat *out);
-/* Files hold reservations to write ahead into; when this changes, space got tight and they
- * should give theirs back. */
+/* Files hold reservations to write ahead into; when this changes, space got tight and
+ * they should give theirs back. */
 uint32_t space_pressure(struct space *sp);
 
 #endif

@@ -2,14 +2,14 @@
 /*
  * The insides of engine/space: shared by its files only.
  *
- * Memory, per TiB of store (8,322 groups): 64 bytes a group for `struct group` and 8 for its
- * place in the overlay table, 0.6 MiB together. An overlay, 16 KiB, is only there for a group
- * that is being allocated from: OVERLAYS_SOFT_MAX of them (4 MiB) are kept, which hand out
- * 31 GiB without one reload. More are made only while every one of those holds a reservation,
- * and never more than there are groups.
+ * Memory, per TiB of store (8,322 groups): 64 bytes a group for `struct group` and 8 for
+ * its place in the overlay table, 0.6 MiB together. An overlay, 16 KiB, is only there for
+ * a group that is being allocated from: OVERLAYS_SOFT_MAX of them (4 MiB) are kept, which
+ * hand out 31 GiB without one reload. More are made only while every one of those holds a
+ * reservation, and never more than there are groups.
  *
- * Locks: overlay_lock before a group's lock; both are leaves below page latches: they may be
- * taken while a latch is held, and nobody who holds one latches, logs or reads.
+ * Locks: overlay_lock before a group's lock; both are leaves below page latches: they may
+ * be taken while a latch is held, and nobody who holds one latches, logs or reads.
  */
 #ifndef WEFT_SPACE_INTERNAL_H
 #define WEFT_SPACE_INTERNAL_H
@@ -22,23 +22,24 @@
 _Static_assert(DISK_GROUP_PAGES % 64 == 0, "a group's bitmap is whole words");
 
 #define OVERLAYS_SOFT_MAX 256
-#define STRIPES_MAX	  8
-#define GROUP_NONE	  UINT64_MAX
-#define INDEX_NONE	  UINT32_MAX
+#define STRIPES_MAX       8
+#define GROUP_NONE        UINT64_MAX
+#define INDEX_NONE        UINT32_MAX
 
 /*
- * What memory knows of a group's pages beyond the group's page. Under the group's lock, but
- * `group`: under overlay_lock.
+ * What memory knows of a group's pages beyond the group's page. Under the group's lock,
+ * but `group`: under overlay_lock.
  */
 struct overlay {
-	uint64_t group;		       /* whose it is; GROUP_NONE: nobody's */
-	bool used;		       /* since the clock's hand came by */
-	uint64_t busy[GROUP_WORDS];    /* not to be reserved: in use, reserved or quarantined */
+	uint64_t group;             /* whose it is; GROUP_NONE: nobody's */
+	bool used;                  /* since the clock's hand came by */
+	uint64_t busy[GROUP_WORDS]; /* not to be reserved: in use, reserved or quarantined
+				     */
 	uint64_t reserved[GROUP_WORDS];
 	/*
-	 * The quarantine has two generations, so that steady freeing does not put off its end
-	 * for ever: frees gather in [1], which moves to [0] when [0] is empty; [0] ends when
-	 * the log is durable to freed_lsn[0].
+	 * The quarantine has two generations, so that steady freeing does not put off its
+	 * end for ever: frees gather in [1], which moves to [0] when [0] is empty; [0]
+	 * ends when the log is durable to freed_lsn[0].
 	 */
 	uint64_t freed[2][GROUP_WORDS];
 	lsn_t freed_lsn[2];
@@ -47,18 +48,21 @@ struct overlay {
 
 struct group {
 	struct rt_mutex lock;
-	uint32_t reserved;	   /* pages */
-	uint32_t quarantined;	   /* pages */
-	uint32_t freeing;	   /* pages freed by mtrs that are not settled yet */
-	uint32_t changes;	   /* counts takes and frees: a copy of the page is stale after one */
-	uint32_t cursor;	   /* file data is looked for from here on */
-	_Atomic uint32_t room;	   /* pages neither in use nor reserved; read without the lock */
-	_Atomic uint32_t longest;  /* no run is longer, as far as known; read without the lock */
+	uint32_t reserved;    /* pages */
+	uint32_t quarantined; /* pages */
+	uint32_t freeing;     /* pages freed by mtrs that are not settled yet */
+	uint32_t changes; /* counts takes and frees: a copy of the page is stale after one
+			   */
+	uint32_t cursor;  /* file data is looked for from here on */
+	_Atomic uint32_t
+		room; /* pages neither in use nor reserved; read without the lock */
+	_Atomic uint32_t
+		longest; /* no run is longer, as far as known; read without the lock */
 	uint64_t next_incarnation; /* above all handed out, reserved ones included */
-	lsn_t loadable;		   /* without overlay: its page may be copied once durable to here */
-	struct overlay *overlay;   /* or NULL */
+	lsn_t loadable; /* without overlay: its page may be copied once durable to here */
+	struct overlay *overlay; /* or NULL */
 	uint16_t pages;
-	bool broken;		   /* its page cannot be read: nothing is reserved in it */
+	bool broken; /* its page cannot be read: nothing is reserved in it */
 };
 
 struct space {
@@ -73,11 +77,12 @@ struct space {
 	uint64_t tight_pages; /* pressure rises when the budget falls below */
 
 	_Atomic uint64_t free_pages; /* as the group pages say */
-	_Atomic uint64_t budget;     /* the same without what is reserved: sum of `room` */
-	_Atomic uint64_t freed_lsn;  /* the highest end of a record that freed pages */
+	_Atomic uint64_t budget;    /* the same without what is reserved: sum of `room` */
+	_Atomic uint64_t freed_lsn; /* the highest end of a record that freed pages */
 	_Atomic uint32_t pressure;
 
-	/* Where tasks without a goal go, striped, so that they latch different group pages. */
+	/* Where tasks without a goal go, striped, so that they latch different group
+	 * pages. */
 	unsigned stripe_count;
 	_Atomic uint64_t stripe[STRIPES_MAX];
 
@@ -98,13 +103,14 @@ uint32_t bitmap_count(const uint64_t *map, uint32_t bits);
 /* Length of the clear run at `first`, at most `most`. */
 uint32_t bitmap_run(const uint64_t *map, uint32_t first, uint32_t end, uint32_t most);
 /*
- * The first clear run of `want` bits in [from, end); failing that the longest. Its length,
- * at most `want`, 0 when all is set.
+ * The first clear run of `want` bits in [from, end); failing that the longest. Its
+ * length, at most `want`, 0 when all is set.
  */
-uint32_t bitmap_find(const uint64_t *map, uint32_t from, uint32_t end, uint32_t want,
-	uint32_t *first);
+uint32_t bitmap_find(
+	const uint64_t *map, uint32_t from, uint32_t end, uint32_t want, uint32_t *first);
 /* The same from the end downwards: the run's last bit is as high as it can be. */
-uint32_t bitmap_find_down(const uint64_t *map, uint32_t end, uint32_t want, uint32_t *first);
+uint32_t bitmap_find_down(
+	const uint64_t *map, uint32_t end, uint32_t want, uint32_t *first);
 
 /* ---- open.c ---- */
 
@@ -113,7 +119,8 @@ static inline page_id group_pid(const struct space *sp, uint64_t group)
 	return pid_make(sp->shard, disk_group_slot(group));
 }
 
-/* Group and index in it of a run's first page; false when it is not a run of one group. */
+/* Group and index in it of a run's first page; false when it is not a run of one group.
+ */
 bool space_locate(const struct space *sp, page_id pid, uint32_t length, uint64_t *group,
 	uint32_t *index);
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making an empty volume: catalog, allocation groups, and a tree that holds the root directory.
+ * Making an empty volume: catalog, allocation groups, and a tree that holds the root
+ * directory.
  *
- * The order is that of any write-back: images, flush, descriptors, flush. No log is needed
- * since the superblocks come last of all: a format that is cut short leaves nothing that opens.
+ * The order is that of any write-back: images, flush, descriptors, flush. No log is
+ * needed since the superblocks come last of all: a format that is cut short leaves
+ * nothing that opens.
  */
 #include <sys/stat.h>
 
@@ -36,8 +38,8 @@ static int batch_write(struct formatter *f)
 	if (!rc)
 		rc = store_flush(f->store);
 	for (unsigned i = 0; i < f->count && !rc; i++)
-		rc = store_descriptor_install(f->store, f->write[i].pid,
-			&f->write[i].descriptor, LSN_NONE);
+		rc = store_descriptor_install(
+			f->store, f->write[i].pid, &f->write[i].descriptor, LSN_NONE);
 	if (!rc && store_table_crowded(f->store))
 		rc = store_table_write(f->store, LSN_MAX);
 	f->count = 0;
@@ -60,7 +62,8 @@ static int batch_add(struct formatter *f, uint64_t slot, void **image)
 	*w = (struct store_write){
 		.pid = pid_make(f->sb->shard, slot),
 		.image = *image,
-		.descriptor = {.incarnation = FORMAT_INCARNATION, .version = FORMAT_VERSION},
+		.descriptor = {.incarnation = FORMAT_INCARNATION,
+			.version = FORMAT_VERSION},
 	};
 	f->count++;
 	return 0;
@@ -128,7 +131,8 @@ static int format_root(struct formatter *f, uint32_t uid, uint32_t gid)
 
 	if (rc)
 		return rc;
-	inode.atime_ns = inode.mtime_ns = inode.ctime_ns = inode.btime_ns = f->sb->created_ns;
+	inode.atime_ns = inode.mtime_ns = inode.ctime_ns = inode.btime_ns =
+		f->sb->created_ns;
 	tree_format_root(image, root_pid(f->sb));
 	WEFT_ASSERT(tree_format_insert(image, disk_key(DISK_INO_ROOT, DISK_ITEM_INODE, 0),
 		&inode, sizeof(inode)));
@@ -150,8 +154,8 @@ static int format_pages(struct formatter *f, uint32_t uid, uint32_t gid)
 	return rc;
 }
 
-int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t uid, uint32_t gid,
-	struct weft_error *err)
+int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t uid,
+	uint32_t gid, struct weft_error *err)
 {
 	struct disk_superblock *sb = rt_alloc(sizeof(*sb));
 	struct formatter *f = rt_alloc(sizeof(*f));
@@ -165,7 +169,8 @@ int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t 
 	}
 	rc = store_format_plan(disk, sf, sb, err);
 	if (!rc && !space_layout_groups(sb->page_count))
-		rc = weft_error(err, -EINVAL, "the store is too small for an empty volume");
+		rc = weft_error(
+			err, -EINVAL, "the store is too small for an empty volume");
 	if (!rc)
 		rc = store_format_write(disk, sb, err);
 	if (!rc)
@@ -175,7 +180,8 @@ int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t 
 	f->sb = store_superblock(f->store);
 	rc = format_pages(f, uid, gid);
 	if (rc)
-		weft_error(err, rc, "cannot write the empty volume: %s", strerrordesc_np(-rc));
+		weft_error(err, rc, "cannot write the empty volume: %s",
+			strerrordesc_np(-rc));
 	else
 		rc = store_format_finish(f->store, err);
 	store_close(f->store);

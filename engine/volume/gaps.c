@@ -2,22 +2,24 @@
 /*
  * Gaps in a page's chain of changes: damage, unless the page was freed.
  *
- * A freed page's frame is dropped unwritten, and once its free is durable nothing holds the
- * log's tail for it any more. So the log may begin in the midst of its chain. But then the
- * record that freed it is behind the chain's end, thus in the log: a gap is forgiven when
- * a later record clears the page's bit in its group. It does not matter whether the group's page
- * is already newer than that record: only what the record says counts.
+ * A freed page's frame is dropped unwritten, and once its free is durable nothing holds
+ * the log's tail for it any more. So the log may begin in the midst of its chain. But
+ * then the record that freed it is behind the chain's end, thus in the log: a gap is
+ * forgiven when a later record clears the page's bit in its group. It does not matter
+ * whether the group's page is already newer than that record: only what the record says
+ * counts.
  *
- * A later full image forgives as well: it begins a chain of its own. An earlier recovery that was
- * cut short may have left the page half written, so that changes before that image find nothing
- * that they follow.
+ * A later full image forgives as well: it begins a chain of its own. An earlier recovery
+ * that was cut short may have left the page half written, so that changes before that
+ * image find nothing that they follow.
  */
 #include "engine/volume/volume_internal.h"
 
 int gaps_add(struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_error *err)
 {
 	for (unsigned i = 0; i < gaps->count; i++)
-		if (gaps->entries[i].pid == pid && gaps->entries[i].incarnation == incarnation)
+		if (gaps->entries[i].pid == pid &&
+			gaps->entries[i].incarnation == incarnation)
 			return 0;
 	if (!gaps->entries) {
 		gaps->entries = rt_alloc(GAPS_MAX * sizeof(*gaps->entries));
@@ -26,11 +28,13 @@ int gaps_add(struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_e
 	}
 	if (gaps->count == GAPS_MAX)
 		return gaps_end(gaps, err);
-	gaps->entries[gaps->count++] = (struct gap){.pid = pid, .incarnation = incarnation};
+	gaps->entries[gaps->count++] =
+		(struct gap){.pid = pid, .incarnation = incarnation};
 	return 0;
 }
 
-/* A byte of the page after the change: its value, or -1 if the part says nothing of it. */
+/* A byte of the page after the change: its value, or -1 if the part says nothing of it.
+ */
 static int part_byte(const struct disk_log_page *part, unsigned offset)
 {
 	const struct disk_log_range *range = (const struct disk_log_range *)(part + 1);
@@ -40,7 +44,8 @@ static int part_byte(const struct disk_log_page *part, unsigned offset)
 		return bytes[offset];
 	bytes += ALIGN_UP(part->range_count * sizeof(*range), 8);
 	for (unsigned i = 0; i < part->range_count; i++) {
-		if (offset >= range[i].offset && offset - range[i].offset < range[i].length)
+		if (offset >= range[i].offset &&
+			offset - range[i].offset < range[i].length)
 			return bytes[offset - range[i].offset];
 		bytes += range[i].length;
 	}
@@ -56,7 +61,8 @@ static bool part_frees(const struct disk_log_page *part, page_id pid)
 	if (pid <= part->pid || pid > part->pid + DISK_GROUP_PAGES)
 		return false;
 	index = pid - part->pid - 1;
-	byte = part_byte(part, (unsigned)(offsetof(struct disk_group, bitmap) + index / 8));
+	byte = part_byte(
+		part, (unsigned)(offsetof(struct disk_group, bitmap) + index / 8));
 	return byte >= 0 && !(byte >> index % 8 & 1);
 }
 
@@ -84,8 +90,10 @@ int gaps_end(struct gaps *gaps, struct weft_error *err)
 	if (!gaps->count)
 		return 0;
 	return weft_error(err, -EUCLEAN,
-		"the log does not fit the store: changes are missing between what is stored of page %llx "
-		"(incarnation %llu) and what the log says of it, and of %u more pages; run fsck.weft",
+		"the log does not fit the store: changes are missing between what is "
+		"stored of page %llx "
+		"(incarnation %llu) and what the log says of it, and of %u more pages; "
+		"run fsck.weft",
 		(unsigned long long)gaps->entries[0].pid,
 		(unsigned long long)gaps->entries[0].incarnation, gaps->count - 1);
 }

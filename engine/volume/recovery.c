@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recovery: two passes over the log, from its tail to its end (docs/design.md, "Recovery").
+ * Recovery: two passes over the log, from its tail to its end (docs/design.md,
+ * "Recovery").
  *
- * Pass 1 settles which images are in place. A DESCRIPTORS record says which images a batch was
- * about to write, a PERSISTED record which batches are durable. Several batches are in flight
- * at once, so a PERSISTED record may come long after its DESCRIPTORS, or name a batch
- * whose DESCRIPTORS the tail has passed already (the table has them then). What did not persist
- * leaves candidates: any of them, or what the table says, may be in place; reading decides.
+ * Pass 1 settles which images are in place. A DESCRIPTORS record says which images a
+ * batch was about to write, a PERSISTED record which batches are durable. Several batches
+ * are in flight at once, so a PERSISTED record may come long after its DESCRIPTORS, or
+ * name a batch whose DESCRIPTORS the tail has passed already (the table has them then).
+ * What did not persist leaves candidates: any of them, or what the table says, may be in
+ * place; reading decides.
  *
- * Pass 2 redoes CHANGE records through the cache, in the log's order. Nothing is appended and
- * the tail stays until all is redone and persisted, so recovery may itself be cut anywhere and
- * be done again: redo applies only what follows the known version (invariant 4), and a full
- * image mends what the cut left half written.
+ * Pass 2 redoes CHANGE records through the cache, in the log's order. Nothing is appended
+ * and the tail stays until all is redone and persisted, so recovery may itself be cut
+ * anywhere and be done again: redo applies only what follows the known version (invariant
+ * 4), and a full image mends what the cut left half written.
  *
- * Batch numbers are unique within a log: the cache counts them up from the node's incarnation
+ * Batch numbers are unique within a log: the cache counts them up from the node's
+ * incarnation
  * << 32, and that rises with every start.
  */
 #include "engine/volume/volume_internal.h"
 
 #include "engine/cache/recovery.h"
 
-/* ---- pass 1 ----------------------------------------------------------------------------- */
+/* ---- pass 1
+ * ----------------------------------------------------------------------------- */
 
 #define BATCH_BUCKETS 1024u
 
@@ -59,13 +63,15 @@ static int visit_descriptors(struct descriptor_pass *p, const struct log_entry *
 {
 	const struct disk_log_record *r = entry->record;
 	const uint64_t *number = (const uint64_t *)(r + 1);
-	const struct disk_log_descriptor *d = (const struct disk_log_descriptor *)(number + 1);
+	const struct disk_log_descriptor *d =
+		(const struct disk_log_descriptor *)(number + 1);
 	size_t bytes = r->count * sizeof(*d);
 	struct batch **link = batch_find(p, *number);
 	struct batch *b;
 
 	if (*link)
-		return damaged_record(p->err, entry->end, "its batch number was used before");
+		return damaged_record(
+			p->err, entry->end, "its batch number was used before");
 	for (unsigned i = 0; i < r->count; i++)
 		if (!volume_pid_valid(p->v, d[i].pid) || !d[i].incarnation)
 			return damaged_record(p->err, entry->end,
@@ -89,7 +95,8 @@ static void batch_remove(struct batch **link)
 	rt_free(b);
 }
 
-/* The batch's images are durable in place: the table takes them, unless it has newer ones. */
+/* The batch's images are durable in place: the table takes them, unless it has newer
+ * ones. */
 static int batch_install(struct descriptor_pass *p, const struct batch *b)
 {
 	struct store *s = p->v->store;
@@ -157,7 +164,8 @@ static int add_candidates(struct descriptor_pass *p)
 				struct page_descriptor want = {
 					d->incarnation, d->version, d->checksum};
 
-				rc = store_candidate_add(p->v->store, d->pid, &want, b->start);
+				rc = store_candidate_add(
+					p->v->store, d->pid, &want, b->start);
 			}
 			batch_remove(&p->bucket[i]);
 		}
@@ -189,12 +197,14 @@ int recovery_descriptors(struct volume *v, struct weft_error *err)
 	batches_free(p);
 	rt_free(p);
 	if (rc)
-		weft_error(err, rc, "recovery: cannot settle which pages were written: %s",
+		weft_error(err, rc,
+			"recovery: cannot settle which pages were written: %s",
 			strerrordesc_np(-rc));
 	return rc;
 }
 
-/* ---- pass 2 ----------------------------------------------------------------------------- */
+/* ---- pass 2
+ * ----------------------------------------------------------------------------- */
 
 struct redo_pass {
 	struct volume *v;
@@ -215,13 +225,13 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 		return damaged_record(p->err, entry->end,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {
-		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation, part->version,
-			bytes, entry->start, entry->end);
+		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation,
+			part->version, bytes, entry->start, entry->end);
 	} else {
 		bytes += ALIGN_UP(part->range_count * sizeof(*ranges), 8);
 		rc = cache_recover_ranges(p->v->cache, part->pid, part->incarnation,
-			part->version, ranges, part->range_count, bytes, entry->start, entry->end,
-			&gap);
+			part->version, ranges, part->range_count, bytes, entry->start,
+			entry->end, &gap);
 		if (rc == -EUCLEAN)
 			return gaps_add(&p->gaps, part->pid, part->incarnation, p->err);
 	}
@@ -248,7 +258,8 @@ static int visit_pass_2(void *arg, const struct log_entry *entry)
 		rc = redo_part(p, entry, part);
 	if (rc || !p->gaps.count)
 		return rc;
-	/* Behind the changes: a page may be changed and freed by one record, in any order. */
+	/* Behind the changes: a page may be changed and freed by one record, in any
+	 * order. */
 	part = (const struct disk_log_page *)(r + 1);
 	for (unsigned i = 0; i < r->count; i++, part = part_next(part))
 		gaps_visit(&p->gaps, part);
@@ -272,6 +283,7 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 	}
 	gaps_close(&p.gaps);
 	if (rc)
-		weft_error(err, rc, "recovery: cannot redo the log: %s", strerrordesc_np(-rc));
+		weft_error(err, rc, "recovery: cannot redo the log: %s",
+			strerrordesc_np(-rc));
 	return rc;
 }

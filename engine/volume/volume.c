@@ -1,43 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing a volume: the layers are opened from the lowest up, recovered on the way,
- * and taken apart from the top down. Also what belongs to no layer: inode numbers.
+ * Opening and closing a volume: the layers are opened from the lowest up, recovered on
+ * the way, and taken apart from the top down. Also what belongs to no layer: inode
+ * numbers.
  *
- * After a crash, or an open that fails half way, the store is as recoverable as before: the tail
- * of the log moves only over what is persisted.
+ * After a crash, or an open that fails half way, the store is as recoverable as before:
+ * the tail of the log moves only over what is persisted.
  */
 #include "engine/volume/volume_internal.h"
 
-
 #define MIB (1ull << 20)
 
-/* ---- the catalog ---------------------------------------------------------------------------- */
+/* ---- the catalog
+ * ---------------------------------------------------------------------------- */
 
-static int catalog_check(struct volume *v, const struct disk_catalog *c, struct weft_error *err)
+static int catalog_check(
+	struct volume *v, const struct disk_catalog *c, struct weft_error *err)
 {
 	const struct disk_superblock *sb = store_superblock(v->store);
 	uint64_t at = pid_slot(c->root_pid);
 
 	if (c->magic != DISK_MAGIC_CATALOG)
 		return weft_error(err, -EUCLEAN,
-			"the catalog page is not one (magic %016llx): the store was not formatted to the "
+			"the catalog page is not one (magic %016llx): the store was not "
+			"formatted to the "
 			"end, or is damaged; run fsck.weft",
 			(unsigned long long)c->magic);
 	if (c->disk_version != DISK_VERSION)
 		return weft_error(err, -EUCLEAN,
-			"the catalog has version %u where the superblock has %u; run fsck.weft",
+			"the catalog has version %u where the superblock has %u; run "
+			"fsck.weft",
 			c->disk_version, DISK_VERSION);
 	if (memcmp(c->volume_uuid, sb->volume_uuid, sizeof(c->volume_uuid)) != 0)
 		return weft_error(err, -EUCLEAN,
-			"the catalog belongs to another volume than the superblock; run fsck.weft");
+			"the catalog belongs to another volume than the superblock; run "
+			"fsck.weft");
 	if (!volume_pid_valid(v, c->root_pid) || at < 2 ||
 		(at - 1) % (1 + DISK_GROUP_PAGES) == 0)
 		return weft_error(err, -EUCLEAN,
-			"the catalog names page %llx as the tree's root, which cannot be one; run fsck.weft",
+			"the catalog names page %llx as the tree's root, which cannot be "
+			"one; run fsck.weft",
 			(unsigned long long)c->root_pid);
-	if (!c->next_inode_range || c->next_inode_range > DISK_INO_MAX >> DISK_INODE_RANGE_BITS)
+	if (!c->next_inode_range ||
+		c->next_inode_range > DISK_INO_MAX >> DISK_INODE_RANGE_BITS)
 		return weft_error(err, -EUCLEAN,
-			"the catalog's next range of inode numbers, %llu, is out of bounds; run fsck.weft",
+			"the catalog's next range of inode numbers, %llu, is out of "
+			"bounds; run fsck.weft",
 			(unsigned long long)c->next_inode_range);
 	return 0;
 }
@@ -56,10 +64,13 @@ static int catalog_read(struct volume *v, struct weft_error *err)
 	return catalog_check(v, &v->catalog, err);
 }
 
-/* ---- open --------------------------------------------------------------------------------------- */
+/* ---- open
+ * ---------------------------------------------------------------------------------------
+ */
 
 /* Store and log; pass 1 of recovery, before anything reads a page through the cache. */
-static int open_storage(struct volume *v, const struct volume_options *o, struct weft_error *err)
+static int open_storage(
+	struct volume *v, const struct volume_options *o, struct weft_error *err)
 {
 	struct store_options store_options = {
 		.read_only = o->read_only,
@@ -76,7 +87,8 @@ static int open_storage(struct volume *v, const struct volume_options *o, struct
 }
 
 /* The cache; pass 2. Its tasks start when all is recovered (open_content). */
-static int open_cache(struct volume *v, const struct volume_options *o, struct weft_error *err)
+static int open_cache(
+	struct volume *v, const struct volume_options *o, struct weft_error *err)
 {
 	struct cache_options cache_options = o->cache;
 	int rc;
@@ -84,20 +96,22 @@ static int open_cache(struct volume *v, const struct volume_options *o, struct w
 	cache_options.read_only = o->read_only;
 	rc = coherence_single_open(&v->coherence);
 	if (!rc)
-		rc = cache_open(&v->cache, v->store, v->log, v->coherence, &cache_options);
+		rc = cache_open(
+			&v->cache, v->store, v->log, v->coherence, &cache_options);
 	if (rc)
 		return weft_error(err, rc, "cannot make a cache of %llu MiB: %s",
-			(unsigned long long)(o->cache.cache_bytes >> 20), strerrordesc_np(-rc));
+			(unsigned long long)(o->cache.cache_bytes >> 20),
+			strerrordesc_np(-rc));
 	if (!o->read_only)
 		rc = log_start(v->log);
 	if (!rc && !v->recovery.was_clean)
 		return recovery_redo(v, err);
-	return rc ? weft_error(err, rc, "cannot start the log: %s",
-			    strerrordesc_np(-rc))
+	return rc ? weft_error(err, rc, "cannot start the log: %s", strerrordesc_np(-rc))
 		  : 0;
 }
 
-static int open_content(struct volume *v, const struct volume_options *o, struct weft_error *err)
+static int open_content(
+	struct volume *v, const struct volume_options *o, struct weft_error *err)
 {
 	int rc = catalog_read(v, err);
 
@@ -136,15 +150,16 @@ static void take_apart(struct volume *v)
 }
 
 /*
- * Redo on a read-only volume stays in memory, and every page that it changes has its full image
- * in the log: a cache somewhat larger than the log always suffices.
+ * Redo on a read-only volume stays in memory, and every page that it changes has its full
+ * image in the log: a cache somewhat larger than the log always suffices.
  */
 static int cache_too_small(struct volume *v, struct weft_error *err)
 {
 	uint64_t enough = log_used_bytes(v->log) / 4 * 5 + MIB;
 
 	return weft_error(err, -ENOMEM,
-		"the store was not closed cleanly, and what its log holds does not fit the cache: "
+		"the store was not closed cleanly, and what its log holds does not fit "
+		"the cache: "
 		"mount it read-write once, or give it a cache of at least %llu MiB",
 		(unsigned long long)DIV_UP(enough, MIB));
 }
@@ -181,7 +196,8 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	return 0;
 }
 
-/* ---- close, sync ------------------------------------------------------------------------------------ */
+/* ---- close, sync
+ * ------------------------------------------------------------------------------------ */
 
 int volume_close(struct volume *v)
 {
@@ -210,11 +226,13 @@ int volume_failed(struct volume *v)
 	return log_failed(v->log);
 }
 
-/* ---- inode numbers -------------------------------------------------------------------------------------- */
+/* ---- inode numbers
+ * --------------------------------------------------------------------------------------
+ */
 
 /*
- * The next range from the catalog. Records are durable in their order, so no inode item of the
- * range can outlive a crash that this record does not.
+ * The next range from the catalog. Records are durable in their order, so no inode item
+ * of the range can outlive a crash that this record does not.
  */
 static int range_take(struct volume *v, uint64_t *range)
 {
@@ -233,12 +251,14 @@ static int range_take(struct volume *v, uint64_t *range)
 			break;
 		p = mtr_latch(m, pid, 0, &rc);
 		if (p) {
-			const struct disk_catalog *c = (const struct disk_catalog *)p->guard.image;
+			const struct disk_catalog *c =
+				(const struct disk_catalog *)p->guard.image;
 
 			*range = c->next_inode_range;
 			rc = *range > DISK_INO_MAX >> DISK_INODE_RANGE_BITS ? -ENOSPC : 0;
 			if (!rc)
-				mtr_write_u64(p, offsetof(struct disk_catalog, next_inode_range),
+				mtr_write_u64(p,
+					offsetof(struct disk_catalog, next_inode_range),
 					*range + 1);
 		}
 		if (!rc) {

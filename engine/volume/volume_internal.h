@@ -8,11 +8,12 @@
 #include "engine/volume/volume.h"
 
 /*
- * Every page that volume_format writes has this incarnation and version. The catalog and the
- * group pages keep the incarnation for ever; the root page's is the first of its group.
+ * Every page that volume_format writes has this incarnation and version. The catalog and
+ * the group pages keep the incarnation for ever; the root page's is the first of its
+ * group.
  */
 #define FORMAT_INCARNATION 1u
-#define FORMAT_VERSION	   1u
+#define FORMAT_VERSION     1u
 
 static inline page_id volume_catalog_pid(struct volume *v)
 {
@@ -49,8 +50,10 @@ struct gaps {
 };
 
 /* A gap was found. 0; -ENOMEM; -EUCLEAN with a text: too many. */
-int gaps_add(struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_error *err);
-/* A record changes a page: pages that it frees, or has the full image of, are forgotten. */
+int gaps_add(
+	struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_error *err);
+/* A record changes a page: pages that it frees, or has the full image of, are forgotten.
+ */
 void gaps_visit(struct gaps *gaps, const struct disk_log_page *part);
 /* At the end of redo: 0, or -EUCLEAN with the text of the first that is left. */
 int gaps_end(struct gaps *gaps, struct weft_error *err);

@@ -89,7 +89,8 @@ static void test_find_takes_the_first_that_fits_else_the_longest(void **state)
 		assert_int_equal(bitmap_find(map, from, end, want, &found), best);
 		if (best)
 			assert_int_equal(found, best_at);
-		assert_int_equal(bitmap_run(map, from, end, want), model_run(from, end, want));
+		assert_int_equal(
+			bitmap_run(map, from, end, want), model_run(from, end, want));
 		if (rand() % 64 == 0)
 			change(false);
 	}

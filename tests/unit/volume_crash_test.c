@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Power cuts at every disk request of a random workload of mini-transactions on pages, and in
- * the recovery after it. What is found must be the state behind some operation, none half done,
- * and none of those lost that a flush had made durable.
+ * Power cuts at every disk request of a random workload of mini-transactions on pages,
+ * and in the recovery after it. What is found must be the state behind some operation,
+ * none half done, and none of those lost that a flush had made durable.
  *
- * The model is the list of operations in the log's order. One task makes them, so at a cut at
- * most the last one is in doubt.
+ * The model is the list of operations in the log's order. One task makes them, so at a
+ * cut at most the last one is in doubt.
  */
 #include "tests/unit/volume_fixture.h"
 
-#define OPS_MAX	    400u
+#define OPS_MAX     400u
 #define CHANGES_MAX 6u
 #define LIVE_MAX    160u
 
@@ -43,7 +43,8 @@ static struct live live[LIVE_MAX], replay[LIVE_MAX];
 static unsigned live_count, replay_count;
 static uint64_t total_free; /* of the empty volume */
 
-/* ---- the model ---------------------------------------------------------------------------------- */
+/* ---- the model
+ * ---------------------------------------------------------------------------------- */
 
 static struct live *state_find(struct live *state, unsigned n, page_id pid)
 {
@@ -77,11 +78,13 @@ static void state_apply(struct live *state, unsigned *n, const struct op *op)
 	}
 }
 
-/* ---- the workload --------------------------------------------------------------------------------- */
+/* ---- the workload
+ * --------------------------------------------------------------------------------- */
 
 static struct change change_make(page_id pid, uint64_t incarnation)
 {
-	struct change c = {.pid = pid, .incarnation = incarnation, .fill = (uint8_t)pick(256)};
+	struct change c = {
+		.pid = pid, .incarnation = incarnation, .fill = (uint8_t)pick(256)};
 
 	c.length = (uint16_t)(1 + pick(pick(4) ? 40 : 3000));
 	c.offset = (uint16_t)pick(PAGE_SIZE - c.length + 1);
@@ -95,7 +98,8 @@ static bool op_latch(struct volume *v, struct mtr *m, const struct op *op)
 		const struct change *c = &op->change[i];
 		int rc;
 
-		if (op->kind != OP_CHANGE && !mtr_need(m, space_group_of(v->space, c->pid), 0))
+		if (op->kind != OP_CHANGE &&
+			!mtr_need(m, space_group_of(v->space, c->pid), 0))
 			return false;
 		if (op->kind == OP_ALLOCATE) {
 			if (mtr_fresh(m, c->pid, c->incarnation, &rc))
@@ -118,7 +122,8 @@ static void op_do(struct volume *v, struct op *op, const struct space_run *run)
 
 	if (op->kind == OP_ALLOCATE)
 		for (unsigned i = 0; i < op->count; i++)
-			OK(mtr_prepare_fresh(v->cache, op->change[i].pid, run->incarnation));
+			OK(mtr_prepare_fresh(
+				v->cache, op->change[i].pid, run->incarnation));
 	do
 		OK(mtr_begin(m, v->cache, CHANGES_MAX * 2));
 	while (!op_latch(v, m, op));
@@ -134,7 +139,8 @@ static void op_do(struct volume *v, struct op *op, const struct space_run *run)
 			continue;
 		}
 		memset(bytes, c->fill, c->length);
-		mtr_write(mtr_latch(m, c->pid, c->incarnation, &rc), c->offset, bytes, c->length);
+		mtr_write(mtr_latch(m, c->pid, c->incarnation, &rc), c->offset, bytes,
+			c->length);
 	}
 	state_apply(live, &live_count, op);
 	op_count++; /* from here on a cut may find it in the log */
@@ -165,11 +171,14 @@ static void op_random(struct volume *v)
 	else if (pick(5) == 0)
 		op->kind = OP_FREE;
 	if (op->kind == OP_ALLOCATE) {
-		page_id goal = live_count && pick(2) ? live[pick(live_count)].pid + 1 : PID_NONE;
+		page_id goal =
+			live_count && pick(2) ? live[pick(live_count)].pid + 1 : PID_NONE;
 
-		OK(space_reserve(v->space, goal, want, pick(3) ? 0 : SPACE_METADATA, &run));
+		OK(space_reserve(
+			v->space, goal, want, pick(3) ? 0 : SPACE_METADATA, &run));
 		for (; op->count < run.length; op->count++)
-			op->change[op->count] = change_make(run.pid + op->count, run.incarnation);
+			op->change[op->count] =
+				change_make(run.pid + op->count, run.incarnation);
 	}
 	while (op->kind != OP_ALLOCATE && op->count < want) {
 		const struct live *l = &live[pick(live_count)];
@@ -192,8 +201,8 @@ struct work {
 static void work_main(void *arg)
 {
 	const struct work *w = arg;
-	struct volume *v = volume_must("d", (struct open_how){
-		.background = w->background, .frames = w->frames});
+	struct volume *v = volume_must(
+		"d", (struct open_how){.background = w->background, .frames = w->frames});
 
 	while (op_count < w->ops) {
 		op_random(v);
@@ -212,9 +221,11 @@ static void work_main(void *arg)
 	durable = LSN_MAX;
 }
 
-/* ---- what is found ---------------------------------------------------------------------------------- */
+/* ---- what is found
+ * ---------------------------------------------------------------------------------- */
 
-/* Are exactly the state's pages in use? The counter fits, so it is enough that they are. */
+/* Are exactly the state's pages in use? The counter fits, so it is enough that they are.
+ */
 static bool bits_stand(struct volume *v)
 {
 	if (free_pages(v) != total_free - replay_count)
@@ -229,7 +240,7 @@ static bool bits_stand(struct volume *v)
 		OK(guard_shared(v->cache, pid, 0, &g));
 		d = (const struct disk_group *)g.image;
 		set = (d->bitmap[index / 8] >> index % 8 & 1) &&
-			d->next_incarnation > replay[i].incarnation;
+		      d->next_incarnation > replay[i].incarnation;
 		guard_release(v->cache, &g);
 		if (!set)
 			return false;
@@ -248,7 +259,7 @@ static bool state_stands(struct volume *v)
 		if (guard_shared(v->cache, l->pid, l->incarnation, &g))
 			return false;
 		same = g.frame->version == l->version &&
-			memcmp(g.image, l->image, PAGE_SIZE) == 0;
+		       memcmp(g.image, l->image, PAGE_SIZE) == 0;
 		guard_release(v->cache, &g);
 		if (!same)
 			return false;
@@ -256,7 +267,8 @@ static bool state_stands(struct volume *v)
 	return bits_stand(v);
 }
 
-/* The volume is in the state behind one of the operations; those known durable are in it. */
+/* The volume is in the state behind one of the operations; those known durable are in it.
+ */
 static void verify(struct volume *v)
 {
 	unsigned done = 0;
@@ -266,8 +278,8 @@ static void verify(struct volume *v)
 		state_apply(replay, &replay_count, &ops[done++]);
 	while (!state_stands(v)) {
 		if (done == op_count) {
-			fprintf(stderr, "no state fits: %u operations, durable to %llu\n", op_count,
-				(unsigned long long)durable);
+			fprintf(stderr, "no state fits: %u operations, durable to %llu\n",
+				op_count, (unsigned long long)durable);
 			abort();
 		}
 		state_apply(replay, &replay_count, &ops[done++]);
@@ -296,7 +308,9 @@ static uint64_t disk_sum(struct rt_sim_disk *d, uint64_t bytes)
 	return sum;
 }
 
-/* ---- the runs ----------------------------------------------------------------------------------------- */
+/* ---- the runs
+ * -----------------------------------------------------------------------------------------
+ */
 
 #define DISK_BYTES (12 * MIB)
 
@@ -321,7 +335,8 @@ static struct rt_sim_disk *make_empty(uint32_t atomic_bytes)
 }
 
 /* One cut at the n-th request of the workload. False: it ran to its end. */
-static bool cut_run(struct rt_sim_disk *empty, struct work *w, uint64_t n, bool recovery_cut)
+static bool cut_run(
+	struct rt_sim_disk *empty, struct work *w, uint64_t n, bool recovery_cut)
 {
 	struct open_how again = {.frames = w->frames, .background = w->background};
 	struct rt_sim_disk *d = rt_sim_disk_copy("d", empty);
@@ -385,7 +400,8 @@ static bool run_cut_then_read_only(struct rt_sim_disk *empty, struct plan *p, ui
 	return cut;
 }
 
-static bool run_cut_then_small_read_only(struct rt_sim_disk *empty, struct plan *p, uint64_t n)
+static bool run_cut_then_small_read_only(
+	struct rt_sim_disk *empty, struct plan *p, uint64_t n)
 {
 	struct open_how how = {.read_only = true, .frames = 64};
 	struct rt_sim_disk *d = rt_sim_disk_copy("d", empty);
@@ -442,44 +458,58 @@ static void plan_run(struct plan plan)
 
 static void test_every_cut_leaves_a_whole_state(void **state)
 {
-	plan_run((struct plan){.run = run_cut, .step = 1, .atomic_bytes = 4096,
+	plan_run((struct plan){.run = run_cut,
+		.step = 1,
+		.atomic_bytes = 4096,
 		.work = {.frames = 64, .background = false, .ops = 150}});
 }
 
 static void test_every_cut_on_a_tearing_device(void **state)
 {
-	plan_run((struct plan){.run = run_cut, .step = 1, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut,
+		.step = 1,
+		.atomic_bytes = 512,
 		.work = {.frames = 64, .background = true, .ops = 150}});
 }
 
 static void test_cuts_in_recovery_on_a_tearing_device(void **state)
 {
-	plan_run((struct plan){.run = run_cut_and_cut_again, .step = 15, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut_and_cut_again,
+		.step = 15,
+		.atomic_bytes = 512,
 		.work = {.frames = 64, .background = true, .ops = 300}});
 }
 
 static void test_cuts_in_recovery_without_tasks(void **state)
 {
-	plan_run((struct plan){.run = run_cut_and_cut_again, .step = 15, .atomic_bytes = 4096,
+	plan_run((struct plan){.run = run_cut_and_cut_again,
+		.step = 15,
+		.atomic_bytes = 4096,
 		.work = {.frames = 64, .background = false, .ops = 300}});
 }
 
 static void test_large_cache_recovers_from_the_log_alone(void **state)
 {
-	plan_run((struct plan){.run = run_cut, .step = 9, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut,
+		.step = 9,
+		.atomic_bytes = 512,
 		.work = {.frames = 1024, .background = true, .ops = 300}});
 }
 
 static void test_read_only_open_replays_and_writes_nothing(void **state)
 {
-	plan_run((struct plan){.run = run_cut_then_read_only, .step = 20, .atomic_bytes = 512,
+	plan_run((struct plan){.run = run_cut_then_read_only,
+		.step = 20,
+		.atomic_bytes = 512,
 		.work = {.frames = 64, .background = true, .ops = 200}});
 }
 
 static void test_read_only_open_says_when_its_cache_is_too_small(void **state)
 {
-	plan_run((struct plan){.run = run_cut_then_small_read_only, .step = 5,
-		.atomic_bytes = 512, .work = {.frames = 1024, .ops = 400}});
+	plan_run((struct plan){.run = run_cut_then_small_read_only,
+		.step = 5,
+		.atomic_bytes = 512,
+		.work = {.frames = 1024, .ops = 400}});
 }
 
 /* An argument picks tests by name ("*read_only*"). */

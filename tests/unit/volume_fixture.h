@@ -18,19 +18,20 @@
 
 /* In a simulated run a failure aborts, so that the seed is printed. */
 #define CHECK(expr) WEFT_ASSERT(expr)
-#define OK(expr)                                                                           \
-	do {                                                                               \
-		int ok_ = (expr);                                                          \
-		if (ok_) {                                                                 \
-			fprintf(stderr, "%s:%d: %s is %d %s\n", __FILE__, __LINE__, #expr,  \
-				ok_, fixture_error.text);                                  \
-			abort();                                                           \
-		}                                                                          \
+#define OK(expr)                                                                         \
+	do {                                                                             \
+		int ok_ = (expr);                                                        \
+		if (ok_) {                                                               \
+			fprintf(stderr, "%s:%d: %s is %d %s\n", __FILE__, __LINE__,      \
+				#expr, ok_, fixture_error.text);                         \
+			abort();                                                         \
+		}                                                                        \
 	} while (0)
 
 static struct weft_error fixture_error;
 
-/* The tests' own numbers: they do not come from the runtime, whose state a cut changes. */
+/* The tests' own numbers: they do not come from the runtime, whose state a cut changes.
+ */
 static uint64_t fixture_random_state = 1;
 
 static inline uint64_t pick(uint64_t below)
@@ -56,7 +57,8 @@ static inline struct rt_disk *disk_open(const char *name, unsigned flags)
 
 static inline void volume_make(const char *name, uint64_t log_bytes)
 {
-	struct store_format f = {.log_bytes = log_bytes, .checksum_kind = DISK_CHECKSUM_GMAC};
+	struct store_format f = {
+		.log_bytes = log_bytes, .checksum_kind = DISK_CHECKSUM_GMAC};
 	struct rt_disk *disk = disk_open(name, 0);
 
 	OK(volume_format(disk, &f, 1000, 100, &fixture_error));
@@ -69,16 +71,18 @@ struct open_how {
 	unsigned frames; /* 0: 256 */
 };
 
-static inline int volume_try(struct volume **v, const char *name, struct open_how how,
-	struct weft_error *err)
+static inline int volume_try(
+	struct volume **v, const char *name, struct open_how how, struct weft_error *err)
 {
 	struct volume_options o = {
 		.read_only = how.read_only,
 		.background = how.background,
-		.cache = {.cache_bytes = (how.frames ? how.frames : 256) * (uint64_t)PAGE_SIZE},
+		.cache = {.cache_bytes =
+				  (how.frames ? how.frames : 256) * (uint64_t)PAGE_SIZE},
 	};
 
-	return volume_open(v, disk_open(name, how.read_only ? RT_DISK_READ_ONLY : 0), &o, err);
+	return volume_open(
+		v, disk_open(name, how.read_only ? RT_DISK_READ_ONLY : 0), &o, err);
 }
 
 static inline struct volume *volume_must(const char *name, struct open_how how)
@@ -104,9 +108,11 @@ static inline bool node_run(void (*fn)(void *), void *arg)
 	return dead;
 }
 
-/* ---- mini-transactions on pages -------------------------------------------------------------- */
+/* ---- mini-transactions on pages
+ * -------------------------------------------------------------- */
 
-/* Latches a page, waiting for it (with everything given up) where it must. False: start over. */
+/* Latches a page, waiting for it (with everything given up) where it must. False: start
+ * over. */
 static inline struct mtr_page *mtr_need(struct mtr *m, page_id pid, uint64_t incarnation)
 {
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
@@ -124,8 +130,8 @@ static inline struct mtr_page *mtr_need(struct mtr *m, page_id pid, uint64_t inc
 }
 
 /* Takes runs in one mtr. */
-static inline struct log_position runs_take(struct volume *v, const struct space_run *runs,
-	unsigned count)
+static inline struct log_position runs_take(
+	struct volume *v, const struct space_run *runs, unsigned count)
 {
 	struct mtr *m = rt_alloc(sizeof(*m));
 	struct log_position pos;
@@ -153,7 +159,8 @@ static inline struct log_position runs_take(struct volume *v, const struct space
 }
 
 /* space_committed is left to the caller. */
-static inline struct log_position pages_free_commit(struct volume *v, page_id pid, uint32_t length)
+static inline struct log_position pages_free_commit(
+	struct volume *v, page_id pid, uint32_t length)
 {
 	struct mtr *m = rt_alloc(sizeof(*m));
 	struct log_position pos;
@@ -170,7 +177,8 @@ static inline struct log_position pages_free_commit(struct volume *v, page_id pi
 	return pos;
 }
 
-static inline struct log_position pages_free(struct volume *v, page_id pid, uint32_t length)
+static inline struct log_position pages_free(
+	struct volume *v, page_id pid, uint32_t length)
 {
 	struct log_position pos = pages_free_commit(v, pid, length);
 

@@ -15,10 +15,12 @@ static int test_empty_volume_has_a_root_directory(void *arg)
 	for (int turn = 0; turn < 3; turn++) {
 		v = volume_must("d", (struct open_how){.background = true});
 		CHECK(v->recovery.was_clean);
-		CHECK(tree_read(v->tree, disk_key(DISK_INO_ROOT, DISK_ITEM_INODE, 0), &inode,
-			      sizeof(inode)) == sizeof(inode));
-		CHECK(inode.mode == (S_IFDIR | 0755) && inode.uid == 1000 && inode.gid == 100);
-		CHECK(inode.nlink == 2 && inode.parent == DISK_INO_ROOT && inode.size == 0);
+		CHECK(tree_read(v->tree, disk_key(DISK_INO_ROOT, DISK_ITEM_INODE, 0),
+			      &inode, sizeof(inode)) == sizeof(inode));
+		CHECK(inode.mode == (S_IFDIR | 0755) && inode.uid == 1000 &&
+			inode.gid == 100);
+		CHECK(inode.nlink == 2 && inode.parent == DISK_INO_ROOT &&
+			inode.size == 0);
 		space_stat(v->space, &st);
 		CHECK(st.total_pages == store_superblock(v->store)->page_count - 2);
 		CHECK(st.free_pages == st.total_pages - 1);
@@ -38,7 +40,8 @@ static int test_store_of_many_groups_opens(void *arg)
 	rt_sim_disk_create("d", (2 * per_group + 3000) * PAGE_SIZE, NULL);
 	volume_make("d", 2 * MIB);
 	v = volume_must("d", (struct open_how){.background = false});
-	CHECK(free_pages(v) == store_superblock(v->store)->page_count - 2 -
+	CHECK(free_pages(v) ==
+		store_superblock(v->store)->page_count - 2 -
 			space_layout_groups(store_superblock(v->store)->page_count));
 	OK(volume_close(v));
 	return 0;
@@ -101,7 +104,8 @@ static int test_tasks_get_different_numbers(void *arg)
 	return 0;
 }
 
-/* ---- what does not open ----------------------------------------------------------------------- */
+/* ---- what does not open
+ * ----------------------------------------------------------------------- */
 
 static int expect_refusal(const char *disk, int code, const char *text)
 {
@@ -110,14 +114,16 @@ static int expect_refusal(const char *disk, int code, const char *text)
 	int rc = volume_try(&v, disk, (struct open_how){.background = true}, &err);
 
 	if (rc != code || !strstr(err.text, text)) {
-		fprintf(stderr, "wanted %d \"%s\", got %d \"%s\"\n", code, text, rc, err.text);
+		fprintf(stderr, "wanted %d \"%s\", got %d \"%s\"\n", code, text, rc,
+			err.text);
 		abort();
 	}
 	CHECK(v == NULL && err.code == rc);
 	return 0;
 }
 
-/* Replaces a page, checksum and descriptor included: damage that only its content shows. */
+/* Replaces a page, checksum and descriptor included: damage that only its content shows.
+ */
 static void page_forge(const char *name, uint64_t slot, void (*change)(void *image))
 {
 	struct store_options o = {0};
@@ -133,8 +139,8 @@ static void page_forge(const char *name, uint64_t slot, void (*change)(void *ima
 	CHECK(r.result == 0);
 	change(image);
 	w.descriptor = (struct page_descriptor){r.found_incarnation, r.version + 1, 0};
-	w.descriptor.checksum = store_page_checksum(s, w.pid, w.descriptor.incarnation,
-		w.descriptor.version, image);
+	w.descriptor.checksum = store_page_checksum(
+		s, w.pid, w.descriptor.incarnation, w.descriptor.version, image);
 	OK(store_write_pages(s, &w, 1));
 	OK(store_flush(s));
 	OK(store_descriptor_install(s, w.pid, &w.descriptor, LSN_NONE));
@@ -144,33 +150,36 @@ static void page_forge(const char *name, uint64_t slot, void (*change)(void *ima
 	rt_free_pages(image, PAGE_SIZE);
 }
 
-#define CATALOG(field_change)                                                              \
-	{                                                                                  \
-		struct disk_catalog *c = image;                                            \
-		c->field_change;                                                           \
+#define CATALOG(field_change)                                                            \
+	{                                                                                \
+		struct disk_catalog *c = image;                                          \
+		c->field_change;                                                         \
 	}
-#define GROUP(field_change)                                                                \
-	{                                                                                  \
-		struct disk_group *g = image;                                              \
-		g->field_change;                                                           \
+#define GROUP(field_change)                                                              \
+	{                                                                                \
+		struct disk_group *g = image;                                            \
+		g->field_change;                                                         \
 	}
-static void catalog_magic(void *image) CATALOG(magic ^= 1)
-static void catalog_version(void *image) CATALOG(disk_version = 99)
-static void catalog_uuid(void *image) CATALOG(volume_uuid[3] ^= 1)
-static void catalog_root_far(void *image) CATALOG(root_pid = 1ull << 40)
-static void catalog_root_shard(void *image) CATALOG(root_pid |= 1ull << 50)
-static void catalog_root_is_group(void *image) CATALOG(root_pid = 1)
-static void catalog_root_is_catalog(void *image) CATALOG(root_pid = 0)
-static void catalog_range_zero(void *image) CATALOG(next_inode_range = 0)
-static void catalog_range_far(void *image) CATALOG(next_inode_range = UINT64_MAX)
-static void group_magic(void *image) GROUP(magic = 0)
-static void group_number(void *image) GROUP(group = 7)
-static void group_counter(void *image) GROUP(free_pages--)
-static void group_bits(void *image) GROUP(bitmap[10] |= 4)
-static void group_beyond(void *image) GROUP(bitmap[sizeof(g->bitmap) - 1] &= 0x7f)
-static void group_incarnation(void *image) GROUP(next_incarnation = 0)
+static void catalog_magic(void *image) CATALOG(magic ^= 1) static void catalog_version(
+	void *image) CATALOG(disk_version = 99) static void catalog_uuid(void
+		*image) CATALOG(volume_uuid[3] ^= 1) static void catalog_root_far(void
+		*image) CATALOG(root_pid = 1ull << 40) static void catalog_root_shard(void
+		*image) CATALOG(root_pid |= 1ull
+					    << 50) static void catalog_root_is_group(void
+		*image) CATALOG(root_pid = 1) static void catalog_root_is_catalog(void
+		*image) CATALOG(root_pid = 0) static void catalog_range_zero(void *image)
+	CATALOG(next_inode_range = 0) static void catalog_range_far(void *image) CATALOG(
+		next_inode_range = UINT64_MAX) static void group_magic(void *image)
+		GROUP(magic = 0) static void group_number(void *image) GROUP(
+			group = 7) static void group_counter(void *image)
+			GROUP(free_pages--) static void group_bits(void *image) GROUP(
+				bitmap[10] |= 4) static void group_beyond(void *image)
+				GROUP(bitmap[sizeof(g->bitmap) - 1] &=
+					0x7f) static void group_incarnation(void
+						*image) GROUP(next_incarnation = 0)
 
-static int test_forged_pages_are_refused_by_name(void *arg)
+					static int test_forged_pages_are_refused_by_name(
+						void *arg)
 {
 	static const struct {
 		uint64_t slot;
@@ -241,7 +250,8 @@ static int test_too_small_a_store_is_not_formatted(void *arg)
 	return 0;
 }
 
-/* ---- cut and failing formats -------------------------------------------------------------------- */
+/* ---- cut and failing formats
+ * -------------------------------------------------------------------- */
 
 static void format_node(void *arg)
 {
@@ -253,7 +263,8 @@ static void expect_no_volume(bool cut, uint64_t n, int rc, const char *text)
 {
 	if (cut && strstr(text, "superblock"))
 		return;
-	fprintf(stderr, "cut %d at %llu: %d \"%s\"\n", cut, (unsigned long long)n, rc, text);
+	fprintf(stderr, "cut %d at %llu: %d \"%s\"\n", cut, (unsigned long long)n, rc,
+		text);
 	abort();
 }
 
@@ -290,9 +301,11 @@ static int test_cut_format_leaves_no_volume(void *arg)
 static int test_failing_format_reports_and_frees(void *arg)
 {
 	for (uint64_t n = 1;; n++) {
-		struct rt_sim_fail fail = {.ops = RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH, .n = n};
+		struct rt_sim_fail fail = {
+			.ops = RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH, .n = n};
 		struct rt_sim_disk *d = rt_sim_disk_create("d", 16 * MIB, NULL);
-		struct store_format f = {.log_bytes = 2 * MIB, .checksum_kind = DISK_CHECKSUM_GMAC};
+		struct store_format f = {
+			.log_bytes = 2 * MIB, .checksum_kind = DISK_CHECKSUM_GMAC};
 		struct weft_error err = {0};
 		struct rt_disk *disk = disk_open("d", 0);
 		int rc;
@@ -316,7 +329,9 @@ static void open_close_node(void *arg)
 	int rc;
 
 	/* not through the fixture: each allocation of a node may fail */
-	rc = rt_sim_node() ? volume_try(&v, "d", (struct open_how){.background = true}, &err) : 0;
+	rc = rt_sim_node()
+		     ? volume_try(&v, "d", (struct open_how){.background = true}, &err)
+		     : 0;
 	*(int *)arg = rc;
 	if (rc)
 		return;
@@ -346,13 +361,15 @@ static int test_open_survives_each_failing_allocation(void *arg)
 	}
 }
 
-/* ---- main ------------------------------------------------------------------------------------------ */
+/* ---- main
+ * ------------------------------------------------------------------------------------------
+ */
 
-#define SIM(name)                                                                          \
-	static void sim_##name(void **state)                                               \
-	{                                                                                  \
-		for (uint64_t seed = 1; seed <= 3; seed++)                                 \
-			assert_int_equal(rt_sim_run(seed, NULL, name, NULL), 0);           \
+#define SIM(name)                                                                        \
+	static void sim_##name(void **state)                                             \
+	{                                                                                \
+		for (uint64_t seed = 1; seed <= 3; seed++)                               \
+			assert_int_equal(rt_sim_run(seed, NULL, name, NULL), 0);         \
 	}
 SIM(test_empty_volume_has_a_root_directory)
 SIM(test_store_of_many_groups_opens)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Free space on whole volumes: against a model, under concurrency, on full and ragged ones. */
+/* Free space on whole volumes: against a model, under concurrency, on full and ragged
+ * ones. */
 #include "engine/space/space_internal.h"
 #include "tests/unit/volume_fixture.h"
 
@@ -12,10 +13,11 @@ static struct volume *volume_new(uint64_t bytes, bool background)
 	return volume_must("d", (struct open_how){.background = background});
 }
 
-/* ---- concurrent tasks against a model ------------------------------------------------------- */
+/* ---- concurrent tasks against a model
+ * ------------------------------------------------------- */
 
 #define SLOTS_MAX 100000u
-#define TASKS	  4u
+#define TASKS     4u
 #define RUNS_MAX  24u
 
 enum slot_state { SLOT_FREE, SLOT_RESERVED, SLOT_USED, SLOT_FREED };
@@ -28,7 +30,8 @@ static struct {
 
 static void model_reserved(struct volume *v, const struct space_run *run)
 {
-	CHECK(run->length && space_group_of(v->space, run->pid) ==
+	CHECK(run->length &&
+		space_group_of(v->space, run->pid) ==
 			space_group_of(v->space, run->pid + run->length - 1));
 	for (uint32_t i = 0; i < run->length; i++) {
 		uint64_t slot = pid_slot(run->pid) + i;
@@ -42,7 +45,8 @@ static void model_reserved(struct volume *v, const struct space_run *run)
 	}
 }
 
-static void model_set(const struct space_run *run, enum slot_state from, enum slot_state to)
+static void model_set(
+	const struct space_run *run, enum slot_state from, enum slot_state to)
 {
 	for (uint32_t i = 0; i < run->length; i++) {
 		CHECK(slots[pid_slot(run->pid) + i].state == from);
@@ -85,7 +89,8 @@ struct churn {
 	bool wild; /* goals all over the volume */
 };
 
-static page_id churn_goal(const struct churn *c, const struct space_run *used, unsigned count)
+static page_id churn_goal(
+	const struct churn *c, const struct space_run *used, unsigned count)
 {
 	if (c->wild)
 		return pick(store_superblock(c->v->store)->page_count);
@@ -102,7 +107,8 @@ static void churn_main(void *arg)
 	for (unsigned step = 0; step < c->steps; step++) {
 		struct space_run run;
 		page_id goal = churn_goal(c, used, count);
-		unsigned flags = (pick(4) ? 0 : SPACE_METADATA) | (pick(8) ? 0 : SPACE_PRIVILEGED);
+		unsigned flags =
+			(pick(4) ? 0 : SPACE_METADATA) | (pick(8) ? 0 : SPACE_PRIVILEGED);
 		int rc;
 
 		if (count == RUNS_MAX || (count && pick(3) == 0)) {
@@ -112,7 +118,8 @@ static void churn_main(void *arg)
 			used[i] = used[--count];
 			continue;
 		}
-		rc = space_reserve(v->space, goal, 1 + (uint32_t)pick(c->want_max), flags, &run);
+		rc = space_reserve(
+			v->space, goal, 1 + (uint32_t)pick(c->want_max), flags, &run);
 		if (rc) {
 			CHECK(rc == -ENOSPC);
 			continue;
@@ -167,8 +174,10 @@ static void churn(struct churn c)
 
 static int test_nothing_is_handed_out_twice_or_early(void *arg)
 {
-	churn((struct churn){
-		.v = volume_new(16 * MIB, true), .tasks = TASKS, .steps = 600, .want_max = 40});
+	churn((struct churn){.v = volume_new(16 * MIB, true),
+		.tasks = TASKS,
+		.steps = 600,
+		.want_max = 40});
 	return 0;
 }
 
@@ -192,11 +201,13 @@ static int test_the_same_when_overlays_come_and_go(void *arg)
 
 	CHECK(v->space->group_count == 3);
 	v->space->overlays_soft_max = 1;
-	churn((struct churn){.v = v, .tasks = 3, .steps = 1000, .want_max = 3000, .wild = true});
+	churn((struct churn){
+		.v = v, .tasks = 3, .steps = 1000, .want_max = 3000, .wild = true});
 	return 0;
 }
 
-/* ---- full volumes ----------------------------------------------------------------------------- */
+/* ---- full volumes
+ * ----------------------------------------------------------------------------- */
 
 static void fill_up(struct volume *v, unsigned flags, uint32_t want)
 {
@@ -286,7 +297,8 @@ static int test_ragged_space_is_handed_out_to_the_last_page(void *arg)
 	struct space_run run;
 
 	fill_up(v, SPACE_PRIVILEGED, 300);
-	for (uint64_t slot = 3; slot + 2 < store_superblock(v->store)->page_count; slot += 2) {
+	for (uint64_t slot = 3; slot + 2 < store_superblock(v->store)->page_count;
+		slot += 2) {
 		pages_free(v, pid_make(0, slot), 1);
 		freed++;
 	}
@@ -302,7 +314,9 @@ static int test_ragged_space_is_handed_out_to_the_last_page(void *arg)
 	return 0;
 }
 
-/* ---- where -------------------------------------------------------------------------------------- */
+/* ---- where
+ * --------------------------------------------------------------------------------------
+ */
 
 static int test_appended_runs_are_contiguous(void *arg)
 {
@@ -375,7 +389,8 @@ static int test_goals_out_of_bounds_are_only_hints(void *arg)
 	return 0;
 }
 
-/* ---- runs that are not what they should be -------------------------------------------------- */
+/* ---- runs that are not what they should be
+ * -------------------------------------------------- */
 
 static int test_wrong_runs_change_nothing(void *arg)
 {
@@ -385,15 +400,15 @@ static int test_wrong_runs_change_nothing(void *arg)
 		page_id pid;
 		uint32_t length;
 	} wrong[] = {
-		{0, 1},				      /* the catalog */
-		{1, 1},				      /* a group's page */
-		{3, 1},				      /* free already */
-		{2, 2},				      /* partly free */
+		{0, 1}, /* the catalog */
+		{1, 1}, /* a group's page */
+		{3, 1}, /* free already */
+		{2, 2}, /* partly free */
 		{2, 0},
 		{2, UINT32_MAX},
-		{count - 1, 2},			      /* past the end */
+		{count - 1, 2}, /* past the end */
 		{count, 1},
-		{1ull << 48 | 2, 1},		      /* of another shard */
+		{1ull << 48 | 2, 1}, /* of another shard */
 		{PID_NONE, 1},
 	};
 	struct mtr *m = rt_alloc(sizeof(*m));
@@ -404,7 +419,8 @@ static int test_wrong_runs_change_nothing(void *arg)
 	CHECK(space_group_of(v->space, 2) == 1);
 	for (unsigned i = 0; i < ARRAY_SIZE(wrong); i++) {
 		OK(mtr_begin(m, v->cache, 2));
-		CHECK(space_check(v->space, m, wrong[i].pid, wrong[i].length, true) == -EUCLEAN);
+		CHECK(space_check(v->space, m, wrong[i].pid, wrong[i].length, true) ==
+			-EUCLEAN);
 		CHECK(space_free(v->space, m, wrong[i].pid, wrong[i].length) == -EUCLEAN);
 		mtr_abort(m); /* asserts that nothing was changed */
 	}
@@ -422,15 +438,15 @@ static int test_wrong_runs_change_nothing(void *arg)
 /* Tasks switch far more often than usual. */
 static const struct rt_sim_options restless = {.switch_one_in = 2};
 
-#define SIM(name, seeds)                                                                   \
-	static void sim_##name(void **state)                                               \
-	{                                                                                  \
-		for (uint64_t seed = 1; seed <= (seeds); seed++) {                         \
-			pick_seed(seed);                                                   \
-			assert_int_equal(rt_sim_run(seed, seed % 2 ? &restless : NULL,     \
-						 name, NULL),                              \
-				0);                                                        \
-		}                                                                          \
+#define SIM(name, seeds)                                                                 \
+	static void sim_##name(void **state)                                             \
+	{                                                                                \
+		for (uint64_t seed = 1; seed <= (seeds); seed++) {                       \
+			pick_seed(seed);                                                 \
+			assert_int_equal(rt_sim_run(seed, seed % 2 ? &restless : NULL,   \
+						 name, NULL),                            \
+				0);                                                      \
+		}                                                                        \
 	}
 SIM(test_nothing_is_handed_out_twice_or_early, 10)
 SIM(test_the_same_on_a_nearly_full_volume, 10)
