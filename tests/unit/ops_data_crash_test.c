@@ -177,7 +177,7 @@ static void node_work(void *arg)
 /* The n-th write fails, or all from then on; reads go well. */
 static void node_fail(void *arg)
 {
-	const struct rt_sim_fail fault = {.ops = RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH,
+	const struct rt_sim_fail fault = {.ops = RT_SIM_FAIL_WRITE,
 		.n = w.disk_ops,
 		.sticky = w.disk_ops % 2};
 	struct fs *fs = test_fs_open(&w.world);
