@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the data half of fs/ops share: the in-memory state of inodes, the map from
- * file blocks to pages, dirty ranges, and the pieces that large changes are worked off in.
+ * What the files of the data half of fs/ops share: the in-memory state of inodes, the map
+ * from file blocks to pages, dirty ranges, and the pieces that large changes are worked
+ * off in.
  *
- * Order of locks, first to last: a state's `structure` or `sync`, a stripe of the table, a state's
- * `lock`. No guard is held while one of them is waited for, and `lock` and the stripes' are never held
- * across anything that waits for a page, the log or space. No task holds two `structure`s.
+ * Order of locks, first to last: a state's `structure` or `sync`, a stripe of the table,
+ * a state's `lock`. No guard is held while one of them is waited for, and `lock` and the
+ * stripes' are never held across anything that waits for a page, the log or space. No
+ * task holds two `structure`s.
  */
 #ifndef WEFT_OPS_DATA_INTERNAL_H
 #define WEFT_OPS_DATA_INTERNAL_H
@@ -18,21 +20,24 @@
 #define FILE_SIZE_MAX ((uint64_t)INT64_MAX)
 #define BLOCK_END     (1ull << 52) /* above every file block */
 
-/* ---- dirty ranges (dirty.c) ---------------------------------------------------------------- */
+/* ---- dirty ranges (dirty.c)
+ * ---------------------------------------------------------------- */
 
-#define DIRTY_INLINE   2
-#define DIRTY_MAX      1024	   /* ranges of one set */
-#define DIRTY_HEAP_MAX (1u << 20) /* ranges that all sets with one `heap` may have there: 16 MiB */
+#define DIRTY_INLINE 2
+#define DIRTY_MAX    1024 /* ranges of one set */
+#define DIRTY_HEAP_MAX                                                                   \
+	(1u << 20) /* ranges that all sets with one `heap` may have there: 16 MiB */
 
 struct dirty_range {
 	uint64_t first, end; /* file blocks [first, end) */
 };
 
-/* Sorted, disjoint, not touching. Past DIRTY_MAX, or without memory: one that covers all. */
+/* Sorted, disjoint, not touching. Past DIRTY_MAX, or without memory: one that covers all.
+ */
 struct dirty_set {
 	struct dirty_range *range; /* NULL: the inline ones */
 	uint32_t count, capacity;
-	_Atomic uint32_t *heap;	   /* counts ranges on the heap; NULL: a short-lived set */
+	_Atomic uint32_t *heap; /* counts ranges on the heap; NULL: a short-lived set */
 	struct dirty_range inlined[DIRTY_INLINE];
 };
 
@@ -49,55 +54,59 @@ static inline const struct dirty_range *dirty_ranges(const struct dirty_set *set
 	return set->range ? set->range : set->inlined;
 }
 
-/* ---- the state of an inode (file.c) ----------------------------------------------------------- */
+/* ---- the state of an inode (file.c)
+ * ----------------------------------------------------------- */
 
 struct inode_state {
 	uint64_t ino;
 
 	/* Under the stripe's lock. */
-	struct inode_state *next;	      /* in its bucket */
-	struct inode_state *older, *newer;    /* idle list; only with users == 0 */
-	uint32_t users;			      /* handles, and operations under way */
-	uint32_t handles;		      /* opens, those being checked included */
-	uint32_t confirmed;		      /* opens that found the file */
-	bool orphan;			      /* unlinked: the last close reclaims */
-	bool linkable;			      /* O_TMPFILE without O_EXCL */
+	struct inode_state *next;          /* in its bucket */
+	struct inode_state *older, *newer; /* idle list; only with users == 0 */
+	uint32_t users;                    /* handles, and operations under way */
+	uint32_t handles;                  /* opens, those being checked included */
+	uint32_t confirmed;                /* opens that found the file */
+	bool orphan;                       /* unlinked: the last close reclaims */
+	bool linkable;                     /* O_TMPFILE without O_EXCL */
 	bool reclaiming;
 	struct ops_file *files;
 
 	/*
-	 * Held by whoever changes the file's mapping or size here, for a whole call. Not needed for
-	 * correct items (transactions see to that): it keeps writers from useless conflicts, makes an
-	 * append one piece, and holds the mapping still between its look-up and the transaction.
+	 * Held by whoever changes the file's mapping or size here, for a whole call. Not
+	 * needed for correct items (transactions see to that): it keeps writers from
+	 * useless conflicts, makes an append one piece, and holds the mapping still
+	 * between its look-up and the transaction.
 	 */
 	struct rt_mutex structure;
-	/* Odd while pages are being unmapped, changed by it: a page latched under the sequence at
-	 * which it was looked up was still the file's. Written under `structure`. */
+	/* Odd while pages are being unmapped, changed by it: a page latched under the
+	 * sequence at which it was looked up was still the file's. Written under
+	 * `structure`. */
 	_Atomic uint32_t map_sequence;
 
-	/* One fsync at a time: the second must not miss what the first has not finished. */
+	/* One fsync at a time: the second must not miss what the first has not finished.
+	 */
 	struct rt_mutex sync;
 
 	/* Read-ahead: hints, races do no harm. File blocks. */
-	_Atomic uint64_t read_next;	 /* where a sequential reader goes on */
-	_Atomic uint64_t prefetched;	 /* asked for up to here */
+	_Atomic uint64_t read_next;      /* where a sequential reader goes on */
+	_Atomic uint64_t prefetched;     /* asked for up to here */
 	_Atomic uint32_t prefetch_pages; /* window; 0: not sequential */
 
-	struct rt_mutex lock;	 /* for all below; innermost */
-	struct dirty_set dirty;	 /* what fsync has to look at */
-	bool dirty_unknown;	 /* and all else: a state of this inode was dropped dirty */
-	int64_t mtime_ns;	 /* newer than the tree's (ctime too); 0: none */
+	struct rt_mutex lock;   /* for all below; innermost */
+	struct dirty_set dirty; /* what fsync has to look at */
+	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */
+	int64_t mtime_ns;   /* newer than the tree's (ctime too); 0: none */
 	int64_t atime_ns;
-	struct space_run ahead;	 /* reserved for what follows the end */
-	uint32_t ahead_pages;	 /* how much to reserve next */
-	uint32_t pressure;	 /* space_pressure when `ahead` was reserved */
+	struct space_run ahead; /* reserved for what follows the end */
+	uint32_t ahead_pages;   /* how much to reserve next */
+	uint32_t pressure;      /* space_pressure when `ahead` was reserved */
 };
 
 struct ops_file {
 	struct fs *fs;
 	struct inode_state *state;
 	struct ops_file *previous, *next; /* of the state's; under the stripe's lock */
-	int flags;			  /* O_* of the open */
+	int flags;                        /* O_* of the open */
 	bool confirmed;
 };
 
@@ -111,14 +120,16 @@ void state_put(struct fs *fs, struct inode_state *st);
 void state_reclaiming(struct fs *fs, struct inode_state *st, bool reclaiming);
 /* Brings the times of all files into the tree, as far as that works. Waits. */
 void states_settle(struct fs *fs);
-/* Around making everything durable: what was forgotten before `mark` no longer matters. */
+/* Around making everything durable: what was forgotten before `mark` no longer matters.
+ */
 uint32_t forgotten_mark(struct fs *fs);
 void forgotten_clear(struct fs *fs, uint32_t mark);
 
 /* Gives the write-ahead reservation back: this file's, every file's. */
 void ahead_release(struct fs *fs, struct inode_state *st);
 void ahead_release_all(struct fs *fs);
-/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead. Waits. */
+/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead. Waits.
+ */
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
 
 /* The count of intents that could not be worked off. */
@@ -126,10 +137,12 @@ _Atomic uint32_t *intents_unfinished(struct fs *fs);
 
 /* Times that the tree does not have yet. `settle` writes them; Waits. */
 int state_settle(struct fs *fs, struct inode_state *st);
-/* A transaction has just written the inode with these times: what is older is not needed. */
+/* A transaction has just written the inode with these times: what is older is not needed.
+ */
 void state_times_written(struct inode_state *st, int64_t mtime_ns);
 /* A read happened: writes or notes the atime, if the mount's rule asks for it. */
-void state_accessed(struct fs *fs, struct inode_state *st, const struct disk_inode *inode);
+void state_accessed(
+	struct fs *fs, struct inode_state *st, const struct disk_inode *inode);
 /* Bytes were overwritten in place: mtime, ctime, setuid bits. `inode`: as read before. */
 int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,
 	const struct ops_caller *c);
@@ -143,7 +156,8 @@ static inline void state_dirty(struct inode_state *st, uint64_t first, uint64_t 
 	rt_mutex_unlock(&st->lock);
 }
 
-/* ---- mapping changes ------------------------------------------------------------------------------- */
+/* ---- mapping changes
+ * ------------------------------------------------------------------------------- */
 
 /* Both under `structure`, around a transaction that unmaps pages. */
 static inline void map_change_begin(struct inode_state *st)
@@ -155,17 +169,19 @@ static inline void map_change_end(struct inode_state *st)
 	atomic_fetch_add_explicit(&st->map_sequence, 1, memory_order_seq_cst);
 }
 /*
- * The sequence under which to look a mapping up. Waits, holding nothing, for a change that is
- * under way; `locked`: the caller has `structure`.
+ * The sequence under which to look a mapping up. Waits, holding nothing, for a change
+ * that is under way; `locked`: the caller has `structure`.
  */
 uint32_t map_sequence_read(struct inode_state *st, bool locked);
-/* Nothing was unmapped since. Called with the pages latched: acquire orders it behind that. */
+/* Nothing was unmapped since. Called with the pages latched: acquire orders it behind
+ * that. */
 static inline bool map_unchanged(struct inode_state *st, uint32_t sequence)
 {
 	return atomic_load_explicit(&st->map_sequence, memory_order_acquire) == sequence;
 }
 
-/* ---- extents (extent.c) ----------------------------------------------------------------------------- */
+/* ---- extents (extent.c)
+ * ----------------------------------------------------------------------------- */
 
 enum map_kind { MAP_HOLE = 0, MAP_UNWRITTEN, MAP_WRITTEN };
 
@@ -188,7 +204,8 @@ struct map {
 };
 
 /* Without a transaction. 0, -EUCLEAN, -EIO. Waits. */
-int map_lookup(struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out);
+int map_lookup(
+	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out);
 /* First block behind what the map covers. */
 static inline uint64_t map_end(const struct map *map)
 {
@@ -204,32 +221,35 @@ page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block);
 /* The blocks are a hole; they become `extent`. */
 int extent_insert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	const struct disk_extent *extent);
-/* The blocks are part of one unwritten extent that names these pages; they become written. */
+/* The blocks are part of one unwritten extent that names these pages; they become
+ * written. */
 int extent_convert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	const struct disk_extent *extent);
 /*
- * Frees the pages of [first, end), at most EXTENTS_A_PIECE extents of it. *freed: pages; *next: where to go
- * on, `end` when done.
+ * Frees the pages of [first, end), at most EXTENTS_A_PIECE extents of it. *freed: pages;
+ * *next: where to go on, `end` when done.
  */
 #define EXTENTS_A_PIECE 16
-int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first, uint64_t end,
-	uint64_t *freed, uint64_t *next);
+int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first,
+	uint64_t end, uint64_t *freed, uint64_t *next);
 /* What a block is, in the transaction. */
 int extent_at(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	struct map_segment *out);
-/* Zeroes [from, to) of a file block's page with the transaction, if it has written content. */
-int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block, unsigned from,
-	unsigned to);
+/* Zeroes [from, to) of a file block's page with the transaction, if it has written
+ * content. */
+int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
+	unsigned from, unsigned to);
 
-/* ---- pieces of large changes -------------------------------------------------------------------------- */
+/* ---- pieces of large changes
+ * -------------------------------------------------------------------------- */
 
-/* truncate.c. Under `structure`, at the start of all that grows or maps: works off what an
- * earlier truncation left. Waits. */
+/* truncate.c. Under `structure`, at the start of all that grows or maps: works off what
+ * an earlier truncation left. Waits. */
 int intent_finish(struct fs *fs, struct inode_state *st);
 /*
- * Before the size grows from `size` to past the end of its last page or over a gap within it:
- * *dirty says whether bytes behind the end are not zeros, which a crash or an error in the
- * middle of an append can leave. Under `structure`. Waits.
+ * Before the size grows from `size` to past the end of its last page or over a gap within
+ * it: *dirty says whether bytes behind the end are not zeros, which a crash or an error
+ * in the middle of an append can leave. Under `structure`. Waits.
  */
 int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty);
 
@@ -237,8 +257,8 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 int inode_reclaim(struct fs *fs, uint64_t ino);
 
 /* data_read.c. ops_read on a state. */
-int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, ops_sink sink,
-	void *arg);
+int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+	ops_sink sink, void *arg);
 /* data_write.c. ops_write on a state, of one byte or more. */
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
 	uint64_t offset, const void *buf, size_t len, bool append);

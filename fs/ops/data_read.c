@@ -2,11 +2,11 @@
 /*
  * Reading: map the range, latch all its pages shared, hand them to the sink.
  *
- * The size is read before the mapping and the mapping before the pages, without a lock or a
- * transaction. What is only ever added to (pages, the size) may be read in any order; what unmaps pages
- * changes the state's map_sequence, which is checked once the pages are latched: they are all
- * still the file's then, and stay so while the sink runs. Holes and unwritten extents are a page
- * of zeros that belongs to nobody.
+ * The size is read before the mapping and the mapping before the pages, without a lock or
+ * a transaction. What is only ever added to (pages, the size) may be read in any order;
+ * what unmaps pages changes the state's map_sequence, which is checked once the pages are
+ * latched: they are all still the file's then, and stay so while the sink runs. Holes and
+ * unwritten extents are a page of zeros that belongs to nobody.
  */
 #include "fs/ops/data_internal.h"
 
@@ -29,8 +29,8 @@ struct read_batch {
 	struct iovec iov[READ_PAGES_MAX];
 };
 
-/* Fills refs with the written pages of the range and iov with what each page will be: base
- * NULL where a guard's image goes. */
+/* Fills refs with the written pages of the range and iov with what each page will be:
+ * base NULL where a guard's image goes. */
 static int batch_map(struct fs *fs, uint64_t ino, struct read_batch *b)
 {
 	uint64_t block = b->offset >> PAGE_SHIFT, end = block + b->pages;
@@ -87,8 +87,9 @@ static void batch_fill(struct read_batch *b)
 }
 
 /*
- * Latches the pages of the range as of one mapping. -ESTALE: look again. On success everything is
- * latched and *inode is as old as the mapping or older; pages == 0: at or past the end.
+ * Latches the pages of the range as of one mapping. -ESTALE: look again. On success
+ * everything is latched and *inode is as old as the mapping or older; pages == 0: at or
+ * past the end.
  */
 static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool locked,
 	struct read_batch *b, struct disk_inode *inode)
@@ -123,7 +124,8 @@ static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool l
 /* The pages behind [first, end), for a reader that goes through the file. */
 static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
 {
-	unsigned batch = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX), count = 0;
+	unsigned batch = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX),
+		 count = 0;
 	struct page_ref refs[READ_PAGES_MAX];
 
 	while (first < end) {
@@ -134,10 +136,13 @@ static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t
 		for (unsigned i = 0; i < map.count; i++) {
 			const struct map_segment *s = &map.segment[i];
 
-			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count; n++) {
-				refs[count++] = (struct page_ref){s->pid + n, s->incarnation};
+			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count;
+				n++) {
+				refs[count++] =
+					(struct page_ref){s->pid + n, s->incarnation};
 				if (count == batch) {
-					cache_prefetch(fs->volume->cache, refs, count, true);
+					cache_prefetch(
+						fs->volume->cache, refs, count, true);
 					count = 0;
 				}
 			}
@@ -152,18 +157,22 @@ static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t
  * A reader that goes on where it was: asks for what follows, a window that doubles, again
  * whenever less than half of it is left. The window stays a small part of the cache.
  */
-static void read_ahead(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
-	uint64_t size)
+static void read_ahead(
+	struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, uint64_t size)
 {
-	uint64_t block = offset >> PAGE_SHIFT, end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
-	uint64_t next = atomic_exchange_explicit(&st->read_next, end, memory_order_relaxed);
+	uint64_t block = offset >> PAGE_SHIFT,
+		 end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
+	uint64_t next =
+		atomic_exchange_explicit(&st->read_next, end, memory_order_relaxed);
 	uint32_t window = atomic_load_explicit(&st->prefetch_pages, memory_order_relaxed);
 	uint64_t asked = atomic_load_explicit(&st->prefetched, memory_order_relaxed);
-	uint64_t most = MIN(PREFETCH_LAST, cache_frame_count(fs->volume->cache) / 16), target;
+	uint64_t most = MIN(PREFETCH_LAST, cache_frame_count(fs->volume->cache) / 16),
+		 target;
 
 	if (end <= block || (block != next && block + 1 != next)) {
 		if (window)
-			atomic_store_explicit(&st->prefetch_pages, 0, memory_order_relaxed);
+			atomic_store_explicit(
+				&st->prefetch_pages, 0, memory_order_relaxed);
 		return;
 	}
 	if (window == 0 || asked < end || asked > end + PREFETCH_LAST)
@@ -179,8 +188,8 @@ static void read_ahead(struct fs *fs, struct inode_state *st, uint64_t offset, s
 	prefetch_range(fs, st->ino, asked, target);
 }
 
-int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, ops_sink sink,
-	void *arg)
+int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+	ops_sink sink, void *arg)
 {
 	struct read_batch b;
 	struct disk_inode inode;
@@ -193,8 +202,11 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 		if (rc != -ESTALE)
 			break;
 		if (tries == READ_GIVE_UP) {
-			weft_log(3, "inode %llu: its extents name pages of older allocations; "
-				    "run fsck.weft", (unsigned long long)st->ino);
+			weft_log(3,
+				"inode %llu: its extents name pages of older "
+				"allocations; "
+				"run fsck.weft",
+				(unsigned long long)st->ino);
 			rc = -EUCLEAN;
 			break;
 		}
@@ -217,8 +229,8 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 	return rc;
 }
 
-int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len, ops_sink sink,
-	void *arg)
+int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	ops_sink sink, void *arg)
 {
 	struct inode_state *st;
 	int rc;
@@ -228,7 +240,8 @@ int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len, 
 		return -EBADF;
 	if (len == 0)
 		return sink(arg, NULL, 0, 0);
-	/* Once the sink has answered, the file may be closed while this still reads ahead. */
+	/* Once the sink has answered, the file may be closed while this still reads
+	 * ahead. */
 	st = state_find(fs, file->state->ino);
 	WEFT_ASSERT(st == file->state);
 	rc = data_read(fs, st, offset, len, sink, arg);

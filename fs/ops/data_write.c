@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing. Bytes go into pages first, then, if the mapping or the size changes, one transaction
- * publishes extents, size, blocks and times of a piece of the call.
+ * Writing. Bytes go into pages first, then, if the mapping or the size changes, one
+ * transaction publishes extents, size, blocks and times of a piece of the call.
  *
- * Overwriting within the file takes no lock: each page is latched by PID and incarnation, and the state's
- * map_sequence says under the latch whether it is still the file's. Everything else holds
- * `structure` to the end of the call, so that an append is one piece to all others here. What
- * a piece assumed (size, holes, unwritten extents) is checked by its transaction.
+ * Overwriting within the file takes no lock: each page is latched by PID and incarnation,
+ * and the state's map_sequence says under the latch whether it is still the file's.
+ * Everything else holds `structure` to the end of the call, so that an append is one
+ * piece to all others here. What a piece assumed (size, holes, unwritten extents) is
+ * checked by its transaction.
  *
- * Fresh pages are zeros but for the bytes written (invariant 8), and no page of another file is
- * ever named: the extents name the incarnation reserved for them. Bytes written behind the end
- * into the last page before the transaction are not visible; if it fails they stay there, which
- * is why the size never grows over a gap without tail_check.
+ * Fresh pages are zeros but for the bytes written (invariant 8), and no page of another
+ * file is ever named: the extents name the incarnation reserved for them. Bytes written
+ * behind the end into the last page before the transaction are not visible; if it fails
+ * they stay there, which is why the size never grows over a gap without tail_check.
  */
 #include "fs/ops/data_internal.h"
 
-#define WRITE_PAGES_MAX	 256u
-#define WRITE_PARTS_MAX	 32u
-#define OVERWRITE_TRIES	 8u  /* without the lock */
-#define WRITE_GIVE_UP	 16u /* stale with the lock: damage */
-#define AHEAD_PAGES_MIN	 16u
-#define AHEAD_PAGES_MAX	 4096u /* 16 MiB */
+#define WRITE_PAGES_MAX 256u
+#define WRITE_PARTS_MAX 32u
+#define OVERWRITE_TRIES 8u  /* without the lock */
+#define WRITE_GIVE_UP   16u /* stale with the lock: damage */
+#define AHEAD_PAGES_MIN 16u
+#define AHEAD_PAGES_MAX 4096u /* 16 MiB */
 
 static const uint8_t zero_bytes[PAGE_SIZE];
 
@@ -62,7 +63,8 @@ static uint64_t blocks_end(uint64_t bytes)
 	return DIV_UP(bytes, (uint64_t)PAGE_SIZE);
 }
 
-/* ---- one page -------------------------------------------------------------------------------- */
+/* ---- one page
+ * -------------------------------------------------------------------------------- */
 
 /* Where bytes [offset, offset + len) lie in a file block. */
 struct page_span {
@@ -70,7 +72,8 @@ struct page_span {
 	const uint8_t *bytes;
 };
 
-static struct page_span span_in(uint64_t block, uint64_t offset, const uint8_t *bytes, size_t len)
+static struct page_span span_in(
+	uint64_t block, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	uint64_t start = block << PAGE_SHIFT;
 	uint64_t from = MAX(offset, start), to = MIN(offset + len, start + PAGE_SIZE);
@@ -81,15 +84,16 @@ static struct page_span span_in(uint64_t block, uint64_t offset, const uint8_t *
 }
 
 /* Latches a written page to be overwritten; reads it only if some of it stays. */
-static int page_latch_written(struct fs *fs, page_id pid, uint64_t incarnation, bool whole,
-	struct guard *g)
+static int page_latch_written(
+	struct fs *fs, page_id pid, uint64_t incarnation, bool whole, struct guard *g)
 {
 	if (whole)
 		return guard_overwrite(fs->volume->cache, pid, incarnation, g);
 	return guard_exclusive(fs->volume->cache, pid, incarnation, g);
 }
 
-/* ---- overwriting ------------------------------------------------------------------------------- */
+/* ---- overwriting
+ * ------------------------------------------------------------------------------- */
 
 /* Overwrites the written pages of a segment. Pages done, or an error if it is none. */
 static int overwrite_segment(struct write_call *w, const struct map_segment *s,
@@ -123,10 +127,12 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 }
 
 /*
- * Overwrites what lies in written pages at the start of the range, if all of the range is within
- * the file. Bytes done; 0: the range is not to be had this way; -ESTALE: look again.
+ * Overwrites what lies in written pages at the start of the range, if all of the range is
+ * within the file. Bytes done; 0: the range is not to be had this way; -ESTALE: look
+ * again.
  */
-static int64_t overwrite(struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+static int64_t overwrite(
+	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	uint32_t sequence = map_sequence_read(w->st, w->locked);
 	uint64_t first = offset >> PAGE_SHIFT, done = first;
@@ -155,11 +161,12 @@ static int64_t overwrite(struct write_call *w, uint64_t offset, const uint8_t *b
 	return (int64_t)(MIN(done << PAGE_SHIFT, offset + len) - offset);
 }
 
-/* ---- space for fresh pages ---------------------------------------------------------------------- */
+/* ---- space for fresh pages
+ * ---------------------------------------------------------------------- */
 
 /*
- * 1 to `want` fresh pages. A file that grows takes them from what it holds ahead of its end, and
- * holds twice as much the next time it runs out.
+ * 1 to `want` fresh pages. A file that grows takes them from what it holds ahead of its
+ * end, and holds twice as much the next time it runs out.
  */
 static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool growing,
 	struct space_run *run)
@@ -182,7 +189,8 @@ static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool gro
 	}
 	if (st->pressure == pressure)
 		extra = st->ahead_pages =
-			MIN(MAX(st->ahead_pages * 2, MAX(want, AHEAD_PAGES_MIN)), AHEAD_PAGES_MAX);
+			MIN(MAX(st->ahead_pages * 2, MAX(want, AHEAD_PAGES_MIN)),
+				AHEAD_PAGES_MAX);
 	rt_mutex_unlock(&st->lock);
 	ahead_release(w->fs, st);
 	rc = run_reserve(w->fs, map_goal(w->fs, st->ino, block), want + extra, run);
@@ -202,17 +210,21 @@ static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool gro
 
 static void part_unreserve(struct fs *fs, const struct write_part *part)
 {
-	const struct space_run run = {
-		.pid = part->pid, .length = part->count, .incarnation = part->incarnation};
+	const struct space_run run = {.pid = part->pid,
+		.length = part->count,
+		.incarnation = part->incarnation};
 
 	if (part->kind == MAP_HOLE)
 		space_unreserve(fs->volume->space, &run);
 }
 
-/* ---- planning a piece ------------------------------------------------------------------------------ */
+/* ---- planning a piece
+ * ------------------------------------------------------------------------------ */
 
-/* Adds a segment's blocks, with runs reserved for what is a hole. 0 when all of it is in. */
-static int plan_segment(struct write_piece *p, const struct map_segment *s, unsigned *pages)
+/* Adds a segment's blocks, with runs reserved for what is a hole. 0 when all of it is in.
+ */
+static int plan_segment(
+	struct write_piece *p, const struct map_segment *s, unsigned *pages)
 {
 	uint64_t block = s->block, left = s->count;
 	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before);
@@ -246,14 +258,15 @@ static int plan_segment(struct write_piece *p, const struct map_segment *s, unsi
 }
 
 /*
- * Decides which pages the bytes go to. The piece is cut to what one transaction can publish and to what space there
- * is; -ENOSPC only if that is nothing.
+ * Decides which pages the bytes go to. The piece is cut to what one transaction can
+ * publish and to what space there is; -ENOSPC only if that is nothing.
  */
 static int plan(struct write_piece *p)
 {
 	struct write_call *w = p->call;
 	uint64_t first = p->offset >> PAGE_SHIFT, end;
-	unsigned pages = MIN(MAX(cache_batch_max(w->fs->volume->cache) / 2, 1), WRITE_PAGES_MAX);
+	unsigned pages =
+		MIN(MAX(cache_batch_max(w->fs->volume->cache) / 2, 1), WRITE_PAGES_MAX);
 	struct map map;
 	int rc;
 
@@ -270,7 +283,9 @@ static int plan(struct write_piece *p)
 	return 0;
 }
 
-/* ---- filling -------------------------------------------------------------------------------------------- */
+/* ---- filling
+ * --------------------------------------------------------------------------------------------
+ */
 
 static int fill_page(struct write_piece *p, const struct write_part *part, unsigned n)
 {
@@ -314,17 +329,21 @@ static int fill(struct write_piece *p)
 	return 0;
 }
 
-/* ---- publishing --------------------------------------------------------------------------------------------- */
+/* ---- publishing
+ * ---------------------------------------------------------------------------------------------
+ */
 
-static int publish_part(struct write_piece *p, struct txn *x, const struct write_part *part,
-	struct disk_inode *inode)
+static int publish_part(struct write_piece *p, struct txn *x,
+	const struct write_part *part, struct disk_inode *inode)
 {
 	struct fs *fs = p->call->fs;
 	uint64_t ino = p->call->st->ino;
-	const struct disk_extent extent = {
-		.pid = part->pid, .length = part->count, .incarnation = part->incarnation};
-	const struct space_run run = {
-		.pid = part->pid, .length = part->count, .incarnation = part->incarnation};
+	const struct disk_extent extent = {.pid = part->pid,
+		.length = part->count,
+		.incarnation = part->incarnation};
+	const struct space_run run = {.pid = part->pid,
+		.length = part->count,
+		.incarnation = part->incarnation};
 	int rc;
 
 	if (part->kind == MAP_UNWRITTEN)
@@ -408,10 +427,11 @@ static int piece_run(struct write_piece *p)
 }
 
 /*
- * Writes the start of the range, whatever is there. Under `structure`. Bytes done; -ESTALE: look again.
+ * Writes the start of the range, whatever is there. Under `structure`. Bytes done;
+ * -ESTALE: look again.
  */
-static int64_t write_piece(struct write_call *w, uint64_t offset, const uint8_t *bytes,
-	size_t len)
+static int64_t write_piece(
+	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	struct write_piece p = {.call = w, .offset = offset, .bytes = bytes, .len = len};
 	int rc;
@@ -437,7 +457,9 @@ static int64_t write_piece(struct write_call *w, uint64_t offset, const uint8_t 
 	return (int64_t)p.len;
 }
 
-/* ---- the call ------------------------------------------------------------------------------------------------ */
+/* ---- the call
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static int call_lock(struct write_call *w)
 {
@@ -448,7 +470,8 @@ static int call_lock(struct write_call *w)
 	return intent_finish(w->fs, w->st);
 }
 
-static int64_t write_all(struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+static int64_t write_all(
+	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	size_t done = 0;
 	unsigned stale = 0;
@@ -498,9 +521,10 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 		offset = w.inode.size;
 	}
 	if (done == 0)
-		done = offset >= FILE_SIZE_MAX ?
-			-EFBIG :
-			write_all(&w, offset, buf, MIN(len, FILE_SIZE_MAX - offset));
+		done = offset >= FILE_SIZE_MAX
+			       ? -EFBIG
+			       : write_all(&w, offset, buf,
+					 MIN(len, FILE_SIZE_MAX - offset));
 	if (w.modified && done > 0) {
 		rc = state_modified(fs, st, &w.inode, c);
 		if (rc < 0)
@@ -522,6 +546,6 @@ int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = fs_check_writable(fs);
 	if (rc < 0 || len == 0)
 		return rc;
-	return data_write(fs, file->state, c, offset, buf, len,
-		append || (file->flags & O_APPEND));
+	return data_write(
+		fs, file->state, c, offset, buf, len, append || (file->flags & O_APPEND));
 }

@@ -2,9 +2,10 @@
 /*
  * Sets of file blocks that fsync has to look at.
  *
- * A set may name more blocks than are dirty (clean pages cost fsync a look), never fewer. It is
- * bounded: past DIRTY_MAX ranges, or without memory, it becomes the one range that covers all; and
- * so are all sets of the table together (invariant 10). The caller serialises.
+ * A set may name more blocks than are dirty (clean pages cost fsync a look), never fewer.
+ * It is bounded: past DIRTY_MAX ranges, or without memory, it becomes the one range that
+ * covers all; and so are all sets of the table together (invariant 10). The caller
+ * serialises.
  */
 #include "fs/ops/data_internal.h"
 

@@ -2,17 +2,20 @@
 /*
  * Extents: which pages hold which blocks of a file.
  *
- * An extent item's key is its first file block; extents of a file do not overlap. An extent names
- * pages of one incarnation (one reservation): a page that is latched by PID and incarnation is
- * the one the extent named. Items come from disk, so all are checked (invariant 9).
+ * An extent item's key is its first file block; extents of a file do not overlap. An
+ * extent names pages of one incarnation (one reservation): a page that is latched by PID
+ * and incarnation is the one the extent named. Items come from disk, so all are checked
+ * (invariant 9).
  *
- * Look-ups without a transaction read items one after the other. They may be mixed with an
- * insertion or conversion that is under way (a block then shows as it was before), since these
- * never delete the item of a written extent. What unmaps pages changes the state's map_sequence.
+ * Look-ups without a transaction read items one after the other. They may be mixed with
+ * an insertion or conversion that is under way (a block then shows as it was before),
+ * since these never delete the item of a written extent. What unmaps pages changes the
+ * state's map_sequence.
  */
 #include "fs/ops/data_internal.h"
 
-static bool extent_valid(struct fs *fs, uint64_t block, const struct disk_extent *e, size_t len)
+static bool extent_valid(
+	struct fs *fs, uint64_t block, const struct disk_extent *e, size_t len)
 {
 	const struct disk_superblock *sb = store_superblock(fs->volume->store);
 
@@ -35,7 +38,8 @@ static struct disk_key extent_key(uint64_t ino, uint64_t block)
 	return disk_key(ino, DISK_ITEM_EXTENT, block);
 }
 
-/* ---- looking up ------------------------------------------------------------------------------ */
+/* ---- looking up
+ * ------------------------------------------------------------------------------ */
 
 struct map_build {
 	struct fs *fs;
@@ -86,7 +90,8 @@ static int map_visit(void *arg, struct disk_key key, const void *value, size_t l
 	return b->cursor == b->end;
 }
 
-int map_lookup(struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out)
+int map_lookup(
+	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out)
 {
 	struct map_build b = {
 		.fs = fs, .ino = ino, .cursor = first, .end = first + count, .map = out};
@@ -122,21 +127,23 @@ page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block)
 
 	if (block == 0)
 		return PID_NONE;
-	rc = tree_floor(fs->tree, extent_key(ino, block - 1), extent_key(ino, 0), &found, &e,
-		sizeof(e));
+	rc = tree_floor(fs->tree, extent_key(ino, block - 1), extent_key(ino, 0), &found,
+		&e, sizeof(e));
 	if (rc < 0 || !extent_valid(fs, found.low, &e, (size_t)rc))
 		return PID_NONE;
 	return e.pid + e.length;
 }
 
-/* ---- changing, in a transaction ----------------------------------------------------------------- */
+/* ---- changing, in a transaction
+ * ----------------------------------------------------------------- */
 
 /* The last extent that begins at or before `block`: 0, *e; -ENOENT. */
 static int extent_floor(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	uint64_t *start, struct disk_extent *e)
 {
 	struct disk_key found;
-	int rc = txn_floor(x, extent_key(ino, block), extent_key(ino, 0), &found, e, sizeof(*e));
+	int rc = txn_floor(
+		x, extent_key(ino, block), extent_key(ino, 0), &found, e, sizeof(*e));
 
 	if (rc == -ERANGE)
 		return extent_damaged(ino, block);
@@ -149,15 +156,16 @@ static int extent_floor(struct fs *fs, struct txn *x, uint64_t ino, uint64_t blo
 }
 
 /* The first extent that begins in [from, to): 0, *e; -ENOENT. */
-static int extent_next(struct fs *fs, struct txn *x, uint64_t ino, uint64_t from, uint64_t to,
-	uint64_t *start, struct disk_extent *e)
+static int extent_next(struct fs *fs, struct txn *x, uint64_t ino, uint64_t from,
+	uint64_t to, uint64_t *start, struct disk_extent *e)
 {
 	struct disk_key found;
 	int rc;
 
 	if (from >= to)
 		return -ENOENT;
-	rc = txn_next(x, extent_key(ino, from), extent_key(ino, to), &found, e, sizeof(*e));
+	rc = txn_next(
+		x, extent_key(ino, from), extent_key(ino, to), &found, e, sizeof(*e));
 	if (rc == -ERANGE)
 		return extent_damaged(ino, from);
 	if (rc < 0)
@@ -168,13 +176,14 @@ static int extent_next(struct fs *fs, struct txn *x, uint64_t ino, uint64_t from
 	return 0;
 }
 
-static int extent_put(struct txn *x, uint64_t ino, uint64_t block, const struct disk_extent *e)
+static int extent_put(
+	struct txn *x, uint64_t ino, uint64_t block, const struct disk_extent *e)
 {
 	return txn_write(x, extent_key(ino, block), e, sizeof(*e));
 }
 
-/* Writes an extent for blocks that no item covers (any more), grown onto its left neighbour
- * where that goes on into it. */
+/* Writes an extent for blocks that no item covers (any more), grown onto its left
+ * neighbour where that goes on into it. */
 static int extent_append(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	const struct disk_extent *e)
 {
@@ -186,7 +195,8 @@ static int extent_append(struct fs *fs, struct txn *x, uint64_t ino, uint64_t bl
 		rc = extent_floor(fs, x, ino, block - 1, &start, &left);
 		if (rc < 0 && rc != -ENOENT)
 			return rc;
-		if (rc == 0 && start + left.length == block && left.pid + left.length == e->pid &&
+		if (rc == 0 && start + left.length == block &&
+			left.pid + left.length == e->pid &&
 			left.incarnation == e->incarnation && left.flags == e->flags &&
 			left.length + e->length <= DISK_EXTENT_MAX) {
 			left.length += e->length;
@@ -227,13 +237,15 @@ int extent_convert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	if (rc < 0)
 		return rc == -ENOENT ? -ESTALE : rc;
 	before = block - start;
-	if (!(old.flags & DISK_EXTENT_UNWRITTEN) || before + extent->length > old.length ||
-		old.pid + before != extent->pid || old.incarnation != extent->incarnation)
+	if (!(old.flags & DISK_EXTENT_UNWRITTEN) ||
+		before + extent->length > old.length || old.pid + before != extent->pid ||
+		old.incarnation != extent->incarnation)
 		return -ESTALE;
 	after = old.length - before - extent->length;
 	rest = old;
 	rest.length = (uint32_t)before;
-	rc = before ? extent_put(x, ino, start, &rest) : txn_delete(x, extent_key(ino, start));
+	rc = before ? extent_put(x, ino, start, &rest)
+		    : txn_delete(x, extent_key(ino, start));
 	if (rc == 0 && after) {
 		rest.pid = old.pid + before + extent->length;
 		rest.length = (uint32_t)after;
@@ -245,8 +257,8 @@ int extent_convert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 }
 
 /* Takes [first, end) out of one extent that overlaps it; its ends outside stay. */
-static int extent_cut(struct txn *x, uint64_t ino, uint64_t start, const struct disk_extent *e,
-	uint64_t first, uint64_t end, uint64_t *freed)
+static int extent_cut(struct txn *x, uint64_t ino, uint64_t start,
+	const struct disk_extent *e, uint64_t first, uint64_t end, uint64_t *freed)
 {
 	uint64_t stop = start + e->length;
 	uint64_t from = MAX(start, first), to = MIN(stop, end);
@@ -265,14 +277,15 @@ static int extent_cut(struct txn *x, uint64_t ino, uint64_t start, const struct 
 		rc = extent_put(x, ino, to, &rest);
 	}
 	if (rc == 0)
-		rc = txn_free(x, e->pid + (from - start), (uint32_t)(to - from), e->incarnation);
+		rc = txn_free(x, e->pid + (from - start), (uint32_t)(to - from),
+			e->incarnation);
 	if (rc == 0)
 		*freed += to - from;
 	return rc;
 }
 
-int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first, uint64_t end,
-	uint64_t *freed, uint64_t *next)
+int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first,
+	uint64_t end, uint64_t *freed, uint64_t *next)
 {
 	struct disk_extent e;
 	uint64_t start, at = first;
@@ -320,8 +333,8 @@ int extent_at(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	return 0;
 }
 
-int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block, unsigned from,
-	unsigned to)
+int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
+	unsigned from, unsigned to)
 {
 	struct map_segment segment;
 	int rc;
@@ -331,5 +344,6 @@ int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block
 	rc = extent_at(fs, x, ino, block, &segment);
 	if (rc < 0 || segment.kind != MAP_WRITTEN)
 		return rc;
-	return txn_page(x, segment.pid, segment.incarnation, from, NULL, to - from, false);
+	return txn_page(
+		x, segment.pid, segment.incarnation, from, NULL, to - from, false);
 }

@@ -2,16 +2,17 @@
 /*
  * Space and holes: fallocate, lseek, and copying between files.
  *
- * fallocate works in pieces, each a transaction that keeps extents, bitmap and the blocks count in
- * step; the last one sets size and times. It holds `structure` throughout. Space it took is
- * given back when it runs out of it, but for files so scattered that it lost count.
+ * fallocate works in pieces, each a transaction that keeps extents, bitmap and the blocks
+ * count in step; the last one sets size and times. It holds `structure` throughout. Space
+ * it took is given back when it runs out of it, but for files so scattered that it lost
+ * count.
  */
 #include <linux/falloc.h>
 #include <unistd.h>
 
 #include "fs/ops/data_internal.h"
 
-#define COPY_BYTES_MAX	  (16u << 20) /* one call */
+#define COPY_BYTES_MAX    (16u << 20) /* one call */
 #define COPY_BUFFER_PAGES 64u
 
 struct falloc {
@@ -19,13 +20,13 @@ struct falloc {
 	struct inode_state *st;
 	const struct ops_caller *c;
 	int mode;
-	uint64_t offset, end;	   /* bytes */
+	uint64_t offset, end; /* bytes */
 	uint64_t size_before;
 	bool tail_dirty;
-	struct dirty_set taken;	   /* blocks this call gave pages */
+	struct dirty_set taken; /* blocks this call gave pages */
 	/* of one piece */
 	uint64_t first, next, stop; /* blocks to free: [first, stop) */
-	bool edges;		    /* zero the partial pages of [offset, end) with this piece */
+	bool edges; /* zero the partial pages of [offset, end) with this piece */
 	unsigned run_count, handed;
 	struct {
 		uint64_t block;
@@ -43,7 +44,8 @@ static uint64_t block_behind(uint64_t byte)
 	return DIV_UP(byte, (uint64_t)PAGE_SIZE);
 }
 
-/* ---- freeing a range ----------------------------------------------------------------------------- */
+/* ---- freeing a range
+ * ----------------------------------------------------------------------------- */
 
 /* Zeroes what the range covers of its first and last page. */
 static int zero_edges(const struct falloc *f, struct txn *x)
@@ -73,7 +75,8 @@ static int punch_body(struct txn *x, void *arg)
 	if (rc == 0 && f->edges)
 		rc = zero_edges(f, x);
 	if (rc == 0 && f->first < f->stop)
-		rc = extent_remove(f->fs, x, f->st->ino, f->first, f->stop, &freed, &f->next);
+		rc = extent_remove(
+			f->fs, x, f->st->ino, f->first, f->stop, &freed, &f->next);
 	if (rc < 0)
 		return rc;
 	inode.blocks -= MIN(freed, inode.blocks);
@@ -98,7 +101,8 @@ static int punch(struct falloc *f, uint64_t first, uint64_t stop, bool edges)
 	return rc;
 }
 
-/* ---- taking space --------------------------------------------------------------------------------- */
+/* ---- taking space
+ * --------------------------------------------------------------------------------- */
 
 static int allocate_body(struct txn *x, void *arg)
 {
@@ -173,7 +177,8 @@ static int allocate_hole(struct falloc *f, uint64_t block, uint64_t count)
 }
 
 /* Steps through the holes of [first, stop): their number of blocks, or allocates them. */
-static int holes(struct falloc *f, uint64_t first, uint64_t stop, bool allocate, uint64_t *pages)
+static int holes(
+	struct falloc *f, uint64_t first, uint64_t stop, bool allocate, uint64_t *pages)
 {
 	while (first < stop) {
 		struct map map;
@@ -231,7 +236,9 @@ static int allocate_check(struct falloc *f, uint64_t first, uint64_t stop)
 	return pages > stat.available_pages ? -ENOSPC : 0;
 }
 
-/* ---- fallocate ------------------------------------------------------------------------------------- */
+/* ---- fallocate
+ * -------------------------------------------------------------------------------------
+ */
 
 static int finish_body(struct txn *x, void *arg)
 {
@@ -293,10 +300,11 @@ static bool mode_known(int mode)
 	}
 }
 
-int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c, int mode,
-	uint64_t offset, uint64_t len)
+int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
+	int mode, uint64_t offset, uint64_t len)
 {
-	struct falloc f = {.fs = fs, .st = file->state, .c = c, .mode = mode, .offset = offset};
+	struct falloc f = {
+		.fs = fs, .st = file->state, .c = c, .mode = mode, .offset = offset};
 	int rc;
 
 	ops_count(fs, OPS_CALL_FALLOCATE);
@@ -321,7 +329,9 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	return rc;
 }
 
-/* ---- lseek ---------------------------------------------------------------------------------------------- */
+/* ---- lseek
+ * ----------------------------------------------------------------------------------------------
+ */
 
 int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence)
 {
@@ -346,13 +356,16 @@ int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whe
 			return rc;
 		for (unsigned i = 0; i < map.count; i++)
 			if ((map.segment[i].kind == MAP_WRITTEN) == (whence == SEEK_DATA))
-				return (int64_t)MAX(offset, map.segment[i].block << PAGE_SHIFT);
+				return (int64_t)MAX(
+					offset, map.segment[i].block << PAGE_SHIFT);
 		block = map_end(&map);
 	}
 	return whence == SEEK_HOLE ? (int64_t)inode.size : -ENXIO;
 }
 
-/* ---- copy_range ------------------------------------------------------------------------------------------ */
+/* ---- copy_range
+ * ------------------------------------------------------------------------------------------
+ */
 
 struct copy_buffer {
 	uint8_t *bytes;
@@ -373,7 +386,8 @@ static int copy_sink(void *arg, const struct iovec *iov, unsigned iov_count, siz
 }
 
 static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_in,
-	struct inode_state *out, uint64_t offset_out, size_t len, const struct ops_caller *c)
+	struct inode_state *out, uint64_t offset_out, size_t len,
+	const struct ops_caller *c)
 {
 	struct copy_buffer b = {.size = MIN(len, (size_t)COPY_BUFFER_PAGES * PAGE_SIZE)};
 	size_t done = 0;
@@ -383,11 +397,13 @@ static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_i
 	if (!b.bytes)
 		return -ENOMEM;
 	while (done < len) {
-		int got = data_read(fs, in, offset_in + done, MIN(b.size, len - done), copy_sink, &b);
+		int got = data_read(
+			fs, in, offset_in + done, MIN(b.size, len - done), copy_sink, &b);
 
 		rc = got;
 		if (got > 0)
-			rc = data_write(fs, out, c, offset_out + done, b.bytes, (size_t)got, false);
+			rc = data_write(fs, out, c, offset_out + done, b.bytes,
+				(size_t)got, false);
 		if (rc <= 0)
 			break;
 		done += (size_t)rc;
@@ -424,5 +440,6 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 		return -EINVAL;
 	copied = MIN(copied, COPY_BYTES_MAX);
 	return copied ? copy_all(fs, in->state, offset_in, out->state, offset_out,
-				(size_t)copied, c) : 0;
+				(size_t)copied, c)
+		      : 0;
 }

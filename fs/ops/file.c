@@ -2,21 +2,22 @@
 /*
  * The table of open files: one state per inode that all its handles share.
  *
- * A hash table by inode number, in stripes with a lock each. A state lives while an operation or a
- * handle uses it, and beyond that while it knows of dirty blocks, so that fsync after a close
- * and another open still finds them. Idle states are bounded (invariant 10): the oldest is
- * dropped, and from then on a new state takes its whole file for dirty.
+ * A hash table by inode number, in stripes with a lock each. A state lives while an
+ * operation or a handle uses it, and beyond that while it knows of dirty blocks, so that
+ * fsync after a close and another open still finds them. Idle states are bounded
+ * (invariant 10): the oldest is dropped, and from then on a new state takes its whole
+ * file for dirty.
  *
- * Unlinking and opening meet here: an open counts before it looks at the inode, an unlink looks at
- * the count after its transaction. So either the open sees that no link is left, or the unlink
- * sees the open and leaves the inode to the last close.
+ * Unlinking and opening meet here: an open counts before it looks at the inode, an unlink
+ * looks at the count after its transaction. So either the open sees that no link is left,
+ * or the unlink sees the open and leaves the inode to the last close.
  */
 #include "fs/ops/data_internal.h"
 
-#define STRIPES		 64u
-#define STRIPE_BUCKETS	 1024u
-#define STRIPE_IDLE_MAX	 256u
-#define OPEN_FILES_MAX	 1048576u
+#define STRIPES         64u
+#define STRIPE_BUCKETS  1024u
+#define STRIPE_IDLE_MAX 256u
+#define OPEN_FILES_MAX  1048576u
 
 struct stripe {
 	struct rt_mutex lock;
@@ -51,7 +52,8 @@ _Atomic uint32_t *intents_unfinished(struct fs *fs)
 	return &fs->files->unfinished;
 }
 
-/* ---- states ---------------------------------------------------------------------------------- */
+/* ---- states
+ * ---------------------------------------------------------------------------------- */
 
 static uint64_t ino_hash(uint64_t ino)
 {
@@ -176,8 +178,8 @@ void state_put(struct fs *fs, struct inode_state *st)
 				idle_remove(s, drop);
 				state_unlink(s, drop);
 				if (drop->dirty.count)
-					atomic_fetch_add_explicit(&fs->files->forgotten, 1,
-						memory_order_release);
+					atomic_fetch_add_explicit(&fs->files->forgotten,
+						1, memory_order_release);
 			}
 		}
 	}
@@ -296,7 +298,8 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 	return rc;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------- */
+/* ---- open and close
+ * -------------------------------------------------------------------------------- */
 
 /* A handle that is counted but not yet confirmed. */
 static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
@@ -365,7 +368,8 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 }
 
 /* The open found the file as *inode; is there something to open? */
-static int handle_confirm(struct fs *fs, struct ops_file *file, const struct disk_inode *inode)
+static int handle_confirm(
+	struct fs *fs, struct ops_file *file, const struct disk_inode *inode)
 {
 	struct stripe *s = stripe_of(fs, file->state->ino);
 	int rc = 0;
@@ -377,7 +381,8 @@ static int handle_confirm(struct fs *fs, struct ops_file *file, const struct dis
 	if (!S_ISREG(inode->mode))
 		return -EINVAL;
 	rt_mutex_lock(&s->lock);
-	if (inode->nlink == 0 && (file->state->confirmed == 0 || file->state->reclaiming)) {
+	if (inode->nlink == 0 &&
+		(file->state->confirmed == 0 || file->state->reclaiming)) {
 		rc = -ENOENT;
 		file->state->orphan = true;
 	} else {
@@ -396,7 +401,8 @@ static bool flags_write(int flags)
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	struct ops_file **out, struct ops_attr *attr)
 {
-	const struct ops_setattr cut = {.set = OPS_SET_SIZE | OPS_SET_MTIME_NOW | OPS_KILL_SETID};
+	const struct ops_setattr cut = {
+		.set = OPS_SET_SIZE | OPS_SET_MTIME_NOW | OPS_KILL_SETID};
 	struct ops_attr local;
 	struct ops_file *file;
 	int rc;
@@ -421,7 +427,8 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 		handle_drop(fs, file);
 		return rc;
 	}
-	if ((flags & O_ACCMODE) != O_WRONLY && !(flags & O_NOATIME) && attr->inode.size > 0)
+	if ((flags & O_ACCMODE) != O_WRONLY && !(flags & O_NOATIME) &&
+		attr->inode.size > 0)
 		state_accessed(fs, file->state, &attr->inode);
 	*out = file;
 	return 0;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Orphans: inodes without a name. The transaction that takes the last link (or makes a tmpfile)
- * writes an orphan item; after the last close the inode's pages and items are freed in
- * pieces, each a transaction that leaves the counts exact, the inode and the orphan item in the
- * last one. An error or a crash in between leaves the orphan item: the next mount goes on.
+ * Orphans: inodes without a name. The transaction that takes the last link (or makes a
+ * tmpfile) writes an orphan item; after the last close the inode's pages and items are
+ * freed in pieces, each a transaction that leaves the counts exact, the inode and the
+ * orphan item in the last one. An error or a crash in between leaves the orphan item: the
+ * next mount goes on.
  *
- * Every piece writes the inode and reads its link count, so a tmpfile that is being linked meanwhile
- * is either seen to have a link, or the link's transaction starts over and finds it gone.
+ * Every piece writes the inode and reads its link count, so a tmpfile that is being
+ * linked meanwhile is either seen to have a link, or the link's transaction starts over
+ * and finds it gone.
  */
 #include "fs/ops/data_internal.h"
 
@@ -62,7 +64,8 @@ static int reclaim_xattrs(struct reclaim_step *s, struct txn *x, struct disk_ino
 	const struct disk_key to = disk_key(s->ino, DISK_ITEM_XATTR + 1, 0);
 	uint8_t value[DISK_VALUE_MAX];
 
-	for (unsigned runs = 0, n = 0; n < XATTRS_A_PIECE && runs < EXTENTS_A_PIECE; n++) {
+	for (unsigned runs = 0, n = 0; n < XATTRS_A_PIECE && runs < EXTENTS_A_PIECE;
+		n++) {
 		struct disk_key found;
 		int64_t freed;
 		int rc = txn_next(x, from, to, &found, value, sizeof(value));
@@ -173,12 +176,15 @@ int inode_reclaim(struct fs *fs, uint64_t ino)
 	state_put(fs, st);
 out:
 	if (rc < 0)
-		weft_log(4, "freeing unlinked inode %llu failed (%s); the next mount will try again",
+		weft_log(4,
+			"freeing unlinked inode %llu failed (%s); the next mount will "
+			"try again",
 			(unsigned long long)ino, strerror(-rc));
 	return rc;
 }
 
-/* ---- at open ---------------------------------------------------------------------------------- */
+/* ---- at open
+ * ---------------------------------------------------------------------------------- */
 
 static int recover_intent(struct fs *fs, uint64_t ino)
 {
@@ -193,15 +199,16 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	rt_mutex_unlock(&st->structure);
 	state_put(fs, st);
 	if (rc < 0)
-		weft_log(4, "finishing the truncation of inode %llu failed (%s); "
-			    "it is tried again when the file grows and at the next mount",
+		weft_log(4,
+			"finishing the truncation of inode %llu failed (%s); "
+			"it is tried again when the file grows and at the next mount",
 			(unsigned long long)ino, strerror(-rc));
 	return rc;
 }
 
 /*
- * Each item is gone after its turn, or stays after an error: then the mount goes on without, what
- * it holds is only space.
+ * Each item is gone after its turn, or stays after an error: then the mount goes on
+ * without, what it holds is only space.
  */
 int reclaim_recover(struct fs *fs, struct weft_error *err)
 {
@@ -215,8 +222,8 @@ int reclaim_recover(struct fs *fs, struct weft_error *err)
 		if (rc == -ENOENT)
 			return 0;
 		if (rc < 0)
-			return weft_error(err, rc, "reading the list of unlinked files: %s",
-				strerror(-rc));
+			return weft_error(err, rc,
+				"reading the list of unlinked files: %s", strerror(-rc));
 		if ((found.high & 0xff) == DISK_ITEM_ORPHAN)
 			(void)inode_reclaim(fs, found.low);
 		else

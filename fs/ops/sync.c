@@ -2,11 +2,11 @@
 /*
  * fsync and syncfs.
  *
- * fsync takes the inode's dirty ranges, maps them to pages and has the cache make these durable
- * together with the log. What was changed before the call is covered: a writer adds its range
- * before it answers, and metadata are in the one log, of which everything up to now is flushed. If
- * it fails the ranges go back, so that the next fsync tries again and cannot succeed by
- * having forgotten.
+ * fsync takes the inode's dirty ranges, maps them to pages and has the cache make these
+ * durable together with the log. What was changed before the call is covered: a writer
+ * adds its range before it answers, and metadata are in the one log, of which everything
+ * up to now is flushed. If it fails the ranges go back, so that the next fsync tries
+ * again and cannot succeed by having forgotten.
  */
 #include "fs/ops/data_internal.h"
 
@@ -48,7 +48,8 @@ static int batch_add_range(struct sync_batch *b, uint64_t ino, struct dirty_rang
 {
 	while (range.first < range.end) {
 		struct map map;
-		int rc = map_lookup(b->fs, ino, range.first, range.end - range.first, &map);
+		int rc = map_lookup(
+			b->fs, ino, range.first, range.end - range.first, &map);
 
 		for (unsigned i = 0; rc == 0 && i < map.count; i++)
 			if (map.segment[i].kind == MAP_WRITTEN)
@@ -73,7 +74,8 @@ static uint64_t set_pages(const struct dirty_set *set)
 static int sync_set(struct fs *fs, uint64_t ino, const struct dirty_set *set, lsn_t lsn)
 {
 	struct page_ref few[SYNC_REFS_FEW];
-	struct sync_batch b = {.fs = fs, .refs = few, .capacity = SYNC_REFS_FEW, .lsn = lsn};
+	struct sync_batch b = {
+		.fs = fs, .refs = few, .capacity = SYNC_REFS_FEW, .lsn = lsn};
 	struct page_ref *many = NULL;
 	int rc = 0;
 
@@ -110,7 +112,8 @@ static int state_sync(struct fs *fs, struct inode_state *st)
 	rc = sync_set(fs, st->ino, &set, lsn);
 	if (rc == 0)
 		rc = log_flush(fs->volume->log, lsn);
-	/* A log that has failed drops what is appended: then its end says nothing of our records. */
+	/* A log that has failed drops what is appended: then its end says nothing of our
+	 * records. */
 	if (rc == 0 && volume_failed(fs->volume))
 		rc = -EIO;
 	rt_mutex_lock(&st->lock);

@@ -2,10 +2,11 @@
 /*
  * Times of files that are read and overwritten, kept off the fast paths.
  *
- * Overwriting bytes in place changes nothing in the tree but the times. Within a second of the tree's
- * they are kept in the inode's state, exact, shown to whoever asks (file_overlay), and brought
- * into the tree by the next transaction on the file, by fsync, by setattr and by the last close.
- * So a power cut sets a file's times back by a second at most.
+ * Overwriting bytes in place changes nothing in the tree but the times. Within a second
+ * of the tree's they are kept in the inode's state, exact, shown to whoever asks
+ * (file_overlay), and brought into the tree by the next transaction on the file, by
+ * fsync, by setattr and by the last close. So a power cut sets a file's times back by a
+ * second at most.
  */
 #include "fs/ops/data_internal.h"
 
@@ -146,8 +147,9 @@ int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inod
 	struct disk_inode probe = *inode;
 	int rc;
 
-	if (!ops_kill_setid(&probe, c) && (inode->writers & 1) && m.now >= inode->mtime_ns &&
-		m.now >= inode->ctime_ns && m.now - inode->mtime_ns < TIMES_LAG_NS) {
+	if (!ops_kill_setid(&probe, c) && (inode->writers & 1) &&
+		m.now >= inode->mtime_ns && m.now >= inode->ctime_ns &&
+		m.now - inode->mtime_ns < TIMES_LAG_NS) {
 		rt_mutex_lock(&st->lock);
 		if (m.now > st->mtime_ns)
 			st->mtime_ns = m.now;

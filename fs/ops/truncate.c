@@ -2,11 +2,12 @@
 /*
  * Setting a file's size, and intents.
  *
- * One transaction sets the size, zeroes the rest of the last page and frees what fits; if more is
- * left it also writes an intent, and further transactions free the rest piece by piece,
- * the last one deleting the intent. The blocks count is exact after each. The caller holds `structure`
- * until all is done, so nobody meets the unfinished part, unless an error stopped the work:
- * then whoever grows or maps next, or the next mount, goes on (intent_finish).
+ * One transaction sets the size, zeroes the rest of the last page and frees what fits; if
+ * more is left it also writes an intent, and further transactions free the rest piece by
+ * piece, the last one deleting the intent. The blocks count is exact after each. The
+ * caller holds `structure` until all is done, so nobody meets the unfinished part, unless
+ * an error stopped the work: then whoever grows or maps next, or the next mount, goes on
+ * (intent_finish).
  */
 #include "fs/ops/data_internal.h"
 
@@ -15,7 +16,8 @@ static struct disk_key intent_key(uint64_t ino)
 	return disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, ino);
 }
 
-/* ---- working an intent off ---------------------------------------------------------------------- */
+/* ---- working an intent off
+ * ---------------------------------------------------------------------- */
 
 struct intent_step {
 	struct fs *fs;
@@ -85,11 +87,13 @@ int intent_finish(struct fs *fs, struct inode_state *st)
 	if (rc >= 0)
 		rc = intent_work(fs, st);
 	if (rc == 0)
-		atomic_fetch_sub_explicit(intents_unfinished(fs), 1, memory_order_relaxed);
+		atomic_fetch_sub_explicit(
+			intents_unfinished(fs), 1, memory_order_relaxed);
 	return rc;
 }
 
-/* ---- the last page -------------------------------------------------------------------------------- */
+/* ---- the last page
+ * -------------------------------------------------------------------------------- */
 
 static bool all_zero(const uint8_t *p, size_t len)
 {
@@ -121,7 +125,9 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 	return 0;
 }
 
-/* ---- truncating ------------------------------------------------------------------------------------- */
+/* ---- truncating
+ * -------------------------------------------------------------------------------------
+ */
 
 struct truncation {
 	struct fs *fs;
@@ -138,7 +144,8 @@ struct truncation {
 /* The size shrinks, or stays and pages held behind it go. */
 static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 {
-	uint64_t size = t->set->size, from = DIV_UP(size, (uint64_t)PAGE_SIZE), freed, next;
+	uint64_t size = t->set->size, from = DIV_UP(size, (uint64_t)PAGE_SIZE), freed,
+		 next;
 	struct disk_intent intent = {.kind = DISK_INTENT_TRUNCATE, .from = from};
 	int rc = 0;
 
@@ -151,7 +158,9 @@ static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 		return rc;
 	inode->blocks -= MIN(freed, inode->blocks);
 	t->unfinished = next != BLOCK_END;
-	return t->unfinished ? txn_write(x, intent_key(t->st->ino), &intent, sizeof(intent)) : 0;
+	return t->unfinished
+		       ? txn_write(x, intent_key(t->st->ino), &intent, sizeof(intent))
+		       : 0;
 }
 
 static int truncate_body(struct txn *x, void *arg)
@@ -252,8 +261,10 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 		state_cut(t.st, t.set->size);
 	ahead_release(fs, t.st);
 	if (t.unfinished && intent_work(fs, t.st) < 0)
-		/* The size is set; the pages stay with the file until the intent is met again. */
-		atomic_fetch_add_explicit(intents_unfinished(fs), 1, memory_order_relaxed);
+		/* The size is set; the pages stay with the file until the intent is met
+		 * again. */
+		atomic_fetch_add_explicit(
+			intents_unfinished(fs), 1, memory_order_relaxed);
 	*out = (struct ops_attr){.ino = ino, .inode = t.inode};
 	if (t.unfinished)
 		(void)inode_get(fs, ino, &out->inode);

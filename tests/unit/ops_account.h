@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Space accounting: every page in use is a file's or the tree's, and blocks counts are exact. */
+/* Space accounting: every page in use is a file's or the tree's, and blocks counts are
+ * exact. */
 #ifndef WEFT_TEST_OPS_ACCOUNT_H
 #define WEFT_TEST_OPS_ACCOUNT_H
 
@@ -17,7 +18,8 @@ static inline void account_inode_end(struct account *a)
 	a->blocks_seen = a->blocks_want = 0;
 }
 
-static inline int account_item(void *arg, struct disk_key key, const void *value, size_t len)
+static inline int account_item(
+	void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct account *a = arg;
 	uint64_t ino = key.high >> 8;

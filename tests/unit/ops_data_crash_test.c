@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Power cuts and failing disks in the middle of large truncations, reclaims, appends and synced
- * overwrites: what was synced is there, every page is some file's or free, and nothing half done
- * is left.
+ * Power cuts and failing disks in the middle of large truncations, reclaims, appends and
+ * synced overwrites: what was synced is there, every page is some file's or free, and
+ * nothing half done is left.
  */
 #include "tests/unit/ops_account.h"
 
 #include <linux/falloc.h>
 
 #define KEEP_PAGES 20u
-#define ROUNDS	   200u
+#define ROUNDS     200u
 
 static const char line[] = "a line of the log\n";
 #define LINE_BYTES (sizeof(line) - 1)
 
 /* What the world outside the node remembers. */
 static struct {
-	uint64_t disk_ops;		   /* requests until the cut */
-	uint64_t appended, append_synced;  /* bytes of "log" */
-	unsigned written, synced;	   /* versions of "keep" */
+	uint64_t disk_ops;                /* requests until the cut */
+	uint64_t appended, append_synced; /* bytes of "log" */
+	unsigned written, synced;         /* versions of "keep" */
 	bool finished, failing;
 	struct rt_sim_disk *disk;
 	struct fs_test world;
@@ -42,7 +42,8 @@ static struct ops_file *open_name(struct fs *fs, const char *name, int flags)
 	struct ops_file *f;
 	struct ops_attr a;
 
-	if (!went_well(ops_create(fs, DISK_INO_ROOT, nm(name), &root_user, 0644, flags, &f, &a),
+	if (!went_well(ops_create(fs, DISK_INO_ROOT, nm(name), &root_user, 0644, flags,
+			       &f, &a),
 		    0))
 		return NULL;
 	return f;
@@ -59,8 +60,8 @@ static int sink_copy(void *arg, const struct iovec *iov, unsigned n, size_t tota
 	return (int)total;
 }
 
-/* One version of "keep": whole or its start, sometimes synced. Small sets go through the log,
- * larger ones in place. */
+/* One version of "keep": whole or its start, sometimes synced. Small sets go through the
+ * log, larger ones in place. */
 static void keep_round(struct fs *fs, struct ops_file *f, uint8_t *buf, unsigned round)
 {
 	size_t len = KEEP_PAGES * PAGE_SIZE, part = round % 3 ? 5000 : len;
@@ -83,7 +84,8 @@ static void log_round(struct fs *fs, struct ops_file *log, unsigned round)
 {
 	uint64_t sure;
 
-	if (!went_well(ops_write(fs, log, &root_user, 0, line, LINE_BYTES, false), LINE_BYTES))
+	if (!went_well(ops_write(fs, log, &root_user, 0, line, LINE_BYTES, false),
+		    LINE_BYTES))
 		return;
 	sure = w.appended += LINE_BYTES;
 	if (round % 5 == 0 && went_well(ops_fsync(fs, ops_file_ino(log), true), 0))
@@ -114,11 +116,13 @@ static void scatter_file(struct fs *fs, struct ops_file *f, unsigned blocks)
 	memset(page, 'x', sizeof(page));
 	for (unsigned b = 0; b < blocks; b += 2)
 		if (!went_well(ops_write(fs, f, &root_user, (uint64_t)b * PAGE_SIZE, page,
-				       sizeof(page), false), sizeof(page)))
+				       sizeof(page), false),
+			    sizeof(page)))
 			return;
 }
 
-/* A file of many extents, some of them held by fallocate before; cut, punched, removed. */
+/* A file of many extents, some of them held by fallocate before; cut, punched, removed.
+ */
 static void churn_round(struct fs *fs, unsigned round)
 {
 	const struct ops_setattr set = {.set = OPS_SET_SIZE, .size = 5000};
@@ -135,7 +139,8 @@ static void churn_round(struct fs *fs, unsigned round)
 	if (round % 3 == 1)
 		went_well(ops_fallocate(fs, f, &root_user,
 				  FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 3000,
-				  100 * PAGE_SIZE), 0);
+				  100 * PAGE_SIZE),
+			0);
 	if (round % 2)
 		went_well(ops_unlink(fs, DISK_INO_ROOT, nm("churn")), 0);
 	ops_close(fs, f);
@@ -177,9 +182,8 @@ static void node_work(void *arg)
 /* The n-th write fails, or all from then on; reads go well. */
 static void node_fail(void *arg)
 {
-	const struct rt_sim_fail fault = {.ops = RT_SIM_FAIL_WRITE,
-		.n = w.disk_ops,
-		.sticky = w.disk_ops % 2};
+	const struct rt_sim_fail fault = {
+		.ops = RT_SIM_FAIL_WRITE, .n = w.disk_ops, .sticky = w.disk_ops % 2};
 	struct fs *fs = test_fs_open(&w.world);
 	struct volume *v = fs_volume(fs);
 
@@ -215,8 +219,10 @@ static void check_keep(struct fs *fs)
 			for (unsigned v = w.synced; v <= w.written && !known; v++)
 				known = buf[i] == version_byte(v);
 			if (!known) {
-				fprintf(stderr, "byte %llu of keep is %u, of no version %u..%u\n",
-					(unsigned long long)i, buf[i], w.synced, w.written);
+				fprintf(stderr,
+					"byte %llu of keep is %u, of no version %u..%u\n",
+					(unsigned long long)i, buf[i], w.synced,
+					w.written);
 				abort();
 			}
 		}
@@ -240,7 +246,8 @@ static void check_log(struct fs *fs)
 		for (uint64_t i = 0; i < size; i++)
 			HOLDS(buf[i] == (uint8_t)line[i % LINE_BYTES] ||
 				(i >= w.append_synced && buf[i] == 0));
-		/* Whatever the cut left behind the end is not to be seen when the file grows. */
+		/* Whatever the cut left behind the end is not to be seen when the file
+		 * grows. */
 		EQ(ops_write(fs, f, &root_user, size + 1000, "x", 1, false), 1);
 		EQ(ops_read(fs, f, size, 1000, sink_copy, buf), 1000);
 		for (unsigned i = 0; i < 1000; i++)
@@ -285,7 +292,8 @@ static int world_main(void *arg)
 	return 0;
 }
 
-/* ---- fsync of a file that another handle wrote ---------------------------------------------- */
+/* ---- fsync of a file that another handle wrote
+ * ---------------------------------------------- */
 
 static void node_reopen(void *arg)
 {
@@ -318,13 +326,15 @@ static void fsync_covers_what_closed_handles_wrote(void **state)
 {
 	for (unsigned seed = 1; seed <= 10; seed++) {
 		memset(&w, 0, sizeof(w));
-		w.world = (struct fs_test){
-			.disk_name = "disk", .disk_bytes = 48u << 20, .cache_bytes = 8u << 20};
+		w.world = (struct fs_test){.disk_name = "disk",
+			.disk_bytes = 48u << 20,
+			.cache_bytes = 8u << 20};
 		OK(rt_sim_run(seed, NULL, reopen_main, NULL));
 	}
 }
 
-/* ---- cuts between the pieces of a large change ----------------------------------------------- */
+/* ---- cuts between the pieces of a large change
+ * ----------------------------------------------- */
 
 static struct {
 	bool unlinks, done;
@@ -370,7 +380,8 @@ static void node_pieces(void *arg)
 static void node_count(void *arg)
 {
 	const struct disk_key end = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT + 1, 0);
-	struct volume_options vo = {.background = true, .cache.cache_bytes = w.world.cache_bytes};
+	struct volume_options vo = {
+		.background = true, .cache.cache_bytes = w.world.cache_bytes};
 	struct disk_key at = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, 0), found;
 	struct weft_error err = {0};
 	uint8_t value[DISK_VALUE_MAX];
@@ -407,8 +418,9 @@ static void mounts_finish_what_cuts_left(void **state)
 {
 	for (unsigned seed = 1; seed <= 40; seed++) {
 		memset(&w, 0, sizeof(w));
-		w.world = (struct fs_test){
-			.disk_name = "disk", .disk_bytes = 48u << 20, .cache_bytes = 1u << 20};
+		w.world = (struct fs_test){.disk_name = "disk",
+			.disk_bytes = 48u << 20,
+			.cache_bytes = 1u << 20};
 		w.disk_ops = 1 + seed / 2;
 		pieces.done = false;
 		pieces.unlinks = seed % 2;
@@ -431,8 +443,9 @@ static void run_worlds(bool failing, uint64_t ops_max)
 	for (unsigned seed = 1; seed <= runs(); seed++) {
 		memset(&w, 0, sizeof(w));
 		w.failing = failing;
-		w.world = (struct fs_test){
-			.disk_name = "disk", .disk_bytes = 48u << 20, .cache_bytes = 1u << 20};
+		w.world = (struct fs_test){.disk_name = "disk",
+			.disk_bytes = 48u << 20,
+			.cache_bytes = 1u << 20};
 		w.disk_ops = 1 + (uint64_t)seed * seed * 2654435761u % ops_max;
 		OK(rt_sim_run(seed, NULL, world_main, NULL));
 		synced += w.synced;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tasks that read and write files at the same time and know what they must find: appenders of one
- * file, random operations against a shadow, slices of a shared file, a file that comes and goes.
+ * Tasks that read and write files at the same time and know what they must find:
+ * appenders of one file, random operations against a shadow, slices of a shared file, a
+ * file that comes and goes.
  */
 #ifndef WEFT_TEST_OPS_DATA_CREWS_H
 #define WEFT_TEST_OPS_DATA_CREWS_H
@@ -10,7 +11,8 @@
 
 #include "tests/unit/ops_fixture.h"
 
-/* ---- words -------------------------------------------------------------------------------- */
+/* ---- words
+ * -------------------------------------------------------------------------------- */
 
 struct copy {
 	uint8_t *to;
@@ -32,7 +34,8 @@ static inline int copy_out(void *arg, const struct iovec *iov, unsigned n, size_
 }
 
 /* Reads all of [offset, offset + len) that is there; returns how much. */
-static inline size_t read_at(struct fs *fs, struct ops_file *f, uint64_t offset, void *buf, size_t len)
+static inline size_t read_at(
+	struct fs *fs, struct ops_file *f, uint64_t offset, void *buf, size_t len)
 {
 	size_t done = 0;
 
@@ -63,8 +66,8 @@ static inline struct ops_file *make_file(struct fs *fs, const char *name, uint64
 	return open_ino(fs, *ino, O_RDWR);
 }
 
-static inline void write_at(struct fs *fs, struct ops_file *f, uint64_t offset, const void *buf,
-	size_t len)
+static inline void write_at(
+	struct fs *fs, struct ops_file *f, uint64_t offset, const void *buf, size_t len)
 {
 	EQ(ops_write(fs, f, &root_user, offset, buf, len, false), len);
 }
@@ -94,16 +97,19 @@ static inline bool zeros(const uint8_t *p, size_t len)
 
 static inline void append_run(struct fs *fs, unsigned n)
 {
-	struct ops_file *f = open_ino(fs, ino_of(fs, DISK_INO_ROOT, "log"), O_WRONLY | O_APPEND);
+	struct ops_file *f =
+		open_ino(fs, ino_of(fs, DISK_INO_ROOT, "log"), O_WRONLY | O_APPEND);
 	uint8_t line[900];
 
 	memset(line, 'a' + (int)n, sizeof(line));
 	for (int i = 0; i < 40; i++)
-		EQ(ops_write(fs, f, &root_user, 0, line, sizeof(line), false), sizeof(line));
+		EQ(ops_write(fs, f, &root_user, 0, line, sizeof(line), false),
+			sizeof(line));
 	ops_close(fs, f);
 }
 
-/* ---- random operations against a shadow ---------------------------------------------------------- */
+/* ---- random operations against a shadow
+ * ---------------------------------------------------------- */
 
 #define FSX_MAX (160u * PAGE_SIZE)
 
@@ -172,7 +178,8 @@ static inline void fsx_read(struct fsx *x, uint64_t at, uint64_t len)
 	EQ(read_at(x->fs, x->f, at, x->buf, len), want);
 	for (uint64_t i = 0; i < want; i++)
 		if (x->buf[i] != x->shadow[at + i]) {
-			fprintf(stderr, "inode %llu: byte %llu (block %llu) is %u, not %u\n",
+			fprintf(stderr,
+				"inode %llu: byte %llu (block %llu) is %u, not %u\n",
 				(unsigned long long)x->ino, (unsigned long long)(at + i),
 				(unsigned long long)((at + i) >> 12), x->buf[i],
 				x->shadow[at + i]);
@@ -242,7 +249,9 @@ static inline void fsx_step(struct fsx *x)
 		fsx_fallocate(x, fsx_random(x, 2) ? FALLOC_FL_KEEP_SIZE : 0, at, len);
 		break;
 	case 12:
-		fsx_fallocate(x, FALLOC_FL_ZERO_RANGE | (fsx_random(x, 2) ? FALLOC_FL_KEEP_SIZE : 0),
+		fsx_fallocate(x,
+			FALLOC_FL_ZERO_RANGE |
+				(fsx_random(x, 2) ? FALLOC_FL_KEEP_SIZE : 0),
 			at, len);
 		break;
 	case 13:
@@ -296,7 +305,8 @@ static inline void slice_run(struct fs *fs, unsigned n)
 			break;
 		case 2:
 			OK(ops_fallocate(fs, f, &root_user,
-				FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, base + at, len));
+				FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, base + at,
+				len));
 			memset(shadow + at, 0, len);
 			break;
 		case 3:

@@ -43,7 +43,8 @@ static void scatter(struct fs *fs, struct ops_file *f, unsigned blocks)
 	}
 }
 
-/* ---- reading and writing ---------------------------------------------------------------------- */
+/* ---- reading and writing
+ * ---------------------------------------------------------------------- */
 
 static void do_small_files(struct fs *fs)
 {
@@ -166,7 +167,9 @@ static void appends_of_many_tasks_are_whole_and_none_is_lost(void **state)
 		with_fs_sized(seed, 64, 1, do_appends);
 }
 
-/* ---- crews ------------------------------------------------------------------------------------------ */
+/* ---- crews
+ * ------------------------------------------------------------------------------------------
+ */
 
 static void do_fsx(struct fs *fs)
 {
@@ -208,7 +211,8 @@ static void readers_never_see_pages_that_are_not_the_files(void **state)
 		with_fs_sized(seed, 64, 1, do_churn);
 }
 
-/* ---- sizes, space ------------------------------------------------------------------------------------ */
+/* ---- sizes, space
+ * ------------------------------------------------------------------------------------ */
 
 static void do_tail(struct fs *fs)
 {
@@ -243,7 +247,8 @@ static void leave_bytes_behind_the_end(struct fs *fs, uint64_t ino)
 	struct disk_extent e;
 	struct guard g;
 
-	EQ(tree_read(fs->tree, disk_key(ino, DISK_ITEM_EXTENT, 0), &e, sizeof(e)), sizeof(e));
+	EQ(tree_read(fs->tree, disk_key(ino, DISK_ITEM_EXTENT, 0), &e, sizeof(e)),
+		sizeof(e));
 	OK(guard_exclusive(fs->volume->cache, e.pid, e.incarnation, &g));
 	memset(g.image + size, 'g', PAGE_SIZE - size);
 	guard_release_dirty(fs->volume->cache, &g, false);
@@ -278,7 +283,8 @@ static void do_garbage(struct fs *fs)
 		default:
 			EQ(ops_write(fs, f, &root_user, 0, in + 1000, 500, true), 500);
 			from = 1500;
-			EQ(ops_copy_range(fs, f, 0, f, 2 * PAGE_SIZE, 10, &root_user), 10);
+			EQ(ops_copy_range(fs, f, 0, f, 2 * PAGE_SIZE, 10, &root_user),
+				10);
 			break;
 		}
 		got = read_at(fs, f, 0, out, sizeof(out));
@@ -339,7 +345,8 @@ static void do_fallocate(struct fs *fs)
 	write_at(fs, f, 50 * PAGE_SIZE + 5, in, 100);
 	EQ(attr_of(fs, ino).blocks, 101);
 	EQ(read_at(fs, f, 50 * PAGE_SIZE, out, PAGE_SIZE), PAGE_SIZE);
-	HOLDS(zeros(out, 5) && !memcmp(out + 5, in, 100) && zeros(out + 105, PAGE_SIZE - 105));
+	HOLDS(zeros(out, 5) && !memcmp(out + 5, in, 100) &&
+		zeros(out + 105, PAGE_SIZE - 105));
 	EQ(ops_lseek(fs, f, 0, SEEK_DATA), 50 * PAGE_SIZE);
 	EQ(ops_lseek(fs, f, 50 * PAGE_SIZE, SEEK_HOLE), 51 * PAGE_SIZE);
 	OK(ops_fallocate(fs, f, &root_user, FALLOC_FL_KEEP_SIZE, 0, 300 * PAGE_SIZE));
@@ -351,12 +358,14 @@ static void do_fallocate(struct fs *fs)
 	EQ(ops_fallocate(fs, f, &root_user, 0, 0, 0), -EINVAL);
 	EQ(ops_fallocate(fs, f, &root_user, 0, INT64_MAX, 1), -EFBIG);
 	EQ(ops_fallocate(fs, f, &root_user, FALLOC_FL_PUNCH_HOLE, 0, 1), -EOPNOTSUPP);
-	EQ(ops_fallocate(fs, f, &root_user, FALLOC_FL_COLLAPSE_RANGE, 0, 4096), -EOPNOTSUPP);
+	EQ(ops_fallocate(fs, f, &root_user, FALLOC_FL_COLLAPSE_RANGE, 0, 4096),
+		-EOPNOTSUPP);
 	before = free_pages(fs);
 	EQ(ops_fallocate(fs, f, &root_user, 0, 0, 1ull << 50), -ENOSPC);
 	EQ(free_pages(fs), before);
 	space_stat(fs->volume->space, &stat);
-	EQ(ops_fallocate(fs, f, &root_user, 0, 1 << 30, (stat.available_pages + 1) * PAGE_SIZE),
+	EQ(ops_fallocate(
+		   fs, f, &root_user, 0, 1 << 30, (stat.available_pages + 1) * PAGE_SIZE),
 		-ENOSPC);
 	EQ(free_pages(fs), before);
 	ops_close(fs, f);
@@ -396,7 +405,8 @@ static void do_full(struct fs *fs)
 		OK(ops_unlink(fs, DISK_INO_ROOT, nm("full")));
 		EQ(pages_over(fs), 0);
 		if (round > 0)
-			HOLDS(at[1] + 64 * PAGE_SIZE >= at[0]); /* pages of the tree may stay */
+			HOLDS(at[1] + 64 * PAGE_SIZE >=
+				at[0]); /* pages of the tree may stay */
 	}
 	free(buf);
 }
@@ -406,7 +416,9 @@ static void a_full_volume_can_be_emptied_and_filled_again(void **state)
 	with_fs_sized(1, 32, 2, do_full);
 }
 
-/* ---- handles --------------------------------------------------------------------------------------------- */
+/* ---- handles
+ * ---------------------------------------------------------------------------------------------
+ */
 
 static void do_orphans(struct fs *fs)
 {
@@ -494,7 +506,9 @@ static void do_setid(struct fs *fs)
 		write_at(fs, f, 0, &byte, 1);
 		EQ(attr_of(fs, ino).mode & 07777, 06755);
 		if (i < 2) /* extends, then overwrites */
-			EQ(ops_write(fs, f, &plain_user, i == 0 ? 10 : 0, &byte, 1, false), 1);
+			EQ(ops_write(
+				   fs, f, &plain_user, i == 0 ? 10 : 0, &byte, 1, false),
+				1);
 		else
 			OK(ops_fallocate(fs, f, &plain_user, 0, 0, 100000));
 		EQ(attr_of(fs, ino).mode & 07777, 0755);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of dirty blocks against a bitmap: they never lose a block, and their memory is bounded. */
+/* Sets of dirty blocks against a bitmap: they never lose a block, and their memory is
+ * bounded. */
 #include "tests/unit/ops_fixture.h"
 
 #include "fs/ops/data_internal.h"
@@ -46,7 +47,8 @@ static int do_random(void *arg)
 	for (unsigned i = 0; i < 3000; i++) {
 		struct model *one = rt_random() % 2 ? m : other;
 		unsigned first = (unsigned)(rt_random() % BLOCKS);
-		unsigned end = first + 1 + (unsigned)(rt_random() % MIN(8u, BLOCKS - first));
+		unsigned end =
+			first + 1 + (unsigned)(rt_random() % MIN(8u, BLOCKS - first));
 
 		model_add(one, first, MIN(end, BLOCKS));
 		if (rt_random() % 100 == 0) {
