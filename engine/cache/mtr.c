@@ -40,6 +40,7 @@ static struct mtr_page *page_add(struct mtr *m, const struct guard *g)
 	p->guard = *g;
 	p->full = false;
 	p->changed = false;
+	p->move_count = 0;
 	p->range_count = 0;
 	return p;
 }
@@ -157,6 +158,25 @@ static void add_range(struct mtr_page *p, unsigned offset, unsigned len)
 	p->range[at] = (struct disk_log_range){(uint16_t)offset, (uint16_t)(end - offset)};
 }
 
+/*
+ * A move can be logged as such if redo finds the same source bytes: none of them in a range
+ * collected before. By induction redo's image, before its ranges are applied, then differs from
+ * this one in bytes of ranges only, and those carry the final bytes.
+ */
+static bool add_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len)
+{
+	if (p->move_count == MTR_MOVES_MAX || len <= sizeof(struct disk_log_move))
+		return false;
+	for (unsigned i = 0; i < p->range_count; i++)
+		if (p->range[i].offset < from + len &&
+			p->range[i].offset + p->range[i].length > (int)from)
+			return false;
+	p->changed = true;
+	p->move[p->move_count++] = (struct disk_log_move){
+		.to = (uint16_t)to, .from = (uint16_t)from, .length = (uint16_t)len};
+	return true;
+}
+
 void mtr_write(struct mtr_page *p, unsigned offset, const void *src, unsigned len)
 {
 	if (!len)
@@ -177,7 +197,8 @@ void mtr_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len)
 	if (!len || to == from)
 		return;
 	WEFT_ASSERT(from + len <= PAGE_SIZE);
-	add_range(p, to, len);
+	if (!add_move(p, to, from, len))
+		add_range(p, to, len);
 	page_move(p->guard.image + to, p->guard.image + from, len);
 }
 
@@ -220,6 +241,7 @@ static bool wants_full(const struct mtr_page *p)
 static void record_page(struct record *r, struct mtr_page *p)
 {
 	struct frame *f = p->guard.frame;
+	unsigned moves = p->move_count * (unsigned)sizeof(p->move[0]);
 	unsigned table = ALIGN_UP(p->range_count * (unsigned)sizeof(p->range[0]), 8u);
 	unsigned bytes = ALIGN_UP(ranges_bytes(p), 8u);
 	struct disk_log_page *h = (struct disk_log_page *)(r->scratch + r->used);
@@ -231,7 +253,7 @@ static void record_page(struct record *r, struct mtr_page *p)
 		.version = f->version,
 	};
 	p->full = wants_full(p) ||
-		r->used + sizeof(*h) * MTR_PAGES_MAX + table + bytes > SCRATCH_MAX;
+		r->used + sizeof(*h) * MTR_PAGES_MAX + moves + table + bytes > SCRATCH_MAX;
 	r->used += sizeof(*h);
 	if (p->full) {
 		h->kind = DISK_LOG_FULL;
@@ -241,9 +263,12 @@ static void record_page(struct record *r, struct mtr_page *p)
 			(struct iovec){.iov_base = p->guard.image, .iov_len = PAGE_SIZE};
 	} else {
 		h->kind = DISK_LOG_RANGES;
+		h->move_count = p->move_count;
 		h->range_count = p->range_count;
-		h->part_bytes = (uint32_t)sizeof(*h) + table + bytes;
+		h->part_bytes = (uint32_t)sizeof(*h) + moves + table + bytes;
 		to = r->scratch + r->used;
+		memcpy(to, p->move, moves);
+		to += moves;
 		memset(to + table - MIN(table, 8u), 0, MIN(table, 8u));
 		memcpy(to, p->range, p->range_count * sizeof(p->range[0]));
 		to += table;
@@ -251,8 +276,8 @@ static void record_page(struct record *r, struct mtr_page *p)
 			memcpy(to, p->guard.image + p->range[i].offset, p->range[i].length);
 			to += p->range[i].length;
 		}
-		memset(to, 0, r->scratch + r->used + table + bytes - to);
-		r->used += table + bytes;
+		memset(to, 0, r->scratch + r->used + moves + table + bytes - to);
+		r->used += moves + table + bytes;
 	}
 	r->bytes += h->part_bytes;
 }

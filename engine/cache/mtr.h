@@ -16,12 +16,15 @@
 
 #define MTR_PAGES_MAX  64
 #define MTR_RANGES_MAX 24 /* per page; more are merged with their nearest neighbours */
+#define MTR_MOVES_MAX  8  /* per page; more are logged as ranges */
 
 struct mtr_page {
 	struct guard guard;
 	bool full;		/* log the full image */
 	bool changed;
+	uint8_t move_count;
 	uint16_t range_count;
+	struct disk_log_move move[MTR_MOVES_MAX]; /* in order; redone before the ranges */
 	struct disk_log_range range[MTR_RANGES_MAX]; /* sorted, disjoint */
 };
 

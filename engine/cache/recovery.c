@@ -126,11 +126,26 @@ int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint6
 	return e ? e : 1;
 }
 
-int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uint64_t version,
-	const struct disk_log_range *ranges, unsigned range_count, const uint8_t *bytes,
-	lsn_t start, lsn_t end, struct weft_error *err)
+static void redo_ranges(uint8_t *image, const struct disk_log_page *part)
 {
+	const struct disk_log_move *move = disk_log_moves(part);
+	const struct disk_log_range *range = disk_log_ranges(part);
+	const uint8_t *bytes = disk_log_bytes(part);
+
+	for (unsigned i = 0; i < part->move_count; i++)
+		page_move(image + move[i].to, image + move[i].from, move[i].length);
+	for (unsigned i = 0; i < part->range_count; i++) {
+		page_store(image + range[i].offset, bytes, range[i].length);
+		bytes += range[i].length;
+	}
+}
+
+int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_t start, lsn_t end,
+	struct weft_error *err)
+{
+	uint64_t incarnation = part->incarnation, version = part->version;
 	uint64_t known_inc, known_ver;
+	page_id pid = part->pid;
 	struct guard g;
 	int e = known_state(c, pid, &known_inc, &known_ver);
 
@@ -149,10 +164,7 @@ int cache_recover_ranges(struct cache *c, page_id pid, uint64_t incarnation, uin
 	if (e)
 		return weft_error(err, e, "page %#llx cannot be read for redo",
 			(unsigned long long)pid);
-	for (unsigned i = 0; i < range_count; i++) {
-		page_store(g.image + ranges[i].offset, bytes, ranges[i].length);
-		bytes += ranges[i].length;
-	}
+	redo_ranges(g.image, part);
 	/* A page that was evicted during redo continues a chain whose full image lies before this
 	 * record: the tail does not move before all is persisted (cache_recover_end). */
 	if (!(frame_flags(g.frame) & FRAME_DIRTY))

@@ -15,13 +15,11 @@
 int cache_recover_full(struct cache *cache, page_id pid, uint64_t incarnation, uint64_t version,
 	const void *image, lsn_t start, lsn_t end);
 /*
- * Applies ranges (bytes one behind the other) if version follows the known one; skips (0) what
- * is not newer; -EUCLEAN with a text on a gap (invariant 4) or a damaged image: it stands unless
+ * Applies a RANGES part if its version follows the known one; skips (0) what is not newer; -EUCLEAN with a text on a gap (invariant 4) or a damaged image: it stands unless
  * a full image of the page follows further on, or the page's free. 1 if applied.
  */
-int cache_recover_ranges(struct cache *cache, page_id pid, uint64_t incarnation,
-	uint64_t version, const struct disk_log_range *ranges, unsigned range_count,
-	const uint8_t *bytes, lsn_t start, lsn_t end, struct weft_error *err);
+int cache_recover_ranges(struct cache *cache, const struct disk_log_page *part, lsn_t start,
+	lsn_t end, struct weft_error *err);
 /*
  * Brackets redo. In between pages may be evicted, but nothing is appended to the log and its
  * tail stays (recovery that is cut short starts over from the same log): no room in the ring

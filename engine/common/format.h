@@ -117,24 +117,55 @@ _Static_assert(sizeof(struct disk_log_record) == 8, "record size");
 
 enum disk_log_page_kind {
 	DISK_LOG_FULL = 1,   /* 4096 bytes follow */
-	DISK_LOG_RANGES = 2, /* range_count disk_log_range, padded to 8, then the bytes, padded to 8 */
+	/* move_count disk_log_move; range_count disk_log_range, padded to 8; the ranges' bytes one
+	 * behind the other, padded to 8 */
+	DISK_LOG_RANGES = 2,
 };
 
-/* A page's after-image in a transaction. `version` is the resulting one. */
+/*
+ * A page's after-image in a transaction. `version` is the resulting one. Redo of RANGES on the
+ * image before: first the moves, in order, then the ranges' bytes.
+ */
 struct disk_log_page {
 	uint64_t pid;
 	uint64_t incarnation;
 	uint64_t version;
-	uint16_t kind;
+	uint8_t kind; /* enum disk_log_page_kind */
+	uint8_t move_count;
 	uint16_t range_count;
 	uint32_t part_bytes; /* of this page's part, this header included; multiple of 8 */
 };
 _Static_assert(sizeof(struct disk_log_page) == 32, "log page size");
 
+/* Bytes moved within the page, as by memmove; ends within the page. */
+struct disk_log_move {
+	uint16_t to;
+	uint16_t from;
+	uint16_t length; /* 1..4096 */
+	uint16_t pad;
+};
+
 struct disk_log_range {
 	uint16_t offset;
 	uint16_t length; /* 1..4096 */
 };
+
+/* The pieces of a RANGES part whose bounds are checked (log_check_records). */
+static inline const struct disk_log_move *disk_log_moves(const struct disk_log_page *part)
+{
+	return (const struct disk_log_move *)(part + 1);
+}
+
+static inline const struct disk_log_range *disk_log_ranges(const struct disk_log_page *part)
+{
+	return (const struct disk_log_range *)(disk_log_moves(part) + part->move_count);
+}
+
+static inline const uint8_t *disk_log_bytes(const struct disk_log_page *part)
+{
+	return (const uint8_t *)disk_log_ranges(part) +
+	       ALIGN_UP(part->range_count * sizeof(struct disk_log_range), 8);
+}
 
 struct disk_log_descriptor {
 	uint64_t pid;

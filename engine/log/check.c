@@ -26,11 +26,24 @@ static uint64_t ranges_bytes(const uint8_t *ranges, unsigned count)
 	return sum;
 }
 
+static bool moves_fit(const uint8_t *moves, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		struct disk_log_move move;
+
+		memcpy(&move, moves + i * sizeof(move), sizeof(move));
+		if (move.length == 0 || (uint32_t)move.from + move.length > PAGE_SIZE ||
+			(uint32_t)move.to + move.length > PAGE_SIZE)
+			return false;
+	}
+	return true;
+}
+
 /* Length of the page's part at `part`, of which `left` bytes exist; 0 when it is wrong. */
 static uint32_t part_check(const uint8_t *part, uint64_t left)
 {
 	struct disk_log_page page;
-	uint64_t table, sum;
+	uint64_t moves, table, sum;
 
 	if (left < sizeof(page))
 		return 0;
@@ -38,16 +51,20 @@ static uint32_t part_check(const uint8_t *part, uint64_t left)
 	if (page.part_bytes > left)
 		return 0;
 	if (page.kind == DISK_LOG_FULL)
-		return page.range_count == 0 && page.part_bytes == sizeof(page) + PAGE_SIZE
+		return page.range_count == 0 && page.move_count == 0 &&
+				page.part_bytes == sizeof(page) + PAGE_SIZE
 			       ? page.part_bytes
 			       : 0;
-	if (page.kind != DISK_LOG_RANGES || page.range_count == 0)
+	if (page.kind != DISK_LOG_RANGES || page.range_count + page.move_count == 0)
 		return 0;
+	moves = page.move_count * sizeof(struct disk_log_move);
 	table = ALIGN_UP((uint64_t)page.range_count * sizeof(struct disk_log_range), 8);
-	if (sizeof(page) + table > page.part_bytes)
+	if (sizeof(page) + moves + table > page.part_bytes ||
+		!moves_fit(part + sizeof(page), page.move_count))
 		return 0;
-	sum = ranges_bytes(part + sizeof(page), page.range_count);
-	return sum > 0 && page.part_bytes == sizeof(page) + table + ALIGN_UP(sum, 8)
+	sum = ranges_bytes(part + sizeof(page) + moves, page.range_count);
+	return (sum > 0 || page.range_count == 0) &&
+			       page.part_bytes == sizeof(page) + moves + table + ALIGN_UP(sum, 8)
 		       ? page.part_bytes
 		       : 0;
 }

@@ -37,12 +37,11 @@ int gaps_add(struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_e
  */
 static int part_byte(const struct disk_log_page *part, unsigned offset)
 {
-	const struct disk_log_range *range = (const struct disk_log_range *)(part + 1);
-	const uint8_t *bytes = (const uint8_t *)(part + 1);
+	const struct disk_log_range *range = disk_log_ranges(part);
+	const uint8_t *bytes = disk_log_bytes(part);
 
 	if (part->kind == DISK_LOG_FULL)
-		return bytes[offset];
-	bytes += ALIGN_UP(part->range_count * sizeof(*range), 8);
+		return ((const uint8_t *)(part + 1))[offset];
 	for (unsigned i = 0; i < part->range_count; i++) {
 		if (offset >= range[i].offset &&
 			offset - range[i].offset < range[i].length)

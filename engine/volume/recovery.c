@@ -216,8 +216,6 @@ struct redo_pass {
 static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	const struct disk_log_page *part)
 {
-	const struct disk_log_range *ranges = (const struct disk_log_range *)(part + 1);
-	const uint8_t *bytes = (const uint8_t *)(part + 1);
 	struct weft_error gap = {0};
 	int rc;
 
@@ -226,12 +224,9 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {
 		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation,
-			part->version, bytes, entry->start, entry->end);
+			part->version, part + 1, entry->start, entry->end);
 	} else {
-		bytes += ALIGN_UP(part->range_count * sizeof(*ranges), 8);
-		rc = cache_recover_ranges(p->v->cache, part->pid, part->incarnation,
-			part->version, ranges, part->range_count, bytes, entry->start,
-			entry->end, &gap);
+		rc = cache_recover_ranges(p->v->cache, part, entry->start, entry->end, &gap);
 		if (rc == -EUCLEAN)
 			return gaps_add(&p->gaps, part->pid, part->incarnation, p->err);
 	}

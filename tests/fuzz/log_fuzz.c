@@ -24,14 +24,16 @@ static void touch(const uint8_t *from, size_t len)
 static size_t redo_part(const uint8_t *part, uint8_t *image)
 {
 	const struct disk_log_page *page = (const void *)part;
-	const struct disk_log_range *range = (const void *)(page + 1);
-	const uint8_t *from = part + sizeof(*page);
+	const struct disk_log_move *move = disk_log_moves(page);
+	const struct disk_log_range *range = disk_log_ranges(page);
+	const uint8_t *from = disk_log_bytes(page);
 
 	if (page->kind == DISK_LOG_FULL) {
-		memcpy(image, from, PAGE_SIZE);
+		memcpy(image, part + sizeof(*page), PAGE_SIZE);
 		return page->part_bytes;
 	}
-	from += ALIGN_UP(page->range_count * sizeof(*range), 8);
+	for (unsigned i = 0; i < page->move_count; i++)
+		memmove(image + move[i].to, image + move[i].from, move[i].length);
 	for (unsigned i = 0; i < page->range_count; i++) {
 		memcpy(image + range[i].offset, from, range[i].length);
 		from += range[i].length;

@@ -261,7 +261,7 @@ static int run_ranges(void *arg)
 
 struct redo {
 	struct engine e;
-	unsigned full, ranges;
+	unsigned full, ranges, moves;
 };
 
 static int redo_record(void *arg, const struct log_entry *entry)
@@ -279,9 +279,8 @@ static int redo_record(void *arg, const struct log_entry *entry)
 			entry->start, entry->end);
 	} else {
 		r->ranges++;
-		e = cache_recover_ranges(r->e.cache, p->pid, p->incarnation, p->version,
-			(const void *)body, p->range_count,
-			body + ALIGN_UP(p->range_count * 4u, 8u), entry->start, entry->end, &err);
+		r->moves += p->move_count;
+		e = cache_recover_ranges(r->e.cache, p, entry->start, entry->end, &err);
 	}
 	return e < 0 ? e : 0;
 }
@@ -295,7 +294,7 @@ static int run_redo(void *arg)
 	run_ranges(model);
 	engine_open(&r->e, DISK, FRAMES);
 	OK(log_scan(r->e.log, redo_record, r));
-	HOLDS(r->full >= 1 && r->ranges > 0 && r->full + r->ranges <= 200);
+	HOLDS(r->full >= 1 && r->ranges > 0 && r->moves > 0 && r->full + r->ranges <= 200);
 	OK(guard_shared(r->e.cache, page_of(1), 1, &g));
 	HOLDS(memcmp(g.image, model, PAGE_SIZE) == 0);
 	guard_release(r->e.cache, &g);
