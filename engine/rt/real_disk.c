@@ -306,8 +306,8 @@ static ssize_t move_bytes(
 {
 	long call = op == RT_IO_READ ? SYS_preadv : SYS_pwritev;
 
-	return syscall(call, fd, iov, (unsigned long)count, (unsigned long)offset,
-		(unsigned long)(offset >> 32 >> 32 * (sizeof(long) == 8)));
+	/* the last argument is the offset's upper half, of no meaning where a long has it all */
+	return syscall(call, fd, iov, (unsigned long)count, offset, 0ul);
 }
 
 /* The kernel may move less than asked (a signal, a limit per call); zero is the end. */
