@@ -3,7 +3,7 @@
  * The node's page cache: frames, latches, guards, the page provider.
  *
  * Guards are the only way to a page. Latches are hybrid (ScaleStore §3.2, LeanStore
- * §3.3): a word with a version, a shared count and an exclusive bit; optimistic
+ * §IV-F): a word with a version, a shared count and an exclusive bit; optimistic
  * readers read and validate. Frames are type-stable: an optimistic reader can fail
  * validation but never fault.
  *
@@ -176,7 +176,7 @@ int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count
 int guard_shared_batch(struct cache *cache, const struct page_ref *refs, unsigned count,
 	struct guard *guards);
 /* Asks a background task to fetch; returns at once; dropped when too many are waiting.
- * `scan`: pages are unlikely to be used again soon (LeanStore §4, hinting). */
+ * `scan`: pages are unlikely to be used again soon (LeanStore §IV-I, hinting). */
 void cache_prefetch(struct cache *cache, const struct page_ref *refs, unsigned count, bool scan);
 
 static inline bool guard_valid(const struct guard *g)

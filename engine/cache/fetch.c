@@ -110,7 +110,7 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 		: r->found_incarnation;
 	f->version = r->version;
 	atomic_store_explicit(&f->mode, (uint8_t)x->request[i].granted, memory_order_relaxed);
-	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §4, hinting) */
+	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I, hinting) */
 	atomic_store_explicit(&f->epoch, flags & FETCH_SCAN ? now - 2 : now, memory_order_relaxed);
 	atomic_store_explicit(&f->flags,
 		(uint16_t)(FRAME_NEED_FULL | (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED)),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hybrid latches (LeanStore §3.3, ScaleStore §3.2): the slow paths, where a task spins a
+ * Hybrid latches (LeanStore §IV-F, ScaleStore §3.2): the slow paths, where a task spins a
  * little and then parks. The word is in the frame; parked tasks wait on one of a few sequence
  * words, chosen by frame, so a frame needs no room for a queue. The WAITERS bit tells the
  * releasing task that somebody may be parked.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page provider (ScaleStore §4, LeanStore §3.2's role of the cooling stage): keeps free
+ * The page provider (ScaleStore §4, LeanStore §III-B's role of the cooling stage): keeps free
  * frames between two watermarks. Each access stamps a frame with the current epoch; a sample
  * of frames estimates the stamp below which the coldest part lies (§4.2); a clock hand
  * collects frames below it, clean ones at once, dirty ones after a batched write-back.

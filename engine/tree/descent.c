@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding the page that covers a key: optimistic lock coupling (LeanStore §3.3, ScaleStore §5.2).
+ * Finding the page that covers a key: optimistic lock coupling (LeanStore §IV-F, ScaleStore §5.2).
  *
  * A descent holds nothing. It reads a page, validates it, takes the child's word, and validates
  * the page again, so the child was the right one at the moment its word was taken. What is missing
@@ -8,7 +8,7 @@
  * one with each step, so damaged pages cannot make it loop; a page is checked once after each load
  * before its content is used (invariant 9).
  *
- * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §3.1 keeps them
+ * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §III-A keeps them
  * in the page; here the image stays free of addresses). A hint is proved by the frame's PID, in
  * guard_try_optimistic, so nothing depends on it being right.
  */

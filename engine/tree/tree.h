@@ -2,7 +2,7 @@
 /*
  * The metadata tree: a B+-tree with 16-byte keys over guards, and transactions on it.
  *
- * Readers are optimistic (latch versions, LeanStore §3.3). Inner frames carry swizzling
+ * Readers are optimistic (latch versions, LeanStore §IV-F). Inner frames carry swizzling
  * hints to their children's frames beside the image, never in it.
  *
  * A transaction reads optimistically, remembering each leaf's latch version, buffers its

@@ -136,7 +136,7 @@ void inner_join(uint8_t *left, const uint8_t *right);
 #define TREE_STRIPES 16
 #define TREE_TXNS    64
 
-/* Swizzling hints of one inner frame (LeanStore §3.1 without addresses in the image): likely
+/* Swizzling hints of one inner frame (LeanStore §III-A without addresses in the image): likely
  * frames of its children. All relaxed: a wrong hint costs a look-up in the translation table. */
 struct tree_hints {
 	_Atomic uint32_t frame; /* owner, by index; UINT32_MAX: none */
