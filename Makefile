@@ -94,9 +94,11 @@ $(BUILD)/tests/unit/%_test: $(BUILD)/tests/unit/%_test.o $$(call test_libs,$$*)
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,$*) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
-$(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(call test_libs,ops)
+# Simulated tests share what is in tests/sim/ and is no test.
+SIM_OBJS := $(call obj,$(filter-out %_test.c,$(wildcard tests/sim/*.c)))
+$(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(SIM_OBJS) $(call test_libs,ops)
 	@echo "LD $@"
-	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+	@$(CC) $(ALL_CFLAGS) $< $(SIM_OBJS) $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@set -e; for t in $(UNIT_TESTS); do $$t; done

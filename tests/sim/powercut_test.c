@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Power cuts: for each seed the run is cut at disk operations spread over all of it, recovered,
+ * judged by the model, worked on and cut again, in recovery too; at the end it is
+ * closed cleanly and nothing may be missing.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "tests/sim/harness.h"
+
+#define LIVES 6u /* of a node, in one run */
+
+static struct {
+	struct sim_shape shape;
+	uint64_t cut;	       /* of the first life; 0: none */
+	unsigned life;
+	uint64_t cut_later;    /* armed once the recovery has been judged; 0: not */
+	bool judged, finished; /* of this life */
+	uint64_t requests;     /* of an uncut first life */
+	struct rt_sim_disk *disk;
+	struct model model;
+} run;
+
+static uint64_t mix64(uint64_t z)
+{
+	z += 0x9e3779b97f4a7c15ull;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+/* A number that depends on the run, the life and what it is for. */
+static uint64_t pick(unsigned what, uint64_t below)
+{
+	return mix64(run.shape.seed * 1000003 + run.cut * 101 + run.life * 7919 + what) % below;
+}
+
+static void life_main(void *arg)
+{
+	struct workload work = {.model = &run.model, .tasks = run.shape.tasks,
+		.ops = run.shape.ops};
+	struct model_cover cover;
+	struct weft_error err = {0};
+	int rc = sim_open("disk", &run.shape, &work.fs, &err);
+
+	if (rc)
+		workload_die("open: %s", err.text);
+	sim_check_space(work.fs);
+	sim_check_recovered(&run.model, work.fs);
+	run.judged = true;
+	if (run.cut_later)
+		rt_sim_disk_cut_after(run.disk, run.cut_later);
+	/* the first life is the same in all runs of a seed, up to its cut */
+	work.seed = run.life == 0 ? mix64(run.shape.seed) : pick(1, UINT64_MAX);
+	workload_run(&work);
+	atomic_fetch_add(&sim_totals->syncs, work.syncs);
+	for (unsigned i = 0; i < run.model.tasks; i++) {
+		workload_audit(&work, i);
+		atomic_fetch_add(&sim_totals->operations, run.model.task[i].ops);
+	}
+	model_cover(&run.model, &cover);
+	OK(sim_close(work.fs));
+	model_all_durable(&run.model, &cover);
+	run.finished = true;
+}
+
+/* Runs a life with a cut at its n-th disk request, or later: at the n-th once it is judged. */
+static void live(uint64_t n, bool later)
+{
+	uint64_t before = rt_sim_disk_ops(run.disk);
+
+	run.judged = run.finished = false;
+	run.cut_later = later ? n : 0;
+	rt_sim_disk_cut_after(run.disk, later ? 0 : n);
+	sim_repeat_note("life %u, cut %s %llu:", run.life, later ? "after recovery" : "at",
+		(unsigned long long)n);
+	if (sim_node_run(life_main, NULL)) {
+		atomic_fetch_add(&sim_totals->cuts, 1);
+		if (!run.judged)
+			atomic_fetch_add(&sim_totals->recovery_cuts, 1);
+	} else {
+		WEFT_ASSERT(run.finished);
+	}
+	if (run.life == 0)
+		run.requests = rt_sim_disk_ops(run.disk) - before;
+	rt_sim_disk_cut_after(run.disk, 0);
+	atomic_fetch_add(&sim_totals->lives, 1);
+	run.life++;
+}
+
+static int run_main(void *arg)
+{
+	sim_watch();
+	run.life = 0;
+	run.disk = sim_disk_formatted("disk", &run.shape);
+	model_init(&run.model, run.shape.tasks);
+	live(run.cut, false);
+	while (run.cut && run.life < LIVES - 1) {
+		if (pick(2, 3) == 0)
+			live(1 + pick(3, 60), false); /* in the recovery, or soon after */
+		else
+			live(1 + pick(3, pick(4, 2) ? 600 : 60), true);
+	}
+	live(0, false);
+	live(0, false); /* and nothing was lost by a clean end */
+	model_free(&run.model);
+	memset(&run.model, 0, sizeof(run.model));
+	return 0;
+}
+
+static void one_run(uint64_t cut)
+{
+	run.cut = cut;
+	OK(rt_sim_run(run.shape.seed, NULL, run_main, NULL));
+	atomic_fetch_add(&sim_totals->runs, 1);
+}
+
+static void seed_main(uint64_t seed)
+{
+	uint64_t only = sim_env("WEFT_SIM_CUT", 0), cuts = sim_env("WEFT_SIM_CUTS", 40), requests;
+
+	run.shape = sim_shape_of(seed);
+	/* a run on a fresh process and one on saved images must be the same */
+	setenv("WEFT_SIM_CUT", "0", 1);
+	one_run(0);
+	if (only) {
+		setenv("WEFT_SIM_CUT", "only", 1);
+		one_run(only);
+		return;
+	}
+	requests = run.requests;
+	for (uint64_t i = 0; i < cuts; i++) {
+		uint64_t n = 1 + (requests * i + mix64(seed + i) % MAX(requests, 1)) / cuts;
+
+		one_run(MIN(n, requests));
+	}
+}
+
+static void after_any_cut_a_volume_is_what_its_syncs_promised(void **state)
+{
+	unsigned failed = sim_each_seed("", sim_env("WEFT_SIM_FIRST", 1),
+		sim_env("WEFT_SIM_SEEDS", 14), 600, seed_main);
+
+	printf("             %llu runs, %llu cuts (%llu in recoveries), %llu operations, %llu syncs\n",
+		(unsigned long long)sim_totals->runs, (unsigned long long)sim_totals->cuts,
+		(unsigned long long)sim_totals->recovery_cuts,
+		(unsigned long long)sim_totals->operations, (unsigned long long)sim_totals->syncs);
+	assert_int_equal(failed, 0);
+	if (!getenv("WEFT_SIM_SEED")) {
+		assert_true(sim_totals->cuts > sim_totals->runs);
+		assert_true(sim_totals->syncs > 0);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(after_any_cut_a_volume_is_what_its_syncs_promised),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
