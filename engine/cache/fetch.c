@@ -192,8 +192,19 @@ int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count, un
 
 int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 {
+	int e;
+
 	WEFT_ASSERT(count <= c->batch_max);
-	return fetch_pages(c, refs, count, 0, NULL);
+	e = fetch_pages(c, refs, count, 0, NULL);
+	for (unsigned i = 0; i < count && !e; i++) {
+		struct frame *f = table_find(c, refs[i].pid);
+
+		/* another task's request: a caller that came back now would only spin */
+		if (f && (atomic_load_explicit(&f->flags, memory_order_relaxed) & FRAME_LOADING) &&
+			latch_shared(c, f, refs[i].pid))
+			latch_release_shared(c, f);
+	}
+	return e;
 }
 
 /* ---- read-ahead ------------------------------------------------------------------ */
