@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -146,19 +147,16 @@ static void request_serve(struct worker *w, size_t length)
 }
 
 /*
- * Counted in `busy` before `closed` is looked at, and the other way round in
- * session_quiesce (both sequentially consistent): one of the two sees the other.
+ * Counted in `busy` before `closed` is looked at, and the other way round in session_quiesce
+ * (both sequentially consistent): one of the two sees the other.
  */
-static void request_admit(struct worker *w, size_t length, bool last_waiting)
+static void request_admit(struct worker *w, size_t length)
 {
 	struct session *s = w->session;
 	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
 
 	atomic_fetch_add(&s->busy, 1);
 	if (!atomic_load(&s->closed)) {
-		if (last_waiting && atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX)
-			worker_add(s); /* at the bound, or without memory, the present
-					  ones must do */
 		request_serve(w, length);
 	} else if (length >= sizeof(*in) && in->opcode != FUSE_FORGET &&
 		   in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT) {
@@ -182,33 +180,109 @@ static void session_note_end(struct session *s, int error)
 		weft_log(3, "cannot tell the main task of the end: %s", strerror(errno));
 }
 
-static void worker_run(void *arg)
+/* ---- the turn ---------------------------------------------------------------------- */
+
+/*
+ * Waits for the turn. False: enough others wait for it. A waiter counts itself before the
+ * kernel compares the word, who passes the turn frees the word before it looks at the count
+ * (both sequentially consistent): one of the two sees the other.
+ */
+static bool turn_take(struct worker *w)
+{
+	struct session *s = w->session;
+	uint32_t expected = TURN_FREE;
+
+	while (!atomic_compare_exchange_strong(&s->turn, &expected, TURN_TAKEN)) {
+		if (atomic_fetch_add(&s->parked, 1) >= SESSION_PARKED_MAX) {
+			atomic_fetch_sub(&s->parked, 1);
+			return false;
+		}
+		rt_wait(&s->turn, TURN_TAKEN, RT_FOREVER);
+		atomic_fetch_sub(&s->parked, 1);
+		expected = TURN_FREE;
+	}
+	w->has_turn = true;
+	return true;
+}
+
+/* Called before the worker's task waits, also: must not wait for anything but `lock`. */
+static void turn_pass(void *arg)
 {
 	struct worker *w = arg;
 	struct session *s = w->session;
 
-	for (;;) {
-		uint32_t waiting;
-		ssize_t length;
-		int error;
+	if (!w->has_turn)
+		return;
+	w->has_turn = false;
+	atomic_store(&s->turn, TURN_FREE);
+	if (atomic_load(&s->parked) > 0)
+		rt_wake(&s->turn, 1);
+	else if (atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX && !session_ended(s))
+		worker_add(s); /* at the bound, or without memory, the present ones must do */
+}
 
-		atomic_fetch_add(&s->idle, 1);
-		length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
-		error = errno;
-		waiting = atomic_fetch_sub(&s->idle, 1) - 1;
-		if (length < 0) {
-			/* ENOENT: the request was interrupted before it was read. */
-			if (error == EINTR || error == EAGAIN || error == ENOENT)
-				continue;
-			session_note_end(s, error);
-			break;
-		}
-		buffer_in_use(w, (size_t)length);
-		request_admit(w, (size_t)length, waiting == 0);
-		buffer_idle(w);
-		if (atomic_load(&s->idle) >= SESSION_IDLE_MAX)
-			break;
+/* Requests that keep a processor busy for long without waiting. */
+static bool request_is_long(const struct worker *w, size_t length)
+{
+	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
+	const struct fuse_read_in *read_in = (const struct fuse_read_in *)(in + 1);
+
+	if (length < sizeof(*in) || length > SESSION_FAT_BYTES)
+		return true;
+	switch (in->opcode) {
+	case FUSE_READ:
+		return length < sizeof(*in) + sizeof(*read_in) || read_in->size > SESSION_FAT_BYTES;
+	case FUSE_SETATTR:
+	case FUSE_FALLOCATE:
+	case FUSE_COPY_FILE_RANGE:
+	case FUSE_READDIR:
+	case FUSE_READDIRPLUS:
+		return true;
+	default:
+		return false;
 	}
+}
+
+/* Another request is there already: there is work for one more worker. */
+static bool more_waits(const struct session *s)
+{
+	struct pollfd p = {.fd = s->device, .events = POLLIN};
+
+	return poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
+}
+
+/* Reads with the turn; serves. False: the connection has ended. */
+static bool worker_step(struct worker *w)
+{
+	struct session *s = w->session;
+	ssize_t length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
+
+	if (length < 0) {
+		/* ENOENT: the request was interrupted before it was read. */
+		if (errno == EINTR || errno == EAGAIN || errno == ENOENT)
+			return true;
+		session_note_end(s, errno);
+		return false;
+	}
+	buffer_in_use(w, (size_t)length);
+	if (request_is_long(w, (size_t)length) || more_waits(s))
+		turn_pass(w);
+	else
+		rt_task_before_wait(turn_pass, w);
+	request_admit(w, (size_t)length);
+	rt_task_before_wait(NULL, NULL);
+	buffer_idle(w);
+	return true;
+}
+
+static void worker_run(void *arg)
+{
+	struct worker *w = arg;
+
+	while (w->has_turn || turn_take(w))
+		if (!worker_step(w))
+			break;
+	turn_pass(w); /* after the end: so that the next one learns of it */
 	worker_retire(w);
 }
 

@@ -8,8 +8,8 @@
 #include "fs/shim.h"
 
 #define SESSION_WORKERS_MAX 256
-/* Idle workers beyond so many end. */
-#define SESSION_IDLE_MAX 8
+/* Parked workers beyond so many end. */
+#define SESSION_PARKED_MAX 8
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
 /* With so many fat buffers in use no worker is added: later requests wait for one of
@@ -24,12 +24,15 @@
 
 enum worker_state { WORKER_NONE = 0, WORKER_RUNNING, WORKER_RETIRED };
 
+enum { TURN_FREE = 0, TURN_TAKEN = 1 };
+
 struct worker {
 	struct session *session;
 	struct rt_task *task;
 	enum worker_state state; /* under session->lock */
 	uint8_t *buffer;         /* SESSION_BUFFER_BYTES, the worker's own */
 	bool fat;                /* buffer is resident beyond SESSION_FAT_BYTES */
+	bool has_turn;           /* the worker's own */
 };
 
 struct session {
@@ -40,7 +43,8 @@ struct session {
 	struct shim shim;
 	struct rt_mutex
 		lock; /* worker slots; taken before anything else, never while serving */
-	_Atomic uint32_t idle; /* workers in read(2) */
+	_Atomic uint32_t turn;   /* TURN_*: whether a worker has the device */
+	_Atomic uint32_t parked; /* workers that wait for the turn */
 	_Atomic uint32_t busy; /* requests being served; session_quiesce waits on it */
 	_Atomic uint32_t fat_busy; /* fat buffers with a request */
 	_Atomic uint32_t fat_idle; /* fat buffers without */

@@ -91,8 +91,31 @@ void rt_yield(void)
 	selected->yield();
 }
 
+/* What the calling task hands over before it stands still: real tasks are threads. */
+static __thread struct {
+	void (*fn)(void *);
+	void *arg;
+} before_wait;
+
+void rt_task_before_wait(void (*fn)(void *), void *arg)
+{
+	before_wait.fn = fn;
+	before_wait.arg = arg;
+}
+
+static inline void about_to_wait(void)
+{
+	void (*fn)(void *) = before_wait.fn;
+
+	if (likely(!fn))
+		return;
+	before_wait.fn = NULL;
+	fn(before_wait.arg);
+}
+
 void rt_sleep_ns(uint64_t ns)
 {
+	about_to_wait();
 	selected->sleep_ns(ns);
 }
 
@@ -108,6 +131,7 @@ void rt_sched_point_slow(void)
 
 int rt_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 {
+	about_to_wait();
 	return selected->wait(word, expected, deadline_ns);
 }
 
@@ -144,16 +168,19 @@ void rt_disk_register(struct rt_disk *disk, void *base, size_t size_bytes)
 
 void rt_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
+	about_to_wait();
 	selected->disk_submit(disk, ios, count);
 }
 
 void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
+	about_to_wait();
 	selected->disk_wait(disk, ios, count);
 }
 
 void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
+	about_to_wait();
 	selected->disk_run(disk, ios, count);
 }
 
@@ -162,7 +189,7 @@ static int disk_one(struct rt_disk *disk, enum rt_io_op op, uint64_t offset, voi
 	struct rt_io io;
 
 	rt_io_set(&io, op, offset, buf, len);
-	selected->disk_run(disk, &io, 1);
+	rt_disk_run(disk, &io, 1);
 	return io.result;
 }
 

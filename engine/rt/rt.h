@@ -59,6 +59,12 @@ int rt_task_spawn(struct rt_task **out, const char *name, void (*fn)(void *), vo
 void rt_task_join(struct rt_task *task);
 /* A small number, the same for the whole life of the calling task, for striping. */
 unsigned rt_task_index(void);
+/*
+ * fn(arg) runs once, when the calling task is next about to wait in the runtime (for a word,
+ * a disk, time); it must not wait itself. NULL takes it back. For a task that serves others
+ * and hands that over before it stands still. Not in the simulator.
+ */
+void rt_task_before_wait(void (*fn)(void *), void *arg);
 void rt_yield(void);
 void rt_sleep_ns(uint64_t ns);	/* waits */
 
