@@ -78,6 +78,11 @@ int store_open(struct store **out, struct rt_disk *disk, const struct store_opti
 /* Table blocks that are dirty are dropped: the caller has checkpointed, or wants a crash. */
 void store_close(struct store *s);
 
+/* For tools: is this a whole copy of a superblock (magic, checksum, possible layout)? */
+bool store_superblock_whole(const struct disk_superblock *sb);
+/* Sets its checksum. */
+void store_superblock_seal(struct disk_superblock *sb);
+
 const struct disk_superblock *store_superblock(struct store *s);
 struct rt_disk *store_disk(struct store *s);
 

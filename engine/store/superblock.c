@@ -264,6 +264,17 @@ void store_close(struct store *s)
 	rt_free(s);
 }
 
+bool store_superblock_whole(const struct disk_superblock *sb)
+{
+	return sb->magic == DISK_MAGIC_SUPER && sb->checksum == superblock_sum(sb) &&
+		sb->disk_version == DISK_VERSION && layout_check(sb, NULL) == 0;
+}
+
+void store_superblock_seal(struct disk_superblock *sb)
+{
+	sb->checksum = superblock_sum(sb);
+}
+
 const struct disk_superblock *store_superblock(struct store *s)
 {
 	return &s->sb;

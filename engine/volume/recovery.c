@@ -23,6 +23,15 @@
 
 #include "engine/cache/recovery.h"
 
+/* With salvage a malformed record ends the log. */
+static int log_end_salvaged(struct volume *v, int rc)
+{
+	if (rc != -EUCLEAN || !v->salvage)
+		return rc;
+	v->recovery.left_out++;
+	return 0;
+}
+
 /* ---- pass 1
  * ----------------------------------------------------------------------------- */
 
@@ -53,8 +62,13 @@ static struct batch **batch_find(struct descriptor_pass *p, uint64_t number)
 	return link;
 }
 
-static int damaged_record(struct weft_error *err, lsn_t lsn, const char *what)
+/* -EUCLEAN; with salvage 0: the record is passed over. */
+static int damaged_record(struct volume *v, struct weft_error *err, lsn_t lsn, const char *what)
 {
+	if (v->salvage) {
+		v->recovery.left_out++;
+		return 0;
+	}
 	return weft_error(err, -EUCLEAN, "log record at LSN %llu: %s; run fsck.weft",
 		(unsigned long long)lsn, what);
 }
@@ -71,10 +85,10 @@ static int visit_descriptors(struct descriptor_pass *p, const struct log_entry *
 
 	if (*link)
 		return damaged_record(
-			p->err, entry->end, "its batch number was used before");
+			p->v, p->err, entry->end, "its batch number was used before");
 	for (unsigned i = 0; i < r->count; i++)
 		if (!volume_pid_valid(p->v, d[i].pid) || !d[i].incarnation)
-			return damaged_record(p->err, entry->end,
+			return damaged_record(p->v, p->err, entry->end,
 				"describes a page that cannot be of this store");
 	b = rt_alloc(sizeof(*b) + bytes);
 	if (!b)
@@ -189,7 +203,7 @@ int recovery_descriptors(struct volume *v, struct weft_error *err)
 		return weft_error(err, -ENOMEM, "no memory to recover the log");
 	p->v = v;
 	p->err = err;
-	rc = log_scan(v->log, visit_pass_1, p);
+	rc = log_end_salvaged(v, log_scan(v->log, visit_pass_1, p));
 	if (!rc)
 		rc = add_candidates(p);
 	if (!rc)
@@ -220,13 +234,17 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	int rc;
 
 	if (!volume_pid_valid(p->v, part->pid) || !part->incarnation || !part->version)
-		return damaged_record(p->err, entry->end,
+		return damaged_record(p->v, p->err, entry->end,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {
 		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation,
 			part->version, part + 1, entry->start, entry->end);
 	} else {
 		rc = cache_recover_ranges(p->v->cache, part, entry->start, entry->end, &gap);
+		if (rc == -EUCLEAN && p->v->salvage) {
+			p->v->recovery.left_out++;
+			rc = 0;
+		}
 		if (rc == -EUCLEAN)
 			return gaps_add(&p->gaps, part->pid, part->incarnation, p->err);
 	}
@@ -270,7 +288,7 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 	if (!rc) {
 		int end;
 
-		rc = log_scan(v->log, visit_pass_2, &p);
+		rc = log_end_salvaged(v, log_scan(v->log, visit_pass_2, &p));
 		if (!rc)
 			rc = gaps_end(&p.gaps, err);
 		end = cache_recover_end(v->cache, !rc);

@@ -145,7 +145,8 @@ static void take_apart(struct volume *v)
 		log_close(v->log);
 	if (v->store)
 		store_close(v->store);
-	rt_disk_close(v->disk);
+	if (!v->disk_lent)
+		rt_disk_close(v->disk);
 	rt_free(v);
 }
 
@@ -174,15 +175,18 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 
 	*out = NULL;
 	if (!v) {
-		rt_disk_close(disk);
+		if (!o->disk_lent)
+			rt_disk_close(disk);
 		return weft_error(err, -ENOMEM, "no memory for a volume");
 	}
 	v->disk = disk;
+	v->disk_lent = o->disk_lent;
 	v->read_only = o->read_only;
+	v->salvage = o->salvage;
 	rc = open_storage(v, o, &why);
 	if (!rc)
 		rc = open_cache(v, o, &why);
-	if (!rc)
+	if (!rc && !o->storage_only)
 		rc = open_content(v, o, &why);
 	if (rc) {
 		if (rc == -ENOMEM && v->cache && v->read_only && !v->recovery.was_clean)

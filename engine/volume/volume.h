@@ -10,6 +10,7 @@
 
 struct volume {
 	struct rt_disk *disk;
+	bool disk_lent, salvage; /* as the options said */
 	struct store *store;
 	struct log *log;
 	struct coherence *coherence;
@@ -22,6 +23,7 @@ struct volume {
 		bool was_clean;
 		uint64_t log_bytes, records, pages;
 		uint64_t took_ns;
+		uint64_t left_out; /* with salvage: what did not fit */
 	} recovery;
 	/* inode numbers: a range from the catalog */
 	struct rt_mutex inode_lock; /* the four below; not held while a range is fetched */
@@ -36,6 +38,10 @@ struct volume_options {
 	struct cache_options cache;
 	struct log_options log;
 	const uint8_t *volume_uuid;
+	/* for fsck.weft: */
+	bool storage_only; /* recover, but leave catalog, space and tree unread (NULL) */
+	bool salvage;	   /* pass over what of the log does not fit the store */
+	bool disk_lent;	   /* the disk stays the caller's, and open */
 };
 
 /*

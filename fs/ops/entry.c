@@ -7,69 +7,17 @@
  */
 #include <errno.h>
 
+#include "engine/common/siphash.h"
 #include "fs/ops/ops_internal.h"
 
-#define ENTRY_HASH_MASK	 0x7ffffffffffffff0ull /* format.h: bit 63 and the low 4 bits clear */
-#define ENTRY_HASH_MIN	 16u		       /* cookies below are for "." and ".." */
 #define ENTRIES_PER_ITEM 16u		       /* what the low 4 bits of a cookie tell apart */
-
-/* ---- SipHash-2-4 (Aumasson and Bernstein, 2012), with 64 bits of result ----------- */
-
-static inline uint64_t rotl(uint64_t v, unsigned bits)
-{
-	return v << bits | v >> (64 - bits);
-}
-
-static inline void sip_round(uint64_t v[4])
-{
-	v[0] += v[1];
-	v[1] = rotl(v[1], 13) ^ v[0];
-	v[0] = rotl(v[0], 32);
-	v[2] += v[3];
-	v[3] = rotl(v[3], 16) ^ v[2];
-	v[0] += v[3];
-	v[3] = rotl(v[3], 21) ^ v[0];
-	v[2] += v[1];
-	v[1] = rotl(v[1], 17) ^ v[2];
-	v[2] = rotl(v[2], 32);
-}
-
-static uint64_t siphash(const uint64_t key[2], const char *bytes, size_t len)
-{
-	uint64_t v[4] = {
-		0x736f6d6570736575ull ^ key[0],
-		0x646f72616e646f6dull ^ key[1],
-		0x6c7967656e657261ull ^ key[0],
-		0x7465646279746573ull ^ key[1],
-	};
-	uint64_t word, last = (uint64_t)len << 56;
-	size_t whole = len & ~(size_t)7;
-
-	for (size_t i = 0; i < whole; i += 8) {
-		memcpy(&word, bytes + i, 8);
-		v[3] ^= word;
-		sip_round(v);
-		sip_round(v);
-		v[0] ^= word;
-	}
-	for (size_t i = whole; i < len; i++)
-		last |= (uint64_t)(uint8_t)bytes[i] << (8 * (i - whole));
-	v[3] ^= last;
-	sip_round(v);
-	sip_round(v);
-	v[0] ^= last;
-	v[2] ^= 0xff;
-	for (int i = 0; i < 4; i++)
-		sip_round(v);
-	return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
 
 uint64_t name_hash(struct fs *fs, struct ops_name name)
 {
-	uint64_t hash = siphash(fs->volume->catalog.hash_key, name.bytes, name.len);
+	uint64_t hash = siphash_2_4(fs->volume->catalog.hash_key, name.bytes, name.len);
 
-	hash &= ENTRY_HASH_MASK & fs->hash_mask;
-	return MAX(hash, ENTRY_HASH_MIN);
+	hash &= NAME_HASH_MASK & fs->hash_mask;
+	return MAX(hash, NAME_HASH_MIN);
 }
 
 int name_check(struct ops_name name)

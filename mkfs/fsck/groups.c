@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pass 4, first half: the allocation groups' own pages, and pages in use that are marked free.
+ *
+ * Runs right after pass 1, and before anything is repaired that needs new pages: from here on
+ * free space hands out nothing that anyone uses. Assumes that pass 1 has noted who uses what.
+ *
+ * Checks: each group's page can be read and is the group's; pages in use are marked so; bits past
+ * the store's end are set; the count of free pages; the next incarnation is above all that the
+ * group's pages bear. A page that is beyond reading is made anew. While parts of the tree are lost
+ * every page that was ever written stays marked as in use in it, since what was lost may be
+ * found again; what turns out to be nobody's is freed by the second half (pass4.c).
+ */
+#include "mkfs/fsck/fsck_internal.h"
+
+#define GROUP_WORDS (DISK_GROUP_PAGES / 64)
+
+struct group_check {
+	uint64_t group;
+	page_id pid;
+	uint32_t pages;
+	struct disk_group disk;
+	uint64_t used[GROUP_WORDS]; /* by pass 1 */
+	bool rebuilt, changed;
+};
+
+static page_id group_page(const struct fsck *f, uint64_t group)
+{
+	return pid_make(f->sb.shard, disk_group_slot(group));
+}
+
+/* Writes the page with a new incarnation, so nothing of the old image matters. */
+int page_rewrite(struct fsck *f, page_id pid, const void *image)
+{
+	struct cache *cache = f->v->cache;
+	struct page_descriptor d;
+	struct mtr_page *p = NULL;
+	struct mtr *m = rt_alloc(sizeof(*m));
+	int rc = m ? store_descriptor_get(f->v->store, pid, &d) : -ENOMEM;
+
+	for (unsigned tries = 0; rc == 0 && !p && tries < 100; tries++) {
+		rc = mtr_prepare_fresh(cache, pid, d.incarnation + 1);
+		if (rc == 0)
+			rc = mtr_begin(m, cache, 1);
+		if (rc)
+			break;
+		p = mtr_fresh(m, pid, d.incarnation + 1, &rc);
+		if (p) {
+			mtr_write(p, 0, image, PAGE_SIZE);
+			mtr_commit(m);
+		} else {
+			mtr_abort(m);
+			rc = rc == -EAGAIN ? 0 : rc;
+		}
+	}
+	rt_free(m);
+	f->edits++;
+	return rc ? rc : p ? 0 : -EIO;
+}
+
+/* Writes what differs. */
+static int group_update(struct fsck *f, const struct group_check *g)
+{
+	struct cache *cache = f->v->cache;
+	struct page_ref ref = {.pid = g->pid};
+	struct mtr *m = rt_alloc(sizeof(*m));
+	bool done = false;
+	int rc = m ? 0 : -ENOMEM;
+
+	for (unsigned tries = 0; rc == 0 && !done && tries < 100; tries++) {
+		struct mtr_page *p;
+
+		rc = cache_fetch(cache, &ref, 1);
+		if (rc == 0)
+			rc = mtr_begin(m, cache, 1);
+		if (rc)
+			break;
+		p = mtr_latch(m, g->pid, 0, &rc);
+		if (p) {
+			mtr_write(p, 0, &g->disk, PAGE_SIZE);
+			mtr_commit(m);
+			done = true;
+		} else {
+			mtr_abort(m);
+			rc = rc == -EAGAIN ? 0 : rc;
+		}
+	}
+	rt_free(m);
+	return rc ? rc : done ? 0 : -EIO;
+}
+
+static bool group_bit(const struct disk_group *d, uint32_t i)
+{
+	return d->bitmap[i / 8] >> i % 8 & 1;
+}
+
+static uint32_t free_count(const struct group_check *g)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < g->pages; i++)
+		n += !group_bit(&g->disk, i);
+	return n;
+}
+
+/* A page of a damaged group: may something that is lost for now use it? */
+static bool ever_written(struct fsck *f, page_id pid)
+{
+	struct page_descriptor d;
+
+	return store_descriptor_get(f->v->store, pid, &d) != 0 || d.incarnation != 0;
+}
+
+static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
+{
+	struct disk_group *d = &g->disk;
+
+	if (!fsck_found(f, 401, "the page of allocation group %" PRIu64 ": %s", g->group, why))
+		return -EUCLEAN;
+	memset(d, 0, sizeof(*d));
+	d->magic = DISK_MAGIC_GROUP;
+	d->group = (uint32_t)g->group;
+	d->next_incarnation = f->group_high[g->group] + 1;
+	for (uint32_t i = 0; i < DISK_GROUP_PAGES; i++) {
+		bool used = i >= g->pages || (g->used[i / 64] >> i % 64 & 1);
+
+		if (!used && f->damage_count)
+			used = ever_written(f, g->pid + 1 + i);
+		if (used)
+			d->bitmap[i / 8] |= (uint8_t)(1u << i % 8);
+	}
+	d->free_pages = free_count(g);
+	g->rebuilt = true;
+	return fsck_repaired(f, page_rewrite(f, g->pid, d));
+}
+
+static int group_read(struct fsck *f, struct group_check *g)
+{
+	struct disk_group *d = &g->disk;
+	int rc = page_copy(f, g->pid, d, NULL, NULL);
+
+	if (rc && rc != -EUCLEAN && rc != -EIO)
+		return rc;
+	if (rc)
+		return group_rebuild(f, g, rc == -EIO ? "cannot be read" : "its checksum is wrong");
+	if (d->magic != DISK_MAGIC_GROUP || d->group != g->group)
+		return group_rebuild(f, g, "it is no group's page, or another group's");
+	return 0;
+}
+
+static void check_used(struct fsck *f, struct group_check *g)
+{
+	uint32_t wrong = 0, first = 0, before = free_count(g);
+
+	for (uint32_t i = 0; i < g->pages; i++) {
+		if (!(g->used[i / 64] >> i % 64 & 1) || group_bit(&g->disk, i))
+			continue;
+		if (!wrong++)
+			first = i;
+	}
+	if (!wrong || !fsck_found(f, 402, "allocation group %" PRIu64
+			": %u pages in use are marked free, the first is %#" PRIx64,
+			g->group, wrong, g->pid + 1 + first))
+		return;
+	for (uint32_t i = 0; i < g->pages; i++)
+		if (g->used[i / 64] >> i % 64 & 1)
+			g->disk.bitmap[i / 8] |= (uint8_t)(1u << i % 8);
+	if (g->disk.free_pages == before)
+		g->disk.free_pages -= wrong;
+	g->changed = true;
+	fsck_repaired(f, 0);
+}
+
+static void check_end(struct fsck *f, struct group_check *g)
+{
+	bool wrong = false;
+
+	for (uint32_t i = g->pages; i < DISK_GROUP_PAGES; i++)
+		wrong |= !group_bit(&g->disk, i);
+	if (!wrong || !fsck_found(f, 403, "allocation group %" PRIu64
+			": pages past the end of the store are marked free", g->group))
+		return;
+	for (uint32_t i = g->pages; i < DISK_GROUP_PAGES; i++)
+		g->disk.bitmap[i / 8] |= (uint8_t)(1u << i % 8);
+	g->changed = true;
+	fsck_repaired(f, 0);
+}
+
+static void check_counters(struct fsck *f, struct group_check *g)
+{
+	uint32_t has = free_count(g);
+
+	if (has != g->disk.free_pages &&
+		fsck_found(f, 404, "allocation group %" PRIu64
+			": counts %u free pages where its bitmap has %u",
+			g->group, g->disk.free_pages, has)) {
+		g->disk.free_pages = has;
+		g->changed = true;
+		fsck_repaired(f, 0);
+	}
+	if (g->disk.next_incarnation <= f->group_high[g->group] &&
+		fsck_found(f, 405, "allocation group %" PRIu64 ": its next incarnation is %" PRIu64
+			", but its pages have up to %" PRIu64,
+			g->group, g->disk.next_incarnation, f->group_high[g->group])) {
+		g->disk.next_incarnation = f->group_high[g->group] + 1;
+		g->changed = true;
+		fsck_repaired(f, 0);
+	}
+}
+
+static int group_check_one(struct fsck *f, struct group_check *g)
+{
+	uint64_t slot = disk_group_slot(g->group) + 1;
+	int rc;
+
+	g->pid = group_page(f, g->group);
+	g->pages = space_layout_pages(f->sb.page_count, g->group);
+	g->rebuilt = g->changed = false;
+	memset(g->used, 0, sizeof(g->used));
+	for (uint32_t i = 0; i < g->pages; i++)
+		if (bit_test(f->claimed, slot + i))
+			g->used[i / 64] |= 1ull << i % 64;
+	rc = group_read(f, g);
+	if (rc || g->rebuilt)
+		return rc == -EUCLEAN ? 0 : rc;
+	check_used(f, g);
+	check_end(f, g);
+	check_counters(f, g);
+	return g->changed ? group_update(f, g) : 0;
+}
+
+int groups_check(struct fsck *f)
+{
+	struct group_check *g = rt_alloc(sizeof(*g));
+	int rc = g ? 0 : -ENOMEM;
+
+	for (uint64_t i = 0; i < f->group_count && rc == 0; i++) {
+		g->group = i;
+		rc = group_check_one(f, g);
+		if (i % 64 == 0)
+			fsck_progress(f, 4, i, f->group_count);
+	}
+	rt_free(g);
+	return rc;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pass 1: the tree's structure, and who uses which page.
+ *
+ * Checks, from the root down: each page can be read and fits its checksum, is a sound page by
+ * itself, of the level and with the range of keys that its parent says. Notes each page that the
+ * tree uses and each that an extent names, wherever the extent is sound by itself.
+ *
+ * Assumes: superblock, log, descriptor table and catalog have passed; nothing else.
+ *
+ * What it finds is repaired by rebuild.c after groups.c has seen to it that no page in use can be
+ * handed out: repairs take new pages.
+ */
+#include <stdio.h>
+
+#include "mkfs/fsck/fsck_internal.h"
+
+/* ---- who uses which page ---------------------------------------------------------------- */
+
+void pages_claim(struct fsck *f, page_id pid, uint32_t length, uint64_t incarnation)
+{
+	uint64_t *high = &f->group_high[page_group(pid)];
+
+	for (uint64_t slot = pid_slot(pid), n = 0; n < length; n++) {
+		if (bit_test(f->claimed, slot + n)) {
+			bit_set(f->twice, slot + n);
+			f->any_twice = true;
+		}
+		bit_set(f->claimed, slot + n);
+	}
+	*high = MAX(*high, incarnation);
+	f->out->used_pages += length;
+}
+
+static void claim_xattr(struct fsck *f, const void *value, size_t len)
+{
+	struct xattr_item x;
+
+	if (!xattr_valid(f, value, len, &x))
+		return;
+	for (unsigned i = 0; i < x.head.run_count; i++) {
+		struct disk_extent run;
+
+		memcpy(&run, x.runs + i * sizeof(run), sizeof(run));
+		pages_claim(f, run.pid, run.length, run.incarnation);
+	}
+}
+
+static void claim_items(struct fsck *f, const struct disk_leaf *leaf)
+{
+	for (unsigned i = 0; i < leaf->node.count; i++) {
+		const struct disk_leaf_slot *s = &leaf->slot[i];
+		const uint8_t *value = (const uint8_t *)leaf + s->offset;
+		struct disk_extent e;
+
+		f->highest_ino = MAX(f->highest_ino, key_ino(s->key));
+		if (key_type(s->key) == DISK_ITEM_EXTENT &&
+			extent_valid(f, s->key, value, s->length, &e)) {
+			pages_claim(f, e.pid, e.length, e.incarnation);
+			f->out->data_pages += e.length;
+		} else if (key_type(s->key) == DISK_ITEM_XATTR) {
+			claim_xattr(f, value, s->length);
+		}
+	}
+}
+
+static void tree_page(struct fsck *f, page_id pid, unsigned level, uint64_t incarnation)
+{
+	f->out->tree_pages++;
+	pages_claim(f, pid, 1, incarnation);
+	if (f->out->tree_pages % 64 == 0)
+		fsck_progress(f, 1, f->out->tree_pages, 0);
+}
+
+/* ---- what is wrong ------------------------------------------------------------------------ */
+
+static unsigned damage_code(const struct damage *d, int error)
+{
+	if (d->sound)
+		return 102;
+	return error == -EBADMSG ? 103 : error == -ESTALE ? 104 : 101;
+}
+
+/* Below a page that is going to be replaced repairs wait for the next round. */
+static bool parent_damaged(const struct fsck *f, page_id parent)
+{
+	for (unsigned i = 0; i < f->damage_count; i++)
+		if (f->damage[i].pid == parent)
+			return true;
+	return false;
+}
+
+void damage_text(const struct damage *d, char *buf, size_t cap)
+{
+	char where[64] = "the root";
+
+	if (d->parent != PID_NONE)
+		snprintf(where, sizeof(where), "level %u, below page %#" PRIx64, d->level,
+			d->parent);
+	snprintf(buf, cap, "tree page %#" PRIx64 " (%s; inodes %" PRIu64 " to %" PRIu64 "): %s",
+		d->pid, where, (uint64_t)(d->low >> 72), (uint64_t)((d->high - 1) >> 72), d->why);
+}
+
+/* The finding is counted as repaired when it is: rebuild.c. */
+static void tree_damage(struct fsck *f, const struct damage *found, int error, const char *why)
+{
+	struct damage d = *found;
+	char text[300];
+
+	if (f->o->repair && f->writable && parent_damaged(f, d.parent)) {
+		f->damage_more = true;
+		return;
+	}
+	d.code = damage_code(&d, error);
+	snprintf(d.why, sizeof(d.why), "%s", why);
+	damage_text(&d, text, sizeof(text));
+	if (!fsck_found(f, d.code, "%s", text))
+		return;
+	if (f->damage_count == DAMAGE_MAX)
+		f->damage_more = true;
+	else
+		f->damage[f->damage_count++] = d;
+}
+
+int pass1(struct fsck *f)
+{
+	struct walk *w = walk_open(f, (struct disk_key){0, 0});
+	int rc;
+
+	if (!w)
+		return -ENOMEM;
+	w->page = tree_page;
+	w->damage = tree_damage;
+	while ((rc = walk_leaf(w)) > 0)
+		claim_items(f, &w->leaf);
+	walk_close(w);
+	fsck_progress(f, 1, f->out->tree_pages, f->out->tree_pages);
+	return rc;
+}

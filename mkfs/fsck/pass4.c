@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pass 4, second half: pages that are used twice, and pages that nobody uses.
+ *
+ * Checks: no page belongs to two extents, or to an extent and the tree; every page that is marked
+ * as in use has a user. (That pages in use are marked so is groups.c's.)
+ *
+ * Assumes that the tree could be read in full, so that what is not known to be used is not.
+ *
+ * Of several extents that name a page it belongs to the one whose incarnation its descriptor has:
+ * for the others it reads as zeros or not at all, so they lose nothing when they become holes. If
+ * that settles nothing the first in the tree's order keeps it. The tree's own pages stay its.
+ */
+#include "mkfs/fsck/fsck_internal.h"
+
+/* ---- used twice ----------------------------------------------------------------------------- */
+
+static void keep_tree_page(struct fsck *f, page_id pid, unsigned level, uint64_t incarnation)
+{
+	if (bit_test(f->twice, pid_slot(pid)))
+		bit_set(f->kept, pid_slot(pid));
+}
+
+static int keep_tree(struct fsck *f)
+{
+	struct walk *w = walk_open(f, (struct disk_key){0, 0});
+	int rc;
+
+	if (!w)
+		return -ENOMEM;
+	w->page = keep_tree_page;
+	while ((rc = walk_leaf(w)) > 0)
+		;
+	walk_close(w);
+	return rc;
+}
+
+/* Does this use of the page have to go? Else it is the page's owner from now on. */
+static bool must_go(struct fsck *f, page_id pid, uint64_t incarnation)
+{
+	struct page_descriptor d;
+
+	if (!bit_test(f->twice, pid_slot(pid)))
+		return false;
+	if (bit_test(f->kept, pid_slot(pid)))
+		return true;
+	if (store_descriptor_get(f->v->store, pid, &d) == 0 && d.incarnation &&
+		d.incarnation != incarnation)
+		return true;
+	bit_set(f->kept, pid_slot(pid));
+	return false;
+}
+
+static int share_extent(struct fsck *f, struct disk_key key,
+	const struct disk_extent *e)
+{
+	for (uint32_t i = 0; i < e->length; i++) {
+		uint32_t n = 0;
+
+		while (i + n < e->length && must_go(f, e->pid + i + n, e->incarnation))
+			n++;
+		if (!n)
+			continue;
+		if (fsck_found(f, 407, "inode %" PRIu64 ": %u pages from file block %" PRIu64
+				" on (%#" PRIx64 ") belong to another file or to the tree: "
+				"they become a hole", key_ino(key), n, key.low + i, e->pid + i))
+			return fsck_repaired(f, edit_cut_extent(f, key, e, i, n));
+		i += n - 1;
+	}
+	return 0;
+}
+
+static int share_xattr(struct fsck *f, struct disk_key key, const void *value,
+	size_t len)
+{
+	struct xattr_item x;
+	char text[NAME_TEXT];
+	bool go = false;
+
+	if (!xattr_valid(f, value, len, &x))
+		return 0;
+	for (unsigned i = 0; i < x.head.run_count; i++) {
+		struct disk_extent run;
+
+		memcpy(&run, x.runs + i * sizeof(run), sizeof(run));
+		for (uint32_t p = 0; p < run.length; p++)
+			go |= must_go(f, run.pid + p, run.incarnation);
+	}
+	if (go && fsck_found(f, 407, "inode %" PRIu64 ": pages of its extended attribute \"%s\" "
+			"belong to another file or to the tree: it is removed", key_ino(key),
+			name_text(text, x.name, x.head.name_bytes)))
+		return fsck_repaired(f, edit_delete(f, key));
+	return 0;
+}
+
+static int share_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+{
+	struct disk_extent e;
+
+	if (key_type(key) == DISK_ITEM_EXTENT && extent_valid(f, key, value, len, &e))
+		return share_extent(f, key, &e);
+	if (key_type(key) == DISK_ITEM_XATTR)
+		return share_xattr(f, key, value, len);
+	return 0;
+}
+
+static int check_twice(struct fsck *f)
+{
+	int rc = -ENOMEM;
+
+	f->kept = rt_alloc(DIV_UP(f->sb.page_count, 64) * sizeof(uint64_t));
+	if (f->kept)
+		rc = keep_tree(f);
+	if (rc == 0)
+		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 4, share_visit,
+			NULL);
+	rt_free(f->kept);
+	f->kept = NULL;
+	return rc;
+}
+
+/* ---- used by nobody --------------------------------------------------------------------------- */
+
+static int run_free(struct fsck *f, page_id pid, uint32_t length)
+{
+	struct page_ref ref = {.pid = space_group_of(f->v->space, pid)};
+	struct mtr *m = rt_alloc(sizeof(*m));
+	int rc = m ? -EAGAIN : -ENOMEM;
+
+	for (unsigned tries = 0; rc == -EAGAIN && tries < 100; tries++) {
+		struct log_position pos;
+
+		rc = cache_fetch(f->v->cache, &ref, 1);
+		if (rc == 0)
+			rc = mtr_begin(m, f->v->cache, 1);
+		if (rc)
+			break;
+		rc = space_free(f->v->space, m, pid, length);
+		if (rc) {
+			mtr_abort(m);
+			continue;
+		}
+		pos = mtr_commit(m);
+		space_committed(f->v->space, pid, length, true, pos.end);
+	}
+	rt_free(m);
+	return rc;
+}
+
+static bool leaked(const struct fsck *f, const struct disk_group *d, page_id base, uint32_t i)
+{
+	return (d->bitmap[i / 8] >> i % 8 & 1) && !bit_test(f->claimed, pid_slot(base) + 1 + i);
+}
+
+static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
+{
+	page_id base = pid_make(f->sb.shard, disk_group_slot(group));
+	uint32_t pages = space_layout_pages(f->sb.page_count, group);
+	uint32_t count = 0, first = 0, length;
+	int rc = page_copy(f, base, d, NULL, NULL);
+
+	if (rc)
+		return rc == -ENOMEM ? rc : 0; /* groups.c has told */
+	for (uint32_t i = 0; i < pages; i++)
+		if (leaked(f, d, base, i) && !count++)
+			first = i;
+	if (!count || !fsck_found(f, 406, "allocation group %" PRIu64 ": %u pages are marked as in "
+			"use that nobody uses, the first is %#" PRIx64,
+			group, count, base + 1 + first))
+		return 0;
+	for (uint32_t i = first; i < pages && rc == 0; i += length) {
+		bool free_it = leaked(f, d, base, i);
+
+		for (length = 1; i + length < pages &&
+			leaked(f, d, base, i + length) == free_it;)
+			length++;
+		if (free_it)
+			rc = run_free(f, base + 1 + i, length);
+	}
+	return fsck_repaired(f, rc);
+}
+
+int pass4(struct fsck *f)
+{
+	struct disk_group *d = rt_alloc(sizeof(*d));
+	int rc = d ? 0 : -ENOMEM;
+
+	if (rc == 0 && f->any_twice)
+		rc = check_twice(f);
+	for (uint64_t g = 0; g < f->group_count && rc == 0; g++) {
+		fsck_progress(f, 4, g, f->group_count);
+		rc = check_leaks(f, g, d);
+	}
+	rt_free(d);
+	return rc;
+}

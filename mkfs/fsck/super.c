@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pass 0: the superblocks. Assumes nothing.
+ *
+ * Checks: both copies are whole, of one store, and do not contradict each other; the device is as long as
+ * they say. Copies of different generations are what a crash leaves between their two writes.
+ *
+ * Of two stores' copies the one counts whose key the log's heads bear witness to.
+ */
+#include "mkfs/fsck/fsck_internal.h"
+
+struct copies {
+	struct disk_superblock *sb[2]; /* pages */
+	uint64_t place[2];
+	bool whole[2], read[2], magic[2];
+	uint64_t size;
+};
+
+static void copy_read(struct fsck *f, struct copies *c, unsigned i)
+{
+	c->read[i] = rt_disk_read(f->disk, c->place[i], c->sb[i], PAGE_SIZE) == 0;
+	c->magic[i] = c->read[i] && c->sb[i]->magic == DISK_MAGIC_SUPER;
+	c->whole[i] = c->magic[i] && store_superblock_whole(c->sb[i]);
+}
+
+static void copies_read(struct fsck *f, struct copies *c)
+{
+	c->place[0] = 0;
+	c->place[1] = c->size - c->size % PAGE_SIZE - PAGE_SIZE;
+	copy_read(f, c, 0);
+	if (c->whole[0] && c->sb[0]->store_bytes <= c->size)
+		c->place[1] = c->sb[0]->store_bytes - PAGE_SIZE;
+	copy_read(f, c, 1);
+}
+
+static int copy_write(struct fsck *f, const struct copies *c, unsigned i)
+{
+	int rc = rt_disk_write(f->disk, c->place[i], c->sb[i], PAGE_SIZE);
+
+	return rc ? rc : rt_disk_flush(f->disk);
+}
+
+/* Is this the superblock of what is between the two? */
+static bool witnessed(struct fsck *f, const struct disk_superblock *sb)
+{
+	struct disk_log_head *head = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
+	struct store *s = NULL;
+	bool fits = false;
+
+	if (head && sb->store_bytes <= f->sb.store_bytes &&
+		store_format_open(&s, f->disk, sb, NULL) == 0 &&
+		rt_disk_read(f->disk, sb->log_offset, head, DISK_LOG_HEADS_BYTES) == 0) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct iovec iov = {
+				&head[i], offsetof(struct disk_log_head, checksum)};
+
+			fits |= head[i].magic == DISK_MAGIC_LOGHEAD &&
+				head[i].checksum == store_checksum(s, DISK_PLACE_LOG_HEAD,
+							    head[i].generation, 0, &iov, 1);
+		}
+	}
+	if (s)
+		store_close(s);
+	if (head)
+		rt_free_pages(head, DISK_LOG_HEADS_BYTES);
+	return fits;
+}
+
+/* Makes the other copy like this one. */
+static int copy_mend(struct fsck *f, struct copies *c, unsigned good)
+{
+	memcpy(c->sb[!good], c->sb[good], PAGE_SIZE);
+	c->place[!good] = good ? 0 : c->sb[good]->store_bytes - PAGE_SIZE;
+	return copy_write(f, c, !good);
+}
+
+static int check_one(struct fsck *f, struct copies *c)
+{
+	unsigned good = c->whole[0] ? 0 : 1;
+
+	memcpy(&f->sb, c->sb[good], sizeof(f->sb));
+	if (c->sb[good]->store_bytes > c->size)
+		return 0; /* the second copy's place is not there */
+	if (fsck_found(f, 1, "the %s superblock (byte %" PRIu64 ") %s", good ? "first" : "second",
+		    c->place[!good], c->read[!good] ? "is damaged" : "cannot be read"))
+		return fsck_repaired(f, copy_mend(f, c, good));
+	return 0;
+}
+
+static int check_strangers(struct fsck *f, struct copies *c, bool *stop)
+{
+	bool first, second;
+
+	f->sb.store_bytes = c->size;
+	first = witnessed(f, c->sb[0]);
+	second = witnessed(f, c->sb[1]);
+	memcpy(&f->sb, c->sb[second && !first], sizeof(f->sb));
+	if (first == second) {
+		fsck_left(f, 3, "the superblocks at byte 0 and byte %" PRIu64
+			" belong to different stores, and the log tells neither", c->place[1]);
+		*stop = true;
+		return 0;
+	}
+	if (fsck_found(f, 3, "the superblocks at byte 0 and byte %" PRIu64
+			" belong to different stores; the log is the %s one's", c->place[1],
+			first ? "first" : "second"))
+		return fsck_repaired(f, copy_mend(f, c, second));
+	*stop = true;
+	return 0;
+}
+
+static int check_contradiction(struct fsck *f, struct copies *c, bool *stop)
+{
+	unsigned keep = c->sb[1]->incarnation > c->sb[0]->incarnation;
+	int rc;
+
+	memcpy(&f->sb, c->sb[keep], sizeof(f->sb));
+	if (!fsck_found(f, 4, "the superblocks have the same generation, %" PRIu64
+			", and differ", c->sb[0]->generation)) {
+		*stop = true;
+		return 0;
+	}
+	c->sb[keep]->incarnation = MAX(c->sb[0]->incarnation, c->sb[1]->incarnation);
+	c->sb[keep]->generation++;
+	store_superblock_seal(c->sb[keep]);
+	rc = copy_mend(f, c, keep);
+	if (rc == 0)
+		rc = copy_write(f, c, keep);
+	return fsck_repaired(f, rc);
+}
+
+static int check_copies(struct fsck *f, struct copies *c, bool *stop)
+{
+	copies_read(f, c);
+	if (!c->whole[0] && !c->whole[1]) {
+		*stop = true;
+		/* No trace of a store, another version: not a matter of repair. */
+		if ((!c->magic[0] && !c->magic[1]) ||
+			(c->magic[0] && c->sb[0]->disk_version != DISK_VERSION)) {
+			struct store_options o = {.read_only = true};
+			struct store *s;
+			int rc = store_open(&s, f->disk, &o, f->err);
+
+			if (rc == 0)
+				store_close(s);
+			return rc ? rc : -EUCLEAN;
+		}
+		fsck_left(f, 2, "both superblocks are damaged; the key of the checksums was in them: "
+				"restore the store from a backup");
+		return 0;
+	}
+	if (!c->whole[0] || !c->whole[1])
+		return check_one(f, c);
+	if (memcmp(c->sb[0]->store_uuid, c->sb[1]->store_uuid, 16) != 0)
+		return check_strangers(f, c, stop);
+	if (c->sb[0]->generation == c->sb[1]->generation &&
+		memcmp(c->sb[0], c->sb[1], PAGE_SIZE) != 0)
+		return check_contradiction(f, c, stop);
+	memcpy(&f->sb, c->sb[c->sb[1]->generation > c->sb[0]->generation], sizeof(f->sb));
+	return 0;
+}
+
+int super_check(struct fsck *f, bool *stop)
+{
+	struct rt_disk_info info;
+	struct copies c = {0};
+	uint8_t *memory;
+	int rc;
+
+	rt_disk_info(f->disk, &info);
+	c.size = info.size_bytes;
+	if (c.size < 2 * PAGE_SIZE)
+		return weft_error(f->err, -EMEDIUMTYPE, "not a weft store: it has only %llu bytes",
+			(unsigned long long)c.size);
+	memory = rt_alloc_pages(2 * PAGE_SIZE);
+	if (!memory)
+		return -ENOMEM;
+	c.sb[0] = (struct disk_superblock *)memory;
+	c.sb[1] = (struct disk_superblock *)(memory + PAGE_SIZE);
+	rc = check_copies(f, &c, stop);
+	rt_free_pages(memory, 2 * PAGE_SIZE);
+	if (rc == 0 && !*stop && f->sb.store_bytes > c.size) {
+		fsck_left(f, 5, "the store has %" PRIu64 " bytes, its superblock says %" PRIu64
+			": it was cut off; enlarge the device or restore it from a backup",
+			c.size, f->sb.store_bytes);
+		*stop = true;
+	}
+	return rc;
+}

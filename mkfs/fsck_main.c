@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: options as those of the
+ * other fsck programs, so that fsck(8) can call it, questions, progress on a terminal.
+ */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mkfs/fsck/fsck.h"
+
+#ifndef WEFT_VERSION
+#define WEFT_VERSION "0.1"
+#endif
+
+struct session {
+	const char *path;
+	bool progress; /* on standard error, which is a terminal */
+	bool line;     /* a line of it stands there */
+	unsigned pass;
+	unsigned permille;
+	bool verbose;
+};
+
+static const char usage_text[] =
+	"Usage: fsck.weft [options] STORE\n"
+	"Check the weft volume on STORE, a block device or a regular file, and repair it.\n"
+	"\n"
+	"  -n            write nothing; answer no to every question\n"
+	"  -y            repair everything without asking\n"
+	"  -p, -a        repair what can be repaired without loss; stop at anything else\n"
+	"  -f            check also what was unmounted cleanly\n"
+	"  -c            read all file data and compare it with its checksums\n"
+	"  -m N[KMGT]    memory for tables (default 256M; bitmaps take 64M per TiB besides)\n"
+	"  -C            show progress even if standard error is no terminal\n"
+	"  -v            say more\n"
+	"  -h, --help    this text\n"
+	"  -V, --version\n"
+	"\n"
+	"Examples:\n"
+	"  fsck.weft -n /srv/data.weft        look only\n"
+	"  fsck.weft -f -c /dev/nvme0n1p4     check everything, ask before each repair\n"
+	"  fsck.weft -y /srv/data.weft        repair all\n"
+	"\n"
+	"Exit status, added up: 0 clean, 1 repaired, 4 damage is left, 8 could not check,\n"
+	"16 wrong usage. docs/fsck.md and fsck.weft(8) explain the findings' codes.\n";
+
+static void line_end(struct session *s)
+{
+	if (s->line)
+		fputs("\r\033[K", stderr);
+	s->line = false;
+}
+
+static void on_finding(void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
+{
+	static const char *const words[] = {
+		[FSCK_LEFT] = "", [FSCK_FIXED] = " FIXED", [FSCK_NOTE] = ""};
+	struct session *s = arg;
+
+	line_end(s);
+	if (outcome == FSCK_NOTE)
+		printf("       %s\n", text);
+	else
+		printf("F%04u  %s.%s\n", code, text, words[outcome]);
+	fflush(stdout);
+}
+
+static bool on_ask(void *arg, unsigned code, const char *text)
+{
+	struct session *s = arg;
+	char answer[16];
+
+	line_end(s);
+	printf("F%04u  %s. Repair? [y/N] ", code, text);
+	fflush(stdout);
+	if (!fgets(answer, sizeof(answer), stdin)) {
+		putchar('\n');
+		return false;
+	}
+	return answer[0] == 'y' || answer[0] == 'Y';
+}
+
+static void on_progress(void *arg, unsigned pass, uint64_t done, uint64_t total)
+{
+	static const char *const names[] = {
+		"reading the table", "tree", "items", "names", "pages", "data"};
+	struct session *s = arg;
+	unsigned permille = total ? (unsigned)(done / (total / 1000 + 1)) : (unsigned)(done / 4096);
+
+	if (!s->progress || (s->line && pass == s->pass && permille == s->permille))
+		return;
+	s->pass = pass;
+	s->permille = permille;
+	s->line = true;
+	if (total)
+		fprintf(stderr, "\r\033[K%s: pass %u (%s) %u.%u %%", s->path, pass, names[pass % 6],
+			permille / 10 > 100 ? 100 : permille / 10, permille % 10);
+	else
+		fprintf(stderr, "\r\033[K%s: pass %u (%s) %" PRIu64, s->path, pass, names[pass % 6],
+			done);
+}
+
+/* Bytes, with K, M, G or T for powers of 1024. 0: it is no such number. */
+static uint64_t parse_size(const char *text)
+{
+	static const char units[] = "KMGT";
+	unsigned long long n;
+	const char *unit;
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return 0;
+	n = strtoull(text, &end, 10);
+	if (!*end)
+		return n;
+	unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
+	if (!unit || end[1] || n > UINT64_MAX >> 10 * (unit - units + 1))
+		return 0;
+	return (uint64_t)n << 10 * (unit - units + 1);
+}
+
+static int usage(const char *what)
+{
+	fprintf(stderr, "fsck.weft: %s\nTry 'fsck.weft --help'.\n", what);
+	return FSCK_EXIT_USAGE;
+}
+
+struct request {
+	struct fsck_options o;
+	const char *path;
+	bool no, yes, verbose, progress;
+};
+
+/* 0; or 1 + the exit code. */
+static int parse(int argc, char **argv, struct request *r)
+{
+	static const struct option options[] = {{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "nypafcm:CvhV", options, NULL)) != -1) {
+		switch (c) {
+		case 'n': r->no = true; break;
+		case 'y': r->yes = true; break;
+		case 'p':
+		case 'a': r->o.preen = true; break;
+		case 'f': r->o.force = true; break;
+		case 'c': r->o.check_data = r->o.force = true; break;
+		case 'C': r->progress = true; break;
+		case 'v': r->verbose = true; break;
+		case 'm':
+			r->o.memory_bytes = parse_size(optarg);
+			if (!r->o.memory_bytes)
+				return 1 + usage("-m wants a number of bytes");
+			break;
+		case 'h':
+			fputs(usage_text, stdout);
+			return 1;
+		case 'V':
+			printf("fsck.weft %s, disk format %u\n", WEFT_VERSION, DISK_VERSION);
+			return 1;
+		default:
+			return 1 + usage("unknown option");
+		}
+	}
+	if (r->no + r->yes + r->o.preen > 1)
+		return 1 + usage("only one of -n, -y and -p makes sense");
+	if (optind + 1 != argc)
+		return 1 + usage(optind < argc ? "only one store at a time" : "which store?");
+	r->path = argv[optind];
+	r->o.repair = !r->no;
+	if (r->o.repair && !r->yes && !r->o.preen)
+		r->o.ask = on_ask;
+	return 0;
+}
+
+static void summary(const struct session *s, const struct fsck_result *r)
+{
+	if (r->skipped) {
+		printf("%s: clean (-f checks it all the same)\n", s->path);
+		return;
+	}
+	if (!r->was_clean)
+		printf("%s: it was not unmounted cleanly; the log has %" PRIu64 " records\n",
+			s->path, r->log_records);
+	if (s->verbose)
+		printf("%s: %" PRIu64 " inodes, %" PRIu64 " of them directories; %" PRIu64
+		       " of %" PRIu64 " pages in use, %" PRIu64 " by the tree\n",
+			s->path, r->inodes, r->directories, r->used_pages, r->total_pages,
+			r->tree_pages);
+	if (!r->found)
+		printf("%s: no damage found\n", s->path);
+	else
+		printf("%s: %" PRIu64 " findings, %" PRIu64 " repaired, %" PRIu64 " left\n", s->path,
+			r->found, r->fixed, r->left);
+}
+
+/* The engine's own messages repeat what the findings say. */
+static void no_log(int level, const char *line)
+{
+}
+
+int main(int argc, char **argv)
+{
+	struct request r = {0};
+	struct session s = {0};
+	struct fsck_result result;
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+	int rc = parse(argc, argv, &r);
+
+	if (rc)
+		return rc - 1;
+	s.path = r.path;
+	s.verbose = r.verbose;
+	s.progress = r.progress || isatty(STDERR_FILENO);
+	if (!s.verbose)
+		weft_log_sink = no_log;
+	r.o.arg = &s;
+	r.o.finding = on_finding;
+	r.o.progress = on_progress;
+	rc = rt_real_start();
+	if (rc) {
+		fprintf(stderr, "fsck.weft: cannot start: %s\n", strerror(-rc));
+		return FSCK_EXIT_OPERATIONAL;
+	}
+	rc = rt_disk_open(&disk, r.path,
+		RT_DISK_EXCLUSIVE | (r.o.repair ? 0 : RT_DISK_READ_ONLY), &err);
+	if (rc) {
+		fprintf(stderr, "fsck.weft: %s: %s%s\n", r.path, err.text,
+			rc == -EBUSY ? "; unmount it first" : "");
+		return FSCK_EXIT_OPERATIONAL;
+	}
+	rc = fsck_run(disk, &r.o, &result, &err);
+	line_end(&s);
+	if (rc) {
+		fflush(stdout);
+		fprintf(stderr, "fsck.weft: %s: %s\n", r.path, err.text);
+	} else {
+		summary(&s, &result);
+	}
+	return result.exit_code;
+}
