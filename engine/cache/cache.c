@@ -152,8 +152,8 @@ int cache_start(struct cache *c)
 		e = rt_task_spawn(&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
 	if (!e && !c->options.read_only)
 		e = rt_task_spawn(&c->flusher_task, "weft-flusher", flusher_main, c);
-	if (!e && !c->options.read_only)
-		e = rt_task_spawn(&c->behind_task, "weft-behind", behind_main, c);
+	for (unsigned i = 0; i < BEHIND_TASKS && !e && !c->options.read_only; i++)
+		e = rt_task_spawn(&c->behind_task[i], "weft-behind", behind_main, c);
 	if (e)
 		cache_stop(c);
 	return e;
@@ -179,7 +179,8 @@ void cache_stop(struct cache *c)
 	stop_task(&c->provider_task, &c->provider_word);
 	stop_task(&c->checkpoint_task, log_pressure_word(c->log));
 	stop_task(&c->flusher_task, &c->flusher_word);
-	stop_task(&c->behind_task, &c->behind.word);
+	for (unsigned i = 0; i < BEHIND_TASKS; i++)
+		stop_task(&c->behind_task[i], &c->behind.word);
 	c->started = false;
 }
 

@@ -16,6 +16,7 @@
 #define PREFETCH_SLOTS	 32
 #define PREFETCH_TASKS	 2
 #define BEHIND_SLOTS	 64
+#define BEHIND_TASKS	 WB_REGIONS /* one prepares its batch while the other's is written */
 #define COUNTER_STRIPES	 16
 
 struct frame_list {	/* stack of free frames */
@@ -95,7 +96,8 @@ struct cache {
 	_Atomic uint32_t flusher_word;
 	_Atomic bool stopping;
 	bool started;
-	struct rt_task *provider_task, *checkpoint_task, *flusher_task, *behind_task;
+	struct rt_task *provider_task, *checkpoint_task, *flusher_task;
+	struct rt_task *behind_task[BEHIND_TASKS];
 	struct rt_task *prefetch_task[PREFETCH_TASKS];
 	struct page_queue prefetch, behind;
 

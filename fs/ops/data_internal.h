@@ -92,6 +92,10 @@ struct inode_state {
 	_Atomic uint64_t prefetched;     /* asked for up to here */
 	_Atomic uint32_t prefetch_pages; /* window; 0: not sequential */
 
+	/* Write-behind: a stream of writes, and from where on it is not on its way to the
+	 * store. Hints, as well. File blocks. */
+	_Atomic uint64_t stream_from, stream_end;
+
 	struct rt_mutex lock;   /* for all below; innermost */
 	struct dirty_set dirty; /* what fsync has to look at */
 	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */

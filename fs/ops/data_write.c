@@ -20,6 +20,7 @@
 #define WRITE_PARTS_MAX 32u
 #define OVERWRITE_TRIES 8u  /* without the lock */
 #define WRITE_GIVE_UP   16u /* stale with the lock: damage */
+#define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
 #define AHEAD_PAGES_MIN 16u
 #define AHEAD_PAGES_MAX 4096u /* 16 MiB */
 
@@ -457,6 +458,57 @@ static int64_t write_piece(
 	return (int64_t)p.len;
 }
 
+/* ---- behind a stream
+ * ------------------------------------------------------------------------- */
+
+static void behind_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
+{
+	struct page_ref refs[WRITE_PAGES_MAX];
+	unsigned count = 0;
+
+	while (first < end) {
+		struct map map;
+
+		if (map_lookup(fs, ino, first, end - first, &map) < 0)
+			return;
+		for (unsigned i = 0; i < map.count; i++) {
+			const struct map_segment *s = &map.segment[i];
+
+			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count; n++) {
+				refs[count++] =
+					(struct page_ref){s->pid + n, s->incarnation};
+				if (count == WRITE_PAGES_MAX) {
+					cache_write_behind(fs->volume->cache, refs, count);
+					count = 0;
+				}
+			}
+		}
+		first = map_end(&map);
+	}
+	cache_write_behind(fs->volume->cache, refs, count);
+}
+
+/*
+ * Whole pages of a long sequential write start on their way to the store, so that the
+ * device works while the writer does and fsync finds little left. Races between writers
+ * of one file do no harm: what is not written behind is written later.
+ */
+static void write_behind(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len)
+{
+	uint64_t first = offset >> PAGE_SHIFT, end = (offset + len) >> PAGE_SHIFT;
+	uint64_t next = atomic_exchange_explicit(&st->stream_end, end, memory_order_relaxed);
+	uint64_t from = atomic_load_explicit(&st->stream_from, memory_order_relaxed);
+
+	if (first != next || from > first) {
+		atomic_store_explicit(&st->stream_from, first, memory_order_relaxed);
+		return;
+	}
+	if (end - from < BEHIND_PAGES)
+		return;
+	atomic_store_explicit(&st->stream_from, end, memory_order_relaxed);
+	behind_range(fs, st->ino, from, end);
+}
+
 /* ---- the call
  * ------------------------------------------------------------------------------------------------
  */
@@ -532,6 +584,8 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 	}
 	if (w.locked)
 		rt_mutex_unlock(&st->structure);
+	if (done > 0)
+		write_behind(fs, st, offset, (size_t)done);
 	return done;
 }
 
