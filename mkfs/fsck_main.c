@@ -3,6 +3,7 @@
  * fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: options as those of the
  * other fsck programs, so that fsck(8) can call it, questions, progress on a terminal.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -95,7 +95,7 @@ int entry_drop(struct fsck *f, uint64_t dir, const struct entry_item *e)
 {
 	struct change c = {.dir = dir, .name = e->name, .len = e->name_bytes, .ino = e->ino,
 		.type = e->type};
-	int rc = edit_run(f, drop_body, &c);
+	int rc = repair_run(f, drop_body, &c);
 
 	return rc ? rc : c.found ? 0 : -ENOENT;
 }
@@ -165,7 +165,7 @@ int entry_set_type(struct fsck *f, uint64_t dir, const struct entry_item *e, uin
 	struct change c = {.dir = dir, .name = e->name, .len = e->name_bytes, .ino = e->ino,
 		.type = type};
 
-	return edit_run(f, type_body, &c);
+	return repair_run(f, type_body, &c);
 }
 
 /* ---- giving a name ------------------------------------------------------------------------------- */
@@ -237,7 +237,7 @@ static int lost_found(struct fsck *f, uint64_t *ino)
 		return rc ? rc : type == DT_DIR ? 0 : -ENOTDIR;
 	rc = volume_inode_number(f->v, &c.ino);
 	if (rc == 0)
-		rc = edit_run(f, make_body, &c);
+		rc = repair_run(f, make_body, &c);
 	*ino = c.ino;
 	return rc;
 }
@@ -281,7 +281,7 @@ int attach_lost(struct fsck *f, uint64_t ino)
 		c.len = (unsigned)strlen(name);
 		rc = search_entry(f, c.dir, name, &other, &type);
 		if (rc == -ENOENT)
-			return edit_run(f, attach_body, &c);
+			return repair_run(f, attach_body, &c);
 	}
 	return rc ? rc : -EEXIST;
 }

@@ -10,7 +10,7 @@
 #define RESTARTS_MAX 10000u
 #define DELETE_BATCH 64u
 
-int edit_run(struct fsck *f, edit_body body, void *arg)
+int repair_run(struct fsck *f, repair_body body, void *arg)
 {
 	struct txn *x;
 	int rc = txn_begin(f->v->tree, true, &x);
@@ -53,26 +53,26 @@ static int one_body(struct fsck *f, struct txn *x, void *arg)
 	return e->deletes ? txn_delete(x, e->key) : txn_write(x, e->key, e->value, e->len);
 }
 
-int edit_write(struct fsck *f, struct disk_key key, const void *value, size_t len)
+int repair_write(struct fsck *f, struct disk_key key, const void *value, size_t len)
 {
 	struct one e = {.key = key, .value = value, .len = len};
 
-	return edit_run(f, one_body, &e);
+	return repair_run(f, one_body, &e);
 }
 
-int edit_delete(struct fsck *f, struct disk_key key)
+int repair_delete(struct fsck *f, struct disk_key key)
 {
 	struct one e = {.key = key, .deletes = true};
 
-	return edit_run(f, one_body, &e);
+	return repair_run(f, one_body, &e);
 }
 
-int edit_move(struct fsck *f, struct disk_key from, struct disk_key to, const void *value,
+int repair_move(struct fsck *f, struct disk_key from, struct disk_key to, const void *value,
 	size_t len)
 {
 	struct one e = {.key = to, .from = from, .value = value, .len = len, .moves = true};
 
-	return edit_run(f, one_body, &e);
+	return repair_run(f, one_body, &e);
 }
 
 struct range {
@@ -100,13 +100,13 @@ static int range_body(struct fsck *f, struct txn *x, void *arg)
 	return 0;
 }
 
-int edit_delete_range(struct fsck *f, struct disk_key from, struct disk_key to)
+int repair_delete_range(struct fsck *f, struct disk_key from, struct disk_key to)
 {
 	struct range r = {.from = from, .to = to};
 	int rc;
 
 	do {
-		rc = edit_run(f, range_body, &r);
+		rc = repair_run(f, range_body, &r);
 	} while (rc == 0 && r.deleted == DELETE_BATCH);
 	return rc;
 }
@@ -138,11 +138,11 @@ static int cut_body(struct fsck *f, struct txn *x, void *arg)
 	return rc;
 }
 
-int edit_cut_extent(struct fsck *f, struct disk_key key, const struct disk_extent *e,
+int repair_cut_extent(struct fsck *f, struct disk_key key, const struct disk_extent *e,
 	uint32_t first, uint32_t count)
 {
 	struct cut c = {.key = key, .e = *e, .first = first, .count = count};
 
 	WEFT_ASSERT(count > 0 && first + count <= e->length);
-	return edit_run(f, cut_body, &c);
+	return repair_run(f, cut_body, &c);
 }

@@ -206,16 +206,16 @@ int item_next(struct fsck *f, struct disk_key from, struct disk_key to, struct d
 
 /* ---- edit.c ---- */
 
-typedef int (*edit_body)(struct fsck *f, struct txn *x, void *arg);
+typedef int (*repair_body)(struct fsck *f, struct txn *x, void *arg);
 /* Runs body in a transaction, again on conflicts. -ECANCELED of the body: commit nothing. */
-int edit_run(struct fsck *f, edit_body body, void *arg);
-int edit_write(struct fsck *f, struct disk_key key, const void *value, size_t len);
-int edit_delete(struct fsck *f, struct disk_key key);
-int edit_move(struct fsck *f, struct disk_key from, struct disk_key to, const void *value,
+int repair_run(struct fsck *f, repair_body body, void *arg);
+int repair_write(struct fsck *f, struct disk_key key, const void *value, size_t len);
+int repair_delete(struct fsck *f, struct disk_key key);
+int repair_move(struct fsck *f, struct disk_key from, struct disk_key to, const void *value,
 	size_t len);
-int edit_delete_range(struct fsck *f, struct disk_key from, struct disk_key to);
+int repair_delete_range(struct fsck *f, struct disk_key from, struct disk_key to);
 /* Cuts pages [first, first + count) out of an extent item: they become a hole. */
-int edit_cut_extent(struct fsck *f, struct disk_key key, const struct disk_extent *e,
+int repair_cut_extent(struct fsck *f, struct disk_key key, const struct disk_extent *e,
 	uint32_t first, uint32_t count);
 
 /* ---- pass 1, rebuild.c ---- */

@@ -40,12 +40,12 @@ static struct disk_key inode_key(uint64_t ino)
 
 static int inode_put(struct fsck *f, const struct sums *s)
 {
-	return fsck_repaired(f, edit_write(f, inode_key(s->ino), &s->inode, sizeof(s->inode)));
+	return fsck_repaired(f, repair_write(f, inode_key(s->ino), &s->inode, sizeof(s->inode)));
 }
 
 static int drop_items(struct fsck *f, struct sums *s, unsigned type)
 {
-	return edit_delete_range(f, disk_key(s->ino, type, 0), disk_key(s->ino, type + 1, 0));
+	return repair_delete_range(f, disk_key(s->ino, type, 0), disk_key(s->ino, type + 1, 0));
 }
 
 /* The type that the items speak for; 0: none. */
@@ -92,7 +92,7 @@ static int finish_missing(struct fsck *f, struct sums *s)
 				      "there are extended attributes of it"))
 		return 0;
 	if (!type)
-		return fsck_repaired(f, edit_delete_range(f, disk_key(s->ino, 0, 0),
+		return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, 0, 0),
 						disk_key(s->ino + 1, 0, 0)));
 	inode_guess(f, s, type);
 	return inode_put(f, s);
@@ -126,7 +126,7 @@ static int finish_invalid(struct fsck *f, struct sums *s, const char *fault)
 		return 0;
 	if (mode_dt(type) == DT_UNKNOWN || (type == S_IFLNK && !s->pieces)) {
 		if (!guess)
-			return fsck_repaired(f, edit_delete_range(f, disk_key(s->ino, 0, 0),
+			return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, 0, 0),
 							disk_key(s->ino + 1, 0, 0)));
 		inode_guess(f, s, guess);
 		return inode_put(f, s);
@@ -180,7 +180,7 @@ static int finish_link(struct fsck *f, struct sums *s)
 			s->ino, s->link_bytes, s->inode.size))
 		return 0;
 	if (!s->link_bytes)
-		return fsck_repaired(f, edit_delete_range(f, disk_key(s->ino, 0, 0),
+		return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, 0, 0),
 						disk_key(s->ino + 1, 0, 0)));
 	s->inode.size = s->link_bytes;
 	return inode_put(f, s);
@@ -224,7 +224,7 @@ static int finish_end(struct fsck *f, struct sums *s)
 	if (!fsck_found(f, 213, "inode %" PRIu64 " has pages from file block %" PRIu64
 			" on, behind its end at byte %" PRIu64, s->ino, s->cut_block, s->inode.size))
 		return 0;
-	return fsck_repaired(f, edit_delete_range(f, disk_key(s->ino, DISK_ITEM_EXTENT, s->cut_block),
+	return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, DISK_ITEM_EXTENT, s->cut_block),
 					disk_key(s->ino, DISK_ITEM_EXTENT + 1, 0)));
 }
 
@@ -283,7 +283,7 @@ static int finish(struct fsck *f, struct sums *s)
 static int item_drop(struct fsck *f, struct sums *s, struct disk_key key)
 {
 	s->valid = false;
-	return fsck_repaired(f, edit_delete(f, key));
+	return fsck_repaired(f, repair_delete(f, key));
 }
 
 static int visit_inode(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
@@ -353,9 +353,9 @@ static int xattr_replace(struct fsck *f, struct sums *s, struct disk_key key, ui
 		uint8_t there[DISK_VALUE_MAX];
 
 		if (item_get(f, to, there, sizeof(there)) == -ENOENT)
-			return fsck_repaired(f, edit_move(f, key, to, value, len));
+			return fsck_repaired(f, repair_move(f, key, to, value, len));
 	}
-	return fsck_repaired(f, edit_delete(f, key));
+	return fsck_repaired(f, repair_delete(f, key));
 }
 
 static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
@@ -462,7 +462,7 @@ static int entry_rehash(struct fsck *f, struct sums *s, struct disk_key key, con
 		if (e.name != wrong->name)
 			entries_add(&rest, &e);
 	s->valid = false;
-	return fsck_repaired(f, edit_run(f, entry_move_body, &m));
+	return fsck_repaired(f, repair_run(f, entry_move_body, &m));
 }
 
 /* True: the entry stays. */
@@ -520,7 +520,7 @@ static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key, cons
 		s->valid = false;
 	if (!changed)
 		return 0;
-	return kept.len ? edit_write(f, key, kept.value, kept.len) : edit_delete(f, key);
+	return kept.len ? repair_write(f, key, kept.value, kept.len) : repair_delete(f, key);
 }
 
 /* ---- items of the system ---------------------------------------------------------------------------------- */

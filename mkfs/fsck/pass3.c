@@ -194,7 +194,7 @@ static int orphan_visit(struct fsck *f, void *arg, struct disk_key key, const vo
 		return 0;
 	}
 	if (fsck_found(f, 309, "an orphan is listed, inode %" PRIu64 ", that does not exist", key.low))
-		return fsck_repaired(f, edit_delete(f, key));
+		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
 }
 
@@ -237,7 +237,7 @@ static int fix_body(struct fsck *f, struct txn *x, void *arg)
 
 static int row_fix(struct fsck *f, struct row *r, const struct fix *fix)
 {
-	int rc = edit_run(f, fix_body, (void *)fix);
+	int rc = repair_run(f, fix_body, (void *)fix);
 
 	if (fix->set_parent)
 		r->parent = fix->parent;

@@ -64,7 +64,7 @@ static int share_extent(struct fsck *f, struct disk_key key,
 		if (fsck_found(f, 407, "inode %" PRIu64 ": %u pages from file block %" PRIu64
 				" on (%#" PRIx64 ") belong to another file or to the tree: "
 				"they become a hole", key_ino(key), n, key.low + i, e->pid + i))
-			return fsck_repaired(f, edit_cut_extent(f, key, e, i, n));
+			return fsck_repaired(f, repair_cut_extent(f, key, e, i, n));
 		i += n - 1;
 	}
 	return 0;
@@ -89,7 +89,7 @@ static int share_xattr(struct fsck *f, struct disk_key key, const void *value,
 	if (go && fsck_found(f, 407, "inode %" PRIu64 ": pages of its extended attribute \"%s\" "
 			"belong to another file or to the tree: it is removed", key_ino(key),
 			name_text(text, x.name, x.head.name_bytes)))
-		return fsck_repaired(f, edit_delete(f, key));
+		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
 }
 

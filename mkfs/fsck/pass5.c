@@ -94,7 +94,7 @@ static int check_extent(struct fsck *f, struct data_check *c, struct disk_key ke
 				(key.low + first) << PAGE_SHIFT,
 				((key.low + first + count) << PAGE_SHIFT) - 1,
 				fsck_code_text(code), e->pid + first))
-			return fsck_repaired(f, edit_cut_extent(f, key, e, first, count));
+			return fsck_repaired(f, repair_cut_extent(f, key, e, first, count));
 		from = first + count;
 	}
 	return 0;
@@ -123,7 +123,7 @@ static int check_xattr(struct fsck *f, struct disk_key key, const void *value, s
 	if (worst && fsck_found(f, worst, "inode %" PRIu64 ": extended attribute \"%s\": %s",
 			     key_ino(key), name_text(text, x.name, x.head.name_bytes),
 			     fsck_code_text(worst)))
-		return fsck_repaired(f, edit_delete(f, key));
+		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
 }
 

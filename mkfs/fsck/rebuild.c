@@ -297,7 +297,7 @@ static int stray_insert(struct salvage *s, page_id pid, struct disk_leaf *leaf)
 	s->leaf = leaf;
 	for (s->at = 0; rc == 0 && s->at < leaf->node.count; s->at = s->end) {
 		s->end = MIN(s->at + INSERT_BATCH, leaf->node.count);
-		rc = edit_run(s->f, insert_body, s);
+		rc = repair_run(s->f, insert_body, s);
 		s->items += s->end - s->at;
 	}
 	return rc;
