@@ -34,6 +34,7 @@ struct reclaim_step {
 	struct fs *fs;
 	uint64_t ino;
 	bool done;
+	bool linked; /* it has a name again: a tmpfile that was linked */
 };
 
 /* Frees the pages of a big value; returns how many, or an error. */
@@ -118,10 +119,11 @@ static int reclaim_body(struct txn *x, void *arg)
 	uint64_t freed, next;
 	int rc;
 
-	s->done = false;
+	s->done = s->linked = false;
 	rc = inode_read(x, s->ino, &inode);
 	if (rc == -ENOENT || (rc == 0 && inode.nlink > 0)) {
 		s->done = true;
+		s->linked = rc == 0;
 		return orphan_unmark(x, s->ino);
 	}
 	if (rc < 0)
@@ -170,9 +172,11 @@ int inode_reclaim(struct fs *fs, uint64_t ino)
 		map_change_end(st);
 	} while (rc == 0 && !s.done);
 	state_reclaiming(fs, st, false);
-	if (rc == 0)
+	if (rc == 0 && !s.linked)
 		state_forget(st);
 	rt_mutex_unlock(&st->structure);
+	if (rc == 0 && s.linked)
+		(void)state_settle(fs, st);
 	state_put(fs, st);
 out:
 	if (rc < 0)
