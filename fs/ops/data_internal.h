@@ -260,8 +260,8 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 /* reclaim.c. Frees an unlinked inode and all it has, unless it has links again. Waits. */
 int inode_reclaim(struct fs *fs, uint64_t ino);
 
-/* data_read.c. ops_read on a state. */
-int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+/* data_read.c. ops_read on a state; the atime follows if `accessed`. */
+int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, bool accessed,
 	ops_sink sink, void *arg);
 /* data_write.c. ops_write on a state, of one byte or more. */
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,

@@ -189,7 +189,7 @@ static void read_ahead(
 }
 
 int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
-	ops_sink sink, void *arg)
+	bool accessed, ops_sink sink, void *arg)
 {
 	struct read_batch b;
 	struct disk_inode inode;
@@ -225,7 +225,8 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 	rc = sink(arg, b.iov, b.pages, b.len);
 	batch_release(fs, &b);
 	read_ahead(fs, st, offset, b.len, inode.size);
-	state_accessed(fs, st, &inode);
+	if (accessed)
+		state_accessed(fs, st, &inode);
 	return rc;
 }
 
@@ -244,7 +245,7 @@ int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
 	 * ahead. */
 	st = state_find(fs, file->state->ino);
 	WEFT_ASSERT(st == file->state);
-	rc = data_read(fs, st, offset, len, sink, arg);
+	rc = data_read(fs, st, offset, len, !(file->flags & O_NOATIME), sink, arg);
 	state_put(fs, st);
 	return rc;
 }

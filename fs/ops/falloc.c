@@ -397,8 +397,8 @@ static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_i
 	if (!b.bytes)
 		return -ENOMEM;
 	while (done < len) {
-		int got = data_read(
-			fs, in, offset_in + done, MIN(b.size, len - done), copy_sink, &b);
+		int got = data_read(fs, in, offset_in + done, MIN(b.size, len - done),
+			true, copy_sink, &b);
 
 		rc = got;
 		if (got > 0)

@@ -401,8 +401,8 @@ static bool flags_write(int flags)
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	struct ops_file **out, struct ops_attr *attr)
 {
-	const struct ops_setattr cut = {
-		.set = OPS_SET_SIZE | OPS_SET_MTIME_NOW | OPS_KILL_SETID};
+	const struct ops_setattr cut = {.set = OPS_SET_SIZE | OPS_SET_MTIME_NOW |
+					       (c->keeps_setid ? 0 : OPS_KILL_SETID)};
 	struct ops_attr local;
 	struct ops_file *file;
 	int rc;
@@ -427,7 +427,8 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 		handle_drop(fs, file);
 		return rc;
 	}
-	if ((flags & O_ACCMODE) != O_WRONLY && !(flags & O_NOATIME) &&
+	/* Reads that the kernel's cache answers are not seen here: an open to read stands for them. */
+	if ((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_NOATIME | O_TRUNC)) &&
 		attr->inode.size > 0)
 		state_accessed(fs, file->state, &attr->inode);
 	*out = file;
