@@ -174,6 +174,11 @@ void attr_to_entry(const struct ops_attr *attr, struct fuse_entry_param *entry)
 	attr_to_stat(attr, &entry->attr);
 }
 
+int gone_is_stale(int ret)
+{
+	return ret == -ENOENT ? -ESTALE : ret;
+}
+
 void reply_status(fuse_req_t req, int ret)
 {
 	fuse_reply_err(req, ret < 0 ? -ret : 0);

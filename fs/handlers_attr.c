@@ -11,7 +11,7 @@ void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct ops_attr attr;
 	int ret = ops_getattr(request_fs(req), ino, &attr);
 
-	reply_attr(req, ret, &attr);
+	reply_attr(req, gone_is_stale(ret), &attr);
 }
 
 /* Times past what 64 bits of nanoseconds hold are taken as the nearest that they do. */
@@ -66,10 +66,14 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set.set &= ~OPS_SET_MTIME;
 	if ((set.set & OPS_SET_SIZE) && kills)
 		set.set |= OPS_KILL_SETID;
+	/* chown(2) to no one: it changes the ctime and clears setuid and setgid all the
+	 * same. */
+	if (set.set == 0)
+		set.set = OPS_KILL_SETID;
 	caller.keeps_setid = !kills;
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
-	reply_attr(req, ret, &attr);
+	reply_attr(req, gone_is_stale(ret), &attr);
 }
 
 void handle_statfs(fuse_req_t req, fuse_ino_t ino)
@@ -100,6 +104,49 @@ void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const cha
 	reply_status(req, ret);
 }
 
+/* Takes the names of the trusted namespace out of a list; its new length. */
+static size_t list_hide_trusted(char *list, size_t len)
+{
+	static const char hidden[] = "trusted.";
+	size_t kept = 0, entry;
+
+	for (size_t at = 0; at < len; at += entry) {
+		entry = strnlen(list + at, len - at - 1) + 1;
+		if (strncmp(list + at, hidden, sizeof(hidden) - 1) == 0)
+			continue;
+		memmove(list + kept, list + at, entry);
+		kept += entry;
+	}
+	return kept;
+}
+
+/*
+ * The list as a caller without CAP_SYS_ADMIN sees it. The kernel knows who has that, a
+ * request only says the user.
+ */
+static void reply_list_hiding(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	char *buf = rt_alloc(DISK_XATTR_VALUE_MAX);
+	int ret;
+
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	ret = ops_listxattr(request_fs(req), ino, buf, DISK_XATTR_VALUE_MAX);
+	if (ret > 0)
+		ret = (int)list_hide_trusted(buf, (size_t)ret);
+	if (ret > 0 && size > 0 && (size_t)ret > size)
+		ret = -ERANGE;
+	if (ret < 0)
+		fuse_reply_err(req, -gone_is_stale(ret));
+	else if (size == 0)
+		fuse_reply_xattr(req, (size_t)ret);
+	else
+		fuse_reply_buf(req, buf, (size_t)ret);
+	rt_free(buf);
+}
+
 /* What getxattr and listxattr have in common; name NULL lists. */
 static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
@@ -118,7 +165,7 @@ static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	ret = name ? ops_getxattr(fs, ino, name, buf, size)
 		   : ops_listxattr(fs, ino, buf, size);
 	if (ret < 0)
-		fuse_reply_err(req, -ret);
+		fuse_reply_err(req, -gone_is_stale(ret));
 	else if (!buf)
 		fuse_reply_xattr(req, (size_t)ret);
 	else
@@ -133,7 +180,10 @@ void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t si
 
 void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-	reply_xattr(req, ino, NULL, size);
+	if (fuse_req_ctx(req)->uid == 0)
+		reply_xattr(req, ino, NULL, size);
+	else
+		reply_list_hiding(req, ino, size);
 }
 
 void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
@@ -142,5 +192,5 @@ void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 	if (ret == 0)
 		ret = ops_removexattr(request_fs(req), ino, name);
-	reply_status(req, ret);
+	reply_status(req, gone_is_stale(ret));
 }

@@ -51,7 +51,7 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (ret == 0)
 		ret = ops_open(fs, ino, &caller, fi->flags & ~O_APPEND, &file, &attr);
 	if (ret < 0) {
-		fuse_reply_err(req, -ret);
+		fuse_reply_err(req, -gone_is_stale(ret));
 		return;
 	}
 	file_reply_flags(fi, file);

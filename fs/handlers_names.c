@@ -66,7 +66,7 @@ void handle_readlink(fuse_req_t req, fuse_ino_t ino)
 	int ret = ops_readlink(request_fs(req), ino, target, PAGE_SIZE);
 
 	if (ret < 0) {
-		fuse_reply_err(req, -ret);
+		fuse_reply_err(req, -gone_is_stale(ret));
 		return;
 	}
 	target[ret] = '\0';

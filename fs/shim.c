@@ -214,7 +214,7 @@ static void reply_statx(struct session *s, const struct fuse_in_header *in)
 	}
 	ret = ops_getattr(s->fs, in->nodeid, &attr);
 	if (ret < 0) {
-		shim_reply(s, in->unique, ret, NULL, 0);
+		shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
 		return;
 	}
 	out.stat = (struct wire_statx){
@@ -332,7 +332,7 @@ static void reply_setxattr(struct session *s, const struct fuse_in_header *in)
 		ret = ops_setxattr(s->fs, in->nodeid, &caller, name, value, arg->size,
 			(int)arg->flags);
 	}
-	shim_reply(s, in->unique, ret, NULL, 0);
+	shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
 }
 
 /* Keeps what libfuse 3.14 drops of a request that it will decode. */
