@@ -107,18 +107,24 @@ static void buffer_in_use(struct worker *w, size_t length)
 static void buffer_idle(struct worker *w)
 {
 	struct session *s = w->session;
+	struct worker *coldest = w;
 
 	if (!w->fat)
 		return;
 	atomic_fetch_sub(&s->fat_busy, 1);
 	if (atomic_fetch_add(&s->fat_idle, 1) < SESSION_FAT_IDLE_MAX)
 		return;
-	/* Enough stay resident: give this one's memory back to the system. */
-	atomic_fetch_sub(&s->fat_idle, 1);
-	if (madvise(w->buffer + SESSION_FAT_BYTES,
+	/* Enough stay resident: the one longest unused goes back to the system. */
+	rt_mutex_lock(&s->lock);
+	for (struct worker *p = s->parked_last; p; p = p->below)
+		if (p->fat)
+			coldest = p;
+	coldest->fat = false;
+	if (madvise(coldest->buffer + SESSION_FAT_BYTES,
 		    SESSION_BUFFER_BYTES - SESSION_FAT_BYTES, MADV_DONTNEED) < 0)
 		weft_log(7, "madvise: %s", strerror(errno));
-	w->fat = false;
+	rt_mutex_unlock(&s->lock);
+	atomic_fetch_sub(&s->fat_idle, 1);
 }
 
 /* ---- requests ------------------------------------------------------------------- */
@@ -182,41 +188,61 @@ static void session_note_end(struct session *s, int error)
 
 /* ---- the turn ---------------------------------------------------------------------- */
 
+/* Takes the turn or joins those who wait for it. False: enough others do. */
+static bool turn_ask(struct worker *w)
+{
+	struct session *s = w->session;
+	bool stays = true;
+
+	rt_mutex_lock(&s->lock);
+	if (!s->turn_taken) {
+		s->turn_taken = w->has_turn = true;
+	} else if (s->parked < SESSION_PARKED_MAX) {
+		atomic_store_explicit(&w->woken, 0, memory_order_relaxed);
+		w->below = s->parked_last;
+		s->parked_last = w;
+		s->parked++;
+	} else {
+		stays = false;
+	}
+	rt_mutex_unlock(&s->lock);
+	return stays;
+}
+
 /*
- * Waits for the turn. False: enough others wait for it. A waiter counts itself before the
- * kernel compares the word, who passes the turn frees the word before it looks at the count
- * (both sequentially consistent): one of the two sees the other.
+ * Waits for the turn. Who is woken may find it taken by one that was awake: that costs no
+ * one time. False: the worker is not needed.
  */
 static bool turn_take(struct worker *w)
 {
-	struct session *s = w->session;
-	uint32_t expected = TURN_FREE;
-
-	while (!atomic_compare_exchange_strong(&s->turn, &expected, TURN_TAKEN)) {
-		if (atomic_fetch_add(&s->parked, 1) >= SESSION_PARKED_MAX) {
-			atomic_fetch_sub(&s->parked, 1);
+	while (!w->has_turn) {
+		if (!turn_ask(w))
 			return false;
-		}
-		rt_wait(&s->turn, TURN_TAKEN, RT_FOREVER);
-		atomic_fetch_sub(&s->parked, 1);
-		expected = TURN_FREE;
+		while (!w->has_turn && !atomic_load_explicit(&w->woken, memory_order_acquire))
+			rt_wait(&w->woken, 0, RT_FOREVER);
 	}
-	w->has_turn = true;
 	return true;
 }
 
-/* Called before the worker's task waits, also: must not wait for anything but `lock`. */
+/* Called before the worker's task waits, too: must not wait for anything but `lock`. */
 static void turn_pass(void *arg)
 {
-	struct worker *w = arg;
+	struct worker *w = arg, *next;
 	struct session *s = w->session;
 
 	if (!w->has_turn)
 		return;
-	w->has_turn = false;
-	atomic_store(&s->turn, TURN_FREE);
-	if (atomic_load(&s->parked) > 0)
-		rt_wake(&s->turn, 1);
+	rt_mutex_lock(&s->lock);
+	w->has_turn = s->turn_taken = false;
+	next = s->parked_last;
+	if (next) {
+		s->parked_last = next->below;
+		s->parked--;
+		atomic_store_explicit(&next->woken, 1, memory_order_release);
+	}
+	rt_mutex_unlock(&s->lock);
+	if (next)
+		rt_wake(&next->woken, 1);
 	else if (atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX && !session_ended(s))
 		worker_add(s); /* at the bound, or without memory, the present ones must do */
 }
@@ -279,7 +305,7 @@ static void worker_run(void *arg)
 {
 	struct worker *w = arg;
 
-	while (w->has_turn || turn_take(w))
+	while (turn_take(w))
 		if (!worker_step(w))
 			break;
 	turn_pass(w); /* after the end: so that the next one learns of it */

@@ -24,15 +24,15 @@
 
 enum worker_state { WORKER_NONE = 0, WORKER_RUNNING, WORKER_RETIRED };
 
-enum { TURN_FREE = 0, TURN_TAKEN = 1 };
-
 struct worker {
 	struct session *session;
 	struct rt_task *task;
 	enum worker_state state; /* under session->lock */
 	uint8_t *buffer;         /* SESSION_BUFFER_BYTES, the worker's own */
-	bool fat;                /* buffer is resident beyond SESSION_FAT_BYTES */
+	bool fat; /* buffer is resident beyond SESSION_FAT_BYTES; while parked under ->lock */
 	bool has_turn;           /* the worker's own */
+	_Atomic uint32_t woken;  /* while parked: 1 once the turn may be free */
+	struct worker *below;    /* in the stack of parked ones; under session->lock */
 };
 
 struct session {
@@ -41,10 +41,10 @@ struct session {
 	int device;
 	int ended_fd;
 	struct shim shim;
-	struct rt_mutex
-		lock; /* worker slots; taken before anything else, never while serving */
-	_Atomic uint32_t turn;   /* TURN_*: whether a worker has the device */
-	_Atomic uint32_t parked; /* workers that wait for the turn */
+	struct rt_mutex lock;  /* worker slots and the three below; innermost, held briefly */
+	bool turn_taken;       /* a worker has the device */
+	unsigned parked;       /* workers that wait for the turn */
+	struct worker *parked_last; /* the one with the warmest cache is woken first */
 	_Atomic uint32_t busy; /* requests being served; session_quiesce waits on it */
 	_Atomic uint32_t fat_busy; /* fat buffers with a request */
 	_Atomic uint32_t fat_idle; /* fat buffers without */
