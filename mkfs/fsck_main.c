@@ -185,7 +185,7 @@ static void summary(const struct session *s, const struct fsck_result *r)
 		printf("%s: clean (-f checks it all the same)\n", s->path);
 		return;
 	}
-	if (!r->was_clean)
+	if (r->replayed)
 		printf("%s: it was not unmounted cleanly; the log has %" PRIu64 " records\n",
 			s->path, r->log_records);
 	if (s->verbose)

@@ -236,6 +236,8 @@ static int lost_found(struct fsck *f, uint64_t *ino)
 	if (rc != -ENOENT)
 		return rc ? rc : type == DT_DIR ? 0 : -ENOTDIR;
 	rc = volume_inode_number(f->v, &c.ino);
+	f->catalog.next_inode_range = MAX(f->catalog.next_inode_range,
+		(c.ino >> DISK_INODE_RANGE_BITS) + 1);
 	if (rc == 0)
 		rc = repair_run(f, make_body, &c);
 	*ino = c.ino;

@@ -44,7 +44,8 @@ struct fsck_result {
 	uint64_t fixed;
 	uint64_t left;
 	bool skipped;	   /* cleanly unmounted, and force was not set: not checked in full */
-	bool was_clean;	   /* the log was closed cleanly; else it was replayed */
+	bool was_clean;	   /* the log was closed cleanly */
+	bool replayed;	   /* it was not, and was replayed (in memory only without repair) */
 	uint64_t log_records;
 	uint64_t inodes, directories, data_pages, tree_pages;
 	uint64_t total_pages, used_pages;

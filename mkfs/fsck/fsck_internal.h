@@ -93,6 +93,7 @@ struct fsck {
 	struct disk_superblock sb;
 	struct disk_catalog catalog;
 	uint64_t group_count;
+	uint64_t edits_known; /* edits when pass 1 had noted who uses what */
 	uint64_t edits;	      /* counts transactions: walks look again after one */
 	uint64_t pages_total; /* for progress */
 
@@ -101,7 +102,7 @@ struct fsck {
 	uint64_t *kept; /* pass 4: pages used twice that have found their owner */
 	uint64_t *group_high; /* highest incarnation seen in each group */
 	uint64_t highest_ino;
-	uint64_t tree_left;   /* damage of the tree that is left */
+	uint64_t tree_left;   /* ranges of the tree that stay lost in this round */
 	struct damage *damage; /* DAMAGE_MAX */
 	unsigned damage_count;
 	bool damage_more;
@@ -127,6 +128,11 @@ void fsck_note(struct fsck *f, unsigned code, const char *fmt, ...)
 void fsck_progress(struct fsck *f, unsigned pass, uint64_t done, uint64_t total);
 /* May findings of this code be repaired without loss? (codes.c) */
 bool fsck_code_safe(unsigned code);
+
+/* ---- run.c ---- */
+
+/* (Re)opens the tree for transactions. Where it cannot be f->writable ends. */
+int tree_get(struct fsck *f);
 
 /* ---- pass 0 ---- */
 

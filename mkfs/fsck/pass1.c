@@ -114,8 +114,10 @@ static void tree_damage(struct fsck *f, const struct damage *found, int error, c
 	d.code = damage_code(&d, error);
 	snprintf(d.why, sizeof(d.why), "%s", why);
 	damage_text(&d, text, sizeof(text));
-	if (!fsck_found(f, d.code, "%s", text))
+	if (!fsck_found(f, d.code, "%s", text)) {
+		f->tree_left += !d.sound;
 		return;
+	}
 	if (f->damage_count == DAMAGE_MAX)
 		f->damage_more = true;
 	else

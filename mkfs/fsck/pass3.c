@@ -59,15 +59,16 @@ static int fill_visit(struct fsck *f, void *arg, struct disk_key key, const void
 	struct window *w = arg;
 	struct disk_inode inode;
 
-	if (key_type(key) != DISK_ITEM_INODE || key.low != 0 || len != sizeof(inode) ||
-		key_ino(key) == DISK_INO_SYSTEM)
+	if (key_type(key) != DISK_ITEM_INODE || key.low != 0 || key_ino(key) == DISK_INO_SYSTEM)
 		return 0;
 	if (w->count == w->max) {
 		w->to = key_ino(key);
 		w->last = false;
 		return 1;
 	}
-	memcpy(&inode, value, len);
+	/* one that pass 2 left damaged exists all the same */
+	inode = (struct disk_inode){0};
+	memcpy(&inode, value, len == sizeof(inode) ? len : 0);
 	w->row[w->count++] = (struct row){
 		.ino = key_ino(key),
 		.parent = inode.parent,
@@ -107,7 +108,7 @@ static int entry_count(struct fsck *f, struct window *w, uint64_t dir, const str
 	if (r->names == 1)
 		r->first_dir = dir;
 	r->by_parent |= S_ISDIR(r->mode) && dir == r->parent;
-	if (e->type != mode_dt(r->mode) &&
+	if (mode_dt(r->mode) != DT_UNKNOWN && e->type != mode_dt(r->mode) &&
 		fsck_found(f, 303, "directory %" PRIu64 ": \"%s\" has type %u where inode %" PRIu64
 			" has %u", dir, text, e->type, e->ino, mode_dt(r->mode)))
 		return fsck_repaired(f, entry_set_type(f, dir, e, mode_dt(r->mode)));

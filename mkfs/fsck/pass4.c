@@ -5,7 +5,9 @@
  * Checks: no page belongs to two extents, or to an extent and the tree; every page that is marked
  * as in use has a user. (That pages in use are marked so is groups.c's.)
  *
- * Assumes that the tree could be read in full, so that what is not known to be used is not.
+ * Assumes that the tree could be read in full, so that what is not known to be used is not; and that
+ * nothing was repaired since pass 1, which may have taken new pages: else it is left to the
+ * next round.
  *
  * Of several extents that name a page it belongs to the one whose incarnation its descriptor has:
  * for the others it reads as zeros or not at all, so they lose nothing when they become holes. If
@@ -185,9 +187,9 @@ int pass4(struct fsck *f)
 	struct disk_group *d = rt_alloc(sizeof(*d));
 	int rc = d ? 0 : -ENOMEM;
 
-	if (rc == 0 && f->any_twice)
+	if (rc == 0 && f->any_twice && f->edits == f->edits_known)
 		rc = check_twice(f);
-	for (uint64_t g = 0; g < f->group_count && rc == 0; g++) {
+	for (uint64_t g = 0; g < f->group_count && rc == 0 && f->edits == f->edits_known; g++) {
 		fsck_progress(f, 4, g, f->group_count);
 		rc = check_leaks(f, g, d);
 	}

@@ -9,7 +9,7 @@
  * Then the lost items are looked for. What hung below a lost inner page, or was cut off in another
  * way, is still there: pages marked as in use that pass 1 did not reach. Those that are sound
  * leaves hold items of lost ranges, which are inserted again where none of that key is, pages
- * allocated last first. Their old pages turn out leaked in the next round.
+ * allocated last first; before them whatever can still be read of the damaged leaves themselves. Their old pages turn out leaked in the next round.
  *
  * A crash between the two leaves these pages leaked and unfound; the volume is as usable as after
  * the first.
@@ -198,7 +198,8 @@ struct salvage {
 	struct fsck *f;
 	struct stray *stray;
 	size_t count, max;
-	uint64_t items;
+	uint64_t items, leaves;
+	unsigned batch; /* items of the transaction at hand */
 	const struct disk_leaf *leaf; /* at hand */
 	unsigned at, end;
 };
@@ -273,12 +274,15 @@ static int insert_body(struct fsck *f, struct txn *x, void *arg)
 {
 	struct salvage *s = arg;
 
+	s->batch = 0;
 	for (unsigned i = s->at; i < s->end; i++) {
 		const struct disk_leaf_slot *slot = &s->leaf->slot[i];
 		uint8_t there[DISK_VALUE_MAX];
 		int rc;
 
-		if (!range_lost(f, key_wide(slot->key)))
+		if (!range_lost(f, key_wide(slot->key)) || slot->length > DISK_VALUE_MAX ||
+			slot->offset < sizeof(struct disk_node) ||
+			slot->offset + slot->length > PAGE_SIZE)
 			continue;
 		rc = txn_read(x, slot->key, there, sizeof(there));
 		if (rc == -ENOENT)
@@ -286,19 +290,39 @@ static int insert_body(struct fsck *f, struct txn *x, void *arg)
 				slot->length);
 		if (rc < 0)
 			return rc;
+		s->batch += rc == 0;
 	}
 	return 0;
 }
 
-static int stray_insert(struct salvage *s, page_id pid, struct disk_leaf *leaf)
+static int leaf_insert(struct salvage *s, const struct disk_leaf *leaf)
 {
-	int rc = page_copy(s->f, pid, leaf, NULL, NULL);
+	unsigned count = MIN(leaf->node.count, ARRAY_SIZE(leaf->slot));
+	int rc = 0;
 
 	s->leaf = leaf;
-	for (s->at = 0; rc == 0 && s->at < leaf->node.count; s->at = s->end) {
-		s->end = MIN(s->at + INSERT_BATCH, leaf->node.count);
+	s->leaves++;
+	for (s->at = 0; rc == 0 && s->at < count; s->at = s->end) {
+		s->end = MIN(s->at + INSERT_BATCH, count);
+		s->batch = 0;
 		rc = repair_run(s->f, insert_body, s);
-		s->items += s->end - s->at;
+		s->items += s->batch;
+	}
+	return rc;
+}
+
+/* What still can be read of the damaged leaves themselves: pass 2 checks each item. */
+static int damaged_insert(struct salvage *s, struct disk_leaf *leaf)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < s->f->damage_count && rc == 0; i++) {
+		const struct damage *d = &s->f->damage[i];
+
+		if (!d->sound && d->level == 0 && page_usable(s->f, d->pid) &&
+			page_raw(s->f, d->pid, leaf) == 0 && leaf->node.magic == DISK_MAGIC_NODE &&
+			leaf->node.level == 0 && leaf->node.pid == d->pid)
+			rc = leaf_insert(s, leaf);
 	}
 	return rc;
 }
@@ -314,8 +338,10 @@ static int salvage_run(struct salvage *s, struct disk_group *d, struct disk_leaf
 	if (rc)
 		return rc;
 	strays_sort(s);
+	rc = damaged_insert(s, leaf);
 	for (size_t i = 0; i < s->count && rc == 0; i++)
-		rc = stray_insert(s, s->stray[i].pid, leaf);
+		if (page_copy(s->f, s->stray[i].pid, leaf, NULL, NULL) == 0)
+			rc = leaf_insert(s, leaf);
 	return rc;
 }
 
@@ -330,9 +356,9 @@ static int salvage(struct fsck *f)
 	s.stray = rt_alloc(s.max * sizeof(*s.stray));
 	if (d && leaf && s.stray)
 		rc = salvage_run(&s, d, leaf);
-	if (rc == 0 && s.count)
-		fsck_note(f, 111, "%" PRIu64 " items of %zu tree pages were put back", s.items,
-			s.count);
+	if (rc == 0 && s.items)
+		fsck_note(f, 111, "%" PRIu64 " items of %" PRIu64 " tree pages were put back",
+			s.items, s.leaves);
 	rt_free(s.stray);
 	rt_free(leaf);
 	rt_free(d);
@@ -352,5 +378,7 @@ int rebuild_tree(struct fsck *f)
 		rc = fsck_repaired(f, damage_replace(f, d));
 		lost |= !d->sound;
 	}
-	return rc == 0 && lost ? salvage(f) : rc;
+	if (rc == 0 && lost)
+		rc = tree_get(f);
+	return rc == 0 && lost && f->writable ? salvage(f) : rc;
 }

@@ -79,6 +79,7 @@ static int volume_get(struct fsck *f, bool *stop)
 	}
 	if (rc)
 		return weft_error(f->err, rc, "%s", why.text);
+	f->out->replayed = !f->v->recovery.was_clean;
 	f->out->log_records = f->v->recovery.records;
 	return f->o->repair ? cache_start(f->v->cache) : 0;
 }
@@ -101,7 +102,7 @@ static int content_open(struct fsck *f)
 	return rc;
 }
 
-static int tree_get(struct fsck *f)
+int tree_get(struct fsck *f)
 {
 	struct weft_error why = {0};
 	int rc;
@@ -129,6 +130,7 @@ static void round_begin(struct fsck *f)
 	memset(f->claimed, 0, bytes);
 	memset(f->twice, 0, bytes);
 	f->any_twice = false;
+	f->tree_left = 0;
 	f->damage_count = 0;
 	f->damage_more = false;
 	f->changed = false;
@@ -169,14 +171,10 @@ static int passes_above(struct fsck *f)
 
 static int round_run(struct fsck *f)
 {
-	uint64_t left;
 	int rc;
 
 	round_begin(f);
-	left = f->out->left;
 	rc = pass1(f);
-	left = f->out->left - left + (f->round ? f->tree_left : 0);
-	f->tree_left = left;
 	if (rc == 0)
 		rc = groups_check(f);
 	if (rc == 0)
@@ -185,12 +183,13 @@ static int round_run(struct fsck *f)
 		rc = content_open(f);
 	if (rc == 0 && f->damage_count)
 		return f->writable ? rebuild_tree(f) : 0;
-	if (rc == 0 && left) {
+	if (rc == 0 && f->tree_left) {
 		fsck_note(f, 110, "while parts of the tree are missing what is above it is not checked");
 		return 0;
 	}
 	if (rc == 0)
 		rc = tree_get(f);
+	f->edits_known = f->edits;
 	return rc ? rc : passes_above(f);
 }
 
