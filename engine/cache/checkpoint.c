@@ -77,6 +77,19 @@ static int write_old(struct cache *c, lsn_t upto, bool urgent, struct page_ref *
 	return error;
 }
 
+/*
+ * An fsync that logs an image of a page anew raises its rec_lsn as it appends. The image that
+ * pinned the log before is needed until the new one is durable, so the log is flushed behind
+ * the look as well.
+ */
+static int advance_tail(struct cache *c)
+{
+	lsn_t horizon = checkpoint_horizon(c);
+	int e = log_flush(c->log, log_end(c->log));
+
+	return e ? e : log_advance_tail(c->log, horizon);
+}
+
 static int checkpoint_round(struct cache *c, lsn_t upto)
 {
 	int e;
@@ -88,7 +101,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	if (!e)
 		e = log_flush(c->log, log_end(c->log));
 	if (!e)
-		e = log_advance_tail(c->log, checkpoint_horizon(c));
+		e = advance_tail(c);
 	if (!e)
 		COUNT(c, checkpoints, 1);
 	rt_mutex_unlock(&c->checkpoint_lock);

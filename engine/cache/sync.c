@@ -54,7 +54,7 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 				log_durable(c->log), memory_order_seq_cst, memory_order_relaxed);
 			pos = log_append(c->log, &room, iov, 3);
 			if (flags & FRAME_DATA) { /* an older image of it is needed no more */
-				atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_relaxed);
+				atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_release);
 				frame_set(f, FRAME_LOGGED);
 			}
 		}
