@@ -103,6 +103,9 @@ int txn_delete(struct txn *x, struct disk_key key); /* absent is fine */
  * freed pages are dropped from the cache. -E2BIG past the bounds. */
 int txn_take(struct txn *x, const struct space_run *run);
 int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation);
+/* How many more runs, and how many more items, it can take. */
+unsigned txn_runs_left(const struct txn *x);
+unsigned txn_writes_left(const struct txn *x);
 /*
  * Changes file data with the transaction (its full image goes into the record): zero or write
  * [offset, offset + len) of a page. src NULL: zeros; not copied, must live until commit.

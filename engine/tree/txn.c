@@ -355,6 +355,16 @@ int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation)
 	return 0;
 }
 
+unsigned txn_runs_left(const struct txn *x)
+{
+	return TXN_RUNS_MAX - x->run_count;
+}
+
+unsigned txn_writes_left(const struct txn *x)
+{
+	return TXN_WRITES_MAX - x->write_count;
+}
+
 int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset, const void *src,
 	unsigned len, bool fresh)
 {

@@ -120,6 +120,13 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out);
 struct inode_state *state_find(struct fs *fs, uint64_t ino);
 void state_put(struct fs *fs, struct inode_state *st);
 
+/* If the inode is open here: leaves it to the last close, which calls orphan_closed. */
+bool file_leave_to_close(struct fs *fs, uint64_t ino);
+/* What is kept of an inode that nobody uses any more goes; false: somebody does. */
+bool state_retire(struct fs *fs, uint64_t ino);
+/* orphan.c. The last handle on an inode without links is gone. Waits. */
+void orphan_closed(struct fs *fs, uint64_t ino);
+
 /* inode_reclaim is at work: no link may be made, no handle confirmed. */
 void state_reclaiming(struct fs *fs, struct inode_state *st, bool reclaiming);
 /* Brings the times of all files into the tree, as far as that works. Waits. */
@@ -132,9 +139,6 @@ void forgotten_clear(struct fs *fs, uint32_t mark);
 /* Gives the write-ahead reservation back: this file's, every file's. */
 void ahead_release(struct fs *fs, struct inode_state *st);
 void ahead_release_all(struct fs *fs);
-/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead. Waits.
- */
-int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
 
 /* The count of intents that could not be worked off. */
 _Atomic uint32_t *intents_unfinished(struct fs *fs);
@@ -259,6 +263,9 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 
 /* reclaim.c. Frees an unlinked inode and all it has, unless it has links again. Waits. */
 int inode_reclaim(struct fs *fs, uint64_t ino);
+/* The same for many, which nobody refers to; the small ones in one transaction. Waits. */
+#define RECLAIM_BATCH 16u
+void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count);
 
 /* data_read.c. ops_read on a state; the atime follows if `accessed`. */
 int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, bool accessed,

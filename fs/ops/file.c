@@ -295,6 +295,8 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 		ahead_release_all(fs);
 		rc = space_reserve(fs->volume->space, goal, want, 0, out);
 	}
+	if (rc == -ENOSPC && orphans_settle(fs, true))
+		rc = space_reserve(fs->volume->space, goal, want, 0, out);
 	return rc;
 }
 
@@ -338,7 +340,7 @@ out_count:
 	return rc;
 }
 
-/* Uncounts a handle; the last one brings times into the tree and reclaims an orphan. */
+/* Uncounts a handle; the last one brings times into the tree, or ends an orphan. */
 static void handle_drop(struct fs *fs, struct ops_file *file)
 {
 	struct inode_state *st = file->state;
@@ -361,7 +363,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 	rt_free(file);
 	atomic_fetch_sub_explicit(&fs->files->open_files, 1, memory_order_relaxed);
 	if (orphan)
-		(void)inode_reclaim(fs, st->ino);
+		orphan_closed(fs, st->ino);
 	else if (last)
 		(void)state_settle(fs, st);
 	state_put(fs, st);
@@ -381,10 +383,12 @@ static int handle_confirm(
 	if (!S_ISREG(inode->mode))
 		return -EINVAL;
 	rt_mutex_lock(&s->lock);
-	if (inode->nlink == 0 &&
-		(file->state->confirmed == 0 || file->state->reclaiming)) {
-		rc = -ENOENT;
+	if (inode->nlink == 0)
 		file->state->orphan = true;
+	if (inode->nlink == 0 &&
+		(file->state->reclaiming || (file->state->confirmed == 0 &&
+						    !orphan_is_awaited(fs, file->state->ino)))) {
+		rc = -ENOENT;
 	} else {
 		file->state->confirmed++;
 		file->confirmed = true;
@@ -504,7 +508,7 @@ bool file_is_linkable(struct fs *fs, uint64_t ino)
 	return linkable;
 }
 
-void orphan_drop(struct fs *fs, uint64_t ino)
+bool file_leave_to_close(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
 	struct inode_state *st = state_find(fs, ino);
@@ -518,8 +522,31 @@ void orphan_drop(struct fs *fs, uint64_t ino)
 		rt_mutex_unlock(&s->lock);
 		state_put(fs, st);
 	}
-	if (!open)
-		(void)inode_reclaim(fs, ino);
+	return open;
+}
+
+bool state_retire(struct fs *fs, uint64_t ino)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st = state_find(fs, ino);
+	bool alone;
+
+	if (!st)
+		return true;
+	rt_mutex_lock(&s->lock);
+	alone = st->users == 1;
+	if (alone) {
+		state_unlink(s, st);
+		st->users = 0;
+	}
+	rt_mutex_unlock(&s->lock);
+	if (!alone) {
+		state_put(fs, st);
+		return false;
+	}
+	ahead_release(fs, st);
+	state_free(st);
+	return true;
 }
 
 /* Closes every handle of the stripe, then frees its states. */

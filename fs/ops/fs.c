@@ -57,6 +57,15 @@ int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_
 	return rc;
 }
 
+int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
+{
+	int rc = ops_run(fs, flags, body, arg, NULL);
+
+	if (rc == -ENOSPC && orphans_settle(fs, true))
+		rc = ops_run(fs, flags, body, arg, NULL);
+	return rc;
+}
+
 int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, struct weft_error *err)
 {
 	struct fs *fs;
@@ -83,6 +92,11 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, stru
 		if (rc)
 			goto out_table;
 	}
+	rc = orphans_open(fs);
+	if (rc) {
+		weft_error(err, rc, "opening the filesystem: no memory for unlinked files");
+		goto out_table;
+	}
 	*out = fs;
 	return 0;
 
@@ -95,7 +109,9 @@ out_free:
 
 void fs_close(struct fs *fs)
 {
+	orphans_stop(fs);
 	file_table_close(fs);
+	orphans_close(fs);
 	rt_free(fs);
 }
 
@@ -116,6 +132,7 @@ int ops_statfs(struct fs *fs, struct statvfs *out)
 	uint64_t fsid;
 
 	ops_count(fs, OPS_CALL_STATFS);
+	(void)orphans_settle(fs, false);
 	space_stat(fs->volume->space, &stat);
 	memcpy(&fsid, fs->volume->catalog.volume_uuid, sizeof(fsid));
 	*out = (struct statvfs){

@@ -2,9 +2,9 @@
 /*
  * Names: giving and taking away.
  *
- * What has lost its last name, cannot be open here (directories, symlinks, special files) and
- * has nothing in pages goes with the transaction; files, and whatever has xattrs, become
- * orphans that reclaim.c works off.
+ * What has lost its last name becomes an orphan (orphan.c). Where the caller does not say what it
+ * has forgotten, inodes that cannot be open here (directories, symlinks, special files) and have
+ * nothing in pages go with the transaction.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -27,8 +27,8 @@ static int inode_delete_txn(struct txn *x, uint64_t ino, const struct disk_inode
 	return txn_delete(x, disk_key(ino, DISK_ITEM_INODE, 0));
 }
 
-int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int64_t now,
-	bool *orphan)
+int inode_unlink_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	int64_t now, bool *orphan)
 {
 	int rc;
 
@@ -40,7 +40,7 @@ int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int6
 	inode->ctime_ns = now;
 	if (inode->nlink > 0)
 		return inode_write(x, ino, inode);
-	if (!S_ISREG(inode->mode) && !(inode->flags & DISK_INODE_HAS_XATTR))
+	if (!fs->orphans && !S_ISREG(inode->mode) && !(inode->flags & DISK_INODE_HAS_XATTR))
 		return inode_delete_txn(x, ino, inode);
 	*orphan = true;
 	rc = orphan_mark(x, ino);
@@ -101,7 +101,7 @@ static int unlink_body(struct txn *x, void *p)
 	rc = inode_write(x, a->dir, &parent);
 	if (rc)
 		return rc;
-	return inode_unlink_txn(x, a->ino, &inode, a->now, &a->orphan);
+	return inode_unlink_txn(a->fs, x, a->ino, &inode, a->now, &a->orphan);
 }
 
 static int unlink_or_rmdir(struct fs *fs, uint64_t dir, struct ops_name name, bool directory)
@@ -113,7 +113,7 @@ static int unlink_or_rmdir(struct fs *fs, uint64_t dir, struct ops_name name, bo
 	if (rc)
 		return rc;
 	a.now = rt_wall_ns();
-	rc = ops_run(fs, OPS_RUN_PRIVILEGED, unlink_body, &a, NULL);
+	rc = ops_run_names(fs, OPS_RUN_PRIVILEGED, unlink_body, &a);
 	if (rc == 0 && a.orphan)
 		orphan_drop(fs, a.ino);
 	return rc;
@@ -209,7 +209,7 @@ int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, st
 	if (rc)
 		return rc;
 	a.now = rt_wall_ns();
-	rc = ops_run(fs, 0, link_body, &a, NULL);
+	rc = ops_run_names(fs, 0, link_body, &a);
 	if (rc)
 		return rc;
 	*out = (struct ops_attr){.ino = ino, .inode = a.inode};

@@ -39,8 +39,9 @@ static int lookup_dots(struct fs *fs, uint64_t dir, unsigned dots, struct ops_at
 }
 
 /*
- * The entry and its inode are read one after the other. An inode that is gone by then was unlinked,
- * so the entry is gone or replaced: look again. One that never was is damage.
+ * The entry and its inode are read one after the other. An inode that is gone by then, or has no
+ * link left, was unlinked, so the entry is gone or replaced: look again. One that never was is
+ * damage.
  */
 int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out)
 {
@@ -59,6 +60,8 @@ int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_att
 		if (rc)
 			return rc == -ENOENT ? why_absent(fs, dir) : rc;
 		rc = inode_attr(fs, entry.ino, out);
+		if (rc == 0 && out->inode.nlink == 0)
+			continue;
 		if (rc != -ENOENT)
 			return rc;
 		if (entry.ino == missing)
@@ -171,7 +174,7 @@ static int make(struct make_arg *a, struct ops_attr *out)
 	rc = make_prepare(a);
 	if (rc)
 		return rc;
-	rc = ops_run(a->fs, 0, make_body, a, NULL);
+	rc = ops_run_names(a->fs, 0, make_body, a);
 	if (rc)
 		return rc;
 	*out = (struct ops_attr){.ino = a->what.ino, .inode = a->inode};
@@ -283,7 +286,7 @@ static int create_new(struct make_arg *a, int flags, struct ops_file **out, ops_
 	rc = file_open_new(a->fs, a->what.ino, flags, &file);
 	if (rc)
 		return rc;
-	rc = ops_run(a->fs, 0, body, a, NULL);
+	rc = ops_run_names(a->fs, 0, body, a);
 	if (rc) {
 		file_abandon(a->fs, file);
 		return rc;
@@ -364,6 +367,7 @@ int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_
 	rc = create_new(&a, flags | O_TMPFILE, out, tmpfile_body);
 	if (rc)
 		return rc;
+	(void)orphan_await(fs, a.what.ino);
 	*attr = (struct ops_attr){.ino = a.what.ino, .inode = a.inode};
 	return 0;
 }

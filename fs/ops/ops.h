@@ -16,16 +16,29 @@
 
 struct fs;
 
+#define ORPHANS_AWAITED_MAX (1u << 17)
+
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
 	unsigned open_files_max;	/* 0: 1,048,576 */
+	/*
+	 * The caller refers to inodes and tells by ops_forget when it no longer does: what it
+	 * unlinks lives until then. At most ORPHANS_AWAITED_MAX at a time; what is unlinked beyond
+	 * that goes with its last close.
+	 */
+	bool caller_forgets;
 };
 
 /* Opens the operations on a volume: finishes intents, reclaims orphans (unless read-only). */
 int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, struct weft_error *err);
-/* Files still open are closed (orphans are reclaimed). The volume stays open. */
+/* Files still open are closed; all that is unlinked is reclaimed. The volume stays open. */
 void fs_close(struct fs *fs);
 struct volume *fs_volume(struct fs *fs);
+/*
+ * With caller_forgets: the caller's last reference to the inode has gone. Costs next to nothing
+ * for inodes that have links. Frees, or has freed soon, what has none and is not open. Waits.
+ */
+void ops_forget(struct fs *fs, uint64_t ino);
 
 /* Who asks: owner of what is created, and for the rules that depend on it. */
 struct ops_caller {
@@ -108,7 +121,8 @@ int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags, op
 
 /* ---- open files -----------------------------------------------------------------------------
  * One per open of a regular file. Opening an inode with no links left is -ENOENT, unless it is
- * open here already. The last close of an unlinked file frees it.
+ * open here already or yet to be forgotten (caller_forgets). The last close of an unlinked file
+ * frees it.
  */
 struct ops_file;
 

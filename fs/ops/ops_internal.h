@@ -3,7 +3,7 @@
  * What the files of fs/ops share: the filesystem's state, the transaction loop, inodes,
  * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
  * entry.c, namei.c, link.c, rename.c, dir.c, xattr.c, acl.c) and file data (file.c, times.c,
- * dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, reclaim.c).
+ * dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, orphan.c, reclaim.c).
  */
 #ifndef WEFT_OPS_INTERNAL_H
 #define WEFT_OPS_INTERNAL_H
@@ -13,6 +13,7 @@
 #include "fs/ops/ops.h"
 
 struct file_table; /* file.c */
+struct orphans;	   /* orphan.c */
 
 struct fs {
 	struct volume *volume;
@@ -20,6 +21,7 @@ struct fs {
 	struct ops_options options;
 	struct ops_counters counters;
 	struct file_table *files;
+	struct orphans *orphans; /* NULL: the caller does not forget */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The first
 	 * lock of a rename, taken before its transaction begins; nothing else waits for it. (With
@@ -52,6 +54,8 @@ typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_VERDICT(error) (-(error))
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
 int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_position *pos);
+/* The same for bodies that take no runs: before it says -ENOSPC, what is unlinked is freed. */
+int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg);
 /* 0, or -EROFS: opened read-only, or failed at run time. */
 int fs_check_writable(struct fs *fs);
 
@@ -110,8 +114,8 @@ uint8_t mode_type(uint32_t mode);
  * directory none. What is left without links goes with the transaction or becomes an orphan
  * (true in *orphan: call orphan_drop after the commit).
  */
-int inode_unlink_txn(struct txn *x, uint64_t ino, struct disk_inode *inode, int64_t now,
-	bool *orphan);
+int inode_unlink_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	int64_t now, bool *orphan);
 
 /* ---- entries (entry.c) ------------------------------------------------------------ */
 
@@ -219,14 +223,31 @@ int file_settle(struct fs *fs, uint64_t ino);
  * in which a tmpfile gets its first link. */
 int orphan_mark(struct txn *x, uint64_t ino);
 int orphan_unmark(struct txn *x, uint64_t ino);
-/* After that transaction: reclaims at once if not open here (else the last close does).
- * For every type, directories and symlinks too. Errors are logged: the orphan item stays.
- * The transaction that deletes the inode makes sure (txn_next) that no other item of it is
- * left: an xattr may be set on an unlinked file while it is being reclaimed. */
-void orphan_drop(struct fs *fs, uint64_t ino);
 /* At open: finishes intents, reclaims orphans. */
 int reclaim_recover(struct fs *fs, struct weft_error *err);
 
+/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead and frees what is
+ * unlinked. Waits. */
+int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
+
+/* orphan.c. fs_open and fs_close call the first three: open; stop and reclaim all that is not
+ * open (before the table of files is closed); free (after it). */
+int orphans_open(struct fs *fs);
+void orphans_stop(struct fs *fs);
+void orphans_close(struct fs *fs);
+/* After the transaction that has left no link: the inode is reclaimed once it is not open and
+ * the caller has forgotten it. For every type, directories and symlinks too. Errors are logged:
+ * the orphan item stays. */
+void orphan_drop(struct fs *fs, uint64_t ino);
+/* The caller refers to it from now on. False: there is nothing to wait for, or no room. */
+bool orphan_await(struct fs *fs, uint64_t ino);
+bool orphan_is_awaited(struct fs *fs, uint64_t ino);
+/*
+ * Finishes what is ready to be reclaimed at this moment, and if `patient` first gives a
+ * caller that has just unlinked a moment to forget. False: there was nothing. Waits; not for
+ * those who reclaim themselves.
+ */
+bool orphans_settle(struct fs *fs, bool patient);
 /* truncate.c. For ops_setattr with OPS_SET_SIZE on a regular file: size, setattr_apply and
  * inode_write in one transaction (large cuts: with an intent). *out: the result. */
 int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,

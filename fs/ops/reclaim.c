@@ -9,9 +9,14 @@
  * Every piece writes the inode and reads its link count, so a tmpfile that is being
  * linked meanwhile is either seen to have a link, or the link's transaction starts over
  * and finds it gone.
+ *
+ * Small orphans that nobody refers to any more are reclaimed many in one transaction: their
+ * items, and the orphan items, lie side by side when they were made or unlinked one after the
+ * other, so the leaves are latched and logged once.
  */
 #include "fs/ops/data_internal.h"
 
+#define DISK_ITEM_LAST 0xff /* behind all that an inode has */
 #define XATTRS_A_PIECE 8
 #define LINKS_A_PIECE  8 /* a target of PATH_MAX bytes is five */
 
@@ -87,7 +92,20 @@ static int reclaim_xattrs(struct reclaim_step *s, struct txn *x, struct disk_ino
 	return 0;
 }
 
-/* The pieces of a symlink's target; then the inode and what names it. */
+/* The inode and what names it. */
+static int reclaim_inode(struct reclaim_step *s, struct txn *x)
+{
+	int rc = txn_delete(x, disk_key(s->ino, DISK_ITEM_INODE, 0));
+
+	if (rc == 0)
+		rc = txn_delete(x, disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, s->ino));
+	if (rc == 0)
+		rc = orphan_unmark(x, s->ino);
+	s->done = true;
+	return rc;
+}
+
+/* The pieces of a symlink's target; then all else. */
 static int reclaim_last(struct reclaim_step *s, struct txn *x)
 {
 	const struct disk_key from = disk_key(s->ino, DISK_ITEM_LINK, 0);
@@ -101,15 +119,25 @@ static int reclaim_last(struct reclaim_step *s, struct txn *x)
 		if (rc >= 0)
 			rc = txn_delete(x, found);
 	}
-	if (rc < 0 && rc != -ENOENT)
-		return rc;
-	rc = txn_delete(x, disk_key(s->ino, DISK_ITEM_INODE, 0));
-	if (rc == 0)
-		rc = txn_delete(x, disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, s->ino));
-	if (rc == 0)
-		rc = orphan_unmark(x, s->ino);
-	s->done = true;
-	return rc;
+	return rc < 0 && rc != -ENOENT ? rc : reclaim_inode(s, x);
+}
+
+/* Nothing but the inode item can be there. An xattr that is being set writes the inode. */
+static bool inode_is_bare(const struct disk_inode *inode)
+{
+	return inode->blocks == 0 && inode->size == 0 && !S_ISLNK(inode->mode) &&
+		!(inode->flags & DISK_INODE_HAS_XATTR);
+}
+
+/* What is bare as its inode says, must be so: one look at all that could follow the inode. */
+static int check_bare(struct reclaim_step *s, struct txn *x)
+{
+	uint8_t value[DISK_VALUE_MAX];
+	struct disk_key found;
+	int rc = txn_next(x, disk_key(s->ino, DISK_ITEM_INODE, 1),
+		disk_key(s->ino, DISK_ITEM_LAST, UINT64_MAX), &found, value, sizeof(value));
+
+	return rc == -ENOENT ? 1 : MIN(rc, 0);
 }
 
 static int reclaim_body(struct txn *x, void *arg)
@@ -128,6 +156,13 @@ static int reclaim_body(struct txn *x, void *arg)
 	}
 	if (rc < 0)
 		return rc;
+	if (inode_is_bare(&inode)) {
+		rc = check_bare(s, x);
+		if (rc < 0)
+			return rc;
+		if (rc == 1)
+			return reclaim_inode(s, x);
+	}
 	rc = extent_remove(s->fs, x, s->ino, 0, BLOCK_END, &freed, &next);
 	if (rc < 0)
 		return rc;
@@ -187,6 +222,76 @@ out:
 	return rc;
 }
 
+/* ---- many at once
+ * ----------------------------------------------------------------------------- */
+
+/* What one piece of one inode may take. */
+#define PIECE_WRITES (EXTENTS_A_PIECE + XATTRS_A_PIECE + LINKS_A_PIECE + 4)
+
+struct reclaim_batch {
+	struct fs *fs;
+	const uint64_t *ino;
+	unsigned count;
+	uint32_t alone;	   /* a bit for each that is not to be reclaimed with others */
+	uint32_t finished; /* a bit for each that the transaction ends */
+};
+
+/* Pieces of as many as fit; an inode that needs another piece is left with what is left. */
+static int batch_body(struct txn *x, void *arg)
+{
+	struct reclaim_batch *b = arg;
+
+	b->finished = 0;
+	for (unsigned i = 0; i < b->count; i++) {
+		struct reclaim_step s = {.fs = b->fs, .ino = b->ino[i]};
+		int rc;
+
+		if (b->alone & 1u << i)
+			continue;
+		/* Xattrs may take all the runs that there are. */
+		if (txn_runs_left(x) < 2 * EXTENTS_A_PIECE || txn_writes_left(x) < PIECE_WRITES)
+			break;
+		rc = reclaim_body(x, &s);
+		if (rc < 0)
+			return rc;
+		if (s.done)
+			b->finished |= 1u << i;
+	}
+	return 0;
+}
+
+/* Which have neither handles nor operations under way, so that nothing of them need be held. */
+static void batch_choose(struct reclaim_batch *b)
+{
+	for (unsigned i = 0; i < b->count; i++)
+		if (!state_retire(b->fs, b->ino[i]))
+			b->alone |= 1u << i;
+}
+
+/*
+ * Each round that ends well ends at least one inode, or frees a piece of the first that is left;
+ * what meets an error in company is tried again alone.
+ */
+void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count)
+{
+	struct reclaim_batch b = {.fs = fs, .ino = ino, .count = count};
+	uint32_t left = count < 32 ? (1u << count) - 1 : UINT32_MAX;
+
+	WEFT_ASSERT(count <= 32);
+	batch_choose(&b);
+	while (left & ~b.alone) {
+		if (ops_run(fs, OPS_RUN_PRIVILEGED, batch_body, &b, NULL) < 0)
+			break;
+		if (!b.finished)
+			break;
+		left &= ~b.finished;
+		b.alone |= b.finished;
+	}
+	for (unsigned i = 0; i < count; i++)
+		if (left & 1u << i && inode_reclaim(fs, ino[i]) == -EROFS)
+			break; /* said once */
+}
+
 /* ---- at open
  * ---------------------------------------------------------------------------------- */
 
@@ -210,30 +315,49 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
+/* The next item of a type; *at moves behind it. */
+static int recover_next(struct fs *fs, struct disk_key *at, enum disk_item_type type, uint64_t *ino)
+{
+	uint8_t value[DISK_VALUE_MAX];
+	struct disk_key found;
+	int rc = tree_next(fs->tree, *at, disk_key(DISK_INO_SYSTEM, type + 1, 0), &found, value,
+		sizeof(value));
+
+	if (rc < 0)
+		return rc;
+	*ino = found.low;
+	*at = found;
+	if (++at->low == 0)
+		at->high++;
+	return 0;
+}
+
 /*
  * Each item is gone after its turn, or stays after an error: then the mount goes on
  * without, what it holds is only space.
  */
 int reclaim_recover(struct fs *fs, struct weft_error *err)
 {
-	const struct disk_key end = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT + 1, 0);
-	struct disk_key at = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, 0), found;
-	uint8_t value[DISK_VALUE_MAX];
+	struct disk_key orphan = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, 0);
+	struct disk_key intent = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0);
+	uint64_t ino[RECLAIM_BATCH];
+	int rc;
 
-	for (;;) {
-		int rc = tree_next(fs->tree, at, end, &found, value, sizeof(value));
+	do {
+		unsigned count = 0;
 
+		do
+			rc = recover_next(fs, &orphan, DISK_ITEM_ORPHAN, &ino[count]);
+		while (rc == 0 && ++count < RECLAIM_BATCH);
+		if (count)
+			reclaim_many(fs, ino, count);
+	} while (rc == 0);
+	while (rc == -ENOENT || rc == 0) {
+		rc = recover_next(fs, &intent, DISK_ITEM_INTENT, ino);
 		if (rc == -ENOENT)
 			return 0;
-		if (rc < 0)
-			return weft_error(err, rc,
-				"reading the list of unlinked files: %s", strerror(-rc));
-		if ((found.high & 0xff) == DISK_ITEM_ORPHAN)
-			(void)inode_reclaim(fs, found.low);
-		else
-			(void)recover_intent(fs, found.low);
-		at = found;
-		if (++at.low == 0)
-			at.high++;
+		if (rc == 0)
+			(void)recover_intent(fs, ino[0]);
 	}
+	return weft_error(err, rc, "reading the list of unlinked files: %s", strerror(-rc));
 }

@@ -224,7 +224,7 @@ static int do_rename(struct txn *x, struct rename_arg *a)
 	} else {
 		if (S_ISDIR(a->to.inode.mode))
 			parent->nlink--;
-		rc = inode_unlink_txn(x, a->to.slot.entry.ino, &a->to.inode, a->now,
+		rc = inode_unlink_txn(a->fs, x, a->to.slot.entry.ino, &a->to.inode, a->now,
 			&a->orphan);
 		if (rc)
 			return rc;
@@ -305,7 +305,7 @@ static int rename_walking(struct rename_arg *a)
 	for (unsigned tries = 0; rc == NEEDS_WALK && tries < WALKS_MAX; tries++) {
 		rc = walk(a);
 		if (rc == 0)
-			rc = ops_run(a->fs, 0, rename_body, a, NULL);
+			rc = ops_run_names(a->fs, 0, rename_body, a);
 	}
 	rt_mutex_unlock(&a->fs->rename_lock);
 	return rc == NEEDS_WALK ? -EBUSY : rc;
@@ -333,7 +333,7 @@ int ops_rename(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_d
 	if (rc)
 		return rc;
 	a.now = rt_wall_ns();
-	rc = ops_run(fs, 0, rename_body, &a, NULL);
+	rc = ops_run_names(fs, 0, rename_body, &a);
 	if (rc == NEEDS_WALK)
 		rc = rename_walking(&a);
 	if (rc == 0 && a.orphan)

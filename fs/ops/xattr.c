@@ -404,7 +404,8 @@ static int set_body(struct txn *x, void *p)
 	rc = inode_read(x, a->ino, &inode);
 	if (rc)
 		return rc;
-	if (inode.nlink == 0 && !file_is_open(a->fs, a->ino))
+	if (inode.nlink == 0 && !file_is_open(a->fs, a->ino) &&
+		!orphan_is_awaited(a->fs, a->ino))
 		return -ENOENT;
 	if (!space_allowed(a->space, inode.mode))
 		return -EPERM;
@@ -426,7 +427,7 @@ static int set_reserve(struct set_arg *a)
 
 	while (want > 0) {
 		struct space_run *run = &a->run[a->run_count];
-		int rc = space_reserve(a->fs->volume->space, goal, want, 0, run);
+		int rc = run_reserve(a->fs, goal, want, run);
 
 		if (rc)
 			return rc;

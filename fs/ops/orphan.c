@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How long an inode without links lives: until the last handle here is closed and, where the
+ * caller says what it has let go of (ops_options.caller_forgets), until that too.
+ *
+ * A kernel refers to every inode that it unlinks and sends a FORGET when its last reference
+ * goes, which may be a working directory, an O_PATH descriptor or a bound socket that no open
+ * here tells of. So such inodes are *awaited*. A forget which the kernel sends for one of
+ * several references (a look-up that it could not use) ends an orphan early: fstat on it says
+ * ENOENT then, while what is open stays open.
+ *
+ * What is neither awaited nor open is *ready*: a task of its own reclaims many in one
+ * transaction, shortly after, so that whoever unlinks need not wait for it. Those who fill the
+ * queue to its half work on it themselves. A crash forgets all of this: the orphan items
+ * are in the tree, and the next mount reclaims.
+ *
+ * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at once.
+ * Order of locks: a stripe of the table of files, then `lock`; no task waits under it.
+ */
+#include <errno.h>
+
+#include "fs/ops/data_internal.h"
+
+#define AWAITED_MAX ORPHANS_AWAITED_MAX
+#define BUCKETS	    (1u << 14)
+#define READY_MAX   1024u
+#define READY_HALF  (READY_MAX / 2)
+/* How long something may be ready before it is worked on alone. */
+#define LINGER_NS 20000000ull
+/* A forget follows an unlink that lies no further back within this time, or the kernel has
+ * another reason to keep the inode. */
+#define GRACE_NS 200000000ull
+
+struct awaited {
+	uint64_t ino;
+	uint32_t next; /* 1 + place; 0: none */
+};
+
+struct orphans {
+	_Atomic uint32_t bucket[BUCKETS]; /* 1 + place of the first; changed under `lock` */
+	_Atomic uint32_t pending;	  /* ready or being worked on; changed under `lock` */
+
+	struct rt_mutex lock; /* for all below */
+	struct awaited *place;
+	uint32_t place_free;  /* 1 + place of the first given back; 0: none */
+	uint32_t place_fresh; /* places from here on were never used */
+	uint32_t awaited;
+	uint64_t awaited_ns; /* when the latest one came */
+	/* A ring. Counted since open: pushed >= taken >= done. */
+	uint64_t ready[READY_MAX];
+	uint64_t pushed, taken, done;
+	uint64_t oldest_ns;	 /* at least so long ago the first of them got ready */
+	unsigned settlers;	 /* tasks that wait for `progress` */
+	struct rt_cond wanted;	 /* the reclaimer has something to do */
+	struct rt_cond progress; /* something got ready, or is done */
+	bool stopping;
+	struct rt_task *reclaimer;
+};
+
+/* ---- awaited ---------------------------------------------------------------------- */
+
+static _Atomic uint32_t *bucket_of(struct orphans *o, uint64_t ino)
+{
+	return &o->bucket[(ino * 0x9e3779b97f4a7c15ull) >> 50];
+}
+_Static_assert(BUCKETS == 1u << (64 - 50), "the hash names a bucket");
+
+static uint32_t chain_load(const _Atomic uint32_t *head)
+{
+	return atomic_load_explicit(head, memory_order_acquire);
+}
+
+/* Without the lock: nothing of this hash is awaited. An inode's own unlink happened before. */
+static bool surely_not_awaited(struct orphans *o, uint64_t ino)
+{
+	return chain_load(bucket_of(o, ino)) == 0;
+}
+
+static struct awaited *awaited_find(struct orphans *o, uint64_t ino)
+{
+	uint32_t at = chain_load(bucket_of(o, ino));
+
+	while (at && o->place[at - 1].ino != ino)
+		at = o->place[at - 1].next;
+	return at ? &o->place[at - 1] : NULL;
+}
+
+/* False: no room. */
+static bool awaited_insert(struct orphans *o, uint64_t ino)
+{
+	_Atomic uint32_t *head = bucket_of(o, ino);
+	uint32_t at = o->place_free;
+
+	if (awaited_find(o, ino))
+		return true;
+	if (at)
+		o->place_free = o->place[at - 1].next;
+	else if (o->place_fresh < AWAITED_MAX)
+		at = ++o->place_fresh;
+	else
+		return false;
+	o->place[at - 1] = (struct awaited){.ino = ino, .next = chain_load(head)};
+	atomic_store_explicit(head, at, memory_order_release);
+	o->awaited++;
+	return true;
+}
+
+static bool awaited_remove(struct orphans *o, uint64_t ino)
+{
+	_Atomic uint32_t *head = bucket_of(o, ino);
+	uint32_t at = chain_load(head), before = 0;
+
+	while (at && o->place[at - 1].ino != ino) {
+		before = at;
+		at = o->place[at - 1].next;
+	}
+	if (!at)
+		return false;
+	if (before)
+		o->place[before - 1].next = o->place[at - 1].next;
+	else
+		atomic_store_explicit(head, o->place[at - 1].next, memory_order_release);
+	o->place[at - 1] = (struct awaited){.next = o->place_free};
+	o->place_free = at;
+	o->awaited--;
+	return true;
+}
+
+bool orphan_await(struct fs *fs, uint64_t ino)
+{
+	struct orphans *o = fs->orphans;
+	bool awaited;
+
+	if (!o)
+		return false;
+	rt_mutex_lock(&o->lock);
+	awaited = !o->stopping && awaited_insert(o, ino);
+	o->awaited_ns = rt_now_ns();
+	rt_mutex_unlock(&o->lock);
+	return awaited;
+}
+
+bool orphan_is_awaited(struct fs *fs, uint64_t ino)
+{
+	struct orphans *o = fs->orphans;
+	bool awaited;
+
+	if (!o || surely_not_awaited(o, ino))
+		return false;
+	rt_mutex_lock(&o->lock);
+	awaited = awaited_find(o, ino);
+	rt_mutex_unlock(&o->lock);
+	return awaited;
+}
+
+/* ---- ready ------------------------------------------------------------------------ */
+
+/* Under the lock. */
+static unsigned ready_take(struct orphans *o, uint64_t *ino)
+{
+	unsigned count = (unsigned)MIN(o->pushed - o->taken, RECLAIM_BATCH);
+
+	for (unsigned i = 0; i < count; i++)
+		ino[i] = o->ready[(o->taken + i) % READY_MAX];
+	o->taken += count;
+	return count;
+}
+
+/* Reclaims a batch; false: nothing was ready. */
+static bool ready_work(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+	uint64_t ino[RECLAIM_BATCH];
+	unsigned count;
+
+	rt_mutex_lock(&o->lock);
+	count = ready_take(o, ino);
+	rt_mutex_unlock(&o->lock);
+	if (count == 0)
+		return false;
+	reclaim_many(fs, ino, count);
+	rt_mutex_lock(&o->lock);
+	o->done += count;
+	o->oldest_ns = rt_now_ns();
+	atomic_fetch_sub_explicit(&o->pending, count, memory_order_relaxed);
+	rt_cond_broadcast(&o->progress);
+	rt_mutex_unlock(&o->lock);
+	return true;
+}
+
+/* Under the lock. False: the ring is full. */
+static bool ready_push(struct orphans *o, uint64_t ino)
+{
+	uint64_t count = o->pushed - o->taken;
+
+	if (count == READY_MAX)
+		return false;
+	o->ready[o->pushed++ % READY_MAX] = ino;
+	atomic_fetch_add_explicit(&o->pending, 1, memory_order_relaxed);
+	if (count == 0)
+		o->oldest_ns = rt_now_ns();
+	if (count == 0 || count + 1 == RECLAIM_BATCH)
+		rt_cond_signal(&o->wanted);
+	if (o->settlers)
+		rt_cond_broadcast(&o->progress);
+	return true;
+}
+
+/* Nobody refers to it any more. Waits. */
+static void orphan_ready(struct fs *fs, uint64_t ino)
+{
+	struct orphans *o = fs->orphans;
+	bool direct = !o, pushed = false;
+
+	while (!direct && !pushed) {
+		rt_mutex_lock(&o->lock);
+		direct = o->stopping;
+		pushed = !direct && ready_push(o, ino);
+		rt_mutex_unlock(&o->lock);
+		if (!direct && !pushed)
+			(void)ready_work(fs);
+	}
+	if (direct)
+		(void)inode_reclaim(fs, ino);
+}
+
+/* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
+static void help(struct fs *fs)
+{
+	if (atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) >= READY_HALF)
+		(void)ready_work(fs);
+}
+
+static void reclaimer_main(void *arg)
+{
+	struct fs *fs = arg;
+	struct orphans *o = fs->orphans;
+
+	rt_mutex_lock(&o->lock);
+	while (!o->stopping) {
+		uint64_t count = o->pushed - o->taken, deadline = o->oldest_ns + LINGER_NS;
+
+		if (count == 0) {
+			rt_cond_wait(&o->wanted, &o->lock, RT_FOREVER);
+		} else if (count < RECLAIM_BATCH && rt_now_ns() < deadline) {
+			rt_cond_wait(&o->wanted, &o->lock, deadline);
+		} else {
+			rt_mutex_unlock(&o->lock);
+			(void)ready_work(fs);
+			rt_mutex_lock(&o->lock);
+		}
+	}
+	rt_mutex_unlock(&o->lock);
+}
+
+/* ---- what happens to orphans ------------------------------------------------------ */
+
+void orphan_drop(struct fs *fs, uint64_t ino)
+{
+	bool awaited = orphan_await(fs, ino);
+	bool open = file_leave_to_close(fs, ino);
+
+	if (awaited)
+		help(fs);
+	else if (!open)
+		orphan_ready(fs, ino);
+}
+
+void orphan_closed(struct fs *fs, uint64_t ino)
+{
+	if (!orphan_is_awaited(fs, ino))
+		orphan_ready(fs, ino);
+}
+
+/*
+ * A close at the same time looks at what is awaited after it has uncounted its handle; this
+ * looks at handles after it has taken the inode off: one of them finds it ready, or both,
+ * and reclaiming twice does no harm.
+ */
+void ops_forget(struct fs *fs, uint64_t ino)
+{
+	struct orphans *o = fs->orphans;
+	bool removed;
+
+	if (!o || likely(surely_not_awaited(o, ino)))
+		return;
+	rt_mutex_lock(&o->lock);
+	removed = awaited_remove(o, ino);
+	rt_mutex_unlock(&o->lock);
+	if (removed && !file_leave_to_close(fs, ino)) {
+		orphan_ready(fs, ino);
+		help(fs);
+	}
+}
+
+/* ---- finishing --------------------------------------------------------------------- */
+
+bool orphans_settle(struct fs *fs, bool patient)
+{
+	struct orphans *o = fs->orphans;
+	uint64_t until, deadline;
+	bool any, recent;
+
+	if (!o)
+		return false;
+	rt_mutex_lock(&o->lock);
+	deadline = o->awaited_ns + GRACE_NS;
+	recent = patient && o->awaited > 0 && rt_now_ns() < deadline;
+	while (recent && o->pushed == o->done && o->awaited > 0 && rt_now_ns() < deadline) {
+		o->settlers++;
+		rt_cond_wait(&o->progress, &o->lock, deadline);
+		o->settlers--;
+	}
+	until = o->pushed;
+	any = recent || o->done < until;
+	while (o->done < until) {
+		bool left = o->taken < until;
+
+		if (!left)
+			rt_cond_wait(&o->progress, &o->lock, RT_FOREVER);
+		rt_mutex_unlock(&o->lock);
+		if (left)
+			(void)ready_work(fs);
+		rt_mutex_lock(&o->lock);
+	}
+	rt_mutex_unlock(&o->lock);
+	return any;
+}
+
+int orphans_open(struct fs *fs)
+{
+	struct orphans *o;
+	int rc;
+
+	if (!fs->options.caller_forgets || fs->volume->read_only)
+		return 0;
+	o = rt_alloc(sizeof(*o));
+	if (!o)
+		return -ENOMEM;
+	o->place = rt_alloc(AWAITED_MAX * sizeof(*o->place));
+	fs->orphans = o;
+	rc = o->place ? rt_task_spawn(&o->reclaimer, "reclaimer", reclaimer_main, fs) : -ENOMEM;
+	if (rc) {
+		orphans_close(fs);
+		fs->orphans = NULL;
+	}
+	return rc;
+}
+
+/* Those that are open are left to their last close. */
+static void reclaim_awaited(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+	uint64_t ino[RECLAIM_BATCH];
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < o->place_fresh; i++) {
+		uint64_t next = o->place[i].ino;
+
+		if (next && awaited_remove(o, next) && !file_leave_to_close(fs, next))
+			ino[count++] = next;
+		if (count == RECLAIM_BATCH || (count > 0 && i + 1 == o->place_fresh)) {
+			reclaim_many(fs, ino, count);
+			count = 0;
+		}
+	}
+}
+
+void orphans_stop(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+
+	if (!o)
+		return;
+	rt_mutex_lock(&o->lock);
+	o->stopping = true;
+	rt_cond_broadcast(&o->wanted);
+	rt_mutex_unlock(&o->lock);
+	rt_task_join(o->reclaimer);
+	o->reclaimer = NULL;
+	while (ready_work(fs))
+		;
+	reclaim_awaited(fs);
+}
+
+void orphans_close(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+
+	if (!o)
+		return;
+	WEFT_ASSERT(!o->reclaimer);
+	rt_free(o->place);
+	rt_free(o);
+}
