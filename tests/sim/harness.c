@@ -111,26 +111,46 @@ static void save(struct saved *s, struct rt_sim_disk *disk)
 	}
 }
 
-struct rt_sim_disk *sim_disk_formatted(const char *name, const struct sim_shape *shape)
+static struct saved *saved_of(const struct sim_shape *shape)
 {
-	struct rt_sim_disk_options options = {.atomic_write_bytes = shape->atomic_bytes};
-	struct rt_sim_disk *disk = rt_sim_disk_create(name, shape->disk_bytes, &options);
-	struct format_call call = {name, shape};
 	struct saved *s = saved;
 
 	while (s->used && (s->bytes != shape->disk_bytes || s->log_bytes != shape->log_bytes ||
 				  s->atomic != shape->atomic_bytes || s->filled != shape->filled))
 		s++;
 	WEFT_ASSERT(s < saved + ARRAY_SIZE(saved) - 1);
-	if (!s->used) {
-		WEFT_ASSERT(!sim_node_run(format_main, &call));
-		*s = (struct saved){shape->disk_bytes, shape->log_bytes, shape->atomic_bytes,
-			shape->filled, true, NULL};
-		save(s, disk);
-		/* the run goes on as every other one: on what was saved */
-		rt_sim_disk_destroy(disk);
-		disk = rt_sim_disk_create(name, shape->disk_bytes, &options);
-	}
+	return s;
+}
+
+static int prepare_main(void *arg)
+{
+	const struct sim_shape *shape = arg;
+	const struct rt_sim_disk_options options = {.atomic_write_bytes = shape->atomic_bytes};
+	struct rt_sim_disk *disk = rt_sim_disk_create("format", shape->disk_bytes, &options);
+	struct format_call call = {"format", shape};
+	struct saved *s = saved_of(shape);
+
+	sim_watch();
+	WEFT_ASSERT(!sim_node_run(format_main, &call));
+	*s = (struct saved){shape->disk_bytes, shape->log_bytes, shape->atomic_bytes,
+		shape->filled, true, NULL};
+	save(s, disk);
+	return 0;
+}
+
+void sim_prepare(struct sim_shape *shape)
+{
+	if (!saved_of(shape)->used)
+		OK(rt_sim_run(1, NULL, prepare_main, shape));
+}
+
+struct rt_sim_disk *sim_disk_formatted(const char *name, const struct sim_shape *shape)
+{
+	const struct rt_sim_disk_options options = {.atomic_write_bytes = shape->atomic_bytes};
+	struct rt_sim_disk *disk = rt_sim_disk_create(name, shape->disk_bytes, &options);
+	const struct saved *s = saved_of(shape);
+
+	WEFT_ASSERT(s->used);
 	for (uint64_t i = 0; i < s->bytes / PIECE; i++)
 		if (s->piece[i])
 			rt_sim_disk_poke(disk, i * PIECE, s->piece[i], PIECE);
@@ -240,6 +260,11 @@ void sim_watch(void)
 		sigaction(signals[i], &action, NULL);
 }
 
+/* Cuts and faults make the engine complain, as it should. */
+static void no_log(int level, const char *line)
+{
+}
+
 static void child(const char *test, uint64_t seed, unsigned seconds, void (*fn)(uint64_t))
 {
 	char self[128] = "";
@@ -248,6 +273,9 @@ static void child(const char *test, uint64_t seed, unsigned seconds, void (*fn)(
 
 	snprintf(repeat_command, sizeof(repeat_command), "WEFT_SIM_SEED=%llu %s %s",
 		(unsigned long long)seed, from ? from : self, test);
+	model_trace = sim_env("WEFT_SIM_TRACE", 0);
+	if (!model_trace)
+		weft_log_sink = no_log;
 	alarm(seconds);
 	fn(seed);
 	exit(0);

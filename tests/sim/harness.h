@@ -30,7 +30,9 @@ struct sim_shape {
 
 struct sim_shape sim_shape_of(uint64_t seed);
 
-/* In a run: a formatted disk with the tasks' directories. Formats once per process and shape. */
+/* Outside of runs, once per shape: formats, and makes the tasks' directories. */
+void sim_prepare(struct sim_shape *shape);
+/* In a run: a disk like that. */
 struct rt_sim_disk *sim_disk_formatted(const char *name, const struct sim_shape *shape);
 
 /* A fresh node runs fn(arg). True: it lost its power. */

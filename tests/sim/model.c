@@ -8,6 +8,8 @@
 
 #include "tests/sim/model.h"
 
+bool model_trace;
+
 /* ---- what numbers stand for ------------------------------------------------------------- */
 
 void model_name(const struct model_task *t, int dir, unsigned name, char *buf)
@@ -287,6 +289,10 @@ struct model_op *model_begin(struct model *m, struct model_task *t, const struct
 	*mine = *op;
 	mine->start = m->clock++;
 	mine->end = 0;
+	if (model_trace)
+		fprintf(stderr, "%c%u: %s node %d (%d/%d %d/%d) size %llu from %llu\n", t->letter,
+			t->ops, op->what, op->node, op->dir, op->name, op->dir2, op->name2,
+			(unsigned long long)op->size, (unsigned long long)op->size_before);
 	return mine;
 }
 
@@ -360,6 +366,8 @@ void model_write(struct model_task *t, unsigned file, uint64_t offset, const uin
 	struct model_file *f = t->file[file];
 	uint8_t page[PAGE_SIZE];
 
+	if (model_trace)
+		fprintf(stderr, "   %llu + %zu\n", (unsigned long long)offset, len);
 	for (size_t done = 0; done < len;) {
 		uint64_t at = offset + done;
 		size_t within = at % PAGE_SIZE, n = MIN(len - done, PAGE_SIZE - within);
@@ -413,6 +421,9 @@ void model_punch(struct model_task *t, unsigned file, uint64_t offset, uint64_t 
 	unsigned first = (unsigned)(offset / PAGE_SIZE), last = (unsigned)(end / PAGE_SIZE);
 	unsigned from = offset % PAGE_SIZE, to = end % PAGE_SIZE;
 
+	if (model_trace)
+		fprintf(stderr, "   %s %llu to %llu\n", zero ? "zero" : "punch",
+			(unsigned long long)offset, (unsigned long long)end);
 	if (first == last) {
 		page_zero_part(t, f, first, from, to);
 	} else {

@@ -143,6 +143,9 @@ struct model {
 	char why[512]; /* of the last comparison that failed */
 };
 
+/* Prints each operation as it begins. */
+extern bool model_trace;
+
 /* The tasks' directories are there and empty ("dir" + letter and "shared" in the root). */
 void model_init(struct model *m, unsigned tasks);
 void model_free(struct model *m);

@@ -76,8 +76,10 @@ static void live(uint64_t n, bool later)
 	run.judged = run.finished = false;
 	run.cut_later = later ? n : 0;
 	rt_sim_disk_cut_after(run.disk, later ? 0 : n);
-	sim_repeat_note("life %u, cut %s %llu:", run.life, later ? "after recovery" : "at",
-		(unsigned long long)n);
+	sim_repeat_note("WEFT_SIM_CUT=%llu", (unsigned long long)run.cut);
+	if (model_trace)
+		fprintf(stderr, "life %u, to be cut %s request %llu\n", run.life,
+			later ? "after recovery at" : "at", (unsigned long long)n);
 	if (sim_node_run(life_main, NULL)) {
 		atomic_fetch_add(&sim_totals->cuts, 1);
 		if (!run.judged)
@@ -114,8 +116,10 @@ static int run_main(void *arg)
 
 static void one_run(uint64_t cut)
 {
+	const struct rt_sim_options options = {.step_limit = 50000000};
+
 	run.cut = cut;
-	OK(rt_sim_run(run.shape.seed, NULL, run_main, NULL));
+	OK(rt_sim_run(run.shape.seed, &options, run_main, NULL));
 	atomic_fetch_add(&sim_totals->runs, 1);
 }
 
@@ -124,14 +128,10 @@ static void seed_main(uint64_t seed)
 	uint64_t only = sim_env("WEFT_SIM_CUT", 0), cuts = sim_env("WEFT_SIM_CUTS", 40), requests;
 
 	run.shape = sim_shape_of(seed);
-	/* a run on a fresh process and one on saved images must be the same */
-	setenv("WEFT_SIM_CUT", "0", 1);
-	one_run(0);
-	if (only) {
-		setenv("WEFT_SIM_CUT", "only", 1);
-		one_run(only);
+	sim_prepare(&run.shape);
+	one_run(only);
+	if (only)
 		return;
-	}
 	requests = run.requests;
 	for (uint64_t i = 0; i < cuts; i++) {
 		uint64_t n = 1 + (requests * i + mix64(seed + i) % MAX(requests, 1)) / cuts;

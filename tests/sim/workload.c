@@ -140,6 +140,7 @@ static void sweep(struct worker *w)
 			w->t->now.node[i].used = false;
 }
 
+static unsigned pages_held(const struct worker *w);
 /* The end of a call that had to succeed. True: it has. */
 static bool finish(struct worker *w, int64_t rc, uint64_t ino)
 {
@@ -147,6 +148,11 @@ static bool finish(struct worker *w, int64_t rc, uint64_t ino)
 		model_done(w->m, w->t, ino);
 		sweep(w);
 		return true;
+	}
+	if (!arranged(w, rc)) {
+		struct statvfs s;
+		ops_statfs(w->fs, &s);
+		fprintf(stderr, "DBG blocks %lu free %lu avail %lu held %u\n", s.f_blocks, s.f_bfree, s.f_bavail, pages_held(w));
 	}
 	if (!arranged(w, rc))
 		workload_die("task %c: %s returned %lld (%s)", w->t->letter,
@@ -686,7 +692,8 @@ static void op_truncate(struct worker *w)
 		op.size = 0;
 		break;
 	case 1:
-		op.size = MIN(n->size + rnd(w, 5 * PAGE_SIZE), FILE_BYTES);
+		op.size = n->size + rnd(w, 5 * PAGE_SIZE);
+		op.size = MIN(op.size, FILE_BYTES);
 		break;
 	default:
 		op.size = rnd(w, n->size + 1);
@@ -846,6 +853,9 @@ static void op_fsync(struct worker *w)
 	if (!expect(w, "fsync", ops_fsync(w->fs, ino_of(w, node), rnd(w, 2)), 0))
 		return;
 	w->w->syncs++;
+	if (model_trace)
+		fprintf(stderr, "%c: fsync of node %d covers %u\n", w->t->letter, node,
+			cover.ops[w->task]);
 	model_names_durable(w->m, &cover);
 	if (S_ISREG(node_at(w, node)->mode))
 		model_file_durable(w->t, node_at(w, node)->file, cover.ops[w->task]);
@@ -859,6 +869,8 @@ static void op_syncfs(struct worker *w)
 	if (!expect(w, "syncfs", ops_syncfs(w->fs), 0))
 		return;
 	w->w->syncs++;
+	if (model_trace)
+		fprintf(stderr, "%c: syncfs covers %u\n", w->t->letter, cover.ops[w->task]);
 	model_all_durable(w->m, &cover);
 }
 
