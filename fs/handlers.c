@@ -6,7 +6,7 @@
  * What is missing from the table is meant to be missing. getlk, setlk, flock: the locks
  * of this kernel's processes are all there are on one node, so the kernel keeps them
  * itself. access: the kernel checks permissions (default_permissions). forget: the
- * receive loop drops it.
+ * receive loop does it.
  */
 #include "fs/handlers.h"
 

@@ -374,6 +374,29 @@ static void note_fields(const struct fuse_in_header *in)
 }
 
 /*
+ * The kernel lets go of inodes: of all its references to each, but for look-ups that it could
+ * not use, so these are not counted. Only inodes without links are waiting for it.
+ */
+static void forget(struct session *s, const struct fuse_in_header *in)
+{
+	const struct fuse_batch_forget_in *batch;
+	const struct fuse_forget_one *one;
+	size_t room;
+
+	if (in->opcode == FUSE_FORGET) {
+		ops_forget(s->fs, in->nodeid);
+		return;
+	}
+	batch = body(in, sizeof(*batch));
+	if (!batch)
+		return;
+	one = (const struct fuse_forget_one *)(batch + 1);
+	room = (in->len - sizeof(*in) - sizeof(*batch)) / sizeof(*one);
+	for (size_t i = 0; i < batch->count && i < room; i++)
+		ops_forget(s->fs, one[i].nodeid);
+}
+
+/*
  * libfuse trusts the lengths inside a message to fit. The kernel's do; this costs a
  * comparison and keeps the rule that nothing from outside is used unchecked.
  */
@@ -391,8 +414,10 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 {
 	switch (in->opcode) {
 	case FUSE_FORGET:
-	case FUSE_BATCH_FORGET: /* nothing is kept per lookup */
-	case FUSE_INTERRUPT:	/* no operation waits for another process: it will be answered */
+	case FUSE_BATCH_FORGET:
+		forget(s, in);
+		return true;
+	case FUSE_INTERRUPT: /* no operation waits for another process: it will be answered */
 		return true;
 	case FUSE_INIT:
 		init_note(s, in);

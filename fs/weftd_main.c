@@ -197,7 +197,7 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		.cache = {.cache_bytes = o->cache_bytes, .read_only = o->read_only},
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
-	struct ops_options ops = {.atime = o->atime};
+	struct ops_options ops = {.atime = o->atime, .caller_forgets = true};
 	struct weft_error why = {0}; /* without the path, which only we know */
 	struct rt_disk *disk;
 	int ret;
