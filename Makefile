@@ -100,8 +100,78 @@ $(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(SIM_OBJS) $(call test_l
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(SIM_OBJS) $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
+# Damaged images: made, checked, repaired, probed.
+IMAGE_OBJS := $(call obj,$(wildcard tests/images/*.c))
+$(BUILD)/tests/images/make_image: $(IMAGE_OBJS) $(call test_libs,ops)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $(IMAGE_OBJS) $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) $(LIB_ENGINE)
+
+.PHONY: images
+images: $(BUILD)/tests/images/make_image $(BUILD)/fsck.weft ## check fsck on damaged images
+	@BIN=$(BUILD) tests/images/run
+
+# Programs of their own that the mount tests and the damaged images use.
+HELPER_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/mount/*.c tests/mount/posix/*.c))
+$(BUILD)/tests/mount/%: tests/mount/%.c
+	@mkdir -p $(@D)
+	@echo "CC $<"
+	@$(CC) $(ALL_CFLAGS) $< -o $@ $(ALL_LDFLAGS) -lpthread
+
+# libFuzzer is clang's; `make fuzz` and `make check` build these under build/fuzz.
+FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/*_fuzz.c))
+$(BUILD)/tests/fuzz/%_fuzz: $(BUILD)/tests/fuzz/%_fuzz.o $(call test_libs,volume)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,volume) -o $@ $(ALL_LDFLAGS) -fsanitize=fuzzer $(LIB_ENGINE)
+
+.PHONY: unit tests fuzzers check soak fuzz
+tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) \
+	$(if $(wildcard tests/images/make_image.c),$(BUILD)/tests/images/make_image)
+fuzzers: $(FUZZERS)
+
 unit: $(UNIT_TESTS) ## build and run the unit tests
-	@set -e; for t in $(UNIT_TESTS); do $$t; done
+	@tests/run -j $(JOBS) $(UNIT_TESTS)
+
+# What `make check` runs. New tests are found by their names; docs/testing.md explains each kind.
+JOBS := $(shell nproc)
+ASAN := build/address,undefined
+TSAN := build/thread
+MAKE_ASAN := $(MAKE) --no-print-directory -j$(JOBS) SANITIZE=address,undefined
+MAKE_TSAN := $(MAKE) --no-print-directory -j$(JOBS) SANITIZE=thread
+MAKE_FUZZ := $(MAKE) --no-print-directory -j$(JOBS) CC=clang BUILD=build/fuzz SANITIZE=fuzzer-no-link,address,undefined
+names = $(basename $(wildcard $(1)))
+
+CHECK_STATIC := tests/check-layers tests/check-docs
+CHECK_PLAIN  := $(addprefix build/,$(call names,tests/unit/*_test.c tests/sim/*_test.c))
+CHECK_ASAN   := $(addprefix $(ASAN)/,$(call names,tests/unit/*_test.c tests/sim/*_test.c))
+# ThreadSanitizer has nothing to find in the simulator, which is one thread.
+THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
+CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))
+CHECK_FUZZ   := $(addprefix build/fuzz/,$(call names,tests/fuzz/*_fuzz.c))
+CHECK_MOUNT  := $(wildcard tests/mount/*.bats tests/mount/posix/*.bats)
+CHECK_IMAGES := $(wildcard tests/images/run)
+
+check: ## build and run all tests (needs root for the mounts)
+	@packaging/install-deps.sh --check
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@$(MAKE_ASAN) $(CHECK_ASAN)
+	@$(MAKE_TSAN) $(CHECK_TSAN)
+	@$(MAKE_FUZZ) fuzzers
+	@tests/run $(CHECK_STATIC) \
+		-j $(JOBS) $(CHECK_PLAIN) \
+		WEFT_SIM_SEEDS=2 $(CHECK_ASAN) WEFT_SIM_SEEDS= \
+		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
+		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
+		$(CHECK_IMAGES) \
+		-j 1 $(CHECK_MOUNT)
+
+MINUTES := 60
+soak: ## power cuts from new seeds, and kills, for MINUTES=
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@tests/soak $(MINUTES)
+
+fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
+	@$(MAKE_FUZZ) fuzzers
+	@tests/fuzz/campaign $(MINUTES) $(CHECK_FUZZ)
 
 # ---- trying it, installing it ---------------------------------------------------
 .PHONY: deps up down install uninstall format lint layers
@@ -133,13 +203,12 @@ uninstall: ## remove what install put there
 	rm -f $(addprefix $(MAN8)/,$(notdir $(wildcard packaging/man/*.8)))
 	rm -f $(addprefix $(DESTDIR)/sbin/,$(HELPERS) mkfs.weft fsck.weft)
 
-SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch])
+SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch] tests/*/*/*.[ch])
 format: ## clang-format all sources (FILES= some)
 	clang-format -i $(or $(FILES),$(SOURCES))
 
 lint: layers ## clang-tidy and the layer check (FILES= some)
 	clang-tidy --quiet --warnings-as-errors='*' \
-		--checks='-*,bugprone-*,concurrency-*,-bugprone-easily-swappable-parameters,-concurrency-mt-unsafe,-bugprone-reserved-identifier,-bugprone-assignment-in-if-condition' \
 		$(or $(FILES),$(filter %.c,$(SOURCES))) -- $(ALL_CFLAGS)
 
 layers: ## check that the layers keep apart

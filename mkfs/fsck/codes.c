@@ -47,7 +47,7 @@ static const struct code codes[] = {
 	{210, false, "items that do not go with the inode's type"},
 	{211, false, "an extent is not valid"},
 	{212, false, "extents overlap"},
-	{213, true, "pages behind the end of a file"},
+	{213, false, "pages behind the end of a file"},
 	{220, false, "an item of entries is malformed"},
 	{221, false, "a name that no file can have"},
 	{222, true, "an entry is not where its name's hash belongs"},

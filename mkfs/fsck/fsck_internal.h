@@ -84,6 +84,7 @@ struct fsck {
 	bool writable; /* repairs of the tree and of groups are possible */
 	unsigned round;
 	bool changed;	   /* something was repaired in this round */
+	bool keep;	   /* what is found now is not to be repaired */
 	uint64_t *declined; /* hashes of findings that were left */
 	unsigned declined_count;
 	unsigned code; /* the finding being repaired */

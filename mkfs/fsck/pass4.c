@@ -159,6 +159,7 @@ static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 	page_id base = pid_make(f->sb.shard, disk_group_slot(group));
 	uint32_t pages = space_layout_pages(f->sb.page_count, group);
 	uint32_t count = 0, first = 0, length;
+	bool repair;
 	int rc = page_copy(f, base, d, NULL, NULL);
 
 	if (rc)
@@ -166,9 +167,15 @@ static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 	for (uint32_t i = 0; i < pages; i++)
 		if (leaked(f, d, base, i) && !count++)
 			first = i;
-	if (!count || !fsck_found(f, 406, "allocation group %" PRIu64 ": %u pages are marked as in "
-			"use that nobody uses, the first is %#" PRIx64,
-			group, count, base + 1 + first))
+	if (!count)
+		return 0;
+	/* Damage that was left may be what hides their user. */
+	f->keep = f->out->left > 0;
+	repair = fsck_found(f, 406, "allocation group %" PRIu64 ": %u pages are marked as in "
+				    "use that nobody uses, the first is %#" PRIx64,
+		group, count, base + 1 + first);
+	f->keep = false;
+	if (!repair)
 		return 0;
 	for (uint32_t i = first; i < pages && rc == 0; i += length) {
 		bool free_it = leaked(f, d, base, i);

@@ -62,7 +62,7 @@ static void leave(struct fsck *f, unsigned code, const char *text)
 
 static bool may_repair(struct fsck *f, unsigned code, const char *text)
 {
-	if (!f->o->repair || !f->writable)
+	if (!f->o->repair || !f->writable || f->keep)
 		return false;
 	if (f->o->preen)
 		return fsck_code_safe(code);

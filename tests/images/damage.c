@@ -484,13 +484,19 @@ static void entry_type(struct image *i)
 
 static void xattr_malformed(struct image *i)
 {
-	struct disk_key key;
+	struct disk_key key = disk_key(i->c.attributes, DISK_ITEM_XATTR, 0);
+	struct disk_xattr head = {.run_count = 1};
 	uint8_t value[DISK_VALUE_MAX];
-	int len = tree_next(i->v->tree, disk_key(i->c.attributes, DISK_ITEM_XATTR, 0),
-		disk_key(i->c.attributes, DISK_ITEM_XATTR + 1, 0), &key, value, sizeof(value));
+	int len = 0;
 
-	MUST(len);
-	value[4] = 250; /* name_bytes */
+	while (head.run_count) { /* the small one */
+		key.low++;
+		len = tree_next(i->v->tree, key, disk_key(i->c.attributes, DISK_ITEM_XATTR + 1, 0),
+			&key, value, sizeof(value));
+		MUST(len);
+		memcpy(&head, value, sizeof(head));
+	}
+	value[offsetof(struct disk_xattr, name_bytes)] = 250;
 	put(i, key, value, (size_t)len);
 }
 
