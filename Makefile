@@ -153,7 +153,7 @@ CHECK_IMAGES := $(wildcard tests/images/run)
 check: ## build and run all tests (needs root for the mounts)
 	@packaging/install-deps.sh --check
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
-	@$(MAKE_ASAN) $(CHECK_ASAN)
+	@$(MAKE_ASAN) tests
 	@$(MAKE_TSAN) $(CHECK_TSAN)
 	@$(MAKE_FUZZ) fuzzers
 	@tests/run $(CHECK_STATIC) \
@@ -161,8 +161,8 @@ check: ## build and run all tests (needs root for the mounts)
 		WEFT_SIM_SEEDS=2 $(CHECK_ASAN) WEFT_SIM_SEEDS= \
 		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
 		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
-		$(CHECK_IMAGES) \
-		-j 1 $(CHECK_MOUNT)
+		$(CHECK_IMAGES) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
+		-j 1 $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=
 
 MINUTES := 60
 soak: ## power cuts from new seeds, and kills, for MINUTES=
