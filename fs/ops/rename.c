@@ -39,7 +39,7 @@ struct rename_arg {
 };
 
 /* Say that the transaction needs the walk, or another one. */
-#define NEEDS_WALK -EDEADLK
+#define NEEDS_WALK (-EDEADLK)
 
 static bool same_dir(const struct rename_arg *a)
 {

@@ -175,7 +175,7 @@ static int table_scan(struct fsck *f, struct table_scan *t)
 		if (rc)
 			return weft_error(f->err, rc,
 				"reading the descriptor table at byte %llu failed",
-				(unsigned long long)(f->sb.table_offset + 2 * at * PAGE_SIZE));
+				(unsigned long long)f->sb.table_offset + 2 * at * PAGE_SIZE);
 		for (unsigned i = 0; i < n && rc == 0; i++)
 			rc = block_check(f, t, t->blocks + 2 * i, at + i);
 		if (rc)
