@@ -36,8 +36,11 @@ void real_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 
 struct real_ring;
 
+/* The result of a flush, given what flushes before it have met: notes the first failure. */
+int real_flush_result(_Atomic int *failed, int result);
+
 /* -errno when io_uring is not to be had; the disk then works without. */
-int real_ring_open(struct real_ring **out, int fd);
+int real_ring_open(struct real_ring **out, int fd, _Atomic int *flush_failed);
 /* Reaps what nobody waited for. No request may be used by anyone any more. */
 void real_ring_close(struct real_ring *ring);
 void real_ring_register(struct real_ring *ring, void *base, size_t size);

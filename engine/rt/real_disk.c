@@ -6,6 +6,10 @@
  * are to overlap go through the disk's ring (real_ring.c). Where there is no io_uring
  * everything runs here.
  *
+ * A flush that fails may have dropped what others have written, and the kernel tells of it
+ * once: the next flush would end well (Rebello et al., "Can Applications Recover from fsync
+ * Failures?"). So a disk remembers, and no flush of it ends well again.
+ *
  * A file on a filesystem without O_DIRECT is used through the page cache, with a warning:
  * a flush makes it as durable, but the memory is spent twice.
  */
@@ -31,6 +35,7 @@
 struct real_disk {
 	struct rt_disk base;
 	int fd;
+	_Atomic int flush_failed;	/* the first failure's -errno; 0: none. For ever */
 	struct real_ring *ring;		/* NULL: no io_uring */
 	struct real_disk *next;		/* in the list of open disks */
 };
@@ -240,7 +245,7 @@ int real_disk_open(struct rt_disk **out, const char *path, unsigned flags, struc
 		free(disk);
 		return r;
 	}
-	r = real_ring_open(&disk->ring, disk->fd);
+	r = real_ring_open(&disk->ring, disk->fd, &disk->flush_failed);
 	if (r) {
 		disk->ring = NULL;
 		weft_log(4, "%s: no io_uring (%s), requests run one at a time per task", path,
@@ -341,14 +346,27 @@ static int transfer(int fd, const struct rt_io *io)
 	return 0;
 }
 
-static int flush(int fd)
+int real_flush_result(_Atomic int *failed, int result)
 {
-	int r;
+	int before = 0;
 
+	if (result)
+		atomic_compare_exchange_strong(failed, &before, result);
+	else
+		before = atomic_load(failed);
+	return before ? before : result;
+}
+
+static int flush(struct real_disk *disk)
+{
+	int r = atomic_load_explicit(&disk->flush_failed, memory_order_relaxed);
+
+	if (r)
+		return r;
 	do
-		r = fdatasync(fd);
+		r = fdatasync(disk->fd);
 	while (r < 0 && errno == EINTR);
-	return r < 0 ? -errno : 0;
+	return real_flush_result(&disk->flush_failed, r < 0 ? -errno : 0);
 }
 
 static void run_here(struct real_disk *disk, struct rt_io *ios, unsigned count)
@@ -361,7 +379,7 @@ static void run_here(struct real_disk *disk, struct rt_io *ios, unsigned count)
 		if (i && io->after_previous && result)
 			result = -ECANCELED;
 		else if (io->op == RT_IO_FLUSH)
-			result = flush(disk->fd);
+			result = flush(disk);
 		else
 			result = transfer(disk->fd, io);
 		io->result = result;

@@ -49,6 +49,7 @@ struct real_ring {
 	_Atomic uint32_t follower_count; /* members of the list, and those about to join */
 	_Atomic uint32_t leading;	 /* 1: someone owns the completion queue's head */
 	_Atomic uint32_t in_flight;	 /* submitted (or about to be) and not reaped */
+	_Atomic int *flush_failed;	 /* the disk's */
 	bool sparse;			 /* buffers can be registered one by one */
 	struct region regions[REGIONS_MAX];
 	unsigned region_count; /* slots ever used */
@@ -56,7 +57,7 @@ struct real_ring {
 
 /* ---- open and close ------------------------------------------------------------- */
 
-int real_ring_open(struct real_ring **out, int fd)
+int real_ring_open(struct real_ring **out, int fd, _Atomic int *flush_failed)
 {
 	struct real_ring *ring = calloc(1, sizeof(*ring));
 	struct io_uring_params params = {
@@ -79,6 +80,7 @@ int real_ring_open(struct real_ring **out, int fd)
 	if (r)
 		goto out_ring;
 	ring->sparse = io_uring_register_buffers_sparse(&ring->ring, REGIONS_MAX) == 0;
+	ring->flush_failed = flush_failed;
 	*out = ring;
 	return 0;
 
@@ -184,7 +186,7 @@ static int region_of(const struct real_ring *ring, const struct iovec *iov)
  * Marks the request done; false if it is to be submitted again. After the exchange it is
  * its owner's again: only its address is used.
  */
-static bool complete(struct rt_io *io, int result)
+static bool complete(struct real_ring *ring, struct rt_io *io, int result)
 {
 	_Atomic uint32_t *done = &io->done;
 
@@ -196,6 +198,8 @@ static bool complete(struct rt_io *io, int result)
 		return false;
 	if (result >= 0)
 		result = (uint32_t)result == io->expected ? 0 : -EIO;
+	if (io->op == RT_IO_FLUSH && result != -ECANCELED)
+		result = real_flush_result(ring->flush_failed, result);
 	io->result = result;
 	if (atomic_exchange_explicit(done, IO_DONE, memory_order_acq_rel) != IO_PENDING)
 		real_wake(done, INT32_MAX);
@@ -216,7 +220,7 @@ static unsigned reap(struct real_ring *ring)
 		for (unsigned i = 0; i < n; i++) {
 			struct rt_io *io = io_uring_cqe_get_data(cqes[i]);
 
-			if (complete(io, cqes[i]->res)) {
+			if (complete(ring, io, cqes[i]->res)) {
 				ended++;
 			} else {
 				io->next = again;

@@ -151,6 +151,7 @@ struct rt_disk_info {
 	bool read_only;
 };
 
+/* Once a flush of a real disk has failed, every later one fails: what it dropped is not known. */
 enum rt_io_op { RT_IO_READ, RT_IO_WRITE, RT_IO_FLUSH };
 
 /* One request. The caller owns it and its memory until rt_disk_wait returns. */

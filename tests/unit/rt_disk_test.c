@@ -378,6 +378,57 @@ static void freed_memory_is_no_longer_registered(void **state)
 	}
 }
 
+/* libc's, for all of this program. */
+static _Atomic int flushes_to_fail;
+
+int fdatasync(int fd)
+{
+	if (atomic_load(&flushes_to_fail) > 0 && atomic_fetch_sub(&flushes_to_fail, 1) > 0) {
+		errno = EIO;
+		return -1;
+	}
+	return fsync(fd);
+}
+
+/* The kernel reports a failure once; whoever flushes next must learn of it, too. */
+static void a_failed_flush_is_remembered(void **state)
+{
+	struct fixture *f = *state;
+	struct rt_disk *other;
+	struct rt_io ios[3];
+	char path[80];
+	int fd;
+
+	assert_int_equal(rt_disk_flush(f->disk), 0);
+	atomic_store(&flushes_to_fail, 1);
+	assert_int_equal(rt_disk_flush(f->disk), -EIO);
+	assert_int_equal(rt_disk_flush(f->disk), -EIO);
+	rt_io_set(&ios[0], RT_IO_WRITE, 0, f->memory, PAGE_SIZE);
+	rt_io_set(&ios[1], RT_IO_FLUSH, 0, NULL, 0);
+	ios[1].after_previous = true;
+	rt_disk_run(f->disk, ios, 2);
+	assert_int_equal(ios[0].result, 0);
+	assert_int_equal(ios[1].result, -EIO);
+	/* through the queue, if there is one */
+	rt_io_set(&ios[0], RT_IO_READ, 0, f->memory, PAGE_SIZE);
+	rt_io_set(&ios[1], RT_IO_READ, PAGE_SIZE, f->memory + PAGE_SIZE, PAGE_SIZE);
+	rt_io_set(&ios[2], RT_IO_FLUSH, 0, NULL, 0);
+	rt_disk_run(f->disk, ios, 3);
+	assert_int_equal(ios[0].result, 0);
+	assert_int_equal(ios[1].result, 0);
+	assert_int_equal(ios[2].result, -EIO);
+	/* other disks are not concerned */
+	snprintf(path, sizeof(path), "%s.other", f->path);
+	fd = open(path, O_CREAT | O_RDWR, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 1 << 20), 0);
+	close(fd);
+	assert_int_equal(rt_disk_open(&other, path, 0, NULL), 0);
+	assert_int_equal(rt_disk_flush(other), 0);
+	rt_disk_close(other);
+	unlink(path);
+}
+
 #define WITH(set_up, fn)                                                                   \
 	{                                                                                  \
 #fn " (" #set_up ")", fn, set_up, tear_down, NULL                          \
@@ -398,6 +449,7 @@ int main(void)
 		ALL(any_task_may_wait_for_any_request),
 		ALL(requests_nobody_waits_for_yet_are_not_lost),
 		ALL(freed_memory_is_no_longer_registered),
+		ALL(a_failed_flush_is_remembered),
 	};
 
 	if (rt_real_start())
