@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -87,14 +88,16 @@ static char *absolute(const char *path, const char *what, struct weft_error *err
 
 static int check_directory(const char *path, struct weft_error *err)
 {
+	struct statvfs fs;
 	struct stat st;
 
-	if (stat(path, &st) < 0) {
+	/* What a dead daemon left may still answer stat(2) from the kernel's cache. */
+	if (stat(path, &st) < 0 || (statvfs(path, &fs) < 0 && errno == ENOTCONN)) {
 		if (errno == ENOTCONN)
 			return weft_error(err, -errno,
-				"%s is still mounted from a daemon that has died: umount "
-				"it first",
-				path);
+				"%s is still mounted from a daemon that has died; take "
+				"that away first: weft umount %s",
+				path, path);
 		return weft_error(
 			err, -errno, "mount point %s: %s", path, strerror(errno));
 	}

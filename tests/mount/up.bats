@@ -1,0 +1,81 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# `make up` and `make down`, also twice and over what a dead daemon left.
+
+load common
+
+setup() {
+	need
+	DIR=$(mktemp -d "${WEFT_TMP:-/tmp}/weft-test.XXXXXX")
+	STORE=$DIR/sub/store
+	MNT=$DIR/mnt
+}
+teardown() { teardown_store; }
+
+up() {
+	BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@"
+	DAEMON=$(weft status "$MNT" --json 2>/dev/null | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
+	[ -z "$DAEMON" ] || echo "$DAEMON" >>"$DIR/pids"
+}
+
+# As after a crash of the daemon: the mount is there and answers nothing.
+leave_dead_mount() {
+	kill -9 "$DAEMON"
+	wait_until 10 gone "$DAEMON"
+	grep -q " $MNT fuse.weft " /proc/mounts
+}
+
+mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }
+
+@test "up makes and mounts a volume; doing it again changes nothing" {
+	up up
+	echo x >"$MNT/f"
+	run up up
+	[ "$status" -eq 0 ]
+	[[ $output == *"Already up"* ]]
+	[ "$(mounts)" = 1 ]
+	[ "$(cat "$MNT/f")" = x ]
+}
+
+@test "down unmounts and keeps the volume; doing it again is harmless; PURGE removes it" {
+	up up
+	echo x >"$MNT/f"
+	up down
+	[ "$(mounts)" = 0 ]
+	up down
+	up up
+	[ "$(cat "$MNT/f")" = x ]
+	PURGE=1 up down
+	[ ! -e "$STORE" ]
+	PURGE=1 up down
+}
+
+@test "up goes over what a dead daemon left" {
+	up up
+	echo x >"$MNT/f"
+	weft sync "$MNT"
+	leave_dead_mount
+	up up
+	[ "$(mounts)" = 1 ]
+	[ "$(cat "$MNT/f")" = x ]
+}
+
+@test "down takes away what a dead daemon left" {
+	up up
+	leave_dead_mount
+	up down
+	[ "$(mounts)" = 0 ]
+}
+
+@test "a mount over what a dead daemon left is refused and says what to do; weft umount does it" {
+	up up
+	ls "$MNT"
+	leave_dead_mount
+	run weft mount "$STORE" "$MNT"
+	[ "$status" -eq 32 ]
+	[[ $output == *"weft umount $MNT"* ]]
+	[ "$(mounts)" = 1 ]
+	weft umount "$MNT"
+	[ "$(mounts)" = 0 ]
+	mount_store
+}
