@@ -288,7 +288,8 @@ static void page_committed(struct mtr_page *p, struct log_position pos)
 	struct frame *f = p->guard.frame;
 
 	if (p->full) {
-		atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_relaxed);
+		/* behind the append: who sees it finds the record below log_end (advance_tail) */
+		atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_release);
 		frame_clear(f, FRAME_NEED_FULL);
 	}
 	atomic_store_explicit(&f->page_lsn, pos.end, memory_order_relaxed);
