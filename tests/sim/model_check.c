@@ -591,6 +591,8 @@ static bool task_fits(struct model *m, unsigned task, const struct model_seen *s
 		c.last = k > 0 && t->op[k - 1].pieces ? &t->op[k - 1] : NULL;
 		m->why[0] = '\0';
 		if (!names_same(&c)) {
+			if (model_trace)
+				fprintf(stderr, "%c%u: %s\n", t->letter, k, m->why);
 			if (!data && !found)
 				snprintf(why, sizeof(why), "%.400s (behind %u: %s)", m->why, k,
 					k ? t->op[k - 1].what : "nothing");
