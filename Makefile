@@ -110,12 +110,21 @@ $(BUILD)/tests/images/make_image: $(IMAGE_OBJS) $(call test_libs,ops)
 images: $(BUILD)/tests/images/make_image $(BUILD)/fsck.weft ## check fsck on damaged images
 	@BIN=$(BUILD) tests/images/run
 
-# Programs of their own that the mount tests and the damaged images use.
-HELPER_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/mount/*.c tests/mount/posix/*.c))
+# Programs of their own that the mount tests use.
+HELPER_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/mount/*.c))
 $(BUILD)/tests/mount/%: tests/mount/%.c
 	@mkdir -p $(@D)
 	@echo "CC $<"
 	@$(CC) $(ALL_CFLAGS) $< -o $@ $(ALL_LDFLAGS) -lpthread
+
+# Larger ones have a folder, tests/mount/NAME/.
+MOUNT_PROGRAMS := $(patsubst %,$(BUILD)/tests/mount/%/run,posix fsx)
+define mount_program_rule
+$(BUILD)/tests/mount/$(1)/run: $$(call obj,$$(wildcard tests/mount/$(1)/*.c))
+	@echo "LD $$@"
+	@$$(CC) $$(ALL_CFLAGS) $$^ -o $$@ $$(ALL_LDFLAGS) -lcmocka -lpthread
+endef
+$(foreach p,posix fsx,$(eval $(call mount_program_rule,$(p))))
 
 # libFuzzer is clang's; `make fuzz` and `make check` build these under build/fuzz.
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/*_fuzz.c))
@@ -124,7 +133,7 @@ $(BUILD)/tests/fuzz/%_fuzz: $(BUILD)/tests/fuzz/%_fuzz.o $(call test_libs,volume
 	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,volume) -o $@ $(ALL_LDFLAGS) -fsanitize=fuzzer $(LIB_ENGINE)
 
 .PHONY: unit tests fuzzers check soak fuzz
-tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) \
+tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) \
 	$(if $(wildcard tests/images/make_image.c),$(BUILD)/tests/images/make_image)
 fuzzers: $(FUZZERS)
 
