@@ -107,7 +107,7 @@ void model_forget_images(struct model_file *f)
 		for (uint32_t i = 0; i < page->count; i++)
 			free(page->image[i].bytes);
 		free(page->image);
-		*page = (struct model_page){.mapped = MAPPED_UNKNOWN};
+		*page = (struct model_page){.mapped = MAPPED_UNKNOWN, .behind = PAGE_SIZE};
 	}
 }
 
@@ -135,7 +135,7 @@ unsigned model_file_new(struct model *m, struct model_task *t)
 	WEFT_ASSERT(f && t->files < MODEL_FILES);
 	f->serial = ++m->serial;
 	for (unsigned p = 0; p < MODEL_PAGES; p++)
-		f->page[p].mapped = MAPPED_HOLE;
+		f->page[p] = (struct model_page){.mapped = MAPPED_HOLE, .behind = PAGE_SIZE};
 	t->file[t->files] = f;
 	return t->files++;
 }
@@ -309,7 +309,7 @@ void model_done(struct model *m, struct model_task *t, uint64_t ino)
 /* ---- pages ---------------------------------------------------------------------------------------- */
 
 static void page_add(struct model_task *t, struct model_page *p, enum model_page_kind kind,
-	const uint8_t *bytes)
+	const uint8_t *bytes, uint32_t written_to)
 {
 	uint8_t *copy = NULL;
 
@@ -319,13 +319,17 @@ static void page_add(struct model_task *t, struct model_page *p, enum model_page
 		WEFT_ASSERT(p->image);
 	}
 	if (p->count == 0)
-		p->image[p->count++] = (struct model_image){.kind = PAGE_BASE};
+		p->image[p->count++] = (struct model_image){.kind = PAGE_BASE, .valid = p->behind};
 	if (bytes) {
 		copy = malloc(PAGE_SIZE);
 		WEFT_ASSERT(copy);
 		memcpy(copy, bytes, PAGE_SIZE);
 	}
-	p->image[p->count++] = (struct model_image){.op = t->ops, .kind = kind, .bytes = copy};
+	p->image[p->count] = (struct model_image){
+		.op = t->ops, .kind = kind, .bytes = copy, .valid = PAGE_SIZE};
+	if (kind == PAGE_OVERWRITTEN)
+		p->image[p->count].valid = MAX(p->image[p->count - 1].valid, written_to);
+	p->count++;
 }
 
 const uint8_t *model_page_now(const struct model_file *f, unsigned page)
@@ -377,7 +381,8 @@ void model_write(struct model_task *t, unsigned file, uint64_t offset, const uin
 		WEFT_ASSERT(at / PAGE_SIZE < MODEL_PAGES);
 		page_copy_now(f, (unsigned)(at / PAGE_SIZE), page);
 		memcpy(page + within, bytes + done, n);
-		page_add(t, p, in_place ? PAGE_OVERWRITTEN : PAGE_PUBLISHED, page);
+		page_add(t, p, in_place ? PAGE_OVERWRITTEN : PAGE_PUBLISHED, page,
+			(uint32_t)(within + n));
 		p->mapped = MAPPED_WRITTEN;
 		done += n;
 	}
@@ -393,13 +398,13 @@ static void page_zero_part(struct model_task *t, struct model_file *f, unsigned 
 		return;
 	page_copy_now(f, page, bytes);
 	memset(bytes + from, 0, to - from);
-	page_add(t, &f->page[page], PAGE_CHANGED, bytes);
+	page_add(t, &f->page[page], PAGE_CHANGED, bytes, 0);
 }
 
 static void page_free(struct model_task *t, struct model_page *p, enum model_mapped mapped)
 {
 	if (p->mapped != MAPPED_HOLE && p->count)
-		page_add(t, p, PAGE_FREED, NULL);
+		page_add(t, p, PAGE_FREED, NULL, 0);
 	p->mapped = mapped;
 }
 
