@@ -1,0 +1,862 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weft dump: a store's structures as text, for people who look for what is wrong.
+ *
+ * Opens the store read-only, whatever its state, from the lowest layer up: the superblocks are read
+ * from the disk, the log's heads with what the superblocks say, everything else through the engine
+ * with the log replayed in memory. What cannot be read is said and passed over; no byte of the
+ * store is trusted (invariant 9), so damaged ones are shown and never followed out of bounds.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "engine/common/siphash.h"
+#include "engine/volume/volume.h"
+#include "tools/tools.h"
+
+#define LEVELS_MAX  16
+#define DEPTH_MAX   256
+#define CACHE_BYTES (64ull << 20)
+
+struct dump {
+	const char *path;
+	struct rt_disk *disk;
+	struct volume *v;
+	struct disk_superblock sb;
+	bool keys; /* tree: items too */
+	bool failed;
+};
+
+static const char dump_usage[] =
+	"Usage: weft dump STORE [super|log|groups|table|tree [--keys]|inode N|path P|page PID|files]\n"
+	"Show a store's structures as text. Nothing is written; a log that was not closed cleanly is\n"
+	"replayed in memory.\n"
+	"\n"
+	"  super       both superblocks (the default)\n"
+	"  log         the log's heads, and what it holds\n"
+	"  table       the descriptor table: blocks and their copies\n"
+	"  groups      the catalog and the allocation groups\n"
+	"  tree        the tree's pages; with --keys every item\n"
+	"  inode N     an inode and all its items\n"
+	"  path P      the same of a file, from the volume's root\n"
+	"  page PID    a page: descriptor, and what it is\n"
+	"  files       every name, with inode number, type and size\n"
+	"\n"
+	"Examples:\n"
+	"  weft dump /srv/data.weft super\n"
+	"  weft dump /srv/data.weft path /home/me/notes\n"
+	"\n"
+	"Exit status: 0 shown, 1 something could not be read, 2 wrong usage.\n";
+
+/* ---- words -------------------------------------------------------------------------------------- */
+
+static void unreadable(struct dump *d, const char *what, int rc)
+{
+	fflush(stdout);
+	fprintf(stderr, "weft dump: %s: %s: %s\n", d->path, what, strerror(-rc));
+	d->failed = true;
+}
+
+static void print_uuid(const char *label, const uint8_t u[16])
+{
+	printf("  %-16s %02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", label,
+		u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+		u[13], u[14], u[15]);
+}
+
+static void print_u64(const char *label, uint64_t value)
+{
+	printf("  %-16s %" PRIu64 "\n", label, value);
+}
+
+static void print_time(const char *label, int64_t ns)
+{
+	time_t seconds = (time_t)(ns / 1000000000);
+	char text[64] = "?";
+	struct tm tm;
+
+	if (gmtime_r(&seconds, &tm))
+		strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm);
+	printf("  %-16s %s.%09lld UTC\n", label, text, (long long)(ns % 1000000000));
+}
+
+/* Bytes as a person can read them on one line. */
+static void print_text(const void *bytes, size_t len)
+{
+	const unsigned char *p = bytes;
+
+	for (size_t i = 0; i < len; i++) {
+		if (p[i] < 0x20 || p[i] == 0x7f || p[i] == '\\')
+			printf("\\x%02x", p[i]);
+		else
+			putchar(p[i]);
+	}
+}
+
+static void print_hex(const uint8_t *p, size_t len)
+{
+	for (size_t i = 0; i < len; i += 16) {
+		printf("  %04zx ", i);
+		for (size_t k = i; k < i + 16 && k < len; k++)
+			printf(" %02x", p[k]);
+		putchar('\n');
+	}
+}
+
+/* ---- superblocks and log -------------------------------------------------------------------------- */
+
+static void print_super(const struct disk_superblock *sb, uint64_t at)
+{
+	printf("superblock at byte %" PRIu64 ": %s\n", at,
+		store_superblock_whole(sb)	  ? "whole" :
+		sb->magic == DISK_MAGIC_SUPER ? "DAMAGED" :
+						    "NOT THERE");
+	if (sb->magic != DISK_MAGIC_SUPER)
+		return;
+	print_u64("disk version", sb->disk_version);
+	printf("  %-16s ", "label");
+	print_text(sb->label, strnlen(sb->label, sizeof(sb->label)));
+	putchar('\n');
+	print_uuid("volume", sb->volume_uuid);
+	print_uuid("store", sb->store_uuid);
+	print_u64("shard", sb->shard);
+	printf("  %-16s %u (1 GMAC, 2 SHA-256, 3 BLAKE2b)\n", "checksum kind", sb->checksum_kind);
+	printf("  %-16s %#x\n", "flags", sb->flags);
+	print_u64("store bytes", sb->store_bytes);
+	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "log bytes", sb->log_bytes, sb->log_offset);
+	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "table bytes", sb->table_bytes,
+		sb->table_offset);
+	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "pages", sb->page_count, sb->pages_offset);
+	print_u64("incarnation", sb->incarnation);
+	print_u64("generation", sb->generation);
+	print_u64("atomic write", sb->atomic_write_bytes);
+	print_time("created", sb->created_ns);
+}
+
+/* The second copy is where the first says, or else at the device's end. The one that is whole is
+ * kept in d->sb. */
+static int dump_super(struct dump *d, bool print)
+{
+	struct disk_superblock *sb = rt_alloc_pages(2 * PAGE_SIZE);
+	struct rt_disk_info info;
+	uint64_t at[2] = {0, 0};
+	int best = -1;
+
+	if (!sb)
+		return -ENOMEM;
+	rt_disk_info(d->disk, &info);
+	for (unsigned i = 0; i < 2; i++) {
+		int rc;
+
+		if (i)
+			at[1] = best == 0 && sb[0].store_bytes <= info.size_bytes ?
+					sb[0].store_bytes - PAGE_SIZE :
+					info.size_bytes / PAGE_SIZE * PAGE_SIZE - PAGE_SIZE;
+		rc = info.size_bytes < 2 * PAGE_SIZE ? -EIO :
+						       rt_disk_read(d->disk, at[i], &sb[i], PAGE_SIZE);
+		if (rc) {
+			unreadable(d, i ? "second superblock" : "first superblock", rc);
+			continue;
+		}
+		if (print)
+			print_super(&sb[i], at[i]);
+		if (store_superblock_whole(&sb[i]) &&
+			(best < 0 || sb[i].generation > sb[best].generation))
+			best = (int)i;
+	}
+	if (best >= 0)
+		memcpy(&d->sb, &sb[best], sizeof(d->sb));
+	rt_free_pages(sb, 2 * PAGE_SIZE);
+	return best < 0 ? -EUCLEAN : 0;
+}
+
+static void print_head(const struct disk_log_head *h, unsigned i)
+{
+	printf("log head %u: %s\n", i, h->magic == DISK_MAGIC_LOGHEAD ? "" : "NOT THERE");
+	if (h->magic != DISK_MAGIC_LOGHEAD)
+		return;
+	print_u64("generation", h->generation);
+	print_u64("tail LSN", h->tail_lsn);
+	print_u64("clean", h->clean);
+	print_u64("epoch", h->epoch);
+}
+
+static void print_change(const struct disk_log_record *r)
+{
+	const struct disk_log_page *part = (const struct disk_log_page *)(r + 1);
+
+	for (unsigned i = 0; i < r->count; i++) {
+		printf("    page %#" PRIx64 " becomes %" PRIu64 ".%" PRIu64 ", %s", part->pid,
+			part->incarnation, part->version,
+			part->kind == DISK_LOG_FULL ? "in full" : "ranges:");
+		for (unsigned k = 0; part->kind == DISK_LOG_RANGES && k < part->range_count; k++) {
+			const struct disk_log_range *range =
+				(const struct disk_log_range *)(part + 1) + k;
+
+			printf(" %u+%u", range->offset, range->length);
+		}
+		putchar('\n');
+		part = (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
+	}
+}
+
+static int print_record(void *arg, const struct log_entry *e)
+{
+	const struct disk_log_record *r = e->record;
+	const uint64_t *word = (const uint64_t *)(r + 1);
+
+	printf("  LSN %" PRIu64 ": ", e->end);
+	switch (r->type) {
+	case DISK_LOG_CHANGE:
+		printf("change of %u pages, %u bytes\n", r->count, r->record_bytes);
+		print_change(r);
+		break;
+	case DISK_LOG_DESCRIPTORS:
+		printf("batch %#" PRIx64 ": %u pages about to be written\n", word[0], r->count);
+		break;
+	default:
+		printf("persisted:");
+		for (unsigned i = 0; i < r->count; i++)
+			printf(" %#" PRIx64, word[i]);
+		putchar('\n');
+	}
+	return 0;
+}
+
+static void dump_log(struct dump *d)
+{
+	struct disk_log_head *h = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
+	struct store_options o = {.read_only = true};
+	struct weft_error err = {0};
+	struct log *log = NULL;
+	struct store *s = NULL;
+	bool clean;
+	int rc = h ? rt_disk_read(d->disk, d->sb.log_offset, h, DISK_LOG_HEADS_BYTES) : -ENOMEM;
+
+	if (rc == 0) {
+		print_head(&h[0], 0);
+		print_head(&h[1], 1);
+	}
+	if (h)
+		rt_free_pages(h, DISK_LOG_HEADS_BYTES);
+	if (rc == 0)
+		rc = store_open(&s, d->disk, &o, &err);
+	if (rc == 0)
+		rc = log_open(&log, s, NULL, &clean, &err);
+	if (rc == 0) {
+		printf("log: %s, LSN %" PRIu64 " to %" PRIu64 "\n",
+			clean ? "closed cleanly" : "not closed cleanly", log_tail(log),
+			log_durable(log));
+		rc = log_scan(log, print_record, d);
+	}
+	if (rc)
+		unreadable(d, err.text[0] ? err.text : "log", rc);
+	if (log)
+		log_close(log);
+	if (s)
+		store_close(s);
+}
+
+/* ---- descriptor table ----------------------------------------------------------------------------------- */
+
+static uint64_t block_sum(struct store *s, struct disk_table_block *b)
+{
+	uint64_t has = b->checksum, sum;
+	struct iovec iov = {b, sizeof(*b)};
+
+	b->checksum = 0;
+	sum = store_checksum(s, DISK_PLACE_TABLE + b->block, b->generation, 0, &iov, 1);
+	b->checksum = has;
+	return sum;
+}
+
+static void print_block(struct store *s, struct disk_table_block *b, uint64_t block, unsigned copy)
+{
+	unsigned used = 0;
+
+	if (b->magic == 0)
+		return;
+	for (unsigned i = 0; i < DISK_TABLE_SLOTS; i++)
+		used += b->slot[i].incarnation != 0;
+	printf("block %" PRIu64 " copy %u: generation %" PRIu64 ", %u pages%s\n", block, copy,
+		b->generation, used,
+		b->magic == DISK_MAGIC_TABLE && b->block == block && b->checksum == block_sum(s, b) ?
+			"" :
+			", DAMAGED");
+}
+
+static void dump_table(struct dump *d)
+{
+	struct disk_table_block *b = rt_alloc_pages(2 * PAGE_SIZE);
+	uint64_t blocks = DIV_UP(d->sb.page_count, (uint64_t)DISK_TABLE_SLOTS);
+	struct store_options o = {.read_only = true};
+	struct weft_error err = {0};
+	struct store *s = NULL;
+	int rc = b ? store_open(&s, d->disk, &o, &err) : -ENOMEM;
+
+	for (uint64_t i = 0; i < blocks && rc == 0; i++) {
+		rc = rt_disk_read(d->disk, d->sb.table_offset + 2 * i * PAGE_SIZE, b, 2 * PAGE_SIZE);
+		if (rc == 0) {
+			print_block(s, &b[0], i, 0);
+			print_block(s, &b[1], i, 1);
+		}
+	}
+	if (rc)
+		unreadable(d, err.text[0] ? err.text : "descriptor table", rc);
+	if (s)
+		store_close(s);
+	if (b)
+		rt_free_pages(b, 2 * PAGE_SIZE);
+}
+
+/* ---- pages -------------------------------------------------------------------------------------------------- */
+
+static bool page_known(const struct dump *d, page_id pid)
+{
+	return pid_shard(pid) == d->sb.shard && pid_slot(pid) < d->sb.page_count;
+}
+
+static int page_get(struct dump *d, page_id pid, void *image, uint64_t *incarnation,
+	uint64_t *version)
+{
+	struct guard g;
+	int rc = page_known(d, pid) ? guard_shared(d->v->cache, pid, 0, &g) : -ERANGE;
+
+	if (rc)
+		return rc;
+	memcpy(image, g.image, PAGE_SIZE);
+	*incarnation = g.frame->incarnation;
+	*version = g.frame->version;
+	guard_release(d->v->cache, &g);
+	return 0;
+}
+
+static void dump_groups(struct dump *d)
+{
+	struct disk_group *g = rt_alloc_pages(PAGE_SIZE);
+	const struct disk_catalog *c = (const struct disk_catalog *)g;
+	uint64_t incarnation, version;
+	int rc = g ? page_get(d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), g, &incarnation, &version) :
+		     -ENOMEM;
+
+	if (rc) {
+		unreadable(d, "catalog", rc);
+	} else {
+		printf("catalog: %s\n", c->magic == DISK_MAGIC_CATALOG ? "" : "NOT ONE");
+		printf("  %-16s %#" PRIx64 "\n", "root", c->root_pid);
+		print_u64("next inodes from", c->next_inode_range << DISK_INODE_RANGE_BITS);
+	}
+	for (uint64_t i = 0; g && i < space_layout_groups(d->sb.page_count); i++) {
+		struct weft_error err = {0};
+
+		rc = page_get(d, pid_make(d->sb.shard, disk_group_slot(i)), g, &incarnation, &version);
+		if (rc) {
+			printf("group %" PRIu64 ": unreadable (%s)\n", i, strerror(-rc));
+			d->failed = true;
+			continue;
+		}
+		rc = space_check_page(g, d->sb.page_count, i, &err);
+		printf("group %" PRIu64 ": pages from %#" PRIx64 ", %u of %u free, next incarnation %"
+		       PRIu64 "%s%s\n", i, pid_make(d->sb.shard, disk_group_slot(i)) + 1,
+			g->free_pages, space_layout_pages(d->sb.page_count, i), g->next_incarnation,
+			rc ? ", DAMAGED: " : "", rc ? err.text : "");
+	}
+	if (g)
+		rt_free_pages(g, PAGE_SIZE);
+}
+
+/* ---- items ---------------------------------------------------------------------------------------------------- */
+
+static void print_inode(const struct disk_inode *i)
+{
+	printf("mode %06o, nlink %u, uid %u, gid %u\n", i->mode, i->nlink, i->uid, i->gid);
+	print_u64("size", i->size);
+	print_u64("pages", i->blocks);
+	if (S_ISDIR(i->mode))
+		print_u64("parent", i->parent);
+	if (S_ISCHR(i->mode) || S_ISBLK(i->mode))
+		printf("  %-16s %u:%u\n", "device", i->rdev_major, i->rdev_minor);
+	printf("  %-16s %#x\n", "flags", i->flags);
+	print_u64("changes", i->changes);
+	print_time("accessed", i->atime_ns);
+	print_time("modified", i->mtime_ns);
+	print_time("changed", i->ctime_ns);
+	print_time("born", i->btime_ns);
+}
+
+static void print_extent(const uint8_t *value)
+{
+	struct disk_extent e;
+
+	memcpy(&e, value, sizeof(e));
+	printf("%u pages from %#" PRIx64 ", incarnation %" PRIu64 "%s", e.length, e.pid, e.incarnation,
+		e.flags & DISK_EXTENT_UNWRITTEN ? ", unwritten" : "");
+}
+
+static void print_entries(const uint8_t *value, size_t len)
+{
+	struct disk_entry head;
+
+	for (size_t at = 0; at < len; at += sizeof(head) + head.name_bytes) {
+		if (len - at < sizeof(head))
+			break;
+		memcpy(&head, value + at, sizeof(head));
+		if (!head.name_bytes || head.name_bytes > len - at - sizeof(head)) {
+			printf("MALFORMED");
+			break;
+		}
+		printf("%s\"", at ? ", " : "");
+		print_text(value + at + sizeof(head), head.name_bytes);
+		printf("\" is inode %" PRIu64 ", type %u", head.ino, head.type);
+	}
+	putchar('\n');
+}
+
+static void print_xattr(const uint8_t *value, size_t len)
+{
+	struct disk_xattr head;
+	size_t at = sizeof(head);
+
+	if (len < sizeof(head)) {
+		puts("MALFORMED");
+		return;
+	}
+	memcpy(&head, value, sizeof(head));
+	if (head.name_bytes > len - at) {
+		puts("MALFORMED");
+		return;
+	}
+	putchar('"');
+	print_text(value + at, head.name_bytes);
+	printf("\", %u bytes", head.value_bytes);
+	at += head.name_bytes;
+	for (unsigned i = 0; i < head.run_count && len - at >= sizeof(struct disk_extent); i++) {
+		printf("; ");
+		print_extent(value + at);
+		at += sizeof(struct disk_extent);
+	}
+	if (!head.run_count) {
+		printf(": ");
+		print_text(value + at, MIN(len - at, 64u));
+	}
+	putchar('\n');
+}
+
+static void print_item(struct disk_key key, const uint8_t *value, size_t len)
+{
+	static const char *const names[] = {
+		"?", "inode", "link", "xattr", "entry", "extent", "lock", "orphan", "intent"};
+	unsigned type = key.high & 0xff;
+	struct disk_inode inode;
+	struct disk_intent intent;
+
+	printf("%" PRIu64 " %s %#" PRIx64 ": ", (uint64_t)(key.high >> 8),
+		type < ARRAY_SIZE(names) ? names[type] : "?", key.low);
+	if (type == DISK_ITEM_INODE && len == sizeof(inode)) {
+		memcpy(&inode, value, len);
+		print_inode(&inode);
+	} else if (type == DISK_ITEM_ENTRY) {
+		print_entries(value, len);
+	} else if (type == DISK_ITEM_XATTR) {
+		print_xattr(value, len);
+	} else if (type == DISK_ITEM_EXTENT && len == sizeof(struct disk_extent)) {
+		print_extent(value);
+		putchar('\n');
+	} else if (type == DISK_ITEM_LINK) {
+		print_text(value, len);
+		putchar('\n');
+	} else if (type == DISK_ITEM_INTENT && len == sizeof(intent)) {
+		memcpy(&intent, value, len);
+		printf("%s from block %" PRIu64 "\n",
+			intent.kind == DISK_INTENT_TRUNCATE ? "truncate" : "reclaim", intent.from);
+	} else {
+		printf("%zu bytes\n", len);
+		print_hex(value, MIN(len, 128u));
+	}
+}
+
+static void print_key(struct disk_key k)
+{
+	if (k.low == UINT64_MAX && k.high == UINT64_MAX)
+		printf("end");
+	else
+		printf("%" PRIu64 "/%u/%#" PRIx64, (uint64_t)(k.high >> 8), (unsigned)(k.high & 0xff),
+			k.low);
+}
+
+static void print_node(const struct disk_node *n)
+{
+	printf("level %u, %u %s, keys ", n->level, n->count, n->level ? "children" : "items");
+	print_key(n->low_fence);
+	printf(" to ");
+	print_key(n->high_fence);
+	putchar('\n');
+}
+
+static void print_leaf(const struct disk_leaf *leaf)
+{
+	for (unsigned i = 0; i < leaf->node.count; i++) {
+		const struct disk_leaf_slot *s = &leaf->slot[i];
+
+		print_item(s->key, (const uint8_t *)leaf + s->offset, s->length);
+	}
+}
+
+/* ---- the tree ------------------------------------------------------------------------------------------------- */
+
+static void dump_node(struct dump *d, page_id pid, unsigned level_max, unsigned depth)
+{
+	struct disk_inner *n = rt_alloc_pages(PAGE_SIZE);
+	uint64_t incarnation, version;
+	struct weft_error err = {0};
+	int rc = n ? page_get(d, pid, n, &incarnation, &version) : -ENOMEM;
+
+	printf("%*s%#" PRIx64 ": ", (int)(2 * depth), "", pid);
+	if (rc == 0)
+		rc = tree_check_page(n, pid, &err);
+	if (rc == 0 && n->node.level > level_max)
+		rc = -EUCLEAN;
+	if (rc) {
+		printf("UNREADABLE: %s\n", err.text[0] ? err.text : strerror(-rc));
+		d->failed = true;
+	} else {
+		print_node(&n->node);
+	}
+	for (unsigned i = 0; rc == 0 && n->node.level && i < n->node.count; i++)
+		dump_node(d, n->child[i], n->node.level - 1u, depth + 1);
+	if (rc == 0 && !n->node.level && d->keys)
+		print_leaf((const struct disk_leaf *)n);
+	if (n)
+		rt_free_pages(n, PAGE_SIZE);
+}
+
+static int catalog_get(struct dump *d, struct disk_catalog *c)
+{
+	uint64_t incarnation, version;
+	int rc = page_get(d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), c, &incarnation, &version);
+
+	if (rc == 0 && c->magic != DISK_MAGIC_CATALOG)
+		rc = -EUCLEAN;
+	if (rc)
+		unreadable(d, "catalog", rc);
+	return rc;
+}
+
+static void dump_tree(struct dump *d)
+{
+	struct disk_catalog c;
+
+	if (catalog_get(d, &c) == 0)
+		dump_node(d, c.root_pid, LEVELS_MAX - 1, 0);
+}
+
+static void dump_page(struct dump *d, page_id pid)
+{
+	struct disk_leaf *image = rt_alloc_pages(PAGE_SIZE);
+	uint64_t incarnation = 0, version = 0;
+	int rc = image ? page_get(d, pid, image, &incarnation, &version) : -ENOMEM;
+
+	printf("page %#" PRIx64 " (shard %u, slot %" PRIu64 "): ", pid, pid_shard(pid), pid_slot(pid));
+	if (rc) {
+		puts("UNREADABLE");
+		unreadable(d, "page", rc);
+		if (image && page_known(d, pid) &&
+			rt_disk_read(d->disk, d->sb.pages_offset + pid_slot(pid) * PAGE_SIZE, image,
+				PAGE_SIZE) == 0)
+			print_hex((const uint8_t *)image, PAGE_SIZE);
+	} else {
+		printf("incarnation %" PRIu64 ", version %" PRIu64 "\n", incarnation, version);
+		if (tree_check_page(image, pid, NULL) == 0) {
+			print_node(&image->node);
+			if (!image->node.level)
+				print_leaf(image);
+		} else {
+			print_hex((const uint8_t *)image, PAGE_SIZE);
+		}
+	}
+	if (image)
+		rt_free_pages(image, PAGE_SIZE);
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------ */
+
+/* The tree as any reader has it, on top of what is open already. */
+static int tree_get(struct dump *d)
+{
+	struct weft_error err = {0};
+	int rc = catalog_get(d, &d->v->catalog);
+
+	if (rc || d->v->tree)
+		return rc;
+	rc = page_known(d, d->v->catalog.root_pid) ?
+		     tree_open(&d->v->tree, d->v->cache, NULL, d->v->catalog.root_pid, &err) :
+		     -EUCLEAN;
+	if (rc)
+		unreadable(d, err.text[0] ? err.text : "tree", rc);
+	return rc;
+}
+
+static int visit_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	print_item(key, value, len);
+	return 0;
+}
+
+static void dump_inode(struct dump *d, uint64_t ino)
+{
+	int rc;
+
+	if (tree_get(d))
+		return;
+	rc = tree_scan(d->v->tree, disk_key(ino, 0, 0), disk_key(ino + 1, 0, 0), false, visit_item, d);
+	if (rc)
+		unreadable(d, "inode", rc);
+}
+
+/* A name in a directory: its inode number. */
+static int lookup(struct dump *d, uint64_t dir, const char *name, size_t len, uint64_t *ino)
+{
+	uint64_t hash = siphash_2_4(d->v->catalog.hash_key, name, len) & NAME_HASH_MASK;
+	uint8_t value[DISK_VALUE_MAX];
+	struct disk_entry head;
+	int has = tree_read(d->v->tree, disk_key(dir, DISK_ITEM_ENTRY, MAX(hash, NAME_HASH_MIN)),
+		value, sizeof(value));
+
+	for (size_t at = 0; has > 0 && at + sizeof(head) <= (size_t)has;
+		at += sizeof(head) + head.name_bytes) {
+		memcpy(&head, value + at, sizeof(head));
+		if (head.name_bytes > (size_t)has - at - sizeof(head))
+			return -EUCLEAN;
+		if (head.name_bytes == len && memcmp(value + at + sizeof(head), name, len) == 0) {
+			*ino = head.ino;
+			return 0;
+		}
+	}
+	return has < 0 ? has : -ENOENT;
+}
+
+static void dump_path(struct dump *d, const char *path)
+{
+	uint64_t ino = DISK_INO_ROOT;
+
+	if (tree_get(d))
+		return;
+	while (*path) {
+		size_t len = strcspn(path, "/");
+
+		if (len) {
+			int rc = lookup(d, ino, path, len, &ino);
+
+			if (rc) {
+				unreadable(d, path, rc);
+				return;
+			}
+		}
+		path += len + (path[len] == '/');
+	}
+	dump_inode(d, ino);
+}
+
+struct listing {
+	struct dump *d;
+	unsigned depth;
+	uint64_t parent[DEPTH_MAX]; /* so that loops end */
+	size_t prefix_len;
+	char prefix[8192];
+};
+
+static void list_directory(struct listing *l, uint64_t dir);
+
+static void list_entry(struct listing *l, const struct disk_entry *head, const uint8_t *name)
+{
+	struct disk_inode inode = {0};
+	size_t len = l->prefix_len;
+	int rc = tree_read(l->d->v->tree, disk_key(head->ino, DISK_ITEM_INODE, 0), &inode,
+		sizeof(inode));
+
+	printf("%10" PRIu64 " %06o %12" PRIu64 " ", head->ino, inode.mode, inode.size);
+	print_text(l->prefix, len);
+	print_text(name, head->name_bytes);
+	puts(rc == (int)sizeof(inode) ? "" : "  INODE UNREADABLE");
+	l->d->failed |= rc != (int)sizeof(inode);
+	if (rc != (int)sizeof(inode) || !S_ISDIR(inode.mode) || l->depth + 1 >= DEPTH_MAX ||
+		len + head->name_bytes + 1u > sizeof(l->prefix))
+		return;
+	for (unsigned i = 0; i <= l->depth; i++)
+		if (l->parent[i] == head->ino)
+			return;
+	memcpy(l->prefix + len, name, head->name_bytes);
+	l->prefix[len + head->name_bytes] = '/';
+	l->prefix_len = len + head->name_bytes + 1;
+	l->parent[++l->depth] = head->ino;
+	list_directory(l, head->ino);
+	l->depth--;
+	l->prefix_len = len;
+}
+
+static int list_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	struct disk_entry head;
+
+	for (size_t at = 0; at + sizeof(head) <= len; at += sizeof(head) + head.name_bytes) {
+		memcpy(&head, (const uint8_t *)value + at, sizeof(head));
+		if (!head.name_bytes || head.name_bytes > len - at - sizeof(head))
+			break;
+		list_entry(arg, &head, (const uint8_t *)value + at + sizeof(head));
+	}
+	return 0;
+}
+
+static void list_directory(struct listing *l, uint64_t dir)
+{
+	int rc = tree_scan(l->d->v->tree, disk_key(dir, DISK_ITEM_ENTRY, 0),
+		disk_key(dir, DISK_ITEM_ENTRY + 1, 0), false, list_item, l);
+
+	if (rc)
+		unreadable(l->d, "directory", rc);
+}
+
+static void dump_files(struct dump *d)
+{
+	struct listing *l = calloc(1, sizeof(*l));
+
+	if (!l || tree_get(d)) {
+		free(l);
+		return;
+	}
+	l->d = d;
+	l->prefix[0] = '/';
+	l->prefix_len = 1;
+	l->parent[0] = DISK_INO_ROOT;
+	list_directory(l, DISK_INO_ROOT);
+	free(l);
+}
+
+/* ---- the command --------------------------------------------------------------------------------------------------- */
+
+static int volume_get(struct dump *d)
+{
+	struct volume_options o = {.read_only = true, .storage_only = true, .disk_lent = true,
+		.cache.cache_bytes = CACHE_BYTES};
+	struct weft_error err = {0};
+	int rc = volume_open(&d->v, d->disk, &o, &err);
+
+	if (rc == -ENOMEM) {
+		o.cache.cache_bytes += d->sb.log_bytes / 4 * 5;
+		err = (struct weft_error){0};
+		rc = volume_open(&d->v, d->disk, &o, &err);
+	}
+	if (rc == -EUCLEAN) {
+		fprintf(stderr, "weft dump: %s: %s; what of the log does not fit is left out\n", d->path,
+			err.text);
+		o.salvage = true;
+		err = (struct weft_error){0};
+		rc = volume_open(&d->v, d->disk, &o, &err);
+	}
+	if (rc)
+		unreadable(d, err.text, rc);
+	return rc;
+}
+
+/* 0, or -EINVAL for words that make no sense. */
+static int dump_what(struct dump *d, int argc, char **argv)
+{
+	const char *what = argc > 0 ? argv[0] : "super";
+	bool wants_number = strcmp(what, "inode") == 0 || strcmp(what, "page") == 0;
+	bool wants_argument = wants_number || strcmp(what, "path") == 0;
+	char *end = NULL;
+	unsigned long long number = 0;
+	int rc;
+
+	if (argc > (wants_argument ? 2 : 1) || (wants_argument && argc != 2))
+		return -EINVAL;
+	if (wants_number) {
+		number = strtoull(argv[1], &end, 0);
+		if (!*argv[1] || *end)
+			return -EINVAL;
+	}
+	rc = dump_super(d, strcmp(what, "super") == 0);
+	if (strcmp(what, "super") == 0 || rc) {
+		if (rc)
+			unreadable(d, "no superblock that is whole", rc);
+		return 0;
+	}
+	if (strcmp(what, "log") == 0) {
+		dump_log(d);
+		return 0;
+	}
+	if (strcmp(what, "table") == 0) {
+		dump_table(d);
+		return 0;
+	}
+	if (!wants_argument && strcmp(what, "groups") != 0 && strcmp(what, "tree") != 0 &&
+		strcmp(what, "files") != 0)
+		return -EINVAL;
+	if (volume_get(d))
+		return 0;
+	if (strcmp(what, "groups") == 0)
+		dump_groups(d);
+	else if (strcmp(what, "tree") == 0)
+		dump_tree(d);
+	else if (strcmp(what, "files") == 0)
+		dump_files(d);
+	else if (strcmp(what, "inode") == 0)
+		dump_inode(d, number);
+	else if (strcmp(what, "page") == 0)
+		dump_page(d, number);
+	else
+		dump_path(d, argv[1]);
+	return 0;
+}
+
+static void no_log(int level, const char *line)
+{
+}
+
+int weft_dump(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"keys", no_argument, NULL, 'k'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+	struct weft_error err = {0};
+	struct dump d = {0};
+	int c, rc;
+
+	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		if (c == 'h') {
+			fputs(dump_usage, stdout);
+			return 0;
+		}
+		if (c != 'k')
+			return 2;
+		d.keys = true;
+	}
+	if (optind >= argc) {
+		fputs("weft dump: which store?\nTry 'weft dump --help'.\n", stderr);
+		return 2;
+	}
+	d.path = argv[optind];
+	weft_log_sink = no_log;
+	rc = rt_real_start();
+	if (rc == 0)
+		rc = rt_disk_open(&d.disk, d.path, RT_DISK_READ_ONLY, &err);
+	if (rc) {
+		fprintf(stderr, "weft dump: %s: %s\n", d.path, err.text[0] ? err.text : strerror(-rc));
+		return 1;
+	}
+	rc = dump_what(&d, argc - optind - 1, argv + optind + 1);
+	if (d.v)
+		volume_close(d.v);
+	rt_disk_close(d.disk);
+	if (rc) {
+		fputs("weft dump: what is to be shown?\nTry 'weft dump --help'.\n", stderr);
+		return 2;
+	}
+	return d.failed ? 1 : 0;
+}
