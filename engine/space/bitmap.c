@@ -15,12 +15,14 @@ static uint64_t word_mask(uint32_t first, uint32_t last)
  * Calls for each word that a range touches, as `mask` and `word`; a statement expression
  * would hide the loop, a callback would cost more than the work.
  */
+/* NOLINTBEGIN(bugprone-macro-parentheses): it declares `word` */
 #define FOR_EACH_WORD(word, mask, first, count)                                          \
 	for (uint32_t at_ = (first), end_ = (first) + (count), word = at_ / 64,          \
 		      last_ = MIN(end_ - at_, 64 - at_ % 64);                            \
 		at_ < end_ &&                                                            \
 		((mask) = word_mask(at_ % 64, at_ % 64 + last_ - 1), true);              \
 		at_ += last_, word = at_ / 64, last_ = MIN(end_ - at_, 64u))
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 void bitmap_set(uint64_t *map, uint32_t first, uint32_t count)
 {
