@@ -14,38 +14,75 @@
 
 /* ---- a window on the ring -------------------------------------------------------- */
 
+/* Of the window at most; it starts with one part and grows as long as it is read in order. */
+#define WINDOW_PARTS 8u
+#define PART_BYTES   DISK_CHUNK_MAX_BYTES /* of one request */
+#define WINDOW_BYTES ((uint64_t)WINDOW_PARTS * PART_BYTES)
+
 struct log_reader {
 	struct log *log;
-	uint8_t *window; /* DISK_CHUNK_MAX_BYTES */
+	uint8_t *window; /* WINDOW_BYTES */
 	lsn_t lsn;	 /* of its first byte */
-	uint64_t bytes;	 /* valid in it */
+	uint64_t bytes;	 /* valid in it; never past the ring's end */
+	uint64_t want;	 /* how many to have in it after the next read */
 	int error;	 /* of the device */
 };
 
 static int reader_open(struct log_reader *r, struct log *log)
 {
-	*r = (struct log_reader){.log = log, .window = rt_alloc_pages(DISK_CHUNK_MAX_BYTES)};
+	*r = (struct log_reader){
+		.log = log, .window = rt_alloc_pages(WINDOW_BYTES), .want = PART_BYTES};
 	return r->window ? 0 : -ENOMEM;
 }
 
 static void reader_close(struct log_reader *r)
 {
-	rt_free_pages(r->window, DISK_CHUNK_MAX_BYTES);
+	rt_free_pages(r->window, WINDOW_BYTES);
+}
+
+/* Reads [r->lsn + r->bytes, r->lsn + until), in requests that overlap. */
+static int window_read(struct log_reader *r, uint64_t until)
+{
+	struct rt_io ios[WINDOW_PARTS + 1];
+	unsigned count = 0;
+
+	for (uint64_t at = r->bytes; at < until; at += PART_BYTES)
+		rt_io_set(&ios[count++], RT_IO_READ, ring_place(r->log, r->lsn + at),
+			r->window + at, MIN(until - at, (uint64_t)PART_BYTES));
+	rt_disk_run(r->log->disk, ios, count);
+	for (unsigned i = 0; i < count; i++)
+		if (ios[i].result)
+			return ios[i].result;
+	return 0;
+}
+
+/* Moves the window to lsn. What it has from there on is kept. */
+static void window_move(struct log_reader *r, lsn_t lsn)
+{
+	uint64_t skipped = lsn - r->lsn, until;
+
+	if (lsn >= r->lsn && lsn <= r->lsn + r->bytes && r->bytes > 0) {
+		r->bytes -= skipped;
+		memmove(r->window, r->window + skipped, r->bytes);
+		r->want = MIN(r->want * 2, WINDOW_BYTES);
+	} else {
+		r->bytes = 0;
+		r->want = PART_BYTES;
+	}
+	r->lsn = lsn;
+	until = MIN(ring_rest(r->log, lsn), r->want);
+	r->error = until > r->bytes ? window_read(r, until) : 0;
+	r->bytes = r->error ? 0 : MAX(until, r->bytes);
 }
 
 /* The `bytes` (<= 1 MiB, not past the ring's end) from lsn; NULL with r->error. Waits. */
 static const uint8_t *reader_bytes(struct log_reader *r, lsn_t lsn, uint64_t bytes)
 {
 	if (lsn < r->lsn || lsn + bytes > r->lsn + r->bytes) {
-		uint64_t now = MIN(ring_rest(r->log, lsn), DISK_CHUNK_MAX_BYTES);
-
-		WEFT_ASSERT(bytes <= now);
-		r->bytes = 0;
-		r->error = rt_disk_read(r->log->disk, ring_place(r->log, lsn), r->window, now);
+		window_move(r, lsn);
 		if (r->error)
 			return NULL;
-		r->lsn = lsn;
-		r->bytes = now;
+		WEFT_ASSERT(bytes <= r->bytes);
 	}
 	return r->window + (lsn - r->lsn);
 }
@@ -117,6 +154,9 @@ static int reader_failure(struct log_reader *r, lsn_t lsn, struct weft_error *er
 
 /* ---- the end of the log ---------------------------------------------------------------- */
 
+/* How far behind the end later chunks are looked for. */
+#define DAMAGE_SEARCH_BYTES (64ull << 20)
+
 int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
 	struct weft_error *err)
 {
@@ -150,10 +190,14 @@ int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
  * What was in flight together with a chunk lost by a power cut may have landed behind it:
  * that is no damage, as such chunks do not say that the lost one was durable. One that was
  * written after `end` had been passed durably does. Chunks of earlier laps have lower LSNs.
+ *
+ * The first chunk of any later round says so, and it starts where the one before it ends; so
+ * unless all chunks over a long stretch are damaged it lies near. Looking further would cost each
+ * mount after a crash as much time as reading the ring.
  */
 int log_check_damage(struct log *log, lsn_t end, struct weft_error *err)
 {
-	lsn_t limit = log_tail(log) + log->ring_bytes;
+	lsn_t limit = MIN(log_tail(log) + log->ring_bytes, end + DAMAGE_SEARCH_BYTES);
 	struct log_reader r;
 	int error = 0;
 
