@@ -96,13 +96,13 @@ static void keep_run(struct fs *fs)
 {
 	struct ops_file *f = open_name(fs, "keep", O_RDWR);
 	struct ops_file *log = open_name(fs, "log", O_RDWR | O_APPEND);
-	uint8_t *buf = malloc(KEEP_PAGES * PAGE_SIZE);
+	uint8_t *buf = rt_alloc(KEEP_PAGES * PAGE_SIZE);
 
 	for (unsigned i = 0; f && log && i < ROUNDS; i++) {
 		keep_round(fs, f, buf, i);
 		log_round(fs, log, i);
 	}
-	free(buf);
+	rt_free(buf);
 	if (f)
 		ops_close(fs, f);
 	if (log)
@@ -207,7 +207,7 @@ static void read_all(struct fs *fs, struct ops_file *f, uint8_t *buf, uint64_t l
 static void check_keep(struct fs *fs)
 {
 	uint64_t len = KEEP_PAGES * PAGE_SIZE;
-	uint8_t *buf = malloc(len);
+	uint8_t *buf = rt_alloc(len);
 	struct ops_file *f;
 
 	if (w.synced) {
@@ -228,12 +228,12 @@ static void check_keep(struct fs *fs)
 		}
 		ops_close(fs, f);
 	}
-	free(buf);
+	rt_free(buf);
 }
 
 static void check_log(struct fs *fs)
 {
-	uint8_t *buf = malloc(w.appended + PAGE_SIZE);
+	uint8_t *buf = rt_alloc(w.appended + PAGE_SIZE);
 	struct ops_file *f;
 	uint64_t size;
 
@@ -254,7 +254,7 @@ static void check_log(struct fs *fs)
 			EQ(buf[i], 0);
 		ops_close(fs, f);
 	}
-	free(buf);
+	rt_free(buf);
 }
 
 static void node_check(void *arg)
@@ -300,7 +300,7 @@ static void node_reopen(void *arg)
 	struct fs *fs = test_fs_open(&w.world);
 	struct ops_file *f = open_name(fs, "keep", O_WRONLY);
 	size_t len = KEEP_PAGES * PAGE_SIZE;
-	uint8_t *buf = malloc(len);
+	uint8_t *buf = rt_alloc(len);
 
 	memset(buf, version_byte(1), len);
 	EQ(ops_write(fs, f, &root_user, 0, buf, len, false), len);
