@@ -19,6 +19,9 @@
 #define CONTINUE_LEAST 8u
 /* Searches repeated because a group was just changing or a quarantine just ended. */
 #define TRIES_MAX 256
+/* So many at once; then with pauses, as others may be waiting for the device. */
+#define TRIES_QUICK 16
+#define WAIT_NS	    20000ull
 
 struct search {
 	uint32_t want;
@@ -243,8 +246,12 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 			if (rc)
 				break;
 		} else if (rc == -EAGAIN || rc == -ENOSPC) {
-			rt_yield(); /* pages are on their way: between an mtr and its
-				       settling */
+			/* pages are on their way: between an mtr and its settling, or
+			 * their group's page is being read */
+			if (tries < TRIES_QUICK)
+				rt_yield();
+			else
+				rt_sleep_ns(WAIT_NS * MIN(tries, 50u));
 		} else {
 			break;
 		}
