@@ -130,11 +130,14 @@ int cache_checkpoint(struct cache *c)
 }
 
 #define RETRY_MS 50
+/* Failures in a row, while the log fills, after which the store is given up: 5 s. */
+#define GIVE_UP	 100
 
 void checkpoint_main(void *arg)
 {
 	struct cache *c = arg;
 	_Atomic uint32_t *pressure = log_pressure_word(c->log);
+	unsigned failures = 0;
 
 	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(pressure, memory_order_acquire);
@@ -148,6 +151,10 @@ void checkpoint_main(void *arg)
 		e = checkpoint_round(c, store_table_crowded(c->store) && !log_wants_checkpoint(c->log)
 				? LSN_MAX
 				: tail + (log_end(c->log) - tail) / 2);
+		failures = e ? failures + 1 : 0;
+		/* Who waits for room in the log would wait for ever. */
+		if (failures == GIVE_UP)
+			log_give_up(c->log, e);
 		if (e || log_tail(c->log) == tail)
 			rt_wait(pressure, atomic_load_explicit(pressure, memory_order_acquire),
 				rt_now_ns() + RETRY_MS * 1000000ull);

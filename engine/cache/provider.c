@@ -217,12 +217,12 @@ static unsigned provide(struct cache *c, int *error)
 	return freed + written;
 }
 
-/* True when no frame could ever become free: all are dirty and cannot be written. */
-static int stuck_error(struct cache *c)
+/* Why no frame becomes free: all are dirty and cannot be written. 0: some may yet. */
+static int stuck_error(struct cache *c, int write_error)
 {
 	if (c->options.read_only)
 		return -ENOMEM;
-	return log_failed(c->log) ? -EIO : 0;
+	return log_failed(c->log) || write_error == -EIO ? -EIO : 0;
 }
 
 struct frame *frame_get(struct cache *c, bool wait, int *error)
@@ -249,7 +249,7 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 			rt_mutex_unlock(&c->sweep_lock);
 			rt_cond_broadcast(&c->free.available);
 			fruitless = freed ? 0 : fruitless + 1;
-			if (fruitless > 3 && (*error = stuck_error(c)) != 0)
+			if (fruitless > 3 && (*error = stuck_error(c, e)) != 0)
 				return NULL;
 			if (!freed)
 				rt_sleep_ns(e ? RETRY_NS : 50000);

@@ -36,6 +36,11 @@ void log_fail(struct log *log, int error, const char *what, uint64_t offset)
 	rt_wake(&log->pressure, INT32_MAX);
 }
 
+void log_give_up(struct log *log, int error)
+{
+	log_fail(log, error, "writing back the pages", 0);
+}
+
 /* ---- one round -------------------------------------------------------------------- */
 
 /* One write request for buffer positions [from, to), in one or two pieces. */
