@@ -182,6 +182,11 @@ fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 	@$(MAKE_FUZZ) fuzzers
 	@tests/fuzz/campaign $(MINUTES) $(CHECK_FUZZ)
 
+.PHONY: bench
+bench: all ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
+	@packaging/install-deps.sh --bench
+	@tests/bench/run --bin $(BUILD) $(if $(ROWS),--only $(ROWS)) $(BENCH_FLAGS)
+
 # ---- trying it, installing it ---------------------------------------------------
 .PHONY: deps up down install uninstall format lint layers
 deps: ## install what is missing to build and run (needs root)

@@ -4,19 +4,22 @@
 # what is missing: does nothing, quickly, when all is there. Needs root to install.
 #   packaging/install-deps.sh          to build and run
 #   packaging/install-deps.sh --check  also for `make check`
+#   packaging/install-deps.sh --bench  also for `make bench`
 set -eu
 
 build="gcc make pkg-config libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
 	libblkid-dev"
 check="libcmocka-dev bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang gdb"
+bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev"
 
 wanted=$build
 case ${1:-} in
 '') ;;
 --check) wanted="$build $check" ;;
+--bench) wanted="$build $bench" ;;
 *)
-	echo "usage: $0 [--check]" >&2
+	echo "usage: $0 [--check|--bench]" >&2
 	exit 2
 	;;
 esac

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loops that tests/bench/run times on a mounted filesystem: one loop per call, one line of
- * key=value on stdout. Knows nothing of what it runs on.
+ * The loops that tests/bench/run times on a mounted filesystem: one loop per call, one
+ *line of key=value on stdout. Knows nothing of what it runs on.
  *
  *	fsbench fill FILE MIB			write a file of random bytes, fsync
  *	fsbench pread FILE SECONDS [direct]	4 KiB at random offsets	-> per_second
- *	fsbench stat FILE SECONDS		one path again and again	-> per_second
- *	fsbench seqread FILE [direct]		1 MiB at a time to the end	-> per_second (bytes)
- *	fsbench seqwrite FILE MIB		a new file, 1 MiB at a time, fsync -> per_second (bytes)
- *	fsbench create|statall|unlink DIR N	N names, one after the other	-> per_second
- *	fsbench fsync DIR THREADS N [append]	4 KiB write + fsync, N per thread, a file each
+ *	fsbench stat FILE SECONDS		one path again and again	->
+ *per_second
+ *	fsbench seqread FILE [direct]		1 MiB at a time to the end	->
+ *per_second (bytes)
+ *	fsbench seqwrite FILE MIB		a new file, 1 MiB at a time, fsync ->
+ *per_second (bytes)
+ *	fsbench create|statall|unlink DIR N	N names, one after the other	->
+ *per_second
+ *	fsbench fsync DIR THREADS N [append]	4 KiB write + fsync, N per thread, a file
+ *each
  *						-> median_ns, p99_ns, per_second
  */
 #include <errno.h>
@@ -23,8 +28,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BLOCK	    4096u
-#define STEP	    (1u << 20)
+#define BLOCK       4096u
+#define STEP        (1u << 20)
 #define THREADS_MAX 64u
 #define FILE_BLOCKS 1024u /* of the files that are overwritten and synced: 4 MiB */
 
@@ -78,7 +83,8 @@ static void print_rate(double count, uint64_t began)
 	printf("per_second=%.1f\n", count * 1e9 / (double)(now_ns() - began));
 }
 
-/* ---- data ------------------------------------------------------------------------------ */
+/* ---- data
+ * ------------------------------------------------------------------------------ */
 
 static void write_file(int fd, const char *path, unsigned mib, void *buf)
 {
@@ -131,7 +137,8 @@ static void run_pread(const char *path, double seconds, int flags)
 	end = began + (uint64_t)(seconds * 1e9);
 	do {
 		for (unsigned i = 0; i < 64; i++) {
-			uint64_t block = next_random(&state) % ((uint64_t)st.st_size / BLOCK);
+			uint64_t block =
+				next_random(&state) % ((uint64_t)st.st_size / BLOCK);
 
 			if (pread(fd, buf, BLOCK, (off_t)(block * BLOCK)) != BLOCK)
 				die("cannot read", path);
@@ -142,7 +149,8 @@ static void run_pread(const char *path, double seconds, int flags)
 	close(fd);
 }
 
-/* ---- names ------------------------------------------------------------------------------ */
+/* ---- names
+ * ------------------------------------------------------------------------------ */
 
 static void run_stat(const char *path, double seconds)
 {
@@ -196,7 +204,8 @@ static void run_names(const char *dir, unsigned count, void (*one)(const char *n
 	print_rate(count, began);
 }
 
-/* ---- write + fsync ------------------------------------------------------------------------ */
+/* ---- write + fsync
+ * ------------------------------------------------------------------------ */
 
 struct syncer {
 	pthread_t thread;
@@ -219,7 +228,8 @@ static void *syncer_main(void *arg)
 		uint64_t began = now_ns();
 
 		*(uint64_t *)buf = i;
-		if (pwrite(s->fd, buf, BLOCK, (off_t)(block * BLOCK)) != BLOCK || fsync(s->fd) < 0)
+		if (pwrite(s->fd, buf, BLOCK, (off_t)(block * BLOCK)) != BLOCK ||
+			fsync(s->fd) < 0)
 			die("cannot write and fsync", "a file");
 		s->took_ns[i] = now_ns() - began;
 	}
@@ -246,14 +256,19 @@ static void run_fsync(const char *dir, unsigned threads, unsigned count, int app
 	pthread_barrier_init(&start, NULL, threads + 1);
 	for (unsigned i = 0; i < threads; i++) {
 		snprintf(path, sizeof(path), "%s/sync-%u", dir, i);
-		syncers[i] = (struct syncer){.start = &start, .number = i, .count = count,
-			.append = append, .took_ns = took + (size_t)i * count};
-		syncers[i].fd = open_or_die(path, O_RDWR | O_CREAT | (append ? O_TRUNC : 0));
+		syncers[i] = (struct syncer){.start = &start,
+			.number = i,
+			.count = count,
+			.append = append,
+			.took_ns = took + (size_t)i * count};
+		syncers[i].fd =
+			open_or_die(path, O_RDWR | O_CREAT | (append ? O_TRUNC : 0));
 		if (!append && lseek(syncers[i].fd, 0, SEEK_END) < FILE_BLOCKS * BLOCK) {
 			lseek(syncers[i].fd, 0, SEEK_SET);
 			write_file(syncers[i].fd, path, FILE_BLOCKS * BLOCK / STEP, buf);
 		}
-		errno = pthread_create(&syncers[i].thread, NULL, syncer_main, &syncers[i]);
+		errno = pthread_create(
+			&syncers[i].thread, NULL, syncer_main, &syncers[i]);
 		if (errno)
 			die("cannot start", "a thread");
 	}
@@ -291,10 +306,12 @@ int main(int argc, char **argv)
 		run_names(path, n, stat_one);
 	else if (strcmp(what, "unlink") == 0 && n)
 		run_names(path, n, unlink_one);
-	else if (strcmp(what, "fsync") == 0 && argc > 4 && n && n <= THREADS_MAX && atoi(argv[4]) > 0)
+	else if (strcmp(what, "fsync") == 0 && argc > 4 && n && n <= THREADS_MAX &&
+		 atoi(argv[4]) > 0)
 		run_fsync(path, n, (unsigned)atoi(argv[4]), strcmp(last, "append") == 0);
 	else {
-		fputs("fsbench: see the comment at the head of tests/bench/fsbench.c\n", stderr);
+		fputs("fsbench: see the comment at the head of tests/bench/fsbench.c\n",
+			stderr);
 		return 2;
 	}
 	return 0;

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weft bench: the engine by itself, without the kernel's part, on a volume made for it
+ * and removed when it ends. `tree` is a server of measurements: it loads the tree, says
+ * "ready", and runs one measurement for each line of its input, so that it can take turns
+ * with other stores (tests/bench/kvbench.c understands the same lines).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/volume/volume.h"
+#include "tools/tools.h"
+
+#define THREADS_MAX   64u
+#define LOAD_BATCH    64u /* items of one transaction while loading */
+#define CHUNK         (1u << 20)
+#define GUARDS        1000u
+#define ITEMS_DEFAULT 1000000u
+
+static const char usage[] =
+	"Usage: weft bench guard|tree [OPTION...]\n"
+	"\n"
+	"  guard            instructions of a guard on a cached page\n"
+	"  tree             load a tree, say \"ready\", then one measurement per line of "
+	"input:\n"
+	"                     lookup THREADS COUNT   random items, cached\n"
+	"                     insert THREADS COUNT   random new items, a transaction "
+	"each\n"
+	"                     cold THREADS COUNT     lookups with a cache of a fifth of "
+	"the data\n"
+	"                     device THREADS COUNT   4 KiB reads of a file of the same "
+	"size\n"
+	"\n"
+	"  -d, --dir DIR    where the volume's file is made, and removed (/var/tmp)\n"
+	"  -n, --items N    items to load (1000000)\n"
+	"  -c, --cache MIB  page cache (1024)\n"
+	"  -h, --help       this text\n"
+	"\n"
+	"Example:\n"
+	"  echo 'lookup 2 1000000' | weft bench tree --items 10000000\n"
+	"\n"
+	"Exit codes: 0 done, 1 wrong usage, 2 failed.\n";
+
+struct bench {
+	const char *dir;
+	uint64_t items, cache_mib;
+	char path[4096];
+	int plain; /* a file as large as the data, without a name, written once; or -1 */
+	struct volume *volume;
+	uint64_t data_pages;
+};
+
+static int fail(const char *what, int error, const struct weft_error *err)
+{
+	fprintf(stderr, "weft bench: %s: %s\n", what,
+		err && *err->text ? err->text : strerror(-error));
+	return error;
+}
+
+/* ---- the volume ----------------------------------------------------------------------
+ */
+
+static int bench_mount(struct bench *b, uint64_t cache_bytes)
+{
+	/* As the stores it is measured against: no checkpoint but for want of log. */
+	struct volume_options o = {.background = true,
+		.cache = {.cache_bytes = cache_bytes, .dirty_age_ms = 3600 * 1000},
+		.log = {.flush_interval_ms = UINT64_MAX}};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+	int rc = rt_disk_open(&disk, b->path, RT_DISK_EXCLUSIVE, &err);
+
+	if (rc == 0)
+		rc = volume_open(&b->volume, disk, &o, &err);
+	return rc < 0 ? fail("cannot open the volume", rc, &err) : 0;
+}
+
+static int bench_make(struct bench *b)
+{
+	uint64_t bytes = 3 * (b->cache_mib << 20) + (2ull << 30);
+	struct store_format f = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 1ull << 30};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+	int fd, rc;
+
+	snprintf(b->path, sizeof(b->path), "%s/weft-bench.XXXXXX", b->dir);
+	fd = mkstemp(b->path);
+	if (fd < 0) {
+		b->path[0] = '\0';
+		return fail(b->dir, -errno, NULL);
+	}
+	rc = ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
+	close(fd);
+	if (rc == 0)
+		rc = rt_disk_open(&disk, b->path, RT_DISK_EXCLUSIVE, &err);
+	if (rc < 0)
+		return fail("cannot make the volume", rc, &err);
+	rc = volume_format(disk, &f, 0, 0, &err);
+	rt_disk_close(disk);
+	return rc < 0 ? fail("cannot make the volume", rc, &err)
+		      : bench_mount(b, b->cache_mib << 20);
+}
+
+static void bench_end(struct bench *b)
+{
+	if (b->volume)
+		volume_close(b->volume);
+	if (b->plain >= 0)
+		close(b->plain);
+	if (b->path[0])
+		unlink(b->path);
+}
+
+/* ---- items
+ * ----------------------------------------------------------------------------- */
+
+/* A permutation of 64-bit numbers: random keys that can be made again without being kept.
+ * tests/bench/kvbench.c makes the same ones. */
+static uint64_t mix(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9ull;
+	x ^= x >> 27;
+	x *= 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+static struct disk_key key_of(uint64_t i)
+{
+	return (struct disk_key){.high = mix(i + 1), .low = mix(~i)};
+}
+
+static int insert_run(struct tree *t, uint64_t first, unsigned count)
+{
+	struct txn *x;
+	int rc = txn_begin(t, false, &x);
+
+	if (rc < 0)
+		return rc;
+	for (;;) {
+		for (uint64_t i = first; i < first + count && rc == 0; i++)
+			rc = txn_write(x, key_of(i), &i, sizeof(i));
+		if (rc == 0)
+			rc = txn_commit(x, NULL);
+		if (rc != -EAGAIN)
+			break;
+		txn_restart(x);
+		rc = 0;
+	}
+	txn_end(x);
+	return rc;
+}
+
+/* ---- measurements
+ * ------------------------------------------------------------------------ */
+
+struct part {
+	struct bench *b;
+	unsigned number, threads;
+	uint64_t count; /* of this part */
+	int fd;         /* of a plain file, for `device` */
+	int error;
+};
+
+static void lookup_part(void *arg)
+{
+	struct part *p = arg;
+	uint64_t value, state = rt_now_ns() + p->number;
+
+	for (uint64_t n = 0; n < p->count && p->error == 0; n++) {
+		uint64_t i = mix(state + n) % p->b->items;
+		int rc = tree_read(p->b->volume->tree, key_of(i), &value, sizeof(value));
+
+		if (rc != sizeof(value) || value != i)
+			p->error = rc < 0 ? rc : -EUCLEAN;
+	}
+}
+
+static void insert_part(void *arg)
+{
+	struct part *p = arg;
+
+	for (uint64_t n = 0; n < p->count && p->error == 0; n++)
+		p->error = insert_run(
+			p->b->volume->tree, p->b->items + n * p->threads + p->number, 1);
+}
+
+static void device_part(void *arg)
+{
+	struct part *p = arg;
+	uint64_t state = rt_now_ns() + p->number;
+	void *page = rt_alloc_pages(PAGE_SIZE);
+
+	for (uint64_t n = 0; page && n < p->count && p->error == 0; n++) {
+		uint64_t at = mix(state + n) % p->b->data_pages * PAGE_SIZE;
+
+		if (pread(p->fd, page, PAGE_SIZE, (off_t)at) != PAGE_SIZE)
+			p->error = -EIO;
+	}
+	rt_free_pages(page, PAGE_SIZE);
+}
+
+static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint64_t count)
+{
+	struct rt_task *task[THREADS_MAX];
+	struct part part[THREADS_MAX];
+	uint64_t began = rt_now_ns();
+	unsigned n = 0;
+	int rc = 0;
+
+	for (; n < threads && rc == 0; n++) {
+		part[n] = (struct part){.b = b,
+			.number = n,
+			.threads = threads,
+			.count = count / threads,
+			.fd = b->plain};
+		rc = rt_task_spawn(&task[n], "bench", run, &part[n]);
+		if (rc < 0)
+			break;
+	}
+	for (unsigned i = 0; i < n; i++) {
+		rt_task_join(task[i]);
+		rc = rc ? rc : part[i].error;
+	}
+	if (rc == 0) {
+		printf("per_second=%.1f\n", (double)(count / threads * threads) * 1e9 /
+						    (double)(rt_now_ns() - began));
+		fflush(stdout);
+	}
+	return rc;
+}
+
+/* What the device does is measured where every block is written: holes cost nothing. */
+static int make_plain(struct bench *b)
+{
+	void *chunk = rt_alloc_pages(CHUNK);
+	int rc = chunk ? 0 : -ENOMEM;
+
+	b->plain = open(b->dir, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+	if (b->plain < 0)
+		rc = -errno;
+	for (uint64_t at = 0; rc == 0 && at < b->data_pages * PAGE_SIZE; at += CHUNK) {
+		memset(chunk, (int)(at / CHUNK) + 1, CHUNK);
+		if (pwrite(b->plain, chunk, CHUNK, (off_t)at) != (ssize_t)CHUNK)
+			rc = -EIO;
+	}
+	rt_free_pages(chunk, CHUNK);
+	return rc;
+}
+
+/* With a cache of a fifth of the data, until the end. */
+static int make_cold(struct bench *b)
+{
+	int rc = volume_close(b->volume);
+
+	b->volume = NULL;
+	if (rc == 0)
+		rc = make_plain(b);
+	return rc < 0 ? rc : bench_mount(b, MAX(b->data_pages / 5, 256u) * PAGE_SIZE);
+}
+
+static int tree_line(struct bench *b, const char *line, bool *cold)
+{
+	struct space_stat space;
+	unsigned long count;
+	unsigned threads;
+	char what[16];
+	int rc;
+
+	if (sscanf(line, "%15s %u %lu", what, &threads, &count) != 3 || threads == 0 ||
+		threads > THREADS_MAX || count < threads)
+		return fail(line, -EINVAL, NULL);
+	if (strcmp(what, "insert") == 0) {
+		rc = measure(b, insert_part, threads, count);
+		b->items += count / threads * threads;
+		return rc;
+	}
+	if (strcmp(what, "lookup") == 0)
+		return measure(b, lookup_part, threads, count);
+	if (strcmp(what, "cold") != 0 && strcmp(what, "device") != 0)
+		return fail(line, -EINVAL, NULL);
+	if (!*cold) {
+		space_stat(b->volume->space, &space);
+		b->data_pages = space.total_pages - space.free_pages;
+		rc = make_cold(b);
+		if (rc < 0)
+			return rc;
+		*cold = true;
+	}
+	return measure(
+		b, strcmp(what, "cold") == 0 ? lookup_part : device_part, threads, count);
+}
+
+static int bench_tree(struct bench *b)
+{
+	bool cold = false;
+	char line[128];
+	int rc = bench_make(b);
+
+	for (uint64_t i = 0; i < b->items && rc == 0; i += LOAD_BATCH)
+		rc = insert_run(
+			b->volume->tree, i, (unsigned)MIN(LOAD_BATCH, b->items - i));
+	if (rc < 0)
+		return rc;
+	puts("ready");
+	fflush(stdout);
+	while (rc == 0 && fgets(line, sizeof(line), stdin))
+		rc = tree_line(b, line, &cold);
+	return rc;
+}
+
+/* ---- instructions
+ * -------------------------------------------------------------------------- */
+
+/* In a child that its parent steps through: what lies between two stops is counted. */
+static _Noreturn void guards_stepped(
+	struct cache *cache, page_id pid, enum guard_kind kind, unsigned n)
+{
+	struct guard g;
+	int rc = 0;
+
+	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0)
+		_exit(1);
+	raise(SIGSTOP);
+	for (unsigned i = 0; i < n; i++) {
+		if (kind == GUARD_OPTIMISTIC)
+			rc |= guard_optimistic(cache, pid, NULL, &g) || !guard_valid(&g);
+		else if (kind == GUARD_SHARED)
+			rc |= guard_shared(cache, pid, 0, &g);
+		else
+			rc |= guard_exclusive(cache, pid, 0, &g);
+		guard_release(cache, &g);
+	}
+	raise(SIGSTOP);
+	_exit(rc != 0);
+}
+
+static int64_t count_steps(struct bench *b, page_id pid, enum guard_kind kind, unsigned n)
+{
+	int64_t steps = 0;
+	int status;
+	pid_t child = fork();
+
+	if (child == 0)
+		guards_stepped(b->volume->cache, pid, kind, n);
+	if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status))
+		return -ECHILD;
+	do {
+		steps++;
+		if (ptrace(PTRACE_SINGLESTEP, child, NULL, NULL) < 0 ||
+			waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status))
+			return -ECHILD;
+	} while (WSTOPSIG(status) != SIGSTOP);
+	ptrace(PTRACE_CONT, child, NULL, NULL);
+	if (waitpid(child, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
+		return -ECHILD;
+	return steps;
+}
+
+static int bench_guard(struct bench *b)
+{
+	static const struct {
+		const char *name;
+		enum guard_kind kind;
+	} kinds[] = {{"optimistic", GUARD_OPTIMISTIC}, {"shared", GUARD_SHARED},
+		{"exclusive", GUARD_EXCLUSIVE}};
+	struct guard g;
+	page_id pid;
+	int rc = bench_make(b);
+
+	if (rc < 0)
+		return rc;
+	pid = pid_make(store_superblock(b->volume->store)->shard, disk_group_slot(0));
+	rc = guard_shared(b->volume->cache, pid, 0, &g);
+	if (rc < 0)
+		return fail("cannot read a page", rc, NULL);
+	guard_release(b->volume->cache, &g);
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		int64_t none = count_steps(b, pid, kinds[i].kind, 0);
+		int64_t all = count_steps(b, pid, kinds[i].kind, GUARDS);
+
+		if (none < 0 || all < 0)
+			return fail("cannot step through a process", -ECHILD, NULL);
+		printf("guard_%s_instructions=%.1f\n", kinds[i].name,
+			(double)(all - none) / GUARDS);
+	}
+	return 0;
+}
+
+int weft_bench(int argc, char **argv)
+{
+	static const struct option options[] = {{"dir", required_argument, NULL, 'd'},
+		{"items", required_argument, NULL, 'n'},
+		{"cache", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'},
+		{0}};
+	struct bench b = {.dir = "/var/tmp",
+		.items = ITEMS_DEFAULT,
+		.cache_mib = 1024,
+		.plain = -1};
+	int option, rc;
+
+	while ((option = getopt_long(argc, argv, "d:n:c:h", options, NULL)) != -1) {
+		switch (option) {
+		case 'd':
+			b.dir = optarg;
+			break;
+		case 'n':
+			b.items = strtoull(optarg, NULL, 10);
+			break;
+		case 'c':
+			b.cache_mib = strtoull(optarg, NULL, 10);
+			break;
+		case 'h':
+			fputs(usage, stdout);
+			return 0;
+		default:
+			return 1;
+		}
+	}
+	if (optind + 1 != argc || b.items == 0 || b.cache_mib < 16 ||
+		b.cache_mib > (1u << 20) ||
+		(strcmp(argv[optind], "tree") != 0 &&
+			strcmp(argv[optind], "guard") != 0)) {
+		fputs(usage, stderr);
+		return 1;
+	}
+	rc = rt_real_start();
+	if (rc < 0)
+		return fail("cannot start", rc, NULL) ? 2 : 0;
+	rc = strcmp(argv[optind], "tree") == 0 ? bench_tree(&b) : bench_guard(&b);
+	bench_end(&b);
+	return rc < 0 ? 2 : 0;
+}
