@@ -107,7 +107,7 @@ $(BUILD)/tests/images/make_image: $(IMAGE_OBJS) $(call test_libs,ops)
 	@$(CC) $(ALL_CFLAGS) $(IMAGE_OBJS) $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) $(LIB_ENGINE)
 
 .PHONY: images
-images: $(BUILD)/tests/images/make_image $(BUILD)/fsck.weft ## check fsck on damaged images
+images: $(BUILD)/tests/images/make_image $(BUILD)/fsck.weft $(BUILD)/weft ## check fsck on damaged images
 	@BIN=$(BUILD) tests/images/run
 
 # Programs of their own that the mount tests use.
