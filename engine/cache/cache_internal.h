@@ -109,6 +109,7 @@ struct cache {
 	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its own */
 	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */
 	unsigned mend_count;
+	struct ahead *ahead; /* working memory of cache_recover_ahead */
 	_Atomic uint64_t dirty;
 	struct rt_mutex checkpoint_lock; /* one checkpoint at a time */
 	struct page_ref *checkpoint_refs; /* under checkpoint_lock */

@@ -176,12 +176,117 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 	return 1;
 }
 
+/* ---- reading ahead of redo ------------------------------------------------------------------
+ * Redo goes from record to record; a page at a time, a cache that has been evicted from, or one
+ * that starts empty, would cost a round trip to the device for each page.
+ */
+#define AHEAD_SLOTS (4 * FETCH_MAX) /* of the table of pages met; a power of two */
+
+struct ahead {
+	struct cache *cache;
+	unsigned count, max;
+	const struct disk_log_page *part[FETCH_MAX]; /* the first of each page */
+	struct store_read read[FETCH_MAX];
+	struct page_ref ref[FETCH_MAX];
+	uint16_t slot[AHEAD_SLOTS]; /* 1 + index of the part */
+};
+
+/* False: it is full. */
+static bool ahead_add(struct ahead *a, const struct disk_log_page *part)
+{
+	unsigned at = (part->pid * 0x9e3779b97f4a7c15ull) >> 32 & (AHEAD_SLOTS - 1);
+
+	if (table_find(a->cache, part->pid))
+		return true;
+	for (; a->slot[at]; at = (at + 1) & (AHEAD_SLOTS - 1))
+		if (a->part[a->slot[at] - 1]->pid == part->pid)
+			return true;
+	if (a->count == a->max)
+		return false;
+	a->read[a->count] = (struct store_read){.pid = part->pid};
+	a->part[a->count++] = part;
+	a->slot[at] = (uint16_t)a->count;
+	return true;
+}
+
+/* The parts of one record; false: not all of them. */
+static bool ahead_record(struct ahead *a, const struct disk_log_record *record)
+{
+	const struct disk_log_page *part = (const struct disk_log_page *)(record + 1);
+
+	if (record->type != DISK_LOG_CHANGE)
+		return true;
+	for (unsigned i = 0; i < record->count; i++) {
+		if (!ahead_add(a, part))
+			return false;
+		part = (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
+	}
+	return true;
+}
+
+/* A newer full image needs no other, and a change that is not newer will be skipped. */
+static bool ahead_needs_image(const struct disk_log_page *part, const struct store_read *r)
+{
+	bool newer = page_order(part->incarnation, part->version, r->found_incarnation,
+			     r->version) > 0;
+
+	return r->result >= 0 && newer != (part->kind == DISK_LOG_FULL);
+}
+
+/* Descriptors first, then the images that are needed. */
+static void ahead_fetch(struct ahead *a)
+{
+	unsigned count = 0;
+
+	if (!a->count)
+		return;
+	store_read_pages(a->cache->store, a->read, a->count);
+	for (unsigned i = 0; i < a->count; i++)
+		if (ahead_needs_image(a->part[i], &a->read[i]))
+			a->ref[count++] = (struct page_ref){.pid = a->read[i].pid};
+	if (count)
+		(void)cache_fetch(a->cache, a->ref, count);
+}
+
+size_t cache_recover_ahead(struct cache *c, const struct disk_log_record *records, size_t bytes)
+{
+	const uint8_t *begin = (const uint8_t *)records;
+	struct ahead *a = c->ahead;
+	bool room = true;
+	size_t at = 0;
+
+	a->cache = c;
+	a->count = 0;
+	a->max = MIN(cache_batch_max(c), (unsigned)FETCH_MAX);
+	memset(a->slot, 0, sizeof(a->slot));
+	while (room && at < bytes) {
+		const struct disk_log_record *record = (const void *)(begin + at);
+
+		room = ahead_record(a, record);
+		if (room || at == 0)
+			at += record->record_bytes;
+	}
+	ahead_fetch(a);
+	return at;
+}
+
+static void recover_free(struct cache *c)
+{
+	rt_free(c->mends);
+	rt_free(c->ahead);
+	c->mends = NULL;
+	c->ahead = NULL;
+}
+
 int cache_recover_begin(struct cache *c)
 {
 	WEFT_ASSERT(!c->started && !c->redo);
 	c->mends = rt_alloc(c->frame_count / 2 * sizeof(*c->mends));
-	if (!c->mends)
+	c->ahead = rt_alloc(sizeof(*c->ahead));
+	if (!c->mends || !c->ahead) {
+		recover_free(c);
 		return -ENOMEM;
+	}
 	c->redo = true;
 	store_redo(c->store, true);
 	return 0;
@@ -200,8 +305,7 @@ int cache_recover_end(struct cache *c, bool well)
 	}
 	/* what a read-only store has redone never gets into its table */
 	store_redo(c->store, c->options.read_only);
-	rt_free(c->mends);
-	c->mends = NULL;
+	recover_free(c);
 	c->redo = false;
 	return e;
 }

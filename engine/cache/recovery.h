@@ -15,11 +15,19 @@
 int cache_recover_full(struct cache *cache, page_id pid, uint64_t incarnation, uint64_t version,
 	const void *image, lsn_t start, lsn_t end);
 /*
- * Applies a RANGES part if its version follows the known one; skips (0) what is not newer; -EUCLEAN with a text on a gap (invariant 4) or a damaged image: it stands unless
- * a full image of the page follows further on, or the page's free. 1 if applied.
+ * Applies a RANGES part if its version follows the known one; skips (0) what is not newer;
+ * -EUCLEAN with a text on a gap (invariant 4) or a damaged image: it stands unless a full image
+ * of the page follows further on, or the page's free. 1 if applied.
  */
 int cache_recover_ranges(struct cache *cache, const struct disk_log_page *part, lsn_t start,
 	lsn_t end, struct weft_error *err);
+/*
+ * Reads what the redo of these records (log_entry.bytes) will need from the store, the misses in
+ * flight together, as much as the cache can take at a time. Returns how many bytes of records
+ * it has looked at, the first at least. Errors are left to redo, which meets them again. Waits.
+ */
+size_t cache_recover_ahead(struct cache *cache, const struct disk_log_record *records,
+	size_t bytes);
 /*
  * Brackets redo. In between pages may be evicted, but nothing is appended to the log and its
  * tail stays (recovery that is cut short starts over from the same log): no room in the ring

@@ -38,6 +38,7 @@ struct log_entry {
 	lsn_t start;	/* pins the tail: LSN of its chunk */
 	lsn_t end;	/* the record's LSN */
 	const struct disk_log_record *record;	/* bounds of record and parts are checked */
+	size_t bytes;	/* of checked records from this one on that follow each other in memory */
 };
 /* Non-zero return stops the scan with that value. */
 typedef int (*log_visit)(void *arg, const struct log_entry *entry);

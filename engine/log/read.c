@@ -262,7 +262,9 @@ static int scan_chunk(const struct disk_log_chunk *chunk, log_visit visit, void 
 	}
 	for (uint32_t at = 0; at < chunk->payload_bytes && !result;) {
 		const struct disk_log_record *record = (const void *)(payload + at);
-		struct log_entry entry = {.start = chunk->lsn, .record = record};
+		struct log_entry entry = {.start = chunk->lsn,
+			.record = record,
+			.bytes = chunk->payload_bytes - at};
 
 		at += record->record_bytes;
 		entry.end = chunk->lsn + CHUNK_HEADER + at;

@@ -223,6 +223,8 @@ int recovery_descriptors(struct volume *v, struct weft_error *err)
 struct redo_pass {
 	struct volume *v;
 	struct weft_error *err;
+	const uint8_t *ahead; /* what the records before it need was asked for */
+	lsn_t ahead_chunk;    /* in this chunk */
 	struct gaps gaps;
 };
 
@@ -267,6 +269,10 @@ static int visit_pass_2(void *arg, const struct log_entry *entry)
 
 	if (r->type != DISK_LOG_CHANGE)
 		return 0;
+	if (entry->start != p->ahead_chunk || (const uint8_t *)r >= p->ahead) {
+		p->ahead = (const uint8_t *)r + cache_recover_ahead(p->v->cache, r, entry->bytes);
+		p->ahead_chunk = entry->start;
+	}
 	for (unsigned i = 0; i < r->count && !rc; i++, part = part_next(part))
 		rc = redo_part(p, entry, part);
 	if (rc || !p->gaps.count)
