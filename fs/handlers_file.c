@@ -36,6 +36,18 @@ static void file_reply_flags(struct fuse_file_info *fi, struct ops_file *file)
 	fi->noflush = 1;
 }
 
+/*
+ * The kernel does not notice that a write cleared setuid or setgid bits, and could go by the old
+ * ones in an exec; nor that opening counts as an access. Drops its attributes; never blocks
+ * (ARCHITECTURE §10).
+ */
+static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
+{
+	struct session *s = fuse_req_userdata(req);
+
+	fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
+}
+
 void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = request_fs(req);
@@ -55,6 +67,8 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	file_reply_flags(fi, file);
+	if (ops_file_accessed(file))
+		forget_attributes(req, ino);
 	if (fuse_reply_open(req, fi) < 0)
 		ops_close(fs, file);
 }
@@ -192,17 +206,6 @@ static bool has_setid_bits(struct fs *fs, uint64_t ino)
 
 	return ops_getattr(fs, ino, &attr) == 0 &&
 	       (attr.inode.mode & (S_ISUID | S_ISGID));
-}
-
-/*
- * The kernel does not notice that a write cleared setuid or setgid bits, and could go by
- * the old ones in an exec. Drops its attributes; never blocks (ARCHITECTURE §10).
- */
-static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
-{
-	struct session *s = fuse_req_userdata(req);
-
-	fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
 }
 
 void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,

@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <fcntl.h>
@@ -200,7 +201,12 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		.cache = {.cache_bytes = o->cache_bytes, .read_only = o->read_only},
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
-	struct ops_options ops = {.atime = o->atime, .caller_forgets = true};
+	struct ops_options ops = {
+		.atime = o->atime,
+		.nodiratime = o->flags & MS_NODIRATIME,
+		.names_sync = o->flags & (MS_SYNCHRONOUS | MS_DIRSYNC),
+		.caller_forgets = true,
+	};
 	struct weft_error why = {0}; /* without the path, which only we know */
 	struct rt_disk *disk;
 	int ret;

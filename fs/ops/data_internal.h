@@ -112,6 +112,7 @@ struct ops_file {
 	struct ops_file *previous, *next; /* of the state's; under the stripe's lock */
 	int flags;                        /* O_* of the open */
 	bool confirmed;
+	bool accessed; /* opening it moved the atime */
 };
 
 /* Takes a reference, making the state if need be. 0 or -ENOMEM. */
@@ -148,8 +149,8 @@ int state_settle(struct fs *fs, struct inode_state *st);
 /* A transaction has just written the inode with these times: what is older is not needed.
  */
 void state_times_written(struct inode_state *st, int64_t mtime_ns);
-/* A read happened: writes or notes the atime, if the mount's rule asks for it. */
-void state_accessed(
+/* A read happened: writes or notes the atime, if the mount's rule asks for it (then true). */
+bool state_accessed(
 	struct fs *fs, struct inode_state *st, const struct disk_inode *inode);
 /* Bytes were overwritten in place: mtime, ctime, setuid bits. `inode`: as read before. */
 int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,

@@ -226,7 +226,7 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 	batch_release(fs, &b);
 	read_ahead(fs, st, offset, b.len, inode.size);
 	if (accessed)
-		state_accessed(fs, st, &inode);
+		(void)state_accessed(fs, st, &inode);
 	return rc;
 }
 

@@ -167,7 +167,7 @@ static void touch_atime(struct fs *fs, uint64_t dir, const struct disk_inode *in
 {
 	struct atime_arg a = {.dir = dir, .now = rt_wall_ns()};
 
-	if (atime_due(fs, inode, a.now))
+	if (!fs->options.nodiratime && atime_due(fs, inode, a.now))
 		(void)ops_run(fs, 0, atime_body, &a, NULL);
 }
 

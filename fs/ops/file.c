@@ -434,7 +434,7 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	/* Reads that the kernel's cache answers are not seen here: an open to read stands for them. */
 	if ((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_NOATIME | O_TRUNC)) &&
 		attr->inode.size > 0)
-		state_accessed(fs, file->state, &attr->inode);
+		file->accessed = state_accessed(fs, file->state, &attr->inode);
 	*out = file;
 	return 0;
 }
@@ -443,6 +443,11 @@ void ops_close(struct fs *fs, struct ops_file *file)
 {
 	ops_count(fs, OPS_CALL_CLOSE);
 	handle_drop(fs, file);
+}
+
+bool ops_file_accessed(struct ops_file *file)
+{
+	return file->accessed;
 }
 
 uint64_t ops_file_ino(struct ops_file *file)

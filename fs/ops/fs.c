@@ -63,6 +63,8 @@ int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
 
 	if (rc == -ENOSPC && orphans_settle(fs, true))
 		rc = ops_run(fs, flags, body, arg, NULL);
+	if (rc == 0 && fs->options.names_sync)
+		rc = log_flush(fs->volume->log, log_end(fs->volume->log));
 	return rc;
 }
 

@@ -20,6 +20,8 @@ struct fs;
 
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
+	bool nodiratime;		/* directories keep their atime */
+	bool names_sync;		/* what changes names is durable when it returns */
 	unsigned open_files_max;	/* 0: 1,048,576 */
 	/*
 	 * The caller refers to inodes and tells by ops_forget when it no longer does: what it
@@ -136,6 +138,8 @@ int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_
 	struct ops_file **out, struct ops_attr *attr);
 void ops_close(struct fs *fs, struct ops_file *file);
 uint64_t ops_file_ino(struct ops_file *file);
+/* Opening it has moved the inode's atime: an open to read counts as an access. */
+bool ops_file_accessed(struct ops_file *file);
 
 /*
  * Reads up to len bytes; calls sink once (also at the end of the file, with none) with the bytes

@@ -101,7 +101,7 @@ int file_settle(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
-void state_accessed(struct fs *fs, struct inode_state *st, const struct disk_inode *inode)
+bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_inode *inode)
 {
 	struct disk_inode shown = *inode;
 	int64_t now = rt_wall_ns();
@@ -113,13 +113,14 @@ void state_accessed(struct fs *fs, struct inode_state *st, const struct disk_ino
 		shown.atime_ns = st->atime_ns;
 	rt_mutex_unlock(&st->lock);
 	if (!atime_due(fs, &shown, now))
-		return;
+		return false;
 	rt_mutex_lock(&st->lock);
 	st->atime_ns = now;
 	rt_mutex_unlock(&st->lock);
 	/* An atime that cannot be written is no reason to fail a read. */
 	if (now - inode->atime_ns < 0 || now - inode->atime_ns >= TIMES_LAG_NS)
 		(void)state_settle(fs, st);
+	return true;
 }
 
 struct modified {
