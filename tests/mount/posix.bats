@@ -142,6 +142,31 @@ atimes() {
 	remount_store -o relatime
 	atimes
 	[ "$first" -gt "$old" ] && [ "$second" = "$first" ]
+	remount_store -o strictatime
+	atimes
+	[ "$first" -gt "$old" ] && [ "$second" -gt "$first" ]
+	remount_store -o nodiratime
+	mkdir "$MNT/d"
+	touch -a -d 2001-01-01 "$MNT/d"
+	ls "$MNT/d"
+	[ "$(stat -c %X "$MNT/d")" = "$old" ]
+}
+
+@test "dirsync and sync make names durable before the call returns" {
+	setup_store 64M
+	for option in dirsync sync; do
+		mount_store -o "$option,log_interval=600"
+		mkdir "$MNT/$option"
+		: >"$MNT/$option/file"
+		mv "$MNT/$option/file" "$MNT/$option/moved"
+		ln -s target "$MNT/$option/link"
+		crash_store
+	done
+	mount_store
+	for option in dirsync sync; do
+		[ -f "$MNT/$option/moved" ]
+		[ "$(readlink "$MNT/$option/link")" = target ]
+	done
 }
 
 @test "synchronous writes are flushed before they return" {
