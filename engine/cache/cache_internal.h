@@ -224,8 +224,31 @@ void latch_wait_open(struct cache *c, struct frame *f);
 
 int table_open(struct cache *c);
 void table_close(struct cache *c);
+#define TABLE_WALK_MAX 64
+
+static inline uint32_t table_hash(page_id pid)
+{
+	uint64_t h = pid * 0x9e3779b97f4a7c15ull;
+
+	return (uint32_t)(h >> 32);
+}
+
 /* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and verified. */
-struct frame *table_find(struct cache *c, page_id pid);
+static inline struct frame *table_find(struct cache *c, page_id pid)
+{
+	uint32_t link = atomic_load_explicit(
+		&c->buckets[table_hash(pid) & c->bucket_mask], memory_order_acquire);
+
+	for (unsigned steps = 0; link && steps < TABLE_WALK_MAX; steps++) {
+		struct frame *f = &c->frames[link - 1];
+
+		if (likely(atomic_load_explicit(&f->pid, memory_order_relaxed) == pid))
+			return f;
+		link = atomic_load_explicit(&f->next, memory_order_acquire);
+	}
+	return NULL;
+}
+
 /* Definitive. If absent and `f` is given (latched exclusively), inserts f under pid. Returns the
  * frame that bore the PID before, or NULL. */
 struct frame *table_insert(struct cache *c, page_id pid, struct frame *f);

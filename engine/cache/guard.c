@@ -50,7 +50,7 @@ static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 	return 0;
 }
 
-static void guard_set(struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
+static inline void guard_set(struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
 {
 	g->frame = f;
 	g->image = frame_image(c, f);
@@ -175,38 +175,52 @@ static inline bool optimistic_on(struct cache *c, struct frame *f, page_id pid, 
 	return guard_valid(g); /* so that the PID belongs to this latch word */
 }
 
-int guard_try_optimistic(struct cache *c, page_id pid, struct frame *hint, struct guard *g)
+/* The hot path, in one piece: a hint or a look-up, one load of the latch, three comparisons. */
+static inline bool optimistic_hit(
+	struct cache *c, page_id pid, struct frame *hint, struct guard *g)
 {
 	struct frame *f = hint;
 
-	g->kind = GUARD_NONE;
 	if (!f || atomic_load_explicit(&f->pid, memory_order_relaxed) != pid)
 		f = table_find(c, pid);
-	if (f && optimistic_on(c, f, pid, g))
+	return likely(f) && likely(optimistic_on(c, f, pid, g));
+}
+
+int guard_try_optimistic(
+	struct cache *c, page_id pid, struct frame *hint, struct guard *g)
+{
+	if (optimistic_hit(c, pid, hint, g))
 		return 0;
 	g->kind = GUARD_NONE;
 	return -EAGAIN;
 }
 
-int guard_optimistic(struct cache *c, page_id pid, struct frame *hint, struct guard *g)
+static __attribute__((noinline)) int optimistic_wait(
+	struct cache *c, page_id pid, struct guard *g)
 {
-	struct frame *f;
+	struct frame *f = NULL;
 
-	while (guard_try_optimistic(c, pid, hint, g)) {
-		int e = find_or_fetch(c, pid, 0, &f);
+	do {
+		int e;
 
+		g->kind = GUARD_NONE;
+		e = find_or_fetch(c, pid, 0, &f);
 		if (e)
 			return e;
 		latch_wait_open(c, f);
-		hint = f;
 		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive(c, f, pid)) {
 			e = frame_adapt(c, f, 0, PAGE_SHARED);
 			latch_release_exclusive(c, f, true);
 			if (e)
 				return e;
 		}
-	}
+	} while (!optimistic_hit(c, pid, f, g));
 	return 0;
+}
+
+int guard_optimistic(struct cache *c, page_id pid, struct frame *hint, struct guard *g)
+{
+	return optimistic_hit(c, pid, hint, g) ? 0 : optimistic_wait(c, pid, g);
 }
 
 int guard_try_upgrade(struct cache *c, struct guard *g)

@@ -8,15 +8,6 @@
  */
 #include "engine/cache/cache_internal.h"
 
-#define WALK_MAX 64
-
-static inline uint32_t hash_pid(page_id pid)
-{
-	uint64_t h = pid * 0x9e3779b97f4a7c15ull;
-
-	return (uint32_t)(h >> 32);
-}
-
 int table_open(struct cache *c)
 {
 	uint32_t buckets = 64;
@@ -35,24 +26,9 @@ void table_close(struct cache *c)
 	c->buckets = NULL;
 }
 
-struct frame *table_find(struct cache *c, page_id pid)
-{
-	uint32_t link = atomic_load_explicit(
-		&c->buckets[hash_pid(pid) & c->bucket_mask], memory_order_acquire);
-
-	for (unsigned steps = 0; link && steps < WALK_MAX; steps++) {
-		struct frame *f = &c->frames[link - 1];
-
-		if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
-			return f;
-		link = atomic_load_explicit(&f->next, memory_order_acquire);
-	}
-	return NULL;
-}
-
 struct frame *table_insert(struct cache *c, page_id pid, struct frame *f)
 {
-	uint32_t bucket = hash_pid(pid) & c->bucket_mask;
+	uint32_t bucket = table_hash(pid) & c->bucket_mask;
 	struct rt_mutex *lock = &c->partition[bucket % TABLE_PARTITIONS];
 	struct frame *found = NULL;
 	uint32_t link;
@@ -81,7 +57,7 @@ struct frame *table_insert(struct cache *c, page_id pid, struct frame *f)
 void table_remove(struct cache *c, struct frame *f)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
-	uint32_t bucket = hash_pid(pid) & c->bucket_mask;
+	uint32_t bucket = table_hash(pid) & c->bucket_mask;
 	struct rt_mutex *lock = &c->partition[bucket % TABLE_PARTITIONS];
 	uint32_t self = (uint32_t)(f - c->frames) + 1;
 	_Atomic uint32_t *link = &c->buckets[bucket];
