@@ -316,6 +316,10 @@ static int write_batch(struct cache *c, struct wb_region *r, struct wb_batch *b,
 		e = store_write_pages(c->store, r->write, b->count);
 	if (!e)
 		e = store_flush(c->store);
+	if (store_flush_failed(c->store)) {
+		e = -EIO;
+		log_give_up(c->log, e);
+	}
 	if (!e)
 		e = install(c, r, b->count, number, room);
 	return e;

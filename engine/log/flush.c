@@ -139,9 +139,16 @@ static void round_write(struct log *log)
 	for (unsigned i = 0; i < count; i++) {
 		if (log->ios[i].result == 0)
 			continue;
+		if (log->ios[i].op == RT_IO_FLUSH)
+			store_flush_lost(log->store);
 		log_fail(log, log->ios[i].result,
 			log->ios[i].op == RT_IO_FLUSH ? "the device flush" : "a write",
 			log->ios[i].offset);
+		return;
+	}
+	/* the flush of a write-back that failed meanwhile may have dropped these chunks */
+	if (store_flush_failed(log->store)) {
+		log_fail(log, -EIO, "a device flush beside the writes", 0);
 		return;
 	}
 	atomic_store_explicit(&log->durable_records, log->round_records, memory_order_release);

@@ -103,7 +103,13 @@ static int head_write_now(struct log *log, lsn_t tail, bool clean)
 	for (int i = 0; i < 2; i++) {
 		if (ios[i].result == 0)
 			continue;
+		if (i)
+			store_flush_lost(log->store);
 		log_fail(log, ios[i].result, i ? "the flush of a head" : "writing a head", offset);
+		return -EIO;
+	}
+	if (store_flush_failed(log->store)) {
+		log_fail(log, -EIO, "a device flush beside the writing of a head", offset);
 		return -EIO;
 	}
 	log->head_copy = copy;

@@ -340,6 +340,20 @@ int store_write_pages(struct store *s, const struct store_write *writes, unsigne
 
 int store_flush(struct store *s)
 {
+	int rc = rt_disk_flush(s->disk);
+
 	counter_add(&s->counters.flushes, 1);
-	return rt_disk_flush(s->disk);
+	if (rc)
+		store_flush_lost(s);
+	return rc;
+}
+
+void store_flush_lost(struct store *s)
+{
+	atomic_store_explicit(&s->flush_failed, true, memory_order_release);
+}
+
+bool store_flush_failed(struct store *s)
+{
+	return atomic_load_explicit(&s->flush_failed, memory_order_acquire);
 }

@@ -112,7 +112,14 @@ struct store_write {
  * The caller has made the log records of these descriptors durable. 0 or -errno.
  */
 int store_write_pages(struct store *s, const struct store_write *writes, unsigned count);
+/*
+ * A flush that fails may have dropped anybody's writes, of which a later one, ending well, tells
+ * nothing. So whoever flushes the device tells of a failure (lost) and asks after a success whether
+ * there ever was one; the log ends then.
+ */
 int store_flush(struct store *s);
+void store_flush_lost(struct store *s);
+bool store_flush_failed(struct store *s);
 
 /* True if an image overwritten in place could be torn by a power cut. */
 bool store_writes_tear(struct store *s);

@@ -261,6 +261,7 @@ struct store {
 	struct store_counters counters;
 	bool read_only;
 	bool tears;
+	_Atomic bool flush_failed; /* for good: store_flush */
 };
 
 /* superblock.c. Writes one copy and flushes. */
