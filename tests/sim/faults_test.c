@@ -132,7 +132,8 @@ static void life_main(void *arg)
 	atomic_fetch_add(&sim_totals->syncs, work.syncs);
 	atomic_fetch_add(&sim_totals->faults, work.failed);
 	for (unsigned i = 0; i < run.model.tasks; i++) {
-		workload_audit(&work, i);
+		if (!work.choked)
+			workload_audit(&work, i);
 		atomic_fetch_add(&sim_totals->operations, run.model.task[i].ops);
 	}
 	if (pick(4, 3) == 0)

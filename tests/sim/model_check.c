@@ -75,8 +75,6 @@ static int look_data(struct look *l, int node)
 	WEFT_ASSERT(data);
 	l->seen->data[node] = data;
 	if (n->size > MODEL_PAGES * PAGE_SIZE)
-		fprintf(stderr, "DBG size %lu\n", n->size);
-	if (n->size > MODEL_PAGES * PAGE_SIZE)
 		return broken(l, "its size is none it ever had", n->ino);
 	rc = ops_open(l->fs, n->ino, &caller, O_RDONLY | O_NOATIME, &file, NULL);
 	for (uint64_t at = 0; rc == 0 && at < n->size;) {

@@ -33,6 +33,7 @@ struct worker {
 	uint64_t rng;
 	struct handle handle[HANDLES];
 	bool read_only; /* the log has failed */
+	bool choked;	/* and the cache is full of what it kept from being written */
 	struct model_seen seen;
 	struct rt_task *rt;
 	uint8_t bytes[(WRITE_PAGES + 2) * PAGE_SIZE];
@@ -81,27 +82,40 @@ static bool arranged(const struct worker *w, int64_t rc)
 	}
 }
 
-static void look(struct worker *w)
+/* Pages that cannot be written fill the cache once the log has failed: no room to read. */
+static bool choked(const struct worker *w)
+{
+	struct volume *v = fs_volume(w->fs);
+
+	return volume_failed(v) &&
+	       cache_dirty_pages(v->cache) > cache_frame_count(v->cache) / 2;
+}
+
+/* False: there is no more to be seen in this life. */
+static bool look(struct worker *w)
 {
 	int rc = 0;
 
 	for (unsigned tries = 0; tries < 3; tries++) {
 		rc = model_look(w->m, w->task, w->fs, &w->seen);
 		if (rc == 0)
-			return;
+			return true;
 		if (rc > 0)
 			workload_die("task %c sees: %s", w->t->letter, w->m->why);
 		if (!arranged(w, rc))
 			break;
 		if (w->w->heal)
 			w->w->heal();
+		if (choked(w))
+			return false;
 	}
 	workload_die("task %c: looking at what it has: %s", w->t->letter, strerror(-rc));
 }
 
 static void audit(struct worker *w)
 {
-	look(w);
+	if (!look(w))
+		return;
 	if (!model_is_now(w->m, w->task, &w->seen))
 		workload_die("task %c: not what it made: %s", w->t->letter, w->m->why);
 }
@@ -112,11 +126,15 @@ static void settle(struct worker *w, int64_t rc)
 	const char *what = w->t->op[w->t->ops - 1].what;
 
 	w->w->failed++;
-	look(w);
+	w->read_only |= rc == -EROFS;
+	if (!look(w)) {
+		/* it stays in flight for the model: it may have happened or not */
+		w->choked = w->read_only = w->w->choked = true;
+		return;
+	}
 	if (!model_settle(w->m, w->task, &w->seen))
 		workload_die("task %c: %s returned %lld (%s), then: %s", w->t->letter, what,
 			(long long)rc, rc < 0 ? strerror((int)-rc) : "short", w->m->why);
-	w->read_only |= rc == -EROFS;
 }
 
 static struct model_op *begin(struct worker *w, const struct model_op *op)
@@ -140,7 +158,6 @@ static void sweep(struct worker *w)
 			w->t->now.node[i].used = false;
 }
 
-static unsigned pages_held(const struct worker *w);
 /* The end of a call that had to succeed. True: it has. */
 static bool finish(struct worker *w, int64_t rc, uint64_t ino)
 {
@@ -148,11 +165,6 @@ static bool finish(struct worker *w, int64_t rc, uint64_t ino)
 		model_done(w->m, w->t, ino);
 		sweep(w);
 		return true;
-	}
-	if (!arranged(w, rc)) {
-		struct statvfs s;
-		ops_statfs(w->fs, &s);
-		fprintf(stderr, "DBG blocks %lu free %lu avail %lu held %u\n", s.f_blocks, s.f_bfree, s.f_bavail, pages_held(w));
 	}
 	if (!arranged(w, rc))
 		workload_die("task %c: %s returned %lld (%s)", w->t->letter,
@@ -928,7 +940,7 @@ static void worker_main(void *arg)
 
 	for (unsigned i = 0; i < w->w->ops && !w->read_only && w->t->ops < MODEL_OPS - 1; i++)
 		any_op(w);
-	if (w->read_only)
+	if (w->read_only && !w->choked)
 		read_only_end(w);
 	for (unsigned i = 0; i < HANDLES; i++)
 		handle_close(w, &w->handle[i]);

@@ -25,6 +25,7 @@ struct workload {
 	/* out */
 	uint64_t failed;    /* operations that got one of the errors */
 	uint64_t syncs;	    /* that succeeded */
+	bool choked;	    /* after the log's failure there was no room to read: look no more */
 };
 
 /* Runs all tasks to their end. */
