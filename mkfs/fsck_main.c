@@ -3,7 +3,6 @@
  * fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: options as those of the
  * other fsck programs, so that fsck(8) can call it, questions, progress on a terminal.
  */
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -232,8 +231,7 @@ int main(int argc, char **argv)
 	rc = rt_disk_open(&disk, r.path,
 		RT_DISK_EXCLUSIVE | (r.o.repair ? 0 : RT_DISK_READ_ONLY), &err);
 	if (rc) {
-		fprintf(stderr, "fsck.weft: %s: %s%s\n", r.path, err.text,
-			rc == -EBUSY ? "; unmount it first" : "");
+		fprintf(stderr, "fsck.weft: %s\n", err.text);
 		return FSCK_EXIT_OPERATIONAL;
 	}
 	rc = fsck_run(disk, &r.o, &result, &err);

@@ -22,7 +22,7 @@ struct fsck_options {
 	bool preen;	     /* repair only what loses nothing (-p); else exit code 4 */
 	bool force;	     /* check a cleanly unmounted volume in full as well (-f) */
 	bool check_data;     /* read every page of file data and verify its checksum (-c) */
-	uint64_t memory_bytes; /* for tables, beside bitmaps and cache; 0: 256 MiB, at least 1 MiB */
+	uint64_t memory_bytes; /* for tables, beside bitmaps and cache; 0: 256 MiB, at least 64 KiB */
 	uint64_t cache_bytes;  /* 0: 64 MiB */
 	void *arg;	     /* passed to the functions, each of which may be NULL */
 	/* May this be repaired? NULL: yes, if `repair` is set (-y). Not asked with preen. */

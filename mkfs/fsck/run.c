@@ -10,7 +10,7 @@
 #include "mkfs/fsck/fsck_internal.h"
 
 #define MEMORY_DEFAULT (256ull << 20)
-#define MEMORY_MIN     (1ull << 20)
+#define MEMORY_MIN     (64ull << 10)
 #define CACHE_DEFAULT  (64ull << 20)
 
 /* ---- opening ------------------------------------------------------------------------------- */
