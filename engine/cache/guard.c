@@ -322,6 +322,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 
 /* ---- many at once --------------------------------------------------------------------------- */
 
+#define BATCH_GIVE_UP 64
 #define BATCH_LOSSES 4 /* then page by page, with growing pauses */
 
 static void release_all(struct cache *c, struct guard *guards, unsigned count)
@@ -359,6 +360,9 @@ int guard_shared_batch(struct cache *c, const struct page_ref *refs, unsigned co
 			e = why_not(c, &refs[i]);
 		if (e)
 			return e;
+		/* nothing dirty can leave any more: what is left may not hold them all at once */
+		if (losses > BATCH_GIVE_UP && log_failed(c->log))
+			return -EIO;
 		if (losses > BATCH_LOSSES) /* others keep taking what we fetched: let them finish */
 			rt_sleep_ns(1000 * (uint64_t)MIN(losses, 1000u));
 		else
