@@ -288,7 +288,7 @@ int cache_recover_begin(struct cache *c)
 		return -ENOMEM;
 	}
 	c->redo = true;
-	store_redo(c->store, true);
+	store_redo(c->store, STORE_REDO_RUNNING);
 	return 0;
 }
 
@@ -304,7 +304,7 @@ int cache_recover_end(struct cache *c, bool well)
 			WEFT_ASSERT(!atomic_load_explicit(&c->dirty, memory_order_relaxed));
 	}
 	/* what a read-only store has redone never gets into its table */
-	store_redo(c->store, c->options.read_only);
+	store_redo(c->store, c->options.read_only ? STORE_REDO_KEPT : STORE_REDO_NONE);
 	recover_free(c);
 	c->redo = false;
 	return e;

@@ -291,8 +291,7 @@ void pages_read(struct store *s, struct store_read *reads, unsigned n, bool quie
 
 void store_read_pages(struct store *s, struct store_read *reads, unsigned n)
 {
-	/* an image that a cut left half written is no news while the log mends it */
-	pages_read(s, reads, n, s->table.redo && !s->read_only);
+	pages_read(s, reads, n, s->table.redo == STORE_REDO_RUNNING);
 }
 
 int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out)

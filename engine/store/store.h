@@ -157,7 +157,12 @@ int store_candidates_resolve(struct store *s);
  * While the log is being redone it brings back whatever a torn block of the table had: a page
  * whose descriptor may be lost with one reads as the table's other copy says.
  */
-void store_redo(struct store *s, bool on);
+enum store_redo {
+	STORE_REDO_NONE,
+	STORE_REDO_RUNNING, /* an image that a cut left half written is no news */
+	STORE_REDO_KEPT,    /* done, but a read-only store's table never takes it */
+};
+void store_redo(struct store *s, enum store_redo stage);
 
 struct store_counters {
 	_Atomic uint64_t pages_read, pages_written, read_requests, write_requests, flushes;

@@ -189,7 +189,7 @@ struct table {
 	struct table_load *loads, *free_loads;
 	uint8_t *load_memory;
 	struct candidate_set candidates;
-	bool redo; /* store_redo */
+	enum store_redo redo;
 
 	/* Writing: one task at a time, which nobody waits for that holds anything. */
 	struct rt_mutex write_lock;

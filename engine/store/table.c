@@ -484,9 +484,9 @@ void table_destroy(struct store *s)
 	candidates_destroy(&t->candidates);
 }
 
-void store_redo(struct store *s, bool on)
+void store_redo(struct store *s, enum store_redo stage)
 {
 	rt_mutex_lock(&s->table.lock);
-	s->table.redo = on;
+	s->table.redo = stage;
 	rt_mutex_unlock(&s->table.lock);
 }

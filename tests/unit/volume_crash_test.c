@@ -513,6 +513,13 @@ static void test_read_only_open_says_when_its_cache_is_too_small(void **state)
 }
 
 /* An argument picks tests by name ("*read_only*"). */
+/* A cut is no damage: whatever it left half written is made good without alarm. */
+static void sink_without_damage(int level, const char *line)
+{
+	fprintf(stderr, "weft: %s\n", line);
+	WEFT_ASSERT(!strstr(line, "run fsck.weft"));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -525,6 +532,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_read_only_open_says_when_its_cache_is_too_small),
 	};
 
+	weft_log_sink = sink_without_damage;
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
