@@ -88,7 +88,7 @@ static bool choked(const struct worker *w)
 	struct volume *v = fs_volume(w->fs);
 
 	return volume_failed(v) &&
-	       cache_dirty_pages(v->cache) > cache_frame_count(v->cache) / 2;
+	       cache_dirty_pages(v->cache) > cache_frame_count(v->cache) / 4;
 }
 
 /* False: there is no more to be seen in this life. */
@@ -109,7 +109,7 @@ static bool look(struct worker *w)
 		if (choked(w))
 			return false;
 	}
-	workload_die("task %c: looking at what it has: %s", w->t->letter, strerror(-rc));
+	workload_die("failed %d dirty %llu of %llu; task %c: looking at what it has: %s", volume_failed(fs_volume(w->fs)), (unsigned long long)cache_dirty_pages(fs_volume(w->fs)->cache), (unsigned long long)cache_frame_count(fs_volume(w->fs)->cache), w->t->letter, strerror(-rc));
 }
 
 static void audit(struct worker *w)
