@@ -104,11 +104,12 @@ void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
 void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t new_dir,
 	const char *new_name, unsigned flags)
 {
+	struct ops_caller caller = request_caller(req);
 	int ret = request_may_change(req);
 
 	if (ret == 0)
-		ret = ops_rename(request_fs(req), dir, name_of(name), new_dir,
-			name_of(new_name), flags);
+		ret = ops_rename_as(request_fs(req), dir, name_of(name), new_dir,
+			name_of(new_name), &caller, flags);
 	reply_status(req, ret);
 }
 

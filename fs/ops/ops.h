@@ -102,6 +102,9 @@ int ops_rmdir(struct fs *fs, uint64_t dir, struct ops_name name);
 /* flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE. */
 int ops_rename(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_dir,
 	struct ops_name new_name, unsigned flags);
+/* Also with RENAME_WHITEOUT, but not along with RENAME_EXCHANGE: the whiteout is the caller's. */
+int ops_rename_as(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_dir,
+	struct ops_name new_name, const struct ops_caller *c, unsigned flags);
 
 /* ---- directories --------------------------------------------------------------------------
  * Cookies are stable across changes (key order: hashes). 0 starts; "." has cookie 1, ".." 2.

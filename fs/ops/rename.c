@@ -35,6 +35,8 @@ struct rename_arg {
 	bool walked;
 	uint64_t walked_from, walked_to;
 	bool loops_from, loops_to;
+	uint64_t whiteout; /* inode number for RENAME_WHITEOUT */
+	const struct ops_caller *c; /* its owner */
 	bool orphan;
 };
 
@@ -186,6 +188,24 @@ static int do_exchange(struct txn *x, struct rename_arg *a)
 	return write_parents(x, a);
 }
 
+/*
+ * renameat2(2), RENAME_WHITEOUT: the old name goes to a character device 0/0, which overlay
+ * filesystems take for "deleted".
+ */
+static int leave_whiteout(struct txn *x, struct rename_arg *a)
+{
+	const struct inode_new what = {
+		.ino = a->whiteout, .mode = S_IFCHR, .nlink = 1, .now = a->now};
+	struct disk_inode inode;
+	int rc;
+
+	rc = inode_create_txn(a->fs, x, a->from.dir, &a->from.parent, a->c, &what, &inode);
+	if (rc)
+		return rc;
+	return entry_replace(x, &a->from.slot,
+		(struct entry){.ino = a->whiteout, .type = mode_type(inode.mode)});
+}
+
 /* The names: `from` goes, `to` names its inode. */
 static int move_entries(struct txn *x, struct rename_arg *a)
 {
@@ -193,7 +213,7 @@ static int move_entries(struct txn *x, struct rename_arg *a)
 	struct entry_slot slot;
 	int rc;
 
-	rc = entry_remove(x, &a->from.slot);
+	rc = a->whiteout ? leave_whiteout(x, a) : entry_remove(x, &a->from.slot);
 	if (rc)
 		return rc;
 	rc = entry_find(a->fs, x, a->to.dir, a->to.name, &slot);
@@ -214,7 +234,8 @@ static int do_rename(struct txn *x, struct rename_arg *a)
 	rc = move_entries(x, a);
 	if (rc)
 		return rc;
-	a->from.parent.size -= MIN(a->from.parent.size, 1);
+	if (!a->whiteout)
+		a->from.parent.size -= MIN(a->from.parent.size, 1);
 	if (S_ISDIR(a->from.inode.mode)) {
 		a->from.parent.nlink--;
 		parent->nlink++;
@@ -314,8 +335,17 @@ static int rename_walking(struct rename_arg *a)
 int ops_rename(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_dir,
 	struct ops_name new_name, unsigned flags)
 {
+	if (flags & RENAME_WHITEOUT)
+		return -EINVAL;
+	return ops_rename_as(fs, dir, name, new_dir, new_name, NULL, flags);
+}
+
+int ops_rename_as(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_dir,
+	struct ops_name new_name, const struct ops_caller *c, unsigned flags)
+{
 	struct rename_arg a = {
 		.fs = fs,
+		.c = c,
 		.flags = flags,
 		.from = {.dir = dir, .name = name},
 		.to = {.dir = new_dir, .name = new_name},
@@ -323,7 +353,8 @@ int ops_rename(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_d
 	int rc;
 
 	ops_count(fs, OPS_CALL_RENAME);
-	if (flags != 0 && flags != RENAME_NOREPLACE && flags != RENAME_EXCHANGE)
+	if (flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT) ||
+		((flags & RENAME_EXCHANGE) && flags != RENAME_EXCHANGE))
 		return -EINVAL;
 	if (name_dots(name) || name_dots(new_name))
 		return -EBUSY;
@@ -332,6 +363,13 @@ int ops_rename(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_d
 		rc = name_check(new_name);
 	if (rc)
 		return rc;
+	if (flags & RENAME_WHITEOUT) {
+		rc = fs_check_writable(fs);
+		if (rc == 0)
+			rc = volume_inode_number(fs->volume, &a.whiteout);
+		if (rc)
+			return rc;
+	}
 	a.now = rt_wall_ns();
 	rc = ops_run_names(fs, 0, rename_body, &a);
 	if (rc == NEEDS_WALK)

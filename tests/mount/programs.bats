@@ -17,7 +17,11 @@ finish() {
 	check_store
 }
 
-teardown() { teardown_store; }
+teardown() {
+	cd /
+	umount -l "$MNT/merged" 2>/dev/null || true
+	teardown_store
+}
 
 # A folder of every kind of thing, with all that an archive should keep.
 make_tree() {
@@ -209,6 +213,26 @@ stressors() {
 		"sync-file touch utime verity xattr" "mmap mmapfixed mmapmany msync"
 	cd /
 	rm -rf "$MNT/ng"
+	finish
+}
+
+@test "overlayfs on top" {
+	grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null || return 0
+	mkdir -p lower/sub upper work merged
+	echo a >lower/a
+	echo b >lower/b
+	mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+	rm merged/a
+	mv merged/b merged/c
+	echo more >>merged/c
+	mkdir merged/new
+	rm -r merged/sub
+	umount merged
+	[ -c upper/a ] && [ -c upper/b ] && [ -c upper/sub ]
+	[ "$(cat upper/c)" = "$(printf 'b\nmore')" ]
+	mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+	[ "$(ls merged | tr '\n' ' ')" = "c new " ]
+	umount merged
 	finish
 }
 

@@ -346,7 +346,8 @@ static void renames(struct fs *fs)
 	EQ(try_rename(fs, a, "g", b, "f3", RENAME_NOREPLACE), -EEXIST);
 	EQ(try_rename(fs, a, "g", b, "none", RENAME_EXCHANGE), -ENOENT);
 	EQ(try_rename(fs, a, "g", b, "f3", RENAME_EXCHANGE | RENAME_NOREPLACE), -EINVAL);
-	EQ(try_rename(fs, a, "g", b, "f3", 4), -EINVAL);
+	EQ(try_rename(fs, a, "g", b, "f3", RENAME_EXCHANGE | RENAME_WHITEOUT), -EINVAL);
+	EQ(try_rename(fs, a, "g", b, "f3", 8), -EINVAL);
 	EQ(try_rename(fs, a, "sub", b, "f3", 0), -ENOTDIR);
 	EQ(try_rename(fs, a, "g", b, "full", 0), -EISDIR);
 	EQ(try_rename(fs, a, "sub", b, "full", 0), -ENOTEMPTY);

@@ -158,6 +158,45 @@ static void exchange_swaps_anything(void **state)
 	assert_int_equal(posix_stat("other").st_nlink, 2);
 }
 
+static void whiteouts_stay_behind(void **state)
+{
+	struct stat st;
+	ino_t ino;
+
+	must(mkdir("d", 0755));
+	posix_file("d/f", "x");
+	posix_file("d/g", "y");
+	must(mkdir("d/sub", 0755));
+	ino = posix_stat("d/f").st_ino;
+	must(rename2("d/f", "h", RENAME_WHITEOUT));
+	assert_int_equal(posix_stat("h").st_ino, ino);
+	st = posix_stat("d/f");
+	assert_int_equal(st.st_mode, S_IFCHR);
+	assert_int_equal(st.st_rdev, 0);
+	assert_int_equal(st.st_nlink, 1);
+	refuses(EEXIST, rename2("d/g", "h", RENAME_WHITEOUT | RENAME_NOREPLACE));
+	must(rename2("d/g", "h", RENAME_WHITEOUT));
+	assert_int_equal(posix_stat("d").st_nlink, 3);
+	must(rename2("d/sub", "d/other", RENAME_WHITEOUT));
+	assert_int_equal(posix_stat("d").st_nlink, 3);
+	assert_true(S_ISCHR(posix_stat("d/sub").st_mode));
+	must(rename2("d/other", "sub", RENAME_WHITEOUT));
+	assert_int_equal(posix_stat("d").st_nlink, 2);
+	refuses(EINVAL, rename2("h", "sub", RENAME_WHITEOUT | RENAME_EXCHANGE));
+	must(unlink("d/f"));
+	must(unlink("d/g"));
+	must(unlink("d/sub"));
+	refuses(ENOTEMPTY, rmdir("d"));
+	must(unlink("d/other"));
+	must(rmdir("d"));
+	/* it is the caller's, who need not be root */
+	must(chmod(".", 0777));
+	posix_act_as(ALICE, ALICE, 0);
+	posix_file("mine", "");
+	must(rename2("mine", "moved", RENAME_WHITEOUT));
+	assert_int_equal(posix_stat("mine").st_uid, ALICE);
+}
+
 static void times_follow_a_rename(void **state)
 {
 	struct stat file, dir, other;
@@ -261,6 +300,7 @@ static const struct CMUnitTest tests[] = {
 	posix_test(hard_links_to_one_file_stay_as_they_are),
 	posix_test(noreplace_does_not_replace),
 	posix_test(exchange_swaps_anything),
+	posix_test(whiteouts_stay_behind),
 	posix_test(times_follow_a_rename),
 	posix_test(sticky_directories_keep_names),
 	posix_test(renames_need_write_permission_on_both_sides),
