@@ -129,12 +129,11 @@ static void buffer_idle(struct worker *w)
 
 /* ---- requests ------------------------------------------------------------------- */
 
-static void request_serve(struct worker *w, size_t length)
+static void request_serve(struct worker *w, size_t length, uint64_t begin)
 {
 	struct session *s = w->session;
 	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
 	uint32_t opcode;
-	uint64_t begin;
 
 	if (length < sizeof(*in) || in->len != length) {
 		weft_log(3, "the FUSE device gave %zu bytes of a message of %u", length,
@@ -142,13 +141,13 @@ static void request_serve(struct worker *w, size_t length)
 		return;
 	}
 	opcode = in->opcode < SESSION_OPCODES ? in->opcode : 0;
-	begin = rt_now_ns();
 	if (!shim_receive(s, in)) {
 		struct fuse_buf buf = {.mem = w->buffer, .size = length, .fd = -1};
 
 		fuse_session_process_buf(s->fuse, &buf);
 	}
-	latency_add(&s->counters.latency[opcode], rt_now_ns() - begin);
+	w->served_ns = rt_now_ns();
+	latency_add(&s->counters.latency[opcode], w->served_ns - begin);
 	atomic_fetch_add_explicit(&s->counters.requests, 1, memory_order_relaxed);
 }
 
@@ -156,14 +155,14 @@ static void request_serve(struct worker *w, size_t length)
  * Counted in `busy` before `closed` is looked at, and the other way round in session_quiesce
  * (both sequentially consistent): one of the two sees the other.
  */
-static void request_admit(struct worker *w, size_t length)
+static void request_admit(struct worker *w, size_t length, uint64_t begin)
 {
 	struct session *s = w->session;
 	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
 
 	atomic_fetch_add(&s->busy, 1);
 	if (!atomic_load(&s->closed)) {
-		request_serve(w, length);
+		request_serve(w, length, begin);
 	} else if (length >= sizeof(*in) && in->opcode != FUSE_FORGET &&
 		   in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT) {
 		shim_reply(s, in->unique, -ENOTCONN, NULL, 0);
@@ -269,11 +268,16 @@ static bool request_is_long(const struct worker *w, size_t length)
 	}
 }
 
-/* Another request is there already: there is work for one more worker. */
-static bool more_waits(const struct session *s)
+/*
+ * Another request is there already: there is work for one more worker. Asked only when this
+ * one did not have to be waited for either; a lone client's next one must be.
+ */
+static bool more_waits(const struct worker *w, uint64_t begin)
 {
-	struct pollfd p = {.fd = s->device, .events = POLLIN};
+	struct pollfd p = {.fd = w->session->device, .events = POLLIN};
 
+	if (begin - w->served_ns > SESSION_BACKLOG_NS)
+		return false;
 	return poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
 }
 
@@ -282,6 +286,7 @@ static bool worker_step(struct worker *w)
 {
 	struct session *s = w->session;
 	ssize_t length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
+	uint64_t begin;
 
 	if (length < 0) {
 		/* ENOENT: the request was interrupted before it was read. */
@@ -290,12 +295,13 @@ static bool worker_step(struct worker *w)
 		session_note_end(s, errno);
 		return false;
 	}
+	begin = rt_now_ns();
 	buffer_in_use(w, (size_t)length);
-	if (request_is_long(w, (size_t)length) || more_waits(s))
+	if (request_is_long(w, (size_t)length) || more_waits(w, begin))
 		turn_pass(w);
 	else
 		rt_task_before_wait(turn_pass, w);
-	request_admit(w, (size_t)length);
+	request_admit(w, (size_t)length, begin);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);
 	return true;

@@ -10,6 +10,8 @@
 #define SESSION_WORKERS_MAX 256
 /* Parked workers beyond so many end. */
 #define SESSION_PARKED_MAX 8
+/* A request read within this of the one before had been there already. */
+#define SESSION_BACKLOG_NS 2000
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
 /* With so many fat buffers in use no worker is added: later requests wait for one of
@@ -31,6 +33,7 @@ struct worker {
 	uint8_t *buffer;         /* SESSION_BUFFER_BYTES, the worker's own */
 	bool fat; /* buffer is resident beyond SESSION_FAT_BYTES; while parked under ->lock */
 	bool has_turn;           /* the worker's own */
+	uint64_t served_ns;      /* when its last request was done */
 	_Atomic uint32_t woken;  /* while parked: 1 once the turn may be free */
 	struct worker *below;    /* in the stack of parked ones; under session->lock */
 };
