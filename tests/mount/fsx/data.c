@@ -108,9 +108,14 @@ static void fill(struct file *f, char *to, size_t len)
 /* For O_DIRECT: whole blocks. */
 static bool align(struct file *f, size_t *from, size_t *len)
 {
-	*from &= ~(size_t)(BLOCK - 1);
-	*len = (*len + BLOCK - 1) & ~(size_t)(BLOCK - 1);
-	return *from + *len <= f->o->size;
+	size_t start = *from & ~(size_t)(BLOCK - 1);
+	size_t whole = (*len + BLOCK - 1) & ~(size_t)(BLOCK - 1);
+
+	if (start + whole > f->o->size)
+		return false;
+	*from = start;
+	*len = whole;
+	return true;
 }
 
 static bool wants_direct(struct file *f)
