@@ -50,6 +50,41 @@ static int read_set_add(struct read_set *rs, const struct guard *g)
 	return 0;
 }
 
+/* An operation's items lie in a few leaves, which it comes back to. */
+#define FIND_LAST 4u
+
+/* A leaf that has not changed since it was seen still covers what its fences say. */
+bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d)
+{
+	for (unsigned n = 1; n <= MIN(rs->count, FIND_LAST); n++) {
+		const struct guard *seen = &rs->seen[rs->count - n];
+		const uint8_t *image = seen->image;
+
+		d->low = tree_key_load(image + NODE_LOW);
+		d->high = tree_key_load(image + NODE_HIGH);
+		if (!tree_key_within(key, d->low, d->high))
+			continue;
+		d->pid = page_load_u64(image + NODE_PID);
+		d->counts = node_counts_load(image);
+		if (!guard_valid(seen))
+			continue;
+		d->node = *seen;
+		d->parent.kind = d->held.kind = GUARD_NONE;
+		d->waited = false;
+		return true;
+	}
+	return false;
+}
+
+/* The leaf to read from. What is known from the set may be lost: then a descent finds it. */
+static int leaf_open(struct tree *t, const struct read_set *rs, tree_key key, unsigned attempt,
+	struct descent *d)
+{
+	if (rs && attempt == 0 && read_set_find(rs, key, d))
+		return 0;
+	return tree_leaf_open(t, key, attempt, d);
+}
+
 /* Ends the reading of a leaf. -EAGAIN with *lost: only this leaf, read it again. */
 static int leaf_finish(struct tree *t, struct read_set *rs, struct descent *d, bool *lost)
 {
@@ -86,7 +121,7 @@ int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, siz
 		bool lost;
 		unsigned at;
 		int result = -ENOENT;
-		int r = tree_leaf_open(t, key, attempt, &d);
+		int r = leaf_open(t, rs, key, attempt, &d);
 
 		if (r == -EAGAIN)
 			continue;
@@ -164,7 +199,7 @@ static int read_across(struct tree *t, struct read_set *rs, leaf_ask ask, tree_k
 		struct leaf_answer a;
 		struct descent d;
 		bool lost;
-		int r = tree_leaf_open(t, start, attempt, &d);
+		int r = leaf_open(t, rs, start, attempt, &d);
 
 		if (r == -EAGAIN) {
 			attempt++;

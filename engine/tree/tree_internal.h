@@ -220,6 +220,9 @@ struct read_set {
 	unsigned max;
 };
 
+/* The leaf of the key, if it is one of the last that were read, as it was then: no descent. To be
+ * validated like one. */
+bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d);
 /* As the functions of tree.h; what is read joins the set, of which all stands at that moment
  * (so a transaction never sees a mixture). -EAGAIN when it does not. */
 int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap);

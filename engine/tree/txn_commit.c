@@ -64,8 +64,10 @@ static int gather_leaf(struct txn *x, unsigned first)
 		unsigned taken, used;
 		struct descent d;
 		bool full;
-		int r = tree_descend(x->tree, x->write[first].key, 0, &d);
+		int r = 0;
 
+		if (attempt > 0 || !read_set_find(&x->reads, x->write[first].key, &d))
+			r = tree_descend(x->tree, x->write[first].key, 0, &d);
 		if (r)
 			return r;
 		full = leaf_needs_room(x, &d, first, &taken, &used);
