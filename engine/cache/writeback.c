@@ -254,9 +254,26 @@ static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_
 	return 0;
 }
 
-/* The page's image of this version is durable (`ok`), or its write failed. */
-static void settle_page(struct cache *c, const struct wb_page *p, const struct store_write *w, bool ok)
+/*
+ * A write failed: what the slot holds now may be any image of the batch, or half of one. Until
+ * it is written well the log must keep what tells them apart and mends them, the batch's
+ * descriptors and images.
+ */
+static void pin_failed(struct frame *f, lsn_t record_lsn)
 {
+	uint64_t rec = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
+
+	while ((rec == LSN_NONE || rec > record_lsn) && (frame_flags(f) & FRAME_DIRTY))
+		if (atomic_compare_exchange_weak_explicit(&f->rec_lsn, &rec, record_lsn,
+			    memory_order_seq_cst, memory_order_relaxed))
+			break;
+}
+
+/* The page's image of this version is durable (`ok`), or its write failed. */
+static void settle_page(struct cache *c, const struct wb_region *r, unsigned at, bool ok)
+{
+	const struct store_write *w = &r->write[at];
+	const struct wb_page *p = &r->page[at];
 	struct frame *f = table_find(c, p->pid);
 	uint64_t rec = p->rec_lsn;
 
@@ -273,6 +290,8 @@ static void settle_page(struct cache *c, const struct wb_page *p, const struct s
 			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &rec, LSN_NONE,
 				memory_order_relaxed, memory_order_relaxed);
 		}
+	} else if (!ok && !c->redo && f->incarnation == w->descriptor.incarnation) {
+		pin_failed(f, r->record_lsn);
 	}
 	atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_WRITING, memory_order_release);
 	latch_release_shared(c, f);
@@ -371,7 +390,7 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 	if (b.count) {
 		e = c->redo ? write_batch_redo(c, r, b.count) : write_batch(c, r, &b, &room);
 		for (unsigned i = 0; i < b.count; i++)
-			settle_page(c, &r->page[i], &r->write[i], !e);
+			settle_page(c, r, i, !e);
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
 		if (!e) {
 			COUNT(c, pages_written, b.count);

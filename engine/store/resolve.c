@@ -5,7 +5,12 @@
  * Writes that were under way when the power went may have happened, or not, or in part.
  * The checksum is bound to incarnation and version, so the image itself tells: of the
  * log's candidates that are newer than the table's descriptor, the newest that matches.
- * What matches is durable, since it was read after the power came back, and is installed.
+ * What matches is installed.
+ *
+ * That an image can be read does not make it durable: the device may have it only in a cache
+ * whose flush failed before the daemon ended, without the power going. So recovery writes what
+ * it has decided on once more, and flushes, before the table may take it. Tearing does no harm
+ * there: where it could, the log has the image (engine/cache/writeback.c).
  */
 #include "engine/store/store_internal.h"
 
@@ -111,21 +116,43 @@ static unsigned collect(
 	return n;
 }
 
+/* Writes the images that were decided on again. */
+static int settle_again(struct store *s, const struct store_read *reads, unsigned n,
+	struct store_write *writes)
+{
+	unsigned count = 0;
+	int rc;
+
+	for (unsigned i = 0; i < n; i++)
+		if (reads[i].result == 0)
+			writes[count++] = (struct store_write){
+				.pid = reads[i].pid, .image = reads[i].image};
+	if (s->read_only || !count)
+		return 0;
+	rc = store_write_pages(s, writes, count);
+	return rc ? rc : store_flush(s);
+}
+
 int store_candidates_resolve(struct store *s)
 {
 	const size_t images_bytes = (size_t)RESOLVE_BATCH * PAGE_SIZE;
 	struct store_read *reads = rt_alloc(RESOLVE_BATCH * sizeof(*reads));
+	struct store_write *writes = rt_alloc(RESOLVE_BATCH * sizeof(*writes));
 	uint8_t *images = rt_alloc_pages(images_bytes);
 	uint32_t cursor = 0;
 	unsigned n;
 	int rc = 0;
 
-	if (!reads || !images) {
+	if (!reads || !writes || !images) {
 		rc = -ENOMEM;
 		goto out;
 	}
 	while ((n = collect(s, &cursor, reads, images)) > 0) {
+		int again;
+
 		pages_read(s, reads, n, true);
+		again = settle_again(s, reads, n, writes);
+		rc = rc ? rc : again;
 		for (unsigned i = 0; i < n; i++) {
 			if (reads[i].result >= 0 || reads[i].result == -EUCLEAN)
 				candidates_end(s, reads[i].pid);
@@ -136,6 +163,7 @@ int store_candidates_resolve(struct store *s)
 out:
 	if (images)
 		rt_free_pages(images, images_bytes);
+	rt_free(writes);
 	rt_free(reads);
 	return rc;
 }
