@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long an inode without links lives: until the last handle here is closed and, where the
- * caller says what it has let go of (ops_options.caller_forgets), until that too.
+ * How long an inode without links lives: until the last handle here is closed and, where
+ * the caller says what it has let go of (ops_options.caller_forgets), until that too.
  *
- * A kernel refers to every inode that it unlinks and sends a FORGET when its last reference
- * goes, which may be a working directory, an O_PATH descriptor or a bound socket that no open
- * here tells of. So such inodes are *awaited*. A forget which the kernel sends for one of
- * several references (a look-up that it could not use) ends an orphan early: fstat on it says
- * ENOENT then, while what is open stays open.
+ * A kernel refers to every inode that it unlinks and sends a FORGET when its last
+ * reference goes, which may be a working directory, an O_PATH descriptor or a bound
+ * socket that no open here tells of. So such inodes are *awaited*. A forget which the
+ * kernel sends for one of several references (a look-up that it could not use) ends an
+ * orphan early: fstat on it says ENOENT then, while what is open stays open.
  *
  * What is neither awaited nor open is *ready*: a task of its own reclaims many in one
- * transaction, shortly after, so that whoever unlinks need not wait for it. Those who fill the
- * queue to its half work on it themselves. A crash forgets all of this: the orphan items
- * are in the tree, and the next mount reclaims.
+ * transaction, shortly after, so that whoever unlinks need not wait for it. Those who
+ * fill the queue to its half work on it themselves. A crash forgets all of this: the
+ * orphan items are in the tree, and the next mount reclaims.
  *
- * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at once.
- * Order of locks: a stripe of the table of files, then `lock`; no task waits under it.
+ * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at
+ * once. Order of locks: a stripe of the table of files, then `lock`; no task waits under
+ * it.
  */
 #include <errno.h>
 
 #include "fs/ops/data_internal.h"
 
 #define AWAITED_MAX ORPHANS_AWAITED_MAX
-#define BUCKETS	    (1u << 14)
+#define BUCKETS     (1u << 14)
 #define READY_MAX   1024u
 #define READY_HALF  (READY_MAX / 2)
 /* How long something may be ready before it is worked on alone. */
 #define LINGER_NS 20000000ull
-/* A forget follows an unlink that lies no further back within this time, or the kernel has
- * another reason to keep the inode. */
+/* A forget follows an unlink that lies no further back within this time, or the kernel
+ * has another reason to keep the inode. */
 #define GRACE_NS 200000000ull
 
 struct awaited {
@@ -37,8 +38,9 @@ struct awaited {
 };
 
 struct orphans {
-	_Atomic uint32_t bucket[BUCKETS]; /* 1 + place of the first; changed under `lock` */
-	_Atomic uint32_t pending;	  /* ready or being worked on; changed under `lock` */
+	_Atomic uint32_t
+		bucket[BUCKETS];  /* 1 + place of the first; changed under `lock` */
+	_Atomic uint32_t pending; /* ready or being worked on; changed under `lock` */
 
 	struct rt_mutex lock; /* for all below */
 	struct awaited *place;
@@ -49,9 +51,9 @@ struct orphans {
 	/* A ring. Counted since open: pushed >= taken >= done. */
 	uint64_t ready[READY_MAX];
 	uint64_t pushed, taken, done;
-	uint64_t oldest_ns;	 /* at least so long ago the first of them got ready */
-	unsigned settlers;	 /* tasks that wait for `progress` */
-	struct rt_cond wanted;	 /* the reclaimer has something to do */
+	uint64_t oldest_ns;      /* at least so long ago the first of them got ready */
+	unsigned settlers;       /* tasks that wait for `progress` */
+	struct rt_cond wanted;   /* the reclaimer has something to do */
 	struct rt_cond progress; /* something got ready, or is done */
 	bool stopping;
 	struct rt_task *reclaimer;
@@ -70,7 +72,8 @@ static uint32_t chain_load(const _Atomic uint32_t *head)
 	return atomic_load_explicit(head, memory_order_acquire);
 }
 
-/* Without the lock: nothing of this hash is awaited. An inode's own unlink happened before. */
+/* Without the lock: nothing of this hash is awaited. An inode's own unlink happened
+ * before. */
 static bool surely_not_awaited(struct orphans *o, uint64_t ino)
 {
 	return chain_load(bucket_of(o, ino)) == 0;
@@ -227,7 +230,8 @@ static void orphan_ready(struct fs *fs, uint64_t ino)
 /* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
 static void help(struct fs *fs)
 {
-	if (atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) >= READY_HALF)
+	if (atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) >=
+		READY_HALF)
 		(void)ready_work(fs);
 }
 
@@ -238,7 +242,8 @@ static void reclaimer_main(void *arg)
 
 	rt_mutex_lock(&o->lock);
 	while (!o->stopping) {
-		uint64_t count = o->pushed - o->taken, deadline = o->oldest_ns + LINGER_NS;
+		uint64_t count = o->pushed - o->taken,
+			 deadline = o->oldest_ns + LINGER_NS;
 
 		if (count == 0) {
 			rt_cond_wait(&o->wanted, &o->lock, RT_FOREVER);
@@ -273,9 +278,9 @@ void orphan_closed(struct fs *fs, uint64_t ino)
 }
 
 /*
- * A close at the same time looks at what is awaited after it has uncounted its handle; this
- * looks at handles after it has taken the inode off: one of them finds it ready, or both,
- * and reclaiming twice does no harm.
+ * A close at the same time looks at what is awaited after it has uncounted its handle;
+ * this looks at handles after it has taken the inode off: one of them finds it ready, or
+ * both, and reclaiming twice does no harm.
  */
 void ops_forget(struct fs *fs, uint64_t ino)
 {
@@ -306,7 +311,8 @@ bool orphans_settle(struct fs *fs, bool patient)
 	rt_mutex_lock(&o->lock);
 	deadline = o->awaited_ns + GRACE_NS;
 	recent = patient && o->awaited > 0 && rt_now_ns() < deadline;
-	while (recent && o->pushed == o->done && o->awaited > 0 && rt_now_ns() < deadline) {
+	while (recent && o->pushed == o->done && o->awaited > 0 &&
+		rt_now_ns() < deadline) {
 		o->settlers++;
 		rt_cond_wait(&o->progress, &o->lock, deadline);
 		o->settlers--;
@@ -339,7 +345,8 @@ int orphans_open(struct fs *fs)
 		return -ENOMEM;
 	o->place = rt_alloc(AWAITED_MAX * sizeof(*o->place));
 	fs->orphans = o;
-	rc = o->place ? rt_task_spawn(&o->reclaimer, "reclaimer", reclaimer_main, fs) : -ENOMEM;
+	rc = o->place ? rt_task_spawn(&o->reclaimer, "reclaimer", reclaimer_main, fs)
+		      : -ENOMEM;
 	if (rc) {
 		orphans_close(fs);
 		fs->orphans = NULL;

@@ -10,9 +10,9 @@
  * linked meanwhile is either seen to have a link, or the link's transaction starts over
  * and finds it gone.
  *
- * Small orphans that nobody refers to any more are reclaimed many in one transaction: their
- * items, and the orphan items, lie side by side when they were made or unlinked one after the
- * other, so the leaves are latched and logged once.
+ * Small orphans that nobody refers to any more are reclaimed many in one transaction:
+ * their items, and the orphan items, lie side by side when they were made or unlinked one
+ * after the other, so the leaves are latched and logged once.
  */
 #include "fs/ops/data_internal.h"
 
@@ -122,20 +122,23 @@ static int reclaim_last(struct reclaim_step *s, struct txn *x)
 	return rc < 0 && rc != -ENOENT ? rc : reclaim_inode(s, x);
 }
 
-/* Nothing but the inode item can be there. An xattr that is being set writes the inode. */
+/* Nothing but the inode item can be there. An xattr that is being set writes the inode.
+ */
 static bool inode_is_bare(const struct disk_inode *inode)
 {
 	return inode->blocks == 0 && inode->size == 0 && !S_ISLNK(inode->mode) &&
-		!(inode->flags & DISK_INODE_HAS_XATTR);
+	       !(inode->flags & DISK_INODE_HAS_XATTR);
 }
 
-/* What is bare as its inode says, must be so: one look at all that could follow the inode. */
+/* What is bare as its inode says, must be so: one look at all that could follow the
+ * inode. */
 static int check_bare(struct reclaim_step *s, struct txn *x)
 {
 	uint8_t value[DISK_VALUE_MAX];
 	struct disk_key found;
 	int rc = txn_next(x, disk_key(s->ino, DISK_ITEM_INODE, 1),
-		disk_key(s->ino, DISK_ITEM_LAST, UINT64_MAX), &found, value, sizeof(value));
+		disk_key(s->ino, DISK_ITEM_LAST, UINT64_MAX), &found, value,
+		sizeof(value));
 
 	return rc == -ENOENT ? 1 : MIN(rc, 0);
 }
@@ -232,11 +235,12 @@ struct reclaim_batch {
 	struct fs *fs;
 	const uint64_t *ino;
 	unsigned count;
-	uint32_t alone;	   /* a bit for each that is not to be reclaimed with others */
+	uint32_t alone;    /* a bit for each that is not to be reclaimed with others */
 	uint32_t finished; /* a bit for each that the transaction ends */
 };
 
-/* Pieces of as many as fit; an inode that needs another piece is left with what is left. */
+/* Pieces of as many as fit; an inode that needs another piece is left with what is left.
+ */
 static int batch_body(struct txn *x, void *arg)
 {
 	struct reclaim_batch *b = arg;
@@ -249,7 +253,8 @@ static int batch_body(struct txn *x, void *arg)
 		if (b->alone & 1u << i)
 			continue;
 		/* Xattrs may take all the runs that there are. */
-		if (txn_runs_left(x) < 2 * EXTENTS_A_PIECE || txn_writes_left(x) < PIECE_WRITES)
+		if (txn_runs_left(x) < 2 * EXTENTS_A_PIECE ||
+			txn_writes_left(x) < PIECE_WRITES)
 			break;
 		rc = reclaim_body(x, &s);
 		if (rc < 0)
@@ -260,7 +265,8 @@ static int batch_body(struct txn *x, void *arg)
 	return 0;
 }
 
-/* Which have neither handles nor operations under way, so that nothing of them need be held. */
+/* Which have neither handles nor operations under way, so that nothing of them need be
+ * held. */
 static void batch_choose(struct reclaim_batch *b)
 {
 	for (unsigned i = 0; i < b->count; i++)
@@ -269,8 +275,8 @@ static void batch_choose(struct reclaim_batch *b)
 }
 
 /*
- * Each round that ends well ends at least one inode, or frees a piece of the first that is left;
- * what meets an error in company is tried again alone.
+ * Each round that ends well ends at least one inode, or frees a piece of the first that
+ * is left; what meets an error in company is tried again alone.
  */
 void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count)
 {
@@ -278,6 +284,8 @@ void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count)
 	uint32_t left = count < 32 ? (1u << count) - 1 : UINT32_MAX;
 
 	WEFT_ASSERT(count <= 32);
+	if (fs_check_writable(fs) < 0)
+		return; /* whatever made it so has been told; the next mount reclaims */
 	batch_choose(&b);
 	while (left & ~b.alone) {
 		if (ops_run(fs, OPS_RUN_PRIVILEGED, batch_body, &b, NULL) < 0)
@@ -316,12 +324,13 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 }
 
 /* The next item of a type; *at moves behind it. */
-static int recover_next(struct fs *fs, struct disk_key *at, enum disk_item_type type, uint64_t *ino)
+static int recover_next(
+	struct fs *fs, struct disk_key *at, enum disk_item_type type, uint64_t *ino)
 {
 	uint8_t value[DISK_VALUE_MAX];
 	struct disk_key found;
-	int rc = tree_next(fs->tree, *at, disk_key(DISK_INO_SYSTEM, type + 1, 0), &found, value,
-		sizeof(value));
+	int rc = tree_next(fs->tree, *at, disk_key(DISK_INO_SYSTEM, type + 1, 0), &found,
+		value, sizeof(value));
 
 	if (rc < 0)
 		return rc;
@@ -359,5 +368,6 @@ int reclaim_recover(struct fs *fs, struct weft_error *err)
 		if (rc == 0)
 			(void)recover_intent(fs, ino[0]);
 	}
-	return weft_error(err, rc, "reading the list of unlinked files: %s", strerror(-rc));
+	return weft_error(
+		err, rc, "reading the list of unlinked files: %s", strerror(-rc));
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast fs/ops is by itself, without a kernel in between: N empty files are created, looked
- * up, listed, unlinked and forgotten, by one task and by two, each in a directory of its own.
+ * How fast fs/ops is by itself, without a kernel in between: N empty files are created,
+ *looked up, listed, unlinked and forgotten, by one task and by two, each in a directory
+ *of its own.
  *
  *	ops_bench STORE [files] [cache MiB] [log MiB]
  *	ops_bench STORE dirty [files] [cache MiB] [log MiB]	and end as a crash would
  *	ops_bench STORE recover [cache MiB]			and say what recovery took
  *
- * STORE is overwritten, but by "recover". Prints one key=value per line; *_ns is per file and
- * task, *_log_bytes what each file adds to the log.
+ * STORE is overwritten, but by "recover". Prints one key=value per line; *_ns is per file
+ *and task, *_log_bytes what each file adds to the log.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,13 +19,13 @@
 
 #include "fs/ops/ops.h"
 
-#define MUST(expr)                                                                         \
-	do {                                                                               \
-		long long must_ = (long long)(expr);                                       \
-		if (must_ < 0) {                                                           \
-			fprintf(stderr, "ops_bench: %s: %lld\n", #expr, must_);            \
-			exit(1);                                                           \
-		}                                                                          \
+#define MUST(expr)                                                                       \
+	do {                                                                             \
+		long long must_ = (long long)(expr);                                     \
+		if (must_ < 0) {                                                         \
+			fprintf(stderr, "ops_bench: %s: %lld\n", #expr, must_);          \
+			exit(1);                                                         \
+		}                                                                        \
 	} while (0)
 
 #define TASKS_MAX 2
@@ -96,8 +97,8 @@ static void readdir_part(struct part *p)
 
 	do {
 		before = cookie[1];
-		MUST(ops_readdir(b->fs, b->dir[p->me], cookie[0], OPS_READDIR_PLUS, take_entry,
-			cookie));
+		MUST(ops_readdir(b->fs, b->dir[p->me], cookie[0], OPS_READDIR_PLUS,
+			take_entry, cookie));
 	} while (cookie[1] != before);
 }
 
@@ -112,7 +113,8 @@ static void unlink_part(struct part *p)
 	}
 }
 
-/* ---- measuring ----------------------------------------------------------------------- */
+/* ---- measuring -----------------------------------------------------------------------
+ */
 
 static void part_main(void *arg)
 {
@@ -124,7 +126,8 @@ static void part_main(void *arg)
 	p->cpu_ns = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-static void measure(struct bench *b, const char *what, unsigned tasks, void (*run)(struct part *p))
+static void measure(
+	struct bench *b, const char *what, unsigned tasks, void (*run)(struct part *p))
 {
 	struct log *log = fs_volume(b->fs)->log;
 	uint64_t logged = atomic_load(&log_counters(log)->record_bytes);
@@ -143,19 +146,24 @@ static void measure(struct bench *b, const char *what, unsigned tasks, void (*ru
 	took = rt_now_ns() - start;
 	logged = atomic_load(&log_counters(log)->record_bytes) - logged;
 	commits = atomic_load(&tree_counters(fs_volume(b->fs)->tree)->commits) - commits;
-	printf("%s_tasks_%u_per_second=%.0f\n", what, tasks, (double)total * 1e9 / (double)took);
+	printf("%s_tasks_%u_per_second=%.0f\n", what, tasks,
+		(double)total * 1e9 / (double)took);
 	printf("%s_tasks_%u_ns=%.0f\n", what, tasks, (double)took / b->files);
 	printf("%s_tasks_%u_cpu_ns=%.0f\n", what, tasks, (double)cpu / (double)total);
-	printf("%s_tasks_%u_log_bytes=%.0f\n", what, tasks, (double)logged / (double)total);
-	printf("%s_tasks_%u_commits=%.2f\n", what, tasks, (double)commits / (double)total);
+	printf("%s_tasks_%u_log_bytes=%.0f\n", what, tasks,
+		(double)logged / (double)total);
+	printf("%s_tasks_%u_commits=%.2f\n", what, tasks,
+		(double)commits / (double)total);
 	fflush(stdout);
 }
 
-/* ---- the volume ------------------------------------------------------------------------ */
+/* ---- the volume
+ * ------------------------------------------------------------------------ */
 
 static void format(const char *path, uint64_t bytes, uint64_t log_bytes)
 {
-	struct store_format f = {.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
+	struct store_format f = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 
@@ -193,7 +201,8 @@ static void bench_open(struct bench *b, struct fs *fs, unsigned files)
 		struct ops_attr attr;
 		char name[16];
 
-		MUST(ops_mkdir(fs, DISK_INO_ROOT, name_at(name, i), &caller, 0755, &attr));
+		MUST(ops_mkdir(
+			fs, DISK_INO_ROOT, name_at(name, i), &caller, 0755, &attr));
 		b->dir[i] = attr.ino;
 		b->ino[i] = rt_alloc(files * sizeof(uint64_t));
 		MUST(b->ino[i] ? 0 : -1);
@@ -238,7 +247,8 @@ static int run_recover(struct fs *fs)
 	printf("recovery_log_mib=%llu\nrecovery_records=%llu\nrecovery_pages=%llu\n"
 	       "recovery_ms=%llu\n",
 		(unsigned long long)(v->recovery.log_bytes >> 20),
-		(unsigned long long)v->recovery.records, (unsigned long long)v->recovery.pages,
+		(unsigned long long)v->recovery.records,
+		(unsigned long long)v->recovery.pages,
 		(unsigned long long)(v->recovery.took_ns / 1000000));
 	fs_close(fs);
 	MUST(volume_close(v));
@@ -260,12 +270,13 @@ int main(int argc, char **argv)
 	uint64_t log = number(argc, argv, at + 1, 256) << 20;
 
 	if (argc < 2 || (!recover && files == 0) || rt_real_start()) {
-		fprintf(stderr, "usage: ops_bench STORE [dirty|recover] [files] [cache MiB] [log MiB]\n");
+		fprintf(stderr, "usage: ops_bench STORE [dirty|recover] [files] [cache "
+				"MiB] [log MiB]\n");
 		return 2;
 	}
 	if (recover)
 		return run_recover(open_fs(argv[1], cache));
 	format(argv[1], log + (4ull << 30), log);
-	return dirty ? run_dirty(open_fs(argv[1], cache), files) :
-		       run_all(open_fs(argv[1], cache), files);
+	return dirty ? run_dirty(open_fs(argv[1], cache), files)
+		     : run_all(open_fs(argv[1], cache), files);
 }

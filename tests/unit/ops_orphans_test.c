@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is unlinked lives until it is closed and forgotten, in whatever order; nothing is left of
- * it then, nor after a power cut; and nothing of all this grows without bound.
+ * What is unlinked lives until it is closed and forgotten, in whatever order; nothing is
+ * left of it then, nor after a power cut; and nothing of all this grows without bound.
  */
 #include <sys/xattr.h>
 
@@ -54,7 +54,8 @@ static uint64_t write_file(struct fs *fs, const char *name, unsigned pages)
 	memset(page, 'x', sizeof(page));
 	OK(ops_create(fs, ROOT, nm(name), &root_user, 0644, O_RDWR, &f, &a));
 	for (unsigned i = 0; i < pages; i++)
-		EQ(ops_write(fs, f, &root_user, (uint64_t)i * PAGE_SIZE, page, PAGE_SIZE, false),
+		EQ(ops_write(fs, f, &root_user, (uint64_t)i * PAGE_SIZE, page, PAGE_SIZE,
+			   false),
 			PAGE_SIZE);
 	ops_close(fs, f);
 	return a.ino;
@@ -68,7 +69,8 @@ static uint64_t make_any(struct fs *fs, unsigned type, const char *name)
 	struct ops_attr a;
 
 	if (type < ARRAY_SIZE(modes))
-		OK(ops_mknod(fs, ROOT, nm(name), &root_user, modes[type] | 0600, 1, 3, &a));
+		OK(ops_mknod(
+			fs, ROOT, nm(name), &root_user, modes[type] | 0600, 1, 3, &a));
 	else if (type == 5)
 		OK(ops_mkdir(fs, ROOT, nm(name), &root_user, 0700, &a));
 	else if (type == 6)
@@ -87,7 +89,8 @@ static void every_type(struct fs *plain)
 		struct disk_inode i;
 		char target[8];
 
-		OK(type == 5 ? ops_rmdir(fs, ROOT, nm("it")) : ops_unlink(fs, ROOT, nm("it")));
+		OK(type == 5 ? ops_rmdir(fs, ROOT, nm("it"))
+			     : ops_unlink(fs, ROOT, nm("it")));
 		EQ(try_lookup(fs, ROOT, "it"), -ENOENT);
 		HOLDS(!gone(fs, ino));
 		i = attr_of(fs, ino);
@@ -182,7 +185,8 @@ static void orders(struct fs *plain)
 			HOLDS(!gone(fs, ino));
 			EQ(ops_write(fs, f, &root_user, 0, "y", 1, false), 1);
 			ops_close(fs, f);
-		} else { /* closed first; what is yet to be forgotten may be opened again */
+		} else { /* closed first; what is yet to be forgotten may be opened again
+			  */
 			ops_close(fs, f);
 			HOLDS(!gone(fs, ino));
 			OK(ops_open(fs, ino, &root_user, O_RDWR, &g, NULL));
@@ -248,8 +252,8 @@ static void at_close(struct fs *plain)
 	for (unsigned i = 0; i < 3; i++)
 		OK(ops_open(fs, ino[3 * i], &root_user, O_RDWR, &f[i], NULL));
 	for (unsigned i = 0; i < 60; i++)
-		OK(i % 3 ? ops_rmdir(fs, ROOT, nm_of(name, "f", i)) :
-			   ops_unlink(fs, ROOT, nm_of(name, "f", i)));
+		OK(i % 3 ? ops_rmdir(fs, ROOT, nm_of(name, "f", i))
+			 : ops_unlink(fs, ROOT, nm_of(name, "f", i)));
 	for (unsigned i = 0; i < 60; i += 2)
 		ops_forget(fs, ino[i]);
 	for (unsigned i = 0; i < 60; i++)
@@ -277,7 +281,8 @@ static void burst(struct fs *plain)
 	for (unsigned i = 0; i < count; i++) {
 		struct ops_attr a;
 
-		OK(ops_mknod(fs, ROOT, nm_of(name, "f", i), &root_user, S_IFREG, 0, 0, &a));
+		OK(ops_mknod(
+			fs, ROOT, nm_of(name, "f", i), &root_user, S_IFREG, 0, 0, &a));
 		first = first ? first : a.ino;
 	}
 	for (unsigned i = 0; i < count; i++)
@@ -311,15 +316,18 @@ static void all_sizes(struct fs *plain)
 		if (i % 3 == 0) {
 			OK(ops_open(fs, ino[i], &root_user, O_RDWR, &f, NULL));
 			for (unsigned k = 0; k < 10 * i; k++)
-				EQ(ops_write(fs, f, &root_user, (uint64_t)k * 3 * PAGE_SIZE, "z",
-					   1, false), 1);
+				EQ(ops_write(fs, f, &root_user,
+					   (uint64_t)k * 3 * PAGE_SIZE, "z", 1, false),
+					1);
 			ops_close(fs, f);
 		}
 		if (i % 4 == 1)
 			for (unsigned k = 0; k < 3; k++)
 				OK(ops_setxattr(fs, ino[i], &root_user,
-					k == 0 ? "user.a" : k == 1 ? "user.b" : "user.c", value,
-					sizeof(value), 0));
+					k == 0   ? "user.a"
+					: k == 1 ? "user.b"
+						 : "user.c",
+					value, sizeof(value), 0));
 	}
 	for (unsigned i = 0; i < RECLAIM_BATCH; i++)
 		OK(ops_unlink(fs, ROOT, nm_of(name, "f", i)));
@@ -336,7 +344,8 @@ static void a_batch_takes_all_sizes(void **state)
 	with_fs(all_sizes);
 }
 
-/* ---- a full volume ------------------------------------------------------------------ */
+/* ---- a full volume ------------------------------------------------------------------
+ */
 
 static uint64_t fill(struct fs *fs, const char *name)
 {
@@ -396,7 +405,8 @@ static void what_is_unlinked_is_freed_before_there_is_no_space(void **state)
 	with_fs_sized(1, 48, 8, full);
 }
 
-/* ---- many tasks, and power cuts ------------------------------------------------------ */
+/* ---- many tasks, and power cuts ------------------------------------------------------
+ */
 
 static struct {
 	struct fs *fs;
@@ -413,9 +423,12 @@ static void mix_task(struct fs *fs, unsigned n)
 		struct ops_attr a;
 		uint64_t dir;
 
-		OK(ops_create(fs, ROOT, nm_of(name, "f", n), &root_user, 0600, O_RDWR, &f, &a));
+		OK(ops_create(
+			fs, ROOT, nm_of(name, "f", n), &root_user, 0600, O_RDWR, &f, &a));
 		if (i % 2)
-			EQ(ops_write(fs, f, &root_user, rt_random() % 100000, "abc", 3, false), 3);
+			EQ(ops_write(fs, f, &root_user, rt_random() % 100000, "abc", 3,
+				   false),
+				3);
 		if (i % 3 == 0)
 			ops_close(fs, f);
 		OK(ops_unlink(fs, ROOT, nm(name)));
@@ -465,8 +478,8 @@ static void cut_work(void *arg)
 
 static int cuts(void *arg)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
-		.log_bytes = 4 << 20};
+	struct store_format format = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
 	struct rt_sim_disk *disk = rt_sim_disk_create("disk", cut_disk.disk_bytes, NULL);
 	struct weft_error err = {0};
 	struct rt_disk *d;

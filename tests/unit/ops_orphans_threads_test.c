@@ -8,9 +8,10 @@
 #define TEAMS  3u
 #define ROUNDS 1500u
 
-/* One file of a team: three tasks unlink, close and forget it; the last makes the next. */
+/* One file of a team: three tasks unlink, close and forget it; the last makes the next.
+ */
 struct team {
-	_Atomic uint32_t round;	   /* the file of this round is there */
+	_Atomic uint32_t round;    /* the file of this round is there */
 	_Atomic uint32_t finished; /* of three, in this round */
 	uint64_t ino;
 	struct ops_file *file;
