@@ -13,8 +13,10 @@ CFLAGS   ?= -O2 -g
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wwrite-strings -Wvla -Wno-unused-parameter
 FUSE_CFLAGS := $(shell pkg-config --cflags fuse3 2>/dev/null)
+# What gcc says of code that the sanitizers have put in.
+NO_WARNINGS := $(if $(findstring thread,$(SANITIZE)),-Wno-tsan) $(if $(findstring undefined,$(SANITIZE)),-Wno-nonnull)
 ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno-omit-frame-pointer \
-            $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(if $(filter thread,$(SANITIZE)),-Wno-tsan) $(FUSE_CFLAGS)
+            $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(NO_WARNINGS) $(FUSE_CFLAGS)
 ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
