@@ -223,26 +223,42 @@ static int latch_all(struct txn *x, unsigned pages)
 	return r;
 }
 
+/*
+ * Holding nothing: the file page as it can be latched, in the cache and of its incarnation. It
+ * may have been evicted, and what recovery or a read-ahead has fetched may be an older
+ * incarnation's image. One that is newer than what was read is somebody else's.
+ */
+static int wait_file_page(struct txn *x, const struct txn_page *page)
+{
+	struct cache *cache = x->tree->cache;
+	struct guard g;
+	int r;
+
+	if (page->fresh)
+		return mtr_prepare_fresh(cache, page->pid, page->incarnation);
+	r = guard_exclusive(cache, page->pid, page->incarnation, &g);
+	guard_release(cache, &g);
+	if (r != -ESTALE)
+		return r;
+	if (!reads_stand(x))
+		return -EAGAIN;
+	weft_log(3, "page %#llx is newer than its extent; run fsck.weft",
+		(unsigned long long)page->pid);
+	return -EUCLEAN;
+}
+
 /* After a lost race, holding nothing: wait until the page can be latched. */
 static int wait_conflict(struct txn *x, unsigned attempt)
 {
-	struct tree *t = x->tree;
-	page_id pid = x->conflict;
-
 	for (unsigned i = 0; i < x->page_count; i++) {
-		struct txn_page *page = &x->page[i];
-		struct page_ref ref = {.pid = page->pid, .incarnation = page->incarnation};
-		int r;
+		if (x->page[i].pid == x->conflict) {
+			int r = wait_file_page(x, &x->page[i]);
 
-		if (page->pid != pid)
-			continue;
-		/* It may have been evicted: a fresh one has no image to be fetched. */
-		r = page->fresh ? mtr_prepare_fresh(t->cache, pid, page->incarnation) :
-				  cache_fetch(t->cache, &ref, 1);
-		tree_back_off(attempt);
-		return r;
+			tree_back_off(attempt);
+			return r;
+		}
 	}
-	return tree_wait_page(t, pid, attempt);
+	return tree_wait_page(x->tree, x->conflict, attempt);
 }
 
 /* ---- 4. apply -------------------------------------------------------------------- */

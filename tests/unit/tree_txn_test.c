@@ -185,6 +185,41 @@ static void pages_and_runs_commit_with_the_items(void **state)
 	txn_end(x);
 }
 
+/* Recovery and read-ahead fetch pages without asking for an incarnation. */
+static void a_page_cached_of_another_incarnation_holds_nobody_up(void **state)
+{
+	struct space_run run;
+	struct guard g;
+	struct txn *x;
+
+	assert_int_equal(space_reserve(one.space, PID_NONE, 1, 0, &run), 0);
+	assert_int_equal(txn_begin(one.tree, false, &x), 0);
+	assert_int_equal(txn_take(x, &run), 0);
+	assert_int_equal(txn_commit(x, NULL), 0);
+	txn_end(x);
+	assert_int_equal(guard_shared(one.cache, run.pid, 0, &g), 0);
+	assert_true(g.frame->incarnation < run.incarnation);
+	guard_release(one.cache, &g);
+
+	/* an older one's image is nobody's: zeros */
+	assert_int_equal(txn_begin(one.tree, false, &x), 0);
+	assert_int_equal(txn_page(x, run.pid, run.incarnation, 1, "new", 3, false), 0);
+	assert_int_equal(txn_commit(x, NULL), 0);
+	txn_end(x);
+	assert_int_equal(guard_shared(one.cache, run.pid, run.incarnation, &g), 0);
+	assert_memory_equal(g.image, "\0new\0", 5);
+	guard_release(one.cache, &g);
+
+	/* a newer one under what was read and stands: damage */
+	assert_int_equal(txn_begin(one.tree, false, &x), 0);
+	assert_int_equal(txn_page(x, run.pid, run.incarnation - 1, 1, "old", 3, false), 0);
+	assert_int_equal(txn_commit(x, NULL), -EUCLEAN);
+	txn_end(x);
+	assert_int_equal(guard_shared(one.cache, run.pid, run.incarnation, &g), 0);
+	assert_memory_equal(g.image, "\0new\0", 5);
+	guard_release(one.cache, &g);
+}
+
 /* What another writes between a reading and the commit. */
 static int commit_after(int (*reading)(struct txn *), struct disk_key key, bool deletes)
 {
@@ -669,6 +704,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(an_ended_transaction_leaves_nothing),
 		cmocka_unit_test(bounds_are_kept),
 		cmocka_unit_test(pages_and_runs_commit_with_the_items),
+		cmocka_unit_test(a_page_cached_of_another_incarnation_holds_nobody_up),
 		cmocka_unit_test(what_was_read_must_stand_at_commit),
 		cmocka_unit_test(a_later_read_notices_that_an_earlier_one_fell),
 	};
