@@ -46,8 +46,8 @@ int sim_close(struct fs *fs);
 
 /* Every page in use is the tree's, an extent's or an xattr's, and no other's; counts fit. */
 void sim_check_space(struct fs *fs);
-/* fsck finds nothing on a copy of the disk. */
-void sim_check_fsck(struct rt_sim_disk *disk);
+/* fsck finds nothing on a copy of the disk; `cut`: but what is normal before a recovery. */
+void sim_check_fsck(struct rt_sim_disk *disk, bool cut);
 /* Looks at all tasks and compares with the model: model_recovered. */
 void sim_check_recovered(struct model *m, struct fs *fs);
 
@@ -55,7 +55,7 @@ void sim_check_recovered(struct model *m, struct fs *fs);
 
 /* Counters that all children add to. */
 struct sim_totals {
-	_Atomic uint64_t runs, lives, cuts, recovery_cuts, faults, syncs, operations;
+	_Atomic uint64_t runs, lives, cuts, recovery_cuts, faults, syncs, operations, fscks;
 };
 extern struct sim_totals *sim_totals;
 

@@ -12,7 +12,8 @@
 
 #include "tests/sim/harness.h"
 
-#define LIVES 6u /* of a node, in one run */
+#define LIVES	   6u	    /* of a node, in one run */
+#define STEP_LIMIT 5000000u /* task switches of a run: a twentieth is much */
 
 static struct {
 	struct sim_shape shape;
@@ -20,6 +21,7 @@ static struct {
 	unsigned life;
 	uint64_t cut_later;    /* armed once the recovery has been judged; 0: not */
 	bool judged, finished; /* of this life */
+	bool fsck;	       /* after this life's recovery */
 	uint64_t requests;     /* of an uncut first life */
 	struct rt_sim_disk *disk;
 	struct model model;
@@ -51,6 +53,8 @@ static void life_main(void *arg)
 		workload_die("open: %s", err.text);
 	sim_check_space(work.fs);
 	sim_check_recovered(&run.model, work.fs);
+	if (run.fsck)
+		sim_check_fsck(run.disk, false);
 	run.judged = true;
 	if (run.cut_later)
 		rt_sim_disk_cut_after(run.disk, run.cut_later);
@@ -75,6 +79,8 @@ static void live(uint64_t n, bool later)
 
 	run.judged = run.finished = false;
 	run.cut_later = later ? n : 0;
+	/* not while a cut is armed: the recovery is to meet it */
+	run.fsck = run.cut && (later || n == 0);
 	rt_sim_disk_cut_after(run.disk, later ? 0 : n);
 	sim_repeat_note("WEFT_SIM_CUT=%llu", (unsigned long long)run.cut);
 	if (model_trace)
@@ -84,6 +90,8 @@ static void live(uint64_t n, bool later)
 		atomic_fetch_add(&sim_totals->cuts, 1);
 		if (!run.judged)
 			atomic_fetch_add(&sim_totals->recovery_cuts, 1);
+		if (pick(5, 2) == 0)
+			sim_check_fsck(run.disk, true); /* it replays the log in memory */
 	} else {
 		WEFT_ASSERT(run.finished);
 	}
@@ -109,6 +117,7 @@ static int run_main(void *arg)
 	}
 	live(0, false);
 	live(0, false); /* and nothing was lost by a clean end */
+	sim_check_fsck(run.disk, false);
 	model_free(&run.model);
 	memset(&run.model, 0, sizeof(run.model));
 	return 0;
@@ -116,7 +125,7 @@ static int run_main(void *arg)
 
 static void one_run(uint64_t cut)
 {
-	const struct rt_sim_options options = {.step_limit = 50000000};
+	const struct rt_sim_options options = {.step_limit = STEP_LIMIT};
 
 	run.cut = cut;
 	OK(rt_sim_run(run.shape.seed, &options, run_main, NULL));
@@ -145,9 +154,11 @@ static void after_any_cut_a_volume_is_what_its_syncs_promised(void **state)
 	unsigned failed = sim_each_seed("", sim_env("WEFT_SIM_FIRST", 1),
 		sim_env("WEFT_SIM_SEEDS", 14), 600, seed_main);
 
-	printf("             %llu runs, %llu cuts (%llu in recoveries), %llu operations, %llu syncs\n",
+	printf("             %llu runs, %llu cuts (%llu in recoveries), %llu fscks, %llu operations, "
+	       "%llu syncs\n",
 		(unsigned long long)sim_totals->runs, (unsigned long long)sim_totals->cuts,
 		(unsigned long long)sim_totals->recovery_cuts,
+		(unsigned long long)sim_totals->fscks,
 		(unsigned long long)sim_totals->operations, (unsigned long long)sim_totals->syncs);
 	assert_int_equal(failed, 0);
 	if (!getenv("WEFT_SIM_SEED")) {
