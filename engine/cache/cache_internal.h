@@ -260,6 +260,8 @@ void table_remove(struct cache *c, struct frame *f);
 /* A free frame, latched exclusively, PID_NONE. With `wait` false: NULL when there is none.
  * Waiting: NULL with *error (-EIO, -ENOMEM: nothing can be evicted any more). */
 struct frame *frame_get(struct cache *c, bool wait, int *error);
+/* Takes a clean frame, latched exclusively, out of the cache; unlatches. */
+void frame_drop(struct cache *c, struct frame *f);
 /* Puts a frame (latched exclusively, in no chain) back; unlatches. */
 void frame_put(struct cache *c, struct frame *f);
 void provider_main(void *arg);

@@ -194,12 +194,7 @@ void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 			continue;
 		}
 		frame_mark_clean(c, f);
-		table_remove(c, f);
-		c->coherence->ops->release(c->coherence, refs[i].pid,
-			(enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
-		atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
-		atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
-		frame_put(c, f);
+		frame_drop(c, f);
 	}
 }
 

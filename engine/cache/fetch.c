@@ -113,7 +113,8 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I, hinting) */
 	atomic_store_explicit(&f->epoch, flags & FETCH_SCAN ? now - 2 : now, memory_order_relaxed);
 	atomic_store_explicit(&f->flags,
-		(uint16_t)(FRAME_NEED_FULL | (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED)),
+		(uint16_t)(FRAME_NEED_FULL | (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
+			(flags & FETCH_NO_IMAGE ? FRAME_HOLLOW : 0)),
 		memory_order_relaxed);
 	if (!keep)
 		latch_release_exclusive(c, f, true);

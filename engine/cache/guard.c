@@ -267,15 +267,10 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation, bool 
 	}
 	e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE);
 	if (e) {
-		/* loaded without its image: no one may find it */
-		if (f->incarnation > incarnation && !(frame_flags(f) & FRAME_DIRTY) &&
-			!(frame_flags(f) & FRAME_WRITING)) {
-			table_remove(c, f);
-			atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
-			frame_put(c, f);
-		} else {
+		if (frame_flags(f) & FRAME_HOLLOW)
+			frame_drop(c, f);
+		else
 			latch_release_exclusive(c, f, false);
-		}
 		return e;
 	}
 	if (fresh)
@@ -301,6 +296,8 @@ void guard_release(struct cache *c, struct guard *g)
 {
 	if (g->kind == GUARD_SHARED)
 		latch_release_shared(c, g->frame);
+	else if (g->kind == GUARD_EXCLUSIVE && unlikely(frame_flags(g->frame) & FRAME_HOLLOW))
+		frame_drop(c, g->frame);
 	else if (g->kind == GUARD_EXCLUSIVE)
 		latch_release_exclusive(c, g->frame, true);
 	g->kind = GUARD_NONE;
@@ -314,7 +311,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 	f->version++;
 	if (!(frame_flags(f) & FRAME_DIRTY)) /* what the log has of a clean page is no longer kept */
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
-	frame_clear(f, FRAME_LOGGED | FRAME_AGED);
+	frame_clear(f, FRAME_LOGGED | FRAME_AGED | FRAME_HOLLOW);
 	frame_mark_dirty(c, f, FRAME_DATA | (unpublished ? FRAME_UNPUBLISHED : 0));
 	latch_release_exclusive(c, f, true);
 	g->kind = GUARD_NONE;

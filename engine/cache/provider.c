@@ -48,7 +48,7 @@ void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
 	static const uint8_t zeros[PAGE_SIZE];
 
 	frame_mark_clean(c, f);
-	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED);
+	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED | FRAME_HOLLOW);
 	frame_set(f, FRAME_NEED_FULL);
 	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
@@ -72,6 +72,18 @@ static struct frame *free_pop(struct cache *c)
 	}
 	rt_mutex_unlock(&c->free.lock);
 	return f;
+}
+
+void frame_drop(struct cache *c, struct frame *f)
+{
+	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+
+	table_remove(c, f);
+	c->coherence->ops->release(
+		c->coherence, pid, (enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
+	atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
+	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+	frame_put(c, f);
 }
 
 void frame_put(struct cache *c, struct frame *f)
@@ -116,12 +128,7 @@ static bool evict(struct cache *c, struct frame *f)
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
-	table_remove(c, f);
-	c->coherence->ops->release(
-		c->coherence, pid, (enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
-	atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
-	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
-	frame_put(c, f);
+	frame_drop(c, f);
 	COUNT(c, evictions, 1);
 	return true;
 }

@@ -34,7 +34,7 @@ static void mark_recovered(struct cache *c, struct frame *f, uint64_t version, l
 	atomic_store_explicit(&f->page_lsn, end, memory_order_relaxed);
 	if (start)
 		atomic_store_explicit(&f->rec_lsn, start, memory_order_relaxed);
-	frame_clear(f, FRAME_NEED_FULL | FRAME_CHECKED | FRAME_LOGGED);
+	frame_clear(f, FRAME_NEED_FULL | FRAME_CHECKED | FRAME_LOGGED | FRAME_HOLLOW);
 	frame_mark_dirty(c, f, 0);
 }
 
