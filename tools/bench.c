@@ -231,8 +231,10 @@ static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint6
 		rc = rc ? rc : part[i].error;
 	}
 	if (rc == 0) {
-		printf("per_second=%.1f\n", (double)(count / threads * threads) * 1e9 /
-						    (double)(rt_now_ns() - began));
+		uint64_t done = count / threads * threads;
+
+		printf("per_second=%.1f\n",
+			(double)done * 1e9 / (double)(rt_now_ns() - began));
 		fflush(stdout);
 	}
 	return rc;

@@ -134,7 +134,7 @@ static void wt_open(void)
 		"create,cache_size=%lluMB,log=(enabled=true),transaction_sync=(enabled="
 		"false),"
 		"session_max=200",
-		(unsigned long long)(2 * cache_mib));
+		2 * (unsigned long long)cache_mib);
 	MUST(wiredtiger_open(dir, NULL, config, &wt));
 	MUST(wt->open_session(wt, NULL, NULL, &s));
 	MUST(s->create(s, "table:items", "key_format=u,value_format=u"));
