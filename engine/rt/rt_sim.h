@@ -102,7 +102,8 @@ struct rt_sim_fail {
 };
 /*
  * Replaces the disk's fault. A failed write leaves any subset of its units behind. After a
- * failed flush no later one makes the writes before it durable.
+ * failed flush no later one makes the writes before it durable; others that were under way
+ * fail with it.
  */
 void rt_sim_disk_fail(struct rt_sim_disk *disk, const struct rt_sim_fail *fail);
 

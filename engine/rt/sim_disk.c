@@ -312,6 +312,13 @@ static void empty_cache(struct rt_sim_disk *disk, uint64_t upto, bool failed)
 	disk->view_ahead |= failed;
 }
 
+/* Flushes under way were to make the same writes durable: they cannot end well either. */
+static void fail_other_flushes(struct rt_sim_disk *disk)
+{
+	for (struct sim_request *r = disk->requests; r; r = r->next)
+		r->faulty |= r->started && r->io->op == RT_IO_FLUSH;
+}
+
 static void show_durable(struct rt_sim_disk *disk, uint64_t offset, size_t len)
 {
 	uint8_t part[PAGE_SIZE];
@@ -424,6 +431,8 @@ static int request_perform(struct sim_request *r)
 	if (result)
 		return result;
 	if (io->op == RT_IO_FLUSH) {
+		if (r->faulty)
+			fail_other_flushes(disk);
 		empty_cache(disk, r->covers, r->faulty);
 	} else if (io->op == RT_IO_WRITE) {
 		size_t len = (size_t)rt_io_bytes(io);
