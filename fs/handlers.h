@@ -84,8 +84,8 @@ struct ops_caller request_caller(fuse_req_t req);
  */
 int request_may_change(fuse_req_t req);
 /*
- * For what is asked of an inode by its number: one that is gone is -ESTALE. The kernel then walks
- * the path anew, and so finds what has taken the name meanwhile.
+ * For what is asked of an inode by its number: one that is gone is -ESTALE. The kernel
+ * then walks the path anew, and so finds what has taken the name meanwhile.
  */
 int gone_is_stale(int ret);
 /* Replies with a negative errno, or 0. */

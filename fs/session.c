@@ -152,8 +152,8 @@ static void request_serve(struct worker *w, size_t length, uint64_t begin)
 }
 
 /*
- * Counted in `busy` before `closed` is looked at, and the other way round in session_quiesce
- * (both sequentially consistent): one of the two sees the other.
+ * Counted in `busy` before `closed` is looked at, and the other way round in
+ * session_quiesce (both sequentially consistent): one of the two sees the other.
  */
 static void request_admit(struct worker *w, size_t length, uint64_t begin)
 {
@@ -217,7 +217,8 @@ static bool turn_take(struct worker *w)
 	while (!w->has_turn) {
 		if (!turn_ask(w))
 			return false;
-		while (!w->has_turn && !atomic_load_explicit(&w->woken, memory_order_acquire))
+		while (!w->has_turn &&
+			!atomic_load_explicit(&w->woken, memory_order_acquire))
 			rt_wait(&w->woken, 0, RT_FOREVER);
 	}
 	return true;
@@ -243,7 +244,8 @@ static void turn_pass(void *arg)
 	if (next)
 		rt_wake(&next->woken, 1);
 	else if (atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX && !session_ended(s))
-		worker_add(s); /* at the bound, or without memory, the present ones must do */
+		worker_add(s); /* at the bound, or without memory, the present ones must
+				  do */
 }
 
 /* Requests that keep a processor busy for long without waiting. */
@@ -256,7 +258,8 @@ static bool request_is_long(const struct worker *w, size_t length)
 		return true;
 	switch (in->opcode) {
 	case FUSE_READ:
-		return length < sizeof(*in) + sizeof(*read_in) || read_in->size > SESSION_FAT_BYTES;
+		return length < sizeof(*in) + sizeof(*read_in) ||
+		       read_in->size > SESSION_FAT_BYTES;
 	case FUSE_SETATTR:
 	case FUSE_FALLOCATE:
 	case FUSE_COPY_FILE_RANGE:
@@ -269,8 +272,8 @@ static bool request_is_long(const struct worker *w, size_t length)
 }
 
 /*
- * Another request is there already: there is work for one more worker. Asked only when this
- * one did not have to be waited for either; a lone client's next one must be.
+ * Another request is there already: there is work for one more worker. Asked only when
+ * this one did not have to be waited for either; a lone client's next one must be.
  */
 static bool more_waits(const struct worker *w, uint64_t begin)
 {

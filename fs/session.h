@@ -2,12 +2,12 @@
 /*
  * One mount's conversation with the kernel: the receive loop and its workers.
  *
- * One worker at a time has the turn: it reads the FUSE device, and goes on doing so while the
- * requests it takes are short. It passes the turn to another one before it waits for anything
- * (rt_task_before_wait), before a long request, and when requests pile up; so a request that
- * waits for a disk never keeps others from being served, and a lone client is served by one
- * thread with a warm cache instead of by all in rotation. Workers are bounded, and so is the
- * memory that their buffers keep (invariant 10).
+ * One worker at a time has the turn: it reads the FUSE device, and goes on doing so while
+ * the requests it takes are short. It passes the turn to another one before it waits for
+ * anything (rt_task_before_wait), before a long request, and when requests pile up; so a
+ * request that waits for a disk never keeps others from being served, and a lone client
+ * is served by one thread with a warm cache instead of by all in rotation. Workers are
+ * bounded, and so is the memory that their buffers keep (invariant 10).
  */
 #ifndef WEFT_FS_SESSION_H
 #define WEFT_FS_SESSION_H

@@ -31,11 +31,12 @@ struct worker {
 	struct rt_task *task;
 	enum worker_state state; /* under session->lock */
 	uint8_t *buffer;         /* SESSION_BUFFER_BYTES, the worker's own */
-	bool fat; /* buffer is resident beyond SESSION_FAT_BYTES; while parked under ->lock */
-	bool has_turn;           /* the worker's own */
-	uint64_t served_ns;      /* when its last request was done */
-	_Atomic uint32_t woken;  /* while parked: 1 once the turn may be free */
-	struct worker *below;    /* in the stack of parked ones; under session->lock */
+	bool fat;      /* buffer is resident beyond SESSION_FAT_BYTES; while parked under
+			  ->lock */
+	bool has_turn; /* the worker's own */
+	uint64_t served_ns;     /* when its last request was done */
+	_Atomic uint32_t woken; /* while parked: 1 once the turn may be free */
+	struct worker *below;   /* in the stack of parked ones; under session->lock */
 };
 
 struct session {
@@ -44,9 +45,10 @@ struct session {
 	int device;
 	int ended_fd;
 	struct shim shim;
-	struct rt_mutex lock;  /* worker slots and the three below; innermost, held briefly */
-	bool turn_taken;       /* a worker has the device */
-	unsigned parked;       /* workers that wait for the turn */
+	struct rt_mutex
+		lock;    /* worker slots and the three below; innermost, held briefly */
+	bool turn_taken; /* a worker has the device */
+	unsigned parked; /* workers that wait for the turn */
 	struct worker *parked_last; /* the one with the warmest cache is woken first */
 	_Atomic uint32_t busy; /* requests being served; session_quiesce waits on it */
 	_Atomic uint32_t fat_busy; /* fat buffers with a request */

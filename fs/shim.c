@@ -374,8 +374,8 @@ static void note_fields(const struct fuse_in_header *in)
 }
 
 /*
- * The kernel lets go of inodes: of all its references to each, but for look-ups that it could
- * not use, so these are not counted. Only inodes without links are waiting for it.
+ * The kernel lets go of inodes: of all its references to each, but for look-ups that it
+ * could not use, so these are not counted. Only inodes without links are waiting for it.
  */
 static void forget(struct session *s, const struct fuse_in_header *in)
 {
@@ -417,7 +417,8 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 	case FUSE_BATCH_FORGET:
 		forget(s, in);
 		return true;
-	case FUSE_INTERRUPT: /* no operation waits for another process: it will be answered */
+	case FUSE_INTERRUPT: /* no operation waits for another process: it will be
+				answered */
 		return true;
 	case FUSE_INIT:
 		init_note(s, in);

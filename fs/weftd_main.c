@@ -167,7 +167,8 @@ static void process_prepare(void)
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	signal(SIGPIPE, SIG_IGN);
-	/* libfuse allocates a little on each worker: an arena per thread would cost megabytes. */
+	/* libfuse allocates a little on each worker: an arena per thread would cost
+	 * megabytes. */
 	mallopt(M_ARENA_MAX, 2);
 	/* Memory that the kernel reclaims through us must not wait for us (prctl(2)). A
 	 * hint. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: options as those of the
- * other fsck programs, so that fsck(8) can call it, questions, progress on a terminal.
+ * fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: options as those
+ * of the other fsck programs, so that fsck(8) can call it, questions, progress on a
+ * terminal.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -27,14 +28,17 @@ struct session {
 
 static const char usage_text[] =
 	"Usage: fsck.weft [options] STORE\n"
-	"Check the weft volume on STORE, a block device or a regular file, and repair it.\n"
+	"Check the weft volume on STORE, a block device or a regular file, and repair "
+	"it.\n"
 	"\n"
 	"  -n            write nothing; answer no to every question\n"
 	"  -y            repair everything without asking\n"
-	"  -p, -a        repair what can be repaired without loss; stop at anything else\n"
+	"  -p, -a        repair what can be repaired without loss; stop at anything "
+	"else\n"
 	"  -f            check also what was unmounted cleanly\n"
 	"  -c            read all file data and compare it with its checksums\n"
-	"  -m N[KMGT]    memory for tables (default 256M; bitmaps take 64M per TiB besides)\n"
+	"  -m N[KMGT]    memory for tables (default 256M; bitmaps take 64M per TiB "
+	"besides)\n"
 	"  -C            show progress even if standard error is no terminal\n"
 	"  -v            say more\n"
 	"  -h, --help    this text\n"
@@ -45,7 +49,8 @@ static const char usage_text[] =
 	"  fsck.weft -f -c /dev/nvme0n1p4     check everything, ask before each repair\n"
 	"  fsck.weft -y /srv/data.weft        repair all\n"
 	"\n"
-	"Exit status, added up: 0 clean, 1 repaired, 4 damage is left, 8 could not check,\n"
+	"Exit status, added up: 0 clean, 1 repaired, 4 damage is left, 8 could not "
+	"check,\n"
 	"16 wrong usage. docs/fsck.md and fsck.weft(8) explain the findings' codes.\n";
 
 static void line_end(struct session *s)
@@ -55,7 +60,8 @@ static void line_end(struct session *s)
 	s->line = false;
 }
 
-static void on_finding(void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
+static void on_finding(
+	void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
 {
 	static const char *const words[] = {
 		[FSCK_LEFT] = "", [FSCK_FIXED] = " FIXED", [FSCK_NOTE] = ""};
@@ -89,7 +95,8 @@ static void on_progress(void *arg, unsigned pass, uint64_t done, uint64_t total)
 	static const char *const names[] = {
 		"reading the table", "tree", "items", "names", "pages", "data"};
 	struct session *s = arg;
-	unsigned permille = total ? (unsigned)(done / (total / 1000 + 1)) : (unsigned)(done / 4096);
+	unsigned permille =
+		total ? (unsigned)(done / (total / 1000 + 1)) : (unsigned)(done / 4096);
 
 	if (!s->progress || (s->line && pass == s->pass && permille == s->permille))
 		return;
@@ -97,11 +104,12 @@ static void on_progress(void *arg, unsigned pass, uint64_t done, uint64_t total)
 	s->permille = permille;
 	s->line = true;
 	if (total)
-		fprintf(stderr, "\r\033[K%s: pass %u (%s) %u.%u %%", s->path, pass, names[pass % 6],
-			permille / 10 > 100 ? 100 : permille / 10, permille % 10);
+		fprintf(stderr, "\r\033[K%s: pass %u (%s) %u.%u %%", s->path, pass,
+			names[pass % 6], permille / 10 > 100 ? 100 : permille / 10,
+			permille % 10);
 	else
-		fprintf(stderr, "\r\033[K%s: pass %u (%s) %" PRIu64, s->path, pass, names[pass % 6],
-			done);
+		fprintf(stderr, "\r\033[K%s: pass %u (%s) %" PRIu64, s->path, pass,
+			names[pass % 6], done);
 }
 
 /* Bytes, with K, M, G or T for powers of 1024. 0: it is no such number. */
@@ -144,14 +152,28 @@ static int parse(int argc, char **argv, struct request *r)
 
 	while ((c = getopt_long(argc, argv, "nypafcm:CvhV", options, NULL)) != -1) {
 		switch (c) {
-		case 'n': r->no = true; break;
-		case 'y': r->yes = true; break;
+		case 'n':
+			r->no = true;
+			break;
+		case 'y':
+			r->yes = true;
+			break;
 		case 'p':
-		case 'a': r->o.preen = true; break;
-		case 'f': r->o.force = true; break;
-		case 'c': r->o.check_data = r->o.force = true; break;
-		case 'C': r->progress = true; break;
-		case 'v': r->verbose = true; break;
+		case 'a':
+			r->o.preen = true;
+			break;
+		case 'f':
+			r->o.force = true;
+			break;
+		case 'c':
+			r->o.check_data = r->o.force = true;
+			break;
+		case 'C':
+			r->progress = true;
+			break;
+		case 'v':
+			r->verbose = true;
+			break;
 		case 'm':
 			r->o.memory_bytes = parse_size(optarg);
 			if (!r->o.memory_bytes)
@@ -161,7 +183,8 @@ static int parse(int argc, char **argv, struct request *r)
 			fputs(usage_text, stdout);
 			return 1;
 		case 'V':
-			printf("fsck.weft %s, disk format %u\n", WEFT_VERSION, DISK_VERSION);
+			printf("fsck.weft %s, disk format %u\n", WEFT_VERSION,
+				DISK_VERSION);
 			return 1;
 		default:
 			return 1 + usage("unknown option");
@@ -170,7 +193,8 @@ static int parse(int argc, char **argv, struct request *r)
 	if (r->no + r->yes + r->o.preen > 1)
 		return 1 + usage("only one of -n, -y and -p makes sense");
 	if (optind + 1 != argc)
-		return 1 + usage(optind < argc ? "only one store at a time" : "which store?");
+		return 1 +
+		       usage(optind < argc ? "only one store at a time" : "which store?");
 	r->path = argv[optind];
 	r->o.repair = !r->no;
 	if (r->o.repair && !r->yes && !r->o.preen)
@@ -185,7 +209,8 @@ static void summary(const struct session *s, const struct fsck_result *r)
 		return;
 	}
 	if (r->replayed)
-		printf("%s: it was not unmounted cleanly; the log has %" PRIu64 " records\n",
+		printf("%s: it was not unmounted cleanly; the log has %" PRIu64
+		       " records\n",
 			s->path, r->log_records);
 	if (s->verbose)
 		printf("%s: %" PRIu64 " inodes, %" PRIu64 " of them directories; %" PRIu64
@@ -195,8 +220,9 @@ static void summary(const struct session *s, const struct fsck_result *r)
 	if (!r->found)
 		printf("%s: no damage found\n", s->path);
 	else
-		printf("%s: %" PRIu64 " findings, %" PRIu64 " repaired, %" PRIu64 " left\n", s->path,
-			r->found, r->fixed, r->left);
+		printf("%s: %" PRIu64 " findings, %" PRIu64 " repaired, %" PRIu64
+		       " left\n",
+			s->path, r->found, r->fixed, r->left);
 }
 
 /* The engine's own messages repeat what the findings say. */

@@ -2,10 +2,11 @@
 /*
  * weft dump: a store's structures as text, for people who look for what is wrong.
  *
- * Opens the store read-only, whatever its state, from the lowest layer up: the superblocks are read
- * from the disk, the log's heads with what the superblocks say, everything else through the engine
- * with the log replayed in memory. What cannot be read is said and passed over; no byte of the
- * store is trusted (invariant 9), so damaged ones are shown and never followed out of bounds.
+ * Opens the store read-only, whatever its state, from the lowest layer up: the
+ * superblocks are read from the disk, the log's heads with what the superblocks say,
+ * everything else through the engine with the log replayed in memory. What cannot be read
+ * is said and passed over; no byte of the store is trusted (invariant 9), so damaged ones
+ * are shown and never followed out of bounds.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -33,8 +34,10 @@ struct dump {
 };
 
 static const char dump_usage[] =
-	"Usage: weft dump STORE [super|log|groups|table|tree [--keys]|inode N|path P|page PID|files]\n"
-	"Show a store's structures as text. Nothing is written; a log that was not closed cleanly is\n"
+	"Usage: weft dump STORE [super|log|groups|table|tree [--keys]|inode N|path "
+	"P|page PID|files]\n"
+	"Show a store's structures as text. Nothing is written; a log that was not "
+	"closed cleanly is\n"
 	"replayed in memory.\n"
 	"\n"
 	"  super       both superblocks (the default)\n"
@@ -53,7 +56,9 @@ static const char dump_usage[] =
 	"\n"
 	"Exit status: 0 shown, 1 something could not be read, 2 wrong usage.\n";
 
-/* ---- words -------------------------------------------------------------------------------------- */
+/* ---- words
+ * --------------------------------------------------------------------------------------
+ */
 
 static void unreadable(struct dump *d, const char *what, int rc)
 {
@@ -62,14 +67,15 @@ static void unreadable(struct dump *d, const char *what, int rc)
 	d->failed = true;
 }
 
-/* ---- superblocks and log -------------------------------------------------------------------------- */
+/* ---- superblocks and log
+ * -------------------------------------------------------------------------- */
 
 static void print_super(const struct disk_superblock *sb, uint64_t at)
 {
 	printf("superblock at byte %" PRIu64 ": %s\n", at,
-		store_superblock_whole(sb)	  ? "whole" :
-		sb->magic == DISK_MAGIC_SUPER ? "DAMAGED" :
-						    "NOT THERE");
+		store_superblock_whole(sb)      ? "whole"
+		: sb->magic == DISK_MAGIC_SUPER ? "DAMAGED"
+						: "NOT THERE");
 	if (sb->magic != DISK_MAGIC_SUPER)
 		return;
 	print_u64("disk version", sb->disk_version);
@@ -79,21 +85,24 @@ static void print_super(const struct disk_superblock *sb, uint64_t at)
 	print_uuid("volume", sb->volume_uuid);
 	print_uuid("store", sb->store_uuid);
 	print_u64("shard", sb->shard);
-	printf("  %-16s %u (1 GMAC, 2 SHA-256, 3 BLAKE2b)\n", "checksum kind", sb->checksum_kind);
+	printf("  %-16s %u (1 GMAC, 2 SHA-256, 3 BLAKE2b)\n", "checksum kind",
+		sb->checksum_kind);
 	printf("  %-16s %#x\n", "flags", sb->flags);
 	print_u64("store bytes", sb->store_bytes);
-	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "log bytes", sb->log_bytes, sb->log_offset);
+	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "log bytes", sb->log_bytes,
+		sb->log_offset);
 	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "table bytes", sb->table_bytes,
 		sb->table_offset);
-	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "pages", sb->page_count, sb->pages_offset);
+	printf("  %-16s %" PRIu64 " at %" PRIu64 "\n", "pages", sb->page_count,
+		sb->pages_offset);
 	print_u64("incarnation", sb->incarnation);
 	print_u64("generation", sb->generation);
 	print_u64("atomic write", sb->atomic_write_bytes);
 	print_time("created", sb->created_ns);
 }
 
-/* The second copy is where the first says, or else at the device's end. The one that is whole is
- * kept in d->sb. */
+/* The second copy is where the first says, or else at the device's end. The one that is
+ * whole is kept in d->sb. */
 static int dump_super(struct dump *d, bool print)
 {
 	struct disk_superblock *sb = rt_alloc_pages(2 * PAGE_SIZE);
@@ -108,11 +117,13 @@ static int dump_super(struct dump *d, bool print)
 		int rc;
 
 		if (i)
-			at[1] = best == 0 && sb[0].store_bytes <= info.size_bytes ?
-					sb[0].store_bytes - PAGE_SIZE :
-					info.size_bytes / PAGE_SIZE * PAGE_SIZE - PAGE_SIZE;
-		rc = info.size_bytes < 2 * PAGE_SIZE ? -EIO :
-						       rt_disk_read(d->disk, at[i], &sb[i], PAGE_SIZE);
+			at[1] = best == 0 && sb[0].store_bytes <= info.size_bytes
+					? sb[0].store_bytes - PAGE_SIZE
+					: info.size_bytes / PAGE_SIZE * PAGE_SIZE -
+						  PAGE_SIZE;
+		rc = info.size_bytes < 2 * PAGE_SIZE
+			     ? -EIO
+			     : rt_disk_read(d->disk, at[i], &sb[i], PAGE_SIZE);
 		if (rc) {
 			unreadable(d, i ? "second superblock" : "first superblock", rc);
 			continue;
@@ -145,17 +156,19 @@ static void print_change(const struct disk_log_record *r)
 	const struct disk_log_page *part = (const struct disk_log_page *)(r + 1);
 
 	for (unsigned i = 0; i < r->count; i++) {
-		printf("    page %#" PRIx64 " becomes %" PRIu64 ".%" PRIu64 ", %s", part->pid,
-			part->incarnation, part->version,
+		printf("    page %#" PRIx64 " becomes %" PRIu64 ".%" PRIu64 ", %s",
+			part->pid, part->incarnation, part->version,
 			part->kind == DISK_LOG_FULL ? "in full" : "ranges:");
-		for (unsigned k = 0; part->kind == DISK_LOG_RANGES && k < part->range_count; k++) {
+		for (unsigned k = 0;
+			part->kind == DISK_LOG_RANGES && k < part->range_count; k++) {
 			const struct disk_log_range *range =
 				(const struct disk_log_range *)(part + 1) + k;
 
 			printf(" %u+%u", range->offset, range->length);
 		}
 		putchar('\n');
-		part = (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
+		part = (const struct disk_log_page *)((const uint8_t *)part +
+						      part->part_bytes);
 	}
 }
 
@@ -171,7 +184,8 @@ static int print_record(void *arg, const struct log_entry *e)
 		print_change(r);
 		break;
 	case DISK_LOG_DESCRIPTORS:
-		printf("batch %#" PRIx64 ": %u pages about to be written\n", word[0], r->count);
+		printf("batch %#" PRIx64 ": %u pages about to be written\n", word[0],
+			r->count);
 		break;
 	default:
 		printf("persisted:");
@@ -190,7 +204,8 @@ static void dump_log(struct dump *d)
 	struct log *log = NULL;
 	struct store *s = NULL;
 	bool clean;
-	int rc = h ? rt_disk_read(d->disk, d->sb.log_offset, h, DISK_LOG_HEADS_BYTES) : -ENOMEM;
+	int rc = h ? rt_disk_read(d->disk, d->sb.log_offset, h, DISK_LOG_HEADS_BYTES)
+		   : -ENOMEM;
 
 	if (rc == 0) {
 		print_head(&h[0], 0);
@@ -216,7 +231,8 @@ static void dump_log(struct dump *d)
 		store_close(s);
 }
 
-/* ---- descriptor table ----------------------------------------------------------------------------------- */
+/* ---- descriptor table
+ * ----------------------------------------------------------------------------------- */
 
 static uint64_t block_sum(struct store *s, struct disk_table_block *b)
 {
@@ -229,7 +245,8 @@ static uint64_t block_sum(struct store *s, struct disk_table_block *b)
 	return sum;
 }
 
-static void print_block(struct store *s, struct disk_table_block *b, uint64_t block, unsigned copy)
+static void print_block(
+	struct store *s, struct disk_table_block *b, uint64_t block, unsigned copy)
 {
 	unsigned used = 0;
 
@@ -237,11 +254,12 @@ static void print_block(struct store *s, struct disk_table_block *b, uint64_t bl
 		return;
 	for (unsigned i = 0; i < DISK_TABLE_SLOTS; i++)
 		used += b->slot[i].incarnation != 0;
-	printf("block %" PRIu64 " copy %u: generation %" PRIu64 ", %u pages%s\n", block, copy,
-		b->generation, used,
-		b->magic == DISK_MAGIC_TABLE && b->block == block && b->checksum == block_sum(s, b) ?
-			"" :
-			", DAMAGED");
+	printf("block %" PRIu64 " copy %u: generation %" PRIu64 ", %u pages%s\n", block,
+		copy, b->generation, used,
+		b->magic == DISK_MAGIC_TABLE && b->block == block &&
+				b->checksum == block_sum(s, b)
+			? ""
+			: ", DAMAGED");
 }
 
 static void dump_table(struct dump *d)
@@ -254,7 +272,8 @@ static void dump_table(struct dump *d)
 	int rc = b ? store_open(&s, d->disk, &o, &err) : -ENOMEM;
 
 	for (uint64_t i = 0; i < blocks && rc == 0; i++) {
-		rc = rt_disk_read(d->disk, d->sb.table_offset + 2 * i * PAGE_SIZE, b, 2 * PAGE_SIZE);
+		rc = rt_disk_read(d->disk, d->sb.table_offset + 2 * i * PAGE_SIZE, b,
+			2 * PAGE_SIZE);
 		if (rc == 0) {
 			print_block(s, &b[0], i, 0);
 			print_block(s, &b[1], i, 1);
@@ -268,7 +287,9 @@ static void dump_table(struct dump *d)
 		rt_free_pages(b, 2 * PAGE_SIZE);
 }
 
-/* ---- pages -------------------------------------------------------------------------------------------------- */
+/* ---- pages
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static bool page_known(const struct dump *d, page_id pid)
 {
@@ -295,36 +316,42 @@ static void dump_groups(struct dump *d)
 	struct disk_group *g = rt_alloc_pages(PAGE_SIZE);
 	const struct disk_catalog *c = (const struct disk_catalog *)g;
 	uint64_t incarnation, version;
-	int rc = g ? page_get(d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), g, &incarnation, &version) :
-		     -ENOMEM;
+	int rc = g ? page_get(d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), g,
+			     &incarnation, &version)
+		   : -ENOMEM;
 
 	if (rc) {
 		unreadable(d, "catalog", rc);
 	} else {
 		printf("catalog: %s\n", c->magic == DISK_MAGIC_CATALOG ? "" : "NOT ONE");
 		printf("  %-16s %#" PRIx64 "\n", "root", c->root_pid);
-		print_u64("next inodes from", c->next_inode_range << DISK_INODE_RANGE_BITS);
+		print_u64(
+			"next inodes from", c->next_inode_range << DISK_INODE_RANGE_BITS);
 	}
 	for (uint64_t i = 0; g && i < space_layout_groups(d->sb.page_count); i++) {
 		struct weft_error err = {0};
 
-		rc = page_get(d, pid_make(d->sb.shard, disk_group_slot(i)), g, &incarnation, &version);
+		rc = page_get(d, pid_make(d->sb.shard, disk_group_slot(i)), g,
+			&incarnation, &version);
 		if (rc) {
 			printf("group %" PRIu64 ": unreadable (%s)\n", i, strerror(-rc));
 			d->failed = true;
 			continue;
 		}
 		rc = space_check_page(g, d->sb.page_count, i, &err);
-		printf("group %" PRIu64 ": pages from %#" PRIx64 ", %u of %u free, next incarnation %"
-		       PRIu64 "%s%s\n", i, pid_make(d->sb.shard, disk_group_slot(i)) + 1,
-			g->free_pages, space_layout_pages(d->sb.page_count, i), g->next_incarnation,
+		printf("group %" PRIu64 ": pages from %#" PRIx64
+		       ", %u of %u free, next incarnation %" PRIu64 "%s%s\n",
+			i, pid_make(d->sb.shard, disk_group_slot(i)) + 1, g->free_pages,
+			space_layout_pages(d->sb.page_count, i), g->next_incarnation,
 			rc ? ", DAMAGED: " : "", rc ? err.text : "");
 	}
 	if (g)
 		rt_free_pages(g, PAGE_SIZE);
 }
 
-/* ---- the tree ------------------------------------------------------------------------------------------------- */
+/* ---- the tree
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static void dump_node(struct dump *d, page_id pid, unsigned level_max, unsigned depth)
 {
@@ -355,7 +382,8 @@ static void dump_node(struct dump *d, page_id pid, unsigned level_max, unsigned 
 static int catalog_get(struct dump *d, struct disk_catalog *c)
 {
 	uint64_t incarnation, version;
-	int rc = page_get(d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), c, &incarnation, &version);
+	int rc = page_get(
+		d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), c, &incarnation, &version);
 
 	if (rc == 0 && c->magic != DISK_MAGIC_CATALOG)
 		rc = -EUCLEAN;
@@ -378,16 +406,19 @@ static void dump_page(struct dump *d, page_id pid)
 	uint64_t incarnation = 0, version = 0;
 	int rc = image ? page_get(d, pid, image, &incarnation, &version) : -ENOMEM;
 
-	printf("page %#" PRIx64 " (shard %u, slot %" PRIu64 "): ", pid, pid_shard(pid), pid_slot(pid));
+	printf("page %#" PRIx64 " (shard %u, slot %" PRIu64 "): ", pid, pid_shard(pid),
+		pid_slot(pid));
 	if (rc) {
 		puts("UNREADABLE");
 		unreadable(d, "page", rc);
 		if (image && page_known(d, pid) &&
-			rt_disk_read(d->disk, d->sb.pages_offset + pid_slot(pid) * PAGE_SIZE, image,
+			rt_disk_read(d->disk,
+				d->sb.pages_offset + pid_slot(pid) * PAGE_SIZE, image,
 				PAGE_SIZE) == 0)
 			print_hex((const uint8_t *)image, PAGE_SIZE);
 	} else {
-		printf("incarnation %" PRIu64 ", version %" PRIu64 "\n", incarnation, version);
+		printf("incarnation %" PRIu64 ", version %" PRIu64 "\n", incarnation,
+			version);
 		if (tree_check_page(image, pid, NULL) == 0) {
 			print_node(&image->node);
 			if (!image->node.level)
@@ -400,7 +431,9 @@ static void dump_page(struct dump *d, page_id pid)
 		rt_free_pages(image, PAGE_SIZE);
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------ */
+/* ---- files
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 /* The tree as any reader has it, on top of what is open already. */
 static int tree_get(struct dump *d)
@@ -410,9 +443,10 @@ static int tree_get(struct dump *d)
 
 	if (rc || d->v->tree)
 		return rc;
-	rc = page_known(d, d->v->catalog.root_pid) ?
-		     tree_open(&d->v->tree, d->v->cache, NULL, d->v->catalog.root_pid, &err) :
-		     -EUCLEAN;
+	rc = page_known(d, d->v->catalog.root_pid)
+		     ? tree_open(&d->v->tree, d->v->cache, NULL, d->v->catalog.root_pid,
+			       &err)
+		     : -EUCLEAN;
 	if (rc)
 		unreadable(d, err.text[0] ? err.text : "tree", rc);
 	return rc;
@@ -430,26 +464,30 @@ static void dump_inode(struct dump *d, uint64_t ino)
 
 	if (tree_get(d))
 		return;
-	rc = tree_scan(d->v->tree, disk_key(ino, 0, 0), disk_key(ino + 1, 0, 0), false, visit_item, d);
+	rc = tree_scan(d->v->tree, disk_key(ino, 0, 0), disk_key(ino + 1, 0, 0), false,
+		visit_item, d);
 	if (rc)
 		unreadable(d, "inode", rc);
 }
 
 /* A name in a directory: its inode number. */
-static int lookup(struct dump *d, uint64_t dir, const char *name, size_t len, uint64_t *ino)
+static int lookup(
+	struct dump *d, uint64_t dir, const char *name, size_t len, uint64_t *ino)
 {
 	uint64_t hash = siphash_2_4(d->v->catalog.hash_key, name, len) & NAME_HASH_MASK;
 	uint8_t value[DISK_VALUE_MAX];
 	struct disk_entry head;
-	int has = tree_read(d->v->tree, disk_key(dir, DISK_ITEM_ENTRY, MAX(hash, NAME_HASH_MIN)),
-		value, sizeof(value));
+	int has = tree_read(d->v->tree,
+		disk_key(dir, DISK_ITEM_ENTRY, MAX(hash, NAME_HASH_MIN)), value,
+		sizeof(value));
 
 	for (size_t at = 0; has > 0 && at + sizeof(head) <= (size_t)has;
 		at += sizeof(head) + head.name_bytes) {
 		memcpy(&head, value + at, sizeof(head));
 		if (head.name_bytes > (size_t)has - at - sizeof(head))
 			return -EUCLEAN;
-		if (head.name_bytes == len && memcmp(value + at + sizeof(head), name, len) == 0) {
+		if (head.name_bytes == len &&
+			memcmp(value + at + sizeof(head), name, len) == 0) {
 			*ino = head.ino;
 			return 0;
 		}
@@ -489,7 +527,8 @@ struct listing {
 
 static void list_directory(struct listing *l, uint64_t dir);
 
-static void list_entry(struct listing *l, const struct disk_entry *head, const uint8_t *name)
+static void list_entry(
+	struct listing *l, const struct disk_entry *head, const uint8_t *name)
 {
 	struct disk_inode inode = {0};
 	size_t len = l->prefix_len;
@@ -501,7 +540,8 @@ static void list_entry(struct listing *l, const struct disk_entry *head, const u
 	print_text(name, head->name_bytes);
 	puts(rc == (int)sizeof(inode) ? "" : "  INODE UNREADABLE");
 	l->d->failed |= rc != (int)sizeof(inode);
-	if (rc != (int)sizeof(inode) || !S_ISDIR(inode.mode) || l->depth + 1 >= DEPTH_MAX ||
+	if (rc != (int)sizeof(inode) || !S_ISDIR(inode.mode) ||
+		l->depth + 1 >= DEPTH_MAX ||
 		len + head->name_bytes + 1u > sizeof(l->prefix))
 		return;
 	for (unsigned i = 0; i <= l->depth; i++)
@@ -520,7 +560,8 @@ static int list_item(void *arg, struct disk_key key, const void *value, size_t l
 {
 	struct disk_entry head;
 
-	for (size_t at = 0; at + sizeof(head) <= len; at += sizeof(head) + head.name_bytes) {
+	for (size_t at = 0; at + sizeof(head) <= len;
+		at += sizeof(head) + head.name_bytes) {
 		memcpy(&head, (const uint8_t *)value + at, sizeof(head));
 		if (!head.name_bytes || head.name_bytes > len - at - sizeof(head))
 			break;
@@ -554,11 +595,15 @@ static void dump_files(struct dump *d)
 	free(l);
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------- */
+/* ---- the command
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static int volume_get(struct dump *d)
 {
-	struct volume_options o = {.read_only = true, .storage_only = true, .disk_lent = true,
+	struct volume_options o = {.read_only = true,
+		.storage_only = true,
+		.disk_lent = true,
 		.cache.cache_bytes = CACHE_BYTES};
 	struct weft_error err = {0};
 	int rc = volume_open(&d->v, d->disk, &o, &err);
@@ -569,8 +614,9 @@ static int volume_get(struct dump *d)
 		rc = volume_open(&d->v, d->disk, &o, &err);
 	}
 	if (rc == -EUCLEAN) {
-		fprintf(stderr, "weft dump: %s: %s; what of the log does not fit is left out\n", d->path,
-			err.text);
+		fprintf(stderr,
+			"weft dump: %s: %s; what of the log does not fit is left out\n",
+			d->path, err.text);
 		o.salvage = true;
 		err = (struct weft_error){0};
 		rc = volume_open(&d->v, d->disk, &o, &err);
@@ -637,8 +683,8 @@ static void no_log(int level, const char *line)
 
 int weft_dump(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"keys", no_argument, NULL, 'k'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+	static const struct option options[] = {{"keys", no_argument, NULL, 'k'},
+		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
 	struct weft_error err = {0};
 	struct dump d = {0};
 	int c, rc;
@@ -662,7 +708,8 @@ int weft_dump(int argc, char **argv)
 	if (rc == 0)
 		rc = rt_disk_open(&d.disk, d.path, RT_DISK_READ_ONLY, &err);
 	if (rc) {
-		fprintf(stderr, "weft dump: %s: %s\n", d.path, err.text[0] ? err.text : strerror(-rc));
+		fprintf(stderr, "weft dump: %s: %s\n", d.path,
+			err.text[0] ? err.text : strerror(-rc));
 		return 1;
 	}
 	rc = dump_what(&d, argc - optind - 1, argv + optind + 1);
@@ -670,7 +717,8 @@ int weft_dump(int argc, char **argv)
 		volume_close(d.v);
 	rt_disk_close(d.disk);
 	if (rc) {
-		fputs("weft dump: what is to be shown?\nTry 'weft dump --help'.\n", stderr);
+		fputs("weft dump: what is to be shown?\nTry 'weft dump --help'.\n",
+			stderr);
 		return 2;
 	}
 	return d.failed ? 1 : 0;

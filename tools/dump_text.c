@@ -10,9 +10,10 @@
 
 void print_uuid(const char *label, const uint8_t u[16])
 {
-	printf("  %-16s %02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", label,
-		u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
-		u[13], u[14], u[15]);
+	printf("  %-16s "
+	       "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n",
+		label, u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
+		u[11], u[12], u[13], u[14], u[15]);
 }
 
 void print_u64(const char *label, uint64_t value)
@@ -54,11 +55,14 @@ void print_hex(const uint8_t *p, size_t len)
 	}
 }
 
-/* ---- items ---------------------------------------------------------------------------------------------------- */
+/* ---- items
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static void print_inode(const struct disk_inode *i)
 {
-	printf("mode %06o, nlink %u, uid %u, gid %u\n", i->mode, i->nlink, i->uid, i->gid);
+	printf("mode %06o, nlink %u, uid %u, gid %u\n", i->mode, i->nlink, i->uid,
+		i->gid);
 	print_u64("size", i->size);
 	print_u64("pages", i->blocks);
 	if (S_ISDIR(i->mode))
@@ -78,8 +82,8 @@ static void print_extent(const uint8_t *value)
 	struct disk_extent e;
 
 	memcpy(&e, value, sizeof(e));
-	printf("%u pages from %#" PRIx64 ", incarnation %" PRIu64 "%s", e.length, e.pid, e.incarnation,
-		e.flags & DISK_EXTENT_UNWRITTEN ? ", unwritten" : "");
+	printf("%u pages from %#" PRIx64 ", incarnation %" PRIu64 "%s", e.length, e.pid,
+		e.incarnation, e.flags & DISK_EXTENT_UNWRITTEN ? ", unwritten" : "");
 }
 
 static void print_entries(const uint8_t *value, size_t len)
@@ -119,7 +123,8 @@ static void print_xattr(const uint8_t *value, size_t len)
 	print_text(value + at, head.name_bytes);
 	printf("\", %u bytes", head.value_bytes);
 	at += head.name_bytes;
-	for (unsigned i = 0; i < head.run_count && len - at >= sizeof(struct disk_extent); i++) {
+	for (unsigned i = 0; i < head.run_count && len - at >= sizeof(struct disk_extent);
+		i++) {
 		printf("; ");
 		print_extent(value + at);
 		at += sizeof(struct disk_extent);
@@ -133,8 +138,8 @@ static void print_xattr(const uint8_t *value, size_t len)
 
 void print_item(struct disk_key key, const uint8_t *value, size_t len)
 {
-	static const char *const names[] = {
-		"?", "inode", "link", "xattr", "entry", "extent", "lock", "orphan", "intent"};
+	static const char *const names[] = {"?", "inode", "link", "xattr", "entry",
+		"extent", "lock", "orphan", "intent"};
 	unsigned type = key.high & 0xff;
 	struct disk_inode inode;
 	struct disk_intent intent;
@@ -157,7 +162,8 @@ void print_item(struct disk_key key, const uint8_t *value, size_t len)
 	} else if (type == DISK_ITEM_INTENT && len == sizeof(intent)) {
 		memcpy(&intent, value, len);
 		printf("%s from block %" PRIu64 "\n",
-			intent.kind == DISK_INTENT_TRUNCATE ? "truncate" : "reclaim", intent.from);
+			intent.kind == DISK_INTENT_TRUNCATE ? "truncate" : "reclaim",
+			intent.from);
 	} else {
 		printf("%zu bytes\n", len);
 		print_hex(value, MIN(len, 128u));
@@ -169,13 +175,14 @@ static void print_key(struct disk_key k)
 	if (k.low == UINT64_MAX && k.high == UINT64_MAX)
 		printf("end");
 	else
-		printf("%" PRIu64 "/%u/%#" PRIx64, (uint64_t)(k.high >> 8), (unsigned)(k.high & 0xff),
-			k.low);
+		printf("%" PRIu64 "/%u/%#" PRIx64, (uint64_t)(k.high >> 8),
+			(unsigned)(k.high & 0xff), k.low);
 }
 
 void print_node(const struct disk_node *n)
 {
-	printf("level %u, %u %s, keys ", n->level, n->count, n->level ? "children" : "items");
+	printf("level %u, %u %s, keys ", n->level, n->count,
+		n->level ? "children" : "items");
 	print_key(n->low_fence);
 	printf(" to ");
 	print_key(n->high_fence);

@@ -3,33 +3,35 @@
  * The cache as a whole: its memory, its background tasks, access to images.
  *
  * All memory is allocated at open (invariant 10): images, one cache line per frame, the
- * translation table, bounce buffers, queues. Frames keep their place while the cache is open.
- * Images are not registered for I/O: that would make a whole, mostly empty cache resident at
- * once; what is written in bulk goes through the bounce buffers, which are.
+ * translation table, bounce buffers, queues. Frames keep their place while the cache is
+ * open. Images are not registered for I/O: that would make a whole, mostly empty cache
+ * resident at once; what is written in bulk goes through the bounce buffers, which are.
  */
 #include "engine/cache/cache_internal.h"
 
 #define DEFAULT_CACHE_BYTES  (256ull << 20)
 #define DEFAULT_DIRTY_AGE_MS 30000
-#define MIN_FRAMES	     64
-#define MAX_FRAMES	     (1u << 31)
+#define MIN_FRAMES           64
+#define MAX_FRAMES           (1u << 31)
 
 /* ---- images ------------------------------------------------------------------------
  * Optimistic readers copy while an exclusive holder may write. Under ThreadSanitizer the
- * copies are made of relaxed atomics; elsewhere the compiler's memcpy does the same job: the
- * bytes may be torn, and are used only after validation.
+ * copies are made of relaxed atomics; elsewhere the compiler's memcpy does the same job:
+ * the bytes may be torn, and are used only after validation.
  */
 #if defined(__SANITIZE_THREAD__)
 void page_copy_out(void *dst, const void *src, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
-		((uint8_t *)dst)[i] = __atomic_load_n((const uint8_t *)src + i, __ATOMIC_RELAXED);
+		((uint8_t *)dst)[i] =
+			__atomic_load_n((const uint8_t *)src + i, __ATOMIC_RELAXED);
 }
 
 void page_store(void *dst, const void *src, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
-		__atomic_store_n((uint8_t *)dst + i, ((const uint8_t *)src)[i], __ATOMIC_RELAXED);
+		__atomic_store_n(
+			(uint8_t *)dst + i, ((const uint8_t *)src)[i], __ATOMIC_RELAXED);
 }
 
 void page_move(void *dst, const void *src, size_t len)
@@ -58,7 +60,8 @@ void page_move(void *dst, const void *src, size_t len)
 }
 #endif
 
-/* ---- open and close ------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------
+ */
 
 static int open_frames(struct cache *c)
 {
@@ -149,7 +152,8 @@ int cache_start(struct cache *c)
 	if (!e)
 		e = rt_task_spawn(&c->provider_task, "weft-provider", provider_main, c);
 	if (!e && !c->options.read_only)
-		e = rt_task_spawn(&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
+		e = rt_task_spawn(
+			&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
 	if (!e && !c->options.read_only)
 		e = rt_task_spawn(&c->flusher_task, "weft-flusher", flusher_main, c);
 	for (unsigned i = 0; i < BEHIND_TASKS && !e && !c->options.read_only; i++)
@@ -197,7 +201,8 @@ void cache_close(struct cache *c)
 	rt_free(c->checkpoint_refs);
 	rt_free(c->flusher_refs);
 	if (c->free.index)
-		rt_free_pages(c->free.index, (size_t)c->frame_count * sizeof(*c->free.index));
+		rt_free_pages(
+			c->free.index, (size_t)c->frame_count * sizeof(*c->free.index));
 	if (c->images)
 		rt_free_pages(c->images, (size_t)c->frame_count * PAGE_SIZE);
 	if (c->frames)
@@ -205,7 +210,8 @@ void cache_close(struct cache *c)
 	rt_free(c);
 }
 
-/* ---- what others ask ---------------------------------------------------------------------- */
+/* ---- what others ask
+ * ---------------------------------------------------------------------- */
 
 struct store *cache_store(struct cache *c)
 {

@@ -28,38 +28,46 @@ struct cache;
 
 /* ---- frames -------------------------------------------------------------------- */
 
-#define FRAME_DIRTY	  (1u << 0) /* newer than the home's persisted image */
-#define FRAME_LOADING	  (1u << 1) /* its request is under way; latched exclusively */
-#define FRAME_NEED_FULL	  (1u << 2) /* the next log record of it carries the full image */
-#define FRAME_UNPUBLISHED (1u << 3) /* fresh file data that no extent names yet: never written */
-#define FRAME_WRITING	  (1u << 4) /* an image of it is on its way to the store */
-#define FRAME_DATA	  (1u << 5) /* file data: changes are not logged as ranges */
-#define FRAME_PERSISTED	  (1u << 6) /* the store has an image of this incarnation */
-#define FRAME_LOGGED	  (1u << 7) /* the log has the image of this very version */
-#define FRAME_CHECKED	  (1u << 8) /* for the tree: this image has passed tree_check_page; cleared at load */
-#define FRAME_HOLLOW	  (1u << 10) /* guard_overwrite's, not filled yet: the image is nothing */
-#define FRAME_AGED	  (1u << 9) /* was dirty at the last tick of the flusher */
+#define FRAME_DIRTY     (1u << 0) /* newer than the home's persisted image */
+#define FRAME_LOADING   (1u << 1) /* its request is under way; latched exclusively */
+#define FRAME_NEED_FULL (1u << 2) /* the next log record of it carries the full image */
+#define FRAME_UNPUBLISHED                                                                \
+	(1u << 3) /* fresh file data that no extent names yet: never written */
+#define FRAME_WRITING   (1u << 4) /* an image of it is on its way to the store */
+#define FRAME_DATA      (1u << 5) /* file data: changes are not logged as ranges */
+#define FRAME_PERSISTED (1u << 6) /* the store has an image of this incarnation */
+#define FRAME_LOGGED    (1u << 7) /* the log has the image of this very version */
+#define FRAME_CHECKED                                                                    \
+	(1u << 8) /* for the tree: this image has passed tree_check_page; cleared at     \
+		     load */
+#define FRAME_HOLLOW                                                                     \
+	(1u << 10)           /* guard_overwrite's, not filled yet: the image is nothing */
+#define FRAME_AGED (1u << 9) /* was dirty at the last tick of the flusher */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch
  * change under the exclusive latch only, or as said. */
 struct frame {
-	_Atomic uint64_t latch;	 /* bit 0 X, bit 1 waiters, bits 2-15 shared count, 16-63 version */
-	_Atomic uint64_t pid;	 /* PID_NONE: free */
+	_Atomic uint64_t
+		latch; /* bit 0 X, bit 1 waiters, bits 2-15 shared count, 16-63 version */
+	_Atomic uint64_t pid; /* PID_NONE: free */
 	uint64_t incarnation;
 	uint64_t version;
-	_Atomic uint64_t rec_lsn;  /* the log from here on is needed for this page; LSN_NONE: nothing */
-	_Atomic uint64_t page_lsn; /* the image may leave once the log is durable to here */
-	_Atomic uint32_t next;	 /* translation table's chain; under the partition's latch */
-	_Atomic uint32_t epoch;	 /* of the last access (ScaleStore §4.1) */
-	_Atomic uint8_t mode;	 /* enum page_mode */
+	_Atomic uint64_t rec_lsn; /* the log from here on is needed for this page;
+				     LSN_NONE: nothing */
+	_Atomic uint64_t
+		page_lsn; /* the image may leave once the log is durable to here */
+	_Atomic uint32_t
+		next; /* translation table's chain; under the partition's latch */
+	_Atomic uint32_t epoch; /* of the last access (ScaleStore §4.1) */
+	_Atomic uint8_t mode;   /* enum page_mode */
 	uint8_t pad;
-	_Atomic uint16_t flags;	 /* FRAME_* */
-	_Atomic uint32_t hints;	 /* 1 + index of its swizzling hints, or 0 (engine/tree) */
+	_Atomic uint16_t flags; /* FRAME_* */
+	_Atomic uint32_t hints; /* 1 + index of its swizzling hints, or 0 (engine/tree) */
 };
 _Static_assert(sizeof(struct frame) == 64, "a frame's hot state is one cache line");
 
-#define LATCH_EXCLUSIVE	   1ull
-#define LATCH_WAITERS	   2ull
+#define LATCH_EXCLUSIVE    1ull
+#define LATCH_WAITERS      2ull
 #define LATCH_SHARED_ONE   4ull
 #define LATCH_SHARED_MASK  0xfffcull
 #define LATCH_VERSION_ONE  0x10000ull
@@ -86,12 +94,13 @@ void page_store(void *image_dst, const void *src, size_t len);
 /* memmove within an image under its exclusive latch. */
 void page_move(void *image_dst, const void *image_src, size_t len);
 
-/* ---- opening -------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------
+ */
 
 struct cache_options {
-	uint64_t cache_bytes;	/* images; at least 64 pages. 0: 256 MiB */
-	bool read_only;		/* nothing may become dirty */
-	uint64_t dirty_age_ms;	/* write back what has been dirty for so long; 0: 30000 */
+	uint64_t cache_bytes;  /* images; at least 64 pages. 0: 256 MiB */
+	bool read_only;        /* nothing may become dirty */
+	uint64_t dirty_age_ms; /* write back what has been dirty for so long; 0: 30000 */
 };
 
 /* Starts no task. */
@@ -109,10 +118,12 @@ struct log *cache_log(struct cache *cache);
 uint64_t cache_frame_count(struct cache *cache);
 struct frame *cache_frame(struct cache *cache, uint32_t index);
 uint32_t cache_frame_index(struct cache *cache, const struct frame *f);
-/* Most pages that one caller may hold or fetch at once (an eighth of the frames, <= 256). */
+/* Most pages that one caller may hold or fetch at once (an eighth of the frames, <= 256).
+ */
 unsigned cache_batch_max(struct cache *cache);
 
-/* ---- guards ------------------------------------------------------------------------------ */
+/* ---- guards
+ * ------------------------------------------------------------------------------ */
 
 enum guard_kind { GUARD_NONE = 0, GUARD_OPTIMISTIC, GUARD_SHARED, GUARD_EXCLUSIVE };
 
@@ -129,40 +140,49 @@ struct page_ref {
 };
 
 /*
- * Wait for the page and latch it. 0; -EIO; -EUCLEAN (damaged image); -ESTALE: the page has
- * a newer incarnation than wanted (the mapping changed: look it up again). A page whose
- * stored incarnation is older than wanted is zeros (invariant 8).
+ * Wait for the page and latch it. 0; -EIO; -EUCLEAN (damaged image); -ESTALE: the page
+ * has a newer incarnation than wanted (the mapping changed: look it up again). A page
+ * whose stored incarnation is older than wanted is zeros (invariant 8).
  */
 int guard_shared(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
-int guard_exclusive(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
+int guard_exclusive(
+	struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
 /*
  * Optimistic: nothing is held. Waits for a missing page or while it is latched
  * exclusively. `hint` may name a frame likely to bear the PID, or be NULL.
  */
-int guard_optimistic(struct cache *cache, page_id pid, struct frame *hint, struct guard *g);
+int guard_optimistic(
+	struct cache *cache, page_id pid, struct frame *hint, struct guard *g);
 /* The same without waiting: -EAGAIN when missing or latched. */
-int guard_try_optimistic(struct cache *cache, page_id pid, struct frame *hint, struct guard *g);
+int guard_try_optimistic(
+	struct cache *cache, page_id pid, struct frame *hint, struct guard *g);
 /* What was read since the guard was taken stands. */
 static inline bool guard_valid(const struct guard *g);
 /* Never wait: -EAGAIN when missing, latched, or of another incarnation. */
-int guard_try_shared(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
-int guard_try_exclusive(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
-/* Optimistic to exclusive if still valid; else -EAGAIN and the guard is gone. Never waits. */
+int guard_try_shared(
+	struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
+int guard_try_exclusive(
+	struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
+/* Optimistic to exclusive if still valid; else -EAGAIN and the guard is gone. Never
+ * waits. */
 int guard_try_upgrade(struct cache *cache, struct guard *g);
 /*
  * Exclusive, without reading the image. Fresh: the page was just allocated with this
- * incarnation; the image is zeros, version 0. Overwrite: the caller fills the whole page and
- * releases it dirty; the version continues. Who gives up instead just releases it: an image
- * that was not there before is dropped. -ESTALE as above. Wait (for a frame or a descriptor).
+ * incarnation; the image is zeros, version 0. Overwrite: the caller fills the whole page
+ * and releases it dirty; the version continues. Who gives up instead just releases it: an
+ * image that was not there before is dropped. -ESTALE as above. Wait (for a frame or a
+ * descriptor).
  */
 int guard_fresh(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
-int guard_overwrite(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
+int guard_overwrite(
+	struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
 
 /* Releases any kind; no-op on GUARD_NONE. */
 void guard_release(struct cache *cache, struct guard *g);
 /*
- * File data only: the image was changed under this exclusive guard. Adds one to the version,
- * marks it dirty, releases. `unpublished`: no extent names the page yet (FRAME_UNPUBLISHED).
+ * File data only: the image was changed under this exclusive guard. Adds one to the
+ * version, marks it dirty, releases. `unpublished`: no extent names the page yet
+ * (FRAME_UNPUBLISHED).
  */
 void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished);
 
@@ -172,24 +192,28 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
  */
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
 /*
- * Latches all pages shared: fetches what is missing, holds none while it waits, and starts over
- * when some were lost meanwhile, with growing pauses. On error holds none. Waits.
+ * Latches all pages shared: fetches what is missing, holds none while it waits, and
+ * starts over when some were lost meanwhile, with growing pauses. On error holds none.
+ * Waits.
  */
 int guard_shared_batch(struct cache *cache, const struct page_ref *refs, unsigned count,
 	struct guard *guards);
 /* Asks a background task to fetch; returns at once; dropped when too many are waiting.
  * `scan`: pages are unlikely to be used again soon (LeanStore §IV-I, hinting). */
-void cache_prefetch(struct cache *cache, const struct page_ref *refs, unsigned count, bool scan);
+void cache_prefetch(
+	struct cache *cache, const struct page_ref *refs, unsigned count, bool scan);
 
 static inline bool guard_valid(const struct guard *g)
 {
 	rt_sched_point();
 	atomic_thread_fence(memory_order_acquire);
-	return ((atomic_load_explicit(&g->frame->latch, memory_order_relaxed) ^ g->latch) &
+	return ((atomic_load_explicit(&g->frame->latch, memory_order_relaxed) ^
+			g->latch) &
 		       (LATCH_VERSION_MASK | LATCH_EXCLUSIVE)) == 0;
 }
 
-/* ---- file data that is published later ------------------------------------------------------ */
+/* ---- file data that is published later
+ * ------------------------------------------------------ */
 
 /*
  * Brackets the filling of pages that are published later: they cannot be evicted, so all
@@ -201,11 +225,14 @@ void cache_fill_end(struct cache *cache, unsigned pages);
 
 /* The extents that name these pages are committed: they may be written once the log is
  * durable to `lsn`. Missing or newer pages are passed over. Waits. */
-void cache_publish(struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
-/* The pages are free: drop them, dirty or not, if they still bear this incarnation. Waits. */
+void cache_publish(
+	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
+/* The pages are free: drop them, dirty or not, if they still bear this incarnation.
+ * Waits. */
 void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned count);
 
-/* ---- durability ------------------------------------------------------------------------------- */
+/* ---- durability
+ * ------------------------------------------------------------------------------- */
 
 /* Up to so many dirty bytes go through the log at fsync. */
 #define CACHE_SYNC_LOGGED_MAX (64u << 10)
@@ -215,18 +242,22 @@ void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned co
  * write and one flush, larger ones in place. Clean and missing pages cost nothing. Waits.
  * 0, or -EIO.
  */
-int cache_sync(struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
+int cache_sync(
+	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
 /* Starts writing the dirty ones of these pages in the background. */
 void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsigned count);
-/* Writes back every dirty page (but unpublished ones), flushes, writes the table, advances
- * the log's tail. After it, with nothing changing, the log is empty. Waits. */
+/* Writes back every dirty page (but unpublished ones), flushes, writes the table,
+ * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
 
-/* ---- counters ----------------------------------------------------------------------------------- */
+/* ---- counters
+ * ----------------------------------------------------------------------------------- */
 
 struct cache_counters {
-	_Atomic uint64_t hits, misses, fetch_requests, prefetches, evictions, evicted_dirty;
-	_Atomic uint64_t pages_written, write_batches, sync_logged, sync_in_place, checkpoints;
+	_Atomic uint64_t hits, misses, fetch_requests, prefetches, evictions,
+		evicted_dirty;
+	_Atomic uint64_t pages_written, write_batches, sync_logged, sync_in_place,
+		checkpoints;
 	_Atomic uint64_t latch_waits, latch_restarts, frame_waits;
 };
 struct cache_counters *cache_counters(struct cache *cache);

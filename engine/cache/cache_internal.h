@@ -9,17 +9,19 @@
 #include <errno.h>
 
 #define TABLE_PARTITIONS 64
-#define PARKING_WORDS	 256
-#define FETCH_MAX	 256  /* pages of one fetch */
-#define WB_PAGES_MAX	 2048 /* pages of one write-back batch (8 MiB) */
-#define WB_REGIONS	 2    /* bounce buffers, so many batches at once */
-#define PREFETCH_SLOTS	 32
-#define PREFETCH_TASKS	 2
-#define BEHIND_SLOTS	 64
-#define BEHIND_TASKS	 WB_REGIONS /* one prepares its batch while the other's is written */
-#define COUNTER_STRIPES	 16
+#define PARKING_WORDS    256
+#define FETCH_MAX        256  /* pages of one fetch */
+#define WB_PAGES_MAX     2048 /* pages of one write-back batch (8 MiB) */
+#define WB_REGIONS       2    /* bounce buffers, so many batches at once */
+#define PREFETCH_SLOTS   32
+#define PREFETCH_TASKS   2
+#define BEHIND_SLOTS     64
+#define BEHIND_TASKS                                                                     \
+	WB_REGIONS /* one prepares its batch while the other's is written                \
+		    */
+#define COUNTER_STRIPES 16
 
-struct frame_list {	/* stack of free frames */
+struct frame_list { /* stack of free frames */
 	struct rt_mutex lock;
 	struct rt_cond available;
 	uint32_t *index;
@@ -30,13 +32,13 @@ struct frame_list {	/* stack of free frames */
 struct wb_page {
 	page_id pid;
 	uint64_t rec_lsn; /* when the image was copied */
-	bool log_image;	  /* an overwrite that could tear: image goes into the log first */
+	bool log_image; /* an overwrite that could tear: image goes into the log first */
 };
 
 /* One write-back batch's buffers. Owned by whoever holds `lock`. */
 struct wb_region {
 	struct rt_mutex lock;
-	uint8_t *images;		/* WB pages, registered for I/O */
+	uint8_t *images; /* WB pages, registered for I/O */
 	struct wb_page *page;
 	struct store_write *write;
 	struct disk_log_descriptor *descriptor;
@@ -75,8 +77,9 @@ struct cache {
 	uint8_t *images;
 	unsigned batch_max;
 
-	/* translation table: bucket -> 1 + frame index, chained through frame.next. Chains
-	 * change under the partition's lock; readers walk without it and verify. */
+	/* translation table: bucket -> 1 + frame index, chained through frame.next.
+	 * Chains change under the partition's lock; readers walk without it and verify.
+	 */
 	uint32_t bucket_mask;
 	_Atomic uint32_t *buckets;
 	struct rt_mutex partition[TABLE_PARTITIONS];
@@ -87,11 +90,11 @@ struct cache {
 	/* page provider */
 	struct frame_list free;
 	uint32_t low_water, high_water;
-	_Atomic uint32_t epoch;		   /* ScaleStore §4.1: advances with evictions */
+	_Atomic uint32_t epoch;           /* ScaleStore §4.1: advances with evictions */
 	_Atomic uint32_t epoch_evictions; /* since it advanced */
-	struct rt_mutex sweep_lock;	   /* one sweep at a time; protects hand and victims */
+	struct rt_mutex sweep_lock; /* one sweep at a time; protects hand and victims */
 	uint32_t hand;
-	struct page_ref *victims;	   /* dirty pages found by a sweep */
+	struct page_ref *victims; /* dirty pages found by a sweep */
 	_Atomic uint32_t provider_word;
 	_Atomic uint32_t flusher_word;
 	_Atomic bool stopping;
@@ -103,17 +106,19 @@ struct cache {
 
 	/* write-back */
 	uint32_t wb_pages;   /* of one batch */
-	uint32_t tear_pages; /* of one batch: images that go into the log against tearing */
+	uint32_t tear_pages; /* of one batch: images that go into the log against tearing
+			      */
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
-	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its own */
+	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its
+		      own */
 	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */
 	unsigned mend_count;
 	struct ahead *ahead; /* working memory of cache_recover_ahead */
 	_Atomic uint64_t dirty;
-	struct rt_mutex checkpoint_lock; /* one checkpoint at a time */
+	struct rt_mutex checkpoint_lock;  /* one checkpoint at a time */
 	struct page_ref *checkpoint_refs; /* under checkpoint_lock */
-	struct page_ref *flusher_refs;	  /* the flusher's own */
+	struct page_ref *flusher_refs;    /* the flusher's own */
 	/* rec_lsn of discarded frames stays pinned until the free is durable */
 	struct rt_mutex discard_lock;
 	uint64_t discard_rec_lsn, discard_until;
@@ -127,7 +132,7 @@ struct cache {
 	struct counter_stripe stripe[COUNTER_STRIPES];
 };
 
-#define COUNT(cache, field, n)                                                             \
+#define COUNT(cache, field, n)                                                           \
 	atomic_fetch_add_explicit(&(cache)->counters.field, n, memory_order_relaxed)
 
 static inline uint8_t *frame_image(struct cache *c, const struct frame *f)
@@ -185,8 +190,9 @@ static inline bool latch_try_shared(struct frame *f)
 
 	rt_sched_point();
 	while (!(w & LATCH_EXCLUSIVE) && (w & LATCH_SHARED_MASK) != LATCH_SHARED_MASK)
-		if (atomic_compare_exchange_weak_explicit(&f->latch, &w, w + LATCH_SHARED_ONE,
-			    memory_order_acquire, memory_order_relaxed))
+		if (atomic_compare_exchange_weak_explicit(&f->latch, &w,
+			    w + LATCH_SHARED_ONE, memory_order_acquire,
+			    memory_order_relaxed))
 			return true;
 	return false;
 }
@@ -206,9 +212,11 @@ static inline void latch_release_exclusive(struct cache *c, struct frame *f, boo
 
 static inline void latch_release_shared(struct cache *c, struct frame *f)
 {
-	uint64_t was = atomic_fetch_sub_explicit(&f->latch, LATCH_SHARED_ONE, memory_order_release);
+	uint64_t was = atomic_fetch_sub_explicit(
+		&f->latch, LATCH_SHARED_ONE, memory_order_release);
 
-	if (unlikely(was & LATCH_WAITERS) && (was & LATCH_SHARED_MASK) == LATCH_SHARED_ONE)
+	if (unlikely(was & LATCH_WAITERS) &&
+		(was & LATCH_SHARED_MASK) == LATCH_SHARED_ONE)
 		latch_wake(c, f);
 	rt_sched_point();
 }
@@ -233,7 +241,8 @@ static inline uint32_t table_hash(page_id pid)
 	return (uint32_t)(h >> 32);
 }
 
-/* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and verified. */
+/* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and
+ * verified. */
 static inline struct frame *table_find(struct cache *c, page_id pid)
 {
 	uint32_t link = atomic_load_explicit(
@@ -249,16 +258,16 @@ static inline struct frame *table_find(struct cache *c, page_id pid)
 	return NULL;
 }
 
-/* Definitive. If absent and `f` is given (latched exclusively), inserts f under pid. Returns the
- * frame that bore the PID before, or NULL. */
+/* Definitive. If absent and `f` is given (latched exclusively), inserts f under pid.
+ * Returns the frame that bore the PID before, or NULL. */
 struct frame *table_insert(struct cache *c, page_id pid, struct frame *f);
 /* Takes a frame (latched exclusively) out; its PID becomes PID_NONE. */
 void table_remove(struct cache *c, struct frame *f);
 
 /* ---- provider.c ---- */
 
-/* A free frame, latched exclusively, PID_NONE. With `wait` false: NULL when there is none.
- * Waiting: NULL with *error (-EIO, -ENOMEM: nothing can be evicted any more). */
+/* A free frame, latched exclusively, PID_NONE. With `wait` false: NULL when there is
+ * none. Waiting: NULL with *error (-EIO, -ENOMEM: nothing can be evicted any more). */
 struct frame *frame_get(struct cache *c, bool wait, int *error);
 /* Takes a clean frame, latched exclusively, out of the cache; unlatches. */
 void frame_drop(struct cache *c, struct frame *f);
@@ -270,19 +279,21 @@ void provider_wake(struct cache *c);
 
 /* ---- fetch.c ---- */
 
-#define FETCH_SCAN	(1u << 0)
-#define FETCH_NO_IMAGE	(1u << 1) /* descriptor only; with count 1 and keep */
-#define FETCH_FRESH	(1u << 2) /* just allocated: nothing of it is in the store; with keep */
+#define FETCH_SCAN     (1u << 0)
+#define FETCH_NO_IMAGE (1u << 1) /* descriptor only; with count 1 and keep */
+#define FETCH_FRESH                                                                      \
+	(1u << 2) /* just allocated: nothing of it is in the store; with keep */
 /*
- * Loads what is missing. `keep` (count 1): the frame is returned still latched exclusively if this
- * call loaded it, else NULL (someone else has it: look again).
+ * Loads what is missing. `keep` (count 1): the frame is returned still latched
+ * exclusively if this call loaded it, else NULL (someone else has it: look again).
  */
-int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags,
-	struct frame **keep);
+int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
+	unsigned flags, struct frame **keep);
 void prefetch_main(void *arg);
 int queue_open(struct page_queue *q, unsigned slots);
 void queue_close(struct page_queue *q);
-bool queue_put(struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan);
+bool queue_put(
+	struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan);
 bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when empty */
 
 /* ---- writeback.c ---- */
@@ -290,11 +301,11 @@ bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when 
 int writeback_open(struct cache *c);
 void writeback_close(struct cache *c);
 /*
- * Writes back those of the pages that are dirty and not already on their way; any count (in
- * batches). *written (may be NULL) counts them. Waits. Sorts refs by PID. `urgent` is the
- * checkpointer's: never waits for the log's tail, passes over pages that do not pin it where
- * those would need more of the log. Others wait for room in the log: hold nothing that the
- * checkpointer needs.
+ * Writes back those of the pages that are dirty and not already on their way; any count
+ * (in batches). *written (may be NULL) counts them. Waits. Sorts refs by PID. `urgent` is
+ * the checkpointer's: never waits for the log's tail, passes over pages that do not pin
+ * it where those would need more of the log. Others wait for room in the log: hold
+ * nothing that the checkpointer needs.
  */
 int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
 	unsigned *written);

@@ -2,15 +2,15 @@
 /*
  * Checkpoints: moving the log's tail, and what a clean end needs.
  *
- * The tail may move to the smallest of: the log's durable end when the look began, rec_lsn of
- * dirty frames, the pins of write-back batches under way, the oldest descriptor in a dirty
- * table block, and what discarded frames still need (below). Nothing is missed by looking at
- * them one after the other, because each pin is set, to a lower bound, before the record it
- * protects is appended, and a pin is handed on (frame to batch to table) before it is dropped:
- * so they are looked at in that order.
+ * The tail may move to the smallest of: the log's durable end when the look began,
+ * rec_lsn of dirty frames, the pins of write-back batches under way, the oldest
+ * descriptor in a dirty table block, and what discarded frames still need (below).
+ * Nothing is missed by looking at them one after the other, because each pin is set, to a
+ * lower bound, before the record it protects is appended, and a pin is handed on (frame
+ * to batch to table) before it is dropped: so they are looked at in that order.
  *
- * A discarded frame's redo is needed until the record that freed the page is durable: a crash
- * before that brings the page back (invariant 3).
+ * A discarded frame's redo is needed until the record that freed the page is durable: a
+ * crash before that brings the page back (invariant 3).
  */
 #include "engine/cache/cache_internal.h"
 
@@ -48,8 +48,8 @@ lsn_t checkpoint_horizon(struct cache *c)
 }
 
 /*
- * Writes back dirty frames that pin the log below `upto`; LSN_MAX: all that may be written.
- * `refs` has room for a batch.
+ * Writes back dirty frames that pin the log below `upto`; LSN_MAX: all that may be
+ * written. `refs` has room for a batch.
  */
 static int write_old(struct cache *c, lsn_t upto, bool urgent, struct page_ref *refs)
 {
@@ -78,9 +78,9 @@ static int write_old(struct cache *c, lsn_t upto, bool urgent, struct page_ref *
 }
 
 /*
- * An fsync that logs an image of a page anew raises its rec_lsn as it appends. The image that
- * pinned the log before is needed until the new one is durable, so the log is flushed behind
- * the look as well.
+ * An fsync that logs an image of a page anew raises its rec_lsn as it appends. The image
+ * that pinned the log before is needed until the new one is durable, so the log is
+ * flushed behind the look as well.
  */
 static int advance_tail(struct cache *c)
 {
@@ -113,7 +113,8 @@ int cache_checkpoint(struct cache *c)
 	struct page_ref *refs = rt_alloc(c->wb_pages * sizeof(*refs));
 	int e = refs ? 0 : -ENOMEM;
 
-	/* a frame whose write was under way is passed over: go round until none is left */
+	/* a frame whose write was under way is passed over: go round until none is left
+	 */
 	for (unsigned rounds = 0; rounds < 1000 && !e; rounds++) {
 		if (rounds)
 			rt_sleep_ns(100000);
@@ -131,7 +132,7 @@ int cache_checkpoint(struct cache *c)
 
 #define RETRY_MS 50
 /* Failures in a row, while the log fills, after which the store is given up: 5 s. */
-#define GIVE_UP	 100
+#define GIVE_UP 100
 
 void checkpoint_main(void *arg)
 {
@@ -148,20 +149,23 @@ void checkpoint_main(void *arg)
 			rt_wait(pressure, word, RT_FOREVER);
 			continue;
 		}
-		e = checkpoint_round(c, store_table_crowded(c->store) && !log_wants_checkpoint(c->log)
-				? LSN_MAX
-				: tail + (log_end(c->log) - tail) / 2);
+		e = checkpoint_round(
+			c, store_table_crowded(c->store) && !log_wants_checkpoint(c->log)
+				   ? LSN_MAX
+				   : tail + (log_end(c->log) - tail) / 2);
 		failures = e ? failures + 1 : 0;
 		/* Who waits for room in the log would wait for ever. */
 		if (failures == GIVE_UP)
 			log_give_up(c->log, e);
 		if (e || log_tail(c->log) == tail)
-			rt_wait(pressure, atomic_load_explicit(pressure, memory_order_acquire),
+			rt_wait(pressure,
+				atomic_load_explicit(pressure, memory_order_acquire),
 				rt_now_ns() + RETRY_MS * 1000000ull);
 	}
 }
 
-/* ---- pages that were freed ---------------------------------------------------------------- */
+/* ---- pages that were freed
+ * ---------------------------------------------------------------- */
 
 static void discard_pin(struct cache *c, lsn_t rec)
 {
@@ -188,7 +192,8 @@ void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 		if (rec != LSN_NONE && (frame_flags(f) & FRAME_DIRTY))
 			discard_pin(c, rec);
 		if (frame_flags(f) & FRAME_WRITING) {
-			/* stays until its write has ended; clean, so it goes soon after */
+			/* stays until its write has ended; clean, so it goes soon after
+			 */
 			frame_mark_clean(c, f);
 			latch_release_exclusive(c, f, true);
 			continue;
@@ -198,7 +203,8 @@ void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 	}
 }
 
-void cache_publish(struct cache *c, const struct page_ref *refs, unsigned count, lsn_t lsn)
+void cache_publish(
+	struct cache *c, const struct page_ref *refs, unsigned count, lsn_t lsn)
 {
 	for (unsigned i = 0; i < count; i++) {
 		struct frame *f = table_find(c, refs[i].pid);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Misses: frames are put into the table latched and LOADING, all requests of a batch go out
- * together, and are unlatched when filled. Others that want the same page wait on its latch,
- * so a page is read once however many ask.
+ * Misses: frames are put into the table latched and LOADING, all requests of a batch go
+ * out together, and are unlatched when filled. Others that want the same page wait on its
+ * latch, so a page is read once however many ask.
  *
- * A batch waits for a free frame only while it has none; later ones are taken as they come, so
- * tasks that all fetch cannot starve each other with half-filled batches.
+ * A batch waits for a free frame only while it has none; later ones are taken as they
+ * come, so tasks that all fetch cannot starve each other with half-filled batches.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -20,7 +20,8 @@ struct fetch {
 	struct store_read *read;
 };
 
-/* Puts empty frames into the table for as many of the missing pages as there are frames. */
+/* Puts empty frames into the table for as many of the missing pages as there are frames.
+ */
 static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *refs,
 	unsigned count, int *error)
 {
@@ -77,7 +78,9 @@ static void fill(struct cache *c, struct fetch *x, unsigned flags)
 			x->read[i] = (struct store_read){
 				.pid = x->ref[i].pid,
 				.incarnation = x->ref[i].incarnation,
-				.image = flags & FETCH_NO_IMAGE ? NULL : frame_image(c, x->frame[i]),
+				.image = flags & FETCH_NO_IMAGE
+						 ? NULL
+						 : frame_image(c, x->frame[i]),
 			};
 			reads++;
 		}
@@ -106,15 +109,19 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 		return r->result;
 	}
 	f->incarnation = r->result == STORE_ZEROS
-		? MAX(x->ref[i].incarnation, r->found_incarnation)
-		: r->found_incarnation;
+				 ? MAX(x->ref[i].incarnation, r->found_incarnation)
+				 : r->found_incarnation;
 	f->version = r->version;
-	atomic_store_explicit(&f->mode, (uint8_t)x->request[i].granted, memory_order_relaxed);
-	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I, hinting) */
-	atomic_store_explicit(&f->epoch, flags & FETCH_SCAN ? now - 2 : now, memory_order_relaxed);
+	atomic_store_explicit(
+		&f->mode, (uint8_t)x->request[i].granted, memory_order_relaxed);
+	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I,
+	 * hinting) */
+	atomic_store_explicit(
+		&f->epoch, flags & FETCH_SCAN ? now - 2 : now, memory_order_relaxed);
 	atomic_store_explicit(&f->flags,
-		(uint16_t)(FRAME_NEED_FULL | (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
-			(flags & FETCH_NO_IMAGE ? FRAME_HOLLOW : 0)),
+		(uint16_t)(FRAME_NEED_FULL |
+			   (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
+			   (flags & FETCH_NO_IMAGE ? FRAME_HOLLOW : 0)),
 		memory_order_relaxed);
 	if (!keep)
 		latch_release_exclusive(c, f, true);
@@ -160,10 +167,11 @@ static int fetch_small(struct cache *c, const struct page_ref *refs, unsigned co
 	return fetch_run(c, &x, refs, count, flags, keep);
 }
 
-static int fetch_large(struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
+static int fetch_large(
+	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
 	size_t each = sizeof(struct frame *) + sizeof(struct page_ref) +
-		sizeof(struct coherence_request) + sizeof(struct store_read);
+		      sizeof(struct coherence_request) + sizeof(struct store_read);
 	char *memory = rt_alloc(count * each);
 	struct fetch x;
 	int e;
@@ -180,8 +188,8 @@ static int fetch_large(struct cache *c, const struct page_ref *refs, unsigned co
 	return e;
 }
 
-int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags,
-	struct frame **keep)
+int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
+	unsigned flags, struct frame **keep)
 {
 	WEFT_ASSERT(count <= FETCH_MAX && (!keep || count == 1));
 	if (keep)
@@ -201,7 +209,9 @@ int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 		struct frame *f = table_find(c, refs[i].pid);
 
 		/* another task's request: a caller that came back now would only spin */
-		if (f && (atomic_load_explicit(&f->flags, memory_order_relaxed) & FRAME_LOADING) &&
+		if (f &&
+			(atomic_load_explicit(&f->flags, memory_order_relaxed) &
+				FRAME_LOADING) &&
 			latch_shared(c, f, refs[i].pid))
 			latch_release_shared(c, f);
 	}
@@ -224,7 +234,8 @@ void queue_close(struct page_queue *q)
 	q->slot = NULL;
 }
 
-bool queue_put(struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan)
+bool queue_put(
+	struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan)
 {
 	struct prefetch_slot *s;
 
@@ -270,7 +281,8 @@ void prefetch_main(void *arg)
 	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
 
 	while (slot && !atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&c->prefetch.word, memory_order_acquire);
+		uint32_t word =
+			atomic_load_explicit(&c->prefetch.word, memory_order_acquire);
 
 		if (!queue_take(&c->prefetch, slot)) {
 			rt_wait(&c->prefetch.word, word, RT_FOREVER);
@@ -283,7 +295,8 @@ void prefetch_main(void *arg)
 	rt_free(slot);
 }
 
-void cache_prefetch(struct cache *c, const struct page_ref *refs, unsigned count, bool scan)
+void cache_prefetch(
+	struct cache *c, const struct page_ref *refs, unsigned count, bool scan)
 {
 	struct page_ref missing[FETCH_MAX];
 	unsigned n = 0;

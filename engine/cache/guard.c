@@ -2,16 +2,16 @@
 /*
  * Guards: the only way to a page (ScaleStore §5).
  *
- * The hot path is a lookup in the translation table (or a hint), one latch operation and three
- * comparisons: the frame's PID, its mode and its incarnation. Everything else (a miss, a page
- * of another incarnation, too weak a mode) leaves it.
+ * The hot path is a lookup in the translation table (or a hint), one latch operation and
+ * three comparisons: the frame's PID, its mode and its incarnation. Everything else (a
+ * miss, a page of another incarnation, too weak a mode) leaves it.
  */
 #include "engine/cache/cache_internal.h"
 
 static inline void count_hit(struct cache *c)
 {
-	atomic_fetch_add_explicit(
-		&c->stripe[rt_task_index() % COUNTER_STRIPES].hits, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&c->stripe[rt_task_index() % COUNTER_STRIPES].hits, 1,
+		memory_order_relaxed);
 }
 
 static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
@@ -21,18 +21,19 @@ static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
 
 /*
  * The frame bears the PID but is not as wanted: too weak a mode, or an older incarnation.
- * Latched exclusively; comes back so. The image of an older incarnation is nobody's: the page
- * was freed and allocated again, its new image is zeros until written (invariant 8).
+ * Latched exclusively; comes back so. The image of an older incarnation is nobody's: the
+ * page was freed and allocated again, its new image is zeros until written (invariant 8).
  */
-static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
-	enum page_mode wanted)
+static int frame_adapt(
+	struct cache *c, struct frame *f, uint64_t incarnation, enum page_mode wanted)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 	struct coherence_request r = {
 		.pid = pid,
 		.incarnation = incarnation,
 		.wanted = wanted,
-		.held = (enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed),
+		.held = (enum page_mode)atomic_load_explicit(
+			&f->mode, memory_order_relaxed),
 		.image = frame_image(c, f),
 	};
 
@@ -50,7 +51,8 @@ static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 	return 0;
 }
 
-static inline void guard_set(struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
+static inline void guard_set(
+	struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
 {
 	g->frame = f;
 	g->image = frame_image(c, f);
@@ -59,7 +61,8 @@ static inline void guard_set(struct cache *c, struct guard *g, struct frame *f, 
 }
 
 /* The frame of the page, fetched if need be; it may be gone again when used. */
-static int find_or_fetch(struct cache *c, page_id pid, uint64_t incarnation, struct frame **out)
+static int find_or_fetch(
+	struct cache *c, page_id pid, uint64_t incarnation, struct frame **out)
 {
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
 
@@ -84,7 +87,7 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 			return e;
 	} while (!latch_exclusive(c, f, pid));
 	if (unlikely(!mode_allows(f, PAGE_EXCLUSIVE) ||
-		    (incarnation && f->incarnation != incarnation))) {
+		     (incarnation && f->incarnation != incarnation))) {
 		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE);
 		if (e) {
 			latch_release_exclusive(c, f, false);
@@ -134,7 +137,8 @@ int guard_try_shared(struct cache *c, page_id pid, uint64_t incarnation, struct 
 	if (!f || !latch_try_shared(f))
 		return -EAGAIN;
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid ||
-		!mode_allows(f, PAGE_SHARED) || (incarnation && f->incarnation != incarnation)) {
+		!mode_allows(f, PAGE_SHARED) ||
+		(incarnation && f->incarnation != incarnation)) {
 		latch_release_shared(c, f);
 		return -EAGAIN;
 	}
@@ -144,7 +148,8 @@ int guard_try_shared(struct cache *c, page_id pid, uint64_t incarnation, struct 
 	return 0;
 }
 
-int guard_try_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+int guard_try_exclusive(
+	struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
 {
 	struct frame *f = table_find(c, pid);
 
@@ -152,7 +157,8 @@ int guard_try_exclusive(struct cache *c, page_id pid, uint64_t incarnation, stru
 	if (!f || !latch_try_exclusive(f, &g->latch))
 		return -EAGAIN;
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid ||
-		!mode_allows(f, PAGE_EXCLUSIVE) || (incarnation && f->incarnation != incarnation)) {
+		!mode_allows(f, PAGE_EXCLUSIVE) ||
+		(incarnation && f->incarnation != incarnation)) {
 		latch_release_exclusive(c, f, false);
 		return -EAGAIN;
 	}
@@ -162,7 +168,8 @@ int guard_try_exclusive(struct cache *c, page_id pid, uint64_t incarnation, stru
 
 /* ---- optimistic -------------------------------------------------------------------- */
 
-static inline bool optimistic_on(struct cache *c, struct frame *f, page_id pid, struct guard *g)
+static inline bool optimistic_on(
+	struct cache *c, struct frame *f, page_id pid, struct guard *g)
 {
 	uint64_t w = atomic_load_explicit(&f->latch, memory_order_acquire);
 
@@ -175,7 +182,8 @@ static inline bool optimistic_on(struct cache *c, struct frame *f, page_id pid, 
 	return guard_valid(g); /* so that the PID belongs to this latch word */
 }
 
-/* The hot path, in one piece: a hint or a look-up, one load of the latch, three comparisons. */
+/* The hot path, in one piece: a hint or a look-up, one load of the latch, three
+ * comparisons. */
 static inline bool optimistic_hit(
 	struct cache *c, page_id pid, struct frame *hint, struct guard *g)
 {
@@ -241,10 +249,11 @@ int guard_try_upgrade(struct cache *c, struct guard *g)
 	return 0;
 }
 
-/* ---- without the image --------------------------------------------------------------- */
+/* ---- without the image ---------------------------------------------------------------
+ */
 
-static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation, bool fresh,
-	struct guard *g)
+static int guard_blind(
+	struct cache *c, page_id pid, uint64_t incarnation, bool fresh, struct guard *g)
 {
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
 	struct frame *f;
@@ -290,13 +299,15 @@ int guard_overwrite(struct cache *c, page_id pid, uint64_t incarnation, struct g
 	return guard_blind(c, pid, incarnation, false, g);
 }
 
-/* ---- release ----------------------------------------------------------------------------- */
+/* ---- release
+ * ----------------------------------------------------------------------------- */
 
 void guard_release(struct cache *c, struct guard *g)
 {
 	if (g->kind == GUARD_SHARED)
 		latch_release_shared(c, g->frame);
-	else if (g->kind == GUARD_EXCLUSIVE && unlikely(frame_flags(g->frame) & FRAME_HOLLOW))
+	else if (g->kind == GUARD_EXCLUSIVE &&
+		 unlikely(frame_flags(g->frame) & FRAME_HOLLOW))
 		frame_drop(c, g->frame);
 	else if (g->kind == GUARD_EXCLUSIVE)
 		latch_release_exclusive(c, g->frame, true);
@@ -309,7 +320,8 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 
 	WEFT_ASSERT(g->kind == GUARD_EXCLUSIVE && !c->options.read_only);
 	f->version++;
-	if (!(frame_flags(f) & FRAME_DIRTY)) /* what the log has of a clean page is no longer kept */
+	if (!(frame_flags(f) &
+		    FRAME_DIRTY)) /* what the log has of a clean page is no longer kept */
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_AGED | FRAME_HOLLOW);
 	frame_mark_dirty(c, f, FRAME_DATA | (unpublished ? FRAME_UNPUBLISHED : 0));
@@ -317,10 +329,11 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 	g->kind = GUARD_NONE;
 }
 
-/* ---- many at once --------------------------------------------------------------------------- */
+/* ---- many at once
+ * --------------------------------------------------------------------------- */
 
 #define BATCH_GIVE_UP 64
-#define BATCH_LOSSES 4 /* then page by page, with growing pauses */
+#define BATCH_LOSSES  4 /* then page by page, with growing pauses */
 
 static void release_all(struct cache *c, struct guard *guards, unsigned count)
 {
@@ -347,7 +360,8 @@ int guard_shared_batch(struct cache *c, const struct page_ref *refs, unsigned co
 	WEFT_ASSERT(count <= c->batch_max);
 	for (unsigned losses = 0;; losses++) {
 		for (i = 0; i < count; i++)
-			if (guard_try_shared(c, refs[i].pid, refs[i].incarnation, &guards[i]))
+			if (guard_try_shared(
+				    c, refs[i].pid, refs[i].incarnation, &guards[i]))
 				break;
 		if (i == count)
 			return 0;
@@ -357,10 +371,12 @@ int guard_shared_batch(struct cache *c, const struct page_ref *refs, unsigned co
 			e = why_not(c, &refs[i]);
 		if (e)
 			return e;
-		/* nothing dirty can leave any more: what is left may not hold them all at once */
+		/* nothing dirty can leave any more: what is left may not hold them all at
+		 * once */
 		if (losses > BATCH_GIVE_UP && log_failed(c->log))
 			return -EIO;
-		if (losses > BATCH_LOSSES) /* others keep taking what we fetched: let them finish */
+		if (losses > BATCH_LOSSES) /* others keep taking what we fetched: let them
+					      finish */
 			rt_sleep_ns(1000 * (uint64_t)MIN(losses, 1000u));
 		else
 			rt_yield();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Hybrid latches (LeanStore §IV-F, ScaleStore §3.2): the slow paths, where a task spins a
- * little and then parks. The word is in the frame; parked tasks wait on one of a few sequence
- * words, chosen by frame, so a frame needs no room for a queue. The WAITERS bit tells the
- * releasing task that somebody may be parked.
+ * little and then parks. The word is in the frame; parked tasks wait on one of a few
+ * sequence words, chosen by frame, so a frame needs no room for a queue. The WAITERS bit
+ * tells the releasing task that somebody may be parked.
  *
- * A task waits here holding no other latch (invariant 6); engine/tree's ordered mode is the one
- * exception, argued there.
+ * A task waits here holding no other latch (invariant 6); engine/tree's ordered mode is
+ * the one exception, argued there.
  */
 #include "engine/cache/cache_internal.h"
 

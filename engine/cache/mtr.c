@@ -2,22 +2,24 @@
 /*
  * Mini-transactions: byte ranges collected under exclusive latches become one log record.
  *
- * Keeps invariant 4: versions go up by one per record, and a page's first record after its
- * last persisted version (FRAME_NEED_FULL) carries the full image, as file data always does.
- * Keeps the tail safe: rec_lsn is set, to a lower bound, before the record is appended, so
- * that a checkpoint which does not see the record yet sees the pin (checkpoint.c).
+ * Keeps invariant 4: versions go up by one per record, and a page's first record after
+ * its last persisted version (FRAME_NEED_FULL) carries the full image, as file data
+ * always does. Keeps the tail safe: rec_lsn is set, to a lower bound, before the record
+ * is appended, so that a checkpoint which does not see the record yet sees the pin
+ * (checkpoint.c).
  */
 #include "engine/cache/mtr.h"
 #include "engine/cache/cache_internal.h"
 
-#define NEAR_BYTES  8	 /* ranges closer than this become one: a range costs 4 bytes itself */
+#define NEAR_BYTES                                                                       \
+	8 /* ranges closer than this become one: a range costs 4 bytes itself */
 #define FULL_BYTES  2048 /* a page with more changed bytes is logged in full */
 #define SCRATCH_MAX 8192
 
 static uint32_t room_for(unsigned pages)
 {
 	return sizeof(struct disk_log_record) +
-		pages * (uint32_t)(sizeof(struct disk_log_page) + PAGE_SIZE);
+	       pages * (uint32_t)(sizeof(struct disk_log_page) + PAGE_SIZE);
 }
 
 int mtr_begin(struct mtr *m, struct cache *c, unsigned pages)
@@ -35,7 +37,7 @@ static struct mtr_page *page_add(struct mtr *m, const struct guard *g)
 	struct mtr_page *p;
 
 	WEFT_ASSERT(m->page_count < MTR_PAGES_MAX &&
-		room_for(m->page_count + 1) <= m->room.bytes);
+		    room_for(m->page_count + 1) <= m->room.bytes);
 	p = &m->page[m->page_count++];
 	p->guard = *g;
 	p->full = false;
@@ -48,7 +50,8 @@ static struct mtr_page *page_add(struct mtr *m, const struct guard *g)
 static struct mtr_page *page_held(struct mtr *m, page_id pid)
 {
 	for (unsigned i = 0; i < m->page_count; i++)
-		if (atomic_load_explicit(&m->page[i].guard.frame->pid, memory_order_relaxed) == pid)
+		if (atomic_load_explicit(
+			    &m->page[i].guard.frame->pid, memory_order_relaxed) == pid)
 			return &m->page[i];
 	return NULL;
 }
@@ -59,7 +62,9 @@ struct mtr_page *mtr_latch(struct mtr *m, page_id pid, uint64_t incarnation, int
 	struct guard g;
 
 	if (p) {
-		*error = incarnation && p->guard.frame->incarnation != incarnation ? -EAGAIN : 0;
+		*error = incarnation && p->guard.frame->incarnation != incarnation
+				 ? -EAGAIN
+				 : 0;
 		return *error ? NULL : p;
 	}
 	*error = guard_try_exclusive(m->cache, pid, incarnation, &g);
@@ -73,7 +78,8 @@ struct mtr_page *mtr_upgrade(struct mtr *m, struct guard *g, int *error)
 
 		if (p->guard.frame != g->frame)
 			continue;
-		/* held since before or after the optimistic look; the word taken then decides */
+		/* held since before or after the optimistic look; the word taken then
+		 * decides */
 		*error = ((p->guard.latch ^ g->latch) & LATCH_VERSION_MASK) ? -EAGAIN : 0;
 		g->kind = GUARD_NONE;
 		return *error ? NULL : p;
@@ -100,7 +106,8 @@ struct mtr_page *mtr_fresh(struct mtr *m, page_id pid, uint64_t incarnation, int
 	return p;
 }
 
-/* ---- ranges ------------------------------------------------------------------------- */
+/* ---- ranges -------------------------------------------------------------------------
+ */
 
 /* Joins the two neighbours with the smallest gap; makes room for one more. */
 static void join_nearest(struct mtr_page *p)
@@ -108,16 +115,17 @@ static void join_nearest(struct mtr_page *p)
 	unsigned best = 0, best_gap = UINT32_MAX;
 
 	for (unsigned i = 0; i + 1 < p->range_count; i++) {
-		unsigned gap =
-			p->range[i + 1].offset - (p->range[i].offset + p->range[i].length);
+		unsigned gap = p->range[i + 1].offset -
+			       (p->range[i].offset + p->range[i].length);
 
 		if (gap < best_gap) {
 			best_gap = gap;
 			best = i;
 		}
 	}
-	p->range[best].length = (uint16_t)(p->range[best + 1].offset +
-		p->range[best + 1].length - p->range[best].offset);
+	p->range[best].length =
+		(uint16_t)(p->range[best + 1].offset + p->range[best + 1].length -
+			   p->range[best].offset);
 	memmove(&p->range[best + 1], &p->range[best + 2],
 		(p->range_count - best - 2) * sizeof(p->range[0]));
 	p->range_count--;
@@ -155,13 +163,14 @@ static void add_range(struct mtr_page *p, unsigned offset, unsigned len)
 			(p->range_count - last) * sizeof(p->range[0]));
 		p->range_count -= last - at - 1;
 	}
-	p->range[at] = (struct disk_log_range){(uint16_t)offset, (uint16_t)(end - offset)};
+	p->range[at] =
+		(struct disk_log_range){(uint16_t)offset, (uint16_t)(end - offset)};
 }
 
 /*
- * A move can be logged as such if redo finds the same source bytes: none of them in a range
- * collected before. By induction redo's image, before its ranges are applied, then differs from
- * this one in bytes of ranges only, and those carry the final bytes.
+ * A move can be logged as such if redo finds the same source bytes: none of them in a
+ * range collected before. By induction redo's image, before its ranges are applied, then
+ * differs from this one in bytes of ranges only, and those carry the final bytes.
  */
 static bool add_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len)
 {
@@ -202,15 +211,17 @@ void mtr_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len)
 	page_move(p->guard.image + to, p->guard.image + from, len);
 }
 
-/* ---- commit ---------------------------------------------------------------------------- */
+/* ---- commit
+ * ---------------------------------------------------------------------------- */
 
-/* A record under construction: headers and ranges in scratch, full images by reference. */
+/* A record under construction: headers and ranges in scratch, full images by reference.
+ */
 struct record {
 	struct iovec iov[2 * MTR_PAGES_MAX + 2];
 	unsigned iov_count;
 	uint32_t bytes;
-	uint32_t used;	/* of scratch */
-	uint32_t open;	/* where the last piece in scratch began */
+	uint32_t used; /* of scratch */
+	uint32_t open; /* where the last piece in scratch began */
 	uint8_t scratch[SCRATCH_MAX] __attribute__((aligned(8)));
 };
 
@@ -218,8 +229,8 @@ static void record_close_piece(struct record *r)
 {
 	if (r->used == r->open)
 		return;
-	r->iov[r->iov_count++] =
-		(struct iovec){.iov_base = r->scratch + r->open, .iov_len = r->used - r->open};
+	r->iov[r->iov_count++] = (struct iovec){
+		.iov_base = r->scratch + r->open, .iov_len = r->used - r->open};
 	r->open = r->used;
 }
 
@@ -234,8 +245,9 @@ static unsigned ranges_bytes(const struct mtr_page *p)
 
 static bool wants_full(const struct mtr_page *p)
 {
-	return p->full || (frame_flags(p->guard.frame) & (FRAME_NEED_FULL | FRAME_DATA)) ||
-		ranges_bytes(p) > FULL_BYTES;
+	return p->full ||
+	       (frame_flags(p->guard.frame) & (FRAME_NEED_FULL | FRAME_DATA)) ||
+	       ranges_bytes(p) > FULL_BYTES;
 }
 
 static void record_page(struct record *r, struct mtr_page *p)
@@ -253,7 +265,8 @@ static void record_page(struct record *r, struct mtr_page *p)
 		.version = f->version,
 	};
 	p->full = wants_full(p) ||
-		r->used + sizeof(*h) * MTR_PAGES_MAX + moves + table + bytes > SCRATCH_MAX;
+		  r->used + sizeof(*h) * MTR_PAGES_MAX + moves + table + bytes >
+			  SCRATCH_MAX;
 	r->used += sizeof(*h);
 	if (p->full) {
 		h->kind = DISK_LOG_FULL;
@@ -273,7 +286,8 @@ static void record_page(struct record *r, struct mtr_page *p)
 		memcpy(to, p->range, p->range_count * sizeof(p->range[0]));
 		to += table;
 		for (unsigned i = 0; i < p->range_count; i++) {
-			memcpy(to, p->guard.image + p->range[i].offset, p->range[i].length);
+			memcpy(to, p->guard.image + p->range[i].offset,
+				p->range[i].length);
 			to += p->range[i].length;
 		}
 		memset(to, 0, r->scratch + r->used + moves + table + bytes - to);
@@ -288,7 +302,8 @@ static void page_committed(struct mtr_page *p, struct log_position pos)
 	struct frame *f = p->guard.frame;
 
 	if (p->full) {
-		/* behind the append: who sees it finds the record below log_end (advance_tail) */
+		/* behind the append: who sees it finds the record below log_end
+		 * (advance_tail) */
 		atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_release);
 		frame_clear(f, FRAME_NEED_FULL);
 	}
@@ -336,8 +351,9 @@ struct log_position mtr_commit(struct mtr *m)
 	if (changed) {
 		record_close_piece(&r);
 		h = (struct disk_log_record *)r.scratch;
-		*h = (struct disk_log_record){
-			.record_bytes = r.bytes, .type = DISK_LOG_CHANGE, .count = (uint16_t)changed};
+		*h = (struct disk_log_record){.record_bytes = r.bytes,
+			.type = DISK_LOG_CHANGE,
+			.count = (uint16_t)changed};
 		pos = log_append(c->log, &m->room, r.iov, r.iov_count);
 	}
 	for (unsigned i = 0; i < m->page_count; i++) {

@@ -20,7 +20,7 @@
 
 struct mtr_page {
 	struct guard guard;
-	bool full;		/* log the full image */
+	bool full; /* log the full image */
 	bool changed;
 	uint8_t move_count;
 	uint16_t range_count;
@@ -39,9 +39,9 @@ struct mtr {
  * volume is read-only or its log has failed. */
 int mtr_begin(struct mtr *m, struct cache *cache, unsigned pages);
 /*
- * Latches a page exclusively. Returns the mtr's page, the same one when it is held already.
- * NULL with *error: -EAGAIN (missing, latched, other incarnation: abort, wait for it with
- * guard_shared or cache_fetch, start over). Never waits.
+ * Latches a page exclusively. Returns the mtr's page, the same one when it is held
+ * already. NULL with *error: -EAGAIN (missing, latched, other incarnation: abort, wait
+ * for it with guard_shared or cache_fetch, start over). Never waits.
  */
 struct mtr_page *mtr_latch(struct mtr *m, page_id pid, uint64_t incarnation, int *error);
 /* Upgrades an optimistic guard into the mtr; -EAGAIN as above. The guard is consumed. */

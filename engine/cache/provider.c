@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page provider (ScaleStore §4, LeanStore §III-B's role of the cooling stage): keeps free
- * frames between two watermarks. Each access stamps a frame with the current epoch; a sample
- * of frames estimates the stamp below which the coldest part lies (§4.2); a clock hand
- * collects frames below it, clean ones at once, dirty ones after a batched write-back.
+ * The page provider (ScaleStore §4, LeanStore §III-B's role of the cooling stage): keeps
+ * free frames between two watermarks. Each access stamps a frame with the current epoch;
+ * a sample of frames estimates the stamp below which the coldest part lies (§4.2); a
+ * clock hand collects frames below it, clean ones at once, dirty ones after a batched
+ * write-back.
  *
- * The background task does this ahead of need; a task that finds no free frame does a sweep
- * itself, so tools work without background tasks and nobody waits for a sleeping provider.
+ * The background task does this ahead of need; a task that finds no free frame does a
+ * sweep itself, so tools work without background tasks and nobody waits for a sleeping
+ * provider.
  *
  * The flusher writes back what has been dirty for long.
  */
@@ -14,10 +16,10 @@
 
 #include <stdlib.h>
 
-#define SAMPLE_FRAMES	 128
-#define COLD_PERCENT	 15	/* of the sample: what a sweep takes */
-#define SWEEP_VICTIMS	 1024	/* dirty pages of one sweep, at most */
-#define RETRY_NS	 (20 * 1000000ull)
+#define SAMPLE_FRAMES 128
+#define COLD_PERCENT  15   /* of the sample: what a sweep takes */
+#define SWEEP_VICTIMS 1024 /* dirty pages of one sweep, at most */
+#define RETRY_NS      (20 * 1000000ull)
 
 void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
 {
@@ -35,7 +37,7 @@ void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
 void frame_mark_clean(struct cache *c, struct frame *f)
 {
 	uint32_t was = atomic_fetch_and_explicit(&f->flags,
-		(uint16_t)~(FRAME_DIRTY | FRAME_UNPUBLISHED | FRAME_AGED | FRAME_LOGGED),
+		(uint16_t) ~(FRAME_DIRTY | FRAME_UNPUBLISHED | FRAME_AGED | FRAME_LOGGED),
 		memory_order_relaxed);
 
 	if (was & FRAME_DIRTY)
@@ -79,8 +81,8 @@ void frame_drop(struct cache *c, struct frame *f)
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
 	table_remove(c, f);
-	c->coherence->ops->release(
-		c->coherence, pid, (enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
+	c->coherence->ops->release(c->coherence, pid,
+		(enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
 	atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
 	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
 	frame_put(c, f);
@@ -124,7 +126,8 @@ static bool evict(struct cache *c, struct frame *f)
 		return false;
 	pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 	if (pid == PID_NONE ||
-		(frame_flags(f) & (FRAME_DIRTY | FRAME_LOADING | FRAME_WRITING | FRAME_UNPUBLISHED))) {
+		(frame_flags(f) & (FRAME_DIRTY | FRAME_LOADING | FRAME_WRITING |
+					  FRAME_UNPUBLISHED))) {
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
@@ -159,7 +162,8 @@ static uint32_t cold_age(struct cache *c)
 static void advance_epoch(struct cache *c, unsigned evicted)
 {
 	uint32_t sum = atomic_fetch_add_explicit(
-		&c->epoch_evictions, evicted, memory_order_relaxed) + evicted;
+			       &c->epoch_evictions, evicted, memory_order_relaxed) +
+		       evicted;
 
 	if (sum < c->frame_count / 10 + 1)
 		return;
@@ -174,7 +178,8 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 	unsigned evicted = 0, max_dirty = MIN(SWEEP_VICTIMS, MAX(8u, c->frame_count / 8));
 
 	*dirty = 0;
-	for (uint32_t steps = 0; steps < c->frame_count && evicted + *dirty < wanted; steps++) {
+	for (uint32_t steps = 0; steps < c->frame_count && evicted + *dirty < wanted;
+		steps++) {
 		struct frame *f = &c->frames[c->hand];
 		uint32_t flags = frame_flags(f);
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
@@ -185,16 +190,16 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 			continue;
 		if (!(flags & FRAME_DIRTY))
 			evicted += evict(c, f);
-		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) && *dirty < max_dirty &&
-			!c->options.read_only)
+		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) &&
+			 *dirty < max_dirty && !c->options.read_only)
 			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
 	}
 	return evicted;
 }
 
 /*
- * One round under sweep_lock: evicts, writes back what is dirty and evicts that. Returns the
- * number of frames freed or cleaned.
+ * One round under sweep_lock: evicts, writes back what is dirty and evicts that. Returns
+ * the number of frames freed or cleaned.
  */
 static unsigned provide(struct cache *c, int *error)
 {
@@ -241,7 +246,8 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 		int e;
 
 		if (likely(f)) {
-			if (atomic_load_explicit(&c->free.count, memory_order_relaxed) < c->low_water &&
+			if (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
+					c->low_water &&
 				c->started)
 				provider_wake(c);
 			latch_free_frame(f);
@@ -264,7 +270,8 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 		}
 		rt_mutex_lock(&c->free.lock);
 		if (!c->free.count)
-			rt_cond_wait(&c->free.available, &c->free.lock, rt_now_ns() + RETRY_NS);
+			rt_cond_wait(&c->free.available, &c->free.lock,
+				rt_now_ns() + RETRY_NS);
 		rt_mutex_unlock(&c->free.lock);
 	}
 }
@@ -274,15 +281,18 @@ void provider_main(void *arg)
 	struct cache *c = arg;
 
 	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&c->provider_word, memory_order_acquire);
+		uint32_t word =
+			atomic_load_explicit(&c->provider_word, memory_order_acquire);
 		unsigned freed;
 		int error;
 
-		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) >= c->low_water) {
+		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) >=
+			c->low_water) {
 			rt_wait(&c->provider_word, word, RT_FOREVER);
 			continue;
 		}
-		while (atomic_load_explicit(&c->free.count, memory_order_relaxed) < c->high_water &&
+		while (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
+				c->high_water &&
 			!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
 			rt_mutex_lock(&c->sweep_lock);
 			freed = provide(c, &error);
@@ -291,14 +301,17 @@ void provider_main(void *arg)
 			if (error || !freed)
 				break;
 		}
-		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) < c->low_water)
+		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
+			c->low_water)
 			rt_wait(&c->provider_word,
-				atomic_load_explicit(&c->provider_word, memory_order_acquire),
+				atomic_load_explicit(
+					&c->provider_word, memory_order_acquire),
 				rt_now_ns() + RETRY_NS);
 	}
 }
 
-/* ---- what has been dirty for long --------------------------------------------------- */
+/* ---- what has been dirty for long ---------------------------------------------------
+ */
 
 /* One tick: writes what was dirty at the last one, marks what is dirty now. */
 static void flusher_tick(struct cache *c)
@@ -312,8 +325,9 @@ static void flusher_tick(struct cache *c)
 		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
 			continue;
 		if (flags & FRAME_AGED)
-			c->flusher_refs[n++] = (struct page_ref){
-				.pid = atomic_load_explicit(&f->pid, memory_order_relaxed)};
+			c->flusher_refs[n++] =
+				(struct page_ref){.pid = atomic_load_explicit(
+							  &f->pid, memory_order_relaxed)};
 		else
 			frame_set(f, FRAME_AGED);
 		if (n == c->wb_pages) {
@@ -331,16 +345,18 @@ void flusher_main(void *arg)
 	uint64_t tick_ns = c->options.dirty_age_ms * 1000000ull / 2;
 
 	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&c->flusher_word, memory_order_acquire);
+		uint32_t word =
+			atomic_load_explicit(&c->flusher_word, memory_order_acquire);
 		uint64_t until = RT_FOREVER;
 
 		if (atomic_load_explicit(&c->dirty, memory_order_relaxed)) {
 			until = rt_now_ns() + tick_ns;
 			/* a wake-up for the first dirty page does not shorten the tick */
-			while (rt_now_ns() < until &&
-				!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+			while (rt_now_ns() < until && !atomic_load_explicit(&c->stopping,
+							      memory_order_acquire)) {
 				rt_wait(&c->flusher_word, word, until);
-				word = atomic_load_explicit(&c->flusher_word, memory_order_acquire);
+				word = atomic_load_explicit(
+					&c->flusher_word, memory_order_acquire);
 			}
 			if (!atomic_load_explicit(&c->stopping, memory_order_acquire))
 				flusher_tick(c);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redo of the log's images into the cache. Runs before anything else uses the cache, by one
- * task, which evicts where it must. Redoing what is already there changes nothing: older or
- * equal images are skipped, so recovery may itself be cut off and start over. An image that was
- * cut off in writing matches no descriptor then; the full image in the log makes it good.
+ * Redo of the log's images into the cache. Runs before anything else uses the cache, by
+ * one task, which evicts where it must. Redoing what is already there changes nothing:
+ * older or equal images are skipped, so recovery may itself be cut off and start over. An
+ * image that was cut off in writing matches no descriptor then; the full image in the log
+ * makes it good.
  */
 #include "engine/cache/recovery.h"
 #include "engine/cache/cache_internal.h"
 
 /* What is known of the page: the frame's state, or the store's descriptor. */
-static int known_state(struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
+static int known_state(
+	struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
 {
 	struct store_read r = {.pid = pid};
 	struct frame *f = table_find(c, pid);
@@ -28,7 +30,8 @@ static int known_state(struct cache *c, page_id pid, uint64_t *incarnation, uint
 	return 0;
 }
 
-static void mark_recovered(struct cache *c, struct frame *f, uint64_t version, lsn_t start, lsn_t end)
+static void mark_recovered(
+	struct cache *c, struct frame *f, uint64_t version, lsn_t start, lsn_t end)
 {
 	f->version = version;
 	atomic_store_explicit(&f->page_lsn, end, memory_order_relaxed);
@@ -38,12 +41,13 @@ static void mark_recovered(struct cache *c, struct frame *f, uint64_t version, l
 	frame_mark_dirty(c, f, 0);
 }
 
-/* ---- mending -------------------------------------------------------------------------------
- * A cut in a write-back leaves an image that fits no descriptor. If the page's full image in the
- * log is not newer than the table's descriptor, it is installed nevertheless, as the base for the
- * changes that follow it; until they have brought it to the descriptor's version the frame stays
- * (UNPUBLISHED: neither written nor evicted). What has not come so far at the end is damaged
- * by other causes: it is dropped, and reads report it.
+/* ---- mending
+ * ------------------------------------------------------------------------------- A cut
+ * in a write-back leaves an image that fits no descriptor. If the page's full image in
+ * the log is not newer than the table's descriptor, it is installed nevertheless, as the
+ * base for the changes that follow it; until they have brought it to the descriptor's
+ * version the frame stays (UNPUBLISHED: neither written nor evicted). What has not come
+ * so far at the end is damaged by other causes: it is dropped, and reads report it.
  */
 struct mend {
 	page_id pid;
@@ -69,8 +73,8 @@ static void mend_check(struct cache *c, struct frame *f, page_id pid)
 	for (unsigned i = 0; i < c->mend_count; i++) {
 		const struct mend *m = &c->mends[i];
 
-		if (m->pid != pid ||
-			page_order(f->incarnation, f->version, m->incarnation, m->version) < 0)
+		if (m->pid != pid || page_order(f->incarnation, f->version,
+					     m->incarnation, m->version) < 0)
 			continue;
 		frame_clear(f, FRAME_UNPUBLISHED);
 		c->mends[i] = c->mends[--c->mend_count];
@@ -83,8 +87,10 @@ static void mends_end(struct cache *c)
 	for (unsigned i = 0; i < c->mend_count; i++) {
 		struct page_ref ref = {c->mends[i].pid, c->mends[i].incarnation};
 
-		weft_log(3, "recovery: page %#llx (incarnation %llu) is damaged, and the log does not "
-			    "reach its version %llu; run fsck.weft",
+		weft_log(3,
+			"recovery: page %#llx (incarnation %llu) is damaged, and the log "
+			"does not "
+			"reach its version %llu; run fsck.weft",
 			(unsigned long long)ref.pid, (unsigned long long)ref.incarnation,
 			(unsigned long long)c->mends[i].version);
 		cache_discard(c, &ref, 1);
@@ -92,10 +98,11 @@ static void mends_end(struct cache *c)
 	c->mend_count = 0;
 }
 
-/* ---- redo ------------------------------------------------------------------------------------ */
+/* ---- redo
+ * ------------------------------------------------------------------------------------ */
 
-int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint64_t version,
-	const void *image, lsn_t start, lsn_t end)
+int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation,
+	uint64_t version, const void *image, lsn_t start, lsn_t end)
 {
 	uint64_t known_inc = 0, known_ver = 0;
 	bool mend = false;
@@ -114,7 +121,8 @@ int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation, uint6
 	if (e && e != -EUCLEAN) /* a damaged image is made good by this one */
 		return e;
 	e = guard_overwrite(c, pid, incarnation, &g);
-	if (e) /* -ESTALE: a damaged image of a newer incarnation, which is not ours to mend */
+	if (e) /* -ESTALE: a damaged image of a newer incarnation, which is not ours to
+		  mend */
 		return e == -ESTALE ? 0 : e;
 	page_store(g.image, image, PAGE_SIZE);
 	mark_recovered(c, g.frame, version, start, end);
@@ -140,8 +148,8 @@ static void redo_ranges(uint8_t *image, const struct disk_log_page *part)
 	}
 }
 
-int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_t start, lsn_t end,
-	struct weft_error *err)
+int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_t start,
+	lsn_t end, struct weft_error *err)
 {
 	uint64_t incarnation = part->incarnation, version = part->version;
 	uint64_t known_inc, known_ver;
@@ -156,7 +164,8 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 		return 0;
 	if (known_inc != incarnation || known_ver + 1 != version)
 		return weft_error(err, -EUCLEAN,
-			"page %#llx: the log changes version %llu.%llu to %llu.%llu, with a gap",
+			"page %#llx: the log changes version %llu.%llu to %llu.%llu, "
+			"with a gap",
 			(unsigned long long)pid, (unsigned long long)known_inc,
 			(unsigned long long)known_ver, (unsigned long long)incarnation,
 			(unsigned long long)version);
@@ -165,8 +174,9 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 		return weft_error(err, e, "page %#llx cannot be read for redo",
 			(unsigned long long)pid);
 	redo_ranges(g.image, part);
-	/* A page that was evicted during redo continues a chain whose full image lies before this
-	 * record: the tail does not move before all is persisted (cache_recover_end). */
+	/* A page that was evicted during redo continues a chain whose full image lies
+	 * before this record: the tail does not move before all is persisted
+	 * (cache_recover_end). */
 	if (!(frame_flags(g.frame) & FRAME_DIRTY))
 		atomic_store_explicit(&g.frame->rec_lsn, start, memory_order_relaxed);
 	mark_recovered(c, g.frame, version, LSN_NONE, end);
@@ -176,9 +186,10 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 	return 1;
 }
 
-/* ---- reading ahead of redo ------------------------------------------------------------------
- * Redo goes from record to record; a page at a time, a cache that has been evicted from, or one
- * that starts empty, would cost a round trip to the device for each page.
+/* ---- reading ahead of redo
+ * ------------------------------------------------------------------ Redo goes from
+ * record to record; a page at a time, a cache that has been evicted from, or one that
+ * starts empty, would cost a round trip to the device for each page.
  */
 #define AHEAD_SLOTS (4 * FETCH_MAX) /* of the table of pages met; a power of two */
 
@@ -219,13 +230,15 @@ static bool ahead_record(struct ahead *a, const struct disk_log_record *record)
 	for (unsigned i = 0; i < record->count; i++) {
 		if (!ahead_add(a, part))
 			return false;
-		part = (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
+		part = (const struct disk_log_page *)((const uint8_t *)part +
+						      part->part_bytes);
 	}
 	return true;
 }
 
 /* A newer full image needs no other, and a change that is not newer will be skipped. */
-static bool ahead_needs_image(const struct disk_log_page *part, const struct store_read *r)
+static bool ahead_needs_image(
+	const struct disk_log_page *part, const struct store_read *r)
 {
 	bool newer = page_order(part->incarnation, part->version, r->found_incarnation,
 			     r->version) > 0;
@@ -248,7 +261,8 @@ static void ahead_fetch(struct ahead *a)
 		(void)cache_fetch(a->cache, a->ref, count);
 }
 
-size_t cache_recover_ahead(struct cache *c, const struct disk_log_record *records, size_t bytes)
+size_t cache_recover_ahead(
+	struct cache *c, const struct disk_log_record *records, size_t bytes)
 {
 	const uint8_t *begin = (const uint8_t *)records;
 	struct ahead *a = c->ahead;
@@ -301,7 +315,8 @@ int cache_recover_end(struct cache *c, bool well)
 		if (!c->options.read_only)
 			e = cache_checkpoint(c);
 		if (!e && !c->options.read_only)
-			WEFT_ASSERT(!atomic_load_explicit(&c->dirty, memory_order_relaxed));
+			WEFT_ASSERT(
+				!atomic_load_explicit(&c->dirty, memory_order_relaxed));
 	}
 	/* what a read-only store has redone never gets into its table */
 	store_redo(c->store, c->options.read_only ? STORE_REDO_KEPT : STORE_REDO_NONE);

@@ -2,9 +2,10 @@
 /*
  * fsync: a file's pages become durable (docs/design.md, "fsync").
  *
- * Few dirty pages go into the log as full images, behind the metadata that names them: one log
- * write, one device flush. Many are written in place and end with one flush of their own. Pages
- * whose very version is in the log already (FRAME_LOGGED) cost nothing again.
+ * Few dirty pages go into the log as full images, behind the metadata that names them:
+ * one log write, one device flush. Many are written in place and end with one flush of
+ * their own. Pages whose very version is in the log already (FRAME_LOGGED) cost nothing
+ * again.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -14,7 +15,8 @@ static bool needs_sync(struct cache *c, const struct page_ref *ref)
 {
 	struct frame *f = table_find(c, ref->pid);
 
-	return f && (frame_flags(f) & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) == FRAME_DIRTY;
+	return f && (frame_flags(f) & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) ==
+			    FRAME_DIRTY;
 }
 
 /* Appends the page's image. Holds its latch for the append only, which never waits. */
@@ -23,7 +25,8 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 	struct disk_log_page head = {.pid = ref->pid,
 		.kind = DISK_LOG_FULL,
 		.part_bytes = sizeof(head) + PAGE_SIZE};
-	struct disk_log_record record = {.record_bytes = sizeof(record) + sizeof(head) + PAGE_SIZE,
+	struct disk_log_record record = {
+		.record_bytes = sizeof(record) + sizeof(head) + PAGE_SIZE,
 		.type = DISK_LOG_CHANGE,
 		.count = 1};
 	struct frame *f = table_find(c, ref->pid);
@@ -45,16 +48,20 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 	if (latch_shared(c, f, ref->pid)) {
 		uint32_t flags = frame_flags(f);
 
-		if ((flags & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) == FRAME_DIRTY &&
+		if ((flags & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) ==
+				FRAME_DIRTY &&
 			f->incarnation == ref->incarnation) {
 			head.incarnation = f->incarnation;
 			head.version = f->version;
 			iov[2].iov_base = frame_image(c, f);
 			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &none,
-				log_durable(c->log), memory_order_seq_cst, memory_order_relaxed);
+				log_durable(c->log), memory_order_seq_cst,
+				memory_order_relaxed);
 			pos = log_append(c->log, &room, iov, 3);
-			if (flags & FRAME_DATA) { /* an older image of it is needed no more */
-				atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_release);
+			if (flags &
+				FRAME_DATA) { /* an older image of it is needed no more */
+				atomic_store_explicit(
+					&f->rec_lsn, pos.start, memory_order_release);
 				frame_set(f, FRAME_LOGGED);
 			}
 		}
@@ -108,7 +115,8 @@ int cache_sync(struct cache *c, const struct page_ref *refs, unsigned count, lsn
 	if (dirty > LOGGED_PAGES_MAX) {
 		e = sync_in_place(c, refs, count);
 		COUNT(c, sync_in_place, dirty);
-		/* left dirty: their older image was under way, or they changed again. Wait, then log */
+		/* left dirty: their older image was under way, or they changed again.
+		 * Wait, then log */
 		for (unsigned i = 0; i < count && !e; i++)
 			await_writing(c, &refs[i]);
 	}

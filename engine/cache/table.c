@@ -2,9 +2,10 @@
 /*
  * The translation table: PID to frame. Buckets hold chains of frames linked through
  * frame.next. Changes happen under the bucket's partition lock; readers walk without it
- * (ScaleStore §6.2 shows what a locked table costs). A walk that races with a change may end
- * in another chain and miss, never fault: frames are type-stable and the walk is bounded.
- * Whoever finds nothing asks again under the lock (table_insert) before acting on it.
+ * (ScaleStore §6.2 shows what a locked table costs). A walk that races with a change may
+ * end in another chain and miss, never fault: frames are type-stable and the walk is
+ * bounded. Whoever finds nothing asks again under the lock (table_insert) before acting
+ * on it.
  */
 #include "engine/cache/cache_internal.h"
 

@@ -2,20 +2,21 @@
 /*
  * Write-back: how dirty images reach the store (docs/design.md, "Writing a page back").
  *
- * Keeps invariant 3 (log before ship) and the order that recovery relies on: descriptors are
- * durable in the log before the images are written, the table takes them only after the
- * images are durable, and the log keeps them until the table's block is (the region's pin, then
- * the table's own). Images go through bounce buffers, so no latch is held over I/O and the
- * checksummed bytes are the written ones.
+ * Keeps invariant 3 (log before ship) and the order that recovery relies on: descriptors
+ * are durable in the log before the images are written, the table takes them only after
+ * the images are durable, and the log keeps them until the table's block is (the region's
+ * pin, then the table's own). Images go through bounce buffers, so no latch is held over
+ * I/O and the checksummed bytes are the written ones.
  *
- * Persisting never waits for persisting: the checkpointer (WB_URGENT) uses the log's urgent
- * room, and nothing else does. It writes pages that pin the log: each has a full image in the
- * ring, 129 times as large as its descriptor, so the sixteenth of the ring that is kept for it
- * suffices. All others reserve their room before they take a region, so whoever has a region
- * gets on with it.
+ * Persisting never waits for persisting: the checkpointer (WB_URGENT) uses the log's
+ * urgent room, and nothing else does. It writes pages that pin the log: each has a full
+ * image in the ring, 129 times as large as its descriptor, so the sixteenth of the ring
+ * that is kept for it suffices. All others reserve their room before they take a region,
+ * so whoever has a region gets on with it.
  *
- * FRAME_WRITING marks a frame whose image is on its way: it is neither evicted nor written a
- * second time until that write has ended, so two writes of a page never race to the device.
+ * FRAME_WRITING marks a frame whose image is on its way: it is neither evicted nor
+ * written a second time until that write has ended, so two writes of a page never race to
+ * the device.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -24,18 +25,20 @@
 /* Pages of one record of images logged against torn overwrites. */
 #define TEAR_RECORD_MAX 16
 /* Such pages of one batch, at most: they go to the device twice. */
-#define TEAR_BATCH_MAX 128
+#define TEAR_BATCH_MAX  128
 #define PERSISTED_BYTES (sizeof(struct disk_log_record) + sizeof(uint64_t))
 
 int writeback_open(struct cache *c)
 {
-	uint32_t page = sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
+	uint32_t page =
+		sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
 	uint32_t room = MIN(log_room_max(c->log, true), log_room_max(c->log, false));
 
 	/* the records of a batch must fit any log's room */
 	WEFT_ASSERT(room > 4 * page);
 	c->wb_pages = MIN(MAX(8u, c->frame_count / 8), (uint32_t)WB_PAGES_MAX);
-	c->wb_pages = MIN(c->wb_pages, room / 4 / (uint32_t)sizeof(struct disk_log_descriptor));
+	c->wb_pages =
+		MIN(c->wb_pages, room / 4 / (uint32_t)sizeof(struct disk_log_descriptor));
 	c->tear_pages = MIN((uint32_t)TEAR_BATCH_MAX, room / 2 / page);
 	c->tear_pages = MIN(c->tear_pages, c->wb_pages);
 	for (unsigned i = 0; i < WB_REGIONS; i++) {
@@ -48,7 +51,8 @@ int writeback_open(struct cache *c)
 		r->descriptor = rt_alloc(c->wb_pages * sizeof(*r->descriptor));
 		if (!r->images || !r->page || !r->write || !r->descriptor)
 			return -ENOMEM;
-		rt_disk_register(store_disk(c->store), r->images, (size_t)c->wb_pages * PAGE_SIZE);
+		rt_disk_register(
+			store_disk(c->store), r->images, (size_t)c->wb_pages * PAGE_SIZE);
 	}
 	c->batch_number = store_superblock(c->store)->incarnation << 32;
 	return 0;
@@ -86,13 +90,14 @@ static struct wb_region *region_take(struct cache *c)
 struct wb_batch {
 	unsigned count;
 	unsigned tear_room; /* pages whose image may still go into the log as well */
-	bool tears;	    /* the device may tear overwrites */
+	bool tears;         /* the device may tear overwrites */
 	bool urgent;
 	lsn_t flush_to;
 };
 
 /* False: the page must wait for the next batch. */
-static bool copy_page(struct cache *c, struct wb_region *r, page_id pid, struct wb_batch *b)
+static bool copy_page(
+	struct cache *c, struct wb_region *r, page_id pid, struct wb_batch *b)
 {
 	unsigned at = b->count;
 	struct frame *f = table_find(c, pid);
@@ -105,13 +110,14 @@ static bool copy_page(struct cache *c, struct wb_region *r, page_id pid, struct 
 	flags = frame_flags(f);
 	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
 	tear = b->tears && (flags & FRAME_PERSISTED) &&
-		atomic_load_explicit(&f->rec_lsn, memory_order_relaxed) == LSN_NONE;
+	       atomic_load_explicit(&f->rec_lsn, memory_order_relaxed) == LSN_NONE;
 	if (tear && !b->tear_room) {
 		latch_release_shared(c, f);
 		return b->urgent; /* it pins nothing: not the checkpointer's business */
 	}
 	if (!(flags & FRAME_DIRTY) || (flags & (FRAME_UNPUBLISHED | FRAME_LOADING)) ||
-		(atomic_fetch_or_explicit(&f->flags, FRAME_WRITING, memory_order_acquire) &
+		(atomic_fetch_or_explicit(
+			 &f->flags, FRAME_WRITING, memory_order_acquire) &
 			FRAME_WRITING)) {
 		latch_release_shared(c, f);
 		return true;
@@ -125,19 +131,20 @@ static bool copy_page(struct cache *c, struct wb_region *r, page_id pid, struct 
 	r->page[at].rec_lsn = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
 	r->page[at].log_image = tear;
 	b->tear_room -= tear;
-	b->flush_to =
-		MAX(b->flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
-	/* Until the write has ended a torn page may need the log from the present rec_lsn on,
-	 * also when a newer full image, not durable yet, has moved that. */
-	if (r->page[at].rec_lsn && r->page[at].rec_lsn <
-			atomic_load_explicit(&r->pin, memory_order_relaxed))
+	b->flush_to = MAX(
+		b->flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
+	/* Until the write has ended a torn page may need the log from the present rec_lsn
+	 * on, also when a newer full image, not durable yet, has moved that. */
+	if (r->page[at].rec_lsn &&
+		r->page[at].rec_lsn < atomic_load_explicit(&r->pin, memory_order_relaxed))
 		atomic_store_explicit(&r->pin, r->page[at].rec_lsn, memory_order_seq_cst);
 	latch_release_shared(c, f);
 	b->count++;
 	return true;
 }
 
-/* ---- step 2: descriptors (and images that could tear) into the log --------------------- */
+/* ---- step 2: descriptors (and images that could tear) into the log
+ * --------------------- */
 
 static void log_descriptors(struct cache *c, struct wb_region *r, struct wb_batch *b,
 	uint64_t number, struct log_room *room)
@@ -147,8 +154,8 @@ static void log_descriptors(struct cache *c, struct wb_region *r, struct wb_batc
 		struct disk_log_record record;
 		uint64_t batch;
 	} head = {
-		.record = {.record_bytes =
-				   (uint32_t)(sizeof(head) + count * sizeof(*r->descriptor)),
+		.record = {.record_bytes = (uint32_t)(sizeof(head) +
+						      count * sizeof(*r->descriptor)),
 			.type = DISK_LOG_DESCRIPTORS,
 			.count = (uint16_t)count},
 		.batch = number,
@@ -179,13 +186,14 @@ static void log_descriptors(struct cache *c, struct wb_region *r, struct wb_batc
 	b->flush_to = MAX(b->flush_to, pos.end);
 }
 
-static void log_tear_record(struct cache *c, struct wb_region *r, const unsigned *at, unsigned n,
-	struct wb_batch *b, struct log_room *room)
+static void log_tear_record(struct cache *c, struct wb_region *r, const unsigned *at,
+	unsigned n, struct wb_batch *b, struct log_room *room)
 {
 	struct disk_log_page head[TEAR_RECORD_MAX];
 	struct iovec iov[1 + 2 * TEAR_RECORD_MAX];
 	struct disk_log_record record = {
-		.record_bytes = (uint32_t)(sizeof(record) + n * (sizeof(head[0]) + PAGE_SIZE)),
+		.record_bytes =
+			(uint32_t)(sizeof(record) + n * (sizeof(head[0]) + PAGE_SIZE)),
 		.type = DISK_LOG_CHANGE,
 		.count = (uint16_t)n,
 	};
@@ -202,16 +210,18 @@ static void log_tear_record(struct cache *c, struct wb_region *r, const unsigned
 			.kind = DISK_LOG_FULL,
 			.part_bytes = sizeof(head[0]) + PAGE_SIZE,
 		};
-		iov[1 + 2 * i] = (struct iovec){.iov_base = &head[i], .iov_len = sizeof(head[0])};
-		iov[2 + 2 * i] = (struct iovec){.iov_base = (void *)w->image, .iov_len = PAGE_SIZE};
+		iov[1 + 2 * i] =
+			(struct iovec){.iov_base = &head[i], .iov_len = sizeof(head[0])};
+		iov[2 + 2 * i] = (struct iovec){
+			.iov_base = (void *)w->image, .iov_len = PAGE_SIZE};
 	}
 	pos = log_append(c->log, room, iov, 1 + 2 * n);
 	b->flush_to = MAX(b->flush_to, pos.end);
 }
 
 /* The batch's pin covers these records: it was set before, to the log's durable end. */
-static void log_tearable(struct cache *c, struct wb_region *r, struct wb_batch *b,
-	struct log_room *room)
+static void log_tearable(
+	struct cache *c, struct wb_region *r, struct wb_batch *b, struct log_room *room)
 {
 	unsigned at[TEAR_RECORD_MAX], n = 0;
 
@@ -225,7 +235,8 @@ static void log_tearable(struct cache *c, struct wb_region *r, struct wb_batch *
 	}
 }
 
-/* ---- steps 4 to 6 ---------------------------------------------------------------------------- */
+/* ---- steps 4 to 6
+ * ---------------------------------------------------------------------------- */
 
 static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_t number,
 	struct log_room *room)
@@ -234,30 +245,33 @@ static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_
 		struct disk_log_record record;
 		uint64_t batch;
 	} done = {
-		.record = {.record_bytes = sizeof(done), .type = DISK_LOG_PERSISTED, .count = 1},
+		.record = {.record_bytes = sizeof(done),
+			.type = DISK_LOG_PERSISTED,
+			.count = 1},
 		.batch = number,
 	};
 	struct iovec iov = {.iov_base = &done, .iov_len = sizeof(done)};
 
 	for (unsigned i = 0; i < count; i++) {
-		int e = store_descriptor_install(
-			c->store, r->write[i].pid, &r->write[i].descriptor, r->record_lsn);
+		int e = store_descriptor_install(c->store, r->write[i].pid,
+			&r->write[i].descriptor, r->record_lsn);
 
 		if (e)
 			return e;
 	}
 	log_append(c->log, room, &iov, 1);
 	if (store_table_crowded(c->store)) {
-		atomic_fetch_add_explicit(log_pressure_word(c->log), 1, memory_order_release);
+		atomic_fetch_add_explicit(
+			log_pressure_word(c->log), 1, memory_order_release);
 		rt_wake(log_pressure_word(c->log), 1);
 	}
 	return 0;
 }
 
 /*
- * A write failed: what the slot holds now may be any image of the batch, or half of one. Until
- * it is written well the log must keep what tells them apart and mends them, the batch's
- * descriptors and images.
+ * A write failed: what the slot holds now may be any image of the batch, or half of one.
+ * Until it is written well the log must keep what tells them apart and mends them, the
+ * batch's descriptors and images.
  */
 static void pin_failed(struct frame *f, lsn_t record_lsn)
 {
@@ -284,22 +298,26 @@ static void settle_page(struct cache *c, const struct wb_region *r, unsigned at,
 		frame_set(f, FRAME_PERSISTED | FRAME_NEED_FULL);
 		if (f->version == w->descriptor.version) {
 			frame_mark_clean(c, f);
-			atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+			atomic_store_explicit(
+				&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 		} else if (frame_flags(f) & FRAME_DATA) {
-			/* a logged image no newer than the one persisted is needed no more */
-			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &rec, LSN_NONE,
-				memory_order_relaxed, memory_order_relaxed);
+			/* a logged image no newer than the one persisted is needed no
+			 * more */
+			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &rec,
+				LSN_NONE, memory_order_relaxed, memory_order_relaxed);
 		}
 	} else if (!ok && !c->redo && f->incarnation == w->descriptor.incarnation) {
 		pin_failed(f, r->record_lsn);
 	}
-	atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_WRITING, memory_order_release);
+	atomic_fetch_and_explicit(
+		&f->flags, (uint16_t)~FRAME_WRITING, memory_order_release);
 	latch_release_shared(c, f);
 }
 
 /*
- * During redo nothing is appended: the tail stands still, so a page whose image is lost half
- * written is made good by its full image in the log (invariant 4), whatever the descriptors say.
+ * During redo nothing is appended: the tail stands still, so a page whose image is lost
+ * half written is made good by its full image in the log (invariant 4), whatever the
+ * descriptors say.
  */
 static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count)
 {
@@ -315,17 +333,18 @@ static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count
 	if (!e)
 		e = store_flush(c->store);
 	for (unsigned i = 0; i < count && !e; i++)
-		e = store_descriptor_install(c->store, r->write[i].pid, &r->write[i].descriptor,
-			log_tail(c->log));
+		e = store_descriptor_install(c->store, r->write[i].pid,
+			&r->write[i].descriptor, log_tail(c->log));
 	if (!e && store_table_crowded(c->store))
 		e = store_table_write(c->store, LSN_MAX);
 	return e;
 }
 
-static int write_batch(struct cache *c, struct wb_region *r, struct wb_batch *b,
-	struct log_room *room)
+static int write_batch(
+	struct cache *c, struct wb_region *r, struct wb_batch *b, struct log_room *room)
 {
-	uint64_t number = atomic_fetch_add_explicit(&c->batch_number, 1, memory_order_relaxed);
+	uint64_t number =
+		atomic_fetch_add_explicit(&c->batch_number, 1, memory_order_relaxed);
 	int e;
 
 	log_descriptors(c, r, b, number, room);
@@ -346,7 +365,8 @@ static int write_batch(struct cache *c, struct wb_region *r, struct wb_batch *b,
 
 static int compare_refs(const void *a, const void *b)
 {
-	page_id x = ((const struct page_ref *)a)->pid, y = ((const struct page_ref *)b)->pid;
+	page_id x = ((const struct page_ref *)a)->pid,
+		y = ((const struct page_ref *)b)->pid;
 
 	return x < y ? -1 : x > y;
 }
@@ -355,9 +375,11 @@ static int compare_refs(const void *a, const void *b)
 static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb_batch *b,
 	struct log_room *room)
 {
-	uint32_t page = sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
-	uint32_t bytes = (uint32_t)(MIN(count, c->wb_pages) * sizeof(struct disk_log_descriptor) +
-		2 * PERSISTED_BYTES);
+	uint32_t page =
+		sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
+	uint32_t bytes =
+		(uint32_t)(MIN(count, c->wb_pages) * sizeof(struct disk_log_descriptor) +
+			   2 * PERSISTED_BYTES);
 
 	*b = (struct wb_batch){.tears = store_writes_tear(c->store), .urgent = urgent};
 	*room = (struct log_room){0};
@@ -373,8 +395,8 @@ static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb
 }
 
 /* One batch of the first pages; *taken says how many it has dealt with. */
-static int write_some(struct cache *c, const struct page_ref *refs, unsigned count, bool urgent,
-	unsigned *taken, unsigned *written)
+static int write_some(struct cache *c, const struct page_ref *refs, unsigned count,
+	bool urgent, unsigned *taken, unsigned *written)
 {
 	struct wb_region *r;
 	struct log_room room;
@@ -385,10 +407,12 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 	if (e)
 		return e;
 	r = region_take(c);
-	while (*taken < count && b.count < c->wb_pages && copy_page(c, r, refs[*taken].pid, &b))
+	while (*taken < count && b.count < c->wb_pages &&
+		copy_page(c, r, refs[*taken].pid, &b))
 		++*taken;
 	if (b.count) {
-		e = c->redo ? write_batch_redo(c, r, b.count) : write_batch(c, r, &b, &room);
+		e = c->redo ? write_batch_redo(c, r, b.count)
+			    : write_batch(c, r, &b, &room);
 		for (unsigned i = 0; i < b.count; i++)
 			settle_page(c, r, i, !e);
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
@@ -420,7 +444,8 @@ int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool
 	return e;
 }
 
-/* ---- writing behind a stream -------------------------------------------------------------- */
+/* ---- writing behind a stream
+ * -------------------------------------------------------------- */
 
 void cache_write_behind(struct cache *c, const struct page_ref *refs, unsigned count)
 {
@@ -443,8 +468,10 @@ void behind_main(void *arg)
 	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
 	struct page_ref *refs = rt_alloc((max + FETCH_MAX) * sizeof(*refs));
 
-	while (slot && refs && !atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&c->behind.word, memory_order_acquire);
+	while (slot && refs &&
+		!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word =
+			atomic_load_explicit(&c->behind.word, memory_order_acquire);
 
 		for (n = 0; n < max && queue_take(&c->behind, slot); n += slot->count)
 			memcpy(refs + n, slot->ref, slot->count * sizeof(*refs));

@@ -13,8 +13,8 @@
 #include "engine/common/base.h"
 
 enum page_mode {
-	PAGE_INVALID = 0, /* no right, no copy */
-	PAGE_SHARED = 1,  /* may read */
+	PAGE_INVALID = 0,   /* no right, no copy */
+	PAGE_SHARED = 1,    /* may read */
 	PAGE_EXCLUSIVE = 2, /* only holder: may read and change */
 };
 
@@ -22,7 +22,7 @@ enum page_mode {
 enum page_source {
 	PAGE_FROM_HELD = 0, /* the frame's own image stays valid (upgrade) */
 	PAGE_FROM_STORE,    /* the home's store, which is this node's */
-	PAGE_FROM_PEER,	    /* arrives in the frame by the protocol */
+	PAGE_FROM_PEER,     /* arrives in the frame by the protocol */
 };
 
 struct coherence_request {
@@ -30,19 +30,20 @@ struct coherence_request {
 	uint64_t incarnation; /* wanted; 0: any. The home refuses an older one: -ESTALE */
 	enum page_mode wanted;
 	enum page_mode held;
-	void *image;	      /* the requester's frame, for PAGE_FROM_PEER */
+	void *image; /* the requester's frame, for PAGE_FROM_PEER */
 	/* out */
 	int result;
 	enum page_source source;
 	enum page_mode granted; /* at least `wanted`; a lone reader may be given X */
-	uint64_t version;	/* with PAGE_FROM_PEER */
+	uint64_t version;       /* with PAGE_FROM_PEER */
 };
 
 struct coherence;
 struct coherence_ops {
-	/* Asks for all pages at once. May wait; the caller holds no latch but those of the
-	 * frames being filled. */
-	void (*acquire)(struct coherence *c, struct coherence_request *requests, unsigned count);
+	/* Asks for all pages at once. May wait; the caller holds no latch but those of
+	 * the frames being filled. */
+	void (*acquire)(
+		struct coherence *c, struct coherence_request *requests, unsigned count);
 	/* The node dropped its copy. Never waits. */
 	void (*release)(struct coherence *c, page_id pid, enum page_mode held);
 	void (*close)(struct coherence *c);

@@ -10,7 +10,8 @@
 
 #include <errno.h>
 
-static void single_acquire(struct coherence *c, struct coherence_request *requests, unsigned count)
+static void single_acquire(
+	struct coherence *c, struct coherence_request *requests, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
 		struct coherence_request *r = &requests[i];

@@ -9,8 +9,8 @@
 
 static void sink_stderr(int level, const char *line)
 {
-	static const char *const names[] = {
-		"emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"};
+	static const char *const names[] = {"emergency", "alert", "critical", "error",
+		"warning", "notice", "info", "debug"};
 
 	if (level <= 6)
 		fprintf(stderr, "weft: %s: %s\n", names[level & 7], line);

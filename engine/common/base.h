@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* The unit of caching, coherence, checksum and I/O, in bytes. */
-#define PAGE_SIZE 4096u
+#define PAGE_SIZE  4096u
 #define PAGE_SHIFT 12
 
 /*
@@ -20,7 +20,7 @@
  * gives for the shard is the page's home. PID_NONE is never a page.
  */
 typedef uint64_t page_id;
-#define PID_NONE UINT64_MAX
+#define PID_NONE      UINT64_MAX
 #define PID_SLOT_BITS 48
 #define PID_SLOT_MASK ((1ull << PID_SLOT_BITS) - 1)
 
@@ -42,7 +42,7 @@ static inline uint16_t pid_shard(page_id pid)
 /* Position in a node's log, in bytes since the log's creation. */
 typedef uint64_t lsn_t;
 #define LSN_NONE 0ull
-#define LSN_MAX UINT64_MAX
+#define LSN_MAX  UINT64_MAX
 
 /*
  * What a home keeps for each page beside its image. Pages are ordered by
@@ -55,7 +55,8 @@ struct page_descriptor {
 };
 
 /* <0, 0 or >0 as (incarnation, version) of a is older, equal or newer than b's. */
-static inline int page_order(uint64_t inc_a, uint64_t ver_a, uint64_t inc_b, uint64_t ver_b)
+static inline int page_order(
+	uint64_t inc_a, uint64_t ver_a, uint64_t inc_b, uint64_t ver_b)
 {
 	if (inc_a != inc_b)
 		return inc_a < inc_b ? -1 : 1;
@@ -69,22 +70,22 @@ static inline int page_order(uint64_t inc_a, uint64_t ver_a, uint64_t inc_b, uin
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #endif
-#define ALIGN_UP(x, a) (((x) + ((a)-1)) & ~((__typeof__(x))(a)-1))
-#define DIV_UP(x, y) (((x) + (y)-1) / (y))
+#define ALIGN_UP(x, a)                  (((x) + ((a)-1)) & ~((__typeof__(x))(a)-1))
+#define DIV_UP(x, y)                    (((x) + (y)-1) / (y))
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-#define CACHE_LINE 64
+#define likely(x)                       __builtin_expect(!!(x), 1)
+#define unlikely(x)                     __builtin_expect(!!(x), 0)
+#define CACHE_LINE                      64
 
 /*
  * States what must hold. Always on. A failure prints the expression and its
  * place and aborts: a wrong state must not reach a device or a reply.
  */
 _Noreturn void weft_assert_fail(const char *expr, const char *file, int line);
-#define WEFT_ASSERT(expr)                                                                  \
-	do {                                                                               \
-		if (unlikely(!(expr)))                                                     \
-			weft_assert_fail(#expr, __FILE__, __LINE__);                       \
+#define WEFT_ASSERT(expr)                                                                \
+	do {                                                                             \
+		if (unlikely(!(expr)))                                                   \
+			weft_assert_fail(#expr, __FILE__, __LINE__);                     \
 	} while (0)
 
 /*

@@ -10,14 +10,15 @@
 
 #include "engine/common/base.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weft needs a little-endian machine");
+_Static_assert(
+	__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weft needs a little-endian machine");
 
 #define DISK_VERSION 1u
 
-#define DISK_MAGIC(a, b, c, d, e, f, g, h)                                                 \
-	((uint64_t)(a) | (uint64_t)(b) << 8 | (uint64_t)(c) << 16 | (uint64_t)(d) << 24 |  \
-		(uint64_t)(e) << 32 | (uint64_t)(f) << 40 | (uint64_t)(g) << 48 |          \
-		(uint64_t)(h) << 56)
+#define DISK_MAGIC(a, b, c, d, e, f, g, h)                                               \
+	((uint64_t)(a) | (uint64_t)(b) << 8 | (uint64_t)(c) << 16 |                      \
+		(uint64_t)(d) << 24 | (uint64_t)(e) << 32 | (uint64_t)(f) << 40 |        \
+		(uint64_t)(g) << 48 | (uint64_t)(h) << 56)
 #define DISK_MAGIC_SUPER   DISK_MAGIC('W', 'E', 'F', 'T', 'S', 'U', 'P', 'R')
 #define DISK_MAGIC_LOGHEAD DISK_MAGIC('W', 'E', 'F', 'T', 'L', 'O', 'G', 'H')
 #define DISK_MAGIC_CHUNK   DISK_MAGIC('W', 'E', 'F', 'T', 'C', 'H', 'N', 'K')
@@ -29,7 +30,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weft needs a little-e
 /* ---- superblock: at offset 0 and in the last 4096 bytes of the store ------- */
 
 enum disk_checksum {
-	DISK_CHECKSUM_GMAC = 1,	  /* AES-128-GMAC, key = first 16 bytes of the volume's key */
+	/* AES-128-GMAC, key = first 16 bytes of the volume's key */
+	DISK_CHECKSUM_GMAC = 1,
 	DISK_CHECKSUM_SHA256 = 2, /* over place, version, then image; first 64 bits */
 	DISK_CHECKSUM_BLAKE2B = 3,
 };
@@ -37,27 +39,28 @@ enum disk_checksum {
 struct disk_superblock {
 	uint64_t magic;
 	uint32_t disk_version;
-	uint32_t checksum_kind;	/* enum disk_checksum */
+	uint32_t checksum_kind; /* enum disk_checksum */
 	uint8_t volume_uuid[16];
 	uint8_t store_uuid[16];
 	uint16_t shard;
 	uint16_t pad0;
-	uint32_t flags;		/* none yet: 0 */
-	uint64_t store_bytes;	/* the superblocks included */
-	uint64_t log_offset;	/* two heads, then the ring */
-	uint64_t log_bytes;	/* heads included */
-	uint64_t table_offset;	/* descriptor table */
+	uint32_t flags;        /* none yet: 0 */
+	uint64_t store_bytes;  /* the superblocks included */
+	uint64_t log_offset;   /* two heads, then the ring */
+	uint64_t log_bytes;    /* heads included */
+	uint64_t table_offset; /* descriptor table */
 	uint64_t table_bytes;
-	uint64_t pages_offset;	/* page slots */
-	uint64_t page_count;	/* slots */
-	uint64_t incarnation;	/* the node's; raised at every start that may write */
-	uint64_t generation;	/* of this structure; the valid copy with the higher one wins */
-	int64_t created_ns;	/* since 1970 */
-	uint8_t key[32];	/* the volume's checksum key */
-	char label[64];		/* NUL-terminated UTF-8 */
+	uint64_t pages_offset; /* page slots */
+	uint64_t page_count;   /* slots */
+	uint64_t incarnation;  /* the node's; raised at every start that may write */
+	uint64_t generation; /* of this structure; the valid copy with the higher one wins
+			      */
+	int64_t created_ns;  /* since 1970 */
+	uint8_t key[32];     /* the volume's checksum key */
+	char label[64];      /* NUL-terminated UTF-8 */
 	uint32_t atomic_write_bytes; /* what the device promised mkfs; 512 at least */
 	uint8_t pad1[4096 - 236 - 8];
-	uint64_t checksum;	/* first 64 bits of SHA-256 of the bytes before it */
+	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
 };
 _Static_assert(offsetof(struct disk_superblock, pad1) == 236, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
@@ -73,12 +76,13 @@ _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
  */
 struct disk_log_head {
 	uint64_t magic;
-	uint64_t generation;	/* the valid head with the higher one wins */
-	uint64_t tail_lsn;	/* recovery starts here */
-	uint64_t clean;		/* 1: everything is persisted, the log from tail_lsn is empty */
-	uint64_t epoch;		/* chunks from tail_lsn on bear this epoch or a later one */
+	uint64_t generation; /* the valid head with the higher one wins */
+	uint64_t tail_lsn;   /* recovery starts here */
+	uint64_t clean; /* 1: everything is persisted, the log from tail_lsn is empty */
+	uint64_t epoch; /* chunks from tail_lsn on bear this epoch or a later one */
 	uint8_t pad[4096 - 48];
-	uint64_t checksum;	/* place (DISK_PLACE_LOG_HEAD, generation, 0), of the bytes before */
+	uint64_t checksum; /* place (DISK_PLACE_LOG_HEAD, generation, 0), of the bytes
+			      before */
 };
 _Static_assert(sizeof(struct disk_log_head) == 4096, "log head size");
 
@@ -87,44 +91,48 @@ _Static_assert(sizeof(struct disk_log_head) == 4096, "log head size");
 
 struct disk_log_chunk {
 	uint64_t magic;
-	uint64_t lsn;		/* of this header */
-	uint64_t epoch;		/* node incarnation that wrote it; never decreases along the log */
-	uint64_t durable_lsn;	/* everything below was durable when this was written */
-	uint32_t chunk_bytes;	/* header and padding included; multiple of 4096 */
-	uint32_t payload_bytes;	/* records, right behind the header */
+	uint64_t lsn; /* of this header */
+	uint64_t
+		epoch; /* node incarnation that wrote it; never decreases along the log */
+	uint64_t durable_lsn;   /* everything below was durable when this was written */
+	uint32_t chunk_bytes;   /* header and padding included; multiple of 4096 */
+	uint32_t payload_bytes; /* records, right behind the header */
 	uint16_t shard;
 	uint16_t pad0;
 	uint32_t pad1;
-	uint64_t follows_lsn;	/* end of the chunk before it: lsn, or where the skip began */
-	uint64_t checksum;	/* place (DISK_PLACE_LOG, lsn, epoch); over the chunk with this field 0, up to
-				 * the end of the payload */
+	uint64_t follows_lsn; /* end of the chunk before it: lsn, or where the skip began
+			       */
+	uint64_t checksum; /* place (DISK_PLACE_LOG, lsn, epoch); over the chunk with this
+			    * field 0, up to the end of the payload */
 };
 _Static_assert(sizeof(struct disk_log_chunk) == 64, "chunk header size");
 
 enum disk_log_type {
-	DISK_LOG_CHANGE = 1,	  /* one transaction: `count` disk_log_page, each with its bytes */
-	DISK_LOG_DESCRIPTORS = 2, /* u64 batch, then `count` disk_log_descriptor: images about to be
-				   * written in place */
-	DISK_LOG_PERSISTED = 3,	  /* `count` u64 batches whose images are durable in place */
+	/* one transaction: `count` disk_log_page, each with its bytes */
+	DISK_LOG_CHANGE = 1,
+	DISK_LOG_DESCRIPTORS = 2, /* u64 batch, then `count` disk_log_descriptor: images
+				   * about to be written in place */
+	/* `count` u64 batches whose images are durable in place */
+	DISK_LOG_PERSISTED = 3,
 };
 
 struct disk_log_record {
 	uint32_t record_bytes; /* header included; multiple of 8 */
-	uint16_t type;	       /* enum disk_log_type */
+	uint16_t type;         /* enum disk_log_type */
 	uint16_t count;
 };
 _Static_assert(sizeof(struct disk_log_record) == 8, "record size");
 
 enum disk_log_page_kind {
-	DISK_LOG_FULL = 1,   /* 4096 bytes follow */
-	/* move_count disk_log_move; range_count disk_log_range, padded to 8; the ranges' bytes one
-	 * behind the other, padded to 8 */
+	DISK_LOG_FULL = 1, /* 4096 bytes follow */
+	/* move_count disk_log_move; range_count disk_log_range, padded to 8; the ranges'
+	 * bytes one behind the other, padded to 8 */
 	DISK_LOG_RANGES = 2,
 };
 
 /*
- * A page's after-image in a transaction. `version` is the resulting one. Redo of RANGES on the
- * image before: first the moves, in order, then the ranges' bytes.
+ * A page's after-image in a transaction. `version` is the resulting one. Redo of RANGES
+ * on the image before: first the moves, in order, then the ranges' bytes.
  */
 struct disk_log_page {
 	uint64_t pid;
@@ -133,7 +141,8 @@ struct disk_log_page {
 	uint8_t kind; /* enum disk_log_page_kind */
 	uint8_t move_count;
 	uint16_t range_count;
-	uint32_t part_bytes; /* of this page's part, this header included; multiple of 8 */
+	uint32_t
+		part_bytes; /* of this page's part, this header included; multiple of 8 */
 };
 _Static_assert(sizeof(struct disk_log_page) == 32, "log page size");
 
@@ -156,7 +165,8 @@ static inline const struct disk_log_move *disk_log_moves(const struct disk_log_p
 	return (const struct disk_log_move *)(part + 1);
 }
 
-static inline const struct disk_log_range *disk_log_ranges(const struct disk_log_page *part)
+static inline const struct disk_log_range *disk_log_ranges(
+	const struct disk_log_page *part)
 {
 	return (const struct disk_log_range *)(disk_log_moves(part) + part->move_count);
 }
@@ -193,14 +203,16 @@ struct disk_table_block {
 	uint64_t block;
 	uint64_t generation;
 	uint8_t pad[32];
-	uint64_t checksum; /* place (TABLE_PLACE + block, generation, 0), of header (this field 0) and slots */
+	uint64_t checksum; /* place (TABLE_PLACE + block, generation, 0), of header (this
+			      field 0) and slots */
 	struct disk_descriptor slot[DISK_TABLE_SLOTS];
 };
 _Static_assert(sizeof(struct disk_table_block) == 4096, "table block size");
 
-/* First word of a checksum's place for things that are not pages (no PID has bit 63 and 62 set). */
+/* First word of a checksum's place for things that are not pages (no PID has bit 63 and
+ * 62 set). */
 #define DISK_PLACE_LOG_HEAD (3ull << 62)
-#define DISK_PLACE_LOG	    (3ull << 62 | 1ull << 60)
+#define DISK_PLACE_LOG      (3ull << 62 | 1ull << 60)
 #define DISK_PLACE_TABLE    (3ull << 62 | 1ull << 61)
 
 /* ---- catalog: the page at slot 0 of shard 0 ---------------------------------- */
@@ -210,16 +222,18 @@ struct disk_catalog {
 	uint32_t disk_version;
 	uint32_t pad0;
 	uint8_t volume_uuid[16];
-	uint64_t root_pid;	    /* of the tree; never changes */
-	uint64_t next_inode_range;  /* next number to hand out is this << DISK_INODE_RANGE_BITS */
-	uint64_t hash_key[2];	    /* SipHash-2-4 key for names */
-	uint64_t rename_token;	    /* changed under X by renames of directories */
+	uint64_t root_pid;         /* of the tree; never changes */
+	uint64_t next_inode_range; /* next number to hand out is this <<
+				      DISK_INODE_RANGE_BITS */
+	uint64_t hash_key[2];      /* SipHash-2-4 key for names */
+	uint64_t rename_token;     /* changed under X by renames of directories */
 	uint8_t pad1[4096 - 72];
 };
 _Static_assert(sizeof(struct disk_catalog) == 4096, "catalog size");
 
-#define DISK_CATALOG_SLOT     0ull
-#define DISK_INODE_RANGE_BITS 16 /* inode numbers are handed to nodes in ranges of 65,536 */
+#define DISK_CATALOG_SLOT 0ull
+#define DISK_INODE_RANGE_BITS                                                            \
+	16 /* inode numbers are handed to nodes in ranges of 65,536 */
 
 /* ---- allocation groups ---------------------------------------------------------
  * Group g's page is at slot 1 + g * (1 + DISK_GROUP_PAGES) and describes the
@@ -231,7 +245,8 @@ struct disk_group {
 	uint64_t magic;
 	uint32_t group;
 	uint32_t free_pages;
-	uint64_t next_incarnation; /* above every incarnation handed out here; starts at 1 */
+	uint64_t next_incarnation; /* above every incarnation handed out here; starts at 1
+				    */
 	uint8_t pad[40];
 	uint8_t bitmap[DISK_GROUP_PAGES / 8]; /* bit set: in use */
 };
@@ -255,11 +270,12 @@ struct disk_key {
 
 struct disk_node {
 	uint64_t magic;
-	uint16_t level;	     /* 0: leaf */
+	uint16_t level; /* 0: leaf */
 	uint16_t count;
 	uint16_t heap_begin; /* leaf: lowest offset that values use; 4096 when none */
-	uint16_t heap_dead;  /* leaf: bytes between heap_begin and 4096 that no value uses */
-	uint64_t pid;	     /* its own */
+	uint16_t heap_dead;  /* leaf: bytes between heap_begin and 4096 that no value uses
+			      */
+	uint64_t pid;        /* its own */
 	struct disk_key low_fence;
 	struct disk_key high_fence;
 	uint64_t pad;
@@ -284,7 +300,8 @@ _Static_assert(sizeof(struct disk_inner) == 4096, "inner size");
 
 struct disk_leaf {
 	struct disk_node node;
-	struct disk_leaf_slot slot[168]; /* count of them; the heap may use the space behind */
+	struct disk_leaf_slot
+		slot[168]; /* count of them; the heap may use the space behind */
 };
 _Static_assert(sizeof(struct disk_leaf) == 4096, "leaf size");
 
@@ -294,23 +311,27 @@ _Static_assert(sizeof(struct disk_leaf) == 4096, "leaf size");
 
 enum disk_item_type {
 	DISK_ITEM_INODE = 1,  /* disc 0: struct disk_inode */
-	DISK_ITEM_LINK = 2,   /* disc n: n-th piece of a symlink's target, DISK_LINK_PIECE bytes each */
+	DISK_ITEM_LINK = 2,   /* disc n: n-th piece of a symlink's target, DISK_LINK_PIECE
+				 bytes each */
 	DISK_ITEM_XATTR = 3,  /* disc hash of the name: struct disk_xattr */
 	DISK_ITEM_ENTRY = 4,  /* disc hash of the name: struct disk_entry, one or more */
 	DISK_ITEM_EXTENT = 5, /* disc first file block: struct disk_extent */
 	DISK_ITEM_LOCK = 6,
-	DISK_ITEM_ORPHAN = 7, /* inode DISK_INO_SYSTEM, disc the orphan's inode number: empty value */
-	DISK_ITEM_INTENT = 8, /* inode DISK_INO_SYSTEM, disc the inode number: struct disk_intent */
+	DISK_ITEM_ORPHAN = 7, /* inode DISK_INO_SYSTEM, disc the orphan's inode number:
+				 empty value */
+	/* inode DISK_INO_SYSTEM, disc the inode number: struct disk_intent */
+	DISK_ITEM_INTENT = 8,
 };
 
 #define DISK_INO_SYSTEM 0ull
-#define DISK_INO_ROOT	1ull
-#define DISK_INO_MAX	((1ull << 56) - 1)
+#define DISK_INO_ROOT   1ull
+#define DISK_INO_MAX    ((1ull << 56) - 1)
 #define DISK_LINK_PIECE 1000u
-#define DISK_NAME_MAX	255u
-#define DISK_LINK_MAX	65000u /* nlink of a file; directories are not limited by it */
+#define DISK_NAME_MAX   255u
+#define DISK_LINK_MAX   65000u /* nlink of a file; directories are not limited by it */
 
-static inline struct disk_key disk_key(uint64_t ino, enum disk_item_type type, uint64_t disc)
+static inline struct disk_key disk_key(
+	uint64_t ino, enum disk_item_type type, uint64_t disc)
 {
 	return (struct disk_key){.low = disc, .high = ino << 8 | (uint64_t)type};
 }
@@ -319,28 +340,28 @@ struct disk_inode {
 	uint32_t mode; /* type and permissions as in st_mode */
 	uint32_t uid;
 	uint32_t gid;
-	uint32_t nlink;	    /* directories: 2 + subdirectories */
-	uint64_t size;	    /* bytes; a directory's: number of entries */
-	uint64_t blocks;    /* pages that extents and big xattrs hold */
+	uint32_t nlink;  /* directories: 2 + subdirectories */
+	uint64_t size;   /* bytes; a directory's: number of entries */
+	uint64_t blocks; /* pages that extents and big xattrs hold */
 	int64_t atime_ns;
 	int64_t mtime_ns;
 	int64_t ctime_ns;
 	int64_t btime_ns;
-	uint64_t parent;    /* a directory's; else 0 */
+	uint64_t parent; /* a directory's; else 0 */
 	uint32_t rdev_major;
 	uint32_t rdev_minor;
-	uint32_t flags;	    /* DISK_INODE_* */
+	uint32_t flags; /* DISK_INODE_* */
 	uint32_t generation;
-	uint64_t writers;   /* bit n: node n wrote since the file was last clean */
-	uint64_t changes;   /* counts changes to the inode */
+	uint64_t writers; /* bit n: node n wrote since the file was last clean */
+	uint64_t changes; /* counts changes to the inode */
 	uint8_t pad[24];
 };
 _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
 
-#define DISK_INODE_HAS_XATTR	   (1u << 0) /* may have xattr items */
-#define DISK_INODE_HAS_ACL	   (1u << 1) /* has system.posix_acl_access */
+#define DISK_INODE_HAS_XATTR       (1u << 0) /* may have xattr items */
+#define DISK_INODE_HAS_ACL         (1u << 1) /* has system.posix_acl_access */
 #define DISK_INODE_HAS_DEFAULT_ACL (1u << 2) /* has system.posix_acl_default */
-#define DISK_INODE_HAS_CAPS	   (1u << 3) /* has security.capability */
+#define DISK_INODE_HAS_CAPS        (1u << 3) /* has security.capability */
 
 /* An entry item's value: entries one behind the other, unpadded. The discriminator
  * is the name's hash with bit 63 and the low 4 bits cleared, at least 16; a readdir
@@ -353,14 +374,14 @@ struct disk_entry {
 } __attribute__((packed));
 
 struct disk_extent {
-	uint64_t pid; /* first */
+	uint64_t pid;    /* first */
 	uint32_t length; /* pages; 1 .. DISK_EXTENT_MAX */
-	uint32_t flags;	 /* DISK_EXTENT_* */
+	uint32_t flags;  /* DISK_EXTENT_* */
 	uint64_t incarnation;
 };
 _Static_assert(sizeof(struct disk_extent) == 24, "extent size");
 #define DISK_EXTENT_UNWRITTEN (1u << 0) /* reads as zeros; space is held (fallocate) */
-#define DISK_EXTENT_MAX	      DISK_GROUP_PAGES
+#define DISK_EXTENT_MAX       DISK_GROUP_PAGES
 
 /* name_bytes of name follow; then, inline, value_bytes of value; or, when
  * run_count > 0, run_count disk_extent whose pages hold the value. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Appending: records go into the open chunk, in the buffer, where they will be written from.
+ * Appending: records go into the open chunk, in the buffer, where they will be written
+ * from.
  *
  * The path is hot and runs under latches: one short lock, one copy, no waiting
  * (invariant 6). That it fits was settled when the room was reserved (room.c).
@@ -50,14 +51,16 @@ lsn_t starts_at_or_below(struct log *log, lsn_t lsn, lsn_t lowest)
 
 static struct disk_log_chunk *chunk_header(struct log *log, uint64_t position)
 {
-	return (struct disk_log_chunk *)(log->buffer + (position & (log->buffer_bytes - 1)));
+	return (struct disk_log_chunk *)(log->buffer +
+					 (position & (log->buffer_bytes - 1)));
 }
 
 /* Pads the open chunk and starts the next behind it. What the writer knows (epoch,
  * durable_lsn, checksum) is filled in by the writer. */
 void chunk_close(struct log *log)
 {
-	uint64_t position = atomic_load_explicit(&log->closed_position, memory_order_relaxed);
+	uint64_t position =
+		atomic_load_explicit(&log->closed_position, memory_order_relaxed);
 	uint32_t used = CHUNK_HEADER + log->payload;
 	uint32_t chunk_bytes = ALIGN_UP(used, BLOCK);
 	uint64_t unused = log->payload + CHUNK_OVERHEAD - chunk_bytes;
@@ -82,7 +85,8 @@ void chunk_close(struct log *log)
 	room_give_back(log, unused, unused);
 }
 
-/* Opens a chunk for a record; skips to the ring's start if it would not fit before its end. */
+/* Opens a chunk for a record; skips to the ring's start if it would not fit before its
+ * end. */
 static void chunk_open(struct log *log, uint32_t bytes)
 {
 	uint64_t rest = ring_rest(log, log->chunk_lsn);
@@ -99,7 +103,8 @@ static void chunk_open(struct log *log, uint32_t bytes)
 	starts_mark(log, log->chunk_lsn, BLOCK);
 }
 
-/* Makes the open chunk one that has place for the record; true if it was opened for it. */
+/* Makes the open chunk one that has place for the record; true if it was opened for it.
+ */
 static bool chunk_prepare(struct log *log, uint32_t bytes)
 {
 	bool open = log->payload == 0;
@@ -115,14 +120,15 @@ static bool chunk_prepare(struct log *log, uint32_t bytes)
 	need = ALIGN_UP((uint64_t)CHUNK_HEADER + log->payload + bytes, BLOCK);
 	position = atomic_load_explicit(&log->closed_position, memory_order_relaxed);
 	WEFT_ASSERT(position + need -
-			    atomic_load_explicit(&log->written_position, memory_order_acquire) <=
+			    atomic_load_explicit(
+				    &log->written_position, memory_order_acquire) <=
 		    log->buffer_bytes);
 	WEFT_ASSERT(log->chunk_lsn + need - log_tail(log) <= log->ring_bytes);
 	return open;
 }
 
-static void buffer_copy(struct log *log, uint64_t position, const struct iovec *iov,
-	unsigned iov_count)
+static void buffer_copy(
+	struct log *log, uint64_t position, const struct iovec *iov, unsigned iov_count)
 {
 	for (unsigned i = 0; i < iov_count; i++) {
 		const uint8_t *from = iov[i].iov_base;
@@ -140,10 +146,11 @@ static void buffer_copy(struct log *log, uint64_t position, const struct iovec *
 	}
 }
 
-/* ---- appending ----------------------------------------------------------------------- */
+/* ---- appending -----------------------------------------------------------------------
+ */
 
 #define WAKE_BACKGROUND (1u << 0)
-#define WAKE_PRESSURE	(1u << 1)
+#define WAKE_PRESSURE   (1u << 1)
 
 /* Whom the record just appended concerns. */
 static unsigned append_wakes(struct log *log, lsn_t end)
@@ -152,10 +159,11 @@ static unsigned append_wakes(struct log *log, lsn_t end)
 	unsigned wakes = 0;
 
 	if (unlikely(nap != NAP_AWAKE)) {
-		uint64_t waiting =
-			atomic_load_explicit(&log->closed_position, memory_order_relaxed) +
-			log->payload -
-			atomic_load_explicit(&log->written_position, memory_order_relaxed);
+		uint64_t waiting = atomic_load_explicit(
+					   &log->closed_position, memory_order_relaxed) +
+				   log->payload -
+				   atomic_load_explicit(
+					   &log->written_position, memory_order_relaxed);
 
 		if (nap == NAP_IDLE || waiting > log->buffer_bytes / 2) {
 			atomic_store_explicit(&log->nap, NAP_AWAKE, memory_order_relaxed);
@@ -169,8 +177,8 @@ static unsigned append_wakes(struct log *log, lsn_t end)
 	return wakes;
 }
 
-static uint32_t record_bytes_checked(
-	struct log *log, const struct log_room *room, const struct iovec *iov, unsigned iov_count)
+static uint32_t record_bytes_checked(struct log *log, const struct log_room *room,
+	const struct iovec *iov, unsigned iov_count)
 {
 	const struct disk_log_record *record = iov[0].iov_base;
 	uint64_t bytes = 0;
@@ -183,8 +191,8 @@ static uint32_t record_bytes_checked(
 	return (uint32_t)bytes;
 }
 
-struct log_position log_append(struct log *log, struct log_room *room, const struct iovec *iov,
-	unsigned iov_count)
+struct log_position log_append(struct log *log, struct log_room *room,
+	const struct iovec *iov, unsigned iov_count)
 {
 	uint32_t bytes = record_bytes_checked(log, room, iov, iov_count);
 	struct log_position at;
@@ -200,7 +208,8 @@ struct log_position log_append(struct log *log, struct log_room *room, const str
 		bool opened = chunk_prepare(log, bytes);
 
 		buffer_copy(log,
-			atomic_load_explicit(&log->closed_position, memory_order_relaxed) +
+			atomic_load_explicit(
+				&log->closed_position, memory_order_relaxed) +
 				CHUNK_HEADER + log->payload,
 			iov, iov_count);
 		log->payload += bytes;

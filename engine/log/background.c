@@ -3,9 +3,9 @@
  * The background writer: flushes what nobody asked for within the flush interval, and
  * drains the buffer when it is half full, so that reservers seldom wait.
  *
- * It sleeps without polling. An appender reads `nap` under the lock that it holds anyway and
- * wakes the writer from its idle sleep, or from a timed one when the buffer is half full.
- * It goes idle under the same lock, and only if nothing waits to be written.
+ * It sleeps without polling. An appender reads `nap` under the lock that it holds anyway
+ * and wakes the writer from its idle sleep, or from a timed one when the buffer is half
+ * full. It goes idle under the same lock, and only if nothing waits to be written.
  */
 #include "engine/log/log_internal.h"
 

@@ -10,7 +10,8 @@
 
 #include "engine/log/log.h"
 
-/* The ranges of a part of DISK_LOG_RANGES: their bytes, or 0 when one is out of its page. */
+/* The ranges of a part of DISK_LOG_RANGES: their bytes, or 0 when one is out of its page.
+ */
 static uint64_t ranges_bytes(const uint8_t *ranges, unsigned count)
 {
 	uint64_t sum = 0;
@@ -19,7 +20,8 @@ static uint64_t ranges_bytes(const uint8_t *ranges, unsigned count)
 		struct disk_log_range range;
 
 		memcpy(&range, ranges + i * sizeof(range), sizeof(range));
-		if (range.length == 0 || (uint32_t)range.offset + range.length > PAGE_SIZE)
+		if (range.length == 0 ||
+			(uint32_t)range.offset + range.length > PAGE_SIZE)
 			return 0;
 		sum += range.length;
 	}
@@ -39,7 +41,8 @@ static bool moves_fit(const uint8_t *moves, unsigned count)
 	return true;
 }
 
-/* Length of the page's part at `part`, of which `left` bytes exist; 0 when it is wrong. */
+/* Length of the page's part at `part`, of which `left` bytes exist; 0 when it is wrong.
+ */
 static uint32_t part_check(const uint8_t *part, uint64_t left)
 {
 	struct disk_log_page page;
@@ -52,7 +55,7 @@ static uint32_t part_check(const uint8_t *part, uint64_t left)
 		return 0;
 	if (page.kind == DISK_LOG_FULL)
 		return page.range_count == 0 && page.move_count == 0 &&
-				page.part_bytes == sizeof(page) + PAGE_SIZE
+				       page.part_bytes == sizeof(page) + PAGE_SIZE
 			       ? page.part_bytes
 			       : 0;
 	if (page.kind != DISK_LOG_RANGES || page.range_count + page.move_count == 0)
@@ -64,7 +67,8 @@ static uint32_t part_check(const uint8_t *part, uint64_t left)
 		return 0;
 	sum = ranges_bytes(part + sizeof(page) + moves, page.range_count);
 	return (sum > 0 || page.range_count == 0) &&
-			       page.part_bytes == sizeof(page) + moves + table + ALIGN_UP(sum, 8)
+			       page.part_bytes ==
+				       sizeof(page) + moves + table + ALIGN_UP(sum, 8)
 		       ? page.part_bytes
 		       : 0;
 }
@@ -111,15 +115,18 @@ int log_check_records(const void *payload, size_t bytes, struct weft_error *err)
 			return weft_error(err, -EUCLEAN,
 				"%zu bytes are left where a record should start", left);
 		memcpy(&record, at, sizeof(record));
-		if (record.record_bytes < sizeof(record) || record.record_bytes % 8 != 0 ||
-			record.record_bytes > left)
+		if (record.record_bytes < sizeof(record) ||
+			record.record_bytes % 8 != 0 || record.record_bytes > left)
 			return weft_error(err, -EUCLEAN,
-				"the record at byte %zu is said to have %u bytes of %zu left",
+				"the record at byte %zu is said to have %u bytes of %zu "
+				"left",
 				bytes - left, record.record_bytes, left);
 		if (!record_check(&record, at + sizeof(record)))
 			return weft_error(err, -EUCLEAN,
-				"the record at byte %zu (type %u, count %u, %u bytes) is malformed",
-				bytes - left, record.type, record.count, record.record_bytes);
+				"the record at byte %zu (type %u, count %u, %u bytes) is "
+				"malformed",
+				bytes - left, record.type, record.count,
+				record.record_bytes);
 		at += record.record_bytes;
 		left -= record.record_bytes;
 	}

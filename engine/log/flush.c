@@ -3,10 +3,10 @@
  * Group commit: whoever wants a flush while none is under way writes all that has been
  * appended, with the device flush in the same submission; the others wait.
  *
- * Writes go in rounds, one at a time. A task that finds a round under way waits for its end
- * if that round covers its LSN, else for the end of the next one, so that the end of a round
- * wakes those who are done and one of those who are not: it writes the next round, which
- * covers everybody who waits for it, as they appended before they waited.
+ * Writes go in rounds, one at a time. A task that finds a round under way waits for its
+ * end if that round covers its LSN, else for the end of the next one, so that the end of
+ * a round wakes those who are done and one of those who are not: it writes the next
+ * round, which covers everybody who waits for it, as they appended before they waited.
  *
  * An error of the device ends the log for ever: what a failed flush has dropped cannot be
  * known, and no later flush may claim it (invariant 3).
@@ -23,7 +23,8 @@ void log_fail(struct log *log, int error, const char *what, uint64_t offset)
 		    memory_order_acq_rel, memory_order_acquire))
 		return;
 	weft_log(3,
-		"%s of the log at store offset %llu failed (errno %d): the volume takes no more "
+		"%s of the log at store offset %llu failed (errno %d): the volume takes "
+		"no more "
 		"changes; check the device, then mount again to recover",
 		what, (unsigned long long)offset, -error);
 	atomic_store_explicit(&log->closed, 1, memory_order_seq_cst);
@@ -44,7 +45,8 @@ void log_give_up(struct log *log, int error)
 /* ---- one round -------------------------------------------------------------------- */
 
 /* One write request for buffer positions [from, to), in one or two pieces. */
-static void round_request(struct log *log, unsigned n, lsn_t lsn, uint64_t from, uint64_t to)
+static void round_request(
+	struct log *log, unsigned n, lsn_t lsn, uint64_t from, uint64_t to)
 {
 	uint64_t place = from & (log->buffer_bytes - 1);
 	uint64_t first = MIN(to - from, log->buffer_bytes - place);
@@ -66,13 +68,14 @@ static void chunk_seal(struct log *log, struct disk_log_chunk *chunk, uint64_t p
 	uint64_t place = position & (log->buffer_bytes - 1);
 	uint64_t bytes = CHUNK_HEADER + chunk->payload_bytes;
 	uint64_t first = MIN(bytes, log->buffer_bytes - place);
-	struct iovec iov[2] = {{log->buffer + place, first}, {log->buffer, bytes - first}};
+	struct iovec iov[2] = {
+		{log->buffer + place, first}, {log->buffer, bytes - first}};
 
 	chunk->epoch = log->incarnation;
 	chunk->durable_lsn = atomic_load_explicit(&log->durable, memory_order_relaxed);
 	chunk->checksum = 0;
-	chunk->checksum = store_checksum(log->store, DISK_PLACE_LOG, chunk->lsn, chunk->epoch,
-		iov, bytes > first ? 2 : 1);
+	chunk->checksum = store_checksum(log->store, DISK_PLACE_LOG, chunk->lsn,
+		chunk->epoch, iov, bytes > first ? 2 : 1);
 }
 
 /*
@@ -89,7 +92,8 @@ static unsigned round_prepare(struct log *log, uint64_t from, uint64_t to)
 		struct disk_log_chunk *chunk =
 			(void *)(log->buffer + (at & (log->buffer_bytes - 1)));
 
-		WEFT_ASSERT(chunk->magic == DISK_MAGIC_CHUNK && chunk->chunk_bytes >= BLOCK);
+		WEFT_ASSERT(
+			chunk->magic == DISK_MAGIC_CHUNK && chunk->chunk_bytes >= BLOCK);
 		chunk_seal(log, chunk, at);
 		/* A ring's start begins a new stretch even without a skip. */
 		if (chunk->lsn != expected || chunk->lsn % log->ring_bytes == 0) {
@@ -128,7 +132,8 @@ static void round_begin(struct log *log)
 /* Waits. Holds nothing but `writing`. */
 static void round_write(struct log *log)
 {
-	uint64_t from = atomic_load_explicit(&log->written_position, memory_order_relaxed);
+	uint64_t from =
+		atomic_load_explicit(&log->written_position, memory_order_relaxed);
 	uint64_t to = log->round_position;
 	unsigned count;
 
@@ -146,12 +151,14 @@ static void round_write(struct log *log)
 			log->ios[i].offset);
 		return;
 	}
-	/* the flush of a write-back that failed meanwhile may have dropped these chunks */
+	/* the flush of a write-back that failed meanwhile may have dropped these chunks
+	 */
 	if (store_flush_failed(log->store)) {
 		log_fail(log, -EIO, "a device flush beside the writes", 0);
 		return;
 	}
-	atomic_store_explicit(&log->durable_records, log->round_records, memory_order_release);
+	atomic_store_explicit(
+		&log->durable_records, log->round_records, memory_order_release);
 	atomic_store_explicit(&log->durable, log->round_lsn, memory_order_release);
 	atomic_store_explicit(&log->written_position, to, memory_order_release);
 	room_give_back(log, to - from, 0);
@@ -173,9 +180,10 @@ static void round_end(struct log *log)
 }
 
 /*
- * A head's turn to write: as a round that covers no record. Heads and chunks are not under
- * way together, since a flush that fails for the one may have dropped the other's bytes, of
- * which the other's own flush, ending well, would tell nothing. Under head_lock. Waits.
+ * A head's turn to write: as a round that covers no record. Heads and chunks are not
+ * under way together, since a flush that fails for the one may have dropped the other's
+ * bytes, of which the other's own flush, ending well, would tell nothing. Under
+ * head_lock. Waits.
  */
 void head_turn_begin(struct log *log)
 {

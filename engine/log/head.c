@@ -3,8 +3,8 @@
  * The log's heads: where recovery starts. Two copies, written in turn; the valid one with
  * the higher generation counts, so a torn write leaves the one before it.
  *
- * What lies below the tail is given up only after the head that says so is durable, and the
- * tail never passes what is durable: recovery from either copy finds a whole log.
+ * What lies below the tail is given up only after the head that says so is durable, and
+ * the tail never passes what is durable: recovery from either copy finds a whole log.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,22 +21,24 @@ static uint64_t head_checksum(struct log *log, const struct disk_log_head *head)
 
 static bool head_valid(struct log *log, const struct disk_log_head *head)
 {
-	return head->magic == DISK_MAGIC_LOGHEAD && head_checksum(log, head) == head->checksum &&
-	       head->generation > 0 && head->tail_lsn % BLOCK == 0 &&
-	       head->tail_lsn >= log->ring_bytes && head->tail_lsn < LSN_LIMIT &&
-	       head->clean <= 1 && head->epoch <= log->incarnation;
+	return head->magic == DISK_MAGIC_LOGHEAD &&
+	       head_checksum(log, head) == head->checksum && head->generation > 0 &&
+	       head->tail_lsn % BLOCK == 0 && head->tail_lsn >= log->ring_bytes &&
+	       head->tail_lsn < LSN_LIMIT && head->clean <= 1 &&
+	       head->epoch <= log->incarnation;
 }
 
 /* mkfs writes the first copy only. */
-static bool head_never_written(const struct disk_log_head *head, const struct disk_log_head *other)
+static bool head_never_written(
+	const struct disk_log_head *head, const struct disk_log_head *other)
 {
 	static const struct disk_log_head zeros;
 
 	return other->generation == 1 && memcmp(head, &zeros, sizeof(zeros)) == 0;
 }
 
-/* Sets log->head to the newest valid one. `other_bad`: the other copy is not readable as a
- * head, so a newer one may have been there. */
+/* Sets log->head to the newest valid one. `other_bad`: the other copy is not readable as
+ * a head, so a newer one may have been there. */
 int head_read(struct log *log, bool *other_bad, struct weft_error *err)
 {
 	uint8_t *both = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
@@ -48,7 +50,8 @@ int head_read(struct log *log, bool *other_bad, struct weft_error *err)
 		return weft_error(err, -ENOMEM, "no memory to read the log's heads");
 	error = rt_disk_read(log->disk, log->heads_offset, both, DISK_LOG_HEADS_BYTES);
 	if (error) {
-		weft_error(err, error, "reading the log's heads at store offset %llu failed",
+		weft_error(err, error,
+			"reading the log's heads at store offset %llu failed",
 			(unsigned long long)log->heads_offset);
 		goto out;
 	}
@@ -58,14 +61,16 @@ int head_read(struct log *log, bool *other_bad, struct weft_error *err)
 	}
 	if (!valid[0] && !valid[1]) {
 		error = weft_error(err, -EUCLEAN,
-			"both heads of the log (store offsets %llu and %llu) are damaged: "
+			"both heads of the log (store offsets %llu and %llu) are "
+			"damaged: "
 			"where recovery starts is not known; run fsck.weft",
 			(unsigned long long)log->heads_offset,
-			(unsigned long long)log->heads_offset + sizeof(struct disk_log_head));
+			(unsigned long long)log->heads_offset +
+				sizeof(struct disk_log_head));
 		goto out;
 	}
-	log->head_copy = !valid[0] ||
-			 (valid[1] && head[1]->generation > head[0]->generation);
+	log->head_copy =
+		!valid[0] || (valid[1] && head[1]->generation > head[0]->generation);
 	memcpy(log->head, head[log->head_copy], sizeof(*log->head));
 	*other_bad = !valid[!log->head_copy] &&
 		     !head_never_written(head[!log->head_copy], log->head);
@@ -78,10 +83,10 @@ out:
  * Writes the other copy and flushes; a failure ends the log. Waits, in a head's turn.
  *
  * The epoch. A chunk that an earlier life wrote past the end that recovery then found can
- * have the very LSN at which this life goes on. Along the log it is told by its epoch, lower
- * than that of the chunk before it; at the tail the head must say which epoch is too low. At
- * or past the start of this life that is any but ours. Below it the chunk at the tail is one
- * that recovery found, and the bound so far is as good.
+ * have the very LSN at which this life goes on. Along the log it is told by its epoch,
+ * lower than that of the chunk before it; at the tail the head must say which epoch is
+ * too low. At or past the start of this life that is any but ours. Below it the chunk at
+ * the tail is one that recovery found, and the bound so far is as good.
  */
 static int head_write_now(struct log *log, lsn_t tail, bool clean)
 {
@@ -105,11 +110,13 @@ static int head_write_now(struct log *log, lsn_t tail, bool clean)
 			continue;
 		if (i)
 			store_flush_lost(log->store);
-		log_fail(log, ios[i].result, i ? "the flush of a head" : "writing a head", offset);
+		log_fail(log, ios[i].result, i ? "the flush of a head" : "writing a head",
+			offset);
 		return -EIO;
 	}
 	if (store_flush_failed(log->store)) {
-		log_fail(log, -EIO, "a device flush beside the writing of a head", offset);
+		log_fail(
+			log, -EIO, "a device flush beside the writing of a head", offset);
 		return -EIO;
 	}
 	log->head_copy = copy;
@@ -129,8 +136,9 @@ int head_write(struct log *log, lsn_t tail, bool clean)
 
 int head_rewrite(struct log *log)
 {
-	return rt_disk_write(log->disk, log->heads_offset + log->head_copy * sizeof(*log->head),
-		log->head, sizeof(*log->head));
+	return rt_disk_write(log->disk,
+		log->heads_offset + log->head_copy * sizeof(*log->head), log->head,
+		sizeof(*log->head));
 }
 
 /* The head at `tail` is durable: frees the ring below it. */

@@ -2,8 +2,8 @@
 /*
  * Opening, starting and closing the log.
  *
- * A life of the log: log_open finds what the last one left, log_start says in the head that
- * the log is not clean from here on, before the first append, log_shut that it is.
+ * A life of the log: log_open finds what the last one left, log_start says in the head
+ * that the log is not clean from here on, before the first append, log_shut that it is.
  */
 #include <errno.h>
 
@@ -23,29 +23,31 @@ static uint64_t power_of_two_up(uint64_t x)
 static int sizes_set(struct log *log, const struct log_options *o, struct weft_error *err)
 {
 	const struct disk_superblock *sb = store_superblock(log->store);
-	uint64_t buffer_bytes = o && o->buffer_bytes ? o->buffer_bytes : BUFFER_DEFAULT_BYTES;
+	uint64_t buffer_bytes =
+		o && o->buffer_bytes ? o->buffer_bytes : BUFFER_DEFAULT_BYTES;
 	uint64_t interval_ms = o && o->flush_interval_ms ? o->flush_interval_ms
 							 : FLUSH_INTERVAL_DEFAULT_MS;
 
-	if (sb->log_bytes < DISK_LOG_HEADS_BYTES + RING_MIN_BYTES || sb->log_bytes % BLOCK != 0 ||
-		sb->log_bytes > LSN_LIMIT)
-		return weft_error(err, -EUCLEAN, "the superblock gives the log %llu bytes",
+	if (sb->log_bytes < DISK_LOG_HEADS_BYTES + RING_MIN_BYTES ||
+		sb->log_bytes % BLOCK != 0 || sb->log_bytes > LSN_LIMIT)
+		return weft_error(err, -EUCLEAN,
+			"the superblock gives the log %llu bytes",
 			(unsigned long long)sb->log_bytes);
 	log->shard = sb->shard;
 	log->incarnation = sb->incarnation;
 	log->heads_offset = sb->log_offset;
 	log->ring_offset = sb->log_offset + DISK_LOG_HEADS_BYTES;
 	log->ring_bytes = sb->log_bytes - DISK_LOG_HEADS_BYTES;
-	/* What limits chunks and skips depends on the ring alone: the next life, with other
-	 * options, must read them and go on behind them. */
+	/* What limits chunks and skips depends on the ring alone: the next life, with
+	 * other options, must read them and go on behind them. */
 	buffer_bytes = MIN(MAX(buffer_bytes, DISK_CHUNK_MAX_BYTES), BUFFER_MAX_BYTES);
 	log->buffer_bytes = power_of_two_up(MIN(buffer_bytes, log->ring_bytes / 4));
 	log->chunk_max = MIN(log->ring_bytes / 4, DISK_CHUNK_MAX_BYTES);
 	log->chunk_max -= log->chunk_max % BLOCK;
 	log->record_max = MIN(LOG_RECORD_MAX, log->chunk_max - CHUNK_HEADER);
 	log->skip_max = ALIGN_UP(CHUNK_HEADER + log->record_max, BLOCK);
-	log->flush_interval_ns = interval_ms >= RT_FOREVER / 1000000 ? RT_FOREVER
-								     : interval_ms * 1000000;
+	log->flush_interval_ns =
+		interval_ms >= RT_FOREVER / 1000000 ? RT_FOREVER : interval_ms * 1000000;
 	room_limits_set(log);
 	return 0;
 }
@@ -61,18 +63,21 @@ static int memory_get(struct log *log, struct weft_error *err)
 	log->starts = rt_alloc(starts_bytes(log));
 	log->head = rt_alloc_pages(sizeof(*log->head));
 	if (!log->buffer || !log->starts || !log->head)
-		return weft_error(err, -ENOMEM, "no memory for the log's buffer of %llu bytes",
+		return weft_error(err, -ENOMEM,
+			"no memory for the log's buffer of %llu bytes",
 			(unsigned long long)log->buffer_bytes);
 	rt_disk_register(log->disk, log->buffer, log->buffer_bytes);
 	return 0;
 }
 
 /*
- * The end of what the last life left. A clean head stands only until the next life's first
- * head is durable, and that one precedes every chunk: chunks of a later epoch than a clean
- * head allows for mean that the newer head got lost, and then the log is not clean.
+ * The end of what the last life left. A clean head stands only until the next life's
+ * first head is durable, and that one precedes every chunk: chunks of a later epoch than
+ * a clean head allows for mean that the newer head got lost, and then the log is not
+ * clean.
  */
-static int end_find(struct log *log, bool *clean, struct log_walk *walk, struct weft_error *err)
+static int end_find(
+	struct log *log, bool *clean, struct log_walk *walk, struct weft_error *err)
 {
 	bool other_bad;
 	int error = head_read(log, &other_bad, err);
@@ -85,7 +90,8 @@ static int end_find(struct log *log, bool *clean, struct log_walk *walk, struct 
 	if (error)
 		return error;
 	if (walk->chunks > 0 && *clean) {
-		weft_log(4, "the log's newest head is lost; recovering from the one before it");
+		weft_log(4, "the log's newest head is lost; recovering from the one "
+			    "before it");
 		*clean = false;
 	}
 	return *clean && !other_bad ? 0 : log_check_damage(log, walk->end, err);
@@ -104,9 +110,11 @@ static void positions_set(struct log *log, const struct log_walk *walk)
 	log->gap_end = walk->gap_end;
 	atomic_store_explicit(&log->end, walk->end, memory_order_relaxed);
 	atomic_store_explicit(&log->durable, walk->end, memory_order_relaxed);
-	atomic_store_explicit(&log->durable_records, walk->records_end, memory_order_relaxed);
+	atomic_store_explicit(
+		&log->durable_records, walk->records_end, memory_order_relaxed);
 	atomic_store_explicit(&log->ring_charged,
-		walk->end - tail - (walk->gap_end - walk->gap_start), memory_order_relaxed);
+		walk->end - tail - (walk->gap_end - walk->gap_start),
+		memory_order_relaxed);
 	log->pressed = ring_half_full(log, walk->end);
 }
 
@@ -138,7 +146,8 @@ int log_open(struct log **out, struct store *s, const struct log_options *o, boo
 	return 0;
 }
 
-/* ---- start and end ------------------------------------------------------------------- */
+/* ---- start and end -------------------------------------------------------------------
+ */
 
 /*
  * What recovery read may be in a device's cache only, and if a flush has failed there, no
@@ -209,7 +218,8 @@ void log_close(struct log *log)
 	rt_free(log);
 }
 
-/* ---- what others ask --------------------------------------------------------------------- */
+/* ---- what others ask
+ * --------------------------------------------------------------------- */
 
 lsn_t log_end(struct log *log)
 {
@@ -233,7 +243,8 @@ lsn_t log_tail(struct log *log)
 
 uint64_t log_used_bytes(struct log *log)
 {
-	/* The tail first: it may pass the end of the last record by that chunk's padding. */
+	/* The tail first: it may pass the end of the last record by that chunk's padding.
+	 */
 	lsn_t tail = log_tail(log);
 	lsn_t end = log_end(log);
 

@@ -19,8 +19,10 @@
 struct log;
 
 struct log_options {
-	size_t buffer_bytes;	/* 0: 8 MiB. From 1 MiB to a quarter of the ring, made a power of two */
-	uint64_t flush_interval_ms; /* background flush of appended records; 0: 5000; UINT64_MAX: none */
+	size_t buffer_bytes; /* 0: 8 MiB. From 1 MiB to a quarter of the ring, made a
+				power of two */
+	uint64_t flush_interval_ms; /* background flush of appended records; 0: 5000;
+				       UINT64_MAX: none */
 };
 
 /* Longest record, header included, in rings of 4 MiB (the least mkfs makes) and more. */
@@ -35,10 +37,11 @@ int log_check_records(const void *payload, size_t bytes, struct weft_error *err)
 
 /* One record seen by log_scan. The memory is valid during the call. */
 struct log_entry {
-	lsn_t start;	/* pins the tail: LSN of its chunk */
-	lsn_t end;	/* the record's LSN */
-	const struct disk_log_record *record;	/* bounds of record and parts are checked */
-	size_t bytes;	/* of checked records from this one on that follow each other in memory */
+	lsn_t start;                          /* pins the tail: LSN of its chunk */
+	lsn_t end;                            /* the record's LSN */
+	const struct disk_log_record *record; /* bounds of record and parts are checked */
+	size_t bytes; /* of checked records from this one on that follow each other in
+			 memory */
 };
 /* Non-zero return stops the scan with that value. */
 typedef int (*log_visit)(void *arg, const struct log_entry *entry);
@@ -53,12 +56,13 @@ int log_open(struct log **out, struct store *s, const struct log_options *o, boo
 /* Visits every record from the tail to the end found at open, in order. Waits. Repeatable
  * until the tail is advanced. -EUCLEAN (logged) for a malformed record, -EIO, -ENOMEM. */
 int log_scan(struct log *log, log_visit visit, void *arg);
-/* Makes all that was recovered durable and starts the background writer; appends, and writes
- * that rest on what was recovered, may follow. Not for read-only stores. Waits. */
+/* Makes all that was recovered durable and starts the background writer; appends, and
+ * writes that rest on what was recovered, may follow. Not for read-only stores. Waits. */
 int log_start(struct log *log);
 /* Flushes nothing: what is not durable is lost. Use log_shut for a clean end. */
 void log_close(struct log *log);
-/* Marks the log empty and clean; the caller has persisted everything and stopped appending. */
+/* Marks the log empty and clean; the caller has persisted everything and stopped
+ * appending. */
 int log_shut(struct log *log);
 
 /* ---- room ---- */
@@ -71,11 +75,11 @@ struct log_room {
 /* Records that may be appended from one room of so many bytes. */
 #define LOG_ROOM_RECORDS(bytes) (4u + (bytes) / 16384u)
 /*
- * Reserves room for `bytes` of records (headers included), at most LOG_ROOM_RECORDS(bytes)
- * of them. Waits while the buffer or the ring is full; call it holding nothing, no room
- * either. -EROFS once the log has failed or was shut, -E2BIG above log_room_max.
- * `urgent`: for descriptor and checkpoint records, may use the reserve that keeps
- * persisting from waiting for itself.
+ * Reserves room for `bytes` of records (headers included), at most
+ * LOG_ROOM_RECORDS(bytes) of them. Waits while the buffer or the ring is full; call it
+ * holding nothing, no room either. -EROFS once the log has failed or was shut, -E2BIG
+ * above log_room_max. `urgent`: for descriptor and checkpoint records, may use the
+ * reserve that keeps persisting from waiting for itself.
  */
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
 /* What is left of it; to be called even if all bytes are used. No-op on a zeroed room. */
@@ -94,17 +98,18 @@ struct log_position {
  * record_bytes is the total, a multiple of 8). Takes from `room`. Never waits, never
  * fails; after a device error the record is dropped (log_failed tells).
  */
-struct log_position log_append(struct log *log, struct log_room *room, const struct iovec *iov,
-	unsigned iov_count);
+struct log_position log_append(struct log *log, struct log_room *room,
+	const struct iovec *iov, unsigned iov_count);
 
 /* ---- durability ---- */
 
-lsn_t log_end(struct log *log);	    /* end of the last record appended */
+lsn_t log_end(struct log *log);     /* end of the last record appended */
 lsn_t log_durable(struct log *log); /* all below is durable */
 /* Waits until durable >= lsn. One flush for all who wait. -EIO once the log has failed,
  * unless lsn is durable already. `lsn` is at most log_end. */
 int log_flush(struct log *log, lsn_t lsn);
-/* Ends the log as an error of its device does: what it frees its ring by cannot be written. */
+/* Ends the log as an error of its device does: what it frees its ring by cannot be
+ * written. */
 void log_give_up(struct log *log, int error);
 /* The errno with which the device failed, or 0. */
 int log_failed(struct log *log);
@@ -114,18 +119,20 @@ int log_failed(struct log *log);
 lsn_t log_tail(struct log *log);
 uint64_t log_used_bytes(struct log *log);
 uint64_t log_ring_bytes(struct log *log);
-/* True when over half of the ring that ordinary reservations may use is in use, or one waits
- * for ring room: time to checkpoint. */
+/* True when over half of the ring that ordinary reservations may use is in use, or one
+ * waits for ring room: time to checkpoint. */
 bool log_wants_checkpoint(struct log *log);
-/* A word that changes when log_wants_checkpoint becomes true or a reserver waits (rt_wait on it). */
+/* A word that changes when log_wants_checkpoint becomes true or a reserver waits (rt_wait
+ * on it). */
 _Atomic uint32_t *log_pressure_word(struct log *log);
-/* Nothing below `lsn` is needed: frees ring space once the head is durable. Any value will
- * do: the tail goes to the last chunk that starts at or below it, to the end of what is
- * durable if all durable records lie below it, and never back. Waits. */
+/* Nothing below `lsn` is needed: frees ring space once the head is durable. Any value
+ * will do: the tail goes to the last chunk that starts at or below it, to the end of what
+ * is durable if all durable records lie below it, and never back. Waits. */
 int log_advance_tail(struct log *log, lsn_t lsn);
 
 struct log_counters {
-	_Atomic uint64_t records, record_bytes, chunks, chunk_bytes, flushes, flush_waits, reserve_waits;
+	_Atomic uint64_t records, record_bytes, chunks, chunk_bytes, flushes, flush_waits,
+		reserve_waits;
 };
 struct log_counters *log_counters(struct log *log);
 

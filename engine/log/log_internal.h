@@ -3,11 +3,12 @@
  * The log's own structures; only engine/log/ includes this.
  *
  * Positions. An LSN counts bytes of the endless log and is ring_bytes at birth. A *buffer
- * position* counts bytes that went through the buffer since log_open; its place in the buffer
- * is position & (buffer_bytes - 1). Both are multiples of 4096 wherever a chunk starts.
- * The chunks lie in the buffer one behind the other exactly as they will be written, header
- * and padding included, in order of their LSNs; a chunk may wrap in the buffer (two iovecs)
- * but not in the ring, and only the LSN, never the buffer position, skips at the ring's end.
+ * position* counts bytes that went through the buffer since log_open; its place in the
+ *buffer is position & (buffer_bytes - 1). Both are multiples of 4096 wherever a chunk
+ *starts. The chunks lie in the buffer one behind the other exactly as they will be
+ *written, header and padding included, in order of their LSNs; a chunk may wrap in the
+ *buffer (two iovecs) but not in the ring, and only the LSN, never the buffer position,
+ *skips at the ring's end.
  *
  * Locks, in the order in which they are taken:
  *	head_lock	held while a head is written; tasks wait under it
@@ -21,15 +22,15 @@
 
 #include "engine/log/log.h"
 
-#define BLOCK 4096u /* chunks start at and are multiples of it */
+#define BLOCK        4096u /* chunks start at and are multiples of it */
 #define CHUNK_HEADER ((uint32_t)sizeof(struct disk_log_chunk))
 /* What a chunk takes beyond its records: the header, and padding to the block. */
-#define CHUNK_OVERHEAD (CHUNK_HEADER + BLOCK)
-#define RING_MIN_BYTES (512u << 10)
-#define BUFFER_DEFAULT_BYTES (8u << 20)
-#define BUFFER_MAX_BYTES (1u << 30)
+#define CHUNK_OVERHEAD            (CHUNK_HEADER + BLOCK)
+#define RING_MIN_BYTES            (512u << 10)
+#define BUFFER_DEFAULT_BYTES      (8u << 20)
+#define BUFFER_MAX_BYTES          (1u << 30)
 #define FLUSH_INTERVAL_DEFAULT_MS 5000u
-#define LSN_LIMIT (1ull << 60)
+#define LSN_LIMIT                 (1ull << 60)
 
 /* The background writer's state, the word that it sleeps on. */
 enum log_nap {
@@ -56,7 +57,7 @@ struct log {
 	uint64_t buffer_limit[2]; /* what may be charged: [urgent] */
 	uint64_t ring_limit[2];
 	/* Found by log_open: log_scan reads [tail, life_lsn). */
-	lsn_t life_lsn;	  /* this life's chunks start here */
+	lsn_t life_lsn;   /* this life's chunks start here */
 	lsn_t proven_lsn; /* what is below was durable before this life */
 
 	/* Room: see room.c. Own line: every reservation changes it. */
@@ -64,36 +65,41 @@ struct log {
 	_Atomic uint64_t ring_charged;
 	_Atomic uint32_t room_waiters;
 	_Atomic uint32_t ring_waiters; /* those of them who lack ring, not buffer */
-	_Atomic uint32_t room_word; /* changes when room is given back while someone waits */
-	_Atomic uint32_t closed;    /* failed or shut: no more room */
-	_Atomic int failed;	    /* negative errno; 0 while well */
+	_Atomic uint32_t
+		room_word;       /* changes when room is given back while someone waits */
+	_Atomic uint32_t closed; /* failed or shut: no more room */
+	_Atomic int failed;      /* negative errno; 0 while well */
 	struct rt_mutex room_queue[2]; /* [urgent] */
 
 	/* The open chunk. Under append_lock, but the atomics are read without. */
 	_Alignas(CACHE_LINE) struct rt_mutex append_lock;
 	uint32_t payload;     /* bytes of records in the open chunk; 0: none is open */
-	uint32_t chunk_limit; /* the open chunk's longest size: chunk_max or the ring's end */
-	bool pressed;	      /* that the ring is half full was announced */
-	bool stop;	      /* the background writer shall end */
+	uint32_t chunk_limit; /* the open chunk's longest size: chunk_max or the ring's
+				 end */
+	bool pressed;         /* that the ring is half full was announced */
+	bool stop;            /* the background writer shall end */
 	lsn_t chunk_lsn;      /* of the open chunk, or where the next one would start */
 	lsn_t follows_lsn;    /* end of the chunk before it */
-	_Atomic uint64_t closed_position; /* of the open chunk: all chunks before it are closed */
-	lsn_t gap_start, gap_end; /* the skip between the tail and the end, if there is one */
+	_Atomic uint64_t
+		closed_position; /* of the open chunk: all chunks before it are closed */
+	lsn_t gap_start,
+		gap_end; /* the skip between the tail and the end, if there is one */
 	_Atomic lsn_t end;
 	_Atomic uint32_t nap; /* enum log_nap; changed under append_lock */
 	uint64_t *starts;     /* a bit for each block of the ring: a chunk starts there */
 
-	/* Writing. Under flush_lock; `ios`, `iov` belong to the task that set `writing`. */
+	/* Writing. Under flush_lock; `ios`, `iov` belong to the task that set `writing`.
+	 */
 	_Alignas(CACHE_LINE) struct rt_mutex flush_lock;
 	bool writing;
 	bool head_waits;     /* a head is next */
-	uint32_t round;	     /* counts writes */
+	uint32_t round;      /* counts writes */
 	lsn_t round_lsn;     /* durable when the write under way has ended */
 	lsn_t round_records; /* end of its last record */
 	uint64_t round_position;
 	_Atomic uint32_t round_word[2]; /* [round & 1]: waits for that round's end */
 	_Atomic lsn_t durable;
-	_Atomic lsn_t durable_records; /* end of the last durable record */
+	_Atomic lsn_t durable_records;     /* end of the last durable record */
 	_Atomic uint64_t written_position; /* buffer before it is free */
 	struct rt_io ios[3]; /* up to two stretches of the ring and the device flush */
 	struct iovec iov[4];
@@ -102,7 +108,7 @@ struct log {
 	_Alignas(CACHE_LINE) struct rt_mutex head_lock;
 	_Atomic lsn_t tail;
 	struct disk_log_head *head; /* a page for I/O, as last written or read */
-	unsigned head_copy;	    /* which of the two that is */
+	unsigned head_copy;         /* which of the two that is */
 	_Atomic uint32_t pressure;  /* log_pressure_word */
 
 	struct rt_task *task;
@@ -118,7 +124,8 @@ static inline bool log_is_failed(struct log *log)
 static inline void count_alone(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_store_explicit(counter,
-		atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+		atomic_load_explicit(counter, memory_order_relaxed) + n,
+		memory_order_relaxed);
 }
 
 static inline void count_shared(_Atomic uint64_t *counter, uint64_t n)
@@ -173,15 +180,15 @@ void tail_set(struct log *log, lsn_t tail);
 
 /* read.c */
 struct log_walk {
-	lsn_t end;	   /* behind the last chunk */
+	lsn_t end;         /* behind the last chunk */
 	lsn_t records_end; /* of the last record */
-	lsn_t proven;	   /* the last chunk says that all below is durable */
+	lsn_t proven;      /* the last chunk says that all below is durable */
 	lsn_t gap_start, gap_end;
 	uint64_t chunks;
 };
 /* Follows the chunks from the tail; `epoch` is the lowest that the first may bear. */
-int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
-	struct weft_error *err);
+int log_walk_chunks(
+	struct log *log, uint64_t epoch, struct log_walk *out, struct weft_error *err);
 /* Writes [proven_lsn, life_lsn) again as it is. No flush. */
 int log_rewrite(struct log *log);
 /* -EUCLEAN when a chunk behind `end` proves that `end` was once durable further on. */

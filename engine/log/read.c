@@ -2,10 +2,11 @@
 /*
  * Reading the log after a start: where it ends, whether it is damaged, its records.
  *
- * The log is the chain of valid chunks from the tail: each at the LSN where the one before it
- * ended, or at the ring's start if it says that it follows that LSN with a skip, with an
- * epoch not lower. The first that is missing is the torn end, unless a later chunk says that
- * the log was durable beyond (then it is damage). Nothing read is trusted (invariant 9).
+ * The log is the chain of valid chunks from the tail: each at the LSN where the one
+ * before it ended, or at the ring's start if it says that it follows that LSN with a
+ * skip, with an epoch not lower. The first that is missing is the torn end, unless a
+ * later chunk says that the log was durable beyond (then it is damage). Nothing read is
+ * trusted (invariant 9).
  */
 #include <errno.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 
 /* ---- a window on the ring -------------------------------------------------------- */
 
-/* Of the window at most; it starts with one part and grows as long as it is read in order. */
+/* Of the window at most; it starts with one part and grows as long as it is read in
+ * order. */
 #define WINDOW_PARTS 8u
 #define PART_BYTES   DISK_CHUNK_MAX_BYTES /* of one request */
 #define WINDOW_BYTES ((uint64_t)WINDOW_PARTS * PART_BYTES)
@@ -22,10 +24,10 @@
 struct log_reader {
 	struct log *log;
 	uint8_t *window; /* WINDOW_BYTES */
-	lsn_t lsn;	 /* of its first byte */
-	uint64_t bytes;	 /* valid in it; never past the ring's end */
-	uint64_t want;	 /* how many to have in it after the next read */
-	int error;	 /* of the device */
+	lsn_t lsn;       /* of its first byte */
+	uint64_t bytes;  /* valid in it; never past the ring's end */
+	uint64_t want;   /* how many to have in it after the next read */
+	int error;       /* of the device */
 };
 
 static int reader_open(struct log_reader *r, struct log *log)
@@ -109,7 +111,8 @@ static uint64_t chunk_checksum(struct log *log, const struct disk_log_chunk *chu
 
 	header.checksum = 0;
 	iov[1].iov_len = chunk->payload_bytes;
-	return store_checksum(log->store, DISK_PLACE_LOG, chunk->lsn, chunk->epoch, iov, 2);
+	return store_checksum(
+		log->store, DISK_PLACE_LOG, chunk->lsn, chunk->epoch, iov, 2);
 }
 
 /* The chunk at lsn, whole and checked; NULL if there is none, or with r->error. Waits. */
@@ -126,8 +129,8 @@ static const struct disk_log_chunk *reader_chunk(struct log_reader *r, lsn_t lsn
 }
 
 /*
- * The chunk that continues the log at lsn, here or behind a skip. What the chunk at the tail
- * followed is gone and may have ended before a skip.
+ * The chunk that continues the log at lsn, here or behind a skip. What the chunk at the
+ * tail followed is gone and may have ended before a skip.
  */
 static const struct disk_log_chunk *reader_next(
 	struct log_reader *r, lsn_t lsn, uint64_t epoch_min)
@@ -148,17 +151,19 @@ static const struct disk_log_chunk *reader_next(
 
 static int reader_failure(struct log_reader *r, lsn_t lsn, struct weft_error *err)
 {
-	return weft_error(err, r->error, "reading the log near store offset %llu (LSN %llu) failed",
+	return weft_error(err, r->error,
+		"reading the log near store offset %llu (LSN %llu) failed",
 		(unsigned long long)ring_place(r->log, lsn), (unsigned long long)lsn);
 }
 
-/* ---- the end of the log ---------------------------------------------------------------- */
+/* ---- the end of the log
+ * ---------------------------------------------------------------- */
 
 /* How far behind the end later chunks are looked for. */
 #define DAMAGE_SEARCH_BYTES (64ull << 20)
 
-int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
-	struct weft_error *err)
+int log_walk_chunks(
+	struct log *log, uint64_t epoch, struct log_walk *out, struct weft_error *err)
 {
 	lsn_t tail = log_tail(log);
 	const struct disk_log_chunk *chunk;
@@ -188,12 +193,13 @@ int log_walk_chunks(struct log *log, uint64_t epoch, struct log_walk *out,
 
 /*
  * What was in flight together with a chunk lost by a power cut may have landed behind it:
- * that is no damage, as such chunks do not say that the lost one was durable. One that was
- * written after `end` had been passed durably does. Chunks of earlier laps have lower LSNs.
+ * that is no damage, as such chunks do not say that the lost one was durable. One that
+ * was written after `end` had been passed durably does. Chunks of earlier laps have lower
+ * LSNs.
  *
- * The first chunk of any later round says so, and it starts where the one before it ends; so
- * unless all chunks over a long stretch are damaged it lies near. Looking further would cost each
- * mount after a crash as much time as reading the ring.
+ * The first chunk of any later round says so, and it starts where the one before it ends;
+ * so unless all chunks over a long stretch are damaged it lies near. Looking further
+ * would cost each mount after a crash as much time as reading the ring.
  */
 int log_check_damage(struct log *log, lsn_t end, struct weft_error *err)
 {
@@ -204,7 +210,8 @@ int log_check_damage(struct log *log, lsn_t end, struct weft_error *err)
 	if (reader_open(&r, log))
 		return weft_error(err, -ENOMEM, "no memory to read the log");
 	for (lsn_t lsn = end; lsn < limit && !error; lsn += BLOCK) {
-		const struct disk_log_chunk *chunk = (const void *)reader_bytes(&r, lsn, BLOCK);
+		const struct disk_log_chunk *chunk =
+			(const void *)reader_bytes(&r, lsn, BLOCK);
 
 		if (chunk && chunk->magic == DISK_MAGIC_CHUNK && chunk->lsn == lsn &&
 			chunk->durable_lsn > end)
@@ -215,8 +222,10 @@ int log_check_damage(struct log *log, lsn_t end, struct weft_error *err)
 			error = reader_failure(&r, lsn, err);
 		else if (chunk)
 			error = weft_error(err, -EUCLEAN,
-				"the log is damaged at ring offset %llu (LSN %llu): no valid chunk "
-				"there, but the one at LSN %llu says that all below LSN %llu was "
+				"the log is damaged at ring offset %llu (LSN %llu): no "
+				"valid chunk "
+				"there, but the one at LSN %llu says that all below LSN "
+				"%llu was "
 				"durable; run fsck.weft",
 				(unsigned long long)(end % log->ring_bytes),
 				(unsigned long long)end, (unsigned long long)lsn,
@@ -247,7 +256,8 @@ int log_rewrite(struct log *log)
 	return error;
 }
 
-/* ---- records ---------------------------------------------------------------------------- */
+/* ---- records
+ * ---------------------------------------------------------------------------- */
 
 static int scan_chunk(const struct disk_log_chunk *chunk, log_visit visit, void *arg)
 {
@@ -289,7 +299,9 @@ int log_scan(struct log *log, log_visit visit, void *arg)
 				(unsigned long long)at, -r.error);
 			result = -EIO;
 		} else if (!chunk) {
-			weft_log(3, "the log's chunk at LSN %llu was valid and is not any more",
+			weft_log(3,
+				"the log's chunk at LSN %llu was valid and is not any "
+				"more",
 				(unsigned long long)at);
 			result = -EUCLEAN;
 		} else {

@@ -3,31 +3,31 @@
  * Room for records: reserved before any latch is taken, so that appending never waits
  * (invariants 6 and 10).
  *
- * Why an append after a reservation always fits. A reservation of b bytes for r records is
- * charged b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened by
- * one record, and that record passes CHUNK_OVERHEAD of its room on to the chunk: it covers
- * the header (64) and the padding at the close (at most 4095), whoever closes the chunk and
- * why. So at every time, with `reserved` the sum of all rooms' charges:
+ * Why an append after a reservation always fits. A reservation of b bytes for r records
+ *is charged b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened
+ *by one record, and that record passes CHUNK_OVERHEAD of its room on to the chunk: it
+ *covers the header (64) and the padding at the close (at most 4095), whoever closes the
+ *chunk and why. So at every time, with `reserved` the sum of all rooms' charges:
  *
  *	buffer_charged = sizes of closed chunks not written yet
- *		       + the open chunk's records + CHUNK_OVERHEAD, if one is open + reserved
- *	ring_charged   = the same, with the closed chunks from the tail on
+ *		       + the open chunk's records + CHUNK_OVERHEAD, if one is open +
+ *reserved ring_charged   = the same, with the closed chunks from the tail on
  *
  * Closing a chunk gives back what it did not need. As reservations keep buffer_charged
  * <= buffer_bytes, and chunks lie in the buffer without gaps (they wrap), the end of the
  * open chunk's padding is never more than buffer_bytes ahead of the first unwritten byte.
  *
  * In the ring a chunk does not wrap: where the record that opens one does not fit before
- * the ring's end, the LSN skips g < skip_max bytes, skip_max = the longest record with its
- * header, rounded up to the block. Skips are not charged; instead ring_limit = ring_bytes -
- * skip_max. That is enough, as between tail and end there is never more than one skip:
- * suppose there is one of length g that ends at (k-1) * ring, so tail <= (k-1) * ring - g,
- * and a record that takes n bytes with header and padding does not fit at h before k * ring,
- * so h + n > k * ring. The bytes charged are at least h - tail - g + n > k * ring -
- * (k-1) * ring + g - g = ring, against the limit. With at most one skip, end - tail <=
- * charged + g <= ring_limit + skip_max = ring_bytes. A record that does fit at the ring's
- * end, or any chunk later on, is limited to the ring's end, so its padding fits as well
- * (the ring is a multiple of the block).
+ * the ring's end, the LSN skips g < skip_max bytes, skip_max = the longest record with
+ *its header, rounded up to the block. Skips are not charged; instead ring_limit =
+ *ring_bytes - skip_max. That is enough, as between tail and end there is never more than
+ *one skip: suppose there is one of length g that ends at (k-1) * ring, so tail <= (k-1) *
+ *ring - g, and a record that takes n bytes with header and padding does not fit at h
+ *before k * ring, so h + n > k * ring. The bytes charged are at least h - tail - g + n >
+ *k * ring - (k-1) * ring + g - g = ring, against the limit. With at most one skip, end -
+ *tail <= charged + g <= ring_limit + skip_max = ring_bytes. A record that does fit at the
+ *ring's end, or any chunk later on, is limited to the ring's end, so its padding fits as
+ *well (the ring is a multiple of the block).
  *
  * The urgent part of buffer and ring is charged by urgent reservations only: persisting
  * pages, which is what frees the ring, cannot be starved by those who wait for it.
@@ -53,7 +53,8 @@ void room_limits_set(struct log *log)
 
 static uint64_t room_charge(uint32_t bytes)
 {
-	return ALIGN_UP((uint64_t)bytes, 8) + LOG_ROOM_RECORDS((uint64_t)bytes) * CHUNK_OVERHEAD;
+	return ALIGN_UP((uint64_t)bytes, 8) +
+	       LOG_ROOM_RECORDS((uint64_t)bytes) * CHUNK_OVERHEAD;
 }
 
 uint32_t log_room_max(struct log *log, bool urgent)
@@ -66,8 +67,8 @@ uint32_t log_room_max(struct log *log, bool urgent)
 }
 
 /*
- * Acquire and release: the reserver sees what the one who gave the bytes back wrote before
- * (the tail, the written position).
+ * Acquire and release: the reserver sees what the one who gave the bytes back wrote
+ * before (the tail, the written position).
  */
 static bool charge_take(_Atomic uint64_t *charged, uint64_t bytes, uint64_t limit)
 {
@@ -120,8 +121,8 @@ static enum room_short room_take(struct log *log, uint64_t charge, bool urgent)
 }
 
 /*
- * What stands in the way, without touching it: a waiter that charged the one and gave it back
- * for lack of the other would wake itself for ever.
+ * What stands in the way, without touching it: a waiter that charged the one and gave it
+ * back for lack of the other would wake itself for ever.
  */
 static enum room_short room_look(struct log *log, uint64_t charge, bool urgent)
 {
@@ -134,13 +135,15 @@ static enum room_short room_look(struct log *log, uint64_t charge, bool urgent)
 	return ROOM_TAKEN;
 }
 
-/* Does what may end the shortage, then waits for room given back since `word` was read. */
+/* Does what may end the shortage, then waits for room given back since `word` was read.
+ */
 static void room_wait(struct log *log, enum room_short what, uint32_t word)
 {
 	lsn_t end = log_end(log);
 
 	if (what == ROOM_BUFFER_SHORT && end > log_durable(log)) {
-		log_flush(log, end); /* a failure closes the log, which the caller looks at */
+		log_flush(log,
+			end); /* a failure closes the log, which the caller looks at */
 		return;
 	}
 	if (what == ROOM_BUFFER_SHORT) {
@@ -157,7 +160,8 @@ static void room_wait(struct log *log, enum room_short what, uint32_t word)
 
 /*
  * One of each kind at a time tries, the others queue behind it on the mutex; new ones see
- * room_waiters and queue as well, so that a large reservation is not starved by small ones.
+ * room_waiters and queue as well, so that a large reservation is not starved by small
+ * ones.
  */
 static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 {
@@ -167,7 +171,8 @@ static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 	atomic_fetch_add_explicit(&log->room_waiters, 1, memory_order_seq_cst);
 	rt_mutex_lock(&log->room_queue[urgent]);
 	for (;;) {
-		uint32_t word = atomic_load_explicit(&log->room_word, memory_order_seq_cst);
+		uint32_t word =
+			atomic_load_explicit(&log->room_word, memory_order_seq_cst);
 		enum room_short what;
 
 		if (atomic_load_explicit(&log->closed, memory_order_acquire))

@@ -145,7 +145,8 @@ int rt_wake_counted(_Atomic uint32_t *word, int count)
 	return selected->wake(word, count);
 }
 
-int rt_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
+int rt_disk_open(
+	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
 {
 	return selected->disk_open(out, path, flags, err);
 }
@@ -184,7 +185,8 @@ void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 	selected->disk_run(disk, ios, count);
 }
 
-static int disk_one(struct rt_disk *disk, enum rt_io_op op, uint64_t offset, void *buf, size_t len)
+static int disk_one(
+	struct rt_disk *disk, enum rt_io_op op, uint64_t offset, void *buf, size_t len)
 {
 	struct rt_io io;
 
@@ -198,7 +200,8 @@ int rt_disk_read(struct rt_disk *disk, uint64_t offset, void *buf, size_t len_by
 	return disk_one(disk, RT_IO_READ, offset, buf, len_bytes);
 }
 
-int rt_disk_write(struct rt_disk *disk, uint64_t offset, const void *buf, size_t len_bytes)
+int rt_disk_write(
+	struct rt_disk *disk, uint64_t offset, const void *buf, size_t len_bytes)
 {
 	return disk_one(disk, RT_IO_WRITE, offset, (void *)buf, len_bytes);
 }

@@ -15,7 +15,8 @@ void real_free(void *p);
 void *real_alloc_pages(size_t size);
 void real_free_pages(void *p, size_t size);
 
-int real_task_spawn(struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
+int real_task_spawn(
+	struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
 void real_task_join(struct rt_task *task);
 unsigned real_task_index(void);
 void real_yield(void);
@@ -25,7 +26,8 @@ void real_spin(unsigned *spins);
 int real_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
 int real_wake(_Atomic uint32_t *word, int count);
 
-int real_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
+int real_disk_open(
+	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
 void real_disk_close(struct rt_disk *disk);
 void real_disk_register(struct rt_disk *disk, void *base, size_t size);
 void real_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count);
@@ -36,7 +38,8 @@ void real_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 
 struct real_ring;
 
-/* The result of a flush, given what flushes before it have met: notes the first failure. */
+/* The result of a flush, given what flushes before it have met: notes the first failure.
+ */
 int real_flush_result(_Atomic int *failed, int result);
 
 /* -errno when io_uring is not to be had; the disk then works without. */

@@ -6,9 +6,9 @@
  * are to overlap go through the disk's ring (real_ring.c). Where there is no io_uring
  * everything runs here.
  *
- * A flush that fails may have dropped what others have written, and the kernel tells of it
- * once: the next flush would end well (Rebello et al., "Can Applications Recover from fsync
- * Failures?"). So a disk remembers, and no flush of it ends well again.
+ * A flush that fails may have dropped what others have written, and the kernel tells of
+ * it once: the next flush would end well (Rebello et al., "Can Applications Recover from
+ * fsync Failures?"). So a disk remembers, and no flush of it ends well again.
  *
  * A file on a filesystem without O_DIRECT is used through the page cache, with a warning:
  * a flush makes it as durable, but the memory is spent twice.
@@ -35,9 +35,9 @@
 struct real_disk {
 	struct rt_disk base;
 	int fd;
-	_Atomic int flush_failed;	/* the first failure's -errno; 0: none. For ever */
-	struct real_ring *ring;		/* NULL: no io_uring */
-	struct real_disk *next;		/* in the list of open disks */
+	_Atomic int flush_failed; /* the first failure's -errno; 0: none. For ever */
+	struct real_ring *ring;   /* NULL: no io_uring */
+	struct real_disk *next;   /* in the list of open disks */
 };
 
 /* All open disks, for memory that is freed while registered. */
@@ -56,15 +56,20 @@ static int open_error(struct weft_error *err, const char *path, int code)
 	case EACCES:
 	case EPERM:
 		return weft_error(err, -code,
-			"no permission to open %s: run as root or change its owner or mode", path);
+			"no permission to open %s: run as root or change its owner or "
+			"mode",
+			path);
 	case EROFS:
 		return weft_error(err, -code, "%s is read-only: open it read-only", path);
 	case EBUSY:
 	case EWOULDBLOCK:
 		return weft_error(err, -EBUSY,
-			"%s is in use: it is mounted, or another weft program has it open", path);
+			"%s is in use: it is mounted, or another weft program has it "
+			"open",
+			path);
 	case ETXTBSY:
-		return weft_error(err, -EBUSY, "%s is in use as swap or as a program", path);
+		return weft_error(
+			err, -EBUSY, "%s is in use as swap or as a program", path);
 	default:
 		return weft_error(err, -code, "cannot open %s: %s", path, strerror(code));
 	}
@@ -77,8 +82,10 @@ static int check_kind(const struct stat *st, const char *path, struct weft_error
 		return 0;
 	if (S_ISDIR(st->st_mode))
 		return weft_error(err, -EISDIR,
-			"%s is a directory: a block device or a regular file is needed", path);
-	return weft_error(err, -EINVAL, "%s is neither a block device nor a regular file", path);
+			"%s is a directory: a block device or a regular file is needed",
+			path);
+	return weft_error(
+		err, -EINVAL, "%s is neither a block device nor a regular file", path);
 }
 
 static int open_direct(const char *path, int flags)
@@ -89,13 +96,14 @@ static int open_direct(const char *path, int flags)
 		return fd;
 	fd = open(path, flags);
 	if (fd >= 0)
-		weft_log(4, "%s: its filesystem has no O_DIRECT, using the page cache", path);
+		weft_log(4, "%s: its filesystem has no O_DIRECT, using the page cache",
+			path);
 	return fd;
 }
 
 /*
- * The physical block size of the device under a file, as sysfs has it; 0 when it cannot be
- * known (no device of its own, as on overlay or network filesystems).
+ * The physical block size of the device under a file, as sysfs has it; 0 when it cannot
+ * be known (no device of its own, as on overlay or network filesystems).
  */
 static unsigned physical_block(dev_t device)
 {
@@ -122,11 +130,11 @@ static unsigned physical_block(dev_t device)
 }
 
 /*
- * What a device promises for writes as they are issued here is that a physical block, written
- * whole and aligned, is not torn: it is the unit in which the medium is programmed. Larger
- * atomic units (statx STATX_WRITE_ATOMIC) hold only for requests with RWF_ATOMIC, which cannot
- * span pages that lie apart. A file adds its filesystem's blocks: these are aligned to physical
- * ones when they are no smaller.
+ * What a device promises for writes as they are issued here is that a physical block,
+ * written whole and aligned, is not torn: it is the unit in which the medium is
+ * programmed. Larger atomic units (statx STATX_WRITE_ATOMIC) hold only for requests with
+ * RWF_ATOMIC, which cannot span pages that lie apart. A file adds its filesystem's
+ * blocks: these are aligned to physical ones when they are no smaller.
  */
 static uint32_t atomic_unit(int fd, const struct stat *st)
 {
@@ -152,9 +160,10 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 	uint64_t size = (uint64_t)st->st_size;
 
 	if (S_ISBLK(st->st_mode)) {
-		if (ioctl(fd, BLKGETSIZE64, &size) < 0 || ioctl(fd, BLKROGET, &locked) < 0)
-			return weft_error(err, -errno, "cannot ask %s for its size: %s", path,
-				strerror(errno));
+		if (ioctl(fd, BLKGETSIZE64, &size) < 0 ||
+			ioctl(fd, BLKROGET, &locked) < 0)
+			return weft_error(err, -errno, "cannot ask %s for its size: %s",
+				path, strerror(errno));
 		if (locked && !read_only)
 			return open_error(err, path, EROFS);
 	}
@@ -168,8 +177,9 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 }
 
 /*
- * The kernel takes the rings of a process that ended apart after its end, and they hold its
- * files, so a lock, or a claim on a block device, may outlive its process by some milliseconds.
+ * The kernel takes the rings of a process that ended apart after its end, and they hold
+ * its files, so a lock, or a claim on a block device, may outlive its process by some
+ * milliseconds.
  */
 static int open_exclusive(const char *path, int open_flags)
 {
@@ -198,8 +208,8 @@ static int lock_exclusive(int fd)
 }
 
 /* Opens, locks and describes; returns the descriptor or -errno. */
-static int open_checked(
-	const char *path, unsigned flags, struct rt_disk_info *info, struct weft_error *err)
+static int open_checked(const char *path, unsigned flags, struct rt_disk_info *info,
+	struct weft_error *err)
 {
 	bool read_only = flags & RT_DISK_READ_ONLY;
 	bool exclusive = flags & RT_DISK_EXCLUSIVE;
@@ -214,7 +224,8 @@ static int open_checked(
 		return r;
 	if (exclusive && S_ISBLK(st.st_mode))
 		open_flags |= O_EXCL; /* fails when mounted */
-	fd = open_flags & O_EXCL ? open_exclusive(path, open_flags) : open_direct(path, open_flags);
+	fd = open_flags & O_EXCL ? open_exclusive(path, open_flags)
+				 : open_direct(path, open_flags);
 	if (fd < 0)
 		return open_error(err, path, errno);
 	if (fstat(fd, &st) < 0)
@@ -232,7 +243,8 @@ static int open_checked(
 	return fd;
 }
 
-int real_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
+int real_disk_open(
+	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
 {
 	struct real_disk *disk = calloc(1, sizeof(*disk));
 	int r;
@@ -248,8 +260,8 @@ int real_disk_open(struct rt_disk **out, const char *path, unsigned flags, struc
 	r = real_ring_open(&disk->ring, disk->fd, &disk->flush_failed);
 	if (r) {
 		disk->ring = NULL;
-		weft_log(4, "%s: no io_uring (%s), requests run one at a time per task", path,
-			strerror(-r));
+		weft_log(4, "%s: no io_uring (%s), requests run one at a time per task",
+			path, strerror(-r));
 	}
 	pthread_mutex_lock(&disks.lock);
 	disk->next = disks.first;
@@ -276,7 +288,8 @@ void real_disk_close(struct rt_disk *base)
 	pthread_mutex_unlock(&disks.lock);
 	if (disk->ring)
 		real_ring_close(disk->ring);
-	flock(disk->fd, LOCK_UN); /* at once: the ring may hold the file a little longer */
+	flock(disk->fd,
+		LOCK_UN); /* at once: the ring may hold the file a little longer */
 	close(disk->fd);
 	free(disk);
 }
@@ -303,15 +316,17 @@ void real_disks_forget(void *memory, size_t size)
 /* ---- requests on the calling task ------------------------------------------------- */
 
 /*
- * The system calls themselves, not libc's: ThreadSanitizer takes libc's preadv for a plain store
- * into a frame that an optimistic reader, who will fail validation, may still be looking at.
+ * The system calls themselves, not libc's: ThreadSanitizer takes libc's preadv for a
+ * plain store into a frame that an optimistic reader, who will fail validation, may still
+ * be looking at.
  */
-static ssize_t move_bytes(
-	int fd, enum rt_io_op op, const struct iovec *iov, unsigned count, uint64_t offset)
+static ssize_t move_bytes(int fd, enum rt_io_op op, const struct iovec *iov,
+	unsigned count, uint64_t offset)
 {
 	long call = op == RT_IO_READ ? SYS_preadv : SYS_pwritev;
 
-	/* the last argument is the offset's upper half, of no meaning where a long has it all */
+	/* the last argument is the offset's upper half, of no meaning where a long has it
+	 * all */
 	return syscall(call, fd, iov, (unsigned long)count, offset, 0ul);
 }
 

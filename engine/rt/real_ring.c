@@ -9,8 +9,9 @@
  * on the `done` word of their request. A leader that leaves asks a follower to lead.
  *
  * Values of rt_io.done: pending; pending and a follower sleeps; pending and a follower is
- * asked to lead; done. The kernel cannot lose a completion that nobody waits for: requests
- * in flight are fewer than the completion queue holds (invariant 10), so it stays there.
+ * asked to lead; done. The kernel cannot lose a completion that nobody waits for:
+ * requests in flight are fewer than the completion queue holds (invariant 10), so it
+ * stays there.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -19,13 +20,13 @@
 
 #include "engine/rt/real.h"
 
-#define SQ_ENTRIES 1024u
-#define CQ_ENTRIES 4096u
-#define BATCH_MAX 256u	/* requests per system call; a power of two below SQ_ENTRIES */
-#define REAP_MAX 64u	/* completions per look */
-#define LEADER_BATCH 16u /* completions a leader waits for when nobody else waits */
+#define SQ_ENTRIES       1024u
+#define CQ_ENTRIES       4096u
+#define BATCH_MAX        256u /* requests per system call; a power of two below SQ_ENTRIES */
+#define REAP_MAX         64u /* completions per look */
+#define LEADER_BATCH     16u /* completions a leader waits for when nobody else waits */
 #define REGION_BYTES_MAX (1ull << 30)
-#define REGIONS_MAX 64u
+#define REGIONS_MAX      64u
 
 enum { IO_PENDING, IO_DONE, IO_FOLLOWED, IO_LEAD };
 
@@ -44,13 +45,15 @@ struct follower {
 struct real_ring {
 	struct io_uring ring;
 	struct rt_mutex submit_lock; /* protects the submission queue and regions */
-	struct rt_mutex follow_lock; /* protects the list of followers; never with the other */
+	struct rt_mutex
+		follow_lock; /* protects the list of followers; never with the other */
 	struct follower *followers;
-	_Atomic uint32_t follower_count; /* members of the list, and those about to join */
-	_Atomic uint32_t leading;	 /* 1: someone owns the completion queue's head */
-	_Atomic uint32_t in_flight;	 /* submitted (or about to be) and not reaped */
-	_Atomic int *flush_failed;	 /* the disk's */
-	bool sparse;			 /* buffers can be registered one by one */
+	_Atomic uint32_t
+		follower_count;     /* members of the list, and those about to join */
+	_Atomic uint32_t leading;   /* 1: someone owns the completion queue's head */
+	_Atomic uint32_t in_flight; /* submitted (or about to be) and not reaped */
+	_Atomic int *flush_failed;  /* the disk's */
+	bool sparse;                /* buffers can be registered one by one */
 	struct region regions[REGIONS_MAX];
 	unsigned region_count; /* slots ever used */
 };
@@ -113,7 +116,8 @@ static bool region_update(struct real_ring *ring, unsigned slot, void *base, siz
 	struct iovec iov = {.iov_base = base, .iov_len = size};
 	__u64 tag = 0;
 
-	return io_uring_register_buffers_update_tag(&ring->ring, slot, &iov, &tag, 1) == 1;
+	return io_uring_register_buffers_update_tag(&ring->ring, slot, &iov, &tag, 1) ==
+	       1;
 }
 
 static bool region_add(struct real_ring *ring, char *base, size_t size)
@@ -190,10 +194,11 @@ static bool complete(struct real_ring *ring, struct rt_io *io, int result)
 {
 	_Atomic uint32_t *done = &io->done;
 
-	/* Pairs with the release in prepare(): the kernel's order is not the language's. */
+	/* Pairs with the release in prepare(): the kernel's order is not the language's.
+	 */
 	(void)atomic_load_explicit(done, memory_order_acquire);
-	/* The kernel was short of something for a moment. The later members of a chain have
-	 * been cancelled by it, so a chain cannot be resumed. */
+	/* The kernel was short of something for a moment. The later members of a chain
+	 * have been cancelled by it, so a chain cannot be resumed. */
 	if ((result == -EAGAIN || result == -EINTR) && !io->owner)
 		return false;
 	if (result >= 0)
@@ -248,8 +253,8 @@ static bool lead(struct real_ring *ring)
 }
 
 /*
- * A follower counts itself before it finds `leading` set; the leader clears that before it
- * looks at the count. Both in one total order, so one of them sees the other.
+ * A follower counts itself before it finds `leading` set; the leader clears that before
+ * it looks at the count. Both in one total order, so one of them sees the other.
  */
 static void stop_leading(struct real_ring *ring)
 {
@@ -260,7 +265,8 @@ static void stop_leading(struct real_ring *ring)
 	for (struct follower *f = ring->followers; f; f = f->next) {
 		uint32_t v = atomic_load(&f->io->done);
 
-		while (v != IO_DONE && !atomic_compare_exchange_weak(&f->io->done, &v, IO_LEAD))
+		while (v != IO_DONE &&
+			!atomic_compare_exchange_weak(&f->io->done, &v, IO_LEAD))
 			;
 		if (v != IO_DONE) {
 			real_wake(&f->io->done, INT32_MAX);
@@ -276,7 +282,8 @@ static bool is_done(const struct rt_io *io)
 }
 
 /* Waits in the kernel until something has completed, more if only the caller waits. */
-static void wait_in_kernel(struct real_ring *ring, const struct rt_io *ios, unsigned count)
+static void wait_in_kernel(
+	struct real_ring *ring, const struct rt_io *ios, unsigned count)
 {
 	unsigned wanted = 0;
 	struct io_uring_cqe *cqe;
@@ -285,7 +292,8 @@ static void wait_in_kernel(struct real_ring *ring, const struct rt_io *ios, unsi
 		for (unsigned i = 0; i < count && wanted < LEADER_BATCH; i++)
 			wanted += !is_done(&ios[i]);
 	wanted = MAX(wanted, 1u);
-	/* Errors (a signal, memory) end the wait early: the caller looks and comes again. */
+	/* Errors (a signal, memory) end the wait early: the caller looks and comes again.
+	 */
 	io_uring_wait_cqes(&ring->ring, &cqe, wanted, NULL, NULL);
 }
 
@@ -333,7 +341,8 @@ static void follow(struct real_ring *ring, struct rt_io *io)
 			atomic_compare_exchange_strong(&io->done, &v, IO_PENDING);
 			continue;
 		}
-		if (v == IO_PENDING && !atomic_compare_exchange_strong(&io->done, &v, IO_FOLLOWED))
+		if (v == IO_PENDING &&
+			!atomic_compare_exchange_strong(&io->done, &v, IO_FOLLOWED))
 			continue;
 		real_wait(&io->done, IO_FOLLOWED, RT_FOREVER);
 	}
@@ -346,7 +355,8 @@ static void follow(struct real_ring *ring, struct rt_io *io)
 	atomic_fetch_sub(&ring->follower_count, 1);
 }
 
-/* ---- submission ---------------------------------------------------------------------- */
+/* ---- submission ----------------------------------------------------------------------
+ */
 
 static void prepare(struct real_ring *ring, struct io_uring_sqe *sqe, struct rt_io *io)
 {
@@ -358,11 +368,11 @@ static void prepare(struct real_ring *ring, struct io_uring_sqe *sqe, struct rt_
 		io_uring_prep_fsync(sqe, 0, IORING_FSYNC_DATASYNC);
 	} else if (io->iov_count == 1 && (region = region_of(ring, iov)) >= 0) {
 		if (io->op == RT_IO_READ)
-			io_uring_prep_read_fixed(sqe, 0, iov->iov_base, (unsigned)iov->iov_len,
-				io->offset, region);
+			io_uring_prep_read_fixed(sqe, 0, iov->iov_base,
+				(unsigned)iov->iov_len, io->offset, region);
 		else
-			io_uring_prep_write_fixed(sqe, 0, iov->iov_base, (unsigned)iov->iov_len,
-				io->offset, region);
+			io_uring_prep_write_fixed(sqe, 0, iov->iov_base,
+				(unsigned)iov->iov_len, io->offset, region);
 	} else if (io->op == RT_IO_READ) {
 		io_uring_prep_readv(sqe, 0, iov, io->iov_count, io->offset);
 	} else {
@@ -416,9 +426,10 @@ static void submit_batch(struct real_ring *ring, struct rt_io *ios, unsigned cou
 	while (io_uring_sq_ready(&ring->ring)) {
 		int r = io_uring_submit(&ring->ring);
 
-		/* Out of memory for a moment, or a signal. Nothing else can go wrong with a
-		 * ring of ours, and a request must not get lost. */
-		WEFT_ASSERT(r >= 0 || r == -EAGAIN || r == -EBUSY || r == -EINTR || r == -ENOMEM);
+		/* Out of memory for a moment, or a signal. Nothing else can go wrong with
+		 * a ring of ours, and a request must not get lost. */
+		WEFT_ASSERT(r >= 0 || r == -EAGAIN || r == -EBUSY || r == -EINTR ||
+			    r == -ENOMEM);
 		if (r < 0)
 			real_yield();
 	}

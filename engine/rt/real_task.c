@@ -37,7 +37,8 @@ uint64_t real_now_ns(void)
 
 int64_t real_wall_ns(void)
 {
-	/* The latest time given to anyone; a clock set back stands still until it is past. */
+	/* The latest time given to anyone; a clock set back stands still until it is
+	 * past. */
 	static _Atomic int64_t latest;
 	int64_t now = (int64_t)clock_ns(CLOCK_REALTIME);
 	int64_t seen = atomic_load_explicit(&latest, memory_order_relaxed);
@@ -99,7 +100,7 @@ uint64_t real_random(void)
 
 /* ---- task indexes: the smallest free number, reused --------------------------- */
 
-#define INDEX_MAX 65536u
+#define INDEX_MAX  65536u
 #define INDEX_NONE UINT32_MAX
 
 static struct {
@@ -141,7 +142,8 @@ static unsigned index_take(void)
 	}
 	pthread_mutex_unlock(&indexes.lock);
 	WEFT_ASSERT(index != INDEX_NONE);
-	WEFT_ASSERT(pthread_setspecific(indexes.key, (void *)((uintptr_t)index + 1)) == 0);
+	WEFT_ASSERT(
+		pthread_setspecific(indexes.key, (void *)((uintptr_t)index + 1)) == 0);
 	return index;
 }
 
@@ -219,7 +221,8 @@ void real_yield(void)
 	sched_yield();
 }
 
-/* Short waits stay on the processor; then others get it, and at last we sleep a little. */
+/* Short waits stay on the processor; then others get it, and at last we sleep a little.
+ */
 void real_spin(unsigned *spins)
 {
 	unsigned n = (*spins)++;

@@ -20,8 +20,8 @@ int real_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 		timeout = &until;
 	}
 	/* WAIT_BITSET takes an absolute time of the monotonic clock. */
-	if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, timeout,
-		    NULL, FUTEX_BITSET_MATCH_ANY) == 0)
+	if (syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected,
+		    timeout, NULL, FUTEX_BITSET_MATCH_ANY) == 0)
 		return 0;
 	switch (errno) {
 	case ETIMEDOUT:
@@ -37,12 +37,13 @@ int real_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 }
 
 /*
- * The word may be gone by now (a mutex freed by its next holder): the kernel uses only the
- * address, and whoever it wakes by mistake loops.
+ * The word may be gone by now (a mutex freed by its next holder): the kernel uses only
+ * the address, and whoever it wakes by mistake loops.
  */
 int real_wake(_Atomic uint32_t *word, int count)
 {
-	long woken = syscall(SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count, NULL, NULL, 0);
+	long woken = syscall(
+		SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count, NULL, NULL, 0);
 
 	return woken > 0 ? (int)woken : 0;
 }

@@ -28,18 +28,19 @@ int rt_real_start(void);
 
 /* ---- time and randomness ------------------------------------------------ */
 
-uint64_t rt_now_ns(void);			/* monotonic */
-int64_t rt_wall_ns(void);			/* since 1970, UTC; never decreases per process */
-uint64_t rt_random(void);			/* fast, not for keys */
-void rt_random_bytes(void *buf, size_t len);	/* for keys and UUIDs */
+uint64_t rt_now_ns(void); /* monotonic */
+int64_t rt_wall_ns(void); /* since 1970, UTC; never decreases per process */
+uint64_t rt_random(void); /* fast, not for keys */
+void rt_random_bytes(void *buf, size_t len); /* for keys and UUIDs */
 
 /* ---- memory --------------------------------------------------------------
  * All memory above this layer comes from here: the simulator frees what a
  * crashed node left and fails chosen allocations. NULL when there is none.
  */
-void *rt_alloc(size_t size_bytes);			/* zeroed, 64-byte aligned */
-void rt_free(void *p);					/* NULL is fine */
-void *rt_alloc_pages(size_t size_bytes);		/* zeroed, page aligned, for I/O; may be huge pages */
+void *rt_alloc(size_t size_bytes); /* zeroed, 64-byte aligned */
+void rt_free(void *p);             /* NULL is fine */
+void *rt_alloc_pages(
+	size_t size_bytes); /* zeroed, page aligned, for I/O; may be huge pages */
 void rt_free_pages(void *p, size_t size_bytes);
 /*
  * For what a library holds beside rt memory (an OpenSSL context): the simulator calls
@@ -60,13 +61,13 @@ void rt_task_join(struct rt_task *task);
 /* A small number, the same for the whole life of the calling task, for striping. */
 unsigned rt_task_index(void);
 /*
- * fn(arg) runs once, when the calling task is next about to wait in the runtime (for a word,
- * a disk, time); it must not wait itself. NULL takes it back. For a task that serves others
- * and hands that over before it stands still. Not in the simulator.
+ * fn(arg) runs once, when the calling task is next about to wait in the runtime (for a
+ * word, a disk, time); it must not wait itself. NULL takes it back. For a task that
+ * serves others and hands that over before it stands still. Not in the simulator.
  */
 void rt_task_before_wait(void (*fn)(void *), void *arg);
 void rt_yield(void);
-void rt_sleep_ns(uint64_t ns);	/* waits */
+void rt_sleep_ns(uint64_t ns); /* waits */
 
 /* ---- wait queues ---------------------------------------------------------- */
 
@@ -84,10 +85,10 @@ void rt_wake(_Atomic uint32_t *word, int count);
 struct rt_mutex {
 	_Atomic uint32_t state;
 };
-void rt_mutex_lock_slow(struct rt_mutex *m);	/* waits */
+void rt_mutex_lock_slow(struct rt_mutex *m); /* waits */
 void rt_mutex_unlock_slow(struct rt_mutex *m);
 void rt_sched_point_slow(void);
-extern bool rt_simulated;	/* set once at start */
+extern bool rt_simulated; /* set once at start */
 
 /*
  * A place where, in the simulator, another task may run (seeded). Latches call
@@ -142,35 +143,40 @@ void rt_spin(unsigned *spins);
 struct rt_disk;
 
 #define RT_DISK_READ_ONLY (1u << 0)
-#define RT_DISK_EXCLUSIVE (1u << 1)	/* fail with -EBUSY when in use (flock, O_EXCL on devices) */
+#define RT_DISK_EXCLUSIVE                                                                \
+	(1u << 1) /* fail with -EBUSY when in use (flock, O_EXCL on devices) */
 
 struct rt_disk_info {
 	uint64_t size_bytes;
-	uint32_t atomic_write_bytes;	/* writes of this size, aligned, are never torn; 512 at least */
+	uint32_t atomic_write_bytes; /* writes of this size, aligned, are never torn; 512
+					at least */
 	bool is_block_device;
 	bool read_only;
 };
 
-/* Once a flush of a real disk has failed, every later one fails: what it dropped is not known. */
+/* Once a flush of a real disk has failed, every later one fails: what it dropped is not
+ * known. */
 enum rt_io_op { RT_IO_READ, RT_IO_WRITE, RT_IO_FLUSH };
 
 /* One request. The caller owns it and its memory until rt_disk_wait returns. */
 struct rt_io {
 	enum rt_io_op op;
-	bool after_previous;	/* starts only when the one before it in the array has ended well */
-	uint64_t offset;	/* bytes */
-	struct iovec *iov;	/* up to 256; total length a multiple of 512 */
+	bool after_previous; /* starts only when the one before it in the array has ended
+				well */
+	uint64_t offset;     /* bytes */
+	struct iovec *iov;   /* up to 256; total length a multiple of 512 */
 	unsigned iov_count;
-	int result;		/* 0 or -errno; a short transfer is -EIO */
+	int result; /* 0 or -errno; a short transfer is -EIO */
 	/* the runtime's own */
-	struct iovec one;	/* for rt_io_set */
+	struct iovec one; /* for rt_io_set */
 	_Atomic uint32_t done;
 	uint32_t expected;
 	void *owner;
 	struct rt_io *next;
 };
 
-int rt_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
+int rt_disk_open(
+	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
 void rt_disk_close(struct rt_disk *disk);
 void rt_disk_info(struct rt_disk *disk, struct rt_disk_info *out);
 /*
@@ -195,8 +201,8 @@ void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 
 /* Fills a request for one buffer. */
-static inline void rt_io_set(struct rt_io *io, enum rt_io_op op, uint64_t offset, void *buf,
-	size_t len_bytes)
+static inline void rt_io_set(
+	struct rt_io *io, enum rt_io_op op, uint64_t offset, void *buf, size_t len_bytes)
 {
 	*io = (struct rt_io){.op = op, .offset = offset};
 	io->one.iov_base = buf;
@@ -207,7 +213,8 @@ static inline void rt_io_set(struct rt_io *io, enum rt_io_op op, uint64_t offset
 
 /* One request, waited for. 0 or -errno. All wait. */
 int rt_disk_read(struct rt_disk *disk, uint64_t offset, void *buf, size_t len_bytes);
-int rt_disk_write(struct rt_disk *disk, uint64_t offset, const void *buf, size_t len_bytes);
+int rt_disk_write(
+	struct rt_disk *disk, uint64_t offset, const void *buf, size_t len_bytes);
 int rt_disk_flush(struct rt_disk *disk);
 
 #endif

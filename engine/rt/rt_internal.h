@@ -9,8 +9,8 @@
 #include "engine/rt/rt.h"
 
 #define RT_TASK_NAME_BYTES 16
-#define RT_IOV_MAX 256
-#define RT_CHAIN_MAX 64
+#define RT_IOV_MAX         256
+#define RT_CHAIN_MAX       64
 
 /* Each runtime's own structures begin with these. */
 struct rt_task {
@@ -36,7 +36,8 @@ struct rt_ops {
 	void (*on_crash)(void (*fn)(void *), void *arg);
 	void (*on_crash_forget)(void (*fn)(void *), void *arg);
 
-	int (*task_spawn)(struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
+	int (*task_spawn)(
+		struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
 	void (*task_join)(struct rt_task *task);
 	unsigned (*task_index)(void);
 	void (*yield)(void);

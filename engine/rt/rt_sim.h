@@ -19,7 +19,7 @@
 struct rt_sim_options {
 	unsigned switch_one_in; /* a scheduling point switches once in so many; 0: 16 */
 	uint64_t time_limit_ns; /* virtual; past it the run aborts as stuck; 0: one day */
-	uint64_t step_limit;	/* task switches; past it the run aborts as stuck; 0: 2^32 */
+	uint64_t step_limit; /* task switches; past it the run aborts as stuck; 0: 2^32 */
 };
 
 /*
@@ -27,7 +27,8 @@ struct rt_sim_options {
  * memory and disks are gone. Returns what fn returned. `options` may be NULL. When the
  * process aborts inside, the seed is printed. Not to be nested.
  */
-int rt_sim_run(uint64_t seed, const struct rt_sim_options *options, int (*fn)(void *), void *arg);
+int rt_sim_run(uint64_t seed, const struct rt_sim_options *options, int (*fn)(void *),
+	void *arg);
 
 /* A number that sums up every choice made so far; equal runs have equal ones. */
 uint64_t rt_sim_trace(void);
@@ -40,7 +41,8 @@ uint64_t rt_sim_trace(void);
 unsigned rt_sim_node_new(const char *name);
 /* The node of the calling task. */
 unsigned rt_sim_node(void);
-/* Starts fn(arg) as a task of the node. Not joinable: see rt_sim_node_wait. 0 or -errno. */
+/* Starts fn(arg) as a task of the node. Not joinable: see rt_sim_node_wait. 0 or -errno.
+ */
 int rt_sim_spawn_on(unsigned node, const char *name, void (*fn)(void *), void *arg);
 /*
  * Cuts the node's power: its tasks vanish wherever they are, functions registered with
@@ -68,12 +70,14 @@ uint64_t rt_sim_allocs(void);
 struct rt_sim_disk;
 
 struct rt_sim_disk_options {
-	uint32_t atomic_write_bytes;	       /* unit of tearing; 0: 512 */
-	uint64_t latency_min_ns, latency_max_ns; /* of a read or write; 0, 0: 20 us to 400 us */
-	bool read_only;			       /* opens for writing get -EROFS */
+	uint32_t atomic_write_bytes; /* unit of tearing; 0: 512 */
+	uint64_t latency_min_ns,
+		latency_max_ns; /* of a read or write; 0, 0: 20 us to 400 us */
+	bool read_only;         /* opens for writing get -EROFS */
 };
 
-/* A disk of zeros. Found by rt_disk_open(name). Memory is used for what is written only. */
+/* A disk of zeros. Found by rt_disk_open(name). Memory is used for what is written only.
+ */
 struct rt_sim_disk *rt_sim_disk_create(
 	const char *name, uint64_t size_bytes, const struct rt_sim_disk_options *options);
 /* A new disk with what reads of `from` see now, all of it durable. */
@@ -94,22 +98,25 @@ void rt_sim_disk_cut_after(struct rt_sim_disk *disk, uint64_t n);
 #define RT_SIM_FAIL_FLUSH (1u << RT_IO_FLUSH)
 
 struct rt_sim_fail {
-	unsigned ops;	 /* RT_SIM_FAIL_*; 0: no faults any more */
-	uint64_t n;	 /* the n-th matching request from now on (1: the next) ends with -EIO */
-	bool sticky;	 /* and all later matching ones */
+	unsigned ops; /* RT_SIM_FAIL_*; 0: no faults any more */
+	uint64_t n;  /* the n-th matching request from now on (1: the next) ends with -EIO
+		      */
+	bool sticky; /* and all later matching ones */
 	uint64_t offset; /* only requests that touch this range; length 0: all */
 	uint64_t length;
 };
 /*
- * Replaces the disk's fault. A failed write leaves any subset of its units behind. After a
- * failed flush no later one makes the writes before it durable; others that were under way
- * fail with it.
+ * Replaces the disk's fault. A failed write leaves any subset of its units behind. After
+ * a failed flush no later one makes the writes before it durable; others that were under
+ * way fail with it.
  */
 void rt_sim_disk_fail(struct rt_sim_disk *disk, const struct rt_sim_fail *fail);
 
 /* Copies bytes out of (what reads see) or into the disk, durably and at once. */
-void rt_sim_disk_peek(struct rt_sim_disk *disk, uint64_t offset, void *buf, size_t len_bytes);
-void rt_sim_disk_poke(struct rt_sim_disk *disk, uint64_t offset, const void *buf, size_t len_bytes);
+void rt_sim_disk_peek(
+	struct rt_sim_disk *disk, uint64_t offset, void *buf, size_t len_bytes);
+void rt_sim_disk_poke(
+	struct rt_sim_disk *disk, uint64_t offset, const void *buf, size_t len_bytes);
 /* Bytes written and not durable. */
 uint64_t rt_sim_disk_volatile_bytes(struct rt_sim_disk *disk);
 

@@ -6,16 +6,17 @@
 #include "engine/rt/rt_internal.h"
 #include "engine/rt/rt_sim.h"
 
-/* ---- stacks and contexts (sim_switch.c) --------------------------------------------- */
+/* ---- stacks and contexts (sim_switch.c) ---------------------------------------------
+ */
 
 struct sim_context {
-	void *sp;	 /* while switched away from */
-	char *stack;	 /* from the pool; NULL: the thread's own */
+	void *sp;           /* while switched away from */
+	char *stack;        /* from the pool; NULL: the thread's own */
 	const void *bottom; /* of the stack, for AddressSanitizer */
 	size_t bottom_size;
 	void *fake_stack; /* AddressSanitizer's */
-	void *fiber;	  /* ThreadSanitizer's */
-	void *ucontext;	  /* where there is no switch of ours */
+	void *fiber;      /* ThreadSanitizer's */
+	void *ucontext;   /* where there is no switch of ours */
 };
 
 /* A new context on a stack of its own, which calls entry() at the first switch. */
@@ -32,16 +33,18 @@ void sim_context_entered(struct sim_context *self, struct sim_context *from);
 /* Gives pooled stacks back to the kernel. */
 void sim_stacks_free(void);
 
-/* ---- timers, tasks (sim_sched.c) -------------------------------------------------------- */
+/* ---- timers, tasks (sim_sched.c)
+ * -------------------------------------------------------- */
 
 struct sim_timer {
 	uint64_t at;
 	uint64_t order; /* among equal times */
-	size_t slot;	/* in the heap, from 1; 0: not set */
+	size_t slot;    /* in the heap, from 1; 0: not set */
 	void (*fire)(struct sim_timer *timer);
 };
 
-void sim_timer_set(struct sim_timer *timer, uint64_t at, void (*fire)(struct sim_timer *));
+void sim_timer_set(
+	struct sim_timer *timer, uint64_t at, void (*fire)(struct sim_timer *));
 void sim_timer_cancel(struct sim_timer *timer);
 
 enum sim_task_state { SIM_RUNNING, SIM_RUNNABLE, SIM_BLOCKED, SIM_ENDED };
@@ -76,7 +79,8 @@ uint64_t sim_rng_next(struct sim_rng *rng);
 /* Evenly among 0 .. n - 1. */
 uint64_t sim_rng_below(struct sim_rng *rng, uint64_t n);
 
-/* ---- nodes and memory (sim_node.c) ----------------------------------------------------- */
+/* ---- nodes and memory (sim_node.c)
+ * ----------------------------------------------------- */
 
 struct sim_crash_fn {
 	void (*fn)(void *);
@@ -92,8 +96,8 @@ struct sim_node {
 	char name[RT_TASK_NAME_BYTES];
 	bool dead;
 	struct sim_task *tasks;
-	unsigned running_tasks;	     /* not ended */
-	_Atomic uint32_t changed;    /* goes up when it dies or its last task ends */
+	unsigned running_tasks;   /* not ended */
+	_Atomic uint32_t changed; /* goes up when it dies or its last task ends */
 	struct sim_chunk *chunks;
 	size_t memory_bytes;
 	struct sim_crash_fn *crash_fns; /* newest first */
@@ -109,9 +113,11 @@ void sim_on_crash_forget(void (*fn)(void *), void *arg);
 /* Runs crash functions and frees tasks but the current one, and memory. */
 void sim_node_clear(unsigned node);
 
-/* ---- disks (sim_disk.c, sim_image.c) ------------------------------------------------------ */
+/* ---- disks (sim_disk.c, sim_image.c)
+ * ------------------------------------------------------ */
 
-int sim_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
+int sim_disk_open(
+	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
 void sim_disk_close(struct rt_disk *disk);
 void sim_disk_register(struct rt_disk *disk, void *base, size_t size);
 void sim_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count);
@@ -129,25 +135,30 @@ struct sim_image {
 
 int sim_image_make(struct sim_image *image, uint64_t size);
 void sim_image_free(struct sim_image *image);
-void sim_image_read(const struct sim_image *image, uint64_t offset, void *buf, size_t len);
-void sim_image_write(struct sim_image *image, uint64_t offset, const void *buf, size_t len);
+void sim_image_read(
+	const struct sim_image *image, uint64_t offset, void *buf, size_t len);
+void sim_image_write(
+	struct sim_image *image, uint64_t offset, const void *buf, size_t len);
 /* Makes `to`, of the same size, equal to `from`. */
 void sim_image_copy(struct sim_image *to, const struct sim_image *from);
 
-/* ---- the world --------------------------------------------------------------------------- */
+/* ---- the world
+ * --------------------------------------------------------------------------- */
 
 #define SIM_WAIT_BUCKETS 256u
 
 struct sim {
 	uint64_t seed;
 	struct rt_sim_options options;
-	/* Separate sequences, so that one more disk request does not change all that follows. */
+	/* Separate sequences, so that one more disk request does not change all that
+	 * follows. */
 	struct sim_rng schedule_rng, disk_rng, task_rng;
 	uint64_t now, steps, trace;
 
 	struct sim_context main;
 	struct sim_task *current; /* NULL while clearing up */
-	struct sim_task *grave;	  /* ended or killed on its own stack: freed after the switch */
+	struct sim_task
+		*grave; /* ended or killed on its own stack: freed after the switch */
 	struct sim_context *switched_from;
 	uint64_t last_task_id;
 	struct sim_task **runnable;
@@ -173,8 +184,8 @@ extern struct sim *sim;
 /* The node that the running code belongs to. */
 unsigned sim_current_node(void);
 /* Creates a runnable task. */
-int sim_task_new(struct sim_task **out, unsigned node, const char *name, void (*fn)(void *),
-	void *arg);
+int sim_task_new(struct sim_task **out, unsigned node, const char *name,
+	void (*fn)(void *), void *arg);
 /* Runs tasks until one of them switches back to `from`. */
 void sim_sched_start(struct sim_context *from);
 /* Frees a task that will not run again. */

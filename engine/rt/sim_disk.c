@@ -4,9 +4,9 @@
  * that a flush empties, power cuts that leave any subset of what was not flushed, faults.
  *
  * A disk has two images: what reads see, and what is durable; and the writes between the
- * two, in the order in which they completed. Writes to the same unit therefore end in that
- * order, and one that was flushed is never undone. A request in flight has no effect until
- * it completes or the power goes.
+ * two, in the order in which they completed. Writes to the same unit therefore end in
+ * that order, and one that was flushed is never undone. A request in flight has no effect
+ * until it completes or the power goes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,19 +14,19 @@
 
 #include "engine/rt/sim.h"
 
-#define SECTOR_BYTES 512u
+#define SECTOR_BYTES   512u
 #define LATENCY_MIN_NS 20000u
 #define LATENCY_MAX_NS 400000u
 /* Once in so many requests a device takes much longer. */
-#define SLOW_ONE_IN 64u
-#define SLOW_FACTOR 20u
+#define SLOW_ONE_IN  64u
+#define SLOW_FACTOR  20u
 #define FLUSH_FACTOR 4u
 
 /* A write that has completed and is not durable. */
 struct sim_write {
 	struct sim_write *next;
 	uint64_t order; /* of completion */
-	unsigned node;	/* whose */
+	unsigned node;  /* whose */
 	uint64_t offset;
 	size_t len;
 	uint8_t data[];
@@ -39,7 +39,7 @@ struct sim_request {
 	struct rt_io *io;
 	struct sim_handle *handle;
 	struct sim_request *chained; /* starts when this one has ended well */
-	uint64_t covers;	     /* a flush: writes with an order up to this */
+	uint64_t covers;             /* a flush: writes with an order up to this */
 	bool started, faulty;
 	struct sim_request *next, **link; /* all of the disk */
 };
@@ -103,7 +103,8 @@ struct rt_sim_disk *rt_sim_disk_create(
 
 struct rt_sim_disk *rt_sim_disk_copy(const char *name, struct rt_sim_disk *from)
 {
-	struct rt_sim_disk *disk = rt_sim_disk_create(name, from->view.size, &from->options);
+	struct rt_sim_disk *disk =
+		rt_sim_disk_create(name, from->view.size, &from->options);
 
 	sim_image_copy(&disk->view, &from->view);
 	sim_image_copy(&disk->durable, &from->view);
@@ -165,9 +166,11 @@ void sim_disks_free(void)
 	}
 }
 
-/* ---- handles ------------------------------------------------------------------------ */
+/* ---- handles ------------------------------------------------------------------------
+ */
 
-int sim_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
+int sim_disk_open(
+	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
 {
 	struct rt_sim_disk *disk = disk_find(path);
 	struct sim_handle *handle;
@@ -175,11 +178,13 @@ int sim_disk_open(struct rt_disk **out, const char *path, unsigned flags, struct
 	if (!disk)
 		return weft_error(err, -ENOENT, "%s does not exist", path);
 	if (disk->options.read_only && !(flags & RT_DISK_READ_ONLY))
-		return weft_error(err, -EROFS, "%s is read-only: open it read-only", path);
+		return weft_error(
+			err, -EROFS, "%s is read-only: open it read-only", path);
 	for (struct sim_handle *h = disk->handles; h; h = h->next)
 		if (h->flags & flags & RT_DISK_EXCLUSIVE)
 			return weft_error(err, -EBUSY,
-				"%s is in use: it is mounted, or another weft program has it open",
+				"%s is in use: it is mounted, or another weft program "
+				"has it open",
 				path);
 	handle = sim_own_alloc(sizeof(*handle));
 	handle->base.info = (struct rt_disk_info){
@@ -220,13 +225,14 @@ void sim_disk_register(struct rt_disk *base, void *memory, size_t size)
 {
 }
 
-/* ---- what a write leaves behind -------------------------------------------------------- */
+/* ---- what a write leaves behind
+ * -------------------------------------------------------- */
 
 enum fate { FATE_LOST, FATE_KEPT, FATE_TORN, FATES };
 
 /* Puts all, none or any subset of the units into the image. */
-static void apply_fate(struct sim_image *image, uint32_t unit, enum fate fate, uint64_t offset,
-	const uint8_t *data, size_t len)
+static void apply_fate(struct sim_image *image, uint32_t unit, enum fate fate,
+	uint64_t offset, const uint8_t *data, size_t len)
 {
 	if (fate == FATE_LOST)
 		return;
@@ -350,13 +356,14 @@ static void settle_in_flight(struct rt_sim_disk *disk, const struct rt_io *io)
 	size_t len = (size_t)rt_io_bytes(io);
 	uint8_t *data = gather(io, len);
 
-	apply_fate(&disk->durable, disk->options.atomic_write_bytes, any_fate(), io->offset, data,
-		len);
+	apply_fate(&disk->durable, disk->options.atomic_write_bytes, any_fate(),
+		io->offset, data, len);
 	show_durable(disk, io->offset, len);
 	free(data);
 }
 
-/* ---- requests ------------------------------------------------------------------------------ */
+/* ---- requests
+ * ------------------------------------------------------------------------------ */
 
 static void request_free(struct sim_request *r)
 {
@@ -528,7 +535,8 @@ void sim_disk_submit(struct rt_disk *base, struct rt_io *ios, unsigned count)
 		previous = r;
 		if (++disk->ops == disk->cut_at) {
 			rt_sim_node_kill(handle->node);
-			return; /* the caller is of another node, and has no disk any more */
+			return; /* the caller is of another node, and has no disk any more
+				 */
 		}
 	}
 }
@@ -546,7 +554,8 @@ void sim_disk_run(struct rt_disk *base, struct rt_io *ios, unsigned count)
 	sim_disk_wait(base, ios, count);
 }
 
-/* ---- power cuts -------------------------------------------------------------------------------- */
+/* ---- power cuts
+ * -------------------------------------------------------------------------------- */
 
 static bool disk_used_by(const struct rt_sim_disk *disk, unsigned node)
 {
@@ -581,7 +590,8 @@ static void disk_power_cut(struct rt_sim_disk *disk, unsigned node)
 		disk->view_ahead = false;
 	}
 	while ((r = any_request(disk, node))) {
-		if (r->io->op == RT_IO_WRITE && r->started && request_check(r->handle, r->io) == 0)
+		if (r->io->op == RT_IO_WRITE && r->started &&
+			request_check(r->handle, r->io) == 0)
 			settle_in_flight(disk, r->io);
 		request_free(r);
 	}
@@ -599,7 +609,8 @@ void sim_disks_power_cut(unsigned node)
 			disk_power_cut(d, node);
 }
 
-/* ---- the harness's hands ----------------------------------------------------------------------- */
+/* ---- the harness's hands
+ * ----------------------------------------------------------------------- */
 
 uint64_t rt_sim_disk_ops(struct rt_sim_disk *disk)
 {
@@ -617,12 +628,14 @@ void rt_sim_disk_fail(struct rt_sim_disk *disk, const struct rt_sim_fail *fail)
 	disk->fail_matches = 0;
 }
 
-void rt_sim_disk_peek(struct rt_sim_disk *disk, uint64_t offset, void *buf, size_t len_bytes)
+void rt_sim_disk_peek(
+	struct rt_sim_disk *disk, uint64_t offset, void *buf, size_t len_bytes)
 {
 	sim_image_read(&disk->view, offset, buf, len_bytes);
 }
 
-void rt_sim_disk_poke(struct rt_sim_disk *disk, uint64_t offset, const void *buf, size_t len_bytes)
+void rt_sim_disk_poke(
+	struct rt_sim_disk *disk, uint64_t offset, const void *buf, size_t len_bytes)
 {
 	sim_image_write(&disk->view, offset, buf, len_bytes);
 	sim_image_write(&disk->durable, offset, buf, len_bytes);

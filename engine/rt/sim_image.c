@@ -8,7 +8,7 @@
 
 #define BLOCK_BYTES ((uint64_t)64 << 10)
 #define LEAF_BLOCKS 1024u
-#define LEAF_BYTES (LEAF_BLOCKS * BLOCK_BYTES)
+#define LEAF_BYTES  (LEAF_BLOCKS * BLOCK_BYTES)
 
 static size_t leaf_count(const struct sim_image *image)
 {
@@ -77,7 +77,8 @@ static bool all_zeros(const uint8_t *p, size_t len)
 	return len == 0 || (p[0] == 0 && memcmp(p, p + 1, len - 1) == 0);
 }
 
-void sim_image_write(struct sim_image *image, uint64_t offset, const void *buf, size_t len)
+void sim_image_write(
+	struct sim_image *image, uint64_t offset, const void *buf, size_t len)
 {
 	const uint8_t *from = buf;
 
@@ -101,7 +102,8 @@ void sim_image_copy(struct sim_image *to, const struct sim_image *from)
 	for (uint64_t offset = 0; offset < from->size; offset += BLOCK_BYTES) {
 		const uint8_t *block;
 
-		if (!from->leaves[offset / LEAF_BYTES] && !to->leaves[offset / LEAF_BYTES]) {
+		if (!from->leaves[offset / LEAF_BYTES] &&
+			!to->leaves[offset / LEAF_BYTES]) {
 			offset += LEAF_BYTES - BLOCK_BYTES;
 			continue;
 		}

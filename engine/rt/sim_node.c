@@ -35,7 +35,8 @@ static struct sim_chunk *chunk_of(void *p)
 	return c;
 }
 
-/* Memory of `size` zero bytes after `before` bytes, aligned like them; NULL if there is none. */
+/* Memory of `size` zero bytes after `before` bytes, aligned like them; NULL if there is
+ * none. */
 static void *raw_alloc(size_t before, size_t size, size_t *mapped)
 {
 	void *raw;
@@ -179,7 +180,8 @@ static void run_crash_fns(unsigned id)
 	sim->crashing = UINT32_MAX;
 }
 
-/* ---- nodes -------------------------------------------------------------------------- */
+/* ---- nodes --------------------------------------------------------------------------
+ */
 
 unsigned rt_sim_node_new(const char *name)
 {

@@ -22,12 +22,14 @@ void *sim_own_alloc(size_t size)
 	return p;
 }
 
-/* The handler goes back to the default by SA_RESETHAND; abort() raises the signal again. */
+/* The handler goes back to the default by SA_RESETHAND; abort() raises the signal again.
+ */
 static void print_seed(int signal_number)
 {
 	char text[128];
 	int len = snprintf(text, sizeof(text),
-		"simulation: aborted, seed %" PRIu64 ", %" PRIu64 " ns, node %u task %.15s\n",
+		"simulation: aborted, seed %" PRIu64 ", %" PRIu64
+		" ns, node %u task %.15s\n",
 		sim->seed, sim->now, sim_current_node(),
 		sim->current ? sim->current->base.name : "-");
 
@@ -43,7 +45,8 @@ static void first_task(void *arg)
 
 static void begin(uint64_t seed, const struct rt_sim_options *options)
 {
-	/* A test that failed with a jump out of its simulation has left one: it is lost. */
+	/* A test that failed with a jump out of its simulation has left one: it is lost.
+	 */
 	sim = sim_own_alloc(sizeof(*sim));
 	sim->seed = seed;
 	if (options)
@@ -79,10 +82,12 @@ static void end(void)
 	sim = NULL;
 }
 
-int rt_sim_run(uint64_t seed, const struct rt_sim_options *options, int (*fn)(void *), void *arg)
+int rt_sim_run(
+	uint64_t seed, const struct rt_sim_options *options, int (*fn)(void *), void *arg)
 {
 	const struct rt_ops *before = rt_simulated ? &rt_real_ops : rt_selected();
-	struct sigaction on_abort = {.sa_handler = print_seed, .sa_flags = (int)SA_RESETHAND};
+	struct sigaction on_abort = {
+		.sa_handler = print_seed, .sa_flags = (int)SA_RESETHAND};
 	struct sigaction old;
 	struct sim_task *first;
 	int result;

@@ -18,13 +18,13 @@
 #include "engine/rt/sim.h"
 
 /* Each switch takes some time, so that whoever polls a deadline gets there. */
-#define STEP_NS_MIN 50u
+#define STEP_NS_MIN   50u
 #define STEP_NS_RANGE 200u
 /* rt_wait may return early; it does so once in so many calls. */
 #define EARLY_RETURN_ONE_IN 32u
 /* A spin goes on for so many steps before it sleeps between them. */
 #define SPINS_BEFORE_SLEEP 64u
-#define SPIN_SLEEP_NS 50000u
+#define SPIN_SLEEP_NS      50000u
 
 struct sim *sim;
 
@@ -51,7 +51,8 @@ static void trace(uint64_t value)
 	sim->trace ^= sim->trace >> 29;
 }
 
-/* ---- timers: a binary heap by (time, order of setting) ------------------------------ */
+/* ---- timers: a binary heap by (time, order of setting) ------------------------------
+ */
 
 static bool timer_before(const struct sim_timer *a, const struct sim_timer *b)
 {
@@ -140,7 +141,8 @@ static void fire_due_timers(void)
 	}
 }
 
-/* ---- what a stuck world says ---------------------------------------------------------- */
+/* ---- what a stuck world says ----------------------------------------------------------
+ */
 
 static void list_tasks(void)
 {
@@ -153,7 +155,8 @@ static void list_tasks(void)
 			if (t->state != SIM_BLOCKED)
 				fprintf(stderr, "can run");
 			else if (t->word)
-				fprintf(stderr, "waits while the word at %p is %u (it is %u)",
+				fprintf(stderr,
+					"waits while the word at %p is %u (it is %u)",
 					(void *)t->word, t->expected, *t->word);
 			else
 				fprintf(stderr, "waits: %s", t->reason);
@@ -166,13 +169,14 @@ static void list_tasks(void)
 
 static _Noreturn void stuck(const char *why)
 {
-	fprintf(stderr, "simulation: %s at %" PRIu64 " ns, %" PRIu64 " steps. Tasks:\n", why,
-		sim->now, sim->steps);
+	fprintf(stderr, "simulation: %s at %" PRIu64 " ns, %" PRIu64 " steps. Tasks:\n",
+		why, sim->now, sim->steps);
 	list_tasks();
 	abort();
 }
 
-/* ---- switching ---------------------------------------------------------------------- */
+/* ---- switching ----------------------------------------------------------------------
+ */
 
 static void make_runnable(struct sim_task *task)
 {
@@ -237,7 +241,8 @@ static void switch_away(void)
 
 static void block(const char *reason)
 {
-	WEFT_ASSERT(sim->current && sim->crashing == UINT32_MAX); /* crash functions do not wait */
+	WEFT_ASSERT(sim->current &&
+		    sim->crashing == UINT32_MAX); /* crash functions do not wait */
 	sim->current->state = SIM_BLOCKED;
 	sim->current->reason = reason;
 	switch_away();
@@ -270,11 +275,13 @@ static void sched_point(void)
 		sim_yield();
 }
 
-/* ---- waiting ------------------------------------------------------------------------- */
+/* ---- waiting -------------------------------------------------------------------------
+ */
 
 static struct sim_task **bucket_of(_Atomic uint32_t *word)
 {
-	return &sim->waiting[((uintptr_t)word >> 2) * 0x9e3779b1u / 64 % SIM_WAIT_BUCKETS];
+	return &sim->waiting[((uintptr_t)word >> 2) * 0x9e3779b1u / 64 %
+			     SIM_WAIT_BUCKETS];
 }
 
 static void wait_unlink(struct sim_task *task)
@@ -381,7 +388,8 @@ static void sim_spin(unsigned *spins)
 		sim_sleep_ns(SPIN_SLEEP_NS);
 }
 
-/* ---- tasks ------------------------------------------------------------------------------ */
+/* ---- tasks
+ * ------------------------------------------------------------------------------ */
 
 unsigned sim_current_node(void)
 {
@@ -434,8 +442,8 @@ static int index_take(struct sim_node *node)
 	return -EAGAIN;
 }
 
-int sim_task_new(struct sim_task **out, unsigned node_id, const char *name, void (*fn)(void *),
-	void *arg)
+int sim_task_new(struct sim_task **out, unsigned node_id, const char *name,
+	void (*fn)(void *), void *arg)
 {
 	struct sim_node *node = sim->nodes[node_id];
 	struct sim_task *task = sim_own_alloc(sizeof(*task));
@@ -481,7 +489,8 @@ void sim_task_free(struct sim_task *task)
 	free(task);
 }
 
-static int sim_task_spawn(struct rt_task **out, const char *name, void (*fn)(void *), void *arg)
+static int sim_task_spawn(
+	struct rt_task **out, const char *name, void (*fn)(void *), void *arg)
 {
 	struct sim_task *task;
 	int r = sim_task_new(&task, sim_current_node(), name, fn, arg);
@@ -519,7 +528,8 @@ void sim_sched_start(struct sim_context *from)
 	bury();
 }
 
-/* ---- time and randomness ------------------------------------------------------------------- */
+/* ---- time and randomness
+ * ------------------------------------------------------------------- */
 
 #define SIM_WALL_START_NS 1700000000000000000ll
 

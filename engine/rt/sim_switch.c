@@ -178,7 +178,8 @@ int sim_context_make(struct sim_context *c, void (*entry)(void))
 
 	if (!stack)
 		return -ENOMEM;
-	*c = (struct sim_context){.stack = stack, .bottom = stack, .bottom_size = STACK_BYTES};
+	*c = (struct sim_context){
+		.stack = stack, .bottom = stack, .bottom_size = STACK_BYTES};
 #if defined(SIM_UCONTEXT)
 	ucontext_t *u = sim_own_alloc(sizeof(*u));
 
@@ -225,7 +226,8 @@ void sim_context_entered(struct sim_context *self, struct sim_context *from)
 {
 #if defined(__SANITIZE_ADDRESS__)
 	/* The first switch away from the thread's own stack tells where that is. */
-	__sanitizer_finish_switch_fiber(self->fake_stack, &from->bottom, &from->bottom_size);
+	__sanitizer_finish_switch_fiber(
+		self->fake_stack, &from->bottom, &from->bottom_size);
 #endif
 }
 

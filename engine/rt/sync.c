@@ -2,8 +2,8 @@
 /*
  * Mutex and condition over rt_wait and rt_wake, the same for both runtimes.
  *
- * The mutex is the three-state one of Drepper, "Futexes Are Tricky" (mutex 3): whoever may
- * have others waiting holds it as 2 and wakes one when it lets go.
+ * The mutex is the three-state one of Drepper, "Futexes Are Tricky" (mutex 3): whoever
+ * may have others waiting holds it as 2 and wakes one when it lets go.
  */
 #include "engine/rt/rt_internal.h"
 
@@ -28,9 +28,8 @@ void rt_mutex_lock_slow(struct rt_mutex *m)
 
 		if (state == 2)
 			break;
-		if (state == 0 &&
-			atomic_compare_exchange_weak_explicit(&m->state, &state, 1,
-				memory_order_acquire, memory_order_relaxed))
+		if (state == 0 && atomic_compare_exchange_weak_explicit(&m->state, &state,
+					  1, memory_order_acquire, memory_order_relaxed))
 			return;
 		cpu_pause();
 	}
@@ -50,12 +49,12 @@ void rt_mutex_unlock_slow(struct rt_mutex *m)
  * the mutex, later, sees it; without the bit a signal costs no system call.
  */
 #define COND_WAITERS 1u
-#define COND_STEP 2u
+#define COND_STEP    2u
 
 int rt_cond_wait(struct rt_cond *c, struct rt_mutex *m, uint64_t deadline_ns)
 {
-	uint32_t seen = atomic_fetch_or_explicit(&c->sequence, COND_WAITERS,
-				memory_order_relaxed) |
+	uint32_t seen = atomic_fetch_or_explicit(
+				&c->sequence, COND_WAITERS, memory_order_relaxed) |
 			COND_WAITERS;
 	int r;
 
@@ -75,9 +74,9 @@ void rt_cond_signal(struct rt_cond *c)
 	} while (!atomic_compare_exchange_weak_explicit(&c->sequence, &v, v + COND_STEP,
 		memory_order_relaxed, memory_order_relaxed));
 	v += COND_STEP;
-	/* Nobody slept: drop the bit, unless someone changed the word meanwhile. A waiter that
-	 * found the bit set changed nothing: it is woken, or sees the change on its way to
-	 * sleep, and sets the bit again. */
+	/* Nobody slept: drop the bit, unless someone changed the word meanwhile. A waiter
+	 * that found the bit set changed nothing: it is woken, or sees the change on its
+	 * way to sleep, and sets the bit again. */
 	if (rt_wake_counted(&c->sequence, 1) == 0 &&
 		atomic_compare_exchange_strong_explicit(&c->sequence, &v,
 			(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed,
@@ -93,6 +92,7 @@ void rt_cond_broadcast(struct rt_cond *c)
 		if (!(v & COND_WAITERS))
 			return;
 	} while (!atomic_compare_exchange_weak_explicit(&c->sequence, &v,
-		(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed, memory_order_relaxed));
+		(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed,
+		memory_order_relaxed));
 	rt_wake(&c->sequence, INT32_MAX);
 }

@@ -21,7 +21,7 @@
 #define TRIES_MAX 256
 /* So many at once; then with pauses, as others may be waiting for the device. */
 #define TRIES_QUICK 16
-#define WAIT_NS	    20000ull
+#define WAIT_NS     20000ull
 
 struct search {
 	uint32_t want;

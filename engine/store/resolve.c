@@ -7,10 +7,11 @@
  * log's candidates that are newer than the table's descriptor, the newest that matches.
  * What matches is installed.
  *
- * That an image can be read does not make it durable: the device may have it only in a cache
- * whose flush failed before the daemon ended, without the power going. So recovery writes what
- * it has decided on once more, and flushes, before the table may take it. Tearing does no harm
- * there: where it could, the log has the image (engine/cache/writeback.c).
+ * That an image can be read does not make it durable: the device may have it only in a
+ * cache whose flush failed before the daemon ended, without the power going. So recovery
+ * writes what it has decided on once more, and flushes, before the table may take it.
+ * Tearing does no harm there: where it could, the log has the image
+ * (engine/cache/writeback.c).
  */
 #include "engine/store/store_internal.h"
 

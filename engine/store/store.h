@@ -19,26 +19,26 @@
 struct store;
 
 struct store_options {
-	bool read_only;		 /* never writes, not even the incarnation */
-	size_t table_cache_bytes; /* bound of the descriptor cache; 0: 16 MiB */
+	bool read_only;             /* never writes, not even the incarnation */
+	size_t table_cache_bytes;   /* bound of the descriptor cache; 0: 16 MiB */
 	const uint8_t *volume_uuid; /* 16 bytes: refuse another volume; NULL: any */
 };
 
 /* What mkfs decides. Zero fields mean the default. */
 struct store_format {
-	uint64_t store_bytes;	/* 0: the whole device */
-	uint64_t log_bytes;	/* 0: 1/32 of the store, 4 MiB .. 1 GiB */
+	uint64_t store_bytes; /* 0: the whole device */
+	uint64_t log_bytes;   /* 0: 1/32 of the store, 4 MiB .. 1 GiB */
 	enum disk_checksum checksum_kind;
 	char label[64];
-	uint8_t volume_uuid[16];	/* zeros: a fresh one */
+	uint8_t volume_uuid[16]; /* zeros: a fresh one */
 	uint16_t shard;
 };
 
 /* ---- checksums ---------------------------------------------------------------- */
 
 /* 64 bits over `iov`, bound to a place (for a page: PID, incarnation, version). */
-uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1, uint64_t place2,
-	const struct iovec *iov, unsigned iov_count);
+uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1,
+	uint64_t place2, const struct iovec *iov, unsigned iov_count);
 uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation,
 	uint64_t version, const void *image);
 
@@ -52,13 +52,16 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 	struct disk_superblock *out, struct weft_error *err);
 /*
  * Writes an empty store of that layout but for its superblocks: wipes what is at their
- * places, flushes, then log heads (clean, tail at the first LSN: format.h), zeroed ring, first
- * copies of the table. Waits. The pages that make an empty volume come from volume_format.
+ * places, flushes, then log heads (clean, tail at the first LSN: format.h), zeroed ring,
+ * first copies of the table. Waits. The pages that make an empty volume come from
+ * volume_format.
  */
-int store_format_write(struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err);
+int store_format_write(
+	struct rt_disk *disk, struct disk_superblock *sb, struct weft_error *err);
 /*
- * The same store, open for writing its first pages and descriptors, while no superblock says
- * that it is one: an mkfs that is cut short leaves nothing that opens. store_close as usual.
+ * The same store, open for writing its first pages and descriptors, while no superblock
+ * says that it is one: an mkfs that is cut short leaves nothing that opens. store_close
+ * as usual.
  */
 int store_format_open(struct store **out, struct rt_disk *disk,
 	const struct disk_superblock *sb, struct weft_error *err);
@@ -75,7 +78,8 @@ int store_format_finish(struct store *s, struct weft_error *err);
  */
 int store_open(struct store **out, struct rt_disk *disk, const struct store_options *o,
 	struct weft_error *err);
-/* Table blocks that are dirty are dropped: the caller has checkpointed, or wants a crash. */
+/* Table blocks that are dirty are dropped: the caller has checkpointed, or wants a crash.
+ */
 void store_close(struct store *s);
 
 /* For tools: is this a whole copy of a superblock (magic, checksum, possible layout)? */
@@ -88,18 +92,21 @@ struct rt_disk *store_disk(struct store *s);
 
 /* ---- pages ------------------------------------------------------------------------ */
 
-#define STORE_ZEROS	 1 /* result of a read: older than wanted or never written; the image is zeros */
+#define STORE_ZEROS                                                                      \
+	1 /* result of a read: older than wanted or never written; the image is zeros */
 
 struct store_read {
 	page_id pid;
 	uint64_t incarnation; /* wanted; 0: whichever the store has */
-	void *image;	      /* 4096 bytes, page aligned; NULL: descriptor only */
+	void *image;          /* 4096 bytes, page aligned; NULL: descriptor only */
 	/* out */
-	int result;	      /* 0, STORE_ZEROS, -EIO (device), -EUCLEAN (damaged: logged with PID) */
-	uint64_t version;     /* 0 with STORE_ZEROS */
+	int result; /* 0, STORE_ZEROS, -EIO (device), -EUCLEAN (damaged: logged with PID)
+		     */
+	uint64_t version; /* 0 with STORE_ZEROS */
 	uint64_t found_incarnation;
 };
-/* Reads all at once (adjacent slots with one request each run). Verifies checksums. Waits. */
+/* Reads all at once (adjacent slots with one request each run). Verifies checksums.
+ * Waits. */
 void store_read_pages(struct store *s, struct store_read *reads, unsigned count);
 
 struct store_write {
@@ -113,9 +120,9 @@ struct store_write {
  */
 int store_write_pages(struct store *s, const struct store_write *writes, unsigned count);
 /*
- * A flush that fails may have dropped anybody's writes, of which a later one, ending well, tells
- * nothing. So whoever flushes the device tells of a failure (lost) and asks after a success whether
- * there ever was one; the log ends then.
+ * A flush that fails may have dropped anybody's writes, of which a later one, ending
+ * well, tells nothing. So whoever flushes the device tells of a failure (lost) and asks
+ * after a success whether there ever was one; the log ends then.
  */
 int store_flush(struct store *s);
 void store_flush_lost(struct store *s);
@@ -124,7 +131,8 @@ bool store_flush_failed(struct store *s);
 /* True if an image overwritten in place could be torn by a power cut. */
 bool store_writes_tear(struct store *s);
 
-/* ---- descriptors --------------------------------------------------------------------- */
+/* ---- descriptors ---------------------------------------------------------------------
+ */
 
 /* The current descriptor of a page. May wait for the table. 0 or -errno. */
 int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out);
@@ -132,9 +140,10 @@ int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *o
  * The page's image with this descriptor is durable: the table takes it (in memory).
  * `lsn` is where the log record that holds it starts. May wait for the table's block.
  */
-int store_descriptor_install(struct store *s, page_id pid, const struct page_descriptor *d,
-	lsn_t lsn);
-/* Oldest LSN that dirty table blocks still need in the log; LSN_MAX when none is dirty. */
+int store_descriptor_install(
+	struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn);
+/* Oldest LSN that dirty table blocks still need in the log; LSN_MAX when none is dirty.
+ */
 lsn_t store_table_oldest(struct store *s);
 /* Number of dirty table blocks; the caller writes them before the bound fills. */
 unsigned store_table_dirty(struct store *s);
@@ -149,13 +158,15 @@ int store_table_write(struct store *s, lsn_t upto);
  * Recovery: an image of the page with this descriptor may have been written. Candidates
  * are tried when the page is first read; the match is installed (at `lsn`).
  */
-int store_candidate_add(struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn);
-/* Decides all pages with candidates now (reads them). Pages that match none keep the table's. */
+int store_candidate_add(
+	struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn);
+/* Decides all pages with candidates now (reads them). Pages that match none keep the
+ * table's. */
 int store_candidates_resolve(struct store *s);
 
 /*
- * While the log is being redone it brings back whatever a torn block of the table had: a page
- * whose descriptor may be lost with one reads as the table's other copy says.
+ * While the log is being redone it brings back whatever a torn block of the table had: a
+ * page whose descriptor may be lost with one reads as the table's other copy says.
  */
 enum store_redo {
 	STORE_REDO_NONE,
@@ -165,7 +176,8 @@ enum store_redo {
 void store_redo(struct store *s, enum store_redo stage);
 
 struct store_counters {
-	_Atomic uint64_t pages_read, pages_written, read_requests, write_requests, flushes;
+	_Atomic uint64_t pages_read, pages_written, read_requests, write_requests,
+		flushes;
 	_Atomic uint64_t table_reads, table_writes, checksum_failures;
 };
 struct store_counters *store_counters(struct store *s);

@@ -21,16 +21,18 @@
 /* ---- bounds of the layout ------------------------------------------------------ */
 
 #define STORE_BYTES_MAX (1ull << 60) /* sums of offsets stay far from overflow */
-#define STORE_LOG_MIN   (2ull << 20) /* two chunks: what engine/log needs to move at all \
-				      */
-#define STORE_LOG_DEFAULT_MIN  (4ull << 20)
-#define STORE_LOG_DEFAULT_MAX  (1ull << 30)
-#define STORE_PAGES_MIN        128u
-#define STORE_PAGES_MAX        (1ull << PID_SLOT_BITS)
-#define STORE_COUNTER_MAX      (1ull << 62) /* generations and incarnations */
-#define STORE_SHARD_MAX        0xbfffu      /* above are the places that are not pages */
-#define STORE_ALIGN_FROM_BYTES (1ull << 30) /* larger stores align their areas to a MiB  \
-					     */
+#define STORE_LOG_MIN                                                                    \
+	(2ull << 20) /* two chunks: what engine/log needs to move at all                 \
+		      */
+#define STORE_LOG_DEFAULT_MIN (4ull << 20)
+#define STORE_LOG_DEFAULT_MAX (1ull << 30)
+#define STORE_PAGES_MIN       128u
+#define STORE_PAGES_MAX       (1ull << PID_SLOT_BITS)
+#define STORE_COUNTER_MAX     (1ull << 62) /* generations and incarnations */
+#define STORE_SHARD_MAX       0xbfffu      /* above are the places that are not pages */
+#define STORE_ALIGN_FROM_BYTES                                                           \
+	(1ull << 30) /* larger stores align their areas to a MiB                         \
+		      */
 
 /* ---- checksum.c ------------------------------------------------------------------- */
 

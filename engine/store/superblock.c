@@ -267,7 +267,7 @@ void store_close(struct store *s)
 bool store_superblock_whole(const struct disk_superblock *sb)
 {
 	return sb->magic == DISK_MAGIC_SUPER && sb->checksum == superblock_sum(sb) &&
-		sb->disk_version == DISK_VERSION && layout_check(sb, NULL) == 0;
+	       sb->disk_version == DISK_VERSION && layout_check(sb, NULL) == 0;
 }
 
 void store_superblock_seal(struct disk_superblock *sb)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding the page that covers a key: optimistic lock coupling (LeanStore §IV-F, ScaleStore §5.2).
+ * Finding the page that covers a key: optimistic lock coupling (LeanStore §IV-F,
+ * ScaleStore §5.2).
  *
- * A descent holds nothing. It reads a page, validates it, takes the child's word, and validates
- * the page again, so the child was the right one at the moment its word was taken. What is missing
- * is fetched with no guard and the descent starts over (invariant 6). The level falls by exactly
- * one with each step, so damaged pages cannot make it loop; a page is checked once after each load
- * before its content is used (invariant 9).
+ * A descent holds nothing. It reads a page, validates it, takes the child's word, and
+ * validates the page again, so the child was the right one at the moment its word was
+ * taken. What is missing is fetched with no guard and the descent starts over (invariant
+ * 6). The level falls by exactly one with each step, so damaged pages cannot make it
+ * loop; a page is checked once after each load before its content is used (invariant 9).
  *
- * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §III-A keeps them
- * in the page; here the image stays free of addresses). A hint is proved by the frame's PID, in
- * guard_try_optimistic, so nothing depends on it being right.
+ * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §III-A
+ * keeps them in the page; here the image stays free of addresses). A hint is proved by
+ * the frame's PID, in guard_try_optimistic, so nothing depends on it being right.
  */
 #include <errno.h>
 
@@ -40,7 +41,8 @@ int tree_hints_open(struct tree *t)
 void tree_hints_close(struct tree *t)
 {
 	for (uint32_t i = 0; t->hints && i < t->hint_count; i++) {
-		uint32_t owner = atomic_load_explicit(&t->hints[i].frame, memory_order_relaxed);
+		uint32_t owner =
+			atomic_load_explicit(&t->hints[i].frame, memory_order_relaxed);
 
 		if (owner != NO_FRAME)
 			atomic_store_explicit(&cache_frame(t->cache, owner)->hints, 0,
@@ -57,7 +59,8 @@ static struct tree_hints *hints_of(struct tree *t, struct frame *f)
 	return h > 0 && h <= t->hint_count ? &t->hints[h - 1] : NULL;
 }
 
-/* True if nobody owns the array: its owner was given another array or bears another page. */
+/* True if nobody owns the array: its owner was given another array or bears another page.
+ */
 static bool hints_unowned(struct tree *t, struct tree_hints *h)
 {
 	uint32_t owner = atomic_load_explicit(&h->frame, memory_order_relaxed);
@@ -66,8 +69,9 @@ static bool hints_unowned(struct tree *t, struct tree_hints *h)
 	if (owner == NO_FRAME)
 		return true;
 	f = cache_frame(t->cache, owner);
-	return hints_of(t, f) != h || atomic_load_explicit(&f->pid, memory_order_relaxed) !=
-					      atomic_load_explicit(&h->pid, memory_order_relaxed);
+	return hints_of(t, f) != h ||
+	       atomic_load_explicit(&f->pid, memory_order_relaxed) !=
+		       atomic_load_explicit(&h->pid, memory_order_relaxed);
 }
 
 /* Gives the frame an array if one of the next few is free. */
@@ -89,10 +93,11 @@ static void hints_claim(struct tree *t, struct frame *f, page_id pid)
 				&cache_frame(t->cache, owner)->hints, &mine, 0,
 				memory_order_relaxed, memory_order_relaxed);
 		for (unsigned c = 0; c < DISK_INNER_CHILDREN; c++)
-			atomic_store_explicit(&h->child[c], NO_FRAME, memory_order_relaxed);
+			atomic_store_explicit(
+				&h->child[c], NO_FRAME, memory_order_relaxed);
 		atomic_store_explicit(&h->pid, pid, memory_order_relaxed);
-		atomic_store_explicit(&h->frame, cache_frame_index(t->cache, f),
-			memory_order_relaxed);
+		atomic_store_explicit(
+			&h->frame, cache_frame_index(t->cache, f), memory_order_relaxed);
 		atomic_store_explicit(&f->hints, index + 1, memory_order_relaxed);
 	}
 	rt_mutex_unlock(&t->hint_lock);
@@ -105,12 +110,12 @@ static struct frame *hint_frame(struct tree *t, _Atomic uint32_t *hint)
 	return index < t->frame_count ? cache_frame(t->cache, index) : NULL;
 }
 
-static void hint_note(struct tree *t, _Atomic uint32_t *hint, struct frame *hinted,
-	struct frame *found)
+static void hint_note(
+	struct tree *t, _Atomic uint32_t *hint, struct frame *hinted, struct frame *found)
 {
 	if (hinted != found)
-		atomic_store_explicit(hint, cache_frame_index(t->cache, found),
-			memory_order_relaxed);
+		atomic_store_explicit(
+			hint, cache_frame_index(t->cache, found), memory_order_relaxed);
 }
 
 void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
@@ -122,7 +127,8 @@ void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
 	if (by > 0) {
 		for (unsigned i = DISK_INNER_CHILDREN - 1; i > at; i--)
 			atomic_store_explicit(&h->child[i],
-				atomic_load_explicit(&h->child[i - 1], memory_order_relaxed),
+				atomic_load_explicit(
+					&h->child[i - 1], memory_order_relaxed),
 				memory_order_relaxed);
 		atomic_store_explicit(&h->child[at], NO_FRAME, memory_order_relaxed);
 		return;
@@ -153,13 +159,15 @@ static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 			if (pid_shard(child) != pid_shard(t->root) ||
 				pid_slot(child) >= t->page_count)
 				r = weft_error(err, -EUCLEAN,
-					"tree page %#llx: child %#llx is not a page of the store",
-					(unsigned long long)pid, (unsigned long long)child);
+					"tree page %#llx: child %#llx is not a page of "
+					"the store",
+					(unsigned long long)pid,
+					(unsigned long long)child);
 		}
 	}
 	if (r == 0)
-		atomic_fetch_or_explicit(&g.frame->flags, FRAME_CHECKED,
-			memory_order_relaxed);
+		atomic_fetch_or_explicit(
+			&g.frame->flags, FRAME_CHECKED, memory_order_relaxed);
 	guard_release(t->cache, &g);
 	return r;
 }
@@ -180,17 +188,17 @@ static int node_first_visit(struct tree *t, struct descent *d)
 }
 
 /*
- * Reads the header of the page in d->node. -EUCLEAN only if the guard still stands: then the
- * page was reached by valid parents and is not what they say.
+ * Reads the header of the page in d->node. -EUCLEAN only if the guard still stands: then
+ * the page was reached by valid parents and is not what they say.
  */
-static int node_enter(struct tree *t, tree_key key, unsigned level_min, unsigned level_max,
-	struct descent *d)
+static int node_enter(struct tree *t, tree_key key, unsigned level_min,
+	unsigned level_max, struct descent *d)
 {
 	const uint8_t *image = d->node.image;
 	bool sound;
 
 	if (unlikely(!(atomic_load_explicit(&d->node.frame->flags, memory_order_relaxed) &
-		    FRAME_CHECKED))) {
+		       FRAME_CHECKED))) {
 		int r = node_first_visit(t, d);
 
 		if (r)
@@ -200,14 +208,17 @@ static int node_enter(struct tree *t, tree_key key, unsigned level_min, unsigned
 	d->low = tree_key_load(image + NODE_LOW);
 	d->high = tree_key_load(image + NODE_HIGH);
 	sound = page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
-		page_load_u64(image + NODE_PID) == d->pid && d->counts.level >= level_min &&
-		d->counts.level <= level_max && d->counts.count <= LEAF_SLOTS_MAX &&
+		page_load_u64(image + NODE_PID) == d->pid &&
+		d->counts.level >= level_min && d->counts.level <= level_max &&
+		d->counts.count <= LEAF_SLOTS_MAX &&
 		tree_key_within(key, d->low, d->high);
 	if (likely(sound))
 		return 0;
 	if (!guard_valid(&d->node))
 		return -EAGAIN;
-	weft_log(3, "tree page %#llx is not where its keys and level %u belong; run fsck.weft",
+	weft_log(3,
+		"tree page %#llx is not where its keys and level %u belong; run "
+		"fsck.weft",
 		(unsigned long long)d->pid, d->counts.level);
 	return -EUCLEAN;
 }
@@ -226,11 +237,12 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 	struct frame *hinted = hints ? hint_frame(t, &hints->child[slot]) : NULL;
 	int r;
 
-	/* The child's header comes on its way together with its frame, which is looked at first.
-	 * Images lie in the order of frames; a wrong guess would do no harm. */
+	/* The child's header comes on its way together with its frame, which is looked at
+	 * first. Images lie in the order of frames; a wrong guess would do no harm. */
 	if (hinted)
 		__builtin_prefetch((const void *)((uintptr_t)image +
-			(uintptr_t)((hinted - d->node.frame) * (ptrdiff_t)PAGE_SIZE)));
+						  (uintptr_t)((hinted - d->node.frame) *
+							      (ptrdiff_t)PAGE_SIZE)));
 	if (!guard_valid(&d->node))
 		return -EAGAIN;
 	d->parent = d->node;
@@ -326,8 +338,8 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
 		r = tree_wait_page(t, d->missing, d->missing == PID_NONE ? attempt++ : 0);
 		if (r == 0)
 			continue;
-		/* The page may have left the tree meanwhile: believe the error only if its parent
-		 * still stands, or when it comes again and again. */
+		/* The page may have left the tree meanwhile: believe the error only if
+		 * its parent still stands, or when it comes again and again. */
 		failures++;
 		if (d->parent.kind == GUARD_NONE || guard_valid(&d->parent) ||
 			failures >= FETCH_FAILURES_MAX)
@@ -347,10 +359,10 @@ static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
 		d->held.kind = GUARD_NONE;
 		return parent.kind == GUARD_NONE || guard_valid(&parent) ? r : -EAGAIN;
 	}
-	/* The page is still the parent's child, or still the root and a leaf; from here on nothing
-	 * about it can change. */
-	if (parent.kind == GUARD_NONE ? node_counts_load(d->held.image).level > 0 :
-					!guard_valid(&parent))
+	/* The page is still the parent's child, or still the root and a leaf; from here
+	 * on nothing about it can change. */
+	if (parent.kind == GUARD_NONE ? node_counts_load(d->held.image).level > 0
+				      : !guard_valid(&parent))
 		r = -EAGAIN;
 	if (r == 0)
 		r = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Giving space back: sparse pages join a sibling, a root with one child takes its content.
+ * Giving space back: sparse pages join a sibling, a root with one child takes its
+ * content.
  *
- * Best effort, after a commit that removed items: every failure, a lost race included, leaves a
- * whole tree with a sparse page in it, which the next removal there tries again. Nothing is
- * waited for while latches are held (invariant 6).
+ * Best effort, after a commit that removed items: every failure, a lost race included,
+ * leaves a whole tree with a sparse page in it, which the next removal there tries again.
+ * Nothing is waited for while latches are held (invariant 6).
  *
  * A page that dies is changed once more (its magic becomes zero), so that whoever read it
  * optimistically fails to validate, also a transaction that read it long ago.
@@ -19,7 +20,7 @@
 struct merging {
 	struct tree *t;
 	struct mtr *mtr;
-	struct descent d;      /* of the sparse page */
+	struct descent d; /* of the sparse page */
 	struct guard left, right;
 	page_id left_pid, right_pid;
 	unsigned right_slot;
@@ -30,11 +31,12 @@ struct merging {
 
 static bool counts_sparse(struct node_counts c)
 {
-	return c.level == 0 ? leaf_is_sparse(leaf_used(c)) : c.count < DISK_INNER_CHILDREN / 4;
+	return c.level == 0 ? leaf_is_sparse(leaf_used(c))
+			    : c.count < DISK_INNER_CHILDREN / 4;
 }
 
-/* Both fit, with room to spare so that the next insert does not split them again; an empty leaf
- * goes with any sibling. */
+/* Both fit, with room to spare so that the next insert does not split them again; an
+ * empty leaf goes with any sibling. */
 static bool counts_fit(struct node_counts a, struct node_counts b)
 {
 	if (a.level > 0)
@@ -60,7 +62,8 @@ static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct 
 	if (r)
 		return r;
 	/* Not checked since it was loaded: a descent to it does that. */
-	if (!(atomic_load_explicit(&g->frame->flags, memory_order_relaxed) & FRAME_CHECKED))
+	if (!(atomic_load_explicit(&g->frame->flags, memory_order_relaxed) &
+		    FRAME_CHECKED))
 		return -ENOENT;
 	return guard_valid(&m->d.parent) ? 0 : -EAGAIN;
 }
@@ -202,7 +205,8 @@ void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
 	unsigned tries = 0;
 	unsigned level = 0;
 
-	for (unsigned round = 0; round < 2 * TREE_LEVELS_MAX && tries < MERGE_TRIES; round++) {
+	for (unsigned round = 0; round < 2 * TREE_LEVELS_MAX && tries < MERGE_TRIES;
+		round++) {
 		struct merging m = {.t = t, .mtr = mtr};
 		int r = merge_once(key, level, &m);
 

@@ -2,13 +2,15 @@
 /*
  * One page of the tree: searching and editing.
  *
- * Searches are branch-free and read with relaxed loads: they may run on an image that changes
- * and then give any index within the count they were given, never touch anything outside the
- * page. Edits run under the exclusive latch and go through edit_write and edit_move, so that a
- * mini-transaction logs the changed ranges and nothing else (invariant 4).
+ * Searches are branch-free and read with relaxed loads: they may run on an image that
+ * changes and then give any index within the count they were given, never touch anything
+ * outside the page. Edits run under the exclusive latch and go through edit_write and
+ * edit_move, so that a mini-transaction logs the changed ranges and nothing else
+ * (invariant 4).
  *
- * A leaf: slots grow upwards behind the header, values downwards from the page's end; bytes of
- * dropped values are counted in heap_dead and regained by leaf_compact when room is short.
+ * A leaf: slots grow upwards behind the header, values downwards from the page's end;
+ * bytes of dropped values are counted in heap_dead and regained by leaf_compact when room
+ * is short.
  */
 #include "engine/tree/tree_internal.h"
 
@@ -25,17 +27,18 @@ unsigned inner_search(const uint8_t *image, unsigned count, tree_key key)
 		size_t rest = n - half;
 
 		__builtin_prefetch(keys + (at + rest / 2) * sizeof(struct disk_key));
-		__builtin_prefetch(keys + (at + half + rest / 2) * sizeof(struct disk_key));
+		__builtin_prefetch(
+			keys + (at + half + rest / 2) * sizeof(struct disk_key));
 		at += half &
-			-(size_t)(tree_key_load(image + INNER_KEY(at + half)) <= key);
+		      -(size_t)(tree_key_load(image + INNER_KEY(at + half)) <= key);
 		n = rest;
 	}
 	return (unsigned)at;
 }
 
 /*
- * Where the key is if keys are spread evenly between the fences, as hashes are. Only a hint of
- * what to prefetch, so any number up to `count` will do.
+ * Where the key is if keys are spread evenly between the fences, as hashes are. Only a
+ * hint of what to prefetch, so any number up to `count` will do.
  */
 static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 {
@@ -43,18 +46,19 @@ static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 	tree_key span = tree_key_load(image + NODE_HIGH) - low;
 	tree_key into = key - low;
 	uint64_t top = (uint64_t)(span >> 64), bottom = (uint64_t)span;
-	unsigned bits = top ? 128 - (unsigned)__builtin_clzll(top) :
-			      64 - (unsigned)__builtin_clzll(bottom | 1);
+	unsigned bits = top ? 128 - (unsigned)__builtin_clzll(top)
+			    : 64 - (unsigned)__builtin_clzll(bottom | 1);
 	unsigned shift = bits > 32 ? bits - 32 : 0; /* what is left fits 32 bits */
 
 	if (into > span)
 		return 0;
-	return (size_t)((uint64_t)(into >> shift) * count / ((uint64_t)(span >> shift) + 1));
+	return (size_t)((uint64_t)(into >> shift) * count /
+			((uint64_t)(span >> shift) + 1));
 }
 
 /*
- * Leaves are the level that misses the processor's caches: the lines that the first three steps
- * may touch are fetched together, and so are those that remain then.
+ * Leaves are the level that misses the processor's caches: the lines that the first three
+ * steps may touch are fetched together, and so are those that remain then.
  */
 unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 {
@@ -63,20 +67,22 @@ unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 	size_t n = count;
 
 	if (n > 16) {
-		uintptr_t guess =
-			(uintptr_t)slots + leaf_guess(image, count, key) * LEAF_SLOT_BYTES;
+		uintptr_t guess = (uintptr_t)slots +
+				  leaf_guess(image, count, key) * LEAF_SLOT_BYTES;
 
 		for (unsigned i = 1; i < 8; i++)
 			__builtin_prefetch(slots + (n * i / 8) * LEAF_SLOT_BYTES);
 		for (int line = -2; line <= 2; line++)
-			__builtin_prefetch((const void *)(guess + (uintptr_t)(line * CACHE_LINE)));
+			__builtin_prefetch(
+				(const void *)(guess + (uintptr_t)(line * CACHE_LINE)));
 	}
 	while (n > 1) {
 		size_t half = n / 2;
 		bool wide = n > 24;
 
 		at += half &
-			-(size_t)(tree_key_load(slots + (at + half - 1) * LEAF_SLOT_BYTES) < key);
+		      -(size_t)(tree_key_load(slots + (at + half - 1) * LEAF_SLOT_BYTES) <
+				key);
 		n -= half;
 		if (wide && n <= 24) {
 			for (size_t i = 0; i < n * LEAF_SLOT_BYTES; i += CACHE_LINE)
@@ -141,7 +147,8 @@ void node_init(uint8_t *image, page_id pid, unsigned level, tree_key low, tree_k
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-/* Packs the values at the page's end; the value of slot `drop` (or none: count) is let go. */
+/* Packs the values at the page's end; the value of slot `drop` (or none: count) is let
+ * go. */
 static void leaf_compact(const struct node_edit *e, unsigned drop)
 {
 	struct node_counts c = node_counts_load(e->image);
@@ -161,14 +168,15 @@ static void leaf_compact(const struct node_edit *e, unsigned drop)
 	}
 	c.heap_begin = (uint16_t)begin;
 	c.heap_dead = 0;
-	edit_write(e, LEAF_SLOT(0), packed + LEAF_SLOT(0), LEAF_SLOT(c.count) - LEAF_SLOT(0));
+	edit_write(e, LEAF_SLOT(0), packed + LEAF_SLOT(0),
+		LEAF_SLOT(c.count) - LEAF_SLOT(0));
 	edit_write(e, begin, packed + begin, PAGE_SIZE - begin);
 	edit_counts(e, c);
 }
 
 /* Puts a value into the heap; the room below it is there. */
-static struct leaf_place heap_put(const struct node_edit *e, struct node_counts *c,
-	const void *value, unsigned len)
+static struct leaf_place heap_put(
+	const struct node_edit *e, struct node_counts *c, const void *value, unsigned len)
 {
 	c->heap_begin = (uint16_t)(c->heap_begin - len);
 	edit_write(e, c->heap_begin, value, len);
@@ -184,8 +192,8 @@ static void heap_drop(struct node_counts *c, struct leaf_place place)
 		c->heap_dead = (uint16_t)(c->heap_dead + place.length);
 }
 
-static void leaf_insert(const struct node_edit *e, unsigned at, tree_key key, const void *value,
-	unsigned len)
+static void leaf_insert(const struct node_edit *e, unsigned at, tree_key key,
+	const void *value, unsigned len)
 {
 	struct node_counts c = node_counts_load(e->image);
 	struct disk_leaf_slot slot = {.key = tree_key_disk(key)};
@@ -195,18 +203,21 @@ static void leaf_insert(const struct node_edit *e, unsigned at, tree_key key, co
 		leaf_compact(e, c.count);
 		c = node_counts_load(e->image);
 	}
-	WEFT_ASSERT(c.count < LEAF_SLOTS_MAX && LEAF_SLOT(c.count + 1u) + len <= c.heap_begin);
+	WEFT_ASSERT(c.count < LEAF_SLOTS_MAX &&
+		    LEAF_SLOT(c.count + 1u) + len <= c.heap_begin);
 	place = heap_put(e, &c, value, len);
 	slot.offset = place.offset;
 	slot.length = place.length;
-	edit_move(e, LEAF_SLOT(at + 1), LEAF_SLOT(at), (size_t)(c.count - at) * LEAF_SLOT_BYTES);
+	edit_move(e, LEAF_SLOT(at + 1), LEAF_SLOT(at),
+		(size_t)(c.count - at) * LEAF_SLOT_BYTES);
 	edit_write(e, LEAF_SLOT(at), &slot, sizeof(slot));
 	c.count++;
 	edit_counts(e, c);
 }
 
 /* Same length: only the words that differ are written, and logged. */
-static void value_patch(const struct node_edit *e, size_t offset, const uint8_t *value, size_t len)
+static void value_patch(
+	const struct node_edit *e, size_t offset, const uint8_t *value, size_t len)
 {
 	size_t i = 0;
 
@@ -225,7 +236,8 @@ static void value_patch(const struct node_edit *e, size_t offset, const uint8_t 
 	}
 }
 
-static void leaf_replace(const struct node_edit *e, unsigned at, const void *value, unsigned len)
+static void leaf_replace(
+	const struct node_edit *e, unsigned at, const void *value, unsigned len)
 {
 	struct node_counts c = node_counts_load(e->image);
 	struct leaf_place place = leaf_place_load(e->image, at);
@@ -296,7 +308,8 @@ void leaf_join(uint8_t *left, const uint8_t *right)
 	edit_high_fence(&e, tree_key_load(right + NODE_HIGH));
 }
 
-void leaf_split(const struct node_edit *e, uint8_t *right, page_id right_pid, tree_key separator)
+void leaf_split(
+	const struct node_edit *e, uint8_t *right, page_id right_pid, tree_key separator)
 {
 	struct node_edit to = {.image = right};
 	struct node_counts c = node_counts_load(e->image);
@@ -306,8 +319,8 @@ void leaf_split(const struct node_edit *e, uint8_t *right, page_id right_pid, tr
 	for (unsigned i = at; i < c.count; i++) {
 		struct leaf_place place = leaf_place_load(e->image, i);
 
-		leaf_insert(&to, i - at, leaf_key_load(e->image, i), e->image + place.offset,
-			place.length);
+		leaf_insert(&to, i - at, leaf_key_load(e->image, i),
+			e->image + place.offset, place.length);
 		heap_drop(&c, place);
 	}
 	c.count = (uint16_t)at;
@@ -327,9 +340,11 @@ void inner_insert(const struct node_edit *e, unsigned at, tree_key key, page_id 
 	struct disk_key k = tree_key_disk(key);
 
 	WEFT_ASSERT(c.count < DISK_INNER_CHILDREN && at <= c.count);
-	edit_move(e, INNER_KEY(at + 1), INNER_KEY(at), (size_t)(c.count - at) * sizeof(k));
+	edit_move(
+		e, INNER_KEY(at + 1), INNER_KEY(at), (size_t)(c.count - at) * sizeof(k));
 	edit_write(e, INNER_KEY(at), &k, sizeof(k));
-	edit_move(e, INNER_CHILD(at + 1), INNER_CHILD(at), (size_t)(c.count - at) * sizeof(child));
+	edit_move(e, INNER_CHILD(at + 1), INNER_CHILD(at),
+		(size_t)(c.count - at) * sizeof(child));
 	edit_write(e, INNER_CHILD(at), &child, sizeof(child));
 	c.count++;
 	edit_counts(e, c);
@@ -347,19 +362,23 @@ void inner_remove(const struct node_edit *e, unsigned at)
 	edit_counts(e, c);
 }
 
-void inner_split(const struct node_edit *e, uint8_t *right, page_id right_pid, unsigned at)
+void inner_split(
+	const struct node_edit *e, uint8_t *right, page_id right_pid, unsigned at)
 {
 	struct node_counts c = node_counts_load(e->image);
 	tree_key separator = tree_key_load(e->image + INNER_KEY(at));
 	struct node_counts to;
 
 	WEFT_ASSERT(at > 0 && at < c.count);
-	node_init(right, right_pid, c.level, separator, tree_key_load(e->image + NODE_HIGH));
+	node_init(right, right_pid, c.level, separator,
+		tree_key_load(e->image + NODE_HIGH));
 	to = node_counts_load(right);
 	to.count = (uint16_t)(c.count - at);
 	memcpy(right + NODE_COUNTS, &to, sizeof(to));
-	memcpy(right + INNER_KEY(0), e->image + INNER_KEY(at), to.count * sizeof(struct disk_key));
-	memcpy(right + INNER_CHILD(0), e->image + INNER_CHILD(at), to.count * sizeof(uint64_t));
+	memcpy(right + INNER_KEY(0), e->image + INNER_KEY(at),
+		to.count * sizeof(struct disk_key));
+	memcpy(right + INNER_CHILD(0), e->image + INNER_CHILD(at),
+		to.count * sizeof(uint64_t));
 	c.count = (uint16_t)at;
 	edit_counts(e, c);
 	edit_high_fence(e, separator);
@@ -374,7 +393,8 @@ void inner_join(uint8_t *left, const uint8_t *right)
 	WEFT_ASSERT(c.level == from.level && c.count + from.count <= DISK_INNER_CHILDREN);
 	memcpy(left + INNER_KEY(c.count), right + INNER_KEY(0),
 		from.count * sizeof(struct disk_key));
-	memcpy(left + INNER_CHILD(c.count), right + INNER_CHILD(0), from.count * sizeof(uint64_t));
+	memcpy(left + INNER_CHILD(c.count), right + INNER_CHILD(0),
+		from.count * sizeof(uint64_t));
 	c.count = (uint16_t)(c.count + from.count);
 	edit_counts(&e, c);
 	edit_high_fence(&e, tree_key_load(right + NODE_HIGH));

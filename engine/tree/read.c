@@ -2,17 +2,18 @@
 /*
  * Reading items: one by key, the next, the last before, all of a range.
  *
- * Every leaf is read optimistically: copied out with clamped bounds, then validated, and only
- * then believed. Fence keys lead from leaf to leaf, so no page points sideways. A reading that
- * crosses leaves keeps the latch words of all of them and checks at the end that all stand, so
- * its result is of one moment; transactions keep them until commit.
+ * Every leaf is read optimistically: copied out with clamped bounds, then validated, and
+ * only then believed. Fence keys lead from leaf to leaf, so no page points sideways. A
+ * reading that crosses leaves keeps the latch words of all of them and checks at the end
+ * that all stand, so its result is of one moment; transactions keep them until commit.
  */
 #include <errno.h>
 
 #include "engine/tree/tree_internal.h"
 
-/* Leaves that one reading outside transactions may cross as one moment. Empty leaves are merged
- * away, so more than a few in a row are rare; a longer way is checked leaf by leaf only. */
+/* Leaves that one reading outside transactions may cross as one moment. Empty leaves are
+ * merged away, so more than a few in a row are rare; a longer way is checked leaf by leaf
+ * only. */
 #define CROSSED_MAX 32
 
 /* Pages asked for ahead of a scan that met a missing one. */
@@ -76,9 +77,10 @@ bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d)
 	return false;
 }
 
-/* The leaf to read from. What is known from the set may be lost: then a descent finds it. */
-static int leaf_open(struct tree *t, const struct read_set *rs, tree_key key, unsigned attempt,
-	struct descent *d)
+/* The leaf to read from. What is known from the set may be lost: then a descent finds it.
+ */
+static int leaf_open(struct tree *t, const struct read_set *rs, tree_key key,
+	unsigned attempt, struct descent *d)
 {
 	if (rs && attempt == 0 && read_set_find(rs, key, d))
 		return 0;
@@ -100,7 +102,8 @@ static int leaf_finish(struct tree *t, struct read_set *rs, struct descent *d, b
 
 /* ---- values ---------------------------------------------------------------------- */
 
-/* Copies a value out. Its length; -ERANGE; -EUCLEAN for a place that no sound page has. */
+/* Copies a value out. Its length; -ERANGE; -EUCLEAN for a place that no sound page has.
+ */
 static int value_copy(const uint8_t *image, unsigned index, void *buf, size_t cap)
 {
 	struct leaf_place place = leaf_place_load(image, index);
@@ -142,10 +145,10 @@ int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, siz
 
 /* What one leaf says about a search that may go on in another. */
 struct leaf_answer {
-	int result;	/* length, or an error; -ENOENT: nothing here */
+	int result; /* length, or an error; -ENOENT: nothing here */
 	tree_key found;
-	tree_key edge;	/* where to go on */
-	bool last;	/* there is nowhere to go on */
+	tree_key edge; /* where to go on */
+	bool last;     /* there is nowhere to go on */
 };
 
 static void answer_next(const struct descent *d, tree_key from, tree_key to, void *buf,
@@ -165,15 +168,16 @@ static void answer_next(const struct descent *d, tree_key from, tree_key to, voi
 		a->last = true;
 }
 
-static void answer_floor(const struct descent *d, tree_key at_most, tree_key floor, void *buf,
-	size_t cap, struct leaf_answer *a)
+static void answer_floor(const struct descent *d, tree_key at_most, tree_key floor,
+	void *buf, size_t cap, struct leaf_answer *a)
 {
 	const uint8_t *image = d->node.image;
 	unsigned at = leaf_search(image, d->counts.count, at_most);
 
 	*a = (struct leaf_answer){.result = -ENOENT, .edge = d->low - 1};
 	a->last = d->low <= floor || d->low == 0;
-	/* `at` is the first key at or above: the one wanted is it, or the one before it. */
+	/* `at` is the first key at or above: the one wanted is it, or the one before it.
+	 */
 	if (at >= d->counts.count || leaf_key_load(image, at) != at_most) {
 		if (at == 0)
 			return;
@@ -186,8 +190,8 @@ static void answer_floor(const struct descent *d, tree_key at_most, tree_key flo
 		a->last = true;
 }
 
-typedef void (*leaf_ask)(const struct descent *d, tree_key start, tree_key bound, void *buf,
-	size_t cap, struct leaf_answer *a);
+typedef void (*leaf_ask)(const struct descent *d, tree_key start, tree_key bound,
+	void *buf, size_t cap, struct leaf_answer *a);
 
 /* Asks leaf after leaf from `start` on until one answers. */
 static int read_across(struct tree *t, struct read_set *rs, leaf_ask ask, tree_key start,
@@ -226,7 +230,8 @@ static int read_across(struct tree *t, struct read_set *rs, leaf_ask ask, tree_k
 	}
 }
 
-/* Outside transactions: with a set of its own, and again from the start when it breaks. */
+/* Outside transactions: with a set of its own, and again from the start when it breaks.
+ */
 static int read_alone(struct tree *t, leaf_ask ask, tree_key start, tree_key bound,
 	tree_key *found, void *buf, size_t cap)
 {
@@ -244,13 +249,13 @@ static int read_alone(struct tree *t, leaf_ask ask, tree_key start, tree_key bou
 	}
 }
 
-int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to, tree_key *found,
-	void *buf, size_t cap)
+int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to,
+	tree_key *found, void *buf, size_t cap)
 {
 	if (from >= to)
 		return -ENOENT;
-	return rs ? read_across(t, rs, answer_next, from, to, found, buf, cap) :
-		    read_alone(t, answer_next, from, to, found, buf, cap);
+	return rs ? read_across(t, rs, answer_next, from, to, found, buf, cap)
+		  : read_alone(t, answer_next, from, to, found, buf, cap);
 }
 
 int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
@@ -258,8 +263,8 @@ int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
 {
 	if (at < floor)
 		return -ENOENT;
-	return rs ? read_across(t, rs, answer_floor, at, floor, found, buf, cap) :
-		    read_alone(t, answer_floor, at, floor, found, buf, cap);
+	return rs ? read_across(t, rs, answer_floor, at, floor, found, buf, cap)
+		  : read_alone(t, answer_floor, at, floor, found, buf, cap);
 }
 
 /* ---- the public functions -------------------------------------------------------- */
@@ -269,8 +274,8 @@ int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
 	return read_exact(t, NULL, tree_key_of(key), buf, cap);
 }
 
-int tree_next(struct tree *t, struct disk_key from, struct disk_key to, struct disk_key *found,
-	void *buf, size_t cap)
+int tree_next(struct tree *t, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key key = 0;
 	int r = read_next(t, NULL, tree_key_of(from), tree_key_of(to), &key, buf, cap);
@@ -280,8 +285,8 @@ int tree_next(struct tree *t, struct disk_key from, struct disk_key to, struct d
 	return r;
 }
 
-int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor, struct disk_key *found,
-	void *buf, size_t cap)
+int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
+	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key key = 0;
 	int r = read_floor(t, NULL, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
@@ -355,7 +360,8 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 			if (place.length > DISK_VALUE_MAX ||
 				place.offset + place.length > PAGE_SIZE)
 				return -EUCLEAN;
-			r = visit(arg, tree_key_disk(key), copy + place.offset, place.length);
+			r = visit(arg, tree_key_disk(key), copy + place.offset,
+				place.length);
 			if (r)
 				return r;
 		}
@@ -370,6 +376,7 @@ void tree_prefetch(struct tree *t, struct disk_key key)
 {
 	struct descent d;
 
-	if (tree_descend_once(t, tree_key_of(key), 0, &d) == -EAGAIN && d.missing != PID_NONE)
+	if (tree_descend_once(t, tree_key_of(key), 0, &d) == -EAGAIN &&
+		d.missing != PID_NONE)
 		cache_prefetch(t->cache, &(struct page_ref){.pid = d.missing}, 1, false);
 }

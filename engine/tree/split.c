@@ -2,10 +2,11 @@
 /*
  * Making room: splits, and the root growing a level, each a mini-transaction of its own.
  *
- * A split latches the parent, the page, the new page and the allocation group, none of them
- * waited for (invariant 6): the page is reserved and its frame prepared before, a lost race lets
- * go of everything and begins again. A full parent is split first. At every moment the tree is a
- * whole one, so a transaction that gives up after a split has done no harm.
+ * A split latches the parent, the page, the new page and the allocation group, none of
+ * them waited for (invariant 6): the page is reserved and its frame prepared before, a
+ * lost race lets go of everything and begins again. A full parent is split first. At
+ * every moment the tree is a whole one, so a transaction that gives up after a split has
+ * done no harm.
  *
  * The root's PID never changes: its content moves down into a new page.
  */
@@ -62,7 +63,8 @@ static bool merged_step(struct merged *m)
 	return true;
 }
 
-static unsigned writes_below(const struct txn_write *writes, unsigned count, tree_key high)
+static unsigned writes_below(
+	const struct txn_write *writes, unsigned count, tree_key high)
 {
 	unsigned n = 0;
 
@@ -89,15 +91,16 @@ unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key hi
 }
 
 /*
- * Where to split a leaf that the writes overfill. Keys that come behind all others fill the left
- * page to the brim and go on in the right one, so ascending inserts leave full pages; otherwise
- * the halves weigh the same.
+ * Where to split a leaf that the writes overfill. Keys that come behind all others fill
+ * the left page to the brim and go on in the right one, so ascending inserts leave full
+ * pages; otherwise the halves weigh the same.
  */
 static tree_key leaf_separator(
 	const uint8_t *image, const struct txn_write *writes, unsigned count)
 {
 	struct node_counts c = node_counts_load(image);
-	struct merged m = {.image = image, .count = c.count, .write = writes, .end = writes + count};
+	struct merged m = {
+		.image = image, .count = c.count, .write = writes, .end = writes + count};
 	bool append = c.count == 0 || writes[0].key > leaf_key_load(image, c.count - 1u);
 	unsigned total = 0, before = 0;
 	tree_key last = 0;
@@ -109,8 +112,8 @@ static tree_key leaf_separator(
 	for (unsigned i = 0; merged_step(&m); i++) {
 		if (i > 0 && m.size > 0) {
 			last = m.key;
-			if (append ? before + m.size > LEAF_CAPACITY :
-				     2 * before + m.size >= total)
+			if (append ? before + m.size > LEAF_CAPACITY
+				   : 2 * before + m.size >= total)
 				return m.key;
 		}
 		before += m.size;
@@ -167,8 +170,8 @@ static int page_take(struct splitting *s, struct mtr_page **fresh, page_id *busy
 static void page_fill(struct mtr_page *fresh, const uint8_t *image)
 {
 	mtr_write(fresh, 0, image, PAGE_SIZE);
-	atomic_fetch_or_explicit(&fresh->guard.frame->flags, FRAME_CHECKED,
-		memory_order_relaxed);
+	atomic_fetch_or_explicit(
+		&fresh->guard.frame->flags, FRAME_CHECKED, memory_order_relaxed);
 }
 
 static void split_commit(struct splitting *s)
@@ -215,8 +218,8 @@ static int root_grow(struct splitting *s, struct descent *d, page_id *busy)
 }
 
 /* Everything is latched: move the upper part of the page to the new one. */
-static void split_apply(struct splitting *s, struct mtr_page *parent, struct mtr_page *node,
-	struct mtr_page *fresh, unsigned slot)
+static void split_apply(struct splitting *s, struct mtr_page *parent,
+	struct mtr_page *node, struct mtr_page *fresh, unsigned slot)
 {
 	struct node_edit e = {.image = node->guard.image, .page = node};
 	struct node_edit up = {.image = parent->guard.image, .page = parent};
@@ -225,16 +228,17 @@ static void split_apply(struct splitting *s, struct mtr_page *parent, struct mtr
 	tree_key separator;
 
 	if (s->level == 0) {
-		unsigned n = writes_below(s->writes, s->write_count,
-			tree_key_load(e.image + NODE_HIGH));
+		unsigned n = writes_below(
+			s->writes, s->write_count, tree_key_load(e.image + NODE_HIGH));
 
 		separator = leaf_separator(e.image, s->writes, n);
 		leaf_split(&e, image, s->run.pid, separator);
 	} else {
-		/* Ascending inserts arrive at the last child: leave the left page full. */
-		unsigned at = inner_search(e.image, c.count, s->key) == c.count - 1u ?
-				      c.count - 1u :
-				      c.count / 2u;
+		/* Ascending inserts arrive at the last child: leave the left page full.
+		 */
+		unsigned at = inner_search(e.image, c.count, s->key) == c.count - 1u
+				      ? c.count - 1u
+				      : c.count / 2u;
 
 		separator = tree_key_load(e.image + INNER_KEY(at));
 		inner_split(&e, image, s->run.pid, at);
@@ -277,8 +281,8 @@ static bool split_needed(const struct splitting *s, const struct descent *d)
 
 	if (s->level > 0)
 		return d->counts.count >= DISK_INNER_CHILDREN;
-	return leaf_after(d->node.image, d->counts, d->high, s->writes, s->write_count, &taken) >
-	       LEAF_CAPACITY;
+	return leaf_after(d->node.image, d->counts, d->high, s->writes, s->write_count,
+		       &taken) > LEAF_CAPACITY;
 }
 
 static int split_level(struct splitting *s);
@@ -326,7 +330,8 @@ static int split_once(struct splitting *s, bool *done, page_id *busy)
 	return node_split(s, &d, busy);
 }
 
-/* Splits the page of s->key at s->level until it has room. Recursion is bounded by levels. */
+/* Splits the page of s->key at s->level until it has room. Recursion is bounded by
+ * levels. */
 static int split_level(struct splitting *s)
 {
 	bool done = false;

@@ -2,14 +2,15 @@
 /*
  * Opening and closing a tree, and its numbers.
  *
- * All memory the tree ever has is taken here (invariant 10): hints for inner frames, transaction
- * objects, counters.
+ * All memory the tree ever has is taken here (invariant 10): hints for inner frames,
+ * transaction objects, counters.
  */
 #include <errno.h>
 
 #include "engine/tree/tree_internal.h"
 
-_Static_assert(sizeof(struct tree_counters) % sizeof(uint64_t) == 0, "counters are words");
+_Static_assert(
+	sizeof(struct tree_counters) % sizeof(uint64_t) == 0, "counters are words");
 
 int tree_open(struct tree **out, struct cache *cache, struct space *space, page_id root,
 	struct weft_error *err)
@@ -32,15 +33,17 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 		weft_error(err, r, "no memory for the tree's hints and transactions");
 		goto out_free;
 	}
-	/* The root alone is checked now, so that a volume without a tree is refused at once, and
-	 * one with damage further down is not. */
+	/* The root alone is checked now, so that a volume without a tree is refused at
+	 * once, and one with damage further down is not. */
 	r = tree_descend(t, 0, TREE_LEVELS_MAX - 1, &d);
 	if (r == -ENOENT) /* few trees are that high */
 		r = 0;
 	if (r) {
-		weft_error(err, r, "cannot read the root of the metadata tree, page %#llx: %s",
+		weft_error(err, r,
+			"cannot read the root of the metadata tree, page %#llx: %s",
 			(unsigned long long)root,
-			r == -EUCLEAN ? "it is damaged; run fsck.weft" : "error of the store");
+			r == -EUCLEAN ? "it is damaged; run fsck.weft"
+				      : "error of the store");
 		goto out_free;
 	}
 	*out = t;

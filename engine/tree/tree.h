@@ -7,11 +7,11 @@
  *
  * A transaction reads optimistically, remembering each leaf's latch version, buffers its
  * writes, and at commit latches the leaves, group pages and file pages it changes without
- * waiting, checks that everything it read still stands, changes, logs one record, unlatches.
- * On any conflict commit returns -EAGAIN with everything let go; the caller starts over
- * with txn_restart. Room for inserts (splits) is made by mini-transactions of their own.
- * Serializable, and each read checks all earlier ones: a transaction never sees a mixture of two
- * states, even one that will not commit.
+ * waiting, checks that everything it read still stands, changes, logs one record,
+ * unlatches. On any conflict commit returns -EAGAIN with everything let go; the caller
+ * starts over with txn_restart. Room for inserts (splits) is made by mini-transactions of
+ * their own. Serializable, and each read checks all earlier ones: a transaction never
+ * sees a mixture of two states, even one that will not commit.
  */
 #ifndef WEFT_TREE_H
 #define WEFT_TREE_H
@@ -20,7 +20,8 @@
 
 struct tree;
 
-/* `root`: the root's PID, which never changes (the root's content moves down on a split). */
+/* `root`: the root's PID, which never changes (the root's content moves down on a split).
+ */
 int tree_open(struct tree **out, struct cache *cache, struct space *space, page_id root,
 	struct weft_error *err);
 void tree_close(struct tree *t);
@@ -41,26 +42,27 @@ void tree_format_root(void *image, page_id pid);
 bool tree_format_insert(void *image, struct disk_key key, const void *value, size_t len);
 /*
  * Checks a tree page's image by itself: magic, own PID, fences, key order, slots within
- * bounds and disjoint, children in range. 0, or -EUCLEAN with a text. Used before any image
- * from outside is trusted (the tree checks each page once per load), by fsck and the fuzzers.
+ * bounds and disjoint, children in range. 0, or -EUCLEAN with a text. Used before any
+ * image from outside is trusted (the tree checks each page once per load), by fsck and
+ * the fuzzers.
  */
 int tree_check_page(const void *image, page_id pid, struct weft_error *err);
 
-/* ---- reading without a transaction ------------------------------------------------------------
- * Each is atomic by itself. Lengths returned are the item's; `cap` smaller than the item:
- * -ERANGE. All wait.
+/* ---- reading without a transaction
+ * ------------------------------------------------------------ Each is atomic by itself.
+ * Lengths returned are the item's; `cap` smaller than the item: -ERANGE. All wait.
  */
 int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap);
 /* First item with from <= key < to: its length, its key in *found. -ENOENT. */
-int tree_next(struct tree *t, struct disk_key from, struct disk_key to, struct disk_key *found,
-	void *buf, size_t cap);
+int tree_next(struct tree *t, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap);
 /* Last item with floor <= key <= at. */
-int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor, struct disk_key *found,
-	void *buf, size_t cap);
+int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
+	struct disk_key *found, void *buf, size_t cap);
 /*
- * Visits items of [from, to) in order, many per leaf, each leaf as of one moment. `visit` gets a
- * private copy, holds nothing while it runs, and stops the scan by returning non-zero, which
- * is returned. `scan_hint`: do not let the pages wash the cache out.
+ * Visits items of [from, to) in order, many per leaf, each leaf as of one moment. `visit`
+ * gets a private copy, holds nothing while it runs, and stops the scan by returning
+ * non-zero, which is returned. `scan_hint`: do not let the pages wash the cache out.
  */
 typedef int (*tree_visit)(void *arg, struct disk_key key, const void *value, size_t len);
 int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
@@ -68,7 +70,8 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 /* Asks for the leaf of a key to be brought in, in the background. */
 void tree_prefetch(struct tree *t, struct disk_key key);
 
-/* ---- transactions ------------------------------------------------------------------------------- */
+/* ---- transactions
+ * ------------------------------------------------------------------------------- */
 
 #define TXN_READS_MAX  256 /* leaves read */
 #define TXN_WRITES_MAX 128 /* items written or deleted */
@@ -77,47 +80,50 @@ void tree_prefetch(struct tree *t, struct disk_key key);
 
 struct txn;
 
-/* From a bounded pool: waits when all are in use; one per task at a time. `privileged`: the
- * transaction frees space and may use the last pages. */
+/* From a bounded pool: waits when all are in use; one per task at a time. `privileged`:
+ * the transaction frees space and may use the last pages. */
 int txn_begin(struct tree *t, bool privileged, struct txn **out);
-/* Lets go of everything; gives back reservations handed to txn_take that did not commit. */
+/* Lets go of everything; gives back reservations handed to txn_take that did not commit.
+ */
 void txn_end(struct txn *x);
-/* After -EAGAIN: forgets reads and writes, fetches what was missing, backs off. Waits. The runs
- * of txn_take stay reserved and are the caller's again. After a few restarts the other
- * transactions' commits let this one pass, for a bounded time. */
+/* After -EAGAIN: forgets reads and writes, fetches what was missing, backs off. Waits.
+ * The runs of txn_take stay reserved and are the caller's again. After a few restarts the
+ * other transactions' commits let this one pass, for a bounded time. */
 void txn_restart(struct txn *x);
 
 /* As tree_*, seeing the transaction's own writes. -EAGAIN: restart. */
 int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap);
-int txn_next(struct txn *x, struct disk_key from, struct disk_key to, struct disk_key *found,
-	void *buf, size_t cap);
-int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor, struct disk_key *found,
-	void *buf, size_t cap);
+int txn_next(struct txn *x, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap);
+int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor,
+	struct disk_key *found, void *buf, size_t cap);
 
-/* Insert or replace; the value (<= DISK_VALUE_MAX) is copied. -E2BIG past TXN_WRITES_MAX, or when
- * the values are more than 256 bytes each on average. The highest key of all is -EINVAL. */
+/* Insert or replace; the value (<= DISK_VALUE_MAX) is copied. -E2BIG past TXN_WRITES_MAX,
+ * or when the values are more than 256 bytes each on average. The highest key of all is
+ * -EINVAL. */
 int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len);
 int txn_delete(struct txn *x, struct disk_key key); /* absent is fine */
 
-/* Take a reserved run (space_reserve) / free pages, with this transaction. After a commit,
- * freed pages are dropped from the cache. -E2BIG past the bounds. */
+/* Take a reserved run (space_reserve) / free pages, with this transaction. After a
+ * commit, freed pages are dropped from the cache. -E2BIG past the bounds. */
 int txn_take(struct txn *x, const struct space_run *run);
 int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation);
 /* How many more runs, and how many more items, it can take. */
 unsigned txn_runs_left(const struct txn *x);
 unsigned txn_writes_left(const struct txn *x);
 /*
- * Changes file data with the transaction (its full image goes into the record): zero or write
- * [offset, offset + len) of a page. src NULL: zeros; not copied, must live until commit.
- * `fresh`: just reserved, the rest is zeros. The page is fetched here (waits).
+ * Changes file data with the transaction (its full image goes into the record): zero or
+ * write [offset, offset + len) of a page. src NULL: zeros; not copied, must live until
+ * commit. `fresh`: just reserved, the rest is zeros. The page is fetched here (waits).
  */
-int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset, const void *src,
-	unsigned len, bool fresh);
+int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
+	const void *src, unsigned len, bool fresh);
 
 /*
- * 0: done, *pos (may be NULL) is the record. Without writes it only validates what was read.
- * -EAGAIN: nothing happened. -ENOSPC: no page for a split. -E2BIG: leaves, groups and file pages
- * together are more than MTR_PAGES_MAX. -EUCLEAN: damage (logged). -EROFS, -EIO.
+ * 0: done, *pos (may be NULL) is the record. Without writes it only validates what was
+ * read. -EAGAIN: nothing happened. -ENOSPC: no page for a split. -E2BIG: leaves, groups
+ * and file pages together are more than MTR_PAGES_MAX. -EUCLEAN: damage (logged). -EROFS,
+ * -EIO.
  */
 int txn_commit(struct txn *x, struct log_position *pos);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of engine/tree share: keys as integers, page editing, descents, read sets,
- * transactions. Only this folder includes it (and its own tests).
+ * What the files of engine/tree share: keys as integers, page editing, descents, read
+ * sets, transactions. Only this folder includes it (and its own tests).
  *
- * Order of things: page.c knows one page and nothing else; descent.c finds pages; read.c reads
- * leaves; split.c and merge.c change the structure; txn.c and txn_commit.c are transactions.
+ * Order of things: page.c knows one page and nothing else; descent.c finds pages; read.c
+ * reads leaves; split.c and merge.c change the structure; txn.c and txn_commit.c are
+ * transactions.
  */
 #ifndef WEFT_TREE_INTERNAL_H
 #define WEFT_TREE_INTERNAL_H
@@ -44,21 +45,22 @@ static inline bool tree_key_within(tree_key key, tree_key low, tree_key high)
 /* Levels a tree may have, the leaves' included: far more than a store can fill. */
 #define TREE_LEVELS_MAX 16
 
-#define NODE_HEAD_BYTES	   sizeof(struct disk_node)
-#define NODE_MAGIC	   offsetof(struct disk_node, magic)
-#define NODE_COUNTS	   offsetof(struct disk_node, level) /* level, count, begin, dead: a word */
-#define NODE_PID	   offsetof(struct disk_node, pid)
-#define NODE_LOW	   offsetof(struct disk_node, low_fence)
-#define NODE_HIGH	   offsetof(struct disk_node, high_fence)
-#define LEAF_SLOT(i) \
-	(NODE_HEAD_BYTES + (size_t)(i) * sizeof(struct disk_leaf_slot))
-#define LEAF_PLACE(i)	   (LEAF_SLOT(i) + offsetof(struct disk_leaf_slot, offset))
-#define LEAF_SLOTS_MAX	   168u
-#define LEAF_CAPACITY	   (PAGE_SIZE - (unsigned)NODE_HEAD_BYTES) /* bytes for slots and values */
-#define LEAF_SLOT_BYTES	   ((unsigned)sizeof(struct disk_leaf_slot))
-#define INNER_KEY(i) \
+#define NODE_HEAD_BYTES sizeof(struct disk_node)
+#define NODE_MAGIC      offsetof(struct disk_node, magic)
+#define NODE_COUNTS                                                                      \
+	offsetof(struct disk_node, level) /* level, count, begin, dead: a word */
+#define NODE_PID       offsetof(struct disk_node, pid)
+#define NODE_LOW       offsetof(struct disk_node, low_fence)
+#define NODE_HIGH      offsetof(struct disk_node, high_fence)
+#define LEAF_SLOT(i)   (NODE_HEAD_BYTES + (size_t)(i) * sizeof(struct disk_leaf_slot))
+#define LEAF_PLACE(i)  (LEAF_SLOT(i) + offsetof(struct disk_leaf_slot, offset))
+#define LEAF_SLOTS_MAX 168u
+#define LEAF_CAPACITY                                                                    \
+	(PAGE_SIZE - (unsigned)NODE_HEAD_BYTES) /* bytes for slots and values */
+#define LEAF_SLOT_BYTES ((unsigned)sizeof(struct disk_leaf_slot))
+#define INNER_KEY(i)                                                                     \
 	(offsetof(struct disk_inner, key) + (size_t)(i) * sizeof(struct disk_key))
-#define INNER_CHILD(i) \
+#define INNER_CHILD(i)                                                                   \
 	(offsetof(struct disk_inner, child) + (size_t)(i) * sizeof(uint64_t))
 
 /* The word at NODE_COUNTS, which is loaded and stored as one. */
@@ -110,8 +112,10 @@ struct node_edit {
 };
 
 /* Search; `count` must not exceed the page's bound. Safe on images that change. */
-unsigned inner_search(const uint8_t *image, unsigned count, tree_key key); /* last <= key, or 0 */
-unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key);  /* first >= key */
+unsigned inner_search(
+	const uint8_t *image, unsigned count, tree_key key); /* last <= key, or 0 */
+unsigned leaf_search(
+	const uint8_t *image, unsigned count, tree_key key); /* first >= key */
 
 void node_init(uint8_t *image, page_id pid, unsigned level, tree_key low, tree_key high);
 void edit_write(const struct node_edit *e, size_t offset, const void *src, size_t len);
@@ -121,26 +125,28 @@ void leaf_set(const struct node_edit *e, tree_key key, const void *value, unsign
 /* Removes; absent is fine. */
 void leaf_remove(const struct node_edit *e, tree_key key);
 /* Moves items >= separator to `right`, an empty image whose fences are set here. */
-void leaf_split(const struct node_edit *e, uint8_t *right, page_id right_pid, tree_key separator);
+void leaf_split(
+	const struct node_edit *e, uint8_t *right, page_id right_pid, tree_key separator);
 /* Appends all items of `right` and takes its high fence. `left` is an unshared image. */
 void leaf_join(uint8_t *left, const uint8_t *right);
 
 void inner_insert(const struct node_edit *e, unsigned at, tree_key key, page_id child);
 void inner_remove(const struct node_edit *e, unsigned at);
-void inner_split(const struct node_edit *e, uint8_t *right, page_id right_pid, unsigned at);
+void inner_split(
+	const struct node_edit *e, uint8_t *right, page_id right_pid, unsigned at);
 void inner_join(uint8_t *left, const uint8_t *right);
 
 /* ---- the tree -------------------------------------------------------------------- */
 
-
 #define TREE_STRIPES 16
 #define TREE_TXNS    64
 
-/* Swizzling hints of one inner frame (LeanStore §III-A without addresses in the image): likely
- * frames of its children. All relaxed: a wrong hint costs a look-up in the translation table. */
+/* Swizzling hints of one inner frame (LeanStore §III-A without addresses in the image):
+ * likely frames of its children. All relaxed: a wrong hint costs a look-up in the
+ * translation table. */
 struct tree_hints {
 	_Atomic uint32_t frame; /* owner, by index; UINT32_MAX: none */
-	_Atomic uint64_t pid;	/* what the owner bore when it got this */
+	_Atomic uint64_t pid;   /* what the owner bore when it got this */
 	_Atomic uint32_t child[DISK_INNER_CHILDREN];
 };
 
@@ -169,11 +175,12 @@ struct tree {
 	_Atomic uint32_t favoured;
 
 	struct tree_stripe stripe[TREE_STRIPES]; /* what tasks count */
-	struct tree_counters sum;		 /* what tree_counters last added up */
+	struct tree_counters sum;                /* what tree_counters last added up */
 };
 
-#define tree_count(t, what)                                                                \
-	atomic_fetch_add_explicit(&(t)->stripe[rt_task_index() % TREE_STRIPES].counters.what, 1, \
+#define tree_count(t, what)                                                              \
+	atomic_fetch_add_explicit(                                                       \
+		&(t)->stripe[rt_task_index() % TREE_STRIPES].counters.what, 1,           \
 		memory_order_relaxed)
 
 /* ---- descents -------------------------------------------------------------------- */
@@ -182,10 +189,11 @@ struct tree {
 struct descent {
 	struct guard node;   /* optimistic */
 	struct guard parent; /* optimistic; GUARD_NONE when the node is the root */
-	struct guard held;   /* shared guard on the node after repeated losses, or GUARD_NONE */
+	struct guard
+		held; /* shared guard on the node after repeated losses, or GUARD_NONE */
 	page_id pid;
 	page_id parent_pid;
-	unsigned slot;	       /* of the node in its parent */
+	unsigned slot;         /* of the node in its parent */
 	unsigned parent_count; /* children of the parent */
 	struct node_counts counts;
 	tree_key low, high;
@@ -193,14 +201,16 @@ struct descent {
 	page_id missing;
 };
 
-/* Finds the page of `level` that covers the key. Waits. The content seen counts only after
- * guard_valid(&d->node). -ENOENT: the tree is not that high. */
+/* Finds the page of `level` that covers the key. Waits. The content seen counts only
+ * after guard_valid(&d->node). -ENOENT: the tree is not that high. */
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d);
-/* The same to the leaf; after several lost attempts holds it shared (ScaleStore §3.2: fall back
- * to the shared latch for progress). Ended by tree_leaf_done: true if all that was seen stands. */
+/* The same to the leaf; after several lost attempts holds it shared (ScaleStore §3.2:
+ * fall back to the shared latch for progress). Ended by tree_leaf_done: true if all that
+ * was seen stands. */
 int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d);
 bool tree_leaf_done(struct tree *t, struct descent *d);
-/* One try without waiting: -EAGAIN with d->missing set, or PID_NONE when it lost a race. */
+/* One try without waiting: -EAGAIN with d->missing set, or PID_NONE when it lost a race.
+ */
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
 /* Waits, holding nothing, until the page is there and not latched; then backs off. */
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt);
@@ -220,28 +230,28 @@ struct read_set {
 	unsigned max;
 };
 
-/* The leaf of the key, if it is one of the last that were read, as it was then: no descent. To be
- * validated like one. */
+/* The leaf of the key, if it is one of the last that were read, as it was then: no
+ * descent. To be validated like one. */
 bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d);
-/* As the functions of tree.h; what is read joins the set, of which all stands at that moment
- * (so a transaction never sees a mixture). -EAGAIN when it does not. */
+/* As the functions of tree.h; what is read joins the set, of which all stands at that
+ * moment (so a transaction never sees a mixture). -EAGAIN when it does not. */
 int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap);
-int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to, tree_key *found,
-	void *buf, size_t cap);
+int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to,
+	tree_key *found, void *buf, size_t cap);
 int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
 	tree_key *found, void *buf, size_t cap);
 
 /* ---- transactions ---------------------------------------------------------------- */
 
-#define TXN_ARENA_BYTES	   (TXN_WRITES_MAX * 256u)
-#define TXN_FAVOUR_AFTER   6u /* restarts after which a transaction is let pass */
-#define TXN_COMMIT_TRIES   16u /* within one txn_commit, while what was read stands */
+#define TXN_ARENA_BYTES  (TXN_WRITES_MAX * 256u)
+#define TXN_FAVOUR_AFTER 6u  /* restarts after which a transaction is let pass */
+#define TXN_COMMIT_TRIES 16u /* within one txn_commit, while what was read stands */
 
 struct txn_write {
 	tree_key key;
 	uint32_t offset; /* of the value in the arena */
 	uint16_t length;
-	uint16_t room;	 /* of the arena that is this write's */
+	uint16_t room; /* of the arena that is this write's */
 	bool deletes;
 };
 
@@ -261,14 +271,14 @@ struct txn_page {
 };
 
 struct txn_leaf {
-	struct guard guard;  /* consumed by the upgrade */
+	struct guard guard; /* consumed by the upgrade */
 	struct frame *frame;
 	page_id pid;
-	uint64_t seen;	/* latch word */
+	uint64_t seen; /* latch word */
 	struct mtr_page *page;
 	uint16_t first; /* writes that go here */
 	uint16_t count;
-	bool sparse;	/* worth merging afterwards */
+	bool sparse; /* worth merging afterwards */
 };
 
 struct txn {
@@ -308,13 +318,14 @@ void txn_unfavour(struct txn *x);
 unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key high,
 	const struct txn_write *writes, unsigned count, unsigned *taken);
 /*
- * Splits the leaf of the first write if the writes that fall into it do not fit. Waits. 0: look
- * again; -ENOSPC and others leave everything as it was. `mtr`: for its use, not begun.
+ * Splits the leaf of the first write if the writes that fall into it do not fit. Waits.
+ * 0: look again; -ENOSPC and others leave everything as it was. `mtr`: for its use, not
+ * begun.
  */
 int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned count,
 	bool privileged, struct mtr *mtr);
-/* Joins the leaf of the key with a sibling, and its ancestors, where they are sparse. Best
- * effort. Waits. */
+/* Joins the leaf of the key with a sibling, and its ancestors, where they are sparse.
+ * Best effort. Waits. */
 void tree_merge(struct tree *t, tree_key key, struct mtr *mtr);
 static inline bool leaf_is_sparse(unsigned used)
 {

@@ -2,16 +2,17 @@
 /*
  * Transactions, up to their commit: the pool, reads, buffered writes.
  *
- * A transaction holds no latch between calls. Each leaf it reads joins its read set, and at that
- * moment everything it has read so far must still stand, so it never computes with a mixture of
- * two states. Its objects are made at open and have fixed room (invariant 10).
+ * A transaction holds no latch between calls. Each leaf it reads joins its read set, and
+ * at that moment everything it has read so far must still stand, so it never computes
+ * with a mixture of two states. Its objects are made at open and have fixed room
+ * (invariant 10).
  */
 #include <errno.h>
 
 #include "engine/tree/tree_internal.h"
 
-/* How long others let a starving transaction pass, at most: it may itself wait for something
- * that one of them holds. */
+/* How long others let a starving transaction pass, at most: it may itself wait for
+ * something that one of them holds. */
 #define FAVOUR_PATIENCE_NS 20000000ull
 
 /* ---- pool ------------------------------------------------------------------------ */
@@ -29,7 +30,8 @@ int txn_pool_open(struct tree *t)
 void txn_pool_close(struct tree *t)
 {
 	for (unsigned i = 0; t->txns && i < TREE_TXNS; i++)
-		WEFT_ASSERT(!atomic_load_explicit(&t->txns[i].busy, memory_order_acquire));
+		WEFT_ASSERT(
+			!atomic_load_explicit(&t->txns[i].busy, memory_order_acquire));
 	rt_free(t->txns);
 	t->txns = NULL;
 }
@@ -70,8 +72,8 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 	while (!x) {
 		uint32_t seen = atomic_load_explicit(&t->txn_freed, memory_order_acquire);
 
-		/* Announce first, look again, then wait: txn_end does it the other way round, all in
-		 * one order, so one of the two sees the other. */
+		/* Announce first, look again, then wait: txn_end does it the other way
+		 * round, all in one order, so one of the two sees the other. */
 		atomic_fetch_add_explicit(&t->txn_waiters, 1, memory_order_seq_cst);
 		x = pool_take(t);
 		if (!x)
@@ -115,8 +117,8 @@ static void txn_favour(struct txn *x)
 {
 	uint32_t nobody = 0;
 
-	atomic_compare_exchange_strong_explicit(&x->tree->favoured, &nobody, txn_number(x),
-		memory_order_relaxed, memory_order_relaxed);
+	atomic_compare_exchange_strong_explicit(&x->tree->favoured, &nobody,
+		txn_number(x), memory_order_relaxed, memory_order_relaxed);
 }
 
 void txn_unfavour(struct txn *x)
@@ -182,7 +184,8 @@ static struct txn_write *txn_write_of(struct txn *x, tree_key key)
 	return at < x->write_count && x->write[at].key == key ? &x->write[at] : NULL;
 }
 
-static int txn_write_value(const struct txn *x, const struct txn_write *w, void *buf, size_t cap)
+static int txn_write_value(
+	const struct txn *x, const struct txn_write *w, void *buf, size_t cap)
 {
 	if (w->length > cap)
 		return -ERANGE;
@@ -191,7 +194,8 @@ static int txn_write_value(const struct txn *x, const struct txn_write *w, void 
 }
 
 /* The key's entry among the writes, with room for `len` bytes. */
-static int txn_write_enter(struct txn *x, tree_key key, size_t len, struct txn_write **out)
+static int txn_write_enter(
+	struct txn *x, tree_key key, size_t len, struct txn_write **out)
 {
 	unsigned at = txn_write_search(x, key);
 	struct txn_write *w = &x->write[at];
@@ -256,13 +260,16 @@ int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap)
 }
 
 /*
- * The tree's next item that the transaction has not written itself. An item of the tree that
- * is longer than `cap` but hidden by a write must not end the search: hence room for any.
+ * The tree's next item that the transaction has not written itself. An item of the tree
+ * that is longer than `cap` but hidden by a write must not end the search: hence room for
+ * any.
  */
-static int next_unwritten(struct txn *x, tree_key from, tree_key to, tree_key *found, void *any)
+static int next_unwritten(
+	struct txn *x, tree_key from, tree_key to, tree_key *found, void *any)
 {
 	for (;;) {
-		int r = read_next(x->tree, &x->reads, from, to, found, any, DISK_VALUE_MAX);
+		int r = read_next(
+			x->tree, &x->reads, from, to, found, any, DISK_VALUE_MAX);
 
 		if (r < 0 || !txn_write_of(x, *found))
 			return r;
@@ -270,10 +277,12 @@ static int next_unwritten(struct txn *x, tree_key from, tree_key to, tree_key *f
 	}
 }
 
-static int floor_unwritten(struct txn *x, tree_key at, tree_key floor, tree_key *found, void *any)
+static int floor_unwritten(
+	struct txn *x, tree_key at, tree_key floor, tree_key *found, void *any)
 {
 	for (;;) {
-		int r = read_floor(x->tree, &x->reads, at, floor, found, any, DISK_VALUE_MAX);
+		int r = read_floor(
+			x->tree, &x->reads, at, floor, found, any, DISK_VALUE_MAX);
 
 		if (r < 0 || !txn_write_of(x, *found))
 			return r;
@@ -300,8 +309,8 @@ static int nearer(struct txn *x, const struct txn_write *own, bool own_first, in
 	return r;
 }
 
-int txn_next(struct txn *x, struct disk_key from, struct disk_key to, struct disk_key *found,
-	void *buf, size_t cap)
+int txn_next(struct txn *x, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key low = tree_key_of(from), high = tree_key_of(to), key = 0;
 	unsigned at = txn_write_search(x, low);
@@ -317,11 +326,12 @@ int txn_next(struct txn *x, struct disk_key from, struct disk_key to, struct dis
 	return nearer(x, own, own && own->key < key, r, key, any, found, buf, cap);
 }
 
-int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor, struct disk_key *found,
-	void *buf, size_t cap)
+int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor,
+	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key high = tree_key_of(at), low = tree_key_of(floor), key = 0;
-	unsigned end = high == TREE_KEY_MAX ? x->write_count : txn_write_search(x, high + 1);
+	unsigned end =
+		high == TREE_KEY_MAX ? x->write_count : txn_write_search(x, high + 1);
 	uint8_t any[DISK_VALUE_MAX];
 	const struct txn_write *own;
 	int r = floor_unwritten(x, high, low, &key, any);
@@ -365,8 +375,8 @@ unsigned txn_writes_left(const struct txn *x)
 	return TXN_WRITES_MAX - x->write_count;
 }
 
-int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset, const void *src,
-	unsigned len, bool fresh)
+int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
+	const void *src, unsigned len, bool fresh)
 {
 	int r;
 

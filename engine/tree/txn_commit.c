@@ -2,17 +2,20 @@
 /*
  * Committing a transaction.
  *
- *  1. Gather: find the leaf of every write optimistically, keeping the latch word seen; make
- *     room where the writes do not fit (split.c). Holds nothing, may wait.
- *  2. Latch: reserve log room, then latch leaves (only if their words still stand), allocation
- *     groups and file pages in a mini-transaction, waiting for none of them (invariant 6).
- *  3. Validate what was read. From here to the end nothing can fail: all latches are held, so
- *     this is the moment at which the transaction takes place (ScaleStore §8 leaves the protocol
- *     open; this is optimistic validation of page versions, which also sees phantoms, since a
- *     range read is a set of leaves read).
- *  4. Apply, log one record, release; settle space, drop freed pages, merge sparse leaves.
+ *  1. Gather: find the leaf of every write optimistically, keeping the latch word seen;
+ * make room where the writes do not fit (split.c). Holds nothing, may wait.
+ *  2. Latch: reserve log room, then latch leaves (only if their words still stand),
+ * allocation groups and file pages in a mini-transaction, waiting for none of them
+ * (invariant 6).
+ *  3. Validate what was read. From here to the end nothing can fail: all latches are
+ * held, so this is the moment at which the transaction takes place (ScaleStore §8 leaves
+ * the protocol open; this is optimistic validation of page versions, which also sees
+ * phantoms, since a range read is a set of leaves read).
+ *  4. Apply, log one record, release; settle space, drop freed pages, merge sparse
+ * leaves.
  *
- * A lost race in 2 is tried again here while what was read stands; after that it is the caller's.
+ * A lost race in 2 is tried again here while what was read stands; after that it is the
+ * caller's.
  */
 #include <errno.h>
 
@@ -27,8 +30,8 @@ static bool latch_same(uint64_t latch_a, uint64_t latch_b)
 	return ((latch_a ^ latch_b) & LATCH_VERSION_MASK) == 0;
 }
 
-/* What was read and is not to be latched by this transaction stands; leaves that are must have
- * been seen by both at the same version. */
+/* What was read and is not to be latched by this transaction stands; leaves that are must
+ * have been seen by both at the same version. */
 static bool reads_stand(const struct txn *x)
 {
 	for (unsigned i = 0; i < x->reads.count; i++) {
@@ -85,12 +88,14 @@ static int gather_leaf(struct txn *x, unsigned first)
 				.seen = d.node.latch,
 				.first = (uint16_t)first,
 				.count = (uint16_t)taken,
-				.sparse = leaf_is_sparse(used) && used < leaf_used(d.counts),
+				.sparse = leaf_is_sparse(used) &&
+					  used < leaf_used(d.counts),
 			};
 			x->leaf_count++;
 			return 0;
 		}
-		r = tree_make_room(x->tree, &x->write[first], taken, x->privileged, &x->mtr);
+		r = tree_make_room(
+			x->tree, &x->write[first], taken, x->privileged, &x->mtr);
 		if (r)
 			return r;
 	}
@@ -119,7 +124,8 @@ static bool runs_overlap(const struct space_run *a, const struct space_run *b)
 	return a->pid < b->pid + b->length && b->pid < a->pid + a->length;
 }
 
-/* Damaged extents may name a page twice: that must be found before anything is changed. */
+/* Damaged extents may name a page twice: that must be found before anything is changed.
+ */
 static int runs_check(const struct txn *x)
 {
 	for (unsigned i = 1; i < x->run_count; i++) {
@@ -127,7 +133,8 @@ static int runs_check(const struct txn *x)
 			if (!runs_overlap(&x->run[i].run, &x->run[k].run))
 				continue;
 			weft_log(3, "pages %#llx + %u are named twice; run fsck.weft",
-				(unsigned long long)x->run[i].run.pid, x->run[i].run.length);
+				(unsigned long long)x->run[i].run.pid,
+				x->run[i].run.length);
 			return -EUCLEAN;
 		}
 	}
@@ -172,8 +179,8 @@ static int latch_runs(struct txn *x)
 {
 	for (unsigned i = 0; i < x->run_count; i++) {
 		const struct txn_run *run = &x->run[i];
-		int r = space_check(x->tree->space, &x->mtr, run->run.pid, run->run.length,
-			run->frees);
+		int r = space_check(x->tree->space, &x->mtr, run->run.pid,
+			run->run.length, run->frees);
 
 		if (r == -EAGAIN)
 			x->conflict = space_group_of(x->tree->space, run->run.pid);
@@ -190,9 +197,10 @@ static int latch_pages(struct txn *x)
 	for (unsigned i = 0; i < x->page_count; i++) {
 		struct txn_page *page = &x->page[i];
 
-		page->page = page->fresh ?
-				     mtr_fresh(&x->mtr, page->pid, page->incarnation, &r) :
-				     mtr_latch(&x->mtr, page->pid, page->incarnation, &r);
+		page->page =
+			page->fresh
+				? mtr_fresh(&x->mtr, page->pid, page->incarnation, &r)
+				: mtr_latch(&x->mtr, page->pid, page->incarnation, &r);
 		if (!page->page) {
 			x->conflict = page->pid;
 			return r;
@@ -201,7 +209,8 @@ static int latch_pages(struct txn *x)
 	return 0;
 }
 
-/* Everything latched and validated, or nothing held. -EAGAIN: x->conflict may name the page. */
+/* Everything latched and validated, or nothing held. -EAGAIN: x->conflict may name the
+ * page. */
 static int latch_all(struct txn *x, unsigned pages)
 {
 	int r = mtr_begin(&x->mtr, x->tree->cache, pages);
@@ -209,7 +218,8 @@ static int latch_all(struct txn *x, unsigned pages)
 	if (r)
 		return r;
 	r = latch_leaves(x);
-	/* Stale reads name runs that are free by now: no damage, so not to be judged as such. */
+	/* Stale reads name runs that are free by now: no damage, so not to be judged as
+	 * such. */
 	if (r == 0 && x->run_count && !reads_stand(x))
 		r = -EAGAIN;
 	if (r == 0)
@@ -224,9 +234,10 @@ static int latch_all(struct txn *x, unsigned pages)
 }
 
 /*
- * Holding nothing: the file page as it can be latched, in the cache and of its incarnation. It
- * may have been evicted, and what recovery or a read-ahead has fetched may be an older
- * incarnation's image. One that is newer than what was read is somebody else's.
+ * Holding nothing: the file page as it can be latched, in the cache and of its
+ * incarnation. It may have been evicted, and what recovery or a read-ahead has fetched
+ * may be an older incarnation's image. One that is newer than what was read is somebody
+ * else's.
  */
 static int wait_file_page(struct txn *x, const struct txn_page *page)
 {
@@ -287,8 +298,10 @@ static void apply_leaf(struct txn *x, struct txn_leaf *leaf)
 					leaf_remove(&e, w->key);
 				continue;
 			}
-			grows = w->length > old_length(e.image, w->key, &present) || !present;
-			/* In the second round what has shrunk is there as it should be. */
+			grows = w->length > old_length(e.image, w->key, &present) ||
+				!present;
+			/* In the second round what has shrunk is there as it should be.
+			 */
 			if (grows == (bool)growing)
 				leaf_set(&e, w->key, x->arena + w->offset, w->length);
 		}
@@ -313,10 +326,12 @@ static void apply(struct txn *x)
 
 	for (unsigned i = 0; i < x->run_count; i++) {
 		const struct txn_run *run = &x->run[i];
-		int r = run->frees ? space_free(sp, &x->mtr, run->run.pid, run->run.length) :
-				     space_take(sp, &x->mtr, &run->run);
+		int r = run->frees
+				? space_free(sp, &x->mtr, run->run.pid, run->run.length)
+				: space_take(sp, &x->mtr, &run->run);
 
-		WEFT_ASSERT(r == 0); /* latch_runs has checked it under the latch still held */
+		WEFT_ASSERT(r ==
+			    0); /* latch_runs has checked it under the latch still held */
 	}
 	for (unsigned i = 0; i < x->leaf_count; i++)
 		apply_leaf(x, &x->leaf[i]);
@@ -332,8 +347,8 @@ static void discard_run(struct tree *t, const struct space_run *run)
 		unsigned count = MIN(run->length - done, DISCARD_BATCH);
 
 		for (unsigned i = 0; i < count; i++)
-			refs[i] = (struct page_ref){
-				.pid = run->pid + done + i, .incarnation = run->incarnation};
+			refs[i] = (struct page_ref){.pid = run->pid + done + i,
+				.incarnation = run->incarnation};
 		cache_discard(t->cache, refs, count);
 		done += count;
 	}
@@ -350,7 +365,8 @@ static void settle(struct txn *x, struct log_position pos)
 		/* Out of the cache first: once settled the pages may be reserved anew. */
 		if (run->frees)
 			discard_run(t, &run->run);
-		space_committed(t->space, run->run.pid, run->run.length, run->frees, pos.end);
+		space_committed(
+			t->space, run->run.pid, run->run.length, run->frees, pos.end);
 	}
 	x->run_count = 0; /* committed: no longer the transaction's to give back */
 	txn_unfavour(x);

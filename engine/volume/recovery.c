@@ -63,7 +63,8 @@ static struct batch **batch_find(struct descriptor_pass *p, uint64_t number)
 }
 
 /* -EUCLEAN; with salvage 0: the record is passed over. */
-static int damaged_record(struct volume *v, struct weft_error *err, lsn_t lsn, const char *what)
+static int damaged_record(
+	struct volume *v, struct weft_error *err, lsn_t lsn, const char *what)
 {
 	if (v->salvage) {
 		v->recovery.left_out++;
@@ -242,7 +243,8 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation,
 			part->version, part + 1, entry->start, entry->end);
 	} else {
-		rc = cache_recover_ranges(p->v->cache, part, entry->start, entry->end, &gap);
+		rc = cache_recover_ranges(
+			p->v->cache, part, entry->start, entry->end, &gap);
 		if (rc == -EUCLEAN && p->v->salvage) {
 			p->v->recovery.left_out++;
 			rc = 0;
@@ -270,7 +272,8 @@ static int visit_pass_2(void *arg, const struct log_entry *entry)
 	if (r->type != DISK_LOG_CHANGE)
 		return 0;
 	if (entry->start != p->ahead_chunk || (const uint8_t *)r >= p->ahead) {
-		p->ahead = (const uint8_t *)r + cache_recover_ahead(p->v->cache, r, entry->bytes);
+		p->ahead = (const uint8_t *)r +
+			   cache_recover_ahead(p->v->cache, r, entry->bytes);
 		p->ahead_chunk = entry->start;
 	}
 	for (unsigned i = 0; i < r->count && !rc; i++, part = part_next(part))

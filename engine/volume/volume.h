@@ -17,7 +17,8 @@ struct volume {
 	struct cache *cache;
 	struct space *space;
 	struct tree *tree;
-	struct disk_catalog catalog; /* as read at open; fields that change are read from the page */
+	struct disk_catalog
+		catalog; /* as read at open; fields that change are read from the page */
 	bool read_only;
 	struct {
 		bool was_clean;
@@ -26,41 +27,45 @@ struct volume {
 		uint64_t left_out; /* with salvage: what did not fit */
 	} recovery;
 	/* inode numbers: a range from the catalog */
-	struct rt_mutex inode_lock; /* the four below; not held while a range is fetched */
+	struct rt_mutex
+		inode_lock; /* the four below; not held while a range is fetched */
 	uint64_t inode_next, inode_end;
 	bool inode_refilling;
 	struct rt_cond inode_refilled;
 };
 
 struct volume_options {
-	bool read_only;		/* a dirty log is replayed in memory only (never written) */
-	bool background;	/* run page provider and checkpointer; false for tools */
+	bool read_only;  /* a dirty log is replayed in memory only (never written) */
+	bool background; /* run page provider and checkpointer; false for tools */
 	struct cache_options cache;
 	struct log_options log;
 	const uint8_t *volume_uuid;
 	/* for fsck.weft: */
 	bool storage_only; /* recover, but leave catalog, space and tree unread (NULL) */
-	bool salvage;	   /* pass over what of the log does not fit the store */
-	bool disk_lent;	   /* the disk stays the caller's, and open */
+	bool salvage;      /* pass over what of the log does not fit the store */
+	bool disk_lent;    /* the disk stays the caller's, and open */
 };
 
 /*
  * Makes an empty volume on the disk: store_format_write, then catalog, groups, and a tree
  * with the root directory (mode 0755, `uid`, `gid`). Waits.
  */
-int volume_format(struct rt_disk *disk, const struct store_format *f, uint32_t uid, uint32_t gid,
-	struct weft_error *err);
+int volume_format(struct rt_disk *disk, const struct store_format *f, uint32_t uid,
+	uint32_t gid, struct weft_error *err);
 
 /*
- * Opens and recovers. Takes the disk: volume_close closes it, also when open fails. Waits.
+ * Opens and recovers. Takes the disk: volume_close closes it, also when open fails.
+ * Waits.
  */
 int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_options *o,
 	struct weft_error *err);
-/* Clean: checkpoints, marks the log clean. Returns the first error met, closes in any case. */
+/* Clean: checkpoints, marks the log clean. Returns the first error met, closes in any
+ * case. */
 int volume_close(struct volume *v);
 /* Makes everything done so far durable. Waits. */
 int volume_sync(struct volume *v);
-/* Never used before, never again. A transaction of its own when the range is used up. Waits. */
+/* Never used before, never again. A transaction of its own when the range is used up.
+ * Waits. */
 int volume_inode_number(struct volume *v, uint64_t *out);
 /* The errno that turned the volume read-only at run time, or 0. */
 int volume_failed(struct volume *v);

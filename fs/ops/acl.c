@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * POSIX ACLs (acl(5)): checked, kept with the mode bits, inherited. The kernel enforces them.
+ * POSIX ACLs (acl(5)): checked, kept with the mode bits, inherited. The kernel enforces
+ * them.
  *
- * They are kept as they come, as xattrs in format version 2: a u32 version, then entries sorted by
- * tag. Keeps: an access ACL is stored only when it says more than the mode, and the mode's
- * group bits are its mask.
+ * They are kept as they come, as xattrs in format version 2: a u32 version, then entries
+ * sorted by tag. Keeps: an access ACL is stored only when it says more than the mode, and
+ * the mode's group bits are its mask.
  */
 #include <errno.h>
 
@@ -27,7 +28,8 @@ struct acl_entry {
 	uint32_t id; /* of ACL_USER and ACL_GROUP */
 };
 
-#define ACL_ENTRIES_MAX ((DISK_XATTR_INLINE_MAX - sizeof(uint32_t)) / sizeof(struct acl_entry))
+#define ACL_ENTRIES_MAX                                                                  \
+	((DISK_XATTR_INLINE_MAX - sizeof(uint32_t)) / sizeof(struct acl_entry))
 
 /* As it is stored. */
 struct acl {
@@ -43,8 +45,8 @@ static size_t acl_bytes(const struct acl *acl)
 }
 
 /*
- * The order of tags, each USER_OBJ, GROUP_OBJ and OTHER once, a MASK when there is a USER or GROUP:
- * the rules of the kernel's posix_acl_valid.
+ * The order of tags, each USER_OBJ, GROUP_OBJ and OTHER once, a MASK when there is a USER
+ * or GROUP: the rules of the kernel's posix_acl_valid.
  */
 static bool acl_valid(const struct acl *acl)
 {
@@ -88,7 +90,8 @@ static int acl_decode(const void *value, size_t len, struct acl *out)
 	return 0;
 }
 
-/* What the mode's group bits stand for: the mask, or the owning group where there is none. */
+/* What the mode's group bits stand for: the mask, or the owning group where there is
+ * none. */
 static struct acl_entry *acl_group_class(struct acl *acl)
 {
 	struct acl_entry *group = NULL;
@@ -119,7 +122,8 @@ static bool acl_extended(const struct acl *acl)
 static uint32_t acl_mode(struct acl *acl)
 {
 	return (uint32_t)acl_entry_of(acl, ACL_USER_OBJ)->perm << 6 |
-	       (uint32_t)acl_group_class(acl)->perm << 3 | acl_entry_of(acl, ACL_OTHER)->perm;
+	       (uint32_t)acl_group_class(acl)->perm << 3 |
+	       acl_entry_of(acl, ACL_OTHER)->perm;
 }
 
 static void acl_set_mode(struct acl *acl, uint32_t mode)
@@ -132,8 +136,8 @@ static void acl_set_mode(struct acl *acl, uint32_t mode)
 /* ---- as xattrs, in transactions --------------------------------------------------- */
 
 /* -ENODATA when there is none; what is stored and not valid is damage. */
-static int acl_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name,
-	struct acl *out)
+static int acl_read_txn(
+	struct fs *fs, struct txn *x, uint64_t ino, const char *name, struct acl *out)
 {
 	uint8_t value[DISK_XATTR_INLINE_MAX];
 	int rc;
@@ -146,13 +150,14 @@ static int acl_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *
 	return 0;
 }
 
-static int acl_write_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
-	const char *name, const struct acl *acl)
+static int acl_write_txn(struct fs *fs, struct txn *x, uint64_t ino,
+	struct disk_inode *inode, const char *name, const struct acl *acl)
 {
 	return xattr_write_txn(fs, x, ino, inode, name, acl, acl_bytes(acl));
 }
 
-int acl_chmod_txn(struct fs *fs, struct txn *x, uint64_t ino, const struct disk_inode *inode)
+int acl_chmod_txn(
+	struct fs *fs, struct txn *x, uint64_t ino, const struct disk_inode *inode)
 {
 	struct disk_inode copy = *inode;
 	struct acl acl;
@@ -170,11 +175,12 @@ int acl_chmod_txn(struct fs *fs, struct txn *x, uint64_t ino, const struct disk_
 }
 
 /*
- * acl(5), "Object creation and default ACLs": the new access ACL is the default ACL of the
- * directory, its classes cut down to what the mode asked for; the umask has no say.
+ * acl(5), "Object creation and default ACLs": the new access ACL is the default ACL of
+ * the directory, its classes cut down to what the mode asked for; the umask has no say.
  */
-int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir, const struct disk_inode *parent,
-	uint32_t umask, uint64_t ino, struct disk_inode *inode)
+int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir,
+	const struct disk_inode *parent, uint32_t umask, uint64_t ino,
+	struct disk_inode *inode)
 {
 	struct acl acl;
 	int rc = -ENODATA;
@@ -199,8 +205,8 @@ int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir, const struct dis
 	return acl_write_txn(fs, x, ino, inode, ACL_ACCESS_NAME, &acl);
 }
 
-static int acl_set_access(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
-	const struct ops_caller *c, struct acl *acl)
+static int acl_set_access(struct fs *fs, struct txn *x, uint64_t ino,
+	struct disk_inode *inode, const struct ops_caller *c, struct acl *acl)
 {
 	inode->mode = (inode->mode & ~0777u) | acl_mode(acl);
 	if (!c->in_group && !c->keeps_setid)

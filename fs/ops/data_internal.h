@@ -149,7 +149,8 @@ int state_settle(struct fs *fs, struct inode_state *st);
 /* A transaction has just written the inode with these times: what is older is not needed.
  */
 void state_times_written(struct inode_state *st, int64_t mtime_ns);
-/* A read happened: writes or notes the atime, if the mount's rule asks for it (then true). */
+/* A read happened: writes or notes the atime, if the mount's rule asks for it (then
+ * true). */
 bool state_accessed(
 	struct fs *fs, struct inode_state *st, const struct disk_inode *inode);
 /* Bytes were overwritten in place: mtime, ctime, setuid bits. `inode`: as read before. */
@@ -269,8 +270,8 @@ int inode_reclaim(struct fs *fs, uint64_t ino);
 void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count);
 
 /* data_read.c. ops_read on a state; the atime follows if `accessed`. */
-int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, bool accessed,
-	ops_sink sink, void *arg);
+int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+	bool accessed, ops_sink sink, void *arg);
 /* data_write.c. ops_write on a state, of one byte or more. */
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
 	uint64_t offset, const void *buf, size_t len, bool append);

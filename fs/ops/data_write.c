@@ -18,8 +18,8 @@
 
 #define WRITE_PAGES_MAX 256u
 #define WRITE_PARTS_MAX 32u
-#define OVERWRITE_TRIES 8u  /* without the lock */
-#define WRITE_GIVE_UP   16u /* stale with the lock: damage */
+#define OVERWRITE_TRIES 8u    /* without the lock */
+#define WRITE_GIVE_UP   16u   /* stale with the lock: damage */
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
 #define AHEAD_PAGES_MIN 16u
 #define AHEAD_PAGES_MAX 4096u /* 16 MiB */
@@ -474,11 +474,13 @@ static void behind_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t e
 		for (unsigned i = 0; i < map.count; i++) {
 			const struct map_segment *s = &map.segment[i];
 
-			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count; n++) {
+			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count;
+				n++) {
 				refs[count++] =
 					(struct page_ref){s->pid + n, s->incarnation};
 				if (count == WRITE_PAGES_MAX) {
-					cache_write_behind(fs->volume->cache, refs, count);
+					cache_write_behind(
+						fs->volume->cache, refs, count);
 					count = 0;
 				}
 			}
@@ -493,10 +495,12 @@ static void behind_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t e
  * device works while the writer does and fsync finds little left. Races between writers
  * of one file do no harm: what is not written behind is written later.
  */
-static void write_behind(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len)
+static void write_behind(
+	struct fs *fs, struct inode_state *st, uint64_t offset, size_t len)
 {
 	uint64_t first = offset >> PAGE_SHIFT, end = (offset + len) >> PAGE_SHIFT;
-	uint64_t next = atomic_exchange_explicit(&st->stream_end, end, memory_order_relaxed);
+	uint64_t next =
+		atomic_exchange_explicit(&st->stream_end, end, memory_order_relaxed);
 	uint64_t from = atomic_load_explicit(&st->stream_from, memory_order_relaxed);
 
 	if (first != next || from > first) {

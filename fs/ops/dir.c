@@ -2,24 +2,26 @@
 /*
  * Reading directories.
  *
- * Entries come in key order, the order of their names' hashes, and a cookie is a key: an entry that
- * stays is seen exactly once, whatever comes and goes around it. (Where names share an item, its
- * low bits tell them apart by their place there; there are 2^59 hashes.)
+ * Entries come in key order, the order of their names' hashes, and a cookie is a key: an
+ * entry that stays is seen exactly once, whatever comes and goes around it. (Where names
+ * share an item, its low bits tell them apart by their place there; there are 2^59
+ * hashes.)
  *
- * Entries are collected in batches, and for readdirplus the leaves of all inodes of a batch are
- * asked for before the first is waited for. Nothing is held while the caller's function runs.
+ * Entries are collected in batches, and for readdirplus the leaves of all inodes of a
+ * batch are asked for before the first is waited for. Nothing is held while the caller's
+ * function runs.
  */
 #include <dirent.h>
 #include <errno.h>
 
 #include "fs/ops/ops_internal.h"
 
-#define COOKIE_DOT	    1ull
-#define COOKIE_DOTDOT	    2ull
-#define COOKIE_ENTRIES	    16ull /* the lowest of an entry */
+#define COOKIE_DOT          1ull
+#define COOKIE_DOTDOT       2ull
+#define COOKIE_ENTRIES      16ull /* the lowest of an entry */
 #define COOKIE_INDEX_MASK   15ull
-#define BATCH_BYTES	    8192u /* of names; an item always fits */
-#define BATCH_ENTRIES	    128u
+#define BATCH_BYTES         8192u /* of names; an item always fits */
+#define BATCH_ENTRIES       128u
 #define BATCH_ENTRIES_FIRST 32u /* the caller's buffer may be small */
 
 _Static_assert(BATCH_BYTES >= DISK_VALUE_MAX, "an item fits an empty batch");
@@ -32,7 +34,7 @@ struct batch_entry {
 };
 
 struct batch {
-	uint64_t from;	    /* entries behind this cookie */
+	uint64_t from;      /* entries behind this cookie */
 	unsigned count_max; /* items are taken whole while there is room for one */
 	unsigned count;
 	unsigned name_bytes;
@@ -78,15 +80,16 @@ static int batch_fill(struct fs *fs, uint64_t dir, struct batch *b, bool *more)
 
 	b->count = 0;
 	b->name_bytes = 0;
-	rc = tree_scan(fs->tree, disk_key(dir, DISK_ITEM_ENTRY, b->from & ~COOKIE_INDEX_MASK),
+	rc = tree_scan(fs->tree,
+		disk_key(dir, DISK_ITEM_ENTRY, b->from & ~COOKIE_INDEX_MASK),
 		disk_key(dir, DISK_ITEM_EXTENT, 0), false, batch_take, b);
 	*more = rc == 1;
 	return MIN(rc, 0);
 }
 
 /* Hands the batch out. 1: the caller wants no more. */
-static int batch_give(struct fs *fs, const struct batch *b, unsigned flags, ops_dirent_fn fn,
-	void *arg)
+static int batch_give(
+	struct fs *fs, const struct batch *b, unsigned flags, ops_dirent_fn fn, void *arg)
 {
 	bool plus = flags & OPS_READDIR_PLUS;
 	struct ops_attr attr;
@@ -171,8 +174,8 @@ static void touch_atime(struct fs *fs, uint64_t dir, const struct disk_inode *in
 		(void)ops_run(fs, 0, atime_body, &a, NULL);
 }
 
-int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags, ops_dirent_fn fn,
-	void *arg)
+int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags,
+	ops_dirent_fn fn, void *arg)
 {
 	struct disk_inode inode;
 	struct batch *b;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directory entries as items: the hash of a name says which item, names that collide share one.
+ * Directory entries as items: the hash of a name says which item, names that collide
+ * share one.
  *
- * Keeps: an item is removed with its last entry; whatever an item's bytes are, reading them
- * stays within them (invariant 9).
+ * Keeps: an item is removed with its last entry; whatever an item's bytes are, reading
+ * them stays within them (invariant 9).
  */
 #include <errno.h>
 
 #include "engine/common/siphash.h"
 #include "fs/ops/ops_internal.h"
 
-#define ENTRIES_PER_ITEM 16u		       /* what the low 4 bits of a cookie tell apart */
+#define ENTRIES_PER_ITEM 16u /* what the low 4 bits of a cookie tell apart */
 
 uint64_t name_hash(struct fs *fs, struct ops_name name)
 {
@@ -54,8 +55,9 @@ bool entry_step(const void *value, size_t len, size_t *at, const struct disk_ent
 	if (left == 0)
 		return false;
 	e = (const struct disk_entry *)((const uint8_t *)value + *at);
-	if (left < sizeof(*e) || e->name_bytes == 0 || left - sizeof(*e) < e->name_bytes ||
-		e->ino == 0 || e->ino > DISK_INO_MAX) {
+	if (left < sizeof(*e) || e->name_bytes == 0 ||
+		left - sizeof(*e) < e->name_bytes || e->ino == 0 ||
+		e->ino > DISK_INO_MAX) {
 		*error = -EUCLEAN;
 		return false;
 	}
@@ -73,7 +75,8 @@ static int slot_search(struct entry_slot *slot, struct ops_name name)
 
 	slot->found = false;
 	slot->count = 0;
-	for (size_t begin = 0; entry_step(slot->value, slot->len, &at, &e, &error); begin = at) {
+	for (size_t begin = 0; entry_step(slot->value, slot->len, &at, &e, &error);
+		begin = at) {
 		slot->count++;
 		if (slot->found || e->name_bytes != name.len ||
 			memcmp(e->name, name.bytes, name.len) != 0)
@@ -117,8 +120,8 @@ int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
 	return slot_search(slot, name);
 }
 
-int entry_insert(struct txn *x, struct entry_slot *slot, struct ops_name name,
-	struct entry entry)
+int entry_insert(
+	struct txn *x, struct entry_slot *slot, struct ops_name name, struct entry entry)
 {
 	struct disk_entry head = {
 		.ino = entry.ino,
@@ -142,7 +145,8 @@ int entry_insert(struct txn *x, struct entry_slot *slot, struct ops_name name,
 
 int entry_remove(struct txn *x, struct entry_slot *slot)
 {
-	const struct disk_entry *e = (const struct disk_entry *)(slot->value + slot->offset);
+	const struct disk_entry *e =
+		(const struct disk_entry *)(slot->value + slot->offset);
 	unsigned bytes = (unsigned)sizeof(*e) + e->name_bytes;
 	unsigned behind = slot->offset + bytes;
 

@@ -386,8 +386,9 @@ static int handle_confirm(
 	if (inode->nlink == 0)
 		file->state->orphan = true;
 	if (inode->nlink == 0 &&
-		(file->state->reclaiming || (file->state->confirmed == 0 &&
-						    !orphan_is_awaited(fs, file->state->ino)))) {
+		(file->state->reclaiming ||
+			(file->state->confirmed == 0 &&
+				!orphan_is_awaited(fs, file->state->ino)))) {
 		rc = -ENOENT;
 	} else {
 		file->state->confirmed++;
@@ -431,7 +432,8 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 		handle_drop(fs, file);
 		return rc;
 	}
-	/* Reads that the kernel's cache answers are not seen here: an open to read stands for them. */
+	/* Reads that the kernel's cache answers are not seen here: an open to read stands
+	 * for them. */
 	if ((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_NOATIME | O_TRUNC)) &&
 		attr->inode.size > 0)
 		file->accessed = state_accessed(fs, file->state, &attr->inode);

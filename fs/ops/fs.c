@@ -3,16 +3,17 @@
  * Opening and closing the operations on a volume, and the loop that every transaction of
  * theirs runs in.
  *
- * Keeps: an operation's errors are conclusions from a state that stood (OPS_VERDICT); restarts
- * are counted and bounded; nothing is begun on a volume that must not be written.
+ * Keeps: an operation's errors are conclusions from a state that stood (OPS_VERDICT);
+ * restarts are counted and bounded; nothing is begun on a volume that must not be
+ * written.
  */
 #include <errno.h>
 
 #include "fs/ops/ops_internal.h"
 
 /*
- * A transaction that has started over a few times takes its leaves in order and wins, so this
- * is only reached when the engine is broken.
+ * A transaction that has started over a few times takes its leaves in order and wins, so
+ * this is only reached when the engine is broken.
  */
 #define RESTARTS_MAX (1u << 24)
 
@@ -23,7 +24,8 @@ int fs_check_writable(struct fs *fs)
 	return 0;
 }
 
-int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_position *pos)
+int ops_run(
+	struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_position *pos)
 {
 	struct txn *x;
 	int rc;
@@ -46,11 +48,13 @@ int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_
 		if (rc != -EAGAIN)
 			break;
 		if (restarts == RESTARTS_MAX) {
-			weft_log(3, "a transaction was started over %u times; given up", restarts);
+			weft_log(3, "a transaction was started over %u times; given up",
+				restarts);
 			rc = -EIO;
 			break;
 		}
-		atomic_fetch_add_explicit(&fs->counters.restarts, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(
+			&fs->counters.restarts, 1, memory_order_relaxed);
 		txn_restart(x);
 	}
 	txn_end(x);
@@ -68,7 +72,8 @@ int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
 	return rc;
 }
 
-int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, struct weft_error *err)
+int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
+	struct weft_error *err)
 {
 	struct fs *fs;
 	int rc;
@@ -96,7 +101,8 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, stru
 	}
 	rc = orphans_open(fs);
 	if (rc) {
-		weft_error(err, rc, "opening the filesystem: no memory for unlinked files");
+		weft_error(
+			err, rc, "opening the filesystem: no memory for unlinked files");
 		goto out_table;
 	}
 	*out = fs;
@@ -127,7 +133,8 @@ struct ops_counters *ops_counters(struct fs *fs)
 	return &fs->counters;
 }
 
-/* There is no table of inodes that could fill up: f_files is 0, as on other such filesystems. */
+/* There is no table of inodes that could fill up: f_files is 0, as on other such
+ * filesystems. */
 int ops_statfs(struct fs *fs, struct statvfs *out)
 {
 	struct space_stat stat;

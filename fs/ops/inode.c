@@ -2,8 +2,9 @@
 /*
  * Inodes: reading, writing, making them, and their attributes.
  *
- * Keeps: no inode that is not valid gets past here (invariant 9); setuid, setgid, capabilities and
- * ACLs follow changes of mode, owner and size as on Linux' local filesystems.
+ * Keeps: no inode that is not valid gets past here (invariant 9); setuid, setgid,
+ * capabilities and ACLs follow changes of mode, owner and size as on Linux' local
+ * filesystems.
  */
 #include <errno.h>
 
@@ -66,7 +67,8 @@ int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out)
 	if (!ino_possible(ino))
 		return -ENOENT;
 	return inode_check(
-		tree_read(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0), out, sizeof(*out)), out);
+		tree_read(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0), out, sizeof(*out)),
+		out);
 }
 
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out)
@@ -155,8 +157,8 @@ static void chown_kill_setid(struct disk_inode *inode, const struct ops_caller *
 		inode->mode &= ~(uint32_t)S_ISGID;
 }
 
-static int setattr_mode(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
-	const struct ops_caller *c, uint32_t mode)
+static int setattr_mode(struct fs *fs, struct txn *x, uint64_t ino,
+	struct disk_inode *inode, const struct ops_caller *c, uint32_t mode)
 {
 	if (S_ISLNK(inode->mode))
 		return -EOPNOTSUPP;
@@ -167,7 +169,8 @@ static int setattr_mode(struct fs *fs, struct txn *x, uint64_t ino, struct disk_
 	return acl_chmod_txn(fs, x, ino, inode);
 }
 
-static void setattr_times(struct disk_inode *inode, const struct ops_setattr *set, int64_t now)
+static void setattr_times(
+	struct disk_inode *inode, const struct ops_setattr *set, int64_t now)
 {
 	if (set->set & OPS_SET_ATIME_NOW)
 		inode->atime_ns = now;
@@ -201,7 +204,8 @@ int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode 
 	}
 	if (set->set & OPS_KILL_SETID)
 		ops_kill_setid(inode, &(struct ops_caller){.keeps_setid = false});
-	if ((owner && !S_ISDIR(inode->mode)) || set->set & (OPS_SET_SIZE | OPS_KILL_SETID)) {
+	if ((owner && !S_ISDIR(inode->mode)) ||
+		set->set & (OPS_SET_SIZE | OPS_KILL_SETID)) {
 		rc = xattr_drop_caps(fs, x, ino, inode);
 		if (rc)
 			return rc;

@@ -2,9 +2,9 @@
 /*
  * Names: giving and taking away.
  *
- * What has lost its last name becomes an orphan (orphan.c). Where the caller does not say what it
- * has forgotten, inodes that cannot be open here (directories, symlinks, special files) and have
- * nothing in pages go with the transaction.
+ * What has lost its last name becomes an orphan (orphan.c). Where the caller does not say
+ * what it has forgotten, inodes that cannot be open here (directories, symlinks, special
+ * files) and have nothing in pages go with the transaction.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,8 @@
 static int inode_delete_txn(struct txn *x, uint64_t ino, const struct disk_inode *inode)
 {
 	if (S_ISLNK(inode->mode)) {
-		for (uint64_t piece = 0; piece < DIV_UP(inode->size, DISK_LINK_PIECE); piece++) {
+		for (uint64_t piece = 0; piece < DIV_UP(inode->size, DISK_LINK_PIECE);
+			piece++) {
 			int rc = txn_delete(x, disk_key(ino, DISK_ITEM_LINK, piece));
 
 			if (rc)
@@ -40,7 +41,8 @@ int inode_unlink_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_ino
 	inode->ctime_ns = now;
 	if (inode->nlink > 0)
 		return inode_write(x, ino, inode);
-	if (!fs->orphans && !S_ISREG(inode->mode) && !(inode->flags & DISK_INODE_HAS_XATTR))
+	if (!fs->orphans && !S_ISREG(inode->mode) &&
+		!(inode->flags & DISK_INODE_HAS_XATTR))
 		return inode_delete_txn(x, ino, inode);
 	*orphan = true;
 	rc = orphan_mark(x, ino);
@@ -104,9 +106,11 @@ static int unlink_body(struct txn *x, void *p)
 	return inode_unlink_txn(a->fs, x, a->ino, &inode, a->now, &a->orphan);
 }
 
-static int unlink_or_rmdir(struct fs *fs, uint64_t dir, struct ops_name name, bool directory)
+static int unlink_or_rmdir(
+	struct fs *fs, uint64_t dir, struct ops_name name, bool directory)
 {
-	struct unlink_arg a = {.fs = fs, .dir = dir, .name = name, .directory = directory};
+	struct unlink_arg a = {
+		.fs = fs, .dir = dir, .name = name, .directory = directory};
 	int rc;
 
 	rc = name_check(name);
@@ -197,7 +201,8 @@ static int link_body(struct txn *x, void *p)
 	return inode_write(x, a->dir, &parent);
 }
 
-int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, struct ops_attr *out)
+int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name,
+	struct ops_attr *out)
 {
 	struct link_arg a = {.fs = fs, .ino = ino, .dir = dir, .name = name};
 	int rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: looking up and making. One transaction makes inode, entry and the change to the directory.
+ * Names: looking up and making. One transaction makes inode, entry and the change to the
+ * directory.
  *
  * Keeps: a directory's size is the number of its entries and its nlink 2 plus its
  * subdirectories; nothing is made in a directory that has been removed.
@@ -12,7 +13,9 @@
 #include "fs/ops/ops_internal.h"
 
 #define LINK_TARGET_MAX 4095u
-#define LOOKUP_TRIES	1000u /* a name that is replaced at just the wrong moment so often */
+#define LOOKUP_TRIES                                                                     \
+	1000u /* a name that is replaced at just the wrong moment so often               \
+	       */
 
 /* ---- lookup ----------------------------------------------------------------------- */
 
@@ -39,9 +42,9 @@ static int lookup_dots(struct fs *fs, uint64_t dir, unsigned dots, struct ops_at
 }
 
 /*
- * The entry and its inode are read one after the other. An inode that is gone by then, or has no
- * link left, was unlinked, so the entry is gone or replaced: look again. One that never was is
- * damage.
+ * The entry and its inode are read one after the other. An inode that is gone by then, or
+ * has no link left, was unlinked, so the entry is gone or replaced: look again. One that
+ * never was is damage.
  */
 int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out)
 {
@@ -181,8 +184,9 @@ static int make(struct make_arg *a, struct ops_attr *out)
 	return 0;
 }
 
-int ops_mknod(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	uint32_t mode, uint32_t rdev_major, uint32_t rdev_minor, struct ops_attr *out)
+int ops_mknod(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, uint32_t mode, uint32_t rdev_major,
+	uint32_t rdev_minor, struct ops_attr *out)
 {
 	struct make_arg a = {.fs = fs, .dir = dir, .name = name, .c = c};
 
@@ -210,8 +214,8 @@ int ops_mknod(struct fs *fs, uint64_t dir, struct ops_name name, const struct op
 	return make(&a, out);
 }
 
-int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	uint32_t mode, struct ops_attr *out)
+int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, uint32_t mode, struct ops_attr *out)
 {
 	struct make_arg a = {.fs = fs, .dir = dir, .name = name, .c = c};
 
@@ -222,10 +226,11 @@ int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name, const struct op
 	return make(&a, out);
 }
 
-int ops_symlink(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	const char *target, struct ops_attr *out)
+int ops_symlink(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, const char *target, struct ops_attr *out)
 {
-	struct make_arg a = {.fs = fs, .dir = dir, .name = name, .c = c, .target = target};
+	struct make_arg a = {
+		.fs = fs, .dir = dir, .name = name, .c = c, .target = target};
 	size_t len = strnlen(target, LINK_TARGET_MAX + 1);
 
 	ops_count(fs, OPS_CALL_SYMLINK);
@@ -256,8 +261,9 @@ int ops_readlink(struct fs *fs, uint64_t ino, char *buf, size_t cap)
 	while (at < inode.size && at < cap) {
 		size_t want = MIN(inode.size - at, DISK_LINK_PIECE);
 
-		rc = tree_read(fs->tree, disk_key(ino, DISK_ITEM_LINK, at / DISK_LINK_PIECE),
-			piece, sizeof(piece));
+		rc = tree_read(fs->tree,
+			disk_key(ino, DISK_ITEM_LINK, at / DISK_LINK_PIECE), piece,
+			sizeof(piece));
 		if (rc == -ENOENT) {
 			rc = inode_get(fs, ino, &inode);
 			return rc ? rc : -EUCLEAN;
@@ -274,7 +280,8 @@ int ops_readlink(struct fs *fs, uint64_t ino, char *buf, size_t cap)
 
 /* ---- making and opening ----------------------------------------------------------- */
 
-/* The handle comes first: an unlink right behind the transaction must find the file open. */
+/* The handle comes first: an unlink right behind the transaction must find the file open.
+ */
 static int create_new(struct make_arg *a, int flags, struct ops_file **out, ops_body body)
 {
 	struct ops_file *file;
@@ -296,8 +303,8 @@ static int create_new(struct make_arg *a, int flags, struct ops_file **out, ops_
 }
 
 /* -ENOENT: the name went away meanwhile. */
-static int open_existing(struct make_arg *a, int flags, struct ops_file **out,
-	struct ops_attr *attr)
+static int open_existing(
+	struct make_arg *a, int flags, struct ops_file **out, struct ops_attr *attr)
 {
 	struct entry entry;
 	int rc;
@@ -312,8 +319,9 @@ static int open_existing(struct make_arg *a, int flags, struct ops_file **out,
 	return ops_open(a->fs, entry.ino, a->c, flags & ~(O_CREAT | O_EXCL), out, attr);
 }
 
-int ops_create(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	uint32_t mode, int flags, struct ops_file **out, struct ops_attr *attr)
+int ops_create(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, uint32_t mode, int flags, struct ops_file **out,
+	struct ops_attr *attr)
 {
 	struct make_arg a = {.fs = fs, .dir = dir, .name = name, .c = c};
 	int rc;
@@ -356,8 +364,8 @@ static int tmpfile_body(struct txn *x, void *p)
 	return orphan_mark(x, a->what.ino);
 }
 
-int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_t mode, int flags,
-	struct ops_file **out, struct ops_attr *attr)
+int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_t mode,
+	int flags, struct ops_file **out, struct ops_attr *attr)
 {
 	struct make_arg a = {.fs = fs, .dir = dir, .c = c};
 	int rc;

@@ -2,10 +2,11 @@
 /*
  * POSIX semantics: each operation is one short transaction on the tree.
  *
- * No FUSE types here: the same functions serve the FUSE glue, the simulator and fsck's tests.
- * Permission bits are checked by the caller's kernel (default_permissions); what needs the
- * file's content to decide (sticky directories apart, which the kernel checks) is decided here.
- * Errors are negative errno values, those of a local filesystem in the same case. All wait.
+ * No FUSE types here: the same functions serve the FUSE glue, the simulator and fsck's
+ * tests. Permission bits are checked by the caller's kernel (default_permissions); what
+ * needs the file's content to decide (sticky directories apart, which the kernel checks)
+ * is decided here. Errors are negative errno values, those of a local filesystem in the
+ * same case. All wait.
  */
 #ifndef WEFT_OPS_H
 #define WEFT_OPS_H
@@ -20,25 +21,29 @@ struct fs;
 
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
-	bool nodiratime;		/* directories keep their atime */
-	bool names_sync;		/* what changes names is durable when it returns */
-	unsigned open_files_max;	/* 0: 1,048,576 */
+	bool nodiratime;         /* directories keep their atime */
+	bool names_sync;         /* what changes names is durable when it returns */
+	unsigned open_files_max; /* 0: 1,048,576 */
 	/*
-	 * The caller refers to inodes and tells by ops_forget when it no longer does: what it
-	 * unlinks lives until then. At most ORPHANS_AWAITED_MAX at a time; what is unlinked beyond
-	 * that goes with its last close.
+	 * The caller refers to inodes and tells by ops_forget when it no longer does:
+	 * what it unlinks lives until then. At most ORPHANS_AWAITED_MAX at a time; what
+	 * is unlinked beyond that goes with its last close.
 	 */
 	bool caller_forgets;
 };
 
-/* Opens the operations on a volume: finishes intents, reclaims orphans (unless read-only). */
-int fs_open(struct fs **out, struct volume *v, const struct ops_options *o, struct weft_error *err);
-/* Files still open are closed; all that is unlinked is reclaimed. The volume stays open. */
+/* Opens the operations on a volume: finishes intents, reclaims orphans (unless
+ * read-only). */
+int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
+	struct weft_error *err);
+/* Files still open are closed; all that is unlinked is reclaimed. The volume stays open.
+ */
 void fs_close(struct fs *fs);
 struct volume *fs_volume(struct fs *fs);
 /*
- * With caller_forgets: the caller's last reference to the inode has gone. Costs next to nothing
- * for inodes that have links. Frees, or has freed soon, what has none and is not open. Waits.
+ * With caller_forgets: the caller's last reference to the inode has gone. Costs next to
+ * nothing for inodes that have links. Frees, or has freed soon, what has none and is not
+ * open. Waits.
  */
 void ops_forget(struct fs *fs, uint64_t ino);
 
@@ -46,9 +51,10 @@ void ops_forget(struct fs *fs, uint64_t ino);
 struct ops_caller {
 	uint32_t uid;
 	uint32_t gid;
-	uint32_t umask;		/* applied where there is no default ACL */
-	bool keeps_setid;	/* CAP_FSETID: writing keeps setuid and setgid bits, chmod setgid */
-	bool in_group;		/* caller is in the file's group (for chmod's setgid rule) */
+	uint32_t umask;   /* applied where there is no default ACL */
+	bool keeps_setid; /* CAP_FSETID: writing keeps setuid and setgid bits, chmod
+			     setgid */
+	bool in_group;    /* caller is in the file's group (for chmod's setgid rule) */
 };
 
 struct ops_attr {
@@ -65,20 +71,22 @@ struct ops_name {
 };
 
 int ops_getattr(struct fs *fs, uint64_t ino, struct ops_attr *out);
-int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out); /* also "." and ".." */
+int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name,
+	struct ops_attr *out); /* also "." and ".." */
 
-#define OPS_SET_MODE	  (1u << 0)
-#define OPS_SET_UID	  (1u << 1)
-#define OPS_SET_GID	  (1u << 2)
-#define OPS_SET_SIZE	  (1u << 3)
-#define OPS_SET_ATIME	  (1u << 4)
-#define OPS_SET_MTIME	  (1u << 5)
+#define OPS_SET_MODE      (1u << 0)
+#define OPS_SET_UID       (1u << 1)
+#define OPS_SET_GID       (1u << 2)
+#define OPS_SET_SIZE      (1u << 3)
+#define OPS_SET_ATIME     (1u << 4)
+#define OPS_SET_MTIME     (1u << 5)
 #define OPS_SET_ATIME_NOW (1u << 6)
 #define OPS_SET_MTIME_NOW (1u << 7)
-#define OPS_SET_CTIME	  (1u << 8)
-#define OPS_KILL_SETID	  (1u << 9) /* with SIZE: clear setuid, and setgid if group-executable */
+#define OPS_SET_CTIME     (1u << 8)
+#define OPS_KILL_SETID                                                                   \
+	(1u << 9) /* with SIZE: clear setuid, and setgid if group-executable */
 struct ops_setattr {
-	unsigned set; /* OPS_SET_* */
+	unsigned set;  /* OPS_SET_* */
 	uint32_t mode; /* permission bits, 07777 */
 	uint32_t uid, gid;
 	uint64_t size;
@@ -88,92 +96,105 @@ int ops_setattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	const struct ops_setattr *set, struct ops_attr *out);
 
 /* mode has the type. Regular files, fifos, sockets, devices (rdev_*). */
-int ops_mknod(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	uint32_t mode, uint32_t rdev_major, uint32_t rdev_minor, struct ops_attr *out);
-int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	uint32_t mode, struct ops_attr *out);
-int ops_symlink(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	const char *target, struct ops_attr *out);
+int ops_mknod(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, uint32_t mode, uint32_t rdev_major,
+	uint32_t rdev_minor, struct ops_attr *out);
+int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, uint32_t mode, struct ops_attr *out);
+int ops_symlink(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, const char *target, struct ops_attr *out);
 /* buf takes up to cap bytes, no NUL is added; returns the length. */
 int ops_readlink(struct fs *fs, uint64_t ino, char *buf, size_t cap);
-int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, struct ops_attr *out);
+int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name,
+	struct ops_attr *out);
 int ops_unlink(struct fs *fs, uint64_t dir, struct ops_name name);
 int ops_rmdir(struct fs *fs, uint64_t dir, struct ops_name name);
 /* flags: 0, RENAME_NOREPLACE or RENAME_EXCHANGE. */
 int ops_rename(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_dir,
 	struct ops_name new_name, unsigned flags);
-/* Also with RENAME_WHITEOUT, but not along with RENAME_EXCHANGE: the whiteout is the caller's. */
+/* Also with RENAME_WHITEOUT, but not along with RENAME_EXCHANGE: the whiteout is the
+ * caller's. */
 int ops_rename_as(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t new_dir,
 	struct ops_name new_name, const struct ops_caller *c, unsigned flags);
 
-/* ---- directories --------------------------------------------------------------------------
- * Cookies are stable across changes (key order: hashes). 0 starts; "." has cookie 1, ".." 2.
+/* ---- directories
+ * -------------------------------------------------------------------------- Cookies are
+ * stable across changes (key order: hashes). 0 starts; "." has cookie 1, ".." 2.
  */
 struct ops_dirent {
 	uint64_t ino;
-	uint64_t cookie;	/* pass to continue behind this entry */
-	uint32_t type;		/* DT_* */
-	const char *name;	/* valid during the call */
+	uint64_t cookie;  /* pass to continue behind this entry */
+	uint32_t type;    /* DT_* */
+	const char *name; /* valid during the call */
 	size_t name_len;
-	const struct ops_attr *attr; /* with OPS_READDIR_PLUS, else NULL; NULL for "." and ".."
-				      * and where the inode cannot be read */
+	const struct ops_attr *attr; /* with OPS_READDIR_PLUS, else NULL; NULL for "." and
+				      * ".." and where the inode cannot be read */
 };
-/* Non-zero: the entry was not taken; stop. An error may come after some entries were taken. */
+/* Non-zero: the entry was not taken; stop. An error may come after some entries were
+ * taken. */
 typedef int (*ops_dirent_fn)(void *arg, const struct ops_dirent *entry);
 #define OPS_READDIR_PLUS (1u << 0)
-int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags, ops_dirent_fn fn,
-	void *arg);
+int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags,
+	ops_dirent_fn fn, void *arg);
 
-/* ---- open files -----------------------------------------------------------------------------
- * One per open of a regular file. Opening an inode with no links left is -ENOENT, unless it is
- * open here already or yet to be forgotten (caller_forgets). The last close of an unlinked file
- * frees it.
+/* ---- open files
+ * ----------------------------------------------------------------------------- One per
+ * open of a regular file. Opening an inode with no links left is -ENOENT, unless it is
+ * open here already or yet to be forgotten (caller_forgets). The last close of an
+ * unlinked file frees it.
  */
 struct ops_file;
 
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags, /* O_* */
 	struct ops_file **out, struct ops_attr *attr);
 /* Creates and opens; with O_EXCL -EEXIST; without, an existing regular file is opened. */
-int ops_create(struct fs *fs, uint64_t dir, struct ops_name name, const struct ops_caller *c,
-	uint32_t mode, int flags, struct ops_file **out, struct ops_attr *attr);
+int ops_create(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_caller *c, uint32_t mode, int flags, struct ops_file **out,
+	struct ops_attr *attr);
 /* O_TMPFILE: nlink 0; ops_link on it may name it (unless O_EXCL was given). */
-int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_t mode, int flags,
-	struct ops_file **out, struct ops_attr *attr);
+int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_t mode,
+	int flags, struct ops_file **out, struct ops_attr *attr);
 void ops_close(struct fs *fs, struct ops_file *file);
 uint64_t ops_file_ino(struct ops_file *file);
 /* Opening it has moved the inode's atime: an open to read counts as an access. */
 bool ops_file_accessed(struct ops_file *file);
 
 /*
- * Reads up to len bytes; calls sink once (also at the end of the file, with none) with the bytes
- * as iovecs straight from the frames, which stay latched during the call: sink must not wait for
- * this filesystem. At most cache_batch_max pages are given; the sink sees a short read then only
- * when the cache is very small: callers loop. Returns the sink's value, or an error.
+ * Reads up to len bytes; calls sink once (also at the end of the file, with none) with
+ * the bytes as iovecs straight from the frames, which stay latched during the call: sink
+ * must not wait for this filesystem. At most cache_batch_max pages are given; the sink
+ * sees a short read then only when the cache is very small: callers loop. Returns the
+ * sink's value, or an error.
  */
-typedef int (*ops_sink)(void *arg, const struct iovec *iov, unsigned iov_count, size_t total);
-int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len, ops_sink sink,
-	void *arg);
-/* Bytes written (all, or up to where -ENOSPC or -EIO stopped it), or an error. O_APPEND of the
- * open or `append` writes at the true end. */
+typedef int (*ops_sink)(
+	void *arg, const struct iovec *iov, unsigned iov_count, size_t total);
+int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	ops_sink sink, void *arg);
+/* Bytes written (all, or up to where -ENOSPC or -EIO stopped it), or an error. O_APPEND
+ * of the open or `append` writes at the true end. */
 int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
 	uint64_t offset, const void *buf, size_t len, bool append);
 int ops_fsync(struct fs *fs, uint64_t ino, bool data_only); /* files and directories */
 int ops_syncfs(struct fs *fs);
-/* mode: FALLOC_FL_* : 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; else -EOPNOTSUPP */
-int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c, int mode,
-	uint64_t offset, uint64_t len);
+/* mode: FALLOC_FL_* : 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; else
+ * -EOPNOTSUPP */
+int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
+	int mode, uint64_t offset, uint64_t len);
 /* whence SEEK_DATA or SEEK_HOLE: the offset, or -ENXIO. */
 int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence);
 int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
-	struct ops_file *out, uint64_t offset_out, size_t len, const struct ops_caller *c);
+	struct ops_file *out, uint64_t offset_out, size_t len,
+	const struct ops_caller *c);
 
-/* ---- extended attributes and ACLs ------------------------------------------------------------
- * Full names ("user.x"). system.posix_acl_access/default are kept with the mode bits and
- * inherited as acl(5) says; an ACL has up to 63 entries, the names of an inode's attributes
- * up to 64 KiB together (what listxattr(2) can say): -ENOSPC past that.
+/* ---- extended attributes and ACLs
+ * ------------------------------------------------------------ Full names ("user.x").
+ * system.posix_acl_access/default are kept with the mode bits and inherited as acl(5)
+ * says; an ACL has up to 63 entries, the names of an inode's attributes up to 64 KiB
+ * together (what listxattr(2) can say): -ENOSPC past that.
  */
-int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c, const char *name,
-	const void *value, size_t len, int flags); /* XATTR_CREATE, XATTR_REPLACE */
+int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
+	const char *name, const void *value, size_t len,
+	int flags); /* XATTR_CREATE, XATTR_REPLACE */
 /* len 0: the size. -ERANGE, -ENODATA. */
 int ops_getxattr(struct fs *fs, uint64_t ino, const char *name, void *buf, size_t len);
 int ops_listxattr(struct fs *fs, uint64_t ino, char *buf, size_t len);
@@ -182,12 +203,34 @@ int ops_removexattr(struct fs *fs, uint64_t ino, const char *name);
 int ops_statfs(struct fs *fs, struct statvfs *out);
 
 enum ops_call {
-	OPS_CALL_GETATTR, OPS_CALL_LOOKUP, OPS_CALL_SETATTR, OPS_CALL_MKNOD, OPS_CALL_MKDIR,
-	OPS_CALL_SYMLINK, OPS_CALL_READLINK, OPS_CALL_LINK, OPS_CALL_UNLINK, OPS_CALL_RMDIR,
-	OPS_CALL_RENAME, OPS_CALL_READDIR, OPS_CALL_OPEN, OPS_CALL_CREATE, OPS_CALL_TMPFILE,
-	OPS_CALL_CLOSE, OPS_CALL_READ, OPS_CALL_WRITE, OPS_CALL_FSYNC, OPS_CALL_SYNCFS,
-	OPS_CALL_FALLOCATE, OPS_CALL_LSEEK, OPS_CALL_COPY_RANGE, OPS_CALL_SETXATTR,
-	OPS_CALL_GETXATTR, OPS_CALL_LISTXATTR, OPS_CALL_REMOVEXATTR, OPS_CALL_STATFS,
+	OPS_CALL_GETATTR,
+	OPS_CALL_LOOKUP,
+	OPS_CALL_SETATTR,
+	OPS_CALL_MKNOD,
+	OPS_CALL_MKDIR,
+	OPS_CALL_SYMLINK,
+	OPS_CALL_READLINK,
+	OPS_CALL_LINK,
+	OPS_CALL_UNLINK,
+	OPS_CALL_RMDIR,
+	OPS_CALL_RENAME,
+	OPS_CALL_READDIR,
+	OPS_CALL_OPEN,
+	OPS_CALL_CREATE,
+	OPS_CALL_TMPFILE,
+	OPS_CALL_CLOSE,
+	OPS_CALL_READ,
+	OPS_CALL_WRITE,
+	OPS_CALL_FSYNC,
+	OPS_CALL_SYNCFS,
+	OPS_CALL_FALLOCATE,
+	OPS_CALL_LSEEK,
+	OPS_CALL_COPY_RANGE,
+	OPS_CALL_SETXATTR,
+	OPS_CALL_GETXATTR,
+	OPS_CALL_LISTXATTR,
+	OPS_CALL_REMOVEXATTR,
+	OPS_CALL_STATFS,
 	OPS_CALL_COUNT
 };
 struct ops_counters {

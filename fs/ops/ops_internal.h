@@ -2,8 +2,9 @@
 /*
  * What the files of fs/ops share: the filesystem's state, the transaction loop, inodes,
  * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
- * entry.c, namei.c, link.c, rename.c, dir.c, xattr.c, acl.c) and file data (file.c, times.c,
- * dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, orphan.c, reclaim.c).
+ * entry.c, namei.c, link.c, rename.c, dir.c, xattr.c, acl.c) and file data (file.c,
+ * times.c, dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, orphan.c,
+ * reclaim.c).
  */
 #ifndef WEFT_OPS_INTERNAL_H
 #define WEFT_OPS_INTERNAL_H
@@ -13,7 +14,7 @@
 #include "fs/ops/ops.h"
 
 struct file_table; /* file.c */
-struct orphans;	   /* orphan.c */
+struct orphans;    /* orphan.c */
 
 struct fs {
 	struct volume *volume;
@@ -23,12 +24,13 @@ struct fs {
 	struct file_table *files;
 	struct orphans *orphans; /* NULL: the caller does not forget */
 	/*
-	 * Held across renames of directories, so that no two of them can make a loop. The first
-	 * lock of a rename, taken before its transaction begins; nothing else waits for it. (With
-	 * many nodes it is the catalog's rename token.)
+	 * Held across renames of directories, so that no two of them can make a loop. The
+	 * first lock of a rename, taken before its transaction begins; nothing else waits
+	 * for it. (With many nodes it is the catalog's rename token.)
 	 */
 	struct rt_mutex rename_lock;
-	uint64_t hash_mask; /* bits of a name's hash in use; tests narrow it to get collisions */
+	uint64_t hash_mask; /* bits of a name's hash in use; tests narrow it to get
+			       collisions */
 };
 
 static inline void ops_count(struct fs *fs, enum ops_call call)
@@ -43,18 +45,20 @@ static inline void ops_count(struct fs *fs, enum ops_call call)
  *   0		commit;
  *   -EAGAIN	start over (pass on what txn_* said);
  *   -errno	give up at once; nothing is committed;
- *   +errno	OPS_VERDICT(-errno): give up with this error if all that was read stands, start
- *		over if not. For conclusions from more than one leaf ("the entry names no inode").
+ *   +errno	OPS_VERDICT(-errno): give up with this error if all that was read stands,
+ *start over if not. For conclusions from more than one leaf ("the entry names no inode").
  *		Nothing may have been written by the body.
- * Runs the body handed to txn_take go back when the transaction fails; those it did not get to
- * hand over are the caller's.
- * 0, a negative errno; -EROFS on a volume that must not be written. Waits; hold nothing.
+ * Runs the body handed to txn_take go back when the transaction fails; those it did not
+ *get to hand over are the caller's. 0, a negative errno; -EROFS on a volume that must not
+ *be written. Waits; hold nothing.
  */
 typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_VERDICT(error) (-(error))
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
-int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg, struct log_position *pos);
-/* The same for bodies that take no runs: before it says -ENOSPC, what is unlinked is freed. */
+int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg,
+	struct log_position *pos);
+/* The same for bodies that take no runs: before it says -ENOSPC, what is unlinked is
+ * freed. */
 int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg);
 /* 0, or -EROFS: opened read-only, or failed at run time. */
 int fs_check_writable(struct fs *fs);
@@ -70,15 +74,16 @@ int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
 /* inode_get and file_overlay: what the kernel is told. */
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out);
 
-/* Clears setuid, and setgid of what is group-executable, unless the caller keeps them: for
- * writes, truncation, fallocate on a regular file. True: the mode changed. Does not touch times. */
+/* Clears setuid, and setgid of what is group-executable, unless the caller keeps them:
+ * for writes, truncation, fallocate on a regular file. True: the mode changed. Does not
+ * touch times. */
 bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c);
 
 /*
- * All of ops_setattr but the size itself, in a transaction that goes on to inode_write: mode
- * with ACL, owner, times (ctime, and with SIZE mtime, are `now` unless given), OPS_KILL_SETID,
- * capabilities. *inode is changed in memory; xattrs that follow are written to x. For
- * ops_setattr and for ops_truncate.
+ * All of ops_setattr but the size itself, in a transaction that goes on to inode_write:
+ * mode with ACL, owner, times (ctime, and with SIZE mtime, are `now` unless given),
+ * OPS_KILL_SETID, capabilities. *inode is changed in memory; xattrs that follow are
+ * written to x. For ops_setattr and for ops_truncate.
  */
 int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, const struct ops_setattr *set, int64_t now);
@@ -88,14 +93,14 @@ int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode 
 bool atime_due(struct fs *fs, const struct disk_inode *inode, int64_t now);
 
 /*
- * A new inode in directory `dir` (*parent as read in x): owner, setgid inheritance, umask or
- * default ACL, times. Writes the inode and its inherited ACLs to x; the caller sets the entry
- * and the parent. `size`: a symlink's length. *out is the inode as written.
+ * A new inode in directory `dir` (*parent as read in x): owner, setgid inheritance, umask
+ * or default ACL, times. Writes the inode and its inherited ACLs to x; the caller sets
+ * the entry and the parent. `size`: a symlink's length. *out is the inode as written.
  */
 struct inode_new {
 	uint64_t ino;
 	uint64_t parent_ino; /* recorded in directories */
-	uint32_t mode;	     /* with type */
+	uint32_t mode;       /* with type */
 	uint32_t nlink;
 	uint32_t rdev_major, rdev_minor;
 	uint64_t size;
@@ -110,9 +115,9 @@ int dir_read(struct txn *x, uint64_t ino, struct disk_inode *out);
 /* DT_* of a mode. */
 uint8_t mode_type(uint32_t mode);
 /*
- * In a transaction that has taken a name of the inode away (link.c): one link less, or for a
- * directory none. What is left without links goes with the transaction or becomes an orphan
- * (true in *orphan: call orphan_drop after the commit).
+ * In a transaction that has taken a name of the inode away (link.c): one link less, or
+ * for a directory none. What is left without links goes with the transaction or becomes
+ * an orphan (true in *orphan: call orphan_drop after the commit).
  */
 int inode_unlink_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	int64_t now, bool *orphan);
@@ -134,16 +139,16 @@ uint64_t name_hash(struct fs *fs, struct ops_name name);
 /* Without a transaction: 0 or -ENOENT. */
 int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out);
 /*
- * In a transaction: a name's item, and the place of the name in it. entry_find returns 0 also
- * when there is none. The slot stands until something else is written under the same key.
- * The functions that change do not touch the directory's inode.
+ * In a transaction: a name's item, and the place of the name in it. entry_find returns 0
+ * also when there is none. The slot stands until something else is written under the same
+ * key. The functions that change do not touch the directory's inode.
  */
 struct entry_slot {
 	struct disk_key key;
 	bool found;
-	struct entry entry; /* if found */
+	struct entry entry;     /* if found */
 	unsigned offset, count; /* of the entry in the value; entries in it */
-	unsigned len;		/* of the value; 0: no item */
+	unsigned len;           /* of the value; 0: no item */
 	uint8_t value[DISK_VALUE_MAX];
 };
 int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
@@ -152,45 +157,50 @@ int entry_insert(struct txn *x, struct entry_slot *slot, struct ops_name name,
 	struct entry entry); /* -ENOSPC: too many names of one hash */
 int entry_remove(struct txn *x, struct entry_slot *slot);
 int entry_replace(struct txn *x, struct entry_slot *slot, struct entry entry);
-/* Steps through an item's value: *at starts at 0; false at the end. -EUCLEAN in *error for a
- * value that is no list of entries. */
+/* Steps through an item's value: *at starts at 0; false at the end. -EUCLEAN in *error
+ * for a value that is no list of entries. */
 bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
 	int *error);
 
 /* ---- xattr items (xattr.c) -------------------------------------------------------- */
 
-/* An item's parts, within the value it was parsed from. 0 or -EUCLEAN. Reclaiming frees `runs`. */
+/* An item's parts, within the value it was parsed from. 0 or -EUCLEAN. Reclaiming frees
+ * `runs`. */
 struct xattr_view {
 	struct disk_xattr head;
 	const char *name;
 	const uint8_t *inline_value; /* when head.run_count == 0 */
-	const uint8_t *runs;	     /* head.run_count unaligned struct disk_extent */
+	const uint8_t *runs;         /* head.run_count unaligned struct disk_extent */
 };
 int xattr_parse(const void *value, size_t len, struct xattr_view *out);
 /* Values kept in the item (ACLs), in a transaction: the length; -ENODATA; -ERANGE. */
-int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name, void *buf,
-	size_t cap);
+int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name,
+	void *buf, size_t cap);
 /* Both change flags and blocks of *inode in memory; the caller writes it. len is at most
  * DISK_XATTR_INLINE_MAX. Removing what is absent is fine. */
 int xattr_write_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const char *name, const void *value, size_t len);
 int xattr_remove_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const char *name);
-/* Removes security.capability, as every write to a regular file must; costs nothing where there
- * is none. The caller writes the inode. setattr_apply does it for truncation and chown. */
+/* Removes security.capability, as every write to a regular file must; costs nothing where
+ * there is none. The caller writes the inode. setattr_apply does it for truncation and
+ * chown. */
 int xattr_drop_caps(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode);
 
 /* ---- ACLs (acl.c) ----------------------------------------------------------------- */
 
-#define ACL_ACCESS_NAME	 "system.posix_acl_access"
+#define ACL_ACCESS_NAME  "system.posix_acl_access"
 #define ACL_DEFAULT_NAME "system.posix_acl_default"
 
 /* *inode's mode was changed: the access ACL follows it. */
-int acl_chmod_txn(struct fs *fs, struct txn *x, uint64_t ino, const struct disk_inode *inode);
+int acl_chmod_txn(
+	struct fs *fs, struct txn *x, uint64_t ino, const struct disk_inode *inode);
 /* A new inode's mode and ACLs from its directory: the default ACL, or else the umask. */
-int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir, const struct disk_inode *parent,
-	uint32_t umask, uint64_t ino, struct disk_inode *inode);
-/* Sets (len > 0) or removes an ACL given as its xattr; *inode's mode follows an access ACL. */
+int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir,
+	const struct disk_inode *parent, uint32_t umask, uint64_t ino,
+	struct disk_inode *inode);
+/* Sets (len > 0) or removes an ACL given as its xattr; *inode's mode follows an access
+ * ACL. */
 int acl_set_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, bool is_default, const void *value, size_t len);
 
@@ -203,9 +213,9 @@ void file_table_close(struct fs *fs); /* closes what is still open */
 /* Any handle here? */
 bool file_is_open(struct fs *fs, uint64_t ino);
 /*
- * A handle on an inode that the caller is about to make, before the transaction that makes it,
- * so that no unlink can come between. flags: O_*; with O_TMPFILE and without O_EXCL the
- * file may be linked. If the transaction fails: file_abandon, never ops_close.
+ * A handle on an inode that the caller is about to make, before the transaction that
+ * makes it, so that no unlink can come between. flags: O_*; with O_TMPFILE and without
+ * O_EXCL the file may be linked. If the transaction fails: file_abandon, never ops_close.
  */
 int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out);
 void file_abandon(struct fs *fs, struct ops_file *file);
@@ -213,43 +223,44 @@ void file_abandon(struct fs *fs, struct ops_file *file);
 bool file_is_linkable(struct fs *fs, uint64_t ino);
 /*
  * Lays what open files here know and the tree does not have yet (times) over *inode.
- * file_settle brings it into the tree: called before a setattr, so that explicit times win.
- * Both cost a table look-up when the file is not open.
+ * file_settle brings it into the tree: called before a setattr, so that explicit times
+ * win. Both cost a table look-up when the file is not open.
  */
 void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode);
 int file_settle(struct fs *fs, uint64_t ino);
 
-/* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in that
- * in which a tmpfile gets its first link. */
+/* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in
+ * that in which a tmpfile gets its first link. */
 int orphan_mark(struct txn *x, uint64_t ino);
 int orphan_unmark(struct txn *x, uint64_t ino);
 /* At open: finishes intents, reclaims orphans. */
 int reclaim_recover(struct fs *fs, struct weft_error *err);
 
-/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead and frees what is
- * unlinked. Waits. */
+/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead and frees
+ * what is unlinked. Waits. */
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
 
-/* orphan.c. fs_open and fs_close call the first three: open; stop and reclaim all that is not
- * open (before the table of files is closed); free (after it). */
+/* orphan.c. fs_open and fs_close call the first three: open; stop and reclaim all that is
+ * not open (before the table of files is closed); free (after it). */
 int orphans_open(struct fs *fs);
 void orphans_stop(struct fs *fs);
 void orphans_close(struct fs *fs);
-/* After the transaction that has left no link: the inode is reclaimed once it is not open and
- * the caller has forgotten it. For every type, directories and symlinks too. Errors are logged:
- * the orphan item stays. */
+/* After the transaction that has left no link: the inode is reclaimed once it is not open
+ * and the caller has forgotten it. For every type, directories and symlinks too. Errors
+ * are logged: the orphan item stays. */
 void orphan_drop(struct fs *fs, uint64_t ino);
-/* The caller refers to it from now on. False: there is nothing to wait for, or no room. */
+/* The caller refers to it from now on. False: there is nothing to wait for, or no room.
+ */
 bool orphan_await(struct fs *fs, uint64_t ino);
 bool orphan_is_awaited(struct fs *fs, uint64_t ino);
 /*
  * Finishes what is ready to be reclaimed at this moment, and if `patient` first gives a
- * caller that has just unlinked a moment to forget. False: there was nothing. Waits; not for
- * those who reclaim themselves.
+ * caller that has just unlinked a moment to forget. False: there was nothing. Waits; not
+ * for those who reclaim themselves.
  */
 bool orphans_settle(struct fs *fs, bool patient);
-/* truncate.c. For ops_setattr with OPS_SET_SIZE on a regular file: size, setattr_apply and
- * inode_write in one transaction (large cuts: with an intent). *out: the result. */
+/* truncate.c. For ops_setattr with OPS_SET_SIZE on a regular file: size, setattr_apply
+ * and inode_write in one transaction (large cuts: with an intent). *out: the result. */
 int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	const struct ops_setattr *set, struct ops_attr *out);
 

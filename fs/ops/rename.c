@@ -2,10 +2,11 @@
 /*
  * Rename, with everything POSIX and renameat2(2) say about it.
  *
- * Keeps: the directories are one tree. A directory that moves to another parent could close a loop,
- * so such renames exclude each other (fs.rename_lock) while they look from the new parent up to the
- * root: nothing else changes where a directory hangs, so that walk needs no transaction and has no
- * limit on depth. The transaction then finds the same inodes under the names, or starts over.
+ * Keeps: the directories are one tree. A directory that moves to another parent could
+ * close a loop, so such renames exclude each other (fs.rename_lock) while they look from
+ * the new parent up to the root: nothing else changes where a directory hangs, so that
+ * walk needs no transaction and has no limit on depth. The transaction then finds the
+ * same inodes under the names, or starts over.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +21,8 @@
 struct side {
 	uint64_t dir;
 	struct ops_name name;
-	struct disk_inode parent; /* the other side's is used when the directory is the same */
+	struct disk_inode
+		parent; /* the other side's is used when the directory is the same */
 	struct entry_slot slot;
 	struct disk_inode inode; /* if slot.found */
 };
@@ -30,12 +32,12 @@ struct rename_arg {
 	unsigned flags;
 	int64_t now;
 	struct side from, to;
-	/* What the walk to the root was made for: inodes, 0: no entry, and whether to and from
-	 * lie below them. */
+	/* What the walk to the root was made for: inodes, 0: no entry, and whether to and
+	 * from lie below them. */
 	bool walked;
 	uint64_t walked_from, walked_to;
 	bool loops_from, loops_to;
-	uint64_t whiteout; /* inode number for RENAME_WHITEOUT */
+	uint64_t whiteout;          /* inode number for RENAME_WHITEOUT */
 	const struct ops_caller *c; /* its owner */
 	bool orphan;
 };
@@ -137,7 +139,8 @@ static int rename_check(const struct rename_arg *a)
 /* ---- doing it --------------------------------------------------------------------- */
 
 /* The inode that `s` names gets its new parent and its ctime. */
-static int write_moved(struct txn *x, struct rename_arg *a, struct side *s, uint64_t parent)
+static int write_moved(
+	struct txn *x, struct rename_arg *a, struct side *s, uint64_t parent)
 {
 	if (S_ISDIR(s->inode.mode))
 		s->inode.parent = parent;
@@ -189,8 +192,8 @@ static int do_exchange(struct txn *x, struct rename_arg *a)
 }
 
 /*
- * renameat2(2), RENAME_WHITEOUT: the old name goes to a character device 0/0, which overlay
- * filesystems take for "deleted".
+ * renameat2(2), RENAME_WHITEOUT: the old name goes to a character device 0/0, which
+ * overlay filesystems take for "deleted".
  */
 static int leave_whiteout(struct txn *x, struct rename_arg *a)
 {
@@ -199,7 +202,8 @@ static int leave_whiteout(struct txn *x, struct rename_arg *a)
 	struct disk_inode inode;
 	int rc;
 
-	rc = inode_create_txn(a->fs, x, a->from.dir, &a->from.parent, a->c, &what, &inode);
+	rc = inode_create_txn(
+		a->fs, x, a->from.dir, &a->from.parent, a->c, &what, &inode);
 	if (rc)
 		return rc;
 	return entry_replace(x, &a->from.slot,
@@ -219,8 +223,8 @@ static int move_entries(struct txn *x, struct rename_arg *a)
 	rc = entry_find(a->fs, x, a->to.dir, a->to.name, &slot);
 	if (rc)
 		return rc;
-	return slot.found ? entry_replace(x, &slot, entry) :
-			    entry_insert(x, &slot, a->to.name, entry);
+	return slot.found ? entry_replace(x, &slot, entry)
+			  : entry_insert(x, &slot, a->to.name, entry);
 }
 
 static int do_rename(struct txn *x, struct rename_arg *a)
@@ -245,8 +249,8 @@ static int do_rename(struct txn *x, struct rename_arg *a)
 	} else {
 		if (S_ISDIR(a->to.inode.mode))
 			parent->nlink--;
-		rc = inode_unlink_txn(a->fs, x, a->to.slot.entry.ino, &a->to.inode, a->now,
-			&a->orphan);
+		rc = inode_unlink_txn(
+			a->fs, x, a->to.slot.entry.ino, &a->to.inode, a->now, &a->orphan);
 		if (rc)
 			return rc;
 	}
@@ -272,7 +276,8 @@ static int rename_body(struct txn *x, void *p)
 
 /* ---- the walk to the root --------------------------------------------------------- */
 
-/* Is `above` on the way from directory `dir` up to the root, or dir itself? rename_lock is held. */
+/* Is `above` on the way from directory `dir` up to the root, or dir itself? rename_lock
+ * is held. */
 static int hangs_below(struct fs *fs, uint64_t dir, uint64_t above, bool *out)
 {
 	struct disk_inode inode;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended attributes. Small values are kept in the item, larger ones in pages of their own
- * that are filled, taken and named in one transaction.
+ * Extended attributes. Small values are kept in the item, larger ones in pages of their
+ * own that are filled, taken and named in one transaction.
  *
- * An item's discriminator is the hash of the full name, or one of the next few where names
- * collide. Flags of the inode say what cannot be there, so that asking for an absent ACL or
- * capability reads the inode only. A large value is read without a transaction: after its pages,
- * the item is read again, and a run's (pid, incarnation) never names two contents.
+ * An item's discriminator is the hash of the full name, or one of the next few where
+ * names collide. Flags of the inode say what cannot be there, so that asking for an
+ * absent ACL or capability reads the inode only. A large value is read without a
+ * transaction: after its pages, the item is read again, and a run's (pid, incarnation)
+ * never names two contents.
  *
- * Keeps: a value is seen whole or not at all; freed pages are free in the same record that
- * stops naming them.
+ * Keeps: a value is seen whole or not at all; freed pages are free in the same record
+ * that stops naming them.
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,15 +18,16 @@
 
 #include "fs/ops/ops_internal.h"
 
-#define XATTR_PROBES	 8u
-#define XATTR_PAGES_MAX	 (DISK_XATTR_VALUE_MAX / PAGE_SIZE)
+#define XATTR_PROBES     8u
+#define XATTR_PAGES_MAX  (DISK_XATTR_VALUE_MAX / PAGE_SIZE)
 #define XATTR_READ_TRIES 1000u
-#define CAPS_NAME	 "security.capability"
+#define CAPS_NAME        "security.capability"
 
-_Static_assert(sizeof(struct disk_xattr) + DISK_NAME_MAX + DISK_XATTR_INLINE_MAX <= DISK_VALUE_MAX,
+_Static_assert(sizeof(struct disk_xattr) + DISK_NAME_MAX + DISK_XATTR_INLINE_MAX <=
+		       DISK_VALUE_MAX,
 	"an inline value fits an item");
 _Static_assert(sizeof(struct disk_xattr) + DISK_NAME_MAX +
-		       XATTR_PAGES_MAX * sizeof(struct disk_extent) <=
+			       XATTR_PAGES_MAX * sizeof(struct disk_extent) <=
 		       DISK_VALUE_MAX,
 	"the runs of the longest value fit an item");
 
@@ -114,7 +116,8 @@ static bool runs_valid(const struct xattr_view *v)
 	for (unsigned i = 0; i < v->head.run_count; i++) {
 		struct disk_extent run = view_run(v, i);
 
-		if (run.length == 0 || run.length > XATTR_PAGES_MAX || run.incarnation == 0)
+		if (run.length == 0 || run.length > XATTR_PAGES_MAX ||
+			run.incarnation == 0)
 			return false;
 		pages += run.length;
 	}
@@ -171,8 +174,8 @@ static int slot_find(struct fs *fs, struct txn *x, uint64_t ino, const char *nam
 
 	slot->found = slot->full = false;
 	for (unsigned i = 0; i < XATTR_PROBES && at.low < to.low; i++) {
-		int rc = x ? txn_next(x, at, to, &found, slot->value, sizeof(slot->value)) :
-			     tree_next(fs->tree, at, to, &found, slot->value,
+		int rc = x ? txn_next(x, at, to, &found, slot->value, sizeof(slot->value))
+			   : tree_next(fs->tree, at, to, &found, slot->value,
 				     sizeof(slot->value));
 
 		if (rc == -ENOENT)
@@ -199,7 +202,8 @@ static int slot_find(struct fs *fs, struct txn *x, uint64_t ino, const char *nam
 }
 
 /* Frees the pages of a found slot's value. */
-static int slot_free_runs(struct txn *x, const struct xattr_slot *slot, struct disk_inode *inode)
+static int slot_free_runs(
+	struct txn *x, const struct xattr_slot *slot, struct disk_inode *inode)
 {
 	for (unsigned i = 0; i < slot->view.head.run_count; i++) {
 		struct disk_extent run = view_run(&slot->view, i);
@@ -213,9 +217,9 @@ static int slot_free_runs(struct txn *x, const struct xattr_slot *slot, struct d
 }
 
 /* `tail`: the inline value, or the runs. */
-static int slot_write(struct txn *x, const struct xattr_slot *slot, struct disk_inode *inode,
-	const char *name, size_t value_bytes, unsigned run_count, const void *tail,
-	size_t tail_bytes)
+static int slot_write(struct txn *x, const struct xattr_slot *slot,
+	struct disk_inode *inode, const char *name, size_t value_bytes,
+	unsigned run_count, const void *tail, size_t tail_bytes)
 {
 	uint8_t value[DISK_VALUE_MAX];
 	struct disk_xattr head = {
@@ -248,8 +252,8 @@ static int slot_remove(struct txn *x, const struct xattr_slot *slot, uint64_t in
 	if (rc)
 		return rc;
 	inode->flags &= ~(name_flags(name) & ~DISK_INODE_HAS_XATTR);
-	rc = txn_next(x, disk_key(ino, DISK_ITEM_XATTR, 0), disk_key(ino, DISK_ITEM_ENTRY, 0),
-		&found, value, sizeof(value));
+	rc = txn_next(x, disk_key(ino, DISK_ITEM_XATTR, 0),
+		disk_key(ino, DISK_ITEM_ENTRY, 0), &found, value, sizeof(value));
 	if (rc == -ENOENT)
 		inode->flags &= ~DISK_INODE_HAS_XATTR;
 	return rc == -ENOENT || rc >= 0 ? 0 : rc;
@@ -257,8 +261,8 @@ static int slot_remove(struct txn *x, const struct xattr_slot *slot, uint64_t in
 
 /* ---- for ACLs and capabilities, in others' transactions --------------------------- */
 
-int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name, void *buf,
-	size_t cap)
+int xattr_read_txn(struct fs *fs, struct txn *x, uint64_t ino, const char *name,
+	void *buf, size_t cap)
 {
 	struct xattr_slot slot;
 	int rc;
@@ -325,7 +329,8 @@ struct set_arg {
 	size_t len;
 	int flags;
 	int64_t now;
-	/* pages for a value too long for the item; taken: how many of the runs x has got */
+	/* pages for a value too long for the item; taken: how many of the runs x has got
+	 */
 	struct space_run run[XATTR_PAGES_MAX];
 	unsigned run_count, taken;
 };
@@ -357,8 +362,9 @@ static int set_pages(struct txn *x, struct set_arg *a, struct disk_extent *runs)
 				return rc;
 			at += part;
 		}
-		runs[i] = (struct disk_extent){
-			.pid = run->pid, .length = run->length, .incarnation = run->incarnation};
+		runs[i] = (struct disk_extent){.pid = run->pid,
+			.length = run->length,
+			.incarnation = run->incarnation};
 	}
 	WEFT_ASSERT(at == a->len);
 	return 0;
@@ -453,8 +459,8 @@ static int count_names(void *arg, struct disk_key key, const void *value, size_t
 }
 
 /*
- * All names of an inode fit one listxattr(2) of 64 KiB. The kernel lets one setxattr at a time
- * at an inode, so counting before the transaction holds.
+ * All names of an inode fit one listxattr(2) of 64 KiB. The kernel lets one setxattr at a
+ * time at an inode, so counting before the transaction holds.
  */
 static int check_room(struct fs *fs, uint64_t ino, const char *name)
 {
@@ -476,11 +482,16 @@ static int check_room(struct fs *fs, uint64_t ino, const char *name)
 	return total > XATTR_LIST_MAX ? -ENOSPC : 0;
 }
 
-int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c, const char *name,
-	const void *value, size_t len, int flags)
+int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
+	const char *name, const void *value, size_t len, int flags)
 {
 	struct set_arg a = {
-		.fs = fs, .ino = ino, .c = c, .name = name, .value = value, .len = len,
+		.fs = fs,
+		.ino = ino,
+		.c = c,
+		.name = name,
+		.value = value,
+		.len = len,
 		.flags = flags,
 	};
 	int rc;

@@ -2,8 +2,8 @@
 /*
  * Changing names: taking entries away, giving what has none a name in lost+found.
  *
- * Each change is one transaction with the directory's counts, so none of them shows up as wrong
- * afterwards.
+ * Each change is one transaction with the directory's counts, so none of them shows up as
+ * wrong afterwards.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -36,7 +36,8 @@ static int inode_store(struct txn *x, uint64_t ino, struct disk_inode *inode)
 }
 
 /* Where in an item's value the entry is; its length in *bytes. -1: nowhere. */
-static int entry_place(const uint8_t *value, size_t len, const struct change *c, unsigned *bytes)
+static int entry_place(
+	const uint8_t *value, size_t len, const struct change *c, unsigned *bytes)
 {
 	struct entry_item e;
 	size_t at = 0, begin = 0;
@@ -58,7 +59,8 @@ static struct disk_key entry_key(struct fsck *f, const struct change *c)
 	return disk_key(c->dir, DISK_ITEM_ENTRY, name_place(f, c->name, c->len));
 }
 
-/* ---- taking away ------------------------------------------------------------------------------- */
+/* ---- taking away
+ * ------------------------------------------------------------------------------- */
 
 static int drop_body(struct fsck *f, struct txn *x, void *arg)
 {
@@ -78,8 +80,8 @@ static int drop_body(struct fsck *f, struct txn *x, void *arg)
 	c->found = true;
 	memmove(value + at, value + at + bytes, (size_t)len - (size_t)at - bytes);
 	len -= (int)bytes;
-	rc = len ? txn_write(x, entry_key(f, c), value, (size_t)len) :
-		   txn_delete(x, entry_key(f, c));
+	rc = len ? txn_write(x, entry_key(f, c), value, (size_t)len)
+		 : txn_delete(x, entry_key(f, c));
 	if (rc)
 		return rc;
 	rc = inode_load(x, c->dir, &dir);
@@ -93,7 +95,10 @@ static int drop_body(struct fsck *f, struct txn *x, void *arg)
 
 int entry_drop(struct fsck *f, uint64_t dir, const struct entry_item *e)
 {
-	struct change c = {.dir = dir, .name = e->name, .len = e->name_bytes, .ino = e->ino,
+	struct change c = {.dir = dir,
+		.name = e->name,
+		.len = e->name_bytes,
+		.ino = e->ino,
 		.type = e->type};
 	int rc = repair_run(f, drop_body, &c);
 
@@ -105,7 +110,8 @@ struct drop_all {
 	int rc;
 };
 
-static int drop_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int drop_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct drop_all *d = arg;
 	struct entry_item e;
@@ -162,19 +168,25 @@ static int type_body(struct fsck *f, struct txn *x, void *arg)
 
 int entry_set_type(struct fsck *f, uint64_t dir, const struct entry_item *e, uint8_t type)
 {
-	struct change c = {.dir = dir, .name = e->name, .len = e->name_bytes, .ino = e->ino,
+	struct change c = {.dir = dir,
+		.name = e->name,
+		.len = e->name_bytes,
+		.ino = e->ino,
 		.type = type};
 
 	return repair_run(f, type_body, &c);
 }
 
-/* ---- giving a name ------------------------------------------------------------------------------- */
+/* ---- giving a name
+ * ------------------------------------------------------------------------------- */
 
 /* Adds the entry and to the directory's counts, in memory and in x. */
-static int entry_give(struct fsck *f, struct txn *x, const struct change *c, struct disk_inode *dir)
+static int entry_give(
+	struct fsck *f, struct txn *x, const struct change *c, struct disk_inode *dir)
 {
 	uint8_t value[DISK_VALUE_MAX];
-	struct disk_entry head = {.ino = c->ino, .type = c->type, .name_bytes = (uint8_t)c->len};
+	struct disk_entry head = {
+		.ino = c->ino, .type = c->type, .name_bytes = (uint8_t)c->len};
 	int len = txn_read(x, entry_key(f, c), value, sizeof(value));
 
 	if (len < 0 && len != -ENOENT)
@@ -195,8 +207,10 @@ static int entry_give(struct fsck *f, struct txn *x, const struct change *c, str
 static int make_body(struct fsck *f, struct txn *x, void *arg)
 {
 	struct change *c = arg;
-	struct disk_inode root, inode = {.mode = S_IFDIR | 0700, .nlink = 2,
-		.parent = DISK_INO_ROOT, .generation = 1};
+	struct disk_inode root, inode = {.mode = S_IFDIR | 0700,
+					.nlink = 2,
+					.parent = DISK_INO_ROOT,
+					.generation = 1};
 	int rc = inode_load(x, DISK_INO_ROOT, &root);
 
 	if (rc)
@@ -208,7 +222,8 @@ static int make_body(struct fsck *f, struct txn *x, void *arg)
 	return rc ? rc : inode_store(x, c->ino, &inode);
 }
 
-static int search_entry(struct fsck *f, uint64_t dir, const char *name, uint64_t *ino, uint8_t *type)
+static int search_entry(
+	struct fsck *f, uint64_t dir, const char *name, uint64_t *ino, uint8_t *type)
 {
 	struct change c = {.dir = dir, .name = name, .len = (unsigned)strlen(name)};
 	uint8_t value[DISK_VALUE_MAX];
@@ -228,7 +243,9 @@ static int search_entry(struct fsck *f, uint64_t dir, const char *name, uint64_t
 /* The number of lost+found, which is made if it is not there. */
 static int lost_found(struct fsck *f, uint64_t *ino)
 {
-	struct change c = {.dir = DISK_INO_ROOT, .name = LOST_FOUND, .len = strlen(LOST_FOUND),
+	struct change c = {.dir = DISK_INO_ROOT,
+		.name = LOST_FOUND,
+		.len = strlen(LOST_FOUND),
 		.type = DT_DIR};
 	uint8_t type;
 	int rc = search_entry(f, DISK_INO_ROOT, LOST_FOUND, ino, &type);
@@ -236,8 +253,8 @@ static int lost_found(struct fsck *f, uint64_t *ino)
 	if (rc != -ENOENT)
 		return rc ? rc : type == DT_DIR ? 0 : -ENOTDIR;
 	rc = volume_inode_number(f->v, &c.ino);
-	f->catalog.next_inode_range = MAX(f->catalog.next_inode_range,
-		(c.ino >> DISK_INODE_RANGE_BITS) + 1);
+	f->catalog.next_inode_range =
+		MAX(f->catalog.next_inode_range, (c.ino >> DISK_INODE_RANGE_BITS) + 1);
 	if (rc == 0)
 		rc = repair_run(f, make_body, &c);
 	*ino = c.ino;

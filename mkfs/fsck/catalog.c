@@ -2,13 +2,13 @@
 /*
  * Pass 0: the catalog. Assumes that the log was replayed.
  *
- * Checks: its page can be read and fits its checksum; magic, version, volume; the root is a page
- * of the tree that covers all keys; inode numbers that it would hand out are not in use (which
- * only pass 1 can tell).
+ * Checks: its page can be read and fits its checksum; magic, version, volume; the root is
+ * a page of the tree that covers all keys; inode numbers that it would hand out are not
+ * in use (which only pass 1 can tell).
  *
- * A lost catalog is made anew. The root is where mkfs put it, or else the highest page of the tree
- * that covers all keys. The key of the names' hashes cannot be found again: a new one is made, and
- * pass 2 puts every entry where it belongs then.
+ * A lost catalog is made anew. The root is where mkfs put it, or else the highest page of
+ * the tree that covers all keys. The key of the names' hashes cannot be found again: a
+ * new one is made, and pass 2 puts every entry where it belongs then.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -79,8 +79,8 @@ static int catalog_rebuild(struct fsck *f, const char *why, bool usable, bool *s
 {
 	struct disk_catalog *c = &f->catalog;
 
-	if (!fsck_found(f, 30, "the catalog (page %#" PRIx64 "): %s%s", catalog_page(f), why,
-		    usable ? "; its content is sound" : "")) {
+	if (!fsck_found(f, 30, "the catalog (page %#" PRIx64 "): %s%s", catalog_page(f),
+		    why, usable ? "; its content is sound" : "")) {
 		*stop = !usable;
 		return 0;
 	}
@@ -108,7 +108,8 @@ int catalog_check(struct fsck *f, bool *stop)
 		rc = page_raw(f, catalog_page(f), &f->catalog);
 	fault = rc ? "cannot be read" : catalog_fault(f, &f->catalog);
 	if (unread)
-		return catalog_rebuild(f, unread == -EIO ? "cannot be read" : "its checksum is wrong",
+		return catalog_rebuild(f,
+			unread == -EIO ? "cannot be read" : "its checksum is wrong",
 			!fault, stop);
 	if (fault)
 		return catalog_rebuild(f, fault, false, stop);

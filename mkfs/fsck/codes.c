@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The findings' codes. A code never changes its meaning; docs/fsck.md says the same at length.
+ * The findings' codes. A code never changes its meaning; docs/fsck.md says the same at
+ * length.
  *
- * Safe: the repair follows from what else is known and loses nothing, so -p makes it unasked.
+ * Safe: the repair follows from what else is known and loses nothing, so -p makes it
+ * unasked.
  */
 #include <stdlib.h>
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transactions that repair: the tree's own, so each repair is whole or absent after a crash.
+ * Transactions that repair: the tree's own, so each repair is whole or absent after a
+ * crash.
  *
- * No repair frees pages: what an item that goes away held is leaked, and the next round's pass 4,
- * which knows all users, frees it. So a page that two items named is never freed under one of them.
+ * No repair frees pages: what an item that goes away held is leaked, and the next round's
+ * pass 4, which knows all users, frees it. So a page that two items named is never freed
+ * under one of them.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -50,7 +52,8 @@ static int one_body(struct fsck *f, struct txn *x, void *arg)
 		rc = txn_delete(x, e->from);
 	if (rc)
 		return rc;
-	return e->deletes ? txn_delete(x, e->key) : txn_write(x, e->key, e->value, e->len);
+	return e->deletes ? txn_delete(x, e->key)
+			  : txn_write(x, e->key, e->value, e->len);
 }
 
 int repair_write(struct fsck *f, struct disk_key key, const void *value, size_t len)
@@ -67,10 +70,11 @@ int repair_delete(struct fsck *f, struct disk_key key)
 	return repair_run(f, one_body, &e);
 }
 
-int repair_move(struct fsck *f, struct disk_key from, struct disk_key to, const void *value,
-	size_t len)
+int repair_move(struct fsck *f, struct disk_key from, struct disk_key to,
+	const void *value, size_t len)
 {
-	struct one e = {.key = to, .from = from, .value = value, .len = len, .moves = true};
+	struct one e = {
+		.key = to, .from = from, .value = value, .len = len, .moves = true};
 
 	return repair_run(f, one_body, &e);
 }

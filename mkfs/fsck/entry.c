@@ -6,7 +6,8 @@
 #include "engine/common/siphash.h"
 #include "mkfs/fsck/fsck_internal.h"
 
-bool entry_next(const void *value, size_t len, size_t *at, struct entry_item *out, bool *bad)
+bool entry_next(
+	const void *value, size_t len, size_t *at, struct entry_item *out, bool *bad)
 {
 	struct disk_entry head;
 	size_t left = len - *at;
@@ -18,8 +19,8 @@ bool entry_next(const void *value, size_t len, size_t *at, struct entry_item *ou
 	if (left < sizeof(head))
 		return false;
 	memcpy(&head, (const uint8_t *)value + *at, sizeof(head));
-	if (head.name_bytes == 0 || head.name_bytes > left - sizeof(head) || head.ino == 0 ||
-		head.ino > DISK_INO_MAX)
+	if (head.name_bytes == 0 || head.name_bytes > left - sizeof(head) ||
+		head.ino == 0 || head.ino > DISK_INO_MAX)
 		return false;
 	*out = (struct entry_item){
 		.ino = head.ino,
@@ -38,7 +39,8 @@ const char *name_fault(const char *name, unsigned len)
 		return "it has a slash";
 	if (memchr(name, 0, len))
 		return "it has a NUL";
-	if ((len == 1 && name[0] == '.') || (len == 2 && name[0] == '.' && name[1] == '.'))
+	if ((len == 1 && name[0] == '.') ||
+		(len == 2 && name[0] == '.' && name[1] == '.'))
 		return "it is reserved";
 	return NULL;
 }

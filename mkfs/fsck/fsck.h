@@ -2,8 +2,9 @@
 /*
  * Checking and repairing a volume: everything of fsck.weft but its command line.
  *
- * Works on any disk of the runtime, so the simulator can ask for "nothing found" after a cut.
- * The codes of findings are stable; docs/fsck.md says what each means and how it is repaired.
+ * Works on any disk of the runtime, so the simulator can ask for "nothing found" after a
+ * cut. The codes of findings are stable; docs/fsck.md says what each means and how it is
+ * repaired.
  */
 #ifndef WEFT_FSCK_H
 #define WEFT_FSCK_H
@@ -18,34 +19,38 @@ enum fsck_outcome {
 };
 
 struct fsck_options {
-	bool repair;	     /* false: not a byte is written (-n) */
-	bool preen;	     /* repair only what loses nothing (-p); else exit code 4 */
-	bool force;	     /* check a cleanly unmounted volume in full as well (-f) */
-	bool check_data;     /* read every page of file data and verify its checksum (-c) */
-	uint64_t memory_bytes; /* for tables, beside bitmaps and cache; 0: 256 MiB, at least 64 KiB */
+	bool repair;     /* false: not a byte is written (-n) */
+	bool preen;      /* repair only what loses nothing (-p); else exit code 4 */
+	bool force;      /* check a cleanly unmounted volume in full as well (-f) */
+	bool check_data; /* read every page of file data and verify its checksum (-c) */
+	uint64_t memory_bytes; /* for tables, beside bitmaps and cache; 0: 256 MiB, at
+				  least 64 KiB */
 	uint64_t cache_bytes;  /* 0: 64 MiB */
-	void *arg;	     /* passed to the functions, each of which may be NULL */
-	/* May this be repaired? NULL: yes, if `repair` is set (-y). Not asked with preen. */
+	void *arg;             /* passed to the functions, each of which may be NULL */
+	/* May this be repaired? NULL: yes, if `repair` is set (-y). Not asked with preen.
+	 */
 	bool (*ask)(void *arg, unsigned code, const char *text);
 	/* A finding, and what became of it. `code` 101 is printed as F0101. */
-	void (*finding)(void *arg, unsigned code, const char *text, enum fsck_outcome outcome);
+	void (*finding)(
+		void *arg, unsigned code, const char *text, enum fsck_outcome outcome);
 	/* `done` of `total` units of a pass; total 0: unknown. */
 	void (*progress)(void *arg, unsigned pass, uint64_t done, uint64_t total);
 };
 
 /* Exit codes of fsck(8), combined by or. */
-#define FSCK_EXIT_FIXED	      1  /* findings were repaired */
-#define FSCK_EXIT_LEFT	      4  /* findings were left */
-#define FSCK_EXIT_OPERATIONAL 8  /* could not check: no store, I/O errors, no memory, in use */
-#define FSCK_EXIT_USAGE	      16
+#define FSCK_EXIT_FIXED 1 /* findings were repaired */
+#define FSCK_EXIT_LEFT  4 /* findings were left */
+#define FSCK_EXIT_OPERATIONAL                                                            \
+	8 /* could not check: no store, I/O errors, no memory, in use */
+#define FSCK_EXIT_USAGE 16
 
 struct fsck_result {
 	uint64_t found; /* findings, notes apart */
 	uint64_t fixed;
 	uint64_t left;
-	bool skipped;	   /* cleanly unmounted, and force was not set: not checked in full */
-	bool was_clean;	   /* the log was closed cleanly */
-	bool replayed;	   /* it was not, and was replayed (in memory only without repair) */
+	bool skipped; /* cleanly unmounted, and force was not set: not checked in full */
+	bool was_clean; /* the log was closed cleanly */
+	bool replayed;  /* it was not, and was replayed (in memory only without repair) */
 	uint64_t log_records;
 	uint64_t inodes, directories, data_pages, tree_pages;
 	uint64_t total_pages, used_pages;
@@ -54,9 +59,9 @@ struct fsck_result {
 };
 
 /*
- * Checks the volume on the disk, and repairs it if allowed. Takes the disk: it is closed in any
- * case. 0 when the check was carried out, whatever it found (see *out); a negative errno with a
- * text when it could not be (exit_code is then 8 as well). Waits.
+ * Checks the volume on the disk, and repairs it if allowed. Takes the disk: it is closed
+ * in any case. 0 when the check was carried out, whatever it found (see *out); a negative
+ * errno with a text when it could not be (exit_code is then 8 as well). Waits.
  */
 int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_result *out,
 	struct weft_error *err);

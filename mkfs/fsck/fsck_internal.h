@@ -14,15 +14,16 @@
  * pass5.c     file data
  * edit.c      transactions that repair
  *
- * Rounds. The passes run in order. A round that repaired something is followed by another one, until
- * a round finds nothing to repair: so repairs are checked like everything else, may be simple (a
- * repair that takes an item away leaves its pages leaked, and the next round frees them), and what
- * -y leaves is clean by construction. Without permission to write there is one round.
+ * Rounds. The passes run in order. A round that repaired something is followed by another
+ * one, until a round finds nothing to repair: so repairs are checked like everything
+ * else, may be simple (a repair that takes an item away leaves its pages leaked, and the
+ * next round frees them), and what -y leaves is clean by construction. Without permission
+ * to write there is one round.
  *
- * Memory. Two bits a page (64 MiB per TiB of store) say which pages are in use and which twice; a
- * third one is there while pages used twice are sorted out. 8 bytes a group. Everything else is
- * bounded by options: link counts are taken for as many inodes at once as fit memory_bytes, with
- * a scan of the directory entries for each such window.
+ * Memory. Two bits a page (64 MiB per TiB of store) say which pages are in use and which
+ * twice; a third one is there while pages used twice are sorted out. 8 bytes a group.
+ * Everything else is bounded by options: link counts are taken for as many inodes at once
+ * as fit memory_bytes, with a scan of the directory entries for each such window.
  */
 #ifndef WEFT_FSCK_INTERNAL_H
 #define WEFT_FSCK_INTERNAL_H
@@ -34,7 +35,7 @@
 #include "mkfs/fsck/fsck.h"
 
 #define ROUNDS_MAX     12
-#define LEVELS_MAX     16 /* of a tree: more than a store can fill */
+#define LEVELS_MAX     16   /* of a tree: more than a store can fill */
 #define DAMAGE_MAX     4096 /* damaged tree pages of one round */
 #define DECLINED_MAX   (1u << 16)
 #define FILE_BLOCK_END (1ull << 51) /* blocks of a file of 2^63 bytes */
@@ -66,7 +67,7 @@ static inline unsigned key_type(struct disk_key k)
 /* A page of the tree that is not as it should be. */
 struct damage {
 	page_id parent; /* PID_NONE: it is the root */
-	unsigned slot;	/* in the parent */
+	unsigned slot;  /* in the parent */
 	page_id pid;
 	unsigned level;
 	wide_key low, high;
@@ -83,8 +84,8 @@ struct fsck {
 	uint64_t memory_bytes;
 	bool writable; /* repairs of the tree and of groups are possible */
 	unsigned round;
-	bool changed;	   /* something was repaired in this round */
-	bool keep;	   /* what is found now is not to be repaired */
+	bool changed;       /* something was repaired in this round */
+	bool keep;          /* what is found now is not to be repaired */
 	uint64_t *declined; /* hashes of findings that were left */
 	unsigned declined_count;
 	unsigned code; /* the finding being repaired */
@@ -95,15 +96,15 @@ struct fsck {
 	struct disk_catalog catalog;
 	uint64_t group_count;
 	uint64_t edits_known; /* edits when pass 1 had noted who uses what */
-	uint64_t edits;	      /* counts transactions: walks look again after one */
+	uint64_t edits;       /* counts transactions: walks look again after one */
 	uint64_t pages_total; /* for progress */
 
 	uint64_t *claimed, *twice; /* by slot */
 	bool any_twice;
-	uint64_t *kept; /* pass 4: pages used twice that have found their owner */
+	uint64_t *kept;       /* pass 4: pages used twice that have found their owner */
 	uint64_t *group_high; /* highest incarnation seen in each group */
 	uint64_t highest_ino;
-	uint64_t tree_left;   /* ranges of the tree that stay lost in this round */
+	uint64_t tree_left;    /* ranges of the tree that stay lost in this round */
 	struct damage *damage; /* DAMAGE_MAX */
 	unsigned damage_count;
 	bool damage_more;
@@ -142,7 +143,8 @@ int super_check(struct fsck *f, bool *stop);
 int log_check(struct fsck *f, bool *stop);
 int table_check(struct fsck *f, bool *stop);
 int catalog_check(struct fsck *f, bool *stop);
-/* Writes the catalog as in f->catalog: in place of a damaged one, or its two changing fields. */
+/* Writes the catalog as in f->catalog: in place of a damaged one, or its two changing
+ * fields. */
 int catalog_rewrite(struct fsck *f);
 /* Was the page's descriptor lost with its block of the table? */
 bool table_lost(const struct fsck *f, page_id pid);
@@ -166,7 +168,8 @@ static inline void bit_set(uint64_t *map, uint64_t at)
 	map[at / 64] |= 1ull << at % 64;
 }
 /* A private copy through the cache. 0, -EUCLEAN, -EIO. */
-int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation, uint64_t *version);
+int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation,
+	uint64_t *version);
 /* The image in place, whatever its checksum. */
 int page_raw(struct fsck *f, page_id pid, void *image);
 
@@ -175,7 +178,8 @@ int page_raw(struct fsck *f, page_id pid, void *image);
 struct walk_level {
 	bool valid;
 	page_id pid;
-	unsigned slot, fetched; /* child entered last; children asked for below this one */
+	unsigned slot,
+		fetched; /* child entered last; children asked for below this one */
 	struct disk_inner page;
 };
 
@@ -187,7 +191,8 @@ struct walk {
 	unsigned height; /* level of the root, when valid */
 	/* pass 1: each page reached, each damaged one; else NULL */
 	void (*page)(struct fsck *f, page_id pid, unsigned level, uint64_t incarnation);
-	void (*damage)(struct fsck *f, const struct damage *d, int error, const char *why);
+	void (*damage)(
+		struct fsck *f, const struct damage *d, int error, const char *why);
 	page_id leaf_pid;
 	struct walk_level level[LEVELS_MAX];
 	struct disk_leaf leaf;
@@ -198,28 +203,29 @@ void walk_close(struct walk *w);
 /* The next leaf that can be read, in w->leaf. 1; 0 at the end; -errno. */
 int walk_leaf(struct walk *w);
 /*
- * Visits items of [from, to) in key order, of whatever pages can be read. `visit` may change the
- * tree; what it writes behind the item at hand is visited as well.
+ * Visits items of [from, to) in key order, of whatever pages can be read. `visit` may
+ * change the tree; what it writes behind the item at hand is visited as well.
  */
-typedef int (*item_visit)(struct fsck *f, void *arg, struct disk_key key, const void *value,
-	size_t len);
+typedef int (*item_visit)(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len);
 int items_scan(struct fsck *f, struct disk_key from, struct disk_key to, unsigned pass,
 	item_visit visit, void *arg);
 /* One item: its length, -ENOENT, -ERANGE. */
 int item_get(struct fsck *f, struct disk_key key, void *buf, size_t cap);
 /* The first item of [from, to): its length. */
-int item_next(struct fsck *f, struct disk_key from, struct disk_key to, struct disk_key *found,
-	void *buf, size_t cap);
+int item_next(struct fsck *f, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap);
 
 /* ---- edit.c ---- */
 
 typedef int (*repair_body)(struct fsck *f, struct txn *x, void *arg);
-/* Runs body in a transaction, again on conflicts. -ECANCELED of the body: commit nothing. */
+/* Runs body in a transaction, again on conflicts. -ECANCELED of the body: commit nothing.
+ */
 int repair_run(struct fsck *f, repair_body body, void *arg);
 int repair_write(struct fsck *f, struct disk_key key, const void *value, size_t len);
 int repair_delete(struct fsck *f, struct disk_key key);
-int repair_move(struct fsck *f, struct disk_key from, struct disk_key to, const void *value,
-	size_t len);
+int repair_move(struct fsck *f, struct disk_key from, struct disk_key to,
+	const void *value, size_t len);
 int repair_delete_range(struct fsck *f, struct disk_key from, struct disk_key to);
 /* Cuts pages [first, first + count) out of an extent item: they become a hole. */
 int repair_cut_extent(struct fsck *f, struct disk_key key, const struct disk_extent *e,
@@ -243,8 +249,8 @@ int page_rewrite(struct fsck *f, page_id pid, const void *image);
 /* ---- pass 2 ---- */
 
 int pass2(struct fsck *f);
-bool extent_valid(const struct fsck *f, struct disk_key key, const void *value, size_t len,
-	struct disk_extent *out);
+bool extent_valid(const struct fsck *f, struct disk_key key, const void *value,
+	size_t len, struct disk_extent *out);
 
 struct xattr_item {
 	struct disk_xattr head;
@@ -252,7 +258,8 @@ struct xattr_item {
 	const uint8_t *runs; /* unaligned disk_extents, head.run_count of them */
 	uint64_t pages;
 };
-bool xattr_valid(const struct fsck *f, const void *value, size_t len, struct xattr_item *out);
+bool xattr_valid(
+	const struct fsck *f, const void *value, size_t len, struct xattr_item *out);
 uint32_t xattr_flags(const struct xattr_item *x);
 
 struct entry_item {
@@ -262,7 +269,8 @@ struct entry_item {
 	const char *name;
 };
 /* Steps through an entry item; false at the end or (*bad) at something malformed. */
-bool entry_next(const void *value, size_t len, size_t *at, struct entry_item *out, bool *bad);
+bool entry_next(
+	const void *value, size_t len, size_t *at, struct entry_item *out, bool *bad);
 const char *name_fault(const char *name, unsigned len);
 uint64_t name_place(const struct fsck *f, const char *name, unsigned len);
 /* A name as it can be printed, in a static-sized buffer of the caller. */
@@ -280,7 +288,8 @@ int entry_drop(struct fsck *f, uint64_t dir, const struct entry_item *e);
 /* Takes the names of `ino` in `dir` away. */
 int entry_drop_ino(struct fsck *f, uint64_t dir, uint64_t ino);
 /* Sets type or number of an entry. */
-int entry_set_type(struct fsck *f, uint64_t dir, const struct entry_item *e, uint8_t type);
+int entry_set_type(
+	struct fsck *f, uint64_t dir, const struct entry_item *e, uint8_t type);
 
 /* ---- pass 4, pass 5 ---- */
 

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 4, first half: the allocation groups' own pages, and pages in use that are marked free.
+ * Pass 4, first half: the allocation groups' own pages, and pages in use that are marked
+ * free.
  *
- * Runs right after pass 1, and before anything is repaired that needs new pages: from here on
- * free space hands out nothing that anyone uses. Assumes that pass 1 has noted who uses what.
+ * Runs right after pass 1, and before anything is repaired that needs new pages: from
+ * here on free space hands out nothing that anyone uses. Assumes that pass 1 has noted
+ * who uses what.
  *
- * Checks: each group's page can be read and is the group's; pages in use are marked so; bits past
- * the store's end are set; the count of free pages; the next incarnation is above all that the
- * group's pages bear. A page that is beyond reading is made anew. While parts of the tree are lost
- * every page that was ever written stays marked as in use in it, since what was lost may be
- * found again; what turns out to be nobody's is freed by the second half (pass4.c).
+ * Checks: each group's page can be read and is the group's; pages in use are marked so;
+ * bits past the store's end are set; the count of free pages; the next incarnation is
+ * above all that the group's pages bear. A page that is beyond reading is made anew.
+ * While parts of the tree are lost every page that was ever written stays marked as in
+ * use in it, since what was lost may be found again; what turns out to be nobody's is
+ * freed by the second half (pass4.c).
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -115,7 +118,8 @@ static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
 {
 	struct disk_group *d = &g->disk;
 
-	if (!fsck_found(f, 401, "the page of allocation group %" PRIu64 ": %s", g->group, why))
+	if (!fsck_found(f, 401, "the page of allocation group %" PRIu64 ": %s", g->group,
+		    why))
 		return -EUCLEAN;
 	memset(d, 0, sizeof(*d));
 	d->magic = DISK_MAGIC_GROUP;
@@ -142,7 +146,8 @@ static int group_read(struct fsck *f, struct group_check *g)
 	if (rc && rc != -EUCLEAN && rc != -EIO)
 		return rc;
 	if (rc)
-		return group_rebuild(f, g, rc == -EIO ? "cannot be read" : "its checksum is wrong");
+		return group_rebuild(
+			f, g, rc == -EIO ? "cannot be read" : "its checksum is wrong");
 	if (d->magic != DISK_MAGIC_GROUP || d->group != g->group)
 		return group_rebuild(f, g, "it is no group's page, or another group's");
 	return 0;
@@ -158,9 +163,10 @@ static void check_used(struct fsck *f, struct group_check *g)
 		if (!wrong++)
 			first = i;
 	}
-	if (!wrong || !fsck_found(f, 402, "allocation group %" PRIu64
-			": %u pages in use are marked free, the first is %#" PRIx64,
-			g->group, wrong, g->pid + 1 + first))
+	if (!wrong || !fsck_found(f, 402,
+			      "allocation group %" PRIu64
+			      ": %u pages in use are marked free, the first is %#" PRIx64,
+			      g->group, wrong, g->pid + 1 + first))
 		return;
 	for (uint32_t i = 0; i < g->pages; i++)
 		if (g->used[i / 64] >> i % 64 & 1)
@@ -177,8 +183,10 @@ static void check_end(struct fsck *f, struct group_check *g)
 
 	for (uint32_t i = g->pages; i < DISK_GROUP_PAGES; i++)
 		wrong |= !group_bit(&g->disk, i);
-	if (!wrong || !fsck_found(f, 403, "allocation group %" PRIu64
-			": pages past the end of the store are marked free", g->group))
+	if (!wrong || !fsck_found(f, 403,
+			      "allocation group %" PRIu64
+			      ": pages past the end of the store are marked free",
+			      g->group))
 		return;
 	for (uint32_t i = g->pages; i < DISK_GROUP_PAGES; i++)
 		g->disk.bitmap[i / 8] |= (uint8_t)(1u << i % 8);
@@ -191,7 +199,8 @@ static void check_counters(struct fsck *f, struct group_check *g)
 	uint32_t has = free_count(g);
 
 	if (has != g->disk.free_pages &&
-		fsck_found(f, 404, "allocation group %" PRIu64
+		fsck_found(f, 404,
+			"allocation group %" PRIu64
 			": counts %u free pages where its bitmap has %u",
 			g->group, g->disk.free_pages, has)) {
 		g->disk.free_pages = has;
@@ -199,7 +208,8 @@ static void check_counters(struct fsck *f, struct group_check *g)
 		fsck_repaired(f, 0);
 	}
 	if (g->disk.next_incarnation <= f->group_high[g->group] &&
-		fsck_found(f, 405, "allocation group %" PRIu64 ": its next incarnation is %" PRIu64
+		fsck_found(f, 405,
+			"allocation group %" PRIu64 ": its next incarnation is %" PRIu64
 			", but its pages have up to %" PRIu64,
 			g->group, g->disk.next_incarnation, f->group_high[g->group])) {
 		g->disk.next_incarnation = f->group_high[g->group] + 1;

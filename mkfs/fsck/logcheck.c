@@ -2,19 +2,22 @@
 /*
  * Pass 0: the log, before it is replayed. Assumes sound superblocks.
  *
- * Checks: heads and chunks as engine/log does when it opens. What it refuses is looked at closer:
+ * Checks: heads and chunks as engine/log does when it opens. What it refuses is looked at
+ * closer:
  *
- * Both heads lost: recovery may begin at any chunk that is not too late, since redo passes over what
- * is there already. So the longest unbroken chain of chunks that ends with the newest is taken.
+ * Both heads lost: recovery may begin at any chunk that is not too late, since redo
+ * passes over what is there already. So the longest unbroken chain of chunks that ends
+ * with the newest is taken.
  *
- * A chunk missing before the end: what follows it cannot be redone in order. It is given up, by
- * wiping the headers of the chunks behind the hole, last ones first; what of it had reached its
- * place stays there, and the other passes see to what does not fit together.
+ * A chunk missing before the end: what follows it cannot be redone in order. It is given
+ * up, by wiping the headers of the chunks behind the hole, last ones first; what of it
+ * had reached its place stays there, and the other passes see to what does not fit
+ * together.
  */
 #include "engine/log/log.h"
 #include "mkfs/fsck/fsck_internal.h"
 
-#define BLOCK	     4096u
+#define BLOCK        4096u
 #define HEAD_REBUILT (1ull << 20) /* generation of a head that is made anew */
 
 /* A whole chunk found in the ring. */
@@ -28,7 +31,7 @@ struct ring {
 	struct fsck *f;
 	struct store *s;
 	uint64_t offset, bytes;
-	uint8_t *window; /* DISK_CHUNK_MAX_BYTES, twice */
+	uint8_t *window;           /* DISK_CHUNK_MAX_BYTES, twice */
 	struct found_chunk *chunk; /* in the order of the ring */
 	size_t count;
 };
@@ -38,21 +41,26 @@ static uint64_t ring_place(const struct ring *r, lsn_t lsn)
 	return r->offset + lsn % r->bytes;
 }
 
-static bool chunk_plausible(const struct ring *r, const struct disk_log_chunk *c, uint64_t at)
+static bool chunk_plausible(
+	const struct ring *r, const struct disk_log_chunk *c, uint64_t at)
 {
-	return c->magic == DISK_MAGIC_CHUNK && c->lsn % r->bytes == at && c->lsn < 1ull << 60 &&
-	       c->lsn >= r->bytes && c->chunk_bytes % BLOCK == 0 && c->chunk_bytes >= BLOCK &&
-	       c->chunk_bytes <= DISK_CHUNK_MAX_BYTES && c->chunk_bytes <= r->bytes - at &&
-	       c->payload_bytes <= c->chunk_bytes - sizeof(*c) && c->follows_lsn <= c->lsn;
+	return c->magic == DISK_MAGIC_CHUNK && c->lsn % r->bytes == at &&
+	       c->lsn < 1ull << 60 && c->lsn >= r->bytes && c->chunk_bytes % BLOCK == 0 &&
+	       c->chunk_bytes >= BLOCK && c->chunk_bytes <= DISK_CHUNK_MAX_BYTES &&
+	       c->chunk_bytes <= r->bytes - at &&
+	       c->payload_bytes <= c->chunk_bytes - sizeof(*c) &&
+	       c->follows_lsn <= c->lsn;
 }
 
 static bool chunk_whole(const struct ring *r, const struct disk_log_chunk *c)
 {
 	struct disk_log_chunk head = *c;
-	struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)(c + 1), c->payload_bytes}};
+	struct iovec iov[2] = {
+		{&head, sizeof(head)}, {(void *)(c + 1), c->payload_bytes}};
 
 	head.checksum = 0;
-	return store_checksum(r->s, DISK_PLACE_LOG, c->lsn, c->epoch, iov, 2) == c->checksum;
+	return store_checksum(r->s, DISK_PLACE_LOG, c->lsn, c->epoch, iov, 2) ==
+	       c->checksum;
 }
 
 /* The chunk at a place of the ring, or NULL. */
@@ -60,9 +68,11 @@ static const struct disk_log_chunk *chunk_at(struct ring *r, uint64_t at)
 {
 	struct disk_log_chunk *c = (struct disk_log_chunk *)r->window;
 
-	if (rt_disk_read(r->f->disk, r->offset + at, c, BLOCK) || !chunk_plausible(r, c, at))
+	if (rt_disk_read(r->f->disk, r->offset + at, c, BLOCK) ||
+		!chunk_plausible(r, c, at))
 		return NULL;
-	if (c->chunk_bytes > BLOCK && rt_disk_read(r->f->disk, r->offset + at, c, c->chunk_bytes))
+	if (c->chunk_bytes > BLOCK &&
+		rt_disk_read(r->f->disk, r->offset + at, c, c->chunk_bytes))
 		return NULL;
 	return chunk_plausible(r, c, at) && chunk_whole(r, c) ? c : NULL;
 }
@@ -79,14 +89,18 @@ static void ring_scan(struct ring *r)
 			continue;
 		}
 		r->chunk[r->count++] = (struct found_chunk){.lsn = c->lsn,
-			.follows = c->follows_lsn, .epoch = c->epoch, .bytes = c->chunk_bytes};
+			.follows = c->follows_lsn,
+			.epoch = c->epoch,
+			.bytes = c->chunk_bytes};
 		at += c->chunk_bytes;
 	}
 }
 
 static int ring_open(struct ring *r, struct fsck *f, struct store *s)
 {
-	*r = (struct ring){.f = f, .s = s, .offset = f->sb.log_offset + DISK_LOG_HEADS_BYTES,
+	*r = (struct ring){.f = f,
+		.s = s,
+		.offset = f->sb.log_offset + DISK_LOG_HEADS_BYTES,
 		.bytes = f->sb.log_bytes - DISK_LOG_HEADS_BYTES};
 	r->window = rt_alloc_pages(DISK_CHUNK_MAX_BYTES);
 	r->chunk = rt_alloc(r->bytes / BLOCK * sizeof(*r->chunk));
@@ -103,7 +117,8 @@ static void ring_close(struct ring *r)
 	rt_free(r->chunk);
 }
 
-/* ---- heads -------------------------------------------------------------------------------- */
+/* ---- heads
+ * -------------------------------------------------------------------------------- */
 
 static uint64_t head_sum(struct store *s, const struct disk_log_head *h)
 {
@@ -127,7 +142,8 @@ static ssize_t chunk_before(const struct ring *r, const struct found_chunk *c)
 	return -1;
 }
 
-/* Where the longest chain that ends with the newest chunk begins; NULL: there is no chunk. */
+/* Where the longest chain that ends with the newest chunk begins; NULL: there is no
+ * chunk. */
 static const struct found_chunk *chain_begin(const struct ring *r)
 {
 	const struct found_chunk *newest = NULL, *first;
@@ -135,7 +151,8 @@ static const struct found_chunk *chain_begin(const struct ring *r)
 
 	for (size_t i = 0; i < r->count; i++)
 		if (!newest || r->chunk[i].epoch > newest->epoch ||
-			(r->chunk[i].epoch == newest->epoch && r->chunk[i].lsn > newest->lsn))
+			(r->chunk[i].epoch == newest->epoch &&
+				r->chunk[i].lsn > newest->lsn))
 			newest = &r->chunk[i];
 	first = newest;
 	while (first && (before = chunk_before(r, first)) >= 0 &&
@@ -153,7 +170,8 @@ static int heads_write(struct fsck *f, struct store *s, const struct found_chunk
 		h[i] = (struct disk_log_head){
 			.magic = DISK_MAGIC_LOGHEAD,
 			.generation = HEAD_REBUILT + !i,
-			.tail_lsn = first ? first->lsn : f->sb.log_bytes - DISK_LOG_HEADS_BYTES,
+			.tail_lsn = first ? first->lsn
+					  : f->sb.log_bytes - DISK_LOG_HEADS_BYTES,
 			.clean = first == NULL,
 			.epoch = first ? first->epoch : f->sb.incarnation,
 		};
@@ -177,8 +195,8 @@ static int heads_rebuild(struct fsck *f, struct store *s, bool *stop)
 	if (rc == 0) {
 		first = chain_begin(&r);
 		if (fsck_found(f, 11, "both heads of the log are damaged; %s",
-			    first ? "it can be replayed from its oldest chunk on" :
-				    "there is nothing in it"))
+			    first ? "it can be replayed from its oldest chunk on"
+				  : "there is nothing in it"))
 			rc = fsck_repaired(f, heads_write(f, s, first));
 		else
 			*stop = true;
@@ -187,7 +205,8 @@ static int heads_rebuild(struct fsck *f, struct store *s, bool *stop)
 	return rc;
 }
 
-/* ---- a hole -------------------------------------------------------------------------------- */
+/* ---- a hole
+ * -------------------------------------------------------------------------------- */
 
 /* Where the chain from `tail` ends. */
 static lsn_t chain_end(const struct ring *r, lsn_t tail)
@@ -247,8 +266,10 @@ static int hole_close(struct fsck *f, struct store *s, lsn_t tail, bool *stop)
 		for (size_t i = 0; i < r.count; i++)
 			if (r.chunk[i].lsn >= end && r.chunk[i].lsn < tail + r.bytes)
 				lost += r.chunk[i].bytes;
-		if (fsck_found(f, 12, "the log is damaged at LSN %" PRIu64 ": %" PRIu64
-				" bytes of it behind that place cannot be replayed", end, lost))
+		if (fsck_found(f, 12,
+			    "the log is damaged at LSN %" PRIu64 ": %" PRIu64
+			    " bytes of it behind that place cannot be replayed",
+			    end, lost))
 			rc = fsck_repaired(f, chunks_wipe(f, &r, end, tail + r.bytes));
 		else
 			*stop = true;
@@ -257,17 +278,20 @@ static int hole_close(struct fsck *f, struct store *s, lsn_t tail, bool *stop)
 	return rc;
 }
 
-/* ---- the log --------------------------------------------------------------------------------- */
+/* ---- the log
+ * --------------------------------------------------------------------------------- */
 
-/* One of the heads is damaged. After a crash in the midst of writing it that is no damage. */
-static int check_heads(struct fsck *f, struct store *s, bool clean, lsn_t *tail, unsigned *whole,
-	bool *stop)
+/* One of the heads is damaged. After a crash in the midst of writing it that is no
+ * damage. */
+static int check_heads(struct fsck *f, struct store *s, bool clean, lsn_t *tail,
+	unsigned *whole, bool *stop)
 {
 	static const struct disk_log_head never;
 	struct disk_log_head *h = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
 	unsigned newest;
 	bool good[2];
-	int rc = h ? rt_disk_read(f->disk, f->sb.log_offset, h, DISK_LOG_HEADS_BYTES) : -ENOMEM;
+	int rc = h ? rt_disk_read(f->disk, f->sb.log_offset, h, DISK_LOG_HEADS_BYTES)
+		   : -ENOMEM;
 
 	if (rc == 0) {
 		for (unsigned i = 0; i < 2; i++)
@@ -276,10 +300,12 @@ static int check_heads(struct fsck *f, struct store *s, bool clean, lsn_t *tail,
 		newest = !good[0] || (good[1] && h[1].generation > h[0].generation);
 		*tail = h[newest].tail_lsn;
 		if (*whole == 1 && clean &&
-			!(h[newest].generation == 1 && memcmp(&h[!newest], &never, sizeof(never)) == 0) &&
+			!(h[newest].generation == 1 &&
+				memcmp(&h[!newest], &never, sizeof(never)) == 0) &&
 			fsck_found(f, 10, "the %s head of the log is damaged",
 				newest ? "first" : "second"))
-			rc = fsck_repaired(f, 0); /* opening it for writing writes it anew */
+			rc = fsck_repaired(
+				f, 0); /* opening it for writing writes it anew */
 	}
 	if (h)
 		rt_free_pages(h, DISK_LOG_HEADS_BYTES);

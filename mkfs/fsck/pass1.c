@@ -2,20 +2,22 @@
 /*
  * Pass 1: the tree's structure, and who uses which page.
  *
- * Checks, from the root down: each page can be read and fits its checksum, is a sound page by
- * itself, of the level and with the range of keys that its parent says. Notes each page that the
- * tree uses and each that an extent names, wherever the extent is sound by itself.
+ * Checks, from the root down: each page can be read and fits its checksum, is a sound
+ * page by itself, of the level and with the range of keys that its parent says. Notes
+ * each page that the tree uses and each that an extent names, wherever the extent is
+ * sound by itself.
  *
  * Assumes: superblock, log, descriptor table and catalog have passed; nothing else.
  *
- * What it finds is repaired by rebuild.c after groups.c has seen to it that no page in use can be
- * handed out: repairs take new pages.
+ * What it finds is repaired by rebuild.c after groups.c has seen to it that no page in
+ * use can be handed out: repairs take new pages.
  */
 #include <stdio.h>
 
 #include "mkfs/fsck/fsck_internal.h"
 
-/* ---- who uses which page ---------------------------------------------------------------- */
+/* ---- who uses which page
+ * ---------------------------------------------------------------- */
 
 void pages_claim(struct fsck *f, page_id pid, uint32_t length, uint64_t incarnation)
 {
@@ -72,7 +74,8 @@ static void tree_page(struct fsck *f, page_id pid, unsigned level, uint64_t inca
 		fsck_progress(f, 1, f->out->tree_pages, 0);
 }
 
-/* ---- what is wrong ------------------------------------------------------------------------ */
+/* ---- what is wrong
+ * ------------------------------------------------------------------------ */
 
 static unsigned damage_code(const struct damage *d, int error)
 {
@@ -97,12 +100,15 @@ void damage_text(const struct damage *d, char *buf, size_t cap)
 	if (d->parent != PID_NONE)
 		snprintf(where, sizeof(where), "level %u, below page %#" PRIx64, d->level,
 			d->parent);
-	snprintf(buf, cap, "tree page %#" PRIx64 " (%s; inodes %" PRIu64 " to %" PRIu64 "): %s",
-		d->pid, where, (uint64_t)(d->low >> 72), (uint64_t)((d->high - 1) >> 72), d->why);
+	snprintf(buf, cap,
+		"tree page %#" PRIx64 " (%s; inodes %" PRIu64 " to %" PRIu64 "): %s",
+		d->pid, where, (uint64_t)(d->low >> 72), (uint64_t)((d->high - 1) >> 72),
+		d->why);
 }
 
 /* The finding is counted as repaired when it is: rebuild.c. */
-static void tree_damage(struct fsck *f, const struct damage *found, int error, const char *why)
+static void tree_damage(
+	struct fsck *f, const struct damage *found, int error, const char *why)
 {
 	struct damage d = *found;
 	char text[300];

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 2: items, inode by inode. The tree's order brings all items of an inode together, so one scan
- * suffices, with one inode's sums in memory.
+ * Pass 2: items, inode by inode. The tree's order brings all items of an inode together,
+ * so one scan suffices, with one inode's sums in memory.
  *
- * Checks: each item is of a known kind and valid by itself; it goes with its inode's type; names can
- * be names and lie where their hashes say; extents lie within groups, do not overlap, none that
- * is written lies behind the end of its file (unless an intent says that it is being cut); the inode
- * exists, its fields are within bounds, and its counts are what its items add up to. A directory's
- * link count is taken from the types in its entries, which pass 3 compares with the inodes.
+ * Checks: each item is of a known kind and valid by itself; it goes with its inode's
+ * type; names can be names and lie where their hashes say; extents lie within groups, do
+ * not overlap, none that is written lies behind the end of its file (unless an intent
+ * says that it is being cut); the inode exists, its fields are within bounds, and its
+ * counts are what its items add up to. A directory's link count is taken from the types
+ * in its entries, which pass 3 compares with the inodes.
  *
- * Assumes: pass 1: every item that can be read is visited. Leaves to pass 3 whether names and inodes
- * belong together, to pass 4 whether pages do.
+ * Assumes: pass 1: every item that can be read is visited. Leaves to pass 3 whether names
+ * and inodes belong together, to pass 4 whether pages do.
  */
 #include <dirent.h>
 
@@ -25,7 +26,7 @@ struct sums {
 	struct disk_inode inode;
 	uint64_t blocks;
 	uint64_t extent_end, written_end; /* file blocks */
-	uint64_t cut_block;	     /* first written extent behind the end; UINT64_MAX: none */
+	uint64_t cut_block; /* first written extent behind the end; UINT64_MAX: none */
 	uint64_t extents, pieces, link_bytes, entries, subdirs, xattrs;
 	bool pieces_bad;
 	uint32_t flags;
@@ -36,16 +37,19 @@ static struct disk_key inode_key(uint64_t ino)
 	return disk_key(ino, DISK_ITEM_INODE, 0);
 }
 
-/* ---- finishing an inode ---------------------------------------------------------------------- */
+/* ---- finishing an inode
+ * ---------------------------------------------------------------------- */
 
 static int inode_put(struct fsck *f, const struct sums *s)
 {
-	return fsck_repaired(f, repair_write(f, inode_key(s->ino), &s->inode, sizeof(s->inode)));
+	return fsck_repaired(
+		f, repair_write(f, inode_key(s->ino), &s->inode, sizeof(s->inode)));
 }
 
 static int drop_items(struct fsck *f, struct sums *s, unsigned type)
 {
-	return repair_delete_range(f, disk_key(s->ino, type, 0), disk_key(s->ino, type + 1, 0));
+	return repair_delete_range(
+		f, disk_key(s->ino, type, 0), disk_key(s->ino, type + 1, 0));
 }
 
 /* The type that the items speak for; 0: none. */
@@ -64,11 +68,13 @@ static void inode_guess(struct fsck *f, struct sums *s, uint32_t type)
 	int64_t now = rt_wall_ns();
 
 	s->inode = (struct disk_inode){
-		.mode = type | (type == S_IFDIR ? 0700 : type == S_IFLNK ? 0777 : 0600),
+		.mode = type | (type == S_IFDIR          ? 0700
+				       : type == S_IFLNK ? 0777
+							 : 0600),
 		.nlink = type == S_IFDIR ? 2 + (uint32_t)s->subdirs : 1,
-		.size = type == S_IFDIR ? s->entries :
-			type == S_IFLNK ? s->link_bytes :
-					  s->written_end << PAGE_SHIFT,
+		.size = type == S_IFDIR   ? s->entries
+			: type == S_IFLNK ? s->link_bytes
+					  : s->written_end << PAGE_SHIFT,
 		.blocks = s->blocks,
 		.atime_ns = now,
 		.mtime_ns = now,
@@ -86,10 +92,10 @@ static int finish_missing(struct fsck *f, struct sums *s)
 	uint32_t type = guess_type(s);
 
 	if (!fsck_found(f, 203, "inode %" PRIu64 " is missing, but %s", s->ino,
-		    type == S_IFDIR ? "there are entries of it" :
-		    type == S_IFLNK ? "there is a link's target of it" :
-		    type	    ? "there are extents of it" :
-				      "there are extended attributes of it"))
+		    type == S_IFDIR   ? "there are entries of it"
+		    : type == S_IFLNK ? "there is a link's target of it"
+		    : type            ? "there are extents of it"
+				      : "there are extended attributes of it"))
 		return 0;
 	if (!type)
 		return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, 0, 0),
@@ -102,11 +108,14 @@ static const char *inode_fault(const struct disk_inode *i)
 {
 	switch (i->mode & S_IFMT) {
 	case S_IFDIR:
-		return i->parent == 0 || i->parent > DISK_INO_MAX ? "its parent is no inode" : NULL;
+		return i->parent == 0 || i->parent > DISK_INO_MAX
+			       ? "its parent is no inode"
+			       : NULL;
 	case S_IFREG:
 		return i->size > INT64_MAX ? "its size is out of bounds" : NULL;
 	case S_IFLNK:
-		return i->size == 0 || i->size >= 4096 ? "its size is out of bounds" : NULL;
+		return i->size == 0 || i->size >= 4096 ? "its size is out of bounds"
+						       : NULL;
 	case S_IFCHR:
 	case S_IFBLK:
 	case S_IFIFO:
@@ -126,8 +135,9 @@ static int finish_invalid(struct fsck *f, struct sums *s, const char *fault)
 		return 0;
 	if (mode_dt(type) == DT_UNKNOWN || (type == S_IFLNK && !s->pieces)) {
 		if (!guess)
-			return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, 0, 0),
-							disk_key(s->ino + 1, 0, 0)));
+			return fsck_repaired(
+				f, repair_delete_range(f, disk_key(s->ino, 0, 0),
+					   disk_key(s->ino + 1, 0, 0)));
 		inode_guess(f, s, guess);
 		return inode_put(f, s);
 	}
@@ -161,8 +171,8 @@ static int finish_strange(struct fsck *f, struct sums *s)
 		if (!kinds[i].count || type == kinds[i].owner)
 			continue;
 		s->valid = false;
-		if (!fsck_found(f, 210, "inode %" PRIu64 " has %s, but is of type %06o", s->ino,
-			    kinds[i].what, type))
+		if (!fsck_found(f, 210, "inode %" PRIu64 " has %s, but is of type %06o",
+			    s->ino, kinds[i].what, type))
 			continue;
 		rc = fsck_repaired(f, drop_items(f, s, kinds[i].item));
 		if (rc)
@@ -175,9 +185,10 @@ static int finish_link(struct fsck *f, struct sums *s)
 {
 	if (!S_ISLNK(s->inode.mode) || (!s->pieces_bad && s->link_bytes == s->inode.size))
 		return 0;
-	if (!fsck_found(f, 209, "inode %" PRIu64 ": the target of the symbolic link has %" PRIu64
-			" bytes in order, not %" PRIu64,
-			s->ino, s->link_bytes, s->inode.size))
+	if (!fsck_found(f, 209,
+		    "inode %" PRIu64 ": the target of the symbolic link has %" PRIu64
+		    " bytes in order, not %" PRIu64,
+		    s->ino, s->link_bytes, s->inode.size))
 		return 0;
 	if (!s->link_bytes)
 		return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, 0, 0),
@@ -191,16 +202,17 @@ static int finish_directory(struct fsck *f, struct sums *s)
 	uint32_t links = 2 + (uint32_t)s->subdirs;
 	int rc = 0;
 
-	if (s->inode.size != s->entries &&
-		fsck_found(f, 207, "directory %" PRIu64 " counts %" PRIu64 " entries, it has %"
-			PRIu64, s->ino, s->inode.size, s->entries)) {
+	if (s->inode.size != s->entries && fsck_found(f, 207,
+						   "directory %" PRIu64 " counts %" PRIu64
+						   " entries, it has %" PRIu64,
+						   s->ino, s->inode.size, s->entries)) {
 		s->inode.size = s->entries;
 		rc = inode_put(f, s);
 	}
 	if (rc || s->inode.nlink == 0 || s->inode.nlink == links)
 		return rc;
-	if (fsck_found(f, 208, "directory %" PRIu64 " has a link count of %u, not %u", s->ino,
-		    s->inode.nlink, links)) {
+	if (fsck_found(f, 208, "directory %" PRIu64 " has a link count of %u, not %u",
+		    s->ino, s->inode.nlink, links)) {
 		s->inode.nlink = links;
 		rc = inode_put(f, s);
 	}
@@ -221,30 +233,37 @@ static int finish_end(struct fsck *f, struct sums *s)
 	if (s->cut_block == UINT64_MAX || s->inode.nlink == 0 || being_cut(f, s->ino))
 		return 0;
 	s->valid = false;
-	if (!fsck_found(f, 213, "inode %" PRIu64 " has pages from file block %" PRIu64
-			" on, behind its end at byte %" PRIu64, s->ino, s->cut_block, s->inode.size))
+	if (!fsck_found(f, 213,
+		    "inode %" PRIu64 " has pages from file block %" PRIu64
+		    " on, behind its end at byte %" PRIu64,
+		    s->ino, s->cut_block, s->inode.size))
 		return 0;
-	return fsck_repaired(f, repair_delete_range(f, disk_key(s->ino, DISK_ITEM_EXTENT, s->cut_block),
-					disk_key(s->ino, DISK_ITEM_EXTENT + 1, 0)));
+	return fsck_repaired(f,
+		repair_delete_range(f, disk_key(s->ino, DISK_ITEM_EXTENT, s->cut_block),
+			disk_key(s->ino, DISK_ITEM_EXTENT + 1, 0)));
 }
 
 static int finish_counts(struct fsck *f, struct sums *s)
 {
-	uint32_t mask = DISK_INODE_HAS_ACL | DISK_INODE_HAS_DEFAULT_ACL | DISK_INODE_HAS_CAPS;
+	uint32_t mask =
+		DISK_INODE_HAS_ACL | DISK_INODE_HAS_DEFAULT_ACL | DISK_INODE_HAS_CAPS;
 	uint32_t flags = (s->inode.flags & DISK_INODE_HAS_XATTR) | s->flags;
 	int rc = 0;
 
 	if (s->inode.blocks != s->blocks &&
-		fsck_found(f, 205, "inode %" PRIu64 " counts %" PRIu64 " pages, it has %" PRIu64,
+		fsck_found(f, 205,
+			"inode %" PRIu64 " counts %" PRIu64 " pages, it has %" PRIu64,
 			s->ino, s->inode.blocks, s->blocks)) {
 		s->inode.blocks = s->blocks;
 		rc = inode_put(f, s);
 	}
 	if (rc || s->inode.nlink == 0 ||
-		((s->inode.flags & mask) == (flags & mask) && (s->inode.flags & s->flags) == s->flags &&
+		((s->inode.flags & mask) == (flags & mask) &&
+			(s->inode.flags & s->flags) == s->flags &&
 			!(s->inode.flags & ~(mask | DISK_INODE_HAS_XATTR))))
 		return rc;
-	if (fsck_found(f, 206, "inode %" PRIu64 " has flags %#x, its attributes make it %#x", s->ino,
+	if (fsck_found(f, 206,
+		    "inode %" PRIu64 " has flags %#x, its attributes make it %#x", s->ino,
 		    s->inode.flags, flags)) {
 		s->inode.flags = flags;
 		rc = inode_put(f, s);
@@ -278,7 +297,8 @@ static int finish(struct fsck *f, struct sums *s)
 	return rc;
 }
 
-/* ---- one item ------------------------------------------------------------------------------------ */
+/* ---- one item
+ * ------------------------------------------------------------------------------------ */
 
 static int item_drop(struct fsck *f, struct sums *s, struct disk_key key)
 {
@@ -286,12 +306,13 @@ static int item_drop(struct fsck *f, struct sums *s, struct disk_key key)
 	return fsck_repaired(f, repair_delete(f, key));
 }
 
-static int visit_inode(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
-	size_t len)
+static int visit_inode(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len)
 {
 	if (len != sizeof(s->inode) || key.low != 0) {
 		s->valid = false;
-		if (fsck_found(f, 202, "inode %" PRIu64 ": its item is malformed (%zu bytes)",
+		if (fsck_found(f, 202,
+			    "inode %" PRIu64 ": its item is malformed (%zu bytes)",
 			    s->ino, len))
 			return item_drop(f, s, key);
 		s->any = false; /* nothing to compare with */
@@ -313,23 +334,27 @@ static int visit_link(struct fsck *f, struct sums *s, struct disk_key key, size_
 	return 0;
 }
 
-static int visit_extent(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
-	size_t len)
+static int visit_extent(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len)
 {
 	uint64_t end_block = DIV_UP(s->inode.size, (uint64_t)PAGE_SIZE);
 	struct disk_extent e;
 
 	s->extents++;
 	if (!extent_valid(f, key, value, len, &e)) {
-		if (fsck_found(f, 211, "inode %" PRIu64 ": the extent at file block %" PRIu64
-				" is not valid", s->ino, key.low))
+		if (fsck_found(f, 211,
+			    "inode %" PRIu64 ": the extent at file block %" PRIu64
+			    " is not valid",
+			    s->ino, key.low))
 			return item_drop(f, s, key);
 		s->valid = false;
 		return 0;
 	}
 	if (key.low < s->extent_end) {
-		if (fsck_found(f, 212, "inode %" PRIu64 ": the extent at file block %" PRIu64
-				" overlaps the one before it", s->ino, key.low))
+		if (fsck_found(f, 212,
+			    "inode %" PRIu64 ": the extent at file block %" PRIu64
+			    " overlaps the one before it",
+			    s->ino, key.low))
 			return item_drop(f, s, key);
 		s->valid = false;
 		return 0;
@@ -344,8 +369,8 @@ static int visit_extent(struct fsck *f, struct sums *s, struct disk_key key, con
 	return 0;
 }
 
-static int xattr_replace(struct fsck *f, struct sums *s, struct disk_key key, uint64_t place,
-	const void *value, size_t len)
+static int xattr_replace(struct fsck *f, struct sums *s, struct disk_key key,
+	uint64_t place, const void *value, size_t len)
 {
 	s->valid = false;
 	for (uint64_t at = place; at < place + 8; at++) {
@@ -358,8 +383,8 @@ static int xattr_replace(struct fsck *f, struct sums *s, struct disk_key key, ui
 	return fsck_repaired(f, repair_delete(f, key));
 }
 
-static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
-	size_t len)
+static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len)
 {
 	char text[NAME_TEXT];
 	struct xattr_item x;
@@ -367,7 +392,8 @@ static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key, cons
 
 	s->xattrs++;
 	if (!xattr_valid(f, value, len, &x)) {
-		if (fsck_found(f, 230, "inode %" PRIu64 ": an extended attribute is malformed",
+		if (fsck_found(f, 230,
+			    "inode %" PRIu64 ": an extended attribute is malformed",
 			    s->ino))
 			return item_drop(f, s, key);
 		s->valid = false;
@@ -377,13 +403,17 @@ static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key, cons
 	s->blocks += x.pages;
 	place = name_place(f, x.name, x.head.name_bytes);
 	if ((key.low < place || key.low >= place + 8) &&
-		fsck_found(f, 231, "inode %" PRIu64 ": extended attribute \"%s\" is not where its name's hash belongs",
+		fsck_found(f, 231,
+			"inode %" PRIu64 ": extended attribute \"%s\" is not where its "
+			"name's hash belongs",
 			s->ino, name_text(text, x.name, x.head.name_bytes)))
 		return xattr_replace(f, s, key, place, value, len);
 	return 0;
 }
 
-/* ---- entries ----------------------------------------------------------------------------------------- */
+/* ---- entries
+ * -----------------------------------------------------------------------------------------
+ */
 
 /* An item's entries, as they will be. */
 struct entries {
@@ -407,7 +437,8 @@ static bool entries_have(const struct entries *es, const struct entry_item *e)
 
 static bool entries_add(struct entries *es, const struct entry_item *e)
 {
-	struct disk_entry head = {.ino = e->ino, .type = e->type, .name_bytes = e->name_bytes};
+	struct disk_entry head = {
+		.ino = e->ino, .type = e->type, .name_bytes = e->name_bytes};
 
 	if (es->len + sizeof(head) + e->name_bytes > sizeof(es->value) || es->count == 16)
 		return false;
@@ -425,7 +456,8 @@ struct entry_move {
 	const struct entries *rest;
 };
 
-/* What stays is written, what moves joins the item where it belongs, unless its name is there. */
+/* What stays is written, what moves joins the item where it belongs, unless its name is
+ * there. */
 static int entry_move_body(struct fsck *f, struct txn *x, void *arg)
 {
 	const struct entry_move *m = arg;
@@ -448,12 +480,14 @@ static int entry_move_body(struct fsck *f, struct txn *x, void *arg)
 }
 
 /* The first of the item's entries that is in a wrong place: moves it. */
-static int entry_rehash(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
-	size_t len, const struct entry_item *wrong, uint64_t place)
+static int entry_rehash(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len, const struct entry_item *wrong, uint64_t place)
 {
 	struct entries rest = {0};
-	struct entry_move m = {.to = disk_key(s->ino, DISK_ITEM_ENTRY, place), .e = *wrong,
-		.from = key, .rest = &rest};
+	struct entry_move m = {.to = disk_key(s->ino, DISK_ITEM_ENTRY, place),
+		.e = *wrong,
+		.from = key,
+		.rest = &rest};
 	struct entry_item e;
 	size_t at = 0;
 	bool bad;
@@ -475,19 +509,21 @@ static bool entry_check(struct fsck *f, struct sums *s, const struct entry_item 
 
 	name_text(text, e->name, e->name_bytes);
 	if (fault)
-		drop = fsck_found(f, 221, "directory %" PRIu64 ": the name \"%s\" of inode %" PRIu64
-				": %s", s->ino, text, e->ino, fault);
+		drop = fsck_found(f, 221,
+			"directory %" PRIu64 ": the name \"%s\" of inode %" PRIu64 ": %s",
+			s->ino, text, e->ino, fault);
 	else if (entries_have(kept, e))
-		drop = fsck_found(f, 223, "directory %" PRIu64 ": the name \"%s\" occurs twice",
-			s->ino, text);
+		drop = fsck_found(f, 223,
+			"directory %" PRIu64 ": the name \"%s\" occurs twice", s->ino,
+			text);
 	*changed |= drop;
 	if (drop)
 		fsck_repaired(f, 0);
 	return !drop;
 }
 
-static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
-	size_t len)
+static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len)
 {
 	struct entries kept = {0};
 	struct entry_item e;
@@ -503,15 +539,17 @@ static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key, cons
 		if (!entry_check(f, s, &e, &kept, &changed))
 			continue;
 		if (place != key.low && !name_fault(e.name, e.name_bytes) && !changed &&
-			fsck_found(f, 222, "directory %" PRIu64
-				": the name \"%s\" is not where its hash belongs", s->ino,
-				name_text(text, e.name, e.name_bytes)))
+			fsck_found(f, 222,
+				"directory %" PRIu64
+				": the name \"%s\" is not where its hash belongs",
+				s->ino, name_text(text, e.name, e.name_bytes)))
 			return entry_rehash(f, s, key, value, len, &e, place);
 		if (!entries_add(&kept, &e))
 			bad = true;
 	}
 	if ((bad || len == 0) &&
-		fsck_found(f, 220, "directory %" PRIu64 ": an item of entries is malformed",
+		fsck_found(f, 220,
+			"directory %" PRIu64 ": an item of entries is malformed",
 			s->ino)) {
 		fsck_repaired(f, 0);
 		changed = true;
@@ -520,13 +558,15 @@ static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key, cons
 		s->valid = false;
 	if (!changed)
 		return 0;
-	return kept.len ? repair_write(f, key, kept.value, kept.len) : repair_delete(f, key);
+	return kept.len ? repair_write(f, key, kept.value, kept.len)
+			: repair_delete(f, key);
 }
 
-/* ---- items of the system ---------------------------------------------------------------------------------- */
+/* ---- items of the system
+ * ---------------------------------------------------------------------------------- */
 
-static int visit_system(struct fsck *f, struct sums *s, struct disk_key key, const void *value,
-	size_t len)
+static int visit_system(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len)
 {
 	struct disk_inode inode;
 	struct disk_intent intent;
@@ -535,7 +575,8 @@ static int visit_system(struct fsck *f, struct sums *s, struct disk_key key, con
 	case DISK_ITEM_ORPHAN:
 		if (len == 0 && key.low != 0 && key.low <= DISK_INO_MAX)
 			return 0;
-		if (fsck_found(f, 240, "the orphan item of inode %" PRIu64 " is malformed", key.low))
+		if (fsck_found(f, 240,
+			    "the orphan item of inode %" PRIu64 " is malformed", key.low))
 			return item_drop(f, s, key);
 		return 0;
 	case DISK_ITEM_INTENT:
@@ -544,21 +585,26 @@ static int visit_system(struct fsck *f, struct sums *s, struct disk_key key, con
 			if ((intent.kind == DISK_INTENT_TRUNCATE ||
 				    intent.kind == DISK_INTENT_RECLAIM) &&
 				intent.from < FILE_BLOCK_END && key.low <= DISK_INO_MAX &&
-				item_get(f, inode_key(key.low), &inode, sizeof(inode)) >= 0)
+				item_get(f, inode_key(key.low), &inode, sizeof(inode)) >=
+					0)
 				return 0;
 		}
-		if (fsck_found(f, 241, "the intent of inode %" PRIu64 " is malformed or has no inode",
+		if (fsck_found(f, 241,
+			    "the intent of inode %" PRIu64
+			    " is malformed or has no inode",
 			    key.low))
 			return item_drop(f, s, key);
 		return 0;
 	default:
-		if (fsck_found(f, 201, "an item of kind %u that belongs to no inode", key_type(key)))
+		if (fsck_found(f, 201, "an item of kind %u that belongs to no inode",
+			    key_type(key)))
 			return item_drop(f, s, key);
 		return 0;
 	}
 }
 
-static int visit_item(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int visit_item(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct sums *s = arg;
 	int rc;
@@ -567,7 +613,8 @@ static int visit_item(struct fsck *f, void *arg, struct disk_key key, const void
 		rc = finish(f, s);
 		if (rc)
 			return rc;
-		*s = (struct sums){.ino = key_ino(key), .valid = true, .cut_block = UINT64_MAX};
+		*s = (struct sums){
+			.ino = key_ino(key), .valid = true, .cut_block = UINT64_MAX};
 	}
 	s->any = true;
 	if (s->ino == DISK_INO_SYSTEM)
@@ -584,8 +631,8 @@ static int visit_item(struct fsck *f, void *arg, struct disk_key key, const void
 	case DISK_ITEM_EXTENT:
 		return visit_extent(f, s, key, value, len);
 	default:
-		if (fsck_found(f, 201, "inode %" PRIu64 ": an item of unknown kind %u", s->ino,
-			    key_type(key)))
+		if (fsck_found(f, 201, "inode %" PRIu64 ": an item of unknown kind %u",
+			    s->ino, key_type(key)))
 			return item_drop(f, s, key);
 		return 0;
 	}
@@ -622,7 +669,8 @@ int pass2(struct fsck *f)
 	if (rc == 0)
 		rc = check_root(f);
 	if (rc == 0)
-		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 2, visit_item, s);
+		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 2,
+			visit_item, s);
 	if (rc == 0)
 		rc = finish(f, s);
 	rt_free(s);

@@ -2,15 +2,17 @@
 /*
  * Pass 3: names and inodes belong together.
  *
- * Checks: each entry names an inode that exists, with its type; each directory is named once, by
- * the directory that it has as its parent; following parents leads to the root (no loops); each
- * inode has as many names as its link count says, and one without any is listed as an orphan.
+ * Checks: each entry names an inode that exists, with its type; each directory is named
+ * once, by the directory that it has as its parent; following parents leads to the root
+ * (no loops); each inode has as many names as its link count says, and one without any is
+ * listed as an orphan.
  *
- * Assumes: pass 2: entries are sound, and each directory's own counts follow from its entries.
+ * Assumes: pass 2: entries are sound, and each directory's own counts follow from its
+ * entries.
  *
- * Bounded memory: the inodes are taken in windows, as many at once as fit, in the order of their
- * numbers. For each window all entries are read once, and those that name an inode of the window
- * are counted. With 256 MiB a window has six million inodes.
+ * Bounded memory: the inodes are taken in windows, as many at once as fit, in the order
+ * of their numbers. For each window all entries are read once, and those that name an
+ * inode of the window are counted. With 256 MiB a window has six million inodes.
  */
 #include <dirent.h>
 
@@ -24,9 +26,9 @@ struct row {
 	uint32_t nlink;
 	uint32_t names;
 	bool by_parent; /* its parent names it */
-	bool orphan;	/* is listed as one */
-	bool reached;	/* from the root */
-	bool extra;	/* names too many: all but one of keep_dir go */
+	bool orphan;    /* is listed as one */
+	bool reached;   /* from the root */
+	bool extra;     /* names too many: all but one of keep_dir go */
 	bool kept;
 };
 
@@ -54,12 +56,14 @@ static struct row *row_find(struct window *w, uint64_t ino)
 	return low < w->count && w->row[low].ino == ino ? &w->row[low] : NULL;
 }
 
-static int fill_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int fill_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct window *w = arg;
 	struct disk_inode inode;
 
-	if (key_type(key) != DISK_ITEM_INODE || key.low != 0 || key_ino(key) == DISK_INO_SYSTEM)
+	if (key_type(key) != DISK_ITEM_INODE || key.low != 0 ||
+		key_ino(key) == DISK_INO_SYSTEM)
 		return 0;
 	if (w->count == w->max) {
 		w->to = key_ino(key);
@@ -86,21 +90,27 @@ static int window_fill(struct fsck *f, struct window *w)
 	w->to = DISK_INO_MAX + 1;
 	w->last = true;
 	w->extra = false;
-	rc = items_scan(f, disk_key(MAX(w->from, 1u), 0, 0), key_narrow(KEY_MAX), 3, fill_visit, w);
+	rc = items_scan(f, disk_key(MAX(w->from, 1u), 0, 0), key_narrow(KEY_MAX), 3,
+		fill_visit, w);
 	return MIN(rc, 0);
 }
 
-/* ---- names -------------------------------------------------------------------------------------- */
+/* ---- names
+ * --------------------------------------------------------------------------------------
+ */
 
-static int entry_count(struct fsck *f, struct window *w, uint64_t dir, const struct entry_item *e)
+static int entry_count(
+	struct fsck *f, struct window *w, uint64_t dir, const struct entry_item *e)
 {
 	struct row *r = row_find(w, e->ino);
 	char text[NAME_TEXT];
 
 	name_text(text, e->name, e->name_bytes);
 	if (!r) {
-		if (fsck_found(f, 302, "directory %" PRIu64 ": \"%s\" is inode %" PRIu64
-				", which does not exist", dir, text, e->ino))
+		if (fsck_found(f, 302,
+			    "directory %" PRIu64 ": \"%s\" is inode %" PRIu64
+			    ", which does not exist",
+			    dir, text, e->ino))
 			return fsck_repaired(f, entry_drop(f, dir, e));
 		return 0;
 	}
@@ -109,15 +119,18 @@ static int entry_count(struct fsck *f, struct window *w, uint64_t dir, const str
 		r->first_dir = dir;
 	r->by_parent |= S_ISDIR(r->mode) && dir == r->parent;
 	if (mode_dt(r->mode) != DT_UNKNOWN && e->type != mode_dt(r->mode) &&
-		fsck_found(f, 303, "directory %" PRIu64 ": \"%s\" has type %u where inode %" PRIu64
-			" has %u", dir, text, e->type, e->ino, mode_dt(r->mode)))
+		fsck_found(f, 303,
+			"directory %" PRIu64 ": \"%s\" has type %u where inode %" PRIu64
+			" has %u",
+			dir, text, e->type, e->ino, mode_dt(r->mode)))
 		return fsck_repaired(f, entry_set_type(f, dir, e, mode_dt(r->mode)));
 	return 0;
 }
 
-/* After a change of the tree the item at hand is an old copy: its other entries are looked at in
- * the next round, which is due anyway. */
-static int count_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+/* After a change of the tree the item at hand is an old copy: its other entries are
+ * looked at in the next round, which is due anyway. */
+static int count_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct window *w = arg;
 	uint64_t edits = f->edits;
@@ -144,7 +157,8 @@ static int count_visit(struct fsck *f, void *arg, struct disk_key key, const voi
 }
 
 /* Takes the extra names of directories away. */
-static int extra_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int extra_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct window *w = arg;
 	uint64_t dir = key_ino(key);
@@ -155,7 +169,8 @@ static int extra_visit(struct fsck *f, void *arg, struct disk_key key, const voi
 	if (key_type(key) != DISK_ITEM_ENTRY)
 		return 0;
 	while (entry_next(value, len, &at, &e, &bad)) {
-		struct row *r = e.ino < w->from || e.ino >= w->to ? NULL : row_find(w, e.ino);
+		struct row *r =
+			e.ino < w->from || e.ino >= w->to ? NULL : row_find(w, e.ino);
 		char text[NAME_TEXT];
 		bool keep;
 		int rc;
@@ -168,8 +183,10 @@ static int extra_visit(struct fsck *f, void *arg, struct disk_key key, const voi
 			r->kept = true;
 			continue;
 		}
-		if (!fsck_found(f, 304, "directory %" PRIu64 " has another name, \"%s\" in directory %"
-				PRIu64, r->ino, name_text(text, e.name, e.name_bytes), dir))
+		if (!fsck_found(f, 304,
+			    "directory %" PRIu64
+			    " has another name, \"%s\" in directory %" PRIu64,
+			    r->ino, name_text(text, e.name, e.name_bytes), dir))
 			continue;
 		r->names--;
 		rc = fsck_repaired(f, entry_drop(f, dir, &e));
@@ -180,9 +197,12 @@ static int extra_visit(struct fsck *f, void *arg, struct disk_key key, const voi
 	return 0;
 }
 
-/* ---- orphans -------------------------------------------------------------------------------------- */
+/* ---- orphans
+ * --------------------------------------------------------------------------------------
+ */
 
-static int orphan_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int orphan_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct window *w = arg;
 	struct row *r;
@@ -194,7 +214,9 @@ static int orphan_visit(struct fsck *f, void *arg, struct disk_key key, const vo
 		r->orphan = true;
 		return 0;
 	}
-	if (fsck_found(f, 309, "an orphan is listed, inode %" PRIu64 ", that does not exist", key.low))
+	if (fsck_found(f, 309,
+		    "an orphan is listed, inode %" PRIu64 ", that does not exist",
+		    key.low))
 		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
 }
@@ -205,7 +227,8 @@ static int orphans_scan(struct fsck *f, struct window *w)
 		disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN + 1, 0), 0, orphan_visit, w);
 }
 
-/* ---- each inode ----------------------------------------------------------------------------------- */
+/* ---- each inode
+ * ----------------------------------------------------------------------------------- */
 
 struct fix {
 	uint64_t ino;
@@ -252,8 +275,10 @@ static int check_nameless(struct fsck *f, struct row *r)
 	int rc;
 
 	if (r->nlink == 0) {
-		if (!r->orphan && fsck_found(f, 308, "inode %" PRIu64
-				" has no links and is not listed as an orphan", r->ino))
+		if (!r->orphan && fsck_found(f, 308,
+					  "inode %" PRIu64
+					  " has no links and is not listed as an orphan",
+					  r->ino))
 			return row_fix(f, r, &fix);
 		return 0;
 	}
@@ -272,9 +297,10 @@ static int check_directory(struct fsck *f, struct row *r)
 
 	if (r->by_parent)
 		return 0;
-	if (fsck_found(f, 305, "directory %" PRIu64 " has %" PRIu64
-			" as its parent, but directory %" PRIu64 " names it",
-			r->ino, r->parent, r->first_dir))
+	if (fsck_found(f, 305,
+		    "directory %" PRIu64 " has %" PRIu64
+		    " as its parent, but directory %" PRIu64 " names it",
+		    r->ino, r->parent, r->first_dir))
 		return row_fix(f, r, &fix);
 	return 0;
 }
@@ -297,20 +323,24 @@ static int check_row(struct fsck *f, struct row *r)
 	} else if (r->nlink == r->names && !r->orphan) {
 		return 0;
 	}
-	if (rc == 0 && r->nlink != 0 && r->orphan && (S_ISDIR(r->mode) || r->nlink == r->names)) {
+	if (rc == 0 && r->nlink != 0 && r->orphan &&
+		(S_ISDIR(r->mode) || r->nlink == r->names)) {
 		fix.set_nlink = false;
-		if (fsck_found(f, 309, "inode %" PRIu64 " is listed as an orphan, but has names",
+		if (fsck_found(f, 309,
+			    "inode %" PRIu64 " is listed as an orphan, but has names",
 			    r->ino))
 			return row_fix(f, r, &fix);
 		return 0;
 	}
-	if (rc == 0 && fsck_found(f, 307, "inode %" PRIu64 " has a link count of %u and %u names",
+	if (rc == 0 && fsck_found(f, 307,
+			       "inode %" PRIu64 " has a link count of %u and %u names",
 			       r->ino, r->nlink, r->names))
 		return row_fix(f, r, &fix);
 	return rc;
 }
 
-/* ---- connections ------------------------------------------------------------------------------------ */
+/* ---- connections
+ * ------------------------------------------------------------------------------------ */
 
 /* The parent of a directory, in the window or not. 0: it has none, or is no directory. */
 static int parent_of(struct fsck *f, struct window *w, uint64_t ino, uint64_t *parent)
@@ -334,8 +364,8 @@ static int parent_of(struct fsck *f, struct window *w, uint64_t ino, uint64_t *p
 }
 
 /*
- * Follows parents from r: 0 when they lead to the root or out of sight (which other findings
- * say); 1 for a loop (Brent, 1980: no memory but two places).
+ * Follows parents from r: 0 when they lead to the root or out of sight (which other
+ * findings say); 1 for a loop (Brent, 1980: no memory but two places).
  */
 static int follow(struct fsck *f, struct window *w, struct row *r)
 {
@@ -374,7 +404,8 @@ static int check_loop(struct fsck *f, struct window *w, struct row *r)
 {
 	int rc;
 
-	if (!S_ISDIR(r->mode) || r->ino == DISK_INO_ROOT || r->nlink == 0 || r->names == 0)
+	if (!S_ISDIR(r->mode) || r->ino == DISK_INO_ROOT || r->nlink == 0 ||
+		r->names == 0)
 		return 0;
 	rc = follow(f, w, r);
 	if (rc == 0)
@@ -393,7 +424,8 @@ static int check_loop(struct fsck *f, struct window *w, struct row *r)
 		if (steps > f->out->directories)
 			return 0; /* below it: another directory's turn */
 	}
-	if (!fsck_found(f, 310, "directory %" PRIu64 " is one of a loop of directories", r->ino))
+	if (!fsck_found(f, 310, "directory %" PRIu64 " is one of a loop of directories",
+		    r->ino))
 		return 0;
 	rc = entry_drop_ino(f, r->parent, r->ino);
 	if (rc == 0)
@@ -402,14 +434,17 @@ static int check_loop(struct fsck *f, struct window *w, struct row *r)
 	return fsck_repaired(f, rc);
 }
 
-/* ---- a window ----------------------------------------------------------------------------------------- */
+/* ---- a window
+ * -----------------------------------------------------------------------------------------
+ */
 
 static void mark_extra(struct window *w)
 {
 	for (size_t i = 0; i < w->count; i++) {
 		struct row *r = &w->row[i];
 
-		r->extra = S_ISDIR(r->mode) && r->names > (r->ino == DISK_INO_ROOT ? 0 : 1);
+		r->extra =
+			S_ISDIR(r->mode) && r->names > (r->ino == DISK_INO_ROOT ? 0 : 1);
 		w->extra |= r->extra;
 	}
 }

@@ -2,22 +2,25 @@
 /*
  * Pass 4, second half: pages that are used twice, and pages that nobody uses.
  *
- * Checks: no page belongs to two extents, or to an extent and the tree; every page that is marked
- * as in use has a user. (That pages in use are marked so is groups.c's.)
+ * Checks: no page belongs to two extents, or to an extent and the tree; every page that
+ * is marked as in use has a user. (That pages in use are marked so is groups.c's.)
  *
- * Assumes that the tree could be read in full, so that what is not known to be used is not; and that
- * nothing was repaired since pass 1, which may have taken new pages: else it is left to the
- * next round.
+ * Assumes that the tree could be read in full, so that what is not known to be used is
+ * not; and that nothing was repaired since pass 1, which may have taken new pages: else
+ * it is left to the next round.
  *
- * Of several extents that name a page it belongs to the one whose incarnation its descriptor has:
- * for the others it reads as zeros or not at all, so they lose nothing when they become holes. If
- * that settles nothing the first in the tree's order keeps it. The tree's own pages stay its.
+ * Of several extents that name a page it belongs to the one whose incarnation its
+ * descriptor has: for the others it reads as zeros or not at all, so they lose nothing
+ * when they become holes. If that settles nothing the first in the tree's order keeps it.
+ * The tree's own pages stay its.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
-/* ---- used twice ----------------------------------------------------------------------------- */
+/* ---- used twice
+ * ----------------------------------------------------------------------------- */
 
-static void keep_tree_page(struct fsck *f, page_id pid, unsigned level, uint64_t incarnation)
+static void keep_tree_page(
+	struct fsck *f, page_id pid, unsigned level, uint64_t incarnation)
 {
 	if (bit_test(f->twice, pid_slot(pid)))
 		bit_set(f->kept, pid_slot(pid));
@@ -53,8 +56,7 @@ static bool must_go(struct fsck *f, page_id pid, uint64_t incarnation)
 	return false;
 }
 
-static int share_extent(struct fsck *f, struct disk_key key,
-	const struct disk_extent *e)
+static int share_extent(struct fsck *f, struct disk_key key, const struct disk_extent *e)
 {
 	for (uint32_t i = 0; i < e->length; i++) {
 		uint32_t n = 0;
@@ -63,17 +65,18 @@ static int share_extent(struct fsck *f, struct disk_key key,
 			n++;
 		if (!n)
 			continue;
-		if (fsck_found(f, 407, "inode %" PRIu64 ": %u pages from file block %" PRIu64
-				" on (%#" PRIx64 ") belong to another file or to the tree: "
-				"they become a hole", key_ino(key), n, key.low + i, e->pid + i))
+		if (fsck_found(f, 407,
+			    "inode %" PRIu64 ": %u pages from file block %" PRIu64
+			    " on (%#" PRIx64 ") belong to another file or to the tree: "
+			    "they become a hole",
+			    key_ino(key), n, key.low + i, e->pid + i))
 			return fsck_repaired(f, repair_cut_extent(f, key, e, i, n));
 		i += n - 1;
 	}
 	return 0;
 }
 
-static int share_xattr(struct fsck *f, struct disk_key key, const void *value,
-	size_t len)
+static int share_xattr(struct fsck *f, struct disk_key key, const void *value, size_t len)
 {
 	struct xattr_item x;
 	char text[NAME_TEXT];
@@ -88,14 +91,16 @@ static int share_xattr(struct fsck *f, struct disk_key key, const void *value,
 		for (uint32_t p = 0; p < run.length; p++)
 			go |= must_go(f, run.pid + p, run.incarnation);
 	}
-	if (go && fsck_found(f, 407, "inode %" PRIu64 ": pages of its extended attribute \"%s\" "
-			"belong to another file or to the tree: it is removed", key_ino(key),
-			name_text(text, x.name, x.head.name_bytes)))
+	if (go && fsck_found(f, 407,
+			  "inode %" PRIu64 ": pages of its extended attribute \"%s\" "
+			  "belong to another file or to the tree: it is removed",
+			  key_ino(key), name_text(text, x.name, x.head.name_bytes)))
 		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
 }
 
-static int share_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int share_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct disk_extent e;
 
@@ -114,14 +119,15 @@ static int check_twice(struct fsck *f)
 	if (f->kept)
 		rc = keep_tree(f);
 	if (rc == 0)
-		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 4, share_visit,
-			NULL);
+		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 4,
+			share_visit, NULL);
 	rt_free(f->kept);
 	f->kept = NULL;
 	return rc;
 }
 
-/* ---- used by nobody --------------------------------------------------------------------------- */
+/* ---- used by nobody
+ * --------------------------------------------------------------------------- */
 
 static int run_free(struct fsck *f, page_id pid, uint32_t length)
 {
@@ -149,9 +155,11 @@ static int run_free(struct fsck *f, page_id pid, uint32_t length)
 	return rc;
 }
 
-static bool leaked(const struct fsck *f, const struct disk_group *d, page_id base, uint32_t i)
+static bool leaked(
+	const struct fsck *f, const struct disk_group *d, page_id base, uint32_t i)
 {
-	return (d->bitmap[i / 8] >> i % 8 & 1) && !bit_test(f->claimed, pid_slot(base) + 1 + i);
+	return (d->bitmap[i / 8] >> i % 8 & 1) &&
+	       !bit_test(f->claimed, pid_slot(base) + 1 + i);
 }
 
 static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
@@ -171,8 +179,9 @@ static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 		return 0;
 	/* Damage that was left may be what hides their user. */
 	f->keep = f->out->left > 0;
-	repair = fsck_found(f, 406, "allocation group %" PRIu64 ": %u pages are marked as in "
-				    "use that nobody uses, the first is %#" PRIx64,
+	repair = fsck_found(f, 406,
+		"allocation group %" PRIu64 ": %u pages are marked as in "
+		"use that nobody uses, the first is %#" PRIx64,
 		group, count, base + 1 + first);
 	f->keep = false;
 	if (!repair)
@@ -180,8 +189,8 @@ static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 	for (uint32_t i = first; i < pages && rc == 0; i += length) {
 		bool free_it = leaked(f, d, base, i);
 
-		for (length = 1; i + length < pages &&
-			leaked(f, d, base, i + length) == free_it;)
+		for (length = 1;
+			i + length < pages && leaked(f, d, base, i + length) == free_it;)
 			length++;
 		if (free_it)
 			rc = run_free(f, base + 1 + i, length);
@@ -196,7 +205,8 @@ int pass4(struct fsck *f)
 
 	if (rc == 0 && f->any_twice && f->edits == f->edits_known)
 		rc = check_twice(f);
-	for (uint64_t g = 0; g < f->group_count && rc == 0 && f->edits == f->edits_known; g++) {
+	for (uint64_t g = 0; g < f->group_count && rc == 0 && f->edits == f->edits_known;
+		g++) {
 		fsck_progress(f, 4, g, f->group_count);
 		rc = check_leaks(f, g, d);
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 5, if asked for: file data. Every page that an extent names as written, or that holds a
- * large extended attribute, is read and compared with its checksum.
+ * Pass 5, if asked for: file data. Every page that an extent names as written, or that
+ * holds a large extended attribute, is read and compared with its checksum.
  *
- * Assumes passes 1 to 4. What cannot be read is told with its file and place. The repair makes a
- * hole of it, so that reading it gives zeros instead of an error: nothing better can be known
- * about the bytes; an extended attribute is removed.
+ * Assumes passes 1 to 4. What cannot be read is told with its file and place. The repair
+ * makes a hole of it, so that reading it gives zeros instead of an error: nothing better
+ * can be known about the bytes; an extended attribute is removed.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -60,7 +60,8 @@ static int extent_fault(struct fsck *f, struct data_check *c, const struct disk_
 		int rc;
 
 		if ((i - from) % c->batch == 0)
-			pages_fetch(f, c, e->pid + i, MIN(c->batch, e->length - i), e->incarnation);
+			pages_fetch(f, c, e->pid + i, MIN(c->batch, e->length - i),
+				e->incarnation);
 		rc = page_fault(f, e->pid + i, e->incarnation, &fault);
 		if (rc)
 			return rc;
@@ -89,12 +90,14 @@ static int check_extent(struct fsck *f, struct data_check *c, struct disk_key ke
 
 		if (rc || !count)
 			return rc;
-		if (fsck_found(f, code, "inode %" PRIu64 ": bytes %" PRIu64 " to %" PRIu64
-				": %s (page %#" PRIx64 ")", key_ino(key),
-				(key.low + first) << PAGE_SHIFT,
-				((key.low + first + count) << PAGE_SHIFT) - 1,
-				fsck_code_text(code), e->pid + first))
-			return fsck_repaired(f, repair_cut_extent(f, key, e, first, count));
+		if (fsck_found(f, code,
+			    "inode %" PRIu64 ": bytes %" PRIu64 " to %" PRIu64
+			    ": %s (page %#" PRIx64 ")",
+			    key_ino(key), (key.low + first) << PAGE_SHIFT,
+			    ((key.low + first + count) << PAGE_SHIFT) - 1,
+			    fsck_code_text(code), e->pid + first))
+			return fsck_repaired(
+				f, repair_cut_extent(f, key, e, first, count));
 		from = first + count;
 	}
 	return 0;
@@ -120,14 +123,16 @@ static int check_xattr(struct fsck *f, struct disk_key key, const void *value, s
 			worst = code ? code : worst;
 		}
 	}
-	if (worst && fsck_found(f, worst, "inode %" PRIu64 ": extended attribute \"%s\": %s",
-			     key_ino(key), name_text(text, x.name, x.head.name_bytes),
-			     fsck_code_text(worst)))
+	if (worst &&
+		fsck_found(f, worst, "inode %" PRIu64 ": extended attribute \"%s\": %s",
+			key_ino(key), name_text(text, x.name, x.head.name_bytes),
+			fsck_code_text(worst)))
 		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
 }
 
-static int data_visit(struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
+static int data_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct disk_extent e;
 
@@ -145,7 +150,8 @@ int pass5(struct fsck *f)
 
 	if (c) {
 		c->batch = MIN(BATCH_MAX, cache_batch_max(f->v->cache));
-		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 0, data_visit, c);
+		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 0,
+			data_visit, c);
 	}
 	rt_free(c);
 	return rc;

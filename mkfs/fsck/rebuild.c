@@ -2,17 +2,18 @@
 /*
  * Repairing the tree's structure, after pass 1.
  *
- * A damaged page is never written again: a new one takes its place in the parent (or, for the
- * root, in the catalog) in one mini-transaction. Where the content is sound the new page has it;
- * else it is empty: a leaf, or a chain of inner pages down to an empty leaf.
+ * A damaged page is never written again: a new one takes its place in the parent (or, for
+ * the root, in the catalog) in one mini-transaction. Where the content is sound the new
+ * page has it; else it is empty: a leaf, or a chain of inner pages down to an empty leaf.
  *
- * Then the lost items are looked for. What hung below a lost inner page, or was cut off in another
- * way, is still there: pages marked as in use that pass 1 did not reach. Those that are sound
- * leaves hold items of lost ranges, which are inserted again where none of that key is, pages
- * allocated last first; before them whatever can still be read of the damaged leaves themselves. Their old pages turn out leaked in the next round.
+ * Then the lost items are looked for. What hung below a lost inner page, or was cut off
+ * in another way, is still there: pages marked as in use that pass 1 did not reach. Those
+ * that are sound leaves hold items of lost ranges, which are inserted again where none of
+ * that key is, pages allocated last first; before them whatever can still be read of the
+ * damaged leaves themselves. Their old pages turn out leaked in the next round.
  *
- * A crash between the two leaves these pages leaked and unfound; the volume is as usable as after
- * the first.
+ * A crash between the two leaves these pages leaked and unfound; the volume is as usable
+ * as after the first.
  */
 #include <stdio.h>
 
@@ -20,7 +21,8 @@
 
 #define INSERT_BATCH 24u
 
-/* ---- new pages ---------------------------------------------------------------------------- */
+/* ---- new pages
+ * ---------------------------------------------------------------------------- */
 
 struct fresh {
 	unsigned count;
@@ -46,7 +48,8 @@ static int fresh_take(struct fsck *f, struct fresh *n, unsigned count, page_id n
 	for (n->count = 0; n->count < count && rc == 0;) {
 		struct space_run *run = &n->run[n->count];
 
-		rc = space_reserve(f->v->space, near, 1, SPACE_METADATA | SPACE_PRIVILEGED, run);
+		rc = space_reserve(
+			f->v->space, near, 1, SPACE_METADATA | SPACE_PRIVILEGED, run);
 		if (rc == 0)
 			n->count++;
 	}
@@ -68,7 +71,8 @@ static void node_fill(void *image, page_id pid, unsigned level, const struct dam
 	n->high_fence = key_narrow(d->high);
 }
 
-/* A leaf, and above it inner pages with one child each, up to the level of the lost page. */
+/* A leaf, and above it inner pages with one child each, up to the level of the lost page.
+ */
 static void chain_fill(struct fresh *n, const struct damage *d)
 {
 	for (unsigned i = 0; i < n->count; i++) {
@@ -84,13 +88,16 @@ static void chain_fill(struct fresh *n, const struct damage *d)
 	}
 }
 
-/* ---- putting them in place ------------------------------------------------------------------- */
+/* ---- putting them in place
+ * ------------------------------------------------------------------- */
 
 /* Where the word that names the damaged page is. */
-static void parent_word(struct fsck *f, const struct damage *d, page_id *page, unsigned *offset)
+static void parent_word(
+	struct fsck *f, const struct damage *d, page_id *page, unsigned *offset)
 {
 	*page = d->parent;
-	*offset = (unsigned)(offsetof(struct disk_inner, child) + d->slot * sizeof(uint64_t));
+	*offset = (unsigned)(offsetof(struct disk_inner, child) +
+			     d->slot * sizeof(uint64_t));
 	if (d->parent == PID_NONE) {
 		*page = pid_make(f->sb.shard, DISK_CATALOG_SLOT);
 		*offset = offsetof(struct disk_catalog, root_pid);
@@ -98,7 +105,8 @@ static void parent_word(struct fsck *f, const struct damage *d, page_id *page, u
 }
 
 /* One try. -EAGAIN: something was missing. */
-static int replace_once(struct fsck *f, struct mtr *m, const struct damage *d, struct fresh *n)
+static int replace_once(
+	struct fsck *f, struct mtr *m, const struct damage *d, struct fresh *n)
 {
 	struct mtr_page *fresh[LEVELS_MAX], *parent;
 	struct log_position pos;
@@ -145,7 +153,8 @@ static int replace_fetch(struct fsck *f, const struct damage *d, struct fresh *n
 		ref.pid = space_group_of(f->v->space, n->run[i].pid);
 		rc = cache_fetch(f->v->cache, &ref, 1);
 		if (rc == 0)
-			rc = mtr_prepare_fresh(f->v->cache, n->run[i].pid, n->run[i].incarnation);
+			rc = mtr_prepare_fresh(
+				f->v->cache, n->run[i].pid, n->run[i].incarnation);
 	}
 	return rc;
 }
@@ -163,8 +172,8 @@ static int damage_replace(struct fsck *f, const struct damage *d)
 		chain_fill(&n, d);
 		if (d->sound) {
 			rc = page_raw(f, d->pid, n.image[0]);
-			memcpy(n.image[0] + offsetof(struct disk_node, pid), &n.run[0].pid,
-				sizeof(page_id));
+			memcpy(n.image[0] + offsetof(struct disk_node, pid),
+				&n.run[0].pid, sizeof(page_id));
 		}
 	}
 	if (rc == 0)
@@ -186,7 +195,8 @@ static int damage_replace(struct fsck *f, const struct damage *d)
 	return rc;
 }
 
-/* ---- lost items -------------------------------------------------------------------------------- */
+/* ---- lost items
+ * -------------------------------------------------------------------------------- */
 
 /* A leaf that pass 1 did not reach. */
 struct stray {
@@ -199,7 +209,7 @@ struct salvage {
 	struct stray *stray;
 	size_t count, max;
 	uint64_t items, leaves;
-	unsigned batch; /* items of the transaction at hand */
+	unsigned batch;               /* items of the transaction at hand */
 	const struct disk_leaf *leaf; /* at hand */
 	unsigned at, end;
 };
@@ -207,7 +217,8 @@ struct salvage {
 static bool range_lost(const struct fsck *f, wide_key key)
 {
 	for (unsigned i = 0; i < f->damage_count; i++)
-		if (!f->damage[i].sound && key >= f->damage[i].low && key < f->damage[i].high)
+		if (!f->damage[i].sound && key >= f->damage[i].low &&
+			key < f->damage[i].high)
 			return true;
 	return false;
 }
@@ -223,8 +234,8 @@ static bool leaf_wanted(const struct fsck *f, const struct disk_leaf *leaf, page
 	return false;
 }
 
-static int strays_of_group(struct salvage *s, uint64_t group, struct disk_group *d,
-	struct disk_leaf *leaf)
+static int strays_of_group(
+	struct salvage *s, uint64_t group, struct disk_group *d, struct disk_leaf *leaf)
 {
 	struct fsck *f = s->f;
 	page_id base = pid_make(f->sb.shard, disk_group_slot(group));
@@ -237,7 +248,8 @@ static int strays_of_group(struct salvage *s, uint64_t group, struct disk_group 
 		page_id pid = base + 1 + i;
 		uint64_t incarnation;
 
-		if (!(d->bitmap[i / 8] >> i % 8 & 1) || bit_test(f->claimed, pid_slot(pid)))
+		if (!(d->bitmap[i / 8] >> i % 8 & 1) ||
+			bit_test(f->claimed, pid_slot(pid)))
 			continue;
 		rc = page_copy(f, pid, leaf, &incarnation, NULL);
 		if (rc == -ENOMEM)
@@ -263,7 +275,8 @@ static void strays_sort(struct salvage *s)
 			struct stray x = s->stray[i];
 			size_t j = i;
 
-			for (; j >= gap && stray_compare(&s->stray[j - gap], &x) > 0; j -= gap)
+			for (; j >= gap && stray_compare(&s->stray[j - gap], &x) > 0;
+				j -= gap)
 				s->stray[j] = s->stray[j - gap];
 			s->stray[j] = x;
 		}
@@ -280,14 +293,15 @@ static int insert_body(struct fsck *f, struct txn *x, void *arg)
 		uint8_t there[DISK_VALUE_MAX];
 		int rc;
 
-		if (!range_lost(f, key_wide(slot->key)) || slot->length > DISK_VALUE_MAX ||
+		if (!range_lost(f, key_wide(slot->key)) ||
+			slot->length > DISK_VALUE_MAX ||
 			slot->offset < sizeof(struct disk_node) ||
 			slot->offset + slot->length > PAGE_SIZE)
 			continue;
 		rc = txn_read(x, slot->key, there, sizeof(there));
 		if (rc == -ENOENT)
-			rc = txn_write(x, slot->key, (const uint8_t *)s->leaf + slot->offset,
-				slot->length);
+			rc = txn_write(x, slot->key,
+				(const uint8_t *)s->leaf + slot->offset, slot->length);
 		if (rc < 0)
 			return rc;
 		s->batch += rc == 0;
@@ -320,8 +334,9 @@ static int damaged_insert(struct salvage *s, struct disk_leaf *leaf)
 		const struct damage *d = &s->f->damage[i];
 
 		if (!d->sound && d->level == 0 && page_usable(s->f, d->pid) &&
-			page_raw(s->f, d->pid, leaf) == 0 && leaf->node.magic == DISK_MAGIC_NODE &&
-			leaf->node.level == 0 && leaf->node.pid == d->pid)
+			page_raw(s->f, d->pid, leaf) == 0 &&
+			leaf->node.magic == DISK_MAGIC_NODE && leaf->node.level == 0 &&
+			leaf->node.pid == d->pid)
 			rc = leaf_insert(s, leaf);
 	}
 	return rc;
@@ -357,7 +372,8 @@ static int salvage(struct fsck *f)
 	if (d && leaf && s.stray)
 		rc = salvage_run(&s, d, leaf);
 	if (rc == 0 && s.items)
-		fsck_note(f, 111, "%" PRIu64 " items of %" PRIu64 " tree pages were put back",
+		fsck_note(f, 111,
+			"%" PRIu64 " items of %" PRIu64 " tree pages were put back",
 			s.items, s.leaves);
 	rt_free(s.stray);
 	rt_free(leaf);

@@ -2,8 +2,9 @@
 /*
  * Telling findings, asking about repairs, counting both.
  *
- * A finding that was left is told once, though later rounds meet it again: hashes of their texts are
- * kept, so many that nobody reads more. Keeps: without permission nothing is repaired.
+ * A finding that was left is told once, though later rounds meet it again: hashes of
+ * their texts are kept, so many that nobody reads more. Keeps: without permission nothing
+ * is repaired.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 #include "engine/common/siphash.h"
 #include "mkfs/fsck/fsck_internal.h"
 
-static void tell(struct fsck *f, unsigned code, const char *text, enum fsck_outcome outcome)
+static void tell(
+	struct fsck *f, unsigned code, const char *text, enum fsck_outcome outcome)
 {
 	if (f->o->finding)
 		f->o->finding(f->o->arg, code, text, outcome);
@@ -96,7 +98,8 @@ int fsck_repaired(struct fsck *f, int rc)
 	}
 	leave(f, f->code, f->text);
 	fsck_note(f, f->code, "this could not be repaired: %s", strerrordesc_np(-rc));
-	/* Damage in the way is for the next round; without disk or memory there is none. */
+	/* Damage in the way is for the next round; without disk or memory there is none.
+	 */
 	return rc == -EUCLEAN || rc == -ENOSPC || rc == -ENOENT || rc == -ERANGE ? 0 : rc;
 }
 

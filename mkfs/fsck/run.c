@@ -2,10 +2,11 @@
 /*
  * A run of fsck: opening what can be opened, rounds of passes, closing, the result.
  *
- * The layers are opened from the lowest up, each after its pass has let it through: superblocks, log,
- * descriptor table, then store, log and cache by volume_open with the log replayed (in memory only
- * where nothing may be written), catalog, and once pass 1 knows which pages are in use, free
- * space and the tree, so that repairs are transactions like any other.
+ * The layers are opened from the lowest up, each after its pass has let it through:
+ * superblocks, log, descriptor table, then store, log and cache by volume_open with the
+ * log replayed (in memory only where nothing may be written), catalog, and once pass 1
+ * knows which pages are in use, free space and the tree, so that repairs are transactions
+ * like any other.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -13,7 +14,8 @@
 #define MEMORY_MIN     (64ull << 10)
 #define CACHE_DEFAULT  (64ull << 20)
 
-/* ---- opening ------------------------------------------------------------------------------- */
+/* ---- opening
+ * ------------------------------------------------------------------------------- */
 
 static int memory_get(struct fsck *f)
 {
@@ -40,7 +42,8 @@ static void memory_put(struct fsck *f)
 	rt_free(f->declined);
 }
 
-static int volume_try(struct fsck *f, uint64_t cache_bytes, bool salvage, struct weft_error *why)
+static int volume_try(
+	struct fsck *f, uint64_t cache_bytes, bool salvage, struct weft_error *why)
 {
 	struct volume_options o = {
 		.read_only = !f->o->repair,
@@ -84,7 +87,8 @@ static int volume_get(struct fsck *f, bool *stop)
 	return f->o->repair ? cache_start(f->v->cache) : 0;
 }
 
-/* Free space and the tree as any user has them. Where they cannot be had nothing is repaired. */
+/* Free space and the tree as any user has them. Where they cannot be had nothing is
+ * repaired. */
 static int content_open(struct fsck *f)
 {
 	struct weft_error why = {0};
@@ -121,7 +125,8 @@ int tree_get(struct fsck *f)
 	return rc;
 }
 
-/* ---- rounds ------------------------------------------------------------------------------------ */
+/* ---- rounds
+ * ------------------------------------------------------------------------------------ */
 
 static void round_begin(struct fsck *f)
 {
@@ -147,9 +152,10 @@ static int check_numbers(struct fsck *f)
 	if (f->catalog.next_inode_range >= range &&
 		f->catalog.next_inode_range <= DISK_INO_MAX >> DISK_INODE_RANGE_BITS)
 		return 0;
-	if (!fsck_found(f, 31, "the catalog's next range of inode numbers is %" PRIu64
-			", the highest number in use is %" PRIu64,
-			f->catalog.next_inode_range, f->highest_ino))
+	if (!fsck_found(f, 31,
+		    "the catalog's next range of inode numbers is %" PRIu64
+		    ", the highest number in use is %" PRIu64,
+		    f->catalog.next_inode_range, f->highest_ino))
 		return 0;
 	f->catalog.next_inode_range = range;
 	return fsck_repaired(f, catalog_rewrite(f));
@@ -184,7 +190,9 @@ static int round_run(struct fsck *f)
 	if (rc == 0 && f->damage_count)
 		return f->writable ? rebuild_tree(f) : 0;
 	if (rc == 0 && f->tree_left) {
-		fsck_note(f, 110, "while parts of the tree are missing what is above it is not checked");
+		fsck_note(f, 110,
+			"while parts of the tree are missing what is above it is not "
+			"checked");
 		return 0;
 	}
 	if (rc == 0)
@@ -205,7 +213,8 @@ static int rounds(struct fsck *f)
 	return rc;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------- */
+/* ---- all of it
+ * ---------------------------------------------------------------------------------- */
 
 static int check_storage(struct fsck *f, bool *stop)
 {
@@ -264,15 +273,16 @@ int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_res
 		f->err = &why;
 		f->disk = disk;
 		f->writable = o->repair;
-		f->memory_bytes = o->memory_bytes ? MAX(o->memory_bytes, MEMORY_MIN) :
-						    MEMORY_DEFAULT;
+		f->memory_bytes = o->memory_bytes ? MAX(o->memory_bytes, MEMORY_MIN)
+						  : MEMORY_DEFAULT;
 		f->declined = rt_alloc(2 * DECLINED_MAX * sizeof(uint64_t));
 		rc = f->declined ? check_all(f) : -ENOMEM;
 		memory_put(f);
 		rt_free(f);
 	}
 	rt_disk_close(disk);
-	out->exit_code = (out->fixed ? FSCK_EXIT_FIXED : 0) | (out->left ? FSCK_EXIT_LEFT : 0) |
+	out->exit_code = (out->fixed ? FSCK_EXIT_FIXED : 0) |
+			 (out->left ? FSCK_EXIT_LEFT : 0) |
 			 (rc ? FSCK_EXIT_OPERATIONAL : 0);
 	if (rc)
 		weft_error(err, rc, "%s", why.code ? why.text : strerrordesc_np(-rc));

@@ -2,8 +2,9 @@
 /*
  * Pass 0: the superblocks. Assumes nothing.
  *
- * Checks: both copies are whole, of one store, and do not contradict each other; the device is as long as
- * they say. Copies of different generations are what a crash leaves between their two writes.
+ * Checks: both copies are whole, of one store, and do not contradict each other; the
+ * device is as long as they say. Copies of different generations are what a crash leaves
+ * between their two writes.
  *
  * Of two stores' copies the one counts whose key the log's heads bear witness to.
  */
@@ -56,7 +57,8 @@ static bool witnessed(struct fsck *f, const struct disk_superblock *sb)
 
 			fits |= head[i].magic == DISK_MAGIC_LOGHEAD &&
 				head[i].checksum == store_checksum(s, DISK_PLACE_LOG_HEAD,
-							    head[i].generation, 0, &iov, 1);
+							    head[i].generation, 0, &iov,
+							    1);
 		}
 	}
 	if (s)
@@ -81,8 +83,9 @@ static int check_one(struct fsck *f, struct copies *c)
 	memcpy(&f->sb, c->sb[good], sizeof(f->sb));
 	if (c->sb[good]->store_bytes > c->size)
 		return 0; /* the second copy's place is not there */
-	if (fsck_found(f, 1, "the %s superblock (byte %" PRIu64 ") %s", good ? "first" : "second",
-		    c->place[!good], c->read[!good] ? "is damaged" : "cannot be read"))
+	if (fsck_found(f, 1, "the %s superblock (byte %" PRIu64 ") %s",
+		    good ? "first" : "second", c->place[!good],
+		    c->read[!good] ? "is damaged" : "cannot be read"))
 		return fsck_repaired(f, copy_mend(f, c, good));
 	return 0;
 }
@@ -96,14 +99,17 @@ static int check_strangers(struct fsck *f, struct copies *c, bool *stop)
 	second = witnessed(f, c->sb[1]);
 	memcpy(&f->sb, c->sb[second && !first], sizeof(f->sb));
 	if (first == second) {
-		fsck_left(f, 3, "the superblocks at byte 0 and byte %" PRIu64
-			" belong to different stores, and the log tells neither", c->place[1]);
+		fsck_left(f, 3,
+			"the superblocks at byte 0 and byte %" PRIu64
+			" belong to different stores, and the log tells neither",
+			c->place[1]);
 		*stop = true;
 		return 0;
 	}
-	if (fsck_found(f, 3, "the superblocks at byte 0 and byte %" PRIu64
-			" belong to different stores; the log is the %s one's", c->place[1],
-			first ? "first" : "second"))
+	if (fsck_found(f, 3,
+		    "the superblocks at byte 0 and byte %" PRIu64
+		    " belong to different stores; the log is the %s one's",
+		    c->place[1], first ? "first" : "second"))
 		return fsck_repaired(f, copy_mend(f, c, second));
 	*stop = true;
 	return 0;
@@ -115,8 +121,9 @@ static int check_contradiction(struct fsck *f, struct copies *c, bool *stop)
 	int rc;
 
 	memcpy(&f->sb, c->sb[keep], sizeof(f->sb));
-	if (!fsck_found(f, 4, "the superblocks have the same generation, %" PRIu64
-			", and differ", c->sb[0]->generation)) {
+	if (!fsck_found(f, 4,
+		    "the superblocks have the same generation, %" PRIu64 ", and differ",
+		    c->sb[0]->generation)) {
 		*stop = true;
 		return 0;
 	}
@@ -145,8 +152,10 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 				store_close(s);
 			return rc ? rc : -EUCLEAN;
 		}
-		fsck_left(f, 2, "both superblocks are damaged; the key of the checksums was in them: "
-				"restore the store from a backup");
+		fsck_left(f, 2,
+			"both superblocks are damaged; the key of the checksums was in "
+			"them: "
+			"restore the store from a backup");
 		return 0;
 	}
 	if (!c->whole[0] || !c->whole[1])
@@ -170,7 +179,8 @@ int super_check(struct fsck *f, bool *stop)
 	rt_disk_info(f->disk, &info);
 	c.size = info.size_bytes;
 	if (c.size < 2 * PAGE_SIZE)
-		return weft_error(f->err, -EMEDIUMTYPE, "not a weft store: it has only %llu bytes",
+		return weft_error(f->err, -EMEDIUMTYPE,
+			"not a weft store: it has only %llu bytes",
 			(unsigned long long)c.size);
 	memory = rt_alloc_pages(2 * PAGE_SIZE);
 	if (!memory)
@@ -180,8 +190,10 @@ int super_check(struct fsck *f, bool *stop)
 	rc = check_copies(f, &c, stop);
 	rt_free_pages(memory, 2 * PAGE_SIZE);
 	if (rc == 0 && !*stop && f->sb.store_bytes > c.size) {
-		fsck_left(f, 5, "the store has %" PRIu64 " bytes, its superblock says %" PRIu64
-			": it was cut off; enlarge the device or restore it from a backup",
+		fsck_left(f, 5,
+			"the store has %" PRIu64 " bytes, its superblock says %" PRIu64
+			": it was cut off; enlarge the device or restore it from a "
+			"backup",
 			c.size, f->sb.store_bytes);
 		*stop = true;
 	}

@@ -2,18 +2,19 @@
 /*
  * Pass 0: the descriptor table. Assumes sound superblocks.
  *
- * Checks: each block has a whole copy. With a log that was closed cleanly both copies must be whole (or
- * never written); without, a torn copy is what a crash leaves, and the log has what it was to bring.
- * Also notes the highest incarnation in each group for pass 4.
+ * Checks: each block has a whole copy. With a log that was closed cleanly both copies
+ * must be whole (or never written); without, a torn copy is what a crash leaves, and the
+ * log has what it was to bring. Also notes the highest incarnation in each group for
+ * pass 4.
  *
- * A block lost in both copies is made anew. Pages of the engine say themselves what they are: they
- * get a descriptor that fits their image, and later passes check it. For file data nobody can tell
- * an image from what the page held for an earlier file, so it gets none: it reads as zeros, which
- * pass 5 reports.
+ * A block lost in both copies is made anew. Pages of the engine say themselves what they
+ * are: they get a descriptor that fits their image, and later passes check it. For file
+ * data nobody can tell an image from what the page held for an earlier file, so it gets
+ * none: it reads as zeros, which pass 5 reports.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
-#define RUN_BLOCKS  64u		/* read at once; two copies each */
+#define RUN_BLOCKS   64u          /* read at once; two copies each */
 #define LOST_VERSION (1ull << 40) /* above all that the page may have had */
 
 enum copy { COPY_WHOLE, COPY_EMPTY, COPY_BAD };
@@ -21,7 +22,7 @@ enum copy { COPY_WHOLE, COPY_EMPTY, COPY_BAD };
 struct table_scan {
 	struct store *s;
 	struct disk_table_block *blocks; /* 2 * RUN_BLOCKS */
-	uint8_t *image;			 /* a page */
+	uint8_t *image;                  /* a page */
 	bool stop;
 	unsigned lost_max;
 };
@@ -37,11 +38,13 @@ static uint64_t block_sum(struct store *s, struct disk_table_block *b)
 	return sum;
 }
 
-static enum copy copy_state(struct table_scan *t, struct disk_table_block *b, uint64_t block)
+static enum copy copy_state(
+	struct table_scan *t, struct disk_table_block *b, uint64_t block)
 {
 	const uint64_t *words = (const uint64_t *)b;
 
-	if (b->magic == DISK_MAGIC_TABLE && b->block == block && b->checksum == block_sum(t->s, b))
+	if (b->magic == DISK_MAGIC_TABLE && b->block == block &&
+		b->checksum == block_sum(t->s, b))
 		return COPY_WHOLE;
 	for (size_t i = 0; i < sizeof(*b) / sizeof(*words); i++)
 		if (words[i])
@@ -94,25 +97,28 @@ static int block_fill(struct fsck *f, struct table_scan *t, struct disk_table_bl
 		uint64_t slot = b->block * DISK_TABLE_SLOTS + i;
 
 		if (slot >= f->sb.page_count ||
-			rt_disk_read(f->disk, f->sb.pages_offset + slot * PAGE_SIZE, t->image,
-				PAGE_SIZE) ||
+			rt_disk_read(f->disk, f->sb.pages_offset + slot * PAGE_SIZE,
+				t->image, PAGE_SIZE) ||
 			!self_evident(f, t->image, slot))
 			continue;
-		b->slot[i] = (struct disk_descriptor){.incarnation = 1, .version = LOST_VERSION};
-		b->slot[i].checksum = store_page_checksum(t->s, pid_make(f->sb.shard, slot), 1,
-			LOST_VERSION, t->image);
+		b->slot[i] = (struct disk_descriptor){
+			.incarnation = 1, .version = LOST_VERSION};
+		b->slot[i].checksum = store_page_checksum(
+			t->s, pid_make(f->sb.shard, slot), 1, LOST_VERSION, t->image);
 	}
 	return 0;
 }
 
-static int block_rebuild(struct fsck *f, struct table_scan *t, struct disk_table_block *pair,
-	uint64_t block)
+static int block_rebuild(struct fsck *f, struct table_scan *t,
+	struct disk_table_block *pair, uint64_t block)
 {
 	int rc;
 
-	if (!fsck_found(f, 20, "block %" PRIu64 " of the descriptor table (pages %" PRIu64 " to %"
-			PRIu64 ") is damaged in both copies", block, block * DISK_TABLE_SLOTS,
-			MIN((block + 1) * DISK_TABLE_SLOTS, f->sb.page_count) - 1)) {
+	if (!fsck_found(f, 20,
+		    "block %" PRIu64 " of the descriptor table (pages %" PRIu64
+		    " to %" PRIu64 ") is damaged in both copies",
+		    block, block * DISK_TABLE_SLOTS,
+		    MIN((block + 1) * DISK_TABLE_SLOTS, f->sb.page_count) - 1)) {
 		t->stop = true;
 		return 0;
 	}
@@ -126,26 +132,28 @@ static int block_rebuild(struct fsck *f, struct table_scan *t, struct disk_table
 	rc = block_fill(f, t, pair);
 	pair->checksum = block_sum(t->s, pair);
 	if (rc == 0)
-		rc = rt_disk_write(f->disk, f->sb.table_offset + 2 * block * PAGE_SIZE, pair,
-			2 * PAGE_SIZE);
+		rc = rt_disk_write(f->disk, f->sb.table_offset + 2 * block * PAGE_SIZE,
+			pair, 2 * PAGE_SIZE);
 	return fsck_repaired(f, rc);
 }
 
 /* A block with one bad copy: the whole one is written there as well. */
-static int copy_mend(struct fsck *f, struct disk_table_block *pair, uint64_t block, unsigned bad)
+static int copy_mend(
+	struct fsck *f, struct disk_table_block *pair, uint64_t block, unsigned bad)
 {
-	if (!f->out->was_clean ||
-		!fsck_found(f, 21, "the %s copy of block %" PRIu64 " of the descriptor table is damaged",
-			bad ? "second" : "first", block))
+	if (!f->out->was_clean || !fsck_found(f, 21,
+					  "the %s copy of block %" PRIu64
+					  " of the descriptor table is damaged",
+					  bad ? "second" : "first", block))
 		return 0;
 	memcpy(&pair[bad], &pair[!bad], sizeof(pair[bad]));
-	return fsck_repaired(f, rt_disk_write(f->disk,
-					f->sb.table_offset + (2 * block + bad) * PAGE_SIZE,
-					&pair[bad], PAGE_SIZE));
+	return fsck_repaired(f,
+		rt_disk_write(f->disk, f->sb.table_offset + (2 * block + bad) * PAGE_SIZE,
+			&pair[bad], PAGE_SIZE));
 }
 
-static int block_check(struct fsck *f, struct table_scan *t, struct disk_table_block *pair,
-	uint64_t block)
+static int block_check(struct fsck *f, struct table_scan *t,
+	struct disk_table_block *pair, uint64_t block)
 {
 	enum copy state[2];
 	unsigned newest;
@@ -169,13 +177,14 @@ static int table_scan(struct fsck *f, struct table_scan *t)
 
 	for (uint64_t at = 0; at < blocks; at += RUN_BLOCKS) {
 		unsigned n = (unsigned)MIN((uint64_t)RUN_BLOCKS, blocks - at);
-		int rc = rt_disk_read(f->disk, f->sb.table_offset + 2 * at * PAGE_SIZE, t->blocks,
-			(size_t)n * 2 * PAGE_SIZE);
+		int rc = rt_disk_read(f->disk, f->sb.table_offset + 2 * at * PAGE_SIZE,
+			t->blocks, (size_t)n * 2 * PAGE_SIZE);
 
 		if (rc)
 			return weft_error(f->err, rc,
 				"reading the descriptor table at byte %llu failed",
-				(unsigned long long)f->sb.table_offset + 2 * at * PAGE_SIZE);
+				(unsigned long long)f->sb.table_offset +
+					2 * at * PAGE_SIZE);
 		for (unsigned i = 0; i < n && rc == 0; i++)
 			rc = block_check(f, t, t->blocks + 2 * i, at + i);
 		if (rc)

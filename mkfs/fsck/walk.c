@@ -2,14 +2,15 @@
 /*
  * Reading the tree without trusting it (invariant 9).
  *
- * A walk goes from leaf to leaf by their ranges. Each page is checked by itself (tree_check_page) and
- * against its parent: level one less, fences equal to the parent's keys. So no page can stand in
- * two places and no walk can loop. What does not pass is reported to pass 1's function and its
- * range skipped. A page whose checksum is wrong but whose content passes all of this is read as
- * it is: the items in it are checked by what follows.
+ * A walk goes from leaf to leaf by their ranges. Each page is checked by itself
+ * (tree_check_page) and against its parent: level one less, fences equal to the parent's
+ * keys. So no page can stand in two places and no walk can loop. What does not pass is
+ * reported to pass 1's function and its range skipped. A page whose checksum is wrong but
+ * whose content passes all of this is read as it is: the items in it are checked by what
+ * follows.
  *
- * Pages are copied: nothing is held between calls, and the tree may be changed meanwhile; then
- * the walk goes down again from the root to where it was.
+ * Pages are copied: nothing is held between calls, and the tree may be changed meanwhile;
+ * then the walk goes down again from the root to where it was.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -32,7 +33,8 @@ bool page_usable(const struct fsck *f, page_id pid)
 	return run_usable(f, pid, 1);
 }
 
-int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation, uint64_t *version)
+int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation,
+	uint64_t *version)
 {
 	struct guard g;
 	int rc = guard_shared(f->v->cache, pid, 0, &g);
@@ -54,15 +56,16 @@ int page_raw(struct fsck *f, page_id pid, void *image)
 	int rc = -ENOMEM;
 
 	if (buf) {
-		rc = rt_disk_read(f->disk, f->sb.pages_offset + pid_slot(pid) * PAGE_SIZE, buf,
-			PAGE_SIZE);
+		rc = rt_disk_read(f->disk, f->sb.pages_offset + pid_slot(pid) * PAGE_SIZE,
+			buf, PAGE_SIZE);
 		memcpy(image, buf, PAGE_SIZE);
 		rt_free_pages(buf, PAGE_SIZE);
 	}
 	return rc;
 }
 
-/* ---- one page of the tree ------------------------------------------------------------------- */
+/* ---- one page of the tree
+ * ------------------------------------------------------------------- */
 
 /* What the parent says of a page. */
 struct expected {
@@ -71,8 +74,8 @@ struct expected {
 	wide_key low, high;
 };
 
-static int node_matches(const struct disk_node *n, const struct expected *e,
-	struct weft_error *err)
+static int node_matches(
+	const struct disk_node *n, const struct expected *e, struct weft_error *err)
 {
 	if (e->level != LEVELS_MAX && n->level != e->level)
 		return weft_error(err, -ESTALE, "it is of level %u", n->level);
@@ -85,8 +88,8 @@ static int node_matches(const struct disk_node *n, const struct expected *e,
  * Reads and checks. 0: sound. 1: sound but for its checksum. -EIO, -EUCLEAN: unreadable;
  * -EBADMSG: not a sound page; -ESTALE: not the one the parent means. `err` says why.
  */
-static int node_read(struct fsck *f, const struct expected *e, void *image, uint64_t *incarnation,
-	struct weft_error *err)
+static int node_read(struct fsck *f, const struct expected *e, void *image,
+	uint64_t *incarnation, struct weft_error *err)
 {
 	struct weft_error why = {0};
 	int unread, rc;
@@ -101,15 +104,16 @@ static int node_read(struct fsck *f, const struct expected *e, void *image, uint
 		return weft_error(err, -EIO, "%s", strerrordesc_np(EIO));
 	rc = tree_check_page(image, e->pid, &why);
 	if (rc)
-		return unread ? weft_error(err, unread, "its checksum is wrong") :
-				weft_error(err, -EBADMSG, "%s", why.text);
+		return unread ? weft_error(err, unread, "its checksum is wrong")
+			      : weft_error(err, -EBADMSG, "%s", why.text);
 	rc = node_matches(image, e, err);
 	if (rc)
 		return unread ? weft_error(err, unread, "its checksum is wrong") : rc;
 	return unread ? weft_error(err, 1, "its checksum is wrong") : 0;
 }
 
-/* ---- the walk ----------------------------------------------------------------------------------- */
+/* ---- the walk
+ * ----------------------------------------------------------------------------------- */
 
 struct walk *walk_open(struct fsck *f, struct disk_key from)
 {
@@ -152,8 +156,8 @@ static void child_expected(const struct disk_inner *p, unsigned at, struct expec
 		.pid = p->child[at],
 		.level = p->node.level - 1u,
 		.low = key_wide(p->key[at]),
-		.high = at + 1u < p->node.count ? key_wide(p->key[at + 1]) :
-						  key_wide(p->node.high_fence),
+		.high = at + 1u < p->node.count ? key_wide(p->key[at + 1])
+						: key_wide(p->node.high_fence),
 	};
 }
 
@@ -170,7 +174,8 @@ static void children_fetch(struct walk *w, struct walk_level *l, unsigned at)
 			refs[n++] = (struct page_ref){.pid = l->page.child[i]};
 	l->fetched = MIN(at + max, l->page.node.count);
 	if (n > 1)
-		(void)cache_fetch(w->f->v->cache, refs, n); /* errors come again, with a name */
+		(void)cache_fetch(
+			w->f->v->cache, refs, n); /* errors come again, with a name */
 }
 
 /* The range of a bad page is skipped. */
@@ -235,8 +240,10 @@ static int walk_enter(struct walk *w, const struct walk_level *parent, unsigned 
 
 static int walk_root(struct walk *w, unsigned *level)
 {
-	struct expected e = {
-		.pid = w->f->catalog.root_pid, .level = LEVELS_MAX, .low = 0, .high = KEY_MAX};
+	struct expected e = {.pid = w->f->catalog.root_pid,
+		.level = LEVELS_MAX,
+		.low = 0,
+		.high = KEY_MAX};
 	int rc = walk_enter(w, NULL, 0, &e, level);
 
 	if (rc == 0)
@@ -290,11 +297,14 @@ int walk_leaf(struct walk *w)
 	return 0;
 }
 
-/* ---- items ------------------------------------------------------------------------------------------ */
+/* ---- items
+ * ------------------------------------------------------------------------------------------
+ */
 
-/* Visits items of w->leaf that lie in [from, to). *again: the tree changed; go on from *from. */
-static int leaf_visit(struct walk *w, wide_key *from, wide_key to, item_visit visit, void *arg,
-	bool *again)
+/* Visits items of w->leaf that lie in [from, to). *again: the tree changed; go on from
+ * *from. */
+static int leaf_visit(struct walk *w, wide_key *from, wide_key to, item_visit visit,
+	void *arg, bool *again)
 {
 	uint64_t edits = w->f->edits;
 
@@ -308,7 +318,8 @@ static int leaf_visit(struct walk *w, wide_key *from, wide_key to, item_visit vi
 		if (key_wide(s->key) >= to)
 			break;
 		*from = key_wide(s->key) + 1;
-		rc = visit(w->f, arg, s->key, (const uint8_t *)&w->leaf + s->offset, s->length);
+		rc = visit(w->f, arg, s->key, (const uint8_t *)&w->leaf + s->offset,
+			s->length);
 		if (rc)
 			return rc;
 		if (w->f->edits != edits) {
@@ -354,8 +365,8 @@ struct next_item {
 	int result;
 };
 
-static int next_visit(struct fsck *f, void *arg, struct disk_key key, const void *value,
-	size_t len)
+static int next_visit(
+	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct next_item *n = arg;
 
@@ -366,8 +377,8 @@ static int next_visit(struct fsck *f, void *arg, struct disk_key key, const void
 	return 1;
 }
 
-int item_next(struct fsck *f, struct disk_key from, struct disk_key to, struct disk_key *found,
-	void *buf, size_t cap)
+int item_next(struct fsck *f, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap)
 {
 	struct next_item n = {.buf = buf, .cap = cap, .result = -ENOENT};
 	int rc = items_scan(f, from, to, 0, next_visit, &n);

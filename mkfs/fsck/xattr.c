@@ -10,8 +10,8 @@ static bool run_valid(const struct fsck *f, const struct disk_extent *e)
 	       (e->flags & ~DISK_EXTENT_UNWRITTEN) == 0;
 }
 
-bool extent_valid(const struct fsck *f, struct disk_key key, const void *value, size_t len,
-	struct disk_extent *out)
+bool extent_valid(const struct fsck *f, struct disk_key key, const void *value,
+	size_t len, struct disk_extent *out)
 {
 	if (len != sizeof(*out))
 		return false;
@@ -32,7 +32,8 @@ static bool runs_valid(const struct fsck *f, struct xattr_item *x)
 	return x->pages == DIV_UP(x->head.value_bytes, PAGE_SIZE);
 }
 
-bool xattr_valid(const struct fsck *f, const void *value, size_t len, struct xattr_item *out)
+bool xattr_valid(
+	const struct fsck *f, const void *value, size_t len, struct xattr_item *out)
 {
 	const uint8_t *bytes = value;
 	size_t rest;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How fast the tree is by itself: random inserts, lookups in a cached tree, by one thread and more.
+ * How fast the tree is by itself: random inserts, lookups in a cached tree, by one thread
+ *and more.
  *
  *	tree_bench [items] [threads] [value bytes] [cache MiB]
  *
- * Prints one key=value per line. Keys are random 128-bit numbers; every insert is a transaction
- * of its own, and the log is not flushed for it (as an fsync would). TREE_BENCH_SEQUENTIAL in the
- * environment: ascending keys.
+ * Prints one key=value per line. Keys are random 128-bit numbers; every insert is a
+ *transaction of its own, and the log is not flushed for it (as an fsync would).
+ *TREE_BENCH_SEQUENTIAL in the environment: ascending keys.
  */
 #include <time.h>
 
@@ -28,7 +29,8 @@ struct part {
 	uint64_t cpu_ns;
 };
 
-/* A permutation of 64-bit numbers: random keys that can be made again without being kept. */
+/* A permutation of 64-bit numbers: random keys that can be made again without being kept.
+ */
 static uint64_t mix(uint64_t x)
 {
 	x ^= x >> 30;
@@ -52,7 +54,8 @@ static void insert_part(struct part *p)
 
 	for (uint64_t i = p->me; i < b->items; i += b->threads) {
 		memcpy(value, &i, sizeof(i));
-		FIXTURE_MUST(fixture_put(b->fixture.tree, key_at(b, i), value, b->value_bytes));
+		FIXTURE_MUST(fixture_put(
+			b->fixture.tree, key_at(b, i), value, b->value_bytes));
 	}
 }
 
@@ -64,8 +67,8 @@ static void lookup_part(struct part *p)
 	for (uint64_t n = p->me; n < b->items; n += b->threads) {
 		uint64_t i = mix(n * 7 + 3) % b->items;
 
-		p->found += tree_read(b->fixture.tree, key_at(b, i), value, sizeof(value)) ==
-			    (int)b->value_bytes;
+		p->found += tree_read(b->fixture.tree, key_at(b, i), value,
+				    sizeof(value)) == (int)b->value_bytes;
 	}
 }
 
@@ -91,8 +94,8 @@ static void part_main(void *arg)
 	p->cpu_ns = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-static uint64_t measure(struct bench *b, const char *name, unsigned threads,
-	void (*run)(struct part *p))
+static uint64_t measure(
+	struct bench *b, const char *name, unsigned threads, void (*run)(struct part *p))
 {
 	struct rt_task *task[64];
 	struct part part[64];
@@ -110,7 +113,8 @@ static uint64_t measure(struct bench *b, const char *name, unsigned threads,
 	}
 	took = rt_now_ns() - start;
 	printf("%s_threads_%u_per_second=%.0f\n", name, threads, b->items * 1e9 / took);
-	printf("%s_threads_%u_ns=%.1f\n", name, threads, (double)took * threads / b->items);
+	printf("%s_threads_%u_ns=%.1f\n", name, threads,
+		(double)took * threads / b->items);
 	printf("%s_threads_%u_cpu_ns=%.1f\n", name, threads, (double)cpu / b->items);
 	fflush(stdout);
 	return found;
@@ -129,23 +133,26 @@ int main(int argc, char **argv)
 
 	if (b.items == 0 || threads == 0 || threads > 64 || b.value_bytes < 8 ||
 		b.value_bytes > DISK_VALUE_MAX || rt_real_start()) {
-		fprintf(stderr, "usage: tree_bench [items] [threads <= 64] [value bytes 8..1024] [cache MiB]\n");
+		fprintf(stderr, "usage: tree_bench [items] [threads <= 64] [value bytes "
+				"8..1024] [cache MiB]\n");
 		return 2;
 	}
 	fixture_open_file(&b.fixture, 3 * cache + (1ull << 30), 1ull << 30, cache);
-	printf("items=%llu\nvalue_bytes=%u\ncache_mib=%llu\n", (unsigned long long)b.items,
-		b.value_bytes, (unsigned long long)(cache >> 20));
+	printf("items=%llu\nvalue_bytes=%u\ncache_mib=%llu\n",
+		(unsigned long long)b.items, b.value_bytes,
+		(unsigned long long)(cache >> 20));
 	measure(&b, "insert", threads, insert_part);
 	found = measure(&b, "lookup", 1, lookup_part);
 	if (threads > 1)
 		measure(&b, "lookup", threads, lookup_part);
 	measure(&b, "scan", 1, scan_part);
-	printf("found=%llu\nheight=%u\n", (unsigned long long)found, tree_height(b.fixture.tree));
+	printf("found=%llu\nheight=%u\n", (unsigned long long)found,
+		tree_height(b.fixture.tree));
 	fixture_check_all(&b.fixture, &pages);
 	printf("pages=%llu\nlog_mib=%llu\n", (unsigned long long)pages,
 		(unsigned long long)(log_end(b.fixture.log) >> 20));
-	printf("restarts=%llu\n",
-		(unsigned long long)atomic_load(&tree_counters(b.fixture.tree)->restarts));
+	printf("restarts=%llu\n", (unsigned long long)atomic_load(
+					  &tree_counters(b.fixture.tree)->restarts));
 	fixture_close(&b.fixture);
 	return 0;
 }

@@ -64,14 +64,16 @@ static void redo_record(const struct disk_log_record *record)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct weft_error err = {0};
-	uint8_t *payload = malloc(size + 1); /* exact, aligned: the sanitizer sees the end */
+	uint8_t *payload =
+		malloc(size + 1); /* exact, aligned: the sanitizer sees the end */
 
 	if (!payload)
 		return 0;
 	memcpy(payload, data, size);
 	if (log_check_records(payload, size, &err) == 0) {
 		for (size_t at = 0; at < size;) {
-			const struct disk_log_record *record = (const void *)(payload + at);
+			const struct disk_log_record *record =
+				(const void *)(payload + at);
 
 			redo_record(record);
 			at += record->record_bytes;

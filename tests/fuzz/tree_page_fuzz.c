@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: a page from outside. What tree_check_page accepts must be safe to search, read,
- * change, split and join, and sound afterwards. Inputs are page images; shorter ones are padded
- * with zeros.
+ * libFuzzer: a page from outside. What tree_check_page accepts must be safe to search,
+ *read, change, split and join, and sound afterwards. Inputs are page images; shorter ones
+ *are padded with zeros.
  *
  *	clang -std=gnu17 -D_GNU_SOURCE -I. -g -fsanitize=fuzzer,address,undefined \
  *		tests/fuzz/tree_page_fuzz.c engine/tree/page.c engine/tree/check.c \
@@ -51,7 +51,8 @@ static void use_leaf(uint8_t *image, page_id pid)
 	c = node_counts_load(image);
 	if (leaf_used(c) + LEAF_SLOT_BYTES <= LEAF_CAPACITY)
 		leaf_set(&e, middle, value,
-			MIN(LEAF_CAPACITY - LEAF_SLOT_BYTES - leaf_used(c), DISK_VALUE_MAX));
+			MIN(LEAF_CAPACITY - LEAF_SLOT_BYTES - leaf_used(c),
+				DISK_VALUE_MAX));
 	must(tree_check_page(image, pid, NULL));
 	if (middle == low)
 		return;
@@ -69,7 +70,8 @@ static void use_inner(uint8_t *image, page_id pid)
 	uint8_t right[PAGE_SIZE];
 
 	for (unsigned i = 0; i < count; i++)
-		must(inner_search(image, count, tree_key_load(image + INNER_KEY(i))) != i);
+		must(inner_search(image, count, tree_key_load(image + INNER_KEY(i))) !=
+			i);
 	if (count < 2)
 		return;
 	inner_split(&e, right, pid, count / 2);

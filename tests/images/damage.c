@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Damage that has right checksums: what a fault of the software would leave. Made through the
- * engine's own transactions, below the operations that would refuse it.
+ * Damage that has right checksums: what a fault of the software would leave. Made through
+ * the engine's own transactions, below the operations that would refuse it.
  */
 #include <dirent.h>
 
 #include "engine/common/siphash.h"
 #include "tests/images/image.h"
 
-/* ---- words -------------------------------------------------------------------------------------- */
+/* ---- words
+ * --------------------------------------------------------------------------------------
+ */
 
 static void put(struct image *i, struct disk_key key, const void *value, size_t len)
 {
@@ -34,7 +36,8 @@ static struct disk_inode inode_of(struct image *i, uint64_t ino)
 {
 	struct disk_inode inode;
 
-	MUST(tree_read(i->v->tree, disk_key(ino, DISK_ITEM_INODE, 0), &inode, sizeof(inode)));
+	MUST(tree_read(
+		i->v->tree, disk_key(ino, DISK_ITEM_INODE, 0), &inode, sizeof(inode)));
 	return inode;
 }
 
@@ -43,15 +46,18 @@ static void inode_put(struct image *i, uint64_t ino, const struct disk_inode *in
 	put(i, disk_key(ino, DISK_ITEM_INODE, 0), inode, sizeof(*inode));
 }
 
-static struct disk_key entry_key(struct image *i, uint64_t dir, const char *name, size_t len)
+static struct disk_key entry_key(
+	struct image *i, uint64_t dir, const char *name, size_t len)
 {
 	uint64_t hash = siphash_2_4(i->v->catalog.hash_key, name, len) & NAME_HASH_MASK;
 
-	return disk_key(dir, DISK_ITEM_ENTRY, hash < NAME_HASH_MIN ? NAME_HASH_MIN : hash);
+	return disk_key(
+		dir, DISK_ITEM_ENTRY, hash < NAME_HASH_MIN ? NAME_HASH_MIN : hash);
 }
 
 /* An item of one entry; its length. */
-static size_t entry_make(uint8_t *value, uint64_t ino, uint8_t type, const char *name, size_t len)
+static size_t entry_make(
+	uint8_t *value, uint64_t ino, uint8_t type, const char *name, size_t len)
 {
 	struct disk_entry head = {.ino = ino, .type = type, .name_bytes = (uint8_t)len};
 
@@ -94,7 +100,8 @@ static struct disk_extent extent_of(struct image *i, uint64_t ino, struct disk_k
 }
 
 /* Changes bytes of a page as one record. */
-static void page_change(struct image *i, page_id pid, unsigned offset, const void *src, unsigned len)
+static void page_change(
+	struct image *i, page_id pid, unsigned offset, const void *src, unsigned len)
 {
 	struct page_ref ref = {.pid = pid};
 	struct mtr_page *p = NULL;
@@ -123,7 +130,8 @@ static void page_get(struct image *i, page_id pid, void *image)
 }
 
 /* The page of a level that covers the key. */
-static page_id page_over(struct image *i, struct disk_key key, unsigned level, struct disk_inner *n)
+static page_id page_over(
+	struct image *i, struct disk_key key, unsigned level, struct disk_inner *n)
 {
 	page_id pid = i->v->catalog.root_pid;
 
@@ -133,7 +141,8 @@ static page_id page_over(struct image *i, struct disk_key key, unsigned level, s
 		page_get(i, pid, n);
 		if (n->node.level <= level)
 			return pid;
-		while (at + 1u < n->node.count && disk_key_compare(n->key[at + 1], key) <= 0)
+		while (at + 1u < n->node.count &&
+			disk_key_compare(n->key[at + 1], key) <= 0)
 			at++;
 		pid = n->child[at];
 	}
@@ -145,7 +154,9 @@ static page_id middle_leaf(struct image *i, struct disk_leaf *leaf)
 		(struct disk_inner *)leaf);
 }
 
-/* ---- the tree ----------------------------------------------------------------------------------------- */
+/* ---- the tree
+ * -----------------------------------------------------------------------------------------
+ */
 
 static void leaf_order(struct image *i)
 {
@@ -153,7 +164,8 @@ static void leaf_order(struct image *i)
 	page_id pid = middle_leaf(i, &leaf);
 	struct disk_leaf_slot two[2] = {leaf.slot[4], leaf.slot[3]};
 
-	page_change(i, pid, (unsigned)offsetof(struct disk_leaf, slot[3]), two, sizeof(two));
+	page_change(
+		i, pid, (unsigned)offsetof(struct disk_leaf, slot[3]), two, sizeof(two));
 }
 
 static void leaf_fence(struct image *i)
@@ -163,7 +175,8 @@ static void leaf_fence(struct image *i)
 	struct disk_key low = leaf.node.low_fence;
 
 	low.high--;
-	page_change(i, pid, (unsigned)offsetof(struct disk_node, low_fence), &low, sizeof(low));
+	page_change(i, pid, (unsigned)offsetof(struct disk_node, low_fence), &low,
+		sizeof(low));
 }
 
 static void inner_children(struct image *i)
@@ -172,7 +185,8 @@ static void inner_children(struct image *i)
 	page_id pid = page_over(i, disk_key(i->c.many + 1500, DISK_ITEM_INODE, 0), 1, &n);
 	uint64_t two[2] = {n.child[6], n.child[5]};
 
-	page_change(i, pid, (unsigned)offsetof(struct disk_inner, child[5]), two, sizeof(two));
+	page_change(i, pid, (unsigned)offsetof(struct disk_inner, child[5]), two,
+		sizeof(two));
 }
 
 static void inner_outside(struct image *i)
@@ -184,27 +198,31 @@ static void inner_outside(struct image *i)
 	page_change(i, pid, (unsigned)offsetof(struct disk_inner, child[5]), &nowhere, 8);
 }
 
-/* ---- catalog and groups --------------------------------------------------------------------------------- */
+/* ---- catalog and groups
+ * --------------------------------------------------------------------------------- */
 
 static void catalog_numbers(struct image *i)
 {
 	uint64_t zero = 0;
 
-	page_change(i, DISK_CATALOG_SLOT, offsetof(struct disk_catalog, next_inode_range), &zero, 8);
+	page_change(i, DISK_CATALOG_SLOT, offsetof(struct disk_catalog, next_inode_range),
+		&zero, 8);
 }
 
 static void group_count(struct image *i)
 {
 	uint32_t wrong = 17;
 
-	page_change(i, disk_group_slot(0), offsetof(struct disk_group, free_pages), &wrong, 4);
+	page_change(i, disk_group_slot(0), offsetof(struct disk_group, free_pages),
+		&wrong, 4);
 }
 
 static void group_incarnation(struct image *i)
 {
 	uint64_t wrong = 2;
 
-	page_change(i, disk_group_slot(0), offsetof(struct disk_group, next_incarnation), &wrong, 8);
+	page_change(i, disk_group_slot(0), offsetof(struct disk_group, next_incarnation),
+		&wrong, 8);
 }
 
 /* Sets or clears the bits of eight pages and counts them. */
@@ -217,8 +235,8 @@ static void group_bits(struct image *i, uint64_t index, uint8_t bits)
 	g.free_pages -= (uint32_t)__builtin_popcount(bits);
 	page_change(i, disk_group_slot(0),
 		(unsigned)(offsetof(struct disk_group, bitmap) + index / 8), &bits, 1);
-	page_change(i, disk_group_slot(0), offsetof(struct disk_group, free_pages), &g.free_pages,
-		4);
+	page_change(i, disk_group_slot(0), offsetof(struct disk_group, free_pages),
+		&g.free_pages, 4);
 }
 
 static void pages_leaked(struct image *i)
@@ -254,7 +272,9 @@ static void tree_page_shared(struct image *i)
 	put(i, key, &e, sizeof(e));
 }
 
-/* ---- inodes ---------------------------------------------------------------------------------------------------- */
+/* ---- inodes
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 static void entry_without_inode(struct image *i)
 {
@@ -366,7 +386,9 @@ static void link_target(struct image *i)
 	put(i, disk_key(i->c.target, DISK_ITEM_LINK, 0), "b", 1);
 }
 
-/* ---- extents ------------------------------------------------------------------------------------------------------ */
+/* ---- extents
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 static void extent_outside(struct image *i)
 {
@@ -396,7 +418,8 @@ static void extent_behind_end(struct image *i)
 	inode_put(i, i->c.file, &inode);
 }
 
-/* The end lies within the extent's first page: split it so that a whole extent is behind. */
+/* The end lies within the extent's first page: split it so that a whole extent is behind.
+ */
 static void extents_behind_end(struct image *i)
 {
 	struct disk_key key;
@@ -411,7 +434,9 @@ static void extents_behind_end(struct image *i)
 	extent_behind_end(i);
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------- */
+/* ---- names
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void directory_loop(struct image *i)
 {
@@ -420,13 +445,14 @@ static void directory_loop(struct image *i)
 	entry_remove(i, i->c.dir_a, "b", true);
 	b.parent = i->c.dir_c;
 	inode_put(i, i->c.dir_b, &b);
-	entry_add(i, i->c.dir_c, entry_key(i, i->c.dir_c, "b", 1), i->c.dir_b, DT_DIR, "b", 1);
+	entry_add(i, i->c.dir_c, entry_key(i, i->c.dir_c, "b", 1), i->c.dir_b, DT_DIR,
+		"b", 1);
 }
 
 static void directory_named_twice(struct image *i)
 {
-	entry_add(i, DISK_INO_ROOT, entry_key(i, DISK_INO_ROOT, "again", 5), i->c.dir_c, DT_DIR,
-		"again", 5);
+	entry_add(i, DISK_INO_ROOT, entry_key(i, DISK_INO_ROOT, "again", 5), i->c.dir_c,
+		DT_DIR, "again", 5);
 }
 
 static void directory_parent(struct image *i)
@@ -440,7 +466,8 @@ static void directory_parent(struct image *i)
 static void name_slash(struct image *i)
 {
 	entry_remove(i, i->c.dir_a, "other", false);
-	entry_add(i, i->c.dir_a, entry_key(i, i->c.dir_a, "o/er", 4), i->c.other, DT_REG, "o/er", 4);
+	entry_add(i, i->c.dir_a, entry_key(i, i->c.dir_a, "o/er", 4), i->c.other, DT_REG,
+		"o/er", 4);
 }
 
 static void name_hash_wrong(struct image *i)
@@ -480,7 +507,9 @@ static void entry_type(struct image *i)
 		entry_make(value, i->c.other, DT_FIFO, "other", 5));
 }
 
-/* ---- extended attributes ----------------------------------------------------------------------------------------------- */
+/* ---- extended attributes
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static void xattr_malformed(struct image *i)
 {
@@ -491,8 +520,9 @@ static void xattr_malformed(struct image *i)
 
 	while (head.run_count) { /* the small one */
 		key.low++;
-		len = tree_next(i->v->tree, key, disk_key(i->c.attributes, DISK_ITEM_XATTR + 1, 0),
-			&key, value, sizeof(value));
+		len = tree_next(i->v->tree, key,
+			disk_key(i->c.attributes, DISK_ITEM_XATTR + 1, 0), &key, value,
+			sizeof(value));
 		MUST(len);
 		memcpy(&head, value, sizeof(head));
 	}
@@ -508,7 +538,9 @@ static void xattr_flag(struct image *i)
 	inode_put(i, i->c.attributes, &inode);
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------------- */
+/* ---- all of them
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 const struct damage_case damage_cases[] = {
 	{"none", false, NULL, NULL},

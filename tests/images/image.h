@@ -12,13 +12,14 @@
 
 #include "fs/ops/ops.h"
 
-#define MUST(expr)                                                                         \
-	do {                                                                               \
-		long long must_ = (long long)(expr);                                       \
-		if (must_ < 0) {                                                           \
-			fprintf(stderr, "%s:%d: %s: %lld\n", __FILE__, __LINE__, #expr, must_); \
-			exit(2);                                                           \
-		}                                                                          \
+#define MUST(expr)                                                                       \
+	do {                                                                             \
+		long long must_ = (long long)(expr);                                     \
+		if (must_ < 0) {                                                         \
+			fprintf(stderr, "%s:%d: %s: %lld\n", __FILE__, __LINE__, #expr,  \
+				must_);                                                  \
+			exit(2);                                                         \
+		}                                                                        \
 	} while (0)
 
 #define IMAGE_BYTES (64ull << 20)
@@ -27,12 +28,12 @@
 /* What every image contains; numbers of its inodes. */
 struct content {
 	uint64_t dir_a, dir_b, dir_c; /* /a, /a/b, /a/b/c */
-	uint64_t file;		      /* /a/file: 40 pages */
-	uint64_t other;		      /* /a/other: 40 pages */
-	uint64_t linked;	      /* /a/linked and /a/b/linked */
-	uint64_t target;	      /* /a/symlink */
-	uint64_t attributes;	      /* /a/attributes: extended attributes, small and large */
-	uint64_t many;		      /* /many: 4,000 files */
+	uint64_t file;                /* /a/file: 40 pages */
+	uint64_t other;               /* /a/other: 40 pages */
+	uint64_t linked;              /* /a/linked and /a/b/linked */
+	uint64_t target;              /* /a/symlink */
+	uint64_t attributes; /* /a/attributes: extended attributes, small and large */
+	uint64_t many;       /* /many: 4,000 files */
 };
 
 struct image {
@@ -45,8 +46,9 @@ struct image {
 struct damage_case {
 	const char *name;
 	bool crashed; /* the image is taken while the volume is open */
-	void (*logical)(struct image *i); /* through the engine: checksums will be right */
-	void (*raw)(struct image *i);	  /* on the bytes of the closed image */
+	void (*logical)(
+		struct image *i);     /* through the engine: checksums will be right */
+	void (*raw)(struct image *i); /* on the bytes of the closed image */
 };
 
 extern const struct damage_case damage_cases[];

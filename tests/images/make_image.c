@@ -4,15 +4,16 @@
  *
  *	make_image list		the names of the ways
  *	make_image make CASE IMAGE
- *	make_image probe IMAGE	opens it as a mount would, reads all, changes a little: no damage may
- *				crash or hang that, whatever errors it meets
+ *	make_image probe IMAGE	opens it as a mount would, reads all, changes a little: no
+ *damage may crash or hang that, whatever errors it meets
  */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "tests/images/image.h"
 
-static const struct ops_caller root_user = {.keeps_setid = true, .in_group = true, .umask = 022};
+static const struct ops_caller root_user = {
+	.keeps_setid = true, .in_group = true, .umask = 022};
 
 static struct ops_name nm(const char *s)
 {
@@ -37,8 +38,8 @@ static uint64_t file_at(struct fs *fs, uint64_t dir, const char *name, unsigned 
 	MUST(ops_create(fs, dir, nm(name), &root_user, 0644, O_RDWR, &file, &a));
 	for (unsigned i = 0; i < pages; i++) {
 		memset(page, (int)(a.ino + i), sizeof(page));
-		MUST(ops_write(fs, file, &root_user, (uint64_t)i * PAGE_SIZE, page, sizeof(page),
-			false));
+		MUST(ops_write(fs, file, &root_user, (uint64_t)i * PAGE_SIZE, page,
+			sizeof(page), false));
 	}
 	ops_close(fs, file);
 	return a.ino;
@@ -87,15 +88,18 @@ static void populate(struct fs *fs, struct content *c)
 	c->many = mkdir_at(fs, DISK_INO_ROOT, "many");
 	for (unsigned i = 0; i < 4000; i++) {
 		snprintf(name, sizeof(name), "file-number-%u", i);
-		MUST(ops_mknod(fs, c->many, nm(name), &root_user, S_IFREG | 0644, 0, 0, &a));
+		MUST(ops_mknod(
+			fs, c->many, nm(name), &root_user, S_IFREG | 0644, 0, 0, &a));
 	}
 }
 
-/* ---- the image ------------------------------------------------------------------------------- */
+/* ---- the image
+ * ------------------------------------------------------------------------------- */
 
 static void format(const char *path)
 {
-	struct store_format f = {.log_bytes = IMAGE_LOG, .checksum_kind = DISK_CHECKSUM_GMAC};
+	struct store_format f = {
+		.log_bytes = IMAGE_LOG, .checksum_kind = DISK_CHECKSUM_GMAC};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -152,7 +156,8 @@ static void work_on(struct fs *fs, struct volume *v, const struct content *c)
 
 	for (unsigned i = 0; i < 12; i++) {
 		snprintf(name, sizeof(name), "late-%u", i);
-		MUST(ops_mknod(fs, c->dir_c, nm(name), &root_user, S_IFREG | 0600, 0, 0, &a));
+		MUST(ops_mknod(
+			fs, c->dir_c, nm(name), &root_user, S_IFREG | 0600, 0, 0, &a));
 		MUST(log_flush(v->log, log_end(v->log)));
 	}
 }

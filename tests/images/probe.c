@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uses an image as a mounted volume is used: everything is listed and read, something is made and
- * removed. Errors are expected; what must not happen is a crash, a hang, or an endless listing.
+ * Uses an image as a mounted volume is used: everything is listed and read, something is
+ * made and removed. Errors are expected; what must not happen is a crash, a hang, or an
+ * endless listing.
  */
 #include <dirent.h>
 #include <fcntl.h>
 
 #include "tests/images/image.h"
 
-#define DEPTH_MAX   32
-#define ENTRIES_MAX 100000 /* of all directories: a listing that does not end is a failure */
+#define DEPTH_MAX 32
+#define ENTRIES_MAX                                                                      \
+	100000 /* of all directories: a listing that does not end is a failure */
 
 struct visit {
 	struct fs *fs;
@@ -54,7 +56,8 @@ static void read_attributes(struct visit *v, uint64_t ino)
 
 	*v->errors += len < 0;
 	for (int at = 0; at < len; at += (int)strlen(names + at) + 1)
-		*v->errors += ops_getxattr(v->fs, ino, names + at, value, sizeof(value)) < 0;
+		*v->errors +=
+			ops_getxattr(v->fs, ino, names + at, value, sizeof(value)) < 0;
 }
 
 static int list(struct visit *v, uint64_t dir);
@@ -71,8 +74,8 @@ static int entry(void *arg, const struct ops_dirent *e)
 	}
 	if (e->cookie < 16)
 		return 0;
-	*v->errors += ops_lookup(v->fs, DISK_INO_ROOT, (struct ops_name){e->name, e->name_len},
-			      &a) == -EUCLEAN;
+	*v->errors += ops_lookup(v->fs, DISK_INO_ROOT,
+			      (struct ops_name){e->name, e->name_len}, &a) == -EUCLEAN;
 	if (ops_getattr(v->fs, e->ino, &a)) {
 		++*v->errors;
 		return 0;

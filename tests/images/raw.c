@@ -42,7 +42,8 @@ static void flip(const struct image *i, uint64_t offset)
 	raw_write(i, offset, &byte, 1);
 }
 
-/* ---- superblocks ------------------------------------------------------------------------------- */
+/* ---- superblocks
+ * ------------------------------------------------------------------------------- */
 
 void super_first(struct image *i)
 {
@@ -93,7 +94,9 @@ void everything_zeroed(struct image *i)
 		raw_write(i, at, zeros, sizeof(zeros));
 }
 
-/* ---- the log ------------------------------------------------------------------------------------- */
+/* ---- the log
+ * -------------------------------------------------------------------------------------
+ */
 
 static uint64_t head_place(struct image *i, bool newer)
 {
@@ -102,7 +105,8 @@ static uint64_t head_place(struct image *i, bool newer)
 
 	raw_super(i, &sb);
 	raw_read(i, sb.log_offset, h, sizeof(h));
-	return sb.log_offset + ((h[1].generation > h[0].generation) == newer ? PAGE_SIZE : 0);
+	return sb.log_offset +
+	       ((h[1].generation > h[0].generation) == newer ? PAGE_SIZE : 0);
 }
 
 void log_head_older(struct image *i)
@@ -194,7 +198,8 @@ void log_record(struct image *i)
 	raw_write(i, place[n / 2], chunk, c->chunk_bytes);
 }
 
-/* ---- the descriptor table ---------------------------------------------------------------------------- */
+/* ---- the descriptor table
+ * ---------------------------------------------------------------------------- */
 
 static void table_copy_at(struct image *i, uint64_t block, unsigned copy)
 {
@@ -211,7 +216,8 @@ void table_copy(struct image *i)
 
 	raw_super(i, &sb);
 	raw_read(i, sb.table_offset, b, sizeof(b));
-	table_copy_at(i, 0, b[1].magic == DISK_MAGIC_TABLE && b[1].generation < b[0].generation);
+	table_copy_at(i, 0,
+		b[1].magic == DISK_MAGIC_TABLE && b[1].generation < b[0].generation);
 }
 
 void table_block(struct image *i)
@@ -220,7 +226,9 @@ void table_block(struct image *i)
 	table_copy_at(i, 0, 1);
 }
 
-/* ---- pages ------------------------------------------------------------------------------------------------ */
+/* ---- pages
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t page_place(struct image *i, page_id pid)
 {
@@ -256,7 +264,8 @@ static page_id page_over(struct image *i, struct disk_key key, unsigned level)
 		MUST(n.node.magic == DISK_MAGIC_NODE ? 0 : -EIO);
 		if (n.node.level <= level)
 			return pid;
-		while (at + 1u < n.node.count && disk_key_compare(n.key[at + 1], key) <= 0)
+		while (at + 1u < n.node.count &&
+			disk_key_compare(n.key[at + 1], key) <= 0)
 			at++;
 		pid = n.child[at];
 	}
@@ -324,9 +333,10 @@ void data_flipped(struct image *i)
 	raw_super(i, &sb);
 	for (uint64_t slot = 2; slot < sb.page_count; slot++) {
 		page_get(i, slot, page);
-		/* the third page of /a/file, by its pattern; the last byte tells it from others */
-		if (page[0] == (uint8_t)(i->c.file + 3) && page[PAGE_SIZE - 1] == page[0] &&
-			page[2000] == page[0]) {
+		/* the third page of /a/file, by its pattern; the last byte tells it from
+		 * others */
+		if (page[0] == (uint8_t)(i->c.file + 3) &&
+			page[PAGE_SIZE - 1] == page[0] && page[2000] == page[0]) {
 			flip(i, page_place(i, slot) + 77);
 			return;
 		}

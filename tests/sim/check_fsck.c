@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsck on a copy of a disk, on a node of its own: an unclean one's log is replayed in memory. */
+/* fsck on a copy of a disk, on a node of its own: an unclean one's log is replayed in
+ * memory. */
 #include <stdio.h>
 
 #include "mkfs/fsck/fsck.h"
 #include "tests/sim/harness.h"
 
-#define FSCK_CACHE (1ull << 20)
+#define FSCK_CACHE  (1ull << 20)
 #define FSCK_MEMORY (1ull << 20)
 
 struct fsck_check {
@@ -16,13 +17,15 @@ struct fsck_check {
 	bool done;
 };
 
-/* The copy of the superblock that was being written may be torn: opening writes it anew. */
+/* The copy of the superblock that was being written may be torn: opening writes it anew.
+ */
 static bool is_left_by_a_cut(unsigned code)
 {
 	return code == 1;
 }
 
-static void note_finding(void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
+static void note_finding(
+	void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
 {
 	struct fsck_check *check = arg;
 	size_t room = sizeof(check->said) - check->length;
@@ -41,8 +44,11 @@ static void note_finding(void *arg, unsigned code, const char *text, enum fsck_o
 static void fsck_main(void *arg)
 {
 	struct fsck_check *check = arg;
-	const struct fsck_options options = {.force = true, .cache_bytes = FSCK_CACHE,
-		.memory_bytes = FSCK_MEMORY, .check_data = true, .arg = check,
+	const struct fsck_options options = {.force = true,
+		.cache_bytes = FSCK_CACHE,
+		.memory_bytes = FSCK_MEMORY,
+		.check_data = true,
+		.arg = check,
 		.finding = note_finding};
 	struct fsck_result result = {0};
 	struct weft_error err = {0};

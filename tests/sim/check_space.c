@@ -33,10 +33,12 @@ static void mark(struct census *c, page_id pid, uint64_t count, const char *what
 
 		if (slot >= sb->page_count || slot >= SLOTS_MAX || is_group(slot))
 			workload_die("space: inode %llu: page %llu of %s cannot be one",
-				(unsigned long long)c->ino, (unsigned long long)slot, what);
+				(unsigned long long)c->ino, (unsigned long long)slot,
+				what);
 		if (c->used[slot])
 			workload_die("space: inode %llu: page %llu of %s is in use twice",
-				(unsigned long long)c->ino, (unsigned long long)slot, what);
+				(unsigned long long)c->ino, (unsigned long long)slot,
+				what);
 		c->used[slot] = 1;
 	}
 }
@@ -58,7 +60,8 @@ static void count_xattr(struct census *c, const uint8_t *value, size_t len)
 	WEFT_ASSERT(len >= sizeof(head));
 	memcpy(&head, value, sizeof(head));
 	for (unsigned i = 0; i < head.run_count; i++) {
-		memcpy(&run, value + sizeof(head) + head.name_bytes + i * sizeof(run), sizeof(run));
+		memcpy(&run, value + sizeof(head) + head.name_bytes + i * sizeof(run),
+			sizeof(run));
 		mark(c, run.pid, run.length, "an xattr");
 		c->blocks += run.length;
 	}
@@ -79,13 +82,15 @@ static int count_item(void *arg, struct disk_key key, const void *value, size_t 
 		c->ino = ino;
 		c->blocks_want = inode.blocks;
 		if (inode.nlink == 0)
-			workload_die("space: inode %llu has no link", (unsigned long long)ino);
+			workload_die(
+				"space: inode %llu has no link", (unsigned long long)ino);
 		break;
 	case DISK_ITEM_EXTENT:
 		WEFT_ASSERT(len == sizeof(e));
 		memcpy(&e, value, len);
 		if (ino != c->ino || key.low < c->extents_end)
-			workload_die("space: inode %llu: an extent at %llu overlaps or is nobody's",
+			workload_die("space: inode %llu: an extent at %llu overlaps or "
+				     "is nobody's",
 				(unsigned long long)ino, (unsigned long long)key.low);
 		c->extents_end = key.low + e.length;
 		mark(c, e.pid, e.length, "an extent");
@@ -142,7 +147,8 @@ static void compare_group(struct census *c, uint64_t group)
 
 		free_pages += !set;
 		if (set != want)
-			workload_die("space: page %llu is %s", (unsigned long long)first + i,
+			workload_die("space: page %llu is %s",
+				(unsigned long long)first + i,
 				set ? "leaked" : "in use and free");
 	}
 	if (free_pages != d.free_pages)

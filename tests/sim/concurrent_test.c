@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several tasks on the same directories and files, with caches far too small: whatever the
- * schedule, every operation happens as a whole, once, and nothing gets stuck (the simulator finds
- * a run in which nothing can go on). Each task counts what it did; the sums must fit in the end.
+ * Several tasks on the same directories and files, with caches far too small: whatever
+ * the schedule, every operation happens as a whole, once, and nothing gets stuck (the
+ * simulator finds a run in which nothing can go on). Each task counts what it did; the
+ * sums must fit in the end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,10 +16,10 @@
 
 #include "tests/sim/harness.h"
 
-#define TASKS	   6u
-#define NAMES	   12u
-#define FILES	   3u
-#define RECORD	   700u /* bytes an append adds: across pages */
+#define TASKS      6u
+#define NAMES      12u
+#define FILES      3u
+#define RECORD     700u /* bytes an append adds: across pages */
 #define BLOCK_PART 512u
 
 static const struct ops_caller caller = {.keeps_setid = true, .in_group = true};
@@ -56,7 +57,8 @@ static bool well(const char *what, int64_t rc, int other, int another)
 
 static struct ops_name name_of(unsigned n, char *buf)
 {
-	snprintf(buf, 64, n % 4 ? "n%u" : "n%u with a name that takes some room in its leaf", n);
+	snprintf(buf, 64,
+		n % 4 ? "n%u" : "n%u with a name that takes some room in its leaf", n);
 	return (struct ops_name){buf, strlen(buf)};
 }
 
@@ -72,18 +74,21 @@ static void names(struct crewman *c)
 	case 0:
 	case 1:
 		run.made += well("mknod",
-			ops_mknod(run.fs, from, name, &caller, S_IFREG | 0644, 0, 0, &attr),
+			ops_mknod(
+				run.fs, from, name, &caller, S_IFREG | 0644, 0, 0, &attr),
 			-EEXIST, 0);
 		break;
 	case 2:
 		run.removed += well("unlink", ops_unlink(run.fs, from, name), -ENOENT, 0);
 		break;
 	case 3:
-		well("rename", ops_rename(run.fs, from, name, to, other, RENAME_NOREPLACE), -ENOENT,
-			-EEXIST);
+		well("rename",
+			ops_rename(run.fs, from, name, to, other, RENAME_NOREPLACE),
+			-ENOENT, -EEXIST);
 		break;
 	default:
-		well("exchange", ops_rename(run.fs, from, name, to, other, RENAME_EXCHANGE),
+		well("exchange",
+			ops_rename(run.fs, from, name, to, other, RENAME_EXCHANGE),
 			-ENOENT, 0);
 	}
 }
@@ -147,8 +152,8 @@ static void crew_main(void *arg)
 			part(c);
 			break;
 		case 6:
-			OK(ops_readdir(run.fs, run.dir[rnd(c, 2)], 0, OPS_READDIR_PLUS, drop_entry,
-				NULL));
+			OK(ops_readdir(run.fs, run.dir[rnd(c, 2)], 0, OPS_READDIR_PLUS,
+				drop_entry, NULL));
 			break;
 		default:
 			if (rnd(c, 10) == 0)
@@ -221,7 +226,8 @@ static void read_whole(struct fs *fs, uint64_t ino, ops_sink sink, struct sum *s
 
 	OK(ops_open(fs, ino, &caller, O_RDONLY, &f, &a));
 	for (s->position = 0; s->position < a.inode.size;)
-		if (ops_read(fs, f, s->position, a.inode.size - s->position, sink, s) <= 0)
+		if (ops_read(fs, f, s->position, a.inode.size - s->position, sink, s) <=
+			0)
 			workload_die("a read ends early");
 	ops_close(fs, f);
 }
@@ -239,7 +245,8 @@ static void check_sums(struct fs *fs)
 		OK(ops_getattr(fs, run.dir[d], &a));
 		if ((int64_t)a.inode.size != s.names - before)
 			workload_die("a directory counts %llu names and has %lld",
-				(unsigned long long)a.inode.size, (long long)(s.names - before));
+				(unsigned long long)a.inode.size,
+				(long long)(s.names - before));
 	}
 	if (s.names != run.made - run.removed)
 		workload_die("%lld names, not %lld", (long long)s.names,
@@ -265,8 +272,8 @@ static uint64_t make(uint64_t dir, const char *name, uint32_t type)
 	const struct ops_name n = {name, strlen(name)};
 	struct ops_attr a;
 
-	OK(type == S_IFDIR ? ops_mkdir(run.fs, dir, n, &caller, 0755, &a) :
-			     ops_mknod(run.fs, dir, n, &caller, type | 0644, 0, 0, &a));
+	OK(type == S_IFDIR ? ops_mkdir(run.fs, dir, n, &caller, 0755, &a)
+			   : ops_mknod(run.fs, dir, n, &caller, type | 0644, 0, 0, &a));
 	return a.ino;
 }
 
@@ -280,10 +287,11 @@ static void node_main(void *arg)
 	run.dir[1] = make(DISK_INO_ROOT, "two", S_IFDIR);
 	run.log = make(DISK_INO_ROOT, "log", S_IFREG);
 	for (unsigned i = 0; i < FILES; i++)
-		run.file[i] = make(DISK_INO_ROOT, (const char *[]){"x", "y", "z"}[i], S_IFREG);
+		run.file[i] =
+			make(DISK_INO_ROOT, (const char *[]){"x", "y", "z"}[i], S_IFREG);
 	for (unsigned i = 0; i < TASKS; i++) {
-		crew[i] = (struct crewman){
-			.n = i, .rng = run.shape.seed * 0x9e3779b97f4a7c15ull + i * 77 + 1};
+		crew[i] = (struct crewman){.n = i,
+			.rng = run.shape.seed * 0x9e3779b97f4a7c15ull + i * 77 + 1};
 		OK(rt_task_spawn(&crew[i].task, "crew", crew_main, &crew[i]));
 	}
 	for (unsigned i = 0; i < TASKS; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors at every point: a read, write or flush of the log or of the pages that fails once or from
- * then on, memory that is not there, a full disk. Callers get an errno and nothing that is not true:
- * what an fsync said is durable is. The rest goes on: reads always; changes too, unless the log has
- * failed, which turns the volume read-only. After a remount, with a power cut or without, the
- * model's rules hold.
+ * Errors at every point: a read, write or flush of the log or of the pages that fails
+ * once or from then on, memory that is not there, a full disk. Callers get an errno and
+ * nothing that is not true: what an fsync said is durable is. The rest goes on: reads
+ * always; changes too, unless the log has failed, which turns the volume read-only. After
+ * a remount, with a power cut or without, the model's rules hold.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -22,10 +22,10 @@ enum plan { PLAN_DISK, PLAN_MEMORY, PLAN_FULL };
 static struct {
 	enum plan plan;
 	struct sim_shape shape;
-	uint64_t point;	   /* of the first life's requests or allocations; 0: no fault */
+	uint64_t point; /* of the first life's requests or allocations; 0: no fault */
 	unsigned life;
 	bool finished, gave_up;
-	bool clean;	   /* the last life's close succeeded */
+	bool clean;        /* the last life's close succeeded */
 	uint64_t measured; /* requests or allocations of a life without faults */
 	struct rt_sim_disk *disk;
 	struct model model;
@@ -41,7 +41,9 @@ static uint64_t mix64(uint64_t z)
 
 static uint64_t pick(unsigned what, uint64_t below)
 {
-	return mix64(run.shape.seed * 1000003 + run.point * 101 + run.life * 7919 + what) % below;
+	return mix64(run.shape.seed * 1000003 + run.point * 101 + run.life * 7919 +
+		       what) %
+	       below;
 }
 
 static void heal(void)
@@ -53,8 +55,8 @@ static void heal(void)
 /* One kind of request, on one area of the disk. */
 static void break_disk(struct fs *fs, uint64_t n)
 {
-	static const unsigned kinds[] = {RT_SIM_FAIL_READ, RT_SIM_FAIL_WRITE, RT_SIM_FAIL_FLUSH,
-		RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH};
+	static const unsigned kinds[] = {RT_SIM_FAIL_READ, RT_SIM_FAIL_WRITE,
+		RT_SIM_FAIL_FLUSH, RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH};
 	const struct disk_superblock *sb = store_superblock(fs_volume(fs)->store);
 	struct rt_sim_fail fail = {.ops = kinds[pick(10, ARRAY_SIZE(kinds))],
 		.n = n,
@@ -78,9 +80,9 @@ static void break_disk(struct fs *fs, uint64_t n)
 	}
 	rt_sim_disk_fail(run.disk, &fail);
 	if (model_trace)
-		fprintf(stderr, "fault: ops %x n %llu sticky %d at %llu + %llu\n", fail.ops,
-			(unsigned long long)n, fail.sticky, (unsigned long long)fail.offset,
-			(unsigned long long)fail.length);
+		fprintf(stderr, "fault: ops %x n %llu sticky %d at %llu + %llu\n",
+			fail.ops, (unsigned long long)n, fail.sticky,
+			(unsigned long long)fail.offset, (unsigned long long)fail.length);
 }
 
 static unsigned errors_of_plan(void)
@@ -102,8 +104,11 @@ static uint64_t counter(void)
 
 static void life_main(void *arg)
 {
-	struct workload work = {.model = &run.model, .tasks = run.shape.tasks,
-		.ops = run.shape.ops, .heal = heal, .large = run.plan == PLAN_FULL};
+	struct workload work = {.model = &run.model,
+		.tasks = run.shape.tasks,
+		.ops = run.shape.ops,
+		.heal = heal,
+		.large = run.plan == PLAN_FULL};
 	struct model_cover cover;
 	struct weft_error err = {0};
 	uint64_t before;
@@ -118,7 +123,8 @@ static void life_main(void *arg)
 	work.seed = run.life == 0 ? mix64(run.shape.seed) : pick(1, UINT64_MAX);
 	before = counter();
 	if (run.point && run.life < LIVES) {
-		uint64_t n = run.life == 0 ? run.point : 1 + pick(3, MAX(run.measured, 1));
+		uint64_t n =
+			run.life == 0 ? run.point : 1 + pick(3, MAX(run.measured, 1));
 
 		if (run.plan == PLAN_DISK)
 			break_disk(work.fs, n);
@@ -194,7 +200,9 @@ static void seed_main(uint64_t seed)
 		return;
 	}
 	for (uint64_t i = 0; i < points; i++) {
-		uint64_t n = 1 + (run.measured * i + mix64(seed + i) % MAX(run.measured, 1)) / points;
+		uint64_t n =
+			1 + (run.measured * i + mix64(seed + i) % MAX(run.measured, 1)) /
+				    points;
 
 		one_run(MIN(n, run.measured));
 	}
@@ -217,11 +225,13 @@ static void check(const char *test, enum plan plan, uint64_t seeds, void (*fn)(u
 	unsigned failed;
 
 	run.plan = plan;
-	failed = sim_each_seed(test, sim_env("WEFT_SIM_FIRST", 1), sim_env("WEFT_SIM_SEEDS", seeds),
-		600, fn);
+	failed = sim_each_seed(test, sim_env("WEFT_SIM_FIRST", 1),
+		sim_env("WEFT_SIM_SEEDS", seeds), 600, fn);
 	printf("             %llu runs, %llu lives, %llu errors answered, %llu syncs\n",
-		(unsigned long long)sim_totals->runs, (unsigned long long)sim_totals->lives,
-		(unsigned long long)sim_totals->faults, (unsigned long long)sim_totals->syncs);
+		(unsigned long long)sim_totals->runs,
+		(unsigned long long)sim_totals->lives,
+		(unsigned long long)sim_totals->faults,
+		(unsigned long long)sim_totals->syncs);
 	assert_int_equal(failed, 0);
 	if (!getenv("WEFT_SIM_SEED"))
 		assert_true(sim_totals->faults > 0);

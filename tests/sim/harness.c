@@ -18,7 +18,8 @@
 
 static const struct ops_caller caller = {.keeps_setid = true, .in_group = true};
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes
+ * ------------------------------------------------------------------------------------ */
 
 struct sim_shape sim_shape_of(uint64_t seed)
 {
@@ -37,21 +38,24 @@ struct sim_shape sim_shape_of(uint64_t seed)
 	};
 }
 
-/* ---- formatting ----------------------------------------------------------------------------------- */
+/* ---- formatting
+ * ----------------------------------------------------------------------------------- */
 
 static void fill(struct fs *fs)
 {
 	struct ops_attr dir, a;
 	char name[128], value[400];
 
-	OK(ops_mkdir(fs, DISK_INO_ROOT, (struct ops_name){"fill", 4}, &caller, 0755, &dir));
+	OK(ops_mkdir(
+		fs, DISK_INO_ROOT, (struct ops_name){"fill", 4}, &caller, 0755, &dir));
 	memset(value, 'f', sizeof(value));
 	for (unsigned i = 0; i < FILLED; i++) {
 		int len = snprintf(name, sizeof(name), "file%080u", i);
 
 		OK(ops_mknod(fs, dir.ino, (struct ops_name){name, (size_t)len}, &caller,
 			S_IFREG | 0644, 0, 0, &a));
-		OK(ops_setxattr(fs, a.ino, &caller, "user.fill", value, sizeof(value), 0));
+		OK(ops_setxattr(
+			fs, a.ino, &caller, "user.fill", value, sizeof(value), 0));
 	}
 }
 
@@ -76,11 +80,13 @@ static void format_main(void *arg)
 	rt_disk_close(disk);
 	if (sim_open(call->name, call->shape, &fs, &err))
 		workload_die("open: %s", err.text);
-	OK(ops_mkdir(fs, DISK_INO_ROOT, (struct ops_name){"shared", 6}, &caller, 0755, &a));
+	OK(ops_mkdir(
+		fs, DISK_INO_ROOT, (struct ops_name){"shared", 6}, &caller, 0755, &a));
 	for (unsigned i = 0; i < MODEL_TASKS; i++) {
 		char name[] = {'d', 'i', 'r', (char)('a' + i), '\0'};
 
-		OK(ops_mkdir(fs, DISK_INO_ROOT, (struct ops_name){name, 4}, &caller, 0755, &a));
+		OK(ops_mkdir(fs, DISK_INO_ROOT, (struct ops_name){name, 4}, &caller, 0755,
+			&a));
 	}
 	if (call->shape->filled)
 		fill(fs);
@@ -115,8 +121,9 @@ static struct saved *saved_of(const struct sim_shape *shape)
 {
 	struct saved *s = saved;
 
-	while (s->used && (s->bytes != shape->disk_bytes || s->log_bytes != shape->log_bytes ||
-				  s->atomic != shape->atomic_bytes || s->filled != shape->filled))
+	while (s->used &&
+		(s->bytes != shape->disk_bytes || s->log_bytes != shape->log_bytes ||
+			s->atomic != shape->atomic_bytes || s->filled != shape->filled))
 		s++;
 	WEFT_ASSERT(s < saved + ARRAY_SIZE(saved) - 1);
 	return s;
@@ -125,8 +132,10 @@ static struct saved *saved_of(const struct sim_shape *shape)
 static int prepare_main(void *arg)
 {
 	const struct sim_shape *shape = arg;
-	const struct rt_sim_disk_options options = {.atomic_write_bytes = shape->atomic_bytes};
-	struct rt_sim_disk *disk = rt_sim_disk_create("format", shape->disk_bytes, &options);
+	const struct rt_sim_disk_options options = {
+		.atomic_write_bytes = shape->atomic_bytes};
+	struct rt_sim_disk *disk =
+		rt_sim_disk_create("format", shape->disk_bytes, &options);
 	struct format_call call = {"format", shape};
 	struct saved *s = saved_of(shape);
 
@@ -146,7 +155,8 @@ void sim_prepare(struct sim_shape *shape)
 
 struct rt_sim_disk *sim_disk_formatted(const char *name, const struct sim_shape *shape)
 {
-	const struct rt_sim_disk_options options = {.atomic_write_bytes = shape->atomic_bytes};
+	const struct rt_sim_disk_options options = {
+		.atomic_write_bytes = shape->atomic_bytes};
 	struct rt_sim_disk *disk = rt_sim_disk_create(name, shape->disk_bytes, &options);
 	const struct saved *s = saved_of(shape);
 
@@ -157,7 +167,9 @@ struct rt_sim_disk *sim_disk_formatted(const char *name, const struct sim_shape 
 	return disk;
 }
 
-/* ---- nodes -------------------------------------------------------------------------------------------- */
+/* ---- nodes
+ * --------------------------------------------------------------------------------------------
+ */
 
 bool sim_node_run(void (*fn)(void *), void *arg)
 {
@@ -215,7 +227,9 @@ void sim_check_recovered(struct model *m, struct fs *fs)
 		workload_die("recovered: %s", m->why);
 }
 
-/* ---- children ------------------------------------------------------------------------------------------- */
+/* ---- children
+ * -------------------------------------------------------------------------------------------
+ */
 
 struct sim_totals *sim_totals;
 static char repeat_command[256], repeat_note[128];
@@ -239,8 +253,8 @@ void sim_repeat_note(const char *fmt, ...)
 static void on_crash(int number)
 {
 	char text[512];
-	int len = snprintf(text, sizeof(text), "%s; repeat: %s %s\n", strsignal(number), repeat_note,
-		repeat_command);
+	int len = snprintf(text, sizeof(text), "%s; repeat: %s %s\n", strsignal(number),
+		repeat_note, repeat_command);
 
 	if (len > 0 && write(STDERR_FILENO, text, (size_t)len) < 0)
 		_exit(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What simulated tests share: formatted disks, lives of a node on them, child processes so that
- * one failing seed is one failing test, and the command that repeats a failure.
+ * What simulated tests share: formatted disks, lives of a node on them, child processes
+ * so that one failing seed is one failing test, and the command that repeats a failure.
  *
  * WEFT_SIM_SEED=n runs one seed only, WEFT_SIM_CUT=n one point of it; WEFT_SIM_SEEDS and
  * WEFT_SIM_CUTS say how many of each; WEFT_SIM_FIRST where seeds begin.
@@ -12,11 +12,12 @@
 #include "engine/rt/rt_sim.h"
 #include "tests/sim/workload.h"
 
-#define OK(expr)                                                                               \
-	do {                                                                                   \
-		long long ok_ = (long long)(expr);                                             \
-		if (ok_)                                                                       \
-			workload_die("%s:%d: %s is %lld", __FILE__, __LINE__, #expr, ok_);     \
+#define OK(expr)                                                                         \
+	do {                                                                             \
+		long long ok_ = (long long)(expr);                                       \
+		if (ok_)                                                                 \
+			workload_die(                                                    \
+				"%s:%d: %s is %lld", __FILE__, __LINE__, #expr, ok_);    \
 	} while (0)
 
 /* The shape of a run, from its seed. */
@@ -25,7 +26,8 @@ struct sim_shape {
 	uint64_t disk_bytes, log_bytes;
 	uint32_t atomic_bytes;
 	unsigned frames, tasks, ops;
-	bool filled; /* some hundred files are there already: the tree is larger than the cache */
+	bool filled; /* some hundred files are there already: the tree is larger than the
+			cache */
 };
 
 struct sim_shape sim_shape_of(uint64_t seed);
@@ -44,18 +46,22 @@ int sim_open(const char *disk, const struct sim_shape *shape, struct fs **out,
 /* fs_close and volume_close. */
 int sim_close(struct fs *fs);
 
-/* Every page in use is the tree's, an extent's or an xattr's, and no other's; counts fit. */
+/* Every page in use is the tree's, an extent's or an xattr's, and no other's; counts fit.
+ */
 void sim_check_space(struct fs *fs);
-/* fsck finds nothing on a copy of the disk; `cut`: but what is normal before a recovery. */
+/* fsck finds nothing on a copy of the disk; `cut`: but what is normal before a recovery.
+ */
 void sim_check_fsck(struct rt_sim_disk *disk, bool cut);
 /* Looks at all tasks and compares with the model: model_recovered. */
 void sim_check_recovered(struct model *m, struct fs *fs);
 
-/* ---- the process ------------------------------------------------------------------------------- */
+/* ---- the process
+ * ------------------------------------------------------------------------------- */
 
 /* Counters that all children add to. */
 struct sim_totals {
-	_Atomic uint64_t runs, lives, cuts, recovery_cuts, faults, syncs, operations, fscks;
+	_Atomic uint64_t runs, lives, cuts, recovery_cuts, faults, syncs, operations,
+		fscks;
 };
 extern struct sim_totals *sim_totals;
 
@@ -64,7 +70,8 @@ uint64_t sim_env(const char *name, uint64_t otherwise);
 void sim_repeat_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* To be called first thing in a run: prints the command when it aborts or crashes. */
 void sim_watch(void);
-/* Runs fn(seed) in a child per seed, two at a time, within `seconds` each. The number of failures. */
+/* Runs fn(seed) in a child per seed, two at a time, within `seconds` each. The number of
+ * failures. */
 unsigned sim_each_seed(const char *test, uint64_t first, uint64_t count, unsigned seconds,
 	void (*fn)(uint64_t seed));
 

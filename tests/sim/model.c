@@ -10,12 +10,14 @@
 
 bool model_trace;
 
-/* ---- what numbers stand for ------------------------------------------------------------- */
+/* ---- what numbers stand for
+ * ------------------------------------------------------------- */
 
 void model_name(const struct model_task *t, int dir, unsigned name, char *buf)
 {
 	/* a long one now and then; the shared directory's begin with the task's letter */
-	snprintf(buf, DISK_NAME_MAX + 1, name % 5 == 4 ? "%c%0200u" : "%c%u", t->letter, name);
+	snprintf(buf, DISK_NAME_MAX + 1, name % 5 == 4 ? "%c%0200u" : "%c%u", t->letter,
+		name);
 }
 
 const char *model_xattr_name(unsigned which)
@@ -55,12 +57,14 @@ void model_acl(const struct model_node *n, bool is_default, uint8_t *buf)
 	};
 	const uint32_t version = 2;
 
-	_Static_assert(sizeof(version) + sizeof(entry) == MODEL_ACL_BYTES, "an ACL's layout");
+	_Static_assert(
+		sizeof(version) + sizeof(entry) == MODEL_ACL_BYTES, "an ACL's layout");
 	memcpy(buf, &version, sizeof(version));
 	memcpy(buf + sizeof(version), entry, sizeof(entry));
 }
 
-void model_stamp(struct model_file *f, uint32_t write, uint64_t offset, uint8_t *buf, size_t len)
+void model_stamp(
+	struct model_file *f, uint32_t write, uint64_t offset, uint8_t *buf, size_t len)
 {
 	for (size_t i = 0; i < len; i++) {
 		uint64_t at = offset + i;
@@ -71,7 +75,8 @@ void model_stamp(struct model_file *f, uint32_t write, uint64_t offset, uint8_t 
 	}
 }
 
-/* ---- the tasks ------------------------------------------------------------------------------ */
+/* ---- the tasks
+ * ------------------------------------------------------------------------------ */
 
 static void node_clear(struct model_node *n)
 {
@@ -107,7 +112,8 @@ void model_forget_images(struct model_file *f)
 		for (uint32_t i = 0; i < page->count; i++)
 			free(page->image[i].bytes);
 		free(page->image);
-		*page = (struct model_page){.mapped = MAPPED_UNKNOWN, .behind = PAGE_SIZE};
+		*page = (struct model_page){
+			.mapped = MAPPED_UNKNOWN, .behind = PAGE_SIZE};
 	}
 }
 
@@ -135,12 +141,14 @@ unsigned model_file_new(struct model *m, struct model_task *t)
 	WEFT_ASSERT(f && t->files < MODEL_FILES);
 	f->serial = ++m->serial;
 	for (unsigned p = 0; p < MODEL_PAGES; p++)
-		f->page[p] = (struct model_page){.mapped = MAPPED_HOLE, .behind = PAGE_SIZE};
+		f->page[p] =
+			(struct model_page){.mapped = MAPPED_HOLE, .behind = PAGE_SIZE};
 	t->file[t->files] = f;
 	return t->files++;
 }
 
-/* ---- applying an operation ------------------------------------------------------------------- */
+/* ---- applying an operation
+ * ------------------------------------------------------------------- */
 
 static bool is_dir(const struct model_node *n)
 {
@@ -280,7 +288,8 @@ void model_apply(struct model_state *s, const struct model_op *op)
 	}
 }
 
-struct model_op *model_begin(struct model *m, struct model_task *t, const struct model_op *op)
+struct model_op *model_begin(
+	struct model *m, struct model_task *t, const struct model_op *op)
 {
 	struct model_op *mine = &t->op[t->ops];
 
@@ -290,9 +299,10 @@ struct model_op *model_begin(struct model *m, struct model_task *t, const struct
 	mine->start = m->clock++;
 	mine->end = 0;
 	if (model_trace)
-		fprintf(stderr, "%c%u: %s node %d (%d/%d %d/%d) size %llu from %llu\n", t->letter,
-			t->ops, op->what, op->node, op->dir, op->name, op->dir2, op->name2,
-			(unsigned long long)op->size, (unsigned long long)op->size_before);
+		fprintf(stderr, "%c%u: %s node %d (%d/%d %d/%d) size %llu from %llu\n",
+			t->letter, t->ops, op->what, op->node, op->dir, op->name,
+			op->dir2, op->name2, (unsigned long long)op->size,
+			(unsigned long long)op->size_before);
 	return mine;
 }
 
@@ -306,10 +316,12 @@ void model_done(struct model *m, struct model_task *t, uint64_t ino)
 	model_apply(&t->now, op);
 }
 
-/* ---- pages ---------------------------------------------------------------------------------------- */
+/* ---- pages
+ * ----------------------------------------------------------------------------------------
+ */
 
-static void page_add(struct model_task *t, struct model_page *p, enum model_page_kind kind,
-	const uint8_t *bytes, uint32_t written_to)
+static void page_add(struct model_task *t, struct model_page *p,
+	enum model_page_kind kind, const uint8_t *bytes, uint32_t written_to)
 {
 	uint8_t *copy = NULL;
 
@@ -319,7 +331,8 @@ static void page_add(struct model_task *t, struct model_page *p, enum model_page
 		WEFT_ASSERT(p->image);
 	}
 	if (p->count == 0)
-		p->image[p->count++] = (struct model_image){.kind = PAGE_BASE, .valid = p->behind};
+		p->image[p->count++] =
+			(struct model_image){.kind = PAGE_BASE, .valid = p->behind};
 	if (bytes) {
 		copy = malloc(PAGE_SIZE);
 		WEFT_ASSERT(copy);
@@ -364,8 +377,8 @@ void model_read(const struct model_task *t, unsigned file, uint64_t offset, uint
 	}
 }
 
-void model_write(struct model_task *t, unsigned file, uint64_t offset, const uint8_t *bytes,
-	size_t len)
+void model_write(struct model_task *t, unsigned file, uint64_t offset,
+	const uint8_t *bytes, size_t len)
 {
 	struct model_file *f = t->file[file];
 	uint8_t page[PAGE_SIZE];
@@ -376,7 +389,8 @@ void model_write(struct model_task *t, unsigned file, uint64_t offset, const uin
 		uint64_t at = offset + done;
 		size_t within = at % PAGE_SIZE, n = MIN(len - done, PAGE_SIZE - within);
 		struct model_page *p = &f->page[at / PAGE_SIZE];
-		bool in_place = p->mapped == MAPPED_WRITTEN || p->mapped == MAPPED_UNKNOWN;
+		bool in_place =
+			p->mapped == MAPPED_WRITTEN || p->mapped == MAPPED_UNKNOWN;
 
 		WEFT_ASSERT(at / PAGE_SIZE < MODEL_PAGES);
 		page_copy_now(f, (unsigned)(at / PAGE_SIZE), page);
@@ -401,7 +415,8 @@ static void page_zero_part(struct model_task *t, struct model_file *f, unsigned 
 	page_add(t, &f->page[page], PAGE_CHANGED, bytes, 0);
 }
 
-static void page_free(struct model_task *t, struct model_page *p, enum model_mapped mapped)
+static void page_free(
+	struct model_task *t, struct model_page *p, enum model_mapped mapped)
 {
 	if (p->mapped != MAPPED_HOLE && p->count)
 		page_add(t, p, PAGE_FREED, NULL, 0);
@@ -415,15 +430,18 @@ void model_cut(struct model_task *t, unsigned file, uint64_t size, uint64_t size
 	if (size > size_before)
 		return;
 	if (size % PAGE_SIZE && size < size_before)
-		page_zero_part(t, f, (unsigned)(size / PAGE_SIZE), size % PAGE_SIZE, PAGE_SIZE);
+		page_zero_part(
+			t, f, (unsigned)(size / PAGE_SIZE), size % PAGE_SIZE, PAGE_SIZE);
 	for (unsigned p = (unsigned)DIV_UP(size, PAGE_SIZE); p < MODEL_PAGES; p++)
 		page_free(t, &f->page[p], MAPPED_HOLE);
 }
 
-void model_punch(struct model_task *t, unsigned file, uint64_t offset, uint64_t end, bool zero)
+void model_punch(
+	struct model_task *t, unsigned file, uint64_t offset, uint64_t end, bool zero)
 {
 	struct model_file *f = t->file[file];
-	unsigned first = (unsigned)(offset / PAGE_SIZE), last = (unsigned)(end / PAGE_SIZE);
+	unsigned first = (unsigned)(offset / PAGE_SIZE),
+		 last = (unsigned)(end / PAGE_SIZE);
 	unsigned from = offset % PAGE_SIZE, to = end % PAGE_SIZE;
 
 	if (model_trace)
@@ -445,7 +463,8 @@ void model_punch(struct model_task *t, unsigned file, uint64_t offset, uint64_t 
 
 void model_allocate(struct model_task *t, unsigned file, uint64_t offset, uint64_t end)
 {
-	for (unsigned p = (unsigned)(offset / PAGE_SIZE); p < DIV_UP(end, PAGE_SIZE); p++) {
+	for (unsigned p = (unsigned)(offset / PAGE_SIZE); p < DIV_UP(end, PAGE_SIZE);
+		p++) {
 		struct model_page *page = &t->file[file]->page[p];
 
 		if (page->mapped == MAPPED_HOLE)
@@ -468,7 +487,8 @@ void model_undone(struct model_task *t)
 	t->ops--;
 }
 
-/* ---- what is durable --------------------------------------------------------------------------------- */
+/* ---- what is durable
+ * --------------------------------------------------------------------------------- */
 
 void model_cover(const struct model *m, struct model_cover *c)
 {
@@ -490,7 +510,8 @@ void model_file_durable(struct model_task *t, unsigned file, uint32_t ops)
 	for (unsigned p = 0; p < MODEL_PAGES; p++) {
 		struct model_page *page = &t->file[file]->page[p];
 
-		while (page->durable + 1 < page->count && page->image[page->durable + 1].op <= ops)
+		while (page->durable + 1 < page->count &&
+			page->image[page->durable + 1].op <= ops)
 			page->durable++;
 	}
 }

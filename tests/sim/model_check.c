@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model: looking at a filesystem, and judging what was seen. model.h has the rules. */
+/* The model: looking at a filesystem, and judging what was seen. model.h has the rules.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,8 @@
 #define BROKEN 1
 
 /* Always false. */
-static bool __attribute__((format(printf, 2, 3))) complain(struct model *m, const char *fmt, ...)
+static bool __attribute__((format(printf, 2, 3)))
+complain(struct model *m, const char *fmt, ...)
 {
 	va_list args;
 
@@ -25,7 +27,8 @@ static bool __attribute__((format(printf, 2, 3))) complain(struct model *m, cons
 	return false;
 }
 
-/* ---- looking ---------------------------------------------------------------------------------- */
+/* ---- looking
+ * ---------------------------------------------------------------------------------- */
 
 struct look {
 	struct model *m;
@@ -43,7 +46,8 @@ static struct ops_name name_of(const char *s)
 
 static int broken(struct look *l, const char *what, uint64_t ino)
 {
-	complain(l->m, "task %c, inode %llu: %s", l->t->letter, (unsigned long long)ino, what);
+	complain(l->m, "task %c, inode %llu: %s", l->t->letter, (unsigned long long)ino,
+		what);
 	return BROKEN;
 }
 
@@ -106,7 +110,9 @@ static int look_link(struct look *l, struct model_node *n, uint64_t size)
 		return broken(l, "a symlink's length is wrong", n->ino);
 	n->target_len = (uint32_t)size;
 	model_target(n->target_len, target);
-	return memcmp(target, l->value, size) ? broken(l, "a symlink's target is wrong", n->ino) : 0;
+	return memcmp(target, l->value, size)
+		       ? broken(l, "a symlink's target is wrong", n->ino)
+		       : 0;
 }
 
 static int look_xattrs(struct look *l, struct model_node *n)
@@ -116,7 +122,8 @@ static int look_xattrs(struct look *l, struct model_node *n)
 	for (unsigned i = 0; i < MODEL_XATTRS; i++) {
 		struct model_xattr *x = &n->xattr[i];
 
-		rc = ops_getxattr(l->fs, n->ino, model_xattr_name(i), l->value, sizeof(l->value));
+		rc = ops_getxattr(
+			l->fs, n->ino, model_xattr_name(i), l->value, sizeof(l->value));
 		if (rc == -ENODATA)
 			continue;
 		if (rc < 0)
@@ -128,7 +135,8 @@ static int look_xattrs(struct look *l, struct model_node *n)
 		names += (int)strlen(model_xattr_name(i)) + 1;
 	}
 	for (unsigned i = 0; i < 2 && !S_ISLNK(n->mode); i++) {
-		const char *name = i ? "system.posix_acl_default" : "system.posix_acl_access";
+		const char *name =
+			i ? "system.posix_acl_default" : "system.posix_acl_access";
 
 		rc = ops_getxattr(l->fs, n->ino, name, l->value, sizeof(l->value));
 		if (rc == -ENODATA)
@@ -136,15 +144,18 @@ static int look_xattrs(struct look *l, struct model_node *n)
 		if (rc < 0)
 			return rc;
 		model_acl(n, i, l->want);
-		if (rc != (int)MODEL_ACL_BYTES || memcmp(l->value, l->want, MODEL_ACL_BYTES))
-			return broken(l, "an ACL is not what was set, or not as the mode", n->ino);
+		if (rc != (int)MODEL_ACL_BYTES ||
+			memcmp(l->value, l->want, MODEL_ACL_BYTES))
+			return broken(l, "an ACL is not what was set, or not as the mode",
+				n->ino);
 		*(i ? &n->acl_default : &n->acl) = true;
 		names += (int)strlen(name) + 1;
 	}
 	rc = ops_listxattr(l->fs, n->ino, NULL, 0);
 	if (rc < 0)
 		return rc;
-	return rc == names ? 0 : broken(l, "its list of xattrs is not what it has", n->ino);
+	return rc == names ? 0
+			   : broken(l, "its list of xattrs is not what it has", n->ino);
 }
 
 static int look_dir(struct look *l, int node, uint64_t size);
@@ -159,9 +170,9 @@ static int look_inode(struct look *l, uint64_t ino, int parent, int *out)
 	for (unsigned i = MODEL_SHARED + 1; i < l->seen->count; i++)
 		if (s->node[i].ino == ino) {
 			*out = (int)i;
-			return S_ISDIR(s->node[i].mode) ?
-				       broken(l, "a directory has two names", ino) :
-				       0;
+			return S_ISDIR(s->node[i].mode)
+				       ? broken(l, "a directory has two names", ino)
+				       : 0;
 		}
 	if (l->seen->count == MODEL_NODES)
 		return broken(l, "there are more inodes than were made", ino);
@@ -239,10 +250,12 @@ static int look_dir(struct look *l, int node, uint64_t size)
 	if (rc)
 		return rc;
 	if (d.bad || d.twice)
-		return broken(l, d.bad ? "a name that nobody gave" : "a name twice", n->ino);
+		return broken(
+			l, d.bad ? "a name that nobody gave" : "a name twice", n->ino);
 	n->entries = d.count;
 	if (node != MODEL_SHARED && d.count != size)
-		return broken(l, "a directory's size is not the number of its names", n->ino);
+		return broken(
+			l, "a directory's size is not the number of its names", n->ino);
 	for (unsigned i = 0; i < MODEL_NAMES; i++) {
 		struct ops_attr a;
 
@@ -269,7 +282,8 @@ static int look_root(struct look *l, int node, const char *name)
 
 	if (rc)
 		return rc;
-	*n = (struct model_node){.used = true, .ino = a.ino, .mode = a.inode.mode, .parent = -1};
+	*n = (struct model_node){
+		.used = true, .ino = a.ino, .mode = a.inode.mode, .parent = -1};
 	rc = look_dir(l, node, a.inode.size);
 	n->nlink = 2;
 	for (unsigned i = 0; i < MODEL_NAMES && rc == 0; i++)
@@ -305,7 +319,8 @@ void model_seen_free(struct model_seen *seen)
 	memset(seen, 0, sizeof(*seen));
 }
 
-/* ---- comparing names ----------------------------------------------------------------------------- */
+/* ---- comparing names
+ * ----------------------------------------------------------------------------- */
 
 struct comparison {
 	struct model *m;
@@ -323,25 +338,27 @@ static bool size_fits(const struct comparison *c, int node, uint64_t size)
 	if (c->want->node[node].size == size)
 		return true;
 	return op && op->pieces && op->node == node &&
-	       size >= MIN(op->size, op->size_before) && size <= MAX(op->size, op->size_before);
+	       size >= MIN(op->size, op->size_before) &&
+	       size <= MAX(op->size, op->size_before);
 }
 
 static bool xattrs_same(const struct model_node *a, const struct model_node *b)
 {
 	for (unsigned i = 0; i < MODEL_XATTRS; i++)
 		if (a->xattr[i].set != b->xattr[i].set ||
-			(a->xattr[i].set && (a->xattr[i].len != b->xattr[i].len ||
-						    a->xattr[i].seed != b->xattr[i].seed)))
+			(a->xattr[i].set &&
+				(a->xattr[i].len != b->xattr[i].len ||
+					a->xattr[i].seed != b->xattr[i].seed)))
 			return false;
 	return a->acl == b->acl && a->acl_default == b->acl_default;
 }
 
-#define SAME(what, a, b)                                                                       \
-	do {                                                                                   \
-		if ((a) != (b))                                                                \
-			return complain(c->m, "inode %llu: its %s is %llu, not %llu",          \
-				(unsigned long long)got->ino, what, (unsigned long long)(b),   \
-				(unsigned long long)(a));                                      \
+#define SAME(what, a, b)                                                                 \
+	do {                                                                             \
+		if ((a) != (b))                                                          \
+			return complain(c->m, "inode %llu: its %s is %llu, not %llu",    \
+				(unsigned long long)got->ino, what,                      \
+				(unsigned long long)(b), (unsigned long long)(a));       \
 	} while (0)
 
 static bool node_same(struct comparison *c, int want_node, int seen_node)
@@ -380,22 +397,26 @@ static bool dir_same(struct comparison *c, int want_dir, int seen_dir)
 			continue;
 		if (a < 0 || b < 0)
 			return complain(c->m, "directory %llu: name %u %s",
-				(unsigned long long)got->ino, i, a < 0 ? "is there" : "is missing");
+				(unsigned long long)got->ino, i,
+				a < 0 ? "is there" : "is missing");
 		if (c->node_of[b] >= 0) {
 			if (c->node_of[b] != a)
-				return complain(c->m, "directory %llu: name %u is of another inode",
+				return complain(c->m,
+					"directory %llu: name %u is of another inode",
 					(unsigned long long)got->ino, i);
 			continue;
 		}
 		for (unsigned k = 0; k < MODEL_NODES; k++)
 			if (c->node_of[k] == a)
 				return complain(c->m,
-					"directory %llu: name %u is no link of another's inode",
+					"directory %llu: name %u is no link of another's "
+					"inode",
 					(unsigned long long)got->ino, i);
 		c->node_of[b] = a;
 		if (!node_same(c, a, b))
 			return false;
-		if (S_ISDIR(want->mode) && S_ISDIR(c->want->node[a].mode) && !dir_same(c, a, b))
+		if (S_ISDIR(want->mode) && S_ISDIR(c->want->node[a].mode) &&
+			!dir_same(c, a, b))
 			return false;
 	}
 	return true;
@@ -413,7 +434,8 @@ static bool names_same(struct comparison *c)
 	return node_same(c, MODEL_ROOT, MODEL_ROOT);
 }
 
-/* ---- comparing data -------------------------------------------------------------------------------- */
+/* ---- comparing data
+ * -------------------------------------------------------------------------------- */
 
 static bool image_is(const uint8_t *image, const uint8_t *bytes, size_t len)
 {
@@ -423,7 +445,8 @@ static bool image_is(const uint8_t *image, const uint8_t *bytes, size_t len)
 	return !image || memcmp(image, bytes, len) == 0;
 }
 
-static bool page_allowed(const struct model_page *p, uint32_t k, const uint8_t *bytes, size_t len)
+static bool page_allowed(
+	const struct model_page *p, uint32_t k, const uint8_t *bytes, size_t len)
 {
 	uint32_t base = 0, last = p->count ? p->count - 1 : 0, from;
 
@@ -456,19 +479,22 @@ static bool data_complain(struct comparison *c, const struct model_file *f, unsi
 
 	memcpy(&word, bytes + (len >= 16 ? 8 : 0), MIN(len, sizeof(word)));
 	at = snprintf(c->m->why, sizeof(c->m->why),
-		"inode %llu (file %u): page %u has a word %016llx of file %llu, write %llu; k %u, "
+		"inode %llu (file %u): page %u has a word %016llx of file %llu, write "
+		"%llu; k %u, "
 		"durable from %u; contents:",
 		(unsigned long long)ino, f->serial, page, (unsigned long long)word,
-		(unsigned long long)(word >> 40 & 0xffff), (unsigned long long)(word >> 16 & 0xffffff),
-		k, p->durable);
+		(unsigned long long)(word >> 40 & 0xffff),
+		(unsigned long long)(word >> 16 & 0xffffff), k, p->durable);
 	for (uint32_t i = p->count > 8 ? p->count - 8 : 0; i < p->count; i++) {
 		memset(&word, 0, sizeof(word));
 		if (p->image[i].bytes)
-			memcpy(&word, p->image[i].bytes + (len >= 16 ? 8 : 0), sizeof(word));
+			memcpy(&word, p->image[i].bytes + (len >= 16 ? 8 : 0),
+				sizeof(word));
 		if (at < (int)sizeof(c->m->why) - 40)
 			at += snprintf(c->m->why + at, sizeof(c->m->why) - (size_t)at,
 				" [%u: op %u kind %u write %llu]", i, p->image[i].op,
-				p->image[i].kind, (unsigned long long)(word >> 16 & 0xffffff));
+				p->image[i].kind,
+				(unsigned long long)(word >> 16 & 0xffffff));
 	}
 	return false;
 }
@@ -511,13 +537,16 @@ static bool data_is_now(struct comparison *c)
 			size_t len = MIN(got->size - (uint64_t)p * PAGE_SIZE, PAGE_SIZE);
 
 			if (!image_is(model_page_now(f, p), bytes, len))
-				return data_complain(c, f, p, c->t->ops, bytes, len, got->ino);
+				return data_complain(
+					c, f, p, c->t->ops, bytes, len, got->ino);
 		}
 	}
 	return true;
 }
 
-/* ---- verdicts ------------------------------------------------------------------------------------------ */
+/* ---- verdicts
+ * ------------------------------------------------------------------------------------------
+ */
 
 bool model_is_now(struct model *m, unsigned task, const struct model_seen *seen)
 {
@@ -574,8 +603,8 @@ struct fit {
 	uint32_t least, most; /* k */
 };
 
-static bool task_fits(struct model *m, unsigned task, const struct model_seen *seen,
-	struct fit *fit)
+static bool task_fits(
+	struct model *m, unsigned task, const struct model_seen *seen, struct fit *fit)
 {
 	struct model_task *t = &m->task[task];
 	static struct model_state state;
@@ -595,8 +624,8 @@ static bool task_fits(struct model *m, unsigned task, const struct model_seen *s
 			if (model_trace)
 				fprintf(stderr, "%c%u: %s\n", t->letter, k, m->why);
 			if (!data && !found)
-				snprintf(why, sizeof(why), "%.400s (behind %u: %s)", m->why, k,
-					k ? t->op[k - 1].what : "nothing");
+				snprintf(why, sizeof(why), "%.400s (behind %u: %s)",
+					m->why, k, k ? t->op[k - 1].what : "nothing");
 			continue;
 		}
 		if (!data_fits(&c, k)) {
@@ -610,8 +639,8 @@ static bool task_fits(struct model *m, unsigned task, const struct model_seen *s
 		found = true;
 	}
 	if (!found)
-		complain(m, "task %c: no state from %u to %u fits: %.400s", t->letter, t->durable,
-			t->ops, why);
+		complain(m, "task %c: no state from %u to %u fits: %.400s", t->letter,
+			t->durable, t->ops, why);
 	return found;
 }
 
@@ -631,7 +660,8 @@ static bool order_kept(struct model *m, const struct fit *fit)
 			must++;
 		if (must > fit[i].most)
 			return complain(m,
-				"task %c: operation %u (%s) is missing, and one of another task that "
+				"task %c: operation %u (%s) is missing, and one of "
+				"another task that "
 				"began after it is there",
 				t->letter, must, t->op[must - 1].what);
 	}
@@ -652,10 +682,13 @@ bool model_recovered(struct model *m, struct model_seen seen[MODEL_TASKS])
 	return true;
 }
 
-/* ---- after an error --------------------------------------------------------------------------------------- */
+/* ---- after an error
+ * ---------------------------------------------------------------------------------------
+ */
 
 /* Of what the operation in flight did to pages, keeps what was seen. */
-static bool settle_pages(struct comparison *c, struct model_task *t, const struct model_op *op)
+static bool settle_pages(
+	struct comparison *c, struct model_task *t, const struct model_op *op)
 {
 	struct model_file *f = t->file[t->now.node[op->node].file];
 	const struct model_node *got = NULL;
@@ -670,13 +703,15 @@ static bool settle_pages(struct comparison *c, struct model_task *t, const struc
 		struct model_page *page = &f->page[p];
 		uint64_t start = (uint64_t)p * PAGE_SIZE;
 		/* of an open file without a name nothing is seen: either will do */
-		size_t len = got && got->size > start ? MIN(got->size - start, PAGE_SIZE) : 0;
+		size_t len =
+			got && got->size > start ? MIN(got->size - start, PAGE_SIZE) : 0;
 
 		if (page->mapped != MAPPED_WRITTEN)
 			page->mapped = MAPPED_UNKNOWN;
 		if (page->count == 0 || page->image[page->count - 1].op != t->ops)
 			continue;
-		if (len && image_is(page->image[page->count - 1].bytes, data + start, len))
+		if (len &&
+			image_is(page->image[page->count - 1].bytes, data + start, len))
 			continue;
 		page->mapped = MAPPED_UNKNOWN;
 		free(page->image[--page->count].bytes);

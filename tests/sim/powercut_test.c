@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Power cuts: for each seed the run is cut at disk operations spread over all of it, recovered,
- * judged by the model, worked on and cut again, in recovery too; at the end it is
- * closed cleanly and nothing may be missing.
+ * Power cuts: for each seed the run is cut at disk operations spread over all of it,
+ * recovered, judged by the model, worked on and cut again, in recovery too; at the end it
+ * is closed cleanly and nothing may be missing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,16 +12,16 @@
 
 #include "tests/sim/harness.h"
 
-#define LIVES	   6u	    /* of a node, in one run */
+#define LIVES      6u       /* of a node, in one run */
 #define STEP_LIMIT 5000000u /* task switches of a run: a twentieth is much */
 
 static struct {
 	struct sim_shape shape;
-	uint64_t cut;	       /* of the first life; 0: none */
+	uint64_t cut; /* of the first life; 0: none */
 	unsigned life;
 	uint64_t cut_later;    /* armed once the recovery has been judged; 0: not */
 	bool judged, finished; /* of this life */
-	bool fsck;	       /* after this life's recovery */
+	bool fsck;             /* after this life's recovery */
 	uint64_t requests;     /* of an uncut first life */
 	struct rt_sim_disk *disk;
 	struct model model;
@@ -38,13 +38,14 @@ static uint64_t mix64(uint64_t z)
 /* A number that depends on the run, the life and what it is for. */
 static uint64_t pick(unsigned what, uint64_t below)
 {
-	return mix64(run.shape.seed * 1000003 + run.cut * 101 + run.life * 7919 + what) % below;
+	return mix64(run.shape.seed * 1000003 + run.cut * 101 + run.life * 7919 + what) %
+	       below;
 }
 
 static void life_main(void *arg)
 {
-	struct workload work = {.model = &run.model, .tasks = run.shape.tasks,
-		.ops = run.shape.ops};
+	struct workload work = {
+		.model = &run.model, .tasks = run.shape.tasks, .ops = run.shape.ops};
 	struct model_cover cover;
 	struct weft_error err = {0};
 	int rc = sim_open("disk", &run.shape, &work.fs, &err);
@@ -72,7 +73,8 @@ static void life_main(void *arg)
 	run.finished = true;
 }
 
-/* Runs a life with a cut at its n-th disk request, or later: at the n-th once it is judged. */
+/* Runs a life with a cut at its n-th disk request, or later: at the n-th once it is
+ * judged. */
 static void live(uint64_t n, bool later)
 {
 	uint64_t before = rt_sim_disk_ops(run.disk);
@@ -134,7 +136,8 @@ static void one_run(uint64_t cut)
 
 static void seed_main(uint64_t seed)
 {
-	uint64_t only = sim_env("WEFT_SIM_CUT", 0), cuts = sim_env("WEFT_SIM_CUTS", 40), requests;
+	uint64_t only = sim_env("WEFT_SIM_CUT", 0), cuts = sim_env("WEFT_SIM_CUTS", 40),
+		 requests;
 
 	run.shape = sim_shape_of(seed);
 	sim_prepare(&run.shape);
@@ -143,7 +146,8 @@ static void seed_main(uint64_t seed)
 		return;
 	requests = run.requests;
 	for (uint64_t i = 0; i < cuts; i++) {
-		uint64_t n = 1 + (requests * i + mix64(seed + i) % MAX(requests, 1)) / cuts;
+		uint64_t n =
+			1 + (requests * i + mix64(seed + i) % MAX(requests, 1)) / cuts;
 
 		one_run(MIN(n, requests));
 	}
@@ -154,12 +158,15 @@ static void after_any_cut_a_volume_is_what_its_syncs_promised(void **state)
 	unsigned failed = sim_each_seed("", sim_env("WEFT_SIM_FIRST", 1),
 		sim_env("WEFT_SIM_SEEDS", 14), 600, seed_main);
 
-	printf("             %llu runs, %llu cuts (%llu in recoveries), %llu fscks, %llu operations, "
+	printf("             %llu runs, %llu cuts (%llu in recoveries), %llu fscks, %llu "
+	       "operations, "
 	       "%llu syncs\n",
-		(unsigned long long)sim_totals->runs, (unsigned long long)sim_totals->cuts,
+		(unsigned long long)sim_totals->runs,
+		(unsigned long long)sim_totals->cuts,
 		(unsigned long long)sim_totals->recovery_cuts,
 		(unsigned long long)sim_totals->fscks,
-		(unsigned long long)sim_totals->operations, (unsigned long long)sim_totals->syncs);
+		(unsigned long long)sim_totals->operations,
+		(unsigned long long)sim_totals->syncs);
 	assert_int_equal(failed, 0);
 	if (!getenv("WEFT_SIM_SEED")) {
 		assert_true(sim_totals->cuts > sim_totals->runs);

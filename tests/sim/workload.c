@@ -11,7 +11,7 @@
 
 #include "tests/sim/workload.h"
 
-#define HANDLES	    4u
+#define HANDLES     4u
 #define WRITE_PAGES 24u
 #define FILE_BYTES  ((uint64_t)MODEL_PAGES * PAGE_SIZE)
 /* What a task's files may have together, so that a volume holds it. */
@@ -33,7 +33,7 @@ struct worker {
 	uint64_t rng;
 	struct handle handle[HANDLES];
 	bool read_only; /* the log has failed */
-	bool choked;	/* and the cache is full of what it kept from being written */
+	bool choked;    /* and the cache is full of what it kept from being written */
 	struct model_seen seen;
 	struct rt_task *rt;
 	uint8_t bytes[(WRITE_PAGES + 2) * PAGE_SIZE];
@@ -64,7 +64,8 @@ static uint64_t rnd(struct worker *w, uint64_t below)
 	return (z ^ (z >> 31)) % below;
 }
 
-/* ---- outcomes --------------------------------------------------------------------------------- */
+/* ---- outcomes
+ * --------------------------------------------------------------------------------- */
 
 static bool arranged(const struct worker *w, int64_t rc)
 {
@@ -82,7 +83,8 @@ static bool arranged(const struct worker *w, int64_t rc)
 	}
 }
 
-/* Pages that cannot be written fill the cache once the log has failed: no room to read. */
+/* Pages that cannot be written fill the cache once the log has failed: no room to read.
+ */
 static bool choked(const struct worker *w)
 {
 	struct volume *v = fs_volume(w->fs);
@@ -109,7 +111,11 @@ static bool look(struct worker *w)
 		if (choked(w))
 			return false;
 	}
-	workload_die("failed %d dirty %llu of %llu; task %c: looking at what it has: %s", volume_failed(fs_volume(w->fs)), (unsigned long long)cache_dirty_pages(fs_volume(w->fs)->cache), (unsigned long long)cache_frame_count(fs_volume(w->fs)->cache), w->t->letter, strerror(-rc));
+	workload_die("failed %d dirty %llu of %llu; task %c: looking at what it has: %s",
+		volume_failed(fs_volume(w->fs)),
+		(unsigned long long)cache_dirty_pages(fs_volume(w->fs)->cache),
+		(unsigned long long)cache_frame_count(fs_volume(w->fs)->cache),
+		w->t->letter, strerror(-rc));
 }
 
 static void audit(struct worker *w)
@@ -120,7 +126,8 @@ static void audit(struct worker *w)
 		workload_die("task %c: not what it made: %s", w->t->letter, w->m->why);
 }
 
-/* An operation in flight has returned one of the arranged errors, or less than was asked for. */
+/* An operation in flight has returned one of the arranged errors, or less than was asked
+ * for. */
 static void settle(struct worker *w, int64_t rc)
 {
 	const char *what = w->t->op[w->t->ops - 1].what;
@@ -133,8 +140,9 @@ static void settle(struct worker *w, int64_t rc)
 		return;
 	}
 	if (!model_settle(w->m, w->task, &w->seen))
-		workload_die("task %c: %s returned %lld (%s), then: %s", w->t->letter, what,
-			(long long)rc, rc < 0 ? strerror((int)-rc) : "short", w->m->why);
+		workload_die("task %c: %s returned %lld (%s), then: %s", w->t->letter,
+			what, (long long)rc, rc < 0 ? strerror((int)-rc) : "short",
+			w->m->why);
 }
 
 static struct model_op *begin(struct worker *w, const struct model_op *op)
@@ -154,7 +162,8 @@ static bool is_open(const struct worker *w, int node)
 static void sweep(struct worker *w)
 {
 	for (int i = MODEL_SHARED + 1; i < (int)MODEL_NODES; i++)
-		if (w->t->now.node[i].used && w->t->now.node[i].nlink == 0 && !is_open(w, i))
+		if (w->t->now.node[i].used && w->t->now.node[i].nlink == 0 &&
+			!is_open(w, i))
 			w->t->now.node[i].used = false;
 }
 
@@ -186,7 +195,9 @@ static bool expect(struct worker *w, const char *what, int64_t rc, int64_t want)
 	return false;
 }
 
-/* ---- choices -------------------------------------------------------------------------------------- */
+/* ---- choices
+ * --------------------------------------------------------------------------------------
+ */
 
 static struct model_node *node_at(struct worker *w, int node)
 {
@@ -270,7 +281,9 @@ static bool may_grow(const struct worker *w)
 	return w->w->large || pages_held(w) < TASK_PAGES;
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------ */
+/* ---- handles
+ * ------------------------------------------------------------------------------------------
+ */
 
 static void handle_close(struct worker *w, struct handle *h)
 {
@@ -314,10 +327,12 @@ static struct handle *handle_any(struct worker *w)
 	return h;
 }
 
-/* ---- names ---------------------------------------------------------------------------------------------- */
+/* ---- names
+ * ----------------------------------------------------------------------------------------------
+ */
 
-static int make_call(struct worker *w, struct model_op *op, uint64_t dir, struct ops_name name,
-	uint64_t *ino)
+static int make_call(struct worker *w, struct model_op *op, uint64_t dir,
+	struct ops_name name, uint64_t *ino)
 {
 	struct handle *h = &w->handle[0];
 	struct ops_attr a = {0};
@@ -333,8 +348,8 @@ static int make_call(struct worker *w, struct model_op *op, uint64_t dir, struct
 		break;
 	case S_IFREG:
 		if (op->flags) {
-			rc = ops_create(w->fs, dir, name, &caller, op->mode, O_RDWR | O_EXCL,
-				&h->file, &a);
+			rc = ops_create(w->fs, dir, name, &caller, op->mode,
+				O_RDWR | O_EXCL, &h->file, &a);
 			h->node = op->node;
 			if (rc)
 				h->file = NULL;
@@ -350,10 +365,13 @@ static int make_call(struct worker *w, struct model_op *op, uint64_t dir, struct
 
 static void op_make(struct worker *w)
 {
-	static const uint32_t types[] = {
-		S_IFREG, S_IFREG, S_IFREG, S_IFREG, S_IFDIR, S_IFDIR, S_IFLNK, S_IFIFO, S_IFCHR};
-	struct model_op op = {.kind = MODEL_CREATE, .what = "make", .dir = any_dir(w),
-		.name = (int)rnd(w, MODEL_NAMES), .node = model_node_new(w->t)};
+	static const uint32_t types[] = {S_IFREG, S_IFREG, S_IFREG, S_IFREG, S_IFDIR,
+		S_IFDIR, S_IFLNK, S_IFIFO, S_IFCHR};
+	struct model_op op = {.kind = MODEL_CREATE,
+		.what = "make",
+		.dir = any_dir(w),
+		.name = (int)rnd(w, MODEL_NAMES),
+		.node = model_node_new(w->t)};
 	uint32_t type = types[rnd(w, ARRAY_SIZE(types))];
 	char buf[DISK_NAME_MAX + 1];
 	uint64_t ino = 0;
@@ -370,7 +388,8 @@ static void op_make(struct worker *w)
 	if (op.flags)
 		handle_close(w, &w->handle[0]);
 	if (node_at(w, op.dir)->entry[op.name] >= 0) {
-		rc = make_call(w, &op, ino_of(w, op.dir), name_at(w, op.dir, op.name, buf), &ino);
+		rc = make_call(w, &op, ino_of(w, op.dir),
+			name_at(w, op.dir, op.name, buf), &ino);
 		expect(w, "make over a name", rc, -EEXIST);
 		return;
 	}
@@ -383,8 +402,11 @@ static void op_make(struct worker *w)
 
 static void op_tmpfile(struct worker *w)
 {
-	struct model_op op = {.kind = MODEL_CREATE, .what = "tmpfile", .dir = -1,
-		.dir2 = any_dir(w), .node = model_node_new(w->t),
+	struct model_op op = {.kind = MODEL_CREATE,
+		.what = "tmpfile",
+		.dir = -1,
+		.dir2 = any_dir(w),
+		.node = model_node_new(w->t),
 		.mode = S_IFREG | (uint32_t)rnd(w, 01000)};
 	struct handle *h;
 	struct ops_attr a = {0};
@@ -395,7 +417,8 @@ static void op_tmpfile(struct worker *w)
 	h = handle_free(w);
 	op.file = model_file_new(w->m, w->t);
 	begin(w, &op);
-	rc = ops_tmpfile(w->fs, ino_of(w, op.dir2), &caller, op.mode, O_RDWR, &h->file, &a);
+	rc = ops_tmpfile(
+		w->fs, ino_of(w, op.dir2), &caller, op.mode, O_RDWR, &h->file, &a);
 	h->node = op.node;
 	if (rc)
 		h->file = NULL;
@@ -404,8 +427,11 @@ static void op_tmpfile(struct worker *w)
 
 static void op_remove(struct worker *w)
 {
-	struct model_op op = {.kind = MODEL_REMOVE, .what = "remove", .dir = any_dir(w),
-		.name = (int)rnd(w, MODEL_NAMES), .node = -1};
+	struct model_op op = {.kind = MODEL_REMOVE,
+		.what = "remove",
+		.dir = any_dir(w),
+		.name = (int)rnd(w, MODEL_NAMES),
+		.node = -1};
 	int node = node_at(w, op.dir)->entry[op.name], want = 0, rc;
 	struct ops_name name;
 	char buf[DISK_NAME_MAX + 1];
@@ -424,8 +450,8 @@ static void op_remove(struct worker *w)
 	if (want == 0)
 		begin(w, &op);
 	name = name_at(w, op.dir, op.name, buf);
-	rc = rmdir ? ops_rmdir(w->fs, ino_of(w, op.dir), name) :
-		     ops_unlink(w->fs, ino_of(w, op.dir), name);
+	rc = rmdir ? ops_rmdir(w->fs, ino_of(w, op.dir), name)
+		   : ops_unlink(w->fs, ino_of(w, op.dir), name);
 	if (want)
 		expect(w, "remove", rc, want);
 	else
@@ -434,8 +460,11 @@ static void op_remove(struct worker *w)
 
 static void op_link(struct worker *w)
 {
-	struct model_op op = {.kind = MODEL_LINK, .what = "link", .dir = any_dir(w),
-		.name = (int)rnd(w, MODEL_NAMES), .node = any_node(w, fits_any)};
+	struct model_op op = {.kind = MODEL_LINK,
+		.what = "link",
+		.dir = any_dir(w),
+		.name = (int)rnd(w, MODEL_NAMES),
+		.node = any_node(w, fits_any)};
 	struct handle *h = &w->handle[rnd(w, HANDLES)];
 	char buf[DISK_NAME_MAX + 1];
 	struct ops_attr a;
@@ -475,8 +504,10 @@ static bool hangs_below(struct worker *w, int node, int above)
 /* 1: a success that changes nothing. */
 static int rename_want(struct worker *w, const struct model_op *op)
 {
-	int n = node_at(w, op->dir)->entry[op->name], v = node_at(w, op->dir2)->entry[op->name2];
-	bool dir = n >= 0 && is_dir(node_at(w, n)), vdir = v >= 0 && is_dir(node_at(w, v));
+	int n = node_at(w, op->dir)->entry[op->name],
+	    v = node_at(w, op->dir2)->entry[op->name2];
+	bool dir = n >= 0 && is_dir(node_at(w, n)),
+	     vdir = v >= 0 && is_dir(node_at(w, v));
 
 	if (n < 0 || (op->flags == RENAME_EXCHANGE && v < 0))
 		return -ENOENT;
@@ -487,7 +518,8 @@ static int rename_want(struct worker *w, const struct model_op *op)
 	if (dir && op->dir != op->dir2 && hangs_below(w, op->dir2, n))
 		return -EINVAL;
 	if (op->flags == RENAME_EXCHANGE)
-		return vdir && op->dir != op->dir2 && hangs_below(w, op->dir, v) ? -EINVAL : 0;
+		return vdir && op->dir != op->dir2 && hangs_below(w, op->dir, v) ? -EINVAL
+										 : 0;
 	if (v < 0)
 		return 0;
 	if (dir != vdir)
@@ -498,9 +530,13 @@ static int rename_want(struct worker *w, const struct model_op *op)
 static void op_rename(struct worker *w)
 {
 	static const unsigned all_flags[] = {0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE};
-	struct model_op op = {.kind = MODEL_RENAME, .what = "rename", .dir = any_dir(w),
-		.name = (int)rnd(w, MODEL_NAMES), .dir2 = any_dir(w),
-		.name2 = (int)rnd(w, MODEL_NAMES), .node = -1,
+	struct model_op op = {.kind = MODEL_RENAME,
+		.what = "rename",
+		.dir = any_dir(w),
+		.name = (int)rnd(w, MODEL_NAMES),
+		.dir2 = any_dir(w),
+		.name2 = (int)rnd(w, MODEL_NAMES),
+		.node = -1,
 		.flags = all_flags[rnd(w, ARRAY_SIZE(all_flags))]};
 	char from[DISK_NAME_MAX + 1], to[DISK_NAME_MAX + 1];
 	int want, rc;
@@ -518,11 +554,14 @@ static void op_rename(struct worker *w)
 		finish(w, rc, 0);
 }
 
-/* ---- attributes ------------------------------------------------------------------------------------------- */
+/* ---- attributes
+ * -------------------------------------------------------------------------------------------
+ */
 
 static void op_attr(struct worker *w)
 {
-	struct model_op op = {.kind = MODEL_ATTR, .what = "setattr", .node = any_node(w, fits_any)};
+	struct model_op op = {
+		.kind = MODEL_ATTR, .what = "setattr", .node = any_node(w, fits_any)};
 	struct ops_setattr set = {0};
 	struct ops_attr a;
 
@@ -557,12 +596,16 @@ static void xattr_set(struct worker *w, struct model_op *op)
 	op->xattr = (struct model_xattr){true, len, len ? (uint32_t)rnd(w, 256) : 0};
 	model_xattr_value(&op->xattr, w->value);
 	begin(w, op);
-	finish(w, ops_setxattr(w->fs, ino_of(w, op->node), &caller, name, w->value, len, 0), 0);
+	finish(w,
+		ops_setxattr(w->fs, ino_of(w, op->node), &caller, name, w->value, len, 0),
+		0);
 }
 
 static void op_xattr(struct worker *w)
 {
-	struct model_op op = {.kind = MODEL_XATTR, .what = "xattr", .node = any_node(w, fits_any),
+	struct model_op op = {.kind = MODEL_XATTR,
+		.what = "xattr",
+		.node = any_node(w, fits_any),
 		.which = (unsigned)rnd(w, MODEL_XATTRS)};
 	const char *name = model_xattr_name(op.which);
 	const struct model_node *n;
@@ -578,7 +621,8 @@ static void op_xattr(struct worker *w)
 	if (!n->xattr[op.which].set || rnd(w, 2)) {
 		if (n->xattr[op.which].set && rnd(w, 8) == 0)
 			expect(w, "xattr again",
-				ops_setxattr(w->fs, n->ino, &caller, name, "x", 1, XATTR_CREATE),
+				ops_setxattr(w->fs, n->ino, &caller, name, "x", 1,
+					XATTR_CREATE),
 				-EEXIST);
 		else
 			xattr_set(w, &op);
@@ -590,8 +634,11 @@ static void op_xattr(struct worker *w)
 
 static void op_acl(struct worker *w)
 {
-	struct model_op op = {.kind = MODEL_ACL, .what = "acl", .node = any_node(w, fits_any),
-		.mode = (uint32_t)rnd(w, 01000), .xattr.set = rnd(w, 3) != 0};
+	struct model_op op = {.kind = MODEL_ACL,
+		.what = "acl",
+		.node = any_node(w, fits_any),
+		.mode = (uint32_t)rnd(w, 01000),
+		.xattr.set = rnd(w, 3) != 0};
 	const char *name = "system.posix_acl_access";
 	struct model_node like, *n;
 	int rc;
@@ -610,13 +657,16 @@ static void op_acl(struct worker *w)
 	model_acl(&like, op.which, w->value);
 	begin(w, &op);
 	if (op.xattr.set)
-		rc = ops_setxattr(w->fs, n->ino, &caller, name, w->value, MODEL_ACL_BYTES, 0);
+		rc = ops_setxattr(
+			w->fs, n->ino, &caller, name, w->value, MODEL_ACL_BYTES, 0);
 	else
 		rc = ops_removexattr(w->fs, n->ino, name);
 	finish(w, rc, 0);
 }
 
-/* ---- file data ----------------------------------------------------------------------------------------------- */
+/* ---- file data
+ * -----------------------------------------------------------------------------------------------
+ */
 
 /* The end of one that returns a length. */
 static void finish_bytes(struct worker *w, struct handle *h, int64_t rc, int64_t want)
@@ -682,8 +732,10 @@ static void op_write(struct worker *w)
 	model_stamp(f, ++f->writes, offset, w->bytes, len);
 	begin(w, &op);
 	model_write(w->t, n->file, offset, w->bytes, len);
-	finish_bytes(w, h, ops_write(w->fs, h->file, &caller, append ? 0 : offset, w->bytes, len,
-			append), (int64_t)len);
+	finish_bytes(w, h,
+		ops_write(w->fs, h->file, &caller, append ? 0 : offset, w->bytes, len,
+			append),
+		(int64_t)len);
 }
 
 static void op_truncate(struct worker *w)
@@ -741,7 +793,8 @@ static void op_fallocate(struct worker *w)
 		op.size = MAX(n->size, offset + len);
 	begin(w, &op);
 	if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
-		model_punch(w->t, n->file, offset, offset + len, mode & FALLOC_FL_ZERO_RANGE);
+		model_punch(
+			w->t, n->file, offset, offset + len, mode & FALLOC_FL_ZERO_RANGE);
 	else
 		model_allocate(w->t, n->file, offset, offset + len);
 	finish_bytes(w, h, ops_fallocate(w->fs, h->file, &caller, mode, offset, len), 0);
@@ -769,17 +822,22 @@ static void op_copy(struct worker *w)
 	offset_to = any_offset(w, n);
 	if (offset_to >= FILE_BYTES)
 		return;
-	len = MIN(len, MIN(FILE_BYTES - offset_to, node_at(w, source)->size - offset_from));
+	len = MIN(
+		len, MIN(FILE_BYTES - offset_to, node_at(w, source)->size - offset_from));
 	model_read(w->t, node_at(w, source)->file, offset_from, w->bytes, len);
 	op.size_before = n->size;
 	op.size = MAX(n->size, offset_to + len);
 	begin(w, &op);
 	model_write(w->t, n->file, offset_to, w->bytes, len);
-	finish_bytes(w, to, ops_copy_range(w->fs, from->file, offset_from, to->file, offset_to,
-			len, &caller), (int64_t)len);
+	finish_bytes(w, to,
+		ops_copy_range(w->fs, from->file, offset_from, to->file, offset_to, len,
+			&caller),
+		(int64_t)len);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * -------------------------------------------------------------------------------------------------
+ */
 
 struct read_check {
 	struct worker *w;
@@ -825,13 +883,15 @@ static void op_read(struct worker *w)
 		return;
 	}
 	if (c.bad)
-		workload_die("task %c: inode %llu: a read at %llu of %zu is wrong from %llu on",
-			w->t->letter, (unsigned long long)n->ino, (unsigned long long)offset, len,
-			(unsigned long long)c.bad - 1);
+		workload_die("task %c: inode %llu: a read at %llu of %zu is wrong from "
+			     "%llu on",
+			w->t->letter, (unsigned long long)n->ino,
+			(unsigned long long)offset, len, (unsigned long long)c.bad - 1);
 	len = offset < n->size ? MIN(len, n->size - offset) : 0;
 	if ((len > 0) != (rc > 0) || (size_t)rc > len)
-		workload_die("task %c: inode %llu: a read at %llu returned %d of %zu", w->t->letter,
-			(unsigned long long)n->ino, (unsigned long long)offset, rc, len);
+		workload_die("task %c: inode %llu: a read at %llu returned %d of %zu",
+			w->t->letter, (unsigned long long)n->ino,
+			(unsigned long long)offset, rc, len);
 }
 
 static void op_look(struct worker *w)
@@ -840,7 +900,8 @@ static void op_look(struct worker *w)
 	int node = any_node(w, fits_link);
 
 	if (node >= 0) {
-		int rc = ops_readlink(w->fs, ino_of(w, node), w->target, sizeof(w->target));
+		int rc = ops_readlink(
+			w->fs, ino_of(w, node), w->target, sizeof(w->target));
 
 		expect(w, "readlink", rc, node_at(w, node)->target_len);
 	}
@@ -849,7 +910,9 @@ static void op_look(struct worker *w)
 		audit(w);
 }
 
-/* ---- syncs -------------------------------------------------------------------------------------------------------- */
+/* ---- syncs
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static void op_fsync(struct worker *w)
 {
@@ -882,7 +945,8 @@ static void op_syncfs(struct worker *w)
 		return;
 	w->w->syncs++;
 	if (model_trace)
-		fprintf(stderr, "%c: syncfs covers %u\n", w->t->letter, cover.ops[w->task]);
+		fprintf(stderr, "%c: syncfs covers %u\n", w->t->letter,
+			cover.ops[w->task]);
 	model_all_durable(w->m, &cover);
 }
 
@@ -891,16 +955,31 @@ static void op_pause(struct worker *w)
 	rt_sleep_ns(rnd(w, 200) ? rnd(w, 3000000) : 6000000000ull);
 }
 
-/* ---- the mix --------------------------------------------------------------------------------------------------------- */
+/* ---- the mix
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static const struct {
 	unsigned weight;
 	void (*op)(struct worker *w);
 } mix[] = {
-	{18, op_make}, {2, op_tmpfile}, {8, op_remove}, {5, op_link}, {10, op_rename},
-	{5, op_attr}, {6, op_xattr}, {3, op_acl}, {24, op_write}, {6, op_truncate},
-	{5, op_fallocate}, {3, op_copy}, {8, op_read}, {3, op_look}, {8, op_fsync},
-	{1, op_syncfs}, {6, op_pause},
+	{18, op_make},
+	{2, op_tmpfile},
+	{8, op_remove},
+	{5, op_link},
+	{10, op_rename},
+	{5, op_attr},
+	{6, op_xattr},
+	{3, op_acl},
+	{24, op_write},
+	{6, op_truncate},
+	{5, op_fallocate},
+	{3, op_copy},
+	{8, op_read},
+	{3, op_look},
+	{8, op_fsync},
+	{1, op_syncfs},
+	{6, op_pause},
 };
 
 static void any_op(struct worker *w)
@@ -938,7 +1017,8 @@ static void worker_main(void *arg)
 {
 	struct worker *w = arg;
 
-	for (unsigned i = 0; i < w->w->ops && !w->read_only && w->t->ops < MODEL_OPS - 1; i++)
+	for (unsigned i = 0; i < w->w->ops && !w->read_only && w->t->ops < MODEL_OPS - 1;
+		i++)
 		any_op(w);
 	if (w->read_only && !w->choked)
 		read_only_end(w);
@@ -969,8 +1049,8 @@ void workload_run(struct workload *load)
 		int rc;
 
 		snprintf(name, sizeof(name), "work%c", workers[i].t->letter);
-		while ((rc = rt_task_spawn(&workers[i].rt, name, worker_main, &workers[i])) ==
-			-ENOMEM)
+		while ((rc = rt_task_spawn(&workers[i].rt, name, worker_main,
+				&workers[i])) == -ENOMEM)
 			;
 		WEFT_ASSERT(rc == 0);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store, a log and a cache on a small disk of the current runtime, for tests of the cache. */
+/* A store, a log and a cache on a small disk of the current runtime, for tests of the
+ * cache. */
 #ifndef WEFT_TEST_CACHE_FIXTURE_H
 #define WEFT_TEST_CACHE_FIXTURE_H
 
@@ -21,26 +22,29 @@ struct engine {
 	struct cache *cache;
 };
 
-#define OK(expr)                                                                           \
-	do {                                                                               \
-		int ok_ = (expr);                                                          \
-		if (ok_) {                                                                 \
-			fprintf(stderr, "%s:%d: %s is %d\n", __FILE__, __LINE__, #expr, ok_); \
-			abort();                                                           \
-		}                                                                          \
+#define OK(expr)                                                                         \
+	do {                                                                             \
+		int ok_ = (expr);                                                        \
+		if (ok_) {                                                               \
+			fprintf(stderr, "%s:%d: %s is %d\n", __FILE__, __LINE__, #expr,  \
+				ok_);                                                    \
+			abort();                                                         \
+		}                                                                        \
 	} while (0)
 #define HOLDS(expr) WEFT_ASSERT(expr)
 
 static inline void engine_format(const char *path, uint64_t log_bytes)
 {
-	struct store_format f = {.log_bytes = log_bytes, .checksum_kind = DISK_CHECKSUM_GMAC};
+	struct store_format f = {
+		.log_bytes = log_bytes, .checksum_kind = DISK_CHECKSUM_GMAC};
 	struct weft_error err = {0};
 	struct disk_superblock sb;
 	struct rt_disk *disk;
 	struct store *s;
 
 	OK(rt_disk_open(&disk, path, 0, &err));
-	if (store_format_plan(disk, &f, &sb, &err) || store_format_write(disk, &sb, &err) ||
+	if (store_format_plan(disk, &f, &sb, &err) ||
+		store_format_write(disk, &sb, &err) ||
 		store_format_open(&s, disk, &sb, &err) || store_format_finish(s, &err)) {
 		fprintf(stderr, "format: %s\n", err.text);
 		abort();

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Guards, eviction, write-back and discards on the simulator: many tasks on a cache far smaller
- * than their pages must read what they wrote, at every interleaving a seed makes.
+ * Guards, eviction, write-back and discards on the simulator: many tasks on a cache far
+ * smaller than their pages must read what they wrote, at every interleaving a seed makes.
  */
 #include "tests/unit/cache_fixture.h"
 
 #include "engine/rt/rt_sim.h"
 
-#define DISK	 "cache-test"
-#define FRAMES	 64
-#define PAGES	 600
-#define TASKS	 5
-#define STEPS	 400
-#define SEEDS	 40
+#define DISK   "cache-test"
+#define FRAMES 64
+#define PAGES  600
+#define TASKS  5
+#define STEPS  400
+#define SEEDS  40
 
 struct world {
 	struct engine e;
 	uint64_t incarnation[PAGES]; /* 0: never written */
-	uint64_t stamp[PAGES];	     /* what its owner wrote last */
+	uint64_t stamp[PAGES];       /* what its owner wrote last */
 	_Atomic uint32_t running;
 	_Atomic uint32_t finished;
 	uint64_t next_incarnation;
@@ -139,7 +139,8 @@ static void worker_main(void *arg)
 	struct world *w = me->w;
 
 	for (unsigned step = 0; step < STEPS; step++) {
-		unsigned i = me->first + TASKS * (unsigned)(rt_random() % (PAGES / TASKS));
+		unsigned i =
+			me->first + TASKS * (unsigned)(rt_random() % (PAGES / TASKS));
 
 		if (!w->incarnation[i])
 			write_page(w, i);
@@ -244,7 +245,8 @@ static int run_ranges(void *arg)
 		}
 		/* ranges are sorted, disjoint, and cover every difference */
 		for (unsigned i = 1; i < p->range_count; i++)
-			HOLDS(p->range[i - 1].offset + p->range[i - 1].length < p->range[i].offset);
+			HOLDS(p->range[i - 1].offset + p->range[i - 1].length <
+				p->range[i].offset);
 		mtr_commit(m);
 	}
 	OK(guard_shared(e->cache, pid, 1, &g));
@@ -275,8 +277,8 @@ static int redo_record(void *arg, const struct log_entry *entry)
 	HOLDS(entry->record->type == DISK_LOG_CHANGE && entry->record->count == 1);
 	if (p->kind == DISK_LOG_FULL) {
 		r->full++;
-		e = cache_recover_full(r->e.cache, p->pid, p->incarnation, p->version, body,
-			entry->start, entry->end);
+		e = cache_recover_full(r->e.cache, p->pid, p->incarnation, p->version,
+			body, entry->start, entry->end);
 	} else {
 		r->ranges++;
 		r->moves += p->move_count;
@@ -294,7 +296,8 @@ static int run_redo(void *arg)
 	run_ranges(model);
 	engine_open(&r->e, DISK, FRAMES);
 	OK(log_scan(r->e.log, redo_record, r));
-	HOLDS(r->full >= 1 && r->ranges > 0 && r->moves > 0 && r->full + r->ranges <= 200);
+	HOLDS(r->full >= 1 && r->ranges > 0 && r->moves > 0 &&
+		r->full + r->ranges <= 200);
 	OK(guard_shared(r->e.cache, page_of(1), 1, &g));
 	HOLDS(memcmp(g.image, model, PAGE_SIZE) == 0);
 	guard_release(r->e.cache, &g);

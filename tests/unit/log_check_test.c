@@ -100,7 +100,8 @@ static void ranges_stay_within_their_page(void **state)
 	assert_int_equal(check(), -EUCLEAN);
 	put_ranges()[0].length = 65535;
 	assert_int_equal(check(), -EUCLEAN);
-	put_ranges()[1] = (struct disk_log_range){0, 4096}; /* more bytes than the part has */
+	put_ranges()[1] =
+		(struct disk_log_range){0, 4096}; /* more bytes than the part has */
 	assert_int_equal(check(), -EUCLEAN);
 	put_ranges()[0].length = 11; /* still 24 with padding, the part has 16 */
 	assert_int_equal(check(), -EUCLEAN);
@@ -129,7 +130,8 @@ static void parts_fill_their_record(void **state)
 
 static void lengths_and_types_are_checked(void **state)
 {
-	static const uint32_t lengths[] = {0, 4, 7, 12, 40, 1u << 31, UINT32_MAX, UINT32_MAX - 7};
+	static const uint32_t lengths[] = {
+		0, 4, 7, 12, 40, 1u << 31, UINT32_MAX, UINT32_MAX - 7};
 
 	for (unsigned i = 0; i < ARRAY_SIZE(lengths); i++) {
 		put_record(lengths[i], DISK_LOG_PERSISTED, 3);
@@ -139,7 +141,8 @@ static void lengths_and_types_are_checked(void **state)
 	for (unsigned type = 0; type < 70000; type += type < 8 ? 1 : 331) {
 		put_record(32, (uint16_t)type, 3);
 		put_zeros(24);
-		assert_int_equal(check(), (uint16_t)type == DISK_LOG_PERSISTED ? 0 : -EUCLEAN);
+		assert_int_equal(
+			check(), (uint16_t)type == DISK_LOG_PERSISTED ? 0 : -EUCLEAN);
 	}
 	put_record(8, DISK_LOG_DESCRIPTORS, 0);
 	assert_int_equal(check(), -EUCLEAN);

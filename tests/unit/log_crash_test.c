@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The log in the simulator: power cuts at any disk request, failing disks, many tasks on
- * small rings. The harness (node 0) keeps the model of what must be there; each life of the
- * log is a node.
+ * small rings. The harness (node 0) keeps the model of what must be there; each life of
+ * the log is a node.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,9 +21,9 @@ struct model {
 	struct rt_sim_disk *sim_disk;
 	uint64_t ring_bytes;
 	uint64_t incarnation;
-	uint64_t appended;  /* last number */
-	uint64_t durable;   /* numbers up to it were reported durable */
-	uint64_t needed;    /* the first that the tail must keep; appended + 1: none */
+	uint64_t appended;   /* last number */
+	uint64_t durable;    /* numbers up to it were reported durable */
+	uint64_t needed;     /* the first that the tail must keep; appended + 1: none */
 	uint64_t lives_done; /* ended without a cut */
 	unsigned tasks, steps;
 	uint64_t salt_of[SEQUENCES_MAX];
@@ -40,7 +40,8 @@ static void model_make(uint64_t ring_bytes)
 	strcpy(model.disk, "log");
 	model.ring_bytes = ring_bytes;
 	model.needed = 1;
-	model.sim_disk = rt_sim_disk_create(model.disk, fixture_disk_bytes(ring_bytes), NULL);
+	model.sim_disk =
+		rt_sim_disk_create(model.disk, fixture_disk_bytes(ring_bytes), NULL);
 	WEFT_ASSERT(model.sim_disk);
 	fixture_store(&s, ring_bytes);
 	fixture_head_make(&s, &head);
@@ -225,7 +226,8 @@ static bool life_do(void)
 	return true;
 }
 
-/* ---- power cuts ---------------------------------------------------------------------- */
+/* ---- power cuts ----------------------------------------------------------------------
+ */
 
 /* A cut at every request of a short life, twice, so that the second one recovers it. */
 static int cut_everywhere(void *arg)
@@ -275,7 +277,8 @@ static void what_was_durable_survives_many_cuts_over_many_laps(void **state)
 	}
 }
 
-/* ---- failing disks ---------------------------------------------------------------------- */
+/* ---- failing disks
+ * ---------------------------------------------------------------------- */
 
 static int fail_everywhere(void *arg)
 {
@@ -367,7 +370,8 @@ static void an_error_ends_the_log_for_ever(void **state)
 	weft_log_sink = sink;
 }
 
-/* ---- cost and progress ---------------------------------------------------------------------- */
+/* ---- cost and progress
+ * ---------------------------------------------------------------------- */
 
 static int cost_of_one_flush(void *arg)
 {
@@ -394,7 +398,7 @@ static void a_flush_is_one_write_and_one_device_flush(void **state)
 }
 
 #define COMMITTERS 64u
-#define COMMITS	   20u
+#define COMMITS    20u
 
 static void committer(void *arg)
 {

@@ -37,8 +37,8 @@ static inline uint64_t mix(uint64_t x)
 }
 
 /* The same value however the bytes are split into pieces (multiples of 8). */
-uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1, uint64_t place2,
-	const struct iovec *iov, unsigned iov_count)
+uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1,
+	uint64_t place2, const struct iovec *iov, unsigned iov_count)
 {
 	uint64_t sum = mix(place0 ^ mix(place1 ^ mix(place2 + 1)));
 
@@ -108,12 +108,16 @@ static inline void fixture_format(struct store *s)
 	rt_free_pages(head, sizeof(*head));
 }
 
-/* ---- records ------------------------------------------------------------------------ */
+/* ---- records ------------------------------------------------------------------------
+ */
 
-/* A PERSISTED record of `bytes` (>= 24, multiple of 8): sequence number, salt, pattern. */
-static inline void record_fill(uint64_t *words, uint32_t bytes, uint64_t sequence, uint64_t salt)
+/* A PERSISTED record of `bytes` (>= 24, multiple of 8): sequence number, salt, pattern.
+ */
+static inline void record_fill(
+	uint64_t *words, uint32_t bytes, uint64_t sequence, uint64_t salt)
 {
-	struct disk_log_record record = {bytes, DISK_LOG_PERSISTED, (uint16_t)(bytes / 8 - 1)};
+	struct disk_log_record record = {
+		bytes, DISK_LOG_PERSISTED, (uint16_t)(bytes / 8 - 1)};
 
 	memcpy(words, &record, sizeof(record));
 	words[1] = sequence;
@@ -133,8 +137,8 @@ static inline bool record_intact(const struct disk_log_record *record)
 }
 
 /* Appends from a room, in pieces cut at odd places. */
-static inline struct log_position record_append_room(struct log *log, struct log_room *room,
-	uint32_t bytes, uint64_t sequence, uint64_t salt)
+static inline struct log_position record_append_room(struct log *log,
+	struct log_room *room, uint32_t bytes, uint64_t sequence, uint64_t salt)
 {
 	uint64_t *words = rt_alloc(bytes);
 	struct iovec iov[3] = {{words, 8}, {(uint8_t *)words + 8, 3},
@@ -161,7 +165,8 @@ static inline struct log_position record_append(
 	return at;
 }
 
-/* ---- what a scan sees ----------------------------------------------------------------- */
+/* ---- what a scan sees -----------------------------------------------------------------
+ */
 
 struct seen {
 	uint64_t count, first, last;

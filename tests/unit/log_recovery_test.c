@@ -133,8 +133,8 @@ static void expect_records(struct log *log, uint64_t first, uint64_t last)
 
 static void records_of_all_sizes_come_back(void **state)
 {
-	static const uint32_t sizes[] = {24, 32, 4024, 4032, 4040, 4096, 8128, 65536, 131072,
-		252 * KIB - 64};
+	static const uint32_t sizes[] = {
+		24, 32, 4024, 4032, 4040, 4096, 8128, 65536, 131072, 252 * KIB - 64};
 	struct log_room room;
 	struct log *log;
 	uint64_t last;
@@ -144,7 +144,8 @@ static void records_of_all_sizes_come_back(void **state)
 	assert_true(clean);
 	for (unsigned i = 0; i < ARRAY_SIZE(sizes); i++) {
 		if (sizes[i] > log_room_max(log, false))
-			assert_int_equal(log_reserve(log, sizes[i], false, &room), -E2BIG);
+			assert_int_equal(
+				log_reserve(log, sizes[i], false, &room), -E2BIG);
 		else
 			put(log, sizes[i]);
 	}
@@ -308,7 +309,8 @@ static void reservers_wait_for_the_tail_and_urgent_ones_do_not(void **state)
 	word = atomic_load(log_pressure_word(f.log));
 	assert_int_equal(rt_task_spawn(&task, "filler", filler_run, &f), 0);
 	while (!atomic_load(&f.done)) {
-		while (!atomic_load(&f.done) && atomic_load(log_pressure_word(f.log)) == word)
+		while (!atomic_load(&f.done) &&
+			atomic_load(log_pressure_word(f.log)) == word)
 			rt_wait(log_pressure_word(f.log), word, rt_now_ns() + 1000000);
 		word = atomic_load(log_pressure_word(f.log));
 		assert_true(log_used_bytes(f.log) <= log_ring_bytes(f.log));
@@ -333,7 +335,8 @@ static void released_room_is_all_given_back(void **state)
 	log = restart(&clean);
 	for (int round = 0; round < 2000; round++) {
 		for (int i = 0; i < 8; i++)
-			assert_int_equal(log_reserve(log, 104 + (uint32_t)i, false, &room[i]), 0);
+			assert_int_equal(
+				log_reserve(log, 104 + (uint32_t)i, false, &room[i]), 0);
 		for (int i = 0; i < 8; i++) {
 			if (round % 3)
 				record_append_room(log, &room[i], 24, 1, 1);
@@ -349,7 +352,8 @@ static void released_room_is_all_given_back(void **state)
 	log_close(log);
 }
 
-/* ---- torn ends and damage ------------------------------------------------------------ */
+/* ---- torn ends and damage ------------------------------------------------------------
+ */
 
 static void the_torn_end_is_cut_off(void **state)
 {
@@ -449,11 +453,13 @@ static void a_stale_clean_head_does_not_hide_the_log(void **state)
 	}
 }
 
-/* ---- chunks of earlier lives ------------------------------------------------------------ */
+/* ---- chunks of earlier lives
+ * ------------------------------------------------------------ */
 
 /*
- * Two chunks in one flush, the first of which gets lost in the power cut; then a life that
- * writes a chunk of the same length in its place, so that the second one seems to follow.
+ * Two chunks in one flush, the first of which gets lost in the power cut; then a life
+ * that writes a chunk of the same length in its place, so that the second one seems to
+ * follow.
  */
 static struct log *life_before_stale_chunk(void)
 {

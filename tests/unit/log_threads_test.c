@@ -61,7 +61,8 @@ static void worker_run(void *arg)
 	struct worker *w = arg;
 
 	for (unsigned i = 1; i <= w->count; i++) {
-		uint32_t bytes = 24 + 8 * (uint32_t)(rt_random() % (w->bytes_max / 8 - 2));
+		uint32_t bytes =
+			24 + 8 * (uint32_t)(rt_random() % (w->bytes_max / 8 - 2));
 		struct log_position at = record_append(w->log, bytes, i, w->number);
 
 		WEFT_ASSERT(at.end > at.start);
@@ -89,15 +90,18 @@ static void checkpoint(struct log *log)
 	WEFT_ASSERT(log_advance_tail(log, at.start) == 0);
 }
 
-static void workers_run(struct log *log, unsigned count, unsigned flush_every, uint32_t bytes_max)
+static void workers_run(
+	struct log *log, unsigned count, unsigned flush_every, uint32_t bytes_max)
 {
 	struct worker workers[TASKS];
 	struct rt_task *tasks[TASKS];
 	_Atomic uint64_t done = 0;
 
 	for (unsigned i = 0; i < TASKS; i++) {
-		workers[i] = (struct worker){log, &done, i, count, flush_every, bytes_max};
-		assert_int_equal(rt_task_spawn(&tasks[i], "worker", worker_run, &workers[i]), 0);
+		workers[i] =
+			(struct worker){log, &done, i, count, flush_every, bytes_max};
+		assert_int_equal(
+			rt_task_spawn(&tasks[i], "worker", worker_run, &workers[i]), 0);
 	}
 	while (atomic_load(&done) < TASKS) {
 		uint32_t word = atomic_load(log_pressure_word(log));

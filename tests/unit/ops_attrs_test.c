@@ -9,8 +9,8 @@
 
 /* ---- setattr ---------------------------------------------------------------------- */
 
-static struct disk_inode set_attr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
-	struct ops_setattr set)
+static struct disk_inode set_attr(
+	struct fs *fs, uint64_t ino, const struct ops_caller *c, struct ops_setattr set)
 {
 	struct ops_attr a;
 	struct disk_inode now;
@@ -21,19 +21,25 @@ static struct disk_inode set_attr(struct fs *fs, uint64_t ino, const struct ops_
 	return now;
 }
 
-static uint32_t chmod_of(struct fs *fs, uint64_t ino, const struct ops_caller *c, uint32_t mode)
+static uint32_t chmod_of(
+	struct fs *fs, uint64_t ino, const struct ops_caller *c, uint32_t mode)
 {
-	return set_attr(fs, ino, c, (struct ops_setattr){.set = OPS_SET_MODE, .mode = mode}).mode;
+	return set_attr(
+		fs, ino, c, (struct ops_setattr){.set = OPS_SET_MODE, .mode = mode})
+		.mode;
 }
 
-static uint32_t chown_of(struct fs *fs, uint64_t ino, const struct ops_caller *c, uint32_t uid)
+static uint32_t chown_of(
+	struct fs *fs, uint64_t ino, const struct ops_caller *c, uint32_t uid)
 {
-	return set_attr(fs, ino, c, (struct ops_setattr){.set = OPS_SET_UID, .uid = uid}).mode;
+	return set_attr(fs, ino, c, (struct ops_setattr){.set = OPS_SET_UID, .uid = uid})
+		.mode;
 }
 
 static void modes(struct fs *fs)
 {
-	struct ops_caller outsider = {.uid = 5, .gid = 5}, member = {.uid = 5, .in_group = true};
+	struct ops_caller outsider = {.uid = 5, .gid = 5},
+			  member = {.uid = 5, .in_group = true};
 	struct ops_setattr set = {.set = OPS_SET_MODE, .mode = 0700};
 	uint64_t f = mk_file(fs, ROOT, "f"), d = mk_dir(fs, ROOT, "d");
 	struct ops_attr a;
@@ -76,7 +82,8 @@ static void times(struct fs *fs)
 	rt_sleep_ns(1000000);
 	i = set_attr(fs, f, &plain_user,
 		(struct ops_setattr){.set = OPS_SET_ATIME | OPS_SET_MTIME,
-			.atime_ns = -5, .mtime_ns = 123456789012345678});
+			.atime_ns = -5,
+			.mtime_ns = 123456789012345678});
 	EQ(i.atime_ns, -5);
 	EQ(i.mtime_ns, 123456789012345678);
 	HOLDS(i.ctime_ns > before.ctime_ns);
@@ -99,7 +106,8 @@ static void times_are_set_as_asked(void **state)
 
 static void sizes(struct fs *fs)
 {
-	struct ops_setattr set = {.set = OPS_SET_SIZE | OPS_SET_MODE, .size = 10000, .mode = 0600};
+	struct ops_setattr set = {
+		.set = OPS_SET_SIZE | OPS_SET_MODE, .size = 10000, .mode = 0600};
 	uint64_t f = mk_file(fs, ROOT, "f");
 	struct disk_inode before = attr_of(fs, f), i;
 	struct ops_attr a;
@@ -164,7 +172,8 @@ static void xattr_errors(struct fs *fs)
 	EQ(ops_getxattr(fs, f, "user.a", NULL, 0), 2);
 	EQ(ops_getxattr(fs, f, "user.a", buf, 2), 2);
 	HOLDS(memcmp(buf, "33", 2) == 0);
-	EQ(ops_setxattr(fs, f, &root_user, "user.a", buf, DISK_XATTR_VALUE_MAX + 1, 0), -E2BIG);
+	EQ(ops_setxattr(fs, f, &root_user, "user.a", buf, DISK_XATTR_VALUE_MAX + 1, 0),
+		-E2BIG);
 	EQ(ops_removexattr(fs, f, "user.b"), -ENODATA);
 	OK(ops_removexattr(fs, f, "user.a"));
 	EQ(ops_removexattr(fs, f, "user.a"), -ENODATA);
@@ -185,8 +194,8 @@ static void fill(uint8_t *buf, size_t len, unsigned seed)
 		buf[i] = (uint8_t)(i * 7 + i / 251 + seed);
 }
 
-static void check_value(struct fs *fs, uint64_t ino, const char *name, const uint8_t *want,
-	size_t len)
+static void check_value(
+	struct fs *fs, uint64_t ino, const char *name, const uint8_t *want, size_t len)
 {
 	uint8_t *got = (uint8_t *)rt_alloc(DISK_XATTR_VALUE_MAX);
 
@@ -210,8 +219,8 @@ static uint64_t free_pages(struct fs *fs)
 
 static void xattr_sizes(struct fs *fs)
 {
-	static const size_t lengths[] = {0, 1, 511, 512, 513, 4095, 4096, 4097, 12288, 65535, 65536,
-		3, 20000, 512, 65536, 0};
+	static const size_t lengths[] = {0, 1, 511, 512, 513, 4095, 4096, 4097, 12288,
+		65535, 65536, 3, 20000, 512, 65536, 0};
 	uint64_t f = mk_file(fs, ROOT, "f"), before = free_pages(fs);
 	uint8_t *value = (uint8_t *)rt_alloc(DISK_XATTR_VALUE_MAX);
 
@@ -360,12 +369,14 @@ static void swap_values(struct fs *fs, unsigned n)
 			size_t len = 600 + i * 1000;
 
 			memset(buf, (int)i, len);
-			OK(ops_setxattr(fs, shared_file, &root_user, "user.big", buf, len, 0));
+			OK(ops_setxattr(
+				fs, shared_file, &root_user, "user.big", buf, len, 0));
 		}
 		atomic_store(&writer_done, true);
 	}
 	while (!atomic_load(&writer_done)) {
-		int len = ops_getxattr(fs, shared_file, "user.big", buf, DISK_XATTR_VALUE_MAX);
+		int len = ops_getxattr(
+			fs, shared_file, "user.big", buf, DISK_XATTR_VALUE_MAX);
 
 		if (len == -ENODATA) {
 			rt_yield();
@@ -409,16 +420,16 @@ static size_t acl_make(uint8_t *buf, const struct ace *e, size_t count)
 	return 4 + count * sizeof(*e);
 }
 
-static int set_acl(struct fs *fs, uint64_t ino, const char *name, const struct ops_caller *c,
-	const struct ace *e, size_t count)
+static int set_acl(struct fs *fs, uint64_t ino, const char *name,
+	const struct ops_caller *c, const struct ace *e, size_t count)
 {
 	uint8_t buf[4 + 128 * sizeof(*e)];
 
 	return ops_setxattr(fs, ino, c, name, buf, acl_make(buf, e, count), 0);
 }
 
-static void expect_acl(struct fs *fs, uint64_t ino, const char *name, const struct ace *e,
-	size_t count)
+static void expect_acl(
+	struct fs *fs, uint64_t ino, const char *name, const struct ace *e, size_t count)
 {
 	uint8_t want[1024], got[1024];
 	size_t len = acl_make(want, e, count);
@@ -427,13 +438,13 @@ static void expect_acl(struct fs *fs, uint64_t ino, const char *name, const stru
 	HOLDS(memcmp(want, got, len) == 0);
 }
 
-#define ACCESS	"system.posix_acl_access"
+#define ACCESS  "system.posix_acl_access"
 #define DEFAULT "system.posix_acl_default"
 
 static void acl_checks(struct fs *fs)
 {
-	static const struct ace good[] = {{1, 7, NO_ID}, {2, 6, 5}, {4, 5, NO_ID}, {16, 7, NO_ID},
-		{32, 4, NO_ID}};
+	static const struct ace good[] = {
+		{1, 7, NO_ID}, {2, 6, 5}, {4, 5, NO_ID}, {16, 7, NO_ID}, {32, 4, NO_ID}};
 	uint64_t f = mk_file(fs, ROOT, "f"), d = mk_dir(fs, ROOT, "d"), l;
 	struct ace bad[70];
 	uint8_t buf[8];
@@ -490,9 +501,10 @@ static void acls_are_checked(void **state)
 
 static void acl_follows_mode(struct fs *fs)
 {
-	struct ace acl[] = {{1, 6, NO_ID}, {2, 7, 5}, {4, 4, NO_ID}, {16, 7, NO_ID},
-		{32, 0, NO_ID}};
-	static const struct ace minimal[] = {{1, 7, NO_ID}, {4, 5, NO_ID}, {32, 1, NO_ID}};
+	struct ace acl[] = {
+		{1, 6, NO_ID}, {2, 7, 5}, {4, 4, NO_ID}, {16, 7, NO_ID}, {32, 0, NO_ID}};
+	static const struct ace minimal[] = {
+		{1, 7, NO_ID}, {4, 5, NO_ID}, {32, 1, NO_ID}};
 	uint64_t f = mk_file(fs, ROOT, "f");
 	uint8_t buf[64];
 
@@ -524,10 +536,10 @@ static void the_mode_and_the_acl_agree(void **state)
 
 static void acl_inherits(struct fs *fs)
 {
-	static const struct ace def[] = {{1, 7, NO_ID}, {2, 6, 5}, {4, 5, NO_ID}, {16, 7, NO_ID},
-		{32, 5, NO_ID}};
-	static const struct ace file[] = {{1, 6, NO_ID}, {2, 6, 5}, {4, 5, NO_ID}, {16, 6, NO_ID},
-		{32, 4, NO_ID}};
+	static const struct ace def[] = {
+		{1, 7, NO_ID}, {2, 6, 5}, {4, 5, NO_ID}, {16, 7, NO_ID}, {32, 5, NO_ID}};
+	static const struct ace file[] = {
+		{1, 6, NO_ID}, {2, 6, 5}, {4, 5, NO_ID}, {16, 6, NO_ID}, {32, 4, NO_ID}};
 	static const struct ace plain[] = {{1, 7, NO_ID}, {4, 5, NO_ID}, {32, 0, NO_ID}};
 	uint64_t d = mk_dir(fs, ROOT, "d"), p = mk_dir(fs, ROOT, "p");
 	struct ops_attr a;

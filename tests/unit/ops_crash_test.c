@@ -47,8 +47,8 @@ static uint64_t pages_free(struct fs *fs)
 
 static int crashes(void *arg)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
-		.log_bytes = 4 << 20};
+	struct store_format format = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
 	struct weft_error err = {0};
 	uint64_t free_at_first;
 	struct rt_disk *d;

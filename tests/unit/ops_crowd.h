@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tasks that get in each other's way in the same directories, and a check of what they leave. */
+/* Tasks that get in each other's way in the same directories, and a check of what they
+ * leave. */
 #ifndef WEFT_TEST_OPS_CROWD_H
 #define WEFT_TEST_OPS_CROWD_H
 
@@ -44,8 +45,8 @@ static inline int collect(void *arg, const struct ops_dirent *e)
 }
 
 /* `step` entries with each call, like a small buffer. */
-static inline unsigned read_dir(struct fs *fs, uint64_t dir, unsigned flags, unsigned step,
-	struct seen *seen, unsigned max)
+static inline unsigned read_dir(struct fs *fs, uint64_t dir, unsigned flags,
+	unsigned step, struct seen *seen, unsigned max)
 {
 	struct list l = {.seen = seen, .max = max};
 	uint64_t cookie = 0;
@@ -79,7 +80,8 @@ struct census {
 	} file[20000];
 };
 
-static inline void census_dir(struct census *c, uint64_t dir, uint64_t parent, unsigned depth)
+static inline void census_dir(
+	struct census *c, uint64_t dir, uint64_t parent, unsigned depth)
 {
 	struct disk_inode inode = attr_of(c->fs, dir);
 	unsigned max = (unsigned)inode.size + 2, subdirs = 0;
@@ -143,8 +145,8 @@ static inline int allowed(int rc, const int *errors)
 
 static inline void jostle(struct fs *fs, unsigned n)
 {
-	static const int any[] = {-EEXIST, -ENOENT, -ENOTEMPTY, -EISDIR, -ENOTDIR, -EINVAL,
-		-EPERM, 0};
+	static const int any[] = {
+		-EEXIST, -ENOENT, -ENOTEMPTY, -EISDIR, -ENOTDIR, -EINVAL, -EPERM, 0};
 	static const uint8_t big[9600];
 	char a[16], b[16];
 
@@ -176,15 +178,16 @@ static inline void jostle(struct fs *fs, unsigned n)
 				rc = try_link(fs, attr.ino, to, b);
 			/* a value in pages, so that there is something to leak */
 			if (rc == 0)
-				rc = ops_setxattr(fs, attr.ino, &root_user, "trusted.v", big,
-					600 + r % 9000, 0);
+				rc = ops_setxattr(fs, attr.ino, &root_user, "trusted.v",
+					big, 600 + r % 9000, 0);
 			break;
 		default:
-			rc = try_rename(fs, from, a, to, b,
-				r >> 50 & 1 ? RENAME_EXCHANGE : 0);
+			rc = try_rename(
+				fs, from, a, to, b, r >> 50 & 1 ? RENAME_EXCHANGE : 0);
 		}
 		if (!allowed(rc, any)) {
-			fprintf(stderr, "operation %u: %d\n", (unsigned)(r >> 40 & 7), rc);
+			fprintf(stderr, "operation %u: %d\n", (unsigned)(r >> 40 & 7),
+				rc);
 			abort();
 		}
 	}

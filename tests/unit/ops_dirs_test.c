@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories: reading them while they change, large ones, many tasks in the same ones. */
+/* Directories: reading them while they change, large ones, many tasks in the same ones.
+ */
 #include "tests/unit/ops_crowd.h"
 
 /* ---- reading ---------------------------------------------------------------------- */
@@ -14,7 +15,8 @@ static void reads(struct fs *fs)
 	OK(ops_readdir(fs, d, 0, OPS_READDIR_PLUS, collect, &l));
 	EQ(l.count, 2);
 	HOLDS(strcmp(seen[0].name, ".") == 0 && seen[0].ino == d && seen[0].cookie == 1);
-	HOLDS(strcmp(seen[1].name, "..") == 0 && seen[1].ino == ROOT && seen[1].cookie == 2);
+	HOLDS(strcmp(seen[1].name, "..") == 0 && seen[1].ino == ROOT &&
+		seen[1].cookie == 2);
 	HOLDS(seen[0].type == DT_DIR && !seen[0].has_attr && !seen[1].has_attr);
 
 	for (unsigned i = 0; i < 500; i++) {
@@ -145,8 +147,8 @@ static void read_while_it_changes(struct fs *fs, unsigned n)
 	struct seen *seen = list_new(4000);
 
 	for (unsigned round = 0; round < 4; round++) {
-		unsigned count = read_dir(fs, busy_dir, n & 1 ? OPS_READDIR_PLUS : 0, 1 + n * 7,
-			seen, 4000);
+		unsigned count = read_dir(fs, busy_dir, n & 1 ? OPS_READDIR_PLUS : 0,
+			1 + n * 7, seen, 4000);
 		unsigned times[STAYERS] = {0};
 
 		for (unsigned i = 0; i < count; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations, reads and writes that fail, each in turn, while names change: the caller gets an
- * errno that says so, what is left is whole, and no memory is.
+ * Allocations, reads and writes that fail, each in turn, while names change: the caller
+ * gets an errno that says so, what is left is whole, and no memory is.
  */
 #include <sys/xattr.h>
 
@@ -26,7 +26,8 @@ static void expect(int rc, int other)
 static void mixture(struct fs *fs)
 {
 	static uint8_t value[20000];
-	struct ops_setattr set = {.set = OPS_SET_MODE | OPS_SET_UID, .mode = 0700, .uid = 3};
+	struct ops_setattr set = {
+		.set = OPS_SET_MODE | OPS_SET_UID, .mode = 0700, .uid = 3};
 	struct ops_file *file;
 	struct ops_attr a, d = {.ino = ROOT}, o = {.ino = ROOT};
 	struct list l = {.seen = NULL, .stop_at = 0};
@@ -40,7 +41,8 @@ static void mixture(struct fs *fs)
 		expect(try_link(fs, a.ino, o.ino, "g"), 0);
 		ops_close(fs, file);
 	}
-	expect(ops_setxattr(fs, a.ino, &root_user, "user.big", value, sizeof(value), 0), 0);
+	expect(ops_setxattr(fs, a.ino, &root_user, "user.big", value, sizeof(value), 0),
+		0);
 	expect(ops_setxattr(fs, a.ino, &root_user, "user.small", value, 100, 0), 0);
 	expect(ops_getxattr(fs, a.ino, "user.big", value, sizeof(value)), -ENODATA);
 	expect(try_symlink(fs, d.ino, "l", "target"), 0);
@@ -59,7 +61,8 @@ static void mixture(struct fs *fs)
 
 static void work(void *arg)
 {
-	struct volume_options vo = {.background = true, .cache.cache_bytes = disk.cache_bytes};
+	struct volume_options vo = {
+		.background = true, .cache.cache_bytes = disk.cache_bytes};
 	struct ops_options oo = {.atime = OPS_RELATIME};
 	struct weft_error err = {0};
 	struct rt_disk *d;
@@ -84,8 +87,8 @@ static void work(void *arg)
 
 static struct rt_sim_disk *formatted(void)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
-		.log_bytes = 4 << 20};
+	struct store_format format = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
 	struct rt_sim_disk *blank = rt_sim_disk_create("blank", disk.disk_bytes, NULL);
 	struct weft_error err = {0};
 	struct rt_disk *d;

@@ -15,14 +15,14 @@
 #include "fs/ops/ops_internal.h"
 
 /* Tasks of the simulator have stacks of their own: a failure prints and aborts. */
-#define EQ(expr, want)                                                                     \
-	do {                                                                               \
-		long long eq_ = (long long)(expr), want_ = (long long)(want);              \
-		if (eq_ != want_) {                                                        \
-			fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, \
-				#expr, eq_, want_);                                        \
-			abort();                                                           \
-		}                                                                          \
+#define EQ(expr, want)                                                                   \
+	do {                                                                             \
+		long long eq_ = (long long)(expr), want_ = (long long)(want);            \
+		if (eq_ != want_) {                                                      \
+			fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__,       \
+				__LINE__, #expr, eq_, want_);                            \
+			abort();                                                         \
+		}                                                                        \
 	} while (0)
 #define OK(expr)    EQ(expr, 0)
 #define HOLDS(expr) WEFT_ASSERT(expr)
@@ -35,7 +35,8 @@ struct fs_test {
 
 static inline struct fs *test_fs_open(const struct fs_test *t)
 {
-	struct volume_options vo = {.background = true, .cache.cache_bytes = t->cache_bytes};
+	struct volume_options vo = {
+		.background = true, .cache.cache_bytes = t->cache_bytes};
 	struct ops_options oo = {.atime = OPS_RELATIME};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
@@ -80,8 +81,8 @@ static inline int test_fs_main(void *arg)
 }
 
 /* Runs fn on a fresh filesystem, in a world made from the seed. */
-static inline void with_fs_sized(uint64_t seed, uint64_t disk_mib, uint64_t cache_mib,
-	void (*fn)(struct fs *))
+static inline void with_fs_sized(
+	uint64_t seed, uint64_t disk_mib, uint64_t cache_mib, void (*fn)(struct fs *))
 {
 	struct fs_test t = {"disk", disk_mib << 20, cache_mib << 20, fn};
 
@@ -160,15 +161,16 @@ static inline int try_link(struct fs *fs, uint64_t ino, uint64_t dir, const char
 	return ops_link(fs, ino, dir, nm(name), &a);
 }
 
-static inline int try_symlink(struct fs *fs, uint64_t dir, const char *name, const char *target)
+static inline int try_symlink(
+	struct fs *fs, uint64_t dir, const char *name, const char *target)
 {
 	struct ops_attr a;
 
 	return ops_symlink(fs, dir, nm(name), &root_user, target, &a);
 }
 
-static inline int try_rename(struct fs *fs, uint64_t dir, const char *name, uint64_t new_dir,
-	const char *new_name, unsigned flags)
+static inline int try_rename(struct fs *fs, uint64_t dir, const char *name,
+	uint64_t new_dir, const char *new_name, unsigned flags)
 {
 	return ops_rename(fs, dir, nm(name), new_dir, nm(new_name), flags);
 }

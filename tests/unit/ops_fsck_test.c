@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fsck in the simulator: it finds nothing on volumes that were only used, whatever moment they
- * lost power in, whether it may repair or not; and a cut in the midst of its own repairs does no
- * harm.
+ * fsck in the simulator: it finds nothing on volumes that were only used, whatever moment
+ * they lost power in, whether it may repair or not; and a cut in the midst of its own
+ * repairs does no harm.
  */
 #include "engine/rt/rt_sim.h"
 #include "mkfs/fsck/fsck.h"
 #include "tests/unit/ops_fixture.h"
 
-#define DISK	 "fsck"
-#define NAMES	 24
+#define DISK     "fsck"
+#define NAMES    24
 #define DISK_MIB 64
 
 struct crew_state {
@@ -27,15 +27,20 @@ static uint64_t pick(uint64_t below)
 	return pick_state % below;
 }
 
-static void print_finding(void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
+static void print_finding(
+	void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
 {
 	fprintf(stderr, "F%04u %s (%d)\n", code, text, outcome);
 }
 
 static struct fsck_result check(bool repair)
 {
-	struct fsck_options o = {.repair = repair, .force = true, .check_data = true,
-		.finding = print_finding, .cache_bytes = 8 << 20, .memory_bytes = 1 << 20};
+	struct fsck_options o = {.repair = repair,
+		.force = true,
+		.check_data = true,
+		.finding = print_finding,
+		.cache_bytes = 8 << 20,
+		.memory_bytes = 1 << 20};
 	struct fsck_result result;
 	struct weft_error err = {0};
 	struct rt_disk *disk;
@@ -48,7 +53,8 @@ static struct fsck_result check(bool repair)
 	return result;
 }
 
-/* ---- anything that a user may do ------------------------------------------------------------- */
+/* ---- anything that a user may do
+ * ------------------------------------------------------------- */
 
 static uint64_t a_directory(struct fs *fs)
 {
@@ -56,7 +62,8 @@ static uint64_t a_directory(struct fs *fs)
 	struct ops_attr a;
 
 	snprintf(name, sizeof(name), "d%d", (int)pick(4));
-	if (pick(2) && ops_lookup(fs, DISK_INO_ROOT, nm(name), &a) == 0 && S_ISDIR(a.inode.mode))
+	if (pick(2) && ops_lookup(fs, DISK_INO_ROOT, nm(name), &a) == 0 &&
+		S_ISDIR(a.inode.mode))
 		return a.ino;
 	return DISK_INO_ROOT;
 }
@@ -72,8 +79,9 @@ static void write_some(struct fs *fs, uint64_t dir, struct ops_name name)
 	for (unsigned i = 0; i < 3; i++) {
 		switch (pick(6)) {
 		case 0:
-			ops_fallocate(fs, file, &plain_user, pick(2) ? FALLOC_FL_KEEP_SIZE : 0,
-				pick(1 << 21), 1 + pick(1 << 19));
+			ops_fallocate(fs, file, &plain_user,
+				pick(2) ? FALLOC_FL_KEEP_SIZE : 0, pick(1 << 21),
+				1 + pick(1 << 19));
 			break;
 		case 1:
 			ops_fallocate(fs, file, &plain_user,
@@ -177,7 +185,8 @@ static void node_run(void (*fn)(void *), void *arg)
 
 static struct rt_sim_disk *disk_format_new(void)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
+	struct store_format format = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
 	struct rt_sim_disk *sim = rt_sim_disk_create(DISK, DISK_MIB << 20, NULL);
 	struct weft_error err = {0};
 	struct rt_disk *disk;
@@ -214,7 +223,8 @@ static void nothing_is_found_after_power_cuts(void **state)
 		OK(rt_sim_run(seed, NULL, cut_and_check, &seed));
 }
 
-/* ---- repairs that are cut ----------------------------------------------------------------------- */
+/* ---- repairs that are cut
+ * ----------------------------------------------------------------------- */
 
 static void repair_task(void *arg)
 {
@@ -232,11 +242,13 @@ static void damage(struct rt_sim_disk *sim, unsigned n)
 
 	rt_sim_disk_peek(sim, 0, &sb, sizeof(sb));
 	for (uint64_t slot = sb.page_count - 1; slot > 1; slot--) {
-		rt_sim_disk_peek(sim, sb.pages_offset + slot * PAGE_SIZE, page, PAGE_SIZE);
+		rt_sim_disk_peek(
+			sim, sb.pages_offset + slot * PAGE_SIZE, page, PAGE_SIZE);
 		if (node->magic != DISK_MAGIC_NODE || n--)
 			continue;
 		memset(page, 0x5a, PAGE_SIZE);
-		rt_sim_disk_poke(sim, sb.pages_offset + slot * PAGE_SIZE, page, PAGE_SIZE);
+		rt_sim_disk_poke(
+			sim, sb.pages_offset + slot * PAGE_SIZE, page, PAGE_SIZE);
 		return;
 	}
 }

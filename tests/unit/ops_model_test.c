@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random operations on names and attributes against a model in memory: the same results and
- * errors, the same tree afterwards, also after closing and opening again.
+ * Random operations on names and attributes against a model in memory: the same results
+ * and errors, the same tree afterwards, also after closing and opening again.
  */
 #include <dirent.h>
 #include <sys/xattr.h>
@@ -10,7 +10,7 @@
 
 #define NODES_MAX   4000u
 #define ENTRIES_MAX 24u /* different names in a directory */
-#define XATTRS	    4u
+#define XATTRS      4u
 
 struct node;
 
@@ -75,8 +75,8 @@ static void target_of(char *buf, unsigned len)
 
 static const char *xattr_name(unsigned i)
 {
-	static const char *const names[XATTRS] = {"user.a", "trusted.b", "security.capability",
-		"user.another one"};
+	static const char *const names[XATTRS] = {
+		"user.a", "trusted.b", "security.capability", "user.another one"};
 
 	return names[i];
 }
@@ -141,7 +141,8 @@ static void take(struct node *dir, unsigned name)
 
 static void op_make(struct fs *fs)
 {
-	static const uint32_t types[] = {S_IFREG, S_IFREG, S_IFDIR, S_IFDIR, S_IFLNK, S_IFIFO};
+	static const uint32_t types[] = {
+		S_IFREG, S_IFREG, S_IFDIR, S_IFDIR, S_IFLNK, S_IFIFO};
 	uint32_t type = types[rnd(ARRAY_SIZE(types))], mode = (uint32_t)rnd(01000);
 	struct node *dir = any_dir(), *n = &m.node[m.count];
 	unsigned name = (unsigned)rnd(ENTRIES_MAX), len = 0;
@@ -165,8 +166,8 @@ static void op_make(struct fs *fs)
 		break;
 	case S_IFREG:
 		if (rnd(2)) {
-			rc = ops_create(fs, dir->ino, bytes, &root_user, mode, O_RDWR | O_EXCL,
-				&file, &a);
+			rc = ops_create(fs, dir->ino, bytes, &root_user, mode,
+				O_RDWR | O_EXCL, &file, &a);
 			if (rc == 0)
 				ops_close(fs, file);
 			break;
@@ -202,8 +203,8 @@ static void op_remove(struct fs *fs)
 		want = -ENOTDIR;
 	else if (n->entries)
 		want = -ENOTEMPTY;
-	rc = rmdir ? ops_rmdir(fs, dir->ino, nm(name_of(name))) :
-		     ops_unlink(fs, dir->ino, nm(name_of(name)));
+	rc = rmdir ? ops_rmdir(fs, dir->ino, nm(name_of(name)))
+		   : ops_unlink(fs, dir->ino, nm(name_of(name)));
 	EQ(rc, want);
 	if (rc)
 		return;
@@ -241,8 +242,8 @@ static bool hangs_below(const struct node *n, const struct node *above)
 	return true;
 }
 
-static int rename_want(struct node *from, unsigned name, struct node *to, unsigned new_name,
-	unsigned flags)
+static int rename_want(struct node *from, unsigned name, struct node *to,
+	unsigned new_name, unsigned flags)
 {
 	struct node *n = from->entry[name].node, *v = to->entry[new_name].node;
 	bool there = to->entry[new_name].used;
@@ -318,7 +319,8 @@ static void op_xattr(struct fs *fs)
 		return;
 	}
 	value_of(seed, len);
-	EQ(ops_setxattr(fs, n->ino, &root_user, xattr_name(which), m.value, len, 0), want);
+	EQ(ops_setxattr(fs, n->ino, &root_user, xattr_name(which), m.value, len, 0),
+		want);
 	if (want)
 		return;
 	n->xattr[which].set = true;
@@ -382,14 +384,16 @@ static int check_entry(void *arg, const struct ops_dirent *e)
 	return 0;
 }
 
-static void check_xattrs(struct fs *fs, const struct node *n, const struct disk_inode *inode)
+static void check_xattrs(
+	struct fs *fs, const struct node *n, const struct disk_inode *inode)
 {
 	uint64_t pages = 0;
 	int names = 0;
 
 	for (unsigned i = 0; i < XATTRS; i++) {
 		unsigned len = n->xattr[i].len;
-		int rc = ops_getxattr(fs, n->ino, xattr_name(i), m.got, DISK_XATTR_VALUE_MAX);
+		int rc = ops_getxattr(
+			fs, n->ino, xattr_name(i), m.got, DISK_XATTR_VALUE_MAX);
 
 		if (!n->xattr[i].set) {
 			EQ(rc, -ENODATA);
@@ -510,8 +514,10 @@ static int model_run(void *arg)
 		if (life == 0) {
 			struct disk_inode inode = attr_of(fs, DISK_INO_ROOT);
 
-			*root() = (struct node){.ino = DISK_INO_ROOT, .mode = inode.mode,
-				.nlink = 2, .parent = root()};
+			*root() = (struct node){.ino = DISK_INO_ROOT,
+				.mode = inode.mode,
+				.nlink = 2,
+				.parent = root()};
 			m.count = 1;
 		}
 		check_all(fs);

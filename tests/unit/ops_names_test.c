@@ -100,7 +100,8 @@ static void what_is_made_is_as_asked_for(void **state)
 
 static void inherits_group(struct fs *fs)
 {
-	struct ops_setattr set = {.set = OPS_SET_MODE | OPS_SET_GID, .mode = 02775, .gid = 77};
+	struct ops_setattr set = {
+		.set = OPS_SET_MODE | OPS_SET_GID, .mode = 02775, .gid = 77};
 	uint64_t d = mk_dir(fs, ROOT, "d");
 	struct ops_attr a;
 
@@ -123,7 +124,8 @@ static void a_setgid_directory_hands_its_group_down(void **state)
 
 static void symlinks(struct fs *fs)
 {
-	static const size_t lengths[] = {1, 2, 999, 1000, 1001, 2000, 3999, 4000, 4001, 4095};
+	static const size_t lengths[] = {
+		1, 2, 999, 1000, 1001, 2000, 3999, 4000, 4001, 4095};
 	char target[4097], got[5000], name[16];
 	uint64_t l;
 
@@ -221,7 +223,8 @@ static void one_link_too_many_is_emlink(void **state)
 
 static void removals(struct fs *fs)
 {
-	uint64_t d = mk_dir(fs, ROOT, "d"), e = mk_dir(fs, d, "e"), f = mk_file(fs, d, "f");
+	uint64_t d = mk_dir(fs, ROOT, "d"), e = mk_dir(fs, d, "e"),
+		 f = mk_file(fs, d, "f");
 	struct ops_attr a;
 
 	EQ(ops_unlink(fs, ROOT, nm("d")), -EISDIR);
@@ -265,7 +268,8 @@ static void creates(struct fs *fs)
 	EQ(a.inode.mode, S_IFREG | 0644);
 	EQ(a.inode.nlink, 1);
 	EQ(ops_file_ino(file), a.ino);
-	EQ(ops_create(fs, d, nm("f"), &plain_user, 0666, O_RDWR | O_EXCL, &again, &b), -EEXIST);
+	EQ(ops_create(fs, d, nm("f"), &plain_user, 0666, O_RDWR | O_EXCL, &again, &b),
+		-EEXIST);
 	OK(ops_create(fs, d, nm("f"), &plain_user, 0600, O_RDWR, &again, &b));
 	EQ(a.ino, b.ino);
 	EQ(b.inode.mode, S_IFREG | 0644);
@@ -311,7 +315,8 @@ static void tmpfiles(struct fs *fs)
 	OK(ops_tmpfile(fs, d, &plain_user, 0666, O_RDWR, &file, &a));
 	ops_close(fs, file);
 	EQ(ops_getattr(fs, a.ino, &a), -ENOENT);
-	EQ(ops_tmpfile(fs, ino_of(fs, d, "named"), &plain_user, 0666, O_RDWR, &file, &a), -ENOTDIR);
+	EQ(ops_tmpfile(fs, ino_of(fs, d, "named"), &plain_user, 0666, O_RDWR, &file, &a),
+		-ENOTDIR);
 }
 
 static void a_tmpfile_gets_a_name_or_goes(void **state)
@@ -324,7 +329,8 @@ static void a_tmpfile_gets_a_name_or_goes(void **state)
 static void renames(struct fs *fs)
 {
 	uint64_t a = mk_dir(fs, ROOT, "a"), b = mk_dir(fs, ROOT, "b");
-	uint64_t f = mk_file(fs, a, "f"), g = mk_file(fs, a, "g"), sub = mk_dir(fs, a, "sub");
+	uint64_t f = mk_file(fs, a, "f"), g = mk_file(fs, a, "g"),
+		 sub = mk_dir(fs, a, "sub");
 	uint64_t full = mk_dir(fs, b, "full");
 	struct ops_attr attr;
 
@@ -386,7 +392,8 @@ static void rename_follows_posix(void **state)
 
 static void renames_dirs(struct fs *fs)
 {
-	uint64_t a = mk_dir(fs, ROOT, "a"), b = mk_dir(fs, ROOT, "b"), c = mk_dir(fs, a, "c");
+	uint64_t a = mk_dir(fs, ROOT, "a"), b = mk_dir(fs, ROOT, "b"),
+		 c = mk_dir(fs, a, "c");
 	uint64_t empty = mk_dir(fs, b, "empty"), f = mk_file(fs, b, "f");
 	struct ops_attr attr;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Disks of the real runtime: with O_DIRECT through io_uring, and through the page cache. */
+/* Disks of the real runtime: with O_DIRECT through io_uring, and through the page cache.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@
 
 #include "engine/rt/rt.h"
 
-#define TASKS 6
+#define TASKS      6
 #define AREA_PAGES 64u
 #define DISK_BYTES ((uint64_t)TASKS * AREA_PAGES * PAGE_SIZE)
 
@@ -78,7 +79,8 @@ static int tear_down(void **state)
 
 /* ---- opening ----------------------------------------------------------------------- */
 
-static void expect_open_error(const char *path, unsigned flags, int code, const char *text)
+static void expect_open_error(
+	const char *path, unsigned flags, int code, const char *text)
 {
 	struct rt_disk *disk;
 	struct weft_error err = {0};
@@ -168,20 +170,23 @@ static void failed_request_cancels_its_chain_only(void **state)
 		struct rt_io ios[7];
 
 		for (unsigned i = 0; i < 7; i++)
-			rt_io_set(&ios[i], i == 6 ? RT_IO_FLUSH : RT_IO_READ, i * PAGE_SIZE,
-				f->memory + i * PAGE_SIZE, PAGE_SIZE);
+			rt_io_set(&ios[i], i == 6 ? RT_IO_FLUSH : RT_IO_READ,
+				i * PAGE_SIZE, f->memory + i * PAGE_SIZE, PAGE_SIZE);
 		ios[2].offset = DISK_BYTES;
-		ios[2].after_previous = ios[3].after_previous = ios[4].after_previous = true;
+		ios[2].after_previous = ios[3].after_previous = ios[4].after_previous =
+			true;
 		ios[6].after_previous = true;
 		rt_disk_submit(f->disk, ios, 7);
 		rt_disk_wait(f->disk, ios, 7);
 		for (unsigned i = 0; i < 7; i++)
-			assert_int_equal(ios[i].result, i == 2		   ? -EIO
+			assert_int_equal(ios[i].result, i == 2             ? -EIO
 							: i == 3 || i == 4 ? -ECANCELED
 									   : 0);
 		rt_disk_run(f->disk, ios + 1, 4);
 		for (unsigned i = 1; i < 5; i++)
-			assert_int_equal(ios[i].result, i == 1 ? 0 : i == 2 ? -EIO : -ECANCELED);
+			assert_int_equal(ios[i].result, i == 1   ? 0
+							: i == 2 ? -EIO
+								 : -ECANCELED);
 	}
 }
 
@@ -193,7 +198,8 @@ static void chain_runs_in_order(void **state)
 	for (unsigned i = 0; i < 64; i += 2) {
 		memset(f->memory + i * PAGE_SIZE, (int)i + 1, PAGE_SIZE);
 		rt_io_set(&ios[i], RT_IO_WRITE, 0, f->memory + i * PAGE_SIZE, PAGE_SIZE);
-		rt_io_set(&ios[i + 1], RT_IO_READ, 0, f->memory + (i + 1) * PAGE_SIZE, PAGE_SIZE);
+		rt_io_set(&ios[i + 1], RT_IO_READ, 0, f->memory + (i + 1) * PAGE_SIZE,
+			PAGE_SIZE);
 		ios[i].after_previous = i > 0;
 		ios[i + 1].after_previous = true;
 	}
@@ -202,8 +208,8 @@ static void chain_runs_in_order(void **state)
 	for (unsigned i = 0; i < 64; i += 2) {
 		assert_int_equal(ios[i].result, 0);
 		assert_int_equal(ios[i + 1].result, 0);
-		assert_memory_equal(f->memory + i * PAGE_SIZE, f->memory + (i + 1) * PAGE_SIZE,
-			PAGE_SIZE);
+		assert_memory_equal(f->memory + i * PAGE_SIZE,
+			f->memory + (i + 1) * PAGE_SIZE, PAGE_SIZE);
 	}
 }
 
@@ -224,15 +230,16 @@ static void more_requests_than_the_queue_holds(void **state)
 	rt_free(ios);
 }
 
-/* ---- many tasks ---------------------------------------------------------------------- */
+/* ---- many tasks ----------------------------------------------------------------------
+ */
 
 static struct fixture *shared;
 static _Atomic uint32_t failures;
 
-#define EXPECT(e)                                                                          \
-	do {                                                                               \
-		if (!(e))                                                                  \
-			atomic_fetch_add(&failures, 1);                                    \
+#define EXPECT(e)                                                                        \
+	do {                                                                             \
+		if (!(e))                                                                \
+			atomic_fetch_add(&failures, 1);                                  \
 	} while (0)
 
 /* Writes and reads pages of its own area in every way there is, against what it knows. */
@@ -253,9 +260,10 @@ static void exercise_area(void *arg)
 
 			if (write)
 				known[p] = (uint8_t)rt_random();
-			memset(memory + p * PAGE_SIZE, write ? known[p] : 0xee, PAGE_SIZE);
-			rt_io_set(&ios[i], write ? RT_IO_WRITE : RT_IO_READ, base + p * PAGE_SIZE,
-				memory + p * PAGE_SIZE, PAGE_SIZE);
+			memset(memory + p * PAGE_SIZE, write ? known[p] : 0xee,
+				PAGE_SIZE);
+			rt_io_set(&ios[i], write ? RT_IO_WRITE : RT_IO_READ,
+				base + p * PAGE_SIZE, memory + p * PAGE_SIZE, PAGE_SIZE);
 		}
 		if (flush) {
 			rt_io_set(&ios[n], RT_IO_FLUSH, 0, NULL, 0);
@@ -271,7 +279,8 @@ static void exercise_area(void *arg)
 			EXPECT(ios[i].result == 0);
 		for (unsigned i = 0; i < n; i++)
 			EXPECT(memory[(first + i) * PAGE_SIZE] == known[first + i] &&
-				memory[(first + i + 1) * PAGE_SIZE - 1] == known[first + i]);
+				memory[(first + i + 1) * PAGE_SIZE - 1] ==
+					known[first + i]);
 	}
 }
 
@@ -282,7 +291,8 @@ static void run_tasks(struct fixture *f, void (*fn)(void *), unsigned n)
 	shared = f;
 	failures = 0;
 	for (unsigned i = 0; i < n; i++)
-		assert_int_equal(rt_task_spawn(&tasks[i], "disk", fn, (void *)(uintptr_t)i), 0);
+		assert_int_equal(
+			rt_task_spawn(&tasks[i], "disk", fn, (void *)(uintptr_t)i), 0);
 	for (unsigned i = 0; i < n; i++)
 		rt_task_join(tasks[i]);
 	assert_int_equal(failures, 0);
@@ -293,7 +303,8 @@ static void tasks_share_the_disk(void **state)
 	run_tasks(*state, exercise_area, TASKS);
 }
 
-/* One task submits, all others wait for the same requests; then someone forgets to wait. */
+/* One task submits, all others wait for the same requests; then someone forgets to wait.
+ */
 static struct rt_io common[32];
 static _Atomic uint32_t round_word, finished;
 
@@ -341,8 +352,8 @@ static void requests_nobody_waits_for_yet_are_not_lost(void **state)
 
 	for (unsigned round = 0; round < 50; round++) {
 		for (unsigned i = 0; i < 16; i++) {
-			rt_io_set(&early[i], RT_IO_READ, i * PAGE_SIZE, f->memory + i * PAGE_SIZE,
-				PAGE_SIZE);
+			rt_io_set(&early[i], RT_IO_READ, i * PAGE_SIZE,
+				f->memory + i * PAGE_SIZE, PAGE_SIZE);
 			rt_io_set(&late[i], RT_IO_READ, (i + 16) * PAGE_SIZE,
 				f->memory + (i + 16) * PAGE_SIZE, PAGE_SIZE);
 		}
@@ -355,7 +366,8 @@ static void requests_nobody_waits_for_yet_are_not_lost(void **state)
 	}
 }
 
-/* Memory that was registered, freed and mapped anew must not be read through the old pages. */
+/* Memory that was registered, freed and mapped anew must not be read through the old
+ * pages. */
 static void freed_memory_is_no_longer_registered(void **state)
 {
 	struct fixture *f = *state;
@@ -383,7 +395,8 @@ static _Atomic int flushes_to_fail;
 
 int fdatasync(int fd)
 {
-	if (atomic_load(&flushes_to_fail) > 0 && atomic_fetch_sub(&flushes_to_fail, 1) > 0) {
+	if (atomic_load(&flushes_to_fail) > 0 &&
+		atomic_fetch_sub(&flushes_to_fail, 1) > 0) {
 		errno = EIO;
 		return -1;
 	}
@@ -429,11 +442,12 @@ static void a_failed_flush_is_remembered(void **state)
 	unlink(path);
 }
 
-#define WITH(set_up, fn)                                                                   \
-	{                                                                                  \
-#fn " (" #set_up ")", fn, set_up, tear_down, NULL                          \
+#define WITH(set_up, fn)                                                                 \
+	{                                                                                \
+#fn " (" #set_up ")", fn, set_up, tear_down, NULL                        \
 	}
-#define ALL(fn) WITH(set_up_direct, fn), WITH(set_up_registered, fn), WITH(set_up_buffered, fn)
+#define ALL(fn)                                                                          \
+	WITH(set_up_direct, fn), WITH(set_up_registered, fn), WITH(set_up_buffered, fn)
 
 int main(void)
 {

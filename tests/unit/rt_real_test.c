@@ -10,7 +10,7 @@
 
 #include "engine/rt/rt.h"
 
-#define TASKS 8
+#define TASKS  8
 #define ROUNDS 20000
 
 static struct {
@@ -35,7 +35,8 @@ static void run_all(void (*fn)(void *), unsigned n)
 	struct rt_task *tasks[64];
 
 	for (unsigned i = 0; i < n; i++)
-		assert_int_equal(rt_task_spawn(&tasks[i], "worker", fn, (void *)(uintptr_t)i), 0);
+		assert_int_equal(
+			rt_task_spawn(&tasks[i], "worker", fn, (void *)(uintptr_t)i), 0);
 	for (unsigned i = 0; i < n; i++)
 		rt_task_join(tasks[i]);
 }
@@ -49,7 +50,7 @@ static void mutex_excludes(void **state)
 }
 
 #define QUEUE_MAX 3
-#define ITEMS 20000
+#define ITEMS     20000
 
 static void producer_or_consumer(void *arg)
 {

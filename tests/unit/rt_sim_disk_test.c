@@ -11,10 +11,11 @@
 #include "engine/rt/rt_sim.h"
 
 /* Inside a simulation a failed check aborts, which prints the seed. */
-#define CHECK WEFT_ASSERT
+#define CHECK  WEFT_ASSERT
 #define SECTOR 512u
 
-/* ---- requests ----------------------------------------------------------------------- */
+/* ---- requests -----------------------------------------------------------------------
+ */
 
 static int request_world(void *arg)
 {
@@ -32,7 +33,8 @@ static int request_world(void *arg)
 	CHECK(rt_disk_write(second, 0, p, PAGE_SIZE) == -EBADF);
 	rt_disk_close(second);
 	rt_disk_info(disk, &info);
-	CHECK(info.size_bytes == end && info.atomic_write_bytes == SECTOR && !info.read_only);
+	CHECK(info.size_bytes == end && info.atomic_write_bytes == SECTOR &&
+		!info.read_only);
 
 	memset(p, 1, PAGE_SIZE);
 	CHECK(rt_disk_write(disk, end - PAGE_SIZE, p, PAGE_SIZE) == 0);
@@ -58,7 +60,9 @@ static int request_world(void *arg)
 	rt_disk_submit(disk, ios, 6);
 	rt_disk_wait(disk, ios, 6);
 	for (unsigned i = 0; i < 6; i++)
-		CHECK(ios[i].result == (i == 2 ? -EIO : i == 3 || i == 4 ? -ECANCELED : 0));
+		CHECK(ios[i].result == (i == 2                    ? -EIO
+					       : i == 3 || i == 4 ? -ECANCELED
+								  : 0));
 	CHECK(memcmp(p + 4 * PAGE_SIZE, p, PAGE_SIZE) == 0);
 	CHECK(rt_disk_read(disk, PAGE_SIZE, p + 4 * PAGE_SIZE, PAGE_SIZE) == 0);
 	CHECK(memcmp(p + 4 * PAGE_SIZE, p, PAGE_SIZE) == 0);
@@ -111,9 +115,10 @@ static void completion_order_varies(void **state)
 	assert_true(count[1] > 10 && count[2] > 10);
 }
 
-/* ---- power cuts ------------------------------------------------------------------------ */
+/* ---- power cuts
+ * ------------------------------------------------------------------------ */
 
-#define SECTORS 64u
+#define SECTORS     64u
 #define HISTORY_MAX 4096u
 
 /*
@@ -185,8 +190,8 @@ static void write_at_random(void *arg)
 			unsigned count = 1 + (unsigned)(rt_random() % 12);
 			unsigned first = i * 16 + (unsigned)(rt_random() % (17 - count));
 
-			rt_io_set(&ios[i], RT_IO_WRITE, first * SECTOR, memory + slot * SECTOR,
-				count * SECTOR);
+			rt_io_set(&ios[i], RT_IO_WRITE, first * SECTOR,
+				memory + slot * SECTOR, count * SECTOR);
 			for (unsigned k = 0; k < count; k++) {
 				fill_sector(memory + slot++ * SECTOR, ++model.next_value);
 				model_write(first + k, model.next_value);
@@ -250,7 +255,8 @@ static void cut_leaves_the_durable_or_something_newer(void **state)
 	assert_true(outcomes_durable > 1000 && outcomes_newer > 1000);
 }
 
-/* ---- every outcome happens ------------------------------------------------------------------ */
+/* ---- every outcome happens
+ * ------------------------------------------------------------------ */
 
 struct one_write {
 	struct rt_sim_disk_options options;
@@ -360,7 +366,8 @@ static void flush_does_not_cover_what_is_in_flight(void **state)
 	assert_true(kept > 20 && kept < 180);
 }
 
-/* ---- faults ----------------------------------------------------------------------------------- */
+/* ---- faults
+ * ----------------------------------------------------------------------------------- */
 
 static int fault_world(void *arg)
 {
@@ -375,9 +382,12 @@ static int fault_world(void *arg)
 	CHECK(rt_disk_read(disk, 0, p, PAGE_SIZE) == -EIO);
 	CHECK(rt_disk_read(disk, 0, p, PAGE_SIZE) == 0);
 
-	rt_sim_disk_fail(d, &(struct rt_sim_fail){
-		.ops = RT_SIM_FAIL_READ | RT_SIM_FAIL_WRITE, .n = 1, .sticky = true,
-		.offset = 4 * PAGE_SIZE, .length = PAGE_SIZE});
+	rt_sim_disk_fail(
+		d, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ | RT_SIM_FAIL_WRITE,
+			   .n = 1,
+			   .sticky = true,
+			   .offset = 4 * PAGE_SIZE,
+			   .length = PAGE_SIZE});
 	CHECK(rt_disk_read(disk, 3 * PAGE_SIZE, p, PAGE_SIZE) == 0);
 	CHECK(rt_disk_read(disk, 5 * PAGE_SIZE, p, PAGE_SIZE) == 0);
 	CHECK(rt_disk_read(disk, 4 * PAGE_SIZE, p, PAGE_SIZE) == -EIO);

@@ -28,10 +28,11 @@ static void run_returns_the_result(void **state)
 	assert_int_equal(rt_sim_run(2, NULL, return_its_argument, (void *)-5), -5);
 }
 
-/* ---- a world with some of everything ------------------------------------------------- */
+/* ---- a world with some of everything -------------------------------------------------
+ */
 
 #define WORKERS 5
-#define ROUNDS 40
+#define ROUNDS  40
 
 struct world {
 	struct rt_mutex lock;
@@ -106,11 +107,13 @@ static void mutex_excludes_under_every_schedule(void **state)
 	uint64_t trace;
 
 	for (uint64_t seed = 100; seed < 300; seed++)
-		rt_sim_run(seed, &(struct rt_sim_options){.switch_one_in = 1 + (unsigned)seed % 5},
+		rt_sim_run(seed,
+			&(struct rt_sim_options){.switch_one_in = 1 + (unsigned)seed % 5},
 			busy_world, &trace);
 }
 
-/* ---- races are found ------------------------------------------------------------------- */
+/* ---- races are found
+ * ------------------------------------------------------------------- */
 
 static void increment_carelessly(void *arg)
 {
@@ -149,7 +152,8 @@ static void scheduling_points_expose_races(void **state)
 	assert_true(right > 5);
 }
 
-/* ---- time -------------------------------------------------------------------------------- */
+/* ---- time
+ * -------------------------------------------------------------------------------- */
 
 static void sleep_an_hour(void *arg)
 {
@@ -185,7 +189,8 @@ static void time_is_virtual(void **state)
 	assert_int_equal(rt_sim_run(1, NULL, time_world, NULL), 0);
 }
 
-/* ---- waking ------------------------------------------------------------------------------ */
+/* ---- waking
+ * ------------------------------------------------------------------------------ */
 
 struct sleepers {
 	_Atomic uint32_t word;
@@ -268,7 +273,8 @@ static int queue_world(void *arg)
 	struct rt_task *tasks[6];
 
 	for (unsigned i = 0; i < 6; i++)
-		CHECK(rt_task_spawn(&tasks[i], "queue", i % 2 ? produce : consume, &q) == 0);
+		CHECK(rt_task_spawn(&tasks[i], "queue", i % 2 ? produce : consume, &q) ==
+			0);
 	for (unsigned i = 0; i < 6; i++)
 		rt_task_join(tasks[i]);
 	CHECK(q.queued == 0);
@@ -279,11 +285,13 @@ static int queue_world(void *arg)
 static void condition_loses_no_signal(void **state)
 {
 	for (uint64_t seed = 0; seed < 300; seed++)
-		rt_sim_run(seed, &(struct rt_sim_options){.switch_one_in = 1 + (unsigned)seed % 4},
+		rt_sim_run(seed,
+			&(struct rt_sim_options){.switch_one_in = 1 + (unsigned)seed % 4},
 			queue_world, NULL);
 }
 
-/* ---- a stuck world ------------------------------------------------------------------------- */
+/* ---- a stuck world
+ * ------------------------------------------------------------------------- */
 
 static void lock_both(void *arg)
 {
@@ -346,7 +354,8 @@ static void expect_abort(int (*world)(void *), const struct rt_sim_options *opti
 
 static void deadlock_is_reported(void **state)
 {
-	static const char *const words[] = {"deadlock", "the-other", "first", "word", "seed 77", NULL};
+	static const char *const words[] = {
+		"deadlock", "the-other", "first", "word", "seed 77", NULL};
 
 	expect_abort(deadlock_world, NULL, words);
 }
@@ -357,10 +366,12 @@ static void livelock_is_reported(void **state)
 	static const char *const time[] = {"time limit", "seed 77", NULL};
 
 	expect_abort(endless_world, &(struct rt_sim_options){.step_limit = 10000}, steps);
-	expect_abort(endless_world, &(struct rt_sim_options){.time_limit_ns = 2000000000}, time);
+	expect_abort(endless_world, &(struct rt_sim_options){.time_limit_ns = 2000000000},
+		time);
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------- */
+/* ---- nodes
+ * ----------------------------------------------------------------------------------- */
 
 static unsigned crash_calls;
 static unsigned survivors;
@@ -471,7 +482,8 @@ static void wait_sees_a_node_finish(void **state)
 		rt_sim_run(seed, NULL, finish_world, NULL);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------ */
 
 static void allocate_some(void *arg)
 {
@@ -489,7 +501,8 @@ static int memory_world(void *arg)
 		unsigned node = rt_sim_node_new("node");
 
 		rt_sim_alloc_fail(n);
-		CHECK(rt_sim_spawn_on(node, "main", allocate_some, (void *)(uintptr_t)n) == 0);
+		CHECK(rt_sim_spawn_on(
+			      node, "main", allocate_some, (void *)(uintptr_t)n) == 0);
 		rt_sim_node_wait(node);
 		CHECK(rt_sim_allocs() == 6 * (n + 1));
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages with good checksums and bad content, as a forger or a bug would leave them: every operation
- * that meets one says -EUCLEAN and ends; what does not need the page goes on.
+ * Pages with good checksums and bad content, as a forger or a bug would leave them: every
+ * operation that meets one says -EUCLEAN and ends; what does not need the page goes on.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -83,8 +83,8 @@ static page_id page_on_way(unsigned item, unsigned level, uint8_t *image)
 		c = node_counts_load(image);
 		if (c.level == level)
 			return pid;
-		pid = page_load_u64(image +
-			INNER_CHILD(inner_search(image, c.count, tree_key_of(key_at(item)))));
+		pid = page_load_u64(image + INNER_CHILD(inner_search(image, c.count,
+						    tree_key_of(key_at(item)))));
 	}
 }
 
@@ -121,8 +121,10 @@ static void must_refuse(unsigned item, unsigned far)
 	assert_true(complaints > 0);
 	assert_int_equal(tree_next(x.tree, key_at(item), all, &found, &v, 8), -EUCLEAN);
 	assert_int_equal(
-		tree_floor(x.tree, key_at(item), (struct disk_key){0}, &found, &v, 8), -EUCLEAN);
-	assert_int_equal(tree_scan(x.tree, (struct disk_key){0}, all, false, ignore_item, NULL),
+		tree_floor(x.tree, key_at(item), (struct disk_key){0}, &found, &v, 8),
+		-EUCLEAN);
+	assert_int_equal(
+		tree_scan(x.tree, (struct disk_key){0}, all, false, ignore_item, NULL),
 		-EUCLEAN);
 	assert_int_equal(fixture_put(x.tree, key_at(item), &v, 8), -EUCLEAN);
 	assert_int_equal(fixture_put(x.tree, key_at(item), NULL, 0), -EUCLEAN);
@@ -214,7 +216,8 @@ static void too_many(uint8_t *image, page_id pid)
 
 static void a_level_too_low(uint8_t *image, page_id pid)
 {
-	tree_key low = tree_key_load(image + NODE_LOW), high = tree_key_load(image + NODE_HIGH);
+	tree_key low = tree_key_load(image + NODE_LOW),
+		 high = tree_key_load(image + NODE_HIGH);
 
 	node_init(image, pid, 0, low, high);
 }

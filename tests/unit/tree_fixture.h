@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store with an empty tree, on any disk of any runtime, for tests and benchmarks of engine/tree.
+ * A store with an empty tree, on any disk of any runtime, for tests and benchmarks of
+ * engine/tree.
  */
 #ifndef WEFT_TESTS_TREE_FIXTURE_H
 #define WEFT_TESTS_TREE_FIXTURE_H
@@ -23,14 +24,14 @@ struct tree_fixture {
 	struct tree *tree;
 };
 
-#define FIXTURE_MUST(expr)                                                                      \
-	do {                                                                                    \
-		int must_ = (expr);                                                             \
-		if (must_) {                                                                    \
-			fprintf(stderr, "%s:%d: %s: %d %s\n", __FILE__, __LINE__, #expr, must_, \
-				fixture_error.text);                                            \
-			abort();                                                                \
-		}                                                                               \
+#define FIXTURE_MUST(expr)                                                               \
+	do {                                                                             \
+		int must_ = (expr);                                                      \
+		if (must_) {                                                             \
+			fprintf(stderr, "%s:%d: %s: %d %s\n", __FILE__, __LINE__, #expr, \
+				must_, fixture_error.text);                              \
+			abort();                                                         \
+		}                                                                        \
 	} while (0)
 
 static struct weft_error fixture_error;
@@ -53,7 +54,8 @@ static inline void fixture_write(struct store *s, page_id pid, const void *image
 /* Groups and an empty root. */
 static inline void fixture_format(struct rt_disk *disk, uint64_t log_bytes)
 {
-	struct store_format f = {.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
+	struct store_format f = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
 	struct disk_superblock *sb = rt_alloc(sizeof(*sb));
 	uint8_t *image = rt_alloc_pages(PAGE_SIZE);
 	struct store *s;
@@ -87,13 +89,15 @@ static inline void fixture_format(struct rt_disk *disk, uint64_t log_bytes)
 }
 
 /* Opens what fixture_format made; takes the disk. */
-static inline void fixture_open(struct tree_fixture *x, struct rt_disk *disk, uint64_t cache_bytes)
+static inline void fixture_open(
+	struct tree_fixture *x, struct rt_disk *disk, uint64_t cache_bytes)
 {
 	struct cache_options options = {.cache_bytes = cache_bytes};
 	bool clean;
 
 	x->disk = disk;
-	FIXTURE_MUST(store_open(&x->store, disk, &(struct store_options){0}, &fixture_error));
+	FIXTURE_MUST(
+		store_open(&x->store, disk, &(struct store_options){0}, &fixture_error));
 	FIXTURE_MUST(log_open(
 		&x->log, x->store, &(struct log_options){0}, &clean, &fixture_error));
 	FIXTURE_MUST(log_start(x->log));
@@ -118,8 +122,8 @@ static inline void fixture_close(struct tree_fixture *x)
 }
 
 /* The same on a file that vanishes with the process (real runtime). */
-static inline void fixture_open_file(
-	struct tree_fixture *x, uint64_t store_bytes, uint64_t log_bytes, uint64_t cache_bytes)
+static inline void fixture_open_file(struct tree_fixture *x, uint64_t store_bytes,
+	uint64_t log_bytes, uint64_t cache_bytes)
 {
 	char path[] = "/tmp/weft-tree-XXXXXX";
 	struct rt_disk *disk;
@@ -135,7 +139,8 @@ static inline void fixture_open_file(
 }
 
 /* One write in a transaction of its own. */
-static inline int fixture_put(struct tree *t, struct disk_key key, const void *value, size_t len)
+static inline int fixture_put(
+	struct tree *t, struct disk_key key, const void *value, size_t len)
 {
 	struct txn *x;
 	int r;
@@ -152,10 +157,10 @@ static inline int fixture_put(struct tree *t, struct disk_key key, const void *v
 	return r;
 }
 
-/* The whole tree, page by page: each sound, fences and levels as the parent says. Returns the
- * number of items; pages are counted in *pages. Nothing may change meanwhile. */
-static inline uint64_t fixture_check(struct tree_fixture *x, page_id pid, int level, tree_key low,
-	tree_key high, uint64_t *pages)
+/* The whole tree, page by page: each sound, fences and levels as the parent says. Returns
+ * the number of items; pages are counted in *pages. Nothing may change meanwhile. */
+static inline uint64_t fixture_check(struct tree_fixture *x, page_id pid, int level,
+	tree_key low, tree_key high, uint64_t *pages)
 {
 	uint8_t *image = rt_alloc_pages(PAGE_SIZE);
 	struct node_counts c;
@@ -174,9 +179,10 @@ static inline uint64_t fixture_check(struct tree_fixture *x, page_id pid, int le
 	if (c.level == 0)
 		items = c.count;
 	for (unsigned i = 0; c.level > 0 && i < c.count; i++)
-		items += fixture_check(x, page_load_u64(image + INNER_CHILD(i)), c.level - 1,
-			tree_key_load(image + INNER_KEY(i)),
-			i + 1u < c.count ? tree_key_load(image + INNER_KEY(i + 1)) : high, pages);
+		items += fixture_check(x, page_load_u64(image + INNER_CHILD(i)),
+			c.level - 1, tree_key_load(image + INNER_KEY(i)),
+			i + 1u < c.count ? tree_key_load(image + INNER_KEY(i + 1)) : high,
+			pages);
 	rt_free_pages(image, PAGE_SIZE);
 	return items;
 }

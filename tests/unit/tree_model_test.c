@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The whole tree against a model that is an array: every operation, in large and small caches. */
+/* The whole tree against a model that is an array: every operation, in large and small
+ * caches. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 #include "tests/unit/tree_fixture.h"
 
-#define KEYS	 20000u
+#define KEYS      20000u
 #define MAX_BYTES 64u
 
 static uint64_t seed = 88172645463325252ull;
@@ -31,7 +32,8 @@ struct model {
 
 static struct disk_key key_at(unsigned i)
 {
-	return (struct disk_key){.high = 100 + i / 700, .low = (uint64_t)(i % 700) * 1000 + 7};
+	return (struct disk_key){
+		.high = 100 + i / 700, .low = (uint64_t)(i % 700) * 1000 + 7};
 }
 
 static struct disk_key between(unsigned i)
@@ -138,10 +140,13 @@ static int visit(void *arg, struct disk_key key, const void *value, size_t len)
 	return --s->left == 0 ? 42 : 0;
 }
 
-static void scan(struct tree *t, const struct model *m, unsigned low, unsigned high, unsigned most)
+static void scan(
+	struct tree *t, const struct model *m, unsigned low, unsigned high, unsigned most)
 {
-	struct scanning s = {.m = m, .at = model_next(m, low, high), .end = (int)high, .left = most};
-	struct disk_key to = high == KEYS ? (struct disk_key){UINT64_MAX, UINT64_MAX} : key_at(high);
+	struct scanning s = {
+		.m = m, .at = model_next(m, low, high), .end = (int)high, .left = most};
+	struct disk_key to =
+		high == KEYS ? (struct disk_key){UINT64_MAX, UINT64_MAX} : key_at(high);
 	int r = tree_scan(t, key_at(low), to, rnd() & 1, visit, &s);
 
 	assert_true(r == 0 || r == 42);
@@ -151,7 +156,8 @@ static void scan(struct tree *t, const struct model *m, unsigned low, unsigned h
 		assert_int_equal(s.left, 0);
 }
 
-static void run_mixed(struct tree_fixture *x, struct model *m, unsigned steps, unsigned removing)
+static void run_mixed(
+	struct tree_fixture *x, struct model *m, unsigned steps, unsigned removing)
 {
 	for (unsigned n = 0; n < steps; n++) {
 		unsigned i = (unsigned)(rnd() % KEYS);
@@ -169,7 +175,8 @@ static void run_mixed(struct tree_fixture *x, struct model *m, unsigned steps, u
 		if (n % 1024 == 0) {
 			unsigned low = (unsigned)(rnd() % KEYS);
 
-			scan(x->tree, m, low, low + (unsigned)(rnd() % (KEYS - low)), 1000);
+			scan(x->tree, m, low, low + (unsigned)(rnd() % (KEYS - low)),
+				1000);
 		}
 	}
 }
@@ -231,7 +238,9 @@ static void ascending_inserts_leave_full_pages(void **state)
 	fixture_open_file(&x, 256u << 20, 0, 64u << 20);
 	for (uint64_t i = 0; i < items; i++)
 		assert_int_equal(
-			fixture_put(x.tree, (struct disk_key){.high = i / 100, .low = i % 100}, &i, 8),
+			fixture_put(x.tree,
+				(struct disk_key){.high = i / 100, .low = i % 100}, &i,
+				8),
 			0);
 	assert_int_equal(fixture_check_all(&x, &pages), items);
 	/* 126 items of 24 + 8 bytes fill a leaf */
@@ -253,13 +262,16 @@ static void a_transaction_may_write_more_than_a_leaf_holds(void **state)
 		assert_int_equal(txn_begin(x.tree, false, &t), 0);
 		do {
 			for (unsigned i = 0; i < 31; i++)
-				assert_int_equal(txn_write(t,
-							 (struct disk_key){.low = i * 100 + round},
-							 value, i % 4 ? 1024 : 900),
+				assert_int_equal(
+					txn_write(t,
+						(struct disk_key){.low = i * 100 + round},
+						value, i % 4 ? 1024 : 900),
 					0);
-			assert_int_equal(txn_write(t, (struct disk_key){.low = 99999}, value, 1024),
+			assert_int_equal(txn_write(t, (struct disk_key){.low = 99999},
+						 value, 1024),
 				0);
-			assert_int_equal(txn_write(t, (struct disk_key){.low = 99998}, value, 1024),
+			assert_int_equal(txn_write(t, (struct disk_key){.low = 99998},
+						 value, 1024),
 				-E2BIG);
 			r = txn_commit(t, NULL);
 			if (r == -EAGAIN)
@@ -282,7 +294,8 @@ static void a_full_volume_refuses_splits_and_stays_whole(void **state)
 
 	fixture_open_file(&x, 24u << 20, 4u << 20, 16u << 20);
 	while (r == 0 && done < 100000) {
-		r = fixture_put(x.tree, (struct disk_key){.high = rnd(), .low = 1}, value, 1000);
+		r = fixture_put(
+			x.tree, (struct disk_key){.high = rnd(), .low = 1}, value, 1000);
 		done += r == 0;
 	}
 	assert_int_equal(r, -ENOSPC);
@@ -290,7 +303,8 @@ static void a_full_volume_refuses_splits_and_stays_whole(void **state)
 	before = stat.free_pages;
 	assert_int_equal(fixture_check_all(&x, &pages), done);
 	for (unsigned i = 0; i < 50; i++)
-		fixture_put(x.tree, (struct disk_key){.high = rnd(), .low = 2}, value, 1000);
+		fixture_put(
+			x.tree, (struct disk_key){.high = rnd(), .low = 2}, value, 1000);
 	space_stat(x.space, &stat);
 	assert_true(stat.free_pages <= before);
 	fixture_check_all(&x, &pages);

@@ -64,8 +64,8 @@ static void must_match(const uint8_t *image, const struct model *m)
 			continue;
 		assert_true(leaf_key_load(image, at) == model_key(k));
 		assert_int_equal(leaf_place_load(image, at).length, m->length[k]);
-		assert_memory_equal(
-			image + leaf_place_load(image, at).offset, m->value[k], m->length[k]);
+		assert_memory_equal(image + leaf_place_load(image, at).offset,
+			m->value[k], m->length[k]);
 		at++;
 	}
 }
@@ -136,8 +136,10 @@ static void a_leaf_fills_to_the_last_byte(void **state)
 	assert_int_equal(n, LEAF_SLOTS_MAX);
 	must_be_sound(image);
 	tree_format_root(image, PID);
-	assert_false(tree_format_insert(image, (struct disk_key){0}, value, sizeof(value) + 1));
-	for (n = 0; tree_format_insert(image, tree_key_disk(key_at(0, n)), value, 1024); n++)
+	assert_false(tree_format_insert(
+		image, (struct disk_key){0}, value, sizeof(value) + 1));
+	for (n = 0; tree_format_insert(image, tree_key_disk(key_at(0, n)), value, 1024);
+		n++)
 		;
 	assert_int_equal(n, 3);
 	assert_true(tree_format_insert(image, tree_key_disk(key_at(0, 9)), value,
@@ -173,7 +175,8 @@ static void a_leaf_splits_and_joins_without_loss(void **state)
 		r = node_counts_load(right);
 		assert_int_equal(l.count + r.count, m.count);
 		assert_int_equal(leaf_used(l) + leaf_used(r), m.used);
-		assert_true(l.count == 0 || leaf_key_load(image, l.count - 1u) < separator);
+		assert_true(
+			l.count == 0 || leaf_key_load(image, l.count - 1u) < separator);
 		assert_true(r.count == 0 || leaf_key_load(right, 0) >= separator);
 		leaf_join(image, right);
 		must_match(image, &m);
@@ -203,7 +206,8 @@ static void an_inner_page_finds_the_child_that_covers_a_key(void **state)
 			assert_int_equal(inner_search(image, n, key_at(i, i)), i);
 			assert_int_equal(inner_search(image, n, key_at(i, i + 1)), i);
 			if (i > 0)
-				assert_int_equal(inner_search(image, n, key_at(i, i) - 1), i - 1);
+				assert_int_equal(
+					inner_search(image, n, key_at(i, i) - 1), i - 1);
 		}
 		assert_int_equal(inner_search(image, n, TREE_KEY_MAX), n - 1);
 	}
@@ -226,7 +230,8 @@ static void an_inner_page_splits_joins_and_shrinks(void **state)
 	}
 	for (unsigned n = DISK_INNER_CHILDREN; n > 1; n--) {
 		unsigned at = 1 + (unsigned)(rnd() % (n - 1));
-		page_id next = at + 1 < n ? page_load_u64(image + INNER_CHILD(at + 1)) : 0;
+		page_id next =
+			at + 1 < n ? page_load_u64(image + INNER_CHILD(at + 1)) : 0;
 
 		inner_remove(&e, at);
 		must_be_sound(image);
@@ -270,12 +275,13 @@ static void damaged_leaves_are_refused(void **state)
 	refused(image, offsetof(struct disk_node, heap_begin), 64, 2);
 	refused(image, offsetof(struct disk_node, heap_begin), 0xffff, 2);
 	refused(image, offsetof(struct disk_node, heap_dead), 8, 2);
-	refused(image, NODE_LOW + 8, 2, 8);	/* above the first key */
-	refused(image, NODE_HIGH + 8, 19, 8);	/* not above the last key */
+	refused(image, NODE_LOW + 8, 2, 8);   /* above the first key */
+	refused(image, NODE_HIGH + 8, 19, 8); /* not above the last key */
 	refused(image, NODE_HIGH + 8, 0, 8);
 	refused(image, LEAF_SLOT(3) + 8, 3, 8); /* equal to its neighbour */
 	refused(image, LEAF_SLOT(3) + 8, 9, 8); /* out of order */
-	refused(image, LEAF_PLACE(3), leaf_place_load(image, 4).offset, 2); /* shared bytes */
+	refused(image, LEAF_PLACE(3), leaf_place_load(image, 4).offset,
+		2); /* shared bytes */
 	refused(image, LEAF_PLACE(3), leaf_place_load(image, 4).offset + 1, 2);
 	refused(image, LEAF_PLACE(3), 64, 2);
 	refused(image, LEAF_PLACE(3), 4090, 2);

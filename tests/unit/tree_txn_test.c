@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transactions: what one sees of itself, what others may not do to it, and that any interleaving
- * is as good as some order. The concurrent ones run on the simulator, seed by seed, and on threads.
+ * Transactions: what one sees of itself, what others may not do to it, and that any
+ * interleaving is as good as some order. The concurrent ones run on the simulator, seed
+ * by seed, and on threads.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -16,7 +17,8 @@
 #define MUST(expr)                                                                       \
 	do {                                                                             \
 		if (!(expr)) {                                                           \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #expr); \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__,       \
+				#expr);                                                  \
 			abort();                                                         \
 		}                                                                        \
 	} while (0)
@@ -78,12 +80,14 @@ static void a_transaction_sees_its_own_writes(void **state)
 	assert_true(found.low == 3 && v == 1000);
 	assert_int_equal(txn_next(x, key_at(5, 10), key_at(6, 0), &found, &v, 8), 4);
 	assert_int_equal(found.low, 77);
-	assert_int_equal(txn_next(x, key_at(5, 78), key_at(6, 0), &found, &v, 8), -ENOENT);
+	assert_int_equal(
+		txn_next(x, key_at(5, 78), key_at(6, 0), &found, &v, 8), -ENOENT);
 	assert_int_equal(txn_floor(x, key_at(5, 5), key_at(5, 0), &found, &v, 8), 8);
 	assert_int_equal(found.low, 3);
 	assert_int_equal(txn_floor(x, key_at(5, 99), key_at(5, 0), &found, &v, 8), 4);
 	assert_int_equal(found.low, 77);
-	assert_int_equal(txn_floor(x, key_at(5, 5), key_at(5, 4), &found, &v, 8), -ENOENT);
+	assert_int_equal(
+		txn_floor(x, key_at(5, 5), key_at(5, 4), &found, &v, 8), -ENOENT);
 
 	/* a rewrite takes back a deletion, a deletion a write */
 	assert_int_equal(txn_write(x, key_at(5, 4), &v, 2), 0);
@@ -212,7 +216,8 @@ static void a_page_cached_of_another_incarnation_holds_nobody_up(void **state)
 
 	/* a newer one under what was read and stands: damage */
 	assert_int_equal(txn_begin(one.tree, false, &x), 0);
-	assert_int_equal(txn_page(x, run.pid, run.incarnation - 1, 1, "old", 3, false), 0);
+	assert_int_equal(
+		txn_page(x, run.pid, run.incarnation - 1, 1, "old", 3, false), 0);
 	assert_int_equal(txn_commit(x, NULL), -EUCLEAN);
 	txn_end(x);
 	assert_int_equal(guard_shared(one.cache, run.pid, run.incarnation, &g), 0);
@@ -255,7 +260,9 @@ static int read_range(struct txn *x)
 	struct disk_key found;
 	uint64_t v;
 
-	return txn_next(x, key_at(30, 10), key_at(31, 0), &found, &v, 8) == -ENOENT ? 0 : -EIO;
+	return txn_next(x, key_at(30, 10), key_at(31, 0), &found, &v, 8) == -ENOENT
+		       ? 0
+		       : -EIO;
 }
 
 static int read_below(struct txn *x)
@@ -263,7 +270,9 @@ static int read_below(struct txn *x)
 	struct disk_key found;
 	uint64_t v;
 
-	return txn_floor(x, key_at(30, 99), key_at(30, 10), &found, &v, 8) == -ENOENT ? 0 : -EIO;
+	return txn_floor(x, key_at(30, 99), key_at(30, 10), &found, &v, 8) == -ENOENT
+		       ? 0
+		       : -EIO;
 }
 
 static void what_was_read_must_stand_at_commit(void **state)
@@ -308,7 +317,7 @@ struct crowd {
 	void (*check)(struct crowd *c);
 	uint64_t seed;
 	_Atomic uint32_t inside; /* a scenario's own */
-	uint64_t conflicts;	 /* met */
+	uint64_t conflicts;      /* met */
 };
 
 struct worker {
@@ -365,7 +374,7 @@ static int transact(struct tree *t, body run, void *arg)
 /* -- transfers --------------------------------------------------------------------- */
 
 #define ACCOUNTS 40u
-#define BALANCE	 1000
+#define BALANCE  1000
 
 static struct disk_key account(unsigned i)
 {
@@ -423,15 +432,17 @@ static void transfers_work(struct crowd *c, unsigned me, uint64_t seed)
 			.amount = (int64_t)(next_random(&seed) % 50),
 		};
 
-		t.to = (t.from + 1 + (unsigned)(next_random(&seed) % (ACCOUNTS - 1))) % ACCOUNTS;
+		t.to = (t.from + 1 + (unsigned)(next_random(&seed) % (ACCOUNTS - 1))) %
+		       ACCOUNTS;
 		if (i % 8 == me % 8)
 			MUST(transact(c->fixture.tree, sum_body, NULL) == 0);
 		else
 			MUST(transact(c->fixture.tree, transfer_body, &t) == 0);
 		/* splits and merges among the accounts */
 		FIXTURE_MUST(fixture_put(c->fixture.tree,
-			     key_at(10 + next_random(&seed) % ACCOUNTS, 1 + next_random(&seed) % 8),
-			     next_random(&seed) % 2 ? filling : NULL, sizeof(filling)));
+			key_at(10 + next_random(&seed) % ACCOUNTS,
+				1 + next_random(&seed) % 8),
+			next_random(&seed) % 2 ? filling : NULL, sizeof(filling)));
 	}
 }
 
@@ -486,7 +497,8 @@ static void skew_setup(struct crowd *c)
 	static const uint8_t filling[100] = {1};
 
 	for (unsigned i = 0; i < 100; i++)
-		FIXTURE_MUST(fixture_put(c->fixture.tree, key_at(i, 0), filling, i % 50 == 1 ? 1 : 100));
+		FIXTURE_MUST(fixture_put(
+			c->fixture.tree, key_at(i, 0), filling, i % 50 == 1 ? 1 : 100));
 	c->work = skew_work;
 }
 
@@ -528,7 +540,8 @@ static void phantom_setup(struct crowd *c)
 	for (uint64_t i = 0; i < 8; i++) {
 		FIXTURE_MUST(fixture_put(c->fixture.tree, key_at(499, i), filling, 900));
 		FIXTURE_MUST(fixture_put(c->fixture.tree, key_at(501, i), filling, 900));
-		FIXTURE_MUST(fixture_put(c->fixture.tree, key_at(500, i << 60), filling, 900));
+		FIXTURE_MUST(
+			fixture_put(c->fixture.tree, key_at(500, i << 60), filling, 900));
 	}
 	for (uint64_t i = 0; i < 8; i++)
 		FIXTURE_MUST(fixture_put(c->fixture.tree, key_at(500, i << 60), NULL, 0));
@@ -563,7 +576,8 @@ static void own_work(struct crowd *c, unsigned me, uint64_t seed)
 		unsigned k = (unsigned)(next_random(&seed) % OWN_KEYS);
 		uint64_t low = (uint64_t)k * WORKERS_MAX + me;
 		/* grow and shrink in turn */
-		bool removes = next_random(&seed) % 100 < (i / (c->rounds / 4 + 1) % 2 ? 85u : 15u);
+		bool removes = next_random(&seed) % 100 <
+			       (i / (c->rounds / 4 + 1) % 2 ? 85u : 15u);
 		size_t len = 8 + next_random(&seed) % 120;
 		int r;
 
@@ -578,8 +592,8 @@ static void own_work(struct crowd *c, unsigned me, uint64_t seed)
 		if (i % 50 == 0) {
 			unsigned count[2] = {me, 0};
 
-			MUST(tree_scan(t, key_at(0, 0), key_at(UINT64_MAX, UINT64_MAX), false,
-				     count_visit, count) == 0);
+			MUST(tree_scan(t, key_at(0, 0), key_at(UINT64_MAX, UINT64_MAX),
+				     false, count_visit, count) == 0);
 			MUST(count[1] == mine);
 		}
 	}
@@ -623,13 +637,16 @@ static void simulate(setup set_up, unsigned seeds, unsigned workers, unsigned ro
 		struct rt_sim_options options = {.switch_one_in = seed % 2 ? 4 : 32};
 		struct simulation s = {
 			.set_up = set_up,
-			.crowd = {
-				.workers = workers,
-				.rounds = rounds,
-				.seed = seed,
-				/* every third in a cache that the tree does not fit in */
-				.cache_bytes = seed % 3 ? 4u << 20 : 64 * PAGE_SIZE,
-			},
+			.crowd =
+				{
+					.workers = workers,
+					.rounds = rounds,
+					.seed = seed,
+					/* every third in a cache that the tree does not
+					   fit in */
+					.cache_bytes =
+						seed % 3 ? 4u << 20 : 64 * PAGE_SIZE,
+				},
 		};
 
 		if (only && strtoull(only, NULL, 0) != seed)
