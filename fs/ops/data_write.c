@@ -414,14 +414,15 @@ static int piece_run(struct write_piece *p)
 	if (fresh_pages)
 		cache_fill_begin(w->fs->volume->cache, fresh_pages);
 	rc = fill(p);
-	/* Written pages have changed already, whatever comes now. */
-	state_dirty(w->st, p->part[0].block, blocks_end(p->offset + p->len));
 	if (rc == 0)
 		rc = ops_run(w->fs, 0, publish_body, p, &pos);
 	if (rc == 0)
 		cache_publish(w->fs->volume->cache, p->fresh, p->fresh_count, pos.end);
 	else
 		piece_abandon(p);
+	/* Not before: an fsync in between would pass over what is unpublished and take
+	 * the range for clean. Written pages have changed even if the piece failed. */
+	state_dirty(w->st, p->part[0].block, blocks_end(p->offset + p->len));
 	if (fresh_pages)
 		cache_fill_end(w->fs->volume->cache, fresh_pages);
 	return rc;
