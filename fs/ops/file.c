@@ -31,6 +31,7 @@ struct file_table {
 	_Atomic uint32_t open_files;
 	uint32_t open_files_max;
 	_Atomic uint32_t forgotten;  /* dirty states that were dropped */
+	_Atomic uint32_t covered;    /* so many of them were made durable since */
 	_Atomic uint32_t dirty_heap; /* of the states' dirty sets */
 	_Atomic uint32_t unfinished; /* intents left by errors */
 };
@@ -125,11 +126,15 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out)
 	fresh->ino = ino;
 	fresh->users = 1;
 	fresh->dirty.heap = &fs->files->dirty_heap;
-	fresh->dirty_unknown =
-		atomic_load_explicit(&fs->files->forgotten, memory_order_acquire) > 0;
 	rt_mutex_lock(&s->lock);
 	st = state_take(s, ino);
 	if (!st) {
+		/* under the lock: another task's state may have come and been dropped
+		 * meanwhile */
+		fresh->dirty_unknown =
+			atomic_load_explicit(
+				&fs->files->forgotten, memory_order_acquire) !=
+			atomic_load_explicit(&fs->files->covered, memory_order_acquire);
 		bucket = bucket_of(s, ino);
 		fresh->next = *bucket;
 		*bucket = fresh;
@@ -204,7 +209,14 @@ uint32_t forgotten_mark(struct fs *fs)
 
 void forgotten_clear(struct fs *fs, uint32_t mark)
 {
-	(void)atomic_compare_exchange_strong(&fs->files->forgotten, &mark, 0);
+	uint32_t covered =
+		atomic_load_explicit(&fs->files->covered, memory_order_relaxed);
+
+	/* syncs side by side end in any order */
+	while ((int32_t)(mark - covered) > 0 &&
+		!atomic_compare_exchange_weak_explicit(&fs->files->covered, &covered,
+			mark, memory_order_release, memory_order_relaxed))
+		;
 }
 
 /* A state of the bucket whose times the tree does not have, with a reference, or NULL. */
