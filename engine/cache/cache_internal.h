@@ -180,8 +180,13 @@ static inline bool latch_try_exclusive(struct frame *f, uint64_t *seen)
 	if (w & (LATCH_EXCLUSIVE | LATCH_SHARED_MASK))
 		return false;
 	*seen = w;
-	return atomic_compare_exchange_strong_explicit(&f->latch, &w, w | LATCH_EXCLUSIVE,
-		memory_order_acquire, memory_order_relaxed);
+	if (!atomic_compare_exchange_strong_explicit(&f->latch, &w, w | LATCH_EXCLUSIVE,
+		    memory_order_acquire, memory_order_relaxed))
+		return false;
+	/* Whoever reads what is stored from here on sees the bit (guard_valid has the
+	 * other fence). */
+	atomic_thread_fence(memory_order_release);
+	return true;
 }
 
 static inline bool latch_try_shared(struct frame *f)

@@ -213,7 +213,9 @@ void cache_publish(
 			continue;
 		if (f->incarnation == refs[i].incarnation) {
 			atomic_store_explicit(&f->page_lsn, lsn, memory_order_relaxed);
-			frame_clear(f, FRAME_UNPUBLISHED);
+			/* release: who finds it published finds page_lsn (copy_page) */
+			atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_UNPUBLISHED,
+				memory_order_release);
 		}
 		latch_release_shared(c, f);
 	}
