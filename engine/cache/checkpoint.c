@@ -90,18 +90,27 @@ static int advance_tail(struct cache *c)
 	return e ? e : log_advance_tail(c->log, horizon);
 }
 
+/*
+ * Where even the urgent part of the ring is used up (by batches that failed), what was
+ * written moves the tail first; it is an error only if that moves nothing.
+ */
 static int checkpoint_round(struct cache *c, lsn_t upto)
 {
+	lsn_t tail = log_tail(c->log);
+	bool used_up;
 	int e;
 
 	rt_mutex_lock(&c->checkpoint_lock);
 	e = write_old(c, upto, true, c->checkpoint_refs);
-	if (!e)
+	used_up = e == -ENOSPC;
+	if (!e || used_up)
 		e = store_table_write(c->store, upto);
 	if (!e)
 		e = log_flush(c->log, log_end(c->log));
 	if (!e)
 		e = advance_tail(c);
+	if (!e && used_up && log_tail(c->log) == tail)
+		e = -ENOSPC;
 	if (!e)
 		COUNT(c, checkpoints, 1);
 	rt_mutex_unlock(&c->checkpoint_lock);

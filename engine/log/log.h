@@ -79,7 +79,8 @@ struct log_room {
  * LOG_ROOM_RECORDS(bytes) of them. Waits while the buffer or the ring is full; call it
  * holding nothing, no room either. -EROFS once the log has failed or was shut, -E2BIG
  * above log_room_max. `urgent`: for descriptor and checkpoint records, may use the
- * reserve that keeps persisting from waiting for itself.
+ * reserve that keeps persisting from waiting for itself. -ENOSPC: that reserve is used
+ * up, too, until the tail moves.
  */
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
 /* What is left of it; to be called even if all bytes are used. No-op on a zeroed room. */

@@ -37,6 +37,9 @@
 #include "engine/log/log_internal.h"
 
 #define URGENT_PART_BYTES (256u << 10)
+/* How long an urgent reservation waits for others to give back what they hold of the
+ * ring. */
+#define URGENT_WAIT_NS 50000000ull
 
 static uint64_t limit_without_urgent(uint64_t limit)
 {
@@ -135,9 +138,12 @@ static enum room_short room_look(struct log *log, uint64_t charge, bool urgent)
 	return ROOM_TAKEN;
 }
 
-/* Does what may end the shortage, then waits for room given back since `word` was read.
+/*
+ * Does what may end the shortage, then waits for room given back since `word` was read.
+ * `deadline` is for a shortage of the ring.
  */
-static void room_wait(struct log *log, enum room_short what, uint32_t word)
+static void room_wait(
+	struct log *log, enum room_short what, uint32_t word, uint64_t deadline)
 {
 	lsn_t end = log_end(log);
 
@@ -154,7 +160,7 @@ static void room_wait(struct log *log, enum room_short what, uint32_t word)
 	atomic_fetch_add_explicit(&log->ring_waiters, 1, memory_order_release);
 	atomic_fetch_add_explicit(&log->pressure, 1, memory_order_release);
 	rt_wake(&log->pressure, INT32_MAX);
-	rt_wait(&log->room_word, word, RT_FOREVER);
+	rt_wait(&log->room_word, word, deadline);
 	atomic_fetch_sub_explicit(&log->ring_waiters, 1, memory_order_relaxed);
 }
 
@@ -162,9 +168,13 @@ static void room_wait(struct log *log, enum room_short what, uint32_t word)
  * One of each kind at a time tries, the others queue behind it on the mutex; new ones see
  * room_waiters and queue as well, so that a large reservation is not starved by small
  * ones.
+ *
+ * Who reserves urgently is who moves the tail: if the ring is what it lacks, it would
+ * wait for itself once others have given back what they do not need.
  */
 static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 {
+	uint64_t deadline = urgent ? rt_now_ns() + URGENT_WAIT_NS : RT_FOREVER;
 	int error = -EROFS;
 
 	count_shared(&log->counters.reserve_waits, 1);
@@ -178,8 +188,12 @@ static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 		if (atomic_load_explicit(&log->closed, memory_order_acquire))
 			break;
 		what = room_look(log, charge, urgent);
+		if (what == ROOM_RING_SHORT && urgent && rt_now_ns() >= deadline) {
+			error = -ENOSPC;
+			break;
+		}
 		if (what != ROOM_TAKEN) {
-			room_wait(log, what, word);
+			room_wait(log, what, word, deadline);
 		} else if (room_take(log, charge, urgent) == ROOM_TAKEN) {
 			error = 0;
 			break;

@@ -326,6 +326,29 @@ static void reservers_wait_for_the_tail_and_urgent_ones_do_not(void **state)
 	log_close(f.log);
 }
 
+/* Only who reserves urgently moves the tail: waiting for it would be for ever. */
+static void an_urgent_reserver_is_told_when_its_reserve_is_used_up(void **state)
+{
+	struct log_room room;
+	struct log *log;
+	unsigned count = 0;
+	bool clean;
+	int error;
+
+	log = restart(&clean);
+	while ((error = log_reserve(log, 8192, true, &room)) == 0) {
+		record_append_room(log, &room, 8192, 1, 1);
+		log_release(log, &room);
+		assert_int_equal(log_flush(log, log_end(log)), 0);
+		assert_true(++count < log_ring_bytes(log) / 8192);
+	}
+	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(log_advance_tail(log, log_durable(log)), 0);
+	assert_int_equal(log_reserve(log, 8192, true, &room), 0);
+	log_release(log, &room);
+	log_close(log);
+}
+
 static void released_room_is_all_given_back(void **state)
 {
 	struct log_room room[8];
@@ -550,6 +573,7 @@ int main(void)
 		LOG_TEST(the_log_goes_on_over_many_lives_and_laps),
 		LOG_TEST(the_tail_goes_to_the_chunk_that_holds_an_lsn),
 		LOG_TEST(reservers_wait_for_the_tail_and_urgent_ones_do_not),
+		LOG_TEST(an_urgent_reserver_is_told_when_its_reserve_is_used_up),
 		LOG_TEST(released_room_is_all_given_back),
 		LOG_TEST(the_torn_end_is_cut_off),
 		LOG_TEST(damage_below_a_durable_lsn_is_reported),
