@@ -110,6 +110,7 @@ struct cache {
 			      */
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
+	_Atomic uint32_t write_failures; /* counts batches that failed */
 	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its
 		      own */
 	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */

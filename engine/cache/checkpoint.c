@@ -7,7 +7,9 @@
  * descriptor in a dirty table block, and what discarded frames still need (below).
  * Nothing is missed by looking at them one after the other, because each pin is set, to a
  * lower bound, before the record it protects is appended, and a pin is handed on (frame
- * to batch to table) before it is dropped: so they are looked at in that order.
+ * to batch to table) before it is dropped: so they are looked at in that order. A batch
+ * that failed hands its pin back to the frames, so batches are looked at before the
+ * frames as well.
  *
  * A discarded frame's redo is needed until the record that freed the page is durable: a
  * crash before that brings the page back (invariant 3).
@@ -29,11 +31,21 @@ static lsn_t discard_horizon(struct cache *c)
 	return h;
 }
 
+static lsn_t batches_horizon(struct cache *c)
+{
+	lsn_t h = LSN_MAX;
+
+	for (unsigned i = 0; i < WB_REGIONS; i++)
+		h = MIN(h, atomic_load_explicit(&c->region[i].pin, memory_order_seq_cst));
+	return h;
+}
+
 lsn_t checkpoint_horizon(struct cache *c)
 {
 	lsn_t h = log_durable(c->log);
 
 	h = MIN(h, discard_horizon(c));
+	h = MIN(h, batches_horizon(c));
 	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t i = 0; i < c->frame_count; i++) {
 		struct frame *f = &c->frames[i];
@@ -42,8 +54,7 @@ lsn_t checkpoint_horizon(struct cache *c)
 		if (rec != LSN_NONE && rec < h && (frame_flags(f) & FRAME_DIRTY))
 			h = rec;
 	}
-	for (unsigned i = 0; i < WB_REGIONS; i++)
-		h = MIN(h, atomic_load_explicit(&c->region[i].pin, memory_order_seq_cst));
+	h = MIN(h, batches_horizon(c));
 	return MIN(h, store_table_oldest(c->store));
 }
 
@@ -117,22 +128,42 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	return e;
 }
 
+/* Batches of others that are under way come to their end. */
+static void batches_await(struct cache *c)
+{
+	for (unsigned i = 0; i < WB_REGIONS; i++) {
+		rt_mutex_lock(&c->region[i].lock);
+		rt_mutex_unlock(&c->region[i].lock);
+	}
+}
+
+/*
+ * A frame whose write was under way is passed over: what others had begun to write when
+ * the first round came by may have been an older image, and needs a second one, and what
+ * they had begun then is new enough. So two rounds suffice for what was dirty at the
+ * call, if no write fails; what others change meanwhile does not keep the caller.
+ */
 int cache_checkpoint(struct cache *c)
 {
 	struct page_ref *refs = rt_alloc(c->wb_pages * sizeof(*refs));
-	int e = refs ? 0 : -ENOMEM;
+	int e = refs ? log_flush(c->log, log_end(c->log)) : -ENOMEM;
+	lsn_t from = log_durable(c->log);
 
-	/* a frame whose write was under way is passed over: go round until none is left
-	 */
 	for (unsigned rounds = 0; rounds < 1000 && !e; rounds++) {
+		uint32_t failures;
+
 		if (rounds)
 			rt_sleep_ns(100000);
+		failures = atomic_load_explicit(&c->write_failures, memory_order_acquire);
 		/* what does not pin the log first: it may wait for a checkpoint */
 		e = write_old(c, LSN_MAX, false, refs);
+		batches_await(c);
 		if (!e)
 			e = checkpoint_round(c, LSN_MAX);
-		if (log_tail(c->log) == log_durable(c->log) ||
-			!atomic_load_explicit(&c->dirty, memory_order_relaxed))
+		if (!atomic_load_explicit(&c->dirty, memory_order_relaxed) ||
+			(rounds && log_tail(c->log) >= from &&
+				failures == atomic_load_explicit(&c->write_failures,
+						    memory_order_acquire)))
 			break;
 	}
 	rt_free(refs);

@@ -416,7 +416,10 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 		for (unsigned i = 0; i < b.count; i++)
 			settle_page(c, r, i, !e);
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
-		if (!e) {
+		if (e) {
+			atomic_fetch_add_explicit(
+				&c->write_failures, 1, memory_order_release);
+		} else {
 			COUNT(c, pages_written, b.count);
 			COUNT(c, write_batches, 1);
 			*written += b.count;
