@@ -222,7 +222,7 @@ struct disk_catalog {
 	uint32_t disk_version;
 	uint32_t pad0;
 	uint8_t volume_uuid[16];
-	uint64_t root_pid;         /* of the tree; never changes */
+	uint64_t root_pid;         /* of the tree; only fsck changes it, for a lost root */
 	uint64_t next_inode_range; /* next number to hand out is this <<
 				      DISK_INODE_RANGE_BITS */
 	uint64_t hash_key[2];      /* SipHash-2-4 key for names */
