@@ -38,7 +38,8 @@ struct wb_page {
 /* One write-back batch's buffers. Owned by whoever holds `lock`. */
 struct wb_region {
 	struct rt_mutex lock;
-	uint8_t *images; /* WB pages, registered for I/O */
+	_Atomic uint32_t turn; /* odd while it is held; changed by who holds it */
+	uint8_t *images;       /* WB pages, registered for I/O */
 	struct wb_page *page;
 	struct store_write *write;
 	struct disk_log_descriptor *descriptor;

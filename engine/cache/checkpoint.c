@@ -128,12 +128,17 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	return e;
 }
 
-/* Batches of others that are under way come to their end. */
+/* Batches of others that are under way come to their end; those that follow are not
+ * waited for. */
 static void batches_await(struct cache *c)
 {
 	for (unsigned i = 0; i < WB_REGIONS; i++) {
-		rt_mutex_lock(&c->region[i].lock);
-		rt_mutex_unlock(&c->region[i].lock);
+		_Atomic uint32_t *turn = &c->region[i].turn;
+		uint32_t seen = atomic_load_explicit(turn, memory_order_seq_cst);
+
+		while (seen & 1 &&
+			atomic_load_explicit(turn, memory_order_acquire) == seen)
+			rt_wait(turn, seen, RT_FOREVER);
 	}
 }
 

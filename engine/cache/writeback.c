@@ -72,7 +72,7 @@ void writeback_close(struct cache *c)
 	}
 }
 
-static struct wb_region *region_take(struct cache *c)
+static struct wb_region *region_lock(struct cache *c)
 {
 	struct wb_region *r;
 
@@ -82,6 +82,21 @@ static struct wb_region *region_take(struct cache *c)
 	r = &c->region[rt_random() % WB_REGIONS];
 	rt_mutex_lock(&r->lock);
 	return r;
+}
+
+static struct wb_region *region_take(struct cache *c)
+{
+	struct wb_region *r = region_lock(c);
+
+	atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
+	return r;
+}
+
+static void region_give(struct wb_region *r)
+{
+	atomic_fetch_add_explicit(&r->turn, 1, memory_order_release);
+	rt_mutex_unlock(&r->lock);
+	rt_wake(&r->turn, INT32_MAX);
 }
 
 /* ---- step 1: copy what is dirty ---------------------------------------------------- */
@@ -425,7 +440,7 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 			*written += b.count;
 		}
 	}
-	rt_mutex_unlock(&r->lock);
+	region_give(r);
 	log_release(c->log, &room);
 	return e;
 }
