@@ -245,10 +245,15 @@ int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first,
 /* What a block is, in the transaction. */
 int extent_at(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	struct map_segment *out);
-/* Zeroes [from, to) of a file block's page with the transaction, if it has written
- * content. */
-int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
-	unsigned from, unsigned to);
+/* Sets [from, to) of a file block's page with the transaction, if it has written content.
+ * src NULL: to zeros; else it must live until the commit. */
+int extent_set_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
+	unsigned from, unsigned to, const uint8_t *src);
+static inline int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino,
+	uint64_t block, unsigned from, unsigned to)
+{
+	return extent_set_bytes(fs, x, ino, block, from, to, NULL);
+}
 
 /* ---- pieces of large changes
  * -------------------------------------------------------------------------- */
@@ -257,11 +262,17 @@ int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block
  * an earlier truncation left. Waits. */
 int intent_finish(struct fs *fs, struct inode_state *st);
 /*
- * Before the size grows from `size` to past the end of its last page or over a gap within
- * it: *dirty says whether bytes behind the end are not zeros, which a crash or an error
- * in the middle of an append can leave. Under `structure`. Waits.
+ * Before the size grows from `size` without a write into its last page: *dirty says
+ * whether bytes behind the end are not zeros, which a crash or an error in the middle of
+ * an append can leave. Under `structure`. Waits.
  */
 int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty);
+/* The same of the page at hand, latched. */
+static inline bool tail_is_dirty(const uint8_t *image, unsigned within)
+{
+	return image[within] ||
+	       memcmp(image + within, image + within + 1, PAGE_SIZE - within - 1) != 0;
+}
 
 /* reclaim.c. Frees an unlinked inode and all it has, unless it has links again. Waits. */
 int inode_reclaim(struct fs *fs, uint64_t ino);

@@ -10,9 +10,13 @@
  * checked by its transaction.
  *
  * Fresh pages are zeros but for the bytes written (invariant 8), and no page of another
- * file is ever named: the extents name the incarnation reserved for them. Bytes written
- * behind the end into the last page before the transaction are not visible; if it fails
- * they stay there, which is why the size never grows over a gap without tail_check.
+ * file is ever named: the extents name the incarnation reserved for them.
+ *
+ * Bytes written behind the end into the last page before the transaction are not visible;
+ * if it fails, or is lost in a crash, they stay there. The end never moves over them:
+ * were they only overwritten in memory, the next crash could show them. Where they are
+ * found, the page's rest and what is written to it go into the transaction that moves the
+ * end.
  */
 #include "fs/ops/data_internal.h"
 
@@ -23,8 +27,6 @@
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
 #define AHEAD_PAGES_MIN 16u
 #define AHEAD_PAGES_MAX 4096u /* 16 MiB */
-
-static const uint8_t zero_bytes[PAGE_SIZE];
 
 struct write_call {
 	struct fs *fs;
@@ -52,6 +54,7 @@ struct write_piece {
 	size_t len;
 	uint64_t size_before; /* assumed by the fill */
 	bool tail_dirty;      /* bytes behind the old end are to be zeroed */
+	bool tail_held;       /* by publish, which then writes this piece's bytes there */
 	int64_t now;
 	unsigned part_count, taken; /* taken: parts whose runs the transaction has */
 	struct write_part part[WRITE_PARTS_MAX];
@@ -288,12 +291,20 @@ static int plan(struct write_piece *p)
  * --------------------------------------------------------------------------------------------
  */
 
+/* The old end lies within the block, and the piece moves it. */
+static bool moves_end_in(const struct write_piece *p, uint64_t block)
+{
+	return p->size_before % PAGE_SIZE && p->size_before >> PAGE_SHIFT == block &&
+	       p->offset + p->len > p->size_before;
+}
+
 static int fill_page(struct write_piece *p, const struct write_part *part, unsigned n)
 {
 	struct fs *fs = p->call->fs;
-	struct page_span span = span_in(part->block + n, p->offset, p->bytes, p->len);
-	uint64_t start = (part->block + n) << PAGE_SHIFT;
-	bool fresh = part->kind != MAP_WRITTEN;
+	uint64_t block = part->block + n;
+	struct page_span span = span_in(block, p->offset, p->bytes, p->len);
+	bool fresh = part->kind != MAP_WRITTEN,
+	     has_tail = !fresh && moves_end_in(p, block);
 	struct guard g;
 	int rc;
 
@@ -301,14 +312,13 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 		rc = guard_fresh(fs->volume->cache, part->pid + n, part->incarnation, &g);
 	else
 		rc = page_latch_written(fs, part->pid + n, part->incarnation,
-			span.to - span.from == PAGE_SIZE, &g);
+			span.to - span.from == PAGE_SIZE && !has_tail, &g);
 	if (rc < 0)
 		return rc;
-	/* A gap between the old end and the first byte, within this page. */
-	if (!fresh && p->size_before > start && p->size_before < start + span.from) {
-		unsigned end = (unsigned)(p->size_before - start);
-
-		page_store(g.image + end, zero_bytes, span.from - end);
+	if (has_tail && tail_is_dirty(g.image, p->size_before % PAGE_SIZE)) {
+		guard_release(fs->volume->cache, &g);
+		p->tail_dirty = p->tail_held = true;
+		return 0;
 	}
 	page_store(g.image + span.from, span.bytes, span.to - span.from);
 	guard_release_dirty(fs->volume->cache, &g, fresh);
@@ -359,10 +369,23 @@ static int publish_part(struct write_piece *p, struct txn *x,
 	return rc;
 }
 
+static int publish_tail(struct write_piece *p, struct txn *x)
+{
+	struct fs *fs = p->call->fs;
+	uint64_t ino = p->call->st->ino, block = p->size_before >> PAGE_SHIFT;
+	struct page_span span;
+	int rc = extent_zero_bytes(
+		fs, x, ino, block, p->size_before % PAGE_SIZE, PAGE_SIZE);
+
+	if (rc < 0 || !p->tail_held)
+		return rc;
+	span = span_in(block, p->offset, p->bytes, p->len);
+	return extent_set_bytes(fs, x, ino, block, span.from, span.to, span.bytes);
+}
+
 static int publish_body(struct txn *x, void *arg)
 {
 	struct write_piece *p = arg;
-	struct fs *fs = p->call->fs;
 	uint64_t ino = p->call->st->ino;
 	struct disk_inode inode;
 	int rc;
@@ -380,8 +403,7 @@ static int publish_body(struct txn *x, void *arg)
 		p->taken = i + 1;
 	}
 	if (p->tail_dirty) {
-		rc = extent_zero_bytes(fs, x, ino, p->size_before >> PAGE_SHIFT,
-			p->size_before % PAGE_SIZE, PAGE_SIZE);
+		rc = publish_tail(p, x);
 		if (rc < 0)
 			return rc;
 	}

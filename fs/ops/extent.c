@@ -333,8 +333,8 @@ int extent_at(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	return 0;
 }
 
-int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
-	unsigned from, unsigned to)
+int extent_set_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
+	unsigned from, unsigned to, const uint8_t *src)
 {
 	struct map_segment segment;
 	int rc;
@@ -344,6 +344,5 @@ int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block
 	rc = extent_at(fs, x, ino, block, &segment);
 	if (rc < 0 || segment.kind != MAP_WRITTEN)
 		return rc;
-	return txn_page(
-		x, segment.pid, segment.incarnation, from, NULL, to - from, false);
+	return txn_page(x, segment.pid, segment.incarnation, from, src, to - from, false);
 }

@@ -95,14 +95,6 @@ int intent_finish(struct fs *fs, struct inode_state *st)
 /* ---- the last page
  * -------------------------------------------------------------------------------- */
 
-static bool all_zero(const uint8_t *p, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		if (p[i])
-			return false;
-	return true;
-}
-
 int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty)
 {
 	struct cache *cache = fs->volume->cache;
@@ -120,7 +112,7 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 	rc = guard_shared(cache, map.segment[0].pid, map.segment[0].incarnation, &g);
 	if (rc < 0)
 		return rc;
-	*dirty = !all_zero(g.image + within, PAGE_SIZE - within);
+	*dirty = tail_is_dirty(g.image, within);
 	guard_release(cache, &g);
 	return 0;
 }

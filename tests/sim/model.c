@@ -112,8 +112,7 @@ void model_forget_images(struct model_file *f)
 		for (uint32_t i = 0; i < page->count; i++)
 			free(page->image[i].bytes);
 		free(page->image);
-		*page = (struct model_page){
-			.mapped = MAPPED_UNKNOWN, .behind = PAGE_SIZE};
+		*page = (struct model_page){.mapped = MAPPED_UNKNOWN};
 	}
 }
 
@@ -141,8 +140,7 @@ unsigned model_file_new(struct model *m, struct model_task *t)
 	WEFT_ASSERT(f && t->files < MODEL_FILES);
 	f->serial = ++m->serial;
 	for (unsigned p = 0; p < MODEL_PAGES; p++)
-		f->page[p] =
-			(struct model_page){.mapped = MAPPED_HOLE, .behind = PAGE_SIZE};
+		f->page[p].mapped = MAPPED_HOLE;
 	t->file[t->files] = f;
 	return t->files++;
 }
@@ -321,7 +319,7 @@ void model_done(struct model *m, struct model_task *t, uint64_t ino)
  */
 
 static void page_add(struct model_task *t, struct model_page *p,
-	enum model_page_kind kind, const uint8_t *bytes, uint32_t written_to)
+	enum model_page_kind kind, const uint8_t *bytes)
 {
 	uint8_t *copy = NULL;
 
@@ -331,18 +329,14 @@ static void page_add(struct model_task *t, struct model_page *p,
 		WEFT_ASSERT(p->image);
 	}
 	if (p->count == 0)
-		p->image[p->count++] =
-			(struct model_image){.kind = PAGE_BASE, .valid = p->behind};
+		p->image[p->count++] = (struct model_image){.kind = PAGE_BASE};
 	if (bytes) {
 		copy = malloc(PAGE_SIZE);
 		WEFT_ASSERT(copy);
 		memcpy(copy, bytes, PAGE_SIZE);
 	}
-	p->image[p->count] = (struct model_image){
-		.op = t->ops, .kind = kind, .bytes = copy, .valid = PAGE_SIZE};
-	if (kind == PAGE_OVERWRITTEN)
-		p->image[p->count].valid = MAX(p->image[p->count - 1].valid, written_to);
-	p->count++;
+	p->image[p->count++] =
+		(struct model_image){.op = t->ops, .kind = kind, .bytes = copy};
 }
 
 const uint8_t *model_page_now(const struct model_file *f, unsigned page)
@@ -395,8 +389,7 @@ void model_write(struct model_task *t, unsigned file, uint64_t offset,
 		WEFT_ASSERT(at / PAGE_SIZE < MODEL_PAGES);
 		page_copy_now(f, (unsigned)(at / PAGE_SIZE), page);
 		memcpy(page + within, bytes + done, n);
-		page_add(t, p, in_place ? PAGE_OVERWRITTEN : PAGE_PUBLISHED, page,
-			(uint32_t)(within + n));
+		page_add(t, p, in_place ? PAGE_OVERWRITTEN : PAGE_PUBLISHED, page);
 		p->mapped = MAPPED_WRITTEN;
 		done += n;
 	}
@@ -412,14 +405,14 @@ static void page_zero_part(struct model_task *t, struct model_file *f, unsigned 
 		return;
 	page_copy_now(f, page, bytes);
 	memset(bytes + from, 0, to - from);
-	page_add(t, &f->page[page], PAGE_CHANGED, bytes, 0);
+	page_add(t, &f->page[page], PAGE_CHANGED, bytes);
 }
 
 static void page_free(
 	struct model_task *t, struct model_page *p, enum model_mapped mapped)
 {
 	if (p->mapped != MAPPED_HOLE && p->count)
-		page_add(t, p, PAGE_FREED, NULL, 0);
+		page_add(t, p, PAGE_FREED, NULL);
 	p->mapped = mapped;
 }
 

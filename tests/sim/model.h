@@ -25,14 +25,12 @@
  *   - filled and published (a hole or unwritten space gets its page): if the operation is
  *     among the k, this content or zeros (published, but its bytes never written);
  *   - changed within a transaction (what a truncation or punched hole leaves of a page),
- * or freed: if the operation is among the k, this content or a later one. Of these the
- * contents from the last published, changed or freed one among the k (the base) up to the
- * next such one behind the k are allowed, and none older than what a sync of the file
- * covered. Bytes past the end of the file are not compared. So bytes of other files can
- * never be met. One thing more: an append writes its bytes in place before its
- * transaction moves the end. A cut between the two leaves them behind the end; when the
- * file has grown over them again by an append whose bytes a second cut took, they may
- * show: bytes that were once written there.
+ *     or freed: if the operation is among the k, this content or a later one.
+ * Of these the contents from the last published, changed or freed one among the k (the
+ * base) up to the next such one behind the k are allowed, and none older than what a sync
+ * of the file covered. Bytes past the end of the file are not compared; when the file has
+ * grown over them, they are zeros or what was written then. So bytes of other files, or
+ * of operations that were lost, can never be met.
  */
 #ifndef WEFT_TESTS_SIM_MODEL_H
 #define WEFT_TESTS_SIM_MODEL_H
@@ -122,7 +120,6 @@ struct model_image {
 	uint32_t op; /* 1 for the first since the recovery */
 	enum model_page_kind kind;
 	uint8_t *bytes; /* NULL: zeros */
-	uint32_t valid; /* bytes of it that a cut keeps: see `behind` */
 };
 
 enum model_mapped { MAPPED_UNKNOWN, MAPPED_HOLE, MAPPED_UNWRITTEN, MAPPED_WRITTEN };
@@ -133,12 +130,6 @@ struct model_page {
 	uint32_t count, capacity;
 	uint32_t durable; /* index of the oldest that may be found */
 	enum model_mapped mapped;
-	/*
-	 * From here on a cut has left bytes that nobody knows, behind the end of the
-	 * file: those of appends that were lost. What was not appended anew since is not
-	 * compared.
-	 */
-	uint32_t behind;
 };
 
 struct model_file {

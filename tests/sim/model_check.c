@@ -460,10 +460,10 @@ static bool page_allowed(
 		base = i;
 	}
 	if (p->count == 0)
-		return image_is(NULL, bytes, MIN(len, p->behind));
+		return image_is(NULL, bytes, len);
 	from = MAX(base, p->durable);
 	for (uint32_t i = from; i <= last; i++)
-		if (image_is(p->image[i].bytes, bytes, MIN(len, p->image[i].valid)))
+		if (image_is(p->image[i].bytes, bytes, len))
 			return true;
 	return p->image[base].kind == PAGE_PUBLISHED && base > p->durable &&
 	       image_is(NULL, bytes, len);
@@ -581,8 +581,6 @@ static void task_rebase(struct model *m, struct model_task *t, struct model_seen
 			struct model_page *page = &file->page[p];
 
 			page->mapped = MAPPED_UNKNOWN;
-			if (n->size / PAGE_SIZE == p)
-				page->behind = n->size % PAGE_SIZE;
 			if (image_is(NULL, bytes, PAGE_SIZE))
 				continue;
 			page->mapped = MAPPED_WRITTEN;
@@ -590,7 +588,6 @@ static void task_rebase(struct model *m, struct model_task *t, struct model_seen
 			WEFT_ASSERT(page->image);
 			page->capacity = 2;
 			page->count = 1;
-			page->image[0].valid = page->behind;
 			page->image[0].bytes = malloc(PAGE_SIZE);
 			WEFT_ASSERT(page->image[0].bytes);
 			memcpy(page->image[0].bytes, bytes, PAGE_SIZE);

@@ -333,6 +333,101 @@ static void fsync_covers_what_closed_handles_wrote(void **state)
 	}
 }
 
+/* ---- two cuts in the middle of appends
+ * ------------------------------------------------------- */
+
+#define TAIL_KEPT 1000u
+
+static struct {
+	uint64_t offset, bytes; /* the second append */
+} tail;
+
+/* The bytes of a lost append have reached the disk: all of the page behind the end. */
+static void node_lost_append(void *arg)
+{
+	struct fs *fs = test_fs_open(&w.world);
+	struct ops_file *f = open_name(fs, "tail", O_RDWR);
+	uint8_t bytes[TAIL_KEPT];
+	struct disk_extent e;
+	struct guard g;
+
+	memset(bytes, 'k', sizeof(bytes));
+	EQ(ops_write(fs, f, &root_user, 0, bytes, sizeof(bytes), false), sizeof(bytes));
+	EQ(tree_read(fs->tree, disk_key(ops_file_ino(f), DISK_ITEM_EXTENT, 0), &e,
+		   sizeof(e)),
+		sizeof(e));
+	OK(guard_exclusive(fs->volume->cache, e.pid, e.incarnation, &g));
+	memset(g.image + TAIL_KEPT, 'l', PAGE_SIZE - TAIL_KEPT);
+	guard_release_dirty(fs->volume->cache, &g, false);
+	OK(cache_checkpoint(fs->volume->cache));
+	rt_sim_node_kill(rt_sim_node());
+}
+
+/* Of this one only what the log has of it remains. */
+static void node_second_append(void *arg)
+{
+	struct fs *fs = test_fs_open(&w.world);
+	struct ops_file *f = open_name(fs, "tail", O_RDWR);
+	uint8_t bytes[2 * PAGE_SIZE];
+
+	memset(bytes, 'n', sizeof(bytes));
+	EQ(ops_write(fs, f, &root_user, tail.offset, bytes, tail.bytes, false),
+		tail.bytes);
+	OK(log_flush(fs->volume->log, log_end(fs->volume->log)));
+	rt_sim_node_kill(rt_sim_node());
+}
+
+static void node_check_tail(void *arg)
+{
+	struct fs *fs = test_fs_open(&w.world);
+	struct ops_file *f = open_name(fs, "tail", O_RDWR);
+	uint64_t size = attr_of(fs, ops_file_ino(f)).size;
+	uint8_t bytes[3 * PAGE_SIZE];
+
+	EQ(size, tail.offset + tail.bytes);
+	read_all(fs, f, bytes, size);
+	for (uint64_t i = 0; i < size; i++) {
+		bool kept = i < TAIL_KEPT, written = i >= tail.offset;
+
+		HOLDS((kept && bytes[i] == 'k') || (!kept && bytes[i] == 0) ||
+			(written && bytes[i] == 'n'));
+	}
+	ops_close(fs, f);
+	test_fs_close(fs);
+	w.finished = true;
+}
+
+static int tail_main(void *arg)
+{
+	w.disk = rt_sim_disk_create(w.world.disk_name, w.world.disk_bytes, NULL);
+	HOLDS(w.disk);
+	on_node(node_format);
+	on_node(node_lost_append);
+	on_node(node_second_append);
+	on_node(node_check_tail);
+	HOLDS(w.finished);
+	return 0;
+}
+
+static void bytes_of_a_lost_append_are_never_shown(void **state)
+{
+	static const struct {
+		uint64_t offset, bytes;
+	} append[] = {{TAIL_KEPT, 1}, {TAIL_KEPT, 500}, {TAIL_KEPT, PAGE_SIZE},
+		{TAIL_KEPT + 100, 50}, {500, 600}, {0, PAGE_SIZE}, {0, 2 * PAGE_SIZE},
+		{2 * PAGE_SIZE - 1, 2}};
+
+	for (unsigned i = 0; i < ARRAY_SIZE(append); i++) {
+		memset(&w, 0, sizeof(w));
+		w.world = (struct fs_test){.disk_name = "disk",
+			.disk_bytes = 48u << 20,
+			.cache_bytes = 8u << 20};
+		tail.offset = append[i].offset;
+		tail.bytes = append[i].bytes;
+		OK(rt_sim_run(i + 1, NULL, tail_main, NULL));
+	}
+}
+
 /* ---- cuts between the pieces of a large change
  * ----------------------------------------------- */
 
@@ -467,6 +562,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_covers_what_closed_handles_wrote),
+		cmocka_unit_test(bytes_of_a_lost_append_are_never_shown),
 		cmocka_unit_test(mounts_finish_what_cuts_left),
 		cmocka_unit_test(cuts_leave_synced_data_and_exact_space),
 		cmocka_unit_test(failing_disks_leave_synced_data_and_exact_space),
