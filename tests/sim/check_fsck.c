@@ -17,11 +17,11 @@ struct fsck_check {
 	bool done;
 };
 
-/* The copy of the superblock that was being written may be torn: opening writes it anew.
- */
+/* One copy of the superblock, or one head of the log, was being written and is torn:
+ * opening writes it anew. */
 static bool is_left_by_a_cut(unsigned code)
 {
-	return code == 1;
+	return code == 1 || code == 10;
 }
 
 static void note_finding(
