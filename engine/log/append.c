@@ -202,8 +202,11 @@ struct log_position log_append(struct log *log, struct log_room *room,
 	room->records--;
 	rt_mutex_lock(&log->append_lock);
 	if (unlikely(log_is_failed(log))) {
+		/* Dropped. Whoever relies on the record must not find it durable, so it
+		 * ends behind all that has been appended: a round that began before the
+		 * failure gets to chunk_lsn at most. */
 		at.start = log->chunk_lsn;
-		at.end = atomic_load_explicit(&log->end, memory_order_relaxed);
+		at.end = log->chunk_lsn + CHUNK_HEADER + log->payload + bytes;
 	} else {
 		bool opened = chunk_prepare(log, bytes);
 
