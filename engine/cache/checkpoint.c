@@ -14,6 +14,8 @@
  * A discarded frame's redo is needed until the record that freed the page is durable: a
  * crash before that brings the page back (invariant 3).
  */
+#include <errno.h>
+
 #include "engine/cache/cache_internal.h"
 
 static lsn_t discard_horizon(struct cache *c)
@@ -128,6 +130,12 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	return e;
 }
 
+/* The log's room is no concern of those above: writes that failed have used it up. */
+static int persisting_error(int e)
+{
+	return e == -ENOSPC ? -EIO : e;
+}
+
 /* Batches of others that are under way come to their end; those that follow are not
  * waited for. */
 static void batches_await(struct cache *c)
@@ -172,12 +180,30 @@ int cache_checkpoint(struct cache *c)
 			break;
 	}
 	rt_free(refs);
-	return e;
+	return persisting_error(e);
 }
 
 #define RETRY_MS 50
 /* Failures in a row, while the log fills, after which the store is given up: 5 s. */
 #define GIVE_UP 100
+
+/*
+ * Whoever waits for room changes the pressure again and again: only the end cuts the
+ * pause short. Each failure has left descriptors in the log.
+ */
+static void failure_pause(struct cache *c)
+{
+	_Atomic uint32_t *pressure = log_pressure_word(c->log);
+	uint64_t until = rt_now_ns() + RETRY_MS * 1000000ull;
+
+	while (rt_now_ns() < until) {
+		uint32_t word = atomic_load_explicit(pressure, memory_order_acquire);
+
+		if (atomic_load_explicit(&c->stopping, memory_order_acquire))
+			return;
+		rt_wait(pressure, word, until);
+	}
+}
 
 void checkpoint_main(void *arg)
 {
@@ -201,8 +227,10 @@ void checkpoint_main(void *arg)
 		failures = e ? failures + 1 : 0;
 		/* Who waits for room in the log would wait for ever. */
 		if (failures == GIVE_UP)
-			log_give_up(c->log, e);
-		if (e || log_tail(c->log) == tail)
+			log_give_up(c->log, persisting_error(e));
+		if (e)
+			failure_pause(c);
+		else if (log_tail(c->log) == tail)
 			rt_wait(pressure,
 				atomic_load_explicit(pressure, memory_order_acquire),
 				rt_now_ns() + RETRY_MS * 1000000ull);

@@ -97,7 +97,8 @@ struct log_position {
 /*
  * Appends one record made of the pieces (the first begins with a disk_log_record whose
  * record_bytes is the total, a multiple of 8). Takes from `room`. Never waits, never
- * fails; after a device error the record is dropped (log_failed tells).
+ * fails; after a device error the record is dropped (log_failed tells), and a flush to
+ * its end fails.
  */
 struct log_position log_append(struct log *log, struct log_room *room,
 	const struct iovec *iov, unsigned iov_count);
@@ -107,7 +108,7 @@ struct log_position log_append(struct log *log, struct log_room *room,
 lsn_t log_end(struct log *log);     /* end of the last record appended */
 lsn_t log_durable(struct log *log); /* all below is durable */
 /* Waits until durable >= lsn. One flush for all who wait. -EIO once the log has failed,
- * unless lsn is durable already. `lsn` is at most log_end. */
+ * unless lsn is durable already. `lsn` is at most log_end, or a dropped record's end. */
 int log_flush(struct log *log, lsn_t lsn);
 /* Ends the log as an error of its device does: what it frees its ring by cannot be
  * written. */

@@ -361,6 +361,67 @@ static int fail_once(void *arg)
 	return 0;
 }
 
+/* All that was appended is durable when the log fails: what is dropped then is not. */
+static int drop_after_flush(void *arg)
+{
+	struct store s;
+	struct log *log = plain_open(&s);
+	lsn_t good = record_append(log, 64, 1, 1).end;
+	struct log_room held;
+
+	WEFT_ASSERT(log_reserve(log, 256, false, &held) == 0);
+	WEFT_ASSERT(log_flush(log, good) == 0);
+	log_give_up(log, -EIO);
+	for (uint64_t i = 0; i < 2; i++) {
+		lsn_t dropped = record_append_room(log, &held, 64, 2 + i, 1).end;
+
+		WEFT_ASSERT(dropped > log_durable(log));
+		WEFT_ASSERT(log_flush(log, dropped) == -EIO);
+	}
+	log_release(log, &held);
+	WEFT_ASSERT(log_flush(log, log_end(log)) == 0 && log_shut(log) == -EIO);
+	log_close(log);
+	rt_disk_close(s.disk);
+	return 0;
+}
+
+static void a_dropped_record_is_never_durable(void **state)
+{
+	void (*sink)(int, const char *) = weft_log_sink;
+
+	weft_log_sink = log_sink_quiet;
+	assert_int_equal(rt_sim_run(1, NULL, drop_after_flush, NULL), 0);
+	weft_log_sink = sink;
+}
+
+/* Nobody moves the tail: persisting is told so, and need not wait for itself. */
+static int fill_urgently(void *arg)
+{
+	struct store s;
+	struct log *log = plain_open(&s);
+	struct log_room room;
+	int error;
+
+	while (!(error = log_reserve(log, 4096, true, &room))) {
+		WEFT_ASSERT(log_used_bytes(log) <= log_ring_bytes(log));
+		record_append_room(log, &room, 4096, 1, 1);
+		log_release(log, &room);
+		WEFT_ASSERT(log_flush(log, log_end(log)) == 0);
+	}
+	WEFT_ASSERT(error == -ENOSPC && !log_failed(log));
+	WEFT_ASSERT(log_advance_tail(log, log_durable(log)) == 0);
+	WEFT_ASSERT(log_reserve(log, 4096, true, &room) == 0);
+	log_release(log, &room);
+	log_close(log);
+	rt_disk_close(s.disk);
+	return 0;
+}
+
+static void urgent_room_of_a_full_ring_is_refused(void **state)
+{
+	assert_int_equal(rt_sim_run(1, NULL, fill_urgently, NULL), 0);
+}
+
 static void an_error_ends_the_log_for_ever(void **state)
 {
 	void (*sink)(int, const char *) = weft_log_sink;
@@ -494,6 +555,8 @@ int main(void)
 		cmocka_unit_test(a_flush_is_one_write_and_one_device_flush),
 		cmocka_unit_test(one_flush_serves_all_who_wait),
 		cmocka_unit_test(an_error_ends_the_log_for_ever),
+		cmocka_unit_test(a_dropped_record_is_never_durable),
+		cmocka_unit_test(urgent_room_of_a_full_ring_is_refused),
 		cmocka_unit_test(what_was_durable_survives_an_error_of_any_request),
 		cmocka_unit_test(what_was_durable_survives_a_cut_at_any_request),
 		cmocka_unit_test(what_was_durable_survives_many_cuts_over_many_laps),
