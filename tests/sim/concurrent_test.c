@@ -321,7 +321,7 @@ static int run_main(void *arg)
 static void seed_main(uint64_t seed)
 {
 	const struct rt_sim_options options = {
-		.step_limit = 50000000, .switch_one_in = seed % 3 ? 16 : 3};
+		.step_limit = SIM_STEP_LIMIT, .switch_one_in = seed % 3 ? 16 : 3};
 	struct sim_shape shape = sim_shape_of(seed);
 
 	shape.frames = seed % 2 ? 64 : 96;

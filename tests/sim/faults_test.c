@@ -181,7 +181,7 @@ static int run_main(void *arg)
 
 static void one_run(uint64_t point)
 {
-	const struct rt_sim_options options = {.step_limit = 50000000};
+	const struct rt_sim_options options = {.step_limit = SIM_STEP_LIMIT};
 
 	run.point = point;
 	OK(rt_sim_run(run.shape.seed, &options, run_main, NULL));

@@ -20,6 +20,9 @@
 				"%s:%d: %s is %lld", __FILE__, __LINE__, #expr, ok_);    \
 	} while (0)
 
+/* Task switches of a run, past which it lives and gets nowhere. Most take 50,000. */
+#define SIM_STEP_LIMIT 2000000u
+
 /* The shape of a run, from its seed. */
 struct sim_shape {
 	uint64_t seed;

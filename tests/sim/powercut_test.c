@@ -12,8 +12,7 @@
 
 #include "tests/sim/harness.h"
 
-#define LIVES      6u       /* of a node, in one run */
-#define STEP_LIMIT 5000000u /* task switches of a run: a twentieth is much */
+#define LIVES 6u /* of a node, in one run */
 
 static struct {
 	struct sim_shape shape;
@@ -127,7 +126,7 @@ static int run_main(void *arg)
 
 static void one_run(uint64_t cut)
 {
-	const struct rt_sim_options options = {.step_limit = STEP_LIMIT};
+	const struct rt_sim_options options = {.step_limit = SIM_STEP_LIMIT};
 
 	run.cut = cut;
 	OK(rt_sim_run(run.shape.seed, &options, run_main, NULL));
