@@ -708,8 +708,13 @@ static bool settle_pages(
 		if (page->count == 0 || page->image[page->count - 1].op != t->ops)
 			continue;
 		if (len &&
-			image_is(page->image[page->count - 1].bytes, data + start, len))
+			image_is(page->image[page->count - 1].bytes, data + start, len)) {
+			/* what it was to append is behind the end, and not content */
+			if (page->image[page->count - 1].bytes)
+				memset(page->image[page->count - 1].bytes + len, 0,
+					PAGE_SIZE - len);
 			continue;
+		}
 		page->mapped = MAPPED_UNKNOWN;
 		free(page->image[--page->count].bytes);
 	}
