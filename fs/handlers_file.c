@@ -39,7 +39,7 @@ static void file_reply_flags(struct fuse_file_info *fi, struct ops_file *file)
 /*
  * The kernel does not notice that a write cleared setuid or setgid bits, and could go by
  * the old ones in an exec; nor that opening counts as an access. Drops its attributes;
- * never blocks (ARCHITECTURE §10).
+ * never blocks.
  */
 static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
 {

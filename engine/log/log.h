@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's redo log: append, group commit, scan (ARCHITECTURE: docs/design.md).
+ * The node's redo log: append, group commit, scan (docs/design.md).
  *
  * Records are appended to a buffer in memory and never wait; room in the buffer and
  * in the ring is reserved beforehand, before any latch is taken (invariant 6).
