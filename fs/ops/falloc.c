@@ -399,7 +399,12 @@ static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_i
 	while (done < len) {
 		int got = data_read(fs, in, offset_in + done, MIN(b.size, len - done),
 			true, copy_sink, &b);
+		int over = (int)((offset_out + done + MAX(got, 0)) % PAGE_SIZE);
 
+		/* Whole pages to write, but for the first and the last: none is filled in two
+		 * turns, and a copy that ends early has done whole pages. */
+		if (got > over && done + (size_t)got < len)
+			got -= over;
 		rc = got;
 		if (got > 0)
 			rc = data_write(fs, out, c, offset_out + done, b.bytes,
