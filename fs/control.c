@@ -197,8 +197,7 @@ static void control_run(void *arg)
 	}
 }
 
-/* ---- start and end
- * --------------------------------------------------------------------- */
+/* ---- start and end --------------------------------------------------------------- */
 
 static int socket_open(struct control *c, struct weft_error *err)
 {

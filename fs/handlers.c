@@ -124,8 +124,7 @@ int request_may_change(fuse_req_t req)
 	return -EROFS;
 }
 
-/* ---- replies
- * --------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------- */
 
 struct ops_name name_of(const char *text)
 {

@@ -110,8 +110,7 @@ void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, ENOSYS);
 }
 
-/* ---- reading
- * --------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------- */
 
 struct read_reply {
 	fuse_req_t req;
@@ -197,8 +196,7 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 		fuse_reply_err(req, ret < 0 ? -ret : EIO);
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------- */
 
 static bool has_setid_bits(struct fs *fs, uint64_t ino)
 {

@@ -81,8 +81,7 @@ bool shim_request_is_writeback(void)
 	return current_request.is_writeback;
 }
 
-/* ---- replies
- * --------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------- */
 
 bool shim_reply(
 	struct session *s, uint64_t unique, int error, const void *payload, size_t len)
@@ -150,8 +149,7 @@ ssize_t shim_read(int fd, void *buf, size_t len, void *session)
 	return read(fd, buf, len);
 }
 
-/* ---- requests
- * ----------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------- */
 
 /* The fixed part behind the header, or NULL when the message is too short for it. */
 static const void *body(const struct fuse_in_header *in, size_t size)

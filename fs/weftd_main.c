@@ -269,8 +269,7 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 	return ret;
 }
 
-/* ---- end
- * -------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------- */
 
 /* True: the kernel has ended the connection. False: a signal, or the time is over. */
 static bool wait_for_end(struct daemon *d, int timeout_ms)

@@ -84,8 +84,7 @@ static int usage(const char *what, const char *value)
 	return EXIT_USAGE;
 }
 
-/* ---- the command line
- * ------------------------------------------------------------------- */
+/* ---- the command line ------------------------------------------------------------ */
 
 /* Bytes, with K, M, G or T for powers of 1024. False when it is no such number, or 0. */
 static bool parse_size(const char *text, uint64_t *out)
@@ -228,8 +227,7 @@ static int parse_options(int argc, char **argv, struct request *r)
 	return -1;
 }
 
-/* ---- what is there already
- * ------------------------------------------------------------------ */
+/* ---- what is there already ------------------------------------------------------- */
 
 static int refuse_content(const char *path, const char *what)
 {
@@ -371,8 +369,7 @@ static int check_content(const struct request *r, const struct target *t)
 	return rc;
 }
 
-/* ---- the file or device
- * ------------------------------------------------------------------------ */
+/* ---- the file or device ---------------------------------------------------------- */
 
 /*
  * A file of the wanted size beside the store that has no name and vanishes at exit, so
@@ -486,8 +483,7 @@ static void target_undo(const struct request *r, struct target *t)
 		fail_errno(r->path, "giving the file its old size back");
 }
 
-/* ---- the report
- * ------------------------------------------------------------------------------------ */
+/* ---- the report ------------------------------------------------------------------ */
 
 static void print_bytes(const char *name, uint64_t bytes)
 {
@@ -542,9 +538,7 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 		printf("Mount it with: weft mount %s DIRECTORY\n", r->path);
 }
 
-/* ---- together
- * ------------------------------------------------------------------------------------------
- */
+/* ---- together -------------------------------------------------------------------- */
 
 static int format_disk(struct request *r, const struct target *t)
 {

@@ -64,8 +64,7 @@ static int fail(const char *what, int error, const struct weft_error *err)
 	return error;
 }
 
-/* ---- the volume ----------------------------------------------------------------------
- */
+/* ---- the volume ------------------------------------------------------------------ */
 
 static int bench_mount(struct bench *b, uint64_t cache_bytes)
 {
@@ -119,8 +118,7 @@ static void bench_end(struct bench *b)
 		unlink(b->path);
 }
 
-/* ---- items
- * ----------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------- */
 
 /* A permutation of 64-bit numbers: random keys that can be made again without being kept.
  * tests/bench/kvbench.c makes the same ones. */
@@ -159,8 +157,7 @@ static int insert_run(struct tree *t, uint64_t first, unsigned count)
 	return rc;
 }
 
-/* ---- measurements
- * ------------------------------------------------------------------------ */
+/* ---- measurements ---------------------------------------------------------------- */
 
 struct part {
 	struct bench *b;
@@ -319,8 +316,7 @@ static int bench_tree(struct bench *b)
 	return rc;
 }
 
-/* ---- instructions
- * -------------------------------------------------------------------------- */
+/* ---- instructions ---------------------------------------------------------------- */
 
 /* In a child that its parent steps through: what lies between two stops is counted. */
 static _Noreturn void guards_stepped(

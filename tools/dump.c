@@ -56,9 +56,7 @@ static const char dump_usage[] =
 	"\n"
 	"Exit status: 0 shown, 1 something could not be read, 2 wrong usage.\n";
 
-/* ---- words
- * --------------------------------------------------------------------------------------
- */
+/* ---- words ----------------------------------------------------------------------- */
 
 static void unreadable(struct dump *d, const char *what, int rc)
 {
@@ -67,8 +65,7 @@ static void unreadable(struct dump *d, const char *what, int rc)
 	d->failed = true;
 }
 
-/* ---- superblocks and log
- * -------------------------------------------------------------------------- */
+/* ---- superblocks and log --------------------------------------------------------- */
 
 static void print_super(const struct disk_superblock *sb, uint64_t at)
 {
@@ -231,8 +228,7 @@ static void dump_log(struct dump *d)
 		store_close(s);
 }
 
-/* ---- descriptor table
- * ----------------------------------------------------------------------------------- */
+/* ---- descriptor table ------------------------------------------------------------ */
 
 static uint64_t block_sum(struct store *s, struct disk_table_block *b)
 {
@@ -287,9 +283,7 @@ static void dump_table(struct dump *d)
 		rt_free_pages(b, 2 * PAGE_SIZE);
 }
 
-/* ---- pages
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- pages ----------------------------------------------------------------------- */
 
 static bool page_known(const struct dump *d, page_id pid)
 {
@@ -349,9 +343,7 @@ static void dump_groups(struct dump *d)
 		rt_free_pages(g, PAGE_SIZE);
 }
 
-/* ---- the tree
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- the tree -------------------------------------------------------------------- */
 
 static void dump_node(struct dump *d, page_id pid, unsigned level_max, unsigned depth)
 {
@@ -431,9 +423,7 @@ static void dump_page(struct dump *d, page_id pid)
 		rt_free_pages(image, PAGE_SIZE);
 }
 
-/* ---- files
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- files ----------------------------------------------------------------------- */
 
 /* The tree as any reader has it, on top of what is open already. */
 static int tree_get(struct dump *d)
@@ -595,9 +585,7 @@ static void dump_files(struct dump *d)
 	free(l);
 }
 
-/* ---- the command
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- the command ----------------------------------------------------------------- */
 
 static int volume_get(struct dump *d)
 {

@@ -63,8 +63,7 @@ int weft_mount(int argc, char **argv)
 	exec_weftd(argv);
 }
 
-/* ---- remounting
- * -------------------------------------------------------------------------- */
+/* ---- remounting ------------------------------------------------------------------ */
 
 static bool has_word(const char *list, const char *word)
 {
@@ -162,8 +161,7 @@ static int remount(const char *source, const char *directory, const char *list)
 	return 0;
 }
 
-/* ---- mount(8)'s helper
- * --------------------------------------------------------------------- */
+/* ---- mount(8)'s helper ----------------------------------------------------------- */
 
 int mount_helper(int argc, char **argv)
 {
@@ -212,8 +210,7 @@ int mount_helper(int argc, char **argv)
 	exec_weftd(args);
 }
 
-/* ---- unmounting
- * -------------------------------------------------------------------------------- */
+/* ---- unmounting ------------------------------------------------------------------ */
 
 /* A daemon that serves `directory`, if it answers: its connection, else negative. */
 static int unmount_and_wait(const char *who, const char *name, bool lazy, bool force)

@@ -68,8 +68,7 @@ static const char *duration(char buf[16], double ns)
 	return buf;
 }
 
-/* ---- tables
- * ----------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------- */
 
 static void print_requests(const json_t *requests)
 {
@@ -166,8 +165,7 @@ static int list_one(void *arg, struct client *c)
 	return 0;
 }
 
-/* ---- Prometheus
- * --------------------------------------------------------------------------- */
+/* ---- Prometheus ------------------------------------------------------------------ */
 
 /* Numbers of nested objects become weft_OUTER_INNER{mount="..."} lines. */
 static void print_metrics(const char *prefix, const json_t *o, const char *labels)
@@ -227,8 +225,7 @@ static int collect_one(void *arg, struct client *c)
 	return 0;
 }
 
-/* ---- the command
- * ------------------------------------------------------------------------------ */
+/* ---- the command ----------------------------------------------------------------- */
 
 enum form { FORM_TABLE, FORM_JSON, FORM_PROMETHEUS };
 

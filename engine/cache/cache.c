@@ -60,8 +60,7 @@ void page_move(void *dst, const void *src, size_t len)
 }
 #endif
 
-/* ---- open and close -------------------------------------------------------------------
- */
+/* ---- open and close -------------------------------------------------------------- */
 
 static int open_frames(struct cache *c)
 {
@@ -210,8 +209,7 @@ void cache_close(struct cache *c)
 	rt_free(c);
 }
 
-/* ---- what others ask
- * ---------------------------------------------------------------------- */
+/* ---- what others ask ------------------------------------------------------------- */
 
 struct store *cache_store(struct cache *c)
 {

@@ -28,21 +28,17 @@ struct cache;
 
 /* ---- frames -------------------------------------------------------------------- */
 
-#define FRAME_DIRTY     (1u << 0) /* newer than the home's persisted image */
-#define FRAME_LOADING   (1u << 1) /* its request is under way; latched exclusively */
-#define FRAME_NEED_FULL (1u << 2) /* the next log record of it carries the full image */
-#define FRAME_UNPUBLISHED                                                                \
-	(1u << 3) /* fresh file data that no extent names yet: never written */
-#define FRAME_WRITING   (1u << 4) /* an image of it is on its way to the store */
-#define FRAME_DATA      (1u << 5) /* file data: changes are not logged as ranges */
-#define FRAME_PERSISTED (1u << 6) /* the store has an image of this incarnation */
-#define FRAME_LOGGED    (1u << 7) /* the log has the image of this very version */
-#define FRAME_CHECKED                                                                    \
-	(1u << 8) /* for the tree: this image has passed tree_check_page; cleared at     \
-		     load */
-#define FRAME_HOLLOW                                                                     \
-	(1u << 10)           /* guard_overwrite's, not filled yet: the image is nothing */
-#define FRAME_AGED (1u << 9) /* was dirty at the last tick of the flusher */
+#define FRAME_DIRTY       (1u << 0) /* newer than the home's persisted image */
+#define FRAME_LOADING     (1u << 1) /* its request is under way; latched exclusively */
+#define FRAME_NEED_FULL   (1u << 2) /* the next log record of it carries the full image */
+#define FRAME_UNPUBLISHED (1u << 3) /* file data that no extent names: never written */
+#define FRAME_WRITING     (1u << 4) /* an image of it is on its way to the store */
+#define FRAME_DATA        (1u << 5) /* file data: changes are not logged as ranges */
+#define FRAME_PERSISTED   (1u << 6) /* the store has an image of this incarnation */
+#define FRAME_LOGGED      (1u << 7) /* the log has the image of this very version */
+#define FRAME_CHECKED     (1u << 8) /* has passed tree_check_page; cleared at load */
+#define FRAME_AGED        (1u << 9) /* was dirty at the last tick of the flusher */
+#define FRAME_HOLLOW      (1u << 10) /* guard_overwrite's, not filled yet: no content */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch
  * change under the exclusive latch only, or as said. */
@@ -94,8 +90,7 @@ void page_store(void *image_dst, const void *src, size_t len);
 /* memmove within an image under its exclusive latch. */
 void page_move(void *image_dst, const void *image_src, size_t len);
 
-/* ---- opening --------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------- */
 
 struct cache_options {
 	uint64_t cache_bytes;  /* images; at least 64 pages. 0: 256 MiB */
@@ -122,8 +117,7 @@ uint32_t cache_frame_index(struct cache *cache, const struct frame *f);
  */
 unsigned cache_batch_max(struct cache *cache);
 
-/* ---- guards
- * ------------------------------------------------------------------------------ */
+/* ---- guards ---------------------------------------------------------------------- */
 
 enum guard_kind { GUARD_NONE = 0, GUARD_OPTIMISTIC, GUARD_SHARED, GUARD_EXCLUSIVE };
 
@@ -212,8 +206,7 @@ static inline bool guard_valid(const struct guard *g)
 		       (LATCH_VERSION_MASK | LATCH_EXCLUSIVE)) == 0;
 }
 
-/* ---- file data that is published later
- * ------------------------------------------------------ */
+/* ---- file data that is published later ------------------------------------------- */
 
 /*
  * Brackets the filling of pages that are published later: they cannot be evicted, so all
@@ -231,8 +224,7 @@ void cache_publish(
  * Waits. */
 void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned count);
 
-/* ---- durability
- * ------------------------------------------------------------------------------- */
+/* ---- durability ------------------------------------------------------------------ */
 
 /* Up to so many dirty bytes go through the log at fsync. */
 #define CACHE_SYNC_LOGGED_MAX (64u << 10)
@@ -250,8 +242,7 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
  * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
 
-/* ---- counters
- * ----------------------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------- */
 
 struct cache_counters {
 	_Atomic uint64_t hits, misses, fetch_requests, prefetches, evictions,

@@ -16,9 +16,8 @@
 #define PREFETCH_SLOTS   32
 #define PREFETCH_TASKS   2
 #define BEHIND_SLOTS     64
-#define BEHIND_TASKS                                                                     \
-	WB_REGIONS /* one prepares its batch while the other's is written                \
-		    */
+/* one prepares its batch while the other's is written */
+#define BEHIND_TASKS    WB_REGIONS
 #define COUNTER_STRIPES 16
 
 struct frame_list { /* stack of free frames */
@@ -288,8 +287,8 @@ void provider_wake(struct cache *c);
 
 #define FETCH_SCAN     (1u << 0)
 #define FETCH_NO_IMAGE (1u << 1) /* descriptor only; with count 1 and keep */
-#define FETCH_FRESH                                                                      \
-	(1u << 2) /* just allocated: nothing of it is in the store; with keep */
+/* just allocated: nothing of it is in the store; with keep */
+#define FETCH_FRESH (1u << 2)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).

@@ -237,8 +237,7 @@ void checkpoint_main(void *arg)
 	}
 }
 
-/* ---- pages that were freed
- * ---------------------------------------------------------------- */
+/* ---- pages that were freed ------------------------------------------------------- */
 
 static void discard_pin(struct cache *c, lsn_t rec)
 {

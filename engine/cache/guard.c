@@ -249,8 +249,7 @@ int guard_try_upgrade(struct cache *c, struct guard *g)
 	return 0;
 }
 
-/* ---- without the image ---------------------------------------------------------------
- */
+/* ---- without the image ----------------------------------------------------------- */
 
 static int guard_blind(
 	struct cache *c, page_id pid, uint64_t incarnation, bool fresh, struct guard *g)
@@ -299,8 +298,7 @@ int guard_overwrite(struct cache *c, page_id pid, uint64_t incarnation, struct g
 	return guard_blind(c, pid, incarnation, false, g);
 }
 
-/* ---- release
- * ----------------------------------------------------------------------------- */
+/* ---- release --------------------------------------------------------------------- */
 
 void guard_release(struct cache *c, struct guard *g)
 {
@@ -329,8 +327,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 	g->kind = GUARD_NONE;
 }
 
-/* ---- many at once
- * --------------------------------------------------------------------------- */
+/* ---- many at once ---------------------------------------------------------------- */
 
 #define BATCH_GIVE_UP 64
 #define BATCH_LOSSES  4 /* then page by page, with growing pauses */

@@ -11,8 +11,8 @@
 #include "engine/cache/mtr.h"
 #include "engine/cache/cache_internal.h"
 
-#define NEAR_BYTES                                                                       \
-	8 /* ranges closer than this become one: a range costs 4 bytes itself */
+/* ranges closer than this become one: a range costs 4 bytes itself */
+#define NEAR_BYTES  8
 #define FULL_BYTES  2048 /* a page with more changed bytes is logged in full */
 #define SCRATCH_MAX 8192
 
@@ -106,8 +106,7 @@ struct mtr_page *mtr_fresh(struct mtr *m, page_id pid, uint64_t incarnation, int
 	return p;
 }
 
-/* ---- ranges -------------------------------------------------------------------------
- */
+/* ---- ranges ---------------------------------------------------------------------- */
 
 /* Joins the two neighbours with the smallest gap; makes room for one more. */
 static void join_nearest(struct mtr_page *p)
@@ -211,8 +210,7 @@ void mtr_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len)
 	page_move(p->guard.image + to, p->guard.image + from, len);
 }
 
-/* ---- commit
- * ---------------------------------------------------------------------------- */
+/* ---- commit ---------------------------------------------------------------------- */
 
 /* A record under construction: headers and ranges in scratch, full images by reference.
  */

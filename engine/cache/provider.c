@@ -310,8 +310,7 @@ void provider_main(void *arg)
 	}
 }
 
-/* ---- what has been dirty for long ---------------------------------------------------
- */
+/* ---- what has been dirty for long ------------------------------------------------ */
 
 /* One tick: writes what was dirty at the last one, marks what is dirty now. */
 static void flusher_tick(struct cache *c)

@@ -98,8 +98,7 @@ static void mends_end(struct cache *c)
 	c->mend_count = 0;
 }
 
-/* ---- redo
- * ------------------------------------------------------------------------------------ */
+/* ---- redo ------------------------------------------------------------------------ */
 
 int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation,
 	uint64_t version, const void *image, lsn_t start, lsn_t end)

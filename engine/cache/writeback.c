@@ -158,8 +158,7 @@ static bool copy_page(
 	return true;
 }
 
-/* ---- step 2: descriptors (and images that could tear) into the log
- * --------------------- */
+/* ---- step 2: descriptors (and images that could tear) into the log --------------- */
 
 static void log_descriptors(struct cache *c, struct wb_region *r, struct wb_batch *b,
 	uint64_t number, struct log_room *room)
@@ -250,8 +249,7 @@ static void log_tearable(
 	}
 }
 
-/* ---- steps 4 to 6
- * ---------------------------------------------------------------------------- */
+/* ---- steps 4 to 6 ---------------------------------------------------------------- */
 
 static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_t number,
 	struct log_room *room)
@@ -462,8 +460,7 @@ int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool
 	return e;
 }
 
-/* ---- writing behind a stream
- * -------------------------------------------------------------- */
+/* ---- writing behind a stream ----------------------------------------------------- */
 
 void cache_write_behind(struct cache *c, const struct page_ref *refs, unsigned count)
 {

@@ -222,7 +222,7 @@ struct disk_catalog {
 	uint32_t disk_version;
 	uint32_t pad0;
 	uint8_t volume_uuid[16];
-	uint64_t root_pid;         /* of the tree; only fsck changes it, for a lost root */
+	uint64_t root_pid; /* of the tree; only fsck changes it, for a lost root */
 	uint64_t next_inode_range; /* next number to hand out is this <<
 				      DISK_INODE_RANGE_BITS */
 	uint64_t hash_key[2];      /* SipHash-2-4 key for names */
@@ -232,8 +232,8 @@ struct disk_catalog {
 _Static_assert(sizeof(struct disk_catalog) == 4096, "catalog size");
 
 #define DISK_CATALOG_SLOT 0ull
-#define DISK_INODE_RANGE_BITS                                                            \
-	16 /* inode numbers are handed to nodes in ranges of 65,536 */
+/* inode numbers are handed to nodes in ranges of 65,536 */
+#define DISK_INODE_RANGE_BITS 16
 
 /* ---- allocation groups ---------------------------------------------------------
  * Group g's page is at slot 1 + g * (1 + DISK_GROUP_PAGES) and describes the

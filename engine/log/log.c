@@ -146,8 +146,7 @@ int log_open(struct log **out, struct store *s, const struct log_options *o, boo
 	return 0;
 }
 
-/* ---- start and end -------------------------------------------------------------------
- */
+/* ---- start and end --------------------------------------------------------------- */
 
 /*
  * What recovery read may be in a device's cache only, and if a flush has failed there, no
@@ -218,8 +217,7 @@ void log_close(struct log *log)
 	rt_free(log);
 }
 
-/* ---- what others ask
- * --------------------------------------------------------------------- */
+/* ---- what others ask ------------------------------------------------------------- */
 
 lsn_t log_end(struct log *log)
 {

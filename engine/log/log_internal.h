@@ -4,11 +4,11 @@
  *
  * Positions. An LSN counts bytes of the endless log and is ring_bytes at birth. A *buffer
  * position* counts bytes that went through the buffer since log_open; its place in the
- *buffer is position & (buffer_bytes - 1). Both are multiples of 4096 wherever a chunk
- *starts. The chunks lie in the buffer one behind the other exactly as they will be
- *written, header and padding included, in order of their LSNs; a chunk may wrap in the
- *buffer (two iovecs) but not in the ring, and only the LSN, never the buffer position,
- *skips at the ring's end.
+ * buffer is position & (buffer_bytes - 1). Both are multiples of 4096 wherever a chunk
+ * starts. The chunks lie in the buffer one behind the other exactly as they will be
+ * written, header and padding included, in order of their LSNs; a chunk may wrap in the
+ * buffer (two iovecs) but not in the ring, and only the LSN, never the buffer position,
+ * skips at the ring's end.
  *
  * Locks, in the order in which they are taken:
  *	head_lock	held while a head is written; tasks wait under it

@@ -156,8 +156,7 @@ static int reader_failure(struct log_reader *r, lsn_t lsn, struct weft_error *er
 		(unsigned long long)ring_place(r->log, lsn), (unsigned long long)lsn);
 }
 
-/* ---- the end of the log
- * ---------------------------------------------------------------- */
+/* ---- the end of the log ---------------------------------------------------------- */
 
 /* How far behind the end later chunks are looked for. */
 #define DAMAGE_SEARCH_BYTES (64ull << 20)
@@ -256,8 +255,7 @@ int log_rewrite(struct log *log)
 	return error;
 }
 
-/* ---- records
- * ---------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------- */
 
 static int scan_chunk(const struct disk_log_chunk *chunk, log_visit visit, void *arg)
 {

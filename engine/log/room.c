@@ -4,14 +4,15 @@
  * (invariants 6 and 10).
  *
  * Why an append after a reservation always fits. A reservation of b bytes for r records
- *is charged b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened
- *by one record, and that record passes CHUNK_OVERHEAD of its room on to the chunk: it
- *covers the header (64) and the padding at the close (at most 4095), whoever closes the
- *chunk and why. So at every time, with `reserved` the sum of all rooms' charges:
+ * is charged b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened
+ * by one record, and that record passes CHUNK_OVERHEAD of its room on to the chunk: it
+ * covers the header (64) and the padding at the close (at most 4095), whoever closes the
+ * chunk and why. So at every time, with `reserved` the sum of all rooms' charges:
  *
  *	buffer_charged = sizes of closed chunks not written yet
- *		       + the open chunk's records + CHUNK_OVERHEAD, if one is open +
- *reserved ring_charged   = the same, with the closed chunks from the tail on
+ *		       + the open chunk's records + CHUNK_OVERHEAD, if one is open
+ *		       + reserved
+ *	ring_charged   = the same, with the closed chunks from the tail on
  *
  * Closing a chunk gives back what it did not need. As reservations keep buffer_charged
  * <= buffer_bytes, and chunks lie in the buffer without gaps (they wrap), the end of the
@@ -19,15 +20,15 @@
  *
  * In the ring a chunk does not wrap: where the record that opens one does not fit before
  * the ring's end, the LSN skips g < skip_max bytes, skip_max = the longest record with
- *its header, rounded up to the block. Skips are not charged; instead ring_limit =
- *ring_bytes - skip_max. That is enough, as between tail and end there is never more than
- *one skip: suppose there is one of length g that ends at (k-1) * ring, so tail <= (k-1) *
- *ring - g, and a record that takes n bytes with header and padding does not fit at h
- *before k * ring, so h + n > k * ring. The bytes charged are at least h - tail - g + n >
- *k * ring - (k-1) * ring + g - g = ring, against the limit. With at most one skip, end -
- *tail <= charged + g <= ring_limit + skip_max = ring_bytes. A record that does fit at the
- *ring's end, or any chunk later on, is limited to the ring's end, so its padding fits as
- *well (the ring is a multiple of the block).
+ * its header, rounded up to the block. Skips are not charged; instead ring_limit =
+ * ring_bytes - skip_max. That is enough, as between tail and end there is never more than
+ * one skip: suppose there is one of length g that ends at (k-1) * ring, so tail <= (k-1) *
+ * ring - g, and a record that takes n bytes with header and padding does not fit at h
+ * before k * ring, so h + n > k * ring. The bytes charged are at least h - tail - g + n >
+ * k * ring - (k-1) * ring + g - g = ring, against the limit. With at most one skip, end -
+ * tail <= charged + g <= ring_limit + skip_max = ring_bytes. A record that does fit at the
+ * ring's end, or any chunk later on, is limited to the ring's end, so its padding fits as
+ * well (the ring is a multiple of the block).
  *
  * The urgent part of buffer and ring is charged by urgent reservations only: persisting
  * pages, which is what frees the ring, cannot be starved by those who wait for it.

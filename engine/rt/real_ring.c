@@ -355,8 +355,7 @@ static void follow(struct real_ring *ring, struct rt_io *io)
 	atomic_fetch_sub(&ring->follower_count, 1);
 }
 
-/* ---- submission ----------------------------------------------------------------------
- */
+/* ---- submission ------------------------------------------------------------------ */
 
 static void prepare(struct real_ring *ring, struct io_uring_sqe *sqe, struct rt_io *io)
 {

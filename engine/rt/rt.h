@@ -143,8 +143,8 @@ void rt_spin(unsigned *spins);
 struct rt_disk;
 
 #define RT_DISK_READ_ONLY (1u << 0)
-#define RT_DISK_EXCLUSIVE                                                                \
-	(1u << 1) /* fail with -EBUSY when in use (flock, O_EXCL on devices) */
+/* fail with -EBUSY when in use (flock, O_EXCL on devices) */
+#define RT_DISK_EXCLUSIVE (1u << 1)
 
 struct rt_disk_info {
 	uint64_t size_bytes;

@@ -6,8 +6,7 @@
 #include "engine/rt/rt_internal.h"
 #include "engine/rt/rt_sim.h"
 
-/* ---- stacks and contexts (sim_switch.c) ---------------------------------------------
- */
+/* ---- stacks and contexts (sim_switch.c) ------------------------------------------ */
 
 struct sim_context {
 	void *sp;           /* while switched away from */
@@ -33,8 +32,7 @@ void sim_context_entered(struct sim_context *self, struct sim_context *from);
 /* Gives pooled stacks back to the kernel. */
 void sim_stacks_free(void);
 
-/* ---- timers, tasks (sim_sched.c)
- * -------------------------------------------------------- */
+/* ---- timers, tasks (sim_sched.c) ------------------------------------------------- */
 
 struct sim_timer {
 	uint64_t at;
@@ -79,8 +77,7 @@ uint64_t sim_rng_next(struct sim_rng *rng);
 /* Evenly among 0 .. n - 1. */
 uint64_t sim_rng_below(struct sim_rng *rng, uint64_t n);
 
-/* ---- nodes and memory (sim_node.c)
- * ----------------------------------------------------- */
+/* ---- nodes and memory (sim_node.c) ----------------------------------------------- */
 
 struct sim_crash_fn {
 	void (*fn)(void *);
@@ -113,8 +110,7 @@ void sim_on_crash_forget(void (*fn)(void *), void *arg);
 /* Runs crash functions and frees tasks but the current one, and memory. */
 void sim_node_clear(unsigned node);
 
-/* ---- disks (sim_disk.c, sim_image.c)
- * ------------------------------------------------------ */
+/* ---- disks (sim_disk.c, sim_image.c) --------------------------------------------- */
 
 int sim_disk_open(
 	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err);
@@ -142,8 +138,7 @@ void sim_image_write(
 /* Makes `to`, of the same size, equal to `from`. */
 void sim_image_copy(struct sim_image *to, const struct sim_image *from);
 
-/* ---- the world
- * --------------------------------------------------------------------------- */
+/* ---- the world ------------------------------------------------------------------- */
 
 #define SIM_WAIT_BUCKETS 256u
 

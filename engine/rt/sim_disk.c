@@ -166,8 +166,7 @@ void sim_disks_free(void)
 	}
 }
 
-/* ---- handles ------------------------------------------------------------------------
- */
+/* ---- handles --------------------------------------------------------------------- */
 
 int sim_disk_open(
 	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
@@ -225,8 +224,7 @@ void sim_disk_register(struct rt_disk *base, void *memory, size_t size)
 {
 }
 
-/* ---- what a write leaves behind
- * -------------------------------------------------------- */
+/* ---- what a write leaves behind -------------------------------------------------- */
 
 enum fate { FATE_LOST, FATE_KEPT, FATE_TORN, FATES };
 
@@ -362,8 +360,7 @@ static void settle_in_flight(struct rt_sim_disk *disk, const struct rt_io *io)
 	free(data);
 }
 
-/* ---- requests
- * ------------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------- */
 
 static void request_free(struct sim_request *r)
 {
@@ -554,8 +551,7 @@ void sim_disk_run(struct rt_disk *base, struct rt_io *ios, unsigned count)
 	sim_disk_wait(base, ios, count);
 }
 
-/* ---- power cuts
- * -------------------------------------------------------------------------------- */
+/* ---- power cuts ------------------------------------------------------------------ */
 
 static bool disk_used_by(const struct rt_sim_disk *disk, unsigned node)
 {
@@ -609,8 +605,7 @@ void sim_disks_power_cut(unsigned node)
 			disk_power_cut(d, node);
 }
 
-/* ---- the harness's hands
- * ----------------------------------------------------------------------- */
+/* ---- the harness's hands --------------------------------------------------------- */
 
 uint64_t rt_sim_disk_ops(struct rt_sim_disk *disk)
 {

@@ -180,8 +180,7 @@ static void run_crash_fns(unsigned id)
 	sim->crashing = UINT32_MAX;
 }
 
-/* ---- nodes --------------------------------------------------------------------------
- */
+/* ---- nodes ----------------------------------------------------------------------- */
 
 unsigned rt_sim_node_new(const char *name)
 {

@@ -51,8 +51,7 @@ static void trace(uint64_t value)
 	sim->trace ^= sim->trace >> 29;
 }
 
-/* ---- timers: a binary heap by (time, order of setting) ------------------------------
- */
+/* ---- timers: a binary heap by (time, order of setting) --------------------------- */
 
 static bool timer_before(const struct sim_timer *a, const struct sim_timer *b)
 {
@@ -141,8 +140,7 @@ static void fire_due_timers(void)
 	}
 }
 
-/* ---- what a stuck world says ----------------------------------------------------------
- */
+/* ---- what a stuck world says ----------------------------------------------------- */
 
 static void list_tasks(void)
 {
@@ -175,8 +173,7 @@ static _Noreturn void stuck(const char *why)
 	abort();
 }
 
-/* ---- switching ----------------------------------------------------------------------
- */
+/* ---- switching ------------------------------------------------------------------- */
 
 static void make_runnable(struct sim_task *task)
 {
@@ -275,8 +272,7 @@ static void sched_point(void)
 		sim_yield();
 }
 
-/* ---- waiting -------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------- */
 
 static struct sim_task **bucket_of(_Atomic uint32_t *word)
 {
@@ -388,8 +384,7 @@ static void sim_spin(unsigned *spins)
 		sim_sleep_ns(SPIN_SLEEP_NS);
 }
 
-/* ---- tasks
- * ------------------------------------------------------------------------------ */
+/* ---- tasks ----------------------------------------------------------------------- */
 
 unsigned sim_current_node(void)
 {
@@ -528,8 +523,7 @@ void sim_sched_start(struct sim_context *from)
 	bury();
 }
 
-/* ---- time and randomness
- * ------------------------------------------------------------------- */
+/* ---- time and randomness --------------------------------------------------------- */
 
 #define SIM_WALL_START_NS 1700000000000000000ll
 

@@ -49,11 +49,10 @@ struct space_run {
 int space_open(struct space **out, struct cache *cache, struct weft_error *err);
 void space_close(struct space *sp);
 
-#define SPACE_PRIVILEGED                                                                 \
-	(1u << 0) /* may use the last pages, kept for what frees space                   \
-		   */
-#define SPACE_METADATA                                                                   \
-	(1u << 1) /* tree pages: kept apart from file data within the group */
+/* may use the last pages, kept for what frees space */
+#define SPACE_PRIVILEGED (1u << 0)
+/* tree pages: kept apart from file data within the group */
+#define SPACE_METADATA (1u << 1)
 
 /*
  * Reserves 1 to `want` contiguous pages, near `goal` where possible (PID_NONE: anywhere).

@@ -137,8 +137,7 @@ static void batch_run(struct store *s, struct batch *b, enum rt_io_op op)
 		b->count);
 }
 
-/* ---- reading --------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------- */
 
 static void log_damage(struct store *s, const struct store_read *r, const char *what)
 {
@@ -310,8 +309,7 @@ int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *o
 	return q.result;
 }
 
-/* ---- writing
- * ---------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------- */
 
 int store_write_pages(struct store *s, const struct store_write *writes, unsigned n)
 {

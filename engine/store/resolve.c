@@ -92,8 +92,7 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 	return v.any && !v.same_incarnation ? STORE_ZEROS : -EUCLEAN;
 }
 
-/* ---- all at once ----------------------------------------------------------------------
- */
+/* ---- all at once ----------------------------------------------------------------- */
 
 /* The next pages with candidates, from entry *cursor on; each page once, at its first
  * entry. */

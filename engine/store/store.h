@@ -92,8 +92,8 @@ struct rt_disk *store_disk(struct store *s);
 
 /* ---- pages ------------------------------------------------------------------------ */
 
-#define STORE_ZEROS                                                                      \
-	1 /* result of a read: older than wanted or never written; the image is zeros */
+/* result of a read: older than wanted or never written; the image is zeros */
+#define STORE_ZEROS 1
 
 struct store_read {
 	page_id pid;
@@ -131,8 +131,7 @@ bool store_flush_failed(struct store *s);
 /* True if an image overwritten in place could be torn by a power cut. */
 bool store_writes_tear(struct store *s);
 
-/* ---- descriptors ---------------------------------------------------------------------
- */
+/* ---- descriptors ----------------------------------------------------------------- */
 
 /* The current descriptor of a page. May wait for the table. 0 or -errno. */
 int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out);

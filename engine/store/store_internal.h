@@ -21,18 +21,16 @@
 /* ---- bounds of the layout ------------------------------------------------------ */
 
 #define STORE_BYTES_MAX (1ull << 60) /* sums of offsets stay far from overflow */
-#define STORE_LOG_MIN                                                                    \
-	(2ull << 20) /* two chunks: what engine/log needs to move at all                 \
-		      */
+/* two chunks: what engine/log needs to move at all */
+#define STORE_LOG_MIN         (2ull << 20)
 #define STORE_LOG_DEFAULT_MIN (4ull << 20)
 #define STORE_LOG_DEFAULT_MAX (1ull << 30)
 #define STORE_PAGES_MIN       128u
 #define STORE_PAGES_MAX       (1ull << PID_SLOT_BITS)
 #define STORE_COUNTER_MAX     (1ull << 62) /* generations and incarnations */
 #define STORE_SHARD_MAX       0xbfffu      /* above are the places that are not pages */
-#define STORE_ALIGN_FROM_BYTES                                                           \
-	(1ull << 30) /* larger stores align their areas to a MiB                         \
-		      */
+/* larger stores align their areas to a MiB */
+#define STORE_ALIGN_FROM_BYTES (1ull << 30)
 
 /* ---- checksum.c ------------------------------------------------------------------- */
 
@@ -52,8 +50,7 @@ uint64_t checksummer_sum_head(struct checksummer *c, const struct disk_log_head 
 uint64_t superblock_sum(const struct disk_superblock *sb);
 const char *checksum_name(enum disk_checksum kind);
 
-/* ---- layout.c ------------------------------------------------------------------------
- */
+/* ---- layout.c -------------------------------------------------------------------- */
 
 /* Checks every field against the others, so that nothing later computes out of bounds. */
 int layout_check(const struct disk_superblock *sb, struct weft_error *err);
@@ -84,8 +81,7 @@ struct store_order {
 
 void store_sort(struct store_order *items, unsigned count);
 
-/* ---- candidates.c --------------------------------------------------------------------
- */
+/* ---- candidates.c ---------------------------------------------------------------- */
 
 #define CANDIDATE_NONE UINT32_MAX
 
@@ -125,8 +121,7 @@ void candidates_drop_undecided(struct candidate_set *c, page_id pid);
 uint32_t candidates_first(const struct candidate_set *c, page_id pid);
 uint32_t candidates_next(const struct candidate_set *c, uint32_t index);
 
-/* ---- table.c, table_io.c -------------------------------------------------------------
- */
+/* ---- table.c, table_io.c --------------------------------------------------------- */
 
 #define TABLE_NONE        UINT32_MAX
 #define TABLE_LOAD_MAX    16u  /* blocks that one task reads at once */
@@ -237,8 +232,7 @@ static inline struct table_entry *table_dirty_after(
 	return e->dirty_next == TABLE_NONE ? NULL : &t->entries[e->dirty_next];
 }
 
-/* ---- pages.c, resolve.c
- * ---------------------------------------------------------------- */
+/* ---- pages.c, resolve.c ---------------------------------------------------------- */
 
 /* `quiet`: what is damaged is expected to be mended and not logged. */
 void pages_read(struct store *s, struct store_read *reads, unsigned count, bool quiet);
@@ -252,8 +246,7 @@ bool page_id_valid(const struct store *s, page_id pid);
 int resolve_image(struct store *s, page_id pid, const struct page_descriptor *known,
 	const void *image, struct page_descriptor *found);
 
-/* ---- the store
- * --------------------------------------------------------------------------- */
+/* ---- the store ------------------------------------------------------------------- */
 
 struct store {
 	struct rt_disk *disk;

@@ -160,8 +160,7 @@ static struct table_entry *entry_take(struct table *t, uint64_t block, bool must
 	return e;
 }
 
-/* ---- requests ------------------------------------------------------------------------
- */
+/* ---- requests -------------------------------------------------------------------- */
 
 static void settled_get(const struct candidate_set *c, struct table_request *r)
 {
@@ -345,8 +344,7 @@ void table_run(struct store *s, struct table_request *requests, unsigned n)
 	rt_mutex_unlock(&t->lock);
 }
 
-/* ---- the interface
- * ----------------------------------------------------------------------- */
+/* ---- the interface --------------------------------------------------------------- */
 
 int store_descriptor_install(
 	struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn)
@@ -397,8 +395,7 @@ bool store_table_crowded(struct store *s)
 	return store_table_dirty(s) > s->table.bound / 2;
 }
 
-/* ---- set-up
- * --------------------------------------------------------------------------------- */
+/* ---- set-up ---------------------------------------------------------------------- */
 
 static int table_alloc_loads(struct table *t)
 {

@@ -18,8 +18,7 @@ static uint64_t block_place(const struct store *s, uint64_t block, unsigned copy
 	return s->sb.table_offset + (2 * block + copy) * BLOCK_BYTES;
 }
 
-/* ---- reading --------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------- */
 
 enum copy_state { COPY_WHOLE, COPY_EMPTY, COPY_DAMAGED };
 
@@ -112,8 +111,7 @@ void table_load_run(struct store *s, struct table_load *l)
 	}
 }
 
-/* ---- writing
- * ----------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------- */
 
 /* Copies blocks that are due, under the lock: installs may go on while they are written.
  */

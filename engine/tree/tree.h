@@ -70,8 +70,7 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 /* Asks for the leaf of a key to be brought in, in the background. */
 void tree_prefetch(struct tree *t, struct disk_key key);
 
-/* ---- transactions
- * ------------------------------------------------------------------------------- */
+/* ---- transactions ---------------------------------------------------------------- */
 
 #define TXN_READS_MAX  256 /* leaves read */
 #define TXN_WRITES_MAX 128 /* items written or deleted */

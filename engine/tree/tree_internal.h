@@ -47,16 +47,16 @@ static inline bool tree_key_within(tree_key key, tree_key low, tree_key high)
 
 #define NODE_HEAD_BYTES sizeof(struct disk_node)
 #define NODE_MAGIC      offsetof(struct disk_node, magic)
-#define NODE_COUNTS                                                                      \
-	offsetof(struct disk_node, level) /* level, count, begin, dead: a word */
+/* level, count, begin, dead: a word */
+#define NODE_COUNTS    offsetof(struct disk_node, level)
 #define NODE_PID       offsetof(struct disk_node, pid)
 #define NODE_LOW       offsetof(struct disk_node, low_fence)
 #define NODE_HIGH      offsetof(struct disk_node, high_fence)
 #define LEAF_SLOT(i)   (NODE_HEAD_BYTES + (size_t)(i) * sizeof(struct disk_leaf_slot))
 #define LEAF_PLACE(i)  (LEAF_SLOT(i) + offsetof(struct disk_leaf_slot, offset))
 #define LEAF_SLOTS_MAX 168u
-#define LEAF_CAPACITY                                                                    \
-	(PAGE_SIZE - (unsigned)NODE_HEAD_BYTES) /* bytes for slots and values */
+/* bytes for slots and values */
+#define LEAF_CAPACITY   (PAGE_SIZE - (unsigned)NODE_HEAD_BYTES)
 #define LEAF_SLOT_BYTES ((unsigned)sizeof(struct disk_leaf_slot))
 #define INNER_KEY(i)                                                                     \
 	(offsetof(struct disk_inner, key) + (size_t)(i) * sizeof(struct disk_key))

@@ -11,8 +11,7 @@
 
 #define MIB (1ull << 20)
 
-/* ---- the catalog
- * ---------------------------------------------------------------------------- */
+/* ---- the catalog ----------------------------------------------------------------- */
 
 static int catalog_check(
 	struct volume *v, const struct disk_catalog *c, struct weft_error *err)
@@ -64,9 +63,7 @@ static int catalog_read(struct volume *v, struct weft_error *err)
 	return catalog_check(v, &v->catalog, err);
 }
 
-/* ---- open
- * ---------------------------------------------------------------------------------------
- */
+/* ---- open ------------------------------------------------------------------------ */
 
 /* Store and log; pass 1 of recovery, before anything reads a page through the cache. */
 static int open_storage(
@@ -200,8 +197,7 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	return 0;
 }
 
-/* ---- close, sync
- * ------------------------------------------------------------------------------------ */
+/* ---- close, sync ----------------------------------------------------------------- */
 
 int volume_close(struct volume *v)
 {
@@ -230,9 +226,7 @@ int volume_failed(struct volume *v)
 	return log_failed(v->log);
 }
 
-/* ---- inode numbers
- * --------------------------------------------------------------------------------------
- */
+/* ---- inode numbers --------------------------------------------------------------- */
 
 /*
  * The next range from the catalog. Records are durable in their order, so no inode item

@@ -20,13 +20,12 @@
 #define FILE_SIZE_MAX ((uint64_t)INT64_MAX)
 #define BLOCK_END     (1ull << 52) /* above every file block */
 
-/* ---- dirty ranges (dirty.c)
- * ---------------------------------------------------------------- */
+/* ---- dirty ranges (dirty.c) ------------------------------------------------------ */
 
 #define DIRTY_INLINE 2
 #define DIRTY_MAX    1024 /* ranges of one set */
-#define DIRTY_HEAP_MAX                                                                   \
-	(1u << 20) /* ranges that all sets with one `heap` may have there: 16 MiB */
+/* ranges that all sets with one `heap` may have there: 16 MiB */
+#define DIRTY_HEAP_MAX (1u << 20)
 
 struct dirty_range {
 	uint64_t first, end; /* file blocks [first, end) */
@@ -54,8 +53,7 @@ static inline const struct dirty_range *dirty_ranges(const struct dirty_set *set
 	return set->range ? set->range : set->inlined;
 }
 
-/* ---- the state of an inode (file.c)
- * ----------------------------------------------------------- */
+/* ---- the state of an inode (file.c) ---------------------------------------------- */
 
 struct inode_state {
 	uint64_t ino;
@@ -166,8 +164,7 @@ static inline void state_dirty(struct inode_state *st, uint64_t first, uint64_t 
 	rt_mutex_unlock(&st->lock);
 }
 
-/* ---- mapping changes
- * ------------------------------------------------------------------------------- */
+/* ---- mapping changes ------------------------------------------------------------- */
 
 /* Both under `structure`, around a transaction that unmaps pages. */
 static inline void map_change_begin(struct inode_state *st)
@@ -190,8 +187,7 @@ static inline bool map_unchanged(struct inode_state *st, uint32_t sequence)
 	return atomic_load_explicit(&st->map_sequence, memory_order_acquire) == sequence;
 }
 
-/* ---- extents (extent.c)
- * ----------------------------------------------------------------------------- */
+/* ---- extents (extent.c) ---------------------------------------------------------- */
 
 enum map_kind { MAP_HOLE = 0, MAP_UNWRITTEN, MAP_WRITTEN };
 
@@ -255,8 +251,7 @@ static inline int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino,
 	return extent_set_bytes(fs, x, ino, block, from, to, NULL);
 }
 
-/* ---- pieces of large changes
- * -------------------------------------------------------------------------- */
+/* ---- pieces of large changes ----------------------------------------------------- */
 
 /* truncate.c. Under `structure`, at the start of all that grows or maps: works off what
  * an earlier truncation left. Waits. */

@@ -67,8 +67,7 @@ static uint64_t blocks_end(uint64_t bytes)
 	return DIV_UP(bytes, (uint64_t)PAGE_SIZE);
 }
 
-/* ---- one page
- * -------------------------------------------------------------------------------- */
+/* ---- one page -------------------------------------------------------------------- */
 
 /* Where bytes [offset, offset + len) lie in a file block. */
 struct page_span {
@@ -96,8 +95,7 @@ static int page_latch_written(
 	return guard_exclusive(fs->volume->cache, pid, incarnation, g);
 }
 
-/* ---- overwriting
- * ------------------------------------------------------------------------------- */
+/* ---- overwriting ----------------------------------------------------------------- */
 
 /* Overwrites the written pages of a segment. Pages done, or an error if it is none. */
 static int overwrite_segment(struct write_call *w, const struct map_segment *s,
@@ -165,8 +163,7 @@ static int64_t overwrite(
 	return (int64_t)(MIN(done << PAGE_SHIFT, offset + len) - offset);
 }
 
-/* ---- space for fresh pages
- * ---------------------------------------------------------------------- */
+/* ---- space for fresh pages ------------------------------------------------------- */
 
 /*
  * 1 to `want` fresh pages. A file that grows takes them from what it holds ahead of its
@@ -222,8 +219,7 @@ static void part_unreserve(struct fs *fs, const struct write_part *part)
 		space_unreserve(fs->volume->space, &run);
 }
 
-/* ---- planning a piece
- * ------------------------------------------------------------------------------ */
+/* ---- planning a piece ------------------------------------------------------------ */
 
 /* Adds a segment's blocks, with runs reserved for what is a hole. 0 when all of it is in.
  */
@@ -287,9 +283,7 @@ static int plan(struct write_piece *p)
 	return 0;
 }
 
-/* ---- filling
- * --------------------------------------------------------------------------------------------
- */
+/* ---- filling --------------------------------------------------------------------- */
 
 /* The old end lies within the block, and the piece moves it. */
 static bool moves_end_in(const struct write_piece *p, uint64_t block)
@@ -340,9 +334,7 @@ static int fill(struct write_piece *p)
 	return 0;
 }
 
-/* ---- publishing
- * ---------------------------------------------------------------------------------------------
- */
+/* ---- publishing ------------------------------------------------------------------ */
 
 static int publish_part(struct write_piece *p, struct txn *x,
 	const struct write_part *part, struct disk_inode *inode)
@@ -481,8 +473,7 @@ static int64_t write_piece(
 	return (int64_t)p.len;
 }
 
-/* ---- behind a stream
- * ------------------------------------------------------------------------- */
+/* ---- behind a stream ------------------------------------------------------------- */
 
 static void behind_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
 {
@@ -536,9 +527,7 @@ static void write_behind(
 	behind_range(fs, st->ino, from, end);
 }
 
-/* ---- the call
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- the call -------------------------------------------------------------------- */
 
 static int call_lock(struct write_call *w)
 {

@@ -38,8 +38,7 @@ static struct disk_key extent_key(uint64_t ino, uint64_t block)
 	return disk_key(ino, DISK_ITEM_EXTENT, block);
 }
 
-/* ---- looking up
- * ------------------------------------------------------------------------------ */
+/* ---- looking up ------------------------------------------------------------------ */
 
 struct map_build {
 	struct fs *fs;
@@ -134,8 +133,7 @@ page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block)
 	return e.pid + e.length;
 }
 
-/* ---- changing, in a transaction
- * ----------------------------------------------------------------- */
+/* ---- changing, in a transaction -------------------------------------------------- */
 
 /* The last extent that begins at or before `block`: 0, *e; -ENOENT. */
 static int extent_floor(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,

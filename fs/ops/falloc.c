@@ -44,8 +44,7 @@ static uint64_t block_behind(uint64_t byte)
 	return DIV_UP(byte, (uint64_t)PAGE_SIZE);
 }
 
-/* ---- freeing a range
- * ----------------------------------------------------------------------------- */
+/* ---- freeing a range ------------------------------------------------------------- */
 
 /* Zeroes what the range covers of its first and last page. */
 static int zero_edges(const struct falloc *f, struct txn *x)
@@ -101,8 +100,7 @@ static int punch(struct falloc *f, uint64_t first, uint64_t stop, bool edges)
 	return rc;
 }
 
-/* ---- taking space
- * --------------------------------------------------------------------------------- */
+/* ---- taking space ---------------------------------------------------------------- */
 
 static int allocate_body(struct txn *x, void *arg)
 {
@@ -236,9 +234,7 @@ static int allocate_check(struct falloc *f, uint64_t first, uint64_t stop)
 	return pages > stat.available_pages ? -ENOSPC : 0;
 }
 
-/* ---- fallocate
- * -------------------------------------------------------------------------------------
- */
+/* ---- fallocate ------------------------------------------------------------------- */
 
 static int finish_body(struct txn *x, void *arg)
 {
@@ -329,9 +325,7 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	return rc;
 }
 
-/* ---- lseek
- * ----------------------------------------------------------------------------------------------
- */
+/* ---- lseek ----------------------------------------------------------------------- */
 
 int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence)
 {
@@ -363,9 +357,7 @@ int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whe
 	return whence == SEEK_HOLE ? (int64_t)inode.size : -ENXIO;
 }
 
-/* ---- copy_range
- * ------------------------------------------------------------------------------------------
- */
+/* ---- copy_range ------------------------------------------------------------------ */
 
 struct copy_buffer {
 	uint8_t *bytes;

@@ -53,8 +53,7 @@ _Atomic uint32_t *intents_unfinished(struct fs *fs)
 	return &fs->files->unfinished;
 }
 
-/* ---- states
- * ---------------------------------------------------------------------------------- */
+/* ---- states ---------------------------------------------------------------------- */
 
 static uint64_t ino_hash(uint64_t ino)
 {
@@ -312,8 +311,7 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 	return rc;
 }
 
-/* ---- open and close
- * -------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------- */
 
 /* A handle that is counted but not yet confirmed. */
 static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)

@@ -13,9 +13,8 @@
 #include "fs/ops/ops_internal.h"
 
 #define LINK_TARGET_MAX 4095u
-#define LOOKUP_TRIES                                                                     \
-	1000u /* a name that is replaced at just the wrong moment so often               \
-	       */
+/* a name that is replaced at just the wrong moment so often */
+#define LOOKUP_TRIES 1000u
 
 /* ---- lookup ----------------------------------------------------------------------- */
 

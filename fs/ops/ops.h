@@ -83,8 +83,8 @@ int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name,
 #define OPS_SET_ATIME_NOW (1u << 6)
 #define OPS_SET_MTIME_NOW (1u << 7)
 #define OPS_SET_CTIME     (1u << 8)
-#define OPS_KILL_SETID                                                                   \
-	(1u << 9) /* with SIZE: clear setuid, and setgid if group-executable */
+/* with SIZE: clear setuid, and setgid if group-executable */
+#define OPS_KILL_SETID (1u << 9)
 struct ops_setattr {
 	unsigned set;  /* OPS_SET_* */
 	uint32_t mode; /* permission bits, 07777 */

@@ -46,11 +46,11 @@ static inline void ops_count(struct fs *fs, enum ops_call call)
  *   -EAGAIN	start over (pass on what txn_* said);
  *   -errno	give up at once; nothing is committed;
  *   +errno	OPS_VERDICT(-errno): give up with this error if all that was read stands,
- *start over if not. For conclusions from more than one leaf ("the entry names no inode").
+ * start over if not. For conclusions from more than one leaf ("the entry names no inode").
  *		Nothing may have been written by the body.
  * Runs the body handed to txn_take go back when the transaction fails; those it did not
- *get to hand over are the caller's. 0, a negative errno; -EROFS on a volume that must not
- *be written. Waits; hold nothing.
+ * get to hand over are the caller's. 0, a negative errno; -EROFS on a volume that must not
+ * be written. Waits; hold nothing.
  */
 typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_VERDICT(error) (-(error))

@@ -225,8 +225,7 @@ out:
 	return rc;
 }
 
-/* ---- many at once
- * ----------------------------------------------------------------------------- */
+/* ---- many at once ---------------------------------------------------------------- */
 
 /* What one piece of one inode may take. */
 #define PIECE_WRITES (EXTENTS_A_PIECE + XATTRS_A_PIECE + LINKS_A_PIECE + 4)
@@ -300,8 +299,7 @@ void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count)
 			break; /* said once */
 }
 
-/* ---- at open
- * ---------------------------------------------------------------------------------- */
+/* ---- at open --------------------------------------------------------------------- */
 
 static int recover_intent(struct fs *fs, uint64_t ino)
 {

@@ -16,8 +16,7 @@ static struct disk_key intent_key(uint64_t ino)
 	return disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, ino);
 }
 
-/* ---- working an intent off
- * ---------------------------------------------------------------------- */
+/* ---- working an intent off ------------------------------------------------------- */
 
 struct intent_step {
 	struct fs *fs;
@@ -92,8 +91,7 @@ int intent_finish(struct fs *fs, struct inode_state *st)
 	return rc;
 }
 
-/* ---- the last page
- * -------------------------------------------------------------------------------- */
+/* ---- the last page --------------------------------------------------------------- */
 
 int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty)
 {
@@ -117,9 +115,7 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 	return 0;
 }
 
-/* ---- truncating
- * -------------------------------------------------------------------------------------
- */
+/* ---- truncating ------------------------------------------------------------------ */
 
 struct truncation {
 	struct fs *fs;

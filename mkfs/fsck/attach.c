@@ -59,8 +59,7 @@ static struct disk_key entry_key(struct fsck *f, const struct change *c)
 	return disk_key(c->dir, DISK_ITEM_ENTRY, name_place(f, c->name, c->len));
 }
 
-/* ---- taking away
- * ------------------------------------------------------------------------------- */
+/* ---- taking away ----------------------------------------------------------------- */
 
 static int drop_body(struct fsck *f, struct txn *x, void *arg)
 {
@@ -177,8 +176,7 @@ int entry_set_type(struct fsck *f, uint64_t dir, const struct entry_item *e, uin
 	return repair_run(f, type_body, &c);
 }
 
-/* ---- giving a name
- * ------------------------------------------------------------------------------- */
+/* ---- giving a name --------------------------------------------------------------- */
 
 /* Adds the entry and to the directory's counts, in memory and in x. */
 static int entry_give(

@@ -40,9 +40,9 @@ struct fsck_options {
 /* Exit codes of fsck(8), combined by or. */
 #define FSCK_EXIT_FIXED 1 /* findings were repaired */
 #define FSCK_EXIT_LEFT  4 /* findings were left */
-#define FSCK_EXIT_OPERATIONAL                                                            \
-	8 /* could not check: no store, I/O errors, no memory, in use */
-#define FSCK_EXIT_USAGE 16
+/* could not check: no store, I/O errors, no memory, in use */
+#define FSCK_EXIT_OPERATIONAL 8
+#define FSCK_EXIT_USAGE       16
 
 struct fsck_result {
 	uint64_t found; /* findings, notes apart */

@@ -117,8 +117,7 @@ static void ring_close(struct ring *r)
 	rt_free(r->chunk);
 }
 
-/* ---- heads
- * -------------------------------------------------------------------------------- */
+/* ---- heads ----------------------------------------------------------------------- */
 
 static uint64_t head_sum(struct store *s, const struct disk_log_head *h)
 {
@@ -205,8 +204,7 @@ static int heads_rebuild(struct fsck *f, struct store *s, bool *stop)
 	return rc;
 }
 
-/* ---- a hole
- * -------------------------------------------------------------------------------- */
+/* ---- a hole ---------------------------------------------------------------------- */
 
 /* Where the chain from `tail` ends. */
 static lsn_t chain_end(const struct ring *r, lsn_t tail)
@@ -278,8 +276,7 @@ static int hole_close(struct fsck *f, struct store *s, lsn_t tail, bool *stop)
 	return rc;
 }
 
-/* ---- the log
- * --------------------------------------------------------------------------------- */
+/* ---- the log --------------------------------------------------------------------- */
 
 /* One of the heads is damaged. After a crash in the midst of writing it that is no
  * damage. */

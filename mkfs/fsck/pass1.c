@@ -16,8 +16,7 @@
 
 #include "mkfs/fsck/fsck_internal.h"
 
-/* ---- who uses which page
- * ---------------------------------------------------------------- */
+/* ---- who uses which page --------------------------------------------------------- */
 
 void pages_claim(struct fsck *f, page_id pid, uint32_t length, uint64_t incarnation)
 {
@@ -74,8 +73,7 @@ static void tree_page(struct fsck *f, page_id pid, unsigned level, uint64_t inca
 		fsck_progress(f, 1, f->out->tree_pages, 0);
 }
 
-/* ---- what is wrong
- * ------------------------------------------------------------------------ */
+/* ---- what is wrong --------------------------------------------------------------- */
 
 static unsigned damage_code(const struct damage *d, int error)
 {

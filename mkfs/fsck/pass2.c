@@ -37,8 +37,7 @@ static struct disk_key inode_key(uint64_t ino)
 	return disk_key(ino, DISK_ITEM_INODE, 0);
 }
 
-/* ---- finishing an inode
- * ---------------------------------------------------------------------- */
+/* ---- finishing an inode ---------------------------------------------------------- */
 
 static int inode_put(struct fsck *f, const struct sums *s)
 {
@@ -297,8 +296,7 @@ static int finish(struct fsck *f, struct sums *s)
 	return rc;
 }
 
-/* ---- one item
- * ------------------------------------------------------------------------------------ */
+/* ---- one item -------------------------------------------------------------------- */
 
 static int item_drop(struct fsck *f, struct sums *s, struct disk_key key)
 {
@@ -411,9 +409,7 @@ static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key,
 	return 0;
 }
 
-/* ---- entries
- * -----------------------------------------------------------------------------------------
- */
+/* ---- entries --------------------------------------------------------------------- */
 
 /* An item's entries, as they will be. */
 struct entries {
@@ -562,8 +558,7 @@ static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key,
 			: repair_delete(f, key);
 }
 
-/* ---- items of the system
- * ---------------------------------------------------------------------------------- */
+/* ---- items of the system --------------------------------------------------------- */
 
 static int visit_system(struct fsck *f, struct sums *s, struct disk_key key,
 	const void *value, size_t len)

@@ -95,9 +95,7 @@ static int window_fill(struct fsck *f, struct window *w)
 	return MIN(rc, 0);
 }
 
-/* ---- names
- * --------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------- */
 
 static int entry_count(
 	struct fsck *f, struct window *w, uint64_t dir, const struct entry_item *e)
@@ -197,9 +195,7 @@ static int extra_visit(
 	return 0;
 }
 
-/* ---- orphans
- * --------------------------------------------------------------------------------------
- */
+/* ---- orphans --------------------------------------------------------------------- */
 
 static int orphan_visit(
 	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
@@ -227,8 +223,7 @@ static int orphans_scan(struct fsck *f, struct window *w)
 		disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN + 1, 0), 0, orphan_visit, w);
 }
 
-/* ---- each inode
- * ----------------------------------------------------------------------------------- */
+/* ---- each inode ------------------------------------------------------------------ */
 
 struct fix {
 	uint64_t ino;
@@ -339,8 +334,7 @@ static int check_row(struct fsck *f, struct row *r)
 	return rc;
 }
 
-/* ---- connections
- * ------------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------- */
 
 /* The parent of a directory, in the window or not. 0: it has none, or is no directory. */
 static int parent_of(struct fsck *f, struct window *w, uint64_t ino, uint64_t *parent)
@@ -434,9 +428,7 @@ static int check_loop(struct fsck *f, struct window *w, struct row *r)
 	return fsck_repaired(f, rc);
 }
 
-/* ---- a window
- * -----------------------------------------------------------------------------------------
- */
+/* ---- a window -------------------------------------------------------------------- */
 
 static void mark_extra(struct window *w)
 {

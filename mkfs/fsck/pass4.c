@@ -16,8 +16,7 @@
  */
 #include "mkfs/fsck/fsck_internal.h"
 
-/* ---- used twice
- * ----------------------------------------------------------------------------- */
+/* ---- used twice ------------------------------------------------------------------ */
 
 static void keep_tree_page(
 	struct fsck *f, page_id pid, unsigned level, uint64_t incarnation)
@@ -126,8 +125,7 @@ static int check_twice(struct fsck *f)
 	return rc;
 }
 
-/* ---- used by nobody
- * --------------------------------------------------------------------------- */
+/* ---- used by nobody -------------------------------------------------------------- */
 
 static int run_free(struct fsck *f, page_id pid, uint32_t length)
 {

@@ -21,8 +21,7 @@
 
 #define INSERT_BATCH 24u
 
-/* ---- new pages
- * ---------------------------------------------------------------------------- */
+/* ---- new pages ------------------------------------------------------------------- */
 
 struct fresh {
 	unsigned count;
@@ -88,8 +87,7 @@ static void chain_fill(struct fresh *n, const struct damage *d)
 	}
 }
 
-/* ---- putting them in place
- * ------------------------------------------------------------------- */
+/* ---- putting them in place ------------------------------------------------------- */
 
 /* Where the word that names the damaged page is. */
 static void parent_word(
@@ -195,8 +193,7 @@ static int damage_replace(struct fsck *f, const struct damage *d)
 	return rc;
 }
 
-/* ---- lost items
- * -------------------------------------------------------------------------------- */
+/* ---- lost items ------------------------------------------------------------------ */
 
 /* A leaf that pass 1 did not reach. */
 struct stray {

@@ -64,8 +64,7 @@ int page_raw(struct fsck *f, page_id pid, void *image)
 	return rc;
 }
 
-/* ---- one page of the tree
- * ------------------------------------------------------------------- */
+/* ---- one page of the tree -------------------------------------------------------- */
 
 /* What the parent says of a page. */
 struct expected {
@@ -112,8 +111,7 @@ static int node_read(struct fsck *f, const struct expected *e, void *image,
 	return unread ? weft_error(err, 1, "its checksum is wrong") : 0;
 }
 
-/* ---- the walk
- * ----------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------- */
 
 struct walk *walk_open(struct fsck *f, struct disk_key from)
 {
@@ -297,9 +295,7 @@ int walk_leaf(struct walk *w)
 	return 0;
 }
 
-/* ---- items
- * ------------------------------------------------------------------------------------------
- */
+/* ---- items ----------------------------------------------------------------------- */
 
 /* Visits items of w->leaf that lie in [from, to). *again: the tree changed; go on from
  * *from. */

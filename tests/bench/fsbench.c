@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The loops that tests/bench/run times on a mounted filesystem: one loop per call, one
- *line of key=value on stdout. Knows nothing of what it runs on.
+ * line of key=value on stdout. Knows nothing of what it runs on.
  *
  *	fsbench fill FILE MIB			write a file of random bytes, fsync
  *	fsbench pread FILE SECONDS [direct]	4 KiB at random offsets	-> per_second
  *	fsbench stat FILE SECONDS		one path again and again	->
- *per_second
+ * per_second
  *	fsbench seqread FILE [direct]		1 MiB at a time to the end	->
- *per_second (bytes)
+ * per_second (bytes)
  *	fsbench seqwrite FILE MIB		a new file, 1 MiB at a time, fsync ->
- *per_second (bytes)
+ * per_second (bytes)
  *	fsbench create|statall|unlink DIR N	N names, one after the other	->
- *per_second
+ * per_second
  *	fsbench fsync DIR THREADS N [append]	4 KiB write + fsync, N per thread, a file
- *each
+ * each
  *						-> median_ns, p99_ns, per_second
  */
 #include <errno.h>
@@ -83,8 +83,7 @@ static void print_rate(double count, uint64_t began)
 	printf("per_second=%.1f\n", count * 1e9 / (double)(now_ns() - began));
 }
 
-/* ---- data
- * ------------------------------------------------------------------------------ */
+/* ---- data ------------------------------------------------------------------------ */
 
 static void write_file(int fd, const char *path, unsigned mib, void *buf)
 {
@@ -149,8 +148,7 @@ static void run_pread(const char *path, double seconds, int flags)
 	close(fd);
 }
 
-/* ---- names
- * ------------------------------------------------------------------------------ */
+/* ---- names ----------------------------------------------------------------------- */
 
 static void run_stat(const char *path, double seconds)
 {
@@ -204,8 +202,7 @@ static void run_names(const char *dir, unsigned count, void (*one)(const char *n
 	print_rate(count, began);
 }
 
-/* ---- write + fsync
- * ------------------------------------------------------------------------ */
+/* ---- write + fsync --------------------------------------------------------------- */
 
 struct syncer {
 	pthread_t thread;

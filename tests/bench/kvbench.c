@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What weft's tree is measured against: LMDB, WiredTiger and BerkeleyDB with the same
- *16-byte keys. Takes the lines that `weft bench tree` takes ("lookup THREADS COUNT",
- *"insert THREADS COUNT").
+ * 16-byte keys. Takes the lines that `weft bench tree` takes ("lookup THREADS COUNT",
+ * "insert THREADS COUNT").
  *
  *	kvbench lmdb|wiredtiger|bdb DIR ITEMS CACHE_MIB
  *
  * Each logs as it does and none syncs: LMDB with NOSYNC and a writable map, which is its
  * fastest, WiredTiger with its log and no sync, BerkeleyDB with its log and TXN_NOSYNC.
- *Every insert is a transaction of its own, every lookup sees what is committed.
+ * Every insert is a transaction of its own, every lookup sees what is committed.
  */
 #include <db.h>
 #include <errno.h>
@@ -62,8 +62,7 @@ static struct key key_of(uint64_t i)
 	return (struct key){__builtin_bswap64(mix(i + 1)), __builtin_bswap64(mix(~i))};
 }
 
-/* ---- LMDB
- * ------------------------------------------------------------------------------ */
+/* ---- LMDB ------------------------------------------------------------------------ */
 
 static MDB_env *lmdb;
 static MDB_dbi lmdb_table;
@@ -120,8 +119,7 @@ static void lmdb_thread_end(void *thread)
 	mdb_txn_abort(thread);
 }
 
-/* ---- WiredTiger
- * ---------------------------------------------------------------------------- */
+/* ---- WiredTiger ------------------------------------------------------------------ */
 
 static WT_CONNECTION *wt;
 
@@ -207,8 +205,7 @@ static void wt_thread_end(void *thread)
 	free(t);
 }
 
-/* ---- BerkeleyDB
- * ------------------------------------------------------------------------------- */
+/* ---- BerkeleyDB ------------------------------------------------------------------ */
 
 static DB_ENV *bdb;
 static DB *bdb_table;
@@ -281,8 +278,7 @@ static void bdb_thread_end(void *thread)
 {
 }
 
-/* ---- measurements
- * -------------------------------------------------------------------------------- */
+/* ---- measurements ---------------------------------------------------------------- */
 
 static const struct store *store;
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How fast fs/ops is by itself, without a kernel in between: N empty files are created,
- *looked up, listed, unlinked and forgotten, by one task and by two, each in a directory
- *of its own.
+ * looked up, listed, unlinked and forgotten, by one task and by two, each in a directory
+ * of its own.
  *
  *	ops_bench STORE [files] [cache MiB] [log MiB]
  *	ops_bench STORE dirty [files] [cache MiB] [log MiB]	and end as a crash would
  *	ops_bench STORE recover [cache MiB]			and say what recovery took
  *
  * STORE is overwritten, but by "recover". Prints one key=value per line; *_ns is per file
- *and task, *_log_bytes what each file adds to the log.
+ * and task, *_log_bytes what each file adds to the log.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -113,8 +113,7 @@ static void unlink_part(struct part *p)
 	}
 }
 
-/* ---- measuring -----------------------------------------------------------------------
- */
+/* ---- measuring ------------------------------------------------------------------- */
 
 static void part_main(void *arg)
 {
@@ -157,8 +156,7 @@ static void measure(
 	fflush(stdout);
 }
 
-/* ---- the volume
- * ------------------------------------------------------------------------ */
+/* ---- the volume ------------------------------------------------------------------ */
 
 static void format(const char *path, uint64_t bytes, uint64_t log_bytes)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How fast the tree is by itself: random inserts, lookups in a cached tree, by one thread
- *and more.
+ * and more.
  *
  *	tree_bench [items] [threads] [value bytes] [cache MiB]
  *
  * Prints one key=value per line. Keys are random 128-bit numbers; every insert is a
- *transaction of its own, and the log is not flushed for it (as an fsync would).
- *TREE_BENCH_SEQUENTIAL in the environment: ascending keys.
+ * transaction of its own, and the log is not flushed for it (as an fsync would).
+ * TREE_BENCH_SEQUENTIAL in the environment: ascending keys.
  */
 #include <time.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libFuzzer: a page from outside. What tree_check_page accepts must be safe to search,
- *read, change, split and join, and sound afterwards. Inputs are page images; shorter ones
- *are padded with zeros.
+ * read, change, split and join, and sound afterwards. Inputs are page images; shorter ones
+ * are padded with zeros.
  *
  *	clang -std=gnu17 -D_GNU_SOURCE -I. -g -fsanitize=fuzzer,address,undefined \
  *		tests/fuzz/tree_page_fuzz.c engine/tree/page.c engine/tree/check.c \

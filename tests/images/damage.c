@@ -8,9 +8,7 @@
 #include "engine/common/siphash.h"
 #include "tests/images/image.h"
 
-/* ---- words
- * --------------------------------------------------------------------------------------
- */
+/* ---- words ----------------------------------------------------------------------- */
 
 static void put(struct image *i, struct disk_key key, const void *value, size_t len)
 {
@@ -154,9 +152,7 @@ static page_id middle_leaf(struct image *i, struct disk_leaf *leaf)
 		(struct disk_inner *)leaf);
 }
 
-/* ---- the tree
- * -----------------------------------------------------------------------------------------
- */
+/* ---- the tree -------------------------------------------------------------------- */
 
 static void leaf_order(struct image *i)
 {
@@ -198,8 +194,7 @@ static void inner_outside(struct image *i)
 	page_change(i, pid, (unsigned)offsetof(struct disk_inner, child[5]), &nowhere, 8);
 }
 
-/* ---- catalog and groups
- * --------------------------------------------------------------------------------- */
+/* ---- catalog and groups ---------------------------------------------------------- */
 
 static void catalog_numbers(struct image *i)
 {
@@ -272,9 +267,7 @@ static void tree_page_shared(struct image *i)
 	put(i, key, &e, sizeof(e));
 }
 
-/* ---- inodes
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- inodes ---------------------------------------------------------------------- */
 
 static void entry_without_inode(struct image *i)
 {
@@ -386,9 +379,7 @@ static void link_target(struct image *i)
 	put(i, disk_key(i->c.target, DISK_ITEM_LINK, 0), "b", 1);
 }
 
-/* ---- extents
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- extents --------------------------------------------------------------------- */
 
 static void extent_outside(struct image *i)
 {
@@ -434,9 +425,7 @@ static void extents_behind_end(struct image *i)
 	extent_behind_end(i);
 }
 
-/* ---- names
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------- */
 
 static void directory_loop(struct image *i)
 {
@@ -507,9 +496,7 @@ static void entry_type(struct image *i)
 		entry_make(value, i->c.other, DT_FIFO, "other", 5));
 }
 
-/* ---- extended attributes
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- extended attributes --------------------------------------------------------- */
 
 static void xattr_malformed(struct image *i)
 {
@@ -538,9 +525,7 @@ static void xattr_flag(struct image *i)
 	inode_put(i, i->c.attributes, &inode);
 }
 
-/* ---- all of them
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ----------------------------------------------------------------- */
 
 const struct damage_case damage_cases[] = {
 	{"none", false, NULL, NULL},

@@ -5,7 +5,7 @@
  *	make_image list		the names of the ways
  *	make_image make CASE IMAGE
  *	make_image probe IMAGE	opens it as a mount would, reads all, changes a little: no
- *damage may crash or hang that, whatever errors it meets
+ * damage may crash or hang that, whatever errors it meets
  */
 #include <fcntl.h>
 #include <unistd.h>
@@ -93,8 +93,7 @@ static void populate(struct fs *fs, struct content *c)
 	}
 }
 
-/* ---- the image
- * ------------------------------------------------------------------------------- */
+/* ---- the image ------------------------------------------------------------------- */
 
 static void format(const char *path)
 {

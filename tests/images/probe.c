@@ -10,8 +10,8 @@
 #include "tests/images/image.h"
 
 #define DEPTH_MAX 32
-#define ENTRIES_MAX                                                                      \
-	100000 /* of all directories: a listing that does not end is a failure */
+/* of all directories: a listing that does not end is a failure */
+#define ENTRIES_MAX 100000
 
 struct visit {
 	struct fs *fs;

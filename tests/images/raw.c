@@ -42,8 +42,7 @@ static void flip(const struct image *i, uint64_t offset)
 	raw_write(i, offset, &byte, 1);
 }
 
-/* ---- superblocks
- * ------------------------------------------------------------------------------- */
+/* ---- superblocks ----------------------------------------------------------------- */
 
 void super_first(struct image *i)
 {
@@ -94,9 +93,7 @@ void everything_zeroed(struct image *i)
 		raw_write(i, at, zeros, sizeof(zeros));
 }
 
-/* ---- the log
- * -------------------------------------------------------------------------------------
- */
+/* ---- the log --------------------------------------------------------------------- */
 
 static uint64_t head_place(struct image *i, bool newer)
 {
@@ -198,8 +195,7 @@ void log_record(struct image *i)
 	raw_write(i, place[n / 2], chunk, c->chunk_bytes);
 }
 
-/* ---- the descriptor table
- * ---------------------------------------------------------------------------- */
+/* ---- the descriptor table -------------------------------------------------------- */
 
 static void table_copy_at(struct image *i, uint64_t block, unsigned copy)
 {
@@ -226,9 +222,7 @@ void table_block(struct image *i)
 	table_copy_at(i, 0, 1);
 }
 
-/* ---- pages
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- pages ----------------------------------------------------------------------- */
 
 static uint64_t page_place(struct image *i, page_id pid)
 {

@@ -4,15 +4,15 @@
  *
  *	fsync_log write DIR LOG SEED   until a write fails for good: the mount is gone
  *	fsync_log check DIR LOG        exit status 0 if all that the log says was synced
- *is there
+ * is there
  *
  * A record is a page of a file: magic, file, page number, version, and bytes that follow
- *from these. "I FILE PAGE COUNT VERSION" goes to the log before pages are written, "S
- *..." once fsync or fdatasync has returned. After a crash each page must be whole and of
- *a version from the last synced one to the last intended one; where nothing was synced it
- *may be zeros or not there. Files from REPLACED on are written anew under another name
- *and renamed over the old one: all of one is of one version. The log needs no sync: only
- *the daemon dies.
+ * from these. "I FILE PAGE COUNT VERSION" goes to the log before pages are written, "S
+ * ..." once fsync or fdatasync has returned. After a crash each page must be whole and of
+ * a version from the last synced one to the last intended one; where nothing was synced it
+ * may be zeros or not there. Files from REPLACED on are written anew under another name
+ * and renamed over the old one: all of one is of one version. The log needs no sync: only
+ * the daemon dies.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -86,8 +86,7 @@ static void path_of(char *path, size_t size, unsigned file, const char *suffix)
 	snprintf(path, size, "%s/f%u%s", dir, file, suffix);
 }
 
-/* ---- the log
- * ----------------------------------------------------------------------------- */
+/* ---- the log --------------------------------------------------------------------- */
 
 static uint64_t last_version;
 
@@ -118,8 +117,7 @@ static uint64_t load_log(const char *log)
 	return synced;
 }
 
-/* ---- writing
- * --------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------- */
 
 static FILE *out;
 
@@ -215,8 +213,7 @@ static _Noreturn void write_main(const char *log)
 	}
 }
 
-/* ---- checking
- * -------------------------------------------------------------------------- */
+/* ---- checking -------------------------------------------------------------------- */
 
 static bool is_zeros(const struct record *r)
 {

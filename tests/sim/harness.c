@@ -18,8 +18,7 @@
 
 static const struct ops_caller caller = {.keeps_setid = true, .in_group = true};
 
-/* ---- shapes
- * ------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------- */
 
 struct sim_shape sim_shape_of(uint64_t seed)
 {
@@ -38,8 +37,7 @@ struct sim_shape sim_shape_of(uint64_t seed)
 	};
 }
 
-/* ---- formatting
- * ----------------------------------------------------------------------------------- */
+/* ---- formatting ------------------------------------------------------------------ */
 
 static void fill(struct fs *fs)
 {
@@ -167,9 +165,7 @@ struct rt_sim_disk *sim_disk_formatted(const char *name, const struct sim_shape 
 	return disk;
 }
 
-/* ---- nodes
- * --------------------------------------------------------------------------------------------
- */
+/* ---- nodes ----------------------------------------------------------------------- */
 
 bool sim_node_run(void (*fn)(void *), void *arg)
 {
@@ -227,9 +223,7 @@ void sim_check_recovered(struct model *m, struct fs *fs)
 		workload_die("recovered: %s", m->why);
 }
 
-/* ---- children
- * -------------------------------------------------------------------------------------------
- */
+/* ---- children -------------------------------------------------------------------- */
 
 struct sim_totals *sim_totals;
 static char repeat_command[256], repeat_note[128];

@@ -58,8 +58,7 @@ void sim_check_fsck(struct rt_sim_disk *disk, bool cut);
 /* Looks at all tasks and compares with the model: model_recovered. */
 void sim_check_recovered(struct model *m, struct fs *fs);
 
-/* ---- the process
- * ------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------- */
 
 /* Counters that all children add to. */
 struct sim_totals {

@@ -10,8 +10,7 @@
 
 bool model_trace;
 
-/* ---- what numbers stand for
- * ------------------------------------------------------------- */
+/* ---- what numbers stand for ------------------------------------------------------ */
 
 void model_name(const struct model_task *t, int dir, unsigned name, char *buf)
 {
@@ -75,8 +74,7 @@ void model_stamp(
 	}
 }
 
-/* ---- the tasks
- * ------------------------------------------------------------------------------ */
+/* ---- the tasks ------------------------------------------------------------------- */
 
 static void node_clear(struct model_node *n)
 {
@@ -145,8 +143,7 @@ unsigned model_file_new(struct model *m, struct model_task *t)
 	return t->files++;
 }
 
-/* ---- applying an operation
- * ------------------------------------------------------------------- */
+/* ---- applying an operation ------------------------------------------------------- */
 
 static bool is_dir(const struct model_node *n)
 {
@@ -314,9 +311,7 @@ void model_done(struct model *m, struct model_task *t, uint64_t ino)
 	model_apply(&t->now, op);
 }
 
-/* ---- pages
- * ----------------------------------------------------------------------------------------
- */
+/* ---- pages ----------------------------------------------------------------------- */
 
 static void page_add(struct model_task *t, struct model_page *p,
 	enum model_page_kind kind, const uint8_t *bytes)
@@ -480,8 +475,7 @@ void model_undone(struct model_task *t)
 	t->ops--;
 }
 
-/* ---- what is durable
- * --------------------------------------------------------------------------------- */
+/* ---- what is durable ------------------------------------------------------------- */
 
 void model_cover(const struct model *m, struct model_cover *c)
 {

@@ -42,9 +42,8 @@
 #define MODEL_NAMES  14u /* in a directory */
 #define MODEL_XATTRS 4u
 #define MODEL_PAGES  48u /* of a file */
-#define MODEL_FILES                                                                      \
-	1024u /* inodes with data that a task makes between two recoveries               \
-	       */
+/* inodes with data that a task makes between two recoveries */
+#define MODEL_FILES      1024u
 #define MODEL_OPS        4096u
 #define MODEL_TARGET_MAX 3000u
 #define MODEL_ROOT       0 /* the task's directory */
@@ -212,8 +211,7 @@ void model_all_durable(struct model *m, const struct model_cover *c);
 void model_apply(struct model_state *s, const struct model_op *op);
 void model_forget_images(struct model_file *f);
 
-/* ---- comparing (model_check.c)
- * ------------------------------------------------------------- */
+/* ---- comparing (model_check.c) --------------------------------------------------- */
 
 /* What a task's names look like: node 0 and 1 as in the model; the data in `data`. */
 struct model_seen {

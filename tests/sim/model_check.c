@@ -27,8 +27,7 @@ complain(struct model *m, const char *fmt, ...)
 	return false;
 }
 
-/* ---- looking
- * ---------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------- */
 
 struct look {
 	struct model *m;
@@ -319,8 +318,7 @@ void model_seen_free(struct model_seen *seen)
 	memset(seen, 0, sizeof(*seen));
 }
 
-/* ---- comparing names
- * ----------------------------------------------------------------------------- */
+/* ---- comparing names ------------------------------------------------------------- */
 
 struct comparison {
 	struct model *m;
@@ -434,8 +432,7 @@ static bool names_same(struct comparison *c)
 	return node_same(c, MODEL_ROOT, MODEL_ROOT);
 }
 
-/* ---- comparing data
- * -------------------------------------------------------------------------------- */
+/* ---- comparing data -------------------------------------------------------------- */
 
 static bool image_is(const uint8_t *image, const uint8_t *bytes, size_t len)
 {
@@ -544,9 +541,7 @@ static bool data_is_now(struct comparison *c)
 	return true;
 }
 
-/* ---- verdicts
- * ------------------------------------------------------------------------------------------
- */
+/* ---- verdicts -------------------------------------------------------------------- */
 
 bool model_is_now(struct model *m, unsigned task, const struct model_seen *seen)
 {
@@ -679,9 +674,7 @@ bool model_recovered(struct model *m, struct model_seen seen[MODEL_TASKS])
 	return true;
 }
 
-/* ---- after an error
- * ---------------------------------------------------------------------------------------
- */
+/* ---- after an error -------------------------------------------------------------- */
 
 /* Of what the operation in flight did to pages, keeps what was seen. */
 static bool settle_pages(

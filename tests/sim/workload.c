@@ -64,8 +64,7 @@ static uint64_t rnd(struct worker *w, uint64_t below)
 	return (z ^ (z >> 31)) % below;
 }
 
-/* ---- outcomes
- * --------------------------------------------------------------------------------- */
+/* ---- outcomes -------------------------------------------------------------------- */
 
 static bool arranged(const struct worker *w, int64_t rc)
 {
@@ -195,9 +194,7 @@ static bool expect(struct worker *w, const char *what, int64_t rc, int64_t want)
 	return false;
 }
 
-/* ---- choices
- * --------------------------------------------------------------------------------------
- */
+/* ---- choices --------------------------------------------------------------------- */
 
 static struct model_node *node_at(struct worker *w, int node)
 {
@@ -281,9 +278,7 @@ static bool may_grow(const struct worker *w)
 	return w->w->large || pages_held(w) < TASK_PAGES;
 }
 
-/* ---- handles
- * ------------------------------------------------------------------------------------------
- */
+/* ---- handles --------------------------------------------------------------------- */
 
 static void handle_close(struct worker *w, struct handle *h)
 {
@@ -327,9 +322,7 @@ static struct handle *handle_any(struct worker *w)
 	return h;
 }
 
-/* ---- names
- * ----------------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------- */
 
 static int make_call(struct worker *w, struct model_op *op, uint64_t dir,
 	struct ops_name name, uint64_t *ino)
@@ -554,9 +547,7 @@ static void op_rename(struct worker *w)
 		finish(w, rc, 0);
 }
 
-/* ---- attributes
- * -------------------------------------------------------------------------------------------
- */
+/* ---- attributes ------------------------------------------------------------------ */
 
 static void op_attr(struct worker *w)
 {
@@ -664,9 +655,7 @@ static void op_acl(struct worker *w)
 	finish(w, rc, 0);
 }
 
-/* ---- file data
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- file data ------------------------------------------------------------------- */
 
 /* The end of one that returns a length. */
 static void finish_bytes(struct worker *w, struct handle *h, int64_t rc, int64_t want)
@@ -835,9 +824,7 @@ static void op_copy(struct worker *w)
 		(int64_t)len);
 }
 
-/* ---- reading
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------- */
 
 struct read_check {
 	struct worker *w;
@@ -910,9 +897,7 @@ static void op_look(struct worker *w)
 		audit(w);
 }
 
-/* ---- syncs
- * --------------------------------------------------------------------------------------------------------
- */
+/* ---- syncs ----------------------------------------------------------------------- */
 
 static void op_fsync(struct worker *w)
 {
@@ -955,9 +940,7 @@ static void op_pause(struct worker *w)
 	rt_sleep_ns(rnd(w, 200) ? rnd(w, 3000000) : 6000000000ull);
 }
 
-/* ---- the mix
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- the mix --------------------------------------------------------------------- */
 
 static const struct {
 	unsigned weight;

@@ -226,8 +226,7 @@ static bool life_do(void)
 	return true;
 }
 
-/* ---- power cuts ----------------------------------------------------------------------
- */
+/* ---- power cuts ------------------------------------------------------------------ */
 
 /* A cut at every request of a short life, twice, so that the second one recovers it. */
 static int cut_everywhere(void *arg)
@@ -277,8 +276,7 @@ static void what_was_durable_survives_many_cuts_over_many_laps(void **state)
 	}
 }
 
-/* ---- failing disks
- * ---------------------------------------------------------------------- */
+/* ---- failing disks --------------------------------------------------------------- */
 
 static int fail_everywhere(void *arg)
 {
@@ -431,8 +429,7 @@ static void an_error_ends_the_log_for_ever(void **state)
 	weft_log_sink = sink;
 }
 
-/* ---- cost and progress
- * ---------------------------------------------------------------------- */
+/* ---- cost and progress ----------------------------------------------------------- */
 
 static int cost_of_one_flush(void *arg)
 {

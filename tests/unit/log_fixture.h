@@ -108,8 +108,7 @@ static inline void fixture_format(struct store *s)
 	rt_free_pages(head, sizeof(*head));
 }
 
-/* ---- records ------------------------------------------------------------------------
- */
+/* ---- records --------------------------------------------------------------------- */
 
 /* A PERSISTED record of `bytes` (>= 24, multiple of 8): sequence number, salt, pattern.
  */
@@ -165,8 +164,7 @@ static inline struct log_position record_append(
 	return at;
 }
 
-/* ---- what a scan sees -----------------------------------------------------------------
- */
+/* ---- what a scan sees ------------------------------------------------------------ */
 
 struct seen {
 	uint64_t count, first, last;

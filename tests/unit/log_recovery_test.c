@@ -375,8 +375,7 @@ static void released_room_is_all_given_back(void **state)
 	log_close(log);
 }
 
-/* ---- torn ends and damage ------------------------------------------------------------
- */
+/* ---- torn ends and damage -------------------------------------------------------- */
 
 static void the_torn_end_is_cut_off(void **state)
 {
@@ -476,8 +475,7 @@ static void a_stale_clean_head_does_not_hide_the_log(void **state)
 	}
 }
 
-/* ---- chunks of earlier lives
- * ------------------------------------------------------------ */
+/* ---- chunks of earlier lives ----------------------------------------------------- */
 
 /*
  * Two chunks in one flush, the first of which gets lost in the power cut; then a life

@@ -292,8 +292,7 @@ static int world_main(void *arg)
 	return 0;
 }
 
-/* ---- fsync of a file that another handle wrote
- * ---------------------------------------------- */
+/* ---- fsync of a file that another handle wrote ----------------------------------- */
 
 static void node_reopen(void *arg)
 {
@@ -333,8 +332,7 @@ static void fsync_covers_what_closed_handles_wrote(void **state)
 	}
 }
 
-/* ---- two cuts in the middle of appends
- * ------------------------------------------------------- */
+/* ---- two cuts in the middle of appends ------------------------------------------- */
 
 #define TAIL_KEPT 1000u
 
@@ -428,8 +426,7 @@ static void bytes_of_a_lost_append_are_never_shown(void **state)
 	}
 }
 
-/* ---- cuts between the pieces of a large change
- * ----------------------------------------------- */
+/* ---- cuts between the pieces of a large change ----------------------------------- */
 
 static struct {
 	bool unlinks, done;

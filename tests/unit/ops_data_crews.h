@@ -11,8 +11,7 @@
 
 #include "tests/unit/ops_fixture.h"
 
-/* ---- words
- * -------------------------------------------------------------------------------- */
+/* ---- words ----------------------------------------------------------------------- */
 
 struct copy {
 	uint8_t *to;
@@ -108,8 +107,7 @@ static inline void append_run(struct fs *fs, unsigned n)
 	ops_close(fs, f);
 }
 
-/* ---- random operations against a shadow
- * ---------------------------------------------------------- */
+/* ---- random operations against a shadow ------------------------------------------ */
 
 #define FSX_MAX (160u * PAGE_SIZE)
 

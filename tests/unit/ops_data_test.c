@@ -43,8 +43,7 @@ static void scatter(struct fs *fs, struct ops_file *f, unsigned blocks)
 	}
 }
 
-/* ---- reading and writing
- * ---------------------------------------------------------------------- */
+/* ---- reading and writing --------------------------------------------------------- */
 
 static void do_small_files(struct fs *fs)
 {
@@ -167,9 +166,7 @@ static void appends_of_many_tasks_are_whole_and_none_is_lost(void **state)
 		with_fs_sized(seed, 64, 1, do_appends);
 }
 
-/* ---- crews
- * ------------------------------------------------------------------------------------------
- */
+/* ---- crews ----------------------------------------------------------------------- */
 
 static void do_fsx(struct fs *fs)
 {
@@ -211,8 +208,7 @@ static void readers_never_see_pages_that_are_not_the_files(void **state)
 		with_fs_sized(seed, 64, 1, do_churn);
 }
 
-/* ---- sizes, space
- * ------------------------------------------------------------------------------------ */
+/* ---- sizes, space ---------------------------------------------------------------- */
 
 static void do_tail(struct fs *fs)
 {
@@ -416,9 +412,7 @@ static void a_full_volume_can_be_emptied_and_filled_again(void **state)
 	with_fs_sized(1, 32, 2, do_full);
 }
 
-/* ---- handles
- * ---------------------------------------------------------------------------------------------
- */
+/* ---- handles --------------------------------------------------------------------- */
 
 static void do_orphans(struct fs *fs)
 {

@@ -53,8 +53,7 @@ static struct fsck_result check(bool repair)
 	return result;
 }
 
-/* ---- anything that a user may do
- * ------------------------------------------------------------- */
+/* ---- anything that a user may do ------------------------------------------------- */
 
 static uint64_t a_directory(struct fs *fs)
 {
@@ -223,8 +222,7 @@ static void nothing_is_found_after_power_cuts(void **state)
 		OK(rt_sim_run(seed, NULL, cut_and_check, &seed));
 }
 
-/* ---- repairs that are cut
- * ----------------------------------------------------------------------- */
+/* ---- repairs that are cut -------------------------------------------------------- */
 
 static void repair_task(void *arg)
 {

@@ -344,8 +344,7 @@ static void a_batch_takes_all_sizes(void **state)
 	with_fs(all_sizes);
 }
 
-/* ---- a full volume ------------------------------------------------------------------
- */
+/* ---- a full volume --------------------------------------------------------------- */
 
 static uint64_t fill(struct fs *fs, const char *name)
 {
@@ -405,8 +404,7 @@ static void what_is_unlinked_is_freed_before_there_is_no_space(void **state)
 	with_fs_sized(1, 48, 8, full);
 }
 
-/* ---- many tasks, and power cuts ------------------------------------------------------
- */
+/* ---- many tasks, and power cuts -------------------------------------------------- */
 
 static struct {
 	struct fs *fs;

@@ -230,8 +230,7 @@ static void more_requests_than_the_queue_holds(void **state)
 	rt_free(ios);
 }
 
-/* ---- many tasks ----------------------------------------------------------------------
- */
+/* ---- many tasks ------------------------------------------------------------------ */
 
 static struct fixture *shared;
 static _Atomic uint32_t failures;

@@ -14,8 +14,7 @@
 #define CHECK  WEFT_ASSERT
 #define SECTOR 512u
 
-/* ---- requests -----------------------------------------------------------------------
- */
+/* ---- requests -------------------------------------------------------------------- */
 
 static int request_world(void *arg)
 {
@@ -115,8 +114,7 @@ static void completion_order_varies(void **state)
 	assert_true(count[1] > 10 && count[2] > 10);
 }
 
-/* ---- power cuts
- * ------------------------------------------------------------------------ */
+/* ---- power cuts ------------------------------------------------------------------ */
 
 #define SECTORS     64u
 #define HISTORY_MAX 4096u
@@ -255,8 +253,7 @@ static void cut_leaves_the_durable_or_something_newer(void **state)
 	assert_true(outcomes_durable > 1000 && outcomes_newer > 1000);
 }
 
-/* ---- every outcome happens
- * ------------------------------------------------------------------ */
+/* ---- every outcome happens ------------------------------------------------------- */
 
 struct one_write {
 	struct rt_sim_disk_options options;
@@ -366,8 +363,7 @@ static void flush_does_not_cover_what_is_in_flight(void **state)
 	assert_true(kept > 20 && kept < 180);
 }
 
-/* ---- faults
- * ----------------------------------------------------------------------------------- */
+/* ---- faults ---------------------------------------------------------------------- */
 
 static int fault_world(void *arg)
 {

@@ -28,8 +28,7 @@ static void run_returns_the_result(void **state)
 	assert_int_equal(rt_sim_run(2, NULL, return_its_argument, (void *)-5), -5);
 }
 
-/* ---- a world with some of everything -------------------------------------------------
- */
+/* ---- a world with some of everything --------------------------------------------- */
 
 #define WORKERS 5
 #define ROUNDS  40
@@ -112,8 +111,7 @@ static void mutex_excludes_under_every_schedule(void **state)
 			busy_world, &trace);
 }
 
-/* ---- races are found
- * ------------------------------------------------------------------- */
+/* ---- races are found ------------------------------------------------------------- */
 
 static void increment_carelessly(void *arg)
 {
@@ -152,8 +150,7 @@ static void scheduling_points_expose_races(void **state)
 	assert_true(right > 5);
 }
 
-/* ---- time
- * -------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------ */
 
 static void sleep_an_hour(void *arg)
 {
@@ -189,8 +186,7 @@ static void time_is_virtual(void **state)
 	assert_int_equal(rt_sim_run(1, NULL, time_world, NULL), 0);
 }
 
-/* ---- waking
- * ------------------------------------------------------------------------------ */
+/* ---- waking ---------------------------------------------------------------------- */
 
 struct sleepers {
 	_Atomic uint32_t word;
@@ -290,8 +286,7 @@ static void condition_loses_no_signal(void **state)
 			queue_world, NULL);
 }
 
-/* ---- a stuck world
- * ------------------------------------------------------------------------- */
+/* ---- a stuck world --------------------------------------------------------------- */
 
 static void lock_both(void *arg)
 {
@@ -370,8 +365,7 @@ static void livelock_is_reported(void **state)
 		time);
 }
 
-/* ---- nodes
- * ----------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------- */
 
 static unsigned crash_calls;
 static unsigned survivors;
@@ -482,8 +476,7 @@ static void wait_sees_a_node_finish(void **state)
 		rt_sim_run(seed, NULL, finish_world, NULL);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------- */
 
 static void allocate_some(void *arg)
 {

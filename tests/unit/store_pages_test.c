@@ -285,8 +285,7 @@ SIM_TEST(a_large_read_without_memory_is_slower_only)
 	return 0;
 }
 
-/* ---- candidates
- * -------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------ */
 
 static void candidate(
 	struct store *s, page_id pid, uint64_t incarnation, uint64_t version)

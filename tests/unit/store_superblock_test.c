@@ -305,8 +305,7 @@ SIM_TEST(a_read_only_open_writes_nothing)
 	return 0;
 }
 
-/* ---- power cuts and failures ----------------------------------------------------------
- */
+/* ---- power cuts and failures ----------------------------------------------------- */
 
 static void open_task(void *arg)
 {

@@ -135,8 +135,7 @@ SIM_TEST(the_table_writes_what_is_older_than_asked_only)
 	return 0;
 }
 
-/* ---- damage
- * ---------------------------------------------------------------------------------- */
+/* ---- damage ---------------------------------------------------------------------- */
 
 static void damage(uint64_t block, unsigned copy)
 {
@@ -285,8 +284,7 @@ SIM_TEST(with_every_block_dirty_and_a_failing_device_nobody_hangs)
 	return 0;
 }
 
-/* ---- many tasks
- * ------------------------------------------------------------------------------- */
+/* ---- many tasks ------------------------------------------------------------------ */
 
 #define TASKS 6u
 

@@ -43,8 +43,7 @@ static struct live live[LIVE_MAX], replay[LIVE_MAX];
 static unsigned live_count, replay_count;
 static uint64_t total_free; /* of the empty volume */
 
-/* ---- the model
- * ---------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------- */
 
 static struct live *state_find(struct live *state, unsigned n, page_id pid)
 {
@@ -78,8 +77,7 @@ static void state_apply(struct live *state, unsigned *n, const struct op *op)
 	}
 }
 
-/* ---- the workload
- * --------------------------------------------------------------------------------- */
+/* ---- the workload ---------------------------------------------------------------- */
 
 static struct change change_make(page_id pid, uint64_t incarnation)
 {
@@ -221,8 +219,7 @@ static void work_main(void *arg)
 	durable = LSN_MAX;
 }
 
-/* ---- what is found
- * ---------------------------------------------------------------------------------- */
+/* ---- what is found --------------------------------------------------------------- */
 
 /* Are exactly the state's pages in use? The counter fits, so it is enough that they are.
  */
@@ -308,9 +305,7 @@ static uint64_t disk_sum(struct rt_sim_disk *d, uint64_t bytes)
 	return sum;
 }
 
-/* ---- the runs
- * -----------------------------------------------------------------------------------------
- */
+/* ---- the runs -------------------------------------------------------------------- */
 
 #define DISK_BYTES (12 * MIB)
 

@@ -108,8 +108,7 @@ static inline bool node_run(void (*fn)(void *), void *arg)
 	return dead;
 }
 
-/* ---- mini-transactions on pages
- * -------------------------------------------------------------- */
+/* ---- mini-transactions on pages -------------------------------------------------- */
 
 /* Latches a page, waiting for it (with everything given up) where it must. False: start
  * over. */

@@ -104,8 +104,7 @@ static int test_tasks_get_different_numbers(void *arg)
 	return 0;
 }
 
-/* ---- what does not open
- * ----------------------------------------------------------------------- */
+/* ---- what does not open ---------------------------------------------------------- */
 
 static int expect_refusal(const char *disk, int code, const char *text)
 {
@@ -250,8 +249,7 @@ static int test_too_small_a_store_is_not_formatted(void *arg)
 	return 0;
 }
 
-/* ---- cut and failing formats
- * -------------------------------------------------------------------- */
+/* ---- cut and failing formats ----------------------------------------------------- */
 
 static void format_node(void *arg)
 {
@@ -361,9 +359,7 @@ static int test_open_survives_each_failing_allocation(void *arg)
 	}
 }
 
-/* ---- main
- * ------------------------------------------------------------------------------------------
- */
+/* ---- main ------------------------------------------------------------------------ */
 
 #define SIM(name)                                                                        \
 	static void sim_##name(void **state)                                             \

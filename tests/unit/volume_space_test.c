@@ -13,8 +13,7 @@ static struct volume *volume_new(uint64_t bytes, bool background)
 	return volume_must("d", (struct open_how){.background = background});
 }
 
-/* ---- concurrent tasks against a model
- * ------------------------------------------------------- */
+/* ---- concurrent tasks against a model -------------------------------------------- */
 
 #define SLOTS_MAX 100000u
 #define TASKS     4u
@@ -206,8 +205,7 @@ static int test_the_same_when_overlays_come_and_go(void *arg)
 	return 0;
 }
 
-/* ---- full volumes
- * ----------------------------------------------------------------------------- */
+/* ---- full volumes ---------------------------------------------------------------- */
 
 static void fill_up(struct volume *v, unsigned flags, uint32_t want)
 {
@@ -314,9 +312,7 @@ static int test_ragged_space_is_handed_out_to_the_last_page(void *arg)
 	return 0;
 }
 
-/* ---- where
- * --------------------------------------------------------------------------------------
- */
+/* ---- where ----------------------------------------------------------------------- */
 
 static int test_appended_runs_are_contiguous(void *arg)
 {
@@ -389,8 +385,7 @@ static int test_goals_out_of_bounds_are_only_hints(void *arg)
 	return 0;
 }
 
-/* ---- runs that are not what they should be
- * -------------------------------------------------- */
+/* ---- runs that are not what they should be --------------------------------------- */
 
 static int test_wrong_runs_change_nothing(void *arg)
 {
