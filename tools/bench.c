@@ -83,9 +83,11 @@ static int bench_mount(struct bench *b, uint64_t cache_bytes)
 
 static int bench_make(struct bench *b)
 {
-	uint64_t bytes = 3 * (b->cache_mib << 20) + (2ull << 30);
+	/* a log smaller than the tree would write back leaves that change again soon */
+	uint64_t log_bytes = MAX(1ull << 30, 4 * (b->cache_mib << 20));
+	uint64_t bytes = 3 * (b->cache_mib << 20) + 2 * log_bytes;
 	struct store_format f = {
-		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 1ull << 30};
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 	int fd, rc;
