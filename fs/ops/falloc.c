@@ -221,17 +221,24 @@ static int allocate(struct falloc *f, uint64_t first, uint64_t stop)
 	return rc;
 }
 
+static bool has_room(struct fs *fs, uint64_t pages)
+{
+	struct space_stat stat;
+
+	space_stat(fs->volume->space, &stat);
+	return pages <= stat.available_pages;
+}
+
 /* Says -ENOSPC before anything is changed where it is plain to see. */
 static int allocate_check(struct falloc *f, uint64_t first, uint64_t stop)
 {
-	struct space_stat stat;
 	uint64_t pages = 0;
 	int rc = holes(f, first, stop, false, &pages);
 
-	if (rc < 0)
+	if (rc < 0 || has_room(f->fs, pages))
 		return rc;
-	space_stat(f->fs->volume->space, &stat);
-	return pages > stat.available_pages ? -ENOSPC : 0;
+	(void)orphans_settle(f->fs, true);
+	return has_room(f->fs, pages) ? 0 : -ENOSPC;
 }
 
 /* ---- fallocate ------------------------------------------------------------------- */

@@ -404,6 +404,29 @@ static void what_is_unlinked_is_freed_before_there_is_no_space(void **state)
 	with_fs_sized(1, 48, 8, full);
 }
 
+static void full_for_fallocate(struct fs *plain)
+{
+	struct fs *fs = forgetting(plain);
+	uint64_t ino = fill(fs, "big");
+	uint64_t size = attr_of(fs, ino).size;
+	struct ops_file *f;
+	struct ops_attr a;
+
+	OK(ops_create(fs, ROOT, nm("held"), &root_user, 0600, O_RDWR, &f, &a));
+	EQ(ops_fallocate(fs, f, &root_user, 0, 0, size / 2), -ENOSPC);
+	OK(ops_unlink(fs, ROOT, nm("big")));
+	ops_forget(fs, ino);
+	HOLDS(exists(fs, ino));
+	OK(ops_fallocate(fs, f, &root_user, 0, 0, size / 2));
+	ops_close(fs, f);
+	fs_close(fs);
+}
+
+static void what_is_unlinked_is_freed_before_fallocate_finds_no_space(void **state)
+{
+	with_fs_sized(1, 48, 8, full_for_fallocate);
+}
+
 /* ---- many tasks, and power cuts -------------------------------------------------- */
 
 static struct {
@@ -530,6 +553,8 @@ int main(void)
 		cmocka_unit_test(bursts_are_worked_off),
 		cmocka_unit_test(a_batch_takes_all_sizes),
 		cmocka_unit_test(what_is_unlinked_is_freed_before_there_is_no_space),
+		cmocka_unit_test(
+			what_is_unlinked_is_freed_before_fallocate_finds_no_space),
 		cmocka_unit_test(crowds_leave_nothing),
 		cmocka_unit_test(a_power_cut_leaves_no_orphans),
 	};
