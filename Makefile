@@ -20,7 +20,7 @@ ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno
 ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
-LAYERS := engine/common engine/rt engine/store engine/log engine/coherence engine/cache \
+LAYERS := engine/common engine/rt engine/net engine/store engine/log engine/coherence engine/cache \
           engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
 LIB_ENGINE := -luring -lcrypto -lpthread -lm
 LIB_FS     := -lfuse3 -ljansson
@@ -79,9 +79,10 @@ $(foreach p,weftd mkfs.weft fsck.weft,$(eval $(call program_rule,$(p))))
 # layers up to that one.
 layer_common     := engine/common
 layer_rt         := $(layer_common) engine/rt
+layer_net        := $(layer_rt) engine/net
 layer_store      := $(layer_rt) engine/store
 layer_log        := $(layer_store) engine/log
-layer_coherence  := $(layer_log) engine/coherence
+layer_coherence  := $(layer_log) engine/net engine/coherence
 layer_cache      := $(layer_coherence) engine/cache
 layer_space      := $(layer_cache) engine/space
 layer_tree       := $(layer_space) engine/tree
