@@ -38,7 +38,8 @@ struct cache;
 #define FRAME_LOGGED      (1u << 7) /* the log has the image of this very version */
 #define FRAME_CHECKED     (1u << 8) /* has passed tree_check_page; cleared at load */
 #define FRAME_AGED        (1u << 9) /* was dirty at the last tick of the flusher */
-#define FRAME_HOLLOW      (1u << 10) /* guard_overwrite's, not filled yet: no content */
+#define FRAME_HOLLOW                                                                     \
+	(1u << 10) /* guard_fill's or _overwrite's, not filled yet: no content */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch
  * change under the exclusive latch only, or as said. */
@@ -162,12 +163,13 @@ int guard_try_exclusive(
 int guard_try_upgrade(struct cache *cache, struct guard *g);
 /*
  * Exclusive, without reading the image. Fresh: the page was just allocated with this
- * incarnation; the image is zeros, version 0. Overwrite: the caller fills the whole page
- * and releases it dirty; the version continues. Who gives up instead just releases it: an
- * image that was not there before is dropped. -ESTALE as above. Wait (for a frame or a
- * descriptor).
+ * incarnation; the image is zeros, version 0. Fill: the same for a caller that fills the
+ * whole page and releases it dirty. Overwrite: such a caller again, of a page that has an
+ * image; the version continues. Who gives up instead just releases it: an image that was
+ * not there before is dropped. -ESTALE as above. Wait (for a frame or a descriptor).
  */
 int guard_fresh(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
+int guard_fill(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
 int guard_overwrite(
 	struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
 

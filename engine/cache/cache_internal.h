@@ -168,7 +168,10 @@ static inline void frame_touch(struct cache *c, struct frame *f)
 void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags);
 /* Clears DIRTY (and UNPUBLISHED, AGED, LOGGED), counting. */
 void frame_mark_clean(struct cache *c, struct frame *f);
-/* A fresh image of zeros of this incarnation; with the exclusive latch. */
+/* The frame bears this incarnation of its page, at version 0; the image is still another's.
+ * With the exclusive latch, as the next. */
+void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation);
+/* The same with an image of zeros. */
 void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation);
 
 /* ---- latch.c ---- */

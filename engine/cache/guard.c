@@ -251,8 +251,14 @@ int guard_try_upgrade(struct cache *c, struct guard *g)
 
 /* ---- without the image ----------------------------------------------------------- */
 
-static int guard_blind(
-	struct cache *c, page_id pid, uint64_t incarnation, bool fresh, struct guard *g)
+enum blind_kind {
+	BLIND_FRESH, /* just allocated, to be zeros */
+	BLIND_FILL,  /* just allocated, to be filled by the caller */
+	BLIND_OVERWRITE,
+};
+
+static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation,
+	enum blind_kind kind, struct guard *g)
 {
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
 	struct frame *f;
@@ -267,7 +273,8 @@ static int guard_blind(
 				break;
 			continue;
 		}
-		e = fetch_pages(c, &ref, 1, fresh ? FETCH_FRESH : FETCH_NO_IMAGE, &f);
+		e = fetch_pages(c, &ref, 1,
+			kind == BLIND_OVERWRITE ? FETCH_NO_IMAGE : FETCH_FRESH, &f);
 		if (e)
 			return e;
 		if (f)
@@ -281,8 +288,12 @@ static int guard_blind(
 			latch_release_exclusive(c, f, false);
 		return e;
 	}
-	if (fresh)
+	if (kind == BLIND_FRESH) {
 		frame_reinit(c, f, incarnation);
+	} else if (kind == BLIND_FILL) {
+		frame_renew(c, f, incarnation);
+		frame_set(f, FRAME_HOLLOW);
+	}
 	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
 	guard_set(c, g, f, GUARD_EXCLUSIVE);
 	return 0;
@@ -290,12 +301,17 @@ static int guard_blind(
 
 int guard_fresh(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
 {
-	return guard_blind(c, pid, incarnation, true, g);
+	return guard_blind(c, pid, incarnation, BLIND_FRESH, g);
+}
+
+int guard_fill(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	return guard_blind(c, pid, incarnation, BLIND_FILL, g);
 }
 
 int guard_overwrite(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
 {
-	return guard_blind(c, pid, incarnation, false, g);
+	return guard_blind(c, pid, incarnation, BLIND_OVERWRITE, g);
 }
 
 /* ---- release --------------------------------------------------------------------- */

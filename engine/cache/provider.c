@@ -44,11 +44,8 @@ void frame_mark_clean(struct cache *c, struct frame *f)
 		atomic_fetch_sub_explicit(&c->dirty, 1, memory_order_relaxed);
 }
 
-void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
+void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation)
 {
-	uint8_t *image = frame_image(c, f);
-	static const uint8_t zeros[PAGE_SIZE];
-
 	frame_mark_clean(c, f);
 	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED | FRAME_HOLLOW);
 	frame_set(f, FRAME_NEED_FULL);
@@ -56,7 +53,14 @@ void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
 	f->incarnation = incarnation;
 	f->version = 0;
-	page_store(image, zeros, PAGE_SIZE);
+}
+
+void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
+{
+	static const uint8_t zeros[PAGE_SIZE];
+
+	frame_renew(c, f, incarnation);
+	page_store(frame_image(c, f), zeros, PAGE_SIZE);
 }
 
 /* ---- free frames ------------------------------------------------------------- */

@@ -297,28 +297,31 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 	struct fs *fs = p->call->fs;
 	uint64_t block = part->block + n;
 	struct page_span span = span_in(block, p->offset, p->bytes, p->len);
-	bool fresh = part->kind != MAP_WRITTEN,
+	bool fresh = part->kind != MAP_WRITTEN, whole = span.to - span.from == PAGE_SIZE,
 	     has_tail = !fresh && moves_end_in(p, block);
+	struct cache *cache = fs->volume->cache;
+	page_id pid = part->pid + n;
 	struct guard g;
 	int rc;
 
-	if (fresh)
-		rc = guard_fresh(fs->volume->cache, part->pid + n, part->incarnation, &g);
+	if (fresh && whole)
+		rc = guard_fill(cache, pid, part->incarnation, &g);
+	else if (fresh)
+		rc = guard_fresh(cache, pid, part->incarnation, &g);
 	else
-		rc = page_latch_written(fs, part->pid + n, part->incarnation,
-			span.to - span.from == PAGE_SIZE && !has_tail, &g);
+		rc = page_latch_written(
+			fs, pid, part->incarnation, whole && !has_tail, &g);
 	if (rc < 0)
 		return rc;
 	if (has_tail && tail_is_dirty(g.image, p->size_before % PAGE_SIZE)) {
-		guard_release(fs->volume->cache, &g);
+		guard_release(cache, &g);
 		p->tail_dirty = p->tail_held = true;
 		return 0;
 	}
 	page_store(g.image + span.from, span.bytes, span.to - span.from);
-	guard_release_dirty(fs->volume->cache, &g, fresh);
+	guard_release_dirty(cache, &g, fresh);
 	if (fresh)
-		p->fresh[p->fresh_count++] =
-			(struct page_ref){part->pid + n, part->incarnation};
+		p->fresh[p->fresh_count++] = (struct page_ref){pid, part->incarnation};
 	return 0;
 }
 

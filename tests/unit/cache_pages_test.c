@@ -54,7 +54,13 @@ static void write_page(struct world *w, unsigned i)
 	if (fresh) {
 		ref.incarnation = ++w->next_incarnation;
 		cache_fill_begin(w->e.cache, 1);
-		OK(guard_fresh(w->e.cache, ref.pid, ref.incarnation, &g));
+		/* who gives up leaves nothing; the next one starts anew */
+		OK(guard_fill(w->e.cache, ref.pid, ref.incarnation, &g));
+		if (rt_random() % 2) {
+			guard_release(w->e.cache, &g);
+			HOLDS(guard_try_shared(w->e.cache, ref.pid, 0, &g) == -EAGAIN);
+			OK(guard_fresh(w->e.cache, ref.pid, ref.incarnation, &g));
+		}
 	} else if (rt_random() % 2) {
 		OK(guard_overwrite(w->e.cache, ref.pid, ref.incarnation, &g));
 	} else {
