@@ -65,7 +65,8 @@ struct inode_state {
 	uint32_t handles;                  /* opens, those being checked included */
 	uint32_t confirmed;                /* opens that found the file */
 	bool orphan;                       /* unlinked: the last close reclaims */
-	bool linkable;                     /* O_TMPFILE without O_EXCL */
+	bool linkable; /* O_TMPFILE without O_EXCL that never had a name */
+	bool naming;   /* such a file was given its name, or that was tried */
 	bool reclaiming;
 	struct ops_file *files;
 
@@ -121,7 +122,8 @@ void state_put(struct fs *fs, struct inode_state *st);
 
 /* If the inode is open here: leaves it to the last close, which calls orphan_closed. */
 bool file_leave_to_close(struct fs *fs, uint64_t ino);
-/* What is kept of an inode that nobody uses any more goes; false: somebody does. */
+/* What is kept of an inode that nobody uses any more goes; false: somebody does, or it
+ * may have a name by now. */
 bool state_retire(struct fs *fs, uint64_t ino);
 /* orphan.c. The last handle on an inode without links is gone. Waits. */
 void orphan_closed(struct fs *fs, uint64_t ino);

@@ -355,7 +355,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 {
 	struct inode_state *st = file->state;
 	struct stripe *s = stripe_of(fs, st->ino);
-	bool last, orphan;
+	bool last, orphan, settle;
 
 	rt_mutex_lock(&s->lock);
 	*(file->previous ? &file->previous->next : &st->files) = file->next;
@@ -365,6 +365,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 		st->confirmed--;
 	last = --st->handles == 0;
 	orphan = last && st->orphan;
+	settle = last && (!orphan || st->naming);
 	if (last)
 		st->linkable = false;
 	if (orphan)
@@ -372,10 +373,10 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 	rt_mutex_unlock(&s->lock);
 	rt_free(file);
 	atomic_fetch_sub_explicit(&fs->files->open_files, 1, memory_order_relaxed);
+	if (settle)
+		(void)state_settle(fs, st);
 	if (orphan)
 		orphan_closed(fs, st->ino);
-	else if (last)
-		(void)state_settle(fs, st);
 	state_put(fs, st);
 }
 
@@ -510,7 +511,7 @@ bool file_is_open(struct fs *fs, uint64_t ino)
 	return open;
 }
 
-bool file_is_linkable(struct fs *fs, uint64_t ino)
+bool file_naming(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
 	struct inode_state *st = state_find(fs, ino);
@@ -520,9 +521,23 @@ bool file_is_linkable(struct fs *fs, uint64_t ino)
 		return false;
 	rt_mutex_lock(&s->lock);
 	linkable = st->linkable && st->confirmed > 0 && !st->reclaiming;
+	st->naming |= linkable;
 	rt_mutex_unlock(&s->lock);
 	state_put(fs, st);
 	return linkable;
+}
+
+void file_named(struct fs *fs, uint64_t ino)
+{
+	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st = state_find(fs, ino);
+
+	if (!st)
+		return;
+	rt_mutex_lock(&s->lock);
+	st->linkable = false;
+	rt_mutex_unlock(&s->lock);
+	state_put(fs, st);
 }
 
 bool file_leave_to_close(struct fs *fs, uint64_t ino)
@@ -551,7 +566,7 @@ bool state_retire(struct fs *fs, uint64_t ino)
 	if (!st)
 		return true;
 	rt_mutex_lock(&s->lock);
-	alone = st->users == 1;
+	alone = st->users == 1 && !st->naming;
 	if (alone) {
 		state_unlink(s, st);
 		st->users = 0;

@@ -146,6 +146,7 @@ struct link_arg {
 	uint64_t ino, dir;
 	struct ops_name name;
 	int64_t now;
+	bool first; /* it had no name before */
 	struct disk_inode inode;
 };
 
@@ -162,8 +163,9 @@ static int link_inode(struct txn *x, struct link_arg *a)
 		return -EPERM;
 	if (inode->nlink >= DISK_LINK_MAX)
 		return -EMLINK;
-	if (inode->nlink == 0) {
-		if (!file_is_linkable(a->fs, a->ino))
+	a->first = inode->nlink == 0;
+	if (a->first) {
+		if (!file_naming(a->fs, a->ino))
 			return -ENOENT;
 		rc = orphan_unmark(x, a->ino);
 		if (rc)
@@ -217,6 +219,8 @@ int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name,
 	rc = ops_run_names(fs, 0, link_body, &a);
 	if (rc)
 		return rc;
+	if (a.first)
+		file_named(fs, ino);
 	*out = (struct ops_attr){.ino = ino, .inode = a.inode};
 	if (S_ISREG(a.inode.mode))
 		file_overlay(fs, ino, &out->inode);

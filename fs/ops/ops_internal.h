@@ -219,8 +219,14 @@ bool file_is_open(struct fs *fs, uint64_t ino);
  */
 int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out);
 void file_abandon(struct fs *fs, struct ops_file *file);
-/* Open here by a handle from file_open_new with O_TMPFILE and no O_EXCL. */
-bool file_is_linkable(struct fs *fs, uint64_t ino);
+/*
+ * Around the transaction that gives an inode without links one. file_naming: it is open
+ * here by a handle from file_open_new with O_TMPFILE and no O_EXCL and never had a name;
+ * what is kept of it is from now on that of any file, whether or not the transaction
+ * commits. file_named: it has committed.
+ */
+bool file_naming(struct fs *fs, uint64_t ino);
+void file_named(struct fs *fs, uint64_t ino);
 /*
  * Lays what open files here know and the tree does not have yet (times) over *inode.
  * file_settle brings it into the tree: called before a setattr, so that explicit times

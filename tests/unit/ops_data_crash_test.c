@@ -20,6 +20,7 @@ static struct {
 	uint64_t appended, append_synced; /* bytes of "log" */
 	unsigned written, synced;         /* versions of "keep" */
 	bool finished, failing;
+	void (*synced_by)(void *);
 	struct rt_sim_disk *disk;
 	struct fs_test world;
 } w;
@@ -294,42 +295,87 @@ static int world_main(void *arg)
 
 /* ---- fsync of a file that another handle wrote ----------------------------------- */
 
-static void node_reopen(void *arg)
+static void keep_write(struct fs *fs, struct ops_file *f)
 {
-	struct fs *fs = test_fs_open(&w.world);
-	struct ops_file *f = open_name(fs, "keep", O_WRONLY);
 	size_t len = KEEP_PAGES * PAGE_SIZE;
 	uint8_t *buf = rt_alloc(len);
 
 	memset(buf, version_byte(1), len);
 	EQ(ops_write(fs, f, &root_user, 0, buf, len, false), len);
-	ops_close(fs, f);
-	f = open_name(fs, "keep", O_RDONLY);
+	rt_free(buf);
+}
+
+/* By a handle that has written nothing; then the node dies. */
+static void keep_sync(struct fs *fs)
+{
+	struct ops_file *f = open_name(fs, "keep", O_RDONLY);
+
 	OK(ops_fsync(fs, ops_file_ino(f), false));
 	w.written = w.synced = 1;
 	rt_sim_node_kill(rt_sim_node());
 }
 
-static int reopen_main(void *arg)
+static void node_reopen(void *arg)
+{
+	struct fs *fs = test_fs_open(&w.world);
+	struct ops_file *f = open_name(fs, "keep", O_WRONLY);
+
+	keep_write(fs, f);
+	ops_close(fs, f);
+	keep_sync(fs);
+}
+
+/* The file was without a name when it was written, and its caller has forgotten it. */
+static void node_named(void *arg)
+{
+	const struct ops_options o = {.caller_forgets = true};
+	struct weft_error err = {0};
+	struct ops_file *f;
+	struct statvfs s;
+	struct ops_attr a;
+	struct fs *fs;
+
+	OK(fs_open(&fs, fs_volume(test_fs_open(&w.world)), &o, &err));
+	OK(ops_tmpfile(fs, DISK_INO_ROOT, &root_user, 0644, O_RDWR, &f, &a));
+	keep_write(fs, f);
+	OK(try_link(fs, a.ino, DISK_INO_ROOT, "keep"));
+	ops_close(fs, f);
+	ops_forget(fs, a.ino);
+	OK(ops_statfs(fs, &s)); /* what is forgotten has been looked at */
+	keep_sync(fs);
+}
+
+static int synced_main(void *arg)
 {
 	w.disk = rt_sim_disk_create(w.world.disk_name, w.world.disk_bytes, NULL);
 	HOLDS(w.disk);
 	on_node(node_format);
-	on_node(node_reopen);
+	on_node(w.synced_by);
 	on_node(node_check);
 	HOLDS(w.finished && w.synced);
 	return 0;
 }
 
-static void fsync_covers_what_closed_handles_wrote(void **state)
+static void synced_by(void (*node)(void *))
 {
 	for (unsigned seed = 1; seed <= 10; seed++) {
 		memset(&w, 0, sizeof(w));
+		w.synced_by = node;
 		w.world = (struct fs_test){.disk_name = "disk",
 			.disk_bytes = 48u << 20,
 			.cache_bytes = 8u << 20};
-		OK(rt_sim_run(seed, NULL, reopen_main, NULL));
+		OK(rt_sim_run(seed, NULL, synced_main, NULL));
 	}
+}
+
+static void fsync_covers_what_closed_handles_wrote(void **state)
+{
+	synced_by(node_reopen);
+}
+
+static void fsync_covers_what_was_written_before_the_file_had_a_name(void **state)
+{
+	synced_by(node_named);
 }
 
 /* ---- two cuts in the middle of appends ------------------------------------------- */
@@ -559,6 +605,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_covers_what_closed_handles_wrote),
+		cmocka_unit_test(
+			fsync_covers_what_was_written_before_the_file_had_a_name),
 		cmocka_unit_test(bytes_of_a_lost_append_are_never_shown),
 		cmocka_unit_test(mounts_finish_what_cuts_left),
 		cmocka_unit_test(cuts_leave_synced_data_and_exact_space),

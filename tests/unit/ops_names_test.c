@@ -307,6 +307,14 @@ static void tmpfiles(struct fs *fs)
 	ops_close(fs, file);
 	EQ(ino_of(fs, d, "named"), a.ino);
 
+	/* only the first name may come to a file without one */
+	OK(ops_tmpfile(fs, d, &plain_user, 0666, O_RDWR, &file, &a));
+	OK(try_link(fs, a.ino, d, "once"));
+	OK(ops_unlink(fs, d, nm("once")));
+	EQ(try_link(fs, a.ino, d, "again"), -ENOENT);
+	ops_close(fs, file);
+	EQ(ops_getattr(fs, a.ino, &a), -ENOENT);
+
 	OK(ops_tmpfile(fs, d, &plain_user, 0666, O_RDWR | O_EXCL, &file, &a));
 	EQ(try_link(fs, a.ino, d, "x"), -ENOENT);
 	ops_close(fs, file);
