@@ -156,8 +156,10 @@ bool state_accessed(
 /* Bytes were overwritten in place: mtime, ctime, setuid bits. `inode`: as read before. */
 int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,
 	const struct ops_caller *c);
-/* In a transaction that changes the file's content. */
-void inode_modified(struct disk_inode *inode, const struct ops_caller *c, int64_t now);
+/* In a transaction that changes the file's content and writes the inode: its times, setuid
+ * bits and capabilities. */
+int inode_modified(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	const struct ops_caller *c, int64_t now);
 
 static inline void state_dirty(struct inode_state *st, uint64_t first, uint64_t end)
 {

@@ -403,8 +403,8 @@ static int publish_body(struct txn *x, void *arg)
 			return rc;
 	}
 	inode.size = MAX(inode.size, p->offset + p->len);
-	inode_modified(&inode, p->call->c, p->now);
-	return inode_write(x, ino, &inode);
+	rc = inode_modified(p->call->fs, x, ino, &inode, p->call->c, p->now);
+	return rc ? rc : inode_write(x, ino, &inode);
 }
 
 /* Lets go of what a piece that failed has filled and reserved. */

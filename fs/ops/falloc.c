@@ -259,8 +259,8 @@ static int finish_body(struct txn *x, void *arg)
 			return rc;
 		inode.size = f->end;
 	}
-	inode_modified(&inode, f->c, rt_wall_ns());
-	return inode_write(x, f->st->ino, &inode);
+	rc = inode_modified(f->fs, x, f->st->ino, &inode, f->c, rt_wall_ns());
+	return rc ? rc : inode_write(x, f->st->ino, &inode);
 }
 
 static int falloc_run(struct falloc *f)

@@ -12,11 +12,13 @@
 
 #define TIMES_LAG_NS 1000000000ll
 
-void inode_modified(struct disk_inode *inode, const struct ops_caller *c, int64_t now)
+int inode_modified(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
+	const struct ops_caller *c, int64_t now)
 {
 	ops_kill_setid(inode, c);
 	inode->mtime_ns = inode->ctime_ns = now;
 	inode->writers |= 1;
+	return xattr_drop_caps(fs, x, ino, inode);
 }
 
 void state_times_written(struct inode_state *st, int64_t mtime_ns)
@@ -124,6 +126,7 @@ bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_ino
 }
 
 struct modified {
+	struct fs *fs;
 	uint64_t ino;
 	const struct ops_caller *c;
 	int64_t now;
@@ -135,22 +138,21 @@ static int modified_body(struct txn *x, void *arg)
 	struct disk_inode inode;
 	int rc = inode_read(x, m->ino, &inode);
 
-	if (rc < 0)
-		return rc;
-	inode_modified(&inode, m->c, m->now);
-	return inode_write(x, m->ino, &inode);
+	if (rc == 0)
+		rc = inode_modified(m->fs, x, m->ino, &inode, m->c, m->now);
+	return rc ? rc : inode_write(x, m->ino, &inode);
 }
 
 int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,
 	const struct ops_caller *c)
 {
-	struct modified m = {.ino = st->ino, .c = c, .now = rt_wall_ns()};
+	struct modified m = {.fs = fs, .ino = st->ino, .c = c, .now = rt_wall_ns()};
 	struct disk_inode probe = *inode;
 	int rc;
 
-	if (!ops_kill_setid(&probe, c) && (inode->writers & 1) &&
-		m.now >= inode->mtime_ns && m.now >= inode->ctime_ns &&
-		m.now - inode->mtime_ns < TIMES_LAG_NS) {
+	if (!ops_kill_setid(&probe, c) && !(inode->flags & DISK_INODE_HAS_CAPS) &&
+		(inode->writers & 1) && m.now >= inode->mtime_ns &&
+		m.now >= inode->ctime_ns && m.now - inode->mtime_ns < TIMES_LAG_NS) {
 		rt_mutex_lock(&st->lock);
 		if (m.now > st->mtime_ns)
 			st->mtime_ns = m.now;

@@ -515,6 +515,33 @@ static void writing_clears_setuid_and_setgid(void **state)
 	with_fs(do_setid);
 }
 
+static void do_caps(struct fs *fs)
+{
+	static const char name[] = "security.capability";
+	uint8_t byte = 1;
+	struct ops_file *f;
+	uint64_t ino;
+
+	f = make_file(fs, "a", &ino);
+	write_at(fs, f, 0, &byte, 1);
+	for (int i = 0; i < 3; i++) {
+		OK(ops_setxattr(fs, ino, &root_user, name, "caps", 4, 0));
+		EQ(ops_getxattr(fs, ino, name, NULL, 0), 4);
+		if (i < 2) /* overwrites, then extends */
+			write_at(fs, f, i == 0 ? 0 : 10, &byte, 1);
+		else
+			OK(ops_fallocate(fs, f, &root_user, 0, 0, 100000));
+		EQ(ops_getxattr(fs, ino, name, NULL, 0), -ENODATA);
+		EQ(attr_of(fs, ino).flags, 0);
+	}
+	ops_close(fs, f);
+}
+
+static void writing_takes_capabilities_away(void **state)
+{
+	with_fs(do_caps);
+}
+
 static void do_times(struct fs *fs)
 {
 	struct ops_setattr set = {.set = OPS_SET_MTIME, .mtime_ns = 12345};
@@ -569,6 +596,7 @@ int main(void)
 		cmocka_unit_test(unlinked_files_live_until_the_last_close),
 		cmocka_unit_test(flags_of_the_open_are_kept),
 		cmocka_unit_test(writing_clears_setuid_and_setgid),
+		cmocka_unit_test(writing_takes_capabilities_away),
 		cmocka_unit_test(times_follow_reads_and_writes),
 		cmocka_unit_test(appends_of_many_tasks_are_whole_and_none_is_lost),
 		cmocka_unit_test(random_operations_match_a_shadow),
