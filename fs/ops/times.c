@@ -29,6 +29,17 @@ void state_times_written(struct inode_state *st, int64_t mtime_ns)
 	rt_mutex_unlock(&st->lock);
 }
 
+/* Lays times that were kept in memory over the tree's; 0: none was. */
+static void times_lay(struct disk_inode *inode, int64_t mtime_ns, int64_t atime_ns)
+{
+	if (mtime_ns) {
+		inode->mtime_ns = MAX(inode->mtime_ns, mtime_ns);
+		inode->ctime_ns = MAX(inode->ctime_ns, mtime_ns);
+	}
+	if (atime_ns)
+		inode->atime_ns = atime_ns;
+}
+
 struct settle {
 	uint64_t ino;
 	int64_t mtime_ns, atime_ns;
@@ -42,12 +53,7 @@ static int settle_body(struct txn *x, void *arg)
 
 	if (rc < 0)
 		return rc;
-	if (s->mtime_ns > inode.mtime_ns)
-		inode.mtime_ns = s->mtime_ns;
-	if (s->mtime_ns > inode.ctime_ns)
-		inode.ctime_ns = s->mtime_ns;
-	if (s->atime_ns)
-		inode.atime_ns = s->atime_ns;
+	times_lay(&inode, s->mtime_ns, s->atime_ns);
 	return inode_write(x, s->ino, &inode);
 }
 
@@ -74,20 +80,20 @@ int state_settle(struct fs *fs, struct inode_state *st)
 	return 0;
 }
 
+static void state_overlay(struct inode_state *st, struct disk_inode *inode)
+{
+	rt_mutex_lock(&st->lock);
+	times_lay(inode, st->mtime_ns, st->atime_ns);
+	rt_mutex_unlock(&st->lock);
+}
+
 void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode)
 {
 	struct inode_state *st = state_find(fs, ino);
 
 	if (!st)
 		return;
-	rt_mutex_lock(&st->lock);
-	if (st->mtime_ns > inode->mtime_ns)
-		inode->mtime_ns = st->mtime_ns;
-	if (st->mtime_ns > inode->ctime_ns)
-		inode->ctime_ns = st->mtime_ns;
-	if (st->atime_ns)
-		inode->atime_ns = st->atime_ns;
-	rt_mutex_unlock(&st->lock);
+	state_overlay(st, inode);
 	state_put(fs, st);
 }
 
@@ -108,19 +114,14 @@ bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_ino
 	struct disk_inode shown = *inode;
 	int64_t now = rt_wall_ns();
 
-	rt_mutex_lock(&st->lock);
-	if (st->mtime_ns > shown.mtime_ns)
-		shown.mtime_ns = shown.ctime_ns = st->mtime_ns;
-	if (st->atime_ns)
-		shown.atime_ns = st->atime_ns;
-	rt_mutex_unlock(&st->lock);
+	state_overlay(st, &shown);
 	if (!atime_due(fs, &shown, now))
 		return false;
 	rt_mutex_lock(&st->lock);
 	st->atime_ns = now;
 	rt_mutex_unlock(&st->lock);
 	/* An atime that cannot be written is no reason to fail a read. */
-	if (now - inode->atime_ns < 0 || now - inode->atime_ns >= TIMES_LAG_NS)
+	if (inode->atime_ns > now || inode->atime_ns <= now - TIMES_LAG_NS)
 		(void)state_settle(fs, st);
 	return true;
 }
@@ -152,7 +153,7 @@ int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inod
 
 	if (!ops_kill_setid(&probe, c) && !(inode->flags & DISK_INODE_HAS_CAPS) &&
 		(inode->writers & 1) && m.now >= inode->mtime_ns &&
-		m.now >= inode->ctime_ns && m.now - inode->mtime_ns < TIMES_LAG_NS) {
+		m.now >= inode->ctime_ns && inode->mtime_ns > m.now - TIMES_LAG_NS) {
 		rt_mutex_lock(&st->lock);
 		if (m.now > st->mtime_ns)
 			st->mtime_ns = m.now;

@@ -575,11 +575,61 @@ static void do_times(struct fs *fs)
 	ops_close(fs, f);
 	EQ(attr_of(fs, ino).atime_ns, after.atime_ns);
 	EQ(attr_of(fs, ino).mtime_ns, after.mtime_ns);
+
+	/* a change that is newer than the last write makes the next read count */
+	f = open_ino(fs, ino, O_RDWR);
+	write_at(fs, f, 0, &byte, 1);
+	rt_sleep_ns(1000);
+	write_at(fs, f, 0, &byte, 1);
+	rt_sleep_ns(1000);
+	EQ(read_at(fs, f, 0, &out, 1), 1);
+	rt_sleep_ns(1000);
+	OK(try_rename(fs, DISK_INO_ROOT, "a", DISK_INO_ROOT, "b", 0));
+	rt_sleep_ns(1000);
+	EQ(read_at(fs, f, 0, &out, 1), 1);
+	after = attr_of(fs, ino);
+	HOLDS(after.atime_ns > after.ctime_ns);
+	ops_close(fs, f);
 }
 
 static void times_follow_reads_and_writes(void **state)
 {
 	with_fs(do_times);
+}
+
+static void do_old_times(struct fs *fs)
+{
+	static const int64_t old[] = {-1, -1000000000000000, INT64_MIN};
+	struct disk_inode inode;
+	uint8_t byte = 1, out;
+	struct ops_file *f;
+	struct ops_attr a;
+	uint64_t ino;
+
+	f = make_file(fs, "a", &ino);
+	write_at(fs, f, 0, &byte, 1);
+	for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
+		struct ops_setattr set = {.set = OPS_SET_MTIME | OPS_SET_ATIME,
+			.mtime_ns = old[i],
+			.atime_ns = old[i]};
+
+		OK(ops_setattr(fs, ino, &root_user, &set, &a));
+		EQ(attr_of(fs, ino).mtime_ns, old[i]);
+		EQ(read_at(fs, f, 0, &out, 1), 1);
+		OK(ops_fsync(fs, ino, false));
+		OK(inode_get(fs, ino, &inode));
+		EQ(inode.mtime_ns, old[i]);
+		HOLDS(inode.atime_ns > 0);
+		write_at(fs, f, 0, &byte, 1);
+		OK(inode_get(fs, ino, &inode));
+		HOLDS(inode.mtime_ns > 0);
+	}
+	ops_close(fs, f);
+}
+
+static void times_before_1970_are_times(void **state)
+{
+	with_fs(do_old_times);
 }
 
 int main(void)
@@ -597,6 +647,7 @@ int main(void)
 		cmocka_unit_test(flags_of_the_open_are_kept),
 		cmocka_unit_test(writing_clears_setuid_and_setgid),
 		cmocka_unit_test(writing_takes_capabilities_away),
+		cmocka_unit_test(times_before_1970_are_times),
 		cmocka_unit_test(times_follow_reads_and_writes),
 		cmocka_unit_test(appends_of_many_tasks_are_whole_and_none_is_lost),
 		cmocka_unit_test(random_operations_match_a_shadow),

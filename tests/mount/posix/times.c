@@ -144,6 +144,7 @@ static void times_can_be_set(void **state)
 	const struct timespec wrong[2] = {{0, 1000000000}, {0, 0}};
 	const struct timespec now[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}};
 	struct stat st, before;
+	char byte;
 	int fd;
 
 	posix_file("f", "");
@@ -182,6 +183,13 @@ static void times_can_be_set(void **state)
 	must(close(fd));
 	st = posix_stat("f");
 	assert_true(posix_same(st.st_atim, set[0]) && posix_same(st.st_mtim, set[1]));
+	/* and so do those from before 1970, when it is read */
+	must(utimensat(AT_FDCWD, "f", only_m, 0));
+	fd = posix_open("f", O_RDONLY);
+	assert_int_equal(must(read(fd, &byte, 1)), 1);
+	assert_true(posix_same(posix_fstat(fd).st_mtim, only_m[1]));
+	must(close(fd));
+	assert_true(posix_same(posix_stat("f").st_mtim, only_m[1]));
 }
 
 static void times_have_owners(void **state)
