@@ -41,6 +41,8 @@ struct dirty_set {
 };
 
 void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end);
+/* The same if the set can name just these blocks; false: it stays as it is. */
+bool dirty_add_exact(struct dirty_set *set, uint64_t first, uint64_t end);
 /* Moves all of `from` to the empty `to`. */
 void dirty_move(struct dirty_set *to, struct dirty_set *from);
 /* Adds all of `from` to `to`; `from` is empty then. */

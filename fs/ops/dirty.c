@@ -83,7 +83,7 @@ static uint32_t locate(const struct dirty_set *set, uint64_t block)
 	return low;
 }
 
-void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
+bool dirty_add_exact(struct dirty_set *set, uint64_t first, uint64_t end)
 {
 	struct dirty_range *r = ranges(set);
 	uint32_t at = locate(set, first), upto = at;
@@ -95,13 +95,8 @@ void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
 		upto++;
 	}
 	if (upto == at) {
-		if (!grow(set)) {
-			first = MIN(first, r[0].first);
-			end = MAX(end, r[set->count - 1].end);
-			set->count = 1;
-			r[0] = (struct dirty_range){first, end};
-			return;
-		}
+		if (!grow(set))
+			return false;
 		r = ranges(set);
 		memmove(r + at + 1, r + at, (set->count - at) * sizeof(*r));
 		set->count++;
@@ -110,6 +105,19 @@ void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
 		set->count -= upto - at - 1;
 	}
 	r[at] = (struct dirty_range){first, end};
+	return true;
+}
+
+void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
+{
+	struct dirty_range *r;
+
+	if (dirty_add_exact(set, first, end))
+		return;
+	r = ranges(set);
+	r[0].first = MIN(first, r[0].first);
+	r[0].end = MAX(end, r[set->count - 1].end);
+	set->count = 1;
 }
 
 void dirty_move(struct dirty_set *to, struct dirty_set *from)

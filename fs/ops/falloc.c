@@ -4,8 +4,8 @@
  *
  * fallocate works in pieces, each a transaction that keeps extents, bitmap and the blocks
  * count in step; the last one sets size and times. It holds `structure` throughout. Space
- * it took is given back when it runs out of it, but for files so scattered that it lost
- * count.
+ * it took is given back when it runs out of it, but for what it lost count of: in files so
+ * scattered that it would need too much memory, or without memory.
  */
 #include <linux/falloc.h>
 #include <unistd.h>
@@ -134,15 +134,15 @@ static int allocate_commit(struct falloc *f)
 
 	if (f->run_count == 0)
 		return 0;
+	f->handed = 0;
 	rc = ops_run(f->fs, 0, allocate_body, f, NULL);
 	if (rc < 0) {
 		for (unsigned i = f->handed; i < f->run_count; i++)
 			space_unreserve(f->fs->volume->space, &f->run[i].run);
 	} else {
 		for (unsigned i = 0; i < f->run_count; i++)
-			if (f->taken.count < DIRTY_MAX)
-				dirty_add(&f->taken, f->run[i].block,
-					f->run[i].block + f->run[i].run.length);
+			(void)dirty_add_exact(&f->taken, f->run[i].block,
+				f->run[i].block + f->run[i].run.length);
 	}
 	f->run_count = 0;
 	return rc;

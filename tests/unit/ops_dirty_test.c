@@ -100,6 +100,15 @@ static int do_overflow(void *arg)
 	}
 	EQ(heap, DIRTY_HEAP_MAX);
 	dirty_clear(&m->set);
+	memset(m->dirty, 0, sizeof(m->dirty));
+	for (unsigned b = 0; b < 3 * DIRTY_INLINE; b += 3)
+		model_add(m, b, b + 1);
+	HOLDS(!dirty_add_exact(&m->set, 300, 301));
+	EQ(model_check(m), 0);
+	HOLDS(dirty_add_exact(&m->set, 1, 2)); /* needs no room */
+	m->dirty[1] = true;
+	EQ(model_check(m), 0);
+	dirty_clear(&m->set);
 	free(m);
 	return 0;
 }

@@ -179,6 +179,100 @@ static void a_flush_that_fails_harms_nothing(void **state)
 	OK(rt_sim_run(4, NULL, disk_faults, &ops));
 }
 
+/* ---- fallocate ------------------------------------------------------------------- */
+
+#define BLOCKS   80u /* every second one is written, the others are holes */
+#define HOLD_MAX 64u /* runs that keep the volume full */
+#define ROOM     30u /* pages that are left */
+
+static uint64_t fault_at;
+static bool fault_met;
+
+static int page_out(void *arg, const struct iovec *iov, unsigned n, size_t total)
+{
+	EQ(n, 1);
+	memcpy(arg, iov[0].iov_base, total);
+	return (int)total;
+}
+
+/* Reserves all pages but ROOM; how many runs that are. */
+static unsigned hold_space(struct space *sp, struct space_run *run)
+{
+	unsigned count = 0;
+
+	while (space_reserve(sp, PID_NONE, DISK_EXTENT_MAX, 0, &run[count]) == 0)
+		HOLDS(++count < HOLD_MAX);
+	HOLDS(count > 0 && run[0].length > ROOM);
+	run[0].length -= ROOM;
+	space_unreserve(sp, &(struct space_run){.pid = run[0].pid + run[0].length,
+				    .length = ROOM,
+				    .incarnation = run[0].incarnation});
+	return count;
+}
+
+static void fallocate_fails(struct fs *fs, struct ops_file *f)
+{
+	struct space *sp = fs->volume->space;
+	struct space_run run[HOLD_MAX];
+	unsigned count = hold_space(sp, run);
+	uint64_t allocs = rt_sim_allocs();
+
+	rt_sim_alloc_fail(fault_at);
+	EQ(ops_fallocate(fs, f, &root_user, 0, 0, BLOCKS * PAGE_SIZE), -ENOSPC);
+	rt_sim_alloc_fail(0);
+	fault_met = rt_sim_allocs() - allocs >= fault_at;
+	while (count > 0)
+		space_unreserve(sp, &run[--count]);
+}
+
+static void fallocate_work(void *arg)
+{
+	struct fs *fs = test_fs_open(&disk);
+	uint8_t in[PAGE_SIZE], out[PAGE_SIZE];
+	struct ops_file *f;
+	struct ops_attr a;
+
+	OK(ops_create(fs, ROOT, nm("f"), &root_user, 0644, O_RDWR, &f, &a));
+	for (uint64_t b = 0; b < BLOCKS; b += 2) {
+		memset(in, (int)b + 1, sizeof(in));
+		EQ(ops_write(fs, f, &root_user, b * PAGE_SIZE, in, PAGE_SIZE, false),
+			PAGE_SIZE);
+	}
+	fallocate_fails(fs, f);
+	for (uint64_t b = 0; b < BLOCKS; b += 2) {
+		memset(in, (int)b + 1, sizeof(in));
+		EQ(ops_read(fs, f, b * PAGE_SIZE, PAGE_SIZE, page_out, out), PAGE_SIZE);
+		EQ(memcmp(in, out, PAGE_SIZE), 0);
+	}
+	ops_close(fs, f);
+	test_fs_close(fs);
+}
+
+static int fallocate_faults(void *arg)
+{
+	struct rt_sim_disk *blank = formatted();
+
+	fault_met = true;
+	for (fault_at = 1; fault_met; fault_at++) {
+		unsigned node = rt_sim_node_new("faulty");
+
+		sim_disk = rt_sim_disk_copy(disk.disk_name, blank);
+		HOLDS(sim_disk);
+		fault_met = false;
+		OK(rt_sim_spawn_on(node, "work", fallocate_work, NULL));
+		(void)rt_sim_node_wait(node);
+		rt_sim_node_kill(node);
+		rt_sim_disk_destroy(sim_disk);
+	}
+	HOLDS(fault_at > 2);
+	return 0;
+}
+
+static void a_fallocate_without_space_or_memory_harms_nothing(void **state)
+{
+	OK(rt_sim_run(5, NULL, fallocate_faults, NULL));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +280,7 @@ int main(void)
 		cmocka_unit_test(a_read_that_fails_harms_nothing),
 		cmocka_unit_test(a_write_that_fails_harms_nothing),
 		cmocka_unit_test(a_flush_that_fails_harms_nothing),
+		cmocka_unit_test(a_fallocate_without_space_or_memory_harms_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
