@@ -61,12 +61,19 @@ int ops_run(
 	return rc;
 }
 
-int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
+int ops_run_settling(struct fs *fs, unsigned flags, ops_body body, void *arg)
 {
 	int rc = ops_run(fs, flags, body, arg, NULL);
 
 	if (rc == -ENOSPC && orphans_settle(fs, true))
 		rc = ops_run(fs, flags, body, arg, NULL);
+	return rc;
+}
+
+int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
+{
+	int rc = ops_run_settling(fs, flags, body, arg);
+
 	if (rc == 0 && fs->options.names_sync)
 		rc = log_flush(fs->volume->log, log_end(fs->volume->log));
 	return rc;

@@ -516,7 +516,8 @@ int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 			goto out_unreserve;
 	}
 	a.now = rt_wall_ns();
-	rc = ops_run(fs, 0, set_body, &a, NULL);
+	rc = a.run_count ? ops_run(fs, 0, set_body, &a, NULL)
+			 : ops_run_settling(fs, 0, set_body, &a);
 	if (rc == 0)
 		return 0;
 out_unreserve:

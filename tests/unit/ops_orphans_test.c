@@ -404,6 +404,31 @@ static void what_is_unlinked_is_freed_before_there_is_no_space(void **state)
 	with_fs_sized(1, 48, 8, full);
 }
 
+static void full_for_xattrs(struct fs *plain)
+{
+	struct fs *fs = forgetting(plain);
+	uint64_t small = mk_file(fs, ROOT, "small"), big = fill(fs, "big");
+	char name[16], value[500] = {0};
+	unsigned n = 0;
+	int rc;
+
+	do {
+		sprintf(name, "user.%u", n++);
+		rc = ops_setxattr(fs, small, &root_user, name, value, sizeof(value), 0);
+	} while (rc == 0);
+	EQ(rc, -ENOSPC);
+	OK(ops_unlink(fs, ROOT, nm("big")));
+	ops_forget(fs, big);
+	HOLDS(exists(fs, big));
+	OK(ops_setxattr(fs, small, &root_user, name, value, sizeof(value), 0));
+	fs_close(fs);
+}
+
+static void what_is_unlinked_is_freed_before_xattrs_find_no_space(void **state)
+{
+	with_fs_sized(1, 48, 8, full_for_xattrs);
+}
+
 static void full_for_fallocate(struct fs *plain)
 {
 	struct fs *fs = forgetting(plain);
@@ -555,6 +580,7 @@ int main(void)
 		cmocka_unit_test(what_is_unlinked_is_freed_before_there_is_no_space),
 		cmocka_unit_test(
 			what_is_unlinked_is_freed_before_fallocate_finds_no_space),
+		cmocka_unit_test(what_is_unlinked_is_freed_before_xattrs_find_no_space),
 		cmocka_unit_test(crowds_leave_nothing),
 		cmocka_unit_test(a_power_cut_leaves_no_orphans),
 	};
