@@ -109,7 +109,7 @@ static int batch_give(
 		if (plus) {
 			int rc = inode_attr(fs, e->ino, &attr);
 
-			if (rc == -ENOENT)
+			if (rc == -ENOENT || (rc == 0 && attr.inode.nlink == 0))
 				continue; /* unlinked meanwhile */
 			/* a damaged inode does not hide the names around it */
 			out.attr = rc == 0 ? &attr : NULL;

@@ -236,6 +236,48 @@ static void tmpfiles_live_as_long(void **state)
 	with_fs(tmpfiles);
 }
 
+struct reader {
+	struct fs *fs;
+	unsigned count;
+};
+
+/* Whoever reads the first entry removes the others. */
+static int remove_others(void *arg, const struct ops_dirent *e)
+{
+	struct reader *r = arg;
+	char name[16];
+
+	if (!e->attr)
+		return 0; /* "." and ".." */
+	EQ(e->attr->inode.nlink, 1);
+	for (unsigned i = 0; i < 8 && r->count == 0; i++) {
+		struct ops_name n = nm_of(name, "f", i);
+
+		if (n.len != e->name_len || memcmp(n.bytes, e->name, n.len) != 0)
+			OK(ops_unlink(r->fs, ROOT, n));
+	}
+	r->count++;
+	return 0;
+}
+
+static void readers(struct fs *plain)
+{
+	struct fs *fs = forgetting(plain);
+	struct reader r = {.fs = fs};
+	char name[16];
+
+	for (unsigned i = 0; i < 8; i++)
+		mk_file(fs, ROOT, nm_of(name, "f", i).bytes);
+	OK(ops_readdir(fs, ROOT, 0, OPS_READDIR_PLUS, remove_others, &r));
+	EQ(r.count, 1);
+	fs_close(fs);
+}
+
+static void a_listing_shows_no_orphans(void **state)
+{
+	with_fs(readers);
+}
+
 /* ---- the end ----------------------------------------------------------------------- */
 
 static void at_close(struct fs *plain)
@@ -574,6 +616,7 @@ int main(void)
 		cmocka_unit_test(what_rename_replaces_lives_as_long),
 		cmocka_unit_test(the_later_of_close_and_forget_frees),
 		cmocka_unit_test(tmpfiles_live_as_long),
+		cmocka_unit_test(a_listing_shows_no_orphans),
 		cmocka_unit_test(closing_frees_what_was_never_forgotten),
 		cmocka_unit_test(bursts_are_worked_off),
 		cmocka_unit_test(a_batch_takes_all_sizes),
