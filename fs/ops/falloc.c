@@ -384,7 +384,7 @@ static int copy_sink(void *arg, const struct iovec *iov, unsigned iov_count, siz
 	return (int)at;
 }
 
-static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_in,
+static int64_t copy_all(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 	struct inode_state *out, uint64_t offset_out, size_t len,
 	const struct ops_caller *c)
 {
@@ -396,8 +396,8 @@ static int64_t copy_all(struct fs *fs, struct inode_state *in, uint64_t offset_i
 	if (!b.bytes)
 		return -ENOMEM;
 	while (done < len) {
-		int got = data_read(fs, in, offset_in + done, MIN(b.size, len - done),
-			true, copy_sink, &b);
+		int got = data_read(fs, in->state, offset_in + done,
+			MIN(b.size, len - done), !(in->flags & O_NOATIME), copy_sink, &b);
 		int over = (int)((offset_out + done + MAX(got, 0)) % PAGE_SIZE);
 
 		/* Whole pages to write, but for the first and the last: none is filled in two
@@ -443,7 +443,7 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 		offset_out < offset_in + copied)
 		return -EINVAL;
 	copied = MIN(copied, COPY_BYTES_MAX);
-	return copied ? copy_all(fs, in->state, offset_in, out->state, offset_out,
+	return copied ? copy_all(fs, in, offset_in, out->state, offset_out,
 				(size_t)copied, c)
 		      : 0;
 }

@@ -597,6 +597,33 @@ static void times_follow_reads_and_writes(void **state)
 	with_fs(do_times);
 }
 
+static void do_copy_times(struct fs *fs)
+{
+	struct ops_file *in, *quiet, *out;
+	uint64_t from, to;
+	uint8_t byte = 1;
+	int64_t before;
+
+	in = make_file(fs, "in", &from);
+	out = make_file(fs, "out", &to);
+	quiet = open_ino(fs, from, O_RDONLY | O_NOATIME);
+	rt_sleep_ns(1000);
+	write_at(fs, in, 0, &byte, 1);
+	before = attr_of(fs, from).atime_ns;
+	EQ(ops_copy_range(fs, quiet, 0, out, 0, 1, &root_user), 1);
+	EQ(attr_of(fs, from).atime_ns, before);
+	EQ(ops_copy_range(fs, in, 0, out, 0, 1, &root_user), 1);
+	HOLDS(attr_of(fs, from).atime_ns > before);
+	ops_close(fs, quiet);
+	ops_close(fs, out);
+	ops_close(fs, in);
+}
+
+static void copying_is_reading(void **state)
+{
+	with_fs(do_copy_times);
+}
+
 static void do_old_times(struct fs *fs)
 {
 	static const int64_t old[] = {-1, -1000000000000000, INT64_MIN};
@@ -648,6 +675,7 @@ int main(void)
 		cmocka_unit_test(writing_clears_setuid_and_setgid),
 		cmocka_unit_test(writing_takes_capabilities_away),
 		cmocka_unit_test(times_before_1970_are_times),
+		cmocka_unit_test(copying_is_reading),
 		cmocka_unit_test(times_follow_reads_and_writes),
 		cmocka_unit_test(appends_of_many_tasks_are_whole_and_none_is_lost),
 		cmocka_unit_test(random_operations_match_a_shadow),
