@@ -135,22 +135,29 @@ page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block)
 
 /* ---- changing, in a transaction -------------------------------------------------- */
 
+/* What a look-up from `asked` on has said: 0 and where the extent starts, or its error. */
+static int extent_found(struct fs *fs, uint64_t ino, uint64_t asked, int len,
+	const struct disk_key *found, const struct disk_extent *e, uint64_t *start)
+{
+	if (len == -ERANGE)
+		return extent_damaged(ino, asked);
+	if (len < 0)
+		return len;
+	if (!extent_valid(fs, found->low, e, (size_t)len))
+		return extent_damaged(ino, found->low);
+	*start = found->low;
+	return 0;
+}
+
 /* The last extent that begins at or before `block`: 0, *e; -ENOENT. */
 static int extent_floor(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	uint64_t *start, struct disk_extent *e)
 {
 	struct disk_key found;
-	int rc = txn_floor(
+	int len = txn_floor(
 		x, extent_key(ino, block), extent_key(ino, 0), &found, e, sizeof(*e));
 
-	if (rc == -ERANGE)
-		return extent_damaged(ino, block);
-	if (rc < 0)
-		return rc;
-	if (!extent_valid(fs, found.low, e, (size_t)rc))
-		return extent_damaged(ino, found.low);
-	*start = found.low;
-	return 0;
+	return extent_found(fs, ino, block, len, &found, e, start);
 }
 
 /* The first extent that begins in [from, to): 0, *e; -ENOENT. */
@@ -158,20 +165,13 @@ static int extent_next(struct fs *fs, struct txn *x, uint64_t ino, uint64_t from
 	uint64_t to, uint64_t *start, struct disk_extent *e)
 {
 	struct disk_key found;
-	int rc;
+	int len;
 
 	if (from >= to)
 		return -ENOENT;
-	rc = txn_next(
+	len = txn_next(
 		x, extent_key(ino, from), extent_key(ino, to), &found, e, sizeof(*e));
-	if (rc == -ERANGE)
-		return extent_damaged(ino, from);
-	if (rc < 0)
-		return rc;
-	if (!extent_valid(fs, found.low, e, (size_t)rc))
-		return extent_damaged(ino, found.low);
-	*start = found.low;
-	return 0;
+	return extent_found(fs, ino, from, len, &found, e, start);
 }
 
 static int extent_put(
