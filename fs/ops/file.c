@@ -86,16 +86,22 @@ static void idle_add(struct stripe *s, struct inode_state *st)
 	s->idle_count++;
 }
 
-/* The state, with a reference added, or NULL. Under the stripe's lock. */
-static struct inode_state *state_take(struct stripe *s, uint64_t ino)
+/* The state, or NULL. Under the stripe's lock, and to be used only there. */
+static struct inode_state *state_peek(struct stripe *s, uint64_t ino)
 {
 	struct inode_state *st = *bucket_of(s, ino);
 
 	while (st && st->ino != ino)
 		st = st->next;
-	if (!st)
-		return NULL;
-	if (st->users++ == 0)
+	return st;
+}
+
+/* The same, with a reference added. */
+static struct inode_state *state_take(struct stripe *s, uint64_t ino)
+{
+	struct inode_state *st = state_peek(s, ino);
+
+	if (st && st->users++ == 0)
 		idle_remove(s, st);
 	return st;
 }
@@ -499,86 +505,75 @@ void file_abandon(struct fs *fs, struct ops_file *file)
 bool file_is_open(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st = state_find(fs, ino);
+	struct inode_state *st;
 	bool open;
 
-	if (!st)
-		return false;
 	rt_mutex_lock(&s->lock);
-	open = st->handles > 0;
+	st = state_peek(s, ino);
+	open = st && st->handles > 0;
 	rt_mutex_unlock(&s->lock);
-	state_put(fs, st);
 	return open;
 }
 
 bool file_naming(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st = state_find(fs, ino);
+	struct inode_state *st;
 	bool linkable;
 
-	if (!st)
-		return false;
 	rt_mutex_lock(&s->lock);
-	linkable = st->linkable && st->confirmed > 0 && !st->reclaiming;
-	st->naming |= linkable;
+	st = state_peek(s, ino);
+	linkable = st && st->linkable && st->confirmed > 0 && !st->reclaiming;
+	if (linkable)
+		st->naming = true;
 	rt_mutex_unlock(&s->lock);
-	state_put(fs, st);
 	return linkable;
 }
 
 void file_named(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st = state_find(fs, ino);
+	struct inode_state *st;
 
-	if (!st)
-		return;
 	rt_mutex_lock(&s->lock);
-	st->linkable = false;
+	st = state_peek(s, ino);
+	if (st)
+		st->linkable = false;
 	rt_mutex_unlock(&s->lock);
-	state_put(fs, st);
 }
 
 bool file_leave_to_close(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st = state_find(fs, ino);
-	bool open = false;
+	struct inode_state *st;
+	bool open;
 
-	if (st) {
-		rt_mutex_lock(&s->lock);
-		open = st->handles > 0;
-		if (open)
-			st->orphan = true;
-		rt_mutex_unlock(&s->lock);
-		state_put(fs, st);
-	}
+	rt_mutex_lock(&s->lock);
+	st = state_peek(s, ino);
+	open = st && st->handles > 0;
+	if (open)
+		st->orphan = true;
+	rt_mutex_unlock(&s->lock);
 	return open;
 }
 
 bool state_retire(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st = state_find(fs, ino);
+	struct inode_state *st;
 	bool alone;
 
-	if (!st)
-		return true;
 	rt_mutex_lock(&s->lock);
-	alone = st->users == 1 && !st->naming;
-	if (alone) {
+	st = state_peek(s, ino);
+	alone = !st || (st->users == 0 && !st->naming);
+	if (st && alone) {
+		idle_remove(s, st);
 		state_unlink(s, st);
-		st->users = 0;
 	}
 	rt_mutex_unlock(&s->lock);
-	if (!alone) {
-		state_put(fs, st);
-		return false;
-	}
-	ahead_release(fs, st);
-	state_free(st);
-	return true;
+	if (st && alone)
+		state_free(st);
+	return alone;
 }
 
 /* Closes every handle of the stripe, then frees its states. */
