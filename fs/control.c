@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/common/text.h"
 #include "engine/rt/rt.h"
 
 #define CONNECTIONS_MAX 32
@@ -41,17 +42,6 @@ struct control {
 	char path[108];
 	struct connection connections[CONNECTIONS_MAX]; /* the task's own */
 };
-
-void uuid_print(const uint8_t uuid[16], char out[37])
-{
-	char *p = out;
-
-	for (unsigned i = 0; i < 16; i++) {
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*p++ = '-';
-		p += sprintf(p, "%02x", uuid[i]);
-	}
-}
 
 void control_folder(char *buf, size_t cap)
 {

@@ -39,6 +39,4 @@ void control_detach(struct control *c);
 /* Ends all connections and removes the socket. */
 void control_close(struct control *c);
 
-void uuid_print(const uint8_t uuid[16], char out[37]);
-
 #endif

@@ -5,11 +5,10 @@
 
 #include <jansson.h>
 
+#include "engine/common/text.h"
 #include "fs/control.h"
 #include "fs/options.h"
 #include "fs/session.h"
-
-#define WEFT_VERSION "0.1.0"
 
 struct daemon {
 	struct mount_options options;

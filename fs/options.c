@@ -14,6 +14,8 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include "engine/common/text.h"
+
 #define CACHE_MIN_BYTES         (1ull << 20)
 #define CACHE_DEFAULT_MAX_BYTES (1ull << 30)
 #define LOG_INTERVAL_MAX_S      3600
@@ -98,40 +100,6 @@ void mount_options_default(struct mount_options *o)
 	o->cache_bytes = MAX(o->cache_bytes, CACHE_MIN_BYTES);
 	if (geteuid() != 0)
 		o->flags = MS_NOSUID | MS_NODEV;
-}
-
-int size_parse(const char *text, uint64_t *out)
-{
-	static const char units[] = "KMGTP";
-	unsigned long long value;
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return -EINVAL;
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (errno)
-		return -EINVAL;
-	if (*end && *end != 'B') {
-		const char *unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
-		unsigned shift;
-
-		if (!unit)
-			return -EINVAL;
-		shift = 10 * (unsigned)(unit - units + 1);
-		if (value > UINT64_MAX >> shift)
-			return -EINVAL;
-		value <<= shift;
-		end++;
-		if (*end == 'i')
-			end++;
-	}
-	if (*end == 'B')
-		end++;
-	if (*end)
-		return -EINVAL;
-	*out = value;
-	return 0;
 }
 
 static int parse_cache(struct mount_options *o, const char *value, struct weft_error *err)

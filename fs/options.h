@@ -26,8 +26,6 @@ void mount_options_default(struct mount_options *o);
  */
 int mount_options_parse(
 	struct mount_options *o, const char *list, struct weft_error *err);
-/* "16M", "2GiB", "4096": bytes. 0 or -EINVAL. */
-int size_parse(const char *text, uint64_t *out);
 /* The options as they are in force, as a list again. */
 void mount_options_print(const struct mount_options *o, char *buf, size_t cap);
 void mount_options_free(struct mount_options *o);

@@ -11,11 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/common/text.h"
 #include "mkfs/fsck/fsck.h"
-
-#ifndef WEFT_VERSION
-#define WEFT_VERSION "0.1"
-#endif
 
 struct session {
 	const char *path;
@@ -112,25 +109,6 @@ static void on_progress(void *arg, unsigned pass, uint64_t done, uint64_t total)
 			names[pass % 6], done);
 }
 
-/* Bytes, with K, M, G or T for powers of 1024. 0: it is no such number. */
-static uint64_t parse_size(const char *text)
-{
-	static const char units[] = "KMGT";
-	unsigned long long n;
-	const char *unit;
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return 0;
-	n = strtoull(text, &end, 10);
-	if (!*end)
-		return n;
-	unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
-	if (!unit || end[1] || n > UINT64_MAX >> 10 * (unit - units + 1))
-		return 0;
-	return (uint64_t)n << 10 * (unit - units + 1);
-}
-
 static int usage(const char *what)
 {
 	fprintf(stderr, "fsck.weft: %s\nTry 'fsck.weft --help'.\n", what);
@@ -175,8 +153,8 @@ static int parse(int argc, char **argv, struct request *r)
 			r->verbose = true;
 			break;
 		case 'm':
-			r->o.memory_bytes = parse_size(optarg);
-			if (!r->o.memory_bytes)
+			if (size_parse(optarg, &r->o.memory_bytes) < 0 ||
+				!r->o.memory_bytes)
 				return 1 + usage("-m wants a number of bytes");
 			break;
 		case 'h':

@@ -19,11 +19,8 @@
 
 #include <blkid/blkid.h>
 
+#include "engine/common/text.h"
 #include "engine/volume/volume.h"
-
-#ifndef WEFT_VERSION
-#define WEFT_VERSION "0.1"
-#endif
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -86,31 +83,10 @@ static int usage(const char *what, const char *value)
 
 /* ---- the command line ------------------------------------------------------------ */
 
-/* Bytes, with K, M, G or T for powers of 1024. False when it is no such number, or 0. */
+/* A size that a store or log can have: not 0. */
 static bool parse_size(const char *text, uint64_t *out)
 {
-	static const char units[] = "KMGT";
-	unsigned shift = 0;
-	unsigned long long n;
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return false;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (errno || !n)
-		return false;
-	if (*end) {
-		const char *unit = strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end);
-
-		if (!unit || end[1])
-			return false;
-		shift = 10 * (unsigned)(unit - units + 1);
-	}
-	if (n > UINT64_MAX >> shift)
-		return false;
-	*out = (uint64_t)n << shift;
-	return true;
+	return size_parse(text, out) == 0 && *out > 0;
 }
 
 static bool parse_checksum(const char *text, enum disk_checksum *out)
@@ -499,14 +475,6 @@ static void print_bytes(const char *name, uint64_t bytes)
 		units[unit], bytes);
 }
 
-static void print_uuid(const char *name, const uint8_t u[16])
-{
-	printf("  %-12s "
-	       "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n",
-		name, u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
-		u[11], u[12], u[13], u[14], u[15]);
-}
-
 static const char *checksum_text(uint32_t kind)
 {
 	return kind == DISK_CHECKSUM_GMAC     ? "AES-128-GMAC"
@@ -516,10 +484,13 @@ static const char *checksum_text(uint32_t kind)
 
 static void print_store(const struct request *r, const struct disk_superblock *sb)
 {
+	char uuid[37];
+
+	uuid_print(sb->volume_uuid, uuid);
 	printf("%s %s\n",
 		r->dry_run ? "Would make a weft volume on" : "Made a weft volume on",
 		r->path);
-	print_uuid("UUID", sb->volume_uuid);
+	printf("  %-12s %s\n", "UUID", uuid);
 	printf("  %-12s %s\n", "label", sb->label[0] ? sb->label : "(none)");
 	print_bytes("size", sb->store_bytes);
 	printf("  %-12s %" PRIu64 " of %u bytes\n", "pages", sb->page_count, PAGE_SIZE);

@@ -6,14 +6,15 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "engine/common/text.h"
 #include "tools/dump.h"
 
 void print_uuid(const char *label, const uint8_t u[16])
 {
-	printf("  %-16s "
-	       "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n",
-		label, u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
-		u[11], u[12], u[13], u[14], u[15]);
+	char text[37];
+
+	uuid_print(u, text);
+	printf("  %-16s %s\n", label, text);
 }
 
 void print_u64(const char *label, uint64_t value)

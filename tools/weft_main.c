@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/daemon.h"
+#include "engine/common/text.h"
 #include "tools/tools.h"
 
 struct subcommand {

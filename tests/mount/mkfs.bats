@@ -129,3 +129,14 @@ refused() { # TEXT COMMAND...: exit status 1, the text, and not a byte changed
 		mkfs.weft --size 32M --checksum $kind --force "$STORE"
 	done
 }
+
+@test "all programs are of one version, and take the same sizes" {
+	version=$(weft version | cut -d' ' -f2)
+	[ "$(weftd --version)" = "weftd $version" ]
+	[[ $(mkfs.weft --version) == "mkfs.weft $version, disk format "* ]]
+	[[ $(fsck.weft --version) == "fsck.weft $version, disk format "* ]]
+	mkfs.weft --size 32MiB --log-size 4m "$STORE"
+	fsck.weft -n -m 64MiB "$STORE"
+	run fsck.weft -n -m 99999999999999999999 "$STORE"
+	[ "$status" -eq 16 ]
+}

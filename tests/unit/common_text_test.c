@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes and numbers of command lines: what is one, what is none, and where they end. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "engine/common/text.h"
+
+#define UNTOUCHED 77u
+
+static void is_size(const char *text, uint64_t bytes)
+{
+	uint64_t out = UNTOUCHED;
+
+	assert_int_equal(size_parse(text, &out), 0);
+	assert_int_equal(out, bytes);
+}
+
+static void test_sizes_have_a_unit_or_none(void **state)
+{
+	is_size("0", 0);
+	is_size("4096", 4096);
+	is_size("4096B", 4096);
+	is_size("1k", 1024);
+	is_size("64M", 64ull << 20);
+	is_size("2GiB", 2ull << 30);
+	is_size("3gB", 3ull << 30);
+	is_size("5T", 5ull << 40);
+	is_size("1P", 1ull << 50);
+	is_size("18446744073709551615", UINT64_MAX);
+	is_size("16383P", 16383ull << 50);
+}
+
+static void test_what_is_no_size_is_refused(void **state)
+{
+	static const char *const texts[] = {"", " 1", "-1", "+1", "M", "1X", "1MM", "1Mx",
+		"1.5G", "1iB", "0x10", "18446744073709551616", "16384P",
+		"99999999999999999999"};
+	uint64_t out = UNTOUCHED;
+
+	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+		assert_int_equal(size_parse(texts[i], &out), -EINVAL);
+	assert_int_equal(out, UNTOUCHED);
+}
+
+static void test_numbers_are_decimal_or_hexadecimal(void **state)
+{
+	static const char *const none[] = {
+		"", "-1", " 1", "1 ", "x1", "0x", "12a", "0xg", "18446744073709551616"};
+	uint64_t out;
+
+	assert_int_equal(number_parse("0", &out), 0);
+	assert_int_equal(out, 0);
+	assert_int_equal(number_parse("010", &out), 0);
+	assert_int_equal(out, 10);
+	assert_int_equal(number_parse("0xFf", &out), 0);
+	assert_int_equal(out, 255);
+	assert_int_equal(number_parse("0xffffffffffffffff", &out), 0);
+	assert_true(out == UINT64_MAX);
+	out = UNTOUCHED;
+	for (size_t i = 0; i < ARRAY_SIZE(none); i++)
+		assert_int_equal(number_parse(none[i], &out), -EINVAL);
+	assert_int_equal(out, UNTOUCHED);
+}
+
+static void test_a_uuid_has_four_hyphens(void **state)
+{
+	const uint8_t uuid[16] = {0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88,
+		0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff};
+	char text[37];
+
+	uuid_print(uuid, text);
+	assert_string_equal(text, "00112233-4455-6677-8899-aabbccddeeff");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sizes_have_a_unit_or_none),
+		cmocka_unit_test(test_what_is_no_size_is_refused),
+		cmocka_unit_test(test_numbers_are_decimal_or_hexadecimal),
+		cmocka_unit_test(test_a_uuid_has_four_hyphens),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
