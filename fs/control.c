@@ -43,18 +43,6 @@ struct control {
 	struct connection connections[CONNECTIONS_MAX]; /* the task's own */
 };
 
-void control_folder(char *buf, size_t cap)
-{
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-
-	if (geteuid() == 0)
-		snprintf(buf, cap, "/run/weft");
-	else if (runtime && *runtime == '/')
-		snprintf(buf, cap, "%s/weft", runtime);
-	else
-		snprintf(buf, cap, "/tmp/weft-%u", geteuid());
-}
-
 /* ---- connections ----------------------------------------------------------- */
 
 static void connection_end(struct connection *c)
@@ -189,59 +177,53 @@ static void control_run(void *arg)
 
 /* ---- start and end --------------------------------------------------------------- */
 
-static int socket_open(struct control *c, struct weft_error *err)
+/* What there is of this name is a dead daemon's, since the store is locked by us. */
+static int socket_listen(struct control *c)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	mode_t mask;
 	int ret;
 
-	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (c->listener < 0)
-		return weft_error(err, -errno, "cannot make the control socket: %s",
-			strerror(errno));
 	strcpy(address.sun_path, c->path);
-	/* The store is locked by us, so a socket of this name is a dead daemon's. */
 	unlink(c->path);
 	mask = umask(0177);
 	ret = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
 	umask(mask);
-	if (ret < 0 || listen(c->listener, CONNECTIONS_MAX) < 0) {
-		ret = -errno;
-		close(c->listener);
-		return weft_error(
-			err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
-	}
-	return 0;
+	return ret < 0 || listen(c->listener, CONNECTIONS_MAX) < 0 ? -errno : 0;
 }
 
-/* Ours alone, whatever the umask: others must not be able to put a socket there. */
-static int folder_make(const char *folder, struct weft_error *err)
+static int socket_open(struct control *c, struct weft_error *err)
 {
-	struct stat st;
+	int locked = control_folder_lock(err);
+	int ret;
 
-	if (mkdir(folder, 0700) < 0 && errno != EEXIST)
-		return weft_error(
-			err, -errno, "cannot make %s: %s", folder, strerror(errno));
-	if (lstat(folder, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-		(st.st_mode & 022))
-		return weft_error(err, -EPERM,
-			"%s must be a folder of this user's that nobody else can write",
-			folder);
-	return 0;
+	if (locked < 0)
+		return locked;
+	control_sweep(locked);
+	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	ret = c->listener < 0 ? -errno : socket_listen(c);
+	if (ret < 0) {
+		weft_error(err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
+		if (c->listener >= 0)
+			close(c->listener);
+	}
+	close(locked);
+	return ret;
 }
 
 int control_open(struct control **out, const uint8_t store_uuid[16],
 	const struct control_source *source, struct weft_error *err)
 {
 	struct control *c;
-	char folder[64];
+	char folder[CONTROL_FOLDER_MAX];
 	char uuid[37];
 	int ret;
 
-	control_folder(folder, sizeof(folder));
-	ret = folder_make(folder, err);
-	if (ret < 0)
-		return ret;
+	control_folder(folder);
+	/* Ours alone, whatever the umask; if it is not, locking it fails. */
+	if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+		return weft_error(
+			err, -errno, "cannot make %s: %s", folder, strerror(errno));
 	c = rt_alloc(sizeof(*c));
 	if (!c)
 		return weft_error(err, -ENOMEM, "no memory for the control socket");
@@ -279,6 +261,7 @@ out_free:
 
 void control_detach(struct control *c)
 {
+	unlink(c->path);
 	rt_mutex_lock(&c->lock);
 	c->attached = false;
 	rt_mutex_unlock(&c->lock);
@@ -294,7 +277,6 @@ void control_close(struct control *c)
 	if (write(c->wake, &one, sizeof(one)) < 0)
 		weft_log(3, "cannot stop the control task: %s", strerror(errno));
 	rt_task_join(c->task);
-	unlink(c->path);
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
 		if (c->connections[i].fd >= 0)
 			connection_end(&c->connections[i]);

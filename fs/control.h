@@ -25,18 +25,29 @@ struct control_source {
 	void *arg;
 };
 
+#define CONTROL_FOLDER_MAX 64 /* of its path, so that a socket's fits an address */
+
 /*
  * The folder of the sockets: /run/weft for root, $XDG_RUNTIME_DIR/weft or /tmp/weft-UID
  * for others.
  */
-void control_folder(char *buf, size_t cap);
+void control_folder(char buf[CONTROL_FOLDER_MAX]);
+bool control_is_socket(const char *name);
+/*
+ * Locks the folder until the descriptor that it returns is closed; -errno where there is
+ * none, or one that others could have made. Waits, but nobody holds it for long.
+ */
+int control_folder_lock(struct weft_error *err);
+/* Removes the sockets that nobody listens on; `locked` is of control_folder_lock. */
+void control_sweep(int locked);
 
 /* Listens on FOLDER/UUID.sock (0600) and starts the task that serves it. */
 int control_open(struct control **out, const uint8_t store_uuid[16],
 	const struct control_source *source, struct weft_error *err);
-/* Uses the source no more; connections stay. */
+/* Removes the socket and uses the source no more; connections stay. The caller still
+ * holds the store: the socket of its next daemon would have the same name. */
 void control_detach(struct control *c);
-/* Ends all connections and removes the socket. */
+/* Ends all connections. */
 void control_close(struct control *c);
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef WEFT_FS_DAEMON_H
 #define WEFT_FS_DAEMON_H
 
+#include <sys/types.h>
+
 #include <jansson.h>
 
 #include "engine/common/text.h"
@@ -16,6 +18,7 @@ struct daemon {
 	struct fs *fs;
 	struct session *session;
 	struct control *control;
+	dev_t device;        /* of the mount: st_dev */
 	uint64_t started_ns; /* rt_now_ns */
 	int ended_fd;
 	int signal_fd;

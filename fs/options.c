@@ -219,13 +219,15 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 
-	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s",
+	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, o->allow_other ? ",allow_other" : "",
 		o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",
-		o->flags & MS_SYNCHRONOUS ? ",sync" : "");
+		o->flags & MS_SYNCHRONOUS ? ",sync" : "",
+		o->flags & MS_DIRSYNC ? ",dirsync" : "",
+		o->flags & MS_NODIRATIME ? ",nodiratime" : "");
 }
 
 void mount_options_free(struct mount_options *o)

@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "fs/daemon.h"
@@ -240,7 +241,7 @@ json_t *status_identify(void *arg)
 {
 	struct daemon *d = arg;
 	const struct disk_superblock *sb = store_superblock(d->volume->store);
-	char volume_uuid[37], store_uuid[37], label[sizeof(sb->label) + 1] = "";
+	char volume_uuid[37], store_uuid[37], device[32], label[sizeof(sb->label) + 1] = "";
 	json_t *o = json_object();
 
 	uuid_print(sb->volume_uuid, volume_uuid);
@@ -248,6 +249,8 @@ json_t *status_identify(void *arg)
 	memcpy(label, sb->label, sizeof(sb->label));
 	json_object_set_new(o, "version", json_string(WEFT_VERSION));
 	put(o, "pid", (uint64_t)getpid());
+	snprintf(device, sizeof(device), "%u:%u", major(d->device), minor(d->device));
+	json_object_set_new(o, "device_number", json_string(device));
 	/* A path or label need not be UTF-8; jansson refuses what is not. */
 	json_object_set_new(
 		o, "store", json_string(d->options.store) ?: json_string("?"));

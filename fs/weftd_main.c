@@ -250,6 +250,7 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 	if (stat(d->options.directory, &st) < 0)
 		return weft_error(err, -errno, "the mount on %s does not answer: %s",
 			d->options.directory, strerror(errno));
+	d->device = st.st_dev;
 	fuse_mount_tune(&d->options);
 	return 0;
 }

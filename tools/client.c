@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Talking to running daemons through their control sockets (fs/control.h). */
+/*
+ * Talking to running daemons through their control sockets (fs/control.h).
+ *
+ * Only daemons of this very user are believed, and none is waited for longer than
+ * ANSWER_TIMEOUT_S unless the caller says so.
+ */
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,160 +24,104 @@
 #define ANSWER_MAX       (1u << 20)
 #define ANSWER_TIMEOUT_S 10
 
+const char *client_text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+/* ---- one daemon ------------------------------------------------------------------ */
+
+/* Who called listen(2) at the other end. */
+static bool is_ours(int fd)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+	       peer.uid == geteuid();
+}
+
 static int client_connect(const char *folder, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
+	int n = snprintf(
+		address.sun_path, sizeof(address.sun_path), "%s/%s", folder, name);
+	int ret = 0;
 	int fd;
-	int n;
 
-	n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", folder, name);
 	if (n < 0 || (size_t)n >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
+	/* that of sending also bounds connect(2), which waits where many wait already */
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0 ||
-		connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-		int ret = -errno;
-
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
+		connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		ret = -errno;
+	else if (!is_ours(fd))
+		ret = -EPERM;
+	if (ret < 0)
 		close(fd);
-		return ret;
-	}
-	return fd;
+	return ret < 0 ? ret : fd;
 }
 
-json_t *client_ask(int fd, const char *cmd)
+/* Reads up to the end of a line: its length, or -errno. */
+static ssize_t receive_line(int fd, char *buf, size_t cap)
+{
+	size_t used = 0;
+
+	while (used < cap) {
+		ssize_t n = recv(fd, buf + used, cap - used, 0);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno == EAGAIN ? -ETIMEDOUT : -errno;
+		if (n == 0)
+			return -EPIPE;
+		used += (size_t)n;
+		if (buf[used - 1] == '\n')
+			return (ssize_t)used;
+	}
+	return -EMSGSIZE;
+}
+
+json_t *client_ask(int fd, const char *cmd, struct weft_error *err)
 {
 	char request[64];
 	int len = snprintf(request, sizeof(request), "{\"cmd\":\"%s\"}\n", cmd);
 	char *buf = malloc(ANSWER_MAX);
-	size_t used = 0;
 	json_t *out = NULL;
+	ssize_t n;
 
-	if (!buf)
+	if (!buf) {
+		weft_error(err, -ENOMEM, "no memory for its answer");
 		return NULL;
-	if (send(fd, request, (size_t)len, MSG_NOSIGNAL) != len)
-		goto out_free;
-	while (used < ANSWER_MAX) {
-		ssize_t n = recv(fd, buf + used, ANSWER_MAX - used, 0);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			goto out_free;
-		used += (size_t)n;
-		if (buf[used - 1] == '\n')
-			break;
 	}
-	out = json_loadb(buf, used, 0, NULL);
-	if (out && (!json_is_object(out) || json_object_get(out, "error"))) {
-		json_decref(out);
-		out = NULL;
-	}
-out_free:
+	n = send(fd, request, (size_t)len, MSG_NOSIGNAL) == len
+		    ? receive_line(fd, buf, ANSWER_MAX)
+		    : -EPIPE;
+	if (n == -ETIMEDOUT)
+		weft_error(err, -ETIMEDOUT, "its weftd has not answered for %d s",
+			ANSWER_TIMEOUT_S);
+	else if (n < 0)
+		weft_error(err, (int)n, "its weftd does not answer: %s",
+			n == -EPIPE ? "it has ended" : strerror((int)-n));
+	else
+		out = json_loadb(buf, (size_t)n, 0, NULL);
 	free(buf);
-	return out;
-}
-
-static int visit(const char *folder, const char *name, int (*fn)(void *, struct client *),
-	void *arg)
-{
-	struct client c;
-	int ret = 0;
-
-	c.fd = client_connect(folder, name);
-	if (c.fd < 0)
-		return 0; /* a dead daemon's socket */
-	c.identity = client_ask(c.fd, "identify");
-	if (c.identity)
-		ret = fn(arg, &c);
-	json_decref(c.identity);
-	if (c.fd >= 0)
-		close(c.fd);
-	return ret;
-}
-
-int client_each(int (*fn)(void *arg, struct client *c), void *arg)
-{
-	char folder[64];
-	struct dirent *d;
-	DIR *dir;
-	int ret = 0;
-
-	control_folder(folder, sizeof(folder));
-	dir = opendir(folder);
-	if (!dir)
-		return 0;
-	while (ret == 0 && (d = readdir(dir))) {
-		size_t len = strlen(d->d_name);
-
-		if (len > 5 && strcmp(d->d_name + len - 5, ".sock") == 0)
-			ret = visit(folder, d->d_name, fn, arg);
-	}
-	closedir(dir);
-	return ret;
-}
-
-struct search {
-	const char *name;
-	const char *path; /* name made absolute, or NULL */
-	int fd;
-	json_t *identity;
-};
-
-static int search_visit(void *arg, struct client *c)
-{
-	static const char *const keys[] = {
-		"mount_point", "store", "label", "volume_uuid", "store_uuid"};
-	struct search *s = arg;
-
-	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
-		const char *value =
-			json_string_value(json_object_get(c->identity, keys[i]));
-
-		if (!value || !*value)
-			continue;
-		if (strcmp(value, s->name) != 0 &&
-			(!s->path || strcmp(value, s->path) != 0))
-			continue;
-		s->fd = c->fd;
-		s->identity = json_incref(c->identity);
-		c->fd = -1;
-		return 1;
-	}
-	return 0;
-}
-
-/*
- * A path without a final slash: asking the mount itself is left out, it may not answer.
- */
-static char *absolute_text(const char *name)
-{
-	char *real = realpath(name, NULL);
-	char *copy;
-	size_t len;
-
-	if (real)
-		return real;
-	if (*name != '/')
-		return NULL;
-	copy = strdup(name);
-	for (len = copy ? strlen(copy) : 0; len > 1 && copy[len - 1] == '/'; len--)
-		copy[len - 1] = '\0';
-	return copy;
-}
-
-int client_find(const char *name, json_t **identity)
-{
-	char *path = absolute_text(name);
-	struct search s = {.name = name, .path = path, .fd = -ENOENT};
-
-	client_each(search_visit, &s);
-	free(path);
-	if (s.fd >= 0)
-		*identity = s.identity;
-	return s.fd;
+	if (n >= 0 && !json_is_object(out))
+		weft_error(err, -EPROTO, "its weftd answers what this weft cannot read");
+	else if (json_object_get(out, "error"))
+		weft_error(err, -EREMOTEIO, "%s", client_text(out, "error"));
+	else
+		return out;
+	json_decref(out);
+	return NULL;
 }
 
 void client_be_patient(int fd)
@@ -179,13 +131,159 @@ void client_be_patient(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof(forever));
 }
 
-void client_wait_end(int fd)
+bool client_wait_end(int fd, int timeout_ms)
 {
+	struct pollfd end = {.fd = fd, .events = POLLIN};
 	char byte;
 	ssize_t n;
 
-	client_be_patient(fd);
 	do {
-		n = recv(fd, &byte, 1, 0);
-	} while (n > 0 || (n < 0 && errno == EINTR));
+		n = poll(&end, 1, timeout_ms);
+		if (n == 0)
+			return false;
+		if (n > 0)
+			n = recv(fd, &byte, 1, 0);
+	} while (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN)));
+	return true;
+}
+
+/* ---- all of them ----------------------------------------------------------------- */
+
+/* True when nobody listens at the socket. */
+static bool visit(const char *folder, const char *name,
+	void (*fn)(void *, struct client *), void *arg)
+{
+	struct weft_error err = {0};
+	struct client c = {.fd = client_connect(folder, name)};
+
+	if (c.fd < 0)
+		return c.fd == -ECONNREFUSED;
+	c.identity = client_ask(c.fd, "identify", &err);
+	if (c.identity)
+		fn(arg, &c);
+	else if (err.code == -ETIMEDOUT)
+		fprintf(stderr, "weft: %s/%s: %s\n", folder, name, err.text);
+	json_decref(c.identity);
+	if (c.fd >= 0)
+		close(c.fd);
+	return false;
+}
+
+void client_each(void (*fn)(void *arg, struct client *c), void *arg)
+{
+	char folder[CONTROL_FOLDER_MAX];
+	bool dead = false;
+	struct dirent *d;
+	DIR *dir;
+	int locked;
+
+	control_folder(folder);
+	dir = opendir(folder);
+	if (!dir)
+		return;
+	while ((d = readdir(dir)))
+		if (control_is_socket(d->d_name))
+			dead |= visit(folder, d->d_name, fn, arg);
+	closedir(dir);
+	locked = dead ? control_folder_lock(NULL) : -1;
+	if (locked >= 0) {
+		control_sweep(locked);
+		close(locked);
+	}
+}
+
+/* ---- the one that is meant ------------------------------------------------------- */
+
+/* How well a daemon fits a name; the best wins. */
+enum fit { FIT_MOUNT, FIT_MOUNT_BELOW, FIT_STORE, FIT_UUID, FIT_LABEL, FIT_NONE };
+
+struct search {
+	const char *name;
+	const char *path; /* name made absolute */
+	char device[32];  /* of what is mounted there now; "" where it does not answer */
+	enum fit fit;
+	unsigned count; /* of daemons that fit so well */
+	int fd;         /* of the first of them */
+	json_t *identity;
+};
+
+static enum fit fit_of(const struct search *s, const json_t *identity)
+{
+	/* A daemon that is detached, or has another mount over it, is not who is meant.
+	 */
+	if (strcmp(client_text(identity, "mount_point"), s->path) == 0)
+		return strcmp(client_text(identity, "device_number"), s->device) == 0
+			       ? FIT_MOUNT
+			       : FIT_MOUNT_BELOW;
+	if (strcmp(client_text(identity, "store"), s->path) == 0)
+		return FIT_STORE;
+	if (strcmp(client_text(identity, "volume_uuid"), s->name) == 0 ||
+		strcmp(client_text(identity, "store_uuid"), s->name) == 0)
+		return FIT_UUID;
+	if (*s->name && strcmp(client_text(identity, "label"), s->name) == 0)
+		return FIT_LABEL;
+	return FIT_NONE;
+}
+
+static void search_visit(void *arg, struct client *c)
+{
+	struct search *s = arg;
+	enum fit fit = fit_of(s, c->identity);
+
+	if (fit == FIT_NONE || fit > s->fit)
+		return;
+	if (fit == s->fit) {
+		s->count++;
+		return;
+	}
+	if (s->fd >= 0)
+		close(s->fd);
+	json_decref(s->identity);
+	s->fit = fit;
+	s->count = 1;
+	s->fd = c->fd;
+	s->identity = json_incref(c->identity);
+	c->fd = -1;
+}
+
+char *client_path(const char *name)
+{
+	char *real = realpath(name, NULL);
+	size_t len;
+
+	if (real)
+		return real;
+	/* The mount of a dead daemon, which does not answer. */
+	real = strdup(name);
+	for (len = real ? strlen(real) : 0; len > 1 && real[len - 1] == '/'; len--)
+		real[len - 1] = '\0';
+	return real;
+}
+
+int client_find(const char *name, json_t **identity, struct weft_error *err)
+{
+	struct search s = {.name = name, .fit = FIT_NONE, .fd = -1};
+	char *path = client_path(name);
+	struct stat st;
+
+	if (!path)
+		return weft_error(err, -ENOMEM, "no memory");
+	s.path = path;
+	if (stat(path, &st) == 0)
+		snprintf(s.device, sizeof(s.device), "%u:%u", major(st.st_dev),
+			minor(st.st_dev));
+	client_each(search_visit, &s);
+	free(path);
+	if (s.count == 1) {
+		*identity = s.identity;
+		return s.fd;
+	}
+	if (s.count == 0)
+		return weft_error(err, -ENOENT,
+			"no running weftd of this user serves it; `weft status` lists "
+			"what is mounted");
+	close(s.fd);
+	json_decref(s.identity);
+	return weft_error(err, -ENOTUNIQ,
+		"more than one mounted volume is called that; use the mount point");
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft status: what is mounted, and what it is doing; as a table, JSON or Prometheus
  * text. */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,18 +25,10 @@ static const char usage[] =
 	"  weft status /mnt/weft\n"
 	"  weft status /mnt/weft --json | jq .cache\n"
 	"\n"
-	"Exit codes: 0, 1 wrong usage, 2 nothing of that name is mounted.\n";
-
-#define EXIT_NOT_FOUND 2
+	"Exit codes: 0, 1 wrong usage, 2 nothing of that name is mounted, or it does not "
+	"answer.\n";
 
 /* ---- reading the answer ---------------------------------------------------- */
-
-static const char *text(const json_t *o, const char *key)
-{
-	const char *s = json_string_value(json_object_get(o, key));
-
-	return s ? s : "";
-}
 
 static double number(const json_t *o, const char *key)
 {
@@ -44,7 +37,7 @@ static double number(const json_t *o, const char *key)
 
 static const char *bytes(char buf[16], double n)
 {
-	static const char units[] = " KMGTP";
+	static const char units[] = "BKMGTP";
 	unsigned u = 0;
 
 	while (n >= 1024 && u < 5) {
@@ -130,14 +123,15 @@ static void print_status(const json_t *status)
 	       free_bytes = number(space, "free_bytes");
 	char a[16], b[16];
 
-	printf("volume     %s%s%s\n", text(status, "label"),
-		*text(status, "label") ? ", " : "", text(status, "volume_uuid"));
-	printf("store      %s\n", text(status, "store"));
-	printf("mounted    %s (%s)%s\n", text(status, "mount_point"),
-		text(status, "options"),
+	printf("volume     %s%s%s\n", client_text(status, "label"),
+		*client_text(status, "label") ? ", " : "",
+		client_text(status, "volume_uuid"));
+	printf("store      %s\n", client_text(status, "store"));
+	printf("mounted    %s (%s)%s\n", client_text(status, "mount_point"),
+		client_text(status, "options"),
 		number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
 	printf("daemon     weftd %s, pid %.0f, up %s, %s resident\n",
-		text(status, "version"), number(status, "pid"),
+		client_text(status, "version"), number(status, "pid"),
 		duration(a, number(status, "uptime_s") * 1e9),
 		bytes(b, number(memory, "resident_bytes")));
 	printf("space      %s, %s free (%.0f%% used)\n", bytes(a, total),
@@ -152,22 +146,22 @@ static void print_status(const json_t *status)
 	print_requests(json_object_get(status, "requests"));
 }
 
-static int list_one(void *arg, struct client *c)
+static void list_one(void *arg, struct client *c)
 {
 	unsigned *count = arg;
 
 	if ((*count)++ == 0)
 		printf("%-24s %-28s %-12s %s\n", "MOUNT POINT", "STORE", "LABEL", "PID");
-	printf("%-24s %-28s %-12s %.0f\n", text(c->identity, "mount_point"),
-		text(c->identity, "store"),
-		*text(c->identity, "label") ? text(c->identity, "label") : "-",
+	printf("%-24s %-28s %-12s %.0f\n", client_text(c->identity, "mount_point"),
+		client_text(c->identity, "store"),
+		*client_text(c->identity, "label") ? client_text(c->identity, "label")
+						   : "-",
 		number(c->identity, "pid"));
-	return 0;
 }
 
 /* ---- Prometheus ------------------------------------------------------------------ */
 
-/* Numbers of nested objects become weft_OUTER_INNER{mount="..."} lines. */
+/* Numbers of nested objects become weft_OUTER_INNER{volume="..."} lines. */
 static void print_metrics(const char *prefix, const json_t *o, const char *labels)
 {
 	const char *key;
@@ -202,87 +196,80 @@ static void print_metrics(const char *prefix, const json_t *o, const char *label
 	}
 }
 
-static int metrics_one(void *arg, struct client *c)
+static void print_prometheus(const json_t *status)
 {
-	json_t *status = client_ask(c->fd, "status");
-	char labels[600];
+	char labels[64];
 
-	if (!status)
-		return 0;
 	/* UUIDs need no quoting, and are the same wherever the volume is mounted. */
-	snprintf(labels, sizeof(labels), "volume=\"%s\"", text(status, "volume_uuid"));
+	snprintf(labels, sizeof(labels), "volume=\"%s\"",
+		client_text(status, "volume_uuid"));
 	print_metrics("weft", status, labels);
-	json_decref(status);
-	return 0;
 }
 
-static int collect_one(void *arg, struct client *c)
+static void print_json(const json_t *o)
 {
-	json_t *status = client_ask(c->fd, "status");
-
-	if (status)
-		json_array_append_new(arg, status);
-	return 0;
+	json_dumpf(o, stdout, JSON_INDENT(2));
+	putchar('\n');
 }
 
 /* ---- the command ----------------------------------------------------------------- */
 
 enum form { FORM_TABLE, FORM_JSON, FORM_PROMETHEUS };
 
-static int status_all(enum form form)
+static void collect_one(void *arg, struct client *c)
 {
-	unsigned count = 0;
-	json_t *list;
+	struct weft_error err = {0};
+	json_t *status = client_ask(c->fd, "status", &err);
 
-	switch (form) {
-	case FORM_JSON:
-		list = json_array();
-		client_each(collect_one, list);
-		json_dumpf(list, stdout, JSON_INDENT(2));
-		putchar('\n');
-		json_decref(list);
-		return 0;
-	case FORM_PROMETHEUS:
-		client_each(metrics_one, NULL);
-		return 0;
-	default:
+	if (status)
+		json_array_append_new(arg, status);
+	else if (err.code == -ETIMEDOUT)
+		fprintf(stderr, "weft status: %s: %s\n",
+			client_text(c->identity, "mount_point"), err.text);
+}
+
+static void status_all(enum form form)
+{
+	json_t *list = json_array();
+	unsigned count = 0;
+	json_t *status;
+	size_t i;
+
+	if (form == FORM_TABLE) {
 		client_each(list_one, &count);
 		if (count == 0)
 			puts("No weft volume is mounted.");
-		return 0;
+	} else {
+		client_each(collect_one, list);
 	}
+	if (form == FORM_JSON)
+		print_json(list);
+	else
+		json_array_foreach(list, i, status) print_prometheus(status);
+	json_decref(list);
 }
 
 static int status_of(const char *name, enum form form)
 {
-	struct client c;
-	json_t *status;
+	struct weft_error err = {0};
+	json_t *identity = NULL, *status = NULL;
+	int fd = client_find(name, &identity, &err);
 
-	c.fd = client_find(name, &c.identity);
-	if (c.fd < 0) {
-		fprintf(stderr,
-			"weft status: %s: no running weftd of this user serves it; "
-			"`weft status` lists what is mounted\n",
-			name);
-		return EXIT_NOT_FOUND;
+	if (fd >= 0) {
+		status = client_ask(fd, "status", &err);
+		close(fd);
 	}
-	status = client_ask(c.fd, "status");
 	if (!status)
-		fprintf(stderr, "weft status: the weftd of %s does not answer\n", name);
-	else if (form == FORM_JSON) {
-		json_dumpf(status, stdout, JSON_INDENT(2));
-		putchar('\n');
-	} else if (form == FORM_PROMETHEUS) {
-		metrics_one(NULL, &c);
-	} else {
+		fprintf(stderr, "weft status: %s: %s\n", name, err.text);
+	else if (form == FORM_JSON)
+		print_json(status);
+	else if (form == FORM_PROMETHEUS)
+		print_prometheus(status);
+	else
 		print_status(status);
-	}
-	json_decref(c.identity);
-	close(c.fd);
-	if (!status)
-		return EXIT_NOT_FOUND;
+	json_decref(identity);
 	json_decref(status);
-	return 0;
+	return status ? 0 : EXIT_FAILED;
 }
 
 int weft_status(int argc, char **argv)
@@ -299,13 +286,13 @@ int weft_status(int argc, char **argv)
 		} else if (c == 'p') {
 			form = FORM_PROMETHEUS;
 		} else {
-			fputs(usage, c == 'h' ? stdout : stderr);
-			return c == 'h' ? 0 : 1;
+			return weft_usage(usage, c == 'h');
 		}
 	}
-	if (argc - optind > 1) {
-		fputs(usage, stderr);
-		return 1;
-	}
-	return argc == optind ? status_all(form) : status_of(argv[optind], form);
+	if (argc - optind > 1)
+		return weft_usage(usage, false);
+	if (argc > optind)
+		return status_of(argv[optind], form);
+	status_all(form);
+	return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,42 +24,50 @@ static int flush_mappings(const char *directory)
 	return ret;
 }
 
+static const char usage[] =
+	"Usage: weft sync DIR|STORE|LABEL|UUID\n"
+	"\n"
+	"Makes everything done in the volume so far durable; returns when it is.\n"
+	"\n"
+	"Example:\n"
+	"  weft sync /mnt/weft\n"
+	"\n"
+	"Exit codes: 0, 1 wrong usage, 2 it is not durable: nothing of that name is "
+	"mounted, "
+	"or it\n"
+	"failed.\n";
+
+static int sync_volume(int fd, const json_t *identity, struct weft_error *err)
+{
+	int ret = flush_mappings(client_text(identity, "mount_point"));
+	json_t *answer;
+
+	if (ret < 0)
+		return weft_error(err, ret, "what mappings hold was not written: %s",
+			strerror(-ret));
+	client_be_patient(fd);
+	answer = client_ask(fd, "sync", err);
+	json_decref(answer);
+	return answer ? 0 : -EIO;
+}
+
 int weft_sync(int argc, char **argv)
 {
-	json_t *identity = NULL, *answer;
-	const char *directory;
+	static const struct option words[] = {{"help", no_argument, NULL, 'h'}, {0}};
+	struct weft_error err = {0};
+	json_t *identity = NULL;
+	int c = getopt_long(argc, argv, "h", words, NULL);
 	int fd;
 	int ret;
 
-	if (argc != 2 || argv[1][0] == '-') {
-		fputs("Usage: weft sync DIR|STORE|LABEL|UUID\n"
-		      "\n"
-		      "Makes everything done in the volume so far durable; returns when "
-		      "it is.\n"
-		      "\n"
-		      "Example:\n"
-		      "  weft sync /mnt/weft\n",
-			argc == 2 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
-		return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 1;
-	}
-	fd = client_find(argv[1], &identity);
-	if (fd < 0) {
-		fprintf(stderr,
-			"weft sync: %s: no running weftd of this user serves it\n",
-			argv[1]);
-		return 2;
-	}
-	directory = json_string_value(json_object_get(identity, "mount_point"));
-	ret = directory ? flush_mappings(directory) : -EPROTO;
-	client_be_patient(fd);
-	answer = ret == 0 ? client_ask(fd, "sync") : NULL;
-	if (!answer)
-		fprintf(stderr, "weft sync: %s: %s\n", argv[1],
-			ret < 0 ? strerror(-ret)
-				: "could not be made durable; see weftd's messages");
-	ret = answer ? 0 : 1;
-	json_decref(answer);
+	if (c != -1 || argc - optind != 1)
+		return weft_usage(usage, c == 'h');
+	fd = client_find(argv[optind], &identity, &err);
+	ret = fd < 0 ? fd : sync_volume(fd, identity, &err);
+	if (ret < 0)
+		fprintf(stderr, "weft sync: %s: %s\n", argv[optind], err.text);
+	if (fd >= 0)
+		close(fd);
 	json_decref(identity);
-	close(fd);
-	return ret;
+	return ret < 0 ? EXIT_FAILED : 0;
 }

@@ -7,13 +7,19 @@
 
 #include "engine/common/base.h"
 
-/* Each gets its own name as argv[0] and returns the exit code. */
+/* Each gets "weft NAME" as argv[0] and returns the exit code. */
 int weft_mount(int argc, char **argv);
 int weft_umount(int argc, char **argv);
 int weft_status(int argc, char **argv);
 int weft_sync(int argc, char **argv);
-int weft_dump(int argc, char **argv) __attribute__((weak));
-int weft_bench(int argc, char **argv) __attribute__((weak));
+int weft_dump(int argc, char **argv);
+int weft_bench(int argc, char **argv);
+/* Prints the usage: on stdout for -h and --help (0), else on stderr (EXIT_USAGE). */
+int weft_usage(const char *text, bool asked_for);
+
+/* Exit code of what is asked of a volume that nobody serves, or fails. Wrong usage and
+ * failed mounts have those of mount(8) (fs/daemonize.h). */
+#define EXIT_FAILED 2
 
 /* What mount(8) and umount(8) run: mount.weft SOURCE DIR [-sfnv] [-N ns] [-o OPTIONS]. */
 int mount_helper(int argc, char **argv);
@@ -26,21 +32,26 @@ struct client {
 	json_t *identity; /* answer to "identify" */
 };
 
+/* Asks a running daemon. A new reference; NULL with a text when it does not answer
+ * (-ETIMEDOUT), has gone, or answers with an error (-EREMOTEIO). */
+json_t *client_ask(int fd, const char *cmd, struct weft_error *err);
+/* Visits every daemon of this user; `fn` may keep the client's fd by setting it to -1.
+ * Says which do not answer, and takes away the sockets of dead ones. */
+void client_each(void (*fn)(void *arg, struct client *c), void *arg);
 /*
- * Asks a running daemon. A new reference, or NULL when it does not answer with an object.
+ * Finds the daemon that `name` means: a mount point, else a store, else a UUID, else a
+ * label. The connection's fd (the caller closes it); -ENOENT, or -ENOTUNIQ when it means
+ * several, with a text.
  */
-json_t *client_ask(int fd, const char *cmd);
-/* Visits every daemon of this user that answers; `fn` may keep the client's fd by setting
- * it to -1. Stops when fn returns non-zero, and returns that; else 0. */
-int client_each(int (*fn)(void *arg, struct client *c), void *arg);
-/*
- * Finds the daemon that `name` means: a mount point, a store, a label or a UUID. The
- * connection's fd (the caller closes it), or -ENOENT.
- */
-int client_find(const char *name, json_t **identity);
+int client_find(const char *name, json_t **identity, struct weft_error *err);
+/* `name` made absolute, if it exists, and without final slashes; NULL: no memory. */
+char *client_path(const char *name);
+/* A member that is a string; "" when there is none. */
+const char *client_text(const json_t *o, const char *key);
 /* From here on answers may take as long as they like. */
 void client_be_patient(int fd);
-/* Waits until the daemon has closed its volume and ends the connection. */
-void client_wait_end(int fd);
+/* Waits until the daemon has closed its volume and ends the connection. False when it
+ * has not within the time; timeout_ms < 0: for ever. */
+bool client_wait_end(int fd, int timeout_ms);
 
 #endif

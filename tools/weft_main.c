@@ -4,15 +4,17 @@
  * names mount.weft, mount.fuse.weft and umount.fuse.weft it is the helper of mount(8) and
  * umount(8).
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/common/text.h"
+#include "fs/daemonize.h"
 #include "tools/tools.h"
 
 struct subcommand {
 	const char *name;
-	int (*run)(int argc, char **argv); /* NULL: not built in */
+	int (*run)(int argc, char **argv);
 	const char *summary;
 };
 
@@ -39,9 +41,7 @@ static int help(int argc, char **argv)
 {
 	puts("Usage: weft COMMAND [...]      (weft COMMAND --help tells more)\n");
 	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
-		if (subcommands[i].run)
-			printf("  %-8s  %s\n", subcommands[i].name,
-				subcommands[i].summary);
+		printf("  %-8s  %s\n", subcommands[i].name, subcommands[i].summary);
 	puts("\nExamples:\n"
 	     "  mkfs.weft --size 10G /srv/data.weft\n"
 	     "  weft mount /srv/data.weft /mnt/weft\n"
@@ -52,27 +52,53 @@ static int help(int argc, char **argv)
 	return 0;
 }
 
+int weft_usage(const char *text, bool asked_for)
+{
+	fputs(text, asked_for ? stdout : stderr);
+	return asked_for ? 0 : EXIT_USAGE;
+}
+
+static int run_subcommand(int argc, char **argv)
+{
+	char self[32]; /* what getopt(3) begins its messages with */
+
+	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++) {
+		if (strcmp(argv[0], subcommands[i].name) != 0)
+			continue;
+		snprintf(self, sizeof(self), "weft %s", subcommands[i].name);
+		argv[0] = self;
+		return subcommands[i].run(argc, argv);
+	}
+	fprintf(stderr, "weft: unknown command \"%s\"; `weft help` lists them\n",
+		argv[0]);
+	return EXIT_USAGE;
+}
+
+static int run(int argc, char **argv)
+{
+	if (argc < 2)
+		return weft_usage("weft: which command? `weft help` lists them\n", false);
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+		return help(argc, argv);
+	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
+		return version(argc, argv);
+	return run_subcommand(argc - 1, argv + 1);
+}
+
 int main(int argc, char **argv)
 {
 	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	const char *self = slash ? slash + 1 : argc > 0 ? argv[0] : "weft";
+	int code;
 
 	if (strcmp(self, "mount.weft") == 0 || strcmp(self, "mount.fuse.weft") == 0)
 		return mount_helper(argc, argv);
 	if (strcmp(self, "umount.weft") == 0 || strcmp(self, "umount.fuse.weft") == 0)
 		return umount_helper(argc, argv);
-	if (argc < 2) {
-		help(argc, argv);
-		return 1;
+	code = run(argc, argv);
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		fprintf(stderr, "weft: cannot write the output: %s\n", strerror(errno));
+		return code ? code : EXIT_FAILED;
 	}
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-		return help(argc, argv);
-	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
-		return version(argc, argv);
-	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
-		if (subcommands[i].run && strcmp(argv[1], subcommands[i].name) == 0)
-			return subcommands[i].run(argc - 1, argv + 1);
-	fprintf(stderr, "weft: unknown command \"%s\"; `weft help` lists them\n",
-		argv[1]);
-	return 1;
+	return code;
 }

@@ -1,0 +1,143 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# How `weft` and the helpers of mount(8) find the volume that is meant, and what they refuse.
+
+load common
+
+setup() { setup_store 64M; }
+
+teardown() {
+	for mount in "$DIR/other" "$MNT"; do
+		! mountpoint -q "$mount" || weft umount "$mount" || umount -l "$mount"
+	done
+	teardown_store
+}
+
+# A second volume: $OTHER, labelled as $1, mounted on $2.
+mount_other() {
+	OTHER=$DIR/other.store
+	mkfs.weft --size 64M --label "$1" "$OTHER" >/dev/null
+	mkdir -p "$2"
+	weftd "$OTHER" "$2" -o cache=16M
+	json_of "$OTHER" pid >>"$DIR/pids"
+}
+
+json_of() { weft status "$1" --json | sed -nE "s/^  \"$2\": \"?([^\",]*)\"?,*\$/\1/p"; }
+
+socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
+
+@test "the socket of a killed daemon goes with the next status, and with the next mount" {
+	mount_store
+	socket=$(socket_of "$MNT")
+	[ -S "$socket" ]
+	crash_store
+	[ -S "$socket" ]
+	weft status
+	[ ! -e "$socket" ]
+	mount_store
+	[ -S "$socket" ]
+	crash_store
+	mount_other second "$DIR/other"
+	[ ! -e "$socket" ]
+	weft status "$DIR/other" >/dev/null
+}
+
+@test "a socket is there and answers while others sweep" {
+	(while [ ! -e "$DIR/stop" ]; do weft status >/dev/null; done) &
+	for i in 1 2 3 4 5 6 7 8; do
+		mount_store
+		[ -S "$(socket_of "$MNT")" ]
+		crash_store
+	done
+	touch "$DIR/stop"
+	wait
+}
+
+@test "the next daemon of a store keeps its socket when the last one ends" {
+	for i in 1 2 3 4 5 6 7 8; do
+		mount_store
+		umount "$MNT" # returns before the daemon has ended
+		mount_store
+		weft status "$MNT" >/dev/null
+		umount_store
+	done
+}
+
+@test "only what weft has mounted is unmounted" {
+	mount -t tmpfs none "$MNT"
+	run weft umount "$MNT"
+	[ "$status" -eq 32 ]
+	[[ $output == *tmpfs* ]]
+	mountpoint -q "$MNT"
+	umount "$MNT"
+	mount_store
+	mount -t tmpfs none "$MNT" # over it
+	run weft umount "$STORE"
+	[ "$status" -eq 32 ]
+	mountpoint -q "$MNT"
+	umount "$MNT"
+	run weft umount "$DIR"
+	[ "$status" -eq 32 ]
+	[[ $output == *"not mounted"* ]]
+	weft umount "$STORE"
+}
+
+@test "of two volumes on one directory the upper one is meant" {
+	mount_store
+	echo lower >"$MNT/f"
+	mount_other upper "$MNT"
+	[ "$(json_of "$MNT" store)" = "$OTHER" ]
+	run weft umount "$STORE"
+	[ "$status" -eq 32 ]
+	[[ $output == *"over it"* ]]
+	weft umount "$MNT"
+	[ "$(json_of "$MNT" store)" = "$STORE" ]
+	[ "$(cat "$MNT/f")" = lower ]
+}
+
+@test "a label that two volumes have names neither; a mount point comes before a label" {
+	mkfs.weft --force --label same "$STORE" >/dev/null
+	mount_store
+	mount_other same "$DIR/other"
+	run weft sync same
+	[ "$status" -eq 2 ]
+	[[ $output == *"more than one"* ]]
+	run weft umount same
+	[ "$status" -eq 32 ]
+	run weft status same
+	[ "$status" -eq 2 ]
+	weft umount "$OTHER"
+	weft sync same
+	mkfs.weft --force --label mnt "$OTHER" >/dev/null
+	weftd "$OTHER" "$DIR/other" -o cache=16M
+	json_of "$OTHER" pid >>"$DIR/pids"
+	cd "$DIR"
+	[ "$(json_of mnt store)" = "$STORE" ]
+}
+
+@test "mount.weft takes several -o, and with -f checks them and mounts nothing" {
+	ln -s "$BIN/weft" "$DIR/mount.weft"
+	run "$DIR/mount.weft" -f "$STORE" "$MNT" -o nonsense
+	[ "$status" -eq 1 ]
+	[[ $output == *nonsense* ]]
+	"$DIR/mount.weft" -f "$STORE" "$MNT" -o cache=16M
+	run mountpoint -q "$MNT"
+	[ "$status" -ne 0 ]
+	"$DIR/mount.weft" "$STORE" "$MNT" -o cache=16M,nosuid -o noexec
+	json_of "$MNT" pid >>"$DIR/pids"
+	grep " $MNT fuse.weft " /proc/mounts | grep nosuid | grep -q noexec
+	weft status "$MNT" | grep -q 'cache=16M'
+}
+
+@test "remount refuses what it cannot change, and keeps how access times are set" {
+	ln -s "$BIN/weft" "$DIR/mount.weft"
+	mount_store -o cache=16M,noatime
+	for option in cache=32M log_interval=9 relatime strictatime sync dirsync noallow_other; do
+		run "$DIR/mount.weft" "$STORE" "$MNT" -o "remount,$option"
+		[ "$status" -eq 32 ]
+		[[ $output == *"${option%%=*}"*"cannot change"* ]]
+	done
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,noexec,cache=16M,noatime
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,noexec
+	grep " $MNT fuse.weft " /proc/mounts | grep noexec | grep -q noatime
+}

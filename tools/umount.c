@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weft umount, and the helper of umount(8): unmounting waits until the daemon has closed
+ * the volume, so that the store is free when the command returns.
+ *
+ * Only a mount of weft is ever taken away, and only that of the volume that was named.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <mntent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "fs/daemonize.h"
+#include "fs/mount.h"
+#include "tools/tools.h"
+
+#define SAY_AFTER_MS 10000
+
+struct unmount {
+	const char *who; /* begins messages */
+	bool lazy, force;
+	bool top; /* whatever of weft is on top there, as umount(8) means it */
+};
+
+static const char usage[] =
+	"Usage: weft umount [-l] [-f] DIR|STORE|LABEL|UUID\n"
+	"\n"
+	"Unmounts and waits until the store is closed.\n"
+	"  -l, --lazy   detach now, close when nobody uses it any more; does not wait\n"
+	"  -f, --force  end the requests of those who use it with errors\n"
+	"\n"
+	"Example:\n"
+	"  weft umount /mnt/weft\n"
+	"\n"
+	"Exit codes: 0, 1 wrong usage, 32 it could not be unmounted.\n";
+
+/* The type of what is mounted there, last on top, in `type`; false when nothing is. */
+static bool mounted_type(const char *directory, char type[64])
+{
+	FILE *mounts = setmntent("/proc/self/mounts", "re");
+	struct mntent entry;
+	char buf[8192];
+	bool found = false;
+
+	while (mounts && getmntent_r(mounts, &entry, buf, sizeof(buf))) {
+		if (strcmp(entry.mnt_dir, directory) != 0)
+			continue;
+		snprintf(type, 64, "%s", entry.mnt_type);
+		found = true;
+	}
+	if (mounts)
+		endmntent(mounts);
+	return found;
+}
+
+/* What is on top there is a mount of weft, and of the daemon that was found, if one was.
+ */
+static int check_mount(
+	const char *directory, const json_t *identity, struct weft_error *err)
+{
+	char type[64], device[32];
+	struct stat st;
+
+	if (!mounted_type(directory, type))
+		return weft_error(err, -EINVAL, "not mounted");
+	if (strcmp(type, "fuse.weft") != 0)
+		return weft_error(err, -EINVAL,
+			"what is mounted on %s is not of weft but %s; umount(8) takes it "
+			"away",
+			directory, type);
+	if (!identity || stat(directory, &st) < 0)
+		return 0;
+	snprintf(device, sizeof(device), "%u:%u", major(st.st_dev), minor(st.st_dev));
+	if (strcmp(device, client_text(identity, "device_number")) != 0)
+		return weft_error(err, -EBUSY,
+			"another volume is mounted over it on %s; unmount that first",
+			directory);
+	return 0;
+}
+
+static int take_away(
+	const struct unmount *u, const char *directory, struct weft_error *err)
+{
+	int ret;
+
+	if (u->force && geteuid() == 0 &&
+		umount2(directory, MNT_FORCE | UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	ret = fuse_mount_close(directory, u->lazy);
+	return ret < 0 ? weft_error(err, ret, "%s%s", strerror(-ret),
+				 ret == -EBUSY ? "; `fuser -vm` shows who uses it" : "")
+		       : 0;
+}
+
+static void wait_closed(const struct unmount *u, int fd, const json_t *identity)
+{
+	if (client_wait_end(fd, SAY_AFTER_MS))
+		return;
+	fprintf(stderr,
+		"%s: waiting for weftd (process %lld) to write everything back; it also "
+		"goes on\nwhile another mount namespace has the volume mounted\n",
+		u->who, (long long)json_integer_value(json_object_get(identity, "pid")));
+	client_wait_end(fd, -1);
+}
+
+static int unmount(const struct unmount *u, const char *name)
+{
+	struct weft_error err = {0}, none = {0};
+	json_t *identity = NULL;
+	int fd = client_find(name, &identity, &none);
+	char *directory = identity ? strdup(client_text(identity, "mount_point"))
+				   : client_path(name);
+	int ret = 0;
+
+	if (!directory)
+		ret = weft_error(&err, -ENOMEM, "no memory");
+	else if (fd == -ENOTUNIQ && !u->top)
+		ret = weft_error(&err, fd, "%s", none.text);
+	if (ret == 0)
+		ret = check_mount(directory, identity, &err);
+	if (ret == 0)
+		ret = take_away(u, directory, &err);
+	if (ret < 0)
+		fprintf(stderr, "%s: %s: %s\n", u->who, name, err.text);
+	else if (fd >= 0 && !u->lazy)
+		wait_closed(u, fd, identity);
+	if (fd >= 0)
+		close(fd);
+	json_decref(identity);
+	free(directory);
+	return ret < 0 ? EXIT_MOUNT : 0;
+}
+
+int weft_umount(int argc, char **argv)
+{
+	static const struct option words[] = {{"lazy", no_argument, NULL, 'l'},
+		{"force", no_argument, NULL, 'f'}, {"help", no_argument, NULL, 'h'}, {0}};
+	struct unmount u = {.who = "weft umount"};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "lfh", words, NULL)) != -1) {
+		if (c == 'l')
+			u.lazy = true;
+		else if (c == 'f')
+			u.force = true;
+		else
+			return weft_usage(usage, c == 'h');
+	}
+	if (argc - optind != 1)
+		return weft_usage(usage, false);
+	return unmount(&u, argv[optind]);
+}
+
+int umount_helper(int argc, char **argv)
+{
+	struct unmount u = {.who = "umount", .top = true};
+	int c;
+
+	while ((c = getopt(argc, argv, "fnlrvN:t:")) != -1) {
+		if (c == 'l')
+			u.lazy = true;
+		else if (c == 'f')
+			u.force = true;
+		else if (c == 'N' || c == '?')
+			return EXIT_USAGE;
+	}
+	if (argc - optind != 1)
+		return weft_usage("Usage: umount.fuse.weft [-fnlrv] DIR\n", false);
+	return unmount(&u, argv[optind]);
+}
