@@ -17,15 +17,22 @@
 #include <sys/stat.h>
 
 #include "engine/common/siphash.h"
+#include "engine/common/text.h"
 #include "tools/dump.h"
 #include "tools/tools.h"
 
 #define LEVELS_MAX  16
 #define DEPTH_MAX   256
 #define CACHE_BYTES (64ull << 20)
+#define INO_MAX     ((1ull << 56) - 2) /* of which, and of the one behind, there are keys */
+
+struct view;
 
 struct dump {
 	const char *path;
+	const struct view *view;
+	const char *word; /* its argument, as it was given */
+	uint64_t number;  /* the same, where it is one */
 	struct rt_disk *disk;
 	struct volume *v;
 	struct disk_superblock sb;
@@ -33,12 +40,29 @@ struct dump {
 	bool failed;
 };
 
+/* What is opened before it is shown. */
+enum depth { DEPTH_DISK, DEPTH_SUPER, DEPTH_VOLUME };
+enum argument { ARGUMENT_NONE, ARGUMENT_NUMBER, ARGUMENT_TEXT };
+
+struct view {
+	const char *name;
+	enum argument argument;
+	enum depth depth;
+	void (*show)(struct dump *d);
+};
+
 static const char dump_usage[] =
 	"Usage: weft dump STORE [super|log|groups|table|tree [--keys]|inode N|path "
-	"P|page PID|files]\n"
-	"Show a store's structures as text. Nothing is written; a log that was not "
-	"closed cleanly is\n"
-	"replayed in memory.\n"
+	"P|page "
+	"PID|files]\n"
+	"\n"
+	"Shows a store's structures as text. Nothing is written; a log that was not "
+	"closed "
+	"cleanly\n"
+	"is replayed in memory. A store that is in use changes meanwhile: what is shown "
+	"may "
+	"not be\n"
+	"of one moment.\n"
 	"\n"
 	"  super       both superblocks (the default)\n"
 	"  log         the log's heads, and what it holds\n"
@@ -54,7 +78,7 @@ static const char dump_usage[] =
 	"  weft dump /srv/data.weft super\n"
 	"  weft dump /srv/data.weft path /home/me/notes\n"
 	"\n"
-	"Exit status: 0 shown, 1 something could not be read, 2 wrong usage.\n";
+	"Exit codes: 0 shown, 1 wrong usage, 2 something could not be read.\n";
 
 /* ---- words ----------------------------------------------------------------------- */
 
@@ -392,8 +416,9 @@ static void dump_tree(struct dump *d)
 		dump_node(d, c.root_pid, LEVELS_MAX - 1, 0);
 }
 
-static void dump_page(struct dump *d, page_id pid)
+static void dump_page(struct dump *d)
 {
+	page_id pid = d->number;
 	struct disk_leaf *image = rt_alloc_pages(PAGE_SIZE);
 	uint64_t incarnation = 0, version = 0;
 	int rc = image ? page_get(d, pid, image, &incarnation, &version) : -ENOMEM;
@@ -444,20 +469,31 @@ static int tree_get(struct dump *d)
 
 static int visit_item(void *arg, struct disk_key key, const void *value, size_t len)
 {
+	uint64_t *count = arg;
+
 	print_item(key, value, len);
+	++*count;
 	return 0;
 }
 
-static void dump_inode(struct dump *d, uint64_t ino)
+static void show_inode(struct dump *d, uint64_t ino)
 {
-	int rc;
+	uint64_t count = 0;
+	int rc = ino <= INO_MAX
+			 ? tree_scan(d->v->tree, disk_key(ino, 0, 0),
+				   disk_key(ino + 1, 0, 0), false, visit_item, &count)
+			 : 0;
 
-	if (tree_get(d))
-		return;
-	rc = tree_scan(d->v->tree, disk_key(ino, 0, 0), disk_key(ino + 1, 0, 0), false,
-		visit_item, d);
+	if (rc == 0 && count == 0)
+		rc = -ENOENT;
 	if (rc)
 		unreadable(d, "inode", rc);
+}
+
+static void dump_inode(struct dump *d)
+{
+	if (tree_get(d) == 0)
+		show_inode(d, d->number);
 }
 
 /* A name in a directory: its inode number. */
@@ -485,8 +521,9 @@ static int lookup(
 	return has < 0 ? has : -ENOENT;
 }
 
-static void dump_path(struct dump *d, const char *path)
+static void dump_path(struct dump *d)
 {
+	const char *path = d->word;
 	uint64_t ino = DISK_INO_ROOT;
 
 	if (tree_get(d))
@@ -504,7 +541,7 @@ static void dump_path(struct dump *d, const char *path)
 		}
 		path += len + (path[len] == '/');
 	}
-	dump_inode(d, ino);
+	show_inode(d, ino);
 }
 
 struct listing {
@@ -517,26 +554,22 @@ struct listing {
 
 static void list_directory(struct listing *l, uint64_t dir);
 
-static void list_entry(
+/* Why the directory that is listed next cannot be followed; NULL: it can. */
+static const char *list_obstacle(const struct listing *l, uint64_t dir, size_t len)
+{
+	if (l->depth + 1 >= DEPTH_MAX || len > sizeof(l->prefix))
+		return "  TOO DEEP to follow";
+	for (unsigned i = 0; i <= l->depth; i++)
+		if (l->parent[i] == dir)
+			return "  IS ABOVE ITSELF";
+	return NULL;
+}
+
+static void list_below(
 	struct listing *l, const struct disk_entry *head, const uint8_t *name)
 {
-	struct disk_inode inode = {0};
 	size_t len = l->prefix_len;
-	int rc = tree_read(l->d->v->tree, disk_key(head->ino, DISK_ITEM_INODE, 0), &inode,
-		sizeof(inode));
 
-	printf("%10" PRIu64 " %06o %12" PRIu64 " ", head->ino, inode.mode, inode.size);
-	print_text(l->prefix, len);
-	print_text(name, head->name_bytes);
-	puts(rc == (int)sizeof(inode) ? "" : "  INODE UNREADABLE");
-	l->d->failed |= rc != (int)sizeof(inode);
-	if (rc != (int)sizeof(inode) || !S_ISDIR(inode.mode) ||
-		l->depth + 1 >= DEPTH_MAX ||
-		len + head->name_bytes + 1u > sizeof(l->prefix))
-		return;
-	for (unsigned i = 0; i <= l->depth; i++)
-		if (l->parent[i] == head->ino)
-			return;
 	memcpy(l->prefix + len, name, head->name_bytes);
 	l->prefix[len + head->name_bytes] = '/';
 	l->prefix_len = len + head->name_bytes + 1;
@@ -546,17 +579,47 @@ static void list_entry(
 	l->prefix_len = len;
 }
 
+static void list_entry(
+	struct listing *l, const struct disk_entry *head, const uint8_t *name)
+{
+	struct disk_inode inode = {0};
+	int rc = tree_read(l->d->v->tree, disk_key(head->ino, DISK_ITEM_INODE, 0), &inode,
+		sizeof(inode));
+	const char *wrong = NULL;
+
+	if (rc != (int)sizeof(inode))
+		wrong = "  INODE UNREADABLE";
+	else if (S_ISDIR(inode.mode))
+		wrong = list_obstacle(l, head->ino, l->prefix_len + head->name_bytes + 1);
+	printf("%10" PRIu64 " %06o %12" PRIu64 " ", head->ino, inode.mode, inode.size);
+	print_text(l->prefix, l->prefix_len);
+	print_text(name, head->name_bytes);
+	puts(wrong ? wrong : "");
+	if (wrong)
+		l->d->failed = true;
+	else if (S_ISDIR(inode.mode))
+		list_below(l, head, name);
+}
+
 static int list_item(void *arg, struct disk_key key, const void *value, size_t len)
 {
+	struct listing *l = arg;
 	struct disk_entry head;
 
-	for (size_t at = 0; at + sizeof(head) <= len;
-		at += sizeof(head) + head.name_bytes) {
+	for (size_t at = 0; at < len; at += sizeof(head) + head.name_bytes) {
+		if (len - at < sizeof(head))
+			goto malformed;
 		memcpy(&head, (const uint8_t *)value + at, sizeof(head));
 		if (!head.name_bytes || head.name_bytes > len - at - sizeof(head))
-			break;
-		list_entry(arg, &head, (const uint8_t *)value + at + sizeof(head));
+			goto malformed;
+		list_entry(l, &head, (const uint8_t *)value + at + sizeof(head));
 	}
+	return 0;
+
+malformed:
+	print_text(l->prefix, l->prefix_len);
+	puts(": MALFORMED ENTRY");
+	l->d->failed = true;
 	return 0;
 }
 
@@ -614,55 +677,73 @@ static int volume_get(struct dump *d)
 	return rc;
 }
 
-/* 0, or -EINVAL for words that make no sense. */
-static int dump_what(struct dump *d, int argc, char **argv)
+static void show_super(struct dump *d)
 {
-	const char *what = argc > 0 ? argv[0] : "super";
-	bool wants_number = strcmp(what, "inode") == 0 || strcmp(what, "page") == 0;
-	bool wants_argument = wants_number || strcmp(what, "path") == 0;
-	char *end = NULL;
-	unsigned long long number = 0;
-	int rc;
+	int rc = dump_super(d, true);
 
-	if (argc > (wants_argument ? 2 : 1) || (wants_argument && argc != 2))
-		return -EINVAL;
-	if (wants_number) {
-		number = strtoull(argv[1], &end, 0);
-		if (!*argv[1] || *end)
-			return -EINVAL;
+	if (rc)
+		unreadable(d, "no superblock that is whole", rc);
+}
+
+static const struct view views[] = {
+	{"super", ARGUMENT_NONE, DEPTH_DISK, show_super},
+	{"log", ARGUMENT_NONE, DEPTH_SUPER, dump_log},
+	{"table", ARGUMENT_NONE, DEPTH_SUPER, dump_table},
+	{"groups", ARGUMENT_NONE, DEPTH_VOLUME, dump_groups},
+	{"tree", ARGUMENT_NONE, DEPTH_VOLUME, dump_tree},
+	{"inode", ARGUMENT_NUMBER, DEPTH_VOLUME, dump_inode},
+	{"path", ARGUMENT_TEXT, DEPTH_VOLUME, dump_path},
+	{"page", ARGUMENT_NUMBER, DEPTH_VOLUME, dump_page},
+	{"files", ARGUMENT_NONE, DEPTH_VOLUME, dump_files},
+};
+
+/* The store, and what is to be shown of it. False: it makes no sense. */
+static bool parse_words(struct dump *d, int argc, char **argv)
+{
+	const char *name = argc > 1 ? argv[1] : views[0].name;
+
+	if (argc < 1)
+		return false;
+	d->path = argv[0];
+	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
+		if (strcmp(name, views[i].name) == 0)
+			d->view = &views[i];
+	if (!d->view)
+		return false;
+	if (d->view->argument == ARGUMENT_NONE)
+		return argc <= 2;
+	d->word = argc == 3 ? argv[2] : NULL;
+	return d->word && (d->view->argument == ARGUMENT_TEXT ||
+				  number_parse(d->word, &d->number) == 0);
+}
+
+static void show(struct dump *d)
+{
+	int rc = d->view->depth == DEPTH_DISK ? 0 : dump_super(d, false);
+
+	if (rc)
+		unreadable(d, "no superblock that is whole", rc);
+	else if (d->view->depth != DEPTH_VOLUME || volume_get(d) == 0)
+		d->view->show(d);
+	if (d->v)
+		volume_close(d->v);
+}
+
+/* Held, where that is possible, so that nothing changes meanwhile. */
+static int disk_get(struct dump *d, struct weft_error *err)
+{
+	struct weft_error why = {0};
+	int rc = rt_disk_open(
+		&d->disk, d->path, RT_DISK_READ_ONLY | RT_DISK_EXCLUSIVE, &why);
+
+	if (rc == -EBUSY) {
+		fprintf(stderr,
+			"weft dump: %s is in use: what is shown may not be of one "
+			"moment\n",
+			d->path);
+		return rt_disk_open(&d->disk, d->path, RT_DISK_READ_ONLY, err);
 	}
-	rc = dump_super(d, strcmp(what, "super") == 0);
-	if (strcmp(what, "super") == 0 || rc) {
-		if (rc)
-			unreadable(d, "no superblock that is whole", rc);
-		return 0;
-	}
-	if (strcmp(what, "log") == 0) {
-		dump_log(d);
-		return 0;
-	}
-	if (strcmp(what, "table") == 0) {
-		dump_table(d);
-		return 0;
-	}
-	if (!wants_argument && strcmp(what, "groups") != 0 && strcmp(what, "tree") != 0 &&
-		strcmp(what, "files") != 0)
-		return -EINVAL;
-	if (volume_get(d))
-		return 0;
-	if (strcmp(what, "groups") == 0)
-		dump_groups(d);
-	else if (strcmp(what, "tree") == 0)
-		dump_tree(d);
-	else if (strcmp(what, "files") == 0)
-		dump_files(d);
-	else if (strcmp(what, "inode") == 0)
-		dump_inode(d, number);
-	else if (strcmp(what, "page") == 0)
-		dump_page(d, number);
-	else
-		dump_path(d, argv[1]);
-	return 0;
+	return rc ? weft_error(err, rc, "%s", why.text) : 0;
 }
 
 static void no_log(int level, const char *line)
@@ -678,36 +759,22 @@ int weft_dump(int argc, char **argv)
 	int c, rc;
 
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		if (c == 'h') {
-			fputs(dump_usage, stdout);
-			return 0;
-		}
 		if (c != 'k')
-			return 2;
+			return weft_usage(dump_usage, c == 'h');
 		d.keys = true;
 	}
-	if (optind >= argc) {
-		fputs("weft dump: which store?\nTry 'weft dump --help'.\n", stderr);
-		return 2;
-	}
-	d.path = argv[optind];
+	if (!parse_words(&d, argc - optind, argv + optind))
+		return weft_usage(dump_usage, false);
 	weft_log_sink = no_log;
 	rc = rt_real_start();
 	if (rc == 0)
-		rc = rt_disk_open(&d.disk, d.path, RT_DISK_READ_ONLY, &err);
+		rc = disk_get(&d, &err);
 	if (rc) {
 		fprintf(stderr, "weft dump: %s: %s\n", d.path,
 			err.text[0] ? err.text : strerror(-rc));
-		return 1;
+		return EXIT_FAILED;
 	}
-	rc = dump_what(&d, argc - optind - 1, argv + optind + 1);
-	if (d.v)
-		volume_close(d.v);
+	show(&d);
 	rt_disk_close(d.disk);
-	if (rc) {
-		fputs("weft dump: what is to be shown?\nTry 'weft dump --help'.\n",
-			stderr);
-		return 2;
-	}
-	return d.failed ? 1 : 0;
+	return d.failed ? EXIT_FAILED : 0;
 }
