@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * weft bench: the engine by itself, without the kernel's part, on a volume made for it
- * and removed when it ends. `tree` is a server of measurements: it loads the tree, says
- * "ready", and runs one measurement for each line of its input, so that it can take turns
- * with other stores (tests/bench/kvbench.c understands the same lines).
+ * that is gone when it ends, however it does. `tree` is a server of measurements: it
+ * loads the tree, says "ready", and runs one measurement for each line of its input, so
+ * that it can take turns with other stores (tests/bench/kvbench.c understands the same
+ * lines).
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/common/text.h"
 #include "engine/volume/volume.h"
 #include "tools/tools.h"
 
@@ -51,7 +54,9 @@ static const char usage[] =
 struct bench {
 	const char *dir;
 	uint64_t items, cache_mib;
-	char path[4096];
+	int file; /* holds the volume; without a name, so that nothing can leave it behind
+		   */
+	char path[32]; /* how that is opened all the same */
 	int plain; /* a file as large as the data, without a name, written once; or -1 */
 	struct volume *volume;
 	uint64_t data_pages;
@@ -90,16 +95,13 @@ static int bench_make(struct bench *b)
 		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
-	int fd, rc;
+	int rc;
 
-	snprintf(b->path, sizeof(b->path), "%s/weft-bench.XXXXXX", b->dir);
-	fd = mkstemp(b->path);
-	if (fd < 0) {
-		b->path[0] = '\0';
+	b->file = open(b->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (b->file < 0)
 		return fail(b->dir, -errno, NULL);
-	}
-	rc = ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
-	close(fd);
+	snprintf(b->path, sizeof(b->path), "/proc/self/fd/%d", b->file);
+	rc = ftruncate(b->file, (off_t)bytes) < 0 ? -errno : 0;
 	if (rc == 0)
 		rc = rt_disk_open(&disk, b->path, RT_DISK_EXCLUSIVE, &err);
 	if (rc < 0)
@@ -116,8 +118,8 @@ static void bench_end(struct bench *b)
 		volume_close(b->volume);
 	if (b->plain >= 0)
 		close(b->plain);
-	if (b->path[0])
-		unlink(b->path);
+	if (b->file >= 0)
+		close(b->file);
 }
 
 /* ---- items ----------------------------------------------------------------------- */
@@ -204,7 +206,10 @@ static void device_part(void *arg)
 		if (pread(p->fd, page, PAGE_SIZE, (off_t)at) != PAGE_SIZE)
 			p->error = -EIO;
 	}
-	rt_free_pages(page, PAGE_SIZE);
+	if (page)
+		rt_free_pages(page, PAGE_SIZE);
+	else
+		p->error = -ENOMEM;
 }
 
 static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint64_t count)
@@ -229,14 +234,12 @@ static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint6
 		rt_task_join(task[i]);
 		rc = rc ? rc : part[i].error;
 	}
-	if (rc == 0) {
-		uint64_t done = count / threads * threads;
-
-		printf("per_second=%.1f\n",
-			(double)done * 1e9 / (double)(rt_now_ns() - began));
-		fflush(stdout);
-	}
-	return rc;
+	if (rc < 0)
+		return fail("measuring", rc, NULL);
+	printf("per_second=%.1f\n", (double)(count / threads * threads) * 1e9 /
+					    (double)(rt_now_ns() - began));
+	fflush(stdout);
+	return 0;
 }
 
 /* What the device does is measured where every block is written: holes cost nothing. */
@@ -253,7 +256,8 @@ static int make_plain(struct bench *b)
 		if (pwrite(b->plain, chunk, CHUNK, (off_t)at) != (ssize_t)CHUNK)
 			rc = -EIO;
 	}
-	rt_free_pages(chunk, CHUNK);
+	if (chunk)
+		rt_free_pages(chunk, CHUNK);
 	return rc;
 }
 
@@ -265,7 +269,9 @@ static int make_cold(struct bench *b)
 	b->volume = NULL;
 	if (rc == 0)
 		rc = make_plain(b);
-	return rc < 0 ? rc : bench_mount(b, MAX(b->data_pages / 5, 256u) * PAGE_SIZE);
+	if (rc < 0)
+		return fail("making room for cold measurements", rc, NULL);
+	return bench_mount(b, MAX(b->data_pages / 5, 256u) * PAGE_SIZE);
 }
 
 static int tree_line(struct bench *b, const char *line, bool *cold)
@@ -306,11 +312,14 @@ static int bench_tree(struct bench *b)
 	char line[128];
 	int rc = bench_make(b);
 
+	if (rc < 0)
+		return rc;
 	for (uint64_t i = 0; i < b->items && rc == 0; i += LOAD_BATCH)
 		rc = insert_run(
 			b->volume->tree, i, (unsigned)MIN(LOAD_BATCH, b->items - i));
 	if (rc < 0)
-		return rc;
+		return fail("loading the items (a larger --cache makes a larger volume)",
+			rc, NULL);
 	puts("ready");
 	fflush(stdout);
 	while (rc == 0 && fgets(line, sizeof(line), stdin))
@@ -343,25 +352,42 @@ static _Noreturn void guards_stepped(
 	_exit(rc != 0);
 }
 
-static int64_t count_steps(struct bench *b, page_id pid, enum guard_kind kind, unsigned n)
+/* Steps from one stop of the child to the next; negative when it cannot be stepped. */
+static int64_t step_through(pid_t child)
 {
 	int64_t steps = 0;
 	int status;
-	pid_t child = fork();
 
-	if (child == 0)
-		guards_stepped(b->volume->cache, pid, kind, n);
-	if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status))
+	if (waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status))
 		return -ECHILD;
 	do {
 		steps++;
-		if (ptrace(PTRACE_SINGLESTEP, child, NULL, NULL) < 0 ||
-			waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status))
+		if (ptrace(PTRACE_SINGLESTEP, child, NULL, NULL) < 0)
+			return -errno;
+		if (waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status))
 			return -ECHILD;
 	} while (WSTOPSIG(status) != SIGSTOP);
-	ptrace(PTRACE_CONT, child, NULL, NULL);
-	if (waitpid(child, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
-		return -ECHILD;
+	if (ptrace(PTRACE_CONT, child, NULL, NULL) < 0)
+		return -errno;
+	return steps;
+}
+
+static int64_t count_steps(struct bench *b, page_id pid, enum guard_kind kind, unsigned n)
+{
+	int64_t steps;
+	int status = 0;
+	pid_t child = fork();
+
+	if (child < 0)
+		return -errno;
+	if (child == 0)
+		guards_stepped(b->volume->cache, pid, kind, n);
+	steps = step_through(child);
+	if (steps < 0)
+		kill(child, SIGKILL);
+	if (waitpid(child, &status, 0) == child && steps >= 0 &&
+		!(WIFEXITED(status) && WEXITSTATUS(status) == 0))
+		steps = -ECHILD;
 	return steps;
 }
 
@@ -388,54 +414,60 @@ static int bench_guard(struct bench *b)
 		int64_t all = count_steps(b, pid, kinds[i].kind, GUARDS);
 
 		if (none < 0 || all < 0)
-			return fail("cannot step through a process", -ECHILD, NULL);
+			return fail("cannot step through a process (ptrace)",
+				(int)MIN(none, all), NULL);
 		printf("guard_%s_instructions=%.1f\n", kinds[i].name,
 			(double)(all - none) / GUARDS);
 	}
 	return 0;
 }
 
-int weft_bench(int argc, char **argv)
+/* True to go on; otherwise *code is the exit code. */
+static bool parse_options(int argc, char **argv, struct bench *b, int *code)
 {
 	static const struct option options[] = {{"dir", required_argument, NULL, 'd'},
 		{"items", required_argument, NULL, 'n'},
 		{"cache", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'},
 		{0}};
+	bool good = true;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "d:n:c:h", options, NULL)) != -1) {
+		if (c == 'd') {
+			b->dir = optarg;
+		} else if (c == 'n') {
+			good = good && number_parse(optarg, &b->items) == 0;
+		} else if (c == 'c') {
+			good = good && number_parse(optarg, &b->cache_mib) == 0;
+		} else {
+			*code = weft_usage(usage, c == 'h');
+			return false;
+		}
+	}
+	good = good && optind + 1 == argc && b->items > 0 && b->cache_mib >= 16 &&
+	       b->cache_mib <= 1u << 20 &&
+	       (strcmp(argv[optind], "tree") == 0 || strcmp(argv[optind], "guard") == 0);
+	if (!good)
+		*code = weft_usage(usage, false);
+	return good;
+}
+
+int weft_bench(int argc, char **argv)
+{
 	struct bench b = {.dir = "/var/tmp",
 		.items = ITEMS_DEFAULT,
 		.cache_mib = 1024,
+		.file = -1,
 		.plain = -1};
-	int option, rc;
+	int code, rc;
 
-	while ((option = getopt_long(argc, argv, "d:n:c:h", options, NULL)) != -1) {
-		switch (option) {
-		case 'd':
-			b.dir = optarg;
-			break;
-		case 'n':
-			b.items = strtoull(optarg, NULL, 10);
-			break;
-		case 'c':
-			b.cache_mib = strtoull(optarg, NULL, 10);
-			break;
-		case 'h':
-			fputs(usage, stdout);
-			return 0;
-		default:
-			return 1;
-		}
-	}
-	if (optind + 1 != argc || b.items == 0 || b.cache_mib < 16 ||
-		b.cache_mib > (1u << 20) ||
-		(strcmp(argv[optind], "tree") != 0 &&
-			strcmp(argv[optind], "guard") != 0)) {
-		fputs(usage, stderr);
-		return 1;
-	}
+	if (!parse_options(argc, argv, &b, &code))
+		return code;
 	rc = rt_real_start();
 	if (rc < 0)
-		return fail("cannot start", rc, NULL) ? 2 : 0;
-	rc = strcmp(argv[optind], "tree") == 0 ? bench_tree(&b) : bench_guard(&b);
+		fail("cannot start", rc, NULL);
+	else
+		rc = strcmp(argv[optind], "tree") == 0 ? bench_tree(&b) : bench_guard(&b);
 	bench_end(&b);
-	return rc < 0 ? 2 : 0;
+	return rc < 0 ? EXIT_FAILED : 0;
 }
