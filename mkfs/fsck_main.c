@@ -4,6 +4,7 @@
  * of the other fsck programs, so that fsck(8) can call it, questions, progress on a
  * terminal.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,8 +61,7 @@ static void line_end(struct session *s)
 static void on_finding(
 	void *arg, unsigned code, const char *text, enum fsck_outcome outcome)
 {
-	static const char *const words[] = {
-		[FSCK_LEFT] = "", [FSCK_FIXED] = " FIXED", [FSCK_NOTE] = ""};
+	static const char *const words[] = {[FSCK_LEFT] = "", [FSCK_FIXED] = " FIXED"};
 	struct session *s = arg;
 
 	line_end(s);
@@ -72,19 +72,21 @@ static void on_finding(
 	fflush(stdout);
 }
 
+/* The end of input answers no. What follows on the line answers no other question. */
 static bool on_ask(void *arg, unsigned code, const char *text)
 {
 	struct session *s = arg;
-	char answer[16];
+	int first, c;
 
 	line_end(s);
 	printf("F%04u  %s. Repair? [y/N] ", code, text);
 	fflush(stdout);
-	if (!fgets(answer, sizeof(answer), stdin)) {
+	first = c = getchar();
+	while (c != '\n' && c != EOF)
+		c = getchar();
+	if (c == EOF)
 		putchar('\n');
-		return false;
-	}
-	return answer[0] == 'y' || answer[0] == 'Y';
+	return first == 'y' || first == 'Y';
 }
 
 static void on_progress(void *arg, unsigned pass, uint64_t done, uint64_t total)
@@ -165,7 +167,8 @@ static int parse(int argc, char **argv, struct request *r)
 				DISK_VERSION);
 			return 1;
 		default:
-			return 1 + usage("unknown option");
+			fputs("Try 'fsck.weft --help'.\n", stderr);
+			return 1 + FSCK_EXIT_USAGE;
 		}
 	}
 	if (r->no + r->yes + r->o.preen > 1)
@@ -208,17 +211,51 @@ static void no_log(int level, const char *line)
 {
 }
 
+/* What cannot be said has not been checked, as far as anybody knows. */
+static int output_end(int code)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return code;
+	fprintf(stderr, "fsck.weft: cannot write the findings: %s\n", strerror(errno));
+	return code | FSCK_EXIT_OPERATIONAL;
+}
+
+static int check(struct request *r, struct session *s)
+{
+	struct fsck_result result;
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+	int rc = rt_real_start();
+
+	if (rc) {
+		fprintf(stderr, "fsck.weft: cannot start: %s\n", strerror(-rc));
+		return FSCK_EXIT_OPERATIONAL;
+	}
+	rc = rt_disk_open(&disk, r->path,
+		RT_DISK_EXCLUSIVE | (r->o.repair ? 0 : RT_DISK_READ_ONLY), &err);
+	if (rc) {
+		fprintf(stderr, "fsck.weft: %s\n", err.text);
+		return FSCK_EXIT_OPERATIONAL;
+	}
+	rc = fsck_run(disk, &r->o, &result, &err);
+	line_end(s);
+	fflush(stdout);
+	if (rc)
+		fprintf(stderr, "fsck.weft: %s: %s\n", r->path,
+			err.text[0] ? err.text : strerror(-rc));
+	else
+		summary(s, &result);
+	return output_end(result.exit_code);
+}
+
 int main(int argc, char **argv)
 {
 	struct request r = {0};
 	struct session s = {0};
-	struct fsck_result result;
-	struct weft_error err = {0};
-	struct rt_disk *disk;
 	int rc = parse(argc, argv, &r);
 
 	if (rc)
-		return rc - 1;
+		return output_end(rc - 1);
 	s.path = r.path;
 	s.verbose = r.verbose;
 	s.progress = r.progress || isatty(STDERR_FILENO);
@@ -227,24 +264,5 @@ int main(int argc, char **argv)
 	r.o.arg = &s;
 	r.o.finding = on_finding;
 	r.o.progress = on_progress;
-	rc = rt_real_start();
-	if (rc) {
-		fprintf(stderr, "fsck.weft: cannot start: %s\n", strerror(-rc));
-		return FSCK_EXIT_OPERATIONAL;
-	}
-	rc = rt_disk_open(&disk, r.path,
-		RT_DISK_EXCLUSIVE | (r.o.repair ? 0 : RT_DISK_READ_ONLY), &err);
-	if (rc) {
-		fprintf(stderr, "fsck.weft: %s\n", err.text);
-		return FSCK_EXIT_OPERATIONAL;
-	}
-	rc = fsck_run(disk, &r.o, &result, &err);
-	line_end(&s);
-	if (rc) {
-		fflush(stdout);
-		fprintf(stderr, "fsck.weft: %s: %s\n", r.path, err.text);
-	} else {
-		summary(&s, &result);
-	}
-	return result.exit_code;
+	return check(&r, &s);
 }

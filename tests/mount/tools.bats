@@ -26,6 +26,35 @@ json_of() { weft status "$1" --json | sed -nE "s/^  \"$2\": \"?([^\",]*)\"?,*\$/
 
 socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 
+@test "every command explains itself: on stdout when asked, else on stderr with 1" {
+	for command in mount umount sync status dump bench; do
+		run weft $command --help
+		[ "$status" -eq 0 ]
+		[[ $output == Usage:* ]]
+		[ -z "$(weft $command --help 2>&1 >/dev/null)" ]
+		run weft $command --nonsense
+		[ "$status" -eq 1 ]
+		[[ $output == *weft* ]]
+		[ -z "$(weft $command --nonsense 2>/dev/null)" ]
+	done
+	run weft
+	[ "$status" -eq 1 ]
+	run weft nonsense
+	[ "$status" -eq 1 ]
+	[[ $output == *nonsense* ]]
+}
+
+@test "output that cannot be written is an error" {
+	[ -c /dev/full ] || skip "needs /dev/full"
+	run bash -c "weft status >/dev/full"
+	[ "$status" -eq 2 ]
+	[[ $output == *"cannot write"* ]]
+	run bash -c "fsck.weft -n '$STORE' >/dev/full"
+	[ "$status" -eq 8 ]
+	run bash -c "mkfs.weft -n '$DIR/new' --size 64M >/dev/full"
+	[ "$status" -eq 1 ]
+}
+
 @test "the socket of a killed daemon goes with the next status, and with the next mount" {
 	mount_store
 	socket=$(socket_of "$MNT")
