@@ -217,6 +217,7 @@ static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint6
 	struct rt_task *task[THREADS_MAX];
 	struct part part[THREADS_MAX];
 	uint64_t began = rt_now_ns();
+	uint64_t done = count / threads * threads;
 	unsigned n = 0;
 	int rc = 0;
 
@@ -236,8 +237,8 @@ static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint6
 	}
 	if (rc < 0)
 		return fail("measuring", rc, NULL);
-	printf("per_second=%.1f\n", (double)(count / threads * threads) * 1e9 /
-					    (double)(rt_now_ns() - began));
+	printf("per_second=%.1f\n",
+		(double)done * 1e9 / (double)(rt_now_ns() - began));
 	fflush(stdout);
 	return 0;
 }
