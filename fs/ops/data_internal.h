@@ -225,6 +225,21 @@ static inline uint64_t map_end(const struct map *map)
 
 	return last->block + last->count;
 }
+/*
+ * The pages of written blocks, handed on in batches: `hand` gets refs[0..count). Errors,
+ * its own too, end it. Waits.
+ */
+struct page_batch {
+	struct fs *fs;
+	struct page_ref *refs;
+	unsigned count, capacity;
+	int (*hand)(struct page_batch *b);
+	lsn_t lsn; /* for `hand` */
+};
+/* Those of [first, end); full batches are handed on. */
+int page_batch_add(struct page_batch *b, uint64_t ino, uint64_t first, uint64_t end);
+/* Hands on what is left. */
+int page_batch_end(struct page_batch *b);
 /* Where in the store a new extent for this file block would best go. */
 page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block);
 

@@ -121,36 +121,23 @@ static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool l
 	return -ESTALE;
 }
 
-/* The pages behind [first, end), for a reader that goes through the file. */
+static int hand_prefetch(struct page_batch *b)
+{
+	cache_prefetch(b->fs->volume->cache, b->refs, b->count, true);
+	return 0;
+}
+
+/* The pages of [first, end), for a reader that goes through the file. */
 static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
 {
-	unsigned batch = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX),
-		 count = 0;
 	struct page_ref refs[READ_PAGES_MAX];
+	struct page_batch b = {.fs = fs,
+		.refs = refs,
+		.capacity = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX),
+		.hand = hand_prefetch};
 
-	while (first < end) {
-		struct map map;
-
-		if (map_lookup(fs, ino, first, end - first, &map) < 0)
-			return;
-		for (unsigned i = 0; i < map.count; i++) {
-			const struct map_segment *s = &map.segment[i];
-
-			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count;
-				n++) {
-				refs[count++] =
-					(struct page_ref){s->pid + n, s->incarnation};
-				if (count == batch) {
-					cache_prefetch(
-						fs->volume->cache, refs, count, true);
-					count = 0;
-				}
-			}
-		}
-		first = map_end(&map);
-	}
-	if (count)
-		cache_prefetch(fs->volume->cache, refs, count, true);
+	if (page_batch_add(&b, ino, first, end) == 0)
+		(void)page_batch_end(&b);
 }
 
 /*

@@ -478,33 +478,20 @@ static int64_t write_piece(
 
 /* ---- behind a stream ------------------------------------------------------------- */
 
+static int hand_behind(struct page_batch *b)
+{
+	cache_write_behind(b->fs->volume->cache, b->refs, b->count);
+	return 0;
+}
+
 static void behind_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
 {
 	struct page_ref refs[WRITE_PAGES_MAX];
-	unsigned count = 0;
+	struct page_batch b = {
+		.fs = fs, .refs = refs, .capacity = WRITE_PAGES_MAX, .hand = hand_behind};
 
-	while (first < end) {
-		struct map map;
-
-		if (map_lookup(fs, ino, first, end - first, &map) < 0)
-			return;
-		for (unsigned i = 0; i < map.count; i++) {
-			const struct map_segment *s = &map.segment[i];
-
-			for (uint64_t n = 0; s->kind == MAP_WRITTEN && n < s->count;
-				n++) {
-				refs[count++] =
-					(struct page_ref){s->pid + n, s->incarnation};
-				if (count == WRITE_PAGES_MAX) {
-					cache_write_behind(
-						fs->volume->cache, refs, count);
-					count = 0;
-				}
-			}
-		}
-		first = map_end(&map);
-	}
-	cache_write_behind(fs->volume->cache, refs, count);
+	if (page_batch_add(&b, ino, first, end) == 0)
+		(void)page_batch_end(&b);
 }
 
 /*

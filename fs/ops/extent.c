@@ -118,6 +118,44 @@ int map_lookup(
 	return 0;
 }
 
+int page_batch_end(struct page_batch *b)
+{
+	int rc = b->count ? b->hand(b) : 0;
+
+	b->count = 0;
+	return rc;
+}
+
+static int page_batch_add_segment(struct page_batch *b, const struct map_segment *s)
+{
+	for (uint64_t n = 0; n < s->count; n++) {
+		if (b->count == b->capacity) {
+			int rc = page_batch_end(b);
+
+			if (rc < 0)
+				return rc;
+		}
+		b->refs[b->count++] = (struct page_ref){s->pid + n, s->incarnation};
+	}
+	return 0;
+}
+
+int page_batch_add(struct page_batch *b, uint64_t ino, uint64_t first, uint64_t end)
+{
+	while (first < end) {
+		struct map map;
+		int rc = map_lookup(b->fs, ino, first, end - first, &map);
+
+		for (unsigned i = 0; rc == 0 && i < map.count; i++)
+			if (map.segment[i].kind == MAP_WRITTEN)
+				rc = page_batch_add_segment(b, &map.segment[i]);
+		if (rc < 0)
+			return rc;
+		first = map_end(&map);
+	}
+	return 0;
+}
+
 page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block)
 {
 	struct disk_extent e;

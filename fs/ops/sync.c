@@ -13,52 +13,9 @@
 #define SYNC_REFS_FEW 64u
 #define SYNC_REFS_MAX 8192u /* one batch: 32 MiB of file data */
 
-struct sync_batch {
-	struct fs *fs;
-	struct page_ref *refs;
-	unsigned count, capacity;
-	lsn_t lsn;
-};
-
-static int batch_flush(struct sync_batch *b)
+static int hand_sync(struct page_batch *b)
 {
-	int rc = 0;
-
-	if (b->count)
-		rc = cache_sync(b->fs->volume->cache, b->refs, b->count, b->lsn);
-	b->count = 0;
-	return rc;
-}
-
-static int batch_add_segment(struct sync_batch *b, const struct map_segment *s)
-{
-	for (uint64_t n = 0; n < s->count; n++) {
-		if (b->count == b->capacity) {
-			int rc = batch_flush(b);
-
-			if (rc < 0)
-				return rc;
-		}
-		b->refs[b->count++] = (struct page_ref){s->pid + n, s->incarnation};
-	}
-	return 0;
-}
-
-static int batch_add_range(struct sync_batch *b, uint64_t ino, struct dirty_range range)
-{
-	while (range.first < range.end) {
-		struct map map;
-		int rc = map_lookup(
-			b->fs, ino, range.first, range.end - range.first, &map);
-
-		for (unsigned i = 0; rc == 0 && i < map.count; i++)
-			if (map.segment[i].kind == MAP_WRITTEN)
-				rc = batch_add_segment(b, &map.segment[i]);
-		if (rc < 0)
-			return rc;
-		range.first = map_end(&map);
-	}
-	return 0;
+	return cache_sync(b->fs->volume->cache, b->refs, b->count, b->lsn);
 }
 
 static uint64_t set_pages(const struct dirty_set *set)
@@ -74,8 +31,11 @@ static uint64_t set_pages(const struct dirty_set *set)
 static int sync_set(struct fs *fs, uint64_t ino, const struct dirty_set *set, lsn_t lsn)
 {
 	struct page_ref few[SYNC_REFS_FEW];
-	struct sync_batch b = {
-		.fs = fs, .refs = few, .capacity = SYNC_REFS_FEW, .lsn = lsn};
+	struct page_batch b = {.fs = fs,
+		.refs = few,
+		.capacity = SYNC_REFS_FEW,
+		.hand = hand_sync,
+		.lsn = lsn};
 	struct page_ref *many = NULL;
 	int rc = 0;
 
@@ -87,9 +47,10 @@ static int sync_set(struct fs *fs, uint64_t ino, const struct dirty_set *set, ls
 		}
 	}
 	for (uint32_t i = 0; i < set->count && rc == 0; i++)
-		rc = batch_add_range(&b, ino, dirty_ranges(set)[i]);
+		rc = page_batch_add(
+			&b, ino, dirty_ranges(set)[i].first, dirty_ranges(set)[i].end);
 	if (rc == 0)
-		rc = batch_flush(&b);
+		rc = page_batch_end(&b);
 	rt_free(many);
 	return rc;
 }
