@@ -5,7 +5,8 @@
  * Two steps. First so many pages are taken off the budget (free and not reserved), which
  * decides about -ENOSPC and about the pages kept back; then a run is looked for, and what
  * was not found goes back. Pages in quarantine are in the budget: when a search finds
- * nothing else the log is flushed, which ends their quarantine (invariant 3).
+ * nothing else the log is flushed, which ends their quarantine (invariant 3). So are
+ * those of groups whose page cannot be read: when nothing else is left that is the error.
  *
  * Where: near the goal if there is one. Without, tasks are striped over a few groups, so
  * that those who commit at once latch different group pages, and within its group each
@@ -122,6 +123,33 @@ static uint32_t reserve_locked(
 	return length;
 }
 
+/* With the group's lock. */
+static void group_break(struct space *sp, uint64_t group, int why)
+{
+	struct group *g = &sp->groups[group];
+
+	if (g->broken)
+		return;
+	weft_log(3,
+		"allocation group %llu: its page cannot be read (%d): its pages are not "
+		"used",
+		(unsigned long long)group, why);
+	g->broken = why;
+	atomic_fetch_add_explicit(&sp->broken_groups, 1, memory_order_relaxed);
+}
+
+static bool is_unreadable(int error)
+{
+	return error == -EIO || error == -EUCLEAN;
+}
+
+bool space_exhausted(struct space *sp, int error)
+{
+	return error == -ENOSPC ||
+	       (is_unreadable(error) && atomic_load_explicit(&sp->broken_groups,
+						memory_order_relaxed) > 0);
+}
+
 /* 0; -ENOSPC: nothing here now; -EAGAIN: perhaps in a moment; or why its page cannot be
  * read. */
 static int reserve_in_group(
@@ -133,20 +161,16 @@ static int reserve_in_group(
 
 	rt_mutex_lock(&g->lock);
 	group_settle(g, durable);
+	if (g->broken)
+		rc = g->broken;
 	if (g->broken || (!g->overlay && g->quarantined))
 		goto out_unlock;
 	if (!g->overlay) {
 		rt_mutex_unlock(&g->lock);
 		rc = overlay_load(sp, group);
 		rt_mutex_lock(&g->lock);
-		if (rc == -EIO || rc == -EUCLEAN) {
-			if (!g->broken)
-				weft_log(3,
-					"allocation group %llu: its page cannot be read "
-					"(%d): its pages are not used",
-					(unsigned long long)group, rc);
-			g->broken = true;
-		}
+		if (is_unreadable(rc))
+			group_break(sp, group, rc);
 		if (rc)
 			goto out_unlock;
 		rc = -EAGAIN;
@@ -159,7 +183,8 @@ out_unlock:
 	return rc;
 }
 
-/* Goes over the groups start, start + step, ... once. As reserve_in_group. */
+/* Goes over the groups start, start + step, ... once. As reserve_in_group; -EAGAIN of one
+ * counts for more than what keeps another from being used. */
 static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 	const struct search *s, struct space_run *out)
 {
@@ -176,7 +201,7 @@ static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 			rc = reserve_in_group(sp, group, s, out);
 			if (!rc)
 				return 0;
-			if (rc != -ENOSPC)
+			if (rc == -EAGAIN || (rc != -ENOSPC && result != -EAGAIN))
 				result = rc;
 		}
 		group += step;
@@ -240,21 +265,23 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 				budget_return(sp, granted - out->length);
 			return 0;
 		}
-		if (rc == -ENOSPC && log_durable(sp->log) < freed) {
+		if ((rc == -ENOSPC || is_unreadable(rc)) &&
+			log_durable(sp->log) < freed) {
 			/* Only pages in quarantine are left. */
 			rc = log_flush(sp->log, freed);
 			if (rc)
 				break;
-		} else if (rc == -EAGAIN || rc == -ENOSPC) {
-			/* pages are on their way: between an mtr and its settling, or
-			 * their group's page is being read */
-			if (tries < TRIES_QUICK)
-				rt_yield();
-			else
-				rt_sleep_ns(WAIT_NS * MIN(tries, 50u));
-		} else {
-			break;
+			continue;
 		}
+		/* Pages are on their way: between an mtr and its settling, or their
+		 * group's page is being read. Of unreadable groups' nothing need be. */
+		if (rc != -EAGAIN && rc != -ENOSPC &&
+			(!is_unreadable(rc) || tries >= TRIES_QUICK))
+			break;
+		if (tries < TRIES_QUICK)
+			rt_yield();
+		else
+			rt_sleep_ns(WAIT_NS * MIN(tries, 50u));
 	}
 	budget_return(sp, granted);
 	pressure_raise(sp);

@@ -56,11 +56,14 @@ void space_close(struct space *sp);
 
 /*
  * Reserves 1 to `want` contiguous pages, near `goal` where possible (PID_NONE: anywhere).
- * Flushes the log when only pages freed but not durably so are left. -ENOSPC. Waits; hold
- * nothing.
+ * Flushes the log when only pages freed but not durably so are left. -ENOSPC; -EIO or
+ * -EUCLEAN where there may be room, but only in groups whose pages cannot be read. Waits;
+ * hold nothing.
  */
 int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 	struct space_run *out);
+/* Was this error of a reservation for want of room, be it room that cannot be reached? */
+bool space_exhausted(struct space *sp, int error);
 /* Gives an untaken reservation, or the part of it left, back. Never waits. */
 void space_unreserve(struct space *sp, const struct space_run *run);
 

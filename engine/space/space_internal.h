@@ -62,7 +62,8 @@ struct group {
 	lsn_t loadable; /* without overlay: its page may be copied once durable to here */
 	struct overlay *overlay; /* or NULL */
 	uint16_t pages;
-	bool broken; /* its page cannot be read: nothing is reserved in it */
+	int broken; /* its page cannot be read: why; nothing is reserved in it. 0: it can
+		     */
 };
 
 struct space {
@@ -80,6 +81,7 @@ struct space {
 	_Atomic uint64_t budget;    /* the same without what is reserved: sum of `room` */
 	_Atomic uint64_t freed_lsn; /* the highest end of a record that freed pages */
 	_Atomic uint32_t pressure;
+	_Atomic uint32_t broken_groups; /* only ever goes up */
 
 	/* Where tasks without a goal go, striped, so that they latch different group
 	 * pages. */

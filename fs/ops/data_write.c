@@ -259,7 +259,7 @@ static int plan_segment(
 
 /*
  * Decides which pages the bytes go to. The piece is cut to what one transaction can
- * publish and to what space there is; -ENOSPC only if that is nothing.
+ * publish and to what space there is; an error only if that is nothing.
  */
 static int plan(struct write_piece *p)
 {
@@ -547,7 +547,7 @@ static int64_t write_all(
 			stale = 0;
 			continue;
 		}
-		if (rc == -ENOSPC && !full) {
+		if (!full && space_exhausted(w->fs->volume->space, (int)rc)) {
 			full = true; /* once more, with what files hold ahead */
 			ahead_release_all(w->fs);
 			continue;

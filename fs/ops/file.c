@@ -308,11 +308,11 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 {
 	int rc = space_reserve(fs->volume->space, goal, want, 0, out);
 
-	if (rc == -ENOSPC) {
+	if (space_exhausted(fs->volume->space, rc)) {
 		ahead_release_all(fs);
 		rc = space_reserve(fs->volume->space, goal, want, 0, out);
 	}
-	if (rc == -ENOSPC && orphans_settle(fs, true))
+	if (space_exhausted(fs->volume->space, rc) && orphans_settle(fs, true))
 		rc = space_reserve(fs->volume->space, goal, want, 0, out);
 	return rc;
 }

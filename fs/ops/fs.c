@@ -65,7 +65,7 @@ int ops_run_settling(struct fs *fs, unsigned flags, ops_body body, void *arg)
 {
 	int rc = ops_run(fs, flags, body, arg, NULL);
 
-	if (rc == -ENOSPC && orphans_settle(fs, true))
+	if (space_exhausted(fs->volume->space, rc) && orphans_settle(fs, true))
 		rc = ops_run(fs, flags, body, arg, NULL);
 	return rc;
 }

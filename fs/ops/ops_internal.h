@@ -57,8 +57,8 @@ typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
 int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg,
 	struct log_position *pos);
-/* The same for bodies that take no runs: before it says -ENOSPC, what is unlinked is
- * freed. */
+/* The same for bodies that take no runs: before it says that there is no room, what
+ * is unlinked is freed. */
 int ops_run_settling(struct fs *fs, unsigned flags, ops_body body, void *arg);
 /* The same for what changes names: durable when it returns, if the mount asks for it. */
 int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg);
@@ -244,8 +244,8 @@ int orphan_unmark(struct txn *x, uint64_t ino);
 /* At open: finishes intents, reclaims orphans. */
 int reclaim_recover(struct fs *fs, struct weft_error *err);
 
-/* space_reserve which, before it says -ENOSPC, takes back what files hold ahead and frees
- * what is unlinked. Waits. */
+/* space_reserve which, before it says that there is no room, takes back what files hold
+ * ahead and frees what is unlinked. Waits. */
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
 
 /* orphan.c. fs_open and fs_close call the first three: open; stop and reclaim all that is

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Free space on whole volumes: against a model, under concurrency, on full and ragged
- * ones. */
+/* Free space on whole volumes: against a model, under concurrency, on full, ragged and
+ * damaged ones. */
+#include "engine/cache/cache_internal.h"
 #include "engine/space/space_internal.h"
 #include "tests/unit/volume_fixture.h"
 
@@ -312,6 +313,72 @@ static int test_ragged_space_is_handed_out_to_the_last_page(void *arg)
 	return 0;
 }
 
+/* ---- groups that cannot be read -------------------------------------------------- */
+
+/* The next look at the group's page meets a device that fails, now and later. */
+static void group_lose(struct rt_sim_disk *d, struct volume *v, uint64_t group)
+{
+	page_id pid = group_pid(v->space, group);
+	struct frame *f = table_find(v->cache, pid);
+	struct rt_sim_fail fail = {.ops = RT_SIM_FAIL_READ, .n = 1, .sticky = true};
+
+	if (f) {
+		struct page_ref ref = {.pid = pid, .incarnation = f->incarnation};
+
+		cache_discard(v->cache, &ref, 1);
+	}
+	fail.offset =
+		store_superblock(v->store)->pages_offset + pid_slot(pid) * PAGE_SIZE;
+	fail.length = PAGE_SIZE;
+	rt_sim_disk_fail(d, &fail);
+}
+
+static int test_space_that_cannot_be_read_is_no_full_volume(void *arg)
+{
+	struct rt_sim_disk *d = rt_sim_disk_create("d", 8 * MIB, NULL);
+	struct space_run run;
+	struct volume *v;
+
+	volume_make("d", 2 * MIB);
+	v = volume_must("d", (struct open_how){.background = false});
+	group_lose(d, v, 0);
+	for (unsigned i = 0; i < 3; i++) {
+		int rc = space_reserve(v->space, PID_NONE, 1 + 20 * i, 0, &run);
+
+		CHECK(rc == -EIO && run.length == 0);
+		CHECK(space_exhausted(v->space, rc));
+	}
+	OK(volume_close(v));
+	return 0;
+}
+
+static int test_other_groups_give_all_they_have_first(void *arg)
+{
+	uint64_t bytes = (2ull * DISK_GROUP_PAGES - 5000) * PAGE_SIZE;
+	struct rt_sim_disk *d = rt_sim_disk_create("d", bytes, NULL);
+	struct space_run run, freed = {0};
+	struct volume *v;
+	int rc;
+
+	volume_make("d", 2 * MIB);
+	v = volume_must("d", (struct open_how){.background = false});
+	CHECK(v->space->group_count == 2);
+	group_lose(d, v, 1);
+	while ((rc = space_reserve(v->space, PID_NONE, 900, 0, &run)) == 0) {
+		CHECK(space_group_of(v->space, run.pid) == group_pid(v->space, 0));
+		runs_take(v, &run, 1);
+		freed = run;
+	}
+	CHECK(rc == -EIO);
+	/* what is freed meanwhile is found, though its record is not durable yet */
+	pages_free(v, freed.pid, freed.length);
+	OK(space_reserve(v->space, PID_NONE, freed.length, 0, &run));
+	CHECK(run.pid == freed.pid && run.length == freed.length);
+	CHECK(space_reserve(v->space, PID_NONE, 1, 0, &run) == -EIO);
+	OK(volume_close(v));
+	return 0;
+}
+
 /* ---- where ----------------------------------------------------------------------- */
 
 static int test_appended_runs_are_contiguous(void *arg)
@@ -451,6 +518,8 @@ SIM(test_reserved_pages_are_not_given_to_others, 1)
 SIM(test_freed_pages_come_back_by_a_flush_before_enospc, 1)
 SIM(test_failed_log_is_reported_instead_of_early_reuse, 1)
 SIM(test_ragged_space_is_handed_out_to_the_last_page, 1)
+SIM(test_space_that_cannot_be_read_is_no_full_volume, 1)
+SIM(test_other_groups_give_all_they_have_first, 3)
 SIM(test_appended_runs_are_contiguous, 1)
 SIM(test_small_files_lie_side_by_side, 1)
 SIM(test_tree_pages_come_from_the_other_end, 1)
@@ -468,6 +537,8 @@ int main(void)
 		cmocka_unit_test(sim_test_freed_pages_come_back_by_a_flush_before_enospc),
 		cmocka_unit_test(sim_test_failed_log_is_reported_instead_of_early_reuse),
 		cmocka_unit_test(sim_test_ragged_space_is_handed_out_to_the_last_page),
+		cmocka_unit_test(sim_test_space_that_cannot_be_read_is_no_full_volume),
+		cmocka_unit_test(sim_test_other_groups_give_all_they_have_first),
 		cmocka_unit_test(sim_test_appended_runs_are_contiguous),
 		cmocka_unit_test(sim_test_small_files_lie_side_by_side),
 		cmocka_unit_test(sim_test_tree_pages_come_from_the_other_end),
