@@ -143,7 +143,11 @@ void forgotten_clear(struct fs *fs, uint32_t mark);
 void ahead_release(struct fs *fs, struct inode_state *st);
 void ahead_release_all(struct fs *fs);
 
-/* The count of intents that could not be worked off. */
+/*
+ * The intents in the tree that nobody is working off: what errors left. While there are
+ * none, nothing that grows or maps looks for one. Falls when one is finished, or goes
+ * with its inode.
+ */
 _Atomic uint32_t *intents_unfinished(struct fs *fs);
 
 /* Times that the tree does not have yet. `settle` writes them; Waits. */

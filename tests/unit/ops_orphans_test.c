@@ -553,6 +553,112 @@ static void crowds_leave_nothing(void **state)
 		with_fs_sized(seed, 128, 2, crowd);
 }
 
+/* ---- truncations that were not finished
+ * ------------------------------------------------------- */
+
+static uint32_t unfinished(struct fs *fs)
+{
+	return atomic_load(intents_unfinished(fs));
+}
+
+static const struct fs_test small_cache = {"disk", 64 << 20, 1 << 20, NULL};
+
+/* A file of extents that fill several leaves. */
+static void scatter(struct fs *fs, struct ops_file *f)
+{
+	for (uint64_t page = 0; page < 600; page += 2)
+		EQ(ops_write(fs, f, &root_user, page * PAGE_SIZE, "x", 1, false), 1);
+}
+
+static int look(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	return (int)total;
+}
+
+/* Fills the cache with other things, so that leaves must be read. */
+static void wash(struct fs *fs, struct ops_file *large)
+{
+	OK(ops_syncfs(fs));
+	for (uint64_t at = 0; at < 2 << 20; at += 1 << 16)
+		EQ(ops_read(fs, large, at, 1 << 16, look, NULL), 1 << 16);
+}
+
+/* A file whose truncation has committed its size and no more, as a read failed. */
+static uint64_t unfinished_file(struct fs *fs, struct rt_sim_disk *disk,
+	struct ops_name name, struct ops_file *large, struct ops_file **f)
+{
+	struct ops_setattr set = {.set = OPS_SET_SIZE, .size = 0};
+	uint32_t before = unfinished(fs);
+	struct ops_attr a;
+
+	OK(ops_create(fs, ROOT, name, &root_user, 0644, O_RDWR, f, &a));
+	for (uint64_t n = 1; unfinished(fs) == before; n++) {
+		struct rt_sim_fail fail = {.ops = RT_SIM_FAIL_READ, .n = n};
+		struct ops_attr after;
+		int rc;
+
+		HOLDS(n < 50); /* else there was no such moment */
+		scatter(fs, *f);
+		wash(fs, large);
+		rt_sim_disk_fail(disk, &fail);
+		rc = ops_setattr(fs, a.ino, &root_user, &set, &after);
+		rt_sim_disk_fail(disk, &(struct rt_sim_fail){0});
+		HOLDS(rc == 0 || rc == -EIO);
+	}
+	HOLDS(unfinished(fs) == before + 1 && attr_of(fs, a.ino).blocks > 0);
+	return a.ino;
+}
+
+enum ending { GROWS, GOES_ALONE, GOES_IN_COMPANY };
+
+static void end_intent(struct rt_sim_disk *disk, enum ending how)
+{
+	struct fs *plain = test_fs_open(&small_cache), *fs = forgetting(plain);
+	struct ops_file *f, *large;
+	uint64_t ino = write_file(fs, "large", 512);
+
+	OK(ops_open(fs, ino, &root_user, O_RDONLY, &large, NULL));
+	ino = unfinished_file(fs, disk, nm("f"), large, &f);
+	ops_close(fs, large);
+	if (how == GROWS)
+		EQ(ops_write(fs, f, &root_user, 5 * PAGE_SIZE, "x", 1, false), 1);
+	if (how != GOES_ALONE)
+		ops_close(fs, f);
+	if (how != GROWS) {
+		OK(ops_unlink(fs, ROOT, nm("f")));
+		ops_forget(fs, ino);
+	}
+	if (how == GOES_ALONE)
+		ops_close(fs, f);
+	HOLDS(gone(fs, ino) == (how != GROWS));
+	EQ(unfinished(fs), 0);
+	fs_close(fs);
+	EQ(pages_over(plain), 0);
+	test_fs_close(plain);
+}
+
+static int end_intent_main(void *arg)
+{
+	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
+	struct rt_sim_disk *disk =
+		rt_sim_disk_create("disk", small_cache.disk_bytes, NULL);
+	struct weft_error err = {0};
+	struct rt_disk *d;
+
+	HOLDS(disk);
+	OK(rt_disk_open(&d, "disk", 0, &err));
+	OK(volume_format(d, &format, 0, 0, &err));
+	rt_disk_close(d);
+	end_intent(disk, *(const enum ending *)arg);
+	return 0;
+}
+
+static void an_unfinished_truncation_is_looked_for_until_it_is_gone(void **state)
+{
+	for (enum ending how = GROWS; how <= GOES_IN_COMPANY; how++)
+		OK(rt_sim_run(1, NULL, end_intent_main, &how));
+}
+
 static const struct fs_test cut_disk = {"disk", 128 << 20, 1 << 20, NULL};
 
 static void cut_work(void *arg)
@@ -625,6 +731,7 @@ int main(void)
 			what_is_unlinked_is_freed_before_fallocate_finds_no_space),
 		cmocka_unit_test(what_is_unlinked_is_freed_before_xattrs_find_no_space),
 		cmocka_unit_test(crowds_leave_nothing),
+		cmocka_unit_test(an_unfinished_truncation_is_looked_for_until_it_is_gone),
 		cmocka_unit_test(a_power_cut_leaves_no_orphans),
 	};
 
