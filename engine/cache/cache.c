@@ -84,7 +84,6 @@ static void set_bounds(struct cache *c)
 	c->fill_max = MAX(c->batch_max, c->frame_count / 4);
 	c->low_water = MAX(4u, MIN(c->frame_count / 64, 4096u));
 	c->high_water = 2 * c->low_water;
-	c->discard_rec_lsn = LSN_MAX;
 }
 
 static int open_queues(struct cache *c)

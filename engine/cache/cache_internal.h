@@ -120,9 +120,17 @@ struct cache {
 	struct rt_mutex checkpoint_lock;  /* one checkpoint at a time */
 	struct page_ref *checkpoint_refs; /* under checkpoint_lock */
 	struct page_ref *flusher_refs;    /* the flusher's own */
-	/* rec_lsn of discarded frames stays pinned until the free is durable */
-	struct rt_mutex discard_lock;
-	uint64_t discard_rec_lsn, discard_until;
+	/*
+	 * The redo of discarded frames, pinned until what freed them is durable. In two
+	 * generations, so that steady freeing does not put off the end of a pin for ever:
+	 * pins gather in [1], which moves to [0] when [0] has ended. So a pin is over
+	 * once the log has been durable twice past what it had then. checkpoint.c.
+	 */
+	struct rt_mutex discard_lock; /* the two below */
+	struct discard_pins {
+		lsn_t rec_lsn; /* the lowest */
+		lsn_t until;   /* LSN_NONE: no pin */
+	} discards[2];
 
 	/* pages being filled ahead of publication */
 	struct rt_mutex fill_lock;

@@ -18,17 +18,29 @@
 
 #include "engine/cache/cache_internal.h"
 
+/* Ends the pins that are over. With the lock. */
+static void discards_settle(struct cache *c)
+{
+	lsn_t durable = log_durable(c->log);
+
+	/* Twice: what moves from [1] to [0] may be over as well. */
+	for (int turn = 0; turn < 2; turn++) {
+		if (c->discards[0].until && durable < c->discards[0].until)
+			return;
+		c->discards[0] = c->discards[1];
+		c->discards[1] = (struct discard_pins){0};
+	}
+}
+
 static lsn_t discard_horizon(struct cache *c)
 {
 	lsn_t h = LSN_MAX;
 
 	rt_mutex_lock(&c->discard_lock);
-	if (c->discard_until && log_durable(c->log) >= c->discard_until) {
-		c->discard_until = LSN_NONE;
-		c->discard_rec_lsn = LSN_MAX;
-	}
-	if (c->discard_until)
-		h = c->discard_rec_lsn;
+	discards_settle(c);
+	for (int i = 0; i < 2; i++)
+		if (c->discards[i].until)
+			h = MIN(h, c->discards[i].rec_lsn);
 	rt_mutex_unlock(&c->discard_lock);
 	return h;
 }
@@ -241,10 +253,13 @@ void checkpoint_main(void *arg)
 
 static void discard_pin(struct cache *c, lsn_t rec)
 {
+	struct discard_pins *pins = &c->discards[1];
+
 	rt_mutex_lock(&c->discard_lock);
-	if (!c->discard_until || rec < c->discard_rec_lsn)
-		c->discard_rec_lsn = rec;
-	c->discard_until = log_end(c->log);
+	if (!pins->until || rec < pins->rec_lsn)
+		pins->rec_lsn = rec;
+	pins->until = log_end(c->log);
+	discards_settle(c);
 	rt_mutex_unlock(&c->discard_lock);
 }
 
