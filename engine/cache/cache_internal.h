@@ -34,7 +34,8 @@ struct wb_page {
 	bool log_image; /* an overwrite that could tear: image goes into the log first */
 };
 
-/* One write-back batch's buffers. Owned by whoever holds `lock`. */
+/* One write-back batch's buffers. Owned by whoever holds `lock`, for which nobody waits:
+ * they do at region_gate. */
 struct wb_region {
 	struct rt_mutex lock;
 	_Atomic uint32_t turn; /* odd while it is held; changed by who holds it */
@@ -108,6 +109,7 @@ struct cache {
 	uint32_t wb_pages;   /* of one batch */
 	uint32_t tear_pages; /* of one batch: images that go into the log against tearing
 			      */
+	struct rt_gate region_gate; /* as many are inside as there are regions */
 	struct wb_region region[WB_REGIONS];
 	_Atomic uint64_t batch_number;
 	_Atomic uint32_t write_failures; /* counts batches that failed */
@@ -124,7 +126,7 @@ struct cache {
 	 * The redo of discarded frames, pinned until what freed them is durable. In two
 	 * generations, so that steady freeing does not put off the end of a pin for ever:
 	 * pins gather in [1], which moves to [0] when [0] has ended. So a pin is over
-	 * once the log has been durable twice past what it had then. checkpoint.c.
+	 * with the second flush behind it at the latest. checkpoint.c.
 	 */
 	struct rt_mutex discard_lock; /* the two below */
 	struct discard_pins {

@@ -72,30 +72,34 @@ void writeback_close(struct cache *c)
 	}
 }
 
-static struct wb_region *region_lock(struct cache *c)
-{
-	struct wb_region *r;
-
-	for (unsigned i = 0; i < WB_REGIONS; i++)
-		if (rt_mutex_trylock(&c->region[i].lock))
-			return &c->region[i];
-	r = &c->region[rt_random() % WB_REGIONS];
-	rt_mutex_lock(&r->lock);
-	return r;
-}
-
+/*
+ * In the order of asking: streams that write batch after batch would else keep the
+ * checkpointer waiting, and with it all who wait for room in the log.
+ */
 static struct wb_region *region_take(struct cache *c)
 {
-	struct wb_region *r = region_lock(c);
+	unsigned spins = 0;
 
-	atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
-	return r;
+	rt_gate_enter(&c->region_gate, WB_REGIONS);
+	/* one is free for each who is inside, perhaps not where this has looked already
+	 */
+	for (;; rt_spin(&spins)) {
+		for (unsigned i = 0; i < WB_REGIONS; i++) {
+			struct wb_region *r = &c->region[i];
+
+			if (!rt_mutex_trylock(&r->lock))
+				continue;
+			atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
+			return r;
+		}
+	}
 }
 
-static void region_give(struct wb_region *r)
+static void region_give(struct cache *c, struct wb_region *r)
 {
 	atomic_fetch_add_explicit(&r->turn, 1, memory_order_release);
 	rt_mutex_unlock(&r->lock);
+	rt_gate_leave(&c->region_gate, WB_REGIONS);
 	rt_wake(&r->turn, INT32_MAX);
 }
 
@@ -438,7 +442,7 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 			*written += b.count;
 		}
 	}
-	region_give(r);
+	region_give(c, r);
 	log_release(c->log, &room);
 	return e;
 }

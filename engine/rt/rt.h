@@ -131,6 +131,49 @@ void rt_cond_signal(struct rt_cond *c);
 void rt_cond_broadcast(struct rt_cond *c);
 
 /*
+ * A gate: `width` tasks at the most are inside, let in in the order in which they came.
+ * For what is held long and taken again at once: the mutex above is not fair, whoever
+ * lets go of it may have it again before a waiter is awake. All calls for a gate give the
+ * same width. Zero-initialised. It must outlive each rt_gate_leave.
+ */
+struct rt_gate {
+	_Atomic uint32_t tickets; /* drawn; in their order tasks are let in */
+	_Atomic uint32_t left;    /* tasks that have gone through */
+};
+void rt_gate_wait(struct rt_gate *g, uint32_t ticket, uint32_t width); /* waits */
+
+/* Is this ticket's turn? Later ones may have gone through before its task looks. */
+static inline bool rt_gate_open(struct rt_gate *g, uint32_t ticket, uint32_t width)
+{
+	return (int32_t)(ticket - atomic_load_explicit(&g->left, memory_order_seq_cst)) <
+	       (int32_t)width;
+}
+
+/* Waits. */
+static inline void rt_gate_enter(struct rt_gate *g, uint32_t width)
+{
+	uint32_t ticket = atomic_fetch_add_explicit(&g->tickets, 1, memory_order_seq_cst);
+
+	rt_sched_point();
+	if (unlikely(!rt_gate_open(g, ticket, width)))
+		rt_gate_wait(g, ticket, width);
+}
+
+/*
+ * seq_cst: either this finds the ticket of whoever waits for `left` to change, or its
+ * task finds it changed.
+ */
+static inline void rt_gate_leave(struct rt_gate *g, uint32_t width)
+{
+	uint32_t left = atomic_fetch_add_explicit(&g->left, 1, memory_order_seq_cst) + 1;
+
+	if (unlikely((int32_t)(atomic_load_explicit(&g->tickets, memory_order_seq_cst) -
+			       left) >= (int32_t)width))
+		rt_wake(&g->left, INT32_MAX);
+	rt_sched_point();
+}
+
+/*
  * One step of a spin loop; `spins` counts up from 0 in the caller. Pauses, then
  * yields; in the simulator lets another task run at once.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutex and condition over rt_wait and rt_wake, the same for both runtimes.
+ * Mutex, condition and gate over rt_wait and rt_wake, the same for both runtimes.
  *
  * The mutex is the three-state one of Drepper, "Futexes Are Tricky" (mutex 3): whoever
  * may have others waiting holds it as 2 and wakes one when it lets go.
@@ -95,4 +95,19 @@ void rt_cond_broadcast(struct rt_cond *c)
 		(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed,
 		memory_order_relaxed));
 	rt_wake(&c->sequence, INT32_MAX);
+}
+
+void rt_gate_wait(struct rt_gate *g, uint32_t ticket, uint32_t width)
+{
+	unsigned spins = rt_simulated ? 0 : MUTEX_SPINS;
+
+	while (spins-- && !rt_gate_open(g, ticket, width))
+		cpu_pause();
+	for (;;) {
+		uint32_t left = atomic_load_explicit(&g->left, memory_order_seq_cst);
+
+		if ((int32_t)(ticket - left) < (int32_t)width)
+			return;
+		rt_wait(&g->left, left, RT_FOREVER);
+	}
 }

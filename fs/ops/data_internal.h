@@ -76,9 +76,10 @@ struct inode_state {
 	 * Held by whoever changes the file's mapping or size here, for a whole call. Not
 	 * needed for correct items (transactions see to that): it keeps writers from
 	 * useless conflicts, makes an append one piece, and holds the mapping still
-	 * between its look-up and the transaction.
+	 * between its look-up and the transaction. Had in the order of asking, as it is
+	 * held over I/O and a writer asks again at once.
 	 */
-	struct rt_mutex structure;
+	struct rt_gate structure; /* of width 1 */
 	/* Odd while pages are being unmapped, changed by it: a page latched under the
 	 * sequence at which it was looked up was still the file's. Written under
 	 * `structure`. */

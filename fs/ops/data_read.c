@@ -198,12 +198,12 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 			break;
 		}
 		if (tries == READ_TRIES && !locked) {
-			rt_mutex_lock(&st->structure);
+			rt_gate_enter(&st->structure, 1);
 			locked = true;
 		}
 	}
 	if (locked)
-		rt_mutex_unlock(&st->structure);
+		rt_gate_leave(&st->structure, 1);
 	if (rc < 0)
 		return rc;
 	if (b.pages == 0)

@@ -523,7 +523,7 @@ static int call_lock(struct write_call *w)
 {
 	if (w->locked)
 		return 0;
-	rt_mutex_lock(&w->st->structure);
+	rt_gate_enter(&w->st->structure, 1);
 	w->locked = true;
 	return intent_finish(w->fs, w->st);
 }
@@ -589,7 +589,7 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 			done = rc;
 	}
 	if (w.locked)
-		rt_mutex_unlock(&st->structure);
+		rt_gate_leave(&st->structure, 1);
 	if (done > 0)
 		write_behind(fs, st, offset, (size_t)done);
 	return done;

@@ -323,11 +323,11 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
-	rt_mutex_lock(&f.st->structure);
+	rt_gate_enter(&f.st->structure, 1);
 	rc = intent_finish(fs, f.st);
 	if (rc == 0)
 		rc = falloc_run(&f);
-	rt_mutex_unlock(&f.st->structure);
+	rt_gate_leave(&f.st->structure, 1);
 	dirty_clear(&f.taken);
 	return rc;
 }
@@ -400,8 +400,8 @@ static int64_t copy_all(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 			MIN(b.size, len - done), !(in->flags & O_NOATIME), copy_sink, &b);
 		int over = (int)((offset_out + done + MAX(got, 0)) % PAGE_SIZE);
 
-		/* Whole pages to write, but for the first and the last: none is filled in two
-		 * turns, and a copy that ends early has done whole pages. */
+		/* Whole pages to write, but for the first and the last: none is filled in
+		 * two turns, and a copy that ends early has done whole pages. */
 		if (got > over && done + (size_t)got < len)
 			got -= over;
 		rc = got;

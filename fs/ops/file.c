@@ -269,8 +269,8 @@ uint32_t map_sequence_read(struct inode_state *st, bool locked)
 	uint32_t sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
 
 	while (!locked && (sequence & 1)) {
-		rt_mutex_lock(&st->structure);
-		rt_mutex_unlock(&st->structure);
+		rt_gate_enter(&st->structure, 1);
+		rt_gate_leave(&st->structure, 1);
 		sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
 	}
 	return sequence;

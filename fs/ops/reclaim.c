@@ -219,7 +219,7 @@ int inode_reclaim(struct fs *fs, uint64_t ino)
 	rc = state_get(fs, ino, &st);
 	if (rc < 0)
 		goto out;
-	rt_mutex_lock(&st->structure);
+	rt_gate_enter(&st->structure, 1);
 	ahead_release(fs, st);
 	state_reclaiming(fs, st, true);
 	do {
@@ -231,7 +231,7 @@ int inode_reclaim(struct fs *fs, uint64_t ino)
 	intents_settled(fs, rc == 0 && s.intent);
 	if (rc == 0 && !s.linked)
 		state_forget(st);
-	rt_mutex_unlock(&st->structure);
+	rt_gate_leave(&st->structure, 1);
 	if (rc == 0 && s.linked)
 		(void)state_settle(fs, st);
 	state_put(fs, st);
@@ -333,9 +333,9 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	rc = state_get(fs, ino, &st);
 	if (rc < 0)
 		return rc;
-	rt_mutex_lock(&st->structure);
+	rt_gate_enter(&st->structure, 1);
 	rc = intent_finish(fs, st);
-	rt_mutex_unlock(&st->structure);
+	rt_gate_leave(&st->structure, 1);
 	state_put(fs, st);
 	if (rc < 0)
 		weft_log(4,

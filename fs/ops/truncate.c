@@ -235,7 +235,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = state_get(fs, ino, &t.st);
 	if (rc < 0)
 		return rc;
-	rt_mutex_lock(&t.st->structure);
+	rt_gate_enter(&t.st->structure, 1);
 	rc = intent_finish(fs, t.st);
 	for (unsigned tries = 0; rc == 0 || (rc == -ESTALE && tries < 16); tries++) {
 		rc = truncate_commit(&t);
@@ -257,7 +257,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	if (t.unfinished)
 		(void)inode_get(fs, ino, &out->inode);
 out_unlock:
-	rt_mutex_unlock(&t.st->structure);
+	rt_gate_leave(&t.st->structure, 1);
 	state_put(fs, t.st);
 	return rc == -ESTALE ? -EUCLEAN : rc;
 }

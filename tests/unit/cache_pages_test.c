@@ -390,12 +390,81 @@ static void steady_freeing_does_not_hold_the_logs_tail(void **state)
 	assert_int_equal(rt_sim_run(1, NULL, run_discards, NULL), 0);
 }
 
+/* ---- write-back ----------------------------------------------------------------------
+ */
+
+struct queuer {
+	struct world *w;
+	unsigned page, *finished, place;
+};
+
+static void write_back_one(struct world *w, unsigned i)
+{
+	struct page_ref ref = {.pid = page_of(i)};
+	unsigned written;
+
+	OK(writeback_pages(w->e.cache, &ref, 1, false, &written));
+	HOLDS(written == 1);
+}
+
+static void queuer_main(void *arg)
+{
+	struct queuer *q = arg;
+
+	write_back_one(q->w, q->page);
+	q->place = (*q->finished)++;
+}
+
+/* All buffers are in use; those who come while they are, write in the order in which they
+ * came, and before one who comes when they are given back. */
+static int run_queue(void *arg)
+{
+	struct world *w = rt_alloc(sizeof(*w));
+	struct rt_gate *gate;
+	struct rt_task *task[TASKS];
+	struct queuer queuer[TASKS];
+	unsigned finished = 0;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(&w->e, DISK, FRAMES);
+	gate = &w->e.cache->region_gate;
+	for (unsigned i = 0; i <= TASKS; i++)
+		write_page(w, i);
+	for (unsigned i = 0; i < WB_REGIONS; i++)
+		rt_gate_enter(gate, WB_REGIONS);
+	for (unsigned i = 0; i < TASKS; i++) {
+		queuer[i] = (struct queuer){w, i, &finished, 0};
+		OK(rt_task_spawn(&task[i], "queuer", queuer_main, &queuer[i]));
+		while (atomic_load(&gate->tickets) < WB_REGIONS + 1 + i)
+			rt_sleep_ns(1000);
+	}
+	rt_gate_leave(gate, WB_REGIONS);
+	write_back_one(w, TASKS);
+	HOLDS(finished == TASKS);
+	rt_gate_leave(gate, WB_REGIONS);
+	for (unsigned i = 0; i < TASKS; i++) {
+		rt_task_join(task[i]);
+		HOLDS(queuer[i].place == i);
+	}
+	engine_close(&w->e);
+	rt_free(w);
+	return 0;
+}
+
+static void batches_are_written_in_the_order_of_asking(void **state)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++)
+		assert_int_equal(rt_sim_run(seed, NULL, run_queue, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pages_hold_what_was_written),
 		cmocka_unit_test(ranges_redo_to_the_same_image),
 		cmocka_unit_test(steady_freeing_does_not_hold_the_logs_tail),
+		cmocka_unit_test(batches_are_written_in_the_order_of_asking),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * File data: what is read is what was written, whatever the cache, the neighbours and the
  * mapping do; space is accounted for to the page; what was synced survives a power cut.
  */
+#include "fs/ops/data_internal.h"
 #include "tests/unit/ops_account.h"
 #include "tests/unit/ops_data_crews.h"
 
@@ -486,6 +487,52 @@ static void flags_of_the_open_are_kept(void **state)
 	with_fs(do_flags);
 }
 
+#define QUEUE 6
+
+static void append_letter(void *arg)
+{
+	struct crew_member *m = arg;
+	struct ops_file *f =
+		open_ino(m->fs, ino_of(m->fs, DISK_INO_ROOT, "log"), O_WRONLY | O_APPEND);
+	char letter = (char)('a' + m->n);
+
+	EQ(ops_write(m->fs, f, &root_user, 0, &letter, 1, false), 1);
+	ops_close(m->fs, f);
+}
+
+/* They come while another call is at the file; that caller's next one comes last. */
+static void do_queue(struct fs *fs)
+{
+	struct crew_member m[QUEUE];
+	struct inode_state *st;
+	char text[QUEUE + 1];
+	uint64_t ino;
+	struct ops_file *f = make_file(fs, "log", &ino);
+
+	OK(state_get(fs, ino, &st));
+	rt_gate_enter(&st->structure, 1);
+	for (unsigned i = 0; i < QUEUE; i++) {
+		m[i] = (struct crew_member){.fs = fs, .n = i};
+		OK(rt_task_spawn(&m[i].task, "appender", append_letter, &m[i]));
+		while (atomic_load(&st->structure.tickets) < 2 + i)
+			rt_sleep_ns(1000);
+	}
+	rt_gate_leave(&st->structure, 1);
+	state_put(fs, st);
+	EQ(ops_write(fs, f, &root_user, 0, "!", 1, true), 1);
+	EQ(read_at(fs, f, 0, text, sizeof(text)), sizeof(text));
+	EQ(memcmp(text, "abcdef!", sizeof(text)), 0);
+	for (unsigned i = 0; i < QUEUE; i++)
+		rt_task_join(m[i].task);
+	ops_close(fs, f);
+}
+
+static void calls_that_change_a_file_are_served_in_the_order_of_asking(void **state)
+{
+	for (uint64_t seed = 1; seed <= 20; seed++)
+		with_fs_sized(seed, 64, 2, do_queue);
+}
+
 static void do_setid(struct fs *fs)
 {
 	struct ops_setattr set = {.set = OPS_SET_MODE, .mode = 06755};
@@ -672,6 +719,8 @@ int main(void)
 		cmocka_unit_test(a_full_volume_can_be_emptied_and_filled_again),
 		cmocka_unit_test(unlinked_files_live_until_the_last_close),
 		cmocka_unit_test(flags_of_the_open_are_kept),
+		cmocka_unit_test(
+			calls_that_change_a_file_are_served_in_the_order_of_asking),
 		cmocka_unit_test(writing_clears_setuid_and_setgid),
 		cmocka_unit_test(writing_takes_capabilities_away),
 		cmocka_unit_test(times_before_1970_are_times),

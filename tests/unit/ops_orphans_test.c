@@ -553,8 +553,7 @@ static void crowds_leave_nothing(void **state)
 		with_fs_sized(seed, 128, 2, crowd);
 }
 
-/* ---- truncations that were not finished
- * ------------------------------------------------------- */
+/* ---- truncations that were not finished ------------------------------------------ */
 
 static uint32_t unfinished(struct fs *fs)
 {

@@ -49,6 +49,46 @@ static void mutex_excludes(void **state)
 	assert_int_equal(shared.lock.state, 0);
 }
 
+static struct {
+	struct rt_gate gate;
+	unsigned long counter;
+	_Atomic unsigned inside;
+	_Atomic bool crowded;
+} gated;
+
+static void add_behind_gate(void *arg)
+{
+	for (unsigned i = 0; i < ROUNDS / 10; i++) {
+		rt_gate_enter(&gated.gate, 1);
+		gated.counter++;
+		rt_gate_leave(&gated.gate, 1);
+	}
+}
+
+static void pass_wide_gate(void *arg)
+{
+	for (unsigned i = 0; i < ROUNDS / 10; i++) {
+		rt_gate_enter(&gated.gate, 3);
+		if (atomic_fetch_add(&gated.inside, 1) >= 3)
+			atomic_store(&gated.crowded, true);
+		if (i % 16 == 0)
+			rt_yield();
+		atomic_fetch_sub(&gated.inside, 1);
+		rt_gate_leave(&gated.gate, 3);
+	}
+}
+
+static void gate_keeps_out_more_than_its_width(void **state)
+{
+	memset(&gated, 0, sizeof(gated));
+	run_all(add_behind_gate, TASKS);
+	assert_int_equal(gated.counter, TASKS * (ROUNDS / 10));
+	run_all(pass_wide_gate, TASKS);
+	assert_false(atomic_load(&gated.crowded));
+	assert_int_equal(gated.gate.tickets, 2 * TASKS * (ROUNDS / 10));
+	assert_int_equal(gated.gate.left, gated.gate.tickets);
+}
+
 #define QUEUE_MAX 3
 #define ITEMS     20000
 
@@ -192,6 +232,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(mutex_excludes),
+		cmocka_unit_test(gate_keeps_out_more_than_its_width),
 		cmocka_unit_test(condition_loses_no_signal),
 		cmocka_unit_test(wait_times_out_at_deadline),
 		cmocka_unit_test(task_indexes_are_small_distinct_and_reused),

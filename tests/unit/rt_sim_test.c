@@ -286,6 +286,97 @@ static void condition_loses_no_signal(void **state)
 			queue_world, NULL);
 }
 
+struct gate_world {
+	struct rt_gate gate;
+	uint32_t width;
+	unsigned inside, most, entered;
+	uint32_t order[40]; /* tickets, as they were let in; with width 1 */
+};
+
+static void gate_visitor(void *arg)
+{
+	struct gate_world *w = arg;
+
+	for (unsigned i = 0; i < 8; i++) {
+		rt_gate_enter(&w->gate, w->width);
+		w->inside++;
+		w->most = MAX(w->most, w->inside);
+		w->entered++;
+		rt_yield();
+		w->inside--;
+		rt_gate_leave(&w->gate, w->width);
+	}
+}
+
+static int gate_visits(void *arg)
+{
+	struct gate_world w = {.width = *(uint32_t *)arg};
+	struct rt_task *tasks[5];
+
+	w.gate.tickets = w.gate.left = UINT32_MAX - 10; /* they may run over */
+	for (unsigned i = 0; i < 5; i++)
+		CHECK(rt_task_spawn(&tasks[i], "visitor", gate_visitor, &w) == 0);
+	for (unsigned i = 0; i < 5; i++)
+		rt_task_join(tasks[i]);
+	CHECK(w.entered == 40 && w.inside == 0 && w.most <= w.width);
+	CHECK(w.gate.tickets == w.gate.left);
+	return (int)w.most;
+}
+
+/* A wake-up that gets lost is a deadlock, which aborts. */
+static void gate_lets_in_as_many_as_it_is_wide(void **state)
+{
+	unsigned full = 0;
+
+	for (uint32_t width = 1; width <= 3; width++)
+		for (uint64_t seed = 0; seed < 100; seed++)
+			full += (uint32_t)rt_sim_run(seed,
+					&(struct rt_sim_options){
+						.switch_one_in = 1 + (unsigned)seed % 4},
+					gate_visits, &width) == width;
+	assert_true(full > 200);
+}
+
+static void gate_queue_up(void *arg)
+{
+	struct gate_world *w = arg;
+	unsigned me = w->entered++;
+
+	rt_gate_enter(&w->gate, 1);
+	w->order[w->most++] = me;
+	rt_yield();
+	rt_gate_leave(&w->gate, 1);
+}
+
+/* Who has it and wants it again comes last, like all others who come late. */
+static int gate_order(void *arg)
+{
+	struct gate_world w = {.width = 1};
+	struct rt_task *tasks[10];
+
+	rt_gate_enter(&w.gate, 1);
+	for (unsigned i = 0; i < 10; i++) {
+		CHECK(rt_task_spawn(&tasks[i], "visitor", gate_queue_up, &w) == 0);
+		while (atomic_load(&w.gate.tickets) < 2 + i)
+			rt_yield();
+	}
+	rt_gate_leave(&w.gate, 1);
+	rt_gate_enter(&w.gate, 1);
+	CHECK(w.most == 10);
+	rt_gate_leave(&w.gate, 1);
+	for (unsigned i = 0; i < 10; i++) {
+		CHECK(w.order[i] == i);
+		rt_task_join(tasks[i]);
+	}
+	return 0;
+}
+
+static void gate_lets_in_in_the_order_of_coming(void **state)
+{
+	for (uint64_t seed = 0; seed < 100; seed++)
+		rt_sim_run(seed, NULL, gate_order, NULL);
+}
+
 /* ---- a stuck world --------------------------------------------------------------- */
 
 static void lock_both(void *arg)
@@ -517,6 +608,8 @@ int main(void)
 		cmocka_unit_test(time_is_virtual),
 		cmocka_unit_test(wake_reaches_waiters),
 		cmocka_unit_test(condition_loses_no_signal),
+		cmocka_unit_test(gate_lets_in_as_many_as_it_is_wide),
+		cmocka_unit_test(gate_lets_in_in_the_order_of_coming),
 		cmocka_unit_test(deadlock_is_reported),
 		cmocka_unit_test(livelock_is_reported),
 		cmocka_unit_test(kill_takes_everything_of_a_node),
