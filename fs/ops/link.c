@@ -74,36 +74,24 @@ static int unlink_check(const struct unlink_arg *a, const struct disk_inode *ino
 static int unlink_body(struct txn *x, void *p)
 {
 	struct unlink_arg *a = p;
-	struct disk_inode parent, inode;
-	struct entry_slot slot;
+	struct disk_inode inode;
+	struct place place;
 	int rc;
 
-	rc = dir_read(x, a->dir, &parent);
+	rc = place_find(a->fs, x, a->dir, a->name, &place);
 	if (rc)
 		return rc;
-	rc = entry_find(a->fs, x, a->dir, a->name, &slot);
-	if (rc)
-		return rc;
-	if (!slot.found)
+	if (!place.slot.found)
 		return OPS_VERDICT(-ENOENT);
-	a->ino = slot.entry.ino;
+	a->ino = place.slot.entry.ino;
 	rc = inode_read(x, a->ino, &inode);
 	if (rc)
 		return rc == -ENOENT ? OPS_VERDICT(-EUCLEAN) : rc;
 	rc = unlink_check(a, &inode);
 	if (rc)
 		return OPS_VERDICT(rc);
-	rc = entry_remove(x, &slot);
-	if (rc)
-		return rc;
-	parent.size -= MIN(parent.size, 1);
-	if (a->directory)
-		parent.nlink--;
-	parent.mtime_ns = parent.ctime_ns = a->now;
-	rc = inode_write(x, a->dir, &parent);
-	if (rc)
-		return rc;
-	return inode_unlink_txn(a->fs, x, a->ino, &inode, a->now, &a->orphan);
+	rc = place_remove(x, &place, a->directory, a->now);
+	return rc ? rc : inode_unlink_txn(a->fs, x, a->ino, &inode, a->now, &a->orphan);
 }
 
 static int unlink_or_rmdir(
@@ -179,28 +167,19 @@ static int link_inode(struct txn *x, struct link_arg *a)
 static int link_body(struct txn *x, void *p)
 {
 	struct link_arg *a = p;
-	struct disk_inode parent;
-	struct entry_slot slot;
+	struct place place;
 	int rc;
 
-	rc = dir_read(x, a->dir, &parent);
+	rc = place_find(a->fs, x, a->dir, a->name, &place);
 	if (rc)
 		return rc;
-	rc = entry_find(a->fs, x, a->dir, a->name, &slot);
-	if (rc)
-		return rc;
-	if (slot.found)
+	if (place.slot.found)
 		return OPS_VERDICT(-EEXIST);
 	rc = link_inode(x, a);
 	if (rc)
 		return rc;
-	rc = entry_insert(x, &slot, a->name,
-		(struct entry){.ino = a->ino, .type = mode_type(a->inode.mode)});
-	if (rc)
-		return rc;
-	parent.size++;
-	parent.mtime_ns = parent.ctime_ns = a->now;
-	return inode_write(x, a->dir, &parent);
+	return place_add(x, &place,
+		(struct entry){.ino = a->ino, .type = mode_type(a->inode.mode)}, a->now);
 }
 
 int ops_link(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name,

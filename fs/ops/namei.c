@@ -91,6 +91,52 @@ uint8_t mode_type(uint32_t mode)
 	return (uint8_t)IFTODT(mode);
 }
 
+void dir_lose_subdir(struct disk_inode *dir)
+{
+	dir->nlink--;
+}
+
+int place_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct place *out)
+{
+	int rc;
+
+	out->dir = dir;
+	out->name = name;
+	rc = dir_read(x, dir, &out->parent);
+	return rc ? rc : entry_find(fs, x, dir, name, &out->slot);
+}
+
+static int place_parent_write(struct txn *x, struct place *p, int64_t now)
+{
+	p->parent.mtime_ns = p->parent.ctime_ns = now;
+	return inode_write(x, p->dir, &p->parent);
+}
+
+int place_add(struct txn *x, struct place *p, struct entry entry, int64_t now)
+{
+	int rc = entry_insert(x, &p->slot, p->name, entry);
+
+	if (rc)
+		return rc;
+	p->parent.size++;
+	if (entry.type == DT_DIR)
+		p->parent.nlink++;
+	return place_parent_write(x, p, now);
+}
+
+int place_remove(struct txn *x, struct place *p, bool directory, int64_t now)
+{
+	int rc = entry_remove(x, &p->slot);
+
+	if (rc)
+		return rc;
+	p->parent.size -= MIN(p->parent.size, 1);
+	if (directory)
+		dir_lose_subdir(&p->parent);
+	return place_parent_write(x, p, now);
+}
+
 /* ---- making ----------------------------------------------------------------------- */
 
 struct make_arg {
@@ -118,20 +164,15 @@ static int write_target(struct txn *x, uint64_t ino, const char *target, size_t 
 static int make_body(struct txn *x, void *p)
 {
 	struct make_arg *a = p;
-	struct entry entry = {.ino = a->what.ino, .type = mode_type(a->what.mode)};
-	struct disk_inode parent;
-	struct entry_slot slot;
+	struct place place;
 	int rc;
 
-	rc = dir_read(x, a->dir, &parent);
+	rc = place_find(a->fs, x, a->dir, a->name, &place);
 	if (rc)
 		return rc;
-	rc = entry_find(a->fs, x, a->dir, a->name, &slot);
-	if (rc)
-		return rc;
-	if (slot.found)
+	if (place.slot.found)
 		return OPS_VERDICT(-EEXIST);
-	rc = inode_create_txn(a->fs, x, a->dir, &parent, a->c, &a->what, &a->inode);
+	rc = inode_create_txn(a->fs, x, a->dir, &place.parent, a->c, &a->what, &a->inode);
 	if (rc)
 		return rc;
 	if (a->target) {
@@ -139,14 +180,9 @@ static int make_body(struct txn *x, void *p)
 		if (rc)
 			return rc;
 	}
-	rc = entry_insert(x, &slot, a->name, entry);
-	if (rc)
-		return rc;
-	parent.size++;
-	if (S_ISDIR(a->what.mode))
-		parent.nlink++;
-	parent.mtime_ns = parent.ctime_ns = a->what.now;
-	return inode_write(x, a->dir, &parent);
+	return place_add(x, &place,
+		(struct entry){.ino = a->what.ino, .type = mode_type(a->what.mode)},
+		a->what.now);
 }
 
 /* Fills in number and time. */

@@ -114,6 +114,8 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 
 /* A directory that still has a name: -ENOTDIR, -ENOENT. (namei.c) */
 int dir_read(struct txn *x, uint64_t ino, struct disk_inode *out);
+/* One subdirectory less. */
+void dir_lose_subdir(struct disk_inode *dir);
 /* DT_* of a mode. */
 uint8_t mode_type(uint32_t mode);
 /*
@@ -163,6 +165,22 @@ int entry_replace(struct txn *x, struct entry_slot *slot, struct entry entry);
  * for a value that is no list of entries. */
 bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
 	int *error);
+
+/*
+ * A name and its directory, in a transaction that adds or removes it (namei.c). place_find
+ * reads both: -ENOTDIR, -ENOENT (the directory has been removed); 0 also when there is no
+ * such name. The others change the entry and the directory: its counts and times.
+ */
+struct place {
+	uint64_t dir;
+	struct ops_name name;
+	struct disk_inode parent;
+	struct entry_slot slot;
+};
+int place_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct place *out);
+int place_add(struct txn *x, struct place *p, struct entry entry, int64_t now);
+int place_remove(struct txn *x, struct place *p, bool directory, int64_t now);
 
 /* ---- xattr items (xattr.c) -------------------------------------------------------- */
 

@@ -182,11 +182,11 @@ static int do_exchange(struct txn *x, struct rename_arg *a)
 	rc = entry_replace(x, &slot, from);
 	if (rc)
 		return rc;
-	if (!same_dir(a)) {
-		int moved = S_ISDIR(a->from.inode.mode) - S_ISDIR(a->to.inode.mode);
+	if (!same_dir(a) && S_ISDIR(a->from.inode.mode) != S_ISDIR(a->to.inode.mode)) {
+		bool away = S_ISDIR(a->from.inode.mode);
 
-		a->from.parent.nlink -= (uint32_t)moved;
-		a->to.parent.nlink += (uint32_t)moved;
+		dir_lose_subdir(away ? &a->from.parent : &a->to.parent);
+		(away ? &a->to.parent : &a->from.parent)->nlink++;
 	}
 	return write_parents(x, a);
 }
@@ -241,14 +241,14 @@ static int do_rename(struct txn *x, struct rename_arg *a)
 	if (!a->whiteout)
 		a->from.parent.size -= MIN(a->from.parent.size, 1);
 	if (S_ISDIR(a->from.inode.mode)) {
-		a->from.parent.nlink--;
+		dir_lose_subdir(&a->from.parent);
 		parent->nlink++;
 	}
 	if (!a->to.slot.found) {
 		parent->size++;
 	} else {
 		if (S_ISDIR(a->to.inode.mode))
-			parent->nlink--;
+			dir_lose_subdir(parent);
 		rc = inode_unlink_txn(
 			a->fs, x, a->to.slot.entry.ino, &a->to.inode, a->now, &a->orphan);
 		if (rc)
