@@ -93,7 +93,8 @@ uint8_t mode_type(uint32_t mode)
 
 void dir_lose_subdir(struct disk_inode *dir)
 {
-	dir->nlink--;
+	if (dir->nlink > 2)
+		dir->nlink--;
 }
 
 int place_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,

@@ -114,7 +114,8 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 
 /* A directory that still has a name: -ENOTDIR, -ENOENT. (namei.c) */
 int dir_read(struct txn *x, uint64_t ino, struct disk_inode *out);
-/* One subdirectory less. */
+/* One subdirectory less. A count that was damaged does not make a directory that has a name
+ * look like one that was removed. */
 void dir_lose_subdir(struct disk_inode *dir);
 /* DT_* of a mode. */
 uint8_t mode_type(uint32_t mode);

@@ -214,6 +214,41 @@ static void moves_dirs(struct fs *fs)
 	check_tree(fs, 1 + MOVERS_DIRS);
 }
 
+/* The link count of *arg says that there are no subdirectories. */
+static int damage_links(struct txn *x, void *arg)
+{
+	const uint64_t *ino = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, *ino, &inode);
+
+	inode.nlink = 2;
+	return rc ? rc : inode_write(x, *ino, &inode);
+}
+
+static void wrong_links(struct fs *fs)
+{
+	uint64_t d = mk_dir(fs, ROOT, "d"), e = mk_dir(fs, ROOT, "e");
+	static const char *const names[] = {"a", "b", "c", "v"};
+
+	for (unsigned i = 0; i < ARRAY_SIZE(names); i++)
+		mk_dir(fs, d, names[i]);
+	mk_file(fs, e, "file");
+	OK(ops_run(fs, 0, damage_links, &d, NULL));
+	OK(ops_rmdir(fs, d, nm("a")));
+	OK(try_rename(fs, d, "b", e, "b", 0));
+	OK(try_rename(fs, d, "c", e, "file", RENAME_EXCHANGE));
+	OK(try_rename(fs, e, "b", d, "v", 0));
+	OK(try_file(fs, d, "still here"));
+	EQ(attr_of(fs, d).nlink, 2);
+	EQ(attr_of(fs, d).size, 3);
+	EQ(attr_of(fs, e).nlink, 3);
+}
+
+static void a_damaged_link_count_removes_no_directory(void **state)
+{
+	with_fs(wrong_links);
+}
+
 static void directories_stay_one_tree(void **state)
 {
 	for (uint64_t seed = 1; seed <= 10; seed++)
@@ -305,6 +340,7 @@ int main(void)
 		cmocka_unit_test(what_stays_is_seen_exactly_once),
 		cmocka_unit_test(counts_are_right_after_a_crowd),
 		cmocka_unit_test(directories_stay_one_tree),
+		cmocka_unit_test(a_damaged_link_count_removes_no_directory),
 		cmocka_unit_test(a_name_is_made_by_one),
 		cmocka_unit_test(directories_of_many_entries_work),
 	};
