@@ -374,6 +374,10 @@ int main(int argc, char **argv)
 	bool foreground = false;
 	int code;
 
+	if (rt_stdio_open() < 0) {
+		fprintf(stderr, "weftd: cannot open /dev/null: %s\n", strerror(errno));
+		return EXIT_MOUNT;
+	}
 	mount_options_default(&d.options);
 	if (parse_arguments(argc, argv, &d.options, &foreground, &code) < 0)
 		return code;

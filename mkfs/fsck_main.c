@@ -225,8 +225,10 @@ static int check(struct request *r, struct session *s)
 	struct fsck_result result;
 	struct weft_error err = {0};
 	struct rt_disk *disk;
-	int rc = rt_real_start();
+	int rc = rt_stdio_open();
 
+	if (rc == 0)
+		rc = rt_real_start();
 	if (rc) {
 		fprintf(stderr, "fsck.weft: cannot start: %s\n", strerror(-rc));
 		return FSCK_EXIT_OPERATIONAL;

@@ -539,12 +539,13 @@ int main(int argc, char **argv)
 {
 	struct request r = {0};
 	struct target t = {.fd = -1};
+	int rc = rt_stdio_open();
 	int status = parse_options(argc, argv, &r);
-	int rc;
 
 	if (status >= 0)
 		return status;
-	rc = rt_real_start();
+	if (rc == 0)
+		rc = rt_real_start();
 	if (rc)
 		return fail(r.path, strerror(-rc));
 	status = target_open(&r, &t);

@@ -25,6 +25,11 @@
 
 /* Selects the real runtime. Call once. Returns 0 or -errno. */
 int rt_real_start(void);
+/*
+ * First thing in a main: descriptors 0, 1 and 2 exist, on /dev/null where they were closed.
+ * Otherwise a store could get number 2, and messages would be written to it. 0 or -errno.
+ */
+int rt_stdio_open(void);
 
 /* ---- time and randomness ------------------------------------------------ */
 

@@ -47,6 +47,17 @@ teardown() { teardown_store; }
 	[ "$(cat "$MNT/f")" = 5 ]
 }
 
+@test "a daemon started with its standard descriptors closed serves and ends as others do" {
+	weftd "$STORE" "$MNT" -o cache=16M <&- >&- 2>&-
+	DAEMON=$(weft status "$MNT" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
+	echo "$DAEMON" >>"$DIR/pids"
+	echo x >"$MNT/f"
+	weft sync "$MNT"
+	kill -TERM "$DAEMON"
+	wait_until 10 gone "$DAEMON"
+	check_store
+}
+
 @test "a store is mounted once at a time" {
 	mount_store
 	mkdir "$DIR/other"
