@@ -3,7 +3,8 @@
  * The control socket's server: one task, a bounded number of connections, short lines.
  *
  * Whoever may connect (the socket is 0600) may still send anything: lines are bounded and
- * parsed with care, and a reader that does not read is dropped (invariants 9, 10).
+ * parsed with care, and a reader that does not read is dropped (invariants 9, 10). What
+ * may take long is answered by a task of its own, one to a connection at most.
  */
 #include "fs/control.h"
 
@@ -24,21 +25,30 @@
 #define CONNECTIONS_MAX 32
 #define LINE_MAX_BYTES  1024
 #define SEND_TIMEOUT_S  2
+/* Without descriptors for a new connection: so long until the next try. */
+#define ACCEPT_PAUSE_NS 100000000ull
 
 struct connection {
 	int fd; /* -1: none */
 	size_t used;
 	char line[LINE_MAX_BYTES];
+	struct control *control;
+	struct rt_task *task;  /* answers, and has the connection to itself; else NULL */
+	_Atomic bool answered; /* by that task, which then wakes the server */
+	int result;            /* then: 0, or the connection is to be ended */
 };
 
 struct control {
-	struct control_source source; /* under lock */
-	bool attached;                /* under lock */
-	struct rt_mutex lock;         /* held while an answer is made */
+	struct control_source source;
+	struct rt_mutex lock;  /* for the three below; held briefly */
+	bool attached;         /* the source may be used */
+	unsigned using;        /* answers being made of it */
+	struct rt_cond unused; /* none is */
 	struct rt_task *task;
 	_Atomic bool stop;
 	int wake; /* eventfd */
 	int listener;
+	char uuid[37];
 	char path[108];
 	struct connection connections[CONNECTIONS_MAX]; /* the task's own */
 };
@@ -57,8 +67,11 @@ static void connection_accept(struct control *c)
 	struct timeval timeout = {.tv_sec = SEND_TIMEOUT_S};
 	int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
 
-	if (fd < 0)
+	if (fd < 0) {
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			rt_sleep_ns(ACCEPT_PAUSE_NS);
 		return;
+	}
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 		if (c->connections[i].fd >= 0)
 			continue;
@@ -71,27 +84,43 @@ static void connection_accept(struct control *c)
 	close(fd);
 }
 
-static json_t *answer(struct control *c, const char *line)
+/* What the line asks for; NULL with the reason why it cannot be had. */
+static control_fn command_of(struct control *c, const char *line, const char **why)
 {
 	json_t *request = json_loads(line, 0, NULL);
 	const char *cmd = json_string_value(json_object_get(request, "cmd"));
-	json_t *out = NULL;
+	control_fn fn = NULL;
+
+	*why = "unknown cmd";
+	if (!cmd)
+		*why = "expected {\"cmd\":\"...\"}";
+	else if (strcmp(cmd, "status") == 0)
+		fn = c->source.status;
+	else if (strcmp(cmd, "identify") == 0)
+		fn = c->source.identify;
+	else if (strcmp(cmd, "sync") == 0)
+		fn = c->source.sync;
+	json_decref(request);
+	return fn;
+}
+
+/* The answer; while it is made, control_detach waits. */
+static json_t *source_ask(struct control *c, control_fn fn)
+{
+	json_t *out;
 
 	rt_mutex_lock(&c->lock);
-	if (!cmd)
-		out = json_pack("{s:s}", "error", "expected {\"cmd\":\"...\"}");
-	else if (!c->attached)
-		out = json_pack("{s:s}", "error", "the volume is being closed");
-	else if (strcmp(cmd, "status") == 0)
-		out = c->source.status(c->source.arg);
-	else if (strcmp(cmd, "identify") == 0)
-		out = c->source.identify(c->source.arg);
-	else if (strcmp(cmd, "sync") == 0)
-		out = c->source.sync(c->source.arg);
-	else
-		out = json_pack("{s:s}", "error", "unknown cmd");
+	if (!c->attached) {
+		rt_mutex_unlock(&c->lock);
+		return json_pack("{s:s}", "error", "the volume is being closed");
+	}
+	c->using ++;
 	rt_mutex_unlock(&c->lock);
-	json_decref(request);
+	out = fn(c->source.arg);
+	rt_mutex_lock(&c->lock);
+	if (--c->using == 0)
+		rt_cond_broadcast(&c->unused);
+	rt_mutex_unlock(&c->lock);
 	return out;
 }
 
@@ -110,9 +139,9 @@ static int send_all(int fd, const char *data, size_t len)
 	return 0;
 }
 
-static int connection_answer(struct control *c, struct connection *conn)
+/* Sends an answer and lets go of it. */
+static int connection_send(struct connection *conn, json_t *out)
 {
-	json_t *out = answer(c, conn->line);
 	char *text = out ? json_dumps(out, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
 	int ret = -ENOMEM;
 
@@ -126,11 +155,70 @@ static int connection_answer(struct control *c, struct connection *conn)
 	return ret;
 }
 
+static void sync_run(void *arg)
+{
+	struct connection *conn = arg;
+	struct control *c = conn->control;
+	uint64_t one = 1;
+
+	conn->result = connection_send(conn, source_ask(c, c->source.sync));
+	atomic_store(&conn->answered, true);
+	if (write(c->wake, &one, sizeof(one)) < 0)
+		weft_log(3, "cannot wake the control task: %s", strerror(errno));
+}
+
+static int connection_answer(struct control *c, struct connection *conn)
+{
+	const char *why;
+	control_fn fn = command_of(c, conn->line, &why);
+
+	if (!fn)
+		return connection_send(conn, json_pack("{s:s}", "error", why));
+	if (fn != c->source.sync)
+		return connection_send(conn, source_ask(c, fn));
+	conn->control = c;
+	atomic_store(&conn->answered, false);
+	return rt_task_spawn(&conn->task, "weft-sync", sync_run, conn);
+}
+
+/* Answers the lines that are there, up to one that a task of its own answers. */
+static void connection_lines(struct control *c, struct connection *conn)
+{
+	char *end;
+
+	while (!conn->task && (end = memchr(conn->line, '\n', conn->used))) {
+		size_t taken = (size_t)(end - conn->line) + 1;
+
+		*end = '\0';
+		if (connection_answer(c, conn) < 0) {
+			conn->task = NULL;
+			connection_end(conn);
+			return;
+		}
+		conn->used -= taken;
+		memmove(conn->line, conn->line + taken, conn->used);
+	}
+	if (!conn->task && conn->used == LINE_MAX_BYTES)
+		connection_end(conn); /* a line longer than any that we know */
+}
+
+/* Where a task of its own has answered, the server takes the connection back. */
+static void connection_resume(struct control *c, struct connection *conn)
+{
+	if (!conn->task || !atomic_load(&conn->answered))
+		return;
+	rt_task_join(conn->task);
+	conn->task = NULL;
+	if (conn->result < 0)
+		connection_end(conn);
+	else
+		connection_lines(c, conn);
+}
+
 static void connection_read(struct control *c, struct connection *conn)
 {
 	ssize_t n = recv(conn->fd, conn->line + conn->used, LINE_MAX_BYTES - conn->used,
 		MSG_DONTWAIT);
-	char *end;
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
@@ -139,19 +227,16 @@ static void connection_read(struct control *c, struct connection *conn)
 		return;
 	}
 	conn->used += (size_t)n;
-	while ((end = memchr(conn->line, '\n', conn->used))) {
-		size_t taken = (size_t)(end - conn->line) + 1;
+	connection_lines(c, conn);
+}
 
-		*end = '\0';
-		if (connection_answer(c, conn) < 0) {
-			connection_end(conn);
-			return;
-		}
-		conn->used -= taken;
-		memmove(conn->line, conn->line + taken, conn->used);
-	}
-	if (conn->used == LINE_MAX_BYTES)
-		connection_end(conn); /* a line longer than any that we know */
+/* Back to not readable, before what it was written for is looked at. */
+static void wake_take(struct control *c)
+{
+	uint64_t count;
+
+	if (read(c->wake, &count, sizeof(count)) < 0)
+		weft_log(3, "reading an eventfd failed: %s", strerror(errno));
 }
 
 static void control_run(void *arg)
@@ -164,12 +249,17 @@ static void control_run(void *arg)
 		fds[1] = (struct pollfd){.fd = c->listener, .events = POLLIN};
 		for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
 			fds[2 + i] = (struct pollfd){
-				.fd = c->connections[i].fd, .events = POLLIN};
+				.fd = c->connections[i].task ? -1 : c->connections[i].fd,
+				.events = POLLIN};
 		if (poll(fds, ARRAY_SIZE(fds), -1) < 0)
 			continue;
-		for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+		if (fds[0].revents)
+			wake_take(c);
+		for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 			if (fds[2 + i].fd >= 0 && fds[2 + i].revents)
 				connection_read(c, &c->connections[i]);
+			connection_resume(c, &c->connections[i]);
+		}
 		if (fds[1].revents)
 			connection_accept(c);
 	}
@@ -177,22 +267,27 @@ static void control_run(void *arg)
 
 /* ---- start and end --------------------------------------------------------------- */
 
-/* What there is of this name is a dead daemon's, since the store is locked by us. */
-static int socket_listen(struct control *c)
+/* Dead daemons' sockets have been taken away: what has the name is a living one's. */
+static int socket_listen(struct control *c, const char *folder)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	mode_t mask;
+	mode_t mask = umask(0177);
 	int ret;
 
+	snprintf(c->path, sizeof(c->path), "%s/%s.sock", folder, c->uuid);
 	strcpy(address.sun_path, c->path);
-	unlink(c->path);
-	mask = umask(0177);
 	ret = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
+	if (ret < 0 && errno == EADDRINUSE) {
+		snprintf(c->path, sizeof(c->path), "%s/%s-%d.sock", folder, c->uuid,
+			getpid());
+		strcpy(address.sun_path, c->path);
+		ret = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
+	}
 	umask(mask);
 	return ret < 0 || listen(c->listener, CONNECTIONS_MAX) < 0 ? -errno : 0;
 }
 
-static int socket_open(struct control *c, struct weft_error *err)
+static int socket_open(struct control *c, const char *folder, struct weft_error *err)
 {
 	int locked = control_folder_lock(err);
 	int ret;
@@ -201,7 +296,7 @@ static int socket_open(struct control *c, struct weft_error *err)
 		return locked;
 	control_sweep(locked);
 	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	ret = c->listener < 0 ? -errno : socket_listen(c);
+	ret = c->listener < 0 ? -errno : socket_listen(c, folder);
 	if (ret < 0) {
 		weft_error(err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
 		if (c->listener >= 0)
@@ -216,7 +311,6 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
 {
 	struct control *c;
 	char folder[CONTROL_FOLDER_MAX];
-	char uuid[37];
 	int ret;
 
 	control_folder(folder);
@@ -231,14 +325,13 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
 	c->attached = true;
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
 		c->connections[i].fd = -1;
-	uuid_print(store_uuid, uuid);
-	snprintf(c->path, sizeof(c->path), "%s/%s.sock", folder, uuid);
+	uuid_print(store_uuid, c->uuid);
 	c->wake = eventfd(0, EFD_CLOEXEC);
 	if (c->wake < 0) {
 		ret = weft_error(err, -errno, "eventfd: %s", strerror(errno));
 		goto out_free;
 	}
-	ret = socket_open(c, err);
+	ret = socket_open(c, folder, err);
 	if (ret < 0)
 		goto out_wake;
 	ret = rt_task_spawn(&c->task, "weft-control", control_run, c);
@@ -264,6 +357,8 @@ void control_detach(struct control *c)
 	unlink(c->path);
 	rt_mutex_lock(&c->lock);
 	c->attached = false;
+	while (c->using > 0)
+		rt_cond_wait(&c->unused, &c->lock, RT_FOREVER);
 	rt_mutex_unlock(&c->lock);
 }
 
@@ -277,9 +372,12 @@ void control_close(struct control *c)
 	if (write(c->wake, &one, sizeof(one)) < 0)
 		weft_log(3, "cannot stop the control task: %s", strerror(errno));
 	rt_task_join(c->task);
-	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+	for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+		if (c->connections[i].task)
+			rt_task_join(c->connections[i].task);
 		if (c->connections[i].fd >= 0)
 			connection_end(&c->connections[i]);
+	}
 	close(c->listener);
 	close(c->wake);
 	rt_free(c);

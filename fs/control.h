@@ -4,7 +4,8 @@
  *
  * {"cmd":"status"} gives everything there is to know, {"cmd":"identify"} what is mounted
  * where,
- * {"cmd":"sync"} answers when all that was done is durable.
+ * {"cmd":"sync"} answers when all that was done is durable; it keeps no other connection
+ * waiting.
  * A connection that is kept open ends when the daemon has closed the volume: that is how
  * `weft umount` and the umount helper know that the store is free.
  */
@@ -18,14 +19,16 @@
 struct control;
 
 /* Makes an answer (a new reference); NULL when there is no memory. */
+typedef json_t *(*control_fn)(void *arg);
+
 struct control_source {
-	json_t *(*status)(void *arg);
-	json_t *(*identify)(void *arg);
-	json_t *(*sync)(void *arg); /* may wait */
+	control_fn status;
+	control_fn identify;
+	control_fn sync; /* may wait for long: runs on a task of its own */
 	void *arg;
 };
 
-#define CONTROL_FOLDER_MAX 64 /* of its path, so that a socket's fits an address */
+#define CONTROL_FOLDER_MAX 54 /* of its path, so that a socket's fits an address */
 
 /*
  * The folder of the sockets: /run/weft for root, $XDG_RUNTIME_DIR/weft or /tmp/weft-UID
@@ -41,13 +44,18 @@ int control_folder_lock(struct weft_error *err);
 /* Removes the sockets that nobody listens on; `locked` is of control_folder_lock. */
 void control_sweep(int locked);
 
-/* Listens on FOLDER/UUID.sock (0600) and starts the task that serves it. */
+/*
+ * Listens on FOLDER/UUID.sock (0600) and starts the task that serves it. Where a daemon
+ * does so already its store is a copy, since ours is locked by us: then on
+ * FOLDER/UUID-PID.sock.
+ */
 int control_open(struct control **out, const uint8_t store_uuid[16],
 	const struct control_source *source, struct weft_error *err);
 /* Removes the socket and uses the source no more; connections stay. The caller still
- * holds the store: the socket of its next daemon would have the same name. */
+ * holds the store: the socket of its next daemon would have the same name. Waits
+ * for answers that are being made. */
 void control_detach(struct control *c);
-/* Ends all connections. */
+/* Ends all connections; after control_detach. NULL is fine. */
 void control_close(struct control *c);
 
 #endif
