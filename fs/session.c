@@ -50,13 +50,14 @@ static struct worker *slot_take(struct session *s)
 	return NULL;
 }
 
+/* Not after the end: session_free looks through the slots once. */
 static int worker_add(struct session *s)
 {
 	struct worker *w;
 	int ret = -EAGAIN;
 
 	rt_mutex_lock(&s->lock);
-	w = slot_take(s);
+	w = session_ended(s) ? NULL : slot_take(s);
 	if (!w)
 		goto out_unlock;
 	*w = (struct worker){.session = s};
@@ -138,6 +139,8 @@ static void request_serve(struct worker *w, size_t length, uint64_t begin)
 	if (length < sizeof(*in) || in->len != length) {
 		weft_log(3, "the FUSE device gave %zu bytes of a message of %u", length,
 			length < sizeof(*in) ? 0 : in->len);
+		if (length >= sizeof(*in))
+			shim_reply(s, in->unique, -EIO, NULL, 0);
 		return;
 	}
 	opcode = in->opcode < SESSION_OPCODES ? in->opcode : 0;
@@ -243,7 +246,7 @@ static void turn_pass(void *arg)
 	rt_mutex_unlock(&s->lock);
 	if (next)
 		rt_wake(&next->woken, 1);
-	else if (atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX && !session_ended(s))
+	else if (atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX)
 		worker_add(s); /* at the bound, or without memory, the present ones must
 				  do */
 }
@@ -295,6 +298,11 @@ static bool worker_step(struct worker *w)
 		/* ENOENT: the request was interrupted before it was read. */
 		if (errno == EINTR || errno == EAGAIN || errno == ENOENT)
 			return true;
+		/* The kernel could not fill the buffer and failed that request itself. */
+		if (errno == ENOMEM) {
+			rt_sleep_ns(SESSION_MEMORY_PAUSE_NS);
+			return true;
+		}
 		session_note_end(s, errno);
 		return false;
 	}

@@ -12,6 +12,8 @@
 #define SESSION_PARKED_MAX 8
 /* A request read within this of the one before had been there already. */
 #define SESSION_BACKLOG_NS 2000
+/* Without memory to read a request into: so long until the next try. */
+#define SESSION_MEMORY_PAUSE_NS 10000000ull
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
 /* With so many fat buffers in use no worker is added: later requests wait for one of
