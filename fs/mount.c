@@ -110,22 +110,52 @@ static int wait_for(pid_t child)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
 }
 
-static int mount_as_user(
-	const struct mount_options *o, const char *source, struct weft_error *err)
+/* For one of fusermount3's options: its commas and backslashes are not the list's. */
+static char *escaped(const char *text)
 {
-	char options[512];
+	char *copy = malloc(2 * strlen(text) + 1);
+	char *p = copy;
+
+	for (; copy && *text; text++) {
+		if (*text == ',' || *text == '\\')
+			*p++ = '\\';
+		*p++ = *text;
+	}
+	if (copy)
+		*p = '\0';
+	return copy;
+}
+
+/* What fusermount3 is to be told with -o; NULL without memory. The caller frees it. */
+static char *user_options(const struct mount_options *o, const char *source)
+{
+	char *name = escaped(source);
+	char *options = NULL;
+
+	if (name && asprintf(&options,
+			    "fsname=%s,subtype=weft,default_permissions,max_read=%u%s%s%s"
+			    "%s%s%s%s",
+			    name, FUSE_IO_MAX, o->read_only ? ",ro" : "",
+			    o->allow_other ? ",allow_other" : "",
+			    o->flags & MS_NOEXEC ? ",noexec" : "",
+			    o->flags & MS_SYNCHRONOUS ? ",sync" : "",
+			    o->flags & MS_DIRSYNC ? ",dirsync" : "",
+			    o->flags & MS_NOSYMFOLLOW ? ",nosymfollow" : "",
+			    o->atime == OPS_NOATIME ? ",noatime" : "") < 0)
+		options = NULL;
+	free(name);
+	return options;
+}
+
+/* Runs fusermount3 -o OPTIONS -- DIRECTORY and takes the device that it opens. */
+static int fusermount(char *directory, char *options, struct weft_error *err)
+{
 	char *argv[] = {(char *)"fusermount3", (char *)"-o", options, (char *)"--",
-		o->directory, NULL};
+		directory, NULL};
 	int sockets[2];
 	pid_t child;
 	int fd;
 
-	snprintf(options, sizeof(options),
-		"fsname=%s,subtype=weft,default_permissions,max_read=%u%s%s%s%s", source,
-		FUSE_IO_MAX, o->read_only ? ",ro" : "",
-		o->allow_other ? ",allow_other" : "",
-		o->flags & MS_NOEXEC ? ",noexec" : "",
-		o->atime == OPS_NOATIME ? ",noatime" : "");
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) < 0)
 		return weft_error(
 			err, -errno, "cannot make a socket pair: %s", strerror(errno));
@@ -146,8 +176,21 @@ static int mount_as_user(
 			close(fd);
 		return weft_error(err, -EPERM,
 			"fusermount3 could not mount on %s (its own message says why)",
-			o->directory);
+			directory);
 	}
+	return fd;
+}
+
+static int mount_as_user(
+	const struct mount_options *o, const char *source, struct weft_error *err)
+{
+	char *options = user_options(o, source);
+	int fd;
+
+	if (!options)
+		return weft_error(err, -ENOMEM, "no memory for the mount options");
+	fd = fusermount(o->directory, options, err);
+	free(options);
 	return fd;
 }
 

@@ -5,6 +5,10 @@
 
 #include "fs/ops/ops.h"
 
+#ifndef MS_NOSYMFOLLOW
+#define MS_NOSYMFOLLOW 256
+#endif
+
 struct mount_options {
 	char *store;     /* absolute path of the store */
 	char *directory; /* absolute path of the mount point */

@@ -230,3 +230,39 @@ teardown() { teardown_store; }
 	sleep 3
 	[ $(($(ticks) - before)) -le 1 ]
 }
+
+# A long path with what separates fusermount3's options; a device node that anybody may open, in
+# a mount namespace of the test's own.
+@test "an ordinary user mounts through fusermount3: no option is lost, permissions are checked" {
+	need fusermount3 setpriv unshare
+	mkdir "$DIR/bin" "$DIR/dev" "$DIR/user"
+	cp "$BIN/weftd" "$BIN/weft" "$BIN/mkfs.weft" "$DIR/bin"
+	home="$DIR/user/a,suid,b\\c/$(printf 'x%.0s' {1..200})/$(printf 'y%.0s' {1..200})"
+	mkdir -p "$home"
+	chown -R 1000:1000 "$DIR/user" "$MNT"
+	export DIR MNT home
+	export PATH=$DIR/bin:$PATH XDG_RUNTIME_DIR=$DIR/user
+	cat >"$DIR/as_user" <<-'S'
+		set -e
+		mkfs.weft --size 32M "$home/store" >"$DIR/user/mkfs.log"
+		weftd "$home/store" "$MNT" -o cache=8M,sync,noatime
+		grep " $MNT fuse.weft " /proc/mounts
+		weft status "$MNT" | grep '^mounted .*noatime.*sync'
+		echo secret >"$MNT/f"
+		chmod 0 "$MNT/f"
+		! cat "$MNT/f" 2>/dev/null
+		weft umount "$MNT"
+		! grep -q " $MNT fuse.weft " /proc/mounts
+	S
+	run unshare -m sh -ec '
+		mount -t tmpfs none "$DIR/dev"
+		mknod -m 666 "$DIR/dev/fuse" c 10 229
+		mount --bind "$DIR/dev/fuse" /dev/fuse
+		setpriv --reuid 1000 --regid 1000 --clear-groups sh "$DIR/as_user"'
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ ${lines[0]} == "$DIR/user/a,suid,b"* ]]
+	for word in nosuid nodev noatime sync default_permissions; do
+		[[ ,${lines[0]##* fuse.weft }, == *[,\ ]$word[,\ ]* ]]
+	done
+}
