@@ -10,10 +10,13 @@
 #include "engine/common/text.h"
 #include "fs/control.h"
 #include "fs/options.h"
+#include "fs/remount.h"
 #include "fs/session.h"
 
 struct daemon {
-	struct mount_options options;
+	struct mount_options options; /* the main task's to change, under options_lock */
+	struct rt_mutex options_lock; /* for others to read them; held briefly */
+	struct remount remount;
 	struct volume *volume;
 	struct fs *fs;
 	struct session *session;

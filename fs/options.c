@@ -160,6 +160,20 @@ static bool is_ignored(const char *word)
 	return false;
 }
 
+static bool parse_atime(struct mount_options *o, const char *word)
+{
+	if (strcmp(word, "noatime") == 0)
+		o->atime = OPS_NOATIME;
+	else if (strcmp(word, "relatime") == 0 || strcmp(word, "atime") == 0)
+		o->atime = OPS_RELATIME;
+	else if (strcmp(word, "strictatime") == 0)
+		o->atime = OPS_STRICTATIME;
+	else
+		return false;
+	o->atime_given = true;
+	return true;
+}
+
 static bool parse_simple(struct mount_options *o, const char *word)
 {
 	for (size_t i = 0; i < ARRAY_SIZE(flag_words); i++) {
@@ -173,17 +187,11 @@ static bool parse_simple(struct mount_options *o, const char *word)
 	else if (strcmp(word, "rw") == 0)
 		o->read_only = false;
 	else if (strcmp(word, "allow_other") == 0)
-		o->allow_other = o->allow_other_given = true;
+		o->allow_other = true;
 	else if (strcmp(word, "noallow_other") == 0)
 		o->allow_other = false;
-	else if (strcmp(word, "noatime") == 0)
-		o->atime = OPS_NOATIME;
-	else if (strcmp(word, "relatime") == 0 || strcmp(word, "atime") == 0)
-		o->atime = OPS_RELATIME;
-	else if (strcmp(word, "strictatime") == 0)
-		o->atime = OPS_STRICTATIME;
 	else
-		return is_ignored(word);
+		return parse_atime(o, word) || is_ignored(word);
 	return true;
 }
 
@@ -220,15 +228,16 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 
-	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s",
+	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, o->allow_other ? ",allow_other" : "",
 		o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",
+		o->flags & MS_NOSYMFOLLOW ? ",nosymfollow" : "",
+		o->flags & MS_NODIRATIME ? ",nodiratime" : "",
 		o->flags & MS_SYNCHRONOUS ? ",sync" : "",
-		o->flags & MS_DIRSYNC ? ",dirsync" : "",
-		o->flags & MS_NODIRATIME ? ",nodiratime" : "");
+		o->flags & MS_DIRSYNC ? ",dirsync" : "");
 }
 
 void mount_options_free(struct mount_options *o)

@@ -16,7 +16,7 @@ struct mount_options {
 	uint64_t log_interval_ms;
 	bool read_only;
 	bool allow_other;
-	bool allow_other_given;
+	bool atime_given;    /* by a word, so not only by default */
 	unsigned atime;      /* of struct ops_options */
 	unsigned long flags; /* MS_* for mount(2), without MS_RDONLY and the atime ones */
 	char source[256];    /* what mount(8) and df show; empty: the store's path */

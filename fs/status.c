@@ -280,7 +280,9 @@ json_t *status_build(void *arg)
 	char options[512];
 	json_t *o = status_identify(arg);
 
+	rt_mutex_lock(&d->options_lock);
 	mount_options_print(&d->options, options, sizeof(options));
+	rt_mutex_unlock(&d->options_lock);
 	json_object_set_new(o, "options", json_string(options));
 	json_object_set_new(o, "read_only", json_boolean(v->read_only));
 	put(o, "failed", volume_failed(v) != 0);

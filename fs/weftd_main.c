@@ -34,6 +34,8 @@
 
 /* After a signal to a busy mount: so long may those who have files open go on. */
 #define DRAIN_MS 5000
+/* The mount table is looked at no more often: where mounts come and go, it is long. */
+#define REMOUNT_REST_MS 1000
 
 static const char usage[] =
 	"Usage: weftd STORE DIR [-o OPTION,...] [-f]\n"
@@ -193,6 +195,17 @@ static int signals_prepare(struct daemon *d, struct weft_error *err)
 	return 0;
 }
 
+/* Where nothing may be written reading sets no times either. */
+static struct ops_options ops_options_of(const struct mount_options *o)
+{
+	return (struct ops_options){
+		.atime = o->read_only ? OPS_NOATIME : o->atime,
+		.nodiratime = o->flags & MS_NODIRATIME,
+		.names_sync = o->flags & (MS_SYNCHRONOUS | MS_DIRSYNC),
+		.caller_forgets = true,
+	};
+}
+
 static int volume_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
@@ -202,12 +215,7 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		.cache = {.cache_bytes = o->cache_bytes, .read_only = o->read_only},
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
-	struct ops_options ops = {
-		.atime = o->atime,
-		.nodiratime = o->flags & MS_NODIRATIME,
-		.names_sync = o->flags & (MS_SYNCHRONOUS | MS_DIRSYNC),
-		.caller_forgets = true,
-	};
+	struct ops_options ops = ops_options_of(o);
 	struct weft_error why = {0}; /* without the path, which only we know */
 	struct rt_disk *disk;
 	int ret;
@@ -252,6 +260,7 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 			d->options.directory, strerror(errno));
 	d->device = st.st_dev;
 	fuse_mount_tune(&d->options);
+	remount_watch(&d->remount, d->options.directory);
 	return 0;
 }
 
@@ -270,20 +279,71 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 	return ret;
 }
 
+/* ---- remounts ---------------------------------------------------------------------- */
+
+/*
+ * The options show what is in force, so they change last. Who makes the mount read-only may
+ * expect that all is written.
+ */
+static void follow_remount(struct daemon *d)
+{
+	struct mount_options next = d->options;
+	struct ops_options ops;
+	char text[512];
+
+	if (!remount_look(&d->remount, &next))
+		return;
+	ops = ops_options_of(&next);
+	fs_reconfigure(d->fs, &ops);
+	if (next.read_only && !d->options.read_only) {
+		int ret = ops_syncfs(d->fs);
+
+		if (ret < 0)
+			weft_log(3, "%s is read-only now, but not durable: %s",
+				next.directory, strerror(-ret));
+	}
+	rt_mutex_lock(&d->options_lock);
+	d->options = next;
+	rt_mutex_unlock(&d->options_lock);
+	mount_options_print(&next, text, sizeof(text));
+	weft_log(6, "%s remounted: %s", next.directory, text);
+}
+
 /* ---- end ------------------------------------------------------------------------- */
 
-/* True: the kernel has ended the connection. False: a signal, or the time is over. */
-static bool wait_for_end(struct daemon *d, int timeout_ms)
+/* Until the kernel has ended the connection, or a signal has come. */
+static void wait_for_end_or_signal(struct daemon *d)
 {
-	struct pollfd fds[2] = {
+	struct pollfd fds[] = {
 		{.fd = d->ended_fd, .events = POLLIN},
-		{.fd = timeout_ms < 0 ? d->signal_fd : -1, .events = POLLIN},
+		{.fd = d->signal_fd, .events = POLLIN},
+		{.events = POLLPRI},
 	};
+	uint64_t rests_until = 0;
+	bool rests = false;
 
-	while (poll(fds, 2, timeout_ms) < 0)
+	do {
+		if (fds[2].revents) {
+			follow_remount(d);
+			rests_until = rt_now_ns() + REMOUNT_REST_MS * 1000000ull;
+		}
+		rests = rt_now_ns() < rests_until;
+		fds[2].fd = rests ? -1 : d->remount.table;
+		fds[2].revents = 0;
+		if (poll(fds, ARRAY_SIZE(fds), rests ? REMOUNT_REST_MS : -1) < 0 &&
+			errno != EINTR)
+			break;
+	} while (!fds[0].revents && !fds[1].revents);
+}
+
+/* After a signal: those who have files open go on, for a while. */
+static void wait_for_drain(struct daemon *d)
+{
+	struct pollfd end = {.fd = d->ended_fd, .events = POLLIN};
+
+	while (poll(&end, 1, DRAIN_MS) < 0)
 		if (errno != EINTR)
 			break;
-	return session_ended(d->session);
 }
 
 /*
@@ -313,12 +373,13 @@ static void unmount_by_signal(struct daemon *d)
 	}
 	if (ret < 0)
 		weft_log(3, "cannot unmount %s: %s", directory, strerror(-ret));
-	wait_for_end(d, DRAIN_MS);
+	wait_for_drain(d);
 }
 
 static void serve(struct daemon *d)
 {
-	if (!wait_for_end(d, -1))
+	wait_for_end_or_signal(d);
+	if (!session_ended(d->session))
 		unmount_by_signal(d);
 	control_detach(d->control);
 	session_quiesce(d->session);

@@ -91,17 +91,13 @@ static char *without_remount(const char *list)
 }
 
 /*
- * What was asked for and only a new mount can give: weftd was started with it. NULL when
- * there is nothing of the kind. mount(8) repeats what fstab says and what holds already.
+ * What was asked for and only a new mount can give: weftd was started with it, or the
+ * kernel keeps it. NULL when there is nothing of the kind. mount(8) repeats what fstab says
+ * and what holds already.
  */
 static const char *fixed_option(const char *list, const struct mount_options *wanted,
 	const struct mount_options *now)
 {
-	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
-	unsigned long added = wanted->flags & ~now->flags;
-
-	if (has_word(list, atime[wanted->atime]) && wanted->atime != now->atime)
-		return atime[wanted->atime];
 	if (has_word(list, "cache=") &&
 		wanted->cache_bytes >> 20 != now->cache_bytes >> 20)
 		return "cache=";
@@ -112,21 +108,18 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 		return "noallow_other";
 	if (!now->allow_other && has_word(list, "allow_other"))
 		return "allow_other";
-	return added & MS_SYNCHRONOUS  ? "sync"
-	       : added & MS_DIRSYNC    ? "dirsync"
-	       : added & MS_NODIRATIME ? "nodiratime"
-				       : NULL;
+	return wanted->flags & ~now->flags & MS_DIRSYNC ? "dirsync" : NULL;
 }
 
 /*
- * The kernel's own flags can change while mounted. What the daemon was opened with
- * cannot: a volume opened read-only has replayed its log in memory only.
+ * The kernel's own flags can change while mounted, and the daemon follows them by itself.
+ * What it was opened with cannot: a volume opened read-only has replayed its log in memory
+ * only. *now: what holds.
  */
 static int remount_check(const char *directory, const struct mount_options *wanted,
-	const char *list, struct weft_error *err)
+	const char *list, struct mount_options *now, struct weft_error *err)
 {
 	json_t *identity = NULL, *status;
-	struct mount_options now;
 	const char *fixed;
 	int fd = client_find(directory, &identity, err);
 	int ret = 0;
@@ -138,10 +131,10 @@ static int remount_check(const char *directory, const struct mount_options *want
 	json_decref(identity);
 	if (!status)
 		return err->code;
-	mount_options_default(&now);
-	now.allow_other = false;
-	ret = mount_options_parse(&now, client_text(status, "options"), err);
-	fixed = ret == 0 ? fixed_option(list, wanted, &now) : NULL;
+	mount_options_default(now);
+	now->allow_other = false;
+	ret = mount_options_parse(now, client_text(status, "options"), err);
+	fixed = ret == 0 ? fixed_option(list, wanted, now) : NULL;
 	if (fixed)
 		ret = weft_error(err, -EINVAL,
 			"%s cannot change while mounted; umount it and mount it again",
@@ -153,10 +146,25 @@ static int remount_check(const char *directory, const struct mount_options *want
 	return ret;
 }
 
+/* The flags for mount(2). Without any about access times the kernel leaves them alone. */
+static unsigned long remount_flags(
+	const char *list, const struct mount_options *o, const struct mount_options *now)
+{
+	static const unsigned long atime[] = {MS_RELATIME, MS_NOATIME, MS_STRICTATIME};
+	unsigned long flags = MS_REMOUNT | (o->flags & ~(unsigned long)MS_NODIRATIME) |
+			      (o->read_only ? MS_RDONLY : 0);
+
+	if (!o->atime_given && !has_word(list, "nodiratime") &&
+		!has_word(list, "diratime"))
+		return flags;
+	return flags | atime[o->atime_given ? o->atime : now->atime] |
+	       (o->flags & MS_NODIRATIME);
+}
+
 static int remount(const char *source, const char *directory, const char *list)
 {
 	struct weft_error err = {0};
-	struct mount_options o;
+	struct mount_options o, now;
 	char *rest = without_remount(list);
 
 	mount_options_default(&o);
@@ -165,11 +173,8 @@ static int remount(const char *source, const char *directory, const char *list)
 		free(rest);
 		return EXIT_USAGE;
 	}
-	/* without a word about access times the kernel leaves them as they are */
-	if (remount_check(directory, &o, rest, &err) == 0 &&
-		mount(source, directory, "fuse.weft",
-			MS_REMOUNT | (o.flags & ~(unsigned long)MS_NODIRATIME) |
-				(o.read_only ? MS_RDONLY : 0),
+	if (remount_check(directory, &o, rest, &now, &err) == 0 &&
+		mount(source, directory, "fuse.weft", remount_flags(rest, &o, &now),
 			NULL) < 0)
 		weft_error(&err, -errno, "%s", strerror(errno));
 	free(rest);

@@ -170,7 +170,8 @@ static void touch_atime(struct fs *fs, uint64_t dir, const struct disk_inode *in
 {
 	struct atime_arg a = {.dir = dir, .now = rt_wall_ns()};
 
-	if (!fs->options.nodiratime && atime_due(fs, inode, a.now))
+	if (!atomic_load_explicit(&fs->nodiratime, memory_order_relaxed) &&
+		atime_due(fs, inode, a.now))
 		(void)ops_run(fs, 0, atime_body, &a, NULL);
 }
 

@@ -74,9 +74,16 @@ int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
 {
 	int rc = ops_run_settling(fs, flags, body, arg);
 
-	if (rc == 0 && fs->options.names_sync)
+	if (rc == 0 && atomic_load_explicit(&fs->names_sync, memory_order_relaxed))
 		rc = log_flush(fs->volume->log, log_end(fs->volume->log));
 	return rc;
+}
+
+void fs_reconfigure(struct fs *fs, const struct ops_options *o)
+{
+	atomic_store_explicit(&fs->atime, o->atime, memory_order_relaxed);
+	atomic_store_explicit(&fs->nodiratime, o->nodiratime, memory_order_relaxed);
+	atomic_store_explicit(&fs->names_sync, o->names_sync, memory_order_relaxed);
 }
 
 int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
@@ -91,6 +98,7 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 	fs->volume = v;
 	fs->tree = v->tree;
 	fs->options = *o;
+	fs_reconfigure(fs, o);
 	if (fs->options.open_files_max == 0)
 		fs->options.open_files_max = 1u << 20;
 	fs->hash_mask = UINT64_MAX;

@@ -262,9 +262,11 @@ int ops_setattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 /* mount(8), relatime: written when not newer than the last change, or a day old. */
 bool atime_due(struct fs *fs, const struct disk_inode *inode, int64_t now)
 {
-	if (fs->options.atime == OPS_NOATIME || fs_check_writable(fs))
+	unsigned rule = atomic_load_explicit(&fs->atime, memory_order_relaxed);
+
+	if (rule == OPS_NOATIME || fs_check_writable(fs))
 		return false;
-	if (fs->options.atime == OPS_STRICTATIME)
+	if (rule == OPS_STRICTATIME)
 		return now > inode->atime_ns;
 	return inode->atime_ns <= inode->mtime_ns || inode->atime_ns <= inode->ctime_ns ||
 	       inode->atime_ns <= now - DAY_NS;

@@ -41,6 +41,11 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 void fs_close(struct fs *fs);
 struct volume *fs_volume(struct fs *fs);
 /*
+ * Goes by atime, nodiratime and names_sync of *o from now on; what is under way may still go
+ * by the old ones.
+ */
+void fs_reconfigure(struct fs *fs, const struct ops_options *o);
+/*
  * With caller_forgets: the caller's last reference to the inode has gone. Costs next to
  * nothing for inodes that have links. Frees, or has freed soon, what has none and is not
  * open. Waits.

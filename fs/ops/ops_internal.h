@@ -18,8 +18,11 @@ struct orphans;    /* orphan.c */
 
 struct fs {
 	struct volume *volume;
-	struct tree *tree; /* the volume's */
-	struct ops_options options;
+	struct tree *tree;          /* the volume's */
+	struct ops_options options; /* but for what fs_reconfigure changes: */
+	_Atomic unsigned atime;
+	_Atomic bool nodiratime;
+	_Atomic bool names_sync;
 	struct ops_counters counters;
 	struct file_table *files;
 	struct orphans *orphans; /* NULL: the caller does not forget */

@@ -5,7 +5,10 @@
 load common
 
 setup() { setup_store 64M; }
-teardown() { teardown_store; }
+teardown() {
+	umount -l "$DIR/copy" 2>/dev/null || true
+	teardown_store
+}
 
 @test "SIGTERM unmounts and ends the daemon" {
 	mount_store
@@ -205,10 +208,88 @@ teardown() { teardown_store; }
 	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,ro,user_id=0,group_id=0
 	run touch "$MNT/f"
 	[ "$status" -ne 0 ]
-	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,rw
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,rw,noatime
 	touch "$MNT/f"
+	wait_until 10 shows noatime
+	"$DIR/mount.weft" "$STORE" "$MNT" -o remount,rw,nodev
+	grep " $MNT fuse.weft " /proc/mounts | grep -w nodev | grep -w noatime
 	"$DIR/umount.fuse.weft" "$MNT"
 	wait_until 5 gone "$DAEMON"
+}
+
+# mount(8) alone, without a helper: the daemon learns of it from the kernel.
+remount() {
+	mount -i -o "remount,$1" "$MNT"
+	wait_until 10 shows "$2"
+}
+shows() { weft status "$MNT" | grep "^mounted" | tr '(),' '   ' | grep -qw "$1"; }
+# The access time of $MNT/f after a read, where the last was long ago; relatime would set it.
+atime_read() {
+	touch -a -d @1000000000 "$MNT/f"
+	cat "$MNT/f" >/dev/null
+	stat -c %X "$MNT/f"
+}
+
+@test "a remount changes when reading sets access times" {
+	mount_store
+	echo x >"$MNT/f"
+	shows relatime
+	[ "$(atime_read)" -gt 1000000000 ]
+	remount noatime noatime
+	[ "$(atime_read)" = 1000000000 ]
+	remount strictatime strictatime
+	[ "$(atime_read)" -gt 1000000000 ]
+	remount relatime relatime
+	[ "$(atime_read)" -gt 1000000000 ]
+	remount nodiratime nodiratime
+	shows relatime
+	remount nosuid nosuid
+	shows nodiratime
+}
+
+@test "another mount of the volume, or on top of it, is not the daemon's to follow" {
+	mount_store
+	echo x >"$MNT/f"
+	mkdir "$DIR/copy"
+	mount --bind "$MNT" "$DIR/copy"
+	mount -i -o remount,bind,noatime "$DIR/copy"
+	mount -t tmpfs -o noatime,sync none "$MNT"
+	mount -i -o remount,ro "$MNT"
+	sleep 2 # what has not happened by now does not happen
+	umount "$MNT"
+	umount "$DIR/copy"
+	shows relatime
+	shows rw
+	[ "$(atime_read)" -gt 1000000000 ]
+	remount noatime noatime
+}
+
+@test "a remount with sync makes names durable at once" {
+	mount_store -o log_interval=3600
+	flushes() { weft status "$MNT" --json | sed -n '/^  "log"/,/}/s/^    "flushes": \([0-9]*\),*$/\1/p'; }
+	touch "$MNT/f"
+	before=$(flushes)
+	touch "$MNT/g"
+	[ "$(flushes)" = "$before" ]
+	remount sync sync
+	touch "$MNT/h"
+	[ "$(flushes)" -gt "$before" ]
+	crash_store
+	mount_store
+	[ -e "$MNT/h" ]
+}
+
+@test "what a remount has made read-only is durable and takes no more times" {
+	mount_store -o log_interval=3600
+	echo x >"$MNT/f"
+	touch -a -d @1000000000 "$MNT/f"
+	remount ro ro
+	cat "$MNT/f"
+	[ "$(stat -c %X "$MNT/f")" = 1000000000 ]
+	crash_store
+	mount_store -o noatime
+	[ "$(cat "$MNT/f")" = x ]
+	[ "$(stat -c %X "$MNT/f")" = 1000000000 ]
 }
 
 @test "resident memory stays within the cache, 64 MiB and 3 %" {
