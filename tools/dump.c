@@ -106,6 +106,7 @@ static void print_super(const struct disk_superblock *sb, uint64_t at)
 	print_uuid("volume", sb->volume_uuid);
 	print_uuid("store", sb->store_uuid);
 	print_u64("shard", sb->shard);
+	print_u64("node", sb->node);
 	printf("  %-16s %u (1 GMAC, 2 SHA-256, 3 BLAKE2b)\n", "checksum kind",
 		sb->checksum_kind);
 	printf("  %-16s %#x\n", "flags", sb->flags);
@@ -220,7 +221,7 @@ static int print_record(void *arg, const struct log_entry *e)
 static void dump_log(struct dump *d)
 {
 	struct disk_log_head *h = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
-	struct store_options o = {.read_only = true};
+	struct store_options o = {.read_only = true, .any_node = true};
 	struct weft_error err = {0};
 	struct log *log = NULL;
 	struct store *s = NULL;
@@ -286,7 +287,7 @@ static void dump_table(struct dump *d)
 {
 	struct disk_table_block *b = rt_alloc_pages(2 * PAGE_SIZE);
 	uint64_t blocks = DIV_UP(d->sb.page_count, (uint64_t)DISK_TABLE_SLOTS);
-	struct store_options o = {.read_only = true};
+	struct store_options o = {.read_only = true, .any_node = true};
 	struct weft_error err = {0};
 	struct store *s = NULL;
 	int rc = b ? store_open(&s, d->disk, &o, &err) : -ENOMEM;
@@ -338,7 +339,9 @@ static void dump_groups(struct dump *d)
 			     &incarnation, &version)
 		   : -ENOMEM;
 
-	if (rc) {
+	if (d->sb.shard != DISK_CATALOG_SHARD) {
+		printf("catalog: in shard %u, not here\n", DISK_CATALOG_SHARD);
+	} else if (rc) {
 		unreadable(d, "catalog", rc);
 	} else {
 		printf("catalog: %s\n", c->magic == DISK_MAGIC_CATALOG ? "" : "NOT ONE");
@@ -398,9 +401,15 @@ static void dump_node(struct dump *d, page_id pid, unsigned level_max, unsigned 
 static int catalog_get(struct dump *d, struct disk_catalog *c)
 {
 	uint64_t incarnation, version;
-	int rc = page_get(
-		d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), c, &incarnation, &version);
+	int rc;
 
+	if (d->sb.shard != DISK_CATALOG_SHARD) {
+		printf("the catalog is in shard %u; this store holds shard %u\n",
+			DISK_CATALOG_SHARD, d->sb.shard);
+		return -ENOENT;
+	}
+	rc = page_get(
+		d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), c, &incarnation, &version);
 	if (rc == 0 && c->magic != DISK_MAGIC_CATALOG)
 		rc = -EUCLEAN;
 	if (rc)
@@ -655,6 +664,7 @@ static int volume_get(struct dump *d)
 	struct volume_options o = {.read_only = true,
 		.storage_only = true,
 		.disk_lent = true,
+		.any_node = true,
 		.cache.cache_bytes = CACHE_BYTES};
 	struct weft_error err = {0};
 	int rc = volume_open(&d->v, d->disk, &o, &err);

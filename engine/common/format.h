@@ -36,6 +36,9 @@ enum disk_checksum {
 	DISK_CHECKSUM_BLAKE2B = 3,
 };
 
+/* Highest id of a node: disk_inode.writers has a bit for each. */
+#define DISK_NODE_MAX 63u
+
 struct disk_superblock {
 	uint64_t magic;
 	uint32_t disk_version;
@@ -43,7 +46,7 @@ struct disk_superblock {
 	uint8_t volume_uuid[16];
 	uint8_t store_uuid[16];
 	uint16_t shard;
-	uint16_t pad0;
+	uint16_t node;         /* its id in the cluster file; 0: of no cluster */
 	uint32_t flags;        /* none yet: 0 */
 	uint64_t store_bytes;  /* the superblocks included */
 	uint64_t log_offset;   /* two heads, then the ring */
@@ -62,6 +65,7 @@ struct disk_superblock {
 	uint8_t pad1[4096 - 236 - 8];
 	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
 };
+_Static_assert(offsetof(struct disk_superblock, node) == 50, "superblock layout");
 _Static_assert(offsetof(struct disk_superblock, pad1) == 236, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 
@@ -231,7 +235,8 @@ struct disk_catalog {
 };
 _Static_assert(sizeof(struct disk_catalog) == 4096, "catalog size");
 
-#define DISK_CATALOG_SLOT 0ull
+#define DISK_CATALOG_SHARD 0u
+#define DISK_CATALOG_SLOT  0ull
 /* inode numbers are handed to nodes in ranges of 65,536 */
 #define DISK_INODE_RANGE_BITS 16
 

@@ -63,13 +63,67 @@ int number_parse(const char *text, uint64_t *out)
 	return 0;
 }
 
-void uuid_print(const uint8_t uuid[16], char out[37])
+static int digit_value(char c)
 {
-	char *p = out;
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
 
-	for (unsigned i = 0; i < 16; i++) {
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*p++ = '-';
-		p += sprintf(p, "%02x", uuid[i]);
+bool hex_parse(const char *text, uint8_t *out, size_t bytes)
+{
+	for (size_t i = 0; i < 2 * bytes; i++)
+		if (digit_value(text[i]) < 0) /* the NUL is no digit */
+			return false;
+	for (size_t i = 0; i < bytes; i++)
+		out[i] = (uint8_t)(digit_value(text[2 * i]) << 4 |
+				   digit_value(text[2 * i + 1]));
+	return true;
+}
+
+void hex_print(const uint8_t *in, size_t bytes, char *out)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < bytes; i++) {
+		*out++ = digits[in[i] >> 4];
+		*out++ = digits[in[i] & 15];
 	}
+	*out = '\0';
+}
+
+/* Bytes before each dash, and after the last. */
+static const uint8_t pieces[] = {4, 2, 2, 2, 6};
+
+void uuid_print(const uint8_t uuid[UUID_BYTES], char out[UUID_TEXT])
+{
+	for (size_t i = 0; i < sizeof(pieces); i++) {
+		if (i)
+			*out++ = '-';
+		hex_print(uuid, pieces[i], out);
+		uuid += pieces[i];
+		out += 2 * (size_t)pieces[i];
+	}
+}
+
+bool uuid_parse(const char *text, uint8_t out[UUID_BYTES])
+{
+	uint8_t bytes[UUID_BYTES], *next = bytes;
+
+	for (size_t i = 0; i < sizeof(pieces); i++) {
+		if (i && *text++ != '-')
+			return false;
+		if (!hex_parse(text, next, pieces[i]))
+			return false;
+		text += 2 * (size_t)pieces[i];
+		next += pieces[i];
+	}
+	if (*text)
+		return false;
+	memcpy(out, bytes, sizeof(bytes));
+	return true;
 }

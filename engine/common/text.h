@@ -11,7 +11,17 @@
 int size_parse(const char *text, uint64_t *out);
 /* Digits, or 0x and hexadecimal ones, and nothing else. 0 or -EINVAL. */
 int number_parse(const char *text, uint64_t *out);
+
+#define UUID_BYTES 16u
+#define UUID_TEXT  37u
+
 /* 36 characters and the final zero. */
-void uuid_print(const uint8_t uuid[16], char out[37]);
+void uuid_print(const uint8_t uuid[UUID_BYTES], char out[UUID_TEXT]);
+/* A UUID and nothing else, letters of either case; *out is set where this is true. */
+bool uuid_parse(const char *text, uint8_t out[UUID_BYTES]);
+/* 2 * bytes hexadecimal digits, of any text; *out is set where this is true. */
+bool hex_parse(const char *text, uint8_t *out, size_t bytes);
+/* 2 * bytes digits and the final zero. */
+void hex_print(const uint8_t *in, size_t bytes, char *out);
 
 #endif

@@ -50,6 +50,8 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 		return nonsense(err, "size of the descriptor table");
 	if (sb->shard > STORE_SHARD_MAX)
 		return nonsense(err, "shard");
+	if (sb->node > DISK_NODE_MAX)
+		return nonsense(err, "node");
 	if (!checksum_name(sb->checksum_kind))
 		return nonsense(err, "kind of checksum");
 	if (sb->generation > STORE_COUNTER_MAX || sb->incarnation > STORE_COUNTER_MAX)
@@ -195,10 +197,13 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 		uuid_make(sb->volume_uuid);
 	uuid_make(sb->store_uuid);
 	sb->shard = f->shard;
+	sb->node = f->node;
 	sb->incarnation = 1;
 	sb->generation = 1;
 	sb->created_ns = rt_wall_ns();
-	rt_random_bytes(sb->key, sizeof(sb->key));
+	memcpy(sb->key, f->key, sizeof(sb->key));
+	if (all_zero(sb->key, sizeof(sb->key)))
+		rt_random_bytes(sb->key, sizeof(sb->key));
 	strcpy(sb->label, f->label);
 	sb->atomic_write_bytes = info.atomic_write_bytes;
 	sb->checksum = superblock_sum(sb);

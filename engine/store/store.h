@@ -22,6 +22,14 @@ struct store_options {
 	bool read_only;             /* never writes, not even the incarnation */
 	size_t table_cache_bytes;   /* bound of the descriptor cache; 0: 16 MiB */
 	const uint8_t *volume_uuid; /* 16 bytes: refuse another volume; NULL: any */
+	/*
+	 * Whose store it must be: the node's that the cluster file has at this place, with
+	 * that shard and the key that was made from the cluster's (32 bytes; NULL: any). 0:
+	 * a store of no cluster, with any shard.
+	 */
+	uint16_t node, shard;
+	const uint8_t *key;
+	bool any_node; /* for tools: none of these three */
 };
 
 /* What mkfs decides. Zero fields mean the default. */
@@ -32,6 +40,8 @@ struct store_format {
 	char label[64];
 	uint8_t volume_uuid[16]; /* zeros: a fresh one */
 	uint16_t shard;
+	uint16_t node;   /* id in the cluster file; 0: of no cluster */
+	uint8_t key[32]; /* of the checksums; zeros: a fresh one */
 };
 
 /* ---- checksums ---------------------------------------------------------------- */
@@ -73,8 +83,9 @@ int store_format_finish(struct store *s, struct weft_error *err);
  * writing is allowed), raises and writes the node's incarnation. Errors with their
  * own texts: not a weft store, unknown version, both copies bad, copies of
  * different stores, other volume, shorter than it says. -EMEDIUMTYPE: no store;
- * -EPROTONOSUPPORT: version or features; -EXDEV: other volume; -EUCLEAN: damaged;
- * -EROFS, -EIO, -ENOMEM.
+ * -EPROTONOSUPPORT: version or features; -EXDEV: other volume, or another node's;
+ * -EKEYREJECTED: other cluster key; -EUCLEAN: damaged; -EROFS, -EIO, -ENOMEM.
+ * Nothing is written unless all is as it must be.
  */
 int store_open(struct store **out, struct rt_disk *disk, const struct store_options *o,
 	struct weft_error *err);

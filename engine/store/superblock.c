@@ -11,6 +11,9 @@
 #include "engine/store/store_internal.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
+
+#include "engine/common/text.h"
 
 enum copy_state {
 	COPY_ABSENT,     /* no magic */
@@ -104,8 +107,49 @@ static int copies_choose(const struct copies *c, struct weft_error *err)
 	return a->generation >= b->generation ? 0 : 1;
 }
 
+/* Whose store it is, as it says, against whose it must be. */
+static int owner_check(const struct disk_superblock *sb, const struct store_options *o,
+	struct weft_error *err)
+{
+	char uuid[UUID_TEXT];
+
+	if (o->volume_uuid &&
+		memcmp(sb->volume_uuid, o->volume_uuid, sizeof(sb->volume_uuid)) != 0) {
+		uuid_print(sb->volume_uuid, uuid);
+		return weft_error(
+			err, -EXDEV, "the store belongs to another volume, %s", uuid);
+	}
+	if (o->any_node)
+		return 0;
+	if (sb->node && !o->node)
+		return weft_error(err, -EXDEV,
+			"it is the store of node %u of a cluster: name the cluster file "
+			"instead of the store",
+			sb->node);
+	if (!sb->node && o->node)
+		return weft_error(err, -EXDEV,
+			"it is the store of no cluster: mount it by its own path, or "
+			"make node %u's with mkfs.weft -c",
+			o->node);
+	if (sb->node != o->node)
+		return weft_error(err, -EXDEV,
+			"it is the store of node %u, not of node %u: compare the stores "
+			"in the cluster file, and the node that was said",
+			sb->node, o->node);
+	if (o->node && sb->shard != o->shard)
+		return weft_error(err, -EXDEV,
+			"the store holds shard %u; the cluster file says that node %u "
+			"has shard %u",
+			sb->shard, o->node, o->shard);
+	if (o->key && CRYPTO_memcmp(sb->key, o->key, sizeof(sb->key)) != 0)
+		return weft_error(err, -EKEYREJECTED,
+			"the store was made with another cluster key: copy the key file "
+			"that the other nodes have");
+	return 0;
+}
+
 static int superblock_check(const struct disk_superblock *sb, uint64_t place_second,
-	uint64_t size_bytes, const uint8_t *volume_uuid, struct weft_error *err)
+	uint64_t size_bytes, const struct store_options *o, struct weft_error *err)
 {
 	int rc;
 
@@ -115,11 +159,10 @@ static int superblock_check(const struct disk_superblock *sb, uint64_t place_sec
 			"%u",
 			sb->disk_version, DISK_VERSION);
 	rc = layout_check(sb, err);
+	if (!rc)
+		rc = owner_check(sb, o, err);
 	if (rc)
 		return rc;
-	if (volume_uuid &&
-		memcmp(sb->volume_uuid, volume_uuid, sizeof(sb->volume_uuid)) != 0)
-		return weft_error(err, -EXDEV, "the store belongs to another volume");
 	if (sb->store_bytes > size_bytes)
 		return weft_error(err, -EUCLEAN,
 			"the store says that it has %llu bytes, the device has %llu: it "
@@ -202,8 +245,8 @@ static int superblock_load(struct rt_disk *disk, const struct store_options *o,
 	copies_read(&c, disk, info.size_bytes);
 	chosen = copies_choose(&c, err);
 	rc = chosen < 0 ? chosen
-			: superblock_check(c.sb[chosen], c.place[1], info.size_bytes,
-				  o->volume_uuid, err);
+			: superblock_check(
+				  c.sb[chosen], c.place[1], info.size_bytes, o, err);
 	if (!rc) {
 		memcpy(sb, c.sb[chosen], sizeof(*sb));
 		if (!o->read_only)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Making an empty volume: catalog, allocation groups, and a tree that holds the root
- * directory.
+ * directory; or one of its other stores, which begins with allocation groups only.
  *
  * The order is that of any write-back: images, flush, descriptors, flush. No log is
  * needed since the superblocks come last of all: a format that is cut short leaves
@@ -69,6 +69,12 @@ static int batch_add(struct formatter *f, uint64_t slot, void **image)
 	return 0;
 }
 
+/* The catalog and the root directory are in one store of the volume. */
+static bool has_root(const struct formatter *f)
+{
+	return f->sb->shard == DISK_CATALOG_SHARD;
+}
+
 static page_id root_pid(const struct disk_superblock *sb)
 {
 	return pid_make(sb->shard, disk_group_slot(0) + 1);
@@ -90,7 +96,7 @@ static int format_catalog(struct formatter *f)
 	return 0;
 }
 
-/* All free, but for the root's page: the first of the first group. */
+/* All free, but for the root's page, where there is one: the first of the first group. */
 static int format_groups(struct formatter *f)
 {
 	uint64_t groups = space_layout_groups(f->sb->page_count);
@@ -108,7 +114,7 @@ static int format_groups(struct formatter *f)
 		d->next_incarnation = FORMAT_INCARNATION;
 		for (uint32_t i = pages; i < DISK_GROUP_PAGES; i++)
 			d->bitmap[i / 8] |= (uint8_t)(1u << i % 8);
-		if (g == 0) {
+		if (g == 0 && has_root(f)) {
 			d->free_pages--;
 			d->next_incarnation = FORMAT_INCARNATION + 1;
 			d->bitmap[0] |= 1;
@@ -141,9 +147,11 @@ static int format_root(struct formatter *f, uint32_t uid, uint32_t gid)
 
 static int format_pages(struct formatter *f, uint32_t uid, uint32_t gid)
 {
-	int rc = format_catalog(f);
+	int rc = 0;
 
-	if (!rc)
+	if (has_root(f))
+		rc = format_catalog(f);
+	if (!rc && has_root(f))
 		rc = format_root(f, uid, gid);
 	if (!rc)
 		rc = format_groups(f);

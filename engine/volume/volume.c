@@ -51,9 +51,15 @@ static int catalog_check(
 
 static int catalog_read(struct volume *v, struct weft_error *err)
 {
+	uint16_t shard = store_superblock(v->store)->shard;
 	struct guard g;
 	int rc;
 
+	if (shard != DISK_CATALOG_SHARD)
+		return weft_error(err, -EOPNOTSUPP,
+			"the store holds shard %u, the catalog is in shard %u, on "
+			"another node: this version of weft serves volumes of one store",
+			shard, DISK_CATALOG_SHARD);
 	rc = guard_shared(v->cache, volume_catalog_pid(v), 0, &g);
 	if (rc)
 		return weft_error(err, rc, "cannot read the catalog page: %s%s",
@@ -72,6 +78,10 @@ static int open_storage(
 	struct store_options store_options = {
 		.read_only = o->read_only,
 		.volume_uuid = o->volume_uuid,
+		.node = o->node,
+		.shard = o->shard,
+		.key = o->key,
+		.any_node = o->any_node,
 	};
 	int rc;
 

@@ -39,7 +39,11 @@ struct volume_options {
 	bool background; /* run page provider and checkpointer; false for tools */
 	struct cache_options cache;
 	struct log_options log;
+	/* whose store it must be, as in struct store_options */
 	const uint8_t *volume_uuid;
+	uint16_t node, shard;
+	const uint8_t *key;
+	bool any_node;
 	/* for fsck.weft: */
 	bool storage_only; /* recover, but leave catalog, space and tree unread (NULL) */
 	bool salvage;      /* pass over what of the log does not fit the store */
@@ -47,8 +51,8 @@ struct volume_options {
 };
 
 /*
- * Makes an empty volume on the disk: store_format_write, then catalog, groups, and a tree
- * with the root directory (mode 0755, `uid`, `gid`). Waits.
+ * Makes an empty volume on the disk: store_format_write, then groups, and in shard 0 the
+ * catalog and a tree with the root directory (mode 0755, `uid`, `gid`). Waits.
  */
 int volume_format(struct rt_disk *disk, const struct store_format *f, uint32_t uid,
 	uint32_t gid, struct weft_error *err);

@@ -163,6 +163,12 @@ bool state_accessed(
 /* Bytes were overwritten in place: mtime, ctime, setuid bits. `inode`: as read before. */
 int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,
 	const struct ops_caller *c);
+/* This node's bit of disk_inode.writers. */
+static inline uint64_t fs_writer(const struct fs *fs)
+{
+	return 1ull << store_superblock(fs->volume->store)->node;
+}
+
 /* In a transaction that changes the file's content and writes the inode: its times, setuid
  * bits and capabilities. */
 int inode_modified(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,

@@ -17,7 +17,7 @@ int inode_modified(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode
 {
 	ops_kill_setid(inode, c);
 	inode->mtime_ns = inode->ctime_ns = now;
-	inode->writers |= 1;
+	inode->writers |= fs_writer(fs);
 	return xattr_drop_caps(fs, x, ino, inode);
 }
 
@@ -152,7 +152,7 @@ int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inod
 	int rc;
 
 	if (!ops_kill_setid(&probe, c) && !(inode->flags & DISK_INODE_HAS_CAPS) &&
-		(inode->writers & 1) && m.now >= inode->mtime_ns &&
+		(inode->writers & fs_writer(fs)) && m.now >= inode->mtime_ns &&
 		m.now >= inode->ctime_ns && inode->mtime_ns > m.now - TIMES_LAG_NS) {
 		rt_mutex_lock(&st->lock);
 		if (m.now > st->mtime_ns)

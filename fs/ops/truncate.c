@@ -174,7 +174,7 @@ static int truncate_body(struct txn *x, void *arg)
 	if (t->set->size != inode.size)
 		inode.mtime_ns = t->now;
 	inode.size = t->set->size;
-	inode.writers |= 1;
+	inode.writers |= fs_writer(t->fs);
 	rc = setattr_apply(t->fs, x, t->st->ino, &inode, t->c, t->set, t->now);
 	if (rc < 0)
 		return rc;

@@ -332,7 +332,7 @@ static int log_try(struct fsck *f, struct store *s, bool *stop)
 
 int log_check(struct fsck *f, bool *stop)
 {
-	struct store_options o = {.read_only = true};
+	struct store_options o = {.read_only = true, .any_node = true};
 	struct store *s;
 	int rc = store_open(&s, f->disk, &o, f->err);
 

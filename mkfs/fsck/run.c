@@ -48,6 +48,7 @@ static int volume_try(
 		.read_only = !f->o->repair,
 		.storage_only = true,
 		.disk_lent = true,
+		.any_node = true,
 		.salvage = salvage,
 		.cache.cache_bytes = cache_bytes,
 	};
@@ -220,6 +221,13 @@ static int check_storage(struct fsck *f, bool *stop)
 	memcpy(f->out->label, f->sb.label, sizeof(f->out->label));
 	f->out->label[sizeof(f->out->label) - 1] = 0;
 	f->out->total_pages = f->sb.page_count;
+	/* What its pages are for only the catalog's tree knows. */
+	if (rc == 0 && !*stop && f->sb.shard != DISK_CATALOG_SHARD)
+		rc = weft_error(f->err, -EOPNOTSUPP,
+			"it is the store of node %u, with shard %u of a volume of "
+			"several "
+			"stores; this version checks volumes of one store only",
+			f->sb.node, f->sb.shard);
 	if (rc == 0 && !*stop)
 		rc = log_check(f, stop);
 	if (rc || *stop)

@@ -144,7 +144,7 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 		/* No trace of a store, another version: not a matter of repair. */
 		if ((!c->magic[0] && !c->magic[1]) ||
 			(c->magic[0] && c->sb[0]->disk_version != DISK_VERSION)) {
-			struct store_options o = {.read_only = true};
+			struct store_options o = {.read_only = true, .any_node = true};
 			struct store *s;
 			int rc = store_open(&s, f->disk, &o, f->err);
 

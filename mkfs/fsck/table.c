@@ -196,7 +196,7 @@ static int table_scan(struct fsck *f, struct table_scan *t)
 
 int table_check(struct fsck *f, bool *stop)
 {
-	struct store_options o = {.read_only = true};
+	struct store_options o = {.read_only = true, .any_node = true};
 	struct table_scan t = {.lost_max = 1u << 16};
 	int rc = store_open(&t.s, f->disk, &o, f->err);
 

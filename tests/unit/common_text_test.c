@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <string.h>
 #include <stddef.h>
 #include <cmocka.h>
 
@@ -75,6 +76,28 @@ static void test_a_uuid_has_four_hyphens(void **state)
 	assert_string_equal(text, "00112233-4455-6677-8899-aabbccddeeff");
 }
 
+static void test_uuids_go_to_text_and_back(void **state)
+{
+	uint8_t in[16], out[16];
+	char text[UUID_TEXT];
+
+	for (unsigned i = 0; i < 16; i++)
+		in[i] = (uint8_t)(i * 17 + 3);
+	uuid_print(in, text);
+	assert_int_equal(strlen(text), 36);
+	assert_true(uuid_parse(text, out));
+	assert_memory_equal(in, out, 16);
+	assert_true(uuid_parse("0D4F6F0E-6D8C-4C1F-9A57-0F5F3C0F2B11", out));
+	uuid_print(out, text);
+	assert_string_equal(text, "0d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b11");
+	memset(out, 7, sizeof(out));
+	assert_false(uuid_parse("0d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b1", out));
+	assert_false(uuid_parse("0d4f6f0e06d8c-4c1f-9a57-0f5f3c0f2b11", out));
+	assert_false(uuid_parse("0d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b1g", out));
+	assert_false(uuid_parse("", out));
+	assert_int_equal(out[0], 7);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -82,6 +105,7 @@ int main(void)
 		cmocka_unit_test(test_what_is_no_size_is_refused),
 		cmocka_unit_test(test_numbers_are_decimal_or_hexadecimal),
 		cmocka_unit_test(test_a_uuid_has_four_hyphens),
+		cmocka_unit_test(test_uuids_go_to_text_and_back),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

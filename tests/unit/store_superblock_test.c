@@ -35,14 +35,13 @@ static struct disk_superblock peek(uint64_t place)
 	return sb;
 }
 
-static void expect_refusal_by(
-	const char *name, const uint8_t *uuid, int code, const char *text)
+static void expect_refusal_with(
+	const char *name, const struct store_options *o, int code, const char *text)
 {
-	const struct store_options o = {.volume_uuid = uuid};
 	struct rt_disk *d = disk_open(name, 0);
 	struct weft_error err = {0};
 	struct store *s = NULL;
-	int rc = store_open(&s, d, &o, &err);
+	int rc = store_open(&s, d, o, &err);
 
 	if (rc != code || !strstr(err.text, text))
 		print_error("got %d '%s', wanted %d '%s'\n", rc, err.text, code, text);
@@ -52,7 +51,9 @@ static void expect_refusal_by(
 
 static void expect_refusal(const char *name, int code, const char *text)
 {
-	expect_refusal_by(name, NULL, code, text);
+	const struct store_options any_volume = {0};
+
+	expect_refusal_with(name, &any_volume, code, text);
 }
 
 SIM_TEST(what_is_formatted_opens_with_the_same_layout)
@@ -209,7 +210,8 @@ SIM_TEST(each_failure_has_its_own_words)
 	expect_refusal("disagree", -EUCLEAN, "contradict");
 
 	make("volume");
-	expect_refusal_by("volume", other_uuid, -EXDEV, "another volume");
+	expect_refusal_with("volume", &(struct store_options){.volume_uuid = other_uuid},
+		-EXDEV, "another volume");
 
 	make("short");
 	sb = made;
@@ -333,6 +335,88 @@ SIM_TEST(a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens)
 	return 0;
 }
 
+/* ---- stores of a cluster ---------------------------------------------------------- */
+
+static const uint8_t cluster_uuid[16] = {1, 2, 3}, cluster_key[32] = {4, 5, 6};
+
+static void make_member(const char *name)
+{
+	struct store_format f = {.label = "member", .node = 2, .shard = 1};
+
+	memcpy(f.volume_uuid, cluster_uuid, sizeof(f.volume_uuid));
+	memcpy(f.key, cluster_key, sizeof(f.key));
+	disk = rt_sim_disk_create(name, DISK_BYTES, NULL);
+	store_make(name, &f, &made);
+}
+
+static struct store_options member_options(void)
+{
+	return (struct store_options){
+		.volume_uuid = cluster_uuid, .node = 2, .shard = 1, .key = cluster_key};
+}
+
+SIM_TEST(a_clusters_store_bears_what_the_cluster_gave_it)
+{
+	const struct store_options o = member_options();
+	const struct store_options tool = {.read_only = true, .any_node = true};
+	struct weft_error err = {0};
+	struct store *s;
+
+	make_member("d");
+	CHECK(store_open(&s, disk_open("d", 0), &o, &err) == 0);
+	CHECK(store_superblock(s)->node == 2 && store_superblock(s)->shard == 1);
+	CHECK(memcmp(store_superblock(s)->volume_uuid, cluster_uuid, 16) == 0);
+	CHECK(memcmp(store_superblock(s)->key, cluster_key, 32) == 0);
+	CHECK(store_superblock(s)->incarnation == made.incarnation + 1);
+	store_close_disk(s);
+	CHECK(store_open(&s, disk_open("d", 0), &tool, &err) == 0);
+	store_close_disk(s);
+	return 0;
+}
+
+SIM_TEST(a_store_that_is_not_the_nodes_is_refused_and_left_alone)
+{
+	static const uint8_t other_key[32] = {4, 5, 7};
+	struct store_options o = member_options();
+	struct disk_superblock before, after;
+
+	make_member("d");
+	before = peek(0);
+	expect_refusal("d", -EXDEV, "it is the store of node 2 of a cluster");
+	o.node = 3;
+	expect_refusal_with("d", &o, -EXDEV, "store of node 2, not of node 3");
+	o = member_options();
+	o.shard = 0;
+	expect_refusal_with("d", &o, -EXDEV, "holds shard 1; the cluster file says");
+	o = member_options();
+	o.key = other_key;
+	expect_refusal_with("d", &o, -EKEYREJECTED, "another cluster key");
+	o = member_options();
+	o.volume_uuid = other_key;
+	expect_refusal_with(
+		"d", &o, -EXDEV, "another volume, 01020300-0000-0000-0000-000000000000");
+	after = peek(0);
+	CHECK(memcmp(&before, &after, sizeof(before)) == 0);
+	o = member_options();
+	o.volume_uuid = NULL;
+	make("single");
+	expect_refusal_with("single", &o, -EXDEV, "it is the store of no cluster");
+	return 0;
+}
+
+SIM_TEST(a_node_that_cannot_be_is_refused)
+{
+	struct disk_superblock sb;
+
+	make_member("d");
+	sb = made;
+	sb.node = DISK_NODE_MAX + 1;
+	poke_sum(0, &sb);
+	poke_sum(second(), &sb);
+	expect_refusal("d", -EUCLEAN, "node");
+	return 0;
+}
+
 static void format_task(void *arg)
 {
 	const struct store_format f = {.label = "new", .store_bytes = 8 * MIB};
@@ -452,6 +536,9 @@ int main(void)
 		cmocka_unit_test(a_plan_that_cannot_be_is_refused),
 		cmocka_unit_test(one_bad_copy_is_repaired_whichever),
 		cmocka_unit_test(each_failure_has_its_own_words),
+		cmocka_unit_test(a_clusters_store_bears_what_the_cluster_gave_it),
+		cmocka_unit_test(a_store_that_is_not_the_nodes_is_refused_and_left_alone),
+		cmocka_unit_test(a_node_that_cannot_be_is_refused),
 		cmocka_unit_test(geometry_that_makes_no_sense_is_refused),
 		cmocka_unit_test(layouts_that_pass_the_check_are_within_bounds),
 		cmocka_unit_test(a_read_only_open_writes_nothing),

@@ -249,6 +249,32 @@ static int test_too_small_a_store_is_not_formatted(void *arg)
 	return 0;
 }
 
+/* Stores of other shards begin with free groups, and no catalog or root directory. */
+static int test_a_store_of_another_shard_begins_empty(void *arg)
+{
+	struct store_format f = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .node = 4, .shard = 3};
+	struct volume_options o = {.node = 4, .shard = 3, .cache.cache_bytes = 1 * MIB};
+	struct weft_error err = {0};
+	struct space_stat st;
+	struct volume *v;
+	struct rt_disk *disk;
+
+	rt_sim_disk_create("d", 16 * MIB, NULL);
+	disk = disk_open("d", 0);
+	OK(volume_format(disk, &f, 0, 0, &err));
+	rt_disk_close(disk);
+	CHECK(volume_open(&v, disk_open("d", 0), &o, &err) == -EOPNOTSUPP);
+	CHECK(strstr(err.text, "the store holds shard 3"));
+	o.storage_only = true;
+	OK(volume_open(&v, disk_open("d", 0), &o, &fixture_error));
+	OK(space_open(&v->space, v->cache, &fixture_error));
+	space_stat(v->space, &st);
+	CHECK(st.total_pages && st.free_pages == st.total_pages);
+	OK(volume_close(v));
+	return 0;
+}
+
 /* ---- cut and failing formats ----------------------------------------------------- */
 
 static void format_node(void *arg)
@@ -374,6 +400,7 @@ SIM(test_tasks_get_different_numbers)
 SIM(test_forged_pages_are_refused_by_name)
 SIM(test_damaged_pages_are_refused)
 SIM(test_too_small_a_store_is_not_formatted)
+SIM(test_a_store_of_another_shard_begins_empty)
 SIM(test_cut_format_leaves_no_volume)
 SIM(test_failing_format_reports_and_frees)
 SIM(test_open_survives_each_failing_allocation)
@@ -388,6 +415,7 @@ int main(void)
 		cmocka_unit_test(sim_test_forged_pages_are_refused_by_name),
 		cmocka_unit_test(sim_test_damaged_pages_are_refused),
 		cmocka_unit_test(sim_test_too_small_a_store_is_not_formatted),
+		cmocka_unit_test(sim_test_a_store_of_another_shard_begins_empty),
 		cmocka_unit_test(sim_test_cut_format_leaves_no_volume),
 		cmocka_unit_test(sim_test_failing_format_reports_and_frees),
 		cmocka_unit_test(sim_test_open_survives_each_failing_allocation),
