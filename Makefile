@@ -20,9 +20,9 @@ ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno
 ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
-LAYERS := engine/common engine/rt engine/net engine/store engine/log engine/coherence engine/cache \
-          engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
-LIB_ENGINE := -luring -lcrypto -lpthread -lm
+LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
+          engine/cache engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
+LIB_ENGINE := -luring -linih -lcrypto -lpthread -lm
 LIB_FS     := -lfuse3 -ljansson
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -80,6 +80,7 @@ $(foreach p,weftd mkfs.weft fsck.weft,$(eval $(call program_rule,$(p))))
 layer_common     := engine/common
 layer_rt         := $(layer_common) engine/rt
 layer_net        := $(layer_rt) engine/net
+layer_cluster    := $(layer_rt) engine/cluster
 layer_store      := $(layer_rt) engine/store
 layer_log        := $(layer_store) engine/log
 layer_coherence  := $(layer_log) engine/net engine/coherence

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members, the map from shards to nodes, and the epoch. Everything is set before the
+ * cluster is handed out, but the epoch, which any task may raise at any time.
+ */
+#include "engine/cluster/cluster_internal.h"
+
+void cluster_close(struct cluster *c)
+{
+	if (!c)
+		return;
+	explicit_bzero(c->key, sizeof(c->key));
+	rt_free(c);
+}
+
+/* ---- what it says -------------------------------------------------------------------- */
+
+const char *cluster_path(const struct cluster *c)
+{
+	return c->path;
+}
+
+const char *cluster_name(const struct cluster *c)
+{
+	return c->name;
+}
+
+const uint8_t *cluster_volume_uuid(const struct cluster *c)
+{
+	return c->volume_uuid;
+}
+
+const char *cluster_key_path(const struct cluster *c)
+{
+	return c->key_path;
+}
+
+const char *cluster_kind(const struct cluster *c)
+{
+	return c->ops->kind;
+}
+
+unsigned cluster_nodes(const struct cluster *c)
+{
+	return c->nodes;
+}
+
+unsigned cluster_storage_nodes(const struct cluster *c)
+{
+	return c->storage_nodes;
+}
+
+const struct cluster_member *cluster_member(const struct cluster *c, unsigned node)
+{
+	return node <= CLUSTER_NODE_MAX && c->member[node].id ? &c->member[node] : NULL;
+}
+
+const struct cluster_member *cluster_next(
+	const struct cluster *c, const struct cluster_member *after)
+{
+	for (unsigned id = after ? after->id + 1 : 1; id <= CLUSTER_NODE_MAX; id++)
+		if (c->member[id].id)
+			return &c->member[id];
+	return NULL;
+}
+
+unsigned cluster_home(const struct cluster *c, uint16_t shard)
+{
+	return shard <= CLUSTER_SHARD_MAX ? c->home[shard] : CLUSTER_NODE_NONE;
+}
+
+const uint8_t *cluster_key(const struct cluster *c)
+{
+	return c->has_key ? c->key : NULL;
+}
+
+int cluster_resolve(const struct cluster *c, unsigned node, struct sockaddr_storage *out,
+	unsigned cap, struct weft_error *err)
+{
+	if (!cluster_member(c, node))
+		return weft_error(err, -ENOENT, "%s names no node %u", c->path, node);
+	if (!c->ops->resolve)
+		return weft_error(err, -EOPNOTSUPP,
+			"a cluster of kind %s knows no addresses", c->ops->kind);
+	return c->ops->resolve(c, node, out, cap, err);
+}
+
+/* ---- the epoch ------------------------------------------------------------------------- */
+
+uint64_t cluster_incarnation(const struct cluster *c, unsigned node)
+{
+	if (!cluster_member(c, node))
+		return 0;
+	return atomic_load_explicit(&c->incarnation[node], memory_order_relaxed);
+}
+
+int cluster_heard(struct cluster *c, unsigned node, uint64_t incarnation)
+{
+	uint64_t known;
+
+	if (!cluster_member(c, node))
+		return -ENOENT;
+	if (!incarnation)
+		return -EINVAL;
+	known = atomic_load_explicit(&c->incarnation[node], memory_order_relaxed);
+	do {
+		if (incarnation < known)
+			return -ESTALE;
+		if (incarnation == known)
+			return 0;
+	} while (!atomic_compare_exchange_weak_explicit(&c->incarnation[node], &known,
+		incarnation, memory_order_relaxed, memory_order_relaxed));
+	return 1;
+}

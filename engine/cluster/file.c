@@ -1,0 +1,601 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The static cluster file: text to members. docs/operations.md has the format.
+ *
+ * libinih splits lines into keys and values. What it passes over in silence is refused
+ * here, in the reader that feeds it, since a typing mistake in this file must not go
+ * unnoticed: lines that are too long, control characters, sections twice or with nothing
+ * in them, text behind a section's bracket. The reader also counts lines, and takes away
+ * the blanks before them, which libinih would take for the continuation of a value.
+ *
+ * Nothing outside is touched here: the text is all there is (invariant 9), and what is
+ * wrong is said with its line, section and key, and what to write instead.
+ */
+#include "engine/cluster/cluster_internal.h"
+
+#include <ctype.h>
+#include <ini.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SECTION_BYTES 24u
+#define PATH_SHOWN    160u
+
+enum section { SECTION_NONE, SECTION_VOLUME, SECTION_NODE };
+
+struct parse {
+	struct cluster *c;
+	struct weft_error *err;
+	int rc;              /* the first error's, or 0 */
+	unsigned wrong_line; /* and its line */
+	const char *next, *end;
+	unsigned line; /* of what libinih has */
+	enum section section;
+	char section_name[SECTION_BYTES]; /* without brackets */
+	unsigned section_line;
+	struct cluster_member *member; /* with SECTION_NODE */
+	unsigned volume_line, name_line, uuid_line, key_line;
+};
+
+int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
+	const char *section, const char *key, const char *fmt, ...)
+{
+	size_t length = strlen(path);
+	char text[320];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	/* Of a path that would leave no room for the rest, the end. */
+	if (length > PATH_SHOWN)
+		path += length - PATH_SHOWN;
+	line = MAX(line, 1);
+	if (!section)
+		return weft_error(err, -EINVAL, "%s:%u: %s", path, line, text);
+	return weft_error(err, -EINVAL, "%s:%u: [%s]%s%s: %s", path, line, section,
+		key ? " " : "", key ? key : "", text);
+}
+
+/* The first error of the file counts; all others may follow from it. */
+#define WRONG_AT(p, at, key, ...)                                                        \
+	((p)->rc ? (p)->rc                                                               \
+		 : ((p)->wrong_line = (at),                                              \
+			   (p)->rc = cluster_file_error((p)->err, (p)->c->path, (at),    \
+				   (p)->section == SECTION_NONE ? NULL                   \
+								: (p)->section_name,     \
+				   (key), __VA_ARGS__)))
+#define WRONG(p, key, ...) WRONG_AT(p, (p)->line, key, __VA_ARGS__)
+
+/* ---- values -------------------------------------------------------------------------- */
+
+/* A whole number from low to high, in digits and nothing else. */
+static bool bounded_parse(const char *text, unsigned low, unsigned high, unsigned *out)
+{
+	unsigned value = 0;
+
+	if (!*text || strlen(text) > 5)
+		return false;
+	for (; *text; text++) {
+		if (*text < '0' || *text > '9')
+			return false;
+		value = value * 10 + (unsigned)(*text - '0');
+	}
+	*out = value;
+	return value >= low && value <= high;
+}
+
+static bool is_word(char c)
+{
+	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool name_valid(const char *name)
+{
+	if (!is_word(name[0]) || strlen(name) >= CLUSTER_NAME_BYTES)
+		return false;
+	for (; *name; name++)
+		if (!is_word(*name) && !strchr(".-_", *name))
+			return false;
+	return true;
+}
+
+/* A name of DNS, or an address of IPv4 or IPv6, by its characters. */
+static bool host_valid(const char *host)
+{
+	if (!*host || *host == '-' || *host == '.')
+		return false;
+	for (; *host; host++)
+		if (!is_word(*host) && !strchr(".-_:%", *host))
+			return false;
+	return true;
+}
+
+/* HOST, HOST:PORT, [IPV6], [IPV6]:PORT; two colons and no bracket: IPv6. Cuts `text`. */
+static bool address_parse(char *text, struct cluster_address *out)
+{
+	char *port = NULL, *host = text, *colon = strchr(text, ':');
+	unsigned number = CLUSTER_PORT_DEFAULT;
+
+	if (*text == '[') {
+		char *bracket = strchr(text, ']');
+
+		if (!bracket || (bracket[1] && bracket[1] != ':'))
+			return false;
+		*bracket = '\0';
+		host = text + 1;
+		port = bracket[1] ? bracket + 2 : NULL;
+		if (!strchr(host, ':'))
+			return false;
+	} else if (colon && !strchr(colon + 1, ':')) {
+		*colon = '\0';
+		port = colon + 1;
+	}
+	if (!host_valid(host) || strlen(host) >= sizeof(out->host))
+		return false;
+	if (port && !bounded_parse(port, 1, 65535, &number))
+		return false;
+	strcpy(out->host, host);
+	out->port = (uint16_t)number;
+	return true;
+}
+
+/* ---- [volume] -------------------------------------------------------------------------- */
+
+/* Notes where a key stands; false, with an error, if it was there before. */
+static bool once(struct parse *p, const char *key, unsigned *line)
+{
+	if (*line) {
+		WRONG(p, key, "is there twice, here and in line %u; remove one of them",
+			*line);
+		return false;
+	}
+	*line = p->line;
+	return true;
+}
+
+static void volume_uuid(struct parse *p, const char *value)
+{
+	static const uint8_t nil[UUID_BYTES];
+
+	if (!uuid_parse(value, p->c->volume_uuid) ||
+		memcmp(p->c->volume_uuid, nil, sizeof(nil)) == 0)
+		WRONG(p, "uuid",
+			"\"%.40s\" is not a UUID; write the one that `weft cluster new` "
+			"made, like uuid = 0d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b11",
+			value);
+}
+
+/* A relative path begins at the folder of the cluster file. */
+static void volume_key_path(struct parse *p, const char *value)
+{
+	struct cluster *c = p->c;
+	const char *slash = strrchr(c->path, '/');
+	int folder = *value == '/' || !slash ? 0 : (int)(slash + 1 - c->path);
+	int n = snprintf(
+		c->key_path, sizeof(c->key_path), "%.*s%s", folder, c->path, value);
+
+	if (n < 0 || (size_t)n >= sizeof(c->key_path))
+		WRONG(p, "key", "the path is too long");
+}
+
+static void volume_set(struct parse *p, const char *key, const char *value)
+{
+	if (strcmp(key, "name") == 0) {
+		if (!once(p, key, &p->name_line))
+			return;
+		if (name_valid(value))
+			strcpy(p->c->name, value);
+		else
+			WRONG(p, key,
+				"\"%.70s\" is not a name; write 1 to %u letters, digits, "
+				"'.', '-' and '_', a letter or digit first",
+				value, CLUSTER_NAME_BYTES - 1);
+	} else if (strcmp(key, "uuid") == 0) {
+		if (once(p, key, &p->uuid_line))
+			volume_uuid(p, value);
+	} else if (strcmp(key, "key") == 0) {
+		if (once(p, key, &p->key_line))
+			volume_key_path(p, value);
+	} else {
+		WRONG(p, key, "is unknown; the keys of [volume] are name, uuid and key");
+	}
+}
+
+static void volume_end(struct parse *p)
+{
+	const char *missing = !p->name_line   ? "name"
+			      : !p->uuid_line ? "uuid"
+			      : !p->key_line  ? "key"
+					      : NULL;
+
+	if (missing)
+		WRONG_AT(p, p->section_line, missing,
+			"is missing; write it below this line, like %s",
+			!p->name_line   ? "name = scratch"
+			: !p->uuid_line ? "uuid = (what `weft cluster new` made)"
+					: "key = scratch.key");
+}
+
+/* ---- [node N] ---------------------------------------------------------------------------- */
+
+static void node_addresses(struct parse *p, const char *value)
+{
+	struct cluster_member *m = p->member;
+	char copy[CLUSTER_VALUE_BYTES];
+	char *rest = copy, *word;
+
+	snprintf(copy, sizeof(copy), "%s", value);
+	while (!p->rc && (word = strsep(&rest, ", \t"))) {
+		char said[CLUSTER_VALUE_BYTES];
+
+		if (!*word)
+			continue;
+		snprintf(said, sizeof(said), "%s", word);
+		if (m->address_count == CLUSTER_ADDRESSES_MAX)
+			WRONG(p, "address", "has more than %u addresses; remove some",
+				CLUSTER_ADDRESSES_MAX);
+		else if (!address_parse(word, &m->address[m->address_count++]))
+			WRONG(p, "address",
+				"\"%.80s\" is not an address; write HOST, HOST:PORT or "
+				"[IPV6]:PORT, with a port from 1 to 65535",
+				said);
+	}
+	if (!p->rc && !m->address_count)
+		WRONG(p, "address", "names no host; write it like address = alpha");
+}
+
+static void node_role(struct parse *p, const char *value)
+{
+	if (strcmp(value, "client") == 0)
+		p->member->role = CLUSTER_CLIENT;
+	else if (strcmp(value, "storage") == 0)
+		p->member->role = CLUSTER_STORAGE;
+	else
+		WRONG(p, "role", "\"%.40s\" is not a role; write storage or client",
+			value);
+}
+
+static void node_store(struct parse *p, const char *value)
+{
+	if (*value != '/' || value[1] == '\0')
+		WRONG(p, "store",
+			"\"%.80s\" is not an absolute path; write it like store = "
+			"/dev/nvme0n1p4",
+			value);
+	else
+		snprintf(p->member->store, sizeof(p->member->store), "%s", value);
+}
+
+static void node_shard(struct parse *p, const char *value)
+{
+	unsigned shard;
+
+	if (bounded_parse(value, 0, CLUSTER_SHARD_MAX, &shard))
+		p->member->shard = (uint16_t)shard;
+	else
+		WRONG(p, "shard", "\"%.40s\" is not a shard; write a number from 0 to %u",
+			value, CLUSTER_SHARD_MAX);
+}
+
+static void node_set(struct parse *p, const char *key, const char *value)
+{
+	struct cluster_member *m = p->member;
+	const struct {
+		const char *key;
+		unsigned *line;
+		void (*set)(struct parse *p, const char *value);
+	} keys[] = {
+		{"role", &m->role_line, node_role},
+		{"address", &m->address_line, node_addresses},
+		{"store", &m->store_line, node_store},
+		{"shard", &m->shard_line, node_shard},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+		if (strcmp(key, keys[i].key) == 0) {
+			if (once(p, key, keys[i].line))
+				keys[i].set(p, value);
+			return;
+		}
+	}
+	WRONG(p, key,
+		"is unknown; the keys of [node N] are role, address, store and shard");
+}
+
+static void node_end(struct parse *p)
+{
+	struct cluster_member *m = p->member;
+
+	if (!m->address_line)
+		WRONG_AT(p, m->line, "address",
+			"is missing; write it below this line, like address = alpha");
+	else if (m->role == CLUSTER_STORAGE && !m->store_line)
+		WRONG_AT(p, m->line, "store",
+			"is missing; write it below this line, like store = "
+			"/dev/nvme0n1p4, or role = client");
+	else if (m->role == CLUSTER_CLIENT && m->store_line)
+		WRONG_AT(p, m->store_line, "store",
+			"a client has none; remove this line, or write role = storage");
+	else if (m->role == CLUSTER_CLIENT && m->shard_line)
+		WRONG_AT(p, m->shard_line, "shard",
+			"a client has none; remove this line, or write role = storage");
+	if (!m->shard_line)
+		m->shard = (uint16_t)(m->id - 1);
+}
+
+/* ---- sections ---------------------------------------------------------------------------- */
+
+static void section_end(struct parse *p)
+{
+	if (p->rc)
+		return;
+	if (p->section == SECTION_VOLUME)
+		volume_end(p);
+	else if (p->section == SECTION_NODE)
+		node_end(p);
+}
+
+static void section_begin(struct parse *p, const char *name)
+{
+	struct cluster *c = p->c;
+	unsigned id;
+
+	p->section = SECTION_NONE; /* messages name the line only */
+	if (strcmp(name, "volume") == 0) {
+		if (p->volume_line)
+			WRONG(p, NULL,
+				"[volume] is there twice, here and in line %u; remove "
+				"one of them",
+				p->volume_line);
+		p->volume_line = p->line;
+		p->section = SECTION_VOLUME;
+		strcpy(p->section_name, "volume");
+	} else if (strncmp(name, "node ", 5) == 0 &&
+		   bounded_parse(
+			   name + 5 + strspn(name + 5, " "), 1, CLUSTER_NODE_MAX, &id)) {
+		p->member = &c->member[id];
+		if (p->member->id)
+			WRONG(p, NULL,
+				"[node %u] is there twice, here and in line %u; give one "
+				"of them another id",
+				id, p->member->line);
+		p->member->id = id;
+		p->member->line = p->line;
+		p->section = SECTION_NODE;
+		snprintf(p->section_name, sizeof(p->section_name), "node %u", id);
+		c->nodes++;
+	} else {
+		WRONG(p, NULL,
+			"section [%.60s] is unknown; write [volume], or [node N] with N "
+			"from 1 to %u",
+			name, CLUSTER_NODE_MAX);
+	}
+	p->section_line = p->line;
+}
+
+/* "[name]", then nothing but blanks or a comment. */
+static void section_line(struct parse *p, const char *line)
+{
+	const char *bracket = strchr(line, ']');
+	const char *behind = bracket ? bracket + 1 + strspn(bracket + 1, " \t\r\n") : "x";
+	char name[CLUSTER_VALUE_BYTES];
+
+	section_end(p);
+	if (p->rc)
+		return;
+	p->section = SECTION_NONE;
+	if (!bracket || (*behind && *behind != ';' && *behind != '#')) {
+		WRONG(p, NULL,
+			"is not a section; write [volume] or [node N], and nothing "
+			"behind it");
+		return;
+	}
+	snprintf(name, sizeof(name), "%.*s", (int)(bracket - line - 1), line + 1);
+	section_begin(p, name);
+}
+
+/* ---- lines ------------------------------------------------------------------------------- */
+
+static bool line_is_text(const char *line, size_t length)
+{
+	for (size_t i = 0; i < length; i++) {
+		unsigned char c = (unsigned char)line[i];
+
+		if (c == 0x7f || (c < 0x20 && c != '\t' && c != '\n' &&
+					 !(c == '\r' && i + 2 >= length)))
+			return false;
+	}
+	return true;
+}
+
+/* libinih's fgets: one line, without the blanks before it. NULL ends the file. */
+static char *line_read(char *out, int cap, void *stream)
+{
+	struct parse *p = stream;
+	const char *begin = p->next, *stop;
+	/* the newline and the NUL take one each */
+	size_t line_max = MIN((size_t)cap, CLUSTER_VALUE_BYTES) - 2;
+	size_t length;
+
+	if (p->rc || begin == p->end)
+		return NULL;
+	p->line++;
+	stop = memchr(begin, '\n', (size_t)(p->end - begin));
+	stop = stop ? stop + 1 : p->end;
+	p->next = stop;
+	length = (size_t)(stop - begin);
+	if (length - (stop[-1] == '\n') > line_max) {
+		WRONG(p, NULL, "the line is longer than %zu bytes", line_max);
+		return NULL;
+	}
+	if (!line_is_text(begin, length)) {
+		WRONG(p, NULL, "the line has control characters: this is not text");
+		return NULL;
+	}
+	while (length && (*begin == ' ' || *begin == '\t')) {
+		begin++;
+		length--;
+	}
+	memcpy(out, begin, length);
+	out[length] = '\0';
+	if (*out == '[')
+		section_line(p, out);
+	return p->rc ? NULL : out;
+}
+
+static int key_read(void *user, const char *section, const char *key, const char *value)
+{
+	struct parse *p = user;
+
+	if (p->section == SECTION_NONE)
+		WRONG(p, NULL, "\"%.60s\" is in no section; write [volume] above it",
+			key);
+	else if (!*key)
+		WRONG(p, NULL, "there is no key before the '='");
+	else if (!*value)
+		WRONG(p, key, "is empty; write its value, or remove the line");
+	else if (p->section == SECTION_VOLUME)
+		volume_set(p, key, value);
+	else
+		node_set(p, key, value);
+	return p->rc == 0;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------- */
+
+static bool same_address(const struct cluster_address *a, const struct cluster_address *b)
+{
+	return a->port == b->port && strcasecmp(a->host, b->host) == 0;
+}
+
+static bool same_host(const struct cluster_member *a, const struct cluster_member *b)
+{
+	for (unsigned i = 0; i < a->address_count; i++)
+		for (unsigned k = 0; k < b->address_count; k++)
+			if (strcasecmp(a->address[i].host, b->address[k].host) == 0)
+				return true;
+	return false;
+}
+
+/* What no two nodes share. The later line is named: it is the one that was added. */
+static void check_pair(
+	struct parse *p, const struct cluster_member *a, const struct cluster_member *b)
+{
+	bool stores = a->role == CLUSTER_STORAGE && b->role == CLUSTER_STORAGE;
+
+	for (unsigned i = 0; i < b->address_count; i++)
+		for (unsigned k = 0; k < a->address_count; k++)
+			if (same_address(&a->address[k], &b->address[i]))
+				WRONG_AT(p, b->address_line, "address",
+					"%s port %u is also node %u's (line %u); give "
+					"one of them another port",
+					b->address[i].host, b->address[i].port, a->id,
+					a->address_line);
+	if (stores && a->shard == b->shard)
+		WRONG_AT(p, b->shard_line ? b->shard_line : b->line, "shard",
+			"%u is also node %u's (line %u); give one of them another",
+			b->shard, a->id, a->shard_line ? a->shard_line : a->line);
+	if (stores && strcmp(a->store, b->store) == 0 && same_host(a, b))
+		WRONG_AT(p, b->store_line, "store",
+			"%s is also node %u's on the same host (line %u); each node has "
+			"a store of its own",
+			b->store, a->id, a->store_line);
+}
+
+static void check_pairs(struct parse *p)
+{
+	const struct cluster_member *a = NULL, *b;
+
+	p->section = SECTION_NODE;
+	while ((a = cluster_next(p->c, a))) {
+		for (b = cluster_next(p->c, a); b; b = cluster_next(p->c, b)) {
+			bool later = b->line > a->line;
+			const struct cluster_member *named = later ? b : a;
+
+			snprintf(p->section_name, sizeof(p->section_name), "node %u",
+				named->id);
+			check_pair(p, later ? a : b, named);
+		}
+	}
+}
+
+static void map_make(struct parse *p)
+{
+	struct cluster *c = p->c;
+	const struct cluster_member *m = NULL;
+
+	while ((m = cluster_next(c, m))) {
+		if (m->role != CLUSTER_STORAGE)
+			continue;
+		c->home[m->shard] = (uint8_t)m->id;
+		c->storage_nodes++;
+	}
+	p->section = SECTION_NONE;
+	if (!c->storage_nodes)
+		WRONG(p, NULL,
+			"no node has a store; write a section [node 1] with an address "
+			"and a store");
+	else if (c->home[0] == CLUSTER_NODE_NONE)
+		WRONG(p, NULL,
+			"no node has shard 0, which holds the root directory; write "
+			"shard = 0 into the section of the node whose store has it");
+}
+
+static int parse_all(struct parse *p)
+{
+	int bad_line = ini_parse_stream(line_read, p, key_read, p);
+
+	/* libinih's own complaint. What was found wrong later may follow from it. */
+	if (bad_line > 0 && (unsigned)bad_line != p->wrong_line) {
+		p->err->code = 0;
+		return cluster_file_error(p->err, p->c->path, (unsigned)bad_line, NULL,
+			NULL,
+			"is neither [SECTION] nor KEY = VALUE; comments begin with ;");
+	}
+	if (!p->rc && bad_line < 0)
+		return weft_error(
+			p->err, -ENOMEM, "reading %s: out of memory", p->c->path);
+	section_end(p);
+	p->section = SECTION_NONE;
+	if (!p->rc && !p->volume_line)
+		WRONG(p, NULL,
+			"there is no section [volume]; `weft cluster new` writes a file "
+			"that has it");
+	if (!p->rc)
+		check_pairs(p);
+	if (!p->rc)
+		map_make(p);
+	return p->rc;
+}
+
+int cluster_parse(struct cluster **out, const char *text, size_t length, const char *path,
+	struct weft_error *err)
+{
+	struct weft_error why = {0};
+	struct parse p = {.next = text, .end = text + length, .err = &why};
+	int rc;
+
+	*out = NULL;
+	if (strlen(path) >= CLUSTER_PATH_BYTES)
+		return weft_error(
+			err, -ENAMETOOLONG, "the cluster file's path is too long");
+	if (length > CLUSTER_FILE_BYTES)
+		return weft_error(err, -EFBIG,
+			"%s has more than %u bytes: it is no cluster file", path,
+			CLUSTER_FILE_BYTES);
+	p.c = rt_alloc(sizeof(*p.c));
+	if (!p.c)
+		return weft_error(err, -ENOMEM, "reading %s: out of memory", path);
+	p.c->ops = &cluster_file_ops;
+	strcpy(p.c->path, path);
+	rc = parse_all(&p);
+	if (rc) {
+		weft_error(err, rc, "%s", why.text);
+		cluster_close(p.c);
+		return rc;
+	}
+	*out = p.c;
+	return 0;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the cluster asks of the machine it is on: the two files, the name service, its own
+ * addresses. Only at start and from tools: all of it may wait, for as long as the name
+ * service takes. The simulator makes its clusters from text and never comes here.
+ */
+#include "engine/cluster/cluster_internal.h"
+
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define KEY_FILE_BYTES 256u
+
+/* ---- files ------------------------------------------------------------------------------- */
+
+/* Up to cap bytes of a regular file, which `check` has accepted. The length or -errno. */
+static int file_read(const char *path, char *out, size_t cap,
+	int (*check)(const struct stat *st, const char *path, struct weft_error *err),
+	struct weft_error *err)
+{
+	FILE *f = NULL;
+	struct stat st;
+	size_t length;
+	int rc;
+
+	/* before it is opened: opening a FIFO waits */
+	if (stat(path, &st) < 0 || (S_ISREG(st.st_mode) && !(f = fopen(path, "re"))))
+		return weft_error(
+			err, -errno, "cannot read %s: %s", path, strerrordesc_np(errno));
+	if (!f)
+		return weft_error(err, -EINVAL, "%s is not a regular file", path);
+	rc = fstat(fileno(f), &st) < 0 ? -errno : 0;
+	if (!rc && check)
+		rc = check(&st, path, err);
+	if (!rc) {
+		length = fread(out, 1, cap, f);
+		rc = ferror(f) ? -EIO : (int)length;
+	}
+	fclose(f);
+	if (rc < 0)
+		weft_error(err, rc, "reading %s: %s", path, strerrordesc_np(-rc));
+	return rc;
+}
+
+/* As ssh does with its keys. */
+static int key_guarded(const struct stat *st, const char *path, struct weft_error *err)
+{
+	if (st->st_uid != 0 && st->st_uid != geteuid())
+		return weft_error(err, -EACCES,
+			"the key file %s belongs to user %u, who may change it: it must "
+			"belong to root or to the user who runs weft; chown root %s",
+			path, st->st_uid, path);
+	if (st->st_mode & 077)
+		return weft_error(err, -EACCES,
+			"the key file %s may be read by others (mode %04o) and is not "
+			"used: chmod 600 %s, and if others may have read it, write a new "
+			"cluster",
+			path, st->st_mode & 07777, path);
+	return 0;
+}
+
+static int key_load(struct cluster *c, struct weft_error *err)
+{
+	char text[KEY_FILE_BYTES];
+	int length = file_read(c->key_path, text, sizeof(text) - 1, key_guarded, err);
+	int rc;
+
+	if (length < 0)
+		return length;
+	text[length] = '\0';
+	rc = cluster_key_parse(c, text, (size_t)length, c->key_path, err);
+	explicit_bzero(text, sizeof(text));
+	return rc;
+}
+
+bool cluster_file_is(const char *path)
+{
+	char text[CLUSTER_VALUE_BYTES];
+	struct stat st;
+	bool found = false, end = false;
+	FILE *f;
+
+	if (stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
+		st.st_size > (off_t)CLUSTER_FILE_BYTES)
+		return false;
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	while (!end && fgets(text, sizeof(text), f)) {
+		const char *p = text + strspn(text, " \t\r\n");
+
+		if (strncmp(p, "\xef\xbb\xbf", 3) == 0)
+			p += 3;
+		found = *p == '[';
+		end = *p && *p != ';' && *p != '#';
+	}
+	fclose(f);
+	return found;
+}
+
+int cluster_open(
+	struct cluster **out, const char *path, unsigned flags, struct weft_error *err)
+{
+	const size_t cap = CLUSTER_FILE_BYTES + 1;
+	char *text = rt_alloc(cap);
+	int rc;
+
+	*out = NULL;
+	if (!text)
+		return weft_error(err, -ENOMEM, "reading %s: out of memory", path);
+	rc = file_read(path, text, cap, NULL, err);
+	if (rc >= 0)
+		rc = cluster_parse(out, text, (size_t)rc, path, err);
+	rt_free(text);
+	if (rc || flags & CLUSTER_WITHOUT_KEY)
+		return rc;
+	rc = key_load(*out, err);
+	if (rc) {
+		cluster_close(*out);
+		*out = NULL;
+	}
+	return rc;
+}
+
+/* ---- addresses ----------------------------------------------------------------------------- */
+
+static int address_resolve(const struct cluster *c, const struct cluster_member *m,
+	const struct cluster_address *a, struct addrinfo **out, struct weft_error *err)
+{
+	const struct addrinfo hints = {
+		.ai_family = AF_UNSPEC,
+		.ai_socktype = SOCK_STREAM,
+		.ai_flags = AI_NUMERICSERV,
+	};
+	char port[8], section[24];
+	int rc;
+
+	snprintf(port, sizeof(port), "%u", a->port);
+	rc = getaddrinfo(a->host, port, &hints, out);
+	if (!rc)
+		return 0;
+	snprintf(section, sizeof(section), "node %u", m->id);
+	cluster_file_error(err, c->path, m->address_line, section, "address",
+		"\"%.80s\" does not resolve (%s); mend the name service or /etc/hosts, "
+		"or write the node's IP address",
+		a->host, rc == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(rc));
+	return -EHOSTUNREACH;
+}
+
+static int file_resolve(const struct cluster *c, unsigned node,
+	struct sockaddr_storage *out, unsigned cap, struct weft_error *err)
+{
+	const struct cluster_member *m = &c->member[node];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < m->address_count; i++) {
+		struct addrinfo *found;
+		int rc = address_resolve(c, m, &m->address[i], &found, err);
+
+		if (rc)
+			return rc;
+		for (struct addrinfo *ai = found; ai && count < cap; ai = ai->ai_next) {
+			if (ai->ai_addrlen > sizeof(out[count]))
+				continue;
+			memset(&out[count], 0, sizeof(out[count]));
+			memcpy(&out[count++], ai->ai_addr, ai->ai_addrlen);
+		}
+		freeaddrinfo(found);
+	}
+	return (int)count;
+}
+
+const struct cluster_ops cluster_file_ops = {
+	.kind = "file",
+	.resolve = file_resolve,
+};
+
+/* ---- which node is this? ------------------------------------------------------------------- */
+
+static bool same_ip(const struct sockaddr *a, const struct sockaddr *b)
+{
+	const struct sockaddr_in *a4 = (const struct sockaddr_in *)a;
+	const struct sockaddr_in *b4 = (const struct sockaddr_in *)b;
+	const struct sockaddr_in6 *a6 = (const struct sockaddr_in6 *)a;
+	const struct sockaddr_in6 *b6 = (const struct sockaddr_in6 *)b;
+
+	if (a->sa_family != b->sa_family)
+		return false;
+	if (a->sa_family == AF_INET)
+		return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+	return a->sa_family == AF_INET6 &&
+	       memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+}
+
+static bool is_own(const struct sockaddr *address, const struct ifaddrs *own)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)address;
+
+	/* all of 127.0.0.0/8 is this machine; its interface has but one of them */
+	if (address->sa_family == AF_INET && ntohl(in->sin_addr.s_addr) >> 24 == 127)
+		return true;
+	for (; own; own = own->ifa_next)
+		if (own->ifa_addr && same_ip(address, own->ifa_addr))
+			return true;
+	return false;
+}
+
+/* 1: the node is here; 0: it is not; -errno: unknown, an address does not resolve. */
+static int node_is_here(const struct cluster *c, const struct cluster_member *m,
+	const struct ifaddrs *own, struct weft_error *err)
+{
+	struct sockaddr_storage address[4 * CLUSTER_ADDRESSES_MAX];
+	int count = cluster_resolve(c, m->id, address, ARRAY_SIZE(address), err);
+
+	for (int i = 0; i < count; i++)
+		if (is_own((const struct sockaddr *)&address[i], own))
+			return 1;
+	return MIN(count, 0);
+}
+
+int cluster_self(const struct cluster *c, const char *say, struct weft_error *err)
+{
+	const struct cluster_member *m = NULL;
+	struct weft_error unknown = {0};
+	struct ifaddrs *own;
+	unsigned here[2], count = 0;
+
+	if (getifaddrs(&own) < 0)
+		return weft_error(err, -errno, "cannot list this machine's addresses: %s",
+			strerrordesc_np(errno));
+	while (count < 2 && (m = cluster_next(c, m)))
+		if (node_is_here(c, m, own, &unknown) > 0)
+			here[count++] = m->id;
+	freeifaddrs(own);
+	if (count == 1)
+		return (int)here[0];
+	if (count)
+		return weft_error(err, -ENOTUNIQ,
+			"%s: the addresses of nodes %u and %u are all on this machine: "
+			"say which is meant, with %s",
+			c->path, here[0], here[1], say);
+	if (unknown.code)
+		return weft_error(err, -ENOENT,
+			"none of this machine's addresses is a node's, as far as they "
+			"are known: %s. Or say which node this is, with %s",
+			unknown.text, say);
+	return weft_error(err, -ENOENT,
+		"%s: none of this machine's addresses is a node's: say which node this "
+		"is, with %s, or mend the file",
+		c->path, say);
+}

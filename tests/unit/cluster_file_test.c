@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cluster file's text: what is taken, and every way in which it is refused. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/cluster/cluster.h"
+#include "engine/rt/rt.h"
+
+#define UUID "0d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b11"
+#define VOLUME                                                                           \
+	"[volume]\n"                                                                     \
+	"name = scratch\n"                                                               \
+	"uuid = " UUID "\n"                                                              \
+	"key = scratch.key\n"
+#define NODE(n, host) "[node " #n "]\naddress = " host "\nstore = /srv/" #n ".weft\n"
+
+static int parse(struct cluster **c, const char *text, struct weft_error *err)
+{
+	*err = (struct weft_error){0};
+	return cluster_parse(c, text, strlen(text), "/etc/weft/c", err);
+}
+
+static struct cluster *good(const char *text)
+{
+	struct weft_error err;
+	struct cluster *c;
+
+	if (parse(&c, text, &err))
+		fail_msg("refused: %s", err.text);
+	return c;
+}
+
+static void refused(const char *text, const char *said)
+{
+	struct weft_error err;
+	struct cluster *c = (struct cluster *)1;
+	int rc = parse(&c, text, &err);
+
+	if (rc >= 0)
+		fail_msg("taken, but should say: %s", said);
+	assert_null(c);
+	assert_int_equal(rc, err.code);
+	if (strncmp(err.text, said, strlen(said)) != 0)
+		fail_msg("said: %s\nnot:  %s", err.text, said);
+}
+
+static void a_whole_file_is_taken_as_it_says(void **state)
+{
+	struct cluster *c =
+		good("; a comment\n# another\n\n" VOLUME "[node 7]   ; the first\r\n"
+		     "\taddress = alpha , beta:12\t[::1]:9 fe80::1%eth0\n"
+		     "  store: /dev/disk/by-id/x=y ; where it is\n"
+		     "  shard = 0\n"
+		     "[node  2]\nrole = client\naddress=10.0.0.1:65535\n"
+		     "[node 63]\nrole = storage\naddress = gamma\nstore = /s");
+	const struct cluster_member *m = cluster_member(c, 7);
+
+	assert_string_equal(cluster_name(c), "scratch");
+	assert_string_equal(cluster_key_path(c), "/etc/weft/scratch.key");
+	assert_string_equal(cluster_path(c), "/etc/weft/c");
+	assert_int_equal(cluster_nodes(c), 3);
+	assert_int_equal(cluster_storage_nodes(c), 2);
+	assert_int_equal(m->address_count, 4);
+	assert_string_equal(m->address[0].host, "alpha");
+	assert_int_equal(m->address[0].port, CLUSTER_PORT_DEFAULT);
+	assert_string_equal(m->address[1].host, "beta");
+	assert_int_equal(m->address[1].port, 12);
+	assert_string_equal(m->address[2].host, "::1");
+	assert_int_equal(m->address[2].port, 9);
+	assert_string_equal(m->address[3].host, "fe80::1%eth0");
+	assert_int_equal(m->address[3].port, CLUSTER_PORT_DEFAULT);
+	assert_string_equal(m->store, "/dev/disk/by-id/x=y");
+	assert_int_equal(cluster_home(c, 0), 7);
+	assert_int_equal(cluster_home(c, 62), 63);
+	assert_int_equal(cluster_home(c, 1), CLUSTER_NODE_NONE);
+	assert_int_equal(cluster_home(c, 40000), CLUSTER_NODE_NONE);
+	assert_int_equal(cluster_member(c, 2)->role, CLUSTER_CLIENT);
+	assert_null(cluster_member(c, 1));
+	assert_null(cluster_member(c, 64));
+	assert_int_equal(cluster_next(c, NULL)->id, 2);
+	assert_int_equal(cluster_next(c, cluster_member(c, 2))->id, 7);
+	assert_null(cluster_next(c, cluster_member(c, 63)));
+	assert_null(cluster_key(c));
+	cluster_close(c);
+}
+
+static void the_order_of_sections_means_nothing(void **state)
+{
+	struct cluster *c = good(NODE(2, "beta") NODE(1, "alpha") VOLUME);
+
+	assert_int_equal(cluster_home(c, 0), 1);
+	assert_int_equal(cluster_home(c, 1), 2);
+	cluster_close(c);
+}
+
+static void an_absolute_key_path_stays_as_it_is(void **state)
+{
+	struct cluster *c =
+		good("[volume]\nname=a\nuuid=" UUID "\nkey=/k\n" NODE(1, "a"));
+
+	assert_string_equal(cluster_key_path(c), "/k");
+	cluster_close(c);
+}
+
+/* Line 5 is the first of the node's section. */
+static void every_mistake_is_told_with_its_line_and_key(void **state)
+{
+	static const struct {
+		const char *text, *said;
+	} cases[] = {
+		{"", "/etc/weft/c:1: there is no section [volume]"},
+		{"; nothing\n", "/etc/weft/c:1: there is no section [volume]"},
+		{"name = x\n", "/etc/weft/c:1: \"name\" is in no section"},
+		{"[volumes]\n", "/etc/weft/c:1: section [volumes] is unknown"},
+		{"[volume\n", "/etc/weft/c:1: is not a section"},
+		{"[volume] name = x\n", "/etc/weft/c:1: is not a section"},
+		{VOLUME "hello\n" NODE(1, "a"), "/etc/weft/c:5: is neither [SECTION]"},
+		{VOLUME "= x\n", "/etc/weft/c:5: [volume]: there is no key"},
+		{VOLUME "size = 3\n", "/etc/weft/c:5: [volume] size: is unknown"},
+		{VOLUME "name = y\n",
+			"/etc/weft/c:5: [volume] name: is there twice, here and "
+			"in line 2"},
+		{VOLUME VOLUME,
+			"/etc/weft/c:5: [volume] is there twice, here and in line 1"},
+		{"[volume]\nname =\n", "/etc/weft/c:2: [volume] name: is empty"},
+		{"[volume]\nname = -x\n",
+			"/etc/weft/c:2: [volume] name: \"-x\" is not a name"},
+		{"[volume]\nname = a/b\n",
+			"/etc/weft/c:2: [volume] name: \"a/b\" is not"},
+		{"[volume]\nname = "
+		 "1234567890123456789012345678901234567890123456789012345678901234\n",
+			"/etc/weft/c:2: [volume] name: \"12345"},
+		{"[volume]\nuuid = 0d4f6f0e\n",
+			"/etc/weft/c:2: [volume] uuid: \"0d4f6f0e\" is "
+			"not a UUID"},
+		{"[volume]\nuuid = " UUID "0\n", "/etc/weft/c:2: [volume] uuid: "},
+		{"[volume]\nuuid = 00000000-0000-0000-0000-000000000000\n",
+			"/etc/weft/c:2: [volume] uuid: "},
+		{"[volume]\nname = a\nuuid = " UUID "\n" NODE(1, "a"),
+			"/etc/weft/c:1: [volume] key: is missing"},
+		{"[volume]\n[node 1]\n", "/etc/weft/c:1: [volume] name: is missing"},
+		{"[volume]\nname = a\n", "/etc/weft/c:1: [volume] uuid: is missing"},
+		{VOLUME, "/etc/weft/c:4: no node has a store"},
+		{VOLUME "[node 0]\n", "/etc/weft/c:5: section [node 0] is unknown"},
+		{VOLUME "[node 64]\n", "/etc/weft/c:5: section [node 64] is unknown"},
+		{VOLUME "[node]\n", "/etc/weft/c:5: section [node] is unknown"},
+		{VOLUME "[node x]\n", "/etc/weft/c:5: section [node x] is unknown"},
+		{VOLUME "[node 1]\n", "/etc/weft/c:5: [node 1] address: is missing"},
+		{VOLUME "[node 1]\naddress = a\n",
+			"/etc/weft/c:5: [node 1] store: is missing"},
+		{VOLUME "[node 1]\naddress = a\n[node 2]\n",
+			"/etc/weft/c:5: [node 1] store: is missing"},
+		{VOLUME "[node 1]\naddress = ,\n",
+			"/etc/weft/c:6: [node 1] address: names no"},
+		{VOLUME "[node 1]\naddress = a:0\n",
+			"/etc/weft/c:6: [node 1] address: \"a:0\" is not an address"},
+		{VOLUME "[node 1]\naddress = a:65536\n",
+			"/etc/weft/c:6: [node 1] address: \"a:65536\" is not"},
+		{VOLUME "[node 1]\naddress = a:\n",
+			"/etc/weft/c:6: [node 1] address: \"a:\" is not"},
+		{VOLUME "[node 1]\naddress = [::1\n",
+			"/etc/weft/c:6: [node 1] address: \"[::1\" is not"},
+		{VOLUME "[node 1]\naddress = [a]:1\n",
+			"/etc/weft/c:6: [node 1] address: \"[a]:1\" is not"},
+		{VOLUME "[node 1]\naddress = -a\n",
+			"/etc/weft/c:6: [node 1] address: \"-a\" is not"},
+		{VOLUME "[node 1]\naddress = a/b\n",
+			"/etc/weft/c:6: [node 1] address: \"a/b\" is not"},
+		{VOLUME "[node 1]\naddress = a b c d e\n",
+			"/etc/weft/c:6: [node 1] address: has more than 4"},
+		{VOLUME "[node 1]\nrole = server\n",
+			"/etc/weft/c:6: [node 1] role: \"server\" is not a role"},
+		{VOLUME "[node 1]\nstore = data\n", "/etc/weft/c:6: [node 1] store: "
+						    "\"data\" is not an absolute path"},
+		{VOLUME "[node 1]\nstore = /\n",
+			"/etc/weft/c:6: [node 1] store: \"/\" is not"},
+		{VOLUME "[node 1]\nshard = 63\n",
+			"/etc/weft/c:6: [node 1] shard: \"63\" is not a shard"},
+		{VOLUME "[node 1]\nshard = -1\n",
+			"/etc/weft/c:6: [node 1] shard: \"-1\" is"},
+		{VOLUME "[node 1]\nshard = 1x\n",
+			"/etc/weft/c:6: [node 1] shard: \"1x\" is"},
+		{VOLUME "[node 1]\nweight = 1\n",
+			"/etc/weft/c:6: [node 1] weight: is unknown"},
+		{VOLUME "[node 1]\naddress = a\naddress = b\n",
+			"/etc/weft/c:7: [node 1] address: is there twice, here and in "
+			"line 6"},
+		{VOLUME NODE(1, "a") NODE(1, "b"),
+			"/etc/weft/c:8: [node 1] is there twice, here and in line 5"},
+		{VOLUME "[node 1]\nrole = client\naddress = a\nstore = /x\n",
+			"/etc/weft/c:8: [node 1] store: a client has none"},
+		{VOLUME NODE(1, "a") "[node 2]\nshard = 1\nrole = client\naddress = b\n",
+			"/etc/weft/c:9: [node 2] shard: a client has none"},
+		{VOLUME "[node 1]\nrole = client\naddress = a\n",
+			"/etc/weft/c:7: no node has a store"},
+		{VOLUME NODE(2, "a"), "/etc/weft/c:7: no node has shard 0"},
+		{VOLUME NODE(1, "a") NODE(2, "A:9338"),
+			"/etc/weft/c:9: [node 2] address: A port 9338 is also node 1's "
+			"(line 6)"},
+		{VOLUME NODE(2, "a") NODE(1, "a"), "/etc/weft/c:9: [node 1] address: a "
+						   "port 9338 is also node 2's (line 6)"},
+		{VOLUME NODE(1, "a") NODE(2, "b") "shard = 0\n",
+			"/etc/weft/c:11: [node 2] shard: 0 is also node 1's (line 5)"},
+		{VOLUME "[node 1]\naddress = a:1\nstore = /x\n[node 2]\naddress = "
+			"a:2\nstore = "
+			"/x\n",
+			"/etc/weft/c:10: [node 2] store: /x is also node 1's on the same "
+			"host"},
+		{VOLUME "na\001me = x\n",
+			"/etc/weft/c:5: [volume]: the line has control characters"},
+		{VOLUME "a\rb = x\n",
+			"/etc/weft/c:5: [volume]: the line has control characters"},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+		refused(cases[i].text, cases[i].said);
+}
+
+static void one_store_path_on_two_hosts_is_fine(void **state)
+{
+	cluster_close(
+		good(VOLUME "[node 1]\naddress = a\nstore = /x\n[node 2]\naddress = b\n"
+			    "store = /x\n"));
+}
+
+static void a_line_has_at_most_198_bytes(void **state)
+{
+	char text[1024];
+	struct cluster *c;
+
+	for (int length = 190; length < 400; length++) {
+		snprintf(text, sizeof(text),
+			VOLUME "[node 1]\naddress = a\nstore = /%.*s\n", length - 9,
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxx"
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxx"
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxx"
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxx"
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxx"
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxx");
+		if (length > 198) {
+			refused(text,
+				"/etc/weft/c:7: [node 1]: the line is longer than 198");
+			continue;
+		}
+		c = good(text);
+		assert_int_equal(strlen(cluster_member(c, 1)->store), length - 8);
+		cluster_close(c);
+	}
+}
+
+static void text_with_zeros_or_too_much_of_it_is_refused(void **state)
+{
+	static char text[CLUSTER_FILE_BYTES + 1] = VOLUME;
+	struct weft_error err = {0};
+	struct cluster *c;
+
+	assert_int_equal(cluster_parse(&c, text, sizeof(VOLUME), "c", &err), -EINVAL);
+	assert_non_null(
+		strstr(err.text, "c:5: [volume]: the line has control characters"));
+	memset(text, '\n', sizeof(text));
+	err.code = 0;
+	assert_int_equal(cluster_parse(&c, text, sizeof(text), "c", &err), -EFBIG);
+}
+
+static void a_long_path_leaves_room_for_the_message(void **state)
+{
+	struct weft_error err = {0};
+	struct cluster *c;
+	char path[4000];
+
+	memset(path, 'p', sizeof(path));
+	path[sizeof(path) - 1] = '\0';
+	assert_int_equal(cluster_parse(&c, "x", 1, path, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "p:1: is neither"));
+	assert_non_null(strstr(err.text, "comments begin with ;"));
+}
+
+static void sixty_three_nodes_fit_and_each_is_found(void **state)
+{
+	static char text[CLUSTER_FILE_BYTES] = VOLUME;
+	struct cluster *c;
+	unsigned seen = 0;
+
+	for (unsigned i = CLUSTER_NODE_MAX; i >= 1; i--)
+		sprintf(text + strlen(text), "[node %u]\naddress = h%u\nstore = /s\n", i,
+			i);
+	c = good(text);
+	for (const struct cluster_member *m = NULL; (m = cluster_next(c, m));) {
+		assert_int_equal(m->id, ++seen);
+		assert_int_equal(cluster_home(c, m->shard), m->id);
+	}
+	assert_int_equal(seen, CLUSTER_NODE_MAX);
+	cluster_close(c);
+}
+
+/* ---- the epoch ---------------------------------------------------------------------- */
+
+static void an_incarnation_only_rises(void **state)
+{
+	struct cluster *c = good(VOLUME NODE(1, "a") NODE(5, "b"));
+
+	assert_int_equal(cluster_incarnation(c, 1), 0);
+	assert_int_equal(cluster_heard(c, 1, 7), 1);
+	assert_int_equal(cluster_heard(c, 1, 7), 0);
+	assert_int_equal(cluster_heard(c, 1, 6), -ESTALE);
+	assert_int_equal(cluster_incarnation(c, 1), 7);
+	assert_int_equal(cluster_incarnation(c, 5), 0);
+	assert_int_equal(cluster_heard(c, 1, 9), 1);
+	assert_int_equal(cluster_incarnation(c, 1), 9);
+	assert_int_equal(cluster_heard(c, 2, 1), -ENOENT);
+	assert_int_equal(cluster_heard(c, 64, 1), -ENOENT);
+	assert_int_equal(cluster_heard(c, 5, 0), -EINVAL);
+	cluster_close(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_whole_file_is_taken_as_it_says),
+		cmocka_unit_test(the_order_of_sections_means_nothing),
+		cmocka_unit_test(an_absolute_key_path_stays_as_it_is),
+		cmocka_unit_test(every_mistake_is_told_with_its_line_and_key),
+		cmocka_unit_test(one_store_path_on_two_hosts_is_fine),
+		cmocka_unit_test(a_line_has_at_most_198_bytes),
+		cmocka_unit_test(text_with_zeros_or_too_much_of_it_is_refused),
+		cmocka_unit_test(a_long_path_leaves_room_for_the_message),
+		cmocka_unit_test(sixty_three_nodes_fit_and_each_is_found),
+		cmocka_unit_test(an_incarnation_only_rises),
+	};
+
+	if (rt_real_start() != 0)
+		return 1;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
