@@ -86,8 +86,8 @@ static void idle_add(struct stripe *s, struct inode_state *st)
 	s->idle_count++;
 }
 
-/* The state, or NULL. Under the stripe's lock, and to be used only there. */
-static struct inode_state *state_peek(struct stripe *s, uint64_t ino)
+/* The state, or NULL. Under the stripe's lock. */
+static struct inode_state *state_in(struct stripe *s, uint64_t ino)
 {
 	struct inode_state *st = *bucket_of(s, ino);
 
@@ -99,11 +99,19 @@ static struct inode_state *state_peek(struct stripe *s, uint64_t ino)
 /* The same, with a reference added. */
 static struct inode_state *state_take(struct stripe *s, uint64_t ino)
 {
-	struct inode_state *st = state_peek(s, ino);
+	struct inode_state *st = state_in(s, ino);
 
 	if (st && st->users++ == 0)
 		idle_remove(s, st);
 	return st;
+}
+
+/* The state, or NULL, for a look: the lock of *stripe is taken, and held while it is used. */
+static struct inode_state *state_peek(struct fs *fs, uint64_t ino, struct stripe **stripe)
+{
+	*stripe = stripe_of(fs, ino);
+	rt_mutex_lock(&(*stripe)->lock);
+	return state_in(*stripe, ino);
 }
 
 struct inode_state *state_find(struct fs *fs, uint64_t ino)
@@ -504,26 +512,20 @@ void file_abandon(struct fs *fs, struct ops_file *file)
 
 bool file_is_open(struct fs *fs, uint64_t ino)
 {
-	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st;
-	bool open;
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
+	bool open = st && st->handles > 0;
 
-	rt_mutex_lock(&s->lock);
-	st = state_peek(s, ino);
-	open = st && st->handles > 0;
 	rt_mutex_unlock(&s->lock);
 	return open;
 }
 
 bool file_naming(struct fs *fs, uint64_t ino)
 {
-	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st;
-	bool linkable;
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
+	bool linkable = st && st->linkable && st->confirmed > 0 && !st->reclaiming;
 
-	rt_mutex_lock(&s->lock);
-	st = state_peek(s, ino);
-	linkable = st && st->linkable && st->confirmed > 0 && !st->reclaiming;
 	if (linkable)
 		st->naming = true;
 	rt_mutex_unlock(&s->lock);
@@ -532,11 +534,9 @@ bool file_naming(struct fs *fs, uint64_t ino)
 
 void file_named(struct fs *fs, uint64_t ino)
 {
-	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st;
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
 
-	rt_mutex_lock(&s->lock);
-	st = state_peek(s, ino);
 	if (st)
 		st->linkable = false;
 	rt_mutex_unlock(&s->lock);
@@ -544,13 +544,10 @@ void file_named(struct fs *fs, uint64_t ino)
 
 bool file_leave_to_close(struct fs *fs, uint64_t ino)
 {
-	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st;
-	bool open;
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
+	bool open = st && st->handles > 0;
 
-	rt_mutex_lock(&s->lock);
-	st = state_peek(s, ino);
-	open = st && st->handles > 0;
 	if (open)
 		st->orphan = true;
 	rt_mutex_unlock(&s->lock);
@@ -559,13 +556,10 @@ bool file_leave_to_close(struct fs *fs, uint64_t ino)
 
 bool state_retire(struct fs *fs, uint64_t ino)
 {
-	struct stripe *s = stripe_of(fs, ino);
-	struct inode_state *st;
-	bool alone;
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
+	bool alone = !st || (st->users == 0 && !st->naming);
 
-	rt_mutex_lock(&s->lock);
-	st = state_peek(s, ino);
-	alone = !st || (st->users == 0 && !st->naming);
 	if (st && alone) {
 		idle_remove(s, st);
 		state_unlink(s, st);

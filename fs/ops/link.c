@@ -170,11 +170,9 @@ static int link_body(struct txn *x, void *p)
 	struct place place;
 	int rc;
 
-	rc = place_find(a->fs, x, a->dir, a->name, &place);
+	rc = place_find_free(a->fs, x, a->dir, a->name, &place);
 	if (rc)
 		return rc;
-	if (place.slot.found)
-		return OPS_VERDICT(-EEXIST);
 	rc = link_inode(x, a);
 	if (rc)
 		return rc;

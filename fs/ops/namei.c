@@ -108,6 +108,16 @@ int place_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
 	return rc ? rc : entry_find(fs, x, dir, name, &out->slot);
 }
 
+int place_find_free(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct place *out)
+{
+	int rc = place_find(fs, x, dir, name, out);
+
+	if (rc)
+		return rc;
+	return out->slot.found ? OPS_VERDICT(-EEXIST) : 0;
+}
+
 static int place_parent_write(struct txn *x, struct place *p, int64_t now)
 {
 	p->parent.mtime_ns = p->parent.ctime_ns = now;
@@ -168,11 +178,9 @@ static int make_body(struct txn *x, void *p)
 	struct place place;
 	int rc;
 
-	rc = place_find(a->fs, x, a->dir, a->name, &place);
+	rc = place_find_free(a->fs, x, a->dir, a->name, &place);
 	if (rc)
 		return rc;
-	if (place.slot.found)
-		return OPS_VERDICT(-EEXIST);
 	rc = inode_create_txn(a->fs, x, a->dir, &place.parent, a->c, &a->what, &a->inode);
 	if (rc)
 		return rc;

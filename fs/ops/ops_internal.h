@@ -183,6 +183,9 @@ struct place {
 };
 int place_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
 	struct place *out);
+/* The same for a name to be given: -EEXIST when there is one. */
+int place_find_free(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
+	struct place *out);
 int place_add(struct txn *x, struct place *p, struct entry entry, int64_t now);
 int place_remove(struct txn *x, struct place *p, bool directory, int64_t now);
 
