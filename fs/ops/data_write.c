@@ -548,8 +548,11 @@ static int64_t write_all(
 			continue;
 		}
 		if (!full && space_exhausted(w->fs->volume->space, (int)rc)) {
-			full = true; /* once more, with what files hold ahead */
+			/* Once more, with what files hold ahead and what is unlinked: the
+			 * tree may be what found no page, for items of its own. */
+			full = true;
 			ahead_release_all(w->fs);
+			(void)orphans_settle(w->fs, true);
 			continue;
 		}
 		if (rc != -ESTALE)

@@ -446,6 +446,56 @@ static void what_is_unlinked_is_freed_before_there_is_no_space(void **state)
 	with_fs_sized(1, 48, 8, full);
 }
 
+/* All free pages but one are reserved, until the test ends. */
+static void leave_one_page(struct fs *fs)
+{
+	struct space *sp = fs->volume->space;
+	struct space_run run;
+	page_id last = PID_NONE;
+	uint64_t incarnation = 0;
+
+	while (space_reserve(sp, PID_NONE, DISK_EXTENT_MAX, 0, &run) == 0) {
+		last = run.pid;
+		incarnation = run.incarnation;
+	}
+	if (last != PID_NONE)
+		space_unreserve(sp,
+			&(struct space_run){
+				.pid = last, .length = 1, .incarnation = incarnation});
+}
+
+/* The page is for the data; what the tree needs to name it is what was unlinked. */
+static void full_for_extents(struct fs *plain)
+{
+	const unsigned count = 200;
+	struct fs *fs = forgetting(plain);
+	char name[16], page[PAGE_SIZE];
+	uint64_t ino[200];
+	struct ops_file *f;
+	struct ops_attr a;
+
+	memset(page, 'x', sizeof(page));
+	for (unsigned i = 0; i < count; i++)
+		ino[i] = write_file(fs, nm_of(name, "p", i).bytes, 4);
+	OK(ops_create(fs, ROOT, nm("f"), &root_user, 0600, O_RDWR, &f, &a));
+	for (unsigned i = 0; i < count; i++) {
+		OK(ops_unlink(fs, ROOT, nm_of(name, "p", i)));
+		leave_one_page(fs);
+		ops_forget(fs, ino[i]);
+		EQ(ops_write(fs, f, &root_user, 2ull * i * PAGE_SIZE, page, PAGE_SIZE,
+			   false),
+			PAGE_SIZE);
+	}
+	EQ(attr_of(fs, a.ino).blocks, count);
+	ops_close(fs, f);
+	fs_close(fs);
+}
+
+static void what_is_unlinked_is_freed_before_the_tree_finds_no_space(void **state)
+{
+	with_fs_sized(1, 48, 8, full_for_extents);
+}
+
 static void full_for_xattrs(struct fs *plain)
 {
 	struct fs *fs = forgetting(plain);
@@ -729,6 +779,8 @@ int main(void)
 		cmocka_unit_test(
 			what_is_unlinked_is_freed_before_fallocate_finds_no_space),
 		cmocka_unit_test(what_is_unlinked_is_freed_before_xattrs_find_no_space),
+		cmocka_unit_test(
+			what_is_unlinked_is_freed_before_the_tree_finds_no_space),
 		cmocka_unit_test(crowds_leave_nothing),
 		cmocka_unit_test(an_unfinished_truncation_is_looked_for_until_it_is_gone),
 		cmocka_unit_test(a_power_cut_leaves_no_orphans),
