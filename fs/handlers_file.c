@@ -112,6 +112,12 @@ void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 /* ---- reading --------------------------------------------------------------------- */
 
+static void count_read(struct session *s, size_t bytes)
+{
+	atomic_fetch_add_explicit(
+		&session_counters(s)->bytes_read, bytes, memory_order_relaxed);
+}
+
 struct read_reply {
 	fuse_req_t req;
 	bool sent;
@@ -145,7 +151,8 @@ static int read_collect(
 }
 
 /*
- * A short reply would mean the end of the file to the kernel, so the parts are collected.
+ * A short reply would mean the end of the file to the kernel, so the parts are collected,
+ * and one that fails fails them all.
  */
 static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset,
 	size_t size, size_t part_max)
@@ -169,7 +176,8 @@ static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset
 			break;
 		done += (size_t)ret;
 	}
-	if (ret < 0 && done == 0)
+	count_read(fuse_req_userdata(req), done);
+	if (ret < 0)
 		fuse_reply_err(req, -ret);
 	else
 		fuse_reply_buf(req, buf, done);
@@ -185,13 +193,13 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	struct read_reply reply = {.req = req};
 	int ret;
 
-	atomic_fetch_add_explicit(
-		&session_counters(s)->bytes_read, size, memory_order_relaxed);
 	if (offset % PAGE_SIZE + size > part_max) {
 		read_in_parts(req, file_of(fi), (uint64_t)offset, size, part_max);
 		return;
 	}
 	ret = ops_read(fs, file_of(fi), (uint64_t)offset, size, read_send, &reply);
+	if (ret > 0)
+		count_read(s, (size_t)ret);
 	if (!reply.sent)
 		fuse_reply_err(req, ret < 0 ? -ret : EIO);
 }
