@@ -107,10 +107,10 @@ struct ops_caller request_caller(fuse_req_t req)
 	};
 }
 
-int request_may_change(fuse_req_t req)
+int session_may_change(struct session *s)
 {
 	static _Atomic bool told;
-	struct volume *v = fs_volume(request_fs(req));
+	struct volume *v = fs_volume(session_fs(s));
 	int failure = volume_failed(v);
 
 	if (likely(failure == 0))
@@ -122,6 +122,11 @@ int request_may_change(fuse_req_t req)
 			"unmount it, see to the device, run fsck.weft, mount again",
 			strerror(failure < 0 ? -failure : failure));
 	return -EROFS;
+}
+
+int request_may_change(fuse_req_t req)
+{
+	return session_may_change(fuse_req_userdata(req));
 }
 
 /* ---- replies --------------------------------------------------------------------- */

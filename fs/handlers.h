@@ -79,9 +79,10 @@ struct fs *request_fs(fuse_req_t req);
 /* Who asks. Setuid and setgid bits are kept unless the kernel says otherwise. */
 struct ops_caller request_caller(fuse_req_t req);
 /*
- * 0, or -EROFS when the volume cannot take changes any more (its log failed at run time).
- * Handlers that change something call it first. Logs the first time.
+ * 0, or -EROFS when the volume takes no changes: it is read-only, or its log has failed.
+ * What changes something asks first. Logs the first failure.
  */
+int session_may_change(struct session *s);
 int request_may_change(fuse_req_t req);
 /*
  * For what is asked of an inode by its number: one that is gone is -ESTALE. The kernel

@@ -101,7 +101,7 @@ void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const cha
 	if (ret == 0)
 		ret = ops_setxattr(
 			request_fs(req), ino, &caller, name, value, size, flags);
-	reply_status(req, ret);
+	reply_status(req, gone_is_stale(ret));
 }
 
 /* Takes the names of the trusted namespace out of a list; its new length. */

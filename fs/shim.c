@@ -168,13 +168,6 @@ static const char *body_string(const struct fuse_in_header *in, size_t offset)
 	return text < end && memchr(text, '\0', (size_t)(end - text)) ? text : NULL;
 }
 
-static int may_change(struct session *s)
-{
-	struct volume *v = fs_volume(s->fs);
-
-	return v->read_only || volume_failed(v) ? -EROFS : 0;
-}
-
 static void init_note(struct session *s, const struct fuse_in_header *in)
 {
 	const struct fuse_init_in *init = body(in, offsetof(struct fuse_init_in, flags2));
@@ -283,7 +276,7 @@ static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 	} out = {.open = {.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH}};
 	struct ops_file *file;
 	struct ops_attr attr;
-	int ret = arg ? may_change(s) : -EINVAL;
+	int ret = arg ? session_may_change(s) : -EINVAL;
 
 	if (ret == 0) {
 		struct ops_caller caller = {
@@ -317,7 +310,7 @@ static void reply_setxattr(struct session *s, const struct fuse_in_header *in)
 	int ret = -EINVAL;
 
 	if (value && arg->size <= (size_t)((const char *)in + in->len - value))
-		ret = may_change(s);
+		ret = session_may_change(s);
 	if (ret == 0) {
 		bool kills = arg->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID;
 		struct ops_caller caller = {

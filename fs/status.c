@@ -179,6 +179,7 @@ static const char *const request_names[SESSION_OPCODES] = {
 	[50] = "syncfs",
 	[51] = "tmpfile",
 	[52] = "statx",
+	[53] = "copy_file_range_64",
 };
 
 static json_t *requests_status(struct session *s)
