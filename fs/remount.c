@@ -77,16 +77,30 @@ static void remember(struct remount *r, const struct mount_options *now)
 	r->flags = now->flags;
 }
 
+/* Of the mount that the path leads to; 0: not known. Asks no filesystem. */
+static uint64_t mount_id_of(const char *directory)
+{
+	struct statx st;
+
+	if (statx(AT_FDCWD, directory, AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_MNT_ID,
+		    &st) < 0 ||
+		!(st.stx_mask & STATX_MNT_ID))
+		return 0;
+	return st.stx_mnt_id;
+}
+
+bool remount_is_there(const struct remount *r, const char *directory)
+{
+	return r->mount_id == 0 || mount_id_of(directory) == r->mount_id;
+}
+
 void remount_watch(struct remount *r, const char *directory)
 {
 	struct mount_options now;
-	struct statx st;
 
-	*r = (struct remount){.table = -1};
-	if (statx(AT_FDCWD, directory, AT_NO_AUTOMOUNT, STATX_MNT_ID, &st) < 0 ||
-		!(st.stx_mask & STATX_MNT_ID))
+	*r = (struct remount){.table = -1, .mount_id = mount_id_of(directory)};
+	if (r->mount_id == 0)
 		return;
-	r->mount_id = st.stx_mnt_id;
 	r->table = open(TABLE, O_RDONLY | O_CLOEXEC);
 	if (r->table >= 0 && read_table(r, &now)) {
 		remember(r, &now);

@@ -8,7 +8,7 @@
 struct remount {
 	int table; /* the kernel's mount table: poll(2) says POLLPRI when it has changed; -1:
 		      remounts are not followed */
-	uint64_t mount_id;
+	uint64_t mount_id; /* 0: the kernel does not say */
 	/* What the table said at the last look. */
 	bool read_only;
 	unsigned atime;      /* of struct ops_options */
@@ -23,5 +23,7 @@ void remount_watch(struct remount *r, const char *directory);
  * something has changed.
  */
 bool remount_look(struct remount *r, struct mount_options *o);
+/* False: `directory` leads to another mount, or none. True also where it cannot be known. */
+bool remount_is_there(const struct remount *r, const char *directory);
 
 #endif

@@ -348,6 +348,8 @@ static void wait_for_drain(struct daemon *d)
 
 /*
  * What programs stored through mappings is still the kernel's: fetch it while we serve.
+ * Unmounting does so only where nobody else has the filesystem: no open file, no bind
+ * mount, no other mount namespace.
  */
 static void fetch_mapped_pages(const char *directory)
 {
@@ -363,15 +365,21 @@ static void fetch_mapped_pages(const char *directory)
 static void unmount_by_signal(struct daemon *d)
 {
 	const char *directory = d->options.directory;
-	int ret = fuse_mount_close(directory, false);
+	int ret = -EINVAL;
 
+	if (remount_is_there(&d->remount, directory)) {
+		fetch_mapped_pages(directory);
+		ret = fuse_mount_close(directory, false);
+	}
 	if (ret == -EBUSY) {
 		weft_log(4, "%s is in use: detached; programs that use it have %d s",
 			directory, DRAIN_MS / 1000);
-		fetch_mapped_pages(directory);
 		ret = fuse_mount_close(directory, true);
 	}
-	if (ret < 0)
+	if (ret == -EINVAL)
+		weft_log(3, "%s leads to another mount now: ours is left there, dead",
+			directory);
+	else if (ret < 0)
 		weft_log(3, "cannot unmount %s: %s", directory, strerror(-ret));
 	wait_for_drain(d);
 }

@@ -34,6 +34,40 @@ teardown() {
 	check_store
 }
 
+@test "SIGTERM keeps what a program has stored through a mapping of a bind mount" {
+	need python3
+	mount_store
+	echo 0000 >"$MNT/f"
+	mkdir "$DIR/copy"
+	mount --bind "$MNT" "$DIR/copy"
+	python3 - "$DIR/copy/f" "$DAEMON" <<-'P'
+		import mmap, os, signal, sys
+		fd = os.open(sys.argv[1], os.O_RDWR)
+		m = mmap.mmap(fd, 4)
+		m[0:4] = b"kept"
+		os.kill(int(sys.argv[2]), signal.SIGTERM)
+		pid = os.pidfd_open(int(sys.argv[2]))
+		import select
+		assert select.select([pid], [], [], 20)[0]
+	P
+	umount "$DIR/copy"
+	mount_store
+	[ "$(cat "$MNT/f")" = kept ]
+}
+
+@test "SIGTERM leaves a filesystem that is mounted over the volume alone" {
+	mount_store
+	echo x >"$MNT/f"
+	mount -t tmpfs over "$MNT"
+	kill -TERM "$DAEMON"
+	wait_until 15 gone "$DAEMON"
+	grep -q "^over $MNT tmpfs" /proc/mounts
+	umount "$MNT"
+	weft umount "$MNT"
+	mount_store
+	[ "$(cat "$MNT/f")" = x ]
+}
+
 @test "umount(8) ends the daemon" {
 	mount_store
 	umount "$MNT"
