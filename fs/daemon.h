@@ -14,8 +14,9 @@
 #include "fs/session.h"
 
 struct daemon {
-	struct mount_options options; /* the main task's to change, under options_lock */
-	struct rt_mutex options_lock; /* for others to read them; held briefly */
+	struct mount_options options;
+	/* For those options that a remount changes, which only the main task does. */
+	struct rt_mutex options_lock;
 	struct remount remount;
 	struct volume *volume;
 	struct fs *fs;

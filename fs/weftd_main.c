@@ -303,7 +303,9 @@ static void follow_remount(struct daemon *d)
 				next.directory, strerror(-ret));
 	}
 	rt_mutex_lock(&d->options_lock);
-	d->options = next;
+	d->options.read_only = next.read_only;
+	d->options.atime = next.atime;
+	d->options.flags = next.flags;
 	rt_mutex_unlock(&d->options_lock);
 	mount_options_print(&next, text, sizeof(text));
 	weft_log(6, "%s remounted: %s", next.directory, text);
