@@ -485,16 +485,22 @@ uint64_t ops_file_ino(struct ops_file *file)
 int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
 {
 	struct stripe *s = stripe_of(fs, ino);
+	struct inode_state *st;
 	int rc = handle_make(fs, ino, flags, out);
 
 	if (rc < 0)
 		return rc;
+	st = (*out)->state;
+	/* Numbers are never used again, so no state of this one was ever dropped. */
+	rt_mutex_lock(&st->lock);
+	st->dirty_unknown = false;
+	rt_mutex_unlock(&st->lock);
 	rt_mutex_lock(&s->lock);
-	(*out)->state->confirmed++;
+	st->confirmed++;
 	(*out)->confirmed = true;
 	if ((flags & O_TMPFILE) == O_TMPFILE) {
-		(*out)->state->orphan = true;
-		(*out)->state->linkable = !(flags & O_EXCL);
+		st->orphan = true;
+		st->linkable = !(flags & O_EXCL);
 	}
 	rt_mutex_unlock(&s->lock);
 	return 0;

@@ -4,6 +4,7 @@
  * synced overwrites: what was synced is there, every page is some file's or free, and
  * nothing half done is left.
  */
+#include "fs/ops/data_internal.h"
 #include "tests/unit/ops_account.h"
 
 #include <linux/falloc.h>
@@ -378,6 +379,37 @@ static void fsync_covers_what_was_written_before_the_file_had_a_name(void **stat
 	synced_by(node_named);
 }
 
+/* More files than states are kept of: what is made then has nothing that was forgotten. */
+static void many_written(struct fs *fs)
+{
+	const unsigned count = 20000;
+	struct inode_state *st;
+	struct ops_file *f;
+	char name[16];
+
+	for (unsigned i = 0; i < count; i++) {
+		sprintf(name, "f%u", i);
+		f = open_name(fs, name, O_WRONLY);
+		EQ(ops_write(fs, f, &root_user, 0, "x", 1, false), 1);
+		if (i + 1 < count)
+			ops_close(fs, f);
+	}
+	st = state_find(fs, ops_file_ino(f));
+	HOLDS(!st->dirty_unknown);
+	state_put(fs, st);
+	ops_close(fs, f);
+	f = open_name(fs, "f0", O_RDONLY);
+	st = state_find(fs, ops_file_ino(f));
+	HOLDS(st->dirty_unknown);
+	state_put(fs, st);
+	ops_close(fs, f);
+}
+
+static void new_files_have_nothing_forgotten(void **state)
+{
+	with_fs_sized(1, 256, 128, many_written);
+}
+
 /* ---- two cuts in the middle of appends ------------------------------------------- */
 
 #define TAIL_KEPT 1000u
@@ -607,6 +639,7 @@ int main(void)
 		cmocka_unit_test(fsync_covers_what_closed_handles_wrote),
 		cmocka_unit_test(
 			fsync_covers_what_was_written_before_the_file_had_a_name),
+		cmocka_unit_test(new_files_have_nothing_forgotten),
 		cmocka_unit_test(bytes_of_a_lost_append_are_never_shown),
 		cmocka_unit_test(mounts_finish_what_cuts_left),
 		cmocka_unit_test(cuts_leave_synced_data_and_exact_space),
