@@ -46,9 +46,11 @@ struct net_identity {
 };
 
 enum net_event_kind {
-	NET_LINK_UP,      /* messages may be sent, and follow */
-	NET_LINK_DOWN,    /* none follow; all ops have ended; the peer's access is over */
-	NET_LINK_REFUSED, /* an attempt to connect ended: `code` and `text` say why */
+	NET_LINK_UP,   /* messages may be sent, and follow */
+	NET_LINK_DOWN, /* none follow; all ops have ended; the peer's access is over */
+	/* An attempt to connect ended, perhaps another's than the one that is up: `code` and
+	 * `text` say why. */
+	NET_LINK_REFUSED,
 };
 
 struct net_event {
@@ -93,6 +95,8 @@ struct net_options {
 int net_open(struct net **out, const struct net_options *o, struct weft_error *err);
 /* Listens and connects from now on. Call once, when regions and peers are known. */
 int net_start(struct net *net, struct weft_error *err);
+/* Where it listens, with the real port where `listen` had 0; empty: it does not. */
+void net_address(struct net *net, char out[NET_ADDRESS_BYTES]);
 /* Says goodbye, ends all links and frees all. No handler runs after it. Waits. */
 void net_close(struct net *net);
 

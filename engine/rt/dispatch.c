@@ -103,7 +103,7 @@ void rt_task_before_wait(void (*fn)(void *), void *arg)
 	before_wait.arg = arg;
 }
 
-static inline void about_to_wait(void)
+void rt_about_to_wait(void)
 {
 	void (*fn)(void *) = before_wait.fn;
 
@@ -115,7 +115,7 @@ static inline void about_to_wait(void)
 
 void rt_sleep_ns(uint64_t ns)
 {
-	about_to_wait();
+	rt_about_to_wait();
 	selected->sleep_ns(ns);
 }
 
@@ -131,7 +131,7 @@ void rt_sched_point_slow(void)
 
 int rt_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 {
-	about_to_wait();
+	rt_about_to_wait();
 	return selected->wait(word, expected, deadline_ns);
 }
 
@@ -169,19 +169,19 @@ void rt_disk_register(struct rt_disk *disk, void *base, size_t size_bytes)
 
 void rt_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
-	about_to_wait();
+	rt_about_to_wait();
 	selected->disk_submit(disk, ios, count);
 }
 
 void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
-	about_to_wait();
+	rt_about_to_wait();
 	selected->disk_wait(disk, ios, count);
 }
 
 void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
-	about_to_wait();
+	rt_about_to_wait();
 	selected->disk_run(disk, ios, count);
 }
 

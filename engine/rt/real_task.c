@@ -278,6 +278,7 @@ const struct rt_ops rt_real_ops = {
 	.disk_submit = real_disk_submit,
 	.disk_wait = real_disk_wait,
 	.disk_run = real_disk_run,
+	.sockets = &rt_real_socket_ops,
 };
 
 int rt_stdio_open(void)

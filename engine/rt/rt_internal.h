@@ -7,6 +7,7 @@
 #define WEFT_RT_INTERNAL_H
 
 #include "engine/rt/rt.h"
+#include "engine/rt/rt_socket.h"
 
 #define RT_TASK_NAME_BYTES 16
 #define RT_IOV_MAX         256
@@ -21,6 +22,37 @@ struct rt_task {
 struct rt_disk {
 	struct rt_disk_info info;
 };
+
+/* One per runtime. Functions mean what those of rt_socket.h mean. */
+struct rt_socket_ops {
+	int (*resolve)(
+		struct rt_address *out, const char *text, struct weft_error *err);
+	int (*listen)(struct rt_socket **out, const struct rt_address *at,
+		struct weft_error *err);
+	void (*name)(struct rt_socket *listener, char *out, size_t size);
+	int (*accept)(struct rt_socket **out, struct rt_socket *listener);
+	int (*connect)(struct rt_socket **out, const struct rt_address *to);
+	int (*connected)(struct rt_socket *s);
+	ssize_t (*send)(struct rt_socket *s, const struct iovec *iov, unsigned count);
+	ssize_t (*recv)(struct rt_socket *s, const struct iovec *iov, unsigned count);
+	void (*shutdown)(struct rt_socket *s);
+	void (*close)(struct rt_socket *s);
+	int (*wait)(struct rt_socket *s, uint64_t deadline_ns);
+	void (*kick)(struct rt_socket *s);
+	int (*poller_open)(struct rt_poller **out);
+	void (*poller_close)(struct rt_poller *p);
+	int (*poller_add)(
+		struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag);
+	void (*poller_change)(
+		struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag);
+	void (*poller_remove)(struct rt_poller *p, struct rt_socket *s);
+	unsigned (*poller_wait)(struct rt_poller *p, struct rt_ready *out, unsigned max,
+		uint64_t deadline_ns);
+	void (*poller_kick)(struct rt_poller *p);
+};
+
+extern const struct rt_socket_ops rt_real_socket_ops;
+extern const struct rt_socket_ops rt_sim_socket_ops;
 
 /* One per runtime. Functions mean what those of rt.h mean. */
 struct rt_ops {
@@ -55,6 +87,7 @@ struct rt_ops {
 	void (*disk_submit)(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 	void (*disk_wait)(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 	void (*disk_run)(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+	const struct rt_socket_ops *sockets;
 };
 
 extern const struct rt_ops rt_real_ops;
@@ -63,6 +96,9 @@ extern const struct rt_ops rt_sim_ops;
 /* Selects a runtime. Only while no task runs on the one before. */
 void rt_select(const struct rt_ops *ops, bool simulated);
 const struct rt_ops *rt_selected(void);
+
+/* Every function that may wait calls it first: see rt_task_before_wait. */
+void rt_about_to_wait(void);
 
 /* As rt_wake; returns how many it woke. */
 int rt_wake_counted(_Atomic uint32_t *word, int count);

@@ -120,4 +120,16 @@ void rt_sim_disk_poke(
 /* Bytes written and not durable. */
 uint64_t rt_sim_disk_volatile_bytes(struct rt_sim_disk *disk);
 
+/* ---- streams (rt_socket.h) -------------------------------------------------------------
+ * Addresses are "name:port"; a name is any text. What is sent arrives in order within a
+ * stream. A node that loses power resets its streams or falls silent, as the seed says.
+ */
+
+/* How long bytes travel; the default is 5 us to 100 us, and 20 times that now and then. */
+void rt_sim_net_delay(uint64_t min_ns, uint64_t max_ns);
+/* Nothing gets from one node to the other until that is taken back; none of it is lost. */
+void rt_sim_net_block(unsigned from, unsigned to, bool blocked);
+/* Resets all streams between the two; what was on its way is lost. */
+void rt_sim_net_cut(unsigned a, unsigned b);
+
 #endif

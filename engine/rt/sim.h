@@ -138,6 +138,13 @@ void sim_image_write(
 /* Makes `to`, of the same size, equal to `from`. */
 void sim_image_copy(struct sim_image *to, const struct sim_image *from);
 
+/* ---- streams (sim_socket.c) ------------------------------------------------------------ */
+
+struct sim_net;
+/* The node loses power: its sockets vanish. */
+void sim_sockets_power_cut(unsigned node);
+void sim_net_free(void);
+
 /* ---- the world ------------------------------------------------------------------- */
 
 #define SIM_WAIT_BUCKETS 256u
@@ -172,6 +179,7 @@ struct sim {
 	unsigned crashing; /* while crash functions run: the node; else UINT32_MAX */
 	uint64_t allocs, alloc_fail_at;
 	struct rt_sim_disk *disks;
+	struct sim_net *net; /* NULL until a socket is made */
 };
 
 extern struct sim *sim;

@@ -237,6 +237,7 @@ void rt_sim_node_kill(unsigned id)
 	if (node->dead)
 		return;
 	node->dead = true;
+	sim_sockets_power_cut(id);
 	sim_disks_power_cut(id); /* reads the memory of writes in flight */
 	sim_node_clear(id);
 	atomic_fetch_add(&node->changed, 1);

@@ -72,6 +72,7 @@ static void end(void)
 	for (unsigned n = sim->node_count; n-- > 0;)
 		sim_node_clear(n);
 	sim_disks_free();
+	sim_net_free();
 	for (unsigned n = 0; n < sim->node_count; n++)
 		free(sim->nodes[n]);
 	free(sim->runnable);

@@ -582,4 +582,5 @@ const struct rt_ops rt_sim_ops = {
 	.disk_submit = sim_disk_submit,
 	.disk_wait = sim_disk_wait,
 	.disk_run = sim_disk_run,
+	.sockets = &rt_sim_socket_ops,
 };

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections that are being made: hello, proof, and whose turn it is. One that has proven
+ * itself becomes its peer's link; the others end with a refusal that says why, or in
+ * silence when what came is not ours. All on the progress task.
+ *
+ * At most TCP_CONNECTIONS_MAX that came in are kept, each for a limited time and with a
+ * buffer of one greeting (invariant 10).
+ */
+#include "engine/net/tcp_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define LOG_UNKNOWN_EVERY_NS 10000000000ull
+#define DEAF_NS              100000000ull
+
+static struct tcp_connection *connection_new(
+	struct tcp_net *net, struct rt_socket *socket, bool dialer, unsigned events)
+{
+	struct tcp_connection *c = rt_alloc(sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->source.kind = TCP_CONNECTION;
+	c->stream.socket = socket;
+	c->greeting.dialer = dialer;
+	c->deadline = rt_now_ns() + net->base.options.handshake_ns;
+	if (rt_poller_add(net->poller, socket, events, &c->source)) {
+		rt_free(c);
+		return NULL;
+	}
+	c->next = net->connections;
+	net->connections = c;
+	net->incoming += !dialer;
+	tcp_due(net, c->deadline);
+	return c;
+}
+
+/* The stream is closed here, or has become a link. */
+static void connection_leave(struct tcp_net *net, struct tcp_connection *c)
+{
+	struct tcp_peer *peer = c->greeting.peer ? tcp_peer_of(c->greeting.peer) : NULL;
+
+	c->gone = true;
+	net->incoming -= !c->greeting.dialer;
+	if (c->greeting.dialer && peer->dialing == c) {
+		peer->dialing = NULL;
+		tcp_due(net, peer->dial_at);
+	}
+}
+
+static void connection_end(struct tcp_net *net, struct tcp_connection *c)
+{
+	if (c->gone)
+		return;
+	rt_poller_remove(net->poller, c->stream.socket);
+	tcp_stream_close(&c->stream);
+	connection_leave(net, c);
+}
+
+void tcp_connections_bury(struct tcp_net *net, bool all)
+{
+	struct tcp_connection **link = &net->connections;
+
+	while (*link) {
+		struct tcp_connection *c = *link;
+
+		if (all)
+			connection_end(net, c);
+		if (c->gone) {
+			*link = c->next;
+			rt_free(c);
+		} else {
+			link = &c->next;
+		}
+	}
+}
+
+/* ---- refusing ------------------------------------------------------------------------- */
+
+/* Greetings are short: a socket that does not take one at once is no peer's. */
+static bool say(struct tcp_connection *c, const void *what, size_t bytes)
+{
+	struct iovec iov = {(void *)what, bytes};
+	unsigned tries = 0;
+
+	while (iov.iov_len) {
+		ssize_t n = tcp_stream_send(&c->stream, &iov, 1);
+
+		if (n <= 0 || ++tries > bytes)
+			return false;
+		iov.iov_base = (uint8_t *)iov.iov_base + n;
+		iov.iov_len -= (size_t)n;
+	}
+	return true;
+}
+
+static void log_unknown(
+	struct tcp_net *net, uint32_t reason, uint32_t detail, uint16_t node)
+{
+	uint64_t now = rt_now_ns();
+	char why[160];
+
+	if (net->unknown_logged_at && now - net->unknown_logged_at < LOG_UNKNOWN_EVERY_NS)
+		return;
+	net->unknown_logged_at = now;
+	wire_refusal_text(why, sizeof(why), reason, detail, false);
+	weft_log(4, "a connection that says it is node %u is refused: %s", node, why);
+}
+
+/* Events come one at a time with the messages of a link that there may be. */
+static void tell_refused(
+	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
+{
+	tcp_receive_seize(tcp_peer_of(peer));
+	net_tell_refused(peer, reason, detail, theirs);
+	rt_mutex_unlock(&tcp_peer_of(peer)->receive.lock);
+}
+
+/* Whoever dials goes on at the slowest pace. */
+static void slow_down(struct tcp_net *net, struct tcp_connection *c)
+{
+	struct tcp_peer *peer;
+
+	if (!c->greeting.dialer)
+		return;
+	peer = tcp_peer_of(c->greeting.peer);
+	peer->backoff_ns = net->base.options.retry_ns;
+	peer->dial_at =
+		rt_now_ns() + peer->backoff_ns / 2 + rt_random() % peer->backoff_ns;
+}
+
+static void refuse(
+	struct tcp_net *net, struct tcp_connection *c, uint32_t reason, uint32_t detail)
+{
+	struct wire_refuse r;
+
+	net_refuse_make(&r, reason, detail);
+	say(c, &r, sizeof(r));
+	if (c->greeting.peer)
+		tell_refused(c->greeting.peer, reason, detail, false);
+	else
+		log_unknown(net, reason, detail, c->greeting.theirs.node);
+	slow_down(net, c);
+	connection_end(net, c);
+}
+
+static void failed(struct tcp_net *net, struct tcp_connection *c, int code)
+{
+	if (c->greeting.dialer)
+		net_tell_failed(c->greeting.peer, code);
+	connection_end(net, c);
+}
+
+/* ---- steps -------------------------------------------------------------------------------- */
+
+static bool say_hello(struct tcp_net *net, struct tcp_connection *c, uint16_t to)
+{
+	wire_hello_make(&c->greeting.ours, &net->base.options.self, net->base.instance,
+		to, WIRE_TCP);
+	return say(c, &c->greeting.ours, sizeof(c->greeting.ours));
+}
+
+static bool say_proof(struct tcp_net *net, struct tcp_connection *c)
+{
+	const struct net_greeting *g = &c->greeting;
+	struct wire_proof p;
+
+	return wire_proof_make(&p, net->base.options.key, g->dialer,
+		       g->dialer ? &g->ours : &g->theirs,
+		       g->dialer ? &g->theirs : &g->ours) &&
+	       say(c, &p, sizeof(p));
+}
+
+static void hello_came(struct tcp_net *net, struct tcp_connection *c)
+{
+	struct net_greeting *g = &c->greeting;
+	struct net_peer *dialed = g->dialer ? g->peer : NULL;
+	uint32_t detail;
+	int refusal;
+
+	memcpy(&g->theirs, c->in, sizeof(g->theirs));
+	refusal = net_greeting_hello(&net->base, g, &detail);
+	if (dialed)
+		g->peer = dialed;
+	if (refusal) {
+		refuse(net, c, (uint32_t)refusal, detail);
+		return;
+	}
+	c->stage = TCP_WANT_PROOF;
+	if (g->dialer ? !say_proof(net, c) : !say_hello(net, c, g->theirs.node))
+		failed(net, c, -ECONNRESET);
+}
+
+static void proof_came(struct tcp_net *net, struct tcp_connection *c)
+{
+	struct net_greeting *g = &c->greeting;
+	struct tcp_peer *peer = tcp_peer_of(g->peer);
+	struct tcp_stream stream = c->stream;
+	struct wire_proof proof;
+	uint32_t detail;
+	int refusal;
+
+	memcpy(&proof, c->in, sizeof(proof));
+	refusal = net_greeting_proof(&net->base, g, &proof, &detail);
+	if (refusal) {
+		refuse(net, c, (uint32_t)refusal, detail);
+		return;
+	}
+	if (!g->dialer && !say_proof(net, c)) {
+		failed(net, c, -ECONNRESET);
+		return;
+	}
+	/* The peer knows that an earlier link is no more. */
+	tcp_link_down(peer, -ECONNRESET);
+	rt_poller_remove(net->poller, stream.socket);
+	connection_leave(net, c);
+	tcp_link_up(peer, stream, g->theirs.window);
+}
+
+static void refusal_came(struct tcp_net *net, struct tcp_connection *c)
+{
+	struct wire_refuse r;
+
+	memcpy(&r, c->in, sizeof(r));
+	if (c->greeting.peer)
+		tell_refused(c->greeting.peer, r.reason, r.detail, true);
+	slow_down(net, c);
+	connection_end(net, c);
+}
+
+/* ---- bytes --------------------------------------------------------------------------------- */
+
+/* How long what is coming will be; 0: it is nothing that may come now. */
+static unsigned greeting_bytes(const struct tcp_connection *c)
+{
+	if (c->in_bytes < WIRE_MAGIC_BYTES)
+		return WIRE_MAGIC_BYTES;
+	if (c->stage == TCP_WANT_HELLO && !memcmp(c->in, WIRE_HELLO, WIRE_MAGIC_BYTES))
+		return sizeof(struct wire_hello);
+	if (c->stage == TCP_WANT_PROOF && !memcmp(c->in, WIRE_PROOF, WIRE_MAGIC_BYTES))
+		return sizeof(struct wire_proof);
+	if ((c->greeting.dialer || c->stage == TCP_WANT_PROOF) &&
+		!memcmp(c->in, WIRE_REFUSE, WIRE_MAGIC_BYTES))
+		return sizeof(struct wire_refuse);
+	return 0;
+}
+
+static void greeting_came(struct tcp_net *net, struct tcp_connection *c)
+{
+	c->in_bytes = 0;
+	if (!memcmp(c->in, WIRE_REFUSE, WIRE_MAGIC_BYTES))
+		refusal_came(net, c);
+	else if (c->stage == TCP_WANT_HELLO)
+		hello_came(net, c);
+	else
+		proof_came(net, c);
+}
+
+/* Another version's HELLO may be shorter than ours: its first 16 bytes are enough. */
+static bool other_version(struct tcp_net *net, struct tcp_connection *c)
+{
+	struct wire_hello *h = &c->greeting.theirs;
+
+	if (c->stage != TCP_WANT_HELLO || c->in_bytes < 16 ||
+		memcmp(c->in, WIRE_HELLO, WIRE_MAGIC_BYTES))
+		return false;
+	memcpy(h, c->in, 16);
+	if (h->version == WIRE_VERSION)
+		return false;
+	refuse(net, c, WIRE_OTHER_VERSION, WIRE_VERSION);
+	return true;
+}
+
+/* Reads no byte beyond the greeting: what follows is the link's. */
+static void read_greeting(struct tcp_net *net, struct tcp_connection *c)
+{
+	while (!c->gone) {
+		unsigned wanted = greeting_bytes(c);
+		struct iovec iov = {c->in + c->in_bytes, wanted - c->in_bytes};
+		ssize_t n;
+
+		if (wanted == 0) {
+			failed(net, c, -EPROTO);
+			return;
+		}
+		n = tcp_stream_recv(&c->stream, &iov, 1);
+		if (n == -EAGAIN)
+			return;
+		if (n <= 0) {
+			failed(net, c, n ? (int)n : -ECONNRESET);
+			return;
+		}
+		c->in_bytes += (unsigned)n;
+		if (c->in_bytes == wanted && wanted > WIRE_MAGIC_BYTES)
+			greeting_came(net, c);
+		else if (other_version(net, c))
+			return;
+	}
+}
+
+static void begin_greeting(struct tcp_net *net, struct tcp_connection *c)
+{
+	c->stage = TCP_WANT_HELLO;
+	rt_poller_change(net->poller, c->stream.socket, RT_READABLE, &c->source);
+	if (c->greeting.dialer && !say_hello(net, c, c->greeting.peer->node))
+		failed(net, c, -ECONNRESET);
+}
+
+static void begin_tls(struct tcp_net *net, struct tcp_connection *c)
+{
+	int r;
+
+	if (!net->base.options.tls) {
+		begin_greeting(net, c);
+		return;
+	}
+	c->stage = TCP_TLS;
+	r = tcp_tls_begin(net, &c->stream, c->greeting.dialer);
+	if (r)
+		failed(net, c, r);
+}
+
+static void shake(struct tcp_net *net, struct tcp_connection *c)
+{
+	unsigned wanted = RT_READABLE;
+	int r = tcp_tls_shake(&c->stream, &wanted);
+
+	if (r == -EAGAIN) {
+		rt_poller_change(net->poller, c->stream.socket, wanted, &c->source);
+	} else if (r == -EPROTOTYPE) { /* no TLS at the other end */
+		refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
+	} else if (r) {
+		if (c->greeting.dialer)
+			tell_refused(c->greeting.peer, WIRE_WRONG_KEY, 0, false);
+		slow_down(net, c);
+		connection_end(net, c);
+	} else {
+		begin_greeting(net, c);
+		if (!c->gone)
+			read_greeting(net, c); /* TLS may have read it already */
+	}
+}
+
+static void connected(struct tcp_net *net, struct tcp_connection *c)
+{
+	int r = rt_socket_connected(c->stream.socket);
+
+	if (r == -EINPROGRESS)
+		return;
+	if (r) {
+		failed(net, c, r);
+		return;
+	}
+	begin_tls(net, c);
+	if (!c->gone && c->stage == TCP_TLS)
+		shake(net, c);
+}
+
+void tcp_connection_ready(struct tcp_net *net, struct tcp_connection *c)
+{
+	if (c->gone)
+		return;
+	if (c->stage == TCP_DIALING)
+		connected(net, c);
+	else if (c->stage == TCP_TLS)
+		shake(net, c);
+	else
+		read_greeting(net, c);
+}
+
+/* ---- beginnings --------------------------------------------------------------------------- */
+
+void tcp_dial(struct tcp_peer *peer)
+{
+	struct tcp_net *net = tcp_net_of(peer->base.net);
+	struct rt_socket *socket;
+	struct tcp_connection *c;
+	int r = rt_socket_connect(&socket, &peer->address);
+
+	if (r) {
+		net_tell_failed(&peer->base, r);
+		return;
+	}
+	c = connection_new(net, socket, true, RT_WRITABLE);
+	if (!c) {
+		rt_socket_close(socket);
+		return;
+	}
+	c->greeting.peer = &peer->base;
+	peer->dialing = c;
+}
+
+/* The one that came in first of those that have not proven who they are makes room. */
+static void make_room(struct tcp_net *net)
+{
+	struct tcp_connection *oldest = NULL;
+
+	for (struct tcp_connection *c = net->connections; c; c = c->next)
+		if (!c->gone && !c->greeting.dialer)
+			oldest = c;
+	if (oldest)
+		connection_end(net, oldest);
+}
+
+void tcp_accept_all(struct tcp_net *net)
+{
+	for (unsigned i = 0; i < TCP_CONNECTIONS_MAX; i++) {
+		struct rt_socket *socket;
+		struct tcp_connection *c;
+
+		int r = rt_socket_accept(&socket, net->listener);
+
+		if (r == -EAGAIN)
+			return;
+		if (r) { /* out of sockets or memory: who knocks waits a while */
+			net->deaf_until = rt_now_ns() + DEAF_NS;
+			tcp_due(net, net->deaf_until);
+			rt_poller_change(
+				net->poller, net->listener, 0, &net->listener_source);
+			return;
+		}
+		if (net->incoming == TCP_CONNECTIONS_MAX)
+			make_room(net);
+		c = connection_new(net, socket, false, RT_READABLE);
+		if (!c)
+			rt_socket_close(socket);
+		else
+			begin_tls(net, c);
+	}
+}
+
+uint64_t tcp_connections_expire(struct tcp_net *net, uint64_t now)
+{
+	uint64_t next = RT_FOREVER;
+
+	for (struct tcp_connection *c = net->connections; c; c = c->next) {
+		if (c->gone)
+			continue;
+		if (c->deadline <= now)
+			failed(net, c, -ETIMEDOUT);
+		else
+			next = MIN(next, c->deadline);
+	}
+	return next;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the tcp transport share.
+ *
+ * Locks, in order: recv_lock of a link, then send_lock of any link. No handler runs under
+ * send_lock. Everything without a lock's name beside it is the progress task's own.
+ */
+#ifndef WEFT_NET_TCP_INTERNAL_H
+#define WEFT_NET_TCP_INTERNAL_H
+
+#include "engine/net/net_internal.h"
+#include "engine/rt/rt_socket.h"
+
+#define TCP_RECEIVE_BYTES (64u << 10)
+#define TCP_HEAD_MAX      (sizeof(struct wire_frame) + WIRE_FIXED_MAX)
+#define TCP_NO_SLOT       UINT32_MAX
+
+struct tcp_tls;
+
+/* A connection's bytes: a socket, and TLS where the cluster wants it. */
+struct tcp_stream {
+	struct rt_socket *socket;
+	struct tcp_tls *tls; /* NULL: none */
+};
+
+enum tcp_source_kind { TCP_LISTENER, TCP_CONNECTION, TCP_LINK };
+
+/* What the poller's tags point to. */
+struct tcp_source {
+	enum tcp_source_kind kind;
+};
+
+/* ---- a link's sending half ---------------------------------------------------------- */
+
+/* A frame to be sent: a head of ours, then data of somebody's. */
+struct tcp_frame {
+	uint8_t head[TCP_HEAD_MAX];
+	uint16_t head_bytes;
+	uint8_t type;
+	uint32_t data_bytes;
+	const uint8_t *data;
+	struct net_op *op; /* a write's, which ends when the frame is sent; or NULL */
+};
+
+struct tcp_send {
+	struct rt_mutex lock;
+	struct rt_cond room;      /* signalled when the queue is short again, or down */
+	struct tcp_frame *frames; /* NET_QUEUE_MAX */
+	unsigned first, count;    /* of the queue, a ring */
+	unsigned prepared;        /* of them: credit taken, header filled in */
+	size_t sent;              /* bytes of the first frame that are gone */
+	uint32_t credits;         /* messages that the peer lets us send */
+	uint32_t window;          /* the peer's */
+	bool sending; /* a task is in the system call: it alone takes frames off */
+	bool blocked; /* the socket took less than we had */
+	bool moved;   /* something was sent since the last tick */
+	struct wire_frame ping;            /* goes out before the next frame */
+	unsigned ping_left;                /* bytes of it */
+	uint32_t replies;                  /* reads and atomics that the peer waits for */
+	struct net_op *slots[NET_OPS_MAX]; /* reads and atomics that we wait for */
+	uint64_t slots_used[NET_OPS_MAX / 64];
+	struct net_op *ended; /* writes whose `done` is to be called; by `next` */
+	unsigned calling;     /* tasks that call `done` of what was in it */
+	bool held;            /* NET_MORE left something in the queue */
+};
+
+/* ---- a link's receiving half: all under recv_lock ----------------------------------- */
+
+struct tcp_receive {
+	struct rt_mutex lock;
+	uint8_t *buffer; /* TCP_RECEIVE_BYTES */
+	unsigned first, end;
+	/* Data of a frame that goes to its place at once. */
+	uint8_t *data;
+	uint32_t data_left;
+	struct net_op *op; /* the read that it is for; or NULL */
+};
+
+struct tcp_peer {
+	struct net_peer base;
+	struct tcp_source source;
+	struct rt_address address;
+	/* Connecting. */
+	struct tcp_connection *dialing;
+	uint64_t dial_at, backoff_ns, up_since;
+	/* The link: changed under both locks. */
+	struct tcp_stream stream;
+	struct tcp_send send;
+	struct tcp_receive receive;
+	_Atomic uint32_t owed;     /* messages taken, whose credits are not given back */
+	_Atomic uint32_t allowed;  /* messages that the peer may still send */
+	_Atomic int cut_code;      /* why it is to end; 0: it is not. The first stays */
+	_Atomic bool heard, spoke; /* since the last tick */
+	unsigned silent_ticks, stuck_ticks;
+	/* Who receives instead of the progress task. */
+	struct rt_mutex watch_lock; /* interest; after recv_lock */
+	bool lent;                  /* watch_lock: a task has taken it over */
+	bool want_write;            /* changed under send_lock and watch_lock */
+	bool watched;               /* watch_lock: the poller knows the socket */
+	_Atomic bool wanted_back;   /* the progress task needs recv_lock */
+	_Atomic(_Atomic uint32_t *) lent_for; /* the word that task waits for */
+};
+
+/* ---- a connection that is being made (tcp_connect.c) ---------------------------------- */
+
+enum tcp_stage {
+	TCP_DIALING,    /* not connected yet */
+	TCP_TLS,        /* shaking hands */
+	TCP_WANT_HELLO, /* reading */
+	TCP_WANT_PROOF,
+};
+
+struct tcp_connection {
+	struct tcp_source source;
+	struct net_greeting greeting;
+	enum tcp_stage stage;
+	struct tcp_stream stream;
+	uint64_t deadline;
+	uint8_t in[WIRE_GREETING_MAX];
+	unsigned in_bytes;
+	bool gone; /* freed at the end of the round */
+	struct tcp_connection *next;
+};
+
+#define TCP_CONNECTIONS_MAX 64u /* that came in and have not proven who they are */
+
+struct tcp_net {
+	struct net base;
+	struct tcp_source listener_source;
+	struct rt_socket *listener; /* NULL: none */
+	struct rt_poller *poller;
+	struct rt_task *progress;
+	_Atomic bool stopping;
+	struct tcp_connection *connections; /* newest first */
+	unsigned incoming;
+	uint64_t next_due, next_tick;
+	uint64_t deaf_until; /* 0: listening. No more sockets were to be had */
+	uint64_t unknown_logged_at;
+	_Atomic bool held;     /* a peer has something that NET_MORE held back */
+	_Atomic bool ended;    /* a peer has ops whose `done` is to be called */
+	_Atomic uint32_t lent; /* links that tasks which wait have taken over */
+	_Atomic bool peers_changed;
+	void *tls; /* context; NULL: none */
+};
+
+static inline struct tcp_net *tcp_net_of(struct net *net)
+{
+	return container_of(net, struct tcp_net, base);
+}
+
+static inline struct tcp_peer *tcp_peer_of(struct net_peer *peer)
+{
+	return container_of(peer, struct tcp_peer, base);
+}
+
+/* ---- tcp.c ------------------------------------------------------------------------------- */
+
+/* Something is due at that time at the latest. */
+void tcp_due(struct tcp_net *net, uint64_t at);
+/* Begins the session: the peer has proven who it is. Takes the stream. */
+void tcp_link_up(struct tcp_peer *peer, struct tcp_stream stream, uint32_t window);
+void tcp_link_down(struct tcp_peer *peer, int code);
+/* By any task that does not hold send_lock; the progress task ends the link then. */
+void tcp_cut(struct net_peer *peer, int code);
+/* The same with send_lock held. */
+void tcp_cut_locked(struct tcp_peer *peer, int code);
+void tcp_watch(struct tcp_peer *peer, bool want_write);
+
+/* ---- tcp_connect.c ----------------------------------------------------------------------- */
+
+void tcp_dial(struct tcp_peer *peer);
+void tcp_accept_all(struct tcp_net *net);
+void tcp_connection_ready(struct tcp_net *net, struct tcp_connection *c);
+/* Deadlines; the earliest that is left. */
+uint64_t tcp_connections_expire(struct tcp_net *net, uint64_t now);
+/* Frees what is gone; all of them at the end. */
+void tcp_connections_bury(struct tcp_net *net, bool all);
+
+/* ---- tcp_send.c ---------------------------------------------------------------------------- */
+
+int tcp_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
+int tcp_post(struct net_peer *peer, struct net_op *op, unsigned flags);
+void tcp_flush(struct net *net);
+int tcp_wait_room(struct net_peer *peer, uint64_t deadline_ns);
+/*
+ * Sends what it can, handlers may run: credits have come, or the socket has room. With
+ * ping: the peer hears from us in any case.
+ */
+void tcp_push(struct tcp_peer *peer, bool ping);
+void tcp_credits_came(struct tcp_peer *peer, uint32_t n);
+/* Answers for the peer; -EAGAIN when there is no room, the link is cut then. */
+int tcp_reply_read(struct tcp_peer *peer, const struct wire_read *r, const uint8_t *data);
+int tcp_reply_refuse(struct tcp_peer *peer, uint8_t type, uint32_t op);
+int tcp_reply_atomic(struct tcp_peer *peer, uint32_t op, uint64_t value);
+/* The op that waits in that slot, taken out of it if it is of that type; or NULL. */
+struct net_op *tcp_slot_take(struct tcp_peer *peer, uint32_t slot, bool atomic);
+/* The last frame of a link, if it can be said at once. */
+void tcp_bye(struct tcp_peer *peer, uint32_t reason);
+/* All that had not ended, by `next`; the queue is empty then. No task is sending. */
+struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window);
+void tcp_call_done(struct tcp_peer *peer);
+
+/* ---- tcp_receive.c -------------------------------------------------------------------------- */
+
+/*
+ * Takes what has come, under recv_lock: true if there was something. Handlers run. What is
+ * wrong cuts the link.
+ */
+bool tcp_receive(struct tcp_peer *peer);
+/* By the progress task; false: someone else receives. */
+bool tcp_receive_try(struct tcp_peer *peer);
+int tcp_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
+	uint32_t expected, uint64_t deadline_ns);
+void tcp_wake(struct net *net, _Atomic uint32_t *word, int count);
+/* By the progress task: takes recv_lock from whoever has the link on loan. */
+void tcp_receive_seize(struct tcp_peer *peer);
+
+/* ---- tcp_tls.c -------------------------------------------------------------------------------- */
+
+ssize_t tcp_stream_send(struct tcp_stream *s, const struct iovec *iov, unsigned count);
+ssize_t tcp_stream_recv(struct tcp_stream *s, const struct iovec *iov, unsigned count);
+void tcp_stream_close(struct tcp_stream *s);
+int tcp_tls_open(struct tcp_net *net, struct weft_error *err);
+void tcp_tls_close(struct tcp_net *net);
+/* Begins TLS on a connected stream. */
+int tcp_tls_begin(struct tcp_net *net, struct tcp_stream *s, bool dialer);
+/* 0: done; -EAGAIN: more is to come; else it failed. */
+int tcp_tls_shake(struct tcp_stream *s, unsigned *wanted);
+
+#endif

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receiving half of a tcp link: bytes to frames, frames to handlers, memory and
+ * operations. Whoever holds recv_lock receives: the progress task, or a task that waits
+ * for an answer and has the link on loan (tcp_wait).
+ *
+ * Nothing is used before wire.h has checked it. Data of writes and read replies goes to its
+ * place straight from the socket, but for what came along with other frames.
+ */
+#include "engine/net/tcp_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- frames ----------------------------------------------------------------------------- */
+
+static bool wrong(struct tcp_peer *peer, int code)
+{
+	tcp_cut(&peer->base, code);
+	return false;
+}
+
+static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
+	uint64_t offset, uint64_t length)
+{
+	const struct net_region *r;
+
+	if (id >= NET_REGIONS_MAX)
+		return NULL;
+	r = &peer->base.net->regions[id];
+	if (!r->base || !wire_access_check(r->bytes, r->rights, wanted, offset, length))
+		return NULL;
+	return r->base + offset;
+}
+
+static bool take_message(struct tcp_peer *peer, const uint8_t *fixed)
+{
+	const struct net_handlers *h = &peer->base.net->options.handlers;
+	struct net_message m;
+
+	if (atomic_load(&peer->allowed) == 0)
+		return wrong(peer, -ENOBUFS);
+	atomic_fetch_sub(&peer->allowed, 1);
+	memcpy(&m, fixed, sizeof(m));
+	net_count(&peer->base.counters.messages_in, 1);
+	h->message(h->owner, &peer->base, &m);
+	atomic_fetch_add(&peer->owed, 1);
+	return true;
+}
+
+static bool begin_write(
+	struct tcp_peer *peer, const struct wire_frame *f, const uint8_t *fixed)
+{
+	struct tcp_receive *rx = &peer->receive;
+	uint32_t length = f->bytes - (uint32_t)sizeof(struct wire_write);
+	struct wire_write w;
+
+	memcpy(&w, fixed, sizeof(w));
+	rx->data = memory_of(peer, w.region, NET_REMOTE_WRITE, w.offset, length);
+	if (!rx->data) {
+		tcp_bye(peer, EACCES);
+		return wrong(peer, -EACCES);
+	}
+	rx->data_left = length;
+	rx->op = NULL;
+	net_count(&peer->base.counters.writes_in, 1);
+	net_count(&peer->base.counters.bytes_in, length);
+	return true;
+}
+
+static bool take_read(struct tcp_peer *peer, const uint8_t *fixed)
+{
+	const uint8_t *data;
+	struct wire_read r;
+
+	memcpy(&r, fixed, sizeof(r));
+	net_count(&peer->base.counters.reads_in, 1);
+	data = memory_of(peer, r.region, NET_REMOTE_READ, r.offset, r.length);
+	if (data)
+		return tcp_reply_read(peer, &r, data) == 0;
+	return tcp_reply_refuse(peer, WIRE_READ, r.op) == 0;
+}
+
+static bool take_atomic(struct tcp_peer *peer, const uint8_t *fixed)
+{
+	struct wire_atomic a;
+	uint64_t *word, value;
+
+	memcpy(&a, fixed, sizeof(a));
+	net_count(&peer->base.counters.atomics_in, 1);
+	word = (uint64_t *)memory_of(peer, a.region, NET_REMOTE_ATOMIC, a.offset, 8);
+	if (!word)
+		return tcp_reply_refuse(peer, WIRE_ATOMIC, a.op) == 0;
+	if (a.kind == WIRE_FAA) {
+		value = __atomic_fetch_add(word, a.operand, __ATOMIC_SEQ_CST);
+	} else {
+		value = a.compare;
+		__atomic_compare_exchange_n(word, &value, a.operand, false,
+			__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	}
+	return tcp_reply_atomic(peer, a.op, value) == 0;
+}
+
+/* The peer refused: the op learns it, and the link ends. */
+static bool refused(struct tcp_peer *peer, struct net_op *op)
+{
+	tcp_bye(peer, EACCES);
+	wrong(peer, -EACCES);
+	net_op_end(peer->base.net, op, -EACCES);
+	return false;
+}
+
+static bool begin_read_reply(
+	struct tcp_peer *peer, const struct wire_frame *f, const uint8_t *fixed)
+{
+	struct tcp_receive *rx = &peer->receive;
+	struct wire_read_reply r;
+	struct net_op *op;
+
+	memcpy(&r, fixed, sizeof(r));
+	op = tcp_slot_take(peer, r.op, false);
+	if (!op)
+		return wrong(peer, -EPROTO);
+	if (r.status)
+		return refused(peer, op);
+	/* It is this half's now: ended here, or when the link is. */
+	rx->op = op;
+	if (f->bytes - sizeof(r) != op->length)
+		return wrong(peer, -EPROTO);
+	rx->data = op->local;
+	rx->data_left = op->length;
+	net_count(&peer->base.counters.bytes_in, op->length);
+	return true;
+}
+
+static bool take_atomic_reply(struct tcp_peer *peer, const uint8_t *fixed)
+{
+	struct wire_atomic_reply r;
+	struct net_op *op;
+
+	memcpy(&r, fixed, sizeof(r));
+	op = tcp_slot_take(peer, r.op, true);
+	if (!op)
+		return wrong(peer, -EPROTO);
+	if (r.status)
+		return refused(peer, op);
+	op->value = r.value;
+	net_op_end(peer->base.net, op, 0);
+	return true;
+}
+
+static bool take_bye(struct tcp_peer *peer, const uint8_t *fixed)
+{
+	struct wire_bye b;
+
+	memcpy(&b, fixed, sizeof(b));
+	return wrong(peer, b.reason ? -(int)b.reason : -ESHUTDOWN);
+}
+
+/* A frame whose head and fixed part are there. false: the link is to end. */
+static bool take_frame(
+	struct tcp_peer *peer, const struct wire_frame *f, const uint8_t *fixed)
+{
+	if (!wire_fixed_check(f, fixed, peer->base.node))
+		return wrong(peer, -EPROTO);
+	if (f->credits)
+		tcp_credits_came(peer, f->credits);
+	switch (f->type) {
+	case WIRE_MESSAGE:
+		return take_message(peer, fixed);
+	case WIRE_WRITE:
+		return begin_write(peer, f, fixed);
+	case WIRE_READ:
+		return take_read(peer, fixed);
+	case WIRE_READ_REPLY:
+		return begin_read_reply(peer, f, fixed);
+	case WIRE_ATOMIC:
+		return take_atomic(peer, fixed);
+	case WIRE_ATOMIC_REPLY:
+		return take_atomic_reply(peer, fixed);
+	case WIRE_BYE:
+		return take_bye(peer, fixed);
+	default:
+		return true; /* PING */
+	}
+}
+
+/* ---- bytes ------------------------------------------------------------------------------ */
+
+static void data_done(struct tcp_peer *peer)
+{
+	struct tcp_receive *rx = &peer->receive;
+	struct net_op *op = rx->op;
+
+	rx->data = NULL;
+	rx->op = NULL;
+	if (op)
+		net_op_end(peer->base.net, op, 0);
+}
+
+/* What of a frame's data is in the buffer goes to its place. */
+static void move_data(struct tcp_peer *peer)
+{
+	struct tcp_receive *rx = &peer->receive;
+	uint32_t n = MIN(rx->data_left, rx->end - rx->first);
+
+	memcpy(rx->data, rx->buffer + rx->first, n);
+	rx->first += n;
+	rx->data += n;
+	rx->data_left -= n;
+	if (rx->data_left == 0)
+		data_done(peer);
+}
+
+/* All whole frames of the buffer; what is left of the last one moves to its front. */
+static void parse(struct tcp_peer *peer)
+{
+	struct tcp_receive *rx = &peer->receive;
+
+	while (!atomic_load_explicit(&peer->cut_code, memory_order_relaxed)) {
+		unsigned there = rx->end - rx->first;
+		const uint8_t *at = rx->buffer + rx->first;
+		struct wire_frame f;
+		uint32_t fixed;
+
+		if (rx->data_left) {
+			if (there == 0)
+				break;
+			move_data(peer);
+			continue;
+		}
+		if (there < sizeof(f))
+			break;
+		memcpy(&f, at, sizeof(f));
+		if (!wire_frame_check(&f)) {
+			wrong(peer, -EPROTO);
+			return;
+		}
+		fixed = wire_fixed_bytes(f.type);
+		if (there < sizeof(f) + fixed)
+			break;
+		rx->first += (unsigned)sizeof(f) + fixed;
+		if (!take_frame(peer, &f, at + sizeof(f)))
+			return;
+	}
+	memmove(rx->buffer, rx->buffer + rx->first, rx->end - rx->first);
+	rx->end -= rx->first;
+	rx->first = 0;
+}
+
+bool tcp_receive(struct tcp_peer *peer)
+{
+	struct tcp_receive *rx = &peer->receive;
+	struct iovec iov[2];
+	unsigned count = 0, direct;
+	ssize_t n;
+
+	if (atomic_load(&peer->cut_code))
+		return false;
+	if (rx->data_left)
+		iov[count++] = (struct iovec){rx->data, rx->data_left};
+	iov[count++] = (struct iovec){rx->buffer + rx->end, TCP_RECEIVE_BYTES - rx->end};
+	n = tcp_stream_recv(&peer->stream, iov, count);
+	if (n == -EAGAIN)
+		return false;
+	if (n <= 0)
+		return wrong(peer, -ECONNRESET);
+	atomic_store_explicit(&peer->heard, true, memory_order_relaxed);
+	net_count(&peer->base.counters.calls_in, 1);
+	direct = MIN((uint32_t)n, rx->data_left);
+	if (rx->data_left) {
+		rx->data += direct;
+		rx->data_left -= direct;
+		if (rx->data_left == 0)
+			data_done(peer);
+	}
+	rx->end += (unsigned)n - direct;
+	parse(peer);
+	/* What handlers held back goes out with the end of what they answered. */
+	tcp_flush(peer->base.net);
+	if (atomic_load_explicit(&peer->owed, memory_order_relaxed) >= WIRE_WINDOW / 4)
+		tcp_push(peer, true);
+	return true;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* Takes the link over from the progress task, which is not told of its bytes any more. */
+static bool borrow(struct tcp_peer *peer)
+{
+	struct tcp_net *net = tcp_net_of(peer->base.net);
+	bool got = false;
+
+	if (atomic_load_explicit(&peer->wanted_back, memory_order_relaxed))
+		return false;
+	rt_mutex_lock(&peer->watch_lock);
+	if (peer->watched && rt_mutex_trylock(&peer->receive.lock)) {
+		if (atomic_load(&peer->cut_code) || atomic_load(&peer->wanted_back)) {
+			rt_mutex_unlock(&peer->receive.lock);
+		} else {
+			got = peer->lent = true;
+			rt_poller_change(net->poller, peer->stream.socket,
+				peer->want_write ? RT_WRITABLE : 0, &peer->source);
+			atomic_fetch_add(&net->lent, 1);
+		}
+	}
+	rt_mutex_unlock(&peer->watch_lock);
+	return got;
+}
+
+static void give_back(struct tcp_peer *peer)
+{
+	struct tcp_net *net = tcp_net_of(peer->base.net);
+
+	rt_mutex_lock(&peer->watch_lock);
+	peer->lent = false;
+	rt_poller_change(net->poller, peer->stream.socket,
+		RT_READABLE | (peer->want_write ? RT_WRITABLE : 0u), &peer->source);
+	rt_mutex_unlock(&peer->receive.lock);
+	rt_mutex_unlock(&peer->watch_lock);
+	atomic_fetch_sub(&net->lent, 1);
+}
+
+int tcp_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
+	uint32_t expected, uint64_t deadline_ns)
+{
+	struct tcp_peer *peer = likely ? tcp_peer_of(likely) : NULL;
+	int r = 0;
+
+	if (atomic_load_explicit(word, memory_order_acquire) != expected)
+		return 0;
+	if (!peer || !likely->up || !borrow(peer))
+		return rt_wait(word, expected, deadline_ns);
+	while (r == 0) {
+		/* Before the look at the word: who changes it looks here afterwards. */
+		atomic_store(&peer->lent_for, word);
+		if (atomic_load(word) != expected || atomic_load(&peer->cut_code) ||
+			atomic_load(&peer->wanted_back))
+			break;
+		r = rt_socket_wait(peer->stream.socket, deadline_ns);
+		atomic_store(&peer->lent_for, NULL);
+		if (r == 0)
+			tcp_receive(peer);
+	}
+	atomic_store(&peer->lent_for, NULL);
+	give_back(peer);
+	return r;
+}
+
+void tcp_wake(struct net *base, _Atomic uint32_t *word, int count)
+{
+	struct tcp_net *net = tcp_net_of(base);
+
+	rt_wake(word, count);
+	if (atomic_load(&net->lent) == 0)
+		return;
+	for (unsigned i = 0; i < net_peer_count(base); i++) {
+		struct tcp_peer *peer = tcp_peer_of(base->list[i]);
+
+		if (atomic_load(&peer->lent_for) != word)
+			continue;
+		rt_mutex_lock(&peer->watch_lock);
+		if (peer->lent && atomic_load(&peer->lent_for) == word)
+			rt_socket_kick(peer->stream.socket);
+		rt_mutex_unlock(&peer->watch_lock);
+	}
+}
+
+bool tcp_receive_try(struct tcp_peer *peer)
+{
+	bool got;
+
+	rt_mutex_lock(&peer->watch_lock);
+	got = peer->watched && !peer->lent && rt_mutex_trylock(&peer->receive.lock);
+	rt_mutex_unlock(&peer->watch_lock);
+	if (!got)
+		return false;
+	tcp_receive(peer);
+	rt_mutex_unlock(&peer->receive.lock);
+	return true;
+}
+
+void tcp_receive_seize(struct tcp_peer *peer)
+{
+	atomic_store(&peer->wanted_back, true);
+	rt_mutex_lock(&peer->watch_lock);
+	if (peer->lent)
+		rt_socket_kick(peer->stream.socket);
+	rt_mutex_unlock(&peer->watch_lock);
+	rt_mutex_lock(&peer->receive.lock);
+	atomic_store(&peer->wanted_back, false);
+}

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending half of a tcp link: a bounded queue of frames, which the task that has
+ * something to say sends itself, and others' with it, as far as the socket takes it. The
+ * progress task sends the rest when there is room, or credit.
+ *
+ * One task at a time is in the system call (`sending`); send_lock is not held during it.
+ * Frames leave the queue in order and whole. A message leaves only with a credit; nothing
+ * overtakes it but PING, which gives credits back, so two full queues cannot block each
+ * other.
+ */
+#include "engine/net/tcp_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define IOV_FRAMES  32u
+#define QUEUE_TASKS (NET_QUEUE_MAX / 2)
+#define QUEUE_SHORT (NET_QUEUE_MAX / 4)
+
+static struct tcp_frame *frame_at(struct tcp_send *s, unsigned i)
+{
+	return &s->frames[(s->first + i) % NET_QUEUE_MAX];
+}
+
+/* ---- credits -------------------------------------------------------------------------- */
+
+/* What we owe the peer, which may send as many more from now on. */
+static uint16_t take_owed(struct tcp_peer *peer)
+{
+	uint32_t owed = atomic_load_explicit(&peer->owed, memory_order_relaxed);
+
+	if (owed == 0)
+		return 0;
+	owed = atomic_exchange(&peer->owed, 0);
+	WEFT_ASSERT(owed <= WIRE_WINDOW);
+	atomic_fetch_add(&peer->allowed, owed);
+	return (uint16_t)owed;
+}
+
+void tcp_credits_came(struct tcp_peer *peer, uint32_t n)
+{
+	struct tcp_send *s = &peer->send;
+	bool push, wrong;
+
+	rt_mutex_lock(&s->lock);
+	wrong = n > s->window - s->credits;
+	if (wrong)
+		tcp_cut_locked(peer, -EPROTO);
+	else
+		s->credits += n;
+	push = !wrong && s->count && !s->blocked && !s->held;
+	rt_mutex_unlock(&s->lock);
+	if (push)
+		tcp_push(peer, false);
+}
+
+/* ---- sending ---------------------------------------------------------------------------- */
+
+/* Gives the frame what it needs to leave; false: it must wait. */
+static bool prepare(struct tcp_peer *peer, struct tcp_frame *f)
+{
+	struct tcp_send *s = &peer->send;
+	struct wire_frame *head = (struct wire_frame *)f->head;
+
+	if (f->type == WIRE_MESSAGE) {
+		if (s->credits == 0)
+			return false;
+		s->credits--;
+	}
+	head->credits = take_owed(peer);
+	return true;
+}
+
+static void add_iov(
+	struct iovec *iov, unsigned *n, const void *base, size_t bytes, size_t *skip)
+{
+	size_t skipped = MIN(*skip, bytes);
+
+	*skip -= skipped;
+	if (bytes > skipped)
+		iov[(*n)++] = (struct iovec){(uint8_t *)base + skipped, bytes - skipped};
+}
+
+/* A PING goes between two frames, also when the next one has no credit. */
+static void gather_ping(struct tcp_peer *peer, bool *ping)
+{
+	struct tcp_send *s = &peer->send;
+
+	if (s->ping_left == 0 && *ping && s->sent == 0) {
+		s->ping = (struct wire_frame){
+			.type = WIRE_PING, .credits = take_owed(peer)};
+		s->ping_left = sizeof(s->ping);
+	}
+	*ping = false;
+}
+
+/* Under send_lock: what can be sent now. */
+static unsigned gather(struct tcp_peer *peer, struct iovec *iov, bool *ping)
+{
+	struct tcp_send *s = &peer->send;
+	size_t skip = s->sent;
+	unsigned n = 0;
+
+	gather_ping(peer, ping);
+	if (s->ping_left)
+		iov[n++] = (struct iovec){
+			(uint8_t *)(&s->ping + 1) - s->ping_left, s->ping_left};
+	for (unsigned i = 0; i < MIN(s->count, IOV_FRAMES); i++) {
+		struct tcp_frame *f = frame_at(s, i);
+
+		if (i == s->prepared) {
+			if (!prepare(peer, f))
+				break;
+			s->prepared++;
+		}
+		add_iov(iov, &n, f->head, f->head_bytes, &skip);
+		add_iov(iov, &n, f->data, f->data_bytes, &skip);
+	}
+	return n;
+}
+
+/* The first frame is gone. */
+static void frame_sent(struct tcp_peer *peer, struct tcp_frame *f)
+{
+	struct tcp_send *s = &peer->send;
+
+	if (f->op) {
+		f->op->next = s->ended;
+		s->ended = f->op;
+	}
+	if (f->type == WIRE_READ_REPLY || f->type == WIRE_ATOMIC_REPLY)
+		s->replies--;
+	s->first = (s->first + 1) % NET_QUEUE_MAX;
+	s->count--;
+	s->prepared--;
+	if (s->count == 0)
+		s->first = 0; /* the same memory again */
+	if (s->count == QUEUE_SHORT)
+		rt_cond_broadcast(&s->room);
+}
+
+static void consume(struct tcp_peer *peer, size_t bytes)
+{
+	struct tcp_send *s = &peer->send;
+	unsigned of_ping = (unsigned)MIN(bytes, (size_t)s->ping_left);
+
+	s->ping_left -= of_ping;
+	bytes -= of_ping;
+	s->sent += bytes;
+	while (s->count) {
+		struct tcp_frame *f = frame_at(s, 0);
+		size_t whole = (size_t)f->head_bytes + f->data_bytes;
+
+		if (s->sent < whole)
+			break;
+		s->sent -= whole;
+		frame_sent(peer, f);
+	}
+}
+
+/* Writes that ended wake who waits for them; those with `done` are left in the list. */
+static void wake_waiters(struct tcp_peer *peer)
+{
+	struct net_op **link = &peer->send.ended;
+
+	while (*link) {
+		struct net_op *op = *link;
+
+		if (op->done) {
+			link = &op->next;
+		} else {
+			*link = op->next;
+			net_op_end(peer->base.net, op, 0);
+		}
+	}
+}
+
+void tcp_call_done(struct tcp_peer *peer)
+{
+	struct tcp_send *s = &peer->send;
+	struct net_op *list, *next;
+
+	rt_mutex_lock(&s->lock);
+	list = s->ended;
+	s->ended = NULL;
+	if (list)
+		s->calling++;
+	rt_mutex_unlock(&s->lock);
+	if (!list)
+		return;
+	for (struct net_op *op = list; op; op = next) {
+		next = op->next;
+		net_op_end(peer->base.net, op, 0);
+	}
+	rt_mutex_lock(&s->lock);
+	s->calling--;
+	rt_mutex_unlock(&s->lock);
+}
+
+/*
+ * Under send_lock, which it drops and retakes; `sending` is false before and after. Sends
+ * until there is nothing left that can be sent.
+ */
+static void send_all(struct tcp_peer *peer, bool ping)
+{
+	struct tcp_send *s = &peer->send;
+	struct iovec iov[2 * IOV_FRAMES + 1];
+	unsigned n;
+
+	s->sending = true;
+	s->held = false;
+	while ((n = gather(peer, iov, &ping)) && !atomic_load(&peer->cut_code)) {
+		size_t wanted = 0;
+		ssize_t sent;
+
+		for (unsigned i = 0; i < n; i++)
+			wanted += iov[i].iov_len;
+		rt_mutex_unlock(&s->lock);
+		sent = tcp_stream_send(&peer->stream, iov, n);
+		rt_mutex_lock(&s->lock);
+		net_count(&peer->base.counters.calls_out, 1);
+		if (sent < 0 && sent != -EAGAIN) {
+			tcp_cut_locked(peer, -ECONNRESET);
+			break;
+		}
+		if (sent > 0) {
+			atomic_store_explicit(&peer->spoke, true, memory_order_relaxed);
+			s->moved = true;
+			consume(peer, (size_t)sent);
+		}
+		s->blocked = sent < 0 || (size_t)sent < wanted;
+		if (s->blocked)
+			break;
+	}
+	wake_waiters(peer);
+	s->sending = false;
+	if (peer->want_write != s->blocked)
+		tcp_watch(peer, s->blocked);
+}
+
+/* After an enqueue, with send_lock held; drops it. */
+static void enqueued(struct tcp_peer *peer, unsigned flags)
+{
+	struct tcp_net *net = tcp_net_of(peer->base.net);
+	struct tcp_send *s = &peer->send;
+	bool ended;
+
+	if ((flags & NET_MORE) && s->count < QUEUE_SHORT) {
+		s->held = true;
+		rt_mutex_unlock(&s->lock);
+		atomic_store(&net->held, true);
+		return;
+	}
+	if (!s->sending && !s->blocked)
+		send_all(peer, false);
+	else
+		s->held = false;
+	ended = s->ended != NULL;
+	rt_mutex_unlock(&s->lock);
+	if (!ended)
+		return;
+	if (flags & NET_URGENT) {
+		tcp_call_done(peer);
+	} else { /* the caller may hold what `done` needs */
+		atomic_store(&net->ended, true);
+		rt_poller_kick(net->poller);
+	}
+}
+
+void tcp_push(struct tcp_peer *peer, bool ping)
+{
+	struct tcp_send *s = &peer->send;
+
+	rt_mutex_lock(&s->lock);
+	if (peer->base.up && !s->sending)
+		send_all(peer, ping);
+	rt_mutex_unlock(&s->lock);
+	tcp_call_done(peer);
+}
+
+/* ---- the queue --------------------------------------------------------------------------- */
+
+/*
+ * Room for n frames, with send_lock held: 0 and the lock stays, or an error and it is
+ * dropped.
+ */
+static int reserve(struct tcp_peer *peer, unsigned n, unsigned flags)
+{
+	struct tcp_send *s = &peer->send;
+	unsigned limit = flags & NET_URGENT ? NET_QUEUE_MAX : QUEUE_TASKS;
+	int r = 0;
+
+	if (!peer->base.up || atomic_load(&peer->cut_code)) {
+		r = -ENOTCONN;
+	} else if (s->count + n > limit) {
+		r = -EAGAIN;
+		if (flags & NET_URGENT) {
+			tcp_cut_locked(peer, -ETIMEDOUT);
+			r = -ENOTCONN;
+		}
+	}
+	if (r)
+		rt_mutex_unlock(&s->lock);
+	return r;
+}
+
+/* Under send_lock, with room. Returns where the fixed part goes. */
+static void *enqueue(struct tcp_peer *peer, enum wire_type type, const void *data,
+	uint32_t data_bytes, struct net_op *op)
+{
+	struct tcp_send *s = &peer->send;
+	struct tcp_frame *f = frame_at(s, s->count);
+	struct wire_frame *head = (struct wire_frame *)f->head;
+	uint32_t fixed = wire_fixed_bytes((uint8_t)type);
+
+	s->count++;
+	f->head_bytes = (uint16_t)(sizeof(*head) + fixed);
+	f->type = (uint8_t)type;
+	f->data = data;
+	f->data_bytes = data_bytes;
+	f->op = op;
+	*head = (struct wire_frame){.type = (uint8_t)type, .bytes = fixed + data_bytes};
+	return head + 1;
+}
+
+static void enqueue_message(struct tcp_peer *peer, const struct net_message *m)
+{
+	struct net_message *to = enqueue(peer, WIRE_MESSAGE, NULL, 0, NULL);
+
+	*to = *m;
+	to->sender = peer->base.net->options.self.node;
+	net_count(&peer->base.counters.messages_out, 1);
+}
+
+int tcp_send(struct net_peer *base, const struct net_message *m, unsigned flags)
+{
+	struct tcp_peer *peer = tcp_peer_of(base);
+	int r;
+
+	rt_mutex_lock(&peer->send.lock);
+	r = reserve(peer, 1, flags);
+	if (r)
+		return r;
+	enqueue_message(peer, m);
+	enqueued(peer, flags);
+	return 0;
+}
+
+static uint32_t slot_find(struct tcp_send *s)
+{
+	for (unsigned i = 0; i < ARRAY_SIZE(s->slots_used); i++)
+		if (s->slots_used[i] != UINT64_MAX)
+			return i * 64 + (unsigned)__builtin_ctzll(~s->slots_used[i]);
+	return TCP_NO_SLOT;
+}
+
+struct net_op *tcp_slot_take(struct tcp_peer *peer, uint32_t slot, bool atomic)
+{
+	struct tcp_send *s = &peer->send;
+	struct net_op *op;
+
+	rt_mutex_lock(&s->lock);
+	op = s->slots[slot];
+	if (op && (op->kind == NET_READ) == atomic)
+		op = NULL;
+	if (op) {
+		s->slots[slot] = NULL;
+		s->slots_used[slot / 64] &= ~(1ull << (slot % 64));
+	}
+	rt_mutex_unlock(&s->lock);
+	return op;
+}
+
+static void enqueue_write(struct tcp_peer *peer, struct net_op *op)
+{
+	struct wire_write *w = enqueue(peer, WIRE_WRITE, op->local, op->length, op);
+
+	*w = (struct wire_write){.region = op->region, .offset = op->offset};
+	net_count(&peer->base.counters.writes_out, 1);
+	net_count(&peer->base.counters.bytes_out, op->length);
+	if (op->message.type)
+		enqueue_message(peer, &op->message);
+}
+
+static void enqueue_read(struct tcp_peer *peer, struct net_op *op)
+{
+	struct wire_read *r = enqueue(peer, WIRE_READ, NULL, 0, NULL);
+
+	*r = (struct wire_read){.op = op->slot,
+		.region = op->region,
+		.offset = op->offset,
+		.length = op->length};
+	net_count(&peer->base.counters.reads_out, 1);
+}
+
+static void enqueue_atomic(struct tcp_peer *peer, struct net_op *op)
+{
+	struct wire_atomic *a = enqueue(peer, WIRE_ATOMIC, NULL, 0, NULL);
+
+	*a = (struct wire_atomic){.op = op->slot,
+		.region = op->region,
+		.offset = op->offset,
+		.kind = op->kind == NET_CAS ? WIRE_CAS : WIRE_FAA,
+		.compare = op->compare,
+		.operand = op->operand};
+	net_count(&peer->base.counters.atomics_out, 1);
+}
+
+int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
+{
+	struct tcp_peer *peer = tcp_peer_of(base);
+	struct tcp_send *s = &peer->send;
+	int r;
+
+	rt_mutex_lock(&s->lock);
+	r = reserve(peer, op->kind == NET_WRITE && op->message.type ? 2 : 1, flags);
+	if (r)
+		return r;
+	if (op->kind == NET_WRITE) {
+		enqueue_write(peer, op);
+	} else {
+		op->slot = slot_find(s);
+		if (op->slot == TCP_NO_SLOT) {
+			rt_mutex_unlock(&s->lock);
+			return -EAGAIN;
+		}
+		s->slots[op->slot] = op;
+		s->slots_used[op->slot / 64] |= 1ull << (op->slot % 64);
+		if (op->kind == NET_READ)
+			enqueue_read(peer, op);
+		else
+			enqueue_atomic(peer, op);
+	}
+	enqueued(peer, flags);
+	return 0;
+}
+
+void tcp_flush(struct net *base)
+{
+	struct tcp_net *net = tcp_net_of(base);
+
+	if (!atomic_load_explicit(&net->held, memory_order_relaxed) ||
+		!atomic_exchange(&net->held, false))
+		return;
+	for (unsigned i = 0; i < net_peer_count(base); i++) {
+		struct tcp_peer *peer = tcp_peer_of(base->list[i]);
+
+		rt_mutex_lock(&peer->send.lock);
+		if (peer->send.held && peer->base.up)
+			enqueued(peer, 0);
+		else
+			rt_mutex_unlock(&peer->send.lock);
+	}
+}
+
+int tcp_wait_room(struct net_peer *base, uint64_t deadline_ns)
+{
+	struct tcp_peer *peer = tcp_peer_of(base);
+	struct tcp_send *s = &peer->send;
+	int r = 0;
+
+	rt_mutex_lock(&s->lock);
+	while (base->up && s->count >= QUEUE_TASKS && r == 0) {
+		if (!s->sending && !s->blocked)
+			send_all(peer, false);
+		if (s->count >= QUEUE_TASKS)
+			r = rt_cond_wait(&s->room, &s->lock, deadline_ns);
+	}
+	if (!base->up)
+		r = -ENOTCONN;
+	else if (s->count < QUEUE_TASKS)
+		r = 0;
+	rt_mutex_unlock(&s->lock);
+	return r;
+}
+
+/* ---- answers ------------------------------------------------------------------------------- */
+
+/* With send_lock held afterwards, unless it fails. */
+static int reserve_reply(struct tcp_peer *peer)
+{
+	struct tcp_send *s = &peer->send;
+	int r;
+
+	rt_mutex_lock(&s->lock);
+	if (s->replies == NET_OPS_MAX) {
+		tcp_cut_locked(peer, -ENOBUFS);
+		rt_mutex_unlock(&s->lock);
+		return -ENOTCONN;
+	}
+	r = reserve(peer, 1, NET_URGENT);
+	if (!r)
+		s->replies++;
+	return r;
+}
+
+int tcp_reply_read(struct tcp_peer *peer, const struct wire_read *r, const uint8_t *data)
+{
+	struct wire_read_reply *reply;
+	int rc = reserve_reply(peer);
+
+	if (rc)
+		return rc;
+	reply = enqueue(peer, WIRE_READ_REPLY, data, r->length, NULL);
+	*reply = (struct wire_read_reply){.op = r->op};
+	enqueued(peer, NET_URGENT);
+	return 0;
+}
+
+int tcp_reply_atomic(struct tcp_peer *peer, uint32_t op, uint64_t value)
+{
+	struct wire_atomic_reply *reply;
+	int rc = reserve_reply(peer);
+
+	if (rc)
+		return rc;
+	reply = enqueue(peer, WIRE_ATOMIC_REPLY, NULL, 0, NULL);
+	*reply = (struct wire_atomic_reply){.op = op, .value = value};
+	enqueued(peer, NET_URGENT);
+	return 0;
+}
+
+int tcp_reply_refuse(struct tcp_peer *peer, uint8_t type, uint32_t op)
+{
+	int rc = reserve_reply(peer);
+
+	if (rc)
+		return rc;
+	if (type == WIRE_READ)
+		*(struct wire_read_reply *)enqueue(peer, WIRE_READ_REPLY, NULL, 0, NULL) =
+			(struct wire_read_reply){.op = op, .status = EACCES};
+	else
+		*(struct wire_atomic_reply *)enqueue(peer, WIRE_ATOMIC_REPLY, NULL, 0,
+			NULL) = (struct wire_atomic_reply){.op = op, .status = EACCES};
+	enqueued(peer, NET_URGENT);
+	return 0;
+}
+
+/* ---- the end of a link -------------------------------------------------------------------- */
+
+void tcp_bye(struct tcp_peer *peer, uint32_t reason)
+{
+	struct tcp_send *s = &peer->send;
+	struct {
+		struct wire_frame head;
+		struct wire_bye bye;
+	} __attribute__((packed)) frame = {
+		.head = {.type = WIRE_BYE, .bytes = sizeof(struct wire_bye)},
+		.bye = {.reason = reason},
+	};
+	struct iovec iov = {&frame, sizeof(frame)};
+
+	rt_mutex_lock(&s->lock);
+	if (peer->base.up && !s->sending && s->sent == 0 && s->ping_left == 0)
+		tcp_stream_send(&peer->stream, &iov, 1);
+	rt_mutex_unlock(&s->lock);
+}
+
+struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window)
+{
+	struct tcp_send *s = &peer->send;
+	struct net_op *list = NULL;
+
+	for (unsigned i = s->count; i-- > 0;) {
+		struct tcp_frame *f = frame_at(s, i);
+
+		if (f->op) {
+			f->op->next = list;
+			list = f->op;
+		}
+	}
+	for (unsigned i = 0; i < NET_OPS_MAX; i++) {
+		if (!s->slots[i])
+			continue;
+		s->slots[i]->next = list;
+		list = s->slots[i];
+		s->slots[i] = NULL;
+	}
+	memset(s->slots_used, 0, sizeof(s->slots_used));
+	s->first = s->count = s->prepared = 0;
+	s->sent = 0;
+	s->ping_left = 0;
+	s->replies = 0;
+	s->blocked = s->held = s->moved = false;
+	s->window = s->credits = window;
+	rt_cond_broadcast(&s->room);
+	return list;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes and checks what travels; see wire.h. */
+#include "engine/net/wire.h"
+
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/rt/rt.h"
+
+#define LABEL_BYTES 16u
+
+static const char label_dialer[LABEL_BYTES] = "weft/net dialer";
+static const char label_listener[LABEL_BYTES] = "weft/net listen";
+
+/* ---- connecting ------------------------------------------------------------------------ */
+
+void wire_hello_make(struct wire_hello *h, const struct net_identity *self,
+	const uint8_t instance[NET_UUID_BYTES], uint16_t to_node,
+	enum wire_transport transport)
+{
+	*h = (struct wire_hello){
+		.version = WIRE_VERSION,
+		.bytes = sizeof(*h),
+		.incarnation = self->incarnation,
+		.wall_ns = rt_wall_ns(),
+		.node = self->node,
+		.to_node = to_node,
+		.role = self->role,
+		.transport = (uint8_t)transport,
+		.window = WIRE_WINDOW,
+		.transfer_max = NET_TRANSFER_MAX,
+	};
+	memcpy(h->magic, WIRE_HELLO, sizeof(h->magic));
+	memcpy(h->volume_uuid, self->volume_uuid, NET_UUID_BYTES);
+	memcpy(h->cluster_uuid, self->cluster_uuid, NET_UUID_BYTES);
+	memcpy(h->node_uuid, self->node_uuid, NET_UUID_BYTES);
+	memcpy(h->instance, instance, NET_UUID_BYTES);
+	rt_random_bytes(h->nonce, sizeof(h->nonce));
+}
+
+static bool all_zero(const void *p, size_t n)
+{
+	const uint8_t *b = p;
+
+	while (n && !*b) {
+		b++;
+		n--;
+	}
+	return n == 0;
+}
+
+static bool hello_well_formed(const struct wire_hello *h)
+{
+	return h->bytes == sizeof(*h) && h->node < NET_NODES_MAX &&
+	       (h->role == NET_ROLE_STORAGE || h->role == NET_ROLE_CLIENT) &&
+	       h->pad0 == 0 && all_zero(h->pad1, sizeof(h->pad1)) && h->window > 0 &&
+	       h->window <= UINT16_MAX && h->transfer_max == NET_TRANSFER_MAX &&
+	       !all_zero(h->node_uuid, sizeof(h->node_uuid));
+}
+
+int wire_hello_check(const struct wire_hello *h, const struct net_identity *self,
+	enum wire_transport transport, uint32_t *detail)
+{
+	*detail = 0;
+	if (memcmp(h->magic, WIRE_HELLO, sizeof(h->magic)))
+		return WIRE_MALFORMED;
+	if (h->version != WIRE_VERSION) {
+		*detail = WIRE_VERSION;
+		return WIRE_OTHER_VERSION;
+	}
+	if (h->transport != transport)
+		return WIRE_OTHER_TRANSPORT;
+	if (!hello_well_formed(h))
+		return WIRE_MALFORMED;
+	if (memcmp(h->cluster_uuid, self->cluster_uuid, NET_UUID_BYTES))
+		return WIRE_OTHER_CLUSTER;
+	if (memcmp(h->volume_uuid, self->volume_uuid, NET_UUID_BYTES))
+		return WIRE_OTHER_VOLUME;
+	if (h->to_node != self->node) {
+		*detail = self->node;
+		return WIRE_OTHER_NODE;
+	}
+	return h->node == self->node ? WIRE_NODE_TAKEN : 0;
+}
+
+bool wire_derive(
+	uint8_t out[WIRE_MAC_BYTES], const uint8_t key[NET_KEY_BYTES], const char *label)
+{
+	unsigned length = 0;
+
+	return HMAC(EVP_sha256(), key, NET_KEY_BYTES, (const uint8_t *)label,
+		       strlen(label), out, &length) &&
+	       length == WIRE_MAC_BYTES;
+}
+
+bool wire_proof_make(struct wire_proof *p, const uint8_t key[NET_KEY_BYTES],
+	bool by_dialer, const struct wire_hello *dialer,
+	const struct wire_hello *listener)
+{
+	uint8_t text[LABEL_BYTES + 2 * sizeof(*dialer)];
+	unsigned length = 0;
+
+	memcpy(text, by_dialer ? label_dialer : label_listener, LABEL_BYTES);
+	memcpy(text + LABEL_BYTES, dialer, sizeof(*dialer));
+	memcpy(text + LABEL_BYTES + sizeof(*dialer), listener, sizeof(*listener));
+	memcpy(p->magic, WIRE_PROOF, sizeof(p->magic));
+	return HMAC(EVP_sha256(), key, NET_KEY_BYTES, text, sizeof(text), p->mac,
+		       &length) &&
+	       length == WIRE_MAC_BYTES;
+}
+
+bool wire_proof_check(const struct wire_proof *p, const uint8_t key[NET_KEY_BYTES],
+	bool by_dialer, const struct wire_hello *dialer,
+	const struct wire_hello *listener)
+{
+	struct wire_proof right;
+
+	return wire_proof_make(&right, key, by_dialer, dialer, listener) &&
+	       CRYPTO_memcmp(p->mac, right.mac, sizeof(right.mac)) == 0;
+}
+
+static const struct {
+	int code;
+	const char *ours, *theirs;
+} refusals[WIRE_REFUSALS] = {
+	[WIRE_OTHER_VERSION] = {-EPROTONOSUPPORT,
+		"it speaks another version of the protocol: run the same weft on all "
+		"nodes",
+		"it speaks version %u of the protocol: run the same weft on all nodes"},
+	[WIRE_OTHER_VOLUME] = {-EXDEV,
+		"it belongs to another volume: check the store and the cluster file "
+		"there",
+		"it belongs to another volume: check its address in the cluster file"},
+	[WIRE_OTHER_CLUSTER] = {-EXDEV,
+		"it belongs to another cluster: check the cluster file there",
+		"it belongs to another cluster: check its address in the cluster file"},
+	[WIRE_UNKNOWN_NODE] = {-ENOENT, "no node of that id is in the cluster file",
+		"it does not know this node: add it to the cluster file there"},
+	[WIRE_NODE_TAKEN] = {-EADDRINUSE,
+		"another node already has that id: give each node an id of its own",
+		"another node already has this node's id: give each node an id of its "
+		"own"},
+	[WIRE_STALE] = {-ESTALE,
+		"a later start of that node was seen: it runs twice, or its store is an "
+		"old copy",
+		"it has seen a later start of this node: this one runs twice, or its "
+		"store is "
+		"an old copy"},
+	[WIRE_WRONG_KEY] = {-EKEYREJECTED,
+		"it does not have this cluster's key: copy the key to that node",
+		"the key does not match: copy the cluster's key to this node"},
+	[WIRE_CLOCKS] = {-ETIME, "its clock differs by %u s: set the clocks",
+		"the clocks differ by %u s: set the clocks"},
+	[WIRE_TOO_MANY] = {-EBUSY, "there are too many connections",
+		"it has too many connections: it is tried again"},
+	[WIRE_OTHER_NODE] = {-EADDRNOTAVAIL,
+		"it looks for another node here: check this node's address in the "
+		"cluster file",
+		"node %u answers there: check the address in the cluster file"},
+	[WIRE_OTHER_TRANSPORT] = {-EPROTOTYPE,
+		"it uses another transport, or TLS on one end only: check the cluster "
+		"file",
+		"it uses another transport, or TLS on one end only: check the cluster "
+		"file"},
+	[WIRE_MALFORMED] = {-EPROTO, "what it says is malformed",
+		"it finds what this node says malformed"},
+};
+
+int wire_refusal_code(uint32_t reason)
+{
+	return reason && reason < WIRE_REFUSALS ? refusals[reason].code : -EPROTO;
+}
+
+void wire_refusal_text(
+	char *out, size_t size, uint32_t reason, uint32_t detail, bool theirs)
+{
+	const char *text = "it refuses for a reason unknown here", *at;
+
+	if (reason && reason < WIRE_REFUSALS)
+		text = theirs ? refusals[reason].theirs : refusals[reason].ours;
+	at = strstr(text, "%u");
+	if (at)
+		snprintf(out, size, "%.*s%u%s", (int)(at - text), text, detail, at + 2);
+	else
+		snprintf(out, size, "%s", text);
+}
+
+/* ---- frames ---------------------------------------------------------------------------- */
+
+bool wire_frame_check(const struct wire_frame *f)
+{
+	uint32_t fixed;
+
+	if (f->type == 0 || f->type >= WIRE_TYPES || f->pad)
+		return false;
+	fixed = wire_fixed_bytes(f->type);
+	if (f->type == WIRE_WRITE)
+		return f->bytes > fixed && f->bytes <= fixed + NET_TRANSFER_MAX;
+	if (f->type == WIRE_READ_REPLY)
+		return f->bytes >= fixed && f->bytes <= fixed + NET_TRANSFER_MAX;
+	return f->bytes == fixed;
+}
+
+static bool status_known(uint32_t status)
+{
+	return status == 0 || status == EACCES;
+}
+
+bool wire_fixed_check(const struct wire_frame *f, const void *fixed, uint16_t sender)
+{
+	union {
+		struct net_message message;
+		struct wire_write write;
+		struct wire_read read;
+		struct wire_read_reply read_reply;
+		struct wire_atomic atomic;
+		struct wire_atomic_reply atomic_reply;
+		struct wire_bye bye;
+	} u = {0};
+
+	memcpy(&u, fixed, wire_fixed_bytes(f->type));
+	switch (f->type) {
+	case WIRE_MESSAGE:
+		return u.message.type != 0 && u.message.sender == sender;
+	case WIRE_WRITE:
+		return u.write.pad == 0;
+	case WIRE_READ:
+		return u.read.pad == 0 && u.read.op < NET_OPS_MAX && u.read.length > 0 &&
+		       u.read.length <= NET_TRANSFER_MAX;
+	case WIRE_READ_REPLY:
+		return u.read_reply.op < NET_OPS_MAX &&
+		       status_known(u.read_reply.status) &&
+		       (u.read_reply.status == 0) == (f->bytes > sizeof(u.read_reply));
+	case WIRE_ATOMIC:
+		return u.atomic.pad == 0 && u.atomic.op < NET_OPS_MAX &&
+		       (u.atomic.kind == WIRE_CAS ||
+			       (u.atomic.kind == WIRE_FAA && u.atomic.compare == 0));
+	case WIRE_ATOMIC_REPLY:
+		return u.atomic_reply.op < NET_OPS_MAX &&
+		       status_known(u.atomic_reply.status) &&
+		       (u.atomic_reply.status == 0 || u.atomic_reply.value == 0);
+	case WIRE_BYE:
+		return status_known(u.bye.reason);
+	default:
+		return true;
+	}
+}
+
+bool wire_access_check(uint64_t region_bytes, unsigned rights, unsigned wanted,
+	uint64_t offset, uint64_t length)
+{
+	return (rights & wanted) == wanted && length <= region_bytes &&
+	       offset <= region_bytes - length &&
+	       (!(wanted & NET_REMOTE_ATOMIC) || offset % 8 == 0);
+}

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sockets of the real runtime: TCP and unix streams, never blocking; the poller is epoll.
+ *
+ * Not io_uring: a task that waits for an answer takes the receiving over from the poller's
+ * task, and with two tasks on one ring both wake for every completion. docs/protocol.md,
+ * "How tcp waits", has what was measured.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/rt/real.h"
+
+#define BACKLOG      128
+#define POLL_MAX     64u
+#define NSEC_PER_SEC 1000000000ull
+#define PATH_BYTES   sizeof(((struct sockaddr_un *)0)->sun_path)
+
+struct rt_socket {
+	int fd;
+	int kick_fd;           /* -1: a listener */
+	char path[PATH_BYTES]; /* of a listening unix socket; else empty */
+	ino_t path_inode;      /* what was there when it was made */
+};
+
+struct rt_poller {
+	int fd;
+	int kick_fd;
+};
+
+_Static_assert(sizeof(struct rt_address) - offsetof(struct rt_address, bytes) >=
+		       sizeof(struct sockaddr_storage),
+	"room for any address");
+
+/* ---- addresses ------------------------------------------------------------------- */
+
+static int resolve_path(struct rt_address *out, const char *path, struct weft_error *err)
+{
+	struct sockaddr_un un = {.sun_family = AF_UNIX};
+
+	if (strlen(path) >= sizeof(un.sun_path))
+		return weft_error(err, -ENAMETOOLONG,
+			"%s: a socket's path has at most %zu bytes", path,
+			sizeof(un.sun_path) - 1);
+	strcpy(un.sun_path, path);
+	memcpy(out->bytes, &un, sizeof(un));
+	out->length = sizeof(un);
+	return 0;
+}
+
+/* Splits "host:port" or "[host]:port". */
+static bool split(const char *text, char *host, size_t host_size, const char **port)
+{
+	const char *colon = strrchr(text, ':'), *end = colon;
+	const char *begin = text;
+
+	if (!colon || !colon[1])
+		return false;
+	if (*begin == '[') {
+		begin++;
+		end--;
+		if (end <= begin || *end != ']')
+			return false;
+	}
+	if (end <= begin || (size_t)(end - begin) >= host_size)
+		return false;
+	memcpy(host, begin, (size_t)(end - begin));
+	host[end - begin] = 0;
+	*port = colon + 1;
+	return true;
+}
+
+static int socket_resolve(
+	struct rt_address *out, const char *text, struct weft_error *err)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+	const char *port;
+	char host[256];
+	int r;
+
+	*out = (struct rt_address){0};
+	if (strchr(text, '/'))
+		return resolve_path(out, text, err);
+	if (!split(text, host, sizeof(host), &port))
+		return weft_error(err, -EINVAL,
+			"%s is no address: write host:port or [IPv6 address]:port", text);
+	r = getaddrinfo(host, port, &hints, &found);
+	if (r)
+		return weft_error(err, r == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH,
+			"%s cannot be looked up: %s", text, gai_strerror(r));
+	memcpy(out->bytes, found->ai_addr, found->ai_addrlen);
+	out->length = found->ai_addrlen;
+	freeaddrinfo(found);
+	return 0;
+}
+
+static int family(const struct rt_address *a)
+{
+	return ((const struct sockaddr *)a->bytes)->sa_family;
+}
+
+static void to_text(const struct sockaddr *sa, socklen_t length, char *out, size_t size)
+{
+	char host[128], port[16];
+
+	if (sa->sa_family == AF_UNIX) {
+		snprintf(out, size, "%s", ((const struct sockaddr_un *)sa)->sun_path);
+		return;
+	}
+	if (getnameinfo(sa, length, host, sizeof(host), port, sizeof(port),
+		    NI_NUMERICHOST | NI_NUMERICSERV))
+		snprintf(out, size, "?");
+	else
+		snprintf(out, size, sa->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host,
+			port);
+}
+
+/* ---- sockets ------------------------------------------------------------------------ */
+
+static int wrap(struct rt_socket **out, int fd, bool listener)
+{
+	struct rt_socket *s = calloc(1, sizeof(*s));
+	int one = 1, r;
+
+	if (!s)
+		goto out_memory;
+	s->fd = fd;
+	s->kick_fd = -1;
+	if (!listener) {
+		s->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+		if (s->kick_fd < 0)
+			goto out_errno;
+		/* Fails on unix sockets, which need it not. */
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	}
+	*out = s;
+	return 0;
+
+out_errno:
+	r = -errno;
+	free(s);
+	close(fd);
+	return r;
+out_memory:
+	close(fd);
+	return -ENOMEM;
+}
+
+/* A path whose socket nobody listens at is left from a crash. */
+static void remove_stale(const struct rt_address *at)
+{
+	const struct sockaddr_un *un = (const struct sockaddr_un *)at->bytes;
+	struct stat st;
+	int fd;
+
+	if (lstat(un->sun_path, &st) || !S_ISSOCK(st.st_mode))
+		return;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	if (connect(fd, (const struct sockaddr *)at->bytes, at->length) &&
+		errno == ECONNREFUSED)
+		unlink(un->sun_path);
+	close(fd);
+}
+
+static void remember_path(struct rt_socket *s, const struct rt_address *at)
+{
+	struct stat st;
+
+	strcpy(s->path, ((const struct sockaddr_un *)at->bytes)->sun_path);
+	if (chmod(s->path, 0600) || lstat(s->path, &st))
+		s->path[0] = 0;
+	else
+		s->path_inode = st.st_ino;
+}
+
+static int socket_listen(
+	struct rt_socket **out, const struct rt_address *at, struct weft_error *err)
+{
+	const struct sockaddr *sa = (const struct sockaddr *)at->bytes;
+	char name[160];
+	int one = 1, r, fd;
+
+	to_text(sa, at->length, name, sizeof(name));
+	fd = socket(family(at), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return weft_error(err, -errno, "cannot make a socket to listen at %s: %s",
+			name, strerror(errno));
+	if (family(at) == AF_UNIX)
+		remove_stale(at);
+	else
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, sa, at->length) || listen(fd, BACKLOG)) {
+		r = weft_error(
+			err, -errno, "cannot listen at %s: %s", name, strerror(errno));
+		close(fd);
+		return r;
+	}
+	r = wrap(out, fd, true);
+	if (r)
+		return weft_error(err, r, "cannot listen at %s: %s", name, strerror(-r));
+	if (family(at) == AF_UNIX)
+		remember_path(*out, at);
+	return 0;
+}
+
+static void socket_name(struct rt_socket *s, char *out, size_t size)
+{
+	struct sockaddr_storage sa;
+	socklen_t length = sizeof(sa);
+
+	memset(&sa, 0, sizeof(sa));
+	if (getsockname(s->fd, (struct sockaddr *)&sa, &length))
+		snprintf(out, size, "?");
+	else
+		to_text((struct sockaddr *)&sa, length, out, size);
+}
+
+static int socket_accept(struct rt_socket **out, struct rt_socket *listener)
+{
+	int fd;
+
+	do
+		fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+	return fd < 0 ? -errno : wrap(out, fd, false);
+}
+
+static int socket_connect(struct rt_socket **out, const struct rt_address *to)
+{
+	int fd = socket(family(to), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)to->bytes, to->length) &&
+		errno != EINPROGRESS && errno != EINTR) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	return wrap(out, fd, false);
+}
+
+static int socket_connected(struct rt_socket *s)
+{
+	struct pollfd p = {.fd = s->fd, .events = POLLOUT};
+	socklen_t length = sizeof(int);
+	int error = 0;
+
+	if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &length))
+		return -errno;
+	if (error)
+		return -error;
+	if (poll(&p, 1, 0) != 1)
+		return -EINPROGRESS;
+	return p.revents & POLLOUT ? 0 : -ECONNRESET;
+}
+
+static ssize_t socket_send(struct rt_socket *s, const struct iovec *iov, unsigned count)
+{
+	struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = count};
+	ssize_t n;
+
+	do
+		n = sendmsg(s->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
+
+static ssize_t socket_recv(struct rt_socket *s, const struct iovec *iov, unsigned count)
+{
+	struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = count};
+	ssize_t n;
+
+	do
+		n = recvmsg(s->fd, &m, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
+
+static void socket_shutdown(struct rt_socket *s)
+{
+	shutdown(s->fd, SHUT_RDWR);
+}
+
+static void socket_close(struct rt_socket *s)
+{
+	struct stat st;
+
+	if (s->path[0] && lstat(s->path, &st) == 0 && st.st_ino == s->path_inode)
+		unlink(s->path);
+	close(s->fd);
+	if (s->kick_fd >= 0)
+		close(s->kick_fd);
+	free(s);
+}
+
+static void raise_event(int fd)
+{
+	uint64_t one = 1;
+
+	/* A counter that is full has an event already. */
+	if (write(fd, &one, sizeof(one)) < 0)
+		WEFT_ASSERT(errno == EAGAIN);
+}
+
+static void clear_event(int fd)
+{
+	uint64_t count;
+
+	if (read(fd, &count, sizeof(count)) < 0)
+		WEFT_ASSERT(errno == EAGAIN);
+}
+
+/* NULL for ever. */
+static struct timespec *remaining(uint64_t deadline_ns, struct timespec *t)
+{
+	uint64_t now, ns;
+
+	if (deadline_ns == RT_FOREVER)
+		return NULL;
+	now = real_now_ns();
+	ns = deadline_ns > now ? deadline_ns - now : 0;
+	t->tv_sec = (time_t)(ns / NSEC_PER_SEC);
+	t->tv_nsec = (long)(ns % NSEC_PER_SEC);
+	return t;
+}
+
+static int socket_wait(struct rt_socket *s, uint64_t deadline_ns)
+{
+	struct pollfd p[2] = {
+		{.fd = s->fd, .events = POLLIN}, {.fd = s->kick_fd, .events = POLLIN}};
+	struct timespec t;
+	int n = ppoll(p, 2, remaining(deadline_ns, &t), NULL);
+
+	if (n > 0 && p[1].revents)
+		clear_event(s->kick_fd);
+	return n == 0 ? -ETIMEDOUT : 0;
+}
+
+static void socket_kick(struct rt_socket *s)
+{
+	raise_event(s->kick_fd);
+}
+
+/* ---- pollers ------------------------------------------------------------------------- */
+
+static int poller_open(struct rt_poller **out)
+{
+	struct epoll_event kick = {.events = EPOLLIN};
+	struct rt_poller *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	p->fd = epoll_create1(EPOLL_CLOEXEC);
+	p->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (p->fd < 0 || p->kick_fd < 0 ||
+		epoll_ctl(p->fd, EPOLL_CTL_ADD, p->kick_fd, &kick)) {
+		r = -errno;
+		if (p->fd >= 0)
+			close(p->fd);
+		if (p->kick_fd >= 0)
+			close(p->kick_fd);
+		free(p);
+		return r;
+	}
+	*out = p;
+	return 0;
+}
+
+static void poller_close(struct rt_poller *p)
+{
+	close(p->fd);
+	close(p->kick_fd);
+	free(p);
+}
+
+static struct epoll_event interest(unsigned events, void *tag)
+{
+	return (struct epoll_event){
+		.events = (events & RT_READABLE ? EPOLLIN : 0u) |
+			  (events & RT_WRITABLE ? EPOLLOUT : 0u),
+		.data.ptr = tag,
+	};
+}
+
+static int poller_add(
+	struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag)
+{
+	struct epoll_event e = interest(events, tag);
+
+	WEFT_ASSERT(tag);
+	return epoll_ctl(p->fd, EPOLL_CTL_ADD, s->fd, &e) ? -errno : 0;
+}
+
+static void poller_change(
+	struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag)
+{
+	struct epoll_event e = interest(events, tag);
+
+	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_MOD, s->fd, &e) == 0);
+}
+
+static void poller_remove(struct rt_poller *p, struct rt_socket *s)
+{
+	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_DEL, s->fd, NULL) == 0);
+}
+
+/* Rounded up: a wait never ends before its deadline. */
+static int milliseconds(uint64_t deadline_ns)
+{
+	struct timespec t;
+
+	if (!remaining(deadline_ns, &t))
+		return -1;
+	return (int)(MIN(t.tv_sec, 1000000) * 1000 + (t.tv_nsec + 999999) / 1000000);
+}
+
+static unsigned poller_wait(
+	struct rt_poller *p, struct rt_ready *out, unsigned max, uint64_t deadline_ns)
+{
+	struct epoll_event events[POLL_MAX];
+	unsigned found = 0;
+	int n = epoll_wait(
+		p->fd, events, (int)MIN(max, POLL_MAX), milliseconds(deadline_ns));
+
+	for (int i = 0; i < n; i++) {
+		uint32_t e = events[i].events;
+
+		if (!events[i].data.ptr) {
+			clear_event(p->kick_fd);
+			continue;
+		}
+		out[found++] = (struct rt_ready){
+			.tag = events[i].data.ptr,
+			.events = (e & EPOLLIN ? RT_READABLE : 0u) |
+				  (e & EPOLLOUT ? RT_WRITABLE : 0u) |
+				  (e & (EPOLLERR | EPOLLHUP) ? RT_HANGUP : 0u),
+		};
+	}
+	return found;
+}
+
+static void poller_kick(struct rt_poller *p)
+{
+	raise_event(p->kick_fd);
+}
+
+const struct rt_socket_ops rt_real_socket_ops = {
+	.resolve = socket_resolve,
+	.listen = socket_listen,
+	.name = socket_name,
+	.accept = socket_accept,
+	.connect = socket_connect,
+	.connected = socket_connected,
+	.send = socket_send,
+	.recv = socket_recv,
+	.shutdown = socket_shutdown,
+	.close = socket_close,
+	.wait = socket_wait,
+	.kick = socket_kick,
+	.poller_open = poller_open,
+	.poller_close = poller_close,
+	.poller_add = poller_add,
+	.poller_change = poller_change,
+	.poller_remove = poller_remove,
+	.poller_wait = poller_wait,
+	.poller_kick = poller_kick,
+};
