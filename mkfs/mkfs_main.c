@@ -3,8 +3,9 @@
  * mkfs.weft: makes a volume on a file or block device.
  *
  * A thin main over volume_format. Its own work is to keep people from overwriting what
- * they still need: it opens the store exclusively, asks libblkid what is there, looks
- * into regular files, and touches nothing before all of that and the layout are in order.
+ * they still need: it locks the store, asks libblkid what is there, looks into regular
+ * files, and touches nothing before all of that and the layout are in order. What it made
+ * and did not finish it takes away, unless somebody else has it by then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,7 @@ struct request {
 	struct store_format format;
 	bool force;
 	bool dry_run;
+	bool quiet;
 };
 
 /* How the store is reached, and what is to be undone when it fails. */
@@ -52,6 +54,7 @@ static const char usage_text[] =
 	"  -l, --log-size N[KMGT]  size of the log; default 1/32 of the store, 4M to 1G\n"
 	"  -f, --force             overwrite whatever STORE contains\n"
 	"  -n, --dry-run           say what would be made, write nothing\n"
+	"  -q, --quiet             say nothing but what went wrong\n"
 	"  -h, --help              this text\n"
 	"  -V, --version           version of weft and of its disk format\n"
 	"\n"
@@ -116,6 +119,11 @@ static size_t utf8_length(const unsigned char *p)
 	for (size_t i = 1; i < len; i++)
 		if ((p[i] & 0xc0) != 0x80)
 			return 0;
+	/* control characters; what fits fewer bytes; surrogates; behind the last one */
+	if ((p[0] == 0xc2 && p[1] < 0xa0) || (p[0] == 0xe0 && p[1] < 0xa0) ||
+		(p[0] == 0xed && p[1] >= 0xa0) || (p[0] == 0xf0 && p[1] < 0x90) ||
+		(p[0] == 0xf4 && p[1] >= 0x90))
+		return 0;
 	return len;
 }
 
@@ -149,13 +157,14 @@ static int parse_options(int argc, char **argv, struct request *r)
 		{"log-size", required_argument, NULL, 'l'},
 		{"force", no_argument, NULL, 'f'},
 		{"dry-run", no_argument, NULL, 'n'},
+		{"quiet", no_argument, NULL, 'q'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
 		{NULL, 0, NULL, 0},
 	};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "s:L:c:l:fnhV", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "s:L:c:l:fnqhV", options, NULL)) != -1) {
 		switch (c) {
 		case 's':
 			if (!parse_size(optarg, &r->format.store_bytes))
@@ -183,6 +192,9 @@ static int parse_options(int argc, char **argv, struct request *r)
 			break;
 		case 'n':
 			r->dry_run = true;
+			break;
+		case 'q':
+			r->quiet = true;
 			break;
 		case 'h':
 			fputs(usage_text, stdout);
@@ -414,25 +426,27 @@ static int target_open(const struct request *r, struct target *t)
 }
 
 /*
- * In use: mounted, swap, part of another device, or open in a weft daemon. rt_disk_open
- * will take the store exclusively; this says it first, and in better words than what is
- * on it.
+ * In use: mounted, swap, part of another device, or open in a weft program. Else it is
+ * locked until the engine locks it, so that nobody else makes a volume meanwhile.
  */
 static int check_unused(const struct request *r, const struct target *t)
 {
-	int fd, busy;
+	bool busy;
+	int fd = -1;
 
-	if (t->created || t->stand_in)
+	if (t->stand_in)
 		return EXIT_OK;
-	fd = open(r->path, O_RDONLY | O_CLOEXEC | (t->is_device ? O_EXCL : 0));
-	if (fd < 0 && errno != EBUSY)
-		return fail_errno(r->path, "opening");
-	busy = fd < 0 || (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
+	if (t->is_device) {
+		fd = open(r->path, O_RDONLY | O_CLOEXEC | O_EXCL);
+		if (fd < 0 && errno != EBUSY)
+			return fail_errno(r->path, "opening");
+	}
+	busy = (t->is_device && fd < 0) ||
+	       (flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
 	if (fd >= 0)
 		close(fd);
 	return busy ? fail(r->path, "is in use (mounted, or held by another program): "
-				    "unmount it "
-				    "first")
+				    "unmount it first")
 		    : EXIT_OK;
 }
 
@@ -448,14 +462,25 @@ static int target_grow(const struct request *r, struct target *t)
 	return EXIT_OK;
 }
 
-/* What was made for this goes when it fails. */
-static void target_undo(const struct request *r, struct target *t)
+static bool is_weft(int fd)
 {
+	struct disk_superblock sb;
+
+	return pread(fd, &sb, sizeof(sb), 0) == (ssize_t)sizeof(sb) &&
+	       sb.magic == DISK_MAGIC_SUPER;
+}
+
+/* What was made for this goes when it fails, unless it is somebody else's by now. */
+static void target_undo(const struct request *r, const struct target *t)
+{
+	bool grown = !t->is_device && !r->dry_run && r->format.store_bytes > t->old_bytes;
+
+	if (t->stand_in || t->fd < 0 || !(t->created || grown) ||
+		flock(t->fd, LOCK_EX | LOCK_NB) != 0 || is_weft(t->fd))
+		return;
 	if (t->created)
 		unlink(r->path);
-	else if (!t->is_device && !t->stand_in && t->fd >= 0 && !r->dry_run &&
-		 r->format.store_bytes > t->old_bytes &&
-		 ftruncate(t->fd, (off_t)t->old_bytes) != 0)
+	else if (ftruncate(t->fd, (off_t)t->old_bytes) != 0)
 		fail_errno(r->path, "giving the file its old size back");
 }
 
@@ -520,9 +545,15 @@ static int format_disk(struct request *r, const struct target *t)
 	struct rt_disk *disk;
 	int rc;
 
+	flock(t->fd, LOCK_UN); /* the engine takes it */
 	rc = rt_disk_open(&disk, t->stand_in ? t->name : r->path, flags, &err);
 	if (rc)
 		return fail(r->path, err.code ? err.text : strerror(-rc));
+	if (!r->force && !t->stand_in && is_weft(t->fd)) {
+		rt_disk_close(disk);
+		return refuse_content(
+			r->path, "another mkfs.weft has just made a volume there");
+	}
 	rc = store_format_plan(disk, &r->format, &sb, &err);
 	if (!rc && !r->dry_run) {
 		memcpy(r->format.volume_uuid, sb.volume_uuid, sizeof(sb.volume_uuid));
@@ -531,7 +562,8 @@ static int format_disk(struct request *r, const struct target *t)
 	rt_disk_close(disk);
 	if (rc)
 		return fail(r->path, err.code ? err.text : strerror(-rc));
-	print_store(r, &sb);
+	if (!r->quiet)
+		print_store(r, &sb);
 	return EXIT_OK;
 }
 

@@ -140,3 +140,31 @@ refused() { # TEXT COMMAND...: exit status 1, the text, and not a byte changed
 	run fsck.weft -n -m 99999999999999999999 "$STORE"
 	[ "$status" -eq 16 ]
 }
+
+@test "of two that make a volume on one file, one does, and it stays" {
+	for i in 1 2 3 4 5 6 7 8; do
+		rm -f "$STORE"
+		[ $((i % 2)) -eq 0 ] || truncate -s 16M "$STORE" # there, but too small
+		made=0
+		mkfs.weft --size 64M --label first "$STORE" >"$DIR/1" 2>&1 &
+		one=$!
+		mkfs.weft --size 64M --label second "$STORE" >"$DIR/2" 2>&1 &
+		two=$!
+		! wait $one || made=$((made + 1)) label=first
+		! wait $two || made=$((made + 1)) label=second
+		[ $made -eq 1 ]
+		[ "$(stat -c %s "$STORE")" = 67108864 ]
+		refused "'$label'" mkfs.weft "$STORE"
+	done
+}
+
+@test "quiet says nothing, labels are UTF-8 that prints" {
+	[ -z "$(mkfs.weft -q --size 32M --label "grüße" "$STORE" 2>&1)" ]
+	for label in $'a\nb' $'\xff' $'\xc0\xaf' $'\xed\xa0\x80' $'\xe0\x80\xaf' $'\xc2\x9b'; do
+		run mkfs.weft --force --label "$label" "$STORE"
+		[ "$status" -eq 2 ]
+	done
+	run mkfs.weft -q "$STORE"
+	[ "$status" -eq 1 ]
+	[[ $output == *"grüße"* ]]
+}
