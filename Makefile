@@ -33,8 +33,7 @@ LIBS := $(foreach l,$(LAYERS),$(call layer_lib,$(l)))
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
 LINK_LIBS := $(call reverse,$(LIBS))
 
-PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft \
-            $(if $(wildcard mkfs/fsck_main.c),fsck.weft))
+PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft fsck.weft)
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*_test.c))
 SIM_TESTS := $(patsubst tests/sim/%.c,$(BUILD)/tests/sim/%,$(wildcard tests/sim/*_test.c))
 
@@ -210,7 +209,8 @@ down: ## unmount it again (PURGE=1 also removes the volume)
 
 SBIN := $(DESTDIR)$(PREFIX)/sbin
 MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
-# mount(8) and umount(8) look for their helpers in /sbin only.
+# mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there;
+# with PREFIX=/usr that is the same folder as PREFIX/sbin.
 HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin
 	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(DESTDIR)/sbin
@@ -218,7 +218,8 @@ install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sb
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 packaging/man/*.8 $(MAN8)/
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/$$h; done
-	for p in mkfs fsck; do ln -sf $(PREFIX)/sbin/$$p.weft $(DESTDIR)/sbin/$$p.weft; done
+	for p in mkfs fsck; do [ $(SBIN) -ef $(DESTDIR)/sbin ] || \
+		ln -sf $(PREFIX)/sbin/$$p.weft $(DESTDIR)/sbin/$$p.weft; done
 
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)

@@ -43,6 +43,7 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -q
+# on a fresh machine the nightly upgrade may hold the lock
+apt-get -o DPkg::Lock::Timeout=300 update -q
 # shellcheck disable=SC2086
-apt-get install -q -y --no-install-recommends $missing
+apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends $missing

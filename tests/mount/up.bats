@@ -13,9 +13,11 @@ setup() {
 teardown() { teardown_store; }
 
 up() {
-	BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@"
+	local rc=0
+	BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@" || rc=$?
 	DAEMON=$(weft status "$MNT" --json 2>/dev/null | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
 	[ -z "$DAEMON" ] || echo "$DAEMON" >>"$DIR/pids"
+	return $rc
 }
 
 # As after a crash of the daemon: the mount is there and answers nothing.
@@ -48,6 +50,44 @@ mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }
 	PURGE=1 up down
 	[ ! -e "$STORE" ]
 	PURGE=1 up down
+}
+
+@test "a final slash, and a name that is a pattern, are the same directory" {
+	MNT=$DIR/m.t
+	mkdir "$DIR/mxt"
+	up up
+	leave_dead_mount
+	MNT=$MNT/ up up
+	[ "$(mounts)" = 1 ]
+	MNT=$DIR/mxt
+	run up down
+	[[ $output == *"Nothing is mounted"* ]]
+	MNT=$DIR/m.t
+	[ "$(mounts)" = 1 ]
+}
+
+@test "up says which volume is there; a store in use, or a device, is not purged" {
+	up up
+	store=$STORE
+	STORE=$DIR/another
+	run up up
+	[[ $output == *"Already up"*"the volume is in $store"* ]]
+	[ ! -e "$STORE" ]
+	STORE=$store
+	dir=$MNT
+	MNT=$DIR/nowhere
+	PURGE=1 run up down
+	[ "$status" -eq 1 ]
+	[[ $output == *"mounted elsewhere"* ]]
+	[ -e "$store" ]
+	STORE=$DIR/node
+	mknod "$STORE" c 1 3
+	PURGE=1 run up down
+	[ "$status" -eq 1 ]
+	[ -c "$STORE" ]
+	MNT=$dir STORE=$store
+	run "$ROOT/packaging/up" nonsense
+	[ "$status" -eq 2 ]
 }
 
 @test "up goes over what a dead daemon left" {

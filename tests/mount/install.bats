@@ -1,0 +1,49 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# `make install` and `make uninstall` into a folder: what is there runs, and all of it goes again.
+
+load common
+
+setup() {
+	DIR=$(mktemp -d "${WEFT_TMP:-/tmp}/weft-test.XXXXXX")
+	mkdir -p "$DIR/usr/sbin"
+}
+teardown() { rm -rf "$DIR"; }
+
+make_() { env -u MAKEFLAGS -u MAKELEVEL make -s -C "$ROOT" DESTDIR="$DIR" "$@"; }
+
+# Links are for the machine on which DIR is the root.
+resolves_to_program() {
+	local target=$1 hops
+	for hops in 1 2 3; do
+		[ -L "$target" ] || break
+		target=$(readlink "$target")
+		[[ $target != /* ]] || target=$DIR$target
+	done
+	[ ! -L "$target" ] && [ -x "$target" ] && [ -s "$target" ]
+}
+
+installed() {
+	for program in mkfs.weft fsck.weft mount.weft mount.fuse.weft umount.fuse.weft; do
+		resolves_to_program "$DIR/sbin/$program"
+	done
+	"$DIR$1/bin/weft" version
+	"$DIR$1/sbin/weftd" --version
+	[ -f "$DIR$1/share/man/man8/weft.8" ]
+}
+
+@test "under /usr/local, with a /sbin of its own" {
+	make_ install
+	installed /usr/local
+	make_ uninstall
+	[ -z "$(find "$DIR" ! -type d)" ]
+}
+
+@test "under /usr, where /sbin and /usr/sbin are one" {
+	ln -s usr/sbin "$DIR/sbin"
+	make_ PREFIX=/usr install
+	make_ PREFIX=/usr install
+	installed /usr
+	make_ PREFIX=/usr uninstall
+	[ "$(find "$DIR" ! -type d)" = "$DIR/sbin" ]
+}
