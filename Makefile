@@ -135,9 +135,16 @@ $(BUILD)/tests/fuzz/%_fuzz: $(BUILD)/tests/fuzz/%_fuzz.o $(call test_libs,volume
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,volume) -o $@ $(ALL_LDFLAGS) -fsanitize=fuzzer $(LIB_ENGINE)
 
-.PHONY: unit tests fuzzers check soak fuzz
-tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) \
-	$(if $(wildcard tests/images/make_image.c),$(BUILD)/tests/images/make_image)
+# Benchmarks of single layers, for by hand (docs/benchmarks.md).
+BENCH_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*_bench.c))
+$(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(call test_libs,ops)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+
+.PHONY: unit tests benches fuzzers check soak fuzz
+benches: $(BENCH_PROGRAMS) ## build the benchmarks of single layers
+tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) $(BENCH_PROGRAMS) \
+	$(BUILD)/tests/images/make_image
 fuzzers: $(FUZZERS)
 
 unit: $(UNIT_TESTS) ## build and run the unit tests
@@ -164,7 +171,7 @@ THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
 CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))
 CHECK_FUZZ   := $(addprefix build/fuzz/,$(call names,tests/fuzz/*_fuzz.c))
 CHECK_MOUNT  := $(wildcard tests/mount/*.bats tests/mount/posix/*.bats)
-CHECK_IMAGES := $(wildcard tests/images/run)
+CHECK_IMAGES := tests/images/run
 
 check: ## build and run all tests (needs root for the mounts)
 	@packaging/install-deps.sh --check

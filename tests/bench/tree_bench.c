@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 				"8..1024] [cache MiB]\n");
 		return 2;
 	}
-	fixture_open_file(&b.fixture, 3 * cache + (1ull << 30), 1ull << 30, cache);
+	fixture_open_file(&b.fixture, 3 * cache + (2ull << 30), 1ull << 30, cache);
 	printf("items=%llu\nvalue_bytes=%u\ncache_mib=%llu\n",
 		(unsigned long long)b.items, b.value_bytes,
 		(unsigned long long)(cache >> 20));
