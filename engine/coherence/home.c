@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The home's side of the page protocol (docs/protocol.md, "The home's table"): orders all
+ * grants of a page by updating its entry before it answers (ScaleStore §3.4.3, immediate
+ * metadata updates), tells each requester its predecessors (anticipatory chaining), and
+ * lets nobody leave who is still expected to give (owner stability, by conflict epoch).
+ *
+ * The home's own hold is one like any other; what is asked of it and can be had at once
+ * goes with the GRANT.
+ */
+#include "engine/coherence/protocol.h"
+
+#include <errno.h>
+
+void home_entry_init(struct home_entry *e, uint32_t epoch, uint64_t stored_incarnation,
+	uint64_t stored_version)
+{
+	*e = (struct home_entry){
+		.mode = HOME_NONE,
+		.source = NODE_NONE,
+		.current = true,
+		.epoch = epoch,
+		.incarnation = stored_incarnation,
+		.stored_incarnation = stored_incarnation,
+		.stored_version = stored_version,
+	};
+}
+
+bool home_entry_idle(const struct home_entry *e)
+{
+	return e->mode == HOME_NONE && !e->owing;
+}
+
+static void entry_empty(struct home_entry *e)
+{
+	e->mode = HOME_NONE;
+	e->holders = 0;
+	e->source = NODE_NONE;
+	e->copies = 0;
+	e->current = true;
+}
+
+/* ---- requests ------------------------------------------------------------------------ */
+
+/* Where the requester gets the image from. */
+enum provider {
+	FROM_SELF,   /* it has it */
+	FROM_HOME,   /* the persisted image, or a frame of the home's that equals it */
+	FROM_LOCAL,  /* the home's own hold, which has what the store has not */
+	FROM_SOURCE, /* the source or owner, which the requester asks */
+};
+
+/* What a request comes to: decided from the entry, before it changes. */
+struct plan {
+	enum page_mode mode;
+	enum provider provider;
+	node_map ask;
+	uint8_t source;
+	uint16_t copies;
+	bool dirty;
+};
+
+/* The home's own hold is of the sharers' epoch and has their image. */
+static bool local_shares(const struct home_entry *e, const struct page_hold *local,
+	const struct page_at *at)
+{
+	return e->mode == HOME_SHARED && (e->holders & node_bit(at->self)) &&
+	       local->epoch == e->epoch &&
+	       (local->hold == RIGHT_SHARED || local->hold == RIGHT_SOURCE);
+}
+
+/* Joins the sharers: the conflict epoch stays. */
+static void plan_join(struct home_entry *e, node_map r, bool shares, struct plan *p)
+{
+	if (e->holders & r) {
+		p->provider = FROM_SELF;
+		return;
+	}
+	p->provider = FROM_HOME;
+	if (!e->current && shares) {
+		p->provider = FROM_LOCAL;
+	} else if (!e->current) {
+		p->provider = FROM_SOURCE;
+		p->ask = node_bit(e->source);
+		p->source = e->source;
+		e->copies = copies_next(e->copies);
+		p->copies = e->copies;
+	}
+	e->holders |= r;
+}
+
+/* Shared after an exclusive holder, who becomes the source; or after nobody. */
+static void plan_shared(struct home_entry *e, node_map r, struct plan *p)
+{
+	e->epoch = epoch_next(e->epoch);
+	p->provider = FROM_HOME;
+	e->copies = 0;
+	e->source = NODE_NONE;
+	if (e->mode == HOME_EXCLUSIVE) {
+		p->provider = FROM_SOURCE;
+		p->ask = e->holders;
+		p->source = e->source = (uint8_t)__builtin_ctzll(e->holders);
+		p->copies = e->copies = 1;
+	}
+	e->current = e->mode == HOME_NONE;
+	e->mode = HOME_SHARED;
+	e->holders |= r;
+}
+
+static void plan_exclusive(struct home_entry *e, node_map r, bool shares, struct plan *p)
+{
+	p->ask = e->holders & ~r;
+	p->source = e->source;
+	p->copies = e->copies;
+	if (e->mode == HOME_EXCLUSIVE)
+		p->source = (uint8_t)__builtin_ctzll(e->holders);
+	if (e->mode == HOME_EXCLUSIVE)
+		p->provider = FROM_SOURCE;
+	else if (e->holders & r)
+		p->provider = FROM_SELF;
+	else if (e->current)
+		p->provider = FROM_HOME;
+	else if (shares)
+		p->provider = FROM_LOCAL;
+	else
+		p->provider = FROM_SOURCE;
+	/* from the source it comes with its own flag; else the home has to say it */
+	p->dirty = e->mode == HOME_SHARED && !e->current;
+	e->epoch = epoch_next(e->epoch);
+	e->mode = HOME_EXCLUSIVE;
+	e->holders = r;
+	e->owing |= r;
+	e->source = NODE_NONE;
+	e->copies = 0;
+	e->current = false;
+}
+
+/* The persisted image, or zeros if it is of an older incarnation (invariant 8). */
+static void grant_home_image(const struct home_entry *e, bool shares,
+	const struct page_at *at, const struct page_message *m, struct page_action *grant)
+{
+	struct page_message *g = &grant->m;
+
+	g->incarnation = e->incarnation;
+	g->version = 0;
+	if (e->stored_incarnation != e->incarnation) {
+		g->flags |= PAGE_ZEROS;
+		return;
+	}
+	g->version = e->stored_version;
+	if ((m->flags & PAGE_HOLLOW) && g->mode == PAGE_EXCLUSIVE) {
+		g->flags |= PAGE_HOLLOW;
+	} else if (m->sender == at->self) {
+		g->flags |= PAGE_STORE;
+	} else {
+		g->flags |= PAGE_IMAGE;
+		grant->image = shares ? IMAGE_FRAME : IMAGE_STORE;
+	}
+}
+
+/*
+ * The home's own hold is asked by a call. What it gives at once goes with the grant (the
+ * image leaves before the actions behind the grant drop the frame); else it answers later.
+ */
+static int ask_local(struct page_hold *local, const struct page_at *at,
+	const struct page_message *m, const struct plan *p, struct page_actions *out)
+{
+	struct page_action *grant = &out->list[0];
+	struct page_actions tmp = {0};
+	struct page_message ask = *m;
+	int error;
+
+	ask.type = PAGE_INVALIDATE;
+	if (p->provider == FROM_LOCAL ||
+		(p->provider == FROM_SOURCE && p->source == at->self))
+		ask.type = p->mode == PAGE_EXCLUSIVE ? PAGE_MOVE : PAGE_COPY;
+	ask.epoch = grant->m.epoch;
+	ask.copies = p->source == at->self ? p->copies : 0;
+	ask.flags = 0;
+	error = holder_on_ask(local, at, &ask, &tmp);
+	if (error)
+		return error;
+	for (unsigned i = 0; i < tmp.count; i++) {
+		struct page_action *a = &tmp.list[i];
+
+		if (a->kind == PAGE_SEND && a->m.type == PAGE_GIVEN) {
+			grant->m.place &= ~node_bit(at->self);
+			if (!a->image)
+				continue;
+			grant->image = a->image;
+			grant->m.flags |= a->m.flags;
+			grant->m.incarnation = a->m.incarnation;
+			grant->m.version = a->m.version;
+		} else {
+			*page_act(out, a->kind) = *a;
+		}
+	}
+	return 0;
+}
+
+static void refuse(const struct page_at *at, const struct page_message *m, int error,
+	struct page_actions *out)
+{
+	struct page_message *g = page_send(out, at, node_bit(m->sender), PAGE_GRANT);
+
+	g->request = m->request;
+	g->status = error;
+}
+
+static bool request_makes_sense(const struct home_entry *e, const struct page_message *m)
+{
+	if (m->sender >= PAGE_NODES_MAX)
+		return false;
+	if (m->mode != PAGE_SHARED && m->mode != PAGE_EXCLUSIVE)
+		return false;
+	return e->mode != HOME_EXCLUSIVE || !(e->holders & node_bit(m->sender));
+}
+
+int home_on_request(struct home_entry *e, struct page_hold *local,
+	const struct page_at *at, const struct page_message *m, struct page_actions *out)
+{
+	node_map r;
+	struct plan p = {.mode = (enum page_mode)m->mode, .source = NODE_NONE};
+	bool newer = m->incarnation > e->incarnation;
+	bool shares = local_shares(e, local, at);
+	struct page_action *grant;
+	int error = 0;
+
+	if (e->mode == HOME_REBUILDING) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	if (!request_makes_sense(e, m))
+		return -EPROTO;
+	if (m->incarnation && m->incarnation < e->incarnation) {
+		refuse(at, m, -ESTALE, out);
+		return 0;
+	}
+	r = node_bit(m->sender);
+	/* freed and allocated again since this home has last heard: whoever holds the old
+	 * incarnation must give it up. Its holder may have been the one who allocated it,
+	 * so the image that comes, not the home, says whether it is too old. */
+	if (newer || ((m->flags & PAGE_ALONE) && !(e->holders & ~r)))
+		p.mode = PAGE_EXCLUSIVE;
+	e->incarnation = MAX(e->incarnation, m->incarnation);
+	if (p.mode == PAGE_EXCLUSIVE)
+		plan_exclusive(e, r, shares, &p);
+	else if (e->mode == HOME_SHARED)
+		plan_join(e, r, shares, &p);
+	else
+		plan_shared(e, r, &p);
+
+	page_send(out, at, r, PAGE_GRANT);
+	grant = &out->list[out->count - 1];
+	grant->m.request = m->request;
+	grant->m.mode = (uint8_t)p.mode;
+	grant->m.epoch = e->epoch;
+	grant->m.place = p.ask;
+	grant->m.source = p.source;
+	grant->m.copies = p.copies;
+	grant->m.incarnation = e->incarnation;
+	grant->m.flags = p.provider == FROM_SELF ? PAGE_HELD : 0;
+	if (p.provider == FROM_HOME)
+		grant_home_image(e, shares, at, m, grant);
+	else if (p.provider == FROM_SOURCE)
+		grant->m.flags |= PAGE_ASK_SOURCE;
+	if (p.dirty && p.provider != FROM_SOURCE)
+		grant->m.flags |= PAGE_DIRTY;
+	if (p.provider == FROM_LOCAL && p.mode == PAGE_SHARED) {
+		grant->m.flags |= PAGE_IMAGE; /* a reader more: nothing to ask */
+		grant->image = IMAGE_FRAME;
+		grant->m.version = local->version;
+		grant->m.incarnation = local->incarnation;
+	}
+	if (p.ask & node_bit(at->self))
+		error = ask_local(local, at, m, &p, out);
+	WEFT_ASSERT(!error); /* the home knows its own hold */
+	return 0;
+}
+
+/* ---- leaving ---------------------------------------------------------------------------- */
+
+int home_on_drop(struct home_entry *e, const struct page_at *at,
+	const struct page_message *m, struct page_actions *out)
+{
+	if (e->mode == HOME_REBUILDING) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	if (m->sender >= PAGE_NODES_MAX)
+		return -EPROTO;
+	if (!(e->holders & node_bit(m->sender)))
+		return 0; /* it crossed the request that invalidates it */
+	if (e->mode != HOME_SHARED || e->source == m->sender)
+		return -EPROTO;
+	if (!e->current && e->holders == node_bit(m->sender))
+		return -EPROTO;
+	e->holders &= ~node_bit(m->sender);
+	if (!e->holders)
+		entry_empty(e);
+	return 0;
+}
+
+static void evicted(const struct page_at *at, unsigned to, uint32_t request,
+	unsigned flags, struct page_actions *out)
+{
+	struct page_message *m = page_send(out, at, node_bit(to), PAGE_EVICTED);
+
+	m->request = request;
+	m->flags = (uint16_t)flags;
+}
+
+static void tell_persisted(const struct page_at *at, node_map nodes, uint64_t incarnation,
+	uint64_t version, struct page_actions *out)
+{
+	struct page_message *m;
+
+	if (!nodes)
+		return;
+	m = page_send(out, at, nodes, PAGE_PERSISTED);
+	m->incarnation = incarnation;
+	m->version = version;
+}
+
+/* Nobody has been granted anything that the leaving node must still give (§4.2). */
+static bool may_leave(const struct home_entry *e, const struct page_message *m)
+{
+	if (!(e->holders & node_bit(m->sender)) || m->epoch != e->epoch)
+		return false;
+	return e->mode == HOME_EXCLUSIVE || e->source != m->sender ||
+	       m->copies == e->copies;
+}
+
+/* The home becomes the holder in place of the node that leaves, dirty as the page is. */
+static bool take_over(struct home_entry *e, struct page_hold *local,
+	const struct page_at *at, const struct page_message *m, bool room,
+	struct page_actions *out)
+{
+	node_map from = node_bit(m->sender);
+	struct page_action *pull;
+
+	if (m->sender == at->self || local->phase != PHASE_QUIET)
+		return false;
+	if (local->hold == RIGHT_SHARED && e->mode == HOME_SHARED) {
+		local->hold = RIGHT_SOURCE;
+		local->served = 0;
+		local->flags |= HOLD_DIRTY;
+		e->holders &= ~from;
+		e->source = at->self;
+		e->copies = 0;
+		e->owing |= node_bit(at->self);
+		evicted(at, m->sender, m->request, PAGE_ACCEPTED, out);
+		return true;
+	}
+	if (!room || local->hold != RIGHT_NONE)
+		return false;
+	if (e->mode == HOME_EXCLUSIVE)
+		e->epoch = epoch_next(e->epoch);
+	else
+		e->source = at->self;
+	e->copies = 0;
+	e->holders = (e->holders & ~from) | node_bit(at->self);
+	e->owing |= node_bit(at->self); /* dirty: it will owe it */
+	local->phase = PHASE_GATHERING;
+	local->granted = e->mode == HOME_EXCLUSIVE ? RIGHT_EXCLUSIVE : RIGHT_SOURCE;
+	local->grant_epoch = e->epoch;
+	local->need = from;
+	local->request = m->request;
+	local->flags |= HOLD_NEED_IMAGE;
+	local->next_incarnation = m->incarnation;
+	local->next_version = m->version;
+	pull = page_act(out, PAGE_PULL);
+	pull->nodes = from;
+	pull->m = *m;
+	return true;
+}
+
+int home_on_evict(struct home_entry *e, struct page_hold *local, const struct page_at *at,
+	const struct page_message *m, bool room, struct page_actions *out)
+{
+	bool freed = m->flags & PAGE_FREED;
+
+	if (e->mode == HOME_REBUILDING) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	if (m->sender >= PAGE_NODES_MAX)
+		return -EPROTO;
+	if (!may_leave(e, m)) {
+		evicted(at, m->sender, m->request, 0, out);
+		return 0;
+	}
+	if ((m->flags & PAGE_DIRTY) && !freed) {
+		if (!take_over(e, local, at, m, room, out))
+			evicted(at, m->sender, m->request, 0, out);
+		return 0;
+	}
+	/* clean: what it has is what is persisted, or zeros that nobody changed */
+	if (!freed && m->version &&
+		page_order(m->incarnation, m->version, e->stored_incarnation,
+			e->stored_version) > 0)
+		return -EPROTO;
+	/* what is freed is refused from now on */
+	e->incarnation = MAX(e->incarnation, m->incarnation + freed);
+	e->holders &= ~node_bit(m->sender);
+	if (e->source == m->sender) {
+		e->source = NODE_NONE;
+		e->copies = 0;
+		e->current = true;
+	}
+	evicted(at, m->sender, m->request, PAGE_ACCEPTED | (freed ? PAGE_FREED : 0), out);
+	if (!e->holders) {
+		entry_empty(e);
+		/* all that is owed was reported when it was persisted; of what is freed
+		 * nothing will be asked for again */
+		if (freed)
+			tell_persisted(at, e->owing, m->incarnation, UINT64_MAX, out);
+		e->owing = 0;
+	}
+	return 0;
+}
+
+int home_pulled(struct home_entry *e, struct page_hold *local, const struct page_at *at,
+	unsigned from, struct page_actions *out)
+{
+	struct page_message given = {
+		.type = PAGE_GIVEN,
+		.sender = (uint16_t)from,
+		.epoch = local->grant_epoch,
+		.incarnation = local->next_incarnation,
+		.version = local->next_version,
+		.flags = PAGE_IMAGE | PAGE_DIRTY,
+	};
+	uint32_t request = local->request;
+	int error = requester_on_given(local, at, &given, out);
+
+	if (!error)
+		evicted(at, from, request, PAGE_ACCEPTED, out);
+	return error;
+}
+
+/* ---- images ----------------------------------------------------------------------------- */
+
+int home_on_fetch(struct home_entry *e, const struct page_at *at,
+	const struct page_message *m, struct page_actions *out)
+{
+	struct page_message *g;
+
+	if (e->mode == HOME_REBUILDING) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	if (m->sender >= PAGE_NODES_MAX)
+		return -EPROTO;
+	g = page_send(out, at, node_bit(m->sender), PAGE_GIVEN);
+	out->list[out->count - 1].image = IMAGE_STORE;
+	g->epoch = m->epoch;
+	g->request = m->request;
+	g->place = m->place;
+	g->incarnation = e->stored_incarnation;
+	g->version = e->stored_version;
+	g->flags = PAGE_IMAGE | (m->sender == at->self ? PAGE_STORE : 0);
+	return 0;
+}
+
+int home_on_ship(struct home_entry *e, const struct page_at *at,
+	const struct page_message *m, struct page_actions *out)
+{
+	if (e->mode == HOME_REBUILDING) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	if (m->sender >= PAGE_NODES_MAX)
+		return -EPROTO;
+	if (m->incarnation < e->incarnation) /* freed since */
+		tell_persisted(at, node_bit(m->sender), m->incarnation, UINT64_MAX, out);
+	else if (page_order(e->stored_incarnation, e->stored_version, m->incarnation,
+			 m->version) >= 0)
+		/* told before, perhaps while the image was between two nodes */
+		return home_persisted(e, at, m, out);
+	else
+		page_act(out, PAGE_PERSIST)->m = *m;
+	return 0;
+}
+
+int home_persisted(struct home_entry *e, const struct page_at *at,
+	const struct page_message *m, struct page_actions *out)
+{
+	bool newest = !(m->flags & PAGE_OWED) && m->epoch == e->epoch;
+	node_map nodes = e->owing | node_bit(m->sender);
+
+	if (page_order(e->stored_incarnation, e->stored_version, m->incarnation,
+		    m->version) < 0) {
+		e->stored_incarnation = m->incarnation;
+		e->stored_version = m->version;
+		e->incarnation = MAX(e->incarnation, m->incarnation);
+	}
+	if (e->mode == HOME_SHARED && newest) {
+		e->current = true;
+		e->owing = 0;
+	} else if (e->mode == HOME_EXCLUSIVE && newest) {
+		e->owing &= e->holders;
+	} else if (e->mode == HOME_NONE) {
+		e->owing = 0;
+	}
+	tell_persisted(at, nodes, e->stored_incarnation, e->stored_version, out);
+	return 0;
+}
+
+/* ---- all ---------------------------------------------------------------------------------- */
+
+int page_on_message(struct home_entry *e, struct page_hold *h, const struct page_at *at,
+	const struct page_message *m, struct page_actions *out)
+{
+	switch (m->type) {
+	case PAGE_REQUEST:
+		return home_on_request(e, h, at, m, out);
+	case PAGE_DROP:
+		return home_on_drop(e, at, m, out);
+	case PAGE_FETCH:
+		return home_on_fetch(e, at, m, out);
+	case PAGE_SHIP:
+		return home_on_ship(e, at, m, out);
+	case PAGE_GRANT:
+		return requester_on_grant(h, at, m, out);
+	case PAGE_GIVEN:
+		return requester_on_given(h, at, m, out);
+	case PAGE_COPY:
+	case PAGE_MOVE:
+	case PAGE_INVALIDATE:
+		return holder_on_ask(h, at, m, out);
+	case PAGE_EVICTED:
+		return holder_on_evicted(h, at, m, out);
+	case PAGE_PERSISTED:
+		return holder_on_persisted(h, at, m, out);
+	case PAGE_REINSTATE:
+		return holder_on_reinstate(h, at, m, out);
+	default:
+		return -EPROTO;
+	}
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * After a change of the cluster's epoch (docs/protocol.md, "Change of the cluster's
+ * epoch"): what was under way is void on every node, then homes rebuild their entries from
+ * what the survivors hold and owe and from their stores. Newest (incarnation, version)
+ * wins. Keeps invariants 2 and 7.
+ */
+#include "engine/coherence/protocol.h"
+
+#include <errno.h>
+
+/* ---- the survivors' side ------------------------------------------------------------ */
+
+static void void_hold(struct page_hold *h, struct page_actions *out)
+{
+	if (h->flags & HOLD_DIRTY) {
+		struct page_action *a = page_act(out, PAGE_KEEP_OWED);
+
+		a->m.incarnation = h->owed_incarnation = h->incarnation;
+		a->m.version = h->owed_version = h->version;
+	}
+	page_act(out, PAGE_DROP_FRAME);
+	h->hold = RIGHT_NONE;
+	h->flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW | HOLD_DAMAGED);
+	h->incarnation = h->version = 0;
+}
+
+void page_void(struct page_hold *h, const struct page_at *at, struct page_actions *out)
+{
+	if (h->flags & HOLD_WANTED && h->phase != PHASE_ARRIVED)
+		page_act(out, PAGE_WAKE)->m.status = -EAGAIN;
+	/* LEAVING: the home may have it already, and have changed it since */
+	if (h->hold != RIGHT_NONE &&
+		(h->phase == PHASE_LEAVING || (h->flags & HOLD_HOLLOW)))
+		void_hold(h, out);
+	h->phase = PHASE_QUIET;
+	h->flags &= (uint16_t) ~(HOLD_NEXT_MASK | HOLD_WANTED);
+	h->wanted = PAGE_INVALID;
+	h->granted = RIGHT_NONE;
+	h->epoch = h->grant_epoch = h->request = h->served = 0;
+	h->need = 0;
+	h->wanted_incarnation = h->next_incarnation = h->next_version = 0;
+}
+
+void page_report(
+	const struct page_hold *h, const struct page_at *at, struct page_actions *out)
+{
+	struct page_message *m;
+
+	if (h->hold != RIGHT_NONE) {
+		m = page_send(out, at, node_bit(at->home), PAGE_REPORT);
+		m->mode = h->hold;
+		m->incarnation = h->incarnation;
+		m->version = h->version;
+		m->flags = h->flags & HOLD_DIRTY ? PAGE_DIRTY : 0;
+	}
+	if (h->owed_incarnation || h->owed_version) {
+		m = page_send(out, at, node_bit(at->home), PAGE_REPORT);
+		m->incarnation = h->owed_incarnation;
+		m->version = h->owed_version;
+		m->flags = PAGE_OWED;
+	}
+}
+
+/* ---- the home's side ------------------------------------------------------------------ */
+
+void rebuild_begin(struct home_entry *e, struct home_rebuild *r)
+{
+	home_entry_init(e, 0, e->stored_incarnation, e->stored_version);
+	e->mode = HOME_REBUILDING;
+	*r = (struct home_rebuild){
+		.owner = NODE_NONE, .source = NODE_NONE, .owed_by = NODE_NONE};
+}
+
+static int report_of_owed(struct home_rebuild *r, const struct page_message *m)
+{
+	r->owing |= node_bit(m->sender);
+	if (r->owed_by == NODE_NONE ||
+		page_order(m->incarnation, m->version, r->owed_incarnation,
+			r->owed_version) > 0) {
+		r->owed_by = (uint8_t)m->sender;
+		r->owed_incarnation = m->incarnation;
+		r->owed_version = m->version;
+	}
+	return 0;
+}
+
+int rebuild_on_report(struct home_rebuild *r, const struct page_message *m)
+{
+	node_map sender;
+
+	if (m->sender >= PAGE_NODES_MAX)
+		return -EPROTO;
+	if (m->flags & PAGE_OWED)
+		return report_of_owed(r, m);
+	sender = node_bit(m->sender);
+	if (m->mode == RIGHT_NONE || m->mode > RIGHT_EXCLUSIVE)
+		return -EPROTO;
+	/* one writer: nobody else holds it then, and within an epoch of sharers all
+	 * images are the same */
+	if (m->mode == RIGHT_EXCLUSIVE ? (r->sharers & ~sender) || r->owner != NODE_NONE
+				       : r->owner != NODE_NONE)
+		return -EPROTO;
+	if (r->sharers &&
+		page_order(m->incarnation, m->version, r->incarnation, r->version))
+		return -EPROTO;
+	if (m->mode == RIGHT_SOURCE && r->source != NODE_NONE && r->source != m->sender)
+		return -EPROTO;
+	r->incarnation = m->incarnation;
+	r->version = m->version;
+	if (m->mode == RIGHT_EXCLUSIVE)
+		r->owner = (uint8_t)m->sender;
+	else
+		r->sharers |= sender;
+	if (m->mode == RIGHT_SOURCE)
+		r->source = (uint8_t)m->sender;
+	if (m->flags & PAGE_DIRTY)
+		r->owing |= sender;
+	return 0;
+}
+
+static int reinstate(const struct page_at *at, unsigned node, uint64_t incarnation,
+	uint64_t version, struct page_actions *out)
+{
+	struct page_message *m = page_send(out, at, node_bit(node), PAGE_REINSTATE);
+
+	m->incarnation = incarnation;
+	m->version = version;
+	return -EAGAIN;
+}
+
+int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_at *at,
+	struct page_actions *out)
+{
+	bool held = r->owner != NODE_NONE || r->sharers;
+	int against_store = page_order(
+		r->incarnation, r->version, e->stored_incarnation, e->stored_version);
+
+	/* an owed image is one that its node gave up: whoever holds the page has it or a
+	 * later one */
+	if (held && r->owed_by != NODE_NONE &&
+		page_order(r->incarnation, r->version, r->owed_incarnation,
+			r->owed_version) < 0)
+		return -EPROTO;
+	if (held && r->version && against_store < 0)
+		return -EPROTO;
+	if (r->sharers && against_store > 0 && r->source == NODE_NONE)
+		return reinstate(at, (unsigned)__builtin_ctzll(r->sharers),
+			r->incarnation, r->version, out);
+	if (!held && r->owed_by != NODE_NONE &&
+		page_order(r->owed_incarnation, r->owed_version, e->stored_incarnation,
+			e->stored_version) > 0)
+		return reinstate(
+			at, r->owed_by, r->owed_incarnation, r->owed_version, out);
+
+	home_entry_init(e, 0, e->stored_incarnation, e->stored_version);
+	e->owing = r->owing;
+	if (r->owing) { /* the old epoch may have ended before they were told */
+		struct page_message *m = page_send(out, at, r->owing, PAGE_PERSISTED);
+
+		m->incarnation = e->stored_incarnation;
+		m->version = e->stored_version;
+	}
+	if (!held) {
+		e->owing = 0;
+		return 0;
+	}
+	e->incarnation = MAX(e->incarnation, r->incarnation);
+	e->current = against_store == 0;
+	if (r->owner != NODE_NONE) {
+		e->mode = HOME_EXCLUSIVE;
+		e->holders = node_bit(r->owner);
+		e->owing |= e->holders;
+		e->current = false;
+	} else {
+		e->mode = HOME_SHARED;
+		e->holders = r->sharers;
+		e->source = r->source;
+	}
+	return 0;
+}
+
+/* ---- names ------------------------------------------------------------------------------ */
+
+#define X(name) #name,
+static const char *const message_names[] = {PAGE_MESSAGES(X)};
+static const char *const right_names[] = {PAGE_RIGHTS(X)};
+static const char *const phase_names[] = {PAGE_PHASES(X)};
+static const char *const home_names[] = {PAGE_HOMES(X)};
+#undef X
+
+static const char *name(const char *const *names, size_t count, unsigned i)
+{
+	return i < count ? names[i] : "?";
+}
+
+const char *page_message_name(unsigned type)
+{
+	return name(message_names, ARRAY_SIZE(message_names), type - PAGE_MESSAGE_FIRST);
+}
+
+const char *page_right_name(unsigned right)
+{
+	return name(right_names, ARRAY_SIZE(right_names), right);
+}
+
+const char *page_phase_name(unsigned phase)
+{
+	return name(phase_names, ARRAY_SIZE(phase_names), phase);
+}
+
+const char *home_mode_name(unsigned mode)
+{
+	return name(home_names, ARRAY_SIZE(home_names), mode);
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The page protocol's price, in messages between nodes (docs/protocol.md, "How many
+ * messages"); what a peer must not say; and the states that only a certain order of events
+ * leads to.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#define WORLD_NODES 8
+#define WORLD_PAGES 2
+#define WORLD_LINK  16
+#include "tests/model/world.h"
+
+static struct world w;
+
+static unsigned total(void)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < ARRAY_SIZE(sent); i++)
+		n += (unsigned)sent[i];
+	return n;
+}
+
+static void begin(unsigned nodes)
+{
+	failure[0] = '\0';
+	world_init(&w, nodes, 2);
+	memset(sent, 0, sizeof(sent));
+}
+
+static void step(unsigned kind, unsigned a, unsigned b)
+{
+	struct step s = {(uint8_t)kind, (uint8_t)a, (uint8_t)b};
+
+	assert_true(world_can(&w, s));
+	world_do(&w, s);
+	world_check(&w);
+	if (failure[0])
+		fail_msg("%s", failure);
+}
+
+/* Delivers until nothing is on its way; what arrives is used. */
+static void settle(void)
+{
+	bool more = true;
+
+	while (more) {
+		more = false;
+		for (unsigned a = 0; a < w.nodes; a++) {
+			for (unsigned b = 0; b < w.nodes; b++)
+				while (w.link[a][b].count) {
+					step(STEP_DELIVER, a, b);
+					more = true;
+				}
+			for (unsigned p = 0; p < w.pages; p++)
+				if (w.page[p].at[a].hold.phase == PHASE_ARRIVED) {
+					step(STEP_USE, a, p);
+					more = true;
+				}
+		}
+		for (unsigned p = 0; p < w.pages; p++)
+			if (w.page[p].pulling) {
+				step(STEP_PULLED, 0, p);
+				more = true;
+			}
+	}
+	world_check_still(&w);
+	assert_string_equal(failure, "");
+}
+
+/* Messages that this costs when nothing else is under way. */
+static unsigned price(unsigned kind, unsigned node, unsigned page)
+{
+	unsigned before = total();
+
+	step(kind, node, page);
+	settle();
+	return total() - before;
+}
+
+static void a_miss_costs_a_request_and_a_grant(void **state)
+{
+	begin(4);
+	assert_int_equal(price(STEP_READ, 1, 0), 2);
+	assert_int_equal(price(STEP_READ, 2, 0), 2);
+	assert_int_equal(price(STEP_CHANGE, 2, 1), 2);
+}
+
+static void a_miss_at_home_costs_nothing(void **state)
+{
+	begin(4);
+	assert_int_equal(price(STEP_READ, 0, 0), 0);
+	assert_int_equal(price(STEP_CHANGE, 0, 0), 0);
+	assert_int_equal(price(STEP_CHANGE, 1, 1), 0);
+}
+
+static void what_is_owned_costs_nothing(void **state)
+{
+	begin(3);
+	assert_int_equal(price(STEP_CHANGE, 2, 0), 2);
+	assert_int_equal(price(STEP_TOUCH, 2, 0), 0);
+	assert_int_equal(price(STEP_TOUCH, 2, 0), 0);
+	assert_true(holder_may_read(&w.page[0].at[2].hold));
+}
+
+static void an_exclusive_conflict_costs_four(void **state)
+{
+	begin(4);
+	assert_int_equal(price(STEP_CHANGE, 1, 0), 2);
+	assert_int_equal(price(STEP_CHANGE, 2, 0), 4);
+	assert_int_equal(price(STEP_READ, 3, 0), 4);
+	assert_int_equal(
+		price(STEP_READ, 1, 0), 4); /* the home has no image: the source */
+	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_SOURCE);
+}
+
+static void a_conflict_with_the_home_costs_two(void **state)
+{
+	begin(4);
+	assert_int_equal(price(STEP_CHANGE, 0, 0), 0);
+	assert_int_equal(price(STEP_CHANGE, 1, 0), 2);
+	assert_int_equal(price(STEP_CHANGE, 0, 0), 2);
+	assert_int_equal(price(STEP_READ, 2, 0), 2);
+	assert_int_equal(price(STEP_READ, 3, 0), 2);
+}
+
+static void k_sharers_cost_two_each(void **state)
+{
+	for (unsigned k = 1; k < WORLD_NODES - 1; k++) {
+		begin(WORLD_NODES);
+		for (unsigned n = 1; n <= k; n++)
+			price(STEP_READ, n, 0);
+		assert_int_equal(price(STEP_CHANGE, k + 1, 0), 2 + 2 * k);
+
+		begin(WORLD_NODES);
+		for (unsigned n = 1; n <= k + 1; n++)
+			price(STEP_READ, n, 0);
+		assert_int_equal(price(STEP_CHANGE, 1, 0), 2 + 2 * k); /* an upgrade */
+
+		begin(WORLD_NODES); /* dirty: the image comes from one of them */
+		price(STEP_CHANGE, 1, 0);
+		for (unsigned n = 2; n <= k; n++)
+			price(STEP_READ, n, 0);
+		assert_int_equal(price(STEP_CHANGE, k + 1, 0), 2 + 2 * k);
+
+		begin(WORLD_NODES); /* the home among them, then the home against them */
+		price(STEP_READ, 0, 0);
+		for (unsigned n = 1; n <= k; n++)
+			price(STEP_READ, n, 0);
+		assert_int_equal(price(STEP_CHANGE, k + 1, 0), 2 + 2 * k);
+		for (unsigned n = 1; n <= k; n++)
+			price(STEP_READ, n, 0);
+		assert_int_equal(price(STEP_CHANGE, 0, 0), 2 * (k + 1));
+	}
+}
+
+static void leaving_costs_one_or_two(void **state)
+{
+	begin(4);
+	price(STEP_READ, 1, 0);
+	assert_int_equal(price(STEP_EVICT, 1, 0), 1);
+	price(STEP_CHANGE, 2, 0);
+	assert_int_equal(price(STEP_EVICT, 2, 0), 2);
+	assert_int_equal(w.page[0].at[0].hold.hold, RIGHT_EXCLUSIVE); /* taken over */
+	assert_int_equal(w.page[0].at[2].owed.version, 2);
+	assert_int_equal(price(STEP_READ, 3, 0), 2);
+}
+
+/* An owed image is kept until the home reports it persisted. */
+static void what_is_given_up_dirty_is_owed_until_persisted(void **state)
+{
+	begin(4);
+	price(STEP_CHANGE, 1, 0);
+	price(STEP_CHANGE, 2, 0);
+	price(STEP_CHANGE, 3, 0);
+	assert_int_equal(w.page[0].at[1].owed.version, 2);
+	assert_int_equal(w.page[0].at[2].owed.version, 3);
+	step(STEP_SHIP_OWED, 1, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	assert_int_equal(w.page[0].at[1].owed.version, 0);
+	assert_int_equal(w.page[0].at[2].owed.version, 3);
+	step(STEP_SHIP, 3, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	assert_int_equal(w.page[0].at[2].owed.version, 0);
+	assert_false(w.page[0].at[3].hold.flags & HOLD_DIRTY);
+	assert_int_equal(price(STEP_EVICT, 3, 0), 2);
+	assert_true(home_entry_idle(&w.page[0].entry));
+}
+
+/* An operation that comes with a past mapping is refused; the directory stays. */
+static void an_older_incarnation_is_refused(void **state)
+{
+	begin(3);
+	price(STEP_CHANGE, 1, 0);
+	step(STEP_FREE, 1, 0);
+	settle();
+	assert_int_equal(price(STEP_STALE, 2, 0), 2);
+	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_NONE);
+	assert_int_equal(w.page[0].entry.mode, HOME_NONE);
+	price(STEP_READ, 2, 0); /* the new one: zeros */
+	assert_int_equal(w.page[0].at[2].frame.incarnation, 2);
+	assert_int_equal(w.page[0].at[2].frame.version, 0);
+}
+
+static void an_operation_may_ask_for_more_when_alone(void **state)
+{
+	struct page_at at = {.pid = 0, .self = 1, .home = 0};
+	struct page_actions out = {0};
+
+	begin(3);
+	assert_int_equal(requester_want(&w.page[0].at[1].hold, &at, PAGE_SHARED, 1,
+				 PAGE_ALONE, 0, 0, &out),
+		0);
+	perform(&w, 1, 0, &out);
+	settle();
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_EXCLUSIVE);
+	assert_int_equal(price(STEP_READ, 2, 0), 4);
+}
+
+/* The kernel's pages go before the page does (invariant 5). */
+static void the_kernel_is_asked_first(void **state)
+{
+	begin(3);
+	price(STEP_CHANGE, 1, 0);
+	step(STEP_EXPOSE, 1, 0);
+	step(STEP_READ, 2, 0);
+	for (unsigned i = 0; i < 4; i++)
+		for (unsigned a = 0; a < 3; a++)
+			for (unsigned b = 0; b < 3; b++)
+				if (w.link[a][b].count)
+					step(STEP_DELIVER, a, b);
+	assert_int_equal(w.page[0].at[2].hold.phase, PHASE_GATHERING);
+	assert_true(w.page[0].at[1].hold.flags & HOLD_DROPPING);
+	assert_false(holder_may_read(&w.page[0].at[1].hold));
+	step(STEP_KERNEL, 1, 0);
+	settle();
+	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_SHARED);
+}
+
+static void an_unreadable_image_is_granted_as_such(void **state)
+{
+	struct page_hold h = {0};
+	struct page_at at = {.pid = 0, .self = 1, .home = 0};
+	struct page_actions out = {0};
+	struct page_message grant = {.type = PAGE_GRANT,
+		.mode = PAGE_SHARED,
+		.flags = PAGE_IMAGE | PAGE_DAMAGED,
+		.source = NODE_NONE};
+
+	assert_int_equal(requester_want(&h, &at, PAGE_SHARED, 0, 0, 0, 0, &out), 0);
+	out.count = 0;
+	assert_int_equal(requester_on_grant(&h, &at, &grant, &out), 0);
+	assert_int_equal(out.list[0].kind, PAGE_WAKE);
+	assert_int_equal(out.list[0].m.status, -EIO);
+	assert_true(h.flags & HOLD_DAMAGED);
+}
+
+/* ---- what a peer must not say ------------------------------------------------------------ */
+
+static uint64_t dice_state;
+static unsigned dice(unsigned below)
+{
+	dice_state = dice_state * 6364136223846793005ull + 1442695040888963407ull;
+	return (unsigned)(dice_state >> 33) % below;
+}
+
+static struct page_message nonsense(void)
+{
+	struct page_message m = {
+		.type = (uint16_t)(PAGE_MESSAGE_FIRST +
+				   dice(PAGE_MESSAGE_END + 1 - PAGE_MESSAGE_FIRST)),
+		.sender = (uint16_t)(dice(20) ? dice(4) : dice(1000)),
+		.request = dice(4) ? 0 : dice(9),
+		.incarnation = dice(4),
+		.version = dice(4),
+		.place = dice(2) ? dice(16) : (uint64_t)dice(1u << 30) << dice(33),
+		.epoch = dice(10) ? dice(6) : dice(1u << 31),
+		.copies = (uint16_t)dice(3),
+		.source = (uint8_t)(dice(2) ? dice(4) : dice(256)),
+		.mode = (uint8_t)dice(5),
+		.flags = (uint16_t)dice(1u << 16),
+		.status = dice(4) ? 0 : -(int)dice(200),
+	};
+
+	return m;
+}
+
+static unsigned long refused, taken;
+
+static void say(unsigned node, unsigned page, const struct page_message *m)
+{
+	struct world_page before = w.page[page];
+	struct world_page *pg = &w.page[page];
+	struct page_hold *h = &pg->at[node].hold;
+	struct page_at at = world_at(&w, node, page);
+	struct page_actions out = {0};
+	int e = m->type == PAGE_EVICT ? home_on_evict(&pg->entry, h, &at, m, true, &out)
+				      : page_on_message(&pg->entry, h, &at, m, &out);
+
+	assert_true(e == 0 || e == -EPROTO);
+	if (e) {
+		assert_memory_equal(&before, pg, sizeof(before));
+		assert_int_equal(out.count, 0);
+		refused++;
+	} else {
+		taken++;
+	}
+	*pg = before;
+}
+
+static void nonsense_is_refused_and_changes_nothing(void **state)
+{
+	static const uint8_t kinds[] = {STEP_DELIVER, STEP_DELIVER, STEP_DELIVER,
+		STEP_READ, STEP_CHANGE, STEP_OVERWRITE, STEP_USE, STEP_EVICT,
+		STEP_PULLED};
+
+	dice_state = 42;
+	for (unsigned run = 0; run < 300; run++) {
+		begin(2 + dice(3));
+		for (unsigned i = 0; i < 100; i++) {
+			struct step s = {kinds[dice(ARRAY_SIZE(kinds))],
+				(uint8_t)dice(w.nodes), (uint8_t)dice(2)};
+
+			if (world_can(&w, s))
+				step(s.kind, s.a, s.b);
+			for (unsigned n = 0; n < 10; n++) {
+				struct page_message m = nonsense();
+				unsigned page = dice(2), node = dice(w.nodes);
+
+				m.pid = page;
+				/* a home's own messages come from itself, and make sense */
+				if (m.sender != node)
+					say(node, page, &m);
+			}
+		}
+	}
+	assert_true(refused > 50000 && taken > 5000);
+}
+
+static void names_are_those_of_the_tables(void **state)
+{
+	assert_string_equal(page_message_name(PAGE_REQUEST), "REQUEST");
+	assert_string_equal(page_message_name(PAGE_REINSTATE), "REINSTATE");
+	assert_string_equal(page_message_name(PAGE_MESSAGE_END), "?");
+	assert_string_equal(page_right_name(RIGHT_SOURCE), "SOURCE");
+	assert_string_equal(page_phase_name(PHASE_LEAVING), "LEAVING");
+	assert_string_equal(home_mode_name(HOME_REBUILDING), "REBUILDING");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_miss_costs_a_request_and_a_grant),
+		cmocka_unit_test(a_miss_at_home_costs_nothing),
+		cmocka_unit_test(what_is_owned_costs_nothing),
+		cmocka_unit_test(an_exclusive_conflict_costs_four),
+		cmocka_unit_test(a_conflict_with_the_home_costs_two),
+		cmocka_unit_test(k_sharers_cost_two_each),
+		cmocka_unit_test(leaving_costs_one_or_two),
+		cmocka_unit_test(what_is_given_up_dirty_is_owed_until_persisted),
+		cmocka_unit_test(an_older_incarnation_is_refused),
+		cmocka_unit_test(an_operation_may_ask_for_more_when_alone),
+		cmocka_unit_test(the_kernel_is_asked_first),
+		cmocka_unit_test(an_unreadable_image_is_granted_as_such),
+		cmocka_unit_test(nonsense_is_refused_and_changes_nothing),
+		cmocka_unit_test(names_are_those_of_the_tables),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
