@@ -379,8 +379,10 @@ static void unmount_by_signal(struct daemon *d)
 		ret = fuse_mount_close(directory, true);
 	}
 	if (ret == -EINVAL)
-		weft_log(3, "%s leads to another mount now: ours is left there, dead",
-			directory);
+		weft_log(4,
+			"%s does not lead to our mount any more; programs that use it "
+			"have %d s",
+			directory, DRAIN_MS / 1000);
 	else if (ret < 0)
 		weft_log(3, "cannot unmount %s: %s", directory, strerror(-ret));
 	wait_for_drain(d);
@@ -452,9 +454,10 @@ int main(int argc, char **argv)
 	mount_options_default(&d.options);
 	if (parse_arguments(argc, argv, &d.options, &foreground, &code) < 0)
 		return code;
-	if (!foreground && daemonize_begin() < 0) {
+	code = foreground ? 0 : daemonize_begin();
+	if (code < 0) {
 		fprintf(stderr, "weftd: cannot go to the background: %s\n",
-			strerror(errno));
+			strerror(-code));
 		return EXIT_MOUNT;
 	}
 	code = 0;
