@@ -84,6 +84,35 @@ teardown() {
 	[ "$(cat "$MNT/f")" = 5 ]
 }
 
+@test "a connection that is cut under load ends the daemon, and the volume is whole" {
+	need dd
+	for round in 1 2 3 4 5; do
+		weftd "$STORE" "$MNT" -o cache=16M -f 2>>"$DIR/log" &
+		DAEMON=$!
+		echo "$DAEMON" >>"$DIR/pids"
+		wait_until 10 weft status "$MNT"
+		echo "$round" >"$MNT/synced"
+		weft sync "$MNT"
+		load=()
+		for i in 1 2 3 4 5 6; do
+			dd if=/dev/zero of="$MNT/f$i" bs=256K count=100000 2>/dev/null &
+			load+=($!)
+		done
+		wait_until 10 [ -s "$MNT/f6" ]
+		umount -f "$MNT" 2>/dev/null || umount -l "$MNT"
+		wait "$DAEMON" # its exit code
+		for pid in "${load[@]}"; do wait "$pid" || true; done
+		! grep -q " $MNT fuse.weft " /proc/mounts || umount -l "$MNT"
+		check_store
+		mount_store
+		[ "$(cat "$MNT/synced")" = "$round" ]
+		rm -f "$MNT"/f?
+		umount_store
+	done
+	cat "$DIR/log"
+	! grep -i "error\|sanitizer" "$DIR/log"
+}
+
 @test "a daemon started with its standard descriptors closed serves and ends as others do" {
 	weftd "$STORE" "$MNT" -o cache=16M <&- >&- 2>&-
 	DAEMON=$(weft status "$MNT" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
