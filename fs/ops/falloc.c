@@ -3,9 +3,10 @@
  * Space and holes: fallocate, lseek, and copying between files.
  *
  * fallocate works in pieces, each a transaction that keeps extents, bitmap and the blocks
- * count in step; the last one sets size and times. It holds `structure` throughout. Space
- * it took is given back when it runs out of it, but for what it lost count of: in files so
- * scattered that it would need too much memory, or without memory.
+ * count in step; times go with the first one that zeroes, and with the last one, which sets
+ * the size. It holds `structure` throughout. Space it took is given back when it runs out of
+ * it, but for what it lost count of: in files so scattered that it would need too much
+ * memory, or without memory.
  */
 #include <linux/falloc.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ struct falloc {
 	struct dirty_set taken; /* blocks this call gave pages */
 	/* of one piece */
 	uint64_t first, next, stop; /* blocks to free: [first, stop) */
-	bool edges; /* zero the partial pages of [offset, end) with this piece */
+	bool changes; /* the first piece of [offset, end): zero its partial pages, set times */
 	unsigned run_count, handed;
 	struct {
 		uint64_t block;
@@ -71,7 +72,9 @@ static int punch_body(struct txn *x, void *arg)
 
 	f->next = f->stop;
 	rc = inode_read(x, f->st->ino, &inode);
-	if (rc == 0 && f->edges)
+	if (rc == 0 && f->changes)
+		rc = inode_modified(f->fs, x, f->st->ino, &inode, f->c, rt_wall_ns());
+	if (rc == 0 && f->changes)
 		rc = zero_edges(f, x);
 	if (rc == 0 && f->first < f->stop)
 		rc = extent_remove(
@@ -83,19 +86,19 @@ static int punch_body(struct txn *x, void *arg)
 }
 
 /* Frees the pages of blocks [first, stop). */
-static int punch(struct falloc *f, uint64_t first, uint64_t stop, bool edges)
+static int punch(struct falloc *f, uint64_t first, uint64_t stop, bool changes)
 {
 	int rc;
 
 	f->first = first;
 	f->stop = MAX(first, stop);
-	f->edges = edges;
+	f->changes = changes;
 	do {
 		map_change_begin(f->st);
 		rc = ops_run(f->fs, OPS_RUN_PRIVILEGED, punch_body, f, NULL);
 		map_change_end(f->st);
 		f->first = f->next;
-		f->edges = false;
+		f->changes = false;
 	} while (rc == 0 && f->first < f->stop);
 	return rc;
 }
@@ -284,7 +287,7 @@ static int falloc_run(struct falloc *f)
 		if (rc < 0)
 			give_back(f);
 	}
-	if (rc == 0)
+	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE))
 		rc = ops_run(f->fs, 0, finish_body, f, NULL);
 	return rc;
 }

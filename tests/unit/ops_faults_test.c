@@ -3,6 +3,7 @@
  * Allocations, reads and writes that fail, each in turn, while names change: the caller
  * gets an errno that says so, what is left is whole, and no memory is.
  */
+#include <linux/falloc.h>
 #include <sys/xattr.h>
 
 #include "tests/unit/ops_crowd.h"
@@ -225,6 +226,44 @@ static void fallocate_fails(struct fs *fs, struct ops_file *f)
 		space_unreserve(sp, &run[--count]);
 }
 
+/* What is zeroed before there is no space has changed the file. */
+static void zero_range_fails(struct fs *fs)
+{
+	struct space *sp = fs->volume->space;
+	struct space_run run[HOLD_MAX];
+	struct ops_attr a, b;
+	struct ops_file *f;
+	uint8_t page[PAGE_SIZE];
+	unsigned count;
+
+	OK(ops_create(fs, ROOT, nm("z"), &root_user, 0644, O_RDWR, &f, &a));
+	memset(page, 'z', sizeof(page));
+	for (unsigned i = 0; i < 10; i++)
+		EQ(ops_write(fs, f, &root_user, i * PAGE_SIZE, page, PAGE_SIZE, false),
+			PAGE_SIZE);
+	OK(ops_getattr(fs, a.ino, &a));
+	rt_sleep_ns(1000);
+	count = hold_space(sp, run);
+	EQ(ops_fallocate(fs, f, &root_user, FALLOC_FL_ZERO_RANGE, 100, 60 * PAGE_SIZE),
+		-ENOSPC);
+	while (count > 0)
+		space_unreserve(sp, &run[--count]);
+	EQ(ops_read(fs, f, 0, PAGE_SIZE, page_out, page), PAGE_SIZE);
+	EQ(page[99], 'z');
+	EQ(page[100], 0);
+	OK(ops_getattr(fs, a.ino, &b));
+	EQ(b.inode.size, 10 * PAGE_SIZE);
+	EQ(b.inode.blocks, 1);
+	HOLDS(b.inode.mtime_ns > a.inode.mtime_ns);
+	HOLDS(b.inode.ctime_ns == b.inode.mtime_ns);
+	ops_close(fs, f);
+}
+
+static void a_range_that_is_zeroed_without_space_is_a_change(void **state)
+{
+	with_fs_sized(6, 64, 4, zero_range_fails);
+}
+
 static void fallocate_work(void *arg)
 {
 	struct fs *fs = test_fs_open(&disk);
@@ -280,6 +319,7 @@ int main(void)
 		cmocka_unit_test(a_read_that_fails_harms_nothing),
 		cmocka_unit_test(a_write_that_fails_harms_nothing),
 		cmocka_unit_test(a_flush_that_fails_harms_nothing),
+		cmocka_unit_test(a_range_that_is_zeroed_without_space_is_a_change),
 		cmocka_unit_test(a_fallocate_without_space_or_memory_harms_nothing),
 	};
 
