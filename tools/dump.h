@@ -1,9 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What weft dump prints: shared by its two files. */
+/* What the files of weft dump share. */
 #ifndef WEFT_TOOLS_DUMP_H
 #define WEFT_TOOLS_DUMP_H
 
 #include "engine/volume/volume.h"
+
+struct view;
+
+struct dump {
+	const char *path;
+	const struct view *view;
+	const char *word; /* its argument, as it was given */
+	uint64_t number;  /* the same, where it is one */
+	struct rt_disk *disk;
+	struct volume *v;
+	struct disk_superblock sb;
+	bool keys; /* tree: items too */
+	bool failed;
+};
+
+/* Says that something could not be read, which makes the exit code. */
+void unreadable(struct dump *d, const char *what, int rc);
+/* The tree as any reader has it, on top of what is open already: d->v->tree. 0, or an
+ * error that was said. */
+int tree_get(struct dump *d);
+/* An inode and all its items, of the tree. */
+void show_inode(struct dump *d, uint64_t ino);
+
+/* ---- dump_files.c ---------------------------------------------------------------- */
+
+/* The file at d->word, from the root; every name there is. */
+void dump_path(struct dump *d);
+void dump_files(struct dump *d);
+
+/* ---- dump_text.c ----------------------------------------------------------------- */
 
 /* A line of a field and its value. */
 void print_uuid(const char *label, const uint8_t u[16]);

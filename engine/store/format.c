@@ -5,7 +5,8 @@
  * Old superblocks go first and new ones come last, each with a flush between, so that a
  * format that is cut short leaves nothing that opens. Log and table are written in full:
  * nothing of an earlier store can pass for this one's, and the blocks of a regular file
- * are allocated before the log needs them.
+ * are allocated before the log needs them. Zeros of the device's own making would do for
+ * the log only: a block of the table has a checksum, so that zeros are damage.
  */
 #include "engine/store/store_internal.h"
 
