@@ -55,6 +55,16 @@ socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 	[ "$status" -eq 1 ]
 }
 
+@test "a line of input answers one question of fsck, however long it is" {
+	"$BIN/tests/images/make_image" make directory-counts "$DIR/image"
+	run fsck.weft -f "$DIR/image" <<<"nnnnnnnnnnnnnnnyyyyyyyyyyyyyyyy"
+	[ "$status" -eq 4 ]
+	[ "$(grep -c 'Repair?' <<<"$output")" -ge 2 ]
+	[[ $output != *FIXED* ]]
+	yes | fsck.weft -f "$DIR/image" || [ $? -eq 1 ]
+	fsck.weft -n -f "$DIR/image"
+}
+
 @test "the socket of a killed daemon goes with the next status, and with the next mount" {
 	mount_store
 	socket=$(socket_of "$MNT")
