@@ -171,8 +171,6 @@ static int truncate_body(struct txn *x, void *arg)
 			inode.size % PAGE_SIZE, PAGE_SIZE);
 	if (rc < 0)
 		return rc;
-	if (t->set->size != inode.size)
-		inode.mtime_ns = t->now;
 	inode.size = t->set->size;
 	inode.writers |= fs_writer(t->fs);
 	rc = setattr_apply(t->fs, x, t->st->ino, &inode, t->c, t->set, t->now);
@@ -256,6 +254,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	*out = (struct ops_attr){.ino = ino, .inode = t.inode};
 	if (t.unfinished)
 		(void)inode_get(fs, ino, &out->inode);
+	file_overlay(fs, ino, &out->inode);
 out_unlock:
 	rt_gate_leave(&t.st->structure, 1);
 	state_put(fs, t.st);

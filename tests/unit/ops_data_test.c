@@ -666,6 +666,34 @@ static void do_copy_times(struct fs *fs)
 	ops_close(fs, in);
 }
 
+/* Each call that shows attributes shows the same. */
+static void do_cut_times(struct fs *fs)
+{
+	struct ops_file *f, *g;
+	struct ops_attr a;
+	uint8_t byte = 1;
+	uint64_t ino;
+
+	f = make_file(fs, "a", &ino);
+	write_at(fs, f, 0, &byte, 1);
+	rt_sleep_ns(1000);
+	EQ(read_at(fs, f, 0, &byte, 1), 1);
+	rt_sleep_ns(1000);
+	OK(ops_create(
+		fs, DISK_INO_ROOT, nm("a"), &root_user, 0600, O_RDWR | O_TRUNC, &g, &a));
+	EQ(a.inode.atime_ns, attr_of(fs, ino).atime_ns);
+	EQ(a.inode.mtime_ns, attr_of(fs, ino).mtime_ns);
+	HOLDS(a.inode.mtime_ns > a.inode.atime_ns);
+	ops_close(fs, g);
+	ops_close(fs, f);
+	EQ(a.inode.atime_ns, attr_of(fs, ino).atime_ns);
+}
+
+static void a_cut_shows_the_times_that_are_known(void **state)
+{
+	with_fs(do_cut_times);
+}
+
 static void copying_is_reading(void **state)
 {
 	with_fs(do_copy_times);
@@ -725,6 +753,7 @@ int main(void)
 		cmocka_unit_test(writing_takes_capabilities_away),
 		cmocka_unit_test(times_before_1970_are_times),
 		cmocka_unit_test(copying_is_reading),
+		cmocka_unit_test(a_cut_shows_the_times_that_are_known),
 		cmocka_unit_test(times_follow_reads_and_writes),
 		cmocka_unit_test(appends_of_many_tasks_are_whole_and_none_is_lost),
 		cmocka_unit_test(random_operations_match_a_shadow),
