@@ -82,7 +82,9 @@ struct fsck {
 	struct weft_error *err;
 	struct rt_disk *disk;
 	uint64_t memory_bytes;
-	bool writable; /* repairs of the tree and of groups are possible */
+	bool one_superblock; /* one copy only is whole: super_check_one */
+	bool interrupted;    /* by the log: not shut since the store was last opened */
+	bool writable;       /* repairs of the tree and of groups are possible */
 	unsigned round;
 	bool changed;       /* something was repaired in this round */
 	bool keep;          /* what is found now is not to be repaired */
@@ -141,6 +143,8 @@ int tree_get(struct fsck *f);
 /* *stop: nothing more can be checked. */
 int super_check(struct fsck *f, bool *stop);
 int log_check(struct fsck *f, bool *stop);
+/* After the log, which knows whether there was a crash: a superblock that has no twin. */
+int super_check_one(struct fsck *f);
 int table_check(struct fsck *f, bool *stop);
 int catalog_check(struct fsck *f, bool *stop);
 /* Writes the catalog as in f->catalog: in place of a damaged one, or its two changing

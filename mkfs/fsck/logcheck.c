@@ -278,10 +278,28 @@ static int hole_close(struct fsck *f, struct store *s, lsn_t tail, bool *stop)
 
 /* ---- the log --------------------------------------------------------------------- */
 
-/* One of the heads is damaged. After a crash in the midst of writing it that is no
- * damage. */
-static int check_heads(struct fsck *f, struct store *s, bool clean, lsn_t *tail,
-	unsigned *whole, bool *stop)
+/* One head of the log is not whole. */
+static int check_head(struct fsck *f, const char *which)
+{
+	if (f->interrupted) {
+		fsck_note(f, 10,
+			"the %s head of the log is not whole, as a crash may leave it; "
+			"the next start writes it anew",
+			which);
+		return 0;
+	}
+	/* opening it for writing writes it anew */
+	return fsck_found(f, 10, "the %s head of the log is damaged", which)
+		       ? fsck_repaired(f, 0)
+		       : 0;
+}
+
+/*
+ * `opened`: the log could be. A head is written after the superblocks, so a clean one of
+ * an earlier start than theirs says that the last start did not get so far.
+ */
+static int check_heads(struct fsck *f, struct store *s, bool opened, bool clean,
+	lsn_t *tail, unsigned *whole)
 {
 	static const struct disk_log_head never;
 	struct disk_log_head *h = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
@@ -296,13 +314,12 @@ static int check_heads(struct fsck *f, struct store *s, bool clean, lsn_t *tail,
 		*whole = good[0] + good[1];
 		newest = !good[0] || (good[1] && h[1].generation > h[0].generation);
 		*tail = h[newest].tail_lsn;
-		if (*whole == 1 && clean &&
+		f->interrupted =
+			opened && (!clean || h[newest].epoch < f->sb.incarnation);
+		if (*whole == 1 && opened &&
 			!(h[newest].generation == 1 &&
-				memcmp(&h[!newest], &never, sizeof(never)) == 0) &&
-			fsck_found(f, 10, "the %s head of the log is damaged",
-				newest ? "first" : "second"))
-			rc = fsck_repaired(
-				f, 0); /* opening it for writing writes it anew */
+				memcmp(&h[!newest], &never, sizeof(never)) == 0))
+			rc = check_head(f, newest ? "first" : "second");
 	}
 	if (h)
 		rt_free_pages(h, DISK_LOG_HEADS_BYTES);
@@ -324,7 +341,7 @@ static int log_try(struct fsck *f, struct store *s, bool *stop)
 	} else if (rc != -EUCLEAN) {
 		return weft_error(f->err, rc, "%s", why.text);
 	}
-	heads = check_heads(f, s, rc == 0 && clean, &tail, &whole, stop);
+	heads = check_heads(f, s, rc == 0, clean, &tail, &whole);
 	if (heads || rc == 0)
 		return heads;
 	return whole == 0 ? heads_rebuild(f, s, stop) : hole_close(f, s, tail, stop);

@@ -228,8 +228,11 @@ static int check_storage(struct fsck *f, bool *stop)
 			"several "
 			"stores; this version checks volumes of one store only",
 			f->sb.node, f->sb.shard);
-	if (rc == 0 && !*stop)
+	if (rc == 0 && !*stop) {
 		rc = log_check(f, stop);
+		if (rc == 0)
+			rc = super_check_one(f);
+	}
 	if (rc || *stop)
 		return rc;
 	if (f->out->was_clean && !f->o->force && !f->out->found) {

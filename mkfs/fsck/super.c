@@ -4,7 +4,9 @@
  *
  * Checks: both copies are whole, of one store, and do not contradict each other; the
  * device is as long as they say. Copies of different generations are what a crash leaves
- * between their two writes.
+ * between their two writes; one that is not whole what it leaves in the midst of one of
+ * them, which the next start mends: no damage, if the log says that there was a crash, or
+ * the copy that there was one in the first of the two.
  *
  * Of two stores' copies the one counts whose key the log's heads bear witness to.
  */
@@ -76,16 +78,48 @@ static int copy_mend(struct fsck *f, struct copies *c, unsigned good)
 	return copy_write(f, c, !good);
 }
 
+#define SECTOR 512u /* what no device tears */
+
+/*
+ * Is each sector of the other copy as in this one, or as a start would write it next? The
+ * first of its two writes leaves the log as clean as it was.
+ */
+static bool half_written(struct fsck *f, const struct copies *c, unsigned good)
+{
+	const uint8_t *now = (const uint8_t *)c->sb[good];
+	const uint8_t *torn = (const uint8_t *)c->sb[!good];
+	struct disk_superblock *next = rt_alloc(sizeof(*next));
+	bool is_so = next != NULL;
+
+	if (next) {
+		memcpy(next, now, sizeof(*next));
+		next->incarnation++;
+		next->generation++;
+		store_superblock_seal(next);
+	}
+	for (unsigned at = 0; is_so && at < PAGE_SIZE; at += SECTOR)
+		is_so = memcmp(torn + at, now + at, SECTOR) == 0 ||
+			memcmp(torn + at, (const uint8_t *)next + at, SECTOR) == 0;
+	rt_free(next);
+	return is_so;
+}
+
 static int check_one(struct fsck *f, struct copies *c)
 {
 	unsigned good = c->whole[0] ? 0 : 1;
+	const char *which = good ? "first" : "second";
 
-	memcpy(&f->sb, c->sb[good], sizeof(f->sb));
-	if (c->sb[good]->store_bytes > c->size)
-		return 0; /* the second copy's place is not there */
-	if (fsck_found(f, 1, "the %s superblock (byte %" PRIu64 ") %s",
-		    good ? "first" : "second", c->place[!good],
-		    c->read[!good] ? "is damaged" : "cannot be read"))
+	if (c->read[!good] && (f->interrupted || half_written(f, c, good))) {
+		fsck_note(f, 1,
+			"the %s superblock (byte %" PRIu64
+			") is not whole, as a crash may leave it; %s",
+			which, c->place[!good],
+			f->o->repair ? "it is written anew"
+				     : "the next mount writes it anew");
+		return f->o->repair ? copy_mend(f, c, good) : 0;
+	}
+	if (fsck_found(f, 1, "the %s superblock (byte %" PRIu64 ") %s", which,
+		    c->place[!good], c->read[!good] ? "is damaged" : "cannot be read"))
 		return fsck_repaired(f, copy_mend(f, c, good));
 	return 0;
 }
@@ -138,7 +172,6 @@ static int check_contradiction(struct fsck *f, struct copies *c, bool *stop)
 
 static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 {
-	copies_read(f, c);
 	if (!c->whole[0] && !c->whole[1]) {
 		*stop = true;
 		/* No trace of a store, another version: not a matter of repair. */
@@ -158,8 +191,11 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 			"restore the store from a backup");
 		return 0;
 	}
-	if (!c->whole[0] || !c->whole[1])
-		return check_one(f, c);
+	if (!c->whole[0] || !c->whole[1]) {
+		memcpy(&f->sb, c->sb[!c->whole[0]], sizeof(f->sb));
+		f->one_superblock = true;
+		return 0;
+	}
 	if (memcmp(c->sb[0]->store_uuid, c->sb[1]->store_uuid, 16) != 0)
 		return check_strangers(f, c, stop);
 	if (c->sb[0]->generation == c->sb[1]->generation &&
@@ -169,26 +205,40 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 	return 0;
 }
 
-int super_check(struct fsck *f, bool *stop)
+static int copies_open(struct fsck *f, struct copies *c)
 {
 	struct rt_disk_info info;
-	struct copies c = {0};
 	uint8_t *memory;
-	int rc;
 
 	rt_disk_info(f->disk, &info);
-	c.size = info.size_bytes;
-	if (c.size < 2 * PAGE_SIZE)
+	*c = (struct copies){.size = info.size_bytes};
+	if (c->size < 2 * PAGE_SIZE)
 		return weft_error(f->err, -EMEDIUMTYPE,
 			"not a weft store: it has only %llu bytes",
-			(unsigned long long)c.size);
+			(unsigned long long)c->size);
 	memory = rt_alloc_pages(2 * PAGE_SIZE);
 	if (!memory)
 		return -ENOMEM;
-	c.sb[0] = (struct disk_superblock *)memory;
-	c.sb[1] = (struct disk_superblock *)(memory + PAGE_SIZE);
+	c->sb[0] = (struct disk_superblock *)memory;
+	c->sb[1] = (struct disk_superblock *)(memory + PAGE_SIZE);
+	copies_read(f, c);
+	return 0;
+}
+
+static void copies_close(struct copies *c)
+{
+	rt_free_pages(c->sb[0], 2 * PAGE_SIZE);
+}
+
+int super_check(struct fsck *f, bool *stop)
+{
+	struct copies c;
+	int rc = copies_open(f, &c);
+
+	if (rc)
+		return rc;
 	rc = check_copies(f, &c, stop);
-	rt_free_pages(memory, 2 * PAGE_SIZE);
+	copies_close(&c);
 	if (rc == 0 && !*stop && f->sb.store_bytes > c.size) {
 		fsck_left(f, 5,
 			"the store has %" PRIu64 " bytes, its superblock says %" PRIu64
@@ -197,5 +247,20 @@ int super_check(struct fsck *f, bool *stop)
 			c.size, f->sb.store_bytes);
 		*stop = true;
 	}
+	return rc;
+}
+
+int super_check_one(struct fsck *f)
+{
+	struct copies c;
+	int rc;
+
+	if (!f->one_superblock)
+		return 0;
+	rc = copies_open(f, &c);
+	if (rc)
+		return rc;
+	rc = check_one(f, &c);
+	copies_close(&c);
 	return rc;
 }

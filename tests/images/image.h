@@ -62,12 +62,14 @@ void raw_super(const struct image *i, struct disk_superblock *sb);
 #define DECLARE(name) void name(struct image *i)
 DECLARE(super_first);
 DECLARE(super_second);
+DECLARE(super_half_written);
 DECLARE(super_both);
 DECLARE(super_contradiction);
 DECLARE(super_stranger);
 DECLARE(store_cut);
 DECLARE(log_head_older);
 DECLARE(log_head_newer);
+DECLARE(log_head_half_written);
 DECLARE(log_heads);
 DECLARE(log_first_chunk);
 DECLARE(log_middle);

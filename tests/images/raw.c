@@ -54,6 +54,24 @@ void super_second(struct image *i)
 	flip(i, IMAGE_BYTES - PAGE_SIZE + 100);
 }
 
+/* Of the superblock that a start writes: raised, sealed. */
+static void super_next(struct image *i, struct disk_superblock *sb)
+{
+	raw_super(i, sb);
+	sb->incarnation++;
+	sb->generation++;
+	store_superblock_seal(sb);
+}
+
+/* A start that was cut in the midst of its first write. */
+void super_half_written(struct image *i)
+{
+	struct disk_superblock sb;
+
+	super_next(i, &sb);
+	raw_write(i, IMAGE_BYTES - PAGE_SIZE, &sb, 512);
+}
+
 void super_both(struct image *i)
 {
 	flip(i, 140);
@@ -114,6 +132,17 @@ void log_head_older(struct image *i)
 void log_head_newer(struct image *i)
 {
 	flip(i, head_place(i, true) + 1000);
+}
+
+/* A start that was cut when it had raised the incarnation and wrote its first head. */
+void log_head_half_written(struct image *i)
+{
+	struct disk_superblock sb;
+
+	super_next(i, &sb);
+	raw_write(i, 0, &sb, sizeof(sb));
+	raw_write(i, IMAGE_BYTES - PAGE_SIZE, &sb, sizeof(sb));
+	flip(i, head_place(i, false) + 1000);
 }
 
 void log_heads(struct image *i)

@@ -52,9 +52,8 @@ int sim_close(struct fs *fs);
 /* Every page in use is the tree's, an extent's or an xattr's, and no other's; counts fit.
  */
 void sim_check_space(struct fs *fs);
-/* fsck finds nothing on a copy of the disk; `cut`: but what is normal before a recovery.
- */
-void sim_check_fsck(struct rt_sim_disk *disk, bool cut);
+/* fsck finds nothing on a copy of the disk, be it before the recovery from a cut. */
+void sim_check_fsck(struct rt_sim_disk *disk);
 /* Looks at all tasks and compares with the model: model_recovered. */
 void sim_check_recovered(struct model *m, struct fs *fs);
 

@@ -54,7 +54,7 @@ static void life_main(void *arg)
 	sim_check_space(work.fs);
 	sim_check_recovered(&run.model, work.fs);
 	if (run.fsck)
-		sim_check_fsck(run.disk, false);
+		sim_check_fsck(run.disk);
 	run.judged = true;
 	if (run.cut_later)
 		rt_sim_disk_cut_after(run.disk, run.cut_later);
@@ -92,7 +92,7 @@ static void live(uint64_t n, bool later)
 		if (!run.judged)
 			atomic_fetch_add(&sim_totals->recovery_cuts, 1);
 		if (pick(5, 2) == 0)
-			sim_check_fsck(run.disk, true); /* it replays the log in memory */
+			sim_check_fsck(run.disk); /* it replays the log in memory */
 	} else {
 		WEFT_ASSERT(run.finished);
 	}
@@ -118,7 +118,7 @@ static int run_main(void *arg)
 	}
 	live(0, false);
 	live(0, false); /* and nothing was lost by a clean end */
-	sim_check_fsck(run.disk, false);
+	sim_check_fsck(run.disk);
 	model_free(&run.model);
 	memset(&run.model, 0, sizeof(run.model));
 	return 0;
