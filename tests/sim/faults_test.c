@@ -31,17 +31,9 @@ static struct {
 	struct model model;
 } run;
 
-static uint64_t mix64(uint64_t z)
-{
-	z += 0x9e3779b97f4a7c15ull;
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
 static uint64_t pick(unsigned what, uint64_t below)
 {
-	return mix64(run.shape.seed * 1000003 + run.point * 101 + run.life * 7919 +
+	return sim_mix(run.shape.seed * 1000003 + run.point * 101 + run.life * 7919 +
 		       what) %
 	       below;
 }
@@ -110,17 +102,13 @@ static void life_main(void *arg)
 		.heal = heal,
 		.large = run.plan == PLAN_FULL};
 	struct model_cover cover;
-	struct weft_error err = {0};
 	uint64_t before;
-	int rc = sim_open("disk", &run.shape, &work.fs, &err);
+	int rc;
 
-	if (rc)
-		workload_die("open: %s", err.text);
-	sim_check_space(work.fs);
-	sim_check_recovered(&run.model, work.fs);
+	work.fs = sim_life_begin(&run.shape, &run.model);
 	if (run.plan == PLAN_FULL || (run.point && run.life < LIVES))
 		work.errors = errors_of_plan();
-	work.seed = run.life == 0 ? mix64(run.shape.seed) : pick(1, UINT64_MAX);
+	work.seed = run.life == 0 ? sim_mix(run.shape.seed) : pick(1, UINT64_MAX);
 	before = counter();
 	if (run.point && run.life < LIVES) {
 		uint64_t n =
@@ -131,17 +119,11 @@ static void life_main(void *arg)
 		else if (run.plan == PLAN_MEMORY)
 			rt_sim_alloc_fail(n);
 	}
-	workload_run(&work);
+	sim_life_work(&work);
 	if (run.life == 0 && !run.point)
 		run.measured = counter() - before;
 	heal();
-	atomic_fetch_add(&sim_totals->syncs, work.syncs);
-	atomic_fetch_add(&sim_totals->faults, work.failed);
-	for (unsigned i = 0; i < run.model.tasks; i++) {
-		if (!work.choked)
-			workload_audit(&work, i);
-		atomic_fetch_add(&sim_totals->operations, run.model.task[i].ops);
-	}
+	sim_life_audit(&work);
 	if (pick(4, 3) == 0)
 		rt_sim_node_kill(rt_sim_node()); /* no close, but a cut */
 	model_cover(&run.model, &cover);
@@ -181,31 +163,21 @@ static int run_main(void *arg)
 
 static void one_run(uint64_t point)
 {
-	const struct rt_sim_options options = {.step_limit = SIM_STEP_LIMIT};
-
 	run.point = point;
-	OK(rt_sim_run(run.shape.seed, &options, run_main, NULL));
-	atomic_fetch_add(&sim_totals->runs, 1);
+	sim_run(&run.shape, run_main);
 }
 
 static void seed_main(uint64_t seed)
 {
-	uint64_t only = sim_env("WEFT_SIM_CUT", 0), points = sim_env("WEFT_SIM_CUTS", 40);
+	uint64_t only = sim_env("WEFT_SIM_CUT", 0);
 
 	run.shape = sim_shape_of(seed);
 	sim_prepare(&run.shape);
 	one_run(0);
-	if (only) {
+	if (only)
 		one_run(only);
-		return;
-	}
-	for (uint64_t i = 0; i < points; i++) {
-		uint64_t n =
-			1 + (run.measured * i + mix64(seed + i) % MAX(run.measured, 1)) /
-				    points;
-
-		one_run(MIN(n, run.measured));
-	}
+	else
+		sim_each_point(seed, run.measured, one_run);
 }
 
 static void full_seed_main(uint64_t seed)

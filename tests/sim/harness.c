@@ -209,7 +209,7 @@ int sim_close(struct fs *fs)
 	return volume_close(v);
 }
 
-void sim_check_recovered(struct model *m, struct fs *fs)
+static void check_recovered(struct model *m, struct fs *fs)
 {
 	static struct model_seen seen[MODEL_TASKS];
 
@@ -223,6 +223,33 @@ void sim_check_recovered(struct model *m, struct fs *fs)
 		workload_die("recovered: %s", m->why);
 }
 
+struct fs *sim_life_begin(const struct sim_shape *shape, struct model *m)
+{
+	struct weft_error err = {0};
+	struct fs *fs;
+
+	if (sim_open("disk", shape, &fs, &err))
+		workload_die("open: %s", err.text);
+	sim_check_space(fs);
+	check_recovered(m, fs);
+	return fs;
+}
+
+void sim_life_work(struct workload *work)
+{
+	workload_run(work);
+	atomic_fetch_add(&sim_totals->syncs, work->syncs);
+	atomic_fetch_add(&sim_totals->faults, work->failed);
+	for (unsigned i = 0; i < work->tasks; i++)
+		atomic_fetch_add(&sim_totals->operations, work->model->task[i].ops);
+}
+
+void sim_life_audit(struct workload *work)
+{
+	for (unsigned i = 0; i < work->tasks && !work->choked; i++)
+		workload_audit(work, i);
+}
+
 /* ---- children -------------------------------------------------------------------- */
 
 struct sim_totals *sim_totals;
@@ -233,6 +260,33 @@ uint64_t sim_env(const char *name, uint64_t otherwise)
 	const char *text = getenv(name);
 
 	return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+uint64_t sim_mix(uint64_t z)
+{
+	z += 0x9e3779b97f4a7c15ull;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+void sim_run(const struct sim_shape *shape, int (*fn)(void *))
+{
+	const struct rt_sim_options options = {.step_limit = SIM_STEP_LIMIT};
+
+	OK(rt_sim_run(shape->seed, &options, fn, NULL));
+	atomic_fetch_add(&sim_totals->runs, 1);
+}
+
+void sim_each_point(uint64_t seed, uint64_t total, void (*run)(uint64_t n))
+{
+	uint64_t points = sim_env("WEFT_SIM_CUTS", 40);
+
+	for (uint64_t i = 0; i < points; i++) {
+		uint64_t n = 1 + (total * i + sim_mix(seed + i) % MAX(total, 1)) / points;
+
+		run(MIN(n, total));
+	}
 }
 
 void sim_repeat_note(const char *fmt, ...)

@@ -54,8 +54,15 @@ int sim_close(struct fs *fs);
 void sim_check_space(struct fs *fs);
 /* fsck finds nothing on a copy of the disk, be it before the recovery from a cut. */
 void sim_check_fsck(struct rt_sim_disk *disk);
-/* Looks at all tasks and compares with the model: model_recovered. */
-void sim_check_recovered(struct model *m, struct fs *fs);
+
+/* ---- lives of a node with a workload ----------------------------------------------- */
+
+/* Opens, and judges what a recovery has left by the model. */
+struct fs *sim_life_begin(const struct sim_shape *shape, struct model *m);
+/* Runs the workload, counts what it did. */
+void sim_life_work(struct workload *work);
+/* Looks at all that the tasks have made. */
+void sim_life_audit(struct workload *work);
 
 /* ---- the process ----------------------------------------------------------------- */
 
@@ -67,6 +74,15 @@ struct sim_totals {
 extern struct sim_totals *sim_totals;
 
 uint64_t sim_env(const char *name, uint64_t otherwise);
+/* A number that looks like chance, from one that does not. */
+uint64_t sim_mix(uint64_t z);
+/* One run of the world. */
+void sim_run(const struct sim_shape *shape, int (*fn)(void *));
+/*
+ * Calls run(n) for so many n as WEFT_SIM_CUTS says, spread over 1 .. total, each anywhere
+ * in its part.
+ */
+void sim_each_point(uint64_t seed, uint64_t total, void (*run)(uint64_t n));
 /* What the command printed after a failure says beside the seed: "WEFT_SIM_CUT=7". */
 void sim_repeat_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* To be called first thing in a run: prints the command when it aborts or crashes. */

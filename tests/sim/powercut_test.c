@@ -26,18 +26,11 @@ static struct {
 	struct model model;
 } run;
 
-static uint64_t mix64(uint64_t z)
-{
-	z += 0x9e3779b97f4a7c15ull;
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
 /* A number that depends on the run, the life and what it is for. */
 static uint64_t pick(unsigned what, uint64_t below)
 {
-	return mix64(run.shape.seed * 1000003 + run.cut * 101 + run.life * 7919 + what) %
+	return sim_mix(run.shape.seed * 1000003 + run.cut * 101 + run.life * 7919 +
+		       what) %
 	       below;
 }
 
@@ -46,26 +39,17 @@ static void life_main(void *arg)
 	struct workload work = {
 		.model = &run.model, .tasks = run.shape.tasks, .ops = run.shape.ops};
 	struct model_cover cover;
-	struct weft_error err = {0};
-	int rc = sim_open("disk", &run.shape, &work.fs, &err);
 
-	if (rc)
-		workload_die("open: %s", err.text);
-	sim_check_space(work.fs);
-	sim_check_recovered(&run.model, work.fs);
+	work.fs = sim_life_begin(&run.shape, &run.model);
 	if (run.fsck)
 		sim_check_fsck(run.disk);
 	run.judged = true;
 	if (run.cut_later)
 		rt_sim_disk_cut_after(run.disk, run.cut_later);
 	/* the first life is the same in all runs of a seed, up to its cut */
-	work.seed = run.life == 0 ? mix64(run.shape.seed) : pick(1, UINT64_MAX);
-	workload_run(&work);
-	atomic_fetch_add(&sim_totals->syncs, work.syncs);
-	for (unsigned i = 0; i < run.model.tasks; i++) {
-		workload_audit(&work, i);
-		atomic_fetch_add(&sim_totals->operations, run.model.task[i].ops);
-	}
+	work.seed = run.life == 0 ? sim_mix(run.shape.seed) : pick(1, UINT64_MAX);
+	sim_life_work(&work);
+	sim_life_audit(&work);
 	model_cover(&run.model, &cover);
 	OK(sim_close(work.fs));
 	model_all_durable(&run.model, &cover);
@@ -126,30 +110,19 @@ static int run_main(void *arg)
 
 static void one_run(uint64_t cut)
 {
-	const struct rt_sim_options options = {.step_limit = SIM_STEP_LIMIT};
-
 	run.cut = cut;
-	OK(rt_sim_run(run.shape.seed, &options, run_main, NULL));
-	atomic_fetch_add(&sim_totals->runs, 1);
+	sim_run(&run.shape, run_main);
 }
 
 static void seed_main(uint64_t seed)
 {
-	uint64_t only = sim_env("WEFT_SIM_CUT", 0), cuts = sim_env("WEFT_SIM_CUTS", 40),
-		 requests;
+	uint64_t only = sim_env("WEFT_SIM_CUT", 0);
 
 	run.shape = sim_shape_of(seed);
 	sim_prepare(&run.shape);
 	one_run(only);
-	if (only)
-		return;
-	requests = run.requests;
-	for (uint64_t i = 0; i < cuts; i++) {
-		uint64_t n =
-			1 + (requests * i + mix64(seed + i) % MAX(requests, 1)) / cuts;
-
-		one_run(MIN(n, requests));
-	}
+	if (!only)
+		sim_each_point(seed, run.requests, one_run);
 }
 
 static void after_any_cut_a_volume_is_what_its_syncs_promised(void **state)
