@@ -7,31 +7,26 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "tests/unit/log_fixture.h"
+#include "tests/unit/test_file.h"
 
 #define RING (1ull << 20)
 #define KIB  1024u
 
-static char path[64];
+static struct test_file file;
 static struct store store;
 static uint64_t next_sequence;
 
 static int disk_make(void **state)
 {
 	struct weft_error err = {0};
-	int fd;
 
-	strcpy(path, "/tmp/weft-log-test-XXXXXX");
-	fd = mkstemp(path);
-	if (fd < 0 || ftruncate(fd, (off_t)fixture_disk_bytes(5 * RING)))
-		return -1;
-	close(fd);
+	test_file_make(&file, NULL, fixture_disk_bytes(5 * RING));
 	fixture_store(&store, RING);
-	if (rt_disk_open(&store.disk, path, 0, &err))
+	if (rt_disk_open(&store.disk, file.path, 0, &err))
 		return -1;
 	fixture_format(&store);
 	next_sequence = 1;
@@ -41,7 +36,8 @@ static int disk_make(void **state)
 static int disk_remove(void **state)
 {
 	rt_disk_close(store.disk);
-	return unlink(path);
+	test_file_drop(&file);
+	return 0;
 }
 
 static void ring_set(uint64_t ring_bytes)

@@ -7,35 +7,30 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "tests/unit/log_fixture.h"
+#include "tests/unit/test_file.h"
 
 #define TASKS 6
 
-static char path[64];
+static struct test_file file;
 
 static void disk_make(struct store *s, uint64_t ring_bytes)
 {
 	struct weft_error err = {0};
-	int fd;
 
-	strcpy(path, "/tmp/weft-log-test-XXXXXX");
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)fixture_disk_bytes(ring_bytes)), 0);
-	close(fd);
+	test_file_make(&file, NULL, fixture_disk_bytes(ring_bytes));
 	fixture_store(s, ring_bytes);
-	assert_int_equal(rt_disk_open(&s->disk, path, 0, &err), 0);
+	assert_int_equal(rt_disk_open(&s->disk, file.path, 0, &err), 0);
 	fixture_format(s);
 }
 
 static void disk_remove(struct store *s)
 {
 	rt_disk_close(s->disk);
-	unlink(path);
+	test_file_drop(&file);
 }
 
 static struct log *life_begin(struct store *s, bool *clean)

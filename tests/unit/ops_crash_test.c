@@ -47,18 +47,10 @@ static uint64_t pages_free(struct fs *fs)
 
 static int crashes(void *arg)
 {
-	struct store_format format = {
-		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
-	struct weft_error err = {0};
 	uint64_t free_at_first;
-	struct rt_disk *d;
 	struct fs *fs;
 
-	sim_disk = rt_sim_disk_create(disk.disk_name, disk.disk_bytes, NULL);
-	HOLDS(sim_disk);
-	OK(rt_disk_open(&d, disk.disk_name, 0, &err));
-	OK(volume_format(d, &format, 0, 0, &err));
-	rt_disk_close(d);
+	sim_disk = test_sim_disk(disk.disk_name, disk.disk_bytes, 4 << 20);
 	fs = test_fs_open(&disk);
 	free_at_first = pages_free(fs);
 	test_fs_close(fs);

@@ -163,13 +163,7 @@ static void run_task(struct fs *fs, unsigned n)
 
 static void node_format(void *arg)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
-	struct weft_error err = {0};
-	struct rt_disk *disk;
-
-	OK(rt_disk_open(&disk, w.world.disk_name, 0, &err));
-	OK(volume_format(disk, &format, 0, 0, &err));
-	rt_disk_close(disk);
+	test_fs_format(w.world.disk_name, 0);
 }
 
 static void node_work(void *arg)

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The crews of the file data tests on real threads and a real disk. */
-#include <unistd.h>
-
 #include "tests/unit/ops_account.h"
 #include "tests/unit/ops_data_crews.h"
-
-static struct fs_test disk = {NULL, 128 << 20, 2 << 20, NULL};
 
 static void remove_file(struct fs *fs, const char *name)
 {
@@ -34,29 +30,20 @@ static void round_of_crews(struct fs *fs)
 	EQ(pages_over(fs), 0);
 }
 
-static void crews_on_threads_find_what_they_wrote(void **state)
+static void crews(const struct fs_test *disk)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
-	char path[] = "/tmp/weft-ops-data-XXXXXX";
-	struct weft_error err = {0};
-	struct rt_disk *d;
-	struct fs *fs;
-	int fd = mkstemp(path);
-
-	HOLDS(fd >= 0);
-	OK(ftruncate(fd, (off_t)disk.disk_bytes));
-	OK(close(fd));
-	OK(rt_real_start());
-	disk.disk_name = path;
-	OK(rt_disk_open(&d, path, 0, &err));
-	OK(volume_format(d, &format, 0, 0, &err));
-	rt_disk_close(d);
 	for (unsigned round = 0; round < 2; round++) {
-		fs = test_fs_open(&disk);
+		struct fs *fs = test_fs_open(disk);
+
 		round_of_crews(fs);
 		test_fs_close(fs);
 	}
-	OK(unlink(path));
+}
+
+static void crews_on_threads_find_what_they_wrote(void **state)
+{
+	with_real_disk(
+		(struct fs_test){.disk_bytes = 128 << 20, .cache_bytes = 2 << 20}, crews);
 }
 
 int main(void)

@@ -86,21 +86,6 @@ static void work(void *arg)
 		failures++;
 }
 
-static struct rt_sim_disk *formatted(void)
-{
-	struct store_format format = {
-		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
-	struct rt_sim_disk *blank = rt_sim_disk_create("blank", disk.disk_bytes, NULL);
-	struct weft_error err = {0};
-	struct rt_disk *d;
-
-	HOLDS(blank);
-	OK(rt_disk_open(&d, "blank", 0, &err));
-	OK(volume_format(d, &format, 0, 0, &err));
-	rt_disk_close(d);
-	return blank;
-}
-
 /* The n-th chance of the kind fails; false when there were not so many. */
 static bool one_fault(struct rt_sim_disk *blank, unsigned ops, uint64_t n)
 {
@@ -133,7 +118,7 @@ static bool one_fault(struct rt_sim_disk *blank, unsigned ops, uint64_t n)
 
 static int alloc_faults(void *arg)
 {
-	struct rt_sim_disk *blank = formatted();
+	struct rt_sim_disk *blank = test_sim_disk("blank", disk.disk_bytes, 4 << 20);
 	uint64_t n = 1;
 
 	while (one_fault(blank, 0, n))
@@ -145,7 +130,7 @@ static int alloc_faults(void *arg)
 static int disk_faults(void *arg)
 {
 	const unsigned *ops = (const unsigned *)arg;
-	struct rt_sim_disk *blank = formatted();
+	struct rt_sim_disk *blank = test_sim_disk("blank", disk.disk_bytes, 4 << 20);
 	unsigned had = 0;
 
 	for (uint64_t n = 1; n < 60; n++)
@@ -289,7 +274,7 @@ static void fallocate_work(void *arg)
 
 static int fallocate_faults(void *arg)
 {
-	struct rt_sim_disk *blank = formatted();
+	struct rt_sim_disk *blank = test_sim_disk("blank", disk.disk_bytes, 4 << 20);
 
 	fault_met = true;
 	for (fault_at = 1; fault_met; fault_at++) {

@@ -13,6 +13,7 @@
 
 #include "engine/rt/rt_sim.h"
 #include "fs/ops/ops_internal.h"
+#include "tests/unit/test_file.h"
 
 /* Tasks of the simulator have stacks of their own: a failure prints and aborts. */
 #define EQ(expr, want)                                                                   \
@@ -59,21 +60,52 @@ static inline void test_fs_close(struct fs *fs)
 	OK(volume_close(v));
 }
 
-static inline int test_fs_main(void *arg)
+/* An empty volume on the disk of that name; log_bytes 0: as mkfs would have it. */
+static inline void test_fs_format(const char *disk_name, uint64_t log_bytes)
 {
-	const struct fs_test *t = (const struct fs_test *)arg;
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
+	struct store_format format = {
+		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = log_bytes};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
-	struct fs *fs;
 
-	HOLDS(rt_sim_disk_create(t->disk_name, t->disk_bytes, NULL));
-	OK(rt_disk_open(&disk, t->disk_name, 0, &err));
+	OK(rt_disk_open(&disk, disk_name, 0, &err));
 	if (volume_format(disk, &format, 0, 0, &err)) {
 		fprintf(stderr, "format: %s\n", err.text);
 		abort();
 	}
 	rt_disk_close(disk);
+}
+
+/* The same on a new disk of the simulator. */
+static inline struct rt_sim_disk *test_sim_disk(
+	const char *name, uint64_t bytes, uint64_t log_bytes)
+{
+	struct rt_sim_disk *disk = rt_sim_disk_create(name, bytes, NULL);
+
+	HOLDS(disk);
+	test_fs_format(name, log_bytes);
+	return disk;
+}
+
+/* Starts the real runtime and runs fn with an empty volume in a file. */
+static inline void with_real_disk(struct fs_test t, void (*fn)(const struct fs_test *))
+{
+	struct test_file file;
+
+	test_file_make(&file, NULL, t.disk_bytes);
+	t.disk_name = file.path;
+	OK(rt_real_start());
+	test_fs_format(file.path, 0);
+	fn(&t);
+	test_file_drop(&file);
+}
+
+static inline int test_fs_main(void *arg)
+{
+	const struct fs_test *t = (const struct fs_test *)arg;
+	struct fs *fs;
+
+	test_sim_disk(t->disk_name, t->disk_bytes, 0);
 	fs = test_fs_open(t);
 	t->fn(fs);
 	test_fs_close(fs);

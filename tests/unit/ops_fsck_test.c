@@ -182,26 +182,11 @@ static void node_run(void (*fn)(void *), void *arg)
 	rt_sim_node_kill(node);
 }
 
-static struct rt_sim_disk *disk_format_new(void)
-{
-	struct store_format format = {
-		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
-	struct rt_sim_disk *sim = rt_sim_disk_create(DISK, DISK_MIB << 20, NULL);
-	struct weft_error err = {0};
-	struct rt_disk *disk;
-
-	HOLDS(sim);
-	OK(rt_disk_open(&disk, DISK, 0, &err));
-	OK(volume_format(disk, &format, 0, 0, &err));
-	rt_disk_close(disk);
-	return sim;
-}
-
 static int cut_and_check(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
 	struct crew_state s = {.seed = seed, .steps = 250};
-	struct rt_sim_disk *sim = disk_format_new();
+	struct rt_sim_disk *sim = test_sim_disk(DISK, DISK_MIB << 20, 4 << 20);
 
 	pick_state = seed * 77 + 5;
 	for (unsigned life = 0; life < 3; life++) {
@@ -255,7 +240,7 @@ static int cut_repairs(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
 	struct crew_state s = {.seed = seed, .steps = 400};
-	struct rt_sim_disk *sim = disk_format_new();
+	struct rt_sim_disk *sim = test_sim_disk(DISK, DISK_MIB << 20, 4 << 20);
 
 	pick_state = seed * 99 + 7;
 	node_run(use, &s);

@@ -533,19 +533,13 @@ static int model_run(void *arg)
 static int model_main(void *arg)
 {
 	struct fs_test *t = (struct fs_test *)arg;
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
-	struct weft_error err = {0};
-	struct rt_disk *disk;
 	struct statvfs first;
 	struct fs *fs;
 
 	m.value = (uint8_t *)rt_alloc(DISK_XATTR_VALUE_MAX);
 	m.got = (uint8_t *)rt_alloc(DISK_XATTR_VALUE_MAX);
 	HOLDS(m.value && m.got);
-	HOLDS(rt_sim_disk_create(t->disk_name, t->disk_bytes, NULL));
-	OK(rt_disk_open(&disk, t->disk_name, 0, &err));
-	OK(volume_format(disk, &format, 0, 0, &err));
-	rt_disk_close(disk);
+	test_sim_disk(t->disk_name, t->disk_bytes, 0);
 	fs = test_fs_open(t);
 	OK(ops_statfs(fs, &first));
 	test_fs_close(fs);

@@ -688,17 +688,8 @@ static void end_intent(struct rt_sim_disk *disk, enum ending how)
 
 static int end_intent_main(void *arg)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
-	struct rt_sim_disk *disk =
-		rt_sim_disk_create("disk", small_cache.disk_bytes, NULL);
-	struct weft_error err = {0};
-	struct rt_disk *d;
-
-	HOLDS(disk);
-	OK(rt_disk_open(&d, "disk", 0, &err));
-	OK(volume_format(d, &format, 0, 0, &err));
-	rt_disk_close(d);
-	end_intent(disk, *(const enum ending *)arg);
+	end_intent(test_sim_disk("disk", small_cache.disk_bytes, 0),
+		*(const enum ending *)arg);
 	return 0;
 }
 
@@ -721,16 +712,8 @@ static void cut_work(void *arg)
 
 static int cuts(void *arg)
 {
-	struct store_format format = {
-		.checksum_kind = DISK_CHECKSUM_GMAC, .log_bytes = 4 << 20};
-	struct rt_sim_disk *disk = rt_sim_disk_create("disk", cut_disk.disk_bytes, NULL);
-	struct weft_error err = {0};
-	struct rt_disk *d;
+	struct rt_sim_disk *disk = test_sim_disk("disk", cut_disk.disk_bytes, 4 << 20);
 
-	HOLDS(disk);
-	OK(rt_disk_open(&d, "disk", 0, &err));
-	OK(volume_format(d, &format, 0, 0, &err));
-	rt_disk_close(d);
 	for (unsigned life = 0; life < 5; life++) {
 		unsigned node = rt_sim_node_new("life");
 		char name[16];

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unlinks, closes and forgets of the same files at the same time, on real threads. */
-#include <unistd.h>
-
 #include "tests/unit/ops_account.h"
 
 #define ROOT   DISK_INO_ROOT
@@ -71,11 +69,10 @@ static void member(struct fs *fs, unsigned who)
 	}
 }
 
-static void run(const char *path)
+static void run(const struct fs_test *disk)
 {
-	struct fs_test disk = {path, 256 << 20, 8 << 20, NULL};
 	struct ops_options o = {.atime = OPS_NOATIME, .caller_forgets = true};
-	struct fs *plain = test_fs_open(&disk), *fs;
+	struct fs *plain = test_fs_open(disk), *fs;
 	struct weft_error err = {0};
 
 	OK(fs_open(&fs, fs_volume(plain), &o, &err));
@@ -91,21 +88,8 @@ static void run(const char *path)
 
 static void the_last_of_unlink_close_and_forget_frees(void **state)
 {
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC};
-	char path[] = "/tmp/weft-ops-orphans-XXXXXX";
-	struct weft_error err = {0};
-	struct rt_disk *d;
-	int fd = mkstemp(path);
-
-	HOLDS(fd >= 0);
-	OK(ftruncate(fd, 256 << 20));
-	OK(close(fd));
-	OK(rt_real_start());
-	OK(rt_disk_open(&d, path, 0, &err));
-	OK(volume_format(d, &format, 0, 0, &err));
-	rt_disk_close(d);
-	run(path);
-	OK(unlink(path));
+	with_real_disk(
+		(struct fs_test){.disk_bytes = 256 << 20, .cache_bytes = 8 << 20}, run);
 }
 
 int main(void)

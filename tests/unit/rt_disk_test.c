@@ -15,13 +15,14 @@
 #include <unistd.h>
 
 #include "engine/rt/rt.h"
+#include "tests/unit/test_file.h"
 
 #define TASKS      6
 #define AREA_PAGES 64u
 #define DISK_BYTES ((uint64_t)TASKS * AREA_PAGES * PAGE_SIZE)
 
 struct fixture {
-	char path[64];
+	struct test_file file;
 	struct rt_disk *disk;
 	uint8_t *memory; /* AREA_PAGES for each task */
 	size_t memory_bytes;
@@ -30,14 +31,11 @@ struct fixture {
 static void set_up_in(void **state, const char *folder)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
-	int fd;
 
-	snprintf(f->path, sizeof(f->path), "%s/weft-rt-XXXXXX", folder);
-	fd = mkstemp(f->path);
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)DISK_BYTES), 0);
-	close(fd);
-	assert_int_equal(rt_disk_open(&f->disk, f->path, RT_DISK_EXCLUSIVE, NULL), 0);
+	assert_non_null(f);
+	test_file_make(&f->file, folder, DISK_BYTES);
+	assert_int_equal(
+		rt_disk_open(&f->disk, f->file.path, RT_DISK_EXCLUSIVE, NULL), 0);
 	f->memory_bytes = DISK_BYTES;
 	f->memory = rt_alloc_pages(f->memory_bytes);
 	assert_non_null(f->memory);
@@ -46,7 +44,7 @@ static void set_up_in(void **state, const char *folder)
 
 static int set_up_direct(void **state)
 {
-	set_up_in(state, "/tmp");
+	set_up_in(state, NULL);
 	return 0;
 }
 
@@ -54,7 +52,7 @@ static int set_up_registered(void **state)
 {
 	struct fixture *f;
 
-	set_up_in(state, "/tmp");
+	set_up_in(state, NULL);
 	f = *state;
 	rt_disk_register(f->disk, f->memory, f->memory_bytes);
 	return 0;
@@ -72,7 +70,7 @@ static int tear_down(void **state)
 
 	rt_free_pages(f->memory, f->memory_bytes);
 	rt_disk_close(f->disk);
-	unlink(f->path);
+	test_file_drop(&f->file);
 	free(f);
 	return 0;
 }
@@ -99,7 +97,7 @@ static void open_says_what_is_wrong(void **state)
 	expect_open_error("/tmp/weft-none/none", 0, -ENOENT, "does not exist");
 	expect_open_error("/tmp", 0, -EISDIR, "is a directory");
 	expect_open_error("/dev/null", 0, -EINVAL, "neither");
-	expect_open_error(f->path, RT_DISK_EXCLUSIVE, -EBUSY, "in use");
+	expect_open_error(f->file.path, RT_DISK_EXCLUSIVE, -EBUSY, "in use");
 	rt_disk_info(f->disk, &info);
 	assert_int_equal(info.size_bytes, DISK_BYTES);
 	assert_true(info.atomic_write_bytes >= 512);
@@ -113,7 +111,7 @@ static void read_only_disk_refuses_writes(void **state)
 	struct rt_disk *disk;
 	struct rt_disk_info info;
 
-	assert_int_equal(rt_disk_open(&disk, f->path, RT_DISK_READ_ONLY, NULL), 0);
+	assert_int_equal(rt_disk_open(&disk, f->file.path, RT_DISK_READ_ONLY, NULL), 0);
 	rt_disk_info(disk, &info);
 	assert_true(info.read_only);
 	assert_int_equal(rt_disk_read(disk, 0, f->memory, PAGE_SIZE), 0);
@@ -408,8 +406,7 @@ static void a_failed_flush_is_remembered(void **state)
 	struct fixture *f = *state;
 	struct rt_disk *other;
 	struct rt_io ios[3];
-	char path[80];
-	int fd;
+	struct test_file file;
 
 	assert_int_equal(rt_disk_flush(f->disk), 0);
 	atomic_store(&flushes_to_fail, 1);
@@ -430,15 +427,11 @@ static void a_failed_flush_is_remembered(void **state)
 	assert_int_equal(ios[1].result, 0);
 	assert_int_equal(ios[2].result, -EIO);
 	/* other disks are not concerned */
-	snprintf(path, sizeof(path), "%s.other", f->path);
-	fd = open(path, O_CREAT | O_RDWR, 0600);
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, 1 << 20), 0);
-	close(fd);
-	assert_int_equal(rt_disk_open(&other, path, 0, NULL), 0);
+	test_file_make(&file, NULL, 1 << 20);
+	assert_int_equal(rt_disk_open(&other, file.path, 0, NULL), 0);
 	assert_int_equal(rt_disk_flush(other), 0);
 	rt_disk_close(other);
-	unlink(path);
+	test_file_drop(&file);
 }
 
 #define WITH(set_up, fn)                                                                 \

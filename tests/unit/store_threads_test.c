@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store under real threads and a real file: what ThreadSanitizer is to judge. */
 #include "tests/unit/store_test.h"
+#include "tests/unit/test_file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #define PAGES       6000u
 #define STORE_BYTES (40 * MIB)
 
-static char path[] = "/tmp/weft-store-test-XXXXXX";
+static struct test_file file;
 static struct store *s;
 static _Atomic uint64_t next_lsn = 1;
 static _Atomic uint32_t running;
@@ -19,18 +20,17 @@ static uint64_t version[PAGES];
 
 static int make_file(void **state)
 {
-	int fd = mkstemp(path);
-
-	if (fd < 0 || ftruncate(fd, STORE_BYTES) != 0 || rt_real_start() != 0)
+	test_file_make(&file, NULL, STORE_BYTES);
+	if (rt_real_start() != 0)
 		return -1;
-	close(fd);
-	store_make(path, NULL, NULL);
+	store_make(file.path, NULL, NULL);
 	return 0;
 }
 
 static int remove_file(void **state)
 {
-	return unlink(path);
+	test_file_drop(&file);
+	return 0;
 }
 
 static void user(void *arg)
@@ -65,7 +65,7 @@ static void threads_share_the_table_and_the_device(void **state)
 {
 	struct rt_task *users[THREADS], *w;
 
-	s = store_open_named(path, 4 * PAGE_SIZE);
+	s = store_open_named(file.path, 4 * PAGE_SIZE);
 	running = THREADS;
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(
@@ -76,7 +76,7 @@ static void threads_share_the_table_and_the_device(void **state)
 	rt_task_join(w);
 	assert_int_equal(store_table_write(s, LSN_MAX), 0);
 	store_close_disk(s);
-	s = store_open_named(path, 0);
+	s = store_open_named(file.path, 0);
 	for (page_id pid = 0; pid < PAGES; pid++)
 		assert_int_equal(page_get(s, pid, 1).version, version[pid]);
 	store_close_disk(s);
@@ -98,7 +98,7 @@ static void checksums_are_the_same_from_every_thread(void **state)
 	struct rt_task *tasks[THREADS];
 	uint64_t expected[16], image[PAGE_SIZE / 8];
 
-	s = store_open_named(path, 0);
+	s = store_open_named(file.path, 0);
 	for (uint64_t i = 0; i < 16; i++) {
 		image_fill(image, i, 1, 1);
 		expected[i] = store_page_checksum(s, i, 1, 1, image);

@@ -14,7 +14,7 @@
 
 #define ITEMS 30000u
 
-static char path[] = "/tmp/weft-tree-XXXXXX";
+static struct test_file file;
 static struct tree_fixture x;
 static unsigned complaints;
 
@@ -32,19 +32,16 @@ static void open_again(void)
 {
 	struct rt_disk *disk;
 
-	FIXTURE_MUST(rt_disk_open(&disk, path, 0, &fixture_error));
+	FIXTURE_MUST(rt_disk_open(&disk, file.path, 0, &fixture_error));
 	fixture_open(&x, disk, 8u << 20);
 }
 
 static int build(void **state)
 {
 	struct rt_disk *disk;
-	int fd = mkstemp(path);
 
-	FIXTURE_MUST(fd < 0);
-	FIXTURE_MUST(ftruncate(fd, 64 << 20));
-	close(fd);
-	FIXTURE_MUST(rt_disk_open(&disk, path, 0, &fixture_error));
+	test_file_make(&file, NULL, 64 << 20);
+	FIXTURE_MUST(rt_disk_open(&disk, file.path, 0, &fixture_error));
 	fixture_format(disk, 4u << 20);
 	fixture_open(&x, disk, 8u << 20);
 	for (uint64_t i = 0; i < ITEMS; i++)
@@ -58,7 +55,7 @@ static int build(void **state)
 
 static int clean_up(void **state)
 {
-	unlink(path);
+	test_file_drop(&file);
 	return 0;
 }
 

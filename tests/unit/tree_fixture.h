@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/tree/tree_internal.h"
+#include "tests/unit/test_file.h"
 
 struct tree_fixture {
 	struct rt_disk *disk;
@@ -125,15 +126,12 @@ static inline void fixture_close(struct tree_fixture *x)
 static inline void fixture_open_file(struct tree_fixture *x, uint64_t store_bytes,
 	uint64_t log_bytes, uint64_t cache_bytes)
 {
-	char path[] = "/tmp/weft-tree-XXXXXX";
+	struct test_file file;
 	struct rt_disk *disk;
-	int fd = mkstemp(path);
 
-	FIXTURE_MUST(fd < 0);
-	FIXTURE_MUST(ftruncate(fd, (off_t)store_bytes));
-	close(fd);
-	FIXTURE_MUST(rt_disk_open(&disk, path, 0, &fixture_error));
-	unlink(path);
+	test_file_make(&file, NULL, store_bytes);
+	FIXTURE_MUST(rt_disk_open(&disk, file.path, 0, &fixture_error));
+	test_file_drop(&file);
 	fixture_format(disk, log_bytes);
 	fixture_open(x, disk, cache_bytes);
 }
