@@ -162,10 +162,10 @@ names = $(basename $(wildcard $(1)))
 CHECK_STATIC := tests/check-layers tests/check-docs
 CHECK_PLAIN  := $(addprefix build/,$(call names,tests/unit/*_test.c tests/sim/*_test.c))
 CHECK_ASAN   := $(addprefix $(ASAN)/,$(call names,tests/unit/*_test.c))
-# A slice; a cut takes tasks away together with what the test has allocated in them: no leaks.
-ASAN_SIM     := WEFT_SIM_SEEDS=6 WEFT_SIM_CUTS=12 ASAN_OPTIONS=detect_leaks=0 \
+# A slice.
+ASAN_SIM     := WEFT_SIM_SEEDS=6 WEFT_SIM_CUTS=12 \
                 $(addprefix $(ASAN)/,$(call names,tests/sim/*_test.c)) \
-                WEFT_SIM_SEEDS= WEFT_SIM_CUTS= ASAN_OPTIONS=
+                WEFT_SIM_SEEDS= WEFT_SIM_CUTS=
 # ThreadSanitizer has nothing to find in the simulator, which is one thread.
 THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
 CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "tests/sim/harness.h"
+#include "tests/sim/life_memory.h"
 
 #define SLOTS_MAX (64u << 8) /* of 64 MiB */
 
@@ -116,10 +117,9 @@ static int count_item(void *arg, struct disk_key key, const void *value, size_t 
 
 static void count_tree(struct census *c, page_id pid)
 {
-	struct disk_inner *copy = malloc(PAGE_SIZE);
+	struct disk_inner *copy = life_alloc(PAGE_SIZE);
 	struct guard g;
 
-	WEFT_ASSERT(copy);
 	mark(c, pid, 1, "the tree");
 	OK(guard_shared(c->volume->cache, pid, 0, &g));
 	memcpy(copy, g.image, PAGE_SIZE);
@@ -127,7 +127,7 @@ static void count_tree(struct census *c, page_id pid)
 	WEFT_ASSERT(copy->node.magic == DISK_MAGIC_NODE);
 	for (unsigned i = 0; copy->node.level > 0 && i < copy->node.count; i++)
 		count_tree(c, copy->child[i]);
-	free(copy);
+	life_free(copy);
 }
 
 static void compare_group(struct census *c, uint64_t group)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tests/sim/life_memory.h"
 #include "tests/sim/model.h"
 
 /* model_look's answer for what no filesystem may show. */
@@ -295,11 +296,10 @@ static int look_root(struct look *l, int node, const char *name)
 
 int model_look(struct model *m, unsigned task, struct fs *fs, struct model_seen *seen)
 {
-	struct look *l = calloc(1, sizeof(*l));
+	struct look *l = life_alloc(sizeof(*l));
 	char name[8];
 	int rc;
 
-	WEFT_ASSERT(l);
 	model_seen_free(seen);
 	*l = (struct look){.m = m, .t = &m->task[task], .fs = fs, .seen = seen};
 	seen->count = MODEL_SHARED + 1;
@@ -307,7 +307,7 @@ int model_look(struct model *m, unsigned task, struct fs *fs, struct model_seen 
 	rc = look_root(l, MODEL_ROOT, name);
 	if (rc == 0)
 		rc = look_root(l, MODEL_SHARED, "shared");
-	free(l);
+	life_free(l);
 	return rc;
 }
 
