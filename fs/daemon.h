@@ -12,12 +12,14 @@
 #include "fs/options.h"
 #include "fs/remount.h"
 #include "fs/session.h"
+#include "fs/source.h"
 
 struct daemon {
 	struct mount_options options;
 	/* For those options that a remount changes, which only the main task does. */
 	struct rt_mutex options_lock;
 	struct remount remount;
+	struct source source;
 	struct volume *volume;
 	struct fs *fs;
 	struct session *session;

@@ -138,6 +138,18 @@ static int parse_log_interval(
 	return 0;
 }
 
+static int parse_node(struct mount_options *o, const char *value, struct weft_error *err)
+{
+	uint64_t node;
+
+	if (number_parse(value, &node) < 0 || !node || node > DISK_NODE_MAX)
+		return weft_error(err, -EINVAL,
+			"option node=%s: must be a node of the cluster file, 1 to %u",
+			value, DISK_NODE_MAX);
+	o->node = (unsigned)node;
+	return 0;
+}
+
 static int parse_source(
 	struct mount_options *o, const char *value, struct weft_error *err)
 {
@@ -203,6 +215,8 @@ static int parse_word(struct mount_options *o, const char *word, struct weft_err
 		return parse_cache(o, word + 6, err);
 	if (strncmp(word, "log_interval=", 13) == 0)
 		return parse_log_interval(o, word + 13, err);
+	if (strncmp(word, "node=", 5) == 0)
+		return parse_node(o, word + 5, err);
 	if (strncmp(word, "fsname=", 7) == 0)
 		return parse_source(o, word + 7, err);
 	return weft_error(err, -EINVAL,
@@ -228,10 +242,14 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 
-	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s",
+	char node[24] = "";
+
+	if (o->node)
+		snprintf(node, sizeof(node), ",node=%u", o->node);
+	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
-		(double)o->log_interval_ms / 1000, o->allow_other ? ",allow_other" : "",
-		o->flags & MS_NODEV ? ",nodev" : "",
+		(double)o->log_interval_ms / 1000, node,
+		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",
 		o->flags & MS_NOSYMFOLLOW ? ",nosymfollow" : "",
@@ -244,5 +262,6 @@ void mount_options_free(struct mount_options *o)
 {
 	free(o->store);
 	free(o->directory);
-	o->store = o->directory = NULL;
+	free(o->cluster_file);
+	o->store = o->directory = o->cluster_file = NULL;
 }

@@ -10,8 +10,10 @@
 #endif
 
 struct mount_options {
-	char *store;     /* absolute path of the store */
-	char *directory; /* absolute path of the mount point */
+	char *store; /* absolute path of the store; of the cluster file until source_open */
+	char *cluster_file; /* its absolute path; NULL: a store by itself */
+	unsigned node;      /* this one's id in it; 0: not said */
+	char *directory;    /* absolute path of the mount point */
 	uint64_t cache_bytes;
 	uint64_t log_interval_ms;
 	bool read_only;
@@ -19,7 +21,7 @@ struct mount_options {
 	bool atime_given;    /* by a word, so not only by default */
 	unsigned atime;      /* of struct ops_options */
 	unsigned long flags; /* MS_* for mount(2), without MS_RDONLY and the atime ones */
-	char source[256];    /* what mount(8) and df show; empty: the store's path */
+	char source[256];    /* what mount(8) and df show; empty: what was named */
 };
 
 /* Fills in what holds when no option is given. */

@@ -242,7 +242,8 @@ json_t *status_identify(void *arg)
 {
 	struct daemon *d = arg;
 	const struct disk_superblock *sb = store_superblock(d->volume->store);
-	char volume_uuid[37], store_uuid[37], device[32], label[sizeof(sb->label) + 1] = "";
+	char volume_uuid[37], store_uuid[37], device[32],
+		label[sizeof(sb->label) + 1] = "";
 	json_t *o = json_object();
 
 	uuid_print(sb->volume_uuid, volume_uuid);
@@ -255,6 +256,9 @@ json_t *status_identify(void *arg)
 	/* A path or label need not be UTF-8; jansson refuses what is not. */
 	json_object_set_new(
 		o, "store", json_string(d->options.store) ?: json_string("?"));
+	if (d->options.cluster_file)
+		json_object_set_new(o, "cluster_file",
+			json_string(d->options.cluster_file) ?: json_string("?"));
 	json_object_set_new(
 		o, "mount_point", json_string(d->options.directory) ?: json_string("?"));
 	json_object_set_new(o, "label", json_string(label) ?: json_string("?"));
@@ -285,6 +289,10 @@ json_t *status_build(void *arg)
 	mount_options_print(&d->options, options, sizeof(options));
 	rt_mutex_unlock(&d->options_lock);
 	json_object_set_new(o, "options", json_string(options));
+	if (d->source.cluster) {
+		json_object_set_new(o, "cluster", cluster_describe(d->source.cluster));
+		put(o, "node", d->source.node);
+	}
 	json_object_set_new(o, "read_only", json_boolean(v->read_only));
 	put(o, "failed", volume_failed(v) != 0);
 	json_object_set_new(

@@ -38,12 +38,13 @@
 #define REMOUNT_REST_MS 1000
 
 static const char usage[] =
-	"Usage: weftd STORE DIR [-o OPTION,...] [-f]\n"
+	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
 	"\n"
-	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, on "
-	"DIR, and\n"
-	"goes to the background once the mount answers. umount DIR, SIGTERM and SIGINT "
-	"end it.\n"
+	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, or "
+	"this\n"
+	"node's of the cluster file FILE, on DIR, and goes to the background once the "
+	"mount\n"
+	"answers. umount DIR, SIGTERM and SIGINT end it.\n"
 	"\n"
 	"  -o OPTION,...  see below; may be given more than once\n"
 	"  -f             stay in the foreground, messages to stderr\n"
@@ -63,7 +64,11 @@ static const char usage[] =
 	"                     whether users but the one who mounts get in (default for "
 	"root)\n"
 	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
-	"  fsname=NAME        what df and mount show as the source (default: STORE)\n"
+	"  node=N             which node of the cluster file this is (default: found by "
+	"this\n"
+	"                     machine's addresses)\n"
+	"  fsname=NAME        what df and mount show as the source (default: STORE, "
+	"FILE)\n"
 	"\n"
 	"Examples:\n"
 	"  mkfs.weft --size 10G /srv/data.weft\n"
@@ -220,6 +225,7 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	struct rt_disk *disk;
 	int ret;
 
+	source_expect(&d->source, &options);
 	ret = rt_disk_open(&disk, o->store,
 		RT_DISK_EXCLUSIVE | (o->read_only ? RT_DISK_READ_ONLY : 0), err);
 	if (ret < 0)
@@ -229,6 +235,9 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	if (ret < 0)
 		return weft_error(err, ret, "%s: %s", o->store,
 			why.code ? why.text : strerror(-ret));
+	if (d->source.cluster)
+		cluster_heard(d->source.cluster, d->source.node,
+			store_superblock(d->volume->store)->incarnation);
 	ret = fs_open(&d->fs, d->volume, &ops, &why);
 	if (ret < 0) {
 		weft_error(err, ret, "%s: %s", o->store,
@@ -266,7 +275,9 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 
 static int mount_start(struct daemon *d, struct weft_error *err)
 {
-	int device = fuse_mount_open(&d->options, d->options.store, err);
+	const struct mount_options *o = &d->options;
+	int device =
+		fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
 	int ret;
 
 	if (device < 0)
@@ -412,7 +423,9 @@ static int run(struct daemon *d, struct weft_error *err)
 		return weft_error(
 			err, ret, "cannot start the runtime: %s", strerror(-ret));
 	d->started_ns = rt_now_ns();
-	ret = volume_start(d, err);
+	ret = source_open(&d->source, &d->options, err);
+	if (ret == 0)
+		ret = volume_start(d, err);
 	if (ret < 0)
 		return ret;
 	ret = mount_start(d, err);
@@ -463,6 +476,7 @@ int main(int argc, char **argv)
 	code = 0;
 	if (run(&d, &err) < 0)
 		code = fail(&err, EXIT_MOUNT);
+	source_close(&d.source);
 	mount_options_free(&d.options);
 	return code;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mkfs.weft: makes a volume on a file or block device.
+ * mkfs.weft: makes a volume on a file or block device, or one node's store of a cluster's.
  *
  * A thin main over volume_format. Its own work is to keep people from overwriting what
  * they still need: it locks the store, asks libblkid what is there, looks into regular
@@ -20,13 +20,18 @@
 
 #include <blkid/blkid.h>
 
+#include "engine/cluster/cluster.h"
 #include "engine/common/text.h"
 #include "engine/volume/volume.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 struct request {
-	const char *path;
+	const char *path;         /* of the store */
+	const char *cluster_path; /* of the cluster file; NULL: a volume without one */
+	unsigned node;            /* of it; 0: found by this machine's addresses */
+	bool node_said;
+	struct cluster *cluster;
 	struct store_format format;
 	bool force;
 	bool dry_run;
@@ -46,11 +51,19 @@ struct target {
 
 static const char usage_text[] =
 	"Usage: mkfs.weft [options] STORE\n"
-	"Make a weft volume on STORE, a block device or a regular file.\n"
+	"       mkfs.weft [options] -c FILE [--node N]\n"
+	"Make a weft volume on STORE, a block device or a regular file; or the store "
+	"that "
+	"the\n"
+	"cluster file FILE names for this node.\n"
 	"\n"
+	"  -c, --cluster FILE      the cluster file (weft cluster new writes one)\n"
+	"  -N, --node N            which of its nodes; default: the one with this "
+	"machine's\n"
+	"                          addresses\n"
 	"  -s, --size N[KMGT]      size of the store; makes or enlarges a regular file\n"
 	"  -L, --label LABEL       name of the volume, up to 63 bytes\n"
-	"  -c, --checksum KIND     gmac (default), sha256 or blake2b\n"
+	"  -k, --checksum KIND     gmac (default), sha256 or blake2b\n"
 	"  -l, --log-size N[KMGT]  size of the log; default 1/32 of the store, 4M to 1G\n"
 	"  -f, --force             overwrite whatever STORE contains\n"
 	"  -n, --dry-run           say what would be made, write nothing\n"
@@ -62,6 +75,7 @@ static const char usage_text[] =
 	"  mkfs.weft /dev/nvme0n1p4\n"
 	"  mkfs.weft --size 10G --label scratch /srv/scratch.weft\n"
 	"  mkfs.weft --dry-run /dev/nvme0n1p4\n"
+	"  mkfs.weft -c /etc/weft/scratch.cluster --node 2\n"
 	"\n"
 	"Exit status: 0 made, 1 failed, 2 wrong usage.\n";
 
@@ -142,6 +156,35 @@ static bool parse_label(const char *text, char label[64])
 	return true;
 }
 
+static bool parse_node(const char *text, struct request *r)
+{
+	uint64_t node;
+
+	if (number_parse(text, &node) < 0 || !node || node > CLUSTER_NODE_MAX)
+		return false;
+	r->node = (unsigned)node;
+	r->node_said = true;
+	return true;
+}
+
+/* What is left of the command line: a store, or a cluster file that names it. */
+static int parse_store(int argc, char **argv, struct request *r)
+{
+	int left = argc - optind;
+
+	if (r->node && !r->cluster_path)
+		return usage("--node is for cluster files: give one with -c", NULL);
+	if (r->cluster_path && left)
+		return usage("the cluster file names the store", argv[optind]);
+	if (r->cluster_path && r->format.label[0])
+		return usage("the cluster file names the volume: no --label", NULL);
+	if (!r->cluster_path && left != 1)
+		return usage(left ? "more than one STORE is given" : "no STORE is given",
+			NULL);
+	r->path = r->cluster_path ? r->cluster_path : argv[optind];
+	return -1;
+}
+
 static void print_version(void)
 {
 	printf("mkfs.weft %s, disk format %u\n", WEFT_VERSION, DISK_VERSION);
@@ -153,7 +196,9 @@ static int parse_options(int argc, char **argv, struct request *r)
 	static const struct option options[] = {
 		{"size", required_argument, NULL, 's'},
 		{"label", required_argument, NULL, 'L'},
-		{"checksum", required_argument, NULL, 'c'},
+		{"cluster", required_argument, NULL, 'c'},
+		{"node", required_argument, NULL, 'N'},
+		{"checksum", required_argument, NULL, 'k'},
 		{"log-size", required_argument, NULL, 'l'},
 		{"force", no_argument, NULL, 'f'},
 		{"dry-run", no_argument, NULL, 'n'},
@@ -164,7 +209,7 @@ static int parse_options(int argc, char **argv, struct request *r)
 	};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "s:L:c:l:fnqhV", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "s:L:c:N:k:l:fnqhV", options, NULL)) != -1) {
 		switch (c) {
 		case 's':
 			if (!parse_size(optarg, &r->format.store_bytes))
@@ -178,6 +223,13 @@ static int parse_options(int argc, char **argv, struct request *r)
 					optarg);
 			break;
 		case 'c':
+			r->cluster_path = optarg;
+			break;
+		case 'N':
+			if (!parse_node(optarg, r))
+				return usage("not a node (1 to 63)", optarg);
+			break;
+		case 'k':
 			if (!parse_checksum(optarg, &r->format.checksum_kind))
 				return usage(
 					"not a checksum (gmac, sha256, blake2b)", optarg);
@@ -207,12 +259,41 @@ static int parse_options(int argc, char **argv, struct request *r)
 			return EXIT_USAGE;
 		}
 	}
-	if (argc - optind != 1)
-		return usage(argc > optind ? "more than one STORE is given"
-					   : "no STORE is given",
-			NULL);
-	r->path = argv[optind];
-	return -1;
+	return parse_store(argc, argv, r);
+}
+
+/* ---- the cluster's ---------------------------------------------------------------- */
+
+/* The node's store, with the volume's name, UUID and key. */
+static int cluster_apply(struct request *r)
+{
+	const struct cluster_member *m;
+	struct weft_error err = {0};
+	int rc;
+
+	rc = cluster_open(&r->cluster, r->cluster_path, 0, &err);
+	if (!rc)
+		rc = cluster_self(r->cluster, r->node, "--node N", &err);
+	if (rc > 0) {
+		r->node = (unsigned)rc;
+		rc = cluster_volume_key(r->cluster, r->format.key);
+		if (rc)
+			weft_error(&err, rc, "cannot make the volume's key: %s",
+				strerror(-rc));
+	}
+	if (rc) {
+		fprintf(stderr, "mkfs.weft: %s\n", err.text);
+		return EXIT_FAILED;
+	}
+	m = cluster_member(r->cluster, r->node);
+	if (m->role == CLUSTER_CLIENT)
+		return fail(r->cluster_path, "this node is a client and has no store");
+	strcpy(r->format.label, cluster_name(r->cluster));
+	memcpy(r->format.volume_uuid, cluster_volume_uuid(r->cluster), UUID_BYTES);
+	r->format.node = (uint16_t)r->node;
+	r->format.shard = m->shard;
+	r->path = m->store;
+	return EXIT_OK;
 }
 
 /* ---- what is there already ------------------------------------------------------- */
@@ -228,9 +309,11 @@ static int refuse_content(const char *path, const char *what)
 
 static int refuse_weft(const char *path, const struct disk_superblock *sb)
 {
-	char text[160];
+	char text[160], node[32] = "";
 
-	snprintf(text, sizeof(text), "contains a weft store%s%.63s%s",
+	if (sb->node)
+		snprintf(node, sizeof(node), " of node %u", sb->node);
+	snprintf(text, sizeof(text), "contains a weft store%s%s%.63s%s", node,
 		sb->label[0] ? " labelled '" : "", sb->label, sb->label[0] ? "'" : "");
 	return refuse_content(path, text);
 }
@@ -512,9 +595,12 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 	char uuid[37];
 
 	uuid_print(sb->volume_uuid, uuid);
-	printf("%s %s\n",
-		r->dry_run ? "Would make a weft volume on" : "Made a weft volume on",
-		r->path);
+	printf("%s %s on %s\n", r->dry_run ? "Would make" : "Made",
+		r->cluster ? "a weft store" : "a weft volume", r->path);
+	if (r->cluster)
+		printf("  %-12s %u of %s, with shard %u%s\n", "node", sb->node,
+			r->cluster_path, sb->shard,
+			sb->shard == DISK_CATALOG_SHARD ? " and the root directory" : "");
 	printf("  %-12s %s\n", "UUID", uuid);
 	printf("  %-12s %s\n", "label", sb->label[0] ? sb->label : "(none)");
 	print_bytes("size", sb->store_bytes);
@@ -530,8 +616,13 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 		       "overwritten pages "
 		       "are logged first)\n",
 			"torn writes", sb->atomic_write_bytes);
-	if (!r->dry_run)
-		printf("Mount it with: weft mount %s DIRECTORY\n", r->path);
+	if (r->dry_run)
+		return;
+	printf("Mount it with: weft mount %s DIRECTORY",
+		r->cluster ? r->cluster_path : r->path);
+	if (r->node_said)
+		printf(" -o node=%u", r->node);
+	putchar('\n');
 }
 
 /* ---- together -------------------------------------------------------------------- */
@@ -580,6 +671,9 @@ int main(int argc, char **argv)
 		rc = rt_real_start();
 	if (rc)
 		return fail(r.path, strerror(-rc));
+	status = r.cluster_path ? cluster_apply(&r) : EXIT_OK;
+	if (status != EXIT_OK)
+		goto out_cluster;
 	status = target_open(&r, &t);
 	if (status == EXIT_OK)
 		status = check_unused(&r, &t);
@@ -594,6 +688,8 @@ int main(int argc, char **argv)
 	if (t.fd >= 0)
 		close(t.fd);
 	if (fflush(stdout) != 0)
-		return fail_errno(r.path, "printing what was made");
+		status = fail_errno(r.path, "printing what was made");
+out_cluster:
+	cluster_close(r.cluster);
 	return status;
 }

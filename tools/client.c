@@ -215,7 +215,8 @@ static enum fit fit_of(const struct search *s, const json_t *identity)
 		return strcmp(client_text(identity, "device_number"), s->device) == 0
 			       ? FIT_MOUNT
 			       : FIT_MOUNT_BELOW;
-	if (strcmp(client_text(identity, "store"), s->path) == 0)
+	if (strcmp(client_text(identity, "store"), s->path) == 0 ||
+		strcmp(client_text(identity, "cluster_file"), s->path) == 0)
 		return FIT_STORE;
 	if (strcmp(client_text(identity, "volume_uuid"), s->name) == 0 ||
 		strcmp(client_text(identity, "store_uuid"), s->name) == 0)

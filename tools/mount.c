@@ -45,12 +45,15 @@ static _Noreturn void exec_weftd(char **argv)
 int weft_mount(int argc, char **argv)
 {
 	static const char usage[] =
-		"Usage: weft mount STORE DIR [-o OPTION,...] [-f]\n"
+		"Usage: weft mount STORE|FILE DIR [-o OPTION,...] [-f]\n"
 		"\n"
-		"Mounts the volume in STORE on DIR; `weftd --help` lists the options.\n"
+		"Mounts the volume in STORE, or this node's of the cluster file FILE, on "
+		"DIR;\n"
+		"`weftd --help` lists the options.\n"
 		"\n"
-		"Example:\n"
+		"Examples:\n"
 		"  weft mount /srv/data.weft /mnt/weft -o cache=2G\n"
+		"  weft mount /etc/weft/scratch.cluster /mnt/scratch\n"
 		"\n"
 		"Exit codes: 0 mounted, 1 wrong usage, 32 the mount failed.\n";
 	bool help = argc == 2 &&
@@ -104,6 +107,8 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 	if (has_word(list, "log_interval=") &&
 		wanted->log_interval_ms != now->log_interval_ms)
 		return "log_interval=";
+	if (has_word(list, "node=") && wanted->node != now->node)
+		return "node=";
 	if (now->allow_other && has_word(list, "noallow_other"))
 		return "noallow_other";
 	if (!now->allow_other && has_word(list, "allow_other"))
@@ -228,7 +233,7 @@ static int mount_or_remount(char *source, char *directory, char *list, bool fake
 int mount_helper(int argc, char **argv)
 {
 	static const char usage[] =
-		"Usage: mount.weft STORE DIR [-sfnv] [-o OPTION,...]\n"
+		"Usage: mount.weft STORE|FILE DIR [-sfnv] [-o OPTION,...]\n"
 		"This is what `mount -t weft` runs; `weftd --help` lists the options.\n";
 	/* mount(8) swallows suid and dev, which are the default for others than FUSE. */
 	char *list = strdup("suid,dev");

@@ -11,7 +11,7 @@
 #include "tools/tools.h"
 
 static const char usage[] =
-	"Usage: weft status [DIR|STORE|LABEL|UUID] [--json | --prometheus]\n"
+	"Usage: weft status [DIR|STORE|FILE|LABEL|UUID] [--json | --prometheus]\n"
 	"\n"
 	"Without a name lists the mounted volumes; with one tells all about it: space, "
 	"cache,\n"
@@ -114,6 +114,36 @@ static void print_engine(const json_t *status)
 		number(tree, "merges"));
 }
 
+static void print_cluster(const json_t *status)
+{
+	const json_t *cluster = json_object_get(status, "cluster");
+	const json_t *nodes = json_object_get(cluster, "nodes");
+	json_t *one, *shard;
+	size_t i;
+
+	if (!cluster)
+		return;
+	printf("cluster    %s (%s), node %.0f of %zu\n", client_text(cluster, "name"),
+		client_text(cluster, "file"), number(status, "node"),
+		json_array_size(nodes));
+	json_array_foreach((json_t *)nodes, i, one)
+	{
+		const json_t *address =
+			json_array_get(json_object_get(one, "addresses"), 0);
+
+		shard = json_object_get(one, "shard");
+		printf("  node %-4.0f%s", number(one, "id"), client_text(one, "role"));
+		if (shard)
+			printf(" of shard %.0f, %s", json_number_value(shard),
+				client_text(one, "store"));
+		printf(", %s", json_string_value(address));
+		if (json_object_get(one, "incarnation"))
+			printf(", start %.0f\n", number(one, "incarnation"));
+		else
+			puts(", not heard of");
+	}
+}
+
 static void print_status(const json_t *status)
 {
 	const json_t *space = json_object_get(status, "space");
@@ -126,6 +156,7 @@ static void print_status(const json_t *status)
 	printf("volume     %s%s%s\n", client_text(status, "label"),
 		*client_text(status, "label") ? ", " : "",
 		client_text(status, "volume_uuid"));
+	print_cluster(status);
 	printf("store      %s\n", client_text(status, "store"));
 	printf("mounted    %s (%s)%s\n", client_text(status, "mount_point"),
 		client_text(status, "options"),

@@ -14,6 +14,9 @@ int weft_status(int argc, char **argv);
 int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv);
 int weft_bench(int argc, char **argv);
+int weft_cluster(int argc, char **argv);
+int cluster_new(int argc, char **argv); /* weft cluster new */
+extern const char cluster_usage[];
 /* Prints the usage: on stdout for -h and --help (0), else on stderr (EXIT_USAGE). */
 int weft_usage(const char *text, bool asked_for);
 
@@ -39,8 +42,8 @@ json_t *client_ask(int fd, const char *cmd, struct weft_error *err);
  * Says which do not answer, and takes away the sockets of dead ones. */
 void client_each(void (*fn)(void *arg, struct client *c), void *arg);
 /*
- * Finds the daemon that `name` means: a mount point, else a store, else a UUID, else a
- * label. The connection's fd (the caller closes it); -ENOENT, or -ENOTUNIQ when it means
+ * Finds the daemon that `name` means: a mount point, else a store or cluster file, else a
+ * UUID, else a label. The connection's fd (the caller closes it); -ENOENT, or -ENOTUNIQ when it means
  * several, with a text.
  */
 int client_find(const char *name, json_t **identity, struct weft_error *err);

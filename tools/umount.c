@@ -29,7 +29,7 @@ struct unmount {
 };
 
 static const char usage[] =
-	"Usage: weft umount [-l] [-f] DIR|STORE|LABEL|UUID\n"
+	"Usage: weft umount [-l] [-f] DIR|STORE|FILE|LABEL|UUID\n"
 	"\n"
 	"Unmounts and waits until the store is closed.\n"
 	"  -l, --lazy   detach now, close when nobody uses it any more; does not wait\n"

@@ -31,6 +31,7 @@ static const struct subcommand subcommands[] = {
 	{"umount", weft_umount, "unmount it and wait until the store is closed"},
 	{"sync", weft_sync, "make everything done in a volume durable: weft sync DIR"},
 	{"status", weft_status, "what is mounted, and what it is doing"},
+	{"cluster", weft_cluster, "write, show or check a cluster file"},
 	{"dump", weft_dump, "show a store's structures as text"},
 	{"bench", weft_bench, "measure the engine on this machine"},
 	{"version", version, "print the version"},

@@ -116,9 +116,11 @@ int cluster_heard(struct cluster *c, unsigned node, uint64_t incarnation);
 int cluster_resolve(const struct cluster *c, unsigned node, struct sockaddr_storage *out,
 	unsigned cap, struct weft_error *err);
 /*
- * Which node this machine is, by its own addresses: the id; -ENOENT: none; -ENOTUNIQ:
- * several. `say` is how the caller is told the node, like "-o node=N". Waits.
+ * Which node this machine is: the one that was said (0: none was), or the one that has this
+ * machine's addresses. Its id; -ENOENT: none; -ENOTUNIQ: several. `how` the caller is told
+ * the node: "-o node=N". Waits.
  */
-int cluster_self(const struct cluster *c, const char *say, struct weft_error *err);
+int cluster_self(
+	const struct cluster *c, unsigned said, const char *how, struct weft_error *err);
 
 #endif

@@ -222,13 +222,20 @@ static int node_is_here(const struct cluster *c, const struct cluster_member *m,
 	return MIN(count, 0);
 }
 
-int cluster_self(const struct cluster *c, const char *say, struct weft_error *err)
+int cluster_self(
+	const struct cluster *c, unsigned said, const char *how, struct weft_error *err)
 {
 	const struct cluster_member *m = NULL;
 	struct weft_error unknown = {0};
 	struct ifaddrs *own;
 	unsigned here[2], count = 0;
 
+	if (said && !cluster_member(c, said))
+		return weft_error(err, -ENOENT,
+			"%s names no node %u; `weft cluster show` lists its nodes",
+			c->path, said);
+	if (said)
+		return (int)said;
 	if (getifaddrs(&own) < 0)
 		return weft_error(err, -errno, "cannot list this machine's addresses: %s",
 			strerrordesc_np(errno));
@@ -242,14 +249,14 @@ int cluster_self(const struct cluster *c, const char *say, struct weft_error *er
 		return weft_error(err, -ENOTUNIQ,
 			"%s: the addresses of nodes %u and %u are all on this machine: "
 			"say which is meant, with %s",
-			c->path, here[0], here[1], say);
+			c->path, here[0], here[1], how);
 	if (unknown.code)
 		return weft_error(err, -ENOENT,
 			"none of this machine's addresses is a node's, as far as they "
 			"are known: %s. Or say which node this is, with %s",
-			unknown.text, say);
+			unknown.text, how);
 	return weft_error(err, -ENOENT,
 		"%s: none of this machine's addresses is a node's: say which node this "
 		"is, with %s, or mend the file",
-		c->path, say);
+		c->path, how);
 }

@@ -110,6 +110,12 @@ void uuid_print(const uint8_t uuid[UUID_BYTES], char out[UUID_TEXT])
 	}
 }
 
+void uuid_of_random(uint8_t bytes[UUID_BYTES])
+{
+	bytes[6] = (uint8_t)((bytes[6] & 0x0f) | 0x40);
+	bytes[8] = (uint8_t)((bytes[8] & 0x3f) | 0x80);
+}
+
 bool uuid_parse(const char *text, uint8_t out[UUID_BYTES])
 {
 	uint8_t bytes[UUID_BYTES], *next = bytes;

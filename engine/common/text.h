@@ -17,6 +17,8 @@ int number_parse(const char *text, uint64_t *out);
 
 /* 36 characters and the final zero. */
 void uuid_print(const uint8_t uuid[UUID_BYTES], char out[UUID_TEXT]);
+/* Makes 16 random bytes a UUID of version 4 (RFC 4122). */
+void uuid_of_random(uint8_t bytes[UUID_BYTES]);
 /* A UUID and nothing else, letters of either case; *out is set where this is true. */
 bool uuid_parse(const char *text, uint8_t out[UUID_BYTES]);
 /* 2 * bytes hexadecimal digits, of any text; *out is set where this is true. */

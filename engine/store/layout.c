@@ -6,6 +6,7 @@
  * and against the others, in an order in which no sum can overflow. What passes can be
  * computed with freely.
  */
+#include "engine/common/text.h"
 #include "engine/store/store_internal.h"
 
 #include <errno.h>
@@ -138,12 +139,10 @@ static bool all_zero(const uint8_t *bytes, size_t len)
 	return true;
 }
 
-/* A random UUID (RFC 4122, version 4). */
-static void uuid_make(uint8_t uuid[16])
+static void uuid_make(uint8_t uuid[UUID_BYTES])
 {
-	rt_random_bytes(uuid, 16);
-	uuid[6] = (uint8_t)((uuid[6] & 0x0f) | 0x40);
-	uuid[8] = (uint8_t)((uuid[8] & 0x3f) | 0x80);
+	rt_random_bytes(uuid, UUID_BYTES);
+	uuid_of_random(uuid);
 }
 
 static int plan_size(struct disk_superblock *sb, const struct rt_disk_info *info,

@@ -196,10 +196,10 @@ static void a_node_finds_itself_by_its_addresses(void **state)
 {
 	struct cluster *c = opened(ONE OTHER);
 
-	assert_int_equal(cluster_self(c, "-o node=N", &err), 1);
+	assert_int_equal(cluster_self(c, 0, "-o node=N", &err), 1);
 	cluster_close(c);
 	c = opened("[node 1]\naddress = 192.0.2.7, 127.1.2.3\nstore = /x\n" OTHER);
-	assert_int_equal(cluster_self(c, "-o node=N", &err), 1);
+	assert_int_equal(cluster_self(c, 0, "-o node=N", &err), 1);
 	cluster_close(c);
 }
 
@@ -207,12 +207,16 @@ static void nobody_and_several_are_told_apart(void **state)
 {
 	struct cluster *c = opened("[node 1]\naddress = 192.0.2.7\nstore = /x\n" OTHER);
 
-	assert_int_equal(cluster_self(c, "-o node=N", &err), -ENOENT);
+	assert_int_equal(cluster_self(c, 0, "-o node=N", &err), -ENOENT);
 	assert_non_null(strstr(err.text, "none of this machine's addresses"));
 	assert_non_null(strstr(err.text, "-o node=N"));
+	assert_int_equal(cluster_self(c, 2, "-o node=N", &err), 2);
+	err.code = 0;
+	assert_int_equal(cluster_self(c, 3, "-o node=N", &err), -ENOENT);
+	assert_non_null(strstr(err.text, "names no node 3"));
 	cluster_close(c);
 	c = opened(ONE "[node 9]\naddress = 127.0.0.1:1\nstore = /z\n");
-	assert_int_equal(cluster_self(c, "--node N", &err), -ENOTUNIQ);
+	assert_int_equal(cluster_self(c, 0, "--node N", &err), -ENOTUNIQ);
 	assert_non_null(strstr(err.text, "nodes 1 and 9 are all on this machine"));
 	cluster_close(c);
 }
@@ -249,7 +253,7 @@ static void a_name_that_does_not_resolve_is_told_with_its_line(void **state)
 	assert_int_equal(cluster_resolve(c, 1, out, 4, &err), -EHOSTUNREACH);
 	assert_non_null(strstr(err.text, place));
 	err.code = 0;
-	assert_int_equal(cluster_self(c, "-o node=N", &err), -ENOENT);
+	assert_int_equal(cluster_self(c, 0, "-o node=N", &err), -ENOENT);
 	assert_non_null(strstr(err.text, "\"weft.invalid\" does not resolve"));
 	cluster_close(c);
 }

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From what the user named to the store that is opened.
+ *
+ * A store that a cluster file names is opened only as the one of that volume, node, shard
+ * and key; the store layer compares (store.h). Until the daemon runs the page protocol, a
+ * cluster of several storage nodes is refused here, and nowhere else.
+ */
+#include "fs/source.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What this version cannot serve yet. */
+static int check_served(const struct cluster *c, unsigned node, struct weft_error *err)
+{
+	if (cluster_storage_nodes(c) > 1)
+		return weft_error(err, -EOPNOTSUPP,
+			"%s names %u storage nodes: this version of weft serves clusters "
+			"of one storage node",
+			cluster_path(c), cluster_storage_nodes(c));
+	if (cluster_member(c, node)->role == CLUSTER_CLIENT)
+		return weft_error(err, -EOPNOTSUPP,
+			"%s:%u: node %u is a client: this version of weft serves "
+			"clusters "
+			"of one storage node, on that node",
+			cluster_path(c), cluster_member(c, node)->line, node);
+	return 0;
+}
+
+static int store_find(struct mount_options *o, const struct cluster *c,
+	const struct cluster_member *m, struct weft_error *err)
+{
+	char *store = realpath(m->store, NULL);
+
+	if (!store)
+		return weft_error(err, -errno, "%s:%u: node %u's store %s: %s",
+			cluster_path(c), m->store_line, m->id, m->store, strerror(errno));
+	o->cluster_file = o->store;
+	o->store = store;
+	o->node = m->id;
+	return 0;
+}
+
+/* A store by itself is fine; what can be neither that nor a cluster file is told. */
+static int not_a_file(const struct mount_options *o, struct weft_error *err)
+{
+	struct stat st;
+
+	if (stat(o->store, &st) == 0 && S_ISREG(st.st_mode) &&
+		st.st_size <= (off_t)CLUSTER_FILE_BYTES)
+		return weft_error(err, -EMEDIUMTYPE,
+			"%s: not a weft store: it has only %lld bytes; nor a cluster "
+			"file: "
+			"the first line of one is [volume] or [node N], or a comment",
+			o->store, (long long)st.st_size);
+	if (o->node)
+		return weft_error(err, -EINVAL,
+			"option node=%u is for cluster files, and %s is none", o->node,
+			o->store);
+	return 0;
+}
+
+int source_open(struct source *s, struct mount_options *o, struct weft_error *err)
+{
+	int rc, node;
+
+	*s = (struct source){0};
+	if (!cluster_file_is(o->store))
+		return not_a_file(o, err);
+	rc = cluster_open(&s->cluster, o->store, 0, err);
+	if (rc)
+		return rc;
+	node = cluster_self(s->cluster, o->node, "-o node=N", err);
+	rc = MIN(node, 0);
+	if (!rc)
+		rc = check_served(s->cluster, (unsigned)node, err);
+	if (!rc)
+		rc = store_find(
+			o, s->cluster, cluster_member(s->cluster, (unsigned)node), err);
+	if (!rc) {
+		s->node = (unsigned)node;
+		rc = cluster_volume_key(s->cluster, s->key);
+		if (rc)
+			weft_error(err, rc, "cannot make the volume's key: %s",
+				strerror(-rc));
+	}
+	if (rc)
+		source_close(s);
+	return rc;
+}
+
+void source_expect(const struct source *s, struct volume_options *o)
+{
+	if (!s->cluster)
+		return;
+	o->volume_uuid = cluster_volume_uuid(s->cluster);
+	o->node = (uint16_t)s->node;
+	o->shard = cluster_member(s->cluster, s->node)->shard;
+	o->key = s->key;
+}
+
+void source_close(struct source *s)
+{
+	cluster_close(s->cluster);
+	s->cluster = NULL;
+	explicit_bzero(s->key, sizeof(s->key));
+}
+
+/* ---- showing it ------------------------------------------------------------------------ */
+
+void cluster_address_print(const struct cluster_address *a, char *out, size_t cap)
+{
+	bool v6 = strchr(a->host, ':');
+
+	snprintf(out, cap, "%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
+}
+
+static json_t *member_describe(const struct cluster *c, const struct cluster_member *m)
+{
+	json_t *o = json_object(), *addresses = json_array();
+	uint64_t incarnation = cluster_incarnation(c, m->id);
+	char text[CLUSTER_VALUE_BYTES + 16];
+
+	for (unsigned i = 0; i < m->address_count; i++) {
+		cluster_address_print(&m->address[i], text, sizeof(text));
+		json_array_append_new(addresses, json_string(text));
+	}
+	json_object_set_new(o, "id", json_integer(m->id));
+	json_object_set_new(o, "role",
+		json_string(m->role == CLUSTER_STORAGE ? "storage" : "client"));
+	json_object_set_new(o, "addresses", addresses);
+	if (m->role == CLUSTER_STORAGE) {
+		json_object_set_new(o, "shard", json_integer(m->shard));
+		/* a path need not be UTF-8; jansson refuses what is not */
+		json_object_set_new(
+			o, "store", json_string(m->store) ?: json_string("?"));
+	}
+	if (incarnation)
+		json_object_set_new(
+			o, "incarnation", json_integer((json_int_t)incarnation));
+	return o;
+}
+
+json_t *cluster_describe(const struct cluster *c)
+{
+	json_t *o = json_object(), *nodes = json_array();
+	const struct cluster_member *m = NULL;
+	char uuid[UUID_TEXT];
+
+	uuid_print(cluster_volume_uuid(c), uuid);
+	while ((m = cluster_next(c, m)))
+		json_array_append_new(nodes, member_describe(c, m));
+	json_object_set_new(o, "name", json_string(cluster_name(c)));
+	json_object_set_new(o, "volume_uuid", json_string(uuid));
+	json_object_set_new(o, "kind", json_string(cluster_kind(c)));
+	json_object_set_new(o, "file", json_string(cluster_path(c)) ?: json_string("?"));
+	json_object_set_new(
+		o, "key_file", json_string(cluster_key_path(c)) ?: json_string("?"));
+	json_object_set_new(o, "nodes", nodes);
+	return o;
+}

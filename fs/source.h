@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is mounted: a store by itself, or the store that a cluster file names for this
+ * node.
+ */
+#ifndef WEFT_FS_SOURCE_H
+#define WEFT_FS_SOURCE_H
+
+#include <jansson.h>
+
+#include "engine/cluster/cluster.h"
+#include "engine/volume/volume.h"
+#include "fs/options.h"
+
+struct source {
+	struct cluster *cluster; /* NULL: a store by itself */
+	unsigned node;           /* this one's id */
+	uint8_t key[CLUSTER_KEY_BYTES];
+};
+
+/*
+ * Looks at o->store. Of a cluster file finds the node (o->node, or by this machine's own
+ * addresses) and sets o->cluster_file, o->node and o->store. Waits for the name service.
+ */
+int source_open(struct source *s, struct mount_options *o, struct weft_error *err);
+/* Whose store the volume's must be. */
+void source_expect(const struct source *s, struct volume_options *o);
+void source_close(struct source *s);
+
+/* What is known of a cluster, as JSON: a new reference. */
+json_t *cluster_describe(const struct cluster *c);
+/* HOST:PORT, with brackets around an IPv6 address. */
+void cluster_address_print(const struct cluster_address *a, char *out, size_t cap);
+
+#endif

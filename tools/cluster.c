@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weft cluster: cluster files for people. `new` is in cluster_new.c.
+ *
+ * Nothing that is there is changed: show and check only look.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "engine/rt/rt.h"
+#include "fs/daemonize.h"
+#include "fs/source.h"
+#include "tools/tools.h"
+
+const char cluster_usage[] =
+	"Usage: weft cluster new [-d FOLDER] NAME HOST[:PORT]:STORE... [--client "
+	"HOST[:PORT]]...\n"
+	"       weft cluster show FILE [--json]\n"
+	"       weft cluster check FILE [--node N]\n"
+	"\n"
+	"Cluster files say which nodes serve a volume; they are the same on every node.\n"
+	"\n"
+	"  new    writes FOLDER/NAME.cluster, and a fresh key into FOLDER/NAME.key\n"
+	"  show   prints what FILE says\n"
+	"  check  reads FILE and the key, looks up all addresses, and looks at the store "
+	"of\n"
+	"         this node, or of node N\n"
+	"\n"
+	"Examples:\n"
+	"  weft cluster new scratch alpha:/dev/nvme0n1p4 beta:/dev/nvme0n1p4\n"
+	"  weft cluster check /etc/weft/scratch.cluster\n"
+	"\n"
+	"Exit codes: 0, 1 wrong usage, 2 it failed, or something is wrong.\n";
+
+/* ---- show -------------------------------------------------------------------------- */
+
+static void print_addresses(const struct cluster_member *m)
+{
+	char text[CLUSTER_VALUE_BYTES + 16];
+
+	for (unsigned i = 0; i < m->address_count; i++) {
+		cluster_address_print(&m->address[i], text, sizeof(text));
+		printf("%s%s", i ? " " : "", text);
+	}
+}
+
+static void print_cluster(const struct cluster *c)
+{
+	const struct cluster_member *m = NULL;
+	char uuid[UUID_TEXT];
+
+	uuid_print(cluster_volume_uuid(c), uuid);
+	printf("volume   %s, %s\n", cluster_name(c), uuid);
+	printf("file     %s\n", cluster_path(c));
+	printf("key      %s\n", cluster_key_path(c));
+	while ((m = cluster_next(c, m))) {
+		printf("node %-3u ", m->id);
+		if (m->role == CLUSTER_STORAGE)
+			printf("storage, shard %u, %s, ", m->shard, m->store);
+		else
+			printf("client, ");
+		print_addresses(m);
+		putchar('\n');
+	}
+}
+
+static int show(const char *path, bool json)
+{
+	struct weft_error err = {0};
+	struct cluster *c;
+	json_t *o;
+
+	if (cluster_open(&c, path, CLUSTER_WITHOUT_KEY, &err)) {
+		fprintf(stderr, "weft cluster show: %s\n", err.text);
+		return EXIT_FAILED;
+	}
+	if (json) {
+		o = cluster_describe(c);
+		json_dumpf(o, stdout, JSON_INDENT(2));
+		putchar('\n');
+		json_decref(o);
+	} else {
+		print_cluster(c);
+	}
+	cluster_close(c);
+	return 0;
+}
+
+/* ---- check ------------------------------------------------------------------------- */
+
+struct check {
+	struct cluster *c;
+	unsigned failures;
+};
+
+/* One line of the report. */
+static void say(struct check *k, const char *word, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static void say(struct check *k, const char *word, const char *fmt, ...)
+{
+	va_list args;
+
+	printf("%-6s", word);
+	va_start(args, fmt);
+	vprintf(fmt, args);
+	va_end(args);
+	putchar('\n');
+	if (strcmp(word, "WRONG") == 0)
+		k->failures++;
+}
+
+static void check_file(struct check *k, const char *path)
+{
+	struct weft_error err = {0};
+
+	if (cluster_open(&k->c, path, CLUSTER_WITHOUT_KEY, &err))
+		say(k, "WRONG", "%s", err.text);
+	else
+		say(k, "ok", "%s: volume %s, nodes: %u, with a store: %u", path,
+			cluster_name(k->c), cluster_nodes(k->c),
+			cluster_storage_nodes(k->c));
+}
+
+/* Opens it once more, now with the key. */
+static void check_key(struct check *k)
+{
+	struct weft_error err = {0};
+	struct cluster *with_key;
+
+	if (cluster_open(&with_key, cluster_path(k->c), 0, &err)) {
+		say(k, "WRONG", "%s", err.text);
+		return;
+	}
+	say(k, "ok", "key %s", cluster_key_path(k->c));
+	cluster_close(k->c);
+	k->c = with_key;
+}
+
+static void check_addresses(struct check *k, const struct cluster_member *m)
+{
+	struct sockaddr_storage address[4 * CLUSTER_ADDRESSES_MAX];
+	struct weft_error err = {0};
+	char list[600] = "", host[64], port[8];
+	int count = cluster_resolve(k->c, m->id, address, ARRAY_SIZE(address), &err);
+
+	if (count < 0) {
+		say(k, "WRONG", "%s", err.text);
+		return;
+	}
+	for (int i = 0; i < count; i++) {
+		size_t used = strlen(list);
+
+		if (getnameinfo((const struct sockaddr *)&address[i], sizeof(address[i]),
+			    host, sizeof(host), port, sizeof(port),
+			    NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+			snprintf(list + used, sizeof(list) - used, " %s port %s%s", host,
+				port, i + 1 < count ? "," : "");
+	}
+	say(k, "ok", "node %u is at%s", m->id, list);
+}
+
+static void check_store(struct check *k, const struct cluster_member *m)
+{
+	uint8_t key[CLUSTER_KEY_BYTES];
+	const struct store_options options = {
+		.read_only = true,
+		.volume_uuid = cluster_volume_uuid(k->c),
+		.node = (uint16_t)m->id,
+		.shard = m->shard,
+		.key = cluster_volume_key(k->c, key) == 0 ? key : NULL,
+	};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+	struct store *s;
+	int rc = rt_disk_open(&disk, m->store, RT_DISK_READ_ONLY, &err);
+
+	if (rc) {
+		say(k, "WRONG", "store of node %u: %s", m->id, err.text);
+		return;
+	}
+	rc = store_open(&s, disk, &options, &err);
+	if (rc) {
+		say(k, "WRONG", "%s: %s", m->store, err.text);
+	} else {
+		say(k, "ok",
+			"%s is the store of node %u, with shard %u; its last start is "
+			"%llu",
+			m->store, m->id, m->shard,
+			(unsigned long long)store_superblock(s)->incarnation);
+		store_close(s);
+	}
+	rt_disk_close(disk);
+	explicit_bzero(key, sizeof(key));
+}
+
+static void check_self(struct check *k, unsigned said)
+{
+	const struct cluster_member *m;
+	struct weft_error err = {0};
+	int node = cluster_self(k->c, said, "--node N", &err);
+
+	if (node < 0) {
+		/* the file may be looked at on any machine */
+		say(k, said ? "WRONG" : "note", "%s", err.text);
+		return;
+	}
+	m = cluster_member(k->c, (unsigned)node);
+	if (!said)
+		say(k, "ok", "this machine is node %d", node);
+	if (m->role == CLUSTER_STORAGE)
+		check_store(k, m);
+}
+
+static int check(const char *path, unsigned node)
+{
+	const struct cluster_member *m = NULL;
+	struct check k = {0};
+
+	check_file(&k, path);
+	if (!k.c)
+		return EXIT_FAILED;
+	check_key(&k);
+	while ((m = cluster_next(k.c, m)))
+		check_addresses(&k, m);
+	check_self(&k, node);
+	if (cluster_storage_nodes(k.c) > 1)
+		say(&k, "note",
+			"this version of weft serves clusters of one storage node: this "
+			"one cannot be mounted yet");
+	cluster_close(k.c);
+	return k.failures ? EXIT_FAILED : 0;
+}
+
+/* ---- the command ------------------------------------------------------------------- */
+
+/* 0, or 1 + the exit code. */
+static int parse_options(int argc, char **argv, bool *json, unsigned *node)
+{
+	static const struct option words[] = {{"json", no_argument, NULL, 'j'},
+		{"node", required_argument, NULL, 'n'}, {"help", no_argument, NULL, 'h'},
+		{0}};
+	uint64_t number;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "jn:h", words, NULL)) != -1) {
+		if (c == 'j') {
+			*json = true;
+		} else if (c == 'n' && number_parse(optarg, &number) == 0 &&
+			   number >= 1 && number <= CLUSTER_NODE_MAX) {
+			*node = (unsigned)number;
+		} else {
+			if (c == 'n')
+				fprintf(stderr,
+					"weft cluster: --node %s: must be 1 to %u\n",
+					optarg, CLUSTER_NODE_MAX);
+			return 1 + weft_usage(cluster_usage, c == 'h');
+		}
+	}
+	return argc - optind == 1 ? 0 : 1 + weft_usage(cluster_usage, false);
+}
+
+int weft_cluster(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	unsigned node = 0;
+	bool json = false;
+	int rc;
+
+	if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)
+		return weft_usage(cluster_usage, true);
+	rc = rt_real_start();
+	if (rc) {
+		fprintf(stderr, "weft cluster: cannot start: %s\n", strerror(-rc));
+		return EXIT_FAILED;
+	}
+	argc--;
+	argv++;
+	if (strcmp(what, "new") == 0)
+		return cluster_new(argc, argv);
+	if (strcmp(what, "show") != 0 && strcmp(what, "check") != 0)
+		return weft_usage(cluster_usage, false);
+	rc = parse_options(argc, argv, &json, &node);
+	if (rc)
+		return rc - 1;
+	return *what == 's' ? show(argv[optind], json) : check(argv[optind], node);
+}
