@@ -129,6 +129,11 @@ $(BUILD)/tests/mount/$(1)/run: $$(call obj,$$(wildcard tests/mount/$(1)/*.c))
 endef
 $(foreach p,posix fsx,$(eval $(call mount_program_rule,$(p))))
 
+# What the network is measured with.
+$(BUILD)/tests/bench/netbench: $(BUILD)/tests/bench/netbench.o $(call test_libs,net)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,net) -o $@ $(ALL_LDFLAGS) $(LIB_ENGINE)
+
 # libFuzzer is clang's; `make fuzz` and `make check` build these under build/fuzz.
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/*_fuzz.c))
 $(BUILD)/tests/fuzz/%_fuzz: $(BUILD)/tests/fuzz/%_fuzz.o $(call test_libs,volume)

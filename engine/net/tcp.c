@@ -28,17 +28,14 @@ static struct tcp_peer *peer_at(struct tcp_net *net, unsigned i)
 
 /* ---- what the poller looks at -------------------------------------------------------- */
 
+/* Under send_lock. */
 void tcp_watch(struct tcp_peer *peer, bool want_write)
 {
 	struct tcp_net *net = tcp_net_of(peer->base.net);
 
-	rt_mutex_lock(&peer->watch_lock);
 	peer->want_write = want_write;
-	if (peer->watched)
-		rt_poller_change(net->poller, peer->stream.socket,
-			(peer->lent ? 0u : RT_READABLE) | (want_write ? RT_WRITABLE : 0u),
-			&peer->source);
-	rt_mutex_unlock(&peer->watch_lock);
+	rt_poller_change(net->poller, peer->stream.socket,
+		RT_READABLE | (want_write ? RT_WRITABLE : 0u), &peer->source);
 }
 
 /* ---- links ------------------------------------------------------------------------------ */
@@ -81,13 +78,9 @@ void tcp_link_up(struct tcp_peer *peer, struct tcp_stream stream, uint32_t windo
 	atomic_store(&peer->spoke, true);
 	peer->silent_ticks = peer->stuck_ticks = 0;
 	peer->up_since = rt_now_ns();
+	peer->want_write = false;
 	rt_mutex_unlock(&peer->send.lock);
-
-	rt_mutex_lock(&peer->watch_lock);
-	peer->lent = peer->want_write = false;
 	r = rt_poller_add(net->poller, stream.socket, RT_READABLE, &peer->source);
-	peer->watched = r == 0;
-	rt_mutex_unlock(&peer->watch_lock);
 	if (r) {
 		tcp_stream_close(&peer->stream);
 		rt_mutex_unlock(&rx->lock);
@@ -99,6 +92,7 @@ void tcp_link_up(struct tcp_peer *peer, struct tcp_stream stream, uint32_t windo
 			peer->up_since + net->base.options.stall_ns / SILENT_TICKS;
 		tcp_due(net, net->next_tick);
 	}
+	atomic_store(&peer->closing, 0);
 	atomic_store(&peer->base.up, 1);
 	net_tell_up(&peer->base);
 	rt_mutex_unlock(&rx->lock);
@@ -131,14 +125,6 @@ static struct net_op *stop_sending(struct tcp_peer *peer)
 	return ops;
 }
 
-static void stop_watching(struct tcp_peer *peer)
-{
-	rt_mutex_lock(&peer->watch_lock);
-	peer->watched = peer->want_write = false;
-	rt_poller_remove(tcp_net_of(peer->base.net)->poller, peer->stream.socket);
-	rt_mutex_unlock(&peer->watch_lock);
-}
-
 static void dial_again(struct tcp_peer *peer)
 {
 	struct tcp_net *net = tcp_net_of(peer->base.net);
@@ -160,9 +146,12 @@ void tcp_link_down(struct tcp_peer *peer, int code)
 		return;
 	tcp_cut(&peer->base, code); /* a code that is there stays */
 	code = atomic_load(&peer->cut_code);
-	tcp_receive_seize(peer);
+	tcp_leaders_leave(peer);
+	rt_mutex_lock(&peer->receive.lock);
 	ops = stop_sending(peer);
-	stop_watching(peer);
+	rt_mutex_lock(&peer->kick_lock); /* nobody kicks it any more */
+	rt_mutex_unlock(&peer->kick_lock);
+	rt_poller_remove(tcp_net_of(peer->base.net)->poller, peer->stream.socket);
 	if (peer->receive.op) {
 		peer->receive.op->next = ops;
 		ops = peer->receive.op;
@@ -189,7 +178,7 @@ static void link_ready(struct tcp_peer *peer, unsigned events)
 		tcp_push(peer, false);
 	/* A link that hung up may have last words. */
 	if (events & (RT_READABLE | RT_HANGUP))
-		tcp_receive_try(peer);
+		tcp_receive_some(peer);
 	if (atomic_load(&peer->cut_code) || (events & RT_HANGUP))
 		tcp_link_down(peer, -ECONNRESET);
 }

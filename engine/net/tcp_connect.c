@@ -113,7 +113,7 @@ static void log_unknown(
 static void tell_refused(
 	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
 {
-	tcp_receive_seize(tcp_peer_of(peer));
+	rt_mutex_lock(&tcp_peer_of(peer)->receive.lock);
 	net_tell_refused(peer, reason, detail, theirs);
 	rt_mutex_unlock(&tcp_peer_of(peer)->receive.lock);
 }

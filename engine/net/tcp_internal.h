@@ -2,8 +2,8 @@
 /*
  * What the files of the tcp transport share.
  *
- * Locks, in order: recv_lock of a link, then send_lock of any link. No handler runs under
- * send_lock. Everything without a lock's name beside it is the progress task's own.
+ * Locks, in order: recv_lock of a link, then send_lock of any link, then kick_lock of any.
+ * Handlers run under recv_lock only. Everything without a lock's name beside it is the progress task's own.
  */
 #ifndef WEFT_NET_TCP_INTERNAL_H
 #define WEFT_NET_TCP_INTERNAL_H
@@ -92,13 +92,12 @@ struct tcp_peer {
 	_Atomic int cut_code;      /* why it is to end; 0: it is not. The first stays */
 	_Atomic bool heard, spoke; /* since the last tick */
 	unsigned silent_ticks, stuck_ticks;
-	/* Who receives instead of the progress task. */
-	struct rt_mutex watch_lock; /* interest; after recv_lock */
-	bool lent;                  /* watch_lock: a task has taken it over */
-	bool want_write;            /* changed under send_lock and watch_lock */
-	bool watched;               /* watch_lock: the poller knows the socket */
-	_Atomic bool wanted_back;   /* the progress task needs recv_lock */
-	_Atomic(_Atomic uint32_t *) lent_for; /* the word that task waits for */
+	bool want_write; /* send_lock: the poller tells when there is room */
+	/* Who waits for this link's bytes, beside the progress task. */
+	struct rt_mutex kick_lock;             /* the socket stays while it is kicked */
+	_Atomic uint32_t leader;               /* 1: a task does, and the link stays */
+	_Atomic uint32_t closing;              /* it is to go */
+	_Atomic(_Atomic uint32_t *) leads_for; /* the word that it waits for */
 };
 
 /* ---- a connection that is being made (tcp_connect.c) ---------------------------------- */
@@ -136,9 +135,10 @@ struct tcp_net {
 	uint64_t next_due, next_tick;
 	uint64_t deaf_until; /* 0: listening. No more sockets were to be had */
 	uint64_t unknown_logged_at;
-	_Atomic bool held;     /* a peer has something that NET_MORE held back */
-	_Atomic bool ended;    /* a peer has ops whose `done` is to be called */
-	_Atomic uint32_t lent; /* links that tasks which wait have taken over */
+	_Atomic bool held;         /* a peer has something that NET_MORE held back */
+	_Atomic bool ended;        /* a peer has ops whose `done` is to be called */
+	_Atomic uint32_t leaders;  /* tasks in net_wait that wait for a link's bytes */
+	_Atomic uint32_t sleepers; /* ... that sleep on their word */
 	_Atomic bool peers_changed;
 	void *tls; /* context; NULL: none */
 };
@@ -203,17 +203,18 @@ void tcp_call_done(struct tcp_peer *peer);
 /* ---- tcp_receive.c -------------------------------------------------------------------------- */
 
 /*
- * Takes what has come, under recv_lock: true if there was something. Handlers run. What is
+ * Takes what has come, under recv_lock: true if there may be more. Handlers run. What is
  * wrong cuts the link.
  */
 bool tcp_receive(struct tcp_peer *peer);
-/* By the progress task; false: someone else receives. */
-bool tcp_receive_try(struct tcp_peer *peer);
+/* The same, taking recv_lock. */
+void tcp_receive_some(struct tcp_peer *peer);
 int tcp_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns);
 void tcp_wake(struct net *net, _Atomic uint32_t *word, int count);
-/* By the progress task: takes recv_lock from whoever has the link on loan. */
-void tcp_receive_seize(struct tcp_peer *peer);
+void tcp_lead_end(struct tcp_peer *peer);
+/* By the progress task: nobody waits for the link's bytes when it returns. */
+void tcp_leaders_leave(struct tcp_peer *peer);
 
 /* ---- tcp_tls.c -------------------------------------------------------------------------------- */
 

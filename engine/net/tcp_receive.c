@@ -12,6 +12,8 @@
 #include <errno.h>
 #include <string.h>
 
+#define LEAVE_NS 1000000u
+
 /* ---- frames ----------------------------------------------------------------------------- */
 
 static bool wrong(struct tcp_peer *peer, int code)
@@ -253,6 +255,7 @@ bool tcp_receive(struct tcp_peer *peer)
 	struct tcp_receive *rx = &peer->receive;
 	struct iovec iov[2];
 	unsigned count = 0, direct;
+	size_t room;
 	ssize_t n;
 
 	if (atomic_load(&peer->cut_code))
@@ -260,6 +263,7 @@ bool tcp_receive(struct tcp_peer *peer)
 	if (rx->data_left)
 		iov[count++] = (struct iovec){rx->data, rx->data_left};
 	iov[count++] = (struct iovec){rx->buffer + rx->end, TCP_RECEIVE_BYTES - rx->end};
+	room = rx->data_left + (TCP_RECEIVE_BYTES - rx->end);
 	n = tcp_stream_recv(&peer->stream, iov, count);
 	if (n == -EAGAIN)
 		return false;
@@ -267,6 +271,8 @@ bool tcp_receive(struct tcp_peer *peer)
 		return wrong(peer, -ECONNRESET);
 	atomic_store_explicit(&peer->heard, true, memory_order_relaxed);
 	net_count(&peer->base.counters.calls_in, 1);
+	/* Less than there was room for: that was all (a record of TLS says nothing). */
+	room = (size_t)n == room || peer->stream.tls ? 1 : 0;
 	direct = MIN((uint32_t)n, rx->data_left);
 	if (rx->data_left) {
 		rx->data += direct;
@@ -280,113 +286,120 @@ bool tcp_receive(struct tcp_peer *peer)
 	tcp_flush(peer->base.net);
 	if (atomic_load_explicit(&peer->owed, memory_order_relaxed) >= WIRE_WINDOW / 4)
 		tcp_push(peer, true);
-	return true;
+	return room;
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* Takes the link over from the progress task, which is not told of its bytes any more. */
-static bool borrow(struct tcp_peer *peer)
+/* Until nothing is there: who was woken by it may be the only one who knows. */
+static void receive_all(struct tcp_peer *peer)
 {
-	struct tcp_net *net = tcp_net_of(peer->base.net);
-	bool got = false;
-
-	if (atomic_load_explicit(&peer->wanted_back, memory_order_relaxed))
-		return false;
-	rt_mutex_lock(&peer->watch_lock);
-	if (peer->watched && rt_mutex_trylock(&peer->receive.lock)) {
-		if (atomic_load(&peer->cut_code) || atomic_load(&peer->wanted_back)) {
-			rt_mutex_unlock(&peer->receive.lock);
-		} else {
-			got = peer->lent = true;
-			rt_poller_change(net->poller, peer->stream.socket,
-				peer->want_write ? RT_WRITABLE : 0, &peer->source);
-			atomic_fetch_add(&net->lent, 1);
-		}
-	}
-	rt_mutex_unlock(&peer->watch_lock);
-	return got;
+	rt_mutex_lock(&peer->receive.lock);
+	while (tcp_receive(peer))
+		;
+	rt_mutex_unlock(&peer->receive.lock);
 }
 
-static void give_back(struct tcp_peer *peer)
+void tcp_receive_some(struct tcp_peer *peer)
 {
-	struct tcp_net *net = tcp_net_of(peer->base.net);
-
-	rt_mutex_lock(&peer->watch_lock);
-	peer->lent = false;
-	rt_poller_change(net->poller, peer->stream.socket,
-		RT_READABLE | (peer->want_write ? RT_WRITABLE : 0u), &peer->source);
+	rt_mutex_lock(&peer->receive.lock);
+	tcp_receive(peer);
 	rt_mutex_unlock(&peer->receive.lock);
-	rt_mutex_unlock(&peer->watch_lock);
-	atomic_fetch_sub(&net->lent, 1);
+}
+
+static int sleep_on(struct tcp_net *net, _Atomic uint32_t *word, uint32_t expected,
+	uint64_t deadline_ns)
+{
+	int r;
+
+	/* Before the kernel looks at the word: who changes it looks here afterwards. */
+	atomic_fetch_add(&net->sleepers, 1);
+	r = rt_wait(word, expected, deadline_ns);
+	atomic_fetch_sub(&net->sleepers, 1);
+	return r;
+}
+
+/* One task at a time waits for a link's bytes; while it does the link stays. */
+static bool lead(struct tcp_peer *peer)
+{
+	uint32_t nobody = 0;
+
+	if (atomic_load_explicit(&peer->leader, memory_order_relaxed) ||
+		!atomic_compare_exchange_strong(&peer->leader, &nobody, 1))
+		return false;
+	/* After that: who ends the link waits for leaders that might not have seen it. */
+	if (peer->base.up && !atomic_load(&peer->closing) &&
+		!atomic_load(&peer->cut_code))
+		return true;
+	tcp_lead_end(peer);
+	return false;
+}
+
+void tcp_lead_end(struct tcp_peer *peer)
+{
+	atomic_store(&peer->leader, 0);
+	if (atomic_load(&peer->closing))
+		rt_wake(&peer->leader, INT32_MAX);
 }
 
 int tcp_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
+	struct tcp_net *net = tcp_net_of(base);
 	struct tcp_peer *peer = likely ? tcp_peer_of(likely) : NULL;
 	int r = 0;
 
 	if (atomic_load_explicit(word, memory_order_acquire) != expected)
 		return 0;
-	if (!peer || !likely->up || !borrow(peer))
-		return rt_wait(word, expected, deadline_ns);
+	if (!peer || !likely->up || !lead(peer))
+		return sleep_on(net, word, expected, deadline_ns);
+	atomic_fetch_add(&net->leaders, 1);
 	while (r == 0) {
 		/* Before the look at the word: who changes it looks here afterwards. */
-		atomic_store(&peer->lent_for, word);
+		atomic_store(&peer->leads_for, word);
 		if (atomic_load(word) != expected || atomic_load(&peer->cut_code) ||
-			atomic_load(&peer->wanted_back))
+			atomic_load(&peer->closing))
 			break;
 		r = rt_socket_wait(peer->stream.socket, deadline_ns);
-		atomic_store(&peer->lent_for, NULL);
-		if (r == 0)
-			tcp_receive(peer);
+		atomic_store(&peer->leads_for, NULL);
+		receive_all(peer);
 	}
-	atomic_store(&peer->lent_for, NULL);
-	give_back(peer);
+	atomic_store(&peer->leads_for, NULL);
+	atomic_fetch_sub(&net->leaders, 1);
+	tcp_lead_end(peer);
 	return r;
+}
+
+/* The link cannot go while its waker is here: who ends it takes kick_lock. */
+static void kick_leader(struct tcp_peer *peer, const _Atomic uint32_t *word)
+{
+	rt_mutex_lock(&peer->kick_lock);
+	if (peer->base.up && (!word || atomic_load(&peer->leads_for) == word))
+		rt_socket_kick(peer->stream.socket);
+	rt_mutex_unlock(&peer->kick_lock);
 }
 
 void tcp_wake(struct net *base, _Atomic uint32_t *word, int count)
 {
 	struct tcp_net *net = tcp_net_of(base);
 
-	rt_wake(word, count);
-	if (atomic_load(&net->lent) == 0)
+	if (atomic_load(&net->sleepers))
+		rt_wake(word, count);
+	if (atomic_load(&net->leaders) == 0)
 		return;
 	for (unsigned i = 0; i < net_peer_count(base); i++) {
 		struct tcp_peer *peer = tcp_peer_of(base->list[i]);
 
-		if (atomic_load(&peer->lent_for) != word)
-			continue;
-		rt_mutex_lock(&peer->watch_lock);
-		if (peer->lent && atomic_load(&peer->lent_for) == word)
-			rt_socket_kick(peer->stream.socket);
-		rt_mutex_unlock(&peer->watch_lock);
+		if (atomic_load(&peer->leads_for) == word)
+			kick_leader(peer, word);
 	}
 }
 
-bool tcp_receive_try(struct tcp_peer *peer)
+void tcp_leaders_leave(struct tcp_peer *peer)
 {
-	bool got;
-
-	rt_mutex_lock(&peer->watch_lock);
-	got = peer->watched && !peer->lent && rt_mutex_trylock(&peer->receive.lock);
-	rt_mutex_unlock(&peer->watch_lock);
-	if (!got)
-		return false;
-	tcp_receive(peer);
-	rt_mutex_unlock(&peer->receive.lock);
-	return true;
-}
-
-void tcp_receive_seize(struct tcp_peer *peer)
-{
-	atomic_store(&peer->wanted_back, true);
-	rt_mutex_lock(&peer->watch_lock);
-	if (peer->lent)
-		rt_socket_kick(peer->stream.socket);
-	rt_mutex_unlock(&peer->watch_lock);
-	rt_mutex_lock(&peer->receive.lock);
-	atomic_store(&peer->wanted_back, false);
+	atomic_store(&peer->closing, 1);
+	while (atomic_load(&peer->leader)) {
+		kick_leader(peer, NULL);
+		rt_wait(&peer->leader, 1, rt_now_ns() + LEAVE_NS);
+	}
 }

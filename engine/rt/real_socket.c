@@ -2,6 +2,10 @@
 /*
  * Sockets of the real runtime: TCP and unix streams, never blocking; the poller is epoll.
  *
+ * Each socket has a poller of its own for who waits for it alone, and may be in another.
+ * Both are exclusive waiters on the socket (EPOLLEXCLUSIVE), its own the first: what
+ * arrives wakes one of the two, the other only if nobody waits there.
+ *
  * Not io_uring: a task that waits for an answer takes the receiving over from the poller's
  * task, and with two tasks on one ring both wake for every completion. docs/protocol.md,
  * "How tcp waits", has what was measured.
@@ -23,14 +27,15 @@
 
 #include "engine/rt/real.h"
 
-#define BACKLOG      128
-#define POLL_MAX     64u
-#define NSEC_PER_SEC 1000000000ull
-#define PATH_BYTES   sizeof(((struct sockaddr_un *)0)->sun_path)
+#define BACKLOG       128
+#define POLL_MAX      64u
+#define NSEC_PER_MSEC 1000000ull
+#define PATH_BYTES    sizeof(((struct sockaddr_un *)0)->sun_path)
 
 struct rt_socket {
 	int fd;
-	int kick_fd;           /* -1: a listener */
+	/* For rt_socket_wait; -1: a listener. The first to be told of what arrives. */
+	int wait_fd, kick_fd;
 	char path[PATH_BYTES]; /* of a listening unix socket; else empty */
 	ino_t path_inode;      /* what was there when it was made */
 };
@@ -129,33 +134,52 @@ static void to_text(const struct sockaddr *sa, socklen_t length, char *out, size
 
 /* ---- sockets ------------------------------------------------------------------------ */
 
+static void close_fds(struct rt_socket *s)
+{
+	close(s->fd);
+	if (s->wait_fd >= 0)
+		close(s->wait_fd);
+	if (s->kick_fd >= 0)
+		close(s->kick_fd);
+}
+
+static int watch_alone(struct rt_socket *s)
+{
+	struct epoll_event bytes = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+	struct epoll_event kick = {.events = EPOLLIN, .data.u32 = 1};
+
+	s->wait_fd = epoll_create1(EPOLL_CLOEXEC);
+	s->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (s->wait_fd < 0 || s->kick_fd < 0 ||
+		epoll_ctl(s->wait_fd, EPOLL_CTL_ADD, s->fd, &bytes) ||
+		epoll_ctl(s->wait_fd, EPOLL_CTL_ADD, s->kick_fd, &kick))
+		return -errno;
+	return 0;
+}
+
 static int wrap(struct rt_socket **out, int fd, bool listener)
 {
 	struct rt_socket *s = calloc(1, sizeof(*s));
-	int one = 1, r;
+	int one = 1, r = 0;
 
-	if (!s)
-		goto out_memory;
+	if (!s) {
+		close(fd);
+		return -ENOMEM;
+	}
 	s->fd = fd;
-	s->kick_fd = -1;
+	s->wait_fd = s->kick_fd = -1;
 	if (!listener) {
-		s->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-		if (s->kick_fd < 0)
-			goto out_errno;
+		r = watch_alone(s);
 		/* Fails on unix sockets, which need it not. */
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	}
+	if (r) {
+		close_fds(s);
+		free(s);
+		return r;
+	}
 	*out = s;
 	return 0;
-
-out_errno:
-	r = -errno;
-	free(s);
-	close(fd);
-	return r;
-out_memory:
-	close(fd);
-	return -ENOMEM;
 }
 
 /* A path whose socket nobody listens at is left from a crash. */
@@ -276,7 +300,9 @@ static ssize_t socket_send(struct rt_socket *s, const struct iovec *iov, unsigne
 	ssize_t n;
 
 	do
-		n = sendmsg(s->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+		n = count == 1 ? send(s->fd, iov->iov_base, iov->iov_len,
+					 MSG_DONTWAIT | MSG_NOSIGNAL)
+			       : sendmsg(s->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : n;
 }
@@ -287,7 +313,8 @@ static ssize_t socket_recv(struct rt_socket *s, const struct iovec *iov, unsigne
 	ssize_t n;
 
 	do
-		n = recvmsg(s->fd, &m, MSG_DONTWAIT);
+		n = count == 1 ? recv(s->fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT)
+			       : recvmsg(s->fd, &m, MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : n;
 }
@@ -303,9 +330,7 @@ static void socket_close(struct rt_socket *s)
 
 	if (s->path[0] && lstat(s->path, &st) == 0 && st.st_ino == s->path_inode)
 		unlink(s->path);
-	close(s->fd);
-	if (s->kick_fd >= 0)
-		close(s->kick_fd);
+	close_fds(s);
 	free(s);
 }
 
@@ -326,35 +351,33 @@ static void clear_event(int fd)
 		WEFT_ASSERT(errno == EAGAIN);
 }
 
-/* NULL for ever. */
-static struct timespec *remaining(uint64_t deadline_ns, struct timespec *t)
+static void socket_kick(struct rt_socket *s)
 {
-	uint64_t now, ns;
+	raise_event(s->kick_fd);
+}
+
+/* Rounded up: a wait never ends before its deadline. */
+static int milliseconds(uint64_t deadline_ns)
+{
+	uint64_t now;
 
 	if (deadline_ns == RT_FOREVER)
-		return NULL;
+		return -1;
 	now = real_now_ns();
-	ns = deadline_ns > now ? deadline_ns - now : 0;
-	t->tv_sec = (time_t)(ns / NSEC_PER_SEC);
-	t->tv_nsec = (long)(ns % NSEC_PER_SEC);
-	return t;
+	if (deadline_ns <= now)
+		return 0;
+	return (int)MIN(DIV_UP(deadline_ns - now, NSEC_PER_MSEC), 1000000000u);
 }
 
 static int socket_wait(struct rt_socket *s, uint64_t deadline_ns)
 {
-	struct pollfd p[2] = {
-		{.fd = s->fd, .events = POLLIN}, {.fd = s->kick_fd, .events = POLLIN}};
-	struct timespec t;
-	int n = ppoll(p, 2, remaining(deadline_ns, &t), NULL);
+	struct epoll_event events[2];
+	int n = epoll_wait(s->wait_fd, events, 2, milliseconds(deadline_ns));
 
-	if (n > 0 && p[1].revents)
-		clear_event(s->kick_fd);
+	for (int i = 0; i < n; i++)
+		if (events[i].data.u32 == 1)
+			clear_event(s->kick_fd);
 	return n == 0 ? -ETIMEDOUT : 0;
-}
-
-static void socket_kick(struct rt_socket *s)
-{
-	raise_event(s->kick_fd);
 }
 
 /* ---- pollers ------------------------------------------------------------------------- */
@@ -394,7 +417,7 @@ static struct epoll_event interest(unsigned events, void *tag)
 {
 	return (struct epoll_event){
 		.events = (events & RT_READABLE ? EPOLLIN : 0u) |
-			  (events & RT_WRITABLE ? EPOLLOUT : 0u),
+			  (events & RT_WRITABLE ? EPOLLOUT : 0u) | EPOLLEXCLUSIVE,
 		.data.ptr = tag,
 	};
 }
@@ -413,22 +436,14 @@ static void poller_change(
 {
 	struct epoll_event e = interest(events, tag);
 
-	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_MOD, s->fd, &e) == 0);
+	/* An exclusive waiter cannot be modified. */
+	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_DEL, s->fd, NULL) == 0);
+	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_ADD, s->fd, &e) == 0);
 }
 
 static void poller_remove(struct rt_poller *p, struct rt_socket *s)
 {
 	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_DEL, s->fd, NULL) == 0);
-}
-
-/* Rounded up: a wait never ends before its deadline. */
-static int milliseconds(uint64_t deadline_ns)
-{
-	struct timespec t;
-
-	if (!remaining(deadline_ns, &t))
-		return -1;
-	return (int)(MIN(t.tv_sec, 1000000) * 1000 + (t.tv_nsec + 999999) / 1000000);
 }
 
 static unsigned poller_wait(

@@ -54,7 +54,8 @@ void rt_socket_shutdown(struct rt_socket *s);
 void rt_socket_close(struct rt_socket *s);
 /*
  * Waits until it is readable or has ended, or rt_socket_kick. May return early. One task
- * at a time. 0 or -ETIMEDOUT.
+ * at a time. While it waits, a poller need not be told of what arrives: when it returns,
+ * receive until nothing is there. 0 or -ETIMEDOUT.
  */
 int rt_socket_wait(struct rt_socket *s, uint64_t deadline_ns);
 /* Ends the wait of whoever waits in rt_socket_wait, now or next. */

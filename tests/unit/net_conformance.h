@@ -724,6 +724,25 @@ static int a_full_queue_is_told_and_empties(void *arg)
 	return 0;
 }
 
+/* Two endpoints that have nothing to say sleep, but for a ping now and then. */
+static int an_idle_endpoint_uses_no_processor(void *arg)
+{
+	struct pair p = pair_up();
+	struct timespec before, after;
+
+	rt_sleep_ns(50 * MS); /* what connecting leaves behind */
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+	rt_sleep_ns(1000 * MS);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+	CHECK(rt_simulated || (uint64_t)(after.tv_sec - before.tv_sec) * 1000 * MS +
+					      (uint64_t)after.tv_nsec -
+					      (uint64_t)before.tv_nsec <
+				      10 * MS);
+	CHECK(p.a->downs == 0 && p.b->downs == 0);
+	pair_down(&p);
+	return 0;
+}
+
 static const struct {
 	const char *name;
 	int (*run)(void *);
@@ -750,6 +769,7 @@ static const struct {
 	CONFORMS(without_a_link_nothing_is_sent),
 	CONFORMS(a_node_that_closes_and_comes_back),
 	CONFORMS(a_full_queue_is_told_and_empties),
+	CONFORMS(an_idle_endpoint_uses_no_processor),
 #undef CONFORMS
 };
 
