@@ -61,19 +61,12 @@ int ops_run(
 	return rc;
 }
 
-int ops_run_settling(struct fs *fs, unsigned flags, ops_body body, void *arg)
+int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
 {
 	int rc = ops_run(fs, flags, body, arg, NULL);
 
 	if (space_exhausted(fs->volume->space, rc) && orphans_settle(fs, true))
 		rc = ops_run(fs, flags, body, arg, NULL);
-	return rc;
-}
-
-int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg)
-{
-	int rc = ops_run_settling(fs, flags, body, arg);
-
 	if (rc == 0 && atomic_load_explicit(&fs->names_sync, memory_order_relaxed))
 		rc = log_flush(fs->volume->log, log_end(fs->volume->log));
 	return rc;

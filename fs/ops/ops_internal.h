@@ -60,10 +60,8 @@ typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
 int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg,
 	struct log_position *pos);
-/* The same for bodies that take no runs: before it says that there is no room, what
- * is unlinked is freed. */
-int ops_run_settling(struct fs *fs, unsigned flags, ops_body body, void *arg);
-/* The same for what changes names: durable when it returns, if the mount asks for it. */
+/* The same for what changes names and takes no runs: before it says -ENOSPC, what is
+ * unlinked is freed; durable when it returns, if the mount asks for it. */
 int ops_run_names(struct fs *fs, unsigned flags, ops_body body, void *arg);
 /* 0, or -EROFS: opened read-only, or failed at run time. */
 int fs_check_writable(struct fs *fs);

@@ -482,6 +482,22 @@ static int check_room(struct fs *fs, uint64_t ino, const char *name)
 	return total > XATTR_LIST_MAX ? -ENOSPC : 0;
 }
 
+/* Reserves what is large and sets it. */
+static int set_once(struct set_arg *a)
+{
+	int rc = 0;
+
+	a->run_count = a->taken = 0;
+	a->now = rt_wall_ns();
+	if (a->len > DISK_XATTR_INLINE_MAX && !name_is_acl(a->space))
+		rc = set_reserve(a);
+	if (rc == 0)
+		rc = ops_run(a->fs, 0, set_body, a, NULL);
+	for (unsigned i = a->taken; rc && i < a->run_count; i++)
+		space_unreserve(a->fs->volume->space, &a->run[i]);
+	return rc;
+}
+
 int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	const char *name, const void *value, size_t len, int flags)
 {
@@ -510,19 +526,9 @@ int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = check_room(fs, ino, name);
 	if (rc)
 		return rc;
-	if (len > DISK_XATTR_INLINE_MAX && !name_is_acl(a.space)) {
-		rc = set_reserve(&a);
-		if (rc)
-			goto out_unreserve;
-	}
-	a.now = rt_wall_ns();
-	rc = a.run_count ? ops_run(fs, 0, set_body, &a, NULL)
-			 : ops_run_settling(fs, 0, set_body, &a);
-	if (rc == 0)
-		return 0;
-out_unreserve:
-	for (unsigned i = a.taken; i < a.run_count; i++)
-		space_unreserve(fs->volume->space, &a.run[i]);
+	rc = set_once(&a);
+	if (space_exhausted(fs->volume->space, rc) && orphans_settle(fs, true))
+		rc = set_once(&a);
 	return rc;
 }
 

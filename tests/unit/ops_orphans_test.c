@@ -465,7 +465,7 @@ static void leave_one_page(struct fs *fs)
 }
 
 /* The page is for the data; what the tree needs to name it is what was unlinked. */
-static void full_for_extents(struct fs *plain)
+static void full_for_items(struct fs *plain, bool xattrs)
 {
 	const unsigned count = 200;
 	struct fs *fs = forgetting(plain);
@@ -482,18 +482,33 @@ static void full_for_extents(struct fs *plain)
 		OK(ops_unlink(fs, ROOT, nm_of(name, "p", i)));
 		leave_one_page(fs);
 		ops_forget(fs, ino[i]);
-		EQ(ops_write(fs, f, &root_user, 2ull * i * PAGE_SIZE, page, PAGE_SIZE,
-			   false),
-			PAGE_SIZE);
+		if (xattrs)
+			OK(ops_setxattr(fs, a.ino, &root_user,
+				nm_of(name, "user.", i).bytes, page, sizeof(page), 0));
+		else
+			EQ(ops_write(fs, f, &root_user, 2ull * i * PAGE_SIZE, page,
+				   PAGE_SIZE, false),
+				PAGE_SIZE);
 	}
 	EQ(attr_of(fs, a.ino).blocks, count);
 	ops_close(fs, f);
 	fs_close(fs);
 }
 
+static void full_for_extents(struct fs *fs)
+{
+	full_for_items(fs, false);
+}
+
+static void full_for_large_xattrs(struct fs *fs)
+{
+	full_for_items(fs, true);
+}
+
 static void what_is_unlinked_is_freed_before_the_tree_finds_no_space(void **state)
 {
 	with_fs_sized(1, 48, 8, full_for_extents);
+	with_fs_sized(1, 48, 8, full_for_large_xattrs);
 }
 
 static void full_for_xattrs(struct fs *plain)
