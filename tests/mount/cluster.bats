@@ -230,6 +230,8 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "addresses": ["delta:5"]}'
 	refused 32 "[node 1] is there twice" weft mount "$FILE" "$MNT"
 	{ cat "$DIR/good"; printf '[node 2]\naddress = 127.0.0.1\nstore = /x\n'; } >"$FILE"
 	refused 32 "[node 2] address: 127.0.0.1 port 9338 is also node 1's" weft mount "$FILE" "$MNT"
+	sed "s|^store = .*|store = $DIR/none|" "$DIR/good" >"$FILE"
+	refused 32 "$FILE:$line: node 1's store $DIR/none: No such file" weft mount "$FILE" "$MNT"
 	echo "hello" >"$FILE"
 	refused 32 "nor a cluster file" weft mount "$FILE" "$MNT"
 }
