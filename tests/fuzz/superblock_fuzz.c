@@ -74,7 +74,7 @@ static void store_use(struct store *s)
 static int run(void *arg)
 {
 	const struct input *in = arg;
-	const struct store_options o = {.read_only = in->data[0] & 8};
+	const struct store_options o = {.read_only = in->data[0] & 8, .any_node = true};
 	struct rt_sim_disk *sim = rt_sim_disk_create("d", DISK_BYTES, NULL);
 	struct weft_error err = {0};
 	struct rt_disk *disk;
