@@ -150,6 +150,20 @@ static int parse_node(struct mount_options *o, const char *value, struct weft_er
 	return 0;
 }
 
+static int parse_uring(struct mount_options *o, const char *value, struct weft_error *err)
+{
+	if (strcmp(value, "auto") == 0)
+		o->uring = URING_AUTO;
+	else if (strcmp(value, "on") == 0)
+		o->uring = URING_ON;
+	else if (strcmp(value, "off") == 0)
+		o->uring = URING_OFF;
+	else
+		return weft_error(
+			err, -EINVAL, "option uring=%s: must be auto, on or off", value);
+	return 0;
+}
+
 static int parse_source(
 	struct mount_options *o, const char *value, struct weft_error *err)
 {
@@ -217,6 +231,8 @@ static int parse_word(struct mount_options *o, const char *word, struct weft_err
 		return parse_log_interval(o, word + 13, err);
 	if (strncmp(word, "node=", 5) == 0)
 		return parse_node(o, word + 5, err);
+	if (strncmp(word, "uring=", 6) == 0)
+		return parse_uring(o, word + 6, err);
 	if (strncmp(word, "fsname=", 7) == 0)
 		return parse_source(o, word + 7, err);
 	return weft_error(err, -EINVAL,
@@ -241,14 +257,15 @@ int mount_options_parse(struct mount_options *o, const char *list, struct weft_e
 void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
+	static const char *const uring[] = {"", ",uring=on", ",uring=off"};
 
 	char node[24] = "";
 
 	if (o->node)
 		snprintf(node, sizeof(node), ",node=%u", o->node);
-	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s",
+	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
-		(double)o->log_interval_ms / 1000, node,
+		(double)o->log_interval_ms / 1000, node, uring[o->uring],
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",

@@ -4,6 +4,7 @@
 #define WEFT_FS_OPTIONS_H
 
 #include "fs/ops/ops.h"
+#include "fs/uring.h"
 
 #ifndef MS_NOSYMFOLLOW
 #define MS_NOSYMFOLLOW 256
@@ -18,7 +19,8 @@ struct mount_options {
 	uint64_t log_interval_ms;
 	bool read_only;
 	bool allow_other;
-	bool atime_given;    /* by a word, so not only by default */
+	bool atime_given; /* by a word, so not only by default */
+	enum uring_mode uring;
 	unsigned atime;      /* of struct ops_options */
 	unsigned long flags; /* MS_* for mount(2), without MS_RDONLY and the atime ones */
 	char source[256];    /* what mount(8) and df show; empty: what was named */

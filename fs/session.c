@@ -11,6 +11,7 @@
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -23,7 +24,7 @@ static void worker_run(void *arg);
 
 /* ---- workers ------------------------------------------------------------------ */
 
-static void note_workers(struct session *s, int change)
+void session_note_workers(struct session *s, int change)
 {
 	uint64_t now = atomic_fetch_add_explicit(&s->counters.workers,
 			       (uint64_t)(int64_t)change, memory_order_relaxed) +
@@ -67,10 +68,10 @@ static int worker_add(struct session *s)
 		goto out_unlock;
 	}
 	w->state = WORKER_RUNNING;
-	note_workers(s, 1);
+	session_note_workers(s, 1);
 	ret = rt_task_spawn(&w->task, "weft-fuse", worker_run, w);
 	if (ret < 0) {
-		note_workers(s, -1);
+		session_note_workers(s, -1);
 		w->state = WORKER_NONE;
 		rt_free_pages(w->buffer, SESSION_BUFFER_BYTES);
 	}
@@ -87,7 +88,7 @@ static void worker_retire(struct worker *w)
 	if (w->fat)
 		atomic_fetch_sub(&s->fat_idle, 1);
 	rt_free_pages(w->buffer, SESSION_BUFFER_BYTES);
-	note_workers(s, -1);
+	session_note_workers(s, -1);
 	rt_mutex_lock(&s->lock);
 	w->state = WORKER_RETIRED;
 	rt_mutex_unlock(&s->lock);
@@ -130,10 +131,10 @@ static void buffer_idle(struct worker *w)
 
 /* ---- requests ------------------------------------------------------------------- */
 
-static void request_serve(struct worker *w, size_t length, uint64_t begin)
+static uint64_t request_serve(
+	struct session *s, struct fuse_in_header *in, size_t length, uint64_t begin)
 {
-	struct session *s = w->session;
-	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
+	uint64_t end = begin;
 	uint32_t opcode;
 
 	if (length < sizeof(*in) || in->len != length) {
@@ -141,31 +142,32 @@ static void request_serve(struct worker *w, size_t length, uint64_t begin)
 			length < sizeof(*in) ? 0 : in->len);
 		if (length >= sizeof(*in))
 			shim_reply(s, in->unique, -EIO, NULL, 0);
-		return;
+		return end;
 	}
 	opcode = in->opcode < SESSION_OPCODES ? in->opcode : 0;
 	if (!shim_receive(s, in)) {
-		struct fuse_buf buf = {.mem = w->buffer, .size = length, .fd = -1};
+		struct fuse_buf buf = {.mem = in, .size = length, .fd = -1};
 
 		fuse_session_process_buf(s->fuse, &buf);
 	}
-	w->served_ns = rt_now_ns();
-	latency_add(&s->counters.latency[opcode], w->served_ns - begin);
+	end = rt_now_ns();
+	latency_add(&s->counters.latency[opcode], end - begin);
 	atomic_fetch_add_explicit(&s->counters.requests, 1, memory_order_relaxed);
+	return end;
 }
 
 /*
  * Counted in `busy` before `closed` is looked at, and the other way round in
  * session_quiesce (both sequentially consistent): one of the two sees the other.
  */
-static void request_admit(struct worker *w, size_t length, uint64_t begin)
+uint64_t session_serve(
+	struct session *s, struct fuse_in_header *in, size_t length, uint64_t begin)
 {
-	struct session *s = w->session;
-	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
+	uint64_t end = begin;
 
 	atomic_fetch_add(&s->busy, 1);
 	if (!atomic_load(&s->closed)) {
-		request_serve(w, length, begin);
+		end = request_serve(s, in, length, begin);
 	} else if (length >= sizeof(*in) && in->opcode != FUSE_FORGET &&
 		   in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT) {
 		shim_reply(s, in->unique, -ENOTCONN, NULL, 0);
@@ -173,6 +175,7 @@ static void request_admit(struct worker *w, size_t length, uint64_t begin)
 	atomic_fetch_sub(&s->busy, 1);
 	if (atomic_load(&s->closed))
 		rt_wake(&s->busy, INT_MAX);
+	return end;
 }
 
 /* The kernel ended the connection (every worker learns it); tells the main task once. */
@@ -292,6 +295,7 @@ static bool worker_step(struct worker *w)
 {
 	struct session *s = w->session;
 	ssize_t length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
+	struct fuse_in_header *in = (struct fuse_in_header *)w->buffer;
 	uint64_t begin;
 
 	if (length < 0) {
@@ -312,19 +316,81 @@ static bool worker_step(struct worker *w)
 		turn_pass(w);
 	else
 		rt_task_before_wait(turn_pass, w);
-	request_admit(w, (size_t)length, begin);
+	w->served_ns = session_serve(s, in, (size_t)length, begin);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);
 	return true;
 }
 
+/* ---- the device beside a ring ---------------------------------------------------------- */
+
+/* Serves what there is to read. False: the connection has ended. */
+static bool device_drain(struct session *s)
+{
+	struct fuse_in_header *in = s->forgets;
+	ssize_t length;
+
+	do {
+		length = in ? read(s->device, in, SESSION_BUFFER_BYTES) : 0;
+		if (length > 0)
+			session_serve(s, in, (size_t)length, rt_now_ns());
+	} while (length > 0 || (length < 0 && (errno == EINTR || errno == ENOENT)));
+	if (length == 0 || errno == EAGAIN || errno == ENOMEM)
+		return true;
+	session_note_end(s, errno);
+	return false;
+}
+
+void session_read_forgets(struct session *s)
+{
+	if (!session_uses_uring(s))
+		return;
+	rt_mutex_lock(&s->forgets_lock);
+	device_drain(s);
+	rt_mutex_unlock(&s->forgets_lock);
+}
+
+/*
+ * Beside a ring the device brings hardly anything but FORGETs, one for each unlink: they
+ * are let pile up for a moment, and then come many in one message.
+ */
+static void serve_forgets(struct worker *w)
+{
+	struct session *s = w->session;
+	struct pollfd p = {.fd = s->device, .events = POLLIN};
+	bool goes_on = fcntl(s->device, F_SETFL, O_NONBLOCK) == 0;
+
+	if (!goes_on)
+		session_note_end(s, errno);
+	while (goes_on) {
+		if (poll(&p, 1, -1) < 0)
+			continue;
+		rt_mutex_lock(&s->forgets_lock);
+		s->forgets = (struct fuse_in_header *)w->buffer;
+		goes_on = device_drain(s);
+		if (!goes_on)
+			s->forgets = NULL;
+		rt_mutex_unlock(&s->forgets_lock);
+		if (goes_on)
+			rt_sleep_ns(SESSION_GATHER_NS);
+	}
+}
+
 static void worker_run(void *arg)
 {
 	struct worker *w = arg;
+	struct session *s = w->session;
 
-	while (turn_take(w))
+	while (turn_take(w)) {
+		struct uring *u = atomic_load_explicit(&s->uring, memory_order_acquire);
+
+		if (u && uring_settle(u)) {
+			serve_forgets(w);
+			break;
+		}
 		if (!worker_step(w))
 			break;
+	}
 	turn_pass(w); /* after the end: so that the next one learns of it */
 	worker_retire(w);
 }
@@ -337,7 +403,7 @@ static const struct fuse_custom_io custom_io = {
 };
 
 int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
-	struct weft_error *err)
+	enum uring_mode uring, struct weft_error *err)
 {
 	char name[] = "weftd";
 	char *argv[] = {name, NULL};
@@ -353,6 +419,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	s->fs = fs;
 	s->device = device;
 	s->ended_fd = ended_fd;
+	s->uring_mode = uring;
 	s->fuse = fuse_session_new(
 		&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
 	fuse_opt_free_args(&args); /* libfuse copies what it keeps, and adds to ours */
@@ -411,6 +478,8 @@ void session_free(struct session *s)
 		if (state != WORKER_NONE)
 			rt_task_join(w->task);
 	}
+	if (s->uring)
+		uring_close(s->uring);
 	fuse_session_destroy(s->fuse);
 	rt_free(s);
 }
@@ -438,4 +507,18 @@ struct session_counters *session_counters(struct session *s)
 uint64_t session_init_flags(struct session *s)
 {
 	return atomic_load_explicit(&s->shim.agreed, memory_order_relaxed);
+}
+
+bool session_uses_uring(struct session *s)
+{
+	struct uring *u = atomic_load_explicit(&s->uring, memory_order_acquire);
+
+	return u && uring_active(u);
+}
+
+uint64_t session_uring_entries(struct session *s)
+{
+	struct uring *u = atomic_load_explicit(&s->uring, memory_order_acquire);
+
+	return u ? uring_entries(u) : 0;
 }

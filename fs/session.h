@@ -14,6 +14,7 @@
 
 #include "fs/latency.h"
 #include "fs/ops/ops.h"
+#include "fs/uring.h"
 
 /* FUSE opcodes told apart in the statistics; 0: all others. */
 #define SESSION_OPCODES 64
@@ -24,8 +25,9 @@ struct fuse_session;
 struct session_counters {
 	struct latency latency[SESSION_OPCODES]; /* by opcode, from receipt to reply */
 	_Atomic uint64_t requests;
-	_Atomic uint64_t workers;      /* now */
-	_Atomic uint64_t workers_most; /* ever */
+	_Atomic uint64_t workers;        /* now */
+	_Atomic uint64_t workers_most;   /* ever */
+	_Atomic uint64_t uring_requests; /* of these, through io_uring */
 	_Atomic uint64_t bytes_read;
 	_Atomic uint64_t bytes_written;
 };
@@ -36,7 +38,7 @@ struct session_counters {
  * connection.
  */
 int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
-	struct weft_error *err);
+	enum uring_mode uring, struct weft_error *err);
 /* True once the kernel has ended the connection. */
 bool session_ended(struct session *s);
 /*
@@ -56,5 +58,8 @@ struct fuse_session *session_fuse(struct session *s);
 struct session_counters *session_counters(struct session *s);
 /* The flags agreed upon with the kernel at INIT (64 bits: flags2 above). */
 uint64_t session_init_flags(struct session *s);
+/* Requests come through io_uring (uring.h). Known once the mount has answered. */
+bool session_uses_uring(struct session *s);
+uint64_t session_uring_entries(struct session *s);
 
 #endif

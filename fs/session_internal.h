@@ -6,6 +6,7 @@
 #include "fs/mount.h"
 #include "fs/session.h"
 #include "fs/shim.h"
+#include "fs/uring.h"
 
 #define SESSION_WORKERS_MAX 256
 /* Parked workers beyond so many end. */
@@ -14,6 +15,8 @@
 #define SESSION_BACKLOG_NS 2000
 /* Without memory to read a request into: so long until the next try. */
 #define SESSION_MEMORY_PAUSE_NS 10000000ull
+/* Beside a ring: so long after reading the device it is not read again. */
+#define SESSION_GATHER_NS 2000000
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
 /* With so many fat buffers in use no worker is added: later requests wait for one of
@@ -47,6 +50,13 @@ struct session {
 	int device;
 	int ended_fd;
 	struct shim shim;
+	enum uring_mode uring_mode;
+	/* set once, while INIT is answered; NULL: not used */
+	struct uring *_Atomic uring;
+	struct rt_mutex
+		forgets_lock; /* beside a ring: whoever reads the device and serves
+					 what it gives; before all locks of ops */
+	struct fuse_in_header *forgets; /* what it is read to, under forgets_lock */
 	struct rt_mutex
 		lock;    /* worker slots and the three below; innermost, held briefly */
 	bool turn_taken; /* a worker has the device */
@@ -60,5 +70,19 @@ struct session {
 	struct session_counters counters;
 	struct worker workers[SESSION_WORKERS_MAX];
 };
+
+/*
+ * Serves or refuses a request, whose reply goes where the shim sends it: to the device,
+ * or into the calling thread's entry of the ring. Returns when that was done, rt_now_ns.
+ */
+uint64_t session_serve(
+	struct session *s, struct fuse_in_header *in, size_t length, uint64_t begin);
+/*
+ * Before an answer that depends on what the kernel has forgotten: with a ring, FORGETs
+ * that it sent earlier may still be in the device. Waits.
+ */
+void session_read_forgets(struct session *s);
+/* Counts threads that serve. */
+void session_note_workers(struct session *s, int change);
 
 #endif

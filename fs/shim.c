@@ -93,12 +93,34 @@ bool shim_reply(
 	};
 	struct iovec iov[2] = {{&out, sizeof(out)}, {(void *)payload, len}};
 
+	if (uring_take_reply(unique, iov, len ? 2 : 1))
+		return true;
 	if (writev(s->device, iov, len ? 2 : 1) >= 0)
 		return true;
 	/* ENOENT: whoever asked was killed meanwhile. ENODEV: unmounted. */
 	if (errno != ENOENT && errno != ENODEV)
 		weft_log(4, "replying to the kernel failed: %s", strerror(errno));
 	return false;
+}
+
+/*
+ * Whether the reply may say so: the kernel then waits until all entries are there. What
+ * could fail is done before.
+ */
+static bool uring_wanted(struct session *s)
+{
+	struct uring *u;
+	int ret;
+
+	if (s->uring_mode == URING_OFF || !(s->shim.offered & WIRE_OVER_IO_URING))
+		return false;
+	ret = uring_open(&u, s);
+	if (ret < 0) {
+		weft_log(5, "FUSE without io_uring: %s", strerror(-ret));
+		return false;
+	}
+	atomic_store_explicit(&s->uring, u, memory_order_release);
+	return true;
 }
 
 /*
@@ -115,6 +137,8 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	flags = (flags | wanted) & s->shim.offered;
 	if (flags & FUSE_HANDLE_KILLPRIV_V2)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
+	if (uring_wanted(s))
+		flags |= WIRE_OVER_IO_URING;
 	init->flags = (uint32_t)flags;
 	init->flags2 = (uint32_t)(flags >> 32);
 	if (flags & FUSE_MAX_PAGES)
@@ -125,23 +149,34 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 		(unsigned long long)flags);
 }
 
+static ssize_t reply_init(
+	struct session *s, int fd, const struct iovec *iov, struct fuse_init_out *init)
+{
+	struct iovec patched[2] = {iov[0], {init, sizeof(*init)}};
+	ssize_t ret;
+
+	init_patch(s, init);
+	ret = writev(fd, patched, 2);
+	if (s->uring)
+		uring_start(s->uring, ret >= 0);
+	return ret;
+}
+
 ssize_t shim_writev(int fd, struct iovec *iov, int count, void *session)
 {
 	struct session *s = session;
 	const struct fuse_out_header *out = iov[0].iov_base;
 	struct fuse_init_out init;
-	struct iovec patched[2];
 
+	if (uring_take_reply(out->unique, iov, count))
+		return out->len;
 	if (likely(s->shim.init_unique == 0) || out->unique != s->shim.init_unique)
 		return writev(fd, iov, count);
 	s->shim.init_unique = 0;
 	if (out->error != 0 || count != 2 || iov[1].iov_len != sizeof(init))
 		return writev(fd, iov, count);
 	memcpy(&init, iov[1].iov_base, sizeof(init));
-	init_patch(s, &init);
-	patched[0] = iov[0];
-	patched[1] = (struct iovec){&init, sizeof(init)};
-	return writev(fd, patched, 2);
+	return reply_init(s, fd, iov, &init);
 }
 
 ssize_t shim_read(int fd, void *buf, size_t len, void *session)
@@ -413,6 +448,9 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 		return true;
 	case FUSE_INIT:
 		init_note(s, in);
+		return false;
+	case FUSE_STATFS: /* what is free depends on what was forgotten */
+		session_read_forgets(s);
 		return false;
 	case WIRE_STATX:
 		reply_statx(s, in);

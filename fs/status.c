@@ -217,6 +217,9 @@ static json_t *session_status(struct session *s)
 	PUT_COUNTER(o, c, requests);
 	PUT_COUNTER(o, c, workers);
 	PUT_COUNTER(o, c, workers_most);
+	json_object_set_new(o, "uring", json_boolean(session_uses_uring(s)));
+	put(o, "uring_entries", session_uring_entries(s));
+	PUT_COUNTER(o, c, uring_requests);
 	PUT_COUNTER(o, c, bytes_read);
 	PUT_COUNTER(o, c, bytes_written);
 	return o;

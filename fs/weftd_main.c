@@ -64,6 +64,9 @@ static const char usage[] =
 	"                     whether users but the one who mounts get in (default for "
 	"root)\n"
 	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
+	"  uring=auto|on|off  requests through io_uring: where the kernel offers it "
+	"(auto, the\n"
+	"                     default), always, never\n"
 	"  node=N             which node of the cluster file this is (default: found by "
 	"this\n"
 	"                     machine's addresses)\n"
@@ -276,15 +279,25 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 static int mount_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
-	int device =
-		fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
-	int ret;
+	enum uring_mode uring = o->uring;
+	int device, ret;
 
+	if (uring == URING_ON) {
+		ret = uring_check(err);
+		if (ret < 0)
+			return ret;
+	}
+	device = fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
 	if (device < 0)
 		return device;
-	ret = session_start(&d->session, d->fs, device, d->ended_fd, err);
+	ret = session_start(&d->session, d->fs, device, d->ended_fd, uring, err);
 	if (ret == 0)
 		ret = mount_answers(d, err);
+	if (ret == 0 && uring == URING_ON && !session_uses_uring(d->session))
+		ret = weft_error(err, -EOPNOTSUPP,
+			"option uring=on: io_uring cannot be used here (is it allowed? "
+			"see "
+			"/proc/sys/kernel/io_uring_disabled); uring=auto does without");
 	if (ret < 0)
 		fuse_mount_close(d->options.directory, true);
 	return ret;

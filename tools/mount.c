@@ -109,6 +109,8 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 		return "log_interval=";
 	if (has_word(list, "node=") && wanted->node != now->node)
 		return "node=";
+	if (has_word(list, "uring=") && wanted->uring != now->uring)
+		return "uring=";
 	if (now->allow_other && has_word(list, "noallow_other"))
 		return "noallow_other";
 	if (!now->allow_other && has_word(list, "allow_other"))

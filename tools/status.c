@@ -149,6 +149,7 @@ static void print_status(const json_t *status)
 	const json_t *space = json_object_get(status, "space");
 	const json_t *recovery = json_object_get(status, "recovery");
 	const json_t *memory = json_object_get(status, "memory");
+	const json_t *session = json_object_get(status, "session");
 	double total = number(space, "total_bytes"),
 	       free_bytes = number(space, "free_bytes");
 	char a[16], b[16];
@@ -158,8 +159,9 @@ static void print_status(const json_t *status)
 		client_text(status, "volume_uuid"));
 	print_cluster(status);
 	printf("store      %s\n", client_text(status, "store"));
-	printf("mounted    %s (%s)%s\n", client_text(status, "mount_point"),
+	printf("mounted    %s (%s)%s%s\n", client_text(status, "mount_point"),
 		client_text(status, "options"),
+		json_is_true(json_object_get(session, "uring")) ? ", by io_uring" : "",
 		number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
 	printf("daemon     weftd %s, pid %.0f, up %s, %s resident\n",
 		client_text(status, "version"), number(status, "pid"),

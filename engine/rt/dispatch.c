@@ -86,6 +86,11 @@ unsigned rt_task_index(void)
 	return selected->task_index();
 }
 
+void rt_task_on_cpu(unsigned cpu)
+{
+	selected->task_on_cpu(cpu);
+}
+
 void rt_yield(void)
 {
 	selected->yield();

@@ -19,6 +19,7 @@ int real_task_spawn(
 	struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
 void real_task_join(struct rt_task *task);
 unsigned real_task_index(void);
+void real_task_on_cpu(unsigned cpu);
 void real_yield(void);
 void real_sleep_ns(uint64_t ns);
 void real_spin(unsigned *spins);

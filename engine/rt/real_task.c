@@ -218,6 +218,23 @@ void real_task_join(struct rt_task *base)
 	free(task);
 }
 
+void real_task_on_cpu(unsigned cpu)
+{
+	/* Where the task could run before it was first kept somewhere. */
+	static __thread cpu_set_t before;
+	static __thread bool kept;
+	cpu_set_t only;
+
+	if (!kept && (cpu == RT_ANY_CPU || sched_getaffinity(0, sizeof(before), &before)))
+		return;
+	CPU_ZERO(&only);
+	if (cpu < CPU_SETSIZE && CPU_ISSET(cpu, &before))
+		CPU_SET(cpu, &only);
+	else
+		only = before;
+	kept = sched_setaffinity(0, sizeof(only), &only) == 0 && cpu != RT_ANY_CPU;
+}
+
 void real_yield(void)
 {
 	sched_yield();
@@ -266,6 +283,7 @@ const struct rt_ops rt_real_ops = {
 	.task_spawn = real_task_spawn,
 	.task_join = real_task_join,
 	.task_index = real_task_index,
+	.task_on_cpu = real_task_on_cpu,
 	.yield = real_yield,
 	.sleep_ns = real_sleep_ns,
 	.spin = real_spin,

@@ -71,6 +71,13 @@ unsigned rt_task_index(void);
  * serves others and hands that over before it stands still. Not in the simulator.
  */
 void rt_task_before_wait(void (*fn)(void *), void *arg);
+/*
+ * Keeps the calling task on that processor; RT_ANY_CPU lets it go where it could before.
+ * A hint, for a task that serves who asks on that processor: changes nothing where the
+ * process may not use it, nor in the simulator.
+ */
+#define RT_ANY_CPU UINT32_MAX
+void rt_task_on_cpu(unsigned cpu);
 void rt_yield(void);
 void rt_sleep_ns(uint64_t ns); /* waits */
 

@@ -72,6 +72,7 @@ struct rt_ops {
 		struct rt_task **out, const char *name, void (*fn)(void *), void *arg);
 	void (*task_join)(struct rt_task *task);
 	unsigned (*task_index)(void);
+	void (*task_on_cpu)(unsigned cpu);
 	void (*yield)(void);
 	void (*sleep_ns)(uint64_t ns);
 	void (*spin)(unsigned *spins);

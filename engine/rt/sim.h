@@ -197,6 +197,7 @@ void sim_task_free(struct sim_task *task);
 _Noreturn void sim_task_vanish(void);
 int sim_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
 int sim_wake_quietly(_Atomic uint32_t *word, int count);
+void sim_task_on_cpu(unsigned cpu);
 void sim_yield(void);
 /* malloc that the simulator itself cannot do without. */
 void *sim_own_alloc(size_t size);

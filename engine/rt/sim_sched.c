@@ -252,6 +252,10 @@ void sim_yield(void)
 	switch_away();
 }
 
+void sim_task_on_cpu(unsigned cpu)
+{
+}
+
 _Noreturn void sim_task_vanish(void)
 {
 	struct sim_task *self = sim->current, *next;
@@ -570,6 +574,7 @@ const struct rt_ops rt_sim_ops = {
 	.task_spawn = sim_task_spawn,
 	.task_join = sim_task_join,
 	.task_index = sim_task_index,
+	.task_on_cpu = sim_task_on_cpu,
 	.yield = sim_yield,
 	.sleep_ns = sim_sleep_ns,
 	.spin = sim_spin,

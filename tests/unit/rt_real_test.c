@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #include "engine/rt/rt.h"
@@ -173,6 +174,29 @@ static void task_indexes_are_small_distinct_and_reused(void **state)
 	}
 }
 
+static void a_task_stays_where_it_is_told_and_goes_again(void **state)
+{
+	cpu_set_t all, now;
+	unsigned here;
+
+	assert_return_code(sched_getaffinity(0, sizeof(all), &all), errno);
+	rt_task_on_cpu(RT_ANY_CPU);
+	for (here = 0; !CPU_ISSET(here, &all); here++)
+		;
+	rt_task_on_cpu(here);
+	assert_return_code(sched_getaffinity(0, sizeof(now), &now), errno);
+	assert_int_equal(CPU_COUNT(&now), 1);
+	assert_true(CPU_ISSET(here, &now));
+	/* what there is not is nowhere to stay */
+	rt_task_on_cpu(CPU_SETSIZE);
+	assert_return_code(sched_getaffinity(0, sizeof(now), &now), errno);
+	assert_true(CPU_EQUAL(&now, &all));
+	rt_task_on_cpu(here);
+	rt_task_on_cpu(RT_ANY_CPU);
+	assert_return_code(sched_getaffinity(0, sizeof(now), &now), errno);
+	assert_true(CPU_EQUAL(&now, &all));
+}
+
 static void clocks_go_forward(void **state)
 {
 	uint64_t now = rt_now_ns();
@@ -236,6 +260,7 @@ int main(void)
 		cmocka_unit_test(condition_loses_no_signal),
 		cmocka_unit_test(wait_times_out_at_deadline),
 		cmocka_unit_test(task_indexes_are_small_distinct_and_reused),
+		cmocka_unit_test(a_task_stays_where_it_is_told_and_goes_again),
 		cmocka_unit_test(clocks_go_forward),
 		cmocka_unit_test(memory_is_zeroed_and_aligned),
 		cmocka_unit_test(random_numbers_differ),
