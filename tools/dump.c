@@ -386,9 +386,8 @@ static int catalog_get(struct dump *d, struct disk_catalog *c)
 	int rc;
 
 	if (d->sb.shard != DISK_CATALOG_SHARD) {
-		printf("the catalog is in shard %u; this store holds shard %u\n",
-			DISK_CATALOG_SHARD, d->sb.shard);
-		return -ENOENT;
+		unreadable(d, "the catalog is in the store with shard 0", -EREMOTE);
+		return -EREMOTE;
 	}
 	rc = page_get(
 		d, pid_make(d->sb.shard, DISK_CATALOG_SLOT), c, &incarnation, &version);

@@ -271,8 +271,11 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "addresses": ["delta:5"]}'
 	run fsck.weft -n "$DIR/two.weft"
 	[ "$status" -eq 8 ]
 	[[ $output == *"the store of node 2, with shard 1 of a volume of several stores"* ]]
-	run weft dump "$DIR/two.weft" super
+	run weft dump "$DIR/two.weft" groups
 	[ "$status" -eq 0 ]
+	run weft dump "$DIR/two.weft" tree
+	[ "$status" -eq 2 ]
+	[[ $output == *"the catalog is in the store with shard 0"* ]]
 	run mkfs.weft -c "$FILE" --node 2
 	[ "$status" -eq 1 ]
 	[[ $output == *"contains a weft store of node 2"* ]]
