@@ -127,6 +127,8 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	if (!e)
 		e = open_queues(c);
 	if (!e)
+		e = give_open(c);
+	if (!e)
 		e = queue_open(&c->prefetch, PREFETCH_SLOTS);
 	if (!e)
 		e = queue_open(&c->behind, BEHIND_SLOTS);
@@ -192,6 +194,7 @@ void cache_close(struct cache *c)
 		return;
 	cache_stop(c);
 	writeback_close(c);
+	give_close(c);
 	queue_close(&c->prefetch);
 	queue_close(&c->behind);
 	table_close(c);

@@ -38,8 +38,11 @@ struct cache;
 #define FRAME_LOGGED      (1u << 7) /* the log has the image of this very version */
 #define FRAME_CHECKED     (1u << 8) /* has passed tree_check_page; cleared at load */
 #define FRAME_AGED        (1u << 9) /* was dirty at the last tick of the flusher */
-#define FRAME_HOLLOW                                                                     \
-	(1u << 10) /* guard_fill's or _overwrite's, not filled yet: no content */
+#define FRAME_HOLLOW      (1u << 10) /* X without content: guard_fill's, _overwrite's */
+#define FRAME_LEAVING     (1u << 11) /* is being given away: nobody here uses it */
+#define FRAME_ARRIVED     (1u << 12) /* others wait for it to be used here once */
+#define FRAME_OWED        (1u << 13) /* in no table: kept until it is persisted (give.c) */
+#define FRAME_ASKING      (1u << 14) /* has an image, and is latched by a request for more */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch
  * change under the exclusive latch only, or as said. */
@@ -56,8 +59,8 @@ struct frame {
 	_Atomic uint32_t
 		next; /* translation table's chain; under the partition's latch */
 	_Atomic uint32_t epoch; /* of the last access (ScaleStore §4.1) */
-	_Atomic uint8_t mode;   /* enum page_mode */
-	uint8_t pad;
+	_Atomic uint8_t mode;   /* enum page_mode: what guards may do with it */
+	uint8_t held; /* enum page_mode: the right behind a HOLLOW or LEAVING frame */
 	_Atomic uint16_t flags; /* FRAME_* */
 	_Atomic uint32_t hints; /* 1 + index of its swizzling hints, or 0 (engine/tree) */
 };
@@ -176,6 +179,12 @@ int guard_overwrite(
 /* Releases any kind; no-op on GUARD_NONE. */
 void guard_release(struct cache *cache, struct guard *g);
 /*
+ * What was read through an optimistic guard and found valid has served its purpose: a page
+ * that came from another node may be given away again. Guards of the other kinds say so
+ * with their release.
+ */
+static inline void guard_used(struct cache *cache, const struct guard *g);
+/*
  * File data only: the image was changed under this exclusive guard. Adds one to the
  * version, marks it dirty, releases. `unpublished`: no extent names the page yet
  * (FRAME_UNPUBLISHED).
@@ -184,9 +193,12 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
 
 /*
  * Brings all pages into the cache, misses in flight together, holding nothing at the
- * end. count <= cache_batch_max. First error, or 0. Waits.
+ * end. count <= cache_batch_max. First error, or 0. Waits. The second one also gets the
+ * right to change them, where this node has not got it.
  */
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
+int cache_fetch_exclusive(
+	struct cache *cache, const struct page_ref *refs, unsigned count);
 /*
  * Latches all pages shared: fetches what is missing, holds none while it waits, and
  * starts over when some were lost meanwhile, with growing pauses. On error holds none.
@@ -198,6 +210,16 @@ int guard_shared_batch(struct cache *cache, const struct page_ref *refs, unsigne
  * `scan`: pages are unlikely to be used again soon (LeanStore §IV-I, hinting). */
 void cache_prefetch(
 	struct cache *cache, const struct page_ref *refs, unsigned count, bool scan);
+
+/* The cache's own. */
+void frame_used_slow(struct cache *cache, struct frame *f);
+
+static inline void guard_used(struct cache *cache, const struct guard *g)
+{
+	if (unlikely(atomic_load_explicit(&g->frame->flags, memory_order_relaxed) &
+		     FRAME_ARRIVED))
+		frame_used_slow(cache, g->frame);
+}
 
 static inline bool guard_valid(const struct guard *g)
 {

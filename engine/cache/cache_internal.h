@@ -19,6 +19,7 @@
 /* one prepares its batch while the other's is written */
 #define BEHIND_TASKS    WB_REGIONS
 #define COUNTER_STRIPES 16
+#define AWAY_MAX        128 /* pages that a sweep gives back to homes elsewhere */
 
 struct frame_list { /* stack of free frames */
 	struct rt_mutex lock;
@@ -42,6 +43,7 @@ struct wb_region {
 	uint8_t *images;       /* WB pages, registered for I/O */
 	struct wb_page *page;
 	struct store_write *write;
+	struct coherence_ship *ship; /* where the home is elsewhere */
 	struct disk_log_descriptor *descriptor;
 	_Atomic uint64_t pin; /* log needed by the batch in flight; LSN_MAX: none */
 	lsn_t record_lsn;     /* a lower bound of where its DESCRIPTORS record starts */
@@ -59,6 +61,13 @@ struct page_queue {
 	_Atomic uint32_t word; /* changes with every put and at stop */
 	unsigned head, count, slots;
 	struct prefetch_slot *slot;
+};
+
+/* An image that this node owes: kept in a frame that is in no table. */
+struct owed {
+	page_id pid;
+	uint32_t frame;
+	bool shipping; /* its home is being asked to persist it */
 };
 
 struct counter_stripe {
@@ -93,9 +102,11 @@ struct cache {
 	uint32_t low_water, high_water;
 	_Atomic uint32_t epoch;           /* ScaleStore §4.1: advances with evictions */
 	_Atomic uint32_t epoch_evictions; /* since it advanced */
-	struct rt_mutex sweep_lock; /* one sweep at a time; protects hand and victims */
+	struct rt_mutex sweep_lock; /* one sweep at a time; protects the next four */
 	uint32_t hand;
 	struct page_ref *victims; /* dirty pages found by a sweep */
+	page_id away[AWAY_MAX];   /* found by it: pages whose home is elsewhere */
+	unsigned away_count;
 	_Atomic uint32_t provider_word;
 	_Atomic uint32_t flusher_word;
 	_Atomic bool stopping;
@@ -134,6 +145,16 @@ struct cache {
 		lsn_t until;   /* LSN_NONE: no pin */
 	} discards[2];
 
+	/* pages given up dirty, until they are persisted (give.c) */
+	struct rt_mutex owed_lock;
+	struct owed *owed; /* owed_max places, owed_count in use, in no order */
+	uint32_t owed_max, owed_count;
+	uint32_t owed_reserved;     /* by pages that are leaving */
+	_Atomic uint64_t handovers; /* pins of the log that went from frame to frame */
+	/* by frame: its image may go to another node once the log is durable to here; the
+	 * end of the last record that changed it together with other pages */
+	_Atomic uint64_t *ship_lsn;
+
 	/* pages being filled ahead of publication */
 	struct rt_mutex fill_lock;
 	struct rt_cond fill_cond;
@@ -164,6 +185,32 @@ static inline void frame_set(struct frame *f, uint16_t flags)
 static inline void frame_clear(struct frame *f, uint16_t flags)
 {
 	atomic_fetch_and_explicit(&f->flags, (uint16_t)~flags, memory_order_relaxed);
+}
+
+static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
+{
+	return atomic_load_explicit(&f->mode, memory_order_relaxed) >= wanted;
+}
+
+static inline void frame_set_mode(struct frame *f, enum page_mode mode)
+{
+	atomic_store_explicit(&f->mode, (uint8_t)mode, memory_order_relaxed);
+}
+
+/* The right that this node has, whatever guards may do at the moment. */
+static inline enum page_mode frame_right(const struct frame *f)
+{
+	return (enum page_mode)(
+		frame_flags(f) & (FRAME_HOLLOW | FRAME_LEAVING)
+			? f->held
+			: atomic_load_explicit(&f->mode, memory_order_relaxed));
+}
+
+/* A latched frame has been used by who asked for it; it may be given away again. */
+static inline void frame_used(struct cache *c, struct frame *f)
+{
+	if (unlikely(frame_flags(f) & FRAME_ARRIVED))
+		frame_used_slow(c, f);
 }
 
 static inline void frame_touch(struct cache *c, struct frame *f)
@@ -216,6 +263,8 @@ static inline bool latch_try_shared(struct frame *f)
 	return false;
 }
 
+/* The word on which those wait who wait for something of this frame, or of others. */
+_Atomic uint32_t *latch_parking(struct cache *c, struct frame *f);
 void latch_wake(struct cache *c, struct frame *f);
 
 /* Releases; `changed`: raises the version, so that optimistic readers notice. */
@@ -288,10 +337,19 @@ void table_remove(struct cache *c, struct frame *f);
 /* A free frame, latched exclusively, PID_NONE. With `wait` false: NULL when there is
  * none. Waiting: NULL with *error (-EIO, -ENOMEM: nothing can be evicted any more). */
 struct frame *frame_get(struct cache *c, bool wait, int *error);
-/* Takes a clean frame, latched exclusively, out of the cache; unlatches. */
-void frame_drop(struct cache *c, struct frame *f);
+/*
+ * Takes a clean frame, latched exclusively, out of the cache; unlatches. False: its home
+ * must be asked, or somebody waits for the page: it stays, a hollow one as such.
+ */
+bool frame_drop(struct cache *c, struct frame *f);
+/* Empties a frame that is latched exclusively and in the table, and puts it back. */
+void frame_free(struct cache *c, struct frame *f);
 /* Puts a frame (latched exclusively, in no chain) back; unlatches. */
 void frame_put(struct cache *c, struct frame *f);
+/* Latches a frame that is in no chain. */
+void latch_free_frame(struct frame *f);
+/* A free frame, latched, becomes one that is LOADING; table_insert follows. */
+void frame_claim(struct cache *c, struct frame *f, uint64_t incarnation);
 void provider_main(void *arg);
 void flusher_main(void *arg);
 void provider_wake(struct cache *c);
@@ -302,12 +360,21 @@ void provider_wake(struct cache *c);
 #define FETCH_NO_IMAGE (1u << 1) /* descriptor only; with count 1 and keep */
 /* just allocated: nothing of it is in the store; with keep */
 #define FETCH_FRESH (1u << 2)
+/* with the right to change it */
+#define FETCH_EXCLUSIVE (1u << 3)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).
  */
 int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
 	unsigned flags, struct frame **keep);
+/*
+ * A request for a frame in the table, latched exclusively, was granted: gets the image, if
+ * it must come from somewhere, and sets what the frame says of it. 0: still latched; an
+ * error: the frame is gone, or hollow, and unlatched. Waits.
+ */
+int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
+	const struct coherence_request *request);
 void prefetch_main(void *arg);
 int queue_open(struct page_queue *q, unsigned slots);
 void queue_close(struct page_queue *q);
@@ -329,6 +396,20 @@ void writeback_close(struct cache *c);
 int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
 	unsigned *written);
 void behind_main(void *arg);
+/* coherence.h, `persist`. */
+int writeback_shipped(void *cache, const struct coherence_ship *ships, unsigned count);
+
+/* ---- give.c ---- */
+
+int give_open(struct cache *c);
+void give_close(struct cache *c);
+/* Waits until a frame that is LEAVING (latched exclusively; unlatches) has left or stays.
+ */
+void leaving_wait(struct cache *c, struct frame *f);
+/* Has the homes persist what this node owes and what pins the log below `upto`. Waits. */
+void owed_ship(struct cache *c, lsn_t upto, bool urgent);
+/* More is owed than the page provider should leave alone. */
+bool owed_crowded(struct cache *c);
 
 /* ---- checkpoint.c ---- */
 

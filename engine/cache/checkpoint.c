@@ -54,20 +54,33 @@ static lsn_t batches_horizon(struct cache *c)
 	return h;
 }
 
-lsn_t checkpoint_horizon(struct cache *c)
+static lsn_t frames_horizon(struct cache *c)
 {
-	lsn_t h = log_durable(c->log);
+	lsn_t h = LSN_MAX;
 
-	h = MIN(h, discard_horizon(c));
-	h = MIN(h, batches_horizon(c));
-	atomic_thread_fence(memory_order_seq_cst);
 	for (uint32_t i = 0; i < c->frame_count; i++) {
 		struct frame *f = &c->frames[i];
 		lsn_t rec = atomic_load_explicit(&f->rec_lsn, memory_order_seq_cst);
 
-		if (rec != LSN_NONE && rec < h && (frame_flags(f) & FRAME_DIRTY))
+		if (rec != LSN_NONE && rec < h &&
+			(frame_flags(f) & (FRAME_DIRTY | FRAME_OWED)))
 			h = rec;
 	}
+	return h;
+}
+
+lsn_t checkpoint_horizon(struct cache *c)
+{
+	lsn_t h = log_durable(c->log);
+	uint64_t handovers;
+
+	h = MIN(h, discard_horizon(c));
+	h = MIN(h, batches_horizon(c));
+	atomic_thread_fence(memory_order_seq_cst);
+	do { /* a pin that went from one frame to another may have been missed in both */
+		handovers = atomic_load_explicit(&c->handovers, memory_order_seq_cst);
+		h = MIN(h, frames_horizon(c));
+	} while (atomic_load_explicit(&c->handovers, memory_order_seq_cst) != handovers);
 	h = MIN(h, batches_horizon(c));
 	return MIN(h, store_table_oldest(c->store));
 }
@@ -127,6 +140,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 
 	rt_mutex_lock(&c->checkpoint_lock);
 	e = write_old(c, upto, true, c->checkpoint_refs);
+	owed_ship(c, upto, true);
 	used_up = e == -ENOSPC;
 	if (!e || used_up)
 		e = store_table_write(c->store, upto);
@@ -300,6 +314,8 @@ void cache_publish(
 			continue;
 		if (f->incarnation == refs[i].incarnation) {
 			atomic_store_explicit(&f->page_lsn, lsn, memory_order_relaxed);
+			atomic_store_explicit(
+				&c->ship_lsn[f - c->frames], lsn, memory_order_relaxed);
 			/* release: who finds it published finds page_lsn (copy_page) */
 			atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_UNPUBLISHED,
 				memory_order_release);

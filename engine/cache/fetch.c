@@ -36,12 +36,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 		f = frame_get(c, x->count == 0, error);
 		if (!f)
 			break;
-		f->incarnation = refs[i].incarnation;
-		f->version = 0;
-		atomic_store_explicit(&f->flags, FRAME_LOADING, memory_order_relaxed);
-		atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
-		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
-		atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
+		frame_claim(c, f, refs[i].incarnation);
 		if (table_insert(c, refs[i].pid, f)) {
 			atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
 			frame_put(c, f); /* another task was faster */
@@ -55,36 +50,60 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 }
 
 /* Grants, then images: results in read[].result, modes in the frames. */
-static void fill(struct cache *c, struct fetch *x, unsigned flags)
+static void ask(struct cache *c, struct fetch *x, unsigned flags)
 {
-	unsigned reads = 0;
+	bool exclusive = !c->options.read_only &&
+			 (flags & (FETCH_EXCLUSIVE | FETCH_NO_IMAGE | FETCH_FRESH));
 
 	for (unsigned i = 0; i < x->count; i++)
 		x->request[i] = (struct coherence_request){
 			.pid = x->ref[i].pid,
 			.incarnation = x->ref[i].incarnation,
-			.wanted = c->options.read_only ? PAGE_SHARED : PAGE_EXCLUSIVE,
+			.wanted = exclusive ? PAGE_EXCLUSIVE : PAGE_SHARED,
 			.held = PAGE_INVALID,
+			.alone = !exclusive && !c->options.read_only,
+			.hollow = flags & (FETCH_NO_IMAGE | FETCH_FRESH),
+			.frame = cache_frame_index(c, x->frame[i]),
 			.image = frame_image(c, x->frame[i]),
 		};
 	c->coherence->ops->acquire(c->coherence, x->request, x->count);
-	for (unsigned i = 0; i < x->count; i++) {
-		x->read[i] = (struct store_read){.result = x->request[i].result};
-		if (x->request[i].result)
-			continue;
-		if (flags & FETCH_FRESH) {
-			x->read[i].result = STORE_ZEROS;
-		} else if (x->request[i].source == PAGE_FROM_STORE) {
-			x->read[i] = (struct store_read){
-				.pid = x->ref[i].pid,
-				.incarnation = x->ref[i].incarnation,
-				.image = flags & FETCH_NO_IMAGE
-						 ? NULL
-						 : frame_image(c, x->frame[i]),
-			};
-			reads++;
-		}
+}
+
+/* What is known of a granted page without the store. True: it must be read from there. */
+static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned flags)
+{
+	const struct coherence_request *q = &x->request[i];
+	struct store_read *r = &x->read[i];
+
+	*r = (struct store_read){.result = q->result};
+	if (q->result)
+		return false;
+	if (flags & FETCH_FRESH || q->source == PAGE_ZEROS) {
+		r->result = STORE_ZEROS;
+		if (!q->hollow)
+			memset(q->image, 0, PAGE_SIZE);
+		return false;
 	}
+	if (q->source == PAGE_FROM_PEER) {
+		r->version = q->version;
+		r->found_incarnation = q->found_incarnation;
+		return false;
+	}
+	*r = (struct store_read){
+		.pid = x->ref[i].pid,
+		.incarnation = x->ref[i].incarnation,
+		.image = q->hollow ? NULL : frame_image(c, x->frame[i]),
+	};
+	return true;
+}
+
+/* Images of what was granted: results in read[].result. */
+static void fill(struct cache *c, struct fetch *x, unsigned flags)
+{
+	unsigned reads = 0;
+
+	for (unsigned i = 0; i < x->count; i++)
+		reads += read_prepare(c, x, i, flags);
 	if (reads == 0 || reads == x->count) {
 		if (reads)
 			store_read_pages(c->store, x->read, x->count);
@@ -99,21 +118,25 @@ static void fill(struct cache *c, struct fetch *x, unsigned flags)
 static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsigned i,
 	unsigned flags, bool keep)
 {
+	const struct coherence_request *q = &x->request[i];
 	const struct store_read *r = &x->read[i];
 	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
 
-	if (r->result < 0) {
-		table_remove(c, f);
-		atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
-		frame_put(c, f);
+	if (q->result) {
+		frame_free(c, f);
+		return r->result;
+	}
+	f->held = (uint8_t)q->granted;
+	if (r->result < 0) { /* granted, but there is no image to be had */
+		atomic_store_explicit(&f->flags, FRAME_HOLLOW, memory_order_relaxed);
+		frame_drop(c, f);
 		return r->result;
 	}
 	f->incarnation = r->result == STORE_ZEROS
 				 ? MAX(x->ref[i].incarnation, r->found_incarnation)
 				 : r->found_incarnation;
 	f->version = r->version;
-	atomic_store_explicit(
-		&f->mode, (uint8_t)x->request[i].granted, memory_order_relaxed);
+	frame_set_mode(f, q->granted);
 	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I,
 	 * hinting) */
 	atomic_store_explicit(
@@ -121,8 +144,11 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	atomic_store_explicit(&f->flags,
 		(uint16_t)(FRAME_NEED_FULL |
 			   (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
-			   (flags & FETCH_NO_IMAGE ? FRAME_HOLLOW : 0)),
+			   (flags & FETCH_NO_IMAGE && q->hollow ? FRAME_HOLLOW : 0) |
+			   (q->arrived ? FRAME_ARRIVED : 0)),
 		memory_order_relaxed);
+	if (q->source == PAGE_FROM_PEER && q->dirty)
+		frame_mark_dirty(c, f, 0);
 	if (!keep)
 		latch_release_exclusive(c, f, true);
 	return 0;
@@ -137,6 +163,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 		unsigned done = claim(c, x, refs, count, &error);
 
 		if (x->count) {
+			ask(c, x, flags);
 			fill(c, x, flags);
 			COUNT(c, fetch_requests, 1);
 			COUNT(c, misses, x->count);
@@ -199,12 +226,37 @@ int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
 	return fetch_large(c, refs, count, flags);
 }
 
-int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
+int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
+	const struct coherence_request *request)
+{
+	struct coherence_request q = *request;
+	struct page_ref wanted = *ref;
+	struct store_read read;
+	struct fetch x = {
+		.count = 1, .frame = &f, .ref = &wanted, .request = &q, .read = &read};
+
+	if (q.source == PAGE_FROM_HELD) {
+		frame_set_mode(f, q.granted);
+		f->held = (uint8_t)q.granted;
+		if (q.arrived)
+			frame_set(f, FRAME_ARRIVED);
+		if (q.dirty)
+			frame_mark_dirty(c, f, 0);
+		return 0;
+	}
+	/* the copy that was there is another's now: given up, with what the log had of it */
+	frame_renew(c, f, wanted.incarnation);
+	fill(c, &x, 0);
+	return settle(c, f, &x, 0, q.hollow ? FETCH_NO_IMAGE : 0, true);
+}
+
+static int fetch_and_await(
+	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
 	int e;
 
 	WEFT_ASSERT(count <= c->batch_max);
-	e = fetch_pages(c, refs, count, 0, NULL);
+	e = fetch_pages(c, refs, count, flags, NULL);
 	for (unsigned i = 0; i < count && !e; i++) {
 		struct frame *f = table_find(c, refs[i].pid);
 
@@ -214,6 +266,29 @@ int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 				FRAME_LOADING) &&
 			latch_shared(c, f, refs[i].pid))
 			latch_release_shared(c, f);
+	}
+	return e;
+}
+
+int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	return fetch_and_await(c, refs, count, 0);
+}
+
+int cache_fetch_exclusive(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	int e = fetch_and_await(c, refs, count, FETCH_EXCLUSIVE);
+
+	for (unsigned i = 0; i < count && !e; i++) {
+		struct frame *f = table_find(c, refs[i].pid);
+		struct guard g;
+
+		/* a copy that is here but shared */
+		if (!f || mode_allows(f, PAGE_EXCLUSIVE))
+			continue;
+		e = guard_exclusive(c, refs[i].pid, refs[i].incarnation, &g);
+		if (!e) /* not used yet */
+			latch_release_exclusive(c, g.frame, true);
 	}
 	return e;
 }

@@ -14,37 +14,98 @@ static inline void count_hit(struct cache *c)
 		memory_order_relaxed);
 }
 
-static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
-{
-	return atomic_load_explicit(&f->mode, memory_order_relaxed) >= wanted;
-}
-
-/*
- * The frame bears the PID but is not as wanted: too weak a mode, or an older incarnation.
- * Latched exclusively; comes back so. The image of an older incarnation is nobody's: the
- * page was freed and allocated again, its new image is zeros until written (invariant 8).
- */
-static int frame_adapt(
-	struct cache *c, struct frame *f, uint64_t incarnation, enum page_mode wanted)
+void frame_used_slow(struct cache *c, struct frame *f)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+	uint32_t was = atomic_fetch_and_explicit(
+		&f->flags, (uint16_t)~FRAME_ARRIVED, memory_order_relaxed);
+
+	if (was & FRAME_ARRIVED)
+		c->coherence->ops->used(c->coherence, pid);
+}
+
+#define WRITING_NS 20000ull /* a write-back under way is looked at so often */
+
+/* Unlatches a frame that is not to be used. */
+static void frame_leave(struct cache *c, struct frame *f)
+{
+	if (frame_flags(f) & FRAME_HOLLOW)
+		frame_drop(c, f);
+	else
+		latch_release_exclusive(c, f, true);
+}
+
+/* Asks for what the frame lacks: a stronger mode, or the image of a hollow one. */
+static int frame_strengthen(struct cache *c, struct frame *f, const struct page_ref *ref,
+	enum page_mode wanted, bool blind)
+{
+	bool hollow = frame_flags(f) & FRAME_HOLLOW;
 	struct coherence_request r = {
-		.pid = pid,
-		.incarnation = incarnation,
+		.pid = ref->pid,
+		.incarnation = ref->incarnation,
 		.wanted = wanted,
-		.held = (enum page_mode)atomic_load_explicit(
-			&f->mode, memory_order_relaxed),
+		.held = frame_right(f),
+		.held_hollow = hollow && !blind,
+		.alone = wanted == PAGE_SHARED && !c->options.read_only,
+		.hollow = blind,
+		.frame = cache_frame_index(c, f),
 		.image = frame_image(c, f),
 	};
 
-	if (incarnation && f->incarnation > incarnation)
+	if (hollow && blind && f->held >= wanted) { /* it has all that is wanted */
+		frame_set_mode(f, (enum page_mode)f->held);
+		return 0;
+	}
+	if (frame_flags(f) & FRAME_WRITING) { /* whoever writes it latches it again */
+		frame_leave(c, f);
+		rt_sleep_ns(WRITING_NS);
+		return -EAGAIN;
+	}
+	frame_set(f, FRAME_ASKING);
+	c->coherence->ops->acquire(c->coherence, &r, 1);
+	frame_clear(f, FRAME_ASKING);
+	if (r.result) {
+		frame_leave(c, f);
+		return r.result;
+	}
+	return fetch_granted(c, f, ref, &r);
+}
+
+/*
+ * The frame bears the PID but is not as wanted: too weak a mode, no content, an older
+ * incarnation, or about to leave. Latched exclusively, and so when the result is 0. Else
+ * it is not: -EAGAIN, look for the page again; or an error. The image of an older
+ * incarnation is nobody's: the page was freed and allocated again, its new image is zeros
+ * until written (invariant 8).
+ */
+static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
+	enum page_mode wanted, bool blind)
+{
+	struct page_ref ref = {
+		.pid = atomic_load_explicit(&f->pid, memory_order_relaxed),
+		.incarnation = incarnation,
+	};
+	bool newer = incarnation && f->incarnation < incarnation;
+	int e;
+
+	if (frame_flags(f) & FRAME_LEAVING) {
+		leaving_wait(c, f);
+		return -EAGAIN;
+	}
+	if (incarnation && f->incarnation > incarnation) {
+		frame_leave(c, f);
 		return -ESTALE;
-	if (!mode_allows(f, wanted)) {
-		c->coherence->ops->acquire(c->coherence, &r, 1);
-		if (r.result)
-			return r.result;
-		WEFT_ASSERT(r.source == PAGE_FROM_HELD);
-		atomic_store_explicit(&f->mode, (uint8_t)r.granted, memory_order_relaxed);
+	}
+	if (newer) /* the home must know: what others have of it is void */
+		wanted = PAGE_EXCLUSIVE;
+	if (newer || !mode_allows(f, wanted)) {
+		e = frame_strengthen(c, f, &ref, wanted, blind);
+		if (e)
+			return e;
+		if (incarnation && f->incarnation > incarnation) {
+			frame_leave(c, f);
+			return -ESTALE;
+		}
 	}
 	if (incarnation && f->incarnation < incarnation)
 		frame_reinit(c, f, incarnation);
@@ -61,13 +122,13 @@ static inline void guard_set(
 }
 
 /* The frame of the page, fetched if need be; it may be gone again when used. */
-static int find_or_fetch(
-	struct cache *c, page_id pid, uint64_t incarnation, struct frame **out)
+static int find_or_fetch(struct cache *c, page_id pid, uint64_t incarnation,
+	unsigned flags, struct frame **out)
 {
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
 
 	while (!(*out = table_find(c, pid))) {
-		int e = fetch_pages(c, &ref, 1, 0, NULL);
+		int e = fetch_pages(c, &ref, 1, flags, NULL);
 
 		if (e)
 			return e;
@@ -81,18 +142,20 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 	int e;
 
 	g->kind = GUARD_NONE;
-	do {
-		e = find_or_fetch(c, pid, incarnation, &f);
+	for (;;) {
+		e = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
 		if (e)
 			return e;
-	} while (!latch_exclusive(c, f, pid));
-	if (unlikely(!mode_allows(f, PAGE_EXCLUSIVE) ||
-		     (incarnation && f->incarnation != incarnation))) {
-		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE);
-		if (e) {
-			latch_release_exclusive(c, f, false);
+		if (!latch_exclusive(c, f, pid))
+			continue;
+		if (likely(mode_allows(f, PAGE_EXCLUSIVE) &&
+			    (!incarnation || f->incarnation == incarnation)))
+			break;
+		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false);
+		if (!e)
+			break;
+		if (e != -EAGAIN)
 			return e;
-		}
 	}
 	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
 	guard_set(c, g, f, GUARD_EXCLUSIVE);
@@ -107,7 +170,7 @@ int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guar
 
 	g->kind = GUARD_NONE;
 	for (;;) {
-		e = find_or_fetch(c, pid, incarnation, &f);
+		e = find_or_fetch(c, pid, incarnation, 0, &f);
 		if (e)
 			return e;
 		if (!latch_shared(c, f, pid))
@@ -118,9 +181,10 @@ int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guar
 		latch_release_shared(c, f);
 		if (!latch_exclusive(c, f, pid))
 			continue;
-		e = frame_adapt(c, f, incarnation, PAGE_SHARED);
-		latch_release_exclusive(c, f, true);
-		if (e)
+		e = frame_adapt(c, f, incarnation, PAGE_SHARED, false);
+		if (!e)
+			latch_release_exclusive(c, f, true);
+		else if (e != -EAGAIN)
 			return e;
 	}
 	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
@@ -212,14 +276,15 @@ static __attribute__((noinline)) int optimistic_wait(
 		int e;
 
 		g->kind = GUARD_NONE;
-		e = find_or_fetch(c, pid, 0, &f);
+		e = find_or_fetch(c, pid, 0, 0, &f);
 		if (e)
 			return e;
 		latch_wait_open(c, f);
 		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive(c, f, pid)) {
-			e = frame_adapt(c, f, 0, PAGE_SHARED);
-			latch_release_exclusive(c, f, true);
-			if (e)
+			e = frame_adapt(c, f, 0, PAGE_SHARED, false);
+			if (!e)
+				latch_release_exclusive(c, f, true);
+			else if (e != -EAGAIN)
 				return e;
 		}
 	} while (!optimistic_hit(c, pid, f, g));
@@ -268,25 +333,22 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation,
 	g->kind = GUARD_NONE;
 	for (;;) {
 		f = table_find(c, pid);
-		if (f) {
-			if (latch_exclusive(c, f, pid))
-				break;
+		if (f && !latch_exclusive(c, f, pid))
 			continue;
+		if (!f) {
+			e = fetch_pages(c, &ref, 1,
+				kind == BLIND_OVERWRITE ? FETCH_NO_IMAGE : FETCH_FRESH,
+				&f);
+			if (e)
+				return e;
+			if (!f)
+				continue;
 		}
-		e = fetch_pages(c, &ref, 1,
-			kind == BLIND_OVERWRITE ? FETCH_NO_IMAGE : FETCH_FRESH, &f);
-		if (e)
-			return e;
-		if (f)
+		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, true);
+		if (!e)
 			break;
-	}
-	e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE);
-	if (e) {
-		if (frame_flags(f) & FRAME_HOLLOW)
-			frame_drop(c, f);
-		else
-			latch_release_exclusive(c, f, false);
-		return e;
+		if (e != -EAGAIN)
+			return e;
 	}
 	if (kind == BLIND_FRESH) {
 		frame_reinit(c, f, incarnation);
@@ -318,13 +380,16 @@ int guard_overwrite(struct cache *c, page_id pid, uint64_t incarnation, struct g
 
 void guard_release(struct cache *c, struct guard *g)
 {
-	if (g->kind == GUARD_SHARED)
+	if (g->kind == GUARD_SHARED) {
+		frame_used(c, g->frame);
 		latch_release_shared(c, g->frame);
-	else if (g->kind == GUARD_EXCLUSIVE &&
-		 unlikely(frame_flags(g->frame) & FRAME_HOLLOW))
-		frame_drop(c, g->frame);
-	else if (g->kind == GUARD_EXCLUSIVE)
-		latch_release_exclusive(c, g->frame, true);
+	} else if (g->kind == GUARD_EXCLUSIVE) {
+		frame_used(c, g->frame);
+		if (unlikely(frame_flags(g->frame) & FRAME_HOLLOW))
+			frame_drop(c, g->frame);
+		else
+			latch_release_exclusive(c, g->frame, true);
+	}
 	g->kind = GUARD_NONE;
 }
 
@@ -339,6 +404,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_AGED | FRAME_HOLLOW);
 	frame_mark_dirty(c, f, FRAME_DATA | (unpublished ? FRAME_UNPUBLISHED : 0));
+	frame_used(c, f);
 	latch_release_exclusive(c, f, true);
 	g->kind = GUARD_NONE;
 }

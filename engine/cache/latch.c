@@ -12,14 +12,14 @@
 
 #define SPINS_BEFORE_PARKING 40
 
-static _Atomic uint32_t *parking_word(struct cache *c, struct frame *f)
+_Atomic uint32_t *latch_parking(struct cache *c, struct frame *f)
 {
 	return &c->parking[(uint32_t)(f - c->frames) % PARKING_WORDS];
 }
 
 void latch_wake(struct cache *c, struct frame *f)
 {
-	_Atomic uint32_t *word = parking_word(c, f);
+	_Atomic uint32_t *word = latch_parking(c, f);
 
 	atomic_fetch_and_explicit(&f->latch, ~LATCH_WAITERS, memory_order_relaxed);
 	atomic_fetch_add_explicit(word, 1, memory_order_release);
@@ -29,7 +29,7 @@ void latch_wake(struct cache *c, struct frame *f)
 /* Parks until the latch, which had `blocking` bits set, may have been released. */
 static void park(struct cache *c, struct frame *f, uint64_t blocking)
 {
-	_Atomic uint32_t *word = parking_word(c, f);
+	_Atomic uint32_t *word = latch_parking(c, f);
 	uint32_t sequence = atomic_load_explicit(word, memory_order_acquire);
 	uint64_t w = atomic_load_explicit(&f->latch, memory_order_relaxed);
 

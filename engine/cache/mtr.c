@@ -295,7 +295,8 @@ static void record_page(struct record *r, struct mtr_page *p)
 }
 
 /* Under the exclusive latch: what the commit means for the frame. */
-static void page_committed(struct mtr_page *p, struct log_position pos)
+static void page_committed(
+	struct cache *c, struct mtr_page *p, struct log_position pos, bool alone)
 {
 	struct frame *f = p->guard.frame;
 
@@ -306,6 +307,9 @@ static void page_committed(struct mtr_page *p, struct log_position pos)
 		frame_clear(f, FRAME_NEED_FULL);
 	}
 	atomic_store_explicit(&f->page_lsn, pos.end, memory_order_relaxed);
+	if (!alone)
+		atomic_store_explicit(
+			&c->ship_lsn[f - c->frames], pos.end, memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_UNPUBLISHED | FRAME_AGED);
 	if (frame_flags(f) & FRAME_DATA)
 		frame_set(f, FRAME_LOGGED);
@@ -358,7 +362,8 @@ struct log_position mtr_commit(struct mtr *m)
 		struct mtr_page *p = &m->page[i];
 
 		if (p->changed)
-			page_committed(p, pos);
+			page_committed(c, p, pos, changed == 1);
+		frame_used(c, p->guard.frame);
 		latch_release_exclusive(c, p->guard.frame, p->changed);
 		p->guard.kind = GUARD_NONE;
 	}
@@ -371,6 +376,7 @@ void mtr_abort(struct mtr *m)
 {
 	for (unsigned i = 0; i < m->page_count; i++) {
 		WEFT_ASSERT(!m->page[i].changed);
+		frame_used(m->cache, m->page[i].guard.frame);
 		latch_release_exclusive(m->cache, m->page[i].guard.frame, false);
 	}
 	m->page_count = 0;

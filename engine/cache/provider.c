@@ -51,6 +51,8 @@ void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation)
 	frame_set(f, FRAME_NEED_FULL);
 	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
+	atomic_store_explicit(
+		&c->ship_lsn[f - c->frames], LSN_NONE, memory_order_relaxed);
 	f->incarnation = incarnation;
 	f->version = 0;
 }
@@ -80,16 +82,26 @@ static struct frame *free_pop(struct cache *c)
 	return f;
 }
 
-void frame_drop(struct cache *c, struct frame *f)
+void frame_free(struct cache *c, struct frame *f)
+{
+	table_remove(c, f);
+	frame_set_mode(f, PAGE_INVALID);
+	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+	frame_put(c, f);
+}
+
+bool frame_drop(struct cache *c, struct frame *f)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
-	table_remove(c, f);
-	c->coherence->ops->release(c->coherence, pid,
-		(enum page_mode)atomic_load_explicit(&f->mode, memory_order_relaxed));
-	atomic_store_explicit(&f->mode, PAGE_INVALID, memory_order_relaxed);
-	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
-	frame_put(c, f);
+	if (c->coherence->ops->release(c->coherence, pid, frame_right(f))) {
+		frame_free(c, f);
+		return true;
+	}
+	if (frame_flags(f) & FRAME_HOLLOW) /* guards have to ask (frame_adapt) */
+		frame_set_mode(f, PAGE_INVALID);
+	latch_release_exclusive(c, f, true);
+	return false;
 }
 
 void frame_put(struct cache *c, struct frame *f)
@@ -108,8 +120,20 @@ void provider_wake(struct cache *c)
 	rt_wake(&c->provider_word, 1);
 }
 
+void frame_claim(struct cache *c, struct frame *f, uint64_t incarnation)
+{
+	f->incarnation = incarnation;
+	f->version = 0;
+	atomic_store_explicit(&f->flags, FRAME_LOADING, memory_order_relaxed);
+	frame_set_mode(f, PAGE_INVALID);
+	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
+	atomic_store_explicit(
+		&c->ship_lsn[f - c->frames], LSN_NONE, memory_order_relaxed);
+}
+
 /* Nobody else can hold a frame that is in no chain for longer than a failed try. */
-static void latch_free_frame(struct frame *f)
+void latch_free_frame(struct frame *f)
 {
 	unsigned spins = 0;
 	uint64_t seen;
@@ -119,6 +143,28 @@ static void latch_free_frame(struct frame *f)
 }
 
 /* ---- sweeping ------------------------------------------------------------------- */
+
+/* Under sweep_lock: a page that its home, elsewhere, must agree to have back. */
+static void away_add(struct cache *c, page_id pid)
+{
+	if (c->away_count < AWAY_MAX)
+		c->away[c->away_count++] = pid;
+}
+
+/* Asks for all of them at once (ScaleStore §4.3). The frames that became free by it. */
+static unsigned away_evict(struct cache *c)
+{
+	uint32_t before = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	uint32_t after;
+	unsigned n = c->away_count;
+
+	if (!n)
+		return 0;
+	c->away_count = 0;
+	c->coherence->ops->evict(c->coherence, c->away, n);
+	after = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	return after > before ? MIN(after - before, n) : 0;
+}
 
 /* Takes a clean, unused frame out of the cache. False: it is not one. */
 static bool evict(struct cache *c, struct frame *f)
@@ -131,11 +177,14 @@ static bool evict(struct cache *c, struct frame *f)
 	pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 	if (pid == PID_NONE ||
 		(frame_flags(f) & (FRAME_DIRTY | FRAME_LOADING | FRAME_WRITING |
-					  FRAME_UNPUBLISHED))) {
+					  FRAME_UNPUBLISHED | FRAME_LEAVING))) {
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
-	frame_drop(c, f);
+	if (!frame_drop(c, f)) {
+		away_add(c, pid);
+		return false;
+	}
 	COUNT(c, evictions, 1);
 	return true;
 }
@@ -194,6 +243,8 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 			continue;
 		if (!(flags & FRAME_DIRTY))
 			evicted += evict(c, f);
+		else if (!coherence_home_here(c->coherence, pid))
+			away_add(c, pid);
 		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) &&
 			 *dirty < max_dirty && !c->options.read_only)
 			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
@@ -212,6 +263,7 @@ static unsigned provide(struct cache *c, int *error)
 
 	*error = 0;
 	freed = sweep(c, age, wanted, &dirty);
+	freed += away_evict(c);
 	if (dirty && !c->options.read_only) {
 		*error = writeback_pages(c, c->victims, dirty, false, &written);
 		COUNT(c, evicted_dirty, written);
@@ -226,6 +278,7 @@ static unsigned provide(struct cache *c, int *error)
 		unsigned again;
 
 		freed = sweep(c, 0, MIN(wanted, 32u), &again);
+		freed += away_evict(c);
 		if (!freed && again && !c->options.read_only)
 			*error = writeback_pages(c, c->victims, again, false, &written);
 	}
@@ -290,6 +343,8 @@ void provider_main(void *arg)
 		unsigned freed;
 		int error;
 
+		if (owed_crowded(c))
+			owed_ship(c, LSN_MAX, false);
 		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) >=
 			c->low_water) {
 			rt_wait(&c->provider_word, word, RT_FOREVER);

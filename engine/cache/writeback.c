@@ -48,8 +48,9 @@ int writeback_open(struct cache *c)
 		r->images = rt_alloc_pages((size_t)c->wb_pages * PAGE_SIZE);
 		r->page = rt_alloc(c->wb_pages * sizeof(*r->page));
 		r->write = rt_alloc(c->wb_pages * sizeof(*r->write));
+		r->ship = rt_alloc(c->wb_pages * sizeof(*r->ship));
 		r->descriptor = rt_alloc(c->wb_pages * sizeof(*r->descriptor));
-		if (!r->images || !r->page || !r->write || !r->descriptor)
+		if (!r->images || !r->page || !r->write || !r->ship || !r->descriptor)
 			return -ENOMEM;
 		rt_disk_register(
 			store_disk(c->store), r->images, (size_t)c->wb_pages * PAGE_SIZE);
@@ -67,6 +68,7 @@ void writeback_close(struct cache *c)
 			rt_free_pages(r->images, (size_t)c->wb_pages * PAGE_SIZE);
 		rt_free(r->page);
 		rt_free(r->write);
+		rt_free(r->ship);
 		rt_free(r->descriptor);
 		memset(r, 0, sizeof(*r));
 	}
@@ -114,6 +116,25 @@ struct wb_batch {
 	lsn_t flush_to;
 };
 
+/*
+ * A latch is held for a moment only, but by a request to other nodes, which may have to
+ * wait for what is persisted: such a page is passed over.
+ */
+static bool latch_for_copy(struct cache *c, struct frame *f, page_id pid)
+{
+	unsigned spins = 0;
+
+	while (!latch_try_shared(f)) {
+		if (frame_flags(f) & FRAME_ASKING)
+			return false;
+		rt_spin(&spins);
+	}
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
+		return true;
+	latch_release_shared(c, f);
+	return false;
+}
+
 /* False: the page must wait for the next batch. */
 static bool copy_page(
 	struct cache *c, struct wb_region *r, page_id pid, struct wb_batch *b)
@@ -124,7 +145,7 @@ static bool copy_page(
 	uint32_t flags;
 	bool tear;
 
-	if (!f || !(frame_flags(f) & FRAME_DIRTY) || !latch_shared(c, f, pid))
+	if (!f || !(frame_flags(f) & FRAME_DIRTY) || !latch_for_copy(c, f, pid))
 		return true;
 	flags = frame_flags(f);
 	/* with a rec_lsn the log has a full image that a torn page can be rebuilt from */
@@ -134,7 +155,8 @@ static bool copy_page(
 		latch_release_shared(c, f);
 		return b->urgent; /* it pins nothing: not the checkpointer's business */
 	}
-	if (!(flags & FRAME_DIRTY) || (flags & (FRAME_UNPUBLISHED | FRAME_LOADING)) ||
+	if (!(flags & FRAME_DIRTY) ||
+		(flags & (FRAME_UNPUBLISHED | FRAME_LOADING | FRAME_LEAVING)) ||
 		(atomic_fetch_or_explicit(
 			 &f->flags, FRAME_WRITING, memory_order_acquire) &
 			FRAME_WRITING)) {
@@ -158,6 +180,31 @@ static bool copy_page(
 		r->page[at].rec_lsn < atomic_load_explicit(&r->pin, memory_order_relaxed))
 		atomic_store_explicit(&r->pin, r->page[at].rec_lsn, memory_order_seq_cst);
 	latch_release_shared(c, f);
+	b->count++;
+	return true;
+}
+
+/*
+ * An image that another node shipped: it may overwrite one that is in the store. False: it
+ * must wait for the next batch.
+ */
+static bool image_add(
+	struct wb_region *r, const struct coherence_ship *s, struct wb_batch *b)
+{
+	struct store_write *w = &r->write[b->count];
+	void *image = r->images + (size_t)b->count * PAGE_SIZE;
+
+	if (b->tears && !b->tear_room)
+		return false;
+	b->tear_room -= b->tears;
+	memcpy(image, s->image, PAGE_SIZE);
+	w->pid = s->pid;
+	w->image = image;
+	w->descriptor.incarnation = s->incarnation;
+	w->descriptor.version = s->version;
+	r->page[b->count].pid = s->pid;
+	r->page[b->count].rec_lsn = LSN_NONE;
+	r->page[b->count].log_image = b->tears;
 	b->count++;
 	return true;
 }
@@ -323,12 +370,24 @@ static void settle_page(struct cache *c, const struct wb_region *r, unsigned at,
 			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &rec,
 				LSN_NONE, memory_order_relaxed, memory_order_relaxed);
 		}
-	} else if (!ok && !c->redo && f->incarnation == w->descriptor.incarnation) {
+	} else if (!ok && !c->redo && r->record_lsn != LSN_NONE &&
+		   f->incarnation == w->descriptor.incarnation) {
 		pin_failed(f, r->record_lsn);
 	}
 	atomic_fetch_and_explicit(
 		&f->flags, (uint16_t)~FRAME_WRITING, memory_order_release);
 	latch_release_shared(c, f);
+}
+
+/* This node's store has these versions: whoever else has a part in the pages may know. */
+static void tell_persisted(struct cache *c, const struct wb_region *r, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		const struct store_write *w = &r->write[i];
+
+		c->coherence->ops->persisted(c->coherence, w->pid,
+			w->descriptor.incarnation, w->descriptor.version);
+	}
 }
 
 /*
@@ -411,6 +470,119 @@ static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb
 	return log_reserve(c->log, bytes, urgent, room);
 }
 
+/* What all batches come to: counters, and the pins that the region had. */
+static void batch_end(struct cache *c, struct wb_region *r, unsigned count, int e)
+{
+	atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
+	if (e) {
+		atomic_fetch_add_explicit(&c->write_failures, 1, memory_order_release);
+	} else {
+		COUNT(c, pages_written, count);
+		COUNT(c, write_batches, 1);
+	}
+}
+
+/* ---- pages whose home is elsewhere ------------------------------------------------- */
+
+/*
+ * Invariant 3 holds for a store of another node as for this one's: the log goes first.
+ * Nothing of this goes into this node's log.
+ */
+static int ship_batch(struct cache *c, struct wb_region *r, struct wb_batch *b)
+{
+	int e = log_flush(c->log, b->flush_to);
+
+	for (unsigned i = 0; i < b->count; i++) {
+		const struct store_write *w = &r->write[i];
+
+		r->ship[i] = (struct coherence_ship){.pid = w->pid,
+			.incarnation = w->descriptor.incarnation,
+			.version = w->descriptor.version,
+			.image = (void *)w->image,
+			.result = e};
+	}
+	if (!e)
+		c->coherence->ops->ship(c->coherence, r->ship, b->count);
+	for (unsigned i = 0; i < b->count; i++) {
+		const struct coherence_ship *s = &r->ship[i];
+
+		settle_page(c, r, i, !s->result);
+		if (!s->result) /* what was owed of the page is, too */
+			c->coherence->frames->persisted(
+				c, s->pid, s->incarnation, s->version);
+		e = e ? e : s->result;
+	}
+	return e;
+}
+
+static bool is_here(const struct cache *c, const struct page_ref *ref)
+{
+	return coherence_home_here(c->coherence, ref->pid);
+}
+
+static int ship_some(struct cache *c, const struct page_ref *refs, unsigned count,
+	unsigned *taken, unsigned *written)
+{
+	struct wb_batch b = {0};
+	struct wb_region *r = region_take(c);
+	int e = 0;
+
+	r->record_lsn = LSN_NONE;
+	*taken = 0;
+	while (*taken < count && b.count < c->wb_pages && !is_here(c, &refs[*taken])) {
+		copy_page(c, r, refs[*taken].pid, &b);
+		++*taken;
+	}
+	if (b.count) {
+		e = ship_batch(c, r, &b);
+		batch_end(c, r, b.count, e);
+		*written += e ? 0 : b.count;
+	}
+	region_give(c, r);
+	return e;
+}
+
+/* Images that others shipped to this node's store. */
+static int write_shipped(struct cache *c, const struct coherence_ship *ships,
+	unsigned count, unsigned *taken)
+{
+	struct log_room room;
+	struct wb_region *r;
+	struct wb_batch b;
+	int e = batch_reserve(c, false, count, &b, &room);
+
+	*taken = 0;
+	if (e)
+		return e;
+	r = region_take(c);
+	while (*taken < count && b.count < c->wb_pages &&
+		image_add(r, &ships[*taken], &b))
+		++*taken;
+	e = write_batch(c, r, &b, &room);
+	if (!e)
+		tell_persisted(c, r, b.count);
+	batch_end(c, r, b.count, e);
+	region_give(c, r);
+	log_release(c->log, &room);
+	return e;
+}
+
+int writeback_shipped(void *cache, const struct coherence_ship *ships, unsigned count)
+{
+	struct cache *c = cache;
+	unsigned taken;
+	int e = 0;
+
+	while (count && !e) {
+		e = write_shipped(c, ships, count, &taken);
+		ships += taken;
+		count -= taken;
+	}
+	return e;
+}
+
+/* ---- pages whose home is here -------------------------------------------------------- */
+
 /* One batch of the first pages; *taken says how many it has dealt with. */
 static int write_some(struct cache *c, const struct page_ref *refs, unsigned count,
 	bool urgent, unsigned *taken, unsigned *written)
@@ -418,13 +590,16 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 	struct wb_region *r;
 	struct log_room room;
 	struct wb_batch b;
-	int e = batch_reserve(c, urgent, count, &b, &room);
+	int e;
 
+	if (!is_here(c, refs))
+		return ship_some(c, refs, count, taken, written);
+	e = batch_reserve(c, urgent, count, &b, &room);
 	*taken = 0;
 	if (e)
 		return e;
 	r = region_take(c);
-	while (*taken < count && b.count < c->wb_pages &&
+	while (*taken < count && b.count < c->wb_pages && is_here(c, &refs[*taken]) &&
 		copy_page(c, r, refs[*taken].pid, &b))
 		++*taken;
 	if (b.count) {
@@ -432,15 +607,10 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 			    : write_batch(c, r, &b, &room);
 		for (unsigned i = 0; i < b.count; i++)
 			settle_page(c, r, i, !e);
-		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
-		if (e) {
-			atomic_fetch_add_explicit(
-				&c->write_failures, 1, memory_order_release);
-		} else {
-			COUNT(c, pages_written, b.count);
-			COUNT(c, write_batches, 1);
-			*written += b.count;
-		}
+		if (!e)
+			tell_persisted(c, r, b.count);
+		batch_end(c, r, b.count, e);
+		*written += e ? 0 : b.count;
 	}
 	region_give(c, r);
 	log_release(c->log, &room);

@@ -2,10 +2,11 @@
 /*
  * Who may hold a page how (ScaleStore §3.1: modes; §3.2: directory at the home).
  *
- * The cache asks here for every page that it holds in too weak a mode, and tells
- * here what it gives up. Behind the table stands one provider per volume: on one
- * node `coherence_single`, whose directory always grants; the distributed protocol
- * fills the same table.
+ * The cache asks here for every page that it holds in too weak a mode, and for leave to
+ * give one up. Behind the table stands one provider per volume: on one node
+ * `coherence_single`, whose directory always grants; the distributed protocol fills the
+ * same table. That one in turn takes pages out of this node's frames for others: by
+ * `struct coherence_frames`, which the cache fills (engine/cache/give.c).
  */
 #ifndef WEFT_COHERENCE_H
 #define WEFT_COHERENCE_H
@@ -22,7 +23,8 @@ enum page_mode {
 enum page_source {
 	PAGE_FROM_HELD = 0, /* the frame's own image stays valid (upgrade) */
 	PAGE_FROM_STORE,    /* the home's store, which is this node's */
-	PAGE_FROM_PEER,     /* arrives in the frame by the protocol */
+	PAGE_FROM_PEER,     /* it has arrived in the frame; none with `hollow` */
+	PAGE_ZEROS,         /* there is none of this incarnation */
 };
 
 struct coherence_request {
@@ -30,30 +32,143 @@ struct coherence_request {
 	uint64_t incarnation; /* wanted; 0: any. The home refuses an older one: -ESTALE */
 	enum page_mode wanted;
 	enum page_mode held;
-	void *image; /* the requester's frame, for PAGE_FROM_PEER */
+	bool alone; /* wants S, takes X if nobody else has the page */
+	/*
+	 * Wants no image: fills all of it, or frees the page. Cleared if one came all the
+	 * same: a dirty one is never left behind.
+	 */
+	bool hollow;
+	bool held_hollow; /* X is held without image, which is now wanted */
+	uint32_t frame;   /* the requester's: its index and */
+	void *image;      /* its memory */
 	/* out */
 	int result;
 	enum page_source source;
-	enum page_mode granted; /* at least `wanted`; a lone reader may be given X */
-	uint64_t version;       /* with PAGE_FROM_PEER */
+	enum page_mode granted; /* at least `wanted` */
+	bool arrived;           /* stays until `used` is called: others wait for it */
+	bool dirty; /* now this node's to persist; with PAGE_FROM_PEER and _HELD */
+	/* with PAGE_FROM_PEER */
+	uint64_t found_incarnation, version;
+};
+
+/* A dirty image for the home's store; the page is not given up by it. */
+struct coherence_ship {
+	page_id pid;
+	uint64_t incarnation, version;
+	void *image; /* in memory that peers may read; unchanged until the call returns */
+	int result;
 };
 
 struct coherence;
 struct coherence_ops {
-	/* Asks for all pages at once. May wait; the caller holds no latch but those of
-	 * the frames being filled. */
+	/*
+	 * Asks for all pages at once and waits for them. The caller holds no latch but
+	 * those of the requests' frames, exclusively.
+	 */
 	void (*acquire)(
 		struct coherence *c, struct coherence_request *requests, unsigned count);
-	/* The node dropped its copy. Never waits. */
-	void (*release)(struct coherence *c, page_id pid, enum page_mode held);
+	/* A page that arrived was used once, or will not be. Never waits. */
+	void (*used)(struct coherence *c, page_id pid);
+	/*
+	 * May the node drop its clean copy at once? The frame is latched exclusively.
+	 * False: the home must be asked (evict), or another node is already on its way for
+	 * it. Never waits.
+	 */
+	bool (*release)(struct coherence *c, page_id pid, enum page_mode held);
+	/*
+	 * Asks homes to let go of pages, dirty ones too. Those that they agree to are
+	 * taken out of their frames. Waits; hold nothing.
+	 */
+	void (*evict)(struct coherence *c, const page_id *pids, unsigned count);
+	/* Has homes elsewhere persist images. Waits; hold nothing. */
+	void (*ship)(struct coherence *c, struct coherence_ship *ships, unsigned count);
+	/* This node, the home, has persisted this version of the page. Never waits. */
+	void (*persisted)(
+		struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version);
 	void (*close)(struct coherence *c);
 };
 
-struct coherence {
-	const struct coherence_ops *ops;
+/* ---- what a provider does with this node's frames ---------------------------------- */
+
+/* An image that is to leave: nobody here changes it any more. */
+struct coherence_image {
+	uint32_t frame;
+	void *image;
+	uint64_t incarnation, version;
+	bool dirty;
+	bool hollow;
+	uint64_t flush_to; /* the log must be durable to here first (invariant 3) */
 };
 
+/*
+ * The page of each call is one that the provider has granted to this node, and it makes
+ * one call for a page at a time.
+ */
+struct coherence_frames {
+	/*
+	 * The right becomes weaker: SHARED, nobody here changes the image any more;
+	 * INVALID, nobody uses it, and who wants to waits until it is vacated. -EAGAIN:
+	 * the frame is latched, or its image is just being written; nothing has changed.
+	 * It may be latched by a request of its own, so look whether the page is still to
+	 * be given before trying again. -ENOBUFS: a dirty page shall become INVALID, and
+	 * too much is owed: nothing has changed; some of it is then on its way to be
+	 * persisted. Never waits.
+	 */
+	int (*weaken)(
+		void *cache, page_id pid, enum page_mode to, struct coherence_image *out);
+	/* INVALID was too much: the page stays after all. Never waits. */
+	void (*restore)(void *cache, page_id pid, enum page_mode mode);
+	/*
+	 * The dirty image of a frame whose request is under way (an upgrade, which latches
+	 * it) is kept as owed in another frame; the first is free to be filled. 0; -EAGAIN:
+	 * no frame is free, -ENOBUFS: too much is owed. Never waits.
+	 */
+	int (*owe_copy)(void *cache, page_id pid);
+	/*
+	 * After INVALID: the image has left. The frame is free, or, with `owe`, keeps the
+	 * image out of reach until persisted() (invariant 2). Never waits.
+	 */
+	void (*vacate)(void *cache, page_id pid, bool owe);
+	/*
+	 * The home, elsewhere, has persisted this version or a later one: what is owed up
+	 * to it is free, and a frame of that very version is clean. Never waits.
+	 */
+	void (*persisted)(
+		void *cache, page_id pid, uint64_t incarnation, uint64_t version);
+	/*
+	 * This node, the home, takes over a dirty page: an empty frame for it, latched.
+	 * Never waits: -EAGAIN when no frame is free, -EEXIST when the page has one. Ends
+	 * with placed(); `ok` false: the image did not come.
+	 */
+	int (*place)(void *cache, page_id pid, uint32_t *frame, void **image);
+	void (*placed)(void *cache, page_id pid, uint64_t incarnation, uint64_t version,
+		bool ok);
+	/*
+	 * This node, the home, persists images that others shipped. One of a page at a
+	 * time; this node has no dirty image of it, and does not get the right to make one
+	 * before the call returns: so two writes of a page never race to the device. 0 or
+	 * -errno. Waits; hold nothing.
+	 */
+	int (*persist)(void *cache, const struct coherence_ship *ships, unsigned count);
+};
+
+#define COHERENCE_NO_SHARD UINT32_MAX
+
+struct coherence {
+	const struct coherence_ops *ops;
+	uint32_t shard; /* this node's, or COHERENCE_NO_SHARD */
+	/* set by cache_open, before any task of the cache or the provider runs */
+	const struct coherence_frames *frames;
+	void *cache;
+};
+
+/* Is this node the page's home? */
+static inline bool coherence_home_here(const struct coherence *c, page_id pid)
+{
+	return pid_shard(pid) == c->shard;
+}
+
 /* The provider for a volume of one node: grants X from the store, at once. */
-int coherence_single_open(struct coherence **out);
+int coherence_single_open(struct coherence **out, uint32_t shard);
 
 #endif

@@ -3,7 +3,7 @@
  * Coherence of a volume with one node: the home and only holder is this node, so every
  * request is granted in X at once and the image comes from the store. Keeps no state: a
  * directory with one possible holder has nothing to remember (invariants 1 and 7 hold
- * trivially).
+ * trivially), and nobody ever asks for a page.
  */
 #include "engine/coherence/coherence.h"
 #include "engine/rt/rt.h"
@@ -19,12 +19,34 @@ static void single_acquire(
 		r->result = 0;
 		r->granted = PAGE_EXCLUSIVE;
 		r->source = r->held == PAGE_INVALID ? PAGE_FROM_STORE : PAGE_FROM_HELD;
+		r->arrived = r->dirty = false;
 	}
 }
 
-static void single_release(struct coherence *c, page_id pid, enum page_mode held)
+static void single_used(struct coherence *c, page_id pid)
+{
+}
+
+static bool single_release(struct coherence *c, page_id pid, enum page_mode held)
 {
 	WEFT_ASSERT(held != PAGE_INVALID);
+	return true;
+}
+
+/* Release never refuses, and every page's home is here. */
+static void single_evict(struct coherence *c, const page_id *pids, unsigned count)
+{
+	WEFT_ASSERT(!count);
+}
+
+static void single_ship(struct coherence *c, struct coherence_ship *ships, unsigned count)
+{
+	WEFT_ASSERT(!count);
+}
+
+static void single_persisted(
+	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+{
 }
 
 static void single_close(struct coherence *c)
@@ -34,17 +56,22 @@ static void single_close(struct coherence *c)
 
 static const struct coherence_ops single_ops = {
 	.acquire = single_acquire,
+	.used = single_used,
 	.release = single_release,
+	.evict = single_evict,
+	.ship = single_ship,
+	.persisted = single_persisted,
 	.close = single_close,
 };
 
-int coherence_single_open(struct coherence **out)
+int coherence_single_open(struct coherence **out, uint32_t shard)
 {
 	struct coherence *c = rt_alloc(sizeof(*c));
 
 	if (!c)
 		return -ENOMEM;
 	c->ops = &single_ops;
+	c->shard = shard;
 	*out = c;
 	return 0;
 }

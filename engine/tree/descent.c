@@ -321,6 +321,14 @@ int tree_wait_page(struct tree *t, page_id pid, unsigned attempt)
 	return r;
 }
 
+int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt)
+{
+	struct page_ref ref = {.pid = pid};
+	int r = pid == PID_NONE ? 0 : cache_fetch_exclusive(t->cache, &ref, 1);
+
+	return r ? r : tree_wait_page(t, pid, attempt);
+}
+
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)
 {
 	unsigned failures = 0;
@@ -386,6 +394,8 @@ bool tree_leaf_done(struct tree *t, struct descent *d)
 {
 	bool stands = guard_valid(&d->node);
 
+	if (stands)
+		guard_used(t->cache, &d->node);
 	if (unlikely(d->held.kind != GUARD_NONE))
 		guard_release(t->cache, &d->held);
 	return stands;

@@ -212,7 +212,7 @@ void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
 
 		if (r == -EAGAIN) {
 			tries++;
-			r = tree_wait_page(t, m.busy, tries);
+			r = tree_wait_exclusive(t, m.busy, tries);
 			if (r && r != -EAGAIN)
 				return;
 			continue;

@@ -352,7 +352,7 @@ static int split_level(struct splitting *s)
 		if (busy != PID_NONE && busy == s->run.pid)
 			r = page_prepare(s, busy); /* its frame got lost */
 		else
-			r = tree_wait_page(s->t, busy, tries);
+			r = tree_wait_exclusive(s->t, busy, tries);
 		if (r && r != -EAGAIN)
 			break;
 	}

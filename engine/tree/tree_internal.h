@@ -214,6 +214,8 @@ bool tree_leaf_done(struct tree *t, struct descent *d);
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
 /* Waits, holding nothing, until the page is there and not latched; then backs off. */
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt);
+/* The same for a page that is to be latched exclusively: first gets the right to it. */
+int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt);
 void tree_back_off(unsigned attempt);
 
 int tree_hints_open(struct tree *t);

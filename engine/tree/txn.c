@@ -391,7 +391,7 @@ int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
 	if (fresh)
 		r = mtr_prepare_fresh(x->tree->cache, pid, incarnation);
 	else
-		r = cache_fetch(x->tree->cache,
+		r = cache_fetch_exclusive(x->tree->cache,
 			&(struct page_ref){.pid = pid, .incarnation = incarnation}, 1);
 	if (r)
 		return r;

@@ -269,7 +269,32 @@ static int wait_conflict(struct txn *x, unsigned attempt)
 			return r;
 		}
 	}
-	return tree_wait_page(x->tree, x->conflict, attempt);
+	return tree_wait_exclusive(x->tree, x->conflict, attempt);
+}
+
+/*
+ * Where other nodes have some of the pages that the commit latches, it gets all of them at
+ * once before it tries again: one round of messages, not one for each.
+ */
+static void fetch_all(struct txn *x)
+{
+	struct page_ref refs[MTR_PAGES_MAX];
+	unsigned max = MIN((unsigned)MTR_PAGES_MAX, cache_batch_max(x->tree->cache));
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < x->leaf_count && count < max; i++)
+		refs[count++] = (struct page_ref){.pid = x->leaf[i].pid};
+	for (unsigned i = 0; i < x->run_count && count < max; i++) {
+		page_id group = space_group_of(x->tree->space, x->run[i].run.pid);
+		unsigned k = 0;
+
+		while (k < count && refs[k].pid != group)
+			k++;
+		if (k == count)
+			refs[count++] = (struct page_ref){.pid = group};
+	}
+	/* an error of a page that is still needed comes again, and is reported, there */
+	(void)cache_fetch_exclusive(x->tree->cache, refs, count);
 }
 
 /* ---- 4. apply -------------------------------------------------------------------- */
@@ -407,6 +432,7 @@ static int commit_loop(struct txn *x, struct log_position *pos)
 		if (r != -EAGAIN)
 			return r;
 		tree_count(x->tree, conflicts);
+		fetch_all(x);
 		x->leaf_count = 0;
 		if (attempt == TXN_COMMIT_TRIES || !reads_stand(x))
 			return -EAGAIN;
@@ -445,6 +471,8 @@ int txn_commit(struct txn *x, struct log_position *pos)
 	}
 	if (r)
 		return r;
+	for (unsigned i = 0; i < x->reads.count; i++)
+		guard_used(x->tree->cache, &x->seen[i]);
 	tree_count(x->tree, commits);
 	if (pos)
 		*pos = at;

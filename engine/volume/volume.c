@@ -101,7 +101,7 @@ static int open_cache(
 	int rc;
 
 	cache_options.read_only = o->read_only;
-	rc = coherence_single_open(&v->coherence);
+	rc = coherence_single_open(&v->coherence, store_superblock(v->store)->shard);
 	if (!rc)
 		rc = cache_open(
 			&v->cache, v->store, v->log, v->coherence, &cache_options);
@@ -275,7 +275,7 @@ static int range_take(struct volume *v, uint64_t *range)
 		}
 		mtr_abort(m);
 		if (rc == -EAGAIN)
-			rc = cache_fetch(v->cache, &ref, 1);
+			rc = cache_fetch_exclusive(v->cache, &ref, 1);
 		if (rc)
 			break;
 		rt_yield();

@@ -73,7 +73,7 @@ static int group_update(struct fsck *f, const struct group_check *g)
 	for (unsigned tries = 0; rc == 0 && !done && tries < 100; tries++) {
 		struct mtr_page *p;
 
-		rc = cache_fetch(cache, &ref, 1);
+		rc = cache_fetch_exclusive(cache, &ref, 1);
 		if (rc == 0)
 			rc = mtr_begin(m, cache, 1);
 		if (rc)

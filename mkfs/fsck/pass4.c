@@ -136,7 +136,7 @@ static int run_free(struct fsck *f, page_id pid, uint32_t length)
 	for (unsigned tries = 0; rc == -EAGAIN && tries < 100; tries++) {
 		struct log_position pos;
 
-		rc = cache_fetch(f->v->cache, &ref, 1);
+		rc = cache_fetch_exclusive(f->v->cache, &ref, 1);
 		if (rc == 0)
 			rc = mtr_begin(m, f->v->cache, 1);
 		if (rc)

@@ -146,10 +146,10 @@ static int replace_fetch(struct fsck *f, const struct damage *d, struct fresh *n
 
 	parent_word(f, d, &ref.pid, &offset);
 	ref.incarnation = 0;
-	rc = cache_fetch(f->v->cache, &ref, 1);
+	rc = cache_fetch_exclusive(f->v->cache, &ref, 1);
 	for (unsigned i = 0; i < n->count && rc == 0; i++) {
 		ref.pid = space_group_of(f->v->space, n->run[i].pid);
-		rc = cache_fetch(f->v->cache, &ref, 1);
+		rc = cache_fetch_exclusive(f->v->cache, &ref, 1);
 		if (rc == 0)
 			rc = mtr_prepare_fresh(
 				f->v->cache, n->run[i].pid, n->run[i].incarnation);

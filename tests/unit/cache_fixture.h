@@ -53,7 +53,9 @@ static inline void engine_format(const char *path, uint64_t log_bytes)
 	rt_disk_close(disk);
 }
 
-static inline void engine_open(struct engine *e, const char *path, uint64_t frames)
+/* `coherence`: the provider, which stays the caller's; NULL: that of a single node. */
+static inline void engine_open_with(
+	struct engine *e, const char *path, uint64_t frames, struct coherence *coherence)
 {
 	struct store_options so = {.read_only = false};
 	struct log_options lo = {.flush_interval_ms = UINT64_MAX};
@@ -68,8 +70,16 @@ static inline void engine_open(struct engine *e, const char *path, uint64_t fram
 		abort();
 	}
 	OK(log_start(e->log));
-	OK(coherence_single_open(&e->coherence));
+	e->coherence = coherence;
+	if (!coherence)
+		OK(coherence_single_open(
+			&e->coherence, store_superblock(e->store)->shard));
 	OK(cache_open(&e->cache, e->store, e->log, e->coherence, &co));
+}
+
+static inline void engine_open(struct engine *e, const char *path, uint64_t frames)
+{
+	engine_open_with(e, path, frames, NULL);
 }
 
 /* Drops everything that is not durable, as a crash would. */

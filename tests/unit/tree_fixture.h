@@ -102,7 +102,8 @@ static inline void fixture_open(
 	FIXTURE_MUST(log_open(
 		&x->log, x->store, &(struct log_options){0}, &clean, &fixture_error));
 	FIXTURE_MUST(log_start(x->log));
-	FIXTURE_MUST(coherence_single_open(&x->coherence));
+	FIXTURE_MUST(
+		coherence_single_open(&x->coherence, store_superblock(x->store)->shard));
 	FIXTURE_MUST(cache_open(&x->cache, x->store, x->log, x->coherence, &options));
 	FIXTURE_MUST(cache_start(x->cache));
 	FIXTURE_MUST(space_open(&x->space, x->cache, &fixture_error));
