@@ -9,7 +9,8 @@
  *
  * That an image can be read does not make it durable: the device may have it only in a
  * cache whose flush failed before the daemon ended, without the power going. So recovery
- * writes what it has decided on once more, and flushes, before the table may take it.
+ * writes what it has decided on once more, and flushes, before the table may take it. The
+ * same goes for the table's block, if that is where the descriptor was found.
  * Tearing does no harm there: where it could, the log has the image
  * (engine/cache/writeback.c).
  */
@@ -29,6 +30,8 @@ struct verdict {
 	bool any;              /* a candidate is newer than what the table knows */
 	bool same_incarnation; /* a candidate may have torn the image that the table knows
 				*/
+	bool logged; /* one is what the table knows, of `lsn`: its block need not be durable
+		      */
 	struct page_descriptor d;
 	lsn_t lsn;
 };
@@ -45,6 +48,11 @@ static struct verdict try_candidates(struct store *s, page_id pid,
 		i = candidates_next(c, i)) {
 		const struct candidate *e = &c->entries[i];
 
+		if (!e->settled && e->d.incarnation == known->incarnation &&
+			e->d.version == known->version && !v.matched) {
+			v.logged = true;
+			v.lsn = e->lsn;
+		}
 		if (e->settled || !newer(&e->d, known))
 			continue;
 		v.any = true;
@@ -86,8 +94,10 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 	if (known->incarnation &&
 		known->checksum == store_page_checksum(s, pid, known->incarnation,
 					   known->version, image)) {
-		candidates_end(s, pid);
-		return 0;
+		rc = v.logged ? store_descriptor_install(s, pid, known, v.lsn) : 0;
+		if (!rc)
+			candidates_end(s, pid);
+		return rc;
 	}
 	return v.any && !v.same_incarnation ? STORE_ZEROS : -EUCLEAN;
 }

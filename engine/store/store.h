@@ -147,7 +147,8 @@ bool store_writes_tear(struct store *s);
 /* The current descriptor of a page. May wait for the table. 0 or -errno. */
 int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out);
 /*
- * The page's image with this descriptor is durable: the table takes it (in memory).
+ * The page's image with this descriptor is durable: the table takes it (in memory), and
+ * its block is written even if it has it already.
  * `lsn` is where the log record that holds it starts. May wait for the table's block.
  */
 int store_descriptor_install(

@@ -194,11 +194,18 @@ static void serve_install(struct store *s, struct table_entry *e, struct table_r
 {
 	struct table *t = &s->table;
 	struct disk_descriptor *d = &e->image->slot[pid_slot(r->pid) % DISK_TABLE_SLOTS];
+	int order =
+		page_order(d->incarnation, d->version, r->d.incarnation, r->d.version);
 
 	if (!s->read_only)
 		candidates_drop_until(&t->candidates, r->pid, &r->d);
-	/* Recovery meets records that are older than what the table took later. */
-	if (page_order(d->incarnation, d->version, r->d.incarnation, r->d.version) >= 0)
+	/*
+	 * Recovery meets records that are older than what the table took later. Of what it
+	 * has already it need not have a durable block: the flush may have failed, and
+	 * while the log still has the record nobody said that it did not. So that is
+	 * written again.
+	 */
+	if (order > 0 || (order == 0 && s->read_only))
 		return;
 	if (s->read_only) {
 		r->result = candidates_settle(&t->candidates, r->pid, &r->d);

@@ -110,7 +110,7 @@ static void batch_remove(struct batch **link)
 }
 
 /* The batch's images are durable in place: the table takes them, unless it has newer
- * ones. */
+ * ones; those it has already as well, since its block may not be durable. */
 static int batch_install(struct descriptor_pass *p, const struct batch *b)
 {
 	struct store *s = p->v->store;
@@ -123,7 +123,7 @@ static int batch_install(struct descriptor_pass *p, const struct batch *b)
 
 		rc = store_descriptor_get(s, d->pid, &has);
 		if (!rc && page_order(has.incarnation, has.version, d->incarnation,
-				   d->version) < 0)
+				   d->version) <= 0)
 			rc = store_descriptor_install(s, d->pid, &want, b->start);
 		/* All of the log is durable, so the table may be written at any time. */
 		if (!rc && !p->v->read_only && store_table_crowded(s))

@@ -507,7 +507,6 @@ static void test_read_only_open_says_when_its_cache_is_too_small(void **state)
 		.work = {.frames = 1024, .ops = 400}});
 }
 
-/* An argument picks tests by name ("*read_only*"). */
 /* A cut is no damage: whatever it left half written is made good without alarm. */
 static void sink_without_damage(int level, const char *line)
 {
@@ -515,6 +514,7 @@ static void sink_without_damage(int level, const char *line)
 	WEFT_ASSERT(!strstr(line, "run fsck.weft"));
 }
 
+/* An argument picks tests by name ("*read_only*"). */
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
