@@ -432,9 +432,9 @@ atime_read() {
 		weft status "$MNT" | grep '^mounted .*noatime.*sync'
 		echo secret >"$MNT/f"
 		chmod 0 "$MNT/f"
-		! cat "$MNT/f" 2>/dev/null
+		! cat "$MNT/f" 2>/dev/null || exit 1
 		weft umount "$MNT"
-		! grep -q " $MNT fuse.weft " /proc/mounts
+		! grep -q " $MNT fuse.weft " /proc/mounts || exit 1
 	S
 	run unshare -m sh -ec '
 		mount -t tmpfs none "$DIR/dev"

@@ -193,6 +193,7 @@ atimes() {
 	[[ $output == *"No space left"* ]]
 	[ "$(stat -c %b "$MNT/big")" -lt 100 ]
 	run bash -c "for i in \$(seq 1 100000); do : >'$MNT'/name-\$i || exit 1; done"
+	[[ $output == *"No space left"* ]]
 	cat "$MNT/fill" | cmp -n 1000000 - /dev/zero
 	truncate -s 0 "$MNT/fill"
 	head -c 1M /dev/urandom >"$MNT/again"

@@ -305,8 +305,9 @@ int replace_run(const struct options *o, unsigned process)
 		for (unsigned i = 0; i < o->operations && ret == 0; i++)
 			ret = replace_once(name, from, i);
 	} else {
-		while (access(name, F_OK) < 0)
-			usleep(1000);
+		/* the first makes it, unless it has failed */
+		for (unsigned waited = 0; access(name, F_OK) < 0 && ret == 0; waited++)
+			ret = waited == 10000 ? -1 : usleep(1000);
 		for (unsigned i = 0; i < o->operations && ret == 0; i++)
 			ret = find_it(name, i % 3);
 	}
