@@ -412,7 +412,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 /* ---- many at once ---------------------------------------------------------------- */
 
 #define BATCH_GIVE_UP 512 /* an eighth of a second, by the pauses below */
-#define BATCH_LOSSES  4 /* then page by page, with growing pauses */
+#define BATCH_LOSSES  4   /* then page by page, with growing pauses */
 
 static void release_all(struct cache *c, struct guard *guards, unsigned count)
 {
