@@ -424,6 +424,16 @@ void net_op_end(struct net *net, struct net_op *op, int result)
 	net_wake(net, &op->state, INT32_MAX);
 }
 
+void net_ops_end(struct net *net, struct net_op *list, int result)
+{
+	while (list) {
+		struct net_op *op = list;
+
+		list = op->next;
+		net_op_end(net, op, result);
+	}
+}
+
 int net_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {

@@ -131,5 +131,7 @@ void net_tell_failed(struct net_peer *peer, int code);
 
 /* Ends an operation: wakes who waits for it, or calls `done`. The op may be gone then. */
 void net_op_end(struct net *net, struct net_op *op, int result);
+/* All of a list, by `next`. */
+void net_ops_end(struct net *net, struct net_op *list, int result);
 
 #endif

@@ -2,33 +2,18 @@
 /*
  * What the files of the tcp transport share.
  *
- * Locks, in order: recv_lock of a link, then send_lock of any link, then kick_lock of any.
- * Handlers run under recv_lock only. Everything without a lock's name beside it is the progress task's own.
+ * Locks, in order: event_lock of a link, then send_lock of any link, then kick_lock of any.
+ * Handlers run under event_lock only. Everything without a lock's name beside it is the
+ * progress task's own.
  */
 #ifndef WEFT_NET_TCP_INTERNAL_H
 #define WEFT_NET_TCP_INTERNAL_H
 
-#include "engine/net/net_internal.h"
-#include "engine/rt/rt_socket.h"
+#include "engine/net/connect.h"
 
 #define TCP_RECEIVE_BYTES (64u << 10)
 #define TCP_HEAD_MAX      (sizeof(struct wire_frame) + WIRE_FIXED_MAX)
 #define TCP_NO_SLOT       UINT32_MAX
-
-struct tcp_tls;
-
-/* A connection's bytes: a socket, and TLS where the cluster wants it. */
-struct tcp_stream {
-	struct rt_socket *socket;
-	struct tcp_tls *tls; /* NULL: none */
-};
-
-enum tcp_source_kind { TCP_LISTENER, TCP_CONNECTION, TCP_LINK };
-
-/* What the poller's tags point to. */
-struct tcp_source {
-	enum tcp_source_kind kind;
-};
 
 /* ---- a link's sending half ---------------------------------------------------------- */
 
@@ -64,10 +49,9 @@ struct tcp_send {
 	bool held;            /* NET_MORE left something in the queue */
 };
 
-/* ---- a link's receiving half: all under recv_lock ----------------------------------- */
+/* ---- a link's receiving half: all under event_lock ----------------------------------- */
 
 struct tcp_receive {
-	struct rt_mutex lock;
 	uint8_t *buffer; /* TCP_RECEIVE_BYTES */
 	unsigned first, end;
 	/* Data of a frame that goes to its place at once. */
@@ -77,104 +61,41 @@ struct tcp_receive {
 };
 
 struct tcp_peer {
-	struct net_peer base;
-	struct tcp_source source;
-	struct rt_address address;
-	/* Connecting. */
-	struct tcp_connection *dialing;
-	uint64_t dial_at, backoff_ns, up_since;
+	struct connect_peer line;
 	/* The link: changed under both locks. */
-	struct tcp_stream stream;
+	struct net_stream stream;
 	struct tcp_send send;
 	struct tcp_receive receive;
 	_Atomic uint32_t owed;     /* messages taken, whose credits are not given back */
 	_Atomic uint32_t allowed;  /* messages that the peer may still send */
-	_Atomic int cut_code;      /* why it is to end; 0: it is not. The first stays */
 	_Atomic bool heard, spoke; /* since the last tick */
 	unsigned silent_ticks, stuck_ticks;
 	bool want_write; /* send_lock: the poller tells when there is room */
-	/* Who waits for this link's bytes, beside the progress task. */
-	struct rt_mutex kick_lock;             /* the socket stays while it is kicked */
-	_Atomic uint32_t leader;               /* 1: a task does, and the link stays */
-	_Atomic uint32_t closing;              /* it is to go */
-	_Atomic(_Atomic uint32_t *) leads_for; /* the word that it waits for */
 };
-
-/* ---- a connection that is being made (tcp_connect.c) ---------------------------------- */
-
-enum tcp_stage {
-	TCP_DIALING,    /* not connected yet */
-	TCP_TLS,        /* shaking hands */
-	TCP_WANT_HELLO, /* reading */
-	TCP_WANT_PROOF,
-};
-
-struct tcp_connection {
-	struct tcp_source source;
-	struct net_greeting greeting;
-	enum tcp_stage stage;
-	struct tcp_stream stream;
-	uint64_t deadline;
-	uint8_t in[WIRE_GREETING_MAX];
-	unsigned in_bytes;
-	bool gone; /* freed at the end of the round */
-	struct tcp_connection *next;
-};
-
-#define TCP_CONNECTIONS_MAX 64u /* that came in and have not proven who they are */
 
 struct tcp_net {
-	struct net base;
-	struct tcp_source listener_source;
-	struct rt_socket *listener; /* NULL: none */
-	struct rt_poller *poller;
-	struct rt_task *progress;
-	_Atomic bool stopping;
-	struct tcp_connection *connections; /* newest first */
-	unsigned incoming;
-	uint64_t next_due, next_tick;
-	uint64_t deaf_until; /* 0: listening. No more sockets were to be had */
-	uint64_t unknown_logged_at;
-	_Atomic bool held;         /* a peer has something that NET_MORE held back */
-	_Atomic bool ended;        /* a peer has ops whose `done` is to be called */
-	_Atomic uint32_t leaders;  /* tasks in net_wait that wait for a link's bytes */
-	_Atomic uint32_t sleepers; /* ... that sleep on their word */
-	_Atomic bool peers_changed;
-	void *tls; /* context; NULL: none */
+	struct connect_net lines;
+	_Atomic bool held;  /* a peer has something that NET_MORE held back */
+	_Atomic bool ended; /* a peer has ops whose `done` is to be called */
 };
 
 static inline struct tcp_net *tcp_net_of(struct net *net)
 {
-	return container_of(net, struct tcp_net, base);
+	return container_of(net, struct tcp_net, lines.base);
 }
 
 static inline struct tcp_peer *tcp_peer_of(struct net_peer *peer)
 {
-	return container_of(peer, struct tcp_peer, base);
+	return container_of(peer, struct tcp_peer, line.base);
 }
 
 /* ---- tcp.c ------------------------------------------------------------------------------- */
 
-/* Something is due at that time at the latest. */
-void tcp_due(struct tcp_net *net, uint64_t at);
-/* Begins the session: the peer has proven who it is. Takes the stream. */
-void tcp_link_up(struct tcp_peer *peer, struct tcp_stream stream, uint32_t window);
-void tcp_link_down(struct tcp_peer *peer, int code);
 /* By any task that does not hold send_lock; the progress task ends the link then. */
 void tcp_cut(struct net_peer *peer, int code);
 /* The same with send_lock held. */
 void tcp_cut_locked(struct tcp_peer *peer, int code);
 void tcp_watch(struct tcp_peer *peer, bool want_write);
-
-/* ---- tcp_connect.c ----------------------------------------------------------------------- */
-
-void tcp_dial(struct tcp_peer *peer);
-void tcp_accept_all(struct tcp_net *net);
-void tcp_connection_ready(struct tcp_net *net, struct tcp_connection *c);
-/* Deadlines; the earliest that is left. */
-uint64_t tcp_connections_expire(struct tcp_net *net, uint64_t now);
-/* Frees what is gone; all of them at the end. */
-void tcp_connections_bury(struct tcp_net *net, bool all);
 
 /* ---- tcp_send.c ---------------------------------------------------------------------------- */
 
@@ -203,29 +124,13 @@ void tcp_call_done(struct tcp_peer *peer);
 /* ---- tcp_receive.c -------------------------------------------------------------------------- */
 
 /*
- * Takes what has come, under recv_lock: true if there may be more. Handlers run. What is
+ * Takes what has come, under event_lock: true if there may be more. Handlers run. What is
  * wrong cuts the link.
  */
 bool tcp_receive(struct tcp_peer *peer);
-/* The same, taking recv_lock. */
+/* The same, taking event_lock. */
 void tcp_receive_some(struct tcp_peer *peer);
 int tcp_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns);
-void tcp_wake(struct net *net, _Atomic uint32_t *word, int count);
-void tcp_lead_end(struct tcp_peer *peer);
-/* By the progress task: nobody waits for the link's bytes when it returns. */
-void tcp_leaders_leave(struct tcp_peer *peer);
-
-/* ---- tcp_tls.c -------------------------------------------------------------------------------- */
-
-ssize_t tcp_stream_send(struct tcp_stream *s, const struct iovec *iov, unsigned count);
-ssize_t tcp_stream_recv(struct tcp_stream *s, const struct iovec *iov, unsigned count);
-void tcp_stream_close(struct tcp_stream *s);
-int tcp_tls_open(struct tcp_net *net, struct weft_error *err);
-void tcp_tls_close(struct tcp_net *net);
-/* Begins TLS on a connected stream. */
-int tcp_tls_begin(struct tcp_net *net, struct tcp_stream *s, bool dialer);
-/* 0: done; -EAGAIN: more is to come; else it failed. */
-int tcp_tls_shake(struct tcp_stream *s, unsigned *wanted);
 
 #endif

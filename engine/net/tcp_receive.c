@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The receiving half of a tcp link: bytes to frames, frames to handlers, memory and
- * operations. Whoever holds recv_lock receives: the progress task, or a task that waits
+ * operations. Whoever holds event_lock receives: the progress task, or a task that waits
  * for an answer and has the link on loan (tcp_wait).
  *
  * Nothing is used before wire.h has checked it. Data of writes and read replies goes to its
@@ -12,13 +12,11 @@
 #include <errno.h>
 #include <string.h>
 
-#define LEAVE_NS 1000000u
-
 /* ---- frames ----------------------------------------------------------------------------- */
 
 static bool wrong(struct tcp_peer *peer, int code)
 {
-	tcp_cut(&peer->base, code);
+	tcp_cut(&peer->line.base, code);
 	return false;
 }
 
@@ -29,7 +27,7 @@ static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
 
 	if (id >= NET_REGIONS_MAX)
 		return NULL;
-	r = &peer->base.net->regions[id];
+	r = &peer->line.base.net->regions[id];
 	if (!r->base || !wire_access_check(r->bytes, r->rights, wanted, offset, length))
 		return NULL;
 	return r->base + offset;
@@ -37,15 +35,15 @@ static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
 
 static bool take_message(struct tcp_peer *peer, const uint8_t *fixed)
 {
-	const struct net_handlers *h = &peer->base.net->options.handlers;
+	const struct net_handlers *h = &peer->line.base.net->options.handlers;
 	struct net_message m;
 
 	if (atomic_load(&peer->allowed) == 0)
 		return wrong(peer, -ENOBUFS);
 	atomic_fetch_sub(&peer->allowed, 1);
 	memcpy(&m, fixed, sizeof(m));
-	net_count(&peer->base.counters.messages_in, 1);
-	h->message(h->owner, &peer->base, &m);
+	net_count(&peer->line.base.counters.messages_in, 1);
+	h->message(h->owner, &peer->line.base, &m);
 	atomic_fetch_add(&peer->owed, 1);
 	return true;
 }
@@ -65,8 +63,8 @@ static bool begin_write(
 	}
 	rx->data_left = length;
 	rx->op = NULL;
-	net_count(&peer->base.counters.writes_in, 1);
-	net_count(&peer->base.counters.bytes_in, length);
+	net_count(&peer->line.base.counters.writes_in, 1);
+	net_count(&peer->line.base.counters.bytes_in, length);
 	return true;
 }
 
@@ -76,7 +74,7 @@ static bool take_read(struct tcp_peer *peer, const uint8_t *fixed)
 	struct wire_read r;
 
 	memcpy(&r, fixed, sizeof(r));
-	net_count(&peer->base.counters.reads_in, 1);
+	net_count(&peer->line.base.counters.reads_in, 1);
 	data = memory_of(peer, r.region, NET_REMOTE_READ, r.offset, r.length);
 	if (data)
 		return tcp_reply_read(peer, &r, data) == 0;
@@ -89,7 +87,7 @@ static bool take_atomic(struct tcp_peer *peer, const uint8_t *fixed)
 	uint64_t *word, value;
 
 	memcpy(&a, fixed, sizeof(a));
-	net_count(&peer->base.counters.atomics_in, 1);
+	net_count(&peer->line.base.counters.atomics_in, 1);
 	word = (uint64_t *)memory_of(peer, a.region, NET_REMOTE_ATOMIC, a.offset, 8);
 	if (!word)
 		return tcp_reply_refuse(peer, WIRE_ATOMIC, a.op) == 0;
@@ -108,7 +106,7 @@ static bool refused(struct tcp_peer *peer, struct net_op *op)
 {
 	tcp_bye(peer, EACCES);
 	wrong(peer, -EACCES);
-	net_op_end(peer->base.net, op, -EACCES);
+	net_op_end(peer->line.base.net, op, -EACCES);
 	return false;
 }
 
@@ -131,7 +129,7 @@ static bool begin_read_reply(
 		return wrong(peer, -EPROTO);
 	rx->data = op->local;
 	rx->data_left = op->length;
-	net_count(&peer->base.counters.bytes_in, op->length);
+	net_count(&peer->line.base.counters.bytes_in, op->length);
 	return true;
 }
 
@@ -147,7 +145,7 @@ static bool take_atomic_reply(struct tcp_peer *peer, const uint8_t *fixed)
 	if (r.status)
 		return refused(peer, op);
 	op->value = r.value;
-	net_op_end(peer->base.net, op, 0);
+	net_op_end(peer->line.base.net, op, 0);
 	return true;
 }
 
@@ -163,7 +161,7 @@ static bool take_bye(struct tcp_peer *peer, const uint8_t *fixed)
 static bool take_frame(
 	struct tcp_peer *peer, const struct wire_frame *f, const uint8_t *fixed)
 {
-	if (!wire_fixed_check(f, fixed, peer->base.node))
+	if (!wire_fixed_check(f, fixed, peer->line.base.node))
 		return wrong(peer, -EPROTO);
 	if (f->credits)
 		tcp_credits_came(peer, f->credits);
@@ -197,7 +195,7 @@ static void data_done(struct tcp_peer *peer)
 	rx->data = NULL;
 	rx->op = NULL;
 	if (op)
-		net_op_end(peer->base.net, op, 0);
+		net_op_end(peer->line.base.net, op, 0);
 }
 
 /* What of a frame's data is in the buffer goes to its place. */
@@ -219,7 +217,7 @@ static void parse(struct tcp_peer *peer)
 {
 	struct tcp_receive *rx = &peer->receive;
 
-	while (!atomic_load_explicit(&peer->cut_code, memory_order_relaxed)) {
+	while (!atomic_load_explicit(&peer->line.cut_code, memory_order_relaxed)) {
 		unsigned there = rx->end - rx->first;
 		const uint8_t *at = rx->buffer + rx->first;
 		struct wire_frame f;
@@ -258,19 +256,19 @@ bool tcp_receive(struct tcp_peer *peer)
 	size_t room;
 	ssize_t n;
 
-	if (atomic_load(&peer->cut_code))
+	if (atomic_load(&peer->line.cut_code))
 		return false;
 	if (rx->data_left)
 		iov[count++] = (struct iovec){rx->data, rx->data_left};
 	iov[count++] = (struct iovec){rx->buffer + rx->end, TCP_RECEIVE_BYTES - rx->end};
 	room = rx->data_left + (TCP_RECEIVE_BYTES - rx->end);
-	n = tcp_stream_recv(&peer->stream, iov, count);
+	n = net_stream_recv(&peer->stream, iov, count);
 	if (n == -EAGAIN)
 		return false;
 	if (n <= 0)
 		return wrong(peer, -ECONNRESET);
 	atomic_store_explicit(&peer->heard, true, memory_order_relaxed);
-	net_count(&peer->base.counters.calls_in, 1);
+	net_count(&peer->line.base.counters.calls_in, 1);
 	/* Less than there was room for: that was all (a record of TLS says nothing). */
 	room = (size_t)n == room || peer->stream.tls ? 1 : 0;
 	direct = MIN((uint32_t)n, rx->data_left);
@@ -283,7 +281,7 @@ bool tcp_receive(struct tcp_peer *peer)
 	rx->end += (unsigned)n - direct;
 	parse(peer);
 	/* What handlers held back goes out with the end of what they answered. */
-	tcp_flush(peer->base.net);
+	tcp_flush(peer->line.base.net);
 	if (atomic_load_explicit(&peer->owed, memory_order_relaxed) >= WIRE_WINDOW / 4)
 		tcp_push(peer, true);
 	return room;
@@ -294,112 +292,38 @@ bool tcp_receive(struct tcp_peer *peer)
 /* Until nothing is there: who was woken by it may be the only one who knows. */
 static void receive_all(struct tcp_peer *peer)
 {
-	rt_mutex_lock(&peer->receive.lock);
+	rt_mutex_lock(&peer->line.event_lock);
 	while (tcp_receive(peer))
 		;
-	rt_mutex_unlock(&peer->receive.lock);
+	rt_mutex_unlock(&peer->line.event_lock);
 }
 
 void tcp_receive_some(struct tcp_peer *peer)
 {
-	rt_mutex_lock(&peer->receive.lock);
+	rt_mutex_lock(&peer->line.event_lock);
 	tcp_receive(peer);
-	rt_mutex_unlock(&peer->receive.lock);
-}
-
-static int sleep_on(struct tcp_net *net, _Atomic uint32_t *word, uint32_t expected,
-	uint64_t deadline_ns)
-{
-	int r;
-
-	/* Before the kernel looks at the word: who changes it looks here afterwards. */
-	atomic_fetch_add(&net->sleepers, 1);
-	r = rt_wait(word, expected, deadline_ns);
-	atomic_fetch_sub(&net->sleepers, 1);
-	return r;
-}
-
-/* One task at a time waits for a link's bytes; while it does the link stays. */
-static bool lead(struct tcp_peer *peer)
-{
-	uint32_t nobody = 0;
-
-	if (atomic_load_explicit(&peer->leader, memory_order_relaxed) ||
-		!atomic_compare_exchange_strong(&peer->leader, &nobody, 1))
-		return false;
-	/* After that: who ends the link waits for leaders that might not have seen it. */
-	if (peer->base.up && !atomic_load(&peer->closing) &&
-		!atomic_load(&peer->cut_code))
-		return true;
-	tcp_lead_end(peer);
-	return false;
-}
-
-void tcp_lead_end(struct tcp_peer *peer)
-{
-	atomic_store(&peer->leader, 0);
-	if (atomic_load(&peer->closing))
-		rt_wake(&peer->leader, INT32_MAX);
+	rt_mutex_unlock(&peer->line.event_lock);
 }
 
 int tcp_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
-	struct tcp_net *net = tcp_net_of(base);
 	struct tcp_peer *peer = likely ? tcp_peer_of(likely) : NULL;
 	int r = 0;
 
 	if (atomic_load_explicit(word, memory_order_acquire) != expected)
 		return 0;
-	if (!peer || !likely->up || !lead(peer))
-		return sleep_on(net, word, expected, deadline_ns);
-	atomic_fetch_add(&net->leaders, 1);
+	if (!peer || !likely->up || !net_lead_begin(&peer->line))
+		return net_lead_sleep(connect_net_of(base), word, expected, deadline_ns);
 	while (r == 0) {
-		/* Before the look at the word: who changes it looks here afterwards. */
-		atomic_store(&peer->leads_for, word);
-		if (atomic_load(word) != expected || atomic_load(&peer->cut_code) ||
-			atomic_load(&peer->closing))
+		atomic_store(&peer->line.leads_for, word);
+		if (atomic_load(word) != expected || net_lead_over(&peer->line))
 			break;
 		r = rt_socket_wait(peer->stream.socket, deadline_ns);
-		atomic_store(&peer->leads_for, NULL);
+		atomic_store(&peer->line.leads_for, NULL);
 		receive_all(peer);
 	}
-	atomic_store(&peer->leads_for, NULL);
-	atomic_fetch_sub(&net->leaders, 1);
-	tcp_lead_end(peer);
+	atomic_store(&peer->line.leads_for, NULL);
+	net_lead_end(&peer->line);
 	return r;
-}
-
-/* The link cannot go while its waker is here: who ends it takes kick_lock. */
-static void kick_leader(struct tcp_peer *peer, const _Atomic uint32_t *word)
-{
-	rt_mutex_lock(&peer->kick_lock);
-	if (peer->base.up && (!word || atomic_load(&peer->leads_for) == word))
-		rt_socket_kick(peer->stream.socket);
-	rt_mutex_unlock(&peer->kick_lock);
-}
-
-void tcp_wake(struct net *base, _Atomic uint32_t *word, int count)
-{
-	struct tcp_net *net = tcp_net_of(base);
-
-	if (atomic_load(&net->sleepers))
-		rt_wake(word, count);
-	if (atomic_load(&net->leaders) == 0)
-		return;
-	for (unsigned i = 0; i < net_peer_count(base); i++) {
-		struct tcp_peer *peer = tcp_peer_of(base->list[i]);
-
-		if (atomic_load(&peer->leads_for) == word)
-			kick_leader(peer, word);
-	}
-}
-
-void tcp_leaders_leave(struct tcp_peer *peer)
-{
-	atomic_store(&peer->closing, 1);
-	while (atomic_load(&peer->leader)) {
-		kick_leader(peer, NULL);
-		rt_wait(&peer->leader, 1, rt_now_ns() + LEAVE_NS);
-	}
 }

@@ -171,7 +171,7 @@ static void wake_waiters(struct tcp_peer *peer)
 			link = &op->next;
 		} else {
 			*link = op->next;
-			net_op_end(peer->base.net, op, 0);
+			net_op_end(peer->line.base.net, op, 0);
 		}
 	}
 }
@@ -179,7 +179,7 @@ static void wake_waiters(struct tcp_peer *peer)
 void tcp_call_done(struct tcp_peer *peer)
 {
 	struct tcp_send *s = &peer->send;
-	struct net_op *list, *next;
+	struct net_op *list;
 
 	rt_mutex_lock(&s->lock);
 	list = s->ended;
@@ -189,10 +189,7 @@ void tcp_call_done(struct tcp_peer *peer)
 	rt_mutex_unlock(&s->lock);
 	if (!list)
 		return;
-	for (struct net_op *op = list; op; op = next) {
-		next = op->next;
-		net_op_end(peer->base.net, op, 0);
-	}
+	net_ops_end(peer->line.base.net, list, 0);
 	rt_mutex_lock(&s->lock);
 	s->calling--;
 	rt_mutex_unlock(&s->lock);
@@ -210,16 +207,16 @@ static void send_all(struct tcp_peer *peer, bool ping)
 
 	s->sending = true;
 	s->held = false;
-	while ((n = gather(peer, iov, &ping)) && !atomic_load(&peer->cut_code)) {
+	while ((n = gather(peer, iov, &ping)) && !atomic_load(&peer->line.cut_code)) {
 		size_t wanted = 0;
 		ssize_t sent;
 
 		for (unsigned i = 0; i < n; i++)
 			wanted += iov[i].iov_len;
 		rt_mutex_unlock(&s->lock);
-		sent = tcp_stream_send(&peer->stream, iov, n);
+		sent = net_stream_send(&peer->stream, iov, n);
 		rt_mutex_lock(&s->lock);
-		net_count(&peer->base.counters.calls_out, 1);
+		net_count(&peer->line.base.counters.calls_out, 1);
 		if (sent < 0 && sent != -EAGAIN) {
 			tcp_cut_locked(peer, -ECONNRESET);
 			break;
@@ -242,7 +239,7 @@ static void send_all(struct tcp_peer *peer, bool ping)
 /* After an enqueue, with send_lock held; drops it. */
 static void enqueued(struct tcp_peer *peer, unsigned flags)
 {
-	struct tcp_net *net = tcp_net_of(peer->base.net);
+	struct tcp_net *net = tcp_net_of(peer->line.base.net);
 	struct tcp_send *s = &peer->send;
 	bool ended;
 
@@ -264,7 +261,7 @@ static void enqueued(struct tcp_peer *peer, unsigned flags)
 		tcp_call_done(peer);
 	} else { /* the caller may hold what `done` needs */
 		atomic_store(&net->ended, true);
-		rt_poller_kick(net->poller);
+		rt_poller_kick(net->lines.poller);
 	}
 }
 
@@ -273,7 +270,7 @@ void tcp_push(struct tcp_peer *peer, bool ping)
 	struct tcp_send *s = &peer->send;
 
 	rt_mutex_lock(&s->lock);
-	if (peer->base.up && !s->sending)
+	if (peer->line.base.up && !s->sending)
 		send_all(peer, ping);
 	rt_mutex_unlock(&s->lock);
 	tcp_call_done(peer);
@@ -291,7 +288,7 @@ static int reserve(struct tcp_peer *peer, unsigned n, unsigned flags)
 	unsigned limit = flags & NET_URGENT ? NET_QUEUE_MAX : QUEUE_TASKS;
 	int r = 0;
 
-	if (!peer->base.up || atomic_load(&peer->cut_code)) {
+	if (!peer->line.base.up || atomic_load(&peer->line.cut_code)) {
 		r = -ENOTCONN;
 	} else if (s->count + n > limit) {
 		r = -EAGAIN;
@@ -329,8 +326,8 @@ static void enqueue_message(struct tcp_peer *peer, const struct net_message *m)
 	struct net_message *to = enqueue(peer, WIRE_MESSAGE, NULL, 0, NULL);
 
 	*to = *m;
-	to->sender = peer->base.net->options.self.node;
-	net_count(&peer->base.counters.messages_out, 1);
+	to->sender = peer->line.base.net->options.self.node;
+	net_count(&peer->line.base.counters.messages_out, 1);
 }
 
 int tcp_send(struct net_peer *base, const struct net_message *m, unsigned flags)
@@ -377,8 +374,8 @@ static void enqueue_write(struct tcp_peer *peer, struct net_op *op)
 	struct wire_write *w = enqueue(peer, WIRE_WRITE, op->local, op->length, op);
 
 	*w = (struct wire_write){.region = op->region, .offset = op->offset};
-	net_count(&peer->base.counters.writes_out, 1);
-	net_count(&peer->base.counters.bytes_out, op->length);
+	net_count(&peer->line.base.counters.writes_out, 1);
+	net_count(&peer->line.base.counters.bytes_out, op->length);
 	if (op->message.type)
 		enqueue_message(peer, &op->message);
 }
@@ -391,7 +388,7 @@ static void enqueue_read(struct tcp_peer *peer, struct net_op *op)
 		.region = op->region,
 		.offset = op->offset,
 		.length = op->length};
-	net_count(&peer->base.counters.reads_out, 1);
+	net_count(&peer->line.base.counters.reads_out, 1);
 }
 
 static void enqueue_atomic(struct tcp_peer *peer, struct net_op *op)
@@ -404,7 +401,7 @@ static void enqueue_atomic(struct tcp_peer *peer, struct net_op *op)
 		.kind = op->kind == NET_CAS ? WIRE_CAS : WIRE_FAA,
 		.compare = op->compare,
 		.operand = op->operand};
-	net_count(&peer->base.counters.atomics_out, 1);
+	net_count(&peer->line.base.counters.atomics_out, 1);
 }
 
 int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
@@ -447,7 +444,7 @@ void tcp_flush(struct net *base)
 		struct tcp_peer *peer = tcp_peer_of(base->list[i]);
 
 		rt_mutex_lock(&peer->send.lock);
-		if (peer->send.held && peer->base.up)
+		if (peer->send.held && peer->line.base.up)
 			enqueued(peer, 0);
 		else
 			rt_mutex_unlock(&peer->send.lock);
@@ -552,8 +549,8 @@ void tcp_bye(struct tcp_peer *peer, uint32_t reason)
 	struct iovec iov = {&frame, sizeof(frame)};
 
 	rt_mutex_lock(&s->lock);
-	if (peer->base.up && !s->sending && s->sent == 0 && s->ping_left == 0)
-		tcp_stream_send(&peer->stream, &iov, 1);
+	if (peer->line.base.up && !s->sending && s->sent == 0 && s->ping_left == 0)
+		net_stream_send(&peer->stream, &iov, 1);
 	rt_mutex_unlock(&s->lock);
 }
 

@@ -17,6 +17,7 @@ _Static_assert(
 #define WIRE_HELLO       "WEFTHELO"
 #define WIRE_PROOF       "WEFTPROF"
 #define WIRE_REFUSE      "WEFTNOPE"
+#define WIRE_MEMORY      "WEFTMEMO"
 #define WIRE_NONCE_BYTES 32u
 #define WIRE_MAC_BYTES   32u
 #define WIRE_WINDOW      1024u
@@ -76,6 +77,13 @@ struct wire_refuse {
 	uint32_t detail;
 };
 _Static_assert(sizeof(struct wire_refuse) == 16, "refusal size");
+
+/* shm: with it come descriptors of what the dialer shares. */
+struct wire_memory {
+	char magic[WIRE_MAGIC_BYTES];
+	uint8_t pad[8];
+};
+_Static_assert(sizeof(struct wire_memory) == 16, "memory size");
 
 #define WIRE_GREETING_MAX sizeof(struct wire_hello)
 

@@ -4,10 +4,10 @@
  * itself becomes its peer's link; the others end with a refusal that says why, or in
  * silence when what came is not ours. All on the progress task.
  *
- * At most TCP_CONNECTIONS_MAX that came in are kept, each for a limited time and with a
+ * At most CONNECT_INCOMING_MAX that came in are kept, each for a limited time and with a
  * buffer of one greeting (invariant 10).
  */
-#include "engine/net/tcp_internal.h"
+#include "engine/net/connect.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,14 +15,14 @@
 #define LOG_UNKNOWN_EVERY_NS 10000000000ull
 #define DEAF_NS              100000000ull
 
-static struct tcp_connection *connection_new(
-	struct tcp_net *net, struct rt_socket *socket, bool dialer, unsigned events)
+static struct net_connection *connection_new(
+	struct connect_net *net, struct rt_socket *socket, bool dialer, unsigned events)
 {
-	struct tcp_connection *c = rt_alloc(sizeof(*c));
+	struct net_connection *c = rt_alloc(sizeof(*c));
 
 	if (!c)
 		return NULL;
-	c->source.kind = TCP_CONNECTION;
+	c->source.kind = CONNECT_CONNECTION;
 	c->stream.socket = socket;
 	c->greeting.dialer = dialer;
 	c->deadline = rt_now_ns() + net->base.options.handshake_ns;
@@ -33,38 +33,41 @@ static struct tcp_connection *connection_new(
 	c->next = net->connections;
 	net->connections = c;
 	net->incoming += !dialer;
-	tcp_due(net, c->deadline);
+	connect_due(net, c->deadline);
 	return c;
 }
 
 /* The stream is closed here, or has become a link. */
-static void connection_leave(struct tcp_net *net, struct tcp_connection *c)
+static void connection_leave(struct connect_net *net, struct net_connection *c)
 {
-	struct tcp_peer *peer = c->greeting.peer ? tcp_peer_of(c->greeting.peer) : NULL;
+	struct connect_peer *peer =
+		c->greeting.peer ? connect_peer_of(c->greeting.peer) : NULL;
 
 	c->gone = true;
 	net->incoming -= !c->greeting.dialer;
 	if (c->greeting.dialer && peer->dialing == c) {
 		peer->dialing = NULL;
-		tcp_due(net, peer->dial_at);
+		connect_due(net, peer->dial_at);
 	}
 }
 
-static void connection_end(struct tcp_net *net, struct tcp_connection *c)
+static void connection_end(struct connect_net *net, struct net_connection *c)
 {
 	if (c->gone)
 		return;
 	rt_poller_remove(net->poller, c->stream.socket);
-	tcp_stream_close(&c->stream);
+	net_stream_close(&c->stream);
+	if (net->links->leave)
+		net->links->leave(c);
 	connection_leave(net, c);
 }
 
-void tcp_connections_bury(struct tcp_net *net, bool all)
+void connect_bury(struct connect_net *net, bool all)
 {
-	struct tcp_connection **link = &net->connections;
+	struct net_connection **link = &net->connections;
 
 	while (*link) {
-		struct tcp_connection *c = *link;
+		struct net_connection *c = *link;
 
 		if (all)
 			connection_end(net, c);
@@ -80,13 +83,13 @@ void tcp_connections_bury(struct tcp_net *net, bool all)
 /* ---- refusing ------------------------------------------------------------------------- */
 
 /* Greetings are short: a socket that does not take one at once is no peer's. */
-static bool say(struct tcp_connection *c, const void *what, size_t bytes)
+static bool say(struct net_connection *c, const void *what, size_t bytes)
 {
 	struct iovec iov = {(void *)what, bytes};
 	unsigned tries = 0;
 
 	while (iov.iov_len) {
-		ssize_t n = tcp_stream_send(&c->stream, &iov, 1);
+		ssize_t n = net_stream_send(&c->stream, &iov, 1);
 
 		if (n <= 0 || ++tries > bytes)
 			return false;
@@ -97,7 +100,7 @@ static bool say(struct tcp_connection *c, const void *what, size_t bytes)
 }
 
 static void log_unknown(
-	struct tcp_net *net, uint32_t reason, uint32_t detail, uint16_t node)
+	struct connect_net *net, uint32_t reason, uint32_t detail, uint16_t node)
 {
 	uint64_t now = rt_now_ns();
 	char why[160];
@@ -113,26 +116,33 @@ static void log_unknown(
 static void tell_refused(
 	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
 {
-	rt_mutex_lock(&tcp_peer_of(peer)->receive.lock);
+	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
 	net_tell_refused(peer, reason, detail, theirs);
-	rt_mutex_unlock(&tcp_peer_of(peer)->receive.lock);
+	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
+}
+
+static void tell_failed(struct net_peer *peer, int code)
+{
+	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
+	net_tell_failed(peer, code);
+	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
 }
 
 /* Whoever dials goes on at the slowest pace. */
-static void slow_down(struct tcp_net *net, struct tcp_connection *c)
+static void slow_down(struct connect_net *net, struct net_connection *c)
 {
-	struct tcp_peer *peer;
+	struct connect_peer *peer;
 
 	if (!c->greeting.dialer)
 		return;
-	peer = tcp_peer_of(c->greeting.peer);
+	peer = connect_peer_of(c->greeting.peer);
 	peer->backoff_ns = net->base.options.retry_ns;
 	peer->dial_at =
 		rt_now_ns() + peer->backoff_ns / 2 + rt_random() % peer->backoff_ns;
 }
 
-static void refuse(
-	struct tcp_net *net, struct tcp_connection *c, uint32_t reason, uint32_t detail)
+static void refuse(struct connect_net *net, struct net_connection *c, uint32_t reason,
+	uint32_t detail)
 {
 	struct wire_refuse r;
 
@@ -146,34 +156,37 @@ static void refuse(
 	connection_end(net, c);
 }
 
-static void failed(struct tcp_net *net, struct tcp_connection *c, int code)
+static void failed(struct connect_net *net, struct net_connection *c, int code)
 {
 	if (c->greeting.dialer)
-		net_tell_failed(c->greeting.peer, code);
+		tell_failed(c->greeting.peer, code);
 	connection_end(net, c);
 }
 
 /* ---- steps -------------------------------------------------------------------------------- */
 
-static bool say_hello(struct tcp_net *net, struct tcp_connection *c, uint16_t to)
+static bool say_hello(struct connect_net *net, struct net_connection *c, uint16_t to)
 {
 	wire_hello_make(&c->greeting.ours, &net->base.options.self, net->base.instance,
-		to, WIRE_TCP);
+		to, net->base.ops.wire);
 	return say(c, &c->greeting.ours, sizeof(c->greeting.ours));
 }
 
-static bool say_proof(struct tcp_net *net, struct tcp_connection *c)
+static bool say_proof(struct connect_net *net, struct net_connection *c)
 {
 	const struct net_greeting *g = &c->greeting;
 	struct wire_proof p;
 
-	return wire_proof_make(&p, net->base.options.key, g->dialer,
-		       g->dialer ? &g->ours : &g->theirs,
-		       g->dialer ? &g->theirs : &g->ours) &&
-	       say(c, &p, sizeof(p));
+	if (!wire_proof_make(&p, net->base.options.key, g->dialer,
+		    g->dialer ? &g->ours : &g->theirs, g->dialer ? &g->theirs : &g->ours))
+		return false;
+	/* A dialer shares nothing before it has seen a proof. */
+	if (net->links->share && !g->dialer)
+		return net->links->share(net, c, &p, sizeof(p));
+	return say(c, &p, sizeof(p));
 }
 
-static void hello_came(struct tcp_net *net, struct tcp_connection *c)
+static void hello_came(struct connect_net *net, struct net_connection *c)
 {
 	struct net_greeting *g = &c->greeting;
 	struct net_peer *dialed = g->dialer ? g->peer : NULL;
@@ -188,38 +201,51 @@ static void hello_came(struct tcp_net *net, struct tcp_connection *c)
 		refuse(net, c, (uint32_t)refusal, detail);
 		return;
 	}
-	c->stage = TCP_WANT_PROOF;
+	c->stage = CONNECT_PROOF;
 	if (g->dialer ? !say_proof(net, c) : !say_hello(net, c, g->theirs.node))
 		failed(net, c, -ECONNRESET);
 }
 
-static void proof_came(struct tcp_net *net, struct tcp_connection *c)
+/* Nothing more is to be said: the connection is the peer's link. */
+static void connection_is_made(struct connect_net *net, struct net_connection *c)
+{
+	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
+	int r;
+
+	/* The peer knows that an earlier link is no more. */
+	net->links->link_down(peer, -ECONNRESET);
+	rt_poller_remove(net->poller, c->stream.socket);
+	connection_leave(net, c);
+	r = net->links->link_up(peer, c);
+	if (r)
+		tell_failed(&peer->base, r);
+}
+
+static void proof_came(struct connect_net *net, struct net_connection *c)
 {
 	struct net_greeting *g = &c->greeting;
-	struct tcp_peer *peer = tcp_peer_of(g->peer);
-	struct tcp_stream stream = c->stream;
+	static const struct wire_memory memory = {WIRE_MEMORY, {0}};
 	struct wire_proof proof;
 	uint32_t detail;
 	int refusal;
 
 	memcpy(&proof, c->in, sizeof(proof));
 	refusal = net_greeting_proof(&net->base, g, &proof, &detail);
-	if (refusal) {
+	if (refusal)
 		refuse(net, c, (uint32_t)refusal, detail);
-		return;
-	}
-	if (!g->dialer && !say_proof(net, c)) {
+	else if (!g->dialer && !say_proof(net, c))
 		failed(net, c, -ECONNRESET);
-		return;
-	}
-	/* The peer knows that an earlier link is no more. */
-	tcp_link_down(peer, -ECONNRESET);
-	rt_poller_remove(net->poller, stream.socket);
-	connection_leave(net, c);
-	tcp_link_up(peer, stream, g->theirs.window);
+	else if (!net->links->share)
+		connection_is_made(net, c);
+	else if (!g->dialer)
+		c->stage = CONNECT_MEMORY;
+	else if (net->links->share(net, c, &memory, sizeof(memory)))
+		connection_is_made(net, c);
+	else
+		failed(net, c, -ENOMEM);
 }
 
-static void refusal_came(struct tcp_net *net, struct tcp_connection *c)
+static void refusal_came(struct connect_net *net, struct net_connection *c)
 {
 	struct wire_refuse r;
 
@@ -233,37 +259,41 @@ static void refusal_came(struct tcp_net *net, struct tcp_connection *c)
 /* ---- bytes --------------------------------------------------------------------------------- */
 
 /* How long what is coming will be; 0: it is nothing that may come now. */
-static unsigned greeting_bytes(const struct tcp_connection *c)
+static unsigned greeting_bytes(const struct net_connection *c)
 {
 	if (c->in_bytes < WIRE_MAGIC_BYTES)
 		return WIRE_MAGIC_BYTES;
-	if (c->stage == TCP_WANT_HELLO && !memcmp(c->in, WIRE_HELLO, WIRE_MAGIC_BYTES))
+	if (c->stage == CONNECT_HELLO && !memcmp(c->in, WIRE_HELLO, WIRE_MAGIC_BYTES))
 		return sizeof(struct wire_hello);
-	if (c->stage == TCP_WANT_PROOF && !memcmp(c->in, WIRE_PROOF, WIRE_MAGIC_BYTES))
+	if (c->stage == CONNECT_PROOF && !memcmp(c->in, WIRE_PROOF, WIRE_MAGIC_BYTES))
 		return sizeof(struct wire_proof);
-	if ((c->greeting.dialer || c->stage == TCP_WANT_PROOF) &&
+	if (c->stage == CONNECT_MEMORY && !memcmp(c->in, WIRE_MEMORY, WIRE_MAGIC_BYTES))
+		return sizeof(struct wire_memory);
+	if ((c->greeting.dialer || c->stage != CONNECT_HELLO) &&
 		!memcmp(c->in, WIRE_REFUSE, WIRE_MAGIC_BYTES))
 		return sizeof(struct wire_refuse);
 	return 0;
 }
 
-static void greeting_came(struct tcp_net *net, struct tcp_connection *c)
+static void greeting_came(struct connect_net *net, struct net_connection *c)
 {
 	c->in_bytes = 0;
 	if (!memcmp(c->in, WIRE_REFUSE, WIRE_MAGIC_BYTES))
 		refusal_came(net, c);
-	else if (c->stage == TCP_WANT_HELLO)
+	else if (c->stage == CONNECT_HELLO)
 		hello_came(net, c);
-	else
+	else if (c->stage == CONNECT_PROOF)
 		proof_came(net, c);
+	else
+		connection_is_made(net, c);
 }
 
 /* Another version's HELLO may be shorter than ours: its first 16 bytes are enough. */
-static bool other_version(struct tcp_net *net, struct tcp_connection *c)
+static bool other_version(struct connect_net *net, struct net_connection *c)
 {
 	struct wire_hello *h = &c->greeting.theirs;
 
-	if (c->stage != TCP_WANT_HELLO || c->in_bytes < 16 ||
+	if (c->stage != CONNECT_HELLO || c->in_bytes < 16 ||
 		memcmp(c->in, WIRE_HELLO, WIRE_MAGIC_BYTES))
 		return false;
 	memcpy(h, c->in, 16);
@@ -274,7 +304,7 @@ static bool other_version(struct tcp_net *net, struct tcp_connection *c)
 }
 
 /* Reads no byte beyond the greeting: what follows is the link's. */
-static void read_greeting(struct tcp_net *net, struct tcp_connection *c)
+static void read_greeting(struct connect_net *net, struct net_connection *c)
 {
 	while (!c->gone) {
 		unsigned wanted = greeting_bytes(c);
@@ -285,7 +315,7 @@ static void read_greeting(struct tcp_net *net, struct tcp_connection *c)
 			failed(net, c, -EPROTO);
 			return;
 		}
-		n = tcp_stream_recv(&c->stream, &iov, 1);
+		n = net_stream_recv(&c->stream, &iov, 1);
 		if (n == -EAGAIN)
 			return;
 		if (n <= 0) {
@@ -300,15 +330,15 @@ static void read_greeting(struct tcp_net *net, struct tcp_connection *c)
 	}
 }
 
-static void begin_greeting(struct tcp_net *net, struct tcp_connection *c)
+static void begin_greeting(struct connect_net *net, struct net_connection *c)
 {
-	c->stage = TCP_WANT_HELLO;
+	c->stage = CONNECT_HELLO;
 	rt_poller_change(net->poller, c->stream.socket, RT_READABLE, &c->source);
 	if (c->greeting.dialer && !say_hello(net, c, c->greeting.peer->node))
 		failed(net, c, -ECONNRESET);
 }
 
-static void begin_tls(struct tcp_net *net, struct tcp_connection *c)
+static void begin_tls(struct connect_net *net, struct net_connection *c)
 {
 	int r;
 
@@ -316,16 +346,16 @@ static void begin_tls(struct tcp_net *net, struct tcp_connection *c)
 		begin_greeting(net, c);
 		return;
 	}
-	c->stage = TCP_TLS;
-	r = tcp_tls_begin(net, &c->stream, c->greeting.dialer);
+	c->stage = CONNECT_TLS;
+	r = net_tls_begin(net, &c->stream, c->greeting.dialer);
 	if (r)
 		failed(net, c, r);
 }
 
-static void shake(struct tcp_net *net, struct tcp_connection *c)
+static void shake(struct connect_net *net, struct net_connection *c)
 {
 	unsigned wanted = RT_READABLE;
-	int r = tcp_tls_shake(&c->stream, &wanted);
+	int r = net_tls_shake(&c->stream, &wanted);
 
 	if (r == -EAGAIN) {
 		rt_poller_change(net->poller, c->stream.socket, wanted, &c->source);
@@ -343,7 +373,7 @@ static void shake(struct tcp_net *net, struct tcp_connection *c)
 	}
 }
 
-static void connected(struct tcp_net *net, struct tcp_connection *c)
+static void connected(struct connect_net *net, struct net_connection *c)
 {
 	int r = rt_socket_connected(c->stream.socket);
 
@@ -354,17 +384,17 @@ static void connected(struct tcp_net *net, struct tcp_connection *c)
 		return;
 	}
 	begin_tls(net, c);
-	if (!c->gone && c->stage == TCP_TLS)
+	if (!c->gone && c->stage == CONNECT_TLS)
 		shake(net, c);
 }
 
-void tcp_connection_ready(struct tcp_net *net, struct tcp_connection *c)
+void connect_ready(struct connect_net *net, struct net_connection *c)
 {
 	if (c->gone)
 		return;
-	if (c->stage == TCP_DIALING)
+	if (c->stage == CONNECT_DIALING)
 		connected(net, c);
-	else if (c->stage == TCP_TLS)
+	else if (c->stage == CONNECT_TLS)
 		shake(net, c);
 	else
 		read_greeting(net, c);
@@ -372,15 +402,15 @@ void tcp_connection_ready(struct tcp_net *net, struct tcp_connection *c)
 
 /* ---- beginnings --------------------------------------------------------------------------- */
 
-void tcp_dial(struct tcp_peer *peer)
+void connect_dial(struct connect_peer *peer)
 {
-	struct tcp_net *net = tcp_net_of(peer->base.net);
+	struct connect_net *net = connect_net_of(peer->base.net);
 	struct rt_socket *socket;
-	struct tcp_connection *c;
+	struct net_connection *c;
 	int r = rt_socket_connect(&socket, &peer->address);
 
 	if (r) {
-		net_tell_failed(&peer->base, r);
+		tell_failed(&peer->base, r);
 		return;
 	}
 	c = connection_new(net, socket, true, RT_WRITABLE);
@@ -393,22 +423,22 @@ void tcp_dial(struct tcp_peer *peer)
 }
 
 /* The one that came in first of those that have not proven who they are makes room. */
-static void make_room(struct tcp_net *net)
+static void make_room(struct connect_net *net)
 {
-	struct tcp_connection *oldest = NULL;
+	struct net_connection *oldest = NULL;
 
-	for (struct tcp_connection *c = net->connections; c; c = c->next)
+	for (struct net_connection *c = net->connections; c; c = c->next)
 		if (!c->gone && !c->greeting.dialer)
 			oldest = c;
 	if (oldest)
 		connection_end(net, oldest);
 }
 
-void tcp_accept_all(struct tcp_net *net)
+void connect_accept_all(struct connect_net *net)
 {
-	for (unsigned i = 0; i < TCP_CONNECTIONS_MAX; i++) {
+	for (unsigned i = 0; i < CONNECT_INCOMING_MAX; i++) {
 		struct rt_socket *socket;
-		struct tcp_connection *c;
+		struct net_connection *c;
 
 		int r = rt_socket_accept(&socket, net->listener);
 
@@ -416,12 +446,12 @@ void tcp_accept_all(struct tcp_net *net)
 			return;
 		if (r) { /* out of sockets or memory: who knocks waits a while */
 			net->deaf_until = rt_now_ns() + DEAF_NS;
-			tcp_due(net, net->deaf_until);
+			connect_due(net, net->deaf_until);
 			rt_poller_change(
 				net->poller, net->listener, 0, &net->listener_source);
 			return;
 		}
-		if (net->incoming == TCP_CONNECTIONS_MAX)
+		if (net->incoming == CONNECT_INCOMING_MAX)
 			make_room(net);
 		c = connection_new(net, socket, false, RT_READABLE);
 		if (!c)
@@ -431,11 +461,11 @@ void tcp_accept_all(struct tcp_net *net)
 	}
 }
 
-uint64_t tcp_connections_expire(struct tcp_net *net, uint64_t now)
+uint64_t connect_expire(struct connect_net *net, uint64_t now)
 {
 	uint64_t next = RT_FOREVER;
 
-	for (struct tcp_connection *c = net->connections; c; c = c->next) {
+	for (struct net_connection *c = net->connections; c; c = c->next) {
 		if (c->gone)
 			continue;
 		if (c->deadline <= now)

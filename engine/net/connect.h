@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections between nodes over the runtime's sockets, for the transports that are made
+ * of them or begin with them: listening, dialing, greetings, time. One progress task does
+ * all that and sleeps in the poller; the transport says what a link is (struct
+ * connect_ops). Everything here is the progress task's own, but for what has another name
+ * beside it.
+ */
+#ifndef WEFT_NET_CONNECT_H
+#define WEFT_NET_CONNECT_H
+
+#include "engine/net/net_internal.h"
+#include "engine/rt/rt_socket.h"
+
+struct net_tls;
+
+/* A connection's bytes: a socket, and TLS where the cluster wants it (stream.c). */
+struct net_stream {
+	struct rt_socket *socket;
+	struct net_tls *tls; /* NULL: none */
+};
+
+enum connect_source_kind { CONNECT_LISTENER, CONNECT_CONNECTION, CONNECT_LINK };
+
+/* What the poller's tags point to. */
+struct connect_source {
+	enum connect_source_kind kind;
+};
+
+enum connect_stage {
+	CONNECT_DIALING, /* not connected yet */
+	CONNECT_TLS,     /* shaking hands */
+	CONNECT_HELLO,   /* reading that of the other end */
+	CONNECT_PROOF,
+	CONNECT_MEMORY, /* shm: a listener reads what the dialer shares */
+};
+
+/* A connection that is being made. */
+struct net_connection {
+	struct connect_source source;
+	struct net_greeting greeting;
+	enum connect_stage stage;
+	struct net_stream stream;
+	uint64_t deadline;
+	uint8_t in[WIRE_GREETING_MAX];
+	unsigned in_bytes;
+	bool gone;   /* freed at the end of the round */
+	void *offer; /* the transport's: what this end shares; NULL: nothing yet */
+	struct net_connection *next;
+};
+
+struct connect_net;
+struct connect_peer;
+
+/* What a transport does. All on the progress task. */
+struct connect_ops {
+	/*
+	 * Begins the session of a peer that is down and has proven who it is. Takes the
+	 * stream, in any case. Calls connect_link_began, and tells the owner. -errno: no
+	 * link came of it.
+	 */
+	int (*link_up)(struct connect_peer *peer, struct net_connection *c);
+	/* Ends it, if there is one. */
+	void (*link_down)(struct connect_peer *peer, int code);
+	/* The poller says so of the link's socket. */
+	void (*link_ready)(struct connect_peer *peer, unsigned events);
+	/* CONNECT_SILENT_TICKS of these are the time that silence is tolerated. */
+	void (*link_tick)(struct connect_peer *peer);
+	/* Orderly, before link_down at the end. */
+	void (*link_bye)(struct connect_peer *peer);
+	/* Ends the wait of who leads the link, now or next. By anyone; the link stays. */
+	void (*kick)(struct connect_peer *peer);
+	/* After every round of the poller; may be NULL. */
+	void (*round)(struct connect_net *net);
+	/*
+	 * Sends memory of this end with a greeting; NULL: the transport shares none. false:
+	 * the connection cannot be used. `leave`: frees the offer of one that is given up.
+	 */
+	bool (*share)(struct connect_net *net, struct net_connection *c, const void *what,
+		size_t bytes);
+	void (*leave)(struct net_connection *c);
+};
+
+#define CONNECT_SILENT_TICKS 4u
+#define CONNECT_INCOMING_MAX 64u /* that have not proven who they are */
+
+/* Transports' own structures begin with these two. */
+struct connect_net {
+	struct net base;
+	const struct connect_ops *links;
+	struct connect_source listener_source;
+	struct rt_socket *listener; /* NULL: none */
+	struct rt_poller *poller;   /* kicked by anyone */
+	struct rt_task *progress;
+	_Atomic bool stopping;
+	_Atomic bool peers_changed;         /* anyone's: look at all peers */
+	struct net_connection *connections; /* newest first */
+	unsigned incoming;
+	uint64_t next_due, next_tick;
+	uint64_t deaf_until; /* 0: listening. No more sockets were to be had */
+	uint64_t unknown_logged_at;
+	void *tls;                 /* context; NULL: none */
+	_Atomic uint32_t leaders;  /* tasks that wait for what a link brings */
+	_Atomic uint32_t sleepers; /* tasks in net_wait that sleep on their word */
+};
+
+struct connect_peer {
+	struct net_peer base;
+	struct connect_source source;
+	struct rt_address address;
+	struct net_connection *dialing;
+	uint64_t dial_at, backoff_ns, up_since;
+	struct rt_mutex event_lock; /* held while handlers run for this peer */
+	_Atomic int cut_code; /* why the link is to end; 0: it is not. The first stays */
+	/* Anyone's: who waits for what this link brings, beside the transport's tasks. */
+	struct rt_mutex kick_lock; /* the link stays while its leader is kicked */
+	_Atomic uint32_t leader;   /* 1: a task leads, and the link stays */
+	_Atomic uint32_t closing;  /* it is to go */
+	_Atomic(_Atomic uint32_t *) leads_for; /* while it sleeps: its word */
+};
+
+static inline struct connect_net *connect_net_of(struct net *net)
+{
+	return container_of(net, struct connect_net, base);
+}
+
+static inline struct connect_peer *connect_peer_of(struct net_peer *peer)
+{
+	return container_of(peer, struct connect_peer, base);
+}
+
+/* ---- connect.c: the progress task ------------------------------------------------------ */
+
+int connect_open(
+	struct connect_net *net, const struct connect_ops *links, struct weft_error *err);
+/* Listens and starts the progress task. */
+int connect_start(struct connect_net *net, struct weft_error *err);
+/* Ends all links and the task. */
+void connect_stop(struct connect_net *net);
+void connect_close(struct connect_net *net);
+void connect_address(struct net *net, char out[NET_ADDRESS_BYTES]);
+int connect_peer_add(struct connect_peer *peer, struct weft_error *err);
+void connect_peer_added(struct net_peer *peer);
+/* Something is due at that time at the latest. */
+void connect_due(struct connect_net *net, uint64_t at);
+/* By link_up and link_down. */
+void connect_link_began(struct connect_peer *peer);
+void connect_link_ended(struct connect_peer *peer);
+
+/* ---- connection.c: connections that are being made ---------------------------------------------- */
+
+void connect_dial(struct connect_peer *peer);
+void connect_accept_all(struct connect_net *net);
+void connect_ready(struct connect_net *net, struct net_connection *c);
+/* Deadlines; the earliest that is left. */
+uint64_t connect_expire(struct connect_net *net, uint64_t now);
+/* Frees what is gone; all of them at the end. */
+void connect_bury(struct connect_net *net, bool all);
+
+/* ---- lead.c ------------------------------------------------------------------------------- */
+
+int net_lead_sleep(struct connect_net *net, _Atomic uint32_t *word, uint32_t expected,
+	uint64_t deadline_ns);
+/* false: another leads, or there is no link. */
+bool net_lead_begin(struct connect_peer *peer);
+void net_lead_end(struct connect_peer *peer);
+/* The leader must go. */
+static inline bool net_lead_over(struct connect_peer *peer)
+{
+	return atomic_load(&peer->cut_code) || atomic_load(&peer->closing);
+}
+void net_lead_wake(struct net *net, _Atomic uint32_t *word, int count);
+/* By the progress task: nobody leads when it returns, nor from then on. */
+void net_lead_leave(struct connect_peer *peer);
+/* `up` is 0 by now: nobody kicks any more when it returns. */
+void net_lead_gone(struct connect_peer *peer);
+
+/* ---- stream.c ---------------------------------------------------------------------------- */
+
+ssize_t net_stream_send(struct net_stream *s, const struct iovec *iov, unsigned count);
+ssize_t net_stream_recv(struct net_stream *s, const struct iovec *iov, unsigned count);
+void net_stream_close(struct net_stream *s);
+int net_tls_open(struct connect_net *net, struct weft_error *err);
+void net_tls_close(struct connect_net *net);
+/* Begins TLS on a connected stream. */
+int net_tls_begin(struct connect_net *net, struct net_stream *s, bool dialer);
+/* 0: done; -EAGAIN: more is to come; -EPROTOTYPE: no TLS at the other end; or it failed. */
+int net_tls_shake(struct net_stream *s, unsigned *wanted);
+
+#endif
