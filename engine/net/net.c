@@ -35,7 +35,8 @@ static void no_peer_free(struct net_peer *peer)
 {
 }
 
-static int no_region_create(struct net *net, uint32_t id, size_t size, void **base)
+static int no_region_create(
+	struct net *net, uint32_t id, size_t size, unsigned rights, void **base)
 {
 	return -EOPNOTSUPP;
 }
@@ -138,6 +139,8 @@ static const struct net_ops *transport_of(const char *name)
 {
 	if (!strcmp(name, "tcp") || (!strcmp(name, "sim") && rt_simulated))
 		return &net_tcp_ops;
+	if (!strcmp(name, "shm") && !rt_simulated)
+		return &net_shm_ops;
 	return NULL;
 }
 
@@ -343,7 +346,7 @@ int net_region_create(
 	int r = region_check(net, id, size_bytes, rights);
 
 	if (!r)
-		r = net->ops.region_create(net, id, size_bytes, base);
+		r = net->ops.region_create(net, id, size_bytes, rights, base);
 	if (!r)
 		net->regions[id] = (struct net_region){*base, size_bytes, rights, true};
 	return r;

@@ -23,7 +23,8 @@ struct net_ops {
 	/* It is in the table. */
 	void (*peer_added)(struct net_peer *peer);
 	void (*peer_free)(struct net_peer *peer);
-	int (*region_create)(struct net *net, uint32_t id, size_t size, void **base);
+	int (*region_create)(
+		struct net *net, uint32_t id, size_t size, unsigned rights, void **base);
 	int (*region_adopt)(struct net *net, uint32_t id, void *base, size_t size);
 	int (*send)(struct net_peer *peer, const struct net_message *m, unsigned flags);
 	int (*post)(struct net_peer *peer, struct net_op *op, unsigned flags);

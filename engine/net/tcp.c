@@ -245,7 +245,8 @@ static void tcp_peer_free(struct net_peer *base)
 	rt_free(peer->send.frames);
 }
 
-static int tcp_region_create(struct net *net, uint32_t id, size_t size, void **base)
+static int tcp_region_create(
+	struct net *net, uint32_t id, size_t size, unsigned rights, void **base)
 {
 	*base = rt_alloc_pages(size);
 	return *base ? 0 : -ENOMEM;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of rt_socket.h, passed on to the runtime that is selected. */
-#include "engine/rt/rt_internal.h"
+#include "engine/rt/real.h"
+#include "engine/rt/rt_shared.h"
+
+#include <errno.h>
 
 static const struct rt_socket_ops *ops(void)
 {
@@ -108,4 +111,11 @@ unsigned rt_poller_wait(
 void rt_poller_kick(struct rt_poller *p)
 {
 	ops()->poller_kick(p);
+}
+
+/* The simulated runtime has no memory to share: none of the rest is called there. */
+int rt_shared_create(struct rt_shared **out, size_t size_bytes, bool others_write)
+{
+	return rt_simulated ? -EOPNOTSUPP
+			    : real_shared_create(out, size_bytes, others_write);
 }

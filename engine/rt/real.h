@@ -53,6 +53,14 @@ void real_ring_forget(struct real_ring *ring, void *base, size_t size);
 void real_ring_submit(struct real_ring *ring, struct rt_io *ios, unsigned count);
 void real_ring_wait(struct real_ring *ring, struct rt_io *ios, unsigned count);
 
+/* ---- shared memory (real_shared.c) ---- */
+
+struct rt_shared;
+int real_shared_create(struct rt_shared **out, size_t size_bytes, bool others_write);
+int real_shared_fd(const struct rt_shared *s);
+/* Takes the descriptor, unless it fails. */
+int real_shared_adopt(struct rt_shared **out, int fd);
+
 /* Called by real_free_pages: all disks forget the memory. */
 void real_disks_forget(void *base, size_t size);
 

@@ -22,10 +22,12 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "engine/rt/real.h"
+#include "engine/rt/rt_shared.h"
 
 #define BACKLOG       128
 #define POLL_MAX      64u
@@ -36,6 +38,11 @@ struct rt_socket {
 	int fd;
 	/* For rt_socket_wait; -1: a listener. The first to be told of what arrives. */
 	int wait_fd, kick_fd;
+	bool local;  /* a unix socket */
+	int process; /* pidfd of its other end; -1: none */
+	/* Descriptors that came with what was received, and are not taken yet. */
+	int came[RT_SHARED_MAX];
+	unsigned came_count;
 	char path[PATH_BYTES]; /* of a listening unix socket; else empty */
 	ino_t path_inode;      /* what was there when it was made */
 };
@@ -137,6 +144,10 @@ static void to_text(const struct sockaddr *sa, socklen_t length, char *out, size
 static void close_fds(struct rt_socket *s)
 {
 	close(s->fd);
+	for (unsigned i = 0; i < s->came_count; i++)
+		close(s->came[i]);
+	if (s->process >= 0)
+		close(s->process);
 	if (s->wait_fd >= 0)
 		close(s->wait_fd);
 	if (s->kick_fd >= 0)
@@ -167,7 +178,7 @@ static int wrap(struct rt_socket **out, int fd, bool listener)
 		return -ENOMEM;
 	}
 	s->fd = fd;
-	s->wait_fd = s->kick_fd = -1;
+	s->wait_fd = s->kick_fd = s->process = -1;
 	if (!listener) {
 		r = watch_alone(s);
 		/* Fails on unix sockets, which need it not. */
@@ -200,6 +211,31 @@ static void remove_stale(const struct rt_address *at)
 	close(fd);
 }
 
+/* Nobody else may put a socket where ours is looked for. */
+static int private_directory(const char *path, struct weft_error *err)
+{
+	char folder[160];
+	struct stat st;
+
+	snprintf(folder, sizeof(folder), "%s", path);
+	*strrchr(folder, '/') = 0;
+	if (!folder[0])
+		strcpy(folder, "/");
+	if (mkdir(folder, 0700) && errno != EEXIST)
+		return weft_error(err, -errno, "cannot make the directory %s: %s", folder,
+			strerror(errno));
+	if (stat(folder, &st))
+		return weft_error(err, -errno, "cannot use the directory %s: %s", folder,
+			strerror(errno));
+	if (st.st_uid != geteuid() || (st.st_mode & 022))
+		return weft_error(err, -EPERM,
+			"%s can be written by others: make it a directory of this user's "
+			"own, "
+			"mode 0700",
+			folder);
+	return 0;
+}
+
 static void remember_path(struct rt_socket *s, const struct rt_address *at)
 {
 	struct stat st;
@@ -223,6 +259,11 @@ static int socket_listen(
 	if (fd < 0)
 		return weft_error(err, -errno, "cannot make a socket to listen at %s: %s",
 			name, strerror(errno));
+	r = family(at) == AF_UNIX ? private_directory(name, err) : 0;
+	if (r) {
+		close(fd);
+		return r;
+	}
 	if (family(at) == AF_UNIX)
 		remove_stale(at);
 	else
@@ -236,7 +277,8 @@ static int socket_listen(
 	r = wrap(out, fd, true);
 	if (r)
 		return weft_error(err, r, "cannot listen at %s: %s", name, strerror(-r));
-	if (family(at) == AF_UNIX)
+	(*out)->local = family(at) == AF_UNIX;
+	if ((*out)->local)
 		remember_path(*out, at);
 	return 0;
 }
@@ -255,12 +297,17 @@ static void socket_name(struct rt_socket *s, char *out, size_t size)
 
 static int socket_accept(struct rt_socket **out, struct rt_socket *listener)
 {
-	int fd;
+	int fd, r;
 
 	do
 		fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
-	return fd < 0 ? -errno : wrap(out, fd, false);
+	if (fd < 0)
+		return -errno;
+	r = wrap(out, fd, false);
+	if (!r)
+		(*out)->local = listener->local;
+	return r;
 }
 
 static int socket_connect(struct rt_socket **out, const struct rt_address *to)
@@ -276,7 +323,10 @@ static int socket_connect(struct rt_socket **out, const struct rt_address *to)
 		close(fd);
 		return r;
 	}
-	return wrap(out, fd, false);
+	r = wrap(out, fd, false);
+	if (!r)
+		(*out)->local = family(to) == AF_UNIX;
+	return r;
 }
 
 static int socket_connected(struct rt_socket *s)
@@ -307,11 +357,55 @@ static ssize_t socket_send(struct rt_socket *s, const struct iovec *iov, unsigne
 	return n < 0 ? -errno : n;
 }
 
+/* Those that find no room are closed. */
+static void keep_descriptors(struct rt_socket *s, struct msghdr *m)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		unsigned n;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		for (unsigned i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (s->came_count < RT_SHARED_MAX)
+				s->came[s->came_count++] = fd;
+			else
+				close(fd);
+		}
+	}
+}
+
+static ssize_t local_recv(struct rt_socket *s, const struct iovec *iov, unsigned count)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(RT_SHARED_MAX * sizeof(int))];
+	} control;
+	struct msghdr m = {.msg_iov = (struct iovec *)iov,
+		.msg_iovlen = count,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control)};
+	ssize_t n;
+
+	do
+		n = recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	keep_descriptors(s, &m);
+	return n;
+}
+
 static ssize_t socket_recv(struct rt_socket *s, const struct iovec *iov, unsigned count)
 {
 	struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = count};
 	ssize_t n;
 
+	if (s->local)
+		return local_recv(s, iov, count);
 	do
 		n = count == 1 ? recv(s->fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT)
 			       : recvmsg(s->fd, &m, MSG_DONTWAIT);
@@ -332,6 +426,79 @@ static void socket_close(struct rt_socket *s)
 		unlink(s->path);
 	close_fds(s);
 	free(s);
+}
+
+/* ---- shared memory ----------------------------------------------------------------- */
+
+int rt_socket_send_shared(struct rt_socket *s, const void *what, size_t bytes,
+	struct rt_shared *const *shared, unsigned count)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(RT_SHARED_MAX * sizeof(int))];
+	} control = {0};
+	struct iovec iov = {(void *)what, bytes};
+	struct msghdr m = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = CMSG_SPACE(count * sizeof(int))};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	ssize_t n;
+
+	WEFT_ASSERT(count > 0 && count <= RT_SHARED_MAX);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(count * sizeof(int));
+	for (unsigned i = 0; i < count; i++) {
+		int fd = real_shared_fd(shared[i]);
+
+		memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(fd));
+	}
+	do
+		n = sendmsg(s->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	return (size_t)n == bytes ? 0 : -EPIPE; /* part of it: of no use */
+}
+
+int rt_socket_take_shared(struct rt_socket *s, struct rt_shared **out, unsigned max)
+{
+	unsigned n = 0;
+	int r = s->came_count > max ? -EPERM : 0;
+
+	while (!r && n < s->came_count) {
+		r = real_shared_adopt(&out[n], s->came[n]);
+		if (!r)
+			n++;
+	}
+	if (!r) {
+		s->came_count = 0;
+		return (int)n;
+	}
+	/* Those that were taken close their descriptor themselves. */
+	memmove(s->came, s->came + n, (s->came_count - n) * sizeof(s->came[0]));
+	s->came_count -= n;
+	while (n)
+		rt_shared_free(out[--n]);
+	return r;
+}
+
+bool rt_socket_process_lives(struct rt_socket *s)
+{
+	struct ucred peer;
+	socklen_t length = sizeof(peer);
+	struct pollfd p = {.events = POLLIN};
+
+	if (s->process < 0) {
+		if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length))
+			return false;
+		s->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+		if (s->process < 0)
+			return errno != ESRCH;
+	}
+	p.fd = s->process;
+	return poll(&p, 1, 0) == 0;
 }
 
 static void raise_event(int fd)

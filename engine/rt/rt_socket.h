@@ -31,8 +31,8 @@ struct rt_address {
 int rt_address_resolve(struct rt_address *out, const char *text, struct weft_error *err);
 
 /*
- * A path that nobody listens at any more is replaced, and removed by rt_socket_close; its
- * socket is for this user only.
+ * The directory of a path is made if it is not there, and must be this user's own. A path
+ * that nobody listens at any more is replaced; rt_socket_close removes it.
  */
 int rt_socket_listen(
 	struct rt_socket **out, const struct rt_address *at, struct weft_error *err);

@@ -272,7 +272,7 @@ static void net_run(const char *what, const char *how, unsigned count)
 	if (progress)
 		how = "tcp";
 	if (!strcmp(how, "shm"))
-		snprintf(listen, sizeof(listen), "/tmp/netbench.%d.sock", getpid());
+		snprintf(listen, sizeof(listen), "/tmp/netbench.%d/sock", getpid());
 	else
 		snprintf(listen, sizeof(listen), "127.0.0.1:0");
 	MUST(pipe(tell) == 0 && (child = fork()) >= 0);
@@ -289,6 +289,10 @@ static void net_run(const char *what, const char *how, unsigned count)
 	kill(child, SIGTERM);
 	waitpid(child, NULL, 0);
 	unlink(listen);
+	if (!strcmp(how, "shm")) {
+		*strrchr(listen, 0x2f) = 0;
+		rmdir(listen);
+	}
 }
 
 /* ---- a socket with nothing around it ------------------------------------------------------- */
@@ -467,11 +471,12 @@ static void raw_shm(const char *what, unsigned count)
 	pid_t child;
 
 	MUST(s != MAP_FAILED && ns && (child = fork()) >= 0);
-	for (uint32_t i = 1; child == 0; i++) {
-		take_turn(s, 0, i);
-		memcpy(s->page, raw_memory, bytes);
-		give_turn(s, 1, i);
-	}
+	if (child == 0)
+		for (uint32_t i = 1;; i++) {
+			take_turn(s, 0, i);
+			memcpy(s->page, raw_memory, bytes);
+			give_turn(s, 1, i);
+		}
 	began = now_ns();
 	for (uint32_t i = 1; i <= count; i++) {
 		uint64_t at = now_ns();

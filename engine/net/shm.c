@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shm transport, for nodes of one host: links begin as connections over unix sockets
+ * (connect.c), share memory once both ends have proven the key, and end with the socket.
+ * The kernel closes that when a process ends, so its death is seen at once and all it
+ * shared is freed with the last who maps it.
+ *
+ * A link's end waits until the other process is out of this node's memory (promise 4).
+ */
+#include "engine/net/shm_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define BUSY_SLEEP_NS 50000u
+
+void shm_cut_locked(struct shm_peer *peer, int code)
+{
+	int none = 0;
+
+	if (!peer->line.base.up ||
+		!atomic_compare_exchange_strong(&peer->line.cut_code, &none, code))
+		return;
+	if (code == -EACCES || code == -ESHUTDOWN)
+		atomic_store(&peer->out->bye, (uint32_t)-code);
+	rt_socket_shutdown(peer->socket);
+}
+
+void shm_cut(struct net_peer *base, int code)
+{
+	struct shm_peer *peer = shm_peer_of(base);
+
+	rt_mutex_lock(&peer->send.lock);
+	shm_cut_locked(peer, code);
+	rt_mutex_unlock(&peer->send.lock);
+}
+
+/* ---- sharing ------------------------------------------------------------------------------ */
+
+/* The ring that the other end will write to. */
+static struct rt_shared *ring_new(const struct net *net)
+{
+	struct rt_shared *shared;
+	struct shm_link *ring;
+
+	if (rt_shared_create(&shared, sizeof(struct shm_link), true))
+		return NULL;
+	ring = rt_shared_base(shared);
+	memcpy(ring->magic, SHM_LINK, sizeof(ring->magic));
+	ring->version = SHM_VERSION;
+	ring->slots = SHM_SLOTS;
+	ring->open = 1;
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++)
+		if (net->regions[i].base)
+			ring->regions[i] =
+				(struct shm_region){.bytes = net->regions[i].bytes,
+					.rights = net->regions[i].rights};
+	return shared;
+}
+
+static bool shm_share(struct connect_net *lines, struct net_connection *c,
+	const void *what, size_t bytes)
+{
+	struct shm_net *net = shm_net_of(&lines->base);
+	struct rt_shared *all[RT_SHARED_MAX];
+	unsigned n = 0;
+
+	c->offer = ring_new(&lines->base);
+	if (!c->offer)
+		return false;
+	all[n++] = net->node_shared;
+	all[n++] = c->offer;
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++)
+		if (net->region_shared[i])
+			all[n++] = net->region_shared[i];
+	return rt_socket_send_shared(c->stream.socket, what, bytes, all, n) == 0;
+}
+
+static void shm_leave(struct net_connection *c)
+{
+	rt_shared_free(c->offer);
+	c->offer = NULL;
+}
+
+static bool node_fits(struct rt_shared *shared)
+{
+	const struct shm_node *node = rt_shared_base(shared);
+
+	return rt_shared_bytes(shared) >= sizeof(*node) &&
+	       !memcmp(node->magic, SHM_NODE, sizeof(node->magic)) &&
+	       node->version == SHM_VERSION;
+}
+
+static bool link_fits(struct rt_shared *shared)
+{
+	const struct shm_link *link = rt_shared_base(shared);
+
+	return rt_shared_bytes(shared) >= sizeof(*link) &&
+	       !memcmp(link->magic, SHM_LINK, sizeof(link->magic)) &&
+	       link->version == SHM_VERSION && link->slots == SHM_SLOTS;
+}
+
+/* The table in the ring says which of the rest is which; read once. */
+static bool regions_fit(struct shm_peer *peer, struct rt_shared **rest, unsigned count)
+{
+	const struct shm_link *link = rt_shared_base(peer->out_shared);
+	unsigned used = 0;
+
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++) {
+		struct shm_region r = link->regions[i];
+
+		peer->remote[i] = (struct net_region){0};
+		if (!r.bytes)
+			continue;
+		if (used == count || r.bytes > rt_shared_bytes(rest[used]))
+			return false;
+		peer->remote[i] = (struct net_region){
+			.base = rt_shared_base(rest[used]),
+			.bytes = r.bytes,
+			.rights = rt_shared_writable(rest[used])
+					  ? r.rights
+					  : r.rights & NET_REMOTE_READ,
+		};
+		used++;
+	}
+	return used == count;
+}
+
+static void let_go(struct shm_peer *peer)
+{
+	rt_shared_free(peer->in_shared);
+	rt_shared_free(peer->out_shared);
+	rt_shared_free(peer->node_shared);
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++) {
+		rt_shared_free(peer->region_shared[i]);
+		peer->region_shared[i] = NULL;
+	}
+	peer->in_shared = peer->out_shared = peer->node_shared = NULL;
+	peer->in = peer->out = NULL;
+	peer->node = NULL;
+	rt_socket_close(peer->socket);
+	peer->socket = NULL;
+}
+
+/* Both ends' memory is at hand when it returns 0. */
+static int take_shared(struct shm_peer *peer, struct net_connection *c)
+{
+	struct rt_shared *all[2 + NET_REGIONS_MAX];
+	int n = rt_socket_take_shared(c->stream.socket, all, ARRAY_SIZE(all));
+
+	if (n < 0)
+		return n;
+	for (int i = 2; i < n; i++)
+		peer->region_shared[i - 2] = all[i];
+	if (n > 0)
+		peer->node_shared = all[0];
+	if (n > 1)
+		peer->out_shared = all[1];
+	if (n < 2 || !node_fits(all[0]) || !link_fits(all[1]) ||
+		!rt_shared_writable(all[0]) || !rt_shared_writable(all[1]) ||
+		!regions_fit(peer, peer->region_shared, (unsigned)n - 2))
+		return -EPROTO;
+	peer->in = rt_shared_base(peer->in_shared);
+	peer->out = rt_shared_base(peer->out_shared);
+	peer->node = rt_shared_base(peer->node_shared);
+	return 0;
+}
+
+/* ---- links ------------------------------------------------------------------------------------ */
+
+static int shm_link_up(struct connect_peer *line, struct net_connection *c)
+{
+	struct shm_peer *peer = shm_peer_of(&line->base);
+	struct shm_net *net = shm_net_of(line->base.net);
+	int r;
+
+	WEFT_ASSERT(!line->base.up);
+	rt_mutex_lock(&line->event_lock);
+	rt_mutex_lock(&peer->send.lock);
+	peer->socket = c->stream.socket;
+	peer->in_shared = c->offer;
+	c->offer = NULL;
+	WEFT_ASSERT(!shm_send_reset(peer));
+	peer->in_head = 0;
+	peer->beats_seen = peer->head_seen = 0;
+	peer->silent_ticks = peer->stuck_ticks = 0;
+	atomic_store(&line->cut_code, 0);
+	r = take_shared(peer, c);
+	rt_mutex_unlock(&peer->send.lock);
+	if (!r)
+		r = rt_poller_add(connect_net_of(line->base.net)->poller, peer->socket,
+			RT_READABLE, &line->source);
+	if (r) {
+		let_go(peer);
+	} else {
+		connect_link_began(line);
+		atomic_store(&line->closing, 0);
+		atomic_store(&line->base.up, 1);
+		net_tell_up(&line->base);
+	}
+	rt_mutex_unlock(&line->event_lock);
+	/* What came before nobody looked for. */
+	shm_ring_node(net->node);
+	return r;
+}
+
+/* With event_lock held: nobody of this node uses the link any more. */
+static struct net_op *stop_sending(struct shm_peer *peer)
+{
+	struct shm_send *s = &peer->send;
+	struct net_op *ops, *done;
+	unsigned spins = 0;
+
+	rt_mutex_lock(&s->lock);
+	atomic_store(&peer->line.base.up, 0);
+	while (s->calling || atomic_load(&peer->users)) {
+		rt_mutex_unlock(&s->lock);
+		rt_spin(&spins);
+		rt_mutex_lock(&s->lock);
+	}
+	done = s->ended;
+	s->ended = NULL;
+	ops = shm_send_reset(peer);
+	rt_mutex_unlock(&s->lock);
+	while (done) {
+		struct net_op *op = done;
+
+		done = op->next;
+		net_op_end(peer->line.base.net, op, op->result);
+	}
+	return ops;
+}
+
+/*
+ * No access to our memory begins from here on, and none is under way. A process that is
+ * stopped within one keeps us until it goes on or ends.
+ */
+static void close_memory(struct shm_peer *peer)
+{
+	atomic_store(&peer->in->open, 0);
+	while (atomic_load(&peer->in->busy) && rt_socket_process_lives(peer->socket))
+		rt_sleep_ns(BUSY_SLEEP_NS);
+}
+
+static void shm_link_down(struct connect_peer *line, int code)
+{
+	struct shm_peer *peer = shm_peer_of(&line->base);
+	struct net_op *ops;
+
+	if (!line->base.up)
+		return;
+	shm_cut(&line->base, code); /* a code that is there stays */
+	code = atomic_load(&line->cut_code);
+	net_lead_leave(line);
+	rt_mutex_lock(&line->event_lock);
+	ops = stop_sending(peer);
+	net_lead_gone(line);
+	rt_poller_remove(connect_net_of(line->base.net)->poller, peer->socket);
+	close_memory(peer);
+	let_go(peer);
+	net_ops_end(line->base.net, ops, -ECONNRESET);
+	net_tell_down(&line->base, code);
+	rt_mutex_unlock(&line->event_lock);
+	connect_link_ended(line);
+}
+
+/* Nothing is said over the socket: it has ended, or the other end is no peer. */
+static void shm_link_ready(struct connect_peer *line, unsigned events)
+{
+	struct shm_peer *peer = shm_peer_of(&line->base);
+	uint8_t byte;
+	struct iovec iov = {&byte, 1};
+	uint32_t bye;
+	ssize_t n;
+
+	if (!line->base.up)
+		return; /* ended earlier in this round */
+	n = rt_socket_recv(peer->socket, &iov, 1);
+	if (n == -EAGAIN && !atomic_load(&line->cut_code))
+		return;
+	/* What the other end said before it went. */
+	rt_mutex_lock(&line->event_lock);
+	shm_receive(peer);
+	rt_mutex_unlock(&line->event_lock);
+	bye = atomic_load(&peer->in->bye);
+	if (n > 0)
+		shm_link_down(line, -EPROTO);
+	else if (bye == EACCES || bye == ESHUTDOWN)
+		shm_link_down(line, -(int)bye);
+	else
+		shm_link_down(line, -ECONNRESET);
+}
+
+static void shm_link_tick(struct connect_peer *line)
+{
+	struct shm_peer *peer = shm_peer_of(&line->base);
+	uint64_t beats = atomic_load(&peer->node->beats);
+	uint64_t head = atomic_load(&peer->out->head);
+	bool waits = atomic_load(&peer->send.waiting);
+
+	atomic_fetch_add(&shm_net_of(line->base.net)->node->beats, 1);
+	peer->silent_ticks = beats == peer->beats_seen ? peer->silent_ticks + 1 : 0;
+	peer->stuck_ticks = waits && head == peer->head_seen ? peer->stuck_ticks + 1 : 0;
+	peer->beats_seen = beats;
+	peer->head_seen = head;
+	if (peer->silent_ticks >= CONNECT_SILENT_TICKS ||
+		peer->stuck_ticks >= CONNECT_SILENT_TICKS)
+		shm_link_down(line, -ETIMEDOUT);
+}
+
+static void shm_link_bye(struct connect_peer *line)
+{
+	shm_cut(&line->base, -ESHUTDOWN);
+}
+
+static void shm_kick(struct connect_peer *line)
+{
+	struct shm_peer *peer = shm_peer_of(&line->base);
+
+	atomic_fetch_add(&peer->in->bell, 1);
+	rt_shared_wake(&peer->in->bell, INT32_MAX);
+}
+
+static const struct connect_ops shm_links = {
+	.link_up = shm_link_up,
+	.link_down = shm_link_down,
+	.link_ready = shm_link_ready,
+	.link_tick = shm_link_tick,
+	.link_bye = shm_link_bye,
+	.kick = shm_kick,
+	.share = shm_share,
+	.leave = shm_leave,
+};
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+static int shm_open_net(struct net *base, struct weft_error *err)
+{
+	struct shm_net *net = shm_net_of(base);
+	int r;
+
+	if (base->options.tls)
+		return weft_error(
+			err, -EINVAL, "shm has no TLS: it does not leave the host");
+	r = rt_shared_create(&net->node_shared, sizeof(*net->node), true);
+	if (r)
+		return weft_error(err, r, "no shared memory: %s", strerrordesc_np(-r));
+	net->node = rt_shared_base(net->node_shared);
+	memcpy(net->node->magic, SHM_NODE, sizeof(net->node->magic));
+	net->node->version = SHM_VERSION;
+	r = connect_open(&net->lines, &shm_links, err);
+	if (r)
+		rt_shared_free(net->node_shared);
+	return r;
+}
+
+static void stop_task(struct shm_net *net)
+{
+	atomic_store(&net->stopping, true);
+	shm_ring_node(net->node);
+	if (net->task)
+		rt_task_join(net->task);
+	net->task = NULL;
+}
+
+static int shm_start(struct net *base, struct weft_error *err)
+{
+	struct shm_net *net = shm_net_of(base);
+	int r = rt_task_spawn(&net->task, "net-shm", shm_task, net);
+
+	if (r)
+		return weft_error(err, r, "no task for the network");
+	r = connect_start(&net->lines, err);
+	if (r)
+		stop_task(net);
+	return r;
+}
+
+static void shm_close(struct net *base)
+{
+	struct shm_net *net = shm_net_of(base);
+
+	connect_stop(&net->lines);
+	stop_task(net);
+	connect_close(&net->lines);
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++)
+		rt_shared_free(net->region_shared[i]);
+	rt_shared_free(net->node_shared);
+}
+
+static int shm_peer_add(struct net_peer *base, struct weft_error *err)
+{
+	struct shm_peer *peer = shm_peer_of(base);
+	int r = connect_peer_add(&peer->line, err);
+
+	if (r)
+		return r;
+	peer->send.entries = rt_alloc(NET_QUEUE_MAX * sizeof(struct shm_entry));
+	if (peer->send.entries)
+		return 0;
+	return weft_error(err, -ENOMEM, "no memory for node %u", base->node);
+}
+
+static void shm_peer_free(struct net_peer *base)
+{
+	rt_free(shm_peer_of(base)->send.entries);
+}
+
+static int shm_region_create(
+	struct net *base, uint32_t id, size_t size, unsigned rights, void **memory)
+{
+	struct shm_net *net = shm_net_of(base);
+	int r = rt_shared_create(&net->region_shared[id], size,
+		rights & (NET_REMOTE_WRITE | NET_REMOTE_ATOMIC));
+
+	if (!r)
+		*memory = rt_shared_base(net->region_shared[id]);
+	return r;
+}
+
+const struct net_ops net_shm_ops = {
+	.name = "shm",
+	.open = shm_open_net,
+	.start = shm_start,
+	.address = connect_address,
+	.close = shm_close,
+	.peer_add = shm_peer_add,
+	.peer_added = connect_peer_added,
+	.peer_free = shm_peer_free,
+	.region_create = shm_region_create,
+	.send = shm_send,
+	.post = shm_post,
+	.flush = shm_flush,
+	.wait_room = shm_wait_room,
+	.wait = shm_wait,
+	.wake = net_lead_wake,
+	.cut = shm_cut,
+	.net_bytes = sizeof(struct shm_net),
+	.peer_bytes = sizeof(struct shm_peer),
+	.wire = WIRE_SHM,
+};

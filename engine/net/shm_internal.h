@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the shm transport share: the segments (docs/protocol.md, "shm"), and
+ * what a node keeps for a link.
+ *
+ * Locks, in order: event_lock of a link, then send_lock of any link, then kick_lock of
+ * any. Words of the segments are read once and checked: the other end may write anything
+ * there (invariant 9).
+ */
+#ifndef WEFT_NET_SHM_INTERNAL_H
+#define WEFT_NET_SHM_INTERNAL_H
+
+#include "engine/net/connect.h"
+#include "engine/rt/rt_shared.h"
+
+#define SHM_VERSION 1u
+#define SHM_SLOTS   WIRE_WINDOW
+#define SHM_NODE    "WEFTSHMN"
+#define SHM_LINK    "WEFTSHML"
+
+/* One for each node, mapped by all its peers. */
+struct shm_node {
+	char magic[WIRE_MAGIC_BYTES];
+	uint32_t version;
+	uint32_t pad;
+	_Alignas(64) _Atomic uint32_t bell;   /* goes up when it rings; a futex */
+	_Alignas(64) _Atomic uint32_t asleep; /* 1: the node's task sleeps at the bell */
+	_Alignas(64) _Atomic uint64_t beats;  /* goes up while the node lives */
+};
+_Static_assert(offsetof(struct shm_node, asleep) == 128, "node segment layout");
+_Static_assert(offsetof(struct shm_node, beats) == 192, "node segment layout");
+
+struct shm_region {
+	uint64_t bytes; /* 0: none */
+	uint32_t rights;
+	uint32_t pad[3];
+};
+_Static_assert(sizeof(struct shm_region) == 24, "region size");
+
+/* Who is to be woken for a ring. */
+enum shm_reader {
+	SHM_TASK,   /* the node's task, if it sleeps */
+	SHM_AWAKE,  /* nobody: a task looks at it */
+	SHM_ASLEEP, /* that task, at the link's bell */
+};
+
+/* One for each link and direction, made by the end that reads it. */
+struct shm_link {
+	char magic[WIRE_MAGIC_BYTES];
+	uint32_t version;
+	uint32_t slots;
+	_Alignas(64) _Atomic uint32_t bell;   /* goes up when it rings; a futex */
+	_Alignas(64) _Atomic uint32_t reader; /* enum shm_reader */
+	_Alignas(64) _Atomic uint64_t tail;   /* messages put in, by the writer */
+	_Alignas(64) _Atomic uint64_t head;   /* messages taken out, by the reader */
+	_Alignas(64) _Atomic uint32_t open;   /* 1: the writer may access the regions */
+	_Atomic uint32_t busy;                /* accesses under way */
+	_Atomic uint32_t full;                /* 1: the writer waits for room */
+	_Atomic uint32_t bye;                 /* why the writer ended the link: errno */
+	_Alignas(64) struct shm_region regions[NET_REGIONS_MAX];
+	_Alignas(4096) struct net_message messages[SHM_SLOTS];
+};
+_Static_assert(offsetof(struct shm_link, tail) == 192, "link segment layout");
+_Static_assert(offsetof(struct shm_link, bye) == 332, "link segment layout");
+_Static_assert(offsetof(struct shm_link, regions) == 384, "link segment layout");
+_Static_assert(offsetof(struct shm_link, messages) == 4096, "link segment layout");
+
+/* A message, or an operation that waits for its turn. */
+struct shm_entry {
+	struct net_op *op; /* NULL: the message */
+	struct net_message message;
+};
+
+struct shm_send {
+	struct rt_mutex lock;
+	struct rt_cond room;
+	struct shm_entry *entries; /* NET_QUEUE_MAX, a ring: what found no room */
+	unsigned first, count;
+	_Atomic bool waiting; /* something is in the queue */
+	uint64_t tail;        /* of the other end's ring */
+	bool moved;           /* the other end took something since the last tick */
+	bool held;            /* NET_MORE has not woken the other end yet */
+	struct net_op *ended; /* with `done` to be called; by `next` */
+	unsigned calling;     /* tasks that call `done` of what was in it */
+};
+
+/* Spins before sleeping only while that pays. */
+struct shm_spin {
+	unsigned luck, tries;
+};
+
+struct shm_peer {
+	struct connect_peer line;
+	struct rt_socket *socket;
+	/* Ours; event_lock. */
+	struct rt_shared *in_shared;
+	struct shm_link *in;
+	_Atomic uint64_t in_head; /* changed under event_lock */
+	/* The other end's; kept while `users` is not 0. */
+	struct rt_shared *out_shared, *node_shared, *region_shared[NET_REGIONS_MAX];
+	struct shm_link *out;
+	struct shm_node *node;
+	struct net_region remote[NET_REGIONS_MAX];
+	_Atomic uint32_t users; /* tasks that access remote memory without send_lock */
+	struct shm_send send;
+	struct shm_spin spin; /* the leader's */
+	/* The progress task's. */
+	uint64_t beats_seen, head_seen;
+	unsigned silent_ticks, stuck_ticks;
+};
+
+struct shm_net {
+	struct connect_net lines;
+	struct rt_shared *node_shared;
+	struct shm_node *node;
+	struct rt_shared *region_shared[NET_REGIONS_MAX];
+	struct rt_task *task; /* takes what comes for links that nobody leads */
+	struct shm_spin spin; /* the task's */
+	_Atomic bool stopping;
+	_Atomic bool held;  /* a peer has something that NET_MORE held back */
+	_Atomic bool ended; /* a peer has ops whose `done` is to be called */
+};
+
+static inline struct shm_net *shm_net_of(struct net *net)
+{
+	return container_of(net, struct shm_net, lines.base);
+}
+
+static inline struct shm_peer *shm_peer_of(struct net_peer *peer)
+{
+	return container_of(peer, struct shm_peer, line.base);
+}
+
+/*
+ * Both ends of a link in one process, as in tests: to ThreadSanitizer the two mappings of
+ * a ring are two rings. It is told in words of its own what the ring's tail orders.
+ */
+#if defined(__SANITIZE_THREAD__)
+extern _Atomic uint32_t shm_order[NET_NODES_MAX];
+
+static inline void shm_before_put(unsigned from, unsigned to)
+{
+	atomic_fetch_add(&shm_order[(from * 31 + to) % NET_NODES_MAX], 1);
+}
+
+static inline void shm_after_take(unsigned from, unsigned to)
+{
+	(void)atomic_load(&shm_order[(from * 31 + to) % NET_NODES_MAX]);
+}
+#else
+static inline void shm_before_put(unsigned from, unsigned to)
+{
+}
+
+static inline void shm_after_take(unsigned from, unsigned to)
+{
+}
+#endif
+
+/* ---- shm.c ------------------------------------------------------------------------------ */
+
+void shm_cut(struct net_peer *peer, int code);
+void shm_cut_locked(struct shm_peer *peer, int code);
+
+/* ---- shm_send.c --------------------------------------------------------------------------- */
+
+int shm_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
+int shm_post(struct net_peer *peer, struct net_op *op, unsigned flags);
+void shm_flush(struct net *net);
+int shm_wait_room(struct net_peer *peer, uint64_t deadline_ns);
+/* What waits in the queue, as far as there is room now. */
+void shm_drain(struct shm_peer *peer);
+void shm_call_done(struct shm_peer *peer);
+/* All that had not ended, by `next`; nobody sends any more. */
+struct net_op *shm_send_reset(struct shm_peer *peer);
+
+/* ---- shm_receive.c ------------------------------------------------------------------------- */
+
+/* Takes what is in the ring, under event_lock: true if something was. Handlers run. */
+bool shm_receive(struct shm_peer *peer);
+int shm_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
+	uint32_t expected, uint64_t deadline_ns);
+/* The node's task. */
+void shm_task(void *arg);
+void shm_ring_node(struct shm_node *node);
+
+#endif

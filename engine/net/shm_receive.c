@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receiving half of shm: rings are looked at by the node's task, or for one link by a
+ * task that waits for an answer from there (lead.c). Each looks on for a while when it
+ * finds nothing, as long as that has paid of late, then says who is to be woken and sleeps
+ * on a futex in shared memory.
+ */
+#include "engine/net/shm_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define SPIN_NS     20000u
+#define SPIN_LOOKS  32u /* between looks at the clock */
+#define LUCK_MAX    8u
+#define TRY_ONE_IN  64u /* without luck */
+#define HEADS_EVERY 64u /* messages taken before the writer is told */
+
+static void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* ---- a ring ---------------------------------------------------------------------------- */
+
+static bool something_is_there(const struct shm_peer *peer)
+{
+	return atomic_load(&peer->in->tail) != peer->in_head;
+}
+
+static bool take_message(struct shm_peer *peer)
+{
+	const struct net_handlers *h = &peer->line.base.net->options.handlers;
+	struct net_message m = peer->in->messages[peer->in_head % SHM_SLOTS];
+
+	if (m.type == 0 || m.sender != peer->line.base.node) {
+		shm_cut(&peer->line.base, -EPROTO);
+		return false;
+	}
+	peer->in_head++;
+	net_count(&peer->line.base.counters.messages_in, 1);
+	h->message(h->owner, &peer->line.base, &m);
+	return true;
+}
+
+/* The writer may be waiting for room: it says so before it looks at the head again. */
+static void give_room(struct shm_peer *peer)
+{
+	atomic_store(&peer->in->head, peer->in_head);
+	if (atomic_load(&peer->in->full) && atomic_exchange(&peer->in->full, 0))
+		shm_ring_node(peer->node);
+}
+
+bool shm_receive(struct shm_peer *peer)
+{
+	uint64_t tail, begin = peer->in_head;
+
+	if (!peer->line.base.up || atomic_load(&peer->line.cut_code))
+		return false;
+	tail = atomic_load_explicit(&peer->in->tail, memory_order_acquire);
+	if (tail - peer->in_head > SHM_SLOTS) {
+		shm_cut(&peer->line.base, -EPROTO);
+		return false;
+	}
+	if (tail == begin)
+		return false;
+	shm_after_take(peer->line.base.node, peer->line.base.net->options.self.node);
+	net_count(&peer->line.base.counters.calls_in, 1);
+	while (peer->in_head != tail &&
+		!atomic_load_explicit(&peer->line.cut_code, memory_order_relaxed)) {
+		if (!take_message(peer))
+			return false;
+		if ((peer->in_head - begin) % HEADS_EVERY == 0)
+			give_room(peer);
+	}
+	give_room(peer);
+	shm_flush(peer->line.base.net);
+	return true;
+}
+
+/* ---- spinning ----------------------------------------------------------------------------- */
+
+static bool spin_pays(struct shm_spin *s)
+{
+	return s->luck || ++s->tries % TRY_ONE_IN == 0;
+}
+
+static void spin_ended(struct shm_spin *s, bool found)
+{
+	if (found && s->luck < LUCK_MAX)
+		s->luck += s->luck ? 1 : 2;
+	else if (!found && s->luck)
+		s->luck--;
+}
+
+/* ---- a task that waits ----------------------------------------------------------------------- */
+
+static bool spin_for_answer(
+	struct shm_peer *peer, const _Atomic uint32_t *word, uint32_t expected)
+{
+	uint64_t until = rt_now_ns() + SPIN_NS;
+	bool found = false;
+
+	do {
+		for (unsigned i = 0; i < SPIN_LOOKS && !found; i++) {
+			cpu_pause();
+			found = something_is_there(peer) ||
+				atomic_load_explicit(word, memory_order_relaxed) !=
+					expected;
+		}
+	} while (!found && rt_now_ns() < until);
+	spin_ended(&peer->spin, found);
+	return found;
+}
+
+static int sleep_for_answer(struct shm_peer *peer, _Atomic uint32_t *word,
+	uint32_t expected, uint64_t deadline_ns)
+{
+	uint32_t bell = atomic_load(&peer->in->bell);
+	int r = 0;
+
+	atomic_store(&peer->line.leads_for, word);
+	atomic_store(&peer->in->reader, SHM_ASLEEP);
+	if (!something_is_there(peer) && atomic_load(word) == expected &&
+		!net_lead_over(&peer->line))
+		r = rt_shared_wait(&peer->in->bell, bell, deadline_ns);
+	atomic_store(&peer->in->reader, SHM_AWAKE);
+	atomic_store(&peer->line.leads_for, NULL);
+	return r;
+}
+
+static bool receive_locked(struct shm_peer *peer)
+{
+	bool any;
+
+	rt_mutex_lock(&peer->line.event_lock);
+	any = shm_receive(peer);
+	rt_mutex_unlock(&peer->line.event_lock);
+	return any;
+}
+
+int shm_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
+	uint32_t expected, uint64_t deadline_ns)
+{
+	struct shm_peer *peer = likely ? shm_peer_of(likely) : NULL;
+	int r = 0;
+
+	if (atomic_load_explicit(word, memory_order_acquire) != expected)
+		return 0;
+	if (!peer || !likely->up || !net_lead_begin(&peer->line))
+		return net_lead_sleep(connect_net_of(base), word, expected, deadline_ns);
+	atomic_store(&peer->in->reader, SHM_AWAKE);
+	while (r == 0 && atomic_load(word) == expected && !net_lead_over(&peer->line)) {
+		if (receive_locked(peer))
+			continue;
+		if (spin_pays(&peer->spin) && spin_for_answer(peer, word, expected))
+			continue;
+		r = sleep_for_answer(peer, word, expected, deadline_ns);
+	}
+	/* From here on the node's task is woken; what came before is taken here. */
+	atomic_store(&peer->in->reader, SHM_TASK);
+	receive_locked(peer);
+	net_lead_end(&peer->line);
+	return r;
+}
+
+/* ---- the node's task ----------------------------------------------------------------------- */
+
+/* A link that is led is left to its leader, who takes what is there before he goes. */
+static bool serve_peer(struct shm_peer *peer)
+{
+	bool any = false;
+
+	if (!atomic_load(&peer->line.leader)) {
+		rt_mutex_lock(&peer->line.event_lock);
+		any = shm_receive(peer);
+		rt_mutex_unlock(&peer->line.event_lock);
+	}
+	if (atomic_load(&peer->send.waiting))
+		shm_drain(peer);
+	return any;
+}
+
+static bool serve_all(struct shm_net *net)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < net_peer_count(&net->lines.base); i++)
+		any |= serve_peer(shm_peer_of(net->lines.base.list[i]));
+	if (atomic_load_explicit(&net->ended, memory_order_relaxed) &&
+		atomic_exchange(&net->ended, false))
+		for (unsigned i = 0; i < net_peer_count(&net->lines.base); i++)
+			shm_call_done(shm_peer_of(net->lines.base.list[i]));
+	return any;
+}
+
+static bool spin_for_work(struct shm_net *net)
+{
+	uint64_t until = rt_now_ns() + SPIN_NS;
+	bool found = false;
+
+	do {
+		for (unsigned i = 0; i < SPIN_LOOKS && !found; i++) {
+			cpu_pause();
+			found = serve_all(net);
+		}
+	} while (!found && rt_now_ns() < until);
+	spin_ended(&net->spin, found);
+	return found;
+}
+
+void shm_task(void *arg)
+{
+	struct shm_net *net = arg;
+
+	while (!atomic_load(&net->stopping)) {
+		uint32_t bell;
+
+		if (serve_all(net) || (spin_pays(&net->spin) && spin_for_work(net)))
+			continue;
+		bell = atomic_load(&net->node->bell);
+		atomic_store(&net->node->asleep, 1);
+		/* Who puts something in from here on rings. */
+		if (!serve_all(net) && !atomic_load(&net->stopping))
+			rt_shared_wait(&net->node->bell, bell, RT_FOREVER);
+		atomic_store(&net->node->asleep, 0);
+	}
+}

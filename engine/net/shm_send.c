@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sending half of a shm link: operations are done by the caller, at once, on the other
+ * end's memory; messages go into its ring. What finds the ring full waits in a bounded
+ * queue, and all after it, so that order holds; the node's task puts it in when there is
+ * room.
+ */
+#include "engine/net/shm_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define QUEUE_TASKS (NET_QUEUE_MAX / 2)
+#define QUEUE_SHORT (NET_QUEUE_MAX / 4)
+
+#if defined(__SANITIZE_THREAD__)
+_Atomic uint32_t shm_order[NET_NODES_MAX];
+#endif
+
+static struct shm_entry *entry_at(struct shm_send *s, unsigned i)
+{
+	return &s->entries[(s->first + i) % NET_QUEUE_MAX];
+}
+
+/* ---- the ring ---------------------------------------------------------------------------- */
+
+/* The word changes first, so that who is about to sleep there does not. */
+void shm_ring_node(struct shm_node *node)
+{
+	if (atomic_load(&node->asleep) && atomic_exchange(&node->asleep, 0)) {
+		atomic_fetch_add(&node->bell, 1);
+		rt_shared_wake(&node->bell, INT32_MAX);
+	}
+}
+
+/* What was put in is seen by whoever looks after this. */
+static void wake_reader(struct shm_peer *peer)
+{
+	uint32_t reader;
+
+	peer->send.held = false;
+	atomic_thread_fence(memory_order_seq_cst);
+	reader = atomic_load(&peer->out->reader);
+	if (reader == SHM_AWAKE)
+		return;
+	if (reader == SHM_ASLEEP) {
+		if (!atomic_compare_exchange_strong(
+			    &peer->out->reader, &reader, SHM_AWAKE))
+			return;
+		atomic_fetch_add(&peer->out->bell, 1);
+		rt_shared_wake(&peer->out->bell, INT32_MAX);
+		return;
+	}
+	shm_ring_node(peer->node);
+}
+
+/* Under send_lock; false: there is no room, and the other end tells when there is. */
+static bool put(struct shm_peer *peer, const struct net_message *m)
+{
+	struct shm_send *s = &peer->send;
+	uint64_t used =
+		s->tail - atomic_load_explicit(&peer->out->head, memory_order_acquire);
+
+	if (used >= SHM_SLOTS) {
+		atomic_store(&peer->out->full, 1);
+		used = s->tail - atomic_load(&peer->out->head);
+	}
+	if (used > SHM_SLOTS) {
+		shm_cut_locked(peer, -EPROTO);
+		return false;
+	}
+	if (used == SHM_SLOTS)
+		return false;
+	peer->out->messages[s->tail % SHM_SLOTS] = *m;
+	shm_before_put(m->sender, peer->line.base.node);
+	atomic_store_explicit(&peer->out->tail, ++s->tail, memory_order_release);
+	net_count(&peer->line.base.counters.messages_out, 1);
+	return true;
+}
+
+/* ---- operations ------------------------------------------------------------------------- */
+
+static uint8_t *remote_memory(const struct shm_peer *peer, const struct net_op *op)
+{
+	static const unsigned wanted[] = {
+		[NET_WRITE] = NET_REMOTE_WRITE,
+		[NET_READ] = NET_REMOTE_READ,
+		[NET_CAS] = NET_REMOTE_ATOMIC,
+		[NET_FAA] = NET_REMOTE_ATOMIC,
+	};
+	bool atomic = op->kind == NET_CAS || op->kind == NET_FAA;
+	const struct net_region *r;
+
+	if (op->region >= NET_REGIONS_MAX)
+		return NULL;
+	r = &peer->remote[op->region];
+	if (!r->base || !wire_access_check(r->bytes, r->rights, wanted[op->kind],
+				op->offset, atomic ? 8 : op->length))
+		return NULL;
+	return r->base + op->offset;
+}
+
+static void access_memory(struct net_op *op, uint8_t *at)
+{
+	switch (op->kind) {
+	case NET_WRITE:
+		memcpy(at, op->local, op->length);
+		break;
+	case NET_READ:
+		memcpy(op->local, at, op->length);
+		break;
+	case NET_FAA:
+		op->value =
+			__atomic_fetch_add((uint64_t *)at, op->operand, __ATOMIC_SEQ_CST);
+		break;
+	case NET_CAS:
+		op->value = op->compare;
+		__atomic_compare_exchange_n((uint64_t *)at, &op->value, op->operand,
+			false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+		break;
+	}
+}
+
+static void count_op(struct shm_peer *peer, const struct net_op *op)
+{
+	struct net_peer_counters *c = &peer->line.base.counters;
+
+	if (op->kind == NET_WRITE) {
+		net_count(&c->writes_out, 1);
+		net_count(&c->bytes_out, op->length);
+	} else if (op->kind == NET_READ) {
+		net_count(&c->reads_out, 1);
+		net_count(&c->bytes_in, op->length);
+	} else {
+		net_count(&c->atomics_out, 1);
+	}
+}
+
+/* The owner closes its memory and waits for those who came before: both in one order. */
+static int perform(struct shm_peer *peer, struct net_op *op)
+{
+	uint8_t *at = remote_memory(peer, op);
+	int r = 0;
+
+	if (!at)
+		return -EACCES;
+	atomic_fetch_add(&peer->out->busy, 1);
+	if (atomic_load(&peer->out->open)) {
+		access_memory(op, at);
+		count_op(peer, op);
+	} else {
+		r = -ECONNRESET;
+	}
+	atomic_fetch_sub(&peer->out->busy, 1);
+	return r;
+}
+
+/* Under send_lock: the op has ended. */
+static void ended(struct shm_peer *peer, struct net_op *op, int result)
+{
+	if (!op->done) {
+		net_op_end(peer->line.base.net, op, result);
+		return;
+	}
+	op->result = result;
+	op->next = peer->send.ended;
+	peer->send.ended = op;
+}
+
+void shm_call_done(struct shm_peer *peer)
+{
+	struct shm_send *s = &peer->send;
+	struct net_op *list;
+
+	rt_mutex_lock(&s->lock);
+	list = s->ended;
+	s->ended = NULL;
+	if (list)
+		s->calling++;
+	rt_mutex_unlock(&s->lock);
+	if (!list)
+		return;
+	while (list) {
+		struct net_op *op = list;
+
+		list = op->next;
+		net_op_end(peer->line.base.net, op, op->result);
+	}
+	rt_mutex_lock(&s->lock);
+	s->calling--;
+	rt_mutex_unlock(&s->lock);
+}
+
+/* Those with `done`: here if handlers may run here, else by the node's task. */
+static void finish(struct shm_peer *peer, bool any, unsigned flags)
+{
+	struct shm_net *net = shm_net_of(peer->line.base.net);
+
+	if (!any)
+		return;
+	if (flags & NET_URGENT) {
+		shm_call_done(peer);
+	} else {
+		atomic_store(&net->ended, true);
+		shm_ring_node(net->node);
+	}
+}
+
+/* Under send_lock, nothing waiting before it. The op may be gone when it returns. */
+static void run_op(struct shm_peer *peer, struct net_op *op)
+{
+	int r = perform(peer, op);
+
+	if (r == -EACCES)
+		shm_cut_locked(peer, -EACCES);
+	ended(peer, op, r);
+}
+
+/* ---- the queue ----------------------------------------------------------------------------- */
+
+static int reserve(struct shm_peer *peer, unsigned n, unsigned flags)
+{
+	struct shm_send *s = &peer->send;
+	unsigned limit = flags & NET_URGENT ? NET_QUEUE_MAX : QUEUE_TASKS;
+	int r = 0;
+
+	if (!peer->line.base.up || atomic_load(&peer->line.cut_code)) {
+		r = -ENOTCONN;
+	} else if (s->count + n > limit) {
+		r = -EAGAIN;
+		if (flags & NET_URGENT) {
+			shm_cut_locked(peer, -ETIMEDOUT);
+			r = -ENOTCONN;
+		}
+	}
+	if (r)
+		rt_mutex_unlock(&s->lock);
+	return r;
+}
+
+static void enqueue(struct shm_peer *peer, const struct net_message *m, struct net_op *op)
+{
+	struct shm_entry *e = entry_at(&peer->send, peer->send.count++);
+
+	atomic_store(&peer->send.waiting, true);
+	e->op = op;
+	if (m)
+		e->message = *m;
+}
+
+static void send_message(struct shm_peer *peer, const struct net_message *m)
+{
+	struct net_message copy = *m;
+
+	copy.sender = peer->line.base.net->options.self.node;
+	if (peer->send.count || !put(peer, &copy))
+		enqueue(peer, &copy, NULL);
+}
+
+/* With send_lock held; drops it. `tell`: there is a message. */
+static void sent(struct shm_peer *peer, bool tell, unsigned flags)
+{
+	struct shm_net *net = shm_net_of(peer->line.base.net);
+	bool any;
+
+	if (tell && (flags & NET_MORE)) {
+		peer->send.held = true;
+		atomic_store(&net->held, true);
+	} else if (tell) {
+		wake_reader(peer);
+	}
+	any = peer->send.ended != NULL;
+	rt_mutex_unlock(&peer->send.lock);
+	finish(peer, any, flags);
+}
+
+int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)
+{
+	struct shm_peer *peer = shm_peer_of(base);
+	int r;
+
+	rt_mutex_lock(&peer->send.lock);
+	r = reserve(peer, 1, flags);
+	if (r)
+		return r;
+	send_message(peer, m);
+	sent(peer, true, flags);
+	return 0;
+}
+
+/* Nothing waits before it: without the lock, which others may need meanwhile. */
+static void run_unlocked(struct shm_peer *peer, struct net_op *op, unsigned flags)
+{
+	struct shm_send *s = &peer->send;
+	bool any;
+	int r;
+
+	atomic_fetch_add(&peer->users, 1);
+	rt_mutex_unlock(&s->lock);
+	r = perform(peer, op);
+	rt_mutex_lock(&s->lock);
+	if (r == -EACCES)
+		shm_cut_locked(peer, -EACCES);
+	ended(peer, op, r);
+	any = s->ended != NULL;
+	rt_mutex_unlock(&s->lock);
+	atomic_fetch_sub(&peer->users, 1);
+	finish(peer, any, flags);
+}
+
+int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
+{
+	struct shm_peer *peer = shm_peer_of(base);
+	struct shm_send *s = &peer->send;
+	struct net_message m;
+	int r;
+
+	rt_mutex_lock(&s->lock);
+	r = reserve(peer, 2, flags);
+	if (r)
+		return r;
+	if (s->count) {
+		enqueue(peer, NULL, op);
+		rt_mutex_unlock(&s->lock);
+		return 0;
+	}
+	if (op->kind != NET_WRITE) {
+		run_unlocked(peer, op, flags);
+		return 0;
+	}
+	m = op->message; /* the op may be gone */
+	run_op(peer, op);
+	if (m.type && !atomic_load(&peer->line.cut_code))
+		send_message(peer, &m);
+	sent(peer, m.type != 0, flags);
+	return 0;
+}
+
+/* Under send_lock: the first entry is done, or false. */
+static bool drain_one(struct shm_peer *peer)
+{
+	struct shm_send *s = &peer->send;
+	struct shm_entry *e = entry_at(s, 0);
+	struct net_op *op = e->op;
+
+	if (op) {
+		bool told = op->kind == NET_WRITE && op->message.type;
+
+		if (told) { /* the rest of this entry */
+			e->message = op->message;
+			e->message.sender = peer->line.base.net->options.self.node;
+			e->op = NULL;
+		}
+		run_op(peer, op);
+		if (atomic_load(&peer->line.cut_code))
+			return false;
+		if (told)
+			return drain_one(peer);
+	} else if (!put(peer, &e->message)) {
+		return false;
+	}
+	s->first = (s->first + 1) % NET_QUEUE_MAX;
+	if (--s->count == QUEUE_SHORT)
+		rt_cond_broadcast(&s->room);
+	return true;
+}
+
+void shm_drain(struct shm_peer *peer)
+{
+	struct shm_send *s = &peer->send;
+	bool any = false;
+
+	rt_mutex_lock(&s->lock);
+	if (peer->line.base.up && s->count) {
+		while (s->count && drain_one(peer))
+			any = true;
+		if (s->count == 0)
+			atomic_store(&s->waiting, false);
+		if (any)
+			wake_reader(peer);
+	}
+	any = s->ended != NULL;
+	rt_mutex_unlock(&s->lock);
+	if (any)
+		shm_call_done(peer);
+}
+
+void shm_flush(struct net *base)
+{
+	struct shm_net *net = shm_net_of(base);
+
+	if (!atomic_load_explicit(&net->held, memory_order_relaxed) ||
+		!atomic_exchange(&net->held, false))
+		return;
+	for (unsigned i = 0; i < net_peer_count(base); i++) {
+		struct shm_peer *peer = shm_peer_of(base->list[i]);
+
+		rt_mutex_lock(&peer->send.lock);
+		if (peer->send.held && peer->line.base.up)
+			wake_reader(peer);
+		rt_mutex_unlock(&peer->send.lock);
+	}
+}
+
+int shm_wait_room(struct net_peer *base, uint64_t deadline_ns)
+{
+	struct shm_peer *peer = shm_peer_of(base);
+	struct shm_send *s = &peer->send;
+	int r = 0;
+
+	rt_mutex_lock(&s->lock);
+	if (base->up && s->held)
+		wake_reader(peer);
+	while (base->up && s->count + 2 > QUEUE_TASKS && r == 0)
+		r = rt_cond_wait(&s->room, &s->lock, deadline_ns);
+	if (!base->up)
+		r = -ENOTCONN;
+	else if (s->count + 2 <= QUEUE_TASKS)
+		r = 0;
+	rt_mutex_unlock(&s->lock);
+	return r;
+}
+
+struct net_op *shm_send_reset(struct shm_peer *peer)
+{
+	struct shm_send *s = &peer->send;
+	struct net_op *list = NULL;
+
+	for (unsigned i = s->count; i-- > 0;) {
+		struct net_op *op = entry_at(s, i)->op;
+
+		if (op) {
+			op->next = list;
+			list = op;
+		}
+	}
+	s->first = s->count = 0;
+	s->tail = 0;
+	s->held = s->moved = false;
+	atomic_store(&s->waiting, false);
+	rt_cond_broadcast(&s->room);
+	return list;
+}
