@@ -11,7 +11,6 @@
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -290,12 +289,24 @@ static bool more_waits(const struct worker *w, uint64_t begin)
 	return poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
 }
 
+/*
+ * Beside a ring the device brings hardly anything but FORGETs, one for each unlink: they
+ * are let pile up for a moment, and then come many in one message.
+ */
+static void forgets_gather(struct session *s, uint32_t opcode)
+{
+	if ((opcode == FUSE_FORGET || opcode == FUSE_BATCH_FORGET) &&
+		session_uses_uring(s))
+		rt_sleep_ns(SESSION_GATHER_NS);
+}
+
 /* Reads with the turn; serves. False: the connection has ended. */
 static bool worker_step(struct worker *w)
 {
 	struct session *s = w->session;
 	ssize_t length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
 	struct fuse_in_header *in = (struct fuse_in_header *)w->buffer;
+	uint32_t opcode;
 	uint64_t begin;
 
 	if (length < 0) {
@@ -311,6 +322,7 @@ static bool worker_step(struct worker *w)
 		return false;
 	}
 	begin = rt_now_ns();
+	opcode = (size_t)length >= sizeof(*in) ? in->opcode : 0;
 	buffer_in_use(w, (size_t)length);
 	if (request_is_long(w, (size_t)length) || more_waits(w, begin))
 		turn_pass(w);
@@ -319,78 +331,17 @@ static bool worker_step(struct worker *w)
 	w->served_ns = session_serve(s, in, (size_t)length, begin);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);
+	forgets_gather(s, opcode);
 	return true;
-}
-
-/* ---- the device beside a ring ---------------------------------------------------------- */
-
-/* Serves what there is to read. False: the connection has ended. */
-static bool device_drain(struct session *s)
-{
-	struct fuse_in_header *in = s->forgets;
-	ssize_t length;
-
-	do {
-		length = in ? read(s->device, in, SESSION_BUFFER_BYTES) : 0;
-		if (length > 0)
-			session_serve(s, in, (size_t)length, rt_now_ns());
-	} while (length > 0 || (length < 0 && (errno == EINTR || errno == ENOENT)));
-	if (length == 0 || errno == EAGAIN || errno == ENOMEM)
-		return true;
-	session_note_end(s, errno);
-	return false;
-}
-
-void session_read_forgets(struct session *s)
-{
-	if (!session_uses_uring(s))
-		return;
-	rt_mutex_lock(&s->forgets_lock);
-	device_drain(s);
-	rt_mutex_unlock(&s->forgets_lock);
-}
-
-/*
- * Beside a ring the device brings hardly anything but FORGETs, one for each unlink: they
- * are let pile up for a moment, and then come many in one message.
- */
-static void serve_forgets(struct worker *w)
-{
-	struct session *s = w->session;
-	struct pollfd p = {.fd = s->device, .events = POLLIN};
-	bool goes_on = fcntl(s->device, F_SETFL, O_NONBLOCK) == 0;
-
-	if (!goes_on)
-		session_note_end(s, errno);
-	while (goes_on) {
-		if (poll(&p, 1, -1) < 0)
-			continue;
-		rt_mutex_lock(&s->forgets_lock);
-		s->forgets = (struct fuse_in_header *)w->buffer;
-		goes_on = device_drain(s);
-		if (!goes_on)
-			s->forgets = NULL;
-		rt_mutex_unlock(&s->forgets_lock);
-		if (goes_on)
-			rt_sleep_ns(SESSION_GATHER_NS);
-	}
 }
 
 static void worker_run(void *arg)
 {
 	struct worker *w = arg;
-	struct session *s = w->session;
 
-	while (turn_take(w)) {
-		struct uring *u = atomic_load_explicit(&s->uring, memory_order_acquire);
-
-		if (u && uring_settle(u)) {
-			serve_forgets(w);
-			break;
-		}
+	while (turn_take(w))
 		if (!worker_step(w))
 			break;
-	}
 	turn_pass(w); /* after the end: so that the next one learns of it */
 	worker_retire(w);
 }

@@ -15,7 +15,7 @@
 #define SESSION_BACKLOG_NS 2000
 /* Without memory to read a request into: so long until the next try. */
 #define SESSION_MEMORY_PAUSE_NS 10000000ull
-/* Beside a ring: so long after reading the device it is not read again. */
+/* Beside a ring: so long after a FORGET the device is not read. */
 #define SESSION_GATHER_NS 2000000
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
@@ -77,11 +77,6 @@ struct session {
  */
 uint64_t session_serve(
 	struct session *s, struct fuse_in_header *in, size_t length, uint64_t begin);
-/*
- * Before an answer that depends on what the kernel has forgotten: with a ring, FORGETs
- * that it sent earlier may still be in the device. Waits.
- */
-void session_read_forgets(struct session *s);
 /* Counts threads that serve. */
 void session_note_workers(struct session *s, int change);
 

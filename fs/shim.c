@@ -142,7 +142,7 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	init->flags = (uint32_t)flags;
 	init->flags2 = (uint32_t)(flags >> 32);
 	if (flags & FUSE_MAX_PAGES)
-		init->max_pages = FUSE_IO_MAX / PAGE_SIZE;
+		init->max_pages = (uint16_t)(FUSE_IO_MAX / sysconf(_SC_PAGESIZE));
 	atomic_store_explicit(&s->shim.agreed, flags, memory_order_relaxed);
 	weft_log(7, "FUSE %u.%u, flags offered 0x%llx, agreed 0x%llx", init->major,
 		init->minor, (unsigned long long)s->shim.offered,
@@ -449,8 +449,9 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 	case FUSE_INIT:
 		init_note(s, in);
 		return false;
-	case FUSE_STATFS: /* what is free depends on what was forgotten */
-		session_read_forgets(s);
+	case FUSE_STATFS: /* may overtake what the kernel closed and forgot before */
+		if (session_uses_uring(s))
+			ops_settle(s->fs);
 		return false;
 	case WIRE_STATX:
 		reply_statx(s, in);

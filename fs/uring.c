@@ -23,7 +23,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <liburing.h>
 #include <linux/fuse.h>
 #include <stdio.h>
@@ -34,14 +33,14 @@
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
 
-/* Entries of a queue at the start, and those that each may have whatever others have. */
-#define QUEUE_ENTRIES_MIN 2u
-/* Entries in all: so many for each queue and a few more, for whoever needs them first. */
-#define QUEUE_ENTRIES_SHARE 4u
-#define ENTRIES_SHARED      16u
-#define QUEUES_MAX          8192u
-#define HOME_SQ_ENTRIES     64u
-/* Requests that found no other in work on their queue before a thread stays there. */
+/* Entries of a queue at the start, and those that it may have whatever others have. */
+#define QUEUE_ENTRIES_FIRST 2u
+#define QUEUE_ENTRIES_OWN   3u
+/* For whoever needs them first: one more for each queue and so many. */
+#define ENTRIES_SHARED  16u
+#define QUEUES_MAX      8192u
+#define HOME_SQ_ENTRIES 64u
+/* Requests that neither overlapped nor waited before a thread stays on a processor. */
 #define ALONE_BEFORE_STAYING 32u
 /* So long after its last use an entry's memory stays resident. */
 #define FAT_IDLE_S 1
@@ -108,7 +107,7 @@ struct worker_ring {
 	struct rt_task *task;
 	struct io_uring ring;
 	struct entry *entry;
-	unsigned alone; /* requests in sequence that found no other in work */
+	unsigned alone; /* requests in sequence that neither overlapped nor waited */
 	bool stays;     /* kept on the queue's processor */
 	struct worker_ring *next;
 };
@@ -120,11 +119,11 @@ struct uring {
 	struct rt_task *task;
 	struct io_uring ring; /* home's */
 	_Atomic uint32_t go;
-	_Atomic uint32_t settled; /* 1: active is what it will be */
 	_Atomic bool active;
 	_Atomic uint64_t entry_count;
 	unsigned with_kernel; /* entries on home's ring */
 	unsigned queue_count;
+	unsigned shared; /* entries beyond their queues' own */
 	struct queue *queues;
 	struct entry *entries;       /* home's list of all */
 	struct worker_ring *workers; /* home's list of all */
@@ -297,13 +296,28 @@ static struct entry *entry_add(struct uring *u, struct queue *q)
 	return e;
 }
 
-static bool may_add(struct uring *u, const struct queue *q)
+static unsigned shared_max(const struct uring *u)
 {
-	uint64_t most = (uint64_t)u->queue_count * QUEUE_ENTRIES_SHARE + ENTRIES_SHARED;
+	return u->queue_count + ENTRIES_SHARED;
+}
 
-	return q->entries <= QUEUE_ENTRIES_MIN ||
-	       (atomic_load_explicit(&u->entry_count, memory_order_relaxed) < most &&
-		       atomic_load(&u->session->fat_busy) < SESSION_FAT_BUSY_MAX);
+static unsigned entries_max(const struct uring *u)
+{
+	return u->queue_count * QUEUE_ENTRIES_OWN + shared_max(u);
+}
+
+static struct entry *entry_add_spare(struct uring *u, struct queue *q)
+{
+	bool own = q->entries < QUEUE_ENTRIES_OWN;
+	struct entry *e;
+
+	if (!own && (u->shared >= shared_max(u) ||
+			    atomic_load(&u->session->fat_busy) >= SESSION_FAT_BUSY_MAX))
+		return NULL;
+	e = entry_add(u, q);
+	if (e && !own)
+		u->shared++;
+	return e;
 }
 
 bool uring_take_reply(uint64_t unique, const struct iovec *iov, int count)
@@ -406,18 +420,25 @@ static void entry_serve(struct uring *u, struct entry *e)
 
 /* ---- workers --------------------------------------------------------------------------- */
 
+static void worker_leaves(void *arg)
+{
+	struct worker_ring *w = arg;
+
+	w->alone = 0;
+	if (w->stays)
+		rt_task_on_cpu(RT_ANY_CPU);
+	w->stays = false;
+}
+
 /*
  * A lone client is served fastest by a thread that stays on its processor: waking another
- * one that idles takes longer than most requests. Requests that overlap are served
- * wherever there is room.
+ * one that idles takes longer than most requests. Requests that overlap, or wait, are
+ * served wherever there is room: who waits on a busy processor would queue there twice.
  */
 static void worker_place(struct worker_ring *w, uint32_t others)
 {
 	if (others) {
-		w->alone = 0;
-		if (w->stays)
-			rt_task_on_cpu(RT_ANY_CPU);
-		w->stays = false;
+		worker_leaves(w);
 	} else if (!w->stays && w->alone++ >= ALONE_BEFORE_STAYING) {
 		rt_task_on_cpu(w->entry->queue->number);
 		w->stays = true;
@@ -429,7 +450,9 @@ static void worker_serve(struct worker_ring *w)
 	struct queue *q = w->entry->queue;
 
 	worker_place(w, atomic_fetch_add_explicit(&q->busy, 1, memory_order_relaxed));
+	rt_task_before_wait(worker_leaves, w);
 	entry_serve(w->uring, w->entry);
+	rt_task_before_wait(NULL, NULL);
 	atomic_fetch_sub_explicit(&q->busy, 1, memory_order_relaxed);
 }
 
@@ -523,7 +546,7 @@ static void home_register(struct uring *u, struct entry *e)
 static void home_dispatch(struct uring *u, struct entry *e)
 {
 	struct queue *q = e->queue;
-	struct entry *spare = may_add(u, q) ? entry_add(u, q) : NULL;
+	struct entry *spare = entry_add_spare(u, q);
 
 	if (spare) {
 		home_register(u, spare);
@@ -557,8 +580,6 @@ static void home_main(void *arg)
 		ring_enable(&u->ring);
 		home_register_all(u);
 	}
-	atomic_store_explicit(&u->settled, 1, memory_order_release);
-	rt_wake(&u->settled, INT_MAX);
 	while (u->with_kernel) {
 		int result;
 		struct entry *e = next_entry(&u->ring, 0, &result);
@@ -605,7 +626,7 @@ static int queues_open(struct uring *u)
 		return -ENOMEM;
 	for (unsigned i = 0; i < u->queue_count; i++) {
 		u->queues[i].number = i;
-		for (unsigned n = 0; n < QUEUE_ENTRIES_MIN; n++)
+		for (unsigned n = 0; n < QUEUE_ENTRIES_FIRST; n++)
 			if (!entry_add(u, &u->queues[i]))
 				return -ENOMEM;
 	}
@@ -623,9 +644,7 @@ int uring_open(struct uring **out, struct session *s)
 	ret = queues_open(u);
 	if (ret < 0)
 		goto out_free;
-	ret = ring_open(&u->ring, HOME_SQ_ENTRIES,
-		MAX(HOME_SQ_ENTRIES,
-			u->queue_count * QUEUE_ENTRIES_SHARE + ENTRIES_SHARED));
+	ret = ring_open(&u->ring, HOME_SQ_ENTRIES, MAX(HOME_SQ_ENTRIES, entries_max(u)));
 	if (ret < 0)
 		goto out_free;
 	ret = rt_task_spawn(&u->task, "weft-fuse-home", home_main, u);
@@ -652,13 +671,6 @@ static void home_tell(struct uring *u, uint32_t word)
 void uring_start(struct uring *u, bool has_answer)
 {
 	home_tell(u, has_answer ? HOME_GOES : HOME_GIVES_UP);
-}
-
-bool uring_settle(struct uring *u)
-{
-	while (!atomic_load_explicit(&u->settled, memory_order_acquire))
-		rt_wait(&u->settled, 0, RT_FOREVER);
-	return uring_active(u);
 }
 
 bool uring_active(struct uring *u)

@@ -41,8 +41,6 @@ int uring_open(struct uring **out, struct session *s);
  * it has not, and there will be no requests.
  */
 void uring_start(struct uring *u, bool has_answer);
-/* Waits until that has worked, or not: then the kernel keeps to the device. */
-bool uring_settle(struct uring *u);
 /* True once that has worked. */
 bool uring_active(struct uring *u);
 /* Entries that the kernel has, for the statistics. */

@@ -51,6 +51,12 @@ void fs_reconfigure(struct fs *fs, const struct ops_options *o);
  * open. Waits.
  */
 void ops_forget(struct fs *fs, uint64_t ino);
+/*
+ * For a caller whose forgets may come after what it asks later: waits a moment (200 ms
+ * from the last unlink at most) until all that was unlinked is forgotten. ops_statfs then
+ * counts what that frees.
+ */
+void ops_settle(struct fs *fs);
 
 /* Who asks: owner of what is created, and for the rules that depend on it. */
 struct ops_caller {

@@ -47,6 +47,7 @@ struct orphans {
 	uint32_t place_free;  /* 1 + place of the first given back; 0: none */
 	uint32_t place_fresh; /* places from here on were never used */
 	uint32_t awaited;
+	uint32_t moving;     /* taken off, and not yet ready or left to a close */
 	uint64_t awaited_ns; /* when the latest one came */
 	/* A ring. Counted since open: pushed >= taken >= done. */
 	uint64_t ready[READY_MAX];
@@ -285,17 +286,25 @@ void orphan_closed(struct fs *fs, uint64_t ino)
 void ops_forget(struct fs *fs, uint64_t ino)
 {
 	struct orphans *o = fs->orphans;
-	bool removed;
+	bool removed, ready;
 
 	if (!o || likely(surely_not_awaited(o, ino)))
 		return;
 	rt_mutex_lock(&o->lock);
 	removed = awaited_remove(o, ino);
+	o->moving += removed;
 	rt_mutex_unlock(&o->lock);
-	if (removed && !file_leave_to_close(fs, ino)) {
+	if (!removed)
+		return;
+	ready = !file_leave_to_close(fs, ino);
+	if (ready)
 		orphan_ready(fs, ino);
+	rt_mutex_lock(&o->lock);
+	if (--o->moving == 0 && o->settlers)
+		rt_cond_broadcast(&o->progress);
+	rt_mutex_unlock(&o->lock);
+	if (ready)
 		help(fs);
-	}
 }
 
 /* ---- finishing --------------------------------------------------------------------- */
@@ -331,6 +340,23 @@ bool orphans_settle(struct fs *fs, bool patient)
 	}
 	rt_mutex_unlock(&o->lock);
 	return any;
+}
+
+void ops_settle(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+	uint64_t deadline;
+
+	if (!o)
+		return;
+	rt_mutex_lock(&o->lock);
+	deadline = o->awaited_ns + GRACE_NS;
+	while ((o->awaited > 0 || o->moving > 0) && rt_now_ns() < deadline) {
+		o->settlers++;
+		rt_cond_wait(&o->progress, &o->lock, deadline);
+		o->settlers--;
+	}
+	rt_mutex_unlock(&o->lock);
 }
 
 int orphans_open(struct fs *fs)

@@ -446,6 +446,37 @@ static void what_is_unlinked_is_freed_before_there_is_no_space(void **state)
 	with_fs_sized(1, 48, 8, full);
 }
 
+static void settling(struct fs *plain)
+{
+	struct fs *fs = forgetting(plain);
+	uint64_t kept = write_file(fs, "kept", 4), before;
+	struct late late = {fs, write_file(fs, "late", 4)};
+	struct rt_task *task;
+	struct statvfs v;
+
+	OK(ops_statfs(fs, &v));
+	before = v.f_bfree;
+	ops_settle(fs); /* nothing is unlinked: at once */
+	OK(ops_unlink(fs, ROOT, nm("late")));
+	OK(rt_task_spawn(&task, "late", forget_later, &late));
+	ops_settle(fs);
+	OK(ops_statfs(fs, &v));
+	HOLDS(v.f_bfree >= before + 4);
+	rt_task_join(task);
+	/* what the caller keeps is not waited for much longer than it takes to forget */
+	OK(ops_unlink(fs, ROOT, nm("kept")));
+	before = rt_now_ns();
+	ops_settle(fs);
+	HOLDS(rt_now_ns() - before < 1000000000ull);
+	ops_forget(fs, kept);
+	fs_close(fs);
+}
+
+static void settling_waits_for_the_forgets_of_what_was_just_unlinked(void **state)
+{
+	with_fs(settling);
+}
+
 /* All free pages but one are reserved, until the test ends. */
 static void leave_one_page(struct fs *fs)
 {
@@ -774,6 +805,8 @@ int main(void)
 		cmocka_unit_test(bursts_are_worked_off),
 		cmocka_unit_test(a_batch_takes_all_sizes),
 		cmocka_unit_test(what_is_unlinked_is_freed_before_there_is_no_space),
+		cmocka_unit_test(
+			settling_waits_for_the_forgets_of_what_was_just_unlinked),
 		cmocka_unit_test(
 			what_is_unlinked_is_freed_before_fallocate_finds_no_space),
 		cmocka_unit_test(what_is_unlinked_is_freed_before_xattrs_find_no_space),
