@@ -237,17 +237,6 @@ static void dump_log(struct dump *d)
 
 /* ---- descriptor table ------------------------------------------------------------ */
 
-static uint64_t block_sum(struct store *s, struct disk_table_block *b)
-{
-	uint64_t has = b->checksum, sum;
-	struct iovec iov = {b, sizeof(*b)};
-
-	b->checksum = 0;
-	sum = store_checksum(s, DISK_PLACE_TABLE + b->block, b->generation, 0, &iov, 1);
-	b->checksum = has;
-	return sum;
-}
-
 static void print_block(
 	struct store *s, struct disk_table_block *b, uint64_t block, unsigned copy)
 {
@@ -260,7 +249,7 @@ static void print_block(
 	printf("block %" PRIu64 " copy %u: generation %" PRIu64 ", %u pages%s\n", block,
 		copy, b->generation, used,
 		b->magic == DISK_MAGIC_TABLE && b->block == block &&
-				b->checksum == block_sum(s, b)
+				b->checksum == store_table_checksum(s, b)
 			? ""
 			: ", DAMAGED");
 }

@@ -234,3 +234,8 @@ uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation,
 
 	return checksummer_sum(s->checksums, place, &iov, 1);
 }
+
+uint64_t store_table_checksum(struct store *s, const struct disk_table_block *b)
+{
+	return checksummer_sum_table(s->checksums, b);
+}

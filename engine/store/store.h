@@ -51,6 +51,8 @@ uint64_t store_checksum(struct store *s, uint64_t place0, uint64_t place1,
 	uint64_t place2, const struct iovec *iov, unsigned iov_count);
 uint64_t store_page_checksum(struct store *s, page_id pid, uint64_t incarnation,
 	uint64_t version, const void *image);
+/* Of a block of the descriptor table, as its own field `checksum` has it. */
+uint64_t store_table_checksum(struct store *s, const struct disk_table_block *b);
 
 /* ---- format, open, close -------------------------------------------------------- */
 

@@ -27,24 +27,13 @@ struct table_scan {
 	unsigned lost_max;
 };
 
-static uint64_t block_sum(struct store *s, struct disk_table_block *b)
-{
-	uint64_t has = b->checksum, sum;
-	struct iovec iov = {b, sizeof(*b)};
-
-	b->checksum = 0;
-	sum = store_checksum(s, DISK_PLACE_TABLE + b->block, b->generation, 0, &iov, 1);
-	b->checksum = has;
-	return sum;
-}
-
 static enum copy copy_state(
 	struct table_scan *t, struct disk_table_block *b, uint64_t block)
 {
 	const uint64_t *words = (const uint64_t *)b;
 
 	if (b->magic == DISK_MAGIC_TABLE && b->block == block &&
-		b->checksum == block_sum(t->s, b))
+		b->checksum == store_table_checksum(t->s, b))
 		return COPY_WHOLE;
 	for (size_t i = 0; i < sizeof(*b) / sizeof(*words); i++)
 		if (words[i])
@@ -130,7 +119,7 @@ static int block_rebuild(struct fsck *f, struct table_scan *t,
 	pair->block = block;
 	pair->generation = 1;
 	rc = block_fill(f, t, pair);
-	pair->checksum = block_sum(t->s, pair);
+	pair->checksum = store_table_checksum(t->s, pair);
 	if (rc == 0)
 		rc = rt_disk_write(f->disk, f->sb.table_offset + 2 * block * PAGE_SIZE,
 			pair, 2 * PAGE_SIZE);

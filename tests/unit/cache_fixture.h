@@ -33,6 +33,24 @@ struct engine {
 	} while (0)
 #define HOLDS(expr) WEFT_ASSERT(expr)
 
+/* Each page has its own bytes for each stamp. */
+static inline void fill(uint8_t *image, page_id pid, uint64_t stamp)
+{
+	uint64_t words[PAGE_SIZE / 8];
+
+	for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
+		words[i] = pid * 1000003 + stamp * 31 + i;
+	page_store(image, words, sizeof(words));
+}
+
+static inline bool filled(const uint8_t *image, page_id pid, uint64_t stamp)
+{
+	uint8_t want[PAGE_SIZE];
+
+	fill(want, pid, stamp);
+	return memcmp(image, want, PAGE_SIZE) == 0;
+}
+
 static inline void engine_format(const char *path, uint64_t log_bytes)
 {
 	struct store_format f = {

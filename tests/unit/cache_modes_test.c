@@ -62,23 +62,6 @@ static struct page *page_of(struct rival *w, page_id pid)
 	return &w->page[pid_slot(pid) - 10];
 }
 
-static void fill(uint8_t *image, page_id pid, uint64_t stamp)
-{
-	uint64_t words[PAGE_SIZE / 8];
-
-	for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
-		words[i] = pid * 1000003 + stamp * 31 + i;
-	page_store(image, words, sizeof(words));
-}
-
-static bool filled(const uint8_t *image, page_id pid, uint64_t stamp)
-{
-	uint8_t want[PAGE_SIZE];
-
-	fill(want, pid, stamp);
-	return memcmp(image, want, PAGE_SIZE) == 0;
-}
-
 /* ---- what the cache asks ------------------------------------------------------------- */
 
 static void grant_image(struct page *p, struct coherence_request *r)

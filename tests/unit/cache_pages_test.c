@@ -28,23 +28,6 @@ static page_id page_of(unsigned i)
 	return pid_make(0, 10 + i);
 }
 
-static void fill(uint8_t *image, page_id pid, uint64_t stamp)
-{
-	uint64_t words[PAGE_SIZE / 8];
-
-	for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
-		words[i] = pid * 1000003 + stamp * 31 + i;
-	page_store(image, words, sizeof(words));
-}
-
-static bool filled(const uint8_t *image, page_id pid, uint64_t stamp)
-{
-	uint8_t want[PAGE_SIZE];
-
-	fill(want, pid, stamp);
-	return memcmp(image, want, PAGE_SIZE) == 0;
-}
-
 static void write_page(struct world *w, unsigned i)
 {
 	struct page_ref ref = {.pid = page_of(i), .incarnation = w->incarnation[i]};
