@@ -179,7 +179,11 @@ void net_lead_gone(struct connect_peer *peer);
 
 ssize_t net_stream_send(struct net_stream *s, const struct iovec *iov, unsigned count);
 ssize_t net_stream_recv(struct net_stream *s, const struct iovec *iov, unsigned count);
+/* Bytes that were taken have not gone to the socket: send again, if only nothing. */
+bool net_stream_pending(struct net_stream *s);
 void net_stream_close(struct net_stream *s);
+/* The rest is said without TLS. */
+void net_tls_drop(struct net_stream *s);
 int net_tls_open(struct connect_net *net, struct weft_error *err);
 void net_tls_close(struct connect_net *net);
 /* Begins TLS on a connected stream. */

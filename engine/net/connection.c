@@ -96,11 +96,12 @@ static bool say(struct net_connection *c, const void *what, size_t bytes)
 		iov.iov_base = (uint8_t *)iov.iov_base + n;
 		iov.iov_len -= (size_t)n;
 	}
-	return true;
+	return !net_stream_pending(&c->stream);
 }
 
-static void log_unknown(
-	struct connect_net *net, uint32_t reason, uint32_t detail, uint16_t node)
+/* Who sends a lot of those is told of once in a while. */
+static void log_unknown(struct connect_net *net, const struct net_connection *c,
+	uint32_t reason, uint32_t detail)
 {
 	uint64_t now = rt_now_ns();
 	char why[160];
@@ -109,7 +110,11 @@ static void log_unknown(
 		return;
 	net->unknown_logged_at = now;
 	wire_refusal_text(why, sizeof(why), reason, detail, false);
-	weft_log(4, "a connection that says it is node %u is refused: %s", node, why);
+	if (!c->greeting.theirs.bytes)
+		weft_log(4, "a connection is refused: %s", why);
+	else
+		weft_log(4, "a connection that says it is node %u is refused: %s",
+			c->greeting.theirs.node, why);
 }
 
 /* Events come one at a time with the messages of a link that there may be. */
@@ -151,7 +156,7 @@ static void refuse(struct connect_net *net, struct net_connection *c, uint32_t r
 	if (c->greeting.peer)
 		tell_refused(c->greeting.peer, reason, detail, false);
 	else
-		log_unknown(net, reason, detail, c->greeting.theirs.node);
+		log_unknown(net, c, reason, detail);
 	slow_down(net, c);
 	connection_end(net, c);
 }
@@ -303,6 +308,12 @@ static bool other_version(struct connect_net *net, struct net_connection *c)
 	return true;
 }
 
+/* The first record of a TLS handshake, where none is wanted. */
+static bool is_tls(const struct net_connection *c)
+{
+	return c->stage == CONNECT_HELLO && c->in[0] == 22 && c->in[1] == 3;
+}
+
 /* Reads no byte beyond the greeting: what follows is the link's. */
 static void read_greeting(struct connect_net *net, struct net_connection *c)
 {
@@ -312,7 +323,10 @@ static void read_greeting(struct connect_net *net, struct net_connection *c)
 		ssize_t n;
 
 		if (wanted == 0) {
-			failed(net, c, -EPROTO);
+			if (is_tls(c))
+				refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
+			else
+				failed(net, c, -EPROTO);
 			return;
 		}
 		n = net_stream_recv(&c->stream, &iov, 1);
@@ -360,12 +374,17 @@ static void shake(struct connect_net *net, struct net_connection *c)
 	if (r == -EAGAIN) {
 		rt_poller_change(net->poller, c->stream.socket, wanted, &c->source);
 	} else if (r == -EPROTOTYPE) { /* no TLS at the other end */
+		net_tls_drop(&c->stream);
 		refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
-	} else if (r) {
+	} else if (r == -EKEYREJECTED) {
 		if (c->greeting.dialer)
 			tell_refused(c->greeting.peer, WIRE_WRONG_KEY, 0, false);
+		else
+			log_unknown(net, c, WIRE_WRONG_KEY, 0);
 		slow_down(net, c);
 		connection_end(net, c);
+	} else if (r) {
+		failed(net, c, r);
 	} else {
 		begin_greeting(net, c);
 		if (!c->gone)

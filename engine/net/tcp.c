@@ -76,6 +76,9 @@ static int tcp_link_up(struct connect_peer *line, struct net_connection *c)
 		atomic_store(&line->closing, 0);
 		atomic_store(&line->base.up, 1);
 		net_tell_up(&line->base);
+		/* TLS may have read what came with the proof. */
+		while (peer->stream.tls && tcp_receive(peer))
+			;
 	}
 	rt_mutex_unlock(&line->event_lock);
 	return r;

@@ -298,10 +298,12 @@ static void receive_all(struct tcp_peer *peer)
 	rt_mutex_unlock(&peer->line.event_lock);
 }
 
+/* The poller tells of the rest, but not of what TLS has read ahead. */
 void tcp_receive_some(struct tcp_peer *peer)
 {
 	rt_mutex_lock(&peer->line.event_lock);
-	tcp_receive(peer);
+	while (tcp_receive(peer) && peer->stream.tls)
+		;
 	rt_mutex_unlock(&peer->line.event_lock);
 }
 

@@ -207,7 +207,8 @@ static void send_all(struct tcp_peer *peer, bool ping)
 
 	s->sending = true;
 	s->held = false;
-	while ((n = gather(peer, iov, &ping)) && !atomic_load(&peer->line.cut_code)) {
+	while (((n = gather(peer, iov, &ping)) || net_stream_pending(&peer->stream)) &&
+		!atomic_load(&peer->line.cut_code)) {
 		size_t wanted = 0;
 		ssize_t sent;
 
@@ -226,7 +227,8 @@ static void send_all(struct tcp_peer *peer, bool ping)
 			s->moved = true;
 			consume(peer, (size_t)sent);
 		}
-		s->blocked = sent < 0 || (size_t)sent < wanted;
+		s->blocked = sent < 0 || (size_t)sent < wanted ||
+			     net_stream_pending(&peer->stream);
 		if (s->blocked)
 			break;
 	}

@@ -27,6 +27,9 @@
 #define REGION_READ  1u /* to be read only */
 #define PATIENCE_NS  (20000 * MS)
 
+static const char *test_transport;
+static bool test_tls;
+
 enum { MESSAGE_PLAIN = 1, MESSAGE_ASK, MESSAGE_ANSWER, MESSAGE_WRITTEN, MESSAGE_COUNT };
 
 struct end {
@@ -117,6 +120,7 @@ static inline void options_default(
 		.self = {.incarnation = 1, .node = node, .role = NET_ROLE_STORAGE},
 		.handlers = {owner, end_message, end_event},
 		.retry_ns = 50 * MS,
+		.tls = test_tls,
 	};
 	memset(o->self.volume_uuid, 0x11, NET_UUID_BYTES);
 	memset(o->self.cluster_uuid, 0x22, NET_UUID_BYTES);
@@ -160,7 +164,6 @@ static inline void end_add_peer(struct end *e, uint16_t node, const char *addres
 
 /* An address that nobody uses; a static string. */
 static const char *test_listen_address(void);
-static const char *test_transport;
 
 static inline struct end *end_new(uint16_t node)
 {
