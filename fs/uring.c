@@ -16,8 +16,9 @@
  * Memory (invariant 10): the number of entries is bounded for a queue and in all; none is
  * added while SESSION_FAT_BUSY_MAX large requests are in work. Past that, requests wait in
  * the kernel until one of the same processor's is answered. An entry's memory is resident
- * where it was used, and goes back to the system a second after it was used last: threads
- * live as long as the mount, since the kernel cannot be asked to forget an entry.
+ * where it was used; what large requests used goes back to the system, of all but two
+ * entries at once, of these after a second. Threads live as long as the mount, since the
+ * kernel cannot be asked to forget an entry.
  */
 #include "fs/uring.h"
 
@@ -42,8 +43,8 @@
 #define HOME_SQ_ENTRIES 64u
 /* Requests that neither overlapped nor waited before a thread stays on a processor. */
 #define ALONE_BEFORE_STAYING 32u
-/* So long after its last use an entry's memory stays resident. */
-#define FAT_IDLE_S 1
+/* So long after a large request an entry's memory stays resident. */
+#define FAT_IDLE_NS 1000000000u
 
 /* ---- the kernel's structures, newer than Debian 12's <linux/fuse.h> ------------------ */
 
@@ -121,7 +122,8 @@ struct uring {
 	_Atomic uint32_t go;
 	_Atomic bool active;
 	_Atomic uint64_t entry_count;
-	unsigned with_kernel; /* entries on home's ring */
+	_Atomic uint32_t fat_idle; /* entries resident in full that wait for a request */
+	unsigned with_kernel;      /* entries on home's ring */
 	unsigned queue_count;
 	unsigned shared; /* entries beyond their queues' own */
 	struct queue *queues;
@@ -237,19 +239,23 @@ static void submit(struct io_uring *ring)
 }
 
 /*
- * Submits what is prepared and waits for a completion. NULL: none came within timeout_s
- * (0: for ever). The entry is the caller's then, if *result is 0.
+ * Submits what is prepared and waits for a completion. NULL: none came in time. The entry
+ * is the caller's then, if *result is 0.
  */
-static struct entry *next_entry(struct io_uring *ring, unsigned timeout_s, int *result)
+static struct entry *next_entry(struct io_uring *ring, uint64_t timeout_ns, int *result)
 {
-	struct __kernel_timespec timeout = {.tv_sec = timeout_s};
+	struct __kernel_timespec timeout = {
+		.tv_sec = (long long)(timeout_ns / 1000000000u),
+		.tv_nsec = (long long)(timeout_ns % 1000000000u),
+	};
 	struct io_uring_cqe *cqe;
 	struct entry *e;
 
 	while (io_uring_cq_ready(ring) == 0 || io_uring_sq_ready(ring)) {
-		int ret = timeout_s ? io_uring_submit_and_wait_timeout(
-					      ring, &cqe, 1, &timeout, NULL)
-				    : io_uring_submit_and_wait(ring, 1);
+		int ret = timeout_ns != RT_FOREVER
+				  ? io_uring_submit_and_wait_timeout(
+					    ring, &cqe, 1, &timeout, NULL)
+				  : io_uring_submit_and_wait(ring, 1);
 
 		WEFT_ASSERT(ret >= 0 || ret == -EINTR || ret == -EAGAIN ||
 			    ret == -EBUSY || ret == -ENOMEM || ret == -ETIME);
@@ -456,13 +462,35 @@ static void worker_serve(struct worker_ring *w)
 	atomic_fetch_sub_explicit(&q->busy, 1, memory_order_relaxed);
 }
 
-/* Nothing has come for a while. The kernel writes to the memory only while we wait. */
 static void entry_slim(struct entry *e)
 {
 	e->fat = false;
 	if (madvise(e->payload + SESSION_FAT_BYTES, FUSE_IO_MAX - SESSION_FAT_BYTES,
 		    MADV_DONTNEED) < 0)
 		weft_log(7, "madvise: %s", strerror(errno));
+}
+
+/*
+ * A few entries that had large requests stay resident for a moment; more go back to the
+ * system when nothing has come at once. The kernel writes to the memory only within our
+ * calls, and a completion tells of it.
+ */
+static struct entry *next_request(struct worker_ring *w, int *result)
+{
+	_Atomic uint32_t *idle = &w->uring->fat_idle;
+	struct entry *e = NULL;
+
+	if (w->entry->fat) {
+		uint32_t others =
+			atomic_fetch_add_explicit(idle, 1, memory_order_relaxed);
+
+		e = next_entry(&w->ring, others < SESSION_FAT_IDLE_MAX ? FAT_IDLE_NS : 0,
+			result);
+		if (!e)
+			entry_slim(w->entry);
+		atomic_fetch_sub_explicit(idle, 1, memory_order_relaxed);
+	}
+	return e ? e : next_entry(&w->ring, RT_FOREVER, result);
 }
 
 /* Answers, and waits for the next request. False: the connection has ended. */
@@ -473,10 +501,7 @@ static bool worker_exchange(struct worker_ring *w)
 
 	command_prepare(&w->ring, w->uring->session->device, e, WIRE_COMMIT_AND_FETCH);
 	for (;;) {
-		if (!next_entry(&w->ring, e->fat ? FAT_IDLE_S : 0, &result)) {
-			entry_slim(e);
-			continue;
-		}
+		WEFT_ASSERT(next_request(w, &result) == e);
 		if (result == 0)
 			return true;
 		if (result != -EAGAIN && result != -EINTR)
@@ -582,7 +607,7 @@ static void home_main(void *arg)
 	}
 	while (u->with_kernel) {
 		int result;
-		struct entry *e = next_entry(&u->ring, 0, &result);
+		struct entry *e = next_entry(&u->ring, RT_FOREVER, &result);
 
 		u->with_kernel--;
 		if (result == 0) {
