@@ -6,6 +6,9 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 SANITIZE ?=
 
+# Not there for root who has come by `su` without `-`: modprobe, losetup, mkfs.
+export PATH := $(PATH):/usr/sbin:/sbin
+
 # Each sanitizer has its own objects: build/, build/address,undefined/, build/thread/.
 BUILD := build$(if $(SANITIZE),/$(SANITIZE))
 
@@ -39,7 +42,7 @@ SIM_TESTS := $(patsubst tests/sim/%.c,$(BUILD)/tests/sim/%,$(wildcard tests/sim/
 
 .DEFAULT_GOAL := all
 .PHONY: all help clean
-all: $(PROGRAMS)
+all: $(PROGRAMS) ## build weft, weftd, mkfs.weft, fsck.weft (what `make` alone does)
 
 define layer_rule
 $$(call layer_lib,$(1)): $$(call obj,$$(call layer_sources,$(1)))
@@ -152,6 +155,10 @@ tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) $(BEN
 	$(BUILD)/tests/images/make_image
 fuzzers: $(FUZZERS)
 
+# What `sudo make` builds belongs to whom the tree belongs, or `make` without sudo could not go on.
+# Ends a recipe's line, and with the exit code of what came before.
+GIVE_BACK = rc=$$?; [ "$$(id -u)" != 0 ] || chown -R --reference=Makefile build; exit $$rc
+
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@tests/run -j $(JOBS) $(UNIT_TESTS)
 
@@ -180,22 +187,23 @@ CHECK_IMAGES := tests/images/run
 
 check: ## build and run all tests (needs root for the mounts)
 	@packaging/install-deps.sh --check
-	@$(MAKE) --no-print-directory -j$(JOBS) tests
-	@$(MAKE_ASAN) tests
-	@$(MAKE_TSAN) $(CHECK_TSAN)
-	@$(MAKE_FUZZ) fuzzers
-	@tests/run $(CHECK_STATIC) \
+	@$(MAKE) --no-print-directory -j$(JOBS) tests && \
+	$(MAKE_ASAN) tests && \
+	$(MAKE_TSAN) $(CHECK_TSAN) && \
+	$(MAKE_FUZZ) fuzzers && \
+	tests/run $(CHECK_STATIC) \
 		-j $(JOBS) $(CHECK_PLAIN) \
 		$(CHECK_ASAN) $(ASAN_SIM) \
 		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
 		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
 		$(CHECK_IMAGES) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
-		-j 1 $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=
+		-j 1 $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
+	$(GIVE_BACK)
 
 MINUTES := 60
 soak: ## power cuts from new seeds, and kills, for MINUTES=
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
-	@tests/soak $(MINUTES)
+	@tests/soak $(MINUTES); $(GIVE_BACK)
 
 fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 	@$(MAKE_FUZZ) fuzzers
@@ -204,7 +212,7 @@ fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 .PHONY: bench
 bench: all ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
 	@packaging/install-deps.sh --bench
-	@tests/bench/run --bin $(BUILD) $(if $(ROWS),--only $(ROWS)) $(BENCH_FLAGS)
+	@tests/bench/run --bin $(BUILD) $(if $(ROWS),--only $(ROWS)) $(BENCH_FLAGS); $(GIVE_BACK)
 
 # ---- trying it, installing it ---------------------------------------------------
 .PHONY: deps up down install uninstall format lint layers
@@ -213,7 +221,7 @@ deps: ## install what is missing to build and run (needs root)
 
 # A make of its own builds, since what deps installs changes the flags.
 up: deps ## build, make a volume, mount it (needs root; STORE= DIR= SIZE=)
-	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory -j$$(nproc) all; $(GIVE_BACK)
 	@BIN=$(BUILD) packaging/up up
 
 down: ## unmount it again (PURGE=1 also removes the volume)
@@ -225,6 +233,7 @@ MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
 # with PREFIX=/usr that is the same folder as PREFIX/sbin.
 HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin
+	@$(GIVE_BACK)
 	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(DESTDIR)/sbin
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
@@ -239,10 +248,10 @@ uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR)/sbin/,$(HELPERS) mkfs.weft fsck.weft)
 
 SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch] tests/*/*/*.[ch])
-format: ## clang-format all sources (FILES= some)
+format: ## clang-format all sources (needs clang-format; FILES= some)
 	clang-format -i $(or $(FILES),$(SOURCES))
 
-lint: layers ## clang-tidy and the layer check (FILES= some)
+lint: layers ## clang-tidy and the layer check (needs clang-tidy; FILES= some)
 	clang-tidy --quiet --warnings-as-errors='*' \
 		$(or $(FILES),$(filter %.c,$(SOURCES))) -- $(ALL_CFLAGS)
 

@@ -282,7 +282,8 @@ int client_find(const char *name, json_t **identity, struct weft_error *err)
 	if (s.count == 0)
 		return weft_error(err, -ENOENT,
 			"no running weftd of this user serves it; `weft status` lists "
-			"what is mounted");
+			"what is mounted%s",
+			geteuid() ? ", `sudo weft status` what root has mounted" : "");
 	close(s.fd);
 	json_decref(s.identity);
 	return weft_error(err, -ENOTUNIQ,

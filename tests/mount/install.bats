@@ -47,3 +47,14 @@ installed() {
 	make_ PREFIX=/usr uninstall
 	[ "$(find "$DIR" ! -type d)" = "$DIR/sbin" ]
 }
+
+@test "what root builds in another's tree belongs to the other" {
+	local tree=$DIR/tree
+	mkdir -p "$tree/build"
+	cp -a "$ROOT"/[!b]* "$tree"
+	cp -a "$ROOT"/build/{weft,weftd,fsck.weft,lib,engine,fs,mkfs,tools} "$tree/build" # no mkfs.weft
+	chown -R 12345:12346 "$tree"
+	env -u MAKEFLAGS -u MAKELEVEL make -s -C "$tree" DESTDIR="$DIR/to" install
+	[ -x "$tree/build/mkfs.weft" ]
+	[ -z "$(find "$tree" ! -user 12345 -o ! -group 12346)" ]
+}

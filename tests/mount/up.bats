@@ -119,3 +119,22 @@ mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }
 	[ "$(mounts)" = 0 ]
 	mount_store
 }
+
+@test "a new volume belongs to whom sudo was called by, an old one to whom it did" {
+	SUDO_UID=12345 SUDO_GID=12346 up up
+	[ "$(stat -c %u:%g "$MNT")" = 12345:12346 ]
+	chmod 755 "$DIR"
+	setpriv --reuid 12345 --regid 12346 --clear-groups mkdir "$MNT/mine"
+	up down
+	SUDO_UID=12347 SUDO_GID=12347 up up
+	[ "$(stat -c %u:%g "$MNT")" = 12345:12346 ]
+}
+
+@test "who has mounted nothing is told that root may have" {
+	up up
+	cp "$BIN/weft" "$DIR" # the tree may be in a home that nobody else enters
+	chmod 755 "$DIR"
+	run setpriv --reuid 12345 --regid 12346 --clear-groups "$DIR/weft" status "$MNT"
+	[ "$status" -ne 0 ]
+	[[ $output == *"sudo weft status"* ]]
+}
