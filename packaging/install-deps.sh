@@ -6,6 +6,8 @@
 #   packaging/install-deps.sh --check  also for `make check`
 #   packaging/install-deps.sh --bench  also for `make bench`
 set -eu
+# dpkg runs programs of these, which `su` without `-` leaves out
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 build="gcc make pkg-config libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
 	libblkid-dev libinih-dev"
