@@ -8,6 +8,8 @@
  * request that waits for a disk never keeps others from being served, and a lone client
  * is served by one thread with a warm cache instead of by all in rotation. Workers are
  * bounded, and so is the memory that their buffers keep (invariant 10).
+ *
+ * Where the kernel offers io_uring most requests come that way instead (uring.h).
  */
 #ifndef WEFT_FS_SESSION_H
 #define WEFT_FS_SESSION_H
