@@ -113,6 +113,7 @@ struct wb_batch {
 	unsigned tear_room; /* pages whose image may still go into the log as well */
 	bool tears;         /* the device may tear overwrites */
 	bool urgent;
+	bool sealed; /* images get their checksum with the copy; a ship's home does that */
 	lsn_t flush_to;
 };
 
@@ -133,6 +134,13 @@ static bool latch_for_copy(struct cache *c, struct frame *f, page_id pid)
 		return true;
 	latch_release_shared(c, f);
 	return false;
+}
+
+/* While the copy is in the processor's cache: it is read once, not twice. */
+static void image_seal(struct cache *c, struct store_write *w)
+{
+	w->descriptor.checksum = store_page_checksum(c->store, w->pid,
+		w->descriptor.incarnation, w->descriptor.version, w->image);
 }
 
 /* False: the page must wait for the next batch. */
@@ -180,6 +188,8 @@ static bool copy_page(
 		r->page[at].rec_lsn < atomic_load_explicit(&r->pin, memory_order_relaxed))
 		atomic_store_explicit(&r->pin, r->page[at].rec_lsn, memory_order_seq_cst);
 	latch_release_shared(c, f);
+	if (b->sealed)
+		image_seal(c, w);
 	b->count++;
 	return true;
 }
@@ -188,8 +198,8 @@ static bool copy_page(
  * An image that another node shipped: it may overwrite one that is in the store. False: it
  * must wait for the next batch.
  */
-static bool image_add(
-	struct wb_region *r, const struct coherence_ship *s, struct wb_batch *b)
+static bool image_add(struct cache *c, struct wb_region *r,
+	const struct coherence_ship *s, struct wb_batch *b)
 {
 	struct store_write *w = &r->write[b->count];
 	void *image = r->images + (size_t)b->count * PAGE_SIZE;
@@ -205,6 +215,7 @@ static bool image_add(
 	r->page[b->count].pid = s->pid;
 	r->page[b->count].rec_lsn = LSN_NONE;
 	r->page[b->count].log_image = b->tears;
+	image_seal(c, w);
 	b->count++;
 	return true;
 }
@@ -232,10 +243,8 @@ static void log_descriptors(struct cache *c, struct wb_region *r, struct wb_batc
 	struct log_position pos;
 
 	for (unsigned i = 0; i < count; i++) {
-		struct store_write *w = &r->write[i];
+		const struct store_write *w = &r->write[i];
 
-		w->descriptor.checksum = store_page_checksum(c->store, w->pid,
-			w->descriptor.incarnation, w->descriptor.version, w->image);
 		r->descriptor[i] = (struct disk_log_descriptor){
 			.pid = w->pid,
 			.incarnation = w->descriptor.incarnation,
@@ -397,15 +406,7 @@ static void tell_persisted(struct cache *c, const struct wb_region *r, unsigned 
  */
 static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count)
 {
-	int e;
-
-	for (unsigned i = 0; i < count; i++) {
-		struct store_write *w = &r->write[i];
-
-		w->descriptor.checksum = store_page_checksum(c->store, w->pid,
-			w->descriptor.incarnation, w->descriptor.version, w->image);
-	}
-	e = store_write_pages(c->store, r->write, count);
+	int e = store_write_pages(c->store, r->write, count);
 	if (!e)
 		e = store_flush(c->store);
 	for (unsigned i = 0; i < count && !e; i++)
@@ -457,7 +458,8 @@ static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb
 		(uint32_t)(MIN(count, c->wb_pages) * sizeof(struct disk_log_descriptor) +
 			   2 * PERSISTED_BYTES);
 
-	*b = (struct wb_batch){.tears = store_writes_tear(c->store), .urgent = urgent};
+	*b = (struct wb_batch){
+		.tears = store_writes_tear(c->store), .urgent = urgent, .sealed = true};
 	*room = (struct log_room){0};
 	if (c->redo) {
 		b->tears = false;
@@ -556,7 +558,7 @@ static int write_shipped(struct cache *c, const struct coherence_ship *ships,
 		return e;
 	r = region_take(c);
 	while (*taken < count && b.count < c->wb_pages &&
-		image_add(r, &ships[*taken], &b))
+		image_add(c, r, &ships[*taken], &b))
 		++*taken;
 	e = write_batch(c, r, &b, &room);
 	if (!e)
