@@ -56,8 +56,10 @@ static enum verdict judge(const struct page_hold *h, const struct page_message *
 	bool past;
 
 	/* the grant that is waited for may be the one that is two epochs on */
-	if (v == NOW)
-		return h->phase == PHASE_ARRIVED ? LATER : NOW;
+	if (v ==
+		NOW) /* a page that is LEAVING stands still until the home has answered */
+		return h->phase == PHASE_ARRIVED || h->phase == PHASE_LEAVING ? LATER
+									      : NOW;
 	past = m->type == PAGE_INVALIDATE &&
 	       (h->hold == RIGHT_NONE || epoch_after(m->epoch, h->epoch) <= 0);
 	if (h->phase == PHASE_ASKED)
@@ -132,8 +134,7 @@ static bool kernel_has_at_most(
 	return false;
 }
 
-/* The page is wanted by somebody who needs its bytes, which this node never had. One that
- * is LEAVING will be declined, and comes here again. */
+/* The page is wanted by somebody who needs its bytes, which this node never had. */
 static void fetch(struct page_hold *h, const struct page_at *at, struct page_actions *out)
 {
 	struct page_message *m;
@@ -243,13 +244,10 @@ int holder_on_evicted(struct page_hold *h, const struct page_at *at,
 	if (m->sender != at->home || h->phase != PHASE_LEAVING ||
 		m->request != h->request)
 		return -EPROTO;
-	/* what was given since the EVICT was sent makes the home decline it */
-	if (accepted && h->hold == RIGHT_NONE)
-		return -EPROTO;
 	h->phase = PHASE_QUIET;
 	h->request = 0;
 	if (accepted) {
-		if (m->flags & PAGE_FREED)
+		if (!(m->flags & PAGE_DIRTY)) /* persisted, or freed */
 			h->flags &= (uint16_t)~HOLD_DIRTY;
 		let_go(h, out);
 	}
@@ -267,6 +265,9 @@ int holder_ship(struct page_hold *h, const struct page_at *at, bool owed, uint64
 	if (owed ? !h->owed_incarnation && !h->owed_version
 		 : h->hold == RIGHT_NONE || !(h->flags & HOLD_DIRTY))
 		return -ENOENT;
+	/* the home may have it already, and its epoch be of another hold */
+	if (!owed && h->phase == PHASE_LEAVING)
+		return -EBUSY;
 	m = page_send(out, at, node_bit(at->home), PAGE_SHIP);
 	m->incarnation = owed ? h->owed_incarnation : h->incarnation;
 	m->version = owed ? h->owed_version : h->version;

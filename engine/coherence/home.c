@@ -349,7 +349,7 @@ static bool take_over(struct home_entry *e, struct page_hold *local,
 		e->source = at->self;
 		e->copies = 0;
 		e->owing |= node_bit(at->self);
-		evicted(at, m->sender, m->request, PAGE_ACCEPTED, out);
+		evicted(at, m->sender, m->request, PAGE_ACCEPTED | PAGE_DIRTY, out);
 		return true;
 	}
 	if (!room || local->hold != RIGHT_NONE)
@@ -378,7 +378,7 @@ static bool take_over(struct home_entry *e, struct page_hold *local,
 int home_on_evict(struct home_entry *e, struct page_hold *local, const struct page_at *at,
 	const struct page_message *m, bool room, struct page_actions *out)
 {
-	bool freed = m->flags & PAGE_FREED;
+	bool freed = m->flags & PAGE_FREED, unsaved;
 
 	if (e->mode == HOME_REBUILDING) {
 		page_act(out, PAGE_DEFER)->m = *m;
@@ -390,15 +390,15 @@ int home_on_evict(struct home_entry *e, struct page_hold *local, const struct pa
 		evicted(at, m->sender, m->request, 0, out);
 		return 0;
 	}
-	if ((m->flags & PAGE_DIRTY) && !freed) {
+	unsaved = page_order(m->incarnation, m->version, e->stored_incarnation,
+			  e->stored_version) > 0;
+	if ((m->flags & PAGE_DIRTY) && !freed && unsaved) {
 		if (!take_over(e, local, at, m, room, out))
 			evicted(at, m->sender, m->request, 0, out);
 		return 0;
 	}
 	/* clean: what it has is what is persisted, or zeros that nobody changed */
-	if (!freed && m->version &&
-		page_order(m->incarnation, m->version, e->stored_incarnation,
-			e->stored_version) > 0)
+	if (!freed && m->version && unsaved)
 		return -EPROTO;
 	/* what is freed is refused from now on */
 	e->incarnation = MAX(e->incarnation, m->incarnation + freed);
@@ -408,7 +408,7 @@ int home_on_evict(struct home_entry *e, struct page_hold *local, const struct pa
 		e->copies = 0;
 		e->current = true;
 	}
-	evicted(at, m->sender, m->request, PAGE_ACCEPTED | (freed ? PAGE_FREED : 0), out);
+	evicted(at, m->sender, m->request, PAGE_ACCEPTED, out);
 	if (!e->holders) {
 		entry_empty(e);
 		/* all that is owed was reported when it was persisted; of what is freed
@@ -429,13 +429,19 @@ int home_pulled(struct home_entry *e, struct page_hold *local, const struct page
 		.epoch = local->grant_epoch,
 		.incarnation = local->next_incarnation,
 		.version = local->next_version,
-		.flags = PAGE_IMAGE | PAGE_DIRTY,
+		.flags = PAGE_IMAGE,
 	};
 	uint32_t request = local->request;
-	int error = requester_on_given(local, at, &given, out);
+	int error;
 
+	/* a shipment of it may have been persisted meanwhile */
+	if (page_order(given.incarnation, given.version, e->stored_incarnation,
+		    e->stored_version) > 0)
+		given.flags |= PAGE_DIRTY;
+	error = requester_on_given(local, at, &given, out);
 	if (!error)
-		evicted(at, from, request, PAGE_ACCEPTED, out);
+		evicted(at, from, request, PAGE_ACCEPTED | (given.flags & PAGE_DIRTY),
+			out);
 	return error;
 }
 

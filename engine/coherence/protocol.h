@@ -269,7 +269,8 @@ int holder_evict(struct page_hold *h, const struct page_at *at, bool freed,
 	uint64_t place, uint32_t request, struct page_actions *out);
 int holder_on_evicted(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
-/* Sends the dirty image, or the owed one, to be persisted. -ENOENT: there is none. */
+/* Sends the dirty image, or the owed one, to be persisted. -ENOENT: there is none; -EBUSY:
+ * the page is LEAVING. */
 int holder_ship(struct page_hold *h, const struct page_at *at, bool owed, uint64_t place,
 	uint32_t request, struct page_actions *out);
 int holder_on_persisted(struct page_hold *h, const struct page_at *at,

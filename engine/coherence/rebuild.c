@@ -30,8 +30,7 @@ void page_void(struct page_hold *h, const struct page_at *at, struct page_action
 	if (h->flags & HOLD_WANTED && h->phase != PHASE_ARRIVED)
 		page_act(out, PAGE_WAKE)->m.status = -EAGAIN;
 	/* LEAVING: the home may have it already, and have changed it since */
-	if (h->hold != RIGHT_NONE &&
-		(h->phase == PHASE_LEAVING || (h->flags & HOLD_HOLLOW)))
+	if (h->hold != RIGHT_NONE && h->phase == PHASE_LEAVING)
 		void_hold(h, out);
 	h->phase = PHASE_QUIET;
 	h->flags &= (uint16_t) ~(HOLD_NEXT_MASK | HOLD_WANTED);

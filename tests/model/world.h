@@ -25,8 +25,10 @@
 #define WORLD_PAGES 2
 #define WORLD_LINK  48 /* messages on a link, at most */
 #endif
-#define WORLD_DEFERRED (2 * WORLD_NODES)
+#define WORLD_DEFERRED WORLD_NODES
+#ifndef WORLD_PERSISTS
 #define WORLD_PERSISTS (6 * WORLD_NODES)
+#endif
 
 struct image {
 	uint64_t incarnation, version;
@@ -314,6 +316,10 @@ struct step {
 	uint8_t kind, a, b;
 };
 
+static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
+	"let go", "touch", "evict", "ship", "ship owed", "persisted", "pulled", "expose",
+	"kernel", "free", "fresh", "stale"};
+
 static bool world_can(const struct world *w, struct step s)
 {
 	const struct world_page *pg = &w->page[s.b % WORLD_PAGES];
@@ -341,7 +347,8 @@ static bool world_can(const struct world *w, struct step s)
 		return h->phase == PHASE_QUIET && h->hold != RIGHT_NONE &&
 		       !(h->flags & HOLD_DROPPING);
 	case STEP_SHIP:
-		return h->hold != RIGHT_NONE && (h->flags & HOLD_DIRTY);
+		return h->hold != RIGHT_NONE && h->phase != PHASE_LEAVING &&
+		       (h->flags & HOLD_DIRTY);
 	case STEP_SHIP_OWED:
 		return h->owed_incarnation != 0;
 	case STEP_PERSISTED:

@@ -112,6 +112,7 @@ static void settle_newest(struct world *w, unsigned p)
 
 	for (unsigned n = 0; n < w->nodes; n++)
 		if (pg->at[n].hold.hold != RIGHT_NONE &&
+			!(pg->at[n].hold.flags & HOLD_HOLLOW) &&
 			image_order(pg->at[n].frame, left) > 0)
 			left = pg->at[n].frame;
 	if (left.incarnation == pg->newest.incarnation)
@@ -215,10 +216,6 @@ static bool pick(const struct world *w, const struct profile *pr, bool drain,
 			return true;
 		}
 }
-
-static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
-	"let go", "touch", "evict", "ship", "ship owed", "persisted", "pulled", "expose",
-	"kernel", "free", "fresh", "stale"};
 
 static void step_do(struct world *w, struct step s)
 {
