@@ -149,7 +149,7 @@ $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(call test_libs,op
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
-.PHONY: unit tests benches fuzzers check soak fuzz
+.PHONY: unit tests benches fuzzers check model soak fuzz
 benches: $(BENCH_PROGRAMS) ## build the benchmarks of single layers
 tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) $(BENCH_PROGRAMS) \
 	$(BUILD)/tests/images/make_image
@@ -158,6 +158,10 @@ fuzzers: $(FUZZERS)
 # What `sudo make` builds belongs to whom the tree belongs, or `make` without sudo could not go on.
 # Ends a recipe's line, and with the exit code of what came before.
 GIVE_BACK = rc=$$?; [ "$$(id -u)" != 0 ] || chown -R --reference=Makefile build; exit $$rc
+
+model: ## check the page protocol exhaustively, with spin (some minutes)
+	@packaging/install-deps.sh --check
+	@tests/model/run; $(GIVE_BACK)
 
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@tests/run -j $(JOBS) $(UNIT_TESTS)
@@ -183,6 +187,8 @@ THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
 CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))
 CHECK_FUZZ   := $(addprefix build/fuzz/,$(call names,tests/fuzz/*_fuzz.c))
 CHECK_MOUNT  := $(wildcard tests/mount/*.bats tests/mount/posix/*.bats)
+# A slice of `make model`: what fits in a minute.
+CHECK_MODEL  := MODEL=slice tests/model/run MODEL=
 CHECK_IMAGES := tests/images/run
 
 check: ## build and run all tests (needs root for the mounts)
@@ -196,6 +202,7 @@ check: ## build and run all tests (needs root for the mounts)
 		$(CHECK_ASAN) $(ASAN_SIM) \
 		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
 		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
+		$(CHECK_MODEL) \
 		$(CHECK_IMAGES) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
 		-j 1 $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
 	$(GIVE_BACK)
