@@ -101,6 +101,15 @@ static int open_queues(struct cache *c)
 	return c->checkpoint_refs && c->flusher_refs ? 0 : -ENOMEM;
 }
 
+/* This store's size, in the provider's list or in one of its own. */
+static int open_shards(struct cache *c)
+{
+	const struct disk_superblock *sb = store_superblock(c->store);
+
+	return shards_set(c->coherence->shards ? c->coherence->shards : &c->alone,
+		sb->shard, sb->page_count);
+}
+
 int cache_open(struct cache **out, struct store *s, struct log *log, struct coherence *co,
 	const struct cache_options *o)
 {
@@ -121,7 +130,9 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	frames = MAX(c->options.cache_bytes / PAGE_SIZE, (uint64_t)MIN_FRAMES);
 	c->frame_count = (uint32_t)MIN(frames, (uint64_t)MAX_FRAMES);
 	set_bounds(c);
-	e = open_frames(c);
+	e = open_shards(c);
+	if (!e)
+		e = open_frames(c);
 	if (!e)
 		e = table_open(c);
 	if (!e)
@@ -221,6 +232,16 @@ struct store *cache_store(struct cache *c)
 struct log *cache_log(struct cache *c)
 {
 	return c->log;
+}
+
+const struct shards *cache_shards(struct cache *c)
+{
+	return c->coherence->shards ? c->coherence->shards : &c->alone;
+}
+
+bool cache_has_peers(struct cache *c)
+{
+	return c->coherence->shards != NULL;
 }
 
 uint64_t cache_frame_count(struct cache *c)

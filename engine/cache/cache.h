@@ -114,6 +114,10 @@ void cache_close(struct cache *cache);
 
 struct store *cache_store(struct cache *cache);
 struct log *cache_log(struct cache *cache);
+/* Which pages the volume has. */
+const struct shards *cache_shards(struct cache *cache);
+/* May other nodes have, and change, pages of the volume? */
+bool cache_has_peers(struct cache *cache);
 uint64_t cache_frame_count(struct cache *cache);
 struct frame *cache_frame(struct cache *cache, uint32_t index);
 uint32_t cache_frame_index(struct cache *cache, const struct frame *f);

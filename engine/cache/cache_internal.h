@@ -79,6 +79,7 @@ struct cache {
 	struct store *store;
 	struct log *log;
 	struct coherence *coherence;
+	struct shards alone; /* the volume's shards where the provider names none */
 	struct cache_options options;
 
 	/* frames */

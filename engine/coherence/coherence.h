@@ -11,7 +11,7 @@
 #ifndef WEFT_COHERENCE_H
 #define WEFT_COHERENCE_H
 
-#include "engine/common/base.h"
+#include "engine/store/shards.h"
 
 enum page_mode {
 	PAGE_INVALID = 0,   /* no right, no copy */
@@ -157,6 +157,12 @@ struct coherence_frames {
 struct coherence {
 	const struct coherence_ops *ops;
 	uint32_t shard; /* this node's, or COHERENCE_NO_SHARD */
+	/*
+	 * The volume's shards, where other nodes have pages of it too: the provider's own,
+	 * listed before cache_open, which says how large this node's is. NULL: this node
+	 * is alone, and its store's shard the only one.
+	 */
+	struct shards *shards;
 	/* set by cache_open, before any task of the cache or the provider runs */
 	const struct coherence_frames *frames;
 	void *cache;

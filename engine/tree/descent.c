@@ -156,11 +156,10 @@ static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 		for (unsigned i = 0; i < count && r == 0; i++) {
 			page_id child = page_load_u64(g.image + INNER_CHILD(i));
 
-			if (pid_shard(child) != pid_shard(t->root) ||
-				pid_slot(child) >= t->page_count)
+			if (!shards_have(t->shards, child, 1))
 				r = weft_error(err, -EUCLEAN,
 					"tree page %#llx: child %#llx is not a page of "
-					"the store",
+					"the volume",
 					(unsigned long long)pid,
 					(unsigned long long)child);
 		}

@@ -24,7 +24,7 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 	t->cache = cache;
 	t->space = space;
 	t->root = root;
-	t->page_count = store_superblock(cache_store(cache))->page_count;
+	t->shards = cache_shards(cache);
 	t->frame_count = (uint32_t)cache_frame_count(cache);
 	r = tree_hints_open(t);
 	if (r == 0)

@@ -159,7 +159,7 @@ struct tree {
 	struct cache *cache;
 	struct space *space;
 	page_id root;
-	uint64_t page_count; /* of the store; children lie below */
+	const struct shards *shards; /* children are pages of these */
 	uint32_t frame_count;
 	_Atomic uint32_t root_frame; /* hint */
 

@@ -15,6 +15,9 @@
  * anywhere and be done again: redo applies only what follows the known version (invariant
  * 4), and a full image mends what the cut left half written.
  *
+ * A page whose home is another node is not redone here: alone this node cannot know who
+ * has it. Its changes in the log end the recovery with an error.
+ *
  * Batch numbers are unique within a log: the cache counts them up from the node's
  * incarnation
  * << 32, and that rises with every start.
@@ -87,7 +90,7 @@ static int visit_descriptors(struct descriptor_pass *p, const struct log_entry *
 		return damaged_record(
 			p->v, p->err, entry->end, "its batch number was used before");
 	for (unsigned i = 0; i < r->count; i++)
-		if (!volume_pid_valid(p->v, d[i].pid) || !d[i].incarnation)
+		if (!volume_pid_here(p->v, d[i].pid) || !d[i].incarnation)
 			return damaged_record(p->v, p->err, entry->end,
 				"describes a page that cannot be of this store");
 	b = rt_alloc(sizeof(*b) + bytes);
@@ -227,6 +230,19 @@ struct redo_pass {
 	struct gaps gaps;
 };
 
+/*
+ * The page's home is another node, and this one changed it. Whoever has it now, or its
+ * home, has that change or lacks it: only together with them could it be redone.
+ */
+static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry, page_id pid)
+{
+	return weft_error(p->err, -EOPNOTSUPP,
+		"log record at LSN %llu changes a page of shard %u, whose store is "
+		"another "
+		"node's: this version cannot recover changes of other nodes' pages",
+		(unsigned long long)entry->end, pid_shard(pid));
+}
+
 /* A page's part of a CHANGE record. */
 static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	const struct disk_log_page *part)
@@ -234,7 +250,9 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	struct weft_error gap = {0};
 	int rc;
 
-	if (!volume_pid_valid(p->v, part->pid) || !part->incarnation || !part->version)
+	if (shards_elsewhere(store_superblock(p->v->store), part->pid))
+		return part_elsewhere(p, entry, part->pid);
+	if (!volume_pid_here(p->v, part->pid) || !part->incarnation || !part->version)
 		return damaged_record(p->v, p->err, entry->end,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opening and closing a volume: the layers are opened from the lowest up, recovered on
- * the way, and taken apart from the top down. Also what belongs to no layer: inode
- * numbers.
+ * the way, and taken apart from the top down. First what this node's store says for
+ * itself: superblock, log, and what of the log is to be redone. Then, through the cache,
+ * what may be in any store of the volume: catalog, groups, the tree's root. Also what
+ * belongs to no layer: inode numbers.
  *
  * After a crash, or an open that fails half way, the store is as recoverable as before:
  * the tail of the log moves only over what is persisted.
@@ -34,7 +36,7 @@ static int catalog_check(
 		return weft_error(err, -EUCLEAN,
 			"the catalog belongs to another volume than the superblock; run "
 			"fsck.weft");
-	if (!volume_pid_valid(v, c->root_pid) || at < 2 ||
+	if (!shards_have(v->shards, c->root_pid, 1) || at < 2 ||
 		(at - 1) % (1 + DISK_GROUP_PAGES) == 0)
 		return weft_error(err, -EUCLEAN,
 			"the catalog names page %llx as the tree's root, which cannot be "
@@ -51,16 +53,15 @@ static int catalog_check(
 
 static int catalog_read(struct volume *v, struct weft_error *err)
 {
-	uint16_t shard = store_superblock(v->store)->shard;
 	struct guard g;
 	int rc;
 
-	if (shard != DISK_CATALOG_SHARD)
+	if (!shards_find(v->shards, DISK_CATALOG_SHARD))
 		return weft_error(err, -EOPNOTSUPP,
 			"the store holds shard %u, the catalog is in shard %u, on "
 			"another node: this version of weft serves volumes of one store",
-			shard, DISK_CATALOG_SHARD);
-	rc = guard_shared(v->cache, volume_catalog_pid(v), 0, &g);
+			store_superblock(v->store)->shard, DISK_CATALOG_SHARD);
+	rc = guard_shared(v->cache, volume_catalog_pid(), 0, &g);
 	if (rc)
 		return weft_error(err, rc, "cannot read the catalog page: %s%s",
 			strerrordesc_np(-rc), rc == -EUCLEAN ? "; run fsck.weft" : "");
@@ -101,7 +102,9 @@ static int open_cache(
 	int rc;
 
 	cache_options.read_only = o->read_only;
-	rc = coherence_single_open(&v->coherence, store_superblock(v->store)->shard);
+	rc = v->coherence ? 0
+			  : coherence_single_open(
+				    &v->coherence, store_superblock(v->store)->shard);
 	if (!rc)
 		rc = cache_open(
 			&v->cache, v->store, v->log, v->coherence, &cache_options);
@@ -109,6 +112,7 @@ static int open_cache(
 		return weft_error(err, rc, "cannot make a cache of %llu MiB: %s",
 			(unsigned long long)(o->cache.cache_bytes >> 20),
 			strerrordesc_np(-rc));
+	v->shards = cache_shards(v->cache);
 	if (!o->read_only)
 		rc = log_start(v->log);
 	if (!rc && !v->recovery.was_clean)
@@ -144,10 +148,10 @@ static void take_apart(struct volume *v)
 		tree_close(v->tree);
 	if (v->space)
 		space_close(v->space);
+	if (v->coherence) /* it has used the cache's frames */
+		v->coherence->ops->close(v->coherence);
 	if (v->cache)
 		cache_close(v->cache);
-	if (v->coherence)
-		v->coherence->ops->close(v->coherence);
 	if (v->log)
 		log_close(v->log);
 	if (v->store)
@@ -184,15 +188,20 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	if (!v) {
 		if (!o->disk_lent)
 			rt_disk_close(disk);
+		if (o->coherence)
+			o->coherence->ops->close(o->coherence);
 		return weft_error(err, -ENOMEM, "no memory for a volume");
 	}
 	v->disk = disk;
 	v->disk_lent = o->disk_lent;
+	v->coherence = o->coherence;
 	v->read_only = o->read_only;
 	v->salvage = o->salvage;
 	rc = open_storage(v, o, &why);
 	if (!rc)
 		rc = open_cache(v, o, &why);
+	if (!rc && o->recovered)
+		rc = o->recovered(v, o->recovered_arg, &why);
 	if (!rc && !o->storage_only)
 		rc = open_content(v, o, &why);
 	if (rc) {
@@ -244,7 +253,7 @@ int volume_failed(struct volume *v)
  */
 static int range_take(struct volume *v, uint64_t *range)
 {
-	const page_id pid = volume_catalog_pid(v);
+	const page_id pid = volume_catalog_pid();
 	struct page_ref ref = {.pid = pid};
 	struct mtr_page *p;
 	struct mtr *m;

@@ -14,6 +14,7 @@ struct volume {
 	struct store *store;
 	struct log *log;
 	struct coherence *coherence;
+	const struct shards *shards; /* which pages it has */
 	struct cache *cache;
 	struct space *space;
 	struct tree *tree;
@@ -44,6 +45,19 @@ struct volume_options {
 	uint16_t node, shard;
 	const uint8_t *key;
 	bool any_node;
+	/*
+	 * Where other nodes have pages of the volume: who deals with them, and which shards
+	 * there are. Taken as the disk is: closed before the cache, also when open fails.
+	 * NULL: this node is alone.
+	 */
+	struct coherence *coherence;
+	/*
+	 * With a provider: called when this node's store is recovered, and nothing was
+	 * asked of other nodes yet. From here on they may have its pages. 0, or why the
+	 * volume cannot be opened, with a text. May wait.
+	 */
+	int (*recovered)(struct volume *v, void *arg, struct weft_error *err);
+	void *recovered_arg;
 	/* for fsck.weft: */
 	bool storage_only; /* recover, but leave catalog, space and tree unread (NULL) */
 	bool salvage;      /* pass over what of the log does not fit the store */

@@ -15,13 +15,13 @@
 #define FORMAT_INCARNATION 1u
 #define FORMAT_VERSION     1u
 
-static inline page_id volume_catalog_pid(struct volume *v)
+static inline page_id volume_catalog_pid(void)
 {
-	return pid_make(store_superblock(v->store)->shard, DISK_CATALOG_SLOT);
+	return pid_make(DISK_CATALOG_SHARD, DISK_CATALOG_SLOT);
 }
 
-/* May a page of this store have this id? */
-static inline bool volume_pid_valid(struct volume *v, page_id pid)
+/* May a page of this store have this id? Where the log is asked: the store's own state. */
+static inline bool volume_pid_here(struct volume *v, page_id pid)
 {
 	const struct disk_superblock *sb = store_superblock(v->store);
 

@@ -17,13 +17,10 @@
 static bool extent_valid(
 	struct fs *fs, uint64_t block, const struct disk_extent *e, size_t len)
 {
-	const struct disk_superblock *sb = store_superblock(fs->volume->store);
-
 	return len == sizeof(*e) && e->length >= 1 && e->length <= DISK_EXTENT_MAX &&
 	       (e->flags & ~DISK_EXTENT_UNWRITTEN) == 0 && e->incarnation != 0 &&
-	       block < BLOCK_END - e->length && pid_shard(e->pid) == sb->shard &&
-	       pid_slot(e->pid) < sb->page_count &&
-	       e->length <= sb->page_count - pid_slot(e->pid);
+	       block < BLOCK_END - e->length &&
+	       shards_have(fs->volume->shards, e->pid, e->length);
 }
 
 static int extent_damaged(uint64_t ino, uint64_t block)
