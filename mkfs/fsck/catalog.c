@@ -17,7 +17,7 @@ static page_id catalog_page(const struct fsck *f)
 	return pid_make(f->sb.shard, DISK_CATALOG_SLOT);
 }
 
-static const char *catalog_fault(const struct fsck *f, const struct disk_catalog *c)
+static const char *catalog_fault(struct fsck *f, const struct disk_catalog *c)
 {
 	if (c->magic != DISK_MAGIC_CATALOG)
 		return "it is none";
@@ -107,10 +107,15 @@ int catalog_check(struct fsck *f, bool *stop)
 	if (unread)
 		rc = page_raw(f, catalog_page(f), &f->catalog);
 	fault = rc ? "cannot be read" : catalog_fault(f, &f->catalog);
-	if (unread)
+	if (unread) {
+		f->elsewhere = 0; /* who knows what these bytes are */
 		return catalog_rebuild(f,
 			unread == -EIO ? "cannot be read" : "its checksum is wrong",
 			!fault, stop);
+	}
+	rc = elsewhere_check(f);
+	if (rc)
+		return rc;
 	if (fault)
 		return catalog_rebuild(f, fault, false, stop);
 	f->v->catalog = f->catalog;

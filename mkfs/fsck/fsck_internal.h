@@ -103,7 +103,8 @@ struct fsck {
 
 	uint64_t *claimed, *twice; /* by slot */
 	bool any_twice;
-	uint64_t *kept;       /* pass 4: pages used twice that have found their owner */
+	page_id elsewhere; /* is named, and in another store of the volume; 0: none is */
+	uint64_t *kept;    /* pass 4: pages used twice that have found their owner */
 	uint64_t *group_high; /* highest incarnation seen in each group */
 	uint64_t highest_ino;
 	uint64_t tree_left;    /* ranges of the tree that stay lost in this round */
@@ -156,9 +157,14 @@ bool table_lost(const struct fsck *f, page_id pid);
 /* ---- pages (walk.c) ---- */
 
 /* May the tree or a file use this page? */
-bool page_usable(const struct fsck *f, page_id pid);
+bool page_usable(struct fsck *f, page_id pid);
 /* May a run of so many pages be used: of one group, without its own page? */
-bool run_usable(const struct fsck *f, page_id pid, uint64_t length);
+bool run_usable(struct fsck *f, page_id pid, uint64_t length);
+/*
+ * 0; -EOPNOTSUPP with a text: one of the pages that were asked for is in another store of
+ * the volume. Nothing above the store can be judged without that one.
+ */
+int elsewhere_check(struct fsck *f);
 static inline uint64_t page_group(page_id pid)
 {
 	return (pid_slot(pid) - 1) / (1 + DISK_GROUP_PAGES);
@@ -253,8 +259,8 @@ int page_rewrite(struct fsck *f, page_id pid, const void *image);
 /* ---- pass 2 ---- */
 
 int pass2(struct fsck *f);
-bool extent_valid(const struct fsck *f, struct disk_key key, const void *value,
-	size_t len, struct disk_extent *out);
+bool extent_valid(struct fsck *f, struct disk_key key, const void *value, size_t len,
+	struct disk_extent *out);
 
 struct xattr_item {
 	struct disk_xattr head;
@@ -262,8 +268,7 @@ struct xattr_item {
 	const uint8_t *runs; /* unaligned disk_extents, head.run_count of them */
 	uint64_t pages;
 };
-bool xattr_valid(
-	const struct fsck *f, const void *value, size_t len, struct xattr_item *out);
+bool xattr_valid(struct fsck *f, const void *value, size_t len, struct xattr_item *out);
 uint32_t xattr_flags(const struct xattr_item *x);
 
 struct entry_item {

@@ -137,8 +137,12 @@ int pass1(struct fsck *f)
 		return -ENOMEM;
 	w->page = tree_page;
 	w->damage = tree_damage;
-	while ((rc = walk_leaf(w)) > 0)
+	while ((rc = walk_leaf(w)) > 0) {
 		claim_items(f, &w->leaf);
+		rc = elsewhere_check(f);
+		if (rc)
+			break;
+	}
 	walk_close(w);
 	fsck_progress(f, 1, f->out->tree_pages, f->out->tree_pages);
 	return rc;

@@ -16,10 +16,12 @@
 
 #define AHEAD_MAX 64u
 
-bool run_usable(const struct fsck *f, page_id pid, uint64_t length)
+bool run_usable(struct fsck *f, page_id pid, uint64_t length)
 {
 	uint64_t slot = pid_slot(pid), first;
 
+	if (shards_elsewhere(&f->sb, pid))
+		f->elsewhere = pid;
 	if (pid_shard(pid) != f->sb.shard || slot < 2 || slot >= f->sb.page_count ||
 		length == 0 || length > DISK_GROUP_PAGES)
 		return false;
@@ -28,9 +30,20 @@ bool run_usable(const struct fsck *f, page_id pid, uint64_t length)
 	       slot + length <= f->sb.page_count;
 }
 
-bool page_usable(const struct fsck *f, page_id pid)
+bool page_usable(struct fsck *f, page_id pid)
 {
 	return run_usable(f, pid, 1);
+}
+
+int elsewhere_check(struct fsck *f)
+{
+	if (!f->elsewhere)
+		return 0;
+	return weft_error(f->err, -EOPNOTSUPP,
+		"page %#" PRIx64 ", which the tree or the catalog names, is in the store "
+		"with shard %u, another node's: this version checks volumes of one store "
+		"only",
+		f->elsewhere, pid_shard(f->elsewhere));
 }
 
 int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation,
@@ -204,7 +217,7 @@ static void walk_damaged(struct walk *w, const struct walk_level *parent, unsign
 
 /*
  * Enters the page that is expected, below `parent`. 0: it is in w; -ESTALE: its range was
- * skipped; -ENOMEM.
+ * skipped; -ENOMEM; -EOPNOTSUPP: in another store.
  */
 static int walk_enter(struct walk *w, const struct walk_level *parent, unsigned slot,
 	const struct expected *e, unsigned *level)
@@ -217,6 +230,8 @@ static int walk_enter(struct walk *w, const struct walk_level *parent, unsigned 
 
 	if (rc == -ENOMEM)
 		return rc;
+	if (elsewhere_check(w->f))
+		return -EOPNOTSUPP;
 	if (rc)
 		walk_damaged(w, parent, slot, e, rc, why.text);
 	if (rc < 0)

@@ -4,14 +4,14 @@
 
 #define XATTR_PAGES_MAX (DISK_XATTR_VALUE_MAX / PAGE_SIZE)
 
-static bool run_valid(const struct fsck *f, const struct disk_extent *e)
+static bool run_valid(struct fsck *f, const struct disk_extent *e)
 {
 	return run_usable(f, e->pid, e->length) && e->incarnation != 0 &&
 	       (e->flags & ~DISK_EXTENT_UNWRITTEN) == 0;
 }
 
-bool extent_valid(const struct fsck *f, struct disk_key key, const void *value,
-	size_t len, struct disk_extent *out)
+bool extent_valid(struct fsck *f, struct disk_key key, const void *value, size_t len,
+	struct disk_extent *out)
 {
 	if (len != sizeof(*out))
 		return false;
@@ -19,7 +19,7 @@ bool extent_valid(const struct fsck *f, struct disk_key key, const void *value,
 	return run_valid(f, out) && key.low < FILE_BLOCK_END - out->length;
 }
 
-static bool runs_valid(const struct fsck *f, struct xattr_item *x)
+static bool runs_valid(struct fsck *f, struct xattr_item *x)
 {
 	for (unsigned i = 0; i < x->head.run_count; i++) {
 		struct disk_extent run;
@@ -32,8 +32,7 @@ static bool runs_valid(const struct fsck *f, struct xattr_item *x)
 	return x->pages == DIV_UP(x->head.value_bytes, PAGE_SIZE);
 }
 
-bool xattr_valid(
-	const struct fsck *f, const void *value, size_t len, struct xattr_item *out)
+bool xattr_valid(struct fsck *f, const void *value, size_t len, struct xattr_item *out)
 {
 	const uint8_t *bytes = value;
 	size_t rest;

@@ -264,11 +264,71 @@ static void repairs_that_are_cut_can_be_made_again(void **state)
 		OK(rt_sim_run(seed, NULL, cut_repairs, &seed));
 }
 
+/* ---- one store of several -------------------------------------------------------- */
+
+/* A file of the volume has a page in shard 1; nothing else is wrong. */
+static void name_page_elsewhere(uint16_t node)
+{
+	struct volume_options o = {.node = node, .cache.cache_bytes = 4 << 20};
+	struct disk_extent e = {.pid = pid_make(1, 2), .length = 1, .incarnation = 1};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+	struct volume *v;
+	struct txn *x;
+
+	OK(rt_disk_open(&disk, DISK, 0, &err));
+	OK(volume_open(&v, disk, &o, &err));
+	OK(txn_begin(v->tree, false, &x));
+	OK(txn_write(x, disk_key(2, DISK_ITEM_EXTENT, 0), &e, sizeof(e)));
+	OK(txn_commit(x, NULL));
+	txn_end(x);
+	OK(volume_close(v));
+}
+
+static int store_of_several(void *arg)
+{
+	struct fsck_options o = {.repair = true, .force = true, .cache_bytes = 8 << 20};
+	struct fsck_result result;
+	uint16_t node;
+
+	for (node = 0; node < 2; node++) {
+		struct store_format format = {
+			.checksum_kind = DISK_CHECKSUM_GMAC, .node = node};
+		struct weft_error err = {0};
+		struct rt_disk *disk;
+		int rc;
+
+		if (node == 0)
+			HOLDS(rt_sim_disk_create(DISK, 16 << 20, NULL));
+		OK(rt_disk_open(&disk, DISK, 0, &err));
+		OK(volume_format(disk, &format, 0, 0, &err));
+		rt_disk_close(disk);
+		name_page_elsewhere(node);
+		OK(rt_disk_open(&disk, DISK, 0, &err));
+		rc = fsck_run(disk, &o, &result, &err);
+		if (node) {
+			EQ(rc, -EOPNOTSUPP);
+			EQ(result.fixed + result.left, 0);
+			HOLDS(strstr(err.text, "shard 1"));
+			continue;
+		}
+		OK(rc); /* a volume of no cluster has one store: that is damage */
+		HOLDS(result.fixed > 0);
+	}
+	return 0;
+}
+
+static void a_store_whose_tree_has_pages_elsewhere_is_refused(void **state)
+{
+	OK(rt_sim_run(1, NULL, store_of_several, NULL));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nothing_is_found_after_power_cuts),
 		cmocka_unit_test(repairs_that_are_cut_can_be_made_again),
+		cmocka_unit_test(a_store_whose_tree_has_pages_elsewhere_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
