@@ -332,10 +332,10 @@ static void dump_groups(struct dump *d)
 		}
 		rc = space_check_page(g, d->sb.page_count, i, &err);
 		printf("group %" PRIu64 ": pages from %#" PRIx64
-		       ", %u of %u free, next incarnation %" PRIu64 "%s%s\n",
+		       ", %u of %u free, next incarnation %" PRIu64 ", owner %u%s%s\n",
 			i, pid_make(d->sb.shard, disk_group_slot(i)) + 1, g->free_pages,
 			space_layout_pages(d->sb.page_count, i), g->next_incarnation,
-			rc ? ", DAMAGED: " : "", rc ? err.text : "");
+			g->owner, rc ? ", DAMAGED: " : "", rc ? err.text : "");
 	}
 	if (g)
 		rt_free_pages(g, PAGE_SIZE);

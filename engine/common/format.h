@@ -245,6 +245,8 @@ _Static_assert(sizeof(struct disk_catalog) == 4096, "catalog size");
  * DISK_GROUP_PAGES slots that follow it. Bits past the last slot are set.
  */
 #define DISK_GROUP_PAGES 32256u
+/* the id of the node of a volume without a cluster, too: it owns what nobody owns */
+#define DISK_OWNER_NOBODY 0u
 
 struct disk_group {
 	uint64_t magic;
@@ -252,7 +254,8 @@ struct disk_group {
 	uint32_t free_pages;
 	uint64_t next_incarnation; /* above every incarnation handed out here; starts at 1
 				    */
-	uint8_t pad[40];
+	uint16_t owner; /* the node that may reserve pages here; DISK_OWNER_NOBODY */
+	uint8_t pad[38];
 	uint8_t bitmap[DISK_GROUP_PAGES / 8]; /* bit set: in use */
 };
 _Static_assert(sizeof(struct disk_group) == 4096, "group size");

@@ -16,15 +16,44 @@ _Static_assert(offsetof(struct disk_group, next_incarnation) ==
 struct place {
 	struct mtr_page *page;
 	struct disk_group *disk;
-	uint64_t group;
+	uint64_t group; /* GROUP_NONE: memory knows nothing of it */
 	uint32_t index;
 };
+
+/* Pages of the group, which may be of a shard that nothing was known of at open. */
+static uint32_t place_pages(const struct space *sp, const struct place *p, page_id pid)
+{
+	if (p->group != GROUP_NONE)
+		return sp->groups[p->group].pages;
+	return space_layout_pages(shards_pages(sp->shards, pid_shard(pid)),
+		(pid_slot(pid) - 1) / (1 + DISK_GROUP_PAGES));
+}
+
+/* Others may have changed the page since this node saw it last. */
+static int place_look(struct space *sp, const struct place *p)
+{
+	uint64_t version = p->page->guard.frame->version;
+	const struct group *g = &sp->groups[p->group];
+
+	/* its own changes, made in this mtr: looked at before */
+	if (p->page->changed || !g->owned || (g->version == version && !g->stale))
+		return 0;
+	return group_look(sp, p->group, p->disk, version);
+}
+
+/* The mtr's change is this node's own: the picture is of what it makes. With the lock. */
+static void group_changed(struct group *g, const struct place *p, uint32_t free_pages)
+{
+	g->version = p->page->guard.frame->version + 1;
+	g->page_free = free_pages;
+}
 
 /* Latches and checks; changes nothing. */
 static int place_find(struct space *sp, struct mtr *m, page_id pid, uint32_t length,
 	bool in_use, struct place *out)
 {
 	uint64_t map[GROUP_WORDS];
+	uint64_t number = (pid_slot(pid) - 1) / (1 + DISK_GROUP_PAGES);
 	bool fits;
 	int rc = 0;
 
@@ -35,27 +64,28 @@ static int place_find(struct space *sp, struct mtr *m, page_id pid, uint32_t len
 			(unsigned long long)pid, length);
 		return -EUCLEAN;
 	}
-	out->page = mtr_latch(m, group_pid(sp, out->group), 0, &rc);
+	out->page = mtr_latch(m, pid - out->index - 1, 0, &rc);
 	if (!out->page)
 		return rc;
 	out->disk = (struct disk_group *)out->page->guard.image;
 	memcpy(map, out->disk->bitmap, sizeof(map));
 	if (in_use)
 		fits = bitmap_all_set(map, out->index, length) &&
-		       out->disk->free_pages + length <= sp->groups[out->group].pages;
+		       out->disk->free_pages + length <= place_pages(sp, out, pid);
 	else
 		fits = bitmap_all_clear(map, out->index, length) &&
 		       out->disk->free_pages >= length;
-	if (out->disk->magic != DISK_MAGIC_GROUP || out->disk->group != out->group ||
-		!fits) {
+	/* Once more: with the page came how large its shard is. */
+	if (out->disk->magic != DISK_MAGIC_GROUP || out->disk->group != number || !fits ||
+		!shards_have(sp->shards, pid, length)) {
 		weft_log(3,
 			"allocation group %llu: pages %llx + %u are not %s as they "
 			"should be; run fsck.weft",
-			(unsigned long long)out->group, (unsigned long long)pid, length,
+			(unsigned long long)number, (unsigned long long)pid, length,
 			in_use ? "in use" : "free");
 		return -EUCLEAN;
 	}
-	return 0;
+	return out->group == GROUP_NONE ? 0 : place_look(sp, out);
 }
 
 int space_check(
@@ -95,12 +125,15 @@ int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
 	rc = place_find(sp, m, run->pid, run->length, false, &p);
 	if (rc)
 		return rc;
+	WEFT_ASSERT(p.group != GROUP_NONE);
 	g = &sp->groups[p.group];
 	rt_mutex_lock(&g->lock);
+	WEFT_ASSERT(g->owned && p.disk->owner == sp->node);
 	WEFT_ASSERT(
 		g->overlay && bitmap_all_set(g->overlay->reserved, p.index, run->length));
 	WEFT_ASSERT(run->incarnation && run->incarnation < g->next_incarnation);
 	g->changes++;
+	group_changed(g, &p, p.disk->free_pages - run->length);
 	rt_mutex_unlock(&g->lock);
 
 	place_mark(&p, run->length, true);
@@ -126,12 +159,16 @@ int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length)
 	rc = place_find(sp, m, pid, length, true, &p);
 	if (rc)
 		return rc;
-	g = &sp->groups[p.group];
-	/* Before the bits change: from here on nobody takes a copy of the page. */
-	rt_mutex_lock(&g->lock);
-	g->changes++;
-	g->freeing += length;
-	rt_mutex_unlock(&g->lock);
+	if (p.group != GROUP_NONE) {
+		g = &sp->groups[p.group];
+		/* Before the bits change: from here on nobody takes a copy of the page. */
+		rt_mutex_lock(&g->lock);
+		g->changes++;
+		g->freeing += length;
+		if (g->owned)
+			group_changed(g, &p, p.disk->free_pages + length);
+		rt_mutex_unlock(&g->lock);
+	}
 
 	place_mark(&p, length, false);
 	mtr_write_u32(p.page, offsetof(struct disk_group, free_pages),
@@ -158,6 +195,10 @@ static void settle_freed(
 	rt_mutex_lock(&g->lock);
 	WEFT_ASSERT(g->freeing >= length);
 	g->freeing -= length;
+	if (!g->owned) { /* its owner's to know */
+		rt_mutex_unlock(&g->lock);
+		return;
+	}
 	group_quarantine(g, index, length, end);
 	atomic_store_explicit(&g->room,
 		atomic_load_explicit(&g->room, memory_order_relaxed) + length,
@@ -180,7 +221,9 @@ void space_committed(
 	uint32_t index;
 
 	WEFT_ASSERT(space_locate(sp, pid, length, &group, &index));
-	if (freed)
+	if (group == GROUP_NONE)
+		WEFT_ASSERT(freed); /* its owner's to know */
+	else if (freed)
 		settle_freed(sp, &sp->groups[group], index, length, end);
 	else
 		settle_taken(sp, &sp->groups[group], index, length);

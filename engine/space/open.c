@@ -2,7 +2,8 @@
 /*
  * Opening: every group page is read and checked (invariant 9) before anything is handed
  * out, so that a damaged group is reported at once and counters can be trusted from then
- * on.
+ * on. So it is with the groups of this node's shard; those of others are looked at when
+ * room is looked for (owner.c).
  */
 #include "engine/space/space_internal.h"
 
@@ -46,6 +47,11 @@ int space_check_page(
 			"allocation group %llu: counts %u free pages where its bitmap "
 			"has %u; run fsck.weft",
 			(unsigned long long)group, d->free_pages, pages - used);
+	if (d->owner > DISK_NODE_MAX)
+		return weft_error(err, -EUCLEAN,
+			"allocation group %llu: its owner is node %u, which cannot be; "
+			"run fsck.weft",
+			(unsigned long long)group, d->owner);
 	if (!d->next_incarnation)
 		return weft_error(err, -EUCLEAN,
 			"allocation group %llu: next incarnation is 0; run fsck.weft",
@@ -71,13 +77,17 @@ static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
 			(unsigned long long)disk_group_slot(group),
 			rc == -EUCLEAN ? " (damaged); run fsck.weft" : "");
 	d = (const struct disk_group *)guard.image;
-	rc = space_check_page(d, sp->page_count, group, err);
-	if (!rc) {
+	rc = group_check(sp, group, d, err);
+	if (!rc && d->owner == sp->node) {
 		memcpy(map, d->bitmap, sizeof(map));
-		g->pages = (uint16_t)space_layout_pages(sp->page_count, group);
-		g->next_incarnation = d->next_incarnation;
-		g->room = d->free_pages;
-		g->longest = bitmap_find(map, 0, g->pages, g->pages, &unused);
+		group_adopt(sp, g, d, guard.frame->version,
+			bitmap_find(map, 0, g->pages, g->pages, &unused));
+		sp->budget += d->free_pages;
+		sp->unowned--;
+	} else if (!rc && d->owner == DISK_OWNER_NOBODY) {
+		/* to be had for the asking */
+		g->counted = true;
+		g->page_free = d->free_pages;
 		sp->total_pages += g->pages;
 		sp->free_pages += d->free_pages;
 	}
@@ -93,8 +103,8 @@ static int groups_open(struct space *sp, struct weft_error *err)
 
 	if (!refs)
 		return weft_error(err, -ENOMEM, "no memory to read allocation groups");
-	for (uint64_t at = 0; at < sp->group_count && !rc; at += batch) {
-		unsigned n = (unsigned)MIN((uint64_t)batch, sp->group_count - at);
+	for (uint64_t at = 0; at < sp->span[0].count && !rc; at += batch) {
+		unsigned n = (unsigned)MIN((uint64_t)batch, sp->span[0].count - at);
 
 		for (unsigned i = 0; i < n; i++)
 			refs[i] = (struct page_ref){.pid = group_pid(sp, at + i)};
@@ -107,20 +117,57 @@ static int groups_open(struct space *sp, struct weft_error *err)
 	return rc;
 }
 
+/* A shard too small for a group has none. */
+static void span_add(struct space *sp, uint16_t shard, uint64_t page_count)
+{
+	uint64_t groups = space_layout_groups(page_count);
+
+	if (!groups)
+		return;
+	sp->span[sp->span_count++] = (struct span){.shard = shard,
+		.page_count = page_count,
+		.first = sp->group_count,
+		.count = groups};
+	sp->group_count += groups;
+}
+
+static void spans_open(struct space *sp, const struct disk_superblock *sb)
+{
+	span_add(sp, sb->shard, sb->page_count);
+	for (unsigned i = 0; i < sp->shards->count && sp->span_count; i++) {
+		uint16_t shard = sp->shards->shard[i].id;
+
+		if (shard != sb->shard)
+			span_add(sp, shard, shards_pages(sp->shards, shard));
+	}
+	sp->unowned = sp->group_count;
+}
+
+static void groups_size(struct space *sp)
+{
+	for (uint64_t group = 0; group < sp->group_count; group++) {
+		const struct span *span = group_span(sp, group);
+
+		sp->groups[group].pages = (uint16_t)space_layout_pages(
+			span->page_count, group - span->first);
+	}
+}
+
 int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 {
 	const struct disk_superblock *sb = store_superblock(cache_store(cache));
 	struct space *sp = rt_alloc(sizeof(*sp));
-	uint64_t kept;
+	uint64_t kept, total = 0;
 	int rc;
 
 	if (!sp)
 		return weft_error(err, -ENOMEM, "no memory for free space");
 	sp->cache = cache;
 	sp->log = cache_log(cache);
-	sp->shard = sb->shard;
-	sp->page_count = sb->page_count;
-	sp->group_count = space_layout_groups(sb->page_count);
+	sp->shards = cache_shards(cache);
+	sp->has_peers = cache_has_peers(cache);
+	sp->node = sb->node;
+	spans_open(sp, sb);
 	if (!sp->group_count) {
 		rt_free(sp);
 		return weft_error(
@@ -131,17 +178,20 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 	if (!sp->groups || !sp->overlays)
 		rc = weft_error(err, -ENOMEM, "no memory for %llu allocation groups",
 			(unsigned long long)sp->group_count);
-	else
+	else {
+		groups_size(sp);
 		rc = groups_open(sp, err);
+	}
 	if (rc) {
 		space_close(sp);
 		return rc;
 	}
 	sp->overlays_soft_max = OVERLAYS_SOFT_MAX;
-	sp->budget = sp->free_pages;
-	kept = MIN(MAX(sp->total_pages / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
-	sp->kept_pages = MIN(kept, sp->total_pages / 4);
-	sp->tight_pages = sp->kept_pages + MIN(sp->total_pages / 64, (uint64_t)TIGHT_MAX);
+	for (uint64_t group = 0; group < sp->span[0].count; group++)
+		total += sp->groups[group].pages;
+	kept = MIN(MAX(total / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
+	sp->kept_pages = MIN(kept, total / 4);
+	sp->tight_pages = sp->kept_pages + MIN(total / 64, (uint64_t)TIGHT_MAX);
 	sp->stripe_count = (unsigned)MIN((uint64_t)STRIPES_MAX, sp->group_count);
 	for (unsigned i = 0; i < sp->stripe_count; i++)
 		sp->stripe[i] = i;
@@ -162,18 +212,20 @@ void space_close(struct space *sp)
 bool space_locate(const struct space *sp, page_id pid, uint32_t length, uint64_t *group,
 	uint32_t *index)
 {
-	uint64_t slot = pid_slot(pid);
-	uint64_t g, at;
+	uint64_t slot = pid_slot(pid), at = (slot - 1) % (1 + DISK_GROUP_PAGES);
+	const struct span *span = sp->span;
 
-	if (pid_shard(pid) != sp->shard || slot < 2 || slot >= sp->page_count)
+	/* no catalog, no group's own page */
+	if (slot < 2 || !at || !length || length > DISK_GROUP_PAGES - (at - 1) ||
+		!shards_have(sp->shards, pid, length))
 		return false;
-	g = (slot - 1) / (1 + DISK_GROUP_PAGES);
-	at = (slot - 1) % (1 + DISK_GROUP_PAGES);
-	if (!at || g >= sp->group_count)
-		return false; /* a group's own page */
-	*group = g;
 	*index = (uint32_t)at - 1;
-	return length >= 1 && length <= sp->groups[g].pages - *index;
+	while (span < sp->span + sp->span_count && span->shard != pid_shard(pid))
+		span++;
+	*group = span < sp->span + sp->span_count
+			 ? span->first + (slot - 1) / (1 + DISK_GROUP_PAGES)
+			 : GROUP_NONE;
+	return true;
 }
 
 page_id space_group_of(struct space *sp, page_id pid)
@@ -181,7 +233,7 @@ page_id space_group_of(struct space *sp, page_id pid)
 	uint64_t group;
 	uint32_t index;
 
-	return space_locate(sp, pid, 1, &group, &index) ? group_pid(sp, group) : PID_NONE;
+	return space_locate(sp, pid, 1, &group, &index) ? pid - index - 1 : PID_NONE;
 }
 
 void space_stat(struct space *sp, struct space_stat *out)
@@ -189,7 +241,8 @@ void space_stat(struct space *sp, struct space_stat *out)
 	uint64_t free_pages = atomic_load_explicit(&sp->free_pages, memory_order_relaxed);
 
 	*out = (struct space_stat){
-		.total_pages = sp->total_pages,
+		.total_pages =
+			atomic_load_explicit(&sp->total_pages, memory_order_relaxed),
 		.free_pages = free_pages,
 		.available_pages =
 			free_pages > sp->kept_pages ? free_pages - sp->kept_pages : 0,

@@ -11,7 +11,7 @@
  * A copy must not be older than the last change: the page is copied under its latch, and
  * taken only if no mtr changed the group since before that (`changes`) or is about to be
  * settled
- * (`freeing`).
+ * (`freeing`). Nor than the version that the group's counters are of (owner.c).
  */
 #include "engine/space/space_internal.h"
 
@@ -141,19 +141,24 @@ void overlays_close(struct space *sp)
 	sp->overlay_count = 0;
 }
 
-/* Copies the bitmap of the group's page. */
-static int overlay_fill(struct space *sp, uint64_t group, struct overlay *ov)
+/* Copies the bitmap of the group's page; *version is the page's. */
+static int overlay_fill(
+	struct space *sp, uint64_t group, struct overlay *ov, uint64_t *version)
 {
+	const struct disk_group *d;
 	struct guard guard;
 	int rc;
 
 	rc = guard_shared(sp->cache, group_pid(sp, group), 0, &guard);
 	if (rc)
 		return rc;
-	rc = space_check_page(guard.image, sp->page_count, group, NULL);
+	d = (const struct disk_group *)guard.image;
+	*version = guard.frame->version;
+	rc = group_check(sp, group, d, NULL);
+	if (!rc)
+		rc = group_look(sp, group, d, *version);
 	if (!rc) {
-		memcpy(ov->busy, ((const struct disk_group *)guard.image)->bitmap,
-			sizeof(ov->busy));
+		memcpy(ov->busy, d->bitmap, sizeof(ov->busy));
 		memset(ov->reserved, 0, sizeof(ov->reserved));
 		memset(ov->freed, 0, sizeof(ov->freed));
 		memset(ov->freed_lsn, 0, sizeof(ov->freed_lsn));
@@ -167,6 +172,7 @@ int overlay_load(struct space *sp, uint64_t group)
 {
 	struct group *g = &sp->groups[group];
 	struct overlay *ov;
+	uint64_t version;
 	uint32_t changes;
 	bool taken;
 	int rc;
@@ -185,14 +191,15 @@ int overlay_load(struct space *sp, uint64_t group)
 	}
 	if (rc)
 		return rc;
-	rc = overlay_fill(sp, group, ov);
+	rc = overlay_fill(sp, group, ov, &version);
 	if (rc) {
 		overlay_drop(sp, ov);
 		return rc;
 	}
 	rt_mutex_lock(&sp->overlay_lock);
 	rt_mutex_lock(&g->lock);
-	taken = !g->overlay && !g->freeing && !g->quarantined && g->changes == changes;
+	taken = !g->overlay && !g->freeing && !g->quarantined && g->changes == changes &&
+		g->version == version;
 	if (taken) {
 		g->overlay = ov;
 		ov->group = group;

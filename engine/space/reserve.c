@@ -217,7 +217,8 @@ static int search(struct space *sp, struct search *s, struct space_run *out)
 {
 	unsigned stripe = rt_task_index() % sp->stripe_count;
 	uint64_t start = s->goal_group;
-	uint32_t good = DIV_UP(s->want, 4u);
+	uint32_t good = DIV_UP(s->want, 4u), index;
+	uint64_t found;
 	int rc;
 
 	if (start == GROUP_NONE)
@@ -230,10 +231,9 @@ static int search(struct space *sp, struct search *s, struct space_run *out)
 		s->least = 1;
 		rc = reserve_in_groups(sp, start, 1, s, out);
 	}
-	if (!rc && s->goal_group == GROUP_NONE)
-		atomic_store_explicit(&sp->stripe[stripe],
-			(pid_slot(out->pid) - 1) / (1 + DISK_GROUP_PAGES),
-			memory_order_relaxed);
+	if (!rc && s->goal_group == GROUP_NONE &&
+		space_locate(sp, out->pid, 1, &found, &index))
+		atomic_store_explicit(&sp->stripe[stripe], found, memory_order_relaxed);
 	return rc;
 }
 
@@ -250,7 +250,10 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 
 	WEFT_ASSERT(want >= 1);
 	*out = (struct space_run){.pid = PID_NONE};
-	granted = budget_take(sp, MIN(want, DISK_GROUP_PAGES), flags & SPACE_PRIVILEGED);
+	do
+		granted = budget_take(
+			sp, MIN(want, DISK_GROUP_PAGES), flags & SPACE_PRIVILEGED);
+	while (!granted && space_more(sp) == 0);
 	if (!granted)
 		return -ENOSPC;
 	s.want = granted;
@@ -273,6 +276,12 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 				break;
 			continue;
 		}
+		/* Others have freed pages, or a group can be had in place of one that
+		 * cannot be read. */
+		if (tries == 0 && sp->has_peers)
+			groups_look(sp);
+		if (is_unreadable(rc) && space_more(sp) == 0)
+			continue;
 		/* Pages are on their way: between an mtr and its settling, or their
 		 * group's page is being read. Of unreadable groups' nothing need be. */
 		if (rc != -EAGAIN && rc != -ENOSPC &&

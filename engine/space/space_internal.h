@@ -8,6 +8,9 @@
  * hand out 31 GiB without one reload. More are made only while every one of those holds a
  * reservation, and never more than there are groups.
  *
+ * Groups are numbered through all shards, this node's first. `struct group` is there for
+ * all of them: 0.5 MiB per TiB of the volume.
+ *
  * Locks: overlay_lock before a group's lock; both are leaves below page latches: they may
  * be taken while a latch is held, and nobody who holds one latches, logs or reads.
  */
@@ -50,7 +53,8 @@ struct group {
 	struct rt_mutex lock;
 	uint32_t reserved;    /* pages */
 	uint32_t quarantined; /* pages */
-	uint32_t freeing;     /* pages freed by mtrs that are not settled yet */
+	uint32_t freeing;     /* pages freed by mtrs that are not settled yet; also where
+				 another node is the owner */
 	uint32_t changes; /* counts takes and frees: a copy of the page is stale after one
 			   */
 	uint32_t cursor;  /* file data is looked for from here on */
@@ -61,24 +65,46 @@ struct group {
 	uint64_t next_incarnation; /* above all handed out, reserved ones included */
 	lsn_t loadable; /* without overlay: its page may be copied once durable to here */
 	struct overlay *overlay; /* or NULL */
+	/*
+	 * The picture: with the group's lock and its page latched in whatever way, so that
+	 * who has latched it exclusively may look without the lock.
+	 */
+	uint64_t version;      /* of the page, as known here */
+	uint32_t page_free;    /* free_pages of that version */
+	bool stale;            /* the overlay lacks what others have freed */
+	bool owned;            /* by this node: else none but `freeing` is in use */
+	bool counted;          /* in total_pages and free_pages */
+	uint64_t passed_until; /* it was not to be had: not looked at again before */
 	uint16_t pages;
 	int broken; /* its page cannot be read: why; nothing is reserved in it. 0: it can
 		     */
 };
 
+/* The groups of a shard. */
+struct span {
+	uint16_t shard;
+	uint64_t page_count;
+	uint64_t first, count; /* groups */
+};
+
 struct space {
 	struct cache *cache;
 	struct log *log;
-	uint16_t shard;
-	uint64_t page_count;
+	const struct shards *shards;
+	uint16_t node;
+	bool has_peers; /* others may free pages, and own groups */
+	/* Shards whose size was known at open, this node's first. */
+	unsigned span_count;
+	struct span span[SHARDS_MAX];
 	uint64_t group_count;
 	struct group *groups;
-	uint64_t total_pages;
-	uint64_t kept_pages;  /* for SPACE_PRIVILEGED */
-	uint64_t tight_pages; /* pressure rises when the budget falls below */
+	_Atomic uint64_t unowned;     /* groups that this node does not own */
+	_Atomic uint64_t total_pages; /* of groups that are counted */
+	uint64_t kept_pages;          /* for SPACE_PRIVILEGED */
+	uint64_t tight_pages;         /* pressure rises when the budget falls below */
 
-	_Atomic uint64_t free_pages; /* as the group pages say */
-	_Atomic uint64_t budget;    /* the same without what is reserved: sum of `room` */
+	_Atomic uint64_t free_pages; /* as the group pages say, of those counted */
+	_Atomic uint64_t budget; /* free and not reserved, where owned: sum of `room` */
 	_Atomic uint64_t freed_lsn; /* the highest end of a record that freed pages */
 	_Atomic uint32_t pressure;
 	_Atomic uint32_t broken_groups; /* only ever goes up */
@@ -116,15 +142,54 @@ uint32_t bitmap_find_down(
 
 /* ---- open.c ---- */
 
-static inline page_id group_pid(const struct space *sp, uint64_t group)
+static inline const struct span *group_span(const struct space *sp, uint64_t group)
 {
-	return pid_make(sp->shard, disk_group_slot(group));
+	const struct span *span = sp->span;
+
+	while (group - span->first >= span->count)
+		span++;
+	return span;
 }
 
-/* Group and index in it of a run's first page; false when it is not a run of one group.
+static inline page_id group_pid(const struct space *sp, uint64_t group)
+{
+	const struct span *span = group_span(sp, group);
+
+	return pid_make(span->shard, disk_group_slot(group - span->first));
+}
+
+/*
+ * Group and index in it of a run's first page; false when it is not a run of one group.
+ * GROUP_NONE: of a shard whose size was not known at open.
  */
 bool space_locate(const struct space *sp, page_id pid, uint32_t length, uint64_t *group,
 	uint32_t *index);
+
+/* ---- owner.c ---- */
+
+/* As space_check_page. */
+int group_check(const struct space *sp, uint64_t group, const void *image,
+	struct weft_error *err);
+/*
+ * This node owns the group, and its page says so, or will with this version: memory takes
+ * over what it says, but for the budget. With the group's lock, its page latched.
+ */
+void group_adopt(struct space *sp, struct group *g, const struct disk_group *d,
+	uint64_t version, uint32_t longest);
+/*
+ * The group's page, latched, has this version: takes over what others have freed, if this
+ * node owns the group. 0; -EUCLEAN (logged). Never waits.
+ */
+int group_look(
+	struct space *sp, uint64_t group, const struct disk_group *d, uint64_t version);
+/* Looks at all groups of this node. Waits. */
+void groups_look(struct space *sp);
+/*
+ * Looks for more room: pages that others have freed in this node's groups, then a group
+ * that nobody owns. 0: the budget has grown, or another task was faster; -ENOSPC, or why
+ * it cannot. Waits.
+ */
+int space_more(struct space *sp);
 
 /* ---- overlay.c ---- */
 

@@ -112,6 +112,7 @@ static int format_groups(struct formatter *f)
 		d->group = (uint32_t)g;
 		d->free_pages = pages;
 		d->next_incarnation = FORMAT_INCARNATION;
+		d->owner = f->sb->node;
 		for (uint32_t i = pages; i < DISK_GROUP_PAGES; i++)
 			d->bitmap[i / 8] |= (uint8_t)(1u << i % 8);
 		if (g == 0 && has_root(f)) {

@@ -73,6 +73,7 @@ static const struct code codes[] = {
 	{405, true, "a group would hand out incarnations that are in use"},
 	{406, true, "pages that nobody uses are marked as in use"},
 	{407, false, "a page is used twice"},
+	{408, true, "a group's owner is none of the volume's nodes"},
 	{501, false, "file data is damaged"},
 	{502, false, "file data cannot be read"},
 	{503, false, "an extent names pages that were allocated anew"},

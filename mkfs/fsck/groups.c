@@ -125,6 +125,7 @@ static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
 	d->magic = DISK_MAGIC_GROUP;
 	d->group = (uint32_t)g->group;
 	d->next_incarnation = f->group_high[g->group] + 1;
+	d->owner = f->sb.node;
 	for (uint32_t i = 0; i < DISK_GROUP_PAGES; i++) {
 		bool used = i >= g->pages || (g->used[i / 64] >> i % 64 & 1);
 
@@ -194,6 +195,20 @@ static void check_end(struct fsck *f, struct group_check *g)
 	fsck_repaired(f, 0);
 }
 
+/* Who it is means nothing while nobody has the volume. In one of no cluster it is 0. */
+static void check_owner(struct fsck *f, struct group_check *g)
+{
+	if (g->disk.owner <= (f->sb.node ? DISK_NODE_MAX : DISK_OWNER_NOBODY) ||
+		!fsck_found(f, 408,
+			"allocation group %" PRIu64
+			": its owner is node %u, which is none of the volume's",
+			g->group, g->disk.owner))
+		return;
+	g->disk.owner = f->sb.node;
+	g->changed = true;
+	fsck_repaired(f, 0);
+}
+
 static void check_counters(struct fsck *f, struct group_check *g)
 {
 	uint32_t has = free_count(g);
@@ -236,6 +251,7 @@ static int group_check_one(struct fsck *f, struct group_check *g)
 	check_used(f, g);
 	check_end(f, g);
 	check_counters(f, g);
+	check_owner(f, g);
 	return g->changed ? group_update(f, g) : 0;
 }
 

@@ -221,6 +221,14 @@ static void group_incarnation(struct image *i)
 }
 
 /* Sets or clears the bits of eight pages and counts them. */
+static void group_owner(struct image *i)
+{
+	uint16_t owner = DISK_NODE_MAX + 1;
+
+	page_change(i, disk_group_slot(0), offsetof(struct disk_group, owner), &owner,
+		sizeof(owner));
+}
+
 static void group_bits(struct image *i, uint64_t index, uint8_t bits)
 {
 	struct disk_group g;
@@ -558,6 +566,7 @@ const struct damage_case damage_cases[] = {
 	{"group-zeroed", false, NULL, group_zeroed},
 	{"group-count", false, group_count, NULL},
 	{"group-incarnation", false, group_incarnation, NULL},
+	{"group-owner", false, group_owner, NULL},
 	{"pages-leaked", false, pages_leaked, NULL},
 	{"pages-freed", false, pages_freed, NULL},
 	{"pages-shared", false, pages_shared, NULL},

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups and their owners: the node that a group's page names is the one that may reserve
+ * pages in it (docs/many-nodes.md, "Space").
+ *
+ * Keeps: no page is handed out by two nodes. A node makes itself the owner under X, by a
+ * mini-transaction, and only of a group that nobody owns. What memory knows of a group
+ * begins then, with the page as it is under that latch.
+ *
+ * Others free pages in this node's groups by changing the page alone. The picture of a
+ * group has the version of the page that it was made from; each change of this node's
+ * adds one to both. Where they differ others have freed. Not to know it yet costs room
+ * and nothing else: what counts as busy here is at least what the page has in use.
+ */
+#include "engine/space/space_internal.h"
+
+/* A group that was not to be had is not looked at again for so long. */
+#define PASSED_NS 1000000000ull
+/* Attempts to latch a group's page that others want too, with pauses. */
+#define TAKE_TRIES 256u
+#define TAKE_NS    20000ull
+
+int group_check(
+	const struct space *sp, uint64_t group, const void *image, struct weft_error *err)
+{
+	const struct span *span = group_span(sp, group);
+
+	return space_check_page(image, span->page_count, group - span->first, err);
+}
+
+void group_adopt(struct space *sp, struct group *g, const struct disk_group *d,
+	uint64_t version, uint32_t longest)
+{
+	uint64_t free_pages = d->free_pages;
+
+	WEFT_ASSERT(!g->owned && !g->overlay && !g->reserved);
+	if (!g->counted)
+		atomic_fetch_add_explicit(
+			&sp->total_pages, g->pages, memory_order_relaxed);
+	/* wraps where it fell: sums of it are right again */
+	atomic_fetch_add_explicit(&sp->free_pages,
+		g->counted ? free_pages - g->page_free : free_pages,
+		memory_order_relaxed);
+	g->counted = g->owned = true;
+	g->stale = false;
+	g->version = version;
+	g->page_free = d->free_pages;
+	g->next_incarnation = d->next_incarnation;
+	atomic_store_explicit(&g->room, d->free_pages, memory_order_relaxed);
+	atomic_store_explicit(&g->longest, longest, memory_order_relaxed);
+}
+
+/* ---- what others have freed ------------------------------------------------------- */
+
+/* What is free in the page and nowhere else in use is free here. With the group's lock. */
+static void overlay_renew(struct group *g, const struct disk_group *d)
+{
+	struct overlay *ov = g->overlay;
+	uint64_t map[GROUP_WORDS];
+
+	memcpy(map, d->bitmap, sizeof(map));
+	for (unsigned i = 0; i < GROUP_WORDS; i++)
+		ov->busy[i] =
+			map[i] | ov->reserved[i] | ov->freed[0][i] | ov->freed[1][i];
+}
+
+int group_look(
+	struct space *sp, uint64_t group, const struct disk_group *d, uint64_t version)
+{
+	struct group *g = &sp->groups[group];
+	uint64_t gained;
+	int rc = 0;
+
+	rt_mutex_lock(&g->lock);
+	if (!g->owned || g->broken || (g->version == version && !g->stale))
+		goto out_unlock;
+	rc = group_check(sp, group, d, NULL);
+	if (rc || d->owner != sp->node ||
+		(sp->has_peers && d->free_pages < g->page_free)) {
+		weft_log(3,
+			"allocation group %llu of shard %u: others may only free pages "
+			"in it, but changed more; run fsck.weft",
+			(unsigned long long)(group - group_span(sp, group)->first),
+			group_span(sp, group)->shard);
+		rc = -EUCLEAN;
+		goto out_unlock;
+	}
+	/* These wrap where fsck has marked pages as used: the sums are right. */
+	gained = (uint64_t)d->free_pages - g->page_free;
+	g->version = version;
+	g->page_free = d->free_pages;
+	atomic_fetch_add_explicit(&g->room, (uint32_t)gained, memory_order_relaxed);
+	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
+	atomic_fetch_add_explicit(&sp->free_pages, gained, memory_order_relaxed);
+	atomic_fetch_add_explicit(&sp->budget, gained, memory_order_relaxed);
+	/* What this node has just freed itself is not in quarantine yet. */
+	g->stale = g->overlay && g->freeing;
+	if (g->overlay && !g->freeing)
+		overlay_renew(g, d);
+out_unlock:
+	rt_mutex_unlock(&g->lock);
+	return rc;
+}
+
+void groups_look(struct space *sp)
+{
+	for (uint64_t group = 0; group < sp->group_count; group++) {
+		struct group *g = &sp->groups[group];
+		struct guard guard;
+		bool full;
+
+		rt_mutex_lock(&g->lock);
+		full = !g->owned || g->broken || (!g->stale && g->page_free == g->pages);
+		rt_mutex_unlock(&g->lock);
+		/* What cannot be read is found out, and told, by who needs it. */
+		if (full || guard_shared(sp->cache, group_pid(sp, group), 0, &guard))
+			continue;
+		(void)group_look(sp, group, (const struct disk_group *)guard.image,
+			guard.frame->version);
+		guard_release(sp->cache, &guard);
+	}
+}
+
+/* ---- taking a group ------------------------------------------------------------------ */
+
+static void freed_raise(struct space *sp, lsn_t end)
+{
+	uint64_t seen = atomic_load_explicit(&sp->freed_lsn, memory_order_relaxed);
+
+	while (seen < end && !atomic_compare_exchange_weak_explicit(&sp->freed_lsn, &seen,
+				     end, memory_order_release, memory_order_relaxed))
+		;
+}
+
+/*
+ * With its page in the mtr: 0, this node owns it, and nothing of it is to be had before
+ * group_taken; -EEXIST: has owned it before; -ENOSPC: another node owns it, or it is full;
+ * -EAGAIN: what this node has freed in it is not settled.
+ */
+static int group_claim(struct space *sp, uint64_t group, struct mtr_page *p)
+{
+	const struct disk_group *d = (const struct disk_group *)p->guard.image;
+	struct group *g = &sp->groups[group];
+	struct weft_error err = {0};
+	bool news = d->owner != sp->node;
+	int rc = group_check(sp, group, d, &err);
+
+	if (rc) {
+		weft_log(3, "%s", err.text);
+		return rc;
+	}
+	rt_mutex_lock(&g->lock);
+	if (g->owned)
+		rc = -EEXIST;
+	else if (news && (d->owner != DISK_OWNER_NOBODY || !d->free_pages))
+		rc = -ENOSPC;
+	else if (g->freeing)
+		rc = -EAGAIN;
+	if (rc == 0) {
+		group_adopt(sp, g, d, p->guard.frame->version + news, g->pages);
+		g->quarantined = 1; /* all of it */
+		g->loadable = LSN_MAX;
+	}
+	rt_mutex_unlock(&g->lock);
+	if (rc == 0 && news)
+		mtr_write(p, offsetof(struct disk_group, owner), &sp->node,
+			sizeof(sp->node));
+	return rc;
+}
+
+/* Pages that this node has freed there before may be reserved once that is durable; the
+ * record is behind all of theirs. */
+static void group_taken(struct space *sp, uint64_t group, lsn_t end)
+{
+	struct group *g = &sp->groups[group];
+	uint32_t room;
+
+	rt_mutex_lock(&g->lock);
+	g->loadable = end;
+	room = atomic_load_explicit(&g->room, memory_order_relaxed);
+	rt_mutex_unlock(&g->lock);
+	freed_raise(sp, end);
+	atomic_fetch_sub_explicit(&sp->unowned, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&sp->budget, room, memory_order_relaxed);
+}
+
+/* 0: it is this node's. -ENOSPC: it is not to be had. Waits. */
+static int group_take(struct space *sp, uint64_t group, struct mtr *m)
+{
+	struct page_ref ref = {.pid = group_pid(sp, group)};
+	lsn_t end;
+	int rc = -EAGAIN;
+
+	for (unsigned tries = 0; rc == -EAGAIN && tries < TAKE_TRIES; tries++) {
+		struct mtr_page *p;
+
+		if (tries)
+			rt_sleep_ns(TAKE_NS * MIN(tries, 50u));
+		rc = cache_fetch_exclusive(sp->cache, &ref, 1);
+		if (!rc)
+			rc = mtr_begin(m, sp->cache, 1);
+		if (rc)
+			break;
+		p = mtr_latch(m, ref.pid, 0, &rc);
+		if (p)
+			rc = group_claim(sp, group, p);
+		if (rc) {
+			mtr_abort(m);
+			continue;
+		}
+		/* Nothing is written where it owned the group in an earlier life. */
+		end = mtr_commit(m).end;
+		group_taken(sp, group, end ? end : log_end(sp->log));
+	}
+	if (rc && rc != -EEXIST) {
+		rt_mutex_lock(&sp->groups[group].lock);
+		sp->groups[group].passed_until = rt_now_ns() + PASSED_NS;
+		rt_mutex_unlock(&sp->groups[group].lock);
+	}
+	return rc == -EEXIST ? 0 : rc;
+}
+
+/* Groups of this node's shard come first. */
+static int groups_take(struct space *sp)
+{
+	struct mtr *m;
+	int rc = -ENOSPC;
+
+	if (!atomic_load_explicit(&sp->unowned, memory_order_relaxed))
+		return rc;
+	m = rt_alloc(sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	for (uint64_t group = 0; group < sp->group_count && rc; group++) {
+		struct group *g = &sp->groups[group];
+		bool passed;
+
+		rt_mutex_lock(&g->lock);
+		passed = g->owned || g->broken || rt_now_ns() < g->passed_until;
+		rt_mutex_unlock(&g->lock);
+		if (!passed)
+			rc = group_take(sp, group, m);
+	}
+	rt_free(m);
+	return rc;
+}
+
+int space_more(struct space *sp)
+{
+	uint64_t had = atomic_load_explicit(&sp->budget, memory_order_relaxed);
+
+	if (sp->has_peers) {
+		groups_look(sp);
+		if (atomic_load_explicit(&sp->budget, memory_order_relaxed) > had)
+			return 0;
+	}
+	return groups_take(sp);
+}
