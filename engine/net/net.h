@@ -209,8 +209,8 @@ struct net_op {
 #define NET_OP_DONE    1u
 
 /*
- * Starts it, in order with messages and other ops for this peer: a write is seen there
- * before what was sent after it. Never waits. 0, -ENOTCONN, -EAGAIN as net_send; the op is
+ * Starts it: a write is there before messages and other ops that are started after it for
+ * this peer. Never waits. 0, -ENOTCONN, -EAGAIN as net_send; the op is
  * not started then and `done` not called. -EINVAL: it can never be.
  */
 int net_post(struct net_peer *peer, struct net_op *op, unsigned flags);

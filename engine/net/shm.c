@@ -180,7 +180,7 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 	peer->socket = c->stream.socket;
 	peer->in_shared = c->offer;
 	c->offer = NULL;
-	WEFT_ASSERT(!shm_send_reset(peer));
+	shm_send_reset(peer);
 	peer->in_head = 0;
 	peer->beats_seen = peer->head_seen = 0;
 	peer->silent_ticks = peer->stuck_ticks = 0;
@@ -205,10 +205,10 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 }
 
 /* With event_lock held: nobody of this node uses the link any more. */
-static struct net_op *stop_sending(struct shm_peer *peer)
+static void stop_sending(struct shm_peer *peer)
 {
 	struct shm_send *s = &peer->send;
-	struct net_op *ops, *done;
+	struct net_op *done;
 	unsigned spins = 0;
 
 	rt_mutex_lock(&s->lock);
@@ -220,7 +220,7 @@ static struct net_op *stop_sending(struct shm_peer *peer)
 	}
 	done = s->ended;
 	s->ended = NULL;
-	ops = shm_send_reset(peer);
+	shm_send_reset(peer);
 	rt_mutex_unlock(&s->lock);
 	while (done) {
 		struct net_op *op = done;
@@ -228,7 +228,6 @@ static struct net_op *stop_sending(struct shm_peer *peer)
 		done = op->next;
 		net_op_end(peer->line.base.net, op, op->result);
 	}
-	return ops;
 }
 
 /*
@@ -245,20 +244,17 @@ static void close_memory(struct shm_peer *peer)
 static void shm_link_down(struct connect_peer *line, int code)
 {
 	struct shm_peer *peer = shm_peer_of(&line->base);
-	struct net_op *ops;
-
 	if (!line->base.up)
 		return;
 	shm_cut(&line->base, code); /* a code that is there stays */
 	code = atomic_load(&line->cut_code);
 	net_lead_leave(line);
 	rt_mutex_lock(&line->event_lock);
-	ops = stop_sending(peer);
+	stop_sending(peer);
 	net_lead_gone(line);
 	rt_poller_remove(connect_net_of(line->base.net)->poller, peer->socket);
 	close_memory(peer);
 	let_go(peer);
-	net_ops_end(line->base.net, ops, -ECONNRESET);
 	net_tell_down(&line->base, code);
 	rt_mutex_unlock(&line->event_lock);
 	connect_link_ended(line);
@@ -395,15 +391,15 @@ static int shm_peer_add(struct net_peer *base, struct weft_error *err)
 
 	if (r)
 		return r;
-	peer->send.entries = rt_alloc(NET_QUEUE_MAX * sizeof(struct shm_entry));
-	if (peer->send.entries)
+	peer->send.queue = rt_alloc(NET_QUEUE_MAX * sizeof(struct net_message));
+	if (peer->send.queue)
 		return 0;
 	return weft_error(err, -ENOMEM, "no memory for node %u", base->node);
 }
 
 static void shm_peer_free(struct net_peer *base)
 {
-	rt_free(shm_peer_of(base)->send.entries);
+	rt_free(shm_peer_of(base)->send.queue);
 }
 
 static int shm_region_create(

@@ -65,20 +65,13 @@ _Static_assert(offsetof(struct shm_link, bye) == 332, "link segment layout");
 _Static_assert(offsetof(struct shm_link, regions) == 384, "link segment layout");
 _Static_assert(offsetof(struct shm_link, messages) == 4096, "link segment layout");
 
-/* A message, or an operation that waits for its turn. */
-struct shm_entry {
-	struct net_op *op; /* NULL: the message */
-	struct net_message message;
-};
-
 struct shm_send {
 	struct rt_mutex lock;
 	struct rt_cond room;
-	struct shm_entry *entries; /* NET_QUEUE_MAX, a ring: what found no room */
+	struct net_message *queue; /* NET_QUEUE_MAX, a ring: what found no room */
 	unsigned first, count;
 	_Atomic bool waiting; /* something is in the queue */
 	uint64_t tail;        /* of the other end's ring */
-	bool moved;           /* the other end took something since the last tick */
 	bool held;            /* NET_MORE has not woken the other end yet */
 	struct net_op *ended; /* with `done` to be called; by `next` */
 	unsigned calling;     /* tasks that call `done` of what was in it */
@@ -171,8 +164,8 @@ int shm_wait_room(struct net_peer *peer, uint64_t deadline_ns);
 /* What waits in the queue, as far as there is room now. */
 void shm_drain(struct shm_peer *peer);
 void shm_call_done(struct shm_peer *peer);
-/* All that had not ended, by `next`; nobody sends any more. */
-struct net_op *shm_send_reset(struct shm_peer *peer);
+/* Nobody sends any more, or not yet. */
+void shm_send_reset(struct shm_peer *peer);
 
 /* ---- shm_receive.c ------------------------------------------------------------------------- */
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sending half of a shm link: operations are done by the caller, at once, on the other
- * end's memory; messages go into its ring. What finds the ring full waits in a bounded
- * queue, and all after it, so that order holds; the node's task puts it in when there is
- * room.
+ * end's memory; messages go into its ring. Those that find it full wait in a bounded queue,
+ * in order; the node's task puts them in when there is room.
  */
 #include "engine/net/shm_internal.h"
 
@@ -17,9 +16,9 @@
 _Atomic uint32_t shm_order[NET_NODES_MAX];
 #endif
 
-static struct shm_entry *entry_at(struct shm_send *s, unsigned i)
+static struct net_message *queued_at(struct shm_send *s, unsigned i)
 {
-	return &s->entries[(s->first + i) % NET_QUEUE_MAX];
+	return &s->queue[(s->first + i) % NET_QUEUE_MAX];
 }
 
 /* ---- the ring ---------------------------------------------------------------------------- */
@@ -206,16 +205,6 @@ static void finish(struct shm_peer *peer, bool any, unsigned flags)
 	}
 }
 
-/* Under send_lock, nothing waiting before it. The op may be gone when it returns. */
-static void run_op(struct shm_peer *peer, struct net_op *op)
-{
-	int r = perform(peer, op);
-
-	if (r == -EACCES)
-		shm_cut_locked(peer, -EACCES);
-	ended(peer, op, r);
-}
-
 /* ---- the queue ----------------------------------------------------------------------------- */
 
 static int reserve(struct shm_peer *peer, unsigned n, unsigned flags)
@@ -238,35 +227,28 @@ static int reserve(struct shm_peer *peer, unsigned n, unsigned flags)
 	return r;
 }
 
-static void enqueue(struct shm_peer *peer, const struct net_message *m, struct net_op *op)
-{
-	struct shm_entry *e = entry_at(&peer->send, peer->send.count++);
-
-	atomic_store(&peer->send.waiting, true);
-	e->op = op;
-	if (m)
-		e->message = *m;
-}
-
 static void send_message(struct shm_peer *peer, const struct net_message *m)
 {
+	struct shm_send *s = &peer->send;
 	struct net_message copy = *m;
 
 	copy.sender = peer->line.base.net->options.self.node;
-	if (peer->send.count || !put(peer, &copy))
-		enqueue(peer, &copy, NULL);
+	if (s->count == 0 && put(peer, &copy))
+		return;
+	*queued_at(s, s->count++) = copy;
+	atomic_store(&s->waiting, true);
 }
 
-/* With send_lock held; drops it. `tell`: there is a message. */
-static void sent(struct shm_peer *peer, bool tell, unsigned flags)
+/* A message was. With send_lock held; drops it. */
+static void sent(struct shm_peer *peer, unsigned flags)
 {
 	struct shm_net *net = shm_net_of(peer->line.base.net);
 	bool any;
 
-	if (tell && (flags & NET_MORE)) {
+	if (flags & NET_MORE) {
 		peer->send.held = true;
 		atomic_store(&net->held, true);
-	} else if (tell) {
+	} else {
 		wake_reader(peer);
 	}
 	any = peer->send.ended != NULL;
@@ -284,11 +266,11 @@ int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 	if (r)
 		return r;
 	send_message(peer, m);
-	sent(peer, true, flags);
+	sent(peer, flags);
 	return 0;
 }
 
-/* Nothing waits before it: without the lock, which others may need meanwhile. */
+/* Without the lock, which others may need meanwhile: nothing need stay in order. */
 static void run_unlocked(struct shm_peer *peer, struct net_op *op, unsigned flags)
 {
 	struct shm_send *s = &peer->send;
@@ -311,58 +293,26 @@ static void run_unlocked(struct shm_peer *peer, struct net_op *op, unsigned flag
 int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
 {
 	struct shm_peer *peer = shm_peer_of(base);
-	struct shm_send *s = &peer->send;
-	struct net_message m;
+	struct net_message m = op->message; /* the op may be gone before it is sent */
+	bool tell = op->kind == NET_WRITE && m.type;
 	int r;
 
-	rt_mutex_lock(&s->lock);
-	r = reserve(peer, 2, flags);
+	rt_mutex_lock(&peer->send.lock);
+	r = reserve(peer, tell ? 1 : 0, flags);
 	if (r)
 		return r;
-	if (s->count) {
-		enqueue(peer, NULL, op);
-		rt_mutex_unlock(&s->lock);
-		return 0;
-	}
-	if (op->kind != NET_WRITE) {
+	if (!tell) {
 		run_unlocked(peer, op, flags);
 		return 0;
 	}
-	m = op->message; /* the op may be gone */
-	run_op(peer, op);
-	if (m.type && !atomic_load(&peer->line.cut_code))
+	r = perform(peer, op);
+	if (r == -EACCES)
+		shm_cut_locked(peer, -EACCES);
+	else
 		send_message(peer, &m);
-	sent(peer, m.type != 0, flags);
+	ended(peer, op, r);
+	sent(peer, flags);
 	return 0;
-}
-
-/* Under send_lock: the first entry is done, or false. */
-static bool drain_one(struct shm_peer *peer)
-{
-	struct shm_send *s = &peer->send;
-	struct shm_entry *e = entry_at(s, 0);
-	struct net_op *op = e->op;
-
-	if (op) {
-		bool told = op->kind == NET_WRITE && op->message.type;
-
-		if (told) { /* the rest of this entry */
-			e->message = op->message;
-			e->message.sender = peer->line.base.net->options.self.node;
-			e->op = NULL;
-		}
-		run_op(peer, op);
-		if (atomic_load(&peer->line.cut_code))
-			return false;
-		if (told)
-			return drain_one(peer);
-	} else if (!put(peer, &e->message)) {
-		return false;
-	}
-	s->first = (s->first + 1) % NET_QUEUE_MAX;
-	if (--s->count == QUEUE_SHORT)
-		rt_cond_broadcast(&s->room);
-	return true;
 }
 
 void shm_drain(struct shm_peer *peer)
@@ -371,18 +321,17 @@ void shm_drain(struct shm_peer *peer)
 	bool any = false;
 
 	rt_mutex_lock(&s->lock);
-	if (peer->line.base.up && s->count) {
-		while (s->count && drain_one(peer))
-			any = true;
-		if (s->count == 0)
-			atomic_store(&s->waiting, false);
-		if (any)
-			wake_reader(peer);
+	while (peer->line.base.up && s->count && put(peer, queued_at(s, 0))) {
+		any = true;
+		s->first = (s->first + 1) % NET_QUEUE_MAX;
+		if (--s->count == QUEUE_SHORT)
+			rt_cond_broadcast(&s->room);
 	}
-	any = s->ended != NULL;
-	rt_mutex_unlock(&s->lock);
+	if (s->count == 0)
+		atomic_store(&s->waiting, false);
 	if (any)
-		shm_call_done(peer);
+		wake_reader(peer);
+	rt_mutex_unlock(&s->lock);
 }
 
 void shm_flush(struct net *base)
@@ -411,33 +360,23 @@ int shm_wait_room(struct net_peer *base, uint64_t deadline_ns)
 	rt_mutex_lock(&s->lock);
 	if (base->up && s->held)
 		wake_reader(peer);
-	while (base->up && s->count + 2 > QUEUE_TASKS && r == 0)
+	while (base->up && s->count >= QUEUE_TASKS && r == 0)
 		r = rt_cond_wait(&s->room, &s->lock, deadline_ns);
 	if (!base->up)
 		r = -ENOTCONN;
-	else if (s->count + 2 <= QUEUE_TASKS)
+	else if (s->count < QUEUE_TASKS)
 		r = 0;
 	rt_mutex_unlock(&s->lock);
 	return r;
 }
 
-struct net_op *shm_send_reset(struct shm_peer *peer)
+void shm_send_reset(struct shm_peer *peer)
 {
 	struct shm_send *s = &peer->send;
-	struct net_op *list = NULL;
 
-	for (unsigned i = s->count; i-- > 0;) {
-		struct net_op *op = entry_at(s, i)->op;
-
-		if (op) {
-			op->next = list;
-			list = op;
-		}
-	}
 	s->first = s->count = 0;
 	s->tail = 0;
-	s->held = s->moved = false;
+	s->held = false;
 	atomic_store(&s->waiting, false);
 	rt_cond_broadcast(&s->room);
-	return list;
 }

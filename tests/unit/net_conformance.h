@@ -6,9 +6,7 @@
 #ifndef WEFT_TESTS_NET_CONFORMANCE_H
 #define WEFT_TESTS_NET_CONFORMANCE_H
 
-#include "tests/unit/net_fixture.h"
-
-static unsigned test_scale = 1; /* how much is done is divided by it */
+#include "tests/unit/net_conformance_links.h"
 
 /* ---- order ------------------------------------------------------------------------------ */
 
@@ -164,6 +162,66 @@ static int a_wait_ends_whoever_changes_the_word(void *arg)
 	return 0;
 }
 
+#define FOLLOWERS 48u
+
+/* The answer first, then more than one look at the link takes in. */
+static void answer_and_more(
+	struct end *e, struct net_peer *peer, const struct net_message *m)
+{
+	struct net_op *ops = e->owner;
+	struct net_message reply = {.type = MESSAGE_ANSWER, .request = 0, .words = {1}};
+
+	CHECK(m->type == MESSAGE_ASK);
+	CHECK(net_send(peer, &reply, NET_URGENT | NET_MORE) == 0);
+	for (unsigned i = 0; i < FOLLOWERS; i++) {
+		ops[i] = (struct net_op){.kind = NET_WRITE,
+			.local = e->memory,
+			.length = PAGE_SIZE,
+			.message = {.type = MESSAGE_WRITTEN}};
+		CHECK(net_post(peer, &ops[i],
+			      NET_URGENT | (i + 1 < FOLLOWERS ? NET_MORE : 0)) == 0);
+	}
+}
+
+static void note_answer(struct end *e, struct net_peer *peer, const struct net_message *m)
+{
+	if (m->type == MESSAGE_ANSWER) {
+		atomic_store(&asked[0], 1);
+		net_wake(e->net, &asked[0], INT32_MAX);
+	}
+}
+
+/* Who has his answer goes; the rest is taken by others, though nothing more comes. */
+static int what_follows_an_answer_is_not_forgotten(void *arg)
+{
+	struct pair p = pair_up();
+	struct net_op *ops = calloc(FOLLOWERS, sizeof(*ops));
+	uint32_t rounds = 300 / test_scale + 1;
+
+	CHECK(ops);
+	p.a->owner = ops;
+	p.a->on_message = answer_and_more;
+	p.b->on_message = note_answer;
+	for (uint32_t i = 1; i <= rounds; i++) {
+		struct net_message m = {.type = MESSAGE_ASK};
+		uint64_t until = rt_now_ns() + PATIENCE_NS;
+
+		atomic_store(&asked[0], 0);
+		CHECK(net_send(p.b->peer, &m, 0) == 0);
+		while (atomic_load(&asked[0]) == 0)
+			net_wait(p.b->net, p.b->peer, &asked[0], 0, until);
+		while (atomic_load(&p.b->messages) < i * (FOLLOWERS + 1)) {
+			CHECK(rt_now_ns() < until);
+			rt_sleep_ns(MS / 20);
+		}
+		for (unsigned n = 0; n < FOLLOWERS; n++)
+			CHECK(net_op_wait(p.a->peer, &ops[n]) == 0);
+	}
+	free(ops);
+	pair_down(&p);
+	return 0;
+}
+
 /* ---- one-sided operations ------------------------------------------------------------------- */
 
 static uint8_t pattern(uint64_t round, uint64_t i)
@@ -226,8 +284,6 @@ static int a_message_comes_after_its_write(void *arg)
 	pair_down(&p);
 	return 0;
 }
-
-#define DEEP 64u
 
 static void count_down(struct net_op *op)
 {
@@ -411,277 +467,6 @@ static int atomics_are_atomic(void *arg)
 	return 0;
 }
 
-/* ---- what is refused -------------------------------------------------------------------------- */
-
-static int impossible_calls_are_refused_at_once(void *arg)
-{
-	struct pair p = pair_up();
-	uint64_t word = 0;
-	struct net_op none = {.kind = NET_READ, .local = &word, .length = 0};
-	struct net_op large = {
-		.kind = NET_WRITE, .local = &word, .length = NET_TRANSFER_MAX + 1};
-	struct net_op strange = {.kind = (enum net_op_kind)9, .length = 1};
-	struct net_peer_options again = {.node = 2, .owner = p.a};
-	struct net_peer_options self = {.node = 1, .owner = p.a};
-	struct net_peer *peer;
-	void *base;
-
-	CHECK(net_post(p.a->peer, &none, 0) == -EINVAL);
-	CHECK(net_post(p.a->peer, &large, 0) == -EINVAL);
-	CHECK(net_post(p.a->peer, &strange, 0) == -EINVAL);
-	CHECK(net_peer_add(&peer, p.a->net, &again, NULL) == -EEXIST);
-	CHECK(net_peer_add(&peer, p.a->net, &self, NULL) == -EINVAL);
-	CHECK(net_region_create(p.a->net, 7, PAGE_SIZE, NET_REMOTE_READ, &base) ==
-		-EINVAL);
-	CHECK(net_peer_find(p.a->net, 2) == p.a->peer);
-	CHECK(net_peer_find(p.a->net, 3) == NULL);
-	CHECK(net_peer_up(p.a->peer) && net_of(p.a->peer) == p.a->net);
-	pair_down(&p);
-	return 0;
-}
-
-/* Each ends the link, changes nothing, and the link comes back. */
-static int accesses_out_of_bounds_are_refused(void *arg)
-{
-	struct pair p = pair_up();
-	uint8_t bytes[64] = {1, 2, 3};
-	const struct net_op wrong[] = {
-		{.kind = NET_READ, .region = 2, .local = bytes, .length = 8},
-		{.kind = NET_READ,
-			.region = NET_REGIONS_MAX,
-			.local = bytes,
-			.length = 8},
-		{.kind = NET_READ, .region = UINT32_MAX, .local = bytes, .length = 8},
-		{.kind = NET_READ, .offset = REGION_BYTES, .local = bytes, .length = 1},
-		{.kind = NET_READ,
-			.offset = REGION_BYTES - 7,
-			.local = bytes,
-			.length = 8},
-		{.kind = NET_READ, .offset = UINT64_MAX - 3, .local = bytes, .length = 8},
-		{.kind = NET_WRITE, .region = 3, .local = bytes, .length = 8},
-		{.kind = NET_WRITE, .region = REGION_READ, .local = bytes, .length = 8},
-		{.kind = NET_WRITE,
-			.offset = REGION_BYTES - 7,
-			.local = bytes,
-			.length = 8},
-		{.kind = NET_WRITE,
-			.offset = UINT64_MAX - 7,
-			.local = bytes,
-			.length = 8},
-		{.kind = NET_FAA, .region = REGION_READ, .operand = 1},
-		{.kind = NET_FAA, .offset = REGION_BYTES, .operand = 1},
-		{.kind = NET_FAA, .offset = 12, .operand = 1},
-		{.kind = NET_CAS, .offset = REGION_BYTES - 4, .operand = 1},
-		{.kind = NET_CAS, .offset = UINT64_MAX - 7, .operand = 1},
-	};
-
-	for (uint32_t i = 0; i < ARRAY_SIZE(wrong); i++) {
-		struct net_op op = wrong[i];
-		int r = run_op(p.a->peer, &op);
-
-		CHECK(r == -EACCES || (op.kind == NET_WRITE && r == 0));
-		wait_for(p.a, &p.a->downs, i + 1);
-		wait_for(p.b, &p.b->downs, i + 1);
-		CHECK(p.a->down_code == -EACCES || p.a->down_code == -ECONNRESET);
-		CHECK(p.b->down_code == -EACCES || p.b->down_code == -ECONNRESET);
-		wait_for(p.a, &p.a->ups, i + 2);
-		wait_for(p.b, &p.b->ups, i + 2);
-	}
-	for (unsigned i = 0; i < REGION_BYTES; i++)
-		CHECK(p.b->memory[i] == 0 && p.b->memory_read[i] == 0);
-	pair_down(&p);
-	return 0;
-}
-
-/* A pair that cannot come together: the codes that each end is told, 0 for nothing. */
-static void expect_refusal(struct pair *p, int code_a, int code_b)
-{
-	pair_start(p);
-	if (code_b) {
-		wait_for(p->b, &p->b->refusals, 1);
-		CHECK(p->b->refusal_code == code_b);
-	}
-	if (code_a) {
-		wait_for(p->a, &p->a->refusals, 1);
-		CHECK(p->a->refusal_code == code_a);
-	}
-	rt_sleep_ns(20 * MS);
-	CHECK(p->a->ups == 0 && p->b->ups == 0);
-	CHECK(p->a->refusals <= 2 &&
-		p->b->refusals <= 2); /* told once, not at each try */
-	pair_down(p);
-}
-
-static int a_wrong_key_is_refused(void *arg)
-{
-	struct pair p = {end_new(1), end_new(2)};
-
-	p.b->options.key[31] ^= 1;
-	/* With TLS the listener does not know whom it refuses. */
-	expect_refusal(&p, test_tls ? 0 : -EKEYREJECTED, -EKEYREJECTED);
-	return 0;
-}
-
-static int another_volume_is_refused(void *arg)
-{
-	struct pair p = {end_new(1), end_new(2)};
-
-	p.b->options.self.volume_uuid[0] ^= 1;
-	expect_refusal(&p, -EXDEV, -EXDEV);
-	p = (struct pair){end_new(1), end_new(2)};
-	p.a->options.self.cluster_uuid[15] ^= 1;
-	expect_refusal(&p, -EXDEV, -EXDEV);
-	return 0;
-}
-
-static int another_node_is_refused(void *arg)
-{
-	struct pair p = {end_new(1), end_new(2)};
-
-	/* Node 3 is where node 1 should be. */
-	p.a->options.self.node = 3;
-	memset(p.a->options.self.node_uuid, 0x33, NET_UUID_BYTES);
-	expect_refusal(&p, -EADDRNOTAVAIL, -EADDRNOTAVAIL);
-	/* Node 4 is not known there. */
-	p = (struct pair){end_new(1), end_new(4)};
-	expect_refusal(&p, 0, -ENOENT);
-	return 0;
-}
-
-static void connect_again(struct end *e, struct end *with)
-{
-	end_open(e);
-	end_add_peer(e, 1, with->address);
-	end_start(e);
-}
-
-/* The same id with another UUID, another instance, an earlier incarnation. */
-static int a_clashing_node_is_refused(void *arg)
-{
-	struct pair p = {end_new(1), end_new(2)};
-	struct end *other;
-
-	p.b->options.self.incarnation = 5;
-	pair_start(&p);
-	wait_for(p.a, &p.a->ups, 1);
-	for (unsigned i = 0; i < 3; i++) {
-		other = end_new(2);
-		other->options.self.incarnation = i == 0 ? 9 : i == 1 ? 5 : 4;
-		if (i == 0)
-			other->options.self.node_uuid[0] ^= 1;
-		connect_again(other, p.a);
-		wait_for(other, &other->refusals, 1);
-		CHECK(other->refusal_code == (i == 2 ? -ESTALE : -EADDRINUSE));
-		CHECK(other->ups == 0);
-		end_free(other);
-	}
-	CHECK(p.a->downs == 0 && p.b->downs == 0);
-	/* A later start takes the place of the one before. */
-	other = end_new(2);
-	other->options.self.incarnation = 6;
-	connect_again(other, p.a);
-	wait_for(other, &other->ups, 1);
-	wait_for(p.b, &p.b->downs, 1);
-	wait_for(p.a, &p.a->ups, 2);
-	wait_for(p.b, &p.b->refusals, 1);
-	CHECK(p.b->refusal_code == -ESTALE);
-	end_free(other);
-	pair_down(&p);
-	return 0;
-}
-
-/* ---- cuts ------------------------------------------------------------------------------------ */
-
-static void ended_either_way(struct net_op *op)
-{
-	struct end *e = op->owner;
-
-	CHECK(op->result == 0 || op->result == -ECONNRESET);
-	raise_counter(e, &e->answers);
-}
-
-/* Each time: down, all ops ended before, up again with a later session. */
-static int a_cut_ends_all_and_the_link_comes_back(void *arg)
-{
-	struct pair p = pair_up();
-	uint8_t *local = rt_alloc_pages(DEEP * PAGE_SIZE);
-	struct net_op *ops = calloc(DEEP, sizeof(*ops));
-	uint32_t rounds = 60 / MIN(test_scale, 10u);
-
-	CHECK(local && ops);
-	for (uint32_t round = 1; round <= rounds; round++) {
-		uint32_t before = p.a->answers, started = 0;
-
-		for (uint32_t i = 0; i < DEEP; i++) {
-			ops[i] = (struct net_op){.kind = i % 4 == 0   ? NET_FAA
-							 : i % 4 == 1 ? NET_WRITE
-								      : NET_READ,
-				.offset = i * PAGE_SIZE,
-				.local = local + i * PAGE_SIZE,
-				.length = PAGE_SIZE,
-				.done = ended_either_way,
-				.owner = p.a};
-			if (net_post(p.a->peer, &ops[i], i % 3 ? NET_MORE : 0) == 0)
-				started++;
-			if (i == rt_random() % DEEP)
-				net_cut(round % 2 ? p.a->peer : p.b->peer, -ECONNABORTED);
-		}
-		net_cut(round % 3 ? p.a->peer : p.b->peer, -ECONNABORTED);
-		wait_for(p.a, &p.a->answers, before + started);
-		wait_for(p.a, &p.a->downs, round);
-		wait_for(p.b, &p.b->downs, round);
-		CHECK(p.a->answers == before + started);
-		wait_for(p.a, &p.a->ups, p.a->downs + 1);
-		wait_for(p.b, &p.b->ups, p.b->downs + 1);
-	}
-	rt_free_pages(local, DEEP * PAGE_SIZE);
-	free(ops);
-	pair_down(&p);
-	return 0;
-}
-
-static int without_a_link_nothing_is_sent(void *arg)
-{
-	struct end *e = end_new(1);
-	struct net_message m = {.type = MESSAGE_PLAIN};
-	uint64_t word;
-	struct net_op op = {.kind = NET_READ, .local = &word, .length = 8};
-
-	end_open(e);
-	end_add_peer(e, 2, NULL);
-	end_start(e);
-	CHECK(!net_peer_up(e->peer));
-	CHECK(net_send(e->peer, &m, 0) == -ENOTCONN);
-	CHECK(net_send(e->peer, &m, NET_URGENT) == -ENOTCONN);
-	CHECK(net_post(e->peer, &op, 0) == -ENOTCONN);
-	CHECK(net_wait_room(e->peer, RT_FOREVER) == -ENOTCONN);
-	net_cut(e->peer, -EIO);
-	net_flush(e->net);
-	end_free(e);
-	return 0;
-}
-
-static int a_node_that_closes_and_comes_back(void *arg)
-{
-	struct pair p = pair_up();
-	uint32_t rounds = 10 / MIN(test_scale, 5u);
-
-	for (uint32_t i = 1; i <= rounds; i++) {
-		struct end *again = end_new(2);
-
-		end_free(p.b);
-		wait_for(p.a, &p.a->downs, i);
-		CHECK(p.a->down_code == -ESHUTDOWN || p.a->down_code == -ECONNRESET);
-		again->options.self.incarnation = 1 + i;
-		connect_again(again, p.a);
-		wait_for(again, &again->ups, 1);
-		wait_for(p.a, &p.a->ups, i + 1);
-		p.b = again;
-	}
-	pair_down(&p);
-	return 0;
-}
-
 /* ---- bounds --------------------------------------------------------------------------------------- */
 
 static void send_until_full(struct end *e, uint32_t *sent)
@@ -755,6 +540,7 @@ static const struct {
 	CONFORMS(messages_arrive_in_order),
 	CONFORMS(answers_reach_who_waits),
 	CONFORMS(a_wait_ends_whoever_changes_the_word),
+	CONFORMS(what_follows_an_answer_is_not_forgotten),
 	CONFORMS(a_message_comes_after_its_write),
 	CONFORMS(batches_keep_their_order),
 	CONFORMS(a_read_sees_what_is_there),
@@ -767,6 +553,7 @@ static const struct {
 	CONFORMS(another_node_is_refused),
 	CONFORMS(a_clashing_node_is_refused),
 	CONFORMS(a_cut_ends_all_and_the_link_comes_back),
+	CONFORMS(after_down_nothing_is_written),
 	CONFORMS(without_a_link_nothing_is_sent),
 	CONFORMS(a_node_that_closes_and_comes_back),
 	CONFORMS(a_full_queue_is_told_and_empties),

@@ -46,6 +46,7 @@ struct end {
 	uint64_t next_sequence;
 	void (*on_message)(
 		struct end *end, struct net_peer *peer, const struct net_message *m);
+	void (*on_down)(struct end *end);
 	void *owner;
 	char refusal[512];
 };
@@ -100,6 +101,8 @@ static inline void end_event(
 	case NET_LINK_DOWN:
 		CHECK(e->is_up && event->code < 0);
 		e->is_up = false;
+		if (e->on_down)
+			e->on_down(e);
 		atomic_store(&e->down_code, event->code);
 		raise_counter(e, &e->downs);
 		break;

@@ -417,7 +417,9 @@ static void a_ring_that_is_none_ends_the_link(void **state)
 		wait_for(a, &a->ups, i + 1);
 		ring = rt_shared_base(r.theirs[1]);
 		switch (i) {
-		case 0: /* more than fits */
+		case 0: /* more than fits, though each is a message */
+			for (unsigned n = 0; n < 1024; n++)
+				raw_put(ring + 4096 + n * 64, 1 | 2u << 16, 4);
 			raw_put(ring + 192, 1025, 8);
 			break;
 		case 1: /* no message */
@@ -452,6 +454,33 @@ static void a_ring_that_is_none_ends_the_link(void **state)
 	end_free(a);
 }
 
+/* An access under way keeps the link from being told down. */
+static void down_waits_for_an_access(void **state)
+{
+	struct end *a = victim_new();
+	uint8_t *ring;
+	struct raw r;
+
+	raw_make(&r);
+	raw_greet(&r);
+	raw_share(&r, NULL);
+	wait_for(a, &a->ups, 1);
+	ring = rt_shared_base(r.theirs[1]);
+	CHECK(ring[320] == 1);
+	raw_put(ring + 324, 1, 4);
+	net_cut(a->peer, -ECONNABORTED);
+	for (unsigned i = 0; i < 20; i++) {
+		rt_sleep_ns(5 * MS);
+		CHECK(a->downs == 0);
+	}
+	CHECK(ring[320] == 0 && !net_peer_up(a->peer));
+	raw_put(ring + 324, 0, 4);
+	wait_for(a, &a->downs, 1);
+	CHECK(a->down_code == -ECONNABORTED);
+	raw_end(&r);
+	end_free(a);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -462,6 +491,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(strange_memory_is_refused),
 		cmocka_unit_test(memory_that_can_shrink_is_refused),
 		cmocka_unit_test(a_ring_that_is_none_ends_the_link),
+		cmocka_unit_test(down_waits_for_an_access),
 	};
 	int r;
 
