@@ -10,9 +10,12 @@
 
 #define TABLE_PARTITIONS 64
 #define PARKING_WORDS    256
-#define FETCH_MAX        256  /* pages of one fetch */
-#define WB_PAGES_MAX     2048 /* pages of one write-back batch (8 MiB) */
-#define WB_REGIONS       2    /* bounce buffers, so many batches at once */
+#define FETCH_MAX        256        /* pages of one fetch */
+#define WB_PAGES_MAX     2048       /* pages of one write-back batch (8 MiB) */
+#define WB_REGIONS       2          /* bounce buffers, so many batches at once */
+#define WB_SHIPPED       WB_REGIONS /* and one for what other nodes ship, of */
+#define WB_SHIPPED_PAGES 64
+#define WB_ALL           (WB_REGIONS + 1)
 #define PREFETCH_SLOTS   32
 #define PREFETCH_TASKS   2
 #define BEHIND_SLOTS     64
@@ -40,7 +43,8 @@ struct wb_page {
 struct wb_region {
 	struct rt_mutex lock;
 	_Atomic uint32_t turn; /* odd while it is held; changed by who holds it */
-	uint8_t *images;       /* WB pages, registered for I/O */
+	uint32_t pages;        /* that it has room for */
+	uint8_t *images;       /* registered for I/O */
 	struct wb_page *page;
 	struct store_write *write;
 	struct coherence_ship *ship; /* where the home is elsewhere */
@@ -122,7 +126,8 @@ struct cache {
 	uint32_t tear_pages; /* of one batch: images that go into the log against tearing
 			      */
 	struct rt_gate region_gate; /* as many are inside as there are regions */
-	struct wb_region region[WB_REGIONS];
+	struct rt_gate shipped_gate;
+	struct wb_region region[WB_ALL];
 	_Atomic uint64_t batch_number;
 	_Atomic uint32_t write_failures; /* counts batches that failed */
 	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its
@@ -399,6 +404,8 @@ int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool
 void behind_main(void *arg);
 /* coherence.h, `persist`. */
 int writeback_shipped(void *cache, const struct coherence_ship *ships, unsigned count);
+/* coherence.h, `write_back`. */
+int writeback_own(struct cache *c, page_id pid);
 
 /* ---- give.c ---- */
 

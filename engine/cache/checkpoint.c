@@ -49,7 +49,7 @@ static lsn_t batches_horizon(struct cache *c)
 {
 	lsn_t h = LSN_MAX;
 
-	for (unsigned i = 0; i < WB_REGIONS; i++)
+	for (unsigned i = 0; i < WB_ALL; i++)
 		h = MIN(h, atomic_load_explicit(&c->region[i].pin, memory_order_seq_cst));
 	return h;
 }
@@ -166,7 +166,7 @@ static int persisting_error(int e)
  * waited for. */
 static void batches_await(struct cache *c)
 {
-	for (unsigned i = 0; i < WB_REGIONS; i++) {
+	for (unsigned i = 0; i < WB_ALL; i++) {
 		_Atomic uint32_t *turn = &c->region[i].turn;
 		uint32_t seen = atomic_load_explicit(turn, memory_order_seq_cst);
 

@@ -78,8 +78,10 @@ static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned 
 	*r = (struct store_read){.result = q->result};
 	if (q->result)
 		return false;
-	if (flags & FETCH_FRESH || q->source == PAGE_ZEROS) {
+	if (flags & FETCH_FRESH || q->source == PAGE_FROM_ZEROS) {
 		r->result = STORE_ZEROS;
+		if (q->source == PAGE_FROM_ZEROS)
+			r->found_incarnation = q->found_incarnation;
 		if (!q->hollow)
 			memset(q->image, 0, PAGE_SIZE);
 		return false;
@@ -122,9 +124,9 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	const struct store_read *r = &x->read[i];
 	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
 
-	if (q->result) {
+	if (q->result) { /* -EAGAIN: it was here, and is another's already */
 		frame_free(c, f);
-		return r->result;
+		return q->result == -EAGAIN ? 0 : q->result;
 	}
 	f->held = (uint8_t)q->granted;
 	if (r->result < 0) { /* granted, but there is no image to be had */
@@ -173,7 +175,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 
 			if (e && !error)
 				error = e;
-			if (!e && keep)
+			if (!e && keep && !x->request[i].result)
 				*keep = x->frame[i];
 		}
 		refs += done;

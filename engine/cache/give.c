@@ -410,26 +410,85 @@ static int give_place(void *cache, page_id pid, uint32_t *frame, void **image)
 	return 0;
 }
 
-static void give_placed(
-	void *cache, page_id pid, uint64_t incarnation, uint64_t version, bool ok)
+static void give_placed(void *cache, page_id pid, uint64_t incarnation, uint64_t version,
+	enum page_mode mode)
 {
 	struct cache *c = cache;
 	struct frame *f = table_insert(c, pid, NULL);
 
 	WEFT_ASSERT(f && (frame_flags(f) & FRAME_LOADING));
-	if (!ok) {
+	if (mode == PAGE_INVALID) {
 		frame_free(c, f);
 		return;
 	}
 	f->incarnation = incarnation;
 	f->version = version;
-	f->held = PAGE_EXCLUSIVE;
-	frame_set_mode(f, PAGE_EXCLUSIVE);
+	f->held = (uint8_t)mode;
+	frame_set_mode(f, mode);
 	/* it may be in the store in an earlier version: an overwrite could tear that */
 	atomic_store_explicit(
 		&f->flags, FRAME_NEED_FULL | FRAME_PERSISTED, memory_order_relaxed);
 	frame_mark_dirty(c, f, 0);
 	latch_release_exclusive(c, f, true);
+}
+
+static int give_look(void *cache, page_id pid, struct coherence_image *out)
+{
+	struct cache *c = cache;
+	struct frame *f;
+	int e = latch_page(c, pid, false, &f);
+
+	if (e)
+		return e;
+	describe(c, f, out);
+	latch_release_exclusive(c, f, false);
+	return 0;
+}
+
+static int give_adopt(void *cache, page_id pid)
+{
+	struct cache *c = cache;
+	struct frame *f;
+	int e = latch_page(c, pid, false, &f);
+
+	if (e)
+		return -EAGAIN;
+	if (frame_flags(f) & (FRAME_HOLLOW | FRAME_LEAVING))
+		e = -EAGAIN;
+	else
+		frame_mark_dirty(c, f, 0);
+	latch_release_exclusive(c, f, true);
+	return e;
+}
+
+static void give_filled(void *cache, page_id pid, uint64_t incarnation, uint64_t version)
+{
+	struct cache *c = cache;
+	struct frame *f;
+
+	WEFT_ASSERT(
+		latch_page(c, pid, true, &f) == 0 && (frame_flags(f) & FRAME_LEAVING));
+	frame_renew(c, f, incarnation);
+	f->version = version;
+	frame_set(f, FRAME_PERSISTED);
+	latch_release_exclusive(c, f, true);
+}
+
+static int give_write_back(void *cache, page_id pid)
+{
+	return writeback_own(cache, pid);
+}
+
+static void *give_memory(void *cache, unsigned index, size_t *size_bytes)
+{
+	struct cache *c = cache;
+
+	if (index == 0) {
+		*size_bytes = (size_t)c->frame_count * PAGE_SIZE;
+		return c->images;
+	}
+	*size_bytes = (size_t)c->wb_pages * PAGE_SIZE; /* those of what is shipped */
+	return index <= WB_REGIONS ? c->region[index - 1].images : NULL;
 }
 
 static const struct coherence_frames give_frames = {
@@ -441,6 +500,11 @@ static const struct coherence_frames give_frames = {
 	.place = give_place,
 	.placed = give_placed,
 	.persist = writeback_shipped,
+	.look = give_look,
+	.adopt = give_adopt,
+	.filled = give_filled,
+	.write_back = give_write_back,
+	.memory = give_memory,
 };
 
 int give_open(struct cache *c)

@@ -65,7 +65,10 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 	c->coherence->ops->acquire(c->coherence, &r, 1);
 	frame_clear(f, FRAME_ASKING);
 	if (r.result) {
-		frame_leave(c, f);
+		if (r.lost)
+			frame_free(c, f);
+		else
+			frame_leave(c, f);
 		return r.result;
 	}
 	return fetch_granted(c, f, ref, &r);

@@ -12,7 +12,8 @@
  * urgent room, and nothing else does. It writes pages that pin the log: each has a full
  * image in the ring, 129 times as large as its descriptor, so the sixteenth of the ring
  * that is kept for it suffices. All others reserve their room before they take a region,
- * so whoever has a region gets on with it.
+ * so whoever has a region gets on with it. Images that other nodes ship have a region of
+ * their own, and the urgent room.
  *
  * FRAME_WRITING marks a frame whose image is on its way: it is neither evicted nor
  * written a second time until that write has ended, so two writes of a page never race to
@@ -41,19 +42,22 @@ int writeback_open(struct cache *c)
 		MIN(c->wb_pages, room / 4 / (uint32_t)sizeof(struct disk_log_descriptor));
 	c->tear_pages = MIN((uint32_t)TEAR_BATCH_MAX, room / 2 / page);
 	c->tear_pages = MIN(c->tear_pages, c->wb_pages);
-	for (unsigned i = 0; i < WB_REGIONS; i++) {
+	for (unsigned i = 0; i < WB_ALL; i++) {
 		struct wb_region *r = &c->region[i];
 
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_relaxed);
-		r->images = rt_alloc_pages((size_t)c->wb_pages * PAGE_SIZE);
-		r->page = rt_alloc(c->wb_pages * sizeof(*r->page));
-		r->write = rt_alloc(c->wb_pages * sizeof(*r->write));
-		r->ship = rt_alloc(c->wb_pages * sizeof(*r->ship));
-		r->descriptor = rt_alloc(c->wb_pages * sizeof(*r->descriptor));
+		r->pages = i == WB_SHIPPED
+				   ? MIN(c->tear_pages, (uint32_t)WB_SHIPPED_PAGES)
+				   : c->wb_pages;
+		r->images = rt_alloc_pages((size_t)r->pages * PAGE_SIZE);
+		r->page = rt_alloc(r->pages * sizeof(*r->page));
+		r->write = rt_alloc(r->pages * sizeof(*r->write));
+		r->ship = rt_alloc(r->pages * sizeof(*r->ship));
+		r->descriptor = rt_alloc(r->pages * sizeof(*r->descriptor));
 		if (!r->images || !r->page || !r->write || !r->ship || !r->descriptor)
 			return -ENOMEM;
 		rt_disk_register(
-			store_disk(c->store), r->images, (size_t)c->wb_pages * PAGE_SIZE);
+			store_disk(c->store), r->images, (size_t)r->pages * PAGE_SIZE);
 	}
 	c->batch_number = store_superblock(c->store)->incarnation << 32;
 	return 0;
@@ -61,11 +65,11 @@ int writeback_open(struct cache *c)
 
 void writeback_close(struct cache *c)
 {
-	for (unsigned i = 0; i < WB_REGIONS; i++) {
+	for (unsigned i = 0; i < WB_ALL; i++) {
 		struct wb_region *r = &c->region[i];
 
 		if (r->images)
-			rt_free_pages(r->images, (size_t)c->wb_pages * PAGE_SIZE);
+			rt_free_pages(r->images, (size_t)r->pages * PAGE_SIZE);
 		rt_free(r->page);
 		rt_free(r->write);
 		rt_free(r->ship);
@@ -97,11 +101,26 @@ static struct wb_region *region_take(struct cache *c)
 	}
 }
 
+/* The one for images of other nodes, who may have taken the others here by waiting for
+ * this node to persist something: two nodes must not wait for each other so. */
+static struct wb_region *region_take_shipped(struct cache *c)
+{
+	struct wb_region *r = &c->region[WB_SHIPPED];
+
+	rt_gate_enter(&c->shipped_gate, 1);
+	rt_mutex_lock(&r->lock);
+	atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
+	return r;
+}
+
 static void region_give(struct cache *c, struct wb_region *r)
 {
 	atomic_fetch_add_explicit(&r->turn, 1, memory_order_release);
 	rt_mutex_unlock(&r->lock);
-	rt_gate_leave(&c->region_gate, WB_REGIONS);
+	if (r == &c->region[WB_SHIPPED])
+		rt_gate_leave(&c->shipped_gate, 1);
+	else
+		rt_gate_leave(&c->region_gate, WB_REGIONS);
 	rt_wake(&r->turn, INT32_MAX);
 }
 
@@ -472,6 +491,28 @@ static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb
 	return log_reserve(c->log, bytes, urgent, room);
 }
 
+/*
+ * The same for images that others shipped. From the reserve, too: they may have shipped
+ * them for the sake of their own logs, and this node's tail may wait for one of theirs.
+ */
+static int batch_reserve_shipped(
+	struct cache *c, unsigned count, struct wb_batch *b, struct log_room *room)
+{
+	uint32_t page =
+		sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
+	uint32_t bytes = 2 * PERSISTED_BYTES;
+
+	count = MIN(count, c->region[WB_SHIPPED].pages);
+	*b = (struct wb_batch){.tears = store_writes_tear(c->store), .sealed = true};
+	*room = (struct log_room){0};
+	bytes += count * (uint32_t)sizeof(struct disk_log_descriptor);
+	if (b->tears) {
+		b->tear_room = MIN(count, log_room_max(c->log, true) / 2 / page);
+		bytes += b->tear_room * page;
+	}
+	return log_reserve(c->log, bytes, true, room);
+}
+
 /* What all batches come to: counters, and the pins that the region had. */
 static void batch_end(struct cache *c, struct wb_region *r, unsigned count, int e)
 {
@@ -551,13 +592,13 @@ static int write_shipped(struct cache *c, const struct coherence_ship *ships,
 	struct log_room room;
 	struct wb_region *r;
 	struct wb_batch b;
-	int e = batch_reserve(c, false, count, &b, &room);
+	int e = batch_reserve_shipped(c, count, &b, &room);
 
 	*taken = 0;
 	if (e)
 		return e;
-	r = region_take(c);
-	while (*taken < count && b.count < c->wb_pages &&
+	r = region_take_shipped(c);
+	while (*taken < count && b.count < r->pages &&
 		image_add(c, r, &ships[*taken], &b))
 		++*taken;
 	e = write_batch(c, r, &b, &room);
@@ -580,6 +621,30 @@ int writeback_shipped(void *cache, const struct coherence_ship *ships, unsigned 
 		ships += taken;
 		count -= taken;
 	}
+	return e;
+}
+
+/* One page of this node's, written back because others wait for it. */
+int writeback_own(struct cache *c, page_id pid)
+{
+	struct log_room room;
+	struct wb_batch b;
+	struct wb_region *r;
+	int e = batch_reserve_shipped(c, 1, &b, &room);
+
+	if (e)
+		return e;
+	r = region_take_shipped(c);
+	copy_page(c, r, pid, &b);
+	if (b.count) {
+		e = write_batch(c, r, &b, &room);
+		settle_page(c, r, 0, !e);
+		if (!e)
+			tell_persisted(c, r, b.count);
+		batch_end(c, r, b.count, e);
+	}
+	region_give(c, r);
+	log_release(c->log, &room);
 	return e;
 }
 

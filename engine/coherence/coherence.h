@@ -24,7 +24,7 @@ enum page_source {
 	PAGE_FROM_HELD = 0, /* the frame's own image stays valid (upgrade) */
 	PAGE_FROM_STORE,    /* the home's store, which is this node's */
 	PAGE_FROM_PEER,     /* it has arrived in the frame; none with `hollow` */
-	PAGE_ZEROS,         /* there is none of this incarnation */
+	PAGE_FROM_ZEROS,    /* there is none of this incarnation */
 };
 
 struct coherence_request {
@@ -47,6 +47,7 @@ struct coherence_request {
 	enum page_mode granted; /* at least `wanted` */
 	bool arrived;           /* stays until `used` is called: others wait for it */
 	bool dirty; /* now this node's to persist; with PAGE_FROM_PEER and _HELD */
+	bool lost;  /* with an error: what was held is another's by now */
 	/* with PAGE_FROM_PEER */
 	uint64_t found_incarnation, version;
 };
@@ -63,7 +64,9 @@ struct coherence;
 struct coherence_ops {
 	/*
 	 * Asks for all pages at once and waits for them. The caller holds no latch but
-	 * those of the requests' frames, exclusively.
+	 * those of the requests' frames, exclusively. -EAGAIN, of several: it was granted,
+	 * and given away again while others of the call were waited for; look again. With
+	 * several a page may be granted in less than was wanted for the same reason.
 	 */
 	void (*acquire)(
 		struct coherence *c, struct coherence_request *requests, unsigned count);
@@ -138,11 +141,27 @@ struct coherence_frames {
 	/*
 	 * This node, the home, takes over a dirty page: an empty frame for it, latched.
 	 * Never waits: -EAGAIN when no frame is free, -EEXIST when the page has one. Ends
-	 * with placed(); `ok` false: the image did not come.
+	 * with placed(), which gives it that right; PAGE_INVALID: the image did not come.
 	 */
 	int (*place)(void *cache, page_id pid, uint32_t *frame, void **image);
 	void (*placed)(void *cache, page_id pid, uint64_t incarnation, uint64_t version,
-		bool ok);
+		enum page_mode mode);
+	/*
+	 * What this node has of a page of its own shard: 0; -ENOENT, nothing; -EAGAIN, the
+	 * frame is latched. Never waits.
+	 */
+	int (*look)(void *cache, page_id pid, struct coherence_image *out);
+	/*
+	 * This node, the home, has a shared copy of a page whose dirty image another gives
+	 * up: it is this node's to persist now. 0; -EAGAIN: latched. Never waits.
+	 */
+	int (*adopt)(void *cache, page_id pid);
+	/* The image of a hollow frame that was made INVALID has come. Never waits. */
+	void (*filled)(void *cache, page_id pid, uint64_t incarnation, uint64_t version);
+	/* Writes this node's own image back, if it is dirty. 0 or -errno. Waits. */
+	int (*write_back)(void *cache, page_id pid);
+	/* The memory in which images lie that peers read or write; NULL past the last. */
+	void *(*memory)(void *cache, unsigned index, size_t *size_bytes);
 	/*
 	 * This node, the home, persists images that others shipped. One of a page at a
 	 * time; this node has no dirty image of it, and does not get the right to make one

@@ -152,6 +152,18 @@ static void fetch(struct page_hold *h, const struct page_at *at, struct page_act
 	h->flags |= HOLD_NEED_IMAGE;
 }
 
+int requester_fetch(struct page_hold *h, const struct page_at *at, uint64_t place,
+	uint32_t request, struct page_actions *out)
+{
+	if (h->phase != PHASE_QUIET || h->hold != RIGHT_EXCLUSIVE)
+		return -EBUSY;
+	h->flags |= HOLD_HOLLOW | HOLD_WANTED;
+	h->place = place;
+	h->request = request;
+	fetch(h, at, out);
+	return 0;
+}
+
 static void defer(const struct page_message *m, struct page_actions *out)
 {
 	page_act(out, PAGE_DEFER)->m = *m;

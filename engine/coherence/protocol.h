@@ -251,6 +251,9 @@ int requester_on_grant(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
 int requester_on_given(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
+/* An operation wants the image that an exclusive hold is without. WAKE ends it. -EBUSY. */
+int requester_fetch(struct page_hold *h, const struct page_at *at, uint64_t place,
+	uint32_t request, struct page_actions *out);
 /* The operation has used what arrived, or lets it go. */
 int requester_used(
 	struct page_hold *h, const struct page_at *at, struct page_actions *out);

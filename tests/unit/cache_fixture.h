@@ -51,10 +51,12 @@ static inline bool filled(const uint8_t *image, page_id pid, uint64_t stamp)
 	return memcmp(image, want, PAGE_SIZE) == 0;
 }
 
-static inline void engine_format(const char *path, uint64_t log_bytes)
+static inline void engine_format_shard(
+	const char *path, uint64_t log_bytes, uint16_t shard)
 {
-	struct store_format f = {
-		.log_bytes = log_bytes, .checksum_kind = DISK_CHECKSUM_GMAC};
+	struct store_format f = {.log_bytes = log_bytes,
+		.checksum_kind = DISK_CHECKSUM_GMAC,
+		.shard = shard};
 	struct weft_error err = {0};
 	struct disk_superblock sb;
 	struct rt_disk *disk;
@@ -71,13 +73,16 @@ static inline void engine_format(const char *path, uint64_t log_bytes)
 	rt_disk_close(disk);
 }
 
-/* `coherence`: the provider, which stays the caller's; NULL: that of a single node. */
-static inline void engine_open_with(
-	struct engine *e, const char *path, uint64_t frames, struct coherence *coherence)
+static inline void engine_format(const char *path, uint64_t log_bytes)
+{
+	engine_format_shard(path, log_bytes, 0);
+}
+
+/* The store and the log alone. */
+static inline void engine_open_log(struct engine *e, const char *path)
 {
 	struct store_options so = {.read_only = false};
 	struct log_options lo = {.flush_interval_ms = UINT64_MAX};
-	struct cache_options co = {.cache_bytes = frames * PAGE_SIZE};
 	struct weft_error err = {0};
 	bool clean;
 
@@ -88,6 +93,15 @@ static inline void engine_open_with(
 		abort();
 	}
 	OK(log_start(e->log));
+}
+
+/* `coherence`: the provider, which stays the caller's; NULL: that of a single node. */
+static inline void engine_open_with(
+	struct engine *e, const char *path, uint64_t frames, struct coherence *coherence)
+{
+	struct cache_options co = {.cache_bytes = frames * PAGE_SIZE};
+
+	engine_open_log(e, path);
 	e->coherence = coherence;
 	if (!coherence)
 		OK(coherence_single_open(

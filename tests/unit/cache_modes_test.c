@@ -66,7 +66,7 @@ static struct page *page_of(struct rival *w, page_id pid)
 
 static void grant_image(struct page *p, struct coherence_request *r)
 {
-	r->source = p->known ? PAGE_FROM_PEER : PAGE_ZEROS;
+	r->source = p->known ? PAGE_FROM_PEER : PAGE_FROM_ZEROS;
 	r->found_incarnation = 1;
 	r->version = p->version;
 	if (p->there) {

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver of the page protocol for one node of several (docs/many-nodes.md, "The
+ * driver"): opened and started here; what happens to a page is in cluster_event.c, what the
+ * cache asks in cluster_request.c, the home's work in cluster_home.c.
+ *
+ * Does not do yet: changes of the cluster's epoch. A link that goes down ends all that
+ * waits, and all that would need other nodes later, with -EIO.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+int coherence_cluster_open(
+	struct coherence **out, const struct coherence_cluster_options *o)
+{
+	struct cluster *d;
+
+	if (o->self >= PAGE_NODES_MAX)
+		return -EINVAL;
+	d = rt_alloc(sizeof(*d));
+	if (!d)
+		return -ENOMEM;
+	d->base.ops = &cluster_ops;
+	d->base.shard = o->shard;
+	d->o = *o;
+	d->home_jobs.end = &d->home_jobs.first;
+	d->persist_jobs.end = &d->persist_jobs.first;
+	d->givers.end = &d->givers.first;
+	if (page_table_open(d)) {
+		page_table_close(d);
+		rt_free(d);
+		return -ENOMEM;
+	}
+	*out = &d->base;
+	return 0;
+}
+
+static int areas_adopt(struct cluster *d)
+{
+	for (unsigned i = 0; i < AREAS_MAX; i++) {
+		size_t size;
+		uint8_t *base = d->base.frames->memory(d->base.cache, i, &size);
+		int e;
+
+		if (!base)
+			return 0;
+		e = net_region_adopt(d->o.net, i, base, size,
+			NET_REMOTE_READ | (i == 0 ? NET_REMOTE_WRITE : 0));
+		if (e)
+			return e;
+		d->area[d->areas].base = base;
+		d->area[d->areas++].size = size;
+	}
+	return -E2BIG;
+}
+
+int coherence_cluster_start(struct coherence *c)
+{
+	static const struct {
+		const char *name;
+		void (*main)(void *);
+		unsigned count;
+	} kinds[] = {
+		{"page-home", home_main, HOME_TASKS},
+		{"page-persist", persist_main, PERSIST_TASKS},
+		{"page-give", giver_main, GIVER_TASKS},
+	};
+	struct cluster *d = cluster_of(c);
+	int e = areas_adopt(d);
+
+	for (unsigned k = 0; k < ARRAY_SIZE(kinds) && !e; k++)
+		for (unsigned i = 0; i < kinds[k].count && !e; i++) {
+			e = rt_task_spawn(
+				&d->task[d->tasks], kinds[k].name, kinds[k].main, d);
+			d->tasks += !e;
+		}
+	if (e)
+		coherence_cluster_stop(c);
+	return e;
+}
+
+static void wake_word(_Atomic uint32_t *word)
+{
+	atomic_fetch_add_explicit(word, 1, memory_order_release);
+	rt_wake(word, INT32_MAX);
+}
+
+static void jobs_free(struct job_queue *q)
+{
+	while (q->first) {
+		struct job *j = q->first;
+
+		q->first = j->next;
+		rt_free(j);
+	}
+	q->end = &q->first;
+}
+
+void coherence_cluster_stop(struct coherence *c)
+{
+	struct cluster *d = cluster_of(c);
+
+	atomic_store_explicit(&d->stopping, true, memory_order_release);
+	wake_word(&d->home_jobs.word);
+	wake_word(&d->persist_jobs.word);
+	wake_word(&d->givers.word);
+	while (d->tasks)
+		rt_task_join(d->task[--d->tasks]);
+	jobs_free(&d->home_jobs);
+	jobs_free(&d->persist_jobs);
+}
+
+/* ---- links ---------------------------------------------------------------------------------- */
+
+static void page_fail(struct cluster *d, struct dpage *p)
+{
+	wish_done(d, p, -EIO);
+	ships_persisted(d, p, 0, 0, -EIO);
+	if (p->evicting && p->asked_evict)
+		evict_answered(d, p, false);
+}
+
+void coherence_cluster_event(
+	struct coherence *c, struct net_peer *peer, const struct net_event *event)
+{
+	struct cluster *d = cluster_of(c);
+
+	if (event->kind != NET_LINK_DOWN ||
+		atomic_load_explicit(&d->stopping, memory_order_acquire))
+		return;
+	weft_log(3, "the link with node %u is down (%s): what needs other nodes fails",
+		net_peer_node(peer), event->text);
+	atomic_store_explicit(&d->failed, true, memory_order_relaxed);
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
+		struct partition *t = &d->partition[i];
+
+		rt_mutex_lock(&t->lock);
+		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+			for (struct dpage *p = t->bucket[b]; p; p = p->next)
+				page_fail(d, p);
+		rt_mutex_unlock(&t->lock);
+	}
+}
+
+static void page_dump(const struct cluster *d, const struct dpage *p)
+{
+	const struct page_hold *h = &p->hold;
+
+	weft_log(4,
+		"node %u page %u:%llu: %s %s e%u f%x next e%u need %llx v%llu owes "
+		"v%llu; "
+		"%s e%u copies %u source %u holders %llx owing %llx stored v%llu; "
+		"deferred "
+		"%u wish %s ops %u refs %u%s%s%s%s%s%s",
+		d->o.self, pid_shard(p->at.pid), (unsigned long long)pid_slot(p->at.pid),
+		page_right_name(h->hold), page_phase_name(h->phase), h->epoch, h->flags,
+		h->grant_epoch, (unsigned long long)h->need,
+		(unsigned long long)h->version, (unsigned long long)h->owed_version,
+		p->has_entry ? home_mode_name(p->entry.mode) : "no entry", p->entry.epoch,
+		p->entry.copies, p->entry.source, (unsigned long long)p->entry.holders,
+		(unsigned long long)p->entry.owing,
+		(unsigned long long)p->entry.stored_version, p->deferred_count,
+		!p->wish        ? "none"
+		: p->wish->done ? "done"
+				: "waits",
+		p->ops, p->refs, p->opening ? " opening" : "", p->giver ? " giver" : "",
+		p->leaving ? " leaving" : "", p->persisting ? " persisting" : "",
+		p->evicting ? " evicting" : "", p->no_frame ? " no frame" : "");
+	for (const struct deferred *f = p->deferred; f; f = f->next)
+		weft_log(4, "  deferred %s of node %u, e%u copies %u",
+			page_message_name(f->m.type), f->m.sender, f->m.epoch,
+			f->m.copies);
+}
+
+void coherence_cluster_dump(struct coherence *c)
+{
+	struct cluster *d = cluster_of(c);
+
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
+		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+			for (const struct dpage *p = d->partition[i].bucket[b]; p;
+				p = p->next)
+				if (p->hold.phase != PHASE_QUIET || p->deferred ||
+					p->wish || p->refs || p->ships)
+					page_dump(d, p);
+}
+
+const struct coherence_cluster_counters *coherence_cluster_counters(struct coherence *c)
+{
+	return &cluster_of(c)->counters;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The provider of coherence.h for a volume of several nodes: it runs the functions of
+ * protocol.h over the network (docs/many-nodes.md, "The driver").
+ *
+ * To be put together in this order: net_open, whose handlers call the two below;
+ * coherence_cluster_open; cache_open; coherence_cluster_start; net_peer_add and net_start.
+ * And taken apart: cache_stop; coherence_cluster_stop; net_close; cache_close; close.
+ */
+#ifndef WEFT_COHERENCE_CLUSTER_H
+#define WEFT_COHERENCE_CLUSTER_H
+
+#include "engine/coherence/protocol.h"
+#include "engine/log/log.h"
+#include "engine/net/net.h"
+
+struct coherence_cluster_options {
+	uint8_t self;   /* node id, below PAGE_NODES_MAX */
+	uint32_t shard; /* or COHERENCE_NO_SHARD */
+	/* The node that is home of the shard's pages; NODE_NONE: there is no such shard. */
+	unsigned (*home)(void *owner, uint16_t shard);
+	void *owner;
+	struct net *net;
+	struct store *store;
+	struct log *log;
+	uint64_t cluster_epoch;
+};
+
+int coherence_cluster_open(
+	struct coherence **out, const struct coherence_cluster_options *o);
+/* Makes the cache's memory the network's, and starts tasks. 0 or -errno. */
+int coherence_cluster_start(struct coherence *c);
+/* Ends them; nobody asks for a page any more, here or elsewhere. Waits. */
+void coherence_cluster_stop(struct coherence *c);
+
+/* From the network's handlers. */
+void coherence_cluster_message(
+	struct coherence *c, struct net_peer *peer, const struct net_message *m);
+void coherence_cluster_event(
+	struct coherence *c, struct net_peer *peer, const struct net_event *event);
+
+/* For people: what is under way, to the log. Takes no lock: when all stands still. */
+void coherence_cluster_dump(struct coherence *c);
+
+struct coherence_cluster_counters {
+	/* sent to other nodes, by type less PAGE_MESSAGE_FIRST */
+	_Atomic uint64_t sent[PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST];
+	_Atomic uint64_t deferred, gives_tried_again, forced, given_back, taken_over,
+		declined;
+	_Atomic uint64_t pages; /* records at present */
+};
+const struct coherence_cluster_counters *coherence_cluster_counters(struct coherence *c);
+
+#endif

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to a page: messages are handed to the protocol's functions, actions are
+ * performed, and the frame is made ready before anything of it is promised.
+ *
+ * An event that takes something from this node's frame is tried on a copy of the state
+ * first, which tells what it would take. Then the frame is weakened to that and says what
+ * its image really is (the local hot path changes pages without the driver), and the log
+ * must be durable as far as the image needs (invariant 3). Where that cannot be had at
+ * once the ask is deferred, as if the page had just arrived, and a giver tries again.
+ *
+ * A frame that is latched by a request of this node's own (a wish) is not weakened: an
+ * upgrade's image does not change, and is copied if it must be owed; a page that was
+ * granted to a call which still waits for others is given away before it was used, once it
+ * has been kept back for a while, so that two such calls never wait for each other.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+/* ---- what is taken from the frame --------------------------------------------------------- */
+
+static void take_image(
+	struct cluster *d, struct dpage *p, const struct coherence_image *image)
+{
+	struct page_hold *h = &p->hold;
+
+	h->place = place_of(d, image->image);
+	h->incarnation = image->incarnation;
+	h->version = image->version;
+	h->flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
+	h->flags |= (image->dirty ? HOLD_DIRTY : 0) | (image->hollow ? HOLD_HOLLOW : 0);
+}
+
+/* Granted to a call that still waits for others, and not used. */
+static bool unused_ready(struct cluster *d, struct dpage *p)
+{
+	const struct wish *w = p->wish;
+
+	if (w->result || !atomic_load_explicit(&w->batch->left, memory_order_relaxed))
+		return false; /* the call is about to return */
+	DCOUNT(d, given_back);
+	if (p->got == GOT_STORE)
+		p->hold.flags |= HOLD_HOLLOW; /* it is to be fetched first */
+	if (p->got == GOT_ZEROS) {
+		memset(w->request->image, 0, PAGE_SIZE);
+		p->got = GOT_PEER;
+	}
+	return true;
+}
+
+static bool latched_ready(struct cluster *d, struct dpage *p, enum page_mode to)
+{
+	if (p->wish->done)
+		return unused_ready(d, p);
+	if (to == PAGE_SHARED)
+		return log_durable(d->o.log) >= p->flush_to;
+	return !(p->hold.flags & HOLD_DIRTY) ||
+	       d->base.frames->owe_copy(d->base.cache, p->at.pid) == 0;
+}
+
+static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to)
+{
+	const struct coherence_frames *frames = d->base.frames;
+	struct coherence_image image;
+	int e;
+
+	if (p->no_frame)
+		return true;
+	if (p->wish)
+		return latched_ready(d, p, to);
+	e = frames->weaken(d->base.cache, p->at.pid, to, &image);
+	if (!e && image.hollow && to == PAGE_SHARED) {
+		to = PAGE_INVALID; /* its image must come first */
+		e = frames->weaken(d->base.cache, p->at.pid, to, &image);
+	}
+	if (e == -ENOENT) {
+		p->no_frame = true;
+		p->hold.flags |= HOLD_DAMAGED;
+		p->hold.flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
+		return true;
+	}
+	if (e)
+		return false;
+	if (to == PAGE_INVALID)
+		p->leaving = true;
+	take_image(d, p, &image);
+	p->flush_to = image.flush_to;
+	return log_durable(d->o.log) >= p->flush_to;
+}
+
+/* Tries the event on a copy: what it would take from the frame must be ready. */
+static bool give_ready(struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	struct page_hold h = p->hold;
+	struct home_entry e = p->entry;
+	struct page_actions out = {0};
+
+	if (h.hold == RIGHT_NONE)
+		return true;
+	if (h.phase == PHASE_QUIET || h.phase == PHASE_LEAVING)
+		h.flags &= (uint16_t)~HOLD_HOLLOW; /* the frame knows better */
+	if (page_on_message(&e, &h, &p->at, m, &out))
+		return true; /* to be refused */
+	if (h.hold == RIGHT_NONE)
+		return frame_ready(d, p, PAGE_INVALID);
+	if (h.hold == RIGHT_SOURCE && p->hold.hold == RIGHT_EXCLUSIVE)
+		return frame_ready(d, p, PAGE_SHARED);
+	return true;
+}
+
+static bool is_ask(const struct page_message *m)
+{
+	return m->type == PAGE_COPY || m->type == PAGE_MOVE || m->type == PAGE_INVALIDATE;
+}
+
+/* REQUEST, COPY, MOVE, INVALIDATE. */
+static int deliver_taking(struct cluster *d, struct dpage *p,
+	const struct page_message *m, struct page_actions *out)
+{
+	uint8_t phase = p->hold.phase;
+	int e;
+
+	if (give_ready(d, p, m))
+		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
+	page_give_later(d, p);
+	if (is_ask(m)) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	/* the home answers at once; its own hold gives later */
+	p->hold.phase = PHASE_ARRIVED;
+	e = page_on_message(&p->entry, &p->hold, &p->at, m, out);
+	p->hold.phase = phase;
+	return e;
+}
+
+/* ---- messages ------------------------------------------------------------------------------ */
+
+/* Not now, whatever it says: delivered again when that is over. */
+static bool must_wait(const struct dpage *p, const struct page_message *m)
+{
+	if (p->opening)
+		return true;
+	return p->persisting && (m->type == PAGE_GIVEN || m->type == PAGE_GRANT ||
+					m->type == PAGE_EVICT || m->type == PAGE_SHIP);
+}
+
+static bool is_for_the_home(const struct page_message *m)
+{
+	return m->type == PAGE_REQUEST || m->type == PAGE_DROP || m->type == PAGE_EVICT ||
+	       m->type == PAGE_FETCH || m->type == PAGE_SHIP;
+}
+
+static enum page_mode hold_mode(const struct page_hold *h)
+{
+	return h->hold == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE
+	       : h->hold == RIGHT_NONE    ? PAGE_INVALID
+					  : PAGE_SHARED;
+}
+
+/* A frame that was made INVALID for somebody, but stays. */
+static void frame_stays(struct cluster *d, struct dpage *p)
+{
+	if (!p->leaving || p->no_frame || p->hold.hold == RIGHT_NONE)
+		return;
+	p->leaving = false;
+	d->base.frames->restore(d->base.cache, p->at.pid, hold_mode(&p->hold));
+}
+
+static void note_grant(struct dpage *p, const struct page_message *m)
+{
+	if (m->flags & PAGE_HELD)
+		p->got = GOT_HELD;
+	else if (m->flags & PAGE_STORE)
+		p->got = GOT_STORE;
+	else
+		p->got = GOT_PEER;
+}
+
+/* An image that a hollow hold lacked has come. */
+static void image_came(struct cluster *d, struct dpage *p)
+{
+	p->got = GOT_PEER;
+	if (!p->wish && p->leaving)
+		d->base.frames->filled(
+			d->base.cache, p->at.pid, p->hold.incarnation, p->hold.version);
+}
+
+static int deliver(struct cluster *d, struct dpage *p, const struct page_message *m,
+	struct page_actions *out)
+{
+	bool hollow = m->type == PAGE_GIVEN && p->hold.hold == RIGHT_EXCLUSIVE;
+	int e;
+
+	if (is_for_the_home(m) && !p->has_entry)
+		return -EPROTO;
+	if (m->type == PAGE_EVICT)
+		return home_evict(d, p, m, out);
+	if (m->type == PAGE_REQUEST || is_ask(m))
+		return deliver_taking(d, p, m, out);
+	if (m->type == PAGE_REINSTATE || m->type == PAGE_REPORT)
+		return -EPROTO; /* the cluster's epoch does not change yet */
+	e = page_on_message(&p->entry, &p->hold, &p->at, m, out);
+	if (!e && m->type == PAGE_GRANT)
+		note_grant(p, m);
+	if (!e && hollow)
+		image_came(d, p);
+	return e;
+}
+
+void page_deliver(struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	struct page_actions out = {0};
+	uint8_t was = p->hold.hold;
+	int e;
+
+	if (must_wait(p, m)) {
+		page_defer(d, p, m);
+		return;
+	}
+	e = deliver(d, p, m, &out);
+	if (e) {
+		wire_cut(d, m->sender, e, "cannot send", m);
+		return;
+	}
+	if (m->type == PAGE_PERSISTED)
+		d->base.frames->persisted(
+			d->base.cache, p->at.pid, m->incarnation, m->version);
+	page_perform(d, p, m, &out);
+	if (m->type == PAGE_PERSISTED)
+		ships_persisted(d, p, m->incarnation, m->version, 0);
+	if (m->type == PAGE_EVICTED)
+		evict_answered(d, p, m->flags & PAGE_ACCEPTED);
+	else if (was == RIGHT_EXCLUSIVE && p->hold.hold == RIGHT_SOURCE && !p->evicting)
+		frame_stays(d, p);
+}
+
+/* ---- actions -------------------------------------------------------------------------------- */
+
+void page_frame_free(struct cluster *d, struct dpage *p)
+{
+	if (!p->vacate || p->ops)
+		return;
+	p->vacate = false;
+	d->base.frames->vacate(d->base.cache, p->at.pid, p->vacate_owe);
+}
+
+static void frame_dropped(struct cluster *d, struct dpage *p)
+{
+	bool owe = p->keep_owed;
+
+	p->keep_owed = p->leaving = false;
+	if (p->wish || p->releasing || p->no_frame) {
+		p->no_frame = false;
+		return;
+	}
+	p->vacate = true;
+	p->vacate_owe = owe;
+	page_frame_free(d, p);
+}
+
+/* The home's frame may still be on its way from the store: then it is read once more. */
+static bool frame_has_image(
+	struct cluster *d, const struct dpage *p, const struct page_message *m)
+{
+	struct coherence_image image;
+
+	if (page_order(m->incarnation, m->version, p->entry.stored_incarnation,
+		    p->entry.stored_version) != 0)
+		return true;
+	return d->base.frames->look(d->base.cache, p->at.pid, &image) == 0 &&
+	       !image.hollow;
+}
+
+static void send_to(struct cluster *d, struct dpage *p, unsigned node,
+	const struct page_message *cause, const struct page_action *a)
+{
+	/* a GRANT's place is the map of who must give */
+	uint64_t place = a->m.type == PAGE_GRANT ? cause->place : a->m.place;
+	enum page_image image = a->image;
+
+	if (image == IMAGE_FRAME && a->m.type == PAGE_GRANT &&
+		!frame_has_image(d, p, &a->m))
+		image = IMAGE_STORE;
+	if (image == IMAGE_STORE && job_later(d, p, JOB_STORE, node, place, &a->m))
+		wire_cut(d, node, -ENOMEM, "no memory to answer", cause);
+	else if (image == IMAGE_FRAME && !p->no_frame)
+		wire_send_image(d, p, node, &a->m, place, NULL);
+	else if (image != IMAGE_STORE)
+		wire_send(d, node, &a->m);
+}
+
+static void perform_send(struct cluster *d, struct dpage *p,
+	const struct page_message *cause, const struct page_action *a)
+{
+	for (node_map left = a->nodes; left; left &= left - 1) {
+		unsigned node = (unsigned)__builtin_ctzll(left);
+
+		if (node != d->o.self || a->image == IMAGE_STORE)
+			send_to(d, p, node, cause, a);
+		else
+			page_deliver(d, p, &a->m);
+	}
+}
+
+void page_perform(struct cluster *d, struct dpage *p, const struct page_message *cause,
+	const struct page_actions *out)
+{
+	for (unsigned i = 0; i < out->count; i++) {
+		const struct page_action *a = &out->list[i];
+
+		switch (a->kind) {
+		case PAGE_SEND:
+			perform_send(d, p, cause, a);
+			break;
+		case PAGE_DEFER:
+			page_defer(d, p, &a->m);
+			if (p->hold.phase == PHASE_ARRIVED)
+				page_give_later(d, p);
+			break;
+		case PAGE_REPLAY:
+			p->replay = true;
+			break;
+		case PAGE_WAKE:
+			wish_done(d, p, a->m.status);
+			break;
+		case PAGE_ZERO:
+			p->got = GOT_ZEROS;
+			break;
+		case PAGE_KEEP_OWED:
+			p->keep_owed = true;
+			break;
+		case PAGE_DROP_FRAME:
+			frame_dropped(d, p);
+			break;
+		case PAGE_PULL:
+			home_pull(d, p, a);
+			break;
+		case PAGE_PERSIST:
+			if (job_later(d, p, JOB_PERSIST, 0, 0, &a->m))
+				wire_cut(d, a->m.sender, -ENOMEM, "no memory for", &a->m);
+			break;
+		case PAGE_RELEASE_OWED: /* the cache has been told */
+			break;
+		case PAGE_TAKE_OWED:
+		case PAGE_DROP_KERNEL:
+			WEFT_ASSERT(!"an action of a later step");
+		}
+	}
+}
+
+/* ---- givers ----------------------------------------------------------------------------------- */
+
+void page_give_later(struct cluster *d, struct dpage *p)
+{
+	struct giver_list *g = &d->givers;
+
+	if (p->giver)
+		return;
+	p->giver = true;
+	p->refs++;
+	p->giver_next = NULL;
+	rt_mutex_lock(&g->lock);
+	*g->end = p;
+	g->end = &p->giver_next;
+	rt_mutex_unlock(&g->lock);
+	atomic_fetch_add_explicit(&g->word, 1, memory_order_release);
+	rt_wake(&g->word, 1);
+}
+
+static struct dpage *giver_take(struct giver_list *g)
+{
+	struct dpage *p;
+
+	rt_mutex_lock(&g->lock);
+	p = g->first;
+	if (p)
+		g->first = p->giver_next;
+	if (!g->first)
+		g->end = &g->first;
+	rt_mutex_unlock(&g->lock);
+	return p;
+}
+
+/* Nobody has used what arrived, and others wait for it. */
+static void use_by_force(struct cluster *d, struct dpage *p)
+{
+	struct page_actions out = {0};
+
+	if (p->hold.phase != PHASE_ARRIVED)
+		return;
+	if (rt_now_ns() < p->arrived_ns + ARRIVED_NS) {
+		page_give_later(d, p);
+		return;
+	}
+	DCOUNT(d, forced);
+	if (!requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+}
+
+/* One try. False: it was in vain. */
+static bool give_again(struct cluster *d, struct dpage *p)
+{
+	page_id pid = p->at.pid;
+	uint64_t flush_to = 0;
+	bool again;
+
+	WEFT_ASSERT(page_lock(d, pid) == p);
+	p->giver = false;
+	p->refs--;
+	DCOUNT(d, gives_tried_again);
+	if (p->deferred) {
+		use_by_force(d, p);
+		p->replay = true;
+	}
+	p->refs++;
+	page_unlock(d, pid, p); /* delivers what was deferred */
+	WEFT_ASSERT(page_lock(d, pid) == p);
+	p->refs--;
+	again = p->giver;
+	flush_to = p->flush_to;
+	page_unlock(d, pid, p);
+	if (again && log_durable(d->o.log) < flush_to)
+		(void)log_flush(d->o.log, flush_to); /* an error: the log is at its end */
+	return !again;
+}
+
+void giver_main(void *arg)
+{
+	struct cluster *d = arg;
+
+	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
+		uint32_t word =
+			atomic_load_explicit(&d->givers.word, memory_order_acquire);
+		struct dpage *p = giver_take(&d->givers);
+
+		if (!p)
+			rt_wait(&d->givers.word, word, RT_FOREVER);
+		else if (!give_again(d, p))
+			rt_sleep_ns(GIVE_POLL_NS);
+	}
+}

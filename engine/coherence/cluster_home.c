@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The home's work beside its directory: images for others from its store, images of others
+ * for its store, dirty pages taken over from who evicts them.
+ *
+ * Invariant 2: PERSISTED is said of what frames->persist or the write-back has made durable.
+ * While an image that was shipped is written, nobody here becomes a writer of the page, so
+ * its slot is never written twice at once; where this node is one already, it writes its
+ * own image instead, which is a later one.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+#define RETRY_NS 10000000ull /* a store that could not be written is tried again */
+#define LOOK_NS  10000ull
+
+bool home_newest(const struct dpage *p, uint64_t incarnation, uint64_t version)
+{
+	const struct page_hold *h = &p->hold;
+	int order = page_order(incarnation, version, h->incarnation, h->version);
+
+	/* an owner's version may be past what the hold says; a source's is exact */
+	return h->hold == RIGHT_EXCLUSIVE ? order >= 0
+	       : h->hold == RIGHT_SOURCE  ? order == 0
+					  : false;
+}
+
+/* ---- taking over ---------------------------------------------------------------------------- */
+
+/* The home's shared copy would become what is to be persisted: can it? */
+static bool can_adopt(
+	struct cluster *d, const struct dpage *p, const struct page_message *m)
+{
+	struct page_hold h = p->hold;
+	struct home_entry e = p->entry;
+	struct page_actions out = {0};
+
+	if (h.hold != RIGHT_SHARED || home_on_evict(&e, &h, &p->at, m, false, &out) ||
+		h.hold != RIGHT_SOURCE)
+		return true;
+	return d->base.frames->adopt(d->base.cache, p->at.pid) == 0;
+}
+
+int home_evict(struct cluster *d, struct dpage *p, const struct page_message *m,
+	struct page_actions *out)
+{
+	struct page_hold declines = p->hold;
+	const struct coherence_frames *frames = d->base.frames;
+	bool wanted = (m->flags & PAGE_DIRTY) && !(m->flags & PAGE_FREED) &&
+		      p->hold.hold == RIGHT_NONE && p->hold.phase == PHASE_QUIET &&
+		      m->sender != d->o.self && !p->wish;
+	void *image = NULL;
+	uint32_t frame;
+	bool room = wanted && !frames->place(d->base.cache, p->at.pid, &frame, &image);
+	bool pulls = false;
+	int e;
+
+	declines.phase = PHASE_ARRIVED;
+	e = home_on_evict(&p->entry, can_adopt(d, p, m) ? &p->hold : &declines, &p->at, m,
+		room, out);
+
+	for (unsigned i = 0; i < out->count; i++)
+		pulls |= out->list[i].kind == PAGE_PULL;
+	if (pulls)
+		p->hold.place = place_of(d, image);
+	else if (room)
+		frames->placed(d->base.cache, p->at.pid, 0, 0, PAGE_INVALID);
+	return e;
+}
+
+static void pull_end(struct cluster *d, struct dpage *p, unsigned from, int result)
+{
+	struct page_actions out = {0};
+	struct page_hold *h = &p->hold;
+	enum page_mode mode =
+		h->granted == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE : PAGE_SHARED;
+
+	d->base.frames->placed(d->base.cache, p->at.pid, h->next_incarnation,
+		h->next_version, result ? PAGE_INVALID : mode);
+	if (result) /* the link has gone: what is under way ends with it */
+		return;
+	DCOUNT(d, taken_over);
+	WEFT_ASSERT(!home_pulled(&p->entry, h, &p->at, from, &out));
+	page_perform(d, p, NULL, &out);
+}
+
+static void pull_done(struct net_op *op)
+{
+	struct image_op *x = op->owner;
+	struct cluster *d = x->d;
+	page_id pid = x->p->at.pid;
+	struct dpage *p = page_lock(d, pid);
+
+	WEFT_ASSERT(p == x->p);
+	p->refs--;
+	pull_end(d, p, x->from, op->result);
+	rt_free(x);
+	page_unlock(d, pid, p);
+}
+
+void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
+{
+	struct image_op *x = rt_alloc(sizeof(*x));
+	struct net_peer *peer = net_peer_find(d->o.net, a->m.sender);
+	int e = -ENOMEM;
+
+	if (x) {
+		x->d = d;
+		x->p = p;
+		x->from = a->m.sender;
+		x->op.kind = NET_READ;
+		x->op.region = place_region(a->m.place);
+		x->op.offset = place_offset(a->m.place);
+		x->op.local = place_memory(d, p->hold.place);
+		x->op.length = PAGE_SIZE;
+		x->op.done = pull_done;
+		x->op.owner = x;
+		e = net_post(peer, &x->op, 0);
+	}
+	if (!e) {
+		p->refs++;
+		return;
+	}
+	rt_free(x);
+	pull_end(d, p, a->m.sender, e);
+	wire_cut(d, a->m.sender, e, "cannot read the image of", &a->m);
+}
+
+/* ---- jobs -------------------------------------------------------------------------------------- */
+
+static void job_put(struct job_queue *q, struct job *j)
+{
+	j->next = NULL;
+	rt_mutex_lock(&q->lock);
+	*q->end = j;
+	q->end = &j->next;
+	rt_mutex_unlock(&q->lock);
+	atomic_fetch_add_explicit(&q->word, 1, memory_order_release);
+	rt_wake(&q->word, 1);
+}
+
+static struct job *job_take(struct job_queue *q)
+{
+	struct job *j;
+
+	rt_mutex_lock(&q->lock);
+	j = q->first;
+	if (j)
+		q->first = j->next;
+	if (!q->first)
+		q->end = &q->first;
+	rt_mutex_unlock(&q->lock);
+	return j;
+}
+
+int job_later(struct cluster *d, struct dpage *p, enum job_kind kind, unsigned node,
+	uint64_t place, const struct page_message *m)
+{
+	struct job *j = rt_alloc(sizeof(*j));
+
+	if (!j)
+		return -ENOMEM;
+	j->kind = kind;
+	j->p = p;
+	j->node = node;
+	j->place = place;
+	if (m)
+		j->m = *m;
+	p->refs++;
+	job_put(kind == JOB_PERSIST ? &d->persist_jobs : &d->home_jobs, j);
+	return 0;
+}
+
+/* The page's record, locked, at a job's end. */
+static struct dpage *job_page(struct cluster *d, struct job *j)
+{
+	WEFT_ASSERT(page_lock(d, j->p->at.pid) == j->p);
+	return j->p;
+}
+
+/* Granted to a call of this node's that has waited for others for long: it was not used,
+ * and its frame is still blank. */
+static bool granted_unused(const struct dpage *p, struct coherence_image *image)
+{
+	const struct wish *w = p->wish;
+
+	if (!w || !w->done ||
+		!atomic_load_explicit(&w->batch->left, memory_order_relaxed) ||
+		rt_now_ns() < p->arrived_ns + ARRIVED_NS)
+		return false;
+	*image = (struct coherence_image){
+		.image = w->request->image,
+		.incarnation = p->stored_incarnation,
+		.version = p->stored_version,
+	};
+	return true;
+}
+
+/* Whose the page is: nobody's, or this node's, as its frame says. False: not known yet. */
+static bool run_open(struct cluster *d, struct job *j)
+{
+	page_id pid = j->p->at.pid;
+	struct page_descriptor stored;
+	struct coherence_image image;
+	int e = store_descriptor_get(d->o.store, pid, &stored), look;
+	struct dpage *p = job_page(d, j);
+
+	if (!e && page_order(p->stored_incarnation, p->stored_version, stored.incarnation,
+			  stored.version) < 0) {
+		p->stored_incarnation = stored.incarnation;
+		p->stored_version = stored.version;
+	}
+	look = d->base.frames->look(d->base.cache, pid, &image);
+	if (look == -EAGAIN && granted_unused(p, &image))
+		look = 0;
+	if (e || look == -EAGAIN) {
+		page_unlock(d, pid, p);
+		return false;
+	}
+	page_opened(d, p, look ? NULL : &image);
+	p->refs--;
+	page_unlock(d, pid, p);
+	return true;
+}
+
+/* An image of the store's for a message: to another node, or into a frame of this one. */
+static bool run_store(struct cluster *d, struct job *j)
+{
+	page_id pid = j->p->at.pid;
+	void *buffer = rt_alloc_pages(PAGE_SIZE);
+	struct store_read r = {
+		.pid = pid, .incarnation = j->m.incarnation, .image = buffer};
+	struct dpage *p;
+
+	if (!buffer)
+		return false;
+	store_read_pages(d->o.store, &r, 1);
+	p = job_page(d, j);
+	p->refs--;
+	if (r.result < 0)
+		j->m.flags |= PAGE_DAMAGED;
+	if (j->node != d->o.self) {
+		wire_send_image(d, p, j->node, &j->m, j->place, buffer);
+	} else {
+		memcpy(place_memory(d, j->place), buffer, PAGE_SIZE);
+		rt_free_pages(buffer, PAGE_SIZE);
+		page_deliver(d, p, &j->m);
+	}
+	page_unlock(d, pid, p);
+	return true;
+}
+
+void home_main(void *arg)
+{
+	struct cluster *d = arg;
+	struct job_queue *q = &d->home_jobs;
+
+	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
+		struct job *j = job_take(q);
+		bool done;
+
+		if (!j) {
+			rt_wait(&q->word, word, RT_FOREVER);
+			continue;
+		}
+		done = j->kind == JOB_OPEN ? run_open(d, j) : run_store(d, j);
+		if (done) {
+			rt_free(j);
+		} else {
+			rt_sleep_ns(LOOK_NS);
+			job_put(q, j);
+		}
+	}
+}
+
+/* ---- shipped images ------------------------------------------------------------------------------ */
+
+static bool persist_read(struct cluster *d, const struct job *j, void *buffer)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, j->m.sender);
+	struct net_op op = {
+		.kind = NET_READ,
+		.region = place_region(j->m.place),
+		.offset = place_offset(j->m.place),
+		.local = buffer,
+		.length = PAGE_SIZE,
+	};
+	int e;
+
+	if (j->m.sender == d->o.self) {
+		memcpy(buffer, place_memory(d, j->m.place), PAGE_SIZE);
+		return true;
+	}
+	while ((e = net_post(peer, &op, 0)) == -EAGAIN)
+		if (net_wait_room(peer, RT_FOREVER))
+			return false;
+	return !e && !net_op_wait(peer, &op);
+}
+
+/* Still newer than what is persisted? Else who shipped it may have been told, and has
+ * used its memory for something else. */
+static bool persist_needed(struct cluster *d, struct job *j)
+{
+	struct dpage *p = job_page(d, j);
+	bool needed = page_order(p->entry.stored_incarnation, p->entry.stored_version,
+			      j->m.incarnation, j->m.version) < 0;
+
+	page_unlock(d, p->at.pid, p);
+	return needed;
+}
+
+static bool persist_image(struct cluster *d, struct job *j, void *buffer)
+{
+	struct coherence_ship s = {
+		.pid = j->p->at.pid,
+		.incarnation = j->m.incarnation,
+		.version = j->m.version,
+		.image = buffer,
+	};
+	bool written;
+	struct page_actions out = {0};
+	struct dpage *p;
+	bool read = persist_read(d, j, buffer);
+
+	if (read && persist_needed(d, j))
+		written = d->base.frames->persist(d->base.cache, &s, 1) == 0;
+	else
+		written = read;
+	p = job_page(d, j);
+	p->persisting = false;
+	p->replay = true;
+	if (written) {
+		p->refs--;
+		WEFT_ASSERT(!home_persisted(&p->entry, &p->at, &j->m, &out));
+		page_perform(d, p, &j->m, &out);
+	}
+	page_unlock(d, p->at.pid, p);
+	return written;
+}
+
+/* This node may change the page: its own image is the later one. */
+static bool persist_own(struct cluster *d, struct job *j)
+{
+	int e = d->base.frames->write_back(d->base.cache, j->p->at.pid);
+	struct dpage *p = job_page(d, j);
+	bool done = !e && page_order(p->entry.stored_incarnation, p->entry.stored_version,
+				  j->m.incarnation, j->m.version) >= 0;
+
+	if (done) {
+		p->refs--;
+		page_deliver(d, p, &j->m); /* tells who shipped it */
+	}
+	page_unlock(d, p->at.pid, p);
+	return done;
+}
+
+static bool run_persist(struct cluster *d, struct job *j, void *buffer)
+{
+	struct dpage *p = job_page(d, j);
+	/* one whose upgrade is under way is none until that ends, which waits for this */
+	bool asks = p->wish && !p->wish->done && p->hold.hold != RIGHT_EXCLUSIVE;
+	bool writer = !asks &&
+		      (p->hold.hold == RIGHT_EXCLUSIVE || p->hold.hold == RIGHT_SOURCE);
+	bool busy = p->persisting;
+
+	if (!writer && !busy)
+		p->persisting = true;
+	page_unlock(d, p->at.pid, p);
+	if (busy)
+		return false;
+	return writer ? persist_own(d, j) : persist_image(d, j, buffer);
+}
+
+void persist_main(void *arg)
+{
+	struct cluster *d = arg;
+	struct job_queue *q = &d->persist_jobs;
+	void *buffer = rt_alloc_pages(PAGE_SIZE);
+
+	while (buffer && !atomic_load_explicit(&d->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
+		struct job *j = job_take(q);
+
+		if (!j) {
+			rt_wait(&q->word, word, RT_FOREVER);
+		} else if (run_persist(d, j, buffer)) {
+			rt_free(j);
+		} else {
+			rt_sleep_ns(j->p->persisting ? LOOK_NS : RETRY_NS);
+			job_put(q, j);
+		}
+	}
+	if (buffer)
+		rt_free_pages(buffer, PAGE_SIZE);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver's records of pages: made when a page becomes anything that the frames do not
+ * say, forgotten when it is that no more. A page of this shard without a record is
+ * nobody's, or this node's alone: its frame says which. So what only the home uses costs
+ * nothing here but a look at the table at a miss.
+ *
+ * Invariant 7: all of it is soft state. Epochs of forgotten entries are not used again:
+ * new ones start at the highest of them.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+int page_table_open(struct cluster *d)
+{
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
+		d->partition[i].bucket =
+			rt_alloc(PAGE_BUCKETS * sizeof(*d->partition[i].bucket));
+		if (!d->partition[i].bucket)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static void page_free(struct dpage *p)
+{
+	while (p->deferred) {
+		struct deferred *f = p->deferred;
+
+		p->deferred = f->next;
+		rt_free(f);
+	}
+	rt_free(p);
+}
+
+void page_table_close(struct cluster *d)
+{
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
+		struct partition *t = &d->partition[i];
+
+		for (unsigned b = 0; t->bucket && b < PAGE_BUCKETS; b++)
+			while (t->bucket[b]) {
+				struct dpage *p = t->bucket[b];
+
+				t->bucket[b] = p->next;
+				page_free(p);
+			}
+		rt_free(t->bucket);
+	}
+}
+
+static uint64_t page_hash(page_id pid)
+{
+	return (pid * 0x9e3779b97f4a7c15ull) >> 32;
+}
+
+static struct partition *partition_of(struct cluster *d, page_id pid)
+{
+	return &d->partition[page_hash(pid) % PAGE_PARTITIONS];
+}
+
+static struct dpage **bucket_of(struct cluster *d, page_id pid)
+{
+	return &partition_of(d, pid)
+			->bucket[page_hash(pid) / PAGE_PARTITIONS % PAGE_BUCKETS];
+}
+
+struct dpage *page_lock(struct cluster *d, page_id pid)
+{
+	struct dpage *p;
+
+	rt_mutex_lock(&partition_of(d, pid)->lock);
+	for (p = *bucket_of(d, pid); p && p->at.pid != pid; p = p->next)
+		;
+	return p;
+}
+
+struct dpage *page_new(struct cluster *d, page_id pid)
+{
+	unsigned home = d->o.home(d->o.owner, pid_shard(pid));
+	struct dpage **bucket = bucket_of(d, pid);
+	struct dpage *p = home < PAGE_NODES_MAX ? rt_alloc(sizeof(*p)) : NULL;
+
+	if (!p)
+		return NULL;
+	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint8_t)home};
+	p->deferred_end = &p->deferred;
+	p->next = *bucket;
+	*bucket = p;
+	DCOUNT(d, pages);
+	return p;
+}
+
+void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	struct deferred *f = NULL;
+
+	if (p->deferred_count < DEFERRED_MAX)
+		f = rt_alloc(sizeof(*f));
+	if (!f) {
+		wire_cut(d, m->sender, -ENOMEM, "no memory to keep", m);
+		return;
+	}
+	f->m = *m;
+	*p->deferred_end = f;
+	p->deferred_end = &f->next;
+	p->deferred_count++;
+	DCOUNT(d, deferred);
+}
+
+/* ---- whose a page is -------------------------------------------------------------------- */
+
+int page_open_later(struct cluster *d, struct dpage *p)
+{
+	int e = job_later(d, p, JOB_OPEN, 0, 0, NULL);
+
+	WEFT_ASSERT(p->at.home == d->o.self && !p->has_entry);
+	p->opening = !e;
+	return e;
+}
+
+void page_opened(struct cluster *d, struct dpage *p, const struct coherence_image *image)
+{
+	uint32_t floor = atomic_load_explicit(&d->epoch_floor, memory_order_relaxed);
+
+	WEFT_ASSERT(p->opening && p->hold.hold == RIGHT_NONE);
+	home_entry_init(&p->entry, floor, p->stored_incarnation, p->stored_version);
+	p->opening = false;
+	p->has_entry = true;
+	p->replay = true;
+	if (!image)
+		return;
+	p->hold.hold = RIGHT_EXCLUSIVE;
+	p->hold.epoch = floor;
+	p->hold.place = place_of(d, image->image);
+	p->hold.incarnation = image->incarnation;
+	p->hold.version = image->version;
+	p->hold.flags = image->dirty ? HOLD_DIRTY : 0;
+	p->entry.mode = HOME_EXCLUSIVE;
+	p->entry.current = false;
+	p->entry.holders = p->entry.owing = node_bit(d->o.self);
+	p->entry.incarnation = MAX(p->entry.incarnation, image->incarnation);
+}
+
+/* ---- the end of a change ------------------------------------------------------------------ */
+
+static void page_replay(struct cluster *d, struct dpage *p)
+{
+	struct deferred *f = p->deferred;
+
+	p->replay = false;
+	p->deferred = NULL;
+	p->deferred_end = &p->deferred;
+	p->deferred_count = 0;
+	while (f) {
+		struct deferred *next = f->next;
+
+		page_deliver(d, p, &f->m);
+		rt_free(f);
+		f = next;
+	}
+}
+
+/* The record says nothing that would not be so without it. */
+static bool page_idle(const struct dpage *p)
+{
+	const struct page_hold *h = &p->hold;
+	node_map self = node_bit(p->at.self);
+
+	if (p->opening || p->deferred || p->wish || p->ships || p->evicting || p->refs ||
+		p->ops || p->persisting || p->leaving || p->vacate || p->no_frame)
+		return false;
+	if (h->phase != PHASE_QUIET || h->owed_incarnation || h->owed_version)
+		return false;
+	if (!p->has_entry)
+		return h->hold == RIGHT_NONE;
+	if (p->entry.mode == HOME_EXCLUSIVE)
+		return p->entry.holders == self && !(p->entry.owing & ~self) &&
+		       h->hold == RIGHT_EXCLUSIVE && !(h->flags & HOLD_HOLLOW);
+	return home_entry_idle(&p->entry) && h->hold == RIGHT_NONE;
+}
+
+static void page_forget(struct cluster *d, struct dpage *p)
+{
+	struct dpage **at = bucket_of(d, p->at.pid);
+	uint32_t floor = atomic_load_explicit(&d->epoch_floor, memory_order_relaxed);
+
+	while (p->has_entry && epoch_after(p->entry.epoch, floor) > 0 &&
+		!atomic_compare_exchange_weak_explicit(&d->epoch_floor, &floor,
+			p->entry.epoch, memory_order_relaxed, memory_order_relaxed))
+		;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	atomic_fetch_sub_explicit(&d->counters.pages, 1, memory_order_relaxed);
+	page_free(p);
+}
+
+void page_unlock(struct cluster *d, page_id pid, struct dpage *p)
+{
+	if (p) {
+		do {
+			while (p->replay)
+				page_replay(d, p);
+			wish_start(d, p);
+		} while (p->replay);
+		if (page_idle(p))
+			page_forget(d, p);
+	}
+	rt_mutex_unlock(&partition_of(d, pid)->lock);
+}

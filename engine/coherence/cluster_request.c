@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the cache asks of the driver (coherence.h): pages, leave to give them up, images
+ * persisted. Requests of a call go out together, and it waits once for all of them; so do
+ * evictions and shipments.
+ *
+ * A page of this shard without a record is granted at once: nobody else has a part in it.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+void batch_one_done(struct cluster *d, struct batch *b)
+{
+	if (atomic_fetch_sub_explicit(&b->left, 1, memory_order_release) == 1)
+		net_wake(d->o.net, &b->left, INT32_MAX);
+}
+
+static void batch_wait(struct cluster *d, struct batch *b)
+{
+	uint32_t left;
+
+	while ((left = atomic_load_explicit(&b->left, memory_order_acquire)) != 0)
+		net_wait(d->o.net, NULL, &b->left, left, RT_FOREVER);
+}
+
+static uint32_t request_number(struct cluster *d)
+{
+	return atomic_fetch_add_explicit(&d->next_request, 1, memory_order_relaxed);
+}
+
+/* ---- wishes ------------------------------------------------------------------------------- */
+
+void wish_done(struct cluster *d, struct dpage *p, int result)
+{
+	struct wish *w = p->wish;
+
+	if (!w || w->done)
+		return;
+	w->done = true;
+	w->result = result;
+	p->arrived_ns = rt_now_ns();
+	batch_one_done(d, w->batch);
+}
+
+/* The right is here, whatever the frame says. */
+static void wish_of_owner(struct cluster *d, struct dpage *p, struct page_actions *out)
+{
+	struct coherence_request *r = p->wish->request;
+	bool blank = r->held_hollow || r->held == PAGE_INVALID;
+
+	if (!blank && r->held != PAGE_EXCLUSIVE && p->deferred)
+		return; /* the frame was weakened for one of those: first that */
+	p->wish->asked = true;
+	if (!blank) {
+		p->got = GOT_HELD; /* the cache makes it another incarnation's */
+		wish_done(d, p, 0);
+	} else if (p->at.home == d->o.self) {
+		p->got = GOT_STORE;
+		wish_done(d, p, 0);
+	} else {
+		(void)requester_fetch(
+			&p->hold, &p->at, place_of(d, r->image), request_number(d), out);
+	}
+}
+
+void wish_start(struct cluster *d, struct dpage *p)
+{
+	struct wish *w = p->wish;
+	struct page_actions out = {0};
+
+	if (!w || w->asked || w->done || p->persisting)
+		return;
+	/* it arrived for another operation here, which has had it by now */
+	if (!requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+	out.count = 0;
+	if (p->hold.phase != PHASE_QUIET)
+		return;
+	if (atomic_load_explicit(&d->failed, memory_order_relaxed) ||
+		(p->hold.hold == RIGHT_SOURCE && w->request->held == PAGE_INVALID)) {
+		wish_done(d, p, -EIO);
+		return;
+	}
+	if (p->hold.hold == RIGHT_EXCLUSIVE) {
+		wish_of_owner(d, p, &out);
+		page_perform(d, p, NULL, &out);
+		return;
+	}
+	if (p->hold.hold == RIGHT_SHARED && w->request->wanted == PAGE_SHARED) {
+		/* its image was lost: given up, and asked for again */
+		if (!holder_evict(&p->hold, &p->at, false, 0, request_number(d), &out))
+			page_perform(d, p, NULL, &out);
+		out.count = 0;
+	}
+	w->asked = true;
+	WEFT_ASSERT(!requester_want(&p->hold, &p->at, w->request->wanted,
+		w->request->incarnation, w->request->alone ? PAGE_ALONE : 0,
+		place_of(d, w->request->image), request_number(d), &out));
+	page_perform(d, p, NULL, &out);
+}
+
+/* ---- acquire -------------------------------------------------------------------------------- */
+
+/* Granted without a word: nobody else has a part in it yet. */
+static void acquire_own(struct coherence_request *r)
+{
+	bool blank = r->held == PAGE_INVALID || r->held_hollow;
+
+	r->source = blank ? PAGE_FROM_STORE : PAGE_FROM_HELD;
+	r->granted = PAGE_EXCLUSIVE;
+	r->result = 0;
+	r->arrived = r->dirty = r->lost = false;
+}
+
+static void acquire_begin(struct cluster *d, struct wish *w)
+{
+	page_id pid = w->request->pid;
+	struct dpage *p = page_lock(d, pid);
+
+	bool own = coherence_home_here(&d->base, pid) && (!p || p->opening);
+
+	if (own && w->batch->count == 1) {
+		acquire_own(w->request);
+		w->request = NULL;
+		batch_one_done(d, w->batch);
+		page_unlock(d, pid, p);
+		return;
+	}
+	if (!p)
+		p = page_new(d, pid);
+	if (!p) {
+		w->request->result = -ENOMEM;
+		w->request->lost = false;
+		w->request = NULL;
+		batch_one_done(d, w->batch);
+	} else {
+		WEFT_ASSERT(!p->wish);
+		p->wish = w;
+		p->got = GOT_STORE;
+		if (own) /* has a record only for who asks while the call waits */
+			wish_done(d, p, 0);
+	}
+	page_unlock(d, pid, p);
+}
+
+static void acquire_result(const struct dpage *p, struct coherence_request *r, int result)
+{
+	static const enum page_source source[] = {
+		[GOT_HELD] = PAGE_FROM_HELD,
+		[GOT_PEER] = PAGE_FROM_PEER,
+		[GOT_STORE] = PAGE_FROM_STORE,
+		[GOT_ZEROS] = PAGE_FROM_ZEROS,
+	};
+	const struct page_hold *h = &p->hold;
+
+	if (!result && h->hold == RIGHT_NONE)
+		result = -EAGAIN;
+	r->result = result;
+	r->lost = result && r->held != PAGE_INVALID && h->hold == RIGHT_NONE;
+	if (result)
+		return;
+	r->source = source[p->got];
+	r->granted = h->hold == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE : PAGE_SHARED;
+	r->arrived = h->phase == PHASE_ARRIVED;
+	r->dirty = h->flags & HOLD_DIRTY;
+	r->found_incarnation = h->incarnation;
+	r->version = h->version;
+	if (p->got == GOT_PEER || p->got == GOT_HELD)
+		r->hollow = false;
+}
+
+static void acquire_end(struct cluster *d, struct wish *w)
+{
+	page_id pid = w->request->pid;
+	struct dpage *p = page_lock(d, pid);
+
+	WEFT_ASSERT(p && p->wish == w && w->done);
+	while (p->ops && (w->result || p->hold.hold == RIGHT_NONE)) {
+		p->refs++; /* the frame will be another page's: it is still being read */
+		page_unlock(d, pid, p);
+		rt_sleep_ns(GIVE_POLL_NS);
+		WEFT_ASSERT(page_lock(d, pid) == p);
+		p->refs--;
+	}
+	p->wish = NULL;
+	if (w->result && p->hold.hold != RIGHT_NONE && w->request->held == PAGE_INVALID)
+		p->no_frame = true; /* granted, but there is no image to be had */
+	if (p->at.home == d->o.self && !p->has_entry)
+		acquire_own(w->request);
+	else
+		acquire_result(p, w->request, w->result);
+	page_unlock(d, pid, p);
+}
+
+static void cluster_acquire(
+	struct coherence *c, struct coherence_request *requests, unsigned count)
+{
+	struct cluster *d = cluster_of(c);
+	struct wish one, *wishes = count == 1 ? &one : rt_alloc(count * sizeof(*wishes));
+	struct batch batch = {.left = count, .count = count};
+
+	if (!wishes) { /* one after the other, then; whoever asks gets the earlier ones */
+		for (unsigned i = 0; i < count; i++) {
+			requests[i].result = -ENOMEM;
+			requests[i].lost = false;
+		}
+		return;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		wishes[i] = (struct wish){.request = &requests[i], .batch = &batch};
+		acquire_begin(d, &wishes[i]);
+	}
+	batch_wait(d, &batch);
+	for (unsigned i = 0; i < count; i++)
+		if (wishes[i].request)
+			acquire_end(d, &wishes[i]);
+	if (wishes != &one)
+		rt_free(wishes);
+}
+
+static void cluster_used(struct coherence *c, page_id pid)
+{
+	struct cluster *d = cluster_of(c);
+	struct dpage *p = page_lock(d, pid);
+	struct page_actions out = {0};
+
+	if (p && !requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+	page_unlock(d, pid, p);
+}
+
+/* ---- giving up -------------------------------------------------------------------------------- */
+
+/* The frame is clean: what it has is what is persisted. */
+static bool release_own(struct cluster *d, struct dpage *p)
+{
+	struct page_actions out = {0};
+
+	p->hold.incarnation = p->entry.stored_incarnation;
+	p->hold.version = p->entry.stored_version;
+	p->hold.flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
+	if (holder_evict(&p->hold, &p->at, false, 0, request_number(d), &out))
+		return false;
+	page_perform(d, p, NULL, &out);
+	return p->hold.hold == RIGHT_NONE;
+}
+
+static bool release_page(struct cluster *d, struct dpage *p)
+{
+	struct page_actions out = {0};
+	bool released = false;
+
+	if (p->wish || p->deferred || p->ops || p->evicting || p->leaving ||
+		p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE)
+		return false;
+	if (p->hold.hold == RIGHT_SOURCE && (p->hold.flags & HOLD_DIRTY))
+		return false; /* it has become so since the frame was looked at */
+	p->releasing = true;
+	if (p->hold.hold == RIGHT_SHARED) {
+		p->hold.flags &= (uint16_t)~HOLD_DIRTY;
+		released = !holder_evict(
+			&p->hold, &p->at, false, 0, request_number(d), &out);
+		page_perform(d, p, NULL, &out);
+	} else if (p->has_entry) {
+		released = release_own(d, p);
+	}
+	p->releasing = false;
+	return released;
+}
+
+static bool cluster_release(struct coherence *c, page_id pid, enum page_mode held)
+{
+	struct cluster *d = cluster_of(c);
+	struct dpage *p = page_lock(d, pid);
+	bool released = !p || p->opening || release_page(d, p);
+
+	page_unlock(d, pid, p);
+	return released;
+}
+
+/* Takes the page out of use here, before its home is asked. */
+static bool evict_prepare(
+	struct cluster *d, page_id pid, struct batch *b, lsn_t *flush_to)
+{
+	struct dpage *p = page_lock(d, pid);
+	struct coherence_image image;
+	bool ready = false;
+
+	if (p && !p->wish && !p->deferred && !p->ops && !p->evicting && !p->leaving &&
+		!p->no_frame && p->hold.phase == PHASE_QUIET &&
+		p->hold.hold != RIGHT_NONE && !p->has_entry &&
+		d->base.frames->weaken(d->base.cache, pid, PAGE_INVALID, &image) == 0) {
+		struct page_hold *h = &p->hold;
+
+		ready = p->leaving = true;
+		p->evicting = b;
+		p->asked_evict = false;
+		h->place = place_of(d, image.image);
+		h->incarnation = image.incarnation;
+		h->version = image.version;
+		h->flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
+		h->flags |=
+			(image.dirty ? HOLD_DIRTY : 0) | (image.hollow ? HOLD_HOLLOW : 0);
+		*flush_to = MAX(*flush_to, image.flush_to);
+		b->left++;
+	}
+	page_unlock(d, pid, p);
+	return ready;
+}
+
+void evict_answered(struct cluster *d, struct dpage *p, bool accepted)
+{
+	struct batch *b = p->evicting;
+
+	p->evicting = NULL;
+	if (!accepted && p->hold.hold != RIGHT_NONE) {
+		enum page_mode mode =
+			p->hold.hold == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE : PAGE_SHARED;
+
+		p->leaving = false;
+		d->base.frames->restore(d->base.cache, p->at.pid, mode);
+	}
+	if (b)
+		batch_one_done(d, b);
+}
+
+/* The log is durable, or not (`failed`): asks the home. */
+static void evict_ask(struct cluster *d, page_id pid, bool failed)
+{
+	struct dpage *p = page_lock(d, pid);
+	struct page_actions out = {0};
+
+	WEFT_ASSERT(p && p->evicting && !p->asked_evict);
+	p->asked_evict = true;
+	failed |= atomic_load_explicit(&d->failed, memory_order_relaxed);
+	/* meanwhile it may have been given to who asked for it */
+	if (failed || p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE) {
+		evict_answered(d, p, false);
+		p->replay = true;
+	} else if (!holder_evict(&p->hold, &p->at, false, p->hold.place,
+			   request_number(d), &out)) {
+		page_perform(d, p, NULL, &out);
+		if (p->hold.phase == PHASE_QUIET) /* a sharer is not answered */
+			evict_answered(d, p, true);
+	}
+	page_unlock(d, pid, p);
+}
+
+static void cluster_evict(struct coherence *c, const page_id *pids, unsigned count)
+{
+	struct cluster *d = cluster_of(c);
+	struct batch batch = {.left = 0, .count = count};
+	uint64_t taken[4] = {0}; /* a map; the cache gives 128 at the most */
+	lsn_t flush_to = 0;
+	int e;
+
+	WEFT_ASSERT(count <= 256);
+	for (unsigned i = 0; i < count; i++)
+		if (evict_prepare(d, pids[i], &batch, &flush_to))
+			taken[i / 64] |= 1ull << i % 64;
+	e = flush_to ? log_flush(d->o.log, flush_to) : 0;
+	for (unsigned i = 0; i < count; i++)
+		if (taken[i / 64] & 1ull << i % 64)
+			evict_ask(d, pids[i], e);
+	batch_wait(d, &batch);
+	for (unsigned i = 0; i < count; i++) /* who woke us has let go of the batch */
+		page_unlock(d, pids[i], page_lock(d, pids[i]));
+}
+
+/* ---- images for the home ------------------------------------------------------------------- */
+
+void ships_persisted(struct cluster *d, struct dpage *p, uint64_t incarnation,
+	uint64_t version, int result)
+{
+	struct ship_wait **at = &p->ships;
+
+	while (*at) {
+		struct ship_wait *w = *at;
+
+		if (!result && page_order(w->ship->incarnation, w->ship->version,
+				       incarnation, version) > 0) {
+			at = &w->next;
+			continue;
+		}
+		*at = w->next;
+		w->ship->result = result;
+		batch_one_done(d, w->batch);
+	}
+}
+
+static void ship_begin(struct cluster *d, struct ship_wait *w)
+{
+	const struct coherence_ship *s = w->ship;
+	struct dpage *p = page_lock(d, s->pid);
+	struct page_message m = {
+		.type = PAGE_SHIP,
+		.sender = d->o.self,
+		.request = request_number(d),
+		.pid = s->pid,
+		.incarnation = s->incarnation,
+		.version = s->version,
+		.place = place_of(d, s->image),
+		.flags = PAGE_DIRTY,
+		.source = NODE_NONE,
+	};
+
+	if (!p && !coherence_home_here(&d->base, s->pid))
+		p = page_new(d, s->pid);
+	if (!p || atomic_load_explicit(&d->failed, memory_order_relaxed)) {
+		/* of this shard: nobody has a part in it, so nothing is owed */
+		w->ship->result = p                                       ? -EIO
+				  : coherence_home_here(&d->base, s->pid) ? -EAGAIN
+									  : -ENOMEM;
+		batch_one_done(d, w->batch);
+		page_unlock(d, s->pid, p);
+		return;
+	}
+	if (home_newest(p, s->incarnation, s->version))
+		m.epoch = p->hold.epoch;
+	else
+		m.flags |= PAGE_OWED;
+	w->next = p->ships;
+	p->ships = w;
+	if (p->at.home == d->o.self)
+		page_deliver(d, p, &m);
+	else
+		wire_send(d, p->at.home, &m);
+	page_unlock(d, s->pid, p);
+}
+
+static void cluster_ship(
+	struct coherence *c, struct coherence_ship *ships, unsigned count)
+{
+	struct cluster *d = cluster_of(c);
+	struct ship_wait *waits = rt_alloc(count * sizeof(*waits));
+	struct batch batch = {.left = count, .count = count};
+
+	for (unsigned i = 0; !waits && i < count; i++)
+		ships[i].result = -ENOMEM;
+	if (!waits)
+		return;
+	for (unsigned i = 0; i < count; i++) {
+		waits[i] = (struct ship_wait){.ship = &ships[i], .batch = &batch};
+		ship_begin(d, &waits[i]);
+	}
+	batch_wait(d, &batch);
+	for (unsigned i = 0; i < count; i++) /* who woke us has let go of the batch */
+		page_unlock(d, ships[i].pid, page_lock(d, ships[i].pid));
+	rt_free(waits);
+}
+
+static void cluster_persisted(
+	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+{
+	struct cluster *d = cluster_of(c);
+	struct dpage *p = page_lock(d, pid);
+	struct page_actions out = {0};
+	struct page_message m = {
+		.type = PAGE_SHIP,
+		.sender = d->o.self,
+		.pid = pid,
+		.incarnation = incarnation,
+		.version = version,
+	};
+
+	if (p && p->opening &&
+		page_order(p->stored_incarnation, p->stored_version, incarnation,
+			version) < 0) {
+		p->stored_incarnation = incarnation;
+		p->stored_version = version;
+	}
+	if (p && p->has_entry && !p->persisting) {
+		if (home_newest(p, incarnation, version))
+			m.epoch = p->hold.epoch;
+		else
+			m.flags |= PAGE_OWED;
+		if (!home_persisted(&p->entry, &p->at, &m, &out))
+			page_perform(d, p, &m, &out);
+	}
+	page_unlock(d, pid, p);
+}
+
+static void cluster_close(struct coherence *c)
+{
+	struct cluster *d = cluster_of(c);
+
+	page_table_close(d);
+	rt_free(d);
+}
+
+const struct coherence_ops cluster_ops = {
+	.acquire = cluster_acquire,
+	.used = cluster_used,
+	.release = cluster_release,
+	.evict = cluster_evict,
+	.ship = cluster_ship,
+	.persisted = cluster_persisted,
+	.close = cluster_close,
+};

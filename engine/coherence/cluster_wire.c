@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages and images on their way: out, and in with what can be checked of a message
+ * before the page is known (invariant 9). The functions of the protocol check the rest.
+ *
+ * A place, an address in registered memory, is a region (16 bits, high) and an offset in
+ * it. A wrong one of a peer's ends in the network, which cuts the link.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+uint64_t place_of(const struct cluster *d, const void *memory)
+{
+	const uint8_t *at = memory;
+
+	for (unsigned i = 0; i < d->areas; i++)
+		if (at >= d->area[i].base && at < d->area[i].base + d->area[i].size)
+			return (uint64_t)i << PID_SLOT_BITS |
+			       (uint64_t)(at - d->area[i].base);
+	WEFT_ASSERT(!"memory that peers can reach");
+	return 0;
+}
+
+void *place_memory(const struct cluster *d, uint64_t place)
+{
+	uint32_t region = place_region(place);
+	uint64_t offset = place_offset(place);
+
+	if (region >= d->areas || offset % PAGE_SIZE ||
+		offset + PAGE_SIZE > d->area[region].size)
+		return NULL;
+	return d->area[region].base + offset;
+}
+
+void wire_cut(struct cluster *d, unsigned node, int error, const char *why,
+	const struct page_message *m)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
+
+	weft_log(3, "node %u: %s %s about page %llx: the link is cut", node, why,
+		page_message_name(m->type), (unsigned long long)m->pid);
+	WEFT_ASSERT(node != d->o.self); /* this node does not break the protocol */
+	if (peer)
+		net_cut(peer, error);
+}
+
+/* ---- out ------------------------------------------------------------------------------- */
+
+static struct net_message as_net(struct cluster *d, const struct page_message *m)
+{
+	struct net_message out;
+
+	memcpy(&out, m, sizeof(out));
+	out.epoch = d->o.cluster_epoch;
+	return out;
+}
+
+void wire_send(struct cluster *d, unsigned node, const struct page_message *m)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
+	struct net_message out = as_net(d, m);
+
+	DCOUNT(d, sent[m->type - PAGE_MESSAGE_FIRST]);
+	/*
+	 * Not urgent: those calls may end other operations, whose `done` needs the lock that
+	 * is held here. Without a link: its end says it to all who wait.
+	 */
+	if (peer && net_send(peer, &out, 0) == -EAGAIN)
+		wire_cut(d, node, -ENOBUFS, "takes no", m);
+}
+
+static void image_done(struct net_op *op)
+{
+	struct image_op *x = op->owner;
+	struct cluster *d = x->d;
+	page_id pid = x->p->at.pid;
+	struct dpage *p = page_lock(d, pid);
+
+	WEFT_ASSERT(p == x->p);
+	if (x->buffer) {
+		rt_free_pages(x->buffer, PAGE_SIZE);
+		p->refs--;
+	} else {
+		p->ops--;
+		page_frame_free(d, p);
+	}
+	rt_free(x);
+	page_unlock(d, pid, p);
+}
+
+static struct image_op *image_op_new(struct cluster *d, struct dpage *p, unsigned node,
+	const struct page_message *m, uint64_t place, void *buffer)
+{
+	struct image_op *x = rt_alloc(sizeof(*x));
+
+	if (!x)
+		return NULL;
+	x->d = d;
+	x->p = p;
+	x->buffer = buffer;
+	x->op.kind = NET_WRITE;
+	x->op.region = place_region(place);
+	x->op.offset = place_offset(place);
+	x->op.local = buffer ? buffer : place_memory(d, p->hold.place);
+	x->op.length = PAGE_SIZE;
+	x->op.message = as_net(d, m);
+	x->op.done = image_done;
+	x->op.owner = x;
+	return x;
+}
+
+void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
+	const struct page_message *m, uint64_t place, void *buffer)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
+	struct image_op *x = image_op_new(d, p, node, m, place, buffer);
+	int e = -ENOMEM;
+
+	DCOUNT(d, sent[m->type - PAGE_MESSAGE_FIRST]);
+	if (buffer)
+		p->refs++;
+	else
+		p->ops++;
+	if (x && peer)
+		e = net_post(peer, &x->op, 0);
+	if (!e)
+		return;
+	if (buffer)
+		p->refs--;
+	else
+		p->ops--;
+	if (buffer)
+		rt_free_pages(buffer, PAGE_SIZE);
+	rt_free(x);
+	if (e != -ENOTCONN)
+		wire_cut(d, node, e, "cannot send", m);
+}
+
+/* ---- in ---------------------------------------------------------------------------------- */
+
+static bool message_makes_sense(const struct cluster *d, const struct page_message *m)
+{
+	unsigned home = d->o.home(d->o.owner, pid_shard(m->pid));
+	bool to_home;
+
+	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END || m->count > 1 ||
+		m->sender >= PAGE_NODES_MAX || m->sender == d->o.self ||
+		home >= PAGE_NODES_MAX || m->cluster_epoch != d->o.cluster_epoch)
+		return false;
+	to_home = m->type == PAGE_REQUEST || m->type == PAGE_DROP ||
+		  m->type == PAGE_EVICT || m->type == PAGE_FETCH || m->type == PAGE_SHIP;
+	return !to_home || home == d->o.self;
+}
+
+/* The record of the page that the message is about. NULL with 0: it says nothing. */
+static int message_page(struct cluster *d, const struct page_message *m, struct dpage **p)
+{
+	if (*p && ((*p)->has_entry || (*p)->opening || (*p)->at.home != d->o.self))
+		return 0;
+	if (m->type == PAGE_DROP) /* by who had been asked to give it up, too */
+		return 0;
+	if (!*p)
+		*p = page_new(d, m->pid);
+	if (!*p)
+		return -ENOMEM;
+	return (*p)->at.home == d->o.self ? page_open_later(d, *p) : 0;
+}
+
+void coherence_cluster_message(
+	struct coherence *c, struct net_peer *peer, const struct net_message *in)
+{
+	struct cluster *d = cluster_of(c);
+	struct page_message m;
+	struct dpage *p;
+	int e;
+
+	memcpy(&m, in, sizeof(m));
+	m.sender = net_peer_node(peer);
+	if (!message_makes_sense(d, &m)) {
+		wire_cut(d, m.sender, -EPROTO, "sends an impossible", &m);
+		return;
+	}
+	p = page_lock(d, m.pid);
+	e = message_page(d, &m, &p);
+	if (e)
+		wire_cut(d, m.sender, e, "no memory for", &m);
+	else if (p && (p->has_entry || p->opening || p->at.home != d->o.self))
+		page_deliver(d, p, &m);
+	page_unlock(d, m.pid, p);
+}

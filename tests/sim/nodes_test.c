@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several nodes share pages: each has a store, a log, a cache and the driver of the page
+ * protocol, and they talk over the simulated network. Whoever reads or writes a page, on
+ * any node, must find what was written last on any (invariant 1), whatever is evicted,
+ * shipped or taken over meanwhile; in the end all that is dirty is persisted at its home
+ * and nothing is owed (2). What a quiet case costs in messages is what docs/protocol.md
+ * says.
+ *
+ *   WEFT_SIM_SEED=7 build/tests/sim/nodes_test     one seed
+ *   WEFT_SIM_SEEDS=1000                            so many of each kind
+ */
+#include "tests/unit/cache_fixture.h"
+
+#include <inttypes.h>
+#include <signal.h>
+
+#include "engine/coherence/cluster.h"
+#include "engine/rt/rt_sim.h"
+
+#define NODES_MAX 4
+#define PAGES_MAX 256
+#define FRAMES    64
+#define TASKS     3
+#define SEEDS     100
+#define EPOCH     7
+#define BASE_SLOT 10
+
+struct page {
+	bool known;
+	uint64_t stamp, version;
+};
+
+struct world;
+struct node {
+	struct world *w;
+	unsigned id; /* from 1; its shard is one less */
+	unsigned sim;
+	struct engine e;
+	struct net *net;
+	char disk[16];
+	_Atomic uint32_t ups, running;
+};
+
+struct world {
+	unsigned nodes, pages, steps;
+	void (*script)(struct world *w); /* instead of the tasks' steps; on no node */
+	struct node node[NODES_MAX];
+	struct page page[PAGES_MAX];
+	_Atomic uint32_t arrived; /* at the barrier */
+};
+
+static struct coherence_cluster_counters sum;
+
+/* What each node waits for, when a run is stuck. */
+static struct world *running;
+static void (*abort_before)(int);
+
+static void on_abort(int signal_number)
+{
+	for (unsigned i = 0; running && i < running->nodes; i++) {
+		struct node *n = &running->node[i];
+
+		print_message("node %u: %u owed, %u reserved, %" PRIu64 " free frames\n",
+			n->id, n->e.cache->owed_count, n->e.cache->owed_reserved,
+			cache_free_frames(n->e.cache));
+		for (unsigned o = 0; o < n->e.cache->owed_count; o++)
+			print_message("  owes %" PRIx64 "%s\n", n->e.cache->owed[o].pid,
+				n->e.cache->owed[o].shipping ? ", shipping" : "");
+		coherence_cluster_dump(n->e.coherence);
+	}
+	signal(signal_number, abort_before); /* the simulator's, which says the seed */
+	raise(signal_number);
+}
+
+static page_id pid_of(const struct world *w, unsigned i)
+{
+	return pid_make((uint16_t)(i % w->nodes), BASE_SLOT + i);
+}
+
+/* The image is what was written last, wherever that was. */
+static void expect(
+	const struct node *n, unsigned i, const uint8_t *image, uint64_t version)
+{
+	const struct page *p = &n->w->page[i];
+	page_id pid = pid_of(n->w, i);
+
+	if (!p->known || (version == p->version && filled(image, pid, p->stamp)))
+		return;
+	print_message("node %u finds page %u:%" PRIu64 " at version %" PRIu64
+		      "; it was last written as version %" PRIu64 "\n",
+		n->id, pid_shard(pid), (uint64_t)pid_slot(pid), version, p->version);
+	abort();
+}
+
+/* ---- what tasks do ------------------------------------------------------------------------ */
+
+static void write_data(struct node *n, unsigned i, bool blind)
+{
+	struct page *p = &n->w->page[i];
+	page_id pid = pid_of(n->w, i);
+	struct guard g;
+
+	if (blind && p->known) {
+		OK(guard_overwrite(n->e.cache, pid, 1, &g));
+		if (rt_random() % 8 == 0) { /* changes its mind */
+			guard_release(n->e.cache, &g);
+			return;
+		}
+	} else {
+		OK(guard_exclusive(n->e.cache, pid, 1, &g));
+		expect(n, i, g.image, g.frame->version);
+	}
+	HOLDS(g.frame->version == p->version);
+	p->known = true;
+	p->version++;
+	fill(g.image, pid, ++p->stamp);
+	rt_sched_point();
+	guard_release_dirty(n->e.cache, &g, false);
+}
+
+/* Two pages together, or one. */
+static void write_metadata(struct node *n, unsigned i)
+{
+	struct mtr *m = rt_alloc(sizeof(*m));
+	struct world *w = n->w;
+	unsigned pages[2] = {
+		i, (unsigned)(i + 1 + rt_random() % (w->pages - 1)) % w->pages};
+	unsigned count = rt_random() % 3 ? 2 : 1;
+	struct page_ref refs[2];
+	struct mtr_page *held[2];
+	int e = -EAGAIN;
+
+	for (unsigned k = 0; k < count; k++)
+		refs[k] = (struct page_ref){pid_of(w, pages[k]), 1};
+	while (e == -EAGAIN) {
+		OK(cache_fetch_exclusive(n->e.cache, refs, count));
+		OK(mtr_begin(m, n->e.cache, count));
+		for (unsigned k = 0; k < count; k++) {
+			held[k] = mtr_latch(m, refs[k].pid, 1, &e);
+			if (!held[k])
+				break;
+		}
+		if (e)
+			mtr_abort(m);
+		if (e == -EAGAIN)
+			rt_sleep_ns(rt_random() % 200000);
+	}
+	OK(e);
+	for (unsigned k = 0; k < count; k++) {
+		struct page *p = &w->page[pages[k]];
+		uint8_t image[PAGE_SIZE];
+
+		expect(n, pages[k], held[k]->guard.image, held[k]->guard.frame->version);
+		p->known = true;
+		p->version++;
+		fill(image, refs[k].pid, ++p->stamp);
+		mtr_write(held[k], 0, image, PAGE_SIZE);
+	}
+	mtr_commit(m);
+	rt_free(m);
+}
+
+static void read_latched(struct node *n, unsigned i)
+{
+	struct guard g;
+
+	OK(guard_shared(n->e.cache, pid_of(n->w, i), 1, &g));
+	expect(n, i, g.image, g.frame->version);
+	guard_release(n->e.cache, &g);
+}
+
+static void read_optimistic(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+	page_id pid = pid_of(n->w, i);
+	uint8_t copy[PAGE_SIZE];
+	struct guard g;
+	bool same;
+
+	do {
+		OK(guard_optimistic(n->e.cache, pid, NULL, &g));
+		page_copy_out(copy, g.image, PAGE_SIZE);
+		same = filled(copy, pid, p->stamp);
+	} while (!guard_valid(&g));
+	HOLDS(same);
+	guard_used(n->e.cache, &g);
+}
+
+static void task_main(void *arg)
+{
+	struct node *n = arg;
+
+	for (unsigned step = 0; step < n->w->steps; step++) {
+		unsigned i = (unsigned)(rt_random() % n->w->pages);
+		struct page_ref ref = {pid_of(n->w, i), 1};
+
+		/* some pages are everybody's */
+		if (rt_random() % 3 == 0)
+			i %= 6;
+		switch (rt_random() % 12) {
+		case 0 ... 2:
+			write_data(n, i, false);
+			break;
+		case 3:
+			write_data(n, i, true);
+			break;
+		case 4 ... 5:
+			write_metadata(n, i);
+			break;
+		case 6:
+			if (n->w->page[pid_slot(ref.pid) - BASE_SLOT].known)
+				OK(cache_sync(n->e.cache, &ref, 1, 0));
+			break;
+		case 7 ... 9:
+			if (n->w->page[i].known)
+				read_latched(n, i);
+			break;
+		default:
+			if (n->w->page[i].known)
+				read_optimistic(n, i);
+		}
+	}
+	atomic_fetch_sub(&n->running, 1);
+	rt_wake(&n->running, INT32_MAX);
+}
+
+/* ---- a node ------------------------------------------------------------------------------- */
+
+static unsigned home_of(void *owner, uint16_t shard)
+{
+	const struct world *w = owner;
+
+	return shard < w->nodes ? shard + 1u : NODE_NONE;
+}
+
+static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
+{
+	struct node *n = owner;
+
+	coherence_cluster_message(n->e.coherence, peer, m);
+}
+
+static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
+{
+	struct node *n = owner;
+
+	if (event->kind == NET_LINK_UP) {
+		atomic_fetch_add(&n->ups, 1);
+		net_wake(n->net, &n->ups, INT32_MAX);
+	}
+	coherence_cluster_event(n->e.coherence, peer, event);
+}
+
+static void address_of(char out[32], unsigned id)
+{
+	snprintf(out, 32, "node%u:7000", id);
+}
+
+static void node_connect(struct node *n)
+{
+	char address[32];
+	uint32_t ups;
+
+	for (unsigned id = 1; id <= n->w->nodes; id++) {
+		struct net_peer_options po = {.node = (uint16_t)id, .address = address};
+		struct net_peer *peer;
+
+		address_of(address, id);
+		if (id != n->id)
+			OK(net_peer_add(&peer, n->net, &po, NULL));
+	}
+	OK(net_start(n->net, NULL));
+	while ((ups = atomic_load(&n->ups)) < n->w->nodes - 1)
+		net_wait(n->net, NULL, &n->ups, ups, RT_FOREVER);
+}
+
+static void node_open(struct node *n)
+{
+	char address[32];
+	struct net_options no = {
+		.transport = "sim",
+		.self = {.incarnation = 1,
+			.node = (uint16_t)n->id,
+			.role = NET_ROLE_STORAGE},
+		.listen = address,
+		.handlers = {n, on_message, on_event},
+		.retry_ns = 50000000,
+	};
+	struct coherence_cluster_options co = {
+		.self = (uint8_t)n->id,
+		.shard = n->id - 1,
+		.home = home_of,
+		.owner = n->w,
+		.cluster_epoch = EPOCH,
+	};
+	struct cache_options cache = {
+		.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 40};
+
+	address_of(address, n->id);
+	memset(no.self.volume_uuid, 0x11, NET_UUID_BYTES);
+	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
+	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
+	engine_open_log(&n->e, n->disk);
+	OK(net_open(&n->net, &no, NULL));
+	co.net = n->net;
+	co.store = n->e.store;
+	co.log = n->e.log;
+	OK(coherence_cluster_open(&n->e.coherence, &co));
+	OK(cache_open(&n->e.cache, n->e.store, n->e.log, n->e.coherence, &cache));
+	OK(coherence_cluster_start(n->e.coherence));
+	node_connect(n);
+	OK(cache_start(n->e.cache));
+}
+
+/* All nodes come to the n-th barrier before any goes on. */
+static void barrier(struct world *w, unsigned nth, unsigned parties)
+{
+	uint32_t seen = atomic_fetch_add(&w->arrived, 1) + 1;
+
+	rt_wake(&w->arrived, INT32_MAX);
+	while (seen < nth * parties) {
+		rt_wait(&w->arrived, seen, RT_FOREVER);
+		seen = atomic_load(&w->arrived);
+	}
+}
+
+/* Everything dirty here reaches its home; what is owed here has by then. */
+static void settle(struct node *n)
+{
+	for (unsigned tries = 0; tries < 200; tries++) {
+		OK(cache_checkpoint(n->e.cache));
+		owed_ship(n->e.cache, LSN_MAX, false);
+		if (!n->e.cache->owed_count && !cache_dirty_pages(n->e.cache))
+			break;
+		rt_sleep_ns(1000000);
+	}
+}
+
+static void check_settled(struct node *n)
+{
+	uint8_t *image = rt_alloc_pages(PAGE_SIZE);
+
+	HOLDS(n->e.cache->owed_count == 0 && n->e.cache->owed_reserved == 0);
+	HOLDS(cache_dirty_pages(n->e.cache) == 0);
+	for (unsigned i = 0; i < n->w->pages; i++) {
+		const struct page *p = &n->w->page[i];
+		struct store_read r = {.pid = pid_of(n->w, i), .image = image};
+
+		if (!p->known || i % n->w->nodes != n->id - 1)
+			continue;
+		store_read_pages(n->e.store, &r, 1);
+		HOLDS(r.result == 0 && r.version == p->version);
+		HOLDS(filled(image, r.pid, p->stamp));
+	}
+	rt_free_pages(image, PAGE_SIZE);
+}
+
+static void count_up(struct node *n)
+{
+	const struct coherence_cluster_counters *c =
+		coherence_cluster_counters(n->e.coherence);
+
+	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++)
+		sum.sent[i] += c->sent[i];
+	sum.deferred += c->deferred;
+	sum.gives_tried_again += c->gives_tried_again;
+	sum.forced += c->forced;
+	sum.given_back += c->given_back;
+	sum.taken_over += c->taken_over;
+}
+
+static void node_close(struct node *n)
+{
+	cache_stop(n->e.cache);
+	barrier(n->w, 5, n->w->nodes + 1);
+	coherence_cluster_stop(n->e.coherence);
+	net_close(n->net);
+	cache_close(n->e.cache);
+	n->e.coherence->ops->close(n->e.coherence);
+	log_close(n->e.log);
+	store_close(n->e.store);
+	rt_disk_close(n->e.disk);
+}
+
+static void node_work(struct node *n)
+{
+	struct rt_task *task[TASKS];
+
+	if (n->w->script)
+		return;
+	for (unsigned i = 0; i < TASKS; i++)
+		OK(rt_task_spawn(&task[i], "worker", task_main, n));
+	for (unsigned i = 0; i < TASKS; i++)
+		rt_task_join(task[i]);
+}
+
+static void node_main(void *arg)
+{
+	struct node *n = arg;
+
+	node_open(n);
+	barrier(n->w, 1, n->w->nodes + 1);
+	node_work(n);
+	barrier(n->w, 2, n->w->nodes + 1);
+	settle(n);
+	barrier(n->w, 3, n->w->nodes + 1);
+	settle(n);
+	barrier(n->w, 4, n->w->nodes + 1);
+	check_settled(n);
+	count_up(n);
+	node_close(n);
+}
+
+static int run_world(void *arg)
+{
+	struct world *w = arg;
+
+	running = w;
+	abort_before = signal(SIGABRT, on_abort);
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->w = w;
+		n->id = i + 1;
+		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
+		rt_sim_disk_create(n->disk, 64 << 20, NULL);
+		engine_format_shard(n->disk, 4 << 20, (uint16_t)i);
+	}
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
+	}
+	barrier(w, 1, w->nodes + 1);
+	if (w->script)
+		w->script(w);
+	for (unsigned nth = 2; nth <= 5; nth++)
+		barrier(w, nth, w->nodes + 1);
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	running = NULL;
+	signal(SIGABRT, abort_before);
+	return 0;
+}
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+static void run_seeds(unsigned nodes, unsigned pages, unsigned steps)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	uint64_t one = setting("WEFT_SIM_SEED", 0);
+	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	struct rt_sim_options o = {.time_limit_ns = 20ull * 1000000000};
+
+	assert_non_null(w);
+	memset(&sum, 0, sizeof(sum));
+	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		w->nodes = nodes;
+		w->pages = pages;
+		w->steps = steps;
+		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+	}
+	for (unsigned i = 0; i < ARRAY_SIZE(sum.sent); i++)
+		print_message("%s %" PRIu64 "  ",
+			page_message_name(PAGE_MESSAGE_FIRST + i), (uint64_t)sum.sent[i]);
+	print_message("\ndeferred %" PRIu64 ", tried again %" PRIu64
+		      ", used by force %" PRIu64 ", given back %" PRIu64
+		      ", taken over %" PRIu64 "\n",
+		(uint64_t)sum.deferred, (uint64_t)sum.gives_tried_again,
+		(uint64_t)sum.forced, (uint64_t)sum.given_back, (uint64_t)sum.taken_over);
+	free(w);
+}
+
+static void two_nodes_share_pages_that_fit_their_caches(void **state)
+{
+	run_seeds(2, 24, 120);
+	assert_true(sum.sent[PAGE_REQUEST - PAGE_MESSAGE_FIRST] > 0);
+}
+
+static void nodes_share_pages_that_do_not_fit_their_caches(void **state)
+{
+	run_seeds(2, 240, 200);
+}
+
+static void four_nodes(void **state)
+{
+	run_seeds(4, 160, 120);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(two_nodes_share_pages_that_fit_their_caches),
+		cmocka_unit_test(nodes_share_pages_that_do_not_fit_their_caches),
+		cmocka_unit_test(four_nodes),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
