@@ -6,6 +6,7 @@ ROOT=$(cd "${BATS_TEST_DIRNAME:-$(dirname "${BASH_SOURCE[0]}")}/../.." && pwd)
 BIN=${WEFT_BIN:-$ROOT/build}
 PATH=$BIN:$PATH:/usr/sbin:/sbin
 export LC_ALL=C.UTF-8 # tests read what programs say
+umask 022             # and let other users in
 
 # Skips what cannot run here, with the reason.
 need() {

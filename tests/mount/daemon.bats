@@ -418,7 +418,7 @@ atime_read() {
 @test "an ordinary user mounts through fusermount3: no option is lost, permissions are checked" {
 	need fusermount3 setpriv unshare
 	mkdir "$DIR/bin" "$DIR/dev" "$DIR/user"
-	cp "$BIN/weftd" "$BIN/weft" "$BIN/mkfs.weft" "$DIR/bin"
+	install -m 755 "$BIN/weftd" "$BIN/weft" "$BIN/mkfs.weft" "$DIR/bin"
 	home="$DIR/user/a,suid,b\\c/$(printf 'x%.0s' {1..200})/$(printf 'y%.0s' {1..200})"
 	mkdir -p "$home"
 	chown -R 1000:1000 "$DIR/user" "$MNT"

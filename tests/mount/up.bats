@@ -132,7 +132,7 @@ mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }
 
 @test "who has mounted nothing is told that root may have" {
 	up up
-	cp "$BIN/weft" "$DIR" # the tree may be in a home that nobody else enters
+	install -m 755 "$BIN/weft" "$DIR" # the tree may be in a home that nobody else enters
 	chmod 755 "$DIR"
 	run setpriv --reuid 12345 --regid 12346 --clear-groups "$DIR/weft" status "$MNT"
 	[ "$status" -ne 0 ]
