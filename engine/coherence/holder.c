@@ -55,11 +55,11 @@ static enum verdict judge(const struct page_hold *h, const struct page_message *
 	enum verdict v = present_hold(h, m);
 	bool past;
 
-	/* the grant that is waited for may be the one that is two epochs on */
-	if (v ==
-		NOW) /* a page that is LEAVING stands still until the home has answered */
-		return h->phase == PHASE_ARRIVED || h->phase == PHASE_LEAVING ? LATER
-									      : NOW;
+	/* ARRIVED: used first; LEAVING: stands still until the home has answered */
+	if (v == NOW && (h->phase == PHASE_ARRIVED || h->phase == PHASE_LEAVING))
+		return LATER;
+	if (v == NOW)
+		return NOW;
 	past = m->type == PAGE_INVALIDATE &&
 	       (h->hold == RIGHT_NONE || epoch_after(m->epoch, h->epoch) <= 0);
 	if (h->phase == PHASE_ASKED)

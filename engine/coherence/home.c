@@ -403,20 +403,23 @@ int home_on_evict(struct home_entry *e, struct page_hold *local, const struct pa
 	/* what is freed is refused from now on */
 	e->incarnation = MAX(e->incarnation, m->incarnation + freed);
 	e->holders &= ~node_bit(m->sender);
-	if (e->source == m->sender) {
-		e->source = NODE_NONE;
-		e->copies = 0;
-		e->current = true;
-	}
 	evicted(at, m->sender, m->request, PAGE_ACCEPTED, out);
-	if (!e->holders) {
+	if (e->holders && e->source != m->sender)
+		return 0;
+	/* nobody has now what the home has not: the end of what was owed. It was reported
+	 * when it was persisted, perhaps while the image was between two nodes. Of what is
+	 * freed nothing will be asked for again. */
+	if (freed)
+		tell_persisted(at, e->owing, m->incarnation, UINT64_MAX, out);
+	else if (m->flags & PAGE_DIRTY)
+		tell_persisted(
+			at, e->owing, e->stored_incarnation, e->stored_version, out);
+	e->owing = 0;
+	e->source = NODE_NONE;
+	e->copies = 0;
+	e->current = true;
+	if (!e->holders)
 		entry_empty(e);
-		/* all that is owed was reported when it was persisted; of what is freed
-		 * nothing will be asked for again */
-		if (freed)
-			tell_persisted(at, e->owing, m->incarnation, UINT64_MAX, out);
-		e->owing = 0;
-	}
 	return 0;
 }
 

@@ -153,6 +153,7 @@ int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_
 			at, r->owed_by, r->owed_incarnation, r->owed_version, out);
 
 	home_entry_init(e, 0, e->stored_incarnation, e->stored_version);
+	page_act(out, PAGE_REPLAY); /* requests that came too early */
 	e->owing = r->owing;
 	if (r->owing) { /* the old epoch may have ended before they were told */
 		struct page_message *m = page_send(out, at, r->owing, PAGE_PERSISTED);

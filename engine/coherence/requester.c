@@ -134,7 +134,7 @@ static bool grant_makes_sense(
 		return false;
 	if (m->mode < h->wanted || (m->place & node_bit(at->self)))
 		return false;
-	if ((m->flags & PAGE_HELD) && h->hold == RIGHT_NONE)
+	if ((m->flags & PAGE_HELD) && h->hold == RIGHT_NONE && m->mode != PAGE_SHARED)
 		return false;
 	if (m->source != NODE_NONE && m->source >= PAGE_NODES_MAX)
 		return false;
@@ -145,14 +145,18 @@ int requester_on_grant(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out)
 {
 	unsigned flags = 0;
+	int status = m->status;
 
 	if (!grant_makes_sense(h, at, m))
 		return -EPROTO;
-	if (m->status < 0) {
+	/* reinstated after it had asked, and the page taken again before this came */
+	if ((m->flags & PAGE_HELD) && h->hold == RIGHT_NONE && !status)
+		status = -EAGAIN;
+	if (status < 0) {
 		h->phase = PHASE_QUIET;
 		h->wanted = PAGE_INVALID;
 		h->wanted_incarnation = 0;
-		wake(h, out, m->status);
+		wake(h, out, status);
 		return 0;
 	}
 	h->phase = PHASE_GATHERING;

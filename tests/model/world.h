@@ -25,7 +25,9 @@
 #define WORLD_PAGES 2
 #define WORLD_LINK  48 /* messages on a link, at most */
 #endif
-#define WORLD_DEFERRED WORLD_NODES
+#ifndef WORLD_DEFERRED
+#define WORLD_DEFERRED (16 * WORLD_NODES)
+#endif
 #ifndef WORLD_PERSISTS
 #define WORLD_PERSISTS (6 * WORLD_NODES)
 #endif
@@ -176,11 +178,12 @@ static void world_replay(struct world *w, unsigned self, unsigned page)
 static void perform_defer(
 	struct world *w, unsigned self, unsigned page, const struct page_action *a)
 {
-	struct deferred *d = &w->page[page].at[self].deferred;
+	struct world_page *pg = &w->page[page];
+	struct deferred *d = &pg->at[self].deferred;
 	unsigned i = d->count;
 
 	/* an ask of each peer at most; they have no order */
-	if (i == w->nodes - 1) {
+	if (pg->entry.mode == HOME_REBUILDING ? i == WORLD_DEFERRED : i == w->nodes - 1) {
 		FAIL("node %u defers too much", self);
 		return;
 	}

@@ -72,23 +72,27 @@ static void report(struct world *w, unsigned p, unsigned n, struct home_rebuild 
 	}
 }
 
-static void rebuild_page(struct world *w, unsigned p)
+static void begin_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
 {
 	struct world_page *pg = &w->page[p];
-	struct page_at home = world_at(w, world_home(w, p), p);
-	struct home_rebuild r;
-	struct page_actions out = {0};
-	int e;
 
-	rebuild_begin(&pg->entry, &r);
+	rebuild_begin(&pg->entry, r);
 	for (unsigned n = 0; n < w->nodes; n++) {
 		struct page_at at = world_at(w, n, p);
 		struct page_actions reports = {0};
 
 		page_report(&pg->at[n].hold, &at, &reports);
-		report(w, p, n, &r, &reports);
+		report(w, p, n, r, &reports);
 	}
-	e = rebuild_end(&pg->entry, &r, &home, &out);
+}
+
+static void end_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
+{
+	struct world_page *pg = &w->page[p];
+	struct page_at home = world_at(w, world_home(w, p), p);
+	struct page_actions out = {0};
+	int e = rebuild_end(&pg->entry, r, &home, &out);
+
 	if (e == -EAGAIN) {
 		struct page_actions reports = {0};
 		unsigned n = (unsigned)__builtin_ctzll(out.list[0].nodes);
@@ -96,9 +100,9 @@ static void rebuild_page(struct world *w, unsigned p)
 
 		e = holder_on_reinstate(&pg->at[n].hold, &at, &out.list[0].m, &reports);
 		HOLDS(!e, "node %u cannot be reinstated", n);
-		report(w, p, n, &r, &reports);
+		report(w, p, n, r, &reports);
 		out.count = 0;
-		e = rebuild_end(&pg->entry, &r, &home, &out);
+		e = rebuild_end(&pg->entry, r, &home, &out);
 	}
 	HOLDS(!e, "page %u cannot be rebuilt: %d", p, e);
 	perform(w, world_home(w, p), p, &out);
@@ -110,29 +114,65 @@ static void settle_newest(struct world *w, unsigned p)
 	struct world_page *pg = &w->page[p];
 	struct image left = pg->store;
 
-	for (unsigned n = 0; n < w->nodes; n++)
-		if (pg->at[n].hold.hold != RIGHT_NONE &&
-			!(pg->at[n].hold.flags & HOLD_HOLLOW) &&
+	for (unsigned n = 0; n < w->nodes; n++) {
+		const struct page_hold *h = &pg->at[n].hold;
+
+		if (image_order(pg->at[n].owed, left) > 0)
+			left = pg->at[n].owed;
+		if (h->hold != RIGHT_NONE && !(h->flags & HOLD_HOLLOW) &&
 			image_order(pg->at[n].frame, left) > 0)
 			left = pg->at[n].frame;
-	if (left.incarnation == pg->newest.incarnation)
-		pg->newest.version = left.version;
-	else
-		pg->newest.version = 0;
+	}
+	pg->newest.version =
+		left.incarnation == pg->newest.incarnation ? left.version : 0;
+}
+
+static void step_do(struct world *w, struct step s)
+{
+	if (tracing)
+		fprintf(stderr, "%s %u %u\n", step_names[s.kind], s.a, s.b);
+	world_do(w, s);
+	world_check(w);
+}
+
+/* Operations go on while the homes rebuild; no shared copy is dropped. */
+static void meanwhile(struct world *w, struct random *r)
+{
+	static const uint8_t kinds[] = {STEP_DELIVER, STEP_DELIVER, STEP_READ,
+		STEP_CHANGE, STEP_OVERWRITE, STEP_TOUCH, STEP_EVICT, STEP_SHIP,
+		STEP_KERNEL};
+
+	for (unsigned i = draw(r, 30); i && !failure[0]; i--) {
+		struct step s = {
+			kinds[draw(r, ARRAY_SIZE(kinds))], (uint8_t)draw(r, w->nodes), 0};
+
+		s.b = (uint8_t)draw(r, s.kind == STEP_DELIVER ? w->nodes : w->pages);
+		if (!world_can(w, s))
+			continue;
+		if (s.kind == STEP_EVICT &&
+			w->page[s.b].at[s.a].hold.hold == RIGHT_SHARED)
+			continue;
+		step_do(w, s);
+	}
 }
 
 /* Node `crashed` loses all that it had in memory; w->nodes: none does, a link was cut. */
-static void change_epoch(struct world *w, unsigned crashed)
+static void change_epoch(struct world *w, unsigned crashed, struct random *random)
 {
+	struct home_rebuild r[WORLD_PAGES];
+
 	if (tracing)
 		fprintf(stderr, "  epoch changes, node %u crashes\n", crashed);
 	for (unsigned p = 0; p < w->pages && crashed < w->nodes; p++)
 		memset(&w->page[p].at[crashed], 0, sizeof(w->page[p].at[crashed]));
 	void_all(w);
 	for (unsigned p = 0; p < w->pages; p++) {
-		rebuild_page(w, p);
+		begin_rebuild(w, p, &r[p]);
 		settle_newest(w, p);
 	}
+	meanwhile(w, random);
+	for (unsigned p = 0; p < w->pages; p++)
+		end_rebuild(w, p, &r[p]);
 	world_check(w);
 }
 
@@ -217,14 +257,6 @@ static bool pick(const struct world *w, const struct profile *pr, bool drain,
 		}
 }
 
-static void step_do(struct world *w, struct step s)
-{
-	if (tracing)
-		fprintf(stderr, "%s %u %u\n", step_names[s.kind], s.a, s.b);
-	world_do(w, s);
-	world_check(w);
-}
-
 /* Everything that is under way comes to its end. */
 static void drain(struct world *w, struct random *r)
 {
@@ -290,7 +322,7 @@ static void explore(uint64_t seed)
 	profile_draw(&pr, &r);
 	for (unsigned i = 0; i < RUN_STEPS && !failure[0]; i++) {
 		if (pr.crash && !draw(&r, pr.crash)) {
-			change_epoch(&w, draw(&r, nodes + 1));
+			change_epoch(&w, draw(&r, nodes + 1), &r);
 			crashes++;
 		}
 		if (!pick(&w, &pr, false, &r, &s))
