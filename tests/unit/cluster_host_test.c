@@ -20,12 +20,14 @@
 	"[volume]\nname = s\nuuid = 0d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b11\nkey = s.key\n"
 #define KEY "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF"
 
-static char folder[] = "/tmp/weft-test.XXXXXX";
-static char file[64], key[64];
+static char folder[256];
+static char file[300], key[300];
 static struct weft_error err;
 
 static int group_setup(void **state)
 {
+	snprintf(folder, sizeof(folder), "%s/weft-test.XXXXXX",
+		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	if (rt_real_start() != 0 || !mkdtemp(folder))
 		return -1;
 	snprintf(file, sizeof(file), "%s/s.cluster", folder);

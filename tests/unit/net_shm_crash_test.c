@@ -503,7 +503,8 @@ int main(int argc, char **argv)
 			be_writer(strtoull(argv[3], NULL, 10));
 		be_listener();
 	}
-	snprintf(folder, sizeof(folder), "/tmp/weft-net-crash-%d", (int)getpid());
+	snprintf(folder, sizeof(folder), "%s/weft-net-crash-%d",
+		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (int)getpid());
 	CHECK(mkdir(folder, 0700) == 0);
 	r = cmocka_run_group_tests(tests, NULL, NULL);
 	return rmdir(folder) ? 1 : r;

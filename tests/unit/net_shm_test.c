@@ -27,7 +27,8 @@ int main(int argc, char **argv)
 
 	rt_real_start();
 	test_transport = "shm";
-	snprintf(folder, sizeof(folder), "/tmp/weft-net-shm-%d", (int)getpid());
+	snprintf(folder, sizeof(folder), "%s/weft-net-shm-%d",
+		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (int)getpid());
 	r = conformance_main(run_real, argc > 1 ? argv[1] : NULL);
 	/* Every socket has been taken away by who made it. */
 	if (rmdir(folder))
