@@ -248,7 +248,7 @@ static void a_name_that_does_not_resolve_is_told_with_its_line(void **state)
 {
 	struct cluster *c = opened("[node 1]\naddress = weft.invalid\nstore = /x\n");
 	struct sockaddr_storage out[4];
-	char place[160];
+	char place[400];
 
 	snprintf(place, sizeof(place),
 		"%s:6: [node 1] address: \"weft.invalid\" does not", file);
