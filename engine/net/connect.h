@@ -68,6 +68,12 @@ struct connect_ops {
 	void (*link_tick)(struct connect_peer *peer);
 	/* Orderly, before link_down at the end. */
 	void (*link_bye)(struct connect_peer *peer);
+	/* With send_lock held: the link is to end with that code. */
+	void (*cut_locked)(struct connect_peer *peer, int code);
+	/* With send_lock held, which it drops: what was held back goes out. */
+	void (*flush)(struct connect_peer *peer);
+	/* A task of the transport's calls net_queue_call_all soon. By anyone. */
+	void (*call_done_soon)(struct connect_net *net);
 	/* Ends the wait of who leads the link, now or next. By anyone; the link stays. */
 	void (*kick)(struct connect_peer *peer);
 	/* After every round of the poller; may be NULL. */
@@ -100,6 +106,8 @@ struct connect_net {
 	uint64_t deaf_until; /* 0: listening. No more sockets were to be had */
 	uint64_t unknown_logged_at;
 	void *tls;                 /* context; NULL: none */
+	_Atomic bool held;         /* a peer has something that NET_MORE held back */
+	_Atomic bool ended;        /* a peer has ops whose `done` is to be called */
 	_Atomic uint32_t leaders;  /* tasks that wait for what a link brings */
 	_Atomic uint32_t sleepers; /* tasks in net_wait that sleep on their word */
 };
@@ -112,6 +120,14 @@ struct connect_peer {
 	uint64_t dial_at, backoff_ns, up_since;
 	struct rt_mutex event_lock; /* held while handlers run for this peer */
 	_Atomic int cut_code; /* why the link is to end; 0: it is not. The first stays */
+	/* The sending half (queue.c): under send_lock. */
+	struct rt_mutex send_lock;
+	struct rt_cond
+		room;    /* signalled when the queue is short again, or the link down */
+	unsigned queued; /* what waits to be sent: NET_QUEUE_MAX at most */
+	bool held;       /* NET_MORE left something in it */
+	struct net_op *ended; /* whose `done` is to be called; by `next` */
+	unsigned calling;     /* tasks that call `done` of what was in it */
 	/* Anyone's: who waits for what this link brings, beside the transport's tasks. */
 	struct rt_mutex kick_lock; /* the link stays while its leader is kicked */
 	_Atomic uint32_t leader;   /* 1: a task leads, and the link stays */
@@ -156,6 +172,28 @@ void connect_ready(struct connect_net *net, struct net_connection *c);
 uint64_t connect_expire(struct connect_net *net, uint64_t now);
 /* Frees what is gone; all of them at the end. */
 void connect_bury(struct connect_net *net, bool all);
+
+/* ---- queue.c: all but those that say otherwise with send_lock held ------------------------ */
+
+#define NET_QUEUE_SHORT (NET_QUEUE_MAX / 4)
+
+/* Room for n more; else an error, and the lock is dropped. */
+int net_queue_reserve(struct connect_peer *peer, unsigned n, unsigned flags);
+/* One has left. */
+void net_queue_left(struct connect_peer *peer);
+void net_queue_reset(struct connect_peer *peer);
+void net_queue_hold(struct connect_peer *peer);
+void net_queue_ended(struct connect_peer *peer, struct net_op *op, int result);
+/* Drops the lock; `done` is called here if handlers may run here. */
+void net_queue_unlock(struct connect_peer *peer, unsigned flags);
+/* Without the lock: calls `done`. */
+void net_queue_call_done(struct connect_peer *peer);
+void net_queue_call_all(struct connect_net *net);
+/* Without the lock: `up` is 0, and all that has ended is told, once nobody uses it. */
+void net_queue_close(struct connect_peer *peer, bool (*in_use)(struct connect_peer *));
+/* Without the lock: as net.h has them. */
+int net_queue_wait(struct net_peer *peer, uint64_t deadline_ns);
+void net_queue_flush(struct net *net);
 
 /* ---- lead.c ------------------------------------------------------------------------------- */
 

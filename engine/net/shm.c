@@ -14,12 +14,13 @@
 
 #define BUSY_SLEEP_NS 50000u
 
-void shm_cut_locked(struct shm_peer *peer, int code)
+void shm_cut_locked(struct connect_peer *line, int code)
 {
+	struct shm_peer *peer = shm_peer_of(&line->base);
 	int none = 0;
 
-	if (!peer->line.base.up ||
-		!atomic_compare_exchange_strong(&peer->line.cut_code, &none, code))
+	if (!line->base.up ||
+		!atomic_compare_exchange_strong(&line->cut_code, &none, code))
 		return;
 	if (code == -EACCES || code == -ESHUTDOWN)
 		atomic_store(&peer->out->bye, (uint32_t)-code);
@@ -28,11 +29,11 @@ void shm_cut_locked(struct shm_peer *peer, int code)
 
 void shm_cut(struct net_peer *base, int code)
 {
-	struct shm_peer *peer = shm_peer_of(base);
+	struct connect_peer *line = connect_peer_of(base);
 
-	rt_mutex_lock(&peer->send.lock);
-	shm_cut_locked(peer, code);
-	rt_mutex_unlock(&peer->send.lock);
+	rt_mutex_lock(&line->send_lock);
+	shm_cut_locked(line, code);
+	rt_mutex_unlock(&line->send_lock);
 }
 
 /* ---- sharing ------------------------------------------------------------------------------ */
@@ -176,7 +177,7 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 
 	WEFT_ASSERT(!line->base.up);
 	rt_mutex_lock(&line->event_lock);
-	rt_mutex_lock(&peer->send.lock);
+	rt_mutex_lock(&line->send_lock);
 	peer->socket = c->stream.socket;
 	peer->in_shared = c->offer;
 	c->offer = NULL;
@@ -186,7 +187,7 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 	peer->silent_ticks = peer->stuck_ticks = 0;
 	atomic_store(&line->cut_code, 0);
 	r = take_shared(peer, c);
-	rt_mutex_unlock(&peer->send.lock);
+	rt_mutex_unlock(&line->send_lock);
 	if (!r)
 		r = rt_poller_add(connect_net_of(line->base.net)->poller, peer->socket,
 			RT_READABLE, &line->source);
@@ -204,30 +205,10 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 	return r;
 }
 
-/* With event_lock held: nobody of this node uses the link any more. */
-static void stop_sending(struct shm_peer *peer)
+/* Under send_lock. */
+static bool is_used(struct connect_peer *line)
 {
-	struct shm_send *s = &peer->send;
-	struct net_op *done;
-	unsigned spins = 0;
-
-	rt_mutex_lock(&s->lock);
-	atomic_store(&peer->line.base.up, 0);
-	while (s->calling || atomic_load(&peer->users)) {
-		rt_mutex_unlock(&s->lock);
-		rt_spin(&spins);
-		rt_mutex_lock(&s->lock);
-	}
-	done = s->ended;
-	s->ended = NULL;
-	shm_send_reset(peer);
-	rt_mutex_unlock(&s->lock);
-	while (done) {
-		struct net_op *op = done;
-
-		done = op->next;
-		net_op_end(peer->line.base.net, op, op->result);
-	}
+	return atomic_load(&shm_peer_of(&line->base)->users) > 0;
 }
 
 /*
@@ -250,7 +231,10 @@ static void shm_link_down(struct connect_peer *line, int code)
 	code = atomic_load(&line->cut_code);
 	net_lead_leave(line);
 	rt_mutex_lock(&line->event_lock);
-	stop_sending(peer);
+	net_queue_close(line, is_used);
+	rt_mutex_lock(&line->send_lock);
+	shm_send_reset(peer);
+	rt_mutex_unlock(&line->send_lock);
 	net_lead_gone(line);
 	rt_poller_remove(connect_net_of(line->base.net)->poller, peer->socket);
 	close_memory(peer);
@@ -317,12 +301,20 @@ static void shm_kick(struct connect_peer *line)
 	rt_shared_wake(&peer->in->bell, INT32_MAX);
 }
 
+static void shm_call_done_soon(struct connect_net *net)
+{
+	shm_ring_node(shm_net_of(&net->base)->node);
+}
+
 static const struct connect_ops shm_links = {
 	.link_up = shm_link_up,
 	.link_down = shm_link_down,
 	.link_ready = shm_link_ready,
 	.link_tick = shm_link_tick,
 	.link_bye = shm_link_bye,
+	.cut_locked = shm_cut_locked,
+	.flush = shm_flush,
+	.call_done_soon = shm_call_done_soon,
 	.kick = shm_kick,
 	.share = shm_share,
 	.leave = shm_leave,
@@ -426,8 +418,8 @@ const struct net_ops net_shm_ops = {
 	.region_create = shm_region_create,
 	.send = shm_send,
 	.post = shm_post,
-	.flush = shm_flush,
-	.wait_room = shm_wait_room,
+	.flush = net_queue_flush,
+	.wait_room = net_queue_wait,
 	.wait = shm_wait,
 	.wake = net_lead_wake,
 	.cut = shm_cut,

@@ -66,15 +66,10 @@ _Static_assert(offsetof(struct shm_link, regions) == 384, "link segment layout")
 _Static_assert(offsetof(struct shm_link, messages) == 4096, "link segment layout");
 
 struct shm_send {
-	struct rt_mutex lock;
-	struct rt_cond room;
 	struct net_message *queue; /* NET_QUEUE_MAX, a ring: what found no room */
-	unsigned first, count;
-	_Atomic bool waiting; /* something is in the queue */
-	uint64_t tail;        /* of the other end's ring */
-	bool held;            /* NET_MORE has not woken the other end yet */
-	struct net_op *ended; /* with `done` to be called; by `next` */
-	unsigned calling;     /* tasks that call `done` of what was in it */
+	unsigned first;            /* line.queued of them wait */
+	_Atomic bool waiting;      /* some do */
+	uint64_t tail;             /* of the other end's ring */
 };
 
 /* Spins before sleeping only while that pays. */
@@ -110,8 +105,6 @@ struct shm_net {
 	struct rt_task *task; /* takes what comes for links that nobody leads */
 	struct shm_spin spin; /* the task's */
 	_Atomic bool stopping;
-	_Atomic bool held;  /* a peer has something that NET_MORE held back */
-	_Atomic bool ended; /* a peer has ops whose `done` is to be called */
 };
 
 static inline struct shm_net *shm_net_of(struct net *net)
@@ -153,17 +146,16 @@ static inline void shm_after_take(unsigned from, unsigned to)
 /* ---- shm.c ------------------------------------------------------------------------------ */
 
 void shm_cut(struct net_peer *peer, int code);
-void shm_cut_locked(struct shm_peer *peer, int code);
+void shm_cut_locked(struct connect_peer *line, int code);
 
 /* ---- shm_send.c --------------------------------------------------------------------------- */
 
 int shm_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 int shm_post(struct net_peer *peer, struct net_op *op, unsigned flags);
-void shm_flush(struct net *net);
-int shm_wait_room(struct net_peer *peer, uint64_t deadline_ns);
+/* With send_lock held, which it drops. */
+void shm_flush(struct connect_peer *line);
 /* What waits in the queue, as far as there is room now. */
 void shm_drain(struct shm_peer *peer);
-void shm_call_done(struct shm_peer *peer);
 /* Nobody sends any more, or not yet. */
 void shm_send_reset(struct shm_peer *peer);
 

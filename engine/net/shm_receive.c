@@ -78,7 +78,7 @@ bool shm_receive(struct shm_peer *peer)
 			give_room(peer);
 	}
 	give_room(peer);
-	shm_flush(peer->line.base.net);
+	net_queue_flush(peer->line.base.net);
 	return true;
 }
 
@@ -191,10 +191,7 @@ static bool serve_all(struct shm_net *net)
 
 	for (unsigned i = 0; i < net_peer_count(&net->lines.base); i++)
 		any |= serve_peer(shm_peer_of(net->lines.base.list[i]));
-	if (atomic_load_explicit(&net->ended, memory_order_relaxed) &&
-		atomic_exchange(&net->ended, false))
-		for (unsigned i = 0; i < net_peer_count(&net->lines.base); i++)
-			shm_call_done(shm_peer_of(net->lines.base.list[i]));
+	net_queue_call_all(&net->lines);
 	return any;
 }
 

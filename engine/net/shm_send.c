@@ -9,9 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define QUEUE_TASKS (NET_QUEUE_MAX / 2)
-#define QUEUE_SHORT (NET_QUEUE_MAX / 4)
-
 #if defined(__SANITIZE_THREAD__)
 _Atomic uint32_t shm_order[NET_NODES_MAX];
 #endif
@@ -37,7 +34,7 @@ static void wake_reader(struct shm_peer *peer)
 {
 	uint32_t reader;
 
-	peer->send.held = false;
+	peer->line.held = false;
 	atomic_thread_fence(memory_order_seq_cst);
 	reader = atomic_load(&peer->out->reader);
 	if (reader == SHM_AWAKE)
@@ -65,7 +62,7 @@ static bool put(struct shm_peer *peer, const struct net_message *m)
 		used = s->tail - atomic_load(&peer->out->head);
 	}
 	if (used > SHM_SLOTS) {
-		shm_cut_locked(peer, -EPROTO);
+		shm_cut_locked(&peer->line, -EPROTO);
 		return false;
 	}
 	if (used == SHM_SLOTS)
@@ -154,78 +151,7 @@ static int perform(struct shm_peer *peer, struct net_op *op)
 	return r;
 }
 
-/* Under send_lock: the op has ended. */
-static void ended(struct shm_peer *peer, struct net_op *op, int result)
-{
-	if (!op->done) {
-		net_op_end(peer->line.base.net, op, result);
-		return;
-	}
-	op->result = result;
-	op->next = peer->send.ended;
-	peer->send.ended = op;
-}
-
-void shm_call_done(struct shm_peer *peer)
-{
-	struct shm_send *s = &peer->send;
-	struct net_op *list;
-
-	rt_mutex_lock(&s->lock);
-	list = s->ended;
-	s->ended = NULL;
-	if (list)
-		s->calling++;
-	rt_mutex_unlock(&s->lock);
-	if (!list)
-		return;
-	while (list) {
-		struct net_op *op = list;
-
-		list = op->next;
-		net_op_end(peer->line.base.net, op, op->result);
-	}
-	rt_mutex_lock(&s->lock);
-	s->calling--;
-	rt_mutex_unlock(&s->lock);
-}
-
-/* Those with `done`: here if handlers may run here, else by the node's task. */
-static void finish(struct shm_peer *peer, bool any, unsigned flags)
-{
-	struct shm_net *net = shm_net_of(peer->line.base.net);
-
-	if (!any)
-		return;
-	if (flags & NET_URGENT) {
-		shm_call_done(peer);
-	} else {
-		atomic_store(&net->ended, true);
-		shm_ring_node(net->node);
-	}
-}
-
-/* ---- the queue ----------------------------------------------------------------------------- */
-
-static int reserve(struct shm_peer *peer, unsigned n, unsigned flags)
-{
-	struct shm_send *s = &peer->send;
-	unsigned limit = flags & NET_URGENT ? NET_QUEUE_MAX : QUEUE_TASKS;
-	int r = 0;
-
-	if (!peer->line.base.up || atomic_load(&peer->line.cut_code)) {
-		r = -ENOTCONN;
-	} else if (s->count + n > limit) {
-		r = -EAGAIN;
-		if (flags & NET_URGENT) {
-			shm_cut_locked(peer, -ETIMEDOUT);
-			r = -ENOTCONN;
-		}
-	}
-	if (r)
-		rt_mutex_unlock(&s->lock);
-	return r;
-}
+/* ---- messages, and operations with them -------------------------------------------------- */
 
 static void send_message(struct shm_peer *peer, const struct net_message *m)
 {
@@ -233,27 +159,25 @@ static void send_message(struct shm_peer *peer, const struct net_message *m)
 	struct net_message copy = *m;
 
 	copy.sender = peer->line.base.net->options.self.node;
-	if (s->count == 0 && put(peer, &copy))
+	if (peer->line.queued == 0 && put(peer, &copy))
 		return;
-	*queued_at(s, s->count++) = copy;
+	*queued_at(s, peer->line.queued++) = copy;
 	atomic_store(&s->waiting, true);
 }
 
 /* A message was. With send_lock held; drops it. */
 static void sent(struct shm_peer *peer, unsigned flags)
 {
-	struct shm_net *net = shm_net_of(peer->line.base.net);
-	bool any;
-
-	if (flags & NET_MORE) {
-		peer->send.held = true;
-		atomic_store(&net->held, true);
-	} else {
+	if (flags & NET_MORE)
+		net_queue_hold(&peer->line);
+	else
 		wake_reader(peer);
-	}
-	any = peer->send.ended != NULL;
-	rt_mutex_unlock(&peer->send.lock);
-	finish(peer, any, flags);
+	net_queue_unlock(&peer->line, flags);
+}
+
+void shm_flush(struct connect_peer *line)
+{
+	sent(shm_peer_of(&line->base), 0);
 }
 
 int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)
@@ -261,8 +185,8 @@ int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 	struct shm_peer *peer = shm_peer_of(base);
 	int r;
 
-	rt_mutex_lock(&peer->send.lock);
-	r = reserve(peer, 1, flags);
+	rt_mutex_lock(&peer->line.send_lock);
+	r = net_queue_reserve(&peer->line, 1, flags);
 	if (r)
 		return r;
 	send_message(peer, m);
@@ -273,21 +197,17 @@ int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 /* Without the lock, which others may need meanwhile: nothing need stay in order. */
 static void run_unlocked(struct shm_peer *peer, struct net_op *op, unsigned flags)
 {
-	struct shm_send *s = &peer->send;
-	bool any;
 	int r;
 
 	atomic_fetch_add(&peer->users, 1);
-	rt_mutex_unlock(&s->lock);
+	rt_mutex_unlock(&peer->line.send_lock);
 	r = perform(peer, op);
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&peer->line.send_lock);
 	if (r == -EACCES)
-		shm_cut_locked(peer, -EACCES);
-	ended(peer, op, r);
-	any = s->ended != NULL;
-	rt_mutex_unlock(&s->lock);
+		shm_cut_locked(&peer->line, -EACCES);
+	net_queue_ended(&peer->line, op, r);
 	atomic_fetch_sub(&peer->users, 1);
-	finish(peer, any, flags);
+	net_queue_unlock(&peer->line, flags);
 }
 
 int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
@@ -297,8 +217,8 @@ int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	bool tell = op->kind == NET_WRITE && m.type;
 	int r;
 
-	rt_mutex_lock(&peer->send.lock);
-	r = reserve(peer, tell ? 1 : 0, flags);
+	rt_mutex_lock(&peer->line.send_lock);
+	r = net_queue_reserve(&peer->line, tell ? 1 : 0, flags);
 	if (r)
 		return r;
 	if (!tell) {
@@ -307,10 +227,10 @@ int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	}
 	r = perform(peer, op);
 	if (r == -EACCES)
-		shm_cut_locked(peer, -EACCES);
+		shm_cut_locked(&peer->line, -EACCES);
 	else
 		send_message(peer, &m);
-	ended(peer, op, r);
+	net_queue_ended(&peer->line, op, r);
 	sent(peer, flags);
 	return 0;
 }
@@ -320,63 +240,25 @@ void shm_drain(struct shm_peer *peer)
 	struct shm_send *s = &peer->send;
 	bool any = false;
 
-	rt_mutex_lock(&s->lock);
-	while (peer->line.base.up && s->count && put(peer, queued_at(s, 0))) {
+	rt_mutex_lock(&peer->line.send_lock);
+	while (peer->line.base.up && peer->line.queued && put(peer, queued_at(s, 0))) {
 		any = true;
 		s->first = (s->first + 1) % NET_QUEUE_MAX;
-		if (--s->count == QUEUE_SHORT)
-			rt_cond_broadcast(&s->room);
+		net_queue_left(&peer->line);
 	}
-	if (s->count == 0)
+	if (peer->line.queued == 0)
 		atomic_store(&s->waiting, false);
 	if (any)
 		wake_reader(peer);
-	rt_mutex_unlock(&s->lock);
-}
-
-void shm_flush(struct net *base)
-{
-	struct shm_net *net = shm_net_of(base);
-
-	if (!atomic_load_explicit(&net->held, memory_order_relaxed) ||
-		!atomic_exchange(&net->held, false))
-		return;
-	for (unsigned i = 0; i < net_peer_count(base); i++) {
-		struct shm_peer *peer = shm_peer_of(base->list[i]);
-
-		rt_mutex_lock(&peer->send.lock);
-		if (peer->send.held && peer->line.base.up)
-			wake_reader(peer);
-		rt_mutex_unlock(&peer->send.lock);
-	}
-}
-
-int shm_wait_room(struct net_peer *base, uint64_t deadline_ns)
-{
-	struct shm_peer *peer = shm_peer_of(base);
-	struct shm_send *s = &peer->send;
-	int r = 0;
-
-	rt_mutex_lock(&s->lock);
-	if (base->up && s->held)
-		wake_reader(peer);
-	while (base->up && s->count >= QUEUE_TASKS && r == 0)
-		r = rt_cond_wait(&s->room, &s->lock, deadline_ns);
-	if (!base->up)
-		r = -ENOTCONN;
-	else if (s->count < QUEUE_TASKS)
-		r = 0;
-	rt_mutex_unlock(&s->lock);
-	return r;
+	rt_mutex_unlock(&peer->line.send_lock);
 }
 
 void shm_send_reset(struct shm_peer *peer)
 {
 	struct shm_send *s = &peer->send;
 
-	s->first = s->count = 0;
+	s->first = peer->line.queued = 0;
 	s->tail = 0;
-	s->held = false;
 	atomic_store(&s->waiting, false);
-	rt_cond_broadcast(&s->room);
+	net_queue_reset(&peer->line);
 }

@@ -19,22 +19,21 @@ void tcp_watch(struct tcp_peer *peer, bool want_write)
 		RT_READABLE | (want_write ? RT_WRITABLE : 0u), &peer->line.source);
 }
 
-void tcp_cut_locked(struct tcp_peer *peer, int code)
+void tcp_cut_locked(struct connect_peer *line, int code)
 {
 	int none = 0;
 
-	if (peer->line.base.up &&
-		atomic_compare_exchange_strong(&peer->line.cut_code, &none, code))
-		rt_socket_shutdown(peer->stream.socket);
+	if (line->base.up && atomic_compare_exchange_strong(&line->cut_code, &none, code))
+		rt_socket_shutdown(tcp_peer_of(&line->base)->stream.socket);
 }
 
 void tcp_cut(struct net_peer *base, int code)
 {
-	struct tcp_peer *peer = tcp_peer_of(base);
+	struct connect_peer *line = connect_peer_of(base);
 
-	rt_mutex_lock(&peer->send.lock);
-	tcp_cut_locked(peer, code);
-	rt_mutex_unlock(&peer->send.lock);
+	rt_mutex_lock(&line->send_lock);
+	tcp_cut_locked(line, code);
+	rt_mutex_unlock(&line->send_lock);
 }
 
 /* ---- links ------------------------------------------------------------------------------ */
@@ -63,10 +62,10 @@ static int tcp_link_up(struct connect_peer *line, struct net_connection *c)
 
 	WEFT_ASSERT(!line->base.up);
 	rt_mutex_lock(&line->event_lock);
-	rt_mutex_lock(&peer->send.lock);
+	rt_mutex_lock(&line->send_lock);
 	peer->stream = c->stream;
 	reset(peer, c->greeting.theirs.window);
-	rt_mutex_unlock(&peer->send.lock);
+	rt_mutex_unlock(&line->send_lock);
 	r = rt_poller_add(connect_net_of(line->base.net)->poller, peer->stream.socket,
 		RT_READABLE, &line->source);
 	if (r) {
@@ -84,28 +83,10 @@ static int tcp_link_up(struct connect_peer *line, struct net_connection *c)
 	return r;
 }
 
-/*
- * With event_lock held: nobody sends any more; what was not sent, or answered, in a list.
- */
-static struct net_op *stop_sending(struct tcp_peer *peer)
+/* Under send_lock. */
+static bool is_sending(struct connect_peer *line)
 {
-	struct tcp_send *s = &peer->send;
-	struct net_op *ops, *done;
-	unsigned spins = 0;
-
-	rt_mutex_lock(&s->lock);
-	atomic_store(&peer->line.base.up, 0);
-	while (s->sending || s->calling) {
-		rt_mutex_unlock(&s->lock);
-		rt_spin(&spins);
-		rt_mutex_lock(&s->lock);
-	}
-	done = s->ended; /* these were sent */
-	s->ended = NULL;
-	ops = tcp_send_reset(peer, 0);
-	rt_mutex_unlock(&s->lock);
-	net_ops_end(peer->line.base.net, done, 0);
-	return ops;
+	return tcp_peer_of(&line->base)->send.sending;
 }
 
 static void tcp_link_down(struct connect_peer *line, int code)
@@ -119,7 +100,10 @@ static void tcp_link_down(struct connect_peer *line, int code)
 	code = atomic_load(&peer->line.cut_code);
 	net_lead_leave(line);
 	rt_mutex_lock(&line->event_lock);
-	ops = stop_sending(peer);
+	net_queue_close(line, is_sending);
+	rt_mutex_lock(&line->send_lock);
+	ops = tcp_send_reset(peer, 0);
+	rt_mutex_unlock(&line->send_lock);
 	net_lead_gone(line);
 	rt_poller_remove(connect_net_of(line->base.net)->poller, peer->stream.socket);
 	if (peer->receive.op) {
@@ -160,10 +144,10 @@ static void tcp_link_tick(struct connect_peer *line)
 		peer->silent_ticks = 0;
 	else
 		peer->silent_ticks++;
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&line->send_lock);
 	stuck = s->blocked && !s->moved;
 	s->moved = false;
-	rt_mutex_unlock(&s->lock);
+	rt_mutex_unlock(&line->send_lock);
 	peer->stuck_ticks = stuck ? peer->stuck_ticks + 1 : 0;
 	if (peer->silent_ticks >= CONNECT_SILENT_TICKS ||
 		peer->stuck_ticks >= CONNECT_SILENT_TICKS)
@@ -182,15 +166,9 @@ static void tcp_kick(struct connect_peer *line)
 	rt_socket_kick(tcp_peer_of(&line->base)->stream.socket);
 }
 
-static void tcp_round(struct connect_net *lines)
+static void tcp_call_done_soon(struct connect_net *net)
 {
-	struct tcp_net *net = tcp_net_of(&lines->base);
-
-	if (!atomic_load_explicit(&net->ended, memory_order_relaxed) ||
-		!atomic_exchange(&net->ended, false))
-		return;
-	for (unsigned i = 0; i < net_peer_count(&lines->base); i++)
-		tcp_call_done(tcp_peer_of(lines->base.list[i]));
+	rt_poller_kick(net->poller);
 }
 
 static const struct connect_ops tcp_links = {
@@ -200,7 +178,10 @@ static const struct connect_ops tcp_links = {
 	.link_tick = tcp_link_tick,
 	.link_bye = tcp_link_bye,
 	.kick = tcp_kick,
-	.round = tcp_round,
+	.cut_locked = tcp_cut_locked,
+	.flush = tcp_flush,
+	.call_done_soon = tcp_call_done_soon,
+	.round = net_queue_call_all,
 };
 
 /* ---- the table -------------------------------------------------------------------------- */
@@ -273,12 +254,12 @@ const struct net_ops net_tcp_ops = {
 	.region_adopt = tcp_region_adopt,
 	.send = tcp_send,
 	.post = tcp_post,
-	.flush = tcp_flush,
-	.wait_room = tcp_wait_room,
+	.flush = net_queue_flush,
+	.wait_room = net_queue_wait,
 	.wait = tcp_wait,
 	.wake = net_lead_wake,
 	.cut = tcp_cut,
-	.net_bytes = sizeof(struct tcp_net),
+	.net_bytes = sizeof(struct connect_net),
 	.peer_bytes = sizeof(struct tcp_peer),
 	.wire = WIRE_TCP,
 };

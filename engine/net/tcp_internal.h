@@ -28,10 +28,8 @@ struct tcp_frame {
 };
 
 struct tcp_send {
-	struct rt_mutex lock;
-	struct rt_cond room;      /* signalled when the queue is short again, or down */
 	struct tcp_frame *frames; /* NET_QUEUE_MAX */
-	unsigned first, count;    /* of the queue, a ring */
+	unsigned first;           /* of a ring; line.queued of them wait */
 	unsigned prepared;        /* of them: credit taken, header filled in */
 	size_t sent;              /* bytes of the first frame that are gone */
 	uint32_t credits;         /* messages that the peer lets us send */
@@ -44,9 +42,6 @@ struct tcp_send {
 	uint32_t replies;                  /* reads and atomics that the peer waits for */
 	struct net_op *slots[NET_OPS_MAX]; /* reads and atomics that we wait for */
 	uint64_t slots_used[NET_OPS_MAX / 64];
-	struct net_op *ended; /* writes whose `done` is to be called; by `next` */
-	unsigned calling;     /* tasks that call `done` of what was in it */
-	bool held;            /* NET_MORE left something in the queue */
 };
 
 /* ---- a link's receiving half: all under event_lock ----------------------------------- */
@@ -73,17 +68,6 @@ struct tcp_peer {
 	bool want_write; /* send_lock: the poller tells when there is room */
 };
 
-struct tcp_net {
-	struct connect_net lines;
-	_Atomic bool held;  /* a peer has something that NET_MORE held back */
-	_Atomic bool ended; /* a peer has ops whose `done` is to be called */
-};
-
-static inline struct tcp_net *tcp_net_of(struct net *net)
-{
-	return container_of(net, struct tcp_net, lines.base);
-}
-
 static inline struct tcp_peer *tcp_peer_of(struct net_peer *peer)
 {
 	return container_of(peer, struct tcp_peer, line.base);
@@ -94,15 +78,15 @@ static inline struct tcp_peer *tcp_peer_of(struct net_peer *peer)
 /* By any task that does not hold send_lock; the progress task ends the link then. */
 void tcp_cut(struct net_peer *peer, int code);
 /* The same with send_lock held. */
-void tcp_cut_locked(struct tcp_peer *peer, int code);
+void tcp_cut_locked(struct connect_peer *line, int code);
 void tcp_watch(struct tcp_peer *peer, bool want_write);
 
 /* ---- tcp_send.c ---------------------------------------------------------------------------- */
 
 int tcp_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 int tcp_post(struct net_peer *peer, struct net_op *op, unsigned flags);
-void tcp_flush(struct net *net);
-int tcp_wait_room(struct net_peer *peer, uint64_t deadline_ns);
+/* With send_lock held, which it drops. */
+void tcp_flush(struct connect_peer *line);
 /*
  * Sends what it can, handlers may run: credits have come, or the socket has room. With
  * ping: the peer hears from us in any case.
@@ -119,7 +103,6 @@ struct net_op *tcp_slot_take(struct tcp_peer *peer, uint32_t slot, bool atomic);
 void tcp_bye(struct tcp_peer *peer, uint32_t reason);
 /* All that had not ended, by `next`; the queue is empty then. No task is sending. */
 struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window);
-void tcp_call_done(struct tcp_peer *peer);
 
 /* ---- tcp_receive.c -------------------------------------------------------------------------- */
 

@@ -14,9 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define IOV_FRAMES  32u
-#define QUEUE_TASKS (NET_QUEUE_MAX / 2)
-#define QUEUE_SHORT (NET_QUEUE_MAX / 4)
+#define IOV_FRAMES 32u
 
 static struct tcp_frame *frame_at(struct tcp_send *s, unsigned i)
 {
@@ -43,14 +41,14 @@ void tcp_credits_came(struct tcp_peer *peer, uint32_t n)
 	struct tcp_send *s = &peer->send;
 	bool push, wrong;
 
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&peer->line.send_lock);
 	wrong = n > s->window - s->credits;
 	if (wrong)
-		tcp_cut_locked(peer, -EPROTO);
+		tcp_cut_locked(&peer->line, -EPROTO);
 	else
 		s->credits += n;
-	push = !wrong && s->count && !s->blocked && !s->held;
-	rt_mutex_unlock(&s->lock);
+	push = !wrong && peer->line.queued && !s->blocked && !peer->line.held;
+	rt_mutex_unlock(&peer->line.send_lock);
 	if (push)
 		tcp_push(peer, false);
 }
@@ -106,7 +104,7 @@ static unsigned gather(struct tcp_peer *peer, struct iovec *iov, bool *ping)
 	if (s->ping_left)
 		iov[n++] = (struct iovec){
 			(uint8_t *)(&s->ping + 1) - s->ping_left, s->ping_left};
-	for (unsigned i = 0; i < MIN(s->count, IOV_FRAMES); i++) {
+	for (unsigned i = 0; i < MIN(peer->line.queued, IOV_FRAMES); i++) {
 		struct tcp_frame *f = frame_at(s, i);
 
 		if (i == s->prepared) {
@@ -125,19 +123,15 @@ static void frame_sent(struct tcp_peer *peer, struct tcp_frame *f)
 {
 	struct tcp_send *s = &peer->send;
 
-	if (f->op) {
-		f->op->next = s->ended;
-		s->ended = f->op;
-	}
+	if (f->op)
+		net_queue_ended(&peer->line, f->op, 0);
 	if (f->type == WIRE_READ_REPLY || f->type == WIRE_ATOMIC_REPLY)
 		s->replies--;
 	s->first = (s->first + 1) % NET_QUEUE_MAX;
-	s->count--;
 	s->prepared--;
-	if (s->count == 0)
+	net_queue_left(&peer->line);
+	if (peer->line.queued == 0)
 		s->first = 0; /* the same memory again */
-	if (s->count == QUEUE_SHORT)
-		rt_cond_broadcast(&s->room);
 }
 
 static void consume(struct tcp_peer *peer, size_t bytes)
@@ -148,7 +142,7 @@ static void consume(struct tcp_peer *peer, size_t bytes)
 	s->ping_left -= of_ping;
 	bytes -= of_ping;
 	s->sent += bytes;
-	while (s->count) {
+	while (peer->line.queued) {
 		struct tcp_frame *f = frame_at(s, 0);
 		size_t whole = (size_t)f->head_bytes + f->data_bytes;
 
@@ -157,42 +151,6 @@ static void consume(struct tcp_peer *peer, size_t bytes)
 		s->sent -= whole;
 		frame_sent(peer, f);
 	}
-}
-
-/* Writes that ended wake who waits for them; those with `done` are left in the list. */
-static void wake_waiters(struct tcp_peer *peer)
-{
-	struct net_op **link = &peer->send.ended;
-
-	while (*link) {
-		struct net_op *op = *link;
-
-		if (op->done) {
-			link = &op->next;
-		} else {
-			*link = op->next;
-			net_op_end(peer->line.base.net, op, 0);
-		}
-	}
-}
-
-void tcp_call_done(struct tcp_peer *peer)
-{
-	struct tcp_send *s = &peer->send;
-	struct net_op *list;
-
-	rt_mutex_lock(&s->lock);
-	list = s->ended;
-	s->ended = NULL;
-	if (list)
-		s->calling++;
-	rt_mutex_unlock(&s->lock);
-	if (!list)
-		return;
-	net_ops_end(peer->line.base.net, list, 0);
-	rt_mutex_lock(&s->lock);
-	s->calling--;
-	rt_mutex_unlock(&s->lock);
 }
 
 /*
@@ -206,7 +164,7 @@ static void send_all(struct tcp_peer *peer, bool ping)
 	unsigned n;
 
 	s->sending = true;
-	s->held = false;
+	peer->line.held = false;
 	while (((n = gather(peer, iov, &ping)) || net_stream_pending(&peer->stream)) &&
 		!atomic_load(&peer->line.cut_code)) {
 		size_t wanted = 0;
@@ -214,12 +172,12 @@ static void send_all(struct tcp_peer *peer, bool ping)
 
 		for (unsigned i = 0; i < n; i++)
 			wanted += iov[i].iov_len;
-		rt_mutex_unlock(&s->lock);
+		rt_mutex_unlock(&peer->line.send_lock);
 		sent = net_stream_send(&peer->stream, iov, n);
-		rt_mutex_lock(&s->lock);
+		rt_mutex_lock(&peer->line.send_lock);
 		net_count(&peer->line.base.counters.calls_out, 1);
 		if (sent < 0 && sent != -EAGAIN) {
-			tcp_cut_locked(peer, -ECONNRESET);
+			tcp_cut_locked(&peer->line, -ECONNRESET);
 			break;
 		}
 		if (sent > 0) {
@@ -232,7 +190,6 @@ static void send_all(struct tcp_peer *peer, bool ping)
 		if (s->blocked)
 			break;
 	}
-	wake_waiters(peer);
 	s->sending = false;
 	if (peer->want_write != s->blocked)
 		tcp_watch(peer, s->blocked);
@@ -241,79 +198,44 @@ static void send_all(struct tcp_peer *peer, bool ping)
 /* After an enqueue, with send_lock held; drops it. */
 static void enqueued(struct tcp_peer *peer, unsigned flags)
 {
-	struct tcp_net *net = tcp_net_of(peer->line.base.net);
 	struct tcp_send *s = &peer->send;
-	bool ended;
 
-	if ((flags & NET_MORE) && s->count < QUEUE_SHORT) {
-		s->held = true;
-		rt_mutex_unlock(&s->lock);
-		atomic_store(&net->held, true);
-		return;
-	}
-	if (!s->sending && !s->blocked)
+	if ((flags & NET_MORE) && peer->line.queued < NET_QUEUE_SHORT)
+		net_queue_hold(&peer->line);
+	else if (!s->sending && !s->blocked)
 		send_all(peer, false);
 	else
-		s->held = false;
-	ended = s->ended != NULL;
-	rt_mutex_unlock(&s->lock);
-	if (!ended)
-		return;
-	if (flags & NET_URGENT) {
-		tcp_call_done(peer);
-	} else { /* the caller may hold what `done` needs */
-		atomic_store(&net->ended, true);
-		rt_poller_kick(net->lines.poller);
-	}
+		peer->line.held = false;
+	net_queue_unlock(&peer->line, flags);
+}
+
+void tcp_flush(struct connect_peer *line)
+{
+	enqueued(tcp_peer_of(&line->base), 0);
 }
 
 void tcp_push(struct tcp_peer *peer, bool ping)
 {
 	struct tcp_send *s = &peer->send;
 
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&peer->line.send_lock);
 	if (peer->line.base.up && !s->sending)
 		send_all(peer, ping);
-	rt_mutex_unlock(&s->lock);
-	tcp_call_done(peer);
+	net_queue_unlock(&peer->line, NET_URGENT);
 }
 
 /* ---- the queue --------------------------------------------------------------------------- */
-
-/*
- * Room for n frames, with send_lock held: 0 and the lock stays, or an error and it is
- * dropped.
- */
-static int reserve(struct tcp_peer *peer, unsigned n, unsigned flags)
-{
-	struct tcp_send *s = &peer->send;
-	unsigned limit = flags & NET_URGENT ? NET_QUEUE_MAX : QUEUE_TASKS;
-	int r = 0;
-
-	if (!peer->line.base.up || atomic_load(&peer->line.cut_code)) {
-		r = -ENOTCONN;
-	} else if (s->count + n > limit) {
-		r = -EAGAIN;
-		if (flags & NET_URGENT) {
-			tcp_cut_locked(peer, -ETIMEDOUT);
-			r = -ENOTCONN;
-		}
-	}
-	if (r)
-		rt_mutex_unlock(&s->lock);
-	return r;
-}
 
 /* Under send_lock, with room. Returns where the fixed part goes. */
 static void *enqueue(struct tcp_peer *peer, enum wire_type type, const void *data,
 	uint32_t data_bytes, struct net_op *op)
 {
 	struct tcp_send *s = &peer->send;
-	struct tcp_frame *f = frame_at(s, s->count);
+	struct tcp_frame *f = frame_at(s, peer->line.queued);
 	struct wire_frame *head = (struct wire_frame *)f->head;
 	uint32_t fixed = wire_fixed_bytes((uint8_t)type);
 
-	s->count++;
+	peer->line.queued++;
 	f->head_bytes = (uint16_t)(sizeof(*head) + fixed);
 	f->type = (uint8_t)type;
 	f->data = data;
@@ -337,8 +259,8 @@ int tcp_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 	struct tcp_peer *peer = tcp_peer_of(base);
 	int r;
 
-	rt_mutex_lock(&peer->send.lock);
-	r = reserve(peer, 1, flags);
+	rt_mutex_lock(&peer->line.send_lock);
+	r = net_queue_reserve(&peer->line, 1, flags);
 	if (r)
 		return r;
 	enqueue_message(peer, m);
@@ -359,7 +281,7 @@ struct net_op *tcp_slot_take(struct tcp_peer *peer, uint32_t slot, bool atomic)
 	struct tcp_send *s = &peer->send;
 	struct net_op *op;
 
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&peer->line.send_lock);
 	op = s->slots[slot];
 	if (op && (op->kind == NET_READ) == atomic)
 		op = NULL;
@@ -367,7 +289,7 @@ struct net_op *tcp_slot_take(struct tcp_peer *peer, uint32_t slot, bool atomic)
 		s->slots[slot] = NULL;
 		s->slots_used[slot / 64] &= ~(1ull << (slot % 64));
 	}
-	rt_mutex_unlock(&s->lock);
+	rt_mutex_unlock(&peer->line.send_lock);
 	return op;
 }
 
@@ -412,8 +334,9 @@ int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	struct tcp_send *s = &peer->send;
 	int r;
 
-	rt_mutex_lock(&s->lock);
-	r = reserve(peer, op->kind == NET_WRITE && op->message.type ? 2 : 1, flags);
+	rt_mutex_lock(&peer->line.send_lock);
+	r = net_queue_reserve(
+		&peer->line, op->kind == NET_WRITE && op->message.type ? 2 : 1, flags);
 	if (r)
 		return r;
 	if (op->kind == NET_WRITE) {
@@ -421,7 +344,7 @@ int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	} else {
 		op->slot = slot_find(s);
 		if (op->slot == TCP_NO_SLOT) {
-			rt_mutex_unlock(&s->lock);
+			rt_mutex_unlock(&peer->line.send_lock);
 			return -EAGAIN;
 		}
 		s->slots[op->slot] = op;
@@ -435,45 +358,6 @@ int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	return 0;
 }
 
-void tcp_flush(struct net *base)
-{
-	struct tcp_net *net = tcp_net_of(base);
-
-	if (!atomic_load_explicit(&net->held, memory_order_relaxed) ||
-		!atomic_exchange(&net->held, false))
-		return;
-	for (unsigned i = 0; i < net_peer_count(base); i++) {
-		struct tcp_peer *peer = tcp_peer_of(base->list[i]);
-
-		rt_mutex_lock(&peer->send.lock);
-		if (peer->send.held && peer->line.base.up)
-			enqueued(peer, 0);
-		else
-			rt_mutex_unlock(&peer->send.lock);
-	}
-}
-
-int tcp_wait_room(struct net_peer *base, uint64_t deadline_ns)
-{
-	struct tcp_peer *peer = tcp_peer_of(base);
-	struct tcp_send *s = &peer->send;
-	int r = 0;
-
-	rt_mutex_lock(&s->lock);
-	while (base->up && s->count >= QUEUE_TASKS && r == 0) {
-		if (!s->sending && !s->blocked)
-			send_all(peer, false);
-		if (s->count >= QUEUE_TASKS)
-			r = rt_cond_wait(&s->room, &s->lock, deadline_ns);
-	}
-	if (!base->up)
-		r = -ENOTCONN;
-	else if (s->count < QUEUE_TASKS)
-		r = 0;
-	rt_mutex_unlock(&s->lock);
-	return r;
-}
-
 /* ---- answers ------------------------------------------------------------------------------- */
 
 /* With send_lock held afterwards, unless it fails. */
@@ -482,13 +366,13 @@ static int reserve_reply(struct tcp_peer *peer)
 	struct tcp_send *s = &peer->send;
 	int r;
 
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&peer->line.send_lock);
 	if (s->replies == NET_OPS_MAX) {
-		tcp_cut_locked(peer, -ENOBUFS);
-		rt_mutex_unlock(&s->lock);
+		tcp_cut_locked(&peer->line, -ENOBUFS);
+		rt_mutex_unlock(&peer->line.send_lock);
 		return -ENOTCONN;
 	}
-	r = reserve(peer, 1, NET_URGENT);
+	r = net_queue_reserve(&peer->line, 1, NET_URGENT);
 	if (!r)
 		s->replies++;
 	return r;
@@ -550,10 +434,10 @@ void tcp_bye(struct tcp_peer *peer, uint32_t reason)
 	};
 	struct iovec iov = {&frame, sizeof(frame)};
 
-	rt_mutex_lock(&s->lock);
+	rt_mutex_lock(&peer->line.send_lock);
 	if (peer->line.base.up && !s->sending && s->sent == 0 && s->ping_left == 0)
 		net_stream_send(&peer->stream, &iov, 1);
-	rt_mutex_unlock(&s->lock);
+	rt_mutex_unlock(&peer->line.send_lock);
 }
 
 struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window)
@@ -561,7 +445,7 @@ struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window)
 	struct tcp_send *s = &peer->send;
 	struct net_op *list = NULL;
 
-	for (unsigned i = s->count; i-- > 0;) {
+	for (unsigned i = peer->line.queued; i-- > 0;) {
 		struct tcp_frame *f = frame_at(s, i);
 
 		if (f->op) {
@@ -577,12 +461,12 @@ struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window)
 		s->slots[i] = NULL;
 	}
 	memset(s->slots_used, 0, sizeof(s->slots_used));
-	s->first = s->count = s->prepared = 0;
+	s->first = s->prepared = 0;
 	s->sent = 0;
 	s->ping_left = 0;
 	s->replies = 0;
-	s->blocked = s->held = s->moved = false;
+	s->blocked = s->moved = false;
 	s->window = s->credits = window;
-	rt_cond_broadcast(&s->room);
+	net_queue_reset(&peer->line);
 	return list;
 }
