@@ -23,6 +23,8 @@
 /* So many at once; then with pauses, as others may be waiting for the device. */
 #define TRIES_QUICK 16
 #define WAIT_NS     20000ull
+/* After so many this node's groups are looked at again. */
+#define TRIES_LOOK 32
 
 struct search {
 	uint32_t want;
@@ -278,7 +280,7 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 		}
 		/* Others have freed pages, or a group can be had in place of one that
 		 * cannot be read. */
-		if (tries == 0 && sp->has_peers)
+		if (tries % TRIES_LOOK == 0 && sp->has_peers)
 			groups_look(sp);
 		if (is_unreadable(rc) && space_more(sp) == 0)
 			continue;

@@ -6,6 +6,9 @@
  * published), then taken inside the mini-transaction that publishes them; freeing is a
  * change in a mini-transaction too. A crash forgets reservations and nothing else.
  *
+ * A node reserves and takes in groups that it owns only, and frees in any
+ * (docs/many-nodes.md, "Space").
+ *
  * Keeps: no page handed out twice; a freed page is not reserved again before the record
  * that freed it is durable (invariant 3); each reservation has an incarnation above every
  * earlier one of its group (invariant 8).
@@ -45,7 +48,11 @@ struct space_run {
 	uint64_t incarnation;
 };
 
-/* Reads all group pages (in batches); repairs nothing. -EUCLEAN with a text. Waits. */
+/*
+ * Reads all group pages of this node's shard (in batches); repairs nothing. Other shards of
+ * the volume have to be known, with their sizes, if groups in them are to be used. -EUCLEAN
+ * with a text. Waits.
+ */
 int space_open(struct space **out, struct cache *cache, struct weft_error *err);
 void space_close(struct space *sp);
 
@@ -56,7 +63,8 @@ void space_close(struct space *sp);
 
 /*
  * Reserves 1 to `want` contiguous pages, near `goal` where possible (PID_NONE: anywhere).
- * Flushes the log when only pages freed but not durably so are left. -ENOSPC; -EIO or
+ * Flushes the log when only pages freed but not durably so are left, and makes this node
+ * the owner of further groups when its own have no room. -ENOSPC; -EIO or
  * -EUCLEAN where there may be room, but only in groups whose pages cannot be read. Waits;
  * hold nothing.
  */
@@ -89,6 +97,7 @@ void space_committed(
 	struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end);
 
 struct space_stat {
+	/* of groups that this node owns, and those of its shard that nobody owned at open */
 	uint64_t total_pages;     /* that files and metadata can use */
 	uint64_t free_pages;      /* not in use; reservations count as free */
 	uint64_t available_pages; /* free, without the pages kept back */
