@@ -71,9 +71,13 @@ check_store() {
 	[ "$status" -eq 0 ]
 }
 
-# The process has ended (one that nobody has waited for yet has, too).
+# The process has ended, all its threads have (one that nobody has waited for yet has, too).
 gone() {
-	[ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null
+	local threads
+	[ -d "/proc/$1" ] || return 0
+	grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null || return 1
+	threads=("/proc/$1/task"/*)
+	[ ${#threads[@]} -le 1 ]
 }
 
 teardown_store() {

@@ -70,12 +70,14 @@ socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 	socket=$(socket_of "$MNT")
 	[ -S "$socket" ]
 	crash_store
+	wait_until 10 gone "$DAEMON" # until then it listens
 	[ -S "$socket" ]
 	weft status
 	[ ! -e "$socket" ]
 	mount_store
 	[ -S "$socket" ]
 	crash_store
+	wait_until 10 gone "$DAEMON"
 	mount_other second "$DIR/other"
 	[ ! -e "$socket" ]
 	weft status "$DIR/other" >/dev/null
