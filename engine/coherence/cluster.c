@@ -141,7 +141,7 @@ void coherence_cluster_event(
 	}
 }
 
-static void page_dump(const struct cluster *d, const struct dpage *p)
+void page_dump(const struct cluster *d, const struct dpage *p)
 {
 	const struct page_hold *h = &p->hold;
 

@@ -140,6 +140,11 @@ static bool must_wait(const struct dpage *p, const struct page_message *m)
 {
 	if (p->opening)
 		return true;
+	/* a grant whose image is being read from the store: what the home's own hold had to
+	 * give has overtaken it */
+	if (m->type == PAGE_GIVEN && p->hold.phase == PHASE_ASKED &&
+		m->sender == p->at.home && m->request == p->hold.request)
+		return true;
 	return p->persisting && (m->type == PAGE_GIVEN || m->type == PAGE_GRANT ||
 					m->type == PAGE_EVICT || m->type == PAGE_SHIP);
 }
@@ -219,6 +224,7 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 	}
 	e = deliver(d, p, m, &out);
 	if (e) {
+		page_dump(d, p);
 		wire_cut(d, m->sender, e, "cannot send", m);
 		return;
 	}

@@ -10,7 +10,7 @@
  */
 #include "engine/coherence/cluster_internal.h"
 
-#define RETRY_NS 10000000ull /* a store that could not be written is tried again */
+#define RETRY_NS 1000000ull /* what could not be written now is tried again */
 #define LOOK_NS  10000ull
 
 bool home_newest(const struct dpage *p, uint64_t incarnation, uint64_t version)
@@ -238,6 +238,8 @@ static bool run_store(struct cluster *d, struct job *j)
 	p->refs--;
 	if (r.result < 0)
 		j->m.flags |= PAGE_DAMAGED;
+	else /* nobody writes it while somebody is given it */
+		WEFT_ASSERT(r.version == j->m.version);
 	if (j->node != d->o.self) {
 		wire_send_image(d, p, j->node, &j->m, j->place, buffer);
 	} else {
@@ -297,13 +299,18 @@ static bool persist_read(struct cluster *d, const struct job *j, void *buffer)
 	return !e && !net_op_wait(peer, &op);
 }
 
+static bool persisted_already(const struct dpage *p, const struct page_message *m)
+{
+	return page_order(p->entry.stored_incarnation, p->entry.stored_version,
+		       m->incarnation, m->version) >= 0;
+}
+
 /* Still newer than what is persisted? Else who shipped it may have been told, and has
  * used its memory for something else. */
 static bool persist_needed(struct cluster *d, struct job *j)
 {
 	struct dpage *p = job_page(d, j);
-	bool needed = page_order(p->entry.stored_incarnation, p->entry.stored_version,
-			      j->m.incarnation, j->m.version) < 0;
+	bool needed = !persisted_already(p, &j->m);
 
 	page_unlock(d, p->at.pid, p);
 	return needed;
@@ -341,27 +348,36 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 /* This node may change the page: its own image is the later one. */
 static bool persist_own(struct cluster *d, struct job *j)
 {
-	int e = d->base.frames->write_back(d->base.cache, j->p->at.pid);
+	page_id pid = j->p->at.pid;
 	struct dpage *p = job_page(d, j);
-	bool done = !e && page_order(p->entry.stored_incarnation, p->entry.stored_version,
-				  j->m.incarnation, j->m.version) >= 0;
+	/* who owes is told when it is written */
+	bool told =
+		!persisted_already(p, &j->m) && (p->entry.owing & node_bit(j->m.sender));
+	bool done;
+	int e;
 
+	page_unlock(d, pid, p);
+	e = d->base.frames->write_back(d->base.cache, pid);
+	p = job_page(d, j);
+	done = !e && persisted_already(p, &j->m);
 	if (done) {
 		p->refs--;
-		page_deliver(d, p, &j->m); /* tells who shipped it */
+		if (!told)
+			page_deliver(d, p, &j->m); /* tells who shipped it */
 	}
-	page_unlock(d, p->at.pid, p);
+	page_unlock(d, pid, p);
 	return done;
 }
 
 static bool run_persist(struct cluster *d, struct job *j, void *buffer)
 {
 	struct dpage *p = job_page(d, j);
-	/* one whose upgrade is under way is none until that ends, which waits for this */
-	bool asks = p->wish && !p->wish->done && p->hold.hold != RIGHT_EXCLUSIVE;
-	bool writer = !asks &&
+	/* a request's frame is latched until it ends, and it ends after this: what the
+	 * request waits for may wait for this image */
+	bool writer = !p->wish &&
 		      (p->hold.hold == RIGHT_EXCLUSIVE || p->hold.hold == RIGHT_SOURCE);
-	bool busy = p->persisting;
+	/* or one that is being taken over, which is dirty when it is here */
+	bool busy = p->persisting || (p->hold.phase == PHASE_GATHERING && !p->wish);
 
 	if (!writer && !busy)
 		p->persisting = true;
@@ -386,7 +402,7 @@ void persist_main(void *arg)
 		} else if (run_persist(d, j, buffer)) {
 			rt_free(j);
 		} else {
-			rt_sleep_ns(j->p->persisting ? LOOK_NS : RETRY_NS);
+			rt_sleep_ns(RETRY_NS);
 			job_put(q, j);
 		}
 	}

@@ -154,6 +154,9 @@ static inline struct cluster *cluster_of(struct coherence *c)
 	return container_of(c, struct cluster, base);
 }
 
+/* What is known of the page, to the log. (cluster.c) */
+void page_dump(const struct cluster *d, const struct dpage *p);
+
 /* ---- cluster_page.c: records ----------------------------------------------------------- */
 
 int page_table_open(struct cluster *d);

@@ -174,8 +174,10 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	struct dpage *p = page_lock(d, pid);
 
 	WEFT_ASSERT(p && p->wish == w && w->done);
-	while (p->ops && (w->result || p->hold.hold == RIGHT_NONE)) {
-		p->refs++; /* the frame will be another page's: it is still being read */
+	/* the frame will be another page's, and is still being read; or the page's image is
+	 * being written to the store */
+	while ((p->ops && (w->result || p->hold.hold == RIGHT_NONE)) || p->persisting) {
+		p->refs++;
 		page_unlock(d, pid, p);
 		rt_sleep_ns(GIVE_POLL_NS);
 		WEFT_ASSERT(page_lock(d, pid) == p);

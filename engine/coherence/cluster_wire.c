@@ -36,8 +36,13 @@ void wire_cut(struct cluster *d, unsigned node, int error, const char *why,
 {
 	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
 
-	weft_log(3, "node %u: %s %s about page %llx: the link is cut", node, why,
-		page_message_name(m->type), (unsigned long long)m->pid);
+	weft_log(3,
+		"node %u: %s %s about page %u:%llu (epoch %u, copies %u, flags %x): %s; "
+		"the "
+		"link is cut",
+		node, why, page_message_name(m->type), pid_shard(m->pid),
+		(unsigned long long)pid_slot(m->pid), m->epoch, m->copies, m->flags,
+		strerrordesc_np(-error));
 	WEFT_ASSERT(node != d->o.self); /* this node does not break the protocol */
 	if (peer)
 		net_cut(peer, error);
