@@ -94,6 +94,18 @@ static int open_storage(
 	return rc;
 }
 
+static int open_coherence(struct volume *v, struct weft_error *err)
+{
+	int rc;
+
+	if (!v->peers)
+		return coherence_single_open(
+			&v->coherence, store_superblock(v->store)->shard);
+	rc = v->peers->open(v->peers->arg, v, &v->coherence, err);
+	WEFT_ASSERT(rc || v->coherence->shards);
+	return rc;
+}
+
 /* The cache; pass 2. Its tasks start when all is recovered (open_content). */
 static int open_cache(
 	struct volume *v, const struct volume_options *o, struct weft_error *err)
@@ -102,9 +114,7 @@ static int open_cache(
 	int rc;
 
 	cache_options.read_only = o->read_only;
-	rc = v->coherence ? 0
-			  : coherence_single_open(
-				    &v->coherence, store_superblock(v->store)->shard);
+	rc = open_coherence(v, err);
 	if (!rc)
 		rc = cache_open(
 			&v->cache, v->store, v->log, v->coherence, &cache_options);
@@ -148,10 +158,12 @@ static void take_apart(struct volume *v)
 		tree_close(v->tree);
 	if (v->space)
 		space_close(v->space);
-	if (v->coherence) /* it has used the cache's frames */
-		v->coherence->ops->close(v->coherence);
+	if (v->peers && v->coherence)
+		v->peers->stop(v->peers->arg, v);
 	if (v->cache)
 		cache_close(v->cache);
+	if (v->coherence)
+		v->coherence->ops->close(v->coherence);
 	if (v->log)
 		log_close(v->log);
 	if (v->store)
@@ -188,20 +200,18 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	if (!v) {
 		if (!o->disk_lent)
 			rt_disk_close(disk);
-		if (o->coherence)
-			o->coherence->ops->close(o->coherence);
 		return weft_error(err, -ENOMEM, "no memory for a volume");
 	}
 	v->disk = disk;
 	v->disk_lent = o->disk_lent;
-	v->coherence = o->coherence;
+	v->peers = o->peers;
 	v->read_only = o->read_only;
 	v->salvage = o->salvage;
 	rc = open_storage(v, o, &why);
 	if (!rc)
 		rc = open_cache(v, o, &why);
-	if (!rc && o->recovered)
-		rc = o->recovered(v, o->recovered_arg, &why);
+	if (!rc && v->peers)
+		rc = v->peers->start(v->peers->arg, v, &why);
 	if (!rc && !o->storage_only)
 		rc = open_content(v, o, &why);
 	if (rc) {

@@ -8,9 +8,12 @@
 
 #include "engine/tree/tree.h"
 
+struct volume_peers;
+
 struct volume {
 	struct rt_disk *disk;
 	bool disk_lent, salvage; /* as the options said */
+	const struct volume_peers *peers;
 	struct store *store;
 	struct log *log;
 	struct coherence *coherence;
@@ -35,6 +38,30 @@ struct volume {
 	struct rt_cond inode_refilled;
 };
 
+/*
+ * What a volume of several nodes needs of who opens it, and has the network. 0, or -errno
+ * with a text: then the volume is not opened. All may wait.
+ */
+struct volume_peers {
+	/*
+	 * Makes the coherence provider, which lists the volume's shards (coherence.h). The
+	 * volume's store and log are open, and nothing else is.
+	 */
+	int (*open)(void *arg, struct volume *v, struct coherence **out,
+		struct weft_error *err);
+	/*
+	 * This node's store is recovered, and nothing was asked of other nodes yet. From
+	 * here on they may have its pages.
+	 */
+	int (*start)(void *arg, struct volume *v, struct weft_error *err);
+	/*
+	 * After open, whether started or not: nothing is asked of other nodes any more, and
+	 * when it returns none uses this node's frames. Provider and cache are closed next.
+	 */
+	void (*stop)(void *arg, struct volume *v);
+	void *arg;
+};
+
 struct volume_options {
 	bool read_only;  /* a dirty log is replayed in memory only (never written) */
 	bool background; /* run page provider and checkpointer; false for tools */
@@ -45,19 +72,8 @@ struct volume_options {
 	uint16_t node, shard;
 	const uint8_t *key;
 	bool any_node;
-	/*
-	 * Where other nodes have pages of the volume: who deals with them, and which shards
-	 * there are. Taken as the disk is: closed before the cache, also when open fails.
-	 * NULL: this node is alone.
-	 */
-	struct coherence *coherence;
-	/*
-	 * With a provider: called when this node's store is recovered, and nothing was
-	 * asked of other nodes yet. From here on they may have its pages. 0, or why the
-	 * volume cannot be opened, with a text. May wait.
-	 */
-	int (*recovered)(struct volume *v, void *arg, struct weft_error *err);
-	void *recovered_arg;
+	/* where other nodes have pages of the volume; NULL: this node is alone */
+	const struct volume_peers *peers;
 	/* for fsck.weft: */
 	bool storage_only; /* recover, but leave catalog, space and tree unread (NULL) */
 	bool salvage;      /* pass over what of the log does not fit the store */

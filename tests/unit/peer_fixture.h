@@ -33,6 +33,8 @@ struct peer {
 	struct coherence base;
 	struct shards shards;
 	struct volume *v;
+	bool started, stopped;
+	int refuses; /* an error of start */
 };
 
 static inline struct peer_page *peer_page(page_id pid)
@@ -351,23 +353,61 @@ static inline void peer_bereaved(void)
 	}
 }
 
+static int peer_open(
+	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+{
+	struct peer *w = arg;
+
+	CHECK(v->store && v->log && !v->cache && !w->started);
+	w->v = v;
+	*out = &w->base;
+	return 0;
+}
+
+static int peer_start(void *arg, struct volume *v, struct weft_error *err)
+{
+	struct peer *w = arg;
+
+	CHECK(v->cache && !v->space && !v->tree);
+	for (unsigned i = 0; i < PEER_PAGES; i++)
+		CHECK(!peer_is_home(w, peer_pages[i].pid) || !peer_pages[i].here);
+	w->started = true;
+	return w->refuses ? weft_error(err, w->refuses, "no") : 0;
+}
+
+static void peer_stop(void *arg, struct volume *v)
+{
+	struct peer *w = arg;
+
+	CHECK(v->cache && !w->stopped);
+	w->stopped = true;
+}
+
+static struct volume_peers the_volume_peers = {
+	.open = peer_open, .start = peer_start, .stop = peer_stop};
+
 /* With the peer, whose shard has so many pages. */
 static inline int peer_volume_open(struct peer *w, const char *name, uint16_t node,
-	uint16_t shard, uint16_t peer_shard, uint64_t peer_page_count,
+	uint16_t shard, uint16_t peer_shard, uint64_t peer_page_count, int refuses,
 	struct weft_error *err)
 {
 	struct volume_options o = {.cache = {.cache_bytes = 512 * PAGE_SIZE},
 		.background = true,
-		.coherence = &w->base,
+		.peers = &the_volume_peers,
 		.node = node,
 		.shard = shard};
+	int rc;
 
-	*w = (struct peer){.base = {.ops = &peer_ops, .shard = shard}};
+	*w = (struct peer){
+		.refuses = refuses, .base = {.ops = &peer_ops, .shard = shard}};
 	w->base.shards = &w->shards;
+	the_volume_peers.arg = w;
 	peer_bereaved();
 	OK(shards_set(&w->shards, shard, 0));
 	OK(shards_set(&w->shards, peer_shard, peer_page_count));
-	return volume_open(&w->v, disk_open(name, 0), &o, err);
+	rc = volume_open(&w->v, disk_open(name, 0), &o, err);
+	CHECK(rc || (w->started && !w->stopped));
+	return rc;
 }
 
 #endif

@@ -17,7 +17,7 @@ static struct volume *open_with_peer(uint64_t peer_pages_count)
 {
 	fixture_error = (struct weft_error){0};
 	OK(peer_volume_open(
-		&the_peer, "d", 1, 0, PEER_SHARD, peer_pages_count, &fixture_error));
+		&the_peer, "d", 1, 0, PEER_SHARD, peer_pages_count, 0, &fixture_error));
 	return the_peer.v;
 }
 
@@ -569,41 +569,17 @@ static void peer_becomes_store(const char *name)
 	OK(volume_close(v));
 }
 
-static bool was_recovered;
-
-static int note_recovered(struct volume *v, void *arg, struct weft_error *err)
+/* How large the other shard is is not known yet. */
+static int open_second(int refuses, struct weft_error *err)
 {
-	CHECK(!v->space && !v->tree && !was_recovered);
-	for (unsigned i = 0; i < PEER_PAGES; i++)
-		CHECK(!peer_pages[i].here);
-	was_recovered = true;
-	return arg ? weft_error(err, *(int *)arg, "no") : 0;
-}
-
-static int open_second(int *refuse, struct weft_error *err)
-{
-	struct volume_options o = {.cache = {.cache_bytes = 512 * PAGE_SIZE},
-		.background = true,
-		.coherence = &the_peer.base,
-		.node = 2,
-		.shard = 1,
-		.recovered = note_recovered,
-		.recovered_arg = refuse};
-
-	was_recovered = false;
-	the_peer = (struct peer){.base = {.ops = &peer_ops, .shard = 1}};
-	the_peer.base.shards = &the_peer.shards;
-	peer_bereaved();
-	OK(shards_set(&the_peer.shards, 0, 0)); /* how large: not known yet */
-	OK(shards_set(&the_peer.shards, 1, 0));
-	return volume_open(&the_peer.v, disk_open("e", 0), &o, err);
+	return peer_volume_open(&the_peer, "e", 2, 1, 0, 0, refuses, err);
 }
 
 static void second_dies(void *arg)
 {
 	uint64_t ino;
 
-	OK(open_second(NULL, &fixture_error));
+	OK(open_second(0, &fixture_error));
 	items_write(the_peer.v, 0, 100);
 	OK(volume_inode_number(the_peer.v, &ino)); /* of the catalog */
 	OK(log_flush(the_peer.v->log, log_end(the_peer.v->log)));
@@ -628,13 +604,13 @@ static int catalog_elsewhere(void *arg)
 	peer_becomes_store("d");
 	catalog = (struct disk_catalog *)peer_page(0)->image;
 	/* mkfs in the cluster gives both the same UUID; here the catalog gets the store's */
-	CHECK(open_second(NULL, &err) == -EUCLEAN && strstr(err.text, "another volume"));
+	CHECK(open_second(0, &err) == -EUCLEAN && strstr(err.text, "another volume"));
 	rt_sim_disk_peek(disk, 0, &sb, sizeof(sb));
 	memcpy(catalog->volume_uuid, sb.volume_uuid, sizeof(sb.volume_uuid));
 	err = (struct weft_error){0};
-	CHECK(open_second(&no, &err) == no && strcmp(err.text, "no") == 0);
-	CHECK(was_recovered);
-	OK(open_second(NULL, &fixture_error));
+	CHECK(open_second(no, &err) == no && strcmp(err.text, "no") == 0);
+	CHECK(the_peer.started && the_peer.stopped);
+	OK(open_second(0, &fixture_error));
 	v = the_peer.v;
 	items_write(v, 0, ITEMS);
 	items_check(v, ITEMS);
@@ -642,15 +618,15 @@ static int catalog_elsewhere(void *arg)
 	CHECK(count[0] == 0 && count[1] > 10);
 	peer_leave(&the_peer);
 	OK(volume_close(v));
-	OK(open_second(NULL, &fixture_error));
+	OK(open_second(0, &fixture_error));
 	items_check(the_peer.v, ITEMS);
 	OK(volume_close(the_peer.v));
 
 	/* a crash leaves changes of the other shard's pages in this log */
 	CHECK(node_run(second_dies, NULL));
 	err = (struct weft_error){0};
-	CHECK(open_second(NULL, &err) == -EOPNOTSUPP && strstr(err.text, "shard 0"));
-	CHECK(!was_recovered);
+	CHECK(open_second(0, &err) == -EOPNOTSUPP && strstr(err.text, "shard 0"));
+	CHECK(!the_peer.started && the_peer.stopped);
 	return 0;
 }
 
