@@ -168,6 +168,77 @@ static int freed_then_taken_over(void *arg)
 	return 0;
 }
 
+static struct volume *open_alone(void)
+{
+	struct volume_options o = {.cache.cache_bytes = 512 * PAGE_SIZE, .node = 1};
+	struct volume *v;
+
+	OK(volume_open(&v, disk_open("d", 0), &o, &fixture_error));
+	return v;
+}
+
+static void own_group_set(struct volume *v, uint16_t owner)
+{
+	struct mtr *m = rt_alloc(sizeof(*m));
+	struct mtr_page *p;
+
+	do {
+		OK(mtr_begin(m, v->cache, 1));
+		p = mtr_need(m, group_pid(v->space, 0), 0);
+	} while (!p);
+	mtr_write(p, offsetof(struct disk_group, owner), &owner, sizeof(owner));
+	mtr_commit(m);
+	rt_free(m);
+}
+
+/* The same for a node that has no others to ask. */
+static int owners_of_one_node(void *arg)
+{
+	const struct disk_group *d;
+	struct space_run run;
+	struct volume *v;
+	struct guard g;
+	uint64_t had;
+	page_id taken;
+	struct mtr *m;
+
+	rt_sim_disk_create("d", DISK_BYTES, NULL);
+	peer_volume_make("d", 1, 0);
+	v = open_alone();
+	CHECK(v->space->groups[0].owned && !v->space->unowned);
+	had = free_pages(v);
+	own_group_set(v, DISK_OWNER_NOBODY);
+	OK(volume_close(v));
+
+	v = open_alone();
+	CHECK(!v->space->groups[0].owned && free_pages(v) == had);
+	OK(reserve(v, 10, &run));
+	runs_take(v, &run, 1);
+	taken = run.pid;
+	CHECK(v->space->groups[0].owned && free_pages(v) == had - 10);
+	OK(guard_shared(v->cache, group_pid(v->space, 0), 0, &g));
+	d = (const struct disk_group *)g.image;
+	CHECK(d->owner == 1 && d->free_pages == had - 10);
+	guard_release(v->cache, &g);
+	/* a picture that the page does not bear out: said, and nothing is changed */
+	OK(reserve(v, 1, &run));
+	own_group_set(v, 7);
+	m = rt_alloc(sizeof(*m));
+	OK(mtr_begin(m, v->cache, 1));
+	CHECK(space_check(v->space, m, run.pid, 1, false) == -EUCLEAN);
+	mtr_abort(m);
+	rt_free(m);
+	space_unreserve(v->space, &run);
+	OK(volume_close(v));
+
+	v = open_alone();
+	CHECK(free_pages(v) == 0 && reserve(v, 1, &run) == -ENOSPC);
+	pages_free(v, taken, 1);
+	CHECK(free_pages(v) == 0);
+	OK(volume_close(v));
+	return 0;
+}
+
 /* ---- all at once -------------------------------------------------------------------- */
 
 #define MODEL_SLOTS 72000u
@@ -649,6 +720,11 @@ static void a_group_is_used_when_what_was_freed_in_it_is_durable(void **state)
 	OK(rt_sim_run(1, NULL, freed_then_taken_over, NULL));
 }
 
+static void a_node_alone_takes_what_nobody_owns(void **state)
+{
+	OK(rt_sim_run(1, NULL, owners_of_one_node, NULL));
+}
+
 static void no_page_is_handed_out_twice_by_two_nodes(void **state)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++)
@@ -671,6 +747,7 @@ int main(void)
 		cmocka_unit_test(what_others_free_is_found_again),
 		cmocka_unit_test(pages_of_others_groups_are_not_handed_out),
 		cmocka_unit_test(a_group_is_used_when_what_was_freed_in_it_is_durable),
+		cmocka_unit_test(a_node_alone_takes_what_nobody_owns),
 		cmocka_unit_test(no_page_is_handed_out_twice_by_two_nodes),
 		cmocka_unit_test(a_tree_has_pages_in_two_shards),
 		cmocka_unit_test(the_catalog_may_be_in_another_nodes_shard),
