@@ -335,8 +335,8 @@ void page_report(
 void rebuild_begin(struct home_entry *e, struct home_rebuild *r);
 int rebuild_on_report(struct home_rebuild *r, const struct page_message *m);
 /*
- * All have reported. 0: the entry is rebuilt (perform the actions); -EAGAIN: a REINSTATE was sent, come again
- * when its REPORT is in. -EPROTO: the reports contradict each other.
+ * All have reported. 0: the entry is rebuilt (perform the actions); -EAGAIN: a REINSTATE
+ * was sent, come again when its REPORT is in. -EPROTO: the reports contradict each other.
  */
 int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_at *at,
 	struct page_actions *out);

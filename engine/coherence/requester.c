@@ -187,6 +187,11 @@ int requester_on_given(struct page_hold *h, const struct page_at *at,
 {
 	bool last, image = m->flags & PAGE_IMAGE;
 
+	/* the home's own hold gave while the image for the GRANT was read from its store */
+	if (h->phase == PHASE_ASKED && m->sender == at->home && !image) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
 	if (h->phase != PHASE_GATHERING || m->sender >= PAGE_NODES_MAX ||
 		!(h->need & node_bit(m->sender)) || m->epoch != h->grant_epoch)
 		return -EPROTO;

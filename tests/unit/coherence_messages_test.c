@@ -248,6 +248,34 @@ static void the_kernel_is_asked_first(void **state)
 	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_SHARED);
 }
 
+/* A GRANT whose image must be read may be overtaken by what the home's own hold gives. */
+static void a_grant_may_come_after_what_the_home_gives(void **state)
+{
+	struct page_hold h = {0};
+	struct page_at at = {.pid = 0, .self = 1, .home = 0};
+	struct page_actions out = {0};
+	struct page_message given = {.type = PAGE_GIVEN, .epoch = 5};
+	struct page_message grant = {.type = PAGE_GRANT,
+		.mode = PAGE_EXCLUSIVE,
+		.flags = PAGE_IMAGE,
+		.source = NODE_NONE,
+		.place = node_bit(0),
+		.epoch = 5};
+
+	assert_int_equal(requester_want(&h, &at, PAGE_EXCLUSIVE, 0, 0, 0, 0, &out), 0);
+	out.count = 0;
+	assert_int_equal(requester_on_given(&h, &at, &given, &out), 0);
+	assert_int_equal(out.count, 1);
+	assert_int_equal(out.list[0].kind, PAGE_DEFER);
+	given = out.list[0].m;
+	out.count = 0;
+	assert_int_equal(requester_on_grant(&h, &at, &grant, &out), 0);
+	assert_int_equal(out.list[out.count - 1].kind, PAGE_REPLAY);
+	assert_int_equal(requester_on_given(&h, &at, &given, &out), 0);
+	assert_int_equal(h.hold, RIGHT_EXCLUSIVE);
+	assert_int_equal(h.phase, PHASE_ARRIVED);
+}
+
 static void an_unreadable_image_is_granted_as_such(void **state)
 {
 	struct page_hold h = {0};
@@ -372,6 +400,7 @@ int main(void)
 		cmocka_unit_test(an_older_incarnation_is_refused),
 		cmocka_unit_test(an_operation_may_ask_for_more_when_alone),
 		cmocka_unit_test(the_kernel_is_asked_first),
+		cmocka_unit_test(a_grant_may_come_after_what_the_home_gives),
 		cmocka_unit_test(an_unreadable_image_is_granted_as_such),
 		cmocka_unit_test(nonsense_is_refused_and_changes_nothing),
 		cmocka_unit_test(names_are_those_of_the_tables),
