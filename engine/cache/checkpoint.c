@@ -277,6 +277,25 @@ static void discard_pin(struct cache *c, lsn_t rec)
 	rt_mutex_unlock(&c->discard_lock);
 }
 
+/*
+ * With other nodes a dirty page stays dirty until its home has persisted it, freed or not:
+ * others may owe earlier versions, and its home takes back only what it has. What has
+ * never left this frame is zeros that nobody changed.
+ */
+static void discard_shared(struct cache *c, struct frame *f)
+{
+	lsn_t end = log_end(c->log);
+
+	if (frame_flags(f) & FRAME_UNPUBLISHED) {
+		frame_reinit(c, f, f->incarnation);
+	} else {
+		atomic_store_explicit(&f->page_lsn, end, memory_order_relaxed);
+		atomic_store_explicit(
+			&c->ship_lsn[f - c->frames], end, memory_order_relaxed);
+	}
+	latch_release_exclusive(c, f, true);
+}
+
 void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -287,6 +306,10 @@ void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 			continue;
 		if (f->incarnation != refs[i].incarnation) {
 			latch_release_exclusive(c, f, false);
+			continue;
+		}
+		if (cache_has_peers(c) && (frame_flags(f) & FRAME_DIRTY)) {
+			discard_shared(c, f);
 			continue;
 		}
 		rec = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);

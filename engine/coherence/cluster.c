@@ -21,6 +21,7 @@ int coherence_cluster_open(
 		return -ENOMEM;
 	d->base.ops = &cluster_ops;
 	d->base.shard = o->shard;
+	d->base.shards = o->shards;
 	d->o = *o;
 	d->home_jobs.end = &d->home_jobs.first;
 	d->persist_jobs.end = &d->persist_jobs.first;

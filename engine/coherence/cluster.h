@@ -23,6 +23,7 @@ struct coherence_cluster_options {
 	struct net *net;
 	struct store *store;
 	struct log *log;
+	struct shards *shards; /* as in struct coherence; the caller's */
 	uint64_t cluster_epoch;
 };
 
