@@ -255,6 +255,8 @@ static void frame_dropped(struct cluster *d, struct dpage *p)
 	bool owe = p->keep_owed;
 
 	p->keep_owed = p->leaving = false;
+	if (p->evicting && !p->asked_evict) /* somebody was faster: it is gone */
+		evict_answered(d, p, true);
 	if (p->wish || p->releasing || p->no_frame) {
 		p->no_frame = false;
 		return;

@@ -345,6 +345,19 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 	return written;
 }
 
+/* This node has allocated the page anew, and not written it yet: the image is nobody's. */
+static bool renewed_since(
+	struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	struct coherence_image image;
+
+	if (d->base.frames->look(d->base.cache, p->at.pid, &image) ||
+		image.incarnation <= m->incarnation)
+		return false;
+	p->entry.incarnation = MAX(p->entry.incarnation, image.incarnation);
+	return true;
+}
+
 /* This node may change the page: its own image is the later one. */
 static bool persist_own(struct cluster *d, struct job *j)
 {
@@ -359,10 +372,10 @@ static bool persist_own(struct cluster *d, struct job *j)
 	page_unlock(d, pid, p);
 	e = d->base.frames->write_back(d->base.cache, pid);
 	p = job_page(d, j);
-	done = !e && persisted_already(p, &j->m);
+	done = !e && (persisted_already(p, &j->m) || renewed_since(d, p, &j->m));
 	if (done) {
 		p->refs--;
-		if (!told)
+		if (!told || !persisted_already(p, &j->m))
 			page_deliver(d, p, &j->m); /* tells who shipped it */
 	}
 	page_unlock(d, pid, p);

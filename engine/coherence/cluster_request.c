@@ -326,15 +326,18 @@ void evict_answered(struct cluster *d, struct dpage *p, bool accepted)
 }
 
 /* The log is durable, or not (`failed`): asks the home. */
-static void evict_ask(struct cluster *d, page_id pid, bool failed)
+static void evict_ask(struct cluster *d, page_id pid, struct batch *b, bool failed)
 {
 	struct dpage *p = page_lock(d, pid);
 	struct page_actions out = {0};
 
-	WEFT_ASSERT(p && p->evicting && !p->asked_evict);
+	/* meanwhile it may have been given to who asked for it */
+	if (!p || p->evicting != b || p->asked_evict) {
+		page_unlock(d, pid, p);
+		return;
+	}
 	p->asked_evict = true;
 	failed |= atomic_load_explicit(&d->failed, memory_order_relaxed);
-	/* meanwhile it may have been given to who asked for it */
 	if (failed || p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE) {
 		evict_answered(d, p, false);
 		p->replay = true;
@@ -362,7 +365,7 @@ static void cluster_evict(struct coherence *c, const page_id *pids, unsigned cou
 	e = flush_to ? log_flush(d->o.log, flush_to) : 0;
 	for (unsigned i = 0; i < count; i++)
 		if (taken[i / 64] & 1ull << i % 64)
-			evict_ask(d, pids[i], e);
+			evict_ask(d, pids[i], &batch, e);
 	batch_wait(d, &batch);
 	for (unsigned i = 0; i < count; i++) /* who woke us has let go of the batch */
 		page_unlock(d, pids[i], page_lock(d, pids[i]));

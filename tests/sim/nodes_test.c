@@ -28,7 +28,9 @@
 
 struct page {
 	bool known;
-	uint64_t stamp, version;
+	uint64_t incarnation, stamp, version;
+	unsigned users; /* operations on it; one that allocates it anew is alone */
+	bool renewed;
 };
 
 struct world;
@@ -39,7 +41,7 @@ struct node {
 	struct engine e;
 	struct net *net;
 	char disk[16];
-	_Atomic uint32_t ups, running;
+	_Atomic uint32_t ups;
 };
 
 /* One thing after the other: what a node does, and how many messages that costs. */
@@ -101,11 +103,22 @@ static void expect(const struct node *n, unsigned i, const struct page *p,
 		n->id, pid_shard(pid), (uint64_t)pid_slot(pid), version, p->version);
 	for (uint64_t stamp = 0; stamp <= p->stamp; stamp++)
 		if (filled(image, pid, stamp))
-			print_message("  its bytes are those of stamp %" PRIu64 " of %" PRIu64
-				      "\n",
+			print_message("  its bytes are those of stamp %" PRIu64
+				      " of %" PRIu64 "\n",
 				stamp, p->stamp);
 	print_message("  it begins with %" PRIx64 "\n", page_load_u64(image));
 	abort();
+}
+
+static bool enter(struct page *p)
+{
+	p->users += !p->renewed;
+	return !p->renewed;
+}
+
+static void leave(struct page *p)
+{
+	p->users--;
 }
 
 /* ---- what tasks do ------------------------------------------------------------------------ */
@@ -117,16 +130,16 @@ static void write_data(struct node *n, unsigned i, bool blind)
 	struct guard g;
 
 	if (blind && p->known) {
-		OK(guard_overwrite(n->e.cache, pid, 1, &g));
+		OK(guard_overwrite(n->e.cache, pid, p->incarnation, &g));
 		if (rt_random() % 8 == 0) { /* changes its mind */
 			guard_release(n->e.cache, &g);
 			return;
 		}
 	} else {
-		OK(guard_exclusive(n->e.cache, pid, 1, &g));
+		OK(guard_exclusive(n->e.cache, pid, p->incarnation, &g));
 		expect(n, i, p, g.image, g.frame->version);
 	}
-	HOLDS(g.frame->version == p->version);
+	HOLDS(g.frame->version == p->version && g.frame->incarnation == p->incarnation);
 	p->known = true;
 	p->version++;
 	fill(g.image, pid, ++p->stamp);
@@ -146,13 +159,16 @@ static void write_metadata(struct node *n, unsigned i)
 	struct mtr_page *held[2];
 	int e = -EAGAIN;
 
+	if (count == 2 && !enter(&w->page[pages[1]]))
+		count = 1;
 	for (unsigned k = 0; k < count; k++)
-		refs[k] = (struct page_ref){pid_of(w, pages[k]), 1};
+		refs[k] = (struct page_ref){
+			pid_of(w, pages[k]), w->page[pages[k]].incarnation};
 	while (e == -EAGAIN) {
 		OK(cache_fetch_exclusive(n->e.cache, refs, count));
 		OK(mtr_begin(m, n->e.cache, count));
 		for (unsigned k = 0; k < count; k++) {
-			held[k] = mtr_latch(m, refs[k].pid, 1, &e);
+			held[k] = mtr_latch(m, refs[k].pid, refs[k].incarnation, &e);
 			if (!held[k])
 				break;
 		}
@@ -175,13 +191,15 @@ static void write_metadata(struct node *n, unsigned i)
 	}
 	mtr_commit(m);
 	rt_free(m);
+	if (count == 2)
+		leave(&w->page[pages[1]]);
 }
 
 static void read_latched(struct node *n, unsigned i)
 {
 	struct guard g;
 
-	OK(guard_shared(n->e.cache, pid_of(n->w, i), 1, &g));
+	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
 	expect(n, i, &n->w->page[i], g.image, g.frame->version);
 	guard_release(n->e.cache, &g);
 }
@@ -204,42 +222,121 @@ static void read_optimistic(struct node *n, unsigned i)
 	guard_used(n->e.cache, &g);
 }
 
+/* Several at once; or, ahead, without waiting. */
+static void read_many(struct node *n, unsigned first)
+{
+	struct page_ref refs[6];
+	unsigned at[6], count = 0;
+	struct guard g[6];
+
+	for (unsigned k = 0; k < 6; k++) {
+		unsigned i = (first + k) % n->w->pages;
+
+		if (k >= n->w->pages || !n->w->page[i].known || !enter(&n->w->page[i]))
+			continue;
+		at[count] = i;
+		refs[count++] =
+			(struct page_ref){pid_of(n->w, i), n->w->page[i].incarnation};
+	}
+	if (rt_random() % 2) {
+		cache_prefetch(n->e.cache, refs, count, rt_random() % 2);
+	} else {
+		OK(guard_shared_batch(n->e.cache, refs, count, g));
+		for (unsigned k = 0; k < count; k++) {
+			expect(n, at[k], &n->w->page[at[k]], g[k].image,
+				g[k].frame->version);
+			guard_release(n->e.cache, &g[k]);
+		}
+	}
+	for (unsigned k = 0; k < count; k++)
+		leave(&n->w->page[at[k]]);
+}
+
+/* The page was freed, and is allocated again: here, whoever has what of it. */
+static void renew(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+	page_id pid = pid_of(n->w, i);
+	bool fills = rt_random() % 2;
+	struct guard g;
+
+	if (p->users || p->renewed)
+		return;
+	p->renewed = true;
+	p->incarnation++;
+	p->version = 0;
+	p->known = false;
+	if (fills)
+		OK(guard_fill(n->e.cache, pid, p->incarnation, &g));
+	else
+		OK(guard_fresh(n->e.cache, pid, p->incarnation, &g));
+	HOLDS(g.frame->incarnation == p->incarnation && g.frame->version == 0);
+	if (rt_random() % 8 == 0) { /* changes its mind */
+		guard_release(n->e.cache, &g);
+	} else {
+		p->known = true;
+		p->version++;
+		fill(g.image, pid, ++p->stamp);
+		guard_release_dirty(n->e.cache, &g, false);
+	}
+	p->renewed = false;
+}
+
+static void sync_one(struct node *n, unsigned i)
+{
+	struct page_ref ref = {pid_of(n->w, i), n->w->page[i].incarnation};
+
+	if (n->w->page[i].known)
+		OK(cache_sync(n->e.cache, &ref, 1, 0));
+}
+
+static void operate(struct node *n, unsigned i)
+{
+	const struct page *p = &n->w->page[i];
+
+	switch (rt_random() % 13) {
+	case 0 ... 2:
+		write_data(n, i, false);
+		break;
+	case 3:
+		write_data(n, i, true);
+		break;
+	case 4 ... 5:
+		write_metadata(n, i);
+		break;
+	case 6:
+		sync_one(n, i);
+		break;
+	case 7 ... 9:
+		if (p->known)
+			read_latched(n, i);
+		break;
+	case 10:
+		read_many(n, i);
+		break;
+	default:
+		if (p->known)
+			read_optimistic(n, i);
+	}
+}
+
 static void task_main(void *arg)
 {
 	struct node *n = arg;
 
 	for (unsigned step = 0; step < n->w->steps; step++) {
 		unsigned i = (unsigned)(rt_random() % n->w->pages);
-		struct page_ref ref = {pid_of(n->w, i), 1};
 
 		/* some pages are everybody's */
 		if (rt_random() % 3 == 0)
 			i %= 6;
-		switch (rt_random() % 12) {
-		case 0 ... 2:
-			write_data(n, i, false);
-			break;
-		case 3:
-			write_data(n, i, true);
-			break;
-		case 4 ... 5:
-			write_metadata(n, i);
-			break;
-		case 6:
-			if (n->w->page[pid_slot(ref.pid) - BASE_SLOT].known)
-				OK(cache_sync(n->e.cache, &ref, 1, 0));
-			break;
-		case 7 ... 9:
-			if (n->w->page[i].known)
-				read_latched(n, i);
-			break;
-		default:
-			if (n->w->page[i].known)
-				read_optimistic(n, i);
+		if (rt_random() % 16 == 0) {
+			renew(n, i);
+		} else if (enter(&n->w->page[i])) {
+			operate(n, i);
+			leave(&n->w->page[i]);
 		}
 	}
-	atomic_fetch_sub(&n->running, 1);
-	rt_wake(&n->running, INT32_MAX);
 }
 
 /* ---- a node ------------------------------------------------------------------------------- */
@@ -367,7 +464,8 @@ static void check_settled(struct node *n)
 		if (!p->known || i % n->w->nodes != n->id - 1)
 			continue;
 		store_read_pages(n->e.store, &r, 1);
-		HOLDS(r.result == 0 && r.version == p->version);
+		HOLDS(r.result == 0 && r.version == p->version &&
+			r.found_incarnation == p->incarnation);
 		HOLDS(filled(image, r.pid, p->stamp));
 	}
 	rt_free_pages(image, PAGE_SIZE);
@@ -489,6 +587,8 @@ static int run_world(void *arg)
 {
 	struct world *w = arg;
 
+	for (unsigned i = 0; i < w->pages; i++)
+		w->page[i].incarnation = 1;
 	running = w;
 	abort_before = signal(SIGABRT, on_abort);
 	for (unsigned i = 0; i < w->nodes; i++) {
