@@ -217,7 +217,7 @@ fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 	@tests/fuzz/campaign $(MINUTES) $(CHECK_FUZZ)
 
 .PHONY: bench
-bench: all ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
+bench: all $(BUILD)/tests/bench/netbench ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
 	@packaging/install-deps.sh --bench
 	@tests/bench/run --bin $(BUILD) $(if $(ROWS),--only $(ROWS)) $(BENCH_FLAGS); $(GIVE_BACK)
 

@@ -12,7 +12,7 @@
 
 #define SPIN_NS     20000u
 #define SPIN_LOOKS  32u /* between looks at the clock */
-#define LUCK_MAX    8u
+#define LUCK_MAX    16u
 #define TRY_ONE_IN  64u /* without luck */
 #define HEADS_EVERY 64u /* messages taken before the writer is told */
 
@@ -92,7 +92,7 @@ static bool spin_pays(struct shm_spin *s)
 static void spin_ended(struct shm_spin *s, bool found)
 {
 	if (found && s->luck < LUCK_MAX)
-		s->luck += s->luck ? 1 : 2;
+		s->luck += 2;
 	else if (!found && s->luck)
 		s->luck--;
 }

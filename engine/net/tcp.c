@@ -45,6 +45,7 @@ static void reset(struct tcp_peer *peer, uint32_t window)
 	rx->first = rx->end = 0;
 	rx->data_left = 0;
 	rx->op = NULL;
+	rx->long_ones = false;
 	WEFT_ASSERT(!tcp_send_reset(peer, window));
 	atomic_store(&peer->owed, 0);
 	atomic_store(&peer->allowed, WIRE_WINDOW);

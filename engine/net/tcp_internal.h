@@ -53,6 +53,7 @@ struct tcp_receive {
 	uint8_t *data;
 	uint32_t data_left;
 	struct net_op *op; /* the read that it is for; or NULL */
+	bool long_ones;    /* the last frame with data was a long one */
 };
 
 struct tcp_peer {

@@ -12,6 +12,9 @@
 #include <errno.h>
 #include <string.h>
 
+#define LONG_BYTES (128u << 10)
+#define LOOK_BYTES 512u /* more than the head of a frame and a message */
+
 /* ---- frames ----------------------------------------------------------------------------- */
 
 static bool wrong(struct tcp_peer *peer, int code)
@@ -62,6 +65,7 @@ static bool begin_write(
 		return wrong(peer, -EACCES);
 	}
 	rx->data_left = length;
+	rx->long_ones = length >= LONG_BYTES;
 	rx->op = NULL;
 	net_count(&peer->line.base.counters.writes_in, 1);
 	net_count(&peer->line.base.counters.bytes_in, length);
@@ -129,6 +133,7 @@ static bool begin_read_reply(
 		return wrong(peer, -EPROTO);
 	rx->data = op->local;
 	rx->data_left = op->length;
+	rx->long_ones = op->length >= LONG_BYTES;
 	net_count(&peer->line.base.counters.bytes_in, op->length);
 	return true;
 }
@@ -252,16 +257,22 @@ bool tcp_receive(struct tcp_peer *peer)
 {
 	struct tcp_receive *rx = &peer->receive;
 	struct iovec iov[2];
-	unsigned count = 0, direct;
+	unsigned count = 0, direct, space;
 	size_t room;
 	ssize_t n;
 
 	if (atomic_load(&peer->line.cut_code))
 		return false;
+	/* Behind a long one another may come: its data is not to come here first. */
+	space = TCP_RECEIVE_BYTES - rx->end;
+	if (rx->long_ones)
+		space = MIN(space, LOOK_BYTES);
 	if (rx->data_left)
 		iov[count++] = (struct iovec){rx->data, rx->data_left};
-	iov[count++] = (struct iovec){rx->buffer + rx->end, TCP_RECEIVE_BYTES - rx->end};
-	room = rx->data_left + (TCP_RECEIVE_BYTES - rx->end);
+	else
+		rx->long_ones = false; /* one look */
+	iov[count++] = (struct iovec){rx->buffer + rx->end, space};
+	room = rx->data_left + space;
 	n = net_stream_recv(&peer->stream, iov, count);
 	if (n == -EAGAIN)
 		return false;
