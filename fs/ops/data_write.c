@@ -24,6 +24,7 @@
 #define WRITE_PARTS_MAX 32u
 #define OVERWRITE_TRIES 8u    /* without the lock */
 #define WRITE_GIVE_UP   16u   /* stale with the lock: damage */
+#define SHARED_GIVE_UP  4096u /* the same where other nodes write as well */
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
 #define AHEAD_PAGES_MIN 16u
 #define AHEAD_PAGES_MAX 4096u /* 16 MiB */
@@ -34,6 +35,7 @@ struct write_call {
 	const struct ops_caller *c;
 	struct disk_inode inode; /* as last looked up */
 	bool locked;
+	bool append;   /* only at the end */
 	bool modified; /* overwrote bytes without a transaction */
 };
 
@@ -313,7 +315,9 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 			fs, pid, part->incarnation, whole && !has_tail, &g);
 	if (rc < 0)
 		return rc;
-	if (has_tail && tail_is_dirty(g.image, p->size_before % PAGE_SIZE)) {
+	/* What lies behind the end may be another node's to write, until one has moved it. */
+	if (has_tail && (cache_has_peers(cache) ||
+				tail_is_dirty(g.image, p->size_before % PAGE_SIZE))) {
 		guard_release(cache, &g);
 		p->tail_dirty = p->tail_held = true;
 		return 0;
@@ -459,6 +463,8 @@ static int64_t write_piece(
 	if (rc < 0)
 		return rc;
 	p.size_before = w->inode.size;
+	if (w->append && p.size_before != offset)
+		return -ESTALE;
 	p.now = rt_wall_ns();
 	if (offset >> PAGE_SHIFT > p.size_before >> PAGE_SHIFT) {
 		rc = tail_check(w->fs, w->st, p.size_before, &p.tail_dirty);
@@ -528,6 +534,11 @@ static int call_lock(struct write_call *w)
 	return intent_finish(w->fs, w->st);
 }
 
+static unsigned tries_max(const struct fs *fs)
+{
+	return cache_has_peers(fs->volume->cache) ? SHARED_GIVE_UP : WRITE_GIVE_UP;
+}
+
 static int64_t write_all(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
@@ -536,8 +547,10 @@ static int64_t write_all(
 	bool full = false;
 
 	while (done < len) {
-		int64_t rc = overwrite(w, offset + done, bytes + done, len - done);
+		int64_t rc = 0;
 
+		if (!w->append)
+			rc = overwrite(w, offset + done, bytes + done, len - done);
 		if (rc == 0)
 			rc = call_lock(w);
 		if (rc == 0)
@@ -557,7 +570,9 @@ static int64_t write_all(
 		}
 		if (rc != -ESTALE)
 			return done ? (int64_t)done : rc;
-		if (++stale == WRITE_GIVE_UP)
+		if (w->append)
+			return done ? (int64_t)done : rc;
+		if (++stale == tries_max(w->fs))
 			return done ? (int64_t)done : -EUCLEAN;
 		if (stale == OVERWRITE_TRIES) {
 			rc = call_lock(w);
@@ -568,20 +583,43 @@ static int64_t write_all(
 	return (int64_t)done;
 }
 
+/* At the end, wherever that is by now: other nodes move it too. What they append between
+ * two pieces makes this a short write. */
+static int64_t append_all(
+	struct write_call *w, uint64_t *offset, const uint8_t *bytes, size_t len)
+{
+	int64_t rc = call_lock(w);
+
+	w->append = true;
+	if (rc == 0)
+		rc = -ESTALE;
+	for (unsigned tries = 0; rc == -ESTALE; tries++) {
+		if (tries == tries_max(w->fs))
+			return -EUCLEAN;
+		if (tries)
+			rt_yield();
+		rc = inode_get(w->fs, w->st->ino, &w->inode);
+		if (rc < 0)
+			break;
+		*offset = w->inode.size;
+		rc = *offset >= FILE_SIZE_MAX
+			     ? -EFBIG
+			     : write_all(w, *offset, bytes,
+				       MIN(len, FILE_SIZE_MAX - *offset));
+	}
+	return rc;
+}
+
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
 	uint64_t offset, const void *buf, size_t len, bool append)
 {
 	struct write_call w = {.fs = fs, .st = st, .c = c};
-	int64_t done = 0;
+	int64_t done;
 	int rc;
 
-	if (append) {
-		done = call_lock(&w);
-		if (done == 0)
-			done = inode_get(fs, st->ino, &w.inode);
-		offset = w.inode.size;
-	}
-	if (done == 0)
+	if (append)
+		done = append_all(&w, &offset, buf, len);
+	else
 		done = offset >= FILE_SIZE_MAX
 			       ? -EFBIG
 			       : write_all(&w, offset, buf,

@@ -16,314 +16,12 @@
  *   WEFT_SIM_SEEDS=1000                              so many of each kind
  *   WEFT_SIM_LONGER=10                               each so many times as long
  */
-#include <inttypes.h>
-#include <signal.h>
+#include "tests/sim/cluster_world.h"
 
-#include "engine/coherence/cluster.h"
-#include "tests/unit/ops_fixture.h"
+	/* ---- the tree ---------------------------------------------------------------------------- */
 
-#define NODES_MAX  3
-#define DISK_BYTES (64ull << 20)
-#define LOG_BYTES  (4ull << 20)
-#define FRAMES     160
-#define SEEDS      20
-#define EPOCH      7
-#define KEYS       400
-#define SHARED     3  /* directories of all */
-#define NAMES      10 /* in each */
-#define FILE_MAX   40000u
-
-/* ---- what files and directories should be ------------------------------------------------ */
-
-struct thing {
-	uint64_t ino; /* 0: there is none of this name */
-	bool directory;
-	uint32_t size;
-	uint8_t *data;
-};
-
-struct place_model {
-	uint64_t dir;
-	struct thing thing[NAMES];
-};
-
-struct world;
-struct node {
-	struct world *w;
-	unsigned id; /* from 1; its shard is one less */
-	unsigned sim;
-	struct net *net;
-	struct shards shards;
-	struct volume_peers peers;
-	struct coherence *coherence;
-	struct volume *v;
-	struct fs *fs;
-	char disk[16];
-	_Atomic uint32_t ups;
-	struct place_model own;
-};
-
-struct world {
-	unsigned nodes, steps;
-	void (*work)(struct node *n);
-	void (*check)(struct node *n);
-	uint8_t uuid[16];
-	struct node node[NODES_MAX];
-	_Atomic uint32_t arrived; /* at a barrier, all in all */
-	struct rt_mutex turn;
-	struct place_model shared[SHARED];
-	_Atomic uint64_t begun[KEYS], committed[KEYS];
-};
-
-/* Over all seeds: that there was something to do with the others. */
-static uint64_t sum_sent, sum_restarts;
-static struct world *running;
-static void (*abort_before)(int);
-
-static void on_abort(int signal_number)
-{
-	for (unsigned i = 0; running && i < running->nodes; i++)
-		if (running->node[i].coherence)
-			/* NOLINTNEXTLINE(bugprone-signal-handler): a task has aborted */
-			coherence_cluster_dump(running->node[i].coherence);
-	signal(signal_number, abort_before); /* the simulator's, which says the seed */
-	raise(signal_number);
-}
-
-static unsigned pick(unsigned n)
-{
-	return (unsigned)(rt_random() % n);
-}
-
-/* ---- a node ------------------------------------------------------------------------------ */
-
-/* All nodes come to it before any goes on; each comes to as many as the others. */
-static void barrier(struct node *n)
-{
-	struct world *w = n->w;
-	uint32_t seen = atomic_fetch_add(&w->arrived, 1) + 1;
-	uint32_t whole = (seen + w->nodes - 1) / w->nodes * w->nodes;
-
-	rt_wake(&w->arrived, INT32_MAX);
-	while (seen < whole) {
-		rt_wait(&w->arrived, seen, RT_FOREVER);
-		seen = atomic_load(&w->arrived);
-	}
-}
-
-static unsigned home_of(void *owner, uint16_t shard)
-{
-	const struct world *w = (const struct world *)owner;
-
-	return shard < w->nodes ? shard + 1u : NODE_NONE;
-}
-
-static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
-{
-	struct node *n = (struct node *)owner;
-
-	coherence_cluster_message(n->coherence, peer, m);
-}
-
-static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
-{
-	struct node *n = (struct node *)owner;
-
-	if (event->kind == NET_LINK_UP) {
-		atomic_fetch_add(&n->ups, 1);
-		net_wake(n->net, &n->ups, INT32_MAX);
-	}
-	coherence_cluster_event(n->coherence, peer, event);
-}
-
-static void address_of(char out[32], unsigned id)
-{
-	snprintf(out, 32, "node%u:7000", id);
-}
-
-static int node_provide(
-	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
-{
-	struct node *n = (struct node *)arg;
-	char address[32];
-	struct net_options no = {
-		.transport = "sim",
-		.self = {.incarnation = 1,
-			.node = (uint16_t)n->id,
-			.role = NET_ROLE_STORAGE},
-		.listen = address,
-		.handlers = {n, on_message, on_event},
-		.retry_ns = 50000000,
-	};
-	struct coherence_cluster_options co = {
-		.self = (uint8_t)n->id,
-		.shard = n->id - 1,
-		.home = home_of,
-		.owner = n->w,
-		.store = v->store,
-		.log = v->log,
-		.shards = &n->shards,
-		.cluster_epoch = EPOCH,
-	};
-
-	address_of(address, n->id);
-	memcpy(no.self.volume_uuid, n->w->uuid, sizeof(n->w->uuid));
-	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
-	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
-	OK(net_open(&n->net, &no, NULL));
-	co.net = n->net;
-	OK(coherence_cluster_open(&n->coherence, &co));
-	*out = n->coherence;
-	return 0;
-}
-
-static int node_join(void *arg, struct volume *v, struct weft_error *err)
-{
-	struct node *n = (struct node *)arg;
-	char address[32];
-	uint32_t ups;
-
-	OK(coherence_cluster_start(n->coherence));
-	for (unsigned id = 1; id <= n->w->nodes; id++) {
-		struct net_peer_options po = {.node = (uint16_t)id, .address = address};
-		struct net_peer *peer;
-
-		address_of(address, id);
-		if (id != n->id)
-			OK(net_peer_add(&peer, n->net, &po, NULL));
-	}
-	OK(net_start(n->net, NULL));
-	while ((ups = atomic_load(&n->ups)) < n->w->nodes - 1)
-		net_wait(n->net, NULL, &n->ups, ups, RT_FOREVER);
-	return 0;
-}
-
-static void node_counts(const struct node *n)
-{
-	const struct coherence_cluster_counters *c =
-		coherence_cluster_counters(n->coherence);
-
-	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++)
-		sum_sent += c->sent[i];
-	sum_restarts += tree_counters(n->v->tree)->restarts;
-}
-
-/* Nobody leaves before all are ready to. */
-static void node_leave(void *arg, struct volume *v)
-{
-	struct node *n = (struct node *)arg;
-
-	barrier(n);
-	node_counts(n);
-	coherence_cluster_stop(n->coherence);
-	net_close(n->net);
-	n->coherence = NULL; /* the volume closes it */
-}
-
-static void node_open(struct node *n)
-{
-	struct volume_options vo = {
-		.background = true,
-		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 40},
-		.node = (uint16_t)n->id,
-		.shard = (uint16_t)(n->id - 1),
-		.peers = &n->peers,
-	};
-	struct ops_options oo = {.atime = OPS_RELATIME};
-	struct weft_error err = {0};
-	struct rt_disk *disk;
-
-	atomic_store(&n->ups, 0);
-	n->peers = (struct volume_peers){node_provide, node_join, node_leave, n};
-	for (unsigned i = 0; i < n->w->nodes; i++) /* how large: not known yet */
-		OK(shards_set(&n->shards, (uint16_t)i, 0));
-	OK(rt_disk_open(&disk, n->disk, 0, &err));
-	if (volume_open(&n->v, disk, &vo, &err) || fs_open(&n->fs, n->v, &oo, &err)) {
-		print_message("node %u: %s\n", n->id, err.text);
-		abort();
-	}
-	barrier(n);
-}
-
-/* What is dirty anywhere is persisted at its home, and told to who owes it. */
-static void node_settle(struct node *n)
-{
-	for (unsigned round = 0; round < 3; round++) {
-		OK(volume_sync(n->v));
-		barrier(n);
-	}
-}
-
-static void node_close(struct node *n)
-{
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
-	barrier(n);
-}
-
-static void node_main(void *arg)
-{
-	struct node *n = (struct node *)arg;
-
-	node_open(n);
-	n->w->work(n);
-	barrier(n);
-	n->w->check(n);
-	node_close(n);
-	node_open(n);
-	n->w->check(n);
-	node_close(n);
-}
-
-static void node_format(struct node *n)
-{
-	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
-		.log_bytes = LOG_BYTES,
-		.node = (uint16_t)n->id,
-		.shard = (uint16_t)(n->id - 1)};
-	struct weft_error err = {0};
-	struct rt_disk *disk;
-
-	memcpy(format.volume_uuid, n->w->uuid, sizeof(format.volume_uuid));
-	rt_sim_disk_create(n->disk, DISK_BYTES, NULL);
-	OK(rt_disk_open(&disk, n->disk, 0, &err));
-	OK(volume_format(disk, &format, 0, 0, &err));
-	rt_disk_close(disk);
-}
-
-static int run_world(void *arg)
-{
-	struct world *w = (struct world *)arg;
-
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	memset(w->uuid, 0x11, sizeof(w->uuid));
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->w = w;
-		n->id = i + 1;
-		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		node_format(n);
-	}
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->sim = rt_sim_node_new(n->disk);
-		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
-	}
-	for (unsigned i = 0; i < w->nodes; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	running = NULL;
-	signal(SIGABRT, abort_before);
-	return 0;
-}
-
-/* ---- the tree ---------------------------------------------------------------------------- */
-
-static struct disk_key key_of(unsigned k)
+	static struct disk_key
+	key_of(unsigned k)
 {
 	return disk_key(1000 + k * 7919 % KEYS, DISK_ITEM_LINK, 0);
 }
@@ -422,9 +120,14 @@ static int take_bytes(void *arg, const struct iovec *iov, unsigned count, size_t
 	return (int)total;
 }
 
-static struct ops_name name_of(char out[8], unsigned i)
+struct record {
+	uint32_t node, number;
+	uint8_t filler[90];
+};
+
+static struct ops_name name_of(char out[8], const struct place_model *p, unsigned i)
 {
-	snprintf(out, 8, "n%u", i);
+	snprintf(out, 8, "n%u", p->first + i);
 	return nm(out);
 }
 
@@ -459,7 +162,7 @@ static void check_thing(struct node *n, const struct place_model *p, unsigned i)
 	const struct thing *t = &p->thing[i];
 	struct ops_attr a;
 	char text[8];
-	int rc = ops_lookup(n->fs, p->dir, name_of(text, i), &a);
+	int rc = ops_lookup(n->fs, p->dir, name_of(text, p, i), &a);
 
 	EQ(rc, t->ino ? 0 : -ENOENT);
 	if (!t->ino)
@@ -467,6 +170,12 @@ static void check_thing(struct node *n, const struct place_model *p, unsigned i)
 	EQ(a.ino, t->ino);
 	EQ(S_ISDIR(a.inode.mode), t->directory);
 	EQ(a.inode.nlink, t->directory ? 2 : 1);
+	if (t->left.mtime_ns) {
+		EQ(a.inode.size, t->left.size);
+		EQ(a.inode.blocks, t->left.blocks);
+		EQ(a.inode.mtime_ns, t->left.mtime_ns);
+		EQ(a.inode.ctime_ns, t->left.ctime_ns);
+	}
 	if (!t->directory)
 		check_data(n, t);
 }
@@ -483,8 +192,10 @@ static int list_one(void *arg, const struct ops_dirent *entry)
 
 	if (entry->name[0] == '.')
 		return 0;
-	HOLDS(sscanf(entry->name, "n%u", &i) == 1 && i < NAMES);
-	EQ(entry->ino, l->p->thing[i].ino);
+	HOLDS(sscanf(entry->name, "n%u", &i) == 1);
+	if (i < l->p->first || i >= l->p->first + NAMES)
+		return 0;
+	EQ(entry->ino, l->p->thing[i - l->p->first].ino);
 	l->count++;
 	return 0;
 }
@@ -512,7 +223,7 @@ static void make_file(struct node *n, struct place_model *p, unsigned i)
 	struct ops_file *f;
 	struct ops_attr a;
 	char text[8];
-	int rc = ops_create(n->fs, p->dir, name_of(text, i), &root_user, 0644,
+	int rc = ops_create(n->fs, p->dir, name_of(text, p, i), &root_user, 0644,
 		O_RDWR | O_EXCL, &f, &a);
 
 	EQ(rc, t->ino ? -EEXIST : 0);
@@ -527,7 +238,7 @@ static void make_dir(struct node *n, struct place_model *p, unsigned i)
 	struct thing *t = &p->thing[i];
 	struct ops_attr a;
 	char text[8];
-	int rc = ops_mkdir(n->fs, p->dir, name_of(text, i), &root_user, 0755, &a);
+	int rc = ops_mkdir(n->fs, p->dir, name_of(text, p, i), &root_user, 0755, &a);
 
 	EQ(rc, t->ino ? -EEXIST : 0);
 	if (!rc)
@@ -571,9 +282,9 @@ static void take_away(struct node *n, struct place_model *p, unsigned i)
 	char text[8];
 
 	if (t->directory)
-		OK(ops_rmdir(n->fs, p->dir, name_of(text, i)));
+		OK(ops_rmdir(n->fs, p->dir, name_of(text, p, i)));
 	else
-		EQ(ops_unlink(n->fs, p->dir, name_of(text, i)), t->ino ? 0 : -ENOENT);
+		EQ(ops_unlink(n->fs, p->dir, name_of(text, p, i)), t->ino ? 0 : -ENOENT);
 	forget(t);
 }
 
@@ -588,12 +299,20 @@ static void move(struct node *n, struct place_model *p, unsigned i, struct place
 		want = -ENOENT;
 	else if (to->ino && from != to && from->directory != to->directory)
 		want = to->directory ? -EISDIR : -ENOTDIR;
-	EQ(ops_rename(n->fs, p->dir, name_of(a, i), q->dir, name_of(b, k), 0), want);
+	EQ(ops_rename(n->fs, p->dir, name_of(a, p, i), q->dir, name_of(b, q, k), 0),
+		want);
 	if (want || from == to)
 		return;
 	forget(to);
 	*to = *from;
 	*from = (struct thing){0};
+}
+
+static void note_attributes(struct node *n, struct place_model *p)
+{
+	for (unsigned i = 0; i < NAMES; i++)
+		if (p->thing[i].ino)
+			p->thing[i].left = attr_of(n->fs, p->thing[i].ino);
 }
 
 static void step(struct node *n, struct place_model *p, struct place_model *q)
@@ -616,7 +335,7 @@ static void step(struct node *n, struct place_model *p, struct place_model *q)
 		break;
 	case 5:
 		check_listing(n, p);
-		break;
+		return;
 	case 6:
 		if (t->ino && !t->directory)
 			cut(n, t);
@@ -627,7 +346,11 @@ static void step(struct node *n, struct place_model *p, struct place_model *q)
 		break;
 	default:
 		check_thing(n, p, i);
+		return;
 	}
+	note_attributes(n, p);
+	if (q != p)
+		note_attributes(n, q);
 }
 
 static void own_main(void *arg)
@@ -636,6 +359,77 @@ static void own_main(void *arg)
 
 	for (unsigned i = 0; i < n->w->steps; i++)
 		step(n, &n->own, &n->own);
+}
+
+static void common_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	for (unsigned i = 0; i < n->w->steps; i++)
+		step(n, &n->common, &n->common);
+}
+
+/* A record at the end of the one file, and a page of the other. */
+static void write_together(struct node *n, unsigned i)
+{
+	struct record r = {.node = n->id, .number = i};
+	uint8_t page[PAGE_SIZE];
+	struct ops_file *f;
+	struct ops_attr a;
+
+	memset(page, (int)(n->id * 50 + i % 50), sizeof(page));
+	OK(ops_open(n->fs, n->w->appended, &root_user, O_RDWR, &f, &a));
+	EQ(ops_write(n->fs, f, &root_user, 0, &r, sizeof(r), true), sizeof(r));
+	ops_close(n->fs, f);
+	OK(ops_open(n->fs, n->w->striped, &root_user, O_RDWR, &f, &a));
+	EQ(ops_write(n->fs, f, &root_user, (i * n->w->nodes + n->id - 1) * 1000ull, page,
+		   1000, false),
+		1000);
+	ops_close(n->fs, f);
+}
+
+static void together_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	for (unsigned i = 0; i < n->w->steps; i++)
+		write_together(n, i);
+}
+
+static uint8_t *read_all(struct node *n, uint64_t ino, size_t want)
+{
+	struct bytes b = {.to = rt_alloc(want + PAGE_SIZE)};
+	struct ops_file *f;
+	struct ops_attr a;
+	int rc;
+
+	OK(ops_open(n->fs, ino, &root_user, O_RDONLY, &f, &a));
+	EQ(a.inode.size, want);
+	do {
+		rc = ops_read(n->fs, f, b.len, want - b.len, take_bytes, &b);
+		HOLDS(rc > 0);
+	} while (b.len < want);
+	ops_close(n->fs, f);
+	return b.to;
+}
+
+static void check_together(struct node *n)
+{
+	unsigned count = n->w->nodes * n->w->steps, next[NODES_MAX] = {0};
+	struct record *r =
+		(struct record *)read_all(n, n->w->appended, count * sizeof(*r));
+	uint8_t *striped = read_all(n, n->w->striped, count * 1000ull);
+
+	for (unsigned i = 0; i < count; i++) {
+		HOLDS(r[i].node >= 1 && r[i].node <= n->w->nodes);
+		EQ(r[i].number, next[r[i].node - 1]);
+		next[r[i].node - 1]++;
+		for (unsigned at = i * 1000; at < i * 1000 + 1000; at++)
+			EQ(striped[at], (uint8_t)((i % n->w->nodes + 1) * 50 +
+						  i / n->w->nodes % 50));
+	}
+	rt_free(r);
+	rt_free(striped);
 }
 
 static void shared_main(void *arg)
@@ -653,21 +447,29 @@ static void shared_main(void *arg)
 
 static void ops_work(struct node *n)
 {
-	struct rt_task *task[2];
+	static void (*const mains[])(void *) = {
+		own_main, common_main, together_main, shared_main};
+	struct rt_task *task[ARRAY_SIZE(mains)];
 	char text[16];
 
-	if (n->id == 1)
+	if (n->id == 1) {
 		for (unsigned i = 0; i < SHARED; i++) {
 			snprintf(text, sizeof(text), "shared%u", i);
 			n->w->shared[i].dir = mk_dir(n->fs, DISK_INO_ROOT, text);
 		}
+		n->w->common = mk_dir(n->fs, DISK_INO_ROOT, "common");
+		n->w->appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
+		n->w->striped = mk_file(n->fs, DISK_INO_ROOT, "striped");
+	}
 	snprintf(text, sizeof(text), "own%u", n->id);
 	n->own.dir = mk_dir(n->fs, DISK_INO_ROOT, text);
 	barrier(n);
-	OK(rt_task_spawn(&task[0], "own", own_main, n));
-	OK(rt_task_spawn(&task[1], "shared", shared_main, n));
-	rt_task_join(task[0]);
-	rt_task_join(task[1]);
+	n->common.dir = n->w->common;
+	n->common.first = n->id * NAMES;
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		OK(rt_task_spawn(&task[i], "work", mains[i], n));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		rt_task_join(task[i]);
 }
 
 static void check_place(struct node *n, const struct place_model *p)
@@ -683,6 +485,9 @@ static void ops_check(struct node *n)
 		check_place(n, &n->w->shared[i]);
 	for (unsigned i = 0; i < n->w->nodes; i++)
 		check_place(n, &n->w->node[i].own);
+	for (unsigned i = 0; i < n->w->nodes; i++)
+		check_place(n, &n->w->node[i].common);
+	check_together(n);
 }
 
 /* ---- the runner -------------------------------------------------------------------------- */
@@ -721,6 +526,8 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 			place_clear(&w->shared[i]);
 		for (unsigned i = 0; i < nodes; i++)
 			place_clear(&w->node[i].own);
+		for (unsigned i = 0; i < nodes; i++)
+			place_clear(&w->node[i].common);
 	}
 	print_message(
 		"%" PRIu64 " messages, %" PRIu64 " restarts\n", sum_sent, sum_restarts);

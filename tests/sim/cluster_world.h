@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For cluster_test: some simulated nodes that have the same volume, each with its store,
+ * the driver of the page protocol and the network; opened, settled and closed together.
+ * And what a test expects to be in the volume, which all nodes of the simulation see.
+ */
+#ifndef WEFT_TEST_CLUSTER_WORLD_H
+#define WEFT_TEST_CLUSTER_WORLD_H
+
+#include <inttypes.h>
+#include <signal.h>
+
+#include "engine/coherence/cluster.h"
+#include "tests/unit/ops_fixture.h"
+
+#define NODES_MAX  3
+#define DISK_BYTES (64ull << 20)
+#define LOG_BYTES  (4ull << 20)
+#define FRAMES     160
+#define SEEDS      20
+#define EPOCH      7
+#define KEYS       400
+#define SHARED     3  /* directories of all */
+#define NAMES      10 /* in each */
+#define FILE_MAX   40000u
+
+/* ---- what files and directories should be ------------------------------------------------ */
+
+struct thing {
+	uint64_t ino; /* 0: there is none of this name */
+	bool directory;
+	uint32_t size;
+	uint8_t *data;
+	struct disk_inode left; /* as whoever changed it last has seen it */
+};
+
+/* Names from `first` on of a directory. */
+struct place_model {
+	uint64_t dir;
+	unsigned first;
+	struct thing thing[NAMES];
+};
+
+struct world;
+struct node {
+	struct world *w;
+	unsigned id; /* from 1; its shard is one less */
+	unsigned sim;
+	struct net *net;
+	struct shards shards;
+	struct volume_peers peers;
+	struct coherence *coherence;
+	struct volume *v;
+	struct fs *fs;
+	char disk[16];
+	_Atomic uint32_t ups;
+	struct place_model own, common;
+};
+
+struct world {
+	unsigned nodes, steps;
+	void (*work)(struct node *n);
+	void (*check)(struct node *n);
+	uint8_t uuid[16];
+	struct node node[NODES_MAX];
+	_Atomic uint32_t arrived; /* at a barrier, all in all */
+	struct rt_mutex turn;
+	struct place_model shared[SHARED];
+	uint64_t common, appended, striped; /* inodes: a directory, files of all */
+	_Atomic uint64_t begun[KEYS], committed[KEYS];
+};
+
+/* Over all seeds: that there was something to do with the others. */
+static uint64_t sum_sent, sum_restarts;
+static struct world *running;
+static void (*abort_before)(int);
+
+static void on_abort(int signal_number)
+{
+	for (unsigned i = 0; running && i < running->nodes; i++)
+		if (running->node[i].coherence)
+			/* NOLINTNEXTLINE(bugprone-signal-handler): a task has aborted */
+			coherence_cluster_dump(running->node[i].coherence);
+	signal(signal_number, abort_before); /* the simulator's, which says the seed */
+	raise(signal_number);
+}
+
+static unsigned pick(unsigned n)
+{
+	return (unsigned)(rt_random() % n);
+}
+
+/* ---- a node ------------------------------------------------------------------------------ */
+
+/* All nodes come to it before any goes on; each comes to as many as the others. */
+static void barrier(struct node *n)
+{
+	struct world *w = n->w;
+	uint32_t seen = atomic_fetch_add(&w->arrived, 1) + 1;
+	uint32_t whole = (seen + w->nodes - 1) / w->nodes * w->nodes;
+
+	rt_wake(&w->arrived, INT32_MAX);
+	while (seen < whole) {
+		rt_wait(&w->arrived, seen, RT_FOREVER);
+		seen = atomic_load(&w->arrived);
+	}
+}
+
+static unsigned home_of(void *owner, uint16_t shard)
+{
+	const struct world *w = (const struct world *)owner;
+
+	return shard < w->nodes ? shard + 1u : NODE_NONE;
+}
+
+static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
+{
+	struct node *n = (struct node *)owner;
+
+	coherence_cluster_message(n->coherence, peer, m);
+}
+
+static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
+{
+	struct node *n = (struct node *)owner;
+
+	if (event->kind == NET_LINK_UP) {
+		atomic_fetch_add(&n->ups, 1);
+		net_wake(n->net, &n->ups, INT32_MAX);
+	}
+	coherence_cluster_event(n->coherence, peer, event);
+}
+
+static void address_of(char out[32], unsigned id)
+{
+	snprintf(out, 32, "node%u:7000", id);
+}
+
+static int node_provide(
+	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+{
+	struct node *n = (struct node *)arg;
+	char address[32];
+	struct net_options no = {
+		.transport = "sim",
+		.self = {.incarnation = 1,
+			.node = (uint16_t)n->id,
+			.role = NET_ROLE_STORAGE},
+		.listen = address,
+		.handlers = {n, on_message, on_event},
+		.retry_ns = 50000000,
+	};
+	struct coherence_cluster_options co = {
+		.self = (uint8_t)n->id,
+		.shard = n->id - 1,
+		.home = home_of,
+		.owner = n->w,
+		.store = v->store,
+		.log = v->log,
+		.shards = &n->shards,
+		.cluster_epoch = EPOCH,
+	};
+
+	address_of(address, n->id);
+	memcpy(no.self.volume_uuid, n->w->uuid, sizeof(n->w->uuid));
+	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
+	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
+	OK(net_open(&n->net, &no, NULL));
+	co.net = n->net;
+	OK(coherence_cluster_open(&n->coherence, &co));
+	*out = n->coherence;
+	return 0;
+}
+
+static int node_join(void *arg, struct volume *v, struct weft_error *err)
+{
+	struct node *n = (struct node *)arg;
+	char address[32];
+	uint32_t ups;
+
+	OK(coherence_cluster_start(n->coherence));
+	for (unsigned id = 1; id <= n->w->nodes; id++) {
+		struct net_peer_options po = {.node = (uint16_t)id, .address = address};
+		struct net_peer *peer;
+
+		address_of(address, id);
+		if (id != n->id)
+			OK(net_peer_add(&peer, n->net, &po, NULL));
+	}
+	OK(net_start(n->net, NULL));
+	while ((ups = atomic_load(&n->ups)) < n->w->nodes - 1)
+		net_wait(n->net, NULL, &n->ups, ups, RT_FOREVER);
+	return 0;
+}
+
+static void node_counts(const struct node *n)
+{
+	const struct coherence_cluster_counters *c =
+		coherence_cluster_counters(n->coherence);
+
+	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++)
+		sum_sent += c->sent[i];
+	sum_restarts += tree_counters(n->v->tree)->restarts;
+}
+
+/* Nobody leaves before all are ready to. */
+static void node_leave(void *arg, struct volume *v)
+{
+	struct node *n = (struct node *)arg;
+
+	barrier(n);
+	node_counts(n);
+	coherence_cluster_stop(n->coherence);
+	net_close(n->net);
+	n->coherence = NULL; /* the volume closes it */
+}
+
+static void node_open(struct node *n)
+{
+	struct volume_options vo = {
+		.background = true,
+		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 40},
+		.node = (uint16_t)n->id,
+		.shard = (uint16_t)(n->id - 1),
+		.peers = &n->peers,
+	};
+	struct ops_options oo = {.atime = OPS_RELATIME};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+
+	atomic_store(&n->ups, 0);
+	n->peers = (struct volume_peers){node_provide, node_join, node_leave, n};
+	for (unsigned i = 0; i < n->w->nodes; i++) /* how large: not known yet */
+		OK(shards_set(&n->shards, (uint16_t)i, 0));
+	OK(rt_disk_open(&disk, n->disk, 0, &err));
+	if (volume_open(&n->v, disk, &vo, &err) || fs_open(&n->fs, n->v, &oo, &err)) {
+		print_message("node %u: %s\n", n->id, err.text);
+		abort();
+	}
+	barrier(n);
+}
+
+/* What is dirty anywhere is persisted at its home, and told to who owes it. */
+static void node_settle(struct node *n)
+{
+	for (unsigned round = 0; round < 3; round++) {
+		OK(volume_sync(n->v));
+		barrier(n);
+	}
+}
+
+static void node_close(struct node *n)
+{
+	fs_close(n->fs);
+	barrier(n);
+	node_settle(n);
+	OK(volume_close(n->v));
+	barrier(n);
+}
+
+static void node_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	node_open(n);
+	n->w->work(n);
+	barrier(n);
+	n->w->check(n);
+	node_close(n);
+	node_open(n);
+	n->w->check(n);
+	node_close(n);
+}
+
+static void node_format(struct node *n)
+{
+	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
+		.log_bytes = LOG_BYTES,
+		.node = (uint16_t)n->id,
+		.shard = (uint16_t)(n->id - 1)};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+
+	memcpy(format.volume_uuid, n->w->uuid, sizeof(format.volume_uuid));
+	rt_sim_disk_create(n->disk, DISK_BYTES, NULL);
+	OK(rt_disk_open(&disk, n->disk, 0, &err));
+	OK(volume_format(disk, &format, 0, 0, &err));
+	rt_disk_close(disk);
+}
+
+static int run_world(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	running = w;
+	abort_before = signal(SIGABRT, on_abort);
+	memset(w->uuid, 0x11, sizeof(w->uuid));
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->w = w;
+		n->id = i + 1;
+		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
+		node_format(n);
+	}
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
+	}
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	running = NULL;
+	signal(SIGABRT, abort_before);
+	return 0;
+}
+
+#endif
