@@ -276,7 +276,8 @@ static bool frame_has_image(
 		    p->entry.stored_version) != 0)
 		return true;
 	return d->base.frames->look(d->base.cache, p->at.pid, &image) == 0 &&
-	       !image.hollow;
+	       !image.hollow && image.incarnation == m->incarnation &&
+	       image.version == m->version;
 }
 
 static void send_to(struct cluster *d, struct dpage *p, unsigned node,

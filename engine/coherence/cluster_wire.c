@@ -153,6 +153,8 @@ static bool message_makes_sense(const struct cluster *d, const struct page_messa
 		return false;
 	to_home = m->type == PAGE_REQUEST || m->type == PAGE_DROP ||
 		  m->type == PAGE_EVICT || m->type == PAGE_FETCH || m->type == PAGE_SHIP;
+	if (m->type == PAGE_COPY || m->type == PAGE_MOVE || m->type == PAGE_INVALIDATE)
+		return home != d->o.self; /* a home asks its own hold itself */
 	return !to_home || home == d->o.self;
 }
 

@@ -40,7 +40,7 @@ struct node {
 	unsigned sim;
 	struct engine e;
 	struct net *net;
-	char disk[16];
+	char disk[16], address[32];
 	_Atomic uint32_t ups;
 };
 
@@ -57,6 +57,7 @@ struct world {
 	unsigned turn_count;
 	_Atomic uint32_t turn; /* whose it is */
 	uint64_t messages;
+	bool rogue; /* node 2 is no node */
 	struct node node[NODES_MAX];
 	struct page page[PAGES_MAX];
 	_Atomic uint32_t arrived; /* at the barrier */
@@ -381,26 +382,38 @@ static void node_connect(struct node *n)
 		struct net_peer *peer;
 
 		address_of(address, id);
+		if (n->w->rogue)
+			po.address = NULL;
 		if (id != n->id)
 			OK(net_peer_add(&peer, n->net, &po, NULL));
 	}
 	OK(net_start(n->net, NULL));
-	while ((ups = atomic_load(&n->ups)) < n->w->nodes - 1)
+	while (!n->w->rogue && (ups = atomic_load(&n->ups)) < n->w->nodes - 1)
 		net_wait(n->net, NULL, &n->ups, ups, RT_FOREVER);
 }
 
-static void node_open(struct node *n)
+static struct net_options node_net_options(struct node *n)
 {
-	char address[32];
 	struct net_options no = {
 		.transport = "sim",
 		.self = {.incarnation = 1,
 			.node = (uint16_t)n->id,
 			.role = NET_ROLE_STORAGE},
-		.listen = address,
+		.listen = n->address,
 		.handlers = {n, on_message, on_event},
 		.retry_ns = 50000000,
 	};
+
+	address_of(n->address, n->id);
+	memset(no.self.volume_uuid, 0x11, NET_UUID_BYTES);
+	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
+	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
+	return no;
+}
+
+static void node_open(struct node *n)
+{
+	struct net_options no = node_net_options(n);
 	struct coherence_cluster_options co = {
 		.self = (uint8_t)n->id,
 		.shard = n->id - 1,
@@ -411,10 +424,6 @@ static void node_open(struct node *n)
 	struct cache_options cache = {
 		.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = n->w->turns ? 0 : 40};
 
-	address_of(address, n->id);
-	memset(no.self.volume_uuid, 0x11, NET_UUID_BYTES);
-	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
-	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
 	engine_open_log(&n->e, n->disk);
 	OK(net_open(&n->net, &no, NULL));
 	co.net = n->net;
@@ -466,7 +475,7 @@ static void check_settled(struct node *n)
 		store_read_pages(n->e.store, &r, 1);
 		HOLDS(r.result == 0 && r.version == p->version &&
 			r.found_incarnation == p->incarnation);
-		HOLDS(filled(image, r.pid, p->stamp));
+		expect(n, i, p, image, r.version);
 	}
 	rt_free_pages(image, PAGE_SIZE);
 }
@@ -485,10 +494,8 @@ static void count_up(struct node *n)
 	sum.taken_over += c->taken_over;
 }
 
-static void node_close(struct node *n)
+static void node_take_apart(struct node *n)
 {
-	cache_stop(n->e.cache);
-	barrier(n->w, 5, n->w->nodes + 1);
 	coherence_cluster_stop(n->e.coherence);
 	net_close(n->net);
 	cache_close(n->e.cache);
@@ -496,6 +503,13 @@ static void node_close(struct node *n)
 	log_close(n->e.log);
 	store_close(n->e.store);
 	rt_disk_close(n->e.disk);
+}
+
+static void node_close(struct node *n)
+{
+	cache_stop(n->e.cache);
+	barrier(n->w, 5, n->w->nodes + 1);
+	node_take_apart(n);
 }
 
 static uint64_t messages_sent(struct world *w)
@@ -583,14 +597,10 @@ static void node_main(void *arg)
 	node_close(n);
 }
 
-static int run_world(void *arg)
+static void world_open(struct world *w)
 {
-	struct world *w = arg;
-
 	for (unsigned i = 0; i < w->pages; i++)
 		w->page[i].incarnation = 1;
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
@@ -600,6 +610,15 @@ static int run_world(void *arg)
 		rt_sim_disk_create(n->disk, 64 << 20, NULL);
 		engine_format_shard(n->disk, 4 << 20, (uint16_t)i);
 	}
+}
+
+static int run_world(void *arg)
+{
+	struct world *w = arg;
+
+	running = w;
+	abort_before = signal(SIGABRT, on_abort);
+	world_open(w);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
@@ -719,6 +738,132 @@ static void a_quiet_case_costs_as_many_messages_as_it_must(void **state)
 	free(w);
 }
 
+/* ---- a peer that is not to be trusted ----------------------------------------------------- */
+
+/* The rogue is node 2; what it says is like what a node says, but for its sense. */
+static void rogue_message(struct page_message *m)
+{
+	static const uint64_t places[] = {
+		0, PAGE_SIZE, 17, 1ull << PID_SLOT_BITS, 6, ~0ull};
+
+	*m = (struct page_message){
+		.type = (uint16_t)(PAGE_MESSAGE_FIRST +
+				   rt_random() % (PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST)),
+		.request = (uint32_t)(rt_random() % 3),
+		.cluster_epoch = rt_random() % 64 ? EPOCH : 1,
+		.pid = pid_make(
+			(uint16_t)(rt_random() % 8 == 0), BASE_SLOT + rt_random() % 4),
+		.incarnation = rt_random() % 3,
+		.version = rt_random() % 4,
+		.place = places[rt_random() % ARRAY_SIZE(places)],
+		.epoch = (uint32_t)(rt_random() % 5),
+		.copies = (uint16_t)(rt_random() % 3),
+		.source = (uint8_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
+		.mode = (uint8_t)(rt_random() % 4),
+		.flags = (uint16_t)(rt_random() & rt_random() & 0xfff),
+		.count = rt_random() % 16 == 0,
+	};
+	if (rt_random() % 2) /* often one that the home takes */
+		m->type = PAGE_REQUEST;
+}
+
+static void rogue_hears(void *owner, struct net_peer *peer, const struct net_message *m)
+{
+}
+
+static void rogue_event(void *owner, struct net_peer *peer, const struct net_event *event)
+{
+	struct node *n = owner;
+
+	if (event->kind == NET_LINK_UP)
+		atomic_fetch_add(&n->ups, 1);
+}
+
+static void rogue_main(void *arg)
+{
+	struct node *n = arg;
+	struct net_options no = node_net_options(n);
+	struct net_peer_options po = {.node = 1, .address = "node1:7000"};
+	struct net_peer *peer;
+	void *base;
+
+	no.listen = NULL;
+	no.handlers = (struct net_handlers){n, rogue_hears, rogue_event};
+	OK(net_open(&n->net, &no, NULL));
+	OK(net_region_create(
+		n->net, 0, 64 * PAGE_SIZE, NET_REMOTE_READ | NET_REMOTE_WRITE, &base));
+	OK(net_peer_add(&peer, n->net, &po, NULL));
+	OK(net_start(n->net, NULL));
+	for (unsigned i = 0; i < 400; i++) {
+		struct page_message m;
+		struct net_message out;
+
+		rogue_message(&m);
+		memcpy(&out, &m, sizeof(out));
+		out.epoch = m.cluster_epoch;
+		while (net_send(peer, &out, 0))
+			rt_sleep_ns(10000000); /* cut: the link is made anew */
+		if (rt_random() % 4 == 0)
+			rt_sleep_ns(rt_random() % 2000000);
+	}
+	net_close(n->net);
+}
+
+/* It has pages when the rogue comes, and is there when it has gone. */
+static void victim_main(void *arg)
+{
+	struct node *n = arg;
+
+	node_open(n);
+	for (unsigned i = 0; i < 4; i++)
+		if (rt_random() % 2)
+			write_data(n, 2 * i, false);
+	barrier(n->w, 1, 2);
+	barrier(n->w, 2, 2);
+	cache_stop(n->e.cache);
+	node_take_apart(n);
+}
+
+static int run_rogue(void *arg)
+{
+	struct world *w = arg;
+
+	world_open(w);
+	w->node[0].sim = rt_sim_node_new("victim");
+	w->node[1].sim = rt_sim_node_new("rogue");
+	OK(rt_sim_spawn_on(w->node[0].sim, "victim", victim_main, &w->node[0]));
+	barrier(w, 1, 2);
+	OK(rt_sim_spawn_on(w->node[1].sim, "rogue", rogue_main, &w->node[1]));
+	HOLDS(!rt_sim_node_wait(w->node[1].sim));
+	barrier(w, 2, 2);
+	HOLDS(!rt_sim_node_wait(w->node[0].sim));
+	return 0;
+}
+
+static void quiet(int level, const char *line)
+{
+}
+
+static void who_breaks_the_protocol_is_cut_and_no_more(void **state)
+{
+	uint64_t one = setting("WEFT_SIM_SEED", 0);
+	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	struct world *w = calloc(1, sizeof(*w));
+	void (*loud)(int, const char *) = weft_log_sink;
+
+	assert_non_null(w);
+	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		w->nodes = 2;
+		w->pages = 8;
+		w->rogue = true;
+		weft_log_sink = quiet;
+		assert_int_equal(rt_sim_run(seed, NULL, run_rogue, w), 0);
+	}
+	weft_log_sink = loud;
+	free(w);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -727,6 +872,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_share_pages_that_do_not_fit_their_caches),
 		cmocka_unit_test(four_nodes_share_pages),
 		cmocka_unit_test(four_nodes_want_the_same_few_pages),
+		cmocka_unit_test(who_breaks_the_protocol_is_cut_and_no_more),
 	};
 
 	if (argc > 1)
