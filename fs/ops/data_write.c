@@ -306,6 +306,9 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 	struct guard g;
 	int rc;
 
+	/* Another node has moved the end since size_before was read: not ours to write. */
+	if (!fresh && cache_has_peers(cache) && block << PAGE_SHIFT >= p->size_before)
+		return -ESTALE;
 	if (fresh && whole)
 		rc = guard_fill(cache, pid, part->incarnation, &g);
 	else if (fresh)

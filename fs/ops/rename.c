@@ -6,7 +6,8 @@
  * close a loop, so such renames exclude each other (fs.rename_lock) while they look from
  * the new parent up to the root: nothing else changes where a directory hangs, so that
  * walk needs no transaction and has no limit on depth. The transaction then finds the
- * same inodes under the names, or starts over.
+ * same inodes under the names, or starts over. Where other nodes move directories too it
+ * reads the way to the root itself, which then is no longer than what it can read.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -257,6 +258,37 @@ static int do_rename(struct txn *x, struct rename_arg *a)
 	return write_parents(x, a);
 }
 
+/* As the walk has found it: dir does not hang below `above`. */
+static int stays_clear(struct txn *x, uint64_t dir, uint64_t above)
+{
+	struct disk_inode inode;
+
+	while (dir != DISK_INO_ROOT) {
+		int rc = dir == above ? NEEDS_WALK : inode_read(x, dir, &inode);
+
+		if (rc)
+			return rc == -ENOENT ? NEEDS_WALK : rc;
+		if (!S_ISDIR(inode.mode))
+			return NEEDS_WALK;
+		dir = inode.parent;
+	}
+	return 0;
+}
+
+/* Other nodes know nothing of this one's rename_lock. */
+static int check_ways(struct txn *x, const struct rename_arg *a)
+{
+	int rc = 0;
+
+	if (same_dir(a) || !cache_has_peers(a->fs->volume->cache))
+		return 0;
+	if (side_is_dir(&a->from))
+		rc = stays_clear(x, a->to.dir, a->from.slot.entry.ino);
+	if (rc == 0 && exchanges(a) && side_is_dir(&a->to))
+		rc = stays_clear(x, a->from.dir, a->to.slot.entry.ino);
+	return rc;
+}
+
 static int rename_body(struct txn *x, void *p)
 {
 	struct rename_arg *a = p;
@@ -271,6 +303,9 @@ static int rename_body(struct txn *x, void *p)
 		return rc;
 	if (rc)
 		return rc > 0 ? 0 : OPS_VERDICT(rc);
+	rc = check_ways(x, a);
+	if (rc)
+		return rc;
 	return exchanges(a) ? do_exchange(x, a) : do_rename(x, a);
 }
 

@@ -6,8 +6,9 @@
  * The tree: items that all nodes count up in transactions lose no count, and nobody reads
  * less than was committed before it looked. The operations: directories that all nodes
  * use, one operation at a time, where each must find what the last one left, on whatever
- * node that was; meanwhile each node works in a directory of its own. In the end every
- * node sees the same, also after closing and opening again.
+ * node that was; meanwhile each node works in a directory of its own, and at names of its
+ * own in one that all have; all write to the same two files and move directories into each
+ * other. In the end every node sees the same, also after closing and opening again.
  *
  * Not here: failures, locks, files that are open while another node unlinks them
  * (docs/many-nodes.md, "What is not built yet").
@@ -18,10 +19,9 @@
  */
 #include "tests/sim/cluster_world.h"
 
-	/* ---- the tree ---------------------------------------------------------------------------- */
+/* ---- the tree ---------------------------------------------------------------------------- */
 
-	static struct disk_key
-	key_of(unsigned k)
+static struct disk_key key_of(unsigned k)
 {
 	return disk_key(1000 + k * 7919 % KEYS, DISK_ITEM_LINK, 0);
 }
@@ -188,11 +188,14 @@ struct listing {
 static int list_one(void *arg, const struct ops_dirent *entry)
 {
 	struct listing *l = (struct listing *)arg;
+	char name[8] = "";
 	unsigned i;
 
-	if (entry->name[0] == '.')
+	HOLDS(entry->name_len < sizeof(name));
+	memcpy(name, entry->name, entry->name_len);
+	if (name[0] != 'n') /* dots, and those of check_moving */
 		return 0;
-	HOLDS(sscanf(entry->name, "n%u", &i) == 1);
+	HOLDS(sscanf(name, "n%u", &i) == 1);
 	if (i < l->p->first || i >= l->p->first + NAMES)
 		return 0;
 	EQ(entry->ino, l->p->thing[i - l->p->first].ino);
@@ -396,6 +399,46 @@ static void together_main(void *arg)
 		write_together(n, i);
 }
 
+/* Where each of the directories is, by whoever moved it last; the names are the same. */
+static void move_about(struct node *n)
+{
+	unsigned i = pick(MOVING), into = pick(MOVING + 1);
+	struct ops_attr a;
+	uint64_t from, to;
+	char text[8];
+	int rc;
+
+	snprintf(text, sizeof(text), "m%u", i);
+	OK(ops_lookup(n->fs, n->w->moving[i], nm(".."), &a));
+	from = a.ino;
+	to = into == MOVING ? n->w->common : n->w->moving[into];
+	rc = ops_rename(n->fs, from, nm(text), to, nm(text), 0);
+	HOLDS(rc == 0 || rc == -EINVAL || rc == -ENOENT);
+}
+
+static void moving_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	for (unsigned i = 0; i < n->w->steps; i++)
+		move_about(n);
+}
+
+/* All of them are still reached from the root. */
+static void check_moving(struct node *n)
+{
+	for (unsigned i = 0; i < MOVING; i++) {
+		uint64_t at = n->w->moving[i];
+		unsigned steps = 0;
+		struct ops_attr a;
+
+		for (; at != n->w->common; at = a.ino, steps++) {
+			OK(ops_lookup(n->fs, at, nm(".."), &a));
+			HOLDS(steps < MOVING);
+		}
+	}
+}
+
 static uint8_t *read_all(struct node *n, uint64_t ino, size_t want)
 {
 	struct bytes b = {.to = rt_alloc(want + PAGE_SIZE)};
@@ -448,7 +491,7 @@ static void shared_main(void *arg)
 static void ops_work(struct node *n)
 {
 	static void (*const mains[])(void *) = {
-		own_main, common_main, together_main, shared_main};
+		own_main, common_main, together_main, moving_main, shared_main};
 	struct rt_task *task[ARRAY_SIZE(mains)];
 	char text[16];
 
@@ -458,6 +501,10 @@ static void ops_work(struct node *n)
 			n->w->shared[i].dir = mk_dir(n->fs, DISK_INO_ROOT, text);
 		}
 		n->w->common = mk_dir(n->fs, DISK_INO_ROOT, "common");
+		for (unsigned i = 0; i < MOVING; i++) {
+			snprintf(text, sizeof(text), "m%u", i);
+			n->w->moving[i] = mk_dir(n->fs, n->w->common, text);
+		}
 		n->w->appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
 		n->w->striped = mk_file(n->fs, DISK_INO_ROOT, "striped");
 	}
@@ -488,6 +535,7 @@ static void ops_check(struct node *n)
 	for (unsigned i = 0; i < n->w->nodes; i++)
 		check_place(n, &n->w->node[i].common);
 	check_together(n);
+	check_moving(n);
 }
 
 /* ---- the runner -------------------------------------------------------------------------- */

@@ -22,6 +22,7 @@
 #define KEYS       400
 #define SHARED     3  /* directories of all */
 #define NAMES      10 /* in each */
+#define MOVING     5  /* directories in each other */
 #define FILE_MAX   40000u
 
 /* ---- what files and directories should be ------------------------------------------------ */
@@ -67,6 +68,7 @@ struct world {
 	struct rt_mutex turn;
 	struct place_model shared[SHARED];
 	uint64_t common, appended, striped; /* inodes: a directory, files of all */
+	uint64_t moving[MOVING];            /* directories that change places */
 	_Atomic uint64_t begun[KEYS], committed[KEYS];
 };
 
