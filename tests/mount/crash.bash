@@ -106,8 +106,9 @@ check_sqlite() {
 check_sqlite_wal() { check_sqlite wal; }
 check_sqlite_delete() { check_sqlite delete; }
 
-# Files written by fio at random places and synced at its end.
-FIO=(fio --name=job --ioengine=psync --rw=randwrite --bsrange=512-64k --blockalign=512 --size=4m
+# Files written by fio at random places and synced at its end. By a thread: a process of its own
+# would leave the group that is killed, and wait for ever.
+FIO=(fio --thread --name=job --ioengine=psync --rw=randwrite --bsrange=512-64k --blockalign=512 --size=4m
 	--verify=crc32c --verify_fatal=1 --group_reporting --minimal)
 
 load_fio() {
