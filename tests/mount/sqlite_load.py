@@ -6,6 +6,7 @@
     sqlite_load.py check DB MODE LOG   exit status 0 if all that was committed is there
 """
 import hashlib
+import os
 import random
 import sqlite3
 import sys
@@ -28,6 +29,7 @@ def opened(db, mode):
 
 def load(db, mode, log):
     con = opened(db, mode)
+    folder = os.path.dirname(db)
     con.execute("create table if not exists t (n integer primary key, data text)")
     con.execute("create index if not exists i on t (data)")
     n = con.execute("select coalesce(max(n), 0) from t").fetchone()[0]
@@ -38,6 +40,9 @@ def load(db, mode, log):
                 n += 1
                 con.execute("insert into t values (?, ?)", (n, payload(n)))
             con.execute("commit")
+            # Where the daemon dies between unlink and sync, SQLite cannot open the directory, and
+            # says that all is well. Asking the daemon once more fails then.
+            os.statvfs(folder)
             out.write("%d\n" % n)
 
 
