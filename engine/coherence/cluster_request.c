@@ -174,9 +174,10 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	struct dpage *p = page_lock(d, pid);
 
 	WEFT_ASSERT(p && p->wish == w && w->done);
-	/* the frame will be another page's, and is still being read; or the page's image is
-	 * being written to the store */
-	while ((p->ops && (w->result || p->hold.hold == RIGHT_NONE)) || p->persisting) {
+	/* the frame will be another page's, and is still being read; or an image is on its
+	 * way into it for who asked meanwhile, or from elsewhere to the store */
+	while ((p->ops && (w->result || p->hold.hold == RIGHT_NONE)) || p->persisting ||
+		(!w->result && p->hold.phase == PHASE_GATHERING)) {
 		p->refs++;
 		page_unlock(d, pid, p);
 		rt_sleep_ns(GIVE_POLL_NS);
