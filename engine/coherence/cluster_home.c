@@ -222,23 +222,50 @@ static bool run_open(struct cluster *d, struct job *j)
 	return true;
 }
 
+/*
+ * Reads the image. Who owes an older one may have it persisted meanwhile (a page that was
+ * allocated anew and never written is fetched so): then it is read again. The record is
+ * locked at the end. NULL: later.
+ */
+static struct dpage *read_stored(struct cluster *d, struct job *j, struct store_read *r)
+{
+	struct dpage *p = job_page(d, j);
+	uint64_t incarnation = p->entry.stored_incarnation;
+	uint64_t version = p->entry.stored_version;
+	bool quiet = !p->persisting;
+
+	page_unlock(d, r->pid, p);
+	if (quiet)
+		store_read_pages(d->o.store, r, 1);
+	p = job_page(d, j);
+	if (quiet && !p->persisting && p->entry.stored_incarnation == incarnation &&
+		p->entry.stored_version == version)
+		return p;
+	page_unlock(d, r->pid, p);
+	return NULL;
+}
+
 /* An image of the store's for a message: to another node, or into a frame of this one. */
 static bool run_store(struct cluster *d, struct job *j)
 {
 	page_id pid = j->p->at.pid;
 	void *buffer = rt_alloc_pages(PAGE_SIZE);
-	struct store_read r = {
-		.pid = pid, .incarnation = j->m.incarnation, .image = buffer};
-	struct dpage *p;
+	struct store_read r = {.pid = pid, .image = buffer};
+	struct dpage *p = buffer ? read_stored(d, j, &r) : NULL;
 
-	if (!buffer)
+	if (!p) {
+		if (buffer)
+			rt_free_pages(buffer, PAGE_SIZE);
 		return false;
-	store_read_pages(d->o.store, &r, 1);
-	p = job_page(d, j);
+	}
 	p->refs--;
-	/* another version: who is given it has let others write it meanwhile */
-	if (r.result < 0 || r.version != j->m.version)
+	if (r.result < 0 || page_order(r.found_incarnation, r.version, j->m.incarnation,
+				    j->m.version) < 0)
 		j->m.flags |= PAGE_DAMAGED;
+	if (!(j->m.flags & PAGE_DAMAGED)) { /* persisted since it was said */
+		j->m.incarnation = r.found_incarnation;
+		j->m.version = r.version;
+	}
 	if (j->node != d->o.self) {
 		wire_send_image(d, p, j->node, &j->m, j->place, buffer);
 	} else {
