@@ -211,7 +211,6 @@ static void node_leave(void *arg, struct volume *v)
 	struct node *n = (struct node *)arg;
 
 	barrier(n);
-	node_counts(n);
 	coherence_cluster_stop(n->coherence);
 	net_close(n->net);
 	n->coherence = NULL; /* the volume closes it */
@@ -256,6 +255,7 @@ static void node_close(struct node *n)
 	fs_close(n->fs);
 	barrier(n);
 	node_settle(n);
+	node_counts(n);
 	OK(volume_close(n->v));
 	barrier(n);
 }
