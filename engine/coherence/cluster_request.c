@@ -408,14 +408,14 @@ static void ship_begin(struct cluster *d, struct ship_wait *w)
 		.flags = PAGE_DIRTY,
 		.source = NODE_NONE,
 	};
+	int e = 0;
 
-	if (!p && !coherence_home_here(&d->base, s->pid))
+	if (!p)
 		p = page_new(d, s->pid);
-	if (!p || atomic_load_explicit(&d->failed, memory_order_relaxed)) {
-		/* of this shard: nobody has a part in it, so nothing is owed */
-		w->ship->result = p                                       ? -EIO
-				  : coherence_home_here(&d->base, s->pid) ? -EAGAIN
-									  : -ENOMEM;
+	if (p && p->at.home == d->o.self && !p->has_entry && !p->opening)
+		e = page_open_later(d, p); /* it knows what is persisted */
+	if (!p || e || atomic_load_explicit(&d->failed, memory_order_relaxed)) {
+		w->ship->result = !p || e ? -ENOMEM : -EIO;
 		batch_one_done(d, w->batch);
 		page_unlock(d, s->pid, p);
 		return;
