@@ -388,21 +388,14 @@ static bool renewed_since(
 static bool persist_own(struct cluster *d, struct job *j)
 {
 	page_id pid = j->p->at.pid;
+	int e = d->base.frames->write_back(d->base.cache, pid);
 	struct dpage *p = job_page(d, j);
-	/* who owes is told when it is written */
-	bool told =
-		!persisted_already(p, &j->m) && (p->entry.owing & node_bit(j->m.sender));
 	bool done;
-	int e;
 
-	page_unlock(d, pid, p);
-	e = d->base.frames->write_back(d->base.cache, pid);
-	p = job_page(d, j);
 	done = !e && (persisted_already(p, &j->m) || renewed_since(d, p, &j->m));
 	if (done) {
 		p->refs--;
-		if (!told || !persisted_already(p, &j->m))
-			page_deliver(d, p, &j->m); /* tells who shipped it */
+		page_deliver(d, p, &j->m); /* tells who shipped it */
 	}
 	page_unlock(d, pid, p);
 	return done;

@@ -722,7 +722,7 @@ static void a_quiet_case_costs_as_many_messages_as_it_must(void **state)
 		{1, WRITES, 0, 0}, {2, WRITES, 1, 0}, /* of its own */
 		{2, READS, 3, 2}, /* uncontended, of another's; alone: exclusive */
 		{2, WRITES, 3, 0},
-		{2, PERSISTS, 0, 2 + 3}, /* page 3; page 0, which 2 and 3 owe */
+		{2, PERSISTS, 0, 2 + 4}, /* page 3; page 0, which 2 and 3 owe; 2 asked */
 		{3, READS, 3, 4},
 		{1, READS, 3, 2},  /* persisted by now, but there is a source */
 		{2, WRITES, 3, 4}, /* upgrade of the source */
