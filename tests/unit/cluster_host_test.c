@@ -147,8 +147,10 @@ static void a_key_of_another_user_is_refused(void **state)
 
 static void what_is_no_key_is_refused(void **state)
 {
-	static const char *const bad[] = {"", "\n", KEY "0\n", (KEY KEY "\n"),
-		"0011223344556677\n", ("x0112233445566778899aabbccddeeff" KEY),
+	static const char longer[] = KEY "0\n", twice[] = KEY KEY "\n";
+	static const char behind[] = "x0112233445566778899aabbccddeeff" KEY;
+	static const char *const bad[] = {"", "\n", longer, twice, "0011223344556677\n",
+		behind,
 		"g0112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\n"};
 
 	cluster_close(opened(ONE));
