@@ -23,7 +23,7 @@
  * them. */
 #define SESSION_FAT_BUSY_MAX 6
 /* So many fat buffers may stay resident while idle. */
-#define SESSION_FAT_IDLE_MAX 2
+#define SESSION_FAT_IDLE_MAX 8
 /*
  * The kernel wants room for the largest WRITE and its headers; libfuse asks for a page.
  */

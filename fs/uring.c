@@ -439,11 +439,12 @@ static void worker_leaves(void *arg)
 /*
  * A lone client is served fastest by a thread that stays on its processor: waking another
  * one that idles takes longer than most requests. Requests that overlap, or wait, are
- * served wherever there is room: who waits on a busy processor would queue there twice.
+ * served wherever there is room: who waits on a busy processor would queue there twice. So
+ * are large ones, whose copies can be made while the client works on what it has.
  */
-static void worker_place(struct worker_ring *w, uint32_t others)
+static void worker_place(struct worker_ring *w, bool spread)
 {
-	if (others) {
+	if (spread) {
 		worker_leaves(w);
 	} else if (!w->stays && w->alone++ >= ALONE_BEFORE_STAYING) {
 		rt_task_on_cpu(w->entry->queue->number);
@@ -455,7 +456,9 @@ static void worker_serve(struct worker_ring *w)
 {
 	struct queue *q = w->entry->queue;
 
-	worker_place(w, atomic_fetch_add_explicit(&q->busy, 1, memory_order_relaxed));
+	uint32_t others = atomic_fetch_add_explicit(&q->busy, 1, memory_order_relaxed);
+
+	worker_place(w, others || w->entry->fat);
 	rt_task_before_wait(worker_leaves, w);
 	entry_serve(w->uring, w->entry);
 	rt_task_before_wait(NULL, NULL);
