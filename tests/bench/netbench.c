@@ -280,7 +280,9 @@ static void net_run(const char *what, const char *how, unsigned count)
 		snprintf(listen, sizeof(listen), "/tmp/netbench.%d/sock", getpid());
 	else
 		snprintf(listen, sizeof(listen), "127.0.0.1:0");
-	MUST(pipe(tell) == 0 && (child = fork()) >= 0);
+	MUST(pipe(tell) == 0);
+	child = fork();
+	MUST(child >= 0);
 	if (child == 0) {
 		net_begin(how, 1, listen, tell[1]);
 		for (;;)
@@ -475,7 +477,9 @@ static void raw_shm(const char *what, unsigned count)
 	uint64_t began, *ns = calloc(count, sizeof(*ns));
 	pid_t child;
 
-	MUST(s != MAP_FAILED && ns && (child = fork()) >= 0);
+	MUST(s != MAP_FAILED && ns);
+	child = fork();
+	MUST(child >= 0);
 	if (child == 0)
 		for (uint32_t i = 1;; i++) {
 			take_turn(s, 0, i);

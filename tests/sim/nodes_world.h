@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The world of nodes_test.c: nodes that share pages, a model of what was written last, and
+ * what the tasks of a node do to the pages.
+ */
+#ifndef WEFT_TEST_NODES_WORLD_H
+#define WEFT_TEST_NODES_WORLD_H
+
+#include "tests/unit/cache_fixture.h"
+
+#include <inttypes.h>
+
+#include "engine/coherence/cluster.h"
+#include "engine/rt/rt_sim.h"
+
+#define NODES_MAX 4
+#define PAGES_MAX 256
+#define FRAMES    64
+#define TASKS     3
+#define SEEDS     100
+#define EPOCH     7
+#define BASE_SLOT 10
+
+struct page {
+	bool known;
+	uint64_t incarnation, stamp, version;
+	unsigned users; /* operations on it; one that allocates it anew is alone */
+	bool renewed;
+};
+
+struct world;
+struct node {
+	struct world *w;
+	unsigned id; /* from 1; its shard is one less */
+	unsigned sim;
+	struct engine e;
+	struct net *net;
+	char disk[16], address[32];
+	_Atomic uint32_t ups;
+};
+
+/* One thing after the other: what a node does, and how many messages that costs. */
+struct turn {
+	unsigned node;
+	enum { READS, WRITES, PERSISTS } does;
+	unsigned page, messages;
+};
+
+struct world {
+	unsigned nodes, pages, steps;
+	const struct turn *turns; /* instead of the tasks' steps */
+	unsigned turn_count;
+	_Atomic uint32_t turn; /* whose it is */
+	uint64_t messages;
+	bool rogue; /* node 2 is no node */
+	struct node node[NODES_MAX];
+	struct page page[PAGES_MAX];
+	_Atomic uint32_t arrived; /* at the barrier */
+};
+
+static struct coherence_cluster_counters sum;
+
+static page_id pid_of(const struct world *w, unsigned i)
+{
+	return pid_make((uint16_t)(i % w->nodes), BASE_SLOT + i);
+}
+
+/* The image is what was written last, wherever that was. */
+static void expect(const struct node *n, unsigned i, const struct page *p,
+	const uint8_t *image, uint64_t version)
+{
+	page_id pid = pid_of(n->w, i);
+
+	if (!p->known || (version == p->version && filled(image, pid, p->stamp)))
+		return;
+	print_message("node %u finds page %u:%" PRIu64 " at version %" PRIu64
+		      "; it was last written as version %" PRIu64 "\n",
+		n->id, pid_shard(pid), (uint64_t)pid_slot(pid), version, p->version);
+	for (uint64_t stamp = 0; stamp <= p->stamp; stamp++)
+		if (filled(image, pid, stamp))
+			print_message("  its bytes are those of stamp %" PRIu64
+				      " of %" PRIu64 "\n",
+				stamp, p->stamp);
+	print_message("  it begins with %" PRIx64 "\n", page_load_u64(image));
+	abort();
+}
+
+static bool enter(struct page *p)
+{
+	p->users += !p->renewed;
+	return !p->renewed;
+}
+
+static void leave(struct page *p)
+{
+	p->users--;
+}
+
+/* ---- what tasks do ------------------------------------------------------------------------ */
+
+static void write_data(struct node *n, unsigned i, bool blind)
+{
+	struct page *p = &n->w->page[i];
+	page_id pid = pid_of(n->w, i);
+	struct guard g;
+
+	if (blind && p->known) {
+		OK(guard_overwrite(n->e.cache, pid, p->incarnation, &g));
+		if (rt_random() % 8 == 0) { /* changes its mind */
+			guard_release(n->e.cache, &g);
+			return;
+		}
+	} else {
+		OK(guard_exclusive(n->e.cache, pid, p->incarnation, &g));
+		expect(n, i, p, g.image, g.frame->version);
+	}
+	HOLDS(g.frame->version == p->version && g.frame->incarnation == p->incarnation);
+	p->known = true;
+	p->version++;
+	fill(g.image, pid, ++p->stamp);
+	rt_sched_point();
+	guard_release_dirty(n->e.cache, &g, false);
+}
+
+/* Two pages together, or one. */
+static void write_metadata(struct node *n, unsigned i)
+{
+	struct mtr *m = rt_alloc(sizeof(*m));
+	struct world *w = n->w;
+	unsigned pages[2] = {
+		i, (unsigned)(i + 1 + rt_random() % (w->pages - 1)) % w->pages};
+	unsigned count = rt_random() % 3 ? 2 : 1;
+	struct page_ref refs[2];
+	struct mtr_page *held[2];
+	int e = -EAGAIN;
+
+	if (count == 2 && !enter(&w->page[pages[1]]))
+		count = 1;
+	for (unsigned k = 0; k < count; k++)
+		refs[k] = (struct page_ref){
+			pid_of(w, pages[k]), w->page[pages[k]].incarnation};
+	while (e == -EAGAIN) {
+		OK(cache_fetch_exclusive(n->e.cache, refs, count));
+		OK(mtr_begin(m, n->e.cache, count));
+		for (unsigned k = 0; k < count; k++) {
+			held[k] = mtr_latch(m, refs[k].pid, refs[k].incarnation, &e);
+			if (!held[k])
+				break;
+		}
+		if (e)
+			mtr_abort(m);
+		if (e == -EAGAIN)
+			rt_sleep_ns(rt_random() % 200000);
+	}
+	OK(e);
+	for (unsigned k = 0; k < count; k++) {
+		struct page *p = &w->page[pages[k]];
+		uint8_t image[PAGE_SIZE];
+
+		expect(n, pages[k], p, held[k]->guard.image,
+			held[k]->guard.frame->version);
+		p->known = true;
+		p->version++;
+		fill(image, refs[k].pid, ++p->stamp);
+		mtr_write(held[k], 0, image, PAGE_SIZE);
+	}
+	mtr_commit(m);
+	rt_free(m);
+	if (count == 2)
+		leave(&w->page[pages[1]]);
+}
+
+static void read_latched(struct node *n, unsigned i)
+{
+	struct guard g;
+
+	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
+	expect(n, i, &n->w->page[i], g.image, g.frame->version);
+	guard_release(n->e.cache, &g);
+}
+
+static void read_optimistic(struct node *n, unsigned i)
+{
+	page_id pid = pid_of(n->w, i);
+	uint8_t copy[PAGE_SIZE];
+	struct page then;
+	uint64_t version;
+	struct guard g;
+
+	do {
+		OK(guard_optimistic(n->e.cache, pid, NULL, &g));
+		page_copy_out(copy, g.image, PAGE_SIZE);
+		version = g.frame->version;
+		then = n->w->page[i]; /* at the same moment */
+	} while (!guard_valid(&g));
+	expect(n, i, &then, copy, version);
+	guard_used(n->e.cache, &g);
+}
+
+/* Several at once; or, ahead, without waiting. */
+static void read_many(struct node *n, unsigned first)
+{
+	struct page_ref refs[6];
+	unsigned at[6], count = 0;
+	struct guard g[6];
+
+	for (unsigned k = 0; k < 6; k++) {
+		unsigned i = (first + k) % n->w->pages;
+
+		if (k >= n->w->pages || !n->w->page[i].known || !enter(&n->w->page[i]))
+			continue;
+		at[count] = i;
+		refs[count++] =
+			(struct page_ref){pid_of(n->w, i), n->w->page[i].incarnation};
+	}
+	if (rt_random() % 2) {
+		cache_prefetch(n->e.cache, refs, count, rt_random() % 2);
+	} else {
+		OK(guard_shared_batch(n->e.cache, refs, count, g));
+		for (unsigned k = 0; k < count; k++) {
+			expect(n, at[k], &n->w->page[at[k]], g[k].image,
+				g[k].frame->version);
+			guard_release(n->e.cache, &g[k]);
+		}
+	}
+	for (unsigned k = 0; k < count; k++)
+		leave(&n->w->page[at[k]]);
+}
+
+/* The page was freed, and is allocated again: here, whoever has what of it. */
+static void renew(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+	page_id pid = pid_of(n->w, i);
+	bool fills = rt_random() % 2;
+	struct guard g;
+
+	if (p->users || p->renewed)
+		return;
+	p->renewed = true;
+	p->incarnation++;
+	p->version = 0;
+	p->known = false;
+	if (fills)
+		OK(guard_fill(n->e.cache, pid, p->incarnation, &g));
+	else
+		OK(guard_fresh(n->e.cache, pid, p->incarnation, &g));
+	HOLDS(g.frame->incarnation == p->incarnation && g.frame->version == 0);
+	if (rt_random() % 8 == 0) { /* changes its mind */
+		guard_release(n->e.cache, &g);
+	} else {
+		p->known = true;
+		p->version++;
+		fill(g.image, pid, ++p->stamp);
+		guard_release_dirty(n->e.cache, &g, false);
+	}
+	p->renewed = false;
+}
+
+static void sync_one(struct node *n, unsigned i)
+{
+	struct page_ref ref = {pid_of(n->w, i), n->w->page[i].incarnation};
+
+	if (n->w->page[i].known)
+		OK(cache_sync(n->e.cache, &ref, 1, 0));
+}
+
+static void operate(struct node *n, unsigned i)
+{
+	const struct page *p = &n->w->page[i];
+
+	switch (rt_random() % 13) {
+	case 0 ... 2:
+		write_data(n, i, false);
+		break;
+	case 3:
+		write_data(n, i, true);
+		break;
+	case 4 ... 5:
+		write_metadata(n, i);
+		break;
+	case 6:
+		sync_one(n, i);
+		break;
+	case 7 ... 9:
+		if (p->known)
+			read_latched(n, i);
+		break;
+	case 10:
+		read_many(n, i);
+		break;
+	default:
+		if (p->known)
+			read_optimistic(n, i);
+	}
+}
+
+static void task_main(void *arg)
+{
+	struct node *n = arg;
+
+	for (unsigned step = 0; step < n->w->steps; step++) {
+		unsigned i = (unsigned)(rt_random() % n->w->pages);
+
+		/* some pages are everybody's */
+		if (rt_random() % 3 == 0)
+			i %= 6;
+		if (rt_random() % 16 == 0) {
+			renew(n, i);
+		} else if (enter(&n->w->page[i])) {
+			operate(n, i);
+			leave(&n->w->page[i]);
+		}
+	}
+}
+
+#endif
