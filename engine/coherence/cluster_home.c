@@ -371,16 +371,27 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 	return written;
 }
 
-/* This node has allocated the page anew, and not written it yet: the image is nobody's. */
+/*
+ * This node has the page, and what it has is no later version of the image: the page was
+ * allocated anew, perhaps by a node that let go of it unwritten, which nobody remembers
+ * then. The image is nobody's.
+ */
 static bool renewed_since(
 	struct cluster *d, struct dpage *p, const struct page_message *m)
 {
 	struct coherence_image image;
+	uint64_t incarnation;
 
-	if (d->base.frames->look(d->base.cache, p->at.pid, &image) ||
-		image.incarnation <= m->incarnation)
+	if (d->base.frames->look(d->base.cache, p->at.pid, &image))
 		return false;
-	p->entry.incarnation = MAX(p->entry.incarnation, image.incarnation);
+	if (image.incarnation > m->incarnation)
+		incarnation = image.incarnation;
+	else if (!image.hollow && page_order(image.incarnation, image.version,
+					  m->incarnation, m->version) < 0)
+		incarnation = m->incarnation + 1;
+	else
+		return false;
+	p->entry.incarnation = MAX(p->entry.incarnation, incarnation);
 	return true;
 }
 
