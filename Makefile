@@ -208,7 +208,8 @@ check: ## build and run all tests (needs root for the mounts)
 	$(GIVE_BACK)
 
 MINUTES := 60
-soak: ## power cuts from new seeds, and kills, for MINUTES=
+soak: ## power cuts from new seeds, and kills, for MINUTES= (needs root)
+	@packaging/install-deps.sh --check
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@tests/soak $(MINUTES); $(GIVE_BACK)
 
@@ -217,8 +218,9 @@ fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 	@tests/fuzz/campaign $(MINUTES) $(CHECK_FUZZ)
 
 .PHONY: bench
-bench: all $(BUILD)/tests/bench/netbench ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
+bench: ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
 	@packaging/install-deps.sh --bench
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/netbench
 	@tests/bench/run --bin $(BUILD) $(if $(ROWS),--only $(ROWS)) $(BENCH_FLAGS); $(GIVE_BACK)
 
 # ---- trying it, installing it ---------------------------------------------------
