@@ -44,7 +44,7 @@ round() {
 	rounds=${WEFT_CRASH_ROUNDS:-24}
 	for ((i = 0; i < rounds; i++)); do
 		# the log of fsyncs in each, the others in turn
-		round "$i" fsync "${LOADS[1 + i % 5]}"
+		round "$i" fsync "${LOADS[1 + i % (${#LOADS[@]} - 1)]}"
 	done
 	echo "$SYNCED"
 	[ "$SYNCED" -gt "$rounds" ]
