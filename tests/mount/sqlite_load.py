@@ -29,7 +29,7 @@ def opened(db, mode):
 
 def load(db, mode, log):
     con = opened(db, mode)
-    folder = os.path.dirname(db)
+    folder = os.open(os.path.dirname(db), os.O_RDONLY | os.O_DIRECTORY)
     con.execute("create table if not exists t (n integer primary key, data text)")
     con.execute("create index if not exists i on t (data)")
     n = con.execute("select coalesce(max(n), 0) from t").fetchone()[0]
@@ -40,9 +40,10 @@ def load(db, mode, log):
                 n += 1
                 con.execute("insert into t values (?, ?)", (n, payload(n)))
             con.execute("commit")
-            # Where the daemon dies between unlink and sync, SQLite cannot open the directory, and
-            # says that all is well. Asking the daemon once more fails then.
-            os.statvfs(folder)
+            # Where the daemon dies between unlink and sync, SQLite cannot open the folder, or opens
+            # what the dead mount had covered, and says that all is well. Asking the daemon once
+            # more fails then; by descriptor, since the path leads elsewhere when the mount is gone.
+            os.fstatvfs(folder)
             out.write("%d\n" % n)
 
 
