@@ -255,6 +255,23 @@ int volume_failed(struct volume *v)
 	return log_failed(v->log);
 }
 
+/* ---- nodes ------------------------------------------------------------------------ */
+
+unsigned volume_node(const struct volume *v)
+{
+	return store_superblock(v->store)->node;
+}
+
+uint64_t volume_nodes(const struct volume *v)
+{
+	return v->nodes ? v->nodes : 1ull << volume_node(v);
+}
+
+uint64_t volume_others(const struct volume *v)
+{
+	return volume_nodes(v) & ~(1ull << volume_node(v));
+}
+
 /* ---- inode numbers --------------------------------------------------------------- */
 
 /*

@@ -6,6 +6,7 @@
 #ifndef WEFT_VOLUME_H
 #define WEFT_VOLUME_H
 
+#include "engine/net/calls.h"
 #include "engine/tree/tree.h"
 
 struct volume_peers;
@@ -17,6 +18,9 @@ struct volume {
 	struct store *store;
 	struct log *log;
 	struct coherence *coherence;
+	/* where it has other nodes, both set by volume_peers.open: */
+	struct net_calls *calls; /* to ask them; theirs who made it. NULL: alone */
+	uint64_t nodes; /* bits: ids of those that take part, this one among them */
 	const struct shards *shards; /* which pages it has */
 	struct cache *cache;
 	struct space *space;
@@ -44,8 +48,9 @@ struct volume {
  */
 struct volume_peers {
 	/*
-	 * Makes the coherence provider, which lists the volume's shards (coherence.h). The
-	 * volume's store and log are open, and nothing else is.
+	 * Makes the coherence provider, which lists the volume's shards (coherence.h), and
+	 * sets the volume's `calls` and `nodes`. Its store and log are open, and nothing
+	 * else is.
 	 */
 	int (*open)(void *arg, struct volume *v, struct coherence **out,
 		struct weft_error *err);
@@ -101,6 +106,11 @@ int volume_sync(struct volume *v);
 /* Never used before, never again. A transaction of its own when the range is used up.
  * Waits. */
 int volume_inode_number(struct volume *v, uint64_t *out);
+/* This node's id; 0: the node of a volume without a cluster. */
+unsigned volume_node(const struct volume *v);
+/* Bits: ids of all nodes that take part; of those but this one: 0, it is alone. */
+uint64_t volume_nodes(const struct volume *v);
+uint64_t volume_others(const struct volume *v);
 /* The errno that turned the volume read-only at run time, or 0. */
 int volume_failed(struct volume *v);
 

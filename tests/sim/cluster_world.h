@@ -48,6 +48,7 @@ struct node {
 	unsigned id; /* from 1; its shard is one less */
 	unsigned sim;
 	struct net *net;
+	struct net_calls *calls;
 	struct shards shards;
 	struct volume_peers peers;
 	struct coherence *coherence;
@@ -119,7 +120,8 @@ static void on_message(void *owner, struct net_peer *peer, const struct net_mess
 {
 	struct node *n = (struct node *)owner;
 
-	coherence_cluster_message(n->coherence, peer, m);
+	if (!net_calls_message(n->calls, peer, m))
+		coherence_cluster_message(n->coherence, peer, m);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -131,6 +133,7 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 		net_wake(n->net, &n->ups, INT32_MAX);
 	}
 	coherence_cluster_event(n->coherence, peer, event);
+	net_calls_event(n->calls, peer, event);
 }
 
 static void address_of(char out[32], unsigned id)
@@ -168,6 +171,10 @@ static int node_provide(
 	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
 	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
 	OK(net_open(&n->net, &no, NULL));
+	OK(net_calls_open(&n->calls, n->net));
+	v->calls = n->calls;
+	for (unsigned id = 1; id <= n->w->nodes; id++)
+		v->nodes |= 1ull << id;
 	co.net = n->net;
 	OK(coherence_cluster_open(&n->coherence, &co));
 	*out = n->coherence;
@@ -211,8 +218,10 @@ static void node_leave(void *arg, struct volume *v)
 	struct node *n = (struct node *)arg;
 
 	barrier(n);
+	net_calls_stop(n->calls);
 	coherence_cluster_stop(n->coherence);
 	net_close(n->net);
+	net_calls_close(n->calls);
 	n->coherence = NULL; /* the volume closes it */
 }
 

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls between nodes, on messages alone.
+ *
+ * A caller's struct waits in the list of its node from before the ask is sent until the
+ * answer has come or the link has ended; it is on the caller's stack, so all that touches
+ * it does so under `lock`. Asks wait in a ring per node for one of the server tasks. Each
+ * node has at most NET_CALLS_MAX asks out, and what a link brought that has ended is
+ * dropped: so the ring is never full but by a peer that does not keep to that.
+ */
+#include "engine/net/calls.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine/rt/rt.h"
+
+#define SERVER_TASKS 8u
+
+/* The body of either message. */
+struct call_body {
+	uint16_t kind;
+	uint16_t reserved;
+	int32_t result;
+	uint64_t words[NET_CALL_WORDS];
+};
+_Static_assert(sizeof(struct call_body) == NET_BODY_BYTES, "the body of a call");
+
+/* One that waits for an answer. */
+struct caller {
+	struct caller *next;
+	uint32_t request;
+	_Atomic uint32_t done;
+	int result;
+	uint64_t *answer;
+};
+
+struct call_node {
+	struct net_peer *peer;
+	bool up;
+	struct caller *callers;
+	unsigned out;
+	/* asks that wait to be served: a ring */
+	struct net_message ask[NET_CALLS_MAX];
+	unsigned first, asks;
+};
+
+struct net_calls {
+	struct net *net;
+	struct rt_mutex lock; /* a leaf; for all below */
+	struct rt_cond asked, room, served;
+	uint32_t next_request;
+	bool stopping;
+	unsigned turn; /* whose asks are looked at first */
+	struct {
+		net_call_server serve;
+		void *owner;
+		unsigned serving;
+	} server[NET_CALL_KINDS];
+	struct rt_task *task[SERVER_TASKS];
+	unsigned tasks;
+	struct call_node *node[NET_NODES_MAX];
+};
+
+static struct call_body *body_of(struct net_message *m)
+{
+	return (struct call_body *)m->body;
+}
+
+static int serve_ping(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	memcpy(answer, ask, sizeof(uint64_t) * NET_CALL_WORDS);
+	return 0;
+}
+
+/* ---- serving ---------------------------------------------------------------------------- */
+
+/* Under the lock. The next ask, of one node after the other. */
+static bool ask_take(struct net_calls *c, struct net_message *out)
+{
+	for (unsigned i = 1; i <= NET_NODES_MAX; i++) {
+		unsigned id = (c->turn + i) % NET_NODES_MAX;
+		struct call_node *n = c->node[id];
+
+		if (!n || !n->asks)
+			continue;
+		*out = n->ask[n->first];
+		n->first = (n->first + 1) % NET_CALLS_MAX;
+		n->asks--;
+		c->turn = id;
+		return true;
+	}
+	return false;
+}
+
+/* Under the lock, which is let go of meanwhile. */
+static int ask_serve(struct net_calls *c, const struct net_message *ask,
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct net_message copy = *ask;
+	const struct call_body *b = body_of(&copy);
+	net_call_server serve;
+	void *owner;
+	int rc;
+
+	if (b->kind == NET_CALL_NONE || b->kind >= NET_CALL_KINDS)
+		return -EOPNOTSUPP;
+	serve = c->server[b->kind].serve;
+	owner = c->server[b->kind].owner;
+	if (!serve)
+		return -EAGAIN;
+	c->server[b->kind].serving++;
+	rt_mutex_unlock(&c->lock);
+	rc = serve(owner, copy.sender, b->words, answer);
+	rt_mutex_lock(&c->lock);
+	if (--c->server[b->kind].serving == 0)
+		rt_cond_broadcast(&c->served);
+	return rc;
+}
+
+/* Where there is no room, waits for it. 0, or there is no link. */
+static int send_waiting(struct net_peer *peer, const struct net_message *m)
+{
+	int rc;
+
+	while ((rc = net_send(peer, m, 0)) == -EAGAIN) {
+		rc = net_wait_room(peer, RT_FOREVER);
+		if (rc)
+			return rc;
+	}
+	return rc;
+}
+
+static void server_main(void *arg)
+{
+	struct net_calls *c = (struct net_calls *)arg;
+	struct net_message ask;
+
+	rt_mutex_lock(&c->lock);
+	while (!c->stopping) {
+		struct net_message answer = {.type = NET_CALL_ANSWER};
+		struct net_peer *peer;
+
+		if (!ask_take(c, &ask)) {
+			rt_cond_wait(&c->asked, &c->lock, RT_FOREVER);
+			continue;
+		}
+		peer = c->node[ask.sender]->peer;
+		answer.request = ask.request;
+		body_of(&answer)->kind = body_of(&ask)->kind;
+		body_of(&answer)->result = ask_serve(c, &ask, body_of(&answer)->words);
+		rt_mutex_unlock(&c->lock);
+		(void)send_waiting(peer, &answer); /* without a link it is nobody's */
+		rt_mutex_lock(&c->lock);
+	}
+	rt_mutex_unlock(&c->lock);
+}
+
+void net_calls_serve(
+	struct net_calls *c, enum net_call_kind kind, net_call_server serve, void *owner)
+{
+	WEFT_ASSERT(kind > NET_CALL_NONE && kind < NET_CALL_KINDS);
+	rt_mutex_lock(&c->lock);
+	c->server[kind].serve = serve;
+	c->server[kind].owner = owner;
+	while (!serve && c->server[kind].serving)
+		rt_cond_wait(&c->served, &c->lock, RT_FOREVER);
+	rt_mutex_unlock(&c->lock);
+}
+
+/* ---- messages --------------------------------------------------------------------------- */
+
+/* Under the lock. NULL: no memory. */
+static struct call_node *node_of(struct net_calls *c, struct net_peer *peer)
+{
+	struct call_node **n = &c->node[net_peer_node(peer)];
+
+	if (!*n) {
+		*n = rt_alloc(sizeof(**n));
+		if (*n)
+			(*n)->peer = peer;
+	}
+	return *n;
+}
+
+/* Under the lock. Takes it out of its list; who waits goes on. */
+static void caller_end(
+	struct net_calls *c, struct call_node *n, struct caller **at, int result)
+{
+	struct caller *w = *at;
+
+	*at = w->next;
+	n->out--;
+	w->result = result;
+	atomic_store_explicit(&w->done, 1, memory_order_release);
+	net_wake(c->net, &w->done, 1);
+	rt_cond_broadcast(&c->room);
+}
+
+static void node_end_all(struct net_calls *c, struct call_node *n, int result)
+{
+	while (n->callers)
+		caller_end(c, n, &n->callers, result);
+}
+
+static void take_answer(struct net_calls *c, struct call_node *n, struct net_message *m)
+{
+	struct caller **at = &n->callers;
+
+	while (*at && (*at)->request != m->request)
+		at = &(*at)->next;
+	if (!*at)
+		return; /* of a link that has ended: its caller knows */
+	memcpy((*at)->answer, body_of(m)->words, sizeof(body_of(m)->words));
+	/* an error is -errno, whatever the peer says */
+	caller_end(c, n, at, MAX(MIN(body_of(m)->result, 0), -4095));
+}
+
+/* False: more than a node may ask. */
+static bool take_ask(
+	struct net_calls *c, struct call_node *n, const struct net_message *m)
+{
+	if (n->asks == NET_CALLS_MAX)
+		return false;
+	n->ask[(n->first + n->asks++) % NET_CALLS_MAX] = *m;
+	rt_cond_signal(&c->asked);
+	return true;
+}
+
+bool net_calls_message(
+	struct net_calls *c, struct net_peer *peer, const struct net_message *m)
+{
+	struct net_message copy = *m;
+	struct call_node *n;
+	bool fine = true;
+
+	if (m->type != NET_CALL_ASK && m->type != NET_CALL_ANSWER)
+		return false;
+	rt_mutex_lock(&c->lock);
+	n = node_of(c, peer);
+	if (n && m->type == NET_CALL_ANSWER)
+		take_answer(c, n, &copy);
+	else if (n)
+		fine = take_ask(c, n, &copy);
+	rt_mutex_unlock(&c->lock);
+	if (!n || !fine) {
+		weft_log(3, "node %u: %s; the link is cut", net_peer_node(peer),
+			n ? "asks more at a time than it may"
+			  : "no memory for its calls");
+		net_cut(peer, n ? -EPROTO : -ENOMEM);
+	}
+	return true;
+}
+
+void net_calls_event(
+	struct net_calls *c, struct net_peer *peer, const struct net_event *event)
+{
+	struct call_node *n;
+
+	if (event->kind == NET_LINK_REFUSED)
+		return;
+	rt_mutex_lock(&c->lock);
+	n = node_of(c, peer);
+	if (n) {
+		n->up = event->kind == NET_LINK_UP;
+		if (!n->up) {
+			n->asks = 0;
+			node_end_all(c, n, -ECONNRESET);
+			rt_cond_broadcast(&c->room);
+		}
+	}
+	rt_mutex_unlock(&c->lock);
+}
+
+/* ---- calling ---------------------------------------------------------------------------- */
+
+/* Under the lock. Waits for a turn. */
+static int caller_begin(struct net_calls *c, struct call_node *n, struct caller *w)
+{
+	while (!c->stopping && n->up && n->out == NET_CALLS_MAX)
+		rt_cond_wait(&c->room, &c->lock, RT_FOREVER);
+	if (c->stopping)
+		return -ESHUTDOWN;
+	if (!n->up)
+		return -ENOTCONN;
+	w->request = ++c->next_request;
+	w->next = n->callers;
+	n->callers = w;
+	n->out++;
+	return 0;
+}
+
+/* It did not go out: unless it has ended already, it ends now. */
+static void caller_fail(
+	struct net_calls *c, struct call_node *n, struct caller *w, int result)
+{
+	struct caller **at = &n->callers;
+
+	rt_mutex_lock(&c->lock);
+	while (*at && *at != w)
+		at = &(*at)->next;
+	if (*at)
+		caller_end(c, n, at, result);
+	rt_mutex_unlock(&c->lock);
+}
+
+static void ask_send(struct net_calls *c, struct call_node *n, struct net_peer *peer,
+	struct caller *w, const struct net_message *m)
+{
+	if (send_waiting(peer, m))
+		caller_fail(c, n, w, -ENOTCONN);
+}
+
+int net_call(struct net_calls *c, unsigned node, enum net_call_kind kind,
+	const uint64_t ask[NET_CALL_WORDS], uint64_t answer[NET_CALL_WORDS])
+{
+	struct net_message m = {.type = NET_CALL_ASK};
+	struct caller w = {.answer = answer};
+	struct net_peer *peer = NULL;
+	struct call_node *n;
+	int rc;
+
+	if (node >= NET_NODES_MAX)
+		return -ENOTCONN;
+	body_of(&m)->kind = (uint16_t)kind;
+	memcpy(body_of(&m)->words, ask, sizeof(body_of(&m)->words));
+	rt_mutex_lock(&c->lock);
+	n = c->node[node];
+	rc = c->stopping ? -ESHUTDOWN : -ENOTCONN;
+	if (n) {
+		peer = n->peer;
+		rc = caller_begin(c, n, &w);
+	}
+	m.request = w.request;
+	rt_mutex_unlock(&c->lock);
+	if (rc)
+		return rc;
+	ask_send(c, n, peer, &w, &m);
+	while (!atomic_load_explicit(&w.done, memory_order_acquire))
+		net_wait(c->net, peer, &w.done, 0, RT_FOREVER);
+	/* who ended it does so under the lock */
+	rt_mutex_lock(&c->lock);
+	rt_mutex_unlock(&c->lock);
+	return w.result;
+}
+
+/* ---- opening and closing ---------------------------------------------------------------- */
+
+int net_calls_open(struct net_calls **out, struct net *net)
+{
+	struct net_calls *c = rt_alloc(sizeof(*c));
+	int rc = 0;
+
+	if (!c)
+		return -ENOMEM;
+	c->net = net;
+	c->server[NET_CALL_PING].serve = serve_ping;
+	while (!rc && c->tasks < SERVER_TASKS) {
+		rc = rt_task_spawn(&c->task[c->tasks], "calls", server_main, c);
+		c->tasks += !rc;
+	}
+	if (rc) {
+		net_calls_stop(c);
+		net_calls_close(c);
+		return rc;
+	}
+	*out = c;
+	return 0;
+}
+
+void net_calls_stop(struct net_calls *c)
+{
+	rt_mutex_lock(&c->lock);
+	c->stopping = true;
+	for (unsigned i = 0; i < NET_NODES_MAX; i++)
+		if (c->node[i])
+			node_end_all(c, c->node[i], -ESHUTDOWN);
+	rt_cond_broadcast(&c->room);
+	rt_cond_broadcast(&c->asked);
+	rt_mutex_unlock(&c->lock);
+	for (unsigned i = 0; i < c->tasks; i++)
+		rt_task_join(c->task[i]);
+	c->tasks = 0;
+}
+
+void net_calls_close(struct net_calls *c)
+{
+	for (unsigned i = 0; i < NET_NODES_MAX; i++)
+		rt_free(c->node[i]);
+	rt_free(c);
+}

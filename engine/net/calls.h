@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls: one node asks another something that is not about a page, and waits for the
+ * answer. Five words each way (docs/protocol.md, "Calls").
+ *
+ * A call is served at least once or not at all: when the link ends meanwhile the caller
+ * does not know which, and asks again if it must know. So servers are idempotent. They run
+ * on tasks of their own and may wait, but not for a call of this or any other kind to be
+ * answered, nor for whoever does: each node has few such tasks.
+ */
+#ifndef WEFT_NET_CALLS_H
+#define WEFT_NET_CALLS_H
+
+#include "engine/net/net.h"
+
+/* What is asked; who serves it says what the words mean. */
+enum net_call_kind {
+	NET_CALL_NONE,
+	NET_CALL_PING, /* answered by every node with the words that were asked */
+	NET_CALL_KINDS
+};
+
+#define NET_CALL_ASK    0x200u
+#define NET_CALL_ANSWER 0x201u
+#define NET_CALL_WORDS  5u
+/* Calls of one node to another that wait for an answer; more wait for their turn. */
+#define NET_CALLS_MAX 64u
+
+struct net_calls;
+
+/* For an endpoint; before its handlers run. 0 or -errno. */
+int net_calls_open(struct net_calls **out, struct net *net);
+/*
+ * Before net_close: calls end with -ESHUTDOWN, also those that wait, and when it returns
+ * nothing is being served. Waits for servers.
+ */
+void net_calls_stop(struct net_calls *c);
+/* After net_close, when no handler runs and no net_call. */
+void net_calls_close(struct net_calls *c);
+
+/* From the endpoint's handlers. True: the message was a call's, and is dealt with. */
+bool net_calls_message(
+	struct net_calls *c, struct net_peer *peer, const struct net_message *m);
+void net_calls_event(
+	struct net_calls *c, struct net_peer *peer, const struct net_event *event);
+
+/*
+ * Asks the node, which is not this one. What its server returned: 0 or -errno, with
+ * `answer` (which may be `ask`). -EAGAIN: it does not serve this yet, or any more;
+ * -EOPNOTSUPP: it knows no such kind; -ENOTCONN: there is no link; -ECONNRESET: it ended
+ * meanwhile; -ESHUTDOWN. Waits; hold nothing.
+ */
+int net_call(struct net_calls *c, unsigned node, enum net_call_kind kind,
+	const uint64_t ask[NET_CALL_WORDS], uint64_t answer[NET_CALL_WORDS]);
+
+/* `answer` is zeros at first. */
+typedef int (*net_call_server)(void *owner, unsigned from,
+	const uint64_t ask[NET_CALL_WORDS], uint64_t answer[NET_CALL_WORDS]);
+/*
+ * Serves the kind from now on; NULL: no longer, and when it returns no such call is being
+ * served (waits).
+ */
+void net_calls_serve(
+	struct net_calls *c, enum net_call_kind kind, net_call_server serve, void *owner);
+
+#endif
