@@ -36,6 +36,13 @@ struct fs {
 			       collisions */
 };
 
+/* May other nodes use the volume as well? Then nothing of a file is kept in memory that the
+ * tree does not say. */
+static inline bool fs_has_peers(const struct fs *fs)
+{
+	return cache_has_peers(fs->volume->cache);
+}
+
 static inline void ops_count(struct fs *fs, enum ops_call call)
 {
 	atomic_fetch_add_explicit(&fs->counters.calls[call], 1, memory_order_relaxed);

@@ -7,6 +7,9 @@
  * (file_overlay), and brought into the tree by the next transaction on the file, by
  * fsync, by setattr and by the last close. So a power cut sets a file's times back by a
  * second at most.
+ *
+ * Other nodes ask the tree. So where there are any, a write, and a read that moves the
+ * atime, bring the times there before they are answered, and no state has any.
  */
 #include "fs/ops/data_internal.h"
 
@@ -109,6 +112,24 @@ int file_settle(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
+struct accessed {
+	struct fs *fs;
+	uint64_t ino;
+	int64_t now;
+};
+
+static int accessed_body(struct txn *x, void *arg)
+{
+	const struct accessed *a = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, a->ino, &inode);
+
+	if (rc < 0 || !atime_due(a->fs, &inode, a->now))
+		return rc;
+	inode.atime_ns = a->now;
+	return inode_write(x, a->ino, &inode);
+}
+
 bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_inode *inode)
 {
 	struct disk_inode shown = *inode;
@@ -117,6 +138,12 @@ bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_ino
 	state_overlay(st, &shown);
 	if (!atime_due(fs, &shown, now))
 		return false;
+	if (fs_has_peers(fs)) {
+		struct accessed a = {.fs = fs, .ino = st->ino, .now = now};
+
+		(void)ops_run(fs, 0, accessed_body, &a, NULL);
+		return true;
+	}
 	rt_mutex_lock(&st->lock);
 	st->atime_ns = now;
 	rt_mutex_unlock(&st->lock);
@@ -135,10 +162,12 @@ struct modified {
 
 static int modified_body(struct txn *x, void *arg)
 {
-	const struct modified *m = arg;
+	struct modified *m = arg;
 	struct disk_inode inode;
 	int rc = inode_read(x, m->ino, &inode);
 
+	/* Of two writes the one that commits last has the later time. */
+	m->now = rt_wall_ns();
 	if (rc == 0)
 		rc = inode_modified(m->fs, x, m->ino, &inode, m->c, m->now);
 	return rc ? rc : inode_write(x, m->ino, &inode);
@@ -151,7 +180,8 @@ int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inod
 	struct disk_inode probe = *inode;
 	int rc;
 
-	if (!ops_kill_setid(&probe, c) && !(inode->flags & DISK_INODE_HAS_CAPS) &&
+	if (!fs_has_peers(fs) && !ops_kill_setid(&probe, c) &&
+		!(inode->flags & DISK_INODE_HAS_CAPS) &&
 		(inode->writers & fs_writer(fs)) && m.now >= inode->mtime_ns &&
 		m.now >= inode->ctime_ns && inode->mtime_ns > m.now - TIMES_LAG_NS) {
 		rt_mutex_lock(&st->lock);
