@@ -235,25 +235,68 @@ static bool is_mount_point(const char *directory)
 	return here.st_dev != above.st_dev;
 }
 
+/* What fusermount3 said when it failed, which its exit code does not tell apart. */
+static int unmount_refused(const char *said)
+{
+	if (strstr(said, "busy"))
+		return -EBUSY;
+	return strstr(said, "not found") || strstr(said, "not permitted") ||
+			       strstr(said, "denied")
+		       ? -EPERM
+		       : -EIO;
+}
+
+static _Noreturn void exec_unmount(int said, const char *directory, bool lazy)
+{
+	dup2(said, STDERR_FILENO);
+	setenv("LC_ALL", "C", 1);
+	execlp("fusermount3", "fusermount3", lazy ? "-uz" : "-u", "--", directory,
+		(char *)NULL);
+	dprintf(STDERR_FILENO, "cannot run it: %s\n", strerror(errno));
+	_exit(127);
+}
+
+/* All that comes until the other end is closed, as far as there is room; a string. */
+static void read_text(int fd, char *out, size_t cap)
+{
+	char rest[256];
+	size_t len = 0;
+	ssize_t n;
+
+	while ((n = len + 1 < cap ? read(fd, out + len, cap - 1 - len)
+				  : read(fd, rest, sizeof(rest))) > 0 ||
+		(n < 0 && errno == EINTR))
+		if (n > 0 && len + 1 < cap)
+			len += (size_t)n;
+	while (len && out[len - 1] == '\n')
+		len--;
+	out[len] = '\0';
+}
+
 static int unmount_as_user(const char *directory, bool lazy)
 {
+	char said[512];
+	int ends[2];
 	pid_t child;
+	int ret;
 
 	if (!is_mount_point(directory))
 		return -EINVAL;
-	child = fork();
-	if (child == 0) {
-		int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-		if (quiet >= 0)
-			dup2(quiet, STDERR_FILENO);
-		execlp("fusermount3", "fusermount3", "-u", lazy ? "-qz" : "-q", "--",
-			directory, (char *)NULL);
-		_exit(127);
-	}
-	if (child < 0)
+	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
-	return wait_for(child) < 0 ? -EBUSY : 0;
+	child = fork();
+	if (child == 0)
+		exec_unmount(ends[1], directory, lazy);
+	close(ends[1]);
+	ret = child < 0 ? -EAGAIN : 0;
+	if (child > 0)
+		read_text(ends[0], said, sizeof(said));
+	close(ends[0]);
+	if (child > 0 && wait_for(child) < 0) {
+		ret = unmount_refused(said);
+		weft_log(ret == -EBUSY ? 7 : 4, "%s", said);
+	}
+	return ret;
 }
 
 int fuse_mount_close(const char *directory, bool lazy)

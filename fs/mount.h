@@ -21,7 +21,10 @@ int fuse_mount_open(
  * needs root and sysfs.
  */
 void fuse_mount_tune(const struct mount_options *o);
-/* Unmounts: 0, -EBUSY (lazy makes that impossible), -EINVAL when not mounted. */
+/*
+ * Unmounts: 0, -EBUSY (lazy makes that impossible), -EINVAL when not mounted, -EPERM when
+ * it is not the caller's mount.
+ */
 int fuse_mount_close(const char *directory, bool lazy);
 
 #endif

@@ -433,6 +433,10 @@ atime_read() {
 		echo secret >"$MNT/f"
 		chmod 0 "$MNT/f"
 		! cat "$MNT/f" 2>/dev/null || exit 1
+		exec 3<"$MNT/"
+		! weft umount "$MNT" 2>"$DIR/user/said" || exit 1
+		exec 3<&-
+		grep "busy; .fuser" "$DIR/user/said"
 		weft umount "$MNT"
 		! grep -q " $MNT fuse.weft " /proc/mounts || exit 1
 	S
@@ -440,7 +444,12 @@ atime_read() {
 		mount -t tmpfs none "$DIR/dev"
 		mknod -m 666 "$DIR/dev/fuse" c 10 229
 		mount --bind "$DIR/dev/fuse" /dev/fuse
-		setpriv --reuid 1000 --regid 1000 --clear-groups sh "$DIR/as_user"'
+		setpriv --reuid 1000 --regid 1000 --clear-groups sh "$DIR/as_user"
+		mkfs.weft --size 32M "$DIR/roots" >/dev/null
+		weftd "$DIR/roots" "$MNT" -o cache=8M
+		! setpriv --reuid 1000 --regid 1000 --clear-groups weft umount "$MNT" 2>"$DIR/refused" || exit 1
+		grep "not permitted" "$DIR/refused"
+		weft umount "$MNT"'
 	echo "$output"
 	[ "$status" -eq 0 ]
 	[[ ${lines[0]} == "$DIR/user/a,suid,b"* ]]
