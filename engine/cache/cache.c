@@ -62,10 +62,27 @@ void page_move(void *dst, const void *src, size_t len)
 
 /* ---- open and close -------------------------------------------------------------- */
 
+void *images_alloc(struct cache *c, unsigned area, size_t size_bytes)
+{
+	const struct coherence_ops *ops = c->coherence->ops;
+	void *images;
+
+	if (!ops->memory)
+		return rt_alloc_pages(size_bytes);
+	return ops->memory(c->coherence, area, size_bytes, &images) ? NULL : images;
+}
+
+/* The provider's may be gone by now, with its network. */
+void images_free(struct cache *c, void *images, size_t size_bytes)
+{
+	if (images && !c->coherence->ops->memory)
+		rt_free_pages(images, size_bytes);
+}
+
 static int open_frames(struct cache *c)
 {
 	c->frames = rt_alloc_pages((size_t)c->frame_count * sizeof(*c->frames));
-	c->images = rt_alloc_pages((size_t)c->frame_count * PAGE_SIZE);
+	c->images = images_alloc(c, 0, (size_t)c->frame_count * PAGE_SIZE);
 	c->free.index = rt_alloc_pages((size_t)c->frame_count * sizeof(*c->free.index));
 	if (!c->frames || !c->images || !c->free.index)
 		return -ENOMEM;
@@ -215,8 +232,7 @@ void cache_close(struct cache *c)
 	if (c->free.index)
 		rt_free_pages(
 			c->free.index, (size_t)c->frame_count * sizeof(*c->free.index));
-	if (c->images)
-		rt_free_pages(c->images, (size_t)c->frame_count * PAGE_SIZE);
+	images_free(c, c->images, (size_t)c->frame_count * PAGE_SIZE);
 	if (c->frames)
 		rt_free_pages(c->frames, (size_t)c->frame_count * sizeof(*c->frames));
 	rt_free(c);

@@ -5,6 +5,7 @@
 
 #include "engine/cache/cache.h"
 #include "engine/cache/mtr.h"
+#include "engine/common/racy.h"
 
 #include <errno.h>
 
@@ -236,6 +237,12 @@ void frame_mark_clean(struct cache *c, struct frame *f);
 void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation);
 /* The same with an image of zeros. */
 void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation);
+
+/* ---- cache.c ---- */
+
+/* Memory for images that other nodes may reach; NULL: there is none. */
+void *images_alloc(struct cache *c, unsigned area, size_t size_bytes);
+void images_free(struct cache *c, void *images, size_t size_bytes);
 
 /* ---- latch.c ---- */
 

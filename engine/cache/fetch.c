@@ -83,7 +83,7 @@ static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned 
 		if (q->source == PAGE_FROM_ZEROS)
 			r->found_incarnation = q->found_incarnation;
 		if (!q->hollow)
-			memset(q->image, 0, PAGE_SIZE);
+			racy_clear(q->image, PAGE_SIZE);
 		return false;
 	}
 	if (q->source == PAGE_FROM_PEER) {

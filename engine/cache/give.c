@@ -241,7 +241,7 @@ static int give_owe_copy(void *cache, page_id pid)
 		provider_wake(c);
 		return -EAGAIN;
 	}
-	memcpy(frame_image(c, copy), frame_image(c, f), PAGE_SIZE);
+	racy_copy(frame_image(c, copy), frame_image(c, f), PAGE_SIZE);
 	copy->incarnation = f->incarnation;
 	copy->version = f->version;
 	atomic_store_explicit(&copy->rec_lsn,
@@ -479,18 +479,6 @@ static int give_write_back(void *cache, page_id pid)
 	return writeback_own(cache, pid);
 }
 
-static void *give_memory(void *cache, unsigned index, size_t *size_bytes)
-{
-	struct cache *c = cache;
-
-	if (index == 0) {
-		*size_bytes = (size_t)c->frame_count * PAGE_SIZE;
-		return c->images;
-	}
-	*size_bytes = (size_t)c->wb_pages * PAGE_SIZE; /* those of what is shipped */
-	return index <= WB_REGIONS ? c->region[index - 1].images : NULL;
-}
-
 static const struct coherence_frames give_frames = {
 	.weaken = give_weaken,
 	.restore = give_restore,
@@ -504,7 +492,6 @@ static const struct coherence_frames give_frames = {
 	.adopt = give_adopt,
 	.filled = give_filled,
 	.write_back = give_write_back,
-	.memory = give_memory,
 };
 
 int give_open(struct cache *c)

@@ -49,7 +49,10 @@ int writeback_open(struct cache *c)
 		r->pages = i == WB_SHIPPED
 				   ? MIN(c->tear_pages, (uint32_t)WB_SHIPPED_PAGES)
 				   : c->wb_pages;
-		r->images = rt_alloc_pages((size_t)r->pages * PAGE_SIZE);
+		/* what is shipped is read by its home, from the first ones */
+		r->images = i == WB_SHIPPED ? rt_alloc_pages((size_t)r->pages * PAGE_SIZE)
+					    : images_alloc(c, i + 1,
+						      (size_t)r->pages * PAGE_SIZE);
 		r->page = rt_alloc(r->pages * sizeof(*r->page));
 		r->write = rt_alloc(r->pages * sizeof(*r->write));
 		r->ship = rt_alloc(r->pages * sizeof(*r->ship));
@@ -68,7 +71,9 @@ void writeback_close(struct cache *c)
 	for (unsigned i = 0; i < WB_ALL; i++) {
 		struct wb_region *r = &c->region[i];
 
-		if (r->images)
+		if (i != WB_SHIPPED)
+			images_free(c, r->images, (size_t)r->pages * PAGE_SIZE);
+		else if (r->images)
 			rt_free_pages(r->images, (size_t)r->pages * PAGE_SIZE);
 		rt_free(r->page);
 		rt_free(r->write);

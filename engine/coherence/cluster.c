@@ -35,23 +35,21 @@ int coherence_cluster_open(
 	return 0;
 }
 
-static int areas_adopt(struct cluster *d)
+int cluster_memory(struct coherence *c, unsigned area, size_t size_bytes, void **out)
 {
-	for (unsigned i = 0; i < AREAS_MAX; i++) {
-		size_t size;
-		uint8_t *base = d->base.frames->memory(d->base.cache, i, &size);
-		int e;
+	struct cluster *d = cluster_of(c);
+	int e;
 
-		if (!base)
-			return 0;
-		e = net_region_adopt(d->o.net, i, base, size,
-			NET_REMOTE_READ | (i == 0 ? NET_REMOTE_WRITE : 0));
-		if (e)
-			return e;
-		d->area[d->areas].base = base;
-		d->area[d->areas++].size = size;
-	}
-	return -E2BIG;
+	if (area != d->areas || area == AREAS_MAX)
+		return -EINVAL;
+	e = net_region_create(d->o.net, area, size_bytes,
+		NET_REMOTE_READ | (area == 0 ? NET_REMOTE_WRITE : 0), out);
+	if (e)
+		return e;
+	d->area[area].base = *out;
+	d->area[area].size = size_bytes;
+	d->areas++;
+	return 0;
 }
 
 int coherence_cluster_start(struct coherence *c)
@@ -66,7 +64,7 @@ int coherence_cluster_start(struct coherence *c)
 		{"page-give", giver_main, GIVER_TASKS},
 	};
 	struct cluster *d = cluster_of(c);
-	int e = areas_adopt(d);
+	int e = 0;
 
 	for (unsigned k = 0; k < ARRAY_SIZE(kinds) && !e; k++)
 		for (unsigned i = 0; i < kinds[k].count && !e; i++) {

@@ -6,6 +6,7 @@
  * To be put together in this order: net_open, whose handlers call the two below;
  * coherence_cluster_open; cache_open; coherence_cluster_start; net_peer_add and net_start.
  * And taken apart: cache_stop; coherence_cluster_stop; net_close; cache_close; close.
+ * The cache's images are memory of the network's, and gone after net_close.
  */
 #ifndef WEFT_COHERENCE_CLUSTER_H
 #define WEFT_COHERENCE_CLUSTER_H
@@ -29,7 +30,7 @@ struct coherence_cluster_options {
 
 int coherence_cluster_open(
 	struct coherence **out, const struct coherence_cluster_options *o);
-/* Makes the cache's memory the network's, and starts tasks. 0 or -errno. */
+/* Starts tasks. 0 or -errno. */
 int coherence_cluster_start(struct coherence *c);
 /* Ends them; nobody asks for a page any more, here or elsewhere. Waits. */
 void coherence_cluster_stop(struct coherence *c);

@@ -41,7 +41,7 @@ static bool unused_ready(struct cluster *d, struct dpage *p)
 	if (p->got == GOT_STORE)
 		p->hold.flags |= HOLD_HOLLOW; /* it is to be fetched first */
 	if (p->got == GOT_ZEROS) {
-		memset(w->request->image, 0, PAGE_SIZE);
+		racy_clear(w->request->image, PAGE_SIZE);
 		p->got = GOT_PEER;
 	}
 	return true;

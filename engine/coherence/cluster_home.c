@@ -269,7 +269,7 @@ static bool run_store(struct cluster *d, struct job *j)
 	if (j->node != d->o.self) {
 		wire_send_image(d, p, j->node, &j->m, j->place, buffer);
 	} else {
-		memcpy(place_memory(d, j->place), buffer, PAGE_SIZE);
+		racy_copy(place_memory(d, j->place), buffer, PAGE_SIZE);
 		rt_free_pages(buffer, PAGE_SIZE);
 		page_deliver(d, p, &j->m);
 	}

@@ -12,6 +12,7 @@
 #define WEFT_COHERENCE_CLUSTER_INTERNAL_H
 
 #include "engine/coherence/cluster.h"
+#include "engine/common/racy.h"
 
 #include <errno.h>
 #include <string.h>
@@ -154,6 +155,8 @@ static inline struct cluster *cluster_of(struct coherence *c)
 	return container_of(c, struct cluster, base);
 }
 
+/* coherence.h, `memory`. (cluster.c) */
+int cluster_memory(struct coherence *c, unsigned area, size_t size_bytes, void **out);
 /* What is known of the page, to the log. (cluster.c) */
 void page_dump(const struct cluster *d, const struct dpage *p);
 

@@ -500,5 +500,6 @@ const struct coherence_ops cluster_ops = {
 	.evict = cluster_evict,
 	.ship = cluster_ship,
 	.persisted = cluster_persisted,
+	.memory = cluster_memory,
 	.close = cluster_close,
 };

@@ -88,6 +88,12 @@ struct coherence_ops {
 	/* This node, the home, has persisted this version of the page. Never waits. */
 	void (*persisted)(
 		struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version);
+	/*
+	 * Memory for images, zeroed, which peers read, and in area 0 write: the network's, as
+	 * long as that is open. Before anything is asked for. 0 or -errno. NULL instead of the
+	 * function: the cache takes memory of its own, which no peer reaches.
+	 */
+	int (*memory)(struct coherence *c, unsigned area, size_t size_bytes, void **out);
 	void (*close)(struct coherence *c);
 };
 
@@ -160,8 +166,6 @@ struct coherence_frames {
 	void (*filled)(void *cache, page_id pid, uint64_t incarnation, uint64_t version);
 	/* Writes this node's own image back, if it is dirty. 0 or -errno. Waits. */
 	int (*write_back)(void *cache, page_id pid);
-	/* The memory in which images lie that peers read or write; NULL past the last. */
-	void *(*memory)(void *cache, unsigned index, size_t *size_bytes);
 	/*
 	 * This node, the home, persists images that others shipped. One of a page at a
 	 * time; this node has no dirty image of it, and does not get the right to make one

@@ -4,6 +4,7 @@
  * end's memory; messages go into its ring. Those that find it full wait in a bounded queue,
  * in order; the node's task puts them in when there is room.
  */
+#include "engine/common/racy.h"
 #include "engine/net/shm_internal.h"
 
 #include <errno.h>
@@ -100,10 +101,10 @@ static void access_memory(struct net_op *op, uint8_t *at)
 {
 	switch (op->kind) {
 	case NET_WRITE:
-		memcpy(at, op->local, op->length);
+		racy_copy(at, op->local, op->length);
 		break;
 	case NET_READ:
-		memcpy(op->local, at, op->length);
+		racy_copy(op->local, at, op->length);
 		break;
 	case NET_FAA:
 		op->value =

@@ -7,6 +7,7 @@
  * Nothing is used before wire.h has checked it. Data of writes and read replies goes to its
  * place straight from the socket, but for what came along with other frames.
  */
+#include "engine/common/racy.h"
 #include "engine/net/tcp_internal.h"
 
 #include <errno.h>
@@ -209,7 +210,7 @@ static void move_data(struct tcp_peer *peer)
 	struct tcp_receive *rx = &peer->receive;
 	uint32_t n = MIN(rx->data_left, rx->end - rx->first);
 
-	memcpy(rx->data, rx->buffer + rx->first, n);
+	racy_copy(rx->data, rx->buffer + rx->first, n);
 	rx->first += n;
 	rx->data += n;
 	rx->data_left -= n;

@@ -80,6 +80,7 @@ void rt_shared_free(struct rt_shared *s)
 {
 	if (!s)
 		return;
+	real_disks_forget(s->base, s->bytes);
 	WEFT_ASSERT(munmap(s->base, s->bytes) == 0);
 	close(s->fd);
 	free(s);

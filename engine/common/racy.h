@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Changes memory that somebody may be reading at the same time who will find out and not
+ * use it: a frame that is filled anew, seen by an optimistic reader of the page it had
+ * before. Under ThreadSanitizer it is done by relaxed atomics, so that it can judge the
+ * rest; elsewhere the compiler's own does the same job.
+ */
+#ifndef WEFT_RACY_H
+#define WEFT_RACY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__SANITIZE_THREAD__)
+static inline void racy_copy(void *dst, const void *src, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		__atomic_store_n(
+			(uint8_t *)dst + i, ((const uint8_t *)src)[i], __ATOMIC_RELAXED);
+}
+
+static inline void racy_clear(void *dst, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		__atomic_store_n((uint8_t *)dst + i, 0, __ATOMIC_RELAXED);
+}
+#else
+static inline void racy_copy(void *dst, const void *src, size_t len)
+{
+	memcpy(dst, src, len);
+}
+
+static inline void racy_clear(void *dst, size_t len)
+{
+	memset(dst, 0, len);
+}
+#endif
+
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes that share pages, on real threads, over tcp and over shm. Run it under
+ * ThreadSanitizer. (The same on the simulated runtime, with every order of events that a
+ * seed may choose: tests/sim/nodes_test.c.)
+ *
+ * Each page has a counter, and bytes that follow from it. Tasks of all nodes count up, some
+ * in two pages together, and look; no count is lost, nobody reads less than was counted
+ * before it looked, nobody sees half a change. In the end each store has the last count.
+ *
+ *   WEFT_LONGER=20 build/tests/unit/cache_nodes_test
+ */
+#include "tests/unit/cache_fixture.h"
+#include "tests/unit/nodes_fixture.h"
+
+#define PAGES     200
+#define TASKS     3
+#define STEPS     800
+#define BASE_SLOT 10
+
+struct page_model {
+	_Atomic uint64_t begun, committed;
+};
+
+static struct nodes world;
+static struct engine engines[NODES_MAX];
+static struct page_model model[PAGES];
+static unsigned pages, frames, steps;
+
+static page_id pid_of(unsigned i)
+{
+	return pid_make((uint16_t)(i % world.count), BASE_SLOT + i);
+}
+
+static void page_make(uint8_t *image, page_id pid, uint64_t count)
+{
+	if (count)
+		fill(image, pid, count);
+	else
+		memset(image, 0, PAGE_SIZE);
+}
+
+/* The page's count; its bytes are all of that count. */
+static uint64_t count_of(page_id pid, const uint8_t *image)
+{
+	uint64_t first = page_load_u64(image);
+	uint8_t want[PAGE_SIZE];
+
+	page_make(want, pid, first ? (first - pid * 1000003) / 31 : 0);
+	if (memcmp(want, image, PAGE_SIZE)) {
+		fprintf(stderr, "page %u:%" PRIu64 " is half changed\n", pid_shard(pid),
+			(uint64_t)pid_slot(pid));
+		abort();
+	}
+	return first ? (first - pid * 1000003) / 31 : 0;
+}
+
+static void expect(unsigned i, uint64_t least, const uint8_t *image)
+{
+	uint64_t count = count_of(pid_of(i), image), most = atomic_load(&model[i].begun);
+
+	if (count >= least && count <= most)
+		return;
+	fprintf(stderr, "page %u has count %" PRIu64 ", not %" PRIu64 "..%" PRIu64 "\n",
+		i, count, least, most);
+	abort();
+}
+
+/* ---- what tasks do ------------------------------------------------------------------------ */
+
+static void count_data(struct engine *e, unsigned i)
+{
+	page_id pid = pid_of(i);
+	struct guard g;
+
+	atomic_fetch_add(&model[i].begun, 1);
+	OK(guard_exclusive(e->cache, pid, 1, &g));
+	fill(g.image, pid, count_of(pid, g.image) + 1);
+	guard_release_dirty(e->cache, &g, false);
+	atomic_fetch_add(&model[i].committed, 1);
+}
+
+static int latch_two(
+	struct mtr *m, const struct page_ref refs[2], struct mtr_page *held[2])
+{
+	int e = 0;
+
+	for (unsigned k = 0; k < 2 && !e; k++)
+		held[k] = mtr_latch(m, refs[k].pid, refs[k].incarnation, &e);
+	return e;
+}
+
+static void count_together(struct engine *e, unsigned a, unsigned b)
+{
+	struct page_ref refs[2] = {{pid_of(a), 1}, {pid_of(b), 1}};
+	struct mtr *m = rt_alloc(sizeof(*m));
+	struct mtr_page *held[2];
+	uint8_t image[PAGE_SIZE];
+	int rc = -EAGAIN;
+
+	atomic_fetch_add(&model[a].begun, 1);
+	atomic_fetch_add(&model[b].begun, 1);
+	while (rc == -EAGAIN) {
+		OK(cache_fetch_exclusive(e->cache, refs, 2));
+		OK(mtr_begin(m, e->cache, 2));
+		rc = latch_two(m, refs, held);
+		if (rc)
+			mtr_abort(m);
+		if (rc == -EAGAIN)
+			rt_sleep_ns(rt_random() % 100000);
+	}
+	OK(rc);
+	for (unsigned k = 0; k < 2; k++) {
+		fill(image, refs[k].pid, count_of(refs[k].pid, held[k]->guard.image) + 1);
+		mtr_write(held[k], 0, image, PAGE_SIZE);
+	}
+	mtr_commit(m);
+	rt_free(m);
+	atomic_fetch_add(&model[a].committed, 1);
+	atomic_fetch_add(&model[b].committed, 1);
+}
+
+static void look(struct engine *e, unsigned i)
+{
+	uint64_t least = atomic_load(&model[i].committed);
+	struct guard g;
+
+	OK(guard_shared(e->cache, pid_of(i), 1, &g));
+	expect(i, least, g.image);
+	guard_release(e->cache, &g);
+}
+
+static void look_optimistic(struct engine *e, unsigned i)
+{
+	uint64_t least = atomic_load(&model[i].committed);
+	uint8_t copy[PAGE_SIZE];
+	struct guard g;
+
+	do {
+		OK(guard_optimistic(e->cache, pid_of(i), NULL, &g));
+		page_copy_out(copy, g.image, PAGE_SIZE);
+	} while (!guard_valid(&g));
+	expect(i, least, copy);
+	guard_used(e->cache, &g);
+}
+
+static void look_at_many(struct engine *e, unsigned first)
+{
+	struct page_ref refs[6];
+	struct guard g[6];
+	uint64_t least[6];
+	unsigned count = MIN(6u, pages);
+
+	for (unsigned k = 0; k < count; k++) {
+		refs[k] = (struct page_ref){pid_of((first + k) % pages), 1};
+		least[k] = atomic_load(&model[(first + k) % pages].committed);
+	}
+	if (rt_random() % 2) {
+		cache_prefetch(e->cache, refs, count, rt_random() % 2);
+		return;
+	}
+	OK(guard_shared_batch(e->cache, refs, count, g));
+	for (unsigned k = 0; k < count; k++) {
+		expect((first + k) % pages, least[k], g[k].image);
+		guard_release(e->cache, &g[k]);
+	}
+}
+
+static void step(struct engine *e, unsigned i)
+{
+	struct page_ref ref = {pid_of(i), 1};
+
+	switch (rt_random() % 12) {
+	case 0 ... 3:
+		count_data(e, i);
+		break;
+	case 4 ... 5:
+		count_together(
+			e, i, (unsigned)(i + 1 + rt_random() % (pages - 1)) % pages);
+		break;
+	case 6:
+		OK(cache_sync(e->cache, &ref, 1, 0));
+		break;
+	case 7 ... 8:
+		look(e, i);
+		break;
+	case 9:
+		look_at_many(e, i);
+		break;
+	default:
+		look_optimistic(e, i);
+	}
+}
+
+static void worker_main(void *arg)
+{
+	struct engine *e = arg;
+
+	for (unsigned n = 0; n < steps; n++) {
+		unsigned i = (unsigned)(rt_random() % pages);
+
+		step(e, rt_random() % 3 ? i : i % 6); /* some pages are everybody's */
+	}
+}
+
+/* ---- a node ------------------------------------------------------------------------------- */
+
+static void engine_begin(struct node *n, struct engine *e)
+{
+	struct cache_options co = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40};
+
+	engine_open_log(e, n->file.path);
+	e->coherence = node_provide(n, e->store, e->log);
+	OK(cache_open(&e->cache, e->store, e->log, e->coherence, &co));
+	node_join(n);
+	OK(cache_start(e->cache));
+}
+
+/* What is dirty anywhere is persisted at its home, and told to who owes it. */
+static void engine_settle(struct node *n, struct engine *e)
+{
+	for (unsigned round = 0; round < 3; round++) {
+		OK(cache_checkpoint(e->cache));
+		owed_ship(e->cache, LSN_MAX, false);
+		nodes_barrier(n);
+	}
+	HOLDS(cache_dirty_pages(e->cache) == 0 && e->cache->owed_count == 0);
+}
+
+static void engine_check(struct node *n, struct engine *e)
+{
+	uint8_t *image = rt_alloc_pages(PAGE_SIZE);
+
+	for (unsigned i = 0; i < pages; i++) {
+		struct store_read r = {.pid = pid_of(i), .image = image};
+
+		HOLDS(model[i].begun == model[i].committed);
+		if (i % n->w->count != n->id - 1 || !model[i].committed)
+			continue;
+		store_read_pages(e->store, &r, 1);
+		HOLDS(r.result == 0);
+		expect(i, model[i].committed, image);
+	}
+	rt_free_pages(image, PAGE_SIZE);
+}
+
+static void node_main(void *arg)
+{
+	struct node *n = arg;
+	struct engine *e = &engines[n->id - 1];
+	struct rt_task *task[TASKS];
+
+	engine_begin(n, e);
+	for (unsigned i = 0; i < TASKS; i++)
+		OK(rt_task_spawn(&task[i], "worker", worker_main, e));
+	for (unsigned i = 0; i < TASKS; i++)
+		rt_task_join(task[i]);
+	nodes_barrier(n);
+	engine_settle(n, e);
+	cache_stop(e->cache);
+	engine_check(n, e);
+	HOLDS(node_sent(n) > 0);
+	node_leave(n);
+	engine_close(e);
+}
+
+static void share(
+	const char *transport, unsigned nodes, unsigned with_pages, unsigned with_frames)
+{
+	const char *longer = getenv("WEFT_LONGER");
+
+	nodes_make(&world, transport, nodes, NULL, 64 << 20);
+	pages = with_pages;
+	frames = with_frames;
+	steps = STEPS * (longer ? (unsigned)atoi(longer) : 1);
+	memset(model, 0, sizeof(model));
+	for (unsigned i = 0; i < nodes; i++)
+		engine_format_shard(world.node[i].file.path, 4 << 20, (uint16_t)i);
+	nodes_run(&world, node_main);
+	nodes_drop(&world);
+}
+
+static void nodes_share_pages_that_fit_their_caches(void **state)
+{
+	share(*state, 3, 40, 160);
+}
+
+static void nodes_share_pages_that_do_not_fit_their_caches(void **state)
+{
+	share(*state, 2, PAGES, 64);
+}
+
+static void nodes_want_the_same_few_pages(void **state)
+{
+	share(*state, 3, 4, 64);
+}
+
+static char tcp[] = "tcp", shm[] = "shm";
+
+#define OVER(transport, test)                                                            \
+	{                                                                                \
+		.name = #test ", " #transport, .test_func = test,                        \
+		.initial_state = transport                                               \
+	}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		OVER(tcp, nodes_share_pages_that_fit_their_caches),
+		OVER(shm, nodes_share_pages_that_fit_their_caches),
+		OVER(tcp, nodes_share_pages_that_do_not_fit_their_caches),
+		OVER(shm, nodes_share_pages_that_do_not_fit_their_caches),
+		OVER(tcp, nodes_want_the_same_few_pages),
+		OVER(shm, nodes_want_the_same_few_pages),
+	};
+
+	rt_real_start();
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
