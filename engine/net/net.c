@@ -10,6 +10,10 @@
 
 #define SECOND 1000000000ull
 
+#if defined(__SANITIZE_THREAD__)
+_Atomic uint32_t net_order[NET_NODES_MAX];
+#endif
+
 /* ---- defaults ------------------------------------------------------------------------ */
 
 static int no_open(struct net *net, struct weft_error *err)

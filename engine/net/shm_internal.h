@@ -117,32 +117,6 @@ static inline struct shm_peer *shm_peer_of(struct net_peer *peer)
 	return container_of(peer, struct shm_peer, line.base);
 }
 
-/*
- * Both ends of a link in one process, as in tests: to ThreadSanitizer the two mappings of
- * a ring are two rings. It is told in words of its own what the ring's tail orders.
- */
-#if defined(__SANITIZE_THREAD__)
-extern _Atomic uint32_t shm_order[NET_NODES_MAX];
-
-static inline void shm_before_put(unsigned from, unsigned to)
-{
-	atomic_fetch_add(&shm_order[(from * 31 + to) % NET_NODES_MAX], 1);
-}
-
-static inline void shm_after_take(unsigned from, unsigned to)
-{
-	(void)atomic_load(&shm_order[(from * 31 + to) % NET_NODES_MAX]);
-}
-#else
-static inline void shm_before_put(unsigned from, unsigned to)
-{
-}
-
-static inline void shm_after_take(unsigned from, unsigned to)
-{
-}
-#endif
-
 /* ---- shm.c ------------------------------------------------------------------------------ */
 
 void shm_cut(struct net_peer *peer, int code);

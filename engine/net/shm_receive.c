@@ -68,7 +68,7 @@ bool shm_receive(struct shm_peer *peer)
 	}
 	if (tail == begin)
 		return false;
-	shm_after_take(peer->line.base.node, peer->line.base.net->options.self.node);
+	net_after_receive(&peer->line.base);
 	net_count(&peer->line.base.counters.calls_in, 1);
 	while (peer->in_head != tail &&
 		!atomic_load_explicit(&peer->line.cut_code, memory_order_relaxed)) {

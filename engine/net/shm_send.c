@@ -10,10 +10,6 @@
 #include <errno.h>
 #include <string.h>
 
-#if defined(__SANITIZE_THREAD__)
-_Atomic uint32_t shm_order[NET_NODES_MAX];
-#endif
-
 static struct net_message *queued_at(struct shm_send *s, unsigned i)
 {
 	return &s->queue[(s->first + i) % NET_QUEUE_MAX];
@@ -69,7 +65,7 @@ static bool put(struct shm_peer *peer, const struct net_message *m)
 	if (used == SHM_SLOTS)
 		return false;
 	peer->out->messages[s->tail % SHM_SLOTS] = *m;
-	shm_before_put(m->sender, peer->line.base.node);
+	net_before_send(&peer->line.base);
 	atomic_store_explicit(&peer->out->tail, ++s->tail, memory_order_release);
 	net_count(&peer->line.base.counters.messages_out, 1);
 	return true;

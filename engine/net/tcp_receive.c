@@ -279,6 +279,7 @@ bool tcp_receive(struct tcp_peer *peer)
 		return false;
 	if (n <= 0)
 		return wrong(peer, -ECONNRESET);
+	net_after_receive(&peer->line.base);
 	atomic_store_explicit(&peer->heard, true, memory_order_relaxed);
 	net_count(&peer->line.base.counters.calls_in, 1);
 	/* Less than there was room for: that was all (a record of TLS says nothing). */

@@ -173,6 +173,7 @@ static void send_all(struct tcp_peer *peer, bool ping)
 		for (unsigned i = 0; i < n; i++)
 			wanted += iov[i].iov_len;
 		rt_mutex_unlock(&peer->line.send_lock);
+		net_before_send(&peer->line.base);
 		sent = net_stream_send(&peer->stream, iov, n);
 		rt_mutex_lock(&peer->line.send_lock);
 		net_count(&peer->line.base.counters.calls_out, 1);
