@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "engine/common/text.h"
+#include "engine/volume/member.h"
 #include "fs/control.h"
 #include "fs/options.h"
 #include "fs/remount.h"
@@ -20,6 +21,7 @@ struct daemon {
 	struct rt_mutex options_lock;
 	struct remount remount;
 	struct source source;
+	struct member *member; /* NULL: no other node has the volume */
 	struct volume *volume;
 	struct fs *fs;
 	struct session *session;

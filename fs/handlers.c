@@ -167,13 +167,16 @@ void attr_to_stat(const struct ops_attr *attr, struct stat *st)
 	};
 }
 
-void attr_to_entry(const struct ops_attr *attr, struct fuse_entry_param *entry)
+void attr_to_entry(
+	fuse_req_t req, const struct ops_attr *attr, struct fuse_entry_param *entry)
 {
+	double timeout_s = kernel_timeout_s(fuse_req_userdata(req));
+
 	*entry = (struct fuse_entry_param){
 		.ino = attr->ino,
 		.generation = attr->inode.generation,
-		.attr_timeout = KERNEL_TIMEOUT_S,
-		.entry_timeout = KERNEL_TIMEOUT_S,
+		.attr_timeout = timeout_s,
+		.entry_timeout = timeout_s,
 	};
 	attr_to_stat(attr, &entry->attr);
 }
@@ -196,7 +199,7 @@ void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr)
 		fuse_reply_err(req, -ret);
 		return;
 	}
-	attr_to_entry(attr, &entry);
+	attr_to_entry(req, attr, &entry);
 	fuse_reply_entry(req, &entry);
 }
 
@@ -209,5 +212,5 @@ void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr)
 		return;
 	}
 	attr_to_stat(attr, &st);
-	fuse_reply_attr(req, &st, KERNEL_TIMEOUT_S);
+	fuse_reply_attr(req, &st, kernel_timeout_s(fuse_req_userdata(req)));
 }

@@ -4,7 +4,9 @@
  *
  * Inode numbers are stable and never used twice, so the kernel's lookup counts need no
  * bookkeeping. On a volume of one node this kernel is the only client, so what it caches
- * of names, attributes and data stays true for as long as it likes.
+ * of names, attributes and data stays true for as long as it likes. On one that other nodes
+ * have too it caches nothing (session_shared): names and attributes are asked for each
+ * time, and all opens are for direct I/O.
  */
 #ifndef WEFT_FS_HANDLERS_H
 #define WEFT_FS_HANDLERS_H
@@ -17,7 +19,10 @@
 #include "fs/session.h"
 
 /* How long the kernel may believe a name or attributes, seconds. */
-#define KERNEL_TIMEOUT_S 3600
+static inline double kernel_timeout_s(struct session *s)
+{
+	return session_shared(s) ? 0 : 3600;
+}
 
 const struct fuse_lowlevel_ops *handlers_table(void);
 
@@ -95,7 +100,8 @@ void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr);
 void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr);
 
 void attr_to_stat(const struct ops_attr *attr, struct stat *st);
-void attr_to_entry(const struct ops_attr *attr, struct fuse_entry_param *entry);
+void attr_to_entry(
+	fuse_req_t req, const struct ops_attr *attr, struct fuse_entry_param *entry);
 struct ops_name name_of(const char *text);
 
 #endif

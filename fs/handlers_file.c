@@ -6,7 +6,8 @@
  * dirty page of a mapping, written back through such a file, has its own place.
  *
  * O_DIRECT needs nothing here: the kernel then reads and writes past its cache and keeps
- * the two coherent itself, which FOPEN_DIRECT_IO did not before Linux 6.6.
+ * the two coherent itself, which FOPEN_DIRECT_IO did not before Linux 6.6. That one is for
+ * volumes that other nodes have too: the shim lets such writes run side by side.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,12 +28,18 @@ static struct ops_file *file_of(const struct fuse_file_info *fi)
 	return (struct ops_file *)(uintptr_t)fi->fh;
 }
 
-/* The kernel caches what it reads and writes through any handle, and close() asks
- * nothing. */
-static void file_reply_flags(struct fuse_file_info *fi, struct ops_file *file)
+/*
+ * The kernel caches what it reads and writes through any handle, and close() asks nothing.
+ * Where other nodes have the volume it caches nothing.
+ */
+static void file_reply_flags(
+	fuse_req_t req, struct fuse_file_info *fi, struct ops_file *file)
 {
+	bool shared = session_shared(fuse_req_userdata(req));
+
 	fi->fh = (uintptr_t)file;
-	fi->keep_cache = 1;
+	fi->keep_cache = !shared;
+	fi->direct_io = shared;
 	fi->noflush = 1;
 }
 
@@ -66,7 +73,7 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -gone_is_stale(ret));
 		return;
 	}
-	file_reply_flags(fi, file);
+	file_reply_flags(req, fi, file);
 	if (ops_file_accessed(file))
 		forget_attributes(req, ino);
 	if (fuse_reply_open(req, fi) < 0)
@@ -92,8 +99,8 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 		fuse_reply_err(req, -ret);
 		return;
 	}
-	attr_to_entry(&attr, &entry);
-	file_reply_flags(fi, file);
+	attr_to_entry(req, &attr, &entry);
+	file_reply_flags(req, fi, file);
 	if (fuse_reply_create(req, &entry, fi) < 0)
 		ops_close(fs, file);
 }

@@ -12,7 +12,8 @@
 
 void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 {
-	struct fuse_entry_param absent = {.entry_timeout = KERNEL_TIMEOUT_S};
+	struct fuse_entry_param absent = {
+		.entry_timeout = kernel_timeout_s(fuse_req_userdata(req))};
 	struct ops_attr attr;
 	int ret = ops_lookup(request_fs(req), dir, name_of(name), &attr);
 
@@ -118,11 +119,14 @@ void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t 
 /*
  * Directories have no open state here. ENOSYS makes the kernel stop asking and keep their
  * listings in its cache, which it drops itself on a local change (it compares the
- * directory's change counter).
+ * directory's change counter). Of what other nodes may change it keeps none.
  */
 void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	fuse_reply_err(req, ENOSYS);
+	if (!session_shared(fuse_req_userdata(req)))
+		fuse_reply_err(req, ENOSYS);
+	else
+		fuse_reply_open(req, fi);
 }
 
 struct listing {
@@ -150,7 +154,7 @@ static int listing_add(void *arg, const struct ops_dirent *d)
 	 * Without attributes (".", "..") entry.ino stays 0: the kernel looks nothing up.
 	 */
 	if (d->attr)
-		attr_to_entry(d->attr, &entry);
+		attr_to_entry(l->req, d->attr, &entry);
 	if (l->plus)
 		need = fuse_add_direntry_plus(l->req, l->buf + l->used, l->cap - l->used,
 			name, &entry, (off_t)d->cookie);

@@ -440,6 +440,11 @@ struct fs *session_fs(struct session *s)
 	return s->fs;
 }
 
+bool session_shared(struct session *s)
+{
+	return fs_volume(s->fs)->peers != NULL;
+}
+
 int session_device(struct session *s)
 {
 	return s->device;

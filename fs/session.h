@@ -56,6 +56,11 @@ void session_free(struct session *s);
 
 struct fs *session_fs(struct session *s);
 int session_device(struct session *s);
+/*
+ * Other nodes have the volume too: what this kernel keeps of it may be another's to change
+ * at any moment. The one question that all go by who let the kernel keep something.
+ */
+bool session_shared(struct session *s);
 struct fuse_session *session_fuse(struct session *s);
 struct session_counters *session_counters(struct session *s);
 /* The flags agreed upon with the kernel at INIT (64 bits: flags2 above). */

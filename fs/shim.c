@@ -19,7 +19,8 @@
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
 
-#define WIRE_STATX 52 /* opcode, protocol 7.39 */
+#define WIRE_STATX                52           /* opcode, protocol 7.39 */
+#define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
 
 struct wire_statx_in {
 	uint32_t getattr_flags;
@@ -69,6 +70,7 @@ _Static_assert(
 static __thread struct {
 	bool kills_setid;
 	bool is_writeback;
+	bool opens; /* the reply ends with a struct fuse_open_out */
 } current_request;
 
 bool shim_request_kills_setid(void)
@@ -137,6 +139,8 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	flags = (flags | wanted) & s->shim.offered;
 	if (flags & FUSE_HANDLE_KILLPRIV_V2)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
+	if (session_shared(s))
+		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
 	if (uring_wanted(s))
 		flags |= WIRE_OVER_IO_URING;
 	init->flags = (uint32_t)flags;
@@ -162,12 +166,29 @@ static ssize_t reply_init(
 	return ret;
 }
 
+/* Open flags that libfuse has no word for. The reply is libfuse's, in memory that is its. */
+static void open_patch(struct session *s, const struct iovec *iov, int count)
+{
+	const struct fuse_out_header *out = iov[0].iov_base;
+	struct fuse_open_out *open;
+
+	if (likely(!current_request.opens) || !out->unique) /* 0: a notification */
+		return;
+	current_request.opens = false;
+	if (!session_shared(s) || count != 2 || iov[1].iov_len < sizeof(*open))
+		return;
+	open = (struct fuse_open_out *)((char *)iov[1].iov_base + iov[1].iov_len) - 1;
+	if (open->open_flags & FOPEN_DIRECT_IO)
+		open->open_flags |= FOPEN_PARALLEL_DIRECT_WRITES;
+}
+
 ssize_t shim_writev(int fd, struct iovec *iov, int count, void *session)
 {
 	struct session *s = session;
 	const struct fuse_out_header *out = iov[0].iov_base;
 	struct fuse_init_out init;
 
+	open_patch(s, iov, count);
 	if (uring_take_reply(out->unique, iov, count))
 		return out->len;
 	if (likely(s->shim.init_unique == 0) || out->unique != s->shim.init_unique)
@@ -230,7 +251,7 @@ static struct wire_time wire_time_of(int64_t ns)
 /* STATX: what GETATTR gives, and the time of birth. */
 static void reply_statx(struct session *s, const struct fuse_in_header *in)
 {
-	struct wire_statx_out out = {.attr_valid = KERNEL_TIMEOUT_S};
+	struct wire_statx_out out = {.attr_valid = (uint64_t)kernel_timeout_s(s)};
 	struct ops_attr attr;
 	int ret;
 
@@ -268,8 +289,10 @@ static uint32_t kernel_dev(uint32_t major, uint32_t minor)
 	return (minor & 0xff) | (major << 8) | ((minor & ~0xffu) << 12);
 }
 
-static void attr_to_wire(const struct ops_attr *attr, struct fuse_entry_out *out)
+static void attr_to_wire(
+	struct session *s, const struct ops_attr *attr, struct fuse_entry_out *out)
 {
+	uint64_t timeout_s = (uint64_t)kernel_timeout_s(s);
 	struct wire_time atime = wire_time_of(attr->inode.atime_ns);
 	struct wire_time mtime = wire_time_of(attr->inode.mtime_ns);
 	struct wire_time ctime = wire_time_of(attr->inode.ctime_ns);
@@ -277,8 +300,8 @@ static void attr_to_wire(const struct ops_attr *attr, struct fuse_entry_out *out
 	*out = (struct fuse_entry_out){
 		.nodeid = attr->ino,
 		.generation = attr->inode.generation,
-		.entry_valid = KERNEL_TIMEOUT_S,
-		.attr_valid = KERNEL_TIMEOUT_S,
+		.entry_valid = timeout_s,
+		.attr_valid = timeout_s,
 		.attr =
 			{
 				.ino = attr->ino,
@@ -301,6 +324,15 @@ static void attr_to_wire(const struct ops_attr *attr, struct fuse_entry_out *out
 	};
 }
 
+/* Direct I/O, one of another beside it, is all that the kernel may do for several nodes. */
+static uint32_t open_flags(struct session *s, uint32_t flags)
+{
+	if (!session_shared(s))
+		return flags;
+	return (flags & ~(uint32_t)FOPEN_KEEP_CACHE) | FOPEN_DIRECT_IO |
+	       FOPEN_PARALLEL_DIRECT_WRITES;
+}
+
 /* TMPFILE: CREATE's message and reply, for a file without a name. */
 static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 {
@@ -308,7 +340,7 @@ static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 	struct {
 		struct fuse_entry_out entry;
 		struct fuse_open_out open;
-	} out = {.open = {.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH}};
+	} out = {.open = {.open_flags = open_flags(s, FOPEN_KEEP_CACHE | FOPEN_NOFLUSH)}};
 	struct ops_file *file;
 	struct ops_attr attr;
 	int ret = arg ? session_may_change(s) : -EINVAL;
@@ -329,7 +361,7 @@ static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 		shim_reply(s, in->unique, ret, NULL, 0);
 		return;
 	}
-	attr_to_wire(&attr, &out.entry);
+	attr_to_wire(s, &attr, &out.entry);
 	out.open.fh = (uintptr_t)file;
 	if (!shim_reply(s, in->unique, 0, &out, sizeof(out)))
 		ops_close(s->fs, file);
@@ -370,6 +402,7 @@ static void note_fields(const struct fuse_in_header *in)
 	const struct fuse_write_in *write;
 
 	current_request.kills_setid = current_request.is_writeback = false;
+	current_request.opens = in->opcode == FUSE_OPEN || in->opcode == FUSE_CREATE;
 	switch (in->opcode) {
 	case FUSE_SETATTR:
 		setattr = body(in, sizeof(*setattr));

@@ -3,8 +3,8 @@
  * From what the user named to the store that is opened.
  *
  * A store that a cluster file names is opened only as the one of that volume, node, shard
- * and key; the store layer compares (store.h). Until the daemon runs the page protocol, a
- * cluster of several storage nodes is refused here, and nowhere else.
+ * and key; the store layer compares (store.h). Where the file names other storage nodes
+ * the volume is theirs too (member.h).
  */
 #include "fs/source.h"
 
@@ -17,16 +17,10 @@
 /* What this version cannot serve yet. */
 static int check_served(const struct cluster *c, unsigned node, struct weft_error *err)
 {
-	if (cluster_storage_nodes(c) > 1)
-		return weft_error(err, -EOPNOTSUPP,
-			"%s names %u storage nodes: this version of weft serves clusters "
-			"of one storage node",
-			cluster_path(c), cluster_storage_nodes(c));
 	if (cluster_member(c, node)->role == CLUSTER_CLIENT)
 		return weft_error(err, -EOPNOTSUPP,
 			"%s:%u: node %u is a client: this version of weft serves "
-			"clusters "
-			"of one storage node, on that node",
+			"storage nodes only",
 			cluster_path(c), cluster_member(c, node)->line, node);
 	return 0;
 }
@@ -93,6 +87,11 @@ int source_open(struct source *s, struct mount_options *o, struct weft_error *er
 	return rc;
 }
 
+bool source_shared(const struct source *s)
+{
+	return s->cluster && cluster_storage_nodes(s->cluster) > 1;
+}
+
 void source_expect(const struct source *s, struct volume_options *o)
 {
 	if (!s->cluster)
@@ -111,13 +110,6 @@ void source_close(struct source *s)
 }
 
 /* ---- showing it ------------------------------------------------------------------------ */
-
-void cluster_address_print(const struct cluster_address *a, char *out, size_t cap)
-{
-	bool v6 = strchr(a->host, ':');
-
-	snprintf(out, cap, "%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
-}
 
 static json_t *member_describe(const struct cluster *c, const struct cluster_member *m)
 {
@@ -160,6 +152,7 @@ json_t *cluster_describe(const struct cluster *c)
 	json_object_set_new(o, "file", json_string(cluster_path(c)) ?: json_string("?"));
 	json_object_set_new(
 		o, "key_file", json_string(cluster_key_path(c)) ?: json_string("?"));
+	json_object_set_new(o, "tls", json_boolean(cluster_tls(c)));
 	json_object_set_new(o, "nodes", nodes);
 	return o;
 }

@@ -23,13 +23,13 @@ struct source {
  * addresses) and sets o->cluster_file, o->node and o->store. Waits for the name service.
  */
 int source_open(struct source *s, struct mount_options *o, struct weft_error *err);
+/* Do other nodes have the volume too? */
+bool source_shared(const struct source *s);
 /* Whose store the volume's must be. */
 void source_expect(const struct source *s, struct volume_options *o);
 void source_close(struct source *s);
 
 /* What is known of a cluster, as JSON: a new reference. */
 json_t *cluster_describe(const struct cluster *c);
-/* HOST:PORT, with brackets around an IPv6 address. */
-void cluster_address_print(const struct cluster_address *a, char *out, size_t cap);
 
 #endif

@@ -214,13 +214,43 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 	};
 }
 
+/* A signal has come, and is left for who waits for the end. */
+static bool signal_waits(void *arg)
+{
+	const struct daemon *d = arg;
+	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
+
+	return poll(&p, 1, 0) > 0;
+}
+
+static int member_start(
+	struct daemon *d, struct volume_options *options, struct weft_error *err)
+{
+	const struct member_options o = {
+		.cluster = d->source.cluster,
+		.node = d->source.node,
+		.give_up = signal_waits,
+		.owner = d,
+	};
+	int ret;
+
+	if (!source_shared(&d->source))
+		return 0;
+	ret = member_open(&d->member, &o, err);
+	if (ret == 0)
+		options->peers = member_peers(d->member);
+	return ret;
+}
+
 static int volume_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
+	/* A store that other nodes use is written to for them, whatever this mount may. */
+	const bool read_only = o->read_only && !source_shared(&d->source);
 	struct volume_options options = {
-		.read_only = o->read_only,
+		.read_only = read_only,
 		.background = true,
-		.cache = {.cache_bytes = o->cache_bytes, .read_only = o->read_only},
+		.cache = {.cache_bytes = o->cache_bytes, .read_only = read_only},
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
 	struct ops_options ops = ops_options_of(o);
@@ -229,8 +259,11 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	int ret;
 
 	source_expect(&d->source, &options);
+	ret = member_start(d, &options, err);
+	if (ret < 0)
+		return ret;
 	ret = rt_disk_open(&disk, o->store,
-		RT_DISK_EXCLUSIVE | (o->read_only ? RT_DISK_READ_ONLY : 0), err);
+		RT_DISK_EXCLUSIVE | (read_only ? RT_DISK_READ_ONLY : 0), err);
 	if (ret < 0)
 		return weft_error(
 			err, ret, "cannot open %s: %s", o->store, strerror(-ret));
@@ -489,6 +522,7 @@ int main(int argc, char **argv)
 	code = 0;
 	if (run(&d, &err) < 0)
 		code = fail(&err, EXIT_MOUNT);
+	member_close(d.member);
 	source_close(&d.source);
 	mount_options_free(&d.options);
 	return code;

@@ -58,6 +58,7 @@ static void print_cluster(const struct cluster *c)
 	printf("volume   %s, %s\n", cluster_name(c), uuid);
 	printf("file     %s\n", cluster_path(c));
 	printf("key      %s\n", cluster_key_path(c));
+	printf("tls      %s\n", cluster_tls(c) ? "yes" : "no");
 	while ((m = cluster_next(c, m))) {
 		printf("node %-3u ", m->id);
 		if (m->role == CLUSTER_STORAGE)
@@ -229,10 +230,6 @@ static int check(const char *path, unsigned node)
 	while ((m = cluster_next(k.c, m)))
 		check_addresses(&k, m);
 	check_self(&k, node);
-	if (cluster_storage_nodes(k.c) > 1)
-		say(&k, "note",
-			"this version of weft serves clusters of one storage node: this "
-			"one cannot be mounted yet");
 	cluster_close(k.c);
 	return k.failures ? EXIT_FAILED : 0;
 }

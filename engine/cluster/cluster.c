@@ -40,6 +40,11 @@ const char *cluster_kind(const struct cluster *c)
 	return c->ops->kind;
 }
 
+bool cluster_tls(const struct cluster *c)
+{
+	return c->tls;
+}
+
 unsigned cluster_nodes(const struct cluster *c)
 {
 	return c->nodes;

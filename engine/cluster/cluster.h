@@ -83,6 +83,8 @@ const char *cluster_name(const struct cluster *c);
 const uint8_t *cluster_volume_uuid(const struct cluster *c);
 const char *cluster_key_path(const struct cluster *c);
 const char *cluster_kind(const struct cluster *c);
+/* Do nodes encrypt what they say to each other? */
+bool cluster_tls(const struct cluster *c);
 unsigned cluster_nodes(const struct cluster *c);
 unsigned cluster_storage_nodes(const struct cluster *c);
 /* NULL: no node has this id. */
@@ -112,6 +114,9 @@ uint64_t cluster_incarnation(const struct cluster *c, unsigned node);
 int cluster_heard(struct cluster *c, unsigned node, uint64_t incarnation);
 
 /* ---- addresses (host.c) ------------------------------------------------------------------ */
+
+/* HOST:PORT, with brackets around an IPv6 address. */
+void cluster_address_print(const struct cluster_address *a, char *out, size_t cap);
 
 int cluster_resolve(const struct cluster *c, unsigned node, struct sockaddr_storage *out,
 	unsigned cap, struct weft_error *err);

@@ -35,7 +35,7 @@ struct parse {
 	char section_name[SECTION_BYTES]; /* without brackets */
 	unsigned section_line;
 	struct cluster_member *member; /* with SECTION_NODE */
-	unsigned volume_line, name_line, uuid_line, key_line;
+	unsigned volume_line, name_line, uuid_line, key_line, tls_line;
 };
 
 int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
@@ -180,6 +180,15 @@ static void volume_key_path(struct parse *p, const char *value)
 		WRONG(p, "key", "the path is too long");
 }
 
+static void volume_tls(struct parse *p, const char *value)
+{
+	if (strcmp(value, "yes") == 0)
+		p->c->tls = true;
+	else if (strcmp(value, "no") != 0)
+		WRONG(p, "tls", "\"%.40s\" is neither yes nor no; write one of them",
+			value);
+}
+
 static void volume_set(struct parse *p, const char *key, const char *value)
 {
 	if (strcmp(key, "name") == 0) {
@@ -198,8 +207,12 @@ static void volume_set(struct parse *p, const char *key, const char *value)
 	} else if (strcmp(key, "key") == 0) {
 		if (once(p, key, &p->key_line))
 			volume_key_path(p, value);
+	} else if (strcmp(key, "tls") == 0) {
+		if (once(p, key, &p->tls_line))
+			volume_tls(p, value);
 	} else {
-		WRONG(p, key, "is unknown; the keys of [volume] are name, uuid and key");
+		WRONG(p, key,
+			"is unknown; the keys of [volume] are name, uuid, key and tls");
 	}
 }
 

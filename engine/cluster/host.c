@@ -128,6 +128,13 @@ int cluster_open(
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
+void cluster_address_print(const struct cluster_address *a, char *out, size_t cap)
+{
+	bool v6 = strchr(a->host, ':');
+
+	snprintf(out, cap, "%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
+}
+
 static int address_resolve(const struct cluster *c, const struct cluster_member *m,
 	const struct cluster_address *a, struct addrinfo **out, struct weft_error *err)
 {

@@ -119,10 +119,12 @@ static void log_unknown(struct connect_net *net, const struct net_connection *c,
 
 /* Events come one at a time with the messages of a link that there may be. */
 static void tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
+	struct net_connection *c, uint32_t reason, uint32_t detail, bool theirs)
 {
+	struct net_peer *peer = c->greeting.peer;
+
 	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
-	net_tell_refused(peer, reason, detail, theirs);
+	net_tell_refused(peer, reason, detail, theirs, c->greeting.dialer);
 	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
 }
 
@@ -154,7 +156,7 @@ static void refuse(struct connect_net *net, struct net_connection *c, uint32_t r
 	net_refuse_make(&r, reason, detail);
 	say(c, &r, sizeof(r));
 	if (c->greeting.peer)
-		tell_refused(c->greeting.peer, reason, detail, false);
+		tell_refused(c, reason, detail, false);
 	else
 		log_unknown(net, c, reason, detail);
 	slow_down(net, c);
@@ -256,7 +258,7 @@ static void refusal_came(struct connect_net *net, struct net_connection *c)
 
 	memcpy(&r, c->in, sizeof(r));
 	if (c->greeting.peer)
-		tell_refused(c->greeting.peer, r.reason, r.detail, true);
+		tell_refused(c, r.reason, r.detail, true);
 	slow_down(net, c);
 	connection_end(net, c);
 }
@@ -378,7 +380,7 @@ static void shake(struct connect_net *net, struct net_connection *c)
 		refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
 	} else if (r == -EKEYREJECTED) {
 		if (c->greeting.dialer)
-			tell_refused(c->greeting.peer, WIRE_WRONG_KEY, 0, false);
+			tell_refused(c, WIRE_WRONG_KEY, 0, false);
 		else
 			log_unknown(net, c, WIRE_WRONG_KEY, 0);
 		slow_down(net, c);

@@ -146,20 +146,24 @@ void net_tell_down(struct net_peer *peer, int code)
 	tell(peer, &e);
 }
 
-static void tell_once(struct net_peer *peer, int code, uint32_t reason, const char *why)
+static void tell_once(
+	struct net_peer *peer, int code, uint32_t reason, const char *why, bool dialed)
 {
 	char text[320];
 	struct net_event e = {
 		.kind = NET_LINK_REFUSED,
 		.code = code,
+		.dialed = dialed,
 		.session = peer->session,
 		.text = text,
 	};
 
-	if (peer->refused_code == code && peer->refused_reason == reason)
+	if (peer->refused_code == code && peer->refused_reason == reason &&
+		peer->refused_dialed == dialed)
 		return;
 	peer->refused_code = code;
 	peer->refused_reason = reason;
+	peer->refused_dialed = dialed;
 	snprintf(text, sizeof(text), "cannot connect with node %u%s%.200s%s: %s",
 		peer->node, peer->address[0] ? " (" : "", peer->address,
 		peer->address[0] ? ")" : "", why);
@@ -167,15 +171,15 @@ static void tell_once(struct net_peer *peer, int code, uint32_t reason, const ch
 }
 
 void net_tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
+	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs, bool dialed)
 {
 	char why[160];
 
 	wire_refusal_text(why, sizeof(why), reason, detail, theirs);
-	tell_once(peer, wire_refusal_code(reason), reason, why);
+	tell_once(peer, wire_refusal_code(reason), reason, why, dialed);
 }
 
 void net_tell_failed(struct net_peer *peer, int code)
 {
-	tell_once(peer, code, 0, strerrordesc_np(-code));
+	tell_once(peer, code, 0, strerrordesc_np(-code), true);
 }

@@ -55,7 +55,8 @@ enum net_event_kind {
 
 struct net_event {
 	enum net_event_kind kind;
-	int code;             /* why: negative errno; 0 for UP */
+	int code; /* why: negative errno; 0 for UP */
+	bool dialed; /* REFUSED: it was this node that connected, so it is no stranger's doing */
 	uint64_t session;     /* counts the links with this peer */
 	uint64_t incarnation; /* the peer's */
 	enum net_role role;   /* the peer's */

@@ -87,6 +87,7 @@ struct net_peer {
 	uint64_t session;
 	int refused_code; /* the last one told, until UP */
 	uint32_t refused_reason;
+	bool refused_dialed;
 	_Atomic uint32_t up;
 	struct net_peer_counters counters;
 };
@@ -156,8 +157,8 @@ static inline void net_after_receive(const struct net_peer *from)
 /* Tell the owner. */
 void net_tell_up(struct net_peer *peer);
 void net_tell_down(struct net_peer *peer, int code);
-void net_tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs);
+void net_tell_refused(struct net_peer *peer, uint32_t reason, uint32_t detail,
+	bool theirs, bool dialed);
 /* An attempt that failed before anything was said. */
 void net_tell_failed(struct net_peer *peer, int code);
 

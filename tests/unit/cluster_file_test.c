@@ -62,6 +62,7 @@ static void a_whole_file_is_taken_as_it_says(void **state)
 	assert_string_equal(cluster_name(c), "scratch");
 	assert_string_equal(cluster_key_path(c), "/etc/weft/scratch.key");
 	assert_string_equal(cluster_path(c), "/etc/weft/c");
+	assert_false(cluster_tls(c));
 	assert_int_equal(cluster_nodes(c), 3);
 	assert_int_equal(cluster_storage_nodes(c), 2);
 	assert_int_equal(m->address_count, 4);
@@ -97,6 +98,17 @@ static void the_order_of_sections_means_nothing(void **state)
 	cluster_close(c);
 }
 
+static void tls_is_what_the_file_says(void **state)
+{
+	struct cluster *c = good(VOLUME "tls = yes\n" NODE(1, "a"));
+
+	assert_true(cluster_tls(c));
+	cluster_close(c);
+	c = good(VOLUME "tls = no\n" NODE(1, "a"));
+	assert_false(cluster_tls(c));
+	cluster_close(c);
+}
+
 static void an_absolute_key_path_stays_as_it_is(void **state)
 {
 	struct cluster *c =
@@ -121,6 +133,10 @@ static void every_mistake_is_told_with_its_line_and_key(void **state)
 		{VOLUME "hello\n" NODE(1, "a"), "/etc/weft/c:5: is neither [SECTION]"},
 		{VOLUME "= x\n", "/etc/weft/c:5: [volume]: there is no key"},
 		{VOLUME "size = 3\n", "/etc/weft/c:5: [volume] size: is unknown"},
+		{VOLUME "tls = on\n",
+			"/etc/weft/c:5: [volume] tls: \"on\" is neither yes nor no"},
+		{VOLUME "tls = yes\ntls = yes\n",
+			"/etc/weft/c:6: [volume] tls: is there twice"},
 		{VOLUME "name = y\n",
 			"/etc/weft/c:5: [volume] name: is there twice, here and "
 			"in line 2"},
@@ -328,6 +344,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_whole_file_is_taken_as_it_says),
 		cmocka_unit_test(the_order_of_sections_means_nothing),
+		cmocka_unit_test(tls_is_what_the_file_says),
 		cmocka_unit_test(an_absolute_key_path_stays_as_it_is),
 		cmocka_unit_test(every_mistake_is_told_with_its_line_and_key),
 		cmocka_unit_test(one_store_path_on_two_hosts_is_fine),

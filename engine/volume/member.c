@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The nodes of a cluster meet: whom to connect with comes from engine/cluster, what goes
+ * to and fro is engine/net's, what it means engine/coherence's. Here is who waits for whom.
+ *
+ * A node that cannot be reached is waited for: it may come. One that is reached, and does
+ * not fit, is an error, as long as it was this node that connected: then it is what the
+ * cluster's address leads to. What strangers say who connect to this node is told, and no
+ * more.
+ */
+#include "engine/volume/member.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ASK_GIVE_UP_NS 100000000ull
+#define FIRST_WORD_NS  500000000ull   /* nodes that start together wait in silence */
+#define NEXT_WORD_NS   60000000000ull /* and who waits long says so again */
+
+struct member {
+	struct member_options o;
+	struct volume_peers peers;
+	struct volume *volume;
+	struct net *net;
+	struct net_calls *calls;
+	struct coherence *coherence;
+	struct shards shards;
+	struct rt_mutex lock; /* links and refusal; a leaf, held briefly */
+	struct member_link link[CLUSTER_NODE_MAX + 1]; /* by id; traffic is not kept */
+	struct weft_error refusal; /* of an attempt of this node's; code 0: none */
+	_Atomic uint32_t changed;  /* counts changes of links and refusal */
+	_Atomic bool met;          /* all others were there: the volume may be used */
+};
+
+/* ---- who the others are ------------------------------------------------------------------ */
+
+/* The next storage node that is not this one. */
+static const struct cluster_member *next_other(
+	const struct member *m, const struct cluster_member *after)
+{
+	do {
+		after = cluster_next(m->o.cluster, after);
+	} while (after && (after->id == m->o.node || after->role != CLUSTER_STORAGE));
+	return after;
+}
+
+static void address_of(const struct member *m, unsigned node, char out[NET_ADDRESS_BYTES])
+{
+	const struct cluster_member *c = cluster_member(m->o.cluster, node);
+
+	if (m->o.address)
+		m->o.address(m->o.owner, node, out);
+	else
+		cluster_address_print(&c->address[0], out, NET_ADDRESS_BYTES);
+}
+
+static unsigned home_of(void *owner, uint16_t shard)
+{
+	const struct member *m = owner;
+	unsigned node = cluster_home(m->o.cluster, shard);
+
+	return node == CLUSTER_NODE_NONE ? NODE_NONE : node;
+}
+
+/* ---- what the network says ----------------------------------------------------------------- */
+
+static void on_message(
+	void *owner, struct net_peer *peer, const struct net_message *message)
+{
+	struct member *m = owner;
+
+	if (!net_calls_message(m->calls, peer, message))
+		coherence_cluster_message(m->coherence, peer, message);
+}
+
+/* Whatever the other end says, it may be another a moment later: not an error. */
+static bool may_pass(int code)
+{
+	switch (code) {
+	case -EKEYREJECTED:
+	case -EXDEV:
+	case -EPROTONOSUPPORT:
+	case -EPROTOTYPE:
+	case -EADDRINUSE:
+	case -EADDRNOTAVAIL:
+	case -ESTALE:
+	case -ETIME:
+	case -ENOENT:
+		return false;
+	default:
+		return true;
+	}
+}
+
+static void link_refused(struct member *m, unsigned node, const struct net_event *event)
+{
+	struct member_link *l = &m->link[node];
+
+	rt_mutex_lock(&m->lock);
+	snprintf(l->text, sizeof(l->text), "%s", event->text);
+	if (event->dialed && !may_pass(event->code))
+		weft_error(&m->refusal, event->code, "%s", event->text);
+	rt_mutex_unlock(&m->lock);
+	weft_log(may_pass(event->code) ? 6 : 4, "%s", event->text);
+}
+
+static void link_changed(struct member *m, unsigned node, const struct net_event *event)
+{
+	struct member_link *l = &m->link[node];
+	bool up = event->kind == NET_LINK_UP;
+
+	rt_mutex_lock(&m->lock);
+	l->up = up;
+	l->since_ns = rt_now_ns();
+	l->incarnation = event->incarnation;
+	snprintf(l->text, sizeof(l->text), "%s", up ? "" : event->text);
+	rt_mutex_unlock(&m->lock);
+	cluster_heard(m->o.cluster, node, event->incarnation);
+	if (atomic_load(&m->met))
+		weft_log(5, "node %u is %s%s%s", node,
+			up ? "there" : "away: ", up ? "" : event->text,
+			up ? " again" : "");
+}
+
+static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
+{
+	struct member *m = owner;
+
+	if (event->kind == NET_LINK_REFUSED)
+		link_refused(m, net_peer_node(peer), event);
+	else
+		link_changed(m, net_peer_node(peer), event);
+	coherence_cluster_event(m->coherence, peer, event);
+	net_calls_event(m->calls, peer, event);
+	atomic_fetch_add(&m->changed, 1);
+	net_wake(m->net, &m->changed, INT32_MAX);
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static int shards_list(struct member *m, struct weft_error *err)
+{
+	const struct cluster_member *c = NULL;
+	int rc = 0;
+
+	m->shards.count = 0;
+	while (!rc && (c = cluster_next(m->o.cluster, c)))
+		if (c->role == CLUSTER_STORAGE)
+			rc = shards_set(
+				&m->shards, c->shard, 0); /* how large: not known */
+	return rc ? weft_error(err, rc, "there are too many storage nodes") : 0;
+}
+
+static int network_open(struct member *m, struct volume *v, struct weft_error *err)
+{
+	const struct disk_superblock *sb = store_superblock(v->store);
+	const uint8_t *key = cluster_key(m->o.cluster);
+	char address[NET_ADDRESS_BYTES];
+	struct net_options o = {
+		.transport = m->o.transport ? m->o.transport : "tcp",
+		.self = {.incarnation = sb->incarnation,
+			.node = (uint16_t)m->o.node,
+			.role = NET_ROLE_STORAGE},
+		.listen = address,
+		.tls = cluster_tls(m->o.cluster),
+		.handlers = {m, on_message, on_event},
+	};
+	int rc;
+
+	if (!key)
+		return weft_error(err, -ENOKEY, "the cluster's key was not read");
+	memcpy(o.key, key, sizeof(o.key));
+	memcpy(o.self.volume_uuid, sb->volume_uuid, NET_UUID_BYTES);
+	/* A cluster file names no cluster but the volume's own. */
+	memcpy(o.self.cluster_uuid, sb->volume_uuid, NET_UUID_BYTES);
+	memcpy(o.self.node_uuid, sb->store_uuid, NET_UUID_BYTES);
+	address_of(m, m->o.node, address);
+	rc = net_open(&m->net, &o, err);
+	explicit_bzero(o.key, sizeof(o.key));
+	return rc;
+}
+
+static void nodes_list(struct member *m, struct volume *v)
+{
+	const struct cluster_member *c = NULL;
+
+	v->calls = m->calls;
+	v->nodes = 1ull << m->o.node;
+	while ((c = next_other(m, c)))
+		v->nodes |= 1ull << c->id;
+}
+
+/* Nothing is asked, and no server runs, any more. */
+static void network_close(struct member *m)
+{
+	net_close(m->net);
+	if (m->calls)
+		net_calls_close(m->calls);
+	m->net = NULL;
+	m->calls = NULL;
+}
+
+static int member_provide(
+	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+{
+	struct member *m = arg;
+	struct coherence_cluster_options o = {
+		.self = (uint8_t)m->o.node,
+		.shard = store_superblock(v->store)->shard,
+		.home = home_of,
+		.owner = m,
+		.store = v->store,
+		.log = v->log,
+		.shards = &m->shards,
+		.cluster_epoch = 1, /* it does not change yet */
+	};
+	int rc = shards_list(m, err);
+
+	if (!rc)
+		rc = network_open(m, v, err);
+	if (rc)
+		return rc;
+	rc = net_calls_open(&m->calls, m->net);
+	if (rc)
+		goto out_net;
+	o.net = m->net;
+	rc = coherence_cluster_open(&m->coherence, &o);
+	if (rc)
+		goto out_calls;
+	m->volume = v;
+	nodes_list(m, v);
+	cluster_heard(m->o.cluster, m->o.node, store_superblock(v->store)->incarnation);
+	*out = m->coherence;
+	return 0;
+out_calls:
+	net_calls_stop(m->calls);
+out_net:
+	network_close(m);
+	return weft_error(
+		err, rc, "cannot run the page protocol: %s", strerrordesc_np(-rc));
+}
+
+static int peers_add(struct member *m, struct weft_error *err)
+{
+	const struct cluster_member *c = NULL;
+	char address[NET_ADDRESS_BYTES];
+	int rc = 0;
+
+	while (!rc && (c = next_other(m, c))) {
+		struct net_peer_options o = {.node = (uint16_t)c->id, .address = address};
+		struct weft_error why = {0};
+		struct net_peer *peer;
+
+		address_of(m, c->id, address);
+		m->link[c->id].since_ns = rt_now_ns();
+		rc = net_peer_add(&peer, m->net, &o, &why);
+		if (rc && m->o.address)
+			weft_error(err, rc, "node %u: %s", c->id, why.text);
+		else if (rc)
+			weft_error(err, rc,
+				"%s:%u: node %u's address: %s; mend the name service or "
+				"/etc/hosts, or write its IP address",
+				cluster_path(m->o.cluster), c->address_line, c->id,
+				why.text);
+	}
+	return rc;
+}
+
+static int network_start(struct member *m, struct weft_error *err)
+{
+	const struct cluster_member *self = cluster_member(m->o.cluster, m->o.node);
+	struct weft_error why = {0};
+	int rc = net_start(m->net, &why);
+
+	if (!rc)
+		return 0;
+	return weft_error(err, rc,
+		"%s:%u: node %u: %s; its address must be one of this machine's, and the "
+		"port free",
+		cluster_path(m->o.cluster), self->address_line, m->o.node, why.text);
+}
+
+/* "node 2 (beta:9338), node 3 (gamma:9338)"; how many are away. */
+static unsigned who_is_away(struct member *m, char *out, size_t cap)
+{
+	const struct cluster_member *c = NULL;
+	unsigned away = 0;
+	size_t used = 0;
+
+	out[0] = '\0';
+	rt_mutex_lock(&m->lock);
+	while ((c = next_other(m, c))) {
+		char address[NET_ADDRESS_BYTES];
+
+		if (m->link[c->id].up)
+			continue;
+		address_of(m, c->id, address);
+		if (used < cap)
+			used += (size_t)snprintf(out + used, cap - used,
+				"%snode %u (%.100s)", away ? ", " : "", c->id, address);
+		away++;
+	}
+	rt_mutex_unlock(&m->lock);
+	return away;
+}
+
+static int refusal_of(struct member *m, struct weft_error *err)
+{
+	int rc;
+
+	rt_mutex_lock(&m->lock);
+	rc = m->refusal.code;
+	if (rc)
+		weft_error(err, rc, "%s", m->refusal.text);
+	rt_mutex_unlock(&m->lock);
+	return rc;
+}
+
+static int wait_for_others(struct member *m, struct weft_error *err)
+{
+	uint64_t say_at = rt_now_ns() + FIRST_WORD_NS;
+	unsigned said = 0;
+	char who[400];
+
+	for (;;) {
+		uint32_t word = atomic_load(&m->changed);
+		unsigned away = who_is_away(m, who, sizeof(who));
+		uint64_t now = rt_now_ns();
+		int rc = refusal_of(m, err);
+
+		if (rc || !away)
+			return rc;
+		if (m->o.give_up && m->o.give_up(m->o.owner))
+			return weft_error(
+				err, -EINTR, "interrupted while waiting for %s", who);
+		if (now >= say_at || (said && away != said)) {
+			weft_log(6, "waiting for %s", who);
+			said = away;
+			say_at = now + NEXT_WORD_NS;
+		}
+		net_wait(m->net, NULL, &m->changed, word,
+			MIN(now + ASK_GIVE_UP_NS, say_at));
+	}
+}
+
+static int member_start(void *arg, struct volume *v, struct weft_error *err)
+{
+	struct member *m = arg;
+	int rc = coherence_cluster_start(m->coherence);
+
+	if (rc)
+		return weft_error(err, rc, "cannot start the page protocol: %s",
+			strerrordesc_np(-rc));
+	rc = peers_add(m, err);
+	if (!rc)
+		rc = network_start(m, err);
+	if (!rc)
+		rc = wait_for_others(m, err);
+	if (!rc)
+		atomic_store(&m->met, true);
+	return rc;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+static void member_stop(void *arg, struct volume *v)
+{
+	struct member *m = arg;
+
+	net_calls_stop(m->calls);
+	coherence_cluster_stop(m->coherence);
+	network_close(m);
+	v->calls = NULL;
+	m->coherence = NULL; /* the volume closes it */
+	m->volume = NULL;
+}
+
+int member_open(
+	struct member **out, const struct member_options *o, struct weft_error *err)
+{
+	const struct cluster_member *self = cluster_member(o->cluster, o->node);
+	struct member *m;
+
+	*out = NULL;
+	if (!self || self->role != CLUSTER_STORAGE)
+		return weft_error(err, -EINVAL, "node %u has no store", o->node);
+	m = rt_alloc(sizeof(*m));
+	if (!m)
+		return weft_error(err, -ENOMEM, "no memory for a member");
+	m->o = *o;
+	m->peers = (struct volume_peers){member_provide, member_start, member_stop, m};
+	*out = m;
+	return 0;
+}
+
+const struct volume_peers *member_peers(struct member *m)
+{
+	return &m->peers;
+}
+
+void member_close(struct member *m)
+{
+	rt_free(m);
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+int member_link(struct member *m, unsigned node, struct member_link *out)
+{
+	struct net_peer *peer = m->net ? net_peer_find(m->net, (uint16_t)node) : NULL;
+
+	if (!peer)
+		return -ENOENT;
+	rt_mutex_lock(&m->lock);
+	*out = m->link[node];
+	rt_mutex_unlock(&m->lock);
+	net_counters(peer, &out->traffic);
+	return 0;
+}
+
+const struct coherence_cluster_counters *member_counters(struct member *m)
+{
+	return m->coherence ? coherence_cluster_counters(m->coherence) : NULL;
+}

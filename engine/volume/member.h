@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * This node as one of several that have a volume: the network between the nodes that the
+ * cluster names, and the page protocol over it, put together for volume.h.
+ *
+ * Order: member_open; volume_open with member_peers; ...; volume_close; member_close.
+ */
+#ifndef WEFT_MEMBER_H
+#define WEFT_MEMBER_H
+
+#include "engine/cluster/cluster.h"
+#include "engine/coherence/cluster.h"
+#include "engine/volume/volume.h"
+
+struct member;
+
+struct member_options {
+	struct cluster *cluster; /* the caller's; stays open for longer. With its key */
+	unsigned node;           /* this one; a storage node */
+	const char *transport;   /* NULL: "tcp" */
+	/*
+	 * Where a node listens, as net.h has it; NULL: what the cluster says. For "shm",
+	 * whose nodes are at paths.
+	 */
+	void (*address)(void *owner, unsigned node, char out[NET_ADDRESS_BYTES]);
+	/*
+	 * Asked a few times a second while this node waits for others: true ends the wait.
+	 * NULL: never.
+	 */
+	bool (*give_up)(void *owner);
+	void *owner;
+};
+
+int member_open(
+	struct member **out, const struct member_options *o, struct weft_error *err);
+/*
+ * For volume_options.peers. The volume is open when all other storage nodes have been met;
+ * who is waited for goes to the log. Fails with a text that says what to do where the
+ * nodes do not fit each other: another key, volume, id, version; clocks far apart.
+ */
+const struct volume_peers *member_peers(struct member *m);
+/* The volume is closed. NULL is fine. */
+void member_close(struct member *m);
+
+/* ---- for people ---------------------------------------------------------------------- */
+
+struct member_link {
+	bool up;
+	uint64_t since_ns;    /* rt_now_ns: when it was met, lost, or first looked for */
+	uint64_t incarnation; /* of the last that was met; 0: none was */
+	char text[320]; /* why the last attempt came to nothing; empty: it did not */
+	struct net_counters traffic;
+};
+
+/* What is known of another storage node. -ENOENT: it is none. */
+int member_link(struct member *m, unsigned node, struct member_link *out);
+/* NULL: the volume is not open. */
+const struct coherence_cluster_counters *member_counters(struct member *m);
+
+#endif
