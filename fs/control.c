@@ -40,9 +40,10 @@ struct connection {
 
 struct control {
 	struct control_source source;
-	struct rt_mutex lock;  /* for the three below; held briefly */
-	bool attached;         /* the source may be used */
-	unsigned using;        /* answers being made of it */
+	struct rt_mutex lock; /* for the four below; held briefly */
+	json_t *word;         /* to be said to all connections, which then end; or NULL */
+	bool attached;        /* the source may be used */
+	unsigned using;       /* answers being made of it */
 	struct rt_cond unused; /* none is */
 	struct rt_task *task;
 	_Atomic bool stop;
@@ -239,6 +240,26 @@ static void wake_take(struct control *c)
 		weft_log(3, "reading an eventfd failed: %s", strerror(errno));
 }
 
+/* Those that a task of its own has are left to it. */
+static void connections_dismiss(struct control *c)
+{
+	json_t *word;
+
+	rt_mutex_lock(&c->lock);
+	word = c->word;
+	c->word = NULL;
+	rt_mutex_unlock(&c->lock);
+	for (unsigned i = 0; word && i < CONNECTIONS_MAX; i++) {
+		struct connection *conn = &c->connections[i];
+
+		if (conn->fd < 0 || conn->task)
+			continue;
+		connection_send(conn, json_incref(word));
+		connection_end(conn);
+	}
+	json_decref(word);
+}
+
 static void control_run(void *arg)
 {
 	struct control *c = arg;
@@ -253,8 +274,10 @@ static void control_run(void *arg)
 				.events = POLLIN};
 		if (poll(fds, ARRAY_SIZE(fds), -1) < 0)
 			continue;
-		if (fds[0].revents)
+		if (fds[0].revents) {
 			wake_take(c);
+			connections_dismiss(c);
+		}
 		for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 			if (fds[2 + i].fd >= 0 && fds[2 + i].revents)
 				connection_read(c, &c->connections[i]);
@@ -352,6 +375,18 @@ out_free:
 	return ret;
 }
 
+void control_dismiss(struct control *c, json_t *word)
+{
+	uint64_t one = 1;
+
+	rt_mutex_lock(&c->lock);
+	json_decref(c->word);
+	c->word = word;
+	rt_mutex_unlock(&c->lock);
+	if (write(c->wake, &one, sizeof(one)) < 0)
+		weft_log(3, "cannot wake the control task: %s", strerror(errno));
+}
+
 void control_detach(struct control *c)
 {
 	unlink(c->path);
@@ -380,5 +415,6 @@ void control_close(struct control *c)
 	}
 	close(c->listener);
 	close(c->wake);
+	json_decref(c->word);
 	rt_free(c);
 }

@@ -55,6 +55,11 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
  * holds the store: the socket of its next daemon would have the same name. Waits
  * for answers that are being made. */
 void control_detach(struct control *c);
+/*
+ * Says a last word to all connections that there are, and ends them, soon. Takes the
+ * reference; NULL: no memory, and nothing is said.
+ */
+void control_dismiss(struct control *c, json_t *word);
 /* Ends all connections; after control_detach. NULL is fine. */
 void control_close(struct control *c);
 

@@ -26,8 +26,10 @@ struct daemon {
 	struct fs *fs;
 	struct session *session;
 	struct control *control;
-	dev_t device;        /* of the mount: st_dev */
-	uint64_t started_ns; /* rt_now_ns */
+	dev_t device;         /* of the mount: st_dev */
+	uint64_t started_ns;  /* rt_now_ns */
+	_Atomic bool leaving; /* unmounted: other nodes are waited for */
+	uint64_t give_up_at;  /* and not for longer, after a signal; 0: none came */
 	int ended_fd;
 	int signal_fd;
 };

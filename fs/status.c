@@ -262,8 +262,9 @@ json_t *status_identify(void *arg)
 	if (d->options.cluster_file)
 		json_object_set_new(o, "cluster_file",
 			json_string(d->options.cluster_file) ?: json_string("?"));
-	json_object_set_new(
-		o, "mount_point", json_string(d->options.directory) ?: json_string("?"));
+	json_object_set_new(o, "mount_point",
+		json_string(atomic_load(&d->leaving) ? "-" : d->options.directory)
+			?: json_string("?"));
 	json_object_set_new(o, "label", json_string(label) ?: json_string("?"));
 	json_object_set_new(o, "volume_uuid", json_string(volume_uuid));
 	json_object_set_new(o, "store_uuid", json_string(store_uuid));

@@ -36,6 +36,8 @@
 #define DRAIN_MS 5000
 /* The mount table is looked at no more often: where mounts come and go, it is long. */
 #define REMOUNT_REST_MS 1000
+/* After a signal: so long are other nodes waited for that still use this node's store. */
+#define LEAVE_MS 10000
 
 static const char usage[] =
 	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
@@ -214,13 +216,31 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 	};
 }
 
-/* A signal has come, and is left for who waits for the end. */
-static bool signal_waits(void *arg)
+/*
+ * Waiting for other nodes ends when a signal has come, which is left for who waits for the
+ * end: at once while the volume is opened; when it is closed they get some time.
+ */
+static bool gives_up(void *arg)
 {
-	const struct daemon *d = arg;
+	struct daemon *d = arg;
 	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
 
-	return poll(&p, 1, 0) > 0;
+	if (poll(&p, 1, 0) <= 0)
+		return false;
+	if (!d->leaving)
+		return true;
+	if (!d->give_up_at)
+		d->give_up_at = rt_now_ns() + LEAVE_MS * 1000000ull;
+	return rt_now_ns() >= d->give_up_at;
+}
+
+/* Who waits for the store to be free is told that it will not be soon. */
+static void serves_on(void *arg, const char *who)
+{
+	struct daemon *d = arg;
+
+	control_dismiss(d->control,
+		json_pack("{s:i,s:s}", "serves_on_as", (int)d->source.node, "to", who));
 }
 
 static int member_start(
@@ -229,7 +249,8 @@ static int member_start(
 	const struct member_options o = {
 		.cluster = d->source.cluster,
 		.node = d->source.node,
-		.give_up = signal_waits,
+		.give_up = gives_up,
+		.serves_on = serves_on,
 		.owner = d,
 	};
 	int ret;
@@ -278,6 +299,8 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	if (ret < 0) {
 		weft_error(err, ret, "%s: %s", o->store,
 			why.code ? why.text : strerror(-ret));
+		if (d->member)
+			member_alone(d->member);
 		volume_close(d->volume);
 	}
 	return ret;
@@ -450,8 +473,17 @@ static void serve(struct daemon *d)
 	wait_for_end_or_signal(d);
 	if (!session_ended(d->session))
 		unmount_by_signal(d);
-	control_detach(d->control);
+	if (!d->member)
+		control_detach(d->control);
 	session_quiesce(d->session);
+}
+
+/* The mount is gone, and the store is still used by the nodes that have theirs. */
+static void leave(struct daemon *d)
+{
+	atomic_store(&d->leaving, true);
+	member_leave(d->member);
+	control_detach(d->control);
 }
 
 static int run(struct daemon *d, struct weft_error *err)
@@ -488,7 +520,11 @@ static int run(struct daemon *d, struct weft_error *err)
 		d->volume->recovery.was_clean ? "" : ", recovered from its log");
 	serve(d);
 	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
+	if (d->member)
+		leave(d);
 out_volume:
+	if (d->member && ret < 0)
+		member_alone(d->member); /* it was never used here */
 	if (d->session)
 		session_quiesce(d->session);
 	if (volume_stop(d) < 0 && ret == 0)

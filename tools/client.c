@@ -131,8 +131,9 @@ void client_be_patient(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof(forever));
 }
 
-bool client_wait_end(int fd, int timeout_ms)
+bool client_wait_end(int fd, int timeout_ms, char last[CLIENT_LAST_BYTES])
 {
+	size_t used = strlen(last);
 	struct pollfd end = {.fd = fd, .events = POLLIN};
 	char byte;
 	ssize_t n;
@@ -143,6 +144,10 @@ bool client_wait_end(int fd, int timeout_ms)
 			return false;
 		if (n > 0)
 			n = recv(fd, &byte, 1, 0);
+		if (n == 1 && used + 1 < CLIENT_LAST_BYTES) {
+			last[used++] = byte;
+			last[used] = '\0';
+		}
 	} while (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN)));
 	return true;
 }

@@ -53,8 +53,12 @@ char *client_path(const char *name);
 const char *client_text(const json_t *o, const char *key);
 /* From here on answers may take as long as they like. */
 void client_be_patient(int fd);
-/* Waits until the daemon has closed its volume and ends the connection. False when it
- * has not within the time; timeout_ms < 0: for ever. */
-bool client_wait_end(int fd, int timeout_ms);
+#define CLIENT_LAST_BYTES 1024
+/*
+ * Waits until the daemon has closed its volume and ends the connection. False when it
+ * has not within the time; timeout_ms < 0: for ever. What it says meanwhile is added to
+ * `last`.
+ */
+bool client_wait_end(int fd, int timeout_ms, char last[CLIENT_LAST_BYTES]);
 
 #endif

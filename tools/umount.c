@@ -98,15 +98,39 @@ static int take_away(
 		       : 0;
 }
 
+/* A daemon that goes on for the sake of other nodes says so, and that is that. */
+static void say_last_word(
+	const struct unmount *u, const char *line, const json_t *identity)
+{
+	json_t *word = json_loads(line, 0, NULL);
+
+	if (*client_text(word, "to"))
+		fprintf(stderr,
+			"%s: unmounted; weftd (process %lld) serves node %lld's store on "
+			"to %s,\n"
+			"until the volume is unmounted there too\n",
+			u->who,
+			(long long)json_integer_value(json_object_get(identity, "pid")),
+			(long long)json_integer_value(
+				json_object_get(word, "serves_on_as")),
+			client_text(word, "to"));
+	json_decref(word);
+}
+
 static void wait_closed(const struct unmount *u, int fd, const json_t *identity)
 {
-	if (client_wait_end(fd, SAY_AFTER_MS))
+	char line[CLIENT_LAST_BYTES] = "";
+
+	if (client_wait_end(fd, SAY_AFTER_MS, line)) {
+		say_last_word(u, line, identity);
 		return;
+	}
 	fprintf(stderr,
 		"%s: waiting for weftd (process %lld) to write everything back; it also "
 		"goes on\nwhile another mount namespace has the volume mounted\n",
 		u->who, (long long)json_integer_value(json_object_get(identity, "pid")));
-	client_wait_end(fd, -1);
+	client_wait_end(fd, -1, line);
+	say_last_word(u, line, identity);
 }
 
 static int unmount(const struct unmount *u, const char *name)

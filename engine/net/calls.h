@@ -17,6 +17,7 @@
 enum net_call_kind {
 	NET_CALL_NONE,
 	NET_CALL_PING, /* answered by every node with the words that were asked */
+	NET_CALL_STAGE, /* how far the caller is with leaving (engine/volume/member_leave.c) */
 	NET_CALL_KINDS
 };
 

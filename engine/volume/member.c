@@ -8,35 +8,12 @@
  * cluster's address leads to. What strangers say who connect to this node is told, and no
  * more.
  */
-#include "engine/volume/member.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
-#define ASK_GIVE_UP_NS 100000000ull
-#define FIRST_WORD_NS  500000000ull   /* nodes that start together wait in silence */
-#define NEXT_WORD_NS   60000000000ull /* and who waits long says so again */
-
-struct member {
-	struct member_options o;
-	struct volume_peers peers;
-	struct volume *volume;
-	struct net *net;
-	struct net_calls *calls;
-	struct coherence *coherence;
-	struct shards shards;
-	struct rt_mutex lock; /* links and refusal; a leaf, held briefly */
-	struct member_link link[CLUSTER_NODE_MAX + 1]; /* by id; traffic is not kept */
-	struct weft_error refusal; /* of an attempt of this node's; code 0: none */
-	_Atomic uint32_t changed;  /* counts changes of links and refusal */
-	_Atomic bool met;          /* all others were there: the volume may be used */
-};
+#include "engine/volume/member_internal.h"
 
 /* ---- who the others are ------------------------------------------------------------------ */
 
 /* The next storage node that is not this one. */
-static const struct cluster_member *next_other(
+const struct cluster_member *member_next_other(
 	const struct member *m, const struct cluster_member *after)
 {
 	do {
@@ -61,6 +38,41 @@ static unsigned home_of(void *owner, uint16_t shard)
 	unsigned node = cluster_home(m->o.cluster, shard);
 
 	return node == CLUSTER_NODE_NONE ? NODE_NONE : node;
+}
+
+void member_changed(struct member *m)
+{
+	atomic_fetch_add(&m->changed, 1);
+	net_wake(m->net, &m->changed, INT32_MAX);
+}
+
+bool member_gives_up(struct member *m)
+{
+	return m->o.give_up && m->o.give_up(m->o.owner);
+}
+
+unsigned member_who(struct member *m,
+	bool (*is)(const struct member *, const struct other *), char *out, size_t cap)
+{
+	const struct cluster_member *c = NULL;
+	unsigned count = 0;
+	size_t used = 0;
+
+	out[0] = '\0';
+	rt_mutex_lock(&m->lock);
+	while ((c = member_next_other(m, c))) {
+		char address[NET_ADDRESS_BYTES];
+
+		if (!is(m, &m->other[c->id]))
+			continue;
+		address_of(m, c->id, address);
+		if (used < cap)
+			used += (size_t)snprintf(out + used, cap - used,
+				"%snode %u (%.100s)", count ? ", " : "", c->id, address);
+		count++;
+	}
+	rt_mutex_unlock(&m->lock);
+	return count;
 }
 
 /* ---- what the network says ----------------------------------------------------------------- */
@@ -95,7 +107,7 @@ static bool may_pass(int code)
 
 static void link_refused(struct member *m, unsigned node, const struct net_event *event)
 {
-	struct member_link *l = &m->link[node];
+	struct member_link *l = &m->other[node].link;
 
 	rt_mutex_lock(&m->lock);
 	snprintf(l->text, sizeof(l->text), "%s", event->text);
@@ -107,17 +119,23 @@ static void link_refused(struct member *m, unsigned node, const struct net_event
 
 static void link_changed(struct member *m, unsigned node, const struct net_event *event)
 {
-	struct member_link *l = &m->link[node];
-	bool up = event->kind == NET_LINK_UP;
+	struct other *other = &m->other[node];
+	struct member_link *l = &other->link;
+	bool up = event->kind == NET_LINK_UP, leaving;
 
 	rt_mutex_lock(&m->lock);
+	leaving = other->stage >= STAGE_CLOSED;
+	if (l->incarnation != event->incarnation)
+		other->stage = STAGE_WORKS;
+	other->told = STAGE_WORKS; /* it is told again */
+	other->gone = !up && event->code == -ESHUTDOWN;
 	l->up = up;
 	l->since_ns = rt_now_ns();
 	l->incarnation = event->incarnation;
 	snprintf(l->text, sizeof(l->text), "%s", up ? "" : event->text);
 	rt_mutex_unlock(&m->lock);
 	cluster_heard(m->o.cluster, node, event->incarnation);
-	if (atomic_load(&m->met))
+	if (atomic_load(&m->met) && !leaving)
 		weft_log(5, "node %u is %s%s%s", node,
 			up ? "there" : "away: ", up ? "" : event->text,
 			up ? " again" : "");
@@ -133,8 +151,7 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 		link_changed(m, net_peer_node(peer), event);
 	coherence_cluster_event(m->coherence, peer, event);
 	net_calls_event(m->calls, peer, event);
-	atomic_fetch_add(&m->changed, 1);
-	net_wake(m->net, &m->changed, INT32_MAX);
+	member_changed(m);
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -187,7 +204,7 @@ static void nodes_list(struct member *m, struct volume *v)
 
 	v->calls = m->calls;
 	v->nodes = 1ull << m->o.node;
-	while ((c = next_other(m, c)))
+	while ((c = member_next_other(m, c)))
 		v->nodes |= 1ull << c->id;
 }
 
@@ -228,7 +245,7 @@ static int member_provide(
 	rc = coherence_cluster_open(&m->coherence, &o);
 	if (rc)
 		goto out_calls;
-	m->volume = v;
+	net_calls_serve(m->calls, NET_CALL_STAGE, member_serve_stage, m);
 	nodes_list(m, v);
 	cluster_heard(m->o.cluster, m->o.node, store_superblock(v->store)->incarnation);
 	*out = m->coherence;
@@ -247,13 +264,13 @@ static int peers_add(struct member *m, struct weft_error *err)
 	char address[NET_ADDRESS_BYTES];
 	int rc = 0;
 
-	while (!rc && (c = next_other(m, c))) {
+	while (!rc && (c = member_next_other(m, c))) {
 		struct net_peer_options o = {.node = (uint16_t)c->id, .address = address};
 		struct weft_error why = {0};
 		struct net_peer *peer;
 
 		address_of(m, c->id, address);
-		m->link[c->id].since_ns = rt_now_ns();
+		m->other[c->id].link.since_ns = rt_now_ns();
 		rc = net_peer_add(&peer, m->net, &o, &why);
 		if (rc && m->o.address)
 			weft_error(err, rc, "node %u: %s", c->id, why.text);
@@ -281,28 +298,9 @@ static int network_start(struct member *m, struct weft_error *err)
 		cluster_path(m->o.cluster), self->address_line, m->o.node, why.text);
 }
 
-/* "node 2 (beta:9338), node 3 (gamma:9338)"; how many are away. */
-static unsigned who_is_away(struct member *m, char *out, size_t cap)
+static bool is_away(const struct member *m, const struct other *other)
 {
-	const struct cluster_member *c = NULL;
-	unsigned away = 0;
-	size_t used = 0;
-
-	out[0] = '\0';
-	rt_mutex_lock(&m->lock);
-	while ((c = next_other(m, c))) {
-		char address[NET_ADDRESS_BYTES];
-
-		if (m->link[c->id].up)
-			continue;
-		address_of(m, c->id, address);
-		if (used < cap)
-			used += (size_t)snprintf(out + used, cap - used,
-				"%snode %u (%.100s)", away ? ", " : "", c->id, address);
-		away++;
-	}
-	rt_mutex_unlock(&m->lock);
-	return away;
+	return !other->link.up;
 }
 
 static int refusal_of(struct member *m, struct weft_error *err)
@@ -325,13 +323,13 @@ static int wait_for_others(struct member *m, struct weft_error *err)
 
 	for (;;) {
 		uint32_t word = atomic_load(&m->changed);
-		unsigned away = who_is_away(m, who, sizeof(who));
+		unsigned away = member_who(m, is_away, who, sizeof(who));
 		uint64_t now = rt_now_ns();
 		int rc = refusal_of(m, err);
 
 		if (rc || !away)
 			return rc;
-		if (m->o.give_up && m->o.give_up(m->o.owner))
+		if (member_gives_up(m))
 			return weft_error(
 				err, -EINTR, "interrupted while waiting for %s", who);
 		if (now >= say_at || (said && away != said)) {
@@ -373,7 +371,6 @@ static void member_stop(void *arg, struct volume *v)
 	network_close(m);
 	v->calls = NULL;
 	m->coherence = NULL; /* the volume closes it */
-	m->volume = NULL;
 }
 
 int member_open(
@@ -389,7 +386,8 @@ int member_open(
 	if (!m)
 		return weft_error(err, -ENOMEM, "no memory for a member");
 	m->o = *o;
-	m->peers = (struct volume_peers){member_provide, member_start, member_stop, m};
+	m->peers = (struct volume_peers){
+		member_provide, member_start, member_stop, m, member_settle};
 	*out = m;
 	return 0;
 }
@@ -413,7 +411,8 @@ int member_link(struct member *m, unsigned node, struct member_link *out)
 	if (!peer)
 		return -ENOENT;
 	rt_mutex_lock(&m->lock);
-	*out = m->link[node];
+	*out = m->other[node].link;
+	out->leaving = m->other[node].stage != STAGE_WORKS;
 	rt_mutex_unlock(&m->lock);
 	net_counters(peer, &out->traffic);
 	return 0;

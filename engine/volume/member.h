@@ -3,7 +3,8 @@
  * This node as one of several that have a volume: the network between the nodes that the
  * cluster names, and the page protocol over it, put together for volume.h.
  *
- * Order: member_open; volume_open with member_peers; ...; volume_close; member_close.
+ * Order: member_open; volume_open with member_peers; ...; member_leave; volume_close;
+ * member_close.
  */
 #ifndef WEFT_MEMBER_H
 #define WEFT_MEMBER_H
@@ -28,6 +29,8 @@ struct member_options {
 	 * NULL: never.
 	 */
 	bool (*give_up)(void *owner);
+	/* member_leave waits for those, who still use this node's store. May be NULL. */
+	void (*serves_on)(void *owner, const char *who);
 	void *owner;
 };
 
@@ -39,6 +42,14 @@ int member_open(
  * nodes do not fit each other: another key, volume, id, version; clocks far apart.
  */
 const struct volume_peers *member_peers(struct member *m);
+/*
+ * Nobody uses the volume on this node any more, but operations still run. Waits until the
+ * same is so on all other nodes, which need this one's store until then; or they are away,
+ * or give_up says so. Then close the volume. Need not be called: volume_close waits, too.
+ */
+void member_leave(struct member *m);
+/* From here on this node waits for no other: as after give_up. */
+void member_alone(struct member *m);
 /* The volume is closed. NULL is fine. */
 void member_close(struct member *m);
 
@@ -46,6 +57,7 @@ void member_close(struct member *m);
 
 struct member_link {
 	bool up;
+	bool leaving;         /* it is unmounted there */
 	uint64_t since_ns;    /* rt_now_ns: when it was met, lost, or first looked for */
 	uint64_t incarnation; /* of the last that was met; 0: none was */
 	char text[320]; /* why the last attempt came to nothing; empty: it did not */

@@ -238,6 +238,11 @@ int volume_close(struct volume *v)
 		rc = volume_failed(v);
 		if (!rc)
 			rc = cache_checkpoint(v->cache);
+		if (!rc && v->peers && v->peers->settle) {
+			rc = v->peers->settle(v->peers->arg, v);
+			if (!rc)
+				rc = cache_checkpoint(v->cache);
+		}
 		if (!rc)
 			rc = log_shut(v->log);
 	}

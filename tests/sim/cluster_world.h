@@ -239,7 +239,10 @@ static void node_open(struct node *n)
 	struct rt_disk *disk;
 
 	atomic_store(&n->ups, 0);
-	n->peers = (struct volume_peers){node_provide, node_join, node_leave, n};
+	n->peers = (struct volume_peers){.open = node_provide,
+		.start = node_join,
+		.stop = node_leave,
+		.arg = n};
 	for (unsigned i = 0; i < n->w->nodes; i++) /* how large: not known yet */
 		OK(shards_set(&n->shards, (uint16_t)i, 0));
 	OK(rt_disk_open(&disk, n->disk, 0, &err));

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What member.c and member_leave.c share. Nobody else includes it. */
+#ifndef WEFT_MEMBER_INTERNAL_H
+#define WEFT_MEMBER_INTERNAL_H
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/volume/member.h"
+
+#define ASK_GIVE_UP_NS 100000000ull
+#define FIRST_WORD_NS  500000000ull /* nodes that start or end together wait in silence */
+#define NEXT_WORD_NS   60000000000ull /* and who waits long says so again */
+#define AWAY_NS        10000000000ull /* so long a leaving node waits for a link */
+
+/* How far a node is with leaving (docs/many-nodes.md, "Leaving"). Travels in calls. */
+enum member_stage {
+	STAGE_WORKS,
+	STAGE_LEAVES,  /* nobody uses the mount any more */
+	STAGE_CLOSED,  /* no operation runs */
+	STAGE_SETTLED, /* what was dirty before is persisted; and two rounds more */
+	STAGE_END = STAGE_SETTLED + 2,
+};
+
+/* Another node, as far as it is known. */
+struct other {
+	struct member_link link; /* without traffic */
+	enum member_stage stage; /* of the start that was met last */
+	enum member_stage told;  /* what it has answered to */
+	bool gone;               /* it has said goodbye, and did not come back */
+};
+
+struct member {
+	struct member_options o;
+	struct volume_peers peers;
+	struct net *net;
+	struct net_calls *calls;
+	struct coherence *coherence;
+	struct shards shards;
+	struct rt_mutex lock; /* the three below; a leaf, held briefly */
+	struct other other[CLUSTER_NODE_MAX + 1]; /* by id */
+	struct weft_error refusal; /* of an attempt of this node's; code 0: none */
+	enum member_stage stage;   /* this node's */
+	_Atomic uint32_t changed;  /* counts changes of these */
+	_Atomic bool met;          /* all others were there: the volume may be used */
+	_Atomic bool alone;        /* does not wait for others any more */
+};
+
+/* The next storage node that is not this one. */
+const struct cluster_member *member_next_other(
+	const struct member *m, const struct cluster_member *after);
+/*
+ * "node 2 (beta:9338), node 3 (gamma:9338)": those others for which `is` holds, under the
+ * lock. How many.
+ */
+unsigned member_who(struct member *m,
+	bool (*is)(const struct member *, const struct other *), char *out, size_t cap);
+/* After a change of what `lock` guards, without it. */
+void member_changed(struct member *m);
+bool member_gives_up(struct member *m);
+
+/* ---- member_leave.c ---- */
+
+int member_serve_stage(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS]);
+/* volume_peers.settle */
+int member_settle(void *arg, struct volume *v);
+
+#endif
