@@ -344,6 +344,18 @@ static inline struct disk_key disk_key(
 	return (struct disk_key){.low = disc, .high = ino << 8 | (uint64_t)type};
 }
 
+/* Could the key be where what belongs to a range of inode numbers begins, or ends? */
+static inline bool disk_key_divides(struct disk_key k)
+{
+	const uint64_t within = (1ull << DISK_INODE_RANGE_BITS) - 1;
+	uint64_t ino = k.high >> 8, type = k.high & 0xff;
+
+	if (ino == DISK_INO_SYSTEM)
+		return (type == DISK_ITEM_ORPHAN || type == DISK_ITEM_INTENT) &&
+		       ((k.low & within) == 0 || (k.low & within) == within);
+	return !type && !k.low && !(ino & within);
+}
+
 struct disk_inode {
 	uint32_t mode; /* type and permissions as in st_mode */
 	uint32_t uid;

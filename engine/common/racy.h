@@ -2,7 +2,7 @@
 /*
  * Changes memory that somebody may be reading at the same time who will find out and not
  * use it: a frame that is filled anew, seen by an optimistic reader of the page it had
- * before. Under ThreadSanitizer it is done by relaxed atomics, so that it can judge the
+ * before, or by a home that reads an image which has been persisted meanwhile. Under ThreadSanitizer it is done by relaxed atomics, so that it can judge the
  * rest; elsewhere the compiler's own does the same job.
  */
 #ifndef WEFT_RACY_H
@@ -16,8 +16,9 @@
 static inline void racy_copy(void *dst, const void *src, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
-		__atomic_store_n(
-			(uint8_t *)dst + i, ((const uint8_t *)src)[i], __ATOMIC_RELAXED);
+		__atomic_store_n((uint8_t *)dst + i,
+			__atomic_load_n((const uint8_t *)src + i, __ATOMIC_RELAXED),
+			__ATOMIC_RELAXED);
 }
 
 static inline void racy_clear(void *dst, size_t len)

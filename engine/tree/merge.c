@@ -24,6 +24,7 @@ struct merging {
 	struct guard left, right;
 	page_id left_pid, right_pid;
 	unsigned right_slot;
+	bool over;    /* also over a division */
 	page_id busy; /* what to wait for before the next try */
 };
 
@@ -68,6 +69,16 @@ static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct 
 	return guard_valid(&m->d.parent) ? 0 : -EAGAIN;
 }
 
+/* What is on the two sides are different nodes' (tree_divide): the sibling is not even
+ * looked at, since it would have to come from there. */
+static bool divided(const struct merging *m, unsigned right_slot)
+{
+	tree_key at = tree_key_load(m->d.parent.image + INNER_KEY(right_slot));
+
+	return !m->over && m->d.counts.level <= 1 && cache_has_peers(m->t->cache) &&
+	       disk_key_divides(tree_key_disk(at));
+}
+
 /* Looks at the sibling on one side. -ENOENT: there is none that fits. */
 static int sibling_try(struct merging *m, bool on_right)
 {
@@ -78,6 +89,8 @@ static int sibling_try(struct merging *m, bool on_right)
 	int r;
 
 	if (on_right ? d->slot + 1 >= d->parent_count : d->slot == 0)
+		return -ENOENT;
+	if (divided(m, on_right ? d->slot + 1 : d->slot))
 		return -ENOENT;
 	r = sibling_guard(m, on_right ? d->slot + 1 : d->slot - 1, &pid, &g);
 	if (r)
@@ -200,14 +213,14 @@ static int merge_once(tree_key key, unsigned level, struct merging *m)
 	return r ? r : join(m);
 }
 
-void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
+static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 {
 	unsigned tries = 0;
 	unsigned level = 0;
 
 	for (unsigned round = 0; round < 2 * TREE_LEVELS_MAX && tries < MERGE_TRIES;
 		round++) {
-		struct merging m = {.t = t, .mtr = mtr};
+		struct merging m = {.t = t, .mtr = mtr, .over = over};
 		int r = merge_once(key, level, &m);
 
 		if (r == -EAGAIN) {
@@ -224,4 +237,18 @@ void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
 		if (m.d.parent_pid != t->root)
 			level++;
 	}
+}
+
+void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
+{
+	merge_from(t, key, mtr, false);
+}
+
+void tree_undivide(struct tree *t, struct disk_key at)
+{
+	struct mtr *mtr = rt_alloc(sizeof(*mtr));
+
+	if (mtr)
+		merge_from(t, tree_key_of(at), mtr, true);
+	rt_free(mtr);
 }

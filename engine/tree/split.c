@@ -25,6 +25,7 @@ struct splitting {
 	unsigned level;
 	const struct txn_write *writes; /* at level 0: what has to fit */
 	unsigned write_count;
+	bool divide; /* exactly at the key */
 	bool privileged;
 	struct space_run run; /* the new page; length 0: none yet */
 };
@@ -231,15 +232,15 @@ static void split_apply(struct splitting *s, struct mtr_page *parent,
 		unsigned n = writes_below(
 			s->writes, s->write_count, tree_key_load(e.image + NODE_HIGH));
 
-		separator = leaf_separator(e.image, s->writes, n);
+		separator = s->divide ? s->key : leaf_separator(e.image, s->writes, n);
 		leaf_split(&e, image, s->run.pid, separator);
 	} else {
 		/* Ascending inserts arrive at the last child: leave the left page full.
 		 */
-		unsigned at = inner_search(e.image, c.count, s->key) == c.count - 1u
-				      ? c.count - 1u
-				      : c.count / 2u;
+		unsigned found = inner_search(e.image, c.count, s->key), at = found;
 
+		if (!s->divide)
+			at = found == c.count - 1u ? found : c.count / 2u;
 		separator = tree_key_load(e.image + INNER_KEY(at));
 		inner_split(&e, image, s->run.pid, at);
 	}
@@ -279,6 +280,8 @@ static bool split_needed(const struct splitting *s, const struct descent *d)
 {
 	unsigned taken;
 
+	if (s->divide)
+		return d->low != s->key;
 	if (s->level > 0)
 		return d->counts.count >= DISK_INNER_CHILDREN;
 	return leaf_after(d->node.image, d->counts, d->high, s->writes, s->write_count,
@@ -373,4 +376,25 @@ int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned coun
 	};
 
 	return split_level(&s);
+}
+
+/* The leaf first: then a child of the page above begins at the key. */
+int tree_divide(struct tree *t, struct disk_key at, bool parents)
+{
+	struct mtr *mtr = rt_alloc(sizeof(*mtr));
+	int r = mtr ? 0 : -ENOMEM;
+
+	for (unsigned level = 0; level <= parents && !r; level++) {
+		struct splitting s = {
+			.t = t,
+			.mtr = mtr,
+			.key = tree_key_of(at),
+			.level = level,
+			.divide = true,
+		};
+
+		r = split_level(&s);
+	}
+	rt_free(mtr);
+	return r;
 }

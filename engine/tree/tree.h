@@ -126,6 +126,17 @@ int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
  */
 int txn_commit(struct txn *x, struct log_position *pos);
 
+/*
+ * Where other nodes use the tree, too: from now on no leaf has items on both sides of `at`,
+ * and none is joined over it, so what one node does on its side takes nothing from those on
+ * the other. `parents`: nor has a page above the leaves, so that splits take nothing,
+ * either. For the first keys of a range of inode numbers (disk_key_divides). 0, or why
+ * not. Both wait.
+ */
+int tree_divide(struct tree *t, struct disk_key at, bool parents);
+/* The range is in use no more: leaves are joined there if they are sparse. Best effort. */
+void tree_undivide(struct tree *t, struct disk_key at);
+
 struct tree_counters {
 	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits;
 };

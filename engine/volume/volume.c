@@ -232,6 +232,8 @@ int volume_close(struct volume *v)
 {
 	int rc = 0;
 
+	if (!v->read_only && !volume_failed(v))
+		volume_range_undivide(v, v->inode_range);
 	cache_stop(v->cache);
 	if (!v->read_only) {
 		/* A log that failed stays as it is: recovery begins at its tail. */
@@ -327,7 +329,7 @@ static int range_take(struct volume *v, uint64_t *range)
 
 int volume_inode_number(struct volume *v, uint64_t *out)
 {
-	uint64_t range;
+	uint64_t range = 0, before = 0;
 	int rc = 0;
 
 	rt_mutex_lock(&v->inode_lock);
@@ -337,12 +339,18 @@ int volume_inode_number(struct volume *v, uint64_t *out)
 			continue;
 		}
 		v->inode_refilling = true;
+		before = v->inode_range;
 		rt_mutex_unlock(&v->inode_lock);
 		rc = range_take(v, &range);
+		if (!rc) {
+			volume_range_divide(v, range);
+			volume_range_undivide(v, before);
+		}
 		rt_mutex_lock(&v->inode_lock);
 		v->inode_refilling = false;
 		rt_cond_broadcast(&v->inode_refilled);
 		if (!rc) {
+			v->inode_range = range;
 			v->inode_next = range << DISK_INODE_RANGE_BITS;
 			v->inode_end = v->inode_next + (1ull << DISK_INODE_RANGE_BITS);
 		}

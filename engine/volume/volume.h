@@ -38,6 +38,7 @@ struct volume {
 	struct rt_mutex
 		inode_lock; /* the four below; not held while a range is fetched */
 	uint64_t inode_next, inode_end;
+	uint64_t inode_range; /* the one that the tree is divided for; 0: none */
 	bool inode_refilling;
 	struct rt_cond inode_refilled;
 };

@@ -28,6 +28,13 @@ static inline bool volume_pid_here(struct volume *v, page_id pid)
 	return pid_shard(pid) == sb->shard && pid_slot(pid) < sb->page_count;
 }
 
+/* ---- range.c: inode numbers and the tree's leaves ---- */
+
+/* This node has taken the range. What fails is only slower. Both wait. */
+void volume_range_divide(struct volume *v, uint64_t range);
+/* It takes no more numbers from the range; 0: none. */
+void volume_range_undivide(struct volume *v, uint64_t range);
+
 /* ---- recovery.c ---- */
 
 /* Pass 1: descriptors. Nothing but the store and the log are open. Waits. */

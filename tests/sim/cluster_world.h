@@ -16,7 +16,9 @@
 #define NODES_MAX  3
 #define DISK_BYTES (64ull << 20)
 #define LOG_BYTES  (4ull << 20)
-#define FRAMES     160
+#ifndef FRAMES
+#define FRAMES 160
+#endif
 #define SEEDS      20
 #define EPOCH      7
 #define KEYS       400

@@ -230,6 +230,53 @@ static void the_tree_is_the_model_in_a_small_cache(void **state)
 	model_with(PAGE_SIZE * 128, 30000);
 }
 
+static bool page_begins_at(struct tree *t, struct disk_key key, unsigned level)
+{
+	struct descent d;
+
+	assert_int_equal(tree_descend(t, tree_key_of(key), level, &d), 0);
+	return d.low == tree_key_of(key);
+}
+
+/* Also where there is nothing, once and again; and what is asked for stands at that moment. */
+static void a_tree_is_divided_where_asked(void **state)
+{
+	static struct model m;
+	struct tree_fixture x;
+	uint64_t pages;
+
+	memset(&m, 0, sizeof(m));
+	memset(m.length, 0xff, sizeof(m.length));
+	fixture_open_file(&x, 128u << 20, 0, 16u << 20);
+	assert_int_equal(tree_divide(x.tree, key_at(KEYS / 2), false), 0);
+	assert_true(page_begins_at(x.tree, key_at(KEYS / 2), 0));
+	assert_int_equal(tree_height(x.tree), 2);
+	assert_int_equal(tree_divide(x.tree, key_at(KEYS / 2), true), 0);
+	assert_true(page_begins_at(x.tree, key_at(KEYS / 2), 1));
+	assert_int_equal(tree_height(x.tree), 3);
+	must_be_whole(&x, &m, &pages);
+	for (unsigned round = 0; round < 300; round++) {
+		unsigned i = (unsigned)(rnd() % KEYS);
+		struct disk_key at = rnd() % 2 ? key_at(i) : between(i);
+		bool parents = rnd() % 2;
+
+		run_mixed(&x, &m, 100, round / 100 % 2 ? 80 : 20);
+		assert_int_equal(tree_divide(x.tree, at, parents), 0);
+		assert_true(page_begins_at(x.tree, at, 0));
+		assert_true(!parents || page_begins_at(x.tree, at, 1));
+		if (round % 3 == 0)
+			tree_undivide(x.tree, at);
+		if (round % 50 == 0)
+			must_be_whole(&x, &m, &pages);
+	}
+	must_be_whole(&x, &m, &pages);
+	for (unsigned i = 0; i < KEYS; i++)
+		drop(x.tree, &m, (i * 7919) % KEYS);
+	must_be_whole(&x, &m, &pages);
+	assert_true(pages <= 8);
+	fixture_close(&x);
+}
+
 static void ascending_inserts_leave_full_pages(void **state)
 {
 	struct tree_fixture x;
@@ -316,6 +363,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_tree_is_the_model_in_a_large_cache),
 		cmocka_unit_test(the_tree_is_the_model_in_a_small_cache),
+		cmocka_unit_test(a_tree_is_divided_where_asked),
 		cmocka_unit_test(ascending_inserts_leave_full_pages),
 		cmocka_unit_test(a_transaction_may_write_more_than_a_leaf_holds),
 		cmocka_unit_test(a_full_volume_refuses_splits_and_stays_whole),
