@@ -324,7 +324,8 @@ enum disk_item_type {
 	DISK_ITEM_XATTR = 3,  /* disc hash of the name: struct disk_xattr */
 	DISK_ITEM_ENTRY = 4,  /* disc hash of the name: struct disk_entry, one or more */
 	DISK_ITEM_EXTENT = 5, /* disc first file block: struct disk_extent */
-	DISK_ITEM_LOCK = 6,
+	DISK_ITEM_LOCK = 6,   /* disc n: n-th piece of the file's lock list:
+				 struct disk_lock, DISK_LOCKS_AN_ITEM but in the last */
 	DISK_ITEM_ORPHAN = 7, /* inode DISK_INO_SYSTEM, disc the orphan's inode number:
 				 empty value */
 	/* inode DISK_INO_SYSTEM, disc the inode number: struct disk_intent */
@@ -413,6 +414,25 @@ struct disk_xattr {
 };
 #define DISK_XATTR_INLINE_MAX 512u
 #define DISK_XATTR_VALUE_MAX  65536u
+
+enum disk_lock_kind { DISK_LOCK_POSIX = 1, DISK_LOCK_FLOCK = 2 };
+enum disk_lock_type { DISK_LOCK_SHARED = 1, DISK_LOCK_EXCLUSIVE = 2 };
+#define DISK_LOCK_WAITS 128u /* in `type`: it is waited for, not held */
+
+struct disk_lock {
+	uint64_t incarnation; /* of the node; void once it has a higher one */
+	uint64_t owner;       /* as the node's kernel calls it */
+	uint64_t first, last; /* bytes; last: at most INT64_MAX */
+	uint64_t ticket;      /* of a waiter: its number on its node; else 0 */
+	uint64_t order;       /* of a waiter: lower ones come first; else 0 */
+	uint32_t pid;
+	uint16_t node;
+	uint8_t kind; /* enum disk_lock_kind */
+	uint8_t type; /* enum disk_lock_type, and DISK_LOCK_WAITS */
+};
+_Static_assert(sizeof(struct disk_lock) == 56, "lock size");
+#define DISK_LOCKS_AN_ITEM 18u
+#define DISK_LOCK_ITEMS    32u /* of a file, at most */
 
 enum disk_intent_kind {
 	DISK_INTENT_TRUNCATE = 1, /* free every extent at or past `from` */

@@ -18,6 +18,9 @@ enum net_call_kind {
 	NET_CALL_NONE,
 	NET_CALL_PING, /* answered by every node with the words that were asked */
 	NET_CALL_STAGE, /* how far the caller is with leaving (engine/volume/member_leave.c) */
+	NET_CALL_LOCK_HELLO, /* the node has opened fs/ops in that incarnation */
+	NET_CALL_LOCK_WAKE,  /* a blocked lock request may look again */
+	NET_CALL_LOCK_WAITS, /* what an owner of locks waits for */
 	NET_CALL_KINDS
 };
 

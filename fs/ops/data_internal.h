@@ -114,7 +114,8 @@ struct ops_file {
 	struct ops_file *previous, *next; /* of the state's; under the stripe's lock */
 	int flags;                        /* O_* of the open */
 	bool confirmed;
-	bool accessed; /* opening it moved the atime */
+	bool accessed;       /* opening it moved the atime */
+	_Atomic bool locked; /* it may have locks (lock_owner.c) */
 };
 
 /* Takes a reference, making the state if need be. 0 or -ENOMEM. */
@@ -306,6 +307,10 @@ int inode_reclaim(struct fs *fs, uint64_t ino);
 /* The same for many, which nobody refers to; the small ones in one transaction. Waits. */
 #define RECLAIM_BATCH 16u
 void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count);
+
+/* lock_owner.c. The file is about to be closed: what was locked through it is freed.
+ * Waits. */
+void locks_closing(struct fs *fs, struct ops_file *file);
 
 /* data_read.c. ops_read on a state; the atime follows if `accessed`. */
 int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,

@@ -469,6 +469,8 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 void ops_close(struct fs *fs, struct ops_file *file)
 {
 	ops_count(fs, OPS_CALL_CLOSE);
+	if (atomic_load_explicit(&file->locked, memory_order_relaxed))
+		locks_closing(fs, file);
 	handle_drop(fs, file);
 }
 

@@ -113,9 +113,19 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 			err, rc, "opening the filesystem: no memory for unlinked files");
 		goto out_table;
 	}
+	rc = locks_open(fs);
+	if (rc) {
+		weft_error(err, rc, "opening the filesystem: no memory for locks");
+		goto out_orphans;
+	}
 	*out = fs;
 	return 0;
 
+out_orphans:
+	orphans_stop(fs);
+	file_table_close(fs);
+	orphans_close(fs);
+	goto out_free;
 out_table:
 	file_table_close(fs);
 out_free:
@@ -125,6 +135,7 @@ out_free:
 
 void fs_close(struct fs *fs)
 {
+	locks_close(fs);
 	orphans_stop(fs);
 	file_table_close(fs);
 	orphans_close(fs);

@@ -197,6 +197,82 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 	struct ops_file *out, uint64_t offset_out, size_t len,
 	const struct ops_caller *c);
 
+/* ---- locks -------------------------------------------------------------------------
+ * For volumes of several nodes: flock and fcntl locks that all nodes see. An owner is a
+ * number of the caller's, the same owner of another node is another one. -ENOLCK: too many
+ * (records of a file, owners, requests that wait), or the volume cannot be written.
+ */
+enum ops_lock_kind { OPS_LOCK_POSIX = 1, OPS_LOCK_FLOCK = 2 };
+enum ops_lock_type { OPS_LOCK_NONE, OPS_LOCK_SHARED, OPS_LOCK_EXCLUSIVE };
+#define OPS_LOCK_END ((uint64_t)INT64_MAX)
+
+struct ops_lock {
+	enum ops_lock_kind kind;
+	enum ops_lock_type type; /* NONE: unlock */
+	uint64_t owner;
+	uint64_t first, last; /* bytes; OPS_LOCK_END: to the end. Ignored for flock */
+	uint32_t pid;         /* for ops_lock_test on the same node */
+};
+
+/* Do the caller's locks come here, or need they not be seen by anyone else? */
+bool ops_locks_shared(struct fs *fs);
+/*
+ * *found: a lock that is in the way of *want, or type NONE. Its pid is 0, and its owner
+ * means nothing, if another node has it.
+ */
+int ops_lock_test(struct fs *fs, struct ops_file *file, const struct ops_lock *want,
+	struct ops_lock *found);
+/*
+ * Locks, changes what the owner has in the range, or unlocks; does not wait for other
+ * owners: -EAGAIN. As in fcntl(2) and flock(2).
+ */
+int ops_lock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock);
+
+/*
+ * The same for who waits. The request is the caller's, and stays where it is from
+ * ops_lock_start until that returns anything but -EINPROGRESS, or else until `done` is
+ * called, by another task, perhaps before ops_lock_start returns. `done` may free it, and
+ * must not wait long. The file stays open as long.
+ */
+struct ops_lock_wait {
+	struct ops_lock lock;
+	void (*done)(void *arg, int result);
+	void *arg;
+	/* fs/ops' own; zeros at first */
+	struct {
+		struct fs *fs;
+		struct lock_owner *owner;
+		uint64_t ino, ticket, passes_ns;
+		int state, cancelled;
+		bool recorded, woken;
+		struct ops_lock_wait *next, *next_ready;
+	} own;
+};
+/*
+ * 0: it has the lock. -EINPROGRESS: it waits. -EDEADLK (fcntl): it would wait for owners
+ * that wait for it. -EINTR: it was cancelled. -ENOTCONN: ops_locks_end. Others as above.
+ */
+int ops_lock_start(struct fs *fs, struct ops_file *file, struct ops_lock_wait *wait);
+/*
+ * It shall wait no longer: ends soon, with -EINTR, unless it has the lock by then. Also
+ * before ops_lock_start; never after `done` has returned, or ops_lock_start without
+ * -EINPROGRESS. Never waits.
+ */
+void ops_lock_cancel(struct fs *fs, struct ops_lock_wait *wait);
+/* The owner has closed a descriptor of the file: its POSIX locks are gone. */
+int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner);
+/*
+ * All requests that wait end with -ENOTCONN, and so does every later one; when it returns
+ * they have. Waits.
+ */
+void ops_locks_end(struct fs *fs);
+/*
+ * The node has started anew with that incarnation: what earlier ones have locked is void.
+ * Nodes tell each other when they open; this is for who knows it otherwise (a node that
+ * was fenced: one more than its last). Never waits.
+ */
+void ops_locks_heard(struct fs *fs, unsigned node, uint64_t incarnation);
+
 /* ---- extended attributes and ACLs
  * ------------------------------------------------------------ Full names ("user.x").
  * system.posix_acl_access/default are kept with the mode bits and inherited as acl(5)
@@ -242,6 +318,7 @@ enum ops_call {
 	OPS_CALL_LISTXATTR,
 	OPS_CALL_REMOVEXATTR,
 	OPS_CALL_STATFS,
+	OPS_CALL_LOCK,
 	OPS_CALL_COUNT
 };
 struct ops_counters {

@@ -4,7 +4,7 @@
  * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
  * entry.c, namei.c, link.c, rename.c, dir.c, xattr.c, acl.c) and file data (file.c,
  * times.c, dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, orphan.c,
- * reclaim.c).
+ * reclaim.c, lock*.c).
  */
 #ifndef WEFT_OPS_INTERNAL_H
 #define WEFT_OPS_INTERNAL_H
@@ -15,6 +15,7 @@
 
 struct file_table; /* file.c */
 struct orphans;    /* orphan.c */
+struct locks;      /* lock.c */
 
 struct fs {
 	struct volume *volume;
@@ -26,6 +27,7 @@ struct fs {
 	struct ops_counters counters;
 	struct file_table *files;
 	struct orphans *orphans; /* NULL: the caller does not forget */
+	struct locks *locks;
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The
 	 * first lock of a rename, taken before its transaction begins; nothing else waits
@@ -297,6 +299,9 @@ bool orphan_is_awaited(struct fs *fs, uint64_t ino);
  * for those who reclaim themselves.
  */
 bool orphans_settle(struct fs *fs, bool patient);
+/* lock.c. Last in fs_open, first in fs_close: then all that was locked here is free. */
+int locks_open(struct fs *fs);
+void locks_close(struct fs *fs);
 /* truncate.c. For ops_setattr with OPS_SET_SIZE on a regular file: size, setattr_apply
  * and inode_write in one transaction (large cuts: with an intent). *out: the result. */
 int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,

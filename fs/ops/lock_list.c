@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a file's list of locks means: what is in conflict, whom a waiter waits for, and
+ * how an owner's ranges are set, merged and split.
+ *
+ * Keeps: what an owner holds of POSIX locks does not overlap, nor touch where it is of
+ * one type; of flock it holds one record. The list's order says nothing: `order` does.
+ */
+#include "fs/ops/lock_internal.h"
+
+/* ---- records ----------------------------------------------------------------------- */
+
+bool lock_same_owner(const struct disk_lock *a, const struct disk_lock *b)
+{
+	return a->owner == b->owner && a->node == b->node &&
+	       a->incarnation == b->incarnation && a->kind == b->kind;
+}
+
+static bool overlap(const struct disk_lock *a, const struct disk_lock *b)
+{
+	return a->first <= b->last && b->first <= a->last;
+}
+
+bool lock_conflicts(const struct disk_lock *a, const struct disk_lock *b)
+{
+	return a->kind == b->kind && overlap(a, b) && !lock_same_owner(a, b) &&
+	       (lock_type(a) == DISK_LOCK_EXCLUSIVE ||
+		       lock_type(b) == DISK_LOCK_EXCLUSIVE);
+}
+
+bool lock_valid(const struct disk_lock *r)
+{
+	return (r->kind == DISK_LOCK_POSIX || r->kind == DISK_LOCK_FLOCK) &&
+	       (lock_type(r) == DISK_LOCK_SHARED ||
+		       lock_type(r) == DISK_LOCK_EXCLUSIVE) &&
+	       r->first <= r->last && r->last <= INT64_MAX && r->node < LOCK_NODES;
+}
+
+/* ---- the list ------------------------------------------------------------------------ */
+
+static void changed(struct lock_list *l, unsigned i)
+{
+	l->changed |= 1u << i / DISK_LOCKS_AN_ITEM;
+}
+_Static_assert(DISK_LOCK_ITEMS <= 32, "a bit for each item");
+
+int lock_list_parse(struct lock_list *l, const void *value, size_t len)
+{
+	size_t n = len / sizeof(struct disk_lock);
+
+	if (len % sizeof(struct disk_lock) || n == 0 || n > DISK_LOCKS_AN_ITEM ||
+		n > LOCKS_A_FILE_MAX - l->count)
+		return -EUCLEAN;
+	memcpy(&l->at[l->count], value, len);
+	for (size_t i = 0; i < n; i++)
+		if (!lock_valid(&l->at[l->count + i]))
+			return -EUCLEAN;
+	l->count += (unsigned)n;
+	return 0;
+}
+
+int lock_list_add(struct lock_list *l, const struct disk_lock *r)
+{
+	if (l->count == LOCKS_A_FILE_MAX)
+		return -ENOLCK;
+	changed(l, l->count);
+	l->at[l->count++] = *r;
+	return 0;
+}
+
+void lock_list_remove(struct lock_list *l, unsigned i)
+{
+	WEFT_ASSERT(i < l->count);
+	changed(l, i);
+	changed(l, --l->count);
+	l->at[i] = l->at[l->count];
+}
+
+/* ---- who is in the way ---------------------------------------------------------------- */
+
+const struct disk_lock *lock_list_conflict(
+	const struct lock_list *l, const struct disk_lock *want)
+{
+	for (unsigned i = 0; i < l->count; i++)
+		if (!lock_waits(&l->at[i]) && lock_conflicts(&l->at[i], want))
+			return &l->at[i];
+	return NULL;
+}
+
+bool lock_list_has(const struct lock_list *l, const struct disk_lock *owner)
+{
+	for (unsigned i = 0; i < l->count; i++)
+		if (!lock_waits(&l->at[i]) && lock_same_owner(&l->at[i], owner))
+			return true;
+	return false;
+}
+
+bool lock_list_must_queue(
+	const struct lock_list *l, const struct disk_lock *want, uint64_t order)
+{
+	for (unsigned i = 0; i < l->count; i++)
+		if (lock_waits(&l->at[i]) && l->at[i].order < order &&
+			lock_conflicts(&l->at[i], want))
+			return !lock_list_has(l, want);
+	return false;
+}
+
+bool lock_list_blocked(const struct lock_list *l, const struct disk_lock *waiter)
+{
+	return lock_list_conflict(l, waiter) ||
+	       lock_list_must_queue(l, waiter, waiter->order);
+}
+
+struct disk_lock *lock_list_waiter(
+	struct lock_list *l, unsigned node, uint64_t incarnation, uint64_t ticket)
+{
+	for (unsigned i = 0; i < l->count; i++)
+		if (lock_waits(&l->at[i]) && l->at[i].node == node &&
+			l->at[i].incarnation == incarnation && l->at[i].ticket == ticket)
+			return &l->at[i];
+	return NULL;
+}
+
+uint64_t lock_list_order(const struct lock_list *l)
+{
+	uint64_t order = 0;
+
+	for (unsigned i = 0; i < l->count; i++)
+		order = MAX(order, l->at[i].order);
+	return order + 1;
+}
+
+/* ---- setting --------------------------------------------------------------------------- */
+
+/* Leaves of a record what lies outside of the range: nothing, one piece or two. */
+static int cut(struct lock_list *l, unsigned i, const struct disk_lock *range)
+{
+	struct disk_lock behind = l->at[i];
+
+	if (behind.last > range->last) {
+		behind.first = range->last + 1;
+		if (l->at[i].first >= range->first) {
+			l->at[i] = behind;
+			changed(l, i);
+			return 0;
+		}
+	}
+	if (l->at[i].first >= range->first) {
+		lock_list_remove(l, i);
+		return 0;
+	}
+	if (behind.last > range->last) {
+		int rc = lock_list_add(l, &behind);
+
+		if (rc)
+			return rc;
+	}
+	l->at[i].last = range->first - 1;
+	changed(l, i);
+	return 0;
+}
+
+/* Also where one begins behind the other's end. No `last` is UINT64_MAX. */
+static bool touch(const struct disk_lock *a, const struct disk_lock *b)
+{
+	return a->first <= b->last + 1 && b->first <= a->last + 1;
+}
+
+int lock_list_set(struct lock_list *l, const struct disk_lock *lock, unsigned type)
+{
+	struct disk_lock all = *lock;
+	int rc = 0;
+
+	/* Backwards: what takes the place of one that is removed was looked at, and what is
+	 * added by a cut needs no look. */
+	for (unsigned i = l->count; i-- > 0 && rc == 0;) {
+		struct disk_lock *r = &l->at[i];
+
+		if (lock_waits(r) || !lock_same_owner(r, lock))
+			continue;
+		if (lock_type(r) == type && touch(r, lock)) {
+			all.first = MIN(all.first, r->first);
+			all.last = MAX(all.last, r->last);
+			lock_list_remove(l, i);
+		} else if (overlap(r, lock)) {
+			rc = cut(l, i, lock);
+		}
+	}
+	all.type = (uint8_t)type;
+	all.ticket = all.order = 0;
+	return rc == 0 && type ? lock_list_add(l, &all) : rc;
+}
+
+bool lock_list_clear(struct lock_list *l, const struct disk_lock *owner)
+{
+	unsigned before = l->count;
+
+	for (unsigned i = l->count; i-- > 0;)
+		if (!lock_waits(&l->at[i]) && lock_same_owner(&l->at[i], owner))
+			lock_list_remove(l, i);
+	return l->count < before;
+}

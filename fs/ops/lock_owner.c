@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which owners may have locks here, so that a close by one that has none costs no look at
+ * the tree, and what to free when an open file goes.
+ *
+ * An owner of flock, or of fcntl's locks of an open file, is that open file: it uses one
+ * handle. A process may use several, and each close ends all that it has in the file; so
+ * the handle that it used last is not closed before it has flushed that, and what is
+ * still there when a handle closes is the handle's.
+ *
+ * Keeps: an owner that has a record in the tree is listed here, from before the
+ * transaction until after the one that frees.
+ */
+#include "fs/ops/lock_internal.h"
+
+static struct lock_owner **bucket_of(struct locks *k, uint64_t ino)
+{
+	return &k->owner[(ino * 0x9e3779b97f4a7c15ull) >> 56];
+}
+_Static_assert(LOCK_BUCKETS == 256, "the hash names a bucket");
+
+/* Under the lock. The place of the owner, or of the end. */
+static struct lock_owner **owner_find(
+	struct locks *k, uint64_t ino, enum ops_lock_kind kind, uint64_t owner)
+{
+	struct lock_owner **at = bucket_of(k, ino);
+
+	while (*at && ((*at)->ino != ino || (*at)->kind != kind || (*at)->owner != owner))
+		at = &(*at)->next;
+	return at;
+}
+
+int lock_owner_enter(struct locks *k, struct ops_file *file, const struct ops_lock *lock,
+	struct lock_owner **out)
+{
+	uint64_t ino = file->state->ino;
+	struct lock_owner **at, *o;
+	int rc = 0;
+
+	rt_mutex_lock(&k->owners_lock);
+	at = owner_find(k, ino, lock->kind, lock->owner);
+	o = *at;
+	if (!o) {
+		o = k->owners < LOCK_OWNERS_MAX ? rt_alloc(sizeof(*o)) : NULL;
+		rc = o ? 0 : -ENOLCK;
+		if (o) {
+			o->ino = ino;
+			o->kind = lock->kind;
+			o->owner = lock->owner;
+			*at = o;
+			k->owners++;
+		}
+	}
+	if (o) {
+		o->requests++;
+		o->file = file;
+		atomic_store_explicit(&file->locked, true, memory_order_relaxed);
+	}
+	rt_mutex_unlock(&k->owners_lock);
+	*out = o;
+	return rc;
+}
+
+void lock_owner_leave(struct locks *k, struct lock_owner *owner)
+{
+	rt_mutex_lock(&k->owners_lock);
+	WEFT_ASSERT(owner->requests > 0);
+	owner->requests--;
+	rt_mutex_unlock(&k->owners_lock);
+}
+
+/* Under the lock. */
+static void owner_drop(struct locks *k, struct lock_owner **at)
+{
+	struct lock_owner *o = *at;
+
+	*at = o->next;
+	k->owners--;
+	rt_free(o);
+}
+
+static int owner_free(
+	struct locks *k, uint64_t ino, enum ops_lock_kind kind, uint64_t owner)
+{
+	int rc = lock_clear(k->fs, ino, kind, owner);
+
+	if (rc && rc != -EBADF)
+		weft_log(4, "freeing locks of inode %llu failed: %s",
+			(unsigned long long)ino, strerror(-rc));
+	return rc;
+}
+
+int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
+{
+	struct locks *k = fs->locks;
+	uint64_t ino = file->state->ino;
+	struct lock_owner **at;
+	bool any;
+	int rc;
+
+	rt_mutex_lock(&k->owners_lock);
+	any = *owner_find(k, ino, OPS_LOCK_POSIX, owner);
+	rt_mutex_unlock(&k->owners_lock);
+	if (!any)
+		return 0;
+	rc = owner_free(k, ino, OPS_LOCK_POSIX, owner);
+	rt_mutex_lock(&k->owners_lock);
+	at = owner_find(k, ino, OPS_LOCK_POSIX, owner);
+	/* A request of another thread may lock after this: a later close looks. */
+	if (rc == 0 && *at && (*at)->requests == 0)
+		owner_drop(k, at);
+	rt_mutex_unlock(&k->owners_lock);
+	return rc;
+}
+
+/* Takes one off that used the file last; NULL: any. */
+static bool owner_take(
+	struct locks *k, unsigned bucket, const struct ops_file *file, struct lock_owner *out)
+{
+	struct lock_owner **at = &k->owner[bucket];
+	bool found;
+
+	rt_mutex_lock(&k->owners_lock);
+	while (*at && file && (*at)->file != file)
+		at = &(*at)->next;
+	found = *at;
+	if (found) {
+		*out = **at;
+		owner_drop(k, at);
+	}
+	rt_mutex_unlock(&k->owners_lock);
+	return found;
+}
+
+void locks_closing(struct fs *fs, struct ops_file *file)
+{
+	struct locks *k = fs->locks;
+	unsigned bucket = (unsigned)(bucket_of(k, file->state->ino) - k->owner);
+	struct lock_owner o;
+
+	while (owner_take(k, bucket, file, &o))
+		(void)owner_free(k, o.ino, o.kind, o.owner);
+}
+
+void lock_owners_end(struct locks *k)
+{
+	struct lock_owner o;
+
+	for (unsigned i = 0; i < LOCK_BUCKETS; i++)
+		while (owner_take(k, i, NULL, &o))
+			(void)owner_free(k, o.ino, o.kind, o.owner);
+}

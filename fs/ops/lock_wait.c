@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests for locks that wait. See docs/many-nodes.md, "Locks".
+ *
+ * A request is tried by whoever began it, then *parked*. When it is woken (its ticket was
+ * told, or all were), cancelled, or was patient for long enough, it is *ready*, and a
+ * *taker*, one of a few tasks, tries it again. So what waits for another owner has no
+ * task; what waits for a page has one.
+ *
+ * Keeps: one task at a time tries a request. It can be found by its ticket before it is
+ * recorded, and what wakes it while it is tried has it tried once more; so no wake-up is
+ * lost. A request that has ended has no record.
+ */
+#include "fs/ops/lock_internal.h"
+
+enum { WAIT_NEW, WAIT_TRIED, WAIT_PARKED, WAIT_READY, WAIT_OVER };
+
+/* Until a circle that two have closed at the same moment is looked at again. */
+#define CYCLE_PAUSE_NS 20000000ull
+
+static struct ops_lock_wait **bucket_of(struct locks *k, uint64_t ticket)
+{
+	return &k->wait[ticket % LOCK_BUCKETS];
+}
+
+/* ---- takers ------------------------------------------------------------------------------ */
+
+static void taker_main(void *arg);
+
+/* Under the lock. Without a taker nothing that is parked would end. */
+static int taker_add(struct locks *k)
+{
+	int rc;
+
+	if (k->takers == LOCK_TAKERS_MAX)
+		return 0;
+	rc = rt_task_spawn(&k->taker[k->takers], "locks", taker_main, k);
+	k->takers += rc == 0;
+	return k->takers ? 0 : rc;
+}
+
+/* Under the lock. */
+static void make_ready(struct locks *k, struct ops_lock_wait *w)
+{
+	if (w->own.state != WAIT_PARKED)
+		return;
+	w->own.state = WAIT_READY;
+	k->deferred -= w->own.passes_ns != RT_FOREVER;
+	w->own.next_ready = NULL;
+	*k->ready_last = w;
+	k->ready_last = &w->own.next_ready;
+	if (k->idle == 0)
+		(void)taker_add(k);
+	rt_cond_signal(&k->work);
+}
+
+/* Under the lock. Those whose patience ends are ready; when the next one's does. */
+static uint64_t deferred_look(struct locks *k)
+{
+	uint64_t now, next = RT_FOREVER;
+
+	if (k->deferred == 0)
+		return next;
+	now = rt_now_ns();
+	for (unsigned i = 0; i < LOCK_BUCKETS; i++)
+		for (struct ops_lock_wait *w = k->wait[i]; w; w = w->own.next) {
+			if (w->own.state != WAIT_PARKED)
+				continue;
+			if (w->own.passes_ns <= now)
+				make_ready(k, w);
+			else
+				next = MIN(next, w->own.passes_ns);
+		}
+	return next;
+}
+
+/* ---- trying ------------------------------------------------------------------------------- */
+
+static int begin(struct locks *k, struct ops_lock_wait *w)
+{
+	int rc = 0;
+
+	rt_mutex_lock(&k->lock);
+	if (k->ending)
+		rc = -ENOTCONN;
+	else if (k->waits == LOCK_WAITS_MAX)
+		rc = -ENOLCK;
+	else if (k->takers == 0)
+		rc = taker_add(k) ? -ENOLCK : 0;
+	if (rc == 0) {
+		w->own.ticket = ++k->ticket;
+		w->own.state = WAIT_TRIED;
+		w->own.next = *bucket_of(k, w->own.ticket);
+		*bucket_of(k, w->own.ticket) = w;
+		k->waits++;
+	}
+	rt_mutex_unlock(&k->lock);
+	return rc;
+}
+
+/* Nobody finds it any more. */
+static void end(struct locks *k, struct ops_lock_wait *w)
+{
+	struct ops_lock_wait **at = bucket_of(k, w->own.ticket);
+
+	lock_owner_leave(k, w->own.owner);
+	rt_mutex_lock(&k->lock);
+	while (*at != w)
+		at = &(*at)->own.next;
+	*at = w->own.next;
+	w->own.state = WAIT_OVER;
+	rt_mutex_unlock(&k->lock);
+}
+
+static void ended(struct locks *k)
+{
+	rt_mutex_lock(&k->lock);
+	if (--k->waits == 0)
+		rt_cond_broadcast(&k->ended);
+	rt_mutex_unlock(&k->lock);
+}
+
+/* True: nothing has happened while it was tried, and it may rest. */
+static bool park(struct locks *k, struct ops_lock_wait *w)
+{
+	bool rests;
+
+	rt_mutex_lock(&k->lock);
+	rests = !w->own.woken && !w->own.cancelled;
+	if (rests) {
+		w->own.state = WAIT_PARKED;
+		if (w->own.passes_ns != RT_FOREVER) {
+			k->deferred++;
+			rt_cond_signal(&k->work); /* a taker has a time to go by */
+		}
+	}
+	rt_mutex_unlock(&k->lock);
+	return rests;
+}
+
+/* What cancelled it, or 0. What woke it up to here is dealt with by the try that follows. */
+static int look_up(struct locks *k, struct ops_lock_wait *w)
+{
+	int cancelled;
+
+	rt_mutex_lock(&k->lock);
+	cancelled = w->own.cancelled;
+	w->own.woken = false;
+	rt_mutex_unlock(&k->lock);
+	return cancelled;
+}
+
+/* It waits for others that wait: for so long. */
+static void be_patient(struct ops_lock_wait *w, bool behind)
+{
+	if (!behind)
+		w->own.passes_ns = RT_FOREVER;
+	else if (w->own.passes_ns == RT_FOREVER)
+		w->own.passes_ns = rt_now_ns() + LOCK_PATIENCE_NS;
+}
+
+static bool is_patient(const struct ops_lock_wait *w)
+{
+	return w->own.passes_ns == RT_FOREVER || rt_now_ns() < w->own.passes_ns;
+}
+
+static bool is_deadlock(
+	struct locks *k, struct ops_lock_wait *w, const struct disk_lock *r)
+{
+	struct lock_edge start = {w->own.ticket, w->own.ino, *r};
+	bool other;
+
+	if (w->lock.kind != OPS_LOCK_POSIX || !lock_cycle(k, &start, &other))
+		return false;
+	if (!other)
+		return true;
+	rt_sleep_ns(CYCLE_PAUSE_NS);
+	return lock_cycle(k, &start, &other);
+}
+
+/* Tries until it has the lock, cannot have it, or is parked: -EINPROGRESS, and then it may
+ * be another task's, or gone. */
+static int try_it(struct locks *k, struct ops_lock_wait *w)
+{
+	struct disk_lock r = lock_record(k, &w->lock, w->own.ticket);
+
+	for (;;) {
+		int rc = look_up(k, w);
+		bool behind = false;
+
+		if (rc == 0)
+			rc = lock_try(k->fs, w->own.ino, &r, is_patient(w), &behind);
+		if (rc == -EINPROGRESS && !w->own.recorded) {
+			w->own.recorded = true;
+			if (is_deadlock(k, w, &r))
+				rc = -EDEADLK;
+		}
+		if (rc != -EINPROGRESS) {
+			if (rc && w->own.recorded)
+				(void)lock_unwait(k->fs, w->own.ino, &r);
+			return rc;
+		}
+		be_patient(w, behind);
+		if (park(k, w))
+			return rc;
+	}
+}
+
+static void taker_main(void *arg)
+{
+	struct locks *k = arg;
+
+	rt_mutex_lock(&k->lock);
+	for (;;) {
+		uint64_t next = deferred_look(k);
+		struct ops_lock_wait *w = k->ready;
+		int rc;
+
+		if (!w && k->stopping)
+			break;
+		if (!w) {
+			k->idle++;
+			rt_cond_wait(&k->work, &k->lock, next);
+			k->idle--;
+			continue;
+		}
+		k->ready = w->own.next_ready;
+		if (!k->ready)
+			k->ready_last = &k->ready;
+		w->own.state = WAIT_TRIED;
+		/* This one may wait for a page. */
+		if ((k->ready || k->deferred) && k->idle == 0)
+			(void)taker_add(k);
+		rt_mutex_unlock(&k->lock);
+		rc = try_it(k, w);
+		if (rc != -EINPROGRESS) {
+			end(k, w);
+			w->done(w->arg, rc);
+			ended(k);
+		}
+		rt_mutex_lock(&k->lock);
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+int ops_lock_start(struct fs *fs, struct ops_file *file, struct ops_lock_wait *w)
+{
+	struct locks *k = fs->locks;
+	int rc;
+
+	WEFT_ASSERT(w->own.state == WAIT_NEW);
+	if (w->lock.type == OPS_LOCK_NONE)
+		return ops_lock(fs, file, &w->lock);
+	rc = lock_check(&w->lock);
+	ops_count(fs, OPS_CALL_LOCK);
+	if (rc)
+		return rc;
+	w->own.ino = file->state->ino;
+	w->own.passes_ns = RT_FOREVER;
+	rc = lock_owner_enter(k, file, &w->lock, &w->own.owner);
+	if (rc)
+		return rc;
+	rc = begin(k, w);
+	if (rc) {
+		lock_owner_leave(k, w->own.owner);
+		return rc;
+	}
+	rc = try_it(k, w);
+	if (rc == -EINPROGRESS)
+		return rc;
+	end(k, w);
+	ended(k);
+	return rc;
+}
+
+/* Under the lock. */
+static void cancel(struct locks *k, struct ops_lock_wait *w, int why)
+{
+	if (!w->own.cancelled)
+		w->own.cancelled = why;
+	make_ready(k, w);
+}
+
+void ops_lock_cancel(struct fs *fs, struct ops_lock_wait *w)
+{
+	struct locks *k = fs->locks;
+
+	rt_mutex_lock(&k->lock);
+	cancel(k, w, -EINTR);
+	rt_mutex_unlock(&k->lock);
+}
+
+void ops_locks_end(struct fs *fs)
+{
+	struct locks *k = fs->locks;
+
+	rt_mutex_lock(&k->lock);
+	k->ending = true;
+	for (unsigned i = 0; i < LOCK_BUCKETS; i++)
+		for (struct ops_lock_wait *w = k->wait[i]; w; w = w->own.next)
+			cancel(k, w, -ENOTCONN);
+	while (k->waits)
+		rt_cond_wait(&k->ended, &k->lock, RT_FOREVER);
+	rt_mutex_unlock(&k->lock);
+}
+
+/* ---- for others ---------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static void wake(struct locks *k, struct ops_lock_wait *w)
+{
+	w->own.woken = true;
+	make_ready(k, w);
+}
+
+int lock_wait_wake(struct locks *k, uint64_t ticket)
+{
+	bool found = ticket == 0;
+
+	rt_mutex_lock(&k->lock);
+	for (unsigned i = 0; i < LOCK_BUCKETS; i++) {
+		if (ticket && i != ticket % LOCK_BUCKETS)
+			continue;
+		for (struct ops_lock_wait *w = k->wait[i]; w; w = w->own.next)
+			if (ticket == 0 || w->own.ticket == ticket) {
+				wake(k, w);
+				found = true;
+			}
+	}
+	rt_mutex_unlock(&k->lock);
+	return found ? 0 : -ENOENT;
+}
+
+bool lock_wait_of(struct locks *k, uint64_t owner, struct lock_edge *out)
+{
+	bool found = false;
+
+	rt_mutex_lock(&k->lock);
+	for (unsigned i = 0; i < LOCK_BUCKETS && !found; i++)
+		for (struct ops_lock_wait *w = k->wait[i]; w && !found; w = w->own.next) {
+			found = w->lock.kind == OPS_LOCK_POSIX && w->lock.owner == owner;
+			if (found) {
+				out->ticket = w->own.ticket;
+				out->ino = w->own.ino;
+				out->want = lock_record(k, &w->lock, w->own.ticket);
+			}
+		}
+	rt_mutex_unlock(&k->lock);
+	return found;
+}
+
+void lock_waits_open(struct locks *k)
+{
+	k->ready_last = &k->ready;
+}
+
+void lock_waits_close(struct locks *k)
+{
+	rt_mutex_lock(&k->lock);
+	k->stopping = true;
+	rt_cond_broadcast(&k->work);
+	rt_mutex_unlock(&k->lock);
+	for (unsigned i = 0; i < k->takers; i++)
+		rt_task_join(k->taker[i]);
+}
