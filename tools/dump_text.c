@@ -135,6 +135,40 @@ static void print_xattr(const uint8_t *value, size_t len)
 	putchar('\n');
 }
 
+static void print_lock(const struct disk_lock *l)
+{
+	printf("  node %u, incarnation %" PRIu64 ", owner %#" PRIx64 ", process %u: ",
+		l->node, l->incarnation, l->owner, l->pid);
+	if (!disk_lock_valid(l)) {
+		puts("MALFORMED");
+		return;
+	}
+	printf("%s, %s, ", l->kind == DISK_LOCK_FLOCK ? "flock" : "fcntl",
+		(l->type & ~DISK_LOCK_WAITS) == DISK_LOCK_SHARED ? "shared"
+								 : "exclusive");
+	if (l->last == INT64_MAX)
+		printf("from byte %" PRIu64 " on", l->first);
+	else
+		printf("bytes %" PRIu64 " to %" PRIu64, l->first, l->last);
+	if (l->type & DISK_LOCK_WAITS)
+		printf(", waits as number %" PRIu64 ", ticket %" PRIu64, l->order,
+			l->ticket);
+	putchar('\n');
+}
+
+static void print_locks(const uint8_t *value, size_t len)
+{
+	struct disk_lock l;
+
+	printf("%zu locks\n", len / sizeof(l));
+	for (; len >= sizeof(l); value += sizeof(l), len -= sizeof(l)) {
+		memcpy(&l, value, sizeof(l));
+		print_lock(&l);
+	}
+	if (len)
+		puts("  MALFORMED");
+}
+
 void print_item(struct disk_key key, const uint8_t *value, size_t len)
 {
 	static const char *const names[] = {"?", "inode", "link", "xattr", "entry",
@@ -158,6 +192,8 @@ void print_item(struct disk_key key, const uint8_t *value, size_t len)
 	} else if (type == DISK_ITEM_LINK) {
 		print_text(value, len);
 		putchar('\n');
+	} else if (type == DISK_ITEM_LOCK) {
+		print_locks(value, len);
 	} else if (type == DISK_ITEM_INTENT && len == sizeof(intent)) {
 		memcpy(&intent, value, len);
 		printf("%s from block %" PRIu64 "\n",

@@ -434,6 +434,15 @@ _Static_assert(sizeof(struct disk_lock) == 56, "lock size");
 #define DISK_LOCKS_AN_ITEM 18u
 #define DISK_LOCK_ITEMS    32u /* of a file, at most */
 
+static inline bool disk_lock_valid(const struct disk_lock *l)
+{
+	unsigned type = l->type & ~DISK_LOCK_WAITS;
+
+	return (l->kind == DISK_LOCK_POSIX || l->kind == DISK_LOCK_FLOCK) &&
+	       (type == DISK_LOCK_SHARED || type == DISK_LOCK_EXCLUSIVE) &&
+	       l->first <= l->last && l->last <= INT64_MAX && l->node <= DISK_NODE_MAX;
+}
+
 enum disk_intent_kind {
 	DISK_INTENT_TRUNCATE = 1, /* free every extent at or past `from` */
 	DISK_INTENT_RECLAIM = 2,  /* free everything of an unlinked inode, itself last */

@@ -51,7 +51,8 @@ int lock_error(int rc)
 static void waiter_remove(struct lock_list *l, const struct disk_lock *r)
 {
 	struct disk_lock *w =
-		r->ticket ? lock_list_waiter(l, r->node, r->incarnation, r->ticket) : NULL;
+		r->ticket ? lock_list_waiter(l, r->node, r->incarnation, r->ticket)
+			  : NULL;
 
 	if (w)
 		lock_list_remove(l, (unsigned)(w - l->at));

@@ -42,8 +42,6 @@ static inline unsigned lock_type(const struct disk_lock *r)
 bool lock_same_owner(const struct disk_lock *a, const struct disk_lock *b);
 /* Two owners, ranges that overlap, one exclusive. */
 bool lock_conflicts(const struct disk_lock *a, const struct disk_lock *b);
-/* Can it be in a list? */
-bool lock_valid(const struct disk_lock *r);
 /* 0 or -EUCLEAN: a value of an item, behind what was added of those before it. */
 int lock_list_parse(struct lock_list *l, const void *value, size_t len);
 /* -ENOLCK */
@@ -143,7 +141,7 @@ struct locks {
 	struct rt_mutex lock;                      /* the same; for all below */
 	struct ops_lock_wait *wait[LOCK_BUCKETS];  /* by ticket */
 	struct ops_lock_wait *ready, **ready_last; /* woken and nobody's yet */
-	unsigned waits, deferred; /* of these parked with a time */
+	unsigned waits, deferred;                  /* of these parked with a time */
 	uint64_t ticket;
 	bool ending, stopping;
 	unsigned takers, idle;
@@ -197,8 +195,8 @@ bool lock_void(const struct locks *k, unsigned node, uint64_t incarnation);
 void lock_heard(struct locks *k, unsigned node, uint64_t incarnation);
 void lock_nodes_wake(struct locks *k, uint64_t ino, const struct lock_wakes *w);
 /* The same of an owner anywhere. False: nothing, or it is not to be known. Waits. */
-bool lock_nodes_wait_of(struct locks *k, const struct disk_lock *owner,
-	struct lock_edge *out);
+bool lock_nodes_wait_of(
+	struct locks *k, const struct disk_lock *owner, struct lock_edge *out);
 
 /* lock_cycle.c. Does the owner of `start`, which waits, wait for itself? *other: another
  * one shall give up, if that sees it too. Waits. */

@@ -28,14 +28,6 @@ bool lock_conflicts(const struct disk_lock *a, const struct disk_lock *b)
 		       lock_type(b) == DISK_LOCK_EXCLUSIVE);
 }
 
-bool lock_valid(const struct disk_lock *r)
-{
-	return (r->kind == DISK_LOCK_POSIX || r->kind == DISK_LOCK_FLOCK) &&
-	       (lock_type(r) == DISK_LOCK_SHARED ||
-		       lock_type(r) == DISK_LOCK_EXCLUSIVE) &&
-	       r->first <= r->last && r->last <= INT64_MAX && r->node < LOCK_NODES;
-}
-
 /* ---- the list ------------------------------------------------------------------------ */
 
 static void changed(struct lock_list *l, unsigned i)
@@ -53,7 +45,7 @@ int lock_list_parse(struct lock_list *l, const void *value, size_t len)
 		return -EUCLEAN;
 	memcpy(&l->at[l->count], value, len);
 	for (size_t i = 0; i < n; i++)
-		if (!lock_valid(&l->at[l->count + i]))
+		if (!disk_lock_valid(&l->at[l->count + i]))
 			return -EUCLEAN;
 	l->count += (unsigned)n;
 	return 0;

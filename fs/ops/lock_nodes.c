@@ -39,8 +39,7 @@ bool lock_void(const struct locks *k, unsigned node, uint64_t incarnation)
 		return incarnation != k->incarnation;
 	if (!(volume_nodes(k->fs->volume) & 1ull << node))
 		return true;
-	return incarnation <
-	       atomic_load_explicit(&k->heard[node], memory_order_acquire);
+	return incarnation < atomic_load_explicit(&k->heard[node], memory_order_acquire);
 }
 
 void lock_heard(struct locks *k, unsigned node, uint64_t incarnation)
@@ -92,8 +91,8 @@ static bool courier_next(struct lock_courier *c, bool *hello, struct wake *wake)
 static int say_hello(struct lock_courier *c)
 {
 	uint64_t ask[NET_CALL_WORDS] = {c->k->incarnation}, answer[NET_CALL_WORDS];
-	int rc = net_call(c->k->fs->volume->calls, c->node, NET_CALL_LOCK_HELLO, ask,
-		answer);
+	int rc = net_call(
+		c->k->fs->volume->calls, c->node, NET_CALL_LOCK_HELLO, ask, answer);
 
 	if (rc == 0)
 		lock_heard(c->k, c->node, answer[0]);
@@ -220,8 +219,8 @@ static int serve_waits(void *owner, unsigned from, const uint64_t ask[NET_CALL_W
 	return 0;
 }
 
-bool lock_nodes_wait_of(struct locks *k, const struct disk_lock *owner,
-	struct lock_edge *out)
+bool lock_nodes_wait_of(
+	struct locks *k, const struct disk_lock *owner, struct lock_edge *out)
 {
 	uint64_t ask[NET_CALL_WORDS] = {owner->owner, owner->incarnation};
 	uint64_t answer[NET_CALL_WORDS];
@@ -229,9 +228,8 @@ bool lock_nodes_wait_of(struct locks *k, const struct disk_lock *owner,
 	if (owner->node == k->node)
 		return owner->incarnation == k->incarnation &&
 		       lock_wait_of(k, owner->owner, out);
-	if (!k->courier[owner->node] ||
-		net_call(k->fs->volume->calls, owner->node, NET_CALL_LOCK_WAITS, ask,
-			answer))
+	if (!k->courier[owner->node] || net_call(k->fs->volume->calls, owner->node,
+						NET_CALL_LOCK_WAITS, ask, answer))
 		return false;
 	out->ino = answer[0];
 	out->ticket = answer[4];
@@ -239,7 +237,7 @@ bool lock_nodes_wait_of(struct locks *k, const struct disk_lock *owner,
 	out->want.first = answer[1];
 	out->want.last = answer[2];
 	out->want.type = (uint8_t)answer[3];
-	return !lock_waits(&out->want) && lock_valid(&out->want);
+	return !lock_waits(&out->want) && disk_lock_valid(&out->want);
 }
 
 /* ---- opening and closing ------------------------------------------------------------------- */

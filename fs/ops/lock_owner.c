@@ -114,8 +114,8 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 }
 
 /* Takes one off that used the file last; NULL: any. */
-static bool owner_take(
-	struct locks *k, unsigned bucket, const struct ops_file *file, struct lock_owner *out)
+static bool owner_take(struct locks *k, unsigned bucket, const struct ops_file *file,
+	struct lock_owner *out)
 {
 	struct lock_owner **at = &k->owner[bucket];
 	bool found;

@@ -19,6 +19,7 @@
 #define DISK_ITEM_LAST 0xff /* behind all that an inode has */
 #define XATTRS_A_PIECE 8
 #define LINKS_A_PIECE  8 /* a target of PATH_MAX bytes is five */
+#define LOCKS_A_PIECE  8 /* items of locks, all void by now */
 
 static struct disk_key orphan_key(uint64_t ino)
 {
@@ -87,6 +88,27 @@ static int reclaim_xattrs(struct reclaim_step *s, struct txn *x, struct disk_ino
 		inode->blocks -= MIN((uint64_t)freed, inode->blocks);
 		runs += (unsigned)freed;
 		rc = txn_delete(x, found);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* Locks that nodes have left which are gone. As above. */
+static int reclaim_locks(struct reclaim_step *s, struct txn *x)
+{
+	const struct disk_key from = disk_key(s->ino, DISK_ITEM_LOCK, 0);
+	const struct disk_key to = disk_key(s->ino, DISK_ITEM_LOCK + 1, 0);
+	uint8_t value[DISK_VALUE_MAX];
+
+	for (unsigned n = 0; n < LOCKS_A_PIECE; n++) {
+		struct disk_key found;
+		int rc = txn_next(x, from, to, &found, value, sizeof(value));
+
+		if (rc == -ENOENT)
+			return 1;
+		if (rc >= 0)
+			rc = txn_delete(x, found);
 		if (rc < 0)
 			return rc;
 	}
@@ -183,6 +205,8 @@ static int reclaim_body(struct txn *x, void *arg)
 	/* Full of extents: the xattrs' runs might not fit as well. */
 	if (next == BLOCK_END) {
 		rc = reclaim_xattrs(s, x, &inode);
+		if (rc == 1)
+			rc = reclaim_locks(s, x);
 		if (rc < 0)
 			return rc;
 		if (rc == 1)
@@ -247,7 +271,8 @@ out:
 /* ---- many at once ---------------------------------------------------------------- */
 
 /* What one piece of one inode may take. */
-#define PIECE_WRITES (EXTENTS_A_PIECE + XATTRS_A_PIECE + LINKS_A_PIECE + 4)
+#define PIECE_WRITES                                                                     \
+	(EXTENTS_A_PIECE + XATTRS_A_PIECE + LOCKS_A_PIECE + LINKS_A_PIECE + 4)
 
 struct reclaim_batch {
 	struct fs *fs;

@@ -29,6 +29,8 @@ struct sums {
 	uint64_t cut_block; /* first written extent behind the end; UINT64_MAX: none */
 	uint64_t extents, pieces, link_bytes, entries, subdirs, xattrs;
 	bool pieces_bad;
+	uint64_t lock_items; /* of the list, in order */
+	bool lock_end;       /* what follows is not of the list */
 	uint32_t flags;
 };
 
@@ -321,6 +323,34 @@ static int visit_inode(struct fsck *f, struct sums *s, struct disk_key key,
 	return 0;
 }
 
+/*
+ * Whose locks they are, and whether that node is alive, is nobody's to know here: void
+ * ones are harmless, and go when nodes next use the list.
+ */
+static int visit_lock(struct fsck *f, struct sums *s, struct disk_key key,
+	const void *value, size_t len)
+{
+	size_t count = len / sizeof(struct disk_lock);
+	bool good = s->have && !s->lock_end && key.low == s->lock_items &&
+		    key.low < DISK_LOCK_ITEMS && count > 0 &&
+		    count <= DISK_LOCKS_AN_ITEM && len % sizeof(struct disk_lock) == 0;
+
+	for (size_t i = 0; good && i < count; i++) {
+		struct disk_lock lock;
+
+		memcpy(&lock, (const uint8_t *)value + i * sizeof(lock), sizeof(lock));
+		good = disk_lock_valid(&lock);
+	}
+	s->lock_items++;
+	s->lock_end |= !good || count < DISK_LOCKS_AN_ITEM;
+	if (good || !fsck_found(f, 242,
+			    "the list of locks of inode %" PRIu64
+			    " is malformed or has no inode",
+			    s->ino))
+		return 0;
+	return fsck_repaired(f, repair_delete(f, key));
+}
+
 static int visit_link(struct fsck *f, struct sums *s, struct disk_key key, size_t len)
 {
 	if (key.low != s->pieces || len == 0 || len > DISK_LINK_PIECE ||
@@ -611,7 +641,8 @@ static int visit_item(
 		*s = (struct sums){
 			.ino = key_ino(key), .valid = true, .cut_block = UINT64_MAX};
 	}
-	s->any = true;
+	/* locks alone do not speak for an inode */
+	s->any |= key_type(key) != DISK_ITEM_LOCK;
 	if (s->ino == DISK_INO_SYSTEM)
 		return visit_system(f, s, key, value, len);
 	switch (key_type(key)) {
@@ -625,6 +656,8 @@ static int visit_item(
 		return visit_entry(f, s, key, value, len);
 	case DISK_ITEM_EXTENT:
 		return visit_extent(f, s, key, value, len);
+	case DISK_ITEM_LOCK:
+		return visit_lock(f, s, key, value, len);
 	default:
 		if (fsck_found(f, 201, "inode %" PRIu64 ": an item of unknown kind %u",
 			    s->ino, key_type(key)))

@@ -369,6 +369,40 @@ static void intent_malformed(struct image *i)
 	put(i, disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, i->c.file), "what", 4);
 }
 
+static struct disk_lock lock_of(unsigned node, uint64_t first)
+{
+	return (struct disk_lock){.incarnation = 9,
+		.owner = 1,
+		.first = first,
+		.last = first + 5,
+		.node = (uint16_t)node,
+		.kind = DISK_LOCK_POSIX,
+		.type = DISK_LOCK_EXCLUSIVE};
+}
+
+/* Of a node that has gone: nobody's, and nothing wrong. */
+static void locks_left(struct image *i)
+{
+	struct disk_lock locks[2] = {lock_of(1, 0), lock_of(2, 10)};
+
+	locks[1].type |= DISK_LOCK_WAITS;
+	locks[1].last = INT64_MAX;
+	put(i, disk_key(i->c.file, DISK_ITEM_LOCK, 0), locks, sizeof(locks));
+}
+
+/* In bytes, in fields, behind a list's end, of no inode. */
+static void locks_malformed(struct image *i)
+{
+	struct disk_lock good = lock_of(1, 0), bad = good;
+
+	bad.first = bad.last + 1;
+	put(i, disk_key(i->c.dir_c, DISK_ITEM_LOCK, 0), &good, sizeof(good) - 1);
+	put(i, disk_key(i->c.file, DISK_ITEM_LOCK, 0), &good, sizeof(good));
+	put(i, disk_key(i->c.file, DISK_ITEM_LOCK, 1), &good, sizeof(good));
+	put(i, disk_key(i->c.target, DISK_ITEM_LOCK, 0), &bad, sizeof(bad));
+	put(i, disk_key(i->c.file + 5000, DISK_ITEM_LOCK, 0), &good, sizeof(good));
+}
+
 static void item_unknown(struct image *i)
 {
 	put(i, disk_key(i->c.file, 99, 5), "what", 4);
@@ -594,6 +628,8 @@ const struct damage_case damage_cases[] = {
 	{"orphan-unlisted", false, not_an_orphan, NULL},
 	{"orphan-stale", false, orphan_stale, NULL},
 	{"intent-malformed", false, intent_malformed, NULL},
+	{"locks-left", false, locks_left, NULL},
+	{"locks-malformed", false, locks_malformed, NULL},
 	{"item-unknown", false, item_unknown, NULL},
 	{"items-strange", false, items_strange, NULL},
 	{"link-target", false, link_target, NULL},
