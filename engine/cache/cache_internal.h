@@ -404,7 +404,7 @@ void writeback_close(struct cache *c);
  * (in batches). *written (may be NULL) counts them. Waits. Sorts refs by PID. `urgent` is
  * the checkpointer's: never waits for the log's tail, passes over pages that do not pin
  * it where those would need more of the log. Others wait for room in the log: hold
- * nothing that the checkpointer needs.
+ * nothing that the checkpointer needs. -EHOSTDOWN: all but pages whose home is away.
  */
 int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
 	unsigned *written);
@@ -425,6 +425,14 @@ void leaving_wait(struct cache *c, struct frame *f);
 void owed_ship(struct cache *c, lsn_t upto, bool urgent);
 /* More is owed than the page provider should leave alone. */
 bool owed_crowded(struct cache *c);
+
+/* ---- sync.c ---- */
+
+#define AWAY_POLL_NS  20000000ull
+#define AWAY_STOPPING 100u
+/* A home is away: waits for a moment. False: it has been so often since the cache was
+ * stopped (counted from 0 in *times). */
+bool home_awaited(struct cache *c, unsigned *times);
 
 /* ---- checkpoint.c ---- */
 

@@ -92,7 +92,7 @@ lsn_t checkpoint_horizon(struct cache *c)
 static int write_old(struct cache *c, lsn_t upto, bool urgent, struct page_ref *refs)
 {
 	unsigned n = 0;
-	int error = 0;
+	int error = 0, away = 0;
 
 	for (uint32_t i = 0; i < c->frame_count && !error; i++) {
 		struct frame *f = &c->frames[i];
@@ -109,10 +109,14 @@ static int write_old(struct cache *c, lsn_t upto, bool urgent, struct page_ref *
 			error = writeback_pages(c, refs, n, urgent, NULL);
 			n = 0;
 		}
+		if (error == -EHOSTDOWN) {
+			away = error;
+			error = 0;
+		}
 	}
 	if (n && !error)
 		error = writeback_pages(c, refs, n, urgent, NULL);
-	return error;
+	return error ? error : away;
 }
 
 /*
@@ -135,11 +139,14 @@ static int advance_tail(struct cache *c)
 static int checkpoint_round(struct cache *c, lsn_t upto)
 {
 	lsn_t tail = log_tail(c->log);
-	bool used_up;
+	bool used_up, away;
 	int e;
 
 	rt_mutex_lock(&c->checkpoint_lock);
 	e = write_old(c, upto, true, c->checkpoint_refs);
+	away = e == -EHOSTDOWN;
+	if (away) /* the tail may move all the same, if not as far */
+		e = 0;
 	owed_ship(c, upto, true);
 	used_up = e == -ENOSPC;
 	if (!e || used_up)
@@ -153,7 +160,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	if (!e)
 		COUNT(c, checkpoints, 1);
 	rt_mutex_unlock(&c->checkpoint_lock);
-	return e;
+	return !e && away ? -EHOSTDOWN : e;
 }
 
 /* The log's room is no concern of those above: writes that failed have used it up. */
@@ -187,6 +194,7 @@ int cache_checkpoint(struct cache *c)
 	struct page_ref *refs = rt_alloc(c->wb_pages * sizeof(*refs));
 	int e = refs ? log_flush(c->log, log_end(c->log)) : -ENOMEM;
 	lsn_t from = log_durable(c->log);
+	unsigned away = 0;
 
 	for (unsigned rounds = 0; rounds < 1000 && !e; rounds++) {
 		uint32_t failures;
@@ -199,6 +207,11 @@ int cache_checkpoint(struct cache *c)
 		batches_await(c);
 		if (!e)
 			e = checkpoint_round(c, LSN_MAX);
+		if (e == -EHOSTDOWN && home_awaited(c, &away)) {
+			e = 0;
+			rounds = 0;
+			continue;
+		}
 		if (!atomic_load_explicit(&c->dirty, memory_order_relaxed) ||
 			(rounds && log_tail(c->log) >= from &&
 				failures == atomic_load_explicit(&c->write_failures,
@@ -250,7 +263,7 @@ void checkpoint_main(void *arg)
 			c, store_table_crowded(c->store) && !log_wants_checkpoint(c->log)
 				   ? LSN_MAX
 				   : tail + (log_end(c->log) - tail) / 2);
-		failures = e ? failures + 1 : 0;
+		failures = e && e != -EHOSTDOWN ? failures + 1 : 0;
 		/* Who waits for room in the log would wait for ever. */
 		if (failures == GIVE_UP)
 			log_give_up(c->log, persisting_error(e));

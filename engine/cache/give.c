@@ -445,12 +445,86 @@ static int give_look(void *cache, page_id pid, struct coherence_image *out)
 	return 0;
 }
 
-static int give_adopt(void *cache, page_id pid)
+static const void *give_owed(
+	void *cache, page_id pid, uint64_t incarnation, uint64_t version)
+{
+	struct cache *c = cache;
+	const void *image = NULL;
+
+	rt_mutex_lock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->owed_count && !image; i++) {
+		const struct frame *f = &c->frames[c->owed[i].frame];
+
+		if (c->owed[i].pid == pid && f->incarnation == incarnation &&
+			f->version == version)
+			image = frame_image(c, f);
+	}
+	rt_mutex_unlock(&c->owed_lock);
+	return image;
+}
+
+/* Takes the image of that version off the list; its place stays reserved. NULL: there is
+ * none that is not being shipped. */
+static struct frame *owed_unlist(
+	struct cache *c, page_id pid, uint64_t incarnation, uint64_t version)
+{
+	struct frame *f = NULL;
+
+	rt_mutex_lock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->owed_count && !f; i++) {
+		const struct owed *o = &c->owed[i];
+		struct frame *of = &c->frames[o->frame];
+
+		if (o->pid != pid || o->shipping || of->incarnation != incarnation ||
+			of->version != version)
+			continue;
+		f = of;
+		c->owed[i] = c->owed[--c->owed_count];
+		c->owed_reserved++;
+	}
+	rt_mutex_unlock(&c->owed_lock);
+	return f;
+}
+
+static int give_reown(void *cache, page_id pid, uint64_t incarnation, uint64_t version,
+	void **image)
+{
+	struct cache *c = cache;
+	struct frame *f = owed_unlist(c, pid, incarnation, version);
+
+	if (!f)
+		return -EAGAIN;
+	latch_free_frame(f);
+	if (table_insert(c, pid, f)) {
+		owed_add(c, pid, f);
+		latch_release_exclusive(c, f, true);
+		return -EAGAIN;
+	}
+	owed_unreserve(c);
+	f->held = PAGE_SHARED;
+	frame_set_mode(f, PAGE_SHARED);
+	/* dirty before OWED goes: the pin stays in sight */
+	frame_mark_dirty(c, f, FRAME_NEED_FULL | FRAME_PERSISTED);
+	frame_clear(f, FRAME_OWED);
+	frame_touch(c, f);
+	*image = frame_image(c, f);
+	latch_release_exclusive(c, f, true);
+	return 0;
+}
+
+static int give_adopt(void *cache, page_id pid, bool latched)
 {
 	struct cache *c = cache;
 	struct frame *f;
-	int e = latch_page(c, pid, false, &f);
+	int e;
 
+	if (latched) { /* by a request, which does not look at it before it ends */
+		f = table_insert(c, pid, NULL);
+		WEFT_ASSERT(f);
+		frame_mark_dirty(c, f, 0);
+		return 0;
+	}
+	e = latch_page(c, pid, false, &f);
 	if (e)
 		return -EAGAIN;
 	if (frame_flags(f) & (FRAME_HOLLOW | FRAME_LEAVING))
@@ -490,6 +564,8 @@ static const struct coherence_frames give_frames = {
 	.persist = writeback_shipped,
 	.look = give_look,
 	.adopt = give_adopt,
+	.owed = give_owed,
+	.reown = give_reown,
 	.filled = give_filled,
 	.write_back = give_write_back,
 };

@@ -75,6 +75,7 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 static int sync_in_place(struct cache *c, const struct page_ref *refs, unsigned count)
 {
 	struct page_ref *copy = rt_alloc(MIN(count, c->wb_pages) * sizeof(*copy));
+	unsigned away = 0;
 	int e = 0;
 
 	if (!copy)
@@ -82,8 +83,10 @@ static int sync_in_place(struct cache *c, const struct page_ref *refs, unsigned 
 	while (count && !e) {
 		unsigned n = MIN(count, c->wb_pages);
 
-		memcpy(copy, refs, n * sizeof(*copy));
-		e = writeback_pages(c, copy, n, false, NULL);
+		do {
+			memcpy(copy, refs, n * sizeof(*copy));
+			e = writeback_pages(c, copy, n, false, NULL);
+		} while (e == -EHOSTDOWN && home_awaited(c, &away));
 		refs += n;
 		count -= n;
 	}
@@ -103,6 +106,15 @@ static void await_writing(struct cache *c, const struct page_ref *ref)
 		else
 			rt_sleep_ns(50000);
 	}
+}
+
+bool home_awaited(struct cache *c, unsigned *times)
+{
+	if (atomic_load_explicit(&c->stopping, memory_order_acquire) &&
+		++*times > AWAY_STOPPING)
+		return false;
+	rt_sleep_ns(AWAY_POLL_NS);
+	return true;
 }
 
 int cache_sync(struct cache *c, const struct page_ref *refs, unsigned count, lsn_t lsn)

@@ -693,17 +693,21 @@ int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool
 	unsigned *written)
 {
 	unsigned taken, sum = 0;
-	int e = 0;
+	int e = 0, away = 0;
 
 	qsort(refs, count, sizeof(*refs), compare_refs);
 	while (count && !e) {
 		e = write_some(c, refs, count, urgent, &taken, &sum);
+		if (e == -EHOSTDOWN) { /* those of that home; others go on */
+			away = e;
+			e = 0;
+		}
 		refs += taken;
 		count -= taken;
 	}
 	if (written)
 		*written = sum;
-	return e;
+	return e ? e : away;
 }
 
 /* ---- writing behind a stream ----------------------------------------------------- */

@@ -2,10 +2,8 @@
 /*
  * The driver of the page protocol for one node of several (docs/many-nodes.md, "The
  * driver"): opened and started here; what happens to a page is in cluster_event.c, what the
- * cache asks in cluster_request.c, the home's work in cluster_home.c.
- *
- * Does not do yet: changes of the cluster's epoch. A link that goes down ends all that
- * waits, and all that would need other nodes later, with -EIO.
+ * cache asks in cluster_request.c, the home's work in cluster_home.c, what links that end
+ * and come back do in cluster_view.c and cluster_rebuild.c.
  */
 #include "engine/coherence/cluster_internal.h"
 
@@ -31,6 +29,7 @@ int coherence_cluster_open(
 		rt_free(d);
 		return -ENOMEM;
 	}
+	view_open(d);
 	*out = &d->base;
 	return 0;
 }
@@ -62,6 +61,7 @@ int coherence_cluster_start(struct coherence *c)
 		{"page-home", home_main, HOME_TASKS},
 		{"page-persist", persist_main, PERSIST_TASKS},
 		{"page-give", giver_main, GIVER_TASKS},
+		{"page-view", view_main, 1},
 	};
 	struct cluster *d = cluster_of(c);
 	int e = 0;
@@ -102,6 +102,7 @@ void coherence_cluster_stop(struct coherence *c)
 	wake_word(&d->home_jobs.word);
 	wake_word(&d->persist_jobs.word);
 	wake_word(&d->givers.word);
+	view_wake(d);
 	while (d->tasks)
 		rt_task_join(d->task[--d->tasks]);
 	jobs_free(&d->home_jobs);
@@ -114,30 +115,70 @@ static void page_fail(struct cluster *d, struct dpage *p)
 {
 	wish_done(d, p, -EIO);
 	ships_persisted(d, p, 0, 0, -EIO);
-	if (p->evicting && p->asked_evict)
-		evict_answered(d, p, false);
+	if (p->evicting && p->asked_evict) {
+		batch_one_done(d, p->evicting);
+		p->evicting = NULL;
+	}
+}
+
+/* Nobody may write to this node's memory any more: no link is left, and none will be. */
+static void fail_all(struct cluster *d)
+{
+	page_all_lock(d);
+	page_each_locked(d, page_fail);
+	page_all_unlock(d);
+}
+
+static bool linked(struct cluster *d)
+{
+	bool linked = false;
+
+	rt_mutex_lock(&d->view.lock);
+	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+		linked |= d->view.member[n].link != LINK_DOWN;
+	rt_mutex_unlock(&d->view.lock);
+	return linked;
+}
+
+void coherence_cluster_give_up(struct coherence *c)
+{
+	struct cluster *d = cluster_of(c);
+
+	rt_mutex_lock(&d->view.lock);
+	atomic_store_explicit(&d->failed, true, memory_order_release);
+	rt_mutex_unlock(&d->view.lock);
+	for (uint16_t n = 0; n < PAGE_NODES_MAX; n++) {
+		struct net_peer *peer = net_peer_find(d->o.net, n);
+
+		if (peer)
+			net_cut(peer, -ESHUTDOWN);
+	}
+	if (!linked(d))
+		fail_all(d);
 }
 
 void coherence_cluster_event(
 	struct coherence *c, struct net_peer *peer, const struct net_event *event)
 {
 	struct cluster *d = cluster_of(c);
+	unsigned node = net_peer_node(peer);
+	bool failed = atomic_load_explicit(&d->failed, memory_order_acquire);
 
-	if (event->kind != NET_LINK_DOWN ||
-		atomic_load_explicit(&d->stopping, memory_order_acquire))
+	if (event->kind == NET_LINK_REFUSED || node >= PAGE_NODES_MAX)
 		return;
-	weft_log(3, "the link with node %u is down (%s): what needs other nodes fails",
-		net_peer_node(peer), event->text);
-	atomic_store_explicit(&d->failed, true, memory_order_relaxed);
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
-		struct partition *t = &d->partition[i];
+	if (event->kind == NET_LINK_UP && failed)
+		return; /* it hears nothing, and goes on without this node */
+	view_link(d, node, event->kind == NET_LINK_UP);
+	if (failed && !linked(d))
+		fail_all(d);
+}
 
-		rt_mutex_lock(&t->lock);
-		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
-			for (struct dpage *p = t->bucket[b]; p; p = p->next)
-				page_fail(d, p);
-		rt_mutex_unlock(&t->lock);
-	}
+uint64_t coherence_cluster_epoch(struct coherence *c, bool *served)
+{
+	struct cluster *d = cluster_of(c);
+
+	*served = view_ready(d, d->o.self) && view_all_heard(d);
+	return view_epoch(d);
 }
 
 void page_dump(const struct cluster *d, const struct dpage *p)

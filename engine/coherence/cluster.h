@@ -24,15 +24,22 @@ struct coherence_cluster_options {
 	struct net *net;
 	struct store *store;
 	struct log *log;
-	struct shards *shards; /* as in struct coherence; the caller's */
-	uint64_t cluster_epoch;
+	struct shards *shards;  /* as in struct coherence; the caller's */
+	uint64_t cluster_epoch; /* to begin with; see cluster_view.c */
+	/* Nodes that may have pages of the volume; 0: all that are home of a shard. */
+	node_map members;
 };
 
 int coherence_cluster_open(
 	struct coherence **out, const struct coherence_cluster_options *o);
 /* Starts tasks. 0 or -errno. */
 int coherence_cluster_start(struct coherence *c);
-/* Ends them; nobody asks for a page any more, here or elsewhere. Waits. */
+/*
+ * Nothing that needs other nodes waits any longer: it ends with -EIO, now and later. The
+ * links are cut. For who must close while nodes are away. Never waits.
+ */
+void coherence_cluster_give_up(struct coherence *c);
+/* Ends them; nobody asks for a page any more here. Waits. */
 void coherence_cluster_stop(struct coherence *c);
 
 /* From the network's handlers. */
@@ -51,6 +58,8 @@ struct coherence_cluster_counters {
 		declined;
 	_Atomic uint64_t pages; /* records at present */
 };
+/* For people: the cluster's epoch, and whether this node's shard is served in it. */
+uint64_t coherence_cluster_epoch(struct coherence *c, bool *served);
 const struct coherence_cluster_counters *coherence_cluster_counters(struct coherence *c);
 
 #endif

@@ -31,12 +31,16 @@ static void take_image(
 }
 
 /* Granted to a call that still waits for others, and not used. */
-static bool unused_ready(struct cluster *d, struct dpage *p)
+static bool unused_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 {
 	const struct wish *w = p->wish;
 
 	if (w->result || !atomic_load_explicit(&w->batch->left, memory_order_relaxed))
 		return false; /* the call is about to return */
+	/* an upgrade's image may have been changed here before */
+	if (to == PAGE_INVALID && (p->hold.flags & HOLD_DIRTY) &&
+		d->base.frames->owe_copy(d->base.cache, p->at.pid))
+		return false;
 	DCOUNT(d, given_back);
 	if (p->got == GOT_STORE)
 		p->hold.flags |= HOLD_HOLLOW; /* it is to be fetched first */
@@ -50,7 +54,7 @@ static bool unused_ready(struct cluster *d, struct dpage *p)
 static bool latched_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 {
 	if (p->wish->done)
-		return unused_ready(d, p);
+		return unused_ready(d, p, to);
 	if (to == PAGE_SHARED)
 		return log_durable(d->o.log) >= p->flush_to;
 	return !(p->hold.flags & HOLD_DIRTY) ||
@@ -139,7 +143,7 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 static bool must_wait(const struct dpage *p, const struct page_message *m)
 {
 	if (p->opening)
-		return true;
+		return m->type != PAGE_REPORT;
 	/* a grant whose image is being read from the store: what the home's own hold had to
 	 * give has overtaken it */
 	if (m->type == PAGE_GIVEN && p->hold.phase == PHASE_ASKED &&
@@ -162,8 +166,7 @@ static enum page_mode hold_mode(const struct page_hold *h)
 					  : PAGE_SHARED;
 }
 
-/* A frame that was made INVALID for somebody, but stays. */
-static void frame_stays(struct cluster *d, struct dpage *p)
+void frame_stays(struct cluster *d, struct dpage *p)
 {
 	if (!p->leaving || p->no_frame || p->hold.hold == RIGHT_NONE)
 		return;
@@ -190,6 +193,34 @@ static void image_came(struct cluster *d, struct dpage *p)
 			d->base.cache, p->at.pid, p->hold.incarnation, p->hold.version);
 }
 
+/*
+ * A page that waits for a node that is away: who wants to be rid of it keeps it, and what is
+ * shipped is persisted, since of two images the later one wins, whoever has it.
+ */
+static int deliver_rebuilding(
+	struct dpage *p, const struct page_message *m, struct page_actions *out)
+{
+	struct page_hold none = {0};
+	struct home_entry e;
+
+	home_entry_init(&e, 0, p->entry.stored_incarnation, p->entry.stored_version);
+	if (m->type == PAGE_EVICT)
+		return home_on_evict(&e, &none, &p->at, m, false, out);
+	return home_on_ship(&e, &p->at, m, out);
+}
+
+static int deliver_reinstate(struct cluster *d, struct dpage *p,
+	const struct page_message *m, struct page_actions *out)
+{
+	int e = rebuild_reinstate(d, p, m, out);
+
+	if (e != -EAGAIN)
+		return e;
+	page_act(out, PAGE_DEFER)->m = *m;
+	page_give_later(d, p);
+	return 0;
+}
+
 static int deliver(struct cluster *d, struct dpage *p, const struct page_message *m,
 	struct page_actions *out)
 {
@@ -198,12 +229,17 @@ static int deliver(struct cluster *d, struct dpage *p, const struct page_message
 
 	if (is_for_the_home(m) && !p->has_entry)
 		return -EPROTO;
+	if (is_for_the_home(m) && p->entry.mode == HOME_REBUILDING &&
+		(m->type == PAGE_EVICT || m->type == PAGE_SHIP))
+		return deliver_rebuilding(p, m, out);
+	if (m->type == PAGE_REPORT)
+		return rebuild_report(d, p, m);
+	if (m->type == PAGE_REINSTATE)
+		return deliver_reinstate(d, p, m, out);
 	if (m->type == PAGE_EVICT)
 		return home_evict(d, p, m, out);
 	if (m->type == PAGE_REQUEST || is_ask(m))
 		return deliver_taking(d, p, m, out);
-	if (m->type == PAGE_REINSTATE || m->type == PAGE_REPORT)
-		return -EPROTO; /* the cluster's epoch does not change yet */
 	e = page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	if (!e && m->type == PAGE_GRANT)
 		note_grant(p, m);
@@ -231,6 +267,7 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 	if (m->type == PAGE_PERSISTED)
 		d->base.frames->persisted(
 			d->base.cache, p->at.pid, m->incarnation, m->version);
+	page_note_may(p);
 	page_perform(d, p, m, &out);
 	if (m->type == PAGE_PERSISTED)
 		ships_persisted(d, p, m->incarnation, m->version, 0);
@@ -250,11 +287,13 @@ void page_frame_free(struct cluster *d, struct dpage *p)
 	d->base.frames->vacate(d->base.cache, p->at.pid, p->vacate_owe);
 }
 
-static void frame_dropped(struct cluster *d, struct dpage *p)
+void frame_dropped(struct cluster *d, struct dpage *p)
 {
 	bool owe = p->keep_owed;
 
 	p->keep_owed = p->leaving = false;
+	if (p->wish)
+		p->wish->filled = false;
 	if (p->evicting && !p->asked_evict) /* somebody was faster: it is gone */
 		evict_answered(d, p, true);
 	if (p->wish || p->releasing || p->no_frame) {
@@ -349,8 +388,8 @@ void page_perform(struct cluster *d, struct dpage *p, const struct page_message 
 				wire_cut(d, a->m.sender, -ENOMEM, "no memory for", &a->m);
 			break;
 		case PAGE_RELEASE_OWED: /* the cache has been told */
+		case PAGE_TAKE_OWED:    /* it has a frame by now */
 			break;
-		case PAGE_TAKE_OWED:
 		case PAGE_DROP_KERNEL:
 			WEFT_ASSERT(!"an action of a later step");
 		}
@@ -421,6 +460,8 @@ static bool give_again(struct cluster *d, struct dpage *p)
 		use_by_force(d, p);
 		p->replay = true;
 	}
+	if (p->reinstating == d->o.self)
+		page_rebuild(d, p);
 	p->refs++;
 	page_unlock(d, pid, p); /* delivers what was deferred */
 	WEFT_ASSERT(page_lock(d, pid) == p);

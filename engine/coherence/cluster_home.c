@@ -37,7 +37,7 @@ static bool can_adopt(
 	if (h.hold != RIGHT_SHARED || home_on_evict(&e, &h, &p->at, m, false, &out) ||
 		h.hold != RIGHT_SOURCE)
 		return true;
-	return d->base.frames->adopt(d->base.cache, p->at.pid) == 0;
+	return d->base.frames->adopt(d->base.cache, p->at.pid, false) == 0;
 }
 
 int home_evict(struct cluster *d, struct dpage *p, const struct page_message *m,
@@ -76,7 +76,7 @@ static void pull_end(struct cluster *d, struct dpage *p, unsigned from, int resu
 
 	d->base.frames->placed(d->base.cache, p->at.pid, h->next_incarnation,
 		h->next_version, result ? PAGE_INVALID : mode);
-	if (result) /* the link has gone: what is under way ends with it */
+	if (result) /* the link has gone, or the epoch: what was under way ends with it */
 		return;
 	DCOUNT(d, taken_over);
 	WEFT_ASSERT(!home_pulled(&p->entry, h, &p->at, from, &out));
@@ -92,7 +92,7 @@ static void pull_done(struct net_op *op)
 
 	WEFT_ASSERT(p == x->p);
 	p->refs--;
-	pull_end(d, p, x->from, op->result);
+	pull_end(d, p, x->from, x->epoch == view_epoch(d) ? op->result : -ECANCELED);
 	rt_free(x);
 	page_unlock(d, pid, p);
 }
@@ -107,6 +107,7 @@ void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 		x->d = d;
 		x->p = p;
 		x->from = a->m.sender;
+		x->epoch = view_epoch(d);
 		x->op.kind = NET_READ;
 		x->op.region = place_region(a->m.place);
 		x->op.offset = place_offset(a->m.place);
@@ -114,7 +115,7 @@ void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 		x->op.length = PAGE_SIZE;
 		x->op.done = pull_done;
 		x->op.owner = x;
-		e = net_post(peer, &x->op, 0);
+		e = view_joined(d, a->m.sender) ? net_post(peer, &x->op, 0) : -ENOTCONN;
 	}
 	if (!e) {
 		p->refs++;
@@ -122,7 +123,8 @@ void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 	}
 	rt_free(x);
 	pull_end(d, p, a->m.sender, e);
-	wire_cut(d, a->m.sender, e, "cannot read the image of", &a->m);
+	if (e != -ENOTCONN)
+		wire_cut(d, a->m.sender, e, "cannot read the image of", &a->m);
 }
 
 /* ---- jobs -------------------------------------------------------------------------------------- */
@@ -163,6 +165,7 @@ int job_later(struct cluster *d, struct dpage *p, enum job_kind kind, unsigned n
 	j->p = p;
 	j->node = node;
 	j->place = place;
+	j->epoch = view_epoch(d);
 	if (m)
 		j->m = *m;
 	p->refs++;
@@ -212,6 +215,9 @@ static bool run_open(struct cluster *d, struct job *j)
 	look = d->base.frames->look(d->base.cache, pid, &image);
 	if (look == -EAGAIN && granted_unused(p, &image))
 		look = 0;
+	else if (look == -EAGAIN && p->wish && !p->wish->done &&
+		 p->wish->request->held == PAGE_INVALID)
+		look = -ENOENT; /* blank, till what is found out here is known */
 	if (e || look == -EAGAIN) {
 		page_unlock(d, pid, p);
 		return false;
@@ -232,14 +238,15 @@ static struct dpage *read_stored(struct cluster *d, struct job *j, struct store_
 	struct dpage *p = job_page(d, j);
 	uint64_t incarnation = p->entry.stored_incarnation;
 	uint64_t version = p->entry.stored_version;
-	bool quiet = !p->persisting;
+	bool quiet = !p->persisting || j->epoch != view_epoch(d);
 
 	page_unlock(d, r->pid, p);
 	if (quiet)
 		store_read_pages(d->o.store, r, 1);
 	p = job_page(d, j);
-	if (quiet && !p->persisting && p->entry.stored_incarnation == incarnation &&
-		p->entry.stored_version == version)
+	if (j->epoch != view_epoch(d) ||
+		(quiet && !p->persisting && p->entry.stored_incarnation == incarnation &&
+			p->entry.stored_version == version))
 		return p;
 	page_unlock(d, r->pid, p);
 	return NULL;
@@ -259,6 +266,11 @@ static bool run_store(struct cluster *d, struct job *j)
 		return false;
 	}
 	p->refs--;
+	if (j->epoch != view_epoch(d)) { /* nobody waits for it any more */
+		rt_free_pages(buffer, PAGE_SIZE);
+		page_unlock(d, pid, p);
+		return true;
+	}
 	if (r.result < 0 || page_order(r.found_incarnation, r.version, j->m.incarnation,
 				    j->m.version) < 0)
 		j->m.flags |= PAGE_DAMAGED;
@@ -332,14 +344,23 @@ static bool persisted_already(const struct dpage *p, const struct page_message *
 }
 
 /* Still newer than what is persisted? Else who shipped it may have been told, and has
- * used its memory for something else. */
+ * used its memory for something else; as it may in another epoch. */
 static bool persist_needed(struct cluster *d, struct job *j)
 {
 	struct dpage *p = job_page(d, j);
-	bool needed = !persisted_already(p, &j->m);
+	bool needed = j->epoch == view_epoch(d) && !persisted_already(p, &j->m);
 
 	page_unlock(d, p->at.pid, p);
 	return needed;
+}
+
+/* A shipment of another epoch is not answered: who shipped it does so again. Its end. */
+static bool persist_void(struct cluster *d, struct job *j, struct dpage *p)
+{
+	if (j->epoch == view_epoch(d))
+		return false;
+	p->refs--;
+	return true;
 }
 
 static bool persist_image(struct cluster *d, struct job *j, void *buffer)
@@ -350,25 +371,33 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 		.version = j->m.version,
 		.image = buffer,
 	};
-	bool written;
+	bool tried = false, done;
 	struct page_actions out = {0};
 	struct dpage *p;
 	bool read = persist_read(d, j, buffer);
 
-	if (read && persist_needed(d, j))
-		written = d->base.frames->persist(d->base.cache, &s, 1) == 0;
-	else
-		written = read;
+	if (read && persist_needed(d, j)) {
+		tried = true;
+		done = d->base.frames->persist(d->base.cache, &s, 1) == 0;
+	} else {
+		done = read;
+	}
 	p = job_page(d, j);
 	p->persisting = false;
 	p->replay = true;
-	if (written) {
+	if (done && (tried || j->epoch == view_epoch(d))) {
+		if (j->epoch != view_epoch(d))
+			j->m.flags |=
+				PAGE_OWED; /* its conflict epoch means nothing now */
 		p->refs--;
 		WEFT_ASSERT(!home_persisted(&p->entry, &p->at, &j->m, &out));
 		page_perform(d, p, &j->m, &out);
+	} else if (!read || j->epoch != view_epoch(d)) {
+		p->refs--; /* it is shipped again when the link is back */
+		done = true;
 	}
 	page_unlock(d, p->at.pid, p);
-	return written;
+	return done;
 }
 
 /*
@@ -403,6 +432,10 @@ static bool persist_own(struct cluster *d, struct job *j)
 	struct dpage *p = job_page(d, j);
 	bool done;
 
+	if (persist_void(d, j, p)) {
+		page_unlock(d, pid, p);
+		return true;
+	}
 	done = !e && (persisted_already(p, &j->m) || renewed_since(d, p, &j->m));
 	if (done) {
 		p->refs--;
@@ -422,6 +455,10 @@ static bool run_persist(struct cluster *d, struct job *j, void *buffer)
 	/* or one that is being taken over, which is dirty when it is here */
 	bool busy = p->persisting || (p->hold.phase == PHASE_GATHERING && !p->wish);
 
+	if (persist_void(d, j, p)) {
+		page_unlock(d, p->at.pid, p);
+		return true;
+	}
 	if (!writer && !busy)
 		p->persisting = true;
 	page_unlock(d, p->at.pid, p);

@@ -7,6 +7,9 @@
  * page_unlock does what has become possible by it. Nothing waits under the lock but for
  * the latch of a frame that is LEAVING, which nobody keeps. A frame's latch may be held by
  * who takes the lock; under the lock latches are tried only.
+ *
+ * The cluster's epoch changes with all partitions locked, so it stands still under the lock
+ * of one. The view's lock comes before those of partitions.
  */
 #ifndef WEFT_COHERENCE_CLUSTER_INTERNAL_H
 #define WEFT_COHERENCE_CLUSTER_INTERNAL_H
@@ -40,6 +43,7 @@ struct wish {
 	struct batch *batch;
 	bool asked;
 	bool done;
+	bool filled; /* the frame, blank before, has the image that was reinstated */
 	int result;
 };
 
@@ -47,7 +51,6 @@ struct ship_wait {
 	struct ship_wait *next;
 	struct coherence_ship *ship;
 	struct batch *batch;
-	bool done;
 };
 
 struct deferred {
@@ -85,7 +88,15 @@ struct dpage {
 	bool keep_owed;          /* of the hold that ends */
 	bool vacate, vacate_owe; /* when no operation reads the frame any more */
 	bool persisting;         /* by frames->persist: nobody here may become a writer */
-	uint8_t got;             /* enum got: of what was granted last */
+	bool unsettled; /* its frame may still be written by who has not heard of the epoch */
+	bool reported;       /* in this epoch, by others: `rebuild` says what */
+	bool awaited;        /* counted in view.awaited */
+	uint8_t reinstating; /* who has been asked to; NODE_NONE */
+	struct home_rebuild rebuild;
+	/* who may have something of this page, of those who were granted it; never too few.
+	 * Of pages of this shard, kept over changes of the epoch. */
+	node_map may;
+	uint8_t got; /* enum got: of what was granted last */
 	uint64_t flush_to;
 	uint64_t arrived_ns;
 };
@@ -103,6 +114,7 @@ struct job {
 	struct dpage *p;
 	unsigned node;  /* JOB_STORE: to whom */
 	uint64_t place; /* and where to */
+	uint64_t epoch; /* of the cluster, that it belongs to */
 	struct page_message m;
 };
 
@@ -125,6 +137,36 @@ struct image_op {
 	struct dpage *p;
 	void *buffer; /* the image, where it is not in a frame */
 	unsigned from;
+	uint64_t epoch; /* of the cluster, that it belongs to */
+};
+
+/* ---- the cluster's epoch (cluster_view.c) ------------------------------------------------ */
+
+enum link { LINK_DOWN, LINK_NEW, LINK_JOINED }; /* NEW: has not said its epoch yet */
+
+struct member {
+	uint8_t link;      /* enum link */
+	uint64_t entered;  /* the last epoch that it said it is in */
+	uint64_t reported; /* the last in which it has reported all to this home */
+};
+
+struct view {
+	struct rt_mutex lock;   /* of what is not atomic, and of changes */
+	_Atomic uint32_t word;  /* changes when there may be something to do */
+	_Atomic uint64_t epoch; /* changes with all partitions locked, too */
+	/* the last epoch in which this node has done that */
+	uint64_t closed, reported, rebuilt, readied;
+	struct member member[PAGE_NODES_MAX];
+	node_map members;
+	_Atomic node_map joined;  /* who hears of this epoch what is sent in it */
+	_Atomic node_map heard;   /* who has reported to this node in this epoch */
+	_Atomic node_map ready;   /* homes that have rebuilt in this epoch */
+	_Atomic node_map unheard; /* who never reported to this node since it started */
+	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
+	/* all that are joined have reported in this epoch: pages are rebuilt */
+	_Atomic bool rebuilding;
+	/* pages of this shard that READY waits for: they are being opened, or reinstated */
+	_Atomic uint32_t awaited;
 };
 
 struct cluster {
@@ -139,10 +181,11 @@ struct cluster {
 	_Atomic uint32_t epoch_floor; /* no forgotten entry's was higher */
 	_Atomic uint32_t next_request;
 	_Atomic bool stopping;
-	_Atomic bool failed; /* a link went down: what needs others fails */
+	_Atomic bool failed; /* given up: what needs others fails */
+	struct view view;
 	struct job_queue home_jobs, persist_jobs;
 	struct giver_list givers;
-	struct rt_task *task[HOME_TASKS + PERSIST_TASKS + GIVER_TASKS];
+	struct rt_task *task[HOME_TASKS + PERSIST_TASKS + GIVER_TASKS + 1];
 	unsigned tasks;
 	struct coherence_cluster_counters counters;
 };
@@ -168,8 +211,19 @@ void page_table_close(struct cluster *d);
 struct dpage *page_lock(struct cluster *d, page_id pid);
 /* Makes one, under the lock. NULL: no memory, or no such shard. */
 struct dpage *page_new(struct cluster *d, page_id pid);
-/* Does what has become possible, forgets a record that says nothing, unlocks. */
+/* Does what has become possible, forgets a record that says nothing. */
+void page_settle(struct cluster *d, struct dpage *p);
+/* The same, and unlocks. */
 void page_unlock(struct cluster *d, page_id pid, struct dpage *p);
+/* Calls fn for each record, its partition locked, and settles it after. */
+void page_each(struct cluster *d,
+	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg);
+/* The same with all partitions locked; settles nothing. */
+void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p));
+/* What was deferred is forgotten. */
+void page_forget_deferred(struct dpage *p);
+void page_all_lock(struct cluster *d);
+void page_all_unlock(struct cluster *d);
 void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m);
 /* Finds out whose a page of this shard is; what comes meanwhile is deferred. */
 int page_open_later(struct cluster *d, struct dpage *p);
@@ -186,6 +240,10 @@ void page_perform(struct cluster *d, struct dpage *p, const struct page_message 
 void page_frame_free(struct cluster *d, struct dpage *p);
 /* Has a giver look after the page's deferred asks. */
 void page_give_later(struct cluster *d, struct dpage *p);
+/* A frame that was made INVALID for somebody, but stays. */
+void frame_stays(struct cluster *d, struct dpage *p);
+/* The hold has ended: so does the frame. */
+void frame_dropped(struct cluster *d, struct dpage *p);
 void giver_main(void *arg);
 
 /* ---- cluster_request.c: what the cache asks -------------------------------------------- */
@@ -211,6 +269,71 @@ int job_later(struct cluster *d, struct dpage *p, enum job_kind kind, unsigned n
 	uint64_t place, const struct page_message *m);
 void home_main(void *arg);
 void persist_main(void *arg);
+
+/* ---- cluster_view.c: the cluster's epoch ------------------------------------------------- */
+
+void view_open(struct cluster *d);
+void view_main(void *arg);
+void view_message(struct cluster *d, unsigned node, const struct page_message *m);
+void view_link(struct cluster *d, unsigned node, bool up);
+void view_wake(struct cluster *d);
+/* Under the page's lock it stands still. */
+static inline uint64_t view_epoch(const struct cluster *d)
+{
+	return atomic_load_explicit(&d->view.epoch, memory_order_relaxed);
+}
+/* Does the node hear what is sent to it in this epoch? */
+static inline bool view_joined(const struct cluster *d, unsigned node)
+{
+	return atomic_load_explicit(&d->view.joined, memory_order_acquire) &
+	       node_bit(node);
+}
+/* Has the home rebuilt its entries: may anything but reports be sent to it? */
+static inline bool view_ready(const struct cluster *d, unsigned home)
+{
+	return atomic_load_explicit(&d->view.ready, memory_order_acquire) &
+	       node_bit(home);
+}
+/* Does this node know of all members what they have of its shard? */
+static inline bool view_all_heard(const struct cluster *d)
+{
+	return !atomic_load_explicit(&d->view.unheard, memory_order_acquire);
+}
+
+/* ---- cluster_rebuild.c: reports and entries, in a new epoch --------------------------------- */
+
+/* What this record says of things under way is void; under all partitions' locks. */
+void page_enter(struct cluster *d, struct dpage *p);
+/* All have heard of the epoch: frames may be used again. */
+void page_close(struct cluster *d, struct dpage *p);
+/* Reports of what this node has of pages of others, to those of them that are joined. 0;
+ * -EAGAIN: the epoch has changed. Waits. */
+int report_all(struct cluster *d, uint64_t epoch);
+/* What a bucket's pages are, to be reported: adds to *list, which may move. */
+struct report_list {
+	unsigned count, room;
+	struct page_message *m;
+	uint8_t *to;
+};
+/* Adds the reports of all pages in bucket `at` (below PAGE_PARTITIONS * PAGE_BUCKETS). 0,
+ * -ENOMEM (none was added), -EAGAIN (another epoch). (cluster_page.c) */
+int page_bucket_reports(
+	struct cluster *d, unsigned at, uint64_t epoch, struct report_list *list);
+/* Room for two more. */
+int report_list_grow(struct report_list *list);
+void report_page(const struct dpage *p, struct report_list *list);
+/* REPORT, at the home; REINSTATE, at who has the image. */
+int rebuild_report(struct cluster *d, struct dpage *p, const struct page_message *m);
+int rebuild_reinstate(struct cluster *d, struct dpage *p, const struct page_message *m,
+	struct page_actions *out);
+/* All reports are in: makes the page's entry, if that can be. */
+void page_rebuild(struct cluster *d, struct dpage *p);
+/* The page has been opened, and cannot do without reports. */
+void page_rebuild_opened(struct cluster *d, struct dpage *p);
+/* The node is away: what it was asked to reinstate is not waited for. */
+void rebuild_without(struct cluster *d, struct dpage *p, unsigned node);
+/* An event has changed the entry: who may have the page? */
+void page_note_may(struct dpage *p);
 
 /* ---- cluster_wire.c: messages and images -------------------------------------------------- */
 

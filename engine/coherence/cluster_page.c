@@ -21,7 +21,7 @@ int page_table_open(struct cluster *d)
 	return 0;
 }
 
-static void page_free(struct dpage *p)
+void page_forget_deferred(struct dpage *p)
 {
 	while (p->deferred) {
 		struct deferred *f = p->deferred;
@@ -29,6 +29,13 @@ static void page_free(struct dpage *p)
 		p->deferred = f->next;
 		rt_free(f);
 	}
+	p->deferred_end = &p->deferred;
+	p->deferred_count = 0;
+}
+
+static void page_free(struct dpage *p)
+{
+	page_forget_deferred(p);
 	rt_free(p);
 }
 
@@ -84,6 +91,7 @@ struct dpage *page_new(struct cluster *d, page_id pid)
 		return NULL;
 	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint8_t)home};
 	p->deferred_end = &p->deferred;
+	p->reinstating = NODE_NONE;
 	p->next = *bucket;
 	*bucket = p;
 	DCOUNT(d, pages);
@@ -118,6 +126,22 @@ int page_open_later(struct cluster *d, struct dpage *p)
 	return e;
 }
 
+/* This node has the page already, and nobody else. */
+static void page_opened_here(struct dpage *p, const struct coherence_image *image,
+	uint32_t epoch, uint64_t place)
+{
+	p->hold.hold = RIGHT_EXCLUSIVE;
+	p->hold.epoch = epoch;
+	p->hold.place = place;
+	p->hold.incarnation = image->incarnation;
+	p->hold.version = image->version;
+	p->hold.flags = image->dirty ? HOLD_DIRTY : 0;
+	p->entry.mode = HOME_EXCLUSIVE;
+	p->entry.current = false;
+	p->entry.holders = p->entry.owing = node_bit(p->at.self);
+	p->entry.incarnation = MAX(p->entry.incarnation, image->incarnation);
+}
+
 void page_opened(struct cluster *d, struct dpage *p, const struct coherence_image *image)
 {
 	uint32_t floor = atomic_load_explicit(&d->epoch_floor, memory_order_relaxed);
@@ -127,18 +151,12 @@ void page_opened(struct cluster *d, struct dpage *p, const struct coherence_imag
 	p->opening = false;
 	p->has_entry = true;
 	p->replay = true;
-	if (!image)
-		return;
-	p->hold.hold = RIGHT_EXCLUSIVE;
-	p->hold.epoch = floor;
-	p->hold.place = place_of(d, image->image);
-	p->hold.incarnation = image->incarnation;
-	p->hold.version = image->version;
-	p->hold.flags = image->dirty ? HOLD_DIRTY : 0;
-	p->entry.mode = HOME_EXCLUSIVE;
-	p->entry.current = false;
-	p->entry.holders = p->entry.owing = node_bit(d->o.self);
-	p->entry.incarnation = MAX(p->entry.incarnation, image->incarnation);
+	if (image)
+		page_opened_here(p, image, floor, place_of(d, image->image));
+	page_note_may(p);
+	/* others have told of it, or may have it: as after a change of the epoch */
+	if (p->reported || !view_all_heard(d))
+		page_rebuild_opened(d, p);
 }
 
 /* ---- the end of a change ------------------------------------------------------------------ */
@@ -169,6 +187,8 @@ static bool page_idle(const struct dpage *p)
 	if (p->opening || p->deferred || p->wish || p->ships || p->evicting || p->refs ||
 		p->ops || p->persisting || p->leaving || p->vacate || p->no_frame)
 		return false;
+	if (p->unsettled || (p->reported && !p->has_entry))
+		return false;
 	if (h->phase != PHASE_QUIET || h->owed_incarnation || h->owed_version)
 		return false;
 	if (!p->has_entry)
@@ -195,16 +215,80 @@ static void page_forget(struct cluster *d, struct dpage *p)
 	page_free(p);
 }
 
+void page_settle(struct cluster *d, struct dpage *p)
+{
+	do {
+		while (p->replay)
+			page_replay(d, p);
+		wish_start(d, p);
+	} while (p->replay);
+	if (page_idle(p))
+		page_forget(d, p);
+}
+
 void page_unlock(struct cluster *d, page_id pid, struct dpage *p)
 {
-	if (p) {
-		do {
-			while (p->replay)
-				page_replay(d, p);
-			wish_start(d, p);
-		} while (p->replay);
-		if (page_idle(p))
-			page_forget(d, p);
-	}
+	if (p)
+		page_settle(d, p);
 	rt_mutex_unlock(&partition_of(d, pid)->lock);
+}
+
+/* ---- all of them ---------------------------------------------------------------------------- */
+
+void page_each(struct cluster *d,
+	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg)
+{
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
+		struct partition *t = &d->partition[i];
+
+		rt_mutex_lock(&t->lock);
+		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+			for (struct dpage *p = t->bucket[b], *next; p; p = next) {
+				next = p->next; /* nothing else of the partition changes */
+				fn(d, p, arg);
+				page_settle(d, p);
+			}
+		rt_mutex_unlock(&t->lock);
+	}
+}
+
+void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p))
+{
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
+		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+			for (struct dpage *p = d->partition[i].bucket[b]; p; p = p->next)
+				fn(d, p);
+}
+
+int page_bucket_reports(
+	struct cluster *d, unsigned at, uint64_t epoch, struct report_list *list)
+{
+	struct partition *t = &d->partition[at / PAGE_BUCKETS];
+	unsigned had = list->count;
+	int e = 0;
+
+	rt_mutex_lock(&t->lock);
+	if (view_epoch(d) != epoch)
+		e = -EAGAIN;
+	for (struct dpage *p = t->bucket[at % PAGE_BUCKETS]; p && !e; p = p->next) {
+		e = report_list_grow(list);
+		if (!e && p->at.home != d->o.self)
+			report_page(p, list);
+	}
+	if (e)
+		list->count = had;
+	rt_mutex_unlock(&t->lock);
+	return e;
+}
+
+void page_all_lock(struct cluster *d)
+{
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
+		rt_mutex_lock(&d->partition[i].lock);
+}
+
+void page_all_unlock(struct cluster *d)
+{
+	for (unsigned i = PAGE_PARTITIONS; i-- > 0;)
+		rt_mutex_unlock(&d->partition[i].lock);
 }

@@ -67,16 +67,33 @@ void wish_start(struct cluster *d, struct dpage *p)
 	struct wish *w = p->wish;
 	struct page_actions out = {0};
 
-	if (!w || w->asked || w->done || p->persisting)
+	if (!w || w->asked || w->done || p->persisting || p->unsettled)
 		return;
+	if (atomic_load_explicit(&d->failed, memory_order_relaxed)) {
+		wish_done(d, p, -EIO);
+		return;
+	}
+	if (!view_ready(d, p->at.home))
+		return; /* till then */
+	if (p->at.home == d->o.self && !p->has_entry) {
+		if (!p->opening && page_open_later(d, p))
+			wish_done(d, p, -ENOMEM);
+		return;
+	}
 	/* it arrived for another operation here, which has had it by now */
 	if (!requester_used(&p->hold, &p->at, &out))
 		page_perform(d, p, NULL, &out);
 	out.count = 0;
 	if (p->hold.phase != PHASE_QUIET)
 		return;
-	if (atomic_load_explicit(&d->failed, memory_order_relaxed) ||
-		(p->hold.hold == RIGHT_SOURCE && w->request->held == PAGE_INVALID)) {
+	if (w->filled && w->request->wanted == PAGE_SHARED) {
+		w->asked = true;
+		p->got = GOT_PEER;
+		wish_done(d, p, 0);
+		return;
+	}
+	if (p->hold.hold == RIGHT_SOURCE && w->request->held == PAGE_INVALID &&
+		!w->filled) {
 		wish_done(d, p, -EIO);
 		return;
 	}
@@ -111,12 +128,19 @@ static void acquire_own(struct coherence_request *r)
 	r->arrived = r->dirty = r->lost = false;
 }
 
+static void acquire_failed(struct coherence_request *r, int result)
+{
+	r->result = result;
+	r->lost = false;
+}
+
 static void acquire_begin(struct cluster *d, struct wish *w)
 {
 	page_id pid = w->request->pid;
 	struct dpage *p = page_lock(d, pid);
 
-	bool own = coherence_home_here(&d->base, pid) && (!p || p->opening);
+	bool own = coherence_home_here(&d->base, pid) &&
+		   (!p || (p->opening && !p->reported)) && view_all_heard(d);
 
 	if (own && w->batch->count == 1) {
 		acquire_own(w->request);
@@ -128,8 +152,7 @@ static void acquire_begin(struct cluster *d, struct wish *w)
 	if (!p)
 		p = page_new(d, pid);
 	if (!p) {
-		w->request->result = -ENOMEM;
-		w->request->lost = false;
+		acquire_failed(w->request, -ENOMEM);
 		w->request = NULL;
 		batch_one_done(d, w->batch);
 	} else {
@@ -151,14 +174,18 @@ static void acquire_result(const struct dpage *p, struct coherence_request *r, i
 		[GOT_ZEROS] = PAGE_FROM_ZEROS,
 	};
 	const struct page_hold *h = &p->hold;
+	enum page_source from = source[p->got];
 
 	if (!result && h->hold == RIGHT_NONE)
 		result = -EAGAIN;
+	/* a blank frame that was given this node's own image */
+	if (p->wish->filled && p->got == GOT_HELD)
+		from = PAGE_FROM_PEER;
 	r->result = result;
 	r->lost = result && r->held != PAGE_INVALID && h->hold == RIGHT_NONE;
 	if (result)
 		return;
-	r->source = source[p->got];
+	r->source = from;
 	r->granted = h->hold == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE : PAGE_SHARED;
 	r->arrived = h->phase == PHASE_ARRIVED;
 	r->dirty = h->flags & HOLD_DIRTY;
@@ -173,10 +200,13 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	page_id pid = w->request->pid;
 	struct dpage *p = page_lock(d, pid);
 
+	bool failed = atomic_load_explicit(&d->failed, memory_order_relaxed);
+
 	WEFT_ASSERT(p && p->wish == w && w->done);
 	/* the frame will be another page's, and is still being read; or an image is on its
 	 * way into it for who asked meanwhile, or from elsewhere to the store */
 	while ((p->ops && (w->result || p->hold.hold == RIGHT_NONE)) || p->persisting ||
+		(p->unsettled && !failed) ||
 		(!w->result && p->hold.phase == PHASE_GATHERING)) {
 		p->refs++;
 		page_unlock(d, pid, p);
@@ -184,13 +214,15 @@ static void acquire_end(struct cluster *d, struct wish *w)
 		WEFT_ASSERT(page_lock(d, pid) == p);
 		p->refs--;
 	}
+	if (p->has_entry || p->at.home != d->o.self)
+		acquire_result(p, w->request, w->result);
+	else if (w->result)
+		acquire_failed(w->request, w->result);
+	else
+		acquire_own(w->request);
 	p->wish = NULL;
 	if (w->result && p->hold.hold != RIGHT_NONE && w->request->held == PAGE_INVALID)
 		p->no_frame = true; /* granted, but there is no image to be had */
-	if (p->at.home == d->o.self && !p->has_entry)
-		acquire_own(w->request);
-	else
-		acquire_result(p, w->request, w->result);
 	page_unlock(d, pid, p);
 }
 
@@ -253,7 +285,9 @@ static bool release_page(struct cluster *d, struct dpage *p)
 	bool released = false;
 
 	if (p->wish || p->deferred || p->ops || p->evicting || p->leaving ||
-		p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE)
+		p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE ||
+		p->unsettled || !view_ready(d, p->at.home) ||
+		(p->has_entry && p->entry.mode == HOME_REBUILDING))
 		return false;
 	if (p->hold.hold == RIGHT_SOURCE && (p->hold.flags & HOLD_DIRTY))
 		return false; /* it has become so since the frame was looked at */
@@ -290,7 +324,8 @@ static bool evict_prepare(
 
 	if (p && !p->wish && !p->deferred && !p->ops && !p->evicting && !p->leaving &&
 		!p->no_frame && p->hold.phase == PHASE_QUIET &&
-		p->hold.hold != RIGHT_NONE && !p->has_entry &&
+		p->hold.hold != RIGHT_NONE && !p->has_entry && !p->unsettled &&
+		view_ready(d, p->at.home) &&
 		d->base.frames->weaken(d->base.cache, pid, PAGE_INVALID, &image) == 0) {
 		struct page_hold *h = &p->hold;
 
@@ -338,7 +373,7 @@ static void evict_ask(struct cluster *d, page_id pid, struct batch *b, bool fail
 		return;
 	}
 	p->asked_evict = true;
-	failed |= atomic_load_explicit(&d->failed, memory_order_relaxed);
+	failed |= !view_ready(d, p->at.home);
 	if (failed || p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE) {
 		evict_answered(d, p, false);
 		p->replay = true;
@@ -393,10 +428,9 @@ void ships_persisted(struct cluster *d, struct dpage *p, uint64_t incarnation,
 	}
 }
 
-static void ship_begin(struct cluster *d, struct ship_wait *w)
+static int ship_send(struct cluster *d, struct dpage *p, struct ship_wait *w)
 {
 	const struct coherence_ship *s = w->ship;
-	struct dpage *p = page_lock(d, s->pid);
 	struct page_message m = {
 		.type = PAGE_SHIP,
 		.sender = d->o.self,
@@ -410,16 +444,15 @@ static void ship_begin(struct cluster *d, struct ship_wait *w)
 	};
 	int e = 0;
 
-	if (!p)
-		p = page_new(d, s->pid);
-	if (p && p->at.home == d->o.self && !p->has_entry && !p->opening)
+	if (atomic_load_explicit(&d->failed, memory_order_relaxed))
+		return -EIO;
+	/* it is away, or has to rebuild first, for which it may need this very image */
+	if (!view_ready(d, p->at.home))
+		return -EHOSTDOWN;
+	if (p->at.home == d->o.self && !p->has_entry && !p->opening)
 		e = page_open_later(d, p); /* it knows what is persisted */
-	if (!p || e || atomic_load_explicit(&d->failed, memory_order_relaxed)) {
-		w->ship->result = !p || e ? -ENOMEM : -EIO;
-		batch_one_done(d, w->batch);
-		page_unlock(d, s->pid, p);
-		return;
-	}
+	if (e)
+		return e;
 	if (home_newest(p, s->incarnation, s->version))
 		m.epoch = p->hold.epoch;
 	else
@@ -430,7 +463,24 @@ static void ship_begin(struct cluster *d, struct ship_wait *w)
 		page_deliver(d, p, &m);
 	else
 		wire_send(d, p->at.home, &m);
-	page_unlock(d, s->pid, p);
+	return 0;
+}
+
+static void ship_begin(struct cluster *d, struct ship_wait *w)
+{
+	page_id pid = w->ship->pid;
+	struct dpage *p = page_lock(d, pid);
+	int e = -ENOMEM;
+
+	if (!p)
+		p = page_new(d, pid);
+	if (p)
+		e = ship_send(d, p, w);
+	if (e) {
+		w->ship->result = e;
+		batch_one_done(d, w->batch);
+	}
+	page_unlock(d, pid, p);
 }
 
 static void cluster_ship(

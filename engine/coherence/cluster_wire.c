@@ -55,7 +55,7 @@ static struct net_message as_net(struct cluster *d, const struct page_message *m
 	struct net_message out;
 
 	memcpy(&out, m, sizeof(out));
-	out.epoch = d->o.cluster_epoch;
+	out.epoch = view_epoch(d);
 	return out;
 }
 
@@ -69,7 +69,7 @@ void wire_send(struct cluster *d, unsigned node, const struct page_message *m)
 	 * Not urgent: those calls may end other operations, whose `done` needs the lock that
 	 * is held here. Without a link: its end says it to all who wait.
 	 */
-	if (peer && net_send(peer, &out, 0) == -EAGAIN)
+	if (peer && view_joined(d, node) && net_send(peer, &out, 0) == -EAGAIN)
 		wire_cut(d, node, -ENOBUFS, "takes no", m);
 }
 
@@ -102,6 +102,7 @@ static struct image_op *image_op_new(struct cluster *d, struct dpage *p, unsigne
 	x->d = d;
 	x->p = p;
 	x->buffer = buffer;
+	x->epoch = view_epoch(d);
 	x->op.kind = NET_WRITE;
 	x->op.region = place_region(place);
 	x->op.offset = place_offset(place);
@@ -118,14 +119,14 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 {
 	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
 	struct image_op *x = image_op_new(d, p, node, m, place, buffer);
-	int e = -ENOMEM;
+	int e = x ? -ENOTCONN : -ENOMEM;
 
 	DCOUNT(d, sent[m->type - PAGE_MESSAGE_FIRST]);
 	if (buffer)
 		p->refs++;
 	else
 		p->ops++;
-	if (x && peer)
+	if (x && peer && view_joined(d, node))
 		e = net_post(peer, &x->op, 0);
 	if (!e)
 		return;
@@ -149,10 +150,11 @@ static bool message_makes_sense(const struct cluster *d, const struct page_messa
 
 	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END || m->count > 1 ||
 		m->sender >= PAGE_NODES_MAX || m->sender == d->o.self ||
-		home >= PAGE_NODES_MAX || m->cluster_epoch != d->o.cluster_epoch)
+		home >= PAGE_NODES_MAX || m->type >= PAGE_EPOCH)
 		return false;
 	to_home = m->type == PAGE_REQUEST || m->type == PAGE_DROP ||
-		  m->type == PAGE_EVICT || m->type == PAGE_FETCH || m->type == PAGE_SHIP;
+		  m->type == PAGE_EVICT || m->type == PAGE_FETCH ||
+		  m->type == PAGE_SHIP || m->type == PAGE_REPORT;
 	if (m->type == PAGE_COPY || m->type == PAGE_MOVE || m->type == PAGE_INVALIDATE)
 		return home != d->o.self; /* a home asks its own hold itself */
 	return !to_home || home == d->o.self;
@@ -182,11 +184,19 @@ void coherence_cluster_message(
 
 	memcpy(&m, in, sizeof(m));
 	m.sender = net_peer_node(peer);
+	if (m.type >= PAGE_EPOCH && m.type <= PAGE_READY && m.sender < PAGE_NODES_MAX) {
+		view_message(d, m.sender, &m);
+		return;
+	}
 	if (!message_makes_sense(d, &m)) {
 		wire_cut(d, m.sender, -EPROTO, "sends an impossible", &m);
 		return;
 	}
 	p = page_lock(d, m.pid);
+	if (m.cluster_epoch != view_epoch(d) || !view_joined(d, m.sender)) {
+		page_unlock(d, m.pid, p); /* what it was about is void */
+		return;
+	}
 	e = message_page(d, &m, &p);
 	if (e)
 		wire_cut(d, m.sender, e, "no memory for", &m);

@@ -83,7 +83,10 @@ struct coherence_ops {
 	 * taken out of their frames. Waits; hold nothing.
 	 */
 	void (*evict)(struct coherence *c, const page_id *pids, unsigned count);
-	/* Has homes elsewhere persist images. Waits; hold nothing. */
+	/*
+	 * Has homes elsewhere persist images. -EHOSTDOWN: the home is away, or has been:
+	 * to be tried again. Waits; hold nothing.
+	 */
 	void (*ship)(struct coherence *c, struct coherence_ship *ships, unsigned count);
 	/* This node, the home, has persisted this version of the page. Never waits. */
 	void (*persisted)(
@@ -158,10 +161,21 @@ struct coherence_frames {
 	 */
 	int (*look)(void *cache, page_id pid, struct coherence_image *out);
 	/*
-	 * This node, the home, has a shared copy of a page whose dirty image another gives
-	 * up: it is this node's to persist now. 0; -EAGAIN: latched. Never waits.
+	 * This node has a shared copy of a page whose dirty image another gives up, or has
+	 * lost: it is this node's to persist now. `latched`: by a request of its own that is
+	 * under way. 0; -EAGAIN: latched. Never waits.
 	 */
-	int (*adopt)(void *cache, page_id pid);
+	int (*adopt)(void *cache, page_id pid, bool latched);
+	/* The owed image of that version; NULL: there is none. Stays until persisted(). */
+	const void *(*owed)(
+		void *cache, page_id pid, uint64_t incarnation, uint64_t version);
+	/*
+	 * What is owed becomes the page's frame again: SHARED, dirty. 0 with its image;
+	 * -EAGAIN: the page has another frame yet, or the image is being shipped. Never
+	 * waits.
+	 */
+	int (*reown)(void *cache, page_id pid, uint64_t incarnation, uint64_t version,
+		void **image);
 	/* The image of a hollow frame that was made INVALID has come. Never waits. */
 	void (*filled)(void *cache, page_id pid, uint64_t incarnation, uint64_t version);
 	/* Writes this node's own image back, if it is dirty. 0 or -errno. Waits. */

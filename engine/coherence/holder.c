@@ -313,6 +313,12 @@ int holder_on_reinstate(struct page_hold *h, const struct page_at *at,
 {
 	bool shared = h->hold == RIGHT_SHARED;
 
+	if (m->sender == at->home && m->mode == RIGHT_SHARED) {
+		/* one of several sources: a sharer, whose image another gives */
+		if (h->hold == RIGHT_SOURCE && h->served == 0)
+			h->hold = RIGHT_SHARED;
+		return 0;
+	}
 	if (m->sender != at->home || (h->phase != PHASE_QUIET && h->phase != PHASE_ASKED))
 		return -EPROTO;
 	if (page_order(shared ? h->incarnation : h->owed_incarnation,

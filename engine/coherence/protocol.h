@@ -63,7 +63,8 @@ static inline uint16_t copies_next(uint16_t n)
 /* clang-format off */
 #define PAGE_MESSAGES(X)                                                                 \
 	X(REQUEST) X(GRANT) X(COPY) X(MOVE) X(INVALIDATE) X(GIVEN) X(DROP) X(EVICT)      \
-	X(EVICTED) X(FETCH) X(SHIP) X(PERSISTED) X(REPORT) X(REINSTATE)
+	X(EVICTED) X(FETCH) X(SHIP) X(PERSISTED) X(REPORT) X(REINSTATE)                  \
+	X(EPOCH) X(REPORTED) X(READY)
 /* clang-format on */
 #define PAGE_MESSAGE_FIRST 0x100
 enum page_message_type {
@@ -322,6 +323,7 @@ int home_persisted(struct home_entry *e, const struct page_at *at,
 struct home_rebuild {
 	node_map sharers; /* of the newest image shared */
 	node_map owing;   /* all that owe something */
+	node_map sources; /* of the sharers */
 	uint8_t owner, source, owed_by;
 	uint64_t incarnation, version;           /* newest held */
 	uint64_t owed_incarnation, owed_version; /* newest owed */

@@ -103,16 +103,17 @@ int rebuild_on_report(struct home_rebuild *r, const struct page_message *m)
 	if (r->sharers &&
 		page_order(m->incarnation, m->version, r->incarnation, r->version))
 		return -EPROTO;
-	if (m->mode == RIGHT_SOURCE && r->source != NODE_NONE && r->source != m->sender)
-		return -EPROTO;
 	r->incarnation = m->incarnation;
 	r->version = m->version;
 	if (m->mode == RIGHT_EXCLUSIVE)
 		r->owner = (uint8_t)m->sender;
 	else
 		r->sharers |= sender;
-	if (m->mode == RIGHT_SOURCE)
+	/* several, where one that was reinstated was away when another was */
+	if (m->mode == RIGHT_SOURCE && r->source == NODE_NONE)
 		r->source = (uint8_t)m->sender;
+	if (m->mode == RIGHT_SOURCE)
+		r->sources |= sender;
 	if (m->flags & PAGE_DIRTY)
 		r->owing |= sender;
 	return 0;
@@ -136,14 +137,15 @@ int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_
 		r->incarnation, r->version, e->stored_incarnation, e->stored_version);
 
 	/* an owed image is one that its node gave up: whoever holds the page has it or a
-	 * later one */
-	if (held && r->owed_by != NODE_NONE &&
+	 * later one. (An owner goes on changing it while it is reported.) */
+	if (r->sharers && r->owed_by != NODE_NONE &&
 		page_order(r->incarnation, r->version, r->owed_incarnation,
 			r->owed_version) < 0)
 		return -EPROTO;
-	if (held && r->version && against_store < 0)
+	if (r->sharers && r->version && against_store < 0)
 		return -EPROTO;
-	if (r->sharers && against_store > 0 && r->source == NODE_NONE)
+	/* zeros that nobody has changed are nothing to be saved */
+	if (r->sharers && r->version && against_store > 0 && r->source == NODE_NONE)
 		return reinstate(at, (unsigned)__builtin_ctzll(r->sharers),
 			r->incarnation, r->version, out);
 	if (!held && r->owed_by != NODE_NONE &&
@@ -161,12 +163,20 @@ int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_
 		m->incarnation = e->stored_incarnation;
 		m->version = e->stored_version;
 	}
+	if (r->source != NODE_NONE && r->sources & ~node_bit(r->source)) {
+		struct page_message *m = page_send(
+			out, at, r->sources & ~node_bit(r->source), PAGE_REINSTATE);
+
+		m->mode = RIGHT_SHARED; /* another is the source */
+		m->incarnation = r->incarnation;
+		m->version = r->version;
+	}
 	if (!held) {
 		e->owing = 0;
 		return 0;
 	}
 	e->incarnation = MAX(e->incarnation, r->incarnation);
-	e->current = against_store == 0;
+	e->current = against_store == 0 || !r->version;
 	if (r->owner != NODE_NONE) {
 		e->mode = HOME_EXCLUSIVE;
 		e->holders = node_bit(r->owner);

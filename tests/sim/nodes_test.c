@@ -117,6 +117,7 @@ static void node_open(struct node *n)
 		.home = home_of,
 		.owner = n->w,
 		.cluster_epoch = EPOCH,
+		.members = n->w->rogue ? node_bit(n->id) : 0,
 	};
 	struct cache_options cache = {
 		.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = n->w->turns ? 0 : 40};
@@ -131,6 +132,51 @@ static void node_open(struct node *n)
 	OK(coherence_cluster_start(n->e.coherence));
 	node_connect(n);
 	OK(cache_start(n->e.cache));
+}
+
+/* ---- what happens to links ----------------------------------------------------------------- */
+
+/* Two nodes hear nothing of each other for a while, or in one direction, or lose a link. */
+static void cut_one(struct world *w)
+{
+	unsigned a = (unsigned)(rt_random() % w->nodes);
+	unsigned b = (unsigned)(a + 1 + rt_random() % (w->nodes - 1)) % w->nodes;
+	unsigned from = w->node[a].sim, to = w->node[b].sim;
+	unsigned kind = (unsigned)(rt_random() % 4);
+
+	if (kind) {
+		rt_sim_net_block(from, to, true);
+		if (kind > 1)
+			rt_sim_net_block(to, from, true);
+		rt_sleep_ns(rt_random() % 3000000);
+	}
+	if (kind != 3)
+		rt_sim_net_cut(from, to);
+	if (kind) {
+		rt_sleep_ns(rt_random() % (kind == 2 ? 30000000 : 1000000));
+		rt_sim_net_block(from, to, false);
+		rt_sim_net_block(to, from, false);
+	}
+}
+
+static void weather_main(void *arg)
+{
+	struct world *w = arg;
+
+	for (unsigned i = 0; i < w->cuts; i++) {
+		rt_sleep_ns(rt_random() % 20000000);
+		cut_one(w);
+	}
+	atomic_store(&w->weather, 2);
+	rt_wake(&w->weather, INT32_MAX);
+}
+
+static void weather_await(struct world *w)
+{
+	uint32_t seen;
+
+	while (w->cuts && (seen = atomic_load(&w->weather)) != 2)
+		rt_wait(&w->weather, seen, RT_FOREVER);
 }
 
 /* All nodes come to the n-th barrier before any goes on. */
@@ -162,6 +208,14 @@ static void check_settled(struct node *n)
 	uint8_t *image = rt_alloc_pages(PAGE_SIZE);
 
 	HOLDS(n->e.cache->owed_count == 0 && n->e.cache->owed_reserved == 0);
+	for (uint32_t i = 0; i < n->e.cache->frame_count; i++) {
+		const struct frame *f = &n->e.cache->frames[i];
+
+		if (f->flags & FRAME_DIRTY)
+			print_message("node %u: page %" PRIx64 " version %" PRIu64
+				      " is dirty: flags %x, mode %u\n",
+				n->id, (uint64_t)f->pid, f->version, f->flags, f->mode);
+	}
 	HOLDS(cache_dirty_pages(n->e.cache) == 0);
 	for (unsigned i = 0; i < n->w->pages; i++) {
 		const struct page *p = &n->w->page[i];
@@ -323,6 +377,9 @@ static int run_world(void *arg)
 		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 	}
 	barrier(w, 1, w->nodes + 1);
+	if (w->cuts)
+		OK(rt_sim_spawn_on(0, "weather", weather_main, w));
+	weather_await(w);
 	for (unsigned nth = 2; nth <= 5; nth++)
 		barrier(w, nth, w->nodes + 1);
 	for (unsigned i = 0; i < w->nodes; i++)
@@ -363,16 +420,22 @@ static void run_seeds(const struct world *of)
 	free(w);
 }
 
-static void run_sharing(unsigned nodes, unsigned pages, unsigned steps)
+static void run_cut(unsigned nodes, unsigned pages, unsigned steps, unsigned cuts)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
+	w->cuts = cuts;
 	w->nodes = nodes;
 	w->pages = pages;
 	w->steps = steps;
 	run_seeds(w);
 	free(w);
+}
+
+static void run_sharing(unsigned nodes, unsigned pages, unsigned steps)
+{
+	run_cut(nodes, pages, steps, 0);
 }
 
 static uint64_t sent(enum page_message_type type)
@@ -402,6 +465,18 @@ static void four_nodes_share_pages(void **state)
 static void four_nodes_want_the_same_few_pages(void **state)
 {
 	run_sharing(4, 5, 80);
+}
+
+static void two_nodes_lose_their_link_and_find_it_again(void **state)
+{
+	run_cut(2, 24, 200, 8);
+	run_cut(2, 240, 200, 8);
+}
+
+static void four_nodes_lose_links_and_find_them_again(void **state)
+{
+	run_cut(4, 160, 200, 12);
+	run_cut(4, 5, 200, 12);
 }
 
 /* docs/protocol.md, "How many messages". Page i has its home at node 1 + i % 3. */
@@ -438,7 +513,7 @@ static void a_quiet_case_costs_as_many_messages_as_it_must(void **state)
 /* ---- a peer that is not to be trusted ----------------------------------------------------- */
 
 /* The rogue is node 2; what it says is like what a node says, but for its sense. */
-static void rogue_message(struct page_message *m)
+static void rogue_message(struct page_message *m, uint64_t epoch)
 {
 	static const uint64_t places[] = {
 		0, PAGE_SIZE, 17, 1ull << PID_SLOT_BITS, 6, ~0ull};
@@ -447,7 +522,7 @@ static void rogue_message(struct page_message *m)
 		.type = (uint16_t)(PAGE_MESSAGE_FIRST +
 				   rt_random() % (PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST)),
 		.request = (uint32_t)(rt_random() % 3),
-		.cluster_epoch = rt_random() % 64 ? EPOCH : 1,
+		.cluster_epoch = rt_random() % 64 ? epoch : rt_random(),
 		.pid = pid_make(
 			(uint16_t)(rt_random() % 8 == 0), BASE_SLOT + rt_random() % 4),
 		.incarnation = rt_random() % 3,
@@ -462,18 +537,40 @@ static void rogue_message(struct page_message *m)
 	};
 	if (rt_random() % 2) /* often one that the home takes */
 		m->type = PAGE_REQUEST;
+	if (m->type == PAGE_EPOCH && rt_random() % 4) /* now and then all begins anew */
+		m->type = PAGE_REPORT;
 }
 
+static void rogue_says(struct net_peer *peer, unsigned type, uint64_t epoch)
+{
+	struct net_message m = {.type = (uint16_t)type, .epoch = epoch};
+
+	(void)net_send(peer, &m, NET_URGENT);
+}
+
+/* It goes along with epochs, or it would not be listened to. */
 static void rogue_hears(void *owner, struct net_peer *peer, const struct net_message *m)
 {
+	struct node *n = owner;
+
+	if (m->type != PAGE_EPOCH)
+		return;
+	atomic_store(&n->heard_epoch, m->epoch);
+	rogue_says(peer, PAGE_EPOCH, m->epoch);
+	if (rt_random() % 8)
+		rogue_says(peer, PAGE_REPORTED, m->epoch);
+	if (rt_random() % 8)
+		rogue_says(peer, PAGE_READY, m->epoch);
 }
 
 static void rogue_event(void *owner, struct net_peer *peer, const struct net_event *event)
 {
 	struct node *n = owner;
 
-	if (event->kind == NET_LINK_UP)
-		atomic_fetch_add(&n->ups, 1);
+	if (event->kind != NET_LINK_UP)
+		return;
+	atomic_fetch_add(&n->ups, 1);
+	rogue_says(peer, PAGE_EPOCH, rt_random() % 32);
 }
 
 static void rogue_main(void *arg)
@@ -495,7 +592,7 @@ static void rogue_main(void *arg)
 		struct page_message m;
 		struct net_message out;
 
-		rogue_message(&m);
+		rogue_message(&m, atomic_load(&n->heard_epoch));
 		memcpy(&out, &m, sizeof(out));
 		out.epoch = m.cluster_epoch;
 		while (net_send(peer, &out, 0))
@@ -569,6 +666,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_share_pages_that_do_not_fit_their_caches),
 		cmocka_unit_test(four_nodes_share_pages),
 		cmocka_unit_test(four_nodes_want_the_same_few_pages),
+		cmocka_unit_test(two_nodes_lose_their_link_and_find_it_again),
+		cmocka_unit_test(four_nodes_lose_links_and_find_them_again),
 		cmocka_unit_test(who_breaks_the_protocol_is_cut_and_no_more),
 	};
 

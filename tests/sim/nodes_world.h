@@ -37,6 +37,7 @@ struct node {
 	struct net *net;
 	char disk[16], address[32];
 	_Atomic uint32_t ups;
+	_Atomic uint64_t heard_epoch; /* a rogue: of its victim */
 };
 
 /* One thing after the other: what a node does, and how many messages that costs. */
@@ -53,6 +54,8 @@ struct world {
 	_Atomic uint32_t turn; /* whose it is */
 	uint64_t messages;
 	bool rogue; /* node 2 is no node */
+	unsigned cuts; /* links are cut so often meanwhile, */
+	_Atomic uint32_t weather; /* until this is 2: it is over */
 	struct node node[NODES_MAX];
 	struct page page[PAGES_MAX];
 	_Atomic uint32_t arrived; /* at the barrier */

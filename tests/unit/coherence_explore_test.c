@@ -363,7 +363,8 @@ static void invariants_hold_in_every_interleaving(void **state)
 	if (seeds > 1) { /* it did explore */
 		assert_true(steps_taken > seeds * RUN_STEPS / 2);
 		assert_true(crashes > seeds / 10);
-		for (unsigned i = 0; i < ARRAY_SIZE(sent); i++)
+		/* what comes after is not about a page */
+		for (unsigned i = 0; i < PAGE_EPOCH - PAGE_MESSAGE_FIRST; i++)
 			if (i != PAGE_REPORT - PAGE_MESSAGE_FIRST &&
 				i != PAGE_REINSTATE - PAGE_MESSAGE_FIRST)
 				assert_true(sent[i] > seeds / 10);

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cluster's epoch (docs/many-nodes.md, "Failures"): a number that grows whenever a link
+ * is made anew. Nodes that are connected agree on it without a coordinator: who hears of a
+ * higher one enters it, and says so.
+ *
+ * Keeps: within an epoch, no message between two nodes is missing before one that is heard
+ * (what all the page protocol rests on); no frame that a peer may still write, by a request
+ * of an earlier epoch, is used for anything else, and no image that one may still read is
+ * changed (page_close comes when all have said that they are in the epoch); this shard's
+ * pages are granted only when all who are connected have reported (1, 2, 7).
+ *
+ * Locks: the view's, then those of partitions. An epoch is entered under all of them, so
+ * what follows from a page's event is sent in the epoch of the event.
+ */
+#include "engine/coherence/cluster_internal.h"
+
+#define EPOCH_MAX (1ull << 62) /* nobody gets there who keeps the rules */
+
+void view_open(struct cluster *d)
+{
+	struct view *v = &d->view;
+	node_map members = d->o.members;
+
+	if (!members)
+		for (unsigned shard = 0; shard < SHARDS_MAX; shard++) {
+			unsigned home = d->o.home(d->o.owner, (uint16_t)shard);
+
+			members |= home < PAGE_NODES_MAX ? node_bit(home) : 0;
+		}
+	v->members = members;
+	v->epoch = v->closed = v->reported = v->rebuilt = v->readied = d->o.cluster_epoch;
+	v->unheard = members & ~node_bit(d->o.self);
+	v->ready = v->resumed = node_bit(d->o.self);
+	v->rebuilding = true;
+}
+
+void view_wake(struct cluster *d)
+{
+	atomic_fetch_add_explicit(&d->view.word, 1, memory_order_release);
+	rt_wake(&d->view.word, INT32_MAX);
+}
+
+/* ---- what nodes say to each other ------------------------------------------------------------ */
+
+static void tell(struct cluster *d, unsigned node, enum page_message_type type)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
+	struct page_message m = {
+		.type = (uint16_t)type,
+		.sender = d->o.self,
+		.cluster_epoch = view_epoch(d),
+	};
+	struct net_message out;
+
+	memcpy(&out, &m, sizeof(out));
+	if (peer)
+		(void)net_send(peer, &out, NET_URGENT); /* no room: cut, and told so */
+}
+
+static void tell_all(struct cluster *d, enum page_message_type type)
+{
+	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+		if (d->view.member[n].link != LINK_DOWN)
+			tell(d, n, type);
+}
+
+/* ---- entering ---------------------------------------------------------------------------------- */
+
+/* Under the view's lock. `joins`: a node that hears what is sent from now on. */
+static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
+{
+	struct view *v = &d->view;
+
+	page_all_lock(d);
+	atomic_store_explicit(&v->epoch, epoch, memory_order_relaxed);
+	atomic_fetch_or_explicit(&v->joined, joins, memory_order_release);
+	atomic_store_explicit(&v->heard, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->ready, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->resumed, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->rebuilding, false, memory_order_relaxed);
+	atomic_store_explicit(&v->awaited, 0, memory_order_relaxed);
+	page_each_locked(d, page_enter);
+	page_all_unlock(d);
+	tell_all(d, PAGE_EPOCH);
+}
+
+static void on_epoch(struct cluster *d, unsigned node, uint64_t epoch)
+{
+	struct member *m = &d->view.member[node];
+	uint64_t mine = view_epoch(d);
+
+	if (m->link == LINK_DOWN) /* given up */
+		return;
+	m->entered = epoch;
+	if (m->link == LINK_NEW) {
+		m->link = LINK_JOINED;
+		view_enter(d, MAX(mine, epoch) + 1, node_bit(node));
+	} else if (epoch > mine) {
+		view_enter(d, epoch, 0);
+	}
+}
+
+void view_message(struct cluster *d, unsigned node, const struct page_message *m)
+{
+	struct view *v = &d->view;
+	uint64_t epoch = m->cluster_epoch;
+
+	if (epoch >= EPOCH_MAX) {
+		wire_cut(d, node, -EPROTO, "sends an impossible", m);
+		return;
+	}
+	rt_mutex_lock(&v->lock);
+	if (m->type == PAGE_EPOCH) {
+		on_epoch(d, node, epoch);
+	} else if (v->member[node].link == LINK_JOINED && epoch == view_epoch(d)) {
+		if (m->type == PAGE_REPORTED) {
+			v->member[node].reported = epoch;
+			atomic_fetch_or_explicit(
+				&v->heard, node_bit(node), memory_order_release);
+			atomic_fetch_and_explicit(
+				&v->unheard, ~node_bit(node), memory_order_release);
+		} else {
+			atomic_fetch_or_explicit(
+				&v->ready, node_bit(node), memory_order_release);
+		}
+	}
+	rt_mutex_unlock(&v->lock);
+	view_wake(d);
+}
+
+/* ---- links --------------------------------------------------------------------------------------- */
+
+static void link_lost(struct cluster *d, struct dpage *p, void *arg)
+{
+	unsigned node = *(const unsigned *)arg;
+
+	if (p->reinstating == node)
+		rebuild_without(d, p, node);
+	if (p->at.home != node)
+		return;
+	ships_persisted(d, p, 0, 0, -EHOSTDOWN);
+	/* whether it has gone is not known before the home is back; nobody waits for that */
+	if (p->evicting && p->asked_evict) {
+		batch_one_done(d, p->evicting);
+		p->evicting = NULL;
+	}
+}
+
+void view_link(struct cluster *d, unsigned node, bool up)
+{
+	struct view *v = &d->view;
+	struct member *m = &v->member[node];
+
+	rt_mutex_lock(&v->lock);
+	*m = (struct member){.link = up ? LINK_NEW : LINK_DOWN};
+	atomic_fetch_and_explicit(&v->joined, ~node_bit(node), memory_order_release);
+	atomic_fetch_and_explicit(&v->ready, ~node_bit(node), memory_order_release);
+	if (up)
+		tell(d, node, PAGE_EPOCH);
+	else
+		page_each(d, link_lost, &node);
+	rt_mutex_unlock(&v->lock);
+	view_wake(d);
+}
+
+/* ---- what follows, by a task ----------------------------------------------------------------------- */
+
+enum step { STEP_NONE, STEP_CLOSE, STEP_REPORT, STEP_REBUILD, STEP_READY, STEP_RESUME };
+
+static bool all_entered(const struct view *v, uint64_t epoch)
+{
+	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+		if (v->member[n].link == LINK_JOINED && v->member[n].entered != epoch)
+			return false;
+	return true;
+}
+
+static bool all_reported(const struct view *v, uint64_t epoch)
+{
+	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+		if (v->member[n].link == LINK_JOINED && v->member[n].reported != epoch)
+			return false;
+	return true;
+}
+
+/* What is to be done next, under the view's lock. */
+static enum step next_step(struct view *v, uint64_t epoch)
+{
+	if (v->closed != epoch)
+		return all_entered(v, epoch) ? STEP_CLOSE : STEP_NONE;
+	if (v->reported != epoch)
+		return STEP_REPORT;
+	if (v->rebuilt != epoch && all_reported(v, epoch))
+		return STEP_REBUILD;
+	if (v->rebuilt == epoch && v->readied != epoch &&
+		!atomic_load_explicit(&v->awaited, memory_order_acquire))
+		return STEP_READY;
+	if (atomic_load_explicit(&v->ready, memory_order_relaxed) &
+		~atomic_load_explicit(&v->resumed, memory_order_relaxed))
+		return STEP_RESUME;
+	return STEP_NONE;
+}
+
+struct walk {
+	uint64_t epoch;
+	bool late; /* the epoch has changed since */
+};
+
+static void close_page(struct cluster *d, struct dpage *p, void *arg)
+{
+	struct walk *w = arg;
+
+	w->late |= view_epoch(d) != w->epoch;
+	if (!w->late)
+		page_close(d, p);
+}
+
+static void rebuild_page(struct cluster *d, struct dpage *p, void *arg)
+{
+	struct walk *w = arg;
+
+	w->late |= view_epoch(d) != w->epoch;
+	if (!w->late && p->has_entry && p->entry.mode == HOME_REBUILDING)
+		page_rebuild(d, p);
+}
+
+/* To be settled is all there is to do. */
+static void resume_page(struct cluster *d, struct dpage *p, void *arg)
+{
+}
+
+static bool run_walk(struct cluster *d, uint64_t epoch,
+	void (*fn)(struct cluster *d, struct dpage *p, void *arg))
+{
+	struct walk w = {.epoch = epoch};
+
+	page_each(d, fn, &w);
+	return !w.late;
+}
+
+/* Under the view's lock, if the epoch still is this one. */
+static void step_done(struct cluster *d, enum step step, uint64_t epoch)
+{
+	struct view *v = &d->view;
+
+	switch (step) {
+	case STEP_CLOSE:
+		v->closed = epoch;
+		break;
+	case STEP_REPORT:
+		v->reported = epoch;
+		break;
+	case STEP_REBUILD:
+		v->rebuilt = epoch;
+		break;
+	case STEP_READY:
+		v->readied = epoch;
+		atomic_fetch_or_explicit(
+			&v->ready, node_bit(d->o.self), memory_order_release);
+		for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+			if (v->member[n].link == LINK_JOINED)
+				tell(d, n, PAGE_READY);
+		break;
+	default:
+		break;
+	}
+}
+
+static bool run_step(struct cluster *d, enum step step, uint64_t epoch)
+{
+	switch (step) {
+	case STEP_CLOSE:
+		return run_walk(d, epoch, close_page);
+	case STEP_REPORT:
+		return !report_all(d, epoch);
+	case STEP_REBUILD:
+		return run_walk(d, epoch, rebuild_page);
+	case STEP_RESUME:
+		return run_walk(d, epoch, resume_page);
+	default:
+		return true;
+	}
+}
+
+/* One step. False: there was nothing to do. */
+static bool view_step(struct cluster *d)
+{
+	struct view *v = &d->view;
+	node_map ready;
+	enum step step;
+	uint64_t epoch;
+	bool done;
+
+	rt_mutex_lock(&v->lock);
+	epoch = view_epoch(d);
+	step = next_step(v, epoch);
+	ready = atomic_load_explicit(&v->ready, memory_order_relaxed);
+	if (step == STEP_RESUME)
+		atomic_store_explicit(&v->resumed, ready, memory_order_relaxed);
+	if (step == STEP_REBUILD)
+		atomic_store_explicit(&v->rebuilding, true, memory_order_release);
+	rt_mutex_unlock(&v->lock);
+	if (step == STEP_NONE)
+		return false;
+	done = run_step(d, step, epoch);
+	rt_mutex_lock(&v->lock);
+	if (done && view_epoch(d) == epoch)
+		step_done(d, step, epoch);
+	rt_mutex_unlock(&v->lock);
+	return true;
+}
+
+void view_main(void *arg)
+{
+	struct cluster *d = arg;
+
+	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
+		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
+
+		if (!view_step(d))
+			rt_wait(&d->view.word, word, RT_FOREVER);
+	}
+}
