@@ -199,18 +199,23 @@ static void owed_add(struct cache *c, page_id pid, struct frame *f)
 static void give_vacate(void *cache, page_id pid, bool owe)
 {
 	struct cache *c = cache;
+	uint16_t logged;
 	struct frame *f;
 	bool dirty;
 
 	WEFT_ASSERT(
 		latch_page(c, pid, true, &f) == 0 && (frame_flags(f) & FRAME_LEAVING));
 	dirty = frame_flags(f) & FRAME_DIRTY;
+	logged = frame_flags(f) & FRAME_LOGGED;
 	if (dirty && owe) {
-		table_remove(c, f);
 		frame_set(f, FRAME_OWED); /* before DIRTY goes: the pin stays in sight */
 		frame_mark_clean(c, f);
-		atomic_store_explicit(&f->flags, FRAME_OWED, memory_order_relaxed);
+		atomic_store_explicit(
+			&f->flags, FRAME_OWED | logged, memory_order_relaxed);
+		/* Before it leaves the table: who misses it there finds it here
+		 * (owed_sync). Whoever frees it waits for the latch. */
 		owed_add(c, pid, f);
+		table_remove(c, f);
 		latch_release_exclusive(c, f, true);
 	} else {
 		if (dirty)
@@ -247,7 +252,8 @@ static int give_owe_copy(void *cache, page_id pid)
 	atomic_store_explicit(&copy->rec_lsn,
 		atomic_load_explicit(&f->rec_lsn, memory_order_relaxed),
 		memory_order_seq_cst);
-	atomic_store_explicit(&copy->flags, FRAME_OWED, memory_order_release);
+	atomic_store_explicit(&copy->flags,
+		FRAME_OWED | (frame_flags(f) & FRAME_LOGGED), memory_order_release);
 	owed_add(c, pid, copy);
 	latch_release_exclusive(c, copy, true);
 	frame_mark_clean(c, f);

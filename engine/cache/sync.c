@@ -9,55 +9,72 @@
  */
 #include "engine/cache/cache_internal.h"
 
+#include <stdlib.h>
+
 #define LOGGED_PAGES_MAX (CACHE_SYNC_LOGGED_MAX / PAGE_SIZE)
+#define IMAGE_RECORD_BYTES                                                               \
+	(uint32_t)(sizeof(struct disk_log_record) + sizeof(struct disk_log_page) +       \
+		   PAGE_SIZE)
+
+/* Whether the page is here is not to be guessed: what is missed is not made durable. */
+static struct frame *sync_find(struct cache *c, page_id pid)
+{
+	struct frame *f = table_find(c, pid);
+
+	return f ? f : table_insert(c, pid, NULL);
+}
 
 static bool needs_sync(struct cache *c, const struct page_ref *ref)
 {
-	struct frame *f = table_find(c, ref->pid);
+	struct frame *f = sync_find(c, ref->pid);
 
 	return f && (frame_flags(f) & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) ==
 			    FRAME_DIRTY;
 }
 
-/* Appends the page's image. Holds its latch for the append only, which never waits. */
-static int log_image(struct cache *c, const struct page_ref *ref)
+/* The image of the frame, as it is. Pins the log for it first. Never waits. */
+static struct log_position append_image(
+	struct cache *c, struct frame *f, page_id pid, struct log_room *room)
 {
-	struct disk_log_page head = {.pid = ref->pid,
+	struct disk_log_page head = {.pid = pid,
+		.incarnation = f->incarnation,
+		.version = f->version,
 		.kind = DISK_LOG_FULL,
 		.part_bytes = sizeof(head) + PAGE_SIZE};
 	struct disk_log_record record = {
-		.record_bytes = sizeof(record) + sizeof(head) + PAGE_SIZE,
-		.type = DISK_LOG_CHANGE,
-		.count = 1};
-	struct frame *f = table_find(c, ref->pid);
+		.record_bytes = IMAGE_RECORD_BYTES, .type = DISK_LOG_CHANGE, .count = 1};
 	struct iovec iov[3] = {
 		{.iov_base = &record, .iov_len = sizeof(record)},
 		{.iov_base = &head, .iov_len = sizeof(head)},
-		{.iov_len = PAGE_SIZE},
+		{.iov_base = frame_image(c, f), .iov_len = PAGE_SIZE},
 	};
+	uint64_t none = LSN_NONE;
+
+	atomic_compare_exchange_strong_explicit(&f->rec_lsn, &none, log_durable(c->log),
+		memory_order_seq_cst, memory_order_relaxed);
+	return log_append(c->log, room, iov, 3);
+}
+
+/* Appends the page's image. Holds its latch for the append only, which never waits. */
+static int log_image(struct cache *c, const struct page_ref *ref)
+{
+	struct frame *f = sync_find(c, ref->pid);
 	struct log_position pos;
 	struct log_room room;
-	uint64_t none = LSN_NONE;
 	int e;
 
 	if (!f)
 		return 0;
-	e = log_reserve(c->log, record.record_bytes, false, &room);
+	e = log_reserve(c->log, IMAGE_RECORD_BYTES, false, &room);
 	if (e)
-		return e == -EROFS ? -EIO : e;
+		return e;
 	if (latch_shared(c, f, ref->pid)) {
 		uint32_t flags = frame_flags(f);
 
 		if ((flags & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) ==
 				FRAME_DIRTY &&
 			f->incarnation == ref->incarnation) {
-			head.incarnation = f->incarnation;
-			head.version = f->version;
-			iov[2].iov_base = frame_image(c, f);
-			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &none,
-				log_durable(c->log), memory_order_seq_cst,
-				memory_order_relaxed);
-			pos = log_append(c->log, &room, iov, 3);
+			pos = append_image(c, f, ref->pid, &room);
 			if (flags &
 				FRAME_DATA) { /* an older image of it is needed no more */
 				atomic_store_explicit(
@@ -69,6 +86,101 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 	}
 	log_release(c->log, &room);
 	return 0;
+}
+
+/* ---- pages given to other nodes ----------------------------------------------------- */
+
+/*
+ * What this node changed in a page that another has by now is in the image that it owes,
+ * until the home has that or a later one. The other may have nothing of it in its log.
+ */
+
+static int compare_refs(const void *a, const void *b)
+{
+	page_id x = ((const struct page_ref *)a)->pid,
+		y = ((const struct page_ref *)b)->pid;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The next of the pages from place *at on that is owed and not in the log; NULL: none.
+ * With owed_lock. */
+static struct frame *owed_next(struct cache *c, const struct page_ref *sorted,
+	unsigned count, uint32_t *at, page_id *pid)
+{
+	for (; *at < c->owed_count; ++*at) {
+		const struct page_ref wanted = {.pid = c->owed[*at].pid}, *ref;
+		struct frame *f = &c->frames[c->owed[*at].frame];
+
+		if (frame_flags(f) & FRAME_LOGGED)
+			continue;
+		ref = bsearch(&wanted, sorted, count, sizeof(*sorted), compare_refs);
+		if (ref && f->incarnation == ref->incarnation) {
+			*pid = ref->pid;
+			return f;
+		}
+	}
+	return NULL;
+}
+
+static bool owed_log_next(struct cache *c, const struct page_ref *sorted, unsigned count,
+	uint32_t *at, struct log_room *room)
+{
+	struct frame *f;
+	page_id pid;
+
+	rt_mutex_lock(&c->owed_lock);
+	f = owed_next(c, sorted, count, at, &pid);
+	if (f) {
+		append_image(c, f, pid, room);
+		frame_set(f, FRAME_LOGGED);
+		COUNT(c, sync_logged, 1);
+	}
+	rt_mutex_unlock(&c->owed_lock);
+	return f != NULL;
+}
+
+/* What leaves the list is replaced from its end: so until nothing is found in all of it. */
+static int owed_log(struct cache *c, const struct page_ref *sorted, unsigned count)
+{
+	bool found = true, any = true;
+
+	while (any) {
+		uint32_t at = 0;
+
+		for (any = false, found = true; found; any |= found) {
+			struct log_room room;
+			int e = log_reserve(c->log, IMAGE_RECORD_BYTES, false, &room);
+
+			if (e)
+				return e;
+			found = owed_log_next(c, sorted, count, &at, &room);
+			log_release(c->log, &room);
+		}
+	}
+	return 0;
+}
+
+/* Behind the look at the frames: a page given away meanwhile is owed. */
+static int owed_sync(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	struct page_ref *sorted;
+	bool none;
+	int e;
+
+	rt_mutex_lock(&c->owed_lock);
+	none = c->owed_count == 0;
+	rt_mutex_unlock(&c->owed_lock);
+	if (none || !count)
+		return 0;
+	sorted = rt_alloc(count * sizeof(*sorted));
+	if (!sorted)
+		return -ENOMEM;
+	memcpy(sorted, refs, count * sizeof(*sorted));
+	qsort(sorted, count, sizeof(*sorted), compare_refs);
+	e = owed_log(c, sorted, count);
+	rt_free(sorted);
+	return e;
 }
 
 /* In place, until none of them is dirty with what was there at the call. */
@@ -137,6 +249,8 @@ int cache_sync(struct cache *c, const struct page_ref *refs, unsigned count, lsn
 			e = log_image(c, &refs[i]);
 			COUNT(c, sync_logged, 1);
 		}
+	if (!e)
+		e = owed_sync(c, refs, count);
 	if (!e)
 		e = log_flush(c->log, MAX(lsn, log_end(c->log)));
 	return e == -EROFS ? -EIO : e;

@@ -373,7 +373,7 @@ struct disk_inode {
 	uint32_t rdev_minor;
 	uint32_t flags; /* DISK_INODE_* */
 	uint32_t generation;
-	uint64_t writers; /* bit n: node n wrote since the file was last clean */
+	uint64_t writers; /* bit n: node n changed it since it was last clean */
 	uint64_t changes; /* counts changes to the inode */
 	uint8_t pad[24];
 };

@@ -107,6 +107,8 @@ int txn_delete(struct txn *x, struct disk_key key); /* absent is fine */
  * commit, freed pages are dropped from the cache. -E2BIG past the bounds. */
 int txn_take(struct txn *x, const struct space_run *run);
 int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation);
+/* The id of the node that it runs on, as in the superblock. */
+unsigned txn_node(const struct txn *x);
 /* How many more runs, and how many more items, it can take. */
 unsigned txn_runs_left(const struct txn *x);
 unsigned txn_writes_left(const struct txn *x);

@@ -365,6 +365,11 @@ int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation)
 	return 0;
 }
 
+unsigned txn_node(const struct txn *x)
+{
+	return store_superblock(cache_store(x->tree->cache))->node;
+}
+
 unsigned txn_runs_left(const struct txn *x)
 {
 	return TXN_RUNS_MAX - x->run_count;

@@ -98,6 +98,9 @@ struct inode_state {
 	 * store. Hints, as well. File blocks. */
 	_Atomic uint64_t stream_from, stream_end;
 
+	/* Writes under way, whose bytes may be in the file and not in `dirty` yet. */
+	_Atomic uint32_t writing;
+
 	struct rt_mutex lock;   /* for all below; innermost */
 	struct dirty_set dirty; /* what fsync has to look at */
 	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */

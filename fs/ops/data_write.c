@@ -620,6 +620,7 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 	int64_t done;
 	int rc;
 
+	atomic_fetch_add_explicit(&st->writing, 1, memory_order_relaxed);
 	if (append)
 		done = append_all(&w, &offset, buf, len);
 	else
@@ -632,6 +633,8 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 		if (rc < 0)
 			done = rc;
 	}
+	/* behind the last state_dirty */
+	atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
 	if (w.locked)
 		rt_gate_leave(&st->structure, 1);
 	if (done > 0)

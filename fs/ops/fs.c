@@ -118,6 +118,7 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 		weft_error(err, rc, "opening the filesystem: no memory for locks");
 		goto out_orphans;
 	}
+	sync_serve(fs, true);
 	*out = fs;
 	return 0;
 
@@ -136,6 +137,7 @@ out_free:
 void fs_close(struct fs *fs)
 {
 	locks_close(fs);
+	sync_serve(fs, false);
 	orphans_stop(fs);
 	file_table_close(fs);
 	orphans_close(fs);

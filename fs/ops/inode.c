@@ -59,6 +59,7 @@ int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode)
 {
 	WEFT_ASSERT(ino_possible(ino) && inode_valid(inode));
 	inode->changes++;
+	inode->writers |= 1ull << txn_node(x);
 	return txn_write(x, disk_key(ino, DISK_ITEM_INODE, 0), inode, sizeof(*inode));
 }
 

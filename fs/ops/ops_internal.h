@@ -79,7 +79,7 @@ int fs_check_writable(struct fs *fs);
 
 /* In a transaction. 0, -ENOENT, -EAGAIN, -EUCLEAN (not a valid inode), ... */
 int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out);
-/* Adds one to `changes` of *inode and writes it. */
+/* Adds one to `changes` of *inode and this node to its writers, and writes it. */
 int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode);
 /* Without a transaction; -ENOENT also for inode 0. Does not ask file_overlay. */
 int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
@@ -279,6 +279,9 @@ int reclaim_recover(struct fs *fs, struct weft_error *err);
 /* space_reserve which, before it says that there is no room, takes back what files hold
  * ahead and frees what is unlinked. Waits. */
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
+
+/* sync.c. From fs_open to fs_close: what other nodes ask of this one. */
+void sync_serve(struct fs *fs, bool serve);
 
 /* orphan.c. fs_open and fs_close call the first three: open; stop and reclaim all that is
  * not open (before the table of files is closed); free (after it). */

@@ -7,6 +7,12 @@
  * adds its range before it answers, and metadata are in the one log, of which everything
  * up to now is flushed. If it fails the ranges go back, so that the next fsync tries
  * again and cannot succeed by having forgotten.
+ *
+ * What other nodes have changed is in their logs and frames, and theirs to make durable:
+ * the inode names them (`writers`), with the change itself, and fsync asks them first. Who
+ * has been asked, and has no write under way that it might have missed, is taken out of
+ * `writers` if the inode has not changed since it was read. No node asks another one while
+ * it serves, nor holds a lock while it asks.
  */
 #include "fs/ops/data_internal.h"
 
@@ -55,14 +61,15 @@ static int sync_set(struct fs *fs, uint64_t ino, const struct dirty_set *set, ls
 	return rc;
 }
 
-/* Under `sync`. */
-static int state_sync(struct fs *fs, struct inode_state *st)
+/* Under `sync`. *quiet: no write was under way when it began. */
+static int state_sync(struct fs *fs, struct inode_state *st, bool *quiet)
 {
 	struct dirty_set set;
 	bool unknown;
 	lsn_t lsn;
 	int rc;
 
+	*quiet = atomic_load_explicit(&st->writing, memory_order_acquire) == 0;
 	rt_mutex_lock(&st->lock);
 	dirty_move(&set, &st->dirty);
 	unknown = st->dirty_unknown;
@@ -87,35 +94,29 @@ static int state_sync(struct fs *fs, struct inode_state *st)
 	return rc;
 }
 
-int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
+/* What this node has to do. */
+static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool *quiet)
 {
 	struct inode_state *st;
-	int rc;
+	int rc = state_get(fs, ino, &st);
 
-	ops_count(fs, OPS_CALL_FSYNC);
-	if (fs->volume->read_only)
-		return 0;
-	rc = state_get(fs, ino, &st);
 	if (rc < 0)
 		return rc;
 	rt_mutex_lock(&st->sync);
 	if (!data_only)
 		rc = state_settle(fs, st);
 	if (rc == 0)
-		rc = state_sync(fs, st);
+		rc = state_sync(fs, st, quiet);
 	rt_mutex_unlock(&st->sync);
 	state_put(fs, st);
 	return rc == -EROFS ? -EIO : rc; /* the volume failed under the caller */
 }
 
-int ops_syncfs(struct fs *fs)
+static int syncfs_here(struct fs *fs)
 {
 	uint32_t forgotten = forgotten_mark(fs);
 	int rc;
 
-	ops_count(fs, OPS_CALL_SYNCFS);
-	if (fs->volume->read_only)
-		return 0;
 	states_settle(fs);
 	rc = volume_sync(fs->volume);
 	if (rc == 0 && volume_failed(fs->volume))
@@ -123,4 +124,136 @@ int ops_syncfs(struct fs *fs)
 	if (rc == 0)
 		forgotten_clear(fs, forgotten);
 	return rc;
+}
+
+/* ---- what other nodes have to do --------------------------------------------------- */
+
+/* Between attempts to reach a node that is away. */
+#define AWAY_NS 20000000ull
+
+static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct fs *fs = owner;
+	bool quiet = false;
+	int rc;
+
+	if (ask[0] > DISK_INO_MAX)
+		return -EINVAL;
+	if (fs->volume->read_only)
+		return 0;
+	rc = ask[0] ? sync_here(fs, ask[0], false, &quiet) : syncfs_here(fs);
+	answer[0] = quiet;
+	/* an -EAGAIN would say that it is not served */
+	return rc ? -EIO : 0;
+}
+
+void sync_serve(struct fs *fs, bool serve)
+{
+	if (fs->volume->calls)
+		net_calls_serve(
+			fs->volume->calls, NET_CALL_SYNC, serve ? serve_sync : NULL, fs);
+}
+
+/*
+ * Waits for a node that is away, as all do who need something that only it has: what it
+ * has changed may be nowhere else. Until it is back, or no member any more.
+ */
+static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
+{
+	const uint64_t ask[NET_CALL_WORDS] = {ino};
+	uint64_t answer[NET_CALL_WORDS];
+
+	for (;;) {
+		int rc = net_call(fs->volume->calls, node, NET_CALL_SYNC, ask, answer);
+
+		if (rc != -EAGAIN && rc != -ENOTCONN && rc != -ECONNRESET) {
+			*quiet = rc == 0 && answer[0];
+			return rc ? -EIO : 0;
+		}
+		if (volume_failed(fs->volume))
+			return -EIO;
+		if (!(volume_others(fs->volume) & 1ull << node)) {
+			*quiet = true;
+			return 0;
+		}
+		rt_sleep_ns(AWAY_NS);
+	}
+}
+
+/* Bits of the nodes asked; *clean loses those that have to be asked again. */
+static int sync_nodes(struct fs *fs, uint64_t nodes, uint64_t ino, uint64_t *clean)
+{
+	nodes &= volume_others(fs->volume);
+	for (unsigned node = 0; nodes >> node; node++) {
+		bool quiet;
+		int rc;
+
+		if (!(nodes >> node & 1))
+			continue;
+		rc = sync_node(fs, node, ino, &quiet);
+		if (rc < 0)
+			return rc;
+		if (!quiet)
+			*clean &= ~(1ull << node);
+		if (node == DISK_NODE_MAX)
+			break;
+	}
+	return 0;
+}
+
+struct cleaning {
+	uint64_t ino, changes, clean;
+};
+
+/* No change of the inode: nobody has to make it durable. */
+static int clean_body(struct txn *x, void *arg)
+{
+	const struct cleaning *c = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, c->ino, &inode);
+
+	if (rc < 0 || inode.changes != c->changes || !(inode.writers & c->clean))
+		return rc;
+	inode.writers &= ~c->clean;
+	return txn_write(x, disk_key(c->ino, DISK_ITEM_INODE, 0), &inode, sizeof(inode));
+}
+
+int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
+{
+	struct cleaning c = {.ino = ino, .clean = UINT64_MAX};
+	struct disk_inode inode = {0};
+	bool quiet = false;
+	int rc = 0;
+
+	ops_count(fs, OPS_CALL_FSYNC);
+	if (fs->volume->read_only)
+		return 0;
+	/* of a file that is gone, and open, this node's part is all there is to do */
+	if (fs->volume->calls)
+		rc = inode_get(fs, ino, &inode);
+	if (rc == 0)
+		rc = sync_nodes(fs, inode.writers, ino, &c.clean);
+	if (rc == 0 || rc == -ENOENT)
+		rc = sync_here(fs, ino, data_only, &quiet);
+	if (rc < 0 || !(inode.writers & ~fs_writer(fs)))
+		return rc;
+	c.changes = inode.changes;
+	if (!quiet)
+		c.clean &= ~fs_writer(fs);
+	/* It is durable: that others are asked once more for nothing is no error. */
+	(void)ops_run(fs, 0, clean_body, &c, NULL);
+	return 0;
+}
+
+int ops_syncfs(struct fs *fs)
+{
+	uint64_t unused = 0;
+	int rc;
+
+	ops_count(fs, OPS_CALL_SYNCFS);
+	if (fs->volume->read_only)
+		return 0;
+	rc = sync_nodes(fs, UINT64_MAX, 0, &unused);
+	return rc ? rc : syncfs_here(fs);
 }

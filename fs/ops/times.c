@@ -20,7 +20,6 @@ int inode_modified(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode
 {
 	ops_kill_setid(inode, c);
 	inode->mtime_ns = inode->ctime_ns = now;
-	inode->writers |= fs_writer(fs);
 	return xattr_drop_caps(fs, x, ino, inode);
 }
 

@@ -172,7 +172,6 @@ static int truncate_body(struct txn *x, void *arg)
 	if (rc < 0)
 		return rc;
 	inode.size = t->set->size;
-	inode.writers |= fs_writer(t->fs);
 	rc = setattr_apply(t->fs, x, t->st->ino, &inode, t->c, t->set, t->now);
 	if (rc < 0)
 		return rc;

@@ -63,6 +63,7 @@ struct node {
 
 struct world {
 	unsigned nodes, steps;
+	uint64_t dirty_age_ms; /* 0: 40 */
 	void (*work)(struct node *n);
 	void (*check)(struct node *n);
 	uint8_t uuid[16];
@@ -231,7 +232,8 @@ static void node_open(struct node *n)
 {
 	struct volume_options vo = {
 		.background = true,
-		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 40},
+		.cache = {.cache_bytes = FRAMES * PAGE_SIZE,
+			.dirty_age_ms = n->w->dirty_age_ms ? n->w->dirty_age_ms : 40},
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &n->peers,
@@ -304,7 +306,7 @@ static void node_format(struct node *n)
 	rt_disk_close(disk);
 }
 
-static int run_world(void *arg)
+static inline int run_world(void *arg)
 {
 	struct world *w = (struct world *)arg;
 

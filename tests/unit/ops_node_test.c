@@ -41,7 +41,8 @@ static int changes_bear_the_nodes_bit(void *arg)
 	struct ops_file *f;
 	struct ops_attr a;
 
-	EQ(writers_of(fs, written), 0);
+	EQ(writers_of(fs, written), bit);
+	EQ(writers_of(fs, DISK_INO_ROOT), bit);
 	OK(ops_open(fs, written, &root_user, O_RDWR, &f, &a));
 	EQ(ops_write(fs, f, &root_user, 0, "x", 1, false), 1);
 	EQ(writers_of(fs, written), bit);
