@@ -35,6 +35,7 @@
 struct batch {
 	_Atomic uint32_t left;
 	unsigned count;
+	unsigned likely; /* the node that will answer; NODE_NONE: any */
 };
 
 /* A request of this node's own; the page's frame is latched by it. */
@@ -213,8 +214,11 @@ struct dpage *page_lock(struct cluster *d, page_id pid);
 struct dpage *page_new(struct cluster *d, page_id pid);
 /* Does what has become possible, forgets a record that says nothing. */
 void page_settle(struct cluster *d, struct dpage *p);
-/* The same, and unlocks. */
+/* The same, and unlocks; what was sent goes out. */
 void page_unlock(struct cluster *d, page_id pid, struct dpage *p);
+/* The same, and more follows, page_unlock or net_flush at the end. From the network's
+ * handlers: it does that by itself. */
+void page_unlock_more(struct cluster *d, page_id pid, struct dpage *p);
 /* Calls fn for each record, its partition locked, and settles it after. */
 void page_each(struct cluster *d,
 	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg);
@@ -225,7 +229,10 @@ void page_forget_deferred(struct dpage *p);
 void page_all_lock(struct cluster *d);
 void page_all_unlock(struct cluster *d);
 void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m);
-/* Finds out whose a page of this shard is; what comes meanwhile is deferred. */
+/* Finds out whose a page of this shard is, at once (`has_entry`) or soon (`opening`: what
+ * comes meanwhile is deferred). 0 or -ENOMEM. */
+int page_open(struct cluster *d, struct dpage *p);
+/* Always soon. */
 int page_open_later(struct cluster *d, struct dpage *p);
 void page_opened(struct cluster *d, struct dpage *p, const struct coherence_image *image);
 

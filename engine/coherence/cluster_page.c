@@ -117,6 +117,25 @@ void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m
 
 /* ---- whose a page is -------------------------------------------------------------------- */
 
+/* Where neither the table's block must be read nor the frame is latched. */
+static bool page_open_now(struct cluster *d, struct dpage *p)
+{
+	struct page_descriptor stored;
+	struct coherence_image image;
+	int look;
+
+	if (store_descriptor_try(d->o.store, p->at.pid, &stored))
+		return false;
+	look = d->base.frames->look(d->base.cache, p->at.pid, &image);
+	if (look == -EAGAIN)
+		return false;
+	p->stored_incarnation = stored.incarnation;
+	p->stored_version = stored.version;
+	p->opening = true;
+	page_opened(d, p, look ? NULL : &image);
+	return true;
+}
+
 int page_open_later(struct cluster *d, struct dpage *p)
 {
 	int e = job_later(d, p, JOB_OPEN, 0, 0, NULL);
@@ -124,6 +143,12 @@ int page_open_later(struct cluster *d, struct dpage *p)
 	WEFT_ASSERT(p->at.home == d->o.self && !p->has_entry);
 	p->opening = !e;
 	return e;
+}
+
+int page_open(struct cluster *d, struct dpage *p)
+{
+	WEFT_ASSERT(p->at.home == d->o.self && !p->has_entry && !p->opening);
+	return page_open_now(d, p) ? 0 : page_open_later(d, p);
 }
 
 /* This node has the page already, and nobody else. */
@@ -226,11 +251,17 @@ void page_settle(struct cluster *d, struct dpage *p)
 		page_forget(d, p);
 }
 
-void page_unlock(struct cluster *d, page_id pid, struct dpage *p)
+void page_unlock_more(struct cluster *d, page_id pid, struct dpage *p)
 {
 	if (p)
 		page_settle(d, p);
 	rt_mutex_unlock(&partition_of(d, pid)->lock);
+}
+
+void page_unlock(struct cluster *d, page_id pid, struct dpage *p)
+{
+	page_unlock_more(d, pid, p);
+	net_flush(d->o.net);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------- */
@@ -249,6 +280,7 @@ void page_each(struct cluster *d,
 				page_settle(d, p);
 			}
 		rt_mutex_unlock(&t->lock);
+		net_flush(d->o.net);
 	}
 }
 

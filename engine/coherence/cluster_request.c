@@ -14,12 +14,25 @@ void batch_one_done(struct cluster *d, struct batch *b)
 		net_wake(d->o.net, &b->left, INT32_MAX);
 }
 
+/* Whoever is asked by this node now, and answers, is likely to end the wait. */
+static void batch_asks(struct cluster *d, struct batch *b, const struct dpage *p)
+{
+	if (p->at.home != d->o.self)
+		b->likely = p->at.home;
+	else if (p->hold.phase == PHASE_GATHERING && p->hold.need)
+		b->likely = (unsigned)__builtin_ctzll(p->hold.need);
+}
+
 static void batch_wait(struct cluster *d, struct batch *b)
 {
+	struct net_peer *likely = NULL;
 	uint32_t left;
 
+	net_flush(d->o.net);
+	if (b->likely != NODE_NONE)
+		likely = net_peer_find(d->o.net, (uint16_t)b->likely);
 	while ((left = atomic_load_explicit(&b->left, memory_order_acquire)) != 0)
-		net_wait(d->o.net, NULL, &b->left, left, RT_FOREVER);
+		net_wait(d->o.net, likely, &b->left, left, RT_FOREVER);
 }
 
 static uint32_t request_number(struct cluster *d)
@@ -76,7 +89,7 @@ void wish_start(struct cluster *d, struct dpage *p)
 	if (!view_ready(d, p->at.home))
 		return; /* till then */
 	if (p->at.home == d->o.self && !p->has_entry) {
-		if (!p->opening && page_open_later(d, p))
+		if (!p->opening && page_open(d, p))
 			wish_done(d, p, -ENOMEM);
 		return;
 	}
@@ -146,7 +159,7 @@ static void acquire_begin(struct cluster *d, struct wish *w)
 		acquire_own(w->request);
 		w->request = NULL;
 		batch_one_done(d, w->batch);
-		page_unlock(d, pid, p);
+		page_unlock_more(d, pid, p);
 		return;
 	}
 	if (!p)
@@ -161,8 +174,10 @@ static void acquire_begin(struct cluster *d, struct wish *w)
 		p->got = GOT_STORE;
 		if (own) /* has a record only for who asks while the call waits */
 			wish_done(d, p, 0);
+		wish_start(d, p);
+		batch_asks(d, w->batch, p);
 	}
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p);
 }
 
 static void acquire_result(const struct dpage *p, struct coherence_request *r, int result)
@@ -231,7 +246,7 @@ static void cluster_acquire(
 {
 	struct cluster *d = cluster_of(c);
 	struct wish one, *wishes = count == 1 ? &one : rt_alloc(count * sizeof(*wishes));
-	struct batch batch = {.left = count, .count = count};
+	struct batch batch = {.left = count, .count = count, .likely = NODE_NONE};
 
 	if (!wishes) { /* one after the other, then; whoever asks gets the earlier ones */
 		for (unsigned i = 0; i < count; i++) {
@@ -310,7 +325,7 @@ static bool cluster_release(struct coherence *c, page_id pid, enum page_mode hel
 	struct dpage *p = page_lock(d, pid);
 	bool released = !p || p->opening || release_page(d, p);
 
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p); /* a DROP is not urgent: it goes with what follows */
 	return released;
 }
 
@@ -369,7 +384,7 @@ static void evict_ask(struct cluster *d, page_id pid, struct batch *b, bool fail
 
 	/* meanwhile it may have been given to who asked for it */
 	if (!p || p->evicting != b || p->asked_evict) {
-		page_unlock(d, pid, p);
+		page_unlock_more(d, pid, p);
 		return;
 	}
 	p->asked_evict = true;
@@ -383,13 +398,13 @@ static void evict_ask(struct cluster *d, page_id pid, struct batch *b, bool fail
 		if (p->hold.phase == PHASE_QUIET) /* a sharer is not answered */
 			evict_answered(d, p, true);
 	}
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p);
 }
 
 static void cluster_evict(struct coherence *c, const page_id *pids, unsigned count)
 {
 	struct cluster *d = cluster_of(c);
-	struct batch batch = {.left = 0, .count = count};
+	struct batch batch = {.left = 0, .count = count, .likely = NODE_NONE};
 	uint64_t taken[4] = {0}; /* a map; the cache gives 128 at the most */
 	lsn_t flush_to = 0;
 	int e;
@@ -450,7 +465,7 @@ static int ship_send(struct cluster *d, struct dpage *p, struct ship_wait *w)
 	if (!view_ready(d, p->at.home))
 		return -EHOSTDOWN;
 	if (p->at.home == d->o.self && !p->has_entry && !p->opening)
-		e = page_open_later(d, p); /* it knows what is persisted */
+		e = page_open(d, p); /* it knows what is persisted */
 	if (e)
 		return e;
 	if (home_newest(p, s->incarnation, s->version))
@@ -480,7 +495,7 @@ static void ship_begin(struct cluster *d, struct ship_wait *w)
 		w->ship->result = e;
 		batch_one_done(d, w->batch);
 	}
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p);
 }
 
 static void cluster_ship(
@@ -488,7 +503,7 @@ static void cluster_ship(
 {
 	struct cluster *d = cluster_of(c);
 	struct ship_wait *waits = rt_alloc(count * sizeof(*waits));
-	struct batch batch = {.left = count, .count = count};
+	struct batch batch = {.left = count, .count = count, .likely = NODE_NONE};
 
 	for (unsigned i = 0; !waits && i < count; i++)
 		ships[i].result = -ENOMEM;

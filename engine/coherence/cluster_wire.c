@@ -69,7 +69,7 @@ void wire_send(struct cluster *d, unsigned node, const struct page_message *m)
 	 * Not urgent: those calls may end other operations, whose `done` needs the lock that
 	 * is held here. Without a link: its end says it to all who wait.
 	 */
-	if (peer && view_joined(d, node) && net_send(peer, &out, 0) == -EAGAIN)
+	if (peer && view_joined(d, node) && net_send(peer, &out, NET_MORE) == -EAGAIN)
 		wire_cut(d, node, -ENOBUFS, "takes no", m);
 }
 
@@ -127,7 +127,7 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 	else
 		p->ops++;
 	if (x && peer && view_joined(d, node))
-		e = net_post(peer, &x->op, 0);
+		e = net_post(peer, &x->op, NET_MORE);
 	if (!e)
 		return;
 	if (buffer)
@@ -171,7 +171,10 @@ static int message_page(struct cluster *d, const struct page_message *m, struct 
 		*p = page_new(d, m->pid);
 	if (!*p)
 		return -ENOMEM;
-	return (*p)->at.home == d->o.self ? page_open_later(d, *p) : 0;
+	if ((*p)->at.home != d->o.self)
+		return 0;
+	/* a report belongs to the entry from its beginning */
+	return m->type == PAGE_REPORT ? page_open_later(d, *p) : page_open(d, *p);
 }
 
 void coherence_cluster_message(
@@ -202,5 +205,5 @@ void coherence_cluster_message(
 		wire_cut(d, m.sender, e, "no memory for", &m);
 	else if (p && (p->has_entry || p->opening || p->at.home != d->o.self))
 		page_deliver(d, p, &m);
-	page_unlock(d, m.pid, p);
+	page_unlock_more(d, m.pid, p);
 }

@@ -70,8 +70,9 @@ struct connect_ops {
 	void (*link_bye)(struct connect_peer *peer);
 	/* With send_lock held: the link is to end with that code. */
 	void (*cut_locked)(struct connect_peer *peer, int code);
-	/* With send_lock held, which it drops: what was held back goes out. */
-	void (*flush)(struct connect_peer *peer);
+	/* With send_lock held, which it drops: what was held back goes out. `flags` as in
+	 * net_send: NET_URGENT, `done` may be called here. */
+	void (*flush)(struct connect_peer *peer, unsigned flags);
 	/* A task of the transport's calls net_queue_call_all soon. By anyone. */
 	void (*call_done_soon)(struct connect_net *net);
 	/* Ends the wait of who leads the link, now or next. By anyone; the link stays. */
@@ -193,7 +194,8 @@ void net_queue_call_all(struct connect_net *net);
 void net_queue_close(struct connect_peer *peer, bool (*in_use)(struct connect_peer *));
 /* Without the lock: as net.h has them. */
 int net_queue_wait(struct net_peer *peer, uint64_t deadline_ns);
-void net_queue_flush(struct net *net);
+/* `flags`: NET_URGENT where handlers have run. */
+void net_queue_flush(struct net *net, unsigned flags);
 
 /* ---- lead.c ------------------------------------------------------------------------------- */
 

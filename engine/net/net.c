@@ -60,7 +60,7 @@ static int no_post(struct net_peer *peer, struct net_op *op, unsigned flags)
 	return -EOPNOTSUPP;
 }
 
-static void no_flush(struct net *net)
+static void no_flush(struct net *net, unsigned flags)
 {
 }
 
@@ -380,7 +380,7 @@ int net_send(struct net_peer *peer, const struct net_message *m, unsigned flags)
 
 void net_flush(struct net *net)
 {
-	net->ops.flush(net);
+	net->ops.flush(net, 0);
 }
 
 int net_wait_room(struct net_peer *peer, uint64_t deadline_ns)

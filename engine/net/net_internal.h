@@ -28,7 +28,7 @@ struct net_ops {
 	int (*region_adopt)(struct net *net, uint32_t id, void *base, size_t size);
 	int (*send)(struct net_peer *peer, const struct net_message *m, unsigned flags);
 	int (*post)(struct net_peer *peer, struct net_op *op, unsigned flags);
-	void (*flush)(struct net *net);
+	void (*flush)(struct net *net, unsigned flags);
 	int (*wait_room)(struct net_peer *peer, uint64_t deadline_ns);
 	int (*wait)(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 		uint32_t expected, uint64_t deadline_ns);

@@ -55,7 +55,7 @@ int net_queue_wait(struct net_peer *base, uint64_t deadline_ns)
 	rt_mutex_lock(&peer->send_lock);
 	while (base->up && peer->queued >= QUEUE_TASKS && r == 0) {
 		if (peer->held) {
-			connect_net_of(base->net)->links->flush(peer);
+			connect_net_of(base->net)->links->flush(peer, 0);
 			rt_mutex_lock(&peer->send_lock);
 		} else {
 			r = rt_cond_wait(&peer->room, &peer->send_lock, deadline_ns);
@@ -77,7 +77,7 @@ void net_queue_hold(struct connect_peer *peer)
 	atomic_store(&connect_net_of(peer->base.net)->held, true);
 }
 
-void net_queue_flush(struct net *base)
+void net_queue_flush(struct net *base, unsigned flags)
 {
 	struct connect_net *net = connect_net_of(base);
 
@@ -89,7 +89,7 @@ void net_queue_flush(struct net *base)
 
 		rt_mutex_lock(&peer->send_lock);
 		if (peer->held && peer->base.up)
-			net->links->flush(peer);
+			net->links->flush(peer, flags);
 		else
 			rt_mutex_unlock(&peer->send_lock);
 	}

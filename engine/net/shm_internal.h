@@ -127,7 +127,7 @@ void shm_cut_locked(struct connect_peer *line, int code);
 int shm_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 int shm_post(struct net_peer *peer, struct net_op *op, unsigned flags);
 /* With send_lock held, which it drops. */
-void shm_flush(struct connect_peer *line);
+void shm_flush(struct connect_peer *line, unsigned flags);
 /* What waits in the queue, as far as there is room now. */
 void shm_drain(struct shm_peer *peer);
 /* Nobody sends any more, or not yet. */

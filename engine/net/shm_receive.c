@@ -78,7 +78,7 @@ bool shm_receive(struct shm_peer *peer)
 			give_room(peer);
 	}
 	give_room(peer);
-	net_queue_flush(peer->line.base.net);
+	net_queue_flush(peer->line.base.net, NET_URGENT);
 	return true;
 }
 

@@ -172,9 +172,9 @@ static void sent(struct shm_peer *peer, unsigned flags)
 	net_queue_unlock(&peer->line, flags);
 }
 
-void shm_flush(struct connect_peer *line)
+void shm_flush(struct connect_peer *line, unsigned flags)
 {
-	sent(shm_peer_of(&line->base), 0);
+	sent(shm_peer_of(&line->base), flags);
 }
 
 int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)

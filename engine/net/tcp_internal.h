@@ -87,7 +87,7 @@ void tcp_watch(struct tcp_peer *peer, bool want_write);
 int tcp_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 int tcp_post(struct net_peer *peer, struct net_op *op, unsigned flags);
 /* With send_lock held, which it drops. */
-void tcp_flush(struct connect_peer *line);
+void tcp_flush(struct connect_peer *line, unsigned flags);
 /*
  * Sends what it can, handlers may run: credits have come, or the socket has room. With
  * ping: the peer hears from us in any case.

@@ -294,7 +294,7 @@ bool tcp_receive(struct tcp_peer *peer)
 	rx->end += (unsigned)n - direct;
 	parse(peer);
 	/* What handlers held back goes out with the end of what they answered. */
-	net_queue_flush(peer->line.base.net);
+	net_queue_flush(peer->line.base.net, NET_URGENT);
 	if (atomic_load_explicit(&peer->owed, memory_order_relaxed) >= WIRE_WINDOW / 4)
 		tcp_push(peer, true);
 	return room;

@@ -210,9 +210,9 @@ static void enqueued(struct tcp_peer *peer, unsigned flags)
 	net_queue_unlock(&peer->line, flags);
 }
 
-void tcp_flush(struct connect_peer *line)
+void tcp_flush(struct connect_peer *line, unsigned flags)
 {
-	enqueued(tcp_peer_of(&line->base), 0);
+	enqueued(tcp_peer_of(&line->base), flags);
 }
 
 void tcp_push(struct tcp_peer *peer, bool ping)

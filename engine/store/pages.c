@@ -309,6 +309,18 @@ int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *o
 	return q.result;
 }
 
+int store_descriptor_try(struct store *s, page_id pid, struct page_descriptor *out)
+{
+	struct table_request q = {.pid = pid};
+
+	if (!page_id_valid(s, pid))
+		return -EUCLEAN;
+	if (!table_try(s, &q) || q.undecided)
+		return -EAGAIN;
+	*out = q.d;
+	return q.result;
+}
+
 /* ---- writing --------------------------------------------------------------------- */
 
 int store_write_pages(struct store *s, const struct store_write *writes, unsigned n)

@@ -148,6 +148,8 @@ bool store_writes_tear(struct store *s);
 
 /* The current descriptor of a page. May wait for the table. 0 or -errno. */
 int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out);
+/* The same without waiting. -EAGAIN: it must be read, or decided, first. */
+int store_descriptor_try(struct store *s, page_id pid, struct page_descriptor *out);
 /*
  * The page's image with this descriptor is durable: the table takes it (in memory), and
  * its block is written even if it has it already.

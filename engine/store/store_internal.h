@@ -211,6 +211,8 @@ struct table_request {
 };
 /* All of them, reading blocks that are missing together. Waits. */
 void table_run(struct store *s, struct table_request *requests, unsigned count);
+/* One, if its block is there. Never waits. */
+bool table_try(struct store *s, struct table_request *r);
 
 struct table_entry *table_entry_find(struct table *t, uint64_t block);
 /* table_io.c. Called with the lock, which they drop meanwhile. */

@@ -351,6 +351,21 @@ void table_run(struct store *s, struct table_request *requests, unsigned n)
 	rt_mutex_unlock(&t->lock);
 }
 
+bool table_try(struct store *s, struct table_request *r)
+{
+	struct table *t = &s->table;
+	struct table_entry *e;
+	bool there;
+
+	rt_mutex_lock(&t->lock);
+	e = table_entry_find(t, pid_slot(r->pid) / DISK_TABLE_SLOTS);
+	there = e && e->state != TABLE_LOADING;
+	if (there)
+		serve(s, e, r);
+	rt_mutex_unlock(&t->lock);
+	return there;
+}
+
 /* ---- the interface --------------------------------------------------------------- */
 
 int store_descriptor_install(
