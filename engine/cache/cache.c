@@ -222,6 +222,7 @@ void cache_close(struct cache *c)
 		return;
 	cache_stop(c);
 	writeback_close(c);
+	kernel_close(c);
 	give_close(c);
 	queue_close(&c->prefetch);
 	queue_close(&c->behind);

@@ -252,6 +252,60 @@ void cache_publish(
  * Waits. */
 void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned count);
 
+/* ---- what this node's kernel has of pages (expose.c) ------------------------------- */
+
+#define EXPOSE_BLOCK      (1u << 0) /* a file's page */
+#define EXPOSE_ATTRIBUTES (1u << 1) /* of inodes whose items lie in the leaf */
+#define EXPOSE_NAMES      (1u << 2) /* whose keys lie in the leaf, absent ones too */
+#define EXPOSE_FILES      (1u << 3) /* pages of files, by sizes and extents in the leaf */
+#define EXPOSE_ALL        0xfu
+
+/* What is to be dropped. */
+struct cache_exposed {
+	page_id pid;
+	unsigned kinds;
+	uint64_t ino, block; /* EXPOSE_BLOCK */
+	const void *image;   /* the leaf's; not with EXPOSE_BLOCK alone */
+};
+
+struct cache_kernel_ops {
+	/* The kernel has nothing of it any more, nor what was exposed before, when this
+	 * returns. Waits, but for no page that another node has. */
+	void (*drop)(void *owner, const struct cache_exposed *what);
+};
+
+/* An exposure, to ask whether it stands. */
+struct cache_exposure {
+	uint32_t frame, generation;
+};
+
+struct kernel_counters {
+	_Atomic uint64_t drops;
+};
+
+/*
+ * From here on guards may be exposed, and what is exposed is dropped before a page is given
+ * up. Only before anything is exposed; once for a cache. Not on a volume of one node.
+ */
+int cache_kernel_start(
+	struct cache *cache, const struct cache_kernel_ops *ops, void *owner);
+/* The kernel has nothing any more: it is gone. */
+void cache_kernel_stop(struct cache *cache);
+/* NULL: there is no kernel. */
+const struct kernel_counters *cache_kernel_counters(struct cache *cache);
+/*
+ * The kernel may have this of the page from here on. The guard is shared or exclusive. Of a
+ * block: where it is. *out may be NULL. -EAGAIN: not now, the page is to be given up; let
+ * go of the guard and wait a little.
+ */
+int guard_expose(struct cache *cache, const struct guard *g, unsigned kinds, uint64_t ino,
+	uint64_t block, struct cache_exposure *out);
+/* It is not being dropped, nor was it. */
+bool cache_exposure_stands(struct cache *cache, const struct cache_exposure *e);
+/* Items of a leaf have moved to another one; both are latched exclusively. */
+void guard_expose_like(
+	struct cache *cache, const struct guard *from, const struct guard *to);
+
 /* ---- durability ------------------------------------------------------------------ */
 
 /* Up to so many dirty bytes go through the log at fsync. */

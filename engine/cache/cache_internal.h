@@ -167,6 +167,7 @@ struct cache {
 	struct rt_cond fill_cond;
 	uint32_t filling, fill_max;
 
+	struct cache_kernel *kernel; /* what it has of pages (expose.c); NULL: none */
 	struct cache_counters counters;
 	struct counter_stripe stripe[COUNTER_STRIPES];
 };
@@ -394,6 +395,17 @@ void queue_close(struct page_queue *q);
 bool queue_put(
 	struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan);
 bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when empty */
+
+/* ---- expose.c ---- */
+
+/*
+ * Has this node's kernel nothing of the latched frame's page? If it has, that is dropped:
+ * ask again later. Never waits.
+ */
+bool kernel_free(struct cache *c, struct frame *f);
+/* The frame leaves the table. */
+void exposure_reset(struct cache *c, struct frame *f);
+void kernel_close(struct cache *c);
 
 /* ---- writeback.c ---- */
 

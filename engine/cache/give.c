@@ -108,6 +108,10 @@ static int give_weaken(
 		latch_release_exclusive(c, f, false);
 		return -EAGAIN;
 	}
+	if (to == PAGE_INVALID && !kernel_free(c, f)) {
+		latch_release_exclusive(c, f, false);
+		return -EAGAIN;
+	}
 	if (to == PAGE_INVALID)
 		e = make_leave(c, f);
 	else if (mode_allows(f, PAGE_EXCLUSIVE))
@@ -115,6 +119,15 @@ static int give_weaken(
 	describe(c, f, out);
 	latch_release_exclusive(c, f, true);
 	return e;
+}
+
+/* The frame is latched by its request. */
+static bool give_unexposed(void *cache, page_id pid)
+{
+	struct cache *c = cache;
+	struct frame *f = table_insert(c, pid, NULL);
+
+	return !f || kernel_free(c, f);
 }
 
 static void give_restore(void *cache, page_id pid, enum page_mode mode)
@@ -561,6 +574,7 @@ static int give_write_back(void *cache, page_id pid)
 
 static const struct coherence_frames give_frames = {
 	.weaken = give_weaken,
+	.unexposed = give_unexposed,
 	.restore = give_restore,
 	.owe_copy = give_owe_copy,
 	.vacate = give_vacate,

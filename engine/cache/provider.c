@@ -181,6 +181,10 @@ static bool evict(struct cache *c, struct frame *f)
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
+	if (!kernel_free(c, f)) { /* the next sweep comes again */
+		latch_release_exclusive(c, f, false);
+		return false;
+	}
 	if (!frame_drop(c, f)) {
 		away_add(c, pid);
 		return false;

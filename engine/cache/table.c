@@ -63,6 +63,7 @@ void table_remove(struct cache *c, struct frame *f)
 	uint32_t self = (uint32_t)(f - c->frames) + 1;
 	_Atomic uint32_t *link = &c->buckets[bucket];
 
+	exposure_reset(c, f);
 	rt_mutex_lock(lock);
 	while (atomic_load_explicit(link, memory_order_relaxed) != self) {
 		uint32_t at = atomic_load_explicit(link, memory_order_relaxed);

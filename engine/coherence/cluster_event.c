@@ -53,6 +53,8 @@ static bool unused_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 
 static bool latched_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 {
+	if (to == PAGE_INVALID && !d->base.frames->unexposed(d->base.cache, p->at.pid))
+		return false;
 	if (p->wish->done)
 		return unused_ready(d, p, to);
 	if (to == PAGE_SHARED)

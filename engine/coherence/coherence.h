@@ -120,7 +120,8 @@ struct coherence_frames {
 	/*
 	 * The right becomes weaker: SHARED, nobody here changes the image any more;
 	 * INVALID, nobody uses it, and who wants to waits until it is vacated. -EAGAIN:
-	 * the frame is latched, or its image is just being written; nothing has changed.
+	 * the frame is latched, or its image is just being written, or this node's kernel
+	 * has something of it, which is then dropped (invariant 5); nothing has changed.
 	 * It may be latched by a request of its own, so look whether the page is still to
 	 * be given before trying again. -ENOBUFS: a dirty page shall become INVALID, and
 	 * too much is owed: nothing has changed; some of it is then on its way to be
@@ -128,6 +129,12 @@ struct coherence_frames {
 	 */
 	int (*weaken)(
 		void *cache, page_id pid, enum page_mode to, struct coherence_image *out);
+	/*
+	 * Of a frame that a request under way has latched, whose page is to become INVALID:
+	 * has this node's kernel nothing of it (invariant 5)? weaken() asks that itself. If
+	 * it has, that is dropped: ask again. Never waits.
+	 */
+	bool (*unexposed)(void *cache, page_id pid);
 	/* INVALID was too much: the page stays after all. Never waits. */
 	void (*restore)(void *cache, page_id pid, enum page_mode mode);
 	/*

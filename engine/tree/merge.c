@@ -159,6 +159,7 @@ static int join(struct merging *m)
 	else
 		inner_join(image, right->guard.image);
 	mtr_write(left, 0, image, PAGE_SIZE);
+	guard_expose_like(m->t->cache, &right->guard, &left->guard);
 	inner_remove(&(struct node_edit){.image = parent->guard.image, .page = parent},
 		m->right_slot);
 	tree_hints_shift(m->t, parent->guard.frame, m->right_slot, -1);
@@ -187,6 +188,7 @@ static int root_collapse(struct merging *m)
 	memcpy(image, child->guard.image, PAGE_SIZE);
 	memcpy(image + NODE_PID, &m->d.parent_pid, sizeof(page_id));
 	mtr_write(root, 0, image, PAGE_SIZE);
+	guard_expose_like(m->t->cache, &child->guard, &root->guard);
 	freed_commit(m, child, m->d.pid);
 	return 0;
 }

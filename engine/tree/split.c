@@ -209,6 +209,7 @@ static int root_grow(struct splitting *s, struct descent *d, page_id *busy)
 	memcpy(image, root->guard.image, PAGE_SIZE);
 	memcpy(image + NODE_PID, &pid, sizeof(pid));
 	page_fill(fresh, image);
+	guard_expose_like(s->t->cache, &root->guard, &fresh->guard);
 
 	level = node_counts_load(root->guard.image).level + 1u;
 	node_init(image, d->pid, level, 0, TREE_KEY_MAX);
@@ -234,6 +235,7 @@ static void split_apply(struct splitting *s, struct mtr_page *parent,
 
 		separator = s->divide ? s->key : leaf_separator(e.image, s->writes, n);
 		leaf_split(&e, image, s->run.pid, separator);
+		guard_expose_like(s->t->cache, &node->guard, &fresh->guard);
 	} else {
 		/* Ascending inserts arrive at the last child: leave the left page full.
 		 */

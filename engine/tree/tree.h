@@ -70,6 +70,18 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 /* Asks for the leaf of a key to be brought in, in the background. */
 void tree_prefetch(struct tree *t, struct disk_key key);
 
+/*
+ * This node's kernel may have, from here on, what it is told from the leaves of [from, to]
+ * (EXPOSE_*; cache.h). At most `max` leaves, each in *out; their number. -EAGAIN: one is
+ * about to be given up, wait a little; -E2BIG. Waits. What is read afterwards, while all of
+ * them stand, may be told.
+ */
+int tree_expose(struct tree *t, struct disk_key from, struct disk_key to, unsigned kinds,
+	struct cache_exposure *out, unsigned max);
+/* The inodes of which a leaf may say something. */
+typedef void (*tree_ino_visit)(void *arg, uint64_t ino);
+void tree_leaf_inodes(const void *image, tree_ino_visit visit, void *arg);
+
 /* ---- transactions ---------------------------------------------------------------- */
 
 #define TXN_READS_MAX  256 /* leaves read */

@@ -8,7 +8,7 @@
  * latched: they are all still the file's then, and stay so while the sink runs. Holes and
  * unwritten extents are a page of zeros that belongs to nobody.
  */
-#include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 #define READ_PAGES_MAX 256u
 #define READ_TRIES     8u /* without the lock; a page that stays stale with it is damage */
@@ -175,8 +175,43 @@ static void read_ahead(
 	prefetch_range(fs, st->ino, asked, target);
 }
 
-int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
-	bool accessed, ops_sink sink, void *arg)
+/* The latched pages are what the kernel gets: all of them, and the mapping, stand. */
+static bool batch_expose(struct fs *fs, struct kernel_read *r, struct read_batch *b)
+{
+	unsigned guard = 0;
+
+	for (unsigned i = 0; i < b->pages; i++) {
+		if (b->iov[i].iov_base)
+			continue;
+		if (guard_expose(fs->volume->cache, &b->guards[guard++], EXPOSE_BLOCK,
+			    r->ino, r->first + i, NULL))
+			return false;
+	}
+	return kernel_read_answers(fs, r);
+}
+
+/* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
+static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len, bool locked,
+	struct kernel_read *r, struct read_batch *b, struct disk_inode *inode)
+{
+	int rc;
+
+	for (;;) {
+		rc = kernel_read_expose(fs, r);
+		if (!rc)
+			rc = batch_latch(fs, st, len, locked, b, inode);
+		if (!rc && batch_expose(fs, r, b))
+			return 0;
+		if (!rc)
+			batch_release(fs, b);
+		else if (rc != -EAGAIN)
+			return rc;
+		kernel_read_wait(r);
+	}
+}
+
+static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+	bool accessed, struct kernel_read *kept, ops_sink sink, void *arg)
 {
 	struct read_batch b;
 	struct disk_inode inode;
@@ -185,7 +220,8 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 
 	b.offset = offset;
 	for (unsigned tries = 1;; tries++) {
-		rc = batch_latch(fs, st, len, locked, &b, &inode);
+		rc = kept ? batch_latch_kept(fs, st, len, locked, kept, &b, &inode)
+			  : batch_latch(fs, st, len, locked, &b, &inode);
 		if (rc != -ESTALE)
 			break;
 		if (tries == READ_GIVE_UP) {
@@ -217,8 +253,14 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 	return rc;
 }
 
-int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
-	ops_sink sink, void *arg)
+int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
+	bool accessed, ops_sink sink, void *arg)
+{
+	return data_read_as(fs, st, offset, len, accessed, NULL, sink, arg);
+}
+
+static int file_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	struct kernel_read *kept, ops_sink sink, void *arg)
 {
 	struct inode_state *st;
 	int rc;
@@ -232,7 +274,26 @@ int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
 	 * ahead. */
 	st = state_find(fs, file->state->ino);
 	WEFT_ASSERT(st == file->state);
-	rc = data_read(fs, st, offset, len, !(file->flags & O_NOATIME), sink, arg);
+	rc = data_read_as(
+		fs, st, offset, len, !(file->flags & O_NOATIME), kept, sink, arg);
 	state_put(fs, st);
+	return rc;
+}
+
+int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	ops_sink sink, void *arg)
+{
+	return file_read(fs, file, offset, len, NULL, sink, arg);
+}
+
+int ops_read_kept(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	ops_sink sink, void *arg)
+{
+	struct kernel_read r;
+	int rc;
+
+	kernel_read_begin(fs, &r, file->state->ino, offset, len);
+	rc = file_read(fs, file, offset, len, &r, sink, arg);
+	kernel_read_end(fs, &r);
 	return rc;
 }

@@ -181,6 +181,13 @@ typedef int (*ops_sink)(
 	void *arg, const struct iovec *iov, unsigned iov_count, size_t total);
 int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
 	ops_sink sink, void *arg);
+/*
+ * The same for pages that the caller's kernel keeps (fs_kernel_start). It must not have
+ * readable copies of the range, and get none before the answer; len is at most
+ * cache_batch_max pages, and offset + len the end of one.
+ */
+int ops_read_kept(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	ops_sink sink, void *arg);
 /* Bytes written (all, or up to where -ENOSPC or -EIO stopped it), or an error. O_APPEND
  * of the open or `append` writes at the true end. */
 int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
@@ -286,6 +293,36 @@ int ops_setxattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 int ops_getxattr(struct fs *fs, uint64_t ino, const char *name, void *buf, size_t len);
 int ops_listxattr(struct fs *fs, uint64_t ino, char *buf, size_t len);
 int ops_removexattr(struct fs *fs, uint64_t ino, const char *name);
+
+/* ---- a kernel that keeps what it is told, on a volume of several nodes --------------- */
+
+struct ops_kernel {
+	/*
+	 * Drops pages of the file blocks [first, end) (UINT64_MAX: all), and the
+	 * attributes. May wait for READs of these pages that are not answered.
+	 */
+	void (*drop_pages)(void *owner, uint64_t ino, uint64_t first, uint64_t end);
+	/* These must not wait. Answers to questions asked before are not kept. */
+	void (*drop_attributes)(void *owner, uint64_t ino);
+	void (*drop_names)(void *owner);
+};
+
+/* Before the first question. From here on what is exposed is dropped before other nodes
+ * may change it. */
+int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner);
+/* The kernel has gone, or asks nothing any more. Before fs_close. */
+void fs_kernel_stop(struct fs *fs);
+/*
+ * True: what is read of the inode's attributes, of the name, from here on may be kept. False:
+ * not now; it may be told, not kept. Waits.
+ */
+bool ops_expose_attributes(struct fs *fs, uint64_t ino);
+bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name);
+/* The kernel will keep that the name is the inode's. False: it is not so any more, or not
+ * to be kept. */
+bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
+/* The range was written past the kernel's pages: drops them. Waits. */
+void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len);
 
 int ops_statfs(struct fs *fs, struct statvfs *out);
 

@@ -16,6 +16,7 @@
 struct file_table; /* file.c */
 struct orphans;    /* orphan.c */
 struct locks;      /* lock.c */
+struct kernel;     /* kernel.c */
 
 struct fs {
 	struct volume *volume;
@@ -28,6 +29,7 @@ struct fs {
 	struct file_table *files;
 	struct orphans *orphans; /* NULL: the caller does not forget */
 	struct locks *locks;
+	struct kernel *kernel;   /* the caller's, which keeps what it is told; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The
 	 * first lock of a rename, taken before its transaction begins; nothing else waits

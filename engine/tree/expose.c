@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this node's kernel is told from leaves, by key (docs/many-nodes.md, "The kernel").
+ *
+ * A leaf answers for all keys between its fences, those that are absent too. The exposure
+ * follows items to other leaves: split.c and merge.c see to that.
+ */
+#include <errno.h>
+
+#include "engine/tree/tree_internal.h"
+
+/* The guarded page, shared, is the leaf of the key. */
+static bool is_leaf_of(const uint8_t *image, page_id pid, tree_key key)
+{
+	return page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
+	       page_load_u64(image + NODE_PID) == pid &&
+	       node_counts_load(image).level == 0 &&
+	       tree_key_within(key, tree_key_load(image + NODE_LOW),
+		       tree_key_load(image + NODE_HIGH));
+}
+
+#define LEAF_TRIES 64u
+
+static int leaf_expose(struct tree *t, tree_key key, unsigned kinds,
+	struct cache_exposure *out, tree_key *high)
+{
+	int r = -EAGAIN;
+
+	for (unsigned tries = 0; tries < LEAF_TRIES; tries++) {
+		struct descent d;
+		struct guard g;
+
+		r = tree_descend(t, key, 0, &d);
+		if (r)
+			return r;
+		r = guard_shared(t->cache, d.pid, 0, &g);
+		if (r == 0 && is_leaf_of(g.image, d.pid, key)) {
+			*high = tree_key_load(g.image + NODE_HIGH);
+			r = guard_expose(t->cache, &g, kinds, 0, 0, out);
+			guard_release(t->cache, &g);
+			return r;
+		}
+		guard_release(t->cache, &g);
+		tree_back_off(tries); /* it has left the tree, or was split */
+	}
+	return r ? r : -EAGAIN;
+}
+
+int tree_expose(struct tree *t, struct disk_key from, struct disk_key to, unsigned kinds,
+	struct cache_exposure *out, unsigned max)
+{
+	tree_key at = tree_key_of(from), end = tree_key_of(to);
+	unsigned count = 0;
+
+	while (at <= end) {
+		tree_key high;
+		int r;
+
+		if (count == max)
+			return -E2BIG;
+		r = leaf_expose(t, at, kinds, &out[count], &high);
+		if (r)
+			return r;
+		count++;
+		if (high == TREE_KEY_MAX)
+			break;
+		at = high;
+	}
+	return (int)count;
+}
+
+static uint64_t key_ino(tree_key key)
+{
+	return (uint64_t)(key >> 72);
+}
+
+void tree_leaf_inodes(const void *image, tree_ino_visit visit, void *arg)
+{
+	struct node_counts c = node_counts_load(image);
+	uint64_t last;
+
+	if (page_load_u64((const uint8_t *)image + NODE_MAGIC) != DISK_MAGIC_NODE ||
+		c.level > 0)
+		return;
+	/* an inode whose items end in the leaf before: what it has not is said here */
+	last = key_ino(tree_key_load((const uint8_t *)image + NODE_LOW));
+	visit(arg, last);
+	for (unsigned i = 0; i < MIN(c.count, LEAF_SLOTS_MAX); i++) {
+		uint64_t ino = key_ino(leaf_key_load(image, i));
+
+		if (ino == last)
+			continue;
+		visit(arg, ino);
+		last = ino;
+	}
+}

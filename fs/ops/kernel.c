@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The caller's kernel as a sharer of pages (docs/many-nodes.md, "The kernel"): what it may
+ * be told for long, which READs it waits for, and how what it has is dropped.
+ *
+ * Keeps: (5) what was dropped is gone from the kernel; a READ that is pending has no readable
+ * copy there, so a drop never waits for one. A part of a range that a READ touches while
+ * it is being dropped is left to itself, and the rest dropped anew.
+ *
+ * Locks: `lock` is a leaf, held for looks at lists.
+ */
+#include "fs/ops/kernel.h"
+
+#define READ_BUCKETS  64u
+#define TASKS_MAX     256u
+#define KNOWN_BUCKETS 8192u
+#define KNOWN_WAYS    4u
+#define WAIT_FIRST_NS 10000ull
+#define WAIT_LAST_NS  200000ull
+
+/* A range being dropped by one of the tasks. */
+struct part {
+	struct part *next; /* in the queue, then of those under way */
+	uint64_t ino, first, end;
+	unsigned users; /* who waits for it, and who does it */
+	bool queued, done, touched;
+};
+
+/* An inode of which the kernel may have something. */
+struct known {
+	uint64_t ino;   /* 0: free */
+	uint32_t stamp; /* changes with each READ's begin and end */
+	bool pages, attributes;
+};
+
+struct known_bucket {
+	struct known way[KNOWN_WAYS];
+	bool crowded; /* and pages of others, which were not noted */
+};
+
+struct kernel {
+	struct fs *fs;
+	const struct ops_kernel *ops;
+	void *owner;
+	struct rt_mutex lock;
+	struct rt_cond work, changed;
+	struct kernel_read *reads[READ_BUCKETS]; /* pending */
+	struct part *queue, **queue_end, *under_way;
+	unsigned queued, idle, tasks;
+	bool stopping;
+	struct rt_task *task[TASKS_MAX];
+	struct known_bucket known[KNOWN_BUCKETS];
+};
+
+static unsigned ino_hash(uint64_t ino)
+{
+	return (unsigned)(ino * 0x9e3779b97f4a7c15ull >> 32);
+}
+
+/* ---- which inodes (under the lock) --------------------------------------------------------- */
+
+static struct known_bucket *known_bucket(struct kernel *k, uint64_t ino)
+{
+	return &k->known[ino_hash(ino) % KNOWN_BUCKETS];
+}
+
+static struct known *known_find(struct kernel *k, uint64_t ino)
+{
+	struct known_bucket *b = known_bucket(k, ino);
+
+	for (unsigned i = 0; i < KNOWN_WAYS; i++)
+		if (b->way[i].ino == ino)
+			return &b->way[i];
+	return NULL;
+}
+
+/* NULL: no place. With *dropped that inode lost its own: drop its attributes. */
+static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *dropped)
+{
+	struct known_bucket *b = known_bucket(k, ino);
+	struct known *place = known_find(k, ino);
+
+	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
+		if (!b->way[i].ino)
+			place = &b->way[i];
+	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
+		if (!b->way[i].pages)
+			place = &b->way[i];
+	if (!place)
+		return NULL;
+	*dropped = place->ino != ino && place->attributes ? place->ino : 0;
+	if (place->ino != ino)
+		*place = (struct known){.ino = ino};
+	return place;
+}
+
+static uint64_t pages_note(struct kernel *k, uint64_t ino)
+{
+	uint64_t dropped = 0;
+	struct known *n = known_note(k, ino, &dropped);
+
+	if (!n) {
+		known_bucket(k, ino)->crowded = true;
+		return 0;
+	}
+	n->pages = true;
+	n->stamp++;
+	return dropped;
+}
+
+/* Its attributes are dropped; may it have pages? */
+static bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp)
+{
+	struct known *n = known_find(k, ino);
+
+	*attributes = n && n->attributes;
+	*stamp = n ? n->stamp : 0;
+	if (n)
+		n->attributes = false;
+	return (n && n->pages) || known_bucket(k, ino)->crowded;
+}
+
+/* All its pages were dropped, if nobody has read meanwhile. */
+static void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
+{
+	struct known *n = known_find(k, ino);
+
+	if (!n || n->stamp != stamp)
+		return;
+	n->pages = false;
+	if (!n->attributes)
+		n->ino = 0;
+}
+
+/* ---- pending READs ------------------------------------------------------------------------ */
+
+/* What the READ is about will not be dropped before it is answered. */
+static void touch(struct part *list, const struct kernel_read *r)
+{
+	for (struct part *p = list; p; p = p->next)
+		if (p->ino == r->ino && p->first < r->end && r->first < p->end)
+			p->touched = true;
+}
+
+static void read_list(struct kernel *k, struct kernel_read *r)
+{
+	struct kernel_read **head = &k->reads[ino_hash(r->ino) % READ_BUCKETS];
+	uint64_t dropped;
+
+	rt_mutex_lock(&k->lock);
+	dropped = pages_note(k, r->ino);
+	r->next = *head;
+	*head = r;
+	r->pending = true;
+	touch(k->queue, r);
+	touch(k->under_way, r);
+	rt_mutex_unlock(&k->lock);
+	rt_cond_broadcast(&k->changed);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+}
+
+static void read_unlist(struct kernel *k, struct kernel_read *r)
+{
+	struct kernel_read **at = &k->reads[ino_hash(r->ino) % READ_BUCKETS];
+	uint64_t dropped;
+
+	rt_mutex_lock(&k->lock);
+	while (*at != r)
+		at = &(*at)->next;
+	*at = r->next;
+	r->pending = false;
+	dropped = pages_note(k, r->ino); /* the kernel gets pages now */
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+}
+
+static bool read_pending(const struct kernel *k, uint64_t ino)
+{
+	const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS];
+
+	while (r && r->ino != ino)
+		r = r->next;
+	return r;
+}
+
+void kernel_read_begin(
+	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len)
+{
+	*r = (struct kernel_read){.ino = ino,
+		.first = offset / PAGE_SIZE,
+		.end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE)};
+	read_list(fs->kernel, r);
+}
+
+void kernel_read_end(struct fs *fs, struct kernel_read *r)
+{
+	if (r->pending)
+		read_unlist(fs->kernel, r);
+}
+
+void kernel_read_wait(struct kernel_read *r)
+{
+	r->wait_ns = MIN(MAX(r->wait_ns * 2, WAIT_FIRST_NS), WAIT_LAST_NS);
+	rt_sleep_ns(r->wait_ns);
+}
+
+static int expose_leaves(struct fs *fs, struct kernel_read *r, struct disk_key from,
+	struct disk_key to, unsigned kinds)
+{
+	int n = tree_expose(fs->tree, from, to, kinds, r->leaf + r->leaves,
+		KERNEL_READ_LEAVES - r->leaves);
+
+	if (n > 0)
+		r->leaves += (unsigned)n;
+	return MIN(n, 0);
+}
+
+int kernel_read_expose(struct fs *fs, struct kernel_read *r)
+{
+	struct disk_key inode = disk_key(r->ino, DISK_ITEM_INODE, 0);
+	struct disk_key from = disk_key(r->ino, DISK_ITEM_EXTENT, r->first);
+	struct disk_key none = disk_key(r->ino, DISK_ITEM_EXTENT, 0);
+	struct disk_extent e;
+	int rc;
+
+	if (!r->pending)
+		read_list(fs->kernel, r);
+	r->leaves = 0;
+	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
+	if (rc)
+		return rc;
+	/* the extent that covers the first block may be in a leaf before */
+	rc = tree_floor(fs->tree, from, none, &from, &e, sizeof(e));
+	if (rc == -ENOENT)
+		from = none;
+	else if (rc < 0)
+		return rc == -ERANGE ? -EUCLEAN : rc;
+	return expose_leaves(
+		fs, r, from, disk_key(r->ino, DISK_ITEM_EXTENT, r->end), EXPOSE_FILES);
+}
+
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r)
+{
+	read_unlist(fs->kernel, r);
+	for (unsigned i = 0; i < r->leaves; i++)
+		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
+			return false;
+	return true;
+}
+
+/* ---- parts of ranges ----------------------------------------------------------------------- */
+
+static void part_put(struct part *p)
+{
+	if (--p->users == 0)
+		rt_free(p);
+}
+
+static void under_way_remove(struct kernel *k, struct part *p)
+{
+	struct part **at = &k->under_way;
+
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+}
+
+static struct part *part_take(struct kernel *k)
+{
+	struct part *p = k->queue;
+
+	k->queue = p->next;
+	if (!k->queue)
+		k->queue_end = &k->queue;
+	k->queued--;
+	p->next = k->under_way;
+	k->under_way = p;
+	return p;
+}
+
+static void part_main(void *arg)
+{
+	struct kernel *k = arg;
+
+	rt_mutex_lock(&k->lock);
+	for (;;) {
+		struct part *p;
+
+		while (!k->queue && !k->stopping) {
+			k->idle++;
+			rt_cond_wait(&k->work, &k->lock, RT_FOREVER);
+			k->idle--;
+		}
+		if (!k->queue)
+			break;
+		p = part_take(k);
+		if (!p->touched) { /* else nobody waits for it */
+			rt_mutex_unlock(&k->lock);
+			k->ops->drop_pages(k->owner, p->ino, p->first, p->end);
+			rt_mutex_lock(&k->lock);
+		}
+		p->done = true;
+		under_way_remove(k, p);
+		part_put(p);
+		rt_cond_broadcast(&k->changed);
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+/* Under the lock: somebody is there, or will be, for each part that is queued. */
+static int task_add(struct kernel *k)
+{
+	int e;
+
+	if (k->queued <= k->idle || k->tasks == TASKS_MAX)
+		return 0;
+	e = rt_task_spawn(&k->task[k->tasks], "weft-notify", part_main, k);
+	if (!e)
+		k->tasks++;
+	return e;
+}
+
+static struct part *part_queue(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	struct part *p = rt_alloc(sizeof(*p));
+
+	if (!p)
+		return NULL;
+	*p = (struct part){.ino = ino, .first = first, .end = end, .users = 2};
+	*k->queue_end = p;
+	k->queue_end = &p->next;
+	k->queued++;
+	(void)task_add(k); /* if not: those there are must do */
+	rt_cond_signal(&k->work);
+	return p;
+}
+
+/* Under the lock: drops it, unless a READ touches it. True: it is done. */
+static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	struct part *p = part_queue(k, ino, first, end);
+	bool done;
+
+	if (!p) { /* no memory: a moment later */
+		rt_mutex_unlock(&k->lock);
+		rt_sleep_ns(WAIT_LAST_NS);
+		rt_mutex_lock(&k->lock);
+		return false;
+	}
+	while (!p->done && !p->touched)
+		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+	done = p->done;
+	part_put(p);
+	return done;
+}
+
+/* From `at` on: where the next pending READ begins, or where the one that covers it ends. */
+static uint64_t read_covers(
+	struct kernel *k, uint64_t ino, uint64_t at, uint64_t end, bool *covered)
+{
+	uint64_t next = end;
+
+	*covered = false;
+	for (const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS]; r;
+		r = r->next) {
+		if (r->ino != ino || r->end <= at)
+			continue;
+		if (r->first <= at) {
+			*covered = true;
+			return MIN(r->end, end);
+		}
+		next = MIN(next, r->first);
+	}
+	return next;
+}
+
+static void drop_range(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	rt_mutex_lock(&k->lock);
+	for (uint64_t at = first; at < end;) {
+		bool covered;
+		uint64_t to = read_covers(k, ino, at, end, &covered);
+
+		if (covered || part_drop(k, ino, at, to))
+			at = to;
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+/* ---- what the cache wants to be dropped ----------------------------------------------------- */
+
+struct dropping {
+	struct kernel *k;
+	unsigned kinds;
+};
+
+static void drop_inode(void *arg, uint64_t ino)
+{
+	const struct dropping *d = arg;
+	struct kernel *k = d->k;
+	bool attributes, pages;
+	uint32_t stamp;
+
+	rt_mutex_lock(&k->lock);
+	pages = known_drop(k, ino, &attributes, &stamp);
+	rt_mutex_unlock(&k->lock);
+	if (attributes)
+		k->ops->drop_attributes(k->owner, ino);
+	if (!(d->kinds & EXPOSE_FILES) || !pages)
+		return;
+	drop_range(k, ino, 0, UINT64_MAX);
+	rt_mutex_lock(&k->lock);
+	if (!read_pending(k, ino))
+		pages_forget(k, ino, stamp);
+	rt_mutex_unlock(&k->lock);
+}
+
+static void drop(void *owner, const struct cache_exposed *what)
+{
+	struct dropping d = {owner, what->kinds};
+
+	if (what->kinds & EXPOSE_NAMES)
+		d.k->ops->drop_names(d.k->owner);
+	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES))
+		tree_leaf_inodes(what->image, drop_inode, &d);
+	if (what->kinds & EXPOSE_BLOCK)
+		drop_range(d.k, what->ino, what->block, what->block + 1);
+}
+
+/* ---- what the kernel may be told for long ---------------------------------------------------- */
+
+/* Noted before it is asked whether the leaf stands: a drop that begins later finds it. */
+static bool attributes_note(struct kernel *k, uint64_t ino)
+{
+	uint64_t dropped = 0;
+	struct known *n;
+
+	rt_mutex_lock(&k->lock);
+	n = known_note(k, ino, &dropped);
+	if (n)
+		n->attributes = true;
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+	return n;
+}
+
+bool ops_expose_attributes(struct fs *fs, uint64_t ino)
+{
+	struct disk_key key = disk_key(ino, DISK_ITEM_INODE, 0);
+	struct cache_exposure leaf;
+
+	return fs->kernel &&
+	       tree_expose(fs->tree, key, key, EXPOSE_ATTRIBUTES, &leaf, 1) == 1 &&
+	       attributes_note(fs->kernel, ino) &&
+	       cache_exposure_stands(fs->volume->cache, &leaf);
+}
+
+bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name)
+{
+	struct cache_exposure leaf;
+	struct disk_key key;
+
+	if (!fs->kernel || name_check(name))
+		return false;
+	key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
+	return tree_expose(fs->tree, key, key, EXPOSE_NAMES, &leaf, 1) == 1;
+}
+
+bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino)
+{
+	struct entry found;
+
+	return ops_expose_name(fs, dir, name) && entry_get(fs, dir, name, &found) == 0 &&
+	       found.ino == ino;
+}
+
+void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len)
+{
+	struct kernel *k = fs->kernel;
+
+	if (k && len)
+		k->ops->drop_pages(k->owner, ino, offset / PAGE_SIZE,
+			DIV_UP(offset + len, (uint64_t)PAGE_SIZE));
+}
+
+/* ---- the kernel comes and goes ----------------------------------------------------------------- */
+
+static const struct cache_kernel_ops drop_ops = {.drop = drop};
+
+int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner)
+{
+	struct kernel *k;
+	int e;
+
+	WEFT_ASSERT(!fs->kernel && fs_has_peers(fs));
+	k = rt_alloc(sizeof(*k));
+	if (!k)
+		return -ENOMEM;
+	k->fs = fs;
+	k->ops = ops;
+	k->owner = owner;
+	k->queue_end = &k->queue;
+	e = rt_task_spawn(&k->task[0], "weft-notify", part_main, k);
+	if (!e) {
+		k->tasks = 1;
+		fs->kernel = k;
+		e = cache_kernel_start(fs->volume->cache, &drop_ops, k);
+	}
+	if (e) {
+		fs->kernel = k;
+		fs_kernel_stop(fs);
+	}
+	return e;
+}
+
+void fs_kernel_stop(struct fs *fs)
+{
+	struct kernel *k = fs->kernel;
+
+	if (!k)
+		return;
+	cache_kernel_stop(fs->volume->cache);
+	fs->kernel = NULL;
+	rt_mutex_lock(&k->lock);
+	k->stopping = true;
+	rt_mutex_unlock(&k->lock);
+	rt_cond_broadcast(&k->work);
+	for (unsigned i = 0; i < k->tasks; i++)
+		rt_task_join(k->task[i]);
+	rt_free(k);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A READ for the kernel's cache, step by step (kernel.c, data_read.c). */
+#ifndef WEFT_OPS_KERNEL_H
+#define WEFT_OPS_KERNEL_H
+
+#include "fs/ops/data_internal.h"
+
+/* Leaves that one READ may have been told from: those of 256 extents, and the inode's. */
+#define KERNEL_READ_LEAVES 16u
+
+struct kernel_read {
+	struct kernel_read *next; /* pending ones; under the lock of kernel.c */
+	uint64_t ino, first, end; /* file blocks [first, end) */
+	bool pending;
+	unsigned leaves;
+	struct cache_exposure leaf[KERNEL_READ_LEAVES];
+	uint64_t wait_ns;
+};
+
+/* It is pending. `r` lives until kernel_read_end. */
+void kernel_read_begin(
+	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len);
+/*
+ * Pending (again), and the leaves that say what is read are exposed: look at them now.
+ * -EAGAIN: wait, with nothing latched, and begin here once more. Waits.
+ */
+int kernel_read_expose(struct fs *fs, struct kernel_read *r);
+/* With all pages latched and exposed: pending no longer. True: answer now. False: start
+ * over, as above. */
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r);
+/* A little longer each time. */
+void kernel_read_wait(struct kernel_read *r);
+void kernel_read_end(struct fs *fs, struct kernel_read *r);
+
+#endif

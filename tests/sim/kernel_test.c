@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several nodes have the same volume, and each node's kernel keeps what it is told
+ * (docs/many-nodes.md, "The kernel"; kernel_world.h). All read, stat and look up through these
+ * kernels, while all write, truncate and punch the same files and move the same names. Each
+ * answer must be what was so at some moment between the question and the answer; and when
+ * nothing changes the nodes are not asked.
+ *
+ *   WEFT_SIM_SEED=7 build/tests/sim/kernel_test      one seed
+ *   WEFT_SIM_SEEDS=1000                              so many of each kind
+ *   WEFT_SIM_LONGER=10                               each so many times as long
+ */
+#include "tests/sim/kernel_world.h"
+
+#define STATES_MAX 4096
+#define WORD_ANY   (UINT64_MAX - 1)
+
+/* All that a file, or the directory, has been: state `done` is there, up to `begun` may be. */
+struct history {
+	struct rt_mutex lock; /* who changes it, on whatever node */
+	unsigned begun, done;
+	uint64_t size[STATES_MAX];
+	uint64_t word[STATES_MAX][MAX(BLOCKS, LINKS)];
+};
+
+static struct history *files, *names;
+static uint64_t file_ino[FILES], links_dir, next_word;
+static unsigned neighbours;
+static uint64_t sum_reads, sum_reads_asked, sum_drops;
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+/* ---- what was so --------------------------------------------------------------------------- */
+
+/* Begins a change: the state that it will lead to, a copy of the one that is. */
+static unsigned history_begin(struct history *h)
+{
+	unsigned next = h->done + 1;
+
+	HOLDS(next < STATES_MAX);
+	h->size[next] = h->size[h->done];
+	memcpy(h->word[next], h->word[h->done], sizeof(h->word[next]));
+	return next;
+}
+
+/* A read that begins before and ends behind a change of the size may find zeros: the kernel
+ * has looked at the old size, and gets an answer that goes by the new one. */
+static bool resized(const struct history *h, unsigned from, unsigned to)
+{
+	for (unsigned s = from; s < to; s++)
+		if (h != names && h->size[s] != h->size[s + 1])
+			return true;
+	return false;
+}
+
+static void history_says(
+	const struct history *h, unsigned from, unsigned to, unsigned at, uint64_t word)
+{
+	for (unsigned s = from; s <= to; s++)
+		if (h->word[s][at] == word || h->word[s][at] == WORD_ANY)
+			return;
+	if (word == WORD_HOLE && resized(h, from, to))
+		return;
+	print_message("%s %u: %u is %" PRIu64 ", as in none of the states %u to %u:\n",
+		h == names ? "names" : "file", (unsigned)(h - files), at, word, from, to);
+	for (unsigned s = 0; s <= to; s++)
+		print_message("%u: %" PRId64 " of %" PRIu64 "%s\n", s,
+			(int64_t)h->word[s][at], h->size[s],
+			h->word[s][at] == word ? ", as here" : "");
+	abort();
+}
+
+static void history_sizes(
+	const struct history *h, unsigned from, unsigned to, uint64_t size)
+{
+	for (unsigned s = from; s <= to; s++)
+		if (h->size[s] == size)
+			return;
+	print_message("the size is %" PRIu64 ", as in none of the states %u to %u\n",
+		size, from, to);
+	abort();
+}
+
+/* ---- readers -------------------------------------------------------------------------------- */
+
+static void read_once(struct kernel_model *k, unsigned file)
+{
+	unsigned block = pick(BLOCKS);
+	struct history *h = &files[file];
+	unsigned from = h->done;
+	uint64_t word = kernel_read_block(k, file, block);
+
+	history_says(h, from, h->begun, block, word);
+}
+
+static void stat_once(struct kernel_model *k, unsigned file)
+{
+	struct history *h = &files[file];
+	unsigned from = h->done;
+	uint64_t size = kernel_stat(k, file);
+
+	history_sizes(h, from, h->begun, size);
+}
+
+static void look_once(struct kernel_model *k, unsigned i)
+{
+	unsigned from = names->done;
+	uint64_t ino = kernel_look(k, links_dir, i);
+
+	history_says(names, from, names->begun, i, ino);
+}
+
+static void reader_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+	unsigned file = 0, name = 0;
+
+	for (unsigned i = 0; i < k->n->w->steps * 4; i++) {
+		if (i % 32 == 0) { /* others' leaves are not exposed for a while */
+			file = pick(FILES);
+			name = pick(LINKS);
+		}
+		switch (pick(4)) {
+		case 0:
+			stat_once(k, file);
+			break;
+		case 1:
+			look_once(k, name);
+			break;
+		default:
+			read_once(k, file);
+		}
+		if (pick(4) == 0)
+			rt_sleep_ns(pick(20000));
+	}
+}
+
+/* ---- writers -------------------------------------------------------------------------------- */
+
+/* Blocks [first, end) of the state are that. */
+static void state_set(
+	struct history *h, unsigned s, unsigned first, unsigned end, uint64_t w)
+{
+	for (unsigned i = first; i < end; i++)
+		h->word[s][i] = w;
+}
+
+static void state_size(struct history *h, unsigned s, uint64_t size)
+{
+	unsigned end = (unsigned)(size / PAGE_SIZE),
+		 was = (unsigned)(h->size[s] / PAGE_SIZE);
+
+	if (end > was)
+		for (unsigned i = was; i < end; i++)
+			if (h->word[s][i] == WORD_END)
+				h->word[s][i] = WORD_HOLE;
+	state_set(h, s, end, BLOCKS, WORD_END);
+	h->size[s] = size;
+}
+
+/* What the kernel does itself behind a change of its own. */
+static void own_change(struct kernel_model *k, unsigned file, uint64_t size, bool cut)
+{
+	struct kernel_file *f = &k->file[file];
+
+	rt_mutex_lock(&k->lock);
+	kernel_attributes_drop(k, f);
+	f->size = cut ? size : MAX(f->size, size);
+	if (cut)
+		kernel_pages_drop(k, f, 0, BLOCKS);
+	rt_mutex_unlock(&k->lock);
+}
+
+static void write_block(struct kernel_model *k, unsigned file, struct history *h)
+{
+	unsigned block = pick(BLOCKS), s = history_begin(h);
+	uint64_t word = ++next_word,
+		 size = MAX(h->size[s], (block + 1) * (uint64_t)PAGE_SIZE);
+	static uint64_t page[NODES_MAX][PAGE_SIZE / 8];
+	uint64_t *p = page[k->n->id - 1];
+
+	for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
+		p[i] = word;
+	state_size(h, s, size);
+	state_set(h, s, block, block + 1, word);
+	h->begun = s;
+	EQ(ops_write(k->n->fs, k->open[file], &root_user, block * PAGE_SIZE, p, PAGE_SIZE,
+		   false),
+		PAGE_SIZE);
+	ops_kernel_wrote(k->n->fs, file_ino[file], block * PAGE_SIZE, PAGE_SIZE);
+	own_change(k, file, (block + 1) * PAGE_SIZE, false);
+	h->done = s;
+}
+
+static void cut_file(struct kernel_model *k, unsigned file, struct history *h)
+{
+	unsigned blocks = pick(BLOCKS + 1), s = history_begin(h);
+	struct ops_setattr set = {
+		.set = OPS_SET_SIZE, .size = blocks * (uint64_t)PAGE_SIZE};
+	struct ops_attr a;
+
+	state_size(h, s, set.size);
+	h->begun = s;
+	OK(ops_setattr(k->n->fs, file_ino[file], &root_user, &set, &a));
+	own_change(k, file, set.size, true);
+	h->done = s;
+}
+
+static void punch_file(struct kernel_model *k, unsigned file, struct history *h)
+{
+	unsigned first = pick(BLOCKS), end = first + 1 + pick(BLOCKS - first);
+	unsigned s = history_begin(h);
+
+	end = MIN(end, (unsigned)(h->size[s] / PAGE_SIZE));
+	if (first >= end)
+		return;
+	state_set(h, s, first, end, WORD_HOLE);
+	h->begun = s;
+	OK(ops_fallocate(k->n->fs, k->open[file], &root_user,
+		FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, first * PAGE_SIZE,
+		(end - first) * PAGE_SIZE));
+	rt_mutex_lock(&k->lock);
+	kernel_attributes_drop(k, &k->file[file]);
+	kernel_pages_drop(k, &k->file[file], first, end);
+	rt_mutex_unlock(&k->lock);
+	h->done = s;
+}
+
+static void change_file(struct kernel_model *k)
+{
+	unsigned file = pick(FILES), what = pick(12);
+	struct history *h = &files[file];
+
+	rt_mutex_lock(&h->lock);
+	if (what == 0)
+		cut_file(k, file, h);
+	else if (what == 1)
+		punch_file(k, file, h);
+	else
+		write_block(k, file, h);
+	rt_mutex_unlock(&h->lock);
+}
+
+static void writer_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	for (unsigned i = 0; i < k->n->w->steps; i++) {
+		change_file(k);
+		rt_sleep_ns(pick(200000));
+	}
+}
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+static void name_forget(struct kernel_model *k, unsigned i)
+{
+	rt_mutex_lock(&k->lock);
+	k->name[i].known = false;
+	rt_mutex_unlock(&k->lock);
+}
+
+static void name_make(struct kernel_model *k, unsigned i, unsigned s)
+{
+	struct ops_attr a;
+	char text[8];
+
+	OK(ops_mknod(k->n->fs, links_dir, link_name(text, i), &root_user, S_IFREG | 0644,
+		0, 0, &a));
+	names->word[s][i] = a.ino;
+	name_forget(k, i);
+}
+
+/* rename(2): the kernel moves what it has of the old name to the new one. */
+static void name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned s)
+{
+	uint64_t ino = names->word[s][i];
+	char a[8], b[8];
+
+	names->word[s][to] = ino;
+	names->word[s][i] = 0;
+	names->begun = s;
+	OK(ops_rename(
+		k->n->fs, links_dir, link_name(a, i), links_dir, link_name(b, to), 0));
+	if (!ops_expose_renamed(k->n->fs, links_dir, link_name(b, to), ino))
+		on_drop_names(k);
+	rt_sleep_ns(pick(10000));
+	rt_mutex_lock(&k->lock);
+	if (k->name[i].known && k->name[i].ino == ino)
+		k->name[to] = k->name[i];
+	else
+		k->name[to].known = false;
+	k->name[i].known = false;
+	rt_mutex_unlock(&k->lock);
+}
+
+static void change_name(struct kernel_model *k)
+{
+	unsigned i = pick(LINKS), to = pick(LINKS), s;
+	char text[8];
+
+	rt_mutex_lock(&names->lock);
+	rt_mutex_lock(&k->dir);
+	s = history_begin(names);
+	if (!names->word[s][i]) {
+		names->word[s][i] = WORD_ANY; /* its inode is not known before */
+		names->begun = s;
+		name_make(k, i, s);
+	} else if (i != to) {
+		name_move(k, i, to, s);
+	} else {
+		names->word[s][i] = 0;
+		names->begun = s;
+		OK(ops_unlink(k->n->fs, links_dir, link_name(text, i)));
+		name_forget(k, i);
+	}
+	names->done = s;
+	rt_mutex_unlock(&k->dir);
+	rt_mutex_unlock(&names->lock);
+}
+
+static struct ops_name filler_name(char out[160], unsigned node, unsigned i)
+{
+	snprintf(out, 160, "%0*u-filler-%u", 120, i, node);
+	return nm(out);
+}
+
+/* Large items among the names, and inodes among those of the files, come and go: leaves are
+ * split and joined. */
+static void fill(struct kernel_model *k, unsigned i)
+{
+	unsigned most = 15, node = k->n->id;
+	struct ops_attr a;
+	char text[160];
+
+	OK(ops_mknod(k->n->fs, links_dir, filler_name(text, node, i), &root_user,
+		S_IFREG | 0644, 0, 0, &a));
+	for (unsigned gone = i - most; i % most == 0 && i && gone < i; gone++)
+		OK(ops_unlink(k->n->fs, links_dir, filler_name(text, node, gone)));
+}
+
+static void namer_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	for (unsigned i = 0; i < k->n->w->steps / 2; i++) {
+		change_name(k);
+		fill(k, i);
+		rt_sleep_ns(pick(300000));
+	}
+}
+
+/* ---- nothing changes ------------------------------------------------------------------------ */
+
+static void look_at_all(struct kernel_model *k)
+{
+	for (unsigned f = 0; f < FILES; f++) {
+		kernel_stat(k, f);
+		for (unsigned b = 0; b < BLOCKS; b++)
+			kernel_read_block(k, f, b);
+	}
+	for (unsigned i = 0; i < LINKS; i++)
+		kernel_look(k, links_dir, i);
+}
+
+/* After a few rounds the kernels have all there is: nothing is asked. */
+static void quiet_main(struct kernel_model *k)
+{
+	uint64_t asked;
+
+	for (unsigned i = 0; i < 20; i++) {
+		look_at_all(k);
+		rt_sleep_ns(5000000);
+	}
+	barrier(k->n);
+	asked = k->reads_asked + k->stats_asked + k->looks_asked;
+	for (unsigned i = 0; i < 20; i++)
+		look_at_all(k);
+	EQ(k->reads_asked + k->stats_asked + k->looks_asked, asked);
+}
+
+/* ---- the runner -------------------------------------------------------------------------------- */
+
+/* Full leaves of inodes, in whose middle extents will be inserted. */
+static void make_neighbours(struct node *n)
+{
+	unsigned count = 8 + pick(10);
+	char text[16];
+
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(text, sizeof(text), "near%u", neighbours++);
+		mk_file(n->fs, DISK_INO_ROOT, text);
+	}
+}
+
+static void make_files(struct node *n)
+{
+	char text[8];
+
+	make_neighbours(n);
+	for (unsigned i = n->id - 1; i < FILES; i += n->w->nodes) {
+		snprintf(text, sizeof(text), "f%u", i);
+		file_ino[i] = mk_file(n->fs, DISK_INO_ROOT, text);
+		state_set(&files[i], 0, 0, BLOCKS, WORD_END);
+	}
+	make_neighbours(n);
+	if (n->id == 1)
+		links_dir = mk_dir(n->fs, DISK_INO_ROOT, "links");
+}
+
+static void kernel_open(struct kernel_model *k, struct node *n)
+{
+	struct ops_attr a;
+
+	*k = (struct kernel_model){.n = n};
+	for (unsigned i = 0; i < FILES; i++) {
+		k->file[i].ino = file_ino[i];
+		OK(ops_open(n->fs, file_ino[i], &root_user, O_RDWR, &k->open[i], &a));
+	}
+	OK(fs_kernel_start(n->fs, &kernel_ops, k));
+}
+
+static void kernel_close(struct kernel_model *k, struct rt_task *task)
+{
+	rt_mutex_lock(&k->lock);
+	k->stopping = true;
+	rt_mutex_unlock(&k->lock);
+	rt_cond_broadcast(&k->answered);
+	rt_task_join(task);
+	fs_kernel_stop(k->n->fs);
+	for (unsigned i = 0; i < FILES; i++)
+		ops_close(k->n->fs, k->open[i]);
+	sum_reads += k->reads;
+	sum_reads_asked += k->reads_asked;
+	sum_drops += k->drops;
+}
+
+static void kernel_work(struct node *n)
+{
+	static void (*const mains[])(void *) = {
+		reader_main, reader_main, reader_main, writer_main, namer_main};
+	struct rt_task *task[ARRAY_SIZE(mains)], *answers;
+	struct kernel_model *k = &kernels[n->id - 1];
+
+	make_files(n);
+	barrier(n);
+	kernel_open(k, n);
+	OK(rt_task_spawn(&answers, "kernel", kernel_main, k));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		OK(rt_task_spawn(&task[i], "work", mains[i], k));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		rt_task_join(task[i]);
+	barrier(n);
+	quiet_main(k);
+	barrier(n);
+	kernel_close(k, answers);
+}
+
+/* What is there at the end, also after closing and opening again. */
+static void kernel_check(struct node *n)
+{
+	struct ops_attr a;
+
+	for (unsigned i = 0; i < FILES; i++) {
+		OK(ops_getattr(n->fs, file_ino[i], &a));
+		EQ(a.inode.size, files[i].size[files[i].done]);
+	}
+}
+
+static void run_seeds(unsigned nodes, unsigned steps)
+{
+	struct world *w = (struct world *)calloc(1, sizeof(*w));
+	uint64_t one = setting("WEFT_SIM_SEED", 0);
+	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
+
+	files = (struct history *)calloc(FILES + 1, sizeof(*files));
+	assert_true(w && files);
+	names = &files[FILES];
+	sum_sent = sum_reads = sum_reads_asked = sum_drops = 0;
+	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		memset(files, 0, (FILES + 1) * sizeof(*files));
+		next_word = neighbours = 0;
+		w->nodes = nodes;
+		w->steps = steps * (unsigned)setting("WEFT_SIM_LONGER", 1);
+		w->work = kernel_work;
+		w->check = kernel_check;
+		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+	}
+	print_message("%" PRIu64 " messages, %" PRIu64 " reads, %" PRIu64
+		      " asked, %" PRIu64 " pages dropped\n",
+		sum_sent, sum_reads, sum_reads_asked, sum_drops);
+	assert_true(sum_drops > 0 && sum_reads_asked < sum_reads);
+	free(files);
+	free(w);
+}
+
+static void two_kernels_are_never_behind(void **state)
+{
+	run_seeds(2, 120);
+}
+
+static void three_kernels_are_never_behind(void **state)
+{
+	run_seeds(3, 80);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(two_kernels_are_never_behind),
+		cmocka_unit_test(three_kernels_are_never_behind),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

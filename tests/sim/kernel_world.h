@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For kernel_test: a model of each node's kernel, as Linux behaves under FUSE. Pages are locked
+ * from the READ until its answer has been taken in, a moment after it was given; dropping
+ * waits for locked pages. Attributes have a version, names an epoch: an answer to what was
+ * asked before they were dropped is not kept. Dropping these never waits.
+ */
+#ifndef WEFT_TEST_KERNEL_WORLD_H
+#define WEFT_TEST_KERNEL_WORLD_H
+
+#include "tests/sim/cluster_world.h"
+
+#define FILES       4
+#define BLOCKS      8
+#define LINKS       6 /* names in the one directory */
+#define ANSWERS_MAX 32
+#define WORD_HOLE   0ull
+#define WORD_END    UINT64_MAX /* behind the end of the file */
+
+struct kernel_page {
+	bool locked, good;
+	uint64_t word; /* that all of the page is made of */
+};
+
+struct kernel_file {
+	uint64_t ino;
+	bool known;       /* attributes may be gone by */
+	uint64_t version; /* of the attributes: when they were dropped last */
+	uint64_t size;
+	struct kernel_page page[BLOCKS];
+};
+
+struct kernel_name {
+	bool known;
+	uint64_t epoch, ino;
+};
+
+/* A READ on its way. */
+struct kernel_request {
+	unsigned file, first, count;
+	uint64_t version;
+	size_t got;
+	bool done;
+	uint64_t word[BLOCKS];
+	struct kernel_request *next;
+};
+
+struct kernel_model {
+	struct node *n;
+	struct kernel_file file[FILES];
+	struct kernel_name name[LINKS];
+	uint64_t version, epoch;
+	struct rt_mutex dir; /* the directory's: looked up in, or changed */
+	struct rt_mutex lock;
+	struct rt_cond changed, answered;
+	struct kernel_request *answers;
+	bool stopping;
+	struct ops_file *open[FILES];
+	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
+};
+
+static struct kernel_model kernels[NODES_MAX];
+
+/* ---- dropping ------------------------------------------------------------------------------ */
+
+static struct kernel_file *kernel_file_of(struct kernel_model *k, uint64_t ino)
+{
+	for (unsigned i = 0; i < FILES; i++)
+		if (k->file[i].ino == ino)
+			return &k->file[i];
+	return NULL;
+}
+
+static void kernel_attributes_drop(struct kernel_model *k, struct kernel_file *f)
+{
+	f->known = false;
+	f->version = ++k->version;
+}
+
+/* Under the lock, which it lets go of while it waits. */
+static void kernel_pages_drop(
+	struct kernel_model *k, struct kernel_file *f, uint64_t first, uint64_t end)
+{
+	for (uint64_t i = first; i < MIN(end, (uint64_t)BLOCKS); i++) {
+		while (f->page[i].locked)
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		k->drops += f->page[i].good;
+		f->page[i].good = false;
+	}
+}
+
+static void on_drop_pages(void *owner, uint64_t ino, uint64_t first, uint64_t end)
+{
+	struct kernel_model *k = (struct kernel_model *)owner;
+	struct kernel_file *f = kernel_file_of(k, ino);
+
+	if (!f)
+		return;
+	rt_mutex_lock(&k->lock);
+	kernel_attributes_drop(k, f);
+	kernel_pages_drop(k, f, first, end);
+	rt_mutex_unlock(&k->lock);
+}
+
+static void on_drop_attributes(void *owner, uint64_t ino)
+{
+	struct kernel_model *k = (struct kernel_model *)owner;
+	struct kernel_file *f = kernel_file_of(k, ino);
+
+	if (!f)
+		return;
+	rt_mutex_lock(&k->lock);
+	kernel_attributes_drop(k, f);
+	rt_mutex_unlock(&k->lock);
+}
+
+static void on_drop_names(void *owner)
+{
+	struct kernel_model *k = (struct kernel_model *)owner;
+
+	rt_mutex_lock(&k->lock);
+	k->epoch++;
+	rt_mutex_unlock(&k->lock);
+}
+
+static const struct ops_kernel kernel_ops = {
+	.drop_pages = on_drop_pages,
+	.drop_attributes = on_drop_attributes,
+	.drop_names = on_drop_names,
+};
+
+/* ---- pages --------------------------------------------------------------------------------- */
+
+/* The answer is given; somebody takes it in, soon. */
+static int kernel_answer(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct kernel_request *r = (struct kernel_request *)arg;
+	uint64_t word = 0;
+
+	r->got = total;
+	for (unsigned i = 0; i < count; i++) {
+		const uint64_t *at = (const uint64_t *)iov[i].iov_base;
+
+		HOLDS(iov[i].iov_len == PAGE_SIZE);
+		word = at[0];
+		for (unsigned w = 0; w < PAGE_SIZE / 8; w++)
+			EQ(at[w], word); /* a page is one write's */
+		r->word[i] = word;
+	}
+	return (int)total;
+}
+
+static void kernel_take_in(struct kernel_model *k, struct kernel_request *r)
+{
+	struct kernel_file *f = &k->file[r->file];
+
+	for (unsigned i = 0; i < r->count; i++) {
+		struct kernel_page *p = &f->page[r->first + i];
+
+		p->word = i * PAGE_SIZE < r->got ? r->word[i] : WORD_HOLE;
+		p->good = true;
+		p->locked = false;
+	}
+	if (r->got < r->count * PAGE_SIZE && f->version <= r->version)
+		f->size = MIN(f->size, r->first * PAGE_SIZE + r->got);
+	r->done = true;
+	rt_cond_broadcast(&k->changed);
+}
+
+static void kernel_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	rt_mutex_lock(&k->lock);
+	while (!k->stopping || k->answers) {
+		struct kernel_request *r = k->answers;
+
+		if (!r) {
+			rt_cond_wait(&k->answered, &k->lock, RT_FOREVER);
+			continue;
+		}
+		k->answers = r->next;
+		rt_mutex_unlock(&k->lock);
+		rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+		rt_mutex_lock(&k->lock);
+		kernel_take_in(k, r);
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+struct kernel_asking {
+	struct kernel_model *k;
+	struct kernel_request *r;
+};
+
+/* Called while the pages are latched: from here on the daemon is out of it. */
+static int kernel_sink(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct kernel_asking *a = (struct kernel_asking *)arg;
+
+	kernel_answer(a->r, iov, count, total);
+	rt_mutex_lock(&a->k->lock);
+	a->r->next = a->k->answers;
+	a->k->answers = a->r;
+	rt_mutex_unlock(&a->k->lock);
+	rt_cond_broadcast(&a->k->answered);
+	return (int)total;
+}
+
+/* Under the lock: asks for the page, and for some that follow. */
+static void kernel_ask_pages(struct kernel_model *k, unsigned file, unsigned block)
+{
+	struct kernel_file *f = &k->file[file];
+	unsigned most = 1 + pick(4);
+	struct kernel_request r = {.file = file, .first = block, .version = k->version};
+	struct kernel_asking a = {k, &r};
+
+	while (r.count < most && block + r.count < BLOCKS) {
+		struct kernel_page *p = &f->page[block + r.count];
+
+		if (p->locked || p->good)
+			break;
+		p->locked = true;
+		r.count++;
+	}
+	k->reads_asked++;
+	rt_mutex_unlock(&k->lock);
+	HOLDS(ops_read_kept(k->n->fs, k->open[file], block * PAGE_SIZE,
+		      r.count * PAGE_SIZE, kernel_sink, &a) >= 0);
+	rt_mutex_lock(&k->lock);
+	while (!r.done)
+		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+/*
+ * One question. *stale: the answer was not kept, since the attributes were dropped meanwhile.
+ */
+static uint64_t kernel_ask_stat(struct kernel_model *k, unsigned file, bool *stale)
+{
+	struct kernel_file *f = &k->file[file];
+	struct ops_attr a;
+	uint64_t version, size;
+	bool keep;
+
+	*stale = false;
+	rt_mutex_lock(&k->lock);
+	k->stats++;
+	if (f->known) {
+		size = f->size;
+		rt_mutex_unlock(&k->lock);
+		return size;
+	}
+	version = k->version;
+	k->stats_asked++;
+	rt_mutex_unlock(&k->lock);
+	keep = ops_expose_attributes(k->n->fs, f->ino);
+	OK(ops_getattr(k->n->fs, f->ino, &a));
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	*stale = f->version > version;
+	if (!*stale) {
+		f->known = keep;
+		f->size = a.inode.size;
+		for (unsigned i = 0; i < BLOCKS; i++) /* those behind the new end */
+			if (i * PAGE_SIZE >= f->size && !f->page[i].locked)
+				f->page[i].good = false;
+	}
+	rt_mutex_unlock(&k->lock);
+	return a.inode.size;
+}
+
+static uint64_t kernel_stat(struct kernel_model *k, unsigned file)
+{
+	bool stale;
+
+	return kernel_ask_stat(k, file, &stale);
+}
+
+/* read(2) of one block: looks at the attributes first (AUTO_INVAL_DATA). */
+static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigned block)
+{
+	struct kernel_file *f = &k->file[file];
+	struct kernel_page *p = &f->page[block];
+	uint64_t word;
+
+	bool stale = true;
+
+	/* Linux asks once, and goes on with the size that it had: docs/many-nodes.md */
+	while (stale)
+		(void)kernel_ask_stat(k, file, &stale);
+	rt_mutex_lock(&k->lock);
+	k->reads++;
+	for (;;) {
+		if (block * PAGE_SIZE >= f->size) {
+			word = WORD_END;
+			break;
+		}
+		if (p->locked) {
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		} else if (!p->good) {
+			kernel_ask_pages(k, file, block);
+		} else {
+			word = p->word;
+			break;
+		}
+	}
+	rt_mutex_unlock(&k->lock);
+	return word;
+}
+
+/* ---- names -------------------------------------------------------------------------------------- */
+
+static struct ops_name link_name(char out[8], unsigned i)
+{
+	snprintf(out, 8, "l%u", i);
+	return nm(out);
+}
+
+/* The inode, or 0. */
+static uint64_t kernel_look(struct kernel_model *k, uint64_t dir, unsigned i)
+{
+	struct kernel_name *e = &k->name[i];
+	struct ops_attr a;
+	uint64_t epoch, ino;
+	char text[8];
+	bool keep;
+	int rc;
+
+	rt_mutex_lock(&k->lock);
+	k->looks++;
+	if (e->known && e->epoch == k->epoch) {
+		ino = e->ino;
+		rt_mutex_unlock(&k->lock);
+		return ino;
+	}
+	rt_mutex_unlock(&k->lock);
+	rt_mutex_lock(&k->dir);
+	rt_mutex_lock(&k->lock);
+	epoch = k->epoch;
+	k->looks_asked++;
+	rt_mutex_unlock(&k->lock);
+	keep = ops_expose_name(k->n->fs, dir, link_name(text, i));
+	rc = ops_lookup(k->n->fs, dir, link_name(text, i), &a);
+	HOLDS(rc == 0 || rc == -ENOENT);
+	ino = rc ? 0 : a.ino;
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	*e = (struct kernel_name){.known = keep, .epoch = epoch, .ino = ino};
+	rt_mutex_unlock(&k->lock);
+	rt_mutex_unlock(&k->dir);
+	return ino;
+}
+
+#endif
