@@ -189,8 +189,6 @@ static int network_open(struct member *m, struct volume *v, struct weft_error *e
 		return weft_error(err, -ENOKEY, "the cluster's key was not read");
 	memcpy(o.key, key, sizeof(o.key));
 	memcpy(o.self.volume_uuid, sb->volume_uuid, NET_UUID_BYTES);
-	/* A cluster file names no cluster but the volume's own. */
-	memcpy(o.self.cluster_uuid, sb->volume_uuid, NET_UUID_BYTES);
 	memcpy(o.self.node_uuid, sb->store_uuid, NET_UUID_BYTES);
 	address_of(m, m->o.node, address);
 	rc = net_open(&m->net, &o, err);

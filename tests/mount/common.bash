@@ -95,3 +95,118 @@ teardown_store() {
 	fi
 	rm -rf "$DIR"
 }
+
+# ---- several nodes -------------------------------------------------------------------------
+# Each in a network namespace of its own, joined by a bridge in another: nothing of the
+# machine's own network is touched. Node N's store is $DIR/N.weft, its mount $DIR/mN.
+
+# A cluster of $1 nodes with stores of size $2: $FILE, $NODES, ${M[N]}. Not mounted yet.
+setup_nodes() {
+	local n
+	need ip nsenter
+	NODES=$1
+	DIR=$(mktemp -d "${WEFT_TMP:-/tmp}/weft-test.XXXXXX")
+	chmod 755 "$DIR"
+	NET=weft-${DIR##*.}
+	ip netns add "$NET" 2>"$DIR/netns" || skip "needs network namespaces: $(cat "$DIR/netns")"
+	ip -n "$NET" link add br0 type bridge
+	ip -n "$NET" link set br0 up
+	M=()
+	for n in $(seq "$NODES"); do
+		ip netns add "$NET-$n"
+		ip -n "$NET-$n" link set lo up
+		ip -n "$NET-$n" link add eth0 type veth peer name "node$n" netns "$NET"
+		ip -n "$NET" link set "node$n" master br0 up
+		ip -n "$NET-$n" addr add "10.77.0.$n/24" dev eth0
+		ip -n "$NET-$n" link set eth0 up
+		M[n]=$DIR/m$n
+		mkdir "${M[n]}"
+	done
+	FILE=$DIR/c.cluster
+	new_cluster "$DIR"
+	for n in $(seq "$NODES"); do
+		on "$n" mkfs.weft -c "$FILE" --size "${2:-128M}" >>"$DIR/mkfs.log"
+	done
+}
+
+# The cluster file of these nodes, c.cluster in folder $1, with a fresh UUID and key.
+new_cluster() {
+	local n nodes=()
+	for n in $(seq "$NODES"); do
+		nodes+=("10.77.0.$n:$1/$n.weft")
+	done
+	weft cluster new -d "$1" c "${nodes[@]}" >/dev/null
+}
+
+# Runs a command in node $1's network.
+on() {
+	local n=$1
+	shift
+	nsenter --net="/run/netns/$NET-$n" "$@"
+}
+
+node_pid() { weft status "${M[$1]}" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p'; }
+
+# Mounts node $1; waits for the others. The rest goes to weftd.
+mount_node() {
+	local n=$1
+	shift
+	on "$n" weftd "$FILE" "${M[n]}" -o "cache=${CACHE:-64M}" "$@" 2>>"$DIR/log$n"
+	node_pid "$n" >>"$DIR/pids"
+}
+
+# Starts node $1 in the foreground, to wait for the others; what it says is in $DIR/logN. Sets
+# $STARTED, its pid.
+start_node() {
+	local n=$1
+	shift
+	nsenter --net="/run/netns/$NET-$n" weftd "$FILE" "${M[n]}" -f "$@" 2>"$DIR/log$n" 3>&- &
+	STARTED=$!
+	echo "$STARTED" >>"$DIR/pids"
+}
+
+# All of them.
+mount_nodes() {
+	local n p=()
+	for n in $(seq "$NODES"); do
+		mount_node "$n" "$@" &
+		p+=($!)
+	done
+	for n in "${p[@]}"; do
+		wait "$n" || { cat "$DIR"/log*; return 1; }
+	done
+}
+
+# Unmounts the nodes in this order, and waits until all their daemons have gone.
+umount_nodes() {
+	local n pid
+	for n in "$@"; do
+		weft umount "${M[n]}" 2>>"$DIR/log$n"
+	done
+	while read -r pid; do
+		wait_until 30 gone "$pid"
+	done <"$DIR/pids"
+	: >"$DIR/pids"
+}
+
+teardown_nodes() {
+	local n pid
+	cd /
+	[ -n "${DIR:-}" ] || return 0
+	for n in $(seq "${NODES:-0}"); do
+		if grep -q " $DIR/m$n fuse.weft " /proc/mounts; then
+			umount -l "$DIR/m$n" || true
+		fi
+	done
+	if [ -f "$DIR/pids" ]; then
+		while read -r pid; do
+			[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = weftd ] || continue
+			wait_until 2 gone "$pid" || kill -9 "$pid" || true
+		done <"$DIR/pids"
+	fi
+	for n in $(seq "${NODES:-0}"); do
+		ip netns del "$NET-$n" 2>/dev/null || true
+	done
+	[ -z "${NET:-}" ] || ip netns del "$NET" 2>/dev/null || true
+	rm -rf "$DIR"
+}

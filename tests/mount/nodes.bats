@@ -1,0 +1,259 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# One volume, mounted on three nodes, each in a network of its own: what one has done the next
+# call on another sees. And how nodes come and go together.
+
+load common
+
+setup() { setup_nodes 3; }
+teardown() { teardown_nodes; }
+
+# fsck of a store says nothing of what others have; it must not find it damaged.
+check_nodes() {
+	local n
+	for n in $(seq "$NODES"); do
+		weft dump "$DIR/$n.weft" super >/dev/null
+		run weft dump "$DIR/$n.weft" log
+		[ "$status" -eq 0 ]
+	done
+}
+
+@test "written on one, read on the others, by a fresh open and by a held descriptor" {
+	mount_nodes
+	echo one >"${M[1]}/f"
+	[ "$(cat "${M[2]}/f")" = one ]
+	exec 5<"${M[3]}/f"
+	for i in 1 2 3 4 5 6 7 8; do
+		n=$((i % 2 + 1))
+		echo "from $n: $i" >"${M[n]}/f"
+		[ "$(cat "${M[3 - n]}/f")" = "from $n: $i" ]
+		[ "$(dd bs=100 count=1 <&5 2>/dev/null)" = "from $n: $i" ]
+		exec 5<"${M[3]}/f"
+	done
+	exec 5<&-
+	umount_nodes 1 2 3
+	mount_nodes
+	[ "$(cat "${M[1]}/f")" = "from 1: 8" ]
+	umount_nodes 3 2 1
+}
+
+@test "names: made, renamed and removed on one, seen at once on the others" {
+	mount_nodes
+	mkdir "${M[1]}/d"
+	for n in 1 2 3; do
+		touch "${M[n]}/d/$n"
+	done
+	for n in 1 2 3; do
+		[ "$(ls "${M[n]}/d" | tr '\n' ' ')" = "1 2 3 " ]
+	done
+	mv "${M[2]}/d" "${M[2]}/e"
+	[ ! -e "${M[1]}/d" ]
+	[ -e "${M[3]}/e/1" ]
+	mv "${M[3]}/e/1" "${M[3]}/e/4"
+	[ ! -e "${M[2]}/e/1" ]
+	run cat "${M[1]}/e/1"
+	[ "$status" -ne 0 ]
+	rm "${M[1]}/e/2"
+	[ ! -e "${M[3]}/e/2" ]
+	ln "${M[2]}/e/3" "${M[2]}/e/5"
+	[ "$(stat -c %h "${M[1]}/e/3")" = 2 ]
+	ln -s 5 "${M[1]}/e/s"
+	[ "$(readlink "${M[3]}/e/s")" = 5 ]
+	run rmdir "${M[2]}/e"
+	[ "$status" -ne 0 ]
+	chmod 700 "${M[1]}/e"
+	[ "$(stat -c %a "${M[3]}/e")" = 700 ]
+	rm -r "${M[3]}/e"
+	[ -z "$(ls "${M[1]}")" ]
+	umount_nodes 2 1 3
+}
+
+@test "a few thousand changes, each looked at elsewhere at once: none is stale" {
+	mount_nodes
+	"$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-6000}" "${WEFT_LOOK_SECONDS:-40}" \
+		"${WEFT_SEED:-$RANDOM}" "${M[@]}"
+	umount_nodes 1 3 2
+	check_nodes
+}
+
+# Each record in one write to a file opened with O_APPEND.
+appends() { # NODE COUNT
+	local i
+	for i in $(seq "$2"); do
+		printf 'node %d record %04d %040d\n' "$1" "$i" "$i"
+	done | python3 -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/log"
+}
+
+@test "three nodes append to one file at once: no record is lost or torn" {
+	local n p=()
+	mount_nodes
+	touch "${M[1]}/log"
+	for n in 1 2 3; do
+		appends "$n" 300 &
+		p+=($!)
+	done
+	for n in "${p[@]}"; do wait "$n"; done
+	for n in 1 2 3; do
+		[ "$(wc -l <"${M[n]}/log")" = 900 ]
+		[ "$(grep -c '^node [123] record [0-9]\{4\} [0-9]\{40\}$' "${M[n]}/log")" = 900 ]
+		[ "$(sort -u "${M[n]}/log" | wc -l)" = 900 ]
+	done
+	umount_nodes 3 1 2
+}
+
+@test "a git repository is used from one node, then from another" {
+	need git
+	export GIT_CONFIG_GLOBAL=/dev/null HOME=$DIR
+	mount_nodes
+	git -c init.defaultBranch=main init -q "${M[1]}/r"
+	for i in $(seq 9); do
+		n=$((i % 3 + 1))
+		echo "$i" >>"${M[n]}/r/file"
+		echo "$i" >"${M[n]}/r/file$i"
+		git -C "${M[n]}/r" add .
+		git -C "${M[n]}/r" -c user.name=t -c user.email=t@t commit -qm "commit $i"
+	done
+	for n in 1 2 3; do
+		[ "$(git -C "${M[n]}/r" log --oneline | wc -l)" = 9 ]
+		git -C "${M[n]}/r" fsck --strict
+		[ -z "$(git -C "${M[n]}/r" status --porcelain)" ]
+	done
+	umount_nodes 1 2 3
+	mount_nodes
+	git -C "${M[2]}/r" gc -q
+	git -C "${M[3]}/r" fsck --strict
+	umount_nodes 1 2 3
+}
+
+@test "an sqlite database is used from one node, then from another" {
+	need sqlite3
+	mount_nodes
+	sqlite3 "${M[1]}/db" 'create table t (node int, i int)'
+	for i in $(seq 30); do
+		n=$((i % 3 + 1))
+		sqlite3 "${M[n]}/db" "begin; insert into t values ($n, $i); insert into t values ($n, -$i); commit"
+	done
+	for n in 1 2 3; do
+		[ "$(sqlite3 "${M[n]}/db" 'select count(*), sum(i) from t')" = "60|0" ]
+		[ "$(sqlite3 "${M[n]}/db" 'pragma integrity_check')" = ok ]
+	done
+	umount_nodes 2 3 1
+	mount_nodes
+	[ "$(sqlite3 "${M[2]}/db" 'select count(*), sum(i) from t')" = "60|0" ]
+	umount_nodes 1 2 3
+}
+
+@test "more than a cache holds, written on one, read on the others" {
+	CACHE=32M mount_nodes
+	for n in 1 2 3; do
+		head -c 50000000 /dev/urandom >"${M[n]}/big$n"
+	done
+	sum=$(cat "${M[1]}"/big? | sha256sum)
+	[ "$(cat "${M[2]}"/big? | sha256sum)" = "$sum" ]
+	[ "$(cat "${M[3]}"/big? | sha256sum)" = "$sum" ]
+	umount_nodes 3 2 1
+	mount_nodes
+	[ "$(cat "${M[2]}"/big? | sha256sum)" = "$sum" ]
+	umount_nodes 3 2 1
+	check_nodes
+}
+
+@test "who is unmounted first serves on until all are; nodes go in any order, and come again" {
+	mount_nodes
+	cp -r /usr/include/linux "${M[2]}/linux"
+	run weft umount "${M[1]}"
+	[ "$status" -eq 0 ]
+	[[ $output == *"serves node 1's store on to node 2 (10.77.0.2:9338), node 3"* ]]
+	run weft status
+	[[ $output == *"-  "*"$DIR/1.weft"* ]]
+	diff -r /usr/include/linux "${M[3]}/linux"
+	rm -r "${M[3]}/linux/netfilter"
+	run on 1 weftd "$FILE" "${M[1]}"
+	[ "$status" -eq 32 ]
+	umount_nodes 3 2
+	for order in "1 2 3" "2 3 1"; do
+		mount_nodes
+		[ ! -e "${M[1]}/linux/netfilter" ]
+		diff /usr/include/linux/fs.h "${M[1]}/linux/fs.h"
+		umount_nodes $order
+	done
+}
+
+@test "a mount waits for the others, says so, and can be ended" {
+	start_node 1
+	wait_until 10 grep -q "waiting for node 2 (10.77.0.2:9338), node 3 (10.77.0.3:9338)" "$DIR/log1"
+	kill "$STARTED"
+	status=0
+	wait "$STARTED" || status=$?
+	[ "$status" -eq 32 ]
+	: >"$DIR/pids"
+	grep -q "interrupted while waiting for node 2" "$DIR/log1"
+	mount_nodes
+	umount_nodes 1 2 3
+}
+
+@test "SIGTERM ends a node although others have theirs, in bounded time" {
+	mount_nodes
+	echo x >"${M[1]}/f"
+	pid=$(node_pid 1)
+	kill "$pid"
+	wait_until 30 gone "$pid"
+	for n in 2 3; do
+		umount -l "${M[n]}"
+		kill "$(node_pid "$n")" || true
+	done
+	while read -r pid; do
+		wait_until 40 gone "$pid"
+	done <"$DIR/pids"
+}
+
+@test "nodes that do not fit are told: another key, another volume, an id that is there twice" {
+	mkdir "$DIR/other"
+	new_cluster "$DIR/other"
+	on 1 mkfs.weft -c "$DIR/other/c.cluster" --size 64M >/dev/null
+	start_node 1
+	wait_until 10 grep -q "waiting for node 2" "$DIR/log1"
+
+	on 2 mkfs.weft -c "$DIR/other/c.cluster" --size 64M >/dev/null
+	run on 2 weftd "$DIR/other/c.cluster" "${M[2]}"
+	echo "$output"
+	[ "$status" -eq 32 ]
+	[[ $output == *"cannot connect with node 1 (10.77.0.1:9338): it belongs to another volume"* ]]
+	grep -q "node 2.*another volume" "$DIR/log1"
+
+	# the same volume, but with another key: a store made with that key alone
+	sed "s/^uuid = .*/$(grep '^uuid' "$FILE")/" -i "$DIR/other/c.cluster"
+	on 2 mkfs.weft -f -c "$DIR/other/c.cluster" --size 64M >/dev/null
+	run on 2 weftd "$DIR/other/c.cluster" "${M[2]}"
+	echo "$output"
+	[ "$status" -eq 32 ]
+	[[ $output == *"cannot connect with node 1 (10.77.0.1:9338): "*"key"* ]]
+	grep -q "node 2.*key" "$DIR/log1"
+}
+
+@test "an address that is another machine's, or does not resolve, is told" {
+	run on 1 weftd "$FILE" "${M[1]}" -o node=2
+	[ "$status" -eq 32 ]
+	[[ $output == *"node 2: cannot listen at 10.77.0.2:9338: "* ]]
+	sed -i 's/10.77.0.3/no-such-host.invalid/' "$FILE"
+	run on 1 weftd "$FILE" "${M[1]}" -o node=1
+	[ "$status" -eq 32 ]
+	[[ $output == *"node 3's address: no-such-host.invalid:9338 cannot be looked up"* ]]
+}
+
+@test "with tls in the file nodes meet as well; a file without it does not fit" {
+	sed -i 's/^\[volume\]/&\ntls = yes/' "$FILE"
+	mount_nodes
+	echo secret >"${M[1]}/f"
+	[ "$(cat "${M[3]}/f")" = secret ]
+	umount_nodes 1 2 3
+	start_node 1
+	wait_until 10 grep -q "waiting for node 2" "$DIR/log1"
+	sed '/^tls/d' "$FILE" >"$DIR/plain.cluster"
+	run on 2 weftd "$DIR/plain.cluster" "${M[2]}"
+	echo "$output"
+	[ "$status" -eq 32 ]
+	[[ $output == *"TLS on one end only"* ]]
+}
