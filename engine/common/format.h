@@ -383,6 +383,7 @@ _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
 #define DISK_INODE_HAS_ACL         (1u << 1) /* has system.posix_acl_access */
 #define DISK_INODE_HAS_DEFAULT_ACL (1u << 2) /* has system.posix_acl_default */
 #define DISK_INODE_HAS_CAPS        (1u << 3) /* has security.capability */
+#define DISK_INODE_HAS_INTENT      (1u << 4) /* has an intent: DISK_ITEM_INTENT */
 
 /* An entry item's value: entries one behind the other, unpadded. The discriminator
  * is the name's hash with bit 63 and the low 4 bits cleared, at least 16; a readdir

@@ -389,13 +389,20 @@ int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descen
 	return leaf_hold(t, key, d);
 }
 
-bool tree_leaf_done(struct tree *t, struct descent *d)
+bool tree_leaf_close(struct tree *t, struct descent *d)
 {
 	bool stands = guard_valid(&d->node);
 
-	if (stands)
-		guard_used(t->cache, &d->node);
 	if (unlikely(d->held.kind != GUARD_NONE))
 		guard_release(t->cache, &d->held);
+	return stands;
+}
+
+bool tree_leaf_done(struct tree *t, struct descent *d)
+{
+	bool stands = tree_leaf_close(t, d);
+
+	if (stands)
+		guard_used(t->cache, &d->node);
 	return stands;
 }

@@ -92,7 +92,7 @@ static int leaf_finish(struct tree *t, struct read_set *rs, struct descent *d, b
 {
 	struct guard seen = d->node;
 
-	*lost = !tree_leaf_done(t, d);
+	*lost = !(rs && rs->keeps ? tree_leaf_close(t, d) : tree_leaf_done(t, d));
 	if (unlikely(*lost)) {
 		tree_count(t, restarts);
 		return -EAGAIN;
@@ -269,6 +269,60 @@ int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
 
 /* ---- the public functions -------------------------------------------------------- */
 
+bool tree_seen_stands(const struct tree_seen *seen)
+{
+	for (unsigned i = 0; i < seen->count; i++)
+		if (!guard_valid(&seen->leaf[i]))
+			return false;
+	return true;
+}
+
+void tree_seen_used(struct tree *t, const struct tree_seen *seen)
+{
+	for (unsigned i = 0; i < seen->count; i++)
+		if (guard_valid(&seen->leaf[i]))
+			guard_used(t->cache, &seen->leaf[i]);
+}
+
+static struct read_set seen_set(struct tree_seen *seen)
+{
+	return (struct read_set){.seen = seen->leaf,
+		.count = seen->count,
+		.max = TREE_SEEN_MAX,
+		.keeps = seen->keeps};
+}
+
+int tree_read_seen(struct tree *t, struct tree_seen *seen, struct disk_key key, void *buf,
+	size_t cap)
+{
+	struct read_set rs;
+	int r;
+
+	if (!seen)
+		return tree_read(t, key, buf, cap);
+	rs = seen_set(seen);
+	r = read_exact(t, &rs, tree_key_of(key), buf, cap);
+	seen->count = rs.count;
+	return r;
+}
+
+int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
+	struct disk_key floor, struct disk_key *found, void *buf, size_t cap)
+{
+	struct read_set rs;
+	tree_key key = 0;
+	int r;
+
+	if (!seen)
+		return tree_floor(t, at, floor, found, buf, cap);
+	rs = seen_set(seen);
+	r = read_floor(t, &rs, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
+	seen->count = rs.count;
+	if (r >= 0)
+		*found = tree_key_disk(key);
+	return r;
+}
+
 int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
 {
 	return read_exact(t, NULL, tree_key_of(key), buf, cap);
@@ -311,12 +365,13 @@ static void scan_ahead(struct tree *t, const struct descent *d, bool hint)
 }
 
 /* A leaf as of one moment, into `copy`. */
-static int scan_leaf(struct tree *t, tree_key from, bool hint, uint8_t copy[PAGE_SIZE],
-	struct descent *d)
+static int scan_leaf(struct tree *t, struct read_set *rs, tree_key from, bool hint,
+	uint8_t copy[PAGE_SIZE], struct descent *d)
 {
 	for (unsigned attempt = 0;; attempt++) {
 		int r = tree_leaf_open(t, from, attempt, d);
 		size_t head;
+		bool lost;
 
 		if (r == -EAGAIN)
 			continue;
@@ -331,14 +386,14 @@ static int scan_leaf(struct tree *t, tree_key from, bool hint, uint8_t copy[PAGE
 			page_copy_out(copy + d->counts.heap_begin,
 				d->node.image + d->counts.heap_begin,
 				PAGE_SIZE - d->counts.heap_begin);
-		if (tree_leaf_done(t, d))
-			return 0;
-		tree_count(t, restarts);
+		r = leaf_finish(t, rs, d, &lost);
+		if (!lost)
+			return r;
 	}
 }
 
-int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
-	tree_visit visit, void *arg)
+static int scan(struct tree *t, struct read_set *rs, struct disk_key from,
+	struct disk_key to, bool scan_hint, tree_visit visit, void *arg)
 {
 	uint8_t copy[PAGE_SIZE];
 	tree_key at = tree_key_of(from);
@@ -346,7 +401,7 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 
 	while (at < end) {
 		struct descent d;
-		int r = scan_leaf(t, at, scan_hint, copy, &d);
+		int r = scan_leaf(t, rs, at, scan_hint, copy, &d);
 		unsigned i;
 
 		if (r)
@@ -370,6 +425,26 @@ int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool sca
 		at = d.high;
 	}
 	return 0;
+}
+
+int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
+	tree_visit visit, void *arg)
+{
+	return scan(t, NULL, from, to, scan_hint, visit, arg);
+}
+
+int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
+	struct disk_key to, bool scan_hint, tree_visit visit, void *arg)
+{
+	struct read_set rs;
+	int r;
+
+	if (!seen)
+		return scan(t, NULL, from, to, scan_hint, visit, arg);
+	rs = seen_set(seen);
+	r = scan(t, &rs, from, to, scan_hint, visit, arg);
+	seen->count = rs.count;
+	return r;
 }
 
 void tree_prefetch(struct tree *t, struct disk_key key)

@@ -67,6 +67,40 @@ int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 typedef int (*tree_visit)(void *arg, struct disk_key key, const void *value, size_t len);
 int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
 	tree_visit visit, void *arg);
+/*
+ * What readings outside transactions were derived from: the leaves, each as it was seen. All
+ * that was read through one is of one moment: -EAGAIN when an earlier leaf no longer stands,
+ * -E2BIG when there are more than it has room for (its content stands then, too).
+ *
+ * While tree_seen_stands, nothing of it has changed, on no node: whoever changes a leaf takes
+ * it out of this node's frame first. So it may be asked under the latch of a page that an item
+ * named, and says whether the item still names it.
+ *
+ * `keeps`: a leaf that came from another node counts as used only with tree_seen_used (or a
+ * millisecond later), so that who lost it too early before need not lose it again.
+ */
+#define TREE_SEEN_MAX 32
+struct tree_seen {
+	unsigned count;
+	bool keeps;
+	struct guard leaf[TREE_SEEN_MAX];
+};
+static inline void tree_seen_begin(struct tree_seen *seen, bool keeps)
+{
+	seen->count = 0;
+	seen->keeps = keeps;
+}
+bool tree_seen_stands(const struct tree_seen *seen);
+/* What was derived has served its purpose. */
+void tree_seen_used(struct tree *t, const struct tree_seen *seen);
+/* As those without `seen`, which may be NULL. */
+int tree_read_seen(struct tree *t, struct tree_seen *seen, struct disk_key key, void *buf,
+	size_t cap);
+int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
+	struct disk_key floor, struct disk_key *found, void *buf, size_t cap);
+int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
+	struct disk_key to, bool scan_hint, tree_visit visit, void *arg);
+
 /* Asks for the leaf of a key to be brought in, in the background. */
 void tree_prefetch(struct tree *t, struct disk_key key);
 

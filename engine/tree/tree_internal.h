@@ -209,6 +209,8 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
  * was seen stands. */
 int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d);
 bool tree_leaf_done(struct tree *t, struct descent *d);
+/* The same, but the leaf does not yet count as used. */
+bool tree_leaf_close(struct tree *t, struct descent *d);
 /* One try without waiting: -EAGAIN with d->missing set, or PID_NONE when it lost a race.
  */
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
@@ -230,6 +232,7 @@ struct read_set {
 	struct guard *seen;
 	unsigned count;
 	unsigned max;
+	bool keeps; /* leaves are not yet used when they have been read */
 };
 
 /* The leaf of the key, if it is one of the last that were read, as it was then: no

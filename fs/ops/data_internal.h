@@ -80,8 +80,7 @@ struct inode_state {
 	 * held over I/O and a writer asks again at once.
 	 */
 	struct rt_gate structure; /* of width 1 */
-	/* Odd while pages are being unmapped, changed by it: a page latched under the
-	 * sequence at which it was looked up was still the file's. Written under
+	/* Odd while this node unmaps pages, changed by it (map_view). Written under
 	 * `structure`. */
 	_Atomic uint32_t map_sequence;
 
@@ -148,13 +147,6 @@ void forgotten_clear(struct fs *fs, uint32_t mark);
 void ahead_release(struct fs *fs, struct inode_state *st);
 void ahead_release_all(struct fs *fs);
 
-/*
- * The intents in the tree that nobody is working off: what errors left. While there are
- * none, nothing that grows or maps looks for one. Falls when one is finished, or goes
- * with its inode.
- */
-_Atomic uint32_t *intents_unfinished(struct fs *fs);
-
 /* Times that the tree does not have yet. `settle` writes them; Waits. */
 int state_settle(struct fs *fs, struct inode_state *st);
 /* A transaction has just written the inode with these times: what is older is not needed.
@@ -187,6 +179,45 @@ static inline void state_dirty(struct inode_state *st, uint64_t first, uint64_t 
 
 /* ---- mapping changes ------------------------------------------------------------- */
 
+/*
+ * What a look-up of the mapping was derived from. A page that is latched after the look-up,
+ * by PID and incarnation, was still the file's when map_view_stands said so under its latch:
+ *
+ * - this node unmaps pages only with the state's map_sequence odd;
+ * - another node changes the leaf of the extent, or of the inode, and has taken it out of this
+ *   node's frame before. So where there are other nodes the leaves must stand as well.
+ *
+ * Who unmaps it after that does so after the reading, or the overwrite, has taken place.
+ */
+struct map_view {
+	struct inode_state *st;
+	uint32_t sequence;
+	bool shared; /* other nodes may change the mapping */
+	struct tree_seen seen;
+};
+
+/* Begins one. Waits, holding nothing, for a change of this node's that is under way;
+ * `locked`: the caller has `structure`. `again`: an earlier one did not stand. */
+void map_view_begin(struct fs *fs, struct inode_state *st, bool locked, bool again,
+	struct map_view *view);
+/* For what is looked up in it. */
+static inline struct tree_seen *map_view_seen(struct map_view *view)
+{
+	return view->shared ? &view->seen : NULL;
+}
+bool map_view_stands(const struct map_view *view);
+/* It has served its purpose, or did not stand. */
+void map_view_end(struct fs *fs, const struct map_view *view);
+/* After so many views that did not stand something is damaged, or makes no progress. */
+#define VIEWS_ALONE  16u
+#define VIEWS_SHARED 4096u
+static inline unsigned views_max(const struct fs *fs)
+{
+	return fs_has_peers(fs) ? VIEWS_SHARED : VIEWS_ALONE;
+}
+/* Lets others get done, when so many did not stand. Waits. */
+void views_pause(const struct fs *fs, unsigned views);
+
 /* Both under `structure`, around a transaction that unmaps pages. */
 static inline void map_change_begin(struct inode_state *st)
 {
@@ -196,18 +227,6 @@ static inline void map_change_end(struct inode_state *st)
 {
 	atomic_fetch_add_explicit(&st->map_sequence, 1, memory_order_seq_cst);
 }
-/*
- * The sequence under which to look a mapping up. Waits, holding nothing, for a change
- * that is under way; `locked`: the caller has `structure`.
- */
-uint32_t map_sequence_read(struct inode_state *st, bool locked);
-/* Nothing was unmapped since. Called with the pages latched: acquire orders it behind
- * that. */
-static inline bool map_unchanged(struct inode_state *st, uint32_t sequence)
-{
-	return atomic_load_explicit(&st->map_sequence, memory_order_acquire) == sequence;
-}
-
 /* ---- extents (extent.c) ---------------------------------------------------------- */
 
 enum map_kind { MAP_HOLE = 0, MAP_UNWRITTEN, MAP_WRITTEN };
@@ -233,6 +252,10 @@ struct map {
 /* Without a transaction. 0, -EUCLEAN, -EIO. Waits. */
 int map_lookup(
 	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out);
+/* The same, for what is derived from it (tree.h; NULL: nothing): -ESTALE, look at all again;
+ * -E2BIG, it lies in too many leaves. */
+int map_lookup_seen(struct fs *fs, struct tree_seen *seen, uint64_t ino, uint64_t first,
+	uint64_t count, struct map *out);
 /* First block behind what the map covers. */
 static inline uint64_t map_end(const struct map *map)
 {
@@ -268,12 +291,12 @@ int extent_insert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 int extent_convert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	const struct disk_extent *extent);
 /*
- * Frees the pages of [first, end), at most EXTENTS_A_PIECE extents of it. *freed: pages;
- * *next: where to go on, `end` when done.
+ * Frees the pages of [first, end), at most EXTENTS_A_PIECE extents of it; `unwritten`: only
+ * those that nothing was written to. *freed: pages; *next: where to go on, `end` when done.
  */
 #define EXTENTS_A_PIECE 16
 int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first,
-	uint64_t end, uint64_t *freed, uint64_t *next);
+	uint64_t end, bool unwritten, uint64_t *freed, uint64_t *next);
 /* What a block is, in the transaction. */
 int extent_at(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	struct map_segment *out);
@@ -289,9 +312,17 @@ static inline int extent_zero_bytes(struct fs *fs, struct txn *x, uint64_t ino,
 
 /* ---- pieces of large changes ----------------------------------------------------- */
 
-/* truncate.c. Under `structure`, at the start of all that grows or maps: works off what
- * an earlier truncation left. Waits. */
+/*
+ * truncate.c. Under `structure`: works off what a truncation, on any node, has left to do; or
+ * does so if the inode says that there is something. Whoever grows or maps asks intent_is_due
+ * in the transaction that does so, and starts over with this where it is. Wait.
+ */
+int intent_work(struct fs *fs, struct inode_state *st);
 int intent_finish(struct fs *fs, struct inode_state *st);
+static inline bool intent_is_due(const struct disk_inode *inode)
+{
+	return inode->flags & DISK_INODE_HAS_INTENT;
+}
 /*
  * Before the size grows from `size` without a write into its last page: *dirty says
  * whether bytes behind the end are not zeros, which a crash or an error in the middle of

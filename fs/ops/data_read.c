@@ -4,15 +4,14 @@
  *
  * The size is read before the mapping and the mapping before the pages, without a lock or
  * a transaction. What is only ever added to (pages, the size) may be read in any order;
- * what unmaps pages changes the state's map_sequence, which is checked once the pages are
- * latched: they are all still the file's then, and stay so while the sink runs. Holes and
- * unwritten extents are a page of zeros that belongs to nobody.
+ * whether anything was unmapped, here or on another node, is asked once the pages are
+ * latched (map_view_stands): they are all still the file's then, and stay so while the sink
+ * runs. Holes and unwritten extents are a page of zeros that belongs to nobody.
  */
 #include "fs/ops/kernel.h"
 
 #define READ_PAGES_MAX 256u
 #define READ_TRIES     8u /* without the lock; a page that stays stale with it is damage */
-#define READ_GIVE_UP   16u
 
 #define PREFETCH_FIRST 64u   /* pages: 256 KiB */
 #define PREFETCH_LAST  1024u /* 4 MiB */
@@ -24,10 +23,18 @@ struct read_batch {
 	size_t len; /* clipped */
 	unsigned pages;
 	unsigned refs_count;
+	struct map_view view;
 	struct page_ref refs[READ_PAGES_MAX];
 	struct guard guards[READ_PAGES_MAX];
 	struct iovec iov[READ_PAGES_MAX];
 };
+
+/* So many pages of it, not all. */
+static void batch_clip(struct read_batch *b, unsigned pages)
+{
+	b->pages = pages;
+	b->len = MIN(b->len, (size_t)pages * PAGE_SIZE - b->offset % PAGE_SIZE);
+}
 
 /* Fills refs with the written pages of the range and iov with what each page will be:
  * base NULL where a guard's image goes. */
@@ -39,8 +46,13 @@ static int batch_map(struct fs *fs, uint64_t ino, struct read_batch *b)
 	b->refs_count = 0;
 	while (block < end) {
 		struct map map;
-		int rc = map_lookup(fs, ino, block, end - block, &map);
+		int rc = map_lookup_seen(
+			fs, map_view_seen(&b->view), ino, block, end - block, &map);
 
+		if (rc == -E2BIG && at > 0) {
+			batch_clip(b, at);
+			return 0;
+		}
 		if (rc < 0)
 			return rc;
 		for (unsigned i = 0; i < map.count; i++) {
@@ -87,21 +99,20 @@ static void batch_fill(struct read_batch *b)
 }
 
 /*
- * Latches the pages of the range as of one mapping. -ESTALE: look again. On success
+ * Latches the pages of the range as of one view of the mapping. -ESTALE: look again. On success
  * everything is latched and *inode is as old as the mapping or older; pages == 0: at or
  * past the end.
  */
-static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool locked,
+static int batch_latch_viewed(struct fs *fs, struct inode_state *st, size_t len,
 	struct read_batch *b, struct disk_inode *inode)
 {
-	uint32_t sequence = map_sequence_read(st, locked);
 	unsigned pages_max = MIN(cache_batch_max(fs->volume->cache), READ_PAGES_MAX);
 	unsigned within = b->offset % PAGE_SIZE;
 	int rc;
 
 	b->pages = b->refs_count = 0;
 	b->len = 0;
-	rc = inode_get(fs, st->ino, inode);
+	rc = inode_get_seen(fs, map_view_seen(&b->view), st->ino, inode);
 	if (rc < 0)
 		return rc;
 	if (b->offset >= inode->size)
@@ -111,14 +122,26 @@ static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool l
 	b->pages = (unsigned)DIV_UP(within + b->len, (size_t)PAGE_SIZE);
 	rc = batch_map(fs, st->ino, b);
 	if (rc < 0 || b->refs_count == 0)
-		return rc ? rc : map_unchanged(st, sequence) ? 0 : -ESTALE;
+		return rc ? rc : map_view_stands(&b->view) ? 0 : -ESTALE;
 	rc = guard_shared_batch(fs->volume->cache, b->refs, b->refs_count, b->guards);
 	if (rc < 0)
 		return rc;
-	if (map_unchanged(st, sequence))
+	if (map_view_stands(&b->view))
 		return 0;
 	batch_release(fs, b);
 	return -ESTALE;
+}
+
+/* `locked`: with `structure`; `again`: an earlier view did not stand. */
+static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool locked,
+	bool again, struct read_batch *b, struct disk_inode *inode)
+{
+	int rc;
+
+	map_view_begin(fs, st, locked, again, &b->view);
+	rc = batch_latch_viewed(fs, st, len, b, inode);
+	map_view_end(fs, &b->view);
+	return rc;
 }
 
 static int hand_prefetch(struct page_batch *b)
@@ -192,14 +215,14 @@ static bool batch_expose(struct fs *fs, struct kernel_read *r, struct read_batch
 
 /* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
 static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len, bool locked,
-	struct kernel_read *r, struct read_batch *b, struct disk_inode *inode)
+	bool again, struct kernel_read *r, struct read_batch *b, struct disk_inode *inode)
 {
 	int rc;
 
 	for (;;) {
 		rc = kernel_read_expose(fs, r);
 		if (!rc)
-			rc = batch_latch(fs, st, len, locked, b, inode);
+			rc = batch_latch(fs, st, len, locked, again, b, inode);
 		if (!rc && batch_expose(fs, r, b))
 			return 0;
 		if (!rc)
@@ -220,11 +243,12 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset, 
 
 	b.offset = offset;
 	for (unsigned tries = 1;; tries++) {
-		rc = kept ? batch_latch_kept(fs, st, len, locked, kept, &b, &inode)
-			  : batch_latch(fs, st, len, locked, &b, &inode);
+		rc = kept ? batch_latch_kept(
+				    fs, st, len, locked, tries > 1, kept, &b, &inode)
+			  : batch_latch(fs, st, len, locked, tries > 1, &b, &inode);
 		if (rc != -ESTALE)
 			break;
-		if (tries == READ_GIVE_UP) {
+		if (tries == views_max(fs)) {
 			weft_log(3,
 				"inode %llu: its extents name pages of older "
 				"allocations; "
@@ -237,6 +261,7 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset, 
 			rt_gate_enter(&st->structure, 1);
 			locked = true;
 		}
+		views_pause(fs, tries);
 	}
 	if (locked)
 		rt_gate_leave(&st->structure, 1);

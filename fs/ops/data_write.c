@@ -4,13 +4,19 @@
  * transaction publishes extents, size, blocks and times of a piece of the call.
  *
  * Overwriting within the file takes no lock: each page is latched by PID and incarnation,
- * and the state's map_sequence says under the latch whether it is still the file's.
+ * and whether it is still the file's is asked under the latch (map_view_stands).
  * Everything else holds `structure` to the end of the call, so that an append is one
  * piece to all others here. What a piece assumed (size, holes, unwritten extents) is
  * checked by its transaction.
  *
  * Fresh pages are zeros but for the bytes written (invariant 8), and no page of another
  * file is ever named: the extents name the incarnation reserved for them.
+ *
+ * Other nodes do not know this node's `structure`. So where there are any a piece has no
+ * written pages but the one that the end lies in: all others are overwritten as above. And
+ * the pages of an unwritten extent, which is the same for all nodes, are latched and then
+ * asked for as those of a written one: who has filled one first gives it away once it is
+ * published, and then the next one finds the extent changed.
  *
  * Bytes written behind the end into the last page before the transaction are not visible;
  * if it fails, or is lost in a crash, they stay there. The end never moves over them:
@@ -23,8 +29,6 @@
 #define WRITE_PAGES_MAX 256u
 #define WRITE_PARTS_MAX 32u
 #define OVERWRITE_TRIES 8u    /* without the lock */
-#define WRITE_GIVE_UP   16u   /* stale with the lock: damage */
-#define SHARED_GIVE_UP  4096u /* the same where other nodes write as well */
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
 #define AHEAD_PAGES_MIN 16u
 #define AHEAD_PAGES_MAX 4096u /* 16 MiB */
@@ -34,6 +38,8 @@ struct write_call {
 	struct inode_state *st;
 	const struct ops_caller *c;
 	struct disk_inode inode; /* as last looked up */
+	struct map_view view;    /* of that and the mapping */
+	unsigned stale;          /* how many views in a row did not stand */
 	bool locked;
 	bool append;   /* only at the end */
 	bool modified; /* overwrote bytes without a transaction */
@@ -101,7 +107,7 @@ static int page_latch_written(
 
 /* Overwrites the written pages of a segment. Pages done, or an error if it is none. */
 static int overwrite_segment(struct write_call *w, const struct map_segment *s,
-	uint32_t sequence, uint64_t offset, const uint8_t *bytes, size_t len)
+	uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	struct fs *fs = w->fs;
 	unsigned n;
@@ -115,7 +121,7 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 			span.to - span.from == PAGE_SIZE, &g);
 		if (rc < 0)
 			break;
-		if (!map_unchanged(w->st, sequence)) {
+		if (!map_view_stands(&w->view)) {
 			guard_release(fs->volume->cache, &g);
 			rc = -ESTALE;
 			break;
@@ -130,30 +136,30 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 	return n > 0 ? (int)n : rc;
 }
 
-/*
- * Overwrites what lies in written pages at the start of the range, if all of the range is
- * within the file. Bytes done; 0: the range is not to be had this way; -ESTALE: look
- * again.
- */
-static int64_t overwrite(
+static int64_t overwrite_viewed(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
-	uint32_t sequence = map_sequence_read(w->st, w->locked);
 	uint64_t first = offset >> PAGE_SHIFT, done = first;
 	struct map map;
 	int rc;
 
-	rc = inode_get(w->fs, w->st->ino, &w->inode);
+	rc = inode_get_seen(w->fs, map_view_seen(&w->view), w->st->ino, &w->inode);
 	if (rc < 0)
 		return rc;
-	if (offset + len > w->inode.size)
-		return 0;
+	if (offset + len > w->inode.size) {
+		uint64_t whole = w->inode.size / PAGE_SIZE * PAGE_SIZE;
+
+		if (!w->view.shared || offset >= whole)
+			return 0;
+		len = whole - offset;
+	}
 	len = MIN(len, (size_t)WRITE_PAGES_MAX * PAGE_SIZE - offset % PAGE_SIZE);
-	rc = map_lookup(w->fs, w->st->ino, first, blocks_end(offset + len) - first, &map);
+	rc = map_lookup_seen(w->fs, map_view_seen(&w->view), w->st->ino, first,
+		blocks_end(offset + len) - first, &map);
 	if (rc < 0)
 		return rc;
 	for (unsigned i = 0; i < map.count && map.segment[i].kind == MAP_WRITTEN; i++) {
-		rc = overwrite_segment(w, &map.segment[i], sequence, offset, bytes, len);
+		rc = overwrite_segment(w, &map.segment[i], offset, bytes, len);
 		if (rc < 0)
 			break;
 		done += (unsigned)rc;
@@ -163,6 +169,22 @@ static int64_t overwrite(
 	if (done == first)
 		return rc < 0 ? rc : 0;
 	return (int64_t)(MIN(done << PAGE_SHIFT, offset + len) - offset);
+}
+
+/*
+ * Overwrites what lies in written pages at the start of the range, if all of the range is
+ * within the file (where other nodes write as well: whole pages of it that are). Bytes done;
+ * 0: the range is not to be had this way; -ESTALE: look again.
+ */
+static int64_t overwrite(
+	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	int64_t rc;
+
+	map_view_begin(w->fs, w->st, w->locked, w->stale > 0, &w->view);
+	rc = overwrite_viewed(w, offset, bytes, len);
+	map_view_end(w->fs, &w->view);
+	return rc;
 }
 
 /* ---- space for fresh pages ------------------------------------------------------- */
@@ -223,14 +245,28 @@ static void part_unreserve(struct fs *fs, const struct write_part *part)
 
 /* ---- planning a piece ------------------------------------------------------------ */
 
+/* The old end lies within the block, and the piece moves it. */
+static bool moves_end_in(const struct write_piece *p, uint64_t block)
+{
+	return p->size_before % PAGE_SIZE && p->size_before >> PAGE_SHIFT == block &&
+	       p->offset + p->len > p->size_before;
+}
+
 /* Adds a segment's blocks, with runs reserved for what is a hole. 0 when all of it is in.
  */
 static int plan_segment(
 	struct write_piece *p, const struct map_segment *s, unsigned *pages)
 {
 	uint64_t block = s->block, left = s->count;
-	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before);
+	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before),
+	     cut = false;
 
+	if (s->kind == MAP_WRITTEN && p->call->view.shared) {
+		if (!moves_end_in(p, block)) /* overwritten, or unmapped meanwhile */
+			return p->part_count ? -E2BIG : -ESTALE;
+		cut = left > 1;
+		left = 1;
+	}
 	while (left > 0) {
 		struct write_part *part = &p->part[p->part_count];
 		struct space_run run;
@@ -256,7 +292,7 @@ static int plan_segment(
 		left -= part->count;
 		*pages -= part->count;
 	}
-	return 0;
+	return cut ? -E2BIG : 0;
 }
 
 /*
@@ -272,7 +308,7 @@ static int plan(struct write_piece *p)
 	struct map map;
 	int rc;
 
-	rc = map_lookup(w->fs, w->st->ino, first,
+	rc = map_lookup_seen(w->fs, map_view_seen(&w->view), w->st->ino, first,
 		MIN(blocks_end(p->offset + p->len) - first, pages), &map);
 	if (rc < 0)
 		return rc;
@@ -287,11 +323,13 @@ static int plan(struct write_piece *p)
 
 /* ---- filling --------------------------------------------------------------------- */
 
-/* The old end lies within the block, and the piece moves it. */
-static bool moves_end_in(const struct write_piece *p, uint64_t block)
+/* Zeros for the rest of a page that is not fresh in the cache. */
+static void zero_around(uint8_t *image, const struct page_span *span)
 {
-	return p->size_before % PAGE_SIZE && p->size_before >> PAGE_SHIFT == block &&
-	       p->offset + p->len > p->size_before;
+	static const uint8_t zeros[PAGE_SIZE];
+
+	page_store(image, zeros, span->from);
+	page_store(image + span->to, zeros, PAGE_SIZE - span->to);
 }
 
 static int fill_page(struct write_piece *p, const struct write_part *part, unsigned n)
@@ -300,16 +338,16 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 	uint64_t block = part->block + n;
 	struct page_span span = span_in(block, p->offset, p->bytes, p->len);
 	bool fresh = part->kind != MAP_WRITTEN, whole = span.to - span.from == PAGE_SIZE,
-	     has_tail = !fresh && moves_end_in(p, block);
+	     has_tail = !fresh && moves_end_in(p, block),
+	     common = part->kind == MAP_UNWRITTEN && p->call->view.shared;
 	struct cache *cache = fs->volume->cache;
 	page_id pid = part->pid + n;
 	struct guard g;
 	int rc;
 
-	/* Another node has moved the end since size_before was read: not ours to write. */
-	if (!fresh && cache_has_peers(cache) && block << PAGE_SHIFT >= p->size_before)
-		return -ESTALE;
-	if (fresh && whole)
+	if (common)
+		rc = guard_exclusive(cache, pid, part->incarnation, &g);
+	else if (fresh && whole)
 		rc = guard_fill(cache, pid, part->incarnation, &g);
 	else if (fresh)
 		rc = guard_fresh(cache, pid, part->incarnation, &g);
@@ -318,8 +356,14 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 			fs, pid, part->incarnation, whole && !has_tail, &g);
 	if (rc < 0)
 		return rc;
+	if (common && !map_view_stands(&p->call->view)) {
+		guard_release(cache, &g);
+		return -ESTALE;
+	}
+	if (common)
+		zero_around(g.image, &span);
 	/* What lies behind the end may be another node's to write, until one has moved it. */
-	if (has_tail && (cache_has_peers(cache) ||
+	if (has_tail && (p->call->view.shared ||
 				tail_is_dirty(g.image, p->size_before % PAGE_SIZE))) {
 		guard_release(cache, &g);
 		p->tail_dirty = p->tail_held = true;
@@ -332,12 +376,34 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 	return 0;
 }
 
+/* Cuts the piece to what lies before page n of part i. */
+static void piece_cut(struct write_piece *p, unsigned i, unsigned n)
+{
+	uint64_t end = p->part[i].block + n;
+
+	for (unsigned k = i; k < p->part_count; k++) {
+		struct write_part rest = p->part[k];
+		unsigned kept = k == i ? n : 0;
+
+		rest.pid += kept;
+		rest.count -= kept;
+		part_unreserve(p->call->fs, &rest);
+	}
+	p->part[i].count = n;
+	p->part_count = n ? i + 1 : i;
+	p->len = (end << PAGE_SHIFT) - p->offset;
+}
+
 static int fill(struct write_piece *p)
 {
 	for (unsigned i = 0; i < p->part_count; i++)
 		for (unsigned n = 0; n < p->part[i].count; n++) {
 			int rc = fill_page(p, &p->part[i], n);
 
+			if (rc == -ESTALE && i + n > 0) {
+				piece_cut(p, i, n);
+				return 0;
+			}
 			if (rc < 0)
 				return rc;
 		}
@@ -396,7 +462,7 @@ static int publish_body(struct txn *x, void *arg)
 	rc = inode_read(x, ino, &inode);
 	if (rc < 0)
 		return rc;
-	if (inode.size != p->size_before)
+	if (inode.size != p->size_before || intent_is_due(&inode))
 		return -ESTALE;
 	for (unsigned i = 0; i < p->part_count; i++) {
 		rc = publish_part(p, x, &p->part[i], &inode);
@@ -456,13 +522,17 @@ static int piece_run(struct write_piece *p)
  * Writes the start of the range, whatever is there. Under `structure`. Bytes done;
  * -ESTALE: look again.
  */
-static int64_t write_piece(
+static int64_t write_piece_viewed(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	struct write_piece p = {.call = w, .offset = offset, .bytes = bytes, .len = len};
 	int rc;
 
-	rc = inode_get(w->fs, w->st->ino, &w->inode);
+	rc = inode_get_seen(w->fs, map_view_seen(&w->view), w->st->ino, &w->inode);
+	if (rc == 0 && intent_is_due(&w->inode)) {
+		rc = intent_work(w->fs, w->st);
+		rc = rc ? rc : -ESTALE;
+	}
 	if (rc < 0)
 		return rc;
 	p.size_before = w->inode.size;
@@ -483,6 +553,17 @@ static int64_t write_piece(
 	state_times_written(w->st, p.now);
 	w->modified = false;
 	return (int64_t)p.len;
+}
+
+static int64_t write_piece(
+	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	int64_t rc;
+
+	map_view_begin(w->fs, w->st, true, w->stale > 0, &w->view);
+	rc = write_piece_viewed(w, offset, bytes, len);
+	map_view_end(w->fs, &w->view);
+	return rc;
 }
 
 /* ---- behind a stream ------------------------------------------------------------- */
@@ -528,25 +609,18 @@ static void write_behind(
 
 /* ---- the call -------------------------------------------------------------------- */
 
-static int call_lock(struct write_call *w)
+static void call_lock(struct write_call *w)
 {
 	if (w->locked)
-		return 0;
+		return;
 	rt_gate_enter(&w->st->structure, 1);
 	w->locked = true;
-	return intent_finish(w->fs, w->st);
-}
-
-static unsigned tries_max(const struct fs *fs)
-{
-	return cache_has_peers(fs->volume->cache) ? SHARED_GIVE_UP : WRITE_GIVE_UP;
 }
 
 static int64_t write_all(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	size_t done = 0;
-	unsigned stale = 0;
 	bool full = false;
 
 	while (done < len) {
@@ -554,13 +628,13 @@ static int64_t write_all(
 
 		if (!w->append)
 			rc = overwrite(w, offset + done, bytes + done, len - done);
-		if (rc == 0)
-			rc = call_lock(w);
-		if (rc == 0)
+		if (rc == 0) {
+			call_lock(w);
 			rc = write_piece(w, offset + done, bytes + done, len - done);
+		}
 		if (rc > 0) {
 			done += (size_t)rc;
-			stale = 0;
+			w->stale = 0;
 			continue;
 		}
 		if (!full && space_exhausted(w->fs->volume->space, (int)rc)) {
@@ -575,13 +649,11 @@ static int64_t write_all(
 			return done ? (int64_t)done : rc;
 		if (w->append)
 			return done ? (int64_t)done : rc;
-		if (++stale == tries_max(w->fs))
+		if (++w->stale == views_max(w->fs))
 			return done ? (int64_t)done : -EUCLEAN;
-		if (stale == OVERWRITE_TRIES) {
-			rc = call_lock(w);
-			if (rc < 0)
-				return done ? (int64_t)done : rc;
-		}
+		if (w->stale == OVERWRITE_TRIES)
+			call_lock(w);
+		views_pause(w->fs, w->stale);
 	}
 	return (int64_t)done;
 }
@@ -591,16 +663,17 @@ static int64_t write_all(
 static int64_t append_all(
 	struct write_call *w, uint64_t *offset, const uint8_t *bytes, size_t len)
 {
-	int64_t rc = call_lock(w);
+	int64_t rc = -ESTALE;
 
+	call_lock(w);
 	w->append = true;
-	if (rc == 0)
-		rc = -ESTALE;
 	for (unsigned tries = 0; rc == -ESTALE; tries++) {
-		if (tries == tries_max(w->fs))
+		if (tries == views_max(w->fs))
 			return -EUCLEAN;
 		if (tries)
 			rt_yield();
+		w->stale = tries;
+		views_pause(w->fs, tries);
 		rc = inode_get(w->fs, w->st->ino, &w->inode);
 		if (rc < 0)
 			break;

@@ -9,8 +9,8 @@
  *
  * Look-ups without a transaction read items one after the other. They may be mixed with
  * an insertion or conversion that is under way (a block then shows as it was before),
- * since these never delete the item of a written extent. What unmaps pages changes the
- * state's map_sequence.
+ * since these never delete the item of a written extent. What unmaps pages shows in
+ * map_view_stands.
  */
 #include "fs/ops/data_internal.h"
 
@@ -86,8 +86,8 @@ static int map_visit(void *arg, struct disk_key key, const void *value, size_t l
 	return b->cursor == b->end;
 }
 
-int map_lookup(
-	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out)
+int map_lookup_seen(struct fs *fs, struct tree_seen *seen, uint64_t ino, uint64_t first,
+	uint64_t count, struct map *out)
 {
 	struct map_build b = {
 		.fs = fs, .ino = ino, .cursor = first, .end = first + count, .map = out};
@@ -97,8 +97,8 @@ int map_lookup(
 
 	WEFT_ASSERT(count > 0);
 	out->count = 0;
-	rc = tree_floor(fs->tree, extent_key(ino, first), extent_key(ino, 0), &found, &e,
-		sizeof(e));
+	rc = tree_floor_seen(fs->tree, seen, extent_key(ino, first), extent_key(ino, 0),
+		&found, &e, sizeof(e));
 	if (rc >= 0)
 		rc = map_visit(&b, found, &e, (size_t)rc);
 	else if (rc == -ENOENT)
@@ -106,13 +106,22 @@ int map_lookup(
 	else if (rc == -ERANGE)
 		return extent_damaged(ino, first);
 	if (rc == 0 && MAX(b.cursor, first + 1) < b.end)
-		rc = tree_scan(fs->tree, extent_key(ino, MAX(b.cursor, first + 1)),
-			extent_key(ino, b.end), false, map_visit, &b);
+		rc = tree_scan_seen(fs->tree, seen,
+			extent_key(ino, MAX(b.cursor, first + 1)), extent_key(ino, b.end),
+			false, map_visit, &b);
+	if (rc == -E2BIG && out->count > 0)
+		return 0; /* as far as it goes: map_end says */
 	if (rc < 0)
-		return rc;
+		return seen && rc == -EAGAIN ? -ESTALE : rc;
 	if (b.cursor < b.end)
 		map_add(&b, b.end - b.cursor, MAP_HOLE, PID_NONE, 0);
 	return 0;
+}
+
+int map_lookup(
+	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out)
+{
+	return map_lookup_seen(fs, NULL, ino, first, count, out);
 }
 
 int page_batch_end(struct page_batch *b)
@@ -318,7 +327,7 @@ static int extent_cut(struct txn *x, uint64_t ino, uint64_t start,
 }
 
 int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first,
-	uint64_t end, uint64_t *freed, uint64_t *next)
+	uint64_t end, bool unwritten, uint64_t *freed, uint64_t *next)
 {
 	struct disk_extent e;
 	uint64_t start, at = first;
@@ -334,7 +343,8 @@ int extent_remove(struct fs *fs, struct txn *x, uint64_t ino, uint64_t first,
 			rc = extent_next(fs, x, ino, at, end, &start, &e);
 		if (rc < 0)
 			return rc == -ENOENT ? 0 : rc;
-		rc = extent_cut(x, ino, start, &e, first, end, freed);
+		if (!unwritten || e.flags & DISK_EXTENT_UNWRITTEN)
+			rc = extent_cut(x, ino, start, &e, first, end, freed);
 		if (rc < 0)
 			return rc;
 		at = start + e.length;

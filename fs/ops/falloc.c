@@ -28,6 +28,7 @@ struct falloc {
 	/* of one piece */
 	uint64_t first, next, stop; /* blocks to free: [first, stop) */
 	bool changes; /* the first piece of [offset, end): zero its partial pages, set times */
+	bool gives_back; /* only what was not written since, by another node */
 	unsigned run_count, handed;
 	struct {
 		uint64_t block;
@@ -77,8 +78,8 @@ static int punch_body(struct txn *x, void *arg)
 	if (rc == 0 && f->changes)
 		rc = zero_edges(f, x);
 	if (rc == 0 && f->first < f->stop)
-		rc = extent_remove(
-			f->fs, x, f->st->ino, f->first, f->stop, &freed, &f->next);
+		rc = extent_remove(f->fs, x, f->st->ino, f->first, f->stop, f->gives_back,
+			&freed, &f->next);
 	if (rc < 0)
 		return rc;
 	inode.blocks -= MIN(freed, inode.blocks);
@@ -113,6 +114,8 @@ static int allocate_body(struct txn *x, void *arg)
 
 	f->handed = 0;
 	rc = inode_read(x, f->st->ino, &inode);
+	if (rc == 0 && intent_is_due(&inode))
+		rc = -ESTALE;
 	for (unsigned i = 0; i < f->run_count && rc == 0; i++) {
 		const struct space_run *run = &f->run[i].run;
 		const struct disk_extent extent = {.pid = run->pid,
@@ -205,6 +208,7 @@ static void give_back(struct falloc *f)
 {
 	const struct dirty_range *r = dirty_ranges(&f->taken);
 
+	f->gives_back = true;
 	for (uint32_t i = 0; i < f->taken.count; i++)
 		if (punch(f, r[i].first, r[i].end, false) < 0)
 			return; /* stays with the file, as space held for it */
@@ -213,15 +217,22 @@ static void give_back(struct falloc *f)
 static int allocate(struct falloc *f, uint64_t first, uint64_t stop)
 {
 	uint64_t pages = 0;
-	int rc;
+	int rc = 0;
 
-	rc = holes(f, first, stop, true, &pages);
-	if (rc == 0)
-		return allocate_commit(f);
-	for (unsigned i = 0; i < f->run_count; i++)
-		space_unreserve(f->fs->volume->space, &f->run[i].run);
-	f->run_count = 0;
-	return rc;
+	for (unsigned tries = 1; tries <= views_max(f->fs); tries++) {
+		rc = intent_finish(f->fs, f->st);
+		if (rc == 0)
+			rc = holes(f, first, stop, true, &pages);
+		if (rc == 0)
+			rc = allocate_commit(f);
+		for (unsigned i = 0; i < f->run_count; i++)
+			space_unreserve(f->fs->volume->space, &f->run[i].run);
+		f->run_count = 0;
+		if (rc != -ESTALE)
+			break;
+		views_pause(f->fs, tries); /* another node has mapped some of it */
+	}
+	return rc == -ESTALE ? -EUCLEAN : rc;
 }
 
 static bool has_room(struct fs *fs, uint64_t pages)
@@ -255,6 +266,8 @@ static int finish_body(struct txn *x, void *arg)
 	if (rc < 0)
 		return rc;
 	if (!(f->mode & FALLOC_FL_KEEP_SIZE) && f->end > inode.size) {
+		if (inode.size != f->size_before || intent_is_due(&inode))
+			return -ESTALE;
 		if (f->tail_dirty)
 			rc = extent_zero_bytes(f->fs, x, f->st->ino, block_of(inode.size),
 				inode.size % PAGE_SIZE, PAGE_SIZE);
@@ -266,17 +279,36 @@ static int finish_body(struct txn *x, void *arg)
 	return rc ? rc : inode_write(x, f->st->ino, &inode);
 }
 
+/* Size and times, when all pages are there. */
+static int finish(struct falloc *f)
+{
+	struct disk_inode inode;
+	int rc = -ESTALE;
+
+	for (unsigned tries = 1; rc == -ESTALE && tries <= views_max(f->fs); tries++) {
+		views_pause(f->fs, tries);
+		rc = intent_finish(f->fs, f->st);
+		if (rc == 0)
+			rc = inode_get(f->fs, f->st->ino, &inode);
+		if (rc < 0)
+			return rc;
+		f->size_before = inode.size;
+		f->tail_dirty = false;
+		if (!(f->mode & FALLOC_FL_KEEP_SIZE) && f->end > inode.size)
+			rc = tail_check(f->fs, f->st, inode.size, &f->tail_dirty);
+		if (rc == 0)
+			rc = ops_run(f->fs, 0, finish_body, f, NULL);
+	}
+	return rc == -ESTALE ? -EUCLEAN : rc;
+}
+
 static int falloc_run(struct falloc *f)
 {
 	uint64_t first = block_of(f->offset), stop = block_behind(f->end);
 	uint64_t inner_first = block_behind(f->offset), inner_stop = block_of(f->end);
-	struct disk_inode inode;
-	int rc;
+	int rc = 0;
 
-	rc = inode_get(f->fs, f->st->ino, &inode);
-	if (rc == 0 && !(f->mode & FALLOC_FL_KEEP_SIZE) && f->end > inode.size)
-		rc = tail_check(f->fs, f->st, inode.size, &f->tail_dirty);
-	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE))
+	if (!(f->mode & FALLOC_FL_PUNCH_HOLE))
 		rc = allocate_check(f, first, stop);
 	if (rc == 0 && (f->mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))) {
 		rc = punch(f, inner_first, inner_stop, true);
@@ -288,7 +320,7 @@ static int falloc_run(struct falloc *f)
 			give_back(f);
 	}
 	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE))
-		rc = ops_run(f->fs, 0, finish_body, f, NULL);
+		rc = finish(f);
 	return rc;
 }
 

@@ -33,7 +33,6 @@ struct file_table {
 	_Atomic uint32_t forgotten;  /* dirty states that were dropped */
 	_Atomic uint32_t covered;    /* so many of them were made durable since */
 	_Atomic uint32_t dirty_heap; /* of the states' dirty sets */
-	_Atomic uint32_t unfinished; /* intents left by errors */
 };
 
 int file_table_open(struct fs *fs)
@@ -46,11 +45,6 @@ int file_table_open(struct fs *fs)
 		fs->options.open_files_max ? fs->options.open_files_max : OPEN_FILES_MAX;
 	fs->files = t;
 	return 0;
-}
-
-_Atomic uint32_t *intents_unfinished(struct fs *fs)
-{
-	return &fs->files->unfinished;
 }
 
 /* ---- states ---------------------------------------------------------------------- */
@@ -272,16 +266,41 @@ void states_settle(struct fs *fs)
 	}
 }
 
-uint32_t map_sequence_read(struct inode_state *st, bool locked)
-{
-	uint32_t sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
+/* ---- views of a mapping ------------------------------------------------------------ */
 
-	while (!locked && (sequence & 1)) {
+void map_view_begin(struct fs *fs, struct inode_state *st, bool locked, bool again,
+	struct map_view *view)
+{
+	view->st = st;
+	view->shared = fs_has_peers(fs);
+	view->sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
+	while (!locked && (view->sequence & 1)) {
 		rt_gate_enter(&st->structure, 1);
 		rt_gate_leave(&st->structure, 1);
-		sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
+		view->sequence =
+			atomic_load_explicit(&st->map_sequence, memory_order_acquire);
 	}
-	return sequence;
+	tree_seen_begin(&view->seen, again);
+}
+
+/* Called with the pages latched: acquire orders it behind that. */
+bool map_view_stands(const struct map_view *view)
+{
+	return atomic_load_explicit(&view->st->map_sequence, memory_order_acquire) ==
+		       view->sequence &&
+	       (!view->shared || tree_seen_stands(&view->seen));
+}
+
+void map_view_end(struct fs *fs, const struct map_view *view)
+{
+	if (view->shared && view->seen.keeps)
+		tree_seen_used(fs->tree, &view->seen);
+}
+
+void views_pause(const struct fs *fs, unsigned views)
+{
+	if (fs_has_peers(fs) && views > 4)
+		rt_sleep_ns(1000 + rt_random() % (1000ull * MIN(views, 1000u)));
 }
 
 /* ---- room: write-ahead reservations ------------------------------------------------ */

@@ -63,13 +63,21 @@ int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode)
 	return txn_write(x, disk_key(ino, DISK_ITEM_INODE, 0), inode, sizeof(*inode));
 }
 
-int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out)
+int inode_get_seen(
+	struct fs *fs, struct tree_seen *seen, uint64_t ino, struct disk_inode *out)
 {
+	int len;
+
 	if (!ino_possible(ino))
 		return -ENOENT;
-	return inode_check(
-		tree_read(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0), out, sizeof(*out)),
-		out);
+	len = tree_read_seen(fs->tree, seen, disk_key(ino, DISK_ITEM_INODE, 0), out,
+		sizeof(*out));
+	return seen && len == -EAGAIN ? -ESTALE : inode_check(len, out);
+}
+
+int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out)
+{
+	return inode_get_seen(fs, NULL, ino, out);
 }
 
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out)

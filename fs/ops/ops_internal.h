@@ -85,6 +85,9 @@ int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out);
 int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode);
 /* Without a transaction; -ENOENT also for inode 0. Does not ask file_overlay. */
 int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
+/* The same, for what is derived from it (tree.h; NULL: nothing): -ESTALE, look at all again. */
+int inode_get_seen(
+	struct fs *fs, struct tree_seen *seen, uint64_t ino, struct disk_inode *out);
 /* inode_get and file_overlay: what the kernel is told. */
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out);
 

@@ -41,7 +41,7 @@ struct reclaim_step {
 	uint64_t ino;
 	bool done;
 	bool linked; /* it has a name again: a tmpfile that was linked */
-	bool intent; /* a truncation that could not be finished is settled as well */
+	bool intent; /* a truncation was not finished */
 };
 
 /* Frees the pages of a big value; returns how many, or an error. */
@@ -120,16 +120,9 @@ static int reclaim_inode(struct reclaim_step *s, struct txn *x)
 {
 	const struct disk_key intent =
 		disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, s->ino);
-	uint8_t value[DISK_VALUE_MAX];
 	int rc = txn_delete(x, disk_key(s->ino, DISK_ITEM_INODE, 0));
 
-	if (rc == 0 && atomic_load_explicit(
-			       intents_unfinished(s->fs), memory_order_relaxed) > 0) {
-		rc = txn_read(x, intent, value, sizeof(value));
-		s->intent = rc >= 0;
-		rc = rc == -ENOENT ? 0 : MIN(rc, 0);
-	}
-	if (rc == 0)
+	if (rc == 0 && s->intent)
 		rc = txn_delete(x, intent);
 	if (rc == 0)
 		rc = orphan_unmark(x, s->ino);
@@ -159,7 +152,7 @@ static int reclaim_last(struct reclaim_step *s, struct txn *x)
 static bool inode_is_bare(const struct disk_inode *inode)
 {
 	return inode->blocks == 0 && inode->size == 0 && !S_ISLNK(inode->mode) &&
-	       !(inode->flags & DISK_INODE_HAS_XATTR);
+	       !(inode->flags & (DISK_INODE_HAS_XATTR | DISK_INODE_HAS_INTENT));
 }
 
 /* What is bare as its inode says, must be so: one look at all that could follow the
@@ -182,7 +175,7 @@ static int reclaim_body(struct txn *x, void *arg)
 	uint64_t freed, next;
 	int rc;
 
-	s->done = s->linked = s->intent = false;
+	s->done = s->linked = false;
 	rc = inode_read(x, s->ino, &inode);
 	if (rc == -ENOENT || (rc == 0 && inode.nlink > 0)) {
 		s->done = true;
@@ -191,6 +184,7 @@ static int reclaim_body(struct txn *x, void *arg)
 	}
 	if (rc < 0)
 		return rc;
+	s->intent = intent_is_due(&inode);
 	if (inode_is_bare(&inode)) {
 		rc = check_bare(s, x);
 		if (rc < 0)
@@ -198,7 +192,7 @@ static int reclaim_body(struct txn *x, void *arg)
 		if (rc == 1)
 			return reclaim_inode(s, x);
 	}
-	rc = extent_remove(s->fs, x, s->ino, 0, BLOCK_END, &freed, &next);
+	rc = extent_remove(s->fs, x, s->ino, 0, BLOCK_END, false, &freed, &next);
 	if (rc < 0)
 		return rc;
 	inode.blocks -= MIN(freed, inode.blocks);
@@ -213,14 +207,6 @@ static int reclaim_body(struct txn *x, void *arg)
 			return reclaim_last(s, x);
 	}
 	return inode_write(x, s->ino, &inode);
-}
-
-/* So many are in the tree no more. */
-static void intents_settled(struct fs *fs, unsigned count)
-{
-	if (count)
-		atomic_fetch_sub_explicit(
-			intents_unfinished(fs), count, memory_order_relaxed);
 }
 
 static void state_forget(struct inode_state *st)
@@ -252,7 +238,6 @@ int inode_reclaim(struct fs *fs, uint64_t ino)
 		map_change_end(st);
 	} while (rc == 0 && !s.done);
 	state_reclaiming(fs, st, false);
-	intents_settled(fs, rc == 0 && s.intent);
 	if (rc == 0 && !s.linked)
 		state_forget(st);
 	rt_gate_leave(&st->structure, 1);
@@ -280,7 +265,6 @@ struct reclaim_batch {
 	unsigned count;
 	uint32_t alone;    /* a bit for each that is not to be reclaimed with others */
 	uint32_t finished; /* a bit for each that the transaction ends */
-	unsigned intents;  /* that it ends with them */
 };
 
 /* Pieces of as many as fit; an inode that needs another piece is left with what is left.
@@ -289,7 +273,7 @@ static int batch_body(struct txn *x, void *arg)
 {
 	struct reclaim_batch *b = arg;
 
-	b->finished = b->intents = 0;
+	b->finished = 0;
 	for (unsigned i = 0; i < b->count; i++) {
 		struct reclaim_step s = {.fs = b->fs, .ino = b->ino[i]};
 		int rc;
@@ -305,7 +289,6 @@ static int batch_body(struct txn *x, void *arg)
 			return rc;
 		if (s.done)
 			b->finished |= 1u << i;
-		b->intents += s.intent;
 	}
 	return 0;
 }
@@ -335,7 +318,6 @@ void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count)
 	while (left & ~b.alone) {
 		if (ops_run(fs, OPS_RUN_PRIVILEGED, batch_body, &b, NULL) < 0)
 			break;
-		intents_settled(fs, b.intents);
 		if (!b.finished)
 			break;
 		left &= ~b.finished;
@@ -353,13 +335,11 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	struct inode_state *st;
 	int rc;
 
-	/* first: as long as it is there, nobody may grow the file past it */
-	atomic_fetch_add_explicit(intents_unfinished(fs), 1, memory_order_relaxed);
 	rc = state_get(fs, ino, &st);
 	if (rc < 0)
 		return rc;
 	rt_gate_enter(&st->structure, 1);
-	rc = intent_finish(fs, st);
+	rc = intent_work(fs, st);
 	rt_gate_leave(&st->structure, 1);
 	state_put(fs, st);
 	if (rc < 0)

@@ -3,11 +3,12 @@
  * Setting a file's size, and intents.
  *
  * One transaction sets the size, zeroes the rest of the last page and frees what fits; if
- * more is left it also writes an intent, and further transactions free the rest piece by
- * piece, the last one deleting the intent. The blocks count is exact after each. The
- * caller holds `structure` until all is done, so nobody meets the unfinished part, unless
- * an error stopped the work: then whoever grows or maps next, or the next mount, goes on
- * (intent_finish).
+ * more is left it also writes an intent, and says so in the inode; further transactions free
+ * the rest piece by piece, the last one deleting the intent. The blocks count is exact after
+ * each. The caller holds `structure` until all is done, so nobody here meets the unfinished
+ * part, unless an error stopped the work. Then, and on another node at any time, whoever would
+ * grow or map finds it in the inode and goes on with it first (intent_finish); so does the
+ * next mount. Several may work on one intent: each piece is a transaction of its own.
  */
 #include "fs/ops/data_internal.h"
 
@@ -24,6 +25,18 @@ struct intent_step {
 	bool done;
 };
 
+/* There is none: whoever finished it has said so, unless it was damaged. */
+static int intent_unflag(struct txn *x, uint64_t ino)
+{
+	struct disk_inode inode;
+	int rc = inode_read(x, ino, &inode);
+
+	if (rc < 0 || !intent_is_due(&inode))
+		return rc == -ENOENT ? 0 : rc;
+	inode.flags &= ~DISK_INODE_HAS_INTENT;
+	return inode_write(x, ino, &inode);
+}
+
 static int intent_body(struct txn *x, void *arg)
 {
 	struct intent_step *s = arg;
@@ -35,7 +48,7 @@ static int intent_body(struct txn *x, void *arg)
 	s->done = true;
 	rc = txn_read(x, intent_key(s->ino), &intent, sizeof(intent));
 	if (rc == -ENOENT)
-		return 0;
+		return intent_unflag(x, s->ino);
 	if (rc < 0)
 		return rc;
 	if (rc != (int)sizeof(intent) || intent.kind != DISK_INTENT_TRUNCATE ||
@@ -49,18 +62,21 @@ static int intent_body(struct txn *x, void *arg)
 		return txn_delete(x, intent_key(s->ino));
 	if (rc < 0)
 		return rc;
-	rc = extent_remove(s->fs, x, s->ino, intent.from, BLOCK_END, &freed, &next);
+	rc = extent_remove(
+		s->fs, x, s->ino, intent.from, BLOCK_END, false, &freed, &next);
 	if (rc < 0)
 		return rc;
 	s->done = next == BLOCK_END;
 	inode.blocks -= MIN(freed, inode.blocks);
+	if (s->done)
+		inode.flags &= ~DISK_INODE_HAS_INTENT;
 	rc = inode_write(x, s->ino, &inode);
 	if (rc == 0 && s->done)
 		rc = txn_delete(x, intent_key(s->ino));
 	return rc;
 }
 
-static int intent_work(struct fs *fs, struct inode_state *st)
+int intent_work(struct fs *fs, struct inode_state *st)
 {
 	struct intent_step s = {.fs = fs, .ino = st->ino};
 	int rc;
@@ -75,44 +91,49 @@ static int intent_work(struct fs *fs, struct inode_state *st)
 
 int intent_finish(struct fs *fs, struct inode_state *st)
 {
-	struct disk_intent intent;
-	int rc;
+	struct disk_inode inode;
+	int rc = inode_get(fs, st->ino, &inode);
 
-	if (atomic_load_explicit(intents_unfinished(fs), memory_order_relaxed) == 0)
-		return 0;
-	rc = tree_read(fs->tree, intent_key(st->ino), &intent, sizeof(intent));
-	if (rc == -ENOENT)
-		return 0;
-	if (rc >= 0)
-		rc = intent_work(fs, st);
-	if (rc == 0)
-		atomic_fetch_sub_explicit(
-			intents_unfinished(fs), 1, memory_order_relaxed);
-	return rc;
+	return rc == 0 && intent_is_due(&inode) ? intent_work(fs, st) : rc;
 }
 
 /* ---- the last page --------------------------------------------------------------- */
 
-int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty)
+static int tail_look(struct fs *fs, struct map_view *view, uint64_t size, bool *dirty)
 {
 	struct cache *cache = fs->volume->cache;
-	unsigned within = size % PAGE_SIZE;
 	struct map map;
 	struct guard g;
-	int rc;
+	int rc = map_lookup_seen(
+		fs, map_view_seen(view), view->st->ino, size >> PAGE_SHIFT, 1, &map);
 
-	*dirty = false;
-	if (within == 0)
-		return 0;
-	rc = map_lookup(fs, st->ino, size >> PAGE_SHIFT, 1, &map);
 	if (rc < 0 || map.segment[0].kind != MAP_WRITTEN)
 		return rc;
 	rc = guard_shared(cache, map.segment[0].pid, map.segment[0].incarnation, &g);
 	if (rc < 0)
 		return rc;
-	*dirty = tail_is_dirty(g.image, within);
+	*dirty = tail_is_dirty(g.image, size % PAGE_SIZE);
+	rc = map_view_stands(view) ? 0 : -ESTALE;
 	guard_release(cache, &g);
-	return 0;
+	return rc;
+}
+
+int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty)
+{
+	struct map_view view;
+	int rc = -ESTALE;
+
+	*dirty = false;
+	if (size % PAGE_SIZE == 0)
+		return 0;
+	for (unsigned tries = 1; rc == -ESTALE && tries <= views_max(fs); tries++) {
+		map_view_begin(fs, st, true, tries > 1, &view);
+		rc = tail_look(fs, &view, size, dirty);
+		map_view_end(fs, &view);
+		if (rc == -ESTALE)
+			views_pause(fs, tries);
+	}
+	return rc == -ESTALE ? -EUCLEAN : rc;
 }
 
 /* ---- truncating ------------------------------------------------------------------ */
@@ -141,11 +162,14 @@ static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 		rc = extent_zero_bytes(t->fs, x, t->st->ino, size >> PAGE_SHIFT,
 			size % PAGE_SIZE, PAGE_SIZE);
 	if (rc == 0)
-		rc = extent_remove(t->fs, x, t->st->ino, from, BLOCK_END, &freed, &next);
+		rc = extent_remove(
+			t->fs, x, t->st->ino, from, BLOCK_END, false, &freed, &next);
 	if (rc < 0)
 		return rc;
 	inode->blocks -= MIN(freed, inode->blocks);
 	t->unfinished = next != BLOCK_END;
+	if (t->unfinished)
+		inode->flags |= DISK_INODE_HAS_INTENT;
 	return t->unfinished
 		       ? txn_write(x, intent_key(t->st->ino), &intent, sizeof(intent))
 		       : 0;
@@ -162,7 +186,7 @@ static int truncate_body(struct txn *x, void *arg)
 		return rc;
 	if (!S_ISREG(inode.mode))
 		return S_ISDIR(inode.mode) ? -EISDIR : -EINVAL;
-	if (inode.size != t->size_before)
+	if (inode.size != t->size_before || intent_is_due(&inode))
 		return -ESTALE;
 	if (t->set->size <= inode.size)
 		rc = cut(t, x, &inode);
@@ -180,7 +204,7 @@ static int truncate_body(struct txn *x, void *arg)
 	return rc;
 }
 
-/* The first transaction. -ESTALE cannot last: the size changes under `structure` only. */
+/* The first transaction. -ESTALE: another node has changed the size, or cut. */
 static int truncate_commit(struct truncation *t)
 {
 	struct inode_state *st = t->st;
@@ -189,6 +213,8 @@ static int truncate_commit(struct truncation *t)
 	int rc;
 
 	rc = inode_get(t->fs, st->ino, &inode);
+	if (rc == 0 && intent_is_due(&inode))
+		rc = intent_work(t->fs, st);
 	if (rc < 0)
 		return rc;
 	t->size_before = inode.size;
@@ -233,11 +259,11 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	if (rc < 0)
 		return rc;
 	rt_gate_enter(&t.st->structure, 1);
-	rc = intent_finish(fs, t.st);
-	for (unsigned tries = 0; rc == 0 || (rc == -ESTALE && tries < 16); tries++) {
+	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);
 		if (rc != -ESTALE)
 			break;
+		views_pause(fs, tries);
 	}
 	if (rc < 0)
 		goto out_unlock;
@@ -245,11 +271,10 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	if (t.set->size < t.size_before)
 		state_cut(t.st, t.set->size);
 	ahead_release(fs, t.st);
-	if (t.unfinished && intent_work(fs, t.st) < 0)
-		/* The size is set; the pages stay with the file until the intent is met
-		 * again. */
-		atomic_fetch_add_explicit(
-			intents_unfinished(fs), 1, memory_order_relaxed);
+	/* The size is set. After an error pages stay with the file until the intent is met
+	 * again. */
+	if (t.unfinished)
+		(void)intent_work(fs, t.st);
 	*out = (struct ops_attr){.ino = ino, .inode = t.inode};
 	if (t.unfinished)
 		(void)inode_get(fs, ino, &out->inode);

@@ -107,6 +107,7 @@ struct fsck {
 	uint64_t *kept;    /* pass 4: pages used twice that have found their owner */
 	uint64_t *group_high; /* highest incarnation seen in each group */
 	uint64_t highest_ino;
+	bool intents;          /* files that are being cut were met */
 	uint64_t tree_left;    /* ranges of the tree that stay lost in this round */
 	struct damage *damage; /* DAMAGE_MAX */
 	unsigned damage_count;

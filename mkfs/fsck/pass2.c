@@ -246,11 +246,13 @@ static int finish_end(struct fsck *f, struct sums *s)
 
 static int finish_counts(struct fsck *f, struct sums *s)
 {
-	uint32_t mask =
-		DISK_INODE_HAS_ACL | DISK_INODE_HAS_DEFAULT_ACL | DISK_INODE_HAS_CAPS;
+	uint32_t mask = DISK_INODE_HAS_ACL | DISK_INODE_HAS_DEFAULT_ACL |
+			DISK_INODE_HAS_CAPS | DISK_INODE_HAS_INTENT;
 	uint32_t flags = (s->inode.flags & DISK_INODE_HAS_XATTR) | s->flags;
 	int rc = 0;
 
+	if (f->intents && being_cut(f, s->ino))
+		flags |= DISK_INODE_HAS_INTENT;
 	if (s->inode.blocks != s->blocks &&
 		fsck_found(f, 205,
 			"inode %" PRIu64 " counts %" PRIu64 " pages, it has %" PRIu64,
@@ -260,11 +262,11 @@ static int finish_counts(struct fsck *f, struct sums *s)
 	}
 	if (rc || s->inode.nlink == 0 ||
 		((s->inode.flags & mask) == (flags & mask) &&
-			(s->inode.flags & s->flags) == s->flags &&
+			(s->inode.flags & flags) == flags &&
 			!(s->inode.flags & ~(mask | DISK_INODE_HAS_XATTR))))
 		return rc;
 	if (fsck_found(f, 206,
-		    "inode %" PRIu64 " has flags %#x, its attributes make it %#x", s->ino,
+		    "inode %" PRIu64 " has flags %#x, its items make it %#x", s->ino,
 		    s->inode.flags, flags)) {
 		s->inode.flags = flags;
 		rc = inode_put(f, s);
@@ -611,8 +613,10 @@ static int visit_system(struct fsck *f, struct sums *s, struct disk_key key,
 				    intent.kind == DISK_INTENT_RECLAIM) &&
 				intent.from < FILE_BLOCK_END && key.low <= DISK_INO_MAX &&
 				item_get(f, inode_key(key.low), &inode, sizeof(inode)) >=
-					0)
+					0) {
+				f->intents = true;
 				return 0;
+			}
 		}
 		if (fsck_found(f, 241,
 			    "the intent of inode %" PRIu64

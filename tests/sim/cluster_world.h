@@ -57,6 +57,7 @@ struct node {
 	struct volume *v;
 	struct fs *fs;
 	char disk[16];
+	struct rt_sim_disk *sim_disk;
 	_Atomic uint32_t ups;
 	struct place_model own, common;
 };
@@ -300,7 +301,7 @@ static void node_format(struct node *n)
 	struct rt_disk *disk;
 
 	memcpy(format.volume_uuid, n->w->uuid, sizeof(format.volume_uuid));
-	rt_sim_disk_create(n->disk, DISK_BYTES, NULL);
+	n->sim_disk = rt_sim_disk_create(n->disk, DISK_BYTES, NULL);
 	OK(rt_disk_open(&disk, n->disk, 0, &err));
 	OK(volume_format(disk, &format, 0, 0, &err));
 	rt_disk_close(disk);

@@ -651,9 +651,20 @@ static void crowds_leave_nothing(void **state)
 
 /* ---- truncations that were not finished ------------------------------------------ */
 
+static int count_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	++*(uint32_t *)arg;
+	return 0;
+}
+
 static uint32_t unfinished(struct fs *fs)
 {
-	return atomic_load(intents_unfinished(fs));
+	uint32_t count = 0;
+
+	OK(tree_scan(fs->tree, disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0),
+		disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT + 1, 0), false, count_item,
+		&count));
+	return count;
 }
 
 static const struct fs_test small_cache = {"disk", 64 << 20, 1 << 20, NULL};
@@ -701,6 +712,7 @@ static uint64_t unfinished_file(struct fs *fs, struct rt_sim_disk *disk,
 		HOLDS(rc == 0 || rc == -EIO);
 	}
 	HOLDS(unfinished(fs) == before + 1 && attr_of(fs, a.ino).blocks > 0);
+	HOLDS(attr_of(fs, a.ino).flags & DISK_INODE_HAS_INTENT);
 	return a.ino;
 }
 
@@ -726,6 +738,7 @@ static void end_intent(struct rt_sim_disk *disk, enum ending how)
 	if (how == GOES_ALONE)
 		ops_close(fs, f);
 	HOLDS(gone(fs, ino) == (how != GROWS));
+	HOLDS(how != GROWS || !attr_of(fs, ino).flags);
 	EQ(unfinished(fs), 0);
 	fs_close(fs);
 	EQ(pages_over(plain), 0);

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What nodes of one volume do to files that others have open: pages are unmapped between
+ * another node's look-up and its latch, the same fallocated page is first written on several
+ * nodes, a cut fails half way and another node meets what it left.
+ *
+ *   WEFT_SIM_SEED=7 build/tests/sim/cluster_open_test     one seed
+ *   WEFT_SIM_SEEDS=1000                                   so many of each kind
+ */
+#include <linux/falloc.h>
+
+#include "tests/sim/cluster_world.h"
+
+/* The root directory's names; all nodes look each other's files up. */
+static void wait_and_find(struct node *n, const char *name, uint64_t *ino)
+{
+	barrier(n);
+	*ino = ino_of(n->fs, DISK_INO_ROOT, name);
+}
+
+static struct ops_file *open_file(struct node *n, uint64_t ino)
+{
+	struct ops_file *f;
+
+	OK(ops_open(n->fs, ino, &root_user, O_RDWR, &f, NULL));
+	return f;
+}
+
+static void set_size(struct node *n, uint64_t ino, uint64_t size)
+{
+	struct ops_setattr set = {.set = OPS_SET_SIZE, .size = size};
+	struct ops_attr a;
+
+	OK(ops_setattr(n->fs, ino, &root_user, &set, &a));
+	EQ(a.inode.size, size);
+}
+
+struct words {
+	uint64_t first;
+	size_t len;
+};
+
+static int take_first(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct words *w = (struct words *)arg;
+
+	w->len = total;
+	w->first = 0;
+	if (total > 0)
+		memcpy(&w->first, iov[0].iov_base, MIN(total, sizeof(w->first)));
+	return (int)total;
+}
+
+/* ---- pages that go between look-up and latch ---------------------------------------------- */
+
+/*
+ * A file goes through states, one after the other, changed on any node: some blocks that all
+ * hold a number, then holes in their place, then nothing. Readers on all nodes must find it in
+ * a state that it was in while they read: not the size of one with the pages of another.
+ */
+#define STATE_BLOCKS 10u /* most; so many pages go into one transaction */
+
+static struct {
+	uint64_t ino;
+	_Atomic uint32_t begun, done; /* states */
+	_Atomic uint32_t working;     /* nodes that change it */
+} states;
+
+static unsigned state_blocks(uint32_t state)
+{
+	return state % 3 == 2 ? 0 : 1 + state / 3 * 7 % STATE_BLOCKS;
+}
+
+static uint64_t state_number(uint32_t state)
+{
+	return state % 3 == 0 ? 1000 + state : 0;
+}
+
+static void state_write(struct node *n, struct ops_file *f, uint32_t state)
+{
+	uint64_t page[STATE_BLOCKS][PAGE_SIZE / 8] = {0};
+	size_t len = state_blocks(state) * PAGE_SIZE;
+
+	for (unsigned b = 0; b < STATE_BLOCKS; b++)
+		page[b][0] = state_number(state);
+	EQ(ops_write(n->fs, f, &root_user, 0, page, len, false), len);
+	if (pick(2))
+		OK(ops_fsync(n->fs, states.ino, false));
+}
+
+static void state_change(struct node *n, struct ops_file *f)
+{
+	uint32_t next = atomic_load(&states.begun) + 1;
+
+	atomic_store(&states.begun, next);
+	switch (next % 3) {
+	case 0:
+		state_write(n, f, next);
+		break;
+	case 1:
+		OK(ops_fallocate(n->fs, f, &root_user,
+			FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+			STATE_BLOCKS * PAGE_SIZE));
+		break;
+	default:
+		set_size(n, states.ino, 0);
+	}
+	atomic_store(&states.done, next);
+}
+
+struct numbers {
+	size_t len;
+	uint64_t number[STATE_BLOCKS];
+};
+
+static int take_numbers(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct numbers *r = (struct numbers *)arg;
+
+	r->len = total;
+	for (unsigned i = 0; i < count; i++)
+		memcpy(&r->number[i], iov[i].iov_base, sizeof(r->number[i]));
+	return (int)total;
+}
+
+static bool state_is(uint32_t state, const struct numbers *r)
+{
+	if (r->len != state_blocks(state) * PAGE_SIZE)
+		return false;
+	for (unsigned b = 0; b < state_blocks(state); b++)
+		if (r->number[b] != state_number(state))
+			return false;
+	return true;
+}
+
+static void state_look(struct node *n, struct ops_file *f)
+{
+	uint32_t from = atomic_load(&states.done), to;
+	struct numbers r = {0};
+
+	HOLDS(ops_read(n->fs, f, 0, STATE_BLOCKS * PAGE_SIZE, take_numbers, &r) >= 0);
+	to = atomic_load(&states.begun);
+	for (uint32_t i = from; i <= to; i++)
+		if (state_is(i, &r))
+			return;
+	print_message("node %u: %zu bytes of %" PRIu64 " to %" PRIu64
+		      ", in states %u to %u\n",
+		n->id, r.len, r.number[0], r.number[MAX(r.len / PAGE_SIZE, 1u) - 1], from,
+		to);
+	abort();
+}
+
+static void looker_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	struct ops_file *f = open_file(n, states.ino);
+
+	while (atomic_load(&states.working) > 0) {
+		state_look(n, f);
+		rt_sleep_ns(1 + pick(100000));
+	}
+	ops_close(n->fs, f);
+}
+
+static void states_work(struct node *n)
+{
+	struct world *w = n->w;
+	struct rt_task *looker;
+	struct ops_file *f;
+
+	if (n->id == 1) {
+		mk_file(n->fs, DISK_INO_ROOT, "states");
+		atomic_store(&states.begun, 2);
+		atomic_store(&states.done, 2);
+	}
+	wait_and_find(n, "states", &states.ino);
+	atomic_fetch_add(&states.working, 1);
+	barrier(n);
+	f = open_file(n, states.ino);
+	OK(rt_task_spawn(&looker, "looker", looker_main, n));
+	for (unsigned i = 0; i < w->steps; i++) {
+		rt_mutex_lock(&w->turn);
+		state_change(n, f);
+		rt_mutex_unlock(&w->turn);
+		rt_sleep_ns(1 + pick(200000));
+	}
+	atomic_fetch_sub(&states.working, 1);
+	rt_task_join(looker);
+	ops_close(n->fs, f);
+}
+
+static void states_check(struct node *n)
+{
+	struct ops_file *f = open_file(n, states.ino);
+
+	state_look(n, f);
+	ops_close(n->fs, f);
+}
+
+/* ---- pages that several nodes fill -------------------------------------------------------- */
+
+#define COMMON_PAGES 24u
+#define COMMON_PIECE 512u /* bytes; each piece is written once, by one of the nodes */
+#define COMMON_BYTES (COMMON_PAGES * (unsigned)PAGE_SIZE)
+
+static uint64_t common_ino;
+
+static uint8_t common_byte(unsigned piece)
+{
+	return (uint8_t)(1 + piece * 37 % 255);
+}
+
+/* Its own pieces, of pages that no node has written yet. */
+static void common_work(struct node *n)
+{
+	uint8_t bytes[COMMON_PIECE];
+	struct ops_file *f;
+
+	if (n->id == 1) {
+		mk_file(n->fs, DISK_INO_ROOT, "common");
+		f = open_file(n, ino_of(n->fs, DISK_INO_ROOT, "common"));
+		OK(ops_fallocate(n->fs, f, &root_user, pick(2) ? FALLOC_FL_KEEP_SIZE : 0,
+			0, COMMON_BYTES));
+		ops_close(n->fs, f);
+	}
+	wait_and_find(n, "common", &common_ino);
+	f = open_file(n, common_ino);
+	for (unsigned piece = n->id - 1; piece < COMMON_BYTES / COMMON_PIECE;
+		piece += n->w->nodes) {
+		memset(bytes, common_byte(piece), sizeof(bytes));
+		EQ(ops_write(n->fs, f, &root_user, piece * COMMON_PIECE, bytes,
+			   sizeof(bytes), false),
+			sizeof(bytes));
+	}
+	ops_close(n->fs, f);
+}
+
+static void common_check(struct node *n)
+{
+	struct ops_file *f = open_file(n, common_ino);
+
+	for (unsigned piece = 0; piece < COMMON_BYTES / COMMON_PIECE; piece++) {
+		struct words w = {0};
+		uint64_t want;
+
+		memset(&want, common_byte(piece), sizeof(want));
+		HOLDS(ops_read(n->fs, f, piece * COMMON_PIECE, COMMON_PIECE, take_first,
+			      &w) > 0);
+		if (w.first != want) {
+			print_message("node %u: piece %u is %" PRIx64 ", not %" PRIx64
+				      "\n",
+				n->id, piece, w.first, want);
+			abort();
+		}
+	}
+	ops_close(n->fs, f);
+}
+
+/* ---- a cut that fails half way ------------------------------------------------------------ */
+
+#define CUT_PAGES 1200u
+
+static struct {
+	uint64_t ino, large;
+	bool cut;
+	enum { CUT_WRITE, CUT_GROW, CUT_ALLOCATE, CUT_AGAIN, CUT_WAYS } way;
+} cut;
+
+static int count_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	++*(unsigned *)arg;
+	return 0;
+}
+
+static unsigned intents(struct node *n)
+{
+	unsigned count = 0;
+
+	OK(tree_scan(n->v->tree, disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0),
+		disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT + 1, 0), false, count_item,
+		&count));
+	return count;
+}
+
+/* One extent for each second page. */
+static void scatter(struct node *n, struct ops_file *f)
+{
+	for (uint64_t page = 0; page < CUT_PAGES; page += 2)
+		EQ(ops_write(n->fs, f, &root_user, page * PAGE_SIZE, "old", 3, false), 3);
+}
+
+/* Fills the cache with other things, so that leaves must be read. */
+static void wash(struct node *n, struct ops_file *large)
+{
+	struct words w;
+
+	for (unsigned i = 0; i < 8 * FRAMES; i++) /* in no order: none is read ahead */
+		HOLDS(ops_read(n->fs, large, pick(2 * FRAMES) * PAGE_SIZE, PAGE_SIZE,
+			      take_first, &w) > 0);
+}
+
+/* Reads of this node's disk fail from the nth on; did the cut stop there? */
+static bool cut_fails(struct node *n, struct ops_file *large, uint64_t nth)
+{
+	struct rt_sim_fail fail = {.ops = RT_SIM_FAIL_READ, .n = nth, .sticky = true};
+	struct ops_setattr set = {.set = OPS_SET_SIZE};
+	struct ops_file *f = open_file(n, cut.ino);
+	struct ops_attr a;
+	int rc;
+
+	scatter(n, f);
+	ops_close(n->fs, f);
+	OK(volume_sync(n->v));
+	wash(n, large);
+	rt_sim_disk_fail(n->sim_disk, &fail);
+	rc = ops_setattr(n->fs, cut.ino, &root_user, &set, &a);
+	rt_sim_disk_fail(n->sim_disk, &(struct rt_sim_fail){0});
+	HOLDS(rc == 0 || rc == -EIO);
+	return intents(n) > 0;
+}
+
+static void cut_half(struct node *n)
+{
+	uint8_t page[PAGE_SIZE] = {1};
+	struct ops_file *large;
+
+	mk_file(n->fs, DISK_INO_ROOT, "cut");
+	cut.ino = ino_of(n->fs, DISK_INO_ROOT, "cut");
+	cut.large = mk_file(n->fs, DISK_INO_ROOT, "large");
+	large = open_file(n, cut.large);
+	for (uint64_t at = 0; at < 2 * FRAMES; at++)
+		EQ(ops_write(n->fs, large, &root_user, at * PAGE_SIZE, page, PAGE_SIZE,
+			   false),
+			PAGE_SIZE);
+	for (uint64_t nth = 1; !cut_fails(n, large, nth); nth++)
+		HOLDS(nth < 60); /* else there was no such moment */
+	ops_close(n->fs, large);
+}
+
+/* Nothing of what was cut is seen again, whatever another node does to the file. */
+static void cut_meet(struct node *n)
+{
+	const uint64_t at = 900 * PAGE_SIZE;
+	struct ops_file *f = open_file(n, cut.ino);
+
+	HOLDS(attr_of(n->fs, cut.ino).blocks > 0);
+	switch (cut.way) {
+	case CUT_WRITE:
+		EQ(ops_write(n->fs, f, &root_user, at, "n", 1, false), 1);
+		break;
+	case CUT_GROW:
+		set_size(n, cut.ino, at + 1);
+		break;
+	case CUT_ALLOCATE:
+		OK(ops_fallocate(n->fs, f, &root_user, 0, at, 1));
+		break;
+	default:
+		set_size(n, cut.ino, 0);
+		set_size(n, cut.ino, at + 1);
+	}
+	ops_close(n->fs, f);
+	EQ(attr_of(n->fs, cut.ino).blocks,
+		cut.way == CUT_WRITE || cut.way == CUT_ALLOCATE);
+	EQ(intents(n), 0);
+}
+
+static void cut_check(struct node *n)
+{
+	struct ops_file *f = open_file(n, cut.ino);
+
+	EQ(attr_of(n->fs, cut.ino).size, 900 * PAGE_SIZE + 1);
+	for (uint64_t page = 0; page < 901; page++) {
+		uint64_t want = page == 900 && cut.way == CUT_WRITE ? 'n' : 0;
+		struct words w = {0};
+
+		HOLDS(ops_read(n->fs, f, page * PAGE_SIZE, page == 900 ? 1 : PAGE_SIZE,
+			      take_first, &w) > 0);
+		EQ(w.first, want);
+	}
+	EQ(ops_lseek(n->fs, f, 0, SEEK_DATA),
+		cut.way == CUT_WRITE ? 900 * (int64_t)PAGE_SIZE : -ENXIO);
+	ops_close(n->fs, f);
+}
+
+static void cut_work(struct node *n)
+{
+	if (n->id == 1) {
+		cut.way = pick(CUT_WAYS);
+		cut_half(n);
+	}
+	barrier(n);
+	if (n->id == 2)
+		cut_meet(n);
+}
+
+/* ---- the runner -------------------------------------------------------------------------- */
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *),
+	void (*check)(struct node *))
+{
+	struct world *w = (struct world *)calloc(1, sizeof(*w));
+	uint64_t one = setting("WEFT_SIM_SEED", 0);
+	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
+
+	assert_non_null(w);
+	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		memset(&states, 0, sizeof(states));
+		memset(&cut, 0, sizeof(cut));
+		w->nodes = nodes;
+		w->steps = steps;
+		w->work = work;
+		w->check = check;
+		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+	}
+	free(w);
+}
+
+static void two_nodes_read_what_the_other_unmaps(void **state)
+{
+	run_seeds(2, 60, states_work, states_check);
+}
+
+static void three_nodes_read_what_others_unmap(void **state)
+{
+	run_seeds(3, 30, states_work, states_check);
+}
+
+static void three_nodes_fill_the_same_pages(void **state)
+{
+	run_seeds(3, 1, common_work, common_check);
+}
+
+static void a_cut_that_failed_is_finished_elsewhere(void **state)
+{
+	run_seeds(2, 1, cut_work, cut_check);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(two_nodes_read_what_the_other_unmaps),
+		cmocka_unit_test(three_nodes_read_what_others_unmap),
+		cmocka_unit_test(three_nodes_fill_the_same_pages),
+		cmocka_unit_test(a_cut_that_failed_is_finished_elsewhere),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
