@@ -24,7 +24,7 @@ int coherence_cluster_open(
 	d->home_jobs.end = &d->home_jobs.first;
 	d->persist_jobs.end = &d->persist_jobs.first;
 	d->givers.end = &d->givers.first;
-	if (page_table_open(d)) {
+	if (page_table_open(d, PAGE_BUCKETS)) {
 		page_table_close(d);
 		rt_free(d);
 		return -ENOMEM;
@@ -37,10 +37,20 @@ int coherence_cluster_open(
 int cluster_memory(struct coherence *c, unsigned area, size_t size_bytes, void **out)
 {
 	struct cluster *d = cluster_of(c);
+	uint32_t buckets = PAGE_BUCKETS;
 	int e;
 
 	if (area != d->areas || area == AREAS_MAX)
 		return -EINVAL;
+	/* as many as frames: of this shard there may be as many records again */
+	while (area == 0 && buckets < 1u << 20 &&
+		(uint64_t)buckets * PAGE_PARTITIONS * PAGE_SIZE < size_bytes)
+		buckets *= 2;
+	if (buckets > d->buckets) {
+		page_table_close(d);
+		if (page_table_open(d, buckets))
+			return -ENOMEM;
+	}
 	e = net_region_create(d->o.net, area, size_bytes,
 		NET_REMOTE_READ | (area == 0 ? NET_REMOTE_WRITE : 0), out);
 	if (e)
@@ -216,7 +226,7 @@ void coherence_cluster_dump(struct coherence *c)
 	struct cluster *d = cluster_of(c);
 
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
-		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+		for (unsigned b = 0; b < d->buckets; b++)
 			for (const struct dpage *p = d->partition[i].bucket[b]; p;
 				p = p->next)
 				if (p->hold.phase != PHASE_QUIET || p->deferred ||

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define PAGE_PARTITIONS 64u
-#define PAGE_BUCKETS    1024u /* of a partition */
+#define PAGE_BUCKETS    1024u /* of a partition, at least */
 #define DEFERRED_MAX    256u /* of a page: an ask, a shipment and a request of each node */
 #define HOME_TASKS      4u
 #define PERSIST_TASKS   2u
@@ -174,6 +174,7 @@ struct cluster {
 	struct coherence base;
 	struct coherence_cluster_options o;
 	struct partition partition[PAGE_PARTITIONS];
+	uint32_t buckets; /* of each; a power of two */
 	struct {
 		uint8_t *base;
 		size_t size;
@@ -206,7 +207,8 @@ void page_dump(const struct cluster *d, const struct dpage *p);
 
 /* ---- cluster_page.c: records ----------------------------------------------------------- */
 
-int page_table_open(struct cluster *d);
+/* `buckets` of each partition, a power of two. */
+int page_table_open(struct cluster *d, uint32_t buckets);
 void page_table_close(struct cluster *d);
 /* Locks the page's partition; its record, or NULL. */
 struct dpage *page_lock(struct cluster *d, page_id pid);
@@ -322,7 +324,7 @@ struct report_list {
 	struct page_message *m;
 	uint8_t *to;
 };
-/* Adds the reports of all pages in bucket `at` (below PAGE_PARTITIONS * PAGE_BUCKETS). 0,
+/* Adds the reports of all pages in bucket `at` (below PAGE_PARTITIONS * d->buckets). 0,
  * -ENOMEM (none was added), -EAGAIN (another epoch). (cluster_page.c) */
 int page_bucket_reports(
 	struct cluster *d, unsigned at, uint64_t epoch, struct report_list *list);

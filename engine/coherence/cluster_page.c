@@ -10,11 +10,12 @@
  */
 #include "engine/coherence/cluster_internal.h"
 
-int page_table_open(struct cluster *d)
+int page_table_open(struct cluster *d, uint32_t buckets)
 {
+	d->buckets = buckets;
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
 		d->partition[i].bucket =
-			rt_alloc(PAGE_BUCKETS * sizeof(*d->partition[i].bucket));
+			rt_alloc(buckets * sizeof(*d->partition[i].bucket));
 		if (!d->partition[i].bucket)
 			return -ENOMEM;
 	}
@@ -44,7 +45,7 @@ void page_table_close(struct cluster *d)
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
 		struct partition *t = &d->partition[i];
 
-		for (unsigned b = 0; t->bucket && b < PAGE_BUCKETS; b++)
+		for (unsigned b = 0; t->bucket && b < d->buckets; b++)
 			while (t->bucket[b]) {
 				struct dpage *p = t->bucket[b];
 
@@ -52,6 +53,7 @@ void page_table_close(struct cluster *d)
 				page_free(p);
 			}
 		rt_free(t->bucket);
+		t->bucket = NULL;
 	}
 }
 
@@ -68,7 +70,7 @@ static struct partition *partition_of(struct cluster *d, page_id pid)
 static struct dpage **bucket_of(struct cluster *d, page_id pid)
 {
 	return &partition_of(d, pid)
-			->bucket[page_hash(pid) / PAGE_PARTITIONS % PAGE_BUCKETS];
+			->bucket[page_hash(pid) / PAGE_PARTITIONS % d->buckets];
 }
 
 struct dpage *page_lock(struct cluster *d, page_id pid)
@@ -273,7 +275,7 @@ void page_each(struct cluster *d,
 		struct partition *t = &d->partition[i];
 
 		rt_mutex_lock(&t->lock);
-		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+		for (unsigned b = 0; b < d->buckets; b++)
 			for (struct dpage *p = t->bucket[b], *next; p; p = next) {
 				next = p->next; /* nothing else of the partition changes */
 				fn(d, p, arg);
@@ -287,7 +289,7 @@ void page_each(struct cluster *d,
 void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p))
 {
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
-		for (unsigned b = 0; b < PAGE_BUCKETS; b++)
+		for (unsigned b = 0; b < d->buckets; b++)
 			for (struct dpage *p = d->partition[i].bucket[b]; p; p = p->next)
 				fn(d, p);
 }
@@ -295,14 +297,14 @@ void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dp
 int page_bucket_reports(
 	struct cluster *d, unsigned at, uint64_t epoch, struct report_list *list)
 {
-	struct partition *t = &d->partition[at / PAGE_BUCKETS];
+	struct partition *t = &d->partition[at / d->buckets];
 	unsigned had = list->count;
 	int e = 0;
 
 	rt_mutex_lock(&t->lock);
 	if (view_epoch(d) != epoch)
 		e = -EAGAIN;
-	for (struct dpage *p = t->bucket[at % PAGE_BUCKETS]; p && !e; p = p->next) {
+	for (struct dpage *p = t->bucket[at % d->buckets]; p && !e; p = p->next) {
 		e = report_list_grow(list);
 		if (!e && p->at.home != d->o.self)
 			report_page(p, list);

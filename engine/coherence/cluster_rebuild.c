@@ -142,7 +142,7 @@ int report_all(struct cluster *d, uint64_t epoch)
 	struct page_message end = {.type = PAGE_REPORTED, .sender = d->o.self};
 	int e = 0;
 
-	for (unsigned at = 0; at < PAGE_PARTITIONS * PAGE_BUCKETS && !e; at++) {
+	for (unsigned at = 0; at < PAGE_PARTITIONS * d->buckets && !e; at++) {
 		e = page_bucket_reports(d, at, epoch, &list);
 		if (e == -ENOMEM) {
 			rt_sleep_ns(GIVE_POLL_NS);

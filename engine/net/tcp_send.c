@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define IOV_FRAMES 32u
+#define IOV_FRAMES 64u
 
 static struct tcp_frame *frame_at(struct tcp_send *s, unsigned i)
 {

@@ -76,9 +76,11 @@ static struct net_counters traffic(const struct node *n)
 	return sum;
 }
 
-/* The pages are in node 1's memory, changed and not yet written. */
+/* The pages are in node 1's memory, and written. No memory is touched for the first time
+ * later. */
 static void fill_pages(struct node *n, struct engine *e)
 {
+	memset(e->cache->images, 1, (size_t)bench->frames * PAGE_SIZE);
 	for (unsigned i = 0; n->id == 1 && i < bench->pages; i++) {
 		struct guard g;
 
@@ -86,6 +88,7 @@ static void fill_pages(struct node *n, struct engine *e)
 		memset(g.image, (int)i, PAGE_SIZE);
 		guard_release_dirty(e->cache, &g, false);
 	}
+	OK(cache_checkpoint(e->cache));
 	nodes_barrier(n);
 }
 
