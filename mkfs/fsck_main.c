@@ -12,11 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/cluster/cluster.h"
 #include "engine/common/text.h"
 #include "mkfs/fsck/fsck.h"
 
 struct session {
 	const char *path;
+	char several[256];
 	bool progress; /* on standard error, which is a terminal */
 	bool line;     /* a line of it stands there */
 	unsigned pass;
@@ -25,9 +27,15 @@ struct session {
 };
 
 static const char usage_text[] =
-	"Usage: fsck.weft [options] STORE\n"
+	"Usage: fsck.weft [options] STORE...\n"
+	"       fsck.weft [options] FILE\n"
 	"Check the weft volume on STORE, a block device or a regular file, and repair "
 	"it.\n"
+	"A volume of several storage nodes is checked as a whole when all of its stores "
+	"are\n"
+	"given, or its cluster FILE, which names them; for now only with -n. One of its "
+	"stores\n"
+	"alone is checked as far as that goes without the others.\n"
 	"\n"
 	"  -n            write nothing; answer no to every question\n"
 	"  -y            repair everything without asking\n"
@@ -46,6 +54,7 @@ static const char usage_text[] =
 	"  fsck.weft -n /srv/data.weft        look only\n"
 	"  fsck.weft -f -c /dev/nvme0n1p4     check everything, ask before each repair\n"
 	"  fsck.weft -y /srv/data.weft        repair all\n"
+	"  fsck.weft -n /etc/weft/scratch.cluster   a volume of several storage nodes\n"
 	"\n"
 	"Exit status, added up: 0 clean, 1 repaired, 4 damage is left, 8 could not "
 	"check,\n"
@@ -119,7 +128,9 @@ static int usage(const char *what)
 
 struct request {
 	struct fsck_options o;
-	const char *path;
+	char **paths; /* stores, or one cluster file */
+	unsigned count;
+	struct cluster *cluster;
 	bool no, yes, verbose, progress;
 };
 
@@ -173,10 +184,12 @@ static int parse(int argc, char **argv, struct request *r)
 	}
 	if (r->no + r->yes + r->o.preen > 1)
 		return 1 + usage("only one of -n, -y and -p makes sense");
-	if (optind + 1 != argc)
-		return 1 +
-		       usage(optind < argc ? "only one store at a time" : "which store?");
-	r->path = argv[optind];
+	if (optind == argc)
+		return 1 + usage("which store?");
+	r->paths = argv + optind;
+	r->count = (unsigned)(argc - optind);
+	if (r->count > SHARDS_MAX)
+		return 1 + usage("a volume has not so many stores");
 	r->o.repair = !r->no;
 	if (r->o.repair && !r->yes && !r->o.preen)
 		r->o.ask = on_ask;
@@ -199,7 +212,8 @@ static void summary(const struct session *s, const struct fsck_result *r)
 			s->path, r->inodes, r->directories, r->used_pages, r->total_pages,
 			r->tree_pages);
 	if (!r->found)
-		printf("%s: no damage found\n", s->path);
+		printf("%s: no damage found%s\n", s->path,
+			r->alone ? " in this store; the volume was not checked" : "");
 	else
 		printf("%s: %" PRIu64 " findings, %" PRIu64 " repaired, %" PRIu64
 		       " left\n",
@@ -220,11 +234,59 @@ static int output_end(int code)
 	return code | FSCK_EXIT_OPERATIONAL;
 }
 
+/* The stores that the cluster file names, which have to be reachable from here. */
+static unsigned cluster_inputs(struct request *r, struct fsck_input *in)
+{
+	const struct cluster_member *m = NULL;
+	unsigned count = 0;
+
+	while ((m = cluster_next(r->cluster, m)))
+		if (m->role == CLUSTER_STORAGE)
+			in[count++] =
+				(struct fsck_input){.name = m->store, .node = m->id};
+	r->o.all_stores = true;
+	r->o.volume_uuid = cluster_volume_uuid(r->cluster);
+	return count;
+}
+
+static unsigned path_inputs(const struct request *r, struct fsck_input *in)
+{
+	for (unsigned i = 0; i < r->count; i++)
+		in[i] = (struct fsck_input){.name = r->paths[i]};
+	return r->count;
+}
+
+static int inputs_open(const struct request *r, struct fsck_input *in, unsigned count)
+{
+	unsigned flags = RT_DISK_EXCLUSIVE | (r->o.repair ? 0 : RT_DISK_READ_ONLY);
+	struct weft_error err = {0};
+	int rc = 0;
+
+	for (unsigned i = 0; i < count && rc == 0; i++) {
+		rc = rt_disk_open(&in[i].disk, in[i].name, flags, &err);
+		if (rc == 0)
+			continue;
+		fprintf(stderr, "fsck.weft: %s\n", err.text);
+		if (r->cluster)
+			fprintf(stderr,
+				"fsck.weft: %s: it is node %u's store. All stores of the "
+				"volume have to be reachable from this machine at a "
+				"time; "
+				"where they have other paths here, give these instead of "
+				"the cluster file\n",
+				r->paths[0], in[i].node);
+		while (i > 0)
+			rt_disk_close(in[--i].disk);
+	}
+	return rc;
+}
+
 static int check(struct request *r, struct session *s)
 {
+	struct fsck_input in[SHARDS_MAX];
 	struct fsck_result result;
 	struct weft_error err = {0};
-	struct rt_disk *disk;
+	unsigned count;
 	int rc = rt_stdio_open();
 
 	if (rc == 0)
@@ -233,17 +295,21 @@ static int check(struct request *r, struct session *s)
 		fprintf(stderr, "fsck.weft: cannot start: %s\n", strerror(-rc));
 		return FSCK_EXIT_OPERATIONAL;
 	}
-	rc = rt_disk_open(&disk, r->path,
-		RT_DISK_EXCLUSIVE | (r->o.repair ? 0 : RT_DISK_READ_ONLY), &err);
-	if (rc) {
-		fprintf(stderr, "fsck.weft: %s\n", err.text);
-		return FSCK_EXIT_OPERATIONAL;
+	if (r->count == 1 && cluster_file_is(r->paths[0])) {
+		rc = cluster_open(&r->cluster, r->paths[0], CLUSTER_WITHOUT_KEY, &err);
+		if (rc) {
+			fprintf(stderr, "fsck.weft: %s\n", err.text);
+			return FSCK_EXIT_OPERATIONAL;
+		}
 	}
-	rc = fsck_run(disk, &r->o, &result, &err);
+	count = r->cluster ? cluster_inputs(r, in) : path_inputs(r, in);
+	if (inputs_open(r, in, count))
+		return FSCK_EXIT_OPERATIONAL;
+	rc = fsck_run_stores(in, count, &r->o, &result, &err);
 	line_end(s);
 	fflush(stdout);
 	if (rc)
-		fprintf(stderr, "fsck.weft: %s: %s\n", r->path,
+		fprintf(stderr, "fsck.weft: %s: %s\n", s->path,
 			err.text[0] ? err.text : strerror(-rc));
 	else
 		summary(s, &result);
@@ -258,7 +324,12 @@ int main(int argc, char **argv)
 
 	if (rc)
 		return output_end(rc - 1);
-	s.path = r.path;
+	s.path = r.paths[0];
+	if (r.count > 1) {
+		snprintf(s.several, sizeof(s.several), "%.200s and %u more", r.paths[0],
+			r.count - 1);
+		s.path = s.several;
+	}
 	s.verbose = r.verbose;
 	s.progress = r.progress || isatty(STDERR_FILENO);
 	if (!s.verbose)
@@ -266,5 +337,7 @@ int main(int argc, char **argv)
 	r.o.arg = &s;
 	r.o.finding = on_finding;
 	r.o.progress = on_progress;
-	return check(&r, &s);
+	rc = check(&r, &s);
+	cluster_close(r.cluster);
+	return rc;
 }

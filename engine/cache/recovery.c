@@ -9,6 +9,19 @@
 #include "engine/cache/recovery.h"
 #include "engine/cache/cache_internal.h"
 
+/* Of a page of another store: what its descriptor says, as its provider knows it. */
+static int state_elsewhere(
+	struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
+{
+	struct coherence_request r = {
+		.pid = pid, .wanted = PAGE_SHARED, .held = PAGE_INVALID, .hollow = true};
+
+	c->coherence->ops->acquire(c->coherence, &r, 1);
+	*incarnation = r.found_incarnation;
+	*version = r.version;
+	return r.result;
+}
+
 /* What is known of the page: the frame's state, or the store's descriptor. */
 static int known_state(
 	struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
@@ -22,6 +35,8 @@ static int known_state(
 		latch_release_shared(c, f);
 		return 0;
 	}
+	if (!coherence_home_here(c->coherence, pid))
+		return state_elsewhere(c, pid, incarnation, version);
 	store_read_pages(c->store, &r, 1);
 	if (r.result < 0)
 		return r.result;
@@ -206,7 +221,8 @@ static bool ahead_add(struct ahead *a, const struct disk_log_page *part)
 {
 	unsigned at = (part->pid * 0x9e3779b97f4a7c15ull) >> 32 & (AHEAD_SLOTS - 1);
 
-	if (table_find(a->cache, part->pid))
+	if (table_find(a->cache, part->pid) ||
+		!coherence_home_here(a->cache->coherence, part->pid))
 		return true;
 	for (; a->slot[at]; at = (at + 1) & (AHEAD_SLOTS - 1))
 		if (a->part[a->slot[at] - 1]->pid == part->pid)

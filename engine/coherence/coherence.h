@@ -221,4 +221,12 @@ static inline bool coherence_home_here(const struct coherence *c, page_id pid)
 /* The provider for a volume of one node: grants X from the store, at once. */
 int coherence_single_open(struct coherence **out, uint32_t shard);
 
+struct store;
+/*
+ * For tools that have all stores of a volume, and only read: `shard` is the cache's own,
+ * `others` the rest, which stay open until after the cache is closed. (stores.c)
+ */
+int coherence_stores_open(struct coherence **out, uint32_t shard,
+	struct store *const *others, unsigned count);
+
 #endif

@@ -16,7 +16,10 @@
  * 4), and a full image mends what the cut left half written.
  *
  * A page whose home is another node is not redone here: alone this node cannot know who
- * has it. Its changes in the log end the recovery with an error.
+ * has it. Its changes in the log end the recovery with an error. A tool that has all
+ * stores of the volume (volume_options.also) redoes all logs, one after the other, into one
+ * cache: in each log a page's changes begin with a full image, so whichever is newest by
+ * (incarnation, version) remains, in any order of the logs.
  *
  * Batch numbers are unique within a log: the cache counts them up from the node's
  * incarnation
@@ -243,6 +246,12 @@ static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry, pa
 		(unsigned long long)entry->end, pid_shard(pid));
 }
 
+/* May its changes be redone here? */
+static bool part_known(struct volume *v, page_id pid)
+{
+	return v->also_count ? shards_have(v->shards, pid, 1) : volume_pid_here(v, pid);
+}
+
 /* A page's part of a CHANGE record. */
 static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	const struct disk_log_page *part)
@@ -250,9 +259,13 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	struct weft_error gap = {0};
 	int rc;
 
-	if (shards_elsewhere(store_superblock(p->v->store), part->pid))
-		return part_elsewhere(p, entry, part->pid);
-	if (!volume_pid_here(p->v, part->pid) || !part->incarnation || !part->version)
+	if (!part_known(p->v, part->pid)) {
+		if (p->v->own_only)
+			return 0;
+		if (shards_elsewhere(store_superblock(p->v->store), part->pid))
+			return part_elsewhere(p, entry, part->pid);
+	}
+	if (!part_known(p->v, part->pid) || !part->incarnation || !part->version)
 		return damaged_record(p->v, p->err, entry->end,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {
@@ -304,6 +317,26 @@ static int visit_pass_2(void *arg, const struct log_entry *entry)
 	return 0;
 }
 
+/* The tool's other stores: their tables are looked at as this one's are meanwhile. */
+static void also_redo(struct volume *v, enum store_redo stage)
+{
+	for (unsigned i = 0; i < v->also_count; i++)
+		if (!v->also[i]->recovery.was_clean)
+			store_redo(v->also[i]->store, stage);
+}
+
+static int redo_logs(struct redo_pass *p)
+{
+	struct volume *v = p->v;
+	int rc = log_end_salvaged(v, log_scan(v->log, visit_pass_2, p));
+
+	for (unsigned i = 0; i < v->also_count && !rc; i++) {
+		p->ahead = NULL;
+		rc = log_end_salvaged(v, log_scan(v->also[i]->log, visit_pass_2, p));
+	}
+	return rc;
+}
+
 int recovery_redo(struct volume *v, struct weft_error *err)
 {
 	struct redo_pass p = {.v = v, .err = err};
@@ -313,10 +346,14 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 	if (!rc) {
 		int end;
 
-		rc = log_end_salvaged(v, log_scan(v->log, visit_pass_2, &p));
+		also_redo(v, STORE_REDO_RUNNING);
+		rc = redo_logs(&p);
+		also_redo(v, STORE_REDO_KEPT);
 		if (!rc)
 			rc = gaps_end(&p.gaps, err);
 		end = cache_recover_end(v->cache, !rc);
+		if (v->recovery.was_clean) /* nothing of this store's table was redone */
+			store_redo(v->store, STORE_REDO_NONE);
 		rc = rc ? rc : end;
 	}
 	gaps_close(&p.gaps);

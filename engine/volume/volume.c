@@ -96,14 +96,30 @@ static int open_storage(
 
 static int open_coherence(struct volume *v, struct weft_error *err)
 {
+	struct store *others[SHARDS_MAX];
 	int rc;
 
+	for (unsigned i = 0; i < v->also_count; i++)
+		others[i] = v->also[i]->store;
+	if (v->also_count)
+		return coherence_stores_open(&v->coherence,
+			store_superblock(v->store)->shard, others, v->also_count);
 	if (!v->peers)
 		return coherence_single_open(
 			&v->coherence, store_superblock(v->store)->shard);
 	rc = v->peers->open(v->peers->arg, v, &v->coherence, err);
 	WEFT_ASSERT(rc || v->coherence->shards);
 	return rc;
+}
+
+/* Is there a log that was not closed cleanly? */
+static bool logs_dirty(const struct volume *v)
+{
+	bool dirty = !v->recovery.was_clean;
+
+	for (unsigned i = 0; i < v->also_count; i++)
+		dirty |= !v->also[i]->recovery.was_clean;
+	return dirty;
 }
 
 /* The cache; pass 2. Its tasks start when all is recovered (open_content). */
@@ -125,7 +141,7 @@ static int open_cache(
 	v->shards = cache_shards(v->cache);
 	if (!o->read_only)
 		rc = log_start(v->log);
-	if (!rc && !v->recovery.was_clean)
+	if (!rc && logs_dirty(v))
 		return recovery_redo(v, err);
 	return rc ? weft_error(err, rc, "cannot start the log: %s", strerrordesc_np(-rc))
 		  : 0;
@@ -207,12 +223,16 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	v->peers = o->peers;
 	v->read_only = o->read_only;
 	v->salvage = o->salvage;
+	v->own_only = o->own_only;
+	v->also = o->also;
+	v->also_count = o->also_count;
+	WEFT_ASSERT(o->read_only || !(o->store_only || o->own_only || o->also_count));
 	rc = open_storage(v, o, &why);
-	if (!rc)
+	if (!rc && !o->store_only)
 		rc = open_cache(v, o, &why);
 	if (!rc && v->peers)
 		rc = v->peers->start(v->peers->arg, v, &why);
-	if (!rc && !o->storage_only)
+	if (!rc && !o->storage_only && !o->store_only)
 		rc = open_content(v, o, &why);
 	if (rc) {
 		if (rc == -ENOMEM && v->cache && v->read_only && !v->recovery.was_clean)
@@ -221,6 +241,7 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 		take_apart(v);
 		return rc;
 	}
+	v->also = NULL; /* the caller's */
 	v->recovery.took_ns = rt_now_ns() - started;
 	*out = v;
 	return 0;
@@ -234,7 +255,8 @@ int volume_close(struct volume *v)
 
 	if (!v->read_only && !volume_failed(v))
 		volume_range_undivide(v, v->inode_range);
-	cache_stop(v->cache);
+	if (v->cache)
+		cache_stop(v->cache);
 	if (!v->read_only) {
 		/* A log that failed stays as it is: recovery begins at its tail. */
 		rc = volume_failed(v);

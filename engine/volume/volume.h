@@ -13,7 +13,9 @@ struct volume_peers;
 
 struct volume {
 	struct rt_disk *disk;
-	bool disk_lent, salvage; /* as the options said */
+	bool disk_lent, salvage, own_only; /* as the options said */
+	struct volume *const *also;        /* while it is opened */
+	unsigned also_count;
 	const struct volume_peers *peers;
 	struct store *store;
 	struct log *log;
@@ -92,6 +94,17 @@ struct volume_options {
 	bool storage_only; /* recover, but leave catalog, space and tree unread (NULL) */
 	bool salvage;      /* pass over what of the log does not fit the store */
 	bool disk_lent;    /* the disk stays the caller's, and open */
+	/*
+	 * All stores of a volume of several, to be looked at by one cache: each of the
+	 * others is opened with `store_only`, which leaves the volume without a cache and
+	 * its log not redone; the last gets them as `also`, redoes all logs in memory and
+	 * reads pages from all stores. They are closed after it. All read-only.
+	 */
+	bool store_only;
+	struct volume *const *also;
+	unsigned also_count;
+	/* Read-only: what the log has of other stores' pages is passed over. */
+	bool own_only;
 };
 
 /*

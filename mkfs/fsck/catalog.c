@@ -12,9 +12,10 @@
  */
 #include "mkfs/fsck/fsck_internal.h"
 
+/* Of a volume of one store its shard says nothing. */
 static page_id catalog_page(const struct fsck *f)
 {
-	return pid_make(f->sb.shard, DISK_CATALOG_SLOT);
+	return pid_make(f->store[0].sb.shard, DISK_CATALOG_SLOT);
 }
 
 static const char *catalog_fault(struct fsck *f, const struct disk_catalog *c)
@@ -23,7 +24,8 @@ static const char *catalog_fault(struct fsck *f, const struct disk_catalog *c)
 		return "it is none";
 	if (c->disk_version != DISK_VERSION)
 		return "its version is not the superblock's";
-	if (memcmp(c->volume_uuid, f->sb.volume_uuid, sizeof(c->volume_uuid)) != 0)
+	if (memcmp(c->volume_uuid, f->store[0].sb.volume_uuid, sizeof(c->volume_uuid)) !=
+		0)
 		return "it belongs to another volume";
 	if (!page_usable(f, c->root_pid))
 		return "the root that it names cannot be one";
@@ -44,28 +46,36 @@ static unsigned root_level(struct fsck *f, page_id pid)
 	return level;
 }
 
-/* Looks where mkfs puts it, then everywhere. */
-static page_id root_find(struct fsck *f)
+static void root_look(
+	struct fsck *f, const struct fsck_store *s, page_id *best, unsigned *highest)
 {
-	page_id usual = pid_make(f->sb.shard, disk_group_slot(0) + 1), best = usual;
-	unsigned highest = root_level(f, usual);
-
-	for (uint64_t slot = 2; !highest && slot < f->sb.page_count; slot++) {
-		page_id pid = pid_make(f->sb.shard, slot);
+	for (uint64_t slot = 2; slot < s->sb.page_count; slot++) {
+		page_id pid = pid_make(s->sb.shard, slot);
 		struct page_descriptor d;
 		unsigned level;
 
 		if (slot % 4096 == 0)
-			fsck_progress(f, 0, slot, f->sb.page_count);
-		if (!page_usable(f, pid) || store_descriptor_get(f->v->store, pid, &d) ||
+			fsck_progress(f, 0, slot, s->sb.page_count);
+		if (!page_usable(f, pid) || page_descriptor_get(f, pid, &d) ||
 			!d.incarnation)
 			continue;
 		level = root_level(f, pid);
-		if (level > highest) {
-			highest = level;
-			best = pid;
+		if (level > *highest) {
+			*highest = level;
+			*best = pid;
 		}
 	}
+}
+
+/* Looks where mkfs puts it, then everywhere. */
+static page_id root_find(struct fsck *f)
+{
+	page_id usual = pid_make(f->store[0].sb.shard, disk_group_slot(0) + 1);
+	page_id best = usual;
+	unsigned highest = root_level(f, usual);
+
+	for (unsigned i = 0; !highest && i < f->store_count; i++)
+		root_look(f, &f->store[i], &best, &highest);
 	return best;
 }
 
@@ -88,7 +98,8 @@ static int catalog_rebuild(struct fsck *f, const char *why, bool usable, bool *s
 		memset(c, 0, sizeof(*c));
 		c->magic = DISK_MAGIC_CATALOG;
 		c->disk_version = DISK_VERSION;
-		memcpy(c->volume_uuid, f->sb.volume_uuid, sizeof(c->volume_uuid));
+		memcpy(c->volume_uuid, f->store[0].sb.volume_uuid,
+			sizeof(c->volume_uuid));
 		c->root_pid = root_find(f);
 		c->next_inode_range = 1; /* pass 1 knows better */
 		rt_random_bytes(c->hash_key, sizeof(c->hash_key));

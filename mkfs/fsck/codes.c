@@ -75,6 +75,7 @@ static const struct code codes[] = {
 	{406, true, "pages that nobody uses are marked as in use"},
 	{407, false, "a page is used twice"},
 	{408, true, "a group's owner is none of the volume's nodes"},
+	{410, false, "pages in use are damaged"},
 	{501, false, "file data is damaged"},
 	{502, false, "file data cannot be read"},
 	{503, false, "an extent names pages that were allocated anew"},

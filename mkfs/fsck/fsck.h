@@ -23,6 +23,9 @@ struct fsck_options {
 	bool preen;      /* repair only what loses nothing (-p); else exit code 4 */
 	bool force;      /* check a cleanly unmounted volume in full as well (-f) */
 	bool check_data; /* read every page of file data and verify its checksum (-c) */
+	bool all_stores; /* the volume has no others than those given: its cluster file
+			    says so */
+	const uint8_t *volume_uuid; /* 16 bytes; NULL: any */
 	uint64_t memory_bytes; /* for tables, beside bitmaps and cache; 0: 256 MiB, at
 				  least 64 KiB */
 	uint64_t cache_bytes;  /* 0: 64 MiB */
@@ -51,11 +54,18 @@ struct fsck_result {
 	bool skipped; /* cleanly unmounted, and force was not set: not checked in full */
 	bool was_clean; /* the log was closed cleanly */
 	bool replayed;  /* it was not, and was replayed (in memory only without repair) */
+	bool alone;     /* one of several stores: the volume was not checked */
 	uint64_t log_records;
 	uint64_t inodes, directories, data_pages, tree_pages;
 	uint64_t total_pages, used_pages;
 	char label[64];
 	int exit_code;
+};
+
+struct fsck_input {
+	struct rt_disk *disk;
+	const char *name; /* to tell the stores apart */
+	unsigned node;    /* whose store it has to be; 0: any */
 };
 
 /*
@@ -65,6 +75,13 @@ struct fsck_result {
  */
 int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_result *out,
 	struct weft_error *err);
+/*
+ * The same for a volume of several stores, all given, in any order. Of several given
+ * nothing is repaired: -EOPNOTSUPP with `repair`. One of several given alone is checked as
+ * far as it goes without the others (out->alone), and only its own structures repaired.
+ */
+int fsck_run_stores(const struct fsck_input *stores, unsigned count,
+	const struct fsck_options *o, struct fsck_result *out, struct weft_error *err);
 
 /* The one line that docs/fsck.md has for a code; NULL for an unknown one. */
 const char *fsck_code_text(unsigned code);

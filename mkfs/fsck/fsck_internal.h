@@ -12,6 +12,7 @@
  * pass3.c     links and connections; attach.c changes names
  * pass4.c     pages: used, free, used twice; groups.c: the allocation groups' own pages
  * pass5.c     file data
+ * alone.c     one store of several, without the others
  * edit.c      transactions that repair
  *
  * Rounds. The passes run in order. A round that repaired something is followed by another
@@ -19,6 +20,9 @@
  * else, may be simple (a repair that takes an item away leaves its pages leaked, and the
  * next round frees them), and what -y leaves is clean by construction. Without permission
  * to write there is one round.
+ *
+ * Stores. A volume of several is read through the cache of the one with shard 0, which has
+ * pages of all of them (volume_options.also). Maps of pages are each store's own.
  *
  * Memory. Two bits a page (64 MiB per TiB of store) say which pages are in use and which
  * twice; a third one is there while pages used twice are sorted out. 8 bytes a group.
@@ -39,6 +43,7 @@
 #define DAMAGE_MAX     4096 /* damaged tree pages of one round */
 #define DECLINED_MAX   (1u << 16)
 #define FILE_BLOCK_END (1ull << 51) /* blocks of a file of 2^63 bytes */
+#define STORE_NAME     200          /* so much of a store's name is in a finding's text */
 
 typedef unsigned __int128 wide_key;
 
@@ -76,15 +81,32 @@ struct damage {
 	char why[120];
 };
 
+/* One of the volume's stores. */
+struct fsck_store {
+	struct fsck_input in;
+	struct disk_superblock sb;
+	bool one_superblock; /* one copy only is whole: super_check_one */
+	bool interrupted;    /* by the log: not shut since the store was last opened */
+	bool was_clean;      /* the log was closed cleanly */
+	struct volume *v;    /* the first's has the cache, and is f->v */
+	uint64_t group_count;
+	uint64_t *claimed, *twice; /* by slot */
+	uint64_t *kept;        /* pass 4: pages used twice that have found their owner */
+	uint64_t *group_high;  /* highest incarnation seen in each group */
+	uint64_t *lost_blocks; /* blocks of the table that were made anew, ascending */
+	unsigned lost_count;
+};
+
 struct fsck {
 	const struct fsck_options *o;
 	struct fsck_result *out;
 	struct weft_error *err;
-	struct rt_disk *disk;
+	unsigned store_count;
+	struct fsck_store *store; /* from pass 0 on the one with shard 0 is the first */
+	struct fsck_store *at;    /* what is looked at belongs to this one; else NULL */
+	bool alone; /* one of several, which says little without the others (alone.c) */
 	uint64_t memory_bytes;
-	bool one_superblock; /* one copy only is whole: super_check_one */
-	bool interrupted;    /* by the log: not shut since the store was last opened */
-	bool writable;       /* repairs of the tree and of groups are possible */
+	bool writable; /* repairs of the tree and of groups are possible */
 	unsigned round;
 	bool changed;       /* something was repaired in this round */
 	bool keep;          /* what is found now is not to be repaired */
@@ -94,26 +116,19 @@ struct fsck {
 	char text[448];
 
 	struct volume *v;
-	struct disk_superblock sb;
 	struct disk_catalog catalog;
-	uint64_t group_count;
 	uint64_t edits_known; /* edits when pass 1 had noted who uses what */
 	uint64_t edits;       /* counts transactions: walks look again after one */
 	uint64_t pages_total; /* for progress */
 
-	uint64_t *claimed, *twice; /* by slot */
 	bool any_twice;
-	page_id elsewhere; /* is named, and in another store of the volume; 0: none is */
-	uint64_t *kept;    /* pass 4: pages used twice that have found their owner */
-	uint64_t *group_high; /* highest incarnation seen in each group */
+	page_id elsewhere; /* is named, and in a store that is not here; 0: none is */
 	uint64_t highest_ino;
 	bool intents;          /* files that are being cut were met */
 	uint64_t tree_left;    /* ranges of the tree that stay lost in this round */
 	struct damage *damage; /* DAMAGE_MAX */
 	unsigned damage_count;
 	bool damage_more;
-	uint64_t *lost_blocks; /* blocks of the table that were made anew, ascending */
-	unsigned lost_count;
 };
 
 /* ---- report.c ---- */
@@ -157,13 +172,15 @@ bool table_lost(const struct fsck *f, page_id pid);
 
 /* ---- pages (walk.c) ---- */
 
+/* The store whose shard the page is of; NULL: none that is here. */
+struct fsck_store *store_of(struct fsck *f, page_id pid);
 /* May the tree or a file use this page? */
 bool page_usable(struct fsck *f, page_id pid);
 /* May a run of so many pages be used: of one group, without its own page? */
 bool run_usable(struct fsck *f, page_id pid, uint64_t length);
 /*
- * 0; -EOPNOTSUPP with a text: one of the pages that were asked for is in another store of
- * the volume. Nothing above the store can be judged without that one.
+ * 0; -EOPNOTSUPP with a text: one of the pages that were asked for is in a store of the
+ * volume that is not here. Nothing above the stores can be judged without that one.
  */
 int elsewhere_check(struct fsck *f);
 static inline uint64_t page_group(page_id pid)
@@ -178,6 +195,8 @@ static inline void bit_set(uint64_t *map, uint64_t at)
 {
 	map[at / 64] |= 1ull << at % 64;
 }
+/* What the page's own store says of its image in place. */
+int page_descriptor_get(struct fsck *f, page_id pid, struct page_descriptor *out);
 /* A private copy through the cache. 0, -EUCLEAN, -EIO. */
 int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation,
 	uint64_t *version);
@@ -254,6 +273,8 @@ int rebuild_tree(struct fsck *f);
 /* ---- groups.c ---- */
 
 int groups_check(struct fsck *f);
+/* Each group's page by itself; with -c, the images of the pages that it has in use. */
+int groups_check_alone(struct fsck *f);
 /* Writes a page anew that has no trustworthy image: logged in full. */
 int page_rewrite(struct fsck *f, page_id pid, const void *image);
 
@@ -305,5 +326,10 @@ int entry_set_type(
 
 int pass4(struct fsck *f);
 int pass5(struct fsck *f);
+
+/* ---- alone.c ---- */
+
+/* Instead of the passes from the catalog on. */
+int alone_check(struct fsck *f);
 
 #endif

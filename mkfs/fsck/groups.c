@@ -16,7 +16,8 @@
  */
 #include "mkfs/fsck/fsck_internal.h"
 
-#define GROUP_WORDS (DISK_GROUP_PAGES / 64)
+#define GROUP_WORDS  (DISK_GROUP_PAGES / 64)
+#define IMAGES_AHEAD 64u
 
 struct group_check {
 	uint64_t group;
@@ -29,7 +30,7 @@ struct group_check {
 
 static page_id group_page(const struct fsck *f, uint64_t group)
 {
-	return pid_make(f->sb.shard, disk_group_slot(group));
+	return pid_make(f->at->sb.shard, disk_group_slot(group));
 }
 
 /* Writes the page with a new incarnation, so nothing of the old image matters. */
@@ -39,7 +40,7 @@ int page_rewrite(struct fsck *f, page_id pid, const void *image)
 	struct page_descriptor d;
 	struct mtr_page *p = NULL;
 	struct mtr *m = rt_alloc(sizeof(*m));
-	int rc = m ? store_descriptor_get(f->v->store, pid, &d) : -ENOMEM;
+	int rc = m ? page_descriptor_get(f, pid, &d) : -ENOMEM;
 
 	for (unsigned tries = 0; rc == 0 && !p && tries < 100; tries++) {
 		rc = mtr_prepare_fresh(cache, pid, d.incarnation + 1);
@@ -111,7 +112,7 @@ static bool ever_written(struct fsck *f, page_id pid)
 {
 	struct page_descriptor d;
 
-	return store_descriptor_get(f->v->store, pid, &d) != 0 || d.incarnation != 0;
+	return page_descriptor_get(f, pid, &d) != 0 || d.incarnation != 0;
 }
 
 static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
@@ -124,8 +125,8 @@ static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
 	memset(d, 0, sizeof(*d));
 	d->magic = DISK_MAGIC_GROUP;
 	d->group = (uint32_t)g->group;
-	d->next_incarnation = f->group_high[g->group] + 1;
-	d->owner = f->sb.node;
+	d->next_incarnation = f->at->group_high[g->group] + 1;
+	d->owner = f->at->sb.node;
 	for (uint32_t i = 0; i < DISK_GROUP_PAGES; i++) {
 		bool used = i >= g->pages || (g->used[i / 64] >> i % 64 & 1);
 
@@ -198,13 +199,13 @@ static void check_end(struct fsck *f, struct group_check *g)
 /* Who it is means nothing while nobody has the volume. In one of no cluster it is 0. */
 static void check_owner(struct fsck *f, struct group_check *g)
 {
-	if (g->disk.owner <= (f->sb.node ? DISK_NODE_MAX : DISK_OWNER_NOBODY) ||
+	if (g->disk.owner <= (f->at->sb.node ? DISK_NODE_MAX : DISK_OWNER_NOBODY) ||
 		!fsck_found(f, 408,
 			"allocation group %" PRIu64
 			": its owner is node %u, which is none of the volume's",
 			g->group, g->disk.owner))
 		return;
-	g->disk.owner = f->sb.node;
+	g->disk.owner = f->at->sb.node;
 	g->changed = true;
 	fsck_repaired(f, 0);
 }
@@ -222,12 +223,14 @@ static void check_counters(struct fsck *f, struct group_check *g)
 		g->changed = true;
 		fsck_repaired(f, 0);
 	}
-	if (g->disk.next_incarnation <= f->group_high[g->group] &&
+	/* Others may have raised it, and given away what they took with it. */
+	if (!f->alone && g->disk.next_incarnation <= f->at->group_high[g->group] &&
 		fsck_found(f, 405,
 			"allocation group %" PRIu64 ": its next incarnation is %" PRIu64
 			", but its pages have up to %" PRIu64,
-			g->group, g->disk.next_incarnation, f->group_high[g->group])) {
-		g->disk.next_incarnation = f->group_high[g->group] + 1;
+			g->group, g->disk.next_incarnation,
+			f->at->group_high[g->group])) {
+		g->disk.next_incarnation = f->at->group_high[g->group] + 1;
 		g->changed = true;
 		fsck_repaired(f, 0);
 	}
@@ -239,11 +242,11 @@ static int group_check_one(struct fsck *f, struct group_check *g)
 	int rc;
 
 	g->pid = group_page(f, g->group);
-	g->pages = space_layout_pages(f->sb.page_count, g->group);
+	g->pages = space_layout_pages(f->at->sb.page_count, g->group);
 	g->rebuilt = g->changed = false;
 	memset(g->used, 0, sizeof(g->used));
 	for (uint32_t i = 0; i < g->pages; i++)
-		if (bit_test(f->claimed, slot + i))
+		if (bit_test(f->at->claimed, slot + i))
 			g->used[i / 64] |= 1ull << i % 64;
 	rc = group_read(f, g);
 	if (rc || g->rebuilt)
@@ -260,12 +263,84 @@ int groups_check(struct fsck *f)
 	struct group_check *g = rt_alloc(sizeof(*g));
 	int rc = g ? 0 : -ENOMEM;
 
-	for (uint64_t i = 0; i < f->group_count && rc == 0; i++) {
+	for (unsigned n = 0; n < f->store_count; n++) {
+		f->at = &f->store[n];
+		for (uint64_t i = 0; i < f->at->group_count && rc == 0; i++) {
+			g->group = i;
+			rc = group_check_one(f, g);
+			if (i % 64 == 0)
+				fsck_progress(f, 4, i, f->at->group_count);
+		}
+	}
+	f->at = NULL;
+	rt_free(g);
+	return rc;
+}
+
+/* ---- of a store alone ------------------------------------------------------------ */
+
+static bool image_bad(struct fsck *f, page_id pid, int *rc)
+{
+	struct page_descriptor d;
+	struct guard g;
+
+	*rc = page_descriptor_get(f, pid, &d);
+	if (*rc || !d.incarnation)
+		return false;
+	*rc = guard_shared(f->v->cache, pid, 0, &g);
+	if (*rc == 0)
+		guard_release(f->v->cache, &g);
+	if (*rc != -EUCLEAN && *rc != -EIO)
+		return false;
+	*rc = 0;
+	return true;
+}
+
+/* The images of the pages that the group has in use. */
+static int images_check(struct fsck *f, const struct group_check *g)
+{
+	struct page_ref refs[IMAGES_AHEAD];
+	unsigned ahead = MIN(IMAGES_AHEAD, cache_batch_max(f->v->cache));
+	uint32_t bad = 0, first = 0;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < g->pages && rc == 0; i++) {
+		unsigned n = 0;
+
+		for (uint32_t at = i; i % ahead == 0 && at < MIN(i + ahead, g->pages);
+			at++)
+			if (group_bit(&g->disk, at))
+				refs[n++] = (struct page_ref){.pid = g->pid + 1 + at};
+		if (n)
+			(void)cache_fetch(f->v->cache, refs, n); /* errors come again */
+		if (group_bit(&g->disk, i) && image_bad(f, g->pid + 1 + i, &rc) && !bad++)
+			first = i;
+	}
+	if (bad)
+		fsck_left(f, 410,
+			"allocation group %" PRIu64 ": %u pages in use cannot be read or "
+						    "do not fit their checksums, the "
+			"first is %#" PRIx64,
+			g->group, bad, g->pid + 1 + first);
+	return rc;
+}
+
+int groups_check_alone(struct fsck *f)
+{
+	struct group_check *g = rt_alloc(sizeof(*g));
+	int rc = g ? 0 : -ENOMEM;
+
+	f->at = &f->store[0];
+	for (uint64_t i = 0; i < f->at->group_count && rc == 0; i++) {
+		uint64_t found = f->out->found;
+
 		g->group = i;
 		rc = group_check_one(f, g);
-		if (i % 64 == 0)
-			fsck_progress(f, 4, i, f->group_count);
+		if (rc == 0 && f->out->found == found && f->o->check_data)
+			rc = images_check(f, g);
+		fsck_progress(f, 4, i, f->at->group_count);
 	}
+	f->at = NULL;
 	rt_free(g);
 	return rc;
 }

@@ -68,11 +68,11 @@ static const struct disk_log_chunk *chunk_at(struct ring *r, uint64_t at)
 {
 	struct disk_log_chunk *c = (struct disk_log_chunk *)r->window;
 
-	if (rt_disk_read(r->f->disk, r->offset + at, c, BLOCK) ||
+	if (rt_disk_read(r->f->at->in.disk, r->offset + at, c, BLOCK) ||
 		!chunk_plausible(r, c, at))
 		return NULL;
 	if (c->chunk_bytes > BLOCK &&
-		rt_disk_read(r->f->disk, r->offset + at, c, c->chunk_bytes))
+		rt_disk_read(r->f->at->in.disk, r->offset + at, c, c->chunk_bytes))
 		return NULL;
 	return chunk_plausible(r, c, at) && chunk_whole(r, c) ? c : NULL;
 }
@@ -100,8 +100,8 @@ static int ring_open(struct ring *r, struct fsck *f, struct store *s)
 {
 	*r = (struct ring){.f = f,
 		.s = s,
-		.offset = f->sb.log_offset + DISK_LOG_HEADS_BYTES,
-		.bytes = f->sb.log_bytes - DISK_LOG_HEADS_BYTES};
+		.offset = f->at->sb.log_offset + DISK_LOG_HEADS_BYTES,
+		.bytes = f->at->sb.log_bytes - DISK_LOG_HEADS_BYTES};
 	r->window = rt_alloc_pages(DISK_CHUNK_MAX_BYTES);
 	r->chunk = rt_alloc(r->bytes / BLOCK * sizeof(*r->chunk));
 	if (!r->window || !r->chunk)
@@ -170,16 +170,17 @@ static int heads_write(struct fsck *f, struct store *s, const struct found_chunk
 			.magic = DISK_MAGIC_LOGHEAD,
 			.generation = HEAD_REBUILT + !i,
 			.tail_lsn = first ? first->lsn
-					  : f->sb.log_bytes - DISK_LOG_HEADS_BYTES,
+					  : f->at->sb.log_bytes - DISK_LOG_HEADS_BYTES,
 			.clean = first == NULL,
-			.epoch = first ? first->epoch : f->sb.incarnation,
+			.epoch = first ? first->epoch : f->at->sb.incarnation,
 		};
 		h[i].checksum = head_sum(s, &h[i]);
 	}
 	if (rc == 0)
-		rc = rt_disk_write(f->disk, f->sb.log_offset, h, DISK_LOG_HEADS_BYTES);
+		rc = rt_disk_write(
+			f->at->in.disk, f->at->sb.log_offset, h, DISK_LOG_HEADS_BYTES);
 	if (rc == 0)
-		rc = rt_disk_flush(f->disk);
+		rc = rt_disk_flush(f->at->in.disk);
 	if (h)
 		rt_free_pages(h, DISK_LOG_HEADS_BYTES);
 	return rc;
@@ -242,11 +243,12 @@ static int chunks_wipe(struct fsck *f, const struct ring *r, lsn_t end, lsn_t li
 				last = &r->chunk[i];
 		if (!last || rc)
 			break;
-		rc = rt_disk_write(f->disk, ring_place(r, last->lsn), zeros, BLOCK);
+		rc = rt_disk_write(
+			f->at->in.disk, ring_place(r, last->lsn), zeros, BLOCK);
 		wiped = last->lsn;
 	}
 	if (rc == 0)
-		rc = rt_disk_flush(f->disk);
+		rc = rt_disk_flush(f->at->in.disk);
 	if (zeros)
 		rt_free_pages(zeros, BLOCK);
 	return rc;
@@ -278,20 +280,37 @@ static int hole_close(struct fsck *f, struct store *s, lsn_t tail, bool *stop)
 
 /* ---- the log --------------------------------------------------------------------- */
 
-/* One head of the log is not whole. */
-static int check_head(struct fsck *f, const char *which)
+/* Puts what the whole head says in the other's place. */
+static int head_copy(
+	struct fsck *f, struct store *s, struct disk_log_head *h, unsigned good)
 {
-	if (f->interrupted) {
+	int rc;
+
+	h[!good] = h[good];
+	h[!good].generation++;
+	h[!good].checksum = head_sum(s, &h[!good]);
+	rc = rt_disk_write(f->at->in.disk, f->at->sb.log_offset + !good * sizeof(*h),
+		&h[!good], sizeof(*h));
+	return rc ? rc : rt_disk_flush(f->at->in.disk);
+}
+
+/* One head of the log is not whole, `good` is. */
+static int check_head(
+	struct fsck *f, struct store *s, struct disk_log_head *h, unsigned good)
+{
+	const char *which = good ? "first" : "second";
+
+	if (f->at->interrupted) {
 		fsck_note(f, 10,
 			"the %s head of the log is not whole, as a crash may leave it; "
 			"the next start writes it anew",
 			which);
 		return 0;
 	}
-	/* opening it for writing writes it anew */
-	return fsck_found(f, 10, "the %s head of the log is damaged", which)
-		       ? fsck_repaired(f, 0)
-		       : 0;
+	if (!fsck_found(f, 10, "the %s head of the log is damaged", which))
+		return 0;
+	/* opening it for writing writes it anew, which one store of several is not */
+	return fsck_repaired(f, f->alone ? head_copy(f, s, h, good) : 0);
 }
 
 /*
@@ -305,7 +324,8 @@ static int check_heads(struct fsck *f, struct store *s, bool opened, bool clean,
 	struct disk_log_head *h = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
 	unsigned newest;
 	bool good[2];
-	int rc = h ? rt_disk_read(f->disk, f->sb.log_offset, h, DISK_LOG_HEADS_BYTES)
+	int rc = h ? rt_disk_read(f->at->in.disk, f->at->sb.log_offset, h,
+			     DISK_LOG_HEADS_BYTES)
 		   : -ENOMEM;
 
 	if (rc == 0) {
@@ -314,12 +334,12 @@ static int check_heads(struct fsck *f, struct store *s, bool opened, bool clean,
 		*whole = good[0] + good[1];
 		newest = !good[0] || (good[1] && h[1].generation > h[0].generation);
 		*tail = h[newest].tail_lsn;
-		f->interrupted =
-			opened && (!clean || h[newest].epoch < f->sb.incarnation);
+		f->at->interrupted =
+			opened && (!clean || h[newest].epoch < f->at->sb.incarnation);
 		if (*whole == 1 && opened &&
 			!(h[newest].generation == 1 &&
 				memcmp(&h[!newest], &never, sizeof(never)) == 0))
-			rc = check_head(f, newest ? "first" : "second");
+			rc = check_head(f, s, h, newest);
 	}
 	if (h)
 		rt_free_pages(h, DISK_LOG_HEADS_BYTES);
@@ -336,7 +356,7 @@ static int log_try(struct fsck *f, struct store *s, bool *stop)
 	int rc = log_open(&log, s, NULL, &clean, &why), heads;
 
 	if (rc == 0) {
-		f->out->was_clean = clean;
+		f->at->was_clean = clean;
 		log_close(log);
 	} else if (rc != -EUCLEAN) {
 		return weft_error(f->err, rc, "%s", why.text);
@@ -351,7 +371,7 @@ int log_check(struct fsck *f, bool *stop)
 {
 	struct store_options o = {.read_only = true, .any_node = true};
 	struct store *s;
-	int rc = store_open(&s, f->disk, &o, f->err);
+	int rc = store_open(&s, f->at->in.disk, &o, f->err);
 
 	if (rc)
 		return rc;

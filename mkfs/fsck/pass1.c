@@ -20,14 +20,15 @@
 
 void pages_claim(struct fsck *f, page_id pid, uint32_t length, uint64_t incarnation)
 {
-	uint64_t *high = &f->group_high[page_group(pid)];
+	struct fsck_store *s = store_of(f, pid);
+	uint64_t *high = &s->group_high[page_group(pid)];
 
 	for (uint64_t slot = pid_slot(pid), n = 0; n < length; n++) {
-		if (bit_test(f->claimed, slot + n)) {
-			bit_set(f->twice, slot + n);
+		if (bit_test(s->claimed, slot + n)) {
+			bit_set(s->twice, slot + n);
 			f->any_twice = true;
 		}
-		bit_set(f->claimed, slot + n);
+		bit_set(s->claimed, slot + n);
 	}
 	*high = MAX(*high, incarnation);
 	f->out->used_pages += length;

@@ -21,8 +21,10 @@
 static void keep_tree_page(
 	struct fsck *f, page_id pid, unsigned level, uint64_t incarnation)
 {
-	if (bit_test(f->twice, pid_slot(pid)))
-		bit_set(f->kept, pid_slot(pid));
+	struct fsck_store *s = store_of(f, pid);
+
+	if (bit_test(s->twice, pid_slot(pid)))
+		bit_set(s->kept, pid_slot(pid));
 }
 
 static int keep_tree(struct fsck *f)
@@ -42,16 +44,17 @@ static int keep_tree(struct fsck *f)
 /* Does this use of the page have to go? Else it is the page's owner from now on. */
 static bool must_go(struct fsck *f, page_id pid, uint64_t incarnation)
 {
+	struct fsck_store *s = store_of(f, pid);
 	struct page_descriptor d;
 
-	if (!bit_test(f->twice, pid_slot(pid)))
+	if (!bit_test(s->twice, pid_slot(pid)))
 		return false;
-	if (bit_test(f->kept, pid_slot(pid)))
+	if (bit_test(s->kept, pid_slot(pid)))
 		return true;
-	if (store_descriptor_get(f->v->store, pid, &d) == 0 && d.incarnation &&
+	if (page_descriptor_get(f, pid, &d) == 0 && d.incarnation &&
 		d.incarnation != incarnation)
 		return true;
-	bit_set(f->kept, pid_slot(pid));
+	bit_set(s->kept, pid_slot(pid));
 	return false;
 }
 
@@ -112,16 +115,24 @@ static int share_visit(
 
 static int check_twice(struct fsck *f)
 {
-	int rc = -ENOMEM;
+	int rc = 0;
 
-	f->kept = rt_alloc(DIV_UP(f->sb.page_count, 64) * sizeof(uint64_t));
-	if (f->kept)
+	for (unsigned i = 0; i < f->store_count; i++) {
+		struct fsck_store *s = &f->store[i];
+
+		s->kept = rt_alloc(DIV_UP(s->sb.page_count, 64) * sizeof(uint64_t));
+		if (!s->kept)
+			rc = -ENOMEM;
+	}
+	if (rc == 0)
 		rc = keep_tree(f);
 	if (rc == 0)
 		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 4,
 			share_visit, NULL);
-	rt_free(f->kept);
-	f->kept = NULL;
+	for (unsigned i = 0; i < f->store_count; i++) {
+		rt_free(f->store[i].kept);
+		f->store[i].kept = NULL;
+	}
 	return rc;
 }
 
@@ -157,13 +168,13 @@ static bool leaked(
 	const struct fsck *f, const struct disk_group *d, page_id base, uint32_t i)
 {
 	return (d->bitmap[i / 8] >> i % 8 & 1) &&
-	       !bit_test(f->claimed, pid_slot(base) + 1 + i);
+	       !bit_test(f->at->claimed, pid_slot(base) + 1 + i);
 }
 
 static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 {
-	page_id base = pid_make(f->sb.shard, disk_group_slot(group));
-	uint32_t pages = space_layout_pages(f->sb.page_count, group);
+	page_id base = pid_make(f->at->sb.shard, disk_group_slot(group));
+	uint32_t pages = space_layout_pages(f->at->sb.page_count, group);
 	uint32_t count = 0, first = 0, length;
 	bool repair;
 	int rc = page_copy(f, base, d, NULL, NULL);
@@ -203,11 +214,16 @@ int pass4(struct fsck *f)
 
 	if (rc == 0 && f->any_twice && f->edits == f->edits_known)
 		rc = check_twice(f);
-	for (uint64_t g = 0; g < f->group_count && rc == 0 && f->edits == f->edits_known;
-		g++) {
-		fsck_progress(f, 4, g, f->group_count);
-		rc = check_leaks(f, g, d);
+	for (unsigned i = 0; i < f->store_count; i++) {
+		f->at = &f->store[i];
+		for (uint64_t g = 0;
+			g < f->at->group_count && rc == 0 && f->edits == f->edits_known;
+			g++) {
+			fsck_progress(f, 4, g, f->at->group_count);
+			rc = check_leaks(f, g, d);
+		}
 	}
+	f->at = NULL;
 	rt_free(d);
 	return rc;
 }

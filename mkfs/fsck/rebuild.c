@@ -97,7 +97,7 @@ static void parent_word(
 	*offset = (unsigned)(offsetof(struct disk_inner, child) +
 			     d->slot * sizeof(uint64_t));
 	if (d->parent == PID_NONE) {
-		*page = pid_make(f->sb.shard, DISK_CATALOG_SLOT);
+		*page = pid_make(f->store[0].sb.shard, DISK_CATALOG_SLOT);
 		*offset = offsetof(struct disk_catalog, root_pid);
 	}
 }
@@ -231,12 +231,12 @@ static bool leaf_wanted(const struct fsck *f, const struct disk_leaf *leaf, page
 	return false;
 }
 
-static int strays_of_group(
-	struct salvage *s, uint64_t group, struct disk_group *d, struct disk_leaf *leaf)
+static int strays_of_group(struct salvage *s, const struct fsck_store *store,
+	uint64_t group, struct disk_group *d, struct disk_leaf *leaf)
 {
 	struct fsck *f = s->f;
-	page_id base = pid_make(f->sb.shard, disk_group_slot(group));
-	uint32_t pages = space_layout_pages(f->sb.page_count, group);
+	page_id base = pid_make(store->sb.shard, disk_group_slot(group));
+	uint32_t pages = space_layout_pages(store->sb.page_count, group);
 	int rc = page_copy(f, base, d, NULL, NULL);
 
 	if (rc)
@@ -246,7 +246,7 @@ static int strays_of_group(
 		uint64_t incarnation;
 
 		if (!(d->bitmap[i / 8] >> i % 8 & 1) ||
-			bit_test(f->claimed, pid_slot(pid)))
+			bit_test(store->claimed, pid_slot(pid)))
 			continue;
 		rc = page_copy(f, pid, leaf, &incarnation, NULL);
 		if (rc == -ENOMEM)
@@ -343,9 +343,13 @@ static int salvage_run(struct salvage *s, struct disk_group *d, struct disk_leaf
 {
 	int rc = 0;
 
-	for (uint64_t g = 0; g < s->f->group_count && rc == 0; g++) {
-		fsck_progress(s->f, 1, g, s->f->group_count);
-		rc = strays_of_group(s, g, d, leaf);
+	for (unsigned i = 0; i < s->f->store_count; i++) {
+		const struct fsck_store *store = &s->f->store[i];
+
+		for (uint64_t g = 0; g < store->group_count && rc == 0; g++) {
+			fsck_progress(s->f, 1, g, store->group_count);
+			rc = strays_of_group(s, store, g, d, leaf);
+		}
 	}
 	if (rc)
 		return rc;
@@ -364,7 +368,7 @@ static int salvage(struct fsck *f)
 	struct disk_leaf *leaf = rt_alloc(PAGE_SIZE);
 	int rc = -ENOMEM;
 
-	s.max = MIN(s.max, f->sb.page_count);
+	s.max = MIN(s.max, f->out->total_pages);
 	s.stray = rt_alloc(s.max * sizeof(*s.stray));
 	if (d && leaf && s.stray)
 		rc = salvage_run(&s, d, leaf);

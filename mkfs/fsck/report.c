@@ -4,7 +4,7 @@
  *
  * A finding that was left is told once, though later rounds meet it again: hashes of
  * their texts are kept, so many that nobody reads more. Keeps: without permission nothing
- * is repaired.
+ * is repaired. Of several stores the one that is looked at (f->at) is named first.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -71,12 +71,22 @@ static bool may_repair(struct fsck *f, unsigned code, const char *text)
 	return !f->o->ask || f->o->ask(f->o->arg, code, text);
 }
 
+static void text_make(
+	const struct fsck *f, char *text, size_t cap, const char *fmt, va_list ap)
+{
+	size_t used = 0;
+
+	if (f->at && f->store_count > 1)
+		used = (size_t)snprintf(text, cap, "%.*s: ", STORE_NAME, f->at->in.name);
+	vsnprintf(text + used, cap - used, fmt, ap);
+}
+
 bool fsck_found(struct fsck *f, unsigned code, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(f->text, sizeof(f->text), fmt, ap);
+	text_make(f, f->text, sizeof(f->text), fmt, ap);
 	va_end(ap);
 	f->code = code;
 	if (known(f, code, f->text))
@@ -108,7 +118,7 @@ void fsck_left(struct fsck *f, unsigned code, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(f->text, sizeof(f->text), fmt, ap);
+	text_make(f, f->text, sizeof(f->text), fmt, ap);
 	va_end(ap);
 	leave(f, code, f->text);
 }
@@ -119,7 +129,7 @@ void fsck_note(struct fsck *f, unsigned code, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
+	text_make(f, text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (!told_before(f, code, text))
 		tell(f, code, text, FSCK_NOTE);

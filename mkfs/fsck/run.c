@@ -2,6 +2,9 @@
 /*
  * A run of fsck: opening what can be opened, rounds of passes, closing, the result.
  *
+ * All stores of a volume of several are passed through pass 0 one after the other; from the
+ * catalog on there is one volume. One of them without the others is alone.c's.
+ *
  * The layers are opened from the lowest up, each after its pass has let it through:
  * superblocks, log, descriptor table, then store, log and cache by volume_open with the
  * log replayed (in memory only where nothing may be written), catalog, and once pass 1
@@ -16,75 +19,122 @@
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static int memory_get(struct fsck *f)
+static int store_memory_get(struct fsck *f, struct fsck_store *s)
 {
-	uint64_t words = DIV_UP(f->sb.page_count, 64) + 1;
+	uint64_t words = DIV_UP(s->sb.page_count, 64) + 1;
 
-	f->group_count = space_layout_groups(f->sb.page_count);
-	f->claimed = rt_alloc(words * sizeof(uint64_t));
-	f->twice = rt_alloc(words * sizeof(uint64_t));
-	f->group_high = rt_alloc(f->group_count * sizeof(uint64_t));
-	f->damage = rt_alloc(DAMAGE_MAX * sizeof(*f->damage));
-	if (f->claimed && f->twice && f->group_high && f->damage)
+	s->group_count = space_layout_groups(s->sb.page_count);
+	s->claimed = rt_alloc(words * sizeof(uint64_t));
+	s->twice = rt_alloc(words * sizeof(uint64_t));
+	s->group_high = rt_alloc(s->group_count * sizeof(uint64_t));
+	if (s->claimed && s->twice && s->group_high)
 		return 0;
 	return weft_error(f->err, -ENOMEM, "no memory for the map of %llu pages",
-		(unsigned long long)f->sb.page_count);
+		(unsigned long long)s->sb.page_count);
+}
+
+static int memory_get(struct fsck *f)
+{
+	int rc = 0;
+
+	f->damage = rt_alloc(DAMAGE_MAX * sizeof(*f->damage));
+	if (!f->damage)
+		rc = weft_error(f->err, -ENOMEM, "no memory");
+	for (unsigned i = 0; i < f->store_count && rc == 0; i++)
+		rc = store_memory_get(f, &f->store[i]);
+	return rc;
 }
 
 static void memory_put(struct fsck *f)
 {
-	rt_free(f->claimed);
-	rt_free(f->twice);
-	rt_free(f->group_high);
+	for (unsigned i = 0; f->store && i < f->store_count; i++) {
+		rt_free(f->store[i].claimed);
+		rt_free(f->store[i].twice);
+		rt_free(f->store[i].group_high);
+		rt_free(f->store[i].lost_blocks);
+	}
+	rt_free(f->store);
 	rt_free(f->damage);
-	rt_free(f->lost_blocks);
 	rt_free(f->declined);
 }
 
-static int volume_try(
+static int volumes_close(struct fsck *f)
+{
+	int rc = f->v ? volume_close(f->v) : 0;
+
+	for (unsigned i = 0; i < f->store_count; i++) {
+		if (i && f->store[i].v)
+			(void)volume_close(f->store[i].v); /* nothing was written */
+		f->store[i].v = NULL;
+	}
+	f->v = NULL;
+	return rc;
+}
+
+/* The first store, and before it what it reads the others by. */
+static int volumes_try(
 	struct fsck *f, uint64_t cache_bytes, bool salvage, struct weft_error *why)
 {
+	struct volume *also[SHARDS_MAX];
 	struct volume_options o = {
-		.read_only = !f->o->repair,
-		.storage_only = true,
+		.read_only = !f->writable,
 		.disk_lent = true,
 		.any_node = true,
 		.salvage = salvage,
-		.cache.cache_bytes = cache_bytes,
+		.store_only = true,
 	};
+	int rc = 0;
 
 	*why = (struct weft_error){0};
-	return volume_open(&f->v, f->disk, &o, why);
+	for (unsigned i = 1; i < f->store_count && rc == 0; i++) {
+		rc = volume_open(&f->store[i].v, f->store[i].in.disk, &o, why);
+		also[i - 1] = f->store[i].v;
+	}
+	o.store_only = false;
+	o.storage_only = true;
+	o.own_only = f->alone;
+	o.also = also;
+	o.also_count = f->store_count - 1;
+	o.cache.cache_bytes = cache_bytes;
+	if (rc == 0)
+		rc = volume_open(&f->v, f->store[0].in.disk, &o, why);
+	f->store[0].v = f->v;
+	if (rc)
+		volumes_close(f);
+	return rc;
 }
 
-/* Replays the log. */
+/* Replays the logs. */
 static int volume_get(struct fsck *f, bool *stop)
 {
 	uint64_t cache_bytes = f->o->cache_bytes ? f->o->cache_bytes : CACHE_DEFAULT;
 	struct weft_error why;
-	int rc = volume_try(f, cache_bytes, false, &why);
+	int rc = volumes_try(f, cache_bytes, false, &why);
 
 	/* What is replayed in memory only has to fit. */
-	if (rc == -ENOMEM && !f->o->repair) {
-		cache_bytes += f->sb.log_bytes / 4 * 5;
-		rc = volume_try(f, cache_bytes, false, &why);
+	if (rc == -ENOMEM && !f->writable) {
+		for (unsigned i = 0; i < f->store_count; i++)
+			cache_bytes += f->store[i].sb.log_bytes / 4 * 5;
+		rc = volumes_try(f, cache_bytes, false, &why);
 	}
 	if (rc == -EUCLEAN) {
 		bool repair = fsck_found(f, 13, "%s", why.text);
 
-		if (!repair && f->o->repair) {
+		if (!repair && f->writable) {
 			*stop = true;
 			return 0;
 		}
-		rc = volume_try(f, cache_bytes, true, &why);
+		rc = volumes_try(f, cache_bytes, true, &why);
 		if (repair && rc == 0)
 			fsck_repaired(f, 0);
 	}
 	if (rc)
 		return weft_error(f->err, rc, "%s", why.text);
-	f->out->replayed = !f->v->recovery.was_clean;
-	f->out->log_records = f->v->recovery.records;
-	return f->o->repair ? cache_start(f->v->cache) : 0;
+	for (unsigned i = 0; i < f->store_count; i++) {
+		f->out->replayed |= !f->store[i].v->recovery.was_clean;
+		f->out->log_records += f->store[i].v->recovery.records;
+	}
+	return f->writable ? cache_start(f->v->cache) : 0;
 }
 
 /* Free space and the tree as any user has them. Where they cannot be had nothing is
@@ -129,10 +179,13 @@ int tree_get(struct fsck *f)
 
 static void round_begin(struct fsck *f)
 {
-	size_t bytes = (DIV_UP(f->sb.page_count, 64) + 1) * sizeof(uint64_t);
+	for (unsigned i = 0; i < f->store_count; i++) {
+		struct fsck_store *s = &f->store[i];
+		size_t bytes = (DIV_UP(s->sb.page_count, 64) + 1) * sizeof(uint64_t);
 
-	memset(f->claimed, 0, bytes);
-	memset(f->twice, 0, bytes);
+		memset(s->claimed, 0, bytes);
+		memset(s->twice, 0, bytes);
+	}
 	f->any_twice = false;
 	f->tree_left = 0;
 	f->damage_count = 0;
@@ -212,40 +265,142 @@ static int rounds(struct fsck *f)
 	return rc;
 }
 
+/* ---- the stores ------------------------------------------------------------------- */
+
+/* Is it a store that was asked for? */
+static int input_check(struct fsck *f, const struct fsck_store *s)
+{
+	const uint8_t *uuid =
+		f->o->volume_uuid ? f->o->volume_uuid : f->store[0].sb.volume_uuid;
+
+	if (memcmp(s->sb.volume_uuid, uuid, sizeof(s->sb.volume_uuid)) != 0)
+		return weft_error(f->err, -EXDEV,
+			"%s is the store of another volume (\"%.63s\")%s%s", s->in.name,
+			s->sb.label, f->o->volume_uuid ? "" : " than that of ",
+			f->o->volume_uuid ? "" : f->store[0].in.name);
+	if (s->in.node && s->in.node != s->sb.node)
+		return weft_error(f->err, -EXDEV, "%s is the store of node %u, not %u",
+			s->in.name, s->sb.node, s->in.node);
+	return 0;
+}
+
+static int inputs_check(struct fsck *f)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < f->store_count && rc == 0; i++) {
+		const struct fsck_store *s = &f->store[i];
+
+		rc = input_check(f, s);
+		for (unsigned n = 0; n < i && rc == 0; n++) {
+			const struct fsck_store *t = &f->store[n];
+
+			if (s->sb.shard == t->sb.shard || s->sb.node == t->sb.node)
+				rc = weft_error(f->err, -EEXIST,
+					"%s and %s are both the store of %s %u",
+					t->in.name, s->in.name,
+					s->sb.node == t->sb.node ? "node" : "shard",
+					s->sb.node == t->sb.node ? s->sb.node
+								 : s->sb.shard);
+		}
+	}
+	return rc;
+}
+
+/* The one with the catalog goes first. */
+static int stores_order(struct fsck *f)
+{
+	unsigned first = 0;
+
+	while (first < f->store_count && f->store[first].sb.shard != DISK_CATALOG_SHARD)
+		first++;
+	if (first == f->store_count)
+		return weft_error(f->err, -ENOENT,
+			"the store with shard %u, which has the catalog, is missing: "
+			"give "
+			"all stores of the volume",
+			DISK_CATALOG_SHARD);
+	if (first) {
+		struct fsck_store s = f->store[0];
+
+		f->store[0] = f->store[first];
+		f->store[first] = s;
+	}
+	return 0;
+}
+
+/* For each store; errors say of which. */
+static int each(struct fsck *f, int (*check)(struct fsck *f, bool *stop), bool *stop)
+{
+	struct weft_error *err = f->err, why = {0};
+	int rc = 0;
+
+	f->err = &why;
+	for (unsigned i = 0; i < f->store_count && rc == 0; i++) {
+		f->at = &f->store[i];
+		rc = check(f, stop);
+		if (rc)
+			weft_error(err, rc, "%s%s%s",
+				f->store_count > 1 ? f->at->in.name : "",
+				f->store_count > 1 ? ": " : "",
+				why.code ? why.text : strerrordesc_np(-rc));
+	}
+	f->err = err;
+	f->at = NULL;
+	return rc;
+}
+
+static int supers_check(struct fsck *f, bool *stop)
+{
+	const struct disk_superblock *sb = &f->store[0].sb;
+	int rc = each(f, super_check, stop);
+
+	if (rc || *stop)
+		return rc;
+	f->alone = f->store_count == 1 && !f->o->all_stores &&
+		   (sb->node || sb->shard != DISK_CATALOG_SHARD);
+	f->out->alone = f->alone;
+	rc = inputs_check(f);
+	if (rc == 0 && !f->alone)
+		rc = stores_order(f);
+	for (unsigned i = 0; i < f->store_count; i++)
+		f->out->total_pages += f->store[i].sb.page_count;
+	memcpy(f->out->label, f->store[0].sb.label, sizeof(f->out->label));
+	f->out->label[sizeof(f->out->label) - 1] = 0;
+	return rc;
+}
+
+static int check_log(struct fsck *f, bool *stop)
+{
+	int rc = log_check(f, stop);
+
+	return rc ? rc : super_check_one(f);
+}
+
 /* ---- all of it ------------------------------------------------------------------- */
 
 static int check_storage(struct fsck *f, bool *stop)
 {
-	int rc = super_check(f, stop);
+	int rc = supers_check(f, stop);
 
-	memcpy(f->out->label, f->sb.label, sizeof(f->out->label));
-	f->out->label[sizeof(f->out->label) - 1] = 0;
-	f->out->total_pages = f->sb.page_count;
-	/* What its pages are for only the catalog's tree knows. */
-	if (rc == 0 && !*stop && f->sb.shard != DISK_CATALOG_SHARD)
-		rc = weft_error(f->err, -EOPNOTSUPP,
-			"it is the store of node %u, with shard %u of a volume of "
-			"several "
-			"stores; this version checks volumes of one store only",
-			f->sb.node, f->sb.shard);
-	if (rc == 0 && !*stop) {
-		rc = log_check(f, stop);
-		if (rc == 0)
-			rc = super_check_one(f);
-	}
+	if (rc == 0 && !*stop)
+		rc = each(f, check_log, stop);
 	if (rc || *stop)
 		return rc;
+	f->out->was_clean = true;
+	for (unsigned i = 0; i < f->store_count; i++)
+		f->out->was_clean &= f->store[i].was_clean;
 	if (f->out->was_clean && !f->o->force && !f->out->found) {
 		f->out->skipped = *stop = true;
 		return 0;
 	}
 	rc = memory_get(f);
-	return rc ? rc : table_check(f, stop);
+	return rc ? rc : each(f, table_check, stop);
 }
 
 static int close_volume(struct fsck *f, int rc)
 {
-	int closed = f->v ? volume_close(f->v) : 0;
+	int closed = volumes_close(f);
 
 	if (rc == 0 && closed)
 		rc = weft_error(f->err, closed, "writing what was repaired failed: %s",
@@ -253,22 +408,58 @@ static int close_volume(struct fsck *f, int rc)
 	return rc;
 }
 
+static int check_content(struct fsck *f)
+{
+	bool stop = false;
+	int rc = catalog_check(f, &stop);
+
+	return rc || stop ? rc : rounds(f);
+}
+
 static int check_all(struct fsck *f)
 {
 	bool stop = false;
 	int rc = check_storage(f, &stop);
 
+	if (f->alone) /* what is above is not this store's alone to change */
+		f->writable = false;
 	if (rc == 0 && !stop)
 		rc = volume_get(f, &stop);
 	if (rc == 0 && !stop)
-		rc = catalog_check(f, &stop);
-	if (rc == 0 && !stop)
-		rc = rounds(f);
+		rc = f->alone ? alone_check(f) : check_content(f);
 	return close_volume(f, rc);
 }
 
-int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_result *out,
-	struct weft_error *err)
+/* Several at a time are only looked at. */
+static int check_permitted(struct fsck *f)
+{
+	if (f->store_count == 1 || !f->o->repair)
+		return check_all(f);
+	return weft_error(f->err, -EOPNOTSUPP,
+		"this version repairs no volume of several stores: check it with -n. "
+		"What is "
+		"one store's own (superblocks, log, table of descriptors) is repaired "
+		"when "
+		"that store alone is given");
+}
+
+static int fsck_open(struct fsck *f, const struct fsck_input *stores, unsigned count)
+{
+	if (!count || count > SHARDS_MAX)
+		return weft_error(
+			f->err, -EINVAL, "a volume has 1 to %u stores", SHARDS_MAX);
+	f->store = rt_alloc(count * sizeof(*f->store));
+	f->declined = rt_alloc(2 * DECLINED_MAX * sizeof(uint64_t));
+	if (!f->store || !f->declined)
+		return -ENOMEM;
+	f->store_count = count;
+	for (unsigned i = 0; i < count; i++)
+		f->store[i].in = stores[i];
+	return 0;
+}
+
+int fsck_run_stores(const struct fsck_input *stores, unsigned count,
+	const struct fsck_options *o, struct fsck_result *out, struct weft_error *err)
 {
 	struct weft_error why = {0};
 	struct fsck *f = rt_alloc(sizeof(*f));
@@ -279,20 +470,29 @@ int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_res
 		f->o = o;
 		f->out = out;
 		f->err = &why;
-		f->disk = disk;
 		f->writable = o->repair;
 		f->memory_bytes = o->memory_bytes ? MAX(o->memory_bytes, MEMORY_MIN)
 						  : MEMORY_DEFAULT;
-		f->declined = rt_alloc(2 * DECLINED_MAX * sizeof(uint64_t));
-		rc = f->declined ? check_all(f) : -ENOMEM;
+		rc = fsck_open(f, stores, count);
+		if (rc == 0)
+			rc = check_permitted(f);
 		memory_put(f);
 		rt_free(f);
 	}
-	rt_disk_close(disk);
+	for (unsigned i = 0; i < count; i++)
+		rt_disk_close(stores[i].disk);
 	out->exit_code = (out->fixed ? FSCK_EXIT_FIXED : 0) |
 			 (out->left ? FSCK_EXIT_LEFT : 0) |
 			 (rc ? FSCK_EXIT_OPERATIONAL : 0);
 	if (rc)
 		weft_error(err, rc, "%s", why.code ? why.text : strerrordesc_np(-rc));
 	return rc;
+}
+
+int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_result *out,
+	struct weft_error *err)
+{
+	const struct fsck_input one = {.disk = disk, .name = "the store"};
+
+	return fsck_run_stores(&one, 1, o, out, err);
 }

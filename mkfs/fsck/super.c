@@ -21,7 +21,7 @@ struct copies {
 
 static void copy_read(struct fsck *f, struct copies *c, unsigned i)
 {
-	c->read[i] = rt_disk_read(f->disk, c->place[i], c->sb[i], PAGE_SIZE) == 0;
+	c->read[i] = rt_disk_read(f->at->in.disk, c->place[i], c->sb[i], PAGE_SIZE) == 0;
 	c->magic[i] = c->read[i] && c->sb[i]->magic == DISK_MAGIC_SUPER;
 	c->whole[i] = c->magic[i] && store_superblock_whole(c->sb[i]);
 }
@@ -38,9 +38,9 @@ static void copies_read(struct fsck *f, struct copies *c)
 
 static int copy_write(struct fsck *f, const struct copies *c, unsigned i)
 {
-	int rc = rt_disk_write(f->disk, c->place[i], c->sb[i], PAGE_SIZE);
+	int rc = rt_disk_write(f->at->in.disk, c->place[i], c->sb[i], PAGE_SIZE);
 
-	return rc ? rc : rt_disk_flush(f->disk);
+	return rc ? rc : rt_disk_flush(f->at->in.disk);
 }
 
 /* Is this the superblock of what is between the two? */
@@ -50,9 +50,10 @@ static bool witnessed(struct fsck *f, const struct disk_superblock *sb)
 	struct store *s = NULL;
 	bool fits = false;
 
-	if (head && sb->store_bytes <= f->sb.store_bytes &&
-		store_format_open(&s, f->disk, sb, NULL) == 0 &&
-		rt_disk_read(f->disk, sb->log_offset, head, DISK_LOG_HEADS_BYTES) == 0) {
+	if (head && sb->store_bytes <= f->at->sb.store_bytes &&
+		store_format_open(&s, f->at->in.disk, sb, NULL) == 0 &&
+		rt_disk_read(f->at->in.disk, sb->log_offset, head,
+			DISK_LOG_HEADS_BYTES) == 0) {
 		for (unsigned i = 0; i < 2; i++) {
 			struct iovec iov = {
 				&head[i], offsetof(struct disk_log_head, checksum)};
@@ -109,7 +110,7 @@ static int check_one(struct fsck *f, struct copies *c)
 	unsigned good = c->whole[0] ? 0 : 1;
 	const char *which = good ? "first" : "second";
 
-	if (c->read[!good] && (f->interrupted || half_written(f, c, good))) {
+	if (c->read[!good] && (f->at->interrupted || half_written(f, c, good))) {
 		fsck_note(f, 1,
 			"the %s superblock (byte %" PRIu64
 			") is not whole, as a crash may leave it; %s",
@@ -128,10 +129,10 @@ static int check_strangers(struct fsck *f, struct copies *c, bool *stop)
 {
 	bool first, second;
 
-	f->sb.store_bytes = c->size;
+	f->at->sb.store_bytes = c->size;
 	first = witnessed(f, c->sb[0]);
 	second = witnessed(f, c->sb[1]);
-	memcpy(&f->sb, c->sb[second && !first], sizeof(f->sb));
+	memcpy(&f->at->sb, c->sb[second && !first], sizeof(f->at->sb));
 	if (first == second) {
 		fsck_left(f, 3,
 			"the superblocks at byte 0 and byte %" PRIu64
@@ -154,7 +155,7 @@ static int check_contradiction(struct fsck *f, struct copies *c, bool *stop)
 	unsigned keep = c->sb[1]->incarnation > c->sb[0]->incarnation;
 	int rc;
 
-	memcpy(&f->sb, c->sb[keep], sizeof(f->sb));
+	memcpy(&f->at->sb, c->sb[keep], sizeof(f->at->sb));
 	if (!fsck_found(f, 4,
 		    "the superblocks have the same generation, %" PRIu64 ", and differ",
 		    c->sb[0]->generation)) {
@@ -179,7 +180,7 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 			(c->magic[0] && c->sb[0]->disk_version != DISK_VERSION)) {
 			struct store_options o = {.read_only = true, .any_node = true};
 			struct store *s;
-			int rc = store_open(&s, f->disk, &o, f->err);
+			int rc = store_open(&s, f->at->in.disk, &o, f->err);
 
 			if (rc == 0)
 				store_close(s);
@@ -192,8 +193,8 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 		return 0;
 	}
 	if (!c->whole[0] || !c->whole[1]) {
-		memcpy(&f->sb, c->sb[!c->whole[0]], sizeof(f->sb));
-		f->one_superblock = true;
+		memcpy(&f->at->sb, c->sb[!c->whole[0]], sizeof(f->at->sb));
+		f->at->one_superblock = true;
 		return 0;
 	}
 	if (memcmp(c->sb[0]->store_uuid, c->sb[1]->store_uuid, 16) != 0)
@@ -201,7 +202,8 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 	if (c->sb[0]->generation == c->sb[1]->generation &&
 		memcmp(c->sb[0], c->sb[1], PAGE_SIZE) != 0)
 		return check_contradiction(f, c, stop);
-	memcpy(&f->sb, c->sb[c->sb[1]->generation > c->sb[0]->generation], sizeof(f->sb));
+	memcpy(&f->at->sb, c->sb[c->sb[1]->generation > c->sb[0]->generation],
+		sizeof(f->at->sb));
 	return 0;
 }
 
@@ -210,7 +212,7 @@ static int copies_open(struct fsck *f, struct copies *c)
 	struct rt_disk_info info;
 	uint8_t *memory;
 
-	rt_disk_info(f->disk, &info);
+	rt_disk_info(f->at->in.disk, &info);
 	*c = (struct copies){.size = info.size_bytes};
 	if (c->size < 2 * PAGE_SIZE)
 		return weft_error(f->err, -EMEDIUMTYPE,
@@ -239,12 +241,12 @@ int super_check(struct fsck *f, bool *stop)
 		return rc;
 	rc = check_copies(f, &c, stop);
 	copies_close(&c);
-	if (rc == 0 && !*stop && f->sb.store_bytes > c.size) {
+	if (rc == 0 && !*stop && f->at->sb.store_bytes > c.size) {
 		fsck_left(f, 5,
 			"the store has %" PRIu64 " bytes, its superblock says %" PRIu64
 			": it was cut off; enlarge the device or restore it from a "
 			"backup",
-			c.size, f->sb.store_bytes);
+			c.size, f->at->sb.store_bytes);
 		*stop = true;
 	}
 	return rc;
@@ -255,7 +257,7 @@ int super_check_one(struct fsck *f)
 	struct copies c;
 	int rc;
 
-	if (!f->one_superblock)
+	if (!f->at->one_superblock)
 		return 0;
 	rc = copies_open(f, &c);
 	if (rc)

@@ -44,22 +44,23 @@ static enum copy copy_state(
 static void note_incarnations(struct fsck *f, const struct disk_table_block *b)
 {
 	for (unsigned i = 0; i < DISK_TABLE_SLOTS; i++) {
-		page_id pid = pid_make(f->sb.shard, b->block * DISK_TABLE_SLOTS + i);
+		page_id pid = pid_make(f->at->sb.shard, b->block * DISK_TABLE_SLOTS + i);
 		uint64_t *high;
 
 		if (!page_usable(f, pid))
 			continue;
-		high = &f->group_high[page_group(pid)];
+		high = &f->at->group_high[page_group(pid)];
 		*high = MAX(*high, b->slot[i].incarnation);
 	}
 }
 
 bool table_lost(const struct fsck *f, page_id pid)
 {
+	const struct fsck_store *s = store_of((struct fsck *)f, pid);
 	uint64_t block = pid_slot(pid) / DISK_TABLE_SLOTS;
 
-	for (unsigned i = 0; i < f->lost_count; i++)
-		if (f->lost_blocks[i] == block)
+	for (unsigned i = 0; s && i < s->lost_count; i++)
+		if (s->lost_blocks[i] == block)
 			return true;
 	return false;
 }
@@ -67,13 +68,13 @@ bool table_lost(const struct fsck *f, page_id pid)
 /* Does the image say itself that it belongs here? */
 static bool self_evident(struct fsck *f, const void *image, uint64_t slot)
 {
-	page_id pid = pid_make(f->sb.shard, slot);
+	page_id pid = pid_make(f->at->sb.shard, slot);
 	const struct disk_catalog *c = image;
 	const struct disk_group *g = image;
 
 	if (slot == DISK_CATALOG_SLOT)
 		return c->magic == DISK_MAGIC_CATALOG &&
-		       memcmp(c->volume_uuid, f->sb.volume_uuid, 16) == 0;
+		       memcmp(c->volume_uuid, f->at->sb.volume_uuid, 16) == 0;
 	if ((slot - 1) % (1 + DISK_GROUP_PAGES) == 0)
 		return g->magic == DISK_MAGIC_GROUP &&
 		       g->group == (slot - 1) / (1 + DISK_GROUP_PAGES);
@@ -85,15 +86,16 @@ static int block_fill(struct fsck *f, struct table_scan *t, struct disk_table_bl
 	for (unsigned i = 0; i < DISK_TABLE_SLOTS; i++) {
 		uint64_t slot = b->block * DISK_TABLE_SLOTS + i;
 
-		if (slot >= f->sb.page_count ||
-			rt_disk_read(f->disk, f->sb.pages_offset + slot * PAGE_SIZE,
-				t->image, PAGE_SIZE) ||
+		if (slot >= f->at->sb.page_count ||
+			rt_disk_read(f->at->in.disk,
+				f->at->sb.pages_offset + slot * PAGE_SIZE, t->image,
+				PAGE_SIZE) ||
 			!self_evident(f, t->image, slot))
 			continue;
 		b->slot[i] = (struct disk_descriptor){
 			.incarnation = 1, .version = LOST_VERSION};
 		b->slot[i].checksum = store_page_checksum(
-			t->s, pid_make(f->sb.shard, slot), 1, LOST_VERSION, t->image);
+			t->s, pid_make(f->at->sb.shard, slot), 1, LOST_VERSION, t->image);
 	}
 	return 0;
 }
@@ -101,19 +103,23 @@ static int block_fill(struct fsck *f, struct table_scan *t, struct disk_table_bl
 static int block_rebuild(struct fsck *f, struct table_scan *t,
 	struct disk_table_block *pair, uint64_t block)
 {
+	bool repair;
 	int rc;
 
-	if (!fsck_found(f, 20,
-		    "block %" PRIu64 " of the descriptor table (pages %" PRIu64
-		    " to %" PRIu64 ") is damaged in both copies",
-		    block, block * DISK_TABLE_SLOTS,
-		    MIN((block + 1) * DISK_TABLE_SLOTS, f->sb.page_count) - 1)) {
+	f->keep = f->alone; /* what other logs have of its pages would count no more */
+	repair = fsck_found(f, 20,
+		"block %" PRIu64 " of the descriptor table (pages %" PRIu64 " to %" PRIu64
+		") is damaged in both copies",
+		block, block * DISK_TABLE_SLOTS,
+		MIN((block + 1) * DISK_TABLE_SLOTS, f->at->sb.page_count) - 1);
+	f->keep = false;
+	if (!repair) {
 		t->stop = true;
 		return 0;
 	}
-	if (f->lost_count == t->lost_max)
+	if (f->at->lost_count == t->lost_max)
 		return fsck_repaired(f, -ENOMEM);
-	f->lost_blocks[f->lost_count++] = block;
+	f->at->lost_blocks[f->at->lost_count++] = block;
 	memset(pair, 0, 2 * sizeof(*pair));
 	pair->magic = DISK_MAGIC_TABLE;
 	pair->block = block;
@@ -121,8 +127,9 @@ static int block_rebuild(struct fsck *f, struct table_scan *t,
 	rc = block_fill(f, t, pair);
 	pair->checksum = store_table_checksum(t->s, pair);
 	if (rc == 0)
-		rc = rt_disk_write(f->disk, f->sb.table_offset + 2 * block * PAGE_SIZE,
-			pair, 2 * PAGE_SIZE);
+		rc = rt_disk_write(f->at->in.disk,
+			f->at->sb.table_offset + 2 * block * PAGE_SIZE, pair,
+			2 * PAGE_SIZE);
 	return fsck_repaired(f, rc);
 }
 
@@ -130,15 +137,16 @@ static int block_rebuild(struct fsck *f, struct table_scan *t,
 static int copy_mend(
 	struct fsck *f, struct disk_table_block *pair, uint64_t block, unsigned bad)
 {
-	if (!f->out->was_clean || !fsck_found(f, 21,
-					  "the %s copy of block %" PRIu64
-					  " of the descriptor table is damaged",
-					  bad ? "second" : "first", block))
+	if (!f->at->was_clean || !fsck_found(f, 21,
+					 "the %s copy of block %" PRIu64
+					 " of the descriptor table is damaged",
+					 bad ? "second" : "first", block))
 		return 0;
 	memcpy(&pair[bad], &pair[!bad], sizeof(pair[bad]));
-	return fsck_repaired(f,
-		rt_disk_write(f->disk, f->sb.table_offset + (2 * block + bad) * PAGE_SIZE,
-			&pair[bad], PAGE_SIZE));
+	return fsck_repaired(
+		f, rt_disk_write(f->at->in.disk,
+			   f->at->sb.table_offset + (2 * block + bad) * PAGE_SIZE,
+			   &pair[bad], PAGE_SIZE));
 }
 
 static int block_check(struct fsck *f, struct table_scan *t,
@@ -162,17 +170,18 @@ static int block_check(struct fsck *f, struct table_scan *t,
 
 static int table_scan(struct fsck *f, struct table_scan *t)
 {
-	uint64_t blocks = DIV_UP(f->sb.page_count, (uint64_t)DISK_TABLE_SLOTS);
+	uint64_t blocks = DIV_UP(f->at->sb.page_count, (uint64_t)DISK_TABLE_SLOTS);
 
 	for (uint64_t at = 0; at < blocks; at += RUN_BLOCKS) {
 		unsigned n = (unsigned)MIN((uint64_t)RUN_BLOCKS, blocks - at);
-		int rc = rt_disk_read(f->disk, f->sb.table_offset + 2 * at * PAGE_SIZE,
-			t->blocks, (size_t)n * 2 * PAGE_SIZE);
+		int rc = rt_disk_read(f->at->in.disk,
+			f->at->sb.table_offset + 2 * at * PAGE_SIZE, t->blocks,
+			(size_t)n * 2 * PAGE_SIZE);
 
 		if (rc)
 			return weft_error(f->err, rc,
 				"reading the descriptor table at byte %llu failed",
-				(unsigned long long)f->sb.table_offset +
+				(unsigned long long)f->at->sb.table_offset +
 					2 * at * PAGE_SIZE);
 		for (unsigned i = 0; i < n && rc == 0; i++)
 			rc = block_check(f, t, t->blocks + 2 * i, at + i);
@@ -180,21 +189,21 @@ static int table_scan(struct fsck *f, struct table_scan *t)
 			return rc;
 		fsck_progress(f, 0, at, blocks);
 	}
-	return f->changed ? rt_disk_flush(f->disk) : 0;
+	return f->changed ? rt_disk_flush(f->at->in.disk) : 0;
 }
 
 int table_check(struct fsck *f, bool *stop)
 {
 	struct store_options o = {.read_only = true, .any_node = true};
 	struct table_scan t = {.lost_max = 1u << 16};
-	int rc = store_open(&t.s, f->disk, &o, f->err);
+	int rc = store_open(&t.s, f->at->in.disk, &o, f->err);
 
 	if (rc)
 		return rc;
 	t.blocks = rt_alloc_pages(2 * RUN_BLOCKS * PAGE_SIZE);
 	t.image = rt_alloc_pages(PAGE_SIZE);
-	f->lost_blocks = rt_alloc(t.lost_max * sizeof(*f->lost_blocks));
-	rc = t.blocks && t.image && f->lost_blocks ? table_scan(f, &t) : -ENOMEM;
+	f->at->lost_blocks = rt_alloc(t.lost_max * sizeof(*f->at->lost_blocks));
+	rc = t.blocks && t.image && f->at->lost_blocks ? table_scan(f, &t) : -ENOMEM;
 	*stop |= t.stop;
 	if (t.image)
 		rt_free_pages(t.image, PAGE_SIZE);

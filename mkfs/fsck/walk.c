@@ -16,18 +16,27 @@
 
 #define AHEAD_MAX 64u
 
+struct fsck_store *store_of(struct fsck *f, page_id pid)
+{
+	for (unsigned i = 0; i < f->store_count; i++)
+		if (f->store[i].sb.shard == pid_shard(pid))
+			return &f->store[i];
+	return NULL;
+}
+
 bool run_usable(struct fsck *f, page_id pid, uint64_t length)
 {
+	const struct fsck_store *s = store_of(f, pid);
 	uint64_t slot = pid_slot(pid), first;
 
-	if (shards_elsewhere(&f->sb, pid))
+	if (!s && !f->o->all_stores && shards_elsewhere(&f->store[0].sb, pid))
 		f->elsewhere = pid;
-	if (pid_shard(pid) != f->sb.shard || slot < 2 || slot >= f->sb.page_count ||
-		length == 0 || length > DISK_GROUP_PAGES)
+	if (!s || slot < 2 || slot >= s->sb.page_count || length == 0 ||
+		length > DISK_GROUP_PAGES)
 		return false;
 	first = disk_group_slot(page_group(pid)) + 1;
 	return slot >= first && slot - first + length <= DISK_GROUP_PAGES &&
-	       slot + length <= f->sb.page_count;
+	       slot + length <= s->sb.page_count;
 }
 
 bool page_usable(struct fsck *f, page_id pid)
@@ -41,8 +50,8 @@ int elsewhere_check(struct fsck *f)
 		return 0;
 	return weft_error(f->err, -EOPNOTSUPP,
 		"page %#" PRIx64 ", which the tree or the catalog names, is in the store "
-		"with shard %u, another node's: this version checks volumes of one store "
-		"only",
+		"with shard %u, which is missing: give all stores of the volume. If it "
+		"has none with that shard, give its cluster file",
 		f->elsewhere, pid_shard(f->elsewhere));
 }
 
@@ -63,14 +72,20 @@ int page_copy(struct fsck *f, page_id pid, void *image, uint64_t *incarnation,
 	return 0;
 }
 
+int page_descriptor_get(struct fsck *f, page_id pid, struct page_descriptor *out)
+{
+	return store_descriptor_get(store_of(f, pid)->v->store, pid, out);
+}
+
 int page_raw(struct fsck *f, page_id pid, void *image)
 {
+	const struct fsck_store *s = store_of(f, pid);
 	void *buf = rt_alloc_pages(PAGE_SIZE);
 	int rc = -ENOMEM;
 
 	if (buf) {
-		rc = rt_disk_read(f->disk, f->sb.pages_offset + pid_slot(pid) * PAGE_SIZE,
-			buf, PAGE_SIZE);
+		rc = rt_disk_read(s->in.disk,
+			s->sb.pages_offset + pid_slot(pid) * PAGE_SIZE, buf, PAGE_SIZE);
 		memcpy(image, buf, PAGE_SIZE);
 		rt_free_pages(buf, PAGE_SIZE);
 	}
@@ -217,7 +232,7 @@ static void walk_damaged(struct walk *w, const struct walk_level *parent, unsign
 
 /*
  * Enters the page that is expected, below `parent`. 0: it is in w; -ESTALE: its range was
- * skipped; -ENOMEM; -EOPNOTSUPP: in another store.
+ * skipped; -ENOMEM; -EOPNOTSUPP: in a store that is not here.
  */
 static int walk_enter(struct walk *w, const struct walk_level *parent, unsigned slot,
 	const struct expected *e, unsigned *level)

@@ -266,9 +266,26 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "addresses": ["delta:5"]}'
 	# the checksum key, which no tool shows
 	[ "$(dd if="$STORE" bs=1 skip=136 count=32 status=none | sha256sum)" = \
 		"$(dd if="$DIR/two.weft" bs=1 skip=136 count=32 status=none | sha256sum)" ]
-	run fsck.weft -n "$DIR/two.weft"
+	run fsck.weft -f -y "$DIR/two.weft"
+	[ "$status" -eq 0 ]
+	[[ $output == *"node 2's store (shard 1) of a volume of several"*"give all stores"* ]]
+	[[ $output == *"no damage found in this store; the volume was not checked"* ]]
+	run fsck.weft -f -n "$FILE"
+	[ "$status" -eq 0 ]
+	[[ $output == *"$FILE: no damage found" ]]
+	run fsck.weft -f -n "$DIR/two.weft" "$STORE"
+	[ "$status" -eq 0 ]
+	[[ $output == *"two.weft and 1 more: no damage found" ]]
+	run fsck.weft -f -n "$DIR/two.weft" "$DIR/two.weft"
 	[ "$status" -eq 8 ]
-	[[ $output == *"the store of node 2, with shard 1 of a volume of several stores"* ]]
+	run fsck.weft -f -y "$FILE"
+	[ "$status" -eq 8 ]
+	[[ $output == *"check it with -n"* ]]
+	mv "$DIR/two.weft" "$DIR/moved.weft"
+	run fsck.weft -f -n "$FILE"
+	[ "$status" -eq 8 ]
+	[[ $output == *"two.weft"*"it is node 2's store"* ]]
+	mv "$DIR/moved.weft" "$DIR/two.weft"
 	run weft dump "$DIR/two.weft" groups
 	[ "$status" -eq 0 ]
 	run weft dump "$DIR/two.weft" tree

@@ -4,12 +4,16 @@
 #include <stdio.h>
 
 #include "mkfs/fsck/fsck.h"
+#include "tests/sim/check_fsck.h"
 #include "tests/sim/harness.h"
 
 #define FSCK_CACHE  (1ull << 20)
 #define FSCK_MEMORY (1ull << 20)
 
 struct fsck_check {
+	const char *const *names;
+	unsigned count;
+	bool alone, replayed;
 	char said[1024];
 	size_t length;
 	bool done;
@@ -37,27 +41,47 @@ static void fsck_main(void *arg)
 		.check_data = true,
 		.arg = check,
 		.finding = note_finding};
+	struct fsck_input in[SHARDS_MAX] = {0};
 	struct fsck_result result = {0};
 	struct weft_error err = {0};
-	struct rt_disk *disk;
 	int rc;
 
-	OK(rt_disk_open(&disk, "fsck", RT_DISK_READ_ONLY, &err));
-	rc = fsck_run(disk, &options, &result, &err);
+	for (unsigned i = 0; i < check->count; i++) {
+		in[i].name = check->names[i];
+		OK(rt_disk_open(&in[i].disk, in[i].name, RT_DISK_READ_ONLY, &err));
+	}
+	rc = fsck_run_stores(in, check->count, &options, &result, &err);
 	if (rc)
 		workload_die("fsck could not check: %s", err.text);
 	if (result.found || result.exit_code)
 		workload_die("fsck: exit code %d, %llu findings:%s", result.exit_code,
 			(unsigned long long)result.found, check->said);
+	WEFT_ASSERT(result.alone == check->alone);
+	check->replayed = result.replayed;
 	check->done = true;
+}
+
+void sim_check_store_alone(const char *name)
+{
+	struct fsck_check check = {.names = &name, .count = 1, .alone = true};
+
+	WEFT_ASSERT(!sim_node_run(fsck_main, &check) && check.done);
+}
+
+bool sim_check_stores(const char *const *names, unsigned count)
+{
+	struct fsck_check check = {.names = names, .count = count};
+
+	WEFT_ASSERT(!sim_node_run(fsck_main, &check) && check.done);
+	return check.replayed;
 }
 
 void sim_check_fsck(struct rt_sim_disk *disk)
 {
 	struct rt_sim_disk *copy = rt_sim_disk_copy("fsck", disk);
-	struct fsck_check check = {0};
+	static const char *const name = "fsck";
 
-	WEFT_ASSERT(!sim_node_run(fsck_main, &check) && check.done);
+	sim_check_stores(&name, 1);
 	rt_sim_disk_destroy(copy);
 	atomic_fetch_add(&sim_totals->fscks, 1);
 }

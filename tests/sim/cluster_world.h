@@ -11,6 +11,7 @@
 #include <signal.h>
 
 #include "engine/coherence/cluster.h"
+#include "tests/sim/check_fsck.h"
 #include "tests/unit/ops_fixture.h"
 
 #define NODES_MAX  3
@@ -67,6 +68,9 @@ struct world {
 	uint64_t dirty_age_ms; /* 0: 40 */
 	void (*work)(struct node *n);
 	void (*check)(struct node *n);
+	bool no_files;   /* it puts other things into the tree than fsck knows */
+	uint64_t cut_ns; /* then all lose their power at once; 0: they do not */
+	bool cut_redone; /* of what was on disk then logs had to be redone */
 	uint8_t uuid[16];
 	struct node node[NODES_MAX];
 	_Atomic uint32_t arrived; /* at a barrier, all in all */
@@ -307,6 +311,22 @@ static void node_format(struct node *n)
 	rt_disk_close(disk);
 }
 
+/*
+ * Each store alone, and all of them together, of nodes that have ended in whatever way. True:
+ * logs had to be redone.
+ */
+static inline bool stores_check(const struct world *w)
+{
+	const char *names[NODES_MAX];
+
+	for (unsigned i = 0; i < w->nodes; i++) {
+		names[w->nodes - 1 - i] = w->node[i].disk;
+		if (w->nodes > 1)
+			sim_check_store_alone(w->node[i].disk);
+	}
+	return sim_check_stores(names, w->nodes);
+}
+
 static inline int run_world(void *arg)
 {
 	struct world *w = (struct world *)arg;
@@ -328,9 +348,17 @@ static inline int run_world(void *arg)
 		n->sim = rt_sim_node_new(n->disk);
 		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 	}
+	if (w->cut_ns) {
+		rt_sleep_ns(w->cut_ns);
+		for (unsigned i = 0; i < w->nodes; i++)
+			rt_sim_node_kill(w->node[i].sim);
+	}
 	for (unsigned i = 0; i < w->nodes; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+		HOLDS(!rt_sim_node_wait(w->node[i].sim) || w->cut_ns);
 	running = NULL;
+	if (!w->no_files)
+		w->cut_redone = stores_check(w);
+	HOLDS(!w->cut_redone || w->cut_ns);
 	signal(SIGABRT, abort_before);
 	return 0;
 }
