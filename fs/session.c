@@ -3,7 +3,7 @@
  * The receive loop and its elastic workers.
  *
  * Memory (invariant 10): a worker's buffer must be able to take the largest WRITE, but is
- * only resident where it was used. At most SESSION_FAT_BUSY_MAX requests with large
+ * only resident where it was used. At most fat_busy_max() requests with large
  * payloads, plus the workers then idle, are in memory at a time; past that, requests wait
  * in the kernel. No request of a volume waits for another one, so this cannot deadlock.
  */
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "fs/handlers.h"
+#include "fs/killed.h"
 #include "fs/session_internal.h"
 
 static void worker_run(void *arg);
@@ -229,6 +230,11 @@ static bool turn_take(struct worker *w)
 	return true;
 }
 
+static uint32_t fat_busy_max(struct session *s)
+{
+	return session_shared(s) ? SESSION_FAT_BUSY_SHARED : SESSION_FAT_BUSY_MAX;
+}
+
 /* Called before the worker's task waits, too: must not wait for anything but `lock`. */
 static void turn_pass(void *arg)
 {
@@ -248,7 +254,7 @@ static void turn_pass(void *arg)
 	rt_mutex_unlock(&s->lock);
 	if (next)
 		rt_wake(&next->woken, 1);
-	else if (atomic_load(&s->fat_busy) < SESSION_FAT_BUSY_MAX)
+	else if (atomic_load(&s->fat_busy) < fat_busy_max(s))
 		worker_add(s); /* at the bound, or without memory, the present ones must
 				  do */
 }
@@ -300,6 +306,24 @@ static void forgets_gather(struct session *s, uint32_t opcode)
 		rt_sleep_ns(SESSION_GATHER_NS);
 }
 
+/* Serves; where it may wait for other nodes it says what, and for whom (killed.h). */
+static uint64_t worker_serve(
+	struct worker *w, struct fuse_in_header *in, size_t length, uint64_t begin)
+{
+	struct session *s = w->session;
+	bool known = s->killed && length >= sizeof(*in);
+	uint64_t end;
+
+	if (known) {
+		atomic_store(&w->asker, in->pid);
+		atomic_store(&w->serving, in->unique);
+	}
+	end = session_serve(s, in, length, begin);
+	if (known)
+		atomic_store(&w->serving, 0);
+	return end;
+}
+
 /* Reads with the turn; serves. False: the connection has ended. */
 static bool worker_step(struct worker *w)
 {
@@ -328,7 +352,7 @@ static bool worker_step(struct worker *w)
 		turn_pass(w);
 	else
 		rt_task_before_wait(turn_pass, w);
-	w->served_ns = session_serve(s, in, (size_t)length, begin);
+	w->served_ns = worker_serve(w, in, (size_t)length, begin);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);
 	forgets_gather(s, opcode);
@@ -386,7 +410,9 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 		close(device);
 		goto out_destroy;
 	}
-	ret = worker_add(s);
+	ret = session_shared(s) ? killed_start(s) : 0;
+	if (ret == 0)
+		ret = worker_add(s);
 	if (ret < 0) {
 		weft_error(err, ret, "cannot start a worker: %s", strerror(-ret));
 		goto out_destroy;
@@ -395,6 +421,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	return 0;
 
 out_destroy:
+	killed_stop(s);
 	fuse_session_destroy(s->fuse);
 out_free:
 	rt_free(s);
@@ -429,6 +456,7 @@ void session_free(struct session *s)
 		if (state != WORKER_NONE)
 			rt_task_join(w->task);
 	}
+	killed_stop(s);
 	if (s->uring)
 		uring_close(s->uring);
 	fuse_session_destroy(s->fuse);

@@ -20,8 +20,9 @@
 /* A message this long makes its buffer "fat": resident beyond its first pages. */
 #define SESSION_FAT_BYTES (64u << 10)
 /* With so many fat buffers in use no worker is added: later requests wait for one of
- * them. */
-#define SESSION_FAT_BUSY_MAX 6
+ * them. More where they may wait for a node that is away, and others need not. */
+#define SESSION_FAT_BUSY_MAX    6
+#define SESSION_FAT_BUSY_SHARED 48
 /* So many fat buffers may stay resident while idle. */
 #define SESSION_FAT_IDLE_MAX 8
 /*
@@ -41,7 +42,11 @@ struct worker {
 	bool has_turn; /* the worker's own */
 	uint64_t served_ns;     /* when its last request was done */
 	_Atomic uint32_t woken; /* while parked: 1 once the turn may be free */
-	struct worker *below;   /* in the stack of parked ones; under session->lock */
+	/* where other nodes may be waited for (killed.h): */
+	_Atomic uint64_t serving;     /* the request's number; 0: none */
+	_Atomic uint32_t asker;       /* and its thread */
+	_Atomic uint64_t interrupted; /* a number: look at that one */
+	struct worker *below; /* in the stack of parked ones; under session->lock */
 };
 
 struct session {
@@ -67,6 +72,9 @@ struct session {
 	_Atomic uint32_t fat_idle; /* fat buffers without */
 	_Atomic bool closed;       /* refuse requests */
 	_Atomic bool ended;        /* the device gave ENODEV */
+	struct rt_task *killed;    /* NULL: nobody looks for the killed */
+	_Atomic uint32_t interrupts;
+	_Atomic bool killed_stopping;
 	struct session_counters counters;
 	struct worker workers[SESSION_WORKERS_MAX];
 };

@@ -17,10 +17,13 @@
 #include <unistd.h>
 
 #include "fs/handlers.h"
+#include "fs/killed.h"
 #include "fs/session_internal.h"
 
 #define WIRE_STATX                52           /* opcode, protocol 7.39 */
 #define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
+
+#define SHARED_BACKGROUND 128 /* requests that the kernel has under way at a time */
 
 struct wire_statx_in {
 	uint32_t getattr_flags;
@@ -139,8 +142,12 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	flags = (flags | wanted) & s->shim.offered;
 	if (flags & FUSE_HANDLE_KILLPRIV_V2)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
-	if (session_shared(s))
+	if (session_shared(s)) {
 		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
+		/* what reads ahead may wait for a node that is away, and hold up others */
+		init->max_background = SHARED_BACKGROUND;
+		init->congestion_threshold = SHARED_BACKGROUND / 4 * 3;
+	}
 	if (uring_wanted(s))
 		flags |= WIRE_OVER_IO_URING;
 	init->flags = (uint32_t)flags;
@@ -456,6 +463,18 @@ static void forget(struct session *s, const struct fuse_in_header *in)
 }
 
 /*
+ * No operation waits for another process: the request will be answered. But perhaps not as
+ * long as another node is away.
+ */
+static void interrupt(struct session *s, const struct fuse_in_header *in)
+{
+	const struct fuse_interrupt_in *arg = body(in, sizeof(*arg));
+
+	if (arg)
+		killed_interrupt(s, arg->unique);
+}
+
+/*
  * libfuse trusts the lengths inside a message to fit. The kernel's do; this costs a
  * comparison and keeps the rule that nothing from outside is used unchecked.
  */
@@ -476,8 +495,8 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 	case FUSE_BATCH_FORGET:
 		forget(s, in);
 		return true;
-	case FUSE_INTERRUPT: /* no operation waits for another process: it will be
-				answered */
+	case FUSE_INTERRUPT:
+		interrupt(s, in);
 		return true;
 	case FUSE_INIT:
 		init_note(s, in);
