@@ -318,7 +318,8 @@ static uint64_t used_in_groups(struct volume *v)
 
 static void node_life(struct node *n)
 {
-	struct volume_peers peers = {peers_open, peers_start, peers_stop, n};
+	struct volume_peers peers = {
+		.open = peers_open, .start = peers_start, .stop = peers_stop, .arg = n};
 	struct volume_options o = {.cache.cache_bytes = FRAMES * PAGE_SIZE,
 		.background = true,
 		.node = (uint16_t)n->id,
