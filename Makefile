@@ -220,7 +220,7 @@ fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 .PHONY: bench
 bench: ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)
 	@packaging/install-deps.sh --bench
-	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/netbench
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(patsubst %,$(BUILD)/tests/bench/%,netbench nodes_bench ycsb_bench)
 	@tests/bench/run --bin $(BUILD) $(if $(ROWS),--only $(ROWS)) $(BENCH_FLAGS); $(GIVE_BACK)
 
 # ---- trying it, installing it ---------------------------------------------------

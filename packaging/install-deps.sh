@@ -13,7 +13,7 @@ build="gcc make pkg-config libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev 
 	libblkid-dev libinih-dev"
 check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb"
-bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev"
+bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev"
 
 wanted=$build
 case ${1:-} in

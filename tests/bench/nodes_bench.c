@@ -11,26 +11,22 @@
  * (system calls, or for shm none) and bytes for each page or operation.
  */
 #include <errno.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
+#include "tests/bench/nodes_processes.h"
 #include "tests/unit/cache_fixture.h"
-#include "tests/unit/nodes_fixture.h"
 
-#define BASE_SLOT  10
-#define MIB        (1u << 20)
-#define BATCH      (MIB / PAGE_SIZE)
-#define WARM_UP_MS 200
+#define BASE_SLOT 10
+#define MIB       (1u << 20)
+#define BATCH     (MIB / PAGE_SIZE)
 
 static struct bench {
 	struct nodes w; /* first: nodes know it by that */
 	unsigned count, pages, frames;
-	uint64_t until_ms;
+	uint64_t run_ms;
 	void (*run)(struct node *n, struct engine *e);
 	/* contend: what each has done */
-	_Atomic uint64_t begun_ns;
 	struct {
-		uint64_t operations, p99_ns, messages;
+		uint64_t operations, turns, p99_ns, messages, retries;
 	} share[NODES_MAX];
 } * bench;
 
@@ -46,41 +42,16 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void print(const char *name, double value)
-{
-	printf("%s=%.6g\n", name, value);
-}
-
 static page_id pid_of(unsigned i)
 {
 	return pid_make(0, BASE_SLOT + i); /* node 1 is the home of all */
-}
-
-/* Over all links of the node. */
-static struct net_counters traffic(const struct node *n)
-{
-	struct net_counters sum = {0}, c;
-
-	for (unsigned id = 1; id <= n->w->count; id++) {
-		if (id == n->id)
-			continue;
-		net_counters(net_peer_find(n->net, (uint16_t)id), &c);
-		sum.messages_out += c.messages_out;
-		sum.messages_in += c.messages_in;
-		sum.writes_out += c.writes_out;
-		sum.bytes_out += c.bytes_out;
-		sum.bytes_in += c.bytes_in;
-		sum.calls_out += c.calls_out;
-		sum.calls_in += c.calls_in;
-	}
-	return sum;
 }
 
 /* The pages are in node 1's memory, and written. No memory is touched for the first time
  * later. */
 static void fill_pages(struct node *n, struct engine *e)
 {
-	memset(e->cache->images, 1, (size_t)bench->frames * PAGE_SIZE);
+	memset(e->cache->images, 1, (size_t)e->cache->frame_count * PAGE_SIZE);
 	for (unsigned i = 0; n->id == 1 && i < bench->pages; i++) {
 		struct guard g;
 
@@ -95,11 +66,11 @@ static void fill_pages(struct node *n, struct engine *e)
 static void print_traffic(
 	const struct net_counters *a, const struct net_counters *b, double per)
 {
-	print("messages_out", (double)(b->messages_out - a->messages_out) / per);
-	print("messages_in", (double)(b->messages_in - a->messages_in) / per);
-	print("calls_out", (double)(b->calls_out - a->calls_out) / per);
-	print("calls_in", (double)(b->calls_in - a->calls_in) / per);
-	print("bytes_in", (double)(b->bytes_in - a->bytes_in) / per);
+	print_value("messages_out", (double)(b->messages_out - a->messages_out) / per);
+	print_value("messages_in", (double)(b->messages_in - a->messages_in) / per);
+	print_value("calls_out", (double)(b->calls_out - a->calls_out) / per);
+	print_value("calls_in", (double)(b->calls_in - a->calls_in) / per);
+	print_value("bytes_in", (double)(b->bytes_in - a->bytes_in) / per);
 }
 
 /* ---- one page at a time --------------------------------------------------------------------- */
@@ -111,7 +82,7 @@ static void fetch_run(struct node *n, struct engine *e)
 	unsigned first = bench->pages / 10;
 
 	fill_pages(n, e);
-	before = traffic(n);
+	before = node_traffic(n);
 	for (unsigned i = 0; n->id == 2 && i < bench->pages; i++) {
 		uint64_t began = now_ns();
 		struct guard g;
@@ -121,12 +92,13 @@ static void fetch_run(struct node *n, struct engine *e)
 		guard_release(e->cache, &g);
 		ns[i] = now_ns() - began;
 	}
-	after = traffic(n);
+	after = node_traffic(n);
 	nodes_barrier(n);
 	if (n->id == 2) {
 		qsort(ns + first, bench->pages - first, sizeof(*ns), compare);
-		print("median_ns", (double)ns[first + (bench->pages - first) / 2]);
-		print("p99_ns", (double)ns[first + (bench->pages - first) * 99 / 100]);
+		print_value("median_ns", (double)ns[first + (bench->pages - first) / 2]);
+		print_value(
+			"p99_ns", (double)ns[first + (bench->pages - first) * 99 / 100]);
 		print_traffic(&before, &after, bench->pages);
 	}
 	free(ns);
@@ -149,7 +121,7 @@ static void sequential_run(struct node *n, struct engine *e)
 	uint64_t began;
 
 	fill_pages(n, e);
-	before = traffic(n);
+	before = node_traffic(n);
 	began = now_ns();
 	for (unsigned i = 0; n->id == 2 && i < batches; i++) {
 		for (unsigned ahead = i ? i + 2 : 1; ahead <= i + 2 && ahead < batches;
@@ -167,14 +139,14 @@ static void sequential_run(struct node *n, struct engine *e)
 	if (n->id == 2) {
 		double s = (double)(now_ns() - began) / 1e9;
 
-		after = traffic(n);
-		print("bytes_per_second", (double)batches * MIB / s);
+		after = node_traffic(n);
+		print_value("bytes_per_second", (double)batches * MIB / s);
 		print_traffic(&before, &after, bench->pages);
 	}
 	nodes_barrier(n);
 	if (n->id == 1) {
-		after = traffic(n);
-		print("home_calls_out",
+		after = node_traffic(n);
+		print_value("home_calls_out",
 			(double)(after.calls_out - before.calls_out) / bench->pages);
 	}
 }
@@ -183,17 +155,55 @@ static void sequential_run(struct node *n, struct engine *e)
 
 #define WAITS_MAX 1000000u
 
+/* Of one number of each node: the least and the most, where 1 is an equal share. */
+static void print_shares(const char *what, const uint64_t *of)
+{
+	uint64_t total = 0, least = UINT64_MAX, most = 0;
+	char name[32];
+
+	for (unsigned i = 0; i < bench->w.count; i++) {
+		total += of[i];
+		least = MIN(least, of[i]);
+		most = MAX(most, of[i]);
+	}
+	print_value(what, (double)total);
+	snprintf(name, sizeof(name), "least_%s", what);
+	print_value(name, (double)least * bench->w.count / (double)total);
+	snprintf(name, sizeof(name), "most_%s", what);
+	print_value(name, (double)most * bench->w.count / (double)total);
+}
+
+static void contend_print(void)
+{
+	uint64_t operations[NODES_MAX], turns[NODES_MAX], messages = 0, all = 0, p99 = 0;
+	uint64_t retries = 0;
+
+	for (unsigned i = 0; i < bench->w.count; i++) {
+		operations[i] = bench->share[i].operations;
+		turns[i] = bench->share[i].turns;
+		all += turns[i];
+		messages += bench->share[i].messages;
+		retries += bench->share[i].retries;
+		p99 = MAX(p99, bench->share[i].p99_ns);
+	}
+	print_shares("operations", operations);
+	print_shares("turns", turns);
+	print_value("wait_p99_ns", (double)p99);
+	print_value("messages", (double)messages / (double)all);
+	print_value("retries", (double)retries / (double)all);
+}
+
+/* A turn: the page was not here, and came. */
 static void contend_run(struct node *n, struct engine *e)
 {
-	uint64_t *ns = calloc(WAITS_MAX, sizeof(*ns)), done = 0, began;
+	uint64_t *ns = calloc(WAITS_MAX, sizeof(*ns)), done = 0, turns = 0, began;
 	struct net_counters before, after;
-	uint64_t total = 0, messages = 0, least = UINT64_MAX, most = 0, p99 = 0;
 
 	fill_pages(n, e);
-	before = traffic(n);
+	before = node_traffic(n);
 	began = now_ns();
-	while (now_ns() < began + bench->until_ms * 1000000) {
-		uint64_t at = now_ns();
+	while (now_ns() < began + bench->run_ms * 1000000) {
+		uint64_t at = now_ns(), misses = cache_counters(e->cache)->misses;
 		struct guard g;
 		uint64_t count;
 
@@ -201,42 +211,33 @@ static void contend_run(struct node *n, struct engine *e)
 		count = page_load_u64(g.image) + 1;
 		page_store(g.image, &count, sizeof(count));
 		guard_release_dirty(e->cache, &g, false);
-		if (done < WAITS_MAX)
-			ns[done] = now_ns() - at;
 		done++;
+		if (cache_counters(e->cache)->misses != misses && turns < WAITS_MAX)
+			ns[turns++] = now_ns() - at;
 	}
-	after = traffic(n);
-	qsort(ns, MIN(done, (uint64_t)WAITS_MAX), sizeof(*ns), compare);
+	after = node_traffic(n);
+	qsort(ns, turns, sizeof(*ns), compare);
 	bench->share[n->id - 1].operations = done;
-	bench->share[n->id - 1].p99_ns =
-		done ? ns[MIN(done, (uint64_t)WAITS_MAX) * 99 / 100] : 0;
+	bench->share[n->id - 1].turns = turns;
+	bench->share[n->id - 1].p99_ns = turns ? ns[turns * 99 / 100] : 0;
+	bench->share[n->id - 1].retries =
+		coherence_cluster_counters(n->coherence)->gives_tried_again;
 	bench->share[n->id - 1].messages = after.messages_out - before.messages_out;
 	free(ns);
 	nodes_barrier(n);
-	if (n->id != 1)
-		return;
-	for (unsigned i = 0; i < bench->w.count; i++) {
-		total += bench->share[i].operations;
-		messages += bench->share[i].messages;
-		least = MIN(least, bench->share[i].operations);
-		most = MAX(most, bench->share[i].operations);
-		p99 = MAX(p99, bench->share[i].p99_ns);
-	}
-	print("operations", (double)total);
-	print("least_share", (double)least * bench->w.count / (double)total);
-	print("most_share", (double)most * bench->w.count / (double)total);
-	print("p99_ns", (double)p99);
-	print("messages", (double)messages / (double)total);
+	if (n->id == 1)
+		contend_print();
 }
 
 /* ---- a node --------------------------------------------------------------------------------- */
 
 static void engine_run(struct node *n)
 {
-	struct cache_options co = {.cache_bytes = bench->frames * (uint64_t)PAGE_SIZE};
+	/* others use their frames again and again, as in the long run */
+	unsigned frames = n->id == 1 ? bench->frames : bench->pages / 4 + 4096;
+	struct cache_options co = {.cache_bytes = frames * (uint64_t)PAGE_SIZE};
 	struct engine e;
 
-	rt_real_start();
 	engine_format_shard(n->file.path, 64 << 20, (uint16_t)(n->id - 1));
 	engine_open_log(&e, n->file.path);
 	e.coherence = node_provide(n, e.store, e.log);
@@ -249,44 +250,15 @@ static void engine_run(struct node *n)
 	cache_stop(e.cache);
 	node_leave(n);
 	engine_close(&e);
-	fflush(stdout);
-}
-
-/* Each node a process. */
-static int run_all(const char *transport, unsigned nodes)
-{
-	int failed = 0;
-
-	nodes_make(&bench->w, transport, nodes, NULL,
-		(128ull << 20) + 2ull * bench->pages * PAGE_SIZE);
-	fflush(stdout);
-	for (unsigned i = 0; i < nodes; i++)
-		if (fork() == 0) {
-			alarm(NODES_SECONDS);
-			engine_run(&bench->w.node[i]);
-			_exit(0);
-		}
-	for (unsigned i = 0; i < nodes; i++) {
-		int status;
-
-		wait(&status);
-		failed |= status;
-		if (status) /* the others would wait for it for ever */
-			kill(0, SIGTERM);
-	}
-	nodes_drop(&bench->w);
-	return failed ? 1 : 0;
 }
 
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "", *how = argc > 2 ? argv[2] : "";
 	unsigned nodes = 2;
+	int failed;
 
-	setpgid(0, 0);
-	bench = mmap(NULL, sizeof(*bench), PROT_READ | PROT_WRITE,
-		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	HOLDS(bench != MAP_FAILED);
+	bench = nodes_share(sizeof(*bench));
 	if (!strcmp(what, "fetch")) {
 		bench->run = fetch_run;
 		bench->pages = argc > 3 ? (unsigned)atoi(argv[3]) : 20000;
@@ -296,7 +268,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "contend") && argc > 3) {
 		bench->run = contend_run;
 		nodes = MIN((unsigned)atoi(argv[3]), (unsigned)NODES_MAX);
-		bench->until_ms = argc > 4 ? (unsigned)atoi(argv[4]) : 1000;
+		bench->run_ms = argc > 4 ? (unsigned)atoi(argv[4]) : 1000;
 		bench->pages = 1;
 	}
 	if (!bench->run || (strcmp(how, "tcp") && strcmp(how, "shm"))) {
@@ -305,5 +277,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	bench->frames = bench->pages + bench->pages / 4 + 4096;
-	return run_all(how, nodes);
+	nodes_make(&bench->w, how, nodes, NULL,
+		(128ull << 20) + 2ull * bench->pages * PAGE_SIZE);
+	failed = nodes_processes(&bench->w, engine_run);
+	nodes_drop(&bench->w);
+	return failed;
 }

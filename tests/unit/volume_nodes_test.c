@@ -234,10 +234,8 @@ static void peers_stop(void *arg, struct volume *v)
 
 static void node_open(struct node *n)
 {
-	struct volume_peers peers = {.open = peers_open,
-		.start = peers_start,
-		.stop = peers_stop,
-		.arg = n};
+	struct volume_peers peers = {
+		.open = peers_open, .start = peers_start, .stop = peers_stop, .arg = n};
 	struct volume_options vo = {
 		.background = true,
 		.cache = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40},

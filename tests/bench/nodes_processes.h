@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For benchmarks of several nodes: each is a process; they share what the parent has
+ * allocated here. */
+#ifndef WEFT_BENCH_NODES_PROCESSES_H
+#define WEFT_BENCH_NODES_PROCESSES_H
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "tests/unit/nodes_fixture.h"
+
+/* Zeros, at the same place in all processes. */
+static inline void *nodes_share(size_t bytes)
+{
+	void *p = mmap(
+		NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	WEFT_ASSERT(p != MAP_FAILED);
+	return p;
+}
+
+static inline void print_value(const char *name, double value)
+{
+	printf("%s=%.6g\n", name, value);
+}
+
+/* Over all links of the node. */
+static inline struct net_counters node_traffic(const struct node *n)
+{
+	struct net_counters sum = {0}, c;
+
+	for (unsigned id = 1; id <= n->w->count; id++) {
+		if (id == n->id)
+			continue;
+		net_counters(net_peer_find(n->net, (uint16_t)id), &c);
+		sum.messages_out += c.messages_out;
+		sum.messages_in += c.messages_in;
+		sum.bytes_out += c.bytes_out;
+		sum.bytes_in += c.bytes_in;
+		sum.calls_out += c.calls_out;
+		sum.calls_in += c.calls_in;
+	}
+	return sum;
+}
+
+/* Runs each node in a process, on the real runtime. 0, or 1: one has failed. */
+static inline int nodes_processes(struct nodes *w, void (*run)(struct node *n))
+{
+	pid_t child[NODES_MAX];
+	int failed = 0;
+
+	fflush(stdout);
+	for (unsigned i = 0; i < w->count; i++) {
+		child[i] = fork();
+		if (child[i])
+			continue;
+		alarm(NODES_SECONDS);
+		rt_real_start();
+		run(&w->node[i]);
+		fflush(stdout);
+		_exit(0);
+	}
+	for (unsigned i = 0; i < w->count; i++) {
+		int status;
+
+		wait(&status);
+		for (unsigned k = 0; status && !failed && k < w->count; k++)
+			kill(child[k], SIGTERM); /* they would wait for it for ever */
+		failed |= status != 0;
+	}
+	return failed;
+}
+
+#endif
