@@ -6,7 +6,10 @@
 load common
 
 setup() { setup_nodes 3; }
-teardown() { teardown_nodes; }
+teardown() {
+	[ -z "${stopped:-}" ] || kill -CONT "$stopped" 2>/dev/null || true
+	teardown_nodes
+}
 
 # fsck of a store says nothing of what others have; it must not find it damaged.
 check_nodes() {
@@ -191,6 +194,27 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	: >"$DIR/pids"
 	grep -q "interrupted while waiting for node 2" "$DIR/log1"
 	mount_nodes
+	umount_nodes 1 2 3
+}
+
+@test "who waits for a node that does not answer can be killed, and others need not wait" {
+	mount_nodes
+	mkdir "${M[1]}/one" "${M[3]}/three"
+	echo one >"${M[1]}/one/f"
+	echo three >"${M[3]}/three/f"
+	stopped=$(node_pid 3)
+	kill -STOP "$stopped"
+	cat "${M[1]}/three/f" >"$DIR/out" 3>&- &
+	waits=$!
+	sleep 0.5
+	[ "$(timeout -s KILL 5 cat "${M[1]}/one/f")" = one ]
+	timeout -s KILL 5 cp /usr/include/stdio.h "${M[1]}/one/"
+	kill -0 "$waits"
+	[ ! -s "$DIR/out" ]
+	kill -KILL "$waits"
+	wait_until 5 gone "$waits"
+	kill -CONT "$stopped"
+	[ "$(cat "${M[1]}/three/f")" = three ]
 	umount_nodes 1 2 3
 }
 
