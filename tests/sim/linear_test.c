@@ -33,7 +33,7 @@ enum kind {
 	NAME_KINDS,
 	FILE_READ,
 	FILE_WRITE,
-	FILE_CUT, /* to a size in blocks, shorter or longer; between rounds */
+	FILE_CUT, /* to a size in blocks, shorter or longer */
 	FILE_SIZE,
 	FILE_KINDS,
 	LOG_APPEND,
@@ -419,10 +419,10 @@ static void choose_name(struct action *a)
 static void choose_file(struct action *a)
 {
 	static const enum kind kinds[] = {
-		FILE_READ, FILE_READ, FILE_WRITE, FILE_WRITE, FILE_SIZE};
+		FILE_READ, FILE_READ, FILE_WRITE, FILE_WRITE, FILE_CUT, FILE_SIZE};
 
 	a->kind = kinds[pick(ARRAY_SIZE(kinds))];
-	a->at = pick(BLOCKS);
+	a->at = pick(a->kind == FILE_CUT ? BLOCKS + 1 : BLOCKS);
 	a->value = a->kind == FILE_WRITE ? ++shared.number : 0;
 }
 
@@ -526,9 +526,6 @@ static void rounds_work(struct node *n)
 		if (n->id == 1 + round % n->w->nodes) {
 			look_at_all(n);
 			judge();
-			if (shared.model == &file_model)
-				perform(n, (struct action){.kind = FILE_CUT,
-						   .at = pick(BLOCKS + 1)});
 		}
 		barrier(n);
 	}
