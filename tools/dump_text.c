@@ -172,7 +172,7 @@ static void print_locks(const uint8_t *value, size_t len)
 void print_item(struct disk_key key, const uint8_t *value, size_t len)
 {
 	static const char *const names[] = {"?", "inode", "link", "xattr", "entry",
-		"extent", "lock", "orphan", "intent"};
+		"extent", "lock", "orphan", "intent", "openers"};
 	unsigned type = key.high & 0xff;
 	struct disk_inode inode;
 	struct disk_intent intent;
@@ -194,6 +194,11 @@ void print_item(struct disk_key key, const uint8_t *value, size_t len)
 		putchar('\n');
 	} else if (type == DISK_ITEM_LOCK) {
 		print_locks(value, len);
+	} else if (type == DISK_ITEM_OPENERS && len == sizeof(struct disk_openers)) {
+		struct disk_openers openers;
+
+		memcpy(&openers, value, len);
+		printf("nodes %#" PRIx64 "\n", openers.nodes);
 	} else if (type == DISK_ITEM_INTENT && len == sizeof(intent)) {
 		memcpy(&intent, value, len);
 		printf("%s from block %" PRIu64 "\n",

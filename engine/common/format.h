@@ -330,6 +330,9 @@ enum disk_item_type {
 				 empty value */
 	/* inode DISK_INO_SYSTEM, disc the inode number: struct disk_intent */
 	DISK_ITEM_INTENT = 8,
+	/* inode DISK_INO_SYSTEM, disc the first inode number of a range: struct
+	 * disk_openers */
+	DISK_ITEM_OPENERS = 9,
 };
 
 #define DISK_INO_SYSTEM 0ull
@@ -352,7 +355,8 @@ static inline bool disk_key_divides(struct disk_key k)
 	uint64_t ino = k.high >> 8, type = k.high & 0xff;
 
 	if (ino == DISK_INO_SYSTEM)
-		return (type == DISK_ITEM_ORPHAN || type == DISK_ITEM_INTENT) &&
+		return (type == DISK_ITEM_ORPHAN || type == DISK_ITEM_INTENT ||
+			       type == DISK_ITEM_OPENERS) &&
 		       ((k.low & within) == 0 || (k.low & within) == within);
 	return !type && !k.low && !(ino & within);
 }
@@ -443,6 +447,11 @@ static inline bool disk_lock_valid(const struct disk_lock *l)
 	       (type == DISK_LOCK_SHARED || type == DISK_LOCK_EXCLUSIVE) &&
 	       l->first <= l->last && l->last <= INT64_MAX && l->node <= DISK_NODE_MAX;
 }
+
+/* Which nodes may have files of a range of inode numbers open. */
+struct disk_openers {
+	uint64_t nodes; /* bits: their ids */
+};
 
 enum disk_intent_kind {
 	DISK_INTENT_TRUNCATE = 1, /* free every extent at or past `from` */

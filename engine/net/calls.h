@@ -22,6 +22,7 @@ enum net_call_kind {
 	NET_CALL_LOCK_WAKE,  /* a blocked lock request may look again */
 	NET_CALL_LOCK_WAITS, /* what an owner of locks waits for */
 	NET_CALL_SYNC, /* makes what a node has changed of a file durable (fs/ops/sync.c) */
+	NET_CALL_OPEN, /* which inodes without links the node has open (fs/ops/elsewhere.c) */
 	NET_CALL_KINDS
 };
 

@@ -12,7 +12,8 @@
  * makes is of this node's shard, and what is on its left stays where it was: so ends are no
  * starts of what comes next, or that would be in pages of this node.
  */
-static unsigned range_edges(uint64_t range, struct disk_key out[5])
+#define RANGE_EDGES 7
+static unsigned range_edges(uint64_t range, struct disk_key out[RANGE_EDGES])
 {
 	uint64_t first = range << DISK_INODE_RANGE_BITS;
 	uint64_t last = ((range + 1) << DISK_INODE_RANGE_BITS) - 1;
@@ -22,12 +23,14 @@ static unsigned range_edges(uint64_t range, struct disk_key out[5])
 	out[2] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, last);
 	out[3] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, first);
 	out[4] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, last);
-	return 5;
+	out[5] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_OPENERS, first);
+	out[6] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_OPENERS, last);
+	return RANGE_EDGES;
 }
 
 void volume_range_divide(struct volume *v, uint64_t range)
 {
-	struct disk_key edge[5];
+	struct disk_key edge[RANGE_EDGES];
 	unsigned count = range_edges(range, edge);
 
 	if (!v->peers || !v->tree)
@@ -38,7 +41,7 @@ void volume_range_divide(struct volume *v, uint64_t range)
 
 void volume_range_undivide(struct volume *v, uint64_t range)
 {
-	struct disk_key edge[5];
+	struct disk_key edge[RANGE_EDGES];
 	unsigned count = range_edges(range, edge);
 
 	for (unsigned i = 0; range && v->peers && v->tree && i < count; i++)

@@ -346,6 +346,36 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 
 /* ---- open and close -------------------------------------------------------------- */
 
+/* Uncounts a handle; the last one brings times into the tree, or ends an orphan. */
+static void handle_drop(struct fs *fs, struct ops_file *file)
+{
+	struct inode_state *st = file->state;
+	struct stripe *s = stripe_of(fs, st->ino);
+	bool last, orphan, settle;
+
+	rt_mutex_lock(&s->lock);
+	*(file->previous ? &file->previous->next : &st->files) = file->next;
+	if (file->next)
+		file->next->previous = file->previous;
+	if (file->confirmed)
+		st->confirmed--;
+	last = --st->handles == 0;
+	orphan = last && st->orphan;
+	settle = last && (!orphan || st->naming);
+	if (last)
+		st->linkable = false;
+	if (orphan)
+		st->orphan = false;
+	rt_mutex_unlock(&s->lock);
+	rt_free(file);
+	atomic_fetch_sub_explicit(&fs->files->open_files, 1, memory_order_relaxed);
+	if (settle)
+		(void)state_settle(fs, st);
+	if (orphan)
+		orphan_closed(fs, st->ino);
+	state_put(fs, st);
+}
+
 /* A handle that is counted but not yet confirmed. */
 static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
 {
@@ -375,42 +405,15 @@ static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file *
 	file->state->files = file;
 	rt_mutex_unlock(&s->lock);
 	*out = file;
-	return 0;
+	rc = elsewhere_note(fs, ino);
+	if (rc < 0)
+		handle_drop(fs, file);
+	return rc;
 out_free:
 	rt_free(file);
 out_count:
 	atomic_fetch_sub_explicit(&t->open_files, 1, memory_order_relaxed);
 	return rc;
-}
-
-/* Uncounts a handle; the last one brings times into the tree, or ends an orphan. */
-static void handle_drop(struct fs *fs, struct ops_file *file)
-{
-	struct inode_state *st = file->state;
-	struct stripe *s = stripe_of(fs, st->ino);
-	bool last, orphan, settle;
-
-	rt_mutex_lock(&s->lock);
-	*(file->previous ? &file->previous->next : &st->files) = file->next;
-	if (file->next)
-		file->next->previous = file->previous;
-	if (file->confirmed)
-		st->confirmed--;
-	last = --st->handles == 0;
-	orphan = last && st->orphan;
-	settle = last && (!orphan || st->naming);
-	if (last)
-		st->linkable = false;
-	if (orphan)
-		st->orphan = false;
-	rt_mutex_unlock(&s->lock);
-	rt_free(file);
-	atomic_fetch_sub_explicit(&fs->files->open_files, 1, memory_order_relaxed);
-	if (settle)
-		(void)state_settle(fs, st);
-	if (orphan)
-		orphan_closed(fs, st->ino);
-	state_put(fs, st);
 }
 
 /* The open found the file as *inode; is there something to open? */

@@ -102,16 +102,18 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 			fs->options.open_files_max);
 		goto out_free;
 	}
-	if (!v->read_only) {
-		rc = reclaim_recover(fs, err);
-		if (rc)
-			goto out_table;
-	}
 	rc = orphans_open(fs);
+	if (rc == 0)
+		rc = elsewhere_open(fs);
 	if (rc) {
 		weft_error(
 			err, rc, "opening the filesystem: no memory for unlinked files");
-		goto out_table;
+		goto out_orphans;
+	}
+	if (!v->read_only) {
+		rc = reclaim_recover(fs, err);
+		if (rc)
+			goto out_orphans;
 	}
 	rc = locks_open(fs);
 	if (rc) {
@@ -124,11 +126,10 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 
 out_orphans:
 	orphans_stop(fs);
+	elsewhere_serve(fs, false);
 	file_table_close(fs);
+	elsewhere_close(fs);
 	orphans_close(fs);
-	goto out_free;
-out_table:
-	file_table_close(fs);
 out_free:
 	rt_free(fs);
 	return rc;
@@ -139,7 +140,9 @@ void fs_close(struct fs *fs)
 	locks_close(fs);
 	sync_serve(fs, false);
 	orphans_stop(fs);
+	elsewhere_serve(fs, false);
 	file_table_close(fs);
+	elsewhere_close(fs);
 	orphans_close(fs);
 	rt_free(fs);
 }

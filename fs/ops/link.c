@@ -41,11 +41,13 @@ int inode_unlink_txn(struct fs *fs, struct txn *x, uint64_t ino, struct disk_ino
 	inode->ctime_ns = now;
 	if (inode->nlink > 0)
 		return inode_write(x, ino, inode);
-	if (!fs->orphans && !S_ISREG(inode->mode) &&
+	if (!fs->options.caller_forgets && !S_ISREG(inode->mode) &&
 		!(inode->flags & DISK_INODE_HAS_XATTR))
 		return inode_delete_txn(x, ino, inode);
 	*orphan = true;
 	rc = orphan_mark(x, ino);
+	if (rc == 0 && fs->options.caller_forgets)
+		rc = elsewhere_note_txn(fs, x, ino);
 	return rc ? rc : inode_write(x, ino, inode);
 }
 
@@ -105,9 +107,11 @@ static int unlink_or_rmdir(
 	if (rc)
 		return rc;
 	a.now = rt_wall_ns();
+	elsewhere_unlinking(fs, true);
 	rc = ops_run_names(fs, OPS_RUN_PRIVILEGED, unlink_body, &a);
 	if (rc == 0 && a.orphan)
 		orphan_drop(fs, a.ino);
+	elsewhere_unlinking(fs, false);
 	return rc;
 }
 

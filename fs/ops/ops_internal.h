@@ -15,6 +15,7 @@
 
 struct file_table; /* file.c */
 struct orphans;    /* orphan.c */
+struct elsewhere;  /* elsewhere.c */
 struct locks;      /* lock.c */
 struct kernel;     /* kernel.c */
 
@@ -27,7 +28,8 @@ struct fs {
 	_Atomic bool names_sync;
 	struct ops_counters counters;
 	struct file_table *files;
-	struct orphans *orphans; /* NULL: the caller does not forget */
+	struct orphans *orphans; /* NULL: no other nodes, and the caller does not forget */
+	struct elsewhere *elsewhere; /* NULL: no other nodes */
 	struct locks *locks;
 	struct kernel *kernel;   /* the caller's, which keeps what it is told; or NULL */
 	/*
@@ -301,6 +303,36 @@ void orphan_drop(struct fs *fs, uint64_t ino);
  */
 bool orphan_await(struct fs *fs, uint64_t ino);
 bool orphan_is_awaited(struct fs *fs, uint64_t ino);
+/* Somebody here has it open, or it is awaited: then it is reclaimed with the last close or
+ * forget here, or others are asked again. */
+bool orphan_is_used(struct fs *fs, uint64_t ino);
+/*
+ * Reclaims those that no other node uses; count <= 32. `listed`: found in the tree's list of
+ * orphans, so that those are left out, too, that somebody here uses. What some node did not
+ * answer for stays on the list, and is tried again later. Waits.
+ */
+void orphans_reclaim(struct fs *fs, const uint64_t *ino, unsigned count, bool listed);
+/* reclaim.c. orphans_reclaim for the whole list. 0 or the error that ended it. Waits. */
+int reclaim_listed(struct fs *fs);
+
+/* elsewhere.c. Where there are no other nodes all of these do nothing. */
+/* fs_open; fs_close: nobody is answered any more, before the table of files goes; and once
+ * that is empty. */
+int elsewhere_open(struct fs *fs);
+void elsewhere_serve(struct fs *fs, bool serve);
+void elsewhere_close(struct fs *fs);
+/* A handle on the inode is counted, and its links were not looked at. 0 or an error. Waits. */
+int elsewhere_note(struct fs *fs, uint64_t ino);
+/* The same in the transaction that takes the last link, of what will be awaited. */
+int elsewhere_note_txn(struct fs *fs, struct txn *x, uint64_t ino);
+/* Around what takes a last name, until orphan_drop. In between (busy) an inode may be listed
+ * that will be awaited and is not yet. */
+void elsewhere_unlinking(struct fs *fs, bool begins);
+bool elsewhere_busy(struct fs *fs);
+/* Which of the inodes, which have no links, other nodes use, a bit for each; *unknown: and
+ * those for which somebody did not answer. count <= 32. Waits. */
+uint32_t elsewhere_used(struct fs *fs, const uint64_t *ino, unsigned count, bool listed,
+	uint32_t *unknown);
 /*
  * Finishes what is ready to be reclaimed at this moment, and if `patient` first gives a
  * caller that has just unlinked a moment to forget. False: there was nothing. Waits; not

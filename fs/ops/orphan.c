@@ -14,6 +14,10 @@
  * fill the queue to its half work on it themselves. A crash forgets all of this: the
  * orphan items are in the tree, and the next mount reclaims.
  *
+ * Other nodes that may have one open are asked first (elsewhere.c). One that has it open takes
+ * it over; one that cannot be asked makes the inode stay on the list in the tree, which the
+ * task then goes through again, every RETRY_NS, until all were asked.
+ *
  * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at
  * once. Order of locks: a stripe of the table of files, then `lock`; no task waits under
  * it.
@@ -31,6 +35,7 @@
 /* A forget follows an unlink that lies no further back within this time, or the kernel
  * has another reason to keep the inode. */
 #define GRACE_NS 200000000ull
+#define RETRY_NS 1000000000ull
 
 struct awaited {
 	uint64_t ino;
@@ -56,6 +61,8 @@ struct orphans {
 	unsigned settlers;       /* tasks that wait for `progress` */
 	struct rt_cond wanted;   /* the reclaimer has something to do */
 	struct rt_cond progress; /* something got ready, or is done */
+	bool left;               /* some are on the list for want of an answer */
+	uint64_t retry_ns;       /* when to go through it */
 	bool stopping;
 	struct rt_task *reclaimer;
 };
@@ -135,7 +142,7 @@ bool orphan_await(struct fs *fs, uint64_t ino)
 	struct orphans *o = fs->orphans;
 	bool awaited;
 
-	if (!o)
+	if (!o || !fs->options.caller_forgets)
 		return false;
 	rt_mutex_lock(&o->lock);
 	awaited = !o->stopping && awaited_insert(o, ino);
@@ -157,7 +164,48 @@ bool orphan_is_awaited(struct fs *fs, uint64_t ino)
 	return awaited;
 }
 
+bool orphan_is_used(struct fs *fs, uint64_t ino)
+{
+	return file_leave_to_close(fs, ino) || orphan_is_awaited(fs, ino);
+}
+
 /* ---- ready ------------------------------------------------------------------------ */
+
+/* Some stay on the list: they are tried again later. */
+static void list_again(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+
+	if (!o)
+		return;
+	rt_mutex_lock(&o->lock);
+	o->left = true;
+	o->retry_ns = rt_now_ns() + RETRY_NS;
+	rt_cond_signal(&o->wanted);
+	rt_mutex_unlock(&o->lock);
+}
+
+void orphans_reclaim(struct fs *fs, const uint64_t *ino, unsigned count, bool listed)
+{
+	uint64_t chosen[32];
+	uint32_t used, unknown;
+	unsigned n = 0;
+
+	WEFT_ASSERT(count <= ARRAY_SIZE(chosen));
+	if (listed && elsewhere_busy(fs)) {
+		list_again(fs);
+		return;
+	}
+	used = elsewhere_used(fs, ino, count, listed, &unknown);
+	if (unknown)
+		list_again(fs);
+	for (unsigned i = 0; i < count; i++)
+		if (!((used | unknown) & 1u << i) &&
+			!(listed && orphan_is_used(fs, ino[i])))
+			chosen[n++] = ino[i];
+	if (n > 0)
+		reclaim_many(fs, chosen, n);
+}
 
 /* Under the lock. */
 static unsigned ready_take(struct orphans *o, uint64_t *ino)
@@ -182,7 +230,7 @@ static bool ready_work(struct fs *fs)
 	rt_mutex_unlock(&o->lock);
 	if (count == 0)
 		return false;
-	reclaim_many(fs, ino, count);
+	orphans_reclaim(fs, ino, count, false);
 	rt_mutex_lock(&o->lock);
 	o->done += count;
 	o->oldest_ns = rt_now_ns();
@@ -225,7 +273,7 @@ static void orphan_ready(struct fs *fs, uint64_t ino)
 			(void)ready_work(fs);
 	}
 	if (direct)
-		(void)inode_reclaim(fs, ino);
+		orphans_reclaim(fs, &ino, 1, false);
 }
 
 /* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
@@ -234,6 +282,25 @@ static void help(struct fs *fs)
 	if (atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) >=
 		READY_HALF)
 		(void)ready_work(fs);
+}
+
+/* Under the lock, which is let go of meanwhile: looks at the list again, or waits until it is
+ * time to. */
+static void list_work(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+	int rc;
+
+	if (rt_now_ns() < o->retry_ns) {
+		rt_cond_wait(&o->wanted, &o->lock, o->retry_ns);
+		return;
+	}
+	o->left = false;
+	rt_mutex_unlock(&o->lock);
+	rc = reclaim_listed(fs);
+	if (rc < 0 && rc != -EROFS)
+		list_again(fs);
+	rt_mutex_lock(&o->lock);
 }
 
 static void reclaimer_main(void *arg)
@@ -246,7 +313,9 @@ static void reclaimer_main(void *arg)
 		uint64_t count = o->pushed - o->taken,
 			 deadline = o->oldest_ns + LINGER_NS;
 
-		if (count == 0) {
+		if (count == 0 && o->left) {
+			list_work(fs);
+		} else if (count == 0) {
 			rt_cond_wait(&o->wanted, &o->lock, RT_FOREVER);
 		} else if (count < RECLAIM_BATCH && rt_now_ns() < deadline) {
 			rt_cond_wait(&o->wanted, &o->lock, deadline);
@@ -266,6 +335,8 @@ void orphan_drop(struct fs *fs, uint64_t ino)
 	bool awaited = orphan_await(fs, ino);
 	bool open = file_leave_to_close(fs, ino);
 
+	if (awaited)
+		(void)elsewhere_note(fs, ino); /* it was, with the name: for the next */
 	if (awaited)
 		help(fs);
 	else if (!open)
@@ -364,15 +435,17 @@ int orphans_open(struct fs *fs)
 	struct orphans *o;
 	int rc;
 
-	if (!fs->options.caller_forgets || fs->volume->read_only)
+	if (fs->volume->read_only || !(fs->options.caller_forgets || fs_has_peers(fs)))
 		return 0;
 	o = rt_alloc(sizeof(*o));
 	if (!o)
 		return -ENOMEM;
-	o->place = rt_alloc(AWAITED_MAX * sizeof(*o->place));
+	if (fs->options.caller_forgets)
+		o->place = rt_alloc(AWAITED_MAX * sizeof(*o->place));
 	fs->orphans = o;
-	rc = o->place ? rt_task_spawn(&o->reclaimer, "reclaimer", reclaimer_main, fs)
-		      : -ENOMEM;
+	rc = o->place || !fs->options.caller_forgets
+		     ? rt_task_spawn(&o->reclaimer, "reclaimer", reclaimer_main, fs)
+		     : -ENOMEM;
 	if (rc) {
 		orphans_close(fs);
 		fs->orphans = NULL;
@@ -393,7 +466,7 @@ static void reclaim_awaited(struct fs *fs)
 		if (next && awaited_remove(o, next) && !file_leave_to_close(fs, next))
 			ino[count++] = next;
 		if (count == RECLAIM_BATCH || (count > 0 && i + 1 == o->place_fresh)) {
-			reclaim_many(fs, ino, count);
+			orphans_reclaim(fs, ino, count, false);
 			count = 0;
 		}
 	}

@@ -368,14 +368,9 @@ static int recover_next(
 	return 0;
 }
 
-/*
- * Each item is gone after its turn, or stays after an error: then the mount goes on
- * without, what it holds is only space.
- */
-int reclaim_recover(struct fs *fs, struct weft_error *err)
+int reclaim_listed(struct fs *fs)
 {
 	struct disk_key orphan = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, 0);
-	struct disk_key intent = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0);
 	uint64_t ino[RECLAIM_BATCH];
 	int rc;
 
@@ -386,14 +381,28 @@ int reclaim_recover(struct fs *fs, struct weft_error *err)
 			rc = recover_next(fs, &orphan, DISK_ITEM_ORPHAN, &ino[count]);
 		while (rc == 0 && ++count < RECLAIM_BATCH);
 		if (count)
-			reclaim_many(fs, ino, count);
+			orphans_reclaim(fs, ino, count, true);
 	} while (rc == 0);
-	while (rc == -ENOENT || rc == 0) {
-		rc = recover_next(fs, &intent, DISK_ITEM_INTENT, ino);
+	return rc == -ENOENT ? 0 : rc;
+}
+
+/*
+ * Each item is gone after its turn, or stays after an error: then the mount goes on
+ * without, what it holds is only space. Or it is an inode that another node uses, or will
+ * finish: an intent of a node that is at work is worked off by both.
+ */
+int reclaim_recover(struct fs *fs, struct weft_error *err)
+{
+	struct disk_key intent = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0);
+	uint64_t ino;
+	int rc = reclaim_listed(fs);
+
+	while (rc == 0) {
+		rc = recover_next(fs, &intent, DISK_ITEM_INTENT, &ino);
 		if (rc == -ENOENT)
 			return 0;
 		if (rc == 0)
-			(void)recover_intent(fs, ino[0]);
+			(void)recover_intent(fs, ino);
 	}
 	return weft_error(
 		err, rc, "reading the list of unlinked files: %s", strerror(-rc));

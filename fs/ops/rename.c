@@ -411,10 +411,12 @@ int ops_rename_as(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ne
 			return rc;
 	}
 	a.now = rt_wall_ns();
+	elsewhere_unlinking(fs, true);
 	rc = ops_run_names(fs, 0, rename_body, &a);
 	if (rc == NEEDS_WALK)
 		rc = rename_walking(&a);
 	if (rc == 0 && a.orphan)
 		orphan_drop(fs, a.to.slot.entry.ino);
+	elsewhere_unlinking(fs, false);
 	return rc;
 }

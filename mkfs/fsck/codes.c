@@ -56,6 +56,7 @@ static const struct code codes[] = {
 	{231, true, "an extended attribute is not where its name's hash belongs"},
 	{240, true, "an orphan's item is malformed"},
 	{241, true, "an intent is malformed or has no inode"},
+	{242, true, "an item of nodes that open files is malformed"},
 	{242, true, "a list of locks is malformed or has no inode"},
 	{250, false, "the root directory is missing"},
 	{302, false, "an entry names an inode that does not exist"},

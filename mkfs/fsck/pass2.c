@@ -606,6 +606,16 @@ static int visit_system(struct fsck *f, struct sums *s, struct disk_key key,
 			    "the orphan item of inode %" PRIu64 " is malformed", key.low))
 			return item_drop(f, s, key);
 		return 0;
+	case DISK_ITEM_OPENERS:
+		if (len == sizeof(struct disk_openers) && key.low <= DISK_INO_MAX &&
+			key.low % (1u << DISK_INODE_RANGE_BITS) == 0)
+			return 0;
+		if (fsck_found(f, 242,
+			    "the item of the nodes that open files from inode %" PRIu64
+			    " on is malformed",
+			    key.low))
+			return item_drop(f, s, key);
+		return 0;
 	case DISK_ITEM_INTENT:
 		if (len == sizeof(intent)) {
 			memcpy(&intent, value, len);

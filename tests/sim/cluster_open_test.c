@@ -393,6 +393,327 @@ static void cut_work(struct node *n)
 		cut_meet(n);
 }
 
+/* ---- unlinked and open -------------------------------------------------------------------- */
+
+/*
+ * Files that all nodes have a name for, open, write, read and unlink, in turn; what a node has
+ * open it goes on reading and writing, with or without a name. A node closes all that it has
+ * and opens the operations anew while others have files open. In the end nothing is left.
+ */
+#define SLOTS      6u
+#define SLOT_BYTES 50000u
+#define GONE_MAX   4096u
+
+struct slot {
+	uint64_t ino; /* 0: none */
+	bool named;
+	bool awaited[NODES_MAX]; /* its kernel has unlinked it, and not forgotten it */
+	struct ops_file *file[NODES_MAX];
+	uint8_t bytes[SLOT_BYTES];
+};
+
+static struct {
+	struct slot slot[SLOTS];
+	uint64_t gone[GONE_MAX];
+	unsigned gone_count, unlinked_open, reopened;
+} held;
+
+static struct ops_name slot_name(char out[8], unsigned i)
+{
+	snprintf(out, 8, "slot%u", i);
+	return nm(out);
+}
+
+static bool slot_used(const struct slot *s)
+{
+	bool used = s->named;
+
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		used |= s->file[i] || s->awaited[i];
+	return used;
+}
+
+static void slot_write(struct node *n, struct slot *s)
+{
+	struct ops_file *f = s->file[n->id - 1];
+	unsigned at = pick(SLOT_BYTES), len = 1 + pick(SLOT_BYTES - at);
+	uint8_t seed = (uint8_t)rt_random();
+
+	for (unsigned i = 0; i < len; i++)
+		s->bytes[at + i] = (uint8_t)(seed + i * 11);
+	EQ(ops_write(n->fs, f, &root_user, at, s->bytes + at, len, false), len);
+}
+
+struct same {
+	const uint8_t *bytes;
+	bool same;
+};
+
+static int take_same(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct same *s = (struct same *)arg;
+
+	for (unsigned i = 0; i < count; i++) {
+		s->same &= memcmp(iov[i].iov_base, s->bytes, iov[i].iov_len) == 0;
+		s->bytes += iov[i].iov_len;
+	}
+	return (int)total;
+}
+
+static void slot_read(struct node *n, const struct slot *s)
+{
+	struct ops_file *f = s->file[n->id - 1];
+	struct same same = {.bytes = s->bytes, .same = true};
+	size_t done = 0;
+	int rc;
+
+	while (done < SLOT_BYTES) {
+		rc = ops_read(n->fs, f, done, SLOT_BYTES - done, take_same, &same);
+		if (rc <= 0)
+			print_message(
+				"node %u: inode %" PRIu64 ": %d\n", n->id, s->ino, rc);
+		HOLDS(rc > 0);
+		done += (size_t)rc;
+	}
+	HOLDS(same.same);
+	EQ(attr_of(n->fs, s->ino).nlink, s->named);
+}
+
+static void slot_create(struct node *n, struct slot *s, unsigned i)
+{
+	struct ops_attr a;
+	char text[8];
+
+	memset(s->bytes, 0, sizeof(s->bytes));
+	OK(ops_create(n->fs, DISK_INO_ROOT, slot_name(text, i), &root_user, 0644,
+		O_RDWR | O_EXCL, &s->file[n->id - 1], &a));
+	s->ino = a.ino;
+	s->named = true;
+	set_size(n, s->ino, SLOT_BYTES);
+}
+
+static void slot_open(struct node *n, struct slot *s)
+{
+	struct ops_file **f = &s->file[n->id - 1];
+	int rc;
+
+	if (*f)
+		return;
+	rc = ops_open(n->fs, s->ino, &root_user, O_RDWR, f, NULL);
+	EQ(rc, s->named || s->awaited[n->id - 1] ? 0 : -ENOENT);
+	if (rc)
+		*f = NULL;
+}
+
+static void slot_unlink(struct node *n, struct slot *s, unsigned i)
+{
+	struct ops_attr a;
+	char text[8];
+
+	if (!s->named)
+		return;
+	if (pick(2)) {
+		OK(ops_unlink(n->fs, DISK_INO_ROOT, slot_name(text, i)));
+	} else { /* by another file that takes the name */
+		OK(ops_mknod(n->fs, DISK_INO_ROOT, nm("other"), &root_user,
+			S_IFREG | 0644, 0, 0, &a));
+		OK(ops_rename(n->fs, DISK_INO_ROOT, nm("other"), DISK_INO_ROOT,
+			slot_name(text, i), 0));
+		OK(ops_unlink(n->fs, DISK_INO_ROOT, slot_name(text, i)));
+		ops_forget(n->fs, a.ino);
+	}
+	s->named = false;
+	s->awaited[n->id - 1] = n->w->caller_forgets;
+	for (unsigned k = 0; k < NODES_MAX; k++)
+		held.unlinked_open += s->file[k] && k != n->id - 1;
+}
+
+static void slot_close(struct node *n, struct slot *s)
+{
+	struct ops_file **f = &s->file[n->id - 1];
+
+	if (*f)
+		ops_close(n->fs, *f);
+	*f = NULL;
+}
+
+static void slot_forget(struct node *n, struct slot *s)
+{
+	if (s->awaited[n->id - 1])
+		ops_forget(n->fs, s->ino);
+	s->awaited[n->id - 1] = false;
+}
+
+/* Nobody uses it any more. */
+static void slot_settle(struct slot *s)
+{
+	if (!s->ino || slot_used(s))
+		return;
+	HOLDS(held.gone_count < GONE_MAX);
+	held.gone[held.gone_count++] = s->ino;
+	s->ino = 0;
+}
+
+static void reopen(struct node *n)
+{
+	struct ops_options oo = {
+		.atime = OPS_RELATIME, .caller_forgets = n->w->caller_forgets};
+	struct weft_error err = {0};
+
+	for (unsigned i = 0; i < SLOTS; i++) {
+		if (pick(2)) /* else by fs_close */
+			slot_close(n, &held.slot[i]);
+		held.slot[i].file[n->id - 1] = NULL;
+		held.slot[i].awaited[n->id - 1] = false;
+	}
+	fs_close(n->fs);
+	OK(fs_open(&n->fs, n->v, &oo, &err));
+	held.reopened++;
+	for (unsigned i = 0; i < SLOTS; i++)
+		slot_settle(&held.slot[i]);
+}
+
+static void held_step(struct node *n)
+{
+	unsigned i = pick(SLOTS);
+	struct slot *s = &held.slot[i];
+
+	if (pick(60) == 0) {
+		reopen(n);
+		return;
+	}
+	if (!s->ino) {
+		slot_create(n, s, i);
+		return;
+	}
+	switch (pick(8)) {
+	case 0 ... 1:
+		slot_open(n, s);
+		break;
+	case 2:
+		slot_unlink(n, s, i);
+		break;
+	case 3:
+		slot_close(n, s);
+		break;
+	case 4:
+		slot_forget(n, s);
+		break;
+	default:
+		if (s->file[n->id - 1] && pick(2))
+			slot_write(n, s);
+		if (s->file[n->id - 1])
+			slot_read(n, s);
+	}
+	slot_settle(s);
+}
+
+static unsigned items(struct node *n, enum disk_item_type type)
+{
+	unsigned count = 0;
+
+	OK(tree_scan(n->v->tree, disk_key(DISK_INO_SYSTEM, type, 0),
+		disk_key(DISK_INO_SYSTEM, type + 1, 0), false, count_item, &count));
+	return count;
+}
+
+static void held_work(struct node *n)
+{
+	struct world *w = n->w;
+
+	barrier(n);
+	for (unsigned i = 0; i < w->steps; i++) {
+		rt_mutex_lock(&w->turn);
+		held_step(n);
+		rt_mutex_unlock(&w->turn);
+		rt_sleep_ns(1 + pick(pick(4) ? 100000 : 30000000));
+	}
+	barrier(n);
+	for (unsigned i = 0; i < SLOTS; i++) {
+		struct slot *s = &held.slot[i];
+		char text[8];
+
+		if (n->id == 1 && s->named)
+			OK(ops_unlink(n->fs, DISK_INO_ROOT, slot_name(text, i)));
+		if (n->id == 1 && s->named && w->caller_forgets)
+			ops_forget(n->fs, s->ino);
+	}
+	barrier(n);
+	for (unsigned i = 0; i < SLOTS; i++) {
+		slot_close(n, &held.slot[i]);
+		slot_forget(n, &held.slot[i]);
+	}
+	barrier(n);
+	for (unsigned tries = 0; items(n, DISK_ITEM_ORPHAN) > 0; tries++) {
+		HOLDS(tries < 100);
+		rt_sleep_ns(100000000);
+	}
+}
+
+/* Of what was unlinked nothing is left. */
+static void held_check(struct node *n)
+{
+	for (unsigned i = 0; i < held.gone_count; i++) {
+		struct disk_inode inode;
+
+		EQ(inode_get(n->fs, held.gone[i], &inode), -ENOENT);
+	}
+	EQ(items(n, DISK_ITEM_ORPHAN), 0);
+}
+
+/* ---- a node that does not answer ------------------------------------------------------------ */
+
+static uint64_t mute_ino;
+static unsigned mute_checks[NODES_MAX];
+
+/* What may be open on a node that cannot be asked stays, and goes once it was asked. */
+static void mute_work(struct node *n)
+{
+	struct ops_file *f = NULL;
+	struct words w = {0};
+
+	if (n->id == 1)
+		mk_file(n->fs, DISK_INO_ROOT, "mute");
+	wait_and_find(n, "mute", &mute_ino);
+	if (n->id == 2) {
+		f = open_file(n, mute_ino);
+		EQ(ops_write(n->fs, f, &root_user, 0, "mute", 5, false), 5);
+		elsewhere_serve(n->fs, false);
+	}
+	barrier(n);
+	if (n->id == 1) {
+		OK(ops_unlink(n->fs, DISK_INO_ROOT, nm("mute")));
+		ops_forget(n->fs, mute_ino);
+	}
+	rt_sleep_ns(pick(4) * 1000000000ull);
+	barrier(n);
+	EQ(items(n, DISK_ITEM_ORPHAN), 1);
+	if (n->id == 2) {
+		EQ(ops_read(n->fs, f, 0, 5, take_first, &w), 5);
+		if (pick(2)) {
+			elsewhere_serve(n->fs, true);
+			rt_sleep_ns(3000000000ull);
+			EQ(ops_read(n->fs, f, 0, 5, take_first, &w), 5);
+			ops_close(n->fs, f);
+		} else {
+			ops_close(n->fs, f);
+			elsewhere_serve(n->fs, true);
+		}
+	}
+	barrier(n);
+	rt_sleep_ns(3000000000ull);
+}
+
+static void mute_check(struct node *n)
+{
+	struct disk_inode inode;
+
+	EQ(inode_get(n->fs, mute_ino, &inode), -ENOENT);
+	EQ(items(n, DISK_ITEM_ORPHAN), 0);
+	if (mute_checks[n->id - 1]++ == 1) /* all have closed since, and opened nothing */
+		EQ(items(n, DISK_ITEM_OPENERS), 0);
+}
+
 /* ---- the runner -------------------------------------------------------------------------- */
 
 static uint64_t setting(const char *name, uint64_t otherwise)
@@ -415,11 +736,16 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 		memset(w, 0, sizeof(*w));
 		memset(&states, 0, sizeof(states));
 		memset(&cut, 0, sizeof(cut));
+		memset(&held, 0, sizeof(held));
+		memset(mute_checks, 0, sizeof(mute_checks));
 		w->nodes = nodes;
+		w->caller_forgets = work != states_work && seed % 2;
 		w->steps = steps;
 		w->work = work;
 		w->check = check;
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+		if (work == held_work)
+			assert_true(held.unlinked_open > 0 && held.reopened > 0);
 	}
 	free(w);
 }
@@ -444,6 +770,21 @@ static void a_cut_that_failed_is_finished_elsewhere(void **state)
 	run_seeds(2, 1, cut_work, cut_check);
 }
 
+static void two_nodes_unlink_what_the_other_has_open(void **state)
+{
+	run_seeds(2, 150, held_work, held_check);
+}
+
+static void three_nodes_unlink_what_others_have_open(void **state)
+{
+	run_seeds(3, 120, held_work, held_check);
+}
+
+static void what_cannot_be_asked_for_is_kept(void **state)
+{
+	run_seeds(3, 1, mute_work, mute_check);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -451,6 +792,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(three_nodes_read_what_others_unmap),
 		cmocka_unit_test(three_nodes_fill_the_same_pages),
 		cmocka_unit_test(a_cut_that_failed_is_finished_elsewhere),
+		cmocka_unit_test(what_cannot_be_asked_for_is_kept),
+		cmocka_unit_test(two_nodes_unlink_what_the_other_has_open),
+		cmocka_unit_test(three_nodes_unlink_what_others_have_open),
 	};
 
 	if (argc > 1)

@@ -65,6 +65,7 @@ struct node {
 
 struct world {
 	unsigned nodes, steps;
+	bool caller_forgets; /* as in struct ops_options */
 	uint64_t dirty_age_ms; /* 0: 40 */
 	void (*work)(struct node *n);
 	void (*check)(struct node *n);
@@ -243,7 +244,8 @@ static void node_open(struct node *n)
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &n->peers,
 	};
-	struct ops_options oo = {.atime = OPS_RELATIME};
+	struct ops_options oo = {
+		.atime = OPS_RELATIME, .caller_forgets = n->w->caller_forgets};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 
