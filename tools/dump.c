@@ -18,12 +18,11 @@
 #include "tools/dump.h"
 #include "tools/tools.h"
 
-#define LEVELS_MAX  16
-#define CACHE_BYTES (64ull << 20)
-#define INO_MAX     ((1ull << 56) - 2) /* of which, and of the one behind, there are keys */
+#define LEVELS_MAX 16
+#define INO_MAX    ((1ull << 56) - 2) /* of which, and of the one behind, there are keys */
 
-/* What is opened before it is shown. */
-enum depth { DEPTH_DISK, DEPTH_SUPER, DEPTH_VOLUME };
+/* What is opened before it is shown; of several stores by DEPTH_VOLUME all together. */
+enum depth { DEPTH_DISK, DEPTH_SUPER, DEPTH_STORE, DEPTH_VOLUME };
 enum argument { ARGUMENT_NONE, ARGUMENT_NUMBER, ARGUMENT_TEXT };
 
 struct view {
@@ -34,7 +33,7 @@ struct view {
 };
 
 static const char dump_usage[] =
-	"Usage: weft dump STORE [super|log|groups|table|tree [--keys]|inode N|path "
+	"Usage: weft dump STORE|FILE [super|log|groups|table|tree [--keys]|inode N|path "
 	"P|page "
 	"PID|files]\n"
 	"\n"
@@ -44,7 +43,10 @@ static const char dump_usage[] =
 	"is replayed in memory. A store that is in use changes meanwhile: what is shown "
 	"may "
 	"not be\n"
-	"of one moment.\n"
+	"of one moment. With a cluster FILE, all of whose stores have to be reachable "
+	"here,\n"
+	"super, log, table and groups are those of each store, the rest is the "
+	"volume's.\n"
 	"\n"
 	"  super       both superblocks (the default)\n"
 	"  log         the log's heads, and what it holds\n"
@@ -59,6 +61,7 @@ static const char dump_usage[] =
 	"Examples:\n"
 	"  weft dump /srv/data.weft super\n"
 	"  weft dump /srv/data.weft path /home/me/notes\n"
+	"  weft dump /etc/weft/scratch.cluster files\n"
 	"\n"
 	"Exit codes: 0 shown, 1 wrong usage, 2 something could not be read.\n";
 
@@ -283,7 +286,22 @@ static void dump_table(struct dump *d)
 
 static bool page_known(const struct dump *d, page_id pid)
 {
-	return pid_shard(pid) == d->sb.shard && pid_slot(pid) < d->sb.page_count;
+	return shards_have(d->v->shards, pid, 1);
+}
+
+/* Its image in place, whatever its checksum. */
+static int page_raw(const struct dump *d, page_id pid, void *image)
+{
+	const struct disk_superblock *sb = &d->sb;
+	struct rt_disk *disk = d->disk;
+
+	for (unsigned i = 0; i < d->store_count; i++)
+		if (d->store[i].sb.shard == pid_shard(pid)) {
+			sb = &d->store[i].sb;
+			disk = d->store[i].disk;
+		}
+	return rt_disk_read(
+		disk, sb->pages_offset + pid_slot(pid) * PAGE_SIZE, image, PAGE_SIZE);
 }
 
 static int page_get(struct dump *d, page_id pid, void *image, uint64_t *incarnation,
@@ -351,6 +369,8 @@ static void dump_node(struct dump *d, page_id pid, unsigned level_max, unsigned 
 	int rc = n ? page_get(d, pid, n, &incarnation, &version) : -ENOMEM;
 
 	printf("%*s%#" PRIx64 ": ", (int)(2 * depth), "", pid);
+	if (rc == -ERANGE && shards_elsewhere(&d->sb, pid))
+		weft_error(&err, rc, "it is in the store with shard %u", pid_shard(pid));
 	if (rc == 0)
 		rc = tree_check_page(n, pid, &err);
 	if (rc == 0 && n->node.level > level_max)
@@ -407,10 +427,7 @@ static void dump_page(struct dump *d)
 	if (rc) {
 		puts("UNREADABLE");
 		unreadable(d, "page", rc);
-		if (image && page_known(d, pid) &&
-			rt_disk_read(d->disk,
-				d->sb.pages_offset + pid_slot(pid) * PAGE_SIZE, image,
-				PAGE_SIZE) == 0)
+		if (image && page_known(d, pid) && page_raw(d, pid, image) == 0)
 			print_hex((const uint8_t *)image, PAGE_SIZE);
 	} else {
 		printf("incarnation %" PRIu64 ", version %" PRIu64 "\n", incarnation,
@@ -476,34 +493,6 @@ static void dump_inode(struct dump *d)
 
 /* ---- the command ----------------------------------------------------------------- */
 
-static int volume_get(struct dump *d)
-{
-	struct volume_options o = {.read_only = true,
-		.storage_only = true,
-		.disk_lent = true,
-		.any_node = true,
-		.cache.cache_bytes = CACHE_BYTES};
-	struct weft_error err = {0};
-	int rc = volume_open(&d->v, d->disk, &o, &err);
-
-	if (rc == -ENOMEM) {
-		o.cache.cache_bytes += d->sb.log_bytes / 4 * 5;
-		err = (struct weft_error){0};
-		rc = volume_open(&d->v, d->disk, &o, &err);
-	}
-	if (rc == -EUCLEAN) {
-		fprintf(stderr,
-			"weft dump: %s: %s; what of the log does not fit is left out\n",
-			d->path, err.text);
-		o.salvage = true;
-		err = (struct weft_error){0};
-		rc = volume_open(&d->v, d->disk, &o, &err);
-	}
-	if (rc)
-		unreadable(d, err.text, rc);
-	return rc;
-}
-
 static void show_super(struct dump *d)
 {
 	int rc = dump_super(d, true);
@@ -516,7 +505,7 @@ static const struct view views[] = {
 	{"super", ARGUMENT_NONE, DEPTH_DISK, show_super},
 	{"log", ARGUMENT_NONE, DEPTH_SUPER, dump_log},
 	{"table", ARGUMENT_NONE, DEPTH_SUPER, dump_table},
-	{"groups", ARGUMENT_NONE, DEPTH_VOLUME, dump_groups},
+	{"groups", ARGUMENT_NONE, DEPTH_STORE, dump_groups},
 	{"tree", ARGUMENT_NONE, DEPTH_VOLUME, dump_tree},
 	{"inode", ARGUMENT_NUMBER, DEPTH_VOLUME, dump_inode},
 	{"path", ARGUMENT_TEXT, DEPTH_VOLUME, dump_path},
@@ -550,27 +539,59 @@ static void show(struct dump *d)
 
 	if (rc)
 		unreadable(d, "no superblock that is whole", rc);
-	else if (d->view->depth != DEPTH_VOLUME || volume_get(d) == 0)
+	else if (d->view->depth < DEPTH_STORE || dump_volume_get(d, false) == 0)
 		d->view->show(d);
-	if (d->v)
-		volume_close(d->v);
+	dump_volumes_close(d);
 }
 
-/* Held, where that is possible, so that nothing changes meanwhile. */
-static int disk_get(struct dump *d, struct weft_error *err)
+static void store_take(struct dump *d, const struct dump_store *s)
 {
-	struct weft_error why = {0};
-	int rc = rt_disk_open(
-		&d->disk, d->path, RT_DISK_READ_ONLY | RT_DISK_EXCLUSIVE, &why);
+	d->path = s->path;
+	d->disk = s->disk;
+	d->sb = s->sb;
+}
 
-	if (rc == -EBUSY) {
-		fprintf(stderr,
-			"weft dump: %s is in use: what is shown may not be of one "
-			"moment\n",
-			d->path);
-		return rt_disk_open(&d->disk, d->path, RT_DISK_READ_ONLY, err);
+/* From the store with the catalog on. */
+static void show_volume(struct dump *d)
+{
+	const struct dump_store *first = NULL;
+
+	for (unsigned i = 0; i < d->store_count; i++) {
+		struct dump_store *s = &d->store[i];
+		int rc;
+
+		store_take(d, s);
+		rc = dump_super(d, false);
+		s->sb = d->sb;
+		if (rc) {
+			unreadable(d, "no superblock that is whole", rc);
+			return;
+		}
+		if (s->sb.node != s->node) {
+			unreadable(d, "it is another node's store", -EXDEV);
+			return;
+		}
+		if (s->sb.shard == DISK_CATALOG_SHARD)
+			first = s;
 	}
-	return rc ? weft_error(err, rc, "%s", why.text) : 0;
+	if (!first) {
+		unreadable(d, "no store has the catalog", -ENOENT);
+		return;
+	}
+	store_take(d, first);
+	if (dump_volume_get(d, true) == 0)
+		d->view->show(d);
+	dump_volumes_close(d);
+}
+
+static void show_each(struct dump *d)
+{
+	for (unsigned i = 0; i < d->store_count; i++) {
+		printf("%snode %u: %s\n", i ? "\n" : "", d->store[i].node,
+			d->store[i].path);
+		store_take(d, &d->store[i]);
+		show(d);
+	}
 }
 
 static void no_log(int level, const char *line)
@@ -595,13 +616,19 @@ int weft_dump(int argc, char **argv)
 	weft_log_sink = no_log;
 	rc = rt_real_start();
 	if (rc == 0)
-		rc = disk_get(&d, &err);
+		rc = cluster_file_is(d.path) ? dump_cluster_open(&d, &err)
+					     : dump_disk_open(d.path, &d.disk, &err);
 	if (rc) {
 		fprintf(stderr, "weft dump: %s: %s\n", d.path,
 			err.text[0] ? err.text : strerror(-rc));
-		return EXIT_FAILED;
+		d.failed = true;
+	} else if (!d.cluster) {
+		show(&d);
+	} else if (d.view->depth == DEPTH_VOLUME) {
+		show_volume(&d);
+	} else {
+		show_each(&d);
 	}
-	show(&d);
-	rt_disk_close(d.disk);
+	dump_disks_close(&d);
 	return d.failed ? EXIT_FAILED : 0;
 }

@@ -3,15 +3,29 @@
 #ifndef WEFT_TOOLS_DUMP_H
 #define WEFT_TOOLS_DUMP_H
 
+#include "engine/cluster/cluster.h"
 #include "engine/volume/volume.h"
 
 struct view;
 
-struct dump {
+/* A store of the cluster file. */
+struct dump_store {
 	const char *path;
+	unsigned node;
+	struct rt_disk *disk;
+	struct disk_superblock sb;
+	struct volume *v; /* where it is read by another's cache */
+};
+
+struct dump {
+	const char *path; /* of the store, or what was given where all are looked at */
+	struct cluster *cluster;
+	struct dump_store *store; /* with a cluster file: all of its stores */
+	unsigned store_count;
 	const struct view *view;
 	const char *word; /* its argument, as it was given */
 	uint64_t number;  /* the same, where it is one */
+	/* of the store that is looked at; of all, the one with shard 0 */
 	struct rt_disk *disk;
 	struct volume *v;
 	struct disk_superblock sb;
@@ -26,6 +40,20 @@ void unreadable(struct dump *d, const char *what, int rc);
 int tree_get(struct dump *d);
 /* An inode and all its items, of the tree. */
 void show_inode(struct dump *d, uint64_t ino);
+
+/* ---- dump_stores.c --------------------------------------------------------------- */
+
+/* Held, where that is possible, so that nothing changes meanwhile. */
+int dump_disk_open(const char *path, struct rt_disk **out, struct weft_error *err);
+/* Those of all storage nodes, in d->store. */
+int dump_cluster_open(struct dump *d, struct weft_error *err);
+void dump_disks_close(struct dump *d);
+/*
+ * d->v: the store at hand, its log replayed in memory; with `all` the volume, d->disk
+ * being the store with shard 0. 0, or an error that was said.
+ */
+int dump_volume_get(struct dump *d, bool all);
+void dump_volumes_close(struct dump *d);
 
 /* ---- dump_files.c ---------------------------------------------------------------- */
 

@@ -53,7 +53,7 @@ refused() { # STATUS TEXT COMMAND...
 	mount_cluster
 	[ "$(cat "$MNT/f")" = hello ]
 	weft umount "$MNT"
-	run fsck.weft -f -n "$STORE"
+	run fsck.weft -f -n "$FILE"
 	[ "$status" -eq 0 ]
 }
 
@@ -291,6 +291,11 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "addresses": ["delta:5"]}'
 	run weft dump "$DIR/two.weft" tree
 	[ "$status" -eq 2 ]
 	[[ $output == *"the catalog is in the store with shard 0"* ]]
+	run weft dump "$FILE" super
+	[ "$status" -eq 0 ]
+	[[ $output == *"node 1: $STORE"*"node 2: $DIR/two.weft"* ]]
+	run weft dump "$FILE" inode 1
+	[ "$status" -eq 0 ]
 	run mkfs.weft -c "$FILE" --node 2
 	[ "$status" -eq 1 ]
 	[[ $output == *"contains a weft store of node 2"* ]]

@@ -11,14 +11,27 @@ teardown() {
 	teardown_nodes
 }
 
-# fsck of a store says nothing of what others have; it must not find it damaged.
+# All stores together, and each alone, once nobody has them mounted: fsck finds nothing.
 check_nodes() {
 	local n
+	run fsck.weft -n -f -c "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output != *"not unmounted cleanly"* ]]
 	for n in $(seq "$NODES"); do
-		weft dump "$DIR/$n.weft" super >/dev/null
-		run weft dump "$DIR/$n.weft" log
+		run fsck.weft -n -f -c "$DIR/$n.weft"
+		echo "$output"
 		[ "$status" -eq 0 ]
 	done
+	weft dump "$FILE" files >/dev/null
+}
+
+# The same when they were not closed: what their logs have of each other's pages counts.
+check_unclean_nodes() {
+	run fsck.weft -n -f -c "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"not unmounted cleanly"* ]]
 }
 
 @test "written on one, read on the others, by a fresh open and by a held descriptor" {
@@ -38,6 +51,7 @@ check_nodes() {
 	mount_nodes
 	[ "$(cat "${M[1]}/f")" = "from 1: 8" ]
 	umount_nodes 3 2 1
+	check_nodes
 }
 
 @test "names: made, renamed and removed on one, seen at once on the others" {
@@ -69,6 +83,7 @@ check_nodes() {
 	rm -r "${M[3]}/e"
 	[ -z "$(ls "${M[1]}")" ]
 	umount_nodes 2 1 3
+	check_nodes
 }
 
 @test "a few thousand changes, each looked at elsewhere at once: none is stale" {
@@ -104,6 +119,7 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 		[ "$(sort -u "${M[n]}/log" | wc -l)" = 900 ]
 	done
 	umount_nodes 3 1 2
+	check_nodes
 }
 
 @test "a git repository is used from one node, then from another" {
@@ -128,6 +144,7 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	git -C "${M[2]}/r" gc -q
 	git -C "${M[3]}/r" fsck --strict
 	umount_nodes 1 2 3
+	check_nodes
 }
 
 @test "an sqlite database is used from one node, then from another" {
@@ -146,6 +163,7 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	mount_nodes
 	[ "$(sqlite3 "${M[2]}/db" 'select count(*), sum(i) from t')" = "60|0" ]
 	umount_nodes 1 2 3
+	check_nodes
 }
 
 @test "more than a cache holds, written on one, read on the others" {
@@ -231,6 +249,43 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	while read -r pid; do
 		wait_until 40 gone "$pid"
 	done <"$DIR/pids"
+	run fsck.weft -n -f -c "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+}
+
+# Until its mount is gone: files written, moved into each other's directories, removed.
+churn() { # NODE
+	local i=0 d=${M[$1]}/churn
+	while mkdir -p "$d/$1"; do
+		i=$((i + 1))
+		head -c $((RANDOM * 4)) /dev/urandom >"$d/$1/$i" || break
+		mv "$d/$1/$i" "$d/$((i % NODES + 1))/$1-$i"
+		[ $((i % 7)) -ne 0 ] || rm -rf "$d/$1" "$d/$1"-*
+		[ $((i % 5)) -ne 0 ] || sync "$d"
+	done
+} 2>/dev/null
+
+@test "all nodes are killed while they work: their stores and logs together have no damage" {
+	local churns=()
+	mount_nodes
+	for n in 1 2 3; do
+		churn "$n" 3>&- &
+		churns+=($!)
+	done
+	sleep "${WEFT_CHURN_SECONDS:-4}"
+	[ "$(ls "${M[1]}/churn"/* | wc -l)" -gt 10 ]
+	for n in 1 2 3; do
+		kill -9 "$(tail -n "$n" "$DIR/pids" | head -n 1)"
+	done
+	for n in 1 2 3; do
+		umount -l "${M[n]}"
+	done
+	wait "${churns[@]}" || true
+	while read -r pid; do
+		wait_until 10 gone "$pid"
+	done <"$DIR/pids"
+	check_unclean_nodes
 }
 
 @test "nodes that do not fit are told: another key, another volume, an id that is there twice" {
