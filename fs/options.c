@@ -19,6 +19,7 @@
 #define CACHE_MIN_BYTES         (1ull << 20)
 #define CACHE_DEFAULT_MAX_BYTES (1ull << 30)
 #define LOG_INTERVAL_MAX_S      3600
+#define TIMEOUT_MAX_S           86400
 
 /* A word without a value that sets or clears mount(2) flags. */
 struct flag_word {
@@ -93,6 +94,7 @@ void mount_options_default(struct mount_options *o)
 
 	*o = (struct mount_options){
 		.log_interval_ms = 5000,
+		.timeout_ms = 60000,
 		.allow_other = geteuid() == 0,
 		.atime = OPS_RELATIME,
 	};
@@ -135,6 +137,19 @@ static int parse_log_interval(
 			"option log_interval=%s: must be seconds, 0.01 to %d", value,
 			LOG_INTERVAL_MAX_S);
 	o->log_interval_ms = (uint64_t)(seconds * 1000);
+	return 0;
+}
+
+static int parse_timeout(
+	struct mount_options *o, const char *value, struct weft_error *err)
+{
+	uint64_t seconds;
+
+	if (number_parse(value, &seconds) < 0 || !seconds || seconds > TIMEOUT_MAX_S)
+		return weft_error(err, -EINVAL,
+			"option timeout=%s: must be seconds, 1 to %d", value,
+			TIMEOUT_MAX_S);
+	o->timeout_ms = seconds * 1000;
 	return 0;
 }
 
@@ -212,6 +227,10 @@ static bool parse_simple(struct mount_options *o, const char *word)
 		o->read_only = true;
 	else if (strcmp(word, "rw") == 0)
 		o->read_only = false;
+	else if (strcmp(word, "soft") == 0)
+		o->soft = true;
+	else if (strcmp(word, "hard") == 0)
+		o->soft = false;
 	else if (strcmp(word, "allow_other") == 0)
 		o->allow_other = true;
 	else if (strcmp(word, "noallow_other") == 0)
@@ -229,6 +248,8 @@ static int parse_word(struct mount_options *o, const char *word, struct weft_err
 		return parse_cache(o, word + 6, err);
 	if (strncmp(word, "log_interval=", 13) == 0)
 		return parse_log_interval(o, word + 13, err);
+	if (strncmp(word, "timeout=", 8) == 0)
+		return parse_timeout(o, word + 8, err);
 	if (strncmp(word, "node=", 5) == 0)
 		return parse_node(o, word + 5, err);
 	if (strncmp(word, "uring=", 6) == 0)
@@ -259,13 +280,17 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 	static const char *const uring[] = {"", ",uring=on", ",uring=off"};
 
-	char node[24] = "";
+	char node[24] = "", soft[48] = "";
 
 	if (o->node)
 		snprintf(node, sizeof(node), ",node=%u", o->node);
-	snprintf(buf, cap, "%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s",
+	if (o->soft)
+		snprintf(soft, sizeof(soft), ",soft,timeout=%" PRIu64,
+			o->timeout_ms / 1000);
+	snprintf(buf, cap,
+		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
-		(double)o->log_interval_ms / 1000, node, uring[o->uring],
+		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring],
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",

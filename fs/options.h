@@ -20,6 +20,8 @@ struct mount_options {
 	bool read_only;
 	bool allow_other;
 	bool atime_given; /* by a word, so not only by default */
+	bool soft;        /* what waits for other nodes longer than timeout_ms fails */
+	uint64_t timeout_ms;
 	enum uring_mode uring;
 	unsigned atime;      /* of struct ops_options */
 	unsigned long flags; /* MS_* for mount(2), without MS_RDONLY and the atime ones */

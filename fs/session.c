@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "fs/handlers.h"
-#include "fs/killed.h"
 #include "fs/session_internal.h"
+#include "fs/waits.h"
 
 static void worker_run(void *arg);
 
@@ -306,15 +306,17 @@ static void forgets_gather(struct session *s, uint32_t opcode)
 		rt_sleep_ns(SESSION_GATHER_NS);
 }
 
-/* Serves; where it may wait for other nodes it says what, and for whom (killed.h). */
+/* Serves; where it may wait for other nodes it says what, and for whom (waits.h). */
 static uint64_t worker_serve(
 	struct worker *w, struct fuse_in_header *in, size_t length, uint64_t begin)
 {
 	struct session *s = w->session;
-	bool known = s->killed && length >= sizeof(*in);
+	bool known = s->waits && length >= sizeof(*in);
 	uint64_t end;
 
 	if (known) {
+		atomic_store(&w->since_ns, begin);
+		atomic_store(&w->opcode, in->opcode);
 		atomic_store(&w->asker, in->pid);
 		atomic_store(&w->serving, in->unique);
 	}
@@ -378,7 +380,7 @@ static const struct fuse_custom_io custom_io = {
 };
 
 int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
-	enum uring_mode uring, struct weft_error *err)
+	enum uring_mode uring, uint64_t soft_ns, struct weft_error *err)
 {
 	char name[] = "weftd";
 	char *argv[] = {name, NULL};
@@ -395,6 +397,8 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	s->device = device;
 	s->ended_fd = ended_fd;
 	s->uring_mode = uring;
+	if (soft_ns && session_shared(s))
+		s->uring_mode = URING_OFF; /* whose requests nobody else can answer */
 	s->fuse = fuse_session_new(
 		&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
 	fuse_opt_free_args(&args); /* libfuse copies what it keeps, and adds to ours */
@@ -410,7 +414,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 		close(device);
 		goto out_destroy;
 	}
-	ret = session_shared(s) ? killed_start(s) : 0;
+	ret = session_shared(s) ? waits_start(s, soft_ns) : 0;
 	if (ret == 0)
 		ret = worker_add(s);
 	if (ret < 0) {
@@ -421,7 +425,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	return 0;
 
 out_destroy:
-	killed_stop(s);
+	waits_stop(s);
 	fuse_session_destroy(s->fuse);
 out_free:
 	rt_free(s);
@@ -456,7 +460,7 @@ void session_free(struct session *s)
 		if (state != WORKER_NONE)
 			rt_task_join(w->task);
 	}
-	killed_stop(s);
+	waits_stop(s);
 	if (s->uring)
 		uring_close(s->uring);
 	fuse_session_destroy(s->fuse);

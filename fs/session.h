@@ -37,10 +37,11 @@ struct session_counters {
 /*
  * Serves `fs` over the device, which it takes over (also when it fails). The mount
  * answers from then on. `ended_fd` (an eventfd) is written when the kernel has ended the
- * connection.
+ * connection. soft_ns: how long a request may wait for other nodes before it ends with EIO;
+ * 0: for ever. Not 0, and where there are others: without io_uring.
  */
 int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
-	enum uring_mode uring, struct weft_error *err);
+	enum uring_mode uring, uint64_t soft_ns, struct weft_error *err);
 /* True once the kernel has ended the connection. */
 bool session_ended(struct session *s);
 /*

@@ -42,10 +42,12 @@ struct worker {
 	bool has_turn; /* the worker's own */
 	uint64_t served_ns;     /* when its last request was done */
 	_Atomic uint32_t woken; /* while parked: 1 once the turn may be free */
-	/* where other nodes may be waited for (killed.h): */
-	_Atomic uint64_t serving;     /* the request's number; 0: none */
-	_Atomic uint32_t asker;       /* and its thread */
-	_Atomic uint64_t interrupted; /* a number: look at that one */
+	/* where other nodes may be waited for (waits.h): */
+	_Atomic uint64_t serving;       /* the request's number; 0: none */
+	_Atomic uint64_t since_ns;      /* begun then */
+	_Atomic uint32_t asker, opcode; /* its thread; what it asked */
+	_Atomic uint64_t interrupted;   /* a number: look at that one */
+	_Atomic uint64_t answered;      /* a number: that one was told EIO */
 	struct worker *below; /* in the stack of parked ones; under session->lock */
 };
 
@@ -72,9 +74,10 @@ struct session {
 	_Atomic uint32_t fat_idle; /* fat buffers without */
 	_Atomic bool closed;       /* refuse requests */
 	_Atomic bool ended;        /* the device gave ENODEV */
-	struct rt_task *killed;    /* NULL: nobody looks for the killed */
+	struct rt_task *waits; /* NULL: nobody looks who waits (waits.h) */
+	uint64_t soft_ns;
 	_Atomic uint32_t interrupts;
-	_Atomic bool killed_stopping;
+	_Atomic bool waits_stopping;
 	struct session_counters counters;
 	struct worker workers[SESSION_WORKERS_MAX];
 };

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "fs/handlers.h"
-#include "fs/killed.h"
 #include "fs/session_internal.h"
+#include "fs/waits.h"
 
 #define WIRE_STATX                52           /* opcode, protocol 7.39 */
 #define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
@@ -471,7 +471,7 @@ static void interrupt(struct session *s, const struct fuse_in_header *in)
 	const struct fuse_interrupt_in *arg = body(in, sizeof(*arg));
 
 	if (arg)
-		killed_interrupt(s, arg->unique);
+		waits_interrupt(s, arg->unique);
 }
 
 /*

@@ -72,6 +72,12 @@ static const char usage[] =
 	"  node=N             which node of the cluster file this is (default: found by "
 	"this\n"
 	"                     machine's addresses)\n"
+	"  soft, hard         whether a request fails with EIO when it has waited for "
+	"another\n"
+	"                     node for as long as timeout= says (soft), or waits (hard, "
+	"the\n"
+	"                     default); what failed may still be done later\n"
+	"  timeout=SECS       with soft: so long (60)\n"
 	"  fsname=NAME        what df and mount show as the source (default: STORE, "
 	"FILE)\n"
 	"\n"
@@ -346,7 +352,8 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 	device = fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
 	if (device < 0)
 		return device;
-	ret = session_start(&d->session, d->fs, device, d->ended_fd, uring, err);
+	ret = session_start(&d->session, d->fs, device, d->ended_fd, uring,
+		o->soft ? o->timeout_ms * 1000000ull : 0, err);
 	if (ret == 0)
 		ret = mount_answers(d, err);
 	if (ret == 0 && uring == URING_ON && !session_uses_uring(d->session))

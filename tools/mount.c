@@ -111,6 +111,12 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 		return "node=";
 	if (has_word(list, "uring=") && wanted->uring != now->uring)
 		return "uring=";
+	if (has_word(list, "soft") && !now->soft)
+		return "soft";
+	if (has_word(list, "hard") && now->soft)
+		return "hard";
+	if (has_word(list, "timeout=") && wanted->timeout_ms != now->timeout_ms)
+		return "timeout=";
 	if (now->allow_other && has_word(list, "noallow_other"))
 		return "noallow_other";
 	if (!now->allow_other && has_word(list, "allow_other"))

@@ -236,6 +236,23 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	umount_nodes 1 2 3
 }
 
+@test "with soft a request that waits for a node fails after a time, and what follows does not" {
+	mount_nodes -o soft,timeout=2
+	mkdir "${M[3]}/three"
+	echo three >"${M[3]}/three/f"
+	stopped=$(node_pid 3)
+	kill -STOP "$stopped"
+	SECONDS=0
+	run timeout -s KILL 20 cat "${M[1]}/three/f"
+	[ "$status" -eq 1 ]
+	[[ $output == *"Input/output error"* ]]
+	[ $SECONDS -ge 2 ]
+	kill -CONT "$stopped"
+	[ "$(cat "${M[1]}/three/f")" = three ]
+	weft status "${M[1]}" | grep 'mounted.*,soft,timeout=2,'
+	umount_nodes 1 2 3
+}
+
 @test "SIGTERM ends a node although others have theirs, in bounded time" {
 	mount_nodes
 	echo x >"${M[1]}/f"

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looks at requests that are being served. A worker says which request it has, for whom and
+ * since when, in words of its own; the task reads them, and asks the kernel for the
+ * thread's state.
+ */
+#include "fs/waits.h"
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fs/session_internal.h"
+
+#define LOOK_NS      200000000ull  /* at the interrupted */
+#define LOOK_SOFT_NS 1000000000ull /* at all, with soft */
+
+/* Of a thread that has gone or cannot be seen nothing is known. */
+static bool thread_is_killed(uint32_t thread)
+{
+	char path[32], status[4096];
+	const char *pending;
+	ssize_t length;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/status", thread);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	length = read(fd, status, sizeof(status) - 1);
+	close(fd);
+	status[MAX(length, 0)] = '\0';
+	pending = strstr(status, "\nSigPnd:");
+	/* Whatever fatal signal it was: each thread of a process that ends has SIGKILL. */
+	return pending && (strtoull(pending + 8, NULL, 16) >> (SIGKILL - 1) & 1);
+}
+
+/*
+ * The worker may have gone on to its next request: then the number is over, and the kernel
+ * refuses an answer.
+ */
+static void answer(struct session *s, struct worker *w, uint64_t unique, int error)
+{
+	if (atomic_load(&w->serving) == unique)
+		shim_reply(s, unique, error, NULL, 0);
+}
+
+/* False: nobody is to be looked at there. */
+static bool look_interrupted(struct session *s, struct worker *w)
+{
+	uint64_t unique = atomic_load(&w->interrupted);
+
+	if (!unique)
+		return false;
+	if (atomic_load(&w->serving) == unique) {
+		if (!thread_is_killed(atomic_load(&w->asker)))
+			return true;
+		answer(s, w, unique, -EINTR);
+	}
+	atomic_compare_exchange_strong(&w->interrupted, &unique, 0);
+	return false;
+}
+
+static void look_soft(struct session *s, struct worker *w, uint64_t now)
+{
+	uint64_t unique = atomic_load(&w->serving), since = atomic_load(&w->since_ns);
+
+	if (!unique || now < since + s->soft_ns || atomic_load(&w->answered) == unique ||
+		atomic_load(&w->opcode) == FUSE_SETLKW)
+		return;
+	atomic_store(&w->answered, unique);
+	weft_log(5, "a request (opcode %u) has waited for %llu s: it ends with EIO",
+		atomic_load(&w->opcode),
+		(unsigned long long)((now - since) / 1000000000));
+	answer(s, w, unique, -EIO);
+}
+
+static void waits_main(void *arg)
+{
+	struct session *s = arg;
+
+	while (!atomic_load(&s->waits_stopping)) {
+		uint32_t seen = atomic_load(&s->interrupts);
+		uint64_t now = rt_now_ns();
+		uint64_t until = s->soft_ns ? now + LOOK_SOFT_NS : RT_FOREVER;
+
+		for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++) {
+			if (look_interrupted(s, &s->workers[i]))
+				until = now + LOOK_NS;
+			if (s->soft_ns)
+				look_soft(s, &s->workers[i], now);
+		}
+		if (!atomic_load(&s->waits_stopping))
+			rt_wait(&s->interrupts, seen, until);
+	}
+}
+
+static void waits_wake(struct session *s)
+{
+	atomic_fetch_add(&s->interrupts, 1);
+	rt_wake(&s->interrupts, INT_MAX);
+}
+
+void waits_interrupt(struct session *s, uint64_t unique)
+{
+	if (!s->waits)
+		return;
+	for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++)
+		if (atomic_load(&s->workers[i].serving) == unique)
+			atomic_store(&s->workers[i].interrupted, unique);
+	waits_wake(s);
+}
+
+int waits_start(struct session *s, uint64_t soft_ns)
+{
+	s->soft_ns = soft_ns;
+	return rt_task_spawn(&s->waits, "weft-waits", waits_main, s);
+}
+
+void waits_stop(struct session *s)
+{
+	if (!s->waits)
+		return;
+	atomic_store(&s->waits_stopping, true);
+	waits_wake(s);
+	rt_task_join(s->waits);
+	s->waits = NULL;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests that wait for a node that is away.
+ *
+ * On a volume of several nodes a request may wait for as long as that lasts, and the kernel lets
+ * nobody go who waits for an answer, killed or not. So here an answer is given in place of
+ * whoever serves the request:
+ *
+ * - EINTR, once a fatal signal is pending for the thread that asked. The kernel says
+ *   (INTERRUPT) whose request is to be looked at. Nobody alive ever sees that EINTR.
+ * - EIO, with the option soft, when it has waited for longer than the option timeout says.
+ *   Not where it waits for a lock.
+ *
+ * What serves it goes on, may still do what was asked, and its answer is nobody's: the
+ * kernel refuses it with ENOENT, as that of any request that has ended.
+ *
+ * Requests of the ring are answered by the thread that has them alone: for them it is
+ * umount -f or the end of the daemon, and soft does without the ring.
+ */
+#ifndef WEFT_FS_WAITS_H
+#define WEFT_FS_WAITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct session;
+
+/* Starts the task that looks. soft_ns: 0, or how long a request may wait. 0 or -errno. */
+int waits_start(struct session *s, uint64_t soft_ns);
+/* Ends it, if it runs. Waits. */
+void waits_stop(struct session *s);
+/* The kernel interrupts the request of this number. */
+void waits_interrupt(struct session *s, uint64_t unique);
+
+#endif
