@@ -135,6 +135,7 @@ struct cache {
 		      own */
 	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */
 	unsigned mend_count;
+	unsigned redo_owed; /* frames of pages of other homes */
 	struct ahead *ahead; /* working memory of cache_recover_ahead */
 	_Atomic uint64_t dirty;
 	struct rt_mutex checkpoint_lock;  /* one checkpoint at a time */
@@ -156,6 +157,7 @@ struct cache {
 	struct rt_mutex owed_lock;
 	struct owed *owed; /* owed_max places, owed_count in use, in no order */
 	uint32_t owed_max, owed_count;
+	uint32_t owed_room;         /* places; more than owed_max after a recovery */
 	uint32_t owed_reserved;     /* by pages that are leaving */
 	_Atomic uint64_t handovers; /* pins of the log that went from frame to frame */
 	/* by frame: its image may go to another node once the log is durable to here; the
@@ -433,6 +435,8 @@ void give_close(struct cache *c);
 /* Waits until a frame that is LEAVING (latched exclusively; unlatches) has left or stays.
  */
 void leaving_wait(struct cache *c, struct frame *f);
+/* Redo has made images of other homes' pages (in the table, UNPUBLISHED): they are owed. */
+int owed_from_redo(struct cache *c);
 /* Has the homes persist what this node owes and what pins the log below `upto`. Waits. */
 void owed_ship(struct cache *c, lsn_t upto, bool urgent);
 /* More is owed than the page provider should leave alone. */

@@ -187,7 +187,7 @@ static void owed_add(struct cache *c, page_id pid, struct frame *f)
 	uint32_t index = cache_frame_index(c, f), old = UINT32_MAX;
 
 	rt_mutex_lock(&c->owed_lock);
-	WEFT_ASSERT(c->owed_reserved && c->owed_count < c->owed_max);
+	WEFT_ASSERT(c->owed_reserved && c->owed_count < c->owed_room);
 	c->owed_reserved--;
 	for (uint32_t i = 0; i < c->owed_count; i++) {
 		struct owed *o = &c->owed[i];
@@ -317,6 +317,62 @@ static void give_persisted(
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	}
 	latch_release_shared(c, f);
+}
+
+/* An image that redo has made, of another home's page. */
+static bool redone_elsewhere(const struct cache *c, const struct frame *f)
+{
+	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+
+	return pid != PID_NONE && (frame_flags(f) & FRAME_UNPUBLISHED) &&
+	       !coherence_home_here(c->coherence, pid);
+}
+
+int owed_from_redo(struct cache *c)
+{
+	uint32_t count = 0;
+	struct owed *owed;
+
+	for (uint32_t i = 0; i < c->frame_count; i++)
+		count += redone_elsewhere(c, &c->frames[i]);
+	if (count > c->owed_room) {
+		owed = rt_alloc(count * sizeof(*owed));
+		if (!owed)
+			return -ENOMEM;
+		rt_free(c->owed);
+		c->owed = owed;
+		c->owed_room = count;
+	}
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+
+		if (!redone_elsewhere(c, f))
+			continue;
+		latch_free_frame(f);
+		table_remove(c, f);
+		frame_mark_clean(c, f);
+		atomic_store_explicit(&f->flags, FRAME_OWED, memory_order_relaxed);
+		c->owed[c->owed_count++] = (struct owed){.pid = pid, .frame = i};
+		latch_release_exclusive(c, f, true);
+	}
+	return 0;
+}
+
+static int give_owed_at(
+	void *cache, unsigned at, page_id *pid, struct coherence_image *out)
+{
+	struct cache *c = cache;
+	int e = -ENOENT;
+
+	rt_mutex_lock(&c->owed_lock);
+	if (at < c->owed_count) {
+		*pid = c->owed[at].pid;
+		describe(c, &c->frames[c->owed[at].frame], out);
+		e = 0;
+	}
+	rt_mutex_unlock(&c->owed_lock);
+	return e;
 }
 
 bool owed_crowded(struct cache *c)
@@ -465,21 +521,26 @@ static int give_look(void *cache, page_id pid, struct coherence_image *out)
 }
 
 static const void *give_owed(
-	void *cache, page_id pid, uint64_t incarnation, uint64_t version)
+	void *cache, page_id pid, uint64_t *incarnation, uint64_t *version)
 {
 	struct cache *c = cache;
-	const void *image = NULL;
+	const struct frame *newest = NULL;
 
 	rt_mutex_lock(&c->owed_lock);
-	for (uint32_t i = 0; i < c->owed_count && !image; i++) {
+	for (uint32_t i = 0; i < c->owed_count; i++) {
 		const struct frame *f = &c->frames[c->owed[i].frame];
 
-		if (c->owed[i].pid == pid && f->incarnation == incarnation &&
-			f->version == version)
-			image = frame_image(c, f);
+		if (c->owed[i].pid == pid &&
+			(!newest || page_order(f->incarnation, f->version,
+					    newest->incarnation, newest->version) > 0))
+			newest = f;
+	}
+	if (newest) {
+		*incarnation = newest->incarnation;
+		*version = newest->version;
 	}
 	rt_mutex_unlock(&c->owed_lock);
-	return image;
+	return newest ? frame_image(c, newest) : NULL;
 }
 
 /* Takes the image of that version off the list; its place stays reserved. NULL: there is
@@ -585,6 +646,7 @@ static const struct coherence_frames give_frames = {
 	.look = give_look,
 	.adopt = give_adopt,
 	.owed = give_owed,
+	.owed_at = give_owed_at,
 	.reown = give_reown,
 	.filled = give_filled,
 	.write_back = give_write_back,
@@ -592,7 +654,7 @@ static const struct coherence_frames give_frames = {
 
 int give_open(struct cache *c)
 {
-	c->owed_max = MAX(c->frame_count / OWED_DIVISOR, 4u);
+	c->owed_room = c->owed_max = MAX(c->frame_count / OWED_DIVISOR, 4u);
 	c->owed = rt_alloc(c->owed_max * sizeof(*c->owed));
 	c->ship_lsn = rt_alloc_pages(c->frame_count * sizeof(*c->ship_lsn));
 	if (!c->owed || !c->ship_lsn)

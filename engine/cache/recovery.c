@@ -200,6 +200,92 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 	return 1;
 }
 
+/* ---- pages of other homes -------------------------------------------------------------- */
+
+/* A frame for the page. It stays: UNPUBLISHED. */
+static struct frame *owed_claim(struct cache *c, const struct disk_log_page *part,
+	int *error, struct weft_error *err)
+{
+	struct frame *f = NULL;
+
+	if (c->redo_owed < c->frame_count / 4 * 3)
+		f = frame_get(c, true, error);
+	else
+		*error = -ENOMEM;
+	if (!f) {
+		weft_error(err, *error,
+			"the log has changes of more than %u pages of other nodes: open "
+			"the volume with a larger cache",
+			c->redo_owed);
+		return NULL;
+	}
+	frame_claim(c, f, part->incarnation);
+	WEFT_ASSERT(!table_insert(c, part->pid, f));
+	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
+	c->redo_owed++;
+	return f;
+}
+
+int cache_recover_owed(struct cache *c, const struct disk_log_page *part, lsn_t start,
+	lsn_t end, struct weft_error *err)
+{
+	struct frame *f = table_insert(c, part->pid, NULL);
+	bool full = part->kind == DISK_LOG_FULL;
+	int e = 0;
+
+	if (!f && !full)
+		return 0;
+	if (!f) {
+		f = owed_claim(c, part, &e, err);
+		if (!f)
+			return e;
+	} else {
+		latch_free_frame(f);
+		if (page_order(part->incarnation, part->version, f->incarnation,
+			    f->version) <= 0) {
+			latch_release_exclusive(c, f, false);
+			return 0;
+		}
+	}
+	if (full) {
+		page_store(frame_image(c, f), part + 1, PAGE_SIZE);
+		atomic_store_explicit(&f->rec_lsn, start, memory_order_relaxed);
+	} else if (part->incarnation == f->incarnation &&
+		   part->version == f->version + 1) {
+		redo_ranges(frame_image(c, f), part);
+	} else {
+		e = weft_error(err, -EUCLEAN,
+			"page %#llx of another node: the log changes version %llu.%llu to "
+			"%llu.%llu, with a gap",
+			(unsigned long long)part->pid, (unsigned long long)f->incarnation,
+			(unsigned long long)f->version,
+			(unsigned long long)part->incarnation,
+			(unsigned long long)part->version);
+	}
+	if (!e) {
+		f->incarnation = part->incarnation;
+		f->version = part->version;
+		atomic_store_explicit(&f->page_lsn, end, memory_order_relaxed);
+		frame_mark_dirty(c, f, FRAME_UNPUBLISHED);
+	}
+	latch_release_exclusive(c, f, true);
+	return e ? e : 1;
+}
+
+/* All is persisted: other nodes may have later images of these pages. */
+static void drop_all(struct cache *c)
+{
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+
+		if (atomic_load_explicit(&f->pid, memory_order_relaxed) == PID_NONE)
+			continue;
+		WEFT_ASSERT(!(frame_flags(f) & FRAME_DIRTY));
+		latch_free_frame(f);
+		WEFT_ASSERT(frame_drop(c, f)); /* nobody else has asked for it yet */
+	}
+}
+
 /* ---- reading ahead of redo
  * ------------------------------------------------------------------ Redo goes from
  * record to record; a page at a time, a cache that has been evicted from, or one that
@@ -327,11 +413,14 @@ int cache_recover_end(struct cache *c, bool well)
 
 	if (well) {
 		mends_end(c);
-		if (!c->options.read_only)
+		e = owed_from_redo(c);
+		if (!e && !c->options.read_only)
 			e = cache_checkpoint(c);
 		if (!e && !c->options.read_only)
 			WEFT_ASSERT(
 				!atomic_load_explicit(&c->dirty, memory_order_relaxed));
+		if (!e && !c->options.read_only && cache_has_peers(c))
+			drop_all(c);
 	}
 	/* what a read-only store has redone never gets into its table */
 	store_redo(c->store, c->options.read_only ? STORE_REDO_KEPT : STORE_REDO_NONE);

@@ -22,6 +22,13 @@ int cache_recover_full(struct cache *cache, page_id pid, uint64_t incarnation,
 int cache_recover_ranges(struct cache *cache, const struct disk_log_page *part,
 	lsn_t start, lsn_t end, struct weft_error *err);
 /*
+ * The same for a part of a page whose home is another node: its image becomes one that
+ * this node owes, if it is whole. Ranges that follow no full image are skipped: what is
+ * persisted has them. -ENOMEM with a text: the cache is too small.
+ */
+int cache_recover_owed(struct cache *cache, const struct disk_log_page *part,
+	lsn_t start, lsn_t end, struct weft_error *err);
+/*
  * Reads what the redo of these records (log_entry.bytes) will need from the store, the
  * misses in flight together, as much as the cache can take at a time. Returns how many
  * bytes of records it has looked at, the first at least. Errors are left to redo, which
@@ -33,8 +40,9 @@ size_t cache_recover_ahead(
  * Brackets redo. In between pages may be evicted, but nothing is appended to the log and
  * its tail stays (recovery that is cut short starts over from the same log): no room in
  * the ring is needed, however full it is and however small the cache. The end writes
- * everything back and empties the log; on a read-only cache, or if redo did not end well,
- * it writes nothing. cache_start comes after it. Waits.
+ * everything back and empties the log, but for what is owed; on a read-only cache, or if
+ * redo did not end well, it writes nothing. Where there are other nodes nothing stays in
+ * the cache: they may have the pages. cache_start comes after it. Waits.
  */
 int cache_recover_begin(struct cache *cache);
 int cache_recover_end(struct cache *cache, bool well);

@@ -61,6 +61,29 @@ int cluster_memory(struct coherence *c, unsigned area, size_t size_bytes, void *
 	return 0;
 }
 
+/* What recovery has found in the log of pages of others. */
+static int owed_adopt(struct cluster *d)
+{
+	struct coherence_image image;
+	page_id pid;
+
+	for (unsigned i = 0; !d->base.frames->owed_at(d->base.cache, i, &pid, &image);
+		i++) {
+		struct dpage *p = page_lock(d, pid);
+
+		if (!p)
+			p = page_new(d, pid);
+		if (p) {
+			p->hold.owed_incarnation = image.incarnation;
+			p->hold.owed_version = image.version;
+		}
+		page_unlock(d, pid, p);
+		if (!p)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 int coherence_cluster_start(struct coherence *c)
 {
 	static const struct {
@@ -74,8 +97,9 @@ int coherence_cluster_start(struct coherence *c)
 		{"page-view", view_main, 1},
 	};
 	struct cluster *d = cluster_of(c);
-	int e = 0;
+	int e = owed_adopt(d);
 
+	atomic_store_explicit(&d->started, true, memory_order_release);
 	for (unsigned k = 0; k < ARRAY_SIZE(kinds) && !e; k++)
 		for (unsigned i = 0; i < kinds[k].count && !e; i++) {
 			e = rt_task_spawn(

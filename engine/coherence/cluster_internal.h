@@ -182,6 +182,7 @@ struct cluster {
 	unsigned areas;
 	_Atomic uint32_t epoch_floor; /* no forgotten entry's was higher */
 	_Atomic uint32_t next_request;
+	_Atomic bool started; /* others may have pages: not before recovery has ended */
 	_Atomic bool stopping;
 	_Atomic bool failed; /* given up: what needs others fails */
 	struct view view;
@@ -306,7 +307,8 @@ static inline bool view_ready(const struct cluster *d, unsigned home)
 /* Does this node know of all members what they have of its shard? */
 static inline bool view_all_heard(const struct cluster *d)
 {
-	return !atomic_load_explicit(&d->view.unheard, memory_order_acquire);
+	return !atomic_load_explicit(&d->started, memory_order_relaxed) ||
+	       !atomic_load_explicit(&d->view.unheard, memory_order_acquire);
 }
 
 /* ---- cluster_rebuild.c: reports and entries, in a new epoch --------------------------------- */

@@ -180,10 +180,11 @@ void page_opened(struct cluster *d, struct dpage *p, const struct coherence_imag
 	p->replay = true;
 	if (image)
 		page_opened_here(p, image, floor, place_of(d, image->image));
-	page_note_may(p);
 	/* others have told of it, or may have it: as after a change of the epoch */
 	if (p->reported || !view_all_heard(d))
 		page_rebuild_opened(d, p);
+	else
+		page_note_may(p);
 }
 
 /* ---- the end of a change ------------------------------------------------------------------ */

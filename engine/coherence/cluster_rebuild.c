@@ -46,18 +46,19 @@ void page_enter(struct cluster *d, struct dpage *p)
 }
 
 /*
- * What the hold says is owed, the cache may have no more: the image was another's before,
- * who keeps it, or the page has been freed and allocated anew.
+ * What the hold says is owed, the cache may not have: the image was another's, who keeps it,
+ * or the page has been freed and allocated anew. It may have an earlier one, its own.
  */
 static void owed_look(struct cluster *d, struct dpage *p)
 {
 	struct page_hold *h = &p->hold;
+	uint64_t incarnation = 0, version = 0;
 
-	if ((!h->owed_incarnation && !h->owed_version) || p->vacate ||
-		d->base.frames->owed(
-			d->base.cache, p->at.pid, h->owed_incarnation, h->owed_version))
+	if ((!h->owed_incarnation && !h->owed_version) || p->vacate)
 		return;
-	h->owed_incarnation = h->owed_version = 0;
+	(void)d->base.frames->owed(d->base.cache, p->at.pid, &incarnation, &version);
+	h->owed_incarnation = incarnation;
+	h->owed_version = version;
 }
 
 void page_close(struct cluster *d, struct dpage *p)
@@ -357,10 +358,11 @@ static int frame_of_owed(struct cluster *d, struct dpage *p, const struct page_m
 	if (p->vacate || p->unsettled) /* it becomes owed when that ends */
 		return -EAGAIN;
 	if (w && !w->done) {
-		const void *owed = frames->owed(
-			d->base.cache, p->at.pid, m->incarnation, m->version);
+		uint64_t incarnation, version;
+		const void *owed =
+			frames->owed(d->base.cache, p->at.pid, &incarnation, &version);
 
-		if (!owed)
+		if (!owed || page_order(incarnation, version, m->incarnation, m->version))
 			return -EAGAIN;
 		memcpy(w->request->image, owed, PAGE_SIZE);
 		w->filled = true;

@@ -173,9 +173,12 @@ struct coherence_frames {
 	 * under way. 0; -EAGAIN: latched. Never waits.
 	 */
 	int (*adopt)(void *cache, page_id pid, bool latched);
-	/* The owed image of that version; NULL: there is none. Stays until persisted(). */
+	/* The newest image owed of the page; NULL: there is none. Stays until persisted(). */
 	const void *(*owed)(
-		void *cache, page_id pid, uint64_t incarnation, uint64_t version);
+		void *cache, page_id pid, uint64_t *incarnation, uint64_t *version);
+	/* All that is owed, one after the other, while nothing changes it. -ENOENT: past. */
+	int (*owed_at)(
+		void *cache, unsigned at, page_id *pid, struct coherence_image *out);
 	/*
 	 * What is owed becomes the page's frame again: SHARED, dirty. 0 with its image;
 	 * -EAGAIN: the page has another frame yet, or the image is being shipped. Never

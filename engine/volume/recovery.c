@@ -15,8 +15,8 @@
  * anywhere and be done again: redo applies only what follows the known version (invariant
  * 4), and a full image mends what the cut left half written.
  *
- * A page whose home is another node is not redone here: alone this node cannot know who
- * has it. Its changes in the log end the recovery with an error. A tool that has all
+ * A page whose home is another node is redone for itself: the image becomes one that this
+ * node owes, and is reported to the home when it is connected. A tool that has all
  * stores of the volume (volume_options.also) redoes all logs, one after the other, into one
  * cache: in each log a page's changes begin with a full image, so whichever is newest by
  * (incarnation, version) remains, in any order of the logs.
@@ -235,15 +235,31 @@ struct redo_pass {
 
 /*
  * The page's home is another node, and this one changed it. Whoever has it now, or its
- * home, has that change or lacks it: only together with them could it be redone.
+ * home, has that change or lacks it: the image is owed, and the home asks for it when it
+ * is the newest (docs/many-nodes.md, "Failures").
  */
-static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry, page_id pid)
+static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry,
+	const struct disk_log_page *part)
 {
-	return weft_error(p->err, -EOPNOTSUPP,
-		"log record at LSN %llu changes a page of shard %u, whose store is "
-		"another "
-		"node's: this version cannot recover changes of other nodes' pages",
-		(unsigned long long)entry->end, pid_shard(pid));
+	struct weft_error why = {0};
+	int rc;
+
+	if (p->v->read_only) /* its store does without */
+		return 0;
+	if (!p->v->peers)
+		return weft_error(p->err, -EOPNOTSUPP,
+			"log record at LSN %llu changes a page of shard %u, whose store "
+			"is another node's: this node must mount the volume first, so "
+			"that the other gets the change",
+			(unsigned long long)entry->end, pid_shard(part->pid));
+	rc = cache_recover_owed(p->v->cache, part, entry->start, entry->end, &why);
+	if (rc == -EUCLEAN)
+		return gaps_add(&p->gaps, part->pid, part->incarnation, p->err);
+	if (rc < 0)
+		weft_error(p->err, rc, "%s", why.text);
+	if (rc > 0)
+		p->v->recovery.pages++;
+	return MIN(rc, 0);
 }
 
 /* May its changes be redone here? */
@@ -263,7 +279,7 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 		if (p->v->own_only)
 			return 0;
 		if (shards_elsewhere(store_superblock(p->v->store), part->pid))
-			return part_elsewhere(p, entry, part->pid);
+			return part_elsewhere(p, entry, part);
 	}
 	if (!part_known(p->v, part->pid) || !part->incarnation || !part->version)
 		return damaged_record(p->v, p->err, entry->end,

@@ -39,6 +39,31 @@ static void on_abort(int signal_number)
 
 /* ---- a node ------------------------------------------------------------------------------- */
 
+/* All nodes come to the n-th barrier before any goes on. */
+static void barrier_await(struct world *w, unsigned nth, unsigned parties)
+{
+	uint32_t seen;
+
+	rt_wake(&w->arrived, INT32_MAX);
+	while ((seen = atomic_load(&w->arrived)) < nth * parties)
+		rt_wait(&w->arrived, seen, RT_FOREVER);
+}
+
+static void barrier(struct world *w, unsigned nth, unsigned parties)
+{
+	atomic_fetch_add(&w->arrived, 1);
+	barrier_await(w, nth, parties);
+}
+
+/* A node that has crashed comes there once more, and counts once. */
+static void node_barrier(struct node *n, unsigned nth)
+{
+	if (n->reached < nth)
+		atomic_fetch_add(&n->w->arrived, 1);
+	n->reached = MAX(n->reached, nth);
+	barrier_await(n->w, nth, n->w->nodes + 1);
+}
+
 static unsigned home_of(void *owner, uint16_t shard)
 {
 	const struct world *w = owner;
@@ -85,7 +110,9 @@ static void node_connect(struct node *n)
 			OK(net_peer_add(&peer, n->net, &po, NULL));
 	}
 	OK(net_start(n->net, NULL));
-	while (!n->w->rogue && (ups = atomic_load(&n->ups)) < n->w->nodes - 1)
+	/* a link that was cut may have come up more than once, and others be away */
+	while (!n->w->rogue && !n->w->crashes &&
+		(ups = atomic_load(&n->ups)) < n->w->nodes - 1)
 		net_wait(n->net, NULL, &n->ups, ups, RT_FOREVER);
 }
 
@@ -93,7 +120,7 @@ static struct net_options node_net_options(struct node *n)
 {
 	struct net_options no = {
 		.transport = "sim",
-		.self = {.incarnation = 1,
+		.self = {.incarnation = n->life + 1,
 			.node = (uint16_t)n->id,
 			.role = NET_ROLE_STORAGE},
 		.listen = n->address,
@@ -108,29 +135,77 @@ static struct net_options node_net_options(struct node *n)
 	return no;
 }
 
-static void node_open(struct node *n)
+static int peers_open(
+	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
 {
+	struct node *n = arg;
 	struct net_options no = node_net_options(n);
 	struct coherence_cluster_options co = {
 		.self = (uint8_t)n->id,
 		.shard = n->id - 1,
 		.home = home_of,
 		.owner = n->w,
+		.store = v->store,
+		.log = v->log,
 		.cluster_epoch = EPOCH,
 		.members = n->w->rogue ? node_bit(n->id) : 0,
 	};
-	struct cache_options cache = {
-		.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = n->w->turns ? 0 : 40};
 
-	engine_open_log(&n->e, n->disk);
 	OK(net_open(&n->net, &no, NULL));
 	co.net = n->net;
-	co.store = n->e.store;
-	co.log = n->e.log;
 	OK(coherence_cluster_open(&n->e.coherence, &co));
-	OK(cache_open(&n->e.cache, n->e.store, n->e.log, n->e.coherence, &cache));
+	n->shards.count = 0;
+	for (unsigned id = 1; id <= n->w->nodes; id++)
+		OK(shards_set(&n->shards, (uint16_t)(id - 1),
+			store_superblock(v->store)->page_count));
+	n->e.coherence->shards = &n->shards;
+	*out = n->e.coherence;
+	return 0;
+}
+
+static int peers_start(void *arg, struct volume *v, struct weft_error *err)
+{
+	struct node *n = arg;
+
 	OK(coherence_cluster_start(n->e.coherence));
 	node_connect(n);
+	return 0;
+}
+
+static void peers_stop(void *arg, struct volume *v)
+{
+	struct node *n = arg;
+
+	if (!n->w->rogue)
+		node_barrier(n, 5);
+	coherence_cluster_stop(n->e.coherence);
+	net_close(n->net);
+}
+
+static void node_open(struct node *n)
+{
+	struct volume_options o = {
+		.cache = {.cache_bytes = FRAMES * PAGE_SIZE,
+			.dirty_age_ms = n->w->turns ? 0 : 40},
+		.log = {.flush_interval_ms = UINT64_MAX},
+		.node = (uint16_t)n->id,
+		.shard = (uint16_t)(n->id - 1),
+		.peers = &n->peers,
+		.storage_only = true,
+	};
+	struct weft_error err = {0};
+	struct rt_disk *disk;
+
+	n->peers = (struct volume_peers){
+		.open = peers_open, .start = peers_start, .stop = peers_stop, .arg = n};
+	OK(rt_disk_open(&disk, n->disk, 0, &err));
+	if (volume_open(&n->v, disk, &o, &err)) {
+		print_message("node %u: %s\n", n->id, err.text);
+		abort();
+	}
+	n->e.store = n->v->store;
+	n->e.log = n->v->log;
+	n->e.cache = n->v->cache;
 	OK(cache_start(n->e.cache));
 }
 
@@ -159,13 +234,36 @@ static void cut_one(struct world *w)
 	}
 }
 
+static void node_main(void *arg);
+
+/* A node loses power, and is there again a while later, or at once. */
+static void crash_one(struct world *w)
+{
+	struct node *n = &w->node[rt_random() % w->nodes];
+
+	rt_sim_node_kill(n->sim);
+	note_crash(n);
+	if (rt_random() % 3)
+		rt_sleep_ns(rt_random() % 30000000);
+	n->life++;
+	n->sim = rt_sim_node_new(n->disk);
+	OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
+}
+
 static void weather_main(void *arg)
 {
 	struct world *w = arg;
+	unsigned cuts = w->cuts, crashes = w->crashes;
 
-	for (unsigned i = 0; i < w->cuts; i++) {
+	while (cuts + crashes) {
 		rt_sleep_ns(rt_random() % 20000000);
-		cut_one(w);
+		if (rt_random() % (cuts + crashes) < cuts) {
+			cut_one(w);
+			cuts--;
+		} else {
+			crash_one(w);
+			crashes--;
+		}
 	}
 	atomic_store(&w->weather, 2);
 	rt_wake(&w->weather, INT32_MAX);
@@ -175,20 +273,8 @@ static void weather_await(struct world *w)
 {
 	uint32_t seen;
 
-	while (w->cuts && (seen = atomic_load(&w->weather)) != 2)
+	while (w->cuts + w->crashes && (seen = atomic_load(&w->weather)) != 2)
 		rt_wait(&w->weather, seen, RT_FOREVER);
-}
-
-/* All nodes come to the n-th barrier before any goes on. */
-static void barrier(struct world *w, unsigned nth, unsigned parties)
-{
-	uint32_t seen = atomic_fetch_add(&w->arrived, 1) + 1;
-
-	rt_wake(&w->arrived, INT32_MAX);
-	while (seen < nth * parties) {
-		rt_wait(&w->arrived, seen, RT_FOREVER);
-		seen = atomic_load(&w->arrived);
-	}
 }
 
 /* Everything dirty here reaches its home; what is owed here has by then. */
@@ -218,12 +304,17 @@ static void check_settled(struct node *n)
 	}
 	HOLDS(cache_dirty_pages(n->e.cache) == 0);
 	for (unsigned i = 0; i < n->w->pages; i++) {
-		const struct page *p = &n->w->page[i];
+		struct page *p = &n->w->page[i];
 		struct store_read r = {.pid = pid_of(n->w, i), .image = image};
 
 		if (!p->known || i % n->w->nodes != n->id - 1)
 			continue;
 		store_read_pages(n->e.store, &r, 1);
+		HOLDS(r.result >= 0);
+		settle_doubt(n, i, p, image,
+			r.found_incarnation < p->incarnation ? 0 : r.version);
+		if (!p->known)
+			continue;
 		HOLDS(r.result == 0 && r.version == p->version &&
 			r.found_incarnation == p->incarnation);
 		expect(n, i, p, image, r.version);
@@ -243,24 +334,6 @@ static void count_up(struct node *n)
 	sum.forced += c->forced;
 	sum.given_back += c->given_back;
 	sum.taken_over += c->taken_over;
-}
-
-static void node_take_apart(struct node *n)
-{
-	coherence_cluster_stop(n->e.coherence);
-	net_close(n->net);
-	cache_close(n->e.cache);
-	n->e.coherence->ops->close(n->e.coherence);
-	log_close(n->e.log);
-	store_close(n->e.store);
-	rt_disk_close(n->e.disk);
-}
-
-static void node_close(struct node *n)
-{
-	cache_stop(n->e.cache);
-	barrier(n->w, 5, n->w->nodes + 1);
-	node_take_apart(n);
 }
 
 static uint64_t messages_sent(struct world *w)
@@ -336,16 +409,36 @@ static void node_main(void *arg)
 	struct node *n = arg;
 
 	node_open(n);
-	barrier(n->w, 1, n->w->nodes + 1);
+	node_barrier(n, 1);
 	node_work(n);
-	barrier(n->w, 2, n->w->nodes + 1);
+	node_barrier(n, 2);
 	settle(n);
-	barrier(n->w, 3, n->w->nodes + 1);
+	node_barrier(n, 3);
 	settle(n);
-	barrier(n->w, 4, n->w->nodes + 1);
+	node_barrier(n, 4);
 	check_settled(n);
 	count_up(n);
-	node_close(n);
+	OK(volume_close(n->v));
+}
+
+static void format_store(const char *path, unsigned shard)
+{
+	struct store_format f = {.log_bytes = 4 << 20,
+		.checksum_kind = DISK_CHECKSUM_GMAC,
+		.node = (uint16_t)(shard + 1),
+		.shard = (uint16_t)shard};
+	struct weft_error err = {0};
+	struct disk_superblock sb;
+	struct rt_disk *disk;
+	struct store *s;
+
+	OK(rt_disk_open(&disk, path, 0, &err));
+	OK(store_format_plan(disk, &f, &sb, &err));
+	OK(store_format_write(disk, &sb, &err));
+	OK(store_format_open(&s, disk, &sb, &err));
+	OK(store_format_finish(s, &err));
+	store_close(s);
+	rt_disk_close(disk);
 }
 
 static void world_open(struct world *w)
@@ -359,7 +452,7 @@ static void world_open(struct world *w)
 		n->id = i + 1;
 		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
 		rt_sim_disk_create(n->disk, 64 << 20, NULL);
-		engine_format_shard(n->disk, 4 << 20, (uint16_t)i);
+		format_store(n->disk, i);
 	}
 }
 
@@ -377,7 +470,7 @@ static int run_world(void *arg)
 		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 	}
 	barrier(w, 1, w->nodes + 1);
-	if (w->cuts)
+	if (w->cuts + w->crashes)
 		OK(rt_sim_spawn_on(0, "weather", weather_main, w));
 	weather_await(w);
 	for (unsigned nth = 2; nth <= 5; nth++)
@@ -420,12 +513,14 @@ static void run_seeds(const struct world *of)
 	free(w);
 }
 
-static void run_cut(unsigned nodes, unsigned pages, unsigned steps, unsigned cuts)
+static void run_weather(
+	unsigned nodes, unsigned pages, unsigned steps, unsigned cuts, unsigned crashes)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	w->cuts = cuts;
+	w->crashes = crashes;
 	w->nodes = nodes;
 	w->pages = pages;
 	w->steps = steps;
@@ -435,7 +530,7 @@ static void run_cut(unsigned nodes, unsigned pages, unsigned steps, unsigned cut
 
 static void run_sharing(unsigned nodes, unsigned pages, unsigned steps)
 {
-	run_cut(nodes, pages, steps, 0);
+	run_weather(nodes, pages, steps, 0, 0);
 }
 
 static uint64_t sent(enum page_message_type type)
@@ -469,14 +564,27 @@ static void four_nodes_want_the_same_few_pages(void **state)
 
 static void two_nodes_lose_their_link_and_find_it_again(void **state)
 {
-	run_cut(2, 24, 200, 8);
-	run_cut(2, 240, 200, 8);
+	run_weather(2, 24, 200, 8, 0);
+	run_weather(2, 240, 200, 8, 0);
 }
 
 static void four_nodes_lose_links_and_find_them_again(void **state)
 {
-	run_cut(4, 160, 200, 12);
-	run_cut(4, 5, 200, 12);
+	run_weather(4, 160, 200, 12, 0);
+	run_weather(4, 5, 200, 12, 0);
+}
+
+static void two_nodes_crash_and_return(void **state)
+{
+	run_weather(2, 24, 200, 0, 3);
+	run_weather(2, 240, 200, 3, 3);
+}
+
+static void four_nodes_crash_and_return(void **state)
+{
+	run_weather(4, 160, 200, 0, 4);
+	run_weather(4, 160, 200, 6, 4);
+	run_weather(4, 5, 200, 4, 4);
 }
 
 /* docs/protocol.md, "How many messages". Page i has its home at node 1 + i % 3. */
@@ -614,8 +722,7 @@ static void victim_main(void *arg)
 			write_data(n, 2 * i, false);
 	barrier(n->w, 1, 2);
 	barrier(n->w, 2, 2);
-	cache_stop(n->e.cache);
-	node_take_apart(n);
+	OK(volume_close(n->v));
 }
 
 static int run_rogue(void *arg)
@@ -668,6 +775,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(four_nodes_want_the_same_few_pages),
 		cmocka_unit_test(two_nodes_lose_their_link_and_find_it_again),
 		cmocka_unit_test(four_nodes_lose_links_and_find_them_again),
+		cmocka_unit_test(two_nodes_crash_and_return),
+		cmocka_unit_test(four_nodes_crash_and_return),
 		cmocka_unit_test(who_breaks_the_protocol_is_cut_and_no_more),
 	};
 

@@ -11,21 +11,33 @@
 #include <inttypes.h>
 
 #include "engine/coherence/cluster.h"
+#include "engine/volume/volume.h"
 #include "engine/rt/rt_sim.h"
 
-#define NODES_MAX 4
-#define PAGES_MAX 256
-#define FRAMES    64
-#define TASKS     3
-#define SEEDS     100
-#define EPOCH     7
-#define BASE_SLOT 10
+#define NODES_MAX    4
+#define PAGES_MAX    256
+#define FRAMES       64
+#define TASKS        3
+#define SEEDS        100
+#define EPOCH        7
+#define BASE_SLOT    10
+#define VERSIONS_MAX 2000
 
 struct page {
 	bool known;
 	uint64_t incarnation, stamp, version;
 	unsigned users; /* operations on it; one that allocates it anew is alone */
 	bool renewed;
+	unsigned renewer;
+	/*
+	 * Of this incarnation: the stamp of each version, and the last version that each
+	 * node has changed. What a node that crashed changed last may be lost, down to what
+	 * a live one did (invariant 2) or what is durable. `doubt`: so it is, till somebody
+	 * looks.
+	 */
+	uint64_t stamp_of[VERSIONS_MAX], last_stamp;
+	uint64_t changed[NODES_MAX + 1], durable;
+	bool doubt;
 };
 
 struct world;
@@ -38,6 +50,11 @@ struct node {
 	char disk[16], address[32];
 	_Atomic uint32_t ups;
 	_Atomic uint64_t heard_epoch; /* a rogue: of its victim */
+	unsigned life, reached;       /* barriers */
+	unsigned uses[PAGES_MAX];     /* its part of page.users */
+	struct volume *v;
+	struct volume_peers peers;
+	struct shards shards;
 };
 
 /* One thing after the other: what a node does, and how many messages that costs. */
@@ -53,9 +70,10 @@ struct world {
 	unsigned turn_count;
 	_Atomic uint32_t turn; /* whose it is */
 	uint64_t messages;
-	bool rogue; /* node 2 is no node */
-	unsigned cuts; /* links are cut so often meanwhile, */
+	bool rogue;               /* node 2 is no node */
+	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
+	unsigned crashes;         /* so often a node loses power, in between */
 	struct node node[NODES_MAX];
 	struct page page[PAGES_MAX];
 	_Atomic uint32_t arrived; /* at the barrier */
@@ -68,35 +86,117 @@ static page_id pid_of(const struct world *w, unsigned i)
 	return pid_make((uint16_t)(i % w->nodes), BASE_SLOT + i);
 }
 
-/* The image is what was written last, wherever that was. */
-static void expect(const struct node *n, unsigned i, const struct page *p,
+/* What nobody can have lost. */
+static uint64_t safe_version(const struct world *w, const struct page *p)
+{
+	uint64_t safe = p->durable;
+
+	for (unsigned id = 1; id <= w->nodes; id++)
+		safe = MAX(safe, p->changed[id]);
+	return safe;
+}
+
+/* A node has crashed that changed it: what is there now is what is left. */
+static void settle_doubt(const struct node *n, unsigned i, struct page *p,
 	const uint8_t *image, uint64_t version)
+{
+	if (!p->doubt)
+		return;
+	if (version < safe_version(n->w, p) || version > p->version) {
+		print_message("node %u finds page %x at version %" PRIu64
+			      "; it cannot be before %" PRIu64 ", nor after %" PRIu64
+			      "\n",
+			n->id, i, version, safe_version(n->w, p), p->version);
+		print_message("  durable is %" PRIu64 "; changed by nodes:", p->durable);
+		for (unsigned id = 1; id <= n->w->nodes; id++)
+			print_message(" %" PRIu64, p->changed[id]);
+		print_message("\n");
+		abort();
+	}
+	p->doubt = false;
+	p->version = version;
+	p->stamp = p->stamp_of[version];
+	if (!version)
+		p->known = false; /* zeros: it was not written */
+}
+
+static void note_write(struct node *n, struct page *p)
+{
+	p->known = true;
+	p->version++;
+	p->stamp = ++p->last_stamp;
+	HOLDS(p->version < VERSIONS_MAX);
+	p->stamp_of[p->version] = p->stamp;
+	p->changed[n->id] = p->version;
+}
+
+static void note_renewed(struct node *n, struct page *p)
+{
+	p->renewed = true;
+	p->renewer = n->id;
+	p->incarnation++;
+	p->version = p->durable = 0;
+	p->known = p->doubt = false;
+	memset(p->changed, 0, sizeof(p->changed));
+}
+
+/* The node has lost power. */
+static void note_crash(struct node *n)
+{
+	for (unsigned i = 0; i < n->w->pages; i++) {
+		struct page *p = &n->w->page[i];
+
+		p->users -= n->uses[i];
+		n->uses[i] = 0;
+		if (p->renewed && p->renewer == n->id)
+			p->renewed = false;
+		p->changed[n->id] = 0;
+		p->doubt |= p->known && safe_version(n->w, p) < p->version;
+	}
+}
+
+/* The image is that version, with that stamp. */
+static void expect_image(const struct node *n, unsigned i, uint64_t version,
+	uint64_t stamp, const uint8_t *image, uint64_t found)
 {
 	page_id pid = pid_of(n->w, i);
 
-	if (!p->known || (version == p->version && filled(image, pid, p->stamp)))
+	if (found == version && filled(image, pid, stamp))
 		return;
 	print_message("node %u finds page %u:%" PRIu64 " at version %" PRIu64
 		      "; it was last written as version %" PRIu64 "\n",
-		n->id, pid_shard(pid), (uint64_t)pid_slot(pid), version, p->version);
-	for (uint64_t stamp = 0; stamp <= p->stamp; stamp++)
-		if (filled(image, pid, stamp))
+		n->id, pid_shard(pid), (uint64_t)pid_slot(pid), found, version);
+	for (uint64_t s = 0; s <= n->w->page[i].last_stamp; s++)
+		if (filled(image, pid, s))
 			print_message("  its bytes are those of stamp %" PRIu64
-				      " of %" PRIu64 "\n",
-				stamp, p->stamp);
+				      ", not %" PRIu64 "\n",
+				s, stamp);
 	print_message("  it begins with %" PRIx64 "\n", page_load_u64(image));
 	abort();
 }
 
-static bool enter(struct page *p)
+/* It is what was written last, wherever that was. */
+static void expect(const struct node *n, unsigned i, struct page *p, const uint8_t *image,
+	uint64_t version)
 {
+	settle_doubt(n, i, p, image, version);
+	if (p->known)
+		expect_image(n, i, p->version, p->stamp, image, version);
+}
+
+static bool enter(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+
 	p->users += !p->renewed;
+	n->uses[i] += !p->renewed;
 	return !p->renewed;
 }
 
-static void leave(struct page *p)
+static void leave(struct node *n, unsigned i)
 {
-	p->users--;
+	n->w->page[i].users--;
+	n->uses[i]--;
 }
 
 /* ---- what tasks do ------------------------------------------------------------------------ */
@@ -107,7 +207,7 @@ static void write_data(struct node *n, unsigned i, bool blind)
 	page_id pid = pid_of(n->w, i);
 	struct guard g;
 
-	if (blind && p->known) {
+	if (blind && p->known && !p->doubt) {
 		OK(guard_overwrite(n->e.cache, pid, p->incarnation, &g));
 		if (rt_random() % 8 == 0) { /* changes its mind */
 			guard_release(n->e.cache, &g);
@@ -117,10 +217,12 @@ static void write_data(struct node *n, unsigned i, bool blind)
 		OK(guard_exclusive(n->e.cache, pid, p->incarnation, &g));
 		expect(n, i, p, g.image, g.frame->version);
 	}
+	if (blind && p->doubt) { /* the image is not to be had any more */
+		settle_doubt(n, i, p, NULL, g.frame->version);
+	}
 	HOLDS(g.frame->version == p->version && g.frame->incarnation == p->incarnation);
-	p->known = true;
-	p->version++;
-	fill(g.image, pid, ++p->stamp);
+	note_write(n, p);
+	fill(g.image, pid, p->stamp);
 	rt_sched_point();
 	guard_release_dirty(n->e.cache, &g, false);
 }
@@ -137,7 +239,7 @@ static void write_metadata(struct node *n, unsigned i)
 	struct mtr_page *held[2];
 	int e = -EAGAIN;
 
-	if (count == 2 && !enter(&w->page[pages[1]]))
+	if (count == 2 && !enter(n, pages[1]))
 		count = 1;
 	for (unsigned k = 0; k < count; k++)
 		refs[k] = (struct page_ref){
@@ -162,15 +264,14 @@ static void write_metadata(struct node *n, unsigned i)
 
 		expect(n, pages[k], p, held[k]->guard.image,
 			held[k]->guard.frame->version);
-		p->known = true;
-		p->version++;
-		fill(image, refs[k].pid, ++p->stamp);
+		note_write(n, p);
+		fill(image, refs[k].pid, p->stamp);
 		mtr_write(held[k], 0, image, PAGE_SIZE);
 	}
 	mtr_commit(m);
 	rt_free(m);
 	if (count == 2)
-		leave(&w->page[pages[1]]);
+		leave(n, pages[1]);
 }
 
 static void read_latched(struct node *n, unsigned i)
@@ -184,19 +285,24 @@ static void read_latched(struct node *n, unsigned i)
 
 static void read_optimistic(struct node *n, unsigned i)
 {
+	const struct page *p = &n->w->page[i];
+	uint64_t version, then_version, then_stamp;
 	page_id pid = pid_of(n->w, i);
 	uint8_t copy[PAGE_SIZE];
-	struct page then;
-	uint64_t version;
 	struct guard g;
 
 	do {
+		if (p->doubt || !p->known) {
+			read_latched(n, i);
+			return;
+		}
 		OK(guard_optimistic(n->e.cache, pid, NULL, &g));
 		page_copy_out(copy, g.image, PAGE_SIZE);
 		version = g.frame->version;
-		then = n->w->page[i]; /* at the same moment */
-	} while (!guard_valid(&g));
-	expect(n, i, &then, copy, version);
+		then_version = p->version; /* at the same moment */
+		then_stamp = p->stamp;
+	} while (!guard_valid(&g) || p->doubt || !p->known);
+	expect_image(n, i, then_version, then_stamp, copy, version);
 	guard_used(n->e.cache, &g);
 }
 
@@ -210,7 +316,7 @@ static void read_many(struct node *n, unsigned first)
 	for (unsigned k = 0; k < 6; k++) {
 		unsigned i = (first + k) % n->w->pages;
 
-		if (k >= n->w->pages || !n->w->page[i].known || !enter(&n->w->page[i]))
+		if (k >= n->w->pages || !n->w->page[i].known || !enter(n, i))
 			continue;
 		at[count] = i;
 		refs[count++] =
@@ -227,7 +333,7 @@ static void read_many(struct node *n, unsigned first)
 		}
 	}
 	for (unsigned k = 0; k < count; k++)
-		leave(&n->w->page[at[k]]);
+		leave(n, at[k]);
 }
 
 /* The page was freed, and is allocated again: here, whoever has what of it. */
@@ -240,10 +346,7 @@ static void renew(struct node *n, unsigned i)
 
 	if (p->users || p->renewed)
 		return;
-	p->renewed = true;
-	p->incarnation++;
-	p->version = 0;
-	p->known = false;
+	note_renewed(n, p);
 	if (fills)
 		OK(guard_fill(n->e.cache, pid, p->incarnation, &g));
 	else
@@ -252,9 +355,8 @@ static void renew(struct node *n, unsigned i)
 	if (rt_random() % 8 == 0) { /* changes its mind */
 		guard_release(n->e.cache, &g);
 	} else {
-		p->known = true;
-		p->version++;
-		fill(g.image, pid, ++p->stamp);
+		note_write(n, p);
+		fill(g.image, pid, p->stamp);
 		guard_release_dirty(n->e.cache, &g, false);
 	}
 	p->renewed = false;
@@ -262,10 +364,20 @@ static void renew(struct node *n, unsigned i)
 
 static void sync_one(struct node *n, unsigned i)
 {
-	struct page_ref ref = {pid_of(n->w, i), n->w->page[i].incarnation};
+	struct page *p = &n->w->page[i];
+	struct page_ref ref = {pid_of(n->w, i), p->incarnation};
+	uint64_t mine = p->changed[n->id];
+	const struct frame *f;
 
-	if (n->w->page[i].known)
-		OK(cache_sync(n->e.cache, &ref, 1, 0));
+	if (!p->known)
+		return;
+	OK(cache_sync(n->e.cache, &ref, 1, 0));
+	/* what this node has changed until then, if nobody has taken it away */
+	f = table_find(n->e.cache, ref.pid);
+	if (f && f->incarnation == ref.incarnation && f->version >= mine &&
+		p->incarnation == ref.incarnation && p->changed[n->id] >= mine &&
+		f->version == p->changed[n->id])
+		p->durable = MAX(p->durable, mine);
 }
 
 static void operate(struct node *n, unsigned i)
@@ -302,7 +414,7 @@ static void task_main(void *arg)
 {
 	struct node *n = arg;
 
-	for (unsigned step = 0; step < n->w->steps; step++) {
+	for (unsigned step = 0; step < n->w->steps / (1 + n->life); step++) {
 		unsigned i = (unsigned)(rt_random() % n->w->pages);
 
 		/* some pages are everybody's */
@@ -310,9 +422,9 @@ static void task_main(void *arg)
 			i %= 6;
 		if (rt_random() % 16 == 0) {
 			renew(n, i);
-		} else if (enter(&n->w->page[i])) {
+		} else if (enter(n, i)) {
 			operate(n, i);
-			leave(&n->w->page[i]);
+			leave(n, i);
 		}
 	}
 }

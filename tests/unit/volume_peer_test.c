@@ -665,6 +665,7 @@ static int catalog_elsewhere(void *arg)
 	struct rt_sim_disk *disk;
 	struct volume *v;
 	unsigned count[2];
+	uint64_t range;
 	int no = -ESTALE;
 
 	peer_forget();
@@ -693,11 +694,15 @@ static int catalog_elsewhere(void *arg)
 	items_check(the_peer.v, ITEMS);
 	OK(volume_close(the_peer.v));
 
-	/* a crash leaves changes of the other shard's pages in this log */
+	/* a crash leaves changes of the other shard's pages in this log: their home gets
+	 * them */
+	range = catalog->next_inode_range;
 	CHECK(node_run(second_dies, NULL));
+	CHECK(catalog->next_inode_range == range);
 	err = (struct weft_error){0};
-	CHECK(open_second(0, &err) == -EOPNOTSUPP && strstr(err.text, "shard 0"));
-	CHECK(!the_peer.started && the_peer.stopped);
+	CHECK(open_second(no, &err) == no && strcmp(err.text, "no") == 0);
+	CHECK(the_peer.started && the_peer.stopped);
+	CHECK(catalog->next_inode_range == range + 1);
 	return 0;
 }
 
