@@ -16,6 +16,9 @@
 #include <sys/sysmacros.h>
 
 #include "fs/mount.h"
+#include "fs/sharer.h"
+
+#define KEPT_S 3600
 
 static const struct fuse_lowlevel_ops table = {
 	.init = handle_init,
@@ -77,6 +80,12 @@ void handle_init(void *session, struct fuse_conn_info *conn)
 				  FUSE_CAP_NO_OPEN_SUPPORT;
 
 	conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
+	if (session_keeps(session)) { /* and attributes in passing are not kept */
+		conn->want &=
+			~(unsigned)(FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_READDIRPLUS |
+				    FUSE_CAP_READDIRPLUS_AUTO);
+		conn->want |= conn->capable & FUSE_CAP_AUTO_INVAL_DATA;
+	}
 	conn->max_write = FUSE_IO_MAX;
 	conn->max_readahead = FUSE_READ_AHEAD;
 	conn->max_background = 128;
@@ -191,7 +200,31 @@ void reply_status(fuse_req_t req, int ret)
 	fuse_reply_err(req, ret < 0 ? -ret : 0);
 }
 
-void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr)
+double attr_timeout_s(struct session *s, uint64_t ino)
+{
+	if (!session_keeps(s))
+		return kernel_timeout_s(s);
+	return ops_expose_attributes(session_fs(s), ino) ? KEPT_S : 0;
+}
+
+double name_timeout_s(struct session *s, uint64_t dir, const char *name)
+{
+	if (!session_keeps(s))
+		return kernel_timeout_s(s);
+	return sharer_name_timeout_s(
+		s, ops_expose_name(session_fs(s), dir, name_of(name)));
+}
+
+double new_name_timeout_s(struct session *s, uint64_t dir, const char *name, uint64_t ino)
+{
+	if (!session_keeps(s))
+		return kernel_timeout_s(s);
+	return sharer_name_timeout_s(
+		s, ops_expose_renamed(session_fs(s), dir, name_of(name), ino));
+}
+
+void reply_entry(
+	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout)
 {
 	struct fuse_entry_param entry;
 
@@ -200,10 +233,11 @@ void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr)
 		return;
 	}
 	attr_to_entry(req, attr, &entry);
+	entry.entry_timeout = name_timeout;
 	fuse_reply_entry(req, &entry);
 }
 
-void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr)
+void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout)
 {
 	struct stat st;
 
@@ -212,5 +246,5 @@ void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr)
 		return;
 	}
 	attr_to_stat(attr, &st);
-	fuse_reply_attr(req, &st, kernel_timeout_s(fuse_req_userdata(req)));
+	fuse_reply_attr(req, &st, attr_timeout);
 }

@@ -5,8 +5,9 @@
  * Inode numbers are stable and never used twice, so the kernel's lookup counts need no
  * bookkeeping. On a volume of one node this kernel is the only client, so what it caches
  * of names, attributes and data stays true for as long as it likes. On one that other nodes
- * have too it caches nothing (session_shared): names and attributes are asked for each
- * time, and all opens are for direct I/O.
+ * have too (session_shared) it is told when something of it may change (session_keeps), or
+ * caches nothing: then names and attributes are asked for each time, and all opens are for
+ * direct I/O.
  */
 #ifndef WEFT_FS_HANDLERS_H
 #define WEFT_FS_HANDLERS_H
@@ -18,11 +19,21 @@
 
 #include "fs/session.h"
 
-/* How long the kernel may believe a name or attributes, seconds. */
+/*
+ * How long the kernel may believe a name or attributes, seconds, that it gets in passing:
+ * where other nodes have the volume it is to ask for each by itself.
+ */
 static inline double kernel_timeout_s(struct session *s)
 {
 	return session_shared(s) ? 0 : 3600;
 }
+/* The same for attributes that it asked for: call it before they are read. Waits. */
+double attr_timeout_s(struct session *s, uint64_t ino);
+/* And for a name that it asked for, before it is looked up. Waits. */
+double name_timeout_s(struct session *s, uint64_t dir, const char *name);
+/* For one that this mount has just made. Waits. */
+double new_name_timeout_s(
+	struct session *s, uint64_t dir, const char *name, uint64_t ino);
 
 const struct fuse_lowlevel_ops *handlers_table(void);
 
@@ -96,8 +107,10 @@ int request_may_change(fuse_req_t req);
 int gone_is_stale(int ret);
 /* Replies with a negative errno, or 0. */
 void reply_status(fuse_req_t req, int ret);
-void reply_entry(fuse_req_t req, int ret, const struct ops_attr *attr);
-void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr);
+void reply_entry(
+	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout);
+void reply_attr(
+	fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout);
 
 void attr_to_stat(const struct ops_attr *attr, struct stat *st);
 void attr_to_entry(

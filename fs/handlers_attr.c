@@ -8,10 +8,11 @@
 
 void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
+	double timeout = attr_timeout_s(fuse_req_userdata(req), ino);
 	struct ops_attr attr;
 	int ret = ops_getattr(request_fs(req), ino, &attr);
 
-	reply_attr(req, gone_is_stale(ret), &attr);
+	reply_attr(req, gone_is_stale(ret), &attr, timeout);
 }
 
 /* Times past what 64 bits of nanoseconds hold are taken as the nearest that they do. */
@@ -73,7 +74,9 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	caller.keeps_setid = !kills;
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
-	reply_attr(req, gone_is_stale(ret), &attr);
+	/* the kernel takes these whatever it was told meanwhile */
+	reply_attr(
+		req, gone_is_stale(ret), &attr, kernel_timeout_s(fuse_req_userdata(req)));
 }
 
 void handle_statfs(fuse_req_t req, fuse_ino_t ino)
@@ -173,8 +176,19 @@ static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	rt_free(buf);
 }
 
+/* The kernel keeps ACLs as it does attributes, but has no timeout for them. */
+static void acl_exposed(struct session *s, fuse_ino_t ino)
+{
+	if (!ops_expose_attributes(session_fs(s), ino))
+		fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
+}
+
 void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
+	struct session *s = fuse_req_userdata(req);
+
+	if (session_keeps(s) && strncmp(name, "system.posix_acl_", 17) == 0)
+		acl_exposed(s, ino);
 	reply_xattr(req, ino, name, size);
 }
 

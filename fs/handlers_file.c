@@ -30,16 +30,19 @@ static struct ops_file *file_of(const struct fuse_file_info *fi)
 
 /*
  * The kernel caches what it reads and writes through any handle, and close() asks nothing.
- * Where other nodes have the volume it caches nothing.
+ * Where other nodes have the volume it caches what is read through handles that cannot write,
+ * or nothing.
  */
 static void file_reply_flags(
 	fuse_req_t req, struct fuse_file_info *fi, struct ops_file *file)
 {
-	bool shared = session_shared(fuse_req_userdata(req));
+	struct session *s = fuse_req_userdata(req);
+	bool caches = !session_shared(s) ||
+		      (session_keeps(s) && (fi->flags & O_ACCMODE) == O_RDONLY);
 
 	fi->fh = (uintptr_t)file;
-	fi->keep_cache = !shared;
-	fi->direct_io = shared;
+	fi->keep_cache = caches;
+	fi->direct_io = !caches;
 	fi->noflush = 1;
 }
 
@@ -100,6 +103,8 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 		return;
 	}
 	attr_to_entry(req, &attr, &entry);
+	entry.entry_timeout =
+		new_name_timeout_s(fuse_req_userdata(req), dir, name, attr.ino);
 	file_reply_flags(req, fi, file);
 	if (fuse_reply_create(req, &entry, fi) < 0)
 		ops_close(fs, file);
@@ -198,13 +203,15 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	struct fs *fs = session_fs(s);
 	size_t part_max = (size_t)cache_batch_max(fs_volume(fs)->cache) * PAGE_SIZE;
 	struct read_reply reply = {.req = req};
+	bool kept = session_keeps(s) && !shim_request_is_direct();
 	int ret;
 
 	if (offset % PAGE_SIZE + size > part_max) {
 		read_in_parts(req, file_of(fi), (uint64_t)offset, size, part_max);
 		return;
 	}
-	ret = ops_read(fs, file_of(fi), (uint64_t)offset, size, read_send, &reply);
+	ret = (kept ? ops_read_kept : ops_read)(
+		fs, file_of(fi), (uint64_t)offset, size, read_send, &reply);
 	if (ret > 0)
 		count_read(s, (size_t)ret);
 	if (!reply.sent)
@@ -241,6 +248,10 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);
 	if (had_bits)
 		forget_attributes(req, ino);
+	if (ret > 0 && append) /* where, only the operation knows */
+		ops_kernel_wrote(fs, ino, 0, UINT64_MAX);
+	else if (ret > 0)
+		ops_kernel_wrote(fs, ino, (uint64_t)offset, (uint64_t)ret);
 	if (ret < 0) {
 		fuse_reply_err(req, (int)-ret);
 		return;

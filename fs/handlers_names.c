@@ -2,18 +2,20 @@
 /* Handlers for names: lookup, creation, links, renames, directories. */
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/sysmacros.h>
 
 #include "fs/handlers.h"
+#include "fs/sharer.h"
 
 /* A READDIR reply; the kernel asks for a page, newer ones for more. */
 #define DIRECTORY_REPLY_MAX (128u << 10)
 
 void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 {
-	struct fuse_entry_param absent = {
-		.entry_timeout = kernel_timeout_s(fuse_req_userdata(req))};
+	double timeout = name_timeout_s(fuse_req_userdata(req), dir, name);
+	struct fuse_entry_param absent = {.entry_timeout = timeout};
 	struct ops_attr attr;
 	int ret = ops_lookup(request_fs(req), dir, name_of(name), &attr);
 
@@ -21,7 +23,19 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 	if (ret == -ENOENT)
 		fuse_reply_entry(req, &absent);
 	else
-		reply_entry(req, ret, &attr);
+		reply_entry(req, ret, &attr, timeout);
+}
+
+/* What was made has this name now, if nobody else has changed it since. */
+static void reply_new(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr)
+{
+	double timeout = 0;
+
+	if (ret == 0)
+		timeout =
+			new_name_timeout_s(fuse_req_userdata(req), dir, name, attr->ino);
+	reply_entry(req, ret, attr, timeout);
 }
 
 void handle_mknod(
@@ -34,7 +48,7 @@ void handle_mknod(
 	if (ret == 0)
 		ret = ops_mknod(request_fs(req), dir, name_of(name), &caller, mode,
 			major(rdev), minor(rdev), &attr);
-	reply_entry(req, ret, &attr);
+	reply_new(req, ret, dir, name, &attr);
 }
 
 void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
@@ -46,7 +60,7 @@ void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
 	if (ret == 0)
 		ret = ops_mkdir(
 			request_fs(req), dir, name_of(name), &caller, mode, &attr);
-	reply_entry(req, ret, &attr);
+	reply_new(req, ret, dir, name, &attr);
 }
 
 void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const char *name)
@@ -58,7 +72,7 @@ void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const ch
 	if (ret == 0)
 		ret = ops_symlink(
 			request_fs(req), dir, name_of(name), &caller, target, &attr);
-	reply_entry(req, ret, &attr);
+	reply_new(req, ret, dir, name, &attr);
 }
 
 void handle_readlink(fuse_req_t req, fuse_ino_t ino)
@@ -81,7 +95,7 @@ void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t dir, const char *nam
 
 	if (ret == 0)
 		ret = ops_link(request_fs(req), ino, dir, name_of(name), &attr);
-	reply_entry(req, ret, &attr);
+	reply_new(req, ret, dir, name, &attr);
 }
 
 void handle_unlink(fuse_req_t req, fuse_ino_t dir, const char *name)
@@ -102,15 +116,33 @@ void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
 	reply_status(req, ret);
 }
 
+/*
+ * The kernel moves the name that it has, which it may believe for as long as the old one. Who
+ * exchanges two, or leaves something, changes more than that.
+ */
+static void renamed(
+	struct session *s, uint64_t ino, fuse_ino_t dir, const char *name, unsigned flags)
+{
+	if ((flags & ~(unsigned)RENAME_NOREPLACE) || !ino ||
+		!ops_expose_renamed(session_fs(s), dir, name_of(name), ino))
+		sharer_drop_names(s);
+}
+
 void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t new_dir,
 	const char *new_name, unsigned flags)
 {
 	struct ops_caller caller = request_caller(req);
+	struct session *s = fuse_req_userdata(req);
+	struct ops_attr old = {0};
 	int ret = request_may_change(req);
 
+	if (ret == 0 && session_keeps(s))
+		(void)ops_lookup(session_fs(s), dir, name_of(name), &old);
 	if (ret == 0)
 		ret = ops_rename_as(request_fs(req), dir, name_of(name), new_dir,
 			name_of(new_name), &caller, flags);
+	if (ret == 0 && session_keeps(s))
+		renamed(s, old.ino, new_dir, new_name, flags);
 	reply_status(req, ret);
 }
 

@@ -18,6 +18,7 @@
 
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
+#include "fs/sharer.h"
 #include "fs/waits.h"
 
 static void worker_run(void *arg);
@@ -414,10 +415,15 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 		close(device);
 		goto out_destroy;
 	}
+	if (uring != URING_ON)
+		sharer_start(s);
+	if (s->keeps) /* an answer would leave after what follows it in its handler */
+		s->uring_mode = URING_OFF;
 	ret = session_shared(s) ? waits_start(s, soft_ns) : 0;
 	if (ret == 0)
 		ret = worker_add(s);
 	if (ret < 0) {
+		sharer_stop(s);
 		weft_error(err, ret, "cannot start a worker: %s", strerror(-ret));
 		goto out_destroy;
 	}
@@ -444,6 +450,7 @@ void session_quiesce(struct session *s)
 	atomic_store(&s->closed, true);
 	while ((busy = atomic_load(&s->busy)) != 0)
 		rt_wait(&s->busy, busy, RT_FOREVER);
+	sharer_stop(s);
 }
 
 void session_free(struct session *s)
@@ -475,6 +482,11 @@ struct fs *session_fs(struct session *s)
 bool session_shared(struct session *s)
 {
 	return fs_volume(s->fs)->peers != NULL;
+}
+
+bool session_keeps(struct session *s)
+{
+	return s->keeps;
 }
 
 int session_device(struct session *s)

@@ -62,6 +62,8 @@ int session_device(struct session *s);
  * at any moment. The one question that all go by who let the kernel keep something.
  */
 bool session_shared(struct session *s);
+/* Other nodes have it, and the kernel may keep what it is told to (sharer.h). */
+bool session_keeps(struct session *s);
 struct fuse_session *session_fuse(struct session *s);
 struct session_counters *session_counters(struct session *s);
 /* The flags agreed upon with the kernel at INIT (64 bits: flags2 above). */

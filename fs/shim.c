@@ -74,6 +74,7 @@ static __thread struct {
 	bool kills_setid;
 	bool is_writeback;
 	bool opens; /* the reply ends with a struct fuse_open_out */
+	bool is_direct;
 } current_request;
 
 bool shim_request_kills_setid(void)
@@ -84,6 +85,11 @@ bool shim_request_kills_setid(void)
 bool shim_request_is_writeback(void)
 {
 	return current_request.is_writeback;
+}
+
+bool shim_request_is_direct(void)
+{
+	return current_request.is_direct;
 }
 
 /* ---- replies --------------------------------------------------------------------- */
@@ -142,8 +148,11 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	flags = (flags | wanted) & s->shim.offered;
 	if (flags & FUSE_HANDLE_KILLPRIV_V2)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
-	if (session_shared(s)) {
+	if (session_keeps(s)) /* it looks at the attributes before it reads */
+		flags &= ~(uint64_t)FUSE_EXPLICIT_INVAL_DATA;
+	else if (session_shared(s))
 		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
+	if (session_shared(s)) {
 		/* what reads ahead may wait for a node that is away, and hold up others */
 		init->max_background = SHARED_BACKGROUND;
 		init->congestion_threshold = SHARED_BACKGROUND / 4 * 3;
@@ -258,7 +267,8 @@ static struct wire_time wire_time_of(int64_t ns)
 /* STATX: what GETATTR gives, and the time of birth. */
 static void reply_statx(struct session *s, const struct fuse_in_header *in)
 {
-	struct wire_statx_out out = {.attr_valid = (uint64_t)kernel_timeout_s(s)};
+	struct wire_statx_out out = {
+		.attr_valid = (uint64_t)attr_timeout_s(s, in->nodeid)};
 	struct ops_attr attr;
 	int ret;
 
@@ -407,9 +417,11 @@ static void note_fields(const struct fuse_in_header *in)
 	const struct fuse_open_in *open;
 	const struct fuse_create_in *create;
 	const struct fuse_write_in *write;
+	const struct fuse_read_in *read;
 
 	current_request.kills_setid = current_request.is_writeback = false;
 	current_request.opens = in->opcode == FUSE_OPEN || in->opcode == FUSE_CREATE;
+	current_request.is_direct = false;
 	switch (in->opcode) {
 	case FUSE_SETATTR:
 		setattr = body(in, sizeof(*setattr));
@@ -425,6 +437,11 @@ static void note_fields(const struct fuse_in_header *in)
 		create = body(in, sizeof(*create));
 		current_request.kills_setid =
 			create && (create->open_flags & FUSE_OPEN_KILL_SUIDGID);
+		break;
+	case FUSE_READ: /* only those into a program's memory have an owner of locks */
+		read = body(in, sizeof(*read));
+		current_request.is_direct =
+			read && (read->read_flags & FUSE_READ_LOCKOWNER);
 		break;
 	case FUSE_WRITE:
 		write = body(in, sizeof(*write));

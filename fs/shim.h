@@ -45,6 +45,8 @@ bool shim_reply(
  * waits.
  */
 bool shim_request_kills_setid(void);
+/* A READ into a program's memory, not into the kernel's page cache. */
+bool shim_request_is_direct(void);
 /* A WRITE from the kernel's page cache (a mapping's dirty page), not from write(2). */
 bool shim_request_is_writeback(void);
 

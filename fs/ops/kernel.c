@@ -23,7 +23,8 @@ struct part {
 	struct part *next; /* in the queue, then of those under way */
 	uint64_t ino, first, end;
 	unsigned users; /* who waits for it, and who does it */
-	bool queued, done, touched;
+	bool done;
+	bool yields, touched; /* to READs; by one */
 };
 
 /* An inode of which the kernel may have something. */
@@ -108,6 +109,14 @@ static uint64_t pages_note(struct kernel *k, uint64_t ino)
 	return dropped;
 }
 
+/* May it have pages? */
+static bool pages_known(struct kernel *k, uint64_t ino)
+{
+	const struct known *n = known_find(k, ino);
+
+	return (n && n->pages) || known_bucket(k, ino)->crowded;
+}
+
 /* Its attributes are dropped; may it have pages? */
 static bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp)
 {
@@ -117,7 +126,7 @@ static bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_
 	*stamp = n ? n->stamp : 0;
 	if (n)
 		n->attributes = false;
-	return (n && n->pages) || known_bucket(k, ino)->crowded;
+	return pages_known(k, ino);
 }
 
 /* All its pages were dropped, if nobody has read meanwhile. */
@@ -138,8 +147,18 @@ static void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
 static void touch(struct part *list, const struct kernel_read *r)
 {
 	for (struct part *p = list; p; p = p->next)
-		if (p->ino == r->ino && p->first < r->end && r->first < p->end)
+		if (p->yields && p->ino == r->ino && p->first < r->end &&
+			r->first < p->end)
 			p->touched = true;
+}
+
+/* Another READ of the same pages: the kernel has taken the earlier one for answered, since its
+ * process was killed. */
+static void outlive(struct kernel_read *list, const struct kernel_read *by)
+{
+	for (struct kernel_read *r = list; r; r = r->next)
+		if (r->ino == by->ino && r->first < by->end && by->first < r->end)
+			r->stale = true;
 }
 
 static void read_list(struct kernel *k, struct kernel_read *r)
@@ -149,11 +168,14 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 
 	rt_mutex_lock(&k->lock);
 	dropped = pages_note(k, r->ino);
+	if (!r->stale) {
+		outlive(*head, r);
+		touch(k->queue, r);
+		touch(k->under_way, r);
+	}
 	r->next = *head;
 	*head = r;
 	r->pending = true;
-	touch(k->queue, r);
-	touch(k->under_way, r);
 	rt_mutex_unlock(&k->lock);
 	rt_cond_broadcast(&k->changed);
 	if (dropped)
@@ -323,13 +345,14 @@ static int task_add(struct kernel *k)
 }
 
 static struct part *part_queue(
-	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool yields)
 {
 	struct part *p = rt_alloc(sizeof(*p));
 
 	if (!p)
 		return NULL;
-	*p = (struct part){.ino = ino, .first = first, .end = end, .users = 2};
+	*p = (struct part){
+		.ino = ino, .first = first, .end = end, .users = 2, .yields = yields};
 	*k->queue_end = p;
 	k->queue_end = &p->next;
 	k->queued++;
@@ -338,10 +361,11 @@ static struct part *part_queue(
 	return p;
 }
 
-/* Under the lock: drops it, unless a READ touches it. True: it is done. */
-static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+/* Under the lock: drops it, with `yields` unless a READ touches it. True: it is done. */
+static bool part_do(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool yields)
 {
-	struct part *p = part_queue(k, ino, first, end);
+	struct part *p = part_queue(k, ino, first, end, yields);
 	bool done;
 
 	if (!p) { /* no memory: a moment later */
@@ -357,6 +381,16 @@ static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t e
 	return done;
 }
 
+static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	return part_do(k, ino, first, end, true);
+}
+
+static bool part_wait(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	return part_do(k, ino, first, end, false);
+}
+
 /* From `at` on: where the next pending READ begins, or where the one that covers it ends. */
 static uint64_t read_covers(
 	struct kernel *k, uint64_t ino, uint64_t at, uint64_t end, bool *covered)
@@ -366,7 +400,7 @@ static uint64_t read_covers(
 	*covered = false;
 	for (const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS]; r;
 		r = r->next) {
-		if (r->ino != ino || r->end <= at)
+		if (r->ino != ino || r->stale || r->end <= at)
 			continue;
 		if (r->first <= at) {
 			*covered = true;
@@ -478,13 +512,21 @@ bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint6
 	       found.ino == ino;
 }
 
+/* It waits for READs: one that is pending may have looked before the write. */
 void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len)
 {
 	struct kernel *k = fs->kernel;
+	uint64_t first = offset / PAGE_SIZE, end = UINT64_MAX;
 
-	if (k && len)
-		k->ops->drop_pages(k->owner, ino, offset / PAGE_SIZE,
-			DIV_UP(offset + len, (uint64_t)PAGE_SIZE));
+	if (!k || !len)
+		return;
+	if (len < UINT64_MAX - offset)
+		end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
+	rt_mutex_lock(&k->lock);
+	if (pages_known(k, ino))
+		while (!part_wait(k, ino, first, end))
+			;
+	rt_mutex_unlock(&k->lock);
 }
 
 /* ---- the kernel comes and goes ----------------------------------------------------------------- */

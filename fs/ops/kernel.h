@@ -11,7 +11,7 @@
 struct kernel_read {
 	struct kernel_read *next; /* pending ones; under the lock of kernel.c */
 	uint64_t ino, first, end; /* file blocks [first, end) */
-	bool pending;
+	bool pending, stale; /* listed; the kernel does not wait for it any more */
 	unsigned leaves;
 	struct cache_exposure leaf[KERNEL_READ_LEAVES];
 	uint64_t wait_ns;

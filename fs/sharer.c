@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Words to the kernel about what it has cached.
+ *
+ * Pages and attributes go by FUSE_NOTIFY_INVAL_INODE; the attributes' never blocks, the
+ * pages' waits for pages that are locked. Names go by FUSE_NOTIFY_INC_EPOCH, which libfuse 3.14
+ * does not know: a bare header. (Notifications of a name wait for the directory's lock, so for
+ * requests under way there.) A kernel without it keeps no names.
+ *
+ * An error means that the kernel has not got the inode, or that it is gone: nothing to drop.
+ */
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <errno.h>
+#include <linux/fuse.h>
+#include <unistd.h>
+
+#include "fs/session_internal.h"
+#include "fs/sharer.h"
+
+#define WIRE_NOTIFY_INC_EPOCH 8 /* protocol 7.44 */
+#define KEEPS_S               3600
+
+static void drop_pages(void *owner, uint64_t ino, uint64_t first, uint64_t end)
+{
+	struct session *s = owner;
+	off_t len = end == UINT64_MAX ? 0 : (off_t)((end - first) * PAGE_SIZE);
+
+	(void)fuse_lowlevel_notify_inval_inode(
+		s->fuse, ino, (off_t)(first * PAGE_SIZE), len);
+}
+
+static void drop_attributes(void *owner, uint64_t ino)
+{
+	struct session *s = owner;
+
+	(void)fuse_lowlevel_notify_inval_inode(s->fuse, ino, -1, 0);
+}
+
+static int names_epoch(struct session *s)
+{
+	struct fuse_out_header out = {
+		.len = sizeof(out),
+		.error = WIRE_NOTIFY_INC_EPOCH,
+	};
+
+	return write(s->device, &out, sizeof(out)) < 0 ? -errno : 0;
+}
+
+static void drop_names(void *owner)
+{
+	(void)names_epoch(owner);
+}
+
+static const struct ops_kernel sharer_ops = {
+	.drop_pages = drop_pages,
+	.drop_attributes = drop_attributes,
+	.drop_names = drop_names,
+};
+
+void sharer_start(struct session *s)
+{
+	int e;
+
+	if (!session_shared(s) ||
+		cache_batch_max(fs_volume(s->fs)->cache) * PAGE_SIZE < FUSE_IO_MAX)
+		return;
+	e = fs_kernel_start(s->fs, &sharer_ops, s);
+	s->keeps = !e;
+	if (e)
+		weft_log(4, "the kernel caches nothing of this mount: %s", strerror(-e));
+}
+
+void sharer_stop(struct session *s)
+{
+	if (s->keeps)
+		fs_kernel_stop(s->fs);
+}
+
+void sharer_drop_names(struct session *s)
+{
+	drop_names(s);
+}
+
+/* Asked for while a request is answered, so the kernel is there. */
+static bool keeps_names(struct session *s)
+{
+	int known = atomic_load_explicit(&s->keeps_names, memory_order_relaxed);
+
+	if (unlikely(!known)) {
+		known = names_epoch(s) == -EINVAL ? -1 : 1;
+		atomic_store_explicit(&s->keeps_names, known, memory_order_relaxed);
+	}
+	return known > 0;
+}
+
+double sharer_name_timeout_s(struct session *s, bool exposed)
+{
+	return exposed && keeps_names(s) ? KEEPS_S : 0;
+}

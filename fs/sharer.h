@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel as a sharer of pages on a volume of several nodes: how it is told to drop what it
+ * has (docs/many-nodes.md, "The kernel"). Internal to fs/. */
+#ifndef WEFT_FS_SHARER_H
+#define WEFT_FS_SHARER_H
+
+#include "fs/session.h"
+
+/*
+ * The kernel may keep what it is told, from the first request on. Without memory, or with a
+ * cache too small for the largest READ, it keeps nothing (session_keeps says so).
+ */
+void sharer_start(struct session *s);
+void sharer_stop(struct session *s);
+/* Seconds that the kernel may believe a name, if its leaf was exposed. */
+double sharer_name_timeout_s(struct session *s, bool exposed);
+/* All names are asked for again. Never blocks. */
+void sharer_drop_names(struct session *s);
+
+#endif
