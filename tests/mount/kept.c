@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kept WHAT SECONDS WRITER READER...: what kernels keep of a volume of several nodes is never
+ * behind. WRITER and READER are mounts of it, of different nodes or the same.
+ *
+ *   pages    numbers that grow, each in a page of one file, written by the writer and by the
+ *            first reader's node; all readers read them through descriptors that they hold
+ *   sizes    a file that grows and is cut, by stat and by lseek
+ *   names    a file that is renamed on and on, and one that is made anew, by stat and open
+ *   still    nothing is written: each reader looks SECONDS * 1000 times
+ *
+ * Readers spin while the writer changes things; what had been done before a look began must
+ * be seen by it, nothing that has not been begun when it ended. The first that is behind
+ * ends it with exit code 1; prints how many looks there were.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGES       8
+#define PAGE_BYTES  4096
+#define READERS_MAX 16
+#define NAMES_KEPT  4 /* of the last names are looked at */
+
+/* What all processes see. */
+struct shared {
+	_Atomic uint64_t begun[PAGES], done[PAGES];
+	_Atomic bool stop;
+	_Atomic uint64_t looks, changes;
+};
+
+static struct shared *shared;
+static const char *writer, *reader[READERS_MAX];
+static unsigned readers;
+static double seconds;
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "kept: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+static void behind(const char *what, uint64_t seen, uint64_t from, uint64_t to)
+{
+	fprintf(stderr, "kept: %s is %llu, not %llu to %llu\n", what,
+		(unsigned long long)seen, (unsigned long long)from,
+		(unsigned long long)to);
+	atomic_store(&shared->stop, true);
+	exit(1);
+}
+
+static const char *path(const char *dir, const char *name, uint64_t n)
+{
+	static char text[512];
+
+	snprintf(text, sizeof(text), "%s/%s%llu", dir, name, (unsigned long long)n);
+	return text;
+}
+
+static int open_file(const char *dir, const char *name, int flags)
+{
+	int fd = open(path(dir, name, 0), flags, 0644);
+
+	if (fd < 0)
+		fail(path(dir, name, 0));
+	return fd;
+}
+
+static bool stopped(void)
+{
+	return atomic_load(&shared->stop);
+}
+
+static void pause_us(unsigned us)
+{
+	struct timespec t = {.tv_nsec = (long)(rand() % (us + 1)) * 1000};
+
+	nanosleep(&t, NULL);
+}
+
+/* ---- pages ---------------------------------------------------------------------------------- */
+
+/* Even pages are the writer's, odd ones the first reader's. Each has its number twice. */
+static void pages_write(const char *dir, unsigned first)
+{
+	int fd = open_file(dir, "pages", O_RDWR);
+
+	for (uint64_t n = 1; !stopped(); n++) {
+		unsigned page = first + 2 * ((unsigned)rand() % (PAGES / 2));
+		uint64_t number = atomic_load(&shared->done[page]) + 1;
+		uint64_t text[2] = {number, number};
+
+		atomic_store(&shared->begun[page], number);
+		if (pwrite(fd, text, sizeof(text), page * PAGE_BYTES + 80) !=
+			sizeof(text))
+			fail("pwrite");
+		atomic_store(&shared->done[page], number);
+		atomic_fetch_add(&shared->changes, 1);
+		pause_us(500);
+	}
+}
+
+static void pages_look(const char *dir)
+{
+	int fd = open_file(dir, "pages", O_RDONLY);
+
+	while (!stopped()) {
+		unsigned page = (unsigned)rand() % PAGES;
+		uint64_t from = atomic_load(&shared->done[page]), to, text[2];
+
+		if (pread(fd, text, sizeof(text), page * PAGE_BYTES + 80) != sizeof(text))
+			fail("pread");
+		to = atomic_load(&shared->begun[page]);
+		if (text[0] < from || text[0] > to || text[1] != text[0])
+			behind("a page", text[0], from, to);
+		atomic_fetch_add(&shared->looks, 1);
+	}
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------- */
+
+/* The size in the nth state: no two of a few in a row are the same. */
+static uint64_t size_of(uint64_t n)
+{
+	return n * 7919 % 100003;
+}
+
+static void sizes_write(const char *dir)
+{
+	int fd = open_file(dir, "sizes", O_RDWR);
+
+	for (uint64_t n = 1; !stopped(); n++) {
+		atomic_store(&shared->begun[0], n);
+		if (ftruncate(fd, (off_t)size_of(n)))
+			fail("ftruncate");
+		atomic_store(&shared->done[0], n);
+		atomic_fetch_add(&shared->changes, 1);
+		pause_us(1000);
+	}
+}
+
+static void sizes_look(const char *dir)
+{
+	int fd = open_file(dir, "sizes", O_RDONLY);
+
+	while (!stopped()) {
+		uint64_t n = atomic_load(&shared->done[0]), to;
+		struct stat st;
+
+		if (rand() % 2 ? fstat(fd, &st) : stat(path(dir, "sizes", 0), &st))
+			fail("stat");
+		to = atomic_load(&shared->begun[0]);
+		while (n <= to && size_of(n) != (uint64_t)st.st_size)
+			n++;
+		if (n > to)
+			behind("a size", (uint64_t)st.st_size, size_of(to), size_of(to));
+		atomic_fetch_add(&shared->looks, 1);
+	}
+}
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+static void anew(const char *dir, uint64_t n)
+{
+	int fd;
+
+	if (n > 4 && unlink(path(dir, "anew", 0)))
+		fail("unlink");
+	fd = open(path(dir, "anew", 0), O_WRONLY | O_CREAT | O_EXCL, 0644);
+	if (fd < 0 || write(fd, &n, sizeof(n)) != sizeof(n) || close(fd))
+		fail("making a file anew");
+}
+
+static void names_write(const char *dir)
+{
+	char from[512];
+
+	for (uint64_t n = 1; !stopped(); n++) {
+		snprintf(from, sizeof(from), "%s", path(dir, "name", n - 1));
+		atomic_store(&shared->begun[0], n);
+		if (rename(from, path(dir, "name", n)))
+			fail("rename");
+		atomic_store(&shared->done[0], n);
+		if (n % 4 == 0) {
+			atomic_store(&shared->begun[1], n);
+			anew(dir, n);
+			atomic_store(&shared->done[1], n);
+		}
+		atomic_fetch_add(&shared->changes, 1);
+		pause_us(1000);
+	}
+}
+
+/* A name that is gone, or will come, is not there; the only one that can be is. */
+static void name_look(const char *dir)
+{
+	uint64_t from = atomic_load(&shared->done[0]), to;
+	uint64_t n = from + (uint64_t)rand() % (2 * NAMES_KEPT);
+	struct stat st;
+	bool there;
+
+	n = n > NAMES_KEPT ? n - NAMES_KEPT : 0;
+	there = stat(path(dir, "name", n), &st) == 0;
+	if (!there && errno != ENOENT)
+		fail("stat");
+	to = atomic_load(&shared->begun[0]);
+	if (there ? n < from || n > to : n == from && n == to)
+		behind(there ? "a name that is there" : "a name that is not there", n,
+			from, to);
+}
+
+static void anew_look(const char *dir)
+{
+	uint64_t from = atomic_load(&shared->done[1]), to, n = 0;
+	int fd = open(path(dir, "anew", 0), O_RDONLY);
+	ssize_t got = fd < 0 ? 0 : read(fd, &n, sizeof(n));
+
+	if (fd < 0 && errno != ENOENT && errno != ESTALE)
+		fail("open");
+	to = atomic_load(&shared->begun[1]);
+	if (got < 0)
+		fail("read");
+	if (fd >= 0)
+		close(fd);
+	if (from == to && from && (got != sizeof(n) || n != from))
+		behind("a file made anew", n, from, to);
+	if (got && (n < from || n > to))
+		behind("a file made anew", n, from, to);
+}
+
+static void names_look(const char *dir)
+{
+	while (!stopped()) {
+		if (rand() % 3)
+			name_look(dir);
+		else
+			anew_look(dir);
+		atomic_fetch_add(&shared->looks, 1);
+	}
+}
+
+/* ---- nothing changes ------------------------------------------------------------------------ */
+
+static void still_look(const char *dir)
+{
+	int fd = open_file(dir, "pages", O_RDONLY);
+	struct stat st;
+	char c;
+
+	for (unsigned i = 0; i < seconds * 1000; i++) {
+		if (pread(fd, &c, 1, i % PAGES * PAGE_BYTES) != 1 ||
+			stat(path(dir, "pages", 0), &st) || fstat(fd, &st) ||
+			stat(path(dir, "absent", 0), &st) == 0)
+			fail("looking");
+		atomic_fetch_add(&shared->looks, 1);
+	}
+}
+
+/* ---- the runner ------------------------------------------------------------------------------- */
+
+static void make_files(void)
+{
+	static char page[PAGE_BYTES];
+	int fd;
+
+	for (unsigned i = 0; i < 3; i++) {
+		static const char *const name[] = {"pages", "sizes", "name"};
+
+		fd = open_file(writer, name[i], O_RDWR | O_CREAT);
+		for (unsigned p = 0; i == 0 && p < PAGES; p++)
+			if (pwrite(fd, page, PAGE_BYTES, p * PAGE_BYTES) != PAGE_BYTES)
+				fail("pwrite");
+		close(fd);
+	}
+}
+
+static pid_t child(void (*main)(const char *dir), const char *dir)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork");
+	if (pid)
+		return pid;
+	srand((unsigned)getpid());
+	main(dir);
+	exit(0);
+}
+
+static void pages_write_even(const char *dir)
+{
+	pages_write(dir, 0);
+}
+
+static void pages_write_odd(const char *dir)
+{
+	pages_write(dir, 1);
+}
+
+static unsigned start(const char *what)
+{
+	void (*look)(const char *) = NULL;
+	unsigned count = 1;
+
+	if (!strcmp(what, "pages")) {
+		child(pages_write_even, writer);
+		child(pages_write_odd, reader[0]);
+		look = pages_look;
+		count = 2;
+	} else if (!strcmp(what, "sizes")) {
+		child(sizes_write, writer);
+		look = sizes_look;
+	} else if (!strcmp(what, "names")) {
+		child(names_write, writer);
+		look = names_look;
+	} else {
+		look = still_look;
+		count = 0;
+	}
+	for (unsigned i = 0; i < readers; i++)
+		child(look, reader[i]);
+	return count + readers;
+}
+
+static void wait_seconds(void)
+{
+	struct timespec t = {.tv_nsec = 20000000};
+
+	for (unsigned i = 0; i < seconds * 50 && !stopped(); i++)
+		nanosleep(&t, NULL);
+	atomic_store(&shared->stop, true);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned children;
+	int code = 0, status;
+
+	if (argc < 5 || argc > 4 + READERS_MAX) {
+		fprintf(stderr, "usage: kept pages|sizes|names|still SECONDS WRITER "
+				"READER...\n");
+		return 2;
+	}
+	seconds = atof(argv[2]);
+	writer = argv[3];
+	for (int i = 4; i < argc; i++)
+		reader[readers++] = argv[i];
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		fail("mmap");
+	if (strcmp(argv[1], "still"))
+		make_files();
+	children = start(argv[1]);
+	if (strcmp(argv[1], "still"))
+		wait_seconds();
+	while (children--) {
+		if (wait(&status) < 0)
+			fail("wait");
+		if (status)
+			code = WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+	}
+	printf("%llu looks at %llu changes\n", (unsigned long long)shared->looks,
+		(unsigned long long)shared->changes);
+	return code;
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# What the kernels of several nodes keep of one volume is never behind, and costs no request
+# while nothing changes.
+
+load common
+
+setup() { setup_nodes 3; }
+teardown() { teardown_nodes; }
+
+kept() { "$BIN/tests/mount/kept" "$1" "${WEFT_KEPT_SECONDS:-5}" "${@:2}"; }
+
+# How many requests of node $1's kernel so far, of those that looking makes.
+asked() {
+	weft status "${M[$1]}" --json | python3 -c 'import json, sys
+asked = json.load(sys.stdin)["requests"]
+print(sum(asked.get(n, {"count": 0})["count"] for n in ("read", "getattr", "lookup", "statx")))'
+}
+
+@test "readers spin on two nodes while two write the same file: no page is behind" {
+	mount_nodes
+	kept pages "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}"
+	umount_nodes 1 2 3
+}
+
+@test "a file is cut and grown: no size is behind" {
+	mount_nodes
+	kept sizes "${M[1]}" "${M[2]}" "${M[3]}"
+	umount_nodes 2 1 3
+}
+
+@test "a file is renamed, another made anew: no name is behind" {
+	mount_nodes
+	kept names "${M[1]}" "${M[2]}" "${M[3]}"
+	umount_nodes 3 1 2
+}
+
+@test "while nothing changes nothing is asked, on no node" {
+	local n before after
+	mount_nodes
+	kept pages "${M[1]}" "${M[2]}" "${M[3]}"
+	for n in 1 2 3; do
+		kept still "${M[1]}" "${M[n]}"
+		before=$(asked "$n")
+		kept still "${M[1]}" "${M[n]}"
+		after=$(asked "$n")
+		echo "node $n: $before, $after"
+		# a new process opens the file; its way there may be looked up again
+		[ $((after - before)) -lt 20 ]
+	done
+	umount_nodes 1 2 3
+}
