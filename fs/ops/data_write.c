@@ -38,7 +38,7 @@ struct write_call {
 	struct inode_state *st;
 	const struct ops_caller *c;
 	struct disk_inode inode; /* as last looked up */
-	struct map_view view;    /* of that and the mapping */
+	struct map_view *view;   /* of that and the mapping */
 	unsigned stale;          /* how many views in a row did not stand */
 	bool locked;
 	bool append;   /* only at the end */
@@ -121,7 +121,7 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 			span.to - span.from == PAGE_SIZE, &g);
 		if (rc < 0)
 			break;
-		if (!map_view_stands(&w->view)) {
+		if (!map_view_stands(w->view)) {
 			guard_release(fs->volume->cache, &g);
 			rc = -ESTALE;
 			break;
@@ -143,18 +143,18 @@ static int64_t overwrite_viewed(
 	struct map map;
 	int rc;
 
-	rc = inode_get_seen(w->fs, map_view_seen(&w->view), w->st->ino, &w->inode);
+	rc = inode_get_seen(w->fs, map_view_seen(w->view), w->st->ino, &w->inode);
 	if (rc < 0)
 		return rc;
 	if (offset + len > w->inode.size) {
 		uint64_t whole = w->inode.size / PAGE_SIZE * PAGE_SIZE;
 
-		if (!w->view.shared || offset >= whole)
+		if (!w->view->shared || offset >= whole)
 			return 0;
 		len = whole - offset;
 	}
 	len = MIN(len, (size_t)WRITE_PAGES_MAX * PAGE_SIZE - offset % PAGE_SIZE);
-	rc = map_lookup_seen(w->fs, map_view_seen(&w->view), w->st->ino, first,
+	rc = map_lookup_seen(w->fs, map_view_seen(w->view), w->st->ino, first,
 		blocks_end(offset + len) - first, &map);
 	if (rc < 0)
 		return rc;
@@ -181,9 +181,9 @@ static int64_t overwrite(
 {
 	int64_t rc;
 
-	map_view_begin(w->fs, w->st, w->locked, w->stale > 0, &w->view);
+	map_view_begin(w->fs, w->st, w->locked, w->stale > 0, w->view);
 	rc = overwrite_viewed(w, offset, bytes, len);
-	map_view_end(w->fs, &w->view);
+	map_view_end(w->fs, w->view);
 	return rc;
 }
 
@@ -261,7 +261,7 @@ static int plan_segment(
 	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before),
 	     cut = false;
 
-	if (s->kind == MAP_WRITTEN && p->call->view.shared) {
+	if (s->kind == MAP_WRITTEN && p->call->view->shared) {
 		if (!moves_end_in(p, block)) /* overwritten, or unmapped meanwhile */
 			return p->part_count ? -E2BIG : -ESTALE;
 		cut = left > 1;
@@ -308,7 +308,7 @@ static int plan(struct write_piece *p)
 	struct map map;
 	int rc;
 
-	rc = map_lookup_seen(w->fs, map_view_seen(&w->view), w->st->ino, first,
+	rc = map_lookup_seen(w->fs, map_view_seen(w->view), w->st->ino, first,
 		MIN(blocks_end(p->offset + p->len) - first, pages), &map);
 	if (rc < 0)
 		return rc;
@@ -339,7 +339,7 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 	struct page_span span = span_in(block, p->offset, p->bytes, p->len);
 	bool fresh = part->kind != MAP_WRITTEN, whole = span.to - span.from == PAGE_SIZE,
 	     has_tail = !fresh && moves_end_in(p, block),
-	     common = part->kind == MAP_UNWRITTEN && p->call->view.shared;
+	     common = part->kind == MAP_UNWRITTEN && p->call->view->shared;
 	struct cache *cache = fs->volume->cache;
 	page_id pid = part->pid + n;
 	struct guard g;
@@ -356,14 +356,14 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 			fs, pid, part->incarnation, whole && !has_tail, &g);
 	if (rc < 0)
 		return rc;
-	if (common && !map_view_stands(&p->call->view)) {
+	if (common && !map_view_stands(p->call->view)) {
 		guard_release(cache, &g);
 		return -ESTALE;
 	}
 	if (common)
 		zero_around(g.image, &span);
 	/* What lies behind the end may be another node's to write, until one has moved it. */
-	if (has_tail && (p->call->view.shared ||
+	if (has_tail && (p->call->view->shared ||
 				tail_is_dirty(g.image, p->size_before % PAGE_SIZE))) {
 		guard_release(cache, &g);
 		p->tail_dirty = p->tail_held = true;
@@ -528,7 +528,7 @@ static int64_t write_piece_viewed(
 	struct write_piece p = {.call = w, .offset = offset, .bytes = bytes, .len = len};
 	int rc;
 
-	rc = inode_get_seen(w->fs, map_view_seen(&w->view), w->st->ino, &w->inode);
+	rc = inode_get_seen(w->fs, map_view_seen(w->view), w->st->ino, &w->inode);
 	if (rc == 0 && intent_is_due(&w->inode)) {
 		rc = intent_work(w->fs, w->st);
 		rc = rc ? rc : -ESTALE;
@@ -560,9 +560,9 @@ static int64_t write_piece(
 {
 	int64_t rc;
 
-	map_view_begin(w->fs, w->st, true, w->stale > 0, &w->view);
+	map_view_begin(w->fs, w->st, true, w->stale > 0, w->view);
 	rc = write_piece_viewed(w, offset, bytes, len);
-	map_view_end(w->fs, &w->view);
+	map_view_end(w->fs, w->view);
 	return rc;
 }
 
@@ -689,7 +689,8 @@ static int64_t append_all(
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
 	uint64_t offset, const void *buf, size_t len, bool append)
 {
-	struct write_call w = {.fs = fs, .st = st, .c = c};
+	struct map_view view; /* large, and begun before it is used */
+	struct write_call w = {.fs = fs, .st = st, .c = c, .view = &view};
 	int64_t done;
 	int rc;
 

@@ -3,10 +3,11 @@
  * Inodes that other nodes have open (docs/many-nodes.md, "Unlinked and open").
  *
  * A node that opens a file, or unlinks it while its caller refers to it, says so for the
- * file's range of inode numbers, once, in the tree: its *openers*. That stands before it looks at the inode's link count; and who wants to free
- * an inode without links reads the openers after that count has come to 0. So either it finds the node
- * among them and asks it, or the node finds no links and opens nothing. Where the range's files
- * are opened by one node only nobody is asked, and nothing sent.
+ * file's range of inode numbers, once, in the tree: its *openers*. That stands before it looks
+ * at the inode's link count, or with the transaction that takes the last name; and who wants
+ * to free an inode without links reads the openers after that count has come to 0. So either
+ * it finds the node among them and asks it, or the node finds no links and opens nothing.
+ * Where the range's files are opened by one node only nobody is asked, and nothing sent.
  *
  * Who is asked and has the inode open, or has yet to be told that its caller has forgotten
  * it, says so, and from then on it is for that node to free it, or to ask again, with its last

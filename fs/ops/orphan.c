@@ -16,7 +16,7 @@
  *
  * Other nodes that may have one open are asked first (elsewhere.c). One that has it open takes
  * it over; one that cannot be asked makes the inode stay on the list in the tree, which the
- * task then goes through again, every RETRY_NS, until all were asked.
+ * task then goes through again, ever more rarely, until all were asked.
  *
  * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at
  * once. Order of locks: a stripe of the table of files, then `lock`; no task waits under
@@ -35,7 +35,9 @@
 /* A forget follows an unlink that lies no further back within this time, or the kernel
  * has another reason to keep the inode. */
 #define GRACE_NS 200000000ull
-#define RETRY_NS 1000000000ull
+/* How soon the list is gone through again, at first and at last. */
+#define RETRY_MIN_NS 1000000000ull
+#define RETRY_MAX_NS 8000000000ull
 
 struct awaited {
 	uint64_t ino;
@@ -63,6 +65,7 @@ struct orphans {
 	struct rt_cond progress; /* something got ready, or is done */
 	bool left;               /* some are on the list for want of an answer */
 	uint64_t retry_ns;       /* when to go through it */
+	uint64_t pause_ns;       /* how long that is put off */
 	bool stopping;
 	struct rt_task *reclaimer;
 };
@@ -179,9 +182,12 @@ static void list_again(struct fs *fs)
 	if (!o)
 		return;
 	rt_mutex_lock(&o->lock);
-	o->left = true;
-	o->retry_ns = rt_now_ns() + RETRY_NS;
-	rt_cond_signal(&o->wanted);
+	if (!o->left) {
+		o->left = true;
+		o->pause_ns = MIN(MAX(o->pause_ns * 2, RETRY_MIN_NS), RETRY_MAX_NS);
+		o->retry_ns = rt_now_ns() + o->pause_ns;
+		rt_cond_signal(&o->wanted);
+	}
 	rt_mutex_unlock(&o->lock);
 }
 
@@ -301,6 +307,8 @@ static void list_work(struct fs *fs)
 	if (rc < 0 && rc != -EROFS)
 		list_again(fs);
 	rt_mutex_lock(&o->lock);
+	if (!o->left)
+		o->pause_ns = 0;
 }
 
 static void reclaimer_main(void *arg)

@@ -692,7 +692,7 @@ static void mute_work(struct node *n)
 		EQ(ops_read(n->fs, f, 0, 5, take_first, &w), 5);
 		if (pick(2)) {
 			elsewhere_serve(n->fs, true);
-			rt_sleep_ns(3000000000ull);
+			rt_sleep_ns(9000000000ull); /* it is asked meanwhile */
 			EQ(ops_read(n->fs, f, 0, 5, take_first, &w), 5);
 			ops_close(n->fs, f);
 		} else {
@@ -701,7 +701,10 @@ static void mute_work(struct node *n)
 		}
 	}
 	barrier(n);
-	rt_sleep_ns(3000000000ull);
+	for (unsigned tries = 0; items(n, DISK_ITEM_ORPHAN) > 0; tries++) {
+		HOLDS(tries < 100);
+		rt_sleep_ns(200000000);
+	}
 }
 
 static void mute_check(struct node *n)
