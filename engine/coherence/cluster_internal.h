@@ -26,6 +26,7 @@
 #define HOME_TASKS      4u
 #define PERSIST_TASKS   2u
 #define GIVER_TASKS     2u
+#define ROOM_LOOK_EVERY 16u /* requests of a call */
 #define AREAS_MAX       8u
 #define GIVE_POLL_NS    20000ull
 #define ARRIVED_NS      1000000ull /* so long a page waits for its first use */

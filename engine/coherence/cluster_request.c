@@ -35,6 +35,28 @@ static void batch_wait(struct cluster *d, struct batch *b)
 		net_wait(d->o.net, likely, &b->left, left, RT_FOREVER);
 }
 
+/* The link to the page's home, if its queue has no room for what is no answer. */
+static struct net_peer *home_crowded(struct cluster *d, page_id pid)
+{
+	unsigned home = d->o.home(d->o.owner, pid_shard(pid));
+	struct net_peer *peer = NULL;
+
+	if (home != d->o.self && home < PAGE_NODES_MAX)
+		peer = net_peer_find(d->o.net, (uint16_t)home);
+	return peer && !net_has_room(peer) ? peer : NULL;
+}
+
+/* Waits for room for the i-th of several pages; one look is for some. */
+static void room_await(struct cluster *d, page_id pid, unsigned i)
+{
+	struct net_peer *peer = NULL;
+
+	if (i % ROOM_LOOK_EVERY == 0)
+		peer = home_crowded(d, pid);
+	if (peer)
+		(void)net_wait_room(peer, RT_FOREVER); /* without a link: it is void */
+}
+
 static uint32_t request_number(struct cluster *d)
 {
 	return atomic_fetch_add_explicit(&d->next_request, 1, memory_order_relaxed);
@@ -257,6 +279,7 @@ static void cluster_acquire(
 	}
 	for (unsigned i = 0; i < count; i++) {
 		wishes[i] = (struct wish){.request = &requests[i], .batch = &batch};
+		room_await(d, requests[i].pid, i);
 		acquire_begin(d, &wishes[i]);
 	}
 	batch_wait(d, &batch);
@@ -302,7 +325,8 @@ static bool release_page(struct cluster *d, struct dpage *p)
 	if (p->wish || p->deferred || p->ops || p->evicting || p->leaving ||
 		p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE ||
 		p->unsettled || !view_ready(d, p->at.home) ||
-		(p->has_entry && p->entry.mode == HOME_REBUILDING))
+		(p->has_entry && p->entry.mode == HOME_REBUILDING) ||
+		home_crowded(d, p->at.pid))
 		return false;
 	if (p->hold.hold == RIGHT_SOURCE && (p->hold.flags & HOLD_DIRTY))
 		return false; /* it has become so since the frame was looked at */
@@ -415,6 +439,8 @@ static void cluster_evict(struct coherence *c, const page_id *pids, unsigned cou
 			taken[i / 64] |= 1ull << i % 64;
 	e = flush_to ? log_flush(d->o.log, flush_to) : 0;
 	for (unsigned i = 0; i < count; i++)
+		room_await(d, pids[i], i);
+	for (unsigned i = 0; i < count; i++)
 		if (taken[i / 64] & 1ull << i % 64)
 			evict_ask(d, pids[i], &batch, e);
 	batch_wait(d, &batch);
@@ -511,6 +537,7 @@ static void cluster_ship(
 		return;
 	for (unsigned i = 0; i < count; i++) {
 		waits[i] = (struct ship_wait){.ship = &ships[i], .batch = &batch};
+		room_await(d, ships[i].pid, i);
 		ship_begin(d, &waits[i]);
 	}
 	batch_wait(d, &batch);

@@ -66,10 +66,11 @@ void wire_send(struct cluster *d, unsigned node, const struct page_message *m)
 
 	DCOUNT(d, sent[m->type - PAGE_MESSAGE_FIRST]);
 	/*
-	 * Not urgent: those calls may end other operations, whose `done` needs the lock that
-	 * is held here. Without a link: its end says it to all who wait.
+	 * Tasks have waited for room before they took the lock. Not urgent: those calls may
+	 * end other operations, whose `done` needs the lock that is held here. Without a link: its end says it to all who wait.
 	 */
-	if (peer && view_joined(d, node) && net_send(peer, &out, NET_MORE) == -EAGAIN)
+	if (peer && view_joined(d, node) &&
+		net_send(peer, &out, NET_MORE | NET_ANSWER) == -EAGAIN)
 		wire_cut(d, node, -ENOBUFS, "takes no", m);
 }
 
@@ -127,7 +128,7 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 	else
 		p->ops++;
 	if (x && peer && view_joined(d, node))
-		e = net_post(peer, &x->op, NET_MORE);
+		e = net_post(peer, &x->op, NET_MORE | NET_ANSWER);
 	if (!e)
 		return;
 	if (buffer)

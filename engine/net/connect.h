@@ -176,7 +176,7 @@ void connect_bury(struct connect_net *net, bool all);
 
 /* ---- queue.c: all but those that say otherwise with send_lock held ------------------------ */
 
-#define NET_QUEUE_SHORT (NET_QUEUE_MAX / 4)
+#define NET_QUEUE_SHORT 1024u
 
 /* Room for n more; else an error, and the lock is dropped. */
 int net_queue_reserve(struct connect_peer *peer, unsigned n, unsigned flags);
@@ -194,6 +194,7 @@ void net_queue_call_all(struct connect_net *net);
 void net_queue_close(struct connect_peer *peer, bool (*in_use)(struct connect_peer *));
 /* Without the lock: as net.h has them. */
 int net_queue_wait(struct net_peer *peer, uint64_t deadline_ns);
+bool net_queue_has_room(struct net_peer *peer);
 /* `flags`: NET_URGENT where handlers have run. */
 void net_queue_flush(struct net *net, unsigned flags);
 

@@ -64,6 +64,11 @@ static void no_flush(struct net *net, unsigned flags)
 {
 }
 
+static bool no_has_room(struct net_peer *peer)
+{
+	return false;
+}
+
 static int no_wait_room(struct net_peer *peer, uint64_t deadline_ns)
 {
 	return -EOPNOTSUPP;
@@ -98,6 +103,7 @@ static const struct net_ops default_ops = {
 	.send = no_send,
 	.post = no_post,
 	.flush = no_flush,
+	.has_room = no_has_room,
 	.wait_room = no_wait_room,
 	.wait = plain_wait,
 	.wake = plain_wake,
@@ -128,6 +134,7 @@ static void overlay(struct net_ops *to, const struct net_ops *from)
 	OVERLAY(to, from, send);
 	OVERLAY(to, from, post);
 	OVERLAY(to, from, flush);
+	OVERLAY(to, from, has_room);
 	OVERLAY(to, from, wait_room);
 	OVERLAY(to, from, wait);
 	OVERLAY(to, from, wake);
@@ -381,6 +388,11 @@ int net_send(struct net_peer *peer, const struct net_message *m, unsigned flags)
 void net_flush(struct net *net)
 {
 	net->ops.flush(net, 0);
+}
+
+bool net_has_room(struct net_peer *peer)
+{
+	return peer->net->ops.has_room(peer);
 }
 
 int net_wait_room(struct net_peer *peer, uint64_t deadline_ns)

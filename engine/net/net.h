@@ -28,7 +28,7 @@ struct net_peer;
 #define NET_REGIONS_MAX   16u        /* region ids are below */
 #define NET_TRANSFER_MAX  (1u << 20) /* bytes of one write or read */
 #define NET_OPS_MAX       256u       /* reads and atomics in flight to one peer */
-#define NET_QUEUE_MAX     4096u /* messages and ops of one peer that wait to be sent */
+#define NET_QUEUE_MAX     16384u /* messages and ops of one peer that wait to be sent */
 #define NET_ADDRESS_BYTES 256u
 
 /* ---- the endpoint --------------------------------------------------------------- */
@@ -156,6 +156,11 @@ int net_region_adopt(
 #define NET_MORE (1u << 0)
 /* From a handler: may use the room that is kept for answers. */
 #define NET_URGENT (1u << 1)
+/*
+ * Also may use that room, but holds what the `done` of operations needs: none is called
+ * here, and no room is -EAGAIN.
+ */
+#define NET_ANSWER (1u << 2)
 
 /*
  * Copies the message and sends it, in the order of calls for this peer. Never waits. 0;
@@ -166,6 +171,8 @@ int net_region_adopt(
 int net_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 /* What NET_MORE held back goes out now, for all peers. */
 void net_flush(struct net *net);
+/* Has the queue room for what is no answer? A look: may have changed when it returns. */
+bool net_has_room(struct net_peer *peer);
 /* Waits until the queue has room or the link is down. 0, -ENOTCONN, -ETIMEDOUT. */
 int net_wait_room(struct net_peer *peer, uint64_t deadline_ns);
 

@@ -29,6 +29,7 @@ struct net_ops {
 	int (*send)(struct net_peer *peer, const struct net_message *m, unsigned flags);
 	int (*post)(struct net_peer *peer, struct net_op *op, unsigned flags);
 	void (*flush)(struct net *net, unsigned flags);
+	bool (*has_room)(struct net_peer *peer);
 	int (*wait_room)(struct net_peer *peer, uint64_t deadline_ns);
 	int (*wait)(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 		uint32_t expected, uint64_t deadline_ns);

@@ -16,7 +16,7 @@
 
 int net_queue_reserve(struct connect_peer *peer, unsigned n, unsigned flags)
 {
-	unsigned limit = flags & NET_URGENT ? NET_QUEUE_MAX : QUEUE_TASKS;
+	unsigned limit = flags & (NET_URGENT | NET_ANSWER) ? NET_QUEUE_MAX : QUEUE_TASKS;
 	int r = 0;
 
 	if (!peer->base.up || atomic_load(&peer->cut_code)) {
@@ -45,6 +45,17 @@ void net_queue_reset(struct connect_peer *peer)
 	peer->queued = 0;
 	peer->held = false;
 	rt_cond_broadcast(&peer->room);
+}
+
+bool net_queue_has_room(struct net_peer *base)
+{
+	struct connect_peer *peer = connect_peer_of(base);
+	bool room;
+
+	rt_mutex_lock(&peer->send_lock);
+	room = peer->queued < QUEUE_TASKS;
+	rt_mutex_unlock(&peer->send_lock);
+	return room;
 }
 
 int net_queue_wait(struct net_peer *base, uint64_t deadline_ns)

@@ -419,6 +419,7 @@ const struct net_ops net_shm_ops = {
 	.send = shm_send,
 	.post = shm_post,
 	.flush = net_queue_flush,
+	.has_room = net_queue_has_room,
 	.wait_room = net_queue_wait,
 	.wait = shm_wait,
 	.wake = net_lead_wake,

@@ -256,6 +256,7 @@ const struct net_ops net_tcp_ops = {
 	.send = tcp_send,
 	.post = tcp_post,
 	.flush = net_queue_flush,
+	.has_room = net_queue_has_room,
 	.wait_room = net_queue_wait,
 	.wait = tcp_wait,
 	.wake = net_lead_wake,
