@@ -251,6 +251,13 @@ struct log *cache_log(struct cache *c)
 	return c->log;
 }
 
+int cache_shards_learn(struct cache *c, uint16_t shard, uint64_t page_count)
+{
+	return c->coherence->shards
+		       ? shards_learn(c->coherence->shards, shard, page_count)
+		       : -EINVAL;
+}
+
 const struct shards *cache_shards(struct cache *c)
 {
 	return c->coherence->shards ? c->coherence->shards : &c->alone;

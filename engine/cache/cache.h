@@ -116,6 +116,8 @@ struct store *cache_store(struct cache *cache);
 struct log *cache_log(struct cache *cache);
 /* Which pages the volume has. */
 const struct shards *cache_shards(struct cache *cache);
+/* Another node has said how large its store is: shards_learn. */
+int cache_shards_learn(struct cache *cache, uint16_t shard, uint64_t page_count);
 /* May other nodes have, and change, pages of the volume? */
 bool cache_has_peers(struct cache *cache);
 uint64_t cache_frame_count(struct cache *cache);

@@ -23,6 +23,8 @@ enum net_call_kind {
 	NET_CALL_LOCK_WAITS, /* what an owner of locks waits for */
 	NET_CALL_SYNC, /* makes what a node has changed of a file durable (fs/ops/sync.c) */
 	NET_CALL_OPEN, /* which inodes without links the node has open (fs/ops/elsewhere.c) */
+	NET_CALL_SPACE_GIVE, /* hands an allocation group over (engine/space/handover.c) */
+	NET_CALL_SPACE_STAT, /* how much room there is in a node's groups */
 	NET_CALL_KINDS
 };
 

@@ -24,7 +24,7 @@ struct place {
 static uint32_t place_pages(const struct space *sp, const struct place *p, page_id pid)
 {
 	if (p->group != GROUP_NONE)
-		return sp->groups[p->group].pages;
+		return group_at(sp, p->group)->pages;
 	return space_layout_pages(shards_pages(sp->shards, pid_shard(pid)),
 		(pid_slot(pid) - 1) / (1 + DISK_GROUP_PAGES));
 }
@@ -33,7 +33,7 @@ static uint32_t place_pages(const struct space *sp, const struct place *p, page_
 static int place_look(struct space *sp, const struct place *p)
 {
 	uint64_t version = p->page->guard.frame->version;
-	const struct group *g = &sp->groups[p->group];
+	const struct group *g = group_at(sp, p->group);
 
 	/* its own changes, made in this mtr: looked at before */
 	if (p->page->changed || !g->owned || (g->version == version && !g->stale))
@@ -126,7 +126,7 @@ int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
 	if (rc)
 		return rc;
 	WEFT_ASSERT(p.group != GROUP_NONE);
-	g = &sp->groups[p.group];
+	g = group_at(sp, p.group);
 	rt_mutex_lock(&g->lock);
 	WEFT_ASSERT(g->owned && p.disk->owner == sp->node);
 	WEFT_ASSERT(
@@ -150,6 +150,19 @@ int space_take(struct space *sp, struct mtr *m, const struct space_run *run)
 	return 0;
 }
 
+/* As long as one is under way that is not, the group does not become known. */
+static bool free_is_known(struct space *sp, struct place *p, page_id pid, uint32_t length)
+{
+	if (p->group != GROUP_NONE)
+		return true;
+	rt_mutex_lock(&sp->grow_lock);
+	WEFT_ASSERT(space_locate(sp, pid, length, &p->group, &p->index));
+	if (p->group == GROUP_NONE)
+		sp->frees_unknown++;
+	rt_mutex_unlock(&sp->grow_lock);
+	return p->group != GROUP_NONE;
+}
+
 int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length)
 {
 	struct place p;
@@ -159,8 +172,8 @@ int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length)
 	rc = place_find(sp, m, pid, length, true, &p);
 	if (rc)
 		return rc;
-	if (p.group != GROUP_NONE) {
-		g = &sp->groups[p.group];
+	if (free_is_known(sp, &p, pid, length)) {
+		g = group_at(sp, p.group);
 		/* Before the bits change: from here on nobody takes a copy of the page. */
 		rt_mutex_lock(&g->lock);
 		g->changes++;
@@ -184,7 +197,7 @@ static void settle_taken(
 	bitmap_clear(g->overlay->reserved, index, length);
 	g->reserved -= length;
 	rt_mutex_unlock(&g->lock);
-	atomic_fetch_sub_explicit(&sp->free_pages, length, memory_order_relaxed);
+	count_free(sp, g, -(uint64_t)length);
 }
 
 static void settle_freed(
@@ -210,7 +223,7 @@ static void settle_freed(
 	while (seen < end && !atomic_compare_exchange_weak_explicit(&sp->freed_lsn, &seen,
 				     end, memory_order_release, memory_order_relaxed))
 		;
-	atomic_fetch_add_explicit(&sp->free_pages, length, memory_order_relaxed);
+	count_free(sp, g, length);
 	atomic_fetch_add_explicit(&sp->budget, length, memory_order_relaxed);
 }
 
@@ -221,10 +234,13 @@ void space_committed(
 	uint32_t index;
 
 	WEFT_ASSERT(space_locate(sp, pid, length, &group, &index));
-	if (group == GROUP_NONE)
-		WEFT_ASSERT(freed); /* its owner's to know */
-	else if (freed)
-		settle_freed(sp, &sp->groups[group], index, length, end);
+	if (group == GROUP_NONE) { /* its owner's to know */
+		rt_mutex_lock(&sp->grow_lock);
+		WEFT_ASSERT(freed && sp->frees_unknown);
+		sp->frees_unknown--;
+		rt_mutex_unlock(&sp->grow_lock);
+	} else if (freed)
+		settle_freed(sp, group_at(sp, group), index, length, end);
 	else
-		settle_taken(sp, &sp->groups[group], index, length);
+		settle_taken(sp, group_at(sp, group), index, length);
 }

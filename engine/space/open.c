@@ -62,7 +62,7 @@ int space_check_page(
 /* Takes over what a group's page says. */
 static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	const struct disk_group *d;
 	uint64_t map[GROUP_WORDS];
 	struct guard guard;
@@ -78,18 +78,20 @@ static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
 			rc == -EUCLEAN ? " (damaged); run fsck.weft" : "");
 	d = (const struct disk_group *)guard.image;
 	rc = group_check(sp, group, d, err);
+	/* a node alone can have what nobody owns, but not what another does */
+	if (!rc && (sp->has_peers || d->owner == sp->node ||
+			   d->owner == DISK_OWNER_NOBODY)) {
+		g->counted = true;
+		g->page_free = d->free_pages;
+		sp->total_pages += g->pages;
+		sp->free_pages += d->free_pages;
+	}
 	if (!rc && d->owner == sp->node) {
 		memcpy(map, d->bitmap, sizeof(map));
 		group_adopt(sp, g, d, guard.frame->version,
 			bitmap_find(map, 0, g->pages, g->pages, &unused));
 		sp->budget += d->free_pages;
 		sp->unowned--;
-	} else if (!rc && d->owner == DISK_OWNER_NOBODY) {
-		/* to be had for the asking */
-		g->counted = true;
-		g->page_free = d->free_pages;
-		sp->total_pages += g->pages;
-		sp->free_pages += d->free_pages;
 	}
 	guard_release(sp->cache, &guard);
 	return rc;
@@ -117,40 +119,72 @@ static int groups_open(struct space *sp, struct weft_error *err)
 	return rc;
 }
 
-/* A shard too small for a group has none. */
-static void span_add(struct space *sp, uint16_t shard, uint64_t page_count)
+static int overlays_grow(struct space *sp, uint64_t places)
 {
-	uint64_t groups = space_layout_groups(page_count);
+	struct overlay **more = rt_alloc(places * sizeof(struct overlay *));
+
+	if (!more)
+		return -ENOMEM;
+	rt_mutex_lock(&sp->overlay_lock);
+	if (sp->overlay_count)
+		memcpy(more, sp->overlays, sp->overlay_count * sizeof(*more));
+	rt_free(sp->overlays);
+	sp->overlays = more;
+	sp->overlay_places = places;
+	rt_mutex_unlock(&sp->overlay_lock);
+	return 0;
+}
+
+/* A shard too small for a group has none. With grow_lock; who reads without it sees the
+ * group's count last. */
+static int span_add(struct space *sp, uint16_t shard, uint64_t page_count)
+{
+	uint64_t groups = space_layout_groups(page_count), first = groups_known(sp);
+	struct span *span = &sp->span[sp->span_count];
 
 	if (!groups)
-		return;
-	sp->span[sp->span_count++] = (struct span){.shard = shard,
+		return 0;
+	*span = (struct span){.shard = shard,
 		.page_count = page_count,
-		.first = sp->group_count,
-		.count = groups};
-	sp->group_count += groups;
+		.first = first,
+		.count = groups,
+		.groups = rt_alloc(groups * sizeof(*span->groups))};
+	if (!span->groups || overlays_grow(sp, first + groups)) {
+		rt_free(span->groups);
+		return -ENOMEM;
+	}
+	for (uint64_t i = 0; i < groups; i++)
+		span->groups[i].pages = (uint16_t)space_layout_pages(page_count, i);
+	atomic_fetch_add_explicit(&sp->unowned, groups, memory_order_relaxed);
+	atomic_store_explicit(&sp->group_count, first + groups, memory_order_release);
+	atomic_fetch_add_explicit(&sp->span_count, 1, memory_order_release);
+	return 0;
 }
 
-static void spans_open(struct space *sp, const struct disk_superblock *sb)
+static bool span_known(const struct space *sp, uint16_t shard)
 {
-	span_add(sp, sb->shard, sb->page_count);
-	for (unsigned i = 0; i < sp->shards->count && sp->span_count; i++) {
+	for (unsigned i = 0; i < sp->span_count; i++)
+		if (sp->span[i].shard == shard)
+			return true;
+	return false;
+}
+
+/*
+ * Not while pages are being freed there: a free that began in a group that was not known
+ * ends in one.
+ */
+void spans_grow(struct space *sp)
+{
+	rt_mutex_lock(&sp->grow_lock);
+	for (unsigned i = 0; i < sp->shards->count && !sp->frees_unknown; i++) {
 		uint16_t shard = sp->shards->shard[i].id;
+		uint64_t pages = shards_pages(sp->shards, shard);
 
-		if (shard != sb->shard)
-			span_add(sp, shard, shards_pages(sp->shards, shard));
+		/* without memory they stay unknown until the next time */
+		if (pages && !span_known(sp, shard))
+			(void)span_add(sp, shard, pages);
 	}
-	sp->unowned = sp->group_count;
-}
-
-static void groups_size(struct space *sp)
-{
-	for (uint64_t group = 0; group < sp->group_count; group++) {
-		const struct span *span = group_span(sp, group);
-
-		sp->groups[group].pages = (uint16_t)space_layout_pages(
-			span->page_count, group - span->first);
-	}
+	rt_mutex_unlock(&sp->grow_lock);
 }
 
 int space_open(struct space **out, struct cache *cache, struct weft_error *err)
@@ -167,28 +201,25 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 	sp->shards = cache_shards(cache);
 	sp->has_peers = cache_has_peers(cache);
 	sp->node = sb->node;
-	spans_open(sp, sb);
+	rc = span_add(sp, sb->shard, sb->page_count);
+	if (rc) {
+		space_close(sp);
+		return weft_error(err, rc, "no memory for allocation groups");
+	}
 	if (!sp->group_count) {
 		rt_free(sp);
 		return weft_error(
 			err, -EUCLEAN, "the store has no room for an allocation group");
 	}
-	sp->groups = rt_alloc(sp->group_count * sizeof(*sp->groups));
-	sp->overlays = rt_alloc(sp->group_count * sizeof(struct overlay *));
-	if (!sp->groups || !sp->overlays)
-		rc = weft_error(err, -ENOMEM, "no memory for %llu allocation groups",
-			(unsigned long long)sp->group_count);
-	else {
-		groups_size(sp);
-		rc = groups_open(sp, err);
-	}
+	spans_grow(sp);
+	rc = groups_open(sp, err);
 	if (rc) {
 		space_close(sp);
 		return rc;
 	}
 	sp->overlays_soft_max = OVERLAYS_SOFT_MAX;
 	for (uint64_t group = 0; group < sp->span[0].count; group++)
-		total += sp->groups[group].pages;
+		total += group_at(sp, group)->pages;
 	kept = MIN(MAX(total / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
 	sp->kept_pages = MIN(kept, total / 4);
 	sp->tight_pages = sp->kept_pages + MIN(total / 64, (uint64_t)TIGHT_MAX);
@@ -203,9 +234,11 @@ void space_close(struct space *sp)
 {
 	if (!sp)
 		return;
+	space_disconnect(sp);
 	overlays_close(sp);
 	rt_free(sp->overlays);
-	rt_free(sp->groups);
+	for (unsigned i = 0; i < sp->span_count; i++)
+		rt_free(sp->span[i].groups);
 	rt_free(sp);
 }
 
@@ -214,17 +247,18 @@ bool space_locate(const struct space *sp, page_id pid, uint32_t length, uint64_t
 {
 	uint64_t slot = pid_slot(pid), at = (slot - 1) % (1 + DISK_GROUP_PAGES);
 	const struct span *span = sp->span;
+	const struct span *end =
+		span + atomic_load_explicit(&sp->span_count, memory_order_acquire);
 
 	/* no catalog, no group's own page */
 	if (slot < 2 || !at || !length || length > DISK_GROUP_PAGES - (at - 1) ||
 		!shards_have(sp->shards, pid, length))
 		return false;
 	*index = (uint32_t)at - 1;
-	while (span < sp->span + sp->span_count && span->shard != pid_shard(pid))
+	while (span < end && span->shard != pid_shard(pid))
 		span++;
-	*group = span < sp->span + sp->span_count
-			 ? span->first + (slot - 1) / (1 + DISK_GROUP_PAGES)
-			 : GROUP_NONE;
+	*group = span < end ? span->first + (slot - 1) / (1 + DISK_GROUP_PAGES)
+			    : GROUP_NONE;
 	return true;
 }
 

@@ -68,7 +68,7 @@ void group_quarantine(struct group *g, uint32_t index, uint32_t length, lsn_t en
 /* Takes the overlay of a group that can do without. With overlay_lock. */
 static bool overlay_steal(struct space *sp, struct overlay *ov)
 {
-	struct group *g = &sp->groups[ov->group];
+	struct group *g = group_at(sp, ov->group);
 	bool idle;
 
 	rt_mutex_lock(&g->lock);
@@ -94,7 +94,7 @@ static int overlay_obtain(struct space *sp, struct overlay **out)
 
 	rt_mutex_lock(&sp->overlay_lock);
 	/* The clock goes round twice at most: the first round clears `used`. */
-	if (sp->overlay_count >= MIN(sp->group_count, sp->overlays_soft_max))
+	if (sp->overlay_count >= MIN(sp->overlay_places, sp->overlays_soft_max))
 		turns = 2 * sp->overlay_count;
 	for (uint64_t i = 0; i < turns && !ov; i++) {
 		struct overlay *at = sp->overlays[sp->overlay_hand];
@@ -103,7 +103,7 @@ static int overlay_obtain(struct space *sp, struct overlay **out)
 		if (at->group != GROUP_NONE && overlay_steal(sp, at))
 			ov = at;
 	}
-	if (!ov && sp->overlay_count < sp->group_count) {
+	if (!ov && sp->overlay_count < sp->overlay_places) {
 		rc = -ENOMEM;
 		ov = rt_alloc(sizeof(*ov));
 		if (ov)
@@ -170,7 +170,7 @@ static int overlay_fill(
 
 int overlay_load(struct space *sp, uint64_t group)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	struct overlay *ov;
 	uint64_t version;
 	uint32_t changes;
@@ -198,8 +198,8 @@ int overlay_load(struct space *sp, uint64_t group)
 	}
 	rt_mutex_lock(&sp->overlay_lock);
 	rt_mutex_lock(&g->lock);
-	taken = !g->overlay && !g->freeing && !g->quarantined && g->changes == changes &&
-		g->version == version;
+	taken = g->owned && !g->overlay && !g->freeing && !g->quarantined &&
+		g->changes == changes && g->version == version;
 	if (taken) {
 		g->overlay = ov;
 		ov->group = group;

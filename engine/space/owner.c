@@ -14,8 +14,6 @@
  */
 #include "engine/space/space_internal.h"
 
-/* A group that was not to be had is not looked at again for so long. */
-#define PASSED_NS 1000000000ull
 /* Attempts to latch a group's page that others want too, with pauses. */
 #define TAKE_TRIES 256u
 #define TAKE_NS    20000ull
@@ -34,14 +32,9 @@ void group_adopt(struct space *sp, struct group *g, const struct disk_group *d,
 	uint64_t free_pages = d->free_pages;
 
 	WEFT_ASSERT(!g->owned && !g->overlay && !g->reserved);
-	if (!g->counted)
-		atomic_fetch_add_explicit(
-			&sp->total_pages, g->pages, memory_order_relaxed);
 	/* wraps where it fell: sums of it are right again */
-	atomic_fetch_add_explicit(&sp->free_pages,
-		g->counted ? free_pages - g->page_free : free_pages,
-		memory_order_relaxed);
-	g->counted = g->owned = true;
+	count_free(sp, g, free_pages - g->page_free);
+	g->owned = true;
 	g->stale = false;
 	g->version = version;
 	g->page_free = d->free_pages;
@@ -67,7 +60,7 @@ static void overlay_renew(struct group *g, const struct disk_group *d)
 int group_look(
 	struct space *sp, uint64_t group, const struct disk_group *d, uint64_t version)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	uint64_t gained;
 	int rc = 0;
 
@@ -91,7 +84,7 @@ int group_look(
 	g->page_free = d->free_pages;
 	atomic_fetch_add_explicit(&g->room, (uint32_t)gained, memory_order_relaxed);
 	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
-	atomic_fetch_add_explicit(&sp->free_pages, gained, memory_order_relaxed);
+	count_free(sp, g, gained);
 	atomic_fetch_add_explicit(&sp->budget, gained, memory_order_relaxed);
 	/* What this node has just freed itself is not in quarantine yet. */
 	g->stale = g->overlay && g->freeing;
@@ -104,8 +97,8 @@ out_unlock:
 
 void groups_look(struct space *sp)
 {
-	for (uint64_t group = 0; group < sp->group_count; group++) {
-		struct group *g = &sp->groups[group];
+	for (uint64_t group = 0; group < groups_known(sp); group++) {
+		struct group *g = group_at(sp, group);
 		struct guard guard;
 		bool full;
 
@@ -140,7 +133,7 @@ static void freed_raise(struct space *sp, lsn_t end)
 static int group_claim(struct space *sp, uint64_t group, struct mtr_page *p)
 {
 	const struct disk_group *d = (const struct disk_group *)p->guard.image;
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	struct weft_error err = {0};
 	bool news = d->owner != sp->node;
 	int rc = group_check(sp, group, d, &err);
@@ -172,7 +165,7 @@ static int group_claim(struct space *sp, uint64_t group, struct mtr_page *p)
  * record is behind all of theirs. */
 static void group_taken(struct space *sp, uint64_t group, lsn_t end)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	uint32_t room;
 
 	rt_mutex_lock(&g->lock);
@@ -182,6 +175,15 @@ static void group_taken(struct space *sp, uint64_t group, lsn_t end)
 	freed_raise(sp, end);
 	atomic_fetch_sub_explicit(&sp->unowned, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&sp->budget, room, memory_order_relaxed);
+}
+
+static void group_pass(struct space *sp, uint64_t group)
+{
+	struct group *g = group_at(sp, group);
+
+	rt_mutex_lock(&g->lock);
+	g->passed_until = rt_now_ns() + GROUP_PASSED_NS;
+	rt_mutex_unlock(&g->lock);
 }
 
 /* 0: it is this node's. -ENOSPC: it is not to be had. Waits. */
@@ -212,12 +214,25 @@ static int group_take(struct space *sp, uint64_t group, struct mtr *m)
 		end = mtr_commit(m).end;
 		group_taken(sp, group, end ? end : log_end(sp->log));
 	}
-	if (rc && rc != -EEXIST) {
-		rt_mutex_lock(&sp->groups[group].lock);
-		sp->groups[group].passed_until = rt_now_ns() + PASSED_NS;
-		rt_mutex_unlock(&sp->groups[group].lock);
-	}
+	if (rc && rc != -EEXIST)
+		group_pass(sp, group);
 	return rc == -EEXIST ? 0 : rc;
+}
+
+/* A look that takes the page from nobody. What cannot be read is found out by who takes it. */
+static bool group_is_to_be_had(struct space *sp, uint64_t group)
+{
+	const struct disk_group *d;
+	struct guard guard;
+	bool had;
+
+	if (guard_shared(sp->cache, group_pid(sp, group), 0, &guard))
+		return true;
+	d = (const struct disk_group *)guard.image;
+	had = d->owner == sp->node ||
+	      (d->owner == DISK_OWNER_NOBODY && d->free_pages > 0);
+	guard_release(sp->cache, &guard);
+	return had;
 }
 
 /* Groups of this node's shard come first. */
@@ -231,28 +246,44 @@ static int groups_take(struct space *sp)
 	m = rt_alloc(sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	for (uint64_t group = 0; group < sp->group_count && rc; group++) {
-		struct group *g = &sp->groups[group];
+	for (uint64_t group = 0; group < groups_known(sp) && rc; group++) {
+		struct group *g = group_at(sp, group);
 		bool passed;
 
 		rt_mutex_lock(&g->lock);
 		passed = g->owned || g->broken || rt_now_ns() < g->passed_until;
 		rt_mutex_unlock(&g->lock);
-		if (!passed)
+		if (passed)
+			continue;
+		if (group_is_to_be_had(sp, group))
 			rc = group_take(sp, group, m);
+		else
+			group_pass(sp, group);
 	}
 	rt_free(m);
 	return rc;
 }
 
-int space_more(struct space *sp)
+int group_had(struct space *sp, uint64_t group)
+{
+	struct mtr *m = rt_alloc(sizeof(*m));
+	int rc = m ? group_take(sp, group, m) : -ENOMEM;
+
+	rt_free(m);
+	return rc;
+}
+
+int space_more(struct space *sp, bool alone)
 {
 	uint64_t had = atomic_load_explicit(&sp->budget, memory_order_relaxed);
+	int rc;
 
 	if (sp->has_peers) {
+		spans_grow(sp);
 		groups_look(sp);
 		if (atomic_load_explicit(&sp->budget, memory_order_relaxed) > had)
 			return 0;
 	}
-	return groups_take(sp);
+	rc = groups_take(sp);
+	return rc && !alone ? space_ask(sp) : rc;
 }

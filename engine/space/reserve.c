@@ -94,7 +94,7 @@ static uint32_t pick_data(
 static uint32_t reserve_locked(
 	struct space *sp, uint64_t group, const struct search *s, struct space_run *out)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	bool goal_here = s->goal_group == group;
 	uint32_t length, first = 0;
 
@@ -128,7 +128,7 @@ static uint32_t reserve_locked(
 /* With the group's lock. */
 static void group_break(struct space *sp, uint64_t group, int why)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 
 	if (g->broken)
 		return;
@@ -157,7 +157,7 @@ bool space_exhausted(struct space *sp, int error)
 static int reserve_in_group(
 	struct space *sp, uint64_t group, const struct search *s, struct space_run *out)
 {
-	struct group *g = &sp->groups[group];
+	struct group *g = group_at(sp, group);
 	lsn_t durable = log_durable(sp->log);
 	int rc = -ENOSPC;
 
@@ -165,7 +165,7 @@ static int reserve_in_group(
 	group_settle(g, durable);
 	if (g->broken)
 		rc = g->broken;
-	if (g->broken || (!g->overlay && g->quarantined))
+	if (!g->owned || g->broken || (!g->overlay && g->quarantined))
 		goto out_unlock;
 	if (!g->overlay) {
 		rt_mutex_unlock(&g->lock);
@@ -194,7 +194,7 @@ static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 	int result = -ENOSPC;
 
 	do {
-		struct group *g = &sp->groups[group];
+		struct group *g = group_at(sp, group);
 		int rc;
 
 		if (atomic_load_explicit(&g->room, memory_order_relaxed) >= s->least &&
@@ -207,7 +207,7 @@ static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 				result = rc;
 		}
 		group += step;
-		if (group >= sp->group_count)
+		if (group >= groups_known(sp))
 			group = step == 1 ? 0 : start % step;
 	} while (group != start);
 	return result;
@@ -247,6 +247,7 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 		.goal_group = GROUP_NONE,
 		.goal_index = INDEX_NONE,
 	};
+	bool alone = flags & SPACE_ALONE;
 	uint32_t granted;
 	int rc = -ENOSPC;
 
@@ -255,7 +256,7 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 	do
 		granted = budget_take(
 			sp, MIN(want, DISK_GROUP_PAGES), flags & SPACE_PRIVILEGED);
-	while (!granted && space_more(sp) == 0);
+	while (!granted && space_more(sp, alone) == 0);
 	if (!granted)
 		return -ENOSPC;
 	s.want = granted;
@@ -282,7 +283,7 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 		 * cannot be read. */
 		if (tries % TRIES_LOOK == 0 && sp->has_peers)
 			groups_look(sp);
-		if (is_unreadable(rc) && space_more(sp) == 0)
+		if (is_unreadable(rc) && space_more(sp, alone) == 0)
 			continue;
 		/* Pages are on their way: between an mtr and its settling, or their
 		 * group's page is being read. Of unreadable groups' nothing need be. */
@@ -308,7 +309,7 @@ void space_unreserve(struct space *sp, const struct space_run *run)
 	if (!run->length)
 		return;
 	WEFT_ASSERT(space_locate(sp, run->pid, run->length, &group, &index));
-	g = &sp->groups[group];
+	g = group_at(sp, group);
 	rt_mutex_lock(&g->lock);
 	WEFT_ASSERT(
 		g->overlay && bitmap_all_set(g->overlay->reserved, index, run->length));

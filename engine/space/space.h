@@ -17,6 +17,7 @@
 #define WEFT_SPACE_H
 
 #include "engine/cache/mtr.h"
+#include "engine/net/calls.h"
 
 struct space;
 
@@ -60,11 +61,14 @@ void space_close(struct space *sp);
 #define SPACE_PRIVILEGED (1u << 0)
 /* tree pages: kept apart from file data within the group */
 #define SPACE_METADATA (1u << 1)
+/* without asking other nodes for room */
+#define SPACE_ALONE (1u << 2)
 
 /*
  * Reserves 1 to `want` contiguous pages, near `goal` where possible (PID_NONE: anywhere).
  * Flushes the log when only pages freed but not durably so are left, and makes this node
- * the owner of further groups when its own have no room. -ENOSPC; -EIO or
+ * the owner of further groups when its own have no room, of those that other nodes hand over
+ * as well. -ENOSPC; -EIO or
  * -EUCLEAN where there may be room, but only in groups whose pages cannot be read. Waits;
  * hold nothing.
  */
@@ -96,13 +100,29 @@ int space_free(struct space *sp, struct mtr *m, page_id pid, uint32_t length);
 void space_committed(
 	struct space *sp, page_id pid, uint32_t length, bool freed, lsn_t end);
 
+/*
+ * The volume has other nodes: asks them for room, and serves what they ask, until
+ * space_disconnect, which waits. `nodes`: bits of all that take part, read anew each time.
+ */
+void space_connect(struct space *sp, struct net_calls *calls, const uint64_t *nodes);
+void space_disconnect(struct space *sp);
+/*
+ * Called when others ask for room and there is no group to spare: gives back what is
+ * reserved ahead; true: more may be free in a moment. Must not wait for another node's
+ * answer. NULL: none any more; waits until it does not run.
+ */
+void space_give_back(struct space *sp, bool (*give_back)(void *owner), void *owner);
+
 struct space_stat {
-	/* of groups that this node owns, and those of its shard that nobody owned at open */
+	/* of this node's shard; what other nodes own or free of it, as last looked at */
 	uint64_t total_pages;     /* that files and metadata can use */
 	uint64_t free_pages;      /* not in use; reservations count as free */
 	uint64_t available_pages; /* free, without the pages kept back */
 };
 void space_stat(struct space *sp, struct space_stat *out);
+/* Of the whole volume, as other nodes said at most so long ago; of one that is away, what
+ * it said last. Waits. */
+void space_stat_all(struct space *sp, uint64_t age_ns, struct space_stat *out);
 /* Files hold reservations to write ahead into; when this changes, space got tight and
  * they should give theirs back. */
 uint32_t space_pressure(struct space *sp);

@@ -27,7 +27,9 @@ _Static_assert(DISK_GROUP_PAGES % 64 == 0, "a group's bitmap is whole words");
 #define OVERLAYS_SOFT_MAX 256
 #define STRIPES_MAX       8
 #define GROUP_NONE        UINT64_MAX
-#define INDEX_NONE        UINT32_MAX
+/* A group that was not to be had is not looked at again for so long. */
+#define GROUP_PASSED_NS 1000000000ull
+#define INDEX_NONE      UINT32_MAX
 
 /*
  * What memory knows of a group's pages beyond the group's page. Under the group's lock,
@@ -69,15 +71,20 @@ struct group {
 	 * The picture: with the group's lock and its page latched in whatever way, so that
 	 * who has latched it exclusively may look without the lock.
 	 */
-	uint64_t version;      /* of the page, as known here */
-	uint32_t page_free;    /* free_pages of that version */
-	bool stale;            /* the overlay lacks what others have freed */
-	bool owned;            /* by this node: else none but `freeing` is in use */
-	bool counted;          /* in total_pages and free_pages */
+	uint64_t version;   /* of the page, as known here */
+	uint32_t page_free; /* free_pages of that version */
+	bool stale;         /* the overlay lacks what others have freed */
+	bool owned;         /* by this node: else none but `freeing` is in use */
+	bool counted; /* in total_pages and free_pages: it is of this node's shard */
 	uint64_t passed_until; /* it was not to be had: not looked at again before */
 	uint16_t pages;
 	int broken; /* its page cannot be read: why; nothing is reserved in it. 0: it can
 		     */
+};
+
+/* What another node has said of its groups. */
+struct space_told {
+	uint64_t total_pages, free_pages, at_ns; /* at_ns 0: nothing yet */
 };
 
 /* The groups of a shard. */
@@ -85,6 +92,7 @@ struct span {
 	uint16_t shard;
 	uint64_t page_count;
 	uint64_t first, count; /* groups */
+	struct group *groups;
 };
 
 struct space {
@@ -93,11 +101,15 @@ struct space {
 	const struct shards *shards;
 	uint16_t node;
 	bool has_peers; /* others may free pages, and own groups */
-	/* Shards whose size was known at open, this node's first. */
-	unsigned span_count;
+	/*
+	 * Shards whose size is known, this node's first; more come (spans_grow), and none
+	 * goes. Under grow_lock, but to be read.
+	 */
+	_Atomic uint32_t span_count;
 	struct span span[SHARDS_MAX];
-	uint64_t group_count;
-	struct group *groups;
+	_Atomic uint64_t group_count;
+	struct rt_mutex grow_lock;    /* a leaf */
+	uint64_t frees_unknown;       /* under way, in groups that are not known */
 	_Atomic uint64_t unowned;     /* groups that this node does not own */
 	_Atomic uint64_t total_pages; /* of groups that are counted */
 	uint64_t kept_pages;          /* for SPACE_PRIVILEGED */
@@ -114,12 +126,32 @@ struct space {
 	unsigned stripe_count;
 	_Atomic uint64_t stripe[STRIPES_MAX];
 
+	/* Other nodes (handover.c); calls NULL: there are none. */
+	struct net_calls *calls;
+	const uint64_t *nodes;     /* bits: all that take part */
+	struct rt_mutex ask_lock;  /* one task asks at a time */
+	struct rt_mutex hook_lock; /* the two below; held while the hook runs */
+	bool (*give_back)(void *owner);
+	void *give_back_owner;
+	struct rt_mutex look_lock; /* held while all groups are looked at for statfs */
+	uint64_t looked_ns;
+	struct rt_mutex told_lock; /* what others said, held while they are asked */
+	struct space_told told[DISK_NODE_MAX + 1];
+
 	uint64_t overlays_soft_max;   /* OVERLAYS_SOFT_MAX; tests lower it */
 	struct rt_mutex overlay_lock; /* the three below */
-	struct overlay **overlays;    /* group_count places, overlay_count in use */
+	struct overlay **overlays;    /* overlay_places, overlay_count in use */
+	uint64_t overlay_places;
 	uint64_t overlay_count;
 	uint64_t overlay_hand;
 };
+
+/* Its page has so many more free; wraps. */
+static inline void count_free(struct space *sp, const struct group *g, uint64_t more)
+{
+	if (g->counted)
+		atomic_fetch_add_explicit(&sp->free_pages, more, memory_order_relaxed);
+}
 
 /* ---- bitmap.c: ranges of bits, a word at a time ---- */
 
@@ -142,6 +174,12 @@ uint32_t bitmap_find_down(
 
 /* ---- open.c ---- */
 
+/* All of these can be looked at. */
+static inline uint64_t groups_known(const struct space *sp)
+{
+	return atomic_load_explicit(&sp->group_count, memory_order_acquire);
+}
+
 static inline const struct span *group_span(const struct space *sp, uint64_t group)
 {
 	const struct span *span = sp->span;
@@ -150,6 +188,16 @@ static inline const struct span *group_span(const struct space *sp, uint64_t gro
 		span++;
 	return span;
 }
+
+static inline struct group *group_at(const struct space *sp, uint64_t group)
+{
+	const struct span *span = group_span(sp, group);
+
+	return &span->groups[group - span->first];
+}
+
+/* Shards whose size has become known meanwhile have groups from now on. */
+void spans_grow(struct space *sp);
 
 static inline page_id group_pid(const struct space *sp, uint64_t group)
 {
@@ -160,7 +208,7 @@ static inline page_id group_pid(const struct space *sp, uint64_t group)
 
 /*
  * Group and index in it of a run's first page; false when it is not a run of one group.
- * GROUP_NONE: of a shard whose size was not known at open.
+ * GROUP_NONE: of a shard whose size is not known yet.
  */
 bool space_locate(const struct space *sp, page_id pid, uint32_t length, uint64_t *group,
 	uint32_t *index);
@@ -186,10 +234,18 @@ int group_look(
 void groups_look(struct space *sp);
 /*
  * Looks for more room: pages that others have freed in this node's groups, then a group
- * that nobody owns. 0: the budget has grown, or another task was faster; -ENOSPC, or why
+ * that nobody owns, then, unless `alone`, one of another node. 0: the budget has grown, or another task was faster; -ENOSPC, or why
  * it cannot. Waits.
  */
-int space_more(struct space *sp);
+int space_more(struct space *sp, bool alone);
+
+/* The group's page is said to name this node: it becomes its owner. 0, or it does not. Waits. */
+int group_had(struct space *sp, uint64_t group);
+
+/* ---- handover.c ---- */
+
+/* Asks other nodes for a group. 0: the budget has grown; -ENOSPC. Waits. */
+int space_ask(struct space *sp);
 
 /* ---- overlay.c ---- */
 

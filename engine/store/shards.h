@@ -70,6 +70,22 @@ static inline bool shards_elsewhere(const struct disk_superblock *sb, page_id pi
 	return sb->node && pid_shard(pid) != sb->shard && pid_shard(pid) < SHARDS_MAX;
 }
 
+/* How large a listed shard is, once it is known. -EINVAL: there is none, it cannot be so
+ * large, or is of another size. */
+static inline int shards_learn(struct shards *s, uint16_t id, uint64_t page_count)
+{
+	struct shard *shard = (struct shard *)shards_find(s, id);
+	uint64_t unknown = 0;
+
+	if (!shard || !page_count || page_count > 1ull << PID_SLOT_BITS)
+		return -EINVAL;
+	if (!atomic_compare_exchange_strong_explicit(&shard->page_count, &unknown,
+		    page_count, memory_order_relaxed, memory_order_relaxed) &&
+		unknown != page_count)
+		return -EINVAL;
+	return 0;
+}
+
 /* Adds a shard, or says how large it is. -ENOSPC: there are too many. */
 static inline int shards_set(struct shards *s, uint16_t id, uint64_t page_count)
 {

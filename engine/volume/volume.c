@@ -154,6 +154,8 @@ static int open_content(
 
 	if (!rc)
 		rc = space_open(&v->space, v->cache, err);
+	if (!rc && v->calls)
+		space_connect(v->space, v->calls, &v->nodes);
 	if (!rc)
 		rc = tree_open(&v->tree, v->cache, v->space, v->catalog.root_pid, err);
 	if (!rc && !o->read_only && o->background) {

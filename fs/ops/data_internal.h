@@ -143,9 +143,8 @@ void states_settle(struct fs *fs);
 uint32_t forgotten_mark(struct fs *fs);
 void forgotten_clear(struct fs *fs, uint32_t mark);
 
-/* Gives the write-ahead reservation back: this file's, every file's. */
+/* Gives the write-ahead reservation back. */
 void ahead_release(struct fs *fs, struct inode_state *st);
-void ahead_release_all(struct fs *fs);
 
 /* Times that the tree does not have yet. `settle` writes them; Waits. */
 int state_settle(struct fs *fs, struct inode_state *st);

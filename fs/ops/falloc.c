@@ -240,6 +240,8 @@ static bool has_room(struct fs *fs, uint64_t pages)
 	struct space_stat stat;
 
 	space_stat(fs->volume->space, &stat);
+	if (pages > stat.available_pages)
+		space_stat_all(fs->volume->space, 0, &stat);
 	return pages <= stat.available_pages;
 }
 

@@ -333,14 +333,17 @@ void ahead_release_all(struct fs *fs)
 
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out)
 {
-	int rc = space_reserve(fs->volume->space, goal, want, 0, out);
+	struct space *space = fs->volume->space;
+	int rc = space_reserve(space, goal, want, SPACE_ALONE, out);
 
-	if (space_exhausted(fs->volume->space, rc)) {
+	if (space_exhausted(space, rc)) {
 		ahead_release_all(fs);
-		rc = space_reserve(fs->volume->space, goal, want, 0, out);
+		rc = space_reserve(space, goal, want, SPACE_ALONE, out);
 	}
-	if (space_exhausted(fs->volume->space, rc) && orphans_settle(fs, true))
-		rc = space_reserve(fs->volume->space, goal, want, 0, out);
+	if (fs_has_peers(fs) && space_exhausted(space, rc))
+		rc = space_reserve(space, goal, want, 0, out);
+	if (space_exhausted(space, rc) && orphans_settle(fs, true))
+		rc = space_reserve(space, goal, want, 0, out);
 	return rc;
 }
 

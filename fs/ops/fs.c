@@ -79,6 +79,15 @@ void fs_reconfigure(struct fs *fs, const struct ops_options *o)
 	atomic_store_explicit(&fs->names_sync, o->names_sync, memory_order_relaxed);
 }
 
+/* Other nodes are short of room. */
+static bool give_back(void *owner)
+{
+	struct fs *fs = owner;
+
+	ahead_release_all(fs);
+	return orphans_pending(fs);
+}
+
 int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 	struct weft_error *err)
 {
@@ -121,6 +130,7 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 		goto out_orphans;
 	}
 	sync_serve(fs, true);
+	space_give_back(v->space, give_back, fs);
 	*out = fs;
 	return 0;
 
@@ -137,6 +147,7 @@ out_free:
 
 void fs_close(struct fs *fs)
 {
+	space_give_back(fs->volume->space, NULL, NULL);
 	locks_close(fs);
 	sync_serve(fs, false);
 	orphans_stop(fs);
@@ -157,6 +168,9 @@ struct ops_counters *ops_counters(struct fs *fs)
 	return &fs->counters;
 }
 
+/* What other nodes have said of their room is not asked for again for so long. */
+#define STATFS_AGE_NS 1000000000ull
+
 /* There is no table of inodes that could fill up: f_files is 0, as on other such
  * filesystems. */
 int ops_statfs(struct fs *fs, struct statvfs *out)
@@ -166,7 +180,7 @@ int ops_statfs(struct fs *fs, struct statvfs *out)
 
 	ops_count(fs, OPS_CALL_STATFS);
 	(void)orphans_settle(fs, false);
-	space_stat(fs->volume->space, &stat);
+	space_stat_all(fs->volume->space, STATFS_AGE_NS, &stat);
 	memcpy(&fsid, fs->volume->catalog.volume_uuid, sizeof(fsid));
 	*out = (struct statvfs){
 		.f_bsize = PAGE_SIZE,

@@ -282,6 +282,12 @@ static void orphan_ready(struct fs *fs, uint64_t ino)
 		orphans_reclaim(fs, &ino, 1, false);
 }
 
+bool orphans_pending(struct fs *fs)
+{
+	return fs->orphans && atomic_load_explicit(&fs->orphans->pending,
+				      memory_order_relaxed) > 0;
+}
+
 /* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
 static void help(struct fs *fs)
 {

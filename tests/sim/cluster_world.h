@@ -67,6 +67,7 @@ struct world {
 	unsigned nodes, steps;
 	bool caller_forgets; /* as in struct ops_options */
 	uint64_t dirty_age_ms; /* 0: 40 */
+	uint64_t disk_bytes;   /* 0: DISK_BYTES */
 	void (*work)(struct node *n);
 	void (*check)(struct node *n);
 	bool no_files;   /* it puts other things into the tree than fsck knows */
@@ -307,7 +308,8 @@ static void node_format(struct node *n)
 	struct rt_disk *disk;
 
 	memcpy(format.volume_uuid, n->w->uuid, sizeof(format.volume_uuid));
-	n->sim_disk = rt_sim_disk_create(n->disk, DISK_BYTES, NULL);
+	n->sim_disk = rt_sim_disk_create(
+		n->disk, n->w->disk_bytes ? n->w->disk_bytes : DISK_BYTES, NULL);
 	OK(rt_disk_open(&disk, n->disk, 0, &err));
 	OK(volume_format(disk, &format, 0, 0, &err));
 	rt_disk_close(disk);

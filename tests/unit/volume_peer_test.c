@@ -122,7 +122,8 @@ static int groups_of_others(void *arg)
 	rt_sleep_ns(2 * SECOND);
 	OK(reserve(v, 598, &got));
 	CHECK(peer_group_of(got.pid) == group && got.length == 598 - 50);
-	CHECK(free_pages(v) == 598 - 40);
+	CHECK(free_pages(v) == 0); /* which is of this node's shard */
+	CHECK(v->space->budget == 50 - 40);
 	p = peer_hold(&the_peer, group);
 	CHECK(d->owner == 1 && d->free_pages == 598 - 40);
 	peer_done(&the_peer, p, false);
@@ -156,12 +157,12 @@ static int freed_then_taken_over(void *arg)
 	freed = pages_free_commit(v, group + 100, 7);
 	/* while it is not settled the group is not taken */
 	CHECK(reserve(v, 10, &got) == -ENOSPC);
-	CHECK(!v->space->groups[1].owned);
+	CHECK(!group_at(v->space, 1)->owned);
 	space_committed(v->space, group + 100, 7, true, freed.end);
 	rt_sleep_ns(2 * SECOND);
 	freed = pages_free(v, group + 200, 7);
 	OK(reserve(v, 10, &got));
-	CHECK(v->space->groups[1].owned && peer_group_of(got.pid) == group);
+	CHECK(group_at(v->space, 1)->owned && peer_group_of(got.pid) == group);
 	CHECK(got.length == 7 && log_durable(v->log) >= freed.end);
 	space_unreserve(v->space, &got);
 	close_with_peer(v);
@@ -205,17 +206,17 @@ static int owners_of_one_node(void *arg)
 	rt_sim_disk_create("d", DISK_BYTES, NULL);
 	peer_volume_make("d", 1, 0);
 	v = open_alone();
-	CHECK(v->space->groups[0].owned && !v->space->unowned);
+	CHECK(group_at(v->space, 0)->owned && !v->space->unowned);
 	had = free_pages(v);
 	own_group_set(v, DISK_OWNER_NOBODY);
 	OK(volume_close(v));
 
 	v = open_alone();
-	CHECK(!v->space->groups[0].owned && free_pages(v) == had);
+	CHECK(!group_at(v->space, 0)->owned && free_pages(v) == had);
 	OK(reserve(v, 10, &run));
 	runs_take(v, &run, 1);
 	taken = run.pid;
-	CHECK(v->space->groups[0].owned && free_pages(v) == had - 10);
+	CHECK(group_at(v->space, 0)->owned && free_pages(v) == had - 10);
 	OK(guard_shared(v->cache, group_pid(v->space, 0), 0, &g));
 	d = (const struct disk_group *)g.image;
 	CHECK(d->owner == 1 && d->free_pages == had - 10);
@@ -464,14 +465,14 @@ static void model_compare(struct volume *v)
 		OK(guard_shared(v->cache, pid, 0, &g));
 		d = (const struct disk_group *)g.image;
 		OK(group_check(v->space, n, d, &fixture_error));
-		for (uint32_t i = 0; i < v->space->groups[n].pages; i++) {
+		for (uint32_t i = 0; i < group_at(v->space, n)->pages; i++) {
 			uint8_t state = slot_of(pid + 1 + i)->state;
 			bool used = d->bitmap[i / 8] >> i % 8 & 1;
 
 			CHECK(used == (state == USED || state == NOT_YET));
 		}
-		if (v->space->groups[n].owned) {
-			picture_compare(&v->space->groups[n], d);
+		if (group_at(v->space, n)->owned) {
+			picture_compare(group_at(v->space, n), d);
 			owned_free += d->free_pages;
 		}
 		guard_release(v->cache, &g);
