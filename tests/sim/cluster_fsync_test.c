@@ -4,7 +4,8 @@
  *
  * All nodes change the same files and directories; then one of them calls fsync, and when it
  * returns all lose their power. What is durable then, in all logs and stores together
- * (all_that_lasts.h), has the file as the last change had left it.
+ * (all_that_lasts.h), has the file as the last change had left it; and so has the volume when
+ * all have come back.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_fsync_test     one seed
  *   WEFT_SIM_SEEDS=1000                                    so many of each kind
@@ -337,6 +338,77 @@ static void turns_check(const struct lasts *l)
 		check_dir(l, (unsigned)m.of_dir);
 }
 
+struct bytes {
+	uint8_t *to;
+	size_t len;
+};
+
+static int take_bytes(void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct bytes *b = (struct bytes *)arg;
+
+	for (unsigned i = 0; i < count; i++) {
+		memcpy(b->to + b->len, iov[i].iov_base, iov[i].iov_len);
+		b->len += iov[i].iov_len;
+	}
+	return (int)total;
+}
+
+/* The bytes of the file, of `most` at most; the caller's to free. */
+static struct bytes read_all(struct node *n, uint64_t ino, size_t most)
+{
+	struct bytes b = {.to = rt_alloc(most + PAGE_SIZE)};
+	struct ops_file *f;
+	int rc;
+
+	OK(ops_open(n->fs, ino, &root_user, O_RDONLY | O_NOATIME, &f, NULL));
+	do {
+		rc = ops_read(n->fs, f, b.len, most - b.len, take_bytes, &b);
+		HOLDS(rc >= 0);
+	} while (rc > 0 && b.len < most);
+	ops_close(n->fs, f);
+	return b;
+}
+
+static void inode_again(const struct disk_inode *now, const struct disk_inode *left)
+{
+	EQ(memcmp(now, left, offsetof(struct disk_inode, writers)), 0);
+}
+
+static void file_again(struct node *n, unsigned i)
+{
+	struct disk_inode now = attr_of(n->fs, m.file[i].ino);
+	struct bytes b = read_all(n, m.file[i].ino, FILE_BYTES);
+
+	inode_again(&now, &m.file[i].left);
+	EQ(b.len, m.file[i].size);
+	EQ(memcmp(b.to, m.file[i].data, b.len), 0);
+	rt_free(b.to);
+}
+
+static void dir_again(struct node *n, unsigned i)
+{
+	struct disk_inode now = attr_of(n->fs, m.dir[i].ino);
+
+	inode_again(&now, &m.dir[i].left);
+	for (unsigned k = 0; k < m.dir[i].count; k++) {
+		struct ops_attr a;
+		char text[64];
+
+		name_text(text, i, k);
+		OK(ops_lookup(n->fs, m.dir[i].ino, nm(text), &a));
+	}
+}
+
+static void turns_again(struct node *n)
+{
+	if (m.of_file >= 0)
+		file_again(n, (unsigned)m.of_file);
+	if (m.of_dir >= 0)
+		dir_again(n, (unsigned)m.of_dir);
+	barrier(n);
+}
+
 /* ---- fsync while others write --------------------------------------------------------------- */
 
 /*
@@ -420,6 +492,22 @@ static void race_check(const struct lasts *l)
 		}
 }
 
+static void race_again(struct node *n)
+{
+	struct bytes b = read_all(n, m.ino, record_offset(NODES_MAX, RECORDS));
+
+	for (unsigned node = 1; node <= NODES_MAX; node++)
+		for (uint32_t i = 0; i < m.durable[node]; i++) {
+			struct record want = {.tag = m.tag, .node = node, .number = i};
+			uint64_t at = record_offset(node, i);
+
+			HOLDS(at + sizeof(want) <= b.len);
+			EQ(memcmp(b.to + at, &want, sizeof(want)), 0);
+		}
+	rt_free(b.to);
+	barrier(n);
+}
+
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void cut_main(void *arg)
@@ -431,6 +519,31 @@ static void cut_main(void *arg)
 }
 
 static void (*check_lasts)(const struct lasts *l);
+static void (*check_again)(struct node *n);
+
+/* In another life: recovery has found it, too. */
+static void again_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	node_open(n);
+	check_again(n);
+	node_close(n);
+}
+
+static void run_again(struct world *w)
+{
+	running = w;
+	atomic_store(&w->arrived, 0);
+	for (unsigned i = 0; i < w->nodes; i++) {
+		w->node[i].sim = rt_sim_node_new(w->node[i].disk);
+		OK(rt_sim_spawn_on(w->node[i].sim, "again", again_main, &w->node[i]));
+	}
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	running = NULL;
+	stores_check(w);
+}
 
 static int run_cut(void *arg)
 {
@@ -462,6 +575,7 @@ static int run_cut(void *arg)
 	check_lasts(l);
 	lasts_clear(l);
 	free(l);
+	run_again(w);
 	signal(SIGABRT, abort_before);
 	return 0;
 }
@@ -474,7 +588,7 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 }
 
 static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *),
-	void (*check)(const struct lasts *l))
+	void (*check)(const struct lasts *l), void (*again)(struct node *n))
 {
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
 	uint64_t one = setting("WEFT_SIM_SEED", 0);
@@ -483,6 +597,7 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 
 	assert_non_null(w);
 	check_lasts = check;
+	check_again = again;
 	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
 		memset(&m, 0, sizeof(m));
@@ -498,27 +613,27 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 
 static void two_nodes_change_one_calls_fsync(void **state)
 {
-	run_seeds(2, 200, turns_work, turns_check);
+	run_seeds(2, 200, turns_work, turns_check, turns_again);
 }
 
 static void three_nodes_change_one_calls_fsync(void **state)
 {
-	run_seeds(3, 200, turns_work, turns_check);
+	run_seeds(3, 200, turns_work, turns_check, turns_again);
 }
 
 static void what_was_given_away_is_made_durable(void **state)
 {
-	run_seeds(2, 200, given_work, turns_check);
+	run_seeds(2, 200, given_work, turns_check, turns_again);
 }
 
 static void a_node_writes_while_another_calls_fsync(void **state)
 {
-	run_seeds(2, 10, race_work, race_check);
+	run_seeds(2, 10, race_work, race_check, race_again);
 }
 
 static void two_nodes_write_while_a_third_calls_fsync(void **state)
 {
-	run_seeds(3, 10, race_work, race_check);
+	run_seeds(3, 10, race_work, race_check, race_again);
 }
 
 int main(int argc, char **argv)

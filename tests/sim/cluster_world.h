@@ -158,7 +158,7 @@ static int node_provide(
 	char address[32];
 	struct net_options no = {
 		.transport = "sim",
-		.self = {.incarnation = 1,
+		.self = {.incarnation = store_superblock(v->store)->incarnation,
 			.node = (uint16_t)n->id,
 			.role = NET_ROLE_STORAGE},
 		.listen = address,
