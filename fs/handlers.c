@@ -200,11 +200,18 @@ void reply_status(fuse_req_t req, int ret)
 	fuse_reply_err(req, ret < 0 ? -ret : 0);
 }
 
-double attr_timeout_s(struct session *s, uint64_t ino)
+int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
+	double *timeout_s)
 {
+	bool keeps;
+	int ret;
+
+	*timeout_s = kernel_timeout_s(s);
 	if (!session_keeps(s))
-		return kernel_timeout_s(s);
-	return ops_expose_attributes(session_fs(s), ino) ? KEPT_S : 0;
+		return ops_getattr(session_fs(s), ino, out);
+	ret = ops_getattr_kept(session_fs(s), ino, thread, out, &keeps);
+	*timeout_s = keeps ? KEPT_S : 0;
+	return ret;
 }
 
 double name_timeout_s(struct session *s, uint64_t dir, const char *name)

@@ -27,9 +27,10 @@ static inline double kernel_timeout_s(struct session *s)
 {
 	return session_shared(s) ? 0 : 3600;
 }
-/* The same for attributes that it asked for: call it before they are read. Waits. */
-double attr_timeout_s(struct session *s, uint64_t ino);
-/* And for a name that it asked for, before it is looked up. Waits. */
+/* Attributes that the thread asks for, and how long the kernel may believe them. Waits. */
+int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
+	double *timeout_s);
+/* For a name that it asks for: call it before it is looked up. Waits. */
 double name_timeout_s(struct session *s, uint64_t dir, const char *name);
 /* For one that this mount has just made. Waits. */
 double new_name_timeout_s(

@@ -8,9 +8,10 @@
 
 void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	double timeout = attr_timeout_s(fuse_req_userdata(req), ino);
 	struct ops_attr attr;
-	int ret = ops_getattr(request_fs(req), ino, &attr);
+	double timeout;
+	int ret = attr_get(fuse_req_userdata(req), ino,
+		(uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
 
 	reply_attr(req, gone_is_stale(ret), &attr, timeout);
 }
@@ -74,6 +75,8 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	caller.keeps_setid = !kills;
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
+	if (ret == 0 && (set.set & OPS_SET_SIZE))
+		ops_kernel_resized(request_fs(req), ino);
 	/* the kernel takes these whatever it was told meanwhile */
 	reply_attr(
 		req, gone_is_stale(ret), &attr, kernel_timeout_s(fuse_req_userdata(req)));
@@ -179,7 +182,7 @@ static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 /* The kernel keeps ACLs as it does attributes, but has no timeout for them. */
 static void acl_exposed(struct session *s, fuse_ino_t ino)
 {
-	if (!ops_expose_attributes(session_fs(s), ino))
+	if (!ops_expose_acl(session_fs(s), ino))
 		fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
 }
 

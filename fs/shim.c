@@ -267,20 +267,21 @@ static struct wire_time wire_time_of(int64_t ns)
 /* STATX: what GETATTR gives, and the time of birth. */
 static void reply_statx(struct session *s, const struct fuse_in_header *in)
 {
-	struct wire_statx_out out = {
-		.attr_valid = (uint64_t)attr_timeout_s(s, in->nodeid)};
+	struct wire_statx_out out = {0};
 	struct ops_attr attr;
+	double timeout;
 	int ret;
 
 	if (!body(in, sizeof(struct wire_statx_in))) {
 		shim_reply(s, in->unique, -EINVAL, NULL, 0);
 		return;
 	}
-	ret = ops_getattr(s->fs, in->nodeid, &attr);
+	ret = attr_get(s, in->nodeid, in->pid, &attr, &timeout);
 	if (ret < 0) {
 		shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
 		return;
 	}
+	out.attr_valid = (uint64_t)timeout;
 	out.stat = (struct wire_statx){
 		.mask = STATX_BASIC_STATS | STATX_BTIME,
 		.blksize = PAGE_SIZE,

@@ -199,7 +199,8 @@ static void read_ahead(
 }
 
 /* The latched pages are what the kernel gets: all of them, and the mapping, stand. */
-static bool batch_expose(struct fs *fs, struct kernel_read *r, struct read_batch *b)
+static bool batch_expose(
+	struct fs *fs, struct kernel_read *r, size_t len, struct read_batch *b)
 {
 	unsigned guard = 0;
 
@@ -210,7 +211,7 @@ static bool batch_expose(struct fs *fs, struct kernel_read *r, struct read_batch
 			    r->ino, r->first + i, NULL))
 			return false;
 	}
-	return kernel_read_answers(fs, r);
+	return kernel_read_answers(fs, r, b->len < len);
 }
 
 /* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
@@ -223,7 +224,7 @@ static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len, b
 		rc = kernel_read_expose(fs, r);
 		if (!rc)
 			rc = batch_latch(fs, st, len, locked, again, b, inode);
-		if (!rc && batch_expose(fs, r, b))
+		if (!rc && batch_expose(fs, r, len, b))
 			return 0;
 		if (!rc)
 			batch_release(fs, b);

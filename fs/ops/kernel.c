@@ -32,6 +32,10 @@ struct known {
 	uint64_t ino;   /* 0: free */
 	uint32_t stamp; /* changes with each READ's begin and end */
 	bool pages, attributes;
+	/* The size that attributes told it last, and whom. `sure`: it has taken it in. */
+	bool told, sure;
+	uint32_t asker;
+	uint64_t size;
 };
 
 struct known_bucket {
@@ -137,8 +141,6 @@ static void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
 	if (!n || n->stamp != stamp)
 		return;
 	n->pages = false;
-	if (!n->attributes)
-		n->ino = 0;
 }
 
 /* ---- pending READs ------------------------------------------------------------------------ */
@@ -263,9 +265,11 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 		fs, r, from, disk_key(r->ino, DISK_ITEM_EXTENT, r->end), EXPOSE_FILES);
 }
 
-bool kernel_read_answers(struct fs *fs, struct kernel_read *r)
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends)
 {
 	read_unlist(fs->kernel, r);
+	if (ends)
+		ops_kernel_resized(fs, r->ino);
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
 			return false;
@@ -466,30 +470,81 @@ static void drop(void *owner, const struct cache_exposed *what)
 
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
 
+/* Has the kernel this size already? Else it is told now. */
+static bool size_sure(struct known *n, uint32_t asker, const struct ops_attr *attr)
+{
+	uint64_t size = attr->inode.size;
+
+	if (!S_ISREG(attr->inode.mode))
+		return true;
+	n->sure = n->told && n->size == size && (n->sure || (asker && n->asker == asker));
+	n->told = true;
+	n->size = size;
+	n->asker = asker;
+	return n->sure;
+}
+
 /* Noted before it is asked whether the leaf stands: a drop that begins later finds it. */
-static bool attributes_note(struct kernel *k, uint64_t ino)
+static bool attributes_note(
+	struct kernel *k, uint64_t ino, uint32_t asker, const struct ops_attr *attr)
 {
 	uint64_t dropped = 0;
+	bool keeps = false;
 	struct known *n;
 
 	rt_mutex_lock(&k->lock);
 	n = known_note(k, ino, &dropped);
 	if (n)
+		keeps = !attr || size_sure(n, asker, attr);
+	if (keeps)
 		n->attributes = true;
 	rt_mutex_unlock(&k->lock);
 	if (dropped)
 		k->ops->drop_attributes(k->owner, dropped);
-	return n;
+	return keeps;
 }
 
-bool ops_expose_attributes(struct fs *fs, uint64_t ino)
+void ops_kernel_resized(struct fs *fs, uint64_t ino)
+{
+	struct kernel *k = fs->kernel;
+	struct known *n;
+
+	if (!k)
+		return;
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, ino);
+	if (n)
+		n->told = n->sure = false;
+	rt_mutex_unlock(&k->lock);
+}
+
+static bool attributes_expose(struct fs *fs, uint64_t ino, struct cache_exposure *leaf)
 {
 	struct disk_key key = disk_key(ino, DISK_ITEM_INODE, 0);
-	struct cache_exposure leaf;
 
 	return fs->kernel &&
-	       tree_expose(fs->tree, key, key, EXPOSE_ATTRIBUTES, &leaf, 1) == 1 &&
-	       attributes_note(fs->kernel, ino) &&
+	       tree_expose(fs->tree, key, key, EXPOSE_ATTRIBUTES, leaf, 1) == 1;
+}
+
+int ops_getattr_kept(
+	struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out, bool *keeps)
+{
+	struct cache_exposure leaf;
+	int rc;
+
+	*keeps = attributes_expose(fs, ino, &leaf);
+	rc = ops_getattr(fs, ino, out);
+	*keeps = !rc && *keeps && attributes_note(fs->kernel, ino, asker, out) &&
+		 cache_exposure_stands(fs->volume->cache, &leaf);
+	return rc;
+}
+
+bool ops_expose_acl(struct fs *fs, uint64_t ino)
+{
+	struct cache_exposure leaf;
+
+	return attributes_expose(fs, ino, &leaf) &&
+	       attributes_note(fs->kernel, ino, 0, NULL) &&
 	       cache_exposure_stands(fs->volume->cache, &leaf);
 }
 
@@ -520,6 +575,7 @@ void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len
 
 	if (!k || !len)
 		return;
+	ops_kernel_resized(fs, ino);
 	if (len < UINT64_MAX - offset)
 		end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	rt_mutex_lock(&k->lock);

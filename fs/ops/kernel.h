@@ -11,7 +11,7 @@
 struct kernel_read {
 	struct kernel_read *next; /* pending ones; under the lock of kernel.c */
 	uint64_t ino, first, end; /* file blocks [first, end) */
-	bool pending, stale; /* listed; the kernel does not wait for it any more */
+	bool pending, stale;      /* listed; the kernel does not wait for it any more */
 	unsigned leaves;
 	struct cache_exposure leaf[KERNEL_READ_LEAVES];
 	uint64_t wait_ns;
@@ -25,9 +25,11 @@ void kernel_read_begin(
  * -EAGAIN: wait, with nothing latched, and begin here once more. Waits.
  */
 int kernel_read_expose(struct fs *fs, struct kernel_read *r);
-/* With all pages latched and exposed: pending no longer. True: answer now. False: start
- * over, as above. */
-bool kernel_read_answers(struct fs *fs, struct kernel_read *r);
+/*
+ * With all pages latched and exposed: pending no longer. True: answer now. False: start
+ * over, as above. `ends`: the answer tells where the file ends.
+ */
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends);
 /* A little longer each time. */
 void kernel_read_wait(struct kernel_read *r);
 void kernel_read_end(struct fs *fs, struct kernel_read *r);

@@ -313,10 +313,19 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner);
 /* The kernel has gone, or asks nothing any more. Before fs_close. */
 void fs_kernel_stop(struct fs *fs);
 /*
- * True: what is read of the inode's attributes, of the name, from here on may be kept. False:
+ * ops_getattr, and whether it may be kept. Of a size that is news it may not: the kernel must
+ * have taken it in before it can be told to drop it. `asker`: a thread, which asks again
+ * only after that; 0: not known. Waits.
+ */
+int ops_getattr_kept(struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out,
+	bool *keeps);
+/* The kernel has taken another size from elsewhere: its own change, a short READ. */
+void ops_kernel_resized(struct fs *fs, uint64_t ino);
+/*
+ * True: what is read of the inode's ACLs, of the name, from here on may be kept. False:
  * not now; it may be told, not kept. Waits.
  */
-bool ops_expose_attributes(struct fs *fs, uint64_t ino);
+bool ops_expose_acl(struct fs *fs, uint64_t ino);
 bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */

@@ -255,8 +255,7 @@ static uint64_t kernel_ask_stat(struct kernel_model *k, unsigned file, bool *sta
 	version = k->version;
 	k->stats_asked++;
 	rt_mutex_unlock(&k->lock);
-	keep = ops_expose_attributes(k->n->fs, f->ino);
-	OK(ops_getattr(k->n->fs, f->ino, &a));
+	OK(ops_getattr_kept(k->n->fs, f->ino, rt_task_index() + 1, &a, &keep));
 	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
 	rt_mutex_lock(&k->lock);
 	*stale = f->version > version;
