@@ -48,6 +48,8 @@ static json_t *cache_status(struct volume *v)
 	PUT_COUNTER(o, c, latch_waits);
 	PUT_COUNTER(o, c, latch_restarts);
 	PUT_COUNTER(o, c, frame_waits);
+	if (cache_kernel_counters(v->cache))
+		PUT_COUNTER(o, cache_kernel_counters(v->cache), kernel_drops);
 	return o;
 }
 

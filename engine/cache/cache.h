@@ -282,7 +282,7 @@ struct cache_exposure {
 };
 
 struct kernel_counters {
-	_Atomic uint64_t drops;
+	_Atomic uint64_t kernel_drops; /* of pages, exposed */
 };
 
 /*
@@ -294,7 +294,7 @@ int cache_kernel_start(
 /* The kernel has nothing any more: it is gone. */
 void cache_kernel_stop(struct cache *cache);
 /* NULL: there is no kernel. */
-const struct kernel_counters *cache_kernel_counters(struct cache *cache);
+struct kernel_counters *cache_kernel_counters(struct cache *cache);
 /*
  * The kernel may have this of the page from here on. The guard is shared or exclusive. Of a
  * block: where it is. *out may be NULL. -EAGAIN: not now, the page is to be given up; let

@@ -280,7 +280,7 @@ static void drop_main(void *arg)
 			continue;
 		}
 		k->ops->drop(k->owner, &d->what);
-		atomic_fetch_add_explicit(&k->counters.drops, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&k->counters.kernel_drops, 1, memory_order_relaxed);
 		drop_done(c, d);
 		drop_put(k, d);
 	}
@@ -351,7 +351,7 @@ void cache_kernel_stop(struct cache *c)
 	memset(k->task, 0, sizeof(k->task));
 }
 
-const struct kernel_counters *cache_kernel_counters(struct cache *c)
+struct kernel_counters *cache_kernel_counters(struct cache *c)
 {
 	return c->kernel ? &c->kernel->counters : NULL;
 }

@@ -5,6 +5,7 @@
  *
  *   pages    numbers that grow, each in a page of one file, written by the writer and by the
  *            first reader's node; all readers read them through descriptors that they hold
+ *   mapped   the same, read through mappings
  *   sizes    a file that grows and is cut, by stat and by lseek
  *   names    a file that is renamed on and on, and one that is made anew, by stat and open
  *   still    nothing is written: each reader looks SECONDS * 1000 times
@@ -123,6 +124,26 @@ static void pages_look(const char *dir)
 		to = atomic_load(&shared->begun[page]);
 		if (text[0] < from || text[0] > to || text[1] != text[0])
 			behind("a page", text[0], from, to);
+		atomic_fetch_add(&shared->looks, 1);
+	}
+}
+
+static void mapped_look(const char *dir)
+{
+	int fd = open_file(dir, "pages", O_RDONLY);
+	const char *map = mmap(NULL, PAGES * PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (map == MAP_FAILED)
+		fail("mmap");
+	while (!stopped()) {
+		unsigned page = (unsigned)rand() % PAGES;
+		const _Atomic uint64_t *at =
+			(const _Atomic uint64_t *)(map + page * PAGE_BYTES + 80);
+		uint64_t from = atomic_load(&shared->done[page]), seen = atomic_load(at);
+		uint64_t to = atomic_load(&shared->begun[page]);
+
+		if (seen < from || seen > to)
+			behind("a mapped page", seen, from, to);
 		atomic_fetch_add(&shared->looks, 1);
 	}
 }
@@ -312,10 +333,10 @@ static unsigned start(const char *what)
 	void (*look)(const char *) = NULL;
 	unsigned count = 1;
 
-	if (!strcmp(what, "pages")) {
+	if (!strcmp(what, "pages") || !strcmp(what, "mapped")) {
 		child(pages_write_even, writer);
 		child(pages_write_odd, reader[0]);
-		look = pages_look;
+		look = !strcmp(what, "pages") ? pages_look : mapped_look;
 		count = 2;
 	} else if (!strcmp(what, "sizes")) {
 		child(sizes_write, writer);
@@ -347,8 +368,9 @@ int main(int argc, char **argv)
 	int code = 0, status;
 
 	if (argc < 5 || argc > 4 + READERS_MAX) {
-		fprintf(stderr, "usage: kept pages|sizes|names|still SECONDS WRITER "
-				"READER...\n");
+		fprintf(stderr,
+			"usage: kept pages|mapped|sizes|names|still SECONDS WRITER "
+			"READER...\n");
 		return 2;
 	}
 	seconds = atof(argv[2]);

@@ -23,6 +23,27 @@ print(sum(asked.get(n, {"count": 0})["count"] for n in ("read", "getattr", "look
 	umount_nodes 1 2 3
 }
 
+@test "mappings to read are never behind" {
+	mount_nodes
+	kept mapped "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}"
+	umount_nodes 3 2 1
+}
+
+# Stores through one make no request, so nobody else could see them.
+@test "a shared mapping to write is refused" {
+	mount_nodes
+	head -c 8192 /dev/zero >"${M[1]}/f"
+	run python3 -c 'import mmap, os, sys
+mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 8192)' "${M[2]}/f"
+	[ "$status" -ne 0 ]
+	[[ $output == *"No such device"* ]]
+	python3 -c 'import mmap, os, sys
+m = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 8192, flags=mmap.MAP_PRIVATE)
+m[0] = 1
+assert m[1] == 0' "${M[2]}/f"
+	umount_nodes 3 2 1
+}
+
 @test "a file is cut and grown: no size is behind" {
 	mount_nodes
 	kept sizes "${M[1]}" "${M[2]}" "${M[3]}"
