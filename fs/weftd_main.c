@@ -38,6 +38,8 @@
 #define REMOUNT_REST_MS 1000
 /* After a signal: so long are other nodes waited for that still use this node's store. */
 #define LEAVE_MS 10000
+/* And so long is anything waited for that only they have. */
+#define CUT_MS 20000
 
 static const char usage[] =
 	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
@@ -224,20 +226,22 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 
 /*
  * Waiting for other nodes ends when a signal has come, which is left for who waits for the
- * end: at once while the volume is opened; when it is closed they get some time.
+ * end: at once while the volume is opened, later they get some time.
  */
-static bool gives_up(void *arg)
+static enum member_patience patience(void *arg)
 {
 	struct daemon *d = arg;
 	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
+	uint64_t none = 0, now = rt_now_ns();
 
 	if (poll(&p, 1, 0) <= 0)
-		return false;
-	if (!d->leaving)
-		return true;
-	if (!d->give_up_at)
-		d->give_up_at = rt_now_ns() + LEAVE_MS * 1000000ull;
-	return rt_now_ns() >= d->give_up_at;
+		return MEMBER_WAITS;
+	if (!atomic_load(&d->served))
+		return MEMBER_CUT;
+	if (!atomic_compare_exchange_strong(&d->signal_at, &none, now) &&
+		now - none >= LEAVE_MS * 1000000ull)
+		return now - none >= CUT_MS * 1000000ull ? MEMBER_CUT : MEMBER_ALONE;
+	return MEMBER_WAITS;
 }
 
 /* Who waits for the store to be free is told that it will not be soon. */
@@ -255,7 +259,7 @@ static int member_start(
 	const struct member_options o = {
 		.cluster = d->source.cluster,
 		.node = d->source.node,
-		.give_up = gives_up,
+		.patience = patience,
 		.serves_on = serves_on,
 		.owner = d,
 	};
@@ -478,6 +482,8 @@ static void unmount_by_signal(struct daemon *d)
 static void serve(struct daemon *d)
 {
 	wait_for_end_or_signal(d);
+	if (d->member)
+		member_watch(d->member);
 	if (!session_ended(d->session))
 		unmount_by_signal(d);
 	if (!d->member)
@@ -525,6 +531,9 @@ static int run(struct daemon *d, struct weft_error *err)
 	daemonize_ready();
 	weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory,
 		d->volume->recovery.was_clean ? "" : ", recovered from its log");
+	atomic_store(&d->served, true);
+	if (d->member)
+		member_serving(d->member);
 	serve(d);
 	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
 	if (d->member)

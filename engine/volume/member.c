@@ -46,9 +46,9 @@ void member_changed(struct member *m)
 	net_wake(m->net, &m->changed, INT32_MAX);
 }
 
-bool member_gives_up(struct member *m)
+enum member_patience member_patience(struct member *m)
 {
-	return m->o.give_up && m->o.give_up(m->o.owner);
+	return m->o.patience ? m->o.patience(m->o.owner) : MEMBER_WAITS;
 }
 
 unsigned member_who(struct member *m,
@@ -327,7 +327,7 @@ static int wait_for_others(struct member *m, struct weft_error *err)
 
 		if (rc || !away)
 			return rc;
-		if (member_gives_up(m))
+		if (member_patience(m) == MEMBER_CUT)
 			return weft_error(
 				err, -EINTR, "interrupted while waiting for %s", who);
 		if (now >= say_at || (said && away != said)) {
@@ -335,8 +335,7 @@ static int wait_for_others(struct member *m, struct weft_error *err)
 			said = away;
 			say_at = now + NEXT_WORD_NS;
 		}
-		net_wait(m->net, NULL, &m->changed, word,
-			MIN(now + ASK_GIVE_UP_NS, say_at));
+		net_wait(m->net, NULL, &m->changed, word, MIN(now + PATIENCE_NS, say_at));
 	}
 }
 
@@ -348,6 +347,10 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 	if (rc)
 		return weft_error(err, rc, "cannot start the page protocol: %s",
 			strerrordesc_np(-rc));
+	rc = member_watcher_start(m);
+	if (rc)
+		return weft_error(
+			err, rc, "cannot start a task: %s", strerrordesc_np(-rc));
 	rc = peers_add(m, err);
 	if (!rc)
 		rc = network_start(m, err);
@@ -364,6 +367,7 @@ static void member_stop(void *arg, struct volume *v)
 {
 	struct member *m = arg;
 
+	member_watcher_end(m);
 	net_calls_stop(m->calls);
 	coherence_cluster_stop(m->coherence);
 	network_close(m);

@@ -15,6 +15,13 @@
 
 struct member;
 
+/* Each is less than the one before. */
+enum member_patience {
+	MEMBER_WAITS,
+	MEMBER_ALONE, /* leaves without waiting for others to leave */
+	MEMBER_CUT,   /* nothing that needs another node waits: it fails with EIO */
+};
+
 struct member_options {
 	struct cluster *cluster; /* the caller's; stays open for longer. With its key */
 	unsigned node;           /* this one; a storage node */
@@ -25,10 +32,10 @@ struct member_options {
 	 */
 	void (*address)(void *owner, unsigned node, char out[NET_ADDRESS_BYTES]);
 	/*
-	 * Asked a few times a second while this node waits for others: true ends the wait.
-	 * NULL: never.
+	 * How long this node waits for others: asked a few times a second, by any task,
+	 * while it opens or leaves, and from member_watch on. NULL: for ever.
 	 */
-	bool (*give_up)(void *owner);
+	enum member_patience (*patience)(void *owner);
 	/* member_leave waits for those, who still use this node's store. May be NULL. */
 	void (*serves_on)(void *owner, const char *who);
 	void *owner;
@@ -42,13 +49,17 @@ int member_open(
  * nodes do not fit each other: another key, volume, id, version; clocks far apart.
  */
 const struct volume_peers *member_peers(struct member *m);
+/* The volume is open: from here on all waits, and patience is not asked. */
+void member_serving(struct member *m);
+/* It is asked again, whatever else is going on. */
+void member_watch(struct member *m);
 /*
  * Nobody uses the volume on this node any more, but operations still run. Waits until the
  * same is so on all other nodes, which need this one's store until then; or they are away,
- * or give_up says so. Then close the volume. Need not be called: volume_close waits, too.
+ * or patience is at its end. Then close the volume. Need not be called: volume_close waits, too.
  */
 void member_leave(struct member *m);
-/* From here on this node waits for no other: as after give_up. */
+/* From here on this node waits for no other to leave. */
 void member_alone(struct member *m);
 /* The volume is closed. NULL is fine. */
 void member_close(struct member *m);

@@ -9,10 +9,12 @@
 
 #include "engine/volume/member.h"
 
-#define ASK_GIVE_UP_NS 100000000ull
-#define FIRST_WORD_NS  500000000ull /* nodes that start or end together wait in silence */
-#define NEXT_WORD_NS   60000000000ull /* and who waits long says so again */
-#define AWAY_NS        10000000000ull /* so long a leaving node waits for a link */
+#define PATIENCE_NS   100000000ull
+#define FIRST_WORD_NS 500000000ull /* nodes that start or end together wait in silence */
+#define NEXT_WORD_NS  60000000000ull /* and who waits long says so again */
+#define AWAY_NS       10000000000ull /* so long a leaving node waits for a link */
+
+enum { WATCH_NOT, WATCH, WATCH_END };
 
 /* How far a node is with leaving (docs/many-nodes.md, "Leaving"). Travels in calls. */
 enum member_stage {
@@ -44,7 +46,10 @@ struct member {
 	enum member_stage stage;   /* this node's */
 	_Atomic uint32_t changed;  /* counts changes of these */
 	_Atomic bool met;          /* all others were there: the volume may be used */
-	_Atomic bool alone;        /* does not wait for others any more */
+	_Atomic bool alone;        /* does not wait for others to leave any more */
+	_Atomic bool cut;          /* nothing waits for others any more */
+	struct rt_task *watcher;   /* NULL: nobody is impatient */
+	_Atomic uint32_t watching; /* it asks for patience; WATCH_END: it ends */
 };
 
 /* The next storage node that is not this one. */
@@ -58,9 +63,12 @@ unsigned member_who(struct member *m,
 	bool (*is)(const struct member *, const struct other *), char *out, size_t cap);
 /* After a change of what `lock` guards, without it. */
 void member_changed(struct member *m);
-bool member_gives_up(struct member *m);
+enum member_patience member_patience(struct member *m);
 
 /* ---- member_leave.c ---- */
+
+int member_watcher_start(struct member *m);
+void member_watcher_end(struct member *m);
 
 int member_serve_stage(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS]);

@@ -91,7 +91,7 @@ static void reach(struct member *m, enum member_stage stage)
 		tell_all(m);
 		if (!member_who(m, is_behind, who, sizeof(who)))
 			return;
-		if (member_gives_up(m)) {
+		if (member_patience(m) != MEMBER_WAITS) {
 			weft_log(4, "leaving without waiting for %s", who);
 			member_alone(m);
 			return;
@@ -106,12 +106,66 @@ static void reach(struct member *m, enum member_stage stage)
 				m->o.serves_on(m->o.owner, who);
 			say_at = now + NEXT_WORD_NS;
 		}
-		net_wait(m->net, NULL, &m->changed, word, now + ASK_GIVE_UP_NS);
+		net_wait(m->net, NULL, &m->changed, word, now + PATIENCE_NS);
 	}
 }
 
+/* ---- impatience ------------------------------------------------------------------------------ */
+
+/* What waits for other nodes is in many places; the page protocol ends it in all of them. */
+static void watch(void *arg)
+{
+	struct member *m = arg;
+	uint32_t watching;
+
+	while ((watching = atomic_load(&m->watching)) != WATCH_END) {
+		rt_wait(&m->watching, watching,
+			watching == WATCH ? rt_now_ns() + PATIENCE_NS : RT_FOREVER);
+		if (watching != WATCH || atomic_load(&m->cut) ||
+			member_patience(m) != MEMBER_CUT)
+			continue;
+		atomic_store(&m->cut, true);
+		weft_log(4, "other nodes are not waited for any more");
+		member_alone(m);
+		coherence_cluster_give_up(m->coherence);
+	}
+}
+
+static void watch_set(struct member *m, uint32_t watching)
+{
+	atomic_store(&m->watching, watching);
+	rt_wake(&m->watching, 1);
+}
+
+int member_watcher_start(struct member *m)
+{
+	atomic_store(&m->watching, WATCH);
+	return m->o.patience ? rt_task_spawn(&m->watcher, "patience", watch, m) : 0;
+}
+
+void member_watcher_end(struct member *m)
+{
+	watch_set(m, WATCH_END);
+	if (m->watcher)
+		rt_task_join(m->watcher);
+	m->watcher = NULL;
+}
+
+void member_serving(struct member *m)
+{
+	watch_set(m, WATCH_NOT);
+}
+
+void member_watch(struct member *m)
+{
+	watch_set(m, WATCH);
+}
+
+/* ---- leaving ----------------------------------------------------------------------------------- */
+
 void member_leave(struct member *m)
 {
+	member_watch(m);
 	if (m->net && atomic_load(&m->met))
 		reach(m, STAGE_LEAVES);
 }
@@ -131,6 +185,7 @@ int member_settle(void *arg, struct volume *v)
 	struct member *m = arg;
 	int rc = 0;
 
+	member_watch(m);
 	reach(m, STAGE_CLOSED);
 	for (unsigned stage = STAGE_SETTLED; stage <= STAGE_END; stage++) {
 		rc = volume_sync(v);
