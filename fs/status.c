@@ -283,6 +283,88 @@ json_t *status_sync(void *arg)
 	return json_pack("{s:b}", "durable", 1);
 }
 
+/* ---- other nodes ----------------------------------------------------------- */
+
+static json_t *traffic_status(const struct net_counters *c)
+{
+	json_t *o = json_object();
+
+	put(o, "messages_out", c->messages_out);
+	put(o, "messages_in", c->messages_in);
+	put(o, "writes_out", c->writes_out);
+	put(o, "writes_in", c->writes_in);
+	put(o, "reads_out", c->reads_out);
+	put(o, "reads_in", c->reads_in);
+	put(o, "data_bytes_out", c->bytes_out);
+	put(o, "data_bytes_in", c->bytes_in);
+	put(o, "links", c->links);
+	put(o, "cuts", c->cuts);
+	return o;
+}
+
+/* What is known of another node from talking to it, beside what the cluster says of it. */
+static void link_status(json_t *o, const struct member_link *l)
+{
+	double since_s = (double)(rt_now_ns() - l->since_ns) / 1e9;
+
+	json_object_set_new(o, "up", json_boolean(l->up));
+	json_object_set_new(o, "unmounted", json_boolean(l->leaving));
+	json_object_set_new(o, l->up ? "up_s" : "away_s", json_real(since_s));
+	if (l->text[0])
+		json_object_set_new(o, "why", json_string(l->text) ?: json_string("?"));
+	json_object_set_new(o, "traffic", traffic_status(&l->traffic));
+}
+
+static json_t *messages_status(const struct coherence_cluster_counters *c)
+{
+	json_t *o = json_object();
+
+	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++) {
+		uint64_t n = atomic_load_explicit(&c->sent[i], memory_order_relaxed);
+
+		if (n)
+			put(o, page_message_name(PAGE_MESSAGE_FIRST + i), n);
+	}
+	return o;
+}
+
+static json_t *coherence_status(struct daemon *d)
+{
+	const struct coherence_cluster_counters *c = member_counters(d->member);
+	json_t *o = json_object();
+	bool served = false;
+
+	put(o, "epoch", coherence_cluster_epoch(d->volume->coherence, &served));
+	json_object_set_new(o, "shard_served", json_boolean(served));
+	PUT_COUNTER(o, c, pages);
+	PUT_COUNTER(o, c, deferred);
+	PUT_COUNTER(o, c, gives_tried_again);
+	PUT_COUNTER(o, c, forced);
+	PUT_COUNTER(o, c, given_back);
+	PUT_COUNTER(o, c, taken_over);
+	PUT_COUNTER(o, c, declined);
+	json_object_set_new(o, "sent", messages_status(c));
+	return o;
+}
+
+static json_t *cluster_status(struct daemon *d)
+{
+	json_t *o = cluster_describe(d->source.cluster), *node;
+	size_t i;
+
+	json_array_foreach(json_object_get(o, "nodes"), i, node)
+	{
+		struct member_link l;
+		json_int_t id = json_integer_value(json_object_get(node, "id"));
+
+		if (d->member && member_link(d->member, (unsigned)id, &l) == 0)
+			link_status(node, &l);
+	}
+	if (d->member)
+		json_object_set_new(o, "coherence", coherence_status(d));
+	return o;
+}
+
 json_t *status_build(void *arg)
 {
 	struct daemon *d = arg;
@@ -296,7 +378,7 @@ json_t *status_build(void *arg)
 	rt_mutex_unlock(&d->options_lock);
 	json_object_set_new(o, "options", json_string(options));
 	if (d->source.cluster) {
-		json_object_set_new(o, "cluster", cluster_describe(d->source.cluster));
+		json_object_set_new(o, "cluster", cluster_status(d));
 		put(o, "node", d->source.node);
 	}
 	json_object_set_new(o, "read_only", json_boolean(v->read_only));

@@ -114,6 +114,53 @@ static void print_engine(const json_t *status)
 		number(tree, "merges"));
 }
 
+/* Up or away, since when, and what went to and fro. */
+static void print_link(const json_t *node)
+{
+	const json_t *traffic = json_object_get(node, "traffic");
+	bool up = json_is_true(json_object_get(node, "up"));
+	char a[16], b[16], c[16];
+
+	if (!traffic)
+		return;
+	printf("            %s for %s%s, %.0f messages out, %.0f in, data %s out, %s "
+	       "in\n",
+		up ? "up" : "AWAY",
+		duration(a, number(node, up ? "up_s" : "away_s") * 1e9),
+		up && json_is_true(json_object_get(node, "unmounted"))
+			? ", unmounted there"
+			: "",
+		number(traffic, "messages_out"), number(traffic, "messages_in"),
+		bytes(b, number(traffic, "data_bytes_out")),
+		bytes(c, number(traffic, "data_bytes_in")));
+	if (!up && *client_text(node, "why"))
+		printf("            %s\n", client_text(node, "why"));
+}
+
+static void print_coherence(const json_t *c)
+{
+	const json_t *sent = json_object_get(c, "sent");
+	const char *name, *sep = "";
+	json_t *n;
+
+	if (!c)
+		return;
+	printf("  epoch     %.0f%s; %.0f pages known of, %.0f asks deferred, %.0f taken "
+	       "over\n",
+		number(c, "epoch"),
+		json_is_true(json_object_get(c, "shard_served"))
+			? ""
+			: " (this node's shard waits for nodes that are away)",
+		number(c, "pages"), number(c, "deferred"), number(c, "taken_over"));
+	printf("  sent      ");
+	json_object_foreach((json_t *)sent, name, n)
+	{
+		printf("%s%s %.0f", sep, name, json_number_value(n));
+		sep = ", ";
+	}
+	puts(*sep ? "" : "nothing");
+}
+
 static void print_cluster(const json_t *status)
 {
 	const json_t *cluster = json_object_get(status, "cluster");
@@ -141,7 +188,9 @@ static void print_cluster(const json_t *status)
 			printf(", start %.0f\n", number(one, "incarnation"));
 		else
 			puts(", not heard of");
+		print_link(one);
 	}
+	print_coherence(json_object_get(cluster, "coherence"));
 }
 
 static void print_status(const json_t *status)
