@@ -229,7 +229,7 @@ deps: ## install what is missing to build and run (needs root)
 	@packaging/install-deps.sh
 
 # A make of its own builds, since what deps installs changes the flags.
-up: deps ## build, make a volume, mount it (needs root; STORE= DIR= SIZE=)
+up: deps ## build, make a volume of NODES=3 nodes, mount it on each (needs root; DIR= SIZE= STORES=; NODES=1 STORE=)
 	@$(MAKE) --no-print-directory -j$$(nproc) all; $(GIVE_BACK)
 	@BIN=$(BUILD) packaging/up up
 

@@ -12,7 +12,7 @@
 
 #include "fs/daemon.h"
 
-static json_t *counter(_Atomic uint64_t *c)
+static json_t *counter(const _Atomic uint64_t *c)
 {
 	return json_integer((json_int_t)atomic_load_explicit(c, memory_order_relaxed));
 }

@@ -94,6 +94,44 @@ check_unclean_nodes() {
 	check_nodes
 }
 
+@test "weft status tells of the others from any node: up or away, traffic, messages, epoch" {
+	local pid
+	mount_nodes
+	echo x >"${M[1]}/f"
+	cat "${M[2]}/f" "${M[3]}/f"
+	for n in 1 2 3; do
+		weft status "${M[n]}" --json >"$DIR/json"
+		python3 - "$DIR/json" "$n" <<-'END'
+			import json, sys
+			s = json.load(open(sys.argv[1]))
+			c, me = s["cluster"], int(sys.argv[2])
+			assert s["node"] == me and len(c["nodes"]) == 3
+			for node in c["nodes"]:
+			    assert node["incarnation"] > 0
+			    if node["id"] == me:
+			        assert "up" not in node
+			        continue
+			    assert node["up"] and not node["unmounted"] and node["up_s"] > 0
+			    assert node["traffic"]["links"] == 1
+			assert sum(n["traffic"]["messages_out"] for n in c["nodes"] if n["id"] != me) > 0
+			assert c["coherence"]["epoch"] > 0 and c["coherence"]["pages"] > 0
+			assert any(n > 0 for n in c["coherence"]["sent"].values())
+		END
+	done
+	run weft status "${M[2]}"
+	echo "$output"
+	[[ $output == *"node 1   storage of shard 0, $DIR/1.weft, 10.77.0.1:9338, start 2"*"up for "*" messages out, "* ]]
+	[[ $output == *"  epoch     "*"  sent      "* ]]
+	pid=$(node_pid 3)
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[3]}"
+	wait_until 20 eval "weft status '${M[1]}' | grep -q '  AWAY for '"
+	mount_node 3
+	wait_until 20 eval "! weft status '${M[1]}' | grep -q '  AWAY for '"
+	umount_nodes 1 2 3
+}
+
 # Each record in one write to a file opened with O_APPEND.
 appends() { # NODE COUNT
 	local i

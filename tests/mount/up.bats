@@ -10,11 +10,14 @@ setup() {
 	STORE=$DIR/sub/store
 	MNT=$DIR/mnt
 }
-teardown() { teardown_store; }
+teardown() {
+	[ ! -e "$DIR/stores" ] || nodes_up down >/dev/null 2>&1 || true
+	teardown_store
+}
 
 up() {
 	local rc=0
-	BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@" || rc=$?
+	NODES=1 BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@" || rc=$?
 	DAEMON=$(weft status "$MNT" --json 2>/dev/null | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
 	[ -z "$DAEMON" ] || echo "$DAEMON" >>"$DIR/pids"
 	return $rc
@@ -50,6 +53,48 @@ mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }
 	PURGE=1 up down
 	[ ! -e "$STORE" ]
 	PURGE=1 up down
+}
+
+# Three nodes, in namespaces of this test's own.
+nodes_up() {
+	local rc=0 n
+	NODES=3 NET="weft-up-$$" SUBNET=10.94.75 CACHE=32M BIN=$BIN STORES=$DIR/stores DIR=$DIR/nodes \
+		SIZE=64M "$ROOT/packaging/up" "$@" 3>&- || rc=$?
+	for n in 1 2 3; do
+		weft status "$DIR/stores/$n.store" --json 2>/dev/null |
+			sed -n 's/^  "pid": \([0-9]*\),*$/\1/p' >>"$DIR/pids"
+	done
+	return $rc
+}
+
+@test "three nodes: up, up again, over a crash of one, and of all; down takes away everything" {
+	command -v ip >/dev/null || skip "needs ip"
+	ip netns add "weft-up-$$-try" && ip netns del "weft-up-$$-try" || skip "needs network namespaces"
+	run nodes_up up
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"cat $DIR/nodes/3/hello"*"written on node 1 at "* ]]
+	echo kept >"$DIR/nodes/2/f"
+	run nodes_up up
+	[[ $output == *"Already up"* ]]
+	weft sync "$DIR/nodes/2"
+	kill -9 "$(weft status "$DIR/nodes/2" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')"
+	nodes_up up
+	[ "$(cat "$DIR/nodes/2/hello")" = "$(cat "$DIR/nodes/3/hello")" ]
+	[ "$(cat "$DIR/nodes/3/f")" = kept ]
+	for n in 1 2 3; do
+		kill -9 "$(weft status "$DIR/nodes/$n" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')"
+	done
+	nodes_up down
+	run grep "$DIR/nodes" /proc/mounts
+	[ "$status" -ne 0 ]
+	[[ $(ip netns list) != *weft-up-$$* ]]
+	nodes_up down
+	nodes_up up
+	[ "$(cat "$DIR/nodes/1/f")" = kept ]
+	PURGE=1 nodes_up down
+	[ ! -e "$DIR/stores" ]
+	[[ $(ip netns list) != *weft-up-$$* ]]
 }
 
 @test "a final slash, and a name that is a pattern, are the same directory" {
