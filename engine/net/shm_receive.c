@@ -161,10 +161,11 @@ int shm_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
 			continue;
 		r = sleep_for_answer(peer, word, expected, deadline_ns);
 	}
-	/* From here on the node's task is woken; what came before is taken here. */
+	/* From here on the node's task is woken. It leaves the link to its leader while there
+	 * is one: so what came before is taken here, after that. */
 	atomic_store(&peer->in->reader, SHM_TASK);
-	receive_locked(peer);
 	net_lead_end(&peer->line);
+	receive_locked(peer);
 	return r;
 }
 
