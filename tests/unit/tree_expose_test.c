@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a kernel was told from a leaf is dropped before the leaf is given up, wherever its items
+ * are by then: leaves are split, joined, and become the root's content and the other way
+ * round. On one node, with the cache asked as the driver of several would.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/tree_fixture.h"
+
+static struct tree_fixture f;
+static _Atomic uint32_t drops, held; /* held: drops wait */
+static _Atomic bool seen;            /* a drop has named the inode that was exposed */
+static uint64_t exposed;
+
+static struct disk_key key_at(uint64_t ino)
+{
+	return disk_key(ino, DISK_ITEM_LINK, 0);
+}
+
+static void on_inode(void *arg, uint64_t ino)
+{
+	if (ino == exposed)
+		atomic_store(&seen, true);
+}
+
+static void on_drop(void *owner, const struct cache_exposed *what)
+{
+	WEFT_ASSERT(what->kinds == EXPOSE_ATTRIBUTES);
+	while (atomic_load(&held))
+		rt_wait(&held, 1, RT_FOREVER);
+	tree_leaf_inodes(what->image, on_inode, NULL);
+	atomic_fetch_add(&drops, 1);
+	rt_wake(&drops, 1);
+}
+
+static const struct cache_kernel_ops kernel_ops = {.drop = on_drop};
+
+static int open_tree(void **state)
+{
+	fixture_open_file(&f, 64u << 20, 0, 8u << 20);
+	FIXTURE_MUST(cache_kernel_start(tree_cache(f.tree), &kernel_ops, NULL));
+	return 0;
+}
+
+static int close_tree(void **state)
+{
+	fixture_close(&f);
+	return 0;
+}
+
+static void put(uint64_t ino)
+{
+	uint8_t value[100] = {0};
+
+	FIXTURE_MUST(fixture_put(f.tree, key_at(ino), value, sizeof(value)));
+}
+
+static void take(uint64_t ino)
+{
+	struct txn *x;
+	int r;
+
+	FIXTURE_MUST(txn_begin(f.tree, true, &x));
+	while ((r = txn_delete(x, key_at(ino))) == -EAGAIN ||
+		(!r && (r = txn_commit(x, NULL)) == -EAGAIN))
+		txn_restart(x);
+	FIXTURE_MUST(r);
+	txn_end(x);
+}
+
+/* After a drop for which nobody has come this takes a moment. */
+static page_id leaf_of(uint64_t ino, unsigned kinds)
+{
+	struct cache_exposure e;
+	int r;
+
+	exposed = kinds ? ino : exposed;
+	while ((r = tree_expose(f.tree, key_at(ino), key_at(ino), kinds, &e, 1)) ==
+		-EAGAIN)
+		rt_sleep_ns(1000000);
+	assert_int_equal(r, 1);
+	return atomic_load(&cache_frame(tree_cache(f.tree), e.frame)->pid);
+}
+
+/* As the driver asks before it gives the page away. */
+static bool may_go(page_id pid)
+{
+	struct coherence *c = f.coherence;
+
+	return c->frames->unexposed(c->cache, pid);
+}
+
+/* The leaf that has the inode's item now goes only when the kernel was told. */
+static void must_be_dropped(uint64_t ino)
+{
+	page_id pid = leaf_of(ino, 0);
+	uint32_t before = atomic_load(&drops);
+
+	atomic_store(&seen, false);
+	assert_false(may_go(pid));
+	while (atomic_load(&drops) == before)
+		rt_wait(&drops, before, RT_FOREVER);
+	while (!may_go(pid))
+		rt_yield();
+	assert_true(atomic_load(&seen));
+}
+
+static void what_is_exposed_is_dropped_once(void **state)
+{
+	put(1);
+	assert_true(may_go(leaf_of(1, 0)));
+	(void)leaf_of(1, EXPOSE_ATTRIBUTES);
+	must_be_dropped(1);
+	assert_true(may_go(leaf_of(1, 0)));
+}
+
+static void while_it_is_dropped_nothing_is_exposed(void **state)
+{
+	page_id pid = leaf_of(1, EXPOSE_ATTRIBUTES);
+	struct cache_exposure e, other;
+
+	assert_int_equal(
+		tree_expose(f.tree, key_at(1), key_at(1), EXPOSE_ATTRIBUTES, &e, 1), 1);
+	assert_true(cache_exposure_stands(tree_cache(f.tree), &e));
+	atomic_store(&held, 1);
+	assert_false(may_go(pid));
+	assert_false(cache_exposure_stands(tree_cache(f.tree), &e));
+	assert_int_equal(
+		tree_expose(f.tree, key_at(1), key_at(1), EXPOSE_ATTRIBUTES, &other, 1),
+		-EAGAIN);
+	assert_false(may_go(pid));
+	atomic_store(&held, 0);
+	rt_wake(&held, INT32_MAX);
+	while (!may_go(pid))
+		rt_yield();
+	assert_false(cache_exposure_stands(tree_cache(f.tree), &e));
+}
+
+/* The inode is in the upper part of a leaf that is split, the root at first. */
+static void an_exposure_goes_with_items_that_a_split_moves(void **state)
+{
+	for (unsigned round = 0; round < 10; round++) {
+		uint64_t base = 1000 + round * 10000;
+		page_id before;
+
+		for (uint64_t i = 0; i < 30; i++)
+			put(base + i * 100);
+		before = leaf_of(base + 2900, EXPOSE_ATTRIBUTES);
+		for (uint64_t i = 0; leaf_of(base + 2900, 0) == before && i < 90; i++)
+			put(base + i * 30 + 1);
+		assert_true(leaf_of(base + 2900, 0) != before);
+		must_be_dropped(base + 2900);
+	}
+}
+
+/* And with those of a leaf that is joined to the one before it. */
+static void an_exposure_goes_with_items_that_a_join_moves(void **state)
+{
+	unsigned joined = 0;
+
+	for (unsigned round = 0; round < 10; round++) {
+		uint64_t base = 1000 + round * 10000, last = base + 2900;
+		page_id before = leaf_of(last, EXPOSE_ATTRIBUTES);
+
+		for (uint64_t i = 0; i < 2900; i++)
+			if (i % 30 == 1 || i % 100 == 0)
+				take(base + i);
+		if (leaf_of(last, 0) == before)
+			continue;
+		joined++;
+		must_be_dropped(last);
+	}
+	assert_true(joined > 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_exposed_is_dropped_once),
+		cmocka_unit_test(while_it_is_dropped_nothing_is_exposed),
+		cmocka_unit_test(an_exposure_goes_with_items_that_a_split_moves),
+		cmocka_unit_test(an_exposure_goes_with_items_that_a_join_moves),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, open_tree, close_tree);
+}
