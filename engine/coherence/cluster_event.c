@@ -476,9 +476,16 @@ static bool give_again(struct cluster *d, struct dpage *p)
 	return !again;
 }
 
+/* A latch is let go of soon; a write to the device, or a request, takes much longer. */
+static uint64_t give_pause_ns(unsigned in_vain)
+{
+	return GIVE_POLL_NS << MIN(in_vain / 16, 4u);
+}
+
 void giver_main(void *arg)
 {
 	struct cluster *d = arg;
+	unsigned in_vain = 0; /* tries since the last that was not */
 
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word =
@@ -487,7 +494,9 @@ void giver_main(void *arg)
 
 		if (!p)
 			rt_wait(&d->givers.word, word, RT_FOREVER);
-		else if (!give_again(d, p))
-			rt_sleep_ns(GIVE_POLL_NS);
+		else if (give_again(d, p))
+			in_vain = 0;
+		else
+			rt_sleep_ns(give_pause_ns(in_vain++));
 	}
 }
