@@ -3,10 +3,8 @@
  * The table of handlers, what is agreed with the kernel at INIT, and what all handlers
  * share.
  *
- * What is missing from the table is meant to be missing. getlk, setlk, flock: the locks
- * of this kernel's processes are all there are on one node, so the kernel keeps them
- * itself. access: the kernel checks permissions (default_permissions). forget: the
- * receive loop does it.
+ * What is missing from the table is meant to be missing. access: the kernel checks
+ * permissions (default_permissions). forget: the receive loop does it.
  */
 #include "fs/handlers.h"
 
@@ -52,6 +50,9 @@ static const struct fuse_lowlevel_ops table = {
 	.fallocate = handle_fallocate,
 	.copy_file_range = handle_copy_file_range,
 	.lseek = handle_lseek,
+	.getlk = handle_getlk,
+	.setlk = handle_setlk,
+	.flock = handle_flock,
 };
 
 const struct fuse_lowlevel_ops *handlers_table(void)
@@ -63,21 +64,23 @@ const struct fuse_lowlevel_ops *handlers_table(void)
  * EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this
  * kernel's own doing and must not drop its pages. No WRITEBACK_CACHE: the kernel would
  * keep its own sizes, which ends with the second node. No splice: replies leave from the
- * frames as they are. What libfuse does not know is added by the shim.
+ * frames as they are. What libfuse does not know is added by the shim. Locks of this kernel's
+ * processes are all there are on one node, so there the kernel keeps them itself.
  */
 void handle_init(void *session, struct fuse_conn_info *conn)
 {
+	const unsigned locks = FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS;
+	const bool asked = ops_locks_shared(session_fs(session));
 	const unsigned wanted =
-		FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_EXPORT_SUPPORT |
-		FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-		FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL |
-		FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPENDIR_SUPPORT |
-		FUSE_CAP_EXPLICIT_INVAL_DATA;
+		(asked ? locks : 0) | FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC |
+		FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS |
+		FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO |
+		FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS |
+		FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA;
 	const unsigned unwanted = FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
 				  FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
-				  FUSE_CAP_SPLICE_MOVE | FUSE_CAP_POSIX_LOCKS |
-				  FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_HANDLE_KILLPRIV |
-				  FUSE_CAP_NO_OPEN_SUPPORT;
+				  FUSE_CAP_SPLICE_MOVE | FUSE_CAP_HANDLE_KILLPRIV |
+				  FUSE_CAP_NO_OPEN_SUPPORT | (asked ? 0 : locks);
 
 	conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
 	if (session_keeps(session)) { /* and attributes in passing are not kept */

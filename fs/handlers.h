@@ -79,7 +79,6 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	struct fuse_file_info *fi);
 void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi);
-void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void handle_fsync(
 	fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
 void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
@@ -89,6 +88,14 @@ void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t offset_out,
 	struct fuse_file_info *fi_out, size_t length, int flags);
+
+/* handlers_lock.c */
+void handle_getlk(
+	fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock);
+void handle_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
+	struct flock *lock, int sleep);
+void handle_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);
+void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
 /* ---- what they share (handlers.c) ------------------------------------------------- */
 

@@ -31,7 +31,7 @@ static struct ops_file *file_of(const struct fuse_file_info *fi)
 /*
  * The kernel caches what it reads and writes through any handle, and close() asks nothing.
  * Where other nodes have the volume it caches what is read through handles that cannot write,
- * or nothing.
+ * or nothing, and close() frees locks.
  */
 static void file_reply_flags(
 	fuse_req_t req, struct fuse_file_info *fi, struct ops_file *file)
@@ -43,7 +43,7 @@ static void file_reply_flags(
 	fi->fh = (uintptr_t)file;
 	fi->keep_cache = caches;
 	fi->direct_io = !caches;
-	fi->noflush = 1;
+	fi->noflush = !ops_locks_shared(session_fs(s));
 }
 
 /*
@@ -114,12 +114,6 @@ void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	ops_close(request_fs(req), file_of(fi));
 	fuse_reply_err(req, 0);
-}
-
-/* ENOSYS once, and the kernel never asks again. */
-void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
-{
-	fuse_reply_err(req, ENOSYS);
 }
 
 /* ---- reading --------------------------------------------------------------------- */

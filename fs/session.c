@@ -448,6 +448,7 @@ void session_quiesce(struct session *s)
 	uint32_t busy;
 
 	atomic_store(&s->closed, true);
+	ops_locks_end(s->fs); /* also of those whose handlers have returned */
 	while ((busy = atomic_load(&s->busy)) != 0)
 		rt_wait(&s->busy, busy, RT_FOREVER);
 	sharer_stop(s);

@@ -46,7 +46,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 bool session_ended(struct session *s);
 /*
  * From here on requests are answered with ENOTCONN; returns when the last one under way
- * has been answered. Nothing calls `fs` any more then. Waits.
+ * has been answered, and what was locked is free. Nothing calls `fs` any more then. Waits.
  */
 void session_quiesce(struct session *s);
 /*

@@ -347,6 +347,8 @@ static uint32_t open_flags(struct session *s, uint32_t flags)
 {
 	if (!session_shared(s))
 		return flags;
+	if (ops_locks_shared(s->fs))
+		flags &= ~(uint32_t)FOPEN_NOFLUSH;
 	return (flags & ~(uint32_t)FOPEN_KEEP_CACHE) | FOPEN_DIRECT_IO |
 	       FOPEN_PARALLEL_DIRECT_WRITES;
 }

@@ -261,7 +261,6 @@ void locks_close(struct fs *fs)
 	if (!k)
 		return;
 	ops_locks_end(fs);
-	lock_owners_end(k);
 	lock_nodes_stop(k);
 	lock_waits_close(k);
 	rt_free(k);

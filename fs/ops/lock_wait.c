@@ -304,6 +304,7 @@ void ops_locks_end(struct fs *fs)
 	while (k->waits)
 		rt_cond_wait(&k->ended, &k->lock, RT_FOREVER);
 	rt_mutex_unlock(&k->lock);
+	lock_owners_end(k);
 }
 
 /* ---- for others ---------------------------------------------------------------------------- */

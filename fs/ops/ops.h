@@ -269,8 +269,8 @@ void ops_lock_cancel(struct fs *fs, struct ops_lock_wait *wait);
 /* The owner has closed a descriptor of the file: its POSIX locks are gone. */
 int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner);
 /*
- * All requests that wait end with -ENOTCONN, and so does every later one; when it returns
- * they have. Waits.
+ * Nobody here needs locks any more: requests that wait end with -ENOTCONN, and so does every
+ * later one that would; what is locked is free when it returns. Waits.
  */
 void ops_locks_end(struct fs *fs);
 /*
