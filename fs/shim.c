@@ -517,7 +517,8 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 		return true;
 	case FUSE_INTERRUPT:
 		interrupt(s, in);
-		return true;
+		/* None but locks wait for another process: others will be answered. */
+		return !ops_locks_shared(s->fs);
 	case FUSE_INIT:
 		init_note(s, in);
 		return false;

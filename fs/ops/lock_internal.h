@@ -147,6 +147,8 @@ struct locks {
 	unsigned takers, idle;
 	struct rt_cond work, ended;
 	struct rt_task *taker[LOCK_TAKERS_MAX];
+	uint64_t taken[LOCK_TAKERS_MAX]; /* inodes that a taker is at */
+	unsigned takens;
 
 	struct lock_courier *courier[LOCK_NODES]; /* to other nodes */
 };
@@ -157,6 +159,12 @@ struct disk_lock lock_record(
 int lock_check(const struct ops_lock *lock); /* 0 or -EINVAL */
 /* An error of the volume as who locks knows it. */
 int lock_error(int rc);
+
+static inline unsigned lock_bucket(uint64_t ino)
+{
+	return (unsigned)((ino * 0x9e3779b97f4a7c15ull) >> 56);
+}
+_Static_assert(LOCK_BUCKETS == 256, "the hash names a bucket");
 
 /* lock_owner.c. Counts a request of the owner. 0, -ENOLCK. */
 int lock_owner_enter(struct locks *k, struct ops_file *file, const struct ops_lock *lock,

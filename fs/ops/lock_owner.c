@@ -15,9 +15,8 @@
 
 static struct lock_owner **bucket_of(struct locks *k, uint64_t ino)
 {
-	return &k->owner[(ino * 0x9e3779b97f4a7c15ull) >> 56];
+	return &k->owner[lock_bucket(ino)];
 }
-_Static_assert(LOCK_BUCKETS == 256, "the hash names a bucket");
 
 /* Under the lock. The place of the owner, or of the end. */
 static struct lock_owner **owner_find(
@@ -135,7 +134,7 @@ static bool owner_take(struct locks *k, unsigned bucket, const struct ops_file *
 void locks_closing(struct fs *fs, struct ops_file *file)
 {
 	struct locks *k = fs->locks;
-	unsigned bucket = (unsigned)(bucket_of(k, file->state->ino) - k->owner);
+	unsigned bucket = lock_bucket(file->state->ino);
 	struct lock_owner o;
 
 	while (owner_take(k, bucket, file, &o))

@@ -5,7 +5,8 @@
  * A request is tried by whoever began it, then *parked*. When it is woken (its ticket was
  * told, or all were), cancelled, or was patient for long enough, it is *ready*, and a
  * *taker*, one of a few tasks, tries it again. So what waits for another owner has no
- * task; what waits for a page has one.
+ * task; what waits for a page has one. Requests for one file are tried one after the
+ * other: they would only be in each other's way.
  *
  * Keeps: one task at a time tries a request. It can be found by its ticket before it is
  * recorded, and what wakes it while it is tried has it tried once more; so no wake-up is
@@ -39,6 +40,29 @@ static int taker_add(struct locks *k)
 	return k->takers ? 0 : rc;
 }
 
+/* Under the lock. Its place in the list; the list's end: no taker is at the inode. */
+static unsigned taken_find(const struct locks *k, uint64_t ino)
+{
+	unsigned i = 0;
+
+	while (i < k->takens && k->taken[i] != ino)
+		i++;
+	return i;
+}
+
+static bool is_taken(const struct locks *k, uint64_t ino)
+{
+	return taken_find(k, ino) < k->takens;
+}
+
+/* Under the lock. There is work for one. */
+static void taker_call(struct locks *k)
+{
+	if (k->idle == 0)
+		(void)taker_add(k);
+	rt_cond_signal(&k->work);
+}
+
 /* Under the lock. */
 static void make_ready(struct locks *k, struct ops_lock_wait *w)
 {
@@ -49,9 +73,26 @@ static void make_ready(struct locks *k, struct ops_lock_wait *w)
 	w->own.next_ready = NULL;
 	*k->ready_last = w;
 	k->ready_last = &w->own.next_ready;
-	if (k->idle == 0)
-		(void)taker_add(k);
-	rt_cond_signal(&k->work);
+	if (!is_taken(k, w->own.ino))
+		taker_call(k);
+}
+
+/* Under the lock. One that is ready, and whose file no taker is at; or NULL. */
+static struct ops_lock_wait *ready_find(struct locks *k, bool take)
+{
+	struct ops_lock_wait **at = &k->ready, *w;
+
+	while (*at && is_taken(k, (*at)->own.ino))
+		at = &(*at)->own.next_ready;
+	w = *at;
+	if (!w || !take)
+		return w;
+	*at = w->own.next_ready;
+	if (!*at)
+		k->ready_last = at;
+	w->own.state = WAIT_TRIED;
+	k->taken[k->takens++] = w->own.ino;
+	return w;
 }
 
 /* Under the lock. Those whose patience ends are ready; when the next one's does. */
@@ -213,7 +254,8 @@ static void taker_main(void *arg)
 	rt_mutex_lock(&k->lock);
 	for (;;) {
 		uint64_t next = deferred_look(k);
-		struct ops_lock_wait *w = k->ready;
+		struct ops_lock_wait *w = ready_find(k, true);
+		uint64_t ino;
 		int rc;
 
 		if (!w && k->stopping)
@@ -224,13 +266,10 @@ static void taker_main(void *arg)
 			k->idle--;
 			continue;
 		}
-		k->ready = w->own.next_ready;
-		if (!k->ready)
-			k->ready_last = &k->ready;
-		w->own.state = WAIT_TRIED;
+		ino = w->own.ino;
 		/* This one may wait for a page. */
-		if ((k->ready || k->deferred) && k->idle == 0)
-			(void)taker_add(k);
+		if ((k->deferred && k->idle == 0) || ready_find(k, false))
+			taker_call(k);
 		rt_mutex_unlock(&k->lock);
 		rc = try_it(k, w);
 		if (rc != -EINPROGRESS) {
@@ -239,6 +278,8 @@ static void taker_main(void *arg)
 			ended(k);
 		}
 		rt_mutex_lock(&k->lock);
+		k->taken[taken_find(k, ino)] = k->taken[k->takens - 1];
+		k->takens--;
 	}
 	rt_mutex_unlock(&k->lock);
 }
