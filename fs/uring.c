@@ -137,6 +137,7 @@ struct uring {
 	struct queue *queues;
 	struct entry *entries;       /* home's list of all */
 	_Atomic uint32_t lent;       /* of all queues */
+	_Atomic bool ended;          /* a thread has learned that the connection has */
 	int bell;                    /* an eventfd: a queue has lent an entry */
 	uint64_t bell_rings;         /* what was read from it */
 	struct entry bell_entry;     /* what that read has instead of an entry */
@@ -447,6 +448,15 @@ static void entry_serve(struct uring *u, struct entry *e)
 
 /* ---- requests that wait for others ---------------------------------------------------- */
 
+/* Home looks what there is. */
+static void bell_ring(struct uring *u)
+{
+	uint64_t one = 1;
+
+	if (write(u->bell, &one, sizeof(one)) < 0)
+		weft_log(3, "cannot ring for home: %s", strerror(errno));
+}
+
 bool uring_serves(void)
 {
 	return serving != NULL;
@@ -456,7 +466,6 @@ bool uring_lend(void)
 {
 	struct queue *q = serving->queue;
 	struct uring *u = q->uring;
-	uint64_t one = 1;
 
 	if (is_home || atomic_fetch_add(&u->lent, 1) >= ENTRIES_LENT_MAX) {
 		if (!is_home)
@@ -464,8 +473,7 @@ bool uring_lend(void)
 		return false;
 	}
 	atomic_fetch_add_explicit(&q->lent, 1, memory_order_release);
-	if (write(u->bell, &one, sizeof(one)) < 0)
-		weft_log(3, "cannot ring for another entry: %s", strerror(errno));
+	bell_ring(u);
 	return true;
 }
 
@@ -581,6 +589,8 @@ static void worker_main(void *arg)
 	do
 		worker_serve(w);
 	while (worker_exchange(w));
+	if (!atomic_exchange(&w->uring->ended, true))
+		bell_ring(w->uring);
 	io_uring_queue_exit(&w->ring);
 	session_note_workers(w->uring->session, -1);
 }
@@ -699,7 +709,8 @@ static void home_main(void *arg)
 		submit(&u->ring);
 	}
 	is_home = true;
-	while (u->with_kernel) {
+	/* Without a spare it may yet be asked for one. */
+	while (u->with_kernel || (u->workers && !atomic_load(&u->ended))) {
 		int result;
 		struct entry *e = next_entry(&u->ring, RT_FOREVER, &result);
 

@@ -1,0 +1,82 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# Locks of one volume on three nodes, over the device and, where the kernel has it, through io_uring.
+
+load common
+
+SWITCH=/sys/module/fuse/parameters/enable_uring
+
+setup() {
+	setup_nodes 3
+	need python3
+	SWITCH_WAS=none
+	mount_nodes
+}
+
+teardown() {
+	[ "$SWITCH_WAS" = none ] || echo "$SWITCH_WAS" >"$SWITCH"
+	teardown_nodes
+}
+
+# Nothing is left of what a test has locked; all stores are closed.
+locks() {
+	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" "$@"
+	umount_nodes 2 1 3
+	for n in 1 2 3; do
+		[ "$(weft dump "$DIR/$n.weft" tree --keys 2>/dev/null | grep -c ' lock ')" -eq 0 ]
+	done
+}
+
+@test "ranges exclude each other across nodes; getlk tells them; part of one is handed over" {
+	locks ranges "${M[1]}" "${M[2]}"
+}
+
+@test "a lock is handed over, wakes who waits, and goes with a process that is killed" {
+	locks hand_over "${M[1]}" "${M[3]}"
+}
+
+@test "flock(1) on two nodes" {
+	need flock
+	flock "${M[1]}/f" sh -c "! flock -n '${M[2]}/f' true && flock -n '${M[2]}/g' true"
+	# the kernel tells of a last close a moment later
+	wait_until 5 flock -n "${M[2]}/f" true
+	flock -s "${M[1]}/f" flock -s -n "${M[2]}/f" true
+	locks hand_over "${M[2]}" "${M[3]}"
+}
+
+@test "closing a file frees locks: fcntl's with any close, others with the last" {
+	locks closing "${M[1]}" "${M[2]}"
+}
+
+@test "a blocked request is ended by a signal, also by SIGKILL" {
+	locks interrupts "${M[2]}" "${M[1]}"
+}
+
+@test "a deadlock of two nodes is found" {
+	locks deadlock "${M[1]}" "${M[2]}"
+}
+
+@test "hundreds of blocked requests keep no other from being served" {
+	locks many "${M[@]}"
+}
+
+@test "three nodes count under locks, and lose nothing" {
+	locks counting "${M[@]}"
+}
+
+@test "an sqlite database is written from three nodes at once" {
+	locks sqlite "${M[@]}"
+}
+
+@test "through io_uring: blocked requests have entries of their own" {
+	[ -w "$SWITCH" ] || skip "this kernel has no FUSE over io_uring"
+	umount_nodes 1 2 3
+	SWITCH_WAS=$(cat "$SWITCH")
+	echo Y >"$SWITCH"
+	mount_nodes -o uring=on
+	echo "$SWITCH_WAS" >"$SWITCH"
+	SWITCH_WAS=none
+	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" many "${M[@]}"
+	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" interrupts "${M[1]}" "${M[2]}"
+	locks many "${M[3]}" "${M[1]}"
+}
