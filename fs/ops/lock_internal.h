@@ -137,6 +137,7 @@ struct locks {
 	struct rt_mutex owners_lock;
 	struct lock_owner *owner[LOCK_BUCKETS]; /* by inode */
 	unsigned owners;
+	struct rt_cond owner_idle; /* one has no request under way any more */
 
 	struct rt_mutex lock;                      /* the same; for all below */
 	struct ops_lock_wait *wait[LOCK_BUCKETS];  /* by ticket */

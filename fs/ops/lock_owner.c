@@ -64,7 +64,8 @@ void lock_owner_leave(struct locks *k, struct lock_owner *owner)
 {
 	rt_mutex_lock(&k->owners_lock);
 	WEFT_ASSERT(owner->requests > 0);
-	owner->requests--;
+	if (--owner->requests == 0)
+		rt_cond_broadcast(&k->owner_idle);
 	rt_mutex_unlock(&k->owners_lock);
 }
 

@@ -223,12 +223,11 @@ def many(*mounts):
     lock(fds[0], EX)
     fcntl.flock(fds[0], EX)
     pids = []
-    for i in range(150):
+    for i in range(80):
         for mount in mounts:
             kind = fcntl.lockf if i % 2 else fcntl.flock
             pids.append(child(lambda: kind(opened(mount), SH if i % 3 else EX)))
-    for pid in pids:
-        blocked(pid)
+    wait_for("all to be blocked", lambda: all(asleep(pid) for pid in pids))
     for mount in mounts:
         name = os.path.join(mount, "other")
         with open(name, "w") as f:
