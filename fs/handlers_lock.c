@@ -4,13 +4,10 @@
  * does not ask).
  *
  * A request that waits is *parked*: the handler returns, and whoever finds that the lock is
- * free replies. So it keeps no thread, and no others from being served. One that came
- * through a ring can only be answered from its entry, so its thread waits, and the ring
- * gets another entry in its place (uring_lend). A signal ends either.
+ * free replies. So it keeps no thread, and no others from being served. A signal ends it.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/file.h>
 
 #include "fs/handlers.h"
@@ -24,9 +21,6 @@ struct parked {
 	struct ops_lock_wait wait;
 	struct fs *fs;
 	fuse_req_t req;
-	bool keeps_thread;
-	int result; /* for the thread, once over is 1 */
-	_Atomic uint32_t over;
 };
 
 /* Called by libfuse when the kernel says so, with the request's lock. */
@@ -47,37 +41,13 @@ static void parked_reply(struct parked *p, int result)
 
 static void parked_done(void *arg, int result)
 {
-	struct parked *p = arg;
-
-	if (!p->keeps_thread) {
-		parked_reply(p, result);
-		return;
-	}
-	p->result = result;
-	atomic_store_explicit(&p->over, 1, memory_order_release);
-	rt_wake(&p->over, INT_MAX);
-}
-
-static void wait_here(struct parked *p)
-{
-	bool lent = uring_lend();
-
-	if (!lent)
-		ops_lock_cancel(p->fs, &p->wait);
-	while (!atomic_load_explicit(&p->over, memory_order_acquire))
-		rt_wait(&p->over, 0, RT_FOREVER);
-	if (lent)
-		uring_give_back();
-	else if (p->result == -EINTR)
-		p->result = -ENOLCK;
-	parked_reply(p, p->result);
+	parked_reply(arg, result);
 }
 
 static void lock_waiting(
 	fuse_req_t req, struct fuse_file_info *fi, const struct ops_lock *lock)
 {
 	struct parked *p = rt_alloc(sizeof(*p));
-	bool here = uring_serves();
 	int result;
 
 	if (!p) {
@@ -86,7 +56,6 @@ static void lock_waiting(
 	}
 	p->fs = request_fs(req);
 	p->req = req;
-	p->keeps_thread = here;
 	p->wait.lock = *lock;
 	p->wait.done = parked_done;
 	p->wait.arg = p;
@@ -94,8 +63,6 @@ static void lock_waiting(
 	result = ops_lock_start(p->fs, file_of(fi), &p->wait);
 	if (result != -EINPROGRESS)
 		parked_reply(p, result);
-	else if (here)
-		wait_here(p);
 }
 
 static void lock_set(fuse_req_t req, struct fuse_file_info *fi,

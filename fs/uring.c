@@ -13,9 +13,6 @@
  * it starts the thread of the old one: the other way round the kernel could find the spare
  * on top, and each request would make a thread.
  *
- * A request that waits for other requests (a lock) lends its entry: home gives its queue
- * another one, so that those can come. The bounds of entries are for what is not lent.
- *
  * Memory (invariant 10): the number of entries is bounded for a queue and in all; none is
  * added while SESSION_FAT_BUSY_MAX large requests are in work. Past that, requests wait in
  * the kernel until one of the same processor's is answered. An entry's memory is resident
@@ -31,7 +28,6 @@
 #include <linux/fuse.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -42,11 +38,9 @@
 #define QUEUE_ENTRIES_FIRST 2u
 #define QUEUE_ENTRIES_OWN   3u
 /* For whoever needs them first: one more for each queue and so many. */
-#define ENTRIES_SHARED 16u
-/* Entries beside these, in place of those whose requests wait for other requests. */
-#define ENTRIES_LENT_MAX 512u
-#define QUEUES_MAX       8192u
-#define HOME_SQ_ENTRIES  64u
+#define ENTRIES_SHARED  16u
+#define QUEUES_MAX      8192u
+#define HOME_SQ_ENTRIES 64u
 /* Requests that neither overlapped nor waited before a thread stays on a processor. */
 #define ALONE_BEFORE_STAYING 32u
 /* So long after a large request an entry's memory stays resident. */
@@ -87,8 +81,6 @@ struct queue {
 	unsigned number;       /* the processor's */
 	unsigned entries;      /* home's */
 	_Atomic uint32_t busy; /* requests in work */
-	_Atomic uint32_t lent; /* of them, those that wait for others to come */
-	struct uring *uring;
 } __attribute__((aligned(CACHE_LINE)));
 
 /*
@@ -136,16 +128,10 @@ struct uring {
 	unsigned shared; /* entries beyond their queues' own */
 	struct queue *queues;
 	struct entry *entries;       /* home's list of all */
-	_Atomic uint32_t lent;       /* of all queues */
-	_Atomic bool ended;          /* a thread has learned that the connection has */
-	int bell;                    /* an eventfd: a queue has lent an entry */
-	uint64_t bell_rings;         /* what was read from it */
-	struct entry bell_entry;     /* what that read has instead of an entry */
 	struct worker_ring *workers; /* home's list of all */
 };
 
 static __thread struct entry *serving;
-static __thread bool is_home;
 
 /* ---- what the kernel offers ------------------------------------------------------------
  */
@@ -323,20 +309,12 @@ static unsigned shared_max(const struct uring *u)
 
 static unsigned entries_max(const struct uring *u)
 {
-	return u->queue_count * QUEUE_ENTRIES_OWN + shared_max(u) + ENTRIES_LENT_MAX;
-}
-
-/* Of the queue's entries those that come back soon. */
-static unsigned entries_kept(const struct queue *q)
-{
-	uint32_t lent = atomic_load_explicit(&q->lent, memory_order_acquire);
-
-	return q->entries > lent ? q->entries - lent : 0;
+	return u->queue_count * QUEUE_ENTRIES_OWN + shared_max(u);
 }
 
 static struct entry *entry_add_spare(struct uring *u, struct queue *q)
 {
-	bool own = entries_kept(q) < QUEUE_ENTRIES_OWN;
+	bool own = q->entries < QUEUE_ENTRIES_OWN;
 	struct entry *e;
 
 	if (!own && (u->shared >= shared_max(u) ||
@@ -446,45 +424,6 @@ static void entry_serve(struct uring *u, struct entry *e)
 	atomic_fetch_add_explicit(&s->counters.uring_requests, 1, memory_order_relaxed);
 }
 
-/* ---- requests that wait for others ---------------------------------------------------- */
-
-/* Home looks what there is. */
-static void bell_ring(struct uring *u)
-{
-	uint64_t one = 1;
-
-	if (write(u->bell, &one, sizeof(one)) < 0)
-		weft_log(3, "cannot ring for home: %s", strerror(errno));
-}
-
-bool uring_serves(void)
-{
-	return serving != NULL;
-}
-
-bool uring_lend(void)
-{
-	struct queue *q = serving->queue;
-	struct uring *u = q->uring;
-
-	if (is_home || atomic_fetch_add(&u->lent, 1) >= ENTRIES_LENT_MAX) {
-		if (!is_home)
-			atomic_fetch_sub(&u->lent, 1);
-		return false;
-	}
-	atomic_fetch_add_explicit(&q->lent, 1, memory_order_release);
-	bell_ring(u);
-	return true;
-}
-
-void uring_give_back(void)
-{
-	struct queue *q = serving->queue;
-
-	atomic_fetch_sub_explicit(&q->lent, 1, memory_order_relaxed);
-	atomic_fetch_sub(&q->uring->lent, 1);
-}
-
 /* ---- workers --------------------------------------------------------------------------- */
 
 static void worker_leaves(void *arg)
@@ -589,8 +528,6 @@ static void worker_main(void *arg)
 	do
 		worker_serve(w);
 	while (worker_exchange(w));
-	if (!atomic_exchange(&w->uring->ended, true))
-		bell_ring(w->uring);
 	io_uring_queue_exit(&w->ring);
 	session_note_workers(w->uring->session, -1);
 }
@@ -651,41 +588,6 @@ static void home_dispatch(struct uring *u, struct entry *e)
 	u->with_kernel++;
 }
 
-static void bell_listen(struct uring *u)
-{
-	struct io_uring_sqe *sqe;
-
-	if (io_uring_sq_space_left(&u->ring) == 0)
-		submit(&u->ring);
-	sqe = io_uring_get_sqe(&u->ring);
-	WEFT_ASSERT(sqe);
-	memset(sqe, 0, 2 * sizeof(*sqe));
-	sqe->opcode = IORING_OP_READ;
-	sqe->fd = u->bell;
-	sqe->addr = (uintptr_t)&u->bell_rings;
-	sqe->len = sizeof(u->bell_rings);
-	sqe->user_data = (uintptr_t)&u->bell_entry;
-}
-
-/* Queues that have lent entries have as many as others all the same. */
-static void bell_answer(struct uring *u)
-{
-	for (unsigned i = 0; i < u->queue_count; i++) {
-		struct queue *q = &u->queues[i];
-
-		while (atomic_load_explicit(&q->lent, memory_order_acquire) &&
-			entries_kept(q) < QUEUE_ENTRIES_OWN) {
-			struct entry *e = entry_add(u, q);
-
-			if (!e)
-				break;
-			home_register(u, e);
-		}
-	}
-	bell_listen(u);
-	submit(&u->ring);
-}
-
 /* All entries that there are at the start. What the kernel refuses has completed then. */
 static void home_register_all(struct uring *u)
 {
@@ -705,20 +607,11 @@ static void home_main(void *arg)
 	if (atomic_load_explicit(&u->go, memory_order_acquire) == HOME_GOES) {
 		ring_enable(&u->ring);
 		home_register_all(u);
-		bell_listen(u);
-		submit(&u->ring);
 	}
-	is_home = true;
-	/* Without a spare it may yet be asked for one. */
-	while (u->with_kernel || (u->workers && !atomic_load(&u->ended))) {
+	while (u->with_kernel) {
 		int result;
 		struct entry *e = next_entry(&u->ring, RT_FOREVER, &result);
 
-		if (e == &u->bell_entry) {
-			if (result >= 0)
-				bell_answer(u);
-			continue;
-		}
 		u->with_kernel--;
 		if (result == 0) {
 			home_dispatch(u, e);
@@ -748,8 +641,6 @@ static void uring_free(struct uring *u)
 		rt_free(w);
 	}
 	rt_free(u->queues);
-	if (u->bell >= 0)
-		close(u->bell);
 	rt_free(u);
 }
 
@@ -763,7 +654,6 @@ static int queues_open(struct uring *u)
 		return -ENOMEM;
 	for (unsigned i = 0; i < u->queue_count; i++) {
 		u->queues[i].number = i;
-		u->queues[i].uring = u;
 		for (unsigned n = 0; n < QUEUE_ENTRIES_FIRST; n++)
 			if (!entry_add(u, &u->queues[i]))
 				return -ENOMEM;
@@ -779,8 +669,7 @@ int uring_open(struct uring **out, struct session *s)
 	if (!u)
 		return -ENOMEM;
 	u->session = s;
-	u->bell = eventfd(0, EFD_CLOEXEC);
-	ret = u->bell < 0 ? -errno : queues_open(u);
+	ret = queues_open(u);
 	if (ret < 0)
 		goto out_free;
 	ret = ring_open(&u->ring, HOME_SQ_ENTRIES, MAX(HOME_SQ_ENTRIES, entries_max(u)));

@@ -50,15 +50,6 @@ uint64_t uring_entries(struct uring *u);
  * not for the request that the calling thread has from the ring.
  */
 bool uring_take_reply(uint64_t unique, const struct iovec *iov, int count);
-/* Does the calling thread have a request from the ring? */
-bool uring_serves(void);
-/*
- * Its request waits for others of the mount's requests to come, for who knows how long: the
- * queue gets another entry for them. False: there are too many such, and it must not wait.
- * uring_give_back ends that.
- */
-bool uring_lend(void);
-void uring_give_back(void);
 /* Waits for all threads, which end when the connection has. Frees all. */
 void uring_close(struct uring *u);
 

@@ -342,17 +342,34 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 	return 0;
 }
 
+/*
+ * A request that the kernel has given to a ring stays with its entry until it is answered, and
+ * requests that have queued up meanwhile do not move to entries that are added. So requests
+ * that wait for others of the same mount (locks of several nodes) could wait for ever.
+ */
+static int uring_choose(
+	const struct daemon *d, enum uring_mode *mode, struct weft_error *err)
+{
+	*mode = d->options.uring;
+	if (!ops_locks_shared(d->fs))
+		return *mode == URING_ON ? uring_check(err) : 0;
+	if (*mode == URING_ON)
+		return weft_error(err, -EOPNOTSUPP,
+			"option uring=on: requests of a volume of several nodes wait for "
+			"each other, which the kernel's rings do not allow for");
+	*mode = URING_OFF;
+	return 0;
+}
+
 static int mount_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
-	enum uring_mode uring = o->uring;
+	enum uring_mode uring;
 	int device, ret;
 
-	if (uring == URING_ON) {
-		ret = uring_check(err);
-		if (ret < 0)
-			return ret;
-	}
+	ret = uring_choose(d, &uring, err);
+	if (ret < 0)
+		return ret;
 	device = fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
 	if (device < 0)
 		return device;

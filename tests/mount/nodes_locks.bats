@@ -1,22 +1,16 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: Apache-2.0
-# Locks of one volume on three nodes, over the device and, where the kernel has it, through io_uring.
+# Locks of one volume on three nodes.
 
 load common
-
-SWITCH=/sys/module/fuse/parameters/enable_uring
 
 setup() {
 	setup_nodes 3
 	need python3
-	SWITCH_WAS=none
 	mount_nodes
 }
 
-teardown() {
-	[ "$SWITCH_WAS" = none ] || echo "$SWITCH_WAS" >"$SWITCH"
-	teardown_nodes
-}
+teardown() { teardown_nodes; }
 
 # Nothing is left of what a test has locked; all stores are closed.
 locks() {
@@ -68,15 +62,13 @@ locks() {
 	locks sqlite "${M[@]}"
 }
 
-@test "through io_uring: blocked requests have entries of their own" {
-	[ -w "$SWITCH" ] || skip "this kernel has no FUSE over io_uring"
+@test "a volume of several nodes is not served through io_uring" {
 	umount_nodes 1 2 3
-	SWITCH_WAS=$(cat "$SWITCH")
-	echo Y >"$SWITCH"
-	mount_nodes -o uring=on
-	echo "$SWITCH_WAS" >"$SWITCH"
-	SWITCH_WAS=none
-	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" many "${M[@]}"
-	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" interrupts "${M[1]}" "${M[2]}"
-	locks many "${M[3]}" "${M[1]}"
+	run on 1 weftd "$FILE" "${M[1]}" -o uring=perhaps
+	[ "$status" -eq 1 ]
+	for n in 2 3; do start_node "$n"; done
+	run on 1 weftd "$FILE" "${M[1]}" -o uring=on
+	echo "$output"
+	[ "$status" -eq 32 ]
+	[[ $output == *"option uring=on: requests of a volume of several nodes wait for each other"* ]]
 }

@@ -217,7 +217,7 @@ def deadlock(a, b):
     assert (mine, his) in ((35, 0), (0, 35), (35, 35)), (mine, his)
 
 
-# More than there could be threads, or entries of a ring; others are served meanwhile.
+# More than there could be threads; others are served meanwhile.
 def many(*mounts):
     fds = [opened(mounts[0])]
     lock(fds[0], EX)
