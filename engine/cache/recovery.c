@@ -208,7 +208,7 @@ static struct frame *owed_claim(struct cache *c, const struct disk_log_page *par
 {
 	struct frame *f = NULL;
 
-	if (c->redo_owed < c->frame_count / 4 * 3)
+	if (c->redo_owed < c->frame_count / 8 * 7)
 		f = frame_get(c, true, error);
 	else
 		*error = -ENOMEM;

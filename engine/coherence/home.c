@@ -397,9 +397,9 @@ int home_on_evict(struct home_entry *e, struct page_hold *local, const struct pa
 			evicted(at, m->sender, m->request, 0, out);
 		return 0;
 	}
-	/* clean: what it has is what is persisted, or zeros that nobody changed */
-	if (!freed && m->version && unsaved)
-		return -EPROTO;
+	/* clean: what it has is what is persisted, or zeros that nobody changed; or of an
+	 * incarnation that was past when it was to be persisted, by a request that a change
+	 * of the cluster's epoch has made forgotten */
 	/* what is freed is refused from now on */
 	e->incarnation = MAX(e->incarnation, m->incarnation + freed);
 	e->holders &= ~node_bit(m->sender);
@@ -414,7 +414,12 @@ int home_on_evict(struct home_entry *e, struct page_hold *local, const struct pa
 	else if (m->flags & PAGE_DIRTY)
 		tell_persisted(
 			at, e->owing, e->stored_incarnation, e->stored_version, out);
-	e->owing = 0;
+	else if (m->incarnation > e->stored_incarnation)
+		/* zeros: what is owed is of an incarnation that is past. Only these nodes
+		 * know of it, so it is not forgotten who they are: one may be away */
+		tell_persisted(at, e->owing, m->incarnation, 0, out);
+	if (m->incarnation <= e->stored_incarnation || freed)
+		e->owing = 0;
 	e->source = NODE_NONE;
 	e->copies = 0;
 	e->current = true;

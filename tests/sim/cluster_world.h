@@ -16,7 +16,9 @@
 
 #define NODES_MAX  3
 #define DISK_BYTES (64ull << 20)
-#define LOG_BYTES  (4ull << 20)
+#ifndef LOG_BYTES
+#define LOG_BYTES (4ull << 20)
+#endif
 #ifndef FRAMES
 #define FRAMES 160
 #endif
