@@ -377,6 +377,23 @@ churn() { # NODE
 	[[ $output == *"node 3's address: no-such-host.invalid:9338 cannot be looked up"* ]]
 }
 
+@test "a node may be mounted read-only, and serves its store all the same" {
+	local n p=()
+	for n in 1 2; do mount_node "$n" & p+=($!); done
+	mount_node 3 -o ro
+	for n in "${p[@]}"; do wait "$n"; done
+	for n in $(seq 40); do echo "$n" >"${M[1]}/f$n"; done
+	[ "$(cat "${M[3]}/f40")" = 40 ]
+	run touch "${M[3]}/g"
+	[ "$status" -ne 0 ]
+	[[ $output == *"Read-only file system"* ]]
+	umount_nodes 3 1 2
+	mount_nodes
+	[ "$(cat "${M[3]}/f40")" = 40 ]
+	touch "${M[3]}/g"
+	umount_nodes 1 2 3
+}
+
 @test "with tls in the file nodes meet as well; a file without it does not fit" {
 	sed -i 's/^\[volume\]/&\ntls = yes/' "$FILE"
 	mount_nodes
