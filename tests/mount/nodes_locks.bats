@@ -62,6 +62,23 @@ locks() {
 	locks sqlite "${M[@]}"
 }
 
+@test "what a killed node had locked is free once it is there again, and wakes who waits" {
+	local holder waiter
+	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" hold "${M[1]}" 3>&- &
+	holder=$!
+	wait_until 10 test -e "${M[2]}/held"
+	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" wait_long "${M[2]}" "$DIR/waits" 3>&- &
+	waiter=$!
+	wait_until 10 test -e "$DIR/waits"
+	kill -9 "$(node_pid 1)"
+	kill -9 "$holder"
+	umount -l "${M[1]}"
+	kill -0 "$waiter"
+	mount_node 1
+	wait "$waiter"
+	locks hand_over "${M[1]}" "${M[2]}"
+}
+
 @test "a volume of several nodes is not served through io_uring" {
 	umount_nodes 1 2 3
 	run on 1 weftd "$FILE" "${M[1]}" -o uring=perhaps

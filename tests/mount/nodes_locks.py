@@ -266,6 +266,29 @@ def counting(*mounts):
                 assert int(f.read()) == 2 * len(mounts) * rounds
 
 
+# Holds locks until it is killed; then there is a file "held".
+def hold(a):
+    fa = opened(a)
+    lock(fa, EX)
+    fcntl.flock(fa, EX)
+    os.fsync(fa)
+    os.close(opened(a, "held"))
+    signal.pause()
+
+
+# Says so once it waits.
+def wait_long(a, said):
+    def wait():
+        fa = opened(a)
+        fcntl.flock(fa, EX)
+        lock(fa, EX)
+
+    pid = child(wait)
+    blocked(pid)
+    os.close(os.open(said, os.O_CREAT))
+    end(pid)
+
+
 def sqlite(*mounts):
     rounds = 25
     paths = [os.path.join(m, "db") for m in mounts]
