@@ -58,8 +58,8 @@ static unsigned append(struct node *n, struct ops_file *f, uint64_t *size, unsig
 	uint64_t want = (uint64_t)pages * PAGE_SIZE, done = 0;
 
 	while (done < want) {
-		int64_t rc =
-			ops_write(n->fs, f, &root_user, *size, chunk, want - done, false);
+		int64_t rc = ops_write(n->fs, f, &root_user, *size, chunk,
+			MIN(want - done, sizeof(chunk)), false);
 
 		if (rc == -ENOSPC)
 			break;
