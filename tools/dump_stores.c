@@ -84,6 +84,7 @@ static int volumes_open(struct dump *d, bool all, bool salvage, uint64_t cache_b
 		.disk_lent = true,
 		.any_node = true,
 		.salvage = salvage};
+	unsigned count = 0;
 	int rc = 0;
 
 	*err = (struct weft_error){0};
@@ -93,11 +94,12 @@ static int volumes_open(struct dump *d, bool all, bool salvage, uint64_t cache_b
 		if (s->disk == d->disk)
 			continue;
 		rc = volume_open(&s->v, s->disk, &o, err);
-		also[o.also_count++] = s->v;
+		also[count++] = s->v;
 	}
 	o.store_only = false;
 	o.storage_only = true;
 	o.also = also;
+	o.also_count = count;
 	o.own_only = !o.also_count && d->sb.node;
 	o.cache.cache_bytes = cache_bytes;
 	if (rc == 0)

@@ -97,18 +97,33 @@ static void mend_check(struct cache *c, struct frame *f, page_id pid)
 	}
 }
 
+/* Its frame goes, whatever is in it; other nodes have not been told of it yet. */
+static void mend_drop(struct cache *c, const struct mend *m)
+{
+	struct frame *f = table_find(c, m->pid);
+
+	if (!f || !latch_exclusive(c, f, m->pid))
+		return;
+	if (f->incarnation != m->incarnation) {
+		latch_release_exclusive(c, f, false);
+		return;
+	}
+	frame_mark_clean(c, f);
+	frame_drop(c, f);
+}
+
 static void mends_end(struct cache *c)
 {
 	for (unsigned i = 0; i < c->mend_count; i++) {
-		struct page_ref ref = {c->mends[i].pid, c->mends[i].incarnation};
+		const struct mend *m = &c->mends[i];
 
 		weft_log(3,
 			"recovery: page %#llx (incarnation %llu) is damaged, and the log "
 			"does not "
 			"reach its version %llu; run fsck.weft",
-			(unsigned long long)ref.pid, (unsigned long long)ref.incarnation,
-			(unsigned long long)c->mends[i].version);
-		cache_discard(c, &ref, 1);
+			(unsigned long long)m->pid, (unsigned long long)m->incarnation,
+			(unsigned long long)m->version);
+		mend_drop(c, m);
 	}
 	c->mend_count = 0;
 }

@@ -225,11 +225,18 @@ static inline bool coherence_home_here(const struct coherence *c, page_id pid)
 int coherence_single_open(struct coherence **out, uint32_t shard);
 
 struct store;
+struct log;
+struct coherence_store {
+	struct store *store;
+	struct coherence
+		*home; /* of a cache of that store, which has no page of it; NULL:
+				   nothing is written */
+};
 /*
- * For tools that have all stores of a volume, and only read: `shard` is the cache's own,
+ * For tools that have all stores of a volume: `shard` and `log` are the cache's own,
  * `others` the rest, which stay open until after the cache is closed. (stores.c)
  */
-int coherence_stores_open(struct coherence **out, uint32_t shard,
-	struct store *const *others, unsigned count);
+int coherence_stores_open(struct coherence **out, uint32_t shard, struct log *log,
+	const struct coherence_store *others, unsigned count);
 
 #endif

@@ -3,10 +3,12 @@
  * Coherence of a volume whose stores are all at hand, for tools: one cache has the pages of
  * all shards, and nobody else has any, so every request is granted in X at once. Pages of
  * the cache's own store are read by it; those of the others are brought into the frame
- * from here. Keeps no state, and writes nothing: the cache is a read-only one.
+ * from here, and what is dirty of them is persisted by a cache of that store, through its
+ * own log, as a home does it. Keeps no state.
  */
 #include "engine/coherence/coherence.h"
 
+#include "engine/log/log.h"
 #include "engine/rt/rt.h"
 #include "engine/store/store.h"
 
@@ -16,14 +18,15 @@ struct stores {
 	struct coherence base;
 	struct shards shards;
 	unsigned count;
-	struct store *store[SHARDS_MAX];
+	struct coherence_store store[SHARDS_MAX];
+	struct log *log;
 };
 
-static struct store *store_of(const struct stores *s, page_id pid)
+static const struct coherence_store *store_of(const struct stores *s, page_id pid)
 {
 	for (unsigned i = 0; i < s->count; i++)
-		if (store_superblock(s->store[i])->shard == pid_shard(pid))
-			return s->store[i];
+		if (store_superblock(s->store[i].store)->shard == pid_shard(pid))
+			return &s->store[i];
 	return NULL;
 }
 
@@ -51,7 +54,7 @@ static void answer(struct coherence_request *r, const struct store_read *read)
 static unsigned acquire_run(
 	struct stores *s, struct coherence_request *requests, unsigned count)
 {
-	struct store *store = store_of(s, requests[0].pid);
+	const struct coherence_store *store = store_of(s, requests[0].pid);
 	struct store_read read[READS_MAX];
 	unsigned n = 0;
 
@@ -67,7 +70,7 @@ static unsigned acquire_run(
 		};
 		n++;
 	}
-	store_read_pages(store, read, n);
+	store_read_pages(store->store, read, n);
 	for (unsigned i = 0; i < n; i++)
 		answer(&requests[i], &read[i]);
 	return n;
@@ -100,15 +103,60 @@ static bool stores_release(struct coherence *c, page_id pid, enum page_mode held
 	return true;
 }
 
-/* What was redone stays in the cache. */
-static void stores_evict(struct coherence *c, const page_id *pids, unsigned count)
-{
-}
-
 static void stores_ship(struct coherence *c, struct coherence_ship *ships, unsigned count)
 {
-	for (unsigned i = 0; i < count; i++)
-		ships[i].result = -EROFS;
+	const struct stores *s = (const struct stores *)c;
+
+	for (unsigned i = 0, n; i < count; i += n) {
+		const struct coherence_store *store = store_of(s, ships[i].pid);
+		int rc = store ? -EROFS : -EIO;
+
+		for (n = 1; i + n < count && store_of(s, ships[i + n].pid) == store;)
+			n++;
+		if (store && store->home)
+			rc = store->home->frames->persist(
+				store->home->cache, &ships[i], n);
+		for (unsigned k = i; k < i + n; k++)
+			ships[k].result = rc;
+	}
+}
+
+/* Nobody else wants the page: it leaves when its store has what is dirty of it. */
+static void evict_one(struct coherence *c, page_id pid)
+{
+	struct coherence_image image;
+	int rc = 0;
+
+	if (c->frames->weaken(c->cache, pid, PAGE_INVALID, &image))
+		return;
+	if (image.dirty) {
+		struct coherence_ship ship = {.pid = pid,
+			.incarnation = image.incarnation,
+			.version = image.version,
+			.image = image.image};
+
+		rc = log_flush(((struct stores *)c)->log, image.flush_to);
+		if (!rc) {
+			stores_ship(c, &ship, 1);
+			rc = ship.result;
+		}
+	}
+	if (rc)
+		c->frames->restore(c->cache, pid, PAGE_EXCLUSIVE);
+	else
+		c->frames->vacate(c->cache, pid, false);
+}
+
+/* Of a read-only volume what was redone stays in the cache. */
+static void stores_evict(struct coherence *c, const page_id *pids, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		const struct coherence_store *store =
+			store_of((struct stores *)c, pids[i]);
+
+		if (store && store->home)
+			evict_one(c, pids[i]);
+	}
 }
 
 static void stores_persisted(
@@ -131,14 +179,14 @@ static const struct coherence_ops stores_ops = {
 	.close = stores_close,
 };
 
-int coherence_stores_open(struct coherence **out, uint32_t shard,
-	struct store *const *others, unsigned count)
+int coherence_stores_open(struct coherence **out, uint32_t shard, struct log *log,
+	const struct coherence_store *others, unsigned count)
 {
 	struct stores *s = rt_alloc(sizeof(*s));
 	int rc = s ? shards_set(&s->shards, (uint16_t)shard, 0) : -ENOMEM;
 
 	for (unsigned i = 0; i < count && !rc; i++) {
-		const struct disk_superblock *sb = store_superblock(others[i]);
+		const struct disk_superblock *sb = store_superblock(others[i].store);
 
 		rc = shards_set(&s->shards, sb->shard, sb->page_count);
 		if (!rc)
@@ -148,6 +196,7 @@ int coherence_stores_open(struct coherence **out, uint32_t shard,
 		rt_free(s);
 		return rc;
 	}
+	s->log = log;
 	s->base = (struct coherence){
 		.ops = &stores_ops, .shard = shard, .shards = &s->shards};
 	*out = &s->base;

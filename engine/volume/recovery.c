@@ -230,6 +230,7 @@ struct redo_pass {
 	struct weft_error *err;
 	const uint8_t *ahead; /* what the records before it need was asked for */
 	lsn_t ahead_chunk;    /* in this chunk */
+	bool other_log; /* LSNs are not those of the cache's log, and pin nothing in it */
 	struct gaps gaps;
 };
 
@@ -272,6 +273,8 @@ static bool part_known(struct volume *v, page_id pid)
 static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	const struct disk_log_page *part)
 {
+	lsn_t start = p->other_log ? LSN_NONE : entry->start;
+	lsn_t end = p->other_log ? LSN_NONE : entry->end;
 	struct weft_error gap = {0};
 	int rc;
 
@@ -286,10 +289,9 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {
 		rc = cache_recover_full(p->v->cache, part->pid, part->incarnation,
-			part->version, part + 1, entry->start, entry->end);
+			part->version, part + 1, start, end);
 	} else {
-		rc = cache_recover_ranges(
-			p->v->cache, part, entry->start, entry->end, &gap);
+		rc = cache_recover_ranges(p->v->cache, part, start, end, &gap);
 		if (rc == -EUCLEAN && p->v->salvage) {
 			p->v->recovery.left_out++;
 			rc = 0;
@@ -348,6 +350,7 @@ static int redo_logs(struct redo_pass *p)
 
 	for (unsigned i = 0; i < v->also_count && !rc; i++) {
 		p->ahead = NULL;
+		p->other_log = true;
 		rc = log_end_salvaged(v, log_scan(v->also[i]->log, visit_pass_2, p));
 	}
 	return rc;
@@ -364,10 +367,10 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 
 		also_redo(v, STORE_REDO_RUNNING);
 		rc = redo_logs(&p);
-		also_redo(v, STORE_REDO_KEPT);
 		if (!rc)
 			rc = gaps_end(&p.gaps, err);
 		end = cache_recover_end(v->cache, !rc);
+		also_redo(v, v->read_only ? STORE_REDO_KEPT : STORE_REDO_NONE);
 		if (v->recovery.was_clean) /* nothing of this store's table was redone */
 			store_redo(v->store, STORE_REDO_NONE);
 		rc = rc ? rc : end;

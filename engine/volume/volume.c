@@ -96,14 +96,15 @@ static int open_storage(
 
 static int open_coherence(struct volume *v, struct weft_error *err)
 {
-	struct store *others[SHARDS_MAX];
+	struct coherence_store others[SHARDS_MAX];
 	int rc;
 
 	for (unsigned i = 0; i < v->also_count; i++)
-		others[i] = v->also[i]->store;
+		others[i] = (struct coherence_store){
+			v->also[i]->store, v->also[i]->coherence};
 	if (v->also_count)
 		return coherence_stores_open(&v->coherence,
-			store_superblock(v->store)->shard, others, v->also_count);
+			store_superblock(v->store)->shard, v->log, others, v->also_count);
 	if (!v->peers)
 		return coherence_single_open(
 			&v->coherence, store_superblock(v->store)->shard);
@@ -141,7 +142,7 @@ static int open_cache(
 	v->shards = cache_shards(v->cache);
 	if (!o->read_only)
 		rc = log_start(v->log);
-	if (!rc && logs_dirty(v))
+	if (!rc && logs_dirty(v) && !o->store_only)
 		return recovery_redo(v, err);
 	return rc ? weft_error(err, rc, "cannot start the log: %s", strerrordesc_np(-rc))
 		  : 0;
@@ -228,9 +229,10 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	v->own_only = o->own_only;
 	v->also = o->also;
 	v->also_count = o->also_count;
-	WEFT_ASSERT(o->read_only || !(o->store_only || o->own_only || o->also_count));
+	v->unredone = o->store_only;
+	WEFT_ASSERT(o->read_only || !o->own_only);
 	rc = open_storage(v, o, &why);
-	if (!rc && !o->store_only)
+	if (!rc && !(o->store_only && o->read_only))
 		rc = open_cache(v, o, &why);
 	if (!rc && v->peers)
 		rc = v->peers->start(v->peers->arg, v, &why);
@@ -243,7 +245,10 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 		take_apart(v);
 		return rc;
 	}
+	for (unsigned i = 0; i < v->also_count; i++)
+		v->also[i]->unredone = false;
 	v->also = NULL; /* the caller's */
+	v->also_count = 0;
 	v->recovery.took_ns = rt_now_ns() - started;
 	*out = v;
 	return 0;
@@ -259,7 +264,7 @@ int volume_close(struct volume *v)
 		volume_range_undivide(v, v->inode_range);
 	if (v->cache)
 		cache_stop(v->cache);
-	if (!v->read_only) {
+	if (!v->read_only && !v->unredone) {
 		/* A log that failed stays as it is: recovery begins at its tail. */
 		rc = volume_failed(v);
 		if (!rc)

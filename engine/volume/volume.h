@@ -16,6 +16,7 @@ struct volume {
 	bool disk_lent, salvage, own_only; /* as the options said */
 	struct volume *const *also;        /* while it is opened */
 	unsigned also_count;
+	bool unredone; /* its log has what its store may lack: it is not shut */
 	const struct volume_peers *peers;
 	struct store *store;
 	struct log *log;
@@ -95,10 +96,11 @@ struct volume_options {
 	bool salvage;      /* pass over what of the log does not fit the store */
 	bool disk_lent;    /* the disk stays the caller's, and open */
 	/*
-	 * All stores of a volume of several, to be looked at by one cache: each of the
-	 * others is opened with `store_only`, which leaves the volume without a cache and
-	 * its log not redone; the last gets them as `also`, redoes all logs in memory and
-	 * reads pages from all stores. They are closed after it. All read-only.
+	 * All stores of a volume of several by one cache: each of the others is opened with
+	 * `store_only`, its log not redone (read-only, also without a cache); the last gets
+	 * them as `also`, redoes all logs and has pages of all stores. All are read-only,
+	 * or none. Those others are closed after it; their logs are marked clean only if
+	 * the last could be opened, since all is redone then.
 	 */
 	bool store_only;
 	struct volume *const *also;

@@ -76,9 +76,9 @@ struct fsck_input {
 int fsck_run(struct rt_disk *disk, const struct fsck_options *o, struct fsck_result *out,
 	struct weft_error *err);
 /*
- * The same for a volume of several stores, all given, in any order. Of several given
- * nothing is repaired: -EOPNOTSUPP with `repair`. One of several given alone is checked as
- * far as it goes without the others (out->alone), and only its own structures repaired.
+ * The same for a volume of several stores, all given, in any order. One of several given
+ * alone is checked as far as it goes without the others (out->alone), and only its own
+ * structures are repaired.
  */
 int fsck_run_stores(const struct fsck_input *stores, unsigned count,
 	const struct fsck_options *o, struct fsck_result *out, struct weft_error *err);

@@ -21,8 +21,9 @@
  * next round frees them), and what -y leaves is clean by construction. Without permission
  * to write there is one round.
  *
- * Stores. A volume of several is read through the cache of the one with shard 0, which has
- * pages of all of them (volume_options.also). Maps of pages are each store's own.
+ * Stores. A volume of several is read and repaired through the cache of the one with
+ * shard 0, which has pages of all of them (volume_options.also). Maps of pages are each
+ * store's own.
  *
  * Memory. Two bits a page (64 MiB per TiB of store) say which pages are in use and which
  * twice; a third one is there while pages used twice are sorted out. 8 bytes a group.

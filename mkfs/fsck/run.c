@@ -16,6 +16,9 @@
 #define MEMORY_DEFAULT (256ull << 20)
 #define MEMORY_MIN     (64ull << 10)
 #define CACHE_DEFAULT  (64ull << 20)
+#define CACHE_OTHERS   (4ull << 20) /* of each other store, for writing back alone */
+/* Of several stores only what has been written back can be evicted. */
+#define DIRTY_AGE_MS 50
 
 /* ---- opening --------------------------------------------------------------------- */
 
@@ -63,8 +66,11 @@ static int volumes_close(struct fsck *f)
 	int rc = f->v ? volume_close(f->v) : 0;
 
 	for (unsigned i = 0; i < f->store_count; i++) {
-		if (i && f->store[i].v)
-			(void)volume_close(f->store[i].v); /* nothing was written */
+		if (i && f->store[i].v) {
+			int e = volume_close(f->store[i].v);
+
+			rc = rc ? rc : e;
+		}
 		f->store[i].v = NULL;
 	}
 	f->v = NULL;
@@ -82,6 +88,7 @@ static int volumes_try(
 		.any_node = true,
 		.salvage = salvage,
 		.store_only = true,
+		.cache = {.cache_bytes = CACHE_OTHERS, .dirty_age_ms = DIRTY_AGE_MS},
 	};
 	int rc = 0;
 
@@ -96,6 +103,8 @@ static int volumes_try(
 	o.also = also;
 	o.also_count = f->store_count - 1;
 	o.cache.cache_bytes = cache_bytes;
+	if (f->store_count == 1)
+		o.cache.dirty_age_ms = 0;
 	if (rc == 0)
 		rc = volume_open(&f->v, f->store[0].in.disk, &o, why);
 	f->store[0].v = f->v;
@@ -134,7 +143,10 @@ static int volume_get(struct fsck *f, bool *stop)
 		f->out->replayed |= !f->store[i].v->recovery.was_clean;
 		f->out->log_records += f->store[i].v->recovery.records;
 	}
-	return f->writable ? cache_start(f->v->cache) : 0;
+	rc = 0;
+	for (unsigned i = 0; f->writable && i < f->store_count && rc == 0; i++)
+		rc = cache_start(f->store[i].v->cache);
+	return rc;
 }
 
 /* Free space and the tree as any user has them. Where they cannot be had nothing is
@@ -430,19 +442,6 @@ static int check_all(struct fsck *f)
 	return close_volume(f, rc);
 }
 
-/* Several at a time are only looked at. */
-static int check_permitted(struct fsck *f)
-{
-	if (f->store_count == 1 || !f->o->repair)
-		return check_all(f);
-	return weft_error(f->err, -EOPNOTSUPP,
-		"this version repairs no volume of several stores: check it with -n. "
-		"What is "
-		"one store's own (superblocks, log, table of descriptors) is repaired "
-		"when "
-		"that store alone is given");
-}
-
 static int fsck_open(struct fsck *f, const struct fsck_input *stores, unsigned count)
 {
 	if (!count || count > SHARDS_MAX)
@@ -475,7 +474,7 @@ int fsck_run_stores(const struct fsck_input *stores, unsigned count,
 						  : MEMORY_DEFAULT;
 		rc = fsck_open(f, stores, count);
 		if (rc == 0)
-			rc = check_permitted(f);
+			rc = check_all(f);
 		memory_put(f);
 		rt_free(f);
 	}

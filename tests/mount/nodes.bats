@@ -341,6 +341,15 @@ churn() { # NODE
 		wait_until 10 gone "$pid"
 	done <"$DIR/pids"
 	check_unclean_nodes
+	run fsck.weft -f -p "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	check_nodes
+	: >"$DIR/pids"
+	mount_nodes
+	[ "$(ls "${M[1]}/churn"/* | wc -l)" -gt 10 ]
+	umount_nodes 1 2 3
+	check_nodes
 }
 
 @test "nodes that do not fit are told: another key, another volume, an id that is there twice" {

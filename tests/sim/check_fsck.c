@@ -13,7 +13,7 @@
 struct fsck_check {
 	const char *const *names;
 	unsigned count;
-	bool alone, replayed;
+	bool repair, alone, replayed;
 	char said[1024];
 	size_t length;
 	bool done;
@@ -36,6 +36,7 @@ static void fsck_main(void *arg)
 {
 	struct fsck_check *check = arg;
 	const struct fsck_options options = {.force = true,
+		.repair = check->repair,
 		.cache_bytes = FSCK_CACHE,
 		.memory_bytes = FSCK_MEMORY,
 		.check_data = true,
@@ -48,7 +49,8 @@ static void fsck_main(void *arg)
 
 	for (unsigned i = 0; i < check->count; i++) {
 		in[i].name = check->names[i];
-		OK(rt_disk_open(&in[i].disk, in[i].name, RT_DISK_READ_ONLY, &err));
+		OK(rt_disk_open(&in[i].disk, in[i].name,
+			check->repair ? 0 : RT_DISK_READ_ONLY, &err));
 	}
 	rc = fsck_run_stores(in, check->count, &options, &result, &err);
 	if (rc)
@@ -66,6 +68,13 @@ void sim_check_store_alone(const char *name)
 	struct fsck_check check = {.names = &name, .count = 1, .alone = true};
 
 	WEFT_ASSERT(!sim_node_run(fsck_main, &check) && check.done);
+}
+
+bool sim_recover_stores(const char *const *names, unsigned count)
+{
+	struct fsck_check check = {.names = names, .count = count, .repair = true};
+
+	return sim_node_run(fsck_main, &check) ? false : check.done;
 }
 
 bool sim_check_stores(const char *const *names, unsigned count)

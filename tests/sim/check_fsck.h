@@ -10,6 +10,10 @@
  * replayed in memory. Runs on a node of its own. True: some of it was.
  */
 bool sim_check_stores(const char *const *names, unsigned count);
+/*
+ * The same with leave to repair, which writes what is replayed. False: its power was cut.
+ */
+bool sim_recover_stores(const char *const *names, unsigned count);
 /* One of several without the others. */
 void sim_check_store_alone(const char *name);
 

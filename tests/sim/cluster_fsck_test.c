@@ -4,7 +4,11 @@
  * together, and what of one of them alone.
  *
  * Three simulated nodes make files on one volume and leave. Each case works on copies of
- * their stores: it changes a page, checksums and all, and asks for the findings.
+ * their stores: it changes a page, checksums and all, asks for the findings, and for
+ * repairs, which are also cut by losses of power and made again.
+ *
+ *   WEFT_SIM_SEED=7 build/tests/sim/cluster_fsck_test     one seed of those
+ *   WEFT_SIM_SEEDS=1000                                   so many
  */
 #include "mkfs/fsck/fsck.h"
 #include "tests/sim/cluster_world.h"
@@ -253,6 +257,33 @@ static void expect_alone(const char *first, const char *second, const char *thir
 
 /* ---- the cases ---------------------------------------------------------------------------- */
 
+/* Repaired, and then nothing is left. */
+static void expect_repaired(void)
+{
+	ask(7, true);
+	if (said.rc || said.result.left || !said.result.fixed) {
+		fprintf(stderr, "fsck: %d %s:%s\n%s", said.rc, said.err.text, said.codes,
+			said.texts);
+		abort();
+	}
+	ask(7, false);
+	expect("");
+	HOLDS(!said.result.replayed);
+}
+
+static void expect_sound(void)
+{
+	ask(7, true);
+	if (said.rc || said.result.left) {
+		fprintf(stderr, "fsck: %d %s:%s\n%s", said.rc, said.err.text, said.codes,
+			said.texts);
+		abort();
+	}
+	ask(7, false);
+	expect("");
+	HOLDS(!said.result.replayed);
+}
+
 static void sound(void)
 {
 	ask(7, false);
@@ -262,7 +293,7 @@ static void sound(void)
 	expect_alone("", "", "");
 }
 
-static void page_leaked(void)
+static void leak_page(void)
 {
 	struct disk_group g;
 
@@ -270,14 +301,20 @@ static void page_leaked(void)
 	g.free_pages--;
 	g.bitmap[2000 / 8] |= 1;
 	image_put(group_of(1), &g);
+}
+
+static void page_leaked(void)
+{
+	leak_page();
 	ask(7, false);
 	expect(" F0406");
 	HOLDS(strstr(said.texts, "copy2: allocation group 0: 1 pages"));
 	expect_alone("", "", "");
+	expect_repaired();
 }
 
 /* A file of one shard gets pages of a file in another. */
-static void page_used_twice(void)
+static void use_twice(void)
 {
 	struct extent_place from, to;
 
@@ -287,13 +324,19 @@ static void page_used_twice(void)
 	to.e.length = MIN(to.e.length, from.e.length);
 	to.e.incarnation = from.e.incarnation;
 	extent_put(&to);
+}
+
+static void page_used_twice(void)
+{
+	use_twice();
 	ask(7, false);
 	HOLDS(strstr(said.codes, "F0407") && strstr(said.codes, "F0406"));
 	HOLDS(strstr(said.texts, "copy2: allocation group 0"));
 	expect_alone("", "", "");
+	expect_repaired();
 }
 
-static void extent_past_the_end(void)
+static void pass_the_end(void)
 {
 	struct extent_place p;
 
@@ -301,42 +344,57 @@ static void extent_past_the_end(void)
 	p.e.pid = pid_make(2, copies.sb[2].page_count - 1);
 	p.e.length = 2;
 	extent_put(&p);
+}
+
+static void extent_past_the_end(void)
+{
+	pass_the_end();
 	ask(7, false);
 	expect(" F0211 F0406");
 	expect_alone("", "", "");
+	expect_repaired();
 }
 
-static void data_flipped(void)
+static void flip_data(void)
 {
 	struct extent_place p;
 
 	extent_find(2, &p);
 	image_flip(p.e.pid);
+}
+
+static void data_flipped(void)
+{
+	flip_data();
 	ask(7, false);
 	expect(" F0501");
 	expect_alone("", "", " F0410");
+	expect_repaired();
+}
+
+static void flip_group(void)
+{
+	image_flip(group_of(1));
 }
 
 static void group_flipped(void)
 {
-	image_flip(group_of(1));
+	flip_group();
 	ask(7, false);
 	expect(" F0401");
 	expect_alone("", " F0401", "");
 	ask(2, true);
 	expect(" F0401");
 	EQ(said.result.exit_code, FSCK_EXIT_LEFT);
+	expect_repaired();
 }
 
-/* What is one store's own is repaired alone; all of them are not. */
+/* What is one store's own is repaired alone, too. */
 static void superblock_flipped(void)
 {
 	uint8_t byte = 0xff;
 
 	rt_sim_disk_poke(copies.sim[1], 200, &byte, 1);
-	copies.sb[1].label[0] = 0;
-	ask(7, true);
-	expect_error(-EOPNOTSUPP, "check it with -n");
 	ask(7, false);
 	expect(" F0001");
 	ask(2, true);
@@ -361,13 +419,39 @@ static void log_head_flipped(void)
 	}
 }
 
-static void table_lost(void)
+static void lose_table(void)
 {
 	static const uint8_t zeros[2 * PAGE_SIZE];
 
 	rt_sim_disk_poke(copies.sim[1], copies.sb[1].table_offset, zeros, sizeof(zeros));
+}
+
+static void table_lost(void)
+{
+	lose_table();
 	ask(2, true);
 	expect(" F0020");
+	expect_repaired();
+}
+
+/* A leaf of the tree in another store than the catalog's. */
+static void lose_leaf(void)
+{
+	static const uint8_t zeros[PAGE_SIZE];
+	struct extent_place p;
+
+	extent_find(2, &p);
+	HOLDS(pid_shard(p.leaf));
+	rt_sim_disk_poke(
+		copies.sim[pid_shard(p.leaf)], image_place(p.leaf), zeros, sizeof(zeros));
+}
+
+static void leaf_lost(void)
+{
+	lose_leaf();
+	ask(7, false);
+	expect(" F0101");
+	expect_repaired();
 }
 
 static void store_missing(void)
@@ -407,7 +491,7 @@ static void store_twice(void)
 
 static void (*const cases[])(void) = {sound, page_leaked, page_used_twice,
 	extent_past_the_end, data_flipped, group_flipped, superblock_flipped,
-	log_head_flipped, table_lost, store_missing, store_of_another_volume,
+	log_head_flipped, table_lost, leaf_lost, store_missing, store_of_another_volume,
 	store_twice};
 
 static void case_main(void *arg)
@@ -415,26 +499,72 @@ static void case_main(void *arg)
 	(*(void (*const *)(void))arg)();
 }
 
-static int run_cases(void *arg)
+/* On a node of its own. True: it lost its power. */
+static bool run_one(void (*const *fn)(void))
 {
-	struct world *w = (struct world *)arg;
+	unsigned node = rt_sim_node_new("fsck");
+	bool dead;
 
+	OK(rt_sim_spawn_on(node, "case", case_main, (void *)fn));
+	dead = rt_sim_node_wait(node);
+	rt_sim_node_kill(node);
+	return dead;
+}
+
+static void volume_make(struct world *w)
+{
 	OK(run_world(w));
 	for (unsigned i = 0; i < NODES; i++)
 		copies.from[i] = w->node[i].sim_disk;
-	for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
-		unsigned node = rt_sim_node_new("fsck");
+}
 
+static int run_cases(void *arg)
+{
+	volume_make((struct world *)arg);
+	for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
 		copies_make();
-		OK(rt_sim_spawn_on(node, "case", case_main, (void *)&cases[i]));
-		HOLDS(!rt_sim_node_wait(node));
-		rt_sim_node_kill(node);
+		HOLDS(!run_one(&cases[i]));
 		copies_drop();
 	}
 	return 0;
 }
 
-static void damage_of_three_stores_is_found(void **state)
+/* ---- repairs that are cut --------------------------------------------------------- */
+
+static void repair(void)
+{
+	ask(7, true);
+}
+
+static void (*const damages[])(void) = {
+	leak_page, use_twice, pass_the_end, flip_data, flip_group, lose_table, lose_leaf};
+static void (*const repairs)(void) = repair;
+static void (*const last_repair)(void) = expect_sound;
+static unsigned cuts_made;
+
+static int run_cuts(void *arg)
+{
+	volume_make((struct world *)arg);
+	for (unsigned i = 0; i < ARRAY_SIZE(damages); i++) {
+		copies_make();
+		HOLDS(!run_one(&damages[i]));
+		HOLDS(!run_one(&damages[pick(3)]));
+		for (unsigned tries = 0; tries < 5; tries++) {
+			struct rt_sim_disk *disk = copies.sim[pick(NODES)];
+
+			rt_sim_disk_cut_after(disk, 1 + pick(250));
+			cuts_made += run_one(&repairs);
+			rt_sim_disk_cut_after(disk, 0);
+		}
+		HOLDS(!run_one(&last_repair));
+		copies_drop();
+	}
+	return 0;
+}
+
+/* ---- the runner ------------------------------------------------------------------- */
+
+static void run_seed(uint64_t seed, int (*fn)(void *))
 {
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
 
@@ -442,14 +572,32 @@ static void damage_of_three_stores_is_found(void **state)
 	w->nodes = NODES;
 	w->work = make_files;
 	w->check = check_nothing;
-	assert_int_equal(rt_sim_run(1, NULL, run_cases, w), 0);
+	assert_int_equal(rt_sim_run(seed, NULL, fn, w), 0);
 	free(w);
+}
+
+static void damage_of_three_stores_is_found(void **state)
+{
+	run_seed(1, run_cases);
+}
+
+static void repairs_that_are_cut_can_be_made_again(void **state)
+{
+	const char *one = getenv("WEFT_SIM_SEED"), *some = getenv("WEFT_SIM_SEEDS");
+	uint64_t seed = one ? strtoull(one, NULL, 0) : 1;
+	uint64_t seeds = one ? 1 : some ? strtoull(some, NULL, 0) : SEEDS;
+
+	for (; seeds--; seed++)
+		run_seed(seed, run_cuts);
+	print_message("%u cuts\n", cuts_made);
+	assert_true(cuts_made > 0);
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(damage_of_three_stores_is_found),
+		cmocka_unit_test(repairs_that_are_cut_can_be_made_again),
 	};
 
 	if (argc > 1)

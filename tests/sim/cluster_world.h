@@ -333,6 +333,50 @@ static inline bool stores_check(const struct world *w)
 	return sim_check_stores(names, w->nodes);
 }
 
+/* What all logs have is written, though the power goes again, and nothing is damaged. */
+static inline void stores_recover(const struct world *w)
+{
+	const char *names[NODES_MAX];
+	unsigned cuts = pick(4);
+
+	for (unsigned i = 0; i < w->nodes; i++)
+		names[i] = w->node[i].disk;
+	for (; cuts; cuts--) {
+		struct rt_sim_disk *disk = w->node[pick(w->nodes)].sim_disk;
+
+		rt_sim_disk_cut_after(disk, 1 + pick(100));
+		if (!sim_recover_stores(names, w->nodes))
+			stores_check(w);
+		rt_sim_disk_cut_after(disk, 0);
+	}
+	HOLDS(sim_recover_stores(names, w->nodes));
+	HOLDS(!stores_check(w));
+}
+
+static inline void look_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	node_open(n);
+	node_close(n);
+}
+
+static inline void nodes_run(struct world *w, void (*fn)(void *))
+{
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(n->sim, "node", fn, n));
+	}
+}
+
+static inline void nodes_await(const struct world *w, bool killed)
+{
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim) || killed);
+}
+
 static inline int run_world(void *arg)
 {
 	struct world *w = (struct world *)arg;
@@ -348,22 +392,23 @@ static inline int run_world(void *arg)
 		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
 		node_format(n);
 	}
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->sim = rt_sim_node_new(n->disk);
-		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
-	}
+	nodes_run(w, node_main);
 	if (w->cut_ns) {
 		rt_sleep_ns(w->cut_ns);
 		for (unsigned i = 0; i < w->nodes; i++)
 			rt_sim_node_kill(w->node[i].sim);
 	}
-	for (unsigned i = 0; i < w->nodes; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim) || w->cut_ns);
+	nodes_await(w, w->cut_ns);
 	running = NULL;
 	if (!w->no_files)
 		w->cut_redone = stores_check(w);
+	if (w->cut_redone) {
+		stores_recover(w);
+		atomic_store(&w->arrived, 0);
+		nodes_run(w, look_main);
+		nodes_await(w, false);
+		HOLDS(!stores_check(w));
+	}
 	HOLDS(!w->cut_redone || w->cut_ns);
 	signal(SIGABRT, abort_before);
 	return 0;
