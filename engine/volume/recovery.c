@@ -335,12 +335,39 @@ static int visit_pass_2(void *arg, const struct log_entry *entry)
 	return 0;
 }
 
-/* The tool's other stores: their tables are looked at as this one's are meanwhile. */
-static void also_redo(struct volume *v, enum store_redo stage)
+/*
+ * A tool's other stores: what is redone of their pages is written as this store's is, past
+ * their logs, which stand still meanwhile. Read-only ones have no cache.
+ */
+static int also_begin(struct volume *v)
 {
-	for (unsigned i = 0; i < v->also_count; i++)
-		if (!v->also[i]->recovery.was_clean)
-			store_redo(v->also[i]->store, stage);
+	int rc = 0;
+
+	for (unsigned i = 0; i < v->also_count; i++) {
+		struct volume *also = v->also[i];
+
+		if (also->cache)
+			rc = rc ? rc : cache_recover_begin(also->cache);
+		else if (!also->recovery.was_clean)
+			store_redo(also->store, STORE_REDO_RUNNING);
+	}
+	return rc;
+}
+
+/* `well`: everything of all logs is in place, so these logs may end. */
+static int also_end(struct volume *v, bool well)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < v->also_count; i++) {
+		struct volume *also = v->also[i];
+
+		if (also->cache)
+			rc = rc ? rc : cache_recover_end(also->cache, well && !rc);
+		else if (!also->recovery.was_clean)
+			store_redo(also->store, STORE_REDO_KEPT);
+	}
+	return rc;
 }
 
 static int redo_logs(struct redo_pass *p)
@@ -365,15 +392,17 @@ int recovery_redo(struct volume *v, struct weft_error *err)
 	if (!rc) {
 		int end;
 
-		also_redo(v, STORE_REDO_RUNNING);
-		rc = redo_logs(&p);
+		rc = also_begin(v);
+		if (!rc)
+			rc = redo_logs(&p);
 		if (!rc)
 			rc = gaps_end(&p.gaps, err);
 		end = cache_recover_end(v->cache, !rc);
-		also_redo(v, v->read_only ? STORE_REDO_KEPT : STORE_REDO_NONE);
+		rc = rc ? rc : end;
+		end = also_end(v, !rc);
+		rc = rc ? rc : end;
 		if (v->recovery.was_clean) /* nothing of this store's table was redone */
 			store_redo(v->store, STORE_REDO_NONE);
-		rc = rc ? rc : end;
 	}
 	gaps_close(&p.gaps);
 	if (rc)

@@ -115,10 +115,27 @@ static bool ever_written(struct fsck *f, page_id pid)
 	return page_descriptor_get(f, pid, &d) != 0 || d.incarnation != 0;
 }
 
+/*
+ * Of a store alone that was not closed: a recovery of all stores that was cut may have left
+ * an image half written which another store's log makes good.
+ */
+static bool others_may_know(const struct fsck *f)
+{
+	return f->alone && !f->store[0].was_clean;
+}
+
+#define OTHERS_TEXT                                                                      \
+	"its store was not closed, and another one's log may have what is missing"
+
 static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
 {
 	struct disk_group *d = &g->disk;
 
+	if (others_may_know(f)) {
+		fsck_note(f, 401, "the page of allocation group %" PRIu64 ": %s; %s",
+			g->group, why, OTHERS_TEXT);
+		return -EUCLEAN;
+	}
 	if (!fsck_found(f, 401, "the page of allocation group %" PRIu64 ": %s", g->group,
 		    why))
 		return -EUCLEAN;
@@ -316,11 +333,16 @@ static int images_check(struct fsck *f, const struct group_check *g)
 		if (group_bit(&g->disk, i) && image_bad(f, g->pid + 1 + i, &rc) && !bad++)
 			first = i;
 	}
-	if (bad)
+	if (bad && others_may_know(f))
+		fsck_note(f, 410,
+			"allocation group %" PRIu64
+			": %u pages in use cannot be read; %s",
+			g->group, bad, OTHERS_TEXT);
+	else if (bad)
 		fsck_left(f, 410,
-			"allocation group %" PRIu64 ": %u pages in use cannot be read or "
-						    "do not fit their checksums, the "
-			"first is %#" PRIx64,
+			"allocation group %" PRIu64
+			": %u pages in use cannot be read, or "
+			"do not fit their checksums; the first is %#" PRIx64,
 			g->group, bad, g->pid + 1 + first);
 	return rc;
 }
