@@ -114,7 +114,8 @@ static void link_refused(struct member *m, unsigned node, const struct net_event
 	if (event->dialed && !may_pass(event->code))
 		weft_error(&m->refusal, event->code, "%s", event->text);
 	rt_mutex_unlock(&m->lock);
-	weft_log(may_pass(event->code) ? 6 : 4, "%s", event->text);
+	/* who is waited for is told anyway (wait_for_others), and why by weft status */
+	weft_log(may_pass(event->code) ? 7 : 4, "%s", event->text);
 }
 
 static void link_changed(struct member *m, unsigned node, const struct net_event *event)
