@@ -23,6 +23,8 @@
 /* So many at once; then with pauses, as others may be waiting for the device. */
 #define TRIES_QUICK 16
 #define WAIT_NS     20000ull
+/* More room was found so often, and was no more than before. */
+#define VAIN_MAX 8u
 /* After so many this node's groups are looked at again. */
 #define TRIES_LOOK 32
 
@@ -239,6 +241,27 @@ static int search(struct space *sp, struct search *s, struct space_run *out)
 	return rc;
 }
 
+/*
+ * The same, looking for more room. Near the end nodes may hand the last groups round, none
+ * with as much as any may use: so not for ever where that brings no more than there was.
+ */
+static uint32_t budget_ask(struct space *sp, uint32_t want, unsigned flags)
+{
+	uint64_t most = 0;
+	uint32_t granted;
+
+	for (unsigned vain = 0;;) {
+		uint64_t has;
+
+		granted = budget_take(sp, want, flags & SPACE_PRIVILEGED);
+		if (granted || vain == VAIN_MAX || space_more(sp, flags & SPACE_ALONE))
+			return granted;
+		has = atomic_load_explicit(&sp->budget, memory_order_relaxed);
+		vain = has > most ? 0 : vain + 1;
+		most = MAX(most, has);
+	}
+}
+
 int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 	struct space_run *out)
 {
@@ -253,10 +276,7 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 
 	WEFT_ASSERT(want >= 1);
 	*out = (struct space_run){.pid = PID_NONE};
-	do
-		granted = budget_take(
-			sp, MIN(want, DISK_GROUP_PAGES), flags & SPACE_PRIVILEGED);
-	while (!granted && space_more(sp, alone) == 0);
+	granted = budget_ask(sp, MIN(want, DISK_GROUP_PAGES), flags);
 	if (!granted)
 		return -ENOSPC;
 	s.want = granted;
