@@ -32,6 +32,8 @@
 #define READY_HALF  (READY_MAX / 2)
 /* How long something may be ready before it is worked on alone. */
 #define LINGER_NS 20000000ull
+/* Where other nodes may just have looked up the name, and ask for the inode next. */
+#define LINGER_SHARED_NS 1000000000ull
 /* A forget follows an unlink that lies no further back within this time, or the kernel
  * has another reason to keep the inode. */
 #define GRACE_NS 200000000ull
@@ -284,8 +286,8 @@ static void orphan_ready(struct fs *fs, uint64_t ino)
 
 bool orphans_pending(struct fs *fs)
 {
-	return fs->orphans && atomic_load_explicit(&fs->orphans->pending,
-				      memory_order_relaxed) > 0;
+	return fs->orphans &&
+	       atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) > 0;
 }
 
 /* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
@@ -321,17 +323,18 @@ static void reclaimer_main(void *arg)
 {
 	struct fs *fs = arg;
 	struct orphans *o = fs->orphans;
+	uint64_t linger = fs->elsewhere ? LINGER_SHARED_NS : LINGER_NS;
+	uint64_t many = fs->elsewhere ? READY_HALF : RECLAIM_BATCH;
 
 	rt_mutex_lock(&o->lock);
 	while (!o->stopping) {
-		uint64_t count = o->pushed - o->taken,
-			 deadline = o->oldest_ns + LINGER_NS;
+		uint64_t count = o->pushed - o->taken, deadline = o->oldest_ns + linger;
 
 		if (count == 0 && o->left) {
 			list_work(fs);
 		} else if (count == 0) {
 			rt_cond_wait(&o->wanted, &o->lock, RT_FOREVER);
-		} else if (count < RECLAIM_BATCH && rt_now_ns() < deadline) {
+		} else if (count < many && rt_now_ns() < deadline) {
 			rt_cond_wait(&o->wanted, &o->lock, deadline);
 		} else {
 			rt_mutex_unlock(&o->lock);

@@ -28,8 +28,8 @@ data_work() {
 
 @test "reads, writes and mappings of one file see each other" { data_work -n 6000 -m; }
 @test "direct and cached access see each other" { data_work -n 6000 -d; }
-@test "direct, cached and mapped access see each other" { data_work -n 4000 -d -m; }
-@test "small files" { data_work -n 6000 -m -d -l 65536; }
+@test "direct, cached and mapped access see each other" { data_work -n 4000 -d -m -r; }
+@test "small files" { data_work -n 6000 -m -d -r -l 65536; }
 @test "files in parallel, larger than the cache together" {
 	data_work -n 1500 -m -p 6 -l 8388608
 }

@@ -21,23 +21,46 @@
 struct file {
 	const struct options *o;
 	uint64_t random;
-	char path[4096];
-	int fd, direct; /* direct: -1 without */
+	char path[4096]; /* of the view that is used now */
+	/* By each mount: to read and write, O_DIRECT (-1 without), only to read, to append. */
+	struct view {
+		int fd, direct, reader, appender;
+	} view[VIEWS_MAX];
+	unsigned now, looks;
 	size_t size;
 	char *copy;   /* o->size bytes; zeros behind size */
 	char *buffer; /* aligned, o->size and a block */
 	uint64_t count;
 	struct {
 		const char *what;
+		unsigned view;
 		uint64_t from, len, size;
 	} trail[TRAIL];
 };
+
+static int fd_of(const struct file *f)
+{
+	return f->view[f->now].fd;
+}
+
+static int direct_of(const struct file *f)
+{
+	return f->view[f->now].direct;
+}
+
+/* What only reads may use either descriptor: the kernel may keep what this one has read. */
+static int reader_of(struct file *f)
+{
+	return f->o->readers && random_below(&f->random, 2) ? f->view[f->now].reader
+							    : fd_of(f);
+}
 
 static void trail_add(struct file *f, const char *what, uint64_t from, uint64_t len)
 {
 	unsigned at = f->count++ % TRAIL;
 
 	f->trail[at].what = what;
+	f->trail[at].view = f->now;
 	f->trail[at].from = from;
 	f->trail[at].len = len;
 	f->trail[at].size = f->size;
@@ -48,8 +71,10 @@ static _Noreturn void wrong(struct file *f, const char *what)
 	printf("%s: operation %llu: %s (seed 0x%llx); the last ones:\n", f->path,
 		(unsigned long long)f->count, what, (unsigned long long)f->o->seed);
 	for (uint64_t i = f->count > TRAIL ? f->count - TRAIL : 0; i < f->count; i++)
-		printf("  %6llu %-16s from 0x%06llx len 0x%06llx size was 0x%06llx\n",
-			(unsigned long long)i, f->trail[i % TRAIL].what,
+		printf("  %6llu view %u %-16s from 0x%06llx len 0x%06llx size was "
+		       "0x%06llx\n",
+			(unsigned long long)i, f->trail[i % TRAIL].view,
+			f->trail[i % TRAIL].what,
 			(unsigned long long)f->trail[i % TRAIL].from,
 			(unsigned long long)f->trail[i % TRAIL].len,
 			(unsigned long long)f->trail[i % TRAIL].size);
@@ -120,7 +145,7 @@ static bool align(struct file *f, size_t *from, size_t *len)
 
 static bool wants_direct(struct file *f)
 {
-	return f->direct >= 0 && random_below(&f->random, 2);
+	return direct_of(f) >= 0 && random_below(&f->random, 2);
 }
 
 /* ---- operations -------------------------------------------------------------------- */
@@ -138,7 +163,7 @@ static void op_read(struct file *f)
 	ssize_t n;
 
 	trail_add(f, direct ? "read direct" : "read", from, len);
-	n = pread(direct ? f->direct : f->fd, f->buffer, len, (off_t)from);
+	n = pread(direct ? direct_of(f) : reader_of(f), f->buffer, len, (off_t)from);
 	must(f, n >= 0, "read");
 	want = from >= f->size ? 0 : len < f->size - from ? len : f->size - from;
 	if ((size_t)n != want)
@@ -154,7 +179,7 @@ static void op_write(struct file *f)
 
 	trail_add(f, direct ? "write direct" : "write", from, len);
 	fill(f, f->buffer, len);
-	n = pwrite(direct ? f->direct : f->fd, f->buffer, len, (off_t)from);
+	n = pwrite(direct ? direct_of(f) : fd_of(f), f->buffer, len, (off_t)from);
 	must(f, n == (ssize_t)len, "write");
 	memcpy(f->copy + from, f->buffer, len);
 	grown(f, from + len);
@@ -167,30 +192,48 @@ static void op_writev(struct file *f)
 
 	trail_add(f, "writev", from, len);
 	fill(f, f->buffer, len);
-	must(f, pwritev(f->fd, iov, 2, (off_t)from) == (ssize_t)len, "pwritev");
+	must(f, pwritev(fd_of(f), iov, 2, (off_t)from) == (ssize_t)len, "pwritev");
 	memcpy(f->copy + from, f->buffer, len);
 	grown(f, from + len);
+}
+
+/*
+ * RWF_APPEND takes the end as the kernel knows it, which is another mount's to move. A long append
+ * may end early there; the rest follows it.
+ */
+static ssize_t append(struct file *f, const char *bytes, size_t len)
+{
+	struct iovec iov = {(void *)bytes, len};
+	ssize_t n = 0;
+
+	if (f->o->directories == 1 && random_below(&f->random, 2))
+		return pwritev2(fd_of(f), &iov, 1, 0, RWF_APPEND);
+	for (size_t done = 0; done < len; done += (size_t)n) {
+		n = write(f->view[f->now].appender, bytes + done, len - done);
+		if (n <= 0 || (f->o->directories == 1 && (size_t)n < len))
+			return n;
+	}
+	return (ssize_t)len;
 }
 
 static void op_append(struct file *f)
 {
 	size_t from, len = range(f, f->o->size, &from);
-	struct iovec iov = {f->buffer, len};
 
 	if (len > f->o->size - f->size)
-		len = iov.iov_len = f->o->size - f->size;
+		len = f->o->size - f->size;
 	if (len == 0)
 		return;
 	trail_add(f, "append", f->size, len);
 	fill(f, f->buffer, len);
-	must(f, pwritev2(f->fd, &iov, 1, 0, RWF_APPEND) == (ssize_t)len, "append");
+	must(f, append(f, f->buffer, len) == (ssize_t)len, "append");
 	memcpy(f->copy + f->size, f->buffer, len);
 	f->size += len;
 }
 
 static void resize(struct file *f, size_t size)
 {
-	must(f, ftruncate(f->fd, (off_t)size) == 0, "ftruncate");
+	must(f, ftruncate(fd_of(f), (off_t)size) == 0, "ftruncate");
 	if (size < f->size)
 		memset(f->copy + size, 0, f->size - size);
 	f->size = size;
@@ -223,7 +266,7 @@ static void op_map(struct file *f)
 		resize(f, from + len);
 	start = from & ~(size_t)(BLOCK - 1);
 	p = mmap(NULL, from + len - start, PROT_READ | (writes ? PROT_WRITE : 0),
-		MAP_SHARED, f->fd, (off_t)start);
+		MAP_SHARED, writes ? fd_of(f) : reader_of(f), (off_t)start);
 	must(f, p != MAP_FAILED, "mmap");
 	if (writes) {
 		fill(f, f->copy + from, len);
@@ -247,8 +290,8 @@ static void op_punch(struct file *f)
 
 	trail_add(f, "punch", from, len);
 	must(f,
-		fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
-			(off_t)len) == 0,
+		fallocate(fd_of(f), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			(off_t)from, (off_t)len) == 0,
 		"punch");
 	memset(f->copy + from, 0, len);
 }
@@ -260,7 +303,8 @@ static void op_zero(struct file *f)
 
 	trail_add(f, keep ? "zero keep" : "zero", from, len);
 	must(f,
-		fallocate(f->fd, FALLOC_FL_ZERO_RANGE | (keep ? FALLOC_FL_KEEP_SIZE : 0),
+		fallocate(fd_of(f),
+			FALLOC_FL_ZERO_RANGE | (keep ? FALLOC_FL_KEEP_SIZE : 0),
 			(off_t)from, (off_t)len) == 0,
 		"zero");
 	memset(f->copy + from, 0, len);
@@ -275,11 +319,25 @@ static void op_allocate(struct file *f)
 
 	trail_add(f, keep ? "allocate keep" : "allocate", from, len);
 	must(f,
-		fallocate(f->fd, keep ? FALLOC_FL_KEEP_SIZE : 0, (off_t)from,
+		fallocate(fd_of(f), keep ? FALLOC_FL_KEEP_SIZE : 0, (off_t)from,
 			(off_t)len) == 0,
 		"fallocate");
 	if (!keep)
 		grown(f, from + len);
+}
+
+/*
+ * The kernel copies nothing from behind the end that it knows. Another mount may have moved it,
+ * and it does not ask; when it asks here, it may be told of changes meanwhile, and forget the
+ * answer.
+ */
+static void look_for_end(struct file *f)
+{
+	struct stat st;
+
+	if (f->o->directories == 1 || ++f->looks > 1000)
+		wrong(f, "copy_file_range ends early");
+	must(f, fstat(fd_of(f), &st) == 0, "fstat");
 }
 
 static void op_copy(struct file *f)
@@ -297,10 +355,12 @@ static void op_copy(struct file *f)
 	in = (loff_t)from;
 	out = (loff_t)to;
 	for (size_t left = len; left > 0;) {
-		ssize_t n = copy_file_range(f->fd, &in, f->fd, &out, left, 0);
+		ssize_t n = copy_file_range(fd_of(f), &in, fd_of(f), &out, left, 0);
 
-		must(f, n > 0, "copy_file_range");
+		must(f, n >= 0, "copy_file_range");
 		left -= (size_t)n;
+		if (n == 0)
+			look_for_end(f);
 	}
 	memmove(f->copy + to, f->copy + from, len);
 	grown(f, to + len);
@@ -309,41 +369,59 @@ static void op_copy(struct file *f)
 static void op_sync(struct file *f)
 {
 	trail_add(f, "sync", 0, 0);
-	must(f, (random_below(&f->random, 2) ? fsync(f->fd) : fdatasync(f->fd)) == 0,
+	must(f,
+		(random_below(&f->random, 2) ? fsync(fd_of(f)) : fdatasync(fd_of(f))) ==
+			0,
 		"fsync");
 }
 
 static void op_forget(struct file *f)
 {
 	trail_add(f, "drop cache", 0, 0);
-	must(f, posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED) == 0, "fadvise");
+	must(f, posix_fadvise(fd_of(f), 0, 0, POSIX_FADV_DONTNEED) == 0, "fadvise");
+}
+
+static void view_use(struct file *f, unsigned process, unsigned view)
+{
+	f->now = view;
+	snprintf(f->path, sizeof(f->path), "%s/data-%u", f->o->directory[view], process);
 }
 
 static void verify(struct file *f)
 {
 	struct stat st;
 
-	must(f, fstat(f->fd, &st) == 0, "fstat");
+	must(f, fstat(fd_of(f), &st) == 0, "fstat");
 	if ((size_t)st.st_size != f->size)
 		wrong(f, "the size is another");
-	must(f, pread(f->fd, f->buffer, f->o->size, 0) == (ssize_t)f->size, "read all");
+	must(f, pread(reader_of(f), f->buffer, f->o->size, 0) == (ssize_t)f->size,
+		"read all");
 	compare(f, f->buffer, 0, f->size);
 }
 
 static void file_open(struct file *f)
 {
-	f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-	must(f, f->fd >= 0, "open");
-	f->direct = f->o->direct ? open(f->path, O_RDWR | O_DIRECT | O_CLOEXEC) : -1;
-	must(f, f->direct >= 0 || !f->o->direct, "open direct");
+	struct view *v = &f->view[f->now];
+
+	v->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+	must(f, v->fd >= 0, "open");
+	v->reader = open(f->path, O_RDONLY | O_CLOEXEC);
+	must(f, v->reader >= 0, "open to read");
+	v->appender = open(f->path, O_WRONLY | O_APPEND | O_CLOEXEC);
+	must(f, v->appender >= 0, "open to append");
+	v->direct = f->o->direct ? open(f->path, O_RDWR | O_DIRECT | O_CLOEXEC) : -1;
+	must(f, v->direct >= 0 || !f->o->direct, "open direct");
 }
 
 static void op_reopen(struct file *f)
 {
+	const struct view *v = &f->view[f->now];
+
 	trail_add(f, "close and open", 0, 0);
-	must(f, close(f->fd) == 0, "close");
-	if (f->direct >= 0)
-		must(f, close(f->direct) == 0, "close");
+	must(f, close(v->fd) == 0, "close");
+	must(f, close(v->reader) == 0 && close(v->appender) == 0, "close");
+	if (v->direct >= 0)
+		must(f, close(v->direct) == 0, "close");
 	file_open(f);
 	verify(f);
 }
@@ -372,15 +450,23 @@ int data_run(const struct options *o, unsigned process)
 {
 	struct file f = {.o = o, .random = o->seed + process * 7919};
 
-	snprintf(f.path, sizeof(f.path), "%s/data-%u", o->directory, process);
+	view_use(&f, process, 0);
 	f.copy = calloc(1, o->size);
 	f.buffer = aligned_alloc(BLOCK, (o->size + 2 * BLOCK) & ~(size_t)(BLOCK - 1));
 	must(&f, f.copy && f.buffer, "memory");
 	must(&f, unlink(f.path) == 0 || errno == ENOENT, "unlink");
-	file_open(&f);
-	for (unsigned i = 0; i < o->operations; i++)
+	for (unsigned i = 0; i < o->directories; i++) {
+		view_use(&f, process, i);
+		file_open(&f);
+	}
+	for (unsigned i = 0; i < o->operations; i++) {
+		view_use(&f, process, (unsigned)random_below(&f.random, o->directories));
 		one_operation(&f);
-	op_reopen(&f);
+	}
+	for (unsigned i = 0; i < o->directories; i++) {
+		view_use(&f, process, i);
+		op_reopen(&f);
+	}
 	free(f.copy);
 	free(f.buffer);
 	return 0;

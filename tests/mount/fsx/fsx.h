@@ -10,14 +10,19 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#define VIEWS_MAX 8u
+
 struct options {
-	const char *directory;
+	const char
+		*directory[VIEWS_MAX]; /* the same one, by as many mounts of a volume */
+	unsigned directories;
 	uint64_t seed;
 	unsigned operations; /* of each process */
 	unsigned processes;
 	size_t size; /* a file's, at most */
 	bool direct; /* O_DIRECT half of the time */
 	bool mappings;
+	bool readers; /* read by descriptors that only read, too */
 };
 
 /* Random numbers from a seed (splitmix64). */
@@ -33,6 +38,11 @@ static inline uint64_t random_next(uint64_t *state)
 static inline uint64_t random_below(uint64_t *state, uint64_t bound)
 {
 	return bound ? random_next(state) % bound : 0;
+}
+
+static inline const char *directory_of(const struct options *o, unsigned process)
+{
+	return o->directory[process % o->directories];
 }
 
 /* One process of each kind of work: 0 if all was as it must be. */

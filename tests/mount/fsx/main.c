@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `run data|names|replace DIRECTORY [-s SEED] [-n OPERATIONS] [-p PROCESSES] [-l BYTES]
- * [-d] [-m]`
+ * `run data|names|replace DIRECTORY... [-s SEED] [-n OPERATIONS] [-p PROCESSES] [-l BYTES]
+ * [-d] [-m] [-r]`
  *
  * data: one file per process, each byte compared with a copy in memory (in the manner of
  * fsx). names: all processes in one tree of names (fsstress). replace: a name that is
- * replaced is always there.
+ * replaced is always there. More than one DIRECTORY: the same folder by several mounts of one
+ * volume, as other nodes have it; files are used through all of them in turn.
  */
 #include "tests/mount/fsx/fsx.h"
 
@@ -46,8 +47,8 @@ static int processes_run(const struct options *o, work w)
 static int usage(void)
 {
 	fprintf(stderr,
-		"usage: run data|names|replace DIRECTORY [-s SEED] [-n OPERATIONS]\n"
-		"           [-p PROCESSES] [-l BYTES] [-d] [-m]\n");
+		"usage: run data|names|replace DIRECTORY... [-s SEED] [-n OPERATIONS]\n"
+		"           [-p PROCESSES] [-l BYTES] [-d] [-m] [-r]\n");
 	return 2;
 }
 
@@ -55,11 +56,11 @@ int main(int argc, char *argv[])
 {
 	struct options o = {.operations = 1000, .processes = 1, .size = 256 << 10};
 	struct timespec now;
-	int c, failed;
+	int c, failed = 0;
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	o.seed = (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20;
-	while ((c = getopt(argc, argv, "s:n:p:l:dm")) != -1) {
+	while ((c = getopt(argc, argv, "s:n:p:l:dmr")) != -1) {
 		switch (c) {
 		case 's':
 			o.seed = strtoull(optarg, NULL, 0);
@@ -79,13 +80,17 @@ int main(int argc, char *argv[])
 		case 'm':
 			o.mappings = true;
 			break;
+		case 'r':
+			o.readers = true;
+			break;
 		default:
 			return usage();
 		}
 	}
-	if (argc - optind != 2 || o.size < 65536)
+	for (int i = optind + 1; i < argc && o.directories < VIEWS_MAX; i++)
+		o.directory[o.directories++] = argv[i];
+	if (optind + 1 + (int)o.directories != argc || !o.directories || o.size < 65536)
 		return usage();
-	o.directory = argv[optind + 1];
 	printf("%s: seed 0x%llx\n", argv[optind], (unsigned long long)o.seed);
 	if (strcmp(argv[optind], "data") == 0)
 		return processes_run(&o, data_run);
@@ -94,5 +99,7 @@ int main(int argc, char *argv[])
 	if (strcmp(argv[optind], "names") != 0)
 		return usage();
 	failed = processes_run(&o, names_run);
-	return names_check(o.directory) || failed;
+	for (unsigned i = 0; i < o.directories; i++)
+		failed |= names_check(o.directory[i]);
+	return failed;
 }

@@ -18,6 +18,7 @@
 
 struct walker {
 	const struct options *o;
+	const char *directory;
 	uint64_t random;
 	unsigned process;
 	int held[8]; /* open files, some unlinked by now */
@@ -28,7 +29,7 @@ static void pick(struct walker *w, char *to, size_t cap)
 {
 	uint64_t r = random_next(&w->random);
 	unsigned depth = (unsigned)(r % 4);
-	size_t at = (size_t)snprintf(to, cap, "%s", w->o->directory);
+	size_t at = (size_t)snprintf(to, cap, "%s", w->directory);
 
 	for (unsigned i = 0; i < depth; i++)
 		at += (size_t)snprintf(
@@ -38,7 +39,7 @@ static void pick(struct walker *w, char *to, size_t cap)
 }
 
 /* What another process may have caused. */
-static bool explained(int error)
+static bool explained(const struct options *o, int error)
 {
 	static const int errors[] = {ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, EINVAL,
 		ELOOP, EPERM, ENODATA, ENXIO, EMLINK, EBUSY, ENOSPC, EAGAIN, EOPNOTSUPP,
@@ -47,7 +48,8 @@ static bool explained(int error)
 	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
 		if (error == errors[i])
 			return true;
-	return false;
+	/* what another mount has removed and this kernel still knew */
+	return o->directories > 1 && (error == ESTALE || error == EXDEV);
 }
 
 static int try_file(struct walker *w, const char *path, int flags)
@@ -55,6 +57,7 @@ static int try_file(struct walker *w, const char *path, int flags)
 	char bytes[5000];
 	int fd = open(path, flags | O_NONBLOCK | O_CLOEXEC, 0644);
 	uint64_t r = random_next(&w->random);
+	struct stat st;
 	int ret = 0;
 
 	if (fd < 0)
@@ -68,6 +71,9 @@ static int try_file(struct walker *w, const char *path, int flags)
 		ret = fsync(fd);
 	if (ret == 0 && (flags & O_WRONLY) && (r & 7) == 1)
 		ret = ftruncate(fd, (off_t)(r >> 8 & 0xfffff));
+	/* a directory or a pipe that another mount removes does not live on */
+	if (w->o->directories > 1 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)))
+		return close(fd) < 0 ? -1 : ret;
 	if (w->held[r % 8] >= 0)
 		close(w->held[r % 8]);
 	w->held[r % 8] = fd;
@@ -135,7 +141,7 @@ static int one_operation(struct walker *w, const char **what)
 	case 16:
 		return truncate(a, (off_t)random_below(&w->random, 1 << 20));
 	case 17:
-		return try_file(w, w->o->directory, O_TMPFILE | O_WRONLY);
+		return try_file(w, w->directory, O_TMPFILE | O_WRONLY);
 	case 18:
 		return readlink(a, b, sizeof(b)) < 0 ? -1 : 0;
 	default:
@@ -145,14 +151,16 @@ static int one_operation(struct walker *w, const char **what)
 
 int names_run(const struct options *o, unsigned process)
 {
-	struct walker w = {
-		.o = o, .random = o->seed + process * 104729, .process = process};
+	struct walker w = {.o = o,
+		.directory = directory_of(o, process),
+		.random = o->seed + process * 104729,
+		.process = process};
 	const char *what;
 
 	for (unsigned i = 0; i < 8; i++)
 		w.held[i] = -1;
 	for (unsigned i = 0; i < o->operations; i++) {
-		if (one_operation(&w, &what) == 0 || explained(errno))
+		if (one_operation(&w, &what) == 0 || explained(o, errno))
 			continue;
 		printf("process %u, operation %u, %s: %s\n", process, i, what,
 			strerror(errno));
@@ -255,6 +263,8 @@ int names_check(const char *directory)
 		bad = 1;
 	}
 	free(all);
+	all = NULL;
+	all_count = all_room = 0;
 	return bad;
 }
 
@@ -299,8 +309,8 @@ int replace_run(const struct options *o, unsigned process)
 	char name[4096], from[4096];
 	int ret = 0;
 
-	snprintf(name, sizeof(name), "%s/name", o->directory);
-	snprintf(from, sizeof(from), "%s/from", o->directory);
+	snprintf(name, sizeof(name), "%s/name", directory_of(o, process));
+	snprintf(from, sizeof(from), "%s/from", directory_of(o, process));
 	if (process == 0) {
 		for (unsigned i = 0; i < o->operations && ret == 0; i++)
 			ret = replace_once(name, from, i);
@@ -308,8 +318,12 @@ int replace_run(const struct options *o, unsigned process)
 		/* the first makes it, unless it has failed */
 		for (unsigned waited = 0; access(name, F_OK) < 0 && ret == 0; waited++)
 			ret = waited == 10000 ? -1 : usleep(1000);
-		for (unsigned i = 0; i < o->operations && ret == 0; i++)
+		for (unsigned i = 0; i < o->operations && ret == 0; i++) {
 			ret = find_it(name, i % 3);
+			/* replaced by another mount, twice between look-up and use */
+			if (ret < 0 && errno == ESTALE && o->directories > 1)
+				ret = 0;
+		}
 	}
 	if (ret < 0)
 		printf("process %u: %s\n", process, strerror(errno));
