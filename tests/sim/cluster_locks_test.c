@@ -165,6 +165,38 @@ static void exclusion_work(struct node *n)
 	HOLDS(all.granted > n->w->steps && all.waited > 0);
 }
 
+/* The same while links break: what was told over them is told again. */
+static _Atomic bool cutting;
+
+static void cutter(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	while (atomic_load(&cutting)) {
+		unsigned from = pick(n->w->nodes), to = pick(n->w->nodes);
+
+		rt_sleep_ns(pick(30000000));
+		if (from != to && atomic_load(&cutting))
+			rt_sim_net_cut(n->w->node[from].sim, n->w->node[to].sim);
+	}
+}
+
+static void cut_work(struct node *n)
+{
+	struct rt_task *task = NULL;
+
+	barrier(n);
+	if (n->id == 1) {
+		atomic_store(&cutting, true);
+		OK(rt_task_spawn(&task, "cutter", cutter, n));
+	}
+	exclusion_work(n);
+	atomic_store(&cutting, false);
+	if (task)
+		rt_task_join(task);
+	barrier(n);
+}
+
 /* ---- circles ---------------------------------------------------------------------------------- */
 
 /* Two places in any order, of any files; who is told of a circle starts over. */
@@ -311,6 +343,11 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 	free(w);
 }
 
+static void nodes_whose_links_break_exclude_each_other(void **state)
+{
+	run_seeds(3, 25, cut_work, check_nothing);
+}
+
 static void two_nodes_exclude_each_other(void **state)
 {
 	run_seeds(2, 40, exclusion_work, check_nothing);
@@ -342,6 +379,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(two_nodes_exclude_each_other),
 		cmocka_unit_test(three_nodes_exclude_each_other),
+		cmocka_unit_test(nodes_whose_links_break_exclude_each_other),
 		cmocka_unit_test(circles_of_two_nodes_are_broken),
 		cmocka_unit_test(circles_of_three_nodes_are_broken),
 		cmocka_unit_test(what_a_gone_node_had_is_void),
