@@ -85,7 +85,7 @@ static bool give_back(void *owner)
 	struct fs *fs = owner;
 
 	ahead_release_all(fs);
-	return orphans_pending(fs);
+	return orphans_hurry(fs);
 }
 
 int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,

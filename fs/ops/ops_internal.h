@@ -339,8 +339,11 @@ uint32_t elsewhere_used(struct fs *fs, const uint64_t *ino, unsigned count, bool
  * for those who reclaim themselves.
  */
 bool orphans_settle(struct fs *fs, bool patient);
-/* Something is being reclaimed, or will be in a moment. Never waits. */
-bool orphans_pending(struct fs *fs);
+/*
+ * Somebody needs the room: true, something is being reclaimed, or will be in a moment. Never
+ * waits.
+ */
+bool orphans_hurry(struct fs *fs);
 /* file.c. Gives back what files hold ahead of their ends. */
 void ahead_release_all(struct fs *fs);
 /* lock.c. Last in fs_open, first in fs_close: then all that was locked here is free. */

@@ -69,6 +69,7 @@ struct orphans {
 	uint64_t retry_ns;       /* when to go through it */
 	uint64_t pause_ns;       /* how long that is put off */
 	bool stopping;
+	bool hurry; /* somebody needs the room of what is ready */
 	struct rt_task *reclaimer;
 };
 
@@ -284,10 +285,17 @@ static void orphan_ready(struct fs *fs, uint64_t ino)
 		orphans_reclaim(fs, &ino, 1, false);
 }
 
-bool orphans_pending(struct fs *fs)
+bool orphans_hurry(struct fs *fs)
 {
-	return fs->orphans &&
-	       atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) > 0;
+	struct orphans *o = fs->orphans;
+
+	if (!o || atomic_load_explicit(&o->pending, memory_order_relaxed) == 0)
+		return false;
+	rt_mutex_lock(&o->lock);
+	o->hurry = true;
+	rt_mutex_unlock(&o->lock);
+	rt_cond_signal(&o->wanted);
+	return true;
 }
 
 /* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
@@ -330,11 +338,13 @@ static void reclaimer_main(void *arg)
 	while (!o->stopping) {
 		uint64_t count = o->pushed - o->taken, deadline = o->oldest_ns + linger;
 
+		if (count == 0)
+			o->hurry = false;
 		if (count == 0 && o->left) {
 			list_work(fs);
 		} else if (count == 0) {
 			rt_cond_wait(&o->wanted, &o->lock, RT_FOREVER);
-		} else if (count < many && rt_now_ns() < deadline) {
+		} else if (count < many && !o->hurry && rt_now_ns() < deadline) {
 			rt_cond_wait(&o->wanted, &o->lock, deadline);
 		} else {
 			rt_mutex_unlock(&o->lock);
