@@ -99,6 +99,14 @@ static bool other_gives_up(const struct walk *w, const struct lock_edge *start)
 	return false;
 }
 
+static bool circle_same(const struct circle *a, const struct circle *b)
+{
+	for (unsigned i = 0; i < a->count && i < b->count; i++)
+		if (a->at[i].node != b->at[i].node || a->at[i].ticket != b->at[i].ticket)
+			return false;
+	return a->count == b->count;
+}
+
 bool lock_cycle(struct locks *k, const struct lock_edge *start, bool *other)
 {
 	struct walk *w = rt_alloc(sizeof(*w));
@@ -108,8 +116,7 @@ bool lock_cycle(struct locks *k, const struct lock_edge *start, bool *other)
 		return false;
 	w->k = k;
 	for (unsigned walks = 0; walks < WALKS_MAX && !found && walk(w, start); walks++) {
-		found = walks > 0 &&
-			memcmp(&w->circle, &w->before, sizeof(w->circle)) == 0;
+		found = walks > 0 && circle_same(&w->circle, &w->before);
 		w->before = w->circle;
 	}
 	*other = found && other_gives_up(w, start);

@@ -95,10 +95,14 @@ static void fetch_run(struct node *n, struct engine *e)
 	after = node_traffic(n);
 	nodes_barrier(n);
 	if (n->id == 2) {
-		qsort(ns + first, bench->pages - first, sizeof(*ns), compare);
-		print_value("median_ns", (double)ns[first + (bench->pages - first) / 2]);
-		print_value(
-			"p99_ns", (double)ns[first + (bench->pages - first) * 99 / 100]);
+		size_t count = bench->pages - first;
+		uint64_t median, last;
+
+		qsort(ns + first, count, sizeof(*ns), compare);
+		median = ns[first + count / 2];
+		last = ns[first + count * 99 / 100];
+		print_value("median_ns", (double)median);
+		print_value("p99_ns", (double)last);
 		print_traffic(&before, &after, bench->pages);
 	}
 	free(ns);

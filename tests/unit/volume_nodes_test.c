@@ -334,8 +334,8 @@ static char tcp[] = "tcp", shm[] = "shm";
 
 #define OVER(transport, test)                                                            \
 	{                                                                                \
-		.name = #test ", " #transport, .test_func = test,                        \
-		.initial_state = transport                                               \
+		.name = #test ", " #transport, .test_func = (test),                      \
+		.initial_state = (transport)                                             \
 	}
 
 int main(int argc, char **argv)
