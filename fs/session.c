@@ -307,24 +307,20 @@ static void forgets_gather(struct session *s, uint32_t opcode)
 		rt_sleep_ns(SESSION_GATHER_NS);
 }
 
-/* Serves; where it may wait for other nodes it says what, and for whom (waits.h). */
-static uint64_t worker_serve(
-	struct worker *w, struct fuse_in_header *in, size_t length, uint64_t begin)
+/*
+ * What the worker serves, and for whom (waits.h): said before the turn is passed, since the
+ * next to read may get the INTERRUPT, of which there is one. in: NULL, nothing.
+ */
+static void worker_says(struct worker *w, const struct fuse_in_header *in, uint64_t begin)
 {
-	struct session *s = w->session;
-	bool known = s->waits && length >= sizeof(*in);
-	uint64_t end;
-
-	if (known) {
+	if (likely(!w->session->waits))
+		return;
+	if (in) {
 		atomic_store(&w->since_ns, begin);
 		atomic_store(&w->opcode, in->opcode);
 		atomic_store(&w->asker, in->pid);
-		atomic_store(&w->serving, in->unique);
 	}
-	end = session_serve(s, in, length, begin);
-	if (known)
-		atomic_store(&w->serving, 0);
-	return end;
+	atomic_store(&w->serving, in ? in->unique : 0);
 }
 
 /* Reads with the turn; serves. False: the connection has ended. */
@@ -351,11 +347,13 @@ static bool worker_step(struct worker *w)
 	begin = rt_now_ns();
 	opcode = (size_t)length >= sizeof(*in) ? in->opcode : 0;
 	buffer_in_use(w, (size_t)length);
+	worker_says(w, (size_t)length >= sizeof(*in) ? in : NULL, begin);
 	if (request_is_long(w, (size_t)length) || more_waits(w, begin))
 		turn_pass(w);
 	else
 		rt_task_before_wait(turn_pass, w);
-	w->served_ns = worker_serve(w, in, (size_t)length, begin);
+	w->served_ns = session_serve(s, in, (size_t)length, begin);
+	worker_says(w, NULL, 0);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);
 	forgets_gather(s, opcode);
