@@ -326,6 +326,12 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
  * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
 
+/*
+ * The same, and images that this node owes are persisted, too: whatever of others' changes
+ * it has, dirty, at the call is persisted when it returns. Waits for homes that are away.
+ */
+int cache_persist(struct cache *cache);
+
 /* ---- counters -------------------------------------------------------------------- */
 
 struct cache_counters {

@@ -72,7 +72,8 @@ struct page_queue {
 struct owed {
 	page_id pid;
 	uint32_t frame;
-	bool shipping; /* its home is being asked to persist it */
+	bool shipping;  /* its home is being asked to persist it */
+	uint64_t since; /* place in the order in which pages came to be owed */
 };
 
 struct counter_stripe {
@@ -135,7 +136,7 @@ struct cache {
 		      own */
 	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */
 	unsigned mend_count;
-	unsigned redo_owed; /* frames of pages of other homes */
+	unsigned redo_owed;  /* frames of pages of other homes */
 	struct ahead *ahead; /* working memory of cache_recover_ahead */
 	_Atomic uint64_t dirty;
 	struct rt_mutex checkpoint_lock;  /* one checkpoint at a time */
@@ -158,6 +159,7 @@ struct cache {
 	struct owed *owed; /* owed_max places, owed_count in use, in no order */
 	uint32_t owed_max, owed_count;
 	uint32_t owed_room;         /* places; more than owed_max after a recovery */
+	uint64_t owed_newest;       /* `since` of the last */
 	uint32_t owed_reserved;     /* by pages that are leaving */
 	_Atomic uint64_t handovers; /* pins of the log that went from frame to frame */
 	/* by frame: its image may go to another node once the log is durable to here; the
@@ -439,6 +441,9 @@ void leaving_wait(struct cache *c, struct frame *f);
 int owed_from_redo(struct cache *c);
 /* Has the homes persist what this node owes and what pins the log below `upto`. Waits. */
 void owed_ship(struct cache *c, lsn_t upto, bool urgent);
+/* All that is owed by now, for owed_older: is any of it still? */
+uint64_t owed_mark(struct cache *c);
+bool owed_older(struct cache *c, uint64_t mark);
 /* More is owed than the page provider should leave alone. */
 bool owed_crowded(struct cache *c);
 

@@ -222,6 +222,50 @@ int cache_checkpoint(struct cache *c)
 	return persisting_error(e);
 }
 
+/* Frames that were leaving, dirty, when the checkpoint passed them over. True: one stays. */
+static bool leaving_await(struct cache *c)
+{
+	bool stays = false;
+
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		const uint32_t leaves = FRAME_DIRTY | FRAME_LEAVING;
+		bool left = true;
+
+		while ((frame_flags(f) & leaves) == leaves) {
+			rt_sleep_ns(100000);
+			left = !(frame_flags(f) & FRAME_DIRTY);
+		}
+		stays |= !left;
+	}
+	return stays;
+}
+
+/*
+ * What is dirty at the call, or owed, stays one or the other until it is persisted: what the
+ * checkpoint did not meet in a frame is owed by then. (It may also come back from there into
+ * a frame while it is shipped: then that is written back.)
+ */
+int cache_persist(struct cache *c)
+{
+	unsigned away = 0;
+	uint64_t mark;
+	int e;
+
+	do
+		e = cache_checkpoint(c);
+	while (!e && leaving_await(c));
+	mark = owed_mark(c);
+	while (!e && owed_older(c, mark)) {
+		owed_ship(c, LSN_MAX, false);
+		if (!owed_older(c, mark))
+			break;
+		if (log_failed(c->log) || !home_awaited(c, &away))
+			e = -EIO;
+	}
+	return e;
+}
+
 #define RETRY_MS 50
 /* Failures in a row, while the log fills, after which the store is given up: 5 s. */
 #define GIVE_UP 100

@@ -201,7 +201,8 @@ static void owed_add(struct cache *c, page_id pid, struct frame *f)
 		break;
 	}
 	if (old == UINT32_MAX)
-		c->owed[c->owed_count++] = (struct owed){.pid = pid, .frame = index};
+		c->owed[c->owed_count++] = (struct owed){
+			.pid = pid, .frame = index, .since = ++c->owed_newest};
 	/* a pin went from one frame to another: who looks at all of them looks again */
 	atomic_fetch_add_explicit(&c->handovers, 1, memory_order_seq_cst);
 	rt_mutex_unlock(&c->owed_lock);
@@ -353,7 +354,8 @@ int owed_from_redo(struct cache *c)
 		table_remove(c, f);
 		frame_mark_clean(c, f);
 		atomic_store_explicit(&f->flags, FRAME_OWED, memory_order_relaxed);
-		c->owed[c->owed_count++] = (struct owed){.pid = pid, .frame = i};
+		c->owed[c->owed_count++] =
+			(struct owed){.pid = pid, .frame = i, .since = ++c->owed_newest};
 		latch_release_exclusive(c, f, true);
 	}
 	return 0;
@@ -383,6 +385,27 @@ bool owed_crowded(struct cache *c)
 	crowded = c->owed_count + c->owed_reserved > c->owed_max / 2;
 	rt_mutex_unlock(&c->owed_lock);
 	return crowded;
+}
+
+uint64_t owed_mark(struct cache *c)
+{
+	uint64_t mark;
+
+	rt_mutex_lock(&c->owed_lock);
+	mark = c->owed_newest;
+	rt_mutex_unlock(&c->owed_lock);
+	return mark;
+}
+
+bool owed_older(struct cache *c, uint64_t mark)
+{
+	bool older = false;
+
+	rt_mutex_lock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->owed_count && !older; i++)
+		older = c->owed[i].since <= mark;
+	rt_mutex_unlock(&c->owed_lock);
+	return older;
 }
 
 /* What one round of owed_ship is about. */

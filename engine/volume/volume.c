@@ -9,6 +9,7 @@
  * After a crash, or an open that fails half way, the store is as recoverable as before:
  * the tail of the log moves only over what is persisted.
  */
+#include "engine/coherence/cluster.h"
 #include "engine/volume/volume_internal.h"
 
 #define MIB (1ull << 20)
@@ -250,6 +251,7 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	v->also = NULL; /* the caller's */
 	v->also_count = 0;
 	v->recovery.took_ns = rt_now_ns() - started;
+	atomic_store(&v->returned, v->calls && !v->read_only && !v->recovery.was_clean);
 	*out = v;
 	return 0;
 }
@@ -284,6 +286,18 @@ int volume_close(struct volume *v)
 int volume_sync(struct volume *v)
 {
 	return v->read_only ? 0 : cache_checkpoint(v->cache);
+}
+
+int volume_persist(struct volume *v)
+{
+	return v->read_only ? 0 : cache_persist(v->cache);
+}
+
+uint64_t volume_cluster_epoch(struct volume *v)
+{
+	bool unused;
+
+	return coherence_cluster_epoch(v->coherence, &unused);
 }
 
 int volume_failed(struct volume *v)

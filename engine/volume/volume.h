@@ -31,6 +31,11 @@ struct volume {
 	struct disk_catalog
 		catalog; /* as read at open; fields that change are read from the page */
 	bool read_only;
+	/*
+	 * An earlier start of this node has ended in a crash, and others may have changes of
+	 * it that are nowhere else: they have not been asked to persist these (fs/ops/sync.c).
+	 */
+	_Atomic bool returned;
 	struct {
 		bool was_clean;
 		uint64_t log_bytes, records, pages;
@@ -127,6 +132,11 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 int volume_close(struct volume *v);
 /* Makes everything done so far durable. Waits. */
 int volume_sync(struct volume *v);
+/* Has what this node has of others' changes persisted, too. Waits, for homes that are away
+ * as well. */
+int volume_persist(struct volume *v);
+/* The cluster's epoch as this node knows it; it has other nodes. */
+uint64_t volume_cluster_epoch(struct volume *v);
 /* Never used before, never again. A transaction of its own when the range is used up.
  * Waits. */
 int volume_inode_number(struct volume *v, uint64_t *out);

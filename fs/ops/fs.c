@@ -129,11 +129,17 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 		weft_error(err, rc, "opening the filesystem: no memory for locks");
 		goto out_orphans;
 	}
-	sync_serve(fs, true);
+	rc = sync_open(fs);
+	if (rc) {
+		weft_error(err, rc, "opening the filesystem: cannot start a task");
+		goto out_locks;
+	}
 	space_give_back(v->space, give_back, fs);
 	*out = fs;
 	return 0;
 
+out_locks:
+	locks_close(fs);
 out_orphans:
 	orphans_stop(fs);
 	elsewhere_serve(fs, false);
@@ -149,7 +155,7 @@ void fs_close(struct fs *fs)
 {
 	space_give_back(fs->volume->space, NULL, NULL);
 	locks_close(fs);
-	sync_serve(fs, false);
+	sync_close(fs);
 	orphans_stop(fs);
 	elsewhere_serve(fs, false);
 	file_table_close(fs);

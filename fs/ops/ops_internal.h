@@ -31,6 +31,8 @@ struct fs {
 	struct orphans *orphans; /* NULL: no other nodes, and the caller does not forget */
 	struct elsewhere *elsewhere; /* NULL: no other nodes */
 	struct locks *locks;
+	struct rt_task *sync_task; /* has others persist what a crash has left; or NULL */
+	_Atomic bool sync_closing;
 	struct kernel *kernel;   /* the caller's, which keeps what it is told; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The
@@ -287,8 +289,10 @@ int reclaim_recover(struct fs *fs, struct weft_error *err);
  * ahead and frees what is unlinked. Waits. */
 int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *out);
 
-/* sync.c. From fs_open to fs_close: what other nodes ask of this one. */
-void sync_serve(struct fs *fs, bool serve);
+/* sync.c. From fs_open to fs_close: what other nodes ask of this one, and after a crash this
+ * one of others. sync_open: 0 or -errno. sync_close waits for nobody who is away. */
+int sync_open(struct fs *fs);
+void sync_close(struct fs *fs);
 
 /* orphan.c. fs_open and fs_close call the first three: open; stop and reclaim all that is
  * not open (before the table of files is closed); free (after it). */

@@ -131,6 +131,9 @@ static int syncfs_here(struct fs *fs)
 /* Between attempts to reach a node that is away. */
 #define AWAY_NS 20000000ull
 
+/* What is asked: that all that the asked has be persisted, whoever changed it. */
+#define SYNC_HELD 1u
+
 static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
@@ -142,17 +145,14 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 		return -EINVAL;
 	if (fs->volume->read_only)
 		return 0;
+	if (ask[1] == SYNC_HELD)
+		return volume_persist(fs->volume) ? -EIO : 0;
+	if (atomic_load(&fs->volume->returned))
+		return -EAGAIN;
 	rc = ask[0] ? sync_here(fs, ask[0], false, &quiet) : syncfs_here(fs);
 	answer[0] = quiet;
 	/* an -EAGAIN would say that it is not served */
 	return rc ? -EIO : 0;
-}
-
-void sync_serve(struct fs *fs, bool serve)
-{
-	if (fs->volume->calls)
-		net_calls_serve(
-			fs->volume->calls, NET_CALL_SYNC, serve ? serve_sync : NULL, fs);
 }
 
 /*
@@ -219,6 +219,80 @@ static int clean_body(struct txn *x, void *arg)
 	return txn_write(x, disk_key(c->ino, DISK_ITEM_INODE, 0), &inode, sizeof(inode));
 }
 
+/* ---- after a crash ------------------------------------------------------------------- */
+
+/*
+ * What this node had changed when it crashed, and others had by then, need not be in its
+ * log: it is with them, dirty or owed, and part of what an fsync covers. So this node asks
+ * all of them to persist what they have, before it says that its own part is durable.
+ */
+
+/* False: the operations are closed, and the node is not to be had. */
+static bool held_ask(struct fs *fs, unsigned node)
+{
+	const uint64_t ask[NET_CALL_WORDS] = {0, SYNC_HELD};
+	uint64_t answer[NET_CALL_WORDS];
+
+	while (net_call(fs->volume->calls, node, NET_CALL_SYNC, ask, answer)) {
+		if (atomic_load(&fs->sync_closing) || volume_failed(fs->volume))
+			return false;
+		rt_sleep_ns(AWAY_NS);
+	}
+	return true;
+}
+
+/*
+ * Once more if the epoch has changed: one of them may have crashed with the image, and
+ * another, asked before, have had a copy, which is the newest then.
+ */
+static void held_main(void *arg)
+{
+	struct fs *fs = arg;
+	uint64_t others = volume_others(fs->volume), epoch;
+
+	do {
+		epoch = volume_cluster_epoch(fs->volume);
+		for (unsigned node = 0; node <= DISK_NODE_MAX; node++)
+			if ((others >> node & 1) && !held_ask(fs, node))
+				return;
+	} while (volume_cluster_epoch(fs->volume) != epoch);
+	atomic_store(&fs->volume->returned, false);
+}
+
+/* For callers of this node. */
+static int held_await(struct fs *fs)
+{
+	while (atomic_load(&fs->volume->returned)) {
+		if (volume_failed(fs->volume))
+			return -EIO;
+		rt_sleep_ns(AWAY_NS);
+	}
+	return 0;
+}
+
+int sync_open(struct fs *fs)
+{
+	int rc = 0;
+
+	if (!fs->volume->calls)
+		return 0;
+	if (atomic_load(&fs->volume->returned))
+		rc = rt_task_spawn(&fs->sync_task, "returned", held_main, fs);
+	if (rc == 0)
+		net_calls_serve(fs->volume->calls, NET_CALL_SYNC, serve_sync, fs);
+	return rc;
+}
+
+void sync_close(struct fs *fs)
+{
+	if (!fs->volume->calls)
+		return;
+	net_calls_serve(fs->volume->calls, NET_CALL_SYNC, NULL, NULL);
+	atomic_store(&fs->sync_closing, true);
+	if (fs->sync_task)
+		rt_task_join(fs->sync_task);
+}
+
 int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
 {
 	struct cleaning c = {.ino = ino, .clean = UINT64_MAX};
@@ -234,6 +308,8 @@ int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
 		rc = inode_get(fs, ino, &inode);
 	if (rc == 0)
 		rc = sync_nodes(fs, inode.writers, ino, &c.clean);
+	if (rc == 0 && (inode.writers & fs_writer(fs)))
+		rc = held_await(fs);
 	if (rc == 0 || rc == -ENOENT)
 		rc = sync_here(fs, ino, data_only, &quiet);
 	if (rc < 0 || !(inode.writers & ~fs_writer(fs)))
@@ -255,5 +331,7 @@ int ops_syncfs(struct fs *fs)
 	if (fs->volume->read_only)
 		return 0;
 	rc = sync_nodes(fs, UINT64_MAX, 0, &unused);
+	if (rc == 0)
+		rc = held_await(fs);
 	return rc ? rc : syncfs_here(fs);
 }

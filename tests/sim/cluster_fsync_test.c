@@ -39,7 +39,8 @@ static struct model {
 	bool cut;            /* all lose their power */
 	int of_file, of_dir; /* what was made durable; -1: nothing */
 
-	uint64_t churn; /* a file whose pages drive others out */
+	uint64_t churn;                 /* a file whose pages drive others out */
+	_Atomic bool crashed, returned; /* node 1 */
 
 	/* records */
 	uint64_t ino;
@@ -285,6 +286,47 @@ static void given_work(struct node *n)
 	}
 }
 
+/* ---- a writer that crashes and returns --------------------------------------------------- */
+
+/*
+ * Node 1 writes, others take the pages, or some, and it loses its power: what it wrote is
+ * with them, and in no log. When it has returned node 2 calls fsync.
+ */
+static void returned_writes(struct node *n)
+{
+	unsigned turns = 1 + n->w->steps % 10;
+
+	for (unsigned i = 0; i < turns; i++)
+		write_file(n, 0);
+	m.file[0].left = attr_of(n->fs, m.file[0].ino);
+}
+
+static void returned_work(struct node *n)
+{
+	if (n->id == 1)
+		make_all(n);
+	barrier(n);
+	if (n->id == 1)
+		returned_writes(n);
+	barrier(n);
+	if (n->id == 2 || pick(2)) {
+		attr_of(n->fs, m.file[0].ino);
+		if (m.file[0].size)
+			take_pages(n, m.file[0].ino);
+	}
+	barrier(n);
+	/* some lose it to the third: it is dirty here, and owed there */
+	if (n->id == 3 && m.file[0].size && pick(2))
+		take_pages(n, m.file[0].ino);
+	barrier(n);
+	atomic_store(&m.crashed, n->id == 1 || atomic_load(&m.crashed));
+	while (n->id != 2 || !atomic_load(&m.returned))
+		rt_sleep_ns(1000000);
+	m.of_file = 0;
+	OK(ops_fsync(n->fs, m.file[0].ino, pick(2)));
+	cut_all(n);
+}
+
 /* ---- what is left -------------------------------------------------------------------------- */
 
 static void check_inode(const struct lasts *l, const struct disk_inode *left)
@@ -508,6 +550,29 @@ static void race_again(struct node *n)
 	barrier(n);
 }
 
+/* The others are past all barriers. */
+static void return_main(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	atomic_fetch_add(&n->w->arrived, n->w->nodes - 1);
+	node_open(n);
+	atomic_store(&m.returned, true);
+	for (;;)
+		rt_sleep_ns(1000000000);
+}
+
+static void crash_and_return(struct node *n)
+{
+	while (!atomic_load(&m.crashed))
+		rt_sleep_ns(100000);
+	n->coherence = NULL;
+	rt_sim_node_kill(n->sim);
+	rt_sleep_ns(rt_random() % 20000000);
+	n->sim = rt_sim_node_new(n->disk);
+	OK(rt_sim_spawn_on(n->sim, "node", return_main, n));
+}
+
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void cut_main(void *arg)
@@ -567,6 +632,8 @@ static int run_cut(void *arg)
 		w->node[i].sim = rt_sim_node_new(w->node[i].disk);
 		OK(rt_sim_spawn_on(w->node[i].sim, "node", cut_main, &w->node[i]));
 	}
+	if (w->work == returned_work)
+		crash_and_return(&w->node[0]);
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(rt_sim_node_wait(w->node[i].sim));
 	running = NULL;
@@ -626,6 +693,12 @@ static void what_was_given_away_is_made_durable(void **state)
 	run_seeds(2, 200, given_work, turns_check, turns_again);
 }
 
+static void what_a_node_wrote_before_its_crash_is_made_durable(void **state)
+{
+	run_seeds(2, 200, returned_work, turns_check, turns_again);
+	run_seeds(3, 200, returned_work, turns_check, turns_again);
+}
+
 static void a_node_writes_while_another_calls_fsync(void **state)
 {
 	run_seeds(2, 10, race_work, race_check, race_again);
@@ -642,6 +715,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_change_one_calls_fsync),
 		cmocka_unit_test(three_nodes_change_one_calls_fsync),
 		cmocka_unit_test(what_was_given_away_is_made_durable),
+		cmocka_unit_test(what_a_node_wrote_before_its_crash_is_made_durable),
 		cmocka_unit_test(a_node_writes_while_another_calls_fsync),
 		cmocka_unit_test(two_nodes_write_while_a_third_calls_fsync),
 	};
