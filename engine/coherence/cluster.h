@@ -56,6 +56,7 @@ struct coherence_cluster_counters {
 	_Atomic uint64_t sent[PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST];
 	_Atomic uint64_t deferred, gives_tried_again, forced, given_back, taken_over,
 		declined;
+	_Atomic uint64_t impossible; /* what by the protocol cannot happen; links cut for it */
 	_Atomic uint64_t pages; /* records at present */
 };
 /* For people: the cluster's epoch, and whether this node's shard is served in it. */

@@ -350,6 +350,7 @@ static bool persist_needed(struct cluster *d, struct job *j)
 	struct dpage *p = job_page(d, j);
 	bool needed = j->epoch == view_epoch(d) && !persisted_already(p, &j->m);
 
+	p->storing = needed;
 	page_unlock(d, p->at.pid, p);
 	return needed;
 }
@@ -383,7 +384,7 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 		done = read;
 	}
 	p = job_page(d, j);
-	p->persisting = false;
+	p->persisting = p->storing = false;
 	p->replay = true;
 	if (done && (tried || j->epoch == view_epoch(d))) {
 		if (j->epoch != view_epoch(d))
@@ -396,6 +397,7 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 		p->refs--; /* it is shipped again when the link is back */
 		done = true;
 	}
+	page_rebuild(d, p); /* if that has waited for this */
 	page_unlock(d, p->at.pid, p);
 	return done;
 }

@@ -90,6 +90,7 @@ struct dpage {
 	bool keep_owed;          /* of the hold that ends */
 	bool vacate, vacate_owe; /* when no operation reads the frame any more */
 	bool persisting;         /* by frames->persist: nobody here may become a writer */
+	bool storing; /* and past the point where another epoch would end that */
 	bool unsettled; /* its frame may still be written by who has not heard of the epoch */
 	bool reported;       /* in this epoch, by others: `rebuild` says what */
 	bool awaited;        /* counted in view.awaited */

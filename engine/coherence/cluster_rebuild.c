@@ -274,6 +274,12 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 	if (!atomic_load_explicit(&d->view.rebuilding, memory_order_acquire) ||
 		!p->has_entry || e.mode != HOME_REBUILDING)
 		return;
+	/* What was shipped in an earlier epoch is still being written: it may be the newest
+	 * image left, and who owes it is told so. Its end comes back here. */
+	if (p->storing) {
+		awaits(d, p, true);
+		return;
+	}
 	rc = all_reports(p, &r);
 	if (!rc)
 		rc = rebuild_end(&e, &r, &p->at, &out);
@@ -291,6 +297,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 			p->rebuild.source, (unsigned long long)p->rebuild.version,
 			p->rebuild.owed_by, (unsigned long long)p->rebuild.owed_version);
 		page_dump(d, p);
+		DCOUNT(d, impossible);
 	} else if (!rc && (r.owner != NODE_NONE || !absent(d, p))) {
 		rebuilt(d, p, &e, &out);
 	}

@@ -44,6 +44,8 @@ void wire_cut(struct cluster *d, unsigned node, int error, const char *why,
 		(unsigned long long)pid_slot(m->pid), m->epoch, m->copies, m->flags,
 		strerrordesc_np(-error));
 	WEFT_ASSERT(node != d->o.self); /* this node does not break the protocol */
+	if (error == -EPROTO)
+		DCOUNT(d, impossible);
 	if (peer)
 		net_cut(peer, error);
 }

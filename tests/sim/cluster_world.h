@@ -22,13 +22,13 @@
 #ifndef FRAMES
 #define FRAMES 160
 #endif
-#define SEEDS      20
-#define EPOCH      7
-#define KEYS       400
-#define SHARED     3  /* directories of all */
-#define NAMES      10 /* in each */
-#define MOVING     5  /* directories in each other */
-#define FILE_MAX   40000u
+#define SEEDS    20
+#define EPOCH    7
+#define KEYS     400
+#define SHARED   3  /* directories of all */
+#define NAMES    10 /* in each */
+#define MOVING   5  /* directories in each other */
+#define FILE_MAX 40000u
 
 /* ---- what files and directories should be ------------------------------------------------ */
 
@@ -67,7 +67,7 @@ struct node {
 
 struct world {
 	unsigned nodes, steps;
-	bool caller_forgets; /* as in struct ops_options */
+	bool caller_forgets;   /* as in struct ops_options */
 	uint64_t dirty_age_ms; /* 0: 40 */
 	uint64_t disk_bytes;   /* 0: DISK_BYTES */
 	void (*work)(struct node *n);
@@ -132,8 +132,11 @@ static void on_message(void *owner, struct net_peer *peer, const struct net_mess
 {
 	struct node *n = (struct node *)owner;
 
-	if (!net_calls_message(n->calls, peer, m))
-		coherence_cluster_message(n->coherence, peer, m);
+	if (net_calls_message(n->calls, peer, m))
+		return;
+	coherence_cluster_message(n->coherence, peer, m);
+	/* of honest nodes none is cut off: it would heal, and hide that */
+	HOLDS(!n->coherence || !coherence_cluster_counters(n->coherence)->impossible);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -253,10 +256,8 @@ static void node_open(struct node *n)
 	struct rt_disk *disk;
 
 	atomic_store(&n->ups, 0);
-	n->peers = (struct volume_peers){.open = node_provide,
-		.start = node_join,
-		.stop = node_leave,
-		.arg = n};
+	n->peers = (struct volume_peers){
+		.open = node_provide, .start = node_join, .stop = node_leave, .arg = n};
 	for (unsigned i = 0; i < n->w->nodes; i++) /* how large: not known yet */
 		OK(shards_set(&n->shards, (uint16_t)i, 0));
 	OK(rt_disk_open(&disk, n->disk, 0, &err));

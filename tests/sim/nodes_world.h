@@ -71,6 +71,7 @@ struct world {
 	_Atomic uint32_t turn; /* whose it is */
 	uint64_t messages;
 	bool rogue;               /* node 2 is no node */
+	bool slow_disks;          /* slower than links are made anew */
 	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
 	unsigned crashes;         /* so often a node loses power, in between */

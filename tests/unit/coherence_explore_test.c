@@ -37,14 +37,18 @@ static uint32_t draw(struct random *r, uint32_t below)
 
 /* ---- a change of the cluster's epoch -------------------------------------------------- */
 
-static void void_all(struct world *w)
+/* One shipment of each page is just being written: that ends in the new epoch. */
+static void void_all(struct world *w, struct random *r)
 {
 	memset(w->link, 0, sizeof(w->link));
 	for (unsigned p = 0; p < w->pages; p++) {
 		struct world_page *pg = &w->page[p];
 
-		pg->persists = 0;
-		memset(pg->persist, 0, sizeof(pg->persist));
+		pg->persists = pg->persists ? draw(r, 2) : 0;
+		memset(pg->persist + pg->persists, 0,
+			sizeof(pg->persist) - pg->persists * sizeof(pg->persist[0]));
+		if (pg->persists)
+			pg->persist[0].m.flags |= PAGE_OWED;
 		pg->pulling = false;
 		pg->pull_from = 0;
 		for (unsigned n = 0; n < w->nodes; n++) {
@@ -72,10 +76,13 @@ static void report(struct world *w, unsigned p, unsigned n, struct home_rebuild 
 	}
 }
 
-static void begin_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
+static void begin_rebuild(
+	struct world *w, unsigned p, struct home_rebuild *r, struct random *random)
 {
 	struct world_page *pg = &w->page[p];
 
+	if (pg->persists && draw(random, 2))
+		world_persisted(w, p);
 	rebuild_begin(&pg->entry, r);
 	for (unsigned n = 0; n < w->nodes; n++) {
 		struct page_at at = world_at(w, n, p);
@@ -84,6 +91,9 @@ static void begin_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
 		page_report(&pg->at[n].hold, &at, &reports);
 		report(w, p, n, r, &reports);
 	}
+	/* the home waits for that: what it has persisted stands still while it rebuilds */
+	if (pg->persists)
+		world_persisted(w, p);
 }
 
 static void end_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
@@ -165,9 +175,9 @@ static void change_epoch(struct world *w, unsigned crashed, struct random *rando
 		fprintf(stderr, "  epoch changes, node %u crashes\n", crashed);
 	for (unsigned p = 0; p < w->pages && crashed < w->nodes; p++)
 		memset(&w->page[p].at[crashed], 0, sizeof(w->page[p].at[crashed]));
-	void_all(w);
+	void_all(w, random);
 	for (unsigned p = 0; p < w->pages; p++) {
-		begin_rebuild(w, p, &r[p]);
+		begin_rebuild(w, p, &r[p], random);
 		settle_newest(w, p);
 	}
 	meanwhile(w, random);
