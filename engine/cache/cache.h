@@ -274,6 +274,9 @@ struct cache_kernel_ops {
 	/* The kernel has nothing of it any more, nor what was exposed before, when this
 	 * returns. Waits, but for no page that another node has. */
 	void (*drop)(void *owner, const struct cache_exposed *what);
+	/* False: it has no page of this file, and no READ that began before this is answered with
+	 * one of what was exposed earlier. Never waits. */
+	bool (*has_pages)(void *owner, uint64_t ino);
 };
 
 /* An exposure, to ask whether it stands. */

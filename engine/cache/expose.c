@@ -212,6 +212,25 @@ static bool drop_fill(struct cache *c, struct frame *f, struct drop *d)
 	return true;
 }
 
+/*
+ * The kernel has dropped all pages of the file meanwhile: as after a drop of this one. The latch
+ * is held exclusively, so no READ is about to be answered with it.
+ */
+static bool gone_with_file(struct cache *c, struct frame *f, uint64_t word)
+{
+	struct cache_kernel *k = c->kernel;
+	struct exposure *x = exposure_of(c, f);
+
+	if ((word & (KINDS | DROPPING)) != EXPOSE_BLOCK ||
+		k->ops->has_pages(
+			k->owner, atomic_load_explicit(&x->ino, memory_order_relaxed)))
+		return false;
+	atomic_store_explicit(&x->dropped_ns, rt_now_ns(), memory_order_relaxed);
+	return atomic_compare_exchange_strong_explicit(&x->word, &word,
+		((word & ~KINDS) | DROPPING) + GENERATION, memory_order_seq_cst,
+		memory_order_relaxed);
+}
+
 bool kernel_free(struct cache *c, struct frame *f)
 {
 	struct cache_kernel *k = c->kernel;
@@ -225,6 +244,8 @@ bool kernel_free(struct cache *c, struct frame *f)
 		return true;
 	if (word & QUEUED)
 		return false;
+	if (gone_with_file(c, f, word))
+		return true;
 	d = drop_get(k);
 	if (!d) /* many are under way: later */
 		return false;
@@ -283,6 +304,8 @@ static void drop_main(void *arg)
 		atomic_fetch_add_explicit(&k->counters.kernel_drops, 1, memory_order_relaxed);
 		drop_done(c, d);
 		drop_put(k, d);
+		if (c->coherence->ops->eased)
+			c->coherence->ops->eased(c->coherence);
 	}
 }
 

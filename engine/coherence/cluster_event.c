@@ -476,7 +476,8 @@ static bool give_again(struct cluster *d, struct dpage *p)
 	return !again;
 }
 
-/* A latch is let go of soon; a write to the device, or a request, takes much longer. */
+/* A latch is let go of soon; a write to the device, or a request, takes much longer. What the
+ * kernel has is waited for until it is dropped (`eased`). */
 static uint64_t give_pause_ns(unsigned in_vain)
 {
 	return GIVE_POLL_NS << MIN(in_vain / 16, 4u);
@@ -490,6 +491,8 @@ void giver_main(void *arg)
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word =
 			atomic_load_explicit(&d->givers.word, memory_order_acquire);
+		uint32_t eased =
+			atomic_load_explicit(&d->givers.eased, memory_order_acquire);
 		struct dpage *p = giver_take(&d->givers);
 
 		if (!p)
@@ -497,6 +500,7 @@ void giver_main(void *arg)
 		else if (give_again(d, p))
 			in_vain = 0;
 		else
-			rt_sleep_ns(give_pause_ns(in_vain++));
+			rt_wait(&d->givers.eased, eased,
+				rt_now_ns() + give_pause_ns(in_vain++));
 	}
 }

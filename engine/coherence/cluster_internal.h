@@ -130,6 +130,7 @@ struct job_queue {
 struct giver_list {
 	struct rt_mutex lock; /* a leaf */
 	_Atomic uint32_t word;
+	_Atomic uint32_t eased; /* changes when a try may succeed that was in vain */
 	struct dpage *first, **end;
 };
 

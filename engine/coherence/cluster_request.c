@@ -301,6 +301,14 @@ static void cluster_used(struct coherence *c, page_id pid)
 	page_unlock(d, pid, p);
 }
 
+static void cluster_eased(struct coherence *c)
+{
+	struct giver_list *g = &cluster_of(c)->givers;
+
+	atomic_fetch_add_explicit(&g->eased, 1, memory_order_release);
+	rt_wake(&g->eased, INT32_MAX);
+}
+
 /* ---- giving up -------------------------------------------------------------------------------- */
 
 /* The frame is clean: what it has is what is persisted. */
@@ -592,6 +600,7 @@ const struct coherence_ops cluster_ops = {
 	.evict = cluster_evict,
 	.ship = cluster_ship,
 	.persisted = cluster_persisted,
+	.eased = cluster_eased,
 	.memory = cluster_memory,
 	.close = cluster_close,
 };

@@ -92,6 +92,12 @@ struct coherence_ops {
 	void (*persisted)(
 		struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version);
 	/*
+	 * What a call of coherence_frames has refused may be had by now: whoever is about to
+	 * try again some time later need not wait for that. NULL: nobody tries again. Never
+	 * waits.
+	 */
+	void (*eased)(struct coherence *c);
+	/*
 	 * Memory for images, zeroed, which peers read, and in area 0 write: the network's, as
 	 * long as that is open. Before anything is asked for. 0 or -errno. NULL instead of the
 	 * function: the cache takes memory of its own, which no peer reaches.

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -312,8 +313,15 @@ int rt_stdio_open(void)
 	return 0;
 }
 
+/*
+ * Waits of some microseconds, of whoever polls, would take the 50 more that Linux may add so that
+ * timers end together. The tasks made from here on inherit it.
+ */
+#define TIMER_SLACK_NS 1000ul
+
 int rt_real_start(void)
 {
+	(void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
 	rt_select(&rt_real_ops, false);
 	return 0;
 }

@@ -455,3 +455,16 @@ void tree_prefetch(struct tree *t, struct disk_key key)
 		d.missing != PID_NONE)
 		cache_prefetch(t->cache, &(struct page_ref){.pid = d.missing}, 1, false);
 }
+
+void tree_claim(struct tree *t, struct disk_key key)
+{
+	struct descent d;
+
+	if (tree_descend_once(t, tree_key_of(key), 0, &d) != -EAGAIN ||
+		d.missing == PID_NONE)
+		return;
+	/* what is missing is a leaf: pages above it are everybody's */
+	if (d.parent.kind != GUARD_NONE && d.counts.level == 1)
+		(void)cache_fetch_exclusive(
+			t->cache, &(struct page_ref){.pid = d.missing}, 1);
+}

@@ -103,6 +103,11 @@ int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 
 /* Asks for the leaf of a key to be brought in, in the background. */
 void tree_prefetch(struct tree *t, struct disk_key key);
+/*
+ * The item is about to be changed. If its leaf is not here at all it is asked for exclusively at
+ * once: it would be had shared, and then asked for a second time. Best effort. Waits.
+ */
+void tree_claim(struct tree *t, struct disk_key key);
 
 /*
  * This node's kernel may have, from here on, what it is told from the leaves of [from, to]

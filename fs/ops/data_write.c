@@ -181,6 +181,7 @@ static int64_t overwrite(
 {
 	int64_t rc;
 
+	inode_claim(w->fs, w->st->ino); /* its times change in any case */
 	map_view_begin(w->fs, w->st, w->locked, w->stale > 0, w->view);
 	rc = overwrite_viewed(w, offset, bytes, len);
 	map_view_end(w->fs, w->view);
@@ -560,6 +561,7 @@ static int64_t write_piece(
 {
 	int64_t rc;
 
+	inode_claim(w->fs, w->st->ino);
 	map_view_begin(w->fs, w->st, true, w->stale > 0, w->view);
 	rc = write_piece_viewed(w, offset, bytes, len);
 	map_view_end(w->fs, w->view);
@@ -674,6 +676,7 @@ static int64_t append_all(
 			rt_yield();
 		w->stale = tries;
 		views_pause(w->fs, tries);
+		inode_claim(w->fs, w->st->ino);
 		rc = inode_get(w->fs, w->st->ino, &w->inode);
 		if (rc < 0)
 			break;

@@ -468,6 +468,17 @@ static void drop(void *owner, const struct cache_exposed *what)
 		drop_range(d.k, what->ino, what->block, what->block + 1);
 }
 
+static bool has_pages(void *owner, uint64_t ino)
+{
+	struct kernel *k = owner;
+	bool has;
+
+	rt_mutex_lock(&k->lock);
+	has = pages_known(k, ino);
+	rt_mutex_unlock(&k->lock);
+	return has;
+}
+
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
 
 /* Has the kernel this size already? Else it is told now. */
@@ -587,7 +598,7 @@ void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len
 
 /* ---- the kernel comes and goes ----------------------------------------------------------------- */
 
-static const struct cache_kernel_ops drop_ops = {.drop = drop};
+static const struct cache_kernel_ops drop_ops = {.drop = drop, .has_pages = has_pages};
 
 int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner)
 {

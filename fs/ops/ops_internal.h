@@ -92,6 +92,15 @@ int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
 /* The same, for what is derived from it (tree.h; NULL: nothing): -ESTALE, look at all again. */
 int inode_get_seen(
 	struct fs *fs, struct tree_seen *seen, uint64_t ino, struct disk_inode *out);
+/*
+ * A transaction will change the inode's item soon: where other nodes have its leaf, it is had
+ * in one request (tree_claim). Waits.
+ */
+static inline void inode_claim(struct fs *fs, uint64_t ino)
+{
+	if (fs_has_peers(fs))
+		tree_claim(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0));
+}
 /* inode_get and file_overlay: what the kernel is told. */
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out);
 

@@ -140,6 +140,7 @@ bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_ino
 	if (fs_has_peers(fs)) {
 		struct accessed a = {.fs = fs, .ino = st->ino, .now = now};
 
+		inode_claim(fs, st->ino);
 		(void)ops_run(fs, 0, accessed_body, &a, NULL);
 		return true;
 	}
@@ -189,6 +190,7 @@ int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inod
 		rt_mutex_unlock(&st->lock);
 		return 0;
 	}
+	inode_claim(fs, st->ino);
 	rc = ops_run(fs, 0, modified_body, &m, NULL);
 	if (rc == 0)
 		state_times_written(st, m.now);

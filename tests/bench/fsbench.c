@@ -16,6 +16,10 @@
  *	fsbench fsync DIR THREADS N [append]	4 KiB write + fsync, N per thread, a file
  * each
  *						-> median_ns, p99_ns, per_second
+ *	fsbench alternate FILE FILE N		the same file by two paths: 4 KiB written by the
+ * first, read by the second, which must see it -> median_ns, p99_ns
+ *	fsbench crossing FILE N			4 KiB, O_DIRECT, the same again and again ->
+ * median_ns
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,10 +32,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BLOCK       4096u
-#define STEP        (1u << 20)
-#define THREADS_MAX 64u
-#define FILE_BLOCKS 1024u /* of the files that are overwritten and synced: 4 MiB */
+#define BLOCK         4096u
+#define STEP          (1u << 20)
+#define THREADS_MAX   64u
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define FILE_BLOCKS   1024u /* of the files that are overwritten and synced: 4 MiB */
 
 static _Noreturn void die(const char *what, const char *path)
 {
@@ -280,6 +285,59 @@ static void run_fsync(const char *dir, unsigned threads, unsigned count, int app
 		(unsigned long long)took[(size_t)threads * count * 99 / 100]);
 }
 
+static void print_latency(uint64_t *ns, unsigned count)
+{
+	qsort(ns, count, sizeof(*ns), by_value);
+	printf("median_ns=%llu\np99_ns=%llu\n", (unsigned long long)ns[count / 2],
+		(unsigned long long)ns[(uint64_t)count * 99 / 100]);
+}
+
+static void run_alternate(const char *there, const char *here, unsigned count)
+{
+	int writer = open_or_die(there, O_RDWR | O_CREAT),
+	    reader = open_or_die(here, O_RDONLY);
+	uint64_t *ns = calloc(count, sizeof(*ns)), seen[BLOCK / sizeof(uint64_t)],
+		 bytes[BLOCK / sizeof(uint64_t)] = {0};
+
+	if (!ns)
+		die("cannot time", here);
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t began = now_ns();
+
+		bytes[0] = bytes[ARRAY_SIZE(bytes) - 1] = i + 1;
+		if (pwrite(writer, bytes, BLOCK, 0) != BLOCK)
+			die("cannot write", there);
+		if (pread(reader, seen, BLOCK, 0) != BLOCK)
+			die("cannot read", here);
+		ns[i] = now_ns() - began;
+		if (memcmp(seen, bytes, BLOCK) != 0) {
+			errno = ESTALE;
+			die("what was written is not in", here);
+		}
+	}
+	print_latency(ns, count);
+	free(ns);
+}
+
+static void run_crossing(const char *path, unsigned count)
+{
+	int fd = open_or_die(path, O_RDONLY | O_DIRECT);
+	uint64_t *ns = calloc(count, sizeof(*ns));
+	void *buf = buffer_of(BLOCK);
+
+	if (!ns)
+		die("cannot time", path);
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t began = now_ns();
+
+		if (pread(fd, buf, BLOCK, 0) != BLOCK)
+			die("cannot read", path);
+		ns[i] = now_ns() - began;
+	}
+	print_latency(ns, count);
+	free(ns);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "", *path = argc > 2 ? argv[2] : "";
@@ -306,6 +364,10 @@ int main(int argc, char **argv)
 	else if (strcmp(what, "fsync") == 0 && argc > 4 && n && n <= THREADS_MAX &&
 		 atoi(argv[4]) > 0)
 		run_fsync(path, n, (unsigned)atoi(argv[4]), strcmp(last, "append") == 0);
+	else if (strcmp(what, "alternate") == 0 && argc > 4 && atoi(argv[4]) > 0)
+		run_alternate(path, argv[3], (unsigned)atoi(argv[4]));
+	else if (strcmp(what, "crossing") == 0 && n)
+		run_crossing(path, n);
 	else {
 		fputs("fsbench: see the comment at the head of tests/bench/fsbench.c\n",
 			stderr);

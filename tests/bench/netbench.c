@@ -2,7 +2,7 @@
 /*
  * The network against what it runs on: two processes, one asks, one has the pages.
  *
- *	netbench fetch|gather|bulk|messages HOW [COUNT]
+ *	netbench fetch|gather|bulk|messages HOW [COUNT [ADDRESS NAMESPACE]]
  *
  * fetch: a message asks for a page, which is written into the asker's memory with a message
  * behind it. gather: the same for 256 pages at once. bulk: writes of 1 MiB, several under
@@ -10,13 +10,17 @@
  * HOW: tcp, tls or shm through engine/net, tcp-progress the same with the progress task
  * waking the asker; raw-tcp and raw-uring are a socket's ping-pong,
  * raw-shm a ring in shared memory with a futex, each with nothing around it (fetch, bulk).
+ * With ADDRESS the one that has the pages listens there, in the network namespace of that
+ * file (tcp, tls).
  * Prints median_ns, mean_ns, p99_ns, or bytes_per_second and per_second.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -267,7 +271,16 @@ static void net_client(const char *what, unsigned count, bool progress)
 		send_messages(count);
 }
 
-static void net_run(const char *what, const char *how, unsigned count)
+static void enter_namespace(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	MUST(fd >= 0 && setns(fd, CLONE_NEWNET) == 0);
+	close(fd);
+}
+
+/* `at`: an address and the namespace it is in, or NULL. */
+static void net_run(const char *what, const char *how, unsigned count, char **at)
 {
 	char address[NET_ADDRESS_BYTES], listen[64];
 	bool progress = !strcmp(how, "tcp-progress");
@@ -279,11 +292,13 @@ static void net_run(const char *what, const char *how, unsigned count)
 	if (!strcmp(how, "shm"))
 		snprintf(listen, sizeof(listen), "/tmp/netbench.%d/sock", getpid());
 	else
-		snprintf(listen, sizeof(listen), "127.0.0.1:0");
+		snprintf(listen, sizeof(listen), "%s:0", at ? at[0] : "127.0.0.1");
 	MUST(pipe(tell) == 0);
 	child = fork();
 	MUST(child >= 0);
 	if (child == 0) {
+		if (at)
+			enter_namespace(at[1]);
 		net_begin(how, 1, listen, tell[1]);
 		for (;;)
 			pause();
@@ -509,9 +524,9 @@ int main(int argc, char **argv)
 	unsigned count = argc > 3 ? (unsigned)atoi(argv[3]) : 20000;
 
 	if (argc < 3 || count < 10) {
-		fprintf(stderr,
-			"usage: netbench fetch|gather|bulk|messages "
-			"tcp|tcp-progress|tls|shm|raw-tcp|raw-uring|raw-shm [COUNT]\n");
+		fprintf(stderr, "usage: netbench fetch|gather|bulk|messages "
+				"tcp|tcp-progress|tls|shm|raw-tcp|raw-uring|raw-shm "
+				"[COUNT [ADDRESS NAMESPACE]]\n");
 		return 2;
 	}
 	raw_memory = aligned_alloc(PAGE_SIZE, 2 * MIB);
@@ -522,6 +537,6 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[2], "raw-shm"))
 		raw_shm(argv[1], count);
 	else
-		net_run(argv[1], argv[2], count);
+		net_run(argv[1], argv[2], count, argc > 5 ? argv + 4 : NULL);
 	return 0;
 }

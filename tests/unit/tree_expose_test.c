@@ -18,6 +18,9 @@ static struct tree_fixture f;
 static _Atomic uint32_t drops, held; /* held: drops wait */
 static _Atomic bool seen;            /* a drop has named the inode that was exposed */
 static uint64_t exposed;
+static bool has_pages; /* the kernel has, of the file that blocks are exposed of */
+
+#define FILE_INO 77
 
 static struct disk_key key_at(uint64_t ino)
 {
@@ -32,15 +35,23 @@ static void on_inode(void *arg, uint64_t ino)
 
 static void on_drop(void *owner, const struct cache_exposed *what)
 {
-	WEFT_ASSERT(what->kinds == EXPOSE_ATTRIBUTES);
+	WEFT_ASSERT(what->kinds == EXPOSE_ATTRIBUTES || what->kinds == EXPOSE_BLOCK);
 	while (atomic_load(&held))
 		rt_wait(&held, 1, RT_FOREVER);
-	tree_leaf_inodes(what->image, on_inode, NULL);
+	if (what->kinds == EXPOSE_ATTRIBUTES)
+		tree_leaf_inodes(what->image, on_inode, NULL);
 	atomic_fetch_add(&drops, 1);
 	rt_wake(&drops, 1);
 }
 
-static const struct cache_kernel_ops kernel_ops = {.drop = on_drop};
+static bool on_has_pages(void *owner, uint64_t ino)
+{
+	WEFT_ASSERT(ino == FILE_INO);
+	return has_pages;
+}
+
+static const struct cache_kernel_ops kernel_ops = {
+	.drop = on_drop, .has_pages = on_has_pages};
 
 static int open_tree(void **state)
 {
@@ -180,6 +191,42 @@ static void an_exposure_goes_with_items_that_a_join_moves(void **state)
 	assert_true(joined > 0);
 }
 
+/* Of any page, as a READ would. */
+static bool expose_block(page_id pid)
+{
+	struct guard g;
+	int r;
+
+	FIXTURE_MUST(guard_shared(tree_cache(f.tree), pid, 0, &g));
+	r = guard_expose(tree_cache(f.tree), &g, EXPOSE_BLOCK, FILE_INO, 0, NULL);
+	guard_release(tree_cache(f.tree), &g);
+	return r == 0;
+}
+
+static void a_block_is_dropped_only_where_the_kernel_has_pages_of_its_file(void **state)
+{
+	page_id pid;
+	uint32_t before;
+
+	put(5);
+	pid = leaf_of(5, 0);
+	while (!expose_block(pid)) /* after a drop for which nobody has come */
+		rt_sleep_ns(1000000);
+	has_pages = true;
+	before = atomic_load(&drops);
+	assert_false(may_go(pid));
+	while (!may_go(pid))
+		rt_yield();
+	assert_int_equal(atomic_load(&drops), before + 1);
+
+	while (!expose_block(pid))
+		rt_sleep_ns(1000000);
+	has_pages = false;
+	assert_true(may_go(pid));
+	assert_int_equal(atomic_load(&drops), before + 1);
+	assert_true(may_go(pid));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -187,6 +234,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(while_it_is_dropped_nothing_is_exposed),
 		cmocka_unit_test(an_exposure_goes_with_items_that_a_split_moves),
 		cmocka_unit_test(an_exposure_goes_with_items_that_a_join_moves),
+		cmocka_unit_test(
+			a_block_is_dropped_only_where_the_kernel_has_pages_of_its_file),
 	};
 
 	if (argc > 1)
