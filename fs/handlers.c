@@ -193,6 +193,11 @@ void attr_to_entry(
 	attr_to_stat(attr, &entry->attr);
 }
 
+void told_in_passing(fuse_req_t req, const struct ops_attr *attr)
+{
+	ops_kernel_told(request_fs(req), (uint32_t)fuse_req_ctx(req)->pid, attr);
+}
+
 int gone_is_stale(int ret)
 {
 	return ret == -ENOENT ? -ESTALE : ret;
@@ -236,6 +241,7 @@ double new_name_timeout_s(struct session *s, uint64_t dir, const char *name, uin
 void reply_entry(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout)
 {
+	struct fs *fs = request_fs(req);
 	struct fuse_entry_param entry;
 
 	if (ret < 0) {
@@ -244,11 +250,14 @@ void reply_entry(
 	}
 	attr_to_entry(req, attr, &entry);
 	entry.entry_timeout = name_timeout;
-	fuse_reply_entry(req, &entry);
+	told_in_passing(req, attr);
+	if (fuse_reply_entry(req, &entry) < 0)
+		ops_kernel_resized(fs, attr->ino);
 }
 
 void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout)
 {
+	struct fs *fs = request_fs(req);
 	struct stat st;
 
 	if (ret < 0) {
@@ -256,5 +265,6 @@ void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double att
 		return;
 	}
 	attr_to_stat(attr, &st);
-	fuse_reply_attr(req, &st, attr_timeout);
+	if (fuse_reply_attr(req, &st, attr_timeout) < 0)
+		ops_kernel_resized(fs, attr->ino);
 }

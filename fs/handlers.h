@@ -108,6 +108,8 @@ struct ops_caller request_caller(fuse_req_t req);
  */
 int session_may_change(struct session *s);
 int request_may_change(fuse_req_t req);
+/* The answer tells the kernel these attributes besides, which it may not keep. */
+void told_in_passing(fuse_req_t req, const struct ops_attr *attr);
 /*
  * For what is asked of an inode by its number: one that is gone is -ESTALE. The kernel
  * then walks the path anew, and so finds what has taken the name meanwhile.

@@ -75,8 +75,8 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	caller.keeps_setid = !kills;
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
-	if (ret == 0 && (set.set & OPS_SET_SIZE))
-		ops_kernel_resized(request_fs(req), ino);
+	if (ret == 0)
+		told_in_passing(req, &attr);
 	/* the kernel takes these whatever it was told meanwhile */
 	reply_attr(
 		req, gone_is_stale(ret), &attr, kernel_timeout_s(fuse_req_userdata(req)));

@@ -106,8 +106,11 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 	entry.entry_timeout =
 		new_name_timeout_s(fuse_req_userdata(req), dir, name, attr.ino);
 	file_reply_flags(req, fi, file);
-	if (fuse_reply_create(req, &entry, fi) < 0)
+	told_in_passing(req, &attr);
+	if (fuse_reply_create(req, &entry, fi) < 0) {
+		ops_kernel_resized(fs, attr.ino);
 		ops_close(fs, file);
+	}
 }
 
 void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

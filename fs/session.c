@@ -146,6 +146,7 @@ static uint64_t request_serve(
 		return end;
 	}
 	opcode = in->opcode < SESSION_OPCODES ? in->opcode : 0;
+	sharer_heard(s, in);
 	if (!shim_receive(s, in)) {
 		struct fuse_buf buf = {.mem = in, .size = length, .fd = -1};
 

@@ -78,6 +78,33 @@ void sharer_stop(struct session *s)
 		fs_kernel_stop(s->fs);
 }
 
+/* Others may be sent for a thread that waits for something else, or for none. */
+static bool is_waited_for(uint32_t opcode)
+{
+	switch (opcode) {
+	case FUSE_LOOKUP:
+	case FUSE_GETATTR:
+	case FUSE_OPEN:
+	case FUSE_CREATE:
+	case FUSE_FLUSH:
+	case FUSE_UNLINK:
+	case FUSE_OPENDIR:
+	case FUSE_READDIR:
+	case FUSE_READLINK:
+	case FUSE_GETXATTR:
+	case FUSE_LISTXATTR:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void sharer_heard(struct session *s, const struct fuse_in_header *in)
+{
+	if (s->keeps && in->pid && is_waited_for(in->opcode))
+		ops_kernel_heard(s->fs, in->pid);
+}
+
 void sharer_drop_names(struct session *s)
 {
 	drop_names(s);

@@ -4,6 +4,8 @@
 #ifndef WEFT_FS_SHARER_H
 #define WEFT_FS_SHARER_H
 
+#include <linux/fuse.h>
+
 #include "fs/session.h"
 
 /*
@@ -12,6 +14,8 @@
  */
 void sharer_start(struct session *s);
 void sharer_stop(struct session *s);
+/* A request has come: the thread that waits for its answer has taken in those before. */
+void sharer_heard(struct session *s, const struct fuse_in_header *in);
 /* Seconds that the kernel may believe a name, if its leaf was exposed. */
 double sharer_name_timeout_s(struct session *s, bool exposed);
 /* All names are asked for again. Never blocks. */

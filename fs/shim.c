@@ -299,7 +299,8 @@ static void reply_statx(struct session *s, const struct fuse_in_header *in)
 		.rdev_major = attr.inode.rdev_major,
 		.rdev_minor = attr.inode.rdev_minor,
 	};
-	shim_reply(s, in->unique, 0, &out, sizeof(out));
+	if (!shim_reply(s, in->unique, 0, &out, sizeof(out)))
+		ops_kernel_resized(s->fs, in->nodeid);
 }
 
 static uint32_t kernel_dev(uint32_t major, uint32_t minor)

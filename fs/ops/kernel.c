@@ -15,6 +15,7 @@
 #define TASKS_MAX     256u
 #define KNOWN_BUCKETS 8192u
 #define KNOWN_WAYS    4u
+#define HEARD_MAX     4096u
 #define WAIT_FIRST_NS 10000ull
 #define WAIT_LAST_NS  200000ull
 
@@ -32,9 +33,9 @@ struct known {
 	uint64_t ino;   /* 0: free */
 	uint32_t stamp; /* changes with each READ's begin and end */
 	bool pages, attributes;
-	/* The size that attributes told it last, and whom. `sure`: it has taken it in. */
+	/* The size that attributes told it last, and whom, when. `sure`: it has taken it in. */
 	bool told, sure;
-	uint32_t asker;
+	uint32_t asker, told_at;
 	uint64_t size;
 };
 
@@ -55,6 +56,8 @@ struct kernel {
 	bool stopping;
 	struct rt_task *task[TASKS_MAX];
 	struct known_bucket known[KNOWN_BUCKETS];
+	_Atomic uint32_t questions;        /* heard so far */
+	_Atomic uint64_t heard[HEARD_MAX]; /* by thread: it, and the number of its last */
 };
 
 static unsigned ino_hash(uint64_t ino)
@@ -87,6 +90,9 @@ static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *droppe
 
 	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
 		if (!b->way[i].ino)
+			place = &b->way[i];
+	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
+		if (!b->way[i].pages && !b->way[i].attributes)
 			place = &b->way[i];
 	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
 		if (!b->way[i].pages)
@@ -128,6 +134,8 @@ static bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_
 
 	*attributes = n && n->attributes;
 	*stamp = n ? n->stamp : 0;
+	if (n && !n->sure) /* what it was told may be overtaken, so not taken in */
+		n->told &= !n->attributes && !n->pages;
 	if (n)
 		n->attributes = false;
 	return pages_known(k, ino);
@@ -481,18 +489,60 @@ static bool has_pages(void *owner, uint64_t ino)
 
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
 
+/* Has who was told the size asked something since, so taken it in? */
+static bool taken_in(struct kernel *k, const struct known *n)
+{
+	uint64_t heard = atomic_load_explicit(
+		&k->heard[n->asker % HEARD_MAX], memory_order_relaxed);
+
+	return n->asker && heard >> 32 == n->asker &&
+	       (int32_t)((uint32_t)heard - n->told_at) > 0;
+}
+
 /* Has the kernel this size already? Else it is told now. */
-static bool size_sure(struct known *n, uint32_t asker, const struct ops_attr *attr)
+static bool size_sure(
+	struct kernel *k, struct known *n, uint32_t asker, const struct ops_attr *attr)
 {
 	uint64_t size = attr->inode.size;
 
 	if (!S_ISREG(attr->inode.mode))
 		return true;
-	n->sure = n->told && n->size == size && (n->sure || (asker && n->asker == asker));
+	n->sure = n->told && n->size == size &&
+		  (n->sure || (asker && n->asker == asker) || taken_in(k, n));
 	n->told = true;
 	n->size = size;
 	n->asker = asker;
+	n->told_at = atomic_load_explicit(&k->questions, memory_order_relaxed);
 	return n->sure;
+}
+
+void ops_kernel_heard(struct fs *fs, uint32_t thread)
+{
+	struct kernel *k = fs->kernel;
+	uint32_t number;
+
+	if (!k)
+		return;
+	number = atomic_fetch_add_explicit(&k->questions, 1, memory_order_relaxed) + 1;
+	atomic_store_explicit(&k->heard[thread % HEARD_MAX],
+		(uint64_t)thread << 32 | number, memory_order_relaxed);
+}
+
+void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr)
+{
+	struct kernel *k = fs->kernel;
+	uint64_t dropped = 0;
+	struct known *n;
+
+	if (!k || !S_ISREG(attr->inode.mode))
+		return;
+	rt_mutex_lock(&k->lock);
+	n = known_note(k, attr->ino, &dropped);
+	if (n)
+		(void)size_sure(k, n, asker, attr);
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
 }
 
 /* Noted before it is asked whether the leaf stands: a drop that begins later finds it. */
@@ -506,7 +556,7 @@ static bool attributes_note(
 	rt_mutex_lock(&k->lock);
 	n = known_note(k, ino, &dropped);
 	if (n)
-		keeps = !attr || size_sure(n, asker, attr);
+		keeps = !attr || size_sure(k, n, asker, attr);
 	if (keeps)
 		n->attributes = true;
 	rt_mutex_unlock(&k->lock);

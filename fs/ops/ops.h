@@ -314,12 +314,17 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner);
 void fs_kernel_stop(struct fs *fs);
 /*
  * ops_getattr, and whether it may be kept. Of a size that is news it may not: the kernel must
- * have taken it in before it can be told to drop it. `asker`: a thread, which asks again
- * only after that; 0: not known. Waits.
+ * have taken it in before it can be told to drop it. `asker`: a thread, which asks something
+ * else only after that; 0: not known. Waits.
  */
 int ops_getattr_kept(struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out,
 	bool *keeps);
-/* The kernel has taken another size from elsewhere: its own change, a short READ. */
+/* The thread asks, and waits for the answer: so it has taken in those to what it asked before. */
+void ops_kernel_heard(struct fs *fs, uint32_t thread);
+/* Attributes that it is told in passing, with a name, not to be kept. Before the answer. */
+void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr);
+/* The kernel has taken another size from elsewhere: its own change, a short READ; or not
+ * taken in what it was told. */
 void ops_kernel_resized(struct fs *fs, uint64_t ino);
 /*
  * True: what is read of the inode's ACLs, of the name, from here on may be kept. False:

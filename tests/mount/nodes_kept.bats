@@ -71,3 +71,24 @@ assert m[1] == 0' "${M[2]}/f"
 	done
 	umount_nodes 1 2 3
 }
+
+@test "what one process was told of many files the next ones need not ask" {
+	local n before after
+	mount_nodes
+	mkdir "${M[2]}/d"
+	for n in $(seq 300); do
+		echo "$n" >"${M[2]}/d/$n"
+	done
+	find "${M[1]}/d" -size +1 # each file once, by a process that then ends
+	before=$(asked 1)
+	find "${M[1]}/d" -size +1
+	find "${M[1]}/d" -size +1
+	after=$(asked 1)
+	echo "$before, $after"
+	[ $((after - before)) -lt 20 ]
+	for n in $(seq 300); do
+		echo more >>"${M[2]}/d/$n"
+	done
+	[ "$(cat "${M[1]}"/d/* | wc -l)" -eq 600 ]
+	umount_nodes 1 2 3
+}

@@ -107,6 +107,15 @@ static void stat_once(struct kernel_model *k, unsigned file)
 	history_sizes(h, from, h->begun, size);
 }
 
+static void find_once(struct kernel_model *k, unsigned file)
+{
+	struct history *h = &files[file];
+	unsigned from = h->done;
+	uint64_t size = kernel_find(k, DISK_INO_ROOT, file);
+
+	history_sizes(h, from, h->begun, size);
+}
+
 static void look_once(struct kernel_model *k, unsigned i)
 {
 	unsigned from = names->done;
@@ -125,12 +134,17 @@ static void reader_main(void *arg)
 			file = pick(FILES);
 			name = pick(LINKS);
 		}
-		switch (pick(4)) {
+		switch (pick(8)) {
 		case 0:
+		case 1:
 			stat_once(k, file);
 			break;
-		case 1:
+		case 2:
+		case 3:
 			look_once(k, name);
+			break;
+		case 4:
+			find_once(k, file);
 			break;
 		default:
 			read_once(k, file);
@@ -368,6 +382,33 @@ static void look_at_all(struct kernel_model *k)
 		kernel_look(k, links_dir, i);
 }
 
+static void visitor_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	for (unsigned f = 0; f < FILES; f++)
+		kernel_stat(k, f);
+	kernel_heard(k); /* its last question: nobody keeps that */
+}
+
+/* Each a new process, which asks for each file once: the kernel keeps what it was told. */
+static void visitors(struct kernel_model *k)
+{
+	uint64_t asked = 0;
+	struct rt_task *task;
+
+	for (unsigned f = 0; f < FILES; f++)
+		kernel_forget_attributes(k, f);
+	for (unsigned i = 0; i < 6; i++) {
+		if (i == 3)
+			asked = k->stats_asked;
+		k->processes++;
+		OK(rt_task_spawn(&task, "visitor", visitor_main, k));
+		rt_task_join(task);
+	}
+	EQ(k->stats_asked, asked);
+}
+
 /* After a few rounds the kernels have all there is: nothing is asked. */
 static void quiet_main(struct kernel_model *k)
 {
@@ -382,6 +423,7 @@ static void quiet_main(struct kernel_model *k)
 	for (unsigned i = 0; i < 20; i++)
 		look_at_all(k);
 	EQ(k->reads_asked + k->stats_asked + k->looks_asked, asked);
+	visitors(k);
 }
 
 /* ---- the runner -------------------------------------------------------------------------------- */

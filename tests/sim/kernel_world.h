@@ -56,6 +56,7 @@ struct kernel_model {
 	struct kernel_request *answers;
 	bool stopping;
 	struct ops_file *open[FILES];
+	uint32_t processes; /* that have come and gone */
 	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
 };
 
@@ -234,6 +235,38 @@ static void kernel_ask_pages(struct kernel_model *k, unsigned file, unsigned blo
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
+/* As the kernel calls this task. */
+static uint32_t kernel_thread(const struct kernel_model *k)
+{
+	return k->processes * 1000 + rt_task_index() + 1;
+}
+
+/* This task asks, and waits for the answer. */
+static void kernel_heard(struct kernel_model *k)
+{
+	ops_kernel_heard(k->n->fs, kernel_thread(k));
+}
+
+/* A moment after the answer. False: dropped since they were asked for, so not taken in. */
+static bool kernel_take_attributes(struct kernel_model *k, struct kernel_file *f,
+	const struct ops_attr *a, bool keep, uint64_t version)
+{
+	bool stale;
+
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	stale = f->version > version;
+	if (!stale) {
+		f->known = keep;
+		f->size = a->inode.size;
+		for (unsigned i = 0; i < BLOCKS; i++) /* those behind the new end */
+			if (i * PAGE_SIZE >= f->size && !f->page[i].locked)
+				f->page[i].good = false;
+	}
+	rt_mutex_unlock(&k->lock);
+	return !stale;
+}
+
 /*
  * One question. *stale: the answer was not kept, since the attributes were dropped meanwhile.
  */
@@ -255,18 +288,37 @@ static uint64_t kernel_ask_stat(struct kernel_model *k, unsigned file, bool *sta
 	version = k->version;
 	k->stats_asked++;
 	rt_mutex_unlock(&k->lock);
-	OK(ops_getattr_kept(k->n->fs, f->ino, rt_task_index() + 1, &a, &keep));
-	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	kernel_heard(k);
+	OK(ops_getattr_kept(k->n->fs, f->ino, kernel_thread(k), &a, &keep));
+	*stale = !kernel_take_attributes(k, f, &a, keep, version);
+	return a.inode.size;
+}
+
+/* Memory is short: the kernel has let go of the inode, and gets one of which nothing is known. */
+static void kernel_forget_attributes(struct kernel_model *k, unsigned file)
+{
 	rt_mutex_lock(&k->lock);
-	*stale = f->version > version;
-	if (!*stale) {
-		f->known = keep;
-		f->size = a.inode.size;
-		for (unsigned i = 0; i < BLOCKS; i++) /* those behind the new end */
-			if (i * PAGE_SIZE >= f->size && !f->page[i].locked)
-				f->page[i].good = false;
-	}
+	k->file[file].known = false;
 	rt_mutex_unlock(&k->lock);
+	ops_kernel_resized(k->n->fs, k->file[file].ino);
+}
+
+/* A name of the file is looked up: the answer has attributes, which are not kept. */
+static uint64_t kernel_find(struct kernel_model *k, uint64_t dir, unsigned file)
+{
+	struct kernel_file *f = &k->file[file];
+	struct ops_attr a;
+	uint64_t version;
+	char text[8];
+
+	rt_mutex_lock(&k->lock);
+	version = k->version;
+	rt_mutex_unlock(&k->lock);
+	kernel_heard(k);
+	snprintf(text, sizeof(text), "f%u", file);
+	OK(ops_lookup(k->n->fs, dir, nm(text), &a));
+	ops_kernel_told(k->n->fs, kernel_thread(k), &a);
+	kernel_take_attributes(k, f, &a, false, version);
 	return a.inode.size;
 }
 
@@ -340,6 +392,7 @@ static uint64_t kernel_look(struct kernel_model *k, uint64_t dir, unsigned i)
 	epoch = k->epoch;
 	k->looks_asked++;
 	rt_mutex_unlock(&k->lock);
+	kernel_heard(k);
 	keep = ops_expose_name(k->n->fs, dir, link_name(text, i));
 	rc = ops_lookup(k->n->fs, dir, link_name(text, i), &a);
 	HOLDS(rc == 0 || rc == -ENOENT);
