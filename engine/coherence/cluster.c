@@ -220,18 +220,21 @@ void page_dump(const struct cluster *d, const struct dpage *p)
 	const struct page_hold *h = &p->hold;
 
 	weft_log(4,
-		"node %u page %u:%llu: %s %s e%u f%x next e%u need %llx v%llu owes "
-		"v%llu; "
-		"%s e%u copies %u source %u holders %llx owing %llx stored v%llu; "
+		"node %u page %u:%llu: %s %s e%u f%x next e%u need %llx v%llu.%llu owes "
+		"v%llu.%llu; "
+		"%s e%u copies %u source %u holders %llx owing %llx stored v%llu.%llu; "
 		"deferred "
 		"%u wish %s ops %u refs %u%s%s%s%s%s%s",
 		d->o.self, pid_shard(p->at.pid), (unsigned long long)pid_slot(p->at.pid),
 		page_right_name(h->hold), page_phase_name(h->phase), h->epoch, h->flags,
 		h->grant_epoch, (unsigned long long)h->need,
-		(unsigned long long)h->version, (unsigned long long)h->owed_version,
+		(unsigned long long)h->incarnation, (unsigned long long)h->version,
+		(unsigned long long)h->owed_incarnation,
+		(unsigned long long)h->owed_version,
 		p->has_entry ? home_mode_name(p->entry.mode) : "no entry", p->entry.epoch,
 		p->entry.copies, p->entry.source, (unsigned long long)p->entry.holders,
 		(unsigned long long)p->entry.owing,
+		(unsigned long long)p->entry.stored_incarnation,
 		(unsigned long long)p->entry.stored_version, p->deferred_count,
 		!p->wish        ? "none"
 		: p->wish->done ? "done"

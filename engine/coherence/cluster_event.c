@@ -186,10 +186,13 @@ static void note_grant(struct dpage *p, const struct page_message *m)
 		p->got = GOT_PEER;
 }
 
-/* An image that a hollow hold lacked has come. */
-static void image_came(struct cluster *d, struct dpage *p)
+/* An image that a hollow hold lacked has come: what it holds, or an older incarnation's,
+ * which is zeros then (invariant 8). */
+static void image_came(struct cluster *d, struct dpage *p, const struct page_message *m)
 {
 	p->got = GOT_PEER;
+	if (m->incarnation < p->hold.incarnation)
+		racy_clear(place_memory(d, p->hold.place), PAGE_SIZE);
 	if (!p->wish && p->leaving)
 		d->base.frames->filled(
 			d->base.cache, p->at.pid, p->hold.incarnation, p->hold.version);
@@ -246,7 +249,7 @@ static int deliver(struct cluster *d, struct dpage *p, const struct page_message
 	if (!e && m->type == PAGE_GRANT)
 		note_grant(p, m);
 	if (!e && hollow)
-		image_came(d, p);
+		image_came(d, p, m);
 	return e;
 }
 

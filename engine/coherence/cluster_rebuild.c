@@ -292,10 +292,12 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 		weft_log(3,
 			"what nodes report of this page contradicts each other, so it "
 			"waits for the next epoch: owner %u, sharers %llx, source %u, "
-			"v%llu; owed by %u v%llu",
+			"v%llu.%llu; owed by %u v%llu.%llu",
 			p->rebuild.owner, (unsigned long long)p->rebuild.sharers,
-			p->rebuild.source, (unsigned long long)p->rebuild.version,
-			p->rebuild.owed_by, (unsigned long long)p->rebuild.owed_version);
+			p->rebuild.source, (unsigned long long)p->rebuild.incarnation,
+			(unsigned long long)p->rebuild.version, p->rebuild.owed_by,
+			(unsigned long long)p->rebuild.owed_incarnation,
+			(unsigned long long)p->rebuild.owed_version);
 		page_dump(d, p);
 		DCOUNT(d, impossible);
 	} else if (!rc && (r.owner != NODE_NONE || !absent(d, p))) {

@@ -148,6 +148,8 @@ static void fetch(struct page_hold *h, const struct page_at *at, struct page_act
 	h->phase = PHASE_GATHERING;
 	h->granted = RIGHT_EXCLUSIVE;
 	h->grant_epoch = h->epoch;
+	/* it may be allocated anew, and the home not have heard of it: then it is zeros */
+	h->wanted_incarnation = h->incarnation;
 	h->need = node_bit(at->home);
 	h->flags |= HOLD_NEED_IMAGE;
 }

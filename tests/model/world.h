@@ -311,6 +311,7 @@ enum step_kind {
 	STEP_KERNEL,    /* the kernel's pages are dropped */
 	STEP_FREE,      /* the page is freed; the next incarnation is somebody's */
 	STEP_FRESH,     /* a holder of the incarnation before takes it for the next */
+	STEP_FILL,      /* the same, to be filled, and may change its mind */
 	STEP_STALE,     /* wants what was freed, by a mapping that is past */
 	STEP_KINDS
 };
@@ -321,7 +322,7 @@ struct step {
 
 static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
 	"let go", "touch", "evict", "ship", "ship owed", "persisted", "pulled", "expose",
-	"kernel", "free", "fresh", "stale"};
+	"kernel", "free", "fresh", "fill", "stale"};
 
 static bool world_can(const struct world *w, struct step s)
 {
@@ -366,6 +367,7 @@ static bool world_can(const struct world *w, struct step s)
 		return h->phase == PHASE_QUIET && h->hold == RIGHT_EXCLUSIVE && fresh &&
 		       !h->exposed && !(h->flags & HOLD_DROPPING);
 	case STEP_FRESH:
+	case STEP_FILL:
 		return holder_may_change(h) && h->incarnation < pg->newest.incarnation &&
 		       !h->exposed;
 	case STEP_STALE:
@@ -533,6 +535,11 @@ static void world_do(struct world *w, struct step s)
 		HOLDS(!pg->newest.version, "what was allocated anew is zeros no more");
 		holder_fresh(h, pg->newest.incarnation);
 		pg->at[s.a].frame = (struct image){h->incarnation, 0};
+		return;
+	case STEP_FILL:
+		HOLDS(!pg->newest.version, "what was allocated anew is zeros no more");
+		holder_fresh(h, pg->newest.incarnation);
+		h->flags |= HOLD_HOLLOW; /* whatever is in the frame */
 		return;
 	}
 	perform(w, s.a, s.b, &out);
