@@ -208,7 +208,7 @@ check: ## build and run all tests (needs root for the mounts)
 	$(GIVE_BACK)
 
 MINUTES := 60
-soak: ## power cuts from new seeds, and kills, for MINUTES= (needs root)
+soak: ## power cuts and clusters from new seeds, and kills, for MINUTES= (needs root)
 	@packaging/install-deps.sh --check
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@tests/soak $(MINUTES); $(GIVE_BACK)

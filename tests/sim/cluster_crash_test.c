@@ -13,7 +13,6 @@
 #define LOG_BYTES (16ull << 20)
 #include "tests/sim/cluster_world.h"
 
-#define NODES         3u
 #define TASKS         2u
 #define FILES         24u
 #define PAGES         6u /* of a file */
@@ -40,7 +39,7 @@ static uint32_t safe(const struct file_model *f)
 {
 	uint32_t gen = f->durable;
 
-	for (unsigned id = 1; id <= NODES; id++)
+	for (unsigned id = 1; id <= NODES_MAX; id++)
 		gen = MAX(gen, f->by[id]);
 	return gen;
 }
@@ -236,7 +235,7 @@ static void crash_open(struct node *n)
 	n->peers = (struct volume_peers){
 		.open = node_provide, .start = node_join, .stop = crash_leave, .arg = n};
 	n->shards.count = 0;
-	for (unsigned i = 0; i < NODES; i++)
+	for (unsigned i = 0; i < n->w->nodes; i++)
 		OK(shards_set(&n->shards, (uint16_t)i, 0));
 	OK(rt_disk_open(&disk, n->disk, 0, &err));
 	if (volume_open(&n->v, disk, &vo, &err) || fs_open(&n->fs, n->v, &oo, &err)) {
@@ -267,7 +266,7 @@ static void node_life(void *arg)
 
 static void crash_one(struct world *w)
 {
-	struct node *n = &w->node[pick(NODES)];
+	struct node *n = &w->node[pick(w->nodes)];
 
 	n->coherence = NULL;
 	rt_sim_node_kill(n->sim);
@@ -292,7 +291,7 @@ static int run_crashes(void *arg)
 	running = w;
 	abort_before = signal(SIGABRT, on_abort);
 	memset(w->uuid, 0x11, sizeof(w->uuid));
-	for (unsigned i = 0; i < NODES; i++) {
+	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
 		n->w = w;
@@ -300,7 +299,7 @@ static int run_crashes(void *arg)
 		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
 		node_format(n);
 	}
-	for (unsigned i = 0; i < NODES; i++) {
+	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
 		n->sim = rt_sim_node_new(n->disk);
@@ -313,27 +312,25 @@ static int run_crashes(void *arg)
 	}
 	rt_sleep_ns(200000000);
 	atomic_store(&over, true);
-	for (unsigned i = 0; i < NODES; i++)
+	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	HOLDS(ended == NODES);
+	HOLDS(ended == w->nodes);
 	running = NULL;
 	stores_check(w);
 	signal(SIGABRT, abort_before);
 	return 0;
 }
 
-static void what_is_fsynced_or_written_by_who_lives_is_not_lost(void **state)
+static void run_seeds(unsigned nodes, uint64_t seeds)
 {
-	const char *one = getenv("WEFT_SIM_SEED"), *many = getenv("WEFT_SIM_SEEDS");
-	uint64_t seed = one ? strtoull(one, NULL, 0) : 1;
-	uint64_t seeds = one ? 1 : many ? strtoull(many, NULL, 0) : CRASHES_SEEDS;
 	struct rt_sim_options o = {.time_limit_ns = 60ull * 1000000000};
 
-	for (; seeds--; seed++) {
+	seeds = seeds_count(seeds);
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		struct world *w = (struct world *)calloc(1, sizeof(*w));
 
 		assert_non_null(w);
-		w->nodes = NODES;
+		w->nodes = seeds_nodes(nodes, seed);
 		memset(files, 0, sizeof(files));
 		atomic_store(&over, false);
 		ended = 0;
@@ -342,10 +339,22 @@ static void what_is_fsynced_or_written_by_who_lives_is_not_lost(void **state)
 	}
 }
 
+static void what_is_fsynced_or_written_by_who_lives_is_not_lost(void **state)
+{
+	run_seeds(3, CRASHES_SEEDS);
+}
+
+static void so_it_is_on_five_and_eight_nodes(void **state)
+{
+	run_seeds(5, 1);
+	run_seeds(8, 1);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_fsynced_or_written_by_who_lives_is_not_lost),
+		cmocka_unit_test(so_it_is_on_five_and_eight_nodes),
 	};
 
 	if (argc > 1)

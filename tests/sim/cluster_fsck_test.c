@@ -583,9 +583,7 @@ static void damage_of_three_stores_is_found(void **state)
 
 static void repairs_that_are_cut_can_be_made_again(void **state)
 {
-	const char *one = getenv("WEFT_SIM_SEED"), *some = getenv("WEFT_SIM_SEEDS");
-	uint64_t seed = one ? strtoull(one, NULL, 0) : 1;
-	uint64_t seeds = one ? 1 : some ? strtoull(some, NULL, 0) : SEEDS;
+	uint64_t seed = seeds_first(), seeds = seeds_count(SEEDS);
 
 	for (; seeds--; seed++)
 		run_seed(seed, run_cuts);

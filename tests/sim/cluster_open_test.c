@@ -719,25 +719,17 @@ static void mute_check(struct node *n)
 
 /* ---- the runner -------------------------------------------------------------------------- */
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-	const char *text = getenv(name);
-
-	return text && *text ? strtoull(text, NULL, 0) : otherwise;
-}
-
 /* `power_cut`: at some moment all nodes end, and fsck looks at what they leave. */
 static void run_seeds_as(unsigned nodes, unsigned steps, void (*work)(struct node *),
 	void (*check)(struct node *), bool power_cut)
 {
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
-	uint64_t one = setting("WEFT_SIM_SEED", 0);
-	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	uint64_t seeds = seeds_count(SEEDS);
 	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
 	uint64_t redone = 0, runs = seeds;
 
 	assert_non_null(w);
-	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
 		memset(&states, 0, sizeof(states));
 		memset(&cut, 0, sizeof(cut));

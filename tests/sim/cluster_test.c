@@ -541,13 +541,6 @@ static void ops_check(struct node *n)
 
 /* ---- the runner -------------------------------------------------------------------------- */
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-	const char *text = getenv(name);
-
-	return text && *text ? strtoull(text, NULL, 0) : otherwise;
-}
-
 static void place_clear(struct place_model *p)
 {
 	for (unsigned i = 0; i < NAMES; i++)
@@ -556,20 +549,21 @@ static void place_clear(struct place_model *p)
 
 #define CUT_WITHIN_NS 500000000ull /* most of what a run takes */
 
+static bool few; /* a tenth of the seeds */
+
 static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *),
 	void (*check)(struct node *), bool cut)
 {
 	unsigned redone = 0;
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
-	uint64_t one = setting("WEFT_SIM_SEED", 0);
-	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	uint64_t seeds = seeds_count(few ? SEEDS / 10 : SEEDS);
 	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
 
 	assert_non_null(w);
 	sum_sent = sum_restarts = 0;
-	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
-		w->nodes = nodes;
+		w->nodes = seeds_nodes(nodes, seed);
 		w->steps = steps * (unsigned)setting("WEFT_SIM_LONGER", 1);
 		w->work = work;
 		w->check = check;
@@ -580,9 +574,9 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 		redone += w->cut_redone;
 		for (unsigned i = 0; i < SHARED; i++)
 			place_clear(&w->shared[i]);
-		for (unsigned i = 0; i < nodes; i++)
+		for (unsigned i = 0; i < w->nodes; i++)
 			place_clear(&w->node[i].own);
-		for (unsigned i = 0; i < nodes; i++)
+		for (unsigned i = 0; i < w->nodes; i++)
 			place_clear(&w->node[i].common);
 	}
 	print_message(
@@ -611,6 +605,16 @@ static void three_nodes_have_a_filesystem(void **state)
 	run_seeds(3, 80, ops_work, ops_check, false);
 }
 
+static void five_and_eight_nodes_have_a_filesystem(void **state)
+{
+	few = true;
+	run_seeds(5, 100, tree_work, tree_check, false);
+	run_seeds(5, 30, ops_work, ops_check, false);
+	run_seeds(8, 20, ops_work, ops_check, false);
+	run_seeds(8, 20, ops_work, ops_check, true);
+	few = false;
+}
+
 static void nothing_is_damaged_when_two_nodes_lose_their_power(void **state)
 {
 	run_seeds(2, 120, ops_work, ops_check, true);
@@ -628,6 +632,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(three_nodes_change_a_tree),
 		cmocka_unit_test(two_nodes_have_a_filesystem),
 		cmocka_unit_test(three_nodes_have_a_filesystem),
+		cmocka_unit_test(five_and_eight_nodes_have_a_filesystem),
 		cmocka_unit_test(nothing_is_damaged_when_two_nodes_lose_their_power),
 		cmocka_unit_test(nothing_is_damaged_when_three_nodes_lose_their_power),
 	};

@@ -12,9 +12,10 @@
 
 #include "engine/coherence/cluster.h"
 #include "tests/sim/check_fsck.h"
+#include "tests/sim/seeds.h"
 #include "tests/unit/ops_fixture.h"
 
-#define NODES_MAX  3
+#define NODES_MAX  SIM_NODES_MAX
 #define DISK_BYTES (64ull << 20)
 #ifndef LOG_BYTES
 #define LOG_BYTES (4ull << 20)

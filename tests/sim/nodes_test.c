@@ -39,13 +39,6 @@ static void on_abort(int signal_number)
 
 /* ---- a node ------------------------------------------------------------------------------- */
 
-static uint64_t setting(const char *name, uint64_t otherwise)
-{
-	const char *text = getenv(name);
-
-	return text && *text ? strtoull(text, NULL, 0) : otherwise;
-}
-
 /* All nodes come to the n-th barrier before any goes on. */
 static void barrier_await(struct world *w, unsigned nth, unsigned parties)
 {
@@ -81,10 +74,14 @@ static unsigned home_of(void *owner, uint16_t shard)
 static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
 {
 	struct node *n = owner;
+	struct page_message said;
 
 	coherence_cluster_message(n->e.coherence, peer, m);
 	/* of honest nodes none is cut off: it would heal, and hide that */
 	HOLDS(n->w->rogue || !coherence_cluster_counters(n->e.coherence)->impossible);
+	memcpy(&said, m, sizeof(said));
+	if (!n->w->rogue && m->type < PAGE_EPOCH)
+		check_page_of(n->w, said.pid);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -187,6 +184,7 @@ static void peers_stop(void *arg, struct volume *v)
 
 	if (!n->w->rogue)
 		node_barrier(n, 5);
+	n->up = false;
 	coherence_cluster_stop(n->e.coherence);
 	net_close(n->net);
 }
@@ -216,6 +214,7 @@ static void node_open(struct node *n)
 	n->e.log = n->v->log;
 	n->e.cache = n->v->cache;
 	OK(cache_start(n->e.cache));
+	n->up = true;
 }
 
 /* ---- what happens to links ----------------------------------------------------------------- */
@@ -251,6 +250,7 @@ static void crash_one(struct world *w)
 	struct node *n = &w->node[rt_random() % w->nodes];
 
 	rt_sim_node_kill(n->sim);
+	n->up = false;
 	note_crash(n);
 	if (rt_random() % 3)
 		rt_sleep_ns(rt_random() % 30000000);
@@ -494,17 +494,20 @@ static int run_world(void *arg)
 	return 0;
 }
 
+static unsigned one_in = 1; /* so many seeds */
+
 static void run_seeds(const struct world *of)
 {
 	struct world *w = calloc(1, sizeof(*w));
-	uint64_t one = setting("WEFT_SIM_SEED", 0), seed = setting("WEFT_SIM_FIRST", 1);
-	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	uint64_t seeds = seeds_count(SEEDS / one_in);
 	struct rt_sim_options o = {.time_limit_ns = 20ull * 1000000000};
 
 	assert_non_null(w);
 	memset(&sum, 0, sizeof(sum));
-	for (seed = one ? one : seed; seeds--; seed++) {
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		*w = *of;
+		if (!w->turns)
+			w->nodes = seeds_nodes(of->nodes, seed);
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
 	}
 	for (unsigned i = 0; i < ARRAY_SIZE(sum.sent); i++)
@@ -531,6 +534,15 @@ static void run_weather(
 	w->steps = steps;
 	run_seeds(w);
 	free(w);
+}
+
+/* A tenth of the seeds. */
+static void run_some(
+	unsigned nodes, unsigned pages, unsigned steps, unsigned cuts, unsigned crashes)
+{
+	one_in = 10;
+	run_weather(nodes, pages, steps, cuts, crashes);
+	one_in = 1;
 }
 
 static void run_sharing(unsigned nodes, unsigned pages, unsigned steps)
@@ -567,6 +579,20 @@ static void four_nodes_want_the_same_few_pages(void **state)
 	run_sharing(4, 5, 80);
 }
 
+static void five_and_eight_nodes_share_pages(void **state)
+{
+	run_some(5, 160, 60, 0, 0);
+	run_some(8, 200, 40, 0, 0);
+	run_some(8, 5, 30, 0, 0);
+}
+
+static void five_and_eight_nodes_lose_links_and_crash(void **state)
+{
+	run_some(5, 120, 100, 10, 4);
+	run_some(8, 200, 80, 16, 6);
+	run_some(8, 5, 60, 8, 6);
+}
+
 static void two_nodes_lose_their_link_and_find_it_again(void **state)
 {
 	run_weather(2, 24, 200, 8, 0);
@@ -581,7 +607,9 @@ static void four_nodes_with_slow_disks_lose_links(void **state)
 	assert_non_null(w);
 	*w = (struct world){
 		.nodes = 4, .pages = 160, .steps = 200, .cuts = 40, .slow_disks = true};
+	one_in = 2;
 	run_seeds(w);
+	one_in = 1;
 	free(w);
 }
 
@@ -764,13 +792,12 @@ static void quiet(int level, const char *line)
 
 static void who_breaks_the_protocol_is_cut_and_no_more(void **state)
 {
-	uint64_t one = setting("WEFT_SIM_SEED", 0);
-	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	uint64_t seeds = seeds_count(SEEDS);
 	struct world *w = calloc(1, sizeof(*w));
 	void (*loud)(int, const char *) = weft_log_sink;
 
 	assert_non_null(w);
-	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
 		w->nodes = 2;
 		w->pages = 8;
@@ -790,6 +817,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_share_pages_that_do_not_fit_their_caches),
 		cmocka_unit_test(four_nodes_share_pages),
 		cmocka_unit_test(four_nodes_want_the_same_few_pages),
+		cmocka_unit_test(five_and_eight_nodes_share_pages),
+		cmocka_unit_test(five_and_eight_nodes_lose_links_and_crash),
 		cmocka_unit_test(two_nodes_lose_their_link_and_find_it_again),
 		cmocka_unit_test(four_nodes_lose_links_and_find_them_again),
 		cmocka_unit_test(four_nodes_with_slow_disks_lose_links),

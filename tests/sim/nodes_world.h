@@ -6,6 +6,7 @@
 #ifndef WEFT_TEST_NODES_WORLD_H
 #define WEFT_TEST_NODES_WORLD_H
 
+#include "tests/sim/seeds.h"
 #include "tests/unit/cache_fixture.h"
 
 #include <inttypes.h>
@@ -14,7 +15,7 @@
 #include "engine/volume/volume.h"
 #include "engine/rt/rt_sim.h"
 
-#define NODES_MAX    4
+#define NODES_MAX    SIM_NODES_MAX
 #define PAGES_MAX    256
 #define FRAMES       64
 #define TASKS        3
@@ -51,6 +52,7 @@ struct node {
 	_Atomic uint32_t ups;
 	_Atomic uint64_t heard_epoch; /* a rogue: of its victim */
 	unsigned life, reached;       /* barriers */
+	bool up;                      /* its cache can be looked into */
 	unsigned uses[PAGES_MAX];     /* its part of page.users */
 	struct volume *v;
 	struct volume_peers peers;
@@ -97,6 +99,19 @@ static uint64_t safe_version(const struct world *w, const struct page *p)
 	return safe;
 }
 
+/* Allocated anew and not written since: zeros, wherever, whatever has crashed (8). */
+static void expect_zeros(const struct node *n, unsigned i, const uint8_t *image)
+{
+	for (unsigned at = 0; at < PAGE_SIZE; at += 8)
+		if (page_load_u64(image + at)) {
+			print_message("node %u finds %" PRIx64 " in page %x, incarnation "
+				      "%" PRIu64 ", which nobody has written\n",
+				n->id, page_load_u64(image + at), i,
+				n->w->page[i].incarnation);
+			abort();
+		}
+}
+
 /* A node has crashed that changed it: what is there now is what is left. */
 static void settle_doubt(const struct node *n, unsigned i, struct page *p,
 	const uint8_t *image, uint64_t version)
@@ -119,6 +134,8 @@ static void settle_doubt(const struct node *n, unsigned i, struct page *p,
 	p->stamp = p->stamp_of[version];
 	if (!version)
 		p->known = false; /* zeros: it was not written */
+	if (!version && image)
+		expect_zeros(n, i, image);
 }
 
 static void note_write(struct node *n, struct page *p)
@@ -183,6 +200,88 @@ static void expect(const struct node *n, unsigned i, struct page *p, const uint8
 	settle_doubt(n, i, p, image, version);
 	if (p->known)
 		expect_image(n, i, p->version, p->stamp, image, version);
+	else
+		expect_zeros(n, i, image);
+}
+
+/* ---- what must hold at any moment -------------------------------------------------------- */
+
+/* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
+static bool change_kept(struct node *n, page_id pid, uint64_t in, uint64_t need)
+{
+	struct node *home = &n->w->node[pid_shard(pid)];
+	struct page_descriptor stored;
+	const struct frame *f = table_find(n->e.cache, pid);
+	uint64_t incarnation = 0, version = 0;
+
+	if (f && page_order(f->incarnation, f->version, in, need) >= 0)
+		return true;
+	if (f && (atomic_load(&f->latch) & LATCH_EXCLUSIVE))
+		return true; /* it is just being changed */
+	if (n->e.cache->coherence->frames->owed(
+		    n->e.cache, pid, &incarnation, &version) &&
+		page_order(incarnation, version, in, need) >= 0)
+		return true;
+	/* a home that has just lost its power has its store all the same: not looked at */
+	if (!home->up || store_descriptor_try(home->e.store, pid, &stored))
+		return true;
+	return page_order(stored.incarnation, stored.version, in, need) >= 0;
+}
+
+/* Others run while this looks: what moves meanwhile is looked for again. */
+static void check_change(struct node *n, unsigned i, const struct page *p)
+{
+	uint64_t in = p->incarnation, need = p->changed[n->id];
+
+	for (unsigned looks = 0; looks < 3; looks++)
+		if (!need || p->renewed || change_kept(n, pid_of(n->w, i), in, need) ||
+			p->incarnation != in || !n->up)
+			return;
+	print_message("node %u has changed page %x to version %" PRIu64
+		      ", which is nowhere\n",
+		n->id, i, need);
+	abort();
+}
+
+/*
+ * Of all nodes at this moment: who may change the page is alone (1); what a node has
+ * changed it has, in that version or a later one, or the home has persisted it (2).
+ */
+static void check_page(struct world *w, unsigned i)
+{
+	const struct page *p = &w->page[i];
+	page_id pid = pid_of(w, i);
+	node_map holders = 0, writers = 0;
+
+	for (unsigned k = 0; k < w->nodes; k++) {
+		struct node *n = &w->node[k];
+		struct frame *f = n->up ? table_find(n->e.cache, pid) : NULL;
+
+		/* latched by a request: it is used by nobody, and says what was */
+		if (f && (frame_flags(f) & FRAME_ASKING))
+			f = NULL;
+		if (f && mode_allows(f, PAGE_SHARED))
+			holders |= node_bit(n->id);
+		if (f && mode_allows(f, PAGE_EXCLUSIVE))
+			writers |= node_bit(n->id);
+		if (n->up)
+			check_change(n, i, p);
+	}
+	if (writers && (writers & (writers - 1) || holders != writers)) {
+		print_message("page %x: nodes %" PRIx64 " may change it, nodes %" PRIx64
+			      " read it\n",
+			i, writers, holders);
+		abort();
+	}
+}
+
+/* After a message about it. */
+static void check_page_of(struct world *w, page_id pid)
+{
+	unsigned i = (unsigned)(pid_slot(pid) - BASE_SLOT);
+
+	if (pid_slot(pid) >= BASE_SLOT && i < w->pages && pid_of(w, i) == pid)
+		check_page(w, i);
 }
 
 static bool enter(struct node *n, unsigned i)
@@ -399,8 +498,7 @@ static void operate(struct node *n, unsigned i)
 		sync_one(n, i);
 		break;
 	case 7 ... 9:
-		if (p->known)
-			read_latched(n, i);
+		read_latched(n, i);
 		break;
 	case 10:
 		read_many(n, i);
@@ -425,6 +523,7 @@ static void task_main(void *arg)
 			renew(n, i);
 		} else if (enter(n, i)) {
 			operate(n, i);
+			check_page(n->w, i);
 			leave(n, i);
 		}
 	}
