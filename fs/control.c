@@ -99,6 +99,8 @@ static control_fn command_of(struct control *c, const char *line, const char **w
 		fn = c->source.status;
 	else if (strcmp(cmd, "identify") == 0)
 		fn = c->source.identify;
+	else if (strcmp(cmd, "leave") == 0)
+		fn = c->source.leave;
 	else if (strcmp(cmd, "sync") == 0)
 		fn = c->source.sync;
 	json_decref(request);

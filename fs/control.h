@@ -6,6 +6,8 @@
  * where,
  * {"cmd":"sync"} answers when all that was done is durable; it keeps no other connection
  * waiting.
+ * {"cmd":"leave"} has a daemon that is unmounted, and serves its store on for other nodes,
+ * do so no longer (fs/takeover.h).
  * A connection that is kept open ends when the daemon has closed the volume: that is how
  * `weft umount` and the umount helper know that the store is free.
  */
@@ -24,6 +26,7 @@ typedef json_t *(*control_fn)(void *arg);
 struct control_source {
 	control_fn status;
 	control_fn identify;
+	control_fn leave;
 	control_fn sync; /* may wait for long: runs on a task of its own */
 	void *arg;
 };

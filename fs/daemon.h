@@ -39,5 +39,6 @@ struct daemon {
 json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
 json_t *status_sync(void *arg);
+json_t *status_leave(void *arg);
 
 #endif

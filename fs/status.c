@@ -283,6 +283,17 @@ json_t *status_sync(void *arg)
 	return json_pack("{s:b}", "durable", 1);
 }
 
+json_t *status_leave(void *arg)
+{
+	struct daemon *d = arg;
+
+	if (!atomic_load(&d->leaving))
+		return json_pack("{s:s}", "error", "it is mounted");
+	weft_log(6, "%s is to be mounted again", d->options.store);
+	member_alone(d->member);
+	return json_pack("{s:b}", "leaves", 1);
+}
+
 /* ---- other nodes ----------------------------------------------------------- */
 
 static json_t *traffic_status(const struct net_counters *c)
@@ -309,6 +320,7 @@ static void link_status(json_t *o, const struct member_link *l)
 
 	json_object_set_new(o, "up", json_boolean(l->up));
 	json_object_set_new(o, "unmounted", json_boolean(l->leaving));
+	json_object_set_new(o, "left", json_boolean(l->left));
 	json_object_set_new(o, l->up ? "up_s" : "away_s", json_real(since_s));
 	if (l->text[0])
 		json_object_set_new(o, "why", json_string(l->text) ?: json_string("?"));

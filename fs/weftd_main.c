@@ -27,6 +27,7 @@
 #include "fs/daemon.h"
 #include "fs/daemonize.h"
 #include "fs/mount.h"
+#include "fs/takeover.h"
 
 #ifndef PR_SET_IO_FLUSHER
 #define PR_SET_IO_FLUSHER 57
@@ -273,6 +274,26 @@ static int member_start(
 	return ret;
 }
 
+/* After a mount of this node that has ended its store may be served on for other nodes. */
+static int store_take(
+	struct daemon *d, unsigned flags, struct rt_disk **disk, struct weft_error *err)
+{
+	const char *store = d->options.store;
+	struct weft_error why = {0};
+	int ret = rt_disk_open(disk, store, flags, err);
+
+	if (ret != -EBUSY || !source_shared(&d->source))
+		return ret;
+	ret = takeover(store, &why);
+	if (ret == 0) {
+		*err = (struct weft_error){0};
+		ret = rt_disk_open(disk, store, flags, err);
+	} else if (why.code) {
+		*err = why;
+	}
+	return ret;
+}
+
 static int volume_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
@@ -293,8 +314,8 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	ret = member_start(d, &options, err);
 	if (ret < 0)
 		return ret;
-	ret = rt_disk_open(&disk, o->store,
-		RT_DISK_EXCLUSIVE | (read_only ? RT_DISK_READ_ONLY : 0), err);
+	ret = store_take(
+		d, RT_DISK_EXCLUSIVE | (read_only ? RT_DISK_READ_ONLY : 0), &disk, err);
 	if (ret < 0)
 		return weft_error(
 			err, ret, "cannot open %s: %s", o->store, strerror(-ret));
@@ -519,7 +540,12 @@ static void leave(struct daemon *d)
 static int run(struct daemon *d, struct weft_error *err)
 {
 	const struct control_source source = {
-		status_build, status_identify, status_sync, d};
+		.status = status_build,
+		.identify = status_identify,
+		.leave = status_leave,
+		.sync = status_sync,
+		.arg = d,
+	};
 	int ret;
 
 	process_prepare();

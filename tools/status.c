@@ -119,14 +119,15 @@ static void print_link(const json_t *node)
 {
 	const json_t *traffic = json_object_get(node, "traffic");
 	bool up = json_is_true(json_object_get(node, "up"));
+	bool left = json_is_true(json_object_get(node, "left"));
+	const char *state = up ? "up" : left ? "left, AWAY" : "AWAY";
 	char a[16], b[16], c[16];
 
 	if (!traffic)
 		return;
 	printf("            %s for %s%s, %.0f messages out, %.0f in, data %s out, %s "
 	       "in\n",
-		up ? "up" : "AWAY",
-		duration(a, number(node, up ? "up_s" : "away_s") * 1e9),
+		state, duration(a, number(node, up ? "up_s" : "away_s") * 1e9),
 		up && json_is_true(json_object_get(node, "unmounted"))
 			? ", unmounted there"
 			: "",

@@ -330,7 +330,13 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
 int cache_checkpoint(struct cache *cache);
 
 /*
- * The same, and images that this node owes are persisted, too: whatever of others' changes
+ * After cache_stop, with nothing changing here any more: gives up what this node has of other
+ * stores' pages, and has their homes persist what it owes, as far as it can be done soon.
+ * Returns what it still has: a bit for each of the first 64 shards. Waits.
+ */
+uint64_t cache_give_back(struct cache *cache);
+/*
+ * As cache_checkpoint, and images that this node owes are persisted, too: whatever of others' changes
  * it has, dirty, at the call is persisted when it returns. Waits for homes that are away.
  */
 int cache_persist(struct cache *cache);

@@ -434,6 +434,8 @@ int writeback_own(struct cache *c, page_id pid);
 
 int give_open(struct cache *c);
 void give_close(struct cache *c);
+/* Of what is owed: bits as of cache_give_back. */
+uint64_t owed_shards(struct cache *c);
 /* Waits until a frame that is LEAVING (latched exclusively; unlatches) has left or stays.
  */
 void leaving_wait(struct cache *c, struct frame *f);

@@ -408,6 +408,17 @@ bool owed_older(struct cache *c, uint64_t mark)
 	return older;
 }
 
+uint64_t owed_shards(struct cache *c)
+{
+	uint64_t shards = 0;
+
+	rt_mutex_lock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->owed_count; i++)
+		shards |= 1ull << MIN(pid_shard(c->owed[i].pid), 63u);
+	rt_mutex_unlock(&c->owed_lock);
+	return shards;
+}
+
 /* What one round of owed_ship is about. */
 struct owed_round {
 	unsigned ships, returned;

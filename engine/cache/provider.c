@@ -298,6 +298,50 @@ static int stuck_error(struct cache *c, int write_error)
 	return log_failed(c->log) || write_error == -EIO ? -EIO : 0;
 }
 
+#define GIVE_BACK_ROUNDS 200
+#define GIVE_BACK_NS     10000000ull
+
+/* One look at all frames; what is left of other stores' pages behind it. */
+static uint64_t give_back_round(struct cache *c)
+{
+	uint64_t left = 0;
+
+	rt_mutex_lock(&c->sweep_lock);
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+
+		if (pid == PID_NONE || coherence_home_here(c->coherence, pid))
+			continue;
+		if (frame_flags(f) & FRAME_DIRTY)
+			away_add(c, pid);
+		else if (evict(c, f))
+			continue;
+		left |= 1ull << MIN(pid_shard(pid), 63u);
+		if (c->away_count == AWAY_MAX)
+			away_evict(c);
+	}
+	away_evict(c);
+	rt_mutex_unlock(&c->sweep_lock);
+	return left;
+}
+
+uint64_t cache_give_back(struct cache *c)
+{
+	uint64_t left;
+
+	for (unsigned round = 0; round < GIVE_BACK_ROUNDS; round++) {
+		if (round)
+			rt_sleep_ns(GIVE_BACK_NS);
+		left = give_back_round(c);
+		owed_ship(c, LSN_MAX, false);
+		left |= owed_shards(c);
+		if (!left)
+			break;
+	}
+	return left;
+}
+
 struct frame *frame_get(struct cache *c, bool wait, int *error)
 {
 	unsigned fruitless = 0;

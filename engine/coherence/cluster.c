@@ -207,6 +207,11 @@ void coherence_cluster_event(
 		fail_all(d);
 }
 
+int coherence_cluster_left(struct coherence *c, unsigned node)
+{
+	return node < PAGE_NODES_MAX ? view_left(cluster_of(c), node) : -EINVAL;
+}
+
 uint64_t coherence_cluster_epoch(struct coherence *c, bool *served)
 {
 	struct cluster *d = cluster_of(c);

@@ -28,6 +28,8 @@ struct coherence_cluster_options {
 	uint64_t cluster_epoch; /* to begin with; see cluster_view.c */
 	/* Nodes that may have pages of the volume; 0: all that are home of a shard. */
 	node_map members;
+	/* Those of them that have left, and have nothing of this shard (below). */
+	node_map left;
 };
 
 int coherence_cluster_open(
@@ -41,6 +43,13 @@ int coherence_cluster_start(struct coherence *c);
 void coherence_cluster_give_up(struct coherence *c);
 /* Ends them; nobody asks for a page any more here. Waits. */
 void coherence_cluster_stop(struct coherence *c);
+
+/*
+ * The node, which is connected, says that it has nothing of this shard's pages any more, and
+ * asks for none until its link is made anew: nobody waits for what it may have. -EBUSY: what
+ * this node knows of it says otherwise, yet. Never waits.
+ */
+int coherence_cluster_left(struct coherence *c, unsigned node);
 
 /* From the network's handlers. */
 void coherence_cluster_message(

@@ -166,6 +166,7 @@ struct view {
 	_Atomic node_map heard;   /* who has reported to this node in this epoch */
 	_Atomic node_map ready;   /* homes that have rebuilt in this epoch */
 	_Atomic node_map unheard; /* who never reported to this node since it started */
+	_Atomic node_map left; /* who has nothing, and has had no link since it said so */
 	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
 	/* all that are joined have reported in this epoch: pages are rebuilt */
 	_Atomic bool rebuilding;
@@ -289,6 +290,7 @@ void view_open(struct cluster *d);
 void view_main(void *arg);
 void view_message(struct cluster *d, unsigned node, const struct page_message *m);
 void view_link(struct cluster *d, unsigned node, bool up);
+int view_left(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
 /* Under the page's lock it stands still. */
 static inline uint64_t view_epoch(const struct cluster *d)

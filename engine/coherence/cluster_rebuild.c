@@ -209,6 +209,7 @@ static node_map absent(const struct cluster *d, const struct dpage *p)
 
 	return (p->may | atomic_load_explicit(&v->unheard, memory_order_acquire)) &
 	       ~(atomic_load_explicit(&v->heard, memory_order_acquire) |
+		       atomic_load_explicit(&v->left, memory_order_acquire) |
 		       node_bit(d->o.self));
 }
 

@@ -30,7 +30,8 @@ void view_open(struct cluster *d)
 		}
 	v->members = members;
 	v->epoch = v->closed = v->reported = v->rebuilt = v->readied = d->o.cluster_epoch;
-	v->unheard = members & ~node_bit(d->o.self);
+	v->left = d->o.left & ~node_bit(d->o.self);
+	v->unheard = members & ~node_bit(d->o.self) & ~v->left;
 	v->ready = v->resumed = node_bit(d->o.self);
 	v->rebuilding = true;
 }
@@ -154,6 +155,9 @@ void view_link(struct cluster *d, unsigned node, bool up)
 
 	rt_mutex_lock(&v->lock);
 	*m = (struct member){.link = up ? LINK_NEW : LINK_DOWN};
+	if (up)
+		atomic_fetch_and_explicit(
+			&v->left, ~node_bit(node), memory_order_release);
 	atomic_fetch_and_explicit(&v->joined, ~node_bit(node), memory_order_release);
 	atomic_fetch_and_explicit(&v->ready, ~node_bit(node), memory_order_release);
 	if (up)
@@ -162,6 +166,55 @@ void view_link(struct cluster *d, unsigned node, bool up)
 		page_each(d, link_lost, &node);
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
+}
+
+struct leaving {
+	unsigned node;
+	bool holds;
+};
+
+static void look_left(struct cluster *d, struct dpage *p, void *arg)
+{
+	struct leaving *l = arg;
+
+	/* a page that is being rebuilt has been asked for by all who have it */
+	l->holds |= p->has_entry && p->entry.mode != HOME_REBUILDING &&
+		    (p->entry.holders & node_bit(l->node));
+}
+
+/* What it has said that it owes, or may have, in this epoch or before, is over. */
+static void forget_left(struct cluster *d, struct dpage *p, void *arg)
+{
+	const struct leaving *l = arg;
+
+	if (p->at.home != d->o.self)
+		return;
+	p->may &= ~node_bit(l->node);
+	if (p->has_entry)
+		p->entry.owing &= ~node_bit(l->node);
+}
+
+int view_left(struct cluster *d, unsigned node)
+{
+	struct leaving l = {.node = node};
+	struct view *v = &d->view;
+	int e = 0;
+
+	rt_mutex_lock(&v->lock);
+	if (v->member[node].link != LINK_JOINED)
+		e = -ENOTCONN;
+	if (!e)
+		page_each(d, look_left, &l);
+	if (l.holds)
+		e = -EBUSY;
+	if (!e) {
+		atomic_fetch_or_explicit(&v->left, node_bit(node), memory_order_release);
+		atomic_fetch_and_explicit(
+			&v->unheard, ~node_bit(node), memory_order_release);
+		page_each(d, forget_left, &l);
+	}
+	rt_mutex_unlock(&v->lock);
+	return e;
 }
 
 /* ---- what follows, by a task ----------------------------------------------------------------------- */

@@ -62,11 +62,16 @@ struct disk_superblock {
 	uint8_t key[32];     /* the volume's checksum key */
 	char label[64];      /* NUL-terminated UTF-8 */
 	uint32_t atomic_write_bytes; /* what the device promised mkfs; 512 at least */
-	uint8_t pad1[4096 - 236 - 8];
+	uint32_t pad0;
+	/* for each node: its incarnation that left this volume, with nothing of this shard's
+	 * pages nor anything undurable, and was not met since; 0: it may have something */
+	uint64_t left[DISK_NODE_MAX + 1];
+	uint8_t pad1[4096 - 752 - 8];
 	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
 };
 _Static_assert(offsetof(struct disk_superblock, node) == 50, "superblock layout");
-_Static_assert(offsetof(struct disk_superblock, pad1) == 236, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, left) == 240, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, pad1) == 752, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 
 /* ---- log -------------------------------------------------------------------

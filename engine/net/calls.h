@@ -25,6 +25,7 @@ enum net_call_kind {
 	NET_CALL_OPEN, /* which inodes without links the node has open (fs/ops/elsewhere.c) */
 	NET_CALL_SPACE_GIVE, /* hands an allocation group over (engine/space/handover.c) */
 	NET_CALL_SPACE_STAT, /* how much room there is in a node's groups */
+	NET_CALL_LEFT, /* the caller has nothing of this volume any more (engine/volume) */
 	NET_CALL_KINDS
 };
 

@@ -57,6 +57,9 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 		return nonsense(err, "kind of checksum");
 	if (sb->generation > STORE_COUNTER_MAX || sb->incarnation > STORE_COUNTER_MAX)
 		return nonsense(err, "generation or incarnation");
+	for (unsigned i = 0; i < ARRAY_SIZE(sb->left); i++)
+		if (sb->left[i] > STORE_COUNTER_MAX)
+			return nonsense(err, "incarnation that left");
 	if (sb->atomic_write_bytes < 512 || sb->atomic_write_bytes % 512)
 		return nonsense(err, "atomic write size");
 	if (!memchr(sb->label, 0, sizeof(sb->label)))

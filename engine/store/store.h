@@ -102,6 +102,9 @@ void store_superblock_seal(struct disk_superblock *sb);
 
 const struct disk_superblock *store_superblock(struct store *s);
 struct rt_disk *store_disk(struct store *s);
+/* The superblock's `left` of a node. Durable when it returns 0. Waits. */
+int store_left_set(struct store *s, unsigned node, uint64_t incarnation);
+uint64_t store_left(struct store *s, unsigned node);
 
 /* ---- pages ------------------------------------------------------------------------ */
 

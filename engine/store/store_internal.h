@@ -253,6 +253,7 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 struct store {
 	struct rt_disk *disk;
 	struct disk_superblock sb;
+	struct rt_mutex sb_lock; /* of `left` and `generation`, which alone change */
 	struct checksummer *checksums;
 	struct table table;
 	struct store_counters counters;

@@ -323,6 +323,44 @@ const struct disk_superblock *store_superblock(struct store *s)
 	return &s->sb;
 }
 
+/* The second copy first, as at a start: one of them is whole at every moment. */
+int store_left_set(struct store *s, unsigned node, uint64_t incarnation)
+{
+	struct disk_superblock *sb;
+	int rc = 0;
+
+	WEFT_ASSERT(!s->read_only && node <= DISK_NODE_MAX);
+	rt_mutex_lock(&s->sb_lock);
+	sb = rt_alloc(sizeof(*sb));
+	if (!sb)
+		rc = -ENOMEM;
+	if (rc || s->sb.left[node] == incarnation)
+		goto out_unlock;
+	s->sb.generation++; /* where a write fails, too: no two copies of one differ */
+	*sb = s->sb;
+	sb->left[node] = incarnation;
+	sb->checksum = superblock_sum(sb);
+	rc = superblock_write(s->disk, layout_second_superblock(sb), sb);
+	if (!rc)
+		rc = superblock_write(s->disk, 0, sb);
+	if (!rc)
+		s->sb.left[node] = incarnation;
+out_unlock:
+	rt_mutex_unlock(&s->sb_lock);
+	rt_free(sb);
+	return rc;
+}
+
+uint64_t store_left(struct store *s, unsigned node)
+{
+	uint64_t incarnation;
+
+	rt_mutex_lock(&s->sb_lock);
+	incarnation = s->sb.left[node];
+	rt_mutex_unlock(&s->sb_lock);
+	return incarnation;
+}
+
 struct rt_disk *store_disk(struct store *s)
 {
 	return s->disk;

@@ -82,6 +82,9 @@ static void on_message(
 {
 	struct member *m = owner;
 
+	/* it changes in events, which come between messages */
+	if (m->other[net_peer_node(peer)].barred)
+		return;
 	if (!net_calls_message(m->calls, peer, message))
 		coherence_cluster_message(m->coherence, peer, message);
 }
@@ -146,6 +149,8 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 {
 	struct member *m = owner;
 
+	if (member_barred(m, peer, event))
+		return;
 	if (event->kind == NET_LINK_REFUSED)
 		link_refused(m, net_peer_node(peer), event);
 	else
@@ -221,7 +226,12 @@ static int member_provide(
 	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
 {
 	struct member *m = arg;
-	struct coherence_cluster_options o = {
+	struct coherence_cluster_options o;
+	int rc;
+
+	m->volume = v;
+	member_left_read(m);
+	o = (struct coherence_cluster_options){
 		.self = (uint8_t)m->o.node,
 		.shard = store_superblock(v->store)->shard,
 		.home = home_of,
@@ -229,10 +239,10 @@ static int member_provide(
 		.store = v->store,
 		.log = v->log,
 		.shards = &m->shards,
+		.left = atomic_load(&v->left),
 		.cluster_epoch = 1, /* it does not change yet */
 	};
-	int rc = shards_list(m, err);
-
+	rc = shards_list(m, err);
 	if (!rc)
 		rc = network_open(m, v, err);
 	if (rc)
@@ -245,6 +255,7 @@ static int member_provide(
 	if (rc)
 		goto out_calls;
 	net_calls_serve(m->calls, NET_CALL_STAGE, member_serve_stage, m);
+	net_calls_serve(m->calls, NET_CALL_LEFT, member_serve_left, m);
 	nodes_list(m, v);
 	cluster_heard(m->o.cluster, m->o.node, store_superblock(v->store)->incarnation);
 	*out = m->coherence;
@@ -299,7 +310,7 @@ static int network_start(struct member *m, struct weft_error *err)
 
 static bool is_away(const struct member *m, const struct other *other)
 {
-	return !other->link.up;
+	return !other->link.up && !other->left;
 }
 
 static int refusal_of(struct member *m, struct weft_error *err)
@@ -349,6 +360,8 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 		return weft_error(err, rc, "cannot start the page protocol: %s",
 			strerrordesc_np(-rc));
 	rc = member_watcher_start(m);
+	if (!rc)
+		rc = member_keeper_start(m);
 	if (rc)
 		return weft_error(
 			err, rc, "cannot start a task: %s", strerrordesc_np(-rc));
@@ -369,6 +382,7 @@ static void member_stop(void *arg, struct volume *v)
 	struct member *m = arg;
 
 	member_watcher_end(m);
+	member_keeper_end(m);
 	net_calls_stop(m->calls);
 	coherence_cluster_stop(m->coherence);
 	network_close(m);
@@ -416,6 +430,7 @@ int member_link(struct member *m, unsigned node, struct member_link *out)
 	rt_mutex_lock(&m->lock);
 	*out = m->other[node].link;
 	out->leaving = m->other[node].stage != STAGE_WORKS;
+	out->left = m->other[node].left;
 	rt_mutex_unlock(&m->lock);
 	net_counters(peer, &out->traffic);
 	return 0;

@@ -44,7 +44,8 @@ struct member_options {
 int member_open(
 	struct member **out, const struct member_options *o, struct weft_error *err);
 /*
- * For volume_options.peers. The volume is open when all other storage nodes have been met;
+ * For volume_options.peers. The volume is open when all other storage nodes have been met,
+ * but those that have left alone (member_left.c);
  * who is waited for goes to the log. Fails with a text that says what to do where the
  * nodes do not fit each other: another key, volume, id, version; clocks far apart.
  */
@@ -69,6 +70,7 @@ void member_close(struct member *m);
 struct member_link {
 	bool up;
 	bool leaving;         /* it is unmounted there */
+	bool left; /* it has gone, and nobody waits for it but who needs its shard */
 	uint64_t since_ns;    /* rt_now_ns: when it was met, lost, or first looked for */
 	uint64_t incarnation; /* of the last that was met; 0: none was */
 	char text[320]; /* why the last attempt came to nothing; empty: it did not */

@@ -15,6 +15,7 @@
 #define AWAY_NS       10000000000ull /* so long a leaving node waits for a link */
 
 enum { WATCH_NOT, WATCH, WATCH_END };
+#define KEEP_END UINT32_MAX
 
 /* How far a node is with leaving (docs/many-nodes.md, "Leaving"). Travels in calls. */
 enum member_stage {
@@ -31,11 +32,15 @@ struct other {
 	enum member_stage stage; /* of the start that was met last */
 	enum member_stage told;  /* what it has answered to */
 	bool gone;               /* it has said goodbye, and did not come back */
+	bool left;    /* the store says so, too: it has nothing that is waited for */
+	bool barred;  /* its link is not used before that is taken back */
+	bool returns; /* it is to be taken back */
 };
 
 struct member {
 	struct member_options o;
 	struct volume_peers peers;
+	struct volume *volume;
 	struct net *net;
 	struct net_calls *calls;
 	struct coherence *coherence;
@@ -48,6 +53,8 @@ struct member {
 	_Atomic bool met;          /* all others were there: the volume may be used */
 	_Atomic bool alone;        /* does not wait for others to leave any more */
 	_Atomic bool cut;          /* nothing waits for others any more */
+	struct rt_task *keeper;    /* takes back that nodes have left */
+	_Atomic uint32_t keeping; /* changes when one is there again; KEEP_END: it ends */
 	struct rt_task *watcher;   /* NULL: nobody is impatient */
 	_Atomic uint32_t watching; /* it asks for patience; WATCH_END: it ends */
 };
@@ -74,5 +81,23 @@ int member_serve_stage(void *owner, unsigned from, const uint64_t ask[NET_CALL_W
 	uint64_t answer[NET_CALL_WORDS]);
 /* volume_peers.settle */
 int member_settle(void *arg, struct volume *v);
+
+/* ---- member_left.c ---- */
+
+/* What the store says of nodes that have left, before anything is asked of it. */
+void member_left_read(struct member *m);
+int member_serve_left(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS]);
+/*
+ * After leaving alone: gives back what this node has of others' pages, and tells those
+ * nodes that have all of theirs. `durable`: nothing that this node has changed is to be
+ * persisted by others, or owed.
+ */
+void member_give_back(struct member *m, struct volume *v, bool durable);
+/* In a handler: true, the link is one of a node that has left, and is not to be used. */
+bool member_barred(
+	struct member *m, struct net_peer *peer, const struct net_event *event);
+int member_keeper_start(struct member *m);
+void member_keeper_end(struct member *m);
 
 #endif

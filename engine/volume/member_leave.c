@@ -191,6 +191,8 @@ int member_settle(void *arg, struct volume *v)
 		rc = volume_sync(v);
 		reach(m, (enum member_stage)stage);
 	}
+	if (atomic_load(&m->alone) && !atomic_load(&m->cut))
+		member_give_back(m, v, rc == 0);
 	coherence_cluster_stop(m->coherence);
 	return rc;
 }

@@ -322,6 +322,11 @@ uint64_t volume_others(const struct volume *v)
 	return volume_nodes(v) & ~(1ull << volume_node(v));
 }
 
+bool volume_left(struct volume *v, unsigned node)
+{
+	return atomic_load(&v->left) >> node & 1;
+}
+
 /* ---- inode numbers --------------------------------------------------------------- */
 
 /*

@@ -24,6 +24,9 @@ struct volume {
 	/* where it has other nodes, both set by volume_peers.open: */
 	struct net_calls *calls; /* to ask them; theirs who made it. NULL: alone */
 	uint64_t nodes; /* bits: ids of those that take part, this one among them */
+	/* bits: those of them that have left with nothing undurable, and were not met since:
+	 * nobody waits for them but who needs their shards */
+	_Atomic uint64_t left;
 	const struct shards *shards; /* which pages it has */
 	struct cache *cache;
 	struct space *space;
@@ -145,6 +148,8 @@ unsigned volume_node(const struct volume *v);
 /* Bits: ids of all nodes that take part; of those but this one: 0, it is alone. */
 uint64_t volume_nodes(const struct volume *v);
 uint64_t volume_others(const struct volume *v);
+/* Has the node left, with nothing that others wait for but its shard? */
+bool volume_left(struct volume *v, unsigned node);
 /* The errno that turned the volume read-only at run time, or 0. */
 int volume_failed(struct volume *v);
 

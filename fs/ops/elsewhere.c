@@ -203,6 +203,8 @@ static void ask_some(struct asking *a, unsigned node, uint32_t *left)
 		asked |= 1u << i;
 	}
 	rc = net_call(a->fs->volume->calls, node, NET_CALL_OPEN, ask, answer);
+	if (rc && volume_left(a->fs->volume, node))
+		rc = 0; /* nothing is open there */
 	for (unsigned i = 0; i < a->count; i++) {
 		uint64_t at = a->ino[i] - first;
 

@@ -157,7 +157,7 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 
 /*
  * Waits for a node that is away, as all do who need something that only it has: what it
- * has changed may be nowhere else. Until it is back, or no member any more.
+ * has changed may be nowhere else. Until it is back, or has left with all of it durable.
  */
 static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 {
@@ -173,7 +173,8 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 		}
 		if (volume_failed(fs->volume))
 			return -EIO;
-		if (!(volume_others(fs->volume) & 1ull << node)) {
+		/* it left with everything durable */
+		if (volume_left(fs->volume, node)) {
 			*quiet = true;
 			return 0;
 		}
@@ -234,6 +235,8 @@ static bool held_ask(struct fs *fs, unsigned node)
 	uint64_t answer[NET_CALL_WORDS];
 
 	while (net_call(fs->volume->calls, node, NET_CALL_SYNC, ask, answer)) {
+		if (volume_left(fs->volume, node))
+			break;
 		if (atomic_load(&fs->sync_closing) || volume_failed(fs->volume))
 			return false;
 		rt_sleep_ns(AWAY_NS);

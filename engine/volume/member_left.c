@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes that have left alone, and are not waited for (docs/many-nodes.md, "Leaving"): before
+ * such a node says goodbye it gives back what it has of others' pages, and tells each home
+ * that it has nothing of its shard (LEFT). The home notes that in its superblock, so that it
+ * holds over a start of its own; and takes it back there before it has anything to do with
+ * the node again. So what the superblock says is never too much.
+ */
+#include "engine/volume/member_internal.h"
+
+#define TELL_TIMES    100u
+#define TELL_PAUSE_NS 20000000ull
+#define KEEP_PAUSE_NS 1000000000ull
+
+/* ---- what is known of others ---------------------------------------------------------- */
+
+static void set_left(struct member *m, unsigned node, bool left)
+{
+	m->other[node].left = left;
+	if (left)
+		atomic_fetch_or(&m->volume->left, 1ull << node);
+	else
+		atomic_fetch_and(&m->volume->left, ~(1ull << node));
+}
+
+void member_left_read(struct member *m)
+{
+	const struct cluster_member *c = NULL;
+
+	while ((c = member_next_other(m, c)))
+		set_left(m, c->id, store_left(m->volume->store, c->id) != 0);
+}
+
+/* Words: the caller's incarnation; 1: nothing that it has changed is undurable. */
+int member_serve_left(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct member *m = owner;
+	bool known;
+	int rc;
+
+	if (from > CLUSTER_NODE_MAX)
+		return -EINVAL;
+	rt_mutex_lock(&m->lock);
+	known = m->other[from].link.up && m->other[from].link.incarnation == ask[0];
+	rt_mutex_unlock(&m->lock);
+	if (!known)
+		return -ESTALE;
+	rc = coherence_cluster_left(m->coherence, from);
+	if (rc || !ask[1])
+		return rc;
+	rc = store_left_set(m->volume->store, from, ask[0]);
+	if (rc)
+		return -EIO;
+	rt_mutex_lock(&m->lock);
+	set_left(m, from, true);
+	rt_mutex_unlock(&m->lock);
+	return 0;
+}
+
+/* ---- who comes back ---------------------------------------------------------------------- */
+
+/*
+ * The link is cut: when the keeper has made it durable that the node may have something
+ * again, the next one is used.
+ */
+bool member_barred(struct member *m, struct net_peer *peer, const struct net_event *event)
+{
+	struct other *other = &m->other[net_peer_node(peer)];
+	bool barred;
+
+	if (event->kind == NET_LINK_REFUSED)
+		return false;
+	rt_mutex_lock(&m->lock);
+	barred = other->barred;
+	if (event->kind == NET_LINK_DOWN)
+		other->barred = false;
+	else if (other->left)
+		barred = other->barred = other->returns = true;
+	rt_mutex_unlock(&m->lock);
+	if (barred && event->kind == NET_LINK_UP) {
+		net_cut(peer, -EAGAIN);
+		atomic_fetch_add(&m->keeping, 1);
+		rt_wake(&m->keeping, 1);
+	}
+	return barred;
+}
+
+/* False: a store could not be written. */
+static bool take_back(struct member *m)
+{
+	const struct cluster_member *c = NULL;
+	bool well = true;
+
+	while ((c = member_next_other(m, c))) {
+		struct other *other = &m->other[c->id];
+		bool back;
+
+		rt_mutex_lock(&m->lock);
+		back = other->returns;
+		rt_mutex_unlock(&m->lock);
+		if (!back)
+			continue;
+		if (store_left_set(m->volume->store, c->id, 0)) {
+			well = false;
+			continue;
+		}
+		rt_mutex_lock(&m->lock);
+		other->returns = false;
+		set_left(m, c->id, false);
+		rt_mutex_unlock(&m->lock);
+	}
+	return well;
+}
+
+static void keep(void *arg)
+{
+	struct member *m = arg;
+	uint32_t word;
+
+	while ((word = atomic_load(&m->keeping)) != KEEP_END) {
+		bool well = take_back(m);
+
+		rt_wait(&m->keeping, word,
+			well ? RT_FOREVER : rt_now_ns() + KEEP_PAUSE_NS);
+	}
+}
+
+int member_keeper_start(struct member *m)
+{
+	atomic_store(&m->keeping, 0);
+	return rt_task_spawn(&m->keeper, "returns", keep, m);
+}
+
+void member_keeper_end(struct member *m)
+{
+	atomic_store(&m->keeping, KEEP_END);
+	rt_wake(&m->keeping, 1);
+	if (m->keeper)
+		rt_task_join(m->keeper);
+	m->keeper = NULL;
+}
+
+/* ---- leaving ------------------------------------------------------------------------------- */
+
+/* -EBUSY: what was given back last is still on its way within the home. */
+static int tell_left(struct member *m, unsigned node, bool durable)
+{
+	const uint64_t ask[NET_CALL_WORDS] = {
+		cluster_incarnation(m->o.cluster, m->o.node), durable};
+	uint64_t answer[NET_CALL_WORDS];
+	int rc = -EAGAIN;
+
+	for (unsigned i = 0; i < TELL_TIMES && (rc == -EAGAIN || rc == -EBUSY); i++) {
+		if (i)
+			rt_sleep_ns(TELL_PAUSE_NS);
+		if (atomic_load(&m->cut))
+			return -EINTR;
+		rc = net_call(m->calls, node, NET_CALL_LEFT, ask, answer);
+	}
+	return rc;
+}
+
+void member_give_back(struct member *m, struct volume *v, bool durable)
+{
+	const struct cluster_member *c = NULL;
+	uint64_t has = cache_give_back(v->cache);
+
+	durable &= !has && !atomic_load(&v->returned) && !volume_failed(v);
+	while ((c = member_next_other(m, c))) {
+		bool up;
+		int rc;
+
+		rt_mutex_lock(&m->lock);
+		up = m->other[c->id].link.up;
+		rt_mutex_unlock(&m->lock);
+		if (!up || has >> c->shard & 1)
+			continue;
+		rc = tell_left(m, c->id, durable);
+		if (rc)
+			weft_log(4, "node %u goes on waiting for this one: %s", c->id,
+				strerrordesc_np(-rc));
+	}
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asks by the control socket, as weft does (fs/control.h): the socket's name is the store's
+ * UUID, which is read from the store without opening it.
+ */
+#include "fs/takeover.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/rt/rt.h"
+#include "engine/store/store.h"
+#include "fs/control.h"
+
+#define ANSWER_MAX       1024
+#define ANSWER_TIMEOUT_S 10
+/* What the daemon that leaves takes to write back and to say goodbye; it gives up itself. */
+#define LEAVE_WAIT_MS 60000
+
+static int store_uuid_of(const char *store, char out[UUID_TEXT])
+{
+	struct disk_superblock *sb = malloc(sizeof(*sb));
+	int fd = open(store, O_RDONLY | O_CLOEXEC);
+	int ret = -EBUSY;
+
+	if (sb && fd >= 0 && pread(fd, sb, sizeof(*sb), 0) == sizeof(*sb) &&
+		store_superblock_whole(sb)) {
+		uuid_print(sb->store_uuid, out);
+		ret = 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	free(sb);
+	return ret;
+}
+
+static int daemon_connect(const char *uuid)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
+	char folder[CONTROL_FOLDER_MAX];
+	struct ucred peer = {0};
+	socklen_t len = sizeof(peer);
+	int fd;
+
+	control_folder(folder);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s.sock", folder, uuid);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0 ||
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
+		connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ||
+		peer.uid != geteuid()) {
+		close(fd);
+		return -EBUSY;
+	}
+	return fd;
+}
+
+/* The daemon's answer to "leave": does it? */
+static bool daemon_leaves(int fd)
+{
+	static const char request[] = "{\"cmd\":\"leave\"}\n";
+	char line[ANSWER_MAX];
+	size_t used = 0;
+	json_t *answer;
+	bool leaves;
+
+	if (send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) < 0)
+		return false;
+	while (used < sizeof(line) && !memchr(line, '\n', used)) {
+		ssize_t n = recv(fd, line + used, sizeof(line) - used, 0);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		used += (size_t)n;
+	}
+	answer = json_loadb(line, used, 0, NULL);
+	leaves = json_is_true(json_object_get(answer, "leaves"));
+	json_decref(answer);
+	return leaves;
+}
+
+/* The connection ends when the store is free (fs/control.h). */
+static bool end_await(int fd)
+{
+	struct pollfd end = {.fd = fd, .events = POLLIN};
+	uint64_t until = rt_now_ns() + LEAVE_WAIT_MS * 1000000ull;
+	char bytes[64];
+	ssize_t n = 1;
+
+	while (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN))) {
+		uint64_t now = rt_now_ns();
+
+		if (now >= until)
+			return false;
+		if (poll(&end, 1, (int)((until - now) / 1000000 + 1)) > 0)
+			n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+	}
+	return true;
+}
+
+int takeover(const char *store, struct weft_error *err)
+{
+	char uuid[UUID_TEXT];
+	int ret = store_uuid_of(store, uuid);
+	int fd;
+
+	if (ret < 0)
+		return ret;
+	fd = daemon_connect(uuid);
+	if (fd < 0)
+		return -EBUSY;
+	if (!daemon_leaves(fd))
+		ret = -EBUSY;
+	else if (!end_await(fd))
+		ret = weft_error(err, -EBUSY,
+			"%s is still served on for other nodes by the daemon of an "
+			"earlier mount, "
+			"which was asked to leave %d s ago",
+			store, LEAVE_WAIT_MS / 1000);
+	close(fd);
+	return ret;
+}

@@ -1,0 +1,110 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# Nodes that leave a volume that others go on using: nobody waits for what they had, and they
+# come back.
+
+load common
+
+setup() { setup_nodes 3; }
+teardown() { teardown_nodes; }
+
+check_nodes() {
+	run fsck.weft -n -f -c "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output != *"not unmounted cleanly"* ]]
+}
+
+# Node 3 has pages of others, changed, and has said so in inodes; what it made itself is its own.
+use_others() {
+	mkdir "${M[1]}/d" "${M[2]}/e"
+	for i in 1 2 3 4 5 6 7 8; do
+		head -c 50000 /dev/zero >"${M[1]}/d/$i"
+		head -c 50000 /dev/zero >"${M[2]}/e/$i"
+	done
+	for i in 1 2 3 4 5 6 7 8; do
+		printf 'of 3: %s' "$i" | dd of="${M[3]}/d/$i" bs=1000 seek=20 conv=notrunc status=none
+		printf 'of 3: %s' "$i" | dd of="${M[3]}/e/$i" bs=1000 seek=20 conv=notrunc status=none
+	done
+}
+
+# On node $1: what node 3 wrote is there, and can be made durable.
+look_at_others() {
+	local n=$1 d
+	for d in d e; do
+		for i in 1 2 3 4 5 6 7 8; do
+			[ "$(timeout -s KILL 10 dd if="${M[n]}/$d/$i" bs=1 skip=20000 count=7 \
+				status=none)" = "of 3: $i" ]
+		done
+	done
+	timeout -s KILL 10 sync "${M[n]}"/d/* "${M[n]}"/e/*
+	timeout -s KILL 10 touch "${M[n]}"/d/* "${M[n]}"/e/*
+}
+
+@test "a node that leaves alone gives back what it has: the others wait for nothing of it" {
+	mount_nodes
+	use_others
+	pid=$(node_pid 3)
+	kill "$pid"
+	wait_until 40 gone "$pid"
+	for n in 1 2; do
+		look_at_others "$n"
+		timeout -s KILL 10 weft sync "${M[n]}"
+	done
+	weft status "${M[1]}" --json >"$DIR/json"
+	python3 - "$DIR/json" <<-'END'
+		import json, sys
+		nodes = {n["id"]: n for n in json.load(open(sys.argv[1]))["cluster"]["nodes"]}
+		assert nodes[3]["left"] and not nodes[3]["up"] and not nodes[2]["left"]
+	END
+	# nor does one that was killed, and starts
+	pid=$(node_pid 2)
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[2]}"
+	mount_node 2
+	look_at_others 2
+	look_at_others 1
+	# it comes back, crashes, and is waited for again: it may have something
+	mount_node 3
+	look_at_others 3
+	echo 3 >"${M[3]}/d/9"
+	echo more >>"${M[3]}/d/1"
+	pid=$(node_pid 3)
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[3]}"
+	run timeout -s KILL 2 cat "${M[1]}/d/1"
+	[ "$status" -ne 0 ]
+	mount_node 3
+	look_at_others 1
+	umount_nodes 1 2 3
+	check_nodes
+}
+
+@test "a node that was unmounted, and serves on, is mounted again" {
+	mount_nodes
+	use_others
+	for round in 1 2 3; do
+		run weft umount "${M[3]}"
+		[ "$status" -eq 0 ]
+		[[ $output == *"serves node 3's store on to node 1"* ]]
+		look_at_others 1
+		[ "$round" -ne 2 ] || weft umount "${M[2]}" 2>>"$DIR/log2"
+		SECONDS=0
+		on 3 timeout -s KILL 60 weftd "$FILE" "${M[3]}" -o cache=64M 2>>"$DIR/log3"
+		node_pid 3 >>"$DIR/pids"
+		[ "$round" -ne 2 ] || mount_node 2
+		echo "mounted again after $SECONDS s"
+		look_at_others 3
+		echo "$round" >"${M[3]}/d/again"
+		[ "$(timeout -s KILL 10 cat "${M[1]}/d/again")" = "$round" ]
+		[ "$(timeout -s KILL 10 cat "${M[2]}/d/again")" = "$round" ]
+	done
+	# one that is mounted is not
+	run on 3 weftd "$FILE" "${M[3]}"
+	[ "$status" -eq 32 ]
+	[[ $output == *"is in use"* ]]
+	umount_nodes 3 2 1
+	check_nodes
+}
