@@ -127,6 +127,9 @@ static json_t *recovery_status(struct volume *v)
 	put(o, "log_bytes", v->recovery.log_bytes);
 	put(o, "records", v->recovery.records);
 	put(o, "pages", v->recovery.pages);
+	put(o, "redone_ns", v->recovery.redone_ns);
+	if (v->calls)
+		put(o, "met_ns", v->recovery.met_ns);
 	put(o, "took_ns", v->recovery.took_ns);
 	return o;
 }
@@ -308,6 +311,8 @@ static json_t *traffic_status(const struct net_counters *c)
 	put(o, "reads_in", c->reads_in);
 	put(o, "data_bytes_out", c->bytes_out);
 	put(o, "data_bytes_in", c->bytes_in);
+	put(o, "calls_out", c->calls_out);
+	put(o, "calls_in", c->calls_in);
 	put(o, "links", c->links);
 	put(o, "cuts", c->cuts);
 	return o;
@@ -340,6 +345,24 @@ static json_t *messages_status(const struct coherence_cluster_counters *c)
 	return o;
 }
 
+/* How the last change of the cluster's epoch went. */
+static json_t *change_status(struct daemon *d)
+{
+	struct coherence_change c;
+	json_t *o = json_object();
+
+	coherence_cluster_change(d->volume->coherence, &c);
+	json_object_set_new(
+		o, "since_s", json_real((double)(rt_now_ns() - c.began_ns) / 1e9));
+	json_object_set_new(o, "ended", json_boolean(c.resumed_ns != 0));
+	put(o, "shard_served_ns", c.served_ns);
+	put(o, "all_served_ns", c.resumed_ns);
+	put(o, "pages_reported", c.reported);
+	put(o, "pages_heard", c.heard);
+	put(o, "entries_rebuilt", c.rebuilt);
+	return o;
+}
+
 static json_t *coherence_status(struct daemon *d)
 {
 	const struct coherence_cluster_counters *c = member_counters(d->member);
@@ -355,6 +378,7 @@ static json_t *coherence_status(struct daemon *d)
 	PUT_COUNTER(o, c, given_back);
 	PUT_COUNTER(o, c, taken_over);
 	PUT_COUNTER(o, c, declined);
+	json_object_set_new(o, "change", change_status(d));
 	json_object_set_new(o, "sent", messages_status(c));
 	return o;
 }

@@ -537,6 +537,26 @@ static void leave(struct daemon *d)
 	control_detach(d->control);
 }
 
+static void say_mounted(const struct daemon *d)
+{
+	const struct volume *v = d->volume;
+	char text[160] = "", met[60] = "";
+
+	if (v->calls)
+		snprintf(met, sizeof(met), ", the other nodes met after %.2f s",
+			(double)v->recovery.met_ns / 1e9);
+	if (!v->recovery.was_clean)
+		snprintf(text, sizeof(text),
+			", recovered from its log: %.1f MiB, %llu pages redone in %.2f "
+			"s%s, "
+			"served after %.2f s",
+			(double)v->recovery.log_bytes / (1 << 20),
+			(unsigned long long)v->recovery.pages,
+			(double)v->recovery.redone_ns / 1e9, met,
+			(double)v->recovery.took_ns / 1e9);
+	weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory, text);
+}
+
 static int run(struct daemon *d, struct weft_error *err)
 {
 	const struct control_source source = {
@@ -572,8 +592,7 @@ static int run(struct daemon *d, struct weft_error *err)
 		goto out_volume;
 	}
 	daemonize_ready();
-	weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory,
-		d->volume->recovery.was_clean ? "" : ", recovered from its log");
+	say_mounted(d);
 	atomic_store(&d->served, true);
 	if (d->member)
 		member_serving(d->member);

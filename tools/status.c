@@ -162,6 +162,41 @@ static void print_coherence(const json_t *c)
 	puts(*sep ? "" : "nothing");
 }
 
+/* The last change of the epoch: what a node that came or returned cost. */
+static void print_change(const json_t *change)
+{
+	char a[16], b[16];
+
+	if (!change)
+		return;
+	printf("  changed   %s ago, ", duration(a, number(change, "since_s") * 1e9));
+	if (json_is_true(json_object_get(change, "ended")))
+		printf("all went on after %s",
+			duration(b, number(change, "all_served_ns")));
+	else
+		printf("not all go on yet");
+	printf("; %.0f pages reported, %.0f by others, %.0f entries rebuilt\n",
+		number(change, "pages_reported"), number(change, "pages_heard"),
+		number(change, "entries_rebuilt"));
+}
+
+static void print_recovery(const json_t *recovery)
+{
+	char a[16], b[16], c[16];
+
+	if (json_is_true(json_object_get(recovery, "was_clean"))) {
+		printf("recovery   none was needed\n");
+		return;
+	}
+	printf("recovery   %s of log, %.0f records, %.0f pages redone in %s",
+		bytes(a, number(recovery, "log_bytes")), number(recovery, "records"),
+		number(recovery, "pages"), duration(b, number(recovery, "redone_ns")));
+	if (json_object_get(recovery, "met_ns"))
+		printf("; other nodes met after %s",
+			duration(c, number(recovery, "met_ns")));
+	printf("; served after %s\n", duration(c, number(recovery, "took_ns")));
+}
+
 static void print_cluster(const json_t *status)
 {
 	const json_t *cluster = json_object_get(status, "cluster");
@@ -192,12 +227,12 @@ static void print_cluster(const json_t *status)
 		print_link(one);
 	}
 	print_coherence(json_object_get(cluster, "coherence"));
+	print_change(json_object_get(json_object_get(cluster, "coherence"), "change"));
 }
 
 static void print_status(const json_t *status)
 {
 	const json_t *space = json_object_get(status, "space");
-	const json_t *recovery = json_object_get(status, "recovery");
 	const json_t *memory = json_object_get(status, "memory");
 	const json_t *session = json_object_get(status, "session");
 	double total = number(space, "total_bytes"),
@@ -220,12 +255,7 @@ static void print_status(const json_t *status)
 	printf("space      %s, %s free (%.0f%% used)\n", bytes(a, total),
 		bytes(b, free_bytes), total > 0 ? 100 * (total - free_bytes) / total : 0);
 	print_engine(status);
-	if (json_is_true(json_object_get(recovery, "was_clean")))
-		printf("recovery   none was needed\n");
-	else
-		printf("recovery   %.0f records, %.0f pages, %s\n",
-			number(recovery, "records"), number(recovery, "pages"),
-			duration(a, number(recovery, "took_ns")));
+	print_recovery(json_object_get(status, "recovery"));
 	print_requests(json_object_get(status, "requests"));
 }
 

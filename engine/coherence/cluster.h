@@ -65,9 +65,23 @@ struct coherence_cluster_counters {
 	_Atomic uint64_t sent[PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST];
 	_Atomic uint64_t deferred, gives_tried_again, forced, given_back, taken_over,
 		declined;
-	_Atomic uint64_t impossible; /* what by the protocol cannot happen; links cut for it */
+	_Atomic uint64_t
+		impossible;     /* what by the protocol cannot happen; links cut for it */
 	_Atomic uint64_t pages; /* records at present */
 };
+/*
+ * For people: the last change of the cluster's epoch, from the first one since all went on.
+ * Durations are 0 while they last.
+ */
+struct coherence_change {
+	uint64_t epoch;
+	uint64_t began_ns;   /* rt_now_ns; 0: there was none yet */
+	uint64_t served_ns;  /* until this node's shard was served again */
+	uint64_t resumed_ns; /* until all homes that are connected served theirs */
+	/* in the last epoch: pages reported to others and by others, entries made of that */
+	uint64_t reported, heard, rebuilt;
+};
+void coherence_cluster_change(struct coherence *c, struct coherence_change *out);
 /* For people: the cluster's epoch, and whether this node's shard is served in it. */
 uint64_t coherence_cluster_epoch(struct coherence *c, bool *served);
 const struct coherence_cluster_counters *coherence_cluster_counters(struct coherence *c);

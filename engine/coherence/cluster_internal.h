@@ -172,6 +172,9 @@ struct view {
 	_Atomic bool rebuilding;
 	/* pages of this shard that READY waits for: they are being opened, or reinstated */
 	_Atomic uint32_t awaited;
+	/* for people: durations are under the lock, pages are counted by whoever has one */
+	uint64_t began_ns, served_ns, resumed_ns;
+	_Atomic uint64_t pages_reported, pages_heard, pages_rebuilt;
 };
 
 struct cluster {

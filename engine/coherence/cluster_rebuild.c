@@ -129,9 +129,10 @@ static int report_send(
 		if (view_epoch(d) != epoch ||
 			atomic_load_explicit(&d->stopping, memory_order_acquire))
 			return -EAGAIN;
-		e = net_send(peer, &out, 0);
+		e = net_send(peer, &out, m->type == PAGE_REPORT ? NET_MORE : 0);
 		if (e != -EAGAIN)
 			break; /* or its link is down, and it is told in the next epoch */
+		net_flush(d->o.net);
 		(void)net_wait_room(peer, rt_now_ns() + 100000000);
 	}
 	return 0;
@@ -153,6 +154,8 @@ int report_all(struct cluster *d, uint64_t epoch)
 		}
 		for (unsigned i = 0; i < list.count && !e; i++)
 			e = report_send(d, epoch, list.to[i], &list.m[i]);
+		atomic_fetch_add_explicit(
+			&d->view.pages_reported, list.count, memory_order_relaxed);
 		list.count = 0;
 	}
 	for (unsigned n = 0; n < PAGE_NODES_MAX && !e; n++)
@@ -234,6 +237,7 @@ static void rebuilt(struct cluster *d, struct dpage *p, const struct home_entry 
 	p->entry = *e;
 	p->may = e->holders | e->owing | (e->mode == HOME_NONE ? 0 : away);
 	p->reported = false;
+	atomic_fetch_add_explicit(&d->view.pages_rebuilt, 1, memory_order_relaxed);
 	page_perform(d, p, NULL, out);
 	p->replay = true;
 }
@@ -334,6 +338,7 @@ int rebuild_report(struct cluster *d, struct dpage *p, const struct page_message
 	if (e)
 		return e;
 	p->reported = true;
+	atomic_fetch_add_explicit(&d->view.pages_heard, 1, memory_order_relaxed);
 	p->may |= node_bit(m->sender);
 	if (p->reinstating == m->sender)
 		p->reinstating = NODE_NONE;

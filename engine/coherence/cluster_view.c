@@ -68,11 +68,73 @@ static void tell_all(struct cluster *d, enum page_message_type type)
 
 /* ---- entering ---------------------------------------------------------------------------------- */
 
+/* Under the view's lock, for people. What begins before all go on is one change. */
+static void change_begins(struct view *v)
+{
+	if (!v->began_ns || v->resumed_ns) {
+		v->began_ns = rt_now_ns();
+		v->resumed_ns = 0;
+	}
+	v->served_ns = 0;
+	atomic_store_explicit(&v->pages_reported, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->pages_heard, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->pages_rebuilt, 0, memory_order_relaxed);
+}
+
+/* Does everybody serve who can be asked? Who has no shard says READY, too. */
+static void change_ends(struct cluster *d)
+{
+	struct view *v = &d->view;
+	uint64_t epoch = view_epoch(d), heard, reported;
+
+	if (v->resumed_ns || v->readied != epoch)
+		return;
+	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+		if (v->member[n].link == LINK_NEW ||
+			(v->member[n].link == LINK_JOINED &&
+				!(atomic_load_explicit(&v->ready, memory_order_relaxed) &
+					node_bit(n))))
+			return;
+	v->resumed_ns = MAX(rt_now_ns() - v->began_ns, 1);
+	heard = atomic_load_explicit(&v->pages_heard, memory_order_relaxed);
+	reported = atomic_load_explicit(&v->pages_reported, memory_order_relaxed);
+	if (heard + reported)
+		weft_log(6,
+			"all go on in cluster epoch %llu, after %.2f s: %llu pages "
+			"reported to "
+			"other nodes, %llu by them; %llu entries rebuilt in %.2f s",
+			(unsigned long long)epoch, (double)v->resumed_ns / 1e9,
+			(unsigned long long)reported, (unsigned long long)heard,
+			(unsigned long long)atomic_load_explicit(
+				&v->pages_rebuilt, memory_order_relaxed),
+			(double)v->served_ns / 1e9);
+}
+
+void coherence_cluster_change(struct coherence *c, struct coherence_change *out)
+{
+	struct cluster *d = cluster_of(c);
+	struct view *v = &d->view;
+
+	rt_mutex_lock(&v->lock);
+	*out = (struct coherence_change){
+		.epoch = view_epoch(d),
+		.began_ns = v->began_ns,
+		.served_ns = v->served_ns,
+		.resumed_ns = v->resumed_ns,
+		.reported =
+			atomic_load_explicit(&v->pages_reported, memory_order_relaxed),
+		.heard = atomic_load_explicit(&v->pages_heard, memory_order_relaxed),
+		.rebuilt = atomic_load_explicit(&v->pages_rebuilt, memory_order_relaxed),
+	};
+	rt_mutex_unlock(&v->lock);
+}
+
 /* Under the view's lock. `joins`: a node that hears what is sent from now on. */
 static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
 {
 	struct view *v = &d->view;
 
+	change_begins(v);
 	page_all_lock(d);
 	atomic_store_explicit(&v->epoch, epoch, memory_order_relaxed);
 	atomic_fetch_or_explicit(&v->joined, joins, memory_order_release);
@@ -124,6 +186,7 @@ void view_message(struct cluster *d, unsigned node, const struct page_message *m
 		} else {
 			atomic_fetch_or_explicit(
 				&v->ready, node_bit(node), memory_order_release);
+			change_ends(d);
 		}
 	}
 	rt_mutex_unlock(&v->lock);
@@ -164,6 +227,7 @@ void view_link(struct cluster *d, unsigned node, bool up)
 		tell(d, node, PAGE_EPOCH);
 	else
 		page_each(d, link_lost, &node);
+	change_ends(d);
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
 }
@@ -314,6 +378,8 @@ static void step_done(struct cluster *d, enum step step, uint64_t epoch)
 		for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
 			if (v->member[n].link == LINK_JOINED)
 				tell(d, n, PAGE_READY);
+		v->served_ns = MAX(rt_now_ns() - v->began_ns, 1);
+		change_ends(d);
 		break;
 	default:
 		break;

@@ -235,8 +235,10 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 	rc = open_storage(v, o, &why);
 	if (!rc && !(o->store_only && o->read_only))
 		rc = open_cache(v, o, &why);
+	v->recovery.redone_ns = rt_now_ns() - started;
 	if (!rc && v->peers)
 		rc = v->peers->start(v->peers->arg, v, &why);
+	v->recovery.met_ns = rt_now_ns() - started;
 	if (!rc && !o->storage_only && !o->store_only)
 		rc = open_content(v, o, &why);
 	if (rc) {

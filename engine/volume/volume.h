@@ -42,7 +42,10 @@ struct volume {
 	struct {
 		bool was_clean;
 		uint64_t log_bytes, records, pages;
-		uint64_t took_ns;
+		uint64_t
+			redone_ns; /* store and log opened, and what the log has redone */
+		uint64_t met_ns;   /* and the other nodes met */
+		uint64_t took_ns;  /* until the volume was open */
 		uint64_t left_out; /* with salvage: what did not fit */
 	} recovery;
 	/* inode numbers: a range from the catalog */

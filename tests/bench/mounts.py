@@ -83,11 +83,16 @@ class Nodes:
 
     def _wait_for(self, n):
         end = time.monotonic() + WAIT_S
-        while not os.path.ismount(self.mount_point(n)):
+        while not self._answers(n):
             if self.daemons[n].poll() is not None or time.monotonic() > end:
                 with open(self.log(n)) as log:
                     raise RuntimeError(f"node {n} does not mount: {log.read()[-500:]}")
             time.sleep(0.01)
+
+    def _answers(self, n):
+        """It is mounted, and can be asked."""
+        return os.path.ismount(self.mount_point(n)) and subprocess.run(
+            [self.bench.bin("weft"), "status", self.mount_point(n), "--json"], capture_output=True).returncode == 0
 
     def crash(self, n):
         """Ends the daemon as a crash does, and takes the dead mount away."""
@@ -98,6 +103,10 @@ class Nodes:
 
     def status(self, n):
         return json.loads(self._run(self.bench.bin("weft"), "status", self.mount_point(n), "--json"))
+
+    def change(self, n):
+        """How the last change of the cluster's epoch went, as node n sees it."""
+        return self.status(n)["cluster"]["coherence"]["change"]
 
     def sent(self):
         """Messages that all have sent so far, and device flushes that all have made."""
