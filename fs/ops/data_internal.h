@@ -105,6 +105,8 @@ struct inode_state {
 	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */
 	int64_t mtime_ns;   /* newer than the tree's (ctime too); 0: none */
 	int64_t atime_ns;
+	int64_t atime_was_ns;   /* with other nodes: the tree's that atime_ns follows */
+	bool atime_listed;      /* the task of atimes comes to it */
 	struct space_run ahead; /* reserved for what follows the end */
 	uint32_t ahead_pages;   /* how much to reserve next */
 	uint32_t pressure;      /* space_pressure when `ahead` was reserved */
@@ -152,9 +154,9 @@ int state_settle(struct fs *fs, struct inode_state *st);
  */
 void state_times_written(struct inode_state *st, int64_t mtime_ns);
 /* A read happened: writes or notes the atime, if the mount's rule asks for it (then
- * true). */
+ * true). `kept`: for the kernel's cache. */
 bool state_accessed(
-	struct fs *fs, struct inode_state *st, const struct disk_inode *inode);
+	struct fs *fs, struct inode_state *st, const struct disk_inode *inode, bool kept);
 /* Bytes were overwritten in place: mtime, ctime, setuid bits. `inode`: as read before. */
 int state_modified(struct fs *fs, struct inode_state *st, const struct disk_inode *inode,
 	const struct ops_caller *c);

@@ -215,8 +215,9 @@ static bool batch_expose(
 }
 
 /* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
-static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len, bool locked,
-	bool again, struct kernel_read *r, struct read_batch *b, struct disk_inode *inode)
+static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len,
+	bool locked, bool again, struct kernel_read *r, struct read_batch *b,
+	struct disk_inode *inode)
 {
 	int rc;
 
@@ -234,8 +235,8 @@ static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len, b
 	}
 }
 
-static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
-	bool accessed, struct kernel_read *kept, ops_sink sink, void *arg)
+static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
+	size_t len, bool accessed, struct kernel_read *kept, ops_sink sink, void *arg)
 {
 	struct read_batch b;
 	struct disk_inode inode;
@@ -275,7 +276,7 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset, 
 	batch_release(fs, &b);
 	read_ahead(fs, st, offset, b.len, inode.size);
 	if (accessed)
-		(void)state_accessed(fs, st, &inode);
+		(void)state_accessed(fs, st, &inode, kept != NULL);
 	return rc;
 }
 

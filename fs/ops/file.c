@@ -364,7 +364,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 		st->confirmed--;
 	last = --st->handles == 0;
 	orphan = last && st->orphan;
-	settle = last && (!orphan || st->naming);
+	settle = last && !fs->kernel && (!orphan || st->naming);
 	if (last)
 		st->linkable = false;
 	if (orphan)
@@ -486,7 +486,8 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	 * for them. */
 	if ((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_NOATIME | O_TRUNC)) &&
 		attr->inode.size > 0)
-		file->accessed = state_accessed(fs, file->state, &attr->inode);
+		file->accessed =
+			state_accessed(fs, file->state, &attr->inode, fs->kernel != NULL);
 	*out = file;
 	return 0;
 }

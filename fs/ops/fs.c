@@ -134,10 +134,17 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 		weft_error(err, rc, "opening the filesystem: cannot start a task");
 		goto out_locks;
 	}
+	rc = atimes_open(fs);
+	if (rc) {
+		weft_error(err, rc, "opening the filesystem: no memory for access times");
+		goto out_sync;
+	}
 	space_give_back(v->space, give_back, fs);
 	*out = fs;
 	return 0;
 
+out_sync:
+	sync_close(fs);
 out_locks:
 	locks_close(fs);
 out_orphans:
@@ -154,6 +161,7 @@ out_free:
 void fs_close(struct fs *fs)
 {
 	space_give_back(fs->volume->space, NULL, NULL);
+	atimes_close(fs);
 	locks_close(fs);
 	sync_close(fs);
 	orphans_stop(fs);

@@ -28,12 +28,14 @@ struct fs {
 	_Atomic bool names_sync;
 	struct ops_counters counters;
 	struct file_table *files;
-	struct orphans *orphans; /* NULL: no other nodes, and the caller does not forget */
+	struct orphans
+		*orphans; /* NULL: no other nodes, and the caller does not forget */
 	struct elsewhere *elsewhere; /* NULL: no other nodes */
+	struct atimes *atimes;       /* NULL: no other nodes, or read-only */
 	struct locks *locks;
 	struct rt_task *sync_task; /* has others persist what a crash has left; or NULL */
 	_Atomic bool sync_closing;
-	struct kernel *kernel;   /* the caller's, which keeps what it is told; or NULL */
+	struct kernel *kernel; /* the caller's, which keeps what it is told; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The
 	 * first lock of a rename, taken before its transaction begins; nothing else waits
@@ -286,6 +288,10 @@ void file_named(struct fs *fs, uint64_t ino);
  */
 void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode);
 int file_settle(struct fs *fs, uint64_t ino);
+/* With other nodes: brings what reads have noted into the tree, a moment later, and at the
+ * end what is left. */
+int atimes_open(struct fs *fs);
+void atimes_close(struct fs *fs);
 
 /* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in
  * that in which a tmpfile gets its first link. */

@@ -8,12 +8,28 @@
  * fsync, by setattr and by the last close. So a power cut sets a file's times back by a
  * second at most.
  *
- * Other nodes ask the tree. So where there are any, a write, and a read that moves the
- * atime, bring the times there before they are answered, and no state has any.
+ * Other nodes ask the tree. So where there are any, a write brings its times there before it is
+ * answered, and so does a read that passes the kernel's cache by. The atime of one for that cache
+ * follows by a task, when the file has not changed for a moment: readers on several nodes that
+ * look at what has just changed would else take the inode from each other at once, and what
+ * their kernels have just asked about it (docs/many-nodes.md, "Sizes"). Until then it is shown
+ * here, and what is set meanwhile on any node stands.
  */
 #include "fs/ops/data_internal.h"
 
 #define TIMES_LAG_NS 1000000000ll
+#define ATIME_LAG_NS 250000000ull /* with other nodes */
+#define ATIMES_MAX   1024u /* under way at a time; past that they are written at once */
+
+struct atimes {
+	struct fs *fs;
+	struct rt_task *task;
+	struct rt_mutex lock; /* a leaf */
+	struct rt_cond changed;
+	_Atomic bool stopping;
+	unsigned count, held; /* held: places for those that may come back from `due` */
+	uint64_t ino[ATIMES_MAX], due[ATIMES_MAX];
+};
 
 int inode_modified(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, int64_t now)
@@ -42,9 +58,17 @@ static void times_lay(struct disk_inode *inode, int64_t mtime_ns, int64_t atime_
 		inode->atime_ns = atime_ns;
 }
 
+/* With other nodes: does the atime that was noted still follow the one that it moved? */
+static int64_t atime_standing(const struct fs *fs, const struct disk_inode *inode,
+	int64_t noted_ns, int64_t was_ns)
+{
+	return fs_has_peers(fs) && inode->atime_ns != was_ns ? 0 : noted_ns;
+}
+
 struct settle {
+	struct fs *fs;
 	uint64_t ino;
-	int64_t mtime_ns, atime_ns;
+	int64_t mtime_ns, atime_ns, atime_was_ns;
 };
 
 static int settle_body(struct txn *x, void *arg)
@@ -52,21 +76,26 @@ static int settle_body(struct txn *x, void *arg)
 	const struct settle *s = arg;
 	struct disk_inode inode;
 	int rc = inode_read(x, s->ino, &inode);
+	int64_t atime_ns;
 
 	if (rc < 0)
 		return rc;
-	times_lay(&inode, s->mtime_ns, s->atime_ns);
+	atime_ns = atime_standing(s->fs, &inode, s->atime_ns, s->atime_was_ns);
+	if (!atime_ns && !s->mtime_ns)
+		return 0;
+	times_lay(&inode, s->mtime_ns, atime_ns);
 	return inode_write(x, s->ino, &inode);
 }
 
 int state_settle(struct fs *fs, struct inode_state *st)
 {
-	struct settle s = {.ino = st->ino};
+	struct settle s = {.fs = fs, .ino = st->ino};
 	int rc;
 
 	rt_mutex_lock(&st->lock);
 	s.mtime_ns = st->mtime_ns;
 	s.atime_ns = st->atime_ns;
+	s.atime_was_ns = st->atime_was_ns;
 	rt_mutex_unlock(&st->lock);
 	if (s.mtime_ns == 0 && s.atime_ns == 0)
 		return 0;
@@ -82,10 +111,11 @@ int state_settle(struct fs *fs, struct inode_state *st)
 	return 0;
 }
 
-static void state_overlay(struct inode_state *st, struct disk_inode *inode)
+static void state_overlay(struct fs *fs, struct inode_state *st, struct disk_inode *inode)
 {
 	rt_mutex_lock(&st->lock);
-	times_lay(inode, st->mtime_ns, st->atime_ns);
+	times_lay(inode, st->mtime_ns,
+		atime_standing(fs, inode, st->atime_ns, st->atime_was_ns));
 	rt_mutex_unlock(&st->lock);
 }
 
@@ -95,7 +125,7 @@ void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode)
 
 	if (!st)
 		return;
-	state_overlay(st, inode);
+	state_overlay(fs, st, inode);
 	state_put(fs, st);
 }
 
@@ -111,37 +141,156 @@ int file_settle(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
-struct accessed {
-	struct fs *fs;
-	uint64_t ino;
-	int64_t now;
-};
+/* ---- atimes of a volume of several nodes ---------------------------------------------- */
 
-static int accessed_body(struct txn *x, void *arg)
+static void atime_settle(struct fs *fs, struct inode_state *st)
 {
-	const struct accessed *a = arg;
-	struct disk_inode inode;
-	int rc = inode_read(x, a->ino, &inode);
-
-	if (rc < 0 || !atime_due(a->fs, &inode, a->now))
-		return rc;
-	inode.atime_ns = a->now;
-	return inode_write(x, a->ino, &inode);
+	rt_mutex_lock(&st->lock);
+	st->atime_listed = false; /* what is read from here on is another one */
+	rt_mutex_unlock(&st->lock);
+	(void)state_settle(fs, st); /* in vain: the next read tries again */
 }
 
-bool state_accessed(struct fs *fs, struct inode_state *st, const struct disk_inode *inode)
+static bool just_changed(struct fs *fs, uint64_t ino)
+{
+	struct disk_inode inode;
+
+	return inode_get(fs, ino, &inode) == 0 &&
+	       MAX(inode.mtime_ns, inode.ctime_ns) > rt_wall_ns() - (int64_t)ATIME_LAG_NS;
+}
+
+/* True: not now. */
+static bool atime_due_later(struct fs *fs, uint64_t ino, bool last)
+{
+	struct inode_state *st = state_find(fs, ino);
+	bool later;
+
+	if (!st)
+		return false;
+	later = !last && just_changed(fs, ino);
+	if (!later)
+		atime_settle(fs, st);
+	state_put(fs, st);
+	return later;
+}
+
+/* Under the lock, which it lets go of. */
+static void atimes_settle(struct atimes *a)
+{
+	unsigned count = a->count, later = 0;
+
+	memcpy(a->due, a->ino, count * sizeof(*a->ino));
+	a->count = 0;
+	a->held = count;
+	rt_mutex_unlock(&a->lock);
+	for (unsigned i = 0; i < count; i++)
+		if (atime_due_later(a->fs, a->due[i], atomic_load(&a->stopping)))
+			a->due[later++] = a->due[i];
+	rt_mutex_lock(&a->lock);
+	memcpy(a->ino + a->count, a->due, later * sizeof(*a->ino));
+	a->count += later;
+	a->held = 0;
+}
+
+static void atimes_main(void *arg)
+{
+	struct atimes *a = arg;
+
+	rt_mutex_lock(&a->lock);
+	while (!a->stopping) {
+		uint64_t due_ns = a->count ? rt_now_ns() + ATIME_LAG_NS : RT_FOREVER;
+
+		while (!a->stopping && rt_cond_wait(&a->changed, &a->lock, due_ns) == 0 &&
+			due_ns != RT_FOREVER)
+			;
+		if (due_ns != RT_FOREVER)
+			atimes_settle(a);
+	}
+	rt_mutex_unlock(&a->lock);
+}
+
+int atimes_open(struct fs *fs)
+{
+	struct atimes *a;
+	int rc;
+
+	if (!fs_has_peers(fs) || fs->volume->read_only)
+		return 0;
+	a = rt_alloc(sizeof(*a));
+	if (!a)
+		return -ENOMEM;
+	a->fs = fs;
+	rc = rt_task_spawn(&a->task, "weft-atimes", atimes_main, a);
+	if (rc)
+		rt_free(a);
+	else
+		fs->atimes = a;
+	return rc;
+}
+
+void atimes_close(struct fs *fs)
+{
+	struct atimes *a = fs->atimes;
+
+	if (!a)
+		return;
+	rt_mutex_lock(&a->lock);
+	a->stopping = true;
+	rt_mutex_unlock(&a->lock);
+	rt_cond_broadcast(&a->changed);
+	rt_task_join(a->task);
+	fs->atimes = NULL;
+	rt_free(a);
+}
+
+/* False: too many are on the list. */
+static bool atime_later(struct fs *fs, uint64_t ino)
+{
+	struct atimes *a = fs->atimes;
+	bool first, listed;
+
+	if (!a)
+		return false;
+	rt_mutex_lock(&a->lock);
+	listed = a->count + a->held < ATIMES_MAX;
+	first = listed && a->count == 0;
+	if (listed)
+		a->ino[a->count++] = ino;
+	rt_mutex_unlock(&a->lock);
+	if (first)
+		rt_cond_signal(&a->changed);
+	return listed;
+}
+
+/* `inode` as the tree has it. */
+static void state_accessed_shared(struct fs *fs, struct inode_state *st,
+	const struct disk_inode *inode, int64_t now, bool kept)
+{
+	bool listed;
+
+	rt_mutex_lock(&st->lock);
+	listed = st->atime_listed && kept;
+	st->atime_listed |= kept;
+	st->atime_ns = now;
+	st->atime_was_ns = inode->atime_ns;
+	rt_mutex_unlock(&st->lock);
+	if (!kept)
+		(void)state_settle(fs, st);
+	else if (!listed && !atime_later(fs, st->ino))
+		atime_settle(fs, st);
+}
+
+bool state_accessed(
+	struct fs *fs, struct inode_state *st, const struct disk_inode *inode, bool kept)
 {
 	struct disk_inode shown = *inode;
 	int64_t now = rt_wall_ns();
 
-	state_overlay(st, &shown);
+	state_overlay(fs, st, &shown);
 	if (!atime_due(fs, &shown, now))
 		return false;
 	if (fs_has_peers(fs)) {
-		struct accessed a = {.fs = fs, .ino = st->ino, .now = now};
-
-		inode_claim(fs, st->ino);
-		(void)ops_run(fs, 0, accessed_body, &a, NULL);
+		state_accessed_shared(fs, st, inode, now, kept);
 		return true;
 	}
 	rt_mutex_lock(&st->lock);
