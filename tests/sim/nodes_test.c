@@ -320,8 +320,10 @@ static void check_settled(struct node *n)
 			continue;
 		store_read_pages(n->e.store, &r, 1);
 		HOLDS(r.result >= 0);
-		settle_doubt(n, i, p, image,
-			r.found_incarnation < p->incarnation ? 0 : r.version);
+		if (r.found_incarnation < p->incarnation) /* which reads as zeros */
+			settle_doubt(n, i, p, NULL, 0);
+		else
+			settle_doubt(n, i, p, image, r.version);
 		if (!p->known)
 			continue;
 		HOLDS(r.result == 0 && r.version == p->version &&
