@@ -199,6 +199,10 @@ static inline void frame_clear(struct frame *f, uint16_t flags)
 	atomic_fetch_and_explicit(&f->flags, (uint16_t)~flags, memory_order_relaxed);
 }
 
+/* A page that can only be had from a node which is not connected is asked for again after
+ * this; till then its frame is free, and nobody waits behind it. */
+#define UNREACHED_NS 20000000ull
+
 static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
 {
 	return atomic_load_explicit(&f->mode, memory_order_relaxed) >= wanted;

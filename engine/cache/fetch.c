@@ -126,7 +126,7 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 
 	if (q->result) { /* -EAGAIN: it was here, and is another's already */
 		frame_free(c, f);
-		return q->result == -EAGAIN ? 0 : q->result;
+		return q->result == -EAGAIN || q->result == -EHOSTUNREACH ? 0 : q->result;
 	}
 	f->held = (uint8_t)q->granted;
 	if (r->result < 0) { /* granted, but there is no image to be had */
@@ -163,6 +163,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 
 	while (count && !error) {
 		unsigned done = claim(c, x, refs, count, &error);
+		bool unreached = false;
 
 		if (x->count) {
 			ask(c, x, flags);
@@ -177,7 +178,10 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 				error = e;
 			if (!e && keep && !x->request[i].result)
 				*keep = x->frame[i];
+			unreached |= x->request[i].result == -EHOSTUNREACH;
 		}
+		if (unreached)
+			rt_sleep_ns(UNREACHED_NS);
 		refs += done;
 		count -= done;
 	}

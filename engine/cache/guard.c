@@ -69,7 +69,10 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 			frame_free(c, f);
 		else
 			frame_leave(c, f);
-		return r.result;
+		if (r.result != -EHOSTUNREACH)
+			return r.result;
+		rt_sleep_ns(UNREACHED_NS);
+		return -EAGAIN;
 	}
 	return fetch_granted(c, f, ref, &r);
 }

@@ -306,6 +306,12 @@ static inline bool view_joined(const struct cluster *d, unsigned node)
 	return atomic_load_explicit(&d->view.joined, memory_order_acquire) &
 	       node_bit(node);
 }
+/* Members that do not hear what is sent to them now. */
+static inline node_map view_unheard(const struct cluster *d)
+{
+	return d->view.members & ~node_bit(d->o.self) &
+	       ~atomic_load_explicit(&d->view.joined, memory_order_acquire);
+}
 /* Has the home rebuilt its entries: may anything but reports be sent to it? */
 static inline bool view_ready(const struct cluster *d, unsigned home)
 {

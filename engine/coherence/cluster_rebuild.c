@@ -287,7 +287,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 	}
 	rc = all_reports(p, &r);
 	if (!rc)
-		rc = rebuild_end(&e, &r, &p->at, &out);
+		rc = rebuild_end(&e, &r, &p->at, absent(d, p), &out);
 	/* an owed image is the newest only if nobody else may have a later one */
 	if (rc == -EAGAIN && (r.sharers || !absent(d, p))) {
 		reinstate(d, p, &out);
@@ -305,7 +305,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 			(unsigned long long)p->rebuild.owed_version);
 		page_dump(d, p);
 		DCOUNT(d, impossible);
-	} else if (!rc && (r.owner != NODE_NONE || !absent(d, p))) {
+	} else if (!rc && (r.owner != NODE_NONE || r.sharers || !absent(d, p))) {
 		rebuilt(d, p, &e, &out);
 	}
 	awaits(d, p, false);

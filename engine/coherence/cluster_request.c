@@ -147,6 +147,7 @@ void wish_start(struct cluster *d, struct dpage *p)
 	WEFT_ASSERT(!requester_want(&p->hold, &p->at, w->request->wanted,
 		w->request->incarnation, w->request->alone ? PAGE_ALONE : 0,
 		place_of(d, w->request->image), request_number(d), &out));
+	out.list[0].m.version = view_unheard(d);
 	page_perform(d, p, NULL, &out);
 }
 

@@ -216,27 +216,15 @@ static bool request_makes_sense(const struct home_entry *e, const struct page_me
 	return e->mode != HOME_EXCLUSIVE || !(e->holders & node_bit(m->sender));
 }
 
-int home_on_request(struct home_entry *e, struct page_hold *local,
-	const struct page_at *at, const struct page_message *m, struct page_actions *out)
+/* The entry becomes what the request makes it; what that asks of others is planned. */
+static struct plan plan_request(struct home_entry *e, const struct page_hold *local,
+	const struct page_at *at, const struct page_message *m)
 {
-	node_map r;
 	struct plan p = {.mode = (enum page_mode)m->mode, .source = NODE_NONE};
 	bool newer = m->incarnation > e->incarnation;
 	bool shares = local_shares(e, local, at);
-	struct page_action *grant;
-	int error = 0;
+	node_map r = node_bit(m->sender);
 
-	if (e->mode == HOME_REBUILDING) {
-		page_act(out, PAGE_DEFER)->m = *m;
-		return 0;
-	}
-	if (!request_makes_sense(e, m))
-		return -EPROTO;
-	if (m->incarnation && m->incarnation < e->incarnation) {
-		refuse(at, m, -ESTALE, out);
-		return 0;
-	}
-	r = node_bit(m->sender);
 	/* freed and allocated again since this home has last heard: whoever holds the old
 	 * incarnation must give it up. Its holder may have been the one who allocated it,
 	 * so the image that comes, not the home, says whether it is too old. */
@@ -249,8 +237,36 @@ int home_on_request(struct home_entry *e, struct page_hold *local,
 		plan_join(e, r, shares, &p);
 	else
 		plan_shared(e, r, &p);
+	return p;
+}
 
-	page_send(out, at, r, PAGE_GRANT);
+int home_on_request(struct home_entry *e, struct page_hold *local,
+	const struct page_at *at, const struct page_message *m, struct page_actions *out)
+{
+	bool shares = local_shares(e, local, at);
+	struct home_entry next = *e;
+	struct page_action *grant;
+	struct plan p;
+	int error = 0;
+
+	if (e->mode == HOME_REBUILDING) {
+		page_act(out, PAGE_DEFER)->m = *m;
+		return 0;
+	}
+	if (!request_makes_sense(e, m))
+		return -EPROTO;
+	if (m->incarnation && m->incarnation < e->incarnation) {
+		refuse(at, m, -ESTALE, out);
+		return 0;
+	}
+	p = plan_request(&next, local, at, m);
+	/* the requester does not hear who must give: others are not to wait behind it */
+	if (p.ask & ~node_bit(at->self) & m->version) {
+		refuse(at, m, -EHOSTUNREACH, out);
+		return 0;
+	}
+	*e = next;
+	page_send(out, at, node_bit(m->sender), PAGE_GRANT);
 	grant = &out->list[out->count - 1];
 	grant->m.request = m->request;
 	grant->m.mode = (uint8_t)p.mode;

@@ -339,9 +339,12 @@ int rebuild_on_report(struct home_rebuild *r, const struct page_message *m);
 /*
  * All have reported. 0: the entry is rebuilt (perform the actions); -EAGAIN: a REINSTATE
  * was sent, come again when its REPORT is in. -EPROTO: the reports contradict each other.
+ * `absent`: who has not reported and may have the page. Where others have it shared these
+ * have nothing else (invariant 1), and count as sharers. Where nobody has it, or owes the
+ * newest image, the caller waits for them.
  */
 int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_at *at,
-	struct page_actions *out);
+	node_map absent, struct page_actions *out);
 
 /* ---- all --------------------- */
 

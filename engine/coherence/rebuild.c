@@ -130,7 +130,7 @@ static int reinstate(const struct page_at *at, unsigned node, uint64_t incarnati
 }
 
 int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_at *at,
-	struct page_actions *out)
+	node_map absent, struct page_actions *out)
 {
 	bool held = r->owner != NODE_NONE || r->sharers;
 	int against_store = page_order(
@@ -184,7 +184,7 @@ int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_
 		e->current = false;
 	} else {
 		e->mode = HOME_SHARED;
-		e->holders = r->sharers;
+		e->holders = r->sharers | absent;
 		e->source = r->source;
 	}
 	return 0;

@@ -68,6 +68,7 @@ struct world_page {
 struct world {
 	unsigned nodes, pages;
 	struct world_page page[WORLD_PAGES];
+	node_map unheard[WORLD_NODES]; /* whom the node says not to hear; it does */
 	struct link link[WORLD_NODES][WORLD_NODES]; /* from, to */
 };
 
@@ -466,6 +467,7 @@ static void world_want(struct world *w, struct step s)
 		      pg->newest.incarnation - (s.kind == STEP_STALE),
 		      s.kind == STEP_OVERWRITE ? PAGE_HOLLOW : 0, 0, 0, &out),
 		"busy");
+	out.list[0].m.version = w->unheard[s.a];
 	perform(w, s.a, s.b, &out);
 }
 

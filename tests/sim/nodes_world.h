@@ -82,8 +82,6 @@ struct world {
 	_Atomic uint32_t arrived; /* at the barrier */
 };
 
-static struct coherence_cluster_counters sum;
-
 static page_id pid_of(const struct world *w, unsigned i)
 {
 	return pid_make((uint16_t)(i % w->nodes), BASE_SLOT + i);
@@ -509,7 +507,7 @@ static void operate(struct node *n, unsigned i)
 	}
 }
 
-static void task_main(void *arg)
+static inline void task_main(void *arg)
 {
 	struct node *n = arg;
 

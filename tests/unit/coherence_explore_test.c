@@ -101,7 +101,7 @@ static void end_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
 	struct world_page *pg = &w->page[p];
 	struct page_at home = world_at(w, world_home(w, p), p);
 	struct page_actions out = {0};
-	int e = rebuild_end(&pg->entry, r, &home, &out);
+	int e = rebuild_end(&pg->entry, r, &home, 0, &out);
 
 	if (e == -EAGAIN) {
 		struct page_actions reports = {0};
@@ -112,7 +112,7 @@ static void end_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
 		HOLDS(!e, "node %u cannot be reinstated", n);
 		report(w, p, n, r, &reports);
 		out.count = 0;
-		e = rebuild_end(&pg->entry, r, &home, &out);
+		e = rebuild_end(&pg->entry, r, &home, 0, &out);
 	}
 	HOLDS(!e, "page %u cannot be rebuilt: %d", p, e);
 	perform(w, world_home(w, p), p, &out);
@@ -192,6 +192,7 @@ static void change_epoch(struct world *w, unsigned crashed, struct random *rando
 struct profile {
 	uint8_t weight[STEP_KINDS];
 	unsigned crash; /* one in so many steps; 0: never */
+	bool apart;     /* some do not hear some others */
 };
 
 static void profile_draw(struct profile *pr, struct random *r)
@@ -207,6 +208,7 @@ static void profile_draw(struct profile *pr, struct random *r)
 	pr->weight[STEP_PULLED] = (uint8_t)(1 + draw(r, 5));
 	pr->weight[STEP_KERNEL] = (uint8_t)(1 + draw(r, 5));
 	pr->crash = draw(r, 3) ? 0 : 20 + draw(r, 100);
+	pr->apart = !draw(r, 4);
 }
 
 static bool goes_on(unsigned kind)
@@ -335,6 +337,11 @@ static void explore(uint64_t seed)
 			change_epoch(&w, draw(&r, nodes + 1), &r);
 			crashes++;
 		}
+		if (pr.apart && !draw(&r, 8)) {
+			unsigned n = draw(&r, nodes);
+
+			w.unheard[n] = draw(&r, 1u << nodes) & ~(1u << n);
+		}
 		if (!pick(&w, &pr, false, &r, &s))
 			break;
 		step_do(&w, s);
@@ -342,6 +349,7 @@ static void explore(uint64_t seed)
 	}
 	if (!failure[0])
 		drain(&w, &r);
+	memset(w.unheard, 0, sizeof(w.unheard));
 	for (unsigned p = 0; p < w.pages; p++)
 		for (unsigned n = 0; n < nodes && !failure[0]; n++)
 			want_and_use(&w, n, p, draw(&r, 2) ? STEP_READ : STEP_CHANGE);

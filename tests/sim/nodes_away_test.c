@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes that are away, or do not hear each other: what needs them waits, and nobody waits
+ * behind that (docs/many-nodes.md, "Failures"). Each case is a few steps of four nodes, one
+ * after the other, with the link or the node missing in between; a step that should not
+ * wait, and does, ends the run by its time.
+ *
+ *   WEFT_SIM_SEED=7 build/tests/sim/nodes_away_test     one seed
+ */
+#include "tests/sim/nodes_life.h"
+
+#define AWAY_NODES 4u
+#define LONG_NS    300000000ull /* longer than anything that is not held up */
+
+/* One thing that a node does to a page. */
+struct errand {
+	unsigned node, page; /* page i has its home at node 1 + i % AWAY_NODES */
+	bool writes;
+	_Atomic bool done;
+	struct rt_task *task;
+	struct world *w;
+};
+
+static void errand_main(void *arg)
+{
+	struct errand *x = arg;
+	struct node *n = &x->w->node[x->node - 1];
+
+	if (x->writes)
+		write_data(n, x->page, false);
+	else
+		read_latched(n, x->page);
+	check_page(x->w, x->page);
+	atomic_store(&x->done, true);
+}
+
+static void errand_begin(struct world *w, struct errand *x)
+{
+	x->w = w;
+	OK(rt_sim_spawn_on(w->node[x->node - 1].sim, "errand", errand_main, x));
+}
+
+static bool errand_ended(struct errand *x, uint64_t within_ns)
+{
+	uint64_t end = rt_now_ns() + within_ns;
+
+	while (!atomic_load(&x->done) && rt_now_ns() < end)
+		rt_sleep_ns(100000);
+	return atomic_load(&x->done);
+}
+
+/* It does not wait for anything that is missing. */
+static void goes_on(struct world *w, struct errand x)
+{
+	errand_begin(w, &x);
+	if (errand_ended(&x, LONG_NS))
+		return;
+	print_message("node %u waits, to %s page %u\n", x.node,
+		x.writes ? "write" : "read", x.page);
+	abort();
+}
+
+/* ---- the cases ------------------------------------------------------------------------------ */
+
+static void hear_each_other(struct world *w, unsigned a, unsigned b, bool hear)
+{
+	rt_sim_net_block(w->node[a - 1].sim, w->node[b - 1].sim, !hear);
+	rt_sim_net_block(w->node[b - 1].sim, w->node[a - 1].sim, !hear);
+	rt_sim_net_cut(w->node[a - 1].sim, w->node[b - 1].sim);
+	rt_sleep_ns(50000000);
+}
+
+/* Nodes 2 and 3 do not hear each other; both hear the home, node 1, and node 4. */
+static void a_link_is_missing(struct world *w)
+{
+	struct errand wants = {.node = 3, .page = 0, .writes = true};
+	struct errand looks = {.node = 3, .page = 4};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .page = 4, .writes = true});
+	goes_on(w, (struct errand){.node = 4, .page = 4}); /* node 2 is the source */
+	hear_each_other(w, 2, 3, false);
+	errand_begin(w, &wants);
+	errand_begin(w, &looks);
+	HOLDS(!errand_ended(&wants, LONG_NS)); /* only node 2 can give it */
+	for (unsigned i = 0; i < 3; i++) {
+		goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+		goes_on(w, (struct errand){.node = 2, .page = 4});
+		goes_on(w, (struct errand){.node = 4, .page = 4});
+	}
+	/* when a node that both hear has it, both can have it */
+	goes_on(w, (struct errand){.node = 4, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 4, .page = 4, .writes = true});
+	HOLDS(errand_ended(&wants, LONG_NS) && errand_ended(&looks, LONG_NS));
+	goes_on(w, (struct errand){.node = 3, .page = 8, .writes = true});
+	hear_each_other(w, 2, 3, true);
+	goes_on(w, (struct errand){.node = 2, .page = 8, .writes = true});
+}
+
+static void crash(struct world *w, unsigned id)
+{
+	struct node *n = &w->node[id - 1];
+
+	rt_sim_node_kill(n->sim);
+	n->up = false;
+	note_crash(n);
+	rt_sleep_ns(50000000);
+}
+
+static void node_main(void *arg);
+
+static void come_back(struct node *n)
+{
+	n->life++;
+	n->sim = rt_sim_node_new(n->disk);
+	OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
+}
+
+/* Node 3 is away, and others make a link anew: pages that it may have are rebuilt. */
+static void a_node_is_away(struct world *w)
+{
+	struct errand wants = {.node = 2, .page = 0, .writes = true};
+	struct errand only = {.node = 2, .page = 8};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	goes_on(w, (struct errand){.node = 3, .page = 8, .writes = true});
+	crash(w, 3);
+	hear_each_other(w, 1, 2, false);
+	hear_each_other(w, 1, 2, true);
+	/* what others have, shared, node 3 has at most shared: for readers it is there */
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	goes_on(w, (struct errand){.node = 2, .page = 0});
+	goes_on(w, (struct errand){.node = 1, .page = 0});
+	goes_on(w, (struct errand){.node = 2, .page = 1, .writes = true});
+	/* a writer waits, and so does what only node 3 can have; readers go on */
+	errand_begin(w, &wants);
+	errand_begin(w, &only);
+	HOLDS(!errand_ended(&wants, LONG_NS) && !errand_ended(&only, LONG_NS));
+	goes_on(w, (struct errand){.node = 1, .page = 0});
+	goes_on(w, (struct errand){.node = 2, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	come_back(&w->node[2]);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&only, 10 * LONG_NS));
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+}
+
+/* ---- the runner ------------------------------------------------------------------------------ */
+
+static void (*the_case)(struct world *w);
+
+static void node_main(void *arg)
+{
+	struct node *n = arg;
+
+	node_open(n);
+	node_barrier(n, 1);
+	node_barrier(n, 2);
+	settle(n);
+	node_barrier(n, 3);
+	settle(n);
+	node_barrier(n, 4);
+	OK(volume_close(n->v));
+}
+
+static int run_case(void *arg)
+{
+	struct world *w = arg;
+
+	running = w;
+	abort_before = signal(SIGABRT, on_abort);
+	world_open(w);
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
+	}
+	barrier(w, 1, w->nodes + 1);
+	rt_sleep_ns(100000000); /* all have heard all */
+	the_case(w);
+	for (unsigned nth = 2; nth <= 5; nth++)
+		barrier(w, nth, w->nodes + 1);
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	running = NULL;
+	signal(SIGABRT, abort_before);
+	return 0;
+}
+
+static void run_seeds(void (*fn)(struct world *w))
+{
+	struct rt_sim_options o = {.time_limit_ns = 60ull * 1000000000};
+	struct world *w = calloc(1, sizeof(*w));
+	uint64_t seeds = seeds_count(20);
+
+	assert_non_null(w);
+	the_case = fn;
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		w->nodes = AWAY_NODES;
+		w->pages = 12;
+		w->crashes = 1; /* who comes back need not find the others */
+		assert_int_equal(rt_sim_run(seed, &o, run_case, w), 0);
+	}
+	free(w);
+}
+
+static void who_does_not_hear_another_holds_up_nobody_else(void **state)
+{
+	run_seeds(a_link_is_missing);
+}
+
+static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
+{
+	run_seeds(a_node_is_away);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
+		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
