@@ -26,7 +26,7 @@ ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
           engine/cache engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
 LIB_ENGINE := -luring -linih -lssl -lcrypto -lpthread -lm
-LIB_FS     := -lfuse3 -ljansson
+LIB_FS     := -lfuse3 -ljansson -lmicrohttpd
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 layer_sources = $(filter-out %_main.c,$(wildcard $(1)/*.c))

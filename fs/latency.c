@@ -55,6 +55,21 @@ static uint64_t percentile(const uint64_t *counts, uint64_t total, unsigned perc
 	return 0;
 }
 
+/* Powers of two are where buckets begin. */
+static void count_below(const uint64_t *counts, struct latency_summary *out)
+{
+	uint64_t below = 0;
+	unsigned at = 0;
+
+	for (unsigned i = 0; i < LATENCY_POWERS; i++) {
+		unsigned end = bucket_of(1ull << (LATENCY_POWER_FIRST + i));
+
+		while (at < end)
+			below += counts[at++];
+		out->below[i] = below;
+	}
+}
+
 void latency_summarise(struct latency *l, struct latency_summary *out)
 {
 	uint64_t counts[LATENCY_BUCKETS];
@@ -66,9 +81,10 @@ void latency_summarise(struct latency *l, struct latency_summary *out)
 	}
 	if (out->count == 0)
 		return;
+	count_below(counts, out);
+	out->total_ns = atomic_load_explicit(&l->total_ns, memory_order_relaxed);
 	out->max_ns = atomic_load_explicit(&l->max_ns, memory_order_relaxed);
-	out->mean_ns =
-		atomic_load_explicit(&l->total_ns, memory_order_relaxed) / out->count;
+	out->mean_ns = out->total_ns / out->count;
 	out->p50_ns = MIN(percentile(counts, out->count, 50), out->max_ns);
 	out->p90_ns = MIN(percentile(counts, out->count, 90), out->max_ns);
 	out->p99_ns = MIN(percentile(counts, out->count, 99), out->max_ns);

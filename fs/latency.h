@@ -19,9 +19,14 @@ struct latency {
 	_Atomic uint64_t max_ns;
 };
 
+/* Powers of two at which a summary counts: 1 us to 17 s. */
+#define LATENCY_POWER_FIRST 10u
+#define LATENCY_POWERS      25u
+
 /* What one histogram says, in nanoseconds. */
 struct latency_summary {
-	uint64_t count, mean_ns, p50_ns, p90_ns, p99_ns, max_ns;
+	uint64_t count, total_ns, mean_ns, p50_ns, p90_ns, p99_ns, max_ns;
+	uint64_t below[LATENCY_POWERS]; /* how many took less than 2^(FIRST + i) */
 };
 
 /* Adds one. Any task, any time. */

@@ -179,6 +179,18 @@ static int parse_uring(struct mount_options *o, const char *value, struct weft_e
 	return 0;
 }
 
+static int parse_metrics(
+	struct mount_options *o, const char *value, struct weft_error *err)
+{
+	if (strlen(value) >= sizeof(o->metrics) || !metrics_address_valid(value))
+		return weft_error(err, -EINVAL,
+			"option metrics=%s: must be an IP address and a port, like "
+			"127.0.0.1:9339 or [::1]:9339",
+			value);
+	strcpy(o->metrics, value);
+	return 0;
+}
+
 static int parse_source(
 	struct mount_options *o, const char *value, struct weft_error *err)
 {
@@ -254,6 +266,8 @@ static int parse_word(struct mount_options *o, const char *word, struct weft_err
 		return parse_node(o, word + 5, err);
 	if (strncmp(word, "uring=", 6) == 0)
 		return parse_uring(o, word + 6, err);
+	if (strncmp(word, "metrics=", 8) == 0)
+		return parse_metrics(o, word + 8, err);
 	if (strncmp(word, "fsname=", 7) == 0)
 		return parse_source(o, word + 7, err);
 	return weft_error(err, -EINVAL,
@@ -280,17 +294,19 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 	static const char *const uring[] = {"", ",uring=on", ",uring=off"};
 
-	char node[24] = "", soft[48] = "";
+	char node[24] = "", soft[48] = "", metrics[METRICS_ADDRESS_MAX + 16] = "";
 
 	if (o->node)
 		snprintf(node, sizeof(node), ",node=%u", o->node);
 	if (o->soft)
 		snprintf(soft, sizeof(soft), ",soft,timeout=%" PRIu64,
 			o->timeout_ms / 1000);
+	if (*o->metrics)
+		snprintf(metrics, sizeof(metrics), ",metrics=%s", o->metrics);
 	snprintf(buf, cap,
-		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s",
+		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
-		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring],
+		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",

@@ -3,6 +3,7 @@
 #ifndef WEFT_FS_OPTIONS_H
 #define WEFT_FS_OPTIONS_H
 
+#include "fs/metrics.h"
 #include "fs/ops/ops.h"
 #include "fs/uring.h"
 
@@ -23,7 +24,8 @@ struct mount_options {
 	bool soft;        /* what waits for other nodes longer than timeout_ms fails */
 	uint64_t timeout_ms;
 	enum uring_mode uring;
-	unsigned atime;      /* of struct ops_options */
+	char metrics[METRICS_ADDRESS_MAX]; /* where to listen; empty: nowhere */
+	unsigned atime;                    /* of struct ops_options */
 	unsigned long flags; /* MS_* for mount(2), without MS_RDONLY and the atime ones */
 	char source[256];    /* what mount(8) and df show; empty: what was named */
 };

@@ -187,6 +187,16 @@ static const char *const request_names[SESSION_OPCODES] = {
 	[53] = "copy_file_range_64",
 };
 
+/* The histogram, for metrics.c: how many took less than 2^LATENCY_POWER_FIRST ns, and so on. */
+static json_t *below_status(const struct latency_summary *l)
+{
+	json_t *list = json_array();
+
+	for (unsigned i = 0; i < LATENCY_POWERS; i++)
+		json_array_append_new(list, json_integer((json_int_t)l->below[i]));
+	return list;
+}
+
 static json_t *requests_status(struct session *s)
 {
 	struct session_counters *c = session_counters(s);
@@ -207,6 +217,8 @@ static json_t *requests_status(struct session *s)
 		put(one, "p90_ns", l.p90_ns);
 		put(one, "p99_ns", l.p99_ns);
 		put(one, "max_ns", l.max_ns);
+		put(one, "total_ns", l.total_ns);
+		json_object_set_new(one, "below", below_status(&l));
 		snprintf(number, sizeof(number), "opcode%u", i);
 		json_object_set_new(o, request_names[i] ? request_names[i] : number, one);
 	}

@@ -81,6 +81,9 @@ static const char usage[] =
 	"the\n"
 	"                     default); what failed may still be done later\n"
 	"  timeout=SECS       with soft: so long (60)\n"
+	"  metrics=ADDR:PORT  serve metrics there, for Prometheus: GET /metrics "
+	"(default: "
+	"nowhere)\n"
 	"  fsname=NAME        what df and mount show as the source (default: STORE, "
 	"FILE)\n"
 	"\n"
@@ -587,7 +590,12 @@ static int run(struct daemon *d, struct weft_error *err)
 		goto out_volume;
 	ret = control_open(&d->control, store_superblock(d->volume->store)->store_uuid,
 		&source, err);
+	if (ret == 0 && *d->options.metrics)
+		ret = metrics_server_open(
+			&d->metrics, d->options.metrics, status_build, d, err);
 	if (ret < 0) {
+		if (d->control)
+			control_detach(d->control);
 		fuse_mount_close(d->options.directory, true);
 		goto out_volume;
 	}
@@ -601,6 +609,7 @@ static int run(struct daemon *d, struct weft_error *err)
 	if (d->member)
 		leave(d);
 out_volume:
+	metrics_server_close(d->metrics);
 	if (d->member && ret < 0)
 		member_alone(d->member); /* it was never used here */
 	if (d->session)

@@ -10,9 +10,9 @@ set -eu
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 build="gcc make pkg-config iproute2 libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
-	libblkid-dev libinih-dev"
+	libblkid-dev libinih-dev libmicrohttpd-dev"
 check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs
-	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb"
+	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl"
 bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev"
 
 wanted=$build

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/metrics.h"
 #include "tools/tools.h"
 
 static const char usage[] =
@@ -272,51 +273,13 @@ static void list_one(void *arg, struct client *c)
 		number(c->identity, "pid"));
 }
 
-/* ---- Prometheus ------------------------------------------------------------------ */
-
-/* Numbers of nested objects become weft_OUTER_INNER{volume="..."} lines. */
-static void print_metrics(const char *prefix, const json_t *o, const char *labels)
+static void print_metrics(json_t *status)
 {
-	const char *key;
-	json_t *value;
-	char name[160];
+	json_t *list = json_array();
 
-	json_object_foreach((json_t *)o, key, value)
-	{
-		snprintf(name, sizeof(name), "%s_%s", prefix, key);
-		if (json_is_object(value) && strcmp(key, "requests") == 0) {
-			const char *request;
-			json_t *one;
-
-			json_object_foreach(value, request, one)
-			{
-				char with[700];
-
-				snprintf(with, sizeof(with), "%s,request=\"%s\"", labels,
-					request);
-				print_metrics("weft_request", one, with);
-			}
-		} else if (json_is_object(value)) {
-			print_metrics(name, value, labels);
-		} else if (json_is_integer(value)) {
-			printf("%s{%s} %" JSON_INTEGER_FORMAT "\n", name, labels,
-				json_integer_value(value));
-		} else if (json_is_real(value) || json_is_boolean(value)) {
-			printf("%s{%s} %.6f\n", name, labels,
-				json_is_boolean(value) ? (double)json_is_true(value)
-						       : json_real_value(value));
-		}
-	}
-}
-
-static void print_prometheus(const json_t *status)
-{
-	char labels[64];
-
-	/* UUIDs need no quoting, and are the same wherever the volume is mounted. */
-	snprintf(labels, sizeof(labels), "volume=\"%s\"",
-		client_text(status, "volume_uuid"));
-	print_metrics("weft", status, labels);
+	json_array_append(list, status);
+	metrics_print(stdout, list);
+	json_decref(list);
 }
 
 static void print_json(const json_t *o)
@@ -345,8 +308,6 @@ static void status_all(enum form form)
 {
 	json_t *list = json_array();
 	unsigned count = 0;
-	json_t *status;
-	size_t i;
 
 	if (form == FORM_TABLE) {
 		client_each(list_one, &count);
@@ -357,8 +318,8 @@ static void status_all(enum form form)
 	}
 	if (form == FORM_JSON)
 		print_json(list);
-	else
-		json_array_foreach(list, i, status) print_prometheus(status);
+	else if (form == FORM_PROMETHEUS && json_array_size(list))
+		metrics_print(stdout, list);
 	json_decref(list);
 }
 
@@ -377,7 +338,7 @@ static int status_of(const char *name, enum form form)
 	else if (form == FORM_JSON)
 		print_json(status);
 	else if (form == FORM_PROMETHEUS)
-		print_prometheus(status);
+		print_metrics(status);
 	else
 		print_status(status);
 	json_decref(identity);

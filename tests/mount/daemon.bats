@@ -192,7 +192,7 @@ teardown() {
 	weft status "$uuid" >/dev/null
 	weft status "$MNT" --json | python3 -m json.tool >/dev/null
 	weft status "$MNT" --prometheus | grep -q '^weft_cache_frames{volume='
-	weft status "$MNT" --prometheus | grep -q '^weft_request_count{.*request="create"} [1-9]'
+	weft status "$MNT" --prometheus | grep -q '^weft_request_duration_seconds_count{.*request="create"} [1-9]'
 	run weft status "$DIR"
 	[ "$status" -eq 2 ]
 }

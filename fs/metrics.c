@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A daemon's status as text of Prometheus's exposition format. All that is said comes from
+ * the JSON of status.c; the table says under which name, of which type, in which unit.
+ */
+#include "fs/metrics.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "fs/latency.h"
+
+enum type { COUNTER, GAUGE };
+
+struct metric {
+	const char *name;
+	enum type type;
+	const char *path; /* in the status: keys with dots between them */
+	const char *help;
+};
+
+/* A path that ends in _ns is told in seconds. */
+static const struct metric metrics[] = {
+	{"weft_uptime_seconds", GAUGE, "uptime_s", "Since the daemon was started."},
+	{"weft_read_only", GAUGE, "read_only", "1: mounted read-only."},
+	{"weft_failed", GAUGE, "failed",
+		"1: its log has failed, and it takes no changes."},
+	{"weft_memory_resident_bytes", GAUGE, "memory.resident_bytes",
+		"Memory of the daemon."},
+
+	{"weft_space_bytes", GAUGE, "space.total_bytes",
+		"Room in this node's shard, or the volume of one node."},
+	{"weft_space_free_bytes", GAUGE, "space.free_bytes", "Of these, free."},
+	{"weft_space_available_bytes", GAUGE, "space.available_bytes",
+		"Of these, for users."},
+
+	{"weft_cache_bytes", GAUGE, "cache.bytes", "Size of the page cache."},
+	{"weft_cache_frames", GAUGE, "cache.frames", "Pages that it has room for."},
+	{"weft_cache_free_frames", GAUGE, "cache.free_frames",
+		"Of these, without a page."},
+	{"weft_cache_dirty_pages", GAUGE, "cache.dirty_pages",
+		"Pages newer than their store."},
+	{"weft_cache_hits_total", COUNTER, "cache.hits",
+		"Pages asked for that were there."},
+	{"weft_cache_misses_total", COUNTER, "cache.misses",
+		"Pages asked for that were not, or not with the right needed."},
+	{"weft_cache_fetch_requests_total", COUNTER, "cache.fetch_requests",
+		"Calls for missing pages, of one or many."},
+	{"weft_cache_prefetches_total", COUNTER, "cache.prefetches",
+		"Pages asked for ahead."},
+	{"weft_cache_evictions_total", COUNTER, "cache.evictions", "Pages put out."},
+	{"weft_cache_dirty_evictions_total", COUNTER, "cache.evicted_dirty",
+		"Of these, dirty ones."},
+	{"weft_cache_pages_written_total", COUNTER, "cache.pages_written",
+		"Pages written back, or sent to their home."},
+	{"weft_cache_write_batches_total", COUNTER, "cache.write_batches",
+		"Batches that they were in."},
+	{"weft_cache_sync_logged_total", COUNTER, "cache.sync_logged",
+		"Pages that fsync put into the log."},
+	{"weft_cache_sync_in_place_total", COUNTER, "cache.sync_in_place",
+		"Pages that fsync wrote in place."},
+	{"weft_cache_checkpoints_total", COUNTER, "cache.checkpoints", "Checkpoints."},
+	{"weft_cache_latch_waits_total", COUNTER, "cache.latch_waits",
+		"Waits for a latch."},
+	{"weft_cache_latch_restarts_total", COUNTER, "cache.latch_restarts",
+		"Optimistic readings that did not stand."},
+	{"weft_cache_frame_waits_total", COUNTER, "cache.frame_waits",
+		"Waits for a free frame."},
+	{"weft_cache_kernel_drops_total", COUNTER, "cache.kernel_drops",
+		"Pages that were dropped from this node's kernel."},
+
+	{"weft_log_bytes", GAUGE, "log.bytes", "Size of the log."},
+	{"weft_log_used_bytes", GAUGE, "log.used_bytes",
+		"Of these, what a recovery would read."},
+	{"weft_log_records_total", COUNTER, "log.records", "Records written."},
+	{"weft_log_record_bytes_total", COUNTER, "log.record_bytes", "Their bytes."},
+	{"weft_log_chunks_total", COUNTER, "log.chunks", "Chunks written."},
+	{"weft_log_chunk_bytes_total", COUNTER, "log.chunk_bytes", "Their bytes."},
+	{"weft_log_flushes_total", COUNTER, "log.flushes", "Flushes of the log."},
+	{"weft_log_flush_waits_total", COUNTER, "log.flush_waits",
+		"Waits for one that another had begun."},
+	{"weft_log_reserve_waits_total", COUNTER, "log.reserve_waits",
+		"Waits for room in the log."},
+
+	{"weft_device_bytes", GAUGE, "device.bytes", "Size of the store."},
+	{"weft_device_pages_read_total", COUNTER, "device.pages_read",
+		"Pages read from the store."},
+	{"weft_device_pages_written_total", COUNTER, "device.pages_written",
+		"Pages written to it."},
+	{"weft_device_read_requests_total", COUNTER, "device.read_requests",
+		"Reads of one page or more."},
+	{"weft_device_write_requests_total", COUNTER, "device.write_requests",
+		"Writes of one page or more."},
+	{"weft_device_flushes_total", COUNTER, "device.flushes",
+		"Flushes, but for those of the log."},
+	{"weft_device_table_reads_total", COUNTER, "device.table_reads",
+		"Blocks of the descriptor table read."},
+	{"weft_device_table_writes_total", COUNTER, "device.table_writes",
+		"Blocks of the descriptor table written."},
+	{"weft_device_checksum_failures_total", COUNTER, "device.checksum_failures",
+		"Pages whose checksum was wrong."},
+
+	{"weft_tree_height", GAUGE, "tree.height", "Levels of the metadata tree."},
+	{"weft_tree_lookups_total", COUNTER, "tree.lookups", "Items looked up."},
+	{"weft_tree_restarts_total", COUNTER, "tree.restarts", "Descents begun anew."},
+	{"weft_tree_splits_total", COUNTER, "tree.splits", "Pages split."},
+	{"weft_tree_merges_total", COUNTER, "tree.merges", "Pages joined."},
+	{"weft_tree_commits_total", COUNTER, "tree.commits", "Transactions committed."},
+	{"weft_tree_conflicts_total", COUNTER, "tree.conflicts",
+		"Transactions that had to start over."},
+	{"weft_tree_waits_total", COUNTER, "tree.waits", "Waits for a page of the tree."},
+	{"weft_operation_restarts_total", COUNTER, "operation_restarts",
+		"Operations begun anew."},
+
+	{"weft_session_requests_total", COUNTER, "session.requests",
+		"Requests of the kernel."},
+	{"weft_session_uring_requests_total", COUNTER, "session.uring_requests",
+		"Of these, by io_uring."},
+	{"weft_session_workers", GAUGE, "session.workers",
+		"Threads that serve requests."},
+	{"weft_session_workers_most", GAUGE, "session.workers_most", "At most, so far."},
+	{"weft_session_read_bytes_total", COUNTER, "session.bytes_read",
+		"Bytes read by the kernel."},
+	{"weft_session_written_bytes_total", COUNTER, "session.bytes_written",
+		"Bytes written by it."},
+
+	{"weft_recovery_log_bytes", GAUGE, "recovery.log_bytes",
+		"Log that was read when the volume was opened."},
+	{"weft_recovery_pages", GAUGE, "recovery.pages", "Pages that were redone."},
+	{"weft_recovery_redone_seconds", GAUGE, "recovery.redone_ns",
+		"Until the log was redone."},
+	{"weft_recovery_met_seconds", GAUGE, "recovery.met_ns",
+		"Until the other nodes were met."},
+	{"weft_recovery_seconds", GAUGE, "recovery.took_ns",
+		"Until the volume was open."},
+
+	{"weft_cluster_epoch", GAUGE, "cluster.coherence.epoch", "The cluster's epoch."},
+	{"weft_cluster_shard_served", GAUGE, "cluster.coherence.shard_served",
+		"1: others get this node's pages; 0: it waits for nodes that are away."},
+	{"weft_cluster_change_ended", GAUGE, "cluster.coherence.change.ended",
+		"1: all nodes that are connected went on after the last change of the "
+		"epoch."},
+	{"weft_cluster_change_seconds", GAUGE, "cluster.coherence.change.all_served_ns",
+		"How long that took; 0: not yet."},
+	{"weft_cluster_change_pages_reported", GAUGE,
+		"cluster.coherence.change.pages_reported",
+		"Pages that this node told others that it has."},
+	{"weft_cluster_change_pages_heard", GAUGE, "cluster.coherence.change.pages_heard",
+		"Pages that others told it of."},
+	{"weft_coherence_pages", GAUGE, "cluster.coherence.pages",
+		"Pages that this node knows something of beyond its frame."},
+	{"weft_coherence_deferred_total", COUNTER, "cluster.coherence.deferred",
+		"Asks that had to wait here."},
+	{"weft_coherence_gives_tried_again_total", COUNTER,
+		"cluster.coherence.gives_tried_again",
+		"Tries to give a page up, after the first."},
+	{"weft_coherence_forced_total", COUNTER, "cluster.coherence.forced",
+		"Pages given away that had arrived and were not used."},
+	{"weft_coherence_given_back_total", COUNTER, "cluster.coherence.given_back",
+		"Pages given away while the call that got them waited for others."},
+	{"weft_coherence_taken_over_total", COUNTER, "cluster.coherence.taken_over",
+		"Dirty pages of others that this home has taken over."},
+	{"weft_coherence_declined_total", COUNTER, "cluster.coherence.declined",
+		"Evictions that this home has declined."},
+};
+
+/* Of each other node, by its object in cluster.nodes. */
+static const struct metric peer_metrics[] = {
+	{"weft_peer_up", GAUGE, "up", "1: connected with the other node."},
+	{"weft_peer_unmounted", GAUGE, "unmounted",
+		"1: it is not mounted there any more."},
+	{"weft_peer_incarnation", GAUGE, "incarnation", "The start of it that is known."},
+	{"weft_peer_messages_sent_total", COUNTER, "traffic.messages_out",
+		"Messages sent to the other node."},
+	{"weft_peer_messages_received_total", COUNTER, "traffic.messages_in",
+		"Messages that came from it."},
+	{"weft_peer_writes_sent_total", COUNTER, "traffic.writes_out",
+		"Writes into its memory."},
+	{"weft_peer_writes_received_total", COUNTER, "traffic.writes_in",
+		"Writes of it into this node's memory."},
+	{"weft_peer_reads_sent_total", COUNTER, "traffic.reads_out",
+		"Reads of its memory."},
+	{"weft_peer_reads_received_total", COUNTER, "traffic.reads_in",
+		"Reads of it of this node's memory."},
+	{"weft_peer_sent_bytes_total", COUNTER, "traffic.data_bytes_out",
+		"Bytes of data sent to it, without messages."},
+	{"weft_peer_received_bytes_total", COUNTER, "traffic.data_bytes_in",
+		"Bytes of data that came from it, without messages."},
+	{"weft_peer_send_calls_total", COUNTER, "traffic.calls_out",
+		"System calls that sent them."},
+	{"weft_peer_receive_calls_total", COUNTER, "traffic.calls_in",
+		"System calls that received them."},
+	{"weft_peer_links_total", COUNTER, "traffic.links", "Links made with it."},
+	{"weft_peer_cuts_total", COUNTER, "traffic.cuts", "Links that ended."},
+};
+
+/* ---- samples ------------------------------------------------------------------------- */
+
+static void put_label(FILE *to, const char *key, const char *value)
+{
+	fprintf(to, "%s=\"", key);
+	for (; *value; value++) {
+		if (*value == '\n')
+			fputs("\\n", to);
+		else if (*value == '"' || *value == '\\')
+			fprintf(to, "\\%c", *value);
+		else
+			fputc(*value, to);
+	}
+	fputc('"', to);
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	return s ? s : "";
+}
+
+/* Which daemon: the volume, and the node where it has several. */
+static void put_labels(FILE *to, const json_t *status)
+{
+	json_int_t node = json_integer_value(json_object_get(status, "node"));
+
+	fputc('{', to);
+	put_label(to, "volume", text_of(status, "volume_uuid"));
+	if (node)
+		fprintf(to, ",node=\"%" JSON_INTEGER_FORMAT "\"", node);
+}
+
+static const json_t *find(const json_t *o, const char *path)
+{
+	char key[32];
+
+	while (o && *path) {
+		size_t len = strcspn(path, ".");
+
+		WEFT_ASSERT(len < sizeof(key));
+		memcpy(key, path, len);
+		key[len] = '\0';
+		o = json_object_get(o, key);
+		path += len + (path[len] == '.');
+	}
+	return o;
+}
+
+static bool in_nanoseconds(const char *path)
+{
+	size_t len = strlen(path);
+
+	return len > 3 && strcmp(path + len - 3, "_ns") == 0;
+}
+
+static void put_value(FILE *to, const json_t *value, const char *path)
+{
+	if (in_nanoseconds(path))
+		fprintf(to, "} %.9f\n", (double)json_integer_value(value) / 1e9);
+	else if (json_is_integer(value))
+		fprintf(to, "} %" JSON_INTEGER_FORMAT "\n", json_integer_value(value));
+	else if (json_is_real(value))
+		fprintf(to, "} %.6f\n", json_real_value(value));
+	else
+		fprintf(to, "} %d\n", json_is_true(value));
+}
+
+static void put_family(FILE *to, const char *name, const char *type, const char *help)
+{
+	fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void put_metric_family(FILE *to, const struct metric *m, bool *begun)
+{
+	if (!*begun)
+		put_family(
+			to, m->name, m->type == COUNTER ? "counter" : "gauge", m->help);
+	*begun = true;
+}
+
+/* ---- families -------------------------------------------------------------------------- */
+
+static void put_metric(FILE *to, const struct metric *m, const json_t *statuses)
+{
+	bool begun = false;
+	json_t *status;
+	size_t i;
+
+	json_array_foreach(statuses, i, status)
+	{
+		const json_t *value = find(status, m->path);
+
+		if (!value)
+			continue;
+		put_metric_family(to, m, &begun);
+		fputs(m->name, to);
+		put_labels(to, status);
+		put_value(to, value, m->path);
+	}
+}
+
+static void put_peers(FILE *to, const struct metric *m, const json_t *statuses)
+{
+	bool begun = false;
+	json_t *status, *node;
+	size_t i, n;
+
+	json_array_foreach(statuses, i, status)
+	{
+		json_array_foreach(find(status, "cluster.nodes"), n, node)
+		{
+			const json_t *value = find(node, m->path);
+
+			if (!value || !json_object_get(node, "traffic"))
+				continue;
+			put_metric_family(to, m, &begun);
+			fputs(m->name, to);
+			put_labels(to, status);
+			fprintf(to, ",peer=\"%" JSON_INTEGER_FORMAT "\"",
+				json_integer_value(json_object_get(node, "id")));
+			put_value(to, value, m->path);
+		}
+	}
+}
+
+static void put_messages(FILE *to, const json_t *statuses)
+{
+	static const struct metric m = {"weft_coherence_messages_sent_total", COUNTER, "",
+		"Messages of the page protocol sent, by type."};
+	bool begun = false;
+	const char *type;
+	json_t *status, *value;
+	size_t i;
+
+	json_array_foreach(statuses, i, status)
+	{
+		json_object_foreach(
+			(json_t *)find(status, "cluster.coherence.sent"), type, value)
+		{
+			put_metric_family(to, &m, &begun);
+			fputs(m.name, to);
+			put_labels(to, status);
+			fputc(',', to);
+			put_label(to, "type", type);
+			put_value(to, value, m.path);
+		}
+	}
+}
+
+static void put_info(FILE *to, const json_t *statuses)
+{
+	static const char *const keys[] = {"version", "label", "store", "mount_point"};
+	json_t *status;
+	size_t i;
+
+	put_family(to, "weft_info", "gauge", "1. What is mounted where.");
+	json_array_foreach(statuses, i, status)
+	{
+		fputs("weft_info", to);
+		put_labels(to, status);
+		for (unsigned k = 0; k < ARRAY_SIZE(keys); k++) {
+			fputc(',', to);
+			put_label(to, keys[k], text_of(status, keys[k]));
+		}
+		fputs("} 1\n", to);
+	}
+}
+
+#define DURATIONS "weft_request_duration_seconds"
+
+static void put_bucket(
+	FILE *to, const json_t *status, const char *request, const char *le, json_int_t n)
+{
+	fputs(DURATIONS "_bucket", to);
+	put_labels(to, status);
+	fputc(',', to);
+	put_label(to, "request", request);
+	fprintf(to, ",le=\"%s\"} %" JSON_INTEGER_FORMAT "\n", le, n);
+}
+
+static void put_sum(FILE *to, const json_t *status, const char *request, const char *what,
+	const json_t *value, const char *path)
+{
+	fprintf(to, DURATIONS "_%s", what);
+	put_labels(to, status);
+	fputc(',', to);
+	put_label(to, "request", request);
+	put_value(to, value, path);
+}
+
+static void put_histogram(
+	FILE *to, const json_t *status, const char *request, const json_t *one)
+{
+	const json_t *count = json_object_get(one, "count");
+	const json_t *total = json_object_get(one, "total_ns");
+	json_t *below;
+	char le[32];
+	size_t i;
+
+	if (!total) /* a daemon of an earlier version */
+		return;
+	json_array_foreach(json_object_get(one, "below"), i, below)
+	{
+		snprintf(le, sizeof(le), "%.9f",
+			(double)(1ull << (LATENCY_POWER_FIRST + i)) / 1e9);
+		put_bucket(to, status, request, le, json_integer_value(below));
+	}
+	put_bucket(to, status, request, "+Inf", json_integer_value(count));
+	put_sum(to, status, request, "sum", total, "total_ns");
+	put_sum(to, status, request, "count", count, "count");
+}
+
+static void put_requests(FILE *to, const json_t *statuses)
+{
+	const char *request;
+	json_t *status, *one;
+	size_t i;
+
+	put_family(to, DURATIONS, "histogram",
+		"From the receipt of a request of the kernel to its answer.");
+	json_array_foreach(statuses, i, status)
+	{
+		json_object_foreach(json_object_get(status, "requests"), request, one)
+		{
+			put_histogram(to, status, request, one);
+		}
+	}
+}
+
+void metrics_print(FILE *to, const json_t *statuses)
+{
+	put_info(to, statuses);
+	for (unsigned i = 0; i < ARRAY_SIZE(metrics); i++)
+		put_metric(to, &metrics[i], statuses);
+	for (unsigned i = 0; i < ARRAY_SIZE(peer_metrics); i++)
+		put_peers(to, &peer_metrics[i], statuses);
+	put_messages(to, statuses);
+	put_requests(to, statuses);
+}
