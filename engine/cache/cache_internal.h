@@ -391,6 +391,11 @@ void provider_wake(struct cache *c);
 int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
 	unsigned flags, struct frame **keep);
 /*
+ * Gets the right to change the page, and holds nothing at the end; that is no use of it. What
+ * was read of the page stands where the image was here and only the right was not. Waits.
+ */
+int guard_own(struct cache *c, page_id pid, uint64_t incarnation);
+/*
  * A request for a frame in the table, latched exclusively, was granted: gets the image, if
  * it must come from somewhere, and sets what the frame says of it. 0: still latched; an
  * error: the frame is gone, or hollow, and unlatched. Waits.

@@ -287,14 +287,10 @@ int cache_fetch_exclusive(struct cache *c, const struct page_ref *refs, unsigned
 
 	for (unsigned i = 0; i < count && !e; i++) {
 		struct frame *f = table_find(c, refs[i].pid);
-		struct guard g;
 
 		/* a copy that is here but shared */
-		if (!f || mode_allows(f, PAGE_EXCLUSIVE))
-			continue;
-		e = guard_exclusive(c, refs[i].pid, refs[i].incarnation, &g);
-		if (!e) /* not used yet */
-			latch_release_exclusive(c, g.frame, true);
+		if (f && !mode_allows(f, PAGE_EXCLUSIVE))
+			e = guard_own(c, refs[i].pid, refs[i].incarnation);
 	}
 	return e;
 }

@@ -117,7 +117,8 @@ static int give_weaken(
 	else if (mode_allows(f, PAGE_EXCLUSIVE))
 		frame_set_mode(f, PAGE_SHARED);
 	describe(c, f, out);
-	latch_release_exclusive(c, f, true);
+	/* what was read of a page that is only shared from now on stands */
+	latch_release_exclusive(c, f, to == PAGE_INVALID);
 	return e;
 }
 

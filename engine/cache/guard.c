@@ -169,6 +169,34 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 	return 0;
 }
 
+int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
+{
+	uint64_t was_of, was;
+	struct frame *f;
+	bool blank;
+	int e;
+
+	do {
+		e = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
+		if (e)
+			return e;
+		if (!latch_exclusive(c, f, pid)) {
+			e = -EAGAIN;
+			continue;
+		}
+		was_of = f->incarnation;
+		was = f->version;
+		blank = frame_flags(f) & FRAME_HOLLOW;
+		if (!mode_allows(f, PAGE_EXCLUSIVE) ||
+			(incarnation && f->incarnation != incarnation))
+			e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false);
+	} while (e == -EAGAIN);
+	if (!e)
+		latch_release_exclusive(
+			c, f, blank || f->incarnation != was_of || f->version != was);
+	return e;
+}
+
 int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
 {
 	struct frame *f;

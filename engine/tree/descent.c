@@ -304,10 +304,12 @@ void tree_back_off(unsigned attempt)
 		rt_sleep_ns(1000 + rt_random() % (20000ull << MIN(attempt - 8, 6u)));
 }
 
+/* First the pause: what arrives from another node waits for its use only so long. */
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt)
 {
 	int r = 0;
 
+	tree_back_off(attempt);
 	if (pid != PID_NONE) {
 		struct guard g;
 
@@ -316,16 +318,17 @@ int tree_wait_page(struct tree *t, page_id pid, unsigned attempt)
 		if (r == 0)
 			guard_release(t->cache, &g);
 	}
-	tree_back_off(attempt);
 	return r;
 }
 
 int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt)
 {
 	struct page_ref ref = {.pid = pid};
-	int r = pid == PID_NONE ? 0 : cache_fetch_exclusive(t->cache, &ref, 1);
+	int r;
 
-	return r ? r : tree_wait_page(t, pid, attempt);
+	tree_back_off(attempt);
+	r = pid == PID_NONE ? 0 : cache_fetch_exclusive(t->cache, &ref, 1);
+	return r ? r : tree_wait_page(t, pid, 0);
 }
 
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)

@@ -259,17 +259,12 @@ static int wait_file_page(struct txn *x, const struct txn_page *page)
 }
 
 /* After a lost race, holding nothing: wait until the page can be latched. */
-static int wait_conflict(struct txn *x, unsigned attempt)
+static int wait_conflict(struct txn *x)
 {
-	for (unsigned i = 0; i < x->page_count; i++) {
-		if (x->page[i].pid == x->conflict) {
-			int r = wait_file_page(x, &x->page[i]);
-
-			tree_back_off(attempt);
-			return r;
-		}
-	}
-	return tree_wait_exclusive(x->tree, x->conflict, attempt);
+	for (unsigned i = 0; i < x->page_count; i++)
+		if (x->page[i].pid == x->conflict)
+			return wait_file_page(x, &x->page[i]);
+	return tree_wait_exclusive(x->tree, x->conflict, 0);
 }
 
 /*
@@ -419,7 +414,10 @@ static int commit_once(struct txn *x, unsigned others, struct log_position *pos)
 	return 0;
 }
 
-/* Conflicts are worth another attempt here only while what was read stands. */
+/*
+ * Conflicts are worth another attempt here only while what was read stands. The pause comes
+ * before the fetch: what has arrived from other nodes stays only for a moment unused.
+ */
 static int commit_loop(struct txn *x, struct log_position *pos)
 {
 	unsigned others = groups_count(x) + x->page_count;
@@ -432,11 +430,12 @@ static int commit_loop(struct txn *x, struct log_position *pos)
 		if (r != -EAGAIN)
 			return r;
 		tree_count(x->tree, conflicts);
+		tree_back_off(attempt);
 		fetch_all(x);
 		x->leaf_count = 0;
 		if (attempt == TXN_COMMIT_TRIES || !reads_stand(x))
 			return -EAGAIN;
-		r = wait_conflict(x, attempt);
+		r = wait_conflict(x);
 		if (r)
 			return r;
 	}

@@ -453,6 +453,72 @@ static void quiet_main(struct kernel_model *k)
 	visitors(k);
 }
 
+/* ---- a hot directory ------------------------------------------------------------------------ */
+
+#define HOT_RENAMES 200
+#define HOT_LOOKERS 3
+#define HOT_MAX_NS  100000000ull
+
+static bool hot_over;
+static uint64_t hot_dir;
+
+static void hot_look_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	while (!hot_over) {
+		kernel_look(k, hot_dir, pick(2));
+		rt_sleep_ns(1000 + pick(1000));
+	}
+}
+
+static void hot_rename_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+	char from[8], to[8];
+
+	for (unsigned i = 0; i < HOT_RENAMES; i++) {
+		uint64_t began = rt_now_ns();
+
+		rt_mutex_lock(&k->dir);
+		OK(ops_rename(k->n->fs, hot_dir, link_name(from, i % 2), hot_dir,
+			link_name(to, !(i % 2)), 0));
+		on_drop_names(k);
+		rt_mutex_unlock(&k->dir);
+		HOLDS(rt_now_ns() < began + HOT_MAX_NS);
+		rt_sleep_ns(pick(20000));
+	}
+}
+
+/* One node renames, the others' processes look all the time. */
+static void hot_work(struct node *n)
+{
+	struct kernel_model *k = &kernels[n->id - 1];
+	struct rt_task *task[HOT_LOOKERS];
+	unsigned tasks = n->id == 1 ? 1 : HOT_LOOKERS;
+
+	if (n->id == 1) {
+		hot_dir = mk_dir(n->fs, DISK_INO_ROOT, "hot");
+		mk_file(n->fs, hot_dir, "l0");
+		hot_over = false;
+	}
+	*k = (struct kernel_model){.n = n};
+	OK(fs_kernel_start(n->fs, &kernel_ops, k));
+	barrier(n);
+	for (unsigned i = 0; i < tasks; i++)
+		OK(rt_task_spawn(&task[i], "hot",
+			n->id == 1 ? hot_rename_main : hot_look_main, k));
+	for (unsigned i = 0; i < tasks; i++)
+		rt_task_join(task[i]);
+	hot_over = true;
+	barrier(n);
+	fs_kernel_stop(n->fs);
+}
+
+static void hot_check(struct node *n)
+{
+}
+
 /* ---- the runner -------------------------------------------------------------------------------- */
 
 /* Full leaves of inodes, in whose middle extents will be inserted. */
@@ -589,9 +655,28 @@ static void five_and_eight_kernels_are_never_behind(void **state)
 	few = false;
 }
 
+static void lookers_do_not_starve_a_rename(void **state)
+{
+	struct world *w = (struct world *)calloc(1, sizeof(*w));
+	uint64_t one = setting("WEFT_SIM_SEED", 0);
+	uint64_t seeds = one ? 1 : setting("WEFT_SIM_SEEDS", SEEDS);
+	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
+
+	assert_true(w);
+	for (uint64_t seed = one ? one : 1; seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		w->nodes = 3;
+		w->work = hot_work;
+		w->check = hot_check;
+		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+	}
+	free(w);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lookers_do_not_starve_a_rename),
 		cmocka_unit_test(two_kernels_are_never_behind),
 		cmocka_unit_test(three_kernels_are_never_behind),
 		cmocka_unit_test(five_and_eight_kernels_are_never_behind),
