@@ -11,7 +11,7 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 build="gcc make pkg-config iproute2 libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
 	libblkid-dev libinih-dev libmicrohttpd-dev"
-check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs
+check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs nftables faketime
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl"
 bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev"
 

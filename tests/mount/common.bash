@@ -210,3 +210,20 @@ teardown_nodes() {
 	[ -z "${NET:-}" ] || ip netns del "$NET" 2>/dev/null || true
 	rm -rf "$DIR"
 }
+
+# Node $1 hears nothing (or $3 of a hundred packets less) of node $2; $2 hears all of $1.
+deaf() {
+	on "$1" nft -f - <<-END
+		add table inet weft
+		add chain inet weft in { type filter hook input priority 0; }
+		add rule inet weft in ip saddr 10.77.0.$2 ${3:+numgen random mod 100 < $3} drop
+	END
+}
+
+# All hear all again.
+heal() {
+	local n
+	for n in $(seq "$NODES"); do
+		on "$n" nft delete table inet weft 2>/dev/null || true
+	done
+}

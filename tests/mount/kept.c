@@ -6,6 +6,7 @@
  *   pages    numbers that grow, each in a page of one file, written by the writer and by the
  *            first reader's node; all readers read them through descriptors that they hold
  *   mapped   the same, read through mappings
+ *   exchange the same, but all numbers are in one page; read both ways
  *   sizes    a file that grows and is cut, by stat and by lseek
  *   names    a file that is renamed on and on, and one that is made anew, by stat and open
  *   still    nothing is written: each reader looks SECONDS * 1000 times
@@ -44,6 +45,7 @@ static struct shared *shared;
 static const char *writer, *reader[READERS_MAX];
 static unsigned readers;
 static double seconds;
+static unsigned stride = PAGE_BYTES; /* from number to number */
 
 static void fail(const char *what)
 {
@@ -102,8 +104,7 @@ static void pages_write(const char *dir, unsigned first)
 		uint64_t text[2] = {number, number};
 
 		atomic_store(&shared->begun[page], number);
-		if (pwrite(fd, text, sizeof(text), page * PAGE_BYTES + 80) !=
-			sizeof(text))
+		if (pwrite(fd, text, sizeof(text), page * stride + 80) != sizeof(text))
 			fail("pwrite");
 		atomic_store(&shared->done[page], number);
 		atomic_fetch_add(&shared->changes, 1);
@@ -119,7 +120,7 @@ static void pages_look(const char *dir)
 		unsigned page = (unsigned)rand() % PAGES;
 		uint64_t from = atomic_load(&shared->done[page]), to, text[2];
 
-		if (pread(fd, text, sizeof(text), page * PAGE_BYTES + 80) != sizeof(text))
+		if (pread(fd, text, sizeof(text), page * stride + 80) != sizeof(text))
 			fail("pread");
 		to = atomic_load(&shared->begun[page]);
 		if (text[0] < from || text[0] > to || text[1] != text[0])
@@ -138,7 +139,7 @@ static void mapped_look(const char *dir)
 	while (!stopped()) {
 		unsigned page = (unsigned)rand() % PAGES;
 		const _Atomic uint64_t *at =
-			(const _Atomic uint64_t *)(map + page * PAGE_BYTES + 80);
+			(const _Atomic uint64_t *)(map + page * stride + 80);
 		uint64_t from = atomic_load(&shared->done[page]), seen = atomic_load(at);
 		uint64_t to = atomic_load(&shared->begun[page]);
 
@@ -146,6 +147,12 @@ static void mapped_look(const char *dir)
 			behind("a mapped page", seen, from, to);
 		atomic_fetch_add(&shared->looks, 1);
 	}
+}
+
+/* On every other node through a mapping. */
+static void exchange_look(const char *dir)
+{
+	(dir == reader[0] || dir == reader[readers - 1] ? pages_look : mapped_look)(dir);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------- */
@@ -333,10 +340,15 @@ static unsigned start(const char *what)
 	void (*look)(const char *) = NULL;
 	unsigned count = 1;
 
-	if (!strcmp(what, "pages") || !strcmp(what, "mapped")) {
+	if (!strcmp(what, "exchange"))
+		stride = PAGE_BYTES / PAGES;
+	if (!strcmp(what, "pages") || !strcmp(what, "mapped") ||
+		!strcmp(what, "exchange")) {
 		child(pages_write_even, writer);
 		child(pages_write_odd, reader[0]);
-		look = !strcmp(what, "pages") ? pages_look : mapped_look;
+		look = !strcmp(what, "pages")    ? pages_look
+		       : !strcmp(what, "mapped") ? mapped_look
+						 : exchange_look;
 		count = 2;
 	} else if (!strcmp(what, "sizes")) {
 		child(sizes_write, writer);
@@ -368,9 +380,9 @@ int main(int argc, char **argv)
 	int code = 0, status;
 
 	if (argc < 5 || argc > 4 + READERS_MAX) {
-		fprintf(stderr,
-			"usage: kept pages|mapped|sizes|names|still SECONDS WRITER "
-			"READER...\n");
+		fprintf(stderr, "usage: kept pages|mapped|exchange|sizes|names|still "
+				"SECONDS WRITER "
+				"READER...\n");
 		return 2;
 	}
 	seconds = atof(argv[2]);

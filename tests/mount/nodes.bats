@@ -350,7 +350,27 @@ churn() { # NODE
 	check_nodes
 }
 
-@test "nodes that do not fit are told: another key, another volume, an id that is there twice" {
+@test "a second node of the same id, with a copy of the store, is told and harms nobody" {
+	cp "$DIR/2.weft" "$DIR/copy.weft"
+	sed "s/10.77.0.3/10.77.0.4/; s/10.77.0.2/10.77.0.3/; s|$DIR/2.weft|$DIR/copy.weft|" \
+		"$FILE" >"$DIR/copy.cluster"
+	start_node 1
+	start_node 2
+	wait_until 10 grep -q "waiting for node 3 (10.77.0.3:9338)$" "$DIR/log1"
+	run on 3 timeout 30 weftd "$DIR/copy.cluster" "${M[3]}"
+	echo "$output"
+	[ "$status" -eq 32 ]
+	[[ $output == *"node 1 (10.77.0.1:9338): another node already has this node's id"* ]]
+	grep "node 2.*another node already has that id" "$DIR/log1"
+	mount_node 3
+	wait_until 20 mountpoint -q "${M[1]}"
+	wait_until 20 mountpoint -q "${M[2]}"
+	echo x >"${M[1]}/f"
+	[ "$(cat "${M[2]}/f")" = x ]
+	umount_nodes 1 2 3
+}
+
+@test "nodes that do not fit are told: another key, another volume" {
 	mkdir "$DIR/other"
 	new_cluster "$DIR/other"
 	on 1 mkfs.weft -c "$DIR/other/c.cluster" --size 64M >/dev/null
@@ -372,6 +392,17 @@ churn() { # NODE
 	[ "$status" -eq 32 ]
 	[[ $output == *"cannot connect with node 1 (10.77.0.1:9338): "*"key"* ]]
 	grep -q "node 2.*key" "$DIR/log1"
+}
+
+@test "clocks that are too far apart are told on both ends" {
+	need faketime
+	start_node 1
+	wait_until 10 grep -q "waiting for node 2" "$DIR/log1"
+	run on 2 faketime --exclude-monotonic -f -3m weftd "$FILE" "${M[2]}"
+	echo "$output"
+	[ "$status" -eq 32 ]
+	[[ $output == *"cannot connect with node 1 (10.77.0.1:9338): "*"clocks differ by 1"[78]*" s: set the clocks"* ]]
+	grep "node 2.*clock.* by 1[78]. s: set the clocks" "$DIR/log1"
 }
 
 @test "an address that is another machine's, or does not resolve, is told" {

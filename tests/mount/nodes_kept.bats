@@ -44,6 +44,22 @@ assert m[1] == 0' "${M[2]}/f"
 	umount_nodes 3 2 1
 }
 
+@test "two nodes exchange one page under readers of all: none is behind, and both go on" {
+	mount_nodes
+	kept exchange "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}" "${M[1]}"
+	umount_nodes 1 2 3
+}
+
+@test "names of one directory are made, moved and removed by all nodes: none is behind" {
+	mount_nodes
+	timeout -s KILL 600 "$BIN/tests/mount/hot" "${WEFT_KEPT_SECONDS:-5}" \
+		"${WEFT_SEED:-$RANDOM}" "${M[@]}"
+	umount_nodes 2 1 3
+	run fsck.weft -f -n "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+}
+
 @test "a file is cut and grown: no size is behind" {
 	mount_nodes
 	kept sizes "${M[1]}" "${M[2]}" "${M[3]}"
