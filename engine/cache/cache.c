@@ -9,7 +9,6 @@
  */
 #include "engine/cache/cache_internal.h"
 
-#define DEFAULT_CACHE_BYTES  (256ull << 20)
 #define DEFAULT_DIRTY_AGE_MS 30000
 #define MIN_FRAMES           64
 #define MAX_FRAMES           (1u << 31)
@@ -143,7 +142,7 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	if (!c->options.dirty_age_ms)
 		c->options.dirty_age_ms = DEFAULT_DIRTY_AGE_MS;
 	if (!c->options.cache_bytes)
-		c->options.cache_bytes = DEFAULT_CACHE_BYTES;
+		c->options.cache_bytes = CACHE_DEFAULT_BYTES;
 	frames = MAX(c->options.cache_bytes / PAGE_SIZE, (uint64_t)MIN_FRAMES);
 	c->frame_count = (uint32_t)MIN(frames, (uint64_t)MAX_FRAMES);
 	set_bounds(c);

@@ -96,6 +96,8 @@ void page_move(void *image_dst, const void *image_src, size_t len);
 
 /* ---- opening --------------------------------------------------------------------- */
 
+#define CACHE_DEFAULT_BYTES (256ull << 20)
+
 struct cache_options {
 	uint64_t cache_bytes;  /* images; at least 64 pages. 0: 256 MiB */
 	bool read_only;        /* nothing may become dirty */

@@ -9,6 +9,8 @@
 #include "engine/cache/recovery.h"
 #include "engine/cache/cache_internal.h"
 
+#define REDO_FRAMES 64u /* beside those of pages that stay */
+
 /* Of a page of another store: what its descriptor says, as its provider knows it. */
 static int state_elsewhere(
 	struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
@@ -217,6 +219,12 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 
 /* ---- pages of other homes -------------------------------------------------------------- */
 
+/* They may be seven of eight frames. */
+uint64_t cache_recover_bytes(uint64_t owed)
+{
+	return ((owed / 7 + 1) * 8 + REDO_FRAMES) * PAGE_SIZE;
+}
+
 /* A frame for the page. It stays: UNPUBLISHED. */
 static struct frame *owed_claim(struct cache *c, const struct disk_log_page *part,
 	int *error, struct weft_error *err)
@@ -270,7 +278,8 @@ int cache_recover_owed(struct cache *c, const struct disk_log_page *part, lsn_t 
 		redo_ranges(frame_image(c, f), part);
 	} else {
 		e = weft_error(err, -EUCLEAN,
-			"page %#llx of another node: the log changes version %llu.%llu to "
+			"page %#llx of another node: the log changes version %llu.%llu "
+			"to "
 			"%llu.%llu, with a gap",
 			(unsigned long long)part->pid, (unsigned long long)f->incarnation,
 			(unsigned long long)f->version,

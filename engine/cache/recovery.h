@@ -26,8 +26,10 @@ int cache_recover_ranges(struct cache *cache, const struct disk_log_page *part,
  * this node owes, if it is whole. Ranges that follow no full image are skipped: what is
  * persisted has them. -ENOMEM with a text: the cache is too small.
  */
-int cache_recover_owed(struct cache *cache, const struct disk_log_page *part,
-	lsn_t start, lsn_t end, struct weft_error *err);
+/* The cache that has room for so many pages of other stores, and for redo beside them. */
+uint64_t cache_recover_bytes(uint64_t owed);
+int cache_recover_owed(struct cache *cache, const struct disk_log_page *part, lsn_t start,
+	lsn_t end, struct weft_error *err);
 /*
  * Reads what the redo of these records (log_entry.bytes) will need from the store, the
  * misses in flight together, as much as the cache can take at a time. Returns how many

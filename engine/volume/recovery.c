@@ -51,11 +51,18 @@ struct batch {
 	struct disk_log_descriptor descriptor[];
 };
 
-/* Memory is bounded by the log: each batch is a record of it. */
+/* Open addressing. 0: empty; page 0, if there is one, is not counted. */
+struct page_set {
+	page_id *pid;
+	uint32_t room, count; /* room: a power of two */
+};
+
+/* Memory is bounded by the log: each batch is a record of it, each page has an image. */
 struct descriptor_pass {
 	struct volume *v;
 	struct weft_error *err;
 	struct batch *bucket[BATCH_BUCKETS];
+	struct page_set elsewhere; /* pages of other stores that have an image here */
 };
 
 static struct batch **batch_find(struct descriptor_pass *p, uint64_t number)
@@ -154,6 +161,66 @@ static int visit_persisted(struct descriptor_pass *p, const struct log_entry *en
 	return rc;
 }
 
+static page_id *page_set_at(const struct page_set *s, page_id pid)
+{
+	uint32_t at = (uint32_t)((pid * 0x9e3779b97f4a7c15ull) >> 32);
+
+	for (;; at++) {
+		page_id *slot = &s->pid[at & (s->room - 1)];
+
+		if (!*slot || *slot == pid)
+			return slot;
+	}
+}
+
+static int page_set_grow(struct page_set *s)
+{
+	struct page_set larger = {.room = s->room ? 2 * s->room : 1024};
+
+	larger.pid = rt_alloc(larger.room * sizeof(*larger.pid));
+	if (!larger.pid)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->room; i++)
+		if (s->pid[i])
+			*page_set_at(&larger, s->pid[i]) = s->pid[i];
+	larger.count = s->count;
+	rt_free(s->pid);
+	*s = larger;
+	return 0;
+}
+
+static int page_set_add(struct page_set *s, page_id pid)
+{
+	page_id *slot;
+
+	if (2 * s->count >= s->room && page_set_grow(s))
+		return -ENOMEM;
+	slot = page_set_at(s, pid);
+	s->count += !*slot;
+	*slot = pid;
+	return 0;
+}
+
+static const struct disk_log_page *part_next(const struct disk_log_page *part)
+{
+	return (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
+}
+
+/* Images of other stores' pages: pass 2 needs a frame for each. */
+static int visit_images(struct descriptor_pass *p, const struct log_entry *entry)
+{
+	const struct disk_log_record *r = entry->record;
+	const struct disk_log_page *part = (const struct disk_log_page *)(r + 1);
+
+	for (unsigned i = 0; i < r->count; i++, part = part_next(part))
+		if (part->kind == DISK_LOG_FULL && part->pid &&
+			shards_elsewhere(store_superblock(p->v->store), part->pid) &&
+			page_set_add(&p->elsewhere, part->pid))
+			return weft_error(
+				p->err, -ENOMEM, "no memory to recover the log");
+	return 0;
+}
+
 static int visit_pass_1(void *arg, const struct log_entry *entry)
 {
 	struct descriptor_pass *p = arg;
@@ -165,6 +232,8 @@ static int visit_pass_1(void *arg, const struct log_entry *entry)
 		return visit_descriptors(p, entry);
 	case DISK_LOG_PERSISTED:
 		return visit_persisted(p, entry);
+	case DISK_LOG_CHANGE:
+		return p->v->peers && !p->v->read_only ? visit_images(p, entry) : 0;
 	default:
 		return 0;
 	}
@@ -215,6 +284,8 @@ int recovery_descriptors(struct volume *v, struct weft_error *err)
 	if (!rc)
 		rc = store_candidates_resolve(v->store);
 	batches_free(p);
+	v->recovery.elsewhere = p->elsewhere.count;
+	rt_free(p->elsewhere.pid);
 	rt_free(p);
 	if (rc)
 		weft_error(err, rc,
@@ -302,11 +373,6 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 	if (rc > 0)
 		p->v->recovery.pages++;
 	return MIN(rc, 0);
-}
-
-static const struct disk_log_page *part_next(const struct disk_log_page *part)
-{
-	return (const struct disk_log_page *)((const uint8_t *)part + part->part_bytes);
 }
 
 static int visit_pass_2(void *arg, const struct log_entry *entry)

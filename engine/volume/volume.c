@@ -9,6 +9,7 @@
  * After a crash, or an open that fails half way, the store is as recoverable as before:
  * the tail of the log moves only over what is persisted.
  */
+#include "engine/cache/recovery.h"
 #include "engine/coherence/cluster.h"
 #include "engine/volume/volume_internal.h"
 
@@ -124,6 +125,26 @@ static bool logs_dirty(const struct volume *v)
 	return dirty;
 }
 
+/*
+ * What the log has of other nodes' pages stays in the cache until their homes have it: a
+ * cache that is smaller than that is made larger, for as long as this node runs now.
+ */
+static uint64_t cache_bytes_for(const struct volume *v, uint64_t asked)
+{
+	uint64_t has = asked ? asked : CACHE_DEFAULT_BYTES;
+	uint64_t need = cache_recover_bytes(v->recovery.elsewhere);
+
+	if (!v->recovery.elsewhere || need <= has)
+		return asked;
+	weft_log(5,
+		"the log has %llu pages of other nodes, which must be kept until these "
+		"have them: the cache is %llu MiB this time, not %llu",
+		(unsigned long long)v->recovery.elsewhere,
+		(unsigned long long)DIV_UP(need, MIB),
+		(unsigned long long)DIV_UP(has, MIB));
+	return need;
+}
+
 /* The cache; pass 2. Its tasks start when all is recovered (open_content). */
 static int open_cache(
 	struct volume *v, const struct volume_options *o, struct weft_error *err)
@@ -132,13 +153,14 @@ static int open_cache(
 	int rc;
 
 	cache_options.read_only = o->read_only;
+	cache_options.cache_bytes = cache_bytes_for(v, o->cache.cache_bytes);
 	rc = open_coherence(v, err);
 	if (!rc)
 		rc = cache_open(
 			&v->cache, v->store, v->log, v->coherence, &cache_options);
 	if (rc)
 		return weft_error(err, rc, "cannot make a cache of %llu MiB: %s",
-			(unsigned long long)(o->cache.cache_bytes >> 20),
+			(unsigned long long)(cache_options.cache_bytes >> 20),
 			strerrordesc_np(-rc));
 	v->shards = cache_shards(v->cache);
 	if (!o->read_only)

@@ -42,6 +42,7 @@ struct volume {
 	struct {
 		bool was_clean;
 		uint64_t log_bytes, records, pages;
+		uint64_t elsewhere; /* pages of other nodes that the log has images of */
 		uint64_t
 			redone_ns; /* store and log opened, and what the log has redone */
 		uint64_t met_ns;   /* and the other nodes met */

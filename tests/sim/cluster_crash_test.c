@@ -8,8 +8,6 @@
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_crash_test     one seed
  *   WEFT_SIM_SEEDS=1000                                    so many
  */
-/* Recovery needs a frame for each page of others that the log has. */
-#define FRAMES    1280
 #define LOG_BYTES (16ull << 20)
 #include "tests/sim/cluster_world.h"
 

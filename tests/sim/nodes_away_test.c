@@ -147,6 +147,36 @@ static void a_node_is_away(struct world *w)
 	goes_on(w, (struct errand){.node = 4, .page = 0});
 }
 
+static void log_main(void *arg)
+{
+	struct errand *x = arg;
+	struct node *n = &x->w->node[x->node - 1];
+
+	for (unsigned i = 0; i < n->w->pages; i++)
+		write_metadata(n, i);
+	OK(log_flush(n->e.log, log_end(n->e.log)));
+	atomic_store(&x->done, true);
+}
+
+/* What node 2 has logged of others' pages is more than its cache can hold when it is back. */
+static void a_log_is_larger_than_the_cache(struct world *w)
+{
+	struct errand writes = {.node = 2, .w = w};
+
+	OK(rt_sim_spawn_on(w->node[1].sim, "errand", log_main, &writes));
+	HOLDS(errand_ended(&writes, 100 * LONG_NS));
+	crash(w, 2);
+	w->frames = FRAMES;
+	come_back(&w->node[1]);
+	for (unsigned i = 0; i < w->pages; i++) {
+		struct errand looks = {.node = 1 + i % w->nodes, .page = i};
+
+		errand_begin(w, &looks);
+		HOLDS(errand_ended(&looks, 10 * LONG_NS));
+		HOLDS(w->page[i].known); /* nothing of it was lost */
+	}
+}
+
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void (*the_case)(struct world *w);
@@ -190,7 +220,7 @@ static int run_case(void *arg)
 	return 0;
 }
 
-static void run_seeds(void (*fn)(struct world *w))
+static void run_seeds(void (*fn)(struct world *w), unsigned pages, unsigned frames)
 {
 	struct rt_sim_options o = {.time_limit_ns = 60ull * 1000000000};
 	struct world *w = calloc(1, sizeof(*w));
@@ -201,7 +231,8 @@ static void run_seeds(void (*fn)(struct world *w))
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
 		w->nodes = AWAY_NODES;
-		w->pages = 12;
+		w->pages = pages;
+		w->frames = frames;
 		w->crashes = 1; /* who comes back need not find the others */
 		assert_int_equal(rt_sim_run(seed, &o, run_case, w), 0);
 	}
@@ -210,12 +241,17 @@ static void run_seeds(void (*fn)(struct world *w))
 
 static void who_does_not_hear_another_holds_up_nobody_else(void **state)
 {
-	run_seeds(a_link_is_missing);
+	run_seeds(a_link_is_missing, 12, 0);
 }
 
 static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 {
-	run_seeds(a_node_is_away);
+	run_seeds(a_node_is_away, 12, 0);
+}
+
+static void a_node_returns_with_a_cache_smaller_than_its_log(void **state)
+{
+	run_seeds(a_log_is_larger_than_the_cache, PAGES_MAX, 4 * PAGES_MAX);
 }
 
 int main(int argc, char **argv)
@@ -223,6 +259,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
+		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
 	};
 
 	if (argc > 1)

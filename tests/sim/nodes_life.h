@@ -188,7 +188,9 @@ static void peers_stop(void *arg, struct volume *v)
 static void node_open(struct node *n)
 {
 	struct volume_options o = {
-		.cache = {.cache_bytes = FRAMES * PAGE_SIZE,
+		.cache = {.cache_bytes =
+				  (uint64_t)(n->w->frames ? n->w->frames : FRAMES) *
+				  PAGE_SIZE,
 			.dirty_age_ms = n->w->turns ? 0 : 40},
 		.log = {.flush_interval_ms = UINT64_MAX},
 		.node = (uint16_t)n->id,

@@ -68,6 +68,7 @@ struct turn {
 
 struct world {
 	unsigned nodes, pages, steps;
+	unsigned frames; /* of a cache; 0: FRAMES */
 	const struct turn *turns; /* instead of the tasks' steps */
 	unsigned turn_count;
 	_Atomic uint32_t turn; /* whose it is */
