@@ -22,6 +22,8 @@
 
 #define PAGE_PARTITIONS 64u
 #define PAGE_BUCKETS    1024u /* of a partition, at least */
+#define PAGE_RUN        16u   /* pages in a row that share a partition */
+#define PAGE_CHUNK      32u   /* records that are allocated together */
 #define DEFERRED_MAX    256u /* of a page: an ask, a shipment and a request of each node */
 #define HOME_TASKS      4u
 #define PERSIST_TASKS   2u
@@ -65,7 +67,8 @@ enum got { GOT_HELD, GOT_PEER, GOT_STORE, GOT_ZEROS };
 
 /* What this node knows of a page: as one that may have it, and as its home. */
 struct dpage {
-	struct dpage *next; /* of its bucket */
+	struct dpage *next; /* of its bucket, or of the free ones of its chunk */
+	struct page_chunk *chunk;
 	struct dpage *giver_next;
 	struct page_at at;
 	struct page_hold hold;
@@ -104,9 +107,18 @@ struct dpage {
 	uint64_t arrived_ns;
 };
 
+/* Records of one partition, so that those of pages in a row lie side by side. */
+struct page_chunk {
+	struct page_chunk *next, **link; /* of those with a free record */
+	unsigned used;
+	struct dpage *free;
+	struct dpage page[PAGE_CHUNK];
+};
+
 struct partition {
-	struct rt_mutex lock;
+	_Alignas(64) struct rt_mutex lock;
 	struct dpage **bucket;
+	struct page_chunk *chunks; /* that have a free record */
 };
 
 /* Work that waits for the store or a peer. */

@@ -34,11 +34,70 @@ void page_forget_deferred(struct dpage *p)
 	p->deferred_count = 0;
 }
 
-static void page_free(struct dpage *p)
+/* ---- their memory --------------------------------------------------------------------------- */
+
+static void chunk_link(struct partition *t, struct page_chunk *k)
 {
-	page_forget_deferred(p);
-	rt_free(p);
+	k->next = t->chunks;
+	k->link = &t->chunks;
+	if (k->next)
+		k->next->link = &k->next;
+	t->chunks = k;
 }
+
+static void chunk_unlink(struct page_chunk *k)
+{
+	*k->link = k->next;
+	if (k->next)
+		k->next->link = k->link;
+}
+
+static struct page_chunk *chunk_new(struct partition *t)
+{
+	struct page_chunk *k = rt_alloc(sizeof(*k));
+
+	if (!k)
+		return NULL;
+	for (unsigned i = PAGE_CHUNK; i-- > 0;) {
+		k->page[i].next = k->free;
+		k->free = &k->page[i];
+	}
+	chunk_link(t, k);
+	return k;
+}
+
+static struct dpage *record_new(struct partition *t)
+{
+	struct page_chunk *k = t->chunks ? t->chunks : chunk_new(t);
+	struct dpage *p;
+
+	if (!k)
+		return NULL;
+	p = k->free;
+	k->free = p->next;
+	k->used++;
+	if (!k->free)
+		chunk_unlink(k);
+	*p = (struct dpage){.chunk = k};
+	return p;
+}
+
+static void page_free(struct partition *t, struct dpage *p)
+{
+	struct page_chunk *k = p->chunk;
+
+	page_forget_deferred(p);
+	if (!k->free)
+		chunk_link(t, k);
+	p->next = k->free;
+	k->free = p;
+	if (--k->used || (t->chunks == k && !k->next))
+		return; /* the last one stays: a page that comes and goes costs no memory */
+	chunk_unlink(k);
+	rt_free(k);
+}
+
+/* ---- the table ------------------------------------------------------------------------------ */
 
 void page_table_close(struct cluster *d)
 {
@@ -50,16 +109,19 @@ void page_table_close(struct cluster *d)
 				struct dpage *p = t->bucket[b];
 
 				t->bucket[b] = p->next;
-				page_free(p);
+				page_free(t, p);
 			}
 		rt_free(t->bucket);
+		rt_free(t->chunks);
 		t->bucket = NULL;
+		t->chunks = NULL;
 	}
 }
 
+/* Pages in a row are asked for together: their buckets are too, and one lock is theirs. */
 static uint64_t page_hash(page_id pid)
 {
-	return (pid * 0x9e3779b97f4a7c15ull) >> 32;
+	return (pid / PAGE_RUN * 0x9e3779b97f4a7c15ull) >> 32;
 }
 
 static struct partition *partition_of(struct cluster *d, page_id pid)
@@ -69,8 +131,9 @@ static struct partition *partition_of(struct cluster *d, page_id pid)
 
 static struct dpage **bucket_of(struct cluster *d, page_id pid)
 {
-	return &partition_of(d, pid)
-			->bucket[page_hash(pid) / PAGE_PARTITIONS % d->buckets];
+	uint64_t at = page_hash(pid) / PAGE_PARTITIONS * PAGE_RUN + pid % PAGE_RUN;
+
+	return &partition_of(d, pid)->bucket[at % d->buckets];
 }
 
 struct dpage *page_lock(struct cluster *d, page_id pid)
@@ -87,8 +150,10 @@ struct dpage *page_new(struct cluster *d, page_id pid)
 {
 	unsigned home = d->o.home(d->o.owner, pid_shard(pid));
 	struct dpage **bucket = bucket_of(d, pid);
-	struct dpage *p = home < PAGE_NODES_MAX ? rt_alloc(sizeof(*p)) : NULL;
+	struct dpage *p = NULL;
 
+	if (home < PAGE_NODES_MAX)
+		p = record_new(partition_of(d, pid));
 	if (!p)
 		return NULL;
 	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint8_t)home};
@@ -240,7 +305,7 @@ static void page_forget(struct cluster *d, struct dpage *p)
 		at = &(*at)->next;
 	*at = p->next;
 	atomic_fetch_sub_explicit(&d->counters.pages, 1, memory_order_relaxed);
-	page_free(p);
+	page_free(partition_of(d, p->at.pid), p);
 }
 
 void page_settle(struct cluster *d, struct dpage *p)
