@@ -151,7 +151,7 @@ static bool message_makes_sense(const struct cluster *d, const struct page_messa
 	unsigned home = d->o.home(d->o.owner, pid_shard(m->pid));
 	bool to_home;
 
-	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END || m->count > 1 ||
+	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END || m->pad ||
 		m->sender >= PAGE_NODES_MAX || m->sender == d->o.self ||
 		home >= PAGE_NODES_MAX || m->type >= PAGE_EPOCH)
 		return false;

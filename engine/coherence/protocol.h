@@ -103,7 +103,7 @@ struct page_message {
 	uint8_t source;
 	uint8_t mode; /* enum page_mode; REPORT: enum page_right */
 	uint16_t flags;
-	uint16_t count;
+	uint16_t pad;
 	int32_t status;
 };
 _Static_assert(sizeof(struct page_message) == NET_MESSAGE_BYTES, "message size");
@@ -111,18 +111,6 @@ _Static_assert(offsetof(struct page_message, pid) == offsetof(struct net_message
 	"the network's part of the message");
 _Static_assert(offsetof(struct page_message, epoch) == 48, "message layout");
 _Static_assert(offsetof(struct page_message, status) == 60, "message layout");
-
-/* A batch's table: bytes 16 to 55 of the message that each entry stands for. */
-#define PAGE_BATCH_MAX 100u
-struct page_batch_entry {
-	uint64_t pid, incarnation, version, place;
-	uint32_t epoch;
-	uint16_t copies;
-	uint8_t flags; /* the low ones of the message's */
-	uint8_t mode;
-};
-_Static_assert(sizeof(struct page_batch_entry) * PAGE_BATCH_MAX <= PAGE_SIZE,
-	"a batch's table fits a page");
 
 /* ---- states --------------------------------------------------------------------------- */
 

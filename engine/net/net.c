@@ -481,6 +481,8 @@ void net_counters(const struct net_peer *peer, struct net_counters *out)
 		.bytes_in = c->bytes_in,
 		.calls_out = c->calls_out,
 		.calls_in = c->calls_in,
+		.runs_out = c->runs_out,
+		.runs_in = c->runs_in,
 		.links = c->links,
 		.cuts = c->cuts,
 	};

@@ -247,6 +247,7 @@ struct net_counters {
 	uint64_t bytes_out, bytes_in; /* of data: messages and headers not counted */
 	uint64_t calls_out,
 		calls_in; /* system calls, or looks at a ring that found something */
+	uint64_t runs_out, runs_in; /* frames that carried several writes (tcp) */
 	uint64_t links, cuts;
 };
 void net_counters(const struct net_peer *peer, struct net_counters *out);

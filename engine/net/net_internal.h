@@ -73,9 +73,12 @@ struct net_known {
 };
 
 struct net_peer_counters {
-	_Atomic uint64_t messages_out, messages_in, writes_out, writes_in, reads_out,
-		reads_in, atomics_out, atomics_in, bytes_out, bytes_in, calls_out,
-		calls_in, links, cuts;
+	/* by who sends */
+	_Alignas(64) _Atomic uint64_t messages_out, writes_out, reads_out,
+		atomics_out, bytes_out, calls_out, runs_out;
+	/* by who receives */
+	_Alignas(64) _Atomic uint64_t messages_in, writes_in, reads_in,
+		atomics_in, bytes_in, calls_in, runs_in, links, cuts;
 };
 
 struct net_peer {

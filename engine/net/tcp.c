@@ -43,7 +43,7 @@ static void reset(struct tcp_peer *peer, uint32_t window)
 	struct tcp_receive *rx = &peer->receive;
 
 	rx->first = rx->end = 0;
-	rx->data_left = 0;
+	rx->data_left = rx->run_count = 0;
 	rx->op = NULL;
 	rx->long_ones = false;
 	WEFT_ASSERT(!tcp_send_reset(peer, window));
@@ -112,7 +112,7 @@ static void tcp_link_down(struct connect_peer *line, int code)
 		ops = peer->receive.op;
 		peer->receive.op = NULL;
 	}
-	peer->receive.data_left = 0;
+	peer->receive.data_left = peer->receive.run_count = 0;
 	net_stream_close(&peer->stream);
 	net_ops_end(line->base.net, ops, -ECONNRESET);
 	net_tell_down(&line->base, code);

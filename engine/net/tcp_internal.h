@@ -17,11 +17,19 @@
 
 /* ---- a link's sending half ---------------------------------------------------------- */
 
+/* The head of several frames that leave as one. */
+struct tcp_run {
+	struct wire_frame head;
+	struct wire_run run;
+	struct wire_run_entry entry[WIRE_RUN_MAX];
+};
+
 /* A frame to be sent: a head of ours, then data of somebody's. */
 struct tcp_frame {
 	uint8_t head[TCP_HEAD_MAX];
-	uint16_t head_bytes;
+	uint16_t head_bytes; /* 0: it is said in the run's head */
 	uint8_t type;
+	bool leads; /* its head is the run's */
 	uint32_t data_bytes;
 	const uint8_t *data;
 	struct net_op *op; /* a write's, which ends when the frame is sent; or NULL */
@@ -34,9 +42,11 @@ struct tcp_send {
 	size_t sent;              /* bytes of the first frame that are gone */
 	uint32_t credits;         /* messages that the peer lets us send */
 	uint32_t window;          /* the peer's */
-	bool sending; /* a task is in the system call: it alone takes frames off */
-	bool blocked; /* the socket took less than we had */
-	bool moved;   /* something was sent since the last tick */
+	bool sending;  /* a task is in the system call: it alone takes frames off */
+	bool blocked;  /* the socket took less than we had */
+	bool moved;    /* something was sent since the last tick */
+	bool run_used; /* the frame that leads the run has not left yet */
+	struct tcp_run run;
 	struct wire_frame ping;            /* goes out before the next frame */
 	unsigned ping_left;                /* bytes of it */
 	uint32_t replies;                  /* reads and atomics that the peer waits for */
@@ -53,7 +63,14 @@ struct tcp_receive {
 	uint8_t *data;
 	uint32_t data_left;
 	struct net_op *op; /* the read that it is for; or NULL */
-	bool long_ones;    /* the last frame with data was a long one */
+	bool long_ones;    /* the last frame with data was a long one, or a run */
+	/* A run: what is behind `data` in it, and what is told then. */
+	struct {
+		uint8_t *to;
+		struct net_message message;
+	} run[WIRE_RUN_MAX];
+	unsigned run_at, run_count; /* run_at: the one that `data` is of */
+	uint32_t run_length;
 };
 
 struct tcp_peer {

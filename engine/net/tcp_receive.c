@@ -14,7 +14,10 @@
 #include <string.h>
 
 #define LONG_BYTES (128u << 10)
-#define LOOK_BYTES 512u /* more than the head of a frame and a message */
+/* More than the head of a frame and a message; what comes before the data of a run. */
+#define LOOK_BYTES                                                                       \
+	(sizeof(struct wire_frame) + sizeof(struct wire_run) +                           \
+		WIRE_RUN_MAX * sizeof(struct wire_run_entry))
 
 /* ---- frames ----------------------------------------------------------------------------- */
 
@@ -37,17 +40,15 @@ static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
 	return r->base + offset;
 }
 
-static bool take_message(struct tcp_peer *peer, const uint8_t *fixed)
+static bool take_message(struct tcp_peer *peer, const struct net_message *m)
 {
 	const struct net_handlers *h = &peer->line.base.net->options.handlers;
-	struct net_message m;
 
 	if (atomic_load(&peer->allowed) == 0)
 		return wrong(peer, -ENOBUFS);
 	atomic_fetch_sub(&peer->allowed, 1);
-	memcpy(&m, fixed, sizeof(m));
 	net_count(&peer->line.base.counters.messages_in, 1);
-	h->message(h->owner, &peer->line.base, &m);
+	h->message(h->owner, &peer->line.base, m);
 	atomic_fetch_add(&peer->owed, 1);
 	return true;
 }
@@ -70,6 +71,39 @@ static bool begin_write(
 	rx->op = NULL;
 	net_count(&peer->line.base.counters.writes_in, 1);
 	net_count(&peer->line.base.counters.bytes_in, length);
+	return true;
+}
+
+/* Its entries are there. */
+static bool begin_run(struct tcp_peer *peer, const uint8_t *fixed)
+{
+	struct tcp_receive *rx = &peer->receive;
+	struct wire_run r;
+
+	memcpy(&r, fixed, sizeof(r));
+	for (unsigned i = 0; i < r.count; i++) {
+		struct wire_run_entry e;
+
+		memcpy(&e, fixed + sizeof(r) + i * sizeof(e), sizeof(e));
+		if (!wire_entry_check(&e, peer->line.base.node))
+			return wrong(peer, -EPROTO);
+		rx->run[i].message = e.message;
+		rx->run[i].to =
+			memory_of(peer, r.region, NET_REMOTE_WRITE, e.offset, r.length);
+		if (!rx->run[i].to) {
+			tcp_bye(peer, EACCES);
+			return wrong(peer, -EACCES);
+		}
+	}
+	rx->run_at = 0;
+	rx->run_count = r.count;
+	rx->run_length = rx->data_left = r.length;
+	rx->data = rx->run[0].to;
+	rx->op = NULL;
+	rx->long_ones = true;
+	net_count(&peer->line.base.counters.runs_in, 1);
+	net_count(&peer->line.base.counters.writes_in, r.count);
+	net_count(&peer->line.base.counters.bytes_in, (uint64_t)r.count * r.length);
 	return true;
 }
 
@@ -167,13 +201,18 @@ static bool take_bye(struct tcp_peer *peer, const uint8_t *fixed)
 static bool take_frame(
 	struct tcp_peer *peer, const struct wire_frame *f, const uint8_t *fixed)
 {
+	struct net_message m;
+
 	if (!wire_fixed_check(f, fixed, peer->line.base.node))
 		return wrong(peer, -EPROTO);
 	if (f->credits)
 		tcp_credits_came(peer, f->credits);
 	switch (f->type) {
 	case WIRE_MESSAGE:
-		return take_message(peer, fixed);
+		memcpy(&m, fixed, sizeof(m));
+		return take_message(peer, &m);
+	case WIRE_RUN:
+		return begin_run(peer, fixed);
 	case WIRE_WRITE:
 		return begin_write(peer, f, fixed);
 	case WIRE_READ:
@@ -196,12 +235,66 @@ static bool take_frame(
 static void data_done(struct tcp_peer *peer)
 {
 	struct tcp_receive *rx = &peer->receive;
+	const struct net_message *told = NULL;
 	struct net_op *op = rx->op;
 
 	rx->data = NULL;
 	rx->op = NULL;
+	if (rx->run_count) {
+		told = &rx->run[rx->run_at++].message;
+		if (rx->run_at < rx->run_count) {
+			rx->data = rx->run[rx->run_at].to;
+			rx->data_left = rx->run_length;
+		} else {
+			rx->run_count = 0;
+		}
+	}
 	if (op)
 		net_op_end(peer->line.base.net, op, 0);
+	if (told)
+		take_message(peer, told);
+}
+
+/* `n` bytes of data have come to their places. False: the link is to end. */
+static bool data_came(struct tcp_peer *peer, size_t n)
+{
+	struct tcp_receive *rx = &peer->receive;
+
+	while (n) {
+		uint32_t some = (uint32_t)MIN(n, (size_t)rx->data_left);
+
+		rx->data += some;
+		rx->data_left -= some;
+		n -= some;
+		if (rx->data_left == 0)
+			data_done(peer);
+		if (atomic_load_explicit(&peer->line.cut_code, memory_order_relaxed))
+			return false;
+	}
+	return true;
+}
+
+/* Where what comes next goes: the data of a frame that has begun, then the buffer. */
+static unsigned receive_places(struct tcp_peer *peer, struct iovec *iov, size_t *data)
+{
+	struct tcp_receive *rx = &peer->receive;
+	size_t space = TCP_RECEIVE_BYTES - rx->end;
+	unsigned count = 0;
+
+	*data = 0;
+	if (rx->data_left) {
+		iov[count++] = (struct iovec){rx->data, rx->data_left};
+		*data = rx->data_left;
+	}
+	for (unsigned i = rx->run_at + 1; i < rx->run_count; i++) {
+		iov[count++] = (struct iovec){rx->run[i].to, rx->run_length};
+		*data += rx->run_length;
+	}
+	/* Behind a long one another may come: its data is not to come here first. */
+	if (rx->long_ones)
+		space = MIN(space, LOOK_BYTES);
+	iov[count++] = (struct iovec){rx->buffer + rx->end, space};
+	return count;
 }
 
 /* What of a frame's data is in the buffer goes to its place. */
@@ -212,10 +305,21 @@ static void move_data(struct tcp_peer *peer)
 
 	racy_copy(rx->data, rx->buffer + rx->first, n);
 	rx->first += n;
-	rx->data += n;
-	rx->data_left -= n;
-	if (rx->data_left == 0)
-		data_done(peer);
+	data_came(peer, n);
+}
+
+/* Bytes that must be there before the frame is looked at, if they are. 0: they are not. */
+static uint32_t head_bytes(const struct wire_frame *f, const uint8_t *at, unsigned there)
+{
+	uint32_t bytes = sizeof(*f) + wire_fixed_bytes(f->type);
+	struct wire_run run;
+
+	if (f->type == WIRE_RUN && there >= bytes) {
+		memcpy(&run, at + sizeof(*f), sizeof(run));
+		if (run.count <= WIRE_RUN_MAX) /* else it is refused */
+			bytes += run.count * (uint32_t)sizeof(struct wire_run_entry);
+	}
+	return there >= bytes ? bytes : 0;
 }
 
 /* All whole frames of the buffer; what is left of the last one moves to its front. */
@@ -227,7 +331,7 @@ static void parse(struct tcp_peer *peer)
 		unsigned there = rx->end - rx->first;
 		const uint8_t *at = rx->buffer + rx->first;
 		struct wire_frame f;
-		uint32_t fixed;
+		uint32_t head;
 
 		if (rx->data_left) {
 			if (there == 0)
@@ -242,10 +346,10 @@ static void parse(struct tcp_peer *peer)
 			wrong(peer, -EPROTO);
 			return;
 		}
-		fixed = wire_fixed_bytes(f.type);
-		if (there < sizeof(f) + fixed)
+		head = head_bytes(&f, at, there);
+		if (head == 0)
 			break;
-		rx->first += (unsigned)sizeof(f) + fixed;
+		rx->first += head;
 		if (!take_frame(peer, &f, at + sizeof(f)))
 			return;
 	}
@@ -257,23 +361,15 @@ static void parse(struct tcp_peer *peer)
 bool tcp_receive(struct tcp_peer *peer)
 {
 	struct tcp_receive *rx = &peer->receive;
-	struct iovec iov[2];
-	unsigned count = 0, direct, space;
-	size_t room;
+	struct iovec iov[WIRE_RUN_MAX + 1];
+	size_t room, data, direct;
+	unsigned count;
 	ssize_t n;
 
 	if (atomic_load(&peer->line.cut_code))
 		return false;
-	/* Behind a long one another may come: its data is not to come here first. */
-	space = TCP_RECEIVE_BYTES - rx->end;
-	if (rx->long_ones)
-		space = MIN(space, LOOK_BYTES);
-	if (rx->data_left)
-		iov[count++] = (struct iovec){rx->data, rx->data_left};
-	else
-		rx->long_ones = false; /* one look */
-	iov[count++] = (struct iovec){rx->buffer + rx->end, space};
-	room = rx->data_left + space;
+	count = receive_places(peer, iov, &data);
+	room = data + iov[count - 1].iov_len;
 	n = net_stream_recv(&peer->stream, iov, count);
 	if (n == -EAGAIN)
 		return false;
@@ -284,15 +380,12 @@ bool tcp_receive(struct tcp_peer *peer)
 	net_count(&peer->line.base.counters.calls_in, 1);
 	/* Less than there was room for: that was all (a record of TLS says nothing). */
 	room = (size_t)n == room || peer->stream.tls ? 1 : 0;
-	direct = MIN((uint32_t)n, rx->data_left);
-	if (rx->data_left) {
-		rx->data += direct;
-		rx->data_left -= direct;
-		if (rx->data_left == 0)
-			data_done(peer);
-	}
-	rx->end += (unsigned)n - direct;
-	parse(peer);
+	direct = MIN((size_t)n, data);
+	rx->end += (unsigned)((size_t)n - direct);
+	if (!data)
+		rx->long_ones = false; /* one look */
+	if (data_came(peer, direct))
+		parse(peer);
 	/* What handlers held back goes out with the end of what they answered. */
 	net_queue_flush(peer->line.base.net, NET_URGENT);
 	if (atomic_load_explicit(&peer->owed, memory_order_relaxed) >= WIRE_WINDOW / 4)

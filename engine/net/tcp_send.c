@@ -8,13 +8,16 @@
  * Frames leave the queue in order and whole. A message leaves only with a credit; nothing
  * overtakes it but PING, which gives credits back, so two full queues cannot block each
  * other.
+ *
+ * Writes with messages behind them that wait there one after the other leave as one frame,
+ * a run: the other end then knows where all the bytes go before they come.
  */
 #include "engine/net/tcp_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define IOV_FRAMES 64u
+#define IOV_FRAMES (2 * WIRE_RUN_MAX)
 
 static struct tcp_frame *frame_at(struct tcp_send *s, unsigned i)
 {
@@ -70,6 +73,90 @@ static bool prepare(struct tcp_peer *peer, struct tcp_frame *f)
 	return true;
 }
 
+/* How many writes from the i-th frame on, each with its message, can leave as a run. */
+static unsigned run_pairs(struct tcp_peer *peer, unsigned i)
+{
+	struct tcp_send *s = &peer->send;
+	const struct wire_write *first =
+		(struct wire_write *)(frame_at(s, i)->head + sizeof(struct wire_frame));
+	uint32_t length = frame_at(s, i)->data_bytes;
+	unsigned n = 0;
+
+	if (s->run_used || length > WIRE_RUN_BYTES_MAX)
+		return 0;
+	while (n < MIN(WIRE_RUN_MAX, s->credits) && i + 2 * n + 1 < peer->line.queued) {
+		const struct tcp_frame *f = frame_at(s, i + 2 * n);
+		const struct wire_write *w =
+			(struct wire_write *)(f->head + sizeof(struct wire_frame));
+
+		if (f->type != WIRE_WRITE || f->data_bytes != length ||
+			w->region != first->region ||
+			frame_at(s, i + 2 * n + 1)->type != WIRE_MESSAGE)
+			break;
+		n++;
+	}
+	return n < 2 ? 0 : n;
+}
+
+/* The heads of those frames become one. */
+static void run_prepare(struct tcp_peer *peer, unsigned i, unsigned pairs)
+{
+	struct tcp_send *s = &peer->send;
+	struct tcp_run *run = &s->run;
+	uint32_t entries = pairs * (uint32_t)sizeof(run->entry[0]);
+
+	for (unsigned n = 0; n < pairs; n++) {
+		struct tcp_frame *f = frame_at(s, i + 2 * n);
+		struct tcp_frame *m = frame_at(s, i + 2 * n + 1);
+		const struct wire_write *w =
+			(struct wire_write *)(f->head + sizeof(struct wire_frame));
+
+		run->run.region = w->region;
+		run->entry[n].offset = w->offset;
+		memcpy(&run->entry[n].message, m->head + sizeof(struct wire_frame),
+			sizeof(struct net_message));
+		f->head_bytes = m->head_bytes = 0;
+	}
+	run->run.count = pairs;
+	run->run.length = frame_at(s, i)->data_bytes;
+	run->head = (struct wire_frame){
+		.type = WIRE_RUN,
+		.credits = take_owed(peer),
+		.bytes = (uint32_t)sizeof(run->run) + entries + pairs * run->run.length,
+	};
+	frame_at(s, i)->leads = true;
+	frame_at(s, i)->head_bytes =
+		(uint16_t)(sizeof(run->head) + sizeof(run->run) + entries);
+	s->run_used = true;
+	s->credits -= pairs;
+	s->prepared += 2 * pairs;
+	net_count(&peer->line.base.counters.runs_out, 1);
+}
+
+/* The first frame is what is left of a run: nothing may come before it. */
+static bool within_run(struct tcp_peer *peer)
+{
+	struct tcp_send *s = &peer->send;
+
+	return s->prepared && frame_at(s, 0)->head_bytes == 0;
+}
+
+/* Gives the i-th frame what it needs to leave, perhaps with others; false: it must wait. */
+static bool prepare_from(struct tcp_peer *peer, unsigned i)
+{
+	struct tcp_frame *f = frame_at(&peer->send, i);
+	unsigned pairs = f->type == WIRE_WRITE ? run_pairs(peer, i) : 0;
+
+	if (pairs) {
+		run_prepare(peer, i, pairs);
+		return true;
+	}
+	if (!prepare(peer, f))
+		return false;
+	peer->send.prepared++;
+	return true;
+}
+
 static void add_iov(
 	struct iovec *iov, unsigned *n, const void *base, size_t bytes, size_t *skip)
 {
@@ -85,7 +172,7 @@ static void gather_ping(struct tcp_peer *peer, bool *ping)
 {
 	struct tcp_send *s = &peer->send;
 
-	if (s->ping_left == 0 && *ping && s->sent == 0) {
+	if (s->ping_left == 0 && *ping && s->sent == 0 && !within_run(peer)) {
 		s->ping = (struct wire_frame){
 			.type = WIRE_PING, .credits = take_owed(peer)};
 		s->ping_left = sizeof(s->ping);
@@ -107,12 +194,10 @@ static unsigned gather(struct tcp_peer *peer, struct iovec *iov, bool *ping)
 	for (unsigned i = 0; i < MIN(peer->line.queued, IOV_FRAMES); i++) {
 		struct tcp_frame *f = frame_at(s, i);
 
-		if (i == s->prepared) {
-			if (!prepare(peer, f))
-				break;
-			s->prepared++;
-		}
-		add_iov(iov, &n, f->head, f->head_bytes, &skip);
+		if (i == s->prepared && !prepare_from(peer, i))
+			break;
+		add_iov(iov, &n, f->leads ? (uint8_t *)&s->run : f->head, f->head_bytes,
+			&skip);
 		add_iov(iov, &n, f->data, f->data_bytes, &skip);
 	}
 	return n;
@@ -127,6 +212,8 @@ static void frame_sent(struct tcp_peer *peer, struct tcp_frame *f)
 		net_queue_ended(&peer->line, f->op, 0);
 	if (f->type == WIRE_READ_REPLY || f->type == WIRE_ATOMIC_REPLY)
 		s->replies--;
+	if (f->leads)
+		s->run_used = false;
 	s->first = (s->first + 1) % NET_QUEUE_MAX;
 	s->prepared--;
 	net_queue_left(&peer->line);
@@ -239,6 +326,7 @@ static void *enqueue(struct tcp_peer *peer, enum wire_type type, const void *dat
 	peer->line.queued++;
 	f->head_bytes = (uint16_t)(sizeof(*head) + fixed);
 	f->type = (uint8_t)type;
+	f->leads = false;
 	f->data = data;
 	f->data_bytes = data_bytes;
 	f->op = op;
@@ -436,7 +524,8 @@ void tcp_bye(struct tcp_peer *peer, uint32_t reason)
 	struct iovec iov = {&frame, sizeof(frame)};
 
 	rt_mutex_lock(&peer->line.send_lock);
-	if (peer->line.base.up && !s->sending && s->sent == 0 && s->ping_left == 0)
+	if (peer->line.base.up && !s->sending && s->sent == 0 && s->ping_left == 0 &&
+		!within_run(peer))
 		net_stream_send(&peer->stream, &iov, 1);
 	rt_mutex_unlock(&peer->line.send_lock);
 }
@@ -466,7 +555,7 @@ struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window)
 	s->sent = 0;
 	s->ping_left = 0;
 	s->replies = 0;
-	s->blocked = s->moved = false;
+	s->blocked = s->moved = s->run_used = false;
 	s->window = s->credits = window;
 	net_queue_reset(&peer->line);
 	return list;

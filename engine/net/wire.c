@@ -202,7 +202,22 @@ bool wire_frame_check(const struct wire_frame *f)
 		return f->bytes > fixed && f->bytes <= fixed + NET_TRANSFER_MAX;
 	if (f->type == WIRE_READ_REPLY)
 		return f->bytes >= fixed && f->bytes <= fixed + NET_TRANSFER_MAX;
+	if (f->type == WIRE_RUN)
+		return f->bytes > fixed;
 	return f->bytes == fixed;
+}
+
+static bool run_check(const struct wire_frame *f, const struct wire_run *r)
+{
+	return r->count >= 2 && r->count <= WIRE_RUN_MAX && r->length > 0 &&
+	       r->length <= WIRE_RUN_BYTES_MAX && r->pad == 0 &&
+	       f->bytes == sizeof(*r) + r->count * (sizeof(struct wire_run_entry) +
+							   (uint64_t)r->length);
+}
+
+bool wire_entry_check(const struct wire_run_entry *e, uint16_t sender)
+{
+	return e->message.type != 0 && e->message.sender == sender;
 }
 
 static bool status_known(uint32_t status)
@@ -220,6 +235,7 @@ bool wire_fixed_check(const struct wire_frame *f, const void *fixed, uint16_t se
 		struct wire_atomic atomic;
 		struct wire_atomic_reply atomic_reply;
 		struct wire_bye bye;
+		struct wire_run run;
 	} u = {0};
 
 	memcpy(&u, fixed, wire_fixed_bytes(f->type));
@@ -245,6 +261,8 @@ bool wire_fixed_check(const struct wire_frame *f, const void *fixed, uint16_t se
 		       (u.atomic_reply.status == 0 || u.atomic_reply.value == 0);
 	case WIRE_BYE:
 		return status_known(u.bye.reason);
+	case WIRE_RUN:
+		return run_check(f, &u.run);
 	default:
 		return true;
 	}

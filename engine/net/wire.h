@@ -12,7 +12,7 @@
 _Static_assert(
 	__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weft needs a little-endian machine");
 
-#define WIRE_VERSION     1u
+#define WIRE_VERSION     2u
 #define WIRE_MAGIC_BYTES 8u
 #define WIRE_HELLO       "WEFTHELO"
 #define WIRE_PROOF       "WEFTPROF"
@@ -123,6 +123,7 @@ enum wire_type {
 	WIRE_ATOMIC_REPLY,
 	WIRE_PING,
 	WIRE_BYE,
+	WIRE_RUN,
 	WIRE_TYPES,
 };
 
@@ -175,15 +176,36 @@ struct wire_bye {
 	uint32_t reason;
 };
 
+/*
+ * Writes of one length to one region, each with a message behind it: `count` entries, then
+ * the bytes of all. It says what the frames would say one by one, but where the bytes go
+ * is known before they come.
+ */
+#define WIRE_RUN_MAX       64u
+#define WIRE_RUN_BYTES_MAX 65536u /* of one write */
+struct wire_run {
+	uint32_t count;
+	uint32_t region;
+	uint32_t length; /* of each write */
+	uint32_t pad;
+};
+
+struct wire_run_entry {
+	uint64_t offset;
+	struct net_message message;
+};
+
 _Static_assert(sizeof(struct wire_write) == 16, "write size");
 _Static_assert(sizeof(struct wire_read) == 24, "read size");
 _Static_assert(sizeof(struct wire_read_reply) == 8, "read reply size");
 _Static_assert(sizeof(struct wire_atomic) == 40, "atomic size");
 _Static_assert(sizeof(struct wire_atomic_reply) == 16, "atomic reply size");
+_Static_assert(sizeof(struct wire_run) == 16, "run size");
+_Static_assert(sizeof(struct wire_run_entry) == 72, "run entry size");
 
 #define WIRE_FIXED_MAX sizeof(struct net_message)
 
-/* Bytes after the frame's header that are no data. */
+/* Bytes after the frame's header that are no data, and no entries of a run. */
 static inline uint32_t wire_fixed_bytes(uint8_t type)
 {
 	switch (type) {
@@ -201,6 +223,8 @@ static inline uint32_t wire_fixed_bytes(uint8_t type)
 		return sizeof(struct wire_atomic_reply);
 	case WIRE_BYE:
 		return sizeof(struct wire_bye);
+	case WIRE_RUN:
+		return sizeof(struct wire_run);
 	default:
 		return 0;
 	}
@@ -210,6 +234,8 @@ static inline uint32_t wire_fixed_bytes(uint8_t type)
 bool wire_frame_check(const struct wire_frame *f);
 /* What follows the header of a checked frame, `fixed` bytes of it, is well formed. */
 bool wire_fixed_check(const struct wire_frame *f, const void *fixed, uint16_t sender);
+/* An entry of a run that is well formed. */
+bool wire_entry_check(const struct wire_run_entry *e, uint16_t sender);
 /* A region of that size and those rights allows it. */
 bool wire_access_check(uint64_t region_bytes, unsigned rights, unsigned wanted,
 	uint64_t offset, uint64_t length);

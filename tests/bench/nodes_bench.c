@@ -11,6 +11,7 @@
  * (system calls, or for shm none) and bytes for each page or operation.
  */
 #include <errno.h>
+#include <sys/resource.h>
 
 #include "tests/bench/nodes_processes.h"
 #include "tests/unit/cache_fixture.h"
@@ -33,6 +34,16 @@ static struct bench {
 static uint64_t now_ns(void)
 {
 	return rt_now_ns();
+}
+
+/* Processor time of this process, all threads. */
+static double processor_ns(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return ((double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec) * 1e9 +
+	       ((double)u.ru_utime.tv_usec + (double)u.ru_stime.tv_usec) * 1e3;
 }
 
 static int compare(const void *a, const void *b)
@@ -123,9 +134,11 @@ static void sequential_run(struct node *n, struct engine *e)
 	struct net_counters before, after;
 	unsigned batches = bench->pages / BATCH;
 	uint64_t began;
+	double worked;
 
 	fill_pages(n, e);
 	before = node_traffic(n);
+	worked = processor_ns();
 	began = now_ns();
 	for (unsigned i = 0; n->id == 2 && i < batches; i++) {
 		for (unsigned ahead = i ? i + 2 : 1; ahead <= i + 2 && ahead < batches;
@@ -145,11 +158,14 @@ static void sequential_run(struct node *n, struct engine *e)
 
 		after = node_traffic(n);
 		print_value("bytes_per_second", (double)batches * MIB / s);
+		print_value("processor_ns", (processor_ns() - worked) / bench->pages);
 		print_traffic(&before, &after, bench->pages);
 	}
 	nodes_barrier(n);
 	if (n->id == 1) {
 		after = node_traffic(n);
+		print_value(
+			"home_processor_ns", (processor_ns() - worked) / bench->pages);
 		print_value("home_calls_out",
 			(double)(after.calls_out - before.calls_out) / bench->pages);
 	}

@@ -435,7 +435,7 @@ static void rogue_message(struct page_message *m, uint64_t epoch)
 		.source = (uint8_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
 		.mode = (uint8_t)(rt_random() % 4),
 		.flags = (uint16_t)(rt_random() & rt_random() & 0xfff),
-		.count = rt_random() % 16 == 0,
+		.pad = rt_random() % 16 == 0,
 	};
 	if (rt_random() % 2) /* often one that the home takes */
 		m->type = PAGE_REQUEST;

@@ -334,6 +334,61 @@ static int batches_keep_their_order(void *arg)
 	return 0;
 }
 
+/* Of all lengths, with messages of their own between them: some can leave together. */
+static int writes_of_many_kinds_keep_their_order(void *arg)
+{
+	struct pair p = pair_up();
+	uint8_t *from = rt_alloc_pages(DEEP * PAGE_SIZE);
+	struct net_op *ops = calloc(DEEP, sizeof(*ops));
+	struct net_counters here, there;
+	uint64_t rounds = 40 / MIN(test_scale, 10u), n = 0;
+
+	CHECK(from && ops);
+	p.a->on_message = expect_written;
+	for (uint64_t round = 0; round < rounds; round++) {
+		_Atomic uint32_t left = DEEP;
+		uint32_t length = PAGE_SIZE;
+
+		for (uint64_t i = 0; i < DEEP; i++, n++) {
+			uint64_t at = i * PAGE_SIZE;
+
+			if (rt_random() % 8 == 0)
+				length = 1 + (uint32_t)(rt_random() % PAGE_SIZE);
+			for (uint64_t b = 0; b < length; b++)
+				from[at + b] = pattern(n, b);
+			ops[i] = (struct net_op){.kind = NET_WRITE,
+				.offset = at,
+				.local = from + at,
+				.length = length,
+				.message = {.type = MESSAGE_WRITTEN,
+					.words = {n, at, length}},
+				.done = count_down,
+				.owner = (void *)&left};
+			if (rt_random() % 8 == 0) /* what it tells comes by itself */
+				ops[i].message.type = 0;
+			CHECK(post_waiting(p.b->peer, &ops[i],
+				      rt_random() % 32 ? NET_MORE : 0) == 0);
+			if (ops[i].message.type)
+				continue;
+			ops[i].message.type = MESSAGE_WRITTEN;
+			CHECK(net_send(p.b->peer, &ops[i].message, NET_MORE) == 0);
+		}
+		net_flush(p.b->net);
+		for (uint32_t v; (v = atomic_load(&left)) != 0;)
+			rt_wait(&left, v, RT_FOREVER);
+		wait_for(p.a, &p.a->messages, (uint32_t)n);
+	}
+	net_counters(p.b->peer, &here);
+	net_counters(p.a->peer, &there);
+	CHECK(there.runs_in == here.runs_out && there.messages_in == n);
+	CHECK((here.runs_out > 0) == (strcmp(test_transport, "shm") != 0));
+	CHECK(p.a->downs == 0);
+	rt_free_pages(from, DEEP * PAGE_SIZE);
+	free(ops);
+	pair_down(&p);
+	return 0;
+}
+
 static int a_read_sees_what_is_there(void *arg)
 {
 	struct pair p = pair_up();
@@ -543,6 +598,7 @@ static const struct {
 	CONFORMS(what_follows_an_answer_is_not_forgotten),
 	CONFORMS(a_message_comes_after_its_write),
 	CONFORMS(batches_keep_their_order),
+	CONFORMS(writes_of_many_kinds_keep_their_order),
 	CONFORMS(a_read_sees_what_is_there),
 	CONFORMS(a_read_sees_the_writes_before_it),
 	CONFORMS(atomics_are_atomic),

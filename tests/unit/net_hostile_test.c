@@ -280,7 +280,7 @@ static int each_refusal_says_why(void *arg)
 		raw_hello_make(&r);
 		switch (reasons[i]) {
 		case WIRE_OTHER_VERSION:
-			r.ours.version = 2;
+			r.ours.version = WIRE_VERSION + 1;
 			break;
 		case WIRE_OTHER_VOLUME:
 			r.ours.volume_uuid[3] ^= 1;
@@ -306,7 +306,7 @@ static int each_refusal_says_why(void *arg)
 	/* A HELLO of another version need not be as long as ours. */
 	raw_connect(&r, s.victim);
 	raw_hello_make(&r);
-	r.ours.version = 3;
+	r.ours.version = WIRE_VERSION + 2;
 	CHECK(raw_send(&r, &r.ours, 16));
 	raw_expect_refusal(&r, WIRE_OTHER_VERSION);
 	/* Clocks are compared once the key is proven. */
@@ -391,6 +391,12 @@ static int frames_that_are_none(void *arg)
 	struct wire_atomic atomic = {.kind = 3}, faa = {.kind = WIRE_FAA, .compare = 1};
 	struct wire_atomic_reply areply = {.op = 3};
 	struct wire_bye bye = {.reason = 99};
+	struct wire_run run1 = {.count = 1, .length = 8},
+			run65 = {.count = 65, .length = 8}, run_none = {.count = 2},
+			run_long = {.count = 2, .length = WIRE_RUN_BYTES_MAX + 1},
+			run_pad = {.count = 2, .length = 8, .pad = 1},
+			run_ok = {.count = 2, .length = 8},
+			run_huge = {.count = UINT32_MAX, .length = UINT32_MAX};
 	uint8_t zeros[64] = {0}, bytes[96];
 	const struct {
 		uint8_t type;
@@ -399,7 +405,7 @@ static int frames_that_are_none(void *arg)
 		uint32_t bytes;
 	} wrong[] = {
 		{0, 0, NULL, 0},
-		{9, 0, NULL, 0},
+		{WIRE_TYPES, 0, NULL, 0},
 		{255, 0, zeros, 64},
 		{WIRE_MESSAGE, 0, zeros, 63},
 		{WIRE_MESSAGE, 0, zeros, 65},
@@ -421,6 +427,15 @@ static int frames_that_are_none(void *arg)
 		{WIRE_PING, 1, NULL, 0},
 		{WIRE_PING, 65535, NULL, 0},
 		{WIRE_BYE, 0, &bye, 4},
+		{WIRE_RUN, 0, zeros, 16},
+		{WIRE_RUN, 0, &run1, 16 + 80},
+		{WIRE_RUN, 0, &run65, 16 + 65 * 80},
+		{WIRE_RUN, 0, &run_none, 16 + 2 * 72},
+		{WIRE_RUN, 0, &run_long, 16 + 2 * (72 + WIRE_RUN_BYTES_MAX + 1)},
+		{WIRE_RUN, 0, &run_pad, 16 + 2 * 80},
+		{WIRE_RUN, 0, &run_ok, 16 + 2 * 80 + 1},
+		{WIRE_RUN, 0, &run_ok, 16 + 2 * 80}, /* its messages are none */
+		{WIRE_RUN, 0, &run_huge, UINT32_MAX},
 	};
 
 	for (unsigned i = 0; i < ARRAY_SIZE(wrong); i++) {
@@ -435,10 +450,102 @@ static int frames_that_are_none(void *arg)
 		memset(bytes, 0, sizeof(bytes));
 		if (wrong[i].fixed)
 			memcpy(bytes, wrong[i].fixed, wire_fixed_bytes(f.type));
-		raw_send(&r, bytes, MIN(f.bytes, sizeof(bytes)));
+		for (uint32_t left = MIN(f.bytes, 6000u), some; left; left -= some) {
+			some = MIN(left, (uint32_t)sizeof(bytes));
+			raw_send(&r, bytes, some);
+			memset(bytes, 0, sizeof(bytes));
+		}
 		expect_cut(&s, &r, -EPROTO);
 	}
 	CHECK(s.raw_end->messages == 0);
+	scene_check(&s);
+	scene_end(&s);
+	return 0;
+}
+
+/* Runs whose entries are wrong, or that end too early: what was not allowed is not done. */
+static int runs_that_go_wrong(void *arg)
+{
+	struct scene s = scene_new(CALM);
+	struct {
+		struct wire_run run;
+		struct wire_run_entry entry[3];
+		uint8_t data[3][8];
+	} x;
+	const struct {
+		unsigned region, entry, type, sender;
+		uint64_t offset;
+		int code;
+	} wrong[] = {
+		{REGION_ALL, 1, 0, 2, 64, -EPROTO},
+		{REGION_ALL, 2, MESSAGE_PLAIN, 3, 64, -EPROTO},
+		{REGION_ALL, 0, MESSAGE_PLAIN, 2, REGION_BYTES - 7, -EACCES},
+		{REGION_ALL, 2, MESSAGE_PLAIN, 2, UINT64_MAX - 3, -EACCES},
+		{REGION_READ, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
+		{NET_REGIONS_MAX, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
+		{UINT32_MAX, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
+	};
+	struct raw r;
+
+	for (unsigned i = 0; i < ARRAY_SIZE(wrong); i++) {
+		memset(&x, 0, sizeof(x));
+		memset(x.data, 0xee, sizeof(x.data));
+		x.run = (struct wire_run){
+			.count = 3, .region = wrong[i].region, .length = 8};
+		for (unsigned k = 0; k < 3; k++)
+			x.entry[k] = (struct wire_run_entry){.offset = 64,
+				.message = {.type = MESSAGE_PLAIN, .sender = 2}};
+		x.entry[wrong[i].entry] =
+			(struct wire_run_entry){.offset = wrong[i].offset,
+				.message = {.type = (uint16_t)wrong[i].type,
+					.sender = (uint16_t)wrong[i].sender}};
+		raw_greet(&r, &s);
+		raw_frame(&r, WIRE_RUN, 0, &x, sizeof(x));
+		expect_cut(&s, &r, wrong[i].code);
+		CHECK(s.victim->memory[64] == 0); /* all of it is looked at first */
+	}
+	CHECK(s.raw_end->messages == 0);
+	/* the first is whole, the second is not: it ends there */
+	for (unsigned k = 0; k < 3; k++)
+		x.entry[k] = (struct wire_run_entry){.offset = 64 + 8 * k,
+			.message = {.type = MESSAGE_PLAIN, .sender = 2}};
+	x.run.region = REGION_ALL;
+	raw_greet(&r, &s);
+	CHECK(raw_send(&r, &(struct wire_frame){.type = WIRE_RUN, .bytes = sizeof(x)},
+		sizeof(struct wire_frame)));
+	CHECK(raw_send(&r, &x, sizeof(x) - 12));
+	wait_for(s.raw_end, &s.raw_end->messages, 1);
+	rt_socket_shutdown(r.socket);
+	expect_cut(&s, &r, -ECONNRESET);
+	CHECK(s.raw_end->messages == 1);
+	CHECK(s.victim->memory[71] == 0xee && s.victim->memory[76] == 0);
+	memset(s.victim->memory, 0, 128);
+	scene_check(&s);
+	scene_end(&s);
+	return 0;
+}
+
+/* A message of a run takes a credit like another. */
+static int runs_without_credits(void *arg)
+{
+	struct scene s = scene_new(CALM);
+	struct {
+		struct wire_run run;
+		struct wire_run_entry entry[64];
+		uint8_t data[64];
+	} x = {.run = {.count = 64, .length = 1}};
+	struct raw r;
+
+	for (unsigned k = 0; k < 64; k++)
+		x.entry[k].message =
+			(struct net_message){.type = MESSAGE_ASK, .sender = 2};
+	s.raw_end->on_message = answer_plainly;
+	raw_greet(&r, &s);
+	for (unsigned i = 0; raw_frame(&r, WIRE_RUN, 0, &x, sizeof(x)); i++)
+		CHECK(i < 20000);
+	wait_for(s.raw_end, &s.raw_end->downs, 1);
+	CHECK(s.raw_end->down_code == -ETIMEDOUT || s.raw_end->down_code == -ENOBUFS);
+	rt_socket_close(r.socket);
 	scene_check(&s);
 	scene_end(&s);
 	return 0;
@@ -456,7 +563,8 @@ static int random_bytes_after_the_proof(void *arg)
 		rt_random_bytes(bytes, sizeof(bytes));
 		/* Sometimes near to the truth. */
 		if (round % 2) {
-			struct wire_frame f = {.type = (uint8_t)(1 + round / 2 % 8)};
+			struct wire_frame f = {
+				.type = (uint8_t)(1 + round / 2 % (WIRE_TYPES - 1))};
 
 			f.bytes = wire_fixed_bytes(f.type);
 			memcpy(bytes, &f, sizeof(f));
@@ -591,9 +699,10 @@ static int a_peer_that_takes_nothing_is_cut_off(void *arg)
 
 static int (*const hostile[])(void *) = {garbage_instead_of_a_hello,
 	a_hello_with_a_wrong_byte, each_refusal_says_why,
-	a_proof_is_good_for_one_thing_only, frames_that_are_none,
-	random_bytes_after_the_proof, a_flood_of_reads, a_flood_of_messages,
-	a_flood_of_connections, silence_is_cut_off, a_peer_that_takes_nothing_is_cut_off};
+	a_proof_is_good_for_one_thing_only, frames_that_are_none, runs_that_go_wrong,
+	runs_without_credits, random_bytes_after_the_proof, a_flood_of_reads,
+	a_flood_of_messages, a_flood_of_connections, silence_is_cut_off,
+	a_peer_that_takes_nothing_is_cut_off};
 
 static void on_tcp(void **state)
 {
@@ -621,6 +730,7 @@ int main(int argc, char **argv)
 	static const char *const names[] = {"garbage_instead_of_a_hello",
 		"a_hello_with_a_wrong_byte", "each_refusal_says_why",
 		"a_proof_is_good_for_one_thing_only", "frames_that_are_none",
+		"runs_that_go_wrong", "runs_without_credits",
 		"random_bytes_after_the_proof", "a_flood_of_reads", "a_flood_of_messages",
 		"a_flood_of_connections", "silence_is_cut_off",
 		"a_peer_that_takes_nothing_is_cut_off"};
