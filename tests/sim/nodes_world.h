@@ -128,7 +128,8 @@ static void settle_doubt(const struct node *n, unsigned i, struct page *p,
 		print_message("\n");
 		abort();
 	}
-	p->doubt = false;
+	/* a shared copy of what only a node that crashed had changed: seen, and yet it can go */
+	p->doubt = version > safe_version(n->w, p);
 	p->version = version;
 	p->stamp = p->stamp_of[version];
 	if (!version)
