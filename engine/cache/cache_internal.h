@@ -331,6 +331,13 @@ static inline uint32_t table_hash(page_id pid)
 	return (uint32_t)(h >> 32);
 }
 
+/* For loops over many pages: what a look for that one will read comes meanwhile. */
+static inline void table_expect(struct cache *c, page_id pid)
+{
+	__builtin_prefetch(&c->buckets[table_hash(pid) & c->bucket_mask]);
+}
+#define TABLE_AHEAD 8u /* pages */
+
 /* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and
  * verified. */
 static inline struct frame *table_find(struct cache *c, page_id pid)

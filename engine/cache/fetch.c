@@ -31,6 +31,8 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 	for (i = 0; i < count; i++) {
 		struct frame *f;
 
+		if (i + TABLE_AHEAD < count)
+			table_expect(c, refs[i + TABLE_AHEAD].pid);
 		if (table_find(c, refs[i].pid))
 			continue;
 		f = frame_get(c, x->count == 0, error);
@@ -380,9 +382,12 @@ void cache_prefetch(
 
 	if (!c->started)
 		return;
-	for (unsigned i = 0; i < count && n < c->batch_max; i++)
+	for (unsigned i = 0; i < count && n < c->batch_max; i++) {
+		if (i + TABLE_AHEAD < count)
+			table_expect(c, refs[i + TABLE_AHEAD].pid);
 		if (!table_find(c, refs[i].pid))
 			missing[n++] = refs[i];
+	}
 	if (n)
 		queue_put(&c->prefetch, missing, n, scan);
 }

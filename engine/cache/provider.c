@@ -238,9 +238,12 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 	for (uint32_t steps = 0; steps < c->frame_count && evicted + *dirty < wanted;
 		steps++) {
 		struct frame *f = &c->frames[c->hand];
+		struct frame *soon =
+			&c->frames[MIN(c->hand + TABLE_AHEAD, c->frame_count - 1)];
 		uint32_t flags = frame_flags(f);
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
+		table_expect(c, atomic_load_explicit(&soon->pid, memory_order_relaxed));
 		c->hand = c->hand + 1 == c->frame_count ? 0 : c->hand + 1;
 		if (pid == PID_NONE ||
 			now - atomic_load_explicit(&f->epoch, memory_order_relaxed) < age)

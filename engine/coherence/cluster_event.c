@@ -98,10 +98,11 @@ static bool give_ready(struct cluster *d, struct dpage *p, const struct page_mes
 {
 	struct page_hold h = p->hold;
 	struct home_entry e = p->entry;
-	struct page_actions out = {0};
+	struct page_actions out;
 
 	if (h.hold == RIGHT_NONE)
 		return true;
+	out.count = 0;
 	if (h.phase == PHASE_QUIET || h.phase == PHASE_LEAVING)
 		h.flags &= (uint16_t)~HOLD_HOLLOW; /* the frame knows better */
 	if (page_on_message(&e, &h, &p->at, m, &out))
@@ -255,7 +256,7 @@ static int deliver(struct cluster *d, struct dpage *p, const struct page_message
 
 void page_deliver(struct cluster *d, struct dpage *p, const struct page_message *m)
 {
-	struct page_actions out = {0};
+	struct page_actions out;
 	uint8_t was = p->hold.hold;
 	int e;
 
@@ -263,6 +264,7 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 		page_defer(d, p, m);
 		return;
 	}
+	out.count = 0;
 	e = deliver(d, p, m, &out);
 	if (e) {
 		page_dump(d, p);

@@ -93,21 +93,18 @@ static void pull_done(struct net_op *op)
 	WEFT_ASSERT(p == x->p);
 	p->refs--;
 	pull_end(d, p, x->from, x->epoch == view_epoch(d) ? op->result : -ECANCELED);
-	rt_free(x);
+	image_op_put(x);
 	page_unlock(d, pid, p);
 }
 
 void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 {
-	struct image_op *x = rt_alloc(sizeof(*x));
+	struct image_op *x = image_op_take(d, p);
 	struct net_peer *peer = net_peer_find(d->o.net, a->m.sender);
 	int e = -ENOMEM;
 
 	if (x) {
-		x->d = d;
-		x->p = p;
 		x->from = a->m.sender;
-		x->epoch = view_epoch(d);
 		x->op.kind = NET_READ;
 		x->op.region = place_region(a->m.place);
 		x->op.offset = place_offset(a->m.place);
@@ -121,7 +118,8 @@ void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 		p->refs++;
 		return;
 	}
-	rt_free(x);
+	if (x)
+		image_op_put(x);
 	pull_end(d, p, a->m.sender, e);
 	if (e != -ENOTCONN)
 		wire_cut(d, a->m.sender, e, "cannot read the image of", &a->m);

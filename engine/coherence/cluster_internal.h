@@ -119,6 +119,7 @@ struct partition {
 	_Alignas(64) struct rt_mutex lock;
 	struct dpage **bucket;
 	struct page_chunk *chunks; /* that have a free record */
+	struct image_op *spare;    /* as many as were under way at once */
 };
 
 /* Work that waits for the store or a peer. */
@@ -149,6 +150,7 @@ struct giver_list {
 /* A one-sided operation for a page. */
 struct image_op {
 	struct net_op op;
+	struct image_op *next; /* of the spare ones */
 	struct cluster *d;
 	struct dpage *p;
 	void *buffer; /* the image, where it is not in a frame */
@@ -389,6 +391,9 @@ void wire_send(struct cluster *d, unsigned node, const struct page_message *m);
 /* The image first: of the page's frame, or of `buffer`, which is freed at the end. */
 void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 	const struct page_message *m, uint64_t place, void *buffer);
+/* Under the page's lock. NULL: no memory. (cluster_page.c) */
+struct image_op *image_op_take(struct cluster *d, struct dpage *p);
+void image_op_put(struct image_op *x);
 void wire_cut(struct cluster *d, unsigned node, int error, const char *why,
 	const struct page_message *m);
 

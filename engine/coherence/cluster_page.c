@@ -34,6 +34,24 @@ void page_forget_deferred(struct dpage *p)
 	p->deferred_count = 0;
 }
 
+/* Pages in a row are asked for together: their buckets are too, and one lock is theirs. */
+static uint64_t page_hash(page_id pid)
+{
+	return (pid / PAGE_RUN * 0x9e3779b97f4a7c15ull) >> 32;
+}
+
+static struct partition *partition_of(struct cluster *d, page_id pid)
+{
+	return &d->partition[page_hash(pid) % PAGE_PARTITIONS];
+}
+
+static struct dpage **bucket_of(struct cluster *d, page_id pid)
+{
+	uint64_t at = page_hash(pid) / PAGE_PARTITIONS * PAGE_RUN + pid % PAGE_RUN;
+
+	return &partition_of(d, pid)->bucket[at % d->buckets];
+}
+
 /* ---- their memory --------------------------------------------------------------------------- */
 
 static void chunk_link(struct partition *t, struct page_chunk *k)
@@ -97,6 +115,28 @@ static void page_free(struct partition *t, struct dpage *p)
 	rt_free(k);
 }
 
+struct image_op *image_op_take(struct cluster *d, struct dpage *p)
+{
+	struct partition *t = partition_of(d, p->at.pid);
+	struct image_op *x = t->spare;
+
+	if (x)
+		t->spare = x->next;
+	else
+		x = rt_alloc(sizeof(*x));
+	if (x)
+		*x = (struct image_op){.d = d, .p = p, .epoch = view_epoch(d)};
+	return x;
+}
+
+void image_op_put(struct image_op *x)
+{
+	struct partition *t = partition_of(x->d, x->p->at.pid);
+
+	x->next = t->spare;
+	t->spare = x;
+}
+
 /* ---- the table ------------------------------------------------------------------------------ */
 
 void page_table_close(struct cluster *d)
@@ -111,29 +151,17 @@ void page_table_close(struct cluster *d)
 				t->bucket[b] = p->next;
 				page_free(t, p);
 			}
+		while (t->spare) {
+			struct image_op *x = t->spare;
+
+			t->spare = x->next;
+			rt_free(x);
+		}
 		rt_free(t->bucket);
 		rt_free(t->chunks);
 		t->bucket = NULL;
 		t->chunks = NULL;
 	}
-}
-
-/* Pages in a row are asked for together: their buckets are too, and one lock is theirs. */
-static uint64_t page_hash(page_id pid)
-{
-	return (pid / PAGE_RUN * 0x9e3779b97f4a7c15ull) >> 32;
-}
-
-static struct partition *partition_of(struct cluster *d, page_id pid)
-{
-	return &d->partition[page_hash(pid) % PAGE_PARTITIONS];
-}
-
-static struct dpage **bucket_of(struct cluster *d, page_id pid)
-{
-	uint64_t at = page_hash(pid) / PAGE_PARTITIONS * PAGE_RUN + pid % PAGE_RUN;
-
-	return &partition_of(d, pid)->bucket[at % d->buckets];
 }
 
 struct dpage *page_lock(struct cluster *d, page_id pid)

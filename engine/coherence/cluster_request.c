@@ -100,10 +100,11 @@ static void wish_of_owner(struct cluster *d, struct dpage *p, struct page_action
 void wish_start(struct cluster *d, struct dpage *p)
 {
 	struct wish *w = p->wish;
-	struct page_actions out = {0};
+	struct page_actions out;
 
 	if (!w || w->asked || w->done || p->persisting || p->unsettled)
 		return;
+	out.count = 0;
 	if (atomic_load_explicit(&d->failed, memory_order_relaxed)) {
 		wish_done(d, p, -EIO);
 		return;
@@ -295,8 +296,9 @@ static void cluster_used(struct coherence *c, page_id pid)
 {
 	struct cluster *d = cluster_of(c);
 	struct dpage *p = page_lock(d, pid);
-	struct page_actions out = {0};
+	struct page_actions out;
 
+	out.count = 0;
 	if (p && !requester_used(&p->hold, &p->at, &out))
 		page_perform(d, p, NULL, &out);
 	page_unlock(d, pid, p);
@@ -328,8 +330,10 @@ static bool release_own(struct cluster *d, struct dpage *p)
 
 static bool release_page(struct cluster *d, struct dpage *p)
 {
-	struct page_actions out = {0};
+	struct page_actions out;
 	bool released = false;
+
+	out.count = 0;
 
 	if (p->wish || p->deferred || p->ops || p->evicting || p->leaving ||
 		p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE ||

@@ -91,21 +91,18 @@ static void image_done(struct net_op *op)
 		p->ops--;
 		page_frame_free(d, p);
 	}
-	rt_free(x);
+	image_op_put(x);
 	page_unlock(d, pid, p);
 }
 
 static struct image_op *image_op_new(struct cluster *d, struct dpage *p, unsigned node,
 	const struct page_message *m, uint64_t place, void *buffer)
 {
-	struct image_op *x = rt_alloc(sizeof(*x));
+	struct image_op *x = image_op_take(d, p);
 
 	if (!x)
 		return NULL;
-	x->d = d;
-	x->p = p;
 	x->buffer = buffer;
-	x->epoch = view_epoch(d);
 	x->op.kind = NET_WRITE;
 	x->op.region = place_region(place);
 	x->op.offset = place_offset(place);
@@ -139,7 +136,8 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 		p->ops--;
 	if (buffer)
 		rt_free_pages(buffer, PAGE_SIZE);
-	rt_free(x);
+	if (x)
+		image_op_put(x);
 	if (e != -ENOTCONN)
 		wire_cut(d, node, e, "cannot send", m);
 }

@@ -217,7 +217,7 @@ struct page_action {
 
 #define PAGE_ACTIONS_MAX 10u
 struct page_actions {
-	unsigned count;
+	unsigned count; /* what is behind need not be zero */
 	struct page_action list[PAGE_ACTIONS_MAX];
 };
 
