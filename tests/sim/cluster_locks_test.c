@@ -165,6 +165,10 @@ static void exclusion_work(struct node *n)
 	HOLDS(all.granted > n->w->steps && all.waited > 0);
 }
 
+static void nothing(struct locker *l)
+{
+}
+
 /* The same while links break: what was told over them is told again. */
 static _Atomic bool cutting;
 
@@ -195,6 +199,68 @@ static void cut_work(struct node *n)
 	if (task)
 		rt_task_join(task);
 	barrier(n);
+}
+
+/*
+ * One node lets go of what another waits for while the two do not hear each other. That takes
+ * nothing from the other node, so it ends at once, and the wake-up cannot be told then. Nobody
+ * else comes by who would wake the waiter.
+ */
+static void let_go_apart(struct node *n, struct node *from, struct ops_file *f)
+{
+	struct ops_lock lock = posix(1, OPS_LOCK_EXCLUSIVE, 0, 0);
+	struct ops_lock aside = posix(1, OPS_LOCK_EXCLUSIVE, 9, 9);
+
+	while (records(n->fs, all.ino[0]) < 2) /* the waiter's is one */
+		rt_sleep_ns(100000);
+	OK(set(n->fs, f, aside)); /* its leaf is this node's by then */
+	aside.type = lock.type = OPS_LOCK_NONE;
+	OK(set(n->fs, f, aside));
+	rt_sim_net_block(n->sim, from->sim, true);
+	rt_sim_net_block(from->sim, n->sim, true);
+	rt_sim_net_cut(n->sim, from->sim);
+	rt_sleep_ns(5000000);
+	OK(set(n->fs, f, lock));
+	rt_sleep_ns(pick(2) ? 0 : pick(200000000));
+	rt_sim_net_block(n->sim, from->sim, false);
+	rt_sim_net_block(from->sim, n->sim, false);
+}
+
+static void apart_round(struct node *n, unsigned a, unsigned b)
+{
+	struct ops_file *f = open_file(n->fs, all.ino[0]);
+	struct ops_lock lock = posix(1, OPS_LOCK_EXCLUSIVE, 0, 0);
+	struct waiter w;
+
+	if (n->id == a)
+		OK(set(n->fs, f, lock));
+	barrier(n);
+	if (n->id == b)
+		EQ(start(n->fs, f, &w, lock), -EINPROGRESS);
+	barrier(n);
+	if (n->id == a)
+		let_go_apart(n, &n->w->node[b - 1], f);
+	if (n->id == b) {
+		HOLDS(is_over(&w, 20000000000));
+		OK(finish(&w));
+		lock.type = OPS_LOCK_NONE;
+		OK(set(n->fs, f, lock));
+	}
+	barrier(n);
+	EQ(records(n->fs, all.ino[0]), 0);
+	ops_close(n->fs, f);
+	barrier(n);
+}
+
+static void apart_work(struct node *n)
+{
+	work_with(n, nothing);
+	for (unsigned i = 0; i < n->w->steps; i++) {
+		unsigned a = i % n->w->nodes,
+			 by = 1 + i / n->w->nodes % (n->w->nodes - 1);
+
+		apart_round(n, a + 1, (a + by) % n->w->nodes + 1);
+	}
 }
 
 /* ---- circles ---------------------------------------------------------------------------------- */
@@ -254,10 +320,6 @@ static void circles_work(struct node *n)
 }
 
 /* ---- nodes that have gone ---------------------------------------------------------------------- */
-
-static void nothing(struct locker *l)
-{
-}
 
 /* What nobody frees: a lock that no owner here is known to have. */
 static void restart_work(struct node *n)
@@ -340,6 +402,12 @@ static void nodes_whose_links_break_exclude_each_other(void **state)
 	run_seeds(3, 25, cut_work, check_nothing);
 }
 
+static void who_waits_is_told_when_the_link_is_back(void **state)
+{
+	run_seeds(2, 4, apart_work, check_nothing);
+	run_seeds(3, 6, apart_work, check_nothing);
+}
+
 static void two_nodes_exclude_each_other(void **state)
 {
 	run_seeds(2, 40, exclusion_work, check_nothing);
@@ -372,6 +440,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_exclude_each_other),
 		cmocka_unit_test(three_nodes_exclude_each_other),
 		cmocka_unit_test(nodes_whose_links_break_exclude_each_other),
+		cmocka_unit_test(who_waits_is_told_when_the_link_is_back),
 		cmocka_unit_test(circles_of_two_nodes_are_broken),
 		cmocka_unit_test(circles_of_three_nodes_are_broken),
 		cmocka_unit_test(what_a_gone_node_had_is_void),
