@@ -14,22 +14,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What this version cannot serve yet. */
-static int check_served(const struct cluster *c, unsigned node, struct weft_error *err)
-{
-	if (cluster_member(c, node)->role == CLUSTER_CLIENT)
-		return weft_error(err, -EOPNOTSUPP,
-			"%s:%u: node %u is a client: this version of weft serves "
-			"storage nodes only",
-			cluster_path(c), cluster_member(c, node)->line, node);
-	return 0;
-}
-
 static int store_find(struct mount_options *o, const struct cluster *c,
 	const struct cluster_member *m, struct weft_error *err)
 {
-	char *store = realpath(m->store, NULL);
+	char *store;
 
+	if (m->role == CLUSTER_CLIENT) { /* the name of its log, for people */
+		if (asprintf(&store, "node %u's log at node %u", m->id, m->host) < 0)
+			return weft_error(err, -ENOMEM, "no memory");
+		o->cluster_file = o->store;
+		o->store = store;
+		o->node = m->id;
+		return 0;
+	}
+	store = realpath(m->store, NULL);
 	if (!store)
 		return weft_error(err, -errno, "%s:%u: node %u's store %s: %s",
 			cluster_path(c), m->store_line, m->id, m->store, strerror(errno));
@@ -71,8 +69,6 @@ int source_open(struct source *s, struct mount_options *o, struct weft_error *er
 	node = cluster_self(s->cluster, o->node, "-o node=N", err);
 	rc = MIN(node, 0);
 	if (!rc)
-		rc = check_served(s->cluster, (unsigned)node, err);
-	if (!rc)
 		rc = store_find(
 			o, s->cluster, cluster_member(s->cluster, (unsigned)node), err);
 	if (!rc) {
@@ -89,7 +85,21 @@ int source_open(struct source *s, struct mount_options *o, struct weft_error *er
 
 bool source_shared(const struct source *s)
 {
-	return s->cluster && cluster_storage_nodes(s->cluster) > 1;
+	return s->cluster && cluster_nodes(s->cluster) > 1;
+}
+
+bool source_is_client(const struct source *s)
+{
+	return s->cluster && cluster_member(s->cluster, s->node)->role == CLUSTER_CLIENT;
+}
+
+void source_format(const struct source *s, struct store_format *out)
+{
+	*out = (struct store_format){0};
+	snprintf(out->label, sizeof(out->label), "%s", cluster_name(s->cluster));
+	memcpy(out->volume_uuid, cluster_volume_uuid(s->cluster),
+		sizeof(out->volume_uuid));
+	memcpy(out->key, s->key, sizeof(out->key));
 }
 
 void source_expect(const struct source *s, struct volume_options *o)
@@ -130,6 +140,8 @@ static json_t *member_describe(const struct cluster *c, const struct cluster_mem
 		/* a path need not be UTF-8; jansson refuses what is not */
 		json_object_set_new(
 			o, "store", json_string(m->store) ?: json_string("?"));
+	} else {
+		json_object_set_new(o, "host", json_integer(m->host));
 	}
 	if (incarnation)
 		json_object_set_new(

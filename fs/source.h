@@ -25,6 +25,10 @@ struct source {
 int source_open(struct source *s, struct mount_options *o, struct weft_error *err);
 /* Do other nodes have the volume too? */
 bool source_shared(const struct source *s);
+/* Has this node no store? */
+bool source_is_client(const struct source *s);
+/* What a client's log is to be made with, if nobody has used it. Has the volume's key. */
+void source_format(const struct source *s, struct store_format *out);
 /* Whose store the volume's must be. */
 void source_expect(const struct source *s, struct volume_options *o);
 void source_close(struct source *s);

@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "engine/volume/clients.h"
 #include "fs/daemon.h"
 #include "fs/daemonize.h"
 #include "fs/mount.h"
@@ -297,6 +298,35 @@ static int store_take(
 	return ret;
 }
 
+static bool waits_for_host(void *arg)
+{
+	return patience(arg) != MEMBER_CUT;
+}
+
+/* The node's store; a client has its log at another node. */
+static int disk_open(
+	struct daemon *d, struct rt_disk **out, bool read_only, struct weft_error *err)
+{
+	struct remote_log_options r = {.cluster = d->source.cluster,
+		.node = d->source.node,
+		.waits = waits_for_host,
+		.owner = d};
+	int ret;
+
+	if (!source_is_client(&d->source)) {
+		ret = store_take(d,
+			RT_DISK_EXCLUSIVE | (read_only ? RT_DISK_READ_ONLY : 0), out,
+			err);
+		return ret < 0 ? weft_error(err, ret, "cannot open %s: %s",
+					 d->options.store, strerror(-ret))
+			       : 0;
+	}
+	source_format(&d->source, &r.format);
+	ret = remote_log_open(out, &r, err);
+	explicit_bzero(r.format.key, sizeof(r.format.key));
+	return ret;
+}
+
 static int volume_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
@@ -317,11 +347,9 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	ret = member_start(d, &options, err);
 	if (ret < 0)
 		return ret;
-	ret = store_take(
-		d, RT_DISK_EXCLUSIVE | (read_only ? RT_DISK_READ_ONLY : 0), &disk, err);
+	ret = disk_open(d, &disk, read_only, err);
 	if (ret < 0)
-		return weft_error(
-			err, ret, "cannot open %s: %s", o->store, strerror(-ret));
+		return ret;
 	ret = volume_open(&d->volume, disk, &options, &why);
 	if (ret < 0)
 		return weft_error(err, ret, "%s: %s", o->store,

@@ -31,6 +31,7 @@ struct request {
 	const char *cluster_path; /* of the cluster file; NULL: a volume without one */
 	unsigned node;            /* of it; 0: found by this machine's addresses */
 	bool node_said;
+	bool clients_said; /* how many */
 	struct cluster *cluster;
 	struct store_format format;
 	bool force;
@@ -65,6 +66,10 @@ static const char usage_text[] =
 	"  -L, --label LABEL       name of the volume, up to 63 bytes\n"
 	"  -k, --checksum KIND     gmac (default), sha256 or blake2b\n"
 	"  -l, --log-size N[KMGT]  size of the log; default 1/32 of the store, 4M to 1G\n"
+	"  -C, --clients N         room for the logs of so many clients; default: those "
+	"that\n"
+	"                          the cluster file has for this node\n"
+	"  -S, --client-log N[KMGT]  size of each; default that of the log, 5M to 64M\n"
 	"  -f, --force             overwrite whatever STORE contains\n"
 	"  -n, --dry-run           say what would be made, write nothing\n"
 	"  -q, --quiet             say nothing but what went wrong\n"
@@ -167,6 +172,17 @@ static bool parse_node(const char *text, struct request *r)
 	return true;
 }
 
+static bool parse_clients(const char *text, struct request *r)
+{
+	uint64_t count;
+
+	if (number_parse(text, &count) < 0 || count > CLUSTER_NODE_MAX)
+		return false;
+	r->format.area_count = (uint32_t)count;
+	r->clients_said = true;
+	return true;
+}
+
 /* What is left of the command line: a store, or a cluster file that names it. */
 static int parse_store(int argc, char **argv, struct request *r)
 {
@@ -174,6 +190,8 @@ static int parse_store(int argc, char **argv, struct request *r)
 
 	if (r->node && !r->cluster_path)
 		return usage("--node is for cluster files: give one with -c", NULL);
+	if ((r->clients_said || r->format.area_bytes) && !r->cluster_path)
+		return usage("clients need a cluster file: give one with -c", NULL);
 	if (r->cluster_path && left)
 		return usage("the cluster file names the store", argv[optind]);
 	if (r->cluster_path && r->format.label[0])
@@ -200,6 +218,8 @@ static int parse_options(int argc, char **argv, struct request *r)
 		{"node", required_argument, NULL, 'N'},
 		{"checksum", required_argument, NULL, 'k'},
 		{"log-size", required_argument, NULL, 'l'},
+		{"clients", required_argument, NULL, 'C'},
+		{"client-log", required_argument, NULL, 'S'},
 		{"force", no_argument, NULL, 'f'},
 		{"dry-run", no_argument, NULL, 'n'},
 		{"quiet", no_argument, NULL, 'q'},
@@ -209,7 +229,8 @@ static int parse_options(int argc, char **argv, struct request *r)
 	};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "s:L:c:N:k:l:fnqhV", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "s:L:c:N:k:l:C:S:fnqhV", options, NULL)) !=
+		-1) {
 		switch (c) {
 		case 's':
 			if (!parse_size(optarg, &r->format.store_bytes))
@@ -236,6 +257,15 @@ static int parse_options(int argc, char **argv, struct request *r)
 			break;
 		case 'l':
 			if (!parse_size(optarg, &r->format.log_bytes))
+				return usage("not a size (a number with K, M, G or T)",
+					optarg);
+			break;
+		case 'C':
+			if (!parse_clients(optarg, r))
+				return usage("not a number of clients (0 to 63)", optarg);
+			break;
+		case 'S':
+			if (!parse_size(optarg, &r->format.area_bytes))
 				return usage("not a size (a number with K, M, G or T)",
 					optarg);
 			break;
@@ -287,11 +317,14 @@ static int cluster_apply(struct request *r)
 	}
 	m = cluster_member(r->cluster, r->node);
 	if (m->role == CLUSTER_CLIENT)
-		return fail(r->cluster_path, "this node is a client and has no store");
+		return fail(r->cluster_path,
+			"this node is a client: it has no store, and needs no mkfs.weft");
 	strcpy(r->format.label, cluster_name(r->cluster));
 	memcpy(r->format.volume_uuid, cluster_volume_uuid(r->cluster), UUID_BYTES);
 	r->format.node = (uint16_t)r->node;
 	r->format.shard = m->shard;
+	if (!r->clients_said)
+		r->format.area_count = cluster_clients_of(r->cluster, r->node);
 	r->path = m->store;
 	return EXIT_OK;
 }
@@ -607,6 +640,10 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 	printf("  %-12s %" PRIu64 " of %u bytes\n", "pages", sb->page_count, PAGE_SIZE);
 	print_bytes("log", sb->log_bytes);
 	print_bytes("table", sb->table_bytes);
+	if (sb->area_count) {
+		printf("  %-12s logs of %u\n", "clients", sb->area_count);
+		print_bytes("  each", sb->area_bytes);
+	}
 	printf("  %-12s %s\n", "checksum", checksum_text(sb->checksum_kind));
 	if (sb->atomic_write_bytes >= PAGE_SIZE)
 		printf("  %-12s by the device (writes of %u bytes are atomic)\n",

@@ -64,7 +64,7 @@ static void print_cluster(const struct cluster *c)
 		if (m->role == CLUSTER_STORAGE)
 			printf("storage, shard %u, %s, ", m->shard, m->store);
 		else
-			printf("client, ");
+			printf("client, its log at node %u, ", m->host);
 		print_addresses(m);
 		putchar('\n');
 	}

@@ -330,6 +330,8 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
 /* Writes back every dirty page (but unpublished ones), flushes, writes the table,
  * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
+/* Is anything dirty, or owed to other nodes? A look: others may change it. */
+bool cache_keeps(struct cache *cache);
 
 /*
  * After cache_stop, with nothing changing here any more: gives up what this node has of other

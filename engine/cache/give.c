@@ -420,6 +420,16 @@ uint64_t owed_shards(struct cache *c)
 	return shards;
 }
 
+bool cache_keeps(struct cache *c)
+{
+	bool owes;
+
+	rt_mutex_lock(&c->owed_lock);
+	owes = c->owed_count + c->owed_reserved > 0;
+	rt_mutex_unlock(&c->owed_lock);
+	return owes || atomic_load_explicit(&c->dirty, memory_order_acquire);
+}
+
 /* What one round of owed_ship is about. */
 struct owed_round {
 	unsigned ships, returned;

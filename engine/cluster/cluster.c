@@ -69,6 +69,16 @@ const struct cluster_member *cluster_next(
 	return NULL;
 }
 
+unsigned cluster_clients_of(const struct cluster *c, unsigned host)
+{
+	const struct cluster_member *m = NULL;
+	unsigned count = 0;
+
+	while ((m = cluster_next(c, m)))
+		count += m->role == CLUSTER_CLIENT && m->host == host;
+	return count;
+}
+
 unsigned cluster_home(const struct cluster *c, uint16_t shard)
 {
 	return shard <= CLUSTER_SHARD_MAX ? c->home[shard] : CLUSTER_NODE_NONE;

@@ -39,10 +39,11 @@ struct cluster_member {
 	enum cluster_role role;
 	uint16_t shard;                  /* of a storage node */
 	char store[CLUSTER_VALUE_BYTES]; /* absolute path; empty: a client */
+	unsigned host; /* of a client: the storage node that has its log */
 	unsigned address_count;
 	struct cluster_address address[CLUSTER_ADDRESSES_MAX];
 	/* lines of the file, for messages; 0: not given */
-	unsigned line, role_line, shard_line, store_line, address_line;
+	unsigned line, role_line, shard_line, store_line, address_line, host_line;
 };
 
 struct cluster;
@@ -92,6 +93,8 @@ const struct cluster_member *cluster_member(const struct cluster *c, unsigned no
 /* By rising id; NULL at the end. Begin with NULL. */
 const struct cluster_member *cluster_next(
 	const struct cluster *c, const struct cluster_member *after);
+/* How many clients have their logs with this node. */
+unsigned cluster_clients_of(const struct cluster *c, unsigned host);
 /* The node that is the home of the shard's pages, or CLUSTER_NODE_NONE. */
 unsigned cluster_home(const struct cluster *c, uint16_t shard);
 

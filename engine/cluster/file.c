@@ -292,6 +292,13 @@ static void node_shard(struct parse *p, const char *value)
 			value, CLUSTER_SHARD_MAX);
 }
 
+static void node_host(struct parse *p, const char *value)
+{
+	if (!bounded_parse(value, 1, CLUSTER_NODE_MAX, &p->member->host))
+		WRONG(p, "host", "\"%.40s\" is not a node; write a number from 1 to %u",
+			value, CLUSTER_NODE_MAX);
+}
+
 static void node_set(struct parse *p, const char *key, const char *value)
 {
 	struct cluster_member *m = p->member;
@@ -304,6 +311,7 @@ static void node_set(struct parse *p, const char *key, const char *value)
 		{"address", &m->address_line, node_addresses},
 		{"store", &m->store_line, node_store},
 		{"shard", &m->shard_line, node_shard},
+		{"host", &m->host_line, node_host},
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
@@ -314,7 +322,8 @@ static void node_set(struct parse *p, const char *key, const char *value)
 		}
 	}
 	WRONG(p, key,
-		"is unknown; the keys of [node N] are role, address, store and shard");
+		"is unknown; the keys of [node N] are role, address, store, shard and "
+		"host");
 }
 
 static void node_end(struct parse *p)
@@ -334,7 +343,13 @@ static void node_end(struct parse *p)
 	else if (m->role == CLUSTER_CLIENT && m->shard_line)
 		WRONG_AT(p, m->shard_line, "shard",
 			"a client has none; remove this line, or write role = storage");
-	if (!m->shard_line)
+	else if (m->role == CLUSTER_STORAGE && m->host_line)
+		WRONG_AT(p, m->host_line, "host",
+			"a storage node has its own log; remove this line, or write role "
+			"= client");
+	if (m->role == CLUSTER_CLIENT)
+		m->shard = DISK_SHARD_CLIENT(m->id);
+	else if (!m->shard_line)
 		m->shard = (uint16_t)(m->id - 1);
 }
 
@@ -556,6 +571,34 @@ static void map_make(struct parse *p)
 			"shard = 0 into the section of the node whose store has it");
 }
 
+/* Where no host is named, the first storage node has the clients' logs. */
+static void hosts_find(struct parse *p)
+{
+	const struct cluster_member *m = NULL, *first = NULL;
+
+	while ((m = cluster_next(p->c, m)))
+		if (!first && m->role == CLUSTER_STORAGE)
+			first = m;
+	for (unsigned id = 1; id <= CLUSTER_NODE_MAX && !p->rc; id++) {
+		struct cluster_member *client = &p->c->member[id];
+		const struct cluster_member *host;
+
+		if (!client->id || client->role != CLUSTER_CLIENT)
+			continue;
+		if (!client->host)
+			client->host = first->id;
+		host = cluster_member(p->c, client->host);
+		p->section = SECTION_NODE;
+		snprintf(p->section_name, sizeof(p->section_name), "node %u", id);
+		if (!host || host->role != CLUSTER_STORAGE)
+			WRONG_AT(p, client->host_line, "host",
+				"node %u %s; name a storage node, whose store has the "
+				"client's log",
+				client->host, host ? "is a client" : "is not there");
+	}
+	p->section = SECTION_NONE;
+}
+
 static int parse_all(struct parse *p)
 {
 	int bad_line = ini_parse_stream(line_read, p, key_read, p);
@@ -580,6 +623,8 @@ static int parse_all(struct parse *p)
 		check_pairs(p);
 	if (!p->rc)
 		map_make(p);
+	if (!p->rc)
+		hosts_find(p);
 	return p->rc;
 }
 

@@ -212,6 +212,12 @@ int coherence_cluster_left(struct coherence *c, unsigned node)
 	return node < PAGE_NODES_MAX ? view_left(cluster_of(c), node) : -EINVAL;
 }
 
+void coherence_cluster_vacant(struct coherence *c, unsigned node)
+{
+	if (node < PAGE_NODES_MAX)
+		view_vacant(cluster_of(c), node);
+}
+
 uint64_t coherence_cluster_epoch(struct coherence *c, bool *served)
 {
 	struct cluster *d = cluster_of(c);

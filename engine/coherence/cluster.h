@@ -41,6 +41,12 @@ int coherence_cluster_start(struct coherence *c);
  * links are cut. For who must close while nodes are away. Never waits.
  */
 void coherence_cluster_give_up(struct coherence *c);
+/*
+ * The node is away, and has left nothing: no page, no image, nothing in its log. What it
+ * may have held is nobody's, until it is connected again. Not while there is a link. Never
+ * waits.
+ */
+void coherence_cluster_vacant(struct coherence *c, unsigned node);
 /* Ends them; nobody asks for a page any more here. Waits. */
 void coherence_cluster_stop(struct coherence *c);
 

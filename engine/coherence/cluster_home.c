@@ -313,26 +313,60 @@ void home_main(void *arg)
 
 /* ---- shipped images ------------------------------------------------------------------------------ */
 
-static bool persist_read(struct cluster *d, const struct job *j, void *buffer)
+/* Jobs that are done together: one record in the log, one flush, for all their images. */
+struct persisting {
+	unsigned count;
+	struct job *job[PERSIST_BATCH];
+	struct net_op op[PERSIST_BATCH];
+	bool read[PERSIST_BATCH], needed[PERSIST_BATCH];
+	struct coherence_ship ship[PERSIST_BATCH];
+	uint8_t *images;
+};
+
+static void *persist_buffer(const struct persisting *b, unsigned i)
 {
+	return b->images + (size_t)i * PAGE_SIZE;
+}
+
+/* Begins it; or has it, where the image is here. */
+static void persist_read(struct cluster *d, struct persisting *b, unsigned i)
+{
+	const struct job *j = b->job[i];
 	struct net_peer *peer = net_peer_find(d->o.net, j->m.sender);
-	struct net_op op = {
+	struct net_op *op = &b->op[i];
+	int e;
+
+	b->read[i] = true;
+	*op = (struct net_op){
 		.kind = NET_READ,
 		.region = place_region(j->m.place),
 		.offset = place_offset(j->m.place),
-		.local = buffer,
+		.local = persist_buffer(b, i),
 		.length = PAGE_SIZE,
+		.state = NET_OP_DONE,
 	};
-	int e;
-
 	if (j->m.sender == d->o.self) {
-		memcpy(buffer, place_memory(d, j->m.place), PAGE_SIZE);
-		return true;
+		memcpy(op->local, place_memory(d, j->m.place), PAGE_SIZE);
+		return;
 	}
-	while ((e = net_post(peer, &op, 0)) == -EAGAIN)
+	op->state = NET_OP_PENDING;
+	while ((e = net_post(peer, op, 0)) == -EAGAIN)
 		if (net_wait_room(peer, RT_FOREVER))
-			return false;
-	return !e && !net_op_wait(peer, &op);
+			break;
+	b->read[i] = !e;
+}
+
+static void persist_reads(struct cluster *d, struct persisting *b)
+{
+	for (unsigned i = 0; i < b->count; i++)
+		persist_read(d, b, i);
+	for (unsigned i = 0; i < b->count; i++) {
+		const struct job *j = b->job[i];
+
+		if (b->read[i] && j->m.sender != d->o.self)
+			b->read[i] = !net_op_wait(
+				net_peer_find(d->o.net, j->m.sender), &b->op[i]);
+	}
 }
 
 static bool persisted_already(const struct dpage *p, const struct page_message *m)
@@ -362,29 +396,16 @@ static bool persist_void(struct cluster *d, struct job *j, struct dpage *p)
 	return true;
 }
 
-static bool persist_image(struct cluster *d, struct job *j, void *buffer)
+/* `done`: its image is persisted, or need not be. False: once more. */
+static bool persist_end(
+	struct cluster *d, struct job *j, bool read, bool needed, bool done)
 {
-	struct coherence_ship s = {
-		.pid = j->p->at.pid,
-		.incarnation = j->m.incarnation,
-		.version = j->m.version,
-		.image = buffer,
-	};
-	bool tried = false, done;
 	struct page_actions out = {0};
-	struct dpage *p;
-	bool read = persist_read(d, j, buffer);
+	struct dpage *p = job_page(d, j);
 
-	if (read && persist_needed(d, j)) {
-		tried = true;
-		done = d->base.frames->persist(d->base.cache, &s, 1) == 0;
-	} else {
-		done = read;
-	}
-	p = job_page(d, j);
 	p->persisting = p->storing = false;
 	p->replay = true;
-	if (done && (tried || j->epoch == view_epoch(d))) {
+	if (done && (needed || j->epoch == view_epoch(d))) {
 		if (j->epoch != view_epoch(d))
 			j->m.flags |=
 				PAGE_OWED; /* its conflict epoch means nothing now */
@@ -398,6 +419,41 @@ static bool persist_image(struct cluster *d, struct job *j, void *buffer)
 	page_rebuild(d, p); /* if that has waited for this */
 	page_unlock(d, p->at.pid, p);
 	return done;
+}
+
+static void job_done(struct cluster *d, struct job *j, bool done, bool *again)
+{
+	if (done) {
+		rt_free(j);
+		return;
+	}
+	*again = true;
+	job_put(&d->persist_jobs, j);
+}
+
+static void persist_images(struct cluster *d, struct persisting *b, bool *again)
+{
+	unsigned count = 0;
+	bool well;
+
+	persist_reads(d, b);
+	for (unsigned i = 0; i < b->count; i++) {
+		struct job *j = b->job[i];
+
+		b->needed[i] = b->read[i] && persist_needed(d, j);
+		if (b->needed[i])
+			b->ship[count++] = (struct coherence_ship){.pid = j->p->at.pid,
+				.incarnation = j->m.incarnation,
+				.version = j->m.version,
+				.image = persist_buffer(b, i)};
+	}
+	well = !count || !d->base.frames->persist(d->base.cache, b->ship, count);
+	for (unsigned i = 0; i < b->count; i++)
+		job_done(d, b->job[i],
+			persist_end(d, b->job[i], b->read[i], b->needed[i],
+				b->needed[i] ? well : b->read[i]),
+			again);
+	b->count = 0;
 }
 
 /*
@@ -445,7 +501,9 @@ static bool persist_own(struct cluster *d, struct job *j)
 	return done;
 }
 
-static bool run_persist(struct cluster *d, struct job *j, void *buffer)
+/* Its end, or its part in what is done together. */
+static void run_persist(
+	struct cluster *d, struct job *j, struct persisting *b, bool *again)
 {
 	struct dpage *p = job_page(d, j);
 	/* a request's frame is latched until it ends, and it ends after this: what the
@@ -457,35 +515,54 @@ static bool run_persist(struct cluster *d, struct job *j, void *buffer)
 
 	if (persist_void(d, j, p)) {
 		page_unlock(d, p->at.pid, p);
-		return true;
+		rt_free(j);
+		return;
 	}
 	if (!writer && !busy)
 		p->persisting = true;
 	page_unlock(d, p->at.pid, p);
 	if (busy)
-		return false;
-	return writer ? persist_own(d, j) : persist_image(d, j, buffer);
+		job_done(d, j, false, again);
+	else if (writer)
+		job_done(d, j, persist_own(d, j), again);
+	else
+		b->job[b->count++] = j;
+}
+
+/* As many as there were at the beginning, and may be done together. */
+static bool run_persists(struct cluster *d, struct persisting *b, bool *again)
+{
+	struct job *j[PERSIST_BATCH];
+	unsigned count = 0;
+
+	while (count < PERSIST_BATCH && (j[count] = job_take(&d->persist_jobs)))
+		count++;
+	for (unsigned i = 0; i < count; i++)
+		run_persist(d, j[i], b, again);
+	if (b->count)
+		persist_images(d, b, again);
+	return count;
 }
 
 void persist_main(void *arg)
 {
 	struct cluster *d = arg;
 	struct job_queue *q = &d->persist_jobs;
-	void *buffer = rt_alloc_pages(PAGE_SIZE);
+	struct persisting *b = rt_alloc(sizeof(*b));
 
-	while (buffer && !atomic_load_explicit(&d->stopping, memory_order_acquire)) {
+	if (b)
+		b->images = rt_alloc_pages(PERSIST_BATCH * PAGE_SIZE);
+	while (b && b->images &&
+		!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
-		struct job *j = job_take(q);
+		bool again = false;
 
-		if (!j) {
+		if (!run_persists(d, b, &again))
 			rt_wait(&q->word, word, RT_FOREVER);
-		} else if (run_persist(d, j, buffer)) {
-			rt_free(j);
-		} else {
+		else if (again)
 			rt_sleep_ns(RETRY_NS);
-			job_put(q, j);
-		}
 	}
-	if (buffer)
-		rt_free_pages(buffer, PAGE_SIZE);
+	if (b && b->images)
+		rt_free_pages(b->images, PERSIST_BATCH * PAGE_SIZE);
+	rt_free(b);
 }

@@ -27,6 +27,7 @@
 #define DEFERRED_MAX    256u /* of a page: an ask, a shipment and a request of each node */
 #define HOME_TASKS      4u
 #define PERSIST_TASKS   2u
+#define PERSIST_BATCH   32u /* images that one of these writes together */
 #define GIVER_TASKS     2u
 #define ROOM_LOOK_EVERY 16u /* requests of a call */
 #define AREAS_MAX       8u
@@ -308,6 +309,7 @@ void view_main(void *arg);
 void view_message(struct cluster *d, unsigned node, const struct page_message *m);
 void view_link(struct cluster *d, unsigned node, bool up);
 int view_left(struct cluster *d, unsigned node);
+void view_vacant(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
 /* Under the page's lock it stands still. */
 static inline uint64_t view_epoch(const struct cluster *d)

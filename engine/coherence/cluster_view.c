@@ -281,6 +281,25 @@ int view_left(struct cluster *d, unsigned node)
 	return e;
 }
 
+void view_vacant(struct cluster *d, unsigned node)
+{
+	struct view *v = &d->view;
+
+	rt_mutex_lock(&v->lock);
+	if (v->member[node].link == LINK_DOWN &&
+		!(atomic_load_explicit(&v->left, memory_order_relaxed) &
+			node_bit(node))) {
+		atomic_fetch_or_explicit(
+			&v->left, node_bit(node), memory_order_release);
+		atomic_fetch_and_explicit(
+			&v->unheard, ~node_bit(node), memory_order_release);
+		/* what it held, entries say until they are made anew */
+		view_enter(d, view_epoch(d) + 1, 0);
+	}
+	rt_mutex_unlock(&v->lock);
+	view_wake(d);
+}
+
 /* ---- what follows, by a task ----------------------------------------------------------------------- */
 
 enum step { STEP_NONE, STEP_CLOSE, STEP_REPORT, STEP_REBUILD, STEP_READY, STEP_RESUME };

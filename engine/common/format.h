@@ -36,8 +36,19 @@ enum disk_checksum {
 	DISK_CHECKSUM_BLAKE2B = 3,
 };
 
+enum disk_super_flags {
+	DISK_SUPER_AREAS = 1, /* it has room for logs of clients */
+};
+
 /* Highest id of a node: disk_inode.writers has a bit for each. */
 #define DISK_NODE_MAX 63u
+/* In a client's store: its shard has no allocation group, and no page is ever there. */
+#define DISK_SHARD_CLIENT(node) ((uint16_t)(0x8000u + (node)))
+
+static inline bool disk_shard_client(uint16_t shard)
+{
+	return shard >= DISK_SHARD_CLIENT(0);
+}
 
 struct disk_superblock {
 	uint64_t magic;
@@ -47,7 +58,7 @@ struct disk_superblock {
 	uint8_t store_uuid[16];
 	uint16_t shard;
 	uint16_t node;         /* its id in the cluster file; 0: of no cluster */
-	uint32_t flags;        /* none yet: 0 */
+	uint32_t flags;        /* enum disk_super_flags */
 	uint64_t store_bytes;  /* the superblocks included */
 	uint64_t log_offset;   /* two heads, then the ring */
 	uint64_t log_bytes;    /* heads included */
@@ -62,16 +73,24 @@ struct disk_superblock {
 	uint8_t key[32];     /* the volume's checksum key */
 	char label[64];      /* NUL-terminated UTF-8 */
 	uint32_t atomic_write_bytes; /* what the device promised mkfs; 512 at least */
-	uint32_t pad0;
+	/* of clients' logs: below */
+	uint32_t area_count;
 	/* for each node: its incarnation that left this volume, with nothing of this shard's
 	 * pages nor anything undurable, and was not met since; 0: it may have something */
 	uint64_t left[DISK_NODE_MAX + 1];
-	uint8_t pad1[4096 - 752 - 8];
+	/*
+	 * Room for the logs of clients, between the page slots and the second superblock:
+	 * areas of equal size, each zeros at both ends or a store of its own (a client's,
+	 * with its log and hardly any page). With DISK_SUPER_AREAS; else 0.
+	 */
+	uint64_t areas_offset;
+	uint64_t area_bytes; /* of one */
+	uint8_t pad1[4096 - 768 - 8];
 	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
 };
 _Static_assert(offsetof(struct disk_superblock, node) == 50, "superblock layout");
 _Static_assert(offsetof(struct disk_superblock, left) == 240, "superblock layout");
-_Static_assert(offsetof(struct disk_superblock, pad1) == 752, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, pad1) == 768, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 
 /* ---- log -------------------------------------------------------------------

@@ -26,6 +26,11 @@ enum net_call_kind {
 	NET_CALL_SPACE_GIVE, /* hands an allocation group over (engine/space/handover.c) */
 	NET_CALL_SPACE_STAT, /* how much room there is in a node's groups */
 	NET_CALL_LEFT, /* the caller has nothing of this volume any more (engine/volume) */
+	/* a client's log in its host's store (engine/volume/clients.c) */
+	NET_CALL_LOG_ATTACH, /* a start of the client begins to use it */
+	NET_CALL_LOG_READ,
+	NET_CALL_LOG_WRITE,
+	NET_CALL_LOG_STATE, /* has the client left anything behind? */
 	NET_CALL_KINDS
 };
 

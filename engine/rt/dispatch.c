@@ -158,7 +158,9 @@ int rt_disk_open(
 
 void rt_disk_close(struct rt_disk *disk)
 {
-	if (disk)
+	if (disk && disk->functions)
+		rt_made_close(disk);
+	else if (disk)
 		selected->disk_close(disk);
 }
 
@@ -169,25 +171,33 @@ void rt_disk_info(struct rt_disk *disk, struct rt_disk_info *out)
 
 void rt_disk_register(struct rt_disk *disk, void *base, size_t size_bytes)
 {
-	selected->disk_register(disk, base, size_bytes);
+	if (!disk->functions)
+		selected->disk_register(disk, base, size_bytes);
 }
 
 void rt_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
 	rt_about_to_wait();
-	selected->disk_submit(disk, ios, count);
+	if (disk->functions)
+		rt_made_run(disk, ios, count);
+	else
+		selected->disk_submit(disk, ios, count);
 }
 
 void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
 	rt_about_to_wait();
-	selected->disk_wait(disk, ios, count);
+	if (!disk->functions)
+		selected->disk_wait(disk, ios, count);
 }
 
 void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
 	rt_about_to_wait();
-	selected->disk_run(disk, ios, count);
+	if (disk->functions)
+		rt_made_run(disk, ios, count);
+	else
+		selected->disk_run(disk, ios, count);
 }
 
 static int disk_one(

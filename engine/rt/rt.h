@@ -255,6 +255,24 @@ void rt_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count);
  */
 void rt_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 
+/*
+ * A disk that is made of functions: one behind a network, say. `run` does one request and
+ * returns what became of it; it waits, and is called by several tasks at a time. `close`
+ * ends the owner.
+ */
+struct rt_disk_functions {
+	int (*run)(void *owner, enum rt_io_op op, uint64_t offset,
+		const struct iovec *iov, unsigned count);
+	void (*close)(void *owner);
+};
+/* 0 or -ENOMEM: then the owner stays the caller's. */
+int rt_disk_make(struct rt_disk **out, const struct rt_disk_info *info,
+	const struct rt_disk_functions *functions, void *owner);
+/* Bytes [offset, offset + size) of another disk, which stays open for longer. 0, -ENOMEM,
+ * -EINVAL. */
+int rt_disk_part(struct rt_disk **out, struct rt_disk *whole, uint64_t offset,
+	uint64_t size_bytes);
+
 /* Fills a request for one buffer. */
 static inline void rt_io_set(
 	struct rt_io *io, enum rt_io_op op, uint64_t offset, void *buf, size_t len_bytes)

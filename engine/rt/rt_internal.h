@@ -21,7 +21,13 @@ struct rt_task {
 
 struct rt_disk {
 	struct rt_disk_info info;
+	const struct rt_disk_functions *functions; /* NULL: the runtime's own */
+	void *owner;
 };
+
+/* disk_made.c */
+void rt_made_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
+void rt_made_close(struct rt_disk *disk);
 
 /* One per runtime. Functions mean what those of rt_socket.h mean. */
 struct rt_socket_ops {

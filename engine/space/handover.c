@@ -19,6 +19,8 @@
 /* Who asks, and hears that room is on its way, asks again so often. */
 #define ASK_ROUNDS 40u
 #define ASK_NS     5000000ull
+/* Who leaves waits so long for the settling of what was freed. */
+#define LEAVE_TRIES 1000u
 /* For statfs a node looks at its groups at most so often. */
 #define LOOK_NS 500000000ull
 
@@ -59,14 +61,16 @@ static bool budget_give(struct space *sp, uint64_t room)
 	return true;
 }
 
-/* With the group's page latched exclusively, and looked at. 0: this node does not own it. */
-static int group_disown(struct space *sp, struct group *g, uint64_t *next_incarnation)
+/* With the group's page latched exclusively, and looked at. 0: this node does not own it.
+ * `empty`: also if it has no room. */
+static int group_disown(
+	struct space *sp, struct group *g, bool empty, uint64_t *next_incarnation)
 {
 	int rc = 0;
 
 	rt_mutex_lock(&sp->overlay_lock);
 	rt_mutex_lock(&g->lock);
-	if (!g->owned || g->broken || !room_of(g))
+	if (!g->owned || g->broken || (!room_of(g) && !empty))
 		rc = -ENOSPC;
 	else if (g->reserved || g->freeing || g->stale || !budget_give(sp, room_of(g)))
 		rc = -EAGAIN;
@@ -106,7 +110,8 @@ static int group_give(struct space *sp, uint64_t group, uint16_t to, struct mtr 
 
 		rc = group_look(sp, group, d, p->guard.frame->version);
 		if (!rc)
-			rc = group_disown(sp, group_at(sp, group), &next);
+			rc = group_disown(
+				sp, group_at(sp, group), to == DISK_OWNER_NOBODY, &next);
 		next = MAX(next, d->next_incarnation);
 	}
 	if (rc) {
@@ -263,13 +268,15 @@ static void stat_look(struct space *sp, uint64_t age_ns)
 }
 
 /* Words: how old the answer may be, ns. Back: pages in all, and free, of this node's shard; which it is, and how many slots
- * it has. */
+ * it has; zeros: it is a client, and has none. */
 static int serve_stat(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
 	struct space *sp = owner;
 	struct space_stat stat;
 
+	if (!sp->span[0].count) /* a client has no shard */
+		return 0;
 	stat_look(sp, ask[0]);
 	space_stat(sp, &stat);
 	answer[0] = stat.total_pages;
@@ -292,6 +299,10 @@ static void stat_ask(struct space *sp, unsigned node, uint64_t age_ns)
 
 	if (net_call(sp->calls, node, NET_CALL_SPACE_STAT, ask, answer))
 		return;
+	if (!answer[3]) {
+		sp->told[node] = (struct space_told){.at_ns = rt_now_ns()};
+		return;
+	}
 	if (answer[2] >= SHARDS_MAX ||
 		cache_shards_learn(sp->cache, (uint16_t)answer[2], answer[3])) {
 		weft_log(3,
@@ -338,7 +349,8 @@ static uint64_t shards_known(const struct space *sp)
 	uint64_t bits = 0;
 
 	for (unsigned i = 0; i < sp->span_count; i++)
-		bits |= 1ull << sp->span[i].shard;
+		if (sp->span[i].shard < SHARDS_MAX)
+			bits |= 1ull << sp->span[i].shard;
 	return bits;
 }
 
@@ -438,6 +450,62 @@ int space_ask(struct space *sp)
 	}
 	rt_mutex_unlock(&sp->ask_lock);
 	return rc == -EAGAIN ? -ENOSPC : rc;
+}
+
+/* ---- leaving --------------------------------------------------------------------------- */
+
+/* An earlier life, which ended otherwise, may have left groups that name this node. */
+static void group_find(struct space *sp, uint64_t group)
+{
+	struct guard guard;
+	bool named;
+
+	if (guard_shared(sp->cache, group_pid(sp, group), 0, &guard))
+		return;
+	named = ((const struct disk_group *)guard.image)->owner == sp->node;
+	guard_release(sp->cache, &guard);
+	if (named)
+		(void)group_had(sp, group);
+}
+
+static bool group_is_owned(struct space *sp, uint64_t group)
+{
+	struct group *g = group_at(sp, group);
+	bool owned;
+
+	rt_mutex_lock(&g->lock);
+	owned = g->owned;
+	rt_mutex_unlock(&g->lock);
+	return owned;
+}
+
+static int group_leave(struct space *sp, uint64_t group, struct mtr *m)
+{
+	int rc = -EAGAIN;
+
+	for (unsigned tries = 0; rc == -EAGAIN && tries < LEAVE_TRIES; tries++) {
+		if (tries)
+			rt_sleep_ns(ASK_NS);
+		rc = group_give(sp, group, DISK_OWNER_NOBODY, m);
+	}
+	return rc;
+}
+
+int space_leave(struct space *sp, bool look)
+{
+	struct mtr *m = rt_alloc(sizeof(*m));
+	int rc = m ? 0 : -ENOMEM;
+
+	if (look)
+		learn_sizes(sp);
+	for (uint64_t group = 0; group < groups_known(sp) && !rc; group++) {
+		if (look && !group_is_owned(sp, group))
+			group_find(sp, group);
+		if (group_is_owned(sp, group))
+			rc = group_leave(sp, group, m);
+	}
+	rt_free(m);
+	return rc;
 }
 
 void space_connect(struct space *sp, struct net_calls *calls, const uint64_t *nodes)

@@ -135,21 +135,21 @@ static int overlays_grow(struct space *sp, uint64_t places)
 	return 0;
 }
 
-/* A shard too small for a group has none. With grow_lock; who reads without it sees the
- * group's count last. */
+/* A shard too small for a group has none; a client's is listed all the same, since the first
+ * is this node's. With grow_lock; who reads without it sees the group's count last. */
 static int span_add(struct space *sp, uint16_t shard, uint64_t page_count)
 {
 	uint64_t groups = space_layout_groups(page_count), first = groups_known(sp);
 	struct span *span = &sp->span[sp->span_count];
 
-	if (!groups)
+	if (!groups && !disk_shard_client(shard))
 		return 0;
 	*span = (struct span){.shard = shard,
 		.page_count = page_count,
 		.first = first,
 		.count = groups,
-		.groups = rt_alloc(groups * sizeof(*span->groups))};
-	if (!span->groups || overlays_grow(sp, first + groups)) {
+		.groups = rt_alloc(MAX(groups, 1) * sizeof(*span->groups))};
+	if (!span->groups || overlays_grow(sp, MAX(first + groups, 1))) {
 		rt_free(span->groups);
 		return -ENOMEM;
 	}
@@ -206,7 +206,7 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 		space_close(sp);
 		return weft_error(err, rc, "no memory for allocation groups");
 	}
-	if (!sp->group_count) {
+	if (!sp->group_count && !disk_shard_client(sb->shard)) {
 		rt_free(sp);
 		return weft_error(
 			err, -EUCLEAN, "the store has no room for an allocation group");
@@ -222,8 +222,10 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 		total += group_at(sp, group)->pages;
 	kept = MIN(MAX(total / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
 	sp->kept_pages = MIN(kept, total / 4);
+	if (disk_shard_client(sb->shard)) /* what it has is others' to begin with */
+		sp->kept_pages = KEPT_MIN;
 	sp->tight_pages = sp->kept_pages + MIN(total / 64, (uint64_t)TIGHT_MAX);
-	sp->stripe_count = (unsigned)MIN((uint64_t)STRIPES_MAX, sp->group_count);
+	sp->stripe_count = (unsigned)MIN((uint64_t)STRIPES_MAX, MAX(sp->group_count, 1));
 	for (unsigned i = 0; i < sp->stripe_count; i++)
 		sp->stripe[i] = i;
 	*out = sp;

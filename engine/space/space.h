@@ -107,6 +107,12 @@ void space_committed(
 void space_connect(struct space *sp, struct net_calls *calls, const uint64_t *nodes);
 void space_disconnect(struct space *sp);
 /*
+ * The node goes, and nothing is reserved or freed any more: gives up all groups, so that
+ * others may take them. `look`: also those that an earlier life of it has left. Waits. 0, or
+ * some are still its own.
+ */
+int space_leave(struct space *sp, bool look);
+/*
  * Called when others ask for room and there is no group to spare: gives back what is
  * reserved ahead; true: more may be free in a moment. Must not wait for another node's
  * answer. NULL: none any more; waits until it does not run.

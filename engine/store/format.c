@@ -132,6 +132,13 @@ static int wipe_superblocks(struct format *f)
 	memset(f->memory, 0, PAGE_SIZE);
 	for (unsigned i = 0; !rc && i < ARRAY_SIZE(places); i++)
 		rc = rt_disk_write(f->disk, places[i], f->memory, PAGE_SIZE);
+	for (unsigned i = 0; !rc && i < 2 * f->sb->area_count; i++) {
+		uint64_t end = f->sb->areas_offset + (i / 2 + 1) * f->sb->area_bytes;
+
+		rc = rt_disk_write(f->disk,
+			i % 2 ? end - PAGE_SIZE : end - f->sb->area_bytes, f->memory,
+			PAGE_SIZE);
+	}
 	return rc ? rc : rt_disk_flush(f->disk);
 }
 

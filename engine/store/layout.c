@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layout of a store: superblock, log, descriptor table, page slots, superblock.
+ * The layout of a store: superblock, log, descriptor table, page slots, areas for the logs
+ * of clients, superblock.
  *
  * mkfs plans it, every open checks it (invariant 9): each field against its own bounds
  * and against the others, in an order in which no sum can overflow. What passes can be
@@ -10,6 +11,9 @@
 #include "engine/store/store_internal.h"
 
 #include <errno.h>
+
+#define CLIENT_LOG_DEFAULT_MAX (64ull << 20)
+#define CLIENT_PAGES           2u /* the catalog's slot and a group's, without a group */
 
 /* Whole pages that lie within [from, to). */
 static bool area_fits(uint64_t offset, uint64_t length, uint64_t from, uint64_t to)
@@ -27,14 +31,50 @@ static int nonsense(struct weft_error *err, const char *what)
 		what);
 }
 
+/* A client's has no page that anybody names; the least that a store can have. */
+static uint64_t pages_min(const struct disk_superblock *sb)
+{
+	return disk_shard_client(sb->shard) ? CLIENT_PAGES : STORE_PAGES_MIN;
+}
+
+/* The end of the pages: where the areas begin, or the second superblock. */
+static int areas_check(
+	const struct disk_superblock *sb, uint64_t *end, struct weft_error *err)
+{
+	if (!(sb->flags & DISK_SUPER_AREAS)) {
+		if (sb->area_count || sb->areas_offset || sb->area_bytes)
+			return nonsense(err, "areas of clients");
+		return 0;
+	}
+	if (!sb->area_count || sb->area_count > STORE_AREAS_MAX ||
+		sb->area_bytes < STORE_AREA_MIN ||
+		sb->area_bytes > *end / sb->area_count ||
+		!area_fits(sb->areas_offset, sb->area_count * sb->area_bytes, PAGE_SIZE,
+			*end) ||
+		sb->area_bytes % PAGE_SIZE)
+		return nonsense(err, "areas of clients");
+	*end = sb->areas_offset;
+	return 0;
+}
+
 int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 {
 	uint64_t end;
+	int rc;
 
 	if (sb->store_bytes % PAGE_SIZE || sb->store_bytes > STORE_BYTES_MAX ||
 		sb->store_bytes < STORE_LOG_MIN)
 		return nonsense(err, "size of the store");
+	if (sb->flags & ~(uint32_t)DISK_SUPER_AREAS)
+		return weft_error(err, -EPROTONOSUPPORT,
+			"the store uses features that this weft does not know (flags "
+			"%#x): use a "
+			"newer weft",
+			sb->flags);
 	end = sb->store_bytes - PAGE_SIZE;
+	rc = areas_check(sb, &end, err);
+	if (rc)
+		return rc;
 	if (!area_fits(sb->log_offset, sb->log_bytes, PAGE_SIZE, end) ||
 		sb->log_bytes < STORE_LOG_MIN)
 		return nonsense(err, "place of the log");
@@ -43,7 +83,7 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 		return nonsense(err, "place of the descriptor table");
 	if (!area_fits(sb->pages_offset, 0, sb->table_offset + sb->table_bytes, end))
 		return nonsense(err, "place of the pages");
-	if (sb->page_count < STORE_PAGES_MIN || sb->page_count > STORE_PAGES_MAX ||
+	if (sb->page_count < pages_min(sb) || sb->page_count > STORE_PAGES_MAX ||
 		sb->page_count > (end - sb->pages_offset) / PAGE_SIZE)
 		return nonsense(err, "number of pages");
 	if (layout_table_blocks(sb) >
@@ -64,12 +104,6 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 		return nonsense(err, "atomic write size");
 	if (!memchr(sb->label, 0, sizeof(sb->label)))
 		return nonsense(err, "label");
-	if (sb->flags)
-		return weft_error(err, -EPROTONOSUPPORT,
-			"the store uses features that this weft does not know (flags "
-			"%#x): use a "
-			"newer weft",
-			sb->flags);
 	return 0;
 }
 
@@ -98,7 +132,7 @@ static int plan_log(
 		return weft_error(err, -EINVAL,
 			"a log of %llu bytes is too small: at least %llu",
 			(unsigned long long)bytes, (unsigned long long)STORE_LOG_MIN);
-	if (bytes > sb->store_bytes / 2 && f->log_bytes)
+	if (bytes > sb->store_bytes / 2 && f->log_bytes && !disk_shard_client(f->shard))
 		return weft_error(err, -EINVAL,
 			"a log of %llu bytes is too large for a store of %llu: at most "
 			"half of it",
@@ -108,11 +142,49 @@ static int plan_log(
 	return 0;
 }
 
-static int plan_areas(struct disk_superblock *sb, struct weft_error *err)
+/* At the end; *end: of what is left. */
+static int plan_clients(struct disk_superblock *sb, const struct store_format *f,
+	uint64_t *end, struct weft_error *err)
+{
+	uint64_t bytes = f->area_bytes ? f->area_bytes
+				       : MIN(sb->log_bytes, CLIENT_LOG_DEFAULT_MAX);
+
+	*end = sb->store_bytes - PAGE_SIZE;
+	if (!f->area_count)
+		return 0;
+	if (f->area_count > STORE_AREAS_MAX)
+		return weft_error(err, -EINVAL,
+			"a store has room for the logs of at most %u clients",
+			STORE_AREAS_MAX);
+	if (f->area_bytes && f->area_bytes < STORE_AREA_MIN)
+		return weft_error(err, -EINVAL,
+			"%llu bytes are too few for a client's log: at least %llu",
+			(unsigned long long)f->area_bytes,
+			(unsigned long long)STORE_AREA_MIN);
+	bytes = ALIGN_UP(MAX(bytes, STORE_AREA_MIN), PAGE_SIZE);
+	if (bytes > *end / 2 / f->area_count)
+		return weft_error(err, -EINVAL,
+			"logs of %u clients, of %llu bytes each, are too large for a "
+			"store of %llu: at most half of it",
+			f->area_count, (unsigned long long)bytes,
+			(unsigned long long)sb->store_bytes);
+	sb->flags |= DISK_SUPER_AREAS;
+	sb->area_count = f->area_count;
+	sb->area_bytes = bytes;
+	*end -= f->area_count * bytes;
+	sb->areas_offset = *end;
+	return 0;
+}
+
+static int plan_areas(
+	struct disk_superblock *sb, const struct store_format *f, struct weft_error *err)
 {
 	uint64_t align = sb->store_bytes >= STORE_ALIGN_FROM_BYTES ? 1u << 20 : PAGE_SIZE;
-	uint64_t end = sb->store_bytes - PAGE_SIZE;
-	uint64_t pages;
+	uint64_t pages, end;
+	int rc = plan_clients(sb, f, &end, err);
+
+	if (rc)
+		return rc;
 
 	sb->table_offset = ALIGN_UP(sb->log_offset + sb->log_bytes, align);
 	/* Half a MiB is lost on average where the pages are aligned behind their table.
@@ -121,7 +193,7 @@ static int plan_areas(struct disk_superblock *sb, struct weft_error *err)
 		pages = 0;
 	else
 		pages = pages_that_fit(end - sb->table_offset - (align - PAGE_SIZE));
-	if (pages < STORE_PAGES_MIN)
+	if (pages < pages_min(sb))
 		return weft_error(err, -EINVAL,
 			"%llu bytes are too few for a log of %llu and at least %u pages: "
 			"use a "
@@ -129,6 +201,8 @@ static int plan_areas(struct disk_superblock *sb, struct weft_error *err)
 			(unsigned long long)sb->store_bytes,
 			(unsigned long long)sb->log_bytes, STORE_PAGES_MIN);
 	sb->page_count = MIN(pages, STORE_PAGES_MAX);
+	if (disk_shard_client(sb->shard))
+		sb->page_count = CLIENT_PAGES;
 	sb->table_bytes = layout_table_blocks(sb) * 2 * sizeof(struct disk_table_block);
 	sb->pages_offset = ALIGN_UP(sb->table_offset + sb->table_bytes, align);
 	return 0;
@@ -178,11 +252,13 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 
 	memset(sb, 0, sizeof(*sb));
 	rt_disk_info(disk, &info);
+	sb->shard = f->shard;
+	sb->node = f->node;
 	rc = plan_size(sb, &info, f, err);
 	if (!rc)
 		rc = plan_log(sb, f, err);
 	if (!rc)
-		rc = plan_areas(sb, err);
+		rc = plan_areas(sb, f, err);
 	if (rc)
 		return rc;
 	if (!memchr(f->label, 0, sizeof(f->label)))
@@ -198,8 +274,6 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 	if (all_zero(sb->volume_uuid, sizeof(sb->volume_uuid)))
 		uuid_make(sb->volume_uuid);
 	uuid_make(sb->store_uuid);
-	sb->shard = f->shard;
-	sb->node = f->node;
 	sb->incarnation = 1;
 	sb->generation = 1;
 	sb->created_ns = rt_wall_ns();

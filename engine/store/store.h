@@ -18,6 +18,12 @@
 
 struct store;
 
+/* two chunks: what engine/log needs to move at all */
+#define STORE_LOG_MIN (2ull << 20)
+/* What a client's store needs beside its log: superblocks, table, alignment. */
+#define STORE_CLIENT_BYTES (3ull << 20)
+#define STORE_AREA_MIN     (STORE_LOG_MIN + STORE_CLIENT_BYTES)
+
 struct store_options {
 	bool read_only;             /* never writes, not even the incarnation */
 	size_t table_cache_bytes;   /* bound of the descriptor cache; 0: 16 MiB */
@@ -42,6 +48,10 @@ struct store_format {
 	uint16_t shard;
 	uint16_t node;   /* id in the cluster file; 0: of no cluster */
 	uint8_t key[32]; /* of the checksums; zeros: a fresh one */
+	/* Room for so many logs of clients, at the end of the store, and for each; 0 bytes:
+	 * as large as this store's own, 5 MiB .. 64 MiB */
+	uint32_t area_count;
+	uint64_t area_bytes;
 };
 
 /* ---- checksums ---------------------------------------------------------------- */

@@ -20,12 +20,11 @@
 
 /* ---- bounds of the layout ------------------------------------------------------ */
 
-#define STORE_BYTES_MAX (1ull << 60) /* sums of offsets stay far from overflow */
-/* two chunks: what engine/log needs to move at all */
-#define STORE_LOG_MIN         (2ull << 20)
+#define STORE_BYTES_MAX       (1ull << 60) /* sums of offsets stay far from overflow */
 #define STORE_LOG_DEFAULT_MIN (4ull << 20)
 #define STORE_LOG_DEFAULT_MAX (1ull << 30)
 #define STORE_PAGES_MIN       128u
+#define STORE_AREAS_MAX       DISK_NODE_MAX
 #define STORE_PAGES_MAX       (1ull << PID_SLOT_BITS)
 #define STORE_COUNTER_MAX     (1ull << 62) /* generations and incarnations */
 #define STORE_SHARD_MAX       0xbfffu      /* above are the places that are not pages */

@@ -177,7 +177,7 @@ int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t 
 		goto out_free;
 	}
 	rc = store_format_plan(disk, sf, sb, err);
-	if (!rc && !space_layout_groups(sb->page_count))
+	if (!rc && !disk_shard_client(sb->shard) && !space_layout_groups(sb->page_count))
 		rc = weft_error(
 			err, -EINVAL, "the store is too small for an empty volume");
 	if (!rc)

@@ -12,13 +12,13 @@
 
 /* ---- who the others are ------------------------------------------------------------------ */
 
-/* The next storage node that is not this one. */
+/* The next node that is not this one. */
 const struct cluster_member *member_next_other(
 	const struct member *m, const struct cluster_member *after)
 {
 	do {
 		after = cluster_next(m->o.cluster, after);
-	} while (after && (after->id == m->o.node || after->role != CLUSTER_STORAGE));
+	} while (after && after->id == m->o.node);
 	return after;
 }
 
@@ -51,8 +51,8 @@ enum member_patience member_patience(struct member *m)
 	return m->o.patience ? m->o.patience(m->o.owner) : MEMBER_WAITS;
 }
 
-unsigned member_who(struct member *m,
-	bool (*is)(const struct member *, const struct other *), char *out, size_t cap)
+unsigned member_who(struct member *m, bool (*is)(const struct member *, unsigned node),
+	char *out, size_t cap)
 {
 	const struct cluster_member *c = NULL;
 	unsigned count = 0;
@@ -63,7 +63,7 @@ unsigned member_who(struct member *m,
 	while ((c = member_next_other(m, c))) {
 		char address[NET_ADDRESS_BYTES];
 
-		if (!is(m, &m->other[c->id]))
+		if (!is(m, c->id))
 			continue;
 		address_of(m, c->id, address);
 		if (used < cap)
@@ -82,6 +82,11 @@ static void on_message(
 {
 	struct member *m = owner;
 
+	if (net_peer_node(peer) > CLUSTER_NODE_MAX) { /* it is here for its log */
+		if (!net_calls_message(m->calls, peer, message))
+			net_cut(peer, -EPROTO);
+		return;
+	}
 	/* it changes in events, which come between messages */
 	if (m->other[net_peer_node(peer)].barred)
 		return;
@@ -128,6 +133,7 @@ static void link_changed(struct member *m, unsigned node, const struct net_event
 	bool up = event->kind == NET_LINK_UP, leaving;
 
 	rt_mutex_lock(&m->lock);
+	other->vacant = false;
 	leaving = other->stage >= STAGE_CLOSED;
 	if (l->incarnation != event->incarnation)
 		other->stage = STAGE_WORKS;
@@ -149,6 +155,11 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 {
 	struct member *m = owner;
 
+	if (net_peer_node(peer) > CLUSTER_NODE_MAX) {
+		clients_event(m->clients, peer, event);
+		net_calls_event(m->calls, peer, event);
+		return;
+	}
 	if (member_barred(m, peer, event))
 		return;
 	if (event->kind == NET_LINK_REFUSED)
@@ -184,7 +195,7 @@ static int network_open(struct member *m, struct volume *v, struct weft_error *e
 		.transport = m->o.transport ? m->o.transport : "tcp",
 		.self = {.incarnation = sb->incarnation,
 			.node = (uint16_t)m->o.node,
-			.role = NET_ROLE_STORAGE},
+			.role = member_is_client(m) ? NET_ROLE_CLIENT : NET_ROLE_STORAGE},
 		.listen = address,
 		.tls = cluster_tls(m->o.cluster),
 		.handlers = {m, on_message, on_event},
@@ -202,14 +213,38 @@ static int network_open(struct member *m, struct volume *v, struct weft_error *e
 	return rc;
 }
 
-static void nodes_list(struct member *m, struct volume *v)
+static uint64_t nodes_all(const struct member *m)
 {
 	const struct cluster_member *c = NULL;
+	uint64_t nodes = 0;
 
-	v->calls = m->calls;
-	v->nodes = 1ull << m->o.node;
-	while ((c = member_next_other(m, c)))
-		v->nodes |= 1ull << c->id;
+	while ((c = cluster_next(m->o.cluster, c)))
+		nodes |= 1ull << c->id;
+	return nodes;
+}
+
+static bool is_connected(void *owner, unsigned node)
+{
+	struct member *m = owner;
+	bool up;
+
+	rt_mutex_lock(&m->lock);
+	up = m->other[node].link.up;
+	rt_mutex_unlock(&m->lock);
+	return up;
+}
+
+static int host_open(struct member *m, struct volume *v, struct weft_error *err)
+{
+	const struct clients_options o = {.cluster = m->o.cluster,
+		.node = m->o.node,
+		.store = v->store,
+		.net = m->net,
+		.calls = m->calls,
+		.connected = is_connected,
+		.owner = m};
+
+	return member_is_client(m) ? 0 : clients_open(&m->clients, &o, err);
 }
 
 /* Nothing is asked, and no server runs, any more. */
@@ -218,6 +253,8 @@ static void network_close(struct member *m)
 	net_close(m->net);
 	if (m->calls)
 		net_calls_close(m->calls);
+	clients_close(m->clients);
+	m->clients = NULL;
 	m->net = NULL;
 	m->calls = NULL;
 }
@@ -240,7 +277,8 @@ static int member_provide(
 		.log = v->log,
 		.shards = &m->shards,
 		.left = atomic_load(&v->left),
-		.cluster_epoch = 1, /* it does not change yet */
+		.cluster_epoch = 1,
+		.members = nodes_all(m),
 	};
 	rc = shards_list(m, err);
 	if (!rc)
@@ -250,13 +288,17 @@ static int member_provide(
 	rc = net_calls_open(&m->calls, m->net);
 	if (rc)
 		goto out_net;
+	rc = host_open(m, v, err);
+	if (rc)
+		goto out_calls;
 	o.net = m->net;
 	rc = coherence_cluster_open(&m->coherence, &o);
 	if (rc)
 		goto out_calls;
 	net_calls_serve(m->calls, NET_CALL_STAGE, member_serve_stage, m);
 	net_calls_serve(m->calls, NET_CALL_LEFT, member_serve_left, m);
-	nodes_list(m, v);
+	v->calls = m->calls;
+	v->nodes = o.members;
 	cluster_heard(m->o.cluster, m->o.node, store_superblock(v->store)->incarnation);
 	*out = m->coherence;
 	return 0;
@@ -308,9 +350,13 @@ static int network_start(struct member *m, struct weft_error *err)
 		cluster_path(m->o.cluster), self->address_line, m->o.node, why.text);
 }
 
-static bool is_away(const struct member *m, const struct other *other)
+/* Clients come when they like. */
+static bool is_away(const struct member *m, unsigned node)
 {
-	return !other->link.up && !other->left;
+	const struct other *other = &m->other[node];
+
+	return !other->link.up && !other->left &&
+	       cluster_member(m->o.cluster, node)->role == CLUSTER_STORAGE;
 }
 
 static int refusal_of(struct member *m, struct weft_error *err)
@@ -368,6 +414,12 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 	rc = peers_add(m, err);
 	if (!rc)
 		rc = network_start(m, err);
+	if (!rc) {
+		rc = member_vacancies_start(m);
+		if (rc)
+			weft_error(
+				err, rc, "cannot start a task: %s", strerrordesc_np(-rc));
+	}
 	if (!rc)
 		rc = wait_for_others(m, err);
 	if (!rc)
@@ -383,7 +435,11 @@ static void member_stop(void *arg, struct volume *v)
 
 	member_watcher_end(m);
 	member_keeper_end(m);
+	member_vacancies_end(m);
 	net_calls_stop(m->calls);
+	if (m->vacancies)
+		rt_task_join(m->vacancies);
+	m->vacancies = NULL;
 	coherence_cluster_stop(m->coherence);
 	network_close(m);
 	v->calls = NULL;
@@ -397,14 +453,14 @@ int member_open(
 	struct member *m;
 
 	*out = NULL;
-	if (!self || self->role != CLUSTER_STORAGE)
-		return weft_error(err, -EINVAL, "node %u has no store", o->node);
+	if (!self)
+		return weft_error(err, -EINVAL, "there is no node %u", o->node);
 	m = rt_alloc(sizeof(*m));
 	if (!m)
 		return weft_error(err, -ENOMEM, "no memory for a member");
 	m->o = *o;
-	m->peers = (struct volume_peers){
-		member_provide, member_start, member_stop, m, member_settle};
+	m->peers = (struct volume_peers){member_provide, member_start, member_stop, m,
+		member_settle, member_vacant};
 	*out = m;
 	return 0;
 }

@@ -24,7 +24,7 @@ enum member_patience {
 
 struct member_options {
 	struct cluster *cluster; /* the caller's; stays open for longer. With its key */
-	unsigned node;           /* this one; a storage node */
+	unsigned node;           /* this one */
 	const char *transport;   /* NULL: "tcp" */
 	/*
 	 * Where a node listens, as net.h has it; NULL: what the cluster says. For "shm",
@@ -44,8 +44,9 @@ struct member_options {
 int member_open(
 	struct member **out, const struct member_options *o, struct weft_error *err);
 /*
- * For volume_options.peers. The volume is open when all other storage nodes have been met,
- * but those that have left alone (member_left.c);
+ * For volume_options.peers; a client's volume is on the disk of remote_log_open (clients.h).
+ * The volume is open when all other storage nodes have been met, but those that have left
+ * alone (member_left.c);
  * who is waited for goes to the log. Fails with a text that says what to do where the
  * nodes do not fit each other: another key, volume, id, version; clocks far apart.
  */
@@ -77,7 +78,7 @@ struct member_link {
 	struct net_counters traffic;
 };
 
-/* What is known of another storage node. -ENOENT: it is none. */
+/* What is known of another node. -ENOENT: there is none. */
 int member_link(struct member *m, unsigned node, struct member_link *out);
 /* NULL: the volume is not open. */
 const struct coherence_cluster_counters *member_counters(struct member *m);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/volume/clients.h"
 #include "engine/volume/member.h"
 
 #define PATIENCE_NS   100000000ull
@@ -35,6 +36,7 @@ struct other {
 	bool left;    /* the store says so, too: it has nothing that is waited for */
 	bool barred;  /* its link is not used before that is taken back */
 	bool returns; /* it is to be taken back */
+	bool vacant; /* a client that is away, and has left nothing: so told */
 };
 
 struct member {
@@ -45,7 +47,11 @@ struct member {
 	struct net_calls *calls;
 	struct coherence *coherence;
 	struct shards shards;
-	struct rt_mutex lock; /* the three below; a leaf, held briefly */
+	struct clients *clients; /* whose logs are here; NULL: this node is one itself */
+	struct rt_task *vacancies;
+	_Atomic bool stopping;
+	/* the three below; held briefly, outside of the page protocol's */
+	struct rt_mutex lock;
 	struct other other[CLUSTER_NODE_MAX + 1]; /* by id */
 	struct weft_error refusal; /* of an attempt of this node's; code 0: none */
 	enum member_stage stage;   /* this node's */
@@ -59,18 +65,33 @@ struct member {
 	_Atomic uint32_t watching; /* it asks for patience; WATCH_END: it ends */
 };
 
-/* The next storage node that is not this one. */
+static inline bool member_is_client(const struct member *m)
+{
+	return cluster_member(m->o.cluster, m->o.node)->role == CLUSTER_CLIENT;
+}
+
+/* The next node that is not this one. */
 const struct cluster_member *member_next_other(
 	const struct member *m, const struct cluster_member *after);
 /*
  * "node 2 (beta:9338), node 3 (gamma:9338)": those others for which `is` holds, under the
  * lock. How many.
  */
-unsigned member_who(struct member *m,
-	bool (*is)(const struct member *, const struct other *), char *out, size_t cap);
+unsigned member_who(struct member *m, bool (*is)(const struct member *, unsigned node),
+	char *out, size_t cap);
 /* After a change of what `lock` guards, without it. */
 void member_changed(struct member *m);
 enum member_patience member_patience(struct member *m);
+
+/* ---- member_client.c: clients that come and go ---- */
+
+/* Starts to look whether clients that are away have left anything. 0 or -errno. */
+int member_vacancies_start(struct member *m);
+void member_vacancies_end(struct member *m);
+/* volume_peers.vacant */
+bool member_vacant(void *arg, unsigned node);
+/* A client leaves, by itself: member_settle's part. */
+int member_client_settle(struct member *m, struct volume *v);
 
 /* ---- member_leave.c ---- */
 

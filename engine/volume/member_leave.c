@@ -68,8 +68,13 @@ static void tell_all(struct member *m)
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Is to be waited for. */
-static bool is_behind(const struct member *m, const struct other *other)
+static bool is_behind(const struct member *m, unsigned node)
 {
+	const struct other *other = &m->other[node];
+
+	/* who has no store is waited for only while it uses those of others */
+	if (!other->link.up && cluster_member(m->o.cluster, node)->role == CLUSTER_CLIENT)
+		return false;
 	if (other->stage >= m->stage || other->gone)
 		return false;
 	return other->link.up || rt_now_ns() - other->link.since_ns < AWAY_NS;
@@ -166,7 +171,7 @@ void member_watch(struct member *m)
 void member_leave(struct member *m)
 {
 	member_watch(m);
-	if (m->net && atomic_load(&m->met))
+	if (m->net && atomic_load(&m->met) && !member_is_client(m))
 		reach(m, STAGE_LEAVES);
 }
 
@@ -186,6 +191,8 @@ int member_settle(void *arg, struct volume *v)
 	int rc = 0;
 
 	member_watch(m);
+	if (member_is_client(m))
+		return member_client_settle(m, v);
 	reach(m, STAGE_CLOSED);
 	for (unsigned stage = STAGE_SETTLED; stage <= STAGE_END; stage++) {
 		rc = volume_sync(v);

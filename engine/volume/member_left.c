@@ -174,7 +174,7 @@ void member_give_back(struct member *m, struct volume *v, bool durable)
 		rt_mutex_lock(&m->lock);
 		up = m->other[c->id].link.up;
 		rt_mutex_unlock(&m->lock);
-		if (!up || has >> c->shard & 1)
+		if (!up || (c->role == CLUSTER_STORAGE && has >> c->shard & 1))
 			continue;
 		rc = tell_left(m, c->id, durable);
 		if (rc)

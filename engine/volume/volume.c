@@ -351,6 +351,11 @@ bool volume_left(struct volume *v, unsigned node)
 	return atomic_load(&v->left) >> node & 1;
 }
 
+bool volume_vacant(const struct volume *v, unsigned node)
+{
+	return v->peers && v->peers->vacant && v->peers->vacant(v->peers->arg, node);
+}
+
 /* ---- inode numbers --------------------------------------------------------------- */
 
 /*

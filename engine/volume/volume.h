@@ -89,6 +89,11 @@ struct volume_peers {
 	 * closes the volume has seen to it.
 	 */
 	int (*settle)(void *arg, struct volume *v);
+	/*
+	 * The node is no longer there, and has left nothing that is not durable: nobody
+	 * needs to ask it. May wait. NULL: that cannot be said of any.
+	 */
+	bool (*vacant)(void *arg, unsigned node);
 };
 
 struct volume_options {
@@ -154,6 +159,8 @@ uint64_t volume_nodes(const struct volume *v);
 uint64_t volume_others(const struct volume *v);
 /* Has the node left, with nothing that others wait for but its shard? */
 bool volume_left(struct volume *v, unsigned node);
+/* As volume_peers.vacant. Waits. */
+bool volume_vacant(const struct volume *v, unsigned node);
 /* The errno that turned the volume read-only at run time, or 0. */
 int volume_failed(struct volume *v);
 

@@ -174,7 +174,7 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 		if (volume_failed(fs->volume))
 			return -EIO;
 		/* it left with everything durable */
-		if (volume_left(fs->volume, node)) {
+		if (volume_left(fs->volume, node) || volume_vacant(fs->volume, node)) {
 			*quiet = true;
 			return 0;
 		}
@@ -235,7 +235,7 @@ static bool held_ask(struct fs *fs, unsigned node)
 	uint64_t answer[NET_CALL_WORDS];
 
 	while (net_call(fs->volume->calls, node, NET_CALL_SYNC, ask, answer)) {
-		if (volume_left(fs->volume, node))
+		if (volume_left(fs->volume, node) || volume_vacant(fs->volume, node))
 			break;
 		if (atomic_load(&fs->sync_closing) || volume_failed(fs->volume))
 			return false;

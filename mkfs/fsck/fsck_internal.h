@@ -12,6 +12,7 @@
  * pass3.c     links and connections; attach.c changes names
  * pass4.c     pages: used, free, used twice; groups.c: the allocation groups' own pages
  * pass5.c     file data
+ * areas.c     logs of clients within stores
  * alone.c     one store of several, without the others
  * edit.c      transactions that repair
  *
@@ -85,6 +86,7 @@ struct damage {
 /* One of the volume's stores. */
 struct fsck_store {
 	struct fsck_input in;
+	char area_name[300]; /* an area of another store: closed by areas.c; else empty */
 	struct disk_superblock sb;
 	bool one_superblock; /* one copy only is whole: super_check_one */
 	bool interrupted;    /* by the log: not shut since the store was last opened */
@@ -327,6 +329,12 @@ int entry_set_type(
 
 int pass4(struct fsck *f);
 int pass5(struct fsck *f);
+
+/* ---- areas.c ---- */
+
+/* Adds the logs of clients to the stores. */
+int areas_add(struct fsck *f);
+void areas_close(struct fsck *f);
 
 /* ---- alone.c ---- */
 

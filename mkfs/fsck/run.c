@@ -29,7 +29,7 @@ static int store_memory_get(struct fsck *f, struct fsck_store *s)
 	s->group_count = space_layout_groups(s->sb.page_count);
 	s->claimed = rt_alloc(words * sizeof(uint64_t));
 	s->twice = rt_alloc(words * sizeof(uint64_t));
-	s->group_high = rt_alloc(s->group_count * sizeof(uint64_t));
+	s->group_high = rt_alloc(MAX(s->group_count, 1) * sizeof(uint64_t));
 	if (s->claimed && s->twice && s->group_high)
 		return 0;
 	return weft_error(f->err, -ENOMEM, "no memory for the map of %llu pages",
@@ -376,7 +376,9 @@ static int supers_check(struct fsck *f, bool *stop)
 	if (rc == 0 && !f->alone)
 		rc = stores_order(f);
 	for (unsigned i = 0; i < f->store_count; i++)
-		f->out->total_pages += f->store[i].sb.page_count;
+		f->out->total_pages += disk_shard_client(f->store[i].sb.shard)
+					       ? 0
+					       : f->store[i].sb.page_count;
 	memcpy(f->out->label, f->store[0].sb.label, sizeof(f->out->label));
 	f->out->label[sizeof(f->out->label) - 1] = 0;
 	return rc;
@@ -447,7 +449,7 @@ static int fsck_open(struct fsck *f, const struct fsck_input *stores, unsigned c
 	if (!count || count > SHARDS_MAX)
 		return weft_error(
 			f->err, -EINVAL, "a volume has 1 to %u stores", SHARDS_MAX);
-	f->store = rt_alloc(count * sizeof(*f->store));
+	f->store = rt_alloc(SHARDS_MAX * sizeof(*f->store)); /* and clients' logs */
 	f->declined = rt_alloc(2 * DECLINED_MAX * sizeof(uint64_t));
 	if (!f->store || !f->declined)
 		return -ENOMEM;
@@ -474,7 +476,10 @@ int fsck_run_stores(const struct fsck_input *stores, unsigned count,
 						  : MEMORY_DEFAULT;
 		rc = fsck_open(f, stores, count);
 		if (rc == 0)
+			rc = areas_add(f);
+		if (rc == 0)
 			rc = check_all(f);
+		areas_close(f);
 		memory_put(f);
 		rt_free(f);
 	}

@@ -130,15 +130,15 @@ refused() { # STATUS TEXT COMMAND...
 	[[ $output == *"node 4   storage, shard 3, /d, [::1]:9338"* ]]
 	[[ $output == *"node 5   storage, shard 4, /e, [::1]:99"* ]]
 	[[ $output == *"node 6   storage, shard 5, /f, [::1]:9339"* ]]
-	[[ $output == *"node 7   client, gamma:9338"* ]]
-	[[ $output == *"node 8   client, delta:5"* ]]
+	[[ $output == *"node 7   client, its log at node 1, gamma:9338"* ]]
+	[[ $output == *"node 8   client, its log at node 1, delta:5"* ]]
 	rm "$DIR/c.key" # show needs none
 	weft cluster show "$FILE" --json | python3 -c '
 import json, sys
 o = json.load(sys.stdin)
 assert o["name"] == "c" and len(o["nodes"]) == 8
 assert o["nodes"][4] == {"id": 5, "role": "storage", "shard": 4, "store": "/e", "addresses": ["[::1]:99"]}
-assert o["nodes"][7] == {"id": 8, "role": "client", "addresses": ["delta:5"]}'
+assert o["nodes"][7] == {"id": 8, "role": "client", "host": 1, "addresses": ["delta:5"]}'
 }
 
 @test "wrong words of new are told, and nothing is written" {
@@ -300,12 +300,14 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "addresses": ["delta:5"]}'
 	[[ $output == *"contains a weft store of node 2"* ]]
 }
 
-@test "a client has no store to format, and is not served yet" {
+@test "a client has no store to format, but needs room for its log" {
 	make_cluster
 	printf '[node 2]\nrole = client\naddress = 127.0.0.1:1\n' >>"$FILE"
-	refused 1 "is a client and has no store" mkfs.weft -c "$FILE" --node 2
-	refused 32 "node 2 is a client" weft mount "$FILE" "$MNT" -o node=2
+	refused 1 "needs no mkfs.weft" mkfs.weft -c "$FILE" --node 2
 	mount_cluster node=1
+	mkdir "$DIR/client"
+	refused 32 "no room for the log of another client" weft mount "$FILE" "$DIR/client" -o node=2
+	echo "still" >"$MNT/there"
 }
 
 @test "mkfs.weft takes a cluster file or a store, not both" {

@@ -100,7 +100,8 @@ teardown_store() {
 # Each in a network namespace of its own, joined by a bridge in another: nothing of the
 # machine's own network is touched. Node N's store is $DIR/N.weft, its mount $DIR/mN.
 
-# A cluster of $1 nodes with stores of size $2: $FILE, $NODES, ${M[N]}. Not mounted yet.
+# A cluster of $1 nodes with stores of size $2: $FILE, $NODES, ${M[N]}. Not mounted yet. The last
+# $CLIENTS of them have no store.
 setup_nodes() {
 	local n
 	need ip nsenter
@@ -124,7 +125,7 @@ setup_nodes() {
 	done
 	FILE=$DIR/c.cluster
 	new_cluster "$DIR"
-	for n in $(seq "$NODES"); do
+	for n in $(seq $((NODES - ${CLIENTS:-0}))); do
 		on "$n" mkfs.weft -c "$FILE" --size "${2:-128M}" >>"$DIR/mkfs.log"
 	done
 }
@@ -133,7 +134,11 @@ setup_nodes() {
 new_cluster() {
 	local n nodes=()
 	for n in $(seq "$NODES"); do
-		nodes+=("10.77.0.$n:$1/$n.weft")
+		if [ "$n" -gt $((NODES - ${CLIENTS:-0})) ]; then
+			nodes+=(--client "10.77.0.$n")
+		else
+			nodes+=("10.77.0.$n:$1/$n.weft")
+		fi
 	done
 	weft cluster new -d "$1" c "${nodes[@]}" >/dev/null
 }

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The logs of clients, at their host: areas at the end of its store, which belong to whoever
+ * their superblocks say. The host serves bytes and knows nothing of records; but it can tell
+ * from an area whether its client has left anything behind.
+ *
+ * Keeps: what was answered is durable. A start of the client that has attached is alone: what
+ * an earlier one, or an earlier link, has under way is done before it attaches, or never.
+ * Nothing outside of the area is touched (9).
+ */
+#include "engine/volume/clients.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine/log/log.h"
+#include "engine/volume/volume.h"
+
+struct area {
+	struct rt_mutex lock; /* held while its bytes are read or written */
+	unsigned client;      /* whose; 0: nobody's yet */
+	bool damaged;         /* not to be told whose */
+	uint64_t handle;      /* of who has attached; 0: nobody, or its link is gone */
+	uint64_t instance;    /* of who attached last */
+	bool state_known;     /* the two below; until it is written again */
+	enum log_state state;
+	uint64_t incarnation;
+};
+
+struct clients {
+	struct clients_options o;
+	struct rt_disk *disk;
+	uint64_t offset, bytes;
+	uint8_t *slots;
+	struct rt_mutex lock; /* whose an area is, and handles; within an area's */
+	uint64_t handles;     /* given out so far */
+	unsigned count;
+	struct area area[];
+};
+
+/* ---- whose they are ------------------------------------------------------------------- */
+
+static bool is_zero(const uint8_t *page)
+{
+	return !page[0] && !memcmp(page, page + 1, PAGE_SIZE - 1);
+}
+
+static uint64_t area_offset(const struct clients *c, unsigned i)
+{
+	return c->offset + i * c->bytes;
+}
+
+static int area_look(struct clients *c, unsigned i, uint8_t *page)
+{
+	const uint64_t places[2] = {
+		area_offset(c, i), area_offset(c, i) + c->bytes - PAGE_SIZE};
+	struct area *a = &c->area[i];
+
+	for (unsigned n = 0; n < 2; n++) {
+		const struct disk_superblock *sb = (const struct disk_superblock *)page;
+		int rc = rt_disk_read(c->disk, places[n], page, PAGE_SIZE);
+
+		if (rc)
+			return rc;
+		if (store_superblock_whole(sb) && disk_shard_client(sb->shard))
+			a->client = sb->node;
+		else if (!is_zero(page))
+			a->damaged = true;
+	}
+	if (a->client)
+		a->damaged = false; /* the other copy is made good by its start */
+	if (a->damaged)
+		weft_log(4,
+			"the store's area %u for the log of a client is damaged; "
+			"run fsck.weft",
+			i);
+	return 0;
+}
+
+static int areas_look(struct clients *c)
+{
+	uint8_t *page = rt_alloc_pages(PAGE_SIZE);
+	int rc = page ? 0 : -ENOMEM;
+
+	for (unsigned i = 0; i < c->count && !rc; i++)
+		rc = area_look(c, i, page);
+	rt_free_pages(page, PAGE_SIZE);
+	return rc;
+}
+
+/* Under the lock. */
+static struct area *area_of(struct clients *c, unsigned client)
+{
+	for (unsigned i = 0; i < c->count; i++)
+		if (c->area[i].client == client)
+			return &c->area[i];
+	return NULL;
+}
+
+/* Under the lock. NULL: none is left. */
+static struct area *area_find(struct clients *c, unsigned client)
+{
+	struct area *a = area_of(c, client);
+
+	for (unsigned i = 0; i < c->count && !a; i++)
+		if (!c->area[i].client && !c->area[i].damaged)
+			a = &c->area[i];
+	if (a)
+		a->client = client;
+	return a;
+}
+
+/* ---- attaching ------------------------------------------------------------------------ */
+
+/* Whose log the peer may reach for; 0: none's. */
+static unsigned client_of(const struct clients *c, unsigned peer)
+{
+	const struct cluster_member *m;
+
+	if (peer <= CLUSTER_NODE_MAX)
+		return 0;
+	m = cluster_member(c->o.cluster, peer - LOG_PEER(0));
+	return m && m->role == CLUSTER_CLIENT && m->host == c->o.node ? m->id : 0;
+}
+
+/* Words: which start of the client, as a random number. Back: the handle, the slot, and how
+ * many bytes the area has. */
+static int serve_attach(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct clients *c = owner;
+	unsigned client = client_of(c, from);
+	struct area *a;
+
+	if (!client)
+		return -EPERM;
+	rt_mutex_lock(&c->lock);
+	a = area_find(c, client);
+	rt_mutex_unlock(&c->lock);
+	if (!a)
+		return -ENOSPC;
+	rt_mutex_lock(&a->lock); /* what is under way ends first */
+	if (a->instance && a->instance != ask[0] && c->o.connected(c->o.owner, client)) {
+		rt_mutex_unlock(&a->lock);
+		return -EBUSY;
+	}
+	rt_mutex_lock(&c->lock);
+	a->instance = ask[0];
+	a->handle = ++c->handles;
+	answer[0] = a->handle;
+	answer[1] = (uint64_t)(a - c->area);
+	answer[2] = c->bytes;
+	rt_mutex_unlock(&c->lock);
+	a->state_known = false;
+	rt_mutex_unlock(&a->lock);
+	return 0;
+}
+
+void clients_event(
+	struct clients *c, struct net_peer *peer, const struct net_event *event)
+{
+	unsigned client = client_of(c, net_peer_node(peer));
+	struct area *a;
+
+	if (event->kind != NET_LINK_DOWN || !client)
+		return;
+	rt_mutex_lock(&c->lock);
+	a = area_of(c, client);
+	if (a)
+		a->handle = 0;
+	rt_mutex_unlock(&c->lock);
+}
+
+/* ---- bytes ---------------------------------------------------------------------------- */
+
+/* Words: handle, offset, bytes. The area, locked; NULL with *error. */
+static struct area *area_enter(
+	struct clients *c, unsigned from, const uint64_t ask[NET_CALL_WORDS], int *error)
+{
+	unsigned client = client_of(c, from);
+	struct area *a = NULL;
+	bool current;
+
+	*error = -EPERM;
+	if (!client)
+		return NULL;
+	*error = -EINVAL;
+	if (!ask[2] || ask[2] > LOG_SLOT_BYTES || (ask[1] | ask[2]) % 512 ||
+		ask[1] > c->bytes || ask[2] > c->bytes - ask[1])
+		return NULL;
+	rt_mutex_lock(&c->lock);
+	a = area_of(c, client);
+	rt_mutex_unlock(&c->lock);
+	*error = -ESTALE;
+	if (!a)
+		return NULL;
+	rt_mutex_lock(&a->lock);
+	rt_mutex_lock(&c->lock);
+	current = ask[0] && a->handle == ask[0];
+	rt_mutex_unlock(&c->lock);
+	if (current)
+		return a;
+	rt_mutex_unlock(&a->lock);
+	return NULL;
+}
+
+static int area_move(
+	struct clients *c, const struct area *a, bool write, uint64_t at, uint64_t bytes)
+{
+	uint64_t i = (uint64_t)(a - c->area);
+	struct rt_io ios[2];
+
+	rt_io_set(&ios[0], write ? RT_IO_WRITE : RT_IO_READ,
+		area_offset(c, (unsigned)i) + at, c->slots + i * LOG_SLOT_BYTES, bytes);
+	rt_io_set(&ios[1], RT_IO_FLUSH, 0, NULL, 0);
+	ios[1].after_previous = true;
+	rt_disk_run(c->disk, ios, write ? 2 : 1);
+	return ios[0].result ? ios[0].result : write ? ios[1].result : 0;
+}
+
+static int serve_move(
+	struct clients *c, unsigned from, const uint64_t ask[NET_CALL_WORDS], bool write)
+{
+	struct area *a;
+	int rc;
+
+	a = area_enter(c, from, ask, &rc);
+	if (!a)
+		return rc;
+	if (write)
+		a->state_known = false;
+	rc = area_move(c, a, write, ask[1], ask[2]);
+	rt_mutex_unlock(&a->lock);
+	return rc ? -EIO : 0;
+}
+
+/* The bytes are, or will be, in the area's slot. */
+static int serve_read(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	return serve_move(owner, from, ask, false);
+}
+
+static int serve_write(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	return serve_move(owner, from, ask, true);
+}
+
+/* ---- what a client has left ------------------------------------------------------------- */
+
+/*
+ * As the area says: a start that has used its log since says that it is not clean, before
+ * anything else; one that has left says that it is, after everything else. Nobody attached
+ * or not makes no difference.
+ */
+static int area_state(struct clients *c, struct area *a)
+{
+	const struct store_options o = {.read_only = true, .any_node = true};
+	struct weft_error why = {0};
+	struct rt_disk *disk = NULL;
+	struct store *s = NULL;
+	struct log *log = NULL;
+	bool clean = false;
+	int rc;
+
+	rc = rt_disk_part(
+		&disk, c->disk, area_offset(c, (unsigned)(a - c->area)), c->bytes);
+	if (!rc)
+		rc = store_open(&s, disk, &o, &why);
+	if (rc == -EMEDIUMTYPE) { /* it was never used */
+		a->state = LOG_STATE_VACANT;
+		a->incarnation = 0;
+		a->state_known = true;
+		rc = 0;
+		goto out;
+	}
+	if (!rc)
+		rc = log_open(&log, s, NULL, &clean, &why);
+	if (rc) {
+		weft_log(4, "the log of client %u: %s", a->client,
+			why.code ? why.text : strerrordesc_np(-rc));
+		goto out;
+	}
+	a->state = clean ? LOG_STATE_VACANT : LOG_STATE_USED;
+	a->incarnation = store_superblock(s)->incarnation;
+	a->state_known = true;
+out:
+	log_close(log);
+	store_close(s);
+	rt_disk_close(disk);
+	return rc;
+}
+
+int clients_state(
+	struct clients *c, unsigned client, enum log_state *state, uint64_t *incarnation)
+{
+	struct area *a;
+	int rc = 0;
+
+	rt_mutex_lock(&c->lock);
+	a = area_of(c, client);
+	rt_mutex_unlock(&c->lock);
+	*state = LOG_STATE_VACANT;
+	*incarnation = 0;
+	if (!a) {
+		for (unsigned i = 0; i < c->count; i++)
+			if (c->area[i].damaged)
+				return -EUCLEAN; /* it may be this one's */
+		return 0;
+	}
+	rt_mutex_lock(&a->lock);
+	if (!a->state_known)
+		rc = area_state(c, a);
+	*state = a->state;
+	*incarnation = a->incarnation;
+	rt_mutex_unlock(&a->lock);
+	return rc;
+}
+
+/* Words: the client. Back: enum log_state, the incarnation of its last start. */
+static int serve_state(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct clients *c = owner;
+	const struct cluster_member *m =
+		ask[0] <= CLUSTER_NODE_MAX
+			? cluster_member(c->o.cluster, (unsigned)ask[0])
+			: NULL;
+	enum log_state state;
+	int rc;
+
+	if (!m || m->role != CLUSTER_CLIENT || m->host != c->o.node)
+		return -EINVAL;
+	rc = clients_state(c, m->id, &state, &answer[1]);
+	answer[0] = state;
+	return rc;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------ */
+
+static int peers_add(struct clients *c, struct weft_error *err)
+{
+	const struct cluster_member *m = NULL;
+	int rc = 0;
+
+	while (!rc && (m = cluster_next(c->o.cluster, m))) {
+		const struct net_peer_options o = {.node = LOG_PEER(m->id)};
+		struct net_peer *peer;
+
+		if (m->role == CLUSTER_CLIENT && m->host == c->o.node)
+			rc = net_peer_add(&peer, c->o.net, &o, err);
+	}
+	return rc;
+}
+
+int clients_open(
+	struct clients **out, const struct clients_options *o, struct weft_error *err)
+{
+	const struct disk_superblock *sb = store_superblock(o->store);
+	struct clients *c = rt_alloc(sizeof(*c) + sb->area_count * sizeof(c->area[0]));
+	int rc = c ? 0 : -ENOMEM;
+	void *slots = NULL;
+
+	*out = NULL;
+	if (rc)
+		return weft_error(err, rc, "no memory for the logs of clients");
+	c->o = *o;
+	c->disk = store_disk(o->store);
+	c->count = sb->area_count;
+	c->offset = sb->areas_offset;
+	c->bytes = sb->area_bytes;
+	if (c->count)
+		rc = net_region_create(o->net, LOG_REGION,
+			(size_t)c->count * LOG_SLOT_BYTES,
+			NET_REMOTE_READ | NET_REMOTE_WRITE, &slots);
+	c->slots = slots;
+	if (!rc)
+		rc = areas_look(c);
+	if (rc)
+		weft_error(err, rc, "the logs of clients: %s", strerrordesc_np(-rc));
+	if (!rc)
+		rc = peers_add(c, err);
+	if (rc) {
+		rt_free(c);
+		return rc;
+	}
+	net_calls_serve(o->calls, NET_CALL_LOG_ATTACH, serve_attach, c);
+	net_calls_serve(o->calls, NET_CALL_LOG_READ, serve_read, c);
+	net_calls_serve(o->calls, NET_CALL_LOG_WRITE, serve_write, c);
+	net_calls_serve(o->calls, NET_CALL_LOG_STATE, serve_state, c);
+	*out = c;
+	return 0;
+}
+
+void clients_close(struct clients *c)
+{
+	rt_free(c);
+}
