@@ -337,6 +337,14 @@ static inline void table_expect(struct cache *c, page_id pid)
 	__builtin_prefetch(&c->buckets[table_hash(pid) & c->bucket_mask]);
 }
 #define TABLE_AHEAD 8u /* pages */
+static inline void frame_expect(struct cache *c, page_id pid)
+{
+	uint32_t link = atomic_load_explicit(
+		&c->buckets[table_hash(pid) & c->bucket_mask], memory_order_relaxed);
+
+	if (link)
+		__builtin_prefetch(&c->frames[link - 1]);
+}
 
 /* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and
  * verified. */

@@ -267,8 +267,8 @@ static int give_owe_copy(void *cache, page_id pid)
 	atomic_store_explicit(&copy->rec_lsn,
 		atomic_load_explicit(&f->rec_lsn, memory_order_relaxed),
 		memory_order_seq_cst);
-	atomic_store_explicit(&copy->flags,
-		FRAME_OWED | (frame_flags(f) & FRAME_LOGGED), memory_order_release);
+	atomic_store_explicit(&copy->flags, FRAME_OWED | (frame_flags(f) & FRAME_LOGGED),
+		memory_order_release);
 	owed_add(c, pid, copy);
 	latch_release_exclusive(c, copy, true);
 	frame_mark_clean(c, f);
@@ -556,8 +556,12 @@ static int give_look(void *cache, page_id pid, struct coherence_image *out)
 {
 	struct cache *c = cache;
 	struct frame *f;
-	int e = latch_page(c, pid, false, &f);
+	int e;
 
+	/* others ask for pages in a row */
+	table_expect(c, pid + TABLE_AHEAD);
+	frame_expect(c, pid + TABLE_AHEAD / 2);
+	e = latch_page(c, pid, false, &f);
 	if (e)
 		return e;
 	describe(c, f, out);
@@ -611,8 +615,8 @@ static struct frame *owed_unlist(
 	return f;
 }
 
-static int give_reown(void *cache, page_id pid, uint64_t incarnation, uint64_t version,
-	void **image)
+static int give_reown(
+	void *cache, page_id pid, uint64_t incarnation, uint64_t version, void **image)
 {
 	struct cache *c = cache;
 	struct frame *f = owed_unlist(c, pid, incarnation, version);

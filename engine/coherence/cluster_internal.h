@@ -24,6 +24,7 @@
 #define PAGE_BUCKETS    1024u /* of a partition, at least */
 #define PAGE_RUN        16u   /* pages in a row that share a partition */
 #define PAGE_CHUNK      32u   /* records that are allocated together */
+#define CHUNKS_IDLE     4u    /* of a partition that are kept without a record */
 #define DEFERRED_MAX    256u /* of a page: an ask, a shipment and a request of each node */
 #define HOME_TASKS      4u
 #define PERSIST_TASKS   2u
@@ -68,24 +69,16 @@ enum got { GOT_HELD, GOT_PEER, GOT_STORE, GOT_ZEROS };
 
 /* What this node knows of a page: as one that may have it, and as its home. */
 struct dpage {
-	struct dpage *next; /* of its bucket, or of the free ones of its chunk */
-	struct page_chunk *chunk;
-	struct dpage *giver_next;
+	/* what each event looks at comes first, in as few lines of memory as it fits */
+	_Alignas(64) struct dpage *next; /* of its bucket, or of the free of its chunk */
 	struct page_at at;
-	struct page_hold hold;
-	struct home_entry entry;
+	struct wish *wish;
+	struct deferred *deferred;
+	uint16_t deferred_count;
+	uint8_t got;      /* enum got: of what was granted last */
+	bool asked_evict; /* `evicting`, and its EVICT is out */
 	bool has_entry;
 	bool opening; /* of this shard: whose it is is being found out */
-	/* then: what the store has */
-	uint64_t stored_incarnation, stored_version;
-	struct deferred *deferred, **deferred_end;
-	unsigned deferred_count;
-	struct wish *wish;
-	struct ship_wait *ships;
-	struct batch *evicting; /* an eviction is under way */
-	bool asked_evict;       /* and its EVICT is out */
-	unsigned refs;          /* jobs and the giver's list */
-	unsigned ops;           /* under way that read this page's frame */
 	bool replay;
 	bool giver;              /* in the giver's list */
 	bool leaving;            /* the frame was made INVALID for somebody who asks */
@@ -99,13 +92,25 @@ struct dpage {
 	bool reported;       /* in this epoch, by others: `rebuild` says what */
 	bool awaited;        /* counted in view.awaited */
 	uint8_t reinstating; /* who has been asked to; NODE_NONE */
-	struct home_rebuild rebuild;
+	/* the second line */
+	struct batch *evicting; /* an eviction is under way */
+	struct ship_wait *ships;
+	unsigned refs; /* jobs and the giver's list */
+	unsigned ops;  /* under way that read this page's frame */
+	uint64_t arrived_ns;
+	struct page_hold hold;
+	struct home_entry entry;
 	/* who may have something of this page, of those who were granted it; never too few.
 	 * Of pages of this shard, kept over changes of the epoch. */
 	node_map may;
-	uint8_t got; /* enum got: of what was granted last */
+	/* while it is opening: what the store has */
+	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;
-	uint64_t arrived_ns;
+	/* the rest is seldom looked at */
+	struct deferred **deferred_end;
+	struct dpage *giver_next;
+	struct page_chunk *chunk;
+	struct home_rebuild rebuild;
 };
 
 /* Records of one partition, so that those of pages in a row lie side by side. */
@@ -120,6 +125,7 @@ struct partition {
 	_Alignas(64) struct rt_mutex lock;
 	struct dpage **bucket;
 	struct page_chunk *chunks; /* that have a free record */
+	unsigned idle;             /* of them: have nothing else */
 	struct image_op *spare;    /* as many as were under way at once */
 };
 

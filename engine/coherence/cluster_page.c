@@ -81,6 +81,7 @@ static struct page_chunk *chunk_new(struct partition *t)
 		k->free = &k->page[i];
 	}
 	chunk_link(t, k);
+	t->idle++;
 	return k;
 }
 
@@ -93,6 +94,7 @@ static struct dpage *record_new(struct partition *t)
 		return NULL;
 	p = k->free;
 	k->free = p->next;
+	t->idle -= k->used == 0;
 	k->used++;
 	if (!k->free)
 		chunk_unlink(k);
@@ -109,8 +111,12 @@ static void page_free(struct partition *t, struct dpage *p)
 		chunk_link(t, k);
 	p->next = k->free;
 	k->free = p;
-	if (--k->used || (t->chunks == k && !k->next))
-		return; /* the last one stays: a page that comes and goes costs no memory */
+	if (--k->used)
+		return;
+	if (t->idle < CHUNKS_IDLE) { /* pages come and go: their memory is used again */
+		t->idle++;
+		return;
+	}
 	chunk_unlink(k);
 	rt_free(k);
 }
@@ -157,10 +163,15 @@ void page_table_close(struct cluster *d)
 			t->spare = x->next;
 			rt_free(x);
 		}
+		while (t->chunks) {
+			struct page_chunk *k = t->chunks;
+
+			chunk_unlink(k);
+			rt_free(k);
+		}
 		rt_free(t->bucket);
-		rt_free(t->chunks);
 		t->bucket = NULL;
-		t->chunks = NULL;
+		t->idle = 0;
 	}
 }
 
