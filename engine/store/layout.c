@@ -161,7 +161,7 @@ static int plan_clients(struct disk_superblock *sb, const struct store_format *f
 			"%llu bytes are too few for a client's log: at least %llu",
 			(unsigned long long)f->area_bytes,
 			(unsigned long long)STORE_AREA_MIN);
-	bytes = ALIGN_UP(MAX(bytes, STORE_AREA_MIN), PAGE_SIZE);
+	bytes = MAX(bytes, STORE_AREA_MIN);
 	if (bytes > *end / 2 / f->area_count)
 		return weft_error(err, -EINVAL,
 			"logs of %u clients, of %llu bytes each, are too large for a "
@@ -170,8 +170,8 @@ static int plan_clients(struct disk_superblock *sb, const struct store_format *f
 			(unsigned long long)sb->store_bytes);
 	sb->flags |= DISK_SUPER_AREAS;
 	sb->area_count = f->area_count;
-	sb->area_bytes = bytes;
-	*end -= f->area_count * bytes;
+	sb->area_bytes = ALIGN_UP(bytes, PAGE_SIZE);
+	*end -= f->area_count * sb->area_bytes;
 	sb->areas_offset = *end;
 	return 0;
 }

@@ -48,6 +48,23 @@ static void refused(const char *text, const char *said)
 		fail_msg("said: %s\nnot:  %s", err.text, said);
 }
 
+static void a_clients_log_is_where_the_file_says(void **state)
+{
+	struct cluster *c =
+		good(VOLUME "[node 1]\nrole = client\naddress = a\n"
+			    "[node 2]\nrole = client\naddress = b\nhost = 4\n" NODE(
+				    3, "c") "shard = 0\n" NODE(4, "d"));
+
+	assert_int_equal(cluster_member(c, 1)->host, 3); /* the first that has a store */
+	assert_int_equal(cluster_member(c, 2)->host, 4);
+	assert_int_equal(cluster_member(c, 3)->host, 0);
+	assert_int_equal(cluster_clients_of(c, 3), 1);
+	assert_int_equal(cluster_clients_of(c, 4), 1);
+	assert_int_equal(cluster_member(c, 1)->shard, DISK_SHARD_CLIENT(1));
+	assert_int_equal(cluster_home(c, DISK_SHARD_CLIENT(1)), CLUSTER_NODE_NONE);
+	cluster_close(c);
+}
+
 static void a_whole_file_is_taken_as_it_says(void **state)
 {
 	struct cluster *c =
@@ -211,6 +228,14 @@ static void every_mistake_is_told_with_its_line_and_key(void **state)
 			"/etc/weft/c:8: [node 1] store: a client has none"},
 		{VOLUME NODE(1, "a") "[node 2]\nshard = 1\nrole = client\naddress = b\n",
 			"/etc/weft/c:9: [node 2] shard: a client has none"},
+		{VOLUME NODE(1, "a") "[node 2]\nrole = client\naddress = b\nhost = 3\n",
+			"/etc/weft/c:11: [node 2] host: node 3 is not there"},
+		{VOLUME NODE(1, "a") "[node 2]\nrole = client\naddress = b\nhost = 2\n",
+			"/etc/weft/c:11: [node 2] host: node 2 is a client"},
+		{VOLUME NODE(1, "a") "[node 2]\nrole = client\naddress = b\nhost = x\n",
+			"/etc/weft/c:11: [node 2] host: \"x\" is not a node"},
+		{VOLUME NODE(1, "a") "host = 1\n",
+			"/etc/weft/c:8: [node 1] host: a storage node has its own log"},
 		{VOLUME "[node 1]\nrole = client\naddress = a\n",
 			"/etc/weft/c:7: no node has a store"},
 		{VOLUME NODE(2, "a"), "/etc/weft/c:7: no node has shard 0"},
@@ -343,6 +368,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_whole_file_is_taken_as_it_says),
+		cmocka_unit_test(a_clients_log_is_where_the_file_says),
 		cmocka_unit_test(the_order_of_sections_means_nothing),
 		cmocka_unit_test(tls_is_what_the_file_says),
 		cmocka_unit_test(an_absolute_key_path_stays_as_it_is),

@@ -437,10 +437,56 @@ static void failed_flush_is_not_mended_by_the_next(void **state)
 	assert_true(kept > 20 && kept < 180);
 }
 
+/* ---- a part of a disk --------------------------------------------------------------- */
+
+static int part_world(void *arg)
+{
+	uint8_t *p = rt_alloc_pages(4 * PAGE_SIZE);
+	struct rt_disk *disk, *part;
+	struct rt_disk_info info;
+	struct rt_io ios[3];
+
+	rt_sim_disk_create("d", 16 * PAGE_SIZE, NULL);
+	CHECK(rt_disk_open(&disk, "d", 0, NULL) == 0);
+	CHECK(rt_disk_part(&part, disk, 15 * PAGE_SIZE, 2 * PAGE_SIZE) == -EINVAL);
+	CHECK(rt_disk_part(&part, disk, UINT64_MAX - 511, 512) == -EINVAL);
+	CHECK(rt_disk_part(&part, disk, 4 * PAGE_SIZE, 2 * PAGE_SIZE) == 0);
+	rt_disk_info(part, &info);
+	CHECK(info.size_bytes == 2 * PAGE_SIZE);
+	memset(p, 7, PAGE_SIZE);
+	CHECK(rt_disk_write(part, PAGE_SIZE, p, PAGE_SIZE) == 0);
+	CHECK(rt_disk_read(disk, 5 * PAGE_SIZE, p + PAGE_SIZE, PAGE_SIZE) == 0);
+	CHECK(memcmp(p, p + PAGE_SIZE, PAGE_SIZE) == 0);
+	CHECK(rt_disk_write(part, 2 * PAGE_SIZE, p, PAGE_SIZE) == -EINVAL);
+	CHECK(rt_disk_write(part, PAGE_SIZE, p, 2 * PAGE_SIZE) == -EINVAL);
+	CHECK(rt_disk_read(part, UINT64_MAX - 511, p, 512) == -EINVAL);
+	CHECK(rt_disk_flush(part) == 0);
+	/* what follows one that failed does not happen */
+	rt_io_set(&ios[0], RT_IO_READ, 0, p, PAGE_SIZE);
+	rt_io_set(&ios[1], RT_IO_READ, 2 * PAGE_SIZE, p, PAGE_SIZE);
+	rt_io_set(&ios[2], RT_IO_FLUSH, 0, NULL, 0);
+	ios[1].after_previous = ios[2].after_previous = true;
+	rt_disk_submit(part, ios, 3);
+	rt_disk_wait(part, ios, 3);
+	CHECK(ios[0].result == 0 && ios[1].result == -EINVAL &&
+		ios[2].result == -ECANCELED);
+	rt_disk_close(part);
+	CHECK(rt_disk_read(disk, 0, p, PAGE_SIZE) == 0);
+	rt_disk_close(disk);
+	rt_free_pages(p, 4 * PAGE_SIZE);
+	return 0;
+}
+
+static void a_part_of_a_disk_is_nothing_but_that(void **state)
+{
+	assert_int_equal(rt_sim_run(1, NULL, part_world, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(requests_do_what_they_say),
+		cmocka_unit_test(a_part_of_a_disk_is_nothing_but_that),
 		cmocka_unit_test(completion_order_varies),
 		cmocka_unit_test(cut_leaves_the_durable_or_something_newer),
 		cmocka_unit_test(unflushed_write_is_lost_kept_or_torn),

@@ -96,7 +96,7 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 {
 	struct rt_sim_disk *big = rt_sim_disk_create("big", 1ull << 50, NULL);
 	struct rt_disk *d = disk_open("big", 0);
-	unsigned made_ok = 0;
+	unsigned made_ok = 0, with_areas = 0;
 
 	CHECK(big);
 	for (unsigned i = 0; i < 3000; i++) {
@@ -104,7 +104,11 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 			.store_bytes = (rt_random() >> (14 + rt_random() % 40)) + 1,
 			.log_bytes = rt_random() % 2
 					     ? 0
-					     : rt_random() >> (20 + rt_random() % 40)};
+					     : rt_random() >> (20 + rt_random() % 40),
+			.area_count = rt_random() % 4,
+			.area_bytes = rt_random() % 2
+					      ? 0
+					      : rt_random() >> (20 + rt_random() % 40)};
 		struct disk_superblock sb;
 		struct weft_error err = {0};
 		int rc = store_format_plan(d, &f, &sb, &err);
@@ -116,10 +120,12 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 		CHECK(layout_check(&sb, NULL) == 0);
 		CHECK(sb.store_bytes <= f.store_bytes);
 		/* No room for two more table blocks and their pages is given away. */
-		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE + 3 * MIB >
+		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE + 3 * MIB +
+				sb.area_count * sb.area_bytes >
 			sb.store_bytes);
+		with_areas += sb.area_count > 0;
 	}
-	CHECK(made_ok > 500);
+	CHECK(made_ok > 500 && with_areas > 100);
 	rt_disk_close(d);
 	return 0;
 }
@@ -140,6 +146,11 @@ SIM_TEST(a_plan_that_cannot_be_is_refused)
 		{.log_bytes = UINT64_MAX},
 		{.checksum_kind = 9},
 		{.shard = 0xffff},
+		{.area_count = 64},
+		{.area_count = 1, .area_bytes = MIB},
+		{.area_count = 1, .area_bytes = DISK_BYTES},
+		{.area_count = 1, .area_bytes = UINT64_MAX},
+		{.area_count = 63, .area_bytes = 5 * MIB},
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		err = (struct weft_error){0};
