@@ -25,7 +25,7 @@ ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 # The layers, lowest first; a layer is a folder and calls only those before it.
 LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
           engine/cache engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
-LIB_ENGINE := -luring -linih -lssl -lcrypto -lpthread -lm
+LIB_ENGINE := -luring -lrdmacm -libverbs -linih -lssl -lcrypto -lpthread -lm
 LIB_FS     := -lfuse3 -ljansson -lmicrohttpd
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -132,6 +132,11 @@ $(BUILD)/tests/mount/$(1)/run: $$(call obj,$$(wildcard tests/mount/$(1)/*.c))
 endef
 $(foreach p,posix fsx,$(eval $(call mount_program_rule,$(p))))
 
+# The verbs transport on a device (tests/rdma/run).
+$(BUILD)/tests/rdma/verbs_test: $(BUILD)/tests/rdma/verbs_test.o $(call test_libs,net)
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,net) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+
 # What the network is measured with.
 $(BUILD)/tests/bench/netbench: $(BUILD)/tests/bench/netbench.o $(call test_libs,net)
 	@echo "LD $@"
@@ -149,10 +154,10 @@ $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(call test_libs,op
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
-.PHONY: unit tests benches fuzzers check model soak fuzz
+.PHONY: unit tests benches fuzzers check check-rdma model soak fuzz
 benches: $(BENCH_PROGRAMS) ## build the benchmarks of single layers
 tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) $(BENCH_PROGRAMS) \
-	$(BUILD)/tests/images/make_image
+	$(BUILD)/tests/images/make_image $(BUILD)/tests/rdma/verbs_test
 fuzzers: $(FUZZERS)
 
 # What `sudo make` builds belongs to whom the tree belongs, or `make` without sudo could not go on.
@@ -162,6 +167,11 @@ GIVE_BACK = rc=$$?; [ "$$(id -u)" != 0 ] || chown -R --reference=Makefile build;
 model: ## check the page protocol exhaustively, with spin (some minutes)
 	@packaging/install-deps.sh --check
 	@tests/model/run; $(GIVE_BACK)
+
+check-rdma: ## weft over RDMA, in guests with Soft-RoCE (some minutes; fetches a kernel once)
+	@packaging/install-deps.sh --check
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@tests/run $(CHECK_RDMA); $(GIVE_BACK)
 
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@tests/run -j $(JOBS) $(UNIT_TESTS)
@@ -190,6 +200,9 @@ CHECK_MOUNT  := $(wildcard tests/mount/*.bats tests/mount/posix/*.bats)
 # A slice of `make model`: what fits in a minute.
 CHECK_MODEL  := MODEL=slice tests/model/run MODEL=
 CHECK_IMAGES := tests/images/run
+# Guests on an emulated processor.
+CHECK_RDMA   := TEST_TIMEOUT=2400 RDMA_GUESTS=one tests/rdma/run RDMA_GUESTS=two tests/rdma/run \
+                TEST_TIMEOUT= RDMA_GUESTS=
 
 check: ## build and run all tests (needs root for the mounts)
 	@packaging/install-deps.sh --check
@@ -204,7 +217,7 @@ check: ## build and run all tests (needs root for the mounts)
 		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
 		$(CHECK_MODEL) \
 		$(CHECK_IMAGES) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
-		-j 1 $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
+		-j 1 $(CHECK_RDMA) $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
 	$(GIVE_BACK)
 
 MINUTES := 60

@@ -165,6 +165,7 @@ json_t *cluster_describe(const struct cluster *c)
 	json_object_set_new(
 		o, "key_file", json_string(cluster_key_path(c)) ?: json_string("?"));
 	json_object_set_new(o, "tls", json_boolean(cluster_tls(c)));
+	json_object_set_new(o, "transport", json_string(cluster_transport(c)));
 	json_object_set_new(o, "nodes", nodes);
 	return o;
 }

@@ -325,6 +325,10 @@ static json_t *traffic_status(const struct net_counters *c)
 	put(o, "data_bytes_in", c->bytes_in);
 	put(o, "calls_out", c->calls_out);
 	put(o, "calls_in", c->calls_in);
+	put(o, "work_requests", c->requests);
+	put(o, "work_requests_signalled", c->signalled);
+	put(o, "completions", c->completions);
+	put(o, "registrations", c->registered);
 	put(o, "links", c->links);
 	put(o, "cuts", c->cuts);
 	return o;

@@ -59,6 +59,7 @@ static void print_cluster(const struct cluster *c)
 	printf("file     %s\n", cluster_path(c));
 	printf("key      %s\n", cluster_key_path(c));
 	printf("tls      %s\n", cluster_tls(c) ? "yes" : "no");
+	printf("network  %s\n", cluster_transport(c));
 	while ((m = cluster_next(c, m))) {
 		printf("node %-3u ", m->id);
 		if (m->role == CLUSTER_STORAGE)

@@ -45,6 +45,11 @@ bool cluster_tls(const struct cluster *c)
 	return c->tls;
 }
 
+const char *cluster_transport(const struct cluster *c)
+{
+	return c->verbs ? "verbs" : "tcp";
+}
+
 unsigned cluster_nodes(const struct cluster *c)
 {
 	return c->nodes;

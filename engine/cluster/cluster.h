@@ -86,6 +86,8 @@ const char *cluster_key_path(const struct cluster *c);
 const char *cluster_kind(const struct cluster *c);
 /* Do nodes encrypt what they say to each other? */
 bool cluster_tls(const struct cluster *c);
+/* As net_options has it. */
+const char *cluster_transport(const struct cluster *c);
 unsigned cluster_nodes(const struct cluster *c);
 unsigned cluster_storage_nodes(const struct cluster *c);
 /* NULL: no node has this id. */

@@ -28,6 +28,7 @@ struct cluster {
 	bool has_key;
 	uint8_t key[CLUSTER_KEY_BYTES];
 	bool tls;
+	bool verbs;
 	unsigned nodes, storage_nodes;
 	struct cluster_member member[CLUSTER_NODE_MAX + 1]; /* by id */
 	uint8_t home[CLUSTER_SHARD_MAX + 1];                /* node by shard */

@@ -35,7 +35,7 @@ struct parse {
 	char section_name[SECTION_BYTES]; /* without brackets */
 	unsigned section_line;
 	struct cluster_member *member; /* with SECTION_NODE */
-	unsigned volume_line, name_line, uuid_line, key_line, tls_line;
+	unsigned volume_line, name_line, uuid_line, key_line, tls_line, transport_line;
 };
 
 int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
@@ -189,6 +189,16 @@ static void volume_tls(struct parse *p, const char *value)
 			value);
 }
 
+static void volume_transport(struct parse *p, const char *value)
+{
+	if (strcmp(value, "verbs") == 0)
+		p->c->verbs = true;
+	else if (strcmp(value, "tcp") != 0)
+		WRONG(p, "transport",
+			"\"%.40s\" is not a transport; write tcp, or verbs for RDMA",
+			value);
+}
+
 static void volume_set(struct parse *p, const char *key, const char *value)
 {
 	if (strcmp(key, "name") == 0) {
@@ -210,9 +220,13 @@ static void volume_set(struct parse *p, const char *key, const char *value)
 	} else if (strcmp(key, "tls") == 0) {
 		if (once(p, key, &p->tls_line))
 			volume_tls(p, value);
+	} else if (strcmp(key, "transport") == 0) {
+		if (once(p, key, &p->transport_line))
+			volume_transport(p, value);
 	} else {
 		WRONG(p, key,
-			"is unknown; the keys of [volume] are name, uuid, key and tls");
+			"is unknown; the keys of [volume] are name, uuid, key, tls and "
+			"transport");
 	}
 }
 
@@ -229,6 +243,9 @@ static void volume_end(struct parse *p)
 			!p->name_line   ? "name = scratch"
 			: !p->uuid_line ? "uuid = (what `weft cluster new` made)"
 					: "key = scratch.key");
+	if (p->c->tls && p->c->verbs)
+		WRONG_AT(p, p->tls_line, "tls",
+			"RDMA is not encrypted; write no, or transport = tcp");
 }
 
 /* ---- [node N] ---------------------------------------------------------------------------- */

@@ -130,6 +130,9 @@ static void source_ready(struct connect_net *net, const struct rt_ready *ready)
 		net->links->link_ready(
 			container_of(source, struct connect_peer, source), ready->events);
 		break;
+	case CONNECT_DEVICE:
+		net->links->device_ready(net, source);
+		break;
 	}
 }
 

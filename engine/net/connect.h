@@ -20,7 +20,12 @@ struct net_stream {
 	struct net_tls *tls; /* NULL: none */
 };
 
-enum connect_source_kind { CONNECT_LISTENER, CONNECT_CONNECTION, CONNECT_LINK };
+enum connect_source_kind {
+	CONNECT_LISTENER,
+	CONNECT_CONNECTION,
+	CONNECT_LINK,
+	CONNECT_DEVICE /* the transport's own, by connect_ops.device_ready */
+};
 
 /* What the poller's tags point to. */
 struct connect_source {
@@ -33,6 +38,8 @@ enum connect_stage {
 	CONNECT_HELLO,   /* reading that of the other end */
 	CONNECT_PROOF,
 	CONNECT_MEMORY, /* shm: a listener reads what the dialer shares */
+	CONNECT_OFFER,  /* verbs: a dialer reads where the queue pairs are */
+	CONNECT_KEYS,   /* verbs: either reads what it may reach */
 };
 
 /* A connection that is being made. */
@@ -44,8 +51,9 @@ struct net_connection {
 	uint64_t deadline;
 	uint8_t in[WIRE_GREETING_MAX];
 	unsigned in_bytes;
-	bool gone;   /* freed at the end of the round */
-	void *offer; /* the transport's: what this end shares; NULL: nothing yet */
+	bool gone;     /* freed at the end of the round */
+	void *offer;   /* the transport's: what this end shares; NULL: nothing yet */
+	char why[160]; /* the transport's words for a failure; empty: the code's */
 	struct net_connection *next;
 };
 
@@ -86,6 +94,19 @@ struct connect_ops {
 	bool (*share)(struct connect_net *net, struct net_connection *c, const void *what,
 		size_t bytes);
 	void (*leave)(struct net_connection *c);
+	/*
+	 * For a transport whose links are made beside the connection, which it then keeps.
+	 * It goes on by itself: connect_made, connect_failed. NULL: the proofs are all.
+	 * `offer`: a listener says where, behind its proof. `offered`: the dialer heard that.
+	 * `keys`: the last greeting of the other end has come.
+	 */
+	bool (*offer)(struct connect_net *net, struct net_connection *c);
+	int (*offered)(struct connect_net *net, struct net_connection *c,
+		const struct wire_offer *offer);
+	int (*keys)(struct connect_net *net, struct net_connection *c,
+		const struct wire_keys *keys);
+	/* The poller says so of a source of the transport's own. */
+	void (*device_ready)(struct connect_net *net, struct connect_source *source);
 };
 
 #define CONNECT_SILENT_TICKS 4u
@@ -167,6 +188,10 @@ void connect_link_ended(struct connect_peer *peer);
 /* ---- connection.c: connections that are being made ---------------------------------------------- */
 
 void connect_dial(struct connect_peer *peer);
+/* By a transport whose links are made beside the connection. The first says a greeting. */
+bool connect_say(struct net_connection *c, const void *what, size_t bytes);
+void connect_made(struct connect_net *net, struct net_connection *c);
+void connect_failed(struct connect_net *net, struct net_connection *c, int code);
 void connect_accept_all(struct connect_net *net);
 void connect_ready(struct connect_net *net, struct net_connection *c);
 /* Deadlines; the earliest that is left. */

@@ -83,7 +83,7 @@ void connect_bury(struct connect_net *net, bool all)
 /* ---- refusing ------------------------------------------------------------------------- */
 
 /* Greetings are short: a socket that does not take one at once is no peer's. */
-static bool say(struct net_connection *c, const void *what, size_t bytes)
+bool connect_say(struct net_connection *c, const void *what, size_t bytes)
 {
 	struct iovec iov = {(void *)what, bytes};
 	unsigned tries = 0;
@@ -128,10 +128,11 @@ static void tell_refused(
 	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
 }
 
-static void tell_failed(struct net_peer *peer, int code)
+/* NULL: the code says all. */
+static void tell_failed(struct net_peer *peer, int code, const char *why)
 {
 	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
-	net_tell_failed(peer, code);
+	net_tell_failed(peer, code, why);
 	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
 }
 
@@ -154,7 +155,7 @@ static void refuse(struct connect_net *net, struct net_connection *c, uint32_t r
 	struct wire_refuse r;
 
 	net_refuse_make(&r, reason, detail);
-	say(c, &r, sizeof(r));
+	connect_say(c, &r, sizeof(r));
 	if (c->greeting.peer)
 		tell_refused(c, reason, detail, false);
 	else
@@ -163,10 +164,10 @@ static void refuse(struct connect_net *net, struct net_connection *c, uint32_t r
 	connection_end(net, c);
 }
 
-static void failed(struct connect_net *net, struct net_connection *c, int code)
+void connect_failed(struct connect_net *net, struct net_connection *c, int code)
 {
 	if (c->greeting.dialer)
-		tell_failed(c->greeting.peer, code);
+		tell_failed(c->greeting.peer, code, c->why[0] ? c->why : NULL);
 	connection_end(net, c);
 }
 
@@ -176,7 +177,7 @@ static bool say_hello(struct connect_net *net, struct net_connection *c, uint16_
 {
 	wire_hello_make(&c->greeting.ours, &net->base.options.self, net->base.instance,
 		to, net->base.ops.wire);
-	return say(c, &c->greeting.ours, sizeof(c->greeting.ours));
+	return connect_say(c, &c->greeting.ours, sizeof(c->greeting.ours));
 }
 
 static bool say_proof(struct connect_net *net, struct net_connection *c)
@@ -190,7 +191,7 @@ static bool say_proof(struct connect_net *net, struct net_connection *c)
 	/* A dialer shares nothing before it has seen a proof. */
 	if (net->links->share && !g->dialer)
 		return net->links->share(net, c, &p, sizeof(p));
-	return say(c, &p, sizeof(p));
+	return connect_say(c, &p, sizeof(p));
 }
 
 static void hello_came(struct connect_net *net, struct net_connection *c)
@@ -210,11 +211,11 @@ static void hello_came(struct connect_net *net, struct net_connection *c)
 	}
 	c->stage = CONNECT_PROOF;
 	if (g->dialer ? !say_proof(net, c) : !say_hello(net, c, g->theirs.node))
-		failed(net, c, -ECONNRESET);
+		connect_failed(net, c, -ECONNRESET);
 }
 
 /* Nothing more is to be said: the connection is the peer's link. */
-static void connection_is_made(struct connect_net *net, struct net_connection *c)
+void connect_made(struct connect_net *net, struct net_connection *c)
 {
 	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
 	int r;
@@ -225,7 +226,38 @@ static void connection_is_made(struct connect_net *net, struct net_connection *c
 	connection_leave(net, c);
 	r = net->links->link_up(peer, c);
 	if (r)
-		tell_failed(&peer->base, r);
+		tell_failed(&peer->base, r, NULL);
+}
+
+/* The link is made beside this connection. */
+static void proof_is_right(struct connect_net *net, struct net_connection *c)
+{
+	c->stage = c->greeting.dialer ? CONNECT_OFFER : CONNECT_KEYS;
+	if (!c->greeting.dialer && !net->links->offer(net, c))
+		connect_failed(net, c, -ECONNRESET);
+}
+
+static void offer_came(struct connect_net *net, struct net_connection *c)
+{
+	struct wire_offer offer;
+	int r;
+
+	memcpy(&offer, c->in, sizeof(offer));
+	c->stage = CONNECT_KEYS;
+	r = wire_offer_check(&offer) ? net->links->offered(net, c, &offer) : -EPROTO;
+	if (r)
+		connect_failed(net, c, r);
+}
+
+static void keys_came(struct connect_net *net, struct net_connection *c)
+{
+	struct wire_keys keys;
+	int r;
+
+	memcpy(&keys, c->in, sizeof(keys));
+	r = wire_keys_check(&keys) ? net->links->keys(net, c, &keys) : -EPROTO;
+	if (r)
+		connect_failed(net, c, r);
 }
 
 static void proof_came(struct connect_net *net, struct net_connection *c)
@@ -241,15 +273,17 @@ static void proof_came(struct connect_net *net, struct net_connection *c)
 	if (refusal)
 		refuse(net, c, (uint32_t)refusal, detail);
 	else if (!g->dialer && !say_proof(net, c))
-		failed(net, c, -ECONNRESET);
+		connect_failed(net, c, -ECONNRESET);
+	else if (net->links->offer)
+		proof_is_right(net, c);
 	else if (!net->links->share)
-		connection_is_made(net, c);
+		connect_made(net, c);
 	else if (!g->dialer)
 		c->stage = CONNECT_MEMORY;
 	else if (net->links->share(net, c, &memory, sizeof(memory)))
-		connection_is_made(net, c);
+		connect_made(net, c);
 	else
-		failed(net, c, -ENOMEM);
+		connect_failed(net, c, -ENOMEM);
 }
 
 static void refusal_came(struct connect_net *net, struct net_connection *c)
@@ -276,6 +310,10 @@ static unsigned greeting_bytes(const struct net_connection *c)
 		return sizeof(struct wire_proof);
 	if (c->stage == CONNECT_MEMORY && !memcmp(c->in, WIRE_MEMORY, WIRE_MAGIC_BYTES))
 		return sizeof(struct wire_memory);
+	if (c->stage == CONNECT_OFFER && !memcmp(c->in, WIRE_OFFER, WIRE_MAGIC_BYTES))
+		return sizeof(struct wire_offer);
+	if (c->stage == CONNECT_KEYS && !memcmp(c->in, WIRE_MEMORY, WIRE_MAGIC_BYTES))
+		return sizeof(struct wire_keys);
 	if ((c->greeting.dialer || c->stage != CONNECT_HELLO) &&
 		!memcmp(c->in, WIRE_REFUSE, WIRE_MAGIC_BYTES))
 		return sizeof(struct wire_refuse);
@@ -291,8 +329,12 @@ static void greeting_came(struct connect_net *net, struct net_connection *c)
 		hello_came(net, c);
 	else if (c->stage == CONNECT_PROOF)
 		proof_came(net, c);
+	else if (c->stage == CONNECT_OFFER)
+		offer_came(net, c);
+	else if (c->stage == CONNECT_KEYS)
+		keys_came(net, c);
 	else
-		connection_is_made(net, c);
+		connect_made(net, c);
 }
 
 /* Another version's HELLO may be shorter than ours: its first 16 bytes are enough. */
@@ -328,14 +370,14 @@ static void read_greeting(struct connect_net *net, struct net_connection *c)
 			if (is_tls(c))
 				refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
 			else
-				failed(net, c, -EPROTO);
+				connect_failed(net, c, -EPROTO);
 			return;
 		}
 		n = net_stream_recv(&c->stream, &iov, 1);
 		if (n == -EAGAIN)
 			return;
 		if (n <= 0) {
-			failed(net, c, n ? (int)n : -ECONNRESET);
+			connect_failed(net, c, n ? (int)n : -ECONNRESET);
 			return;
 		}
 		c->in_bytes += (unsigned)n;
@@ -351,7 +393,7 @@ static void begin_greeting(struct connect_net *net, struct net_connection *c)
 	c->stage = CONNECT_HELLO;
 	rt_poller_change(net->poller, c->stream.socket, RT_READABLE, &c->source);
 	if (c->greeting.dialer && !say_hello(net, c, c->greeting.peer->node))
-		failed(net, c, -ECONNRESET);
+		connect_failed(net, c, -ECONNRESET);
 }
 
 static void begin_tls(struct connect_net *net, struct net_connection *c)
@@ -365,7 +407,7 @@ static void begin_tls(struct connect_net *net, struct net_connection *c)
 	c->stage = CONNECT_TLS;
 	r = net_tls_begin(net, &c->stream, c->greeting.dialer);
 	if (r)
-		failed(net, c, r);
+		connect_failed(net, c, r);
 }
 
 static void shake(struct connect_net *net, struct net_connection *c)
@@ -386,7 +428,7 @@ static void shake(struct connect_net *net, struct net_connection *c)
 		slow_down(net, c);
 		connection_end(net, c);
 	} else if (r) {
-		failed(net, c, r);
+		connect_failed(net, c, r);
 	} else {
 		begin_greeting(net, c);
 		if (!c->gone)
@@ -401,7 +443,7 @@ static void connected(struct connect_net *net, struct net_connection *c)
 	if (r == -EINPROGRESS)
 		return;
 	if (r) {
-		failed(net, c, r);
+		connect_failed(net, c, r);
 		return;
 	}
 	begin_tls(net, c);
@@ -431,7 +473,7 @@ void connect_dial(struct connect_peer *peer)
 	int r = rt_socket_connect(&socket, &peer->address);
 
 	if (r) {
-		tell_failed(&peer->base, r);
+		tell_failed(&peer->base, r, NULL);
 		return;
 	}
 	c = connection_new(net, socket, true, RT_WRITABLE);
@@ -490,7 +532,7 @@ uint64_t connect_expire(struct connect_net *net, uint64_t now)
 		if (c->gone)
 			continue;
 		if (c->deadline <= now)
-			failed(net, c, -ETIMEDOUT);
+			connect_failed(net, c, -ETIMEDOUT);
 		else
 			next = MIN(next, c->deadline);
 	}

@@ -179,7 +179,7 @@ void net_tell_refused(
 	tell_once(peer, wire_refusal_code(reason), reason, why, dialed);
 }
 
-void net_tell_failed(struct net_peer *peer, int code)
+void net_tell_failed(struct net_peer *peer, int code, const char *why)
 {
-	tell_once(peer, code, 0, strerrordesc_np(-code), true);
+	tell_once(peer, code, 0, why ? why : strerrordesc_np(-code), true);
 }

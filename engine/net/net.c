@@ -152,6 +152,8 @@ static const struct net_ops *transport_of(const char *name)
 		return &net_tcp_ops;
 	if (!strcmp(name, "shm") && !rt_simulated)
 		return &net_shm_ops;
+	if (!strcmp(name, "verbs") && !rt_simulated)
+		return &net_verbs_ops;
 	return NULL;
 }
 
@@ -483,6 +485,10 @@ void net_counters(const struct net_peer *peer, struct net_counters *out)
 		.calls_in = c->calls_in,
 		.runs_out = c->runs_out,
 		.runs_in = c->runs_in,
+		.requests = c->requests,
+		.signalled = c->signalled,
+		.completions = c->completions,
+		.registered = c->registered,
 		.links = c->links,
 		.cuts = c->cuts,
 	};

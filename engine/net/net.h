@@ -75,11 +75,11 @@ struct net_handlers {
 };
 
 struct net_options {
-	const char *transport; /* "tcp", "shm", "sim" */
+	const char *transport; /* "tcp", "verbs", "shm", "sim" */
 	struct net_identity self;
 	uint8_t key[NET_KEY_BYTES]; /* the cluster's: who has it is a member */
 	/*
-	 * Where peers find this node: "host:port" for tcp and sim, a path of a socket for
+	 * Where peers find this node: "host:port" for tcp, verbs and sim, a path of a socket for
 	 * shm. NULL: nobody connects to it, it connects to others only.
 	 */
 	const char *listen;
@@ -205,6 +205,7 @@ struct net_op {
 	 * answers what came after them). The others: value or bytes are here.
 	 * -EACCES: the peer has no such memory or does not allow it; the link ends.
 	 * -ECONNRESET: the link ended first; what the peer did is not known.
+	 * -EOPNOTSUPP: the peer's device has no atomics.
 	 */
 	int result;
 	uint64_t value;
@@ -248,6 +249,9 @@ struct net_counters {
 	uint64_t calls_out,
 		calls_in; /* system calls, or looks at a ring that found something */
 	uint64_t runs_out, runs_in; /* frames that carried several writes (tcp) */
+	/* verbs: work requests posted (calls_out: doorbells), those that ask for a completion,
+	 * completions taken, registrations for one operation */
+	uint64_t requests, signalled, completions, registered;
 	uint64_t links, cuts;
 };
 void net_counters(const struct net_peer *peer, struct net_counters *out);

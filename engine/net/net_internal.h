@@ -41,6 +41,7 @@ struct net_ops {
 
 extern const struct net_ops net_tcp_ops;
 extern const struct net_ops net_shm_ops;
+extern const struct net_ops net_verbs_ops;
 
 struct net_region {
 	uint8_t *base; /* NULL: none of that id */
@@ -74,11 +75,11 @@ struct net_known {
 
 struct net_peer_counters {
 	/* by who sends */
-	_Alignas(64) _Atomic uint64_t messages_out, writes_out, reads_out,
-		atomics_out, bytes_out, calls_out, runs_out;
+	_Alignas(64) _Atomic uint64_t messages_out, writes_out, reads_out, atomics_out,
+		bytes_out, calls_out, runs_out, requests, signalled, registered;
 	/* by who receives */
 	_Alignas(64) _Atomic uint64_t messages_in, writes_in, reads_in,
-		atomics_in, bytes_in, calls_in, runs_in, links, cuts;
+		atomics_in, bytes_in, calls_in, runs_in, completions, links, cuts;
 };
 
 struct net_peer {
@@ -163,8 +164,8 @@ void net_tell_up(struct net_peer *peer);
 void net_tell_down(struct net_peer *peer, int code);
 void net_tell_refused(struct net_peer *peer, uint32_t reason, uint32_t detail,
 	bool theirs, bool dialed);
-/* An attempt that failed before anything was said. */
-void net_tell_failed(struct net_peer *peer, int code);
+/* An attempt of ours that failed; `why`: in words, or NULL. */
+void net_tell_failed(struct net_peer *peer, int code, const char *why);
 
 /* Ends an operation: wakes who waits for it, or calls `done`. The op may be gone then. */
 void net_op_end(struct net *net, struct net_op *op, int result);

@@ -189,6 +189,30 @@ void wire_refusal_text(
 		snprintf(out, size, "%s", text);
 }
 
+bool wire_offer_check(const struct wire_offer *o)
+{
+	static const uint8_t zeros[sizeof(o->pad)];
+
+	return !memcmp(o->magic, WIRE_OFFER, sizeof(o->magic)) && o->port &&
+	       !memcmp(o->pad, zeros, sizeof(zeros));
+}
+
+bool wire_keys_check(const struct wire_keys *k)
+{
+	if (memcmp(k->magic, WIRE_MEMORY, sizeof(k->magic)) != 0 || k->window == 0 ||
+		k->window > UINT16_MAX || k->no_atomics > 1)
+		return false;
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++) {
+		const struct wire_key *r = &k->region[i];
+
+		if (r->pad || r->base + r->bytes < r->base ||
+			(r->rights & ~(NET_REMOTE_READ | NET_REMOTE_WRITE |
+					     NET_REMOTE_ATOMIC)))
+			return false;
+	}
+	return true;
+}
+
 /* ---- frames ---------------------------------------------------------------------------- */
 
 bool wire_frame_check(const struct wire_frame *f)

@@ -18,8 +18,10 @@ _Static_assert(
 #define WIRE_PROOF       "WEFTPROF"
 #define WIRE_REFUSE      "WEFTNOPE"
 #define WIRE_MEMORY      "WEFTMEMO"
+#define WIRE_OFFER       "WEFTRDMA"
 #define WIRE_NONCE_BYTES 32u
 #define WIRE_MAC_BYTES   32u
+#define WIRE_TOKEN_BYTES 16u
 #define WIRE_WINDOW      1024u
 
 /* ---- connecting ---------------------------------------------------------------------- */
@@ -85,7 +87,34 @@ struct wire_memory {
 };
 _Static_assert(sizeof(struct wire_memory) == 16, "memory size");
 
-#define WIRE_GREETING_MAX sizeof(struct wire_hello)
+/* verbs: where the listener's queue pairs are to be had, behind its proof. */
+struct wire_offer {
+	char magic[WIRE_MAGIC_BYTES];
+	uint16_t port; /* of rdma_cm, in network order */
+	uint8_t pad[6];
+	uint8_t token[WIRE_TOKEN_BYTES];
+};
+_Static_assert(sizeof(struct wire_offer) == 32, "offer size");
+
+struct wire_key {
+	uint64_t base;
+	uint64_t bytes; /* 0: no such region */
+	uint32_t key;
+	uint32_t rights; /* NET_REMOTE_* */
+	uint64_t pad;
+};
+_Static_assert(sizeof(struct wire_key) == 32, "key size");
+
+/* verbs: what this end's card lets the other reach, last. */
+struct wire_keys {
+	char magic[WIRE_MAGIC_BYTES]; /* WIRE_MEMORY */
+	uint32_t window;
+	uint32_t no_atomics;
+	struct wire_key region[NET_REGIONS_MAX];
+};
+_Static_assert(sizeof(struct wire_keys) == 528, "keys size");
+
+#define WIRE_GREETING_MAX sizeof(struct wire_keys)
 
 void wire_hello_make(struct wire_hello *h, const struct net_identity *self,
 	const uint8_t instance[NET_UUID_BYTES], uint16_t to_node,
@@ -96,6 +125,9 @@ void wire_hello_make(struct wire_hello *h, const struct net_identity *self,
  */
 int wire_hello_check(const struct wire_hello *h, const struct net_identity *self,
 	enum wire_transport transport, uint32_t *detail);
+/* What is well formed in them; whether it is true shows when it is used. */
+bool wire_offer_check(const struct wire_offer *o);
+bool wire_keys_check(const struct wire_keys *k);
 /* By the dialer or by the listener, over both. false: out of memory. */
 bool wire_proof_make(struct wire_proof *p, const uint8_t key[NET_KEY_BYTES],
 	bool by_dialer, const struct wire_hello *dialer,

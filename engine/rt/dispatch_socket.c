@@ -113,7 +113,13 @@ void rt_poller_kick(struct rt_poller *p)
 	ops()->poller_kick(p);
 }
 
-/* The simulated runtime has no memory to share: none of the rest is called there. */
+/* The simulated runtime has no descriptors, and no memory to share: none of the rest is
+ * called there. */
+int rt_socket_watch(struct rt_socket **out, int fd)
+{
+	return rt_simulated ? -EOPNOTSUPP : real_socket_watch(out, fd);
+}
+
 int rt_shared_create(struct rt_shared **out, size_t size_bytes, bool others_write)
 {
 	return rt_simulated ? -EOPNOTSUPP

@@ -61,6 +61,11 @@ int real_shared_fd(const struct rt_shared *s);
 /* Takes the descriptor, unless it fails. */
 int real_shared_adopt(struct rt_shared **out, int fd);
 
+/* ---- sockets (real_socket.c) ---- */
+
+struct rt_socket;
+int real_socket_watch(struct rt_socket **out, int fd);
+
 /* Called by real_free_pages: all disks forget the memory. */
 void real_disks_forget(void *base, size_t size);
 

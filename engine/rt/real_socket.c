@@ -11,6 +11,7 @@
  * "How tcp waits", has what was measured.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -191,6 +192,13 @@ static int wrap(struct rt_socket **out, int fd, bool listener)
 	}
 	*out = s;
 	return 0;
+}
+
+int real_socket_watch(struct rt_socket **out, int fd)
+{
+	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	return own < 0 ? -errno : wrap(out, own, false);
 }
 
 /* A path whose socket nobody listens at is left from a crash. */

@@ -50,6 +50,11 @@ ssize_t rt_socket_send(struct rt_socket *s, const struct iovec *iov, unsigned co
 ssize_t rt_socket_recv(struct rt_socket *s, const struct iovec *iov, unsigned count);
 /* Both directions, for both ends; whoever waits for it sees that. */
 void rt_socket_shutdown(struct rt_socket *s);
+/*
+ * For a descriptor of a library's, which becomes readable: it can be waited for and watched
+ * as a socket, no more. It stays the library's. Not in the simulator.
+ */
+int rt_socket_watch(struct rt_socket **out, int fd);
 /* Nobody uses or watches it any more. NULL is fine. */
 void rt_socket_close(struct rt_socket *s);
 /*

@@ -192,7 +192,8 @@ static int network_open(struct member *m, struct volume *v, struct weft_error *e
 	const uint8_t *key = cluster_key(m->o.cluster);
 	char address[NET_ADDRESS_BYTES];
 	struct net_options o = {
-		.transport = m->o.transport ? m->o.transport : "tcp",
+		.transport =
+			m->o.transport ? m->o.transport : cluster_transport(m->o.cluster),
 		.self = {.incarnation = sb->incarnation,
 			.node = (uint16_t)m->o.node,
 			.role = member_is_client(m) ? NET_ROLE_CLIENT : NET_ROLE_STORAGE},

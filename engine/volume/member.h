@@ -25,7 +25,7 @@ enum member_patience {
 struct member_options {
 	struct cluster *cluster; /* the caller's; stays open for longer. With its key */
 	unsigned node;           /* this one */
-	const char *transport;   /* NULL: "tcp" */
+	const char *transport;   /* NULL: the cluster file's */
 	/*
 	 * Where a node listens, as net.h has it; NULL: what the cluster says. For "shm",
 	 * whose nodes are at paths.
@@ -70,8 +70,8 @@ void member_close(struct member *m);
 
 struct member_link {
 	bool up;
-	bool leaving;         /* it is unmounted there */
-	bool left; /* it has gone, and nobody waits for it but who needs its shard */
+	bool leaving; /* it is unmounted there */
+	bool left;    /* it has gone, and nobody waits for it but who needs its shard */
 	uint64_t since_ns;    /* rt_now_ns: when it was met, lost, or first looked for */
 	uint64_t incarnation; /* of the last that was met; 0: none was */
 	char text[320]; /* why the last attempt came to nothing; empty: it did not */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that share pages, on real threads, over tcp and over shm. Run it under
+ * Nodes that share pages, on real threads, over tcp and over shm, or over the
+ * RDMA device that has the address WEFT_RDMA_ADDRESS. Run it under
  * ThreadSanitizer. (The same on the simulated runtime, with every order of events that a
  * seed may choose: tests/sim/nodes_test.c.)
  *
@@ -295,7 +296,7 @@ static void nodes_want_the_same_few_pages(void **state)
 	share(*state, 3, 4, 64);
 }
 
-static char tcp[] = "tcp", shm[] = "shm";
+static char tcp[] = "tcp", shm[] = "shm", verbs[] = "verbs";
 
 #define OVER(transport, test)                                                            \
 	{                                                                                \
@@ -313,9 +314,16 @@ int main(int argc, char **argv)
 		OVER(tcp, nodes_want_the_same_few_pages),
 		OVER(shm, nodes_want_the_same_few_pages),
 	};
+	const struct CMUnitTest rdma[] = {
+		OVER(verbs, nodes_share_pages_that_fit_their_caches),
+		OVER(verbs, nodes_share_pages_that_do_not_fit_their_caches),
+		OVER(verbs, nodes_want_the_same_few_pages),
+	};
 
 	rt_real_start();
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
+	if (getenv("WEFT_RDMA_ADDRESS"))
+		return cmocka_run_group_tests(rdma, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several nodes of one volume on the real runtime, over tcp or shm: in one process, each
+ * Several nodes of one volume on the real runtime, over tcp, shm or verbs: in one process, each
  * with tasks of its own, or (benchmarks) each a process. A node's store is a file without a
  * name. What is opened above store and log is the test's: it calls node_provide once those
  * are open, node_join once the cache is, node_leave before it is closed.
@@ -114,6 +114,14 @@ static inline void node_on_event(
 	coherence_cluster_event(n->coherence, peer, event);
 }
 
+/* Of an RDMA device, where there is one to test with (tests/rdma/run). */
+static inline const char *nodes_ip(void)
+{
+	const char *ip = getenv("WEFT_RDMA_ADDRESS");
+
+	return ip ? ip : "127.0.0.1";
+}
+
 static inline struct coherence *node_provide(
 	struct node *n, struct store *store, struct log *log)
 {
@@ -140,7 +148,7 @@ static inline struct coherence *node_provide(
 	if (!strcmp(no.transport, "shm"))
 		snprintf(n->address, sizeof(n->address), "%s/%u", n->w->folder, n->id);
 	else
-		snprintf(n->address, sizeof(n->address), "127.0.0.1:0");
+		snprintf(n->address, sizeof(n->address), "%s:0", nodes_ip());
 	memset(no.self.volume_uuid, 0x11, NET_UUID_BYTES);
 	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
 	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that have the same volume, on real threads, over tcp and over shm. Run it under
+ * Nodes that have the same volume, on real threads, over tcp and over shm, or over the
+ * RDMA device that has the address WEFT_RDMA_ADDRESS. Run it under
  * ThreadSanitizer. (The same on the simulated runtime, and operations as well:
  * tests/sim/cluster_test.c.)
  *
@@ -330,7 +331,7 @@ static void nodes_share_a_tree_that_does_not_fit_their_caches(void **state)
 	share(*state, 2, 100);
 }
 
-static char tcp[] = "tcp", shm[] = "shm";
+static char tcp[] = "tcp", shm[] = "shm", verbs[] = "verbs";
 
 #define OVER(transport, test)                                                            \
 	{                                                                                \
@@ -346,9 +347,15 @@ int main(int argc, char **argv)
 		OVER(tcp, nodes_share_a_tree_that_does_not_fit_their_caches),
 		OVER(shm, nodes_share_a_tree_that_does_not_fit_their_caches),
 	};
+	const struct CMUnitTest rdma[] = {
+		OVER(verbs, nodes_share_a_tree),
+		OVER(verbs, nodes_share_a_tree_that_does_not_fit_their_caches),
+	};
 
 	rt_real_start();
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
+	if (getenv("WEFT_RDMA_ADDRESS"))
+		return cmocka_run_group_tests(rdma, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs transport: RDMA, over reliable connections (docs/protocol.md, "verbs").
+ *
+ * A link is a queue pair, and the tcp connection that proved who is at the other end. The
+ * end of either is the link's end; it ends on the progress task, other tasks say so by
+ * cut_code and shut the socket.
+ */
+#include "engine/net/verbs_internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Why, if the other end would not know: it reads that before the end. */
+static void say_bye(struct verbs_peer *peer, uint32_t reason)
+{
+	struct {
+		struct wire_frame head;
+		struct wire_bye bye;
+	} __attribute__((packed)) frame = {
+		.head = {.type = WIRE_BYE, .bytes = sizeof(struct wire_bye)},
+		.bye = {.reason = reason},
+	};
+	struct iovec iov = {&frame, sizeof(frame)};
+
+	net_stream_send(&peer->stream, &iov, 1);
+}
+
+void verbs_cut_locked(struct connect_peer *line, int code)
+{
+	struct verbs_peer *peer = verbs_peer_of(&line->base);
+	int none = 0;
+
+	if (!line->base.up ||
+		!atomic_compare_exchange_strong(&line->cut_code, &none, code))
+		return;
+	if (code == -EACCES || code == -ESHUTDOWN)
+		say_bye(peer, code == -EACCES ? EACCES : 0);
+	rt_socket_shutdown(peer->stream.socket);
+}
+
+void verbs_cut(struct net_peer *base, int code)
+{
+	struct connect_peer *line = connect_peer_of(base);
+
+	rt_mutex_lock(&line->send_lock);
+	verbs_cut_locked(line, code);
+	rt_mutex_unlock(&line->send_lock);
+}
+
+/* ---- links -------------------------------------------------------------------------------------- */
+
+static int watch(struct verbs_peer *peer)
+{
+	struct rt_poller *poller = connect_net_of(peer->line.base.net)->poller;
+	int r = rt_poller_add(
+		poller, peer->stream.socket, RT_READABLE, &peer->line.source);
+
+	if (r)
+		return r;
+	r = rt_poller_add(poller, peer->pair->bell, RT_READABLE, &peer->bell_source);
+	if (r)
+		rt_poller_remove(poller, peer->stream.socket);
+	return r;
+}
+
+static void let_go(struct verbs_peer *peer)
+{
+	verbs_pair_free(peer->pair);
+	peer->pair = NULL;
+	net_stream_close(&peer->stream);
+}
+
+static int verbs_link_up(struct connect_peer *line, struct net_connection *c)
+{
+	struct verbs_peer *peer = verbs_peer_of(&line->base);
+	int r;
+
+	WEFT_ASSERT(!line->base.up);
+	rt_mutex_lock(&line->event_lock);
+	rt_mutex_lock(&line->send_lock);
+	peer->stream = c->stream;
+	peer->pair = c->offer;
+	c->offer = NULL;
+	peer->pair->connection = NULL;
+	peer->pair->peer = peer;
+	verbs_send_begin(peer);
+	peer->armed = false;
+	peer->bye_bytes = 0;
+	atomic_store(&peer->taken, 0);
+	atomic_store(&peer->told, 0);
+	atomic_store(&peer->heard, true);
+	atomic_store(&peer->spoke, true);
+	peer->silent_ticks = peer->stuck_ticks = 0;
+	atomic_store(&line->cut_code, 0);
+	rt_mutex_unlock(&line->send_lock);
+	r = watch(peer);
+	if (r) {
+		let_go(peer);
+	} else {
+		connect_link_began(line);
+		atomic_store(&line->closing, 0);
+		atomic_store(&line->base.up, 1);
+		if (peer->pair->theirs.no_atomics)
+			weft_log(4,
+				"node %u: its RDMA device has no atomics: CAS and FAA "
+				"are "
+				"refused",
+				line->base.node);
+		net_tell_up(&line->base);
+	}
+	rt_mutex_unlock(&line->event_lock);
+	if (!r)
+		verbs_serve(peer); /* what came before nobody looked for */
+	return r;
+}
+
+/* Under send_lock: nobody uses the pair without it. */
+static bool is_used(struct connect_peer *line)
+{
+	return false;
+}
+
+static void verbs_link_down(struct connect_peer *line, int code)
+{
+	struct verbs_peer *peer = verbs_peer_of(&line->base);
+	struct rt_poller *poller = connect_net_of(line->base.net)->poller;
+	struct net_op *ops;
+
+	if (!line->base.up)
+		return;
+	verbs_cut(&line->base, code); /* a code that is there stays */
+	code = atomic_load(&line->cut_code);
+	net_lead_leave(line);
+	rt_mutex_lock(&line->event_lock);
+	net_queue_close(line, is_used);
+	rt_mutex_lock(&line->send_lock);
+	verbs_pair_stop(peer->pair);
+	ops = verbs_send_reset(peer);
+	rt_mutex_unlock(&line->send_lock);
+	net_lead_gone(line);
+	rt_poller_remove(poller, peer->stream.socket);
+	rt_poller_remove(poller, peer->pair->bell);
+	let_go(peer);
+	net_ops_end(line->base.net, ops, -ECONNRESET);
+	net_tell_down(&line->base, code);
+	rt_mutex_unlock(&line->event_lock);
+	connect_link_ended(line);
+}
+
+/* The socket says nothing but BYE. 0: more is to come; else why the link ends. */
+static int read_bye(struct verbs_peer *peer)
+{
+	struct wire_frame head;
+	struct wire_bye bye;
+	ssize_t n;
+
+	do {
+		struct iovec iov = {
+			peer->bye + peer->bye_bytes, sizeof(peer->bye) - peer->bye_bytes};
+
+		if (iov.iov_len == 0)
+			return -EPROTO;
+		n = net_stream_recv(&peer->stream, &iov, 1);
+		if (n == -EAGAIN)
+			return 0;
+		if (n <= 0)
+			return -ECONNRESET;
+		peer->bye_bytes += (unsigned)n;
+	} while (peer->bye_bytes < sizeof(peer->bye));
+	memcpy(&head, peer->bye, sizeof(head));
+	memcpy(&bye, peer->bye + sizeof(head), sizeof(bye));
+	if (head.type != WIRE_BYE || !wire_frame_check(&head))
+		return -EPROTO;
+	return bye.reason == EACCES ? -EACCES : -ESHUTDOWN;
+}
+
+static void verbs_link_ready(struct connect_peer *line, unsigned events)
+{
+	struct verbs_peer *peer = verbs_peer_of(&line->base);
+	int code;
+
+	if (!line->base.up)
+		return; /* ended earlier in this round */
+	code = read_bye(peer);
+	if (!code && !atomic_load(&line->cut_code))
+		return;
+	verbs_serve(peer); /* what the other end said before it went */
+	verbs_link_down(line, code ? code : -ECONNRESET);
+}
+
+static void verbs_device_ready(struct connect_net *lines, struct connect_source *source)
+{
+	struct verbs_net *net = verbs_net_of(&lines->base);
+
+	if (source == &net->manager_source) {
+		verbs_manager_event(net);
+		return;
+	}
+	for (unsigned i = 0; i < VERBS_DEVICES_MAX; i++)
+		if (source == &net->devices[i].source) {
+			verbs_device_event(net, &net->devices[i]);
+			return;
+		}
+	verbs_serve(container_of(source, struct verbs_peer, bell_source));
+}
+
+static void verbs_link_tick(struct connect_peer *line)
+{
+	struct verbs_peer *peer = verbs_peer_of(&line->base);
+	struct verbs_send *s = &peer->send;
+	bool stuck;
+
+	peer->silent_ticks =
+		atomic_exchange(&peer->heard, false) ? 0 : peer->silent_ticks + 1;
+	rt_mutex_lock(&line->send_lock);
+	stuck = line->queued && !line->held && !s->moved;
+	s->moved = false;
+	rt_mutex_unlock(&line->send_lock);
+	peer->stuck_ticks = stuck ? peer->stuck_ticks + 1 : 0;
+	if (peer->silent_ticks >= CONNECT_SILENT_TICKS ||
+		peer->stuck_ticks >= CONNECT_SILENT_TICKS)
+		verbs_link_down(line, -ETIMEDOUT);
+	else if (!atomic_exchange(&peer->spoke, false))
+		verbs_push(peer, true);
+}
+
+static void verbs_link_bye(struct connect_peer *line)
+{
+	verbs_cut(&line->base, -ESHUTDOWN);
+}
+
+static void verbs_kick(struct connect_peer *line)
+{
+	rt_socket_kick(verbs_peer_of(&line->base)->pair->bell);
+}
+
+static void verbs_call_done_soon(struct connect_net *net)
+{
+	rt_poller_kick(net->poller);
+}
+
+static const struct connect_ops verbs_links = {
+	.link_up = verbs_link_up,
+	.link_down = verbs_link_down,
+	.link_ready = verbs_link_ready,
+	.link_tick = verbs_link_tick,
+	.link_bye = verbs_link_bye,
+	.cut_locked = verbs_cut_locked,
+	.flush = verbs_flush,
+	.call_done_soon = verbs_call_done_soon,
+	.kick = verbs_kick,
+	.round = net_queue_call_all,
+	.leave = verbs_leave,
+	.offer = verbs_offer,
+	.offered = verbs_offered,
+	.keys = verbs_keys,
+	.device_ready = verbs_device_ready,
+};
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+static int verbs_open(struct net *base, struct weft_error *err)
+{
+	struct verbs_net *net = verbs_net_of(base);
+	int r;
+
+	if (base->options.tls)
+		return weft_error(
+			err, -EINVAL, "verbs has no TLS: RDMA is not encrypted");
+	r = connect_open(&net->lines, &verbs_links, err);
+	if (r)
+		return r;
+	r = verbs_manager_open(net, err);
+	if (r) {
+		verbs_manager_close(net);
+		connect_close(&net->lines);
+	}
+	return r;
+}
+
+static int verbs_start(struct net *base, struct weft_error *err)
+{
+	struct verbs_net *net = verbs_net_of(base);
+	int r = base->listen[0] ? verbs_manager_listen(net, err) : 0;
+
+	return r ? r : connect_start(&net->lines, err);
+}
+
+static void verbs_close(struct net *base)
+{
+	struct verbs_net *net = verbs_net_of(base);
+
+	connect_stop(&net->lines);
+	verbs_manager_close(net);
+	verbs_devices_close(net);
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++)
+		if (base->regions[i].ours)
+			rt_free_pages(base->regions[i].base, base->regions[i].bytes);
+	connect_close(&net->lines);
+}
+
+static int verbs_peer_add(struct net_peer *base, struct weft_error *err)
+{
+	struct verbs_peer *peer = verbs_peer_of(base);
+	int r = connect_peer_add(&peer->line, err);
+
+	if (r)
+		return r;
+	peer->bell_source.kind = CONNECT_DEVICE;
+	peer->send.queue = rt_alloc(NET_QUEUE_MAX * sizeof(struct verbs_entry));
+	if (peer->send.queue)
+		return 0;
+	return weft_error(err, -ENOMEM, "no memory for node %u", base->node);
+}
+
+static void verbs_peer_free(struct net_peer *base)
+{
+	rt_free(verbs_peer_of(base)->send.queue);
+}
+
+static int verbs_region_create(
+	struct net *net, uint32_t id, size_t size, unsigned rights, void **base)
+{
+	*base = rt_alloc_pages(size);
+	return *base ? 0 : -ENOMEM;
+}
+
+static int verbs_region_adopt(struct net *net, uint32_t id, void *base, size_t size)
+{
+	return 0;
+}
+
+const struct net_ops net_verbs_ops = {
+	.name = "verbs",
+	.open = verbs_open,
+	.start = verbs_start,
+	.address = connect_address,
+	.close = verbs_close,
+	.peer_add = verbs_peer_add,
+	.peer_added = connect_peer_added,
+	.peer_free = verbs_peer_free,
+	.region_create = verbs_region_create,
+	.region_adopt = verbs_region_adopt,
+	.send = verbs_send,
+	.post = verbs_post,
+	.flush = net_queue_flush,
+	.has_room = net_queue_has_room,
+	.wait_room = net_queue_wait,
+	.wait = verbs_wait,
+	.wake = net_lead_wake,
+	.cut = verbs_cut,
+	.net_bytes = sizeof(struct verbs_net),
+	.peer_bytes = sizeof(struct verbs_peer),
+	.wire = WIRE_VERBS,
+};

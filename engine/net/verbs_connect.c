@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs are connected by librdmacm, beside a connection that has proven the cluster's
+ * key: it finds device, port and GID from the address. All on the progress task, which the
+ * manager's events come to.
+ *
+ * Who asks for a queue pair has to bring the token that was said on such a connection; it
+ * is good for one.
+ */
+#include "engine/net/verbs_internal.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RESOLVE_MS  2000
+#define RETRIES     7  /* of the card; then the link ends */
+#define RNR_RETRIES 7  /* for ever; there always is a receive */
+#define ACK_TIMEOUT 17 /* 4.096 us * 2^17 = 0.5 s a retry */
+
+#define NO_DEVICE                                                                        \
+	"no RDMA device of this machine leads there (%s); see `rdma link show` and `ip " \
+	"route get`"
+
+static struct connect_net *lines_of(struct net_connection *c)
+{
+	return connect_net_of(c->greeting.peer->net);
+}
+
+/* With words of its own. The connection, and the pair with it, is gone afterwards. */
+static void give_up(struct net_connection *c, const struct weft_error *why)
+{
+	snprintf(c->why, sizeof(c->why), "%.159s", why->text);
+	if (!c->greeting.dialer)
+		weft_log(4, "verbs: no link with node %u: %s", c->greeting.peer->node,
+			why->text);
+	connect_failed(lines_of(c), c, why->code);
+}
+
+static void *port_of(struct rt_address *a)
+{
+	struct sockaddr *sa = (struct sockaddr *)a->bytes;
+
+	switch (sa->sa_family) {
+	case AF_INET:
+		return &((struct sockaddr_in *)sa)->sin_port;
+	case AF_INET6:
+		return &((struct sockaddr_in6 *)sa)->sin6_port;
+	default:
+		return NULL;
+	}
+}
+
+/* ---- the manager -------------------------------------------------------------------------------- */
+
+int verbs_manager_open(struct verbs_net *net, struct weft_error *err)
+{
+	int r;
+
+	net->manager = rdma_create_event_channel();
+	if (!net->manager)
+		return weft_error(err, -errno,
+			"verbs: no connection manager: %s; is the module rdma_ucm "
+			"loaded, "
+			"and an RDMA device there (ibv_devices)?",
+			strerrordesc_np(errno));
+	r = verbs_nonblocking(net->manager->fd);
+	if (!r)
+		r = rt_socket_watch(&net->manager_events, net->manager->fd);
+	if (r)
+		return weft_error(
+			err, r, "verbs: the connection manager cannot be watched");
+	net->manager_source.kind = CONNECT_DEVICE;
+	r = rt_poller_add(net->lines.poller, net->manager_events, RT_READABLE,
+		&net->manager_source);
+	if (r) {
+		rt_socket_close(net->manager_events);
+		net->manager_events = NULL;
+		return weft_error(
+			err, r, "verbs: the connection manager cannot be watched");
+	}
+	return 0;
+}
+
+int verbs_manager_listen(struct verbs_net *net, struct weft_error *err)
+{
+	static const uint16_t any;
+	struct rt_address at;
+	void *port;
+	int r = rt_address_resolve(&at, net->lines.base.listen, err);
+
+	if (r)
+		return r;
+	port = port_of(&at);
+	if (!port)
+		return weft_error(err, -EINVAL, "verbs listens at host:port, not at %s",
+			net->lines.base.listen);
+	memcpy(port, &any, sizeof(any));
+	if (rdma_create_id(net->manager, &net->listener, NULL, RDMA_PS_TCP) ||
+		rdma_bind_addr(net->listener, (struct sockaddr *)at.bytes) ||
+		rdma_listen(net->listener, CONNECT_INCOMING_MAX))
+		return weft_error(err, -errno,
+			"verbs: cannot listen at %s: %s; it must be an address of an "
+			"RDMA "
+			"device (`rdma link show`, `ibv_devinfo`)",
+			net->lines.base.listen, strerrordesc_np(errno));
+	return 0;
+}
+
+void verbs_manager_close(struct verbs_net *net)
+{
+	if (net->listener)
+		rdma_destroy_id(net->listener);
+	if (net->manager_events) {
+		rt_poller_remove(net->lines.poller, net->manager_events);
+		rt_socket_close(net->manager_events);
+	}
+	if (net->manager)
+		rdma_destroy_event_channel(net->manager);
+	net->listener = NULL;
+	net->manager_events = NULL;
+	net->manager = NULL;
+}
+
+/* ---- both ends ---------------------------------------------------------------------------------- */
+
+void verbs_leave(struct net_connection *c)
+{
+	verbs_pair_free(c->offer);
+	c->offer = NULL;
+}
+
+static struct rdma_conn_param parameters(const struct verbs_pair *p)
+{
+	const struct ibv_device_attr *limits = &p->device->limits;
+
+	return (struct rdma_conn_param){
+		.responder_resources = (uint8_t)MIN(limits->max_qp_rd_atom, 255),
+		.initiator_depth = (uint8_t)MIN(limits->max_qp_init_rd_atom, 255),
+		.retry_count = RETRIES,
+		.rnr_retry_count = RNR_RETRIES,
+	};
+}
+
+/* Tells the other end what it may reach. */
+static int say_keys(struct connect_net *net, struct verbs_pair *p)
+{
+	struct wire_keys k = {
+		.window = p->receives - VERBS_SPARE,
+		.no_atomics = p->device->limits.atomic_cap == IBV_ATOMIC_NONE,
+	};
+
+	memcpy(k.magic, WIRE_MEMORY, sizeof(k.magic));
+	for (unsigned i = 0; i < NET_REGIONS_MAX; i++) {
+		const struct net_region *r = &net->base.regions[i];
+
+		if (r->base)
+			k.region[i] = (struct wire_key){
+				.base = (uintptr_t)r->base,
+				.bytes = r->bytes,
+				.key = p->key[i],
+				.rights = r->rights,
+			};
+	}
+	return connect_say(p->connection, &k, sizeof(k)) ? 0 : -ECONNRESET;
+}
+
+static void made_if_all_is_here(struct verbs_pair *p)
+{
+	if (p->connected && p->heard)
+		connect_made(lines_of(p->connection), p->connection);
+}
+
+int verbs_keys(
+	struct connect_net *net, struct net_connection *c, const struct wire_keys *keys)
+{
+	struct verbs_pair *p = c->offer;
+
+	if (!p || p->heard)
+		return -EPROTO;
+	p->theirs = *keys;
+	p->heard = true;
+	made_if_all_is_here(p);
+	return 0;
+}
+
+static void established(struct verbs_pair *p)
+{
+	struct net_connection *c = p->connection;
+	struct weft_error why = {0};
+	int r;
+
+	if (!c) /* a link's: nothing new */
+		return;
+	r = verbs_pair_open(verbs_net_of(&lines_of(c)->base), p, &why);
+	if (!r && say_keys(lines_of(c), p))
+		weft_error(&why, -ECONNRESET, "the connection broke");
+	if (why.code) {
+		give_up(c, &why);
+		return;
+	}
+	p->connected = true;
+	made_if_all_is_here(p);
+}
+
+/* ---- the dialer --------------------------------------------------------------------------------- */
+
+int verbs_offered(
+	struct connect_net *net, struct net_connection *c, const struct wire_offer *offer)
+{
+	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
+	struct verbs_pair *p = rt_alloc(sizeof(*p));
+	struct rt_address to = peer->address;
+	void *port = port_of(&to);
+
+	if (!p)
+		return -ENOMEM;
+	c->offer = p;
+	p->connection = c;
+	memcpy(p->token, offer->token, sizeof(p->token));
+	if (!port)
+		return -EAFNOSUPPORT;
+	memcpy(port, &offer->port, sizeof(offer->port));
+	if (!rdma_create_id(verbs_net_of(&net->base)->manager, &p->id, p, RDMA_PS_TCP) &&
+		!rdma_resolve_addr(p->id, NULL, (struct sockaddr *)to.bytes, RESOLVE_MS))
+		return 0;
+	snprintf(c->why, sizeof(c->why), NO_DEVICE, strerrordesc_np(errno));
+	return -errno;
+}
+
+static void address_resolved(struct verbs_pair *p)
+{
+	struct net_connection *c = p->connection;
+	struct weft_error why = {0};
+	uint8_t timeout = ACK_TIMEOUT;
+
+	rdma_set_option(p->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+		sizeof(timeout)); /* not every kernel: then the system's */
+	if (!verbs_pair_make(verbs_net_of(&lines_of(c)->base), p, &why) &&
+		rdma_resolve_route(p->id, RESOLVE_MS))
+		weft_error(&why, -errno, "no RDMA route: %s", strerrordesc_np(errno));
+	if (why.code)
+		give_up(c, &why);
+}
+
+static void route_resolved(struct verbs_pair *p)
+{
+	struct rdma_conn_param param = parameters(p);
+	struct weft_error why = {0};
+
+	param.private_data = p->token;
+	param.private_data_len = sizeof(p->token);
+	if (!rdma_connect(p->id, &param))
+		return;
+	weft_error(
+		&why, -errno, "cannot connect queue pairs: %s", strerrordesc_np(errno));
+	give_up(p->connection, &why);
+}
+
+/* ---- the listener --------------------------------------------------------------------------------- */
+
+bool verbs_offer(struct connect_net *lines, struct net_connection *c)
+{
+	struct verbs_net *net = verbs_net_of(&lines->base);
+	struct wire_offer offer = {.port = rdma_get_src_port(net->listener)};
+	struct verbs_pair *p = rt_alloc(sizeof(*p));
+
+	if (!p)
+		return false;
+	c->offer = p;
+	p->connection = c;
+	rt_random_bytes(p->token, sizeof(p->token));
+	memcpy(offer.magic, WIRE_OFFER, sizeof(offer.magic));
+	memcpy(offer.token, p->token, sizeof(offer.token));
+	return connect_say(c, &offer, sizeof(offer));
+}
+
+/* Compares all bytes whatever they are. */
+static bool same_token(const uint8_t *a, const uint8_t *b)
+{
+	uint8_t differ = 0;
+
+	for (unsigned i = 0; i < WIRE_TOKEN_BYTES; i++)
+		differ |= a[i] ^ b[i];
+	return !differ;
+}
+
+static struct verbs_pair *pair_of_token(struct verbs_net *net, const uint8_t *token)
+{
+	for (struct net_connection *c = net->lines.connections; c; c = c->next) {
+		struct verbs_pair *p = c->offer;
+
+		if (!c->gone && !c->greeting.dialer && c->stage == CONNECT_KEYS && p &&
+			!p->id && same_token(p->token, token))
+			return p;
+	}
+	return NULL;
+}
+
+static void requested(struct verbs_net *net, struct rdma_cm_id *id, const uint8_t *token)
+{
+	struct verbs_pair *p = pair_of_token(net, token);
+	struct weft_error why = {0};
+	struct rdma_conn_param param;
+
+	if (!p) {
+		weft_log(4,
+			"verbs: a queue pair is refused to who brings no token of ours");
+		rdma_reject(id, NULL, 0);
+		rdma_destroy_id(id);
+		return;
+	}
+	p->id = id;
+	id->context = p;
+	if (!verbs_pair_make(net, p, &why)) {
+		param = parameters(p);
+		if (rdma_accept(id, &param))
+			weft_error(&why, -errno, "cannot connect queue pairs: %s",
+				strerrordesc_np(errno));
+	}
+	if (why.code) {
+		rdma_reject(id, NULL, 0);
+		give_up(p->connection, &why);
+	}
+}
+
+/* ---- events --------------------------------------------------------------------------------------- */
+
+static void failed(struct verbs_pair *p, enum rdma_cm_event_type type, int status)
+{
+	struct weft_error why = {0};
+	int code = status < 0 ? status : -ECONNREFUSED;
+
+	if (!p->connection) {
+		verbs_cut(&p->peer->line.base, -ECONNRESET);
+		return;
+	}
+	if (type == RDMA_CM_EVENT_ADDR_ERROR)
+		weft_error(&why, code, NO_DEVICE, strerrordesc_np(-code));
+	else
+		weft_error(&why, code, "cannot connect queue pairs: %s (%s)",
+			rdma_event_str(type), strerrordesc_np(-code));
+	give_up(p->connection, &why);
+}
+
+static void removed(struct verbs_net *net, struct verbs_pair *p)
+{
+	struct weft_error why = {0};
+
+	if (p->device)
+		p->device->gone = true;
+	if (!p->connection) {
+		verbs_cut(&p->peer->line.base, -ENODEV);
+		return;
+	}
+	weft_error(&why, -ENODEV, "the RDMA device was removed");
+	give_up(p->connection, &why);
+}
+
+void verbs_manager_event(struct verbs_net *net)
+{
+	uint8_t token[WIRE_TOKEN_BYTES] = {0};
+	enum rdma_cm_event_type type;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	struct verbs_pair *p;
+	int status;
+
+	if (rdma_get_cm_event(net->manager, &event))
+		return;
+	type = event->event;
+	status = event->status;
+	id = event->id;
+	/* The listener's own events have no pair. */
+	p = id == net->listener || event->listen_id ? NULL : id->context;
+	if (type == RDMA_CM_EVENT_CONNECT_REQUEST &&
+		event->param.conn.private_data_len >= sizeof(token))
+		memcpy(token, event->param.conn.private_data, sizeof(token));
+	/* An id can go only when its events are acknowledged. */
+	rdma_ack_cm_event(event);
+	if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		requested(net, id, token);
+		return;
+	}
+	if (!p)
+		return;
+	switch (type) {
+	case RDMA_CM_EVENT_ADDR_RESOLVED:
+		address_resolved(p);
+		break;
+	case RDMA_CM_EVENT_ROUTE_RESOLVED:
+		route_resolved(p);
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		established(p);
+		break;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		removed(net, p);
+		break;
+	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+	case RDMA_CM_EVENT_ADDR_CHANGE:
+		break;
+	default: /* an error of any step, or the other end has gone */
+		failed(p, type, status);
+		break;
+	}
+}

@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a card can do wrong, and Soft-RoCE does not: devices without this and that, queues that
+ * are small, requests that fail, a device that goes. And what each thing costs, in work
+ * requests, doorbells and completions.
+ */
+#include "tests/unit/verbs_fake.h"
+
+#include "engine/net/verbs_internal.h"
+#include "tests/unit/net_fixture.h"
+
+static const char *test_listen_address(void)
+{
+	return "127.0.0.1:0";
+}
+
+static int setup(void **state)
+{
+	test_transport = "verbs";
+	fake.max_qp_wr = 4096;
+	fake.max_rd_atom = 16;
+	fake.no_windows = fake.no_atomics = fake.no_inline = false;
+	return 0;
+}
+
+/* Nothing is left of any link. */
+static int teardown(void **state)
+{
+	assert_int_equal(fake.pairs, 0);
+	assert_int_equal(fake.keys_used, 0);
+	assert_int_equal(fake.windows_used, 0);
+	assert_int_equal(fake.completion_queues, 0);
+	assert_int_equal(fake.ids, 0);
+	return 0;
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
+static void expect_next(struct end *e, struct net_peer *peer, const struct net_message *m)
+{
+	CHECK(m->words[0] == e->next_sequence++);
+}
+
+/* Messages both ways, and every operation: as much as goes around the queues a few times. */
+static void use(struct pair *p, unsigned rounds)
+{
+	uint32_t before_a = p->a->messages, before_b = p->b->messages;
+
+	p->a->on_message = p->b->on_message = expect_next;
+	p->a->next_sequence = p->b->next_sequence = 0;
+	for (uint64_t i = 0; i < rounds; i++) {
+		struct net_message m = {.type = MESSAGE_PLAIN, .words = {i}};
+
+		CHECK(send_waiting(p->a->peer, &m, i % 9 ? NET_MORE : 0) == 0);
+		CHECK(send_waiting(p->b->peer, &m, i % 7 ? NET_MORE : 0) == 0);
+	}
+	net_flush(p->a->net);
+	net_flush(p->b->net);
+	wait_for(p->a, &p->a->messages, before_a + rounds);
+	wait_for(p->b, &p->b->messages, before_b + rounds);
+	for (unsigned i = 0; i < rounds / 8; i++) {
+		uint64_t here[16] = {i, ~(uint64_t)i}, back[16] = {0};
+		struct net_op write = {.kind = NET_WRITE,
+			.offset = i % 64 * 128,
+			.local = here,
+			.length = sizeof(here)};
+		struct net_op read = {.kind = NET_READ,
+			.offset = i % 64 * 128,
+			.local = back,
+			.length = sizeof(back)};
+
+		CHECK(run_op(p->a->peer, &write) == 0);
+		CHECK(run_op(p->a->peer, &read) == 0);
+		CHECK(memcmp(here, back, sizeof(here)) == 0);
+	}
+}
+
+static void add_one(struct pair *p, uint64_t expected)
+{
+	struct net_op op = {.kind = NET_FAA, .offset = 65536, .operand = 1};
+
+	CHECK(run_op(p->a->peer, &op) == 0);
+	CHECK(op.value == expected);
+}
+
+static void a_device_without_memory_windows(void **state)
+{
+	struct pair p;
+
+	fake.no_windows = true;
+	p = pair_up();
+	use(&p, 3000);
+	add_one(&p, 0);
+	assert_int_equal(fake.windows_used, 0);
+	pair_down(&p);
+}
+
+static void a_device_that_has_nothing_inline(void **state)
+{
+	struct pair p;
+
+	fake.no_inline = true;
+	p = pair_up();
+	use(&p, 3000);
+	pair_down(&p);
+}
+
+static void a_device_with_small_queues(void **state)
+{
+	struct pair p;
+
+	fake.max_qp_wr = 80; /* a window of 64 */
+	p = pair_up();
+	use(&p, 3000);
+	add_one(&p, 0);
+	pair_down(&p);
+}
+
+static void a_device_without_atomics(void **state)
+{
+	struct net_op op = {.kind = NET_FAA, .offset = 64, .operand = 1};
+	struct net_op cas = {.kind = NET_CAS, .offset = 64, .operand = 1};
+	struct pair p;
+
+	fake.no_atomics = true;
+	p = pair_up();
+	CHECK(run_op(p.a->peer, &op) == -EOPNOTSUPP);
+	CHECK(run_op(p.b->peer, &cas) == -EOPNOTSUPP);
+	use(&p, 200);
+	CHECK(p.a->downs == 0 && p.b->downs == 0);
+	pair_down(&p);
+}
+
+/* ---- links that do not come about at first ---------------------------------------------------- */
+
+/* The dialer is told why, in words; the next attempt, or the one after, succeeds. */
+static void comes_about_after(_Atomic int *fault, int times, const char *words)
+{
+	struct pair p = {end_new(1), end_new(2)};
+
+	atomic_store(fault, times);
+	pair_start(&p);
+	wait_for(p.a, &p.a->ups, 1);
+	wait_for(p.b, &p.b->ups, 1);
+	CHECK(p.b->refusals > 0);
+	if (words && !strstr(p.b->refusal, words)) {
+		printf("told: %s\n", p.b->refusal);
+		abort();
+	}
+	use(&p, 100);
+	pair_down(&p);
+}
+
+static void what_cannot_be_made_is_told_and_tried_again(void **state)
+{
+	comes_about_after(&fake.qp_fails, 1, "no queue pair");
+	comes_about_after(&fake.cq_fails, 1, "no completion queue");
+	comes_about_after(&fake.reg_fails, 1, "registered");
+	comes_about_after(&fake.bind_fails, 3, NULL);
+}
+
+static void no_device_leads_there(void **state)
+{
+	struct pair p = {end_new(1), end_new(2)};
+
+	end_open(p.a);
+	end_open(p.b);
+	end_add_peer(p.a, 2, NULL);
+	end_start(p.a);
+	end_add_peer(p.b, 1, p.a->address);
+	atomic_store(&fake.no_route, true);
+	end_start(p.b);
+	wait_for(p.b, &p.b->refusals, 1);
+	CHECK(p.b->refusal_code == -ENODEV);
+	CHECK(strstr(p.b->refusal, "no RDMA device of this machine leads there"));
+	atomic_store(&fake.no_route, false);
+	wait_for(p.b, &p.b->ups, 1);
+	pair_down(&p);
+}
+
+static void who_has_no_device_does_not_listen(void **state)
+{
+	struct weft_error err = {0};
+	struct end *e = end_new(1);
+
+	end_open(e);
+	atomic_store(&fake.no_route, true);
+	CHECK(net_start(e->net, &err) == -ENODEV);
+	CHECK(strstr(err.text, "must be an address of an RDMA device"));
+	atomic_store(&fake.no_route, false);
+	end_free(e);
+}
+
+/* Nobody gets a queue pair who does not bring what was said to who has proven the key. */
+static void another_token_is_refused(void **state)
+{
+	struct pair p = {end_new(1), end_new(2)};
+
+	atomic_store(&fake.tokens_wrong, 1);
+	pair_start(&p);
+	wait_for(p.b, &p.b->refusals, 1);
+	CHECK(p.a->ups == 0 && p.b->ups == 0);
+	wait_for(p.a, &p.a->ups, 1);
+	wait_for(p.b, &p.b->ups, 1);
+	pair_down(&p);
+}
+
+static void a_request_that_is_lost_times_out(void **state)
+{
+	struct pair p = {end_new(1), end_new(2)};
+
+	p.a->options.handshake_ns = p.b->options.handshake_ns = 200 * MS;
+	atomic_store(&fake.lose_requests, true);
+	pair_start(&p);
+	wait_for(p.b, &p.b->refusals, 1);
+	CHECK(p.b->refusal_code == -ETIMEDOUT || p.b->refusal_code == -ECONNRESET);
+	atomic_store(&fake.lose_requests, false);
+	wait_for(p.b, &p.b->ups, 1);
+	pair_down(&p);
+}
+
+/* ---- links that break --------------------------------------------------------------------------- */
+
+#define OPS 40u
+
+static _Atomic uint32_t ended;
+
+static void count_end(struct net_op *op)
+{
+	CHECK(op->result == 0 || op->result == -ECONNRESET);
+	CHECK(op->owner == &ended);
+	op->owner = NULL; /* once */
+	atomic_fetch_add(&ended, 1);
+	rt_wake(&ended, INT32_MAX);
+}
+
+/* The n-th request fails with that status: all operations end, once, and the link comes back. */
+static void breaks_with(struct pair *p, enum ibv_wc_status status, int code, int n)
+{
+	static struct net_op ops[OPS];
+	static uint8_t bytes[OPS][512];
+	uint32_t downs = p->a->downs, ups = p->a->ups, ups_b = p->b->ups, started = 0;
+
+	atomic_store(&ended, 0);
+	fake.wrong = status;
+	atomic_store(&fake.wrong_from, n);
+	for (unsigned i = 0; i < OPS; i++) {
+		ops[i] = (struct net_op){.kind = i % 3 == 0   ? NET_WRITE
+						 : i % 3 == 1 ? NET_READ
+							      : NET_FAA,
+			.offset = i * 512,
+			.local = bytes[i],
+			.length = 512,
+			.done = count_end,
+			.owner = (void *)&ended};
+		if (net_post(p->a->peer, &ops[i], i % 4 ? NET_MORE : 0) == 0)
+			started++;
+	}
+	net_flush(p->a->net);
+	wait_for(p->a, &p->a->downs, downs + 1);
+	CHECK(p->a->down_code == code);
+	CHECK(atomic_load(&ended) == started);
+	atomic_store(&fake.wrong_from, 0);
+	wait_for(p->a, &p->a->ups, ups + 1);
+	wait_for(p->b, &p->b->ups, ups_b + 1);
+}
+
+static void requests_that_fail_end_the_link(void **state)
+{
+	static const struct {
+		enum ibv_wc_status status;
+		int code;
+	} kinds[] = {
+		{IBV_WC_RETRY_EXC_ERR, -ETIMEDOUT},
+		{IBV_WC_RNR_RETRY_EXC_ERR, -ETIMEDOUT},
+		{IBV_WC_REM_ACCESS_ERR, -EACCES},
+		{IBV_WC_WR_FLUSH_ERR, -ECONNRESET},
+		{IBV_WC_LOC_PROT_ERR, -EIO},
+		{IBV_WC_GENERAL_ERR, -EIO},
+	};
+	struct pair p = pair_up();
+
+	for (unsigned i = 0; i < ARRAY_SIZE(kinds); i++)
+		for (int n = 1; n < (int)OPS; n += 13)
+			breaks_with(&p, kinds[i].status, kinds[i].code, n);
+	use(&p, 100);
+	pair_down(&p);
+}
+
+static void what_cannot_be_posted_ends_the_link(void **state)
+{
+	struct net_message m = {.type = MESSAGE_PLAIN};
+	struct pair p = pair_up();
+
+	atomic_store(&fake.post_fails, 1);
+	CHECK(net_send(p.a->peer, &m, 0) == 0);
+	wait_for(p.a, &p.a->downs, 1);
+	CHECK(p.a->down_code == -EIO);
+	wait_for(p.a, &p.a->ups, 2);
+	wait_for(p.b, &p.b->ups, 2);
+	use(&p, 100);
+	pair_down(&p);
+}
+
+/* What lies in no region is registered for its operation, or the link ends. */
+static void local_memory_that_cannot_be_registered(void **state)
+{
+	static uint8_t bytes[4096];
+	struct net_op op = {.kind = NET_READ, .local = bytes, .length = sizeof(bytes)};
+	struct pair p = pair_up();
+
+	atomic_store(&fake.reg_fails, 1);
+	CHECK(run_op(p.a->peer, &op) == -ECONNRESET);
+	wait_for(p.a, &p.a->downs, 1);
+	CHECK(p.a->down_code == -ENOMEM);
+	wait_for(p.a, &p.a->ups, 2);
+	CHECK(run_op(p.a->peer, &op) == 0);
+	pair_down(&p);
+}
+
+static void a_device_that_is_gone(void **state)
+{
+	struct ibv_async_event event = {.event_type = IBV_EVENT_DEVICE_FATAL};
+	struct pair p = pair_up();
+	uint64_t until = rt_now_ns() + PATIENCE_NS;
+
+	/* there is but one, and one of the two endpoints is told */
+	fake_async_event(&event);
+	while (p.a->downs == 0 || p.b->downs == 0) {
+		CHECK(rt_now_ns() < until);
+		rt_sleep_ns(MS);
+	}
+	CHECK(p.a->down_code == -ENODEV || p.b->down_code == -ENODEV);
+	while (p.a->refusals == 0 && p.b->refusals == 0) {
+		CHECK(rt_now_ns() < until);
+		rt_sleep_ns(MS);
+	}
+	CHECK(p.a->ups == 1 && p.b->ups == 1);
+	pair_down(&p);
+}
+
+/* ---- a peer that does not keep to the protocol --------------------------------------------------- */
+
+/* Posts what this end would never send, on the queue pair of its link. */
+static void post_wrong(
+	struct end *e, enum ibv_wr_opcode opcode, uint32_t word, uint32_t bytes)
+{
+	struct verbs_peer *peer = verbs_peer_of(e->peer);
+	static struct net_message m = {.type = MESSAGE_PLAIN, .sender = 1};
+	struct ibv_sge sge = {.addr = (uintptr_t)&m, .length = bytes};
+	struct ibv_send_wr *bad, wr = {
+					 .opcode = opcode,
+					 .send_flags = IBV_SEND_INLINE,
+					 .imm_data = htonl(word),
+					 .sg_list = bytes ? &sge : NULL,
+					 .num_sge = bytes ? 1 : 0,
+				 };
+
+	rt_mutex_lock(&peer->line.send_lock);
+	CHECK(ibv_post_send(peer->pair->id->qp, &wr, &bad) == 0);
+	rt_mutex_unlock(&peer->line.send_lock);
+}
+
+static void what_is_malformed_ends_the_link(void **state)
+{
+	static const struct {
+		enum ibv_wr_opcode opcode;
+		uint32_t word, bytes;
+	} wrong[] = {
+		{IBV_WR_SEND_WITH_IMM, VERBS_CONTROL << 24, 64}, /* a kind of the other */
+		{IBV_WR_SEND_WITH_IMM, 7u << 24, 64},            /* of none */
+		{IBV_WR_SEND_WITH_IMM, VERBS_MESSAGE << 24, 40}, /* too short */
+		{IBV_WR_SEND_WITH_IMM, VERBS_MESSAGE << 24 | 999999,
+			64}, /* taken, never sent */
+		{IBV_WR_RDMA_WRITE_WITH_IMM, VERBS_MESSAGE << 24, 0},
+		{IBV_WR_RDMA_WRITE_WITH_IMM, VERBS_CONTROL << 24 | 5, 0},
+	};
+	struct pair p = pair_up();
+
+	for (uint32_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+		post_wrong(p.a, wrong[i].opcode, wrong[i].word, wrong[i].bytes);
+		wait_for(p.b, &p.b->downs, i + 1);
+		CHECK(p.b->down_code == -EPROTO);
+		wait_for(p.a, &p.a->ups, i + 2);
+		wait_for(p.b, &p.b->ups, i + 2);
+	}
+	use(&p, 100);
+	pair_down(&p);
+}
+
+/* ---- costs ---------------------------------------------------------------------------------------- */
+
+struct cost {
+	uint64_t requests, doorbells, signalled;
+};
+
+static struct cost cost_since(const struct end *e, struct cost before)
+{
+	struct net_counters c;
+
+	net_counters(e->peer, &c);
+	return (struct cost){c.requests - before.requests, c.calls_out - before.doorbells,
+		c.signalled - before.signalled};
+}
+
+static void expect_cost(const struct end *e, struct cost before, uint64_t requests,
+	uint64_t doorbells, uint64_t signalled)
+{
+	struct cost c = cost_since(e, before);
+
+	assert_int_equal(c.requests, requests);
+	assert_int_equal(c.doorbells, doorbells);
+	assert_int_equal(c.signalled, signalled);
+}
+
+static void each_thing_costs_what_is_written(void **state)
+{
+	struct pair p = pair_up();
+	struct cost none = {0}, before = cost_since(p.a, none);
+	struct net_op ops[16], *all = ops;
+
+	/* a message: one request, no completion */
+	CHECK(net_send(p.a->peer, &(struct net_message){.type = MESSAGE_PLAIN}, 0) == 0);
+	expect_cost(p.a, before, 1, 1, 0);
+	/* a page and its message: two behind one doorbell, one completion */
+	before = cost_since(p.a, none);
+	ops[0] = (struct net_op){.kind = NET_WRITE,
+		.local = p.a->memory,
+		.length = PAGE_SIZE,
+		.message = {.type = MESSAGE_WRITTEN}};
+	CHECK(net_post(p.a->peer, &ops[0], 0) == 0);
+	CHECK(net_op_wait(p.a->peer, &ops[0]) == 0);
+	expect_cost(p.a, before, 2, 1, 1);
+	/* a batch of 16 pages: a chain */
+	before = cost_since(p.a, none);
+	for (unsigned i = 0; i < 16; i++) {
+		ops[i] = ops[0];
+		ops[i].offset = i * PAGE_SIZE;
+		CHECK(net_post(p.a->peer, &all[i], i < 15 ? NET_MORE : 0) == 0);
+	}
+	for (unsigned i = 0; i < 16; i++)
+		CHECK(net_op_wait(p.a->peer, &ops[i]) == 0);
+	expect_cost(p.a, before, 32, 1, 1);
+	/* 32 messages, as an eviction batch sends them */
+	before = cost_since(p.a, none);
+	for (unsigned i = 0; i < 32; i++)
+		CHECK(net_send(p.a->peer, &(struct net_message){.type = MESSAGE_PLAIN},
+			      i < 31 ? NET_MORE : 0) == 0);
+	expect_cost(p.a, before, 32, 1, 0);
+	/* a region's memory is registered once and for all */
+	{
+		struct net_counters c;
+
+		net_counters(p.a->peer, &c);
+		assert_int_equal(c.registered, 0);
+	}
+	pair_down(&p);
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		TEST(a_device_without_memory_windows),
+		TEST(a_device_that_has_nothing_inline),
+		TEST(a_device_with_small_queues),
+		TEST(a_device_without_atomics),
+		TEST(what_cannot_be_made_is_told_and_tried_again),
+		TEST(no_device_leads_there),
+		TEST(who_has_no_device_does_not_listen),
+		TEST(another_token_is_refused),
+		TEST(a_request_that_is_lost_times_out),
+		TEST(requests_that_fail_end_the_link),
+		TEST(what_cannot_be_posted_ends_the_link),
+		TEST(local_memory_that_cannot_be_registered),
+		TEST(a_device_that_is_gone),
+		TEST(what_is_malformed_ends_the_link),
+		TEST(each_thing_costs_what_is_written),
+	};
+#undef TEST
+
+	rt_real_start();
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
