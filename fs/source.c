@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 static int store_find(struct mount_options *o, const struct cluster *c,
-	const struct cluster_member *m, struct weft_error *err)
+	const struct cluster_member *m, const char *at, struct weft_error *err)
 {
 	char *store;
 
@@ -27,7 +27,10 @@ static int store_find(struct mount_options *o, const struct cluster *c,
 		o->node = m->id;
 		return 0;
 	}
-	store = realpath(m->store, NULL);
+	store = realpath(at ? at : m->store, NULL);
+	if (!store && at)
+		return weft_error(err, -errno, "node %u's store %s: %s", m->id, at,
+			strerror(errno));
 	if (!store)
 		return weft_error(err, -errno, "%s:%u: node %u's store %s: %s",
 			cluster_path(c), m->store_line, m->id, m->store, strerror(errno));
@@ -58,6 +61,12 @@ static int not_a_file(const struct mount_options *o, struct weft_error *err)
 
 int source_open(struct source *s, struct mount_options *o, struct weft_error *err)
 {
+	return source_open_at(s, o, NULL, err);
+}
+
+int source_open_at(
+	struct source *s, struct mount_options *o, const char *at, struct weft_error *err)
+{
 	int rc, node;
 
 	*s = (struct source){0};
@@ -69,8 +78,8 @@ int source_open(struct source *s, struct mount_options *o, struct weft_error *er
 	node = cluster_self(s->cluster, o->node, "-o node=N", err);
 	rc = MIN(node, 0);
 	if (!rc)
-		rc = store_find(
-			o, s->cluster, cluster_member(s->cluster, (unsigned)node), err);
+		rc = store_find(o, s->cluster, cluster_member(s->cluster, (unsigned)node),
+			at, err);
 	if (!rc) {
 		s->node = (unsigned)node;
 		rc = cluster_volume_key(s->cluster, s->key);

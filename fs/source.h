@@ -23,6 +23,9 @@ struct source {
  * addresses) and sets o->cluster_file, o->node and o->store. Waits for the name service.
  */
 int source_open(struct source *s, struct mount_options *o, struct weft_error *err);
+/* The same where the node's store is not where the cluster file says. at: NULL, it is. */
+int source_open_at(struct source *s, struct mount_options *o, const char *at,
+	struct weft_error *err);
 /* Do other nodes have the volume too? */
 bool source_shared(const struct source *s);
 /* Has this node no store? */

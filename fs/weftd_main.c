@@ -258,6 +258,18 @@ static void serves_on(void *arg, const char *who)
 		json_pack("{s:i,s:s}", "serves_on_as", (int)d->source.node, "to", who));
 }
 
+/*
+ * What another has made of our store meanwhile is not to be touched, nor anything that we hold
+ * to be used: as if we had crashed. The mount answers with ENOTCONN.
+ */
+static void superseded(void *arg, const char *text)
+{
+	struct daemon *d = arg;
+
+	weft_log(2, "%s: %s; this weftd ends", d->options.store, text);
+	_exit(EXIT_MOUNT);
+}
+
 static int member_start(
 	struct daemon *d, struct volume_options *options, struct weft_error *err)
 {
@@ -266,6 +278,7 @@ static int member_start(
 		.node = d->source.node,
 		.patience = patience,
 		.serves_on = serves_on,
+		.superseded = superseded,
 		.owner = d,
 	};
 	int ret;

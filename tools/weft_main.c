@@ -32,6 +32,8 @@ static const struct subcommand subcommands[] = {
 	{"sync", weft_sync, "make everything done in a volume durable: weft sync DIR"},
 	{"status", weft_status, "what is mounted, and what it is doing"},
 	{"cluster", weft_cluster, "write, show or check a cluster file"},
+	{"node", weft_node,
+		"fence a node that does not come back: weft node fence FILE N"},
 	{"dump", weft_dump, "show a store's structures as text"},
 	{"bench", weft_bench, "measure the engine on this machine"},
 	{"version", version, "print the version"},

@@ -284,6 +284,7 @@ int net_peer_add(struct net_peer **out, struct net *net, const struct net_peer_o
 	peer->net = net;
 	peer->node = o->node;
 	peer->owner = o->owner;
+	peer->least_incarnation = o->incarnation;
 	if (o->address)
 		strcpy(peer->address, o->address);
 	if (!all_zero(o->node_uuid, NET_UUID_BYTES)) {

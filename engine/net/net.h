@@ -106,6 +106,7 @@ void net_close(struct net *net);
 struct net_peer_options {
 	uint16_t node;
 	uint8_t node_uuid[NET_UUID_BYTES]; /* zeros: taken from the first link */
+	uint64_t incarnation; /* earlier starts of it are over; 0: any may be */
 	/*
 	 * Where it listens; NULL: it connects to us. Of two nodes that both listen, the
 	 * one with the higher id connects.

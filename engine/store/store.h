@@ -115,6 +115,8 @@ struct rt_disk *store_disk(struct store *s);
 /* The superblock's `left` of a node. Durable when it returns 0. Waits. */
 int store_left_set(struct store *s, unsigned node, uint64_t incarnation);
 uint64_t store_left(struct store *s, unsigned node);
+/* The incarnation that is in the store now, whoever has written it. 0 or -errno. Waits. */
+int store_incarnation_read(struct store *s, uint64_t *incarnation);
 
 /* ---- pages ------------------------------------------------------------------------ */
 

@@ -361,6 +361,27 @@ uint64_t store_left(struct store *s, unsigned node)
 	return incarnation;
 }
 
+int store_incarnation_read(struct store *s, uint64_t *incarnation)
+{
+	const uint64_t place[2] = {0, layout_second_superblock(&s->sb)};
+	struct disk_superblock *sb = rt_alloc_pages(sizeof(*sb));
+	int rc = -ENOMEM;
+
+	*incarnation = 0;
+	for (unsigned i = 0; sb && i < 2; i++) {
+		if (copy_read(s->disk, place[i], sb) != COPY_WHOLE ||
+			memcmp(sb->store_uuid, s->sb.store_uuid,
+				sizeof(sb->store_uuid)) != 0)
+			continue;
+		*incarnation = MAX(*incarnation, sb->incarnation);
+	}
+	if (sb)
+		rc = *incarnation ? 0 : -EIO;
+	if (sb)
+		rt_free_pages(sb, sizeof(*sb));
+	return rc;
+}
+
 struct rt_disk *store_disk(struct store *s)
 {
 	return s->disk;

@@ -122,6 +122,8 @@ static void link_refused(struct member *m, unsigned node, const struct net_event
 	if (event->dialed && !may_pass(event->code))
 		weft_error(&m->refusal, event->code, "%s", event->text);
 	rt_mutex_unlock(&m->lock);
+	if (event->code == -ESTALE)
+		member_doubted(m);
 	/* who is waited for is told anyway (wait_for_others), and why by weft status */
 	weft_log(may_pass(event->code) ? 7 : 4, "%s", event->text);
 }
@@ -197,7 +199,7 @@ static int network_open(struct member *m, struct volume *v, struct weft_error *e
 		.self = {.incarnation = sb->incarnation,
 			.node = (uint16_t)m->o.node,
 			.role = member_is_client(m) ? NET_ROLE_CLIENT : NET_ROLE_STORAGE},
-		.listen = address,
+		.listen = m->o.dials_only ? NULL : address,
 		.tls = cluster_tls(m->o.cluster),
 		.handlers = {m, on_message, on_event},
 	};
@@ -318,7 +320,9 @@ static int peers_add(struct member *m, struct weft_error *err)
 	int rc = 0;
 
 	while (!rc && (c = member_next_other(m, c))) {
-		struct net_peer_options o = {.node = (uint16_t)c->id, .address = address};
+		struct net_peer_options o = {.node = (uint16_t)c->id,
+			.incarnation = store_left(m->volume->store, c->id),
+			.address = address};
 		struct weft_error why = {0};
 		struct net_peer *peer;
 

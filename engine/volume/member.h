@@ -26,6 +26,7 @@ struct member_options {
 	struct cluster *cluster; /* the caller's; stays open for longer. With its key */
 	unsigned node;           /* this one */
 	const char *transport;   /* NULL: the cluster file's */
+	bool dials_only; /* nobody can connect to it: its address is not where it runs */
 	/*
 	 * Where a node listens, as net.h has it; NULL: what the cluster says. For "shm",
 	 * whose nodes are at paths.
@@ -36,6 +37,11 @@ struct member_options {
 	 * while it opens or leaves, and from member_watch on. NULL: for ever.
 	 */
 	enum member_patience (*patience)(void *owner);
+	/*
+	 * A later start of this node is in its store: this one is over, and must end at once,
+	 * without writing anything (its store is another's). May be NULL.
+	 */
+	void (*superseded)(void *owner, const char *text);
 	/* member_leave waits for those, who still use this node's store. May be NULL. */
 	void (*serves_on)(void *owner, const char *who);
 	void *owner;
@@ -65,6 +71,12 @@ void member_leave(struct member *m);
 void member_alone(struct member *m);
 /* The volume is closed. NULL is fine. */
 void member_close(struct member *m);
+
+/*
+ * Bits: the nodes that were told that this one has left with nothing undurable, so that they
+ * do not wait for it. After volume_close.
+ */
+uint64_t member_told_left(const struct member *m);
 
 /* ---- for people ---------------------------------------------------------------------- */
 

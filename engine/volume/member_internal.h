@@ -59,6 +59,8 @@ struct member {
 	_Atomic bool met;          /* all others were there: the volume may be used */
 	_Atomic bool alone;        /* does not wait for others to leave any more */
 	_Atomic bool cut;          /* nothing waits for others any more */
+	_Atomic bool doubted; /* another says that a later start of this node was there */
+	uint64_t told_left;   /* bits: nodes that were told that this one has left */
 	struct rt_task *keeper;    /* takes back that nodes have left */
 	_Atomic uint32_t keeping; /* changes when one is there again; KEEP_END: it ends */
 	struct rt_task *watcher;   /* NULL: nobody is impatient */
@@ -118,6 +120,8 @@ void member_give_back(struct member *m, struct volume *v, bool durable);
 /* In a handler: true, the link is one of a node that has left, and is not to be used. */
 bool member_barred(
 	struct member *m, struct net_peer *peer, const struct net_event *event);
+/* In a handler: another node has refused this one as an earlier start. */
+void member_doubted(struct member *m);
 int member_keeper_start(struct member *m);
 void member_keeper_end(struct member *m);
 

@@ -113,6 +113,29 @@ static bool take_back(struct member *m)
 	return well;
 }
 
+void member_doubted(struct member *m)
+{
+	atomic_store(&m->doubted, true);
+	atomic_fetch_add(&m->keeping, 1);
+	rt_wake(&m->keeping, 1);
+}
+
+/*
+ * What a peer says that may not have proven who it is is a hint. Whether it is so the store
+ * tells: every start is written there first.
+ */
+static void doubt_look(struct member *m)
+{
+	uint64_t mine = cluster_incarnation(m->o.cluster, m->o.node), there;
+
+	if (!atomic_exchange(&m->doubted, false) || !m->o.superseded)
+		return;
+	if (store_incarnation_read(m->volume->store, &there) || there <= mine)
+		return;
+	m->o.superseded(m->o.owner, "a later start of this node has been there: it was "
+				    "fenced, or started elsewhere");
+}
+
 static void keep(void *arg)
 {
 	struct member *m = arg;
@@ -121,9 +144,16 @@ static void keep(void *arg)
 	while ((word = atomic_load(&m->keeping)) != KEEP_END) {
 		bool well = take_back(m);
 
+		doubt_look(m);
+
 		rt_wait(&m->keeping, word,
 			well ? RT_FOREVER : rt_now_ns() + KEEP_PAUSE_NS);
 	}
+}
+
+uint64_t member_told_left(const struct member *m)
+{
+	return m->told_left;
 }
 
 int member_keeper_start(struct member *m)
@@ -177,6 +207,8 @@ void member_give_back(struct member *m, struct volume *v, bool durable)
 		if (!up || (c->role == CLUSTER_STORAGE && has >> c->shard & 1))
 			continue;
 		rc = tell_left(m, c->id, durable);
+		if (!rc && durable)
+			m->told_left |= 1ull << c->id;
 		if (rc)
 			weft_log(4, "node %u goes on waiting for this one: %s", c->id,
 				strerrordesc_np(-rc));

@@ -49,7 +49,7 @@ look_at_others() {
 	wait_until 40 gone "$pid"
 	for n in 1 2; do
 		look_at_others "$n"
-		timeout -s KILL 10 weft sync "${M[n]}"
+		timeout -s KILL 60 weft sync "${M[n]}"
 	done
 	weft status "${M[1]}" --json >"$DIR/json"
 	python3 - "$DIR/json" <<-'END'

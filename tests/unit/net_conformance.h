@@ -610,6 +610,7 @@ static const struct {
 	CONFORMS(another_volume_is_refused),
 	CONFORMS(another_node_is_refused),
 	CONFORMS(a_clashing_node_is_refused),
+	CONFORMS(an_earlier_start_than_the_owner_knows_of_is_refused),
 	CONFORMS(a_cut_ends_all_and_the_link_comes_back),
 	CONFORMS(after_down_nothing_is_written),
 	CONFORMS(without_a_link_nothing_is_sent),

@@ -188,6 +188,26 @@ static int a_clashing_node_is_refused(void *arg)
 	return 0;
 }
 
+/* What the owner knows to be over, though it has met nobody of that node. */
+static int an_earlier_start_than_the_owner_knows_of_is_refused(void *arg)
+{
+	struct pair p = {end_new(1), end_new(2)};
+
+	p.a->peer_least = 7;
+	p.b->options.self.incarnation = 6;
+	pair_start(&p);
+	wait_for(p.b, &p.b->refusals, 1);
+	CHECK(p.b->refusal_code == -ESTALE && p.a->ups == 0 && p.b->ups == 0);
+	end_free(p.b);
+	p.b = end_new(2);
+	p.b->options.self.incarnation = 7;
+	connect_again(p.b, p.a);
+	wait_for(p.a, &p.a->ups, 1);
+	wait_for(p.b, &p.b->ups, 1);
+	pair_down(&p);
+	return 0;
+}
+
 /* ---- cuts ------------------------------------------------------------------------------------ */
 
 static void ended_either_way(struct net_op *op)

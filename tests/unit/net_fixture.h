@@ -36,6 +36,7 @@ struct end {
 	struct net_options options;
 	struct net *net;
 	struct net_peer *peer;
+	uint64_t peer_least;
 	uint8_t *memory, *memory_read;
 	char address[NET_ADDRESS_BYTES];
 	/* What handlers saw: by one task at a time for one peer. */
@@ -160,7 +161,10 @@ static inline void end_start(struct end *e)
 
 static inline void end_add_peer(struct end *e, uint16_t node, const char *address)
 {
-	struct net_peer_options o = {.node = node, .address = address, .owner = e};
+	struct net_peer_options o = {.node = node,
+		.incarnation = e->peer_least,
+		.address = address,
+		.owner = e};
 
 	CHECK(net_peer_add(&e->peer, e->net, &o, NULL) == 0);
 }

@@ -346,6 +346,53 @@ SIM_TEST(a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens)
 	return 0;
 }
 
+/* Node 1's changes from its incarnation n - 1 to n; others stay. */
+static void left_task(void *arg)
+{
+	struct store *s = store_open_named("d", 0);
+
+	CHECK(store_left_set(s, 1, *(const uint64_t *)arg) == 0);
+	store_close_disk(s);
+}
+
+SIM_TEST(a_cut_at_any_moment_leaves_which_nodes_have_left_as_it_was_or_as_it_shall_be)
+{
+	struct store *s;
+	uint64_t was = 0, now;
+
+	make("d");
+	s = store_open_named("d", 0);
+	CHECK(store_left(s, 1) == 0 && store_left_set(s, 63, 99) == 0);
+	store_close_disk(s);
+	for (uint64_t n = 1; n <= 24; n++) {
+		unsigned node = rt_sim_node_new("n");
+
+		rt_sim_disk_cut_after(disk, 1 + (unsigned)n % 12);
+		CHECK(rt_sim_spawn_on(node, "left", left_task, &n) == 0);
+		rt_sim_node_wait(node);
+		rt_sim_disk_cut_after(disk, 0);
+		s = store_open_named("d", 0);
+		now = store_left(s, 1);
+		CHECK((now == n || now == was) && store_left(s, 63) == 99);
+		CHECK(now == n || n % 12 < 11);
+		was = now;
+		CHECK(store_left_set(s, 2, n) == 0 && store_left(s, 2) == n);
+		CHECK(store_incarnation_read(s, &now) == 0 &&
+			now == store_superblock(s)->incarnation);
+		store_close_disk(s);
+		struct disk_superblock a = peek(0), b = peek(second());
+		CHECK(memcmp(&a, &b, sizeof(a)) == 0 && a.left[2] == n);
+	}
+	/* nobody's incarnation */
+	made = peek(0);
+	made.left[5] = UINT64_MAX;
+	made.generation++;
+	poke_sum(0, &made);
+	poke_sum(second(), &made);
+	expect_refusal("d", -EUCLEAN, "incarnation that left");
+	return 0;
+}
+
 /* ---- stores of a cluster ---------------------------------------------------------- */
 
 static const uint8_t cluster_uuid[16] = {1, 2, 3}, cluster_key[32] = {4, 5, 6};
@@ -557,6 +604,8 @@ int main(void)
 			a_cut_at_any_moment_of_an_open_leaves_a_store_that_opens),
 		cmocka_unit_test(
 			a_format_cut_short_leaves_the_old_store_the_new_one_or_none),
+		cmocka_unit_test(
+			a_cut_at_any_moment_leaves_which_nodes_have_left_as_it_was_or_as_it_shall_be),
 		cmocka_unit_test(opening_without_memory_fails_cleanly),
 		cmocka_unit_test(a_device_that_fails_is_reported_as_such),
 	};

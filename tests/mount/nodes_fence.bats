@@ -1,0 +1,220 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# weft node fence: a node has crashed and is not started again; what others wait for of it is
+# given to them, from its store.
+
+load common
+
+setup() { setup_nodes 3; }
+teardown() {
+	[ -z "${stopped:-}" ] || kill -CONT "$stopped" 2>/dev/null || true
+	teardown_nodes
+	for device in ${loops:-}; do losetup -d "$device" || true; done
+}
+
+check_nodes() {
+	run fsck.weft -n -f -c "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output != *"not unmounted cleanly"* ]]
+}
+
+kill_node() {
+	local pid
+	pid=$(node_pid "$1")
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[$1]}"
+}
+
+# Files of nodes 1 and 2, which node 3 has changed: $1 is what it wrote.
+write_others() {
+	local d i
+	for d in d e; do
+		for i in 1 2 3 4 5 6; do
+			printf '%-9s' "$1 $i" |
+				dd of="${M[3]}/$d/$i" bs=1000 seek=20 conv=notrunc status=none
+		done
+	done
+}
+
+look() { # NODE WHAT
+	local d i
+	for d in d e; do
+		for i in 1 2 3 4 5 6; do
+			[ "$(timeout -s KILL 60 dd if="${M[$1]}/$d/$i" bs=1 skip=20000 count=9 \
+				status=none)" = "$(printf '%-9s' "$2 $i")" ]
+		done
+	done
+}
+
+make_files() {
+	mkdir "${M[1]}/d" "${M[2]}/e"
+	for i in 1 2 3 4 5 6; do
+		head -c 50000 /dev/zero >"${M[1]}/d/$i"
+		head -c 50000 /dev/zero >"${M[2]}/e/$i"
+	done
+}
+
+@test "a node is killed and fenced: what it made durable is there, its locks are free, nobody waits" {
+	mount_nodes
+	make_files
+	touch "${M[1]}/d/lock"
+	write_others synced
+	sync "${M[3]}"/d/* "${M[3]}"/e/*
+	exec 7>"${M[3]}/d/lock"
+	flock -n 7
+	run flock -n "${M[1]}/d/lock" true
+	[ "$status" -eq 1 ]
+
+	# not while it runs
+	run on 1 weft node fence "$FILE" 3 --yes
+	echo "$output"
+	[ "$status" -eq 2 ]
+	[[ $output == *"node 3 is up"* ]]
+	kill_node 3
+	exec 7>&-
+	run timeout -s KILL 2 cat "${M[1]}/d/1"
+	[ "$status" -ne 0 ]
+
+	# nor unasked, nor without its store
+	run on 1 weft node fence "$FILE" 3 </dev/null
+	[ "$status" -eq 2 ]
+	[[ $output == *"say --yes"* ]]
+	mv "$DIR/3.weft" "$DIR/elsewhere"
+	run on 1 weft node fence "$FILE" 3 --yes
+	[ "$status" -eq 2 ]
+	[[ $output == *"node 3's store"*"No such file"* ]]
+	run on 1 weft node fence "$FILE" 3 --yes --store "$DIR/2.weft"
+	[ "$status" -eq 2 ]
+
+	run on 1 timeout -s KILL 120 weft node fence "$FILE" 3 --yes --store "$DIR/elsewhere"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"Node 3 is fenced"* ]]
+	for n in 1 2; do
+		look "$n" synced
+		timeout -s KILL 60 sync "${M[n]}"/d/* "${M[n]}"/e/*
+		timeout -s KILL 60 flock -n "${M[n]}/d/lock" true
+		timeout -s KILL 60 touch "${M[n]}"/d/* "${M[n]}"/e/*
+		timeout -s KILL 60 weft sync "${M[n]}"
+	done
+	weft status "${M[2]}" | grep -q "left, AWAY"
+
+	# the others are killed, and start without it
+	kill_node 1
+	kill_node 2
+	mount_node 1 &
+	mount_node 2
+	wait $!
+	look 1 synced
+	look 2 synced
+	echo "written while 3 is away" >"${M[1]}/d/1"
+
+	mv "$DIR/elsewhere" "$DIR/3.weft"
+	mount_node 3
+	[ "$(cat "${M[3]}/d/1")" = "written while 3 is away" ]
+	write_others again
+	look 1 again
+	umount_nodes 1 2 3
+	check_nodes
+}
+
+@test "nodes work, one is killed and fenced while they do, and comes back; again and again" {
+	local n i writers=()
+	mount_nodes
+	for n in 1 2 3; do mkdir "${M[n]}/w$n"; done
+	make_files
+	for n in 1 2; do
+		(
+			i=0
+			while [ ! -e "$DIR/over" ]; do
+				i=$((i + 1))
+				echo "$n $i" >"${M[n]}/w$n/$((i % 50))"
+				cat "${M[n]}/w$((3 - n))"/* >/dev/null 2>&1 || true
+				[ $((i % 20)) -ne 0 ] || sync "${M[n]}/w$n"
+				echo "$i" >"$DIR/done$n"
+			done
+		) 3>&- &
+		writers+=($!)
+	done
+	for i in 1 2 3; do
+		write_others "turn$i"
+		sync "${M[3]}"/d/* "${M[3]}"/e/*
+		write_others "lost$i" # or not: it is not durable
+		rm -f "${M[3]}"/w3/* "${M[3]}/w1/1"
+		kill_node 3
+		on 2 timeout -s KILL 120 weft node fence "$FILE" 3 --yes
+		run timeout -s KILL 60 dd if="${M[1]}/d/2" bs=1 skip=20000 count=9 status=none
+		[[ $output == "turn$i 2"* || $output == "lost$i 2"* ]]
+		cp "$DIR/done1" "$DIR/before"
+		wait_until 20 differs "$DIR/done1" "$DIR/before"
+		mount_node 3
+		touch "${M[3]}/w3/$i"
+	done
+	touch "$DIR/over"
+	wait "${writers[@]}"
+	umount_nodes 2 3 1
+	check_nodes
+}
+
+differs() { ! cmp -s "$1" "$2"; }
+
+@test "all crash, and one is not started again: it is fenced while the others wait for it to start" {
+	mount_nodes
+	make_files
+	write_others synced
+	sync "${M[3]}"/d/* "${M[3]}"/e/*
+	for n in 1 2 3; do kill_node "$n"; done
+	start_node 1
+	start_node 2
+	wait_until 10 grep -q "waiting for node 3" "$DIR/log1"
+	on 3 timeout -s KILL 120 weft node fence "$FILE" 3 --yes
+	for n in 1 2; do
+		wait_until 10 mountpoint -q "${M[n]}"
+		look "$n" synced
+	done
+	mount_node 3
+	look 3 synced
+	umount_nodes 1 2 3
+	check_nodes
+}
+
+# Two devices of one store, as of two machines that reach it: no lock says that it is in use.
+@test "one that was fenced and still runs is refused, finds it out, and ends; nothing of it is heard" {
+	local pid
+	need losetup
+	loops=$(losetup -f --show "$DIR/3.weft") || skip "needs loop devices"
+	sed -i "s|^store *= *$DIR/3.weft|store = $loops|" "$FILE"
+	grep -q "$loops" "$FILE"
+	mount_nodes
+	make_files
+	write_others synced
+	sync "${M[3]}"/d/* "${M[3]}"/e/*
+	stopped=$(node_pid 3)
+	pid=$stopped
+	kill -STOP "$pid"
+	wait_until 30 away_on_1
+	loops="$loops $(losetup -f --show "$DIR/3.weft")"
+	run on 1 timeout -s KILL 120 weft node fence "$FILE" 3 --yes --store "${loops#* }"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	look 1 synced
+	look 2 synced
+	echo new >"${M[1]}/d/1"
+	kill -CONT "$pid"
+	stopped=
+	wait_until 20 gone "$pid"
+	run timeout -s KILL 5 cat "${M[3]}/d/1"
+	[ "$status" -eq 1 ]
+	[[ $output == *"not connected"* ]]
+	umount -l "${M[3]}"
+	[ "$(cat "${M[2]}/d/1")" = new ]
+	losetup -d "${loops#* }"
+	loops=${loops% *}
+	mount_node 3
+	[ "$(cat "${M[3]}/d/1")" = new ]
+	umount_nodes 1 2 3
+}
+
+away_on_1() { weft status "${M[1]}" | grep -q AWAY; }

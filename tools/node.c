@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * weft node fence: what a node that does not come back has of the volume is given back for it.
+ *
+ * Its store is opened here as the node itself would open it, under its next incarnation: so
+ * whatever of the start before still runs is refused by all from then on. The log is
+ * redone, what it has of others' pages goes to their homes, locks and open files end; then the
+ * node leaves alone, and all others note that it has left (docs/many-nodes.md, "Leaving").
+ * Nothing that was durable is lost by it, and the next start of the node is like any other.
+ * Without its store none of this can be done, and nothing is guessed: others go on waiting.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/volume/clients.h"
+#include "engine/volume/member.h"
+#include "fs/daemonize.h"
+#include "fs/ops/ops.h"
+#include "fs/options.h"
+#include "fs/source.h"
+#include "tools/tools.h"
+
+#define POLL_NS 20000000ull
+
+static const char usage[] =
+	"Usage: weft node fence FILE N [--store PATH] [--yes]\n"
+	"\n"
+	"Ends what others wait for of node N of the cluster file FILE, which has crashed "
+	"or hangs "
+	"and\n"
+	"is not started again soon: what its log has of their pages is given to them, "
+	"its locks "
+	"and\n"
+	"open files end, and nobody waits for it but for what lies in its own store. For "
+	"that its\n"
+	"store must be reachable here; its log is recovered as at a start. Nothing that "
+	"was durable\n"
+	"is lost. Started again, the node takes part as before.\n"
+	"\n"
+	"Stop the node first: its weftd, or its machine. What still runs of it is "
+	"refused by all\n"
+	"others, and ends when it learns of it; but until then it may write to the "
+	"store.\n"
+	"\n"
+	"      --store PATH  where its store is now, if not where FILE says\n"
+	"  -y, --yes         do not ask\n"
+	"\n"
+	"Example:\n"
+	"  weft node fence /etc/weft/scratch.cluster 3\n"
+	"\n"
+	"Exit codes: 0, 1 wrong usage, 2 it failed: others wait for the node as "
+	"before.\n";
+
+struct fence {
+	struct source source;
+	struct mount_options options; /* for source_open */
+	struct member *member;
+	struct volume *volume;
+	struct fs *fs;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+	interrupted = 1;
+}
+
+static enum member_patience patience(void *arg)
+{
+	return interrupted ? MEMBER_CUT : MEMBER_WAITS;
+}
+
+/* ---- is it to be done? ----------------------------------------------------------------- */
+
+struct look {
+	const char *volume_uuid;
+	unsigned node;
+	char who[200]; /* a daemon of this machine that has a link to the node */
+};
+
+static void look_visit(void *arg, struct client *c)
+{
+	struct look *l = arg;
+	struct weft_error err = {0};
+	json_t *status, *nodes, *one;
+	size_t i;
+
+	if (strcmp(client_text(c->identity, "volume_uuid"), l->volume_uuid) != 0)
+		return;
+	status = client_ask(c->fd, "status", &err);
+	nodes = json_object_get(json_object_get(status, "cluster"), "nodes");
+	json_array_foreach(nodes, i,
+		one) if (json_integer_value(json_object_get(one, "id")) == l->node &&
+			 json_is_true(json_object_get(one, "up")))
+		snprintf(l->who, sizeof(l->who), "the weftd of %s",
+			client_text(c->identity, "mount_point"));
+	json_decref(status);
+}
+
+/* A node that others hear is not dead. */
+static int check_away(const struct cluster *c, unsigned node, struct weft_error *err)
+{
+	char uuid[UUID_TEXT];
+	struct look l = {.volume_uuid = uuid, .node = node};
+
+	uuid_print(cluster_volume_uuid(c), uuid);
+	client_each(look_visit, &l);
+	if (!*l.who)
+		return 0;
+	return weft_error(err, -EBUSY,
+		"node %u is up, as %s says: unmount it there, or stop its weftd or its "
+		"machine "
+		"(a link is noticed to be dead after 10 s)",
+		node, l.who);
+}
+
+static int confirm(const struct fence *f, bool yes, struct weft_error *err)
+{
+	char line[16];
+
+	if (yes)
+		return 0;
+	if (!isatty(STDIN_FILENO))
+		return weft_error(
+			err, -EINVAL, "without a terminal to ask at, say --yes");
+	printf("Node %u of %s must not run any more: not on any machine that "
+	       "reaches\n%s.\n"
+	       "Has it been stopped? [yes/no] ",
+		f->source.node, f->options.cluster_file, f->options.store);
+	fflush(stdout);
+	if (fgets(line, sizeof(line), stdin) && strcmp(line, "yes\n") == 0)
+		return 0;
+	return weft_error(err, -ECANCELED, "nothing was done");
+}
+
+/* ---- doing it ---------------------------------------------------------------------------- */
+
+static bool waits_for_host(void *arg)
+{
+	return !interrupted;
+}
+
+/* A client has its log at another node. */
+static int log_open_remote(
+	const struct fence *f, struct rt_disk **out, struct weft_error *err)
+{
+	struct remote_log_options r = {.cluster = f->source.cluster,
+		.node = f->source.node,
+		.waits = waits_for_host};
+	int ret;
+
+	source_format(&f->source, &r.format);
+	ret = remote_log_open(out, &r, err);
+	explicit_bzero(r.format.key, sizeof(r.format.key));
+	return ret;
+}
+
+static int fence_open(struct fence *f, struct weft_error *err)
+{
+	const struct member_options mo = {
+		.cluster = f->source.cluster,
+		.node = f->source.node,
+		.dials_only = true,
+		.patience = patience,
+	};
+	struct volume_options vo = {
+		.background = true,
+		.cache = {.cache_bytes = f->options.cache_bytes},
+	};
+	const struct ops_options oo = {.atime = OPS_NOATIME};
+	struct rt_disk *disk;
+	int ret = member_open(&f->member, &mo, err);
+
+	if (ret < 0)
+		return ret;
+	vo.peers = member_peers(f->member);
+	source_expect(&f->source, &vo);
+	ret = source_is_client(&f->source)
+		      ? log_open_remote(f, &disk, err)
+		      : rt_disk_open(&disk, f->options.store, RT_DISK_EXCLUSIVE, err);
+	if (ret == -EBUSY && !source_is_client(&f->source))
+		return weft_error(err, ret,
+			"%s is in use: node %u runs on this machine; stop it",
+			f->options.store, f->source.node);
+	if (ret < 0)
+		return ret;
+	ret = volume_open(&f->volume, disk, &vo, err);
+	if (ret < 0)
+		return ret;
+	ret = fs_open(&f->fs, f->volume, &oo, err);
+	if (ret == 0)
+		return 0;
+	member_alone(f->member);
+	volume_close(f->volume);
+	f->volume = NULL;
+	return ret;
+}
+
+/* Until others have made durable what they have of its changes (fs/ops/sync.c). */
+static void await_others(const struct fence *f)
+{
+	while (atomic_load(&f->volume->returned) && !interrupted &&
+		!volume_failed(f->volume))
+		rt_sleep_ns(POLL_NS);
+}
+
+static int report(const struct fence *f, struct weft_error *err)
+{
+	const struct cluster *c = f->source.cluster;
+	const struct cluster_member *m = NULL;
+	uint64_t told = member_told_left(f->member);
+	unsigned waiting = 0;
+
+	if (source_is_client(&f->source)) { /* others look at its log (member_client.c) */
+		printf("Client %u is fenced: its log was recovered, and nobody waits for it.\n",
+			f->source.node);
+		return 0;
+	}
+	while ((m = cluster_next(c, m))) {
+		if (m->id == f->source.node || m->role != CLUSTER_STORAGE ||
+			told >> m->id & 1)
+			continue;
+		waiting++;
+		fprintf(stderr, "weft node fence: node %u goes on waiting for node %u\n",
+			m->id, f->source.node);
+	}
+	if (waiting)
+		return weft_error(
+			err, -EAGAIN, "not all others could be told; fence it once more");
+	printf("Node %u is fenced: its log was recovered, and nobody waits for it but "
+	       "who needs "
+	       "what lies in\n%s. To have that served again, start the node.\n",
+		f->source.node, f->options.store);
+	return 0;
+}
+
+static int fence(struct fence *f, struct weft_error *err)
+{
+	int ret = rt_real_start();
+
+	if (ret < 0)
+		return weft_error(
+			err, ret, "cannot start the runtime: %s", strerror(-ret));
+	ret = fence_open(f, err);
+	if (ret < 0)
+		return ret;
+	await_others(f);
+	member_alone(f->member);
+	fs_close(f->fs);
+	ret = volume_close(f->volume);
+	if (interrupted)
+		return weft_error(err, -EINTR, "interrupted");
+	if (ret < 0)
+		return weft_error(err, ret, "%s could not be closed cleanly: %s",
+			f->options.store, strerror(-ret));
+	return report(f, err);
+}
+
+/* ---- the command line ---------------------------------------------------------------------- */
+
+static int node_number(const char *text, unsigned *out)
+{
+	char *end;
+	unsigned long n = strtoul(text, &end, 10);
+
+	if (*text < '0' || *text > '9' || *end || n < 1 || n > CLUSTER_NODE_MAX)
+		return -EINVAL;
+	*out = (unsigned)n;
+	return 0;
+}
+
+static int fence_node(const char *file, unsigned node, const char *store, bool yes,
+	struct weft_error *err)
+{
+	struct sigaction sa = {.sa_handler = on_signal};
+	struct fence f = {0};
+	int ret;
+
+	mount_options_default(&f.options);
+	f.options.node = node;
+	f.options.store = realpath(file, NULL);
+	if (!f.options.store)
+		return weft_error(err, -errno, "%s: %s", file, strerror(errno));
+	sigaction(SIGINT, &sa, NULL);
+	sigaction(SIGTERM, &sa, NULL);
+	ret = source_open_at(&f.source, &f.options, store, err);
+	if (ret == 0 && !source_shared(&f.source))
+		ret = weft_error(err, -EINVAL, "%s names no other node", file);
+	if (ret == 0)
+		ret = check_away(f.source.cluster, node, err);
+	if (ret == 0)
+		ret = confirm(&f, yes, err);
+	if (ret == 0)
+		ret = fence(&f, err);
+	member_close(f.member);
+	source_close(&f.source);
+	mount_options_free(&f.options);
+	return ret;
+}
+
+int weft_node(int argc, char **argv)
+{
+	static const struct option words[] = {{"store", required_argument, NULL, 's'},
+		{"yes", no_argument, NULL, 'y'}, {"help", no_argument, NULL, 'h'}, {0}};
+	struct weft_error err = {0};
+	const char *store = NULL;
+	bool yes = false;
+	unsigned node;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "yh", words, NULL)) != -1) {
+		if (c == 's')
+			store = optarg;
+		else if (c == 'y')
+			yes = true;
+		else
+			return weft_usage(usage, c == 'h');
+	}
+	if (argc - optind != 3 || strcmp(argv[optind], "fence") != 0 ||
+		node_number(argv[optind + 2], &node) < 0)
+		return weft_usage(usage, false);
+	if (fence_node(argv[optind + 1], node, store, yes, &err) == 0)
+		return 0;
+	fprintf(stderr, "weft node fence: %s\n", err.text);
+	return EXIT_FAILED;
+}
