@@ -594,16 +594,24 @@ static int ship_some(struct cache *c, const struct page_ref *refs, unsigned coun
 	return e;
 }
 
-/* Images that others shipped to this node's store. */
+/*
+ * Images that others shipped to this node's store. Where they are logged, half of the log's
+ * reserve is not theirs: what pins this node's own tail is persisted from that. -EAGAIN:
+ * not now; it comes again, and nobody here waits for it.
+ */
 static int write_shipped(struct cache *c, const struct coherence_ship *ships,
 	unsigned count, unsigned *taken)
 {
 	struct log_room room;
 	struct wb_region *r;
 	struct wb_batch b;
-	int e = batch_reserve_shipped(c, count, &b, &room);
+	int e;
 
 	*taken = 0;
+	if (ships->for_other && !c->redo && store_writes_tear(c->store) &&
+		log_reserve_short(c->log))
+		return -EAGAIN;
+	e = batch_reserve_shipped(c, count, &b, &room);
 	if (e)
 		return e;
 	r = region_take_shipped(c);

@@ -431,28 +431,42 @@ static void job_done(struct cluster *d, struct job *j, bool done, bool *again)
 	job_put(&d->persist_jobs, j);
 }
 
-static void persist_images(struct cluster *d, struct persisting *b, bool *again)
+/* Those of other nodes, or this node's own: of the former the cache may want none now. */
+static bool persist_ships(struct cluster *d, struct persisting *b, bool for_other)
 {
 	unsigned count = 0;
-	bool well;
 
-	persist_reads(d, b);
 	for (unsigned i = 0; i < b->count; i++) {
-		struct job *j = b->job[i];
+		const struct job *j = b->job[i];
 
-		b->needed[i] = b->read[i] && persist_needed(d, j);
-		if (b->needed[i])
+		if (b->needed[i] && (j->m.sender != d->o.self) == for_other)
 			b->ship[count++] = (struct coherence_ship){.pid = j->p->at.pid,
 				.incarnation = j->m.incarnation,
 				.version = j->m.version,
-				.image = persist_buffer(b, i)};
+				.image = persist_buffer(b, i),
+				.for_other = for_other};
 	}
-	well = !count || !d->base.frames->persist(d->base.cache, b->ship, count);
+	return !count || !d->base.frames->persist(d->base.cache, b->ship, count);
+}
+
+static void persist_images(struct cluster *d, struct persisting *b, bool *again)
+{
+	bool own, others;
+
+	persist_reads(d, b);
 	for (unsigned i = 0; i < b->count; i++)
-		job_done(d, b->job[i],
-			persist_end(d, b->job[i], b->read[i], b->needed[i],
+		b->needed[i] = b->read[i] && persist_needed(d, b->job[i]);
+	own = persist_ships(d, b, false);
+	others = persist_ships(d, b, true);
+	for (unsigned i = 0; i < b->count; i++) {
+		struct job *j = b->job[i];
+		bool well = j->m.sender == d->o.self ? own : others;
+
+		job_done(d, j,
+			persist_end(d, j, b->read[i], b->needed[i],
 				b->needed[i] ? well : b->read[i]),
 			again);
+	}
 	b->count = 0;
 }
 

@@ -58,6 +58,7 @@ struct coherence_ship {
 	uint64_t incarnation, version;
 	void *image; /* in memory that peers may read; unchanged until the call returns */
 	int result;
+	bool for_other; /* `persist`: another node has shipped it */
 };
 
 struct coherence;

@@ -85,6 +85,8 @@ struct log_room {
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
 /* What is left of it; to be called even if all bytes are used. No-op on a zeroed room. */
 void log_release(struct log *log, struct log_room *room);
+/* Is half of that reserve used, or more? */
+bool log_reserve_short(struct log *log);
 /* The largest reservation that this log can ever grant. */
 uint32_t log_room_max(struct log *log, bool urgent);
 

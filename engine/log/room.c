@@ -205,6 +205,14 @@ static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 	return error;
 }
 
+bool log_reserve_short(struct log *log)
+{
+	uint64_t kept = log->ring_limit[true] - log->ring_limit[false];
+
+	return atomic_load_explicit(&log->ring_charged, memory_order_relaxed) + kept / 2 >
+	       log->ring_limit[true];
+}
+
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room)
 {
 	uint64_t charge = room_charge(bytes);

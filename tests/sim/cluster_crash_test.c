@@ -14,6 +14,7 @@
 #define CRASHES       4u
 #define CRASHES_SEEDS 5u
 
+static uint64_t frames = FRAMES; /* of a cache */
 static unsigned ended;
 
 static void work(void *arg)
@@ -40,7 +41,7 @@ static void crash_open(struct node *n)
 {
 	struct volume_options vo = {
 		.background = true,
-		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 40},
+		.cache = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40},
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &n->peers,
@@ -133,7 +134,7 @@ static int run_crashes(void *arg)
 	return 0;
 }
 
-static void run_seeds(unsigned nodes, uint64_t seeds)
+static void run_seeds(unsigned nodes, uint64_t seeds, uint64_t log_bytes)
 {
 	struct rt_sim_options o = {.time_limit_ns = 60ull * 1000000000};
 
@@ -143,6 +144,7 @@ static void run_seeds(unsigned nodes, uint64_t seeds)
 
 		assert_non_null(w);
 		w->nodes = seeds_nodes(nodes, seed);
+		w->log_bytes = log_bytes;
 		memset(files, 0, sizeof(files));
 		atomic_store(&over, false);
 		ended = 0;
@@ -153,13 +155,24 @@ static void run_seeds(unsigned nodes, uint64_t seeds)
 
 static void what_is_fsynced_or_written_by_who_lives_is_not_lost(void **state)
 {
-	run_seeds(3, CRASHES_SEEDS);
+	run_seeds(3, CRASHES_SEEDS, 0);
 }
 
 static void so_it_is_on_five_and_eight_nodes(void **state)
 {
-	run_seeds(5, 1);
-	run_seeds(8, 1);
+	run_seeds(5, 1, 0);
+	run_seeds(8, 1, 0);
+}
+
+/*
+ * Caches that hold much more than the logs: these are full of what others have to persist.
+ * (The disks tear, so each image of another node is logged by its home.)
+ */
+static void nobody_stands_still_with_logs_that_are_full(void **state)
+{
+	frames = 1280;
+	run_seeds(3, 20, 4 << 20);
+	frames = FRAMES;
 }
 
 int main(int argc, char **argv)
@@ -167,6 +180,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_fsynced_or_written_by_who_lives_is_not_lost),
 		cmocka_unit_test(so_it_is_on_five_and_eight_nodes),
+		cmocka_unit_test(nobody_stands_still_with_logs_that_are_full),
 	};
 
 	if (argc > 1)

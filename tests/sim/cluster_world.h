@@ -71,6 +71,7 @@ struct world {
 	bool caller_forgets;   /* as in struct ops_options */
 	uint64_t dirty_age_ms; /* 0: 40 */
 	uint64_t disk_bytes;   /* 0: DISK_BYTES */
+	uint64_t log_bytes;    /* 0: LOG_BYTES */
 	void (*work)(struct node *n);
 	void (*check)(struct node *n);
 	bool no_files;   /* it puts other things into the tree than fsck knows */
@@ -305,7 +306,7 @@ static void node_main(void *arg)
 static void node_format(struct node *n)
 {
 	struct store_format format = {.checksum_kind = DISK_CHECKSUM_GMAC,
-		.log_bytes = LOG_BYTES,
+		.log_bytes = n->w->log_bytes ? n->w->log_bytes : LOG_BYTES,
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1)};
 	struct weft_error err = {0};
