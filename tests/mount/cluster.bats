@@ -310,6 +310,21 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "host": 1, "addresses": ["de
 	echo "still" >"$MNT/there"
 }
 
+@test "mkfs.weft sets room for the logs of clients aside" {
+	make_cluster
+	run mkfs.weft -c "$FILE" --clients 2 --client-log 6M --force
+	[ "$status" -eq 0 ]
+	[[ $output == *"logs of 2"*"6.0 MiB"* ]]
+	printf '[node 2]\nrole = client\naddress = 127.0.0.1:1\n' >>"$FILE"
+	run mkfs.weft -c "$FILE" --node 1 --force # as many as the file has
+	[ "$status" -eq 0 ]
+	[[ $output == *"logs of 1"*"5.0 MiB"* ]]
+	refused 1 "too few for a client's log" mkfs.weft -c "$FILE" --node 1 --client-log 1M --force
+	refused 1 "too large for a store" mkfs.weft -c "$FILE" --node 1 --client-log 60M --force
+	refused 2 "not a number of clients" mkfs.weft -c "$FILE" --node 1 --clients 64
+	refused 2 "clients need a cluster file" mkfs.weft --clients 1 "$STORE"
+}
+
 @test "mkfs.weft takes a cluster file or a store, not both" {
 	make_cluster
 	refused 2 "the cluster file names the store" mkfs.weft -c "$FILE" "$STORE"
