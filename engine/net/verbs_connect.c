@@ -263,11 +263,15 @@ static void route_resolved(struct verbs_pair *p)
 bool verbs_offer(struct connect_net *lines, struct net_connection *c)
 {
 	struct verbs_net *net = verbs_net_of(&lines->base);
-	struct wire_offer offer = {.port = rdma_get_src_port(net->listener)};
-	struct verbs_pair *p = rt_alloc(sizeof(*p));
+	struct wire_offer offer = {0};
+	struct verbs_pair *p;
 
+	if (!net->listener)
+		return false;
+	p = rt_alloc(sizeof(*p));
 	if (!p)
 		return false;
+	offer.port = rdma_get_src_port(net->listener);
 	c->offer = p;
 	p->connection = c;
 	rt_random_bytes(p->token, sizeof(p->token));
@@ -358,6 +362,18 @@ static void removed(struct verbs_net *net, struct verbs_pair *p)
 	give_up(p->connection, &why);
 }
 
+/* The kernel takes a device away when nothing of it is in use any more. */
+static void stop_listening(struct verbs_net *net)
+{
+	weft_log(3,
+		"verbs: the RDMA device of %s was removed: no other node can connect "
+		"with "
+		"this one; mount again when there is one",
+		net->lines.base.listen);
+	rdma_destroy_id(net->listener);
+	net->listener = NULL;
+}
+
 void verbs_manager_event(struct verbs_net *net)
 {
 	uint8_t token[WIRE_TOKEN_BYTES] = {0};
@@ -383,6 +399,8 @@ void verbs_manager_event(struct verbs_net *net)
 		requested(net, id, token);
 		return;
 	}
+	if (type == RDMA_CM_EVENT_DEVICE_REMOVAL && id == net->listener)
+		stop_listening(net);
 	if (!p)
 		return;
 	switch (type) {

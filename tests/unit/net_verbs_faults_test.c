@@ -339,6 +339,24 @@ static void a_device_that_is_gone(void **state)
 	pair_down(&p);
 }
 
+/* All that use it let go of it, so that it can go: links, and who listens. */
+static void a_device_that_is_pulled_out(void **state)
+{
+	struct pair p = pair_up();
+	uint64_t until = rt_now_ns() + PATIENCE_NS;
+
+	fake_remove_device();
+	wait_for(p.a, &p.a->downs, 1);
+	wait_for(p.b, &p.b->downs, 1);
+	CHECK(p.a->down_code == -ENODEV || p.b->down_code == -ENODEV);
+	while (fake.ids > 0 || fake.pairs > 0) { /* attempts to connect come and go */
+		CHECK(rt_now_ns() < until);
+		rt_sleep_ns(MS);
+	}
+	CHECK(p.a->ups == 1 && p.b->ups == 1);
+	pair_down(&p);
+}
+
 /* ---- a peer that does not keep to the protocol --------------------------------------------------- */
 
 /* Posts what this end would never send, on the queue pair of its link. */
@@ -474,6 +492,7 @@ int main(int argc, char **argv)
 		TEST(what_cannot_be_posted_ends_the_link),
 		TEST(local_memory_that_cannot_be_registered),
 		TEST(a_device_that_is_gone),
+		TEST(a_device_that_is_pulled_out),
 		TEST(what_is_malformed_ends_the_link),
 		TEST(each_thing_costs_what_is_written),
 	};

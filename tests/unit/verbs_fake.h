@@ -910,4 +910,13 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 	free(qp);
 }
 
+/* Whatever uses the device is told that it goes. */
+static inline void fake_remove_device(void)
+{
+	pthread_mutex_lock(&fake_lock);
+	for (struct fake_id *id = fake_ids; id; id = id->next)
+		fake_tell(id, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL);
+	pthread_mutex_unlock(&fake_lock);
+}
+
 #endif
