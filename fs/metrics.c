@@ -194,6 +194,17 @@ static const struct metric peer_metrics[] = {
 	{"weft_peer_cuts_total", COUNTER, "traffic.cuts", "Links that ended."},
 };
 
+/* Of each storage node: what the asked one has cached of its shard. */
+static const struct metric home_metrics[] = {
+	{"weft_cached_pages", GAUGE, "cached.pages", "Pages cached, by home."},
+	{"weft_cached_exclusive_pages", GAUGE, "cached.exclusive",
+		"Of these, pages that no other node has."},
+	{"weft_cached_dirty_pages", GAUGE, "cached.dirty",
+		"Of these, pages newer than their store."},
+	{"weft_cached_owed_images", GAUGE, "cached.owed",
+		"Images kept until their home has persisted them."},
+};
+
 /* ---- samples ------------------------------------------------------------------------- */
 
 static void put_label(FILE *to, const char *key, const char *value)
@@ -297,7 +308,9 @@ static void put_metric(FILE *to, const struct metric *m, const json_t *statuses)
 	}
 }
 
-static void put_peers(FILE *to, const struct metric *m, const json_t *statuses)
+/* Of each node whose object has it: `label` is its id. */
+static void put_nodes(FILE *to, const struct metric *m, const char *label,
+	const char *condition, const json_t *statuses)
 {
 	bool begun = false;
 	json_t *status, *node;
@@ -309,12 +322,12 @@ static void put_peers(FILE *to, const struct metric *m, const json_t *statuses)
 		{
 			const json_t *value = find(node, m->path);
 
-			if (!value || !json_object_get(node, "traffic"))
+			if (!value || !json_object_get(node, condition))
 				continue;
 			put_metric_family(to, m, &begun);
 			fputs(m->name, to);
 			put_labels(to, status);
-			fprintf(to, ",peer=\"%" JSON_INTEGER_FORMAT "\"",
+			fprintf(to, ",%s=\"%" JSON_INTEGER_FORMAT "\"", label,
 				json_integer_value(json_object_get(node, "id")));
 			put_value(to, value, m->path);
 		}
@@ -431,7 +444,9 @@ void metrics_print(FILE *to, const json_t *statuses)
 	for (unsigned i = 0; i < ARRAY_SIZE(metrics); i++)
 		put_metric(to, &metrics[i], statuses);
 	for (unsigned i = 0; i < ARRAY_SIZE(peer_metrics); i++)
-		put_peers(to, &peer_metrics[i], statuses);
+		put_nodes(to, &peer_metrics[i], "peer", "traffic", statuses);
+	for (unsigned i = 0; i < ARRAY_SIZE(home_metrics); i++)
+		put_nodes(to, &home_metrics[i], "home", "cached", statuses);
 	put_messages(to, statuses);
 	put_requests(to, statuses);
 }

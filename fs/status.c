@@ -399,18 +399,38 @@ static json_t *coherence_status(struct daemon *d)
 	return o;
 }
 
+/* What this node has in its cache of another's shard, or its own. */
+static json_t *cached_status(const struct cache_census *c)
+{
+	json_t *o = json_object();
+
+	put(o, "pages", c->exclusive + c->shared);
+	put(o, "exclusive", c->exclusive);
+	put(o, "dirty", c->dirty);
+	put(o, "owed", c->owed);
+	return o;
+}
+
 static json_t *cluster_status(struct daemon *d)
 {
 	json_t *o = cluster_describe(d->source.cluster), *node;
+	struct cache_census census[SHARDS_MAX];
 	size_t i;
+
+	cache_census(d->volume->cache, census);
 
 	json_array_foreach(json_object_get(o, "nodes"), i, node)
 	{
 		struct member_link l;
 		json_int_t id = json_integer_value(json_object_get(node, "id"));
 
+		const json_t *shard = json_object_get(node, "shard");
+
 		if (d->member && member_link(d->member, (unsigned)id, &l) == 0)
 			link_status(node, &l);
+		if (shard && json_integer_value(shard) < SHARDS_MAX)
+			json_object_set_new(node, "cached",
+				cached_status(&census[json_integer_value(shard)]));
 	}
 	if (d->member)
 		json_object_set_new(o, "coherence", coherence_status(d));

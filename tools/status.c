@@ -139,6 +139,20 @@ static void print_link(const json_t *node)
 		printf("            %s\n", client_text(node, "why"));
 }
 
+/* What the asked node has of this one's shard. */
+static void print_cached(const json_t *cached)
+{
+	if (!cached)
+		return;
+	printf("            of its shard here: %.0f pages, %.0f of them exclusive, %.0f "
+	       "dirty",
+		number(cached, "pages"), number(cached, "exclusive"),
+		number(cached, "dirty"));
+	if (number(cached, "owed") != 0)
+		printf("; %.0f images owed", number(cached, "owed"));
+	putchar('\n');
+}
+
 static void print_coherence(const json_t *c)
 {
 	const json_t *sent = json_object_get(c, "sent");
@@ -226,6 +240,7 @@ static void print_cluster(const json_t *status)
 		else
 			puts(", not heard of");
 		print_link(one);
+		print_cached(json_object_get(one, "cached"));
 	}
 	print_coherence(json_object_get(cluster, "coherence"));
 	print_change(json_object_get(json_object_get(cluster, "coherence"), "change"));

@@ -307,3 +307,26 @@ uint64_t cache_free_frames(struct cache *c)
 {
 	return atomic_load_explicit(&c->free.count, memory_order_relaxed);
 }
+
+void cache_census(struct cache *c, struct cache_census of[SHARDS_MAX])
+{
+	memset(of, 0, SHARDS_MAX * sizeof(*of));
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = cache_frame(c, i);
+		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+		unsigned flags = atomic_load_explicit(&f->flags, memory_order_relaxed);
+		unsigned mode = atomic_load_explicit(&f->mode, memory_order_relaxed);
+		struct cache_census *n;
+
+		if (pid == PID_NONE || pid_shard(pid) >= SHARDS_MAX)
+			continue;
+		n = &of[pid_shard(pid)];
+		if (flags & FRAME_OWED) {
+			n->owed++;
+			continue;
+		}
+		n->exclusive += mode == PAGE_EXCLUSIVE;
+		n->shared += mode == PAGE_SHARED;
+		n->dirty += mode != PAGE_INVALID && (flags & FRAME_DIRTY);
+	}
+}

@@ -357,5 +357,16 @@ struct cache_counters {
 struct cache_counters *cache_counters(struct cache *cache);
 uint64_t cache_dirty_pages(struct cache *cache);
 uint64_t cache_free_frames(struct cache *cache);
+/*
+ * For people: what the frames have of each shard, as far as one look at each of them tells while
+ * the rest goes on.
+ */
+struct cache_census {
+	uint64_t exclusive,
+		shared; /* pages that this node may change; that it may read */
+	uint64_t dirty; /* of these, newer than their store */
+	uint64_t owed;  /* images kept until their home has them, without a right */
+};
+void cache_census(struct cache *cache, struct cache_census of[SHARDS_MAX]);
 
 #endif
