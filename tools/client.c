@@ -23,6 +23,8 @@
 
 #define ANSWER_MAX       (1u << 20)
 #define ANSWER_TIMEOUT_S 10
+#define CLIENTS_MAX      256 /* of one user */
+#define CLIENT_NAME_MAX  64  /* UUID-PID.sock */
 
 const char *client_text(const json_t *o, const char *key)
 {
@@ -90,10 +92,17 @@ static ssize_t receive_line(int fd, char *buf, size_t cap)
 	return -EMSGSIZE;
 }
 
-json_t *client_ask(int fd, const char *cmd, struct weft_error *err)
+static bool send_request(int fd, const char *cmd)
 {
 	char request[64];
 	int len = snprintf(request, sizeof(request), "{\"cmd\":\"%s\"}\n", cmd);
+
+	return send(fd, request, (size_t)len, MSG_NOSIGNAL) == len;
+}
+
+/* What it answers to a request that was sent, or was not. */
+static json_t *hear_answer(int fd, bool sent, struct weft_error *err)
+{
 	char *buf = malloc(ANSWER_MAX);
 	json_t *out = NULL;
 	ssize_t n;
@@ -102,9 +111,7 @@ json_t *client_ask(int fd, const char *cmd, struct weft_error *err)
 		weft_error(err, -ENOMEM, "no memory for its answer");
 		return NULL;
 	}
-	n = send(fd, request, (size_t)len, MSG_NOSIGNAL) == len
-		    ? receive_line(fd, buf, ANSWER_MAX)
-		    : -EPIPE;
+	n = sent ? receive_line(fd, buf, ANSWER_MAX) : -EPIPE;
 	if (n == -ETIMEDOUT)
 		weft_error(err, -ETIMEDOUT, "its weftd has not answered for %d s",
 			ANSWER_TIMEOUT_S);
@@ -122,6 +129,11 @@ json_t *client_ask(int fd, const char *cmd, struct weft_error *err)
 		return out;
 	json_decref(out);
 	return NULL;
+}
+
+json_t *client_ask(int fd, const char *cmd, struct weft_error *err)
+{
+	return hear_answer(fd, send_request(fd, cmd), err);
 }
 
 void client_be_patient(int fd)
@@ -154,47 +166,108 @@ bool client_wait_end(int fd, int timeout_ms, char last[CLIENT_LAST_BYTES])
 
 /* ---- all of them ----------------------------------------------------------------- */
 
-/* True when nobody listens at the socket. */
-static bool visit(const char *folder, const char *name,
-	void (*fn)(void *, struct client *), void *arg)
+/* All are asked before any is waited for: one that hangs, or is stopped, holds up none. */
+struct asked {
+	struct pollfd fds[CLIENTS_MAX];
+	char name[CLIENTS_MAX][CLIENT_NAME_MAX];
+	unsigned count;
+	bool dead; /* a socket is there at which nobody listens */
+};
+
+static void ask_one(struct asked *a, const char *folder, const char *name)
+{
+	int fd = strlen(name) < CLIENT_NAME_MAX && a->count < CLIENTS_MAX
+			 ? client_connect(folder, name)
+			 : -ENAMETOOLONG;
+
+	a->dead |= fd == -ECONNREFUSED;
+	if (fd < 0)
+		return;
+	if (!send_request(fd, "identify")) {
+		close(fd);
+		return;
+	}
+	strcpy(a->name[a->count], name);
+	a->fds[a->count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+}
+
+/* True: no other needs to be heard. */
+static bool hear_one(struct pollfd *p, bool (*fn)(void *, struct client *), void *arg)
 {
 	struct weft_error err = {0};
-	struct client c = {.fd = client_connect(folder, name)};
+	struct client c = {.fd = p->fd};
+	bool enough;
 
-	if (c.fd < 0)
-		return c.fd == -ECONNREFUSED;
-	c.identity = client_ask(c.fd, "identify", &err);
-	if (c.identity)
-		fn(arg, &c);
-	else if (err.code == -ETIMEDOUT)
-		fprintf(stderr, "weft: %s/%s: %s\n", folder, name, err.text);
+	p->fd = -1;
+	c.identity = hear_answer(c.fd, true, &err);
+	enough = c.identity && fn(arg, &c);
 	json_decref(c.identity);
 	if (c.fd >= 0)
 		close(c.fd);
+	return enough;
+}
+
+/* Until none has answered for so long, or fn has heard enough. True: that. */
+static bool hear_all(struct asked *a, bool (*fn)(void *, struct client *), void *arg)
+{
+	unsigned left = a->count;
+
+	while (left) {
+		int n = poll(a->fds, a->count, ANSWER_TIMEOUT_S * 1000);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		for (unsigned i = 0; i < a->count; i++) {
+			if (a->fds[i].fd < 0 || !a->fds[i].revents)
+				continue;
+			left--;
+			if (hear_one(&a->fds[i], fn, arg))
+				return true;
+		}
+	}
 	return false;
 }
 
-void client_each(void (*fn)(void *arg, struct client *c), void *arg)
+static void client_sweep(void)
+{
+	int locked = control_folder_lock(NULL);
+
+	if (locked < 0)
+		return;
+	control_sweep(locked);
+	close(locked);
+}
+
+void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
 {
 	char folder[CONTROL_FOLDER_MAX];
-	bool dead = false;
+	struct asked *a = calloc(1, sizeof(*a));
 	struct dirent *d;
+	bool enough;
 	DIR *dir;
-	int locked;
 
 	control_folder(folder);
-	dir = opendir(folder);
-	if (!dir)
-		return;
-	while ((d = readdir(dir)))
+	dir = a ? opendir(folder) : NULL;
+	while (dir && (d = readdir(dir)))
 		if (control_is_socket(d->d_name))
-			dead |= visit(folder, d->d_name, fn, arg);
-	closedir(dir);
-	locked = dead ? control_folder_lock(NULL) : -1;
-	if (locked >= 0) {
-		control_sweep(locked);
-		close(locked);
+			ask_one(a, folder, d->d_name);
+	if (dir)
+		closedir(dir);
+	enough = a && hear_all(a, fn, arg);
+	for (unsigned i = 0; a && i < a->count; i++) {
+		if (a->fds[i].fd < 0)
+			continue;
+		if (!enough)
+			fprintf(stderr,
+				"weft: %s/%s: its weftd has not answered for %d s\n",
+				folder, a->name[i], ANSWER_TIMEOUT_S);
+		close(a->fds[i].fd);
 	}
+	if (a && a->dead)
+		client_sweep();
+	free(a);
 }
 
 /* ---- the one that is meant ------------------------------------------------------- */
@@ -231,16 +304,17 @@ static enum fit fit_of(const struct search *s, const json_t *identity)
 	return FIT_NONE;
 }
 
-static void search_visit(void *arg, struct client *c)
+/* What is mounted there is who is meant, whoever else there is. */
+static bool search_visit(void *arg, struct client *c)
 {
 	struct search *s = arg;
 	enum fit fit = fit_of(s, c->identity);
 
 	if (fit == FIT_NONE || fit > s->fit)
-		return;
+		return false;
 	if (fit == s->fit) {
 		s->count++;
-		return;
+		return false;
 	}
 	if (s->fd >= 0)
 		close(s->fd);
@@ -250,6 +324,7 @@ static void search_visit(void *arg, struct client *c)
 	s->fd = c->fd;
 	s->identity = json_incref(c->identity);
 	c->fd = -1;
+	return fit == FIT_MOUNT;
 }
 
 char *client_path(const char *name)

@@ -85,7 +85,7 @@ struct look {
 	char who[200]; /* a daemon of this machine that has a link to the node */
 };
 
-static void look_visit(void *arg, struct client *c)
+static bool look_visit(void *arg, struct client *c)
 {
 	struct look *l = arg;
 	struct weft_error err = {0};
@@ -93,7 +93,7 @@ static void look_visit(void *arg, struct client *c)
 	size_t i;
 
 	if (strcmp(client_text(c->identity, "volume_uuid"), l->volume_uuid) != 0)
-		return;
+		return false;
 	status = client_ask(c->fd, "status", &err);
 	nodes = json_object_get(json_object_get(status, "cluster"), "nodes");
 	json_array_foreach(nodes, i,
@@ -102,6 +102,7 @@ static void look_visit(void *arg, struct client *c)
 		snprintf(l->who, sizeof(l->who), "the weftd of %s",
 			client_text(c->identity, "mount_point"));
 	json_decref(status);
+	return *l->who;
 }
 
 /* A node that others hear is not dead. */

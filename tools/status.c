@@ -275,7 +275,7 @@ static void print_status(const json_t *status)
 	print_requests(json_object_get(status, "requests"));
 }
 
-static void list_one(void *arg, struct client *c)
+static bool list_one(void *arg, struct client *c)
 {
 	unsigned *count = arg;
 
@@ -286,6 +286,7 @@ static void list_one(void *arg, struct client *c)
 		*client_text(c->identity, "label") ? client_text(c->identity, "label")
 						   : "-",
 		number(c->identity, "pid"));
+	return false;
 }
 
 static void print_metrics(json_t *status)
@@ -307,7 +308,7 @@ static void print_json(const json_t *o)
 
 enum form { FORM_TABLE, FORM_JSON, FORM_PROMETHEUS };
 
-static void collect_one(void *arg, struct client *c)
+static bool collect_one(void *arg, struct client *c)
 {
 	struct weft_error err = {0};
 	json_t *status = client_ask(c->fd, "status", &err);
@@ -317,6 +318,7 @@ static void collect_one(void *arg, struct client *c)
 	else if (err.code == -ETIMEDOUT)
 		fprintf(stderr, "weft status: %s: %s\n",
 			client_text(c->identity, "mount_point"), err.text);
+	return false;
 }
 
 static void status_all(enum form form)

@@ -39,9 +39,10 @@ struct client {
 /* Asks a running daemon. A new reference; NULL with a text when it does not answer
  * (-ETIMEDOUT), has gone, or answers with an error (-EREMOTEIO). */
 json_t *client_ask(int fd, const char *cmd, struct weft_error *err);
-/* Visits every daemon of this user; `fn` may keep the client's fd by setting it to -1.
- * Says which do not answer, and takes away the sockets of dead ones. */
-void client_each(void (*fn)(void *arg, struct client *c), void *arg);
+/* Visits every daemon of this user, as they answer, until `fn` says that it has seen enough; it
+ * may keep the client's fd by setting it to -1. Says which do not answer, and takes away the
+ * sockets of dead ones. */
+void client_each(bool (*fn)(void *arg, struct client *c), void *arg);
 /*
  * Finds the daemon that `name` means: a mount point, else a store or cluster file, else a
  * UUID, else a label. The connection's fd (the caller closes it); -ENOENT, or -ENOTUNIQ when it means

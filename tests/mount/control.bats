@@ -149,3 +149,25 @@ mount_inner() {
 	weft umount "$DIR/copy"
 	[ "$(pid_of "$MNT")" = "$DAEMON" ]
 }
+
+# Which of the two would be asked first is not known: each of them is stopped once.
+@test "a daemon that is stopped holds up nobody who asks for another one's mount" {
+	local first second
+	mount_store
+	first=$DAEMON
+	mkfs.weft --size 64M "$DIR/other" >"$DIR/mkfs2.log"
+	mkdir "$DIR/copy"
+	weftd "$DIR/other" "$DIR/copy"
+	second=$(weft status "$DIR/copy" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
+	echo "$second" >>"$DIR/pids"
+	kill -STOP "$first"
+	run weft status "$DIR/copy"
+	kill -CONT "$first"
+	[[ $output == *"pid $second"* && $output != *"has not answered"* ]]
+	kill -STOP "$second"
+	run weft status "$MNT"
+	kill -CONT "$second"
+	[[ $output == *"pid $first"* && $output != *"has not answered"* ]]
+	weft umount "$DIR/copy"
+	umount_store
+}
