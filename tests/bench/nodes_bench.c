@@ -166,12 +166,12 @@ static void sequential_run(struct node *n, struct engine *e)
 	}
 	if (n->id == 2) {
 		double s = (double)(now_ns() - began) / 1e9;
+		unsigned pages = (batches - first) * BATCH;
 
 		after = node_traffic(n);
-		batches -= first;
-		print_value("bytes_per_second", (double)batches * MIB / s);
-		print_value("processor_ns", (processor_ns() - worked) / batches / BATCH);
-		print_traffic(&before, &after, batches * BATCH);
+		print_value("bytes_per_second", (double)pages * PAGE_SIZE / s);
+		print_value("processor_ns", (processor_ns() - worked) / pages);
+		print_traffic(&before, &after, pages);
 	}
 	nodes_barrier(n);
 	if (n->id == 1) {
