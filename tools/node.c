@@ -39,9 +39,10 @@ static const char usage[] =
 	"and\n"
 	"open files end, and nobody waits for it but for what lies in its own store. For "
 	"that its\n"
-	"store must be reachable here; its log is recovered as at a start. Nothing that "
-	"was durable\n"
-	"is lost. Started again, the node takes part as before.\n"
+	"store must be reachable here (a client has none, and needs none); its log is "
+	"recovered as\n"
+	"at a start. Nothing that was durable is lost. Started again, the node takes "
+	"part as before.\n"
 	"\n"
 	"Stop the node first: its weftd, or its machine. What still runs of it is "
 	"refused by all\n"
@@ -220,7 +221,8 @@ static int report(const struct fence *f, struct weft_error *err)
 	unsigned waiting = 0;
 
 	if (source_is_client(&f->source)) { /* others look at its log (member_client.c) */
-		printf("Client %u is fenced: its log was recovered, and nobody waits for it.\n",
+		printf("Client %u is fenced: its log was recovered, and nobody waits for "
+		       "it.\n",
 			f->source.node);
 		return 0;
 	}

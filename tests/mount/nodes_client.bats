@@ -90,6 +90,34 @@ umount_client() {
 	check_nodes
 }
 
+@test "a client that was killed is fenced: what it had fsynced is there, its locks are free, nobody waits" {
+	mount_nodes
+	mkdir "${M[1]}/d"
+	for i in $(seq 20); do
+		dd if=/dev/urandom of="${M[3]}/d/$i" bs=30k count=1 conv=fsync status=none
+		cp "${M[3]}/d/$i" "$DIR/copy$i"
+	done
+	flock "${M[3]}/d/1" sleep 10 3>&- 4>&- &
+	wait_until 10 eval '! flock -n "${M[1]}/d/1" true'
+	kill_node 3
+	run timeout -s KILL 2 cmp "$DIR/copy1" "${M[1]}/d/1"
+	[ "$status" -ne 0 ]
+	run on 2 timeout -s KILL 120 weft node fence "$FILE" 3 --yes
+	echo "$output"
+	[ "$status" -eq 0 ]
+	for i in $(seq 20); do
+		timeout 60 cmp "$DIR/copy$i" "${M[1]}/d/$i"
+		timeout 60 touch "${M[2]}/d/$i"
+	done
+	timeout 60 flock "${M[2]}/d/1" true
+	timeout 60 sync "${M[1]}"/d/*
+	mount_node 3
+	echo again >"${M[3]}/d/again"
+	[ "$(cat "${M[2]}/d/again")" = again ]
+	umount_nodes 3 2 1
+	check_nodes
+}
+
 @test "fsck.weft redoes the log of a client that was killed" {
 	mount_nodes
 	head -c 300k /dev/urandom >"${M[3]}/f"
