@@ -174,11 +174,14 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 			COUNT(c, misses, x->count);
 		}
 		for (unsigned i = 0; i < x->count; i++) {
-			int e = settle(c, x->frame[i], x, i, flags, keep != NULL);
+			const struct coherence_request *q = &x->request[i];
+			/* less may be granted than was wanted: then it is looked at again */
+			bool kept = keep && !q->result && q->granted >= q->wanted;
+			int e = settle(c, x->frame[i], x, i, flags, kept);
 
 			if (e && !error)
 				error = e;
-			if (!e && keep && !x->request[i].result)
+			if (!e && kept)
 				*keep = x->frame[i];
 			unreached |= x->request[i].result == -EHOSTUNREACH;
 		}

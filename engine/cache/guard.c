@@ -65,10 +65,17 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 	c->coherence->ops->acquire(c->coherence, &r, 1);
 	frame_clear(f, FRAME_ASKING);
 	if (r.result) {
-		if (r.lost)
+		if (r.lost) {
+			/* dirty only if its home has persisted it while this waited, and
+			 * could not say so to a frame that was latched (give_persisted);
+			 * what is owed of it is a copy */
+			frame_mark_clean(c, f);
+			atomic_store_explicit(
+				&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 			frame_free(c, f);
-		else
+		} else {
 			frame_leave(c, f);
+		}
 		if (r.result != -EHOSTUNREACH)
 			return r.result;
 		rt_sleep_ns(UNREACHED_NS);

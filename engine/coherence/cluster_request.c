@@ -133,6 +133,15 @@ void wish_start(struct cluster *d, struct dpage *p)
 		wish_done(d, p, -EIO);
 		return;
 	}
+	if (p->hold.hold == RIGHT_SOURCE && w->request->held_hollow &&
+		w->request->wanted == PAGE_SHARED) {
+		/* it was fetched into this frame for who asked meanwhile */
+		w->asked = true;
+		if (p->got != GOT_ZEROS)
+			p->got = GOT_PEER;
+		wish_done(d, p, 0);
+		return;
+	}
 	if (p->hold.hold == RIGHT_EXCLUSIVE) {
 		wish_of_owner(d, p, &out);
 		page_perform(d, p, NULL, &out);
@@ -242,6 +251,13 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	bool failed = atomic_load_explicit(&d->failed, memory_order_relaxed);
 
 	WEFT_ASSERT(p && p->wish == w && w->done);
+	/* refused what it wanted; but meanwhile this node's own image was put into its frame,
+	 * with a right to it (rebuild_reinstate) */
+	if (w->result == -EHOSTUNREACH && w->filled && p->hold.hold != RIGHT_NONE &&
+		w->request->held == PAGE_INVALID) {
+		w->result = 0;
+		p->got = GOT_PEER;
+	}
 	/* the frame will be another page's, and is still being read; or an image is on its
 	 * way into it for who asked meanwhile, or from elsewhere to the store */
 	while ((p->ops && (w->result || p->hold.hold == RIGHT_NONE)) || p->persisting ||
