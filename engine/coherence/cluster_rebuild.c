@@ -361,6 +361,16 @@ void rebuild_without(struct cluster *d, struct dpage *p, unsigned node)
 
 /* ---- reinstated: this node's image is the newest left -------------------------------------------------- */
 
+/* The page came for a call that waits for others, and went again, or was refused to it: that
+ * call may be waiting for this very rebuild, with the only frame that the page can have. */
+static bool may_refill(const struct dpage *p)
+{
+	const struct wish *w = p->wish;
+
+	return w->request->held == PAGE_INVALID && !p->ops &&
+	       (!w->result || w->result == -EHOSTUNREACH);
+}
+
 /* The owed image's frame becomes the page's again; or the frame of a request for the page
  * gets the image. (A free frame might be had only by evictions that wait for the home.) */
 static int frame_of_owed(struct cluster *d, struct dpage *p, const struct page_message *m)
@@ -372,7 +382,7 @@ static int frame_of_owed(struct cluster *d, struct dpage *p, const struct page_m
 
 	if (p->vacate || p->unsettled) /* it becomes owed when that ends */
 		return -EAGAIN;
-	if (w && !w->done) {
+	if (w && (!w->done || may_refill(p))) {
 		uint64_t incarnation, version;
 		const void *owed =
 			frames->owed(d->base.cache, p->at.pid, &incarnation, &version);
@@ -381,6 +391,8 @@ static int frame_of_owed(struct cluster *d, struct dpage *p, const struct page_m
 			return -EAGAIN;
 		memcpy(w->request->image, owed, PAGE_SIZE);
 		w->filled = true;
+		if (w->done)
+			p->got = GOT_PEER;
 		p->hold.place = place_of(d, w->request->image);
 		return 0;
 	}
