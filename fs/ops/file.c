@@ -612,12 +612,13 @@ bool state_retire(struct fs *fs, uint64_t ino)
 	return alone;
 }
 
-/* Closes every handle of the stripe, then frees its states. */
+/* Closes every handle of the stripe, then frees its states: those without users are in a list together. */
 static void stripe_close(struct fs *fs, struct stripe *s)
 {
-	for (unsigned b = 0; b < STRIPE_BUCKETS; b++) {
-		struct inode_state *st = s->bucket[b];
+	struct inode_state *st;
 
+	for (unsigned b = 0; b < STRIPE_BUCKETS; b++) {
+		st = s->bucket[b];
 		while (st) {
 			if (st->files) {
 				handle_drop(fs, st->files);
@@ -626,12 +627,13 @@ static void stripe_close(struct fs *fs, struct stripe *s)
 				st = st->next;
 			}
 		}
+	}
+	for (unsigned b = 0; b < STRIPE_BUCKETS; b++)
 		while ((st = s->bucket[b]) != NULL) {
 			WEFT_ASSERT(st->users == 0);
 			s->bucket[b] = st->next;
 			state_free(st);
 		}
-	}
 }
 
 void file_table_close(struct fs *fs)
