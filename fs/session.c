@@ -394,6 +394,7 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 		return weft_error(err, -ENOMEM, "no memory for the FUSE session");
 	}
 	s->fs = fs;
+	s->shared = fs_volume(fs)->peers != NULL; /* workers ask after fs has gone */
 	s->device = device;
 	s->ended_fd = ended_fd;
 	s->uring_mode = uring;
@@ -481,7 +482,7 @@ struct fs *session_fs(struct session *s)
 
 bool session_shared(struct session *s)
 {
-	return fs_volume(s->fs)->peers != NULL;
+	return s->shared;
 }
 
 bool session_keeps(struct session *s)

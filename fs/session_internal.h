@@ -58,7 +58,8 @@ struct session {
 	int ended_fd;
 	struct shim shim;
 	enum uring_mode uring_mode;
-	bool keeps; /* shared, and the kernel may keep what it is told (sharer.c) */
+	bool shared; /* the volume has several nodes */
+	bool keeps;  /* shared, and the kernel may keep what it is told (sharer.c) */
 	_Atomic int keeps_names; /* names too: 1; not: -1; 0: not known yet */
 	/* set once, while INIT is answered; NULL: not used */
 	struct uring *_Atomic uring;
