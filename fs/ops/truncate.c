@@ -258,7 +258,6 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = state_get(fs, ino, &t.st);
 	if (rc < 0)
 		return rc;
-	stores_wait(fs, t.st);
 	rt_gate_enter(&t.st->structure, 1);
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);

@@ -2,8 +2,7 @@
 /*
  * For kernel_test: a model of each node's kernel, as Linux behaves under FUSE. Pages are locked
  * from the READ until its answer has been taken in, a moment after it was given; dropping
- * waits for locked pages. A page that a mapping has stored into is written back before it is
- * dropped, but while the file is being cut it is not written, and stays locked. Attributes have a version, names an epoch: an answer to what was
+ * waits for locked pages. Attributes have a version, names an epoch: an answer to what was
  * asked before they were dropped is not kept. Dropping these never waits.
  */
 #ifndef WEFT_TEST_KERNEL_WORLD_H
@@ -19,7 +18,7 @@
 #define WORD_END    UINT64_MAX /* behind the end of the file */
 
 struct kernel_page {
-	bool locked, good, dirty;
+	bool locked, good;
 	uint64_t word; /* that all of the page is made of */
 };
 
@@ -28,9 +27,6 @@ struct kernel_file {
 	bool known;       /* attributes may be gone by */
 	uint64_t version; /* of the attributes: when they were dropped last */
 	uint64_t size;
-	bool cutting;     /* nothing is written back */
-	unsigned writing; /* what is written back */
-	bool one;         /* asks for one page at a time: more were refused */
 	struct kernel_page page[BLOCKS];
 };
 
@@ -59,11 +55,9 @@ struct kernel_model {
 	struct rt_cond changed, answered;
 	struct kernel_request *answers;
 	bool stopping;
-	struct ops_file *open[FILES], *reading[FILES];
-	struct ops_file *mapping[FILES]; /* to store into, or NULL */
-	uint32_t processes;              /* that have come and gone */
-	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops,
-		stores;
+	struct ops_file *open[FILES];
+	uint32_t processes; /* that have come and gone */
+	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
 };
 
 static struct kernel_model kernels[NODES_MAX];
@@ -84,44 +78,6 @@ static void kernel_attributes_drop(struct kernel_model *k, struct kernel_file *f
 	f->version = ++k->version;
 }
 
-/* Under the lock, which it lets go of: what is stored in the page goes to the daemon. */
-static void kernel_write_back(struct kernel_model *k, struct kernel_file *f, uint64_t i)
-{
-	struct kernel_page *p = &f->page[i];
-	uint64_t image[PAGE_SIZE / 8];
-
-	p->locked = true;
-	p->dirty = false;
-	while (f->cutting)
-		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-	if (i * PAGE_SIZE < f->size) {
-		for (unsigned w = 0; w < PAGE_SIZE / 8; w++)
-			image[w] = p->word;
-		f->writing++;
-		rt_mutex_unlock(&k->lock);
-		rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
-		EQ(ops_store(k->n->fs, k->open[f - k->file], i * PAGE_SIZE, image,
-			   PAGE_SIZE),
-			PAGE_SIZE);
-		rt_mutex_lock(&k->lock);
-		f->writing--;
-		k->stores++;
-	}
-	p->locked = false;
-	rt_cond_broadcast(&k->changed);
-}
-
-static void kernel_pages_write(
-	struct kernel_model *k, struct kernel_file *f, uint64_t first, uint64_t end)
-{
-	for (uint64_t i = first; i < end; i++) {
-		while (f->page[i].locked)
-			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-		if (f->page[i].dirty)
-			kernel_write_back(k, f, i);
-	}
-}
-
 /* Under the lock, which it lets go of while it waits. */
 static void kernel_pages_drop(
 	struct kernel_model *k, struct kernel_file *f, uint64_t first, uint64_t end)
@@ -129,8 +85,6 @@ static void kernel_pages_drop(
 	for (uint64_t i = first; i < MIN(end, (uint64_t)BLOCKS); i++) {
 		while (f->page[i].locked)
 			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-		if (f->page[i].dirty)
-			kernel_write_back(k, f, i);
 		k->drops += f->page[i].good;
 		f->page[i].good = false;
 	}
@@ -206,7 +160,6 @@ static void kernel_take_in(struct kernel_model *k, struct kernel_request *r)
 
 		p->word = i * PAGE_SIZE < r->got ? r->word[i] : WORD_HOLE;
 		p->good = true;
-		p->dirty = false;
 		p->locked = false;
 	}
 	if (r->got < r->count * PAGE_SIZE && f->version <= r->version)
@@ -255,13 +208,11 @@ static int kernel_sink(void *arg, const struct iovec *iov, unsigned count, size_
 	return (int)total;
 }
 
-/* Under the lock: asks for the page, and for some that follow. False: it cannot be had. */
-static bool kernel_ask_pages(
-	struct kernel_model *k, unsigned file, unsigned block, struct ops_file *with)
+/* Under the lock: asks for the page, and for some that follow. */
+static void kernel_ask_pages(struct kernel_model *k, unsigned file, unsigned block)
 {
 	struct kernel_file *f = &k->file[file];
-	unsigned most = f->one ? 1 : 1 + pick(4);
-	int rc;
+	unsigned most = 1 + pick(4);
 	struct kernel_request r = {.file = file, .first = block, .version = k->version};
 	struct kernel_asking a = {k, &r};
 
@@ -275,20 +226,11 @@ static bool kernel_ask_pages(
 	}
 	k->reads_asked++;
 	rt_mutex_unlock(&k->lock);
-	rc = ops_read_kept(
-		k->n->fs, with, block * PAGE_SIZE, r.count * PAGE_SIZE, kernel_sink, &a);
-	HOLDS(rc >= 0 || (rc == -EBUSY && r.count > 1) ||
-		(rc == -EIO && with == k->mapping[file]));
+	HOLDS(ops_read_kept(k->n->fs, k->open[file], block * PAGE_SIZE,
+		      r.count * PAGE_SIZE, kernel_sink, &a) >= 0);
 	rt_mutex_lock(&k->lock);
-	while (rc >= 0 && !r.done)
+	while (!r.done)
 		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-	f->one = rc == -EBUSY;
-	if (rc >= 0)
-		return true;
-	for (unsigned i = 0; i < r.count; i++)
-		f->page[block + i].locked = false;
-	rt_cond_broadcast(&k->changed);
-	return rc == -EBUSY;
 }
 
 /* ---- attributes ------------------------------------------------------------------------------ */
@@ -319,7 +261,7 @@ static bool kernel_take_attributes(struct kernel_model *k, struct kernel_file *f
 		f->size = a->inode.size;
 		for (unsigned i = 0; i < BLOCKS; i++) /* those behind the new end */
 			if (i * PAGE_SIZE >= f->size && !f->page[i].locked)
-				f->page[i].good = f->page[i].dirty = false;
+				f->page[i].good = false;
 	}
 	rt_mutex_unlock(&k->lock);
 	return !stale;
@@ -406,46 +348,17 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 			word = WORD_END;
 			break;
 		}
-		if (p->good) { /* even if it is locked, to be written back */
+		if (p->locked) {
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		} else if (!p->good) {
+			kernel_ask_pages(k, file, block);
+		} else {
 			word = p->word;
 			break;
 		}
-		if (p->locked)
-			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-		else
-			HOLDS(kernel_ask_pages(k, file, block, k->reading[file]));
 	}
 	rt_mutex_unlock(&k->lock);
 	return word;
-}
-
-/* Looks at the block through a mapping, and stores `word` there unless it is NULL. False: it
- * lies behind the end. */
-static bool kernel_touch(struct kernel_model *k, unsigned file, unsigned block,
-	const uint64_t *word, uint64_t *found)
-{
-	struct kernel_file *f = &k->file[file];
-	struct kernel_page *p = &f->page[block];
-	bool there = true;
-
-	rt_mutex_lock(&k->lock);
-	while (there && (!p->good || p->locked)) {
-		there = block * PAGE_SIZE < f->size;
-		if (!there)
-			break;
-		if (p->locked)
-			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-		else
-			there = kernel_ask_pages(k, file, block, k->mapping[file]);
-	}
-	there = there && block * PAGE_SIZE < f->size;
-	if (there && word) {
-		p->word = *word;
-		p->dirty = true;
-	}
-	*found = p->word;
-	rt_mutex_unlock(&k->lock);
-	return there;
 }
 
 /* ---- names -------------------------------------------------------------------------------------- */
