@@ -55,6 +55,14 @@ def init(mount):
         git(repo, "worktree", "add", "-q", os.path.join("..", "work" + n), "node" + n)
 
 
+def sync(folder):
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def load(mount, step):
     while True:
         try:
@@ -105,7 +113,9 @@ def commits(mount, n, proof):
             f.write("%d\n" % i * (i % 50))
         git(where, *env, "add", ".")
         git(where, *env, "commit", "-q", "-m", "commit %d" % i, "--allow-empty")
-        proof.write(git(where, *env, "rev-parse", "HEAD") + "\n")
+        commit = git(where, *env, "rev-parse", "HEAD")
+        sync(repo + "/refs/heads")  # git itself does not, so the branch's new name might go
+        proof.write(commit + "\n")
         proof.flush()
 
     load(mount, step)
