@@ -161,7 +161,8 @@ proof_lines() {
 proof_grows() { [ "$(proof_lines "$2")" -gt "$1" ]; }
 
 # Starts the loads named after SEED, kills the daemon 0 to 1.5 s after the first of them has
-# synced something (or the first two, or more), and takes the dead mount away.
+# synced something (or the first two, or more), and takes the dead mount away: once the loads have
+# ended, since one that starts late would find the folder below it, and work, and sync, there.
 kill_under_load() {
 	local seed=$1 load
 	local -A before=()
@@ -175,9 +176,9 @@ kill_under_load() {
 	done
 	sleep "$(printf '%d.%03d' $((RANDOM % 2)) $((RANDOM % 1000 / 2)))"
 	kill -9 "$DAEMON"
+	end_loads
 	umount -l "$MNT"
 	wait_until 30 gone "$DAEMON"
-	end_loads
 }
 
 # Recovers, and everything is there. Counts in SYNCED what was to be.
