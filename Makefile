@@ -137,6 +137,11 @@ $(BUILD)/tests/rdma/verbs_test: $(BUILD)/tests/rdma/verbs_test.o $(call test_lib
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,net) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
+# SEND or mailboxes, without weft; run by hand, in the guest or with a card (docs/benchmarks.md).
+$(BUILD)/tests/rdma/ways_bench: $(BUILD)/tests/rdma/ways_bench.o
+	@echo "LD $@"
+	@$(CC) $(ALL_CFLAGS) $< -o $@ $(ALL_LDFLAGS) -lrdmacm -libverbs -lpthread
+
 # What the network is measured with.
 $(BUILD)/tests/bench/netbench: $(BUILD)/tests/bench/netbench.o $(call test_libs,net)
 	@echo "LD $@"
@@ -157,7 +162,7 @@ $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(call test_libs,op
 .PHONY: unit tests benches fuzzers check check-rdma model soak fuzz
 benches: $(BENCH_PROGRAMS) ## build the benchmarks of single layers
 tests: all $(UNIT_TESTS) $(SIM_TESTS) $(HELPER_PROGRAMS) $(MOUNT_PROGRAMS) $(BENCH_PROGRAMS) \
-	$(BUILD)/tests/images/make_image $(BUILD)/tests/rdma/verbs_test
+	$(BUILD)/tests/images/make_image $(BUILD)/tests/rdma/verbs_test $(BUILD)/tests/rdma/ways_bench
 fuzzers: $(FUZZERS)
 
 # What `sudo make` builds belongs to whom the tree belongs, or `make` without sudo could not go on.
