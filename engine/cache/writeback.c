@@ -419,7 +419,7 @@ static void tell_persisted(struct cache *c, const struct wb_region *r, unsigned 
 		const struct store_write *w = &r->write[i];
 
 		c->coherence->ops->persisted(c->coherence, w->pid,
-			w->descriptor.incarnation, w->descriptor.version);
+			w->descriptor.incarnation, w->descriptor.version, i + 1 < count);
 	}
 }
 

@@ -89,12 +89,15 @@ static void pull_done(struct net_op *op)
 	struct cluster *d = x->d;
 	page_id pid = x->p->at.pid;
 	struct dpage *p = page_lock(d, pid);
+	int result = op->result;
 
 	WEFT_ASSERT(p == x->p);
 	p->refs--;
-	pull_end(d, p, x->from, x->epoch == view_epoch(d) ? op->result : -ECANCELED);
+	pull_end(d, p, x->from, x->epoch == view_epoch(d) ? result : -ECANCELED);
 	image_op_put(x);
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p);
+	if (result) /* else the network does, behind the last of a batch */
+		net_flush(d->o.net);
 }
 
 void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
@@ -112,7 +115,9 @@ void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 		x->op.length = PAGE_SIZE;
 		x->op.done = pull_done;
 		x->op.owner = x;
-		e = view_joined(d, a->m.sender) ? net_post(peer, &x->op, 0) : -ENOTCONN;
+		/* with those of the batch: one doorbell (ScaleStore §4.3) */
+		e = view_joined(d, a->m.sender) ? net_post(peer, &x->op, NET_MORE)
+						: -ENOTCONN;
 	}
 	if (!e) {
 		p->refs++;
@@ -350,7 +355,7 @@ static void persist_read(struct cluster *d, struct persisting *b, unsigned i)
 		return;
 	}
 	op->state = NET_OP_PENDING;
-	while ((e = net_post(peer, op, 0)) == -EAGAIN)
+	while ((e = net_post(peer, op, NET_MORE)) == -EAGAIN)
 		if (net_wait_room(peer, RT_FOREVER))
 			break;
 	b->read[i] = !e;
@@ -360,6 +365,7 @@ static void persist_reads(struct cluster *d, struct persisting *b)
 {
 	for (unsigned i = 0; i < b->count; i++)
 		persist_read(d, b, i);
+	net_flush(d->o.net);
 	for (unsigned i = 0; i < b->count; i++) {
 		const struct job *j = b->job[i];
 
@@ -417,7 +423,7 @@ static bool persist_end(
 		done = true;
 	}
 	page_rebuild(d, p); /* if that has waited for this */
-	page_unlock(d, p->at.pid, p);
+	page_unlock_more(d, p->at.pid, p);
 	return done;
 }
 
@@ -467,6 +473,7 @@ static void persist_images(struct cluster *d, struct persisting *b, bool *again)
 				b->needed[i] ? well : b->read[i]),
 			again);
 	}
+	net_flush(d->o.net); /* all who shipped are told together */
 	b->count = 0;
 }
 

@@ -575,8 +575,8 @@ static void cluster_ship(
 	rt_free(waits);
 }
 
-static void cluster_persisted(
-	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+static void cluster_persisted(struct coherence *c, page_id pid, uint64_t incarnation,
+	uint64_t version, bool more)
 {
 	struct cluster *d = cluster_of(c);
 	struct dpage *p = page_lock(d, pid);
@@ -603,7 +603,9 @@ static void cluster_persisted(
 		if (!home_persisted(&p->entry, &p->at, &m, &out))
 			page_perform(d, p, &m, &out);
 	}
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p);
+	if (!more)
+		net_flush(d->o.net);
 }
 
 static void cluster_close(struct coherence *c)

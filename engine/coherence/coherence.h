@@ -89,9 +89,12 @@ struct coherence_ops {
 	 * to be tried again. Waits; hold nothing.
 	 */
 	void (*ship)(struct coherence *c, struct coherence_ship *ships, unsigned count);
-	/* This node, the home, has persisted this version of the page. Never waits. */
-	void (*persisted)(
-		struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version);
+	/*
+	 * This node, the home, has persisted this version of the page. `more`: others follow
+	 * at once, and are told with the last. Never waits.
+	 */
+	void (*persisted)(struct coherence *c, page_id pid, uint64_t incarnation,
+		uint64_t version, bool more);
 	/*
 	 * What a call of coherence_frames has refused may be had by now: whoever is about to
 	 * try again some time later need not wait for that. NULL: nobody tries again. Never

@@ -44,8 +44,8 @@ static void single_ship(struct coherence *c, struct coherence_ship *ships, unsig
 	WEFT_ASSERT(!count);
 }
 
-static void single_persisted(
-	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+static void single_persisted(struct coherence *c, page_id pid, uint64_t incarnation,
+	uint64_t version, bool more)
 {
 }
 

@@ -159,8 +159,8 @@ static void stores_evict(struct coherence *c, const page_id *pids, unsigned coun
 	}
 }
 
-static void stores_persisted(
-	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+static void stores_persisted(struct coherence *c, page_id pid, uint64_t incarnation,
+	uint64_t version, bool more)
 {
 }
 

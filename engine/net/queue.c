@@ -120,6 +120,7 @@ void net_queue_ended(struct connect_peer *peer, struct net_op *op, int result)
 	peer->ended = op;
 }
 
+/* What they hold back goes out when all of them have said it. */
 static void call_done(struct net *net, struct net_op *list)
 {
 	while (list) {
@@ -128,6 +129,7 @@ static void call_done(struct net *net, struct net_op *list)
 		list = op->next;
 		net_op_end(net, op, op->result);
 	}
+	net_queue_flush(net, 0);
 }
 
 void net_queue_call_done(struct connect_peer *peer)

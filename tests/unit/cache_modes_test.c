@@ -233,8 +233,8 @@ static void rival_ship(struct coherence *c, struct coherence_ship *ships, unsign
 	}
 }
 
-static void rival_persisted(
-	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+static void rival_persisted(struct coherence *c, page_id pid, uint64_t incarnation,
+	uint64_t version, bool more)
 {
 	struct page *p = page_of(rival_of(c), pid);
 

@@ -195,8 +195,8 @@ static void peer_ship(struct coherence *c, struct coherence_ship *ships, unsigne
 	}
 }
 
-static void peer_persisted(
-	struct coherence *c, page_id pid, uint64_t incarnation, uint64_t version)
+static void peer_persisted(struct coherence *c, page_id pid, uint64_t incarnation,
+	uint64_t version, bool more)
 {
 	peer_page(pid)->persisted = version;
 	c->frames->persisted(c->cache, pid, incarnation, version);
