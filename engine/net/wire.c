@@ -209,6 +209,10 @@ bool wire_keys_check(const struct wire_keys *k)
 			(r->rights & ~(NET_REMOTE_READ | NET_REMOTE_WRITE |
 					     NET_REMOTE_ATOMIC)))
 			return false;
+		if (!r->bytes && (r->base || r->key || r->rights))
+			return false;
+		if ((r->rights & NET_REMOTE_ATOMIC) && r->base % 8)
+			return false;
 	}
 	return true;
 }
