@@ -53,7 +53,7 @@ struct net_connection {
 	unsigned in_bytes;
 	bool gone;     /* freed at the end of the round */
 	void *offer;   /* the transport's: what this end shares; NULL: nothing yet */
-	char why[160]; /* the transport's words for a failure; empty: the code's */
+	char why[448]; /* the transport's words for a failure; empty: the code's */
 	struct net_connection *next;
 };
 

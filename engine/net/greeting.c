@@ -151,7 +151,7 @@ void net_tell_down(struct net_peer *peer, int code)
 static void tell_once(
 	struct net_peer *peer, int code, uint32_t reason, const char *why, bool dialed)
 {
-	char text[320];
+	char text[768];
 	struct net_event e = {
 		.kind = NET_LINK_REFUSED,
 		.code = code,

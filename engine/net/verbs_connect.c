@@ -31,7 +31,7 @@ static struct connect_net *lines_of(struct net_connection *c)
 /* With words of its own. The connection, and the pair with it, is gone afterwards. */
 static void give_up(struct net_connection *c, const struct weft_error *why)
 {
-	snprintf(c->why, sizeof(c->why), "%.159s", why->text);
+	snprintf(c->why, sizeof(c->why), "%.*s", (int)sizeof(c->why) - 1, why->text);
 	if (!c->greeting.dialer)
 		weft_log(4, "verbs: no link with node %u: %s", c->greeting.peer->node,
 			why->text);
@@ -131,13 +131,15 @@ void verbs_leave(struct net_connection *c)
 	c->offer = NULL;
 }
 
-static struct rdma_conn_param parameters(const struct verbs_pair *p)
+/* `theirs`: what the dialer said; NULL: this is it. */
+static struct rdma_conn_param parameters(
+	const struct verbs_pair *p, const struct verbs_reads *theirs)
 {
-	const struct ibv_device_attr *limits = &p->device->limits;
+	struct verbs_reads reads = verbs_limits_reads(p->device, theirs);
 
 	return (struct rdma_conn_param){
-		.responder_resources = (uint8_t)MIN(limits->max_qp_rd_atom, 255),
-		.initiator_depth = (uint8_t)MIN(limits->max_qp_init_rd_atom, 255),
+		.responder_resources = reads.served,
+		.initiator_depth = reads.asked,
 		.retry_count = RETRIES,
 		.rnr_retry_count = RNR_RETRIES,
 	};
@@ -246,7 +248,7 @@ static void address_resolved(struct verbs_pair *p)
 
 static void route_resolved(struct verbs_pair *p)
 {
-	struct rdma_conn_param param = parameters(p);
+	struct rdma_conn_param param = parameters(p, NULL);
 	struct weft_error why = {0};
 
 	param.private_data = p->token;
@@ -302,9 +304,16 @@ static struct verbs_pair *pair_of_token(struct verbs_net *net, const uint8_t *to
 	return NULL;
 }
 
-static void requested(struct verbs_net *net, struct rdma_cm_id *id, const uint8_t *token)
+/* What came with a request for a queue pair. */
+struct request {
+	uint8_t token[WIRE_TOKEN_BYTES];
+	struct verbs_reads theirs;
+};
+
+static void requested(
+	struct verbs_net *net, struct rdma_cm_id *id, const struct request *request)
 {
-	struct verbs_pair *p = pair_of_token(net, token);
+	struct verbs_pair *p = pair_of_token(net, request->token);
 	struct weft_error why = {0};
 	struct rdma_conn_param param;
 
@@ -318,7 +327,7 @@ static void requested(struct verbs_net *net, struct rdma_cm_id *id, const uint8_
 	p->id = id;
 	id->context = p;
 	if (!verbs_pair_make(net, p, &why)) {
-		param = parameters(p);
+		param = parameters(p, &request->theirs);
 		if (rdma_accept(id, &param))
 			weft_error(&why, -errno, "cannot connect queue pairs: %s",
 				strerrordesc_np(errno));
@@ -374,9 +383,20 @@ static void stop_listening(struct verbs_net *net)
 	net->listener = NULL;
 }
 
+/* Its numbers are said from this end's side: what it serves is what we may ask for. */
+static struct request request_of(const struct rdma_conn_param *param)
+{
+	struct request r = {.theirs = {.asked = param->responder_resources,
+				    .served = param->initiator_depth}};
+
+	if (param->private_data_len >= sizeof(r.token))
+		memcpy(r.token, param->private_data, sizeof(r.token));
+	return r;
+}
+
 void verbs_manager_event(struct verbs_net *net)
 {
-	uint8_t token[WIRE_TOKEN_BYTES] = {0};
+	struct request request = {0};
 	enum rdma_cm_event_type type;
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
@@ -390,13 +410,12 @@ void verbs_manager_event(struct verbs_net *net)
 	id = event->id;
 	/* The listener's own events have no pair. */
 	p = id == net->listener || event->listen_id ? NULL : id->context;
-	if (type == RDMA_CM_EVENT_CONNECT_REQUEST &&
-		event->param.conn.private_data_len >= sizeof(token))
-		memcpy(token, event->param.conn.private_data, sizeof(token));
+	if (type == RDMA_CM_EVENT_CONNECT_REQUEST)
+		request = request_of(&event->param.conn);
 	/* An id can go only when its events are acknowledged. */
 	rdma_ack_cm_event(event);
 	if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-		requested(net, id, token);
+		requested(net, id, &request);
 		return;
 	}
 	if (type == RDMA_CM_EVENT_DEVICE_REMOVAL && id == net->listener)

@@ -14,27 +14,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define BIND_PATIENCE_NS 2000000000ull
 #define MESSAGE_BYTES    sizeof(struct net_message)
 
 /* ---- words for people ------------------------------------------------------------------------- */
-
-static int memory_error(struct weft_error *why, int e, size_t bytes)
-{
-	struct rlimit limit = {0};
-
-	getrlimit(RLIMIT_MEMLOCK, &limit);
-	if (limit.rlim_cur == RLIM_INFINITY || (e != ENOMEM && e != EAGAIN))
-		return weft_error(why, -e, "%zu MiB cannot be registered: %s",
-			bytes >> 20, strerrordesc_np(e));
-	return weft_error(why, -e,
-		"%zu MiB cannot be registered: this process may lock %llu KiB of memory; "
-		"raise it with `ulimit -l unlimited`, or LimitMEMLOCK=infinity in its "
-		"systemd unit",
-		bytes >> 20, (unsigned long long)limit.rlim_cur >> 10);
-}
 
 int verbs_status(enum ibv_wc_status status)
 {
@@ -83,9 +67,9 @@ static int regions_register(
 
 		if (!r->base)
 			continue;
-		d->region[i] = ibv_reg_mr(d->pd, r->base, r->bytes, access);
+		d->region[i] = verbs_register(d, r->base, r->bytes, access, why);
 		if (!d->region[i])
-			return memory_error(why, errno, r->bytes);
+			return why->code;
 	}
 	return 0;
 }
@@ -142,7 +126,9 @@ static int device_open(struct verbs_net *net, struct verbs_device *d,
 	if (!d->pd)
 		return weft_error(why, -errno, "device %s gives no protection domain: %s",
 			name, strerrordesc_np(errno));
-	r = regions_register(&net->lines.base, d, why);
+	r = verbs_limits_device(d, why);
+	if (!r)
+		r = regions_register(&net->lines.base, d, why);
 	if (r)
 		return r;
 	r = device_watch(net, d);
@@ -150,7 +136,8 @@ static int device_open(struct verbs_net *net, struct verbs_device *d,
 		return weft_error(why, r, "device %s cannot be watched", name);
 	weft_log(6,
 		"verbs: device %s: %d work requests a queue, %d reads in flight, %s%s",
-		name, d->limits.max_qp_wr, d->limits.max_qp_rd_atom,
+		name, d->limits.max_qp_wr,
+		MIN(d->limits.max_qp_rd_atom, d->limits.max_qp_init_rd_atom),
 		d->windows ? "memory windows" : "no memory windows",
 		d->limits.atomic_cap == IBV_ATOMIC_NONE ? ", no atomics" : "");
 	return 0;
@@ -266,8 +253,7 @@ static int completions_make(struct verbs_pair *p, struct weft_error *why)
 			why, r, "no completion channel: %s", strerrordesc_np(-r));
 	p->cq = ibv_create_cq(context, (int)(p->depth + p->receives), p, p->channel, 0);
 	if (!p->cq)
-		return weft_error(why, -errno, "no completion queue of %u: %s",
-			p->depth + p->receives, strerrordesc_np(errno));
+		return verbs_queue_error(p, why, errno, "completion queue");
 	return 0;
 }
 
@@ -291,8 +277,8 @@ static int queues_make(struct verbs_pair *p, struct weft_error *why)
 		r = rdma_create_qp(p->id, p->device->pd, &attr);
 	}
 	if (r)
-		return weft_error(why, -errno, "no queue pair of %u and %u: %s", p->depth,
-			p->receives, strerrordesc_np(errno));
+		return verbs_queue_error(p, why, errno, "queue pair");
+	p->device->pairs++;
 	p->inline_bytes = attr.cap.max_inline_data;
 	return 0;
 }
@@ -304,9 +290,9 @@ static int memory_make(struct verbs_pair *p, struct weft_error *why)
 	p->memory = rt_alloc_pages(p->memory_bytes);
 	if (!p->memory)
 		return weft_error(why, -ENOMEM, "no memory for a link");
-	p->memory_key = ibv_reg_mr(
-		p->device->pd, p->memory, p->memory_bytes, IBV_ACCESS_LOCAL_WRITE);
-	return p->memory_key ? 0 : memory_error(why, errno, p->memory_bytes);
+	p->memory_key = verbs_register(
+		p->device, p->memory, p->memory_bytes, IBV_ACCESS_LOCAL_WRITE, why);
+	return p->memory_key ? 0 : why->code;
 }
 
 static int receives_fill(struct verbs_pair *p)
@@ -323,21 +309,14 @@ static int receives_fill(struct verbs_pair *p)
 
 int verbs_pair_make(struct verbs_net *net, struct verbs_pair *p, struct weft_error *why)
 {
-	unsigned most;
 	int r;
 
 	p->device = verbs_device_get(net, p->id->verbs, why);
 	if (!p->device)
 		return why->code;
-	most = (unsigned)MAX(p->device->limits.max_qp_wr, 0);
-	most = MIN(most, (unsigned)MAX(p->device->limits.max_cqe, 0) / 3);
-	if (most < 4 * VERBS_SPARE)
-		return weft_error(why, -ENOSPC,
-			"device %s has queues of %u only; %u are needed",
-			ibv_get_device_name(p->device->context->device), most,
-			4 * VERBS_SPARE);
-	p->depth = MIN(most, VERBS_DEPTH);
-	p->receives = MIN(most, WIRE_WINDOW + VERBS_SPARE);
+	r = verbs_limits_pair(p, why);
+	if (r)
+		return r;
 	r = completions_make(p, why);
 	if (!r)
 		r = memory_make(p, why);
@@ -373,8 +352,8 @@ static int windows_bound(struct verbs_pair *p, unsigned count)
 	return 0;
 }
 
-static int window_bind(
-	const struct net_region *r, struct verbs_pair *p, unsigned i, struct ibv_mr *mr)
+static int window_bind(const struct net_region *r, struct verbs_pair *p, unsigned i,
+	struct weft_error *why)
 {
 	struct ibv_send_wr *bad, wr = {
 					 .opcode = IBV_WR_BIND_MW,
@@ -383,12 +362,12 @@ static int window_bind(
 
 	p->window[i] = ibv_alloc_mw(p->device->pd, IBV_MW_TYPE_2);
 	if (!p->window[i])
-		return -errno;
+		return verbs_window_error(p->device, why, errno);
 	p->key[i] = ibv_inc_rkey(p->window[i]->rkey);
 	wr.bind_mw.mw = p->window[i];
 	wr.bind_mw.rkey = p->key[i];
 	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
-		.mr = mr,
+		.mr = p->device->region[i],
 		.addr = (uintptr_t)r->base,
 		.length = r->bytes,
 		.mw_access_flags = (unsigned)mr_rights(r->rights) &
@@ -400,9 +379,10 @@ static int window_bind(
 static int own_key(const struct net_region *r, struct verbs_pair *p, unsigned i,
 	struct weft_error *why)
 {
-	p->own[i] = ibv_reg_mr(p->device->pd, r->base, r->bytes, mr_rights(r->rights));
+	p->own[i] =
+		verbs_register(p->device, r->base, r->bytes, mr_rights(r->rights), why);
 	if (!p->own[i])
-		return memory_error(why, errno, r->bytes);
+		return why->code;
 	p->key[i] = p->own[i]->rkey;
 	return 0;
 }
@@ -421,7 +401,7 @@ int verbs_pair_open(struct verbs_net *net, struct verbs_pair *p, struct weft_err
 			r = own_key(region, p, i, why);
 			continue;
 		}
-		r = window_bind(region, p, i, p->device->region[i]);
+		r = window_bind(region, p, i, why);
 		bound += !r;
 	}
 	if (!r && bound)
@@ -442,8 +422,10 @@ void verbs_pair_stop(struct verbs_pair *p)
 			ibv_dealloc_mw(p->window[i]);
 		p->window[i] = NULL;
 	}
-	if (p->id && p->id->qp)
+	if (p->id && p->id->qp) {
 		rdma_destroy_qp(p->id);
+		p->device->pairs--;
+	}
 }
 
 void verbs_pair_free(struct verbs_pair *p)

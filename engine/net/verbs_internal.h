@@ -32,8 +32,9 @@ struct verbs_device {
 	struct ibv_pd *pd;
 	struct ibv_mr *region[NET_REGIONS_MAX];
 	struct ibv_device_attr limits;
-	bool windows; /* it has memory windows of type 2 */
-	bool gone;    /* it was removed: no new pairs */
+	unsigned pairs; /* of ours */
+	bool windows;   /* it has memory windows of type 2 */
+	bool gone;      /* it was removed: no new pairs */
 };
 
 /*
@@ -152,6 +153,28 @@ void verbs_pair_free(struct verbs_pair *pair);
 int verbs_nonblocking(int fd);
 /* -errno of a completion that failed. */
 int verbs_status(enum ibv_wc_status status);
+
+/* ---- verbs_limits.c: what a device can do ---------------------------------------------------------- */
+
+/* Reads and atomics that may be under way, by who asks for them and by who serves them. */
+struct verbs_reads {
+	uint8_t asked, served;
+};
+
+/* Is it good for any link? 0, or -errno. */
+int verbs_limits_device(const struct verbs_device *device, struct weft_error *why);
+/* How deep a pair's queues are. */
+int verbs_limits_pair(struct verbs_pair *pair, struct weft_error *why);
+/* What the other end does, seen from there; NULL: not known yet. */
+struct verbs_reads verbs_limits_reads(
+	const struct verbs_device *device, const struct verbs_reads *theirs);
+/* NULL: why says so. */
+struct ibv_mr *verbs_register(const struct verbs_device *device, void *at, size_t bytes,
+	int access, struct weft_error *why);
+/* Words for what could not be made, and what to do; -e. */
+int verbs_queue_error(
+	const struct verbs_pair *pair, struct weft_error *why, int e, const char *what);
+int verbs_window_error(const struct verbs_device *device, struct weft_error *why, int e);
 
 /* ---- verbs_connect.c: librdmacm ----------------------------------------------------------------- */
 

@@ -325,6 +325,7 @@ int main(void)
 		cmocka_unit_test(evictions_cost_a_doorbell_for_each_batch),
 	};
 
+	fake_usual();
 	rt_real_start();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

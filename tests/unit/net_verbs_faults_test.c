@@ -6,6 +6,8 @@
  */
 #include "tests/unit/verbs_fake.h"
 
+#include <sys/resource.h>
+
 #include "engine/net/verbs_internal.h"
 #include "tests/unit/net_fixture.h"
 
@@ -17,9 +19,7 @@ static const char *test_listen_address(void)
 static int setup(void **state)
 {
 	test_transport = "verbs";
-	fake.max_qp_wr = 4096;
-	fake.max_rd_atom = 16;
-	fake.no_windows = fake.no_atomics = fake.no_inline = false;
+	fake_usual();
 	return 0;
 }
 
@@ -99,7 +99,7 @@ static void a_device_that_has_nothing_inline(void **state)
 {
 	struct pair p;
 
-	fake.no_inline = true;
+	fake.max_inline = 0;
 	p = pair_up();
 	use(&p, 3000);
 	pair_down(&p);
@@ -157,6 +157,142 @@ static void what_cannot_be_made_is_told_and_tried_again(void **state)
 	comes_about_after(&fake.cq_fails, 1, "no completion queue");
 	comes_about_after(&fake.reg_fails, 1, "registered");
 	comes_about_after(&fake.bind_fails, 3, NULL);
+}
+
+/* ---- limits ------------------------------------------------------------------------------------- */
+
+static char heard[8192]; /* what was logged */
+static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void hear(int level, const char *line)
+{
+	size_t at;
+
+	pthread_mutex_lock(&heard_lock);
+	at = strlen(heard);
+	snprintf(heard + at, sizeof(heard) - at, "%s\n", line);
+	pthread_mutex_unlock(&heard_lock);
+}
+
+static bool was_heard(const char *words)
+{
+	bool found;
+
+	pthread_mutex_lock(&heard_lock);
+	found = strstr(heard, words) != NULL;
+	pthread_mutex_unlock(&heard_lock);
+	return found;
+}
+
+/*
+ * No link comes about, and one of the two says that, in these words: the dialer is told, the
+ * listener logs it. With what there usually is it does.
+ */
+static void is_refused_with(const char *words)
+{
+	void (*sink)(int, const char *) = weft_log_sink;
+	struct pair p = {end_new(1), end_new(2)};
+	uint64_t until = rt_now_ns() + PATIENCE_NS;
+
+	heard[0] = 0;
+	weft_log_sink = hear;
+	pair_start(&p);
+	wait_for(p.b, &p.b->refusals, 1);
+	while (!strstr(p.b->refusal, words) && !was_heard(words)) {
+		if (rt_now_ns() > until) {
+			printf("not \"%s\", but: %s; %s\n", words, p.b->refusal, heard);
+			abort();
+		}
+		rt_sleep_ns(MS);
+	}
+	CHECK(p.a->ups == 0 && p.b->ups == 0);
+	pair_down(&p);
+	weft_log_sink = sink;
+	fake_usual();
+}
+
+static void each_limit_of_the_device_is_named(void **state)
+{
+	fake.max_qp_wr = 60;
+	is_refused_with("(max_qp_wr)");
+	fake.max_cqe = 180;
+	is_refused_with("(max_cqe)");
+	fake.max_rd_atom = 0;
+	is_refused_with("max_qp_rd_atom");
+	fake.max_init_rd_atom = 0;
+	is_refused_with("max_qp_init_rd_atom");
+	fake.max_mr_size = REGION_BYTES - 1;
+	is_refused_with("(max_mr_size); take a smaller cache");
+	fake.mw_fails = INT32_MAX;
+	is_refused_with("(max_mw)");
+	fake.mw_fails = 0;
+}
+
+static rlim_t lockable = RLIM_INFINITY;
+
+/* The C library's is of no use here: not everybody may raise what may be locked. */
+int getrlimit(__rlimit_resource_t resource, struct rlimit *limit)
+{
+	if (resource != RLIMIT_MEMLOCK)
+		return prlimit(0, resource, NULL, limit);
+	*limit = (struct rlimit){lockable, lockable};
+	return 0;
+}
+
+/* Where the device is not what lacks, it is what the process may lock. */
+static void what_lacks_is_told_by_what_may_be_locked(void **state)
+{
+	fake.max_qp = 1;
+	is_refused_with("(max_qp)");
+	fake.reg_fails = INT32_MAX;
+	is_refused_with("(max_mr)");
+	fake.cq_fails = INT32_MAX;
+	fake.reg_fails = 0;
+	is_refused_with("(max_cq)");
+	lockable = 64 << 20;
+	is_refused_with(
+		"may lock 65536 KiB of memory: raise it with `ulimit -l unlimited`");
+	fake.cq_fails = 0;
+	fake.reg_fails = INT32_MAX;
+	is_refused_with(
+		"may lock 65536 KiB of memory; raise it with `ulimit -l unlimited`");
+	fake.reg_fails = 0;
+	lockable = RLIM_INFINITY;
+}
+
+/* One for each peer; how many there are is known before the card is asked. */
+static void a_node_that_has_all_queue_pairs_asks_for_no_more(void **state)
+{
+	struct verbs_device d = {
+		.limits = {.max_qp = 3, .max_qp_wr = 4096, .max_cqe = 16384},
+		.context = fake_context_get(),
+		.pairs = 2};
+	struct verbs_pair p = {.device = &d};
+	struct weft_error why = {0};
+
+	CHECK(verbs_limits_pair(&p, &why) == 0);
+	CHECK(p.depth == VERBS_DEPTH && p.receives == WIRE_WINDOW + VERBS_SPARE);
+	d.pairs = 3;
+	CHECK(verbs_limits_pair(&p, &why) == -ENOSPC && strstr(why.text, "(max_qp)"));
+}
+
+/* An end never has more reads under way than the other serves, and says so in the handshake. */
+static void reads_under_way_are_what_both_can_do(void **state)
+{
+	struct pair p;
+
+	fake.max_init_rd_atom = 16;
+	fake.max_rd_atom = 3;
+	p = pair_up();
+	CHECK(fake.asks == 3 && fake.serves == 3);
+	use(&p, 400);
+	pair_down(&p);
+	fake.max_init_rd_atom = 2;
+	fake.max_rd_atom = 128;
+	p = pair_up();
+	CHECK(fake.asks == 2 && fake.serves == 2);
+	use(&p, 400);
+	pair_down(&p);
 }
 
 static void no_device_leads_there(void **state)
@@ -484,6 +620,10 @@ int main(int argc, char **argv)
 		TEST(a_device_with_small_queues),
 		TEST(a_device_without_atomics),
 		TEST(what_cannot_be_made_is_told_and_tried_again),
+		TEST(each_limit_of_the_device_is_named),
+		TEST(what_lacks_is_told_by_what_may_be_locked),
+		TEST(a_node_that_has_all_queue_pairs_asks_for_no_more),
+		TEST(reads_under_way_are_what_both_can_do),
 		TEST(no_device_leads_there),
 		TEST(who_has_no_device_does_not_listen),
 		TEST(another_token_is_refused),

@@ -24,6 +24,7 @@ static void run_real(void **state)
 
 int main(int argc, char **argv)
 {
+	fake_usual();
 	rt_real_start();
 	test_transport = "verbs";
 	return conformance_main(run_real, argc > 1 ? argv[1] : NULL);

@@ -25,9 +25,12 @@
 
 /* What goes wrong. Counters go down with each use: at 0 nothing does. */
 static struct {
-	int max_qp_wr, max_rd_atom;
-	bool no_windows, no_atomics, no_inline;
-	_Atomic int reg_fails, qp_fails, cq_fails, bind_fails; /* the next so many */
+	/* What the device says of itself; who asks for more ends the test, or gets ENOMEM. */
+	int max_qp_wr, max_cqe, max_qp, max_rd_atom, max_init_rd_atom, max_inline;
+	uint64_t max_mr_size;
+	bool no_windows, no_atomics;
+	_Atomic int reg_fails, qp_fails, cq_fails, mw_fails,
+		bind_fails;     /* the next so many */
 	_Atomic int post_fails; /* ibv_post_send returns ENOMEM */
 	_Atomic int wrong_from; /* this many work requests on, one completes with: */
 	enum ibv_wc_status wrong;
@@ -35,8 +38,22 @@ static struct {
 	/* What was asked for, and is there. */
 	_Atomic unsigned pairs, keys_used, windows_used, completion_queues, ids;
 	_Atomic uint64_t requests, doorbells, signalled;
+	_Atomic uint8_t asks,
+		serves; /* reads under way, by who connected or accepted last */
 	_Atomic unsigned tokens_wrong; /* connect with another token than was given */
-} fake = {.max_qp_wr = 4096, .max_rd_atom = 16};
+} fake;
+
+/* A device like others. */
+static inline void fake_usual(void)
+{
+	fake.max_qp_wr = 4096;
+	fake.max_cqe = 16384;
+	fake.max_qp = 1000;
+	fake.max_rd_atom = fake.max_init_rd_atom = 16;
+	fake.max_inline = 256;
+	fake.max_mr_size = 1ull << 40;
+	fake.no_windows = fake.no_atomics = false;
+}
 
 struct fake_key {
 	bool used;
@@ -73,6 +90,7 @@ struct fake_id {
 	struct fake_id *next, *other; /* all; the other end */
 	uint16_t port;
 	bool listens;
+	uint8_t asks, serves; /* reads under way */
 };
 
 struct fake_event {
@@ -158,6 +176,8 @@ struct ibv_mr *ibv_reg_mr_iova2(
 	struct ibv_mr *mr = calloc(1, sizeof(*mr));
 	struct fake_key *k;
 
+	if (length > fake.max_mr_size)
+		abort(); /* beyond what the device said */
 	if (fake_happens(&fake.reg_fails)) {
 		free(mr);
 		errno = ENOMEM;
@@ -195,6 +215,11 @@ static struct ibv_mw *fake_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	struct ibv_mw *mw = calloc(1, sizeof(*mw));
 
+	if (fake_happens(&fake.mw_fails)) {
+		free(mw);
+		errno = ENOMEM;
+		return NULL;
+	}
 	mw->context = pd->context;
 	mw->pd = pd;
 	pthread_mutex_lock(&fake_lock);
@@ -303,6 +328,8 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 		errno = ENOMEM;
 		return NULL;
 	}
+	if (cqe > fake.max_cqe)
+		abort(); /* beyond what the device said */
 	cq = calloc(1, sizeof(*cq));
 	cq->cq.context = context;
 	cq->cq.channel = channel;
@@ -486,6 +513,9 @@ static int fake_post_send(
 			.qp_num = base->qp_num};
 		bool says = wr->send_flags & IBV_SEND_SIGNALED;
 
+		if ((wr->send_flags & IBV_SEND_INLINE) && wr->num_sge &&
+			wr->sg_list->length > qp->inline_bytes)
+			abort(); /* beyond what was agreed */
 		atomic_fetch_add(&fake.requests, 1);
 		atomic_fetch_add(&fake.signalled, says);
 		/* slots that nothing says the end of are not free */
@@ -565,11 +595,15 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 {
 	*attr = (struct ibv_device_attr){
 		.max_qp_wr = fake.max_qp_wr,
-		.max_cqe = 4 * fake.max_qp_wr,
+		.max_cqe = fake.max_cqe,
+		.max_qp = fake.max_qp,
+		.max_cq = fake.max_qp,
+		.max_mr = FAKE_KEYS,
+		.max_mr_size = fake.max_mr_size,
 		.max_mw = fake.no_windows ? 0 : 1000,
 		.device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B,
 		.max_qp_rd_atom = fake.max_rd_atom,
-		.max_qp_init_rd_atom = fake.max_rd_atom,
+		.max_qp_init_rd_atom = fake.max_init_rd_atom,
 		.atomic_cap = fake.no_atomics ? IBV_ATOMIC_NONE : IBV_ATOMIC_HCA,
 	};
 	return 0;
@@ -645,6 +679,8 @@ static void fake_tell(struct fake_id *id, enum rdma_cm_event_type type, int stat
 		memcpy(e->private_data, param->private_data, param->private_data_len);
 		e->event.param.conn.private_data = e->private_data;
 		e->event.param.conn.private_data_len = param->private_data_len;
+		e->event.param.conn.responder_resources = param->responder_resources;
+		e->event.param.conn.initiator_depth = param->initiator_depth;
 	}
 	if (m->count == FAKE_EVENTS)
 		abort();
@@ -788,12 +824,23 @@ int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
 	return 0;
 }
 
+static void fake_reads(struct fake_id *id, const struct rdma_conn_param *param)
+{
+	id->asks = param->initiator_depth;
+	id->serves = param->responder_resources;
+	if (id->asks > fake.max_init_rd_atom || id->serves > fake.max_rd_atom)
+		abort(); /* beyond what the device said */
+	fake.asks = id->asks;
+	fake.serves = id->serves;
+}
+
 int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *param)
 {
 	struct fake_id *id = (struct fake_id *)base, *to = fake_ids;
 	struct rdma_conn_param copy = *param;
 	uint8_t token[64];
 
+	fake_reads(id, param);
 	pthread_mutex_lock(&fake_lock);
 	while (to && !(to->listens && to->port == id->port))
 		to = to->next;
@@ -811,6 +858,8 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *param)
 		new->id.verbs = fake_context_get();
 		new->other = id;
 		id->other = new;
+		copy.responder_resources = param->initiator_depth; /* seen from there */
+		copy.initiator_depth = param->responder_resources;
 		fake_tell(new, RDMA_CM_EVENT_CONNECT_REQUEST, 0, &copy);
 	}
 	pthread_mutex_unlock(&fake_lock);
@@ -822,7 +871,10 @@ int rdma_accept(struct rdma_cm_id *base, struct rdma_conn_param *param)
 	struct fake_id *id = (struct fake_id *)base;
 	struct fake_qp *ours = (struct fake_qp *)base->qp, *theirs;
 
+	fake_reads(id, param);
 	pthread_mutex_lock(&fake_lock);
+	if (id->other && (id->asks > id->other->serves || id->serves > id->other->asks))
+		abort(); /* a card would break the other's queue pair */
 	if (id->other && id->other->id.qp) {
 		theirs = (struct fake_qp *)id->other->id.qp;
 		ours->peer = theirs;
@@ -867,9 +919,12 @@ int rdma_create_qp(
 	static _Atomic uint32_t number;
 	struct fake_qp *qp;
 
-	if (fake_happens(&fake.qp_fails) ||
-		(fake.no_inline && attr->cap.max_inline_data)) {
-		errno = fake.no_inline && attr->cap.max_inline_data ? EINVAL : ENOMEM;
+	if ((int)attr->cap.max_inline_data > fake.max_inline) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (fake_happens(&fake.qp_fails) || (int)fake.pairs >= fake.max_qp) {
+		errno = ENOMEM;
 		return -1;
 	}
 	if ((int)attr->cap.max_send_wr > fake.max_qp_wr ||
