@@ -40,6 +40,11 @@ static bool is_shortage(int e)
 
 int verbs_limits_device(const struct verbs_device *d, struct weft_error *why)
 {
+	if (d->context->device->transport_type == IBV_TRANSPORT_IWARP)
+		return weft_error(why, -EOPNOTSUPP,
+			"device %s is iWARP, which has no SEND with immediate data, and "
+			"weft's messages are such: use a device of InfiniBand or RoCE",
+			name_of(d));
 	if (d->limits.max_qp_rd_atom < 1 || d->limits.max_qp_init_rd_atom < 1)
 		return weft_error(why, -EOPNOTSUPP,
 			"device %s serves %d reads at a time and asks for %d "

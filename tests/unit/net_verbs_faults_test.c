@@ -34,6 +34,31 @@ static int teardown(void **state)
 	return 0;
 }
 
+/* ---- what is logged ------------------------------------------------------------------------- */
+
+static char heard[8192]; /* what was logged */
+static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void hear(int level, const char *line)
+{
+	size_t at;
+
+	pthread_mutex_lock(&heard_lock);
+	at = strlen(heard);
+	snprintf(heard + at, sizeof(heard) - at, "%s\n", line);
+	pthread_mutex_unlock(&heard_lock);
+}
+
+static bool was_heard(const char *words)
+{
+	bool found;
+
+	pthread_mutex_lock(&heard_lock);
+	found = strstr(heard, words) != NULL;
+	pthread_mutex_unlock(&heard_lock);
+	return found;
+}
+
 /* ---- use ------------------------------------------------------------------------------------- */
 
 static void expect_next(struct end *e, struct net_peer *peer, const struct net_message *m)
@@ -120,15 +145,27 @@ static void a_device_without_atomics(void **state)
 {
 	struct net_op op = {.kind = NET_FAA, .offset = 64, .operand = 1};
 	struct net_op cas = {.kind = NET_CAS, .offset = 64, .operand = 1};
+	void (*sink)(int, const char *) = weft_log_sink;
+	uint64_t until = rt_now_ns() + PATIENCE_NS;
 	struct pair p;
 
+	heard[0] = 0;
+	weft_log_sink = hear;
 	fake.no_atomics = true;
 	p = pair_up();
+	while (!was_heard("node 1: its RDMA device has no atomics: CAS and FAA are "
+			  "refused") ||
+		!was_heard("node 2: its RDMA device has no atomics: CAS and FAA are "
+			   "refused")) {
+		CHECK(rt_now_ns() < until);
+		rt_sleep_ns(MS);
+	}
 	CHECK(run_op(p.a->peer, &op) == -EOPNOTSUPP);
 	CHECK(run_op(p.b->peer, &cas) == -EOPNOTSUPP);
 	use(&p, 200);
 	CHECK(p.a->downs == 0 && p.b->downs == 0);
 	pair_down(&p);
+	weft_log_sink = sink;
 }
 
 /* ---- links that do not come about at first ---------------------------------------------------- */
@@ -160,29 +197,6 @@ static void what_cannot_be_made_is_told_and_tried_again(void **state)
 }
 
 /* ---- limits ------------------------------------------------------------------------------------- */
-
-static char heard[8192]; /* what was logged */
-static pthread_mutex_t heard_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void hear(int level, const char *line)
-{
-	size_t at;
-
-	pthread_mutex_lock(&heard_lock);
-	at = strlen(heard);
-	snprintf(heard + at, sizeof(heard) - at, "%s\n", line);
-	pthread_mutex_unlock(&heard_lock);
-}
-
-static bool was_heard(const char *words)
-{
-	bool found;
-
-	pthread_mutex_lock(&heard_lock);
-	found = strstr(heard, words) != NULL;
-	pthread_mutex_unlock(&heard_lock);
-	return found;
-}
 
 /*
  * No link comes about, and one of the two says that, in these words: the dialer is told, the
@@ -223,6 +237,9 @@ static void each_limit_of_the_device_is_named(void **state)
 	is_refused_with("max_qp_init_rd_atom");
 	fake.max_mr_size = REGION_BYTES - 1;
 	is_refused_with("(max_mr_size); take a smaller cache");
+	fake_device.transport_type = IBV_TRANSPORT_IWARP;
+	is_refused_with("is iWARP");
+	fake_device.transport_type = IBV_TRANSPORT_IB;
 	fake.mw_fails = INT32_MAX;
 	is_refused_with("(max_mw)");
 	fake.mw_fails = 0;
