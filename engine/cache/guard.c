@@ -46,6 +46,8 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 		.wanted = wanted,
 		.held = frame_right(f),
 		.held_hollow = hollow && !blind,
+		.held_incarnation = f->incarnation,
+		.held_version = f->version,
 		.alone = wanted == PAGE_SHARED && !c->options.read_only,
 		.hollow = blind,
 		.frame = cache_frame_index(c, f),

@@ -180,6 +180,24 @@ static void acquire_failed(struct coherence_request *r, int result)
 	r->lost = false;
 }
 
+/*
+ * What the frame says, which nobody else can look at while this request has it latched: who
+ * takes the page before the image has been asked for must not be given what lies in the frame.
+ */
+static void note_hollow(struct cluster *d, struct dpage *p)
+{
+	const struct coherence_request *r = p->wish->request;
+	struct page_hold *h = &p->hold;
+
+	if (!r->held_hollow || h->hold != RIGHT_EXCLUSIVE ||
+		(h->phase != PHASE_QUIET && h->phase != PHASE_ARRIVED))
+		return;
+	h->flags |= HOLD_HOLLOW;
+	h->place = place_of(d, r->image);
+	h->incarnation = r->held_incarnation;
+	h->version = r->held_version;
+}
+
 static void acquire_begin(struct cluster *d, struct wish *w)
 {
 	page_id pid = w->request->pid;
@@ -205,6 +223,7 @@ static void acquire_begin(struct cluster *d, struct wish *w)
 		WEFT_ASSERT(!p->wish);
 		p->wish = w;
 		p->got = GOT_STORE;
+		note_hollow(d, p);
 		if (own) /* has a record only for who asks while the call waits */
 			wish_done(d, p, 0);
 		wish_start(d, p);

@@ -38,8 +38,9 @@ struct coherence_request {
 	 * same: a dirty one is never left behind.
 	 */
 	bool hollow;
-	bool held_hollow; /* X is held without image, which is now wanted */
-	uint32_t frame;   /* the requester's: its index and */
+	bool held_hollow; /* X is held without image, which is now wanted: */
+	uint64_t held_incarnation, held_version; /* that of these */
+	uint32_t frame; /* the requester's: its index and */
 	void *image;      /* its memory */
 	/* out */
 	int result;

@@ -355,7 +355,9 @@ static int redo_part(struct redo_pass *p, const struct log_entry *entry,
 		if (shards_elsewhere(store_superblock(p->v->store), part->pid))
 			return part_elsewhere(p, entry, part);
 	}
-	if (!part_known(p->v, part->pid) || !part->incarnation || !part->version)
+	/* version 0 are the zeros of a page that was allocated and not written: never ranges */
+	if (!part_known(p->v, part->pid) || !part->incarnation ||
+		(!part->version && part->kind != DISK_LOG_FULL))
 		return damaged_record(p->v, p->err, entry->end,
 			"changes a page that cannot be of this store");
 	if (part->kind == DISK_LOG_FULL) {

@@ -178,7 +178,7 @@ static void peers_stop(void *arg, struct volume *v)
 {
 	struct node *n = arg;
 
-	if (!n->w->rogue)
+	if (n->up && !n->w->rogue) /* else it is not to be opened, and says why */
 		node_barrier(n, 5);
 	n->up = false;
 	coherence_cluster_stop(n->e.coherence);

@@ -39,6 +39,11 @@ struct page {
 	uint64_t stamp_of[VERSIONS_MAX], last_stamp;
 	uint64_t changed[NODES_MAX + 1], durable;
 	bool doubt;
+	/* By node: its last change together with another page, and where its log has that. */
+	struct {
+		uint64_t version;
+		lsn_t end;
+	} together[NODES_MAX + 1];
 };
 
 struct world;
@@ -148,6 +153,15 @@ static void note_write(struct node *n, struct page *p)
 	p->changed[n->id] = p->version;
 }
 
+static void note_together(struct node *n, struct page *p, uint64_t version, lsn_t end)
+{
+	/* others may have been at it meanwhile, and a second task of this node */
+	if (version > p->version || version < p->together[n->id].version)
+		return;
+	p->together[n->id].version = version;
+	p->together[n->id].end = end;
+}
+
 static void note_renewed(struct node *n, struct page *p)
 {
 	p->renewed = true;
@@ -156,6 +170,7 @@ static void note_renewed(struct node *n, struct page *p)
 	p->version = p->durable = 0;
 	p->known = p->doubt = false;
 	memset(p->changed, 0, sizeof(p->changed));
+	memset(p->together, 0, sizeof(p->together));
 }
 
 /* The node has lost power. */
@@ -169,6 +184,7 @@ static void note_crash(struct node *n)
 		if (p->renewed && p->renewer == n->id)
 			p->renewed = false;
 		p->changed[n->id] = 0;
+		p->together[n->id].version = 0;
 		p->doubt |= p->known && safe_version(n->w, p) < p->version;
 	}
 }
@@ -243,9 +259,48 @@ static void check_change(struct node *n, unsigned i, const struct page *p)
 	abort();
 }
 
+/* Has another node, or the home's store, the page as `in`, `version`, or later? */
+static bool left(struct node *n, page_id pid, uint64_t in, uint64_t version)
+{
+	struct world *w = n->w;
+	struct node *home = &w->node[pid_shard(pid)];
+	struct page_descriptor stored;
+
+	for (unsigned k = 0; k < w->nodes; k++) {
+		struct node *other = &w->node[k];
+		struct frame *f =
+			other != n && other->up ? table_find(other->e.cache, pid) : NULL;
+
+		if (f && !(frame_flags(f) & FRAME_ASKING) &&
+			page_order(f->incarnation, f->version, in, version) >= 0)
+			return true;
+	}
+	return home->up && !store_descriptor_try(home->e.store, pid, &stored) &&
+	       page_order(stored.incarnation, stored.version, in, version) >= 0;
+}
+
+/* What a node changed together with another page leaves it once its log has both (3). */
+static void check_logged(struct node *n, unsigned i, const struct page *p)
+{
+	uint64_t in = p->incarnation, version = p->together[n->id].version;
+	lsn_t end = p->together[n->id].end;
+
+	/* the log last: it may move while this looks, and only forward */
+	if (!version || p->renewed || log_durable(n->e.log) >= end ||
+		!left(n, pid_of(n->w, i), in, version) || p->incarnation != in ||
+		p->together[n->id].version != version || !n->up)
+		return;
+	print_message("page %x has left node %u at version %" PRIu64
+		      ", or a later one; its log is durable to %" PRIu64
+		      ", and has the change up to %" PRIu64 "\n",
+		i, n->id, version, (uint64_t)log_durable(n->e.log), (uint64_t)end);
+	abort();
+}
+
 /*
  * Of all nodes at this moment: who may change the page is alone (1); what a node has
- * changed it has, in that version or a later one, or the home has persisted it (2).
+ * changed it has, in that version or a later one, or the home has persisted it (2); what has
+ * left it is in its log, with what was changed together with it (3).
  */
 static void check_page(struct world *w, unsigned i)
 {
@@ -264,8 +319,10 @@ static void check_page(struct world *w, unsigned i)
 			holders |= node_bit(n->id);
 		if (f && mode_allows(f, PAGE_EXCLUSIVE))
 			writers |= node_bit(n->id);
-		if (n->up)
+		if (n->up) {
 			check_change(n, i, p);
+			check_logged(n, i, p);
+		}
 	}
 	if (writers && (writers & (writers - 1) || holders != writers)) {
 		print_message("page %x: nodes %" PRIx64 " may change it, nodes %" PRIx64
@@ -337,6 +394,8 @@ static void write_metadata(struct node *n, unsigned i)
 	unsigned count = rt_random() % 3 ? 2 : 1;
 	struct page_ref refs[2];
 	struct mtr_page *held[2];
+	uint64_t versions[2];
+	lsn_t end;
 	int e = -EAGAIN;
 
 	if (count == 2 && !enter(n, pages[1]))
@@ -365,10 +424,13 @@ static void write_metadata(struct node *n, unsigned i)
 		expect(n, pages[k], p, held[k]->guard.image,
 			held[k]->guard.frame->version);
 		note_write(n, p);
+		versions[k] = p->version;
 		fill(image, refs[k].pid, p->stamp);
 		mtr_write(held[k], 0, image, PAGE_SIZE);
 	}
-	mtr_commit(m);
+	end = mtr_commit(m).end;
+	for (unsigned k = 0; k < count && count == 2; k++)
+		note_together(n, &w->page[pages[k]], versions[k], end);
 	rt_free(m);
 	if (count == 2)
 		leave(n, pages[1]);

@@ -275,6 +275,64 @@ static int test_a_store_of_another_shard_begins_empty(void *arg)
 	return 0;
 }
 
+/* ---- what the log may say ----------------------------------------------------------- */
+
+/* The volume as a crash leaves it behind this part, which no transaction makes. */
+static struct rt_sim_disk *log_part(
+	struct rt_sim_disk *d, const struct disk_log_page *part)
+{
+	static const uint8_t zeros[PAGE_SIZE];
+	struct disk_log_record r = {.type = DISK_LOG_CHANGE,
+		.count = 1,
+		.record_bytes = (uint32_t)(sizeof(r) + part->part_bytes)};
+	struct iovec iov[] = {{&r, sizeof(r)}, {(void *)part, sizeof(*part)},
+		{(void *)zeros, PAGE_SIZE}};
+	struct rt_sim_disk *crashed;
+	struct log_room room;
+	struct volume *v = volume_must("d", (struct open_how){.background = false});
+	struct log_position pos;
+
+	OK(log_reserve(v->log, r.record_bytes, false, &room));
+	pos = log_append(v->log, &room, iov, ARRAY_SIZE(iov));
+	log_release(v->log, &room);
+	OK(log_flush(v->log, pos.end));
+	crashed = rt_sim_disk_copy("crashed", d);
+	OK(volume_close(v));
+	return crashed;
+}
+
+/*
+ * A page that was allocated and not written, which a home has been given by a survivor of a
+ * change of epoch: version 0, in full. No page has incarnation 0.
+ */
+static int test_the_log_may_have_pages_that_were_never_written(void *arg)
+{
+	struct rt_sim_disk *d = rt_sim_disk_create("d", 16 * MIB, NULL);
+	struct disk_log_page part = {.incarnation = 1,
+		.kind = DISK_LOG_FULL,
+		.part_bytes = sizeof(part) + PAGE_SIZE};
+	struct rt_sim_disk *crashed;
+	struct volume *v;
+	struct guard g;
+
+	volume_make("d", 2 * MIB);
+	v = volume_must("d", (struct open_how){.background = false});
+	part.pid = pid_make(0, store_superblock(v->store)->page_count - 1);
+	OK(volume_close(v));
+	crashed = log_part(d, &part);
+	v = volume_must("crashed", (struct open_how){.background = false});
+	CHECK(v->recovery.pages >= 1);
+	OK(guard_shared(v->cache, part.pid, 1, &g));
+	CHECK(g.frame->version == 0 && page_load_u64(g.image) == 0);
+	guard_release(v->cache, &g);
+	OK(volume_close(v));
+	rt_sim_disk_destroy(crashed);
+	part.incarnation = 0;
+	(void)log_part(d, &part);
+	return expect_refusal(
+		"crashed", -EUCLEAN, "changes a page that cannot be of this store");
+}
+
 /* ---- cut and failing formats ----------------------------------------------------- */
 
 static void format_node(void *arg)
@@ -401,6 +459,7 @@ SIM(test_forged_pages_are_refused_by_name)
 SIM(test_damaged_pages_are_refused)
 SIM(test_too_small_a_store_is_not_formatted)
 SIM(test_a_store_of_another_shard_begins_empty)
+SIM(test_the_log_may_have_pages_that_were_never_written)
 SIM(test_cut_format_leaves_no_volume)
 SIM(test_failing_format_reports_and_frees)
 SIM(test_open_survives_each_failing_allocation)
@@ -416,6 +475,7 @@ int main(void)
 		cmocka_unit_test(sim_test_damaged_pages_are_refused),
 		cmocka_unit_test(sim_test_too_small_a_store_is_not_formatted),
 		cmocka_unit_test(sim_test_a_store_of_another_shard_begins_empty),
+		cmocka_unit_test(sim_test_the_log_may_have_pages_that_were_never_written),
 		cmocka_unit_test(sim_test_cut_format_leaves_no_volume),
 		cmocka_unit_test(sim_test_failing_format_reports_and_frees),
 		cmocka_unit_test(sim_test_open_survives_each_failing_allocation),
