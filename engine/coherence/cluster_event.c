@@ -55,10 +55,13 @@ static bool latched_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 {
 	if (to == PAGE_INVALID && !d->base.frames->unexposed(d->base.cache, p->at.pid))
 		return false;
+	/* it was weakened, and not given yet, before the request latched it */
+	if (log_durable(d->o.log) < p->flush_to)
+		return false;
 	if (p->wish->done)
 		return unused_ready(d, p, to);
 	if (to == PAGE_SHARED)
-		return log_durable(d->o.log) >= p->flush_to;
+		return true;
 	return !(p->hold.flags & HOLD_DIRTY) ||
 	       d->base.frames->owe_copy(d->base.cache, p->at.pid) == 0;
 }
