@@ -48,6 +48,7 @@ struct end {
 	void (*on_message)(
 		struct end *end, struct net_peer *peer, const struct net_message *m);
 	void (*on_down)(struct end *end);
+	void (*on_refused)(int code, const char *text);
 	void *owner;
 	char refusal[512];
 };
@@ -111,6 +112,8 @@ static inline void end_event(
 		CHECK(event->code < 0);
 		atomic_store(&e->refusal_code, event->code);
 		snprintf(e->refusal, sizeof(e->refusal), "%s", event->text);
+		if (e->on_refused)
+			e->on_refused(event->code, event->text);
 		raise_counter(e, &e->refusals);
 		break;
 	}
