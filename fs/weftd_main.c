@@ -578,6 +578,7 @@ static void leave(struct daemon *d)
 {
 	atomic_store(&d->leaving, true);
 	member_leave(d->member);
+	fs_leave(d->fs); /* or what the control socket was asked for might never end */
 	control_detach(d->control);
 }
 

@@ -36,6 +36,8 @@ struct ops_options {
  * read-only). */
 int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 	struct weft_error *err);
+/* This node leaves the volume: a sync that waits for a node that is away fails from here on. */
+void fs_leave(struct fs *fs);
 /* Files still open are closed; all that is unlinked is reclaimed. The volume stays open.
  */
 void fs_close(struct fs *fs);

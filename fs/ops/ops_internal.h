@@ -35,6 +35,7 @@ struct fs {
 	struct locks *locks;
 	struct rt_task *sync_task; /* has others persist what a crash has left; or NULL */
 	_Atomic bool sync_closing;
+	_Atomic bool sync_leaving; /* nobody that is away is waited for any more */
 	struct kernel *kernel; /* the caller's, which keeps what it is told; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The

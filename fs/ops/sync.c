@@ -157,7 +157,8 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 
 /*
  * Waits for a node that is away, as all do who need something that only it has: what it
- * has changed may be nowhere else. Until it is back, or has left with all of it durable.
+ * has changed may be nowhere else. Until it is back, or has left with all of it durable; or until
+ * this node leaves, and waits for nobody that is away.
  */
 static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 {
@@ -171,7 +172,7 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 			*quiet = rc == 0 && answer[0];
 			return rc ? -EIO : 0;
 		}
-		if (volume_failed(fs->volume))
+		if (volume_failed(fs->volume) || atomic_load(&fs->sync_leaving))
 			return -EIO;
 		/* it left with everything durable */
 		if (volume_left(fs->volume, node) || volume_vacant(fs->volume, node)) {
@@ -266,11 +267,16 @@ static void held_main(void *arg)
 static int held_await(struct fs *fs)
 {
 	while (atomic_load(&fs->volume->returned)) {
-		if (volume_failed(fs->volume))
+		if (volume_failed(fs->volume) || atomic_load(&fs->sync_leaving))
 			return -EIO;
 		rt_sleep_ns(AWAY_NS);
 	}
 	return 0;
+}
+
+void fs_leave(struct fs *fs)
+{
+	atomic_store(&fs->sync_leaving, true);
 }
 
 int sync_open(struct fs *fs)
