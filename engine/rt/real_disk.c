@@ -29,8 +29,9 @@
 
 #include "engine/rt/real.h"
 
-#define LOCK_TRIES  100
-#define LOCK_TRY_US 10000
+#define LOCK_TRIES      100
+#define LOCK_TRIES_LEFT 3000 /* while who has the lock has ended */
+#define LOCK_TRY_US     10000
 
 struct real_disk {
 	struct rt_disk base;
@@ -194,13 +195,55 @@ static int open_exclusive(const char *path, int open_flags)
 	return -1;
 }
 
+static bool process_ended(long pid)
+{
+	char path[64], state = 0;
+	FILE *stat;
+
+	snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+	stat = fopen(path, "re");
+	if (!stat)
+		return errno == ENOENT;
+	if (fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	fclose(stat);
+	return state == 'Z';
+}
+
+/* Whoever locked the file has ended; what the kernel has not taken yet has the lock. */
+static bool lock_is_left(int fd)
+{
+	FILE *locks = fopen("/proc/locks", "re");
+	unsigned major, minor;
+	unsigned long ino;
+	bool left = false;
+	struct stat st;
+	char line[256];
+	long pid;
+
+	if (!locks)
+		return false;
+	while (fstat(fd, &st) == 0 && fgets(line, sizeof(line), locks)) {
+		if (sscanf(line, "%*s FLOCK %*s %*s %ld %x:%x:%lu", &pid, &major, &minor,
+			    &ino) == 4 &&
+			ino == st.st_ino && makedev(major, minor) == st.st_dev)
+			left = process_ended(pid);
+	}
+	fclose(locks);
+	return left;
+}
+
+/* On a machine that is busy it takes long to take a ring. */
 static int lock_exclusive(int fd)
 {
-	for (unsigned i = 0; i < LOCK_TRIES; i++) {
+	unsigned living = 0;
+
+	for (unsigned i = 0; i < LOCK_TRIES_LEFT && living < LOCK_TRIES; i++) {
 		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 			return 0;
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return -1;
+		living += !lock_is_left(fd);
 		usleep(LOCK_TRY_US);
 	}
 	errno = EWOULDBLOCK;

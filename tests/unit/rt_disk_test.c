@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/rt/rt.h"
@@ -103,6 +105,43 @@ static void open_says_what_is_wrong(void **state)
 	assert_true(info.atomic_write_bytes >= 512);
 	assert_false(info.is_block_device);
 	assert_false(info.read_only);
+}
+
+/* A process takes the lock and ends; what it has left behind keeps it for longer than a lock of the
+ * living is waited for. */
+static void lock_that_an_ended_process_has_left_is_waited_for(void **state)
+{
+	struct fixture *f = *state;
+	struct rt_disk *disk;
+	siginfo_t ended;
+	int status, end[2];
+	pid_t pid;
+
+	rt_disk_close(f->disk);
+	assert_int_equal(pipe(end), 0);
+	pid = fork();
+	if (pid == 0) {
+		int fd = open(f->file.path, O_RDWR);
+
+		if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
+			_exit(1);
+		if (fork() == 0) {
+			sleep(2);
+			close(fd);
+			_exit(0);
+		}
+		_exit(0);
+	}
+	close(end[1]);
+	/* not yet reaped, so that /proc/locks names it in any namespace */
+	assert_int_equal(waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOWAIT), 0);
+	assert_int_equal(ended.si_status, 0);
+	assert_int_equal(rt_disk_open(&disk, f->file.path, RT_DISK_EXCLUSIVE, NULL), 0);
+	f->disk = disk;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	/* the one that had it left */
+	assert_int_equal(read(end[0], &status, 1), 0);
+	close(end[0]);
 }
 
 static void read_only_disk_refuses_writes(void **state)
@@ -445,6 +484,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH(set_up_direct, open_says_what_is_wrong),
+		WITH(set_up_direct, lock_that_an_ended_process_has_left_is_waited_for),
 		ALL(read_only_disk_refuses_writes),
 		ALL(what_is_written_is_read),
 		ALL(read_past_the_end_fails),
