@@ -7,13 +7,13 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -278,7 +278,8 @@ enum fit { FIT_MOUNT, FIT_MOUNT_BELOW, FIT_STORE, FIT_UUID, FIT_LABEL, FIT_NONE 
 struct search {
 	const char *name;
 	const char *path; /* name made absolute */
-	char device[32];  /* of what is mounted there now; "" where it does not answer */
+	char device
+		[CLIENT_DEVICE]; /* of what is mounted there now; "" where it does not answer */
 	enum fit fit;
 	unsigned count; /* of daemons that fit so well */
 	int fd;         /* of the first of them */
@@ -341,18 +342,25 @@ char *client_path(const char *name)
 	return real;
 }
 
+bool client_device(const char *path, char out[CLIENT_DEVICE])
+{
+	struct statx st;
+
+	if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, 0, &st) < 0)
+		return false;
+	snprintf(out, CLIENT_DEVICE, "%u:%u", st.stx_dev_major, st.stx_dev_minor);
+	return true;
+}
+
 int client_find(const char *name, json_t **identity, struct weft_error *err)
 {
 	struct search s = {.name = name, .fit = FIT_NONE, .fd = -1};
 	char *path = client_path(name);
-	struct stat st;
 
 	if (!path)
 		return weft_error(err, -ENOMEM, "no memory");
 	s.path = path;
-	if (stat(path, &st) == 0)
-		snprintf(s.device, sizeof(s.device), "%u:%u", major(st.st_dev),
-			minor(st.st_dev));
+	client_device(path, s.device);
 	client_each(search_visit, &s);
 	free(path);
 	if (s.count == 1) {

@@ -51,6 +51,12 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg);
 int client_find(const char *name, json_t **identity, struct weft_error *err);
 /* `name` made absolute, if it exists, and without final slashes; NULL: no memory. */
 char *client_path(const char *name);
+#define CLIENT_DEVICE 32
+/*
+ * The device that is mounted there, "MAJOR:MINOR", by what the kernel knows: were it asked anew, the
+ * daemon might have to wait for a node that is away, and that is when this is wanted.
+ */
+bool client_device(const char *path, char out[CLIENT_DEVICE]);
 /* A member that is a string; "" when there is none. */
 const char *client_text(const json_t *o, const char *key);
 /* From here on answers may take as long as they like. */

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "fs/daemonize.h"
@@ -64,8 +63,7 @@ static bool mounted_type(const char *directory, char type[64])
 static int check_mount(
 	const char *directory, const json_t *identity, struct weft_error *err)
 {
-	char type[64], device[32];
-	struct stat st;
+	char type[64], device[CLIENT_DEVICE];
 
 	if (!mounted_type(directory, type))
 		return weft_error(err, -EINVAL, "not mounted");
@@ -74,9 +72,8 @@ static int check_mount(
 			"what is mounted on %s is not of weft but %s; umount(8) takes it "
 			"away",
 			directory, type);
-	if (!identity || stat(directory, &st) < 0)
+	if (!identity || !client_device(directory, device))
 		return 0;
-	snprintf(device, sizeof(device), "%u:%u", major(st.st_dev), minor(st.st_dev));
 	if (strcmp(device, client_text(identity, "device_number")) != 0)
 		return weft_error(err, -EBUSY,
 			"another volume is mounted over it on %s; unmount that first",
