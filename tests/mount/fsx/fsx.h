@@ -20,6 +20,7 @@ struct options {
 	unsigned operations; /* of each process */
 	unsigned processes;
 	size_t size; /* a file's, at most */
+	unsigned kills;
 	bool direct; /* O_DIRECT half of the time */
 	bool mappings;
 	bool readers; /* read by descriptors that only read, too */
@@ -49,6 +50,8 @@ static inline const char *directory_of(const struct options *o, unsigned process
 int data_run(const struct options *o, unsigned process);
 int names_run(const struct options *o, unsigned process);
 int replace_run(const struct options *o, unsigned process);
+/* The only process. */
+int killed_run(const struct options *o);
 /* After names_run's processes: is the tree in itself right? */
 int names_check(const char *directory);
 

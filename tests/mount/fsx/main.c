@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `run data|names|replace DIRECTORY... [-s SEED] [-n OPERATIONS] [-p PROCESSES] [-l BYTES]
- * [-d] [-m] [-r]`
+ * `run data|names|replace|killed DIRECTORY... [-s SEED] [-n OPERATIONS] [-p PROCESSES]
+ * [-l BYTES] [-k KILLS] [-d] [-m] [-r]`
  *
  * data: one file per process, each byte compared with a copy in memory (in the manner of
  * fsx). names: all processes in one tree of names (fsstress). replace: a name that is
- * replaced is always there. More than one DIRECTORY: the same folder by several mounts of one
- * volume, as other nodes have it; files are used through all of them in turn.
+ * replaced is always there. killed: nodes die meanwhile (killed.c). More than one DIRECTORY: the
+ * same folder by several mounts of one volume, as other nodes have it; files are used through
+ * all of them in turn.
  */
 #include "tests/mount/fsx/fsx.h"
 
@@ -46,9 +47,9 @@ static int processes_run(const struct options *o, work w)
 
 static int usage(void)
 {
-	fprintf(stderr,
-		"usage: run data|names|replace DIRECTORY... [-s SEED] [-n OPERATIONS]\n"
-		"           [-p PROCESSES] [-l BYTES] [-d] [-m] [-r]\n");
+	fprintf(stderr, "usage: run data|names|replace|killed DIRECTORY... [-s SEED]\n"
+			"           [-n OPERATIONS] [-p PROCESSES] [-l BYTES] [-k KILLS] "
+			"[-d] [-m] [-r]\n");
 	return 2;
 }
 
@@ -60,7 +61,7 @@ int main(int argc, char *argv[])
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	o.seed = (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20;
-	while ((c = getopt(argc, argv, "s:n:p:l:dmr")) != -1) {
+	while ((c = getopt(argc, argv, "s:n:p:l:k:dmr")) != -1) {
 		switch (c) {
 		case 's':
 			o.seed = strtoull(optarg, NULL, 0);
@@ -73,6 +74,9 @@ int main(int argc, char *argv[])
 			break;
 		case 'l':
 			o.size = strtoul(optarg, NULL, 0);
+			break;
+		case 'k':
+			o.kills = (unsigned)strtoul(optarg, NULL, 0);
 			break;
 		case 'd':
 			o.direct = true;
@@ -91,6 +95,8 @@ int main(int argc, char *argv[])
 		o.directory[o.directories++] = argv[i];
 	if (optind + 1 + (int)o.directories != argc || !o.directories || o.size < 65536)
 		return usage();
+	if (strcmp(argv[optind], "killed") == 0)
+		return killed_run(&o);
 	printf("%s: seed 0x%llx\n", argv[optind], (unsigned long long)o.seed);
 	if (strcmp(argv[optind], "data") == 0)
 		return processes_run(&o, data_run);
