@@ -15,6 +15,7 @@ int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv);
 int weft_bench(int argc, char **argv);
 int weft_node(int argc, char **argv);
+int weft_net(int argc, char **argv);
 int weft_cluster(int argc, char **argv);
 int cluster_new(int argc, char **argv); /* weft cluster new */
 extern const char cluster_usage[];

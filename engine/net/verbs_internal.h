@@ -13,12 +13,11 @@
 #include <rdma/rdma_cma.h>
 
 #include "engine/net/connect.h"
+#include "engine/net/verbs_limits.h"
 
 #define VERBS_DEVICES_MAX 8u
-#define VERBS_DEPTH       512u /* work requests posted and not ended, to a peer */
-#define VERBS_CHAIN       32u  /* of them behind one doorbell */
-#define VERBS_POLL        32u  /* completions taken at once */
-#define VERBS_SPARE       16u  /* receives for what is no message */
+#define VERBS_CHAIN       32u /* work requests behind one doorbell */
+#define VERBS_POLL        32u /* completions taken at once */
 
 /* Immediate data: kind in the high 8 bits, messages taken so far in the low 24. */
 enum verbs_kind { VERBS_MESSAGE = 1, VERBS_CONTROL = 2 };

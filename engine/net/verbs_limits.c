@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define LEAST_DEPTH (4 * VERBS_SPARE)
+#define LEAST_DEPTH VERBS_DEPTH_MIN
 
 static const char *name_of(const struct verbs_device *d)
 {

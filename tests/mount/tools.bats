@@ -27,7 +27,7 @@ json_of() { weft status "$1" --json | sed -nE "s/^  \"$2\": \"?([^\",]*)\"?,*\$/
 socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 
 @test "every command explains itself: on stdout when asked, else on stderr with 1" {
-	for command in mount umount sync status dump bench; do
+	for command in mount umount sync status dump bench net; do
 		run weft $command --help
 		[ "$status" -eq 0 ]
 		[[ $output == Usage:* ]]
