@@ -29,6 +29,7 @@
 
 static const char usage[] =
 	"Usage: weft bench guard|tree [OPTION...]\n"
+	"       weft bench net ...    (weft bench net --help)\n"
 	"\n"
 	"  guard            instructions of a guard on a cached page\n"
 	"  tree             load a tree, say \"ready\", then one measurement per line of "
@@ -462,6 +463,8 @@ int weft_bench(int argc, char **argv)
 		.plain = -1};
 	int code, rc;
 
+	if (argc > 1 && strcmp(argv[1], "net") == 0)
+		return bench_net(argc - 1, argv + 1);
 	if (!parse_options(argc, argv, &b, &code))
 		return code;
 	rc = rt_real_start();

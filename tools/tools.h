@@ -14,6 +14,7 @@ int weft_status(int argc, char **argv);
 int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv);
 int weft_bench(int argc, char **argv);
+int bench_net(int argc, char **argv); /* weft bench net */
 int weft_node(int argc, char **argv);
 int weft_net(int argc, char **argv);
 int weft_cluster(int argc, char **argv);
