@@ -13,7 +13,7 @@ build="gcc make pkg-config iproute2 libc6-dev libfuse3-dev fuse3 liburing-dev li
 	libblkid-dev libinih-dev libmicrohttpd-dev libibverbs-dev librdmacm-dev"
 check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs nftables faketime
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl
-	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils"
+	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils perftest"
 bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev"
 
 wanted=$build

@@ -30,6 +30,59 @@ begin() {
 	weft status m1 --json | grep -q '"transport": *"verbs"'
 }
 
+# has FILE LINE...: each is in it
+has() {
+	in=$1
+	cat $in
+	shift
+	for line in "$@"; do grep -qF "$line" $in; done
+}
+
+looked_at() {
+	weft net check >said
+	has said "ok    rdma.port      rxe0 port 1 is active, RoCE" "ok    rdma.windows" "0 failed"
+	weft net check $WEFT_RDMA_ADDRESS -t verbs >said
+	has said "ok    rdma.address   rxe0 port 1 leads there" "RoCE v2" "a page travels in one packet" \
+		"ok    rdma.atomics" "a queue pair of 512 and 1040 can be had, 64 bytes inline" \
+		"ok    rdma.connect   $WEFT_RDMA_ADDRESS answers by RDMA" "0 failed"
+}
+
+found_wrong() {
+	weft net check 10.77.0.99 -t verbs >said && return 1
+	has said "ok    rdma.address" "fail  rdma.connect   10.77.0.99 does not answer by RDMA" "UDP port 4791"
+	ip addr add 10.78.0.1/24 dev lo
+	weft net check 10.78.0.1 -t verbs >said && return 1
+	has said "fail  rdma.address   no RDMA device of this machine leads to 10.78.0.1" "rdma link show"
+	weft net check 127.0.0.1 -t verbs >said && return 1
+	has said "fail  rdma.address   no RDMA device has the address 127.0.0.1"
+	ip addr del 10.78.0.1/24 dev lo
+	ip link set dummy0 mtu 1500
+	weft net check $WEFT_RDMA_ADDRESS >said
+	ip link set dummy0 mtu 4500
+	has said "warn  rdma.mtu       a page travels in 4 packets of 1024 bytes"
+}
+
+mounted_nodes_looked_at() {
+	weft net check c.cluster -o node=1,cache=64M >said
+	has said "ok    rdma.address   rxe0 port 1 has this address" \
+		"ok    weft           a weftd of this volume answers, as node 1" \
+		"ok    weft           a weftd of this volume answers, as node 2" "ok    rdma.connect" "0 failed"
+	weft net check other.cluster -o node=1 >said && return 1
+	has said "fail  weft           a weftd of another volume answers"
+}
+
+# Beside perftest; the key of another cluster gets nothing.
+measured() {
+	weft bench net -c c.cluster --listen 2>served &
+	server=$!
+	weft bench net -c other.cluster $WEFT_RDMA_ADDRESS -w 60 2>said && return 1
+	has said "has another key"
+	weft bench net -c c.cluster $WEFT_RDMA_ADDRESS -n 100 -w 60 >said
+	kill $server
+	has said "verbs, with $WEFT_RDMA_ADDRESS:9337"
+	measured_right said
+}
+
 locked() {
 	i=0
 	while [ $i -lt 25 ]; do
@@ -92,7 +145,13 @@ end() {
 	fsck.weft -n -f -c c.cluster
 }
 
+weft cluster new -d $D other $WEFT_RDMA_ADDRESS:9401:$D/1.weft $WEFT_RDMA_ADDRESS:9402:$D/2.weft >/dev/null
+sed -i 's/^key .*/&\ntransport = verbs/' other.cluster
+check "weft net check tells device, port, GID, limits, and that the other end answers" looked_at
+check "weft net check tells what is wrong, and what to do" found_wrong
 check "two mounts over RDMA see each other's changes" begin
+check "weft net check knows the nodes of a volume that is mounted" mounted_nodes_looked_at
+check "weft bench net measures, counts what the card is asked for, and runs perftest beside" measured
 check "what is changed on one is never stale on the other" elsewhere 400 300 7 m1 m2
 check "what a kernel keeps is never behind" kept pages 3 m1 m2
 check "locks keep nodes apart" locks

@@ -49,6 +49,25 @@ bulk() {
 	md5sum <m/big$other | cmp - m/sum$other
 }
 
+reached() {
+	weft net check c.cluster -o node=$node,cache=64M >said
+	cat said
+	grep -qF "ok    rdma.connect   10.77.0.$other answers by RDMA" said
+	grep -qF "a weftd of this volume answers, as node $other" said
+	meet checked
+}
+
+# Beside perftest. The other guest only listens.
+measured() {
+	if [ $node = 1 ]; then
+		timeout 600 weft bench net -c c.cluster --listen 10.77.0.1 --once
+	else
+		weft bench net -c c.cluster 10.77.0.1 -n 100 -w 100 >said
+		cat said
+		measured_right said
+	fi
+}
+
 end() {
 	meet ending
 	umount m
@@ -60,5 +79,7 @@ end() {
 check "node $node mounts" begin
 check "node $node takes turns with the other" turns
 check "node $node reads what the other has written" bulk
+check "node $node reaches the other, says weft net check" reached
+check "node $node measures the wire with the other, and perftest beside" measured
 check "node $node is unmounted, and fsck of its store finds nothing" end
 true
