@@ -23,6 +23,7 @@
 
 #define ANSWER_MAX       (1u << 20)
 #define ANSWER_TIMEOUT_S 10
+#define BUSY_RETRY_MS    50
 #define CLIENTS_MAX      256 /* of one user */
 #define CLIENT_NAME_MAX  64  /* UUID-PID.sock */
 
@@ -45,6 +46,7 @@ static bool is_ours(int fd)
 	       peer.uid == geteuid();
 }
 
+/* -EAGAIN: as many as it listens for wait there already. */
 static int client_connect(const char *folder, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -56,13 +58,13 @@ static int client_connect(const char *folder, const char *name)
 
 	if (n < 0 || (size_t)n >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	/* that of sending also bounds connect(2), which waits where many wait already */
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0 ||
 		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
-		connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+		fcntl(fd, F_SETFL, 0) < 0)
 		ret = -errno;
 	else if (!is_ours(fd))
 		ret = -EPERM;
@@ -166,11 +168,16 @@ bool client_wait_end(int fd, int timeout_ms, char last[CLIENT_LAST_BYTES])
 
 /* ---- all of them ----------------------------------------------------------------- */
 
-/* All are asked before any is waited for: one that hangs, or is stopped, holds up none. */
+/*
+ * All are asked before any is waited for: one that hangs, or is stopped, holds up none, however
+ * many wait for it.
+ */
 struct asked {
 	struct pollfd fds[CLIENTS_MAX];
 	char name[CLIENTS_MAX][CLIENT_NAME_MAX];
 	unsigned count;
+	char busy[CLIENTS_MAX][CLIENT_NAME_MAX]; /* to be asked again */
+	unsigned busy_count;
 	bool dead; /* a socket is there at which nobody listens */
 };
 
@@ -181,6 +188,8 @@ static void ask_one(struct asked *a, const char *folder, const char *name)
 			 : -ENAMETOOLONG;
 
 	a->dead |= fd == -ECONNREFUSED;
+	if (fd == -EAGAIN && a->busy_count < CLIENTS_MAX)
+		strcpy(a->busy[a->busy_count++], name);
 	if (fd < 0)
 		return;
 	if (!send_request(fd, "identify")) {
@@ -207,22 +216,42 @@ static bool hear_one(struct pollfd *p, bool (*fn)(void *, struct client *), void
 	return enough;
 }
 
-/* Until none has answered for so long, or fn has heard enough. True: that. */
-static bool hear_all(struct asked *a, bool (*fn)(void *, struct client *), void *arg)
+static void ask_busy(struct asked *a, const char *folder)
 {
-	unsigned left = a->count;
+	unsigned count = a->busy_count;
 
-	while (left) {
-		int n = poll(a->fds, a->count, ANSWER_TIMEOUT_S * 1000);
+	a->busy_count = 0;
+	for (unsigned i = 0; i < count; i++) {
+		char name[CLIENT_NAME_MAX];
+
+		strcpy(name, a->busy[i]);
+		ask_one(a, folder, name);
+	}
+}
+
+/* Until none has answered for so long, or fn has heard enough. True: that. */
+static bool hear_all(struct asked *a, const char *folder,
+	bool (*fn)(void *, struct client *), void *arg)
+{
+	unsigned heard = 0, silent_ms = 0;
+
+	while (heard < a->count || a->busy_count) {
+		unsigned wait_ms = a->busy_count ? BUSY_RETRY_MS : ANSWER_TIMEOUT_S * 1000;
+		int n = poll(a->fds, a->count, (int)wait_ms);
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0)
+		if (n < 0)
 			return false;
+		silent_ms = n ? 0 : silent_ms + wait_ms;
+		if (silent_ms >= ANSWER_TIMEOUT_S * 1000)
+			return false;
+		if (!n)
+			ask_busy(a, folder);
 		for (unsigned i = 0; i < a->count; i++) {
 			if (a->fds[i].fd < 0 || !a->fds[i].revents)
 				continue;
-			left--;
+			heard++;
 			if (hear_one(&a->fds[i], fn, arg))
 				return true;
 		}
@@ -255,7 +284,11 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
 			ask_one(a, folder, d->d_name);
 	if (dir)
 		closedir(dir);
-	enough = a && hear_all(a, fn, arg);
+	enough = a && hear_all(a, folder, fn, arg);
+	for (unsigned i = 0; a && !enough && i < a->busy_count; i++)
+		fprintf(stderr,
+			"weft: %s/%s: its weftd has taken no connection for %d s\n", folder,
+			a->busy[i], ANSWER_TIMEOUT_S);
 	for (unsigned i = 0; a && i < a->count; i++) {
 		if (a->fds[i].fd < 0)
 			continue;

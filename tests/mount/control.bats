@@ -10,6 +10,7 @@ load common
 setup() { setup_store 128M; }
 teardown() {
 	[ -z "${OUTER:-}" ] || kill -CONT "$OUTER" || true
+	[ -z "${CROWD:-}" ] || kill "$CROWD" 2>/dev/null || true
 	for mount in inner copy; do
 		umount -l "$DIR/$mount" 2>/dev/null || true
 	done
@@ -168,6 +169,51 @@ mount_inner() {
 	run weft status "$MNT"
 	kill -CONT "$second"
 	[[ $output == *"pid $first"* && $output != *"has not answered"* ]]
+	weft umount "$DIR/copy"
+	umount_store
+}
+
+# Connects to daemon $1's socket until it takes no more, and holds that until killed.
+crowd() {
+	python3 -c 'import glob, os, socket, struct, sys, time
+held = []
+for path in glob.glob("/run/weft/*.sock"):
+    while True:
+        s = socket.socket(socket.AF_UNIX)
+        s.setblocking(False)
+        try:
+            s.connect(path)
+        except OSError:
+            break
+        if struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0] != int(sys.argv[1]):
+            break
+        held.append(s)
+open(sys.argv[2], "w").write("%d" % len(held))
+time.sleep(600)' "$1" "$DIR/crowd" 3>&- &
+	CROWD=$!
+	wait_until 30 test -s "$DIR/crowd"
+	[ "$(cat "$DIR/crowd")" -gt 1 ]
+}
+
+@test "a daemon that hangs holds up nobody, however many wait for it" {
+	mount_store
+	first=$DAEMON
+	mkfs.weft --size 64M "$DIR/other" >"$DIR/mkfs2.log"
+	mkdir "$DIR/copy"
+	weftd "$DIR/other" "$DIR/copy"
+	second=$(weft status "$DIR/copy" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
+	echo "$second" >>"$DIR/pids"
+	kill -STOP "$first"
+	crowd "$first"
+	# a connect(2) that waits does so for 10 s
+	run timeout 9 weft status "$DIR/copy"
+	echo "$output"
+	[[ $status -eq 0 && $output == *"pid $second"* ]]
+	run weft status # all of them: one says nothing
+	echo "$output"
+	[[ $output == *"$DIR/copy"* && $output == *"has taken no connection for 10 s"* ]]
+	kill "$CROWD"
+	kill -CONT "$first"
 	weft umount "$DIR/copy"
 	umount_store
 }
