@@ -436,22 +436,30 @@ static void visitors(struct kernel_model *k)
 	EQ(k->stats_asked, asked);
 }
 
-/* After a few rounds the kernels have all there is: nothing is asked. */
+static uint64_t asked_by(const struct kernel_model *k)
+{
+	return k->reads_asked + k->stats_asked + k->looks_asked;
+}
+
+/* After some rounds the kernels have all there is: nothing is asked. */
 static void quiet_main(struct kernel_model *k)
 {
 	uint64_t asked;
 
 	/* access times wait for their files to be at rest, one node's after the other's
 	 * (times.c) */
-	for (unsigned i = 0; i < 20; i++) {
+	for (unsigned i = 0, at_rest = 0; at_rest < 20; i++) {
+		HOLDS(i < 200);
+		asked = asked_by(k);
 		look_at_all(k);
+		at_rest = asked_by(k) == asked ? at_rest + 1 : 0;
 		rt_sleep_ns(200000000);
 	}
 	barrier(k->n);
-	asked = k->reads_asked + k->stats_asked + k->looks_asked;
+	asked = asked_by(k);
 	for (unsigned i = 0; i < 20; i++)
 		look_at_all(k);
-	EQ(k->reads_asked + k->stats_asked + k->looks_asked, asked);
+	EQ(asked_by(k), asked);
 	visitors(k);
 }
 
