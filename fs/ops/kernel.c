@@ -192,20 +192,16 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 		k->ops->drop_attributes(k->owner, dropped);
 }
 
-static void read_unlist(struct kernel *k, struct kernel_read *r)
+/* Under the lock. The inode whose attributes are to be dropped, or 0. */
+static uint64_t read_unlist(struct kernel *k, struct kernel_read *r)
 {
 	struct kernel_read **at = &k->reads[ino_hash(r->ino) % READ_BUCKETS];
-	uint64_t dropped;
 
-	rt_mutex_lock(&k->lock);
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
 	r->pending = false;
-	dropped = pages_note(k, r->ino); /* the kernel gets pages now */
-	rt_mutex_unlock(&k->lock);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
+	return pages_note(k, r->ino); /* the kernel gets pages now */
 }
 
 static bool read_pending(const struct kernel *k, uint64_t ino)
@@ -228,8 +224,16 @@ void kernel_read_begin(
 
 void kernel_read_end(struct fs *fs, struct kernel_read *r)
 {
-	if (r->pending)
-		read_unlist(fs->kernel, r);
+	struct kernel *k = fs->kernel;
+	uint64_t dropped;
+
+	if (!r->pending)
+		return;
+	rt_mutex_lock(&k->lock);
+	dropped = read_unlist(k, r);
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
 }
 
 void kernel_read_wait(struct kernel_read *r)
@@ -257,8 +261,7 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 	struct disk_extent e;
 	int rc;
 
-	if (!r->pending)
-		read_list(fs->kernel, r);
+	WEFT_ASSERT(r->pending);
 	r->leaves = 0;
 	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
 	if (rc)
@@ -273,15 +276,36 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 		fs, r, from, disk_key(r->ino, DISK_ITEM_EXTENT, r->end), EXPOSE_FILES);
 }
 
-bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends)
+/* Under the lock: what it was looked up by is as it was. */
+static bool read_stands(struct fs *fs, const struct kernel_read *r)
 {
-	read_unlist(fs->kernel, r);
-	if (ends)
-		ops_kernel_resized(fs, r->ino);
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
 			return false;
 	return true;
+}
+
+/*
+ * A READ leaves the list only to be answered, for good: while it is on it no drop begins that
+ * would wait for its pages in the kernel. Who drops a leaf says so in the leaf before it looks
+ * at the list, so one of the two sees the other.
+ */
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends)
+{
+	struct kernel *k = fs->kernel;
+	uint64_t dropped = 0;
+	bool stands;
+
+	rt_mutex_lock(&k->lock);
+	stands = read_stands(fs, r);
+	if (stands)
+		dropped = read_unlist(k, r);
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+	if (stands && ends)
+		ops_kernel_resized(fs, r->ino);
+	return stands;
 }
 
 /* ---- parts of ranges ----------------------------------------------------------------------- */

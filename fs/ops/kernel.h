@@ -21,12 +21,12 @@ struct kernel_read {
 void kernel_read_begin(
 	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len);
 /*
- * Pending (again), and the leaves that say what is read are exposed: look at them now.
+ * It is pending, and the leaves that say what is read are exposed: look at them now.
  * -EAGAIN: wait, with nothing latched, and begin here once more. Waits.
  */
 int kernel_read_expose(struct fs *fs, struct kernel_read *r);
 /*
- * With all pages latched and exposed: pending no longer. True: answer now. False: start
+ * With all pages latched and exposed. True: pending no longer, answer now. False: start
  * over, as above. `ends`: the answer tells where the file ends.
  */
 bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends);
