@@ -13,7 +13,10 @@
 #include <fuse_lowlevel.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/fuse.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "fs/session_internal.h"
@@ -22,13 +25,36 @@
 #define WIRE_NOTIFY_INC_EPOCH 8 /* protocol 7.44 */
 #define KEEPS_S               3600
 
-static void drop_pages(void *owner, uint64_t ino, uint64_t first, uint64_t end)
+static void drop_pages(
+	void *owner, uint64_t ino, uint64_t first, uint64_t end, _Atomic uint32_t *by)
 {
 	struct session *s = owner;
 	off_t len = end == UINT64_MAX ? 0 : (off_t)((end - first) * PAGE_SIZE);
 
+	atomic_store_explicit(by, (uint32_t)gettid(), memory_order_relaxed);
 	(void)fuse_lowlevel_notify_inval_inode(
 		s->fuse, ino, (off_t)(first * PAGE_SIZE), len);
+}
+
+/* The thread sleeps, and no signal would wake it: for a page's lock. Between unmapping pages and
+ * telling processors Linux does not sleep, though others may be given the processor. */
+static bool drop_waits(void *owner, const _Atomic uint32_t *by)
+{
+	char path[64], text[64];
+	const char *state;
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%u/stat",
+		atomic_load_explicit(by, memory_order_relaxed));
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	got = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[MAX(got, 0)] = 0;
+	state = strrchr(text, ')'); /* behind the thread's name */
+	return state && strncmp(state, ") D", 3) == 0;
 }
 
 static void drop_attributes(void *owner, uint64_t ino)
@@ -55,6 +81,7 @@ static void drop_names(void *owner)
 
 static const struct ops_kernel sharer_ops = {
 	.drop_pages = drop_pages,
+	.drop_waits = drop_waits,
 	.drop_attributes = drop_attributes,
 	.drop_names = drop_names,
 };

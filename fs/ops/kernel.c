@@ -3,9 +3,10 @@
  * The caller's kernel as a sharer of pages (docs/many-nodes.md, "The kernel"): what it may
  * be told for long, which READs it waits for, and how what it has is dropped.
  *
- * Keeps: (5) what was dropped is gone from the kernel; a READ that is pending has no readable
- * copy there, so a drop never waits for one. A part of a range that a READ touches while
- * it is being dropped is left to itself, and the rest dropped anew.
+ * Keeps: (5) what was dropped is gone from the kernel, and from what processors load through
+ * mappings; a READ that is pending has no readable copy there, so a drop never waits for one. A
+ * part of a range that a READ touches while it is being dropped is left to itself, and the rest
+ * dropped anew. Drops of a page run one after the other, but for such parts.
  *
  * Locks: `lock` is a leaf, held for looks at lists.
  */
@@ -25,7 +26,11 @@ struct part {
 	uint64_t ino, first, end;
 	unsigned users; /* who waits for it, and who does it */
 	bool done;
-	bool yields, touched; /* to READs; by one */
+	bool yields;  /* to READs: nobody waits for it when one touches it */
+	bool touched; /* by a READ: it may have to wait for that */
+	_Atomic uint32_t by;
+	uint64_t
+		told; /* the moment up to which processors know of what it has unmapped */
 };
 
 /* An inode of which the kernel may have something. */
@@ -52,6 +57,7 @@ struct kernel {
 	struct rt_cond work, changed;
 	struct kernel_read *reads[READ_BUCKETS]; /* pending */
 	struct part *queue, **queue_end, *under_way;
+	uint64_t moment;
 	unsigned queued, idle, tasks;
 	bool stopping;
 	struct rt_task *task[TASKS_MAX];
@@ -153,12 +159,16 @@ static void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
 
 /* ---- pending READs ------------------------------------------------------------------------ */
 
+static bool part_has(const struct part *p, const struct kernel_read *r)
+{
+	return p->ino == r->ino && p->first < r->end && r->first < p->end;
+}
+
 /* What the READ is about will not be dropped before it is answered. */
 static void touch(struct part *list, const struct kernel_read *r)
 {
 	for (struct part *p = list; p; p = p->next)
-		if (p->yields && p->ino == r->ino && p->first < r->end &&
-			r->first < p->end)
+		if (part_has(p, r))
 			p->touched = true;
 }
 
@@ -175,6 +185,7 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 {
 	struct kernel_read **head = &k->reads[ino_hash(r->ino) % READ_BUCKETS];
 	uint64_t dropped;
+	bool waiting;
 
 	rt_mutex_lock(&k->lock);
 	dropped = pages_note(k, r->ino);
@@ -186,8 +197,11 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 	r->next = *head;
 	*head = r;
 	r->pending = true;
+	waiting = k->queue;
 	rt_mutex_unlock(&k->lock);
 	rt_cond_broadcast(&k->changed);
+	if (waiting) /* for what was touched nobody waits */
+		rt_cond_broadcast(&k->work);
 	if (dropped)
 		k->ops->drop_attributes(k->owner, dropped);
 }
@@ -325,16 +339,35 @@ static void under_way_remove(struct kernel *k, struct part *p)
 	*at = p->next;
 }
 
+/* Is there one up to `end` that it would run beside? One that waits for a READ is not waited for. */
+static bool part_behind(
+	const struct part *list, const struct part *end, const struct part *p)
+{
+	for (const struct part *q = list; q != end; q = q->next)
+		if (!q->touched && q->ino == p->ino && q->first < p->end &&
+			p->first < q->end)
+			return true;
+	return false;
+}
+
+/* NULL: none that may begin. */
 static struct part *part_take(struct kernel *k)
 {
-	struct part *p = k->queue;
+	struct part **at = &k->queue, *p;
 
-	k->queue = p->next;
-	if (!k->queue)
-		k->queue_end = &k->queue;
+	while (*at &&
+		(part_behind(k->under_way, NULL, *at) || part_behind(k->queue, *at, *at)))
+		at = &(*at)->next;
+	p = *at;
+	if (!p)
+		return NULL;
+	*at = p->next;
+	if (!*at)
+		k->queue_end = at;
 	k->queued--;
 	p->next = k->under_way;
 	k->under_way = p;
+	p->told = ++k->moment;
 	return p;
 }
 
@@ -346,23 +379,24 @@ static void part_main(void *arg)
 	for (;;) {
 		struct part *p;
 
-		while (!k->queue && !k->stopping) {
+		while (!(p = part_take(k)) && !(k->stopping && !k->queue)) {
 			k->idle++;
 			rt_cond_wait(&k->work, &k->lock, RT_FOREVER);
 			k->idle--;
 		}
-		if (!k->queue)
+		if (!p)
 			break;
-		p = part_take(k);
-		if (!p->touched) { /* else nobody waits for it */
+		if (!p->yields || !p->touched) { /* else nobody waits for it */
 			rt_mutex_unlock(&k->lock);
-			k->ops->drop_pages(k->owner, p->ino, p->first, p->end);
+			k->ops->drop_pages(k->owner, p->ino, p->first, p->end, &p->by);
 			rt_mutex_lock(&k->lock);
+			p->done = true;
 		}
-		p->done = true;
 		under_way_remove(k, p);
 		part_put(p);
 		rt_cond_broadcast(&k->changed);
+		if (k->queue)
+			rt_cond_broadcast(&k->work);
 	}
 	rt_mutex_unlock(&k->lock);
 }
@@ -389,6 +423,9 @@ static struct part *part_queue(
 		return NULL;
 	*p = (struct part){
 		.ino = ino, .first = first, .end = end, .users = 2, .yields = yields};
+	for (const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS];
+		r && !yields; r = r->next)
+		p->touched |= part_has(p, r);
 	*k->queue_end = p;
 	k->queue_end = &p->next;
 	k->queued++;
@@ -410,11 +447,49 @@ static bool part_do(
 		rt_mutex_lock(&k->lock);
 		return false;
 	}
-	while (!p->done && !p->touched)
+	while (!p->done && !(p->yields && p->touched))
 		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 	done = p->done;
 	part_put(p);
 	return done;
+}
+
+/* Which may not have told all processors since then. */
+static struct part *part_untold(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, uint64_t moment)
+{
+	struct part *p = k->under_way;
+
+	while (p && (p->told >= moment || p->ino != ino || p->first >= end ||
+			    first >= p->end))
+		p = p->next;
+	return p;
+}
+
+/*
+ * Under the lock, when the range has been dropped, but for what was left to itself. A page that one of
+ * those has unmapped is taken out at once by another drop, which finds nothing to tell processors of:
+ * waits until each has told them. They end soon, unless they wait for a READ.
+ */
+static void range_told(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	uint64_t moment = ++k->moment;
+	struct part *p;
+
+	while ((p = part_untold(k, ino, first, end, moment))) {
+		uint64_t now = ++k->moment;
+		bool waits;
+
+		p->users++;
+		rt_mutex_unlock(&k->lock);
+		waits = k->ops->drop_waits(k->owner, &p->by);
+		if (!waits)
+			rt_sleep_ns(WAIT_FIRST_NS);
+		rt_mutex_lock(&k->lock);
+		if (waits)
+			p->told = MAX(p->told, now);
+		part_put(p);
+	}
 }
 
 static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
@@ -457,6 +532,7 @@ static void drop_range(struct kernel *k, uint64_t ino, uint64_t first, uint64_t 
 		if (covered || part_drop(k, ino, at, to))
 			at = to;
 	}
+	range_told(k, ino, first, end);
 	rt_mutex_unlock(&k->lock);
 }
 
@@ -664,9 +740,11 @@ void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len
 	if (len < UINT64_MAX - offset)
 		end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	rt_mutex_lock(&k->lock);
-	if (pages_known(k, ino))
+	if (pages_known(k, ino)) {
 		while (!part_wait(k, ino, first, end))
 			;
+		range_told(k, ino, first, end);
+	}
 	rt_mutex_unlock(&k->lock);
 }
 

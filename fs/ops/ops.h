@@ -301,9 +301,14 @@ int ops_removexattr(struct fs *fs, uint64_t ino, const char *name);
 struct ops_kernel {
 	/*
 	 * Drops pages of the file blocks [first, end) (UINT64_MAX: all), and the
-	 * attributes. May wait for READs of these pages that are not answered.
+	 * attributes. May wait for READs of these pages that are not answered. `by`, 0 at
+	 * first, is for drop_waits.
 	 */
-	void (*drop_pages)(void *owner, uint64_t ino, uint64_t first, uint64_t end);
+	void (*drop_pages)(void *owner, uint64_t ino, uint64_t first, uint64_t end,
+		_Atomic uint32_t *by);
+	/* drop_pages is under way, and waits for a READ: all processors know at this
+	 * moment of what it has unmapped. */
+	bool (*drop_waits)(void *owner, const _Atomic uint32_t *by);
 	/* These must not wait. Answers to questions asked before are not kept. */
 	void (*drop_attributes)(void *owner, uint64_t ino);
 	void (*drop_names)(void *owner);

@@ -179,7 +179,7 @@ static void own_change(struct kernel_model *k, unsigned file, uint64_t size, boo
 	kernel_attributes_drop(k, f);
 	f->size = cut ? size : MAX(f->size, size);
 	if (cut)
-		kernel_pages_drop(k, f, 0, BLOCKS);
+		kernel_own_drop(k, f, 0, BLOCKS);
 	rt_mutex_unlock(&k->lock);
 }
 
@@ -213,8 +213,10 @@ static void cut_file(struct kernel_model *k, unsigned file, struct history *h)
 
 	state_size(h, s, set.size);
 	h->begun = s;
+	k->file[file].sets_size = true;
 	OK(ops_setattr(k->n->fs, file_ino[file], &root_user, &set, &a));
 	own_change(k, file, set.size, true);
+	k->file[file].sets_size = false;
 	h->done = s;
 }
 
@@ -233,14 +235,20 @@ static void punch_file(struct kernel_model *k, unsigned file, struct history *h)
 		(end - first) * PAGE_SIZE));
 	rt_mutex_lock(&k->lock);
 	kernel_attributes_drop(k, &k->file[file]);
-	kernel_pages_drop(k, &k->file[file], first, end);
+	kernel_own_drop(k, &k->file[file], first, end);
 	rt_mutex_unlock(&k->lock);
 	h->done = s;
 }
 
+/* Zeros behind the end are harmless: the size says so. */
+static bool is_behind(uint64_t word, uint64_t is)
+{
+	return word != is && !(is == WORD_END && word == WORD_HOLE);
+}
+
 /*
- * Invariant 5: when a change has ended no kernel has anything from before it, whether
- * somebody looks or not. (Zeros behind the end are harmless: the size says so.)
+ * Invariant 5: when a change has ended no kernel has anything from before it, nor has a processor
+ * through a mapping, whether somebody looks or not.
  */
 static void kernels_have_only_this(unsigned nodes, unsigned file, const struct history *h)
 {
@@ -253,12 +261,13 @@ static void kernels_have_only_this(unsigned nodes, unsigned file, const struct h
 			const struct kernel_page *p = &f->page[i];
 			uint64_t is = h->word[h->done][i];
 
-			if (!p->good || p->word == is ||
-				(is == WORD_END && p->word == WORD_HOLE))
+			if (!(p->good && is_behind(p->word, is)) &&
+				!(p->loaded && is_behind(p->is, is)))
 				continue;
 			print_message("the kernel of node %u has block %u of file %u as "
-				      "%" PRIu64 ", which is %" PRIu64 " by now\n",
-				n + 1, i, file, p->word, is);
+				      "%" PRIu64 "%s, which is %" PRIu64 " by now\n",
+				n + 1, i, file, p->good ? p->word : p->is,
+				p->loaded ? ", mapped" : "", is);
 			abort();
 		}
 	}
@@ -418,8 +427,9 @@ static void visitor_main(void *arg)
 	kernel_heard(k); /* its last question: nobody keeps that */
 }
 
-/* Each a new process, which asks for each file once: the kernel keeps what it was told. */
-static void visitors(struct kernel_model *k)
+/* Each a new process, which asks for each file once: the kernel keeps what it was told. True: so
+ * it was. */
+static bool visitors(struct kernel_model *k)
 {
 	uint64_t asked = 0;
 	struct rt_task *task;
@@ -433,34 +443,39 @@ static void visitors(struct kernel_model *k)
 		OK(rt_task_spawn(&task, "visitor", visitor_main, k));
 		rt_task_join(task);
 	}
-	EQ(k->stats_asked, asked);
+	return k->stats_asked == asked;
 }
 
-static uint64_t asked_by(const struct kernel_model *k)
+static bool nothing_asked(struct kernel_model *k)
 {
-	return k->reads_asked + k->stats_asked + k->looks_asked;
+	uint64_t asked = k->reads_asked + k->stats_asked + k->looks_asked;
+
+	for (unsigned i = 0; i < 20; i++)
+		look_at_all(k);
+	return k->reads_asked + k->stats_asked + k->looks_asked == asked;
 }
 
-/* After some rounds the kernels have all there is: nothing is asked. */
+/*
+ * After a few rounds the kernels have all there is: nothing is asked. What was removed may be freed
+ * as late as that (orphan.c), which changes a leaf; so there are several tries.
+ */
 static void quiet_main(struct kernel_model *k)
 {
-	uint64_t asked;
+	bool quiet = false;
 
 	/* access times wait for their files to be at rest, one node's after the other's
 	 * (times.c) */
-	for (unsigned i = 0, at_rest = 0; at_rest < 20; i++) {
-		HOLDS(i < 200);
-		asked = asked_by(k);
+	for (unsigned i = 0; i < 20; i++) {
 		look_at_all(k);
-		at_rest = asked_by(k) == asked ? at_rest + 1 : 0;
 		rt_sleep_ns(200000000);
 	}
 	barrier(k->n);
-	asked = asked_by(k);
-	for (unsigned i = 0; i < 20; i++)
-		look_at_all(k);
-	EQ(asked_by(k), asked);
-	visitors(k);
+	for (unsigned tries = 0; tries < 5 && !quiet; tries++) {
+		quiet = nothing_asked(k);
+		quiet &= visitors(k);
+		rt_sleep_ns(200000000);
+	}
+	HOLDS(quiet);
 }
 
 /* ---- a hot directory ------------------------------------------------------------------------ */

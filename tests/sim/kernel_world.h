@@ -20,6 +20,9 @@
 struct kernel_page {
 	bool locked, good;
 	uint64_t word; /* that all of the page is made of */
+	bool mapped,
+		loaded; /* a processor loads `is` through a mapping until it is told */
+	uint64_t is;
 };
 
 struct kernel_file {
@@ -27,6 +30,7 @@ struct kernel_file {
 	bool known;       /* attributes may be gone by */
 	uint64_t version; /* of the attributes: when they were dropped last */
 	uint64_t size;
+	bool sets_size; /* a program does: no other one is taken in from a READ */
 	struct kernel_page page[BLOCKS];
 };
 
@@ -78,19 +82,76 @@ static void kernel_attributes_drop(struct kernel_model *k, struct kernel_file *f
 	f->version = ++k->version;
 }
 
-/* Under the lock, which it lets go of while it waits. */
-static void kernel_pages_drop(
+/* Of no mapping, and processors know it. */
+static void kernel_page_gone(struct kernel_model *k, struct kernel_page *p)
+{
+	k->drops += p->good;
+	p->good = p->mapped = p->loaded = false;
+}
+
+/*
+ * Nobody has pages from `first` on mapped, and then processors are told. That is not done under a
+ * lock: who finds a page that is mapped no more takes it out meanwhile, and tells nobody.
+ */
+static void kernel_unmap(
+	struct kernel_model *k, struct kernel_file *f, uint64_t first, uint64_t end)
+{
+	bool was[BLOCKS];
+
+	for (uint64_t i = first; i < end; i++) {
+		was[i] = f->page[i].mapped;
+		f->page[i].mapped = false;
+	}
+	rt_mutex_unlock(&k->lock);
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	for (uint64_t i = first; i < end; i++)
+		if (was[i])
+			f->page[i].loaded = false;
+}
+
+/*
+ * As invalidate_inode_pages2_range() does it. Under the lock, which it lets go of while it waits,
+ * and between unmapping and telling. *waits: for a page that is locked.
+ */
+static void kernel_pages_drop(struct kernel_model *k, struct kernel_file *f,
+	uint64_t first, uint64_t end, _Atomic uint32_t *waits)
+{
+	bool unmapped = false;
+
+	end = MIN(end, (uint64_t)BLOCKS);
+	for (uint64_t i = first; i < end; i++) {
+		struct kernel_page *p = &f->page[i];
+
+		if (p->mapped && !unmapped) {
+			kernel_unmap(k, f, i, end);
+			unmapped = true;
+		}
+		while (p->locked) {
+			atomic_store(waits, 1);
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		}
+		atomic_store(waits, 0);
+		if (p->mapped) /* again */
+			p->mapped = p->loaded = false;
+		k->drops += p->good;
+		p->good = false;
+	}
+}
+
+/* The kernel's own, behind a change by this node: at once. */
+static void kernel_own_drop(
 	struct kernel_model *k, struct kernel_file *f, uint64_t first, uint64_t end)
 {
 	for (uint64_t i = first; i < MIN(end, (uint64_t)BLOCKS); i++) {
 		while (f->page[i].locked)
 			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-		k->drops += f->page[i].good;
-		f->page[i].good = false;
+		kernel_page_gone(k, &f->page[i]);
 	}
 }
 
-static void on_drop_pages(void *owner, uint64_t ino, uint64_t first, uint64_t end)
+static void on_drop_pages(
+	void *owner, uint64_t ino, uint64_t first, uint64_t end, _Atomic uint32_t *by)
 {
 	struct kernel_model *k = (struct kernel_model *)owner;
 	struct kernel_file *f = kernel_file_of(k, ino);
@@ -99,8 +160,14 @@ static void on_drop_pages(void *owner, uint64_t ino, uint64_t first, uint64_t en
 		return;
 	rt_mutex_lock(&k->lock);
 	kernel_attributes_drop(k, f);
-	kernel_pages_drop(k, f, first, end);
+	kernel_pages_drop(k, f, first, end, by);
 	rt_mutex_unlock(&k->lock);
+}
+
+static bool on_drop_waits(void *owner, const _Atomic uint32_t *by)
+{
+	(void)owner;
+	return atomic_load(by);
 }
 
 static void on_drop_attributes(void *owner, uint64_t ino)
@@ -126,6 +193,7 @@ static void on_drop_names(void *owner)
 
 static const struct ops_kernel kernel_ops = {
 	.drop_pages = on_drop_pages,
+	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,
 	.drop_names = on_drop_names,
 };
@@ -162,7 +230,7 @@ static void kernel_take_in(struct kernel_model *k, struct kernel_request *r)
 		p->good = true;
 		p->locked = false;
 	}
-	if (r->got < r->count * PAGE_SIZE && f->version <= r->version)
+	if (r->got < r->count * PAGE_SIZE && f->version <= r->version && !f->sets_size)
 		f->size = MIN(f->size, r->first * PAGE_SIZE + r->got);
 	r->done = true;
 	rt_cond_broadcast(&k->changed);
@@ -261,7 +329,7 @@ static bool kernel_take_attributes(struct kernel_model *k, struct kernel_file *f
 		f->size = a->inode.size;
 		for (unsigned i = 0; i < BLOCKS; i++) /* those behind the new end */
 			if (i * PAGE_SIZE >= f->size && !f->page[i].locked)
-				f->page[i].good = false;
+				kernel_page_gone(k, &f->page[i]);
 	}
 	rt_mutex_unlock(&k->lock);
 	return !stale;
@@ -329,14 +397,14 @@ static uint64_t kernel_stat(struct kernel_model *k, unsigned file)
 	return kernel_ask_stat(k, file, &stale);
 }
 
-/* read(2) of one block: looks at the attributes first (AUTO_INVAL_DATA). */
+/* read(2) of one block: looks at the attributes first (AUTO_INVAL_DATA). Or an fstat and a load
+ * through a mapping. */
 static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigned block)
 {
 	struct kernel_file *f = &k->file[file];
 	struct kernel_page *p = &f->page[block];
+	bool stale = true, maps = pick(2);
 	uint64_t word;
-
-	bool stale = true;
 
 	/* Linux asks once, and goes on with the size that it had: docs/many-nodes.md */
 	while (stale)
@@ -348,6 +416,10 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 			word = WORD_END;
 			break;
 		}
+		if (maps && p->loaded) {
+			word = p->is;
+			break;
+		}
 		if (p->locked) {
 			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 		} else if (!p->good) {
@@ -356,6 +428,10 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 			word = p->word;
 			break;
 		}
+	}
+	if (maps && !p->loaded && p->good) {
+		p->mapped = p->loaded = true;
+		p->is = p->word;
 	}
 	rt_mutex_unlock(&k->lock);
 	return word;
