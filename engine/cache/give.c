@@ -109,9 +109,8 @@ static int give_weaken(
 		return -EAGAIN;
 	}
 	if (to == PAGE_INVALID && !kernel_free(c, f)) {
-		e = kernel_drops(c, f) ? -EBUSY : -EAGAIN;
 		latch_release_exclusive(c, f, false);
-		return e;
+		return -EAGAIN;
 	}
 	if (to == PAGE_INVALID)
 		e = make_leave(c, f);

@@ -66,8 +66,7 @@ static bool latched_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 	       d->base.frames->owe_copy(d->base.cache, p->at.pid) == 0;
 }
 
-/* *busy: `eased` will say when to try again. */
-static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, bool *busy)
+static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 {
 	const struct coherence_frames *frames = d->base.frames;
 	struct coherence_image image;
@@ -88,7 +87,6 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, b
 		p->hold.flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
 		return true;
 	}
-	*busy = e == -EBUSY;
 	if (e)
 		return false;
 	if (to == PAGE_INVALID)
@@ -99,8 +97,7 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, b
 }
 
 /* Tries the event on a copy: what it would take from the frame must be ready. */
-static bool give_ready(
-	struct cluster *d, struct dpage *p, const struct page_message *m, bool *busy)
+static bool give_ready(struct cluster *d, struct dpage *p, const struct page_message *m)
 {
 	struct page_hold h = p->hold;
 	struct home_entry e = p->entry;
@@ -114,9 +111,9 @@ static bool give_ready(
 	if (page_on_message(&e, &h, &p->at, m, &out))
 		return true; /* to be refused */
 	if (h.hold == RIGHT_NONE)
-		return frame_ready(d, p, PAGE_INVALID, busy);
+		return frame_ready(d, p, PAGE_INVALID);
 	if (h.hold == RIGHT_SOURCE && p->hold.hold == RIGHT_EXCLUSIVE)
-		return frame_ready(d, p, PAGE_SHARED, busy);
+		return frame_ready(d, p, PAGE_SHARED);
 	return true;
 }
 
@@ -130,15 +127,11 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 	const struct page_message *m, struct page_actions *out)
 {
 	uint8_t phase = p->hold.phase;
-	bool busy = false;
 	int e;
 
-	if (give_ready(d, p, m, &busy))
+	if (give_ready(d, p, m))
 		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
-	if (busy)
-		p->easing = true;
-	else
-		page_give_later(d, p);
+	page_give_later(d, p);
 	if (is_ask(m)) {
 		page_act(out, PAGE_DEFER)->m = *m;
 		return 0;
@@ -491,17 +484,11 @@ static bool give_again(struct cluster *d, struct dpage *p)
 	return !again;
 }
 
-/* A latch is let go of soon; a write to the device, or a request, takes much longer. */
+/* A latch is let go of soon; a write to the device, or a request, takes much longer. What the
+ * kernel has is waited for until it is dropped (`eased`). */
 static uint64_t give_pause_ns(unsigned in_vain)
 {
 	return GIVE_POLL_NS << MIN(in_vain / 16, 4u);
-}
-
-static void give_pause(struct giver_list *g, uint32_t eased, uint64_t ns)
-{
-	atomic_fetch_add(&g->polling, 1);
-	rt_wait(&g->eased, eased, rt_now_ns() + ns);
-	atomic_fetch_sub(&g->polling, 1);
 }
 
 void giver_main(void *arg)
@@ -521,6 +508,7 @@ void giver_main(void *arg)
 		else if (give_again(d, p))
 			in_vain = 0;
 		else
-			give_pause(&d->givers, eased, give_pause_ns(in_vain++));
+			rt_wait(&d->givers.eased, eased,
+				rt_now_ns() + give_pause_ns(in_vain++));
 	}
 }

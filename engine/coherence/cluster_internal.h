@@ -81,7 +81,6 @@ struct dpage {
 	bool opening; /* of this shard: whose it is is being found out */
 	bool replay;
 	bool giver;              /* in the giver's list */
-	bool easing;             /* deferred until the kernel has dropped it (`eased`) */
 	bool leaving;            /* the frame was made INVALID for somebody who asks */
 	bool releasing;          /* its cache frees the frame itself */
 	bool no_frame;           /* there should be one: the image is lost */
@@ -152,7 +151,6 @@ struct giver_list {
 	struct rt_mutex lock; /* a leaf */
 	_Atomic uint32_t word;
 	_Atomic uint32_t eased; /* changes when a try may succeed that was in vain */
-	_Atomic uint32_t polling; /* givers that wait for it */
 	struct dpage *first, **end;
 };
 

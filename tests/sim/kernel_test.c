@@ -464,9 +464,8 @@ static void quiet_main(struct kernel_model *k)
 	bool quiet = false;
 
 	/* access times wait for their files to be at rest, one node's after the other's
-	 * (times.c); a reclaim that was in vain comes again 1, 2, 4 s later, which makes
-	 * eight (orphan.c), the next would be twice as far away */
-	for (unsigned i = 0; i < 50; i++) {
+	 * (times.c) */
+	for (unsigned i = 0; i < 20; i++) {
 		look_at_all(k);
 		rt_sleep_ns(200000000);
 	}
