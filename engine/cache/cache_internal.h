@@ -427,10 +427,10 @@ bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when 
 /* ---- expose.c ---- */
 
 /*
- * Has this node's kernel nothing of the latched frame's page that keeps the mode from becoming
- * `to`, SHARED or INVALID? If it has, that is dropped: ask again later. Never waits.
+ * Has this node's kernel nothing of the latched frame's page? If it has, that is dropped:
+ * ask again later. Never waits.
  */
-bool kernel_free(struct cache *c, struct frame *f, enum page_mode to);
+bool kernel_free(struct cache *c, struct frame *f);
 /* The frame leaves the table. */
 void exposure_reset(struct cache *c, struct frame *f);
 void kernel_close(struct cache *c);

@@ -13,13 +13,12 @@
 #include "fs/ops/kernel.h"
 
 #define READ_BUCKETS  64u
-#define TASKS_MAX     1024u /* workers, drops of the cache, and those left to READs */
+#define TASKS_MAX     256u
 #define KNOWN_BUCKETS 8192u
 #define KNOWN_WAYS    4u
 #define HEARD_MAX     4096u
 #define WAIT_FIRST_NS 10000ull
 #define WAIT_LAST_NS  200000ull
-#define CUT_NS        20000000ull /* so long a drop waits for who sets a size */
 
 /* A range being dropped by one of the tasks. */
 struct part {
@@ -56,8 +55,7 @@ struct kernel {
 	void *owner;
 	struct rt_mutex lock;
 	struct rt_cond work, changed;
-	struct kernel_read *reads[READ_BUCKETS];         /* pending */
-	struct ops_kernel_change *changes[READ_BUCKETS]; /* under way here */
+	struct kernel_read *reads[READ_BUCKETS]; /* pending */
 	struct part *queue, **queue_end, *under_way;
 	uint64_t moment;
 	unsigned queued, idle, tasks;
@@ -208,16 +206,6 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 		k->ops->drop_attributes(k->owner, dropped);
 }
 
-/* Under the lock: a call here changes some of the READ's blocks, past the kernel's pages. */
-static bool changing(const struct kernel *k, const struct kernel_read *r)
-{
-	const struct ops_kernel_change *c = k->changes[ino_hash(r->ino) % READ_BUCKETS];
-
-	while (c && (c->ino != r->ino || c->first >= r->end || c->end <= r->first))
-		c = c->next;
-	return c;
-}
-
 /* Under the lock. The inode whose attributes are to be dropped, or 0. */
 static uint64_t read_unlist(struct kernel *k, struct kernel_read *r)
 {
@@ -239,11 +227,10 @@ static bool read_pending(const struct kernel *k, uint64_t ino)
 	return r;
 }
 
-void kernel_read_begin(struct fs *fs, struct kernel_read *r, struct inode_state *st,
-	uint64_t offset, size_t len)
+void kernel_read_begin(
+	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len)
 {
-	*r = (struct kernel_read){.st = st,
-		.ino = st->ino,
+	*r = (struct kernel_read){.ino = ino,
 		.first = offset / PAGE_SIZE,
 		.end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE)};
 	read_list(fs->kernel, r);
@@ -289,7 +276,6 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 	int rc;
 
 	WEFT_ASSERT(r->pending);
-	r->stores = stores_possible(r->st);
 	r->leaves = 0;
 	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
 	if (rc)
@@ -304,11 +290,9 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 		fs, r, from, disk_key(r->ino, DISK_ITEM_EXTENT, r->end), EXPOSE_FILES);
 }
 
-/* Under the lock: may the kernel get the pages, as they were asked for and looked up? */
+/* Under the lock: what it was looked up by is as it was. */
 static bool read_stands(struct fs *fs, const struct kernel_read *r)
 {
-	if (r->stores ? changing(fs->kernel, r) : stores_possible(r->st))
-		return false;
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
 			return false;
@@ -450,37 +434,9 @@ static struct part *part_queue(
 	return p;
 }
 
-/* Its size is being set: the kernel keeps what was stored in it until that is answered. */
-static bool cutting(const struct kernel *k, uint64_t ino)
-{
-	const struct ops_kernel_change *c = k->changes[ino_hash(ino) % READ_BUCKETS];
-
-	while (c && (c->ino != ino || !c->cuts))
-		c = c->next;
-	return c;
-}
-
-/* Under the lock. False: whoever sets the size may be waiting for who wants this dropped. */
-static bool part_await(struct kernel *k, const struct part *p, bool leaf)
-{
-	uint64_t deadline = rt_now_ns() + CUT_NS;
-
-	while (!p->done && !(p->yields && p->touched)) {
-		bool bound = leaf && cutting(k, p->ino);
-
-		if (bound && rt_now_ns() >= deadline)
-			return false;
-		(void)rt_cond_wait(&k->changed, &k->lock, bound ? deadline : RT_FOREVER);
-	}
-	return true;
-}
-
-/*
- * Under the lock: drops it, with `yields` unless a READ touches it. True: it is done, or, with
- * `leaf`, is done as soon as a size is set that somebody here is just setting.
- */
-static bool part_do(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end,
-	bool yields, bool leaf)
+/* Under the lock: drops it, with `yields` unless a READ touches it. True: it is done. */
+static bool part_do(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool yields)
 {
 	struct part *p = part_queue(k, ino, first, end, yields);
 	bool done;
@@ -491,7 +447,9 @@ static bool part_do(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end
 		rt_mutex_lock(&k->lock);
 		return false;
 	}
-	done = !part_await(k, p, leaf) || p->done;
+	while (!p->done && !(p->yields && p->touched))
+		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+	done = p->done;
 	part_put(p);
 	return done;
 }
@@ -534,6 +492,16 @@ static void range_told(struct kernel *k, uint64_t ino, uint64_t first, uint64_t 
 	}
 }
 
+static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	return part_do(k, ino, first, end, true);
+}
+
+static bool part_wait(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	return part_do(k, ino, first, end, false);
+}
+
 /* From `at` on: where the next pending READ begins, or where the one that covers it ends. */
 static uint64_t read_covers(
 	struct kernel *k, uint64_t ino, uint64_t at, uint64_t end, bool *covered)
@@ -554,16 +522,14 @@ static uint64_t read_covers(
 	return next;
 }
 
-/* `leaf`: since what says where they are is given up, not the pages. */
-static void drop_range(
-	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool leaf)
+static void drop_range(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
 {
 	rt_mutex_lock(&k->lock);
 	for (uint64_t at = first; at < end;) {
 		bool covered;
 		uint64_t to = read_covers(k, ino, at, end, &covered);
 
-		if (covered || part_do(k, ino, at, to, true, leaf))
+		if (covered || part_drop(k, ino, at, to))
 			at = to;
 	}
 	range_told(k, ino, first, end);
@@ -591,7 +557,7 @@ static void drop_inode(void *arg, uint64_t ino)
 		k->ops->drop_attributes(k->owner, ino);
 	if (!(d->kinds & EXPOSE_FILES) || !pages)
 		return;
-	drop_range(k, ino, 0, UINT64_MAX, true);
+	drop_range(k, ino, 0, UINT64_MAX);
 	rt_mutex_lock(&k->lock);
 	if (!read_pending(k, ino))
 		pages_forget(k, ino, stamp);
@@ -607,7 +573,7 @@ static void drop(void *owner, const struct cache_exposed *what)
 	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES))
 		tree_leaf_inodes(what->image, drop_inode, &d);
 	if (what->kinds & EXPOSE_BLOCK)
-		drop_range(d.k, what->ino, what->block, what->block + 1, false);
+		drop_range(d.k, what->ino, what->block, what->block + 1);
 }
 
 static bool has_pages(void *owner, uint64_t ino)
@@ -762,83 +728,20 @@ bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint6
 	       found.ino == ino;
 }
 
-static uint64_t blocks_behind(uint64_t offset, uint64_t len)
-{
-	return len < UINT64_MAX - offset ? DIV_UP(offset + len, (uint64_t)PAGE_SIZE)
-					 : UINT64_MAX;
-}
-
-static void change_list(struct kernel *k, struct ops_kernel_change *c)
-{
-	struct ops_kernel_change **head = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
-
-	rt_mutex_lock(&k->lock);
-	c->next = *head;
-	*head = c;
-	rt_mutex_unlock(&k->lock);
-}
-
-/*
- * Listed before it is asked whether the kernel may have stores: a READ that gives it the right
- * to any either finds this, or has noted that before.
- */
-void ops_kernel_changes(struct fs *fs, struct ops_file *file, uint64_t offset,
-	uint64_t len, struct ops_kernel_change *c)
-{
-	*c = (struct ops_kernel_change){.ino = file->state->ino,
-		.first = offset / PAGE_SIZE,
-		.end = blocks_behind(offset, len)};
-	if (!fs->kernel)
-		return;
-	change_list(fs->kernel, c);
-	if (atomic_load_explicit(&file->state->mapped, memory_order_acquire))
-		drop_range(fs->kernel, c->ino, c->first, c->end, false);
-}
-
-void ops_kernel_cuts(struct fs *fs, uint64_t ino, struct ops_kernel_change *c)
-{
-	*c = (struct ops_kernel_change){.ino = ino, .cuts = true};
-	if (!fs->kernel)
-		return;
-	change_list(fs->kernel, c);
-	rt_cond_broadcast(&fs->kernel->changed);
-}
-
-void ops_kernel_changed(struct fs *fs, struct ops_kernel_change *c)
-{
-	struct kernel *k = fs->kernel;
-	struct ops_kernel_change **at;
-
-	if (!k)
-		return;
-	at = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
-	rt_mutex_lock(&k->lock);
-	while (*at != c)
-		at = &(*at)->next;
-	*at = c->next;
-	rt_mutex_unlock(&k->lock);
-	if (c->cuts)
-		rt_cond_broadcast(&k->changed);
-}
-
-void kernel_fetch_stores(struct fs *fs, struct inode_state *st)
-{
-	if (fs->kernel && atomic_load_explicit(&st->mapped, memory_order_acquire))
-		drop_range(fs->kernel, st->ino, 0, UINT64_MAX, false);
-}
-
 /* It waits for READs: one that is pending may have looked before the write. */
 void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len)
 {
 	struct kernel *k = fs->kernel;
-	uint64_t first = offset / PAGE_SIZE, end = blocks_behind(offset, len);
+	uint64_t first = offset / PAGE_SIZE, end = UINT64_MAX;
 
 	if (!k || !len)
 		return;
 	ops_kernel_resized(fs, ino);
+	if (len < UINT64_MAX - offset)
+		end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	rt_mutex_lock(&k->lock);
 	if (pages_known(k, ino)) {
-		while (!part_do(k, ino, first, end, false, false))
+		while (!part_wait(k, ino, first, end))
 			;
 		range_told(k, ino, first, end);
 	}

@@ -37,7 +37,6 @@ struct fs {
 	_Atomic bool sync_closing;
 	_Atomic bool sync_leaving; /* nobody that is away is waited for any more */
 	struct kernel *kernel; /* the caller's, which keeps what it is told; or NULL */
-	struct stores *stores; /* through mappings, that are written later; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The
 	 * first lock of a rename, taken before its transaction begins; nothing else waits
@@ -294,10 +293,6 @@ int file_settle(struct fs *fs, uint64_t ino);
  * end what is left. */
 int atimes_open(struct fs *fs);
 void atimes_close(struct fs *fs);
-
-/* stores.c. With mmap_local: what writes later. */
-int stores_open(struct fs *fs);
-void stores_close(struct fs *fs);
 
 /* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in
  * that in which a tmpfile gets its first link. */

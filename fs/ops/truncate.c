@@ -2,8 +2,7 @@
 /*
  * Setting a file's size, and intents.
  *
- * One transaction sets the size, zeroes the rest of the last page (or leaves it to whoever
- * moves the end: keeps_tail) and frees what fits; if
+ * One transaction sets the size, zeroes the rest of the last page and frees what fits; if
  * more is left it also writes an intent, and says so in the inode; further transactions free
  * the rest piece by piece, the last one deleting the intent. The blocks count is exact after
  * each. The caller holds `structure` until all is done, so nobody here meets the unfinished
@@ -151,16 +150,6 @@ struct truncation {
 	struct disk_inode inode; /* as written */
 };
 
-/*
- * While a size is set the kernel writes nothing back, so what programs here have stored stays
- * here until this has ended. It must not wait for a page of which another node's kernel may be
- * in the same position: what lies behind the end stays, and whoever moves the end finds it.
- */
-static bool keeps_tail(const struct truncation *t)
-{
-	return fs_has_peers(t->fs) && stores_possible(t->st);
-}
-
 /* The size shrinks, or stays and pages held behind it go. */
 static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 {
@@ -169,7 +158,7 @@ static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 	struct disk_intent intent = {.kind = DISK_INTENT_TRUNCATE, .from = from};
 	int rc = 0;
 
-	if (size % PAGE_SIZE && size < inode->size && !keeps_tail(t))
+	if (size % PAGE_SIZE && size < inode->size)
 		rc = extent_zero_bytes(t->fs, x, t->st->ino, size >> PAGE_SHIFT,
 			size % PAGE_SIZE, PAGE_SIZE);
 	if (rc == 0)
@@ -269,7 +258,6 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = state_get(fs, ino, &t.st);
 	if (rc < 0)
 		return rc;
-	stores_wait(fs, t.st);
 	rt_gate_enter(&t.st->structure, 1);
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);
