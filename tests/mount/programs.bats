@@ -182,8 +182,14 @@ fio_verify() {
 
 @test "fs_mark" {
 	need fs_mark
-	fs_mark -d "$MNT/marks" -n 500 -s 16384 -t 4 -S 1 -k >"$DIR/marks.log"
-	[ "$(find "$MNT/marks" -type f | wc -l)" = 2000 ]
+	# A folder for each thread: it draws its files' names with the microsecond of its start as seed,
+	# so that two threads may draw the same ones.
+	local marks=("$MNT"/marks/{1,2,3,4}) folder
+	mkdir "$MNT/marks"
+	fs_mark "${marks[@]/#/-d}" -n 500 -s 16384 -t 4 -S 1 -k >"$DIR/marks.log"
+	for folder in "${marks[@]}"; do
+		[ "$(find "$folder" -type f -size 16384c | wc -l)" = 500 ]
+	done
 	rm -r "$MNT/marks"
 	finish
 }
