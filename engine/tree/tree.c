@@ -36,8 +36,10 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 	/* The root alone is checked now, so that a volume without a tree is refused at
 	 * once, and one with damage further down is not. */
 	r = tree_descend(t, 0, TREE_LEVELS_MAX - 1, &d);
-	if (r == -ENOENT) /* few trees are that high */
+	if (r == -ENOENT) { /* few trees are that high */
+		atomic_store(&t->height, d.counts.level + 1u);
 		r = 0;
+	}
 	if (r) {
 		weft_error(err, r,
 			"cannot read the root of the metadata tree, page %#llx: %s",
@@ -95,12 +97,14 @@ struct tree_counters *tree_counters(struct tree *t)
 unsigned tree_height(struct tree *t)
 {
 	struct guard g;
-	unsigned height = 0;
 
-	while (guard_optimistic(t->cache, t->root, NULL, &g) == 0) {
-		height = node_counts_load(g.image).level + 1u;
-		if (guard_valid(&g))
+	while (guard_try_optimistic(t->cache, t->root, NULL, &g) == 0) {
+		unsigned height = node_counts_load(g.image).level + 1u;
+
+		if (guard_valid(&g)) {
+			atomic_store(&t->height, height);
 			break;
+		}
 	}
-	return height;
+	return atomic_load(&t->height);
 }

@@ -194,6 +194,7 @@ struct tree_counters {
 	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits;
 };
 struct tree_counters *tree_counters(struct tree *t);
+/* Levels. Never waits: as last seen here where the root is latched, or not in the cache. */
 unsigned tree_height(struct tree *t);
 
 #endif

@@ -162,6 +162,7 @@ struct tree {
 	const struct shards *shards; /* children are pages of these */
 	uint32_t frame_count;
 	_Atomic uint32_t root_frame; /* hint */
+	_Atomic uint32_t height;     /* that tree_height last saw */
 
 	struct tree_hints *hints;
 	uint32_t hint_count;

@@ -272,6 +272,18 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	umount_nodes 1 2 3
 }
 
+@test "weft status waits for no other node, be the root of the tree there" {
+	mount_nodes
+	mkdir "${M[3]}/three"
+	(cd "${M[3]}/three" && touch made{1..1000})
+	stopped=$(node_pid 3)
+	kill -STOP "$stopped"
+	timeout -s KILL 8 weft status "${M[1]}" >"$DIR/status"
+	grep -q '^  node 3 ' "$DIR/status"
+	kill -CONT "$stopped"
+	umount_nodes 1 2 3
+}
+
 @test "with soft a request that waits for a node fails after a time, and what follows does not" {
 	mount_nodes -o soft,timeout=2
 	mkdir "${M[3]}/three"
