@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the kernel's cache share (docs/many-nodes.md, "The kernel"): kernel.c has READs
+ * and drops, kernel_known.c the inodes, and what the kernel was told of them.
+ */
+#ifndef WEFT_OPS_KERNEL_INTERNAL_H
+#define WEFT_OPS_KERNEL_INTERNAL_H
+
+#include "fs/ops/kernel.h"
+
+#define READ_BUCKETS  64u
+#define TASKS_MAX     256u
+#define KNOWN_BUCKETS 8192u
+#define KNOWN_WAYS    4u
+#define HEARD_MAX     4096u
+
+/* A range being dropped by one of the tasks. */
+struct part {
+	struct part *next; /* in the queue, then of those under way */
+	uint64_t ino, first, end;
+	unsigned users; /* who waits for it, and who does it */
+	bool done;
+	bool yields;  /* to READs: nobody waits for it when one touches it */
+	bool touched; /* by a READ: it may have to wait for that */
+	_Atomic uint32_t by;
+	uint64_t
+		told; /* the moment up to which processors know of what it has unmapped */
+};
+
+/* An inode of which the kernel may have something. */
+struct known {
+	uint64_t ino;   /* 0: free */
+	uint32_t stamp; /* changes with each READ's begin and end */
+	bool pages, attributes;
+	/* The size that attributes told it last, and whom, when. `sure`: it has taken it in. */
+	bool told, sure;
+	uint32_t asker, told_at;
+	uint64_t size;
+};
+
+struct known_bucket {
+	struct known way[KNOWN_WAYS];
+	bool crowded; /* and pages of others, which were not noted */
+};
+
+struct kernel {
+	struct fs *fs;
+	const struct ops_kernel *ops;
+	void *owner;
+	struct rt_mutex lock;
+	struct rt_cond work, changed;
+	struct kernel_read *reads[READ_BUCKETS]; /* pending */
+	struct part *queue, **queue_end, *under_way;
+	uint64_t moment;
+	unsigned queued, idle, tasks;
+	bool stopping;
+	struct rt_task *task[TASKS_MAX];
+	struct known_bucket known[KNOWN_BUCKETS];
+	_Atomic uint32_t questions;        /* heard so far */
+	_Atomic uint64_t heard[HEARD_MAX]; /* by thread: it, and the number of its last */
+};
+
+static inline unsigned ino_hash(uint64_t ino)
+{
+	return (unsigned)(ino * 0x9e3779b97f4a7c15ull >> 32);
+}
+
+/* ---- which inodes (kernel_known.c): under the lock -------------------------------------- */
+
+/* The kernel gets pages of it. The inode whose attributes are to be dropped, or 0. */
+uint64_t pages_note(struct kernel *k, uint64_t ino);
+/* May it have pages? */
+bool pages_known(struct kernel *k, uint64_t ino);
+/* Its attributes are dropped; may it have pages? */
+bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp);
+/* All its pages were dropped, if nobody has read meanwhile. */
+void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp);
+
+#endif

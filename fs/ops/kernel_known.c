@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Of which inodes the kernel may have something, and what it may be told of them for long: attributes,
+ * sizes, names (docs/many-nodes.md, "Sizes").
+ */
+#include "fs/ops/kernel_internal.h"
+
+/* ---- which inodes (under the lock) ---------------------------------------------------- */
+
+static struct known_bucket *known_bucket(struct kernel *k, uint64_t ino)
+{
+	return &k->known[ino_hash(ino) % KNOWN_BUCKETS];
+}
+
+static struct known *known_find(struct kernel *k, uint64_t ino)
+{
+	struct known_bucket *b = known_bucket(k, ino);
+
+	for (unsigned i = 0; i < KNOWN_WAYS; i++)
+		if (b->way[i].ino == ino)
+			return &b->way[i];
+	return NULL;
+}
+
+/* NULL: no place. With *dropped that inode lost its own: drop its attributes. */
+static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *dropped)
+{
+	struct known_bucket *b = known_bucket(k, ino);
+	struct known *place = known_find(k, ino);
+
+	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
+		if (!b->way[i].ino)
+			place = &b->way[i];
+	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
+		if (!b->way[i].pages && !b->way[i].attributes)
+			place = &b->way[i];
+	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
+		if (!b->way[i].pages)
+			place = &b->way[i];
+	if (!place)
+		return NULL;
+	*dropped = place->ino != ino && place->attributes ? place->ino : 0;
+	if (place->ino != ino)
+		*place = (struct known){.ino = ino};
+	return place;
+}
+
+uint64_t pages_note(struct kernel *k, uint64_t ino)
+{
+	uint64_t dropped = 0;
+	struct known *n = known_note(k, ino, &dropped);
+
+	if (!n) {
+		known_bucket(k, ino)->crowded = true;
+		return 0;
+	}
+	n->pages = true;
+	n->stamp++;
+	return dropped;
+}
+
+bool pages_known(struct kernel *k, uint64_t ino)
+{
+	const struct known *n = known_find(k, ino);
+
+	return (n && n->pages) || known_bucket(k, ino)->crowded;
+}
+
+bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp)
+{
+	struct known *n = known_find(k, ino);
+
+	*attributes = n && n->attributes;
+	*stamp = n ? n->stamp : 0;
+	if (n && !n->sure) /* what it was told may be overtaken, so not taken in */
+		n->told &= !n->attributes && !n->pages;
+	if (n)
+		n->attributes = false;
+	return pages_known(k, ino);
+}
+
+void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
+{
+	struct known *n = known_find(k, ino);
+
+	if (!n || n->stamp != stamp)
+		return;
+	n->pages = false;
+}
+
+/* ---- what the kernel may be told for long ---------------------------------------------------- */
+
+/* Has who was told the size asked something since, so taken it in? */
+static bool taken_in(struct kernel *k, const struct known *n)
+{
+	uint64_t heard = atomic_load_explicit(
+		&k->heard[n->asker % HEARD_MAX], memory_order_relaxed);
+
+	return n->asker && heard >> 32 == n->asker &&
+	       (int32_t)((uint32_t)heard - n->told_at) > 0;
+}
+
+/* Has the kernel this size already? Else it is told now. */
+static bool size_sure(
+	struct kernel *k, struct known *n, uint32_t asker, const struct ops_attr *attr)
+{
+	uint64_t size = attr->inode.size;
+
+	if (!S_ISREG(attr->inode.mode))
+		return true;
+	n->sure = n->told && n->size == size &&
+		  (n->sure || (asker && n->asker == asker) || taken_in(k, n));
+	n->told = true;
+	n->size = size;
+	n->asker = asker;
+	n->told_at = atomic_load_explicit(&k->questions, memory_order_relaxed);
+	return n->sure;
+}
+
+void ops_kernel_heard(struct fs *fs, uint32_t thread)
+{
+	struct kernel *k = fs->kernel;
+	uint32_t number;
+
+	if (!k)
+		return;
+	number = atomic_fetch_add_explicit(&k->questions, 1, memory_order_relaxed) + 1;
+	atomic_store_explicit(&k->heard[thread % HEARD_MAX],
+		(uint64_t)thread << 32 | number, memory_order_relaxed);
+}
+
+void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr)
+{
+	struct kernel *k = fs->kernel;
+	uint64_t dropped = 0;
+	struct known *n;
+
+	if (!k || !S_ISREG(attr->inode.mode))
+		return;
+	rt_mutex_lock(&k->lock);
+	n = known_note(k, attr->ino, &dropped);
+	if (n)
+		(void)size_sure(k, n, asker, attr);
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+}
+
+/* Noted before it is asked whether the leaf stands: a drop that begins later finds it. */
+static bool attributes_note(
+	struct kernel *k, uint64_t ino, uint32_t asker, const struct ops_attr *attr)
+{
+	uint64_t dropped = 0;
+	bool keeps = false;
+	struct known *n;
+
+	rt_mutex_lock(&k->lock);
+	n = known_note(k, ino, &dropped);
+	if (n)
+		keeps = !attr || size_sure(k, n, asker, attr);
+	if (keeps)
+		n->attributes = true;
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+	return keeps;
+}
+
+void ops_kernel_resized(struct fs *fs, uint64_t ino)
+{
+	struct kernel *k = fs->kernel;
+	struct known *n;
+
+	if (!k)
+		return;
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, ino);
+	if (n)
+		n->told = n->sure = false;
+	rt_mutex_unlock(&k->lock);
+}
+
+static bool attributes_expose(struct fs *fs, uint64_t ino, struct cache_exposure *leaf)
+{
+	struct disk_key key = disk_key(ino, DISK_ITEM_INODE, 0);
+
+	return fs->kernel &&
+	       tree_expose(fs->tree, key, key, EXPOSE_ATTRIBUTES, leaf, 1) == 1;
+}
+
+int ops_getattr_kept(
+	struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out, bool *keeps)
+{
+	struct cache_exposure leaf;
+	int rc;
+
+	*keeps = attributes_expose(fs, ino, &leaf);
+	rc = ops_getattr(fs, ino, out);
+	*keeps = !rc && *keeps && attributes_note(fs->kernel, ino, asker, out) &&
+		 cache_exposure_stands(fs->volume->cache, &leaf);
+	return rc;
+}
+
+bool ops_expose_acl(struct fs *fs, uint64_t ino)
+{
+	struct cache_exposure leaf;
+
+	return attributes_expose(fs, ino, &leaf) &&
+	       attributes_note(fs->kernel, ino, 0, NULL) &&
+	       cache_exposure_stands(fs->volume->cache, &leaf);
+}
+
+bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name)
+{
+	struct cache_exposure leaf;
+	struct disk_key key;
+
+	if (!fs->kernel || name_check(name))
+		return false;
+	key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
+	return tree_expose(fs->tree, key, key, EXPOSE_NAMES, &leaf, 1) == 1;
+}
+
+bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino)
+{
+	struct entry found;
+
+	return ops_expose_name(fs, dir, name) && entry_get(fs, dir, name, &found) == 0 &&
+	       found.ino == ino;
+}
