@@ -390,6 +390,8 @@ static json_t *coherence_status(struct daemon *d)
 	PUT_COUNTER(o, c, pages);
 	PUT_COUNTER(o, c, deferred);
 	PUT_COUNTER(o, c, gives_tried_again);
+	PUT_COUNTER(o, c, ease_looks);
+	PUT_COUNTER(o, c, eased_unheard);
 	PUT_COUNTER(o, c, forced);
 	PUT_COUNTER(o, c, given_back);
 	PUT_COUNTER(o, c, taken_over);

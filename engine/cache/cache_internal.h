@@ -431,6 +431,8 @@ bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when 
  * ask again later. Never waits.
  */
 bool kernel_free(struct cache *c, struct frame *f);
+/* It has not, and a drop is under way: `eased` says its end. */
+bool kernel_drops(struct cache *c, struct frame *f);
 /* The frame leaves the table. */
 void exposure_reset(struct cache *c, struct frame *f);
 void kernel_close(struct cache *c);

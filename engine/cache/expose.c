@@ -47,6 +47,7 @@ struct cache_kernel {
 	struct rt_mutex lock;      /* a leaf: the lists below */
 	_Atomic uint32_t word;     /* changes with what is queued and at stop */
 	struct drop *drops, *unused, *first, **end;
+	bool closed; /* nothing is queued any more */
 	struct rt_task *task[DROP_TASKS];
 	struct kernel_counters counters;
 };
@@ -161,15 +162,24 @@ static void drop_put(struct cache_kernel *k, struct drop *d)
 	rt_mutex_unlock(&k->lock);
 }
 
-static void drop_queue(struct cache_kernel *k, struct drop *d)
+/* False: the kernel has gone meanwhile. */
+static bool drop_queue(struct cache_kernel *k, struct drop *d)
 {
+	bool open;
+
 	d->next = NULL;
 	rt_mutex_lock(&k->lock);
-	*k->end = d;
-	k->end = &d->next;
+	open = !k->closed;
+	if (open) {
+		*k->end = d;
+		k->end = &d->next;
+	}
 	rt_mutex_unlock(&k->lock);
+	if (!open)
+		return false;
 	atomic_fetch_add_explicit(&k->word, 1, memory_order_release);
 	rt_wake(&k->word, 1);
+	return true;
 }
 
 static struct drop *drop_take(struct cache_kernel *k)
@@ -249,11 +259,16 @@ bool kernel_free(struct cache *c, struct frame *f)
 	d = drop_get(k);
 	if (!d) /* many are under way: later */
 		return false;
-	if (drop_fill(c, f, d))
-		drop_queue(k, d);
-	else
-		drop_put(k, d);
-	return false;
+	if (drop_fill(c, f, d) && drop_queue(k, d))
+		return false;
+	drop_put(k, d);
+	return !atomic_load_explicit(&k->on, memory_order_acquire);
+}
+
+bool kernel_drops(struct cache *c, struct frame *f)
+{
+	return atomic_load_explicit(&exposure_of(c, f)->word, memory_order_acquire) &
+	       QUEUED;
 }
 
 void exposure_reset(struct cache *c, struct frame *f)
@@ -287,6 +302,16 @@ static void drop_done(struct cache *c, const struct drop *d)
 		&x->word, &word, next, memory_order_seq_cst, memory_order_relaxed));
 }
 
+/* Whoever was refused the page because of it hears of its end. */
+static void drop_end(struct cache *c, struct drop *d)
+{
+	page_id pid = d->what.pid;
+
+	drop_put(c->kernel, d);
+	if (c->coherence->ops->eased)
+		c->coherence->ops->eased(c->coherence, pid);
+}
+
 static void drop_main(void *arg)
 {
 	struct cache *c = arg;
@@ -303,9 +328,7 @@ static void drop_main(void *arg)
 		k->ops->drop(k->owner, &d->what);
 		atomic_fetch_add_explicit(&k->counters.kernel_drops, 1, memory_order_relaxed);
 		drop_done(c, d);
-		drop_put(k, d);
-		if (c->coherence->ops->eased)
-			c->coherence->ops->eased(c->coherence);
+		drop_end(c, d);
 	}
 }
 
@@ -362,6 +385,7 @@ int cache_kernel_start(struct cache *c, const struct cache_kernel_ops *ops, void
 void cache_kernel_stop(struct cache *c)
 {
 	struct cache_kernel *k = c->kernel;
+	struct drop *d;
 
 	if (!k)
 		return;
@@ -372,6 +396,11 @@ void cache_kernel_stop(struct cache *c)
 		if (k->task[i])
 			rt_task_join(k->task[i]);
 	memset(k->task, 0, sizeof(k->task));
+	rt_mutex_lock(&k->lock);
+	k->closed = true;
+	rt_mutex_unlock(&k->lock);
+	while ((d = drop_take(k)))
+		drop_end(c, d);
 }
 
 struct kernel_counters *cache_kernel_counters(struct cache *c)

@@ -109,8 +109,9 @@ static int give_weaken(
 		return -EAGAIN;
 	}
 	if (to == PAGE_INVALID && !kernel_free(c, f)) {
+		e = kernel_drops(c, f) ? -EBUSY : -EAGAIN;
 		latch_release_exclusive(c, f, false);
-		return -EAGAIN;
+		return e;
 	}
 	if (to == PAGE_INVALID)
 		e = make_leave(c, f);

@@ -24,6 +24,7 @@ int coherence_cluster_open(
 	d->home_jobs.end = &d->home_jobs.first;
 	d->persist_jobs.end = &d->persist_jobs.first;
 	d->givers.end = &d->givers.first;
+	d->givers.look_ns = RT_FOREVER;
 	if (page_table_open(d, PAGE_BUCKETS)) {
 		page_table_close(d);
 		rt_free(d);
@@ -235,7 +236,7 @@ void page_dump(const struct cluster *d, const struct dpage *p)
 		"v%llu.%llu; "
 		"%s e%u copies %u source %u holders %llx owing %llx stored v%llu.%llu; "
 		"deferred "
-		"%u wish %s ops %u refs %u%s%s%s%s%s%s",
+		"%u wish %s ops %u refs %u%s%s%s%s%s%s%s",
 		d->o.self, pid_shard(p->at.pid), (unsigned long long)pid_slot(p->at.pid),
 		page_right_name(h->hold), page_phase_name(h->phase), h->epoch, h->flags,
 		h->grant_epoch, (unsigned long long)h->need,
@@ -251,6 +252,7 @@ void page_dump(const struct cluster *d, const struct dpage *p)
 		: p->wish->done ? "done"
 				: "waits",
 		p->ops, p->refs, p->opening ? " opening" : "", p->giver ? " giver" : "",
+		p->easing ? " easing" : "",
 		p->leaving ? " leaving" : "", p->persisting ? " persisting" : "",
 		p->evicting ? " evicting" : "", p->no_frame ? " no frame" : "");
 	for (const struct deferred *f = p->deferred; f; f = f->next)

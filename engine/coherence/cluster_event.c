@@ -66,7 +66,8 @@ static bool latched_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 	       d->base.frames->owe_copy(d->base.cache, p->at.pid) == 0;
 }
 
-static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to)
+/* *busy: `eased` will say when to try again. */
+static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, bool *busy)
 {
 	const struct coherence_frames *frames = d->base.frames;
 	struct coherence_image image;
@@ -87,6 +88,7 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 		p->hold.flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
 		return true;
 	}
+	*busy = e == -EBUSY;
 	if (e)
 		return false;
 	if (to == PAGE_INVALID)
@@ -97,7 +99,8 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 }
 
 /* Tries the event on a copy: what it would take from the frame must be ready. */
-static bool give_ready(struct cluster *d, struct dpage *p, const struct page_message *m)
+static bool give_ready(
+	struct cluster *d, struct dpage *p, const struct page_message *m, bool *busy)
 {
 	struct page_hold h = p->hold;
 	struct home_entry e = p->entry;
@@ -111,9 +114,9 @@ static bool give_ready(struct cluster *d, struct dpage *p, const struct page_mes
 	if (page_on_message(&e, &h, &p->at, m, &out))
 		return true; /* to be refused */
 	if (h.hold == RIGHT_NONE)
-		return frame_ready(d, p, PAGE_INVALID);
+		return frame_ready(d, p, PAGE_INVALID, busy);
 	if (h.hold == RIGHT_SOURCE && p->hold.hold == RIGHT_EXCLUSIVE)
-		return frame_ready(d, p, PAGE_SHARED);
+		return frame_ready(d, p, PAGE_SHARED, busy);
 	return true;
 }
 
@@ -127,11 +130,15 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 	const struct page_message *m, struct page_actions *out)
 {
 	uint8_t phase = p->hold.phase;
+	bool busy = false;
 	int e;
 
-	if (give_ready(d, p, m))
+	if (give_ready(d, p, m, &busy))
 		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
-	page_give_later(d, p);
+	if (busy)
+		page_ease_later(d, p);
+	else
+		page_give_later(d, p);
 	if (is_ask(m)) {
 		page_act(out, PAGE_DEFER)->m = *m;
 		return 0;
@@ -425,11 +432,13 @@ void page_give_later(struct cluster *d, struct dpage *p)
 	rt_wake(&g->word, 1);
 }
 
-static struct dpage *giver_take(struct giver_list *g)
+/* NULL: none; *look_ns: look at what is being eased then. */
+static struct dpage *giver_take(struct giver_list *g, uint64_t *look_ns)
 {
 	struct dpage *p;
 
 	rt_mutex_lock(&g->lock);
+	*look_ns = g->look_ns;
 	p = g->first;
 	if (p)
 		g->first = p->giver_next;
@@ -484,11 +493,109 @@ static bool give_again(struct cluster *d, struct dpage *p)
 	return !again;
 }
 
-/* A latch is let go of soon; a write to the device, or a request, takes much longer. What the
- * kernel has is waited for until it is dropped (`eased`). */
+/* A latch is let go of soon; a write to the device, or a request, takes much longer. */
 static uint64_t give_pause_ns(unsigned in_vain)
 {
 	return GIVE_POLL_NS << MIN(in_vain / 16, 4u);
+}
+
+/* ---- what `eased` is awaited for ----------------------------------------------------------------- */
+
+void page_ease_later(struct cluster *d, struct dpage *p)
+{
+	struct giver_list *g = &d->givers;
+	bool watched;
+
+	if (p->easing)
+		return;
+	p->easing = true;
+	p->easing_ns = rt_now_ns();
+	p->easing_link = &g->easing;
+	rt_mutex_lock(&g->lock);
+	p->easing_next = g->easing;
+	if (p->easing_next)
+		p->easing_next->easing_link = &p->easing_next;
+	g->easing = p;
+	g->eases = true;
+	watched = g->look_ns != RT_FOREVER;
+	if (!watched)
+		g->look_ns = p->easing_ns + EASE_LOOK_NS;
+	rt_mutex_unlock(&g->lock);
+	if (watched)
+		return;
+	atomic_fetch_add_explicit(&g->word, 1, memory_order_release);
+	rt_wake(&g->word, 1);
+}
+
+void page_ease_end(struct cluster *d, struct dpage *p)
+{
+	struct giver_list *g = &d->givers;
+
+	if (!p->easing)
+		return;
+	p->easing = false;
+	rt_mutex_lock(&g->lock);
+	*p->easing_link = p->easing_next;
+	if (p->easing_next)
+		p->easing_next->easing_link = p->easing_link;
+	rt_mutex_unlock(&g->lock);
+}
+
+/* Those that have been waited for long, if it is time to look. */
+static unsigned easing_list(struct giver_list *g, page_id *pids)
+{
+	unsigned count = 0;
+	uint64_t now;
+
+	rt_mutex_lock(&g->lock);
+	now = rt_now_ns();
+	if (now >= g->look_ns) {
+		g->look_ns = g->eases ? now + EASE_LOOK_NS : RT_FOREVER;
+		g->eases = g->easing;
+		for (const struct dpage *p = g->easing; p && count < EASE_LOOK_MAX;
+			p = p->easing_next)
+			if (p->easing_ns + EASE_LOOK_NS <= now)
+				pids[count++] = p->at.pid;
+	}
+	rt_mutex_unlock(&g->lock);
+	return count;
+}
+
+/* Was it forgotten? It is delivered, then. */
+static void easing_look(struct cluster *d, page_id pid)
+{
+	struct dpage *p = page_lock(d, pid);
+
+	if (!p || !p->easing) {
+		page_unlock(d, pid, p);
+		return;
+	}
+	DCOUNT(d, ease_looks);
+	page_ease_end(d, p);
+	p->replay = true;
+	p->refs++;
+	page_settle(d, p);
+	p->refs--;
+	if (!p->easing && !p->giver) /* else it was refused again */
+		DCOUNT(d, eased_unheard);
+	page_unlock(d, pid, p);
+}
+
+/* The kernel has dropped what was waited for, if all goes well; nobody waits for ever if not. */
+static void easing_look_at_all(struct cluster *d)
+{
+	page_id pids[EASE_LOOK_MAX];
+	unsigned count = easing_list(&d->givers, pids);
+
+	for (unsigned i = 0; i < count; i++)
+		easing_look(d, pids[i]);
+}
+
+static void give_pause(struct giver_list *g, uint32_t eased, uint64_t ns)
+{
+	atomic_fetch_add(&g->polling, 1);
+	rt_wait(&g->eased, eased, rt_now_ns() + ns);
+	atomic_fetch_sub(&g->polling, 1);
 }
 
 void giver_main(void *arg)
@@ -501,14 +608,16 @@ void giver_main(void *arg)
 			atomic_load_explicit(&d->givers.word, memory_order_acquire);
 		uint32_t eased =
 			atomic_load_explicit(&d->givers.eased, memory_order_acquire);
-		struct dpage *p = giver_take(&d->givers);
+		uint64_t look_ns;
+		struct dpage *p = giver_take(&d->givers, &look_ns);
 
 		if (!p)
-			rt_wait(&d->givers.word, word, RT_FOREVER);
+			rt_wait(&d->givers.word, word, look_ns);
 		else if (give_again(d, p))
 			in_vain = 0;
 		else
-			rt_wait(&d->givers.eased, eased,
-				rt_now_ns() + give_pause_ns(in_vain++));
+			give_pause(&d->givers, eased, give_pause_ns(in_vain++));
+		if (look_ns != RT_FOREVER)
+			easing_look_at_all(d);
 	}
 }

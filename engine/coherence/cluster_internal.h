@@ -33,6 +33,8 @@
 #define ROOM_LOOK_EVERY 16u /* requests of a call */
 #define AREAS_MAX       8u
 #define GIVE_POLL_NS    20000ull
+#define EASE_LOOK_NS    10000000ull /* so often is looked whether an `eased` got lost */
+#define EASE_LOOK_MAX   32u
 #define ARRIVED_NS      1000000ull /* so long a page waits for its first use */
 
 /* A call that waits for several pages. On its stack: who ends it does so under a lock that
@@ -81,6 +83,7 @@ struct dpage {
 	bool opening; /* of this shard: whose it is is being found out */
 	bool replay;
 	bool giver;              /* in the giver's list */
+	bool easing; /* in the list of those that `eased` is awaited for */
 	bool leaving;            /* the frame was made INVALID for somebody who asks */
 	bool releasing;          /* its cache frees the frame itself */
 	bool no_frame;           /* there should be one: the image is lost */
@@ -109,6 +112,8 @@ struct dpage {
 	/* the rest is seldom looked at */
 	struct deferred **deferred_end;
 	struct dpage *giver_next;
+	struct dpage *easing_next, **easing_link;
+	uint64_t easing_ns; /* since when */
 	struct page_chunk *chunk;
 	struct home_rebuild rebuild;
 };
@@ -151,7 +156,13 @@ struct giver_list {
 	struct rt_mutex lock; /* a leaf */
 	_Atomic uint32_t word;
 	_Atomic uint32_t eased; /* changes when a try may succeed that was in vain */
+	_Atomic uint32_t polling; /* givers that wait for it */
 	struct dpage *first, **end;
+	/* deferred until the kernel has dropped something; when to look at these. RT_FOREVER:
+	 * there were none for a while */
+	struct dpage *easing;
+	uint64_t look_ns;
+	bool eases; /* there were some since the last look */
 };
 
 /* A one-sided operation for a page. */
@@ -278,6 +289,9 @@ void page_perform(struct cluster *d, struct dpage *p, const struct page_message 
 void page_frame_free(struct cluster *d, struct dpage *p);
 /* Has a giver look after the page's deferred asks. */
 void page_give_later(struct cluster *d, struct dpage *p);
+/* What is deferred is delivered when the kernel has dropped what it has of the page: `eased`. */
+void page_ease_later(struct cluster *d, struct dpage *p);
+void page_ease_end(struct cluster *d, struct dpage *p);
 /* A frame that was made INVALID for somebody, but stays. */
 void frame_stays(struct cluster *d, struct dpage *p);
 /* The hold has ended: so does the frame. */

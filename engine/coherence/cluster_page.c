@@ -317,7 +317,8 @@ static bool page_idle(const struct dpage *p)
 	node_map self = node_bit(p->at.self);
 
 	if (p->opening || p->deferred || p->wish || p->ships || p->evicting || p->refs ||
-		p->ops || p->persisting || p->leaving || p->vacate || p->no_frame)
+		p->ops || p->persisting || p->leaving || p->vacate || p->no_frame ||
+		p->easing)
 		return false;
 	if (p->unsettled || (p->reported && !p->has_entry))
 		return false;

@@ -26,6 +26,7 @@ void page_enter(struct cluster *d, struct dpage *p)
 	struct page_actions out = {0};
 
 	page_forget_deferred(p);
+	page_ease_end(d, p);
 	p->replay = false;
 	p->unsettled |= p->leaving || p->hold.phase == PHASE_ASKED ||
 			p->hold.phase == PHASE_GATHERING;

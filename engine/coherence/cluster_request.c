@@ -339,12 +339,24 @@ static void cluster_used(struct coherence *c, page_id pid)
 	page_unlock(d, pid, p);
 }
 
-static void cluster_eased(struct coherence *c)
+/* Delivers what was deferred for it, on the task that has dropped it: no other need wake. So
+ * each ask that is deferred as EASING has its drop still before it (many-nodes.md, "The driver").
+ */
+static void cluster_eased(struct coherence *c, page_id pid)
 {
-	struct giver_list *g = &cluster_of(c)->givers;
+	struct cluster *d = cluster_of(c);
+	struct giver_list *g = &d->givers;
+	struct dpage *p = page_lock(d, pid);
 
-	atomic_fetch_add_explicit(&g->eased, 1, memory_order_release);
-	rt_wake(&g->eased, INT32_MAX);
+	if (p && p->easing) {
+		page_ease_end(d, p);
+		p->replay = true;
+	}
+	page_unlock(d, pid, p);
+	/* Whoever polls has counted itself before it looks at the word. */
+	atomic_fetch_add(&g->eased, 1);
+	if (atomic_load(&g->polling))
+		rt_wake(&g->eased, INT32_MAX);
 }
 
 /* ---- giving up -------------------------------------------------------------------------------- */

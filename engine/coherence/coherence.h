@@ -97,11 +97,11 @@ struct coherence_ops {
 	void (*persisted)(struct coherence *c, page_id pid, uint64_t incarnation,
 		uint64_t version, bool more);
 	/*
-	 * What a call of coherence_frames has refused may be had by now: whoever is about to
-	 * try again some time later need not wait for that. NULL: nobody tries again. Never
-	 * waits.
+	 * What this node's kernel had of the page is dropped: what was refused of it with
+	 * -EBUSY is done here and now, if it can be. Comes after each such refusal. NULL: nobody
+	 * tries again. Never waits; hold nothing.
 	 */
-	void (*eased)(struct coherence *c);
+	void (*eased)(struct coherence *c, page_id pid);
 	/*
 	 * Memory for images, zeroed, which peers read, and in area 0 write: the network's, as
 	 * long as that is open. Before anything is asked for. 0 or -errno. NULL instead of the
@@ -131,12 +131,12 @@ struct coherence_frames {
 	/*
 	 * The right becomes weaker: SHARED, nobody here changes the image any more;
 	 * INVALID, nobody uses it, and who wants to waits until it is vacated. -EAGAIN:
-	 * the frame is latched, or its image is just being written, or this node's kernel
-	 * has something of it, which is then dropped (invariant 5); nothing has changed.
+	 * the frame is latched, or its image is just being written; nothing has changed.
 	 * It may be latched by a request of its own, so look whether the page is still to
-	 * be given before trying again. -ENOBUFS: a dirty page shall become INVALID, and
-	 * too much is owed: nothing has changed; some of it is then on its way to be
-	 * persisted. Never waits.
+	 * be given before trying again. -EBUSY: this node's kernel has something of it,
+	 * which is being dropped (invariant 5); nothing has changed, `eased` says when it
+	 * may. -ENOBUFS: a dirty page shall become INVALID, and too much is owed: nothing
+	 * has changed; some of it is then on its way to be persisted. Never waits.
 	 */
 	int (*weaken)(
 		void *cache, page_id pid, enum page_mode to, struct coherence_image *out);

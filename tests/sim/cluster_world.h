@@ -58,6 +58,8 @@ struct node {
 	struct shards shards;
 	struct volume_peers peers;
 	struct coherence *coherence;
+	const struct coherence_ops *real; /* of `deaf`, which has an `eased` of its own */
+	struct coherence_ops deaf;
 	struct volume *v;
 	struct fs *fs;
 	char disk[16];
@@ -76,6 +78,7 @@ struct world {
 	void (*check)(struct node *n);
 	bool no_files;   /* it puts other things into the tree than fsck knows */
 	uint64_t cut_ns; /* then all lose their power at once; 0: they do not */
+	bool deaf;       /* most `eased` are lost on their way */
 	bool cut_redone; /* of what was on disk then logs had to be redone */
 	uint8_t uuid[16];
 	struct node node[NODES_MAX];
@@ -88,7 +91,7 @@ struct world {
 };
 
 /* Over all seeds: that there was something to do with the others. */
-static uint64_t sum_sent, sum_restarts;
+static uint64_t sum_sent, sum_restarts, sum_unheard;
 static struct world *running;
 static void (*abort_before)(int);
 
@@ -158,6 +161,13 @@ static void address_of(char out[32], unsigned id)
 	snprintf(out, 32, "node%u:7000", id);
 }
 
+static void eased_seldom(struct coherence *c, page_id pid)
+{
+	for (unsigned i = 0; i < running->nodes; i++)
+		if (running->node[i].coherence == c && pick(4) == 0)
+			running->node[i].real->eased(c, pid);
+}
+
 static int node_provide(
 	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
 {
@@ -194,6 +204,12 @@ static int node_provide(
 		v->nodes |= 1ull << id;
 	co.net = n->net;
 	OK(coherence_cluster_open(&n->coherence, &co));
+	if (n->w->deaf) {
+		n->real = n->coherence->ops;
+		n->deaf = *n->real;
+		n->deaf.eased = eased_seldom;
+		n->coherence->ops = &n->deaf;
+	}
 	*out = n->coherence;
 	return 0;
 }
@@ -227,6 +243,8 @@ static void node_counts(const struct node *n)
 	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++)
 		sum_sent += c->sent[i];
 	sum_restarts += tree_counters(n->v->tree)->restarts;
+	sum_unheard += c->eased_unheard;
+	HOLDS(n->w->deaf || !c->eased_unheard);
 }
 
 /* Nobody leaves before all are ready to. */
