@@ -18,7 +18,12 @@ end_loads() {
 	done
 }
 
-synced() { grep -c '^S' "$DIR/proof$1"; }
+# How often; 0 also where the load has not begun to write yet.
+synced() {
+	local count
+	count=$(grep -c '^S' "$DIR/proof$1" 2>/dev/null) || true
+	echo "${count:-0}"
+}
 grows() { [ "$(synced "$1")" -gt "$2" ]; }
 
 # What load $1 has synced is there, by the mount of node $2. Exit status 3: it has synced nothing.
@@ -41,8 +46,12 @@ start_loads() {
 all_grow() {
 	local n before
 	for n in 1 2 3; do
-		before=$(synced "$n" || true)
-		wait_until 60 grows "$n" "$before"
+		before=$(synced "$n")
+		wait_until 60 grows "$n" "$before" || {
+			echo "load $n stands still:"
+			tail -n 20 "$DIR/load$n.log"
+			return 1
+		}
 		kill -0 "${LOADS[n]}"
 	done
 }
