@@ -91,6 +91,19 @@ static inline struct tcp_peer *tcp_peer_of(struct net_peer *peer)
 	return container_of(peer, struct tcp_peer, line.base);
 }
 
+/* One piece more; what lies behind the last one becomes part of it: the kernel copies long
+ * pieces for less. */
+static inline void tcp_iov_add(
+	struct iovec *iov, unsigned *n, uint8_t *base, size_t bytes)
+{
+	struct iovec *last = *n ? &iov[*n - 1] : NULL;
+
+	if (last && (uint8_t *)last->iov_base + last->iov_len == base)
+		last->iov_len += bytes;
+	else
+		iov[(*n)++] = (struct iovec){base, bytes};
+}
+
 /* ---- tcp.c ------------------------------------------------------------------------------- */
 
 /* By any task that does not hold send_lock; the progress task ends the link then. */

@@ -287,7 +287,7 @@ static unsigned receive_places(struct tcp_peer *peer, struct iovec *iov, size_t 
 		*data = rx->data_left;
 	}
 	for (unsigned i = rx->run_at + 1; i < rx->run_count; i++) {
-		iov[count++] = (struct iovec){rx->run[i].to, rx->run_length};
+		tcp_iov_add(iov, &count, rx->run[i].to, rx->run_length);
 		*data += rx->run_length;
 	}
 	/* Behind a long one another may come: its data is not to come here first. */

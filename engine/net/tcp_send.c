@@ -164,7 +164,7 @@ static void add_iov(
 
 	*skip -= skipped;
 	if (bytes > skipped)
-		iov[(*n)++] = (struct iovec){(uint8_t *)base + skipped, bytes - skipped};
+		tcp_iov_add(iov, n, (uint8_t *)base + skipped, bytes - skipped);
 }
 
 /* A PING goes between two frames, also when the next one has no credit. */

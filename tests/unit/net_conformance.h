@@ -334,7 +334,10 @@ static int batches_keep_their_order(void *arg)
 	return 0;
 }
 
-/* Of all lengths, with messages of their own between them: some can leave together. */
+/*
+ * Of all lengths, with messages of their own between them: some can leave together. What lies
+ * behind the one before it here lies so there, too, or there before it.
+ */
 static int writes_of_many_kinds_keep_their_order(void *arg)
 {
 	struct pair p = pair_up();
@@ -351,17 +354,18 @@ static int writes_of_many_kinds_keep_their_order(void *arg)
 
 		for (uint64_t i = 0; i < DEEP; i++, n++) {
 			uint64_t at = i * PAGE_SIZE;
+			uint64_t to = round % 2 ? (DEEP - 1 - i) * PAGE_SIZE : at;
 
 			if (rt_random() % 8 == 0)
 				length = 1 + (uint32_t)(rt_random() % PAGE_SIZE);
 			for (uint64_t b = 0; b < length; b++)
 				from[at + b] = pattern(n, b);
 			ops[i] = (struct net_op){.kind = NET_WRITE,
-				.offset = at,
+				.offset = to,
 				.local = from + at,
 				.length = length,
 				.message = {.type = MESSAGE_WRITTEN,
-					.words = {n, at, length}},
+					.words = {n, to, length}},
 				.done = count_down,
 				.owner = (void *)&left};
 			if (rt_random() % 8 == 0) /* what it tells comes by itself */
