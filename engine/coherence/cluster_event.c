@@ -99,7 +99,7 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, b
 }
 
 /* Tries the event on a copy: what it would take from the frame must be ready. */
-static bool give_ready(
+bool page_give_ready(
 	struct cluster *d, struct dpage *p, const struct page_message *m, bool *busy)
 {
 	struct page_hold h = p->hold;
@@ -133,7 +133,7 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 	bool busy = false;
 	int e;
 
-	if (give_ready(d, p, m, &busy))
+	if (page_give_ready(d, p, m, &busy))
 		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	if (busy)
 		page_ease_later(d, p);
