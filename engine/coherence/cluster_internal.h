@@ -92,8 +92,8 @@ struct dpage {
 	bool persisting;         /* by frames->persist: nobody here may become a writer */
 	bool storing; /* and past the point where another epoch would end that */
 	bool unsettled; /* its frame may still be written by who has not heard of the epoch */
-	bool reported;       /* in this epoch, by others: `rebuild` says what */
-	bool awaited;        /* counted in view.awaited */
+	bool reported; /* in this epoch, by others: `rebuild` says what */
+	bool awaited;  /* counted in view.awaited */
 	bool unmade; /* there was no entry yet since this node started, as far as is known */
 	uint8_t reinstating; /* who has been asked to; NODE_NONE */
 	/* the second line */
@@ -107,6 +107,9 @@ struct dpage {
 	/* who may have something of this page, of those who were granted it; never too few.
 	 * Of pages of this shard, kept over changes of the epoch. */
 	node_map may;
+	/* of them: who may have changed it since it was last persisted, or have what one of
+	 * these has; never too few */
+	node_map changed;
 	/* while it is opening: what the store has */
 	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;
