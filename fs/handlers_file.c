@@ -245,10 +245,6 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);
 	if (had_bits)
 		forget_attributes(req, ino);
-	if (ret > 0 && append) /* where, only the operation knows */
-		ops_kernel_wrote(fs, ino, 0, UINT64_MAX);
-	else if (ret > 0)
-		ops_kernel_wrote(fs, ino, (uint64_t)offset, (uint64_t)ret);
 	if (ret < 0) {
 		fuse_reply_err(req, (int)-ret);
 		return;

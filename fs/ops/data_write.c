@@ -24,7 +24,7 @@
  * found, the page's rest and what is written to it go into the transaction that moves the
  * end.
  */
-#include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 #define WRITE_PAGES_MAX 256u
 #define WRITE_PARTS_MAX 32u
@@ -660,6 +660,22 @@ static int64_t write_all(
 	return (int64_t)done;
 }
 
+/* There, and this node's kernel has nothing of it meanwhile. */
+static int64_t write_at(
+	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
+{
+	struct kernel_change change;
+	int64_t rc;
+
+	if (offset >= FILE_SIZE_MAX)
+		return -EFBIG;
+	len = MIN(len, FILE_SIZE_MAX - offset);
+	kernel_change_begin(w->fs, &change, w->st->ino, offset, len);
+	rc = write_all(w, offset, bytes, len);
+	kernel_change_end(w->fs, &change);
+	return rc;
+}
+
 /* At the end, wherever that is by now: other nodes move it too. What they append between
  * two pieces makes this a short write. */
 static int64_t append_all(
@@ -681,10 +697,7 @@ static int64_t append_all(
 		if (rc < 0)
 			break;
 		*offset = w->inode.size;
-		rc = *offset >= FILE_SIZE_MAX
-			     ? -EFBIG
-			     : write_all(w, *offset, bytes,
-				       MIN(len, FILE_SIZE_MAX - *offset));
+		rc = write_at(w, *offset, bytes, len);
 	}
 	return rc;
 }
@@ -701,10 +714,7 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 	if (append)
 		done = append_all(&w, &offset, buf, len);
 	else
-		done = offset >= FILE_SIZE_MAX
-			       ? -EFBIG
-			       : write_all(&w, offset, buf,
-					 MIN(len, FILE_SIZE_MAX - offset));
+		done = write_at(&w, offset, buf, len);
 	if (w.modified && done > 0) {
 		rc = state_modified(fs, st, &w.inode, c);
 		if (rc < 0)

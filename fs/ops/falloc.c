@@ -11,7 +11,7 @@
 #include <linux/falloc.h>
 #include <unistd.h>
 
-#include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 #define COPY_BYTES_MAX    (16u << 20) /* one call */
 #define COPY_BUFFER_PAGES 64u
@@ -345,6 +345,7 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 {
 	struct falloc f = {
 		.fs = fs, .st = file->state, .c = c, .mode = mode, .offset = offset};
+	struct kernel_change change;
 	int rc;
 
 	ops_count(fs, OPS_CALL_FALLOCATE);
@@ -360,11 +361,13 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
+	kernel_change_begin(fs, &change, f.st->ino, offset, len);
 	rt_gate_enter(&f.st->structure, 1);
 	rc = intent_finish(fs, f.st);
 	if (rc == 0)
 		rc = falloc_run(&f);
 	rt_gate_leave(&f.st->structure, 1);
+	kernel_change_end(fs, &change);
 	dirty_clear(&f.taken);
 	return rc;
 }

@@ -14,6 +14,8 @@
 
 #define WAIT_FIRST_NS 10000ull
 #define WAIT_LAST_NS  200000ull
+#define YIELD_NS      100000ull /* a change lets a READ go first that waits for long, */
+#define YIELDS_MAX    10u       /* so often */
 
 /* ---- pending READs ------------------------------------------------------------------------ */
 
@@ -62,6 +64,27 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 		rt_cond_broadcast(&k->work);
 	if (dropped)
 		k->ops->drop_attributes(k->owner, dropped);
+}
+
+bool kernel_changing(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	const struct kernel_change *c = k->changes[ino_hash(ino) % READ_BUCKETS];
+
+	while (c && (c->ino != ino || c->first >= end || c->end <= first))
+		c = c->next;
+	return c;
+}
+
+/* What it asks for is being changed here: not now. */
+static bool read_refused(struct kernel *k, struct kernel_read *r)
+{
+	bool refused;
+
+	rt_mutex_lock(&k->lock);
+	refused = kernel_changing(k, r->ino, r->first, r->end);
+	r->hungry |= refused && r->wait_ns == WAIT_LAST_NS;
+	rt_mutex_unlock(&k->lock);
+	return refused;
 }
 
 /* Under the lock. The inode whose attributes are to be dropped, or 0. */
@@ -134,6 +157,8 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 	int rc;
 
 	WEFT_ASSERT(r->pending);
+	if (read_refused(fs->kernel, r))
+		return -EAGAIN;
 	r->leaves = 0;
 	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
 	if (rc)
@@ -148,13 +173,13 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 		fs, r, from, disk_key(r->ino, DISK_ITEM_EXTENT, r->end), EXPOSE_FILES);
 }
 
-/* Under the lock: what it was looked up by is as it was. */
+/* Under the lock: what it was looked up by is as it was, and nobody here is changing it. */
 static bool read_stands(struct fs *fs, const struct kernel_read *r)
 {
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
 			return false;
-	return true;
+	return !kernel_changing(fs->kernel, r->ino, r->first, r->end);
 }
 
 /*
@@ -244,7 +269,7 @@ static void part_main(void *arg)
 		}
 		if (!p)
 			break;
-		if (!p->yields || !p->touched) { /* else nobody waits for it */
+		if (!p->touched) { /* else nobody waits for it */
 			rt_mutex_unlock(&k->lock);
 			k->ops->drop_pages(k->owner, p->ino, p->first, p->end, &p->by);
 			rt_mutex_lock(&k->lock);
@@ -272,18 +297,13 @@ static int task_add(struct kernel *k)
 	return e;
 }
 
-static struct part *part_queue(
-	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool yields)
+static struct part *part_queue(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
 {
 	struct part *p = rt_alloc(sizeof(*p));
 
 	if (!p)
 		return NULL;
-	*p = (struct part){
-		.ino = ino, .first = first, .end = end, .users = 2, .yields = yields};
-	for (const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS];
-		r && !yields; r = r->next)
-		p->touched |= part_has(p, r);
+	*p = (struct part){.ino = ino, .first = first, .end = end, .users = 2};
 	*k->queue_end = p;
 	k->queue_end = &p->next;
 	k->queued++;
@@ -292,11 +312,10 @@ static struct part *part_queue(
 	return p;
 }
 
-/* Under the lock: drops it, with `yields` unless a READ touches it. True: it is done. */
-static bool part_do(
-	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool yields)
+/* Under the lock: drops it, unless a READ touches it. True: it is done. */
+static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
 {
-	struct part *p = part_queue(k, ino, first, end, yields);
+	struct part *p = part_queue(k, ino, first, end);
 	bool done;
 
 	if (!p) { /* no memory: a moment later */
@@ -305,7 +324,7 @@ static bool part_do(
 		rt_mutex_lock(&k->lock);
 		return false;
 	}
-	while (!p->done && !(p->yields && p->touched))
+	while (!p->done && !p->touched)
 		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 	done = p->done;
 	part_put(p);
@@ -348,16 +367,6 @@ static void range_told(struct kernel *k, uint64_t ino, uint64_t first, uint64_t 
 			p->told = MAX(p->told, now);
 		part_put(p);
 	}
-}
-
-static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
-{
-	return part_do(k, ino, first, end, true);
-}
-
-static bool part_wait(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
-{
-	return part_do(k, ino, first, end, false);
 }
 
 /* From `at` on: where the next pending READ begins, or where the one that covers it ends. */
@@ -445,25 +454,74 @@ static bool has_pages(void *owner, uint64_t ino)
 	return has;
 }
 
-/* ---- written past the kernel's pages ------------------------------------------------------------ */
+/* ---- changed past the kernel's pages ------------------------------------------------------ */
 
-/* It waits for READs: one that is pending may have looked before the write. */
-void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len)
+/* Under the lock: is there a READ that has waited for long until nothing is changed? */
+static bool change_yields(const struct kernel *k, const struct kernel_change *c)
+{
+	const struct kernel_read *r = k->reads[ino_hash(c->ino) % READ_BUCKETS];
+
+	while (r && !(r->hungry && r->ino == c->ino && r->first < c->end &&
+			    c->first < r->end))
+		r = r->next;
+	return r;
+}
+
+/* Under the lock, which it lets go of. */
+static void change_list(struct kernel *k, struct kernel_change *c)
+{
+	struct kernel_change **head = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
+
+	for (unsigned i = 0; i < YIELDS_MAX && change_yields(k, c); i++) {
+		rt_mutex_unlock(&k->lock);
+		rt_sleep_ns(YIELD_NS);
+		rt_mutex_lock(&k->lock);
+	}
+	c->next = *head;
+	*head = c;
+	c->listed = true;
+}
+
+/*
+ * Listed first: a READ that is answered later finds it and is not; one that was before has left its
+ * list, so the drop waits for its pages in the kernel.
+ */
+void kernel_change_begin(
+	struct fs *fs, struct kernel_change *c, uint64_t ino, uint64_t offset, uint64_t len)
 {
 	struct kernel *k = fs->kernel;
-	uint64_t first = offset / PAGE_SIZE, end = UINT64_MAX;
+	bool attributes, pages;
 
-	if (!k || !len)
+	*c = (struct kernel_change){
+		.ino = ino, .first = offset / PAGE_SIZE, .end = UINT64_MAX};
+	if (!k)
 		return;
-	ops_kernel_resized(fs, ino);
 	if (len < UINT64_MAX - offset)
-		end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
+		c->end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	rt_mutex_lock(&k->lock);
-	if (pages_known(k, ino)) {
-		while (!part_wait(k, ino, first, end))
-			;
-		range_told(k, ino, first, end);
-	}
+	change_list(k, c);
+	attributes = attributes_forget(k, ino);
+	pages = pages_known(k, ino);
+	rt_mutex_unlock(&k->lock);
+	if (attributes)
+		k->ops->drop_attributes(k->owner, ino);
+	if (pages)
+		drop_range(k, ino, c->first, c->end);
+}
+
+void kernel_change_end(struct fs *fs, struct kernel_change *c)
+{
+	struct kernel *k = fs->kernel;
+	struct kernel_change **at;
+
+	if (!c->listed)
+		return;
+	ops_kernel_resized(fs, c->ino);
+	at = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
+	rt_mutex_lock(&k->lock);
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
 	rt_mutex_unlock(&k->lock);
 }
 

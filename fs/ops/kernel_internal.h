@@ -20,8 +20,7 @@ struct part {
 	uint64_t ino, first, end;
 	unsigned users; /* who waits for it, and who does it */
 	bool done;
-	bool yields;  /* to READs: nobody waits for it when one touches it */
-	bool touched; /* by a READ: it may have to wait for that */
+	bool touched; /* by a READ: it may have to wait for that, and nobody waits for it */
 	_Atomic uint32_t by;
 	uint64_t
 		told; /* the moment up to which processors know of what it has unmapped */
@@ -49,7 +48,8 @@ struct kernel {
 	void *owner;
 	struct rt_mutex lock;
 	struct rt_cond work, changed;
-	struct kernel_read *reads[READ_BUCKETS]; /* pending */
+	struct kernel_read *reads[READ_BUCKETS];     /* pending */
+	struct kernel_change *changes[READ_BUCKETS]; /* by calls here, under way */
 	struct part *queue, **queue_end, *under_way;
 	uint64_t moment;
 	unsigned queued, idle, tasks;
@@ -65,10 +65,16 @@ static inline unsigned ino_hash(uint64_t ino)
 	return (unsigned)(ino * 0x9e3779b97f4a7c15ull >> 32);
 }
 
+/* Under the lock: a call here changes some of the blocks. */
+bool kernel_changing(
+	const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
+
 /* ---- which inodes (kernel_known.c): under the lock -------------------------------------- */
 
 /* The kernel gets pages of it. The inode whose attributes are to be dropped, or 0. */
 uint64_t pages_note(struct kernel *k, uint64_t ino);
+/* The kernel's attributes of it are to be dropped, if this says so. */
+bool attributes_forget(struct kernel *k, uint64_t ino);
 /* May it have pages? */
 bool pages_known(struct kernel *k, uint64_t ino);
 /* Its attributes are dropped; may it have pages? */

@@ -79,6 +79,16 @@ bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stam
 	return pages_known(k, ino);
 }
 
+bool attributes_forget(struct kernel *k, uint64_t ino)
+{
+	struct known *n = known_find(k, ino);
+	bool had = n && n->attributes;
+
+	if (had)
+		n->attributes = false;
+	return had;
+}
+
 void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
 {
 	struct known *n = known_find(k, ino);
@@ -157,7 +167,8 @@ static bool attributes_note(
 	rt_mutex_lock(&k->lock);
 	n = known_note(k, ino, &dropped);
 	if (n)
-		keeps = !attr || size_sure(k, n, asker, attr);
+		keeps = (!attr || size_sure(k, n, asker, attr)) &&
+			!kernel_changing(k, ino, 0, UINT64_MAX);
 	if (keeps)
 		n->attributes = true;
 	rt_mutex_unlock(&k->lock);

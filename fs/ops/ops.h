@@ -342,8 +342,6 @@ bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
-/* The range was written past the kernel's pages: drops them. Waits. */
-void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len);
 
 int ops_statfs(struct fs *fs, struct statvfs *out);
 

@@ -10,7 +10,7 @@
  * grow or map finds it in the inode and goes on with it first (intent_finish); so does the
  * next mount. Several may work on one intent: each piece is a transaction of its own.
  */
-#include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 static struct disk_key intent_key(uint64_t ino)
 {
@@ -248,6 +248,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	const struct ops_setattr *set, struct ops_attr *out)
 {
 	struct truncation t = {.fs = fs, .c = c, .set = set};
+	struct kernel_change change;
 	int rc;
 
 	if (set->size > FILE_SIZE_MAX)
@@ -258,6 +259,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = state_get(fs, ino, &t.st);
 	if (rc < 0)
 		return rc;
+	kernel_change_begin(fs, &change, ino, set->size, UINT64_MAX);
 	rt_gate_enter(&t.st->structure, 1);
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);
@@ -281,6 +283,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	file_overlay(fs, ino, &out->inode);
 out_unlock:
 	rt_gate_leave(&t.st->structure, 1);
+	kernel_change_end(fs, &change);
 	state_put(fs, t.st);
 	return rc == -ESTALE ? -EUCLEAN : rc;
 }

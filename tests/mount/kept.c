@@ -11,8 +11,8 @@
  *   names    a file that is renamed on and on, and one that is made anew, by stat and open
  *   still    nothing is written: each reader looks SECONDS * 1000 times
  *
- * Readers spin while the writer changes things; what had been done before a look began must
- * be seen by it, nothing that has not been begun when it ended. The first that is behind
+ * Readers spin while the writer changes things; what had been done before a look began, or been
+ * seen by another reader, must be seen by it, nothing that has not been begun when it ended. The first that is behind
  * ends it with exit code 1; prints how many looks there were.
  */
 #include <errno.h>
@@ -37,6 +37,7 @@
 /* What all processes see. */
 struct shared {
 	_Atomic uint64_t begun[PAGES], done[PAGES];
+	_Atomic uint64_t seen[PAGES]; /* by any reader, on whatever node */
 	_Atomic bool stop;
 	_Atomic uint64_t looks, changes, untold;
 };
@@ -112,20 +113,39 @@ static void pages_write(const char *dir, unsigned first)
 	}
 }
 
+/* No look that begins now may find less. */
+static uint64_t page_from(unsigned page)
+{
+	uint64_t done = atomic_load(&shared->done[page]);
+	uint64_t seen = atomic_load(&shared->seen[page]);
+
+	return done > seen ? done : seen;
+}
+
+static void page_seen(unsigned page, uint64_t number)
+{
+	uint64_t most = atomic_load(&shared->seen[page]);
+
+	while (most < number &&
+		!atomic_compare_exchange_weak(&shared->seen[page], &most, number))
+		;
+	atomic_fetch_add(&shared->looks, 1);
+}
+
 static void pages_look(const char *dir)
 {
 	int fd = open_file(dir, "pages", O_RDONLY);
 
 	while (!stopped()) {
 		unsigned page = (unsigned)rand() % PAGES;
-		uint64_t from = atomic_load(&shared->done[page]), to, text[2];
+		uint64_t from = page_from(page), to, text[2];
 
 		if (pread(fd, text, sizeof(text), page * stride + 80) != sizeof(text))
 			fail("pread");
 		to = atomic_load(&shared->begun[page]);
 		if (text[0] < from || text[0] > to || text[1] != text[0])
 			behind("a page", text[0], from, to);
-		atomic_fetch_add(&shared->looks, 1);
+		page_seen(page, text[0]);
 	}
 }
 
@@ -164,7 +184,7 @@ static void mapped_look(const char *dir)
 		unsigned page = (unsigned)rand() % PAGES;
 		const _Atomic uint64_t *at =
 			(const _Atomic uint64_t *)(map + page * stride + 80);
-		uint64_t from = atomic_load(&shared->done[page]), seen = atomic_load(at);
+		uint64_t from = page_from(page), seen = atomic_load(at);
 		uint64_t to;
 
 		if (seen < from && others)
@@ -172,7 +192,7 @@ static void mapped_look(const char *dir)
 		to = atomic_load(&shared->begun[page]);
 		if (seen < from || seen > to)
 			behind("a mapped page", seen, from, to);
-		atomic_fetch_add(&shared->looks, 1);
+		page_seen(page, seen);
 	}
 }
 

@@ -19,6 +19,7 @@
 struct history {
 	struct rt_mutex lock; /* who changes it, on whatever node */
 	unsigned begun, done;
+	unsigned seen; /* somebody has read bytes of this state; those are of one write */
 	uint64_t size[STATES_MAX];
 	uint64_t word[STATES_MAX][MAX(BLOCKS, LINKS)];
 };
@@ -51,12 +52,21 @@ static bool resized(const struct history *h, unsigned from, unsigned to)
 	return false;
 }
 
+/* Who asks now is answered by no earlier state, wherever: what was done, or what another was told. */
+static unsigned history_from(const struct history *h)
+{
+	return MAX(h->done, h->seen);
+}
+
 static void history_says(
-	const struct history *h, unsigned from, unsigned to, unsigned at, uint64_t word)
+	struct history *h, unsigned from, unsigned to, unsigned at, uint64_t word)
 {
 	for (unsigned s = from; s <= to; s++)
-		if (h->word[s][at] == word || h->word[s][at] == WORD_ANY)
+		if (h->word[s][at] == word || h->word[s][at] == WORD_ANY) {
+			if (h != names && word != WORD_HOLE && word != WORD_END)
+				h->seen = MAX(h->seen, s);
 			return;
+		}
 	if (word == WORD_HOLE && resized(h, from, to))
 		return;
 	print_message("%s %u: %u is %" PRIu64 ", as in none of the states %u to %u:\n",
@@ -85,7 +95,7 @@ static void read_once(struct kernel_model *k, unsigned file)
 {
 	unsigned block = pick(BLOCKS);
 	struct history *h = &files[file];
-	unsigned from = h->done;
+	unsigned from = history_from(h);
 	uint64_t word = kernel_read_block(k, file, block);
 
 	history_says(h, from, h->begun, block, word);
@@ -94,7 +104,7 @@ static void read_once(struct kernel_model *k, unsigned file)
 static void stat_once(struct kernel_model *k, unsigned file)
 {
 	struct history *h = &files[file];
-	unsigned from = h->done;
+	unsigned from = history_from(h);
 	uint64_t size = kernel_stat(k, file);
 
 	history_sizes(h, from, h->begun, size);
@@ -103,7 +113,7 @@ static void stat_once(struct kernel_model *k, unsigned file)
 static void find_once(struct kernel_model *k, unsigned file)
 {
 	struct history *h = &files[file];
-	unsigned from = h->done;
+	unsigned from = history_from(h);
 	uint64_t size = kernel_find(k, DISK_INO_ROOT, file);
 
 	history_sizes(h, from, h->begun, size);
@@ -199,7 +209,6 @@ static void write_block(struct kernel_model *k, unsigned file, struct history *h
 	EQ(ops_write(k->n->fs, k->open[file], &root_user, block * PAGE_SIZE, p, PAGE_SIZE,
 		   false),
 		PAGE_SIZE);
-	ops_kernel_wrote(k->n->fs, file_ino[file], block * PAGE_SIZE, PAGE_SIZE);
 	own_change(k, file, (block + 1) * PAGE_SIZE, false);
 	h->done = s;
 }
@@ -250,7 +259,7 @@ static bool is_behind(uint64_t word, uint64_t is)
  * Invariant 5: when a change has ended no kernel has anything from before it, nor has a processor
  * through a mapping, whether somebody looks or not.
  */
-static void kernels_have_only_this(unsigned nodes, unsigned file, const struct history *h)
+static void kernels_have_only_this(unsigned nodes, unsigned file, struct history *h)
 {
 	for (unsigned n = 0; n < nodes; n++) {
 		const struct kernel_file *f = &kernels[n].file[file];
