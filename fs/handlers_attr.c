@@ -4,15 +4,19 @@
 #include <string.h>
 
 #include "fs/handlers.h"
+#include "fs/sharer.h"
 #include "fs/shim.h"
 
 void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
+	struct session *s = fuse_req_userdata(req);
 	struct ops_attr attr;
 	double timeout;
-	int ret = attr_get(fuse_req_userdata(req), ino,
-		(uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
+	int ret = attr_get(s, ino, (uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
 
+	/* Asked by a read, which goes by the size that the kernel has then. */
+	if (fi && !ret && timeout == 0 && session_keeps(s))
+		sharer_grow(s, ino, attr.inode.size);
 	reply_attr(req, gone_is_stale(ret), &attr, timeout);
 }
 

@@ -17,6 +17,7 @@
 #include <linux/fuse.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/session_internal.h"
@@ -24,6 +25,7 @@
 
 #define WIRE_NOTIFY_INC_EPOCH 8 /* protocol 7.44 */
 #define KEEPS_S               3600
+#define STORE_MAX             (1u << 30) /* that a notification says it has */
 
 static void drop_pages(
 	void *owner, uint64_t ino, uint64_t first, uint64_t end, _Atomic uint32_t *by)
@@ -77,6 +79,32 @@ static int names_epoch(struct session *s)
 static void drop_names(void *owner)
 {
 	(void)names_epoch(owner);
+}
+
+/*
+ * FUSE_NOTIFY_STORE of the last bytes: the kernel takes over the size at once, locks the first page of
+ * them, then finds that they cannot be read, and has stored nothing. They begin in a page that is not
+ * locked for a READ, which may wait for long.
+ */
+void sharer_grow(struct session *s, uint64_t ino, uint64_t size)
+{
+	struct fuse_notify_store_out store = {.nodeid = ino};
+	struct fuse_out_header out = {.error = FUSE_NOTIFY_STORE};
+	struct iovec parts[] = {{&out, sizeof(out)}, {&store, sizeof(store)}, {NULL, 0}};
+	uint64_t block = (size - 1) / PAGE_SIZE;
+
+	if (size == 0 || !ops_kernel_unread(s->fs, ino, &block))
+		return;
+	store.offset = MIN(size - 1, block * PAGE_SIZE + PAGE_SIZE - 1);
+	if (size - store.offset > STORE_MAX)
+		return;
+	store.size = (uint32_t)(size - store.offset);
+	out.len = (uint32_t)(sizeof(out) + sizeof(store)) + store.size;
+	parts[2].iov_len = store.size;
+	rt_about_to_wait(); /* or nobody might come for a READ that has locked the page since */
+	if (writev(s->device, parts, ARRAY_SIZE(parts)) < 0 && errno != EFAULT &&
+		errno != ENOENT)
+		weft_log(4, "the kernel does not take a size: %s", strerror(errno));
 }
 
 static const struct ops_kernel sharer_ops = {

@@ -20,5 +20,8 @@ void sharer_heard(struct session *s, const struct fuse_in_header *in);
 double sharer_name_timeout_s(struct session *s, bool exposed);
 /* All names are asked for again. Never blocks. */
 void sharer_drop_names(struct session *s);
+/* From here on the kernel takes the file for `size` bytes long, unless it has it for longer, or READs
+ * are pending for all of it. */
+void sharer_grow(struct session *s, uint64_t ino, uint64_t size);
 
 #endif

@@ -71,6 +71,8 @@ unsigned rt_task_index(void);
  * serves others and hands that over before it stands still. Not in the simulator.
  */
 void rt_task_before_wait(void (*fn)(void *), void *arg);
+/* What may wait in the runtime calls it first; so does a task before a system call that may. */
+void rt_about_to_wait(void);
 /*
  * Keeps the calling task on that processor; RT_ANY_CPU lets it go where it could before.
  * A hint, for a task that serves who asks on that processor: changes nothing where the

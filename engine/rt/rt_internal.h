@@ -104,9 +104,6 @@ extern const struct rt_ops rt_sim_ops;
 void rt_select(const struct rt_ops *ops, bool simulated);
 const struct rt_ops *rt_selected(void);
 
-/* Every function that may wait calls it first: see rt_task_before_wait. */
-void rt_about_to_wait(void);
-
 /* As rt_wake; returns how many it woke. */
 int rt_wake_counted(_Atomic uint32_t *word, int count);
 

@@ -108,6 +108,32 @@ static bool read_pending(const struct kernel *k, uint64_t ino)
 	return r;
 }
 
+/* A pending READ that has the block, or NULL. */
+static const struct kernel_read *read_of_block(
+	const struct kernel *k, uint64_t ino, uint64_t block)
+{
+	const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS];
+
+	while (r && (r->ino != ino || r->stale || block < r->first || block >= r->end))
+		r = r->next;
+	return r;
+}
+
+bool ops_kernel_unread(struct fs *fs, uint64_t ino, uint64_t *block)
+{
+	struct kernel *k = fs->kernel;
+	const struct kernel_read *r;
+	bool first = false;
+
+	rt_mutex_lock(&k->lock);
+	while (!first && (r = read_of_block(k, ino, *block))) {
+		first = r->first == 0;
+		*block = r->first - !first;
+	}
+	rt_mutex_unlock(&k->lock);
+	return !first;
+}
+
 void kernel_read_begin(
 	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len)
 {

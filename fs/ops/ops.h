@@ -333,6 +333,8 @@ void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr)
 /* The kernel has taken another size from elsewhere: its own change, a short READ; or not
  * taken in what it was told. */
 void ops_kernel_resized(struct fs *fs, uint64_t ino);
+/* Goes down from the file's block *block to the next that no READ is pending for. False: none. */
+bool ops_kernel_unread(struct fs *fs, uint64_t ino, uint64_t *block);
 /*
  * True: what is read of the inode's ACLs, of the name, from here on may be kept. False:
  * not now; it may be told, not kept. Waits.
