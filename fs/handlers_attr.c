@@ -10,8 +10,8 @@ void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct ops_attr attr;
 	double timeout;
-	int ret = attr_get(fuse_req_userdata(req), ino,
-		(uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
+	int ret = attr_get(fuse_req_userdata(req), ino, (uint32_t)fuse_req_ctx(req)->pid,
+		&attr, &timeout);
 
 	reply_attr(req, gone_is_stale(ret), &attr, timeout);
 }
@@ -55,6 +55,7 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		.mtime_ns = ns_of(&st->st_mtim),
 		.ctime_ns = ns_of(&st->st_ctim),
 	};
+	struct ops_kernel_change cut;
 	struct ops_attr attr;
 	int ret = request_may_change(req);
 
@@ -73,8 +74,12 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	if (set.set == 0)
 		set.set = OPS_KILL_SETID;
 	caller.keeps_setid = !kills;
+	if (set.set & OPS_SET_SIZE)
+		ops_kernel_cuts(request_fs(req), ino, &cut);
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
+	if (set.set & OPS_SET_SIZE)
+		ops_kernel_changed(request_fs(req), &cut);
 	if (ret == 0)
 		told_in_passing(req, &attr);
 	/* the kernel takes these whatever it was told meanwhile */

@@ -29,16 +29,27 @@ static struct ops_file *file_of(const struct fuse_file_info *fi)
 }
 
 /*
+ * On a volume of several nodes. What is read through a handle that cannot write is cached, but
+ * beside one that may be mapped to store into: the pages would have to be this node's alone,
+ * and no holes.
+ */
+static bool may_cache(
+	struct session *s, const struct fuse_file_info *fi, struct ops_file *file)
+{
+	if (!session_keeps(s))
+		return false;
+	return (fi->flags & O_ACCMODE) == O_RDONLY && !ops_file_mappable(file);
+}
+
+/*
  * The kernel caches what it reads and writes through any handle, and close() asks nothing.
- * Where other nodes have the volume it caches what is read through handles that cannot write,
- * or nothing, and close() frees locks.
+ * Where other nodes have the volume it caches what may_cache says, and close() frees locks.
  */
 static void file_reply_flags(
 	fuse_req_t req, struct fuse_file_info *fi, struct ops_file *file)
 {
 	struct session *s = fuse_req_userdata(req);
-	bool caches = !session_shared(s) ||
-		      (session_keeps(s) && (fi->flags & O_ACCMODE) == O_RDONLY);
+	bool caches = !session_shared(s) || may_cache(s, fi, file);
 
 	fi->fh = (uintptr_t)file;
 	fi->keep_cache = caches;
@@ -225,6 +236,38 @@ static bool has_setid_bits(struct fs *fs, uint64_t ino)
 	       (attr.inode.mode & (S_ISUID | S_ISGID));
 }
 
+static void kernel_wrote(
+	struct fs *fs, fuse_ino_t ino, off_t offset, int64_t written, bool append)
+{
+	if (written > 0 && append) /* where, only the operation knows */
+		ops_kernel_wrote(fs, ino, 0, UINT64_MAX);
+	else if (written > 0)
+		ops_kernel_wrote(fs, ino, (uint64_t)offset, (uint64_t)written);
+}
+
+/*
+ * What a mapping holds comes back, perhaps since another node wants it: answered before
+ * anything that may wait for another node. Bytes that the file has no place for are let go.
+ */
+static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
+	off_t offset, struct fuse_file_info *fi)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct fs *fs = session_fs(s);
+	int64_t ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_store(fs, file_of(fi), (uint64_t)offset, buf, size);
+	if (ret < 0) {
+		fuse_reply_err(req, (int)-ret);
+		return;
+	}
+	atomic_fetch_add_explicit(
+		&session_counters(s)->bytes_written, size, memory_order_relaxed);
+	fuse_reply_write(req, size);
+	ops_stored(fs, ino);
+}
+
 void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi)
 {
@@ -233,22 +276,27 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	struct ops_caller caller = request_caller(req);
 	bool kills = shim_request_kills_setid();
 	bool append = (fi->flags & O_APPEND) && !shim_request_is_writeback();
+	struct ops_kernel_change change;
 	int64_t ret = request_may_change(req);
 	bool had_bits;
 
+	if (session_keeps(s) && shim_request_is_writeback()) {
+		write_stores(req, ino, buf, size, offset, fi);
+		return;
+	}
 	if (ret < 0) {
 		fuse_reply_err(req, (int)-ret);
 		return;
 	}
 	caller.keeps_setid = !kills;
 	had_bits = kills && has_setid_bits(fs, ino);
+	ops_kernel_changes(fs, file_of(fi), append ? 0 : (uint64_t)offset,
+		append ? UINT64_MAX : size, &change);
 	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);
 	if (had_bits)
 		forget_attributes(req, ino);
-	if (ret > 0 && append) /* where, only the operation knows */
-		ops_kernel_wrote(fs, ino, 0, UINT64_MAX);
-	else if (ret > 0)
-		ops_kernel_wrote(fs, ino, (uint64_t)offset, (uint64_t)ret);
+	ops_kernel_changed(fs, &change);
+	kernel_wrote(fs, ino, offset, ret, append);
 	if (ret < 0) {
 		fuse_reply_err(req, (int)-ret);
 		return;
@@ -281,6 +329,7 @@ void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 {
 	struct fs *fs = request_fs(req);
 	struct ops_caller caller = caller_by_uid(req);
+	struct ops_kernel_change change;
 	int ret = request_may_change(req);
 	bool had_bits;
 
@@ -291,8 +340,10 @@ void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 		return;
 	}
 	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino);
+	ops_kernel_changes(fs, file_of(fi), (uint64_t)offset, (uint64_t)length, &change);
 	ret = ops_fallocate(
 		fs, file_of(fi), &caller, mode, (uint64_t)offset, (uint64_t)length);
+	ops_kernel_changed(fs, &change);
 	if (had_bits)
 		forget_attributes(req, ino);
 	reply_status(req, ret);
@@ -304,6 +355,7 @@ void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 {
 	struct fs *fs = request_fs(req);
 	struct ops_caller caller = caller_by_uid(req);
+	struct ops_kernel_change change;
 	int64_t ret = request_may_change(req);
 	bool had_bits;
 
@@ -314,8 +366,11 @@ void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 		return;
 	}
 	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino_out);
+	ops_kernel_changes(fs, file_of(fi_out), (uint64_t)offset_out,
+		MIN(length, COPY_MAX), &change);
 	ret = ops_copy_range(fs, file_of(fi_in), (uint64_t)offset_in, file_of(fi_out),
 		(uint64_t)offset_out, MIN(length, COPY_MAX), &caller);
+	ops_kernel_changed(fs, &change);
 	if (had_bits)
 		forget_attributes(req, ino_out);
 	if (ret < 0)

@@ -77,7 +77,7 @@ struct session {
 	_Atomic uint32_t fat_idle; /* fat buffers without */
 	_Atomic bool closed;       /* refuse requests */
 	_Atomic bool ended;        /* the device gave ENODEV */
-	struct rt_task *waits; /* NULL: nobody looks who waits (waits.h) */
+	struct rt_task *waits;     /* NULL: nobody looks who waits (waits.h) */
 	uint64_t soft_ns;
 	_Atomic uint32_t interrupts;
 	_Atomic bool waits_stopping;

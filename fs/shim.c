@@ -23,7 +23,9 @@
 #define WIRE_STATX                52           /* opcode, protocol 7.39 */
 #define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
 
-#define SHARED_BACKGROUND 128 /* requests that the kernel has under way at a time */
+/* Requests that the kernel has under way at a time: no bound, since what a mapping holds is
+ * written back by such, and others may wait for that. */
+#define SHARED_BACKGROUND UINT16_MAX
 
 struct wire_statx_in {
 	uint32_t getattr_flags;
@@ -148,10 +150,11 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	flags = (flags | wanted) & s->shim.offered;
 	if (flags & FUSE_HANDLE_KILLPRIV_V2)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
-	if (session_keeps(s)) /* it looks at the attributes before it reads */
+	if (session_keeps(s)) {
+		/* it looks at the attributes before it reads; maps what it does not cache */
 		flags &= ~(uint64_t)FUSE_EXPLICIT_INVAL_DATA;
-	else if (session_shared(s))
 		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
+	}
 	if (session_shared(s)) {
 		/* what reads ahead may wait for a node that is away, and hold up others */
 		init->max_background = SHARED_BACKGROUND;

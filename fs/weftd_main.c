@@ -76,6 +76,11 @@ static const char usage[] =
 	"  node=N             which node of the cluster file this is (default: found by "
 	"this\n"
 	"                     machine's addresses)\n"
+	"  mmap=shared|local  with other nodes, when what is stored through a shared "
+	"mapping\n"
+	"                     is seen there: at once (shared, the default), or when it "
+	"is\n"
+	"                     written back, as by msync or munmap (local)\n"
 	"  soft, hard         whether a request fails with EIO when it has waited for "
 	"another\n"
 	"                     node for as long as timeout= says (soft), or waits (hard, "
@@ -225,6 +230,7 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 		.atime = o->read_only ? OPS_NOATIME : o->atime,
 		.nodiratime = o->flags & MS_NODIRATIME,
 		.names_sync = o->flags & (MS_SYNCHRONOUS | MS_DIRSYNC),
+		.mmap_local = o->mmap_local,
 		.caller_forgets = true,
 	};
 }

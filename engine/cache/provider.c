@@ -181,7 +181,7 @@ static bool evict(struct cache *c, struct frame *f)
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
-	if (!kernel_free(c, f)) { /* the next sweep comes again */
+	if (!kernel_free(c, f, PAGE_INVALID)) { /* the next sweep comes again */
 		latch_release_exclusive(c, f, false);
 		return false;
 	}

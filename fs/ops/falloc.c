@@ -360,6 +360,7 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
+	stores_wait(fs, f.st);
 	rt_gate_enter(&f.st->structure, 1);
 	rc = intent_finish(fs, f.st);
 	if (rc == 0)

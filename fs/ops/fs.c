@@ -36,6 +36,8 @@ int ops_run(
 	rc = txn_begin(fs->tree, flags & OPS_RUN_PRIVILEGED, &x);
 	if (rc)
 		return rc;
+	if (flags & OPS_RUN_LETS_GO)
+		txn_lets_go(x);
 	for (unsigned restarts = 0;; restarts++) {
 		int said = body(x, arg);
 
@@ -139,10 +141,17 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 		weft_error(err, rc, "opening the filesystem: no memory for access times");
 		goto out_sync;
 	}
+	rc = stores_open(fs);
+	if (rc) {
+		weft_error(err, rc, "opening the filesystem: no memory for mappings");
+		goto out_atimes;
+	}
 	space_give_back(v->space, give_back, fs);
 	*out = fs;
 	return 0;
 
+out_atimes:
+	atimes_close(fs);
 out_sync:
 	sync_close(fs);
 out_locks:
@@ -161,6 +170,7 @@ out_free:
 void fs_close(struct fs *fs)
 {
 	space_give_back(fs->volume->space, NULL, NULL);
+	stores_close(fs);
 	atimes_close(fs);
 	locks_close(fs);
 	sync_close(fs);

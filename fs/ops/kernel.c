@@ -14,6 +14,7 @@
 
 #define WAIT_FIRST_NS 10000ull
 #define WAIT_LAST_NS  200000ull
+#define CUT_NS        20000000ull /* so long a drop waits for who sets a size */
 
 /* ---- pending READs ------------------------------------------------------------------------ */
 
@@ -64,6 +65,16 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 		k->ops->drop_attributes(k->owner, dropped);
 }
 
+/* Under the lock: a call here changes some of the READ's blocks, past the kernel's pages. */
+static bool changing(const struct kernel *k, const struct kernel_read *r)
+{
+	const struct ops_kernel_change *c = k->changes[ino_hash(r->ino) % READ_BUCKETS];
+
+	while (c && (c->ino != r->ino || c->first >= r->end || c->end <= r->first))
+		c = c->next;
+	return c;
+}
+
 /* Under the lock. The inode whose attributes are to be dropped, or 0. */
 static uint64_t read_unlist(struct kernel *k, struct kernel_read *r)
 {
@@ -85,10 +96,11 @@ static bool read_pending(const struct kernel *k, uint64_t ino)
 	return r;
 }
 
-void kernel_read_begin(
-	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len)
+void kernel_read_begin(struct fs *fs, struct kernel_read *r, struct inode_state *st,
+	uint64_t offset, size_t len)
 {
-	*r = (struct kernel_read){.ino = ino,
+	*r = (struct kernel_read){.st = st,
+		.ino = st->ino,
 		.first = offset / PAGE_SIZE,
 		.end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE)};
 	read_list(fs->kernel, r);
@@ -114,6 +126,23 @@ void kernel_read_wait(struct kernel_read *r)
 	rt_sleep_ns(r->wait_ns);
 }
 
+static void range_told(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
+
+/*
+ * A drop under way may have unmapped an earlier copy of these pages and not yet told processors,
+ * while the kernel took it out by itself for a program of its own: nobody gets what is newer
+ * before that.
+ */
+static void read_awaits_told(struct kernel *k, struct kernel_read *r)
+{
+	if (r->told)
+		return;
+	rt_mutex_lock(&k->lock);
+	range_told(k, r->ino, r->first, r->end);
+	rt_mutex_unlock(&k->lock);
+	r->told = true;
+}
+
 static int expose_leaves(struct fs *fs, struct kernel_read *r, struct disk_key from,
 	struct disk_key to, unsigned kinds)
 {
@@ -134,6 +163,8 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 	int rc;
 
 	WEFT_ASSERT(r->pending);
+	read_awaits_told(fs->kernel, r);
+	r->stores = stores_possible(r->st);
 	r->leaves = 0;
 	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
 	if (rc)
@@ -148,9 +179,11 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 		fs, r, from, disk_key(r->ino, DISK_ITEM_EXTENT, r->end), EXPOSE_FILES);
 }
 
-/* Under the lock: what it was looked up by is as it was. */
+/* Under the lock: may the kernel get the pages, as they were asked for and looked up? */
 static bool read_stands(struct fs *fs, const struct kernel_read *r)
 {
+	if (r->stores ? changing(fs->kernel, r) : stores_possible(r->st))
+		return false;
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
 			return false;
@@ -292,9 +325,62 @@ static struct part *part_queue(
 	return p;
 }
 
-/* Under the lock: drops it, with `yields` unless a READ touches it. True: it is done. */
-static bool part_do(
-	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool yields)
+/* Its size is being set: the kernel keeps what was stored in it until that is answered. */
+static bool cutting(const struct kernel *k, uint64_t ino)
+{
+	const struct ops_kernel_change *c = k->changes[ino_hash(ino) % READ_BUCKETS];
+
+	while (c && (c->ino != ino || !c->cuts))
+		c = c->next;
+	return c;
+}
+
+/* Under the lock, which it lets go of: does a drop of the range sleep, for what is locked or is to be
+ * written back? */
+static bool part_sleeps(struct kernel *k, const struct part *p)
+{
+	struct part *q = k->under_way;
+	bool sleeps;
+
+	while (q && (q->ino != p->ino || q->first >= p->end || p->first >= q->end))
+		q = q->next;
+	if (!q)
+		return false;
+	q->users++;
+	rt_mutex_unlock(&k->lock);
+	sleeps = k->ops->drop_waits(k->owner, &q->by);
+	rt_mutex_lock(&k->lock);
+	part_put(q);
+	return sleeps;
+}
+
+/* Under the lock. False: whoever sets the size may be waiting for who wants this dropped. */
+static bool part_await(struct kernel *k, const struct part *p, bool leaf)
+{
+	uint64_t deadline = rt_now_ns() + CUT_NS;
+
+	while (!p->done && !(p->yields && p->touched)) {
+		bool bound = leaf && cutting(k, p->ino);
+
+		if (bound && rt_now_ns() >= deadline) {
+			if (part_sleeps(k, p)) {
+				pages_stay(k, p->ino);
+				return false;
+			}
+			deadline = rt_now_ns() + WAIT_LAST_NS;
+			continue;
+		}
+		(void)rt_cond_wait(&k->changed, &k->lock, bound ? deadline : RT_FOREVER);
+	}
+	return true;
+}
+
+/*
+ * Under the lock: drops it, with `yields` unless a READ touches it. True: it is done, or, with
+ * `leaf`, is done as soon as a size is set that somebody here is just setting.
+ */
+static bool part_do(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end,
+	bool yields, bool leaf)
 {
 	struct part *p = part_queue(k, ino, first, end, yields);
 	bool done;
@@ -305,9 +391,7 @@ static bool part_do(
 		rt_mutex_lock(&k->lock);
 		return false;
 	}
-	while (!p->done && !(p->yields && p->touched))
-		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-	done = p->done;
+	done = !part_await(k, p, leaf) || p->done;
 	part_put(p);
 	return done;
 }
@@ -350,16 +434,6 @@ static void range_told(struct kernel *k, uint64_t ino, uint64_t first, uint64_t 
 	}
 }
 
-static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
-{
-	return part_do(k, ino, first, end, true);
-}
-
-static bool part_wait(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
-{
-	return part_do(k, ino, first, end, false);
-}
-
 /* From `at` on: where the next pending READ begins, or where the one that covers it ends. */
 static uint64_t read_covers(
 	struct kernel *k, uint64_t ino, uint64_t at, uint64_t end, bool *covered)
@@ -380,14 +454,16 @@ static uint64_t read_covers(
 	return next;
 }
 
-static void drop_range(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+/* `leaf`: since what says where they are is given up, not the pages. */
+static void drop_range(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool leaf)
 {
 	rt_mutex_lock(&k->lock);
 	for (uint64_t at = first; at < end;) {
 		bool covered;
 		uint64_t to = read_covers(k, ino, at, end, &covered);
 
-		if (covered || part_drop(k, ino, at, to))
+		if (covered || part_do(k, ino, at, to, true, leaf))
 			at = to;
 	}
 	range_told(k, ino, first, end);
@@ -415,7 +491,7 @@ static void drop_inode(void *arg, uint64_t ino)
 		k->ops->drop_attributes(k->owner, ino);
 	if (!(d->kinds & EXPOSE_FILES) || !pages)
 		return;
-	drop_range(k, ino, 0, UINT64_MAX);
+	drop_range(k, ino, 0, UINT64_MAX, true);
 	rt_mutex_lock(&k->lock);
 	if (!read_pending(k, ino))
 		pages_forget(k, ino, stamp);
@@ -431,7 +507,7 @@ static void drop(void *owner, const struct cache_exposed *what)
 	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES))
 		tree_leaf_inodes(what->image, drop_inode, &d);
 	if (what->kinds & EXPOSE_BLOCK)
-		drop_range(d.k, what->ino, what->block, what->block + 1);
+		drop_range(d.k, what->ino, what->block, what->block + 1, false);
 }
 
 static bool has_pages(void *owner, uint64_t ino)
@@ -447,20 +523,83 @@ static bool has_pages(void *owner, uint64_t ino)
 
 /* ---- written past the kernel's pages ------------------------------------------------------------ */
 
+static uint64_t blocks_behind(uint64_t offset, uint64_t len)
+{
+	return len < UINT64_MAX - offset ? DIV_UP(offset + len, (uint64_t)PAGE_SIZE)
+					 : UINT64_MAX;
+}
+
+static void change_list(struct kernel *k, struct ops_kernel_change *c)
+{
+	struct ops_kernel_change **head = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
+
+	rt_mutex_lock(&k->lock);
+	c->next = *head;
+	*head = c;
+	rt_mutex_unlock(&k->lock);
+}
+
+/*
+ * Listed before it is asked whether the kernel may have stores: a READ that gives it the right
+ * to any either finds this, or has noted that before.
+ */
+void ops_kernel_changes(struct fs *fs, struct ops_file *file, uint64_t offset,
+	uint64_t len, struct ops_kernel_change *c)
+{
+	*c = (struct ops_kernel_change){.ino = file->state->ino,
+		.first = offset / PAGE_SIZE,
+		.end = blocks_behind(offset, len)};
+	if (!fs->kernel)
+		return;
+	change_list(fs->kernel, c);
+	if (atomic_load_explicit(&file->state->mapped, memory_order_acquire))
+		drop_range(fs->kernel, c->ino, c->first, c->end, false);
+}
+
+void ops_kernel_cuts(struct fs *fs, uint64_t ino, struct ops_kernel_change *c)
+{
+	*c = (struct ops_kernel_change){.ino = ino, .cuts = true};
+	if (!fs->kernel)
+		return;
+	change_list(fs->kernel, c);
+	rt_cond_broadcast(&fs->kernel->changed);
+}
+
+void ops_kernel_changed(struct fs *fs, struct ops_kernel_change *c)
+{
+	struct kernel *k = fs->kernel;
+	struct ops_kernel_change **at;
+
+	if (!k)
+		return;
+	at = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
+	rt_mutex_lock(&k->lock);
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	rt_mutex_unlock(&k->lock);
+	if (c->cuts)
+		rt_cond_broadcast(&k->changed);
+}
+
+void kernel_fetch_stores(struct fs *fs, struct inode_state *st)
+{
+	if (fs->kernel && atomic_load_explicit(&st->mapped, memory_order_acquire))
+		drop_range(fs->kernel, st->ino, 0, UINT64_MAX, false);
+}
+
 /* It waits for READs: one that is pending may have looked before the write. */
 void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len)
 {
 	struct kernel *k = fs->kernel;
-	uint64_t first = offset / PAGE_SIZE, end = UINT64_MAX;
+	uint64_t first = offset / PAGE_SIZE, end = blocks_behind(offset, len);
 
 	if (!k || !len)
 		return;
 	ops_kernel_resized(fs, ino);
-	if (len < UINT64_MAX - offset)
-		end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	rt_mutex_lock(&k->lock);
 	if (pages_known(k, ino)) {
-		while (!part_wait(k, ino, first, end))
+		while (!part_do(k, ino, first, end, false, false))
 			;
 		range_told(k, ino, first, end);
 	}

@@ -10,16 +10,20 @@
 
 struct kernel_read {
 	struct kernel_read *next; /* pending ones; under the lock of kernel.c */
+	struct inode_state *st;
 	uint64_t ino, first, end; /* file blocks [first, end) */
 	bool pending, stale;      /* listed; the kernel does not wait for it any more */
+	bool stores;              /* whoever gets the pages may store into them */
+	bool maps;                /* and asks for a mapping of its own */
+	bool told;                /* processors know of earlier copies that were unmapped */
 	unsigned leaves;
 	struct cache_exposure leaf[KERNEL_READ_LEAVES];
 	uint64_t wait_ns;
 };
 
 /* It is pending. `r` lives until kernel_read_end. */
-void kernel_read_begin(
-	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len);
+void kernel_read_begin(struct fs *fs, struct kernel_read *r, struct inode_state *st,
+	uint64_t offset, size_t len);
 /*
  * It is pending, and the leaves that say what is read are exposed: look at them now.
  * -EAGAIN: wait, with nothing latched, and begin here once more. Waits.
@@ -33,5 +37,8 @@ bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends);
 /* A little longer each time. */
 void kernel_read_wait(struct kernel_read *r);
 void kernel_read_end(struct fs *fs, struct kernel_read *r);
+/* Brings what programs here have stored into the file through mappings. Waits, but for no page
+ * that another node has. */
+void kernel_fetch_stores(struct fs *fs, struct inode_state *st);
 
 #endif

@@ -21,8 +21,11 @@ struct fs;
 
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
-	bool nodiratime;         /* directories keep their atime */
-	bool names_sync;         /* what changes names is durable when it returns */
+	bool nodiratime; /* directories keep their atime */
+	bool names_sync; /* what changes names is durable when it returns */
+	/* What programs store through shared mappings reaches other nodes when it is written
+	 * back (ops_store): the kernel gets no page exclusively for it. */
+	bool mmap_local;
 	unsigned open_files_max; /* 0: 1,048,576 */
 	/*
 	 * The caller refers to inodes and tells by ops_forget when it no longer does:
@@ -324,8 +327,8 @@ void fs_kernel_stop(struct fs *fs);
  * have taken it in before it can be told to drop it. `asker`: a thread, which asks something
  * else only after that; 0: not known. Waits.
  */
-int ops_getattr_kept(struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out,
-	bool *keeps);
+int ops_getattr_kept(
+	struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out, bool *keeps);
 /* The thread asks, and waits for the answer: so it has taken in those to what it asked before. */
 void ops_kernel_heard(struct fs *fs, uint32_t thread);
 /* Attributes that it is told in passing, with a name, not to be kept. Before the answer. */
@@ -342,8 +345,38 @@ bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
-/* The range was written past the kernel's pages: drops them. Waits. */
+/* The range was written past the kernel's pages: drops them. Waits, also for READs that are
+ * pending: behind ops_kernel_changed. */
 void ops_kernel_wrote(struct fs *fs, uint64_t ino, uint64_t offset, uint64_t len);
+/*
+ * Around a call that changes bytes of the range (UINT64_MAX: to the end) past the kernel's
+ * pages: what programs have stored there through mappings comes before, and the kernel gets
+ * none of these pages to store into until the end. Waits.
+ */
+struct ops_kernel_change {
+	struct ops_kernel_change *next; /* under the lock of kernel.c */
+	uint64_t ino, first, end;       /* file blocks */
+	bool cuts;
+};
+void ops_kernel_changes(struct fs *fs, struct ops_file *file, uint64_t offset,
+	uint64_t len, struct ops_kernel_change *c);
+void ops_kernel_changed(struct fs *fs, struct ops_kernel_change *c);
+/* The same around a call that sets the size, while which the kernel writes nothing back: what
+ * it has then comes behind the answer. Does not wait. */
+void ops_kernel_cuts(struct fs *fs, uint64_t ino, struct ops_kernel_change *c);
+/*
+ * What programs have stored through mappings, whole pages of it, as the kernel writes it back:
+ * goes to pages that the kernel has for it (ops_read_kept), waits for no other node, and
+ * never makes the file longer. len, or -errno. With mmap_local it goes where a write goes,
+ * later: ops_fsync, ops_read and the last close come after.
+ */
+int64_t ops_store(struct fs *fs, struct ops_file *file, uint64_t offset, const void *buf,
+	size_t len);
+/* Behind the answer to that: the mtime, once a second. Waits. */
+void ops_stored(struct fs *fs, uint64_t ino);
+/* Programs may store into the file through mappings here, and nobody would be told: the kernel
+ * gets its pages exclusively. */
+bool ops_file_mappable(struct ops_file *file);
 
 int ops_statfs(struct fs *fs, struct statvfs *out);
 

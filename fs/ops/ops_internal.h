@@ -37,6 +37,7 @@ struct fs {
 	_Atomic bool sync_closing;
 	_Atomic bool sync_leaving; /* nobody that is away is waited for any more */
 	struct kernel *kernel; /* the caller's, which keeps what it is told; or NULL */
+	struct stores *stores; /* through mappings, that are written later; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The
 	 * first lock of a rename, taken before its transaction begins; nothing else waits
@@ -76,6 +77,7 @@ static inline void ops_count(struct fs *fs, enum ops_call call)
 typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_VERDICT(error) (-(error))
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
+#define OPS_RUN_LETS_GO (1u << 1) /* txn_lets_go */
 int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg,
 	struct log_position *pos);
 /* The same for what changes names and takes no runs: before it says -ENOSPC, what is
@@ -293,6 +295,10 @@ int file_settle(struct fs *fs, uint64_t ino);
  * end what is left. */
 int atimes_open(struct fs *fs);
 void atimes_close(struct fs *fs);
+
+/* stores.c. With mmap_local: what writes later. */
+int stores_open(struct fs *fs);
+void stores_close(struct fs *fs);
 
 /* reclaim.c. In the transaction in which nlink drops to 0 (or a tmpfile is made), and in
  * that in which a tmpfile gets its first link. */
