@@ -19,16 +19,16 @@ random_work() { # KIND NAME ARGUMENT...
 
 @test "one file is read, written, cut and punched on three nodes in turn" {
 	CACHE=16M mount_nodes
-	random_work data one -n 3000 -r
+	random_work data one -n 3000 -m
 	umount_nodes 1 2 3
 	CACHE=16M mount_nodes
-	random_work data one -n 1000 -d -r
+	random_work data one -n 1000 -d -m
 	umount_nodes 3 1 2
 }
 
 @test "files larger than the caches, on three nodes at once" {
 	CACHE=16M mount_nodes
-	random_work data large -n 400 -p 6 -l 8388608 -r
+	random_work data large -n 400 -p 6 -l 8388608 -m
 	umount_nodes 2 3 1
 }
 
