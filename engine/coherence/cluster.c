@@ -76,6 +76,7 @@ static int owed_adopt(struct cluster *d)
 		if (p) {
 			p->hold.owed_incarnation = image.incarnation;
 			p->hold.owed_version = image.version;
+			p->hold.logged = true;
 		}
 		page_unlock(d, pid, p);
 		if (!p)

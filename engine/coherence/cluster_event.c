@@ -97,7 +97,7 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to)
 }
 
 /* Tries the event on a copy: what it would take from the frame must be ready. */
-static bool give_ready(struct cluster *d, struct dpage *p, const struct page_message *m)
+bool page_give_ready(struct cluster *d, struct dpage *p, const struct page_message *m)
 {
 	struct page_hold h = p->hold;
 	struct home_entry e = p->entry;
@@ -129,7 +129,7 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 	uint8_t phase = p->hold.phase;
 	int e;
 
-	if (give_ready(d, p, m))
+	if (page_give_ready(d, p, m))
 		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	page_give_later(d, p);
 	if (is_ask(m)) {

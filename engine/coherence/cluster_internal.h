@@ -91,6 +91,7 @@ struct dpage {
 	bool unsettled; /* its frame may still be written by who has not heard of the epoch */
 	bool reported;       /* in this epoch, by others: `rebuild` says what */
 	bool awaited;        /* counted in view.awaited */
+	bool unmade; /* there was no entry yet since this node started, as far as is known */
 	uint8_t reinstating; /* who has been asked to; NODE_NONE */
 	/* the second line */
 	struct batch *evicting; /* an eviction is under way */
@@ -271,6 +272,8 @@ void page_opened(struct cluster *d, struct dpage *p, const struct coherence_imag
 
 /* A message for the page, from `m->sender`, which may be this node. */
 void page_deliver(struct cluster *d, struct dpage *p, const struct page_message *m);
+/* Can what the message takes from the frame be taken now? Then it is out of use. */
+bool page_give_ready(struct cluster *d, struct dpage *p, const struct page_message *m);
 /* Performs actions that came of a message (NULL: of a call). */
 void page_perform(struct cluster *d, struct dpage *p, const struct page_message *cause,
 	const struct page_actions *out);

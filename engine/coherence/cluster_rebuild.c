@@ -202,6 +202,7 @@ void page_rebuild_opened(struct cluster *d, struct dpage *p)
 	else
 		rebuild_begin(&p->entry, &unused);
 	p->hold.epoch = 0;
+	p->unmade = true;
 	page_rebuild(d, p);
 }
 
@@ -236,13 +237,26 @@ static void rebuilt(struct cluster *d, struct dpage *p, const struct home_entry 
 
 	p->entry = *e;
 	p->may = e->holders | e->owing | (e->mode == HOME_NONE ? 0 : away);
-	p->reported = false;
+	p->reported = p->unmade = false;
 	atomic_fetch_add_explicit(&d->view.pages_rebuilt, 1, memory_order_relaxed);
 	page_perform(d, p, NULL, out);
 	p->replay = true;
 }
 
-/* The newest image is with a node that has no right to it, or is no source. */
+/* What this node's own hold comes to. (What it reports, all_reports adds each time.) */
+static void perform_here(
+	struct cluster *d, struct dpage *p, const struct page_actions *actions)
+{
+	struct page_actions out = {0};
+
+	for (unsigned i = 0; i < actions->count; i++)
+		if (actions->list[i].kind != PAGE_SEND)
+			out.list[out.count++] = actions->list[i];
+	page_perform(d, p, NULL, &out);
+}
+
+/* The newest image is with a node that has no right to it, or is no source; or what a node
+ * has shared is older than the newest. */
 static void reinstate(struct cluster *d, struct dpage *p, const struct page_actions *out)
 {
 	const struct page_action *a = &out->list[0];
@@ -259,6 +273,7 @@ static void reinstate(struct cluster *d, struct dpage *p, const struct page_acti
 			return;
 		}
 		p->reinstating = NODE_NONE;
+		perform_here(d, p, &here);
 		page_rebuild(d, p);
 	} else if (view_joined(d, node)) {
 		awaits(d, p, true);
@@ -286,6 +301,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 		return;
 	}
 	rc = all_reports(p, &r);
+	r.redone = p->unmade;
 	if (!rc)
 		rc = rebuild_end(&e, &r, &p->at, absent(d, p), &out);
 	/* an owed image is the newest only if nobody else may have a later one */
@@ -423,6 +439,14 @@ int rebuild_reinstate(struct cluster *d, struct dpage *p, const struct page_mess
 
 	if (e)
 		return e;
+	if (m->flags & PAGE_FREED) {
+		/* a log has a later one: nothing needs to be owed, for which there may be no room */
+		d->base.frames->persisted(
+			d->base.cache, p->at.pid, m->incarnation, m->version);
+		if (p->unsettled || !page_give_ready(d, p, m))
+			return -EAGAIN;
+		return holder_on_reinstate(&p->hold, &p->at, m, out);
+	}
 	if (m->mode == RIGHT_SHARED)
 		return holder_on_reinstate(&p->hold, &p->at, m, out);
 	if (p->hold.hold == RIGHT_NONE)

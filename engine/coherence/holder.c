@@ -108,12 +108,8 @@ static void given_image(const struct page_hold *h, const struct page_at *at,
  * older one owed by this node did. */
 static void let_go(struct page_hold *h, struct page_actions *out)
 {
-	if (h->flags & HOLD_DIRTY) {
-		struct page_action *a = page_act(out, PAGE_KEEP_OWED);
-
-		a->m.incarnation = h->owed_incarnation = h->incarnation;
-		a->m.version = h->owed_version = h->version;
-	}
+	if (h->flags & HOLD_DIRTY)
+		page_owe(h, out);
 	page_act(out, PAGE_DROP_FRAME);
 	h->hold = RIGHT_NONE;
 	h->flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW | HOLD_DAMAGED);
@@ -309,6 +305,18 @@ int holder_on_persisted(struct page_hold *h, const struct page_at *at,
 	return 0;
 }
 
+/* A log has a later image than ours (rebuild.c). */
+static int let_go_older(struct page_hold *h, const struct page_at *at,
+	const struct page_message *m, struct page_actions *out)
+{
+	if ((h->hold != RIGHT_SHARED && h->hold != RIGHT_SOURCE) ||
+		page_order(h->incarnation, h->version, m->incarnation, m->version))
+		return -EPROTO;
+	let_go(h, out);
+	page_send(out, at, node_bit(at->home), PAGE_REPORT)->mode = RIGHT_NONE;
+	return 0;
+}
+
 /* Our image is the newest that is left (rebuild.c). */
 int holder_on_reinstate(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out)
@@ -323,6 +331,8 @@ int holder_on_reinstate(struct page_hold *h, const struct page_at *at,
 	}
 	if (m->sender != at->home || (h->phase != PHASE_QUIET && h->phase != PHASE_ASKED))
 		return -EPROTO;
+	if (m->flags & PAGE_FREED)
+		return let_go_older(h, at, m, out);
 	if (page_order(shared ? h->incarnation : h->owed_incarnation,
 		    shared ? h->version : h->owed_version, m->incarnation, m->version) ||
 		(h->hold != RIGHT_NONE && !shared))

@@ -87,6 +87,7 @@ enum page_message_type {
 #define PAGE_DAMAGED    (1u << 9)  /* the image cannot be read */
 #define PAGE_OWED       (1u << 10) /* speaks of an owed image */
 #define PAGE_ACCEPTED   (1u << 11)
+#define PAGE_LOGGED     (1u << 12) /* REPORT: owed since a start before, whose log had it */
 
 /* On the wire, 64 bytes; the first 16 are the network's (struct net_message). */
 struct page_message {
@@ -152,7 +153,7 @@ struct page_hold {
 	uint8_t wanted;  /* ASKED: enum page_mode */
 	uint8_t granted; /* GATHERING: enum page_right */
 	uint8_t exposed; /* enum page_exposure */
-	uint8_t pad;
+	uint8_t logged;  /* what is owed is what the log of an earlier start had */
 	uint16_t flags;  /* HOLD_* */
 	uint16_t served; /* SOURCE: copies given in this epoch */
 	uint16_t pad2;
@@ -312,6 +313,8 @@ struct home_rebuild {
 	node_map sharers; /* of the newest image shared */
 	node_map owing;   /* all that owe something */
 	node_map sources; /* of the sharers */
+	bool owed_logged; /* the newest owed: since a start before */
+	bool redone; /* what is persisted may be of the home's own log, since it started */
 	uint8_t owner, source, owed_by;
 	uint64_t incarnation, version;           /* newest held */
 	uint64_t owed_incarnation, owed_version; /* newest owed */
@@ -326,7 +329,8 @@ void rebuild_begin(struct home_entry *e, struct home_rebuild *r);
 int rebuild_on_report(struct home_rebuild *r, const struct page_message *m);
 /*
  * All have reported. 0: the entry is rebuilt (perform the actions); -EAGAIN: a REINSTATE
- * was sent, come again when its REPORT is in. -EPROTO: the reports contradict each other.
+ * was sent (with FREED: who is to let go), come again when its REPORT is in. -EPROTO: the
+ * reports contradict each other.
  * `absent`: who has not reported and may have the page. Where others have it shared these
  * have nothing else (invariant 1), and count as sharers. Where nobody has it, or owes the
  * newest image, the caller waits for them.
@@ -354,6 +358,16 @@ static inline struct page_action *page_act(
 	WEFT_ASSERT(out->count <= PAGE_ACTIONS_MAX);
 	*a = (struct page_action){.kind = kind};
 	return a;
+}
+
+/* What is held is owed from now on (invariant 2), in place of what was: it has that, too. */
+static inline void page_owe(struct page_hold *h, struct page_actions *out)
+{
+	struct page_action *a = page_act(out, PAGE_KEEP_OWED);
+
+	a->m.incarnation = h->owed_incarnation = h->incarnation;
+	a->m.version = h->owed_version = h->version;
+	h->logged = false;
 }
 
 /* A message of that type about the page, to be filled. */

@@ -13,12 +13,8 @@
 
 static void void_hold(struct page_hold *h, struct page_actions *out)
 {
-	if (h->flags & HOLD_DIRTY) {
-		struct page_action *a = page_act(out, PAGE_KEEP_OWED);
-
-		a->m.incarnation = h->owed_incarnation = h->incarnation;
-		a->m.version = h->owed_version = h->version;
-	}
+	if (h->flags & HOLD_DIRTY)
+		page_owe(h, out);
 	page_act(out, PAGE_DROP_FRAME);
 	h->hold = RIGHT_NONE;
 	h->flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW | HOLD_DAMAGED);
@@ -57,7 +53,7 @@ void page_report(
 		m = page_send(out, at, node_bit(at->home), PAGE_REPORT);
 		m->incarnation = h->owed_incarnation;
 		m->version = h->owed_version;
-		m->flags = PAGE_OWED;
+		m->flags = PAGE_OWED | (h->logged ? PAGE_LOGGED : 0);
 	}
 }
 
@@ -80,7 +76,22 @@ static int report_of_owed(struct home_rebuild *r, const struct page_message *m)
 		r->owed_by = (uint8_t)m->sender;
 		r->owed_incarnation = m->incarnation;
 		r->owed_version = m->version;
+		r->owed_logged = m->flags & PAGE_LOGGED;
 	}
+	return 0;
+}
+
+/* Told to let go, it has. */
+static int report_of_none(struct home_rebuild *r, node_map sender)
+{
+	if (!(r->sharers & sender))
+		return -EPROTO;
+	r->sharers &= ~sender;
+	r->sources &= ~sender;
+	if (r->source != NODE_NONE && node_bit(r->source) == sender)
+		r->source = NODE_NONE;
+	if (!r->sharers)
+		r->incarnation = r->version = 0;
 	return 0;
 }
 
@@ -93,7 +104,9 @@ int rebuild_on_report(struct home_rebuild *r, const struct page_message *m)
 	if (m->flags & PAGE_OWED)
 		return report_of_owed(r, m);
 	sender = node_bit(m->sender);
-	if (m->mode == RIGHT_NONE || m->mode > RIGHT_EXCLUSIVE)
+	if (m->mode == RIGHT_NONE)
+		return report_of_none(r, sender);
+	if (m->mode > RIGHT_EXCLUSIVE)
 		return -EPROTO;
 	/* one writer: nobody else holds it then, and within an epoch of sharers all
 	 * images are the same */
@@ -129,6 +142,24 @@ static int reinstate(const struct page_at *at, unsigned node, uint64_t incarnati
 	return -EAGAIN;
 }
 
+/*
+ * What sharers have is older than what a log had. A live node that had the later image, and
+ * did not report it when these became sharers, knew of an incarnation after it, which nobody
+ * wrote: so both are of one that is past, and nobody's. The later one is the page's all the
+ * same, since that loses nothing whatever has come before: those who have the other let go.
+ */
+static int let_go(const struct page_at *at, const struct home_rebuild *r,
+	struct page_actions *out)
+{
+	struct page_message *m;
+	int again = reinstate(at, (unsigned)__builtin_ctzll(r->sharers), r->incarnation,
+		r->version, out);
+
+	m = &out->list[out->count - 1].m;
+	m->flags = PAGE_FREED;
+	return again;
+}
+
 int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_at *at,
 	node_map absent, struct page_actions *out)
 {
@@ -141,9 +172,9 @@ int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_
 	if (r->sharers && r->owed_by != NODE_NONE &&
 		page_order(r->incarnation, r->version, r->owed_incarnation,
 			r->owed_version) < 0)
-		return -EPROTO;
+		return r->owed_logged ? let_go(at, r, out) : -EPROTO;
 	if (r->sharers && r->version && against_store < 0)
-		return -EPROTO;
+		return r->redone ? let_go(at, r, out) : -EPROTO;
 	/* zeros that nobody has changed are nothing to be saved */
 	if (r->sharers && r->version && against_store > 0 && r->source == NODE_NONE)
 		return reinstate(at, (unsigned)__builtin_ctzll(r->sharers),

@@ -58,13 +58,8 @@ static void arrive(struct page_hold *h, struct page_actions *out)
 		flags &= ~HOLD_NEXT_MASK;
 		flags |= HOLD_NEXT_ZEROS;
 	}
-	if (!held && h->hold != RIGHT_NONE && (flags & HOLD_DIRTY)) {
-		/* of an incarnation that is past */
-		struct page_action *a = page_act(out, PAGE_KEEP_OWED);
-
-		a->m.incarnation = h->owed_incarnation = h->incarnation;
-		a->m.version = h->owed_version = h->version;
-	}
+	if (!held && h->hold != RIGHT_NONE && (flags & HOLD_DIRTY))
+		page_owe(h, out); /* of an incarnation that is past */
 	if (!held) {
 		flags &= ~(HOLD_DIRTY | HOLD_HOLLOW | HOLD_DAMAGED);
 		h->incarnation = h->next_incarnation;

@@ -16,6 +16,7 @@
 struct errand {
 	unsigned node, page; /* page i has its home at node 1 + i % AWAY_NODES */
 	bool writes;
+	void (*does)(struct node *n, unsigned i); /* something else */
 	_Atomic bool done;
 	struct rt_task *task;
 	struct world *w;
@@ -26,7 +27,9 @@ static void errand_main(void *arg)
 	struct errand *x = arg;
 	struct node *n = &x->w->node[x->node - 1];
 
-	if (x->writes)
+	if (x->does)
+		x->does(n, x->page);
+	else if (x->writes)
 		write_data(n, x->page, false);
 	else
 		read_latched(n, x->page);
@@ -147,6 +150,50 @@ static void a_node_is_away(struct world *w)
 	goes_on(w, (struct errand){.node = 4, .page = 0});
 }
 
+static void logs(struct node *n, unsigned i)
+{
+	write_metadata(n, i);
+	OK(log_flush(n->e.log, log_end(n->e.log)));
+}
+
+static void renews(struct node *n, unsigned i)
+{
+	renew(n, i, false);
+}
+
+/*
+ * Node 2 owes a version of page 0, the log of another has a later one; then the page is
+ * allocated anew, twice, never written, and lost with node 4. What node 2 owes is the page
+ * again, until that log is read.
+ */
+static void an_incarnation_comes_back(struct world *w, unsigned logger)
+{
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = logger, .page = 0, .does = logs});
+	goes_on(w, (struct errand){.node = logger, .page = 0, .does = renews});
+	goes_on(w, (struct errand){.node = 4, .page = 0, .does = renews});
+	crash(w, 4);
+	come_back(&w->node[3]);
+	rt_sleep_ns(10 * LONG_NS);
+	crash(w, logger);
+	come_back(&w->node[logger - 1]);
+	rt_sleep_ns(10 * LONG_NS); /* all have heard all */
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0});
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
+}
+
+static void from_the_log_of_another(struct world *w)
+{
+	an_incarnation_comes_back(w, 3);
+}
+
+static void from_the_log_of_the_home(struct world *w)
+{
+	an_incarnation_comes_back(w, 1);
+}
+
 static void log_main(void *arg)
 {
 	struct errand *x = arg;
@@ -180,6 +227,7 @@ static void a_log_is_larger_than_the_cache(struct world *w)
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void (*the_case)(struct world *w);
+static bool idle;
 
 static void node_main(void *arg)
 {
@@ -233,6 +281,7 @@ static void run_seeds(void (*fn)(struct world *w), unsigned pages, unsigned fram
 		w->nodes = AWAY_NODES;
 		w->pages = pages;
 		w->frames = frames;
+		w->idle = idle;
 		w->crashes = 1; /* who comes back need not find the others */
 		assert_int_equal(rt_sim_run(seed, &o, run_case, w), 0);
 	}
@@ -254,12 +303,21 @@ static void a_node_returns_with_a_cache_smaller_than_its_log(void **state)
 	run_seeds(a_log_is_larger_than_the_cache, PAGES_MAX, 4 * PAGES_MAX);
 }
 
+static void two_versions_of_a_past_incarnation_come_back(void **state)
+{
+	idle = true;
+	run_seeds(from_the_log_of_another, 12, 0);
+	run_seeds(from_the_log_of_the_home, 12, 0);
+	idle = false;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
+		cmocka_unit_test(two_versions_of_a_past_incarnation_come_back),
 	};
 
 	if (argc > 1)

@@ -191,7 +191,7 @@ static void node_open(struct node *n)
 		.cache = {.cache_bytes =
 				  (uint64_t)(n->w->frames ? n->w->frames : FRAMES) *
 				  PAGE_SIZE,
-			.dirty_age_ms = n->w->turns ? 0 : 40},
+			.dirty_age_ms = n->w->turns || n->w->idle ? 0 : 40},
 		.log = {.flush_interval_ms = UINT64_MAX},
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),

@@ -434,7 +434,7 @@ static void rogue_message(struct page_message *m, uint64_t epoch)
 		.copies = (uint16_t)(rt_random() % 3),
 		.source = (uint8_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
 		.mode = (uint8_t)(rt_random() % 4),
-		.flags = (uint16_t)(rt_random() & rt_random() & 0xfff),
+		.flags = (uint16_t)(rt_random() & rt_random() & 0x1fff),
 		.pad = rt_random() % 16 == 0,
 	};
 	if (rt_random() % 2) /* often one that the home takes */

@@ -80,6 +80,7 @@ struct world {
 	uint64_t messages;
 	bool rogue;               /* node 2 is no node */
 	bool slow_disks;          /* slower than links are made anew */
+	bool idle;                /* nothing is persisted that need not be */
 	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
 	unsigned crashes;         /* so often a node loses power, in between */
@@ -499,7 +500,7 @@ static void read_many(struct node *n, unsigned first)
 }
 
 /* The page was freed, and is allocated again: here, whoever has what of it. */
-static void renew(struct node *n, unsigned i)
+static void renew(struct node *n, unsigned i, bool writes)
 {
 	struct page *p = &n->w->page[i];
 	page_id pid = pid_of(n->w, i);
@@ -514,7 +515,7 @@ static void renew(struct node *n, unsigned i)
 	else
 		OK(guard_fresh(n->e.cache, pid, p->incarnation, &g));
 	HOLDS(g.frame->incarnation == p->incarnation && g.frame->version == 0);
-	if (rt_random() % 8 == 0) { /* changes its mind */
+	if (!writes) { /* changes its mind */
 		guard_release(n->e.cache, &g);
 	} else {
 		note_write(n, p);
@@ -582,7 +583,7 @@ static inline void task_main(void *arg)
 		if (rt_random() % 3 == 0)
 			i %= 6;
 		if (rt_random() % 16 == 0) {
-			renew(n, i);
+			renew(n, i, rt_random() % 8);
 		} else if (enter(n, i)) {
 			operate(n, i);
 			check_page(n->w, i);
