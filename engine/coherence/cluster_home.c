@@ -417,6 +417,7 @@ static bool persist_end(
 				PAGE_OWED; /* its conflict epoch means nothing now */
 		p->refs--;
 		WEFT_ASSERT(!home_persisted(&p->entry, &p->at, &j->m, &out));
+		page_note_may(p);
 		page_perform(d, p, &j->m, &out);
 	} else if (!read || j->epoch != view_epoch(d)) {
 		p->refs--; /* it is shipped again when the link is back */

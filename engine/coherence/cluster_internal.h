@@ -104,6 +104,9 @@ struct dpage {
 	/* who may have something of this page, of those who were granted it; never too few.
 	 * Of pages of this shard, kept over changes of the epoch. */
 	node_map may;
+	/* of them: who may have changed it since it was last persisted, or have what one of
+	 * these has; never too few */
+	node_map changed;
 	/* while it is opening: what the store has */
 	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;

@@ -178,6 +178,11 @@ void page_note_may(struct dpage *p)
 		p->may = 0;
 	else
 		p->may |= e->holders | e->owing;
+	/* shared as it is persisted: nobody can change it who is not granted it anew */
+	if (e->current)
+		p->changed = e->owing;
+	else
+		p->changed |= e->holders | e->owing;
 }
 
 static void awaits(struct cluster *d, struct dpage *p, bool awaited)
@@ -217,6 +222,13 @@ static node_map absent(const struct cluster *d, const struct dpage *p)
 		       node_bit(d->o.self));
 }
 
+/* Of these: who may have something that is newer than what all others have. */
+static node_map unknown(const struct cluster *d, const struct dpage *p)
+{
+	return absent(d, p) & (p->changed | atomic_load_explicit(&d->view.unheard,
+						    memory_order_acquire));
+}
+
 /* Together with what this node itself has. */
 static int all_reports(const struct dpage *p, struct home_rebuild *r)
 {
@@ -237,6 +249,7 @@ static void rebuilt(struct cluster *d, struct dpage *p, const struct home_entry 
 
 	p->entry = *e;
 	p->may = e->holders | e->owing | (e->mode == HOME_NONE ? 0 : away);
+	p->changed = e->owing | (e->current ? 0 : e->holders);
 	p->reported = p->unmade = false;
 	atomic_fetch_add_explicit(&d->view.pages_rebuilt, 1, memory_order_relaxed);
 	page_perform(d, p, NULL, out);
@@ -305,7 +318,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 	if (!rc)
 		rc = rebuild_end(&e, &r, &p->at, absent(d, p), &out);
 	/* an owed image is the newest only if nobody else may have a later one */
-	if (rc == -EAGAIN && (r.sharers || !absent(d, p))) {
+	if (rc == -EAGAIN && (r.sharers || !unknown(d, p))) {
 		reinstate(d, p, &out);
 		return;
 	}
@@ -321,7 +334,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 			(unsigned long long)p->rebuild.owed_version);
 		page_dump(d, p);
 		DCOUNT(d, impossible);
-	} else if (!rc && (r.owner != NODE_NONE || r.sharers || !absent(d, p))) {
+	} else if (!rc && (r.owner != NODE_NONE || r.sharers || !unknown(d, p))) {
 		rebuilt(d, p, &e, &out);
 	}
 	awaits(d, p, false);
@@ -356,6 +369,7 @@ int rebuild_report(struct cluster *d, struct dpage *p, const struct page_message
 	p->reported = true;
 	atomic_fetch_add_explicit(&d->view.pages_heard, 1, memory_order_relaxed);
 	p->may |= node_bit(m->sender);
+	p->changed |= node_bit(m->sender);
 	if (p->reinstating == m->sender)
 		p->reinstating = NODE_NONE;
 	if (p->has_entry)

@@ -619,8 +619,9 @@ static void cluster_persisted(struct coherence *c, page_id pid, uint64_t incarna
 			m.epoch = p->hold.epoch;
 		else
 			m.flags |= PAGE_OWED;
-		if (!home_persisted(&p->entry, &p->at, &m, &out))
-			page_perform(d, p, &m, &out);
+		WEFT_ASSERT(!home_persisted(&p->entry, &p->at, &m, &out));
+		page_note_may(p);
+		page_perform(d, p, &m, &out);
 	}
 	page_unlock_more(d, pid, p);
 	if (!more)

@@ -254,6 +254,7 @@ static void forget_left(struct cluster *d, struct dpage *p, void *arg)
 	if (p->at.home != d->o.self)
 		return;
 	p->may &= ~node_bit(l->node);
+	p->changed &= ~node_bit(l->node);
 	if (p->has_entry)
 		p->entry.owing &= ~node_bit(l->node);
 }

@@ -333,7 +333,8 @@ int rebuild_on_report(struct home_rebuild *r, const struct page_message *m);
  * reports contradict each other.
  * `absent`: who has not reported and may have the page. Where others have it shared these
  * have nothing else (invariant 1), and count as sharers. Where nobody has it, or owes the
- * newest image, the caller waits for them.
+ * newest image, the caller waits for them, unless it knows that none can have changed the
+ * page: then they are sharers, too.
  */
 int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_at *at,
 	node_map absent, struct page_actions *out);

@@ -204,6 +204,8 @@ int rebuild_end(struct home_entry *e, struct home_rebuild *r, const struct page_
 	}
 	if (!held) {
 		e->owing = 0;
+		e->mode = absent ? HOME_SHARED : HOME_NONE;
+		e->holders = absent;
 		return 0;
 	}
 	e->incarnation = MAX(e->incarnation, r->incarnation);

@@ -150,6 +150,39 @@ static void a_node_is_away(struct world *w)
 	goes_on(w, (struct errand){.node = 4, .page = 0});
 }
 
+static void persists(struct node *n, unsigned i)
+{
+	OK(cache_checkpoint(n->e.cache));
+}
+
+/* Nodes 2 and 3 have page 0, shared, as it is persisted; nobody else has it. */
+static void two_nodes_are_away(struct world *w)
+{
+	struct errand wants = {.node = 4, .page = 0, .writes = true};
+	struct errand only = {.node = 4, .page = 4};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .page = 4, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 2, .page = 0, .does = persists});
+	goes_on(w, (struct errand){.node = 2, .page = 4, .writes = true});
+	crash(w, 2);
+	crash(w, 3);
+	hear_each_other(w, 1, 4, false);
+	hear_each_other(w, 1, 4, true);
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	goes_on(w, (struct errand){.node = 1, .page = 0});
+	errand_begin(w, &wants);
+	errand_begin(w, &only);
+	HOLDS(!errand_ended(&wants, LONG_NS) && !errand_ended(&only, LONG_NS));
+	goes_on(w, (struct errand){.node = 1, .page = 0});
+	come_back(&w->node[1]);
+	HOLDS(errand_ended(&only, 10 * LONG_NS) && !errand_ended(&wants, LONG_NS));
+	come_back(&w->node[2]);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS));
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+}
+
 static void logs(struct node *n, unsigned i)
 {
 	write_metadata(n, i);
@@ -298,6 +331,13 @@ static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 	run_seeds(a_node_is_away, 12, 0);
 }
 
+static void what_only_nodes_that_are_away_share_can_be_read(void **state)
+{
+	idle = true;
+	run_seeds(two_nodes_are_away, 12, 0);
+	idle = false;
+}
+
 static void a_node_returns_with_a_cache_smaller_than_its_log(void **state)
 {
 	run_seeds(a_log_is_larger_than_the_cache, PAGES_MAX, 4 * PAGES_MAX);
@@ -316,6 +356,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
+		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
 		cmocka_unit_test(two_versions_of_a_past_incarnation_come_back),
 	};
