@@ -267,6 +267,11 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 		page_defer(d, p, m);
 		return;
 	}
+	/* Its link is down, what it would be given lost, and void when there is one again:
+	 * the page stays here, where it is known to be, unless it is leaving already. */
+	if ((is_ask(m) || m->type == PAGE_REQUEST) && m->sender != d->o.self &&
+		!p->leaving && !view_joined(d, m->sender))
+		return;
 	out.count = 0;
 	e = deliver(d, p, m, &out);
 	if (e) {
@@ -279,6 +284,8 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 			d->base.cache, p->at.pid, m->incarnation, m->version);
 	page_note_may(p);
 	page_perform(d, p, m, &out);
+	if (m->type == PAGE_GRANT && page_stuck(d, p))
+		view_stuck(d);
 	if (m->type == PAGE_PERSISTED)
 		ships_persisted(d, p, m->incarnation, m->version, 0);
 	if (m->type == PAGE_EVICTED)

@@ -89,8 +89,8 @@ struct dpage {
 	bool persisting;         /* by frames->persist: nobody here may become a writer */
 	bool storing; /* and past the point where another epoch would end that */
 	bool unsettled; /* its frame may still be written by who has not heard of the epoch */
-	bool reported;       /* in this epoch, by others: `rebuild` says what */
-	bool awaited;        /* counted in view.awaited */
+	bool reported; /* in this epoch, by others: `rebuild` says what */
+	bool awaited;  /* counted in view.awaited */
 	bool unmade; /* there was no entry yet since this node started, as far as is known */
 	uint8_t reinstating; /* who has been asked to; NODE_NONE */
 	/* the second line */
@@ -195,6 +195,9 @@ struct view {
 	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
 	/* all that are joined have reported in this epoch: pages are rebuilt */
 	_Atomic bool rebuilding;
+	/* when to look for grants that wait for a node without a link; 0: not at all */
+	_Atomic uint64_t stuck_look_ns;
+	_Atomic uint32_t stuck_before; /* requests that were there before, by number */
 	/* pages of this shard that READY waits for: they are being opened, or reinstated */
 	_Atomic uint32_t awaited;
 	/* for people: durations are under the lock, pages are counted by whoever has one */
@@ -323,6 +326,9 @@ void view_link(struct cluster *d, unsigned node, bool up);
 int view_left(struct cluster *d, unsigned node);
 void view_vacant(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
+/* A grant waits for a node without a link: if it still does in a while, an epoch begins. */
+void view_stuck(struct cluster *d);
+bool page_stuck(const struct cluster *d, const struct dpage *p);
 /* Under the page's lock it stands still. */
 static inline uint64_t view_epoch(const struct cluster *d)
 {

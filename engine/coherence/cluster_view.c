@@ -16,6 +16,8 @@
 #include "engine/coherence/cluster_internal.h"
 
 #define EPOCH_MAX (1ull << 62) /* nobody gets there who keeps the rules */
+#define STUCK_NS                                                                         \
+	300000000ull /* a link that is made anew by then begins an epoch itself */
 
 void view_open(struct cluster *d)
 {
@@ -227,6 +229,8 @@ void view_link(struct cluster *d, unsigned node, bool up)
 		tell(d, node, PAGE_EPOCH);
 	else
 		page_each(d, link_lost, &node);
+	if (!up)
+		view_stuck(d);
 	change_ends(d);
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
@@ -290,8 +294,7 @@ void view_vacant(struct cluster *d, unsigned node)
 	if (v->member[node].link == LINK_DOWN &&
 		!(atomic_load_explicit(&v->left, memory_order_relaxed) &
 			node_bit(node))) {
-		atomic_fetch_or_explicit(
-			&v->left, node_bit(node), memory_order_release);
+		atomic_fetch_or_explicit(&v->left, node_bit(node), memory_order_release);
 		atomic_fetch_and_explicit(
 			&v->unheard, ~node_bit(node), memory_order_release);
 		/* what it held, entries say until they are made anew */
@@ -299,6 +302,71 @@ void view_vacant(struct cluster *d, unsigned node)
 	}
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
+}
+
+/* ---- grants that wait for a node without a link ------------------------------------------------- */
+
+/*
+ * Where what the request waits for can only come from the home, or the home's answer itself
+ * is lost, a new order is of use to those alone who stand behind it.
+ */
+bool page_stuck(const struct cluster *d, const struct dpage *p)
+{
+	const struct page_hold *h = &p->hold;
+	node_map lost =
+		h->need & ~(atomic_load_explicit(&d->view.joined, memory_order_acquire) |
+				  node_bit(d->o.self));
+
+	if (h->phase == PHASE_ASKED && p->at.home != d->o.self)
+		return p->deferred && !view_joined(d, p->at.home);
+	if (h->phase != PHASE_GATHERING || h->hold == RIGHT_EXCLUSIVE || !lost)
+		return false;
+	return p->deferred || lost != node_bit(p->at.home);
+}
+
+void view_stuck(struct cluster *d)
+{
+	uint64_t none = 0;
+
+	if (!atomic_compare_exchange_strong_explicit(&d->view.stuck_look_ns, &none,
+		    rt_now_ns() + STUCK_NS, memory_order_relaxed, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&d->view.stuck_before,
+		atomic_load_explicit(&d->next_request, memory_order_relaxed),
+		memory_order_relaxed);
+	view_wake(d);
+}
+
+/* Or who must give waits itself, for the copy that one which is away was to ask of it. */
+static void look_stuck(struct cluster *d, struct dpage *p, void *arg)
+{
+	uint32_t before =
+		atomic_load_explicit(&d->view.stuck_before, memory_order_relaxed);
+	const struct page_hold *h = &p->hold;
+	bool old = p->wish && h->phase == PHASE_GATHERING &&
+		   (int32_t)(h->request - before) < 0;
+
+	*(bool *)arg |= page_stuck(d, p) || (old && h->hold != RIGHT_EXCLUSIVE &&
+						    h->need & ~node_bit(p->at.home));
+}
+
+/* The order of such pages is made anew: what was under way is void, and homes refuse who
+ * asks again and does not hear who must give. False: it is not time to look. */
+static bool stuck_step(struct cluster *d)
+{
+	struct view *v = &d->view;
+	uint64_t at = atomic_load_explicit(&v->stuck_look_ns, memory_order_relaxed);
+	bool stuck = false;
+
+	if (!at || rt_now_ns() < at)
+		return false;
+	atomic_store_explicit(&v->stuck_look_ns, 0, memory_order_relaxed);
+	page_each(d, look_stuck, &stuck);
+	rt_mutex_lock(&v->lock);
+	if (stuck && atomic_load_explicit(&v->joined, memory_order_relaxed))
+		view_enter(d, view_epoch(d) + 1, 0);
+	rt_mutex_unlock(&v->lock);
+	return true;
 }
 
 /* ---- what follows, by a task ----------------------------------------------------------------------- */
@@ -457,7 +525,11 @@ void view_main(void *arg)
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
 
-		if (!view_step(d))
-			rt_wait(&d->view.word, word, RT_FOREVER);
+		uint64_t look;
+
+		if (stuck_step(d) || view_step(d))
+			continue;
+		look = atomic_load_explicit(&d->view.stuck_look_ns, memory_order_relaxed);
+		rt_wait(&d->view.word, word, look ? look : RT_FOREVER);
 	}
 }

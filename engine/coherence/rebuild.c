@@ -148,8 +148,8 @@ static int reinstate(const struct page_at *at, unsigned node, uint64_t incarnati
  * wrote: so both are of one that is past, and nobody's. The later one is the page's all the
  * same, since that loses nothing whatever has come before: those who have the other let go.
  */
-static int let_go(const struct page_at *at, const struct home_rebuild *r,
-	struct page_actions *out)
+static int let_go(
+	const struct page_at *at, const struct home_rebuild *r, struct page_actions *out)
 {
 	struct page_message *m;
 	int again = reinstate(at, (unsigned)__builtin_ctzll(r->sharers), r->incarnation,

@@ -100,6 +100,50 @@ static void a_link_is_missing(struct world *w)
 	goes_on(w, (struct errand){.node = 2, .page = 8, .writes = true});
 }
 
+/* Has the page for so long that all ask for it meanwhile. */
+static void keeps(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+	struct guard g;
+
+	OK(guard_exclusive(n->e.cache, pid_of(n->w, i), p->incarnation, &g));
+	expect(n, i, p, g.image, g.frame->version);
+	rt_sleep_ns(LONG_NS);
+	note_write(n, p);
+	fill(g.image, pid_of(n->w, i), p->stamp);
+	guard_release_dirty(n->e.cache, &g, false);
+}
+
+/*
+ * The link breaks while node 3 has been granted what node 2 has, and others wait behind it:
+ * of page 0, whose home, node 1, both hear, and of page 1, whose home is node 2.
+ */
+static void a_link_breaks(struct world *w)
+{
+	for (unsigned page = 0; page < 2; page++) {
+		struct errand has = {.node = 2, .page = page, .does = keeps};
+		struct errand wants = {.node = 3, .page = page, .writes = true};
+		struct errand next = {.node = 4, .page = page, .writes = true};
+		struct errand looks = {.node = 1, .page = page};
+
+		goes_on(w, (struct errand){.node = 2, .page = page, .writes = true});
+		errand_begin(w, &has);
+		HOLDS(!errand_ended(&has, LONG_NS / 6));
+		errand_begin(w, &wants);
+		HOLDS(!errand_ended(&wants, LONG_NS / 6));
+		errand_begin(w, &next);
+		errand_begin(w, &looks);
+		hear_each_other(w, 2, 3, false);
+		HOLDS(errand_ended(&next, 10 * LONG_NS) &&
+			errand_ended(&looks, 10 * LONG_NS));
+		if (page == 0) /* it can have it from those */
+			HOLDS(errand_ended(&wants, 10 * LONG_NS));
+		hear_each_other(w, 2, 3, true);
+		HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&has, LONG_NS));
+		goes_on(w, (struct errand){.node = 2, .page = page, .writes = true});
+	}
+}
+
 static void crash(struct world *w, unsigned id)
 {
 	struct node *n = &w->node[id - 1];
@@ -326,6 +370,11 @@ static void who_does_not_hear_another_holds_up_nobody_else(void **state)
 	run_seeds(a_link_is_missing, 12, 0);
 }
 
+static void who_waits_for_a_link_holds_up_nobody_for_long(void **state)
+{
+	run_seeds(a_link_breaks, 12, 0);
+}
+
 static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 {
 	run_seeds(a_node_is_away, 12, 0);
@@ -355,6 +404,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
+		cmocka_unit_test(who_waits_for_a_link_holds_up_nobody_for_long),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
