@@ -461,7 +461,7 @@ struct disk_lock {
 };
 _Static_assert(sizeof(struct disk_lock) == 56, "lock size");
 #define DISK_LOCKS_AN_ITEM 18u
-#define DISK_LOCK_ITEMS    32u /* of a file, at most */
+#define DISK_LOCK_ITEMS    128u /* of a file, at most */
 
 static inline bool disk_lock_valid(const struct disk_lock *l)
 {

@@ -110,8 +110,7 @@ static int unlock_change(struct lock_list *l, struct lock_change *c)
 
 static int clear_change(struct lock_list *l, struct lock_change *c)
 {
-	(void)lock_list_clear(l, c->lock);
-	return 0;
+	return lock_list_clear(l, c->lock);
 }
 
 static int unwait_change(struct lock_list *l, struct lock_change *c)

@@ -24,10 +24,20 @@
 /* ---- lists (lock_list.c): no I/O, no locks ------------------------------------------ */
 
 struct lock_list {
-	unsigned count;
-	uint32_t changed; /* a bit for each item that differs from the tree's */
+	unsigned count, changes;       /* how many items differ from the tree's, */
+	bool changed[DISK_LOCK_ITEMS]; /* and which */
 	struct disk_lock at[LOCKS_A_FILE_MAX];
 };
+
+/*
+ * Behind so many changed items whatever changes many records stops, and goes on in a further
+ * transaction: one has room for 32 items, and a request may change some more on its way.
+ */
+#define LOCK_CHANGES_MAX 24u
+static inline bool lock_list_spent(const struct lock_list *l)
+{
+	return l->changes >= LOCK_CHANGES_MAX;
+}
 
 static inline bool lock_waits(const struct disk_lock *r)
 {
@@ -58,11 +68,12 @@ bool lock_list_must_queue(
 bool lock_list_has(const struct lock_list *l, const struct disk_lock *owner);
 /*
  * The owner's locks in the range become `type`; 0: none. What is in the way of that was
- * looked for. Merges and splits. -ENOLCK.
+ * looked for. Merges and splits. 1: the range has the type, but older records of the owner
+ * are still there, or not all is unlocked yet: the same again once this was written. -ENOLCK.
  */
 int lock_list_set(struct lock_list *l, const struct disk_lock *lock, unsigned type);
-/* Removes all that the owner holds; true: there was something. */
-bool lock_list_clear(struct lock_list *l, const struct disk_lock *owner);
+/* Removes what the owner holds. 0; 1: there is more, as above. */
+int lock_list_clear(struct lock_list *l, const struct disk_lock *owner);
 /* A waiter's record, or NULL. */
 struct disk_lock *lock_list_waiter(
 	struct lock_list *l, unsigned node, uint64_t incarnation, uint64_t ticket);
@@ -96,8 +107,9 @@ struct lock_wakes {
  * Changes a file's list: the transaction of every request. `change` gets the list, without
  * what is void, and may run many times. When it says 0, -EAGAIN (no: but what it has
  * changed stays) or -EINPROGRESS, the list is written and whom that unblocks is woken;
- * with another error nothing has happened. What it said is returned. `frees`: makes room,
- * so it may use the last pages. Waits.
+ * with 1 as well, and it is called again in a further transaction; with an error nothing has
+ * happened. What it said last is returned. `frees`: makes room, so it may use the last
+ * pages. Waits.
  */
 struct lock_change {
 	struct fs *fs;
@@ -109,7 +121,7 @@ struct lock_change {
 	bool patient;                 /* lets earlier waiters go first */
 	bool behind;                  /* out: it is them that it waits for */
 	/* lock_list_change's own */
-	int said;
+	int said; /* 1: once more */
 	struct lock_list *list;
 	struct lock_wakes wakes;
 };

@@ -18,7 +18,8 @@ int lock_list_read(struct txn *x, uint64_t ino, struct lock_list *l)
 	uint8_t value[DISK_VALUE_MAX];
 	uint64_t item = 0;
 
-	l->count = l->changed = 0;
+	l->count = l->changes = 0;
+	memset(l->changed, 0, sizeof(l->changed));
 	do {
 		int rc = txn_read(x, item_key(ino, item), value, sizeof(value));
 
@@ -39,7 +40,7 @@ int lock_list_write(struct txn *x, uint64_t ino, const struct lock_list *l)
 	for (unsigned item = 0; item < DISK_LOCK_ITEMS && rc == 0; item++) {
 		unsigned first = item * DISK_LOCKS_AN_ITEM;
 
-		if (!(l->changed & 1u << item))
+		if (!l->changed[item])
 			continue;
 		if (first >= l->count)
 			rc = txn_delete(x, item_key(ino, item));
@@ -72,14 +73,19 @@ int lock_list_get(struct fs *fs, uint64_t ino, struct lock_list *l)
 
 /* ---- changing ------------------------------------------------------------------------ */
 
-/* Each record tells of its node's incarnation. */
-static void drop_void(struct locks *k, struct lock_list *l)
+/* Each record tells of its node's incarnation. 0; 1: there are more. */
+static int drop_void(struct locks *k, struct lock_list *l)
 {
 	for (unsigned i = 0; i < l->count; i++)
 		lock_heard(k, l->at[i].node, l->at[i].incarnation);
-	for (unsigned i = l->count; i-- > 0;)
-		if (lock_void(k, l->at[i].node, l->at[i].incarnation))
-			lock_list_remove(l, i);
+	for (unsigned i = l->count; i-- > 0;) {
+		if (!lock_void(k, l->at[i].node, l->at[i].incarnation))
+			continue;
+		if (lock_list_spent(l))
+			return 1;
+		lock_list_remove(l, i);
+	}
+	return 0;
 }
 
 static void wake_add(struct lock_wakes *w, const struct disk_lock *r)
@@ -121,7 +127,7 @@ static void wakes_find(
 	struct lock_list *l, const struct blocked *b, struct lock_wakes *wakes)
 {
 	memset(wakes, 0, sizeof(*wakes));
-	if (!l->changed)
+	if (!l->changes)
 		return;
 	for (unsigned i = 0; i < b->count; i++) {
 		const struct disk_lock *w = &b->waiter[i];
@@ -147,9 +153,11 @@ static int change_body(struct txn *x, void *arg)
 		rc = blocked_find(l, &was);
 	if (rc)
 		return rc;
-	drop_void(c->fs->locks, l);
-	rc = c->said = c->change(l, c);
-	if (rc == -EINPROGRESS || rc == -EAGAIN)
+	rc = drop_void(c->fs->locks, l);
+	if (rc == 0)
+		rc = c->change(l, c);
+	c->said = rc;
+	if (rc == 1 || rc == -EINPROGRESS || rc == -EAGAIN)
 		rc = 0;
 	if (rc == 0) {
 		wakes_find(l, &was, &c->wakes);
@@ -166,10 +174,12 @@ int lock_list_change(struct lock_change *c, bool frees)
 	c->list = rt_alloc(sizeof(*c->list));
 	if (!c->list)
 		return -ENOMEM;
-	rc = ops_run(c->fs, frees ? OPS_RUN_PRIVILEGED : 0, change_body, c, NULL);
+	do {
+		rc = ops_run(
+			c->fs, frees ? OPS_RUN_PRIVILEGED : 0, change_body, c, NULL);
+		if (rc == 0)
+			lock_nodes_wake(c->fs->locks, c->ino, &c->wakes);
+	} while (rc == 0 && c->said == 1);
 	rt_free(c->list);
-	if (rc)
-		return rc;
-	lock_nodes_wake(c->fs->locks, c->ino, &c->wakes);
-	return c->said;
+	return rc ? rc : c->said;
 }

@@ -32,9 +32,11 @@ bool lock_conflicts(const struct disk_lock *a, const struct disk_lock *b)
 
 static void changed(struct lock_list *l, unsigned i)
 {
-	l->changed |= 1u << i / DISK_LOCKS_AN_ITEM;
+	bool *item = &l->changed[i / DISK_LOCKS_AN_ITEM];
+
+	l->changes += !*item;
+	*item = true;
 }
-_Static_assert(DISK_LOCK_ITEMS <= 32, "a bit for each item");
 
 int lock_list_parse(struct lock_list *l, const void *value, size_t len)
 {
@@ -161,34 +163,46 @@ static bool touch(const struct disk_lock *a, const struct disk_lock *b)
 int lock_list_set(struct lock_list *l, const struct disk_lock *lock, unsigned type)
 {
 	struct disk_lock all = *lock;
-	int rc = 0;
+	int rc = 0, more = 0;
 
 	/* Backwards: what takes the place of one that is removed was looked at, and what is
 	 * added by a cut needs no look. */
 	for (unsigned i = l->count; i-- > 0 && rc == 0;) {
 		struct disk_lock *r = &l->at[i];
+		bool joins;
 
 		if (lock_waits(r) || !lock_same_owner(r, lock))
 			continue;
-		if (lock_type(r) == type && touch(r, lock)) {
+		joins = lock_type(r) == type && touch(r, lock);
+		if (!joins && !overlap(r, lock))
+			continue;
+		if (lock_list_spent(l)) {
+			more = 1;
+			break;
+		}
+		if (joins) {
 			all.first = MIN(all.first, r->first);
 			all.last = MAX(all.last, r->last);
 			lock_list_remove(l, i);
-		} else if (overlap(r, lock)) {
+		} else {
 			rc = cut(l, i, lock);
 		}
 	}
 	all.type = (uint8_t)type;
 	all.ticket = all.order = 0;
-	return rc == 0 && type ? lock_list_add(l, &all) : rc;
+	if (rc == 0 && type)
+		rc = lock_list_add(l, &all);
+	return rc ? rc : more;
 }
 
-bool lock_list_clear(struct lock_list *l, const struct disk_lock *owner)
+int lock_list_clear(struct lock_list *l, const struct disk_lock *owner)
 {
-	unsigned before = l->count;
-
-	for (unsigned i = l->count; i-- > 0;)
-		if (!lock_waits(&l->at[i]) && lock_same_owner(&l->at[i], owner))
-			lock_list_remove(l, i);
-	return l->count < before;
+	for (unsigned i = l->count; i-- > 0;) {
+		if (lock_waits(&l->at[i]) || !lock_same_owner(&l->at[i], owner))
+			continue;
+		if (lock_list_spent(l))
+			return 1;
+		lock_list_remove(l, i);
+	}
+	return 0;
 }

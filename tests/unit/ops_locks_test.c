@@ -148,6 +148,38 @@ static void a_list_is_bounded(void **state)
 	with_fs(many_ranges);
 }
 
+/* More of one owner, between those of another, than a transaction has room to change. */
+static void many_of_one(struct fs *fs)
+{
+	struct ops_file *f = open_file(fs, mk_file(fs, DISK_INO_ROOT, "f"));
+	struct ops_lock found, other = posix(3, OPS_LOCK_SHARED, 0, END);
+
+	for (unsigned n = 0; n < 800; n++)
+		OK(set(fs, f, posix(n % 2, OPS_LOCK_SHARED, n * 3ull, n * 3ull)));
+	EQ(set(fs, f, posix(0, OPS_LOCK_EXCLUSIVE, 0, END)), -EAGAIN);
+	OK(set(fs, f, posix(1, OPS_LOCK_NONE, 3, 1197)));
+	OK(ops_lock_test(fs, f, &other, &found));
+	EQ(found.type, OPS_LOCK_NONE);
+	EQ(records(fs, ops_file_ino(f)), 600);
+	/* all owners' but one's, at once; and one for many */
+	OK(ops_flush(fs, f, 1));
+	EQ(records(fs, ops_file_ino(f)), 400);
+	OK(set(fs, f, posix(0, OPS_LOCK_EXCLUSIVE, 0, END)));
+	EQ(records(fs, ops_file_ino(f)), 1);
+	OK(ops_lock_test(fs, f, &other, &found));
+	EQ(found.type, OPS_LOCK_EXCLUSIVE);
+	OK(set(fs, f, posix(0, OPS_LOCK_SHARED, 9, 9)));
+	EQ(records(fs, ops_file_ino(f)), 3);
+	OK(ops_flush(fs, f, 0));
+	EQ(records(fs, ops_file_ino(f)), 0);
+	ops_close(fs, f);
+}
+
+static void many_records_change_in_several_transactions(void **state)
+{
+	with_fs(many_of_one);
+}
+
 static void bad_requests(struct fs *fs)
 {
 	struct ops_file *f = open_file(fs, mk_file(fs, DISK_INO_ROOT, "f"));
@@ -225,6 +257,32 @@ static void waiting(struct fs *fs)
 static void who_waits_is_woken(void **state)
 {
 	with_fs(waiting);
+}
+
+#define QUEUE 700
+static void queueing(struct fs *fs)
+{
+	struct ops_file *f = open_file(fs, mk_file(fs, DISK_INO_ROOT, "f"));
+	struct waiter *w = (struct waiter *)calloc(QUEUE, sizeof(*w));
+
+	OK(set(fs, f, whole(QUEUE, OPS_LOCK_EXCLUSIVE)));
+	for (unsigned n = 0; n < QUEUE; n++)
+		EQ(start(fs, f, &w[n], whole(n, OPS_LOCK_EXCLUSIVE)), -EINPROGRESS);
+	EQ(records(fs, ops_file_ino(f)), QUEUE + 1);
+	OK(set(fs, f, whole(QUEUE, OPS_LOCK_NONE)));
+	for (unsigned n = 0; n < QUEUE; n++) {
+		OK(finish(&w[n]));
+		HOLDS(n == 0 || w[n].place > w[n - 1].place);
+		OK(set(fs, f, whole(n, OPS_LOCK_NONE)));
+	}
+	EQ(records(fs, ops_file_ino(f)), 0);
+	free(w);
+	ops_close(fs, f);
+}
+
+static void hundreds_wait_and_get_their_turn(void **state)
+{
+	with_fs(queueing);
 }
 
 static void cancelling(struct fs *fs)
@@ -406,8 +464,10 @@ static void of_the_dead(struct fs *fs)
 	struct disk_key found_key;
 	uint64_t ino;
 
+	/* more than one transaction removes */
 	OK(ops_run(fs, 0, leave_records, f, NULL));
-	EQ(records(fs, ops_file_ino(f)), 301);
+	OK(ops_run(fs, 0, leave_records, f, NULL));
+	EQ(records(fs, ops_file_ino(f)), 602);
 	OK(ops_lock_test(fs, f, &all, &found));
 	EQ(found.type, OPS_LOCK_NONE);
 	OK(set(fs, f, all));
@@ -485,9 +545,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranges_are_as_a_model_of_bytes_has_them),
 		cmocka_unit_test(a_list_is_bounded),
+		cmocka_unit_test(many_records_change_in_several_transactions),
 		cmocka_unit_test(nonsense_is_refused),
 		cmocka_unit_test(flock_is_of_the_whole_file),
 		cmocka_unit_test(who_waits_is_woken),
+		cmocka_unit_test(hundreds_wait_and_get_their_turn),
 		cmocka_unit_test(who_waits_can_be_cancelled),
 		cmocka_unit_test(readers_do_not_starve_a_writer),
 		cmocka_unit_test(a_deadlock_is_found),
