@@ -168,6 +168,14 @@ int report_all(struct cluster *d, uint64_t epoch)
 
 /* ---- entries ---------------------------------------------------------------------------------------- */
 
+/* Shared as it is persisted: nobody can change it who is not granted it anew. Zeros of an
+ * incarnation that was never written are not: only those who share them know of that, and
+ * what others owe is of one before it. */
+static bool as_persisted(const struct home_entry *e)
+{
+	return e->current && e->incarnation == e->stored_incarnation;
+}
+
 void page_note_may(struct dpage *p)
 {
 	const struct home_entry *e = &p->entry;
@@ -179,8 +187,7 @@ void page_note_may(struct dpage *p)
 		p->may = 0;
 	else
 		p->may |= e->holders | e->owing;
-	/* shared as it is persisted: nobody can change it who is not granted it anew */
-	if (e->current)
+	if (as_persisted(e))
 		p->changed = e->owing;
 	else
 		p->changed |= e->holders | e->owing;
@@ -250,7 +257,11 @@ static void rebuilt(struct cluster *d, struct dpage *p, const struct home_entry 
 
 	p->entry = *e;
 	p->may = e->holders | e->owing | (e->mode == HOME_NONE ? 0 : away);
-	p->changed = e->owing | (e->current ? 0 : e->holders);
+	/* who is away owes what it changed, until that or something later is persisted */
+	if (as_persisted(e))
+		p->changed = e->owing;
+	else
+		p->changed = e->owing | e->holders | (p->changed & away);
 	p->reported = p->unmade = false;
 	atomic_fetch_add_explicit(&d->view.pages_rebuilt, 1, memory_order_relaxed);
 	page_perform(d, p, NULL, out);

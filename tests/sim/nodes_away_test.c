@@ -227,6 +227,62 @@ static void from_the_log_of_the_home(struct world *w)
 	an_incarnation_comes_back(w, 1);
 }
 
+/* What a node can say only to those that it hears. */
+static void cut_off(struct world *w, unsigned node, bool cut)
+{
+	for (unsigned other = 1; other <= 2; other++)
+		hear_each_other(w, node, other, !cut);
+}
+
+/*
+ * Node 2 owes a version of page 0; then the page is allocated anew, and nodes 3 and 4 share
+ * its zeros. While these are not heard what node 2 owes is not the page.
+ */
+static void zeros_are_away(struct world *w)
+{
+	struct errand wants = {.node = 1, .page = 0};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0, .does = renews});
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	hear_each_other(w, 1, 2, false);
+	hear_each_other(w, 1, 2, true); /* entries are made anew */
+	cut_off(w, 3, true);
+	cut_off(w, 4, true);
+	hear_each_other(w, 1, 2, false);
+	hear_each_other(w, 1, 2, true);
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, LONG_NS));
+	cut_off(w, 3, false);
+	cut_off(w, 4, false);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS));
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0});
+}
+
+/*
+ * Node 2 owes a version of page 0 and is not heard; the page goes with the only node that
+ * has it. What node 2 owes is the newest that is left.
+ */
+static void who_owes_is_away(struct world *w)
+{
+	struct errand wants = {.node = 4, .page = 0};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0, .writes = true});
+	hear_each_other(w, 1, 2, false);
+	hear_each_other(w, 1, 4, false);
+	hear_each_other(w, 1, 4, true); /* entries are made anew */
+	crash(w, 3);
+	come_back(&w->node[2]);
+	rt_sleep_ns(LONG_NS);
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, LONG_NS));
+	hear_each_other(w, 1, 2, true);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS));
+	HOLDS(w->page[0].known && w->page[0].version == 1);
+}
+
 static void log_main(void *arg)
 {
 	struct errand *x = arg;
@@ -351,6 +407,20 @@ static void two_versions_of_a_past_incarnation_come_back(void **state)
 	idle = false;
 }
 
+static void what_is_owed_is_not_the_page_that_was_allocated_anew(void **state)
+{
+	idle = true;
+	run_seeds(zeros_are_away, 12, 0);
+	idle = false;
+}
+
+static void what_a_node_owes_that_is_away_is_waited_for(void **state)
+{
+	idle = true;
+	run_seeds(who_owes_is_away, 12, 0);
+	idle = false;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -359,6 +429,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
 		cmocka_unit_test(two_versions_of_a_past_incarnation_come_back),
+		cmocka_unit_test(what_is_owed_is_not_the_page_that_was_allocated_anew),
+		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
 	};
 
 	if (argc > 1)
