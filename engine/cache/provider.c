@@ -94,7 +94,8 @@ bool frame_drop(struct cache *c, struct frame *f)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
-	if (c->coherence->ops->release(c->coherence, pid, frame_right(f))) {
+	if (c->coherence->ops->release(
+		    c->coherence, pid, frame_right(f), f->incarnation)) {
 		frame_free(c, f);
 		return true;
 	}

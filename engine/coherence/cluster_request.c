@@ -361,13 +361,18 @@ static void cluster_eased(struct coherence *c, page_id pid)
 
 /* ---- giving up -------------------------------------------------------------------------------- */
 
-/* The frame is clean: what it has is what is persisted. */
-static bool release_own(struct cluster *d, struct dpage *p)
+/*
+ * The frame is clean: what it has is what is persisted; or zeros of a later incarnation that
+ * nobody has changed. What others owe is of one before that, and must not become the page
+ * again.
+ */
+static bool release_own(struct cluster *d, struct dpage *p, uint64_t incarnation)
 {
+	bool zeros = incarnation > p->entry.stored_incarnation;
 	struct page_actions out = {0};
 
-	p->hold.incarnation = p->entry.stored_incarnation;
-	p->hold.version = p->entry.stored_version;
+	p->hold.incarnation = zeros ? incarnation : p->entry.stored_incarnation;
+	p->hold.version = zeros ? 0 : p->entry.stored_version;
 	p->hold.flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
 	if (holder_evict(&p->hold, &p->at, false, 0, request_number(d), &out))
 		return false;
@@ -375,7 +380,7 @@ static bool release_own(struct cluster *d, struct dpage *p)
 	return p->hold.hold == RIGHT_NONE;
 }
 
-static bool release_page(struct cluster *d, struct dpage *p)
+static bool release_page(struct cluster *d, struct dpage *p, uint64_t incarnation)
 {
 	struct page_actions out;
 	bool released = false;
@@ -397,17 +402,18 @@ static bool release_page(struct cluster *d, struct dpage *p)
 			&p->hold, &p->at, false, 0, request_number(d), &out);
 		page_perform(d, p, NULL, &out);
 	} else if (p->has_entry) {
-		released = release_own(d, p);
+		released = release_own(d, p, incarnation);
 	}
 	p->releasing = false;
 	return released;
 }
 
-static bool cluster_release(struct coherence *c, page_id pid, enum page_mode held)
+static bool cluster_release(
+	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
 {
 	struct cluster *d = cluster_of(c);
 	struct dpage *p = page_lock(d, pid);
-	bool released = !p || p->opening || release_page(d, p);
+	bool released = !p || p->opening || release_page(d, p, incarnation);
 
 	page_unlock_more(d, pid, p); /* a DROP is not urgent: it goes with what follows */
 	return released;

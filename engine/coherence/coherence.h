@@ -76,10 +76,12 @@ struct coherence_ops {
 	void (*used)(struct coherence *c, page_id pid);
 	/*
 	 * May the node drop its clean copy at once? The frame is latched exclusively.
-	 * False: the home must be asked (evict), or another node is already on its way for
-	 * it. Never waits.
+	 * `incarnation`: of what it has; of one later than the persisted image's it is zeros
+	 * that nobody has changed. False: the home must be asked (evict), or another node is
+	 * already on its way for it. Never waits.
 	 */
-	bool (*release)(struct coherence *c, page_id pid, enum page_mode held);
+	bool (*release)(struct coherence *c, page_id pid, enum page_mode held,
+		uint64_t incarnation);
 	/*
 	 * Asks homes to let go of pages, dirty ones too. Those that they agree to are
 	 * taken out of their frames. Waits; hold nothing.

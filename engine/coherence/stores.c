@@ -98,7 +98,8 @@ static void stores_used(struct coherence *c, page_id pid)
 {
 }
 
-static bool stores_release(struct coherence *c, page_id pid, enum page_mode held)
+static bool stores_release(
+	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
 {
 	return true;
 }

@@ -283,6 +283,34 @@ static void who_owes_is_away(struct world *w)
 	HOLDS(w->page[0].known && w->page[0].version == 1);
 }
 
+/* Reads so many others that the page leaves its cache. */
+static void forgets(struct node *n, unsigned i)
+{
+	page_id pid = pid_of(n->w, i);
+
+	for (unsigned k = 1; k < n->w->pages || table_find(n->e.cache, pid); k++)
+		if (k % n->w->pages != i)
+			read_latched(n, k % n->w->pages);
+}
+
+/*
+ * Nodes 1 and 2 owe versions of page 0; then its home, node 1, allocates it anew, never
+ * writes it, and has no room for it. That what they owe is past is known all the same.
+ */
+static void zeros_leave_their_home(struct world *w)
+{
+	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = renews});
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = forgets});
+	hear_each_other(w, 1, 2, false);
+	hear_each_other(w, 1, 4, false);
+	hear_each_other(w, 1, 4, true); /* entries are made anew */
+	hear_each_other(w, 1, 2, true);
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0});
+}
+
 static void log_main(void *arg)
 {
 	struct errand *x = arg;
@@ -414,6 +442,13 @@ static void what_is_owed_is_not_the_page_that_was_allocated_anew(void **state)
 	idle = false;
 }
 
+static void what_is_owed_is_past_when_zeros_leave_their_home(void **state)
+{
+	idle = true;
+	run_seeds(zeros_leave_their_home, PAGES_MAX, 0);
+	idle = false;
+}
+
 static void what_a_node_owes_that_is_away_is_waited_for(void **state)
 {
 	idle = true;
@@ -430,6 +465,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
 		cmocka_unit_test(two_versions_of_a_past_incarnation_come_back),
 		cmocka_unit_test(what_is_owed_is_not_the_page_that_was_allocated_anew),
+		cmocka_unit_test(what_is_owed_is_past_when_zeros_leave_their_home),
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
 	};
 
