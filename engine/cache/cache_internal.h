@@ -24,6 +24,7 @@
 #define BEHIND_TASKS    WB_REGIONS
 #define COUNTER_STRIPES 16
 #define AWAY_MAX        128 /* pages that a sweep gives back to homes elsewhere */
+#define DROPPING_MAX    32  /* pages that sweeps have dropped from the kernel at once */
 
 struct frame_list { /* stack of free frames */
 	struct rt_mutex lock;
@@ -109,11 +110,13 @@ struct cache {
 	uint32_t low_water, high_water;
 	_Atomic uint32_t epoch;           /* ScaleStore §4.1: advances with evictions */
 	_Atomic uint32_t epoch_evictions; /* since it advanced */
-	struct rt_mutex sweep_lock; /* one sweep at a time; protects the next four */
+	struct rt_mutex sweep_lock; /* one sweep at a time; protects the next six */
 	uint32_t hand;
 	struct page_ref *victims; /* dirty pages found by a sweep */
 	page_id away[AWAY_MAX];   /* found by it: pages whose home is elsewhere */
 	unsigned away_count;
+	page_id dropping[DROPPING_MAX]; /* found by it: the kernel has to drop them first */
+	unsigned dropping_count;
 	_Atomic uint32_t provider_word;
 	_Atomic uint32_t flusher_word;
 	_Atomic bool stopping;
@@ -431,8 +434,10 @@ bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when 
  * ask again later. Never waits.
  */
 bool kernel_free(struct cache *c, struct frame *f);
-/* It has not, and a drop is under way: `eased` says its end. */
+/* There is a drop under way; `eased` says its end. */
 bool kernel_drops(struct cache *c, struct frame *f);
+/* It may have something, or a drop is under way. */
+bool kernel_has(struct cache *c, struct frame *f);
 /* The frame leaves the table. */
 void exposure_reset(struct cache *c, struct frame *f);
 void kernel_close(struct cache *c);

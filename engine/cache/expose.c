@@ -271,6 +271,13 @@ bool kernel_drops(struct cache *c, struct frame *f)
 	       QUEUED;
 }
 
+bool kernel_has(struct cache *c, struct frame *f)
+{
+	return c->kernel &&
+	       (atomic_load_explicit(&exposure_of(c, f)->word, memory_order_acquire) &
+		       (KINDS | QUEUED));
+}
+
 void exposure_reset(struct cache *c, struct frame *f)
 {
 	struct exposure *x;

@@ -20,6 +20,7 @@
 #define COLD_PERCENT  15   /* of the sample: what a sweep takes */
 #define SWEEP_VICTIMS 1024 /* dirty pages of one sweep, at most */
 #define RETRY_NS      (20 * 1000000ull)
+#define DROP_NS       50000 /* a look whether the kernel has dropped what it was told to */
 
 void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
 {
@@ -164,7 +165,16 @@ static unsigned away_evict(struct cache *c)
 	c->away_count = 0;
 	c->coherence->ops->evict(c->coherence, c->away, n);
 	after = atomic_load_explicit(&c->free.count, memory_order_relaxed);
-	return after > before ? MIN(after - before, n) : 0;
+	n = after > before ? MIN(after - before, n) : 0;
+	COUNT(c, evictions, n);
+	return n;
+}
+
+/* Under sweep_lock: one that the kernel has to drop first. The next round looks again. */
+static void dropping_add(struct cache *c, page_id pid)
+{
+	if (c->dropping_count < DROPPING_MAX)
+		c->dropping[c->dropping_count++] = pid;
 }
 
 /* Takes a clean, unused frame out of the cache. False: it is not one. */
@@ -182,8 +192,9 @@ static bool evict(struct cache *c, struct frame *f)
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
-	if (!kernel_free(c, f)) { /* the next sweep comes again */
+	if (!kernel_free(c, f)) {
 		latch_release_exclusive(c, f, false);
+		dropping_add(c, pid);
 		return false;
 	}
 	if (!frame_drop(c, f)) {
@@ -229,14 +240,74 @@ static void advance_epoch(struct cache *c, unsigned evicted)
 	atomic_fetch_add_explicit(&c->epoch, 1, memory_order_relaxed);
 }
 
-/* The hand goes round at most once; frames younger than `age` are passed over. */
+/* Its home, elsewhere, has to agree. What is shared goes with a word to it. */
+static bool must_ask(const struct cache *c, const struct frame *f, page_id pid)
+{
+	return !coherence_home_here(c->coherence, pid) &&
+	       ((frame_flags(f) & FRAME_DIRTY) || mode_allows(f, PAGE_EXCLUSIVE));
+}
+
+/* Has the kernel nothing of the page? It drops it otherwise. */
+static bool unexposed(struct cache *c, struct frame *f, page_id pid)
+{
+	bool none;
+	uint64_t seen;
+
+	if (!kernel_has(c, f))
+		return true;
+	if (!latch_try_exclusive(f, &seen))
+		return false;
+	none = atomic_load_explicit(&f->pid, memory_order_relaxed) == pid &&
+	       kernel_free(c, f);
+	latch_release_exclusive(c, f, false);
+	if (!none)
+		dropping_add(c, pid);
+	return none;
+}
+
+/* Of a frame that needs no writing first. The frames that became free. */
+static unsigned take(struct cache *c, struct frame *f, page_id pid)
+{
+	if (!must_ask(c, f, pid))
+		return evict(c, f);
+	if (unexposed(c, f, pid))
+		away_add(c, pid);
+	return 0;
+}
+
+/* What the rounds before had the kernel drop. */
+static unsigned dropped_evict(struct cache *c)
+{
+	unsigned n = c->dropping_count, evicted = 0;
+
+	c->dropping_count = 0;
+	for (unsigned i = 0; i < n; i++) {
+		page_id pid = c->dropping[i];
+		struct frame *f = table_find(c, pid);
+
+		if (f && kernel_drops(c, f))
+			dropping_add(c, pid);
+		else if (f && !kernel_has(c, f)) /* else it was read again */
+			evicted += take(c, f, pid);
+	}
+	return evicted + away_evict(c);
+}
+
+/*
+ * The hand goes round at most once; frames younger than `age` are passed over. It asks
+ * for those away as soon as their list is full: if it passed by further ones, it would be at
+ * the same place again behind the round, and before the same ones, which may be some that
+ * cannot go.
+ */
 static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *dirty)
 {
 	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
 	unsigned evicted = 0, max_dirty = MIN(SWEEP_VICTIMS, MAX(8u, c->frame_count / 8));
+	uint32_t steps;
 
 	*dirty = 0;
-	for (uint32_t steps = 0; steps < c->frame_count && evicted + *dirty < wanted;
+	for (steps = 0; steps < c->frame_count && c->dropping_count < DROPPING_MAX &&
+			evicted + *dirty + c->dropping_count < wanted;
 		steps++) {
 		struct frame *f = &c->frames[c->hand];
 		struct frame *soon =
@@ -249,29 +320,33 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 		if (pid == PID_NONE ||
 			now - atomic_load_explicit(&f->epoch, memory_order_relaxed) < age)
 			continue;
-		if (!(flags & FRAME_DIRTY))
-			evicted += evict(c, f);
-		else if (!coherence_home_here(c->coherence, pid))
-			away_add(c, pid);
+		if (!(flags & FRAME_DIRTY) || !coherence_home_here(c->coherence, pid))
+			evicted += take(c, f, pid);
 		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) &&
 			 *dirty < max_dirty && !c->options.read_only)
 			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
+		if (c->away_count == AWAY_MAX ||
+			evicted + *dirty + c->away_count >= wanted)
+			evicted += away_evict(c);
 	}
-	return evicted;
+	COUNT(c, swept, steps);
+	return evicted + away_evict(c);
 }
 
 /*
  * One round under sweep_lock: evicts, writes back what is dirty and evicts that. Returns
- * the number of frames freed or cleaned.
+ * the number of frames freed or cleaned; *soon: the next one frees more, as soon as the
+ * kernel has dropped it.
  */
-static unsigned provide(struct cache *c, int *error)
+static unsigned provide(struct cache *c, int *error, bool *soon)
 {
-	unsigned wanted = c->high_water, dirty, freed, written = 0;
+	unsigned wanted = c->high_water, dirty = 0, freed, written = 0;
 	uint32_t age = cold_age(c);
 
 	*error = 0;
-	freed = sweep(c, age, wanted, &dirty);
-	freed += away_evict(c);
+	freed = dropped_evict(c);
+	if (freed < wanted)
+		freed += sweep(c, age, wanted - freed, &dirty);
 	if (dirty && !c->options.read_only) {
 		*error = writeback_pages(c, c->victims, dirty, false, &written);
 		COUNT(c, evicted_dirty, written);
@@ -282,15 +357,16 @@ static unsigned provide(struct cache *c, int *error)
 				freed += evict(c, f);
 		}
 	}
-	if (!freed && age) { /* the sample misled, or everything old is in use */
+	/* the sample misled, or everything old is in use */
+	if (!freed && age && !c->dropping_count) {
 		unsigned again;
 
 		freed = sweep(c, 0, MIN(wanted, 32u), &again);
-		freed += away_evict(c);
 		if (!freed && again && !c->options.read_only)
 			*error = writeback_pages(c, c->victims, again, false, &written);
 	}
 	advance_epoch(c, freed);
+	*soon = c->dropping_count > 0;
 	return freed + written;
 }
 
@@ -366,15 +442,16 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 			return NULL;
 		COUNT(c, frame_waits, 1);
 		if (rt_mutex_trylock(&c->sweep_lock)) {
-			unsigned freed = provide(c, &e);
+			bool soon;
+			unsigned freed = provide(c, &e, &soon);
 
 			rt_mutex_unlock(&c->sweep_lock);
 			rt_cond_broadcast(&c->free.available);
-			fruitless = freed ? 0 : fruitless + 1;
+			fruitless = freed || soon ? 0 : fruitless + 1;
 			if (fruitless > 3 && (*error = stuck_error(c, e)) != 0)
 				return NULL;
 			if (!freed)
-				rt_sleep_ns(e ? RETRY_NS : 50000);
+				rt_sleep_ns(e ? RETRY_NS : DROP_NS);
 			continue;
 		}
 		rt_mutex_lock(&c->free.lock);
@@ -393,6 +470,7 @@ void provider_main(void *arg)
 		uint32_t word =
 			atomic_load_explicit(&c->provider_word, memory_order_acquire);
 		unsigned freed;
+		bool soon;
 		int error;
 
 		if (owed_crowded(c))
@@ -406,11 +484,13 @@ void provider_main(void *arg)
 				c->high_water &&
 			!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
 			rt_mutex_lock(&c->sweep_lock);
-			freed = provide(c, &error);
+			freed = provide(c, &error, &soon);
 			rt_mutex_unlock(&c->sweep_lock);
 			rt_cond_broadcast(&c->free.available);
-			if (error || !freed)
+			if (error || (!freed && !soon))
 				break;
+			if (!freed)
+				rt_sleep_ns(DROP_NS);
 		}
 		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
 			c->low_water)

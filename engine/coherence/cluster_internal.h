@@ -36,6 +36,7 @@
 #define EASE_LOOK_NS    10000000ull /* so often is looked whether an `eased` got lost */
 #define EASE_LOOK_MAX   32u
 #define ARRIVED_NS      1000000ull /* so long a page waits for its first use */
+#define UNUSED_NS       1000000000ull /* so long it is not evicted without one */
 
 /* A call that waits for several pages. On its stack: who ends it does so under a lock that
  * it takes before it returns. */

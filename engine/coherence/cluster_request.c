@@ -419,6 +419,18 @@ static bool cluster_release(
 	return released;
 }
 
+/* It has arrived for somebody who never came for it. */
+static void use_unused(struct cluster *d, struct dpage *p)
+{
+	struct page_actions out = {0};
+
+	if (p->hold.phase != PHASE_ARRIVED || rt_now_ns() < p->arrived_ns + UNUSED_NS)
+		return;
+	DCOUNT(d, forced);
+	if (!requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+}
+
 /* Takes the page out of use here, before its home is asked. */
 static bool evict_prepare(
 	struct cluster *d, page_id pid, struct batch *b, lsn_t *flush_to)
@@ -427,6 +439,8 @@ static bool evict_prepare(
 	struct coherence_image image;
 	bool ready = false;
 
+	if (p)
+		use_unused(d, p);
 	if (p && !p->wish && !p->deferred && !p->ops && !p->evicting && !p->leaving &&
 		!p->no_frame && p->hold.phase == PHASE_QUIET &&
 		p->hold.hold != RIGHT_NONE && !p->has_entry && !p->unsettled &&

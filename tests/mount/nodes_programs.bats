@@ -122,3 +122,21 @@ each() {
 	done
 	finish
 }
+
+# counter NODE NAME: of its cache.
+counter() { weft status "${M[$1]}" --json | sed -n "s/^ *\"$2\": \([0-9]*\),*$/\1/p" | head -n 1; }
+
+@test "a file that is larger than the caches is read on the nodes that have not written it" {
+	CACHE=64M
+	mount_nodes
+	head -c 300M /dev/urandom >"${M[1]}/large"
+	sum=$(md5sum <"${M[1]}/large")
+	sums() { [ "$(md5sum <"${M[$1]}/large")" = "$sum" ]; }
+	each sums
+	for n in 2 3; do
+		echo "node $n: $(counter $n swept) frames looked at for $(counter $n evictions) evicted"
+		[ "$(counter $n evictions)" -gt 30000 ]
+		[ "$(counter $n swept)" -lt $((20 * $(counter $n evictions))) ]
+	done
+	finish
+}
