@@ -111,6 +111,8 @@ struct dpage {
 	/* of them: who may have changed it since it was last persisted, or have what one of
 	 * these has; never too few */
 	node_map changed;
+	/* who has reported it shared in this epoch, and is away since: as if it had not */
+	node_map gone;
 	/* while it is opening: what the store has */
 	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;

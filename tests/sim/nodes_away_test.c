@@ -283,6 +283,43 @@ static void who_owes_is_away(struct world *w)
 	HOLDS(w->page[0].known && w->page[0].version == 1);
 }
 
+/* Nobody can say that it has the page otherwise than before, meanwhile. */
+static void looks_long(struct node *n, unsigned i)
+{
+	struct guard g;
+
+	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
+	rt_sleep_ns(2 * LONG_NS);
+	guard_release(n->e.cache, &g);
+}
+
+/*
+ * Nodes 3 and 4 share what node 2 has changed, which has crashed. Node 3 is told to have it
+ * in its place, and lost before it says so: it has the page all the same.
+ */
+static void who_is_reinstated_is_lost(struct world *w)
+{
+	struct errand looks = {.node = 3, .page = 0, .does = looks_long};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	errand_begin(w, &looks);
+	crash(w, 2);
+	hear_each_other(w, 1, 4, false);
+	hear_each_other(w, 1, 4, true);
+	HOLDS(!errand_ended(&looks, 0));
+	hear_each_other(w, 1, 3, false);
+	HOLDS(errand_ended(&looks, 2 * LONG_NS));
+	come_back(&w->node[1]);
+	rt_sleep_ns(LONG_NS);
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0, .writes = true});
+	hear_each_other(w, 1, 3, true);
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0});
+}
+
 /* Reads so many others that the page leaves its cache. */
 static void forgets(struct node *n, unsigned i)
 {
@@ -449,6 +486,13 @@ static void what_is_owed_is_past_when_zeros_leave_their_home(void **state)
 	idle = false;
 }
 
+static void who_is_lost_while_it_is_reinstated_has_the_page(void **state)
+{
+	idle = true;
+	run_seeds(who_is_reinstated_is_lost, 12, 0);
+	idle = false;
+}
+
 static void what_a_node_owes_that_is_away_is_waited_for(void **state)
 {
 	idle = true;
@@ -467,6 +511,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_is_owed_is_not_the_page_that_was_allocated_anew),
 		cmocka_unit_test(what_is_owed_is_past_when_zeros_leave_their_home),
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
+		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
 	};
 
 	if (argc > 1)
