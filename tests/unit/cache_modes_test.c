@@ -141,7 +141,8 @@ static void rival_used(struct coherence *c, page_id pid)
 	page_of(rival_of(c), pid)->arrived = false;
 }
 
-static bool rival_release(struct coherence *c, page_id pid, enum page_mode held)
+static bool rival_release(
+	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
 {
 	struct rival *w = rival_of(c);
 	struct page *p = page_of(w, pid);
