@@ -240,13 +240,6 @@ static void advance_epoch(struct cache *c, unsigned evicted)
 	atomic_fetch_add_explicit(&c->epoch, 1, memory_order_relaxed);
 }
 
-/* Its home, elsewhere, has to agree. What is shared goes with a word to it. */
-static bool must_ask(const struct cache *c, const struct frame *f, page_id pid)
-{
-	return !coherence_home_here(c->coherence, pid) &&
-	       ((frame_flags(f) & FRAME_DIRTY) || mode_allows(f, PAGE_EXCLUSIVE));
-}
-
 /* Has the kernel nothing of the page? It drops it otherwise. */
 static bool unexposed(struct cache *c, struct frame *f, page_id pid)
 {
@@ -265,12 +258,12 @@ static bool unexposed(struct cache *c, struct frame *f, page_id pid)
 	return none;
 }
 
-/* Of a frame that needs no writing first. The frames that became free. */
+/* Not of a frame that is to be written here first. The frames that became free. */
 static unsigned take(struct cache *c, struct frame *f, page_id pid)
 {
-	if (!must_ask(c, f, pid))
+	if (!(frame_flags(f) & FRAME_DIRTY))
 		return evict(c, f);
-	if (unexposed(c, f, pid))
+	if (!coherence_home_here(c->coherence, pid) && unexposed(c, f, pid))
 		away_add(c, pid);
 	return 0;
 }
