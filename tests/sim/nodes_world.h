@@ -223,21 +223,39 @@ static void expect(const struct node *n, unsigned i, struct page *p, const uint8
 
 /* ---- what must hold at any moment -------------------------------------------------------- */
 
+/*
+ * Does the node owe that image, or a later one? Never waits: it may be another node's task that
+ * looks, and this one lose its power meanwhile, with its memory.
+ */
+static bool owes(struct node *n, page_id pid, uint64_t in, uint64_t need)
+{
+	struct cache *c = n->e.cache;
+	bool found = false;
+
+	if (!rt_mutex_trylock(&c->owed_lock))
+		return true; /* it is just being changed */
+	for (uint32_t i = 0; i < c->owed_count; i++) {
+		const struct frame *f = &c->frames[c->owed[i].frame];
+
+		found |= c->owed[i].pid == pid &&
+			 page_order(f->incarnation, f->version, in, need) >= 0;
+	}
+	rt_mutex_unlock(&c->owed_lock);
+	return found;
+}
+
 /* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
 static bool change_kept(struct node *n, page_id pid, uint64_t in, uint64_t need)
 {
 	struct node *home = &n->w->node[pid_shard(pid)];
 	struct page_descriptor stored;
 	const struct frame *f = table_find(n->e.cache, pid);
-	uint64_t incarnation = 0, version = 0;
 
 	if (f && page_order(f->incarnation, f->version, in, need) >= 0)
 		return true;
 	if (f && (atomic_load(&f->latch) & LATCH_EXCLUSIVE))
 		return true; /* it is just being changed */
-	if (n->e.cache->coherence->frames->owed(
-		    n->e.cache, pid, &incarnation, &version) &&
-		page_order(incarnation, version, in, need) >= 0)
+	if (owes(n, pid, in, need))
 		return true;
 	/* a home that has just lost its power has its store all the same: not looked at */
 	if (!home->up || store_descriptor_try(home->e.store, pid, &stored))
