@@ -254,3 +254,18 @@ void tree_undivide(struct tree *t, struct disk_key at)
 		merge_from(t, tree_key_of(at), mtr, true);
 	rt_free(mtr);
 }
+
+void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to)
+{
+	struct mtr *mtr = rt_alloc(sizeof(*mtr));
+	tree_key at = tree_key_of(from), end = tree_key_of(to);
+	struct descent d;
+
+	while (mtr && at <= end && tree_descend(t, at, 0, &d) == 0) {
+		merge_from(t, at, mtr, false);
+		if (d.high == TREE_KEY_MAX)
+			break;
+		at = d.high;
+	}
+	rt_free(mtr);
+}

@@ -189,6 +189,11 @@ int txn_commit(struct txn *x, struct log_position *pos);
 int tree_divide(struct tree *t, struct disk_key at, bool parents);
 /* The range is in use no more: leaves are joined there if they are sparse. Best effort. */
 void tree_undivide(struct tree *t, struct disk_key at);
+/*
+ * Too many leaves were met from one item to the next (-E2BIG): those from `from` to `to` that are sparse
+ * are joined. Best effort: who met them looks again. Waits.
+ */
+void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to);
 
 struct tree_counters {
 	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits;

@@ -254,9 +254,12 @@ struct map {
 int map_lookup(
 	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out);
 /* The same, for what is derived from it (tree.h; NULL: nothing): -ESTALE, look at all again;
- * -E2BIG, it lies in too many leaves. */
+ * -E2BIG, it lies in too many leaves: map_tidy, and look again. */
 int map_lookup_seen(struct fs *fs, struct tree_seen *seen, uint64_t ino, uint64_t first,
 	uint64_t count, struct map *out);
+/* Many extents that went, on several nodes at once, leave a way of empty leaves: joins those up to
+ * where [first, end) lies. Best effort. Waits. */
+void map_tidy(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end);
 /* First block behind what the map covers. */
 static inline uint64_t map_end(const struct map *map)
 {

@@ -248,7 +248,7 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 		rc = kept ? batch_latch_kept(
 				    fs, st, len, locked, tries > 1, kept, &b, &inode)
 			  : batch_latch(fs, st, len, locked, tries > 1, &b, &inode);
-		if (rc != -ESTALE)
+		if (rc != -ESTALE && rc != -E2BIG)
 			break;
 		if (tries == views_max(fs)) {
 			weft_log(3,
@@ -263,6 +263,9 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 			rt_gate_enter(&st->structure, 1);
 			locked = true;
 		}
+		if (rc == -E2BIG)
+			map_tidy(fs, st->ino, offset >> PAGE_SHIFT,
+				DIV_UP(offset + len, (uint64_t)PAGE_SIZE));
 		views_pause(fs, tries);
 	}
 	if (locked)

@@ -647,9 +647,12 @@ static int64_t write_all(
 			(void)orphans_settle(w->fs, true);
 			continue;
 		}
-		if (rc != -ESTALE)
-			return done ? (int64_t)done : rc;
-		if (w->append)
+		if (rc == -E2BIG) {
+			map_tidy(w->fs, w->st->ino, (offset + done) >> PAGE_SHIFT,
+				DIV_UP(offset + len, (uint64_t)PAGE_SIZE));
+			rc = -ESTALE;
+		}
+		if (rc != -ESTALE || w->append)
 			return done ? (int64_t)done : rc;
 		if (++w->stale == views_max(w->fs))
 			return done ? (int64_t)done : -EUCLEAN;

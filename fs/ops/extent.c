@@ -118,6 +118,16 @@ int map_lookup_seen(struct fs *fs, struct tree_seen *seen, uint64_t ino, uint64_
 	return 0;
 }
 
+void map_tidy(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
+{
+	struct disk_key from = extent_key(ino, first), found;
+	struct disk_extent e;
+
+	if (tree_floor(fs->tree, from, extent_key(ino, 0), &found, &e, sizeof(e)) < 0)
+		found = extent_key(ino, 0);
+	tree_tidy(fs->tree, found, extent_key(ino, end));
+}
+
 int map_lookup(
 	struct fs *fs, uint64_t ino, uint64_t first, uint64_t count, struct map *out)
 {

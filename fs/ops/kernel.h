@@ -5,8 +5,9 @@
 
 #include "fs/ops/data_internal.h"
 
-/* Leaves that one READ may have been told from: those of 256 extents, and the inode's. */
-#define KERNEL_READ_LEAVES 16u
+/* Leaves that one READ may have been told from: those of 256 extents, a few without any on the way, and
+ * the inode's. */
+#define KERNEL_READ_LEAVES 32u
 
 struct kernel_read {
 	struct kernel_read *next; /* pending ones; under the lock of kernel.c */

@@ -130,6 +130,11 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 		map_view_begin(fs, st, true, tries > 1, &view);
 		rc = tail_look(fs, &view, size, dirty);
 		map_view_end(fs, &view);
+		if (rc == -E2BIG) {
+			map_tidy(fs, st->ino, size >> PAGE_SHIFT,
+				(size >> PAGE_SHIFT) + 1);
+			rc = -ESTALE;
+		}
 		if (rc == -ESTALE)
 			views_pause(fs, tries);
 	}
