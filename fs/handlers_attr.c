@@ -14,9 +14,8 @@ void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	double timeout;
 	int ret = attr_get(s, ino, (uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
 
-	/* Asked by a read, which goes by the size that the kernel has then. */
-	if (fi && !ret && timeout == 0 && session_keeps(s))
-		sharer_grow(s, ino, attr.inode.size);
+	if (!ret)
+		sharer_told(s, &attr, timeout > 0);
 	reply_attr(req, gone_is_stale(ret), &attr, timeout);
 }
 

@@ -29,16 +29,27 @@ static struct ops_file *file_of(const struct fuse_file_info *fi)
 }
 
 /*
+ * On a volume of several nodes. What is read through a handle that cannot write is cached, but
+ * beside one that may be mapped to store into: the pages would have to be this node's alone,
+ * and no holes.
+ */
+static bool may_cache(
+	struct session *s, const struct fuse_file_info *fi, struct ops_file *file)
+{
+	if (!session_keeps(s))
+		return false;
+	return (fi->flags & O_ACCMODE) == O_RDONLY && !ops_file_mappable(file);
+}
+
+/*
  * The kernel caches what it reads and writes through any handle, and close() asks nothing.
- * Where other nodes have the volume it caches what is read through handles that cannot write,
- * or nothing, and close() frees locks.
+ * Where other nodes have the volume it caches what may_cache says, and close() frees locks.
  */
 static void file_reply_flags(
 	fuse_req_t req, struct fuse_file_info *fi, struct ops_file *file)
 {
 	struct session *s = fuse_req_userdata(req);
-	bool caches = !session_shared(s) ||
-		      (session_keeps(s) && (fi->flags & O_ACCMODE) == O_RDONLY);
+	bool caches = !session_shared(s) || may_cache(s, fi, file);
 
 	fi->fh = (uintptr_t)file;
 	fi->keep_cache = caches;
@@ -225,6 +236,29 @@ static bool has_setid_bits(struct fs *fs, uint64_t ino)
 	       (attr.inode.mode & (S_ISUID | S_ISGID));
 }
 
+/*
+ * What a mapping holds comes back, perhaps since another node wants it: answered before
+ * anything that may wait for another node. Bytes that the file has no place for are let go.
+ */
+static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
+	off_t offset, struct fuse_file_info *fi)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct fs *fs = session_fs(s);
+	int64_t ret = request_may_change(req);
+
+	if (ret == 0)
+		ret = ops_store(fs, file_of(fi), (uint64_t)offset, buf, size);
+	if (ret < 0) {
+		fuse_reply_err(req, (int)-ret);
+		return;
+	}
+	atomic_fetch_add_explicit(
+		&session_counters(s)->bytes_written, size, memory_order_relaxed);
+	fuse_reply_write(req, size);
+	ops_stored(fs, ino);
+}
+
 void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi)
 {
@@ -236,6 +270,10 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	int64_t ret = request_may_change(req);
 	bool had_bits;
 
+	if (session_keeps(s) && shim_request_is_writeback()) {
+		write_stores(req, ino, buf, size, offset, fi);
+		return;
+	}
 	if (ret < 0) {
 		fuse_reply_err(req, (int)-ret);
 		return;

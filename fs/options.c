@@ -191,6 +191,18 @@ static int parse_metrics(
 	return 0;
 }
 
+static int parse_mmap(struct mount_options *o, const char *value, struct weft_error *err)
+{
+	if (strcmp(value, "shared") == 0)
+		o->mmap_shared = true;
+	else if (strcmp(value, "off") == 0)
+		o->mmap_shared = false;
+	else
+		return weft_error(
+			err, -EINVAL, "option mmap=%s: must be shared or off", value);
+	return 0;
+}
+
 static int parse_source(
 	struct mount_options *o, const char *value, struct weft_error *err)
 {
@@ -268,6 +280,8 @@ static int parse_word(struct mount_options *o, const char *word, struct weft_err
 		return parse_uring(o, word + 6, err);
 	if (strncmp(word, "metrics=", 8) == 0)
 		return parse_metrics(o, word + 8, err);
+	if (strncmp(word, "mmap=", 5) == 0)
+		return parse_mmap(o, word + 5, err);
 	if (strncmp(word, "fsname=", 7) == 0)
 		return parse_source(o, word + 7, err);
 	return weft_error(err, -EINVAL,
@@ -304,10 +318,11 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 	if (*o->metrics)
 		snprintf(metrics, sizeof(metrics), ",metrics=%s", o->metrics);
 	snprintf(buf, cap,
-		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s",
+		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
-		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
+		o->mmap_shared ? ",mmap=shared" : "", o->allow_other ? ",allow_other" : "",
+		o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",
 		o->flags & MS_NOSYMFOLLOW ? ",nosymfollow" : "",

@@ -86,7 +86,7 @@ static void drop_names(void *owner)
  * them, then finds that they cannot be read, and has stored nothing. They begin in a page that is not
  * locked for a READ, which may wait for long.
  */
-void sharer_grow(struct session *s, uint64_t ino, uint64_t size)
+static void grow(struct session *s, uint64_t ino, uint64_t size)
 {
 	struct fuse_notify_store_out store = {.nodeid = ino};
 	struct fuse_out_header out = {.error = FUSE_NOTIFY_STORE};
@@ -105,6 +105,13 @@ void sharer_grow(struct session *s, uint64_t ino, uint64_t size)
 	if (writev(s->device, parts, ARRAY_SIZE(parts)) < 0 && errno != EFAULT &&
 		errno != ENOENT)
 		weft_log(4, "the kernel does not take a size: %s", strerror(errno));
+}
+
+void sharer_told(struct session *s, const struct ops_attr *attr, bool keeps)
+{
+	if (s->keeps && S_ISREG(attr->inode.mode) &&
+		ops_goes_by_size(s->fs, attr->ino, keeps))
+		grow(s, attr->ino, attr->inode.size);
 }
 
 static const struct ops_kernel sharer_ops = {

@@ -20,8 +20,11 @@ void sharer_heard(struct session *s, const struct fuse_in_header *in);
 double sharer_name_timeout_s(struct session *s, bool exposed);
 /* All names are asked for again. Never blocks. */
 void sharer_drop_names(struct session *s);
-/* From here on the kernel takes the file for `size` bytes long, unless it has it for longer, or READs
- * are pending for all of it. */
-void sharer_grow(struct session *s, uint64_t ino, uint64_t size);
+/*
+ * Before an answer with attributes, to be kept or not: where programs go by the file's size, the kernel
+ * takes it over from here on, unless it has a larger one, or READs are pending for all of it. It may not
+ * take in the answer itself, as attributes or pages are dropped meanwhile.
+ */
+void sharer_told(struct session *s, const struct ops_attr *attr, bool keeps);
 
 #endif

@@ -18,12 +18,16 @@
 
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
+#include "fs/sharer.h"
 #include "fs/waits.h"
 
 #define WIRE_STATX                52           /* opcode, protocol 7.39 */
 #define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
 
-#define SHARED_BACKGROUND 128 /* requests that the kernel has under way at a time */
+/* Requests that the kernel has under way at a time. No bound where what a mapping holds is written
+ * back by such, and others may wait for that. */
+#define SHARED_BACKGROUND 128
+#define MAPPED_BACKGROUND UINT16_MAX
 
 struct wire_statx_in {
 	uint32_t getattr_flags;
@@ -150,12 +154,15 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
 	if (session_keeps(s)) /* it looks at the attributes before it reads */
 		flags &= ~(uint64_t)FUSE_EXPLICIT_INVAL_DATA;
-	else if (session_shared(s))
+	if (session_keeps(s) ? fs_maps_shared(s->fs) : session_shared(s))
 		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
 	if (session_shared(s)) {
+		unsigned max = fs_maps_shared(s->fs) ? MAPPED_BACKGROUND
+						     : SHARED_BACKGROUND;
+
 		/* what reads ahead may wait for a node that is away, and hold up others */
-		init->max_background = SHARED_BACKGROUND;
-		init->congestion_threshold = SHARED_BACKGROUND / 4 * 3;
+		init->max_background = (uint16_t)max;
+		init->congestion_threshold = (uint16_t)(max / 4 * 3);
 	}
 	if (uring_wanted(s))
 		flags |= WIRE_OVER_IO_URING;
@@ -281,6 +288,7 @@ static void reply_statx(struct session *s, const struct fuse_in_header *in)
 		shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
 		return;
 	}
+	sharer_told(s, &attr, timeout > 0);
 	out.attr_valid = (uint64_t)timeout;
 	out.stat = (struct wire_statx){
 		.mask = STATX_BASIC_STATS | STATX_BTIME,

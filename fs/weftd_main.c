@@ -76,6 +76,9 @@ static const char usage[] =
 	"  node=N             which node of the cluster file this is (default: found by "
 	"this\n"
 	"                     machine's addresses)\n"
+	"  mmap=off|shared    with other nodes, whether files that are opened to write can "
+	"be\n"
+	"                     mapped MAP_SHARED (shared), or not (off, the default)\n"
 	"  soft, hard         whether a request fails with EIO when it has waited for "
 	"another\n"
 	"                     node for as long as timeout= says (soft), or waits (hard, "
@@ -225,6 +228,7 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 		.atime = o->read_only ? OPS_NOATIME : o->atime,
 		.nodiratime = o->flags & MS_NODIRATIME,
 		.names_sync = o->flags & (MS_SYNCHRONOUS | MS_DIRSYNC),
+		.mmap_shared = o->mmap_shared,
 		.caller_forgets = true,
 	};
 }

@@ -111,6 +111,8 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 		return "node=";
 	if (has_word(list, "uring=") && wanted->uring != now->uring)
 		return "uring=";
+	if (has_word(list, "mmap=") && wanted->mmap_shared != now->mmap_shared)
+		return "mmap=";
 	if (has_word(list, "soft") && !now->soft)
 		return "soft";
 	if (has_word(list, "hard") && now->soft)

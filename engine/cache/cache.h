@@ -154,6 +154,21 @@ int guard_shared(struct cache *cache, page_id pid, uint64_t incarnation, struct 
 int guard_exclusive(
 	struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
 /*
+ * Gets the right to change the page, and holds nothing at the end; that is no use of it. What
+ * was read of the page stands where the image was here and only the right was not. Waits.
+ */
+int guard_own(struct cache *cache, page_id pid, uint64_t incarnation);
+/*
+ * guard_shared and guard_exclusive for whoever may be waited for itself by who has the page: -EAGAIN as soon as
+ * `stands`, which must not wait, says no; nothing is latched while it is asked. (It is asked where
+ * there is a kernel that keeps pages; else nobody waits like that.)
+ */
+typedef bool cache_stands(void *arg);
+int guard_shared_while(struct cache *cache, page_id pid, uint64_t incarnation,
+	cache_stands *stands, void *arg, struct guard *g);
+int guard_exclusive_while(struct cache *cache, page_id pid, uint64_t incarnation,
+	cache_stands *stands, void *arg, struct guard *g);
+/*
  * Optimistic: nothing is held. Waits for a missing page or while it is latched
  * exclusively. `hint` may name a frame likely to bear the PID, or be NULL.
  */
@@ -262,7 +277,9 @@ void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned co
 #define EXPOSE_ATTRIBUTES (1u << 1) /* of inodes whose items lie in the leaf */
 #define EXPOSE_NAMES      (1u << 2) /* whose keys lie in the leaf, absent ones too */
 #define EXPOSE_FILES      (1u << 3) /* pages of files, by sizes and extents in the leaf */
-#define EXPOSE_ALL        0xfu
+#define EXPOSE_STORES                                                                    \
+	(1u << 4) /* with BLOCK: it may change it, and tell when asked to drop it */
+#define EXPOSE_ALL 0x1fu
 
 /* What is to be dropped. */
 struct cache_exposed {
@@ -274,7 +291,8 @@ struct cache_exposed {
 
 struct cache_kernel_ops {
 	/* The kernel has nothing of it any more, nor what was exposed before, when this
-	 * returns. Waits, but for no page that another node has. */
+	 * returns; what it has stored there has come by cache_stores. Waits, but for no page
+	 * that another node has. */
 	void (*drop)(void *owner, const struct cache_exposed *what);
 	/* False: it has no page of this file, and no READ that began before this is answered with
 	 * one of what was exposed earlier. Never waits. */
@@ -297,16 +315,25 @@ struct kernel_counters {
 int cache_kernel_start(
 	struct cache *cache, const struct cache_kernel_ops *ops, void *owner);
 /* The kernel has nothing any more: it is gone. */
+/* And it may get pages with STORES: for guard_shared_while, and the like. Ended by cache_kernel_stop, too. */
+int cache_stores_start(struct cache *cache);
 void cache_kernel_stop(struct cache *cache);
 /* NULL: there is no kernel. */
 struct kernel_counters *cache_kernel_counters(struct cache *cache);
 /*
- * The kernel may have this of the page from here on. The guard is shared or exclusive. Of a
- * block: where it is. *out may be NULL. -EAGAIN: not now, the page is to be given up; let
+ * The kernel may have this of the page from here on. The guard is shared, or exclusive (for
+ * STORES it is). Of a block: where it is. *out may be NULL. -EAGAIN: not now, the page is to be given up; let
  * go of the guard and wait a little.
  */
 int guard_expose(struct cache *cache, const struct guard *g, unsigned kinds, uint64_t ino,
 	uint64_t block, struct cache_exposure *out);
+/*
+ * What the kernel has stored in [from, from + len) of a file's block, which was exposed with
+ * STORES; also while it is being dropped. -ENOENT: the page is not the file's any more. Waits
+ * for a latch, for nothing else.
+ */
+int cache_stores(struct cache *cache, uint64_t ino, uint64_t block, unsigned from,
+	const void *bytes, size_t len);
 /* It is not being dropped, nor was it. */
 bool cache_exposure_stands(struct cache *cache, const struct cache_exposure *e);
 /* Items of a leaf have moved to another one; both are latched exclusively. */

@@ -174,6 +174,7 @@ struct cache {
 	struct rt_cond fill_cond;
 	uint32_t filling, fill_max;
 
+	struct apart *apart;         /* what waits for pages (apart.c) while there is a kernel */
 	struct cache_kernel *kernel; /* what it has of pages (expose.c); NULL: none */
 	struct cache_counters counters;
 	struct counter_stripe stripe[COUNTER_STRIPES];
@@ -409,11 +410,6 @@ void provider_wake(struct cache *c);
 int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
 	unsigned flags, struct frame **keep);
 /*
- * Gets the right to change the page, and holds nothing at the end; that is no use of it. What
- * was read of the page stands where the image was here and only the right was not. Waits.
- */
-int guard_own(struct cache *c, page_id pid, uint64_t incarnation);
-/*
  * A request for a frame in the table, latched exclusively, was granted: gets the image, if
  * it must come from somewhere, and sets what the frame says of it. 0: still latched; an
  * error: the frame is gone, or hollow, and unlatched. Waits.
@@ -427,13 +423,18 @@ bool queue_put(
 	struct page_queue *q, const struct page_ref *refs, unsigned count, bool scan);
 bool queue_take(struct page_queue *q, struct prefetch_slot *out); /* false when empty */
 
+/* ---- apart.c ---- */
+
+/* With the kernel's stop. */
+void apart_stop(struct cache *c);
+
 /* ---- expose.c ---- */
 
 /*
- * Has this node's kernel nothing of the latched frame's page? If it has, that is dropped:
- * ask again later. Never waits.
+ * Has this node's kernel nothing of the latched frame's page that keeps the mode from becoming
+ * `to`, SHARED or INVALID? If it has, that is dropped: ask again later. Never waits.
  */
-bool kernel_free(struct cache *c, struct frame *f);
+bool kernel_free(struct cache *c, struct frame *f, enum page_mode to);
 /* There is a drop under way; `eased` says its end. */
 bool kernel_drops(struct cache *c, struct frame *f);
 /* It may have something, or a drop is under way. */

@@ -266,6 +266,7 @@ int cache_persist(struct cache *c)
 	return e;
 }
 
+#define DISCARD_POLL_NS 10000ull
 #define RETRY_MS 50
 /* Failures in a row, while the log fills, after which the store is given up: 5 s. */
 #define GIVE_UP 100
@@ -353,13 +354,35 @@ static void discard_shared(struct cache *c, struct frame *f)
 	latch_release_exclusive(c, f, true);
 }
 
+/*
+ * False: it is another page's; or a request is under way for it, which may have to wait for whoever
+ * waits for the caller: then it is left as it is on any other node that has it.
+ */
+static bool discard_latch(struct cache *c, struct frame *f, page_id pid)
+{
+	uint64_t seen;
+
+	if (!cache_has_peers(c))
+		return latch_exclusive(c, f, pid);
+	while (!latch_try_exclusive(f, &seen)) {
+		if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid ||
+			(frame_flags(f) & FRAME_ASKING) || !mode_allows(f, PAGE_SHARED))
+			return false;
+		rt_sleep_ns(DISCARD_POLL_NS);
+	}
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
+		return true;
+	latch_release_exclusive(c, f, false);
+	return false;
+}
+
 void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
 		struct frame *f = table_find(c, refs[i].pid);
 		lsn_t rec;
 
-		if (!f || !latch_exclusive(c, f, refs[i].pid))
+		if (!f || !discard_latch(c, f, refs[i].pid))
 			continue;
 		if (f->incarnation != refs[i].incarnation) {
 			latch_release_exclusive(c, f, false);

@@ -7,6 +7,11 @@
  * hold no latch meanwhile; who wants the page comes again. Nothing is exposed between the
  * drop and the giving up.
  *
+ * A page that the kernel may have stores in that nobody was told of (EXPOSE_STORES) is dropped
+ * before it is given up to SHARED, too. Dropping makes the kernel write the stores back: they
+ * are found by the file's block, and go straight to the frame (cache_stores): it cannot leave
+ * meanwhile, and no look-up is needed that another node could keep from here.
+ *
  * A frame's exposure is one word, changed by compare and swap: whoever exposes has the
  * frame latched, shared or more; whoever begins a drop has it exclusively, but for one
  * that finds a page in another place of a file. The generation tells an exposure from those
@@ -14,15 +19,16 @@
  */
 #include "engine/cache/cache_internal.h"
 
-#define KINDS_BITS   4u
-#define KINDS        0xfull                /* EXPOSE_* */
+#define KINDS_BITS   5u
+#define KINDS        0x1full               /* EXPOSE_* */
 #define MORE         (KINDS << KINDS_BITS) /* those that came with items, while dropping */
-#define DROPPING     (1ull << 8)           /* nothing is exposed */
-#define QUEUED       (1ull << 9) /* a drop is under way: kinds are what it drops */
+#define DROPPING     (1ull << 10)          /* nothing is exposed */
+#define QUEUED       (1ull << 11) /* a drop is under way: kinds are what it drops */
 #define GENERATION   (1ull << 32)
 #define DROPS_MAX    64u
-#define DROP_TASKS   4u
 #define ABANDONED_NS 2000000ull /* so long after a drop somebody comes for the page */
+#define STORES_NS                                                                        \
+	300000ull /* so long whoever wants to store has, once the page is there */
 
 _Static_assert((EXPOSE_ALL & ~KINDS) == 0, "kinds fit their bits");
 
@@ -30,6 +36,9 @@ struct exposure {
 	_Atomic uint64_t word;
 	_Atomic uint64_t ino, block; /* EXPOSE_BLOCK: where the page is */
 	_Atomic uint64_t dropped_ns; /* when the last drop was done */
+	_Atomic uint64_t stores_ns;  /* EXPOSE_STORES: since when */
+	uint32_t next;   /* in the index: 1 + frame; under the kernel's lock */
+	uint32_t bucket; /* 1 + where it is in it; 0: nowhere */
 };
 
 struct drop {
@@ -39,16 +48,28 @@ struct drop {
 	uint8_t image[PAGE_SIZE]; /* of a leaf */
 };
 
+/*
+ * Drops of one sort: of leaves, or of blocks alone. Those of blocks may wait for a call that
+ * waits for a leaf (docs/many-nodes.md, "Mappings"), so they share nothing, and there are as
+ * many tasks as drops.
+ */
+struct drop_queue {
+	struct cache *c;
+	struct drop *drops, *unused, *first, **end; /* under the kernel's lock */
+	unsigned queued, idle, tasks;               /* as well */
+	_Atomic uint32_t word; /* changes with what is queued and at stop */
+	struct rt_task *task[DROPS_MAX];
+};
+
 struct cache_kernel {
 	const struct cache_kernel_ops *ops;
 	void *owner;
 	struct exposure *exposure; /* by frame */
 	_Atomic bool on;           /* there is a kernel */
-	struct rt_mutex lock;      /* a leaf: the lists below */
-	_Atomic uint32_t word;     /* changes with what is queued and at stop */
-	struct drop *drops, *unused, *first, **end;
+	struct rt_mutex lock;      /* a leaf: the lists below, the index */
+	uint32_t *index;           /* frames of blocks with stores, and of some without */
+	struct drop_queue leaves, blocks;
 	bool closed; /* nothing is queued any more */
-	struct rt_task *task[DROP_TASKS];
 	struct kernel_counters counters;
 };
 
@@ -60,6 +81,99 @@ static struct exposure *exposure_of(struct cache *c, const struct frame *f)
 static uint32_t generation_of(uint64_t word)
 {
 	return (uint32_t)(word >> 32);
+}
+
+/* ---- where the kernel may have stores ---------------------------------------------------- */
+
+static uint32_t block_bucket(const struct cache *c, uint64_t ino, uint64_t block)
+{
+	uint64_t h = (ino * 0x9e3779b97f4a7c15ull + block) * 0x9e3779b97f4a7c15ull;
+
+	return (uint32_t)(h >> 32) % c->frame_count;
+}
+
+/* Under the lock. */
+static void index_remove(struct cache *c, struct exposure *x)
+{
+	uint32_t *at = &c->kernel->index[x->bucket - 1];
+
+	while (&c->kernel->exposure[*at - 1] != x)
+		at = &c->kernel->exposure[*at - 1].next;
+	*at = x->next;
+	x->bucket = 0;
+}
+
+static bool is_at(const struct exposure *x, uint64_t ino, uint64_t block)
+{
+	return atomic_load_explicit(&x->ino, memory_order_relaxed) == ino &&
+	       atomic_load_explicit(&x->block, memory_order_relaxed) == block;
+}
+
+/*
+ * The frame, latched, has the block. One that had it before is a page that was freed
+ * meanwhile, of which the kernel has nothing: else it would not have asked.
+ */
+static void index_add(
+	struct cache *c, const struct frame *f, uint64_t ino, uint64_t block)
+{
+	struct cache_kernel *k = c->kernel;
+	struct exposure *x = exposure_of(c, f);
+	uint32_t bucket = block_bucket(c, ino, block) + 1;
+
+	rt_mutex_lock(&k->lock);
+	if (x->bucket)
+		index_remove(c, x);
+	for (uint32_t at = k->index[bucket - 1], next; at; at = next) {
+		next = k->exposure[at - 1].next;
+		if (is_at(&k->exposure[at - 1], ino, block))
+			index_remove(c, &k->exposure[at - 1]);
+	}
+	x->bucket = bucket;
+	x->next = k->index[bucket - 1];
+	k->index[bucket - 1] = cache_frame_index(c, f) + 1;
+	rt_mutex_unlock(&k->lock);
+}
+
+static bool has_stores(const struct exposure *x, uint64_t ino, uint64_t block)
+{
+	return (atomic_load_explicit(&x->word, memory_order_acquire) & EXPOSE_STORES) &&
+	       is_at(x, ino, block);
+}
+
+static struct frame *index_find(struct cache *c, uint64_t ino, uint64_t block)
+{
+	struct cache_kernel *k = c->kernel;
+	uint32_t at;
+
+	rt_mutex_lock(&k->lock);
+	at = k->index[block_bucket(c, ino, block)];
+	while (at && !has_stores(&k->exposure[at - 1], ino, block))
+		at = k->exposure[at - 1].next;
+	rt_mutex_unlock(&k->lock);
+	return at ? &c->frames[at - 1] : NULL;
+}
+
+int cache_stores(struct cache *c, uint64_t ino, uint64_t block, unsigned from,
+	const void *bytes, size_t len)
+{
+	struct frame *f = index_find(c, ino, block);
+	struct guard g = {.frame = f, .kind = GUARD_EXCLUSIVE};
+	page_id pid;
+
+	WEFT_ASSERT(from + len <= PAGE_SIZE);
+	if (!f)
+		return -ENOENT;
+	pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+	if (pid == PID_NONE || !latch_exclusive(c, f, pid))
+		return -ENOENT; /* freed */
+	if (!has_stores(exposure_of(c, f), ino, block) ||
+		!mode_allows(f, PAGE_EXCLUSIVE)) { /* the kernel is gone */
+		latch_release_exclusive(c, f, false);
+		return -ENOENT;
+	}
+	page_store(frame_image(c, f) + from, bytes, len);
+	guard_release_dirty(c, &g, false);
+	return 0;
 }
 
 /* ---- exposing -------------------------------------------------------------------------- */
@@ -90,11 +204,12 @@ int guard_expose(struct cache *c, const struct guard *g, unsigned kinds, uint64_
 	uint64_t word = atomic_load_explicit(&x->word, memory_order_acquire), next;
 
 	WEFT_ASSERT(g->kind == GUARD_SHARED || g->kind == GUARD_EXCLUSIVE);
+	WEFT_ASSERT(!(kinds & EXPOSE_STORES) || g->kind == GUARD_EXCLUSIVE);
 	do {
 		if (!may_expose(x, word))
 			return -EAGAIN;
 		if (unlikely(elsewhere(x, word, kinds, ino, block))) {
-			(void)kernel_free(c, g->frame);
+			(void)kernel_free(c, g->frame, PAGE_INVALID);
 			return -EAGAIN;
 		}
 		if (kinds & ~word & EXPOSE_BLOCK) {
@@ -105,6 +220,10 @@ int guard_expose(struct cache *c, const struct guard *g, unsigned kinds, uint64_
 	} while (next != word &&
 		 !atomic_compare_exchange_weak_explicit(&x->word, &word, next,
 			 memory_order_seq_cst, memory_order_acquire));
+	if (kinds & EXPOSE_STORES) {
+		atomic_store_explicit(&x->stores_ns, rt_now_ns(), memory_order_relaxed);
+		index_add(c, g->frame, ino, block);
+	}
 	if (out)
 		*out = (struct cache_exposure){
 			cache_frame_index(c, g->frame), generation_of(next)};
@@ -142,28 +261,43 @@ void guard_expose_like(struct cache *c, const struct guard *from, const struct g
 
 /* ---- dropping -------------------------------------------------------------------------- */
 
-static struct drop *drop_get(struct cache_kernel *k)
+static struct drop *drop_get(struct cache_kernel *k, struct drop_queue *q)
 {
 	struct drop *d;
 
 	rt_mutex_lock(&k->lock);
-	d = k->unused;
+	d = q->unused;
 	if (d)
-		k->unused = d->next;
+		q->unused = d->next;
 	rt_mutex_unlock(&k->lock);
 	return d;
 }
 
-static void drop_put(struct cache_kernel *k, struct drop *d)
+static void drop_put(struct cache_kernel *k, struct drop_queue *q, struct drop *d)
 {
 	rt_mutex_lock(&k->lock);
-	d->next = k->unused;
-	k->unused = d;
+	d->next = q->unused;
+	q->unused = d;
 	rt_mutex_unlock(&k->lock);
 }
 
+static void drop_main(void *arg);
+
+/* Under the lock. If there is no more: those there are must do. */
+static int drop_task_add(struct drop_queue *q)
+{
+	int e;
+
+	if (q->queued <= q->idle || q->tasks == DROPS_MAX)
+		return 0;
+	e = rt_task_spawn(&q->task[q->tasks], "weft-drop", drop_main, q);
+	if (!e)
+		q->tasks++;
+	return e;
+}
+
 /* False: the kernel has gone meanwhile. */
-static bool drop_queue(struct cache_kernel *k, struct drop *d)
+static bool drop_queue(struct cache_kernel *k, struct drop_queue *q, struct drop *d)
 {
 	bool open;
 
@@ -171,27 +305,36 @@ static bool drop_queue(struct cache_kernel *k, struct drop *d)
 	rt_mutex_lock(&k->lock);
 	open = !k->closed;
 	if (open) {
-		*k->end = d;
-		k->end = &d->next;
+		*q->end = d;
+		q->end = &d->next;
+		q->queued++;
+		if (atomic_load_explicit(&k->on, memory_order_relaxed))
+			(void)drop_task_add(q);
 	}
 	rt_mutex_unlock(&k->lock);
 	if (!open)
 		return false;
-	atomic_fetch_add_explicit(&k->word, 1, memory_order_release);
-	rt_wake(&k->word, 1);
+	atomic_fetch_add_explicit(&q->word, 1, memory_order_release);
+	rt_wake(&q->word, 1);
 	return true;
 }
 
-static struct drop *drop_take(struct cache_kernel *k)
+/* NULL: none is queued; the task is idle until it takes one. */
+static struct drop *drop_take(struct cache_kernel *k, struct drop_queue *q, bool *idle)
 {
 	struct drop *d;
 
 	rt_mutex_lock(&k->lock);
-	d = k->first;
-	if (d)
-		k->first = d->next;
-	if (!k->first)
-		k->end = &k->first;
+	d = q->first;
+	if (d) {
+		q->first = d->next;
+		q->queued--;
+	}
+	if (!q->first)
+		q->end = &q->first;
+	if (*idle != !d)
+		q->idle += d ? -1u : 1u;
+	*idle = !d;
 	rt_mutex_unlock(&k->lock);
 	return d;
 }
@@ -217,7 +360,7 @@ static bool drop_fill(struct cache *c, struct frame *f, struct drop *d)
 		.block = atomic_load_explicit(&x->block, memory_order_relaxed),
 		.image = d->image,
 	};
-	if (d->what.kinds & ~EXPOSE_BLOCK)
+	if (d->what.kinds & ~(EXPOSE_BLOCK | EXPOSE_STORES))
 		page_copy_out(d->image, frame_image(c, f), PAGE_SIZE);
 	return true;
 }
@@ -241,27 +384,39 @@ static bool gone_with_file(struct cache *c, struct frame *f, uint64_t word)
 		memory_order_relaxed);
 }
 
-bool kernel_free(struct cache *c, struct frame *f)
+/* Whoever waits for the page to store in it has not had the time to. */
+static bool just_came(const struct exposure *x, uint64_t word)
+{
+	return (word & EXPOSE_STORES) &&
+	       rt_now_ns() < atomic_load_explicit(&x->stores_ns, memory_order_relaxed) +
+				     STORES_NS;
+}
+
+bool kernel_free(struct cache *c, struct frame *f, enum page_mode to)
 {
 	struct cache_kernel *k = c->kernel;
+	struct drop_queue *q;
 	uint64_t word;
 	struct drop *d;
 
 	if (likely(!k))
 		return true;
 	word = atomic_load_explicit(&exposure_of(c, f)->word, memory_order_acquire);
-	if (!(word & KINDS) || !atomic_load_explicit(&k->on, memory_order_acquire))
+	if (!(word & (to == PAGE_INVALID ? KINDS : (uint64_t)EXPOSE_STORES)) ||
+		!atomic_load_explicit(&k->on, memory_order_acquire))
 		return true;
-	if (word & QUEUED)
+	if ((word & QUEUED) || just_came(exposure_of(c, f), word))
 		return false;
 	if (gone_with_file(c, f, word))
 		return true;
-	d = drop_get(k);
+	q = word & KINDS & ~(uint64_t)(EXPOSE_BLOCK | EXPOSE_STORES) ? &k->leaves
+								     : &k->blocks;
+	d = drop_get(k, q);
 	if (!d) /* many are under way: later */
 		return false;
-	if (drop_fill(c, f, d) && drop_queue(k, d))
+	if (drop_fill(c, f, d) && drop_queue(k, q, d))
 		return false;
-	drop_put(k, d);
+	drop_put(k, q, d);
 	return !atomic_load_explicit(&k->on, memory_order_acquire);
 }
 
@@ -310,36 +465,68 @@ static void drop_done(struct cache *c, const struct drop *d)
 }
 
 /* Whoever was refused the page because of it hears of its end. */
-static void drop_end(struct cache *c, struct drop *d)
+static void drop_end(struct cache *c, struct drop_queue *q, struct drop *d)
 {
 	page_id pid = d->what.pid;
 
-	drop_put(c->kernel, d);
+	drop_put(c->kernel, q, d);
 	if (c->coherence->ops->eased)
 		c->coherence->ops->eased(c->coherence, pid);
 }
 
 static void drop_main(void *arg)
 {
-	struct cache *c = arg;
+	struct drop_queue *q = arg;
+	struct cache *c = q->c;
 	struct cache_kernel *k = c->kernel;
+	bool idle = false;
 
 	while (atomic_load_explicit(&k->on, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&k->word, memory_order_acquire);
-		struct drop *d = drop_take(k);
+		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
+		struct drop *d = drop_take(k, q, &idle);
 
 		if (!d) {
-			rt_wait(&k->word, word, RT_FOREVER);
+			rt_wait(&q->word, word, RT_FOREVER);
 			continue;
 		}
 		k->ops->drop(k->owner, &d->what);
-		atomic_fetch_add_explicit(&k->counters.kernel_drops, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(
+			&k->counters.kernel_drops, 1, memory_order_relaxed);
 		drop_done(c, d);
-		drop_end(c, d);
+		drop_end(c, q, d);
 	}
 }
 
 /* ---- the kernel comes and goes ---------------------------------------------------------- */
+
+static int queue_of_drops_open(struct cache *c, struct drop_queue *q)
+{
+	q->c = c;
+	q->end = &q->first;
+	q->drops = rt_alloc_pages(DROPS_MAX * sizeof(*q->drops));
+	for (unsigned i = 0; q->drops && i < DROPS_MAX; i++)
+		drop_put(c->kernel, q, &q->drops[i]);
+	return q->drops ? 0 : -ENOMEM;
+}
+
+static void queue_of_drops_stop(struct drop_queue *q)
+{
+	atomic_fetch_add_explicit(&q->word, 1, memory_order_release);
+	rt_wake(&q->word, INT32_MAX);
+	for (unsigned i = 0; i < q->tasks; i++)
+		rt_task_join(q->task[i]);
+	q->tasks = 0;
+}
+
+/* What is still queued is told `eased` undone. */
+static void queue_of_drops_end(struct cache *c, struct drop_queue *q)
+{
+	bool idle = false;
+	struct drop *d;
+
+	while ((d = drop_take(c->kernel, q, &idle)))
+		drop_end(c, q, d);
+}
 
 static int kernel_open(struct cache *c)
 {
@@ -347,13 +534,12 @@ static int kernel_open(struct cache *c)
 
 	if (!k)
 		return -ENOMEM;
-	k->end = &k->first;
-	k->drops = rt_alloc_pages(DROPS_MAX * sizeof(*k->drops));
 	k->exposure = rt_alloc_pages(c->frame_count * sizeof(*k->exposure));
-	for (unsigned i = 0; k->drops && i < DROPS_MAX; i++)
-		drop_put(k, &k->drops[i]);
+	k->index = rt_alloc_pages(c->frame_count * sizeof(*k->index));
 	c->kernel = k;
-	return k->drops && k->exposure ? 0 : -ENOMEM;
+	if (queue_of_drops_open(c, &k->leaves) || queue_of_drops_open(c, &k->blocks))
+		return -ENOMEM;
+	return k->exposure && k->index ? 0 : -ENOMEM;
 }
 
 void kernel_close(struct cache *c)
@@ -364,11 +550,28 @@ void kernel_close(struct cache *c)
 		return;
 	cache_kernel_stop(c);
 	c->kernel = NULL;
-	if (k->drops)
-		rt_free_pages(k->drops, DROPS_MAX * sizeof(*k->drops));
+	if (k->leaves.drops)
+		rt_free_pages(k->leaves.drops, DROPS_MAX * sizeof(*k->leaves.drops));
+	if (k->blocks.drops)
+		rt_free_pages(k->blocks.drops, DROPS_MAX * sizeof(*k->blocks.drops));
+	if (k->index)
+		rt_free_pages(k->index, c->frame_count * sizeof(*k->index));
 	if (k->exposure)
 		rt_free_pages(k->exposure, c->frame_count * sizeof(*k->exposure));
 	rt_free(k);
+}
+
+/* So that there is one, whatever comes. */
+static int drop_task_first(struct cache_kernel *k, struct drop_queue *q)
+{
+	int e;
+
+	rt_mutex_lock(&k->lock);
+	q->queued++;
+	e = drop_task_add(q);
+	q->queued--;
+	rt_mutex_unlock(&k->lock);
+	return e;
 }
 
 int cache_kernel_start(struct cache *c, const struct cache_kernel_ops *ops, void *owner)
@@ -382,8 +585,9 @@ int cache_kernel_start(struct cache *c, const struct cache_kernel_ops *ops, void
 	c->kernel->ops = ops;
 	c->kernel->owner = owner;
 	atomic_store_explicit(&c->kernel->on, true, memory_order_release);
-	for (unsigned i = 0; i < DROP_TASKS && !e; i++)
-		e = rt_task_spawn(&c->kernel->task[i], "weft-drop", drop_main, c);
+	e = drop_task_first(c->kernel, &c->kernel->leaves);
+	if (!e)
+		e = drop_task_first(c->kernel, &c->kernel->blocks);
 	if (e)
 		cache_kernel_stop(c);
 	return e;
@@ -392,22 +596,20 @@ int cache_kernel_start(struct cache *c, const struct cache_kernel_ops *ops, void
 void cache_kernel_stop(struct cache *c)
 {
 	struct cache_kernel *k = c->kernel;
-	struct drop *d;
 
 	if (!k)
 		return;
+	apart_stop(c);
+	rt_mutex_lock(&k->lock); /* no task is added from here on */
 	atomic_store_explicit(&k->on, false, memory_order_release);
-	atomic_fetch_add_explicit(&k->word, 1, memory_order_release);
-	rt_wake(&k->word, INT32_MAX);
-	for (unsigned i = 0; i < DROP_TASKS; i++)
-		if (k->task[i])
-			rt_task_join(k->task[i]);
-	memset(k->task, 0, sizeof(k->task));
+	rt_mutex_unlock(&k->lock);
+	queue_of_drops_stop(&k->leaves);
+	queue_of_drops_stop(&k->blocks);
 	rt_mutex_lock(&k->lock);
 	k->closed = true;
 	rt_mutex_unlock(&k->lock);
-	while ((d = drop_take(k)))
-		drop_end(c, d);
+	queue_of_drops_end(c, &k->leaves);
+	queue_of_drops_end(c, &k->blocks);
 }
 
 struct kernel_counters *cache_kernel_counters(struct cache *c)

@@ -108,7 +108,7 @@ static int give_weaken(
 		latch_release_exclusive(c, f, false);
 		return -EAGAIN;
 	}
-	if (to == PAGE_INVALID && !kernel_free(c, f)) {
+	if (!kernel_free(c, f, to)) {
 		e = kernel_drops(c, f) ? -EBUSY : -EAGAIN;
 		latch_release_exclusive(c, f, false);
 		return e;
@@ -129,7 +129,7 @@ static bool give_unexposed(void *cache, page_id pid)
 	struct cache *c = cache;
 	struct frame *f = table_insert(c, pid, NULL);
 
-	return !f || kernel_free(c, f);
+	return !f || kernel_free(c, f, PAGE_INVALID);
 }
 
 static void give_restore(void *cache, page_id pid, enum page_mode mode)

@@ -192,7 +192,7 @@ static bool evict(struct cache *c, struct frame *f)
 		latch_release_exclusive(c, f, false);
 		return false;
 	}
-	if (!kernel_free(c, f)) {
+	if (!kernel_free(c, f, PAGE_INVALID)) {
 		latch_release_exclusive(c, f, false);
 		dropping_add(c, pid);
 		return false;
@@ -251,7 +251,7 @@ static bool unexposed(struct cache *c, struct frame *f, page_id pid)
 	if (!latch_try_exclusive(f, &seen))
 		return false;
 	none = atomic_load_explicit(&f->pid, memory_order_relaxed) == pid &&
-	       kernel_free(c, f);
+	       kernel_free(c, f, PAGE_INVALID);
 	latch_release_exclusive(c, f, false);
 	if (!none)
 		dropping_add(c, pid);

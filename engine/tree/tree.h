@@ -133,6 +133,9 @@ struct txn;
 /* From a bounded pool: waits when all are in use; one per task at a time. `privileged`:
  * the transaction frees space and may use the last pages. */
 int txn_begin(struct tree *t, bool privileged, struct txn **out);
+/* Until txn_end: while it waits for a file's page (txn_page) that another node has it looks whether
+ * what was read stands, and starts over if not. For who may be waited for itself. */
+void txn_lets_go(struct txn *x);
 /* Lets go of everything; gives back reservations handed to txn_take that did not commit.
  */
 void txn_end(struct txn *x);

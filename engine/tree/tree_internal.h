@@ -291,6 +291,7 @@ struct txn {
 	_Atomic uint32_t busy;
 	struct tree *tree;
 	bool privileged;
+	bool lets_go; /* of waiting for a file's page, as soon as what was read is changed */
 	unsigned restarts;
 	page_id conflict; /* page that the last attempt failed to latch, or PID_NONE */
 

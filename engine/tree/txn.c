@@ -84,9 +84,15 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 	}
 	txn_clear(x);
 	x->privileged = privileged;
+	x->lets_go = false;
 	x->restarts = 0;
 	*out = x;
 	return 0;
+}
+
+void txn_lets_go(struct txn *x)
+{
+	x->lets_go = true;
 }
 
 void txn_end(struct txn *x)

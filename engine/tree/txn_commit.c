@@ -233,6 +233,11 @@ static int latch_all(struct txn *x, unsigned pages)
 	return r;
 }
 
+static bool still_stands(void *arg)
+{
+	return reads_stand(arg);
+}
+
 /*
  * Holding nothing: the file page as it can be latched, in the cache and of its
  * incarnation. It may have been evicted, and what recovery or a read-ahead has fetched
@@ -247,7 +252,9 @@ static int wait_file_page(struct txn *x, const struct txn_page *page)
 
 	if (page->fresh)
 		return mtr_prepare_fresh(cache, page->pid, page->incarnation);
-	r = guard_exclusive(cache, page->pid, page->incarnation, &g);
+	r = x->lets_go ? guard_exclusive_while(cache, page->pid, page->incarnation,
+				 still_stands, x, &g)
+		       : guard_exclusive(cache, page->pid, page->incarnation, &g);
 	guard_release(cache, &g);
 	if (r != -ESTALE)
 		return r;

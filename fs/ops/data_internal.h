@@ -97,8 +97,16 @@ struct inode_state {
 	 * store. Hints, as well. File blocks. */
 	_Atomic uint64_t stream_from, stream_end;
 
-	/* Writes under way, whose bytes may be in the file and not in `dirty` yet. */
+	/* Writes under way, whose bytes may be in the file and not in `dirty` yet. One more
+	 * while `mapped`. */
 	_Atomic uint32_t writing;
+
+	/* Handles that may be mapped to store into; and the inode names this node among its
+	 * writers for that (stores.c). */
+	_Atomic uint32_t mappable;
+	_Atomic bool mapped;
+	_Atomic int64_t
+		settled_ns; /* when times of stores were last brought into the tree */
 
 	struct rt_mutex lock;   /* for all below; innermost */
 	struct dirty_set dirty; /* what fsync has to look at */
@@ -118,6 +126,7 @@ struct ops_file {
 	struct ops_file *previous, *next; /* of the state's; under the stripe's lock */
 	int flags;                        /* O_* of the open */
 	bool confirmed;
+	bool mappable;       /* counted in the state's */
 	bool accessed;       /* opening it moved the atime */
 	_Atomic bool locked; /* it may have locks (lock_owner.c) */
 };
@@ -330,7 +339,7 @@ static inline bool intent_is_due(const struct disk_inode *inode)
 /*
  * Before the size grows from `size` without a write into its last page: *dirty says
  * whether bytes behind the end are not zeros, which a crash or an error in the middle of
- * an append can leave. Under `structure`. Waits.
+ * an append can leave. Under `structure`. -ESTALE: the end is elsewhere by now. Waits.
  */
 int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty);
 /* The same of the page at hand, latched. */
@@ -349,6 +358,23 @@ void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count);
 /* lock_owner.c. The file is about to be closed: what was locked through it is freed.
  * Waits. */
 void locks_closing(struct fs *fs, struct ops_file *file);
+
+/* ---- stores through mappings (stores.c) ---------------------------------------------- */
+
+/* A handle has come, goes: under the stripe's lock. */
+void stores_opened(struct fs *fs, struct ops_file *file);
+void stores_closed(struct ops_file *file);
+/* May programs here store into the file without a word? Then the kernel gets its pages
+ * exclusively. */
+static inline bool stores_possible(const struct inode_state *st)
+{
+	return atomic_load_explicit(&st->mappable, memory_order_seq_cst) > 0;
+}
+/* Before the kernel gets the first such page: whoever calls fsync elsewhere asks this node from
+ * now on. Waits. */
+int stores_join(struct fs *fs, struct inode_state *st);
+/* data_write.c. The block is no hole any more; behind the end nothing happens. Waits. */
+int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block);
 
 /* data_read.c. ops_read on a state; the atime follows if `accessed`. */
 int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,

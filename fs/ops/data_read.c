@@ -23,6 +23,7 @@ struct read_batch {
 	size_t len; /* clipped */
 	unsigned pages;
 	unsigned refs_count;
+	bool exclusive; /* latches, and the right to change them */
 	struct map_view view;
 	struct page_ref refs[READ_PAGES_MAX];
 	struct guard guards[READ_PAGES_MAX];
@@ -98,6 +99,26 @@ static void batch_fill(struct read_batch *b)
 	WEFT_ASSERT(left == 0 && guard == b->refs_count);
 }
 
+/* All of them, with the right to change them: what this node has not got is asked for if it is
+ * one page. -EBUSY: several, some of them not to be had at once. */
+static int guards_exclusive(struct fs *fs, struct read_batch *b)
+{
+	struct cache *cache = fs->volume->cache;
+	unsigned i = 0;
+
+	if (b->pages == 1)
+		return guard_exclusive(
+			cache, b->refs[0].pid, b->refs[0].incarnation, &b->guards[0]);
+	while (i < b->refs_count && !guard_try_exclusive(cache, b->refs[i].pid,
+					    b->refs[i].incarnation, &b->guards[i]))
+		i++;
+	if (i == b->refs_count)
+		return 0;
+	while (i--)
+		guard_release(cache, &b->guards[i]);
+	return -EBUSY;
+}
+
 /*
  * Latches the pages of the range as of one view of the mapping. -ESTALE: look again. On success
  * everything is latched and *inode is as old as the mapping or older; pages == 0: at or
@@ -123,7 +144,9 @@ static int batch_latch_viewed(struct fs *fs, struct inode_state *st, size_t len,
 	rc = batch_map(fs, st->ino, b);
 	if (rc < 0 || b->refs_count == 0)
 		return rc ? rc : map_view_stands(&b->view) ? 0 : -ESTALE;
-	rc = guard_shared_batch(fs->volume->cache, b->refs, b->refs_count, b->guards);
+	rc = b->exclusive ? guards_exclusive(fs, b)
+			  : guard_shared_batch(
+				    fs->volume->cache, b->refs, b->refs_count, b->guards);
 	if (rc < 0)
 		return rc;
 	if (map_view_stands(&b->view))
@@ -202,16 +225,48 @@ static void read_ahead(
 static bool batch_expose(
 	struct fs *fs, struct kernel_read *r, size_t len, struct read_batch *b)
 {
-	unsigned guard = 0;
+	unsigned kinds = EXPOSE_BLOCK | (r->stores ? EXPOSE_STORES : 0), guard = 0;
 
 	for (unsigned i = 0; i < b->pages; i++) {
 		if (b->iov[i].iov_base)
 			continue;
-		if (guard_expose(fs->volume->cache, &b->guards[guard++], EXPOSE_BLOCK,
-			    r->ino, r->first + i, NULL))
+		if (guard_expose(fs->volume->cache, &b->guards[guard++], kinds, r->ino,
+			    r->first + i, NULL))
 			return false;
 	}
 	return kernel_read_answers(fs, r, b->len < len);
+}
+
+/*
+ * The kernel gets pages that it may change without a word: only such as the file has. A hole
+ * gets a page first. Several are given only if they are all here: then it asks for the
+ * one it needs. Nobody maps what lies behind the end. Latched, 0; or not, -EAGAIN: look again.
+ */
+static int batch_fits_stores(struct fs *fs, struct inode_state *st, struct kernel_read *r,
+	struct read_batch *b)
+{
+	int rc;
+
+	if (b->pages == r->end - r->first && b->refs_count == b->pages)
+		return 0;
+	batch_release(fs, b);
+	if (r->end - r->first > 1)
+		return -EBUSY;
+	if (b->pages == 0)
+		return r->maps ? -EIO : 0;
+	rc = data_fill_hole(fs, st, r->first);
+	return rc ? rc : -EAGAIN;
+}
+
+static int batch_latch_stores(struct fs *fs, struct inode_state *st, size_t len,
+	bool locked, bool again, struct kernel_read *r, struct read_batch *b,
+	struct disk_inode *inode)
+{
+	int rc = stores_join(fs, st);
+
+	if (!rc)
+		rc = batch_latch(fs, st, len, locked, again, b, inode);
+	return rc ? rc : batch_fits_stores(fs, st, r, b);
 }
 
 /* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
@@ -223,12 +278,18 @@ static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len,
 
 	for (;;) {
 		rc = kernel_read_expose(fs, r);
+		b->exclusive = r->stores;
 		if (!rc)
-			rc = batch_latch(fs, st, len, locked, again, b, inode);
+			rc = (r->stores ? batch_latch_stores(
+						  fs, st, len, locked, again, r, b, inode)
+					: batch_latch(
+						  fs, st, len, locked, again, b, inode));
 		if (!rc && batch_expose(fs, r, len, b))
 			return 0;
 		if (!rc)
 			batch_release(fs, b);
+		else if (rc == -E2BIG && r->stores && r->end - r->first > 1)
+			return -EBUSY; /* the one that is needed may be easier */
 		else if (rc != -EAGAIN)
 			return rc;
 		kernel_read_wait(r);
@@ -244,6 +305,7 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 	int rc;
 
 	b.offset = offset;
+	b.exclusive = false;
 	for (unsigned tries = 1;; tries++) {
 		rc = kept ? batch_latch_kept(
 				    fs, st, len, locked, tries > 1, kept, &b, &inode)
@@ -259,7 +321,9 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 			rc = -EUCLEAN;
 			break;
 		}
-		if (tries == READ_TRIES && !locked) {
+		/* not where a size may be set meanwhile: that waits for the lock, so this must
+		 * not wait for a page that another node cannot write back (many-nodes.md) */
+		if (tries == READ_TRIES && !locked && !stores_possible(st)) {
 			rt_gate_enter(&st->structure, 1);
 			locked = true;
 		}
@@ -277,7 +341,8 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 	batch_fill(&b);
 	rc = sink(arg, b.iov, b.pages, b.len);
 	batch_release(fs, &b);
-	read_ahead(fs, st, offset, b.len, inode.size);
+	if (!b.exclusive)
+		read_ahead(fs, st, offset, b.len, inode.size);
 	if (accessed)
 		(void)state_accessed(fs, st, &inode, kept != NULL);
 	return rc;
@@ -322,7 +387,8 @@ int ops_read_kept(struct fs *fs, struct ops_file *file, uint64_t offset, size_t 
 	struct kernel_read r;
 	int rc;
 
-	kernel_read_begin(fs, &r, file->state->ino, offset, len);
+	kernel_read_begin(fs, &r, file->state, offset, len);
+	r.maps = (file->flags & O_ACCMODE) == O_RDWR;
 	rc = file_read(fs, file, offset, len, &r, sink, arg);
 	kernel_read_end(fs, &r);
 	return rc;

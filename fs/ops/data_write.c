@@ -42,6 +42,8 @@ struct write_call {
 	unsigned stale;          /* how many views in a row did not stand */
 	bool locked;
 	bool append;   /* only at the end */
+	bool holes;    /* only what has no page yet, within the file; -EAGAIN: `absent` is to be had first */
+	struct page_ref absent;
 	bool modified; /* overwrote bytes without a transaction */
 };
 
@@ -262,6 +264,8 @@ static int plan_segment(
 	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before),
 	     cut = false;
 
+	if (s->kind == MAP_WRITTEN && p->call->holes)
+		return p->part_count ? -E2BIG : -EEXIST;
 	if (s->kind == MAP_WRITTEN && p->call->view->shared) {
 		if (!moves_end_in(p, block)) /* overwritten, or unmapped meanwhile */
 			return p->part_count ? -E2BIG : -ESTALE;
@@ -346,7 +350,11 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 	struct guard g;
 	int rc;
 
-	if (common)
+	if (common && p->call->holes) {
+		rc = guard_try_exclusive(cache, pid, part->incarnation, &g);
+		if (rc == -EAGAIN)
+			p->call->absent = (struct page_ref){pid, part->incarnation};
+	} else if (common)
 		rc = guard_exclusive(cache, pid, part->incarnation, &g);
 	else if (fresh && whole)
 		rc = guard_fill(cache, pid, part->incarnation, &g);
@@ -537,6 +545,10 @@ static int64_t write_piece_viewed(
 	if (rc < 0)
 		return rc;
 	p.size_before = w->inode.size;
+	if (w->holes && offset >= p.size_before)
+		return (int64_t)len;
+	if (w->holes)
+		p.len = MIN(p.len, p.size_before - offset);
 	if (w->append && p.size_before != offset)
 		return -ESTALE;
 	p.now = rt_wall_ns();
@@ -628,7 +640,7 @@ static int64_t write_all(
 	while (done < len) {
 		int64_t rc = 0;
 
-		if (!w->append)
+		if (!w->append && !w->holes)
 			rc = overwrite(w, offset + done, bytes + done, len - done);
 		if (rc == 0) {
 			call_lock(w);
@@ -663,7 +675,8 @@ static int64_t write_all(
 	return (int64_t)done;
 }
 
-/* There, and this node's kernel has nothing of it meanwhile. */
+/* There, and this node's kernel has nothing of it meanwhile; but of a hole that gets a page for it, no byte
+ * of which changes. */
 static int64_t write_at(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
@@ -673,7 +686,9 @@ static int64_t write_at(
 	if (offset >= FILE_SIZE_MAX)
 		return -EFBIG;
 	len = MIN(len, FILE_SIZE_MAX - offset);
-	kernel_change_begin(w->fs, &change, w->st->ino, offset, len);
+	if (w->holes)
+		return write_all(w, offset, bytes, len);
+	kernel_change_begin(w->fs, &change, w->st, offset, len);
 	rc = write_all(w, offset, bytes, len);
 	kernel_change_end(w->fs, &change);
 	return rc;
@@ -705,31 +720,59 @@ static int64_t append_all(
 	return rc;
 }
 
-int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
-	uint64_t offset, const void *buf, size_t len, bool append)
+static int64_t call_run(
+	struct write_call *w, uint64_t offset, const void *buf, size_t len, bool append)
 {
+	struct fs *fs = w->fs;
+	struct inode_state *st = w->st;
 	struct map_view view; /* large, and begun before it is used */
-	struct write_call w = {.fs = fs, .st = st, .c = c, .view = &view};
 	int64_t done;
 	int rc;
 
+	w->view = &view;
 	atomic_fetch_add_explicit(&st->writing, 1, memory_order_relaxed);
 	if (append)
-		done = append_all(&w, &offset, buf, len);
+		done = append_all(w, &offset, buf, len);
 	else
-		done = write_at(&w, offset, buf, len);
-	if (w.modified && done > 0) {
-		rc = state_modified(fs, st, &w.inode, c);
+		done = write_at(w, offset, buf, len);
+	if (w->modified && done > 0) {
+		rc = state_modified(fs, st, &w->inode, w->c);
 		if (rc < 0)
 			done = rc;
 	}
 	/* behind the last state_dirty */
 	atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
-	if (w.locked)
+	if (w->locked)
 		rt_gate_leave(&st->structure, 1);
 	if (done > 0)
 		write_behind(fs, st, offset, (size_t)done);
 	return done;
+}
+
+int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
+	uint64_t offset, const void *buf, size_t len, bool append)
+{
+	struct write_call w = {.fs = fs, .st = st, .c = c};
+
+	return call_run(&w, offset, buf, len, append);
+}
+
+/*
+ * For a READ. Not with `structure` it waits for a page of unwritten space, which another node
+ * may have given bytes meanwhile and cannot write back: who sets the size here waits for
+ * `structure`, and with that what programs here have stored (many-nodes.md, "Mappings").
+ */
+int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block)
+{
+	static const uint8_t zeros[PAGE_SIZE];
+	static const struct ops_caller nobody = {.keeps_setid = true};
+	struct write_call w = {
+		.fs = fs, .st = st, .c = &nobody, .holes = true};
+	int64_t rc = call_run(&w, block << PAGE_SHIFT, zeros, PAGE_SIZE, false);
+
+	if (rc == -EAGAIN && w.absent.incarnation)
+		(void)guard_own(fs->volume->cache, w.absent.pid, w.absent.incarnation);
+	return rc < 0 && rc != -EEXIST ? (int)rc : 0;
 }
 
 int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller *c,

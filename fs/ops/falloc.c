@@ -361,7 +361,7 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
-	kernel_change_begin(fs, &change, f.st->ino, offset, len);
+	kernel_change_begin(fs, &change, f.st, offset, len);
 	rt_gate_enter(&f.st->structure, 1);
 	rc = intent_finish(fs, f.st);
 	if (rc == 0)

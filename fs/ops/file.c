@@ -362,6 +362,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 		file->next->previous = file->previous;
 	if (file->confirmed)
 		st->confirmed--;
+	stores_closed(file);
 	last = --st->handles == 0;
 	orphan = last && st->orphan;
 	settle = last && !fs->kernel && (!orphan || st->naming);
@@ -401,6 +402,7 @@ static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file *
 	if (rc < 0)
 		goto out_free;
 	rt_mutex_lock(&s->lock);
+	stores_opened(fs, file);
 	file->state->handles++;
 	file->next = file->state->files;
 	if (file->next)
@@ -503,6 +505,21 @@ void ops_close(struct fs *fs, struct ops_file *file)
 bool ops_file_accessed(struct ops_file *file)
 {
 	return file->accessed;
+}
+
+bool ops_file_mappable(struct ops_file *file)
+{
+	return stores_possible(file->state);
+}
+
+bool ops_goes_by_size(struct fs *fs, uint64_t ino, bool keeps)
+{
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
+	bool goes = st && st->handles > 0 && (!keeps || stores_possible(st));
+
+	rt_mutex_unlock(&s->lock);
+	return goes;
 }
 
 uint64_t ops_file_ino(struct ops_file *file)

@@ -36,6 +36,8 @@ int ops_run(
 	rc = txn_begin(fs->tree, flags & OPS_RUN_PRIVILEGED, &x);
 	if (rc)
 		return rc;
+	if (flags & OPS_RUN_LETS_GO)
+		txn_lets_go(x);
 	for (unsigned restarts = 0;; restarts++) {
 		int said = body(x, arg);
 

@@ -255,11 +255,11 @@ int ops_setattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	ops_count(fs, OPS_CALL_SETATTR);
 	if (set->set == 0)
 		return inode_attr(fs, ino, out);
+	if (set->set & OPS_SET_SIZE)
+		return ops_truncate(fs, ino, c, set, out);
 	rc = file_settle(fs, ino);
 	if (rc)
 		return rc;
-	if (set->set & OPS_SET_SIZE)
-		return ops_truncate(fs, ino, c, set, out);
 	a.now = rt_wall_ns();
 	rc = ops_run(fs, OPS_RUN_PRIVILEGED, setattr_body, &a, NULL);
 	if (rc)

@@ -16,6 +16,7 @@
 #define WAIT_LAST_NS  200000ull
 #define YIELD_NS      100000ull /* a change lets a READ go first that waits for long, */
 #define YIELDS_MAX    10u       /* so often */
+#define CUT_NS        20000000ull /* so long a drop waits for who sets a size */
 
 /* ---- pending READs ------------------------------------------------------------------------ */
 
@@ -134,10 +135,11 @@ bool ops_kernel_unread(struct fs *fs, uint64_t ino, uint64_t *block)
 	return !first;
 }
 
-void kernel_read_begin(
-	struct fs *fs, struct kernel_read *r, uint64_t ino, uint64_t offset, size_t len)
+void kernel_read_begin(struct fs *fs, struct kernel_read *r, struct inode_state *st,
+	uint64_t offset, size_t len)
 {
-	*r = (struct kernel_read){.ino = ino,
+	*r = (struct kernel_read){.st = st,
+		.ino = st->ino,
 		.first = offset / PAGE_SIZE,
 		.end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE)};
 	read_list(fs->kernel, r);
@@ -163,6 +165,23 @@ void kernel_read_wait(struct kernel_read *r)
 	rt_sleep_ns(r->wait_ns);
 }
 
+static void range_told(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
+
+/*
+ * A drop under way may have unmapped an earlier copy of these pages and not yet told processors,
+ * while the kernel took it out by itself for a program of its own: nobody gets what is newer
+ * before that.
+ */
+static void read_awaits_told(struct kernel *k, struct kernel_read *r)
+{
+	if (r->told)
+		return;
+	rt_mutex_lock(&k->lock);
+	range_told(k, r->ino, r->first, r->end);
+	rt_mutex_unlock(&k->lock);
+	r->told = true;
+}
+
 static int expose_leaves(struct fs *fs, struct kernel_read *r, struct disk_key from,
 	struct disk_key to, unsigned kinds)
 {
@@ -185,6 +204,8 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 	WEFT_ASSERT(r->pending);
 	if (read_refused(fs->kernel, r))
 		return -EAGAIN;
+	read_awaits_told(fs->kernel, r);
+	r->stores = stores_possible(r->st);
 	r->leaves = 0;
 	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
 	if (rc)
@@ -202,6 +223,8 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 /* Under the lock: what it was looked up by is as it was, and nobody here is changing it. */
 static bool read_stands(struct fs *fs, const struct kernel_read *r)
 {
+	if (!r->stores && stores_possible(r->st))
+		return false;
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
 			return false;
@@ -338,8 +361,68 @@ static struct part *part_queue(struct kernel *k, uint64_t ino, uint64_t first, u
 	return p;
 }
 
-/* Under the lock: drops it, unless a READ touches it. True: it is done. */
-static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+/* May the kernel have stores that come back only when the size is set? */
+static bool change_keeps(const struct kernel_change *c)
+{
+	return c->cuts && atomic_load_explicit(&c->st->mapped, memory_order_acquire);
+}
+
+/* Its size is being set: the kernel keeps what was stored in it until that is answered. */
+static bool cutting(const struct kernel *k, uint64_t ino)
+{
+	const struct kernel_change *c = k->changes[ino_hash(ino) % READ_BUCKETS];
+
+	while (c && (c->ino != ino || !change_keeps(c)))
+		c = c->next;
+	return c;
+}
+
+/* Under the lock, which it lets go of: does a drop of the range sleep, for what is locked or is to be
+ * written back? */
+static bool part_sleeps(struct kernel *k, const struct part *p)
+{
+	struct part *q = k->under_way;
+	bool sleeps;
+
+	while (q && (q->ino != p->ino || q->first >= p->end || p->first >= q->end))
+		q = q->next;
+	if (!q)
+		return false;
+	q->users++;
+	rt_mutex_unlock(&k->lock);
+	sleeps = k->ops->drop_waits(k->owner, &q->by);
+	rt_mutex_lock(&k->lock);
+	part_put(q);
+	return sleeps;
+}
+
+/* Under the lock. False: whoever sets the size may be waiting for who wants this dropped. */
+static bool part_await(struct kernel *k, const struct part *p, bool leaf)
+{
+	uint64_t deadline = rt_now_ns() + CUT_NS;
+
+	while (!p->done && !p->touched) {
+		bool bound = leaf && cutting(k, p->ino);
+
+		if (bound && rt_now_ns() >= deadline) {
+			if (part_sleeps(k, p)) {
+				pages_stay(k, p->ino);
+				return false;
+			}
+			deadline = rt_now_ns() + WAIT_LAST_NS;
+			continue;
+		}
+		(void)rt_cond_wait(&k->changed, &k->lock, bound ? deadline : RT_FOREVER);
+	}
+	return true;
+}
+
+/*
+ * Under the lock: drops it, unless a READ touches it. True: it is done, or, with
+ * `leaf`, is done as soon as a size is set that somebody here is just setting.
+ */
+static bool part_drop(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool leaf)
 {
 	struct part *p = part_queue(k, ino, first, end);
 	bool done;
@@ -350,9 +433,7 @@ static bool part_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t e
 		rt_mutex_lock(&k->lock);
 		return false;
 	}
-	while (!p->done && !p->touched)
-		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
-	done = p->done;
+	done = !part_await(k, p, leaf) || p->done;
 	part_put(p);
 	return done;
 }
@@ -415,14 +496,16 @@ static uint64_t read_covers(
 	return next;
 }
 
-static void drop_range(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+/* `leaf`: since what says where they are is given up, not the pages. */
+static void drop_range(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end, bool leaf)
 {
 	rt_mutex_lock(&k->lock);
 	for (uint64_t at = first; at < end;) {
 		bool covered;
 		uint64_t to = read_covers(k, ino, at, end, &covered);
 
-		if (covered || part_drop(k, ino, at, to))
+		if (covered || part_drop(k, ino, at, to, leaf))
 			at = to;
 	}
 	range_told(k, ino, first, end);
@@ -450,7 +533,7 @@ static void drop_inode(void *arg, uint64_t ino)
 		k->ops->drop_attributes(k->owner, ino);
 	if (!(d->kinds & EXPOSE_FILES) || !pages)
 		return;
-	drop_range(k, ino, 0, UINT64_MAX);
+	drop_range(k, ino, 0, UINT64_MAX, true);
 	rt_mutex_lock(&k->lock);
 	if (!read_pending(k, ino))
 		pages_forget(k, ino, stamp);
@@ -466,7 +549,7 @@ static void drop(void *owner, const struct cache_exposed *what)
 	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES))
 		tree_leaf_inodes(what->image, drop_inode, &d);
 	if (what->kinds & EXPOSE_BLOCK)
-		drop_range(d.k, what->ino, what->block, what->block + 1);
+		drop_range(d.k, what->ino, what->block, what->block + 1, false);
 }
 
 static bool has_pages(void *owner, uint64_t ino)
@@ -510,29 +593,56 @@ static void change_list(struct kernel *k, struct kernel_change *c)
 
 /*
  * Listed first: a READ that is answered later finds it and is not; one that was before has left its
- * list, so the drop waits for its pages in the kernel.
+ * list, so the drop waits for its pages in the kernel. If one of those lets the kernel store, it
+ * has said so in the state before.
  */
-void kernel_change_begin(
-	struct fs *fs, struct kernel_change *c, uint64_t ino, uint64_t offset, uint64_t len)
+static void change_begin(struct fs *fs, struct kernel_change *c)
 {
 	struct kernel *k = fs->kernel;
 	bool attributes, pages;
 
-	*c = (struct kernel_change){
-		.ino = ino, .first = offset / PAGE_SIZE, .end = UINT64_MAX};
 	if (!k)
 		return;
-	if (len < UINT64_MAX - offset)
-		c->end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	rt_mutex_lock(&k->lock);
 	change_list(k, c);
-	attributes = attributes_forget(k, ino);
-	pages = pages_known(k, ino);
+	attributes = attributes_forget(k, c->ino);
+	pages = pages_known(k, c->ino);
 	rt_mutex_unlock(&k->lock);
+	if (c->cuts)
+		rt_cond_broadcast(&k->changed);
 	if (attributes)
-		k->ops->drop_attributes(k->owner, ino);
-	if (pages)
-		drop_range(k, ino, c->first, c->end);
+		k->ops->drop_attributes(k->owner, c->ino);
+	if (pages && !change_keeps(c))
+		drop_range(k, c->ino, c->first, c->end, false);
+}
+
+void kernel_change_begin(struct fs *fs, struct kernel_change *c, struct inode_state *st,
+	uint64_t offset, uint64_t len)
+{
+	*c = (struct kernel_change){.st = st,
+		.ino = st->ino,
+		.first = offset / PAGE_SIZE,
+		.end = UINT64_MAX};
+	if (len < UINT64_MAX - offset)
+		c->end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
+	change_begin(fs, c);
+}
+
+void kernel_change_cuts(struct fs *fs, struct kernel_change *c, struct inode_state *st,
+	uint64_t size)
+{
+	*c = (struct kernel_change){.st = st,
+		.ino = st->ino,
+		.first = size / PAGE_SIZE,
+		.end = UINT64_MAX,
+		.cuts = true};
+	change_begin(fs, c);
+}
+
+void kernel_fetch_stores(struct fs *fs, struct inode_state *st)
+{
+	if (fs->kernel && atomic_load_explicit(&st->mapped, memory_order_acquire))
+		drop_range(fs->kernel, st->ino, 0, UINT64_MAX, false);
 }
 
 void kernel_change_end(struct fs *fs, struct kernel_change *c)
@@ -549,6 +659,8 @@ void kernel_change_end(struct fs *fs, struct kernel_change *c)
 		at = &(*at)->next;
 	*at = c->next;
 	rt_mutex_unlock(&k->lock);
+	if (c->cuts)
+		rt_cond_broadcast(&k->changed);
 }
 
 /* ---- the kernel comes and goes ----------------------------------------------------------------- */
@@ -574,6 +686,8 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner)
 		fs->kernel = k;
 		e = cache_kernel_start(fs->volume->cache, &drop_ops, k);
 	}
+	if (!e && fs->options.mmap_shared)
+		e = cache_stores_start(fs->volume->cache);
 	if (e) {
 		fs->kernel = k;
 		fs_kernel_stop(fs);

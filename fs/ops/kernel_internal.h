@@ -9,7 +9,7 @@
 #include "fs/ops/kernel.h"
 
 #define READ_BUCKETS  64u
-#define TASKS_MAX     256u
+#define TASKS_MAX     1024u /* workers, drops of the cache, and those left to READs */
 #define KNOWN_BUCKETS 8192u
 #define KNOWN_WAYS    4u
 #define HEARD_MAX     4096u
@@ -81,5 +81,7 @@ bool pages_known(struct kernel *k, uint64_t ino);
 bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp);
 /* All its pages were dropped, if nobody has read meanwhile. */
 void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp);
+/* Not all: a drop of them was not waited for. */
+void pages_stay(struct kernel *k, uint64_t ino);
 
 #endif

@@ -98,6 +98,14 @@ void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp)
 	n->pages = false;
 }
 
+void pages_stay(struct kernel *k, uint64_t ino)
+{
+	struct known *n = known_find(k, ino);
+
+	if (n)
+		n->stamp++;
+}
+
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
 
 /* Has who was told the size asked something since, so taken it in? */

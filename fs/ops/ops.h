@@ -23,6 +23,7 @@ struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
 	bool nodiratime;         /* directories keep their atime */
 	bool names_sync;         /* what changes names is durable when it returns */
+	bool mmap_shared;        /* with other nodes, too, programs may store through mappings */
 	unsigned open_files_max; /* 0: 1,048,576 */
 	/*
 	 * The caller refers to inodes and tells by ops_forget when it no longer does:
@@ -344,6 +345,26 @@ bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
+/*
+ * What programs store through mappings, whole pages of it, as the kernel writes it back:
+ * goes to pages that the kernel has for it (ops_read_kept), waits for no other node, and
+ * never makes the file longer. len, or -errno.
+ */
+int64_t ops_store(struct fs *fs, struct ops_file *file, uint64_t offset, const void *buf,
+	size_t len);
+/* Behind the answer to that: the mtime, once a second. Waits. */
+void ops_stored(struct fs *fs, uint64_t ino);
+/* Programs may store into the file through mappings here, and nobody would be told: the kernel
+ * gets its pages exclusively. */
+bool ops_file_mappable(struct ops_file *file);
+/* Such mappings are offered. */
+bool fs_maps_shared(const struct fs *fs);
+/*
+ * May a program here go by the size that the kernel has of the file, after an answer with attributes that
+ * the kernel may not take in? Whoever has it open may read or map it. `keeps`: the answer is to be kept, so
+ * the kernel had the size before, unless pages that may be stored into were dropped meanwhile.
+ */
+bool ops_goes_by_size(struct fs *fs, uint64_t ino, bool keeps);
 
 int ops_statfs(struct fs *fs, struct statvfs *out);
 

@@ -76,6 +76,7 @@ static inline void ops_count(struct fs *fs, enum ops_call call)
 typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_VERDICT(error) (-(error))
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
+#define OPS_RUN_LETS_GO (1u << 1) /* txn_lets_go */
 int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg,
 	struct log_position *pos);
 /* The same for what changes names and takes no runs: before it says -ENOSPC, what is

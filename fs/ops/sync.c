@@ -14,7 +14,7 @@
  * `writers` if the inode has not changed since it was read. No node asks another one while
  * it serves, nor holds a lock while it asks.
  */
-#include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 #define SYNC_REFS_FEW 64u
 #define SYNC_REFS_MAX 8192u /* one batch: 32 MiB of file data */
@@ -94,14 +94,17 @@ static int state_sync(struct fs *fs, struct inode_state *st, bool *quiet)
 	return rc;
 }
 
-/* What this node has to do. */
-static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool *quiet)
+/* What this node has to do. `fetch`: also for what the kernel has not written back, as it has
+ * before it asks itself. */
+static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool fetch, bool *quiet)
 {
 	struct inode_state *st;
 	int rc = state_get(fs, ino, &st);
 
 	if (rc < 0)
 		return rc;
+	if (fetch)
+		kernel_fetch_stores(fs, st);
 	rt_mutex_lock(&st->sync);
 	if (!data_only)
 		rc = state_settle(fs, st);
@@ -149,7 +152,7 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 		return volume_persist(fs->volume) ? -EIO : 0;
 	if (atomic_load(&fs->volume->returned))
 		return -EAGAIN;
-	rc = ask[0] ? sync_here(fs, ask[0], false, &quiet) : syncfs_here(fs);
+	rc = ask[0] ? sync_here(fs, ask[0], false, true, &quiet) : syncfs_here(fs);
 	answer[0] = quiet;
 	/* an -EAGAIN would say that it is not served */
 	return rc ? -EIO : 0;
@@ -320,7 +323,7 @@ int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
 	if (rc == 0 && (inode.writers & fs_writer(fs)))
 		rc = held_await(fs);
 	if (rc == 0 || rc == -ENOENT)
-		rc = sync_here(fs, ino, data_only, &quiet);
+		rc = sync_here(fs, ino, data_only, false, &quiet);
 	if (rc < 0 || !(inode.writers & ~fs_writer(fs)))
 		return rc;
 	c.changes = inode.changes;

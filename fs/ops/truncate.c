@@ -2,7 +2,8 @@
 /*
  * Setting a file's size, and intents.
  *
- * One transaction sets the size, zeroes the rest of the last page and frees what fits; if
+ * One transaction sets the size, zeroes the rest of the last page (or leaves it to whoever
+ * moves the end: keeps_tail) and frees what fits; if
  * more is left it also writes an intent, and says so in the inode; further transactions free
  * the rest piece by piece, the last one deleting the intent. The blocks count is exact after
  * each. The caller holds `structure` until all is done, so nobody here meets the unfinished
@@ -99,17 +100,37 @@ int intent_finish(struct fs *fs, struct inode_state *st)
 
 /* ---- the last page --------------------------------------------------------------- */
 
+#define TAIL_MOVED 1 /* the end is elsewhere by now */
+
+static bool view_still_stands(void *view)
+{
+	return map_view_stands(view);
+}
+
+/*
+ * -EAGAIN: what it was looked up by has changed while the page was waited for. Who sets a size is
+ * not to wait longer: another node that has the page may be setting one, too, and wait for a
+ * page of which this node's kernel has stores. Only the page that the end lies in now is
+ * worth waiting for: one of those nodes has that.
+ */
 static int tail_look(struct fs *fs, struct map_view *view, uint64_t size, bool *dirty)
 {
 	struct cache *cache = fs->volume->cache;
+	struct disk_inode inode;
 	struct map map;
 	struct guard g;
-	int rc = map_lookup_seen(
-		fs, map_view_seen(view), view->st->ino, size >> PAGE_SHIFT, 1, &map);
+	int rc = inode_get_seen(fs, map_view_seen(view), view->st->ino, &inode);
 
+	if (rc < 0)
+		return rc;
+	if (inode.size != size)
+		return TAIL_MOVED;
+	rc = map_lookup_seen(
+		fs, map_view_seen(view), view->st->ino, size >> PAGE_SHIFT, 1, &map);
 	if (rc < 0 || map.segment[0].kind != MAP_WRITTEN)
 		return rc;
-	rc = guard_shared(cache, map.segment[0].pid, map.segment[0].incarnation, &g);
+	rc = guard_shared_while(cache, map.segment[0].pid, map.segment[0].incarnation,
+		view_still_stands, view, &g);
 	if (rc < 0)
 		return rc;
 	*dirty = tail_is_dirty(g.image, size % PAGE_SIZE);
@@ -126,7 +147,7 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 	*dirty = false;
 	if (size % PAGE_SIZE == 0)
 		return 0;
-	for (unsigned tries = 1; rc == -ESTALE && tries <= views_max(fs); tries++) {
+	for (unsigned tries = 1; rc == -ESTALE && tries <= views_max(fs);) {
 		map_view_begin(fs, st, true, tries > 1, &view);
 		rc = tail_look(fs, &view, size, dirty);
 		map_view_end(fs, &view);
@@ -136,8 +157,12 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 			rc = -ESTALE;
 		}
 		if (rc == -ESTALE)
-			views_pause(fs, tries);
+			views_pause(fs, tries++);
+		else if (rc == -EAGAIN) /* however often: it may be a long wait */
+			rc = -ESTALE;
 	}
+	if (rc == TAIL_MOVED)
+		return -ESTALE;
 	return rc == -ESTALE ? -EUCLEAN : rc;
 }
 
@@ -155,6 +180,16 @@ struct truncation {
 	struct disk_inode inode; /* as written */
 };
 
+/*
+ * While a size is set the kernel writes nothing back, so what programs here have stored stays
+ * here until this has ended. It must not wait for a page of which another node's kernel may be
+ * in the same position: what lies behind the end stays, and whoever moves the end finds it.
+ */
+static bool keeps_tail(const struct truncation *t)
+{
+	return fs_has_peers(t->fs) && stores_possible(t->st);
+}
+
 /* The size shrinks, or stays and pages held behind it go. */
 static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 {
@@ -163,7 +198,7 @@ static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
 	struct disk_intent intent = {.kind = DISK_INTENT_TRUNCATE, .from = from};
 	int rc = 0;
 
-	if (size % PAGE_SIZE && size < inode->size)
+	if (size % PAGE_SIZE && size < inode->size && !keeps_tail(t))
 		rc = extent_zero_bytes(t->fs, x, t->st->ino, size >> PAGE_SHIFT,
 			size % PAGE_SIZE, PAGE_SIZE);
 	if (rc == 0)
@@ -233,7 +268,7 @@ static int truncate_commit(struct truncation *t)
 		flags = OPS_RUN_PRIVILEGED;
 	}
 	map_change_begin(st);
-	rc = ops_run(t->fs, flags, truncate_body, t, NULL);
+	rc = ops_run(t->fs, flags | OPS_RUN_LETS_GO, truncate_body, t, NULL);
 	map_change_end(st);
 	return rc;
 }
@@ -264,7 +299,11 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = state_get(fs, ino, &t.st);
 	if (rc < 0)
 		return rc;
-	kernel_change_begin(fs, &change, ino, set->size, UINT64_MAX);
+	/* before anything that waits for another node: that may be waiting for what waits for this */
+	kernel_change_cuts(fs, &change, t.st, set->size);
+	rc = file_settle(fs, ino);
+	if (rc)
+		goto out_changed;
 	rt_gate_enter(&t.st->structure, 1);
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);
@@ -288,6 +327,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	file_overlay(fs, ino, &out->inode);
 out_unlock:
 	rt_gate_leave(&t.st->structure, 1);
+out_changed:
 	kernel_change_end(fs, &change);
 	state_put(fs, t.st);
 	return rc == -ESTALE ? -EUCLEAN : rc;

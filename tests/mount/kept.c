@@ -7,6 +7,9 @@
  *            first reader's node; all readers read them through descriptors that they hold
  *   mapped   the same, read through mappings
  *   exchange the same, but all numbers are in one page; read both ways
+ *   stores   the same, but both write numbers of their own in all pages, mostly by storing into
+ *            mappings; readers look in all the ways there are
+ *   turns    writer and first reader store in one page in turn, each when it sees the other's
  *   sizes    a file that grows and is cut, by stat and by lseek
  *   names    a file that is renamed on and on, and one that is made anew, by stat and open
  *   still    nothing is written: each reader looks SECONDS * 1000 times
@@ -36,8 +39,8 @@
 
 /* What all processes see. */
 struct shared {
-	_Atomic uint64_t begun[PAGES], done[PAGES];
-	_Atomic uint64_t seen[PAGES]; /* by any reader, on whatever node */
+	_Atomic uint64_t begun[2 * PAGES], done[2 * PAGES];
+	_Atomic uint64_t seen[2 * PAGES]; /* by any reader, on whatever node */
 	_Atomic bool stop;
 	_Atomic uint64_t looks, changes, untold;
 };
@@ -200,6 +203,121 @@ static void mapped_look(const char *dir)
 static void exchange_look(const char *dir)
 {
 	(dir == reader[0] || dir == reader[readers - 1] ? pages_look : mapped_look)(dir);
+}
+
+/* ---- stores --------------------------------------------------------------------------------- */
+
+/* Number i lies in page i % PAGES; the first PAGES numbers are the writer's. */
+static size_t number_at(unsigned i)
+{
+	return i % PAGES * PAGE_BYTES + (i < PAGES ? 80 : 2080);
+}
+
+static char *map_pages(int fd, int how)
+{
+	char *map = mmap(NULL, PAGES * PAGE_BYTES, how, MAP_SHARED, fd, 0);
+
+	if (map == MAP_FAILED)
+		fail("mmap");
+	return map;
+}
+
+static void numbers_store(const char *dir, unsigned first)
+{
+	int fd = open_file(dir, "pages", O_RDWR);
+	char *map = map_pages(fd, PROT_READ | PROT_WRITE);
+
+	while (!stopped()) {
+		unsigned i = first + (unsigned)rand() % PAGES;
+		_Atomic uint64_t *at = (_Atomic uint64_t *)(map + number_at(i));
+		uint64_t last = atomic_load(&shared->done[i]), number = last + 1;
+
+		if (atomic_load(at) != last)
+			behind("the storer's number", atomic_load(at), last, last);
+		atomic_store(&shared->begun[i], number);
+		if (rand() % 8 == 0) {
+			if (pwrite(fd, &number, 8, (off_t)number_at(i)) != 8)
+				fail("pwrite");
+		} else {
+			atomic_store(at, number);
+		}
+		atomic_store(&shared->done[i], number);
+		atomic_fetch_add(&shared->changes, 1);
+		pause_us(500);
+		if (rand() % 500 == 0 && msync(map, PAGES * PAGE_BYTES, MS_SYNC))
+			fail("msync");
+	}
+}
+
+static void numbers_store_writer(const char *dir)
+{
+	numbers_store(dir, 0);
+}
+
+static void numbers_store_reader(const char *dir)
+{
+	numbers_store(dir, PAGES);
+}
+
+static uint64_t number_look(int fd, const char *map, unsigned i)
+{
+	uint64_t number;
+
+	if (map)
+		return atomic_load((const _Atomic uint64_t *)(map + number_at(i)));
+	if (pread(fd, &number, 8, (off_t)number_at(i)) != 8)
+		fail("pread");
+	return number;
+}
+
+static void numbers_look(const char *dir)
+{
+	int read_only = open_file(dir, "pages", O_RDONLY);
+	int fd = open_file(dir, "pages", O_RDWR);
+	char *map = map_pages(fd, PROT_READ | PROT_WRITE);
+	char *read_map = map_pages(read_only, PROT_READ);
+
+	while (!stopped()) {
+		unsigned i = (unsigned)rand() % (2 * PAGES), way = (unsigned)rand() % 4;
+		uint64_t from = atomic_load(&shared->done[i]), seen, to;
+
+		seen = number_look(way & 1 ? fd : read_only,
+			way & 2 ? (way & 1 ? map : read_map) : NULL, i);
+		to = atomic_load(&shared->begun[i]);
+		if (seen < from || seen > to)
+			behind("a number", seen, from, to);
+		atomic_fetch_add(&shared->looks, 1);
+		pause_us(200); /* else they leave nobody the pages */
+	}
+}
+
+/* Stores n in its word when the other's is n - 1 (`first`), or n. */
+static void turns_store(const char *dir, bool first)
+{
+	int fd = open_file(dir, "pages", O_RDWR);
+	char *map = map_pages(fd, PROT_READ | PROT_WRITE);
+	_Atomic uint64_t *mine = (_Atomic uint64_t *)(map + number_at(first ? 0 : PAGES));
+	_Atomic uint64_t *theirs =
+		(_Atomic uint64_t *)(map + number_at(first ? PAGES : 0));
+
+	for (uint64_t n = 1; !stopped(); n++) {
+		while (atomic_load(theirs) != (first ? n - 1 : n) && !stopped())
+			atomic_fetch_add(&shared->looks, 1);
+		if (stopped())
+			break;
+		atomic_store(mine, n);
+		atomic_fetch_add(&shared->changes, 1);
+	}
+}
+
+static void turns_first(const char *dir)
+{
+	turns_store(dir, true);
+}
+
+static void turns_second(const char *dir)
+{
+	turns_store(dir, false);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------- */
@@ -397,6 +515,15 @@ static unsigned start(const char *what)
 		       : !strcmp(what, "mapped") ? mapped_look
 						 : exchange_look;
 		count = 2;
+	} else if (!strcmp(what, "stores")) {
+		child(numbers_store_writer, writer);
+		child(numbers_store_reader, reader[0]);
+		look = numbers_look;
+		count = 2;
+	} else if (!strcmp(what, "turns")) {
+		child(turns_first, writer);
+		child(turns_second, reader[0]);
+		return 2;
 	} else if (!strcmp(what, "sizes")) {
 		child(sizes_write, writer);
 		look = sizes_look;
@@ -427,7 +554,8 @@ int main(int argc, char **argv)
 	int code = 0, status;
 
 	if (argc < 5 || argc > 4 + READERS_MAX) {
-		fprintf(stderr, "usage: kept pages|mapped|exchange|sizes|names|still "
+		fprintf(stderr, "usage: kept "
+				"pages|mapped|exchange|stores|turns|sizes|names|still "
 				"SECONDS WRITER "
 				"READER...\n");
 		return 2;

@@ -70,7 +70,8 @@ struct node {
 
 struct world {
 	unsigned nodes, steps;
-	bool caller_forgets;   /* as in struct ops_options */
+	bool caller_forgets;   /* as in struct ops_options; this, too: */
+	bool mmap_shared;
 	uint64_t dirty_age_ms; /* 0: 40 */
 	uint64_t disk_bytes;   /* 0: DISK_BYTES */
 	uint64_t log_bytes;    /* 0: LOG_BYTES */
@@ -270,8 +271,9 @@ static void node_open(struct node *n)
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &n->peers,
 	};
-	struct ops_options oo = {
-		.atime = OPS_RELATIME, .caller_forgets = n->w->caller_forgets};
+	struct ops_options oo = {.atime = OPS_RELATIME,
+		.caller_forgets = n->w->caller_forgets,
+		.mmap_shared = n->w->mmap_shared};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 

@@ -127,12 +127,23 @@ static void look_once(struct kernel_model *k, unsigned i)
 	history_says(names, from, names->begun, i, ino);
 }
 
+/* read(2) finds the mtime changed (AUTO_INVAL_DATA). */
+static void find_changed(struct kernel_model *k, unsigned file)
+{
+	rt_mutex_lock(&k->lock);
+	for (unsigned i = 0; i < BLOCKS; i++)
+		kernel_drop_itself(k, &k->file[file], i);
+	rt_mutex_unlock(&k->lock);
+}
+
 static void reader_main(void *arg)
 {
 	struct kernel_model *k = (struct kernel_model *)arg;
 	unsigned file = 0, name = 0;
 
 	for (unsigned i = 0; i < k->n->w->steps * 4; i++) {
+		if (kernel_stores && pick(4) == 0)
+			find_changed(k, file);
 		if (i % 32 == 0) { /* others' leaves are not exposed for a while */
 			file = pick(FILES);
 			name = pick(LINKS);
@@ -188,8 +199,11 @@ static void own_change(struct kernel_model *k, unsigned file, uint64_t size, boo
 	rt_mutex_lock(&k->lock);
 	kernel_attributes_drop(k, f);
 	f->size = cut ? size : MAX(f->size, size);
-	if (cut)
+	if (cut) {
+		kernel_own_drop(k, f, size / PAGE_SIZE, BLOCKS);
+		kernel_write_range(k, f, 0, size / PAGE_SIZE);
 		kernel_own_drop(k, f, 0, BLOCKS);
+	}
 	rt_mutex_unlock(&k->lock);
 }
 
@@ -206,11 +220,32 @@ static void write_block(struct kernel_model *k, unsigned file, struct history *h
 	state_size(h, s, size);
 	state_set(h, s, block, block + 1, word);
 	h->begun = s;
+	rt_mutex_lock(&k->lock);
+	kernel_drop_itself(k, &k->file[file], block);
+	rt_mutex_unlock(&k->lock);
 	EQ(ops_write(k->n->fs, k->open[file], &root_user, block * PAGE_SIZE, p, PAGE_SIZE,
 		   false),
 		PAGE_SIZE);
 	own_change(k, file, (block + 1) * PAGE_SIZE, false);
 	h->done = s;
+}
+
+/* From here on nothing is written back (FUSE_NOWRITE). */
+static void begins_to_cut(struct kernel_model *k, struct kernel_file *f)
+{
+	rt_mutex_lock(&k->lock);
+	f->sets_size = f->keeps_stores = true;
+	while (f->writes)
+		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+	rt_mutex_unlock(&k->lock);
+}
+
+static void writes_back(struct kernel_model *k, struct kernel_file *f)
+{
+	rt_mutex_lock(&k->lock);
+	f->keeps_stores = false;
+	rt_cond_broadcast(&k->changed);
+	rt_mutex_unlock(&k->lock);
 }
 
 static void cut_file(struct kernel_model *k, unsigned file, struct history *h)
@@ -222,8 +257,9 @@ static void cut_file(struct kernel_model *k, unsigned file, struct history *h)
 
 	state_size(h, s, set.size);
 	h->begun = s;
-	k->file[file].sets_size = true;
+	begins_to_cut(k, &k->file[file]);
 	OK(ops_setattr(k->n->fs, file_ino[file], &root_user, &set, &a));
+	writes_back(k, &k->file[file]);
 	own_change(k, file, set.size, true);
 	k->file[file].sets_size = false;
 	h->done = s;
@@ -239,6 +275,9 @@ static void punch_file(struct kernel_model *k, unsigned file, struct history *h)
 		return;
 	state_set(h, s, first, end, WORD_HOLE);
 	h->begun = s;
+	rt_mutex_lock(&k->lock);
+	kernel_write_range(k, &k->file[file], first, end);
+	rt_mutex_unlock(&k->lock);
 	OK(ops_fallocate(k->n->fs, k->open[file], &root_user,
 		FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, first * PAGE_SIZE,
 		(end - first) * PAGE_SIZE));
@@ -247,6 +286,34 @@ static void punch_file(struct kernel_model *k, unsigned file, struct history *h)
 	kernel_own_drop(k, &k->file[file], first, end);
 	rt_mutex_unlock(&k->lock);
 	h->done = s;
+}
+
+/* Through a mapping: there at once, and no request. */
+static void store_block(struct kernel_model *k, unsigned file, struct history *h)
+{
+	unsigned s = history_begin(h), blocks = (unsigned)(h->size[s] / PAGE_SIZE), block;
+	uint64_t word = ++next_word;
+	bool stale = true;
+
+	if (!blocks)
+		return;
+	block = pick(blocks);
+	while (stale) /* the mapping goes by the size that the kernel knows */
+		(void)kernel_ask_stat(k, file, &stale);
+	state_set(h, s, block, block + 1, word);
+	h->begun = s;
+	kernel_store(k, file, block, word);
+	h->done = s;
+}
+
+/* msync, or the kernel by itself. */
+static void write_back(struct kernel_model *k, unsigned file)
+{
+	rt_mutex_lock(&k->lock);
+	kernel_write_range(k, &k->file[file], 0, BLOCKS);
+	rt_mutex_unlock(&k->lock);
+	if (pick(2))
+		ops_stored(k->n->fs, file_ino[file]);
 }
 
 /* Zeros behind the end are harmless: the size says so. */
@@ -287,8 +354,12 @@ static void change_file(struct kernel_model *k)
 	unsigned file = pick(FILES), what = pick(12);
 	struct history *h = &files[file];
 
+	if (kernel_stores && pick(6) == 0)
+		write_back(k, file);
 	rt_mutex_lock(&h->lock);
-	if (what == 0)
+	if (kernel_stores && what > 3)
+		store_block(k, file, h);
+	else if (what == 0)
 		cut_file(k, file, h);
 	else if (what == 1)
 		punch_file(k, file, h);
@@ -588,22 +659,31 @@ static void kernel_open(struct kernel_model *k, struct node *n)
 	struct ops_attr a;
 
 	*k = (struct kernel_model){.n = n};
+	if (kernel_stores) /* what is opened then may be stored into */
+		OK(fs_kernel_start(n->fs, &kernel_ops, k));
 	for (unsigned i = 0; i < FILES; i++) {
 		k->file[i].ino = file_ino[i];
 		OK(ops_open(n->fs, file_ino[i], &root_user, O_RDWR, &k->open[i], &a));
 	}
-	OK(fs_kernel_start(n->fs, &kernel_ops, k));
+	if (!kernel_stores)
+		OK(fs_kernel_start(n->fs, &kernel_ops, k));
 }
 
 static void kernel_close(struct kernel_model *k, struct rt_task *task)
 {
 	rt_mutex_lock(&k->lock);
+	for (unsigned i = 0; i < FILES; i++)
+		kernel_write_range(k, &k->file[i], 0, BLOCKS);
 	k->stopping = true;
 	rt_mutex_unlock(&k->lock);
 	rt_cond_broadcast(&k->answered);
 	rt_task_join(task);
+	if (kernel_stores)
+		barrier(k->n); /* each may have what the others' kernels want back */
+	for (unsigned i = 0; i < FILES && kernel_stores; i++)
+		ops_close(k->n->fs, k->open[i]);
 	fs_kernel_stop(k->n->fs);
-	for (unsigned i = 0; i < FILES; i++)
+	for (unsigned i = 0; i < FILES && !kernel_stores; i++)
 		ops_close(k->n->fs, k->open[i]);
 	sum_reads += k->reads;
 	sum_reads_asked += k->reads_asked;
@@ -626,9 +706,26 @@ static void kernel_work(struct node *n)
 	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
 		rt_task_join(task[i]);
 	barrier(n);
-	quiet_main(k);
+	if (!kernel_stores) /* pages that may be stored into have one reader */
+		quiet_main(k);
 	barrier(n);
 	kernel_close(k, answers);
+}
+
+static void check_words(struct node *n, unsigned file)
+{
+	const struct history *h = &files[file];
+	struct kernel_request r;
+	struct ops_file *f;
+	struct ops_attr a;
+
+	OK(ops_open(n->fs, file_ino[file], &root_user, O_RDONLY, &f, &a));
+	for (unsigned i = 0; i < h->size[h->done] / PAGE_SIZE; i++) {
+		EQ(ops_read(n->fs, f, i * PAGE_SIZE, PAGE_SIZE, kernel_answer, &r),
+			PAGE_SIZE);
+		EQ(r.word[0], h->word[h->done][i]);
+	}
+	ops_close(n->fs, f);
 }
 
 /* What is there at the end, also after closing and opening again. */
@@ -639,6 +736,7 @@ static void kernel_check(struct node *n)
 	for (unsigned i = 0; i < FILES; i++) {
 		OK(ops_getattr(n->fs, file_ino[i], &a));
 		EQ(a.inode.size, files[i].size[files[i].done]);
+		check_words(n, i);
 	}
 }
 
@@ -662,6 +760,7 @@ static void run_seeds(unsigned nodes, unsigned steps)
 		w->nodes = seeds_nodes(nodes, seed);
 		w->steps = steps * (unsigned)setting("WEFT_SIM_LONGER", 1);
 		w->deaf = deaf;
+		w->mmap_shared = kernel_stores;
 		w->work = kernel_work;
 		w->check = kernel_check;
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
@@ -701,6 +800,22 @@ static void what_a_kernel_has_dropped_is_given_though_nobody_hears_of_it(void **
 	assert_true(sum_unheard > 0);
 }
 
+static void stores_of_two_kernels_are_seen(void **state)
+{
+	kernel_stores = true;
+	run_seeds(2, 120);
+	kernel_stores = false;
+}
+
+static void stores_of_three_and_five_kernels_are_seen(void **state)
+{
+	kernel_stores = true;
+	run_seeds(3, 80);
+	few = true;
+	run_seeds(5, 40);
+	few = kernel_stores = false;
+}
+
 static void lookers_do_not_starve_a_rename(void **state)
 {
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
@@ -728,6 +843,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(five_and_eight_kernels_are_never_behind),
 		cmocka_unit_test(
 			what_a_kernel_has_dropped_is_given_though_nobody_hears_of_it),
+		cmocka_unit_test(stores_of_two_kernels_are_seen),
+		cmocka_unit_test(stores_of_three_and_five_kernels_are_seen),
 	};
 
 	if (argc > 1)

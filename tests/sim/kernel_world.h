@@ -4,6 +4,10 @@
  * from the READ until its answer has been taken in, a moment after it was given; dropping
  * waits for locked pages. Attributes have a version, names an epoch: an answer to what was
  * asked before they were dropped is not kept. Dropping these never waits.
+ *
+ * With `kernel_stores` programs also store into the pages, through mappings, which makes no
+ * request. What was stored is written back before a page is dropped, or at any time; not while a
+ * program of the node sets the file's size. Until then the page is locked.
  */
 #ifndef WEFT_TEST_KERNEL_WORLD_H
 #define WEFT_TEST_KERNEL_WORLD_H
@@ -23,6 +27,8 @@ struct kernel_page {
 	bool mapped,
 		loaded; /* a processor loads `is` through a mapping until it is told */
 	uint64_t is;
+	bool earlier; /* that is of an earlier copy: what is stored is not seen there */
+	bool dirty; /* stored into since it was read, or written back */
 };
 
 struct kernel_file {
@@ -31,6 +37,8 @@ struct kernel_file {
 	uint64_t version; /* of the attributes: when they were dropped last */
 	uint64_t size;
 	bool sets_size; /* a program does: no other one is taken in from a READ */
+	bool keeps_stores; /* the same: nothing is written back */
+	unsigned writes;   /* being written back */
 	struct kernel_page page[BLOCKS];
 };
 
@@ -65,6 +73,7 @@ struct kernel_model {
 };
 
 static struct kernel_model kernels[NODES_MAX];
+static bool kernel_stores;
 
 /* ---- dropping ------------------------------------------------------------------------------ */
 
@@ -82,11 +91,58 @@ static void kernel_attributes_drop(struct kernel_model *k, struct kernel_file *f
 	f->version = ++k->version;
 }
 
+/* Taken out: who still loads does so from what is no page of the file any more. */
+static void kernel_page_out(struct kernel_model *k, struct kernel_page *p)
+{
+	k->drops += p->good;
+	p->good = false;
+	p->earlier = p->loaded;
+}
+
 /* Of no mapping, and processors know it. */
 static void kernel_page_gone(struct kernel_model *k, struct kernel_page *p)
 {
 	k->drops += p->good;
-	p->good = p->mapped = p->loaded = false;
+	p->good = p->mapped = p->loaded = p->dirty = false;
+}
+
+/*
+ * Under the lock, which it lets go of: a page that is not locked is, until what was stored in it
+ * has been written back. Nobody has it mapped to store into by then.
+ */
+static void kernel_write_back(
+	struct kernel_model *k, struct kernel_file *f, struct kernel_page *p)
+{
+	uint64_t words[PAGE_SIZE / 8], at = (uint64_t)(p - f->page) * PAGE_SIZE;
+	struct ops_file *file = k->open[f - k->file];
+
+	if (!p->dirty)
+		return;
+	p->locked = true;
+	p->dirty = false;
+	while (f->keeps_stores)
+		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+	f->writes++;
+	for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
+		words[i] = p->word;
+	rt_mutex_unlock(&k->lock);
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	EQ(ops_store(k->n->fs, file, at, words, PAGE_SIZE), PAGE_SIZE);
+	rt_mutex_lock(&k->lock);
+	f->writes--;
+	p->locked = false;
+	rt_cond_broadcast(&k->changed);
+}
+
+/* Under the lock. */
+static void kernel_write_range(
+	struct kernel_model *k, struct kernel_file *f, uint64_t first, uint64_t end)
+{
+	for (uint64_t i = first; i < MIN(end, (uint64_t)BLOCKS); i++) {
+		while (f->page[i].locked)
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		kernel_write_back(k, f, &f->page[i]);
+	}
 }
 
 /*
@@ -134,8 +190,12 @@ static void kernel_pages_drop(struct kernel_model *k, struct kernel_file *f,
 		atomic_store(waits, 0);
 		if (p->mapped) /* again */
 			p->mapped = p->loaded = false;
-		k->drops += p->good;
-		p->good = false;
+		if (p->dirty) {
+			atomic_store(waits, 1);
+			kernel_write_back(k, f, p);
+			atomic_store(waits, 0);
+		}
+		kernel_page_out(k, p);
 	}
 }
 
@@ -148,6 +208,26 @@ static void kernel_own_drop(
 			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 		kernel_page_gone(k, &f->page[i]);
 	}
+}
+
+/*
+ * The kernel does so by itself: in front of a write by this node, or since a reader finds the mtime
+ * changed. Who finds a page that a drop under way has unmapped
+ * takes it out, and does not wait until processors have been told.
+ */
+static void kernel_drop_itself(struct kernel_model *k, struct kernel_file *f, uint64_t block)
+{
+	struct kernel_page *p = &f->page[block];
+
+	while (p->locked || p->dirty) {
+		if (p->locked)
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		else
+			kernel_write_back(k, f, p);
+	}
+	if (p->mapped)
+		p->mapped = p->loaded = false;
+	kernel_page_out(k, p);
 }
 
 static void on_drop_pages(
@@ -276,13 +356,21 @@ static int kernel_sink(void *arg, const struct iovec *iov, unsigned count, size_
 	return (int)total;
 }
 
+static void kernel_unlock_pages(struct kernel_model *k, const struct kernel_request *r)
+{
+	for (unsigned i = 0; i < r->count; i++)
+		k->file[r->file].page[r->first + i].locked = false;
+	rt_cond_broadcast(&k->changed);
+}
+
 /* Under the lock: asks for the page, and for some that follow. */
-static void kernel_ask_pages(struct kernel_model *k, unsigned file, unsigned block)
+static int kernel_ask_some(
+	struct kernel_model *k, unsigned file, unsigned block, unsigned most)
 {
 	struct kernel_file *f = &k->file[file];
-	unsigned most = 1 + pick(4);
 	struct kernel_request r = {.file = file, .first = block, .version = k->version};
 	struct kernel_asking a = {k, &r};
+	int rc;
 
 	while (r.count < most && block + r.count < BLOCKS) {
 		struct kernel_page *p = &f->page[block + r.count];
@@ -294,11 +382,26 @@ static void kernel_ask_pages(struct kernel_model *k, unsigned file, unsigned blo
 	}
 	k->reads_asked++;
 	rt_mutex_unlock(&k->lock);
-	HOLDS(ops_read_kept(k->n->fs, k->open[file], block * PAGE_SIZE,
-		      r.count * PAGE_SIZE, kernel_sink, &a) >= 0);
+	rc = ops_read_kept(k->n->fs, k->open[file], block * PAGE_SIZE,
+		r.count * PAGE_SIZE, kernel_sink, &a);
 	rt_mutex_lock(&k->lock);
-	while (!r.done)
+	if (rc < 0)
+		kernel_unlock_pages(k, &r);
+	while (rc >= 0 && !r.done)
 		rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+	return rc;
+}
+
+/* False: there is nothing to map behind the end. */
+static bool kernel_ask_pages(struct kernel_model *k, unsigned file, unsigned block)
+{
+	int rc = kernel_ask_some(k, file, block, 1 + pick(4));
+	const struct kernel_page *p = &k->file[file].page[block];
+
+	if (rc == -EBUSY && !p->locked && !p->good) /* for the one that is needed, then */
+		rc = kernel_ask_some(k, file, block, 1);
+	HOLDS(rc >= 0 || (kernel_stores && (rc == -EIO || rc == -EBUSY)));
+	return rc != -EIO;
 }
 
 /* ---- attributes ------------------------------------------------------------------------------ */
@@ -403,7 +506,7 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 {
 	struct kernel_file *f = &k->file[file];
 	struct kernel_page *p = &f->page[block];
-	bool stale = true, maps = pick(2);
+	bool stale = true, maps = kernel_stores || pick(2);
 	uint64_t word;
 
 	/* Linux asks once, and goes on with the size that it had: docs/many-nodes.md */
@@ -423,7 +526,10 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 		if (p->locked) {
 			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 		} else if (!p->good) {
-			kernel_ask_pages(k, file, block);
+			if (kernel_ask_pages(k, file, block))
+				continue;
+			word = WORD_END;
+			break;
 		} else {
 			word = p->word;
 			break;
@@ -431,10 +537,31 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 	}
 	if (maps && !p->loaded && p->good) {
 		p->mapped = p->loaded = true;
+		p->earlier = false;
 		p->is = p->word;
 	}
 	rt_mutex_unlock(&k->lock);
 	return word;
+}
+
+/* A store through a mapping, into a block that the file has. */
+static void kernel_store(
+	struct kernel_model *k, unsigned file, unsigned block, uint64_t word)
+{
+	struct kernel_page *p = &k->file[file].page[block];
+
+	rt_mutex_lock(&k->lock);
+	while (p->locked || !p->good) {
+		if (p->locked)
+			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
+		else
+			HOLDS(kernel_ask_pages(k, file, block));
+	}
+	HOLDS(!p->loaded || !p->earlier);
+	p->word = p->is = word;
+	p->dirty = p->mapped = p->loaded = true;
+	p->earlier = false;
+	rt_mutex_unlock(&k->lock);
 }
 
 /* ---- names -------------------------------------------------------------------------------------- */

@@ -254,6 +254,7 @@ static void op_map(struct file *f)
 {
 	bool writes = random_below(&f->random, 2);
 	size_t from, len, start, end;
+	struct stat st;
 	char *p;
 
 	if (!f->o->mappings)
@@ -264,6 +265,8 @@ static void op_map(struct file *f)
 	trail_add(f, writes ? "store" : "load", from, len);
 	if (writes && from + len > f->size)
 		resize(f, from + len);
+	else if (f->o->directories > 1) /* another mount may have moved it */
+		must(f, fstat(writes ? fd_of(f) : reader_of(f), &st) == 0, "fstat");
 	start = from & ~(size_t)(BLOCK - 1);
 	p = mmap(NULL, from + len - start, PROT_READ | (writes ? PROT_WRITE : 0),
 		MAP_SHARED, writes ? fd_of(f) : reader_of(f), (off_t)start);

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stores through shared mappings, on a volume of several nodes (docs/many-nodes.md, "Mappings").
+ * The kernel has pages that it may change without a word while this node has them exclusively
+ * (EXPOSE_STORES); before one is given up it writes the stores back.
+ *
+ * Keeps: what is written back goes straight to the frame that the page was exposed from. No
+ * look-up, transaction or other node is waited for, so whoever gives the page up waits
+ * for nothing that waits for it. Bytes of pages that the file has no more are nobody's.
+ *
+ * The mtime is kept in the state and brought into the tree by fsync, by the last close,
+ * and by the write-back, once a second: it costs the leaf, which others may want.
+ */
+#include "fs/ops/kernel.h"
+
+#define SETTLE_NS 1000000000ll
+
+bool fs_maps_shared(const struct fs *fs)
+{
+	return fs->options.mmap_shared && fs_has_peers(fs);
+}
+
+/* ---- handles ------------------------------------------------------------------------- */
+
+void stores_opened(struct fs *fs, struct ops_file *file)
+{
+	file->mappable = fs->kernel && fs->options.mmap_shared &&
+			 (file->flags & O_ACCMODE) == O_RDWR;
+	if (file->mappable)
+		atomic_fetch_add_explicit(
+			&file->state->mappable, 1, memory_order_seq_cst);
+}
+
+void stores_closed(struct ops_file *file)
+{
+	struct inode_state *st = file->state;
+
+	if (!file->mappable ||
+		atomic_fetch_sub_explicit(&st->mappable, 1, memory_order_seq_cst) > 1)
+		return;
+	/* the kernel has written all back before it let go of the handle */
+	if (atomic_exchange_explicit(&st->mapped, false, memory_order_acq_rel))
+		atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
+}
+
+static int join_body(struct txn *x, void *arg)
+{
+	const uint64_t *ino = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, *ino, &inode);
+
+	return rc ? rc : inode_write(x, *ino, &inode); /* says who has written */
+}
+
+/* Counted as a write under way before the inode says so: who takes this node off its list looks
+ * at that first. */
+int stores_join(struct fs *fs, struct inode_state *st)
+{
+	uint64_t ino = st->ino;
+	int rc;
+
+	if (likely(atomic_load_explicit(&st->mapped, memory_order_acquire)))
+		return 0;
+	atomic_fetch_add_explicit(&st->writing, 1, memory_order_seq_cst);
+	rc = ops_run(fs, 0, join_body, &ino, NULL);
+	if (rc == -ENOENT) /* it is gone, and open */
+		rc = 0;
+	if (rc || atomic_exchange_explicit(&st->mapped, true, memory_order_acq_rel))
+		atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
+	return rc;
+}
+
+/* ---- stores that come back -------------------------------------------------------------- */
+
+static void stored(struct inode_state *st, uint64_t first, uint64_t end)
+{
+	int64_t now = rt_wall_ns();
+
+	rt_mutex_lock(&st->lock);
+	dirty_add(&st->dirty, first, end);
+	st->mtime_ns = MAX(st->mtime_ns, now);
+	rt_mutex_unlock(&st->lock);
+}
+
+static void store_pages(struct fs *fs, struct inode_state *st, uint64_t offset,
+	const uint8_t *bytes, size_t len)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		uint64_t at = offset + done, block = at >> PAGE_SHIFT;
+		size_t part = MIN(len - done, (size_t)(PAGE_SIZE - at % PAGE_SIZE));
+
+		if (cache_stores(fs->volume->cache, st->ino, block,
+			    (unsigned)(at % PAGE_SIZE), bytes + done, part) == 0)
+			stored(st, block, block + 1);
+		done += part;
+	}
+}
+
+void ops_stored(struct fs *fs, uint64_t ino)
+{
+	struct inode_state *st = state_find(fs, ino);
+	int64_t now = rt_wall_ns(), before;
+
+	if (!st)
+		return;
+	before = atomic_load_explicit(&st->settled_ns, memory_order_relaxed);
+	if ((now - before > SETTLE_NS || now < before) &&
+		atomic_compare_exchange_strong_explicit(&st->settled_ns, &before, now,
+			memory_order_relaxed, memory_order_relaxed))
+		(void)state_settle(fs, st); /* if not: the next one */
+	state_put(fs, st);
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+int64_t ops_store(struct fs *fs, struct ops_file *file, uint64_t offset, const void *buf,
+	size_t len)
+{
+	ops_count(fs, OPS_CALL_WRITE);
+	if ((file->flags & O_ACCMODE) == O_RDONLY)
+		return -EBADF;
+	store_pages(fs, file->state, offset, buf, len);
+	return (int64_t)len;
+}
