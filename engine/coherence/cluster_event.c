@@ -166,6 +166,14 @@ static bool must_wait(const struct dpage *p, const struct page_message *m)
 					m->type == PAGE_EVICT || m->type == PAGE_SHIP);
 }
 
+/* What its sender would be given is lost without a link, and so the page would be where
+ * nobody knows it to be. */
+static bool is_void(const struct cluster *d, const struct page_message *m)
+{
+	return (is_ask(m) || m->type == PAGE_REQUEST || m->type == PAGE_EVICT) &&
+	       m->sender != d->o.self && !view_joined(d, m->sender);
+}
+
 static bool is_for_the_home(const struct page_message *m)
 {
 	return m->type == PAGE_REQUEST || m->type == PAGE_DROP || m->type == PAGE_EVICT ||
@@ -270,8 +278,15 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 	uint8_t was = p->hold.hold;
 	int e;
 
-	if (must_wait(p, m)) {
+	/* void or not: its image is being fetched, into a frame that is leaving */
+	if (must_wait(p, m) ||
+		(is_void(d, m) && p->leaving && p->hold.phase == PHASE_GATHERING)) {
 		page_defer(d, p, m);
+		return;
+	}
+	if (is_void(d, m)) {
+		if (!p->evicting)
+			frame_stays(d, p);
 		return;
 	}
 	out.count = 0;
@@ -286,6 +301,8 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 			d->base.cache, p->at.pid, m->incarnation, m->version);
 	page_note_may(p);
 	page_perform(d, p, m, &out);
+	if ((m->type == PAGE_GRANT || p->deferred) && page_stuck(d, p))
+		view_stuck(d);
 	if (m->type == PAGE_PERSISTED)
 		ships_persisted(d, p, m->incarnation, m->version, 0);
 	if (m->type == PAGE_EVICTED)

@@ -110,6 +110,8 @@ struct dpage {
 	/* of them: who may have changed it since it was last persisted, or have what one of
 	 * these has; never too few */
 	node_map changed;
+	/* who has reported it shared in this epoch, and is away since: as if it had not */
+	node_map gone;
 	/* while it is opening: what the store has */
 	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;
@@ -206,6 +208,8 @@ struct view {
 	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
 	/* all that are joined have reported in this epoch: pages are rebuilt */
 	_Atomic bool rebuilding;
+	/* when an epoch begins, since somebody waits behind a link that broke; 0: nobody */
+	_Atomic uint64_t stuck_ns;
 	/* pages of this shard that READY waits for: they are being opened, or reinstated */
 	_Atomic uint32_t awaited;
 	/* for people: durations are under the lock, pages are counted by whoever has one */
@@ -339,6 +343,11 @@ void view_link(struct cluster *d, unsigned node, bool up);
 int view_left(struct cluster *d, unsigned node);
 void view_vacant(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
+/* Does this node keep others waiting for the page, for one that it does not hear? Nothing
+ * ends that but an epoch, or a link. */
+bool page_stuck(const struct cluster *d, const struct dpage *p);
+/* So it does: if the link is not back soon, an epoch begins. */
+void view_stuck(struct cluster *d);
 /* Under the page's lock it stands still. */
 static inline uint64_t view_epoch(const struct cluster *d)
 {

@@ -19,6 +19,7 @@ static void rebuild_clear(struct dpage *p)
 	rebuild_begin(&unused, &p->rebuild);
 	p->reported = p->awaited = false;
 	p->reinstating = NODE_NONE;
+	p->gone = 0;
 }
 
 void page_enter(struct cluster *d, struct dpage *p)
@@ -224,10 +225,11 @@ static node_map absent(const struct cluster *d, const struct dpage *p)
 {
 	const struct view *v = &d->view;
 
-	return (p->may | atomic_load_explicit(&v->unheard, memory_order_acquire)) &
-	       ~(atomic_load_explicit(&v->heard, memory_order_acquire) |
-		       atomic_load_explicit(&v->left, memory_order_acquire) |
-		       node_bit(d->o.self));
+	node_map heard = atomic_load_explicit(&v->heard, memory_order_acquire);
+	node_map left = atomic_load_explicit(&v->left, memory_order_acquire);
+	node_map may = p->may | atomic_load_explicit(&v->unheard, memory_order_acquire);
+
+	return may & ~((heard & ~p->gone) | left | node_bit(d->o.self));
 }
 
 /* Of these: who may have something that is newer than what all others have. */
@@ -396,8 +398,10 @@ void rebuild_without(struct cluster *d, struct dpage *p, unsigned node)
 	p->reinstating = NODE_NONE;
 	if (p->rebuild.source == node)
 		p->rebuild.source = NODE_NONE;
-	if (p->rebuild.sharers & ~node_bit(node))
+	if (p->rebuild.sharers & ~node_bit(node)) {
 		p->rebuild.sharers &= ~node_bit(node); /* another has the same image */
+		p->gone |= node_bit(node);
+	}
 	page_rebuild(d, p);
 }
 

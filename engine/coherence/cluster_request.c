@@ -455,7 +455,8 @@ void evict_answered(struct cluster *d, struct dpage *p, bool accepted)
 	struct batch *b = p->evicting;
 
 	p->evicting = NULL;
-	if (!accepted && p->hold.hold != RIGHT_NONE) {
+	/* the home's own frame that was to be dropped is latched by who would, and stays */
+	if (!accepted && p->hold.hold != RIGHT_NONE && !p->releasing) {
 		enum page_mode mode =
 			p->hold.hold == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE : PAGE_SHARED;
 

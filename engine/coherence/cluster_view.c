@@ -16,6 +16,7 @@
 #include "engine/coherence/cluster_internal.h"
 
 #define EPOCH_MAX (1ull << 62) /* nobody gets there who keeps the rules */
+#define STUCK_NS  300000000ull /* most links are made anew by then, and begin an epoch */
 
 void view_open(struct cluster *d)
 {
@@ -143,6 +144,7 @@ static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
 	atomic_store_explicit(&v->resumed, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->rebuilding, false, memory_order_relaxed);
 	atomic_store_explicit(&v->awaited, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->stuck_ns, 0, memory_order_relaxed);
 	page_each_locked(d, page_enter);
 	page_all_unlock(d);
 	tell_all(d, PAGE_EPOCH);
@@ -199,6 +201,8 @@ static void link_lost(struct cluster *d, struct dpage *p, void *arg)
 {
 	unsigned node = *(const unsigned *)arg;
 
+	if (page_stuck(d, p))
+		view_stuck(d);
 	if (p->reinstating == node)
 		rebuild_without(d, p, node);
 	if (p->at.home != node)
@@ -299,6 +303,59 @@ void view_vacant(struct cluster *d, unsigned node)
 	}
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
+}
+
+/* ---- who waits behind a link that broke --------------------------------------------------------------- */
+
+/*
+ * What was sent over the link, or answered, may be lost. Where it is the home itself that
+ * must give, or answer, an epoch without the link to it is of use to those alone who wait
+ * for this node. An image that is fetched can only come from the home.
+ */
+bool page_stuck(const struct cluster *d, const struct dpage *p)
+{
+	node_map hears = atomic_load_explicit(&d->view.joined, memory_order_acquire) |
+			 node_bit(d->o.self);
+	node_map home = node_bit(p->at.home), lost = p->hold.need & ~hears;
+
+	switch (p->hold.phase) {
+	case PHASE_GATHERING:
+		return p->hold.hold != RIGHT_EXCLUSIVE &&
+		       (lost & ~home || (lost && p->deferred));
+	case PHASE_ASKED:
+	case PHASE_LEAVING:
+		return p->deferred && !(home & hears);
+	default:
+		return false;
+	}
+}
+
+void view_stuck(struct cluster *d)
+{
+	uint64_t none = 0;
+
+	if (atomic_compare_exchange_strong_explicit(&d->view.stuck_ns, &none,
+		    rt_now_ns() + STUCK_NS, memory_order_relaxed, memory_order_relaxed))
+		view_wake(d);
+}
+
+/* The order of such a page is made anew: what was under way is void, and the home refuses
+ * who asks again and does not hear who must give. False: it is not time. */
+static bool view_unstick(struct cluster *d)
+{
+	struct view *v = &d->view;
+	uint64_t at = atomic_load_explicit(&v->stuck_ns, memory_order_relaxed);
+
+	if (!at || rt_now_ns() < at)
+		return false;
+	rt_mutex_lock(&v->lock);
+	/* unless an epoch has begun meanwhile */
+	if (atomic_compare_exchange_strong_explicit(&v->stuck_ns, &at, 0,
+		    memory_order_relaxed, memory_order_relaxed) &&
+		atomic_load_explicit(&v->joined, memory_order_relaxed))
+		view_enter(d, view_epoch(d) + 1, 0);
+	rt_mutex_unlock(&v->lock);
+	return true;
 }
 
 /* ---- what follows, by a task ----------------------------------------------------------------------- */
@@ -456,8 +513,11 @@ void view_main(void *arg)
 
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
+		uint64_t at;
 
-		if (!view_step(d))
-			rt_wait(&d->view.word, word, RT_FOREVER);
+		if (view_unstick(d) || view_step(d))
+			continue;
+		at = atomic_load_explicit(&d->view.stuck_ns, memory_order_relaxed);
+		rt_wait(&d->view.word, word, at ? at : RT_FOREVER);
 	}
 }

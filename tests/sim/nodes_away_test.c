@@ -100,6 +100,84 @@ static void a_link_is_missing(struct world *w)
 	goes_on(w, (struct errand){.node = 2, .page = 8, .writes = true});
 }
 
+/* Has the page for so long that all ask for it meanwhile. */
+static void keeps(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+	struct guard g;
+
+	OK(guard_exclusive(n->e.cache, pid_of(n->w, i), p->incarnation, &g));
+	expect(n, i, p, g.image, g.frame->version);
+	rt_sleep_ns(LONG_NS);
+	note_write(n, p);
+	fill(g.image, pid_of(n->w, i), p->stamp);
+	guard_release_dirty(n->e.cache, &g, false);
+}
+
+/*
+ * The link breaks while node 3 has been granted what node 2 has, and others wait behind it:
+ * of page 0, whose home, node 1, both hear, and of page 1, whose home is node 2.
+ */
+static void a_link_breaks(struct world *w, unsigned page)
+{
+	struct errand has = {.node = 2, .page = page, .does = keeps};
+	struct errand wants = {.node = 3, .page = page, .writes = true};
+	struct errand next = {.node = 4, .page = page, .writes = true};
+	struct errand looks = {.node = 1, .page = page};
+
+	goes_on(w, (struct errand){.node = 2, .page = page, .writes = true});
+	errand_begin(w, &has);
+	HOLDS(!errand_ended(&has, LONG_NS / 6));
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, LONG_NS / 6));
+	errand_begin(w, &next);
+	errand_begin(w, &looks);
+	hear_each_other(w, 2, 3, false);
+	HOLDS(errand_ended(&next, 10 * LONG_NS) && errand_ended(&looks, 10 * LONG_NS));
+	if (page == 0) /* it can have it from those */
+		HOLDS(errand_ended(&wants, 10 * LONG_NS));
+	hear_each_other(w, 2, 3, true);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&has, LONG_NS));
+	goes_on(w, (struct errand){.node = 2, .page = page, .writes = true});
+}
+
+static void a_link_breaks_beside_the_home(struct world *w)
+{
+	a_link_breaks(w, 0);
+}
+
+static void a_link_to_the_home_breaks(struct world *w)
+{
+	a_link_breaks(w, 1);
+}
+
+static void persists(struct node *n, unsigned i)
+{
+	OK(cache_checkpoint(n->e.cache));
+}
+
+/* The home has no room for a page of its own that it has kept, since its link broke. */
+static void a_page_that_was_kept_leaves(struct world *w)
+{
+	struct errand has = {.node = 1, .page = 0, .does = keeps};
+	struct errand wants = {.node = 2, .page = 0, .writes = true};
+
+	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
+	errand_begin(w, &has);
+	HOLDS(!errand_ended(&has, LONG_NS / 6));
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, LONG_NS / 6));
+	hear_each_other(w, 1, 2, false);
+	HOLDS(errand_ended(&has, LONG_NS));
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
+	for (unsigned i = 0; i < w->pages; i++)
+		if (i && i % w->nodes != 1) /* whose home it does not hear */
+			goes_on(w, (struct errand){.node = 1, .page = i});
+	goes_on(w, (struct errand){.node = 3, .page = 5, .writes = true});
+	hear_each_other(w, 1, 2, true);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS));
+}
+
 static void crash(struct world *w, unsigned id)
 {
 	struct node *n = &w->node[id - 1];
@@ -148,11 +226,6 @@ static void a_node_is_away(struct world *w)
 	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&only, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 0});
 	goes_on(w, (struct errand){.node = 4, .page = 0});
-}
-
-static void persists(struct node *n, unsigned i)
-{
-	OK(cache_checkpoint(n->e.cache));
 }
 
 /* Nodes 2 and 3 have page 0, shared, as it is persisted; nobody else has it. */
@@ -283,6 +356,43 @@ static void who_owes_is_away(struct world *w)
 	HOLDS(w->page[0].known && w->page[0].version == 1);
 }
 
+/* Nobody can say that it has the page otherwise than before, meanwhile. */
+static void looks_long(struct node *n, unsigned i)
+{
+	struct guard g;
+
+	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
+	rt_sleep_ns(2 * LONG_NS);
+	guard_release(n->e.cache, &g);
+}
+
+/*
+ * Nodes 3 and 4 share what node 2 has changed, which has crashed. Node 3 is told to have it
+ * in its place, and lost before it says so: it has the page all the same.
+ */
+static void who_is_reinstated_is_lost(struct world *w)
+{
+	struct errand looks = {.node = 3, .page = 0, .does = looks_long};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	errand_begin(w, &looks);
+	crash(w, 2);
+	hear_each_other(w, 1, 4, false);
+	hear_each_other(w, 1, 4, true);
+	HOLDS(!errand_ended(&looks, 0));
+	hear_each_other(w, 1, 3, false);
+	HOLDS(errand_ended(&looks, 2 * LONG_NS));
+	come_back(&w->node[1]);
+	rt_sleep_ns(LONG_NS);
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 0, .writes = true});
+	hear_each_other(w, 1, 3, true);
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0});
+}
+
 /* Reads so many others that the page leaves its cache. */
 static void forgets(struct node *n, unsigned i)
 {
@@ -410,6 +520,13 @@ static void who_does_not_hear_another_holds_up_nobody_else(void **state)
 	run_seeds(a_link_is_missing, 12, 0);
 }
 
+static void who_waits_behind_a_broken_link_goes_on(void **state)
+{
+	run_seeds(a_link_breaks_beside_the_home, 12, 0);
+	run_seeds(a_link_to_the_home_breaks, 12, 0);
+	run_seeds(a_page_that_was_kept_leaves, PAGES_MAX, 0);
+}
+
 static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 {
 	run_seeds(a_node_is_away, 12, 0);
@@ -449,6 +566,13 @@ static void what_is_owed_is_past_when_zeros_leave_their_home(void **state)
 	idle = false;
 }
 
+static void who_is_lost_while_it_is_reinstated_has_the_page(void **state)
+{
+	idle = true;
+	run_seeds(who_is_reinstated_is_lost, 12, 0);
+	idle = false;
+}
+
 static void what_a_node_owes_that_is_away_is_waited_for(void **state)
 {
 	idle = true;
@@ -460,6 +584,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
+		cmocka_unit_test(who_waits_behind_a_broken_link_goes_on),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
@@ -467,6 +592,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_is_owed_is_not_the_page_that_was_allocated_anew),
 		cmocka_unit_test(what_is_owed_is_past_when_zeros_leave_their_home),
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
+		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
 	};
 
 	if (argc > 1)
