@@ -229,6 +229,13 @@ static void advance_epoch(struct cache *c, unsigned evicted)
 	atomic_fetch_add_explicit(&c->epoch, 1, memory_order_relaxed);
 }
 
+static void sweep_expect(struct cache *c, page_id pid)
+{
+	table_expect(c, pid);
+	if (c->coherence->ops->expect)
+		c->coherence->ops->expect(c->coherence, pid);
+}
+
 /* The hand goes round at most once; frames younger than `age` are passed over. */
 static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *dirty)
 {
@@ -244,7 +251,7 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 		uint32_t flags = frame_flags(f);
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
-		table_expect(c, atomic_load_explicit(&soon->pid, memory_order_relaxed));
+		sweep_expect(c, atomic_load_explicit(&soon->pid, memory_order_relaxed));
 		c->hand = c->hand + 1 == c->frame_count ? 0 : c->hand + 1;
 		if (pid == PID_NONE ||
 			now - atomic_load_explicit(&f->epoch, memory_order_relaxed) < age)

@@ -256,6 +256,9 @@ int page_table_open(struct cluster *d, uint32_t buckets);
 void page_table_close(struct cluster *d);
 /* Locks the page's partition; its record, or NULL. */
 struct dpage *page_lock(struct cluster *d, page_id pid);
+/* For loops over many pages: what page_lock finds comes meanwhile. Takes no lock. */
+void page_expect(const struct cluster *d, page_id pid);
+#define PAGE_AHEAD 8u /* pages */
 /* Makes one, under the lock. NULL: no memory, or no such shard. */
 struct dpage *page_new(struct cluster *d, page_id pid);
 /* Does what has become possible, forgets a record that says nothing. */

@@ -45,11 +45,28 @@ static struct partition *partition_of(struct cluster *d, page_id pid)
 	return &d->partition[page_hash(pid) % PAGE_PARTITIONS];
 }
 
+static uint64_t bucket_at(const struct cluster *d, page_id pid)
+{
+	return (page_hash(pid) / PAGE_PARTITIONS * PAGE_RUN + pid % PAGE_RUN) &
+	       (d->buckets - 1);
+}
+
 static struct dpage **bucket_of(struct cluster *d, page_id pid)
 {
-	uint64_t at = page_hash(pid) / PAGE_PARTITIONS * PAGE_RUN + pid % PAGE_RUN;
+	return &partition_of(d, pid)->bucket[bucket_at(d, pid)];
+}
 
-	return &partition_of(d, pid)->bucket[at % d->buckets];
+/* Of the bucket or of a record in it. page_expect looks without the lock. */
+static void next_set(struct dpage **next, struct dpage *p)
+{
+	__atomic_store_n(next, p, __ATOMIC_RELAXED);
+}
+
+/* The processor fetches these bytes of a record, to be written. */
+static void record_expect(const struct dpage *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 64)
+		__builtin_prefetch((const uint8_t *)p + i, 1);
 }
 
 /* ---- their memory --------------------------------------------------------------------------- */
@@ -98,6 +115,8 @@ static struct dpage *record_new(struct partition *t)
 	k->used++;
 	if (!k->free)
 		chunk_unlink(k);
+	if (k->free) /* that of the next page, in a loop */
+		record_expect(k->free, sizeof(*p));
 	*p = (struct dpage){.chunk = k};
 	return p;
 }
@@ -185,6 +204,16 @@ struct dpage *page_lock(struct cluster *d, page_id pid)
 	return p;
 }
 
+void page_expect(const struct cluster *d, page_id pid)
+{
+	const struct partition *t = &d->partition[page_hash(pid) % PAGE_PARTITIONS];
+	const struct dpage *p =
+		__atomic_load_n(&t->bucket[bucket_at(d, pid)], __ATOMIC_RELAXED);
+
+	if (p) /* the first of the bucket: mostly the only one */
+		record_expect(p, offsetof(struct dpage, may));
+}
+
 struct dpage *page_new(struct cluster *d, page_id pid)
 {
 	unsigned home = d->o.home(d->o.owner, pid_shard(pid));
@@ -199,7 +228,7 @@ struct dpage *page_new(struct cluster *d, page_id pid)
 	p->deferred_end = &p->deferred;
 	p->reinstating = NODE_NONE;
 	p->next = *bucket;
-	*bucket = p;
+	next_set(bucket, p);
 	DCOUNT(d, pages);
 	return p;
 }
@@ -343,7 +372,7 @@ static void page_forget(struct cluster *d, struct dpage *p)
 		;
 	while (*at != p)
 		at = &(*at)->next;
-	*at = p->next;
+	next_set(at, p->next);
 	atomic_fetch_sub_explicit(&d->counters.pages, 1, memory_order_relaxed);
 	page_free(partition_of(d, p->at.pid), p);
 }

@@ -320,9 +320,12 @@ static void cluster_acquire(
 		acquire_begin(d, &wishes[i]);
 	}
 	batch_wait(d, &batch);
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
+		if (i + PAGE_AHEAD < count)
+			page_expect(d, requests[i + PAGE_AHEAD].pid);
 		if (wishes[i].request)
 			acquire_end(d, &wishes[i]);
+	}
 	if (wishes != &one)
 		rt_free(wishes);
 }
@@ -406,6 +409,11 @@ static bool release_page(struct cluster *d, struct dpage *p, uint64_t incarnatio
 	}
 	p->releasing = false;
 	return released;
+}
+
+static void cluster_expect(struct coherence *c, page_id pid)
+{
+	page_expect(cluster_of(c), pid);
 }
 
 static bool cluster_release(
@@ -658,6 +666,7 @@ const struct coherence_ops cluster_ops = {
 	.acquire = cluster_acquire,
 	.used = cluster_used,
 	.release = cluster_release,
+	.expect = cluster_expect,
 	.evict = cluster_evict,
 	.ship = cluster_ship,
 	.persisted = cluster_persisted,

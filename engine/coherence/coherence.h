@@ -83,6 +83,11 @@ struct coherence_ops {
 	bool (*release)(struct coherence *c, page_id pid, enum page_mode held,
 		uint64_t incarnation);
 	/*
+	 * For loops over many pages: release() may be called for that one soon, and what it
+	 * will read is fetched into the processor's cache. NULL: there is nothing to fetch.
+	 */
+	void (*expect)(struct coherence *c, page_id pid);
+	/*
 	 * Asks homes to let go of pages, dirty ones too. Those that they agree to are
 	 * taken out of their frames. Waits; hold nothing.
 	 */
