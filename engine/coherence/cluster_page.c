@@ -3,7 +3,8 @@
  * The driver's records of pages: made when a page becomes anything that the frames do not
  * say, forgotten when it is that no more. A page of this shard without a record is
  * nobody's, or this node's alone: its frame says which. So what only the home uses costs
- * nothing here but a look at the table at a miss.
+ * nothing here but a look at the table at a miss, and there are as many records of this
+ * shard's pages as others have pages of it, however many these have read before.
  *
  * Invariant 7: all of it is soft state. Epochs of forgotten entries are not used again:
  * new ones start at the highest of them.
@@ -310,6 +311,20 @@ static void page_replay(struct cluster *d, struct dpage *p)
 	}
 }
 
+/*
+ * This node, the only holder, has the page: it is exclusive, or was shared and all others have
+ * dropped it. Whoever had it before has given, since nothing is waited for.
+ */
+static bool held_alone(const struct dpage *p)
+{
+	const struct page_hold *h = &p->hold;
+
+	if (p->entry.mode == HOME_EXCLUSIVE)
+		return h->hold == RIGHT_EXCLUSIVE && !(h->flags & HOLD_HOLLOW);
+	return (h->hold == RIGHT_SHARED || h->hold == RIGHT_SOURCE) &&
+	       h->epoch == p->entry.epoch && !(h->flags & HOLD_DAMAGED);
+}
+
 /* The record says nothing that would not be so without it. */
 static bool page_idle(const struct dpage *p)
 {
@@ -326,9 +341,9 @@ static bool page_idle(const struct dpage *p)
 		return false;
 	if (!p->has_entry)
 		return h->hold == RIGHT_NONE;
-	if (p->entry.mode == HOME_EXCLUSIVE)
+	if (p->entry.mode == HOME_EXCLUSIVE || p->entry.mode == HOME_SHARED)
 		return p->entry.holders == self && !(p->entry.owing & ~self) &&
-		       h->hold == RIGHT_EXCLUSIVE && !(h->flags & HOLD_HOLLOW);
+		       held_alone(p);
 	return home_entry_idle(&p->entry) && h->hold == RIGHT_NONE;
 }
 

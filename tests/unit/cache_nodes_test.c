@@ -206,9 +206,10 @@ static void worker_main(void *arg)
 
 /* ---- a node ------------------------------------------------------------------------------- */
 
-static void engine_begin(struct node *n, struct engine *e)
+static void engine_begin(struct node *n, struct engine *e, unsigned with_frames)
 {
-	struct cache_options co = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40};
+	struct cache_options co = {
+		.cache_bytes = with_frames * PAGE_SIZE, .dirty_age_ms = 40};
 
 	engine_open_log(e, n->file.path);
 	e->coherence = node_provide(n, e->store, e->log);
@@ -251,7 +252,7 @@ static void node_main(void *arg)
 	struct engine *e = &engines[n->id - 1];
 	struct rt_task *task[TASKS];
 
-	engine_begin(n, e);
+	engine_begin(n, e, frames);
 	for (unsigned i = 0; i < TASKS; i++)
 		OK(rt_task_spawn(&task[i], "worker", worker_main, e));
 	for (unsigned i = 0; i < TASKS; i++)
@@ -296,6 +297,83 @@ static void nodes_want_the_same_few_pages(void **state)
 	share(*state, 3, 4, 64);
 }
 
+/* ---- what a home remembers ------------------------------------------------------------------ */
+
+#define ROUNDS        3
+#define READER_FRAMES 64
+
+static page_id pid_of_first(unsigned i)
+{
+	return pid_make(0, BASE_SLOT + i);
+}
+
+static void write_all(struct engine *e, unsigned round)
+{
+	for (unsigned i = 0; i < PAGES; i++) {
+		struct guard g;
+
+		OK(guard_exclusive(e->cache, pid_of_first(i), 1, &g));
+		fill(g.image, pid_of_first(i), round);
+		guard_release_dirty(e->cache, &g, false);
+	}
+}
+
+static void read_all(struct engine *e, unsigned round)
+{
+	for (unsigned i = 0; i < PAGES; i++) {
+		struct guard g;
+
+		OK(guard_shared(e->cache, pid_of_first(i), 1, &g));
+		HOLDS(count_of(pid_of_first(i), g.image) == round);
+		guard_release(e->cache, &g);
+	}
+}
+
+/* As many records as the other node can have pages: else it hangs. */
+static void await_forgotten(struct node *n)
+{
+	while (coherence_cluster_counters(n->coherence)->pages > READER_FRAMES)
+		rt_sleep_ns(1000000);
+}
+
+/* Node 1 is the home of all pages, and has them all; node 2 has room for few. */
+static void reading_node_main(void *arg)
+{
+	struct node *n = arg;
+	struct engine *e = &engines[n->id - 1];
+
+	engine_begin(n, e, n->id == 1 ? 4 * PAGES : READER_FRAMES);
+	nodes_barrier(n);
+	for (unsigned round = 1; round <= ROUNDS; round++) {
+		if (n->id == 1)
+			write_all(e, round);
+		nodes_barrier(n);
+		if (n->id == 2) {
+			read_all(e, round);
+			net_flush(n->net); /* DROPs go with what follows */
+		}
+		nodes_barrier(n);
+		if (n->id == 1) {
+			await_forgotten(n);
+			read_all(e, round);
+		}
+		nodes_barrier(n);
+	}
+	engine_settle(n, e);
+	cache_stop(e->cache);
+	node_leave(n);
+	engine_close(e);
+}
+
+static void a_home_forgets_pages_that_others_have_dropped(void **state)
+{
+	nodes_make(&world, *state, 2, NULL, 64 << 20);
+	for (unsigned i = 0; i < 2; i++)
+		engine_format_shard(world.node[i].file.path, 4 << 20, (uint16_t)i);
+	nodes_run(&world, reading_node_main);
+	nodes_drop(&world);
+}
+
 static char tcp[] = "tcp", shm[] = "shm", verbs[] = "verbs";
 
 #define OVER(transport, test)                                                            \
@@ -313,11 +391,14 @@ int main(int argc, char **argv)
 		OVER(shm, nodes_share_pages_that_do_not_fit_their_caches),
 		OVER(tcp, nodes_want_the_same_few_pages),
 		OVER(shm, nodes_want_the_same_few_pages),
+		OVER(tcp, a_home_forgets_pages_that_others_have_dropped),
+		OVER(shm, a_home_forgets_pages_that_others_have_dropped),
 	};
 	const struct CMUnitTest rdma[] = {
 		OVER(verbs, nodes_share_pages_that_fit_their_caches),
 		OVER(verbs, nodes_share_pages_that_do_not_fit_their_caches),
 		OVER(verbs, nodes_want_the_same_few_pages),
+		OVER(verbs, a_home_forgets_pages_that_others_have_dropped),
 	};
 
 	rt_real_start();
