@@ -154,7 +154,7 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
 	if (session_keeps(s)) /* it looks at the attributes before it reads */
 		flags &= ~(uint64_t)FUSE_EXPLICIT_INVAL_DATA;
-	if (session_keeps(s) ? fs_maps_shared(s->fs) : session_shared(s))
+	if (session_keeps(s) && fs_maps_shared(s->fs))
 		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
 	if (session_shared(s)) {
 		unsigned max = fs_maps_shared(s->fs) ? MAPPED_BACKGROUND
