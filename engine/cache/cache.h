@@ -314,9 +314,10 @@ struct kernel_counters {
  */
 int cache_kernel_start(
 	struct cache *cache, const struct cache_kernel_ops *ops, void *owner);
-/* The kernel has nothing any more: it is gone. */
-/* And it may get pages with STORES: for guard_shared_while, and the like. Ended by cache_kernel_stop, too. */
+/* And it may get pages with STORES: for guard_shared_while, and the like. Ended by
+ * cache_kernel_stop, too. */
 int cache_stores_start(struct cache *cache);
+/* The kernel has nothing any more: it is gone. */
 void cache_kernel_stop(struct cache *cache);
 /* NULL: there is no kernel. */
 struct kernel_counters *cache_kernel_counters(struct cache *cache);
