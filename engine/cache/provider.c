@@ -462,6 +462,7 @@ void provider_main(void *arg)
 	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
 		uint32_t word =
 			atomic_load_explicit(&c->provider_word, memory_order_acquire);
+		uint64_t pause_ns = DROP_NS;
 		unsigned freed;
 		bool soon;
 		int error;
@@ -482,8 +483,12 @@ void provider_main(void *arg)
 			rt_cond_broadcast(&c->free.available);
 			if (error || (!freed && !soon))
 				break;
-			if (!freed)
-				rt_sleep_ns(DROP_NS);
+			if (freed) {
+				pause_ns = DROP_NS;
+			} else { /* a page that the kernel has locked may take long */
+				rt_sleep_ns(pause_ns);
+				pause_ns = MIN(2 * pause_ns, RETRY_NS);
+			}
 		}
 		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
 			c->low_water)

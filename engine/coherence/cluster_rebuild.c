@@ -224,7 +224,6 @@ void page_rebuild_opened(struct cluster *d, struct dpage *p)
 static node_map absent(const struct cluster *d, const struct dpage *p)
 {
 	const struct view *v = &d->view;
-
 	node_map heard = atomic_load_explicit(&v->heard, memory_order_acquire);
 	node_map left = atomic_load_explicit(&v->left, memory_order_acquire);
 	node_map may = p->may | atomic_load_explicit(&v->unheard, memory_order_acquire);
