@@ -63,6 +63,20 @@ wait_until() {
 	done
 }
 
+# For $1 seconds the daemon uses a hundredth of a second at most; one of a few tries may be disturbed by
+# what the machine does besides, and by where the two counts of it, of a hundredth each, are cut off.
+idles() {
+	local try before after
+	for try in 1 2 3 4 5; do
+		before=$(awk '{print $14 + $15}' "/proc/$DAEMON/stat")
+		sleep "$1"
+		after=$(awk '{print $14 + $15}' "/proc/$DAEMON/stat")
+		echo "try $try: $((after - before)) hundredths"
+		[ $((after - before)) -gt 1 ] || return 0
+	done
+	return 1
+}
+
 # fsck must find nothing.
 check_store() {
 	command -v fsck.weft >/dev/null || return 0

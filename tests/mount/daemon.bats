@@ -407,10 +407,7 @@ atime_read() {
 	mount_store
 	touch "$MNT/f"
 	sleep 6
-	ticks() { awk '{print $14 + $15}' "/proc/$DAEMON/stat"; }
-	before=$(ticks)
-	sleep 3
-	[ $(($(ticks) - before)) -le 1 ]
+	idles 3
 }
 
 # A long path with what separates fusermount3's options; a device node that anybody may open, in

@@ -571,20 +571,32 @@ static int a_full_queue_is_told_and_empties(void *arg)
 	return 0;
 }
 
-/* Two endpoints that have nothing to say sleep, but for a ping now and then. */
+static uint64_t processor_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000 * MS + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * Two endpoints that have nothing to say sleep, but for a ping now and then. What connecting leaves
+ * behind, and what the machine does besides, may disturb a try.
+ */
 static int an_idle_endpoint_uses_no_processor(void *arg)
 {
 	struct pair p = pair_up();
-	struct timespec before, after;
+	uint64_t spent = UINT64_MAX;
 
-	rt_sleep_ns(50 * MS); /* what connecting leaves behind */
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-	rt_sleep_ns(1000 * MS);
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-	CHECK(rt_simulated || (uint64_t)(after.tv_sec - before.tv_sec) * 1000 * MS +
-					      (uint64_t)after.tv_nsec -
-					      (uint64_t)before.tv_nsec <
-				      10 * MS);
+	for (unsigned try = 0; try < 5 && spent >= 10 * MS; try++) {
+		uint64_t before;
+
+		rt_sleep_ns(50 * MS);
+		before = processor_ns();
+		rt_sleep_ns(1000 * MS);
+		spent = rt_simulated ? 0 : processor_ns() - before;
+	}
+	CHECK(spent < 10 * MS);
 	CHECK(p.a->downs == 0 && p.b->downs == 0);
 	pair_down(&p);
 	return 0;
