@@ -44,6 +44,7 @@ complete() { # TRANSPORT
 
 # Serves as node 2, from its network; the rest are options. Its words are in $DIR/server.
 serve() {
+	rm -f "$DIR/server" # what an earlier one has said
 	nsenter --net="/run/netns/$NET-2" weft bench net "$@" >"$DIR/server" 2>&1 3>&- &
 	SERVER=$!
 	wait_until 60 grep -q listening "$DIR/server"
@@ -84,6 +85,7 @@ refused() { # STATUS TEXT COMMAND...
 		complete tcp
 	done
 	kill "$SERVER"
+	wait "$SERVER" || true # until then it has the port
 	sed -i 's/^key = .*/&\ntls = yes/' "$FILE"
 	serve -c "$FILE" --listen --once
 	run on 1 weft bench net -c "$FILE" 10.77.0.2:9337 -n 50 -w 60 --json
