@@ -118,11 +118,11 @@ refused() { # STATUS TEXT COMMAND...
 	grep -q "refused" "$DIR/server"
 }
 
-# One that goes on until it is stopped.
+# One that goes on until it is stopped. It is served when more has come than who it is.
 start_client() {
 	nsenter --net="/run/netns/$NET-1" weft bench net -c "$FILE" 10.77.0.2 -n 10000000 >"$DIR/said" 2>&1 3>&- &
 	CLIENT=$!
-	wait_until 60 bash -c "ip netns exec $NET-2 ss -Htn state established sport = :9337 | grep -q ."
+	wait_until 60 bash -c "ip netns exec $NET-2 ss -Htni state established sport = :9337 | grep -qE 'bytes_received:[0-9]{5}'"
 }
 
 @test "one client at a time; one that dies leaves the server to the next; a server that dies ends it" {
