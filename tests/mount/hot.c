@@ -30,11 +30,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOUNTS_MAX    8u
-#define WORKERS       2u /* on each mount */
-#define PROCESSES_MAX (MOUNTS_MAX * WORKERS)
-#define SLOTS         12u
-#define NAMES         2u
+#define MOUNTS_MAX     8u
+#define WORKERS        2u /* on each mount */
+#define PROCESSES_MAX  (MOUNTS_MAX * WORKERS)
+#define SLOTS          12u
+#define NAMES          2u
+#define LONGER_SECONDS 60 /* for those that have changed nothing yet */
 
 /* Counts changes: odd while one is under way. `there` is what it leaves. */
 struct name {
@@ -262,9 +263,32 @@ static void work(void)
 	}
 }
 
-int main(int argc, char **argv)
+static bool all_have_changed(void)
+{
+	for (unsigned p = 0; p < processes; p++)
+		if (!atomic_load(&shared->of[p]))
+			return false;
+	return true;
+}
+
+/* Or until one has found something wrong; longer where a slow machine has not come to all of them. */
+static void wait_seconds(double seconds)
 {
 	struct timespec t = {.tv_nsec = 20000000};
+	double left = seconds * 50, longer = LONGER_SECONDS * 50;
+
+	while (!atomic_load(&shared->stop) &&
+		(left > 0 || (longer > 0 && !all_have_changed()))) {
+		nanosleep(&t, NULL);
+		if (left > 0)
+			left--;
+		else
+			longer--;
+	}
+}
+
+int main(int argc, char **argv)
+{
 	static unsigned seen[PROCESSES_MAX][SLOTS][NAMES];
 	unsigned names = 0;
 	char path[512];
@@ -292,8 +316,7 @@ int main(int argc, char **argv)
 			work();
 			exit(0);
 		}
-	for (double s = atof(argv[1]) * 50; s > 0 && !atomic_load(&shared->stop); s--)
-		nanosleep(&t, NULL);
+	wait_seconds(atof(argv[1]));
 	atomic_store(&shared->stop, true);
 	for (unsigned p = 0; p < processes; p++) {
 		if (wait(&status) < 0)
