@@ -485,6 +485,19 @@ static void owed_shipped(struct cache *c, const struct coherence_ship *s)
 		give_persisted(c, s->pid, s->incarnation, s->version);
 }
 
+/*
+ * Pages of this home of which an earlier image is owed and pins the log, as the later one in the frame
+ * need not: so those who look for what pins it pass the frame by where its image had to be logged, too.
+ */
+static void owed_returned(struct cache *c, const struct owed_round *r)
+{
+	int e = 0;
+
+	for (unsigned i = 0; i < r->returned && !e; i++)
+		if (coherence_home_here(c->coherence, r->back[i].pid))
+			e = writeback_own(c, r->back[i].pid);
+}
+
 void owed_ship(struct cache *c, lsn_t upto, bool urgent)
 {
 	struct owed_round r;
@@ -501,6 +514,8 @@ void owed_ship(struct cache *c, lsn_t upto, bool urgent)
 		/* a failure is told to those who look after the frames themselves */
 		if (r.returned)
 			(void)writeback_pages(c, r.back, r.returned, urgent, NULL);
+		if (urgent)
+			owed_returned(c, &r);
 		if (!r.ships && !r.returned)
 			break;
 	}
