@@ -10,6 +10,7 @@
 #include "engine/common/text.h"
 #include "engine/volume/member.h"
 #include "fs/control.h"
+#include "fs/guardian.h"
 #include "fs/options.h"
 #include "fs/remount.h"
 #include "fs/session.h"
@@ -20,6 +21,8 @@ struct daemon {
 	/* For those options that a remount changes, which only the main task does. */
 	struct rt_mutex options_lock;
 	struct remount remount;
+	struct guardian guardian;
+	int unguarded; /* the mount, -errno: why */
 	struct source source;
 	struct member *member; /* NULL: no other node has the volume */
 	struct volume *volume;

@@ -59,7 +59,7 @@ static int mount_as_root(
 	return fd;
 }
 
-static int receive_descriptor(int from)
+int mount_receive_descriptor(int from)
 {
 	union {
 		struct cmsghdr header;
@@ -169,7 +169,7 @@ static int fusermount(char *directory, char *options, struct weft_error *err)
 		close(sockets[0]);
 		return weft_error(err, -EAGAIN, "cannot start fusermount3");
 	}
-	fd = receive_descriptor(sockets[0]);
+	fd = mount_receive_descriptor(sockets[0]);
 	close(sockets[0]);
 	if (wait_for(child) < 0 || fd < 0) {
 		if (fd >= 0)

@@ -27,4 +27,7 @@ void fuse_mount_tune(const struct mount_options *o);
  */
 int fuse_mount_close(const char *directory, bool lazy);
 
+/* Waits for a message of one byte with a descriptor; that (close-on-exec), or -errno. */
+int mount_receive_descriptor(int from);
+
 #endif

@@ -76,7 +76,8 @@ static const char usage[] =
 	"  node=N             which node of the cluster file this is (default: found by "
 	"this\n"
 	"                     machine's addresses)\n"
-	"  mmap=off|shared    with other nodes, whether files that are opened to write can "
+	"  mmap=off|shared    with other nodes, whether files that are opened to write "
+	"can "
 	"be\n"
 	"                     mapped MAP_SHARED (shared), or not (off, the default)\n"
 	"  soft, hard         whether a request fails with EIO when it has waited for "
@@ -175,6 +176,7 @@ static int parse_arguments(
 		return -1;
 	}
 	*code = EXIT_MOUNT;
+	guardian_sweep();
 	o->store = absolute(argv[optind], "store", &err);
 	if (!o->store || check_directory(argv[optind + 1], &err) < 0 ||
 		!(o->directory = absolute(argv[optind + 1], "mount point", &err))) {
@@ -442,6 +444,7 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 	device = fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
 	if (device < 0)
 		return device;
+	d->unguarded = guardian_connection(&d->guardian, o->directory);
 	ret = session_start(&d->session, d->fs, device, d->ended_fd, uring,
 		o->soft ? o->timeout_ms * 1000000ull : 0, err);
 	if (ret == 0)
@@ -604,9 +607,14 @@ static void say_mounted(const struct daemon *d)
 			(double)v->recovery.redone_ns / 1e9, met,
 			(double)v->recovery.took_ns / 1e9);
 	weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory, text);
+	if (d->unguarded < 0) /* ordinary users and some containers */
+		weft_log(6,
+			"no guardian ends the connection if this weftd is killed: %s; "
+			"`umount -f` does",
+			strerror(-d->unguarded));
 }
 
-static int run(struct daemon *d, struct weft_error *err)
+static int run(struct daemon *d, int argc, char **argv, struct weft_error *err)
 {
 	const struct control_source source = {
 		.status = status_build,
@@ -625,6 +633,9 @@ static int run(struct daemon *d, struct weft_error *err)
 	if (ret < 0)
 		return weft_error(
 			err, ret, "cannot start the runtime: %s", strerror(-ret));
+	ret = guardian_start(&d->guardian, argc, argv);
+	if (ret < 0)
+		weft_log(4, "cannot start a guardian: %s", strerror(-ret));
 	d->started_ns = rt_now_ns();
 	ret = source_open(&d->source, &d->options, err);
 	if (ret == 0)
@@ -689,8 +700,9 @@ int main(int argc, char **argv)
 		return EXIT_MOUNT;
 	}
 	code = 0;
-	if (run(&d, &err) < 0)
+	if (run(&d, argc, argv, &err) < 0)
 		code = fail(&err, EXIT_MOUNT);
+	guardian_stop(&d.guardian);
 	member_close(d.member);
 	source_close(&d.source);
 	mount_options_free(&d.options);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "fs/daemonize.h"
+#include "fs/guardian.h"
 #include "fs/mount.h"
 #include "tools/tools.h"
 
@@ -134,11 +135,13 @@ static int unmount(const struct unmount *u, const char *name)
 {
 	struct weft_error err = {0}, none = {0};
 	json_t *identity = NULL;
-	int fd = client_find(name, &identity, &none);
-	char *directory = identity ? strdup(client_text(identity, "mount_point"))
-				   : client_path(name);
-	int ret = 0;
+	char *directory;
+	int fd, ret = 0;
 
+	guardian_sweep();
+	fd = client_find(name, &identity, &none);
+	directory = identity ? strdup(client_text(identity, "mount_point"))
+			     : client_path(name);
 	if (!directory)
 		ret = weft_error(&err, -ENOMEM, "no memory");
 	else if (fd == -ENOTUNIQ && !u->top)

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the guardian knows is a descriptor of the connection's "abort" in fusectl: it stands for
+ * that connection alone, whose number may be another's a moment after its end.
+ *
+ * The end is told by the signal that Linux sends when the thread ends that has forked
+ * (PR_SET_PDEATHSIG). A pidfd, or the other end of a pipe, would say nothing while one of the
+ * daemon's threads is left; and the main thread may be that one, in syncfs or umount. So a task
+ * of its own forks, and then only waits for a word.
+ */
+#include "fs/guardian.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/mount.h"
+
+#define NAME "weft-guardian"
+/* When the daemon has ended. Not one that whoever stops services sends to all processes. */
+#define END_SIGNAL  SIGUSR1
+#define CONNECTIONS "/sys/fs/fuse/connections"
+
+/* ---- the kernel's control of a connection --------------------------------------- */
+
+/* fusectl where no path leads to; else where it is usually mounted. */
+static int control_folder_open(void)
+{
+	int context = fsopen("fusectl", FSOPEN_CLOEXEC);
+	int folder = -1;
+
+	if (context >= 0) {
+		if (fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+			folder = fsmount(context, FSMOUNT_CLOEXEC, 0);
+		close(context);
+	}
+	return folder >= 0 ? folder
+			   : open(CONNECTIONS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* The file that ends a connection when something is written to it; -errno. */
+static int abort_open(unsigned connection)
+{
+	int folder = control_folder_open();
+	char name[32];
+	int fd;
+
+	if (folder < 0)
+		return -errno;
+	snprintf(name, sizeof(name), "%u/abort", connection);
+	fd = openat(folder, name, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		fd = -errno;
+	close(folder);
+	return fd;
+}
+
+/* ---- the process ------------------------------------------------------------------ */
+
+/* In the place of the daemon's arguments, as far as it fits; getopt has changed their order. */
+static void name_process(const struct guardian *g)
+{
+	char *begin = g->argv[0], *end = g->argv[0];
+	const char *from = NAME;
+
+	prctl(PR_SET_NAME, NAME);
+	for (int i = 0; i < g->argc; i++) {
+		begin = MIN(begin, g->argv[i]);
+		end = MAX(end, g->argv[i] + strlen(g->argv[i]));
+	}
+	while (begin < end)
+		*begin++ = *from ? *from++ : '\0';
+}
+
+/*
+ * Forked while there are other threads, so only what is safe in a signal handler: no memory, no
+ * locks. All signals are blocked here, as in the task that forked.
+ */
+static _Noreturn void process_run(const struct guardian *g, int socket)
+{
+	struct pollfd events[] = {{.events = POLLIN}, {.fd = socket, .events = POLLIN}};
+	int connection = -1;
+	bool ended = false;
+	sigset_t set;
+
+	/* Whoever waits for the daemon's pipes, terminal or folder is not to wait for this. */
+	close_range(0, (unsigned)socket - 1, 0);
+	close_range((unsigned)socket + 1, ~0u, 0);
+	if (setsid() < 0 || chdir("/") < 0 || prctl(PR_SET_PDEATHSIG, END_SIGNAL) < 0)
+		_exit(1);
+	name_process(g);
+	sigemptyset(&set);
+	sigaddset(&set, END_SIGNAL);
+	events[0].fd = signalfd(-1, &set, SFD_CLOEXEC);
+	while (!ended && getppid() == g->daemon) {
+		if (poll(events, ARRAY_SIZE(events), -1) < 0)
+			break;
+		ended = events[0].revents;
+		if (!ended && events[1].revents) {
+			connection = mount_receive_descriptor(socket);
+			ended = connection < 0;
+		}
+	}
+	_exit(connection >= 0 && write(connection, "1", 1) < 0);
+}
+
+/* ---- the daemon's side -------------------------------------------------------------- */
+
+struct fork_call {
+	struct guardian *guardian;
+	int process_socket;
+	_Atomic uint32_t done;
+	int error;
+};
+
+static void guardian_task(void *arg)
+{
+	struct fork_call *call = arg;
+	struct guardian *g = call->guardian;
+	pid_t child = fork();
+
+	if (child == 0)
+		process_run(g, call->process_socket);
+	call->error = child < 0 ? -errno : 0;
+	atomic_store(&call->done, 1);
+	rt_wake(&call->done, 1);
+	while (!atomic_load(&g->ended))
+		rt_wait(&g->ended, 0, RT_FOREVER);
+}
+
+int guardian_start(struct guardian *g, int argc, char **argv)
+{
+	struct fork_call call = {.guardian = g};
+	int sockets[2];
+	int ret;
+
+	*g = (struct guardian){.daemon = getpid(), .argc = argc, .argv = argv};
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+		return -errno;
+	g->socket = sockets[0];
+	call.process_socket = sockets[1];
+	ret = rt_task_spawn(&g->task, NAME, guardian_task, &call);
+	if (ret < 0) {
+		g->task = NULL;
+		close(g->socket);
+	}
+	while (ret == 0 && !atomic_load(&call.done))
+		rt_wait(&call.done, 0, RT_FOREVER);
+	close(sockets[1]);
+	if (ret == 0 && call.error < 0) {
+		ret = call.error;
+		guardian_stop(g);
+	}
+	return ret;
+}
+
+static int send_descriptor(int to, int fd)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	char byte = 0;
+	struct iovec iov = {&byte, 1};
+	struct msghdr message = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+	return sendmsg(to, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int guardian_connection(struct guardian *g, const char *directory)
+{
+	struct statx st;
+	int fd, ret;
+
+	if (!g->task)
+		return -ESRCH;
+	/* What the kernel knows by itself: nobody serves the mount yet. */
+	if (statx(AT_FDCWD, directory, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) < 0)
+		return -errno;
+	fd = abort_open(st.stx_dev_minor);
+	if (fd < 0)
+		return fd;
+	ret = send_descriptor(g->socket, fd);
+	close(fd);
+	return ret;
+}
+
+void guardian_stop(struct guardian *g)
+{
+	if (!g->task)
+		return;
+	atomic_store(&g->ended, 1);
+	rt_wake(&g->ended, 1);
+	rt_task_join(g->task);
+	close(g->socket);
+	g->task = NULL;
+}
+
+/* ---- daemons whose guardian was killed, too ----------------------------------------------- */
+
+/* A daemon that has ended, but for threads that are still to end. */
+static bool is_ended_daemon(const char *pid)
+{
+	char path[64], name[32] = "", state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	if (fscanf(f, "%*d (%31[^)]) %c", name, &state) != 2)
+		state = 0;
+	fclose(f);
+	return state == 'Z' && strcmp(name, "weftd") == 0;
+}
+
+/* fdinfo of a FUSE device says which connection it is of. */
+static void end_connection_of(const char *info, const char *pid)
+{
+	unsigned connection = 0;
+	FILE *f = fopen(info, "re");
+	char line[256];
+	int fd;
+
+	if (!f)
+		return;
+	while (!connection && fgets(line, sizeof(line), f))
+		if (sscanf(line, "fuse_connection: %u", &connection) != 1)
+			connection = 0;
+	fclose(f);
+	fd = connection ? abort_open(connection) : -ENOENT;
+	if (fd < 0)
+		return;
+	if (write(fd, "1", 1) == 1)
+		weft_log(5, "weftd %s was killed and could not end: its mount was ended",
+			pid);
+	close(fd);
+}
+
+/* Calls fn(path, arg) for the entries of a folder whose names are numbers. */
+static void each_number(const char *folder, void (*fn)(const char *path, const char *arg),
+	const char *arg)
+{
+	DIR *d = opendir(folder);
+	struct dirent *entry;
+	char path[128];
+
+	while (d && (entry = readdir(d))) {
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		snprintf(path, sizeof(path), "%.80s/%.20s", folder, entry->d_name);
+		fn(path, arg ? arg : entry->d_name);
+	}
+	if (d)
+		closedir(d);
+}
+
+static void sweep_thread(const char *thread, const char *pid)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%.100s/fdinfo", thread);
+	each_number(path, end_connection_of, pid);
+}
+
+static void sweep_process(const char *process, const char *pid)
+{
+	char path[128];
+
+	if (!is_ended_daemon(pid))
+		return;
+	snprintf(path, sizeof(path), "%.100s/task", process);
+	each_number(path, sweep_thread, pid);
+}
+
+void guardian_sweep(void)
+{
+	each_number("/proc", sweep_process, NULL);
+}

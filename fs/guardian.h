@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The guardian of a daemon: a small process that ends the FUSE connection when the daemon is
+ * killed (docs/many-nodes.md, "When the daemon is killed").
+ *
+ * A killed daemon's device is closed by its last thread. One that waits in the kernel for a page
+ * which a request has locked that only the daemon could answer never comes to its end.
+ */
+#ifndef WEFT_FS_GUARDIAN_H
+#define WEFT_FS_GUARDIAN_H
+
+#include "engine/rt/rt.h"
+
+struct guardian {
+	struct rt_task *task;   /* NULL: there is no guardian */
+	_Atomic uint32_t ended; /* the task's word */
+	int socket;             /* to the process; its end is the guardian's end */
+	pid_t daemon;
+	int argc;
+	char **argv;
+};
+
+/*
+ * Starts the process. Early: it has a copy of what memory and files there are, and keeps the
+ * memory. argc, argv are main's, whose place the process uses for a name of its own. Without
+ * a guardian the daemon works; 0 or -errno.
+ */
+int guardian_start(struct guardian *g, int argc, char **argv);
+/*
+ * The connection of the filesystem mounted on `directory` is to be ended with this process.
+ * 0 or -errno: the kernel's control of it cannot be reached.
+ */
+int guardian_connection(struct guardian *g, const char *directory);
+/* Ends the process, and first the connection, if that is there still. */
+void guardian_stop(struct guardian *g);
+
+/* To be called by weft's programs before they touch a mount point: ends the connections of daemons
+ * of this machine that were killed together with their guardians. */
+void guardian_sweep(void);
+
+#endif
