@@ -149,6 +149,8 @@ void orphan_closed(struct fs *fs, uint64_t ino);
 void state_reclaiming(struct fs *fs, struct inode_state *st, bool reclaiming);
 /* Brings the times of all files into the tree, as far as that works. Waits. */
 void states_settle(struct fs *fs);
+/* Brings what programs here have stored into files through mappings. Waits, as kernel_fetch_stores. */
+void states_fetch(struct fs *fs);
 /* Around making everything durable: what was forgotten before `mark` no longer matters.
  */
 uint32_t forgotten_mark(struct fs *fs);

@@ -12,7 +12,7 @@
  * looks at the count after its transaction. So either the open sees that no link is left,
  * or the unlink sees the open and leaves the inode to the last close.
  */
-#include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 #define STRIPES         64u
 #define STRIPE_BUCKETS  1024u
@@ -262,6 +262,38 @@ void states_settle(struct fs *fs)
 			state_put(fs, st);
 			if (rc < 0)
 				return;
+		}
+	}
+}
+
+/* Of the states of the bucket that programs may have stored into, the next one by inode number, with a
+ * reference; or NULL. */
+static struct inode_state *bucket_mapped(struct stripe *s, unsigned b, uint64_t after)
+{
+	struct inode_state *next = NULL;
+
+	rt_mutex_lock(&s->lock);
+	for (struct inode_state *st = s->bucket[b]; st; st = st->next)
+		if (st->ino > after && (!next || st->ino < next->ino) &&
+			atomic_load_explicit(&st->mapped, memory_order_acquire))
+			next = st;
+	if (next && next->users++ == 0)
+		idle_remove(s, next);
+	rt_mutex_unlock(&s->lock);
+	return next;
+}
+
+void states_fetch(struct fs *fs)
+{
+	for (unsigned i = 0; i < STRIPES * STRIPE_BUCKETS; i++) {
+		struct stripe *s = &fs->files->stripe[i / STRIPE_BUCKETS];
+		struct inode_state *st;
+		uint64_t ino = 0;
+
+		while ((st = bucket_mapped(s, i % STRIPE_BUCKETS, ino))) {
+			ino = st->ino;
+			kernel_fetch_stores(fs, st);
+			state_put(fs, st);
 		}
 	}
 }

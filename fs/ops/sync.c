@@ -152,7 +152,12 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 		return volume_persist(fs->volume) ? -EIO : 0;
 	if (atomic_load(&fs->volume->returned))
 		return -EAGAIN;
-	rc = ask[0] ? sync_here(fs, ask[0], false, true, &quiet) : syncfs_here(fs);
+	if (ask[0]) {
+		rc = sync_here(fs, ask[0], false, true, &quiet);
+	} else {
+		states_fetch(fs);
+		rc = syncfs_here(fs);
+	}
 	answer[0] = quiet;
 	/* an -EAGAIN would say that it is not served */
 	return rc ? -EIO : 0;

@@ -170,6 +170,35 @@ for d in dirs:
 	umount_nodes 1 2 3
 }
 
+@test "weft sync on one node brings to the stores what programs on another have stored" {
+	mount_nodes -o mmap=shared
+	head -c 65536 /dev/zero >"${M[1]}/f"
+	head -c 65536 /dev/zero >"${M[1]}/g"
+	program '
+mapped = [full(dirs[0] + "/" + name) for name in ("f", "g")]
+for fd, m in mapped:
+    for i in range(0, 65536, 4096):
+        m[i] = 7
+open(dirs[1], "w").write("stored")
+while not os.path.exists(dirs[2]):     # no msync, and they stay mapped until the daemons are killed
+    time.sleep(0.1)
+os._exit(0)
+' "${M[1]}" "$DIR/stored" "$DIR/killed" 3>&- &
+	wait_until 30 test -s "$DIR/stored"
+	weft sync "${M[2]}"
+	crash_all
+	touch "$DIR/killed"
+	wait
+	mount_nodes -o mmap=shared
+	program '
+for d in dirs:
+    for name in ("f", "g"):
+        fd = os.open(d + "/" + name, os.O_RDONLY)
+        need(all(os.pread(fd, 1, i)[0] == 7 for i in range(0, 65536, 4096)), d, name)
+' "${M[@]:1}"
+	umount_nodes 1 2 3
+}
+
 @test "mtime follows stores, and those of a file that is closed are seen by all" {
 	mount_nodes -o mmap=shared
 	head -c 4096 /dev/zero >"${M[1]}/f"
