@@ -41,6 +41,7 @@ static json_t *cache_status(struct volume *v)
 	PUT_COUNTER(o, c, evictions);
 	PUT_COUNTER(o, c, evicted_dirty);
 	PUT_COUNTER(o, c, swept);
+	PUT_COUNTER(o, c, stays);
 	PUT_COUNTER(o, c, pages_written);
 	PUT_COUNTER(o, c, write_batches);
 	PUT_COUNTER(o, c, sync_logged);

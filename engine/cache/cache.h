@@ -377,7 +377,8 @@ int cache_persist(struct cache *cache);
 
 struct cache_counters {
 	_Atomic uint64_t hits, misses, fetch_requests, prefetches, evictions,
-		evicted_dirty, swept; /* frames looked at, to evict some */
+		evicted_dirty, swept, /* frames looked at, to evict some */
+		stays; /* pages that others had to wait for while they were in use (stay.c) */
 	_Atomic uint64_t pages_written, write_batches, sync_logged, sync_in_place,
 		checkpoints;
 	_Atomic uint64_t latch_waits, latch_restarts, frame_waits;

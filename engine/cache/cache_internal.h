@@ -77,6 +77,19 @@ struct owed {
 	uint64_t since; /* place in the order in which pages came to be owed */
 };
 
+#define STAY_PLACES 256u
+
+/* Of a page that was granted while others may want it, as long as it is with this node, and
+ * of how earlier stays went (stay.c). */
+struct stay {
+	_Atomic page_id pid;
+	_Atomic uint64_t came_ns, came_version;
+	_Atomic uint64_t look_ns; /* asks wait until then, at least; 0: there were none */
+	_Atomic uint64_t look_version;     /* when that was said */
+	_Atomic uint32_t skip, skips_left; /* stays in which none waits */
+	_Atomic bool open;
+};
+
 struct counter_stripe {
 	_Atomic uint64_t hits;
 	uint8_t pad[CACHE_LINE - 8];
@@ -168,6 +181,8 @@ struct cache {
 	/* by frame: its image may go to another node once the log is durable to here; the
 	 * end of the last record that changed it together with other pages */
 	_Atomic uint64_t *ship_lsn;
+
+	struct stay stay[STAY_PLACES]; /* by pages' hashes (stay.c) */
 
 	/* pages being filled ahead of publication */
 	struct rt_mutex fill_lock;
@@ -480,6 +495,15 @@ uint64_t owed_mark(struct cache *c);
 bool owed_older(struct cache *c, uint64_t mark);
 /* More is owed than the page provider should leave alone. */
 bool owed_crowded(struct cache *c);
+
+/* ---- stay.c ---- */
+
+#define STAY_NS 2000000ull /* so long a page stays from its arrival on, at most */
+
+/* The latched frame's page has come, to be changed. */
+void stay_begin(struct cache *c, const struct frame *f);
+/* Nobody gets it before this, by rt_now_ns(); 0: there is nothing against it. Latched. */
+uint64_t stay_until(struct cache *c, const struct frame *f);
 
 /* ---- sync.c ---- */
 

@@ -118,6 +118,14 @@ static void fill(struct cache *c, struct fetch *x, unsigned flags)
 			store_read_pages(c->store, &x->read[i], 1);
 }
 
+/* Others may ask for it from now on. */
+static void frame_arrived(struct cache *c, struct frame *f)
+{
+	frame_set(f, FRAME_ARRIVED);
+	if (f->held == PAGE_EXCLUSIVE)
+		stay_begin(c, f);
+}
+
 /* The frame becomes usable, or leaves the table again. Keeps the latch if `keep`. */
 static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsigned i,
 	unsigned flags, bool keep)
@@ -148,9 +156,10 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	atomic_store_explicit(&f->flags,
 		(uint16_t)(FRAME_NEED_FULL |
 			   (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
-			   (flags & FETCH_NO_IMAGE && q->hollow ? FRAME_HOLLOW : 0) |
-			   (q->arrived ? FRAME_ARRIVED : 0)),
+			   (flags & FETCH_NO_IMAGE && q->hollow ? FRAME_HOLLOW : 0)),
 		memory_order_relaxed);
+	if (q->arrived)
+		frame_arrived(c, f);
 	if (q->source == PAGE_FROM_PEER && q->dirty)
 		frame_mark_dirty(c, f, 0);
 	if (!keep)
@@ -250,7 +259,7 @@ int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 		frame_set_mode(f, q.granted);
 		f->held = (uint8_t)q.granted;
 		if (q.arrived)
-			frame_set(f, FRAME_ARRIVED);
+			frame_arrived(c, f);
 		if (q.dirty)
 			frame_mark_dirty(c, f, 0);
 		return 0;

@@ -108,6 +108,11 @@ static int give_weaken(
 		latch_release_exclusive(c, f, false);
 		return -EAGAIN;
 	}
+	out->stays_until_ns = stay_until(c, f);
+	if (out->stays_until_ns) {
+		latch_release_exclusive(c, f, false);
+		return -ETIME;
+	}
 	if (!kernel_free(c, f, to)) {
 		e = kernel_drops(c, f) ? -EBUSY : -EAGAIN;
 		latch_release_exclusive(c, f, false);

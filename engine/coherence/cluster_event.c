@@ -89,6 +89,9 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, b
 		return true;
 	}
 	*busy = e == -EBUSY;
+	if (e == -ETIME)
+		atomic_store_explicit(
+			&p->give_ns, image.stays_until_ns, memory_order_relaxed);
 	if (e)
 		return false;
 	if (to == PAGE_INVALID)
@@ -432,18 +435,39 @@ void page_give_later(struct cluster *d, struct dpage *p)
 	rt_wake(&g->word, 1);
 }
 
-/* NULL: none; *look_ns: look at what is being eased then. */
-static struct dpage *giver_take(struct giver_list *g, uint64_t *look_ns)
+/* Takes the first whose time has come. NULL: none; *next_ns: when that of one comes. */
+static struct dpage *giver_pick(struct giver_list *g, uint64_t *next_ns)
+{
+	struct dpage **at = &g->first, *p;
+	uint64_t now = 0;
+
+	*next_ns = RT_FOREVER;
+	for (; (p = *at); at = &p->giver_next) {
+		uint64_t ns = atomic_load_explicit(&p->give_ns, memory_order_relaxed);
+
+		if (ns && !now)
+			now = rt_now_ns();
+		if (ns <= now)
+			break;
+		*next_ns = MIN(*next_ns, ns);
+	}
+	if (!p)
+		return NULL;
+	*at = p->giver_next;
+	if (g->end == &p->giver_next)
+		g->end = at;
+	return p;
+}
+
+/* NULL: none; *next_ns: take again then; *look_ns: look at what is being eased then. */
+static struct dpage *giver_take(
+	struct giver_list *g, uint64_t *next_ns, uint64_t *look_ns)
 {
 	struct dpage *p;
 
 	rt_mutex_lock(&g->lock);
 	*look_ns = g->look_ns;
-	p = g->first;
-	if (p)
-		g->first = p->giver_next;
-	if (!g->first)
-		g->end = &g->first;
+	p = giver_pick(g, next_ns);
 	rt_mutex_unlock(&g->lock);
 	return p;
 }
@@ -473,6 +497,7 @@ static bool give_again(struct cluster *d, struct dpage *p)
 
 	WEFT_ASSERT(page_lock(d, pid) == p);
 	p->giver = false;
+	atomic_store_explicit(&p->give_ns, 0, memory_order_relaxed);
 	p->refs--;
 	DCOUNT(d, gives_tried_again);
 	if (p->deferred) {
@@ -485,7 +510,8 @@ static bool give_again(struct cluster *d, struct dpage *p)
 	page_unlock(d, pid, p); /* delivers what was deferred */
 	WEFT_ASSERT(page_lock(d, pid) == p);
 	p->refs--;
-	again = p->giver;
+	/* who has a time of its own waits for that, and no other does */
+	again = p->giver && !atomic_load_explicit(&p->give_ns, memory_order_relaxed);
 	flush_to = p->flush_to;
 	page_unlock(d, pid, p);
 	if (again && log_durable(d->o.log) < flush_to)
@@ -608,11 +634,11 @@ void giver_main(void *arg)
 			atomic_load_explicit(&d->givers.word, memory_order_acquire);
 		uint32_t eased =
 			atomic_load_explicit(&d->givers.eased, memory_order_acquire);
-		uint64_t look_ns;
-		struct dpage *p = giver_take(&d->givers, &look_ns);
+		uint64_t next_ns, look_ns;
+		struct dpage *p = giver_take(&d->givers, &next_ns, &look_ns);
 
 		if (!p)
-			rt_wait(&d->givers.word, word, look_ns);
+			rt_wait(&d->givers.word, word, MIN(next_ns, look_ns));
 		else if (give_again(d, p))
 			in_vain = 0;
 		else

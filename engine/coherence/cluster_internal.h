@@ -103,6 +103,7 @@ struct dpage {
 	unsigned refs; /* jobs and the giver's list */
 	unsigned ops;  /* under way that read this page's frame */
 	uint64_t arrived_ns;
+	_Atomic uint64_t give_ns; /* in the giver's list: not to be tried before */
 	struct page_hold hold;
 	struct home_entry entry;
 	/* who may have something of this page, of those who were granted it; never too few.

@@ -123,6 +123,7 @@ struct coherence_image {
 	bool dirty;
 	bool hollow;
 	uint64_t flush_to; /* the log must be durable to here first (invariant 3) */
+	uint64_t stays_until_ns; /* -ETIME of weaken(): not before then, by rt_now_ns() */
 };
 
 /*
@@ -137,7 +138,8 @@ struct coherence_frames {
 	 * It may be latched by a request of its own, so look whether the page is still to
 	 * be given before trying again. -EBUSY: this node's kernel has something of it,
 	 * which is being dropped (invariant 5); nothing has changed, `eased` says when it
-	 * may. -ENOBUFS: a dirty page shall become INVALID, and too much is owed: nothing
+	 * may. -ETIME: it has come just now, and is in use; nothing has changed, out->
+	 * stays_until_ns says when to try again. -ENOBUFS: a dirty page shall become INVALID, and too much is owed: nothing
 	 * has changed; some of it is then on its way to be persisted. Never waits.
 	 */
 	int (*weaken)(

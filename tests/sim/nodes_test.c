@@ -13,6 +13,7 @@
 #include "tests/sim/nodes_life.h"
 
 static struct coherence_cluster_counters sum;
+static uint64_t stays;
 
 /* ---- what happens to links ----------------------------------------------------------------- */
 
@@ -130,6 +131,7 @@ static void count_up(struct node *n)
 	sum.forced += c->forced;
 	sum.given_back += c->given_back;
 	sum.taken_over += c->taken_over;
+	stays += cache_counters(n->e.cache)->stays;
 }
 
 static uint64_t messages_sent(struct world *w)
@@ -186,10 +188,35 @@ static void node_turns(struct node *n)
 			rt_wait(&w->turn, at, RT_FOREVER);
 }
 
+/* One page that all nodes change: as fast as they get it, or each after the other. */
+static void node_changes(struct node *n)
+{
+	struct world *w = n->w;
+	uint32_t at;
+
+	for (unsigned done = 0; done < w->changes;) {
+		at = atomic_load(&w->turn);
+		if (w->alternate && at % w->nodes != n->id - 1) {
+			rt_wait(&w->turn, at, RT_FOREVER);
+			continue;
+		}
+		write_data(n, 0, false);
+		done++;
+		atomic_fetch_add(&w->turn, 1);
+		rt_wake(&w->turn, INT32_MAX);
+		if (!w->alternate)
+			rt_sleep_ns(20000 + rt_random() % 40000);
+	}
+}
+
 static void node_work(struct node *n)
 {
 	struct rt_task *task[TASKS];
 
+	if (n->w->changes) {
+		node_changes(n);
+		return;
+	}
 	if (n->w->turns) {
 		node_turns(n);
 		return;
@@ -253,6 +280,7 @@ static void run_seeds(const struct world *of)
 
 	assert_non_null(w);
 	memset(&sum, 0, sizeof(sum));
+	stays = 0;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		*w = *of;
 		if (!w->turns)
@@ -379,6 +407,45 @@ static void four_nodes_crash_and_return(void **state)
 	run_weather(4, 160, 200, 0, 4);
 	run_weather(4, 160, 200, 6, 4);
 	run_weather(4, 5, 200, 4, 4);
+}
+
+static uint64_t run_changes(unsigned nodes, unsigned changes, bool alternate)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	uint64_t messages = 0;
+
+	assert_non_null(w);
+	w->nodes = nodes;
+	w->pages = nodes;
+	w->changes = changes;
+	w->alternate = alternate;
+	w->idle = true;
+	one_in = 10;
+	run_seeds(w);
+	one_in = 1;
+	free(w);
+	for (unsigned i = 0; i < ARRAY_SIZE(sum.sent); i++)
+		messages += sum.sent[i];
+	print_message("%" PRIu64 " messages, %" PRIu64 " stays\n", messages, stays);
+	return messages;
+}
+
+/* docs/many-nodes.md, "Time to use": without that each change costs four messages. */
+static void a_page_stays_for_some_changes_where_all_nodes_change_it(void **state)
+{
+	uint64_t changes = 3 * 300 * seeds_count(SEEDS / 10);
+
+	assert_in_range(run_changes(3, 300, false), 1, changes / 4);
+	assert_true(stays);
+}
+
+/* ... and nobody waits for that, but now and then, where each changes it once in turn. */
+static void a_page_that_is_changed_in_turns_does_not_stay(void **state)
+{
+	uint64_t changes = 2 * 300 * seeds_count(SEEDS / 10);
+
+	assert_in_range(run_changes(2, 300, true), changes, 4 * changes);
+	assert_in_range(stays, 1, changes / 20);
 }
 
 /* docs/protocol.md, "How many messages". Page i has its home at node 1 + i % 3. */
@@ -562,6 +629,8 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_quiet_case_costs_as_many_messages_as_it_must),
+		cmocka_unit_test(a_page_stays_for_some_changes_where_all_nodes_change_it),
+		cmocka_unit_test(a_page_that_is_changed_in_turns_does_not_stay),
 		cmocka_unit_test(two_nodes_share_pages_that_fit_their_caches),
 		cmocka_unit_test(two_nodes_share_pages_that_do_not_fit_their_caches),
 		cmocka_unit_test(four_nodes_share_pages),

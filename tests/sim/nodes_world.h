@@ -77,6 +77,8 @@ struct world {
 	const struct turn *turns; /* instead of the tasks' steps */
 	unsigned turn_count;
 	_Atomic uint32_t turn; /* whose it is */
+	unsigned changes; /* of page 0 by each node, and nothing else: as fast as it can, */
+	bool alternate;   /* or in turns */
 	uint64_t messages;
 	bool rogue;               /* node 2 is no node */
 	bool slow_disks;          /* slower than links are made anew */

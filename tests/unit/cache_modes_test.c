@@ -29,6 +29,7 @@ struct page {
 	bool source_here;           /* both have it, dirty: this node answers for it */
 	bool known;                 /* was ever written */
 	bool metadata;              /* changed by mini-transactions */
+	uint64_t stayed_ns; /* since it came: when it was first refused with -ETIME */
 	uint64_t stamp;             /* last written, anywhere */
 	uint64_t version;
 	lsn_t together; /* end of the last record that changed it with another */
@@ -44,7 +45,7 @@ struct rival {
 	struct page page[PAGES];
 	_Atomic uint32_t running;
 	_Atomic uint32_t stop;
-	uint64_t taken, owed, refused, shipped, evicted, upgrades, busy, full;
+	uint64_t taken, owed, refused, shipped, evicted, upgrades, busy, full, stayed;
 };
 
 static struct rival *rival_of(struct coherence *c)
@@ -111,6 +112,7 @@ static void grant(struct rival *w, struct coherence_request *r)
 		r->source = PAGE_FROM_STORE;
 	r->granted = exclusive ? PAGE_EXCLUSIVE : PAGE_SHARED;
 	r->arrived = p->arrived = rt_random() % 2;
+	p->stayed_ns = 0;
 	r->result = 0;
 	if (r->source == PAGE_FROM_PEER && r->dirty) /* who has it X is to see to it */
 		p->source_here = true;
@@ -260,6 +262,18 @@ static const struct coherence_ops rival_ops = {
 	.close = rival_close,
 };
 
+/* A page that came and is in use may stay for a while, and no longer. */
+static void check_stay(struct rival *w, struct page *p, const struct coherence_image *i)
+{
+	uint64_t now = rt_now_ns();
+
+	if (!p->stayed_ns)
+		p->stayed_ns = now;
+	HOLDS(now < p->stayed_ns + STAY_NS && i->stays_until_ns > now &&
+		i->stays_until_ns <= p->stayed_ns + STAY_NS);
+	w->stayed++;
+}
+
 /* ---- what the rival does by itself ---------------------------------------------------- */
 
 static void take(struct rival *w, unsigned i, enum page_mode mode)
@@ -276,7 +290,9 @@ static void take(struct rival *w, unsigned i, enum page_mode mode)
 	e = w->base.frames->weaken(w->base.cache, pid,
 		mode == PAGE_SHARED ? PAGE_SHARED : PAGE_INVALID, &image);
 	if (e) {
-		HOLDS(e == -EAGAIN || e == -ENOBUFS);
+		HOLDS(e == -EAGAIN || e == -ENOBUFS || e == -ETIME);
+		if (e == -ETIME)
+			check_stay(w, p, &image);
 		w->busy += e == -EAGAIN;
 		w->full += e == -ENOBUFS;
 		p->busy = false;
@@ -562,6 +578,7 @@ static int run_world(void *arg)
 	sum->upgrades += w->upgrades;
 	sum->busy += w->busy;
 	sum->full += w->full;
+	sum->stayed += w->stayed;
 	engine_close(&w->e);
 	rt_free(w);
 	return 0;
@@ -580,12 +597,14 @@ static void a_page_is_what_was_written_last_wherever_that_was(void **state)
 	}
 	print_message("taken %" PRIu64 ", owed %" PRIu64 ", refused %" PRIu64
 		      ", shipped %" PRIu64 ", evicted %" PRIu64 ", upgrades lost %" PRIu64
-		      ", found latched %" PRIu64 ", too much owed %" PRIu64 "\n",
+		      ", found latched %" PRIu64 ", too much owed %" PRIu64
+		      ", stayed %" PRIu64 "\n",
 		sum->taken, sum->owed, sum->refused, sum->shipped, sum->evicted,
-		sum->upgrades, sum->busy, sum->full);
+		sum->upgrades, sum->busy, sum->full, sum->stayed);
 	/* each of them must have had its chance */
 	assert_true(sum->taken && sum->owed && sum->refused && sum->shipped &&
-		    sum->evicted && sum->upgrades && sum->busy && sum->full);
+		    sum->evicted && sum->upgrades && sum->busy && sum->full &&
+		    sum->stayed);
 	free(sum);
 }
 
