@@ -11,7 +11,7 @@
  * per_second (bytes)
  *	fsbench seqwrite FILE MIB		a new file, 1 MiB at a time, fsync ->
  * per_second (bytes)
- *	fsbench create|statall|unlink DIR N	N names, one after the other	->
+ *	fsbench create|statall|unlink DIR N [PREFIX]	N names, one after the other	->
  * per_second
  *	fsbench fsync DIR THREADS N [append]	4 KiB write + fsync, N per thread, a file
  * each
@@ -192,16 +192,17 @@ static void unlink_one(const char *name)
 		die("cannot unlink", name);
 }
 
-static void run_names(const char *dir, unsigned count, void (*one)(const char *name))
+static void run_names(const char *dir, unsigned count, const char *prefix,
+	void (*one)(const char *name))
 {
-	char name[32];
+	char name[64];
 	uint64_t began;
 
 	if (chdir(dir) < 0)
 		die("cannot enter", dir);
 	began = now_ns();
 	for (unsigned i = 0; i < count; i++) {
-		snprintf(name, sizeof(name), "file-%06u", i);
+		snprintf(name, sizeof(name), "%sfile-%06u", prefix, i);
 		one(name);
 	}
 	print_rate(count, began);
@@ -344,6 +345,7 @@ int main(int argc, char **argv)
 	const char *last = argv[argc - 1];
 	int direct = strcmp(last, "direct") == 0 ? O_DIRECT : 0;
 	unsigned n = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 0;
+	const char *prefix = argc > 4 ? argv[4] : "";
 
 	if (strcmp(what, "fill") == 0 && n)
 		run_seqwrite(path, n, 0);
@@ -356,11 +358,11 @@ int main(int argc, char **argv)
 	else if (strcmp(what, "stat") == 0 && argc > 3)
 		run_stat(path, atof(argv[3]));
 	else if (strcmp(what, "create") == 0 && n)
-		run_names(path, n, create_one);
+		run_names(path, n, prefix, create_one);
 	else if (strcmp(what, "statall") == 0 && n)
-		run_names(path, n, stat_one);
+		run_names(path, n, prefix, stat_one);
 	else if (strcmp(what, "unlink") == 0 && n)
-		run_names(path, n, unlink_one);
+		run_names(path, n, prefix, unlink_one);
 	else if (strcmp(what, "fsync") == 0 && argc > 4 && n && n <= THREADS_MAX &&
 		 atoi(argv[4]) > 0)
 		run_fsync(path, n, (unsigned)atoi(argv[4]), strcmp(last, "append") == 0);
