@@ -498,7 +498,7 @@ bool owed_crowded(struct cache *c);
 
 /* ---- stay.c ---- */
 
-#define STAY_NS 2000000ull /* so long a page stays from its arrival on, at most */
+#define STAY_NS 4000000ull /* so long a page stays from its arrival on, at most */
 
 /* The latched frame's page has come, to be changed. */
 void stay_begin(struct cache *c, const struct frame *f);
