@@ -217,4 +217,56 @@ differs() { ! cmp -s "$1" "$2"; }
 	umount_nodes 1 2 3
 }
 
+@test "one with stores in mappings is fenced and still runs: what was synced is there, its programs end" {
+	local pid program
+	need losetup
+	loops=$(losetup -f --show "$DIR/3.weft") || skip "needs loop devices"
+	sed -i "s|^store *= *$DIR/3.weft|store = $loops|" "$FILE"
+	mount_nodes -o mmap=shared
+	head -c 65536 /dev/zero >"${M[1]}/f"
+	python3 -c 'import mmap, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(fd, 65536)
+for v in (5, 6):               # one is made durable, the other is the kernel of node 3 alone to know
+    for i in range(0, 65536, 4096):
+        m[i] = v
+    if v == 5:
+        m.flush()
+print("stored", flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.1)
+try:
+    m.flush()
+except OSError as e:
+    print(os.strerror(e.errno), flush=True)' "${M[3]}/f" "$DIR/fenced" >"$DIR/said" 2>&1 3>&- &
+	program=$!
+	wait_until 30 grep -q stored "$DIR/said"
+	stopped=$(node_pid 3)
+	pid=$stopped
+	kill -STOP "$pid"
+	wait_until 30 away_on_1
+	loops="$loops $(losetup -f --show "$DIR/3.weft")"
+	run on 1 timeout -s KILL 120 weft node fence "$FILE" 3 --yes --store "${loops#* }"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	timeout 60 python3 -c 'import sys
+data = open(sys.argv[1], "rb").read()
+assert len(data) == 65536 and all(data[i] in (5, 6) for i in range(0, 65536, 4096)), data[::4096]' "${M[2]}/f"
+	echo new >"${M[1]}/f"
+	kill -CONT "$pid"
+	stopped=
+	wait_until 20 gone "$pid"
+	touch "$DIR/fenced"
+	wait_until 20 gone "$program"
+	cat "$DIR/said"
+	[ "$(wc -l <"$DIR/said")" -ge 2 ]
+	umount -l "${M[3]}"
+	[ "$(cat "${M[2]}/f")" = new ]
+	losetup -d "${loops#* }"
+	loops=${loops% *}
+	mount_node 3 -o mmap=shared
+	[ "$(cat "${M[3]}/f")" = new ]
+	umount_nodes 1 2 3
+}
+
 away_on_1() { weft status "${M[1]}" | grep -q AWAY; }

@@ -199,6 +199,57 @@ for d in dirs:
 	umount_nodes 1 2 3
 }
 
+@test "with soft, what a node that stands still has ends with SIGBUS or EIO; nothing stored is lost" {
+	local pid
+	mount_nodes -o mmap=shared,soft,timeout=3
+	head -c 65536 /dev/zero >"${M[1]}/f"
+	pid=$(node_pid 2)
+	program '
+a, ma = full(dirs[0] + "/f")
+r, w = os.pipe()
+holder = os.fork()
+if holder == 0:                # its page is with node 2, which stops
+    b, mb = full(dirs[1] + "/f")
+    mb[4096] = 2
+    os.write(w, b"x")
+    signal.pause()
+os.read(r, 1)
+ma[0] = 1
+ma[8192] = 3
+def ends(fn):                  # how a process of its own does that
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        try:
+            fn()
+        except OSError as e:
+            os._exit(e.errno)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+EIO = 5
+os.kill(int(dirs[2]), signal.SIGSTOP)
+try:
+    need(ends(lambda: ma[4096]) == -signal.SIGBUS, "load")
+    need(ends(lambda: ma.__setitem__(4097, 1)) == -signal.SIGBUS, "store")
+    need(ends(lambda: os.pread(a, 1, 4096)) == EIO, "read")
+    stored = ends(lambda: ma.__setitem__(8192, 9))     # where the page is still here
+    need(stored in (0, -signal.SIGBUS), stored)
+    need(ends(lambda: os.fsync(a)) == EIO, "fsync, whose part is there, too")
+finally:
+    os.kill(int(dirs[2]), signal.SIGCONT)
+end = time.time() + 60
+while ends(lambda: ma[4096]) or ends(lambda: os.fsync(a)):
+    need(time.time() < end, "does not go on")
+    time.sleep(0.1)
+bytes_now = tuple(os.pread(a, 1, p)[0] for p in (0, 4096, 8192))
+need(bytes_now == (1, 2, 3 if stored else 9), bytes_now, stored)
+os.kill(holder, signal.SIGKILL)
+os.waitpid(holder, 0)
+' "${M[1]}" "${M[2]}" "$pid"
+	umount_nodes 1 2 3
+}
+
 @test "mtime follows stores, and those of a file that is closed are seen by all" {
 	mount_nodes -o mmap=shared
 	head -c 4096 /dev/zero >"${M[1]}/f"
