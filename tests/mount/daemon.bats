@@ -90,12 +90,15 @@ teardown() {
 		weftd "$STORE" "$MNT" -o cache=16M -f 2>>"$DIR/log" &
 		DAEMON=$!
 		echo "$DAEMON" >>"$DIR/pids"
-		wait_until 10 weft status "$MNT"
+		wait_until 60 weft status "$MNT"
 		echo "$round" >"$MNT/synced"
 		weft sync "$MNT"
 		load=()
 		for i in 1 2 3 4 5 6; do
-			dd if=/dev/zero of="$MNT/f$i" bs=256K count=100000 2>/dev/null &
+			# again and again, as the volume would soon be full; within the mount, as its path
+			# leads elsewhere when that has gone
+			(cd "$MNT" && while dd if=/dev/zero of="f$i" bs=256K count=16 conv=notrunc; do :; done) \
+				>/dev/null 2>&1 3>&- &
 			load+=($!)
 		done
 		wait_until 10 [ -s "$MNT/f6" ]
