@@ -11,7 +11,7 @@ import sys
 import time
 
 F_OFD_SETLK = 37
-TRIES = 1000  # of 10 ms
+TRIES = 6000  # of 10 ms
 FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -322,5 +322,5 @@ def sqlite(*mounts):
         db.close()
 
 
-signal.alarm(40)
+signal.alarm(200)  # by then it hangs
 globals()[sys.argv[1]](*sys.argv[2:])
