@@ -212,6 +212,7 @@ if holder == 0:                # its page is with node 2, which stops
     b, mb = full(dirs[1] + "/f")
     mb[4096] = 2
     os.write(w, b"x")
+    signal.alarm(110)
     signal.pause()
 os.read(r, 1)
 ma[0] = 1
