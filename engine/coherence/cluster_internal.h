@@ -113,6 +113,8 @@ struct dpage {
 	node_map changed;
 	/* who has reported it shared in this epoch, and is away since: as if it had not */
 	node_map gone;
+	/* who has said in this epoch, through others, all that it has; as if it were heard */
+	node_map told;
 	/* while it is opening: what the store has */
 	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;
@@ -402,6 +404,12 @@ int rebuild_reinstate(struct cluster *d, struct dpage *p, const struct page_mess
 void page_rebuild(struct cluster *d, struct dpage *p);
 /* The page has been opened, and cannot do without reports. */
 void page_rebuild_opened(struct cluster *d, struct dpage *p);
+/* A request that waits for nodes which are away: they are asked through others. (INQUIRE) */
+void rebuild_inquire(struct cluster *d, struct dpage *p, const struct page_message *m);
+/* INQUIRE, at who is asked what it has. False: not known yet. */
+bool rebuild_testify(struct cluster *d, struct dpage *p, const struct page_message *m);
+/* WITNESS, at the home. */
+void rebuild_witness(struct cluster *d, struct dpage *p, const struct page_message *m);
 /* The node is away: what it was asked to reinstate is not waited for. */
 void rebuild_without(struct cluster *d, struct dpage *p, unsigned node);
 /* An event has changed the entry: who may have the page? */
