@@ -299,7 +299,7 @@ static void run(unsigned count, void (*what)(struct node *n, struct engine *e))
 	memset(before, 0, sizeof(before));
 	nodes_make(&world, "verbs", count, NULL, 64 << 20);
 	for (unsigned i = 0; i < count; i++)
-		engine_format_shard(world.node[i].file.path, 4 << 20, (uint16_t)i);
+		engine_format_shard(world.node[i].file.path, 24 << 20, (uint16_t)i);
 	nodes_run(&world, node_main);
 	nodes_drop(&world);
 }
