@@ -768,7 +768,10 @@ static void run_seeds(unsigned nodes, unsigned steps)
 	print_message("%" PRIu64 " messages, %" PRIu64 " reads, %" PRIu64
 		      " asked, %" PRIu64 " pages dropped\n",
 		sum_sent, sum_reads, sum_reads_asked, sum_drops);
-	assert_true(sum_drops > 0 && sum_reads_asked < sum_reads);
+	/* what a kernel has it reads without asking; but where others store into it with each
+	 * look, it asks for a page each time, and again if that was refused */
+	assert_true(sum_drops > 0);
+	assert_true(sum_reads_asked < (kernel_stores ? 2 : 1) * sum_reads);
 	free(files);
 	free(w);
 }
