@@ -138,9 +138,10 @@ struct coherence_frames {
 	 * It may be latched by a request of its own, so look whether the page is still to
 	 * be given before trying again. -EBUSY: this node's kernel has something of it,
 	 * which is being dropped (invariant 5); nothing has changed, `eased` says when it
-	 * may. -ETIME: it has come just now, and is in use; nothing has changed, out->
-	 * stays_until_ns says when to try again. -ENOBUFS: a dirty page shall become INVALID, and too much is owed: nothing
-	 * has changed; some of it is then on its way to be persisted. Never waits.
+	 * may. -ETIME: it has come just now, and is in use; nothing has changed,
+	 * out->stays_until_ns says when to try again. -ENOBUFS: a dirty page shall become
+	 * INVALID, and too much is owed: nothing has changed; some of it is then on its way
+	 * to be persisted. Never waits.
 	 */
 	int (*weaken)(
 		void *cache, page_id pid, enum page_mode to, struct coherence_image *out);
