@@ -319,15 +319,24 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	[ "$status" -eq 0 ]
 }
 
-# Until its mount is gone: files written, moved into each other's directories, removed.
+# Until the nodes are killed: files written, moved into each other's directories, removed.
 churn() { # NODE
 	local i=0 d=${M[$1]}/churn
-	while mkdir -p "$d/$1"; do
+	while [ ! -e "$DIR/killed" ] && mkdir -p "$d/$1"; do
 		i=$((i + 1))
+		echo "$i" >"$DIR/churned$1"
 		head -c $((RANDOM * 4)) /dev/urandom >"$d/$1/$i" || break
-		mv "$d/$1/$i" "$d/$((i % NODES + 1))/$1-$i"
-		[ $((i % 7)) -ne 0 ] || rm -rf "$d/$1" "$d/$1"-*
-		[ $((i % 5)) -ne 0 ] || sync "$d"
+		# others remove their directories meanwhile
+		mv "$d/$1/$i" "$d/$((i % NODES + 1))/$1-$i" || true
+		[ $((i % 7)) -ne 0 ] || rm -rf "$d/$1" || true
+		[ $((i % 5)) -ne 0 ] || sync "$d" || true
+	done
+} 2>/dev/null
+
+all_have_churned() { # ROUNDS
+	local n
+	for n in 1 2 3; do
+		[ "$(cat "$DIR/churned$n")" -gt "$1" ] || return 1
 	done
 } 2>/dev/null
 
@@ -339,10 +348,11 @@ churn() { # NODE
 		churns+=($!)
 	done
 	sleep "${WEFT_CHURN_SECONDS:-4}"
-	[ "$(ls "${M[1]}/churn"/* | wc -l)" -gt 10 ]
+	wait_until 60 all_have_churned 20 # synced every five
 	for n in 1 2 3; do
 		kill -9 "$(tail -n "$n" "$DIR/pids" | head -n 1)"
 	done
+	touch "$DIR/killed" # the paths lead elsewhere when the mounts have gone
 	for n in 1 2 3; do
 		umount -l "${M[n]}"
 	done
@@ -357,7 +367,8 @@ churn() { # NODE
 	check_nodes
 	: >"$DIR/pids"
 	mount_nodes
-	[ "$(ls "${M[1]}/churn"/* | wc -l)" -gt 10 ]
+	[ -d "${M[1]}/churn" ]
+	tar -C "${M[2]}" -cf /dev/null churn # all of it can be read
 	umount_nodes 1 2 3
 	check_nodes
 }
