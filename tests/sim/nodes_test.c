@@ -283,7 +283,7 @@ static void run_seeds(const struct world *of)
 	stays = 0;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		*w = *of;
-		if (!w->turns)
+		if (!w->turns && !w->changes)
 			w->nodes = seeds_nodes(of->nodes, seed);
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
 	}
