@@ -39,6 +39,7 @@ struct page {
 	uint64_t stamp_of[VERSIONS_MAX], last_stamp;
 	uint64_t changed[NODES_MAX + 1], durable;
 	bool doubt;
+	uint64_t completed[NODES_MAX + 1]; /* by node: its last change that has returned */
 	/* By node: its last change together with another page, and where its log has that. */
 	struct {
 		uint64_t version;
@@ -156,6 +157,11 @@ static void note_write(struct node *n, struct page *p)
 	p->changed[n->id] = p->version;
 }
 
+static void note_completed(struct node *n, struct page *p, uint64_t version)
+{
+	p->completed[n->id] = MAX(p->completed[n->id], version);
+}
+
 static void note_together(struct node *n, struct page *p, uint64_t version, lsn_t end)
 {
 	/* others may have been at it meanwhile, and a second task of this node */
@@ -173,6 +179,7 @@ static void note_renewed(struct node *n, struct page *p)
 	p->version = p->durable = 0;
 	p->known = p->doubt = false;
 	memset(p->changed, 0, sizeof(p->changed));
+	memset(p->completed, 0, sizeof(p->completed));
 	memset(p->together, 0, sizeof(p->together));
 }
 
@@ -186,7 +193,7 @@ static void note_crash(struct node *n)
 		n->uses[i] = 0;
 		if (p->renewed && p->renewer == n->id)
 			p->renewed = false;
-		p->changed[n->id] = 0;
+		p->changed[n->id] = p->completed[n->id] = 0;
 		p->together[n->id].version = 0;
 		p->doubt |= p->known && safe_version(n->w, p) < p->version;
 	}
@@ -383,6 +390,7 @@ static void write_data(struct node *n, unsigned i, bool blind)
 {
 	struct page *p = &n->w->page[i];
 	page_id pid = pid_of(n->w, i);
+	uint64_t version;
 	struct guard g;
 
 	if (blind && p->known && !p->doubt) {
@@ -400,9 +408,11 @@ static void write_data(struct node *n, unsigned i, bool blind)
 	}
 	HOLDS(g.frame->version == p->version && g.frame->incarnation == p->incarnation);
 	note_write(n, p);
+	version = p->version;
 	fill(g.image, pid, p->stamp);
 	rt_sched_point();
 	guard_release_dirty(n->e.cache, &g, false);
+	note_completed(n, p, version);
 }
 
 /* Two pages together, or one. */
@@ -450,6 +460,8 @@ static void write_metadata(struct node *n, unsigned i)
 		mtr_write(held[k], 0, image, PAGE_SIZE);
 	}
 	end = mtr_commit(m).end;
+	for (unsigned k = 0; k < count; k++)
+		note_completed(n, &w->page[pages[k]], versions[k]);
 	for (unsigned k = 0; k < count && count == 2; k++)
 		note_together(n, &w->page[pages[k]], versions[k], end);
 	rt_free(m);
@@ -541,6 +553,7 @@ static void renew(struct node *n, unsigned i, bool writes)
 		note_write(n, p);
 		fill(g.image, pid, p->stamp);
 		guard_release_dirty(n->e.cache, &g, false);
+		note_completed(n, p, 1);
 	}
 	p->renewed = false;
 }
@@ -549,13 +562,13 @@ static void sync_one(struct node *n, unsigned i)
 {
 	struct page *p = &n->w->page[i];
 	struct page_ref ref = {pid_of(n->w, i), p->incarnation};
-	uint64_t mine = p->changed[n->id];
+	uint64_t mine = p->completed[n->id];
 	const struct frame *f;
 
 	if (!p->known)
 		return;
 	OK(cache_sync(n->e.cache, &ref, 1, 0));
-	/* what this node has changed until then, if nobody has taken it away */
+	/* what this node had changed before the call, if nobody has taken it away */
 	f = table_find(n->e.cache, ref.pid);
 	if (f && f->incarnation == ref.incarnation && f->version >= mine &&
 		p->incarnation == ref.incarnation && p->changed[n->id] >= mine &&
