@@ -85,7 +85,7 @@ struct stay {
 	_Atomic page_id pid;
 	_Atomic uint64_t came_ns, came_version;
 	_Atomic uint64_t look_ns; /* asks wait until then, at least; 0: there were none */
-	_Atomic uint64_t look_version; /* when that was said */
+	_Atomic uint64_t look_version; /* when that was said, or it came */
 	_Atomic uint32_t skip, skips_left; /* stays in which none waits */
 	_Atomic bool open;
 };

@@ -38,6 +38,7 @@ void stay_begin(struct cache *c, const struct frame *f)
 	}
 	PUT(s, came_ns, rt_now_ns());
 	PUT(s, came_version, f->version);
+	PUT(s, look_version, f->version);
 	PUT(s, look_ns, 0);
 	PUT(s, open, true);
 }
@@ -78,7 +79,7 @@ uint64_t stay_until(struct cache *c, const struct frame *f)
 		PUT(s, open, false);
 		return 0;
 	}
-	if (now >= end || (look && GET(s, look_version) == f->version)) {
+	if (now >= end || GET(s, look_version) == f->version) {
 		stay_end(s, f);
 		return 0;
 	}

@@ -213,7 +213,9 @@ static void node_work(struct node *n)
 {
 	struct rt_task *task[TASKS];
 
-	if (n->w->changes) {
+	if (n->w->changes || n->w->looks) {
+		for (unsigned i = 0; i < n->w->looks; i++)
+			read_latched(n, i);
 		node_changes(n);
 		return;
 	}
@@ -283,7 +285,7 @@ static void run_seeds(const struct world *of)
 	stays = 0;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		*w = *of;
-		if (!w->turns && !w->changes)
+		if (!w->turns && !w->changes && !w->looks)
 			w->nodes = seeds_nodes(of->nodes, seed);
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
 	}
@@ -407,6 +409,23 @@ static void four_nodes_crash_and_return(void **state)
 	run_weather(4, 160, 200, 0, 4);
 	run_weather(4, 160, 200, 6, 4);
 	run_weather(4, 5, 200, 4, 4);
+}
+
+/* Nor what was only read, by one node right behind the other. */
+static void a_page_that_is_only_read_does_not_stay(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+
+	assert_non_null(w);
+	w->nodes = 3;
+	w->pages = w->looks = 240;
+	w->idle = true;
+	one_in = 10;
+	run_seeds(w);
+	one_in = 1;
+	free(w);
+	assert_true(sent(PAGE_GIVEN)); /* who had it alone was asked */
+	assert_int_equal(stays, 0);
 }
 
 static uint64_t run_changes(unsigned nodes, unsigned changes, bool alternate)
@@ -631,6 +650,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_quiet_case_costs_as_many_messages_as_it_must),
 		cmocka_unit_test(a_page_stays_for_some_changes_where_all_nodes_change_it),
 		cmocka_unit_test(a_page_that_is_changed_in_turns_does_not_stay),
+		cmocka_unit_test(a_page_that_is_only_read_does_not_stay),
 		cmocka_unit_test(two_nodes_share_pages_that_fit_their_caches),
 		cmocka_unit_test(two_nodes_share_pages_that_do_not_fit_their_caches),
 		cmocka_unit_test(four_nodes_share_pages),

@@ -80,6 +80,7 @@ struct world {
 	_Atomic uint32_t turn; /* whose it is */
 	unsigned changes; /* of page 0 by each node, and nothing else: as fast as it can, */
 	bool alternate;   /* or in turns */
+	unsigned looks;   /* before that: at so many pages, each once */
 	uint64_t messages;
 	bool rogue;               /* node 2 is no node */
 	bool slow_disks;          /* slower than links are made anew */
