@@ -483,6 +483,7 @@ static void read_optimistic(struct node *n, unsigned i)
 {
 	const struct page *p = &n->w->page[i];
 	uint64_t version, then_version, then_stamp;
+	bool then_known;
 	page_id pid = pid_of(n->w, i);
 	uint8_t copy[PAGE_SIZE];
 	struct guard g;
@@ -497,7 +498,8 @@ static void read_optimistic(struct node *n, unsigned i)
 		version = g.frame->version;
 		then_version = p->version; /* at the same moment */
 		then_stamp = p->stamp;
-	} while (!guard_valid(&g) || p->doubt || !p->known);
+		then_known = p->known && !p->doubt;
+	} while (!guard_valid(&g) || !then_known);
 	expect_image(n, i, then_version, then_stamp, copy, version);
 	guard_used(n->e.cache, &g);
 }
