@@ -24,6 +24,8 @@
 #include "engine/common/text.h"
 #include "engine/volume/volume.h"
 
+#define CLIENTS_SPARE 8u /* that no cluster file has yet */
+
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 struct request {
@@ -68,7 +70,7 @@ static const char usage_text[] =
 	"  -l, --log-size N[KMGT]  size of the log; default 1/32 of the store, 4M to 1G\n"
 	"  -C, --clients N         room for the logs of so many clients; default: those "
 	"that\n"
-	"                          the cluster file has for this node\n"
+	"                          the cluster file has for this node, and up to 8 more\n"
 	"  -S, --client-log N[KMGT]  size of each; default that of the log, 5M to 64M\n"
 	"  -f, --force             overwrite whatever STORE contains\n"
 	"  -n, --dry-run           say what would be made, write nothing\n"
@@ -323,8 +325,10 @@ static int cluster_apply(struct request *r)
 	memcpy(r->format.volume_uuid, cluster_volume_uuid(r->cluster), UUID_BYTES);
 	r->format.node = (uint16_t)r->node;
 	r->format.shard = m->shard;
-	if (!r->clients_said)
+	if (!r->clients_said) {
 		r->format.area_count = cluster_clients_of(r->cluster, r->node);
+		r->format.area_spare = CLIENTS_SPARE;
+	}
 	r->path = m->store;
 	return EXIT_OK;
 }

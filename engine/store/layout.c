@@ -148,10 +148,9 @@ static int plan_clients(struct disk_superblock *sb, const struct store_format *f
 {
 	uint64_t bytes = f->area_bytes ? f->area_bytes
 				       : MIN(sb->log_bytes, CLIENT_LOG_DEFAULT_MAX);
+	uint32_t count;
 
 	*end = sb->store_bytes - PAGE_SIZE;
-	if (!f->area_count)
-		return 0;
 	if (f->area_count > STORE_AREAS_MAX)
 		return weft_error(err, -EINVAL,
 			"a store has room for the logs of at most %u clients",
@@ -161,17 +160,22 @@ static int plan_clients(struct disk_superblock *sb, const struct store_format *f
 			"%llu bytes are too few for a client's log: at least %llu",
 			(unsigned long long)f->area_bytes,
 			(unsigned long long)STORE_AREA_MIN);
-	bytes = MAX(bytes, STORE_AREA_MIN);
-	if (bytes > *end / 2 / f->area_count)
+	bytes = ALIGN_UP(MAX(bytes, STORE_AREA_MIN), PAGE_SIZE);
+	if (f->area_count && bytes > *end / 2 / f->area_count)
 		return weft_error(err, -EINVAL,
 			"logs of %u clients, of %llu bytes each, are too large for a "
 			"store of %llu: at most half of it",
 			f->area_count, (unsigned long long)bytes,
 			(unsigned long long)sb->store_bytes);
+	count = MIN(f->area_count +
+			    (uint32_t)MIN(f->area_spare, sb->store_bytes / 32 / bytes),
+		STORE_AREAS_MAX);
+	if (!count)
+		return 0;
 	sb->flags |= DISK_SUPER_AREAS;
-	sb->area_count = f->area_count;
-	sb->area_bytes = ALIGN_UP(bytes, PAGE_SIZE);
-	*end -= f->area_count * sb->area_bytes;
+	sb->area_count = count;
+	sb->area_bytes = bytes;
+	*end -= count * bytes;
 	sb->areas_offset = *end;
 	return 0;
 }

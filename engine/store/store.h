@@ -52,6 +52,8 @@ struct store_format {
 	 * as large as this store's own, 5 MiB .. 64 MiB */
 	uint32_t area_count;
 	uint64_t area_bytes;
+	/* And for so many more at most, as fit into 1/32 of the store. */
+	uint32_t area_spare;
 };
 
 /* ---- checksums ---------------------------------------------------------------- */

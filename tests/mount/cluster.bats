@@ -322,6 +322,14 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "host": 1, "addresses": ["de
 	run mkfs.weft -c "$FILE" --node 1 --force # as many as the file has
 	[ "$status" -eq 0 ]
 	[[ $output == *"logs of 1"*"5.0 MiB"* ]]
+	run mkfs.weft -c "$FILE" --node 1 --force --dry-run --size 4G # and some that may come
+	[ "$status" -eq 0 ]
+	[[ $output == *"logs of 3"*"64.0 MiB"* ]]
+	run mkfs.weft -c "$FILE" --node 1 --force --dry-run --size 1T
+	[[ $output == *"logs of 9"*"64.0 MiB"* ]]
+	run mkfs.weft -c "$FILE" --node 1 --force --dry-run --size 4G --clients 0
+	[ "$status" -eq 0 ]
+	[[ $output != *"logs of"* ]]
 	refused 1 "too few for a client's log" mkfs.weft -c "$FILE" --node 1 --client-log 1M --force
 	refused 1 "too large for a store" mkfs.weft -c "$FILE" --node 1 --client-log 60M --force
 	refused 2 "not a number of clients" mkfs.weft -c "$FILE" --node 1 --clients 64
