@@ -160,13 +160,15 @@ static int plan_clients(struct disk_superblock *sb, const struct store_format *f
 			"%llu bytes are too few for a client's log: at least %llu",
 			(unsigned long long)f->area_bytes,
 			(unsigned long long)STORE_AREA_MIN);
-	bytes = ALIGN_UP(MAX(bytes, STORE_AREA_MIN), PAGE_SIZE);
-	if (f->area_count && bytes > *end / 2 / f->area_count)
+	bytes = MAX(bytes, STORE_AREA_MIN);
+	if ((f->area_count || f->area_bytes) &&
+		bytes > *end / 2 / MAX(f->area_count, 1u))
 		return weft_error(err, -EINVAL,
 			"logs of %u clients, of %llu bytes each, are too large for a "
 			"store of %llu: at most half of it",
 			f->area_count, (unsigned long long)bytes,
 			(unsigned long long)sb->store_bytes);
+	bytes = ALIGN_UP(bytes, PAGE_SIZE);
 	count = MIN(f->area_count +
 			    (uint32_t)MIN(f->area_spare, sb->store_bytes / 32 / bytes),
 		STORE_AREAS_MAX);

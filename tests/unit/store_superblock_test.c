@@ -108,7 +108,8 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 			.area_count = rt_random() % 4,
 			.area_bytes = rt_random() % 2
 					      ? 0
-					      : rt_random() >> (20 + rt_random() % 40)};
+					      : rt_random() >> (20 + rt_random() % 40),
+			.area_spare = rt_random() % 9};
 		struct disk_superblock sb;
 		struct weft_error err = {0};
 		int rc = store_format_plan(d, &f, &sb, &err);
@@ -123,7 +124,11 @@ SIM_TEST(every_size_has_a_layout_that_passes_its_own_check_or_a_reason)
 		CHECK(sb.pages_offset + sb.page_count * PAGE_SIZE + 3 * MIB +
 				sb.area_count * sb.area_bytes >
 			sb.store_bytes);
-		with_areas += sb.area_count > 0;
+		CHECK(sb.area_count >= f.area_count);
+		CHECK(sb.area_count <= f.area_count + f.area_spare);
+		CHECK((sb.area_count - f.area_count) * sb.area_bytes <=
+			sb.store_bytes / 32);
+		with_areas += sb.area_count > f.area_count;
 	}
 	CHECK(made_ok > 500 && with_areas > 100);
 	rt_disk_close(d);
@@ -150,6 +155,7 @@ SIM_TEST(a_plan_that_cannot_be_is_refused)
 		{.area_count = 1, .area_bytes = MIB},
 		{.area_count = 1, .area_bytes = DISK_BYTES},
 		{.area_count = 1, .area_bytes = UINT64_MAX},
+		{.area_spare = 8, .area_bytes = UINT64_MAX},
 		{.area_count = 63, .area_bytes = 5 * MIB},
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
