@@ -33,6 +33,7 @@ PAGE = 4096
 REST_S = 0.005  # from one operation to the next; the nodes are to have processors, too
 LOCKS = (("fcntl", fcntl.lockf), ("flock", fcntl.flock))
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+root = None
 
 
 class Dead(Exception):
@@ -72,11 +73,25 @@ class State:
         return os.path.exists(os.path.join(self.folder, "stop"))
 
 
+# What the kernel was just handing to a daemon that was killed ends with EIO; a daemon that lives
+# and says so answers what comes next.
+def is_dead(error):
+    for wait_s in (0, 0.1, 0.2, 0.3, 0.4):
+        if error != errno.EIO or root is None:
+            break
+        time.sleep(wait_s)
+        try:
+            os.fstatvfs(root)
+        except OSError as e:
+            error = e.errno
+    return error in DEAD
+
+
 def alive(call, *args, **kwargs):
     try:
         return call(*args, **kwargs)
     except OSError as e:
-        if e.errno in DEAD:
+        if is_dead(e.errno):
             raise Dead()
         raise
 
@@ -337,7 +352,9 @@ def check_names(mount, state):
 
 
 def open_folder(mount):
-    return alive(os.open, os.path.join(mount, "disturbed"), os.O_RDONLY | os.O_DIRECTORY)
+    global root
+    root = alive(os.open, os.path.join(mount, "disturbed"), os.O_RDONLY | os.O_DIRECTORY)
+    return root
 
 
 def prepare(mount, folder):

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define TRAIL 60u
@@ -175,18 +176,34 @@ static void all_synced(struct either *e)
 
 /* ---- operations --------------------------------------------------------------------------- */
 
+/*
+ * The errors of a mount whose daemon was killed. What the kernel was just handing to it ends with
+ * EIO; a daemon that lives and says so answers what comes next.
+ */
+static bool is_dead(const struct view *v, int error)
+{
+	struct statfs st;
+
+	for (unsigned i = 0; error == EIO && i < 5; i++) {
+		usleep(i * 100000);
+		error = fstatfs(v->fd, &st) == 0 ? EIO : errno;
+	}
+	return error == ENOTCONN || error == ECONNABORTED;
+}
+
 /* Whether it was done; a victim's that fails may have been done, or in part. */
 static void done(struct either *e, bool ok, const char *what)
 {
 	struct view *v = view_of(e);
+	int error = errno;
 
-	if (!ok && e->killing && v->victim &&
-		(errno == ENOTCONN || errno == ECONNABORTED)) {
+	if (!ok && e->killing && v->victim && is_dead(v, error)) {
 		e->trail[(e->count - 1) % TRAIL].failed = true;
 		v->dead = true;
 		e->maybe++;
 		return;
 	}
+	errno = error;
 	must(e, ok, what);
 }
 
