@@ -47,7 +47,7 @@ start_work() {
 	local n kind
 	for n in "$@"; do
 		for kind in locks appends names; do
-			setsid timeout -s KILL 600 python3 "$BATS_TEST_DIRNAME/nodes_disturbed.py" work \
+			setsid timeout -s KILL $((600 * ROUNDS)) python3 "$BATS_TEST_DIRNAME/nodes_disturbed.py" work \
 				"$kind" "${M[n]}" "$n" "$DIR/state" "$RANDOM" \
 				>>"$DIR/work.log" 2>&1 3>&- &
 			LOADS[$n]="${LOADS[$n]:-} $!"

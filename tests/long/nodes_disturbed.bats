@@ -19,20 +19,21 @@ setup() {
 
 teardown() { disturbed_end; }
 
-# Stops, cuts and deafens nodes in turn, for less and for longer than links live.
+# Stops, deafens and cuts off a node each; one of the three for $1 seconds, be it longer than links live.
 disturb_quietly() {
-	local n=$((1 + RANDOM % 3)) seconds=$1
+	local n=$((1 + RANDOM % 3)) seconds=(0.3 0.3 0.3)
+	seconds[RANDOM % 3]=$1
 	stopped=$(node_pid "$n")
 	kill -STOP "$stopped"
-	sleep "$seconds"
+	sleep "${seconds[0]}"
 	kill -CONT "$stopped"
 	stopped=
 	n=$((1 + n % 3))
 	deaf "$n" $((1 + n % 3))
-	sleep 0.3
+	sleep "${seconds[1]}"
 	heal
 	ip -n "$NET" link set "node$n" down
-	sleep 0.3
+	sleep "${seconds[2]}"
 	ip -n "$NET" link set "node$n" up
 }
 
@@ -52,7 +53,7 @@ disturb_quietly() {
 disturbed_program() {
 	local program=$BIN/tests/mount/$1
 	shift
-	timeout -s KILL 600 "$program" "$@" >"$DIR/program.log" 2>&1 3>&- &
+	timeout -s KILL $((600 * ROUNDS)) "$program" "$@" >"$DIR/program.log" 2>&1 3>&- &
 	LOADS[0]=$!
 	for ((i = 0; i < ROUNDS; i++)); do
 		disturb_quietly $((i % 4 == 3 ? 12 : 1))
@@ -101,7 +102,7 @@ disturbed_program() {
 	local work what victims
 	CACHE=16M mount_nodes
 	mkdir "${M[1]}/d"
-	coproc WORK { exec timeout -s KILL 600 "$BIN/tests/mount/fsx/run" killed \
+	coproc WORK { exec timeout -s KILL $((600 * ROUNDS)) "$BIN/tests/mount/fsx/run" killed \
 		"${M[1]}/d" "${M[2]}/d" "${M[3]}/d" -k $((6 * ROUNDS)) -n 100 -s "$SEED" \
 		2>"$DIR/fsx.log" 3>&-; }
 	work=$WORK_PID
