@@ -345,6 +345,10 @@ static void link_status(json_t *o, const struct member_link *l)
 	json_object_set_new(o, "unmounted", json_boolean(l->leaving));
 	json_object_set_new(o, "left", json_boolean(l->left));
 	json_object_set_new(o, l->up ? "up_s" : "away_s", json_real(since_s));
+	if (l->up) {
+		json_object_set_new(o, "by", json_string(l->address) ?: json_string("?"));
+		json_object_set_new(o, "dialed", json_boolean(l->dialed));
+	}
 	if (l->text[0])
 		json_object_set_new(o, "why", json_string(l->text) ?: json_string("?"));
 	json_object_set_new(o, "traffic", traffic_status(&l->traffic));

@@ -151,10 +151,10 @@ static void check_addresses(struct check *k, const struct cluster_member *m)
 	char list[600] = "", host[64], port[8];
 	int count = cluster_resolve(k->c, m->id, address, ARRAY_SIZE(address), &err);
 
-	if (count < 0) {
+	if (err.code)
 		say(k, "WRONG", "%s", err.text);
+	if (count < 0)
 		return;
-	}
 	for (int i = 0; i < count; i++) {
 		size_t used = strlen(list);
 
@@ -164,7 +164,30 @@ static void check_addresses(struct check *k, const struct cluster_member *m)
 			snprintf(list + used, sizeof(list) - used, " %s port %s%s", host,
 				port, i + 1 < count ? "," : "");
 	}
-	say(k, "ok", "node %u is at%s", m->id, list);
+	say(k, "ok", "node %u is at%s%s", m->id, list,
+		count > 1 ? ": tried in this order" : "");
+}
+
+/* Those where this node could not listen: no interface has them. */
+static void check_own_addresses(struct check *k, const struct cluster_member *m)
+{
+	struct sockaddr_storage address[4 * CLUSTER_ADDRESSES_MAX];
+	struct weft_error err = {0};
+	int count = cluster_resolve(k->c, m->id, address, ARRAY_SIZE(address), &err);
+	char host[64] = "?";
+
+	for (int i = 0; i < count; i++) {
+		struct sockaddr *at = (struct sockaddr *)&address[i];
+
+		if (cluster_address_here(at))
+			continue;
+		getnameinfo(at, sizeof(address[i]), host, sizeof(host), NULL, 0,
+			NI_NUMERICHOST);
+		say(k, "note",
+			"%s is none of this machine's addresses: node %u is not reached "
+			"there",
+			host, m->id);
+	}
 }
 
 static void check_store(struct check *k, const struct cluster_member *m)
@@ -215,6 +238,7 @@ static void check_self(struct check *k, unsigned said)
 	m = cluster_member(k->c, (unsigned)node);
 	if (!said)
 		say(k, "ok", "this machine is node %d", node);
+	check_own_addresses(k, m);
 	if (m->role == CLUSTER_STORAGE)
 		check_store(k, m);
 }

@@ -112,42 +112,57 @@ static bool wants_rdma(const struct net_check *k)
 	return !k->transport || strcmp(k->transport, "verbs") == 0;
 }
 
-static void check_target(struct net_check *k, struct net_target *t)
+static void check_target(struct net_check *k, const struct net_target *target)
 {
-	if (!net_check_name(k, t))
-		return;
-	net_check_tcp(k, t);
-	if (wants_rdma(k) && k->devices)
-		net_check_rdma(k, t);
+	struct net_target t[NET_TARGETS_MAX] = {*target};
+	unsigned count = net_check_name(k, t);
+
+	for (unsigned i = 0; i < count; i++) {
+		net_check_tcp(k, &t[i]);
+		if (wants_rdma(k) && k->devices)
+			net_check_rdma(k, &t[i]);
+	}
 }
 
-static void check_self(struct net_check *k, struct net_target *t)
+static void check_self(struct net_check *k, const struct net_target *target)
 {
-	if (!net_check_name(k, t))
-		return;
-	net_check_own(k, t);
-	if (wants_rdma(k) && k->devices)
-		net_check_rdma_own(k, t);
+	struct net_target t[NET_TARGETS_MAX] = {*target};
+	unsigned count = net_check_name(k, t);
+
+	for (unsigned i = 0; i < count; i++) {
+		net_check_own(k, &t[i]);
+		if (wants_rdma(k) && k->devices)
+			net_check_rdma_own(k, &t[i]);
+	}
+}
+
+/* One of a node's addresses, which nodes try in their order. */
+static void check_address(
+	struct net_check *k, const struct cluster_member *m, unsigned i, bool self)
+{
+	char about[CLUSTER_VALUE_BYTES + 96], at[CLUSTER_VALUE_BYTES + 16], nth[40] = "";
+	struct net_target t = {.port = m->address[i].port, .node = m->id};
+
+	snprintf(t.host, sizeof(t.host), "%s", m->address[i].host);
+	cluster_address_print(&m->address[i], at, sizeof(at));
+	if (m->address_count > 1)
+		snprintf(nth, sizeof(nth), ", address %u of %u", i + 1, m->address_count);
+	snprintf(about, sizeof(about), "node %u, %s%s%s", m->id, at, nth,
+		self ? ", which this is" : "");
+	net_about(k, about);
+	if (self)
+		check_self(k, &t);
+	else
+		check_target(k, &t);
 }
 
 static void check_nodes(struct net_check *k, unsigned self)
 {
 	const struct cluster_member *m = NULL;
-	char about[CLUSTER_VALUE_BYTES + 64], at[CLUSTER_VALUE_BYTES + 16];
 
-	while ((m = cluster_next(k->cluster, m))) {
-		struct net_target t = {.port = m->address[0].port, .node = m->id};
-
-		snprintf(t.host, sizeof(t.host), "%s", m->address[0].host);
-		cluster_address_print(&m->address[0], at, sizeof(at));
-		snprintf(about, sizeof(about), "node %u, %s%s", m->id, at,
-			m->id == self ? ", which this is" : "");
-		net_about(k, about);
-		if (m->id == self)
-			check_self(k, &t);
-		else
-			check_target(k, &t);
-	}
+	while ((m = cluster_next(k->cluster, m)))
+		for (unsigned i = 0; i < m->address_count; i++)
+			check_address(k, m, i, m->id == self);
 }
 
 /* Who may not read the key can look at the rest. */

@@ -34,6 +34,8 @@ struct net_check {
 	unsigned devices; /* RDMA devices of this machine */
 };
 
+#define NET_TARGETS_MAX 4u /* of a name; engine/net takes as many */
+
 /* A place that this machine has to reach. */
 struct net_target {
 	char host[CLUSTER_VALUE_BYTES];
@@ -59,8 +61,8 @@ enum net_result net_rdma_problem(const struct net_check *k);
 
 /* This machine's memory, and its limits. */
 void net_check_memory(struct net_check *k);
-/* Looks up t->host; false: it has no address. */
-bool net_check_name(struct net_check *k, struct net_target *t);
+/* Looks up t->host: as many as it stands for, the first in t itself; 0: it has no address. */
+unsigned net_check_name(struct net_check *k, struct net_target t[NET_TARGETS_MAX]);
 /* The way there, and who answers at the port. */
 void net_check_tcp(struct net_check *k, struct net_target *t);
 /* Can this node listen at its own address? */

@@ -133,7 +133,7 @@ static void address_text(const struct net_target *t, char *out, size_t cap)
 	snprintf(out, cap, "%.*s", (int)cap - 1, host);
 }
 
-bool net_check_name(struct net_check *k, struct net_target *t)
+unsigned net_check_name(struct net_check *k, struct net_target t[NET_TARGETS_MAX])
 {
 	const struct addrinfo hints = {
 		.ai_family = AF_UNSPEC,
@@ -141,8 +141,9 @@ bool net_check_name(struct net_check *k, struct net_target *t)
 		.ai_flags = AI_NUMERICSERV,
 	};
 	struct addrinfo *found;
-	unsigned others = 0;
-	char port[8];
+	char port[8], order[NET_TARGETS_MAX * sizeof(t->text)];
+	unsigned count = 0;
+	size_t used = 0;
 	int rc;
 
 	snprintf(port, sizeof(port), "%u", t->port);
@@ -152,21 +153,24 @@ bool net_check_name(struct net_check *k, struct net_target *t)
 			"mend the name service or /etc/hosts, or write the IP address",
 			"\"%s\" does not resolve: %s", t->host,
 			rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
-		return false;
+		return 0;
 	}
-	memcpy(&t->address, found->ai_addr, found->ai_addrlen);
-	t->address_bytes = found->ai_addrlen;
-	for (struct addrinfo *a = found->ai_next; a; a = a->ai_next)
-		others++;
+	for (struct addrinfo *a = found; a && count < NET_TARGETS_MAX; a = a->ai_next) {
+		t[count] = t[0];
+		memset(&t[count].address, 0, sizeof(t->address));
+		memcpy(&t[count].address, a->ai_addr, a->ai_addrlen);
+		t[count].address_bytes = a->ai_addrlen;
+		address_text(&t[count], t[count].text, sizeof(t->text));
+		if (count && !strcmp(t[count].text, t[count - 1].text))
+			continue;
+		used += (size_t)snprintf(order + used, sizeof(order) - used, "%s%s",
+			count ? ", " : "", t[count].text);
+		count++;
+	}
 	freeaddrinfo(found);
-	address_text(t, t->text, sizeof(t->text));
-	if (others)
-		net_say(k, NET_IS_OK, "name", NULL,
-			"%s, the first of %u addresses, is what nodes use", t->text,
-			others + 1);
-	else
-		net_say(k, NET_IS_OK, "name", NULL, "%s", t->text);
-	return true;
+	net_say(k, NET_IS_OK, "name", NULL, "%s%s", order,
+		count > 1 ? ": tried in this order" : "");
+	return count;
 }
 
 /* ---- the way ------------------------------------------------------------------------- */

@@ -126,12 +126,15 @@ static void print_link(const json_t *node)
 
 	if (!traffic)
 		return;
-	printf("            %s for %s%s, %.0f messages out, %.0f in, data %s out, %s "
-	       "in\n",
-		state, duration(a, number(node, up ? "up_s" : "away_s") * 1e9),
-		up && json_is_true(json_object_get(node, "unmounted"))
-			? ", unmounted there"
-			: "",
+	printf("            %s for %s", state,
+		duration(a, number(node, up ? "up_s" : "away_s") * 1e9));
+	if (up)
+		printf(" by %s%s%s", client_text(node, "by"),
+			json_is_true(json_object_get(node, "dialed")) ? "" : " here",
+			json_is_true(json_object_get(node, "unmounted"))
+				? ", unmounted there"
+				: "");
+	printf(", %.0f messages out, %.0f in, data %s out, %s in\n",
 		number(traffic, "messages_out"), number(traffic, "messages_in"),
 		bytes(b, number(traffic, "data_bytes_out")),
 		bytes(c, number(traffic, "data_bytes_in")));
@@ -212,6 +215,15 @@ static void print_recovery(const json_t *recovery)
 	printf("; served after %s\n", duration(c, number(recovery, "took_ns")));
 }
 
+static void print_addresses(const json_t *addresses)
+{
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach((json_t *)addresses, i, one)
+		printf("%s%s", i ? " " : ", ", json_string_value(one));
+}
+
 static void print_cluster(const json_t *status)
 {
 	const json_t *cluster = json_object_get(status, "cluster");
@@ -226,15 +238,12 @@ static void print_cluster(const json_t *status)
 		json_array_size(nodes));
 	json_array_foreach((json_t *)nodes, i, one)
 	{
-		const json_t *address =
-			json_array_get(json_object_get(one, "addresses"), 0);
-
 		shard = json_object_get(one, "shard");
 		printf("  node %-4.0f%s", number(one, "id"), client_text(one, "role"));
 		if (shard)
 			printf(" of shard %.0f, %s", json_number_value(shard),
 				client_text(one, "store"));
-		printf(", %s", json_string_value(address));
+		print_addresses(json_object_get(one, "addresses"));
 		if (json_object_get(one, "incarnation"))
 			printf(", start %.0f\n", number(one, "incarnation"));
 		else

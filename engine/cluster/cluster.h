@@ -47,6 +47,7 @@ struct cluster_member {
 };
 
 struct cluster;
+struct sockaddr;
 struct sockaddr_storage;
 
 /* What a provider does; what it leaves out answers -EOPNOTSUPP. */
@@ -54,7 +55,8 @@ struct cluster_ops {
 	const char *kind; /* "file" */
 	/*
 	 * Where the node can be reached now, best first: the number of addresses, up to
-	 * cap, or -errno with a text. Waits for the name service.
+	 * cap, or -errno with a text if none is known. A text also if others are not. Waits
+	 * for the name service.
 	 */
 	int (*resolve)(const struct cluster *c, unsigned node,
 		struct sockaddr_storage *out, unsigned cap, struct weft_error *err);
@@ -122,9 +124,14 @@ int cluster_heard(struct cluster *c, unsigned node, uint64_t incarnation);
 
 /* HOST:PORT, with brackets around an IPv6 address. */
 void cluster_address_print(const struct cluster_address *a, char *out, size_t cap);
+/* All of a node's, best first, separated by ", ": as engine/net takes them. */
+void cluster_addresses_print(const struct cluster_member *m, char *out, size_t cap);
 
+/* As cluster_ops have it. Where only some could be looked up, err says so as well. */
 int cluster_resolve(const struct cluster *c, unsigned node, struct sockaddr_storage *out,
 	unsigned cap, struct weft_error *err);
+/* Is that an address of this machine? */
+bool cluster_address_here(const struct sockaddr *address);
 /*
  * Which node this machine is: the one that was said (0: none was), or the one that has this
  * machine's addresses. Its id; -ENOENT: none; -ENOTUNIQ: several. `how` the caller is told

@@ -135,6 +135,21 @@ void cluster_address_print(const struct cluster_address *a, char *out, size_t ca
 	snprintf(out, cap, "%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
 }
 
+void cluster_addresses_print(const struct cluster_member *m, char *out, size_t cap)
+{
+	size_t used = 0;
+
+	out[0] = '\0';
+	for (unsigned i = 0; i < m->address_count; i++) {
+		char one[CLUSTER_VALUE_BYTES + 16];
+
+		cluster_address_print(&m->address[i], one, sizeof(one));
+		if (used < cap)
+			used += (size_t)snprintf(
+				out + used, cap - used, "%s%s", i ? ", " : "", one);
+	}
+}
+
 static int address_resolve(const struct cluster *c, const struct cluster_member *m,
 	const struct cluster_address *a, struct addrinfo **out, struct weft_error *err)
 {
@@ -163,13 +178,16 @@ static int file_resolve(const struct cluster *c, unsigned node,
 {
 	const struct cluster_member *m = &c->member[node];
 	unsigned count = 0;
+	int unknown = 0;
 
 	for (unsigned i = 0; i < m->address_count; i++) {
 		struct addrinfo *found;
 		int rc = address_resolve(c, m, &m->address[i], &found, err);
 
-		if (rc)
-			return rc;
+		if (rc) {
+			unknown = rc;
+			continue;
+		}
 		for (struct addrinfo *ai = found; ai && count < cap; ai = ai->ai_next) {
 			if (ai->ai_addrlen > sizeof(out[count]))
 				continue;
@@ -178,7 +196,7 @@ static int file_resolve(const struct cluster *c, unsigned node,
 		}
 		freeaddrinfo(found);
 	}
-	return (int)count;
+	return count ? (int)count : unknown;
 }
 
 const struct cluster_ops cluster_file_ops = {
@@ -214,6 +232,18 @@ static bool is_own(const struct sockaddr *address, const struct ifaddrs *own)
 		if (own->ifa_addr && same_ip(address, own->ifa_addr))
 			return true;
 	return false;
+}
+
+bool cluster_address_here(const struct sockaddr *address)
+{
+	struct ifaddrs *own;
+	bool here;
+
+	if (getifaddrs(&own) < 0)
+		return false;
+	here = is_own(address, own);
+	freeifaddrs(own);
+	return here;
 }
 
 /* 1: the node is here; 0: it is not; -errno: unknown, an address does not resolve. */

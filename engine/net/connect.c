@@ -103,11 +103,13 @@ static void what_is_due(struct connect_net *net)
 		tick(net, now);
 	if (net->deaf_until && now >= net->deaf_until) {
 		net->deaf_until = 0;
-		rt_poller_change(
-			net->poller, net->listener, RT_READABLE, &net->listener_source);
+		connect_hear(net, true);
 	}
+	if (now >= net->listen_at)
+		connect_listen_again(net);
 	if (net->deaf_until)
 		connect_due(net, net->deaf_until);
+	connect_due(net, net->listen_at);
 	connect_due(net, net->next_tick);
 	connect_due(net, connect_expire(net, now));
 	dial_due(net, now);
@@ -121,7 +123,8 @@ static void source_ready(struct connect_net *net, const struct rt_ready *ready)
 
 	switch (source->kind) {
 	case CONNECT_LISTENER:
-		connect_accept_all(net);
+		connect_accept_all(
+			net, container_of(source, struct connect_listener, source));
 		break;
 	case CONNECT_CONNECTION:
 		connect_ready(net, container_of(source, struct net_connection, source));
@@ -168,7 +171,7 @@ int connect_open(
 	int r;
 
 	net->links = links;
-	net->next_tick = net->next_due = RT_FOREVER;
+	net->next_tick = net->next_due = net->listen_at = RT_FOREVER;
 	r = rt_poller_open(&net->poller);
 	if (r)
 		return weft_error(
@@ -181,47 +184,18 @@ int connect_open(
 	return r;
 }
 
-static int listen_at(struct connect_net *net, struct weft_error *err)
-{
-	struct rt_address at;
-	int r;
-
-	r = rt_address_resolve(&at, net->base.listen, err);
-	if (!r)
-		r = rt_socket_listen(&net->listener, &at, err);
-	if (r)
-		return r;
-	net->listener_source.kind = CONNECT_LISTENER;
-	r = rt_poller_add(net->poller, net->listener, RT_READABLE, &net->listener_source);
-	if (r) {
-		rt_socket_close(net->listener);
-		net->listener = NULL;
-		return weft_error(err, r, "cannot watch the network");
-	}
-	return 0;
-}
-
-static void close_listener(struct connect_net *net)
-{
-	if (!net->listener)
-		return;
-	rt_poller_remove(net->poller, net->listener);
-	rt_socket_close(net->listener);
-	net->listener = NULL;
-}
-
 int connect_start(struct connect_net *net, struct weft_error *err)
 {
 	int r = 0;
 
 	if (net->base.listen[0])
-		r = listen_at(net, err);
+		r = connect_listen(net, err);
 	if (r)
 		return r;
 	net->next_due = 0;
 	r = rt_task_spawn(&net->progress, "net", progress, net);
 	if (r) {
-		close_listener(net);
+		connect_listen_end(net);
 		return weft_error(err, r, "no task for the network");
 	}
 	return 0;
@@ -234,7 +208,7 @@ void connect_stop(struct connect_net *net)
 		rt_poller_kick(net->poller);
 		rt_task_join(net->progress);
 	}
-	close_listener(net);
+	connect_listen_end(net);
 }
 
 void connect_close(struct connect_net *net)
@@ -243,21 +217,13 @@ void connect_close(struct connect_net *net)
 	net_tls_close(net);
 }
 
-void connect_address(struct net *base, char out[NET_ADDRESS_BYTES])
-{
-	struct connect_net *net = connect_net_of(base);
-
-	out[0] = 0;
-	if (net->listener)
-		rt_socket_name(net->listener, out, NET_ADDRESS_BYTES);
-}
-
 int connect_peer_add(struct connect_peer *peer, struct weft_error *err)
 {
 	peer->source.kind = CONNECT_LINK;
 	if (!peer->base.address[0])
 		return 0;
-	return rt_address_resolve(&peer->address, peer->base.address, err);
+	return connect_places_find(
+		&peer->there, peer->base.address, peer->base.node, err);
 }
 
 void connect_peer_added(struct net_peer *base)

@@ -14,6 +14,21 @@
 
 struct net_tls;
 
+#define CONNECT_PLACES_MAX 16u
+
+/* Where a node listens: an address of its, or one of those that a name among them stands for. */
+struct connect_place {
+	struct rt_address at;
+	unsigned written; /* which of its addresses that is */
+	char text[NET_ADDRESS_BYTES];
+};
+
+/* Best first. */
+struct connect_places {
+	unsigned count;
+	struct connect_place place[CONNECT_PLACES_MAX];
+};
+
 /* A connection's bytes: a socket, and TLS where the cluster wants it (stream.c). */
 struct net_stream {
 	struct rt_socket *socket;
@@ -42,11 +57,28 @@ enum connect_stage {
 	CONNECT_KEYS,   /* verbs: either reads what it may reach */
 };
 
+struct connect_listener {
+	struct connect_source source;
+	struct rt_socket *socket; /* NULL: it could not be listened there yet */
+};
+
+/* What became of the places that were dialed since the attempt began. */
+struct connect_attempt {
+	int code;      /* 0: nothing yet */
+	uint32_t mark; /* another one if anything else became of them */
+	bool refused;  /* somebody spoke, who does not fit */
+	bool nobody;   /* nobody listened at one of them */
+	bool again;    /* it has begun once more */
+	char text[NET_WHY_BYTES];
+};
+
 /* A connection that is being made. */
 struct net_connection {
 	struct connect_source source;
 	struct net_greeting greeting;
 	enum connect_stage stage;
+	unsigned
+		place; /* the peer's where it was dialed, or this end's where it came in */
 	struct net_stream stream;
 	uint64_t deadline;
 	uint8_t in[WIRE_GREETING_MAX];
@@ -62,6 +94,11 @@ struct connect_peer;
 
 /* What a transport does. All on the progress task. */
 struct connect_ops {
+	/*
+	 * What has to listen there beside the socket, if it does not yet; may be NULL. 0, or
+	 * why nobody can connect there.
+	 */
+	int (*listen)(struct connect_net *net, unsigned place, struct weft_error *err);
 	/*
 	 * Begins the session of a peer that is down and has proven who it is. Takes the
 	 * stream, in any case. Calls connect_link_began, and tells the owner. -errno: no
@@ -116,9 +153,10 @@ struct connect_ops {
 struct connect_net {
 	struct net base;
 	const struct connect_ops *links;
-	struct connect_source listener_source;
-	struct rt_socket *listener; /* NULL: none */
-	struct rt_poller *poller;   /* kicked by anyone */
+	struct connect_places here; /* none: it does not listen */
+	struct connect_listener listener[CONNECT_PLACES_MAX];
+	uint64_t listen_at;       /* is tried again where it could not be listened */
+	struct rt_poller *poller; /* kicked by anyone */
 	struct rt_task *progress;
 	_Atomic bool stopping;
 	_Atomic bool peers_changed;         /* anyone's: look at all peers */
@@ -137,7 +175,8 @@ struct connect_net {
 struct connect_peer {
 	struct net_peer base;
 	struct connect_source source;
-	struct rt_address address;
+	struct connect_places there;
+	struct connect_attempt attempt;
 	struct net_connection *dialing;
 	uint64_t dial_at, backoff_ns, up_since;
 	struct rt_mutex event_lock; /* held while handlers run for this peer */
@@ -176,7 +215,6 @@ int connect_start(struct connect_net *net, struct weft_error *err);
 /* Ends all links and the task. */
 void connect_stop(struct connect_net *net);
 void connect_close(struct connect_net *net);
-void connect_address(struct net *net, char out[NET_ADDRESS_BYTES]);
 int connect_peer_add(struct connect_peer *peer, struct weft_error *err);
 void connect_peer_added(struct net_peer *peer);
 /* Something is due at that time at the latest. */
@@ -185,6 +223,23 @@ void connect_due(struct connect_net *net, uint64_t at);
 void connect_link_began(struct connect_peer *peer);
 void connect_link_ended(struct connect_peer *peer);
 
+/* ---- places.c: addresses, and listening at them ------------------------------------------ */
+
+/*
+ * Looks up a list of addresses, as in net_options, of that node: waits. What does not resolve is
+ * logged where others do.
+ */
+int connect_places_find(struct connect_places *out, const char *list, unsigned node,
+	struct weft_error *err);
+/* At all that it can; fails if there is none. */
+int connect_listen(struct connect_net *net, struct weft_error *err);
+/* At those where it could not before. */
+void connect_listen_again(struct connect_net *net);
+/* Whether those who knock are looked at. */
+void connect_hear(struct connect_net *net, bool on);
+void connect_listen_end(struct connect_net *net);
+void connect_address(struct net *net, char out[NET_ADDRESS_BYTES]);
+
 /* ---- connection.c: connections that are being made ---------------------------------------------- */
 
 void connect_dial(struct connect_peer *peer);
@@ -192,7 +247,7 @@ void connect_dial(struct connect_peer *peer);
 bool connect_say(struct net_connection *c, const void *what, size_t bytes);
 void connect_made(struct connect_net *net, struct net_connection *c);
 void connect_failed(struct connect_net *net, struct net_connection *c, int code);
-void connect_accept_all(struct connect_net *net);
+void connect_accept_all(struct connect_net *net, struct connect_listener *listener);
 void connect_ready(struct connect_net *net, struct net_connection *c);
 /* Deadlines; the earliest that is left. */
 uint64_t connect_expire(struct connect_net *net, uint64_t now);

@@ -10,10 +10,12 @@
 #include "engine/net/connect.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LOG_UNKNOWN_EVERY_NS 10000000000ull
 #define DEAF_NS              100000000ull
+#define REACH_NS             2000000000ull /* for a place that is not the last */
 
 static struct net_connection *connection_new(
 	struct connect_net *net, struct rt_socket *socket, bool dialer, unsigned events)
@@ -119,34 +121,135 @@ static void log_unknown(struct connect_net *net, const struct net_connection *c,
 
 /* Events come one at a time with the messages of a link that there may be. */
 static void tell_refused(
-	struct net_connection *c, uint32_t reason, uint32_t detail, bool theirs)
+	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
 {
-	struct net_peer *peer = c->greeting.peer;
-
 	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
-	net_tell_refused(peer, reason, detail, theirs, c->greeting.dialer);
+	net_tell_refused(peer, reason, detail, theirs);
 	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
 }
 
-/* NULL: the code says all. */
-static void tell_failed(struct net_peer *peer, int code, const char *why)
+static void tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why)
 {
 	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
-	net_tell_failed(peer, code, why);
+	net_tell_failed(peer, code, mark, why);
 	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
+}
+
+/* ---- attempts: the places of a peer, one after the other ---------------------------------- */
+
+/* What became of one of them; `reason`: of a refusal, else 0. */
+static void attempt_note(struct connect_peer *peer, unsigned place, int code,
+	uint32_t reason, const char *why)
+{
+	struct connect_attempt *a = &peer->attempt;
+	bool one = peer->there.count == 1 && !strchr(peer->base.address, ',');
+	size_t used = strlen(a->text);
+
+	if (!reason && code == -EADDRNOTAVAIL) /* which is a refusal's */
+		code = -EHOSTUNREACH;
+	if (!a->code || (reason && !a->refused))
+		a->code = code;
+	a->refused |= reason != 0;
+	a->nobody |= code == -ECONNREFUSED;
+	a->mark = a->mark * 31 + (uint32_t)-code + (reason << 16);
+	snprintf(a->text + used, sizeof(a->text) - used, "%s%s%s%s", used ? "; " : "",
+		one ? "" : peer->there.place[place].text, one ? "" : ": ", why);
 }
 
 /* Whoever dials goes on at the slowest pace. */
-static void slow_down(struct connect_net *net, struct net_connection *c)
+static void slow_down(struct connect_net *net, struct connect_peer *peer)
 {
-	struct connect_peer *peer;
-
-	if (!c->greeting.dialer)
-		return;
-	peer = connect_peer_of(c->greeting.peer);
 	peer->backoff_ns = net->base.options.retry_ns;
 	peer->dial_at =
 		rt_now_ns() + peer->backoff_ns / 2 + rt_random() % peer->backoff_ns;
+	connect_due(net, peer->dial_at);
+}
+
+/* 0: the connection is on its way. */
+static int dial_place(struct connect_net *net, struct connect_peer *peer, unsigned place)
+{
+	struct rt_socket *socket;
+	struct net_connection *c;
+	int r = rt_socket_connect(&socket, &peer->there.place[place].at);
+
+	if (r)
+		return r;
+	c = connection_new(net, socket, true, RT_WRITABLE);
+	if (!c) {
+		rt_socket_close(socket);
+		return -ENOMEM;
+	}
+	c->greeting.peer = &peer->base;
+	c->place = place;
+	peer->dialing = c;
+	if (place + 1 < peer->there.count) {
+		c->deadline = MIN(c->deadline, rt_now_ns() + REACH_NS);
+		connect_due(net, c->deadline);
+	}
+	return 0;
+}
+
+/* From that place on. */
+static void dial_from(struct connect_net *net, struct connect_peer *peer, unsigned place)
+{
+	const struct connect_attempt *a = &peer->attempt;
+
+	for (; place < peer->there.count; place++) {
+		int r = dial_place(net, peer, place);
+
+		if (!r)
+			return;
+		attempt_note(peer, place, r, 0, strerrordesc_np(-r));
+	}
+	tell_failed(&peer->base, a->code, a->mark, a->text);
+	if (a->refused)
+		slow_down(net, peer);
+}
+
+void connect_dial(struct connect_peer *peer)
+{
+	peer->attempt = (struct connect_attempt){0};
+	dial_from(connect_net_of(peer->base.net), peer, 0);
+}
+
+/* A connection of ours has come to nothing. */
+static void dialed_in_vain(struct connect_net *net, struct net_connection *c, int code,
+	uint32_t reason, const char *why)
+{
+	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
+
+	attempt_note(peer, c->place, code, reason, why);
+	connection_end(net, c);
+	dial_from(net, peer, c->place + 1);
+}
+
+/* Who looks at the file would expect another address. */
+static void say_where(const struct connect_peer *peer, unsigned place)
+{
+	const struct connect_places *there = &peer->there;
+
+	if (there->place[place].written != there->place[0].written)
+		weft_log(4, "node %u is reached at %s, not at %s", peer->base.node,
+			there->place[place].text, peer->attempt.text);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------- */
+
+static void refused(struct connect_net *net, struct net_connection *c, uint32_t reason,
+	uint32_t detail, bool theirs)
+{
+	char why[160];
+
+	if (c->greeting.dialer) {
+		wire_refusal_text(why, sizeof(why), reason, detail, theirs);
+		dialed_in_vain(net, c, wire_refusal_code(reason), reason, why);
+		return;
+	}
+	if (c->greeting.peer)
+		tell_refused(c->greeting.peer, reason, detail, theirs);
+	else if (!theirs)
+		log_unknown(net, c, reason, detail);
+	connection_end(net, c);
 }
 
 static void refuse(struct connect_net *net, struct net_connection *c, uint32_t reason,
@@ -156,19 +259,18 @@ static void refuse(struct connect_net *net, struct net_connection *c, uint32_t r
 
 	net_refuse_make(&r, reason, detail);
 	connect_say(c, &r, sizeof(r));
-	if (c->greeting.peer)
-		tell_refused(c, reason, detail, false);
-	else
-		log_unknown(net, c, reason, detail);
-	slow_down(net, c);
-	connection_end(net, c);
+	refused(net, c, reason, detail, false);
 }
 
 void connect_failed(struct connect_net *net, struct net_connection *c, int code)
 {
+	if (c->gone)
+		return;
 	if (c->greeting.dialer)
-		tell_failed(c->greeting.peer, code, c->why[0] ? c->why : NULL);
-	connection_end(net, c);
+		dialed_in_vain(
+			net, c, code, 0, c->why[0] ? c->why : strerrordesc_np(-code));
+	else
+		connection_end(net, c);
 }
 
 /* ---- steps -------------------------------------------------------------------------------- */
@@ -218,15 +320,27 @@ static void hello_came(struct connect_net *net, struct net_connection *c)
 void connect_made(struct connect_net *net, struct net_connection *c)
 {
 	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
+	bool dialed = c->greeting.dialer;
+	const struct connect_places *places = dialed ? &peer->there : &net->here;
 	int r;
 
 	/* The peer knows that an earlier link is no more. */
 	net->links->link_down(peer, -ECONNRESET);
 	rt_poller_remove(net->poller, c->stream.socket);
 	connection_leave(net, c);
+	peer->base.dialed = dialed;
+	strcpy(peer->base.reached, places->place[c->place].text);
+	if (dialed)
+		say_where(peer, c->place);
 	r = net->links->link_up(peer, c);
-	if (r)
-		tell_failed(&peer->base, r, NULL);
+	if (!r)
+		return;
+	if (!dialed) {
+		tell_failed(&peer->base, r, 0, strerrordesc_np(-r));
+		return;
+	}
+	attempt_note(peer, c->place, r, 0, strerrordesc_np(-r));
+	dial_from(net, peer, c->place + 1);
 }
 
 /* The link is made beside this connection. */
@@ -291,10 +405,7 @@ static void refusal_came(struct connect_net *net, struct net_connection *c)
 	struct wire_refuse r;
 
 	memcpy(&r, c->in, sizeof(r));
-	if (c->greeting.peer)
-		tell_refused(c, r.reason, r.detail, true);
-	slow_down(net, c);
-	connection_end(net, c);
+	refused(net, c, r.reason, r.detail, true);
 }
 
 /* ---- bytes --------------------------------------------------------------------------------- */
@@ -421,12 +532,7 @@ static void shake(struct connect_net *net, struct net_connection *c)
 		net_tls_drop(&c->stream);
 		refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
 	} else if (r == -EKEYREJECTED) {
-		if (c->greeting.dialer)
-			tell_refused(c, WIRE_WRONG_KEY, 0, false);
-		else
-			log_unknown(net, c, WIRE_WRONG_KEY, 0);
-		slow_down(net, c);
-		connection_end(net, c);
+		refused(net, c, WIRE_WRONG_KEY, 0, false);
 	} else if (r) {
 		connect_failed(net, c, r);
 	} else {
@@ -434,6 +540,22 @@ static void shake(struct connect_net *net, struct net_connection *c)
 		if (!c->gone)
 			read_greeting(net, c); /* TLS may have read it already */
 	}
+}
+
+/*
+ * A node that starts listens at its first address first: who found nobody there may find it by
+ * now, and would else have a link over a worse one for as long as that lives. Once.
+ */
+static bool looks_again(struct connect_net *net, struct net_connection *c)
+{
+	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
+
+	if (!peer->attempt.nobody || peer->attempt.again)
+		return false;
+	connection_end(net, c);
+	peer->attempt = (struct connect_attempt){.again = true};
+	dial_from(net, peer, 0);
+	return true;
 }
 
 static void connected(struct connect_net *net, struct net_connection *c)
@@ -446,6 +568,10 @@ static void connected(struct connect_net *net, struct net_connection *c)
 		connect_failed(net, c, r);
 		return;
 	}
+	if (looks_again(net, c))
+		return;
+	if (c->place + 1 < connect_peer_of(c->greeting.peer)->there.count)
+		c->deadline = rt_now_ns() + net->base.options.handshake_ns;
 	begin_tls(net, c);
 	if (!c->gone && c->stage == CONNECT_TLS)
 		shake(net, c);
@@ -465,26 +591,6 @@ void connect_ready(struct connect_net *net, struct net_connection *c)
 
 /* ---- beginnings --------------------------------------------------------------------------- */
 
-void connect_dial(struct connect_peer *peer)
-{
-	struct connect_net *net = connect_net_of(peer->base.net);
-	struct rt_socket *socket;
-	struct net_connection *c;
-	int r = rt_socket_connect(&socket, &peer->address);
-
-	if (r) {
-		tell_failed(&peer->base, r, NULL);
-		return;
-	}
-	c = connection_new(net, socket, true, RT_WRITABLE);
-	if (!c) {
-		rt_socket_close(socket);
-		return;
-	}
-	c->greeting.peer = &peer->base;
-	peer->dialing = c;
-}
-
 /* The one that came in first of those that have not proven who they are makes room. */
 static void make_room(struct connect_net *net)
 {
@@ -497,30 +603,31 @@ static void make_room(struct connect_net *net)
 		connection_end(net, oldest);
 }
 
-void connect_accept_all(struct connect_net *net)
+void connect_accept_all(struct connect_net *net, struct connect_listener *listener)
 {
 	for (unsigned i = 0; i < CONNECT_INCOMING_MAX; i++) {
 		struct rt_socket *socket;
 		struct net_connection *c;
 
-		int r = rt_socket_accept(&socket, net->listener);
+		int r = rt_socket_accept(&socket, listener->socket);
 
 		if (r == -EAGAIN)
 			return;
 		if (r) { /* out of sockets or memory: who knocks waits a while */
 			net->deaf_until = rt_now_ns() + DEAF_NS;
 			connect_due(net, net->deaf_until);
-			rt_poller_change(
-				net->poller, net->listener, 0, &net->listener_source);
+			connect_hear(net, false);
 			return;
 		}
 		if (net->incoming == CONNECT_INCOMING_MAX)
 			make_room(net);
 		c = connection_new(net, socket, false, RT_READABLE);
-		if (!c)
+		if (!c) {
 			rt_socket_close(socket);
-		else
-			begin_tls(net, c);
+			continue;
+		}
+		c->place = (unsigned)(listener - net->listener);
+		begin_tls(net, c);
 	}
 }
 

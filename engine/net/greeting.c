@@ -105,6 +105,8 @@ void net_tell_up(struct net_peer *peer)
 		.session = ++peer->session,
 		.incarnation = peer->known.incarnation,
 		.role = peer->known.role,
+		.dialed = peer->dialed,
+		.address = peer->reached,
 		.text = "connected",
 	};
 
@@ -141,6 +143,7 @@ void net_tell_down(struct net_peer *peer, int code)
 		.session = peer->session,
 		.incarnation = peer->known.incarnation,
 		.role = peer->known.role,
+		.dialed = peer->dialed,
 		.text = cut_text(code),
 	};
 
@@ -151,7 +154,7 @@ void net_tell_down(struct net_peer *peer, int code)
 static void tell_once(
 	struct net_peer *peer, int code, uint32_t reason, const char *why, bool dialed)
 {
-	char text[768];
+	char text[NET_ADDRESS_BYTES + NET_WHY_BYTES + 64];
 	struct net_event e = {
 		.kind = NET_LINK_REFUSED,
 		.code = code,
@@ -166,22 +169,26 @@ static void tell_once(
 	peer->refused_code = code;
 	peer->refused_reason = reason;
 	peer->refused_dialed = dialed;
-	snprintf(text, sizeof(text), "cannot connect with node %u%s%.200s%s: %s",
-		peer->node, peer->address[0] ? " (" : "", peer->address,
-		peer->address[0] ? ")" : "", why);
+	/* Of several addresses each is named with what became of it. */
+	if (!peer->address[0] || (dialed && strchr(peer->address, ',')))
+		snprintf(text, sizeof(text), "cannot connect with node %u: %s",
+			peer->node, why);
+	else
+		snprintf(text, sizeof(text), "cannot connect with node %u (%.255s): %s",
+			peer->node, peer->address, why);
 	tell(peer, &e);
 }
 
 void net_tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs, bool dialed)
+	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
 {
 	char why[160];
 
 	wire_refusal_text(why, sizeof(why), reason, detail, theirs);
-	tell_once(peer, wire_refusal_code(reason), reason, why, dialed);
+	tell_once(peer, wire_refusal_code(reason), reason, why, false);
 }
 
-void net_tell_failed(struct net_peer *peer, int code, const char *why)
+void net_tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why)
 {
-	tell_once(peer, code, 0, why ? why : strerrordesc_np(-code), true);
+	tell_once(peer, code, mark, why, true);
 }

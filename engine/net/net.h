@@ -29,7 +29,8 @@ struct net_peer;
 #define NET_TRANSFER_MAX  (1u << 20) /* bytes of one write or read */
 #define NET_OPS_MAX       256u       /* reads and atomics in flight to one peer */
 #define NET_QUEUE_MAX     16384u /* messages and ops of one peer that wait to be sent */
-#define NET_ADDRESS_BYTES 256u
+#define NET_ADDRESSES_MAX 4u
+#define NET_ADDRESS_BYTES 256u /* of a list of them, with the end */
 
 /* ---- the endpoint --------------------------------------------------------------- */
 
@@ -56,11 +57,13 @@ enum net_event_kind {
 struct net_event {
 	enum net_event_kind kind;
 	int code; /* why: negative errno; 0 for UP */
-	bool dialed; /* REFUSED: it was this node that connected, so it is no stranger's doing */
+	bool dialed; /* it was this node that connected. REFUSED: so it is no stranger's doing */
 	uint64_t session;     /* counts the links with this peer */
 	uint64_t incarnation; /* the peer's */
 	enum net_role role;   /* the peer's */
-	const char *text;     /* for people; valid during the call */
+	const char *
+		address; /* UP: by which of its addresses the listening end was reached */
+	const char *text; /* for people; valid during the call */
 };
 
 /*
@@ -80,7 +83,8 @@ struct net_options {
 	uint8_t key[NET_KEY_BYTES]; /* the cluster's: who has it is a member */
 	/*
 	 * Where peers find this node: "host:port" for tcp, verbs and sim, a path of a socket for
-	 * shm. NULL: nobody connects to it, it connects to others only.
+	 * shm; or a list of NET_ADDRESSES_MAX at most, separated by commas. It listens at all that
+	 * this machine has. NULL: nobody connects to it, it connects to others only.
 	 */
 	const char *listen;
 	bool tls; /* tcp: encrypt; both ends must want it */
@@ -96,7 +100,7 @@ struct net_options {
 int net_open(struct net **out, const struct net_options *o, struct weft_error *err);
 /* Listens and connects from now on. Call once, when regions and peers are known. */
 int net_start(struct net *net, struct weft_error *err);
-/* Where it listens, with the real port where `listen` had 0; empty: it does not. */
+/* Where it listens now, with real ports where `listen` had 0; empty: it does not. */
 void net_address(struct net *net, char out[NET_ADDRESS_BYTES]);
 /* Says goodbye, ends all links and frees all. No handler runs after it. Waits. */
 void net_close(struct net *net);
@@ -108,8 +112,9 @@ struct net_peer_options {
 	uint8_t node_uuid[NET_UUID_BYTES]; /* zeros: taken from the first link */
 	uint64_t incarnation; /* earlier starts of it are over; 0: any may be */
 	/*
-	 * Where it listens; NULL: it connects to us. Of two nodes that both listen, the
-	 * one with the higher id connects.
+	 * Where it listens, as in net_options: the first that it is reached at is used. NULL:
+	 * it connects to us. Of two nodes that both listen, the one with the higher id
+	 * connects.
 	 */
 	const char *address;
 	void *owner; /* for net_peer_owner */

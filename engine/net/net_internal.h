@@ -91,8 +91,10 @@ struct net_peer {
 	char address[NET_ADDRESS_BYTES]; /* empty: it connects to us */
 	struct net_known known;
 	uint64_t session;
-	int refused_code; /* the last one told, until UP */
-	uint32_t refused_reason;
+	char reached[NET_ADDRESS_BYTES]; /* by what address the last link was made */
+	bool dialed;                     /* and by whom */
+	int refused_code;                /* the last one told, until UP */
+	uint32_t refused_reason;         /* tells apart those of one code */
 	bool refused_dialed;
 	_Atomic uint32_t up;
 	struct net_peer_counters counters;
@@ -114,6 +116,8 @@ static inline bool net_peer_dials(const struct net_peer *peer)
 	return peer->address[0] &&
 	       (!peer->net->listen[0] || peer->net->options.self.node > peer->node);
 }
+
+#define NET_WHY_BYTES 768u /* what became of an attempt, for people */
 
 /* What one end of a connection says and hears while it is made (connect.c). */
 struct net_greeting {
@@ -163,10 +167,11 @@ static inline void net_after_receive(const struct net_peer *from)
 /* Tell the owner. */
 void net_tell_up(struct net_peer *peer);
 void net_tell_down(struct net_peer *peer, int code);
-void net_tell_refused(struct net_peer *peer, uint32_t reason, uint32_t detail,
-	bool theirs, bool dialed);
-/* An attempt of ours that failed; `why`: in words, or NULL. */
-void net_tell_failed(struct net_peer *peer, int code, const char *why);
+/* An attempt of the peer's. */
+void net_tell_refused(
+	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs);
+/* One of ours: what became of each address. `mark` tells apart what has the same code. */
+void net_tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why);
 
 /* Ends an operation: wakes who waits for it, or calls `done`. The op may be gone then. */
 void net_op_end(struct net *net, struct net_op *op, int result);

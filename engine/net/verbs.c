@@ -241,6 +241,7 @@ static void verbs_call_done_soon(struct connect_net *net)
 }
 
 static const struct connect_ops verbs_links = {
+	.listen = verbs_manager_listen,
 	.link_up = verbs_link_up,
 	.link_down = verbs_link_down,
 	.link_ready = verbs_link_ready,
@@ -281,10 +282,7 @@ static int verbs_open(struct net *base, struct weft_error *err)
 
 static int verbs_start(struct net *base, struct weft_error *err)
 {
-	struct verbs_net *net = verbs_net_of(base);
-	int r = base->listen[0] ? verbs_manager_listen(net, err) : 0;
-
-	return r ? r : connect_start(&net->lines, err);
+	return connect_start(connect_net_of(base), err);
 }
 
 static void verbs_close(struct net *base)

@@ -83,42 +83,50 @@ int verbs_manager_open(struct verbs_net *net, struct weft_error *err)
 	return 0;
 }
 
-int verbs_manager_listen(struct verbs_net *net, struct weft_error *err)
+static void stop_listening(struct verbs_net *net, unsigned place)
+{
+	if (net->listener[place])
+		rdma_destroy_id(net->listener[place]);
+	net->listener[place] = NULL;
+}
+
+int verbs_manager_listen(struct connect_net *lines, unsigned i, struct weft_error *err)
 {
 	static const uint16_t any;
-	struct rt_address at;
-	void *port;
-	int r = rt_address_resolve(&at, net->lines.base.listen, err);
+	struct verbs_net *net = verbs_net_of(&lines->base);
+	const struct connect_place *place = &lines->here.place[i];
+	struct rt_address at = place->at;
+	void *port = port_of(&at);
+	int r;
 
-	if (r)
-		return r;
-	port = port_of(&at);
+	if (net->listener[i])
+		return 0;
 	if (!port)
 		return weft_error(err, -EINVAL, "verbs listens at host:port, not at %s",
-			net->lines.base.listen);
+			place->text);
 	memcpy(port, &any, sizeof(any));
-	if (rdma_create_id(net->manager, &net->listener, NULL, RDMA_PS_TCP) ||
-		rdma_bind_addr(net->listener, (struct sockaddr *)at.bytes) ||
-		rdma_listen(net->listener, CONNECT_INCOMING_MAX))
-		return weft_error(err, -errno,
-			"verbs: cannot listen at %s: %s; it must be an address of an "
-			"RDMA "
-			"device (`rdma link show`, `ibv_devinfo`)",
-			net->lines.base.listen, strerrordesc_np(errno));
-	return 0;
+	if (!rdma_create_id(net->manager, &net->listener[i], NULL, RDMA_PS_TCP) &&
+		!rdma_bind_addr(net->listener[i], (struct sockaddr *)at.bytes) &&
+		!rdma_listen(net->listener[i], CONNECT_INCOMING_MAX))
+		return 0;
+	r = weft_error(err, -errno,
+		"verbs: cannot listen at %s: %s; it must be an address of an RDMA device "
+		"(`rdma link show`, `ibv_devinfo`)",
+		place->text, strerrordesc_np(errno));
+	stop_listening(net, i);
+	return r;
 }
 
 void verbs_manager_close(struct verbs_net *net)
 {
-	if (net->listener)
-		rdma_destroy_id(net->listener);
+	for (unsigned i = 0; i < CONNECT_PLACES_MAX; i++)
+		stop_listening(net, i);
 	if (net->manager_events) {
 		rt_poller_remove(net->lines.poller, net->manager_events);
 		rt_socket_close(net->manager_events);
 	}
 	if (net->manager)
 		rdma_destroy_event_channel(net->manager);
-	net->listener = NULL;
 	net->manager_events = NULL;
 	net->manager = NULL;
 }
@@ -213,7 +221,7 @@ int verbs_offered(
 {
 	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
 	struct verbs_pair *p = rt_alloc(sizeof(*p));
-	struct rt_address to = peer->address;
+	struct rt_address to = peer->there.place[c->place].at;
 	void *port = port_of(&to);
 
 	if (!p)
@@ -268,12 +276,12 @@ bool verbs_offer(struct connect_net *lines, struct net_connection *c)
 	struct wire_offer offer = {0};
 	struct verbs_pair *p;
 
-	if (!net->listener)
+	if (!net->listener[c->place])
 		return false;
 	p = rt_alloc(sizeof(*p));
 	if (!p)
 		return false;
-	offer.port = rdma_get_src_port(net->listener);
+	offer.port = rdma_get_src_port(net->listener[c->place]);
 	c->offer = p;
 	p->connection = c;
 	rt_random_bytes(p->token, sizeof(p->token));
@@ -371,16 +379,24 @@ static void removed(struct verbs_net *net, struct verbs_pair *p)
 	give_up(p->connection, &why);
 }
 
+/* The place of that listener; CONNECT_PLACES_MAX: it is none. */
+static unsigned place_of(const struct verbs_net *net, const struct rdma_cm_id *id)
+{
+	unsigned i = 0;
+
+	while (i < CONNECT_PLACES_MAX && net->listener[i] != id)
+		i++;
+	return i;
+}
+
 /* The kernel takes a device away when nothing of it is in use any more. */
-static void stop_listening(struct verbs_net *net)
+static void device_removed(struct verbs_net *net, unsigned place)
 {
 	weft_log(3,
 		"verbs: the RDMA device of %s was removed: no other node can connect "
-		"with "
-		"this one; mount again when there is one",
-		net->lines.base.listen);
-	rdma_destroy_id(net->listener);
-	net->listener = NULL;
+		"with this one there; mount again when there is one",
+		net->lines.here.place[place].text);
+	stop_listening(net, place);
 }
 
 /* Its numbers are said from this end's side: what it serves is what we may ask for. */
@@ -401,6 +417,7 @@ void verbs_manager_event(struct verbs_net *net)
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 	struct verbs_pair *p;
+	unsigned place;
 	int status;
 
 	if (rdma_get_cm_event(net->manager, &event))
@@ -409,7 +426,8 @@ void verbs_manager_event(struct verbs_net *net)
 	status = event->status;
 	id = event->id;
 	/* The listener's own events have no pair. */
-	p = id == net->listener || event->listen_id ? NULL : id->context;
+	place = place_of(net, id);
+	p = place < CONNECT_PLACES_MAX || event->listen_id ? NULL : id->context;
 	if (type == RDMA_CM_EVENT_CONNECT_REQUEST)
 		request = request_of(&event->param.conn);
 	/* An id can go only when its events are acknowledged. */
@@ -418,8 +436,8 @@ void verbs_manager_event(struct verbs_net *net)
 		requested(net, id, &request);
 		return;
 	}
-	if (type == RDMA_CM_EVENT_DEVICE_REMOVAL && id == net->listener)
-		stop_listening(net);
+	if (type == RDMA_CM_EVENT_DEVICE_REMOVAL && place < CONNECT_PLACES_MAX)
+		device_removed(net, place);
 	if (!p)
 		return;
 	switch (type) {

@@ -110,7 +110,7 @@ struct verbs_net {
 	struct connect_source manager_source;
 	struct rdma_event_channel *manager;
 	struct rt_socket *manager_events;
-	struct rdma_cm_id *listener; /* NULL: none */
+	struct rdma_cm_id *listener[CONNECT_PLACES_MAX]; /* NULL: none at that place */
 	struct verbs_device devices[VERBS_DEVICES_MAX];
 };
 
@@ -178,7 +178,7 @@ int verbs_window_error(const struct verbs_device *device, struct weft_error *why
 /* ---- verbs_connect.c: librdmacm ----------------------------------------------------------------- */
 
 int verbs_manager_open(struct verbs_net *net, struct weft_error *err);
-int verbs_manager_listen(struct verbs_net *net, struct weft_error *err);
+int verbs_manager_listen(struct connect_net *net, unsigned place, struct weft_error *err);
 void verbs_manager_close(struct verbs_net *net);
 void verbs_manager_event(struct verbs_net *net);
 bool verbs_offer(struct connect_net *net, struct net_connection *c);

@@ -12,8 +12,21 @@ static const struct rt_socket_ops *ops(void)
 
 int rt_address_resolve(struct rt_address *out, const char *text, struct weft_error *err)
 {
+	int n = rt_address_resolve_all(out, 1, text, err);
+
+	return MIN(n, 0);
+}
+
+int rt_address_resolve_all(
+	struct rt_address *out, unsigned max, const char *text, struct weft_error *err)
+{
 	rt_about_to_wait();
-	return ops()->resolve(out, text, err);
+	return ops()->resolve(out, max, text, err);
+}
+
+void rt_address_print(const struct rt_address *address, char *out, size_t size)
+{
+	ops()->print(address, out, size);
 }
 
 int rt_socket_listen(

@@ -67,10 +67,10 @@ static int resolve_path(struct rt_address *out, const char *path, struct weft_er
 		return weft_error(err, -ENAMETOOLONG,
 			"%s: a socket's path has at most %zu bytes", path,
 			sizeof(un.sun_path) - 1);
+	*out = (struct rt_address){.length = sizeof(un)};
 	strcpy(un.sun_path, path);
 	memcpy(out->bytes, &un, sizeof(un));
-	out->length = sizeof(un);
-	return 0;
+	return 1;
 }
 
 /* Splits "host:port" or "[host]:port". */
@@ -95,15 +95,29 @@ static bool split(const char *text, char *host, size_t host_size, const char **p
 	return true;
 }
 
+/* How many there are now. */
+static unsigned take_address(
+	struct rt_address *out, unsigned count, const struct addrinfo *found)
+{
+	struct rt_address a = {.length = found->ai_addrlen};
+
+	memcpy(a.bytes, found->ai_addr, found->ai_addrlen);
+	for (unsigned i = 0; i < count; i++)
+		if (!memcmp(&out[i], &a, sizeof(a)))
+			return count;
+	out[count] = a;
+	return count + 1;
+}
+
 static int socket_resolve(
-	struct rt_address *out, const char *text, struct weft_error *err)
+	struct rt_address *out, unsigned max, const char *text, struct weft_error *err)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
 	const char *port;
+	unsigned count = 0;
 	char host[256];
 	int r;
 
-	*out = (struct rt_address){0};
 	if (strchr(text, '/'))
 		return resolve_path(out, text, err);
 	if (!split(text, host, sizeof(host), &port))
@@ -113,10 +127,10 @@ static int socket_resolve(
 	if (r)
 		return weft_error(err, r == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH,
 			"%s cannot be looked up: %s", text, gai_strerror(r));
-	memcpy(out->bytes, found->ai_addr, found->ai_addrlen);
-	out->length = found->ai_addrlen;
+	for (struct addrinfo *a = found; a && count < max; a = a->ai_next)
+		count = take_address(out, count, a);
 	freeaddrinfo(found);
-	return 0;
+	return (int)count;
 }
 
 static int family(const struct rt_address *a)
@@ -138,6 +152,11 @@ static void to_text(const struct sockaddr *sa, socklen_t length, char *out, size
 	else
 		snprintf(out, size, sa->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host,
 			port);
+}
+
+static void address_print(const struct rt_address *a, char *out, size_t size)
+{
+	to_text((const struct sockaddr *)a->bytes, a->length, out, size);
 }
 
 /* ---- sockets ------------------------------------------------------------------------ */
@@ -661,6 +680,7 @@ static void poller_kick(struct rt_poller *p)
 
 const struct rt_socket_ops rt_real_socket_ops = {
 	.resolve = socket_resolve,
+	.print = address_print,
 	.listen = socket_listen,
 	.name = socket_name,
 	.accept = socket_accept,

@@ -31,8 +31,9 @@ void rt_made_close(struct rt_disk *disk);
 
 /* One per runtime. Functions mean what those of rt_socket.h mean. */
 struct rt_socket_ops {
-	int (*resolve)(
-		struct rt_address *out, const char *text, struct weft_error *err);
+	int (*resolve)(struct rt_address *out, unsigned max, const char *text,
+		struct weft_error *err);
+	void (*print)(const struct rt_address *address, char *out, size_t size);
 	int (*listen)(struct rt_socket **out, const struct rt_address *at,
 		struct weft_error *err);
 	void (*name)(struct rt_socket *listener, char *out, size_t size);

@@ -129,6 +129,11 @@ uint64_t rt_sim_disk_volatile_bytes(struct rt_sim_disk *disk);
 void rt_sim_net_delay(uint64_t min_ns, uint64_t max_ns);
 /* Nothing gets from one node to the other until that is taken back; none of it is lost. */
 void rt_sim_net_block(unsigned from, unsigned to, bool blocked);
+/*
+ * Who listens at that address is not reached, and what is sent on streams that were made by it
+ * does not arrive, until that is taken back; none of it is lost.
+ */
+void rt_sim_net_lose(const char *address, bool lost);
 /* Resets all streams between the two; what was on its way is lost. */
 void rt_sim_net_cut(unsigned a, unsigned b);
 

@@ -29,6 +29,11 @@ struct rt_address {
  * are looked up: waits. 0 or -errno.
  */
 int rt_address_resolve(struct rt_address *out, const char *text, struct weft_error *err);
+/* All that a name stands for, best first, none twice: how many, `max` at most, or -errno. */
+int rt_address_resolve_all(
+	struct rt_address *out, unsigned max, const char *text, struct weft_error *err);
+/* In numbers, as rt_address_resolve takes it. */
+void rt_address_print(const struct rt_address *address, char *out, size_t size);
 
 /*
  * The directory of a path is made if it is not there, and must be this user's own. A path

@@ -2,7 +2,8 @@
 /*
  * Streams between simulated nodes. What is sent arrives after a delay, in order within a
  * stream and in any order between streams, in pieces of any size. A blocked direction
- * holds what is sent until it is open again; a cut resets the streams between two nodes.
+ * holds what is sent until it is open again, an address that is lost holds both directions of
+ * the streams that were made by it; a cut resets the streams between two nodes.
  * A node that loses its power resets its streams or, as often, just falls silent.
  */
 #include <errno.h>
@@ -37,7 +38,8 @@ struct piece {
 struct rt_socket {
 	enum socket_kind kind;
 	unsigned node, other_node;
-	char name[RT_TASK_NAME_BYTES * 8]; /* a listener's */
+	char name[RT_TASK_NAME_BYTES *
+		  8];            /* of the listener: itself, or how it was reached */
 	int error;               /* -errno: reset, or why it could not connect */
 	struct rt_socket *other; /* of a stream; NULL when that is closed */
 	struct sim_timer timer;  /* of connecting */
@@ -70,10 +72,17 @@ struct blocked {
 	struct blocked *next;
 };
 
+/* A listener that cannot be reached, nor be heard by who has reached it. */
+struct lost {
+	struct lost *next;
+	char name[RT_TASK_NAME_BYTES * 8];
+};
+
 struct sim_net {
 	struct rt_socket *sockets;
 	struct rt_poller *pollers;
 	struct blocked *blocked;
+	struct lost *lost;
 	struct sim_rng rng;
 	uint64_t delay_min_ns, delay_max_ns;
 	unsigned last_port;
@@ -106,6 +115,20 @@ static bool is_blocked(unsigned from, unsigned to)
 		if (b->from == from && b->to == to)
 			return true;
 	return false;
+}
+
+static bool is_lost(const char *name)
+{
+	for (const struct lost *l = net()->lost; l; l = l->next)
+		if (!strcmp(l->name, name))
+			return true;
+	return false;
+}
+
+/* What is sent on this way is held. */
+static bool is_held(unsigned from, unsigned to, const char *name)
+{
+	return is_blocked(from, to) || is_lost(name);
 }
 
 /* ---- readiness ---------------------------------------------------------------------- */
@@ -229,13 +252,14 @@ static void put(struct rt_socket *to, unsigned from_node, const uint8_t *data,
 	*to->in_end = p;
 	to->in_end = &p->next;
 	to->in_bytes += length;
-	if (!is_blocked(from_node, to->node))
+	if (!is_held(from_node, to->node, to->name))
 		piece_start(p);
 }
 
 /* ---- addresses, connecting -------------------------------------------------------------- */
 
-static int sim_resolve(struct rt_address *out, const char *text, struct weft_error *err)
+static int sim_resolve(
+	struct rt_address *out, unsigned max, const char *text, struct weft_error *err)
 {
 	*out = (struct rt_address){0};
 	if (!strchr(text, ':') || strlen(text) >= sizeof(out->bytes))
@@ -243,7 +267,12 @@ static int sim_resolve(struct rt_address *out, const char *text, struct weft_err
 			err, -EINVAL, "%s is no address: write host:port", text);
 	out->length = (uint32_t)strlen(text);
 	memcpy(out->bytes, text, out->length);
-	return 0;
+	return 1;
+}
+
+static void sim_print(const struct rt_address *a, char *out, size_t size)
+{
+	snprintf(out, size, "%s", (const char *)a->bytes);
 }
 
 static struct rt_socket *listener_at(const char *name)
@@ -308,8 +337,9 @@ static void reaches_listener(struct sim_timer *timer)
 	struct rt_socket *s = container_of(timer, struct rt_socket, timer);
 	struct rt_socket *listener = listener_at(s->name), *other;
 
-	if (listener && (is_blocked(s->node, listener->node) ||
-				is_blocked(listener->node, s->node))) {
+	if (is_lost(s->name) ||
+		(listener && (is_blocked(s->node, listener->node) ||
+				     is_blocked(listener->node, s->node)))) {
 		sim_timer_set(&s->timer, sim->now + 1000000, reaches_listener);
 		return;
 	}
@@ -320,6 +350,7 @@ static void reaches_listener(struct sim_timer *timer)
 	other = socket_new(STREAM, listener->node);
 	other->other = s;
 	other->other_node = s->node;
+	memcpy(other->name, s->name, sizeof(other->name));
 	s->other = other;
 	s->other_node = listener->node;
 	*listener->accept_end = other;
@@ -576,11 +607,11 @@ void rt_sim_net_delay(uint64_t min_ns, uint64_t max_ns)
 	net()->delay_max_ns = max_ns;
 }
 
-/* What was held sets out now, in order. */
-static void release_held(unsigned from, unsigned to)
+/* What is held no more sets out now, in order. */
+static void release_held(void)
 {
 	for (struct rt_socket *s = net()->sockets; s; s = s->next) {
-		if (s->node != to || s->kind != STREAM || s->other_node != from)
+		if (s->kind != STREAM || is_held(s->other_node, s->node, s->name))
 			continue;
 		for (struct piece *p = s->in; p; p = p->next)
 			if (!p->arrived && !p->timer.slot)
@@ -609,7 +640,28 @@ void rt_sim_net_block(unsigned from, unsigned to, bool on)
 		*link = gone->next;
 		free(gone);
 	}
-	release_held(from, to);
+	release_held();
+}
+
+void rt_sim_net_lose(const char *address, bool on)
+{
+	struct lost **link = &net()->lost, *l;
+
+	if (is_lost(address) == on)
+		return;
+	if (on) {
+		l = sim_own_alloc(sizeof(*l));
+		snprintf(l->name, sizeof(l->name), "%s", address);
+		l->next = net()->lost;
+		net()->lost = l;
+		return;
+	}
+	while (strcmp((*link)->name, address))
+		link = &(*link)->next;
+	l = *link;
+	*link = l->next;
+	free(l);
+	release_held();
 }
 
 void rt_sim_net_cut(unsigned a, unsigned b)
@@ -671,12 +723,19 @@ void sim_net_free(void)
 		net()->blocked = b->next;
 		free(b);
 	}
+	while (net()->lost) {
+		struct lost *l = net()->lost;
+
+		net()->lost = l->next;
+		free(l);
+	}
 	free(sim->net);
 	sim->net = NULL;
 }
 
 const struct rt_socket_ops rt_sim_socket_ops = {
 	.resolve = sim_resolve,
+	.print = sim_print,
 	.listen = sim_listen,
 	.name = sim_name,
 	.accept = sim_accept,

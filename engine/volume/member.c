@@ -29,7 +29,7 @@ static void address_of(const struct member *m, unsigned node, char out[NET_ADDRE
 	if (m->o.address)
 		m->o.address(m->o.owner, node, out);
 	else
-		cluster_address_print(&c->address[0], out, NET_ADDRESS_BYTES);
+		cluster_addresses_print(c, out, NET_ADDRESS_BYTES);
 }
 
 static unsigned home_of(void *owner, uint16_t shard)
@@ -144,7 +144,9 @@ static void link_changed(struct member *m, unsigned node, const struct net_event
 	l->up = up;
 	l->since_ns = rt_now_ns();
 	l->incarnation = event->incarnation;
+	l->dialed = event->dialed;
 	snprintf(l->text, sizeof(l->text), "%s", up ? "" : event->text);
+	snprintf(l->address, sizeof(l->address), "%s", up ? event->address : "");
 	rt_mutex_unlock(&m->lock);
 	cluster_heard(m->o.cluster, node, event->incarnation);
 	if (atomic_load(&m->met) && !leaving)
@@ -350,8 +352,8 @@ static int network_start(struct member *m, struct weft_error *err)
 	if (!rc)
 		return 0;
 	return weft_error(err, rc,
-		"%s:%u: node %u: %s; its address must be one of this machine's, and the "
-		"port free",
+		"%s:%u: node %u: %s; an address of it must be one of this machine's, and "
+		"the port free",
 		cluster_path(m->o.cluster), self->address_line, m->o.node, why.text);
 }
 

@@ -28,7 +28,7 @@ struct member_options {
 	const char *transport;   /* NULL: the cluster file's */
 	bool dials_only; /* nobody can connect to it: its address is not where it runs */
 	/*
-	 * Where a node listens, as net.h has it; NULL: what the cluster says. For "shm",
+	 * Where a node listens, as net.h has its list; NULL: what the cluster says. For "shm",
 	 * whose nodes are at paths.
 	 */
 	void (*address)(void *owner, unsigned node, char out[NET_ADDRESS_BYTES]);
@@ -86,7 +86,11 @@ struct member_link {
 	bool left;    /* it has gone, and nobody waits for it but who needs its shard */
 	uint64_t since_ns;    /* rt_now_ns: when it was met, lost, or first looked for */
 	uint64_t incarnation; /* of the last that was met; 0: none was */
-	char text[320]; /* why the last attempt came to nothing; empty: it did not */
+	char text[800]; /* why the last attempt came to nothing; empty: it did not */
+	/* While up: by which of its addresses the end was reached that listens: the other's, if
+	 * this node dialed. */
+	char address[NET_ADDRESS_BYTES];
+	bool dialed;
 	struct net_counters traffic;
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three simulated nodes that write pages into each other's memory and say so, while the
- * network between them is cut, stalls in one direction, and nodes lose their power. What
- * docs/protocol.md promises must hold all the time, and when all is well again all links
- * come back.
+ * Three simulated nodes of two addresses each that write pages into each other's memory and
+ * say so, while the network between them is cut, stalls in one direction, loses addresses,
+ * and nodes lose their power. What docs/protocol.md promises must hold all the time, and
+ * when all is well again all links come back.
  */
 #include "engine/rt/rt_sim.h"
 #include "engine/net/net.h"
@@ -121,6 +121,12 @@ static void write_to(struct node *self, unsigned to, uint64_t *page)
 	net_op_wait(self->peers[to], &op);
 }
 
+/* Each node has two addresses. */
+static void addresses_of(unsigned id, char out[32])
+{
+	snprintf(out, 32, "node%u:1, node%u:2", id, id);
+}
+
 static void node_main(void *arg)
 {
 	struct node *self = arg;
@@ -137,7 +143,7 @@ static void node_main(void *arg)
 	void *base;
 
 	memset(o.self.node_uuid, (int)self->id, NET_UUID_BYTES);
-	snprintf(address, sizeof(address), "node%u:1", self->id);
+	addresses_of(self->id, address);
 	o.listen = address;
 	CHECK(page && net_open(&self->net, &o, NULL) == 0);
 	CHECK(net_region_create(self->net, 0, (NODES + 1) * SLOTS * PAGE_SIZE,
@@ -146,7 +152,7 @@ static void node_main(void *arg)
 	for (unsigned i = 1; i <= NODES; i++) {
 		struct net_peer_options p = {.node = (uint16_t)i, .address = address};
 
-		snprintf(address, sizeof(address), "node%u:1", i);
+		addresses_of(i, address);
 		if (i != self->id)
 			CHECK(net_peer_add(&self->peers[i], self->net, &p, NULL) == 0);
 	}
@@ -182,13 +188,29 @@ static unsigned any_node(void)
 	return 1 + (unsigned)(rt_random() % NODES);
 }
 
+/* Nobody reaches the node at one of them, now and then at both, for longer than a link lives. */
+static void lose_an_address(unsigned id)
+{
+	unsigned first = 1 + (unsigned)(rt_random() % 2);
+	unsigned last = rt_random() % 4 ? first : 2;
+	char address[32];
+
+	for (unsigned on = 2; on--;) {
+		for (unsigned i = first; i <= last; i++) {
+			snprintf(address, sizeof(address), "node%u:%u", id, i);
+			rt_sim_net_lose(address, on);
+		}
+		rt_sleep_ns(on * rt_random() % (30000 * MS));
+	}
+}
+
 static void something_happens(void)
 {
 	unsigned a = any_node(), b = any_node();
 
 	if (a == b)
 		return;
-	switch (rt_random() % 8) {
+	switch (rt_random() % 9) {
 	case 0:
 		rt_sim_node_kill(nodes[a].sim);
 		rt_sleep_ns(rt_random() % (20000 * MS));
@@ -213,6 +235,9 @@ static void something_happens(void)
 	case 5:
 		if (nodes[a].net && nodes[a].peers[b])
 			net_cut(nodes[a].peers[b], -ECONNABORTED);
+		break;
+	case 6:
+		lose_an_address(a);
 		break;
 	default:
 		rt_sleep_ns(rt_random() % (100 * MS));
@@ -252,6 +277,10 @@ static int run_world(void *arg)
 	return 0;
 }
 
+static void no_log(int level, const char *line)
+{
+}
+
 static void promises_hold_whatever_happens(void **state)
 {
 	const char *seed = getenv("WEFT_SIM_SEED");
@@ -282,6 +311,7 @@ static void a_seed_repeats_its_run(void **state)
 
 int main(void)
 {
+	weft_log_sink = no_log;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(promises_hold_whatever_happens),
 		cmocka_unit_test(a_seed_repeats_its_run),

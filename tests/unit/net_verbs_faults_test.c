@@ -383,6 +383,33 @@ static void who_has_no_device_does_not_listen(void **state)
 	end_free(e);
 }
 
+/* A queue pair is made at the address that the greeting came by. */
+static void each_address_leads_to_a_queue_pair(void **state)
+{
+	struct pair p = {end_new(1), end_new(2)};
+	uint8_t bytes[64] = {1, 2, 3};
+	struct net_op op = {.kind = NET_WRITE, .local = bytes, .length = sizeof(bytes)};
+	char list[NET_ADDRESS_BYTES + 32], *second;
+
+	p.a->options.listen = "127.0.0.1:0, 127.0.0.2:0";
+	end_open(p.a);
+	end_open(p.b);
+	end_add_peer(p.a, 2, NULL);
+	end_start(p.a);
+	second = strchr(p.a->address, ',');
+	CHECK(second && fake.ids == 2);
+	snprintf(list, sizeof(list), "127.0.0.1:1%s", second); /* where nobody listens */
+	end_add_peer(p.b, 1, list);
+	end_start(p.b);
+	wait_for(p.a, &p.a->ups, 1);
+	wait_for(p.b, &p.b->ups, 1);
+	CHECK(run_op(p.b->peer, &op) == 0);
+	op.kind = NET_READ;
+	memset(bytes, 0, sizeof(bytes));
+	CHECK(run_op(p.b->peer, &op) == 0 && bytes[2] == 3);
+	pair_down(&p);
+}
+
 /* Nobody gets a queue pair who does not bring what was said to who has proven the key. */
 static void another_token_is_refused(void **state)
 {
@@ -683,6 +710,7 @@ int main(int argc, char **argv)
 		TEST(reads_under_way_are_what_both_can_do),
 		TEST(no_device_leads_there),
 		TEST(who_has_no_device_does_not_listen),
+		TEST(each_address_leads_to_a_queue_pair),
 		TEST(another_token_is_refused),
 		TEST(a_request_that_is_lost_times_out),
 		TEST(requests_that_fail_end_the_link),
