@@ -187,12 +187,15 @@ static bool elsewhere(const struct exposure *x, uint64_t word, unsigned kinds,
 		       atomic_load_explicit(&x->block, memory_order_relaxed) != block);
 }
 
-/* May something be exposed? A drop that nobody has come for is over after a while. */
+/*
+ * May something be exposed? A drop that nobody has come for is over after a while, also where items have
+ * brought kinds since.
+ */
 static bool may_expose(const struct exposure *x, uint64_t word)
 {
 	if (likely(!(word & DROPPING)))
 		return true;
-	return !(word & (QUEUED | KINDS)) &&
+	return !(word & QUEUED) &&
 	       rt_now_ns() > atomic_load_explicit(&x->dropped_ns, memory_order_relaxed) +
 				     ABANDONED_NS;
 }

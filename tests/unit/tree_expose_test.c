@@ -191,6 +191,43 @@ static void an_exposure_goes_with_items_that_a_join_moves(void **state)
 	assert_true(joined > 0);
 }
 
+/* Items that come with what a kernel was told of them, as a join brings them. */
+static void bring(page_id from, page_id to)
+{
+	struct guard a, b;
+
+	FIXTURE_MUST(guard_exclusive(tree_cache(f.tree), from, 0, &a));
+	FIXTURE_MUST(guard_exclusive(tree_cache(f.tree), to, 0, &b));
+	guard_expose_like(tree_cache(f.tree), &a, &b);
+	guard_release(tree_cache(f.tree), &a);
+	guard_release(tree_cache(f.tree), &b);
+}
+
+/* It was dropped, whoever asked has gone, and items have come to it since: it is exposed again. */
+static void a_leaf_that_nobody_has_come_for_is_exposed_again(void **state)
+{
+	const uint64_t base = 200000, last = base + 5900;
+	struct cache_exposure e;
+	page_id pid;
+	int r = -EAGAIN;
+
+	for (uint64_t ino = base; ino <= last; ino += 100)
+		put(ino);
+	pid = leaf_of(base, EXPOSE_ATTRIBUTES);
+	assert_true(leaf_of(last, 0) != pid);
+	must_be_dropped(base);
+	(void)leaf_of(last, EXPOSE_ATTRIBUTES);
+	bring(leaf_of(last, 0), pid);
+	for (unsigned tries = 0; r == -EAGAIN && tries < 5000; tries++) {
+		r = tree_expose(f.tree, key_at(base), key_at(base), EXPOSE_ATTRIBUTES, &e,
+			1);
+		rt_sleep_ns(1000000);
+	}
+	assert_int_equal(r, 1);
+	exposed = base;
+	must_be_dropped(base);
+}
+
 /* Of any page, as a READ would. */
 static bool expose_block(page_id pid)
 {
@@ -234,6 +271,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(while_it_is_dropped_nothing_is_exposed),
 		cmocka_unit_test(an_exposure_goes_with_items_that_a_split_moves),
 		cmocka_unit_test(an_exposure_goes_with_items_that_a_join_moves),
+		cmocka_unit_test(a_leaf_that_nobody_has_come_for_is_exposed_again),
 		cmocka_unit_test(
 			a_block_is_dropped_only_where_the_kernel_has_pages_of_its_file),
 	};
