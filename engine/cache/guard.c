@@ -65,7 +65,8 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 	}
 	frame_set(f, FRAME_ASKING);
 	c->coherence->ops->acquire(c->coherence, &r, 1);
-	frame_clear(f, FRAME_ASKING);
+	if (!r.lost) /* else it stands in the table with its old mode until it is freed */
+		frame_clear(f, FRAME_ASKING);
 	if (r.result) {
 		if (r.lost) {
 			/* dirty only if its home has persisted it while this waited, and
