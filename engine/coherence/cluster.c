@@ -204,7 +204,7 @@ void coherence_cluster_event(
 		return;
 	if (event->kind == NET_LINK_UP && failed)
 		return; /* it hears nothing, and goes on without this node */
-	view_link(d, node, event->kind == NET_LINK_UP);
+	view_link(d, node, event->kind == NET_LINK_UP, event->incarnation);
 	if (failed && !linked(d))
 		fail_all(d);
 }

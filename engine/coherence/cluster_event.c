@@ -240,6 +240,20 @@ static int deliver_reinstate(struct cluster *d, struct dpage *p,
 	return 0;
 }
 
+static int deliver_inquire(struct cluster *d, struct dpage *p,
+	const struct page_message *m, struct page_actions *out)
+{
+	/* so many nodes never ask at once; a question may get lost */
+	if (rebuild_testify(d, p, m) || p->deferred_count >= PAGE_NODES_MAX)
+		return 0;
+	page_act(out, PAGE_DEFER)->m = *m;
+	if (!p->giver)
+		atomic_store_explicit(
+			&p->give_ns, rt_now_ns() + TESTIFY_NS, memory_order_relaxed);
+	page_give_later(d, p);
+	return 0;
+}
+
 static int deliver(struct cluster *d, struct dpage *p, const struct page_message *m,
 	struct page_actions *out)
 {
@@ -259,6 +273,12 @@ static int deliver(struct cluster *d, struct dpage *p, const struct page_message
 		return home_evict(d, p, m, out);
 	if (m->type == PAGE_REQUEST || is_ask(m))
 		return deliver_taking(d, p, m, out);
+	if (m->type == PAGE_WITNESS) {
+		rebuild_witness(d, p, m);
+		return 0;
+	}
+	if (m->type == PAGE_INQUIRE)
+		return deliver_inquire(d, p, m, out);
 	e = page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	if (!e && m->type == PAGE_GRANT)
 		note_grant(p, m);
@@ -382,6 +402,8 @@ void page_perform(struct cluster *d, struct dpage *p, const struct page_message 
 			break;
 		case PAGE_DEFER:
 			page_defer(d, p, &a->m);
+			if (a->m.type == PAGE_REQUEST)
+				rebuild_inquire(d, p, &a->m);
 			if (p->hold.phase == PHASE_ARRIVED)
 				page_give_later(d, p);
 			break;

@@ -36,6 +36,7 @@
 #define EASE_LOOK_NS    10000000ull /* so often is looked whether an `eased` got lost */
 #define EASE_LOOK_MAX   32u
 #define ARRIVED_NS      1000000ull /* so long a page waits for its first use */
+#define TESTIFY_NS      2000000ull /* so long an INQUIRE waits that cannot be answered yet */
 #define UNUSED_NS       1000000000ull /* so long it is not evicted without one */
 
 /* A call that waits for several pages. On its stack: who ends it does so under a lock that
@@ -114,6 +115,8 @@ struct dpage {
 	node_map changed;
 	/* who has reported it shared in this epoch, and is away since: as if it had not */
 	node_map gone;
+	/* who has said in this epoch, through others, all that it has; as if it were heard */
+	node_map told;
 	/* while it is opening: what the store has */
 	uint64_t stored_incarnation, stored_version;
 	uint64_t flush_to;
@@ -203,9 +206,11 @@ struct view {
 	struct member member[PAGE_NODES_MAX];
 	node_map members;
 	_Atomic node_map joined;  /* who hears of this epoch what is sent in it */
+	_Atomic node_map coming;  /* who has a link, and begins an epoch by its first word */
 	_Atomic node_map heard;   /* who has reported to this node in this epoch */
 	_Atomic node_map ready;   /* homes that have rebuilt in this epoch */
 	_Atomic node_map unheard; /* who never reported to this node since it started */
+	_Atomic uint64_t met[PAGE_NODES_MAX]; /* the last start of each that had a link */
 	_Atomic node_map left; /* who has nothing, and has had no link since it said so */
 	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
 	/* all that are joined have reported in this epoch: pages are rebuilt */
@@ -339,7 +344,8 @@ void persist_main(void *arg);
 void view_open(struct cluster *d);
 void view_main(void *arg);
 void view_message(struct cluster *d, unsigned node, const struct page_message *m);
-void view_link(struct cluster *d, unsigned node, bool up);
+/* `incarnation`: the peer's, whose link it is. */
+void view_link(struct cluster *d, unsigned node, bool up, uint64_t incarnation);
 int view_left(struct cluster *d, unsigned node);
 void view_vacant(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
@@ -403,6 +409,12 @@ int rebuild_reinstate(struct cluster *d, struct dpage *p, const struct page_mess
 void page_rebuild(struct cluster *d, struct dpage *p);
 /* The page has been opened, and cannot do without reports. */
 void page_rebuild_opened(struct cluster *d, struct dpage *p);
+/* A request that waits for nodes which are away: they are asked through others. (INQUIRE) */
+void rebuild_inquire(struct cluster *d, struct dpage *p, const struct page_message *m);
+/* INQUIRE, at who is asked what it has. False: not known yet. */
+bool rebuild_testify(struct cluster *d, struct dpage *p, const struct page_message *m);
+/* WITNESS, at the home. */
+void rebuild_witness(struct cluster *d, struct dpage *p, const struct page_message *m);
 /* The node is away: what it was asked to reinstate is not waited for. */
 void rebuild_without(struct cluster *d, struct dpage *p, unsigned node);
 /* An event has changed the entry: who may have the page? */

@@ -19,7 +19,7 @@ static void rebuild_clear(struct dpage *p)
 	rebuild_begin(&unused, &p->rebuild);
 	p->reported = p->awaited = false;
 	p->reinstating = NODE_NONE;
-	p->gone = 0;
+	p->gone = p->told = 0;
 }
 
 void page_enter(struct cluster *d, struct dpage *p)
@@ -228,7 +228,7 @@ static node_map absent(const struct cluster *d, const struct dpage *p)
 	node_map left = atomic_load_explicit(&v->left, memory_order_acquire);
 	node_map may = p->may | atomic_load_explicit(&v->unheard, memory_order_acquire);
 
-	return may & ~((heard & ~p->gone) | left | node_bit(d->o.self));
+	return may & ~((heard & ~p->gone) | p->told | left | node_bit(d->o.self));
 }
 
 /* Of these: who may have something that is newer than what all others have. */
@@ -236,6 +236,13 @@ static node_map unknown(const struct cluster *d, const struct dpage *p)
 {
 	return absent(d, p) & (p->changed | atomic_load_explicit(&d->view.unheard,
 						    memory_order_acquire));
+}
+
+/* It has been told to, and will say that it has. */
+static bool reinstating(const struct cluster *d, const struct dpage *p)
+{
+	return p->reinstating == d->o.self ||
+	       (p->reinstating != NODE_NONE && view_joined(d, p->reinstating));
 }
 
 /* Together with what this node itself has. */
@@ -287,7 +294,6 @@ static void reinstate(struct cluster *d, struct dpage *p, const struct page_acti
 {
 	const struct page_action *a = &out->list[0];
 	unsigned node = (unsigned)__builtin_ctzll(a->nodes);
-	bool asked = p->reinstating == node;
 
 	p->reinstating = (uint8_t)node;
 	if (node == d->o.self) {
@@ -303,8 +309,7 @@ static void reinstate(struct cluster *d, struct dpage *p, const struct page_acti
 		page_rebuild(d, p);
 	} else if (view_joined(d, node)) {
 		awaits(d, p, true);
-		if (!asked)
-			wire_send(d, node, &a->m);
+		wire_send(d, node, &a->m);
 	} else {
 		awaits(d, p, false); /* until it is back */
 	}
@@ -326,6 +331,9 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 		awaits(d, p, true);
 		return;
 	}
+	/* its answer comes, whatever was persisted meanwhile */
+	if (p->reinstating != d->o.self && reinstating(d, p))
+		return;
 	rc = all_reports(p, &r);
 	r.redone = p->unmade;
 	if (!rc)
@@ -383,8 +391,10 @@ int rebuild_report(struct cluster *d, struct dpage *p, const struct page_message
 	atomic_fetch_add_explicit(&d->view.pages_heard, 1, memory_order_relaxed);
 	p->may |= node_bit(m->sender);
 	p->changed |= node_bit(m->sender);
-	if (p->reinstating == m->sender)
+	if (p->reinstating == m->sender) {
 		p->reinstating = NODE_NONE;
+		p->replay = true; /* requests: they ask others, if it has nothing */
+	}
 	if (p->has_entry)
 		page_rebuild(d, p);
 	else
@@ -401,6 +411,121 @@ void rebuild_without(struct cluster *d, struct dpage *p, unsigned node)
 		p->rebuild.sharers &= ~node_bit(node); /* another has the same image */
 		p->gone |= node_bit(node);
 	}
+	page_rebuild(d, p);
+	p->replay = true;
+}
+
+/* ---- who is not heard, but by others ------------------------------------------------------------------ */
+
+static void inquire(struct cluster *d, const struct dpage *p,
+	const struct page_message *m, node_map through, node_map about)
+{
+	struct page_message out = {
+		.type = PAGE_INQUIRE,
+		.sender = d->o.self,
+		.request = m->request,
+		.pid = p->at.pid,
+		.place = about,
+		.copies = m->sender,
+		.source = NODE_NONE,
+	};
+
+	for (; about && through; through &= through - 1)
+		wire_send(d, (unsigned)__builtin_ctzll(through), &out);
+}
+
+void rebuild_inquire(struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	node_map joined = atomic_load_explicit(&d->view.joined, memory_order_acquire);
+	node_map coming = atomic_load_explicit(&d->view.coming, memory_order_acquire);
+	node_map away = unknown(d, p) & ~(joined | coming);
+	/* who asks will need those that it hears; what others have, others must say */
+	node_map heard = m->sender == d->o.self ? 0 : away & ~m->version;
+
+	if (!atomic_load_explicit(&d->view.rebuilding, memory_order_acquire) ||
+		!p->has_entry || p->entry.mode != HOME_REBUILDING || reinstating(d, p))
+		return;
+	inquire(d, p, m, node_bit(m->sender) & joined, heard);
+	inquire(d, p, m, joined & ~node_bit(m->sender), away & ~heard);
+}
+
+/*
+ * What it has stands still until the home, which it does not hear, has made its entry: only
+ * who is granted the page could ask for it. (An owner goes on changing it.)
+ */
+bool rebuild_testify(struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	struct page_actions reports = {0};
+	struct page_message all = {.type = PAGE_WITNESS};
+
+	/* the epoch has been closed here: frames and what is owed are what records say. That
+	 * the link to the home is broken it may not have noticed yet */
+	if (!atomic_load_explicit(&d->view.rebuilding, memory_order_acquire) ||
+		p->unsettled || p->vacate || view_joined(d, p->at.home))
+		return false;
+	page_report(&p->hold, &p->at, &reports);
+	/* what is owed comes first: the last message says that it is all */
+	for (unsigned i = reports.count; i-- > 0;) {
+		struct page_message *r = &reports.list[i].m;
+
+		if (!(r->flags & PAGE_OWED)) {
+			all = *r;
+			continue;
+		}
+		r->type = PAGE_WITNESS;
+		r->request = m->request;
+		r->copies = m->copies;
+		r->source = (uint8_t)d->o.self;
+		wire_send(d, m->sender, r);
+	}
+	all.type = PAGE_WITNESS;
+	all.sender = d->o.self;
+	all.pid = p->at.pid;
+	all.request = m->request;
+	all.copies = m->copies;
+	all.source = (uint8_t)d->o.self;
+	wire_send(d, m->sender, &all);
+	return true;
+}
+
+/* The request that the question was about still waits: so the page's entry has not been
+ * made since, and what was answered holds. */
+static bool still_waits(const struct dpage *p, const struct page_message *m)
+{
+	for (const struct deferred *f = p->deferred; f; f = f->next)
+		if (f->m.type == PAGE_REQUEST && f->m.sender == m->copies &&
+			f->m.request == m->request)
+			return true;
+	return false;
+}
+
+void rebuild_witness(struct cluster *d, struct dpage *p, const struct page_message *m)
+{
+	struct page_message report = *m;
+	node_map node = node_bit(m->source);
+	uint64_t met = atomic_load_explicit(
+		&d->view.met[m->source], memory_order_acquire);
+	bool known;
+
+	if (!p->has_entry || p->entry.mode != HOME_REBUILDING || reinstating(d, p) ||
+		(p->told & node) || !(absent(d, p) & node) || view_joined(d, m->source) ||
+		m->place < met || !still_waits(p, m))
+		return;
+	report.type = PAGE_REPORT;
+	report.sender = m->source;
+	/* its link may have broken when it had begun to report */
+	known = p->rebuild.owner == m->source || (p->rebuild.sharers & node);
+	if (((m->mode != RIGHT_NONE && !known) || (m->flags & PAGE_OWED)) &&
+		rebuild_on_report(&p->rebuild, &report)) {
+		weft_log(3, "what node %u reports through node %u contradicts others",
+			m->source, m->sender);
+		page_dump(d, p);
+		DCOUNT(d, impossible);
+		return;
+	}
+	if (m->flags & PAGE_OWED)
+		return; /* more follows */
+	p->told |= node;
 	page_rebuild(d, p);
 }
 
@@ -479,6 +604,9 @@ int rebuild_reinstate(struct cluster *d, struct dpage *p, const struct page_mess
 	}
 	if (m->mode == RIGHT_SHARED)
 		return holder_on_reinstate(&p->hold, &p->at, m, out);
+	if (p->hold.hold == RIGHT_NONE && !h.hold)
+		return holder_on_reinstate(
+			&p->hold, &p->at, m, out); /* persisted since */
 	if (p->hold.hold == RIGHT_NONE)
 		e = frame_of_owed(d, p, m);
 	else if (!p->no_frame)

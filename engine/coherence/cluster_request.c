@@ -203,8 +203,10 @@ static void acquire_begin(struct cluster *d, struct wish *w)
 	page_id pid = w->request->pid;
 	struct dpage *p = page_lock(d, pid);
 
+	/* what this node has exclusively nobody else has, whoever has not been heard */
 	bool own = coherence_home_here(&d->base, pid) &&
-		   (!p || (p->opening && !p->reported)) && view_all_heard(d);
+		   (!p || (p->opening && !p->reported)) &&
+		   (view_all_heard(d) || w->request->held == PAGE_EXCLUSIVE);
 
 	if (own && w->batch->count == 1) {
 		acquire_own(w->request);

@@ -158,6 +158,8 @@ static void on_epoch(struct cluster *d, unsigned node, uint64_t epoch)
 	m->entered = epoch;
 	if (m->link == LINK_NEW) {
 		m->link = LINK_JOINED;
+		atomic_fetch_and_explicit(
+			&d->view.coming, ~node_bit(node), memory_order_release);
 		view_enter(d, MAX(mine, epoch) + 1, node_bit(node));
 	} else if (epoch > mine) {
 		view_enter(d, epoch, 0);
@@ -201,6 +203,8 @@ static void link_lost(struct cluster *d, struct dpage *p, void *arg)
 
 	if (p->reinstating == node)
 		rebuild_without(d, p, node);
+	if (p->deferred && p->has_entry && p->entry.mode == HOME_REBUILDING)
+		p->replay = true; /* requests: others are asked now (INQUIRE) */
 	if (p->at.home != node)
 		return;
 	ships_persisted(d, p, 0, 0, -EHOSTDOWN);
@@ -211,7 +215,7 @@ static void link_lost(struct cluster *d, struct dpage *p, void *arg)
 	}
 }
 
-void view_link(struct cluster *d, unsigned node, bool up)
+void view_link(struct cluster *d, unsigned node, bool up, uint64_t incarnation)
 {
 	struct view *v = &d->view;
 	struct member *m = &v->member[node];
@@ -221,6 +225,14 @@ void view_link(struct cluster *d, unsigned node, bool up)
 	if (up)
 		atomic_fetch_and_explicit(
 			&v->left, ~node_bit(node), memory_order_release);
+	if (up) {
+		atomic_store_explicit(&v->met[node], incarnation, memory_order_release);
+		atomic_fetch_or_explicit(
+			&v->coming, node_bit(node), memory_order_release);
+	} else {
+		atomic_fetch_and_explicit(
+			&v->coming, ~node_bit(node), memory_order_release);
+	}
 	atomic_fetch_and_explicit(&v->joined, ~node_bit(node), memory_order_release);
 	atomic_fetch_and_explicit(&v->ready, ~node_bit(node), memory_order_release);
 	if (up)

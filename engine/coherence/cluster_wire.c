@@ -151,8 +151,15 @@ static bool message_makes_sense(const struct cluster *d, const struct page_messa
 
 	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END || m->pad ||
 		m->sender >= PAGE_NODES_MAX || m->sender == d->o.self ||
-		home >= PAGE_NODES_MAX || m->type >= PAGE_EPOCH)
+		home >= PAGE_NODES_MAX ||
+		(m->type >= PAGE_EPOCH && m->type <= PAGE_READY))
 		return false;
+	if (m->type == PAGE_INQUIRE)
+		return home != d->o.self;
+	if (m->type == PAGE_WITNESS)
+		return m->source < PAGE_NODES_MAX && m->source != d->o.self &&
+		       m->source != home && m->mode <= RIGHT_EXCLUSIVE &&
+		       (m->source == m->sender) == (home != d->o.self);
 	to_home = m->type == PAGE_REQUEST || m->type == PAGE_DROP ||
 		  m->type == PAGE_EVICT || m->type == PAGE_FETCH ||
 		  m->type == PAGE_SHIP || m->type == PAGE_REPORT;
@@ -166,7 +173,8 @@ static int message_page(struct cluster *d, const struct page_message *m, struct 
 {
 	if (*p && ((*p)->has_entry || (*p)->opening || (*p)->at.home != d->o.self))
 		return 0;
-	if (m->type == PAGE_DROP) /* by who had been asked to give it up, too */
+	/* by who had been asked to give it up, too; or of what waits no longer */
+	if (m->type == PAGE_DROP || m->type == PAGE_WITNESS)
 		return 0;
 	if (!*p)
 		*p = page_new(d, m->pid);
@@ -176,6 +184,32 @@ static int message_page(struct cluster *d, const struct page_message *m, struct 
 		return 0;
 	/* a report belongs to the entry from its beginning */
 	return m->type == PAGE_REPORT ? page_open_later(d, *p) : page_open(d, *p);
+}
+
+/*
+ * What the home asks those that it does not hear goes through others, and so do their
+ * answers. True: it was such a message, and went on.
+ */
+static bool passed_on(struct cluster *d, const struct page_message *m)
+{
+	unsigned home = d->o.home(d->o.owner, pid_shard(m->pid));
+	struct page_message next = *m;
+	node_map about;
+
+	next.sender = d->o.self;
+	if (m->type == PAGE_WITNESS && home != d->o.self) {
+		next.place = atomic_load_explicit(
+			&d->view.met[m->sender], memory_order_acquire);
+		wire_send(d, home, &next);
+		return true;
+	}
+	if (m->type != PAGE_INQUIRE || m->sender != home)
+		return false;
+	next.place = 0;
+	for (about = m->place & ~node_bit(d->o.self) & ~node_bit(home); about;
+		about &= about - 1)
+		wire_send(d, (unsigned)__builtin_ctzll(about), &next);
+	return true;
 }
 
 void coherence_cluster_message(
@@ -199,6 +233,10 @@ void coherence_cluster_message(
 	p = page_lock(d, m.pid);
 	if (m.cluster_epoch != view_epoch(d) || !view_joined(d, m.sender)) {
 		page_unlock(d, m.pid, p); /* what it was about is void */
+		return;
+	}
+	if (passed_on(d, &m)) {
+		page_unlock_more(d, m.pid, p);
 		return;
 	}
 	e = message_page(d, &m, &p);

@@ -333,6 +333,11 @@ int holder_on_reinstate(struct page_hold *h, const struct page_at *at,
 		return -EPROTO;
 	if (m->flags & PAGE_FREED)
 		return let_go_older(h, at, m, out);
+	if (h->hold == RIGHT_NONE && !h->owed_incarnation && !h->owed_version) {
+		/* it was shipped, and persisted before this came */
+		page_send(out, at, node_bit(at->home), PAGE_REPORT)->mode = RIGHT_NONE;
+		return 0;
+	}
 	if (page_order(shared ? h->incarnation : h->owed_incarnation,
 		    shared ? h->version : h->owed_version, m->incarnation, m->version) ||
 		(h->hold != RIGHT_NONE && !shared))

@@ -81,9 +81,16 @@ static int report_of_owed(struct home_rebuild *r, const struct page_message *m)
 	return 0;
 }
 
-/* Told to let go, it has. */
+/* Told to let go, it has; or what it owed has been persisted since it reported that. */
 static int report_of_none(struct home_rebuild *r, node_map sender)
 {
+	if (r->owed_by != NODE_NONE && node_bit(r->owed_by) == sender &&
+		!(r->sharers & sender)) {
+		r->owing &= ~sender;
+		r->owed_by = NODE_NONE;
+		r->owed_incarnation = r->owed_version = 0;
+		return 0;
+	}
 	if (!(r->sharers & sender))
 		return -EPROTO;
 	r->sharers &= ~sender;

@@ -100,6 +100,51 @@ static void a_link_is_missing(struct world *w)
 	goes_on(w, (struct errand){.node = 2, .page = 8, .writes = true});
 }
 
+static uint64_t epoch_of(struct world *w, unsigned node)
+{
+	bool served;
+
+	return coherence_cluster_epoch(w->node[node - 1].e.coherence, &served);
+}
+
+/* Nodes 2 and 3 do not hear each other when an epoch begins: what one has of the other's shard
+ * those can use who hear both. */
+static void a_third_hears_both(struct world *w)
+{
+	uint64_t epoch;
+
+	goes_on(w, (struct errand){.node = 3, .page = 1, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 5, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 9});
+	goes_on(w, (struct errand){.node = 2, .page = 2, .writes = true});
+	hear_each_other(w, 2, 3, false);
+	epoch = epoch_of(w, 1);
+	hear_each_other(w, 1, 4, false);
+	hear_each_other(w, 1, 4, true);
+	HOLDS(epoch_of(w, 1) > epoch);
+	goes_on(w, (struct errand){.node = 4, .page = 1});
+	goes_on(w, (struct errand){.node = 1, .page = 5, .writes = true});
+	goes_on(w, (struct errand){.node = 4, .page = 9, .writes = true});
+	goes_on(w, (struct errand){.node = 1, .page = 2, .writes = true});
+	/* when a node that both hear has it, both can have it */
+	goes_on(w, (struct errand){.node = 4, .page = 1, .writes = true});
+	for (unsigned i = 1; i <= 9; i += 4) {
+		goes_on(w, (struct errand){.node = 2, .page = i});
+		goes_on(w, (struct errand){.node = 4, .page = i, .writes = true});
+	}
+	goes_on(w, (struct errand){.node = 3, .page = 2});
+	hear_each_other(w, 2, 3, true);
+	for (unsigned id = 1; id <= w->nodes; id++)
+		for (unsigned i = 1; i <= 9; i += 4)
+			goes_on(w,
+				(struct errand){.node = id, .page = i, .writes = true});
+}
+
+static void persists(struct node *n, unsigned i)
+{
+	OK(cache_checkpoint(n->e.cache));
+}
+
 static void crash(struct world *w, unsigned id)
 {
 	struct node *n = &w->node[id - 1];
@@ -148,11 +193,6 @@ static void a_node_is_away(struct world *w)
 	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&only, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 0});
 	goes_on(w, (struct errand){.node = 4, .page = 0});
-}
-
-static void persists(struct node *n, unsigned i)
-{
-	OK(cache_checkpoint(n->e.cache));
 }
 
 /* Nodes 2 and 3 have page 0, shared, as it is persisted; nobody else has it. */
@@ -447,6 +487,14 @@ static void who_does_not_hear_another_holds_up_nobody_else(void **state)
 	run_seeds(a_link_is_missing, 12, 0);
 }
 
+static void what_one_has_of_another_that_it_does_not_hear_others_can_use(void **state)
+{
+	run_seeds(a_third_hears_both, 12, 0);
+	idle = true;
+	run_seeds(a_third_hears_both, 12, 0);
+	idle = false;
+}
+
 static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 {
 	run_seeds(a_node_is_away, 12, 0);
@@ -504,6 +552,8 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
+		cmocka_unit_test(
+			what_one_has_of_another_that_it_does_not_hear_others_can_use),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),

@@ -76,7 +76,7 @@ static void on_message(void *owner, struct net_peer *peer, const struct net_mess
 	/* of honest nodes none is cut off: it would heal, and hide that */
 	HOLDS(n->w->rogue || !coherence_cluster_counters(n->e.coherence)->impossible);
 	memcpy(&said, m, sizeof(said));
-	if (!n->w->rogue && m->type < PAGE_EPOCH)
+	if (!n->w->rogue && (m->type < PAGE_EPOCH || m->type > PAGE_READY))
 		check_page_of(n->w, said.pid);
 }
 

@@ -254,9 +254,28 @@ static bool owes(struct node *n, page_id pid, uint64_t in, uint64_t need)
 	return found;
 }
 
-/* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
-static bool change_kept(struct node *n, page_id pid, uint64_t in, uint64_t need)
+/* What was owed is just becoming the page again: its frame is in no list, nor in the table. */
+static bool reowned(const struct node *n, unsigned i, uint64_t in, uint64_t need)
 {
+	const struct page *p = &n->w->page[i];
+	struct cache *c = n->e.cache;
+
+	for (uint32_t k = 0; k < c->frame_count; k++) {
+		const struct frame *f = &c->frames[k];
+
+		if ((frame_flags(f) & FRAME_OWED) && f->incarnation == in &&
+			f->version >= need && f->version <= p->version &&
+			filled(frame_image(c, f), pid_of(n->w, i),
+				p->stamp_of[f->version]))
+			return true;
+	}
+	return false;
+}
+
+/* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
+static bool change_kept(struct node *n, unsigned i, uint64_t in, uint64_t need)
+{
+	page_id pid = pid_of(n->w, i);
 	struct node *home = &n->w->node[pid_shard(pid)];
 	struct page_descriptor stored;
 	const struct frame *f = table_find(n->e.cache, pid);
@@ -265,7 +284,7 @@ static bool change_kept(struct node *n, page_id pid, uint64_t in, uint64_t need)
 		return true;
 	if (f && (atomic_load(&f->latch) & LATCH_EXCLUSIVE))
 		return true; /* it is just being changed */
-	if (owes(n, pid, in, need))
+	if (owes(n, pid, in, need) || reowned(n, i, in, need))
 		return true;
 	/* a home that has just lost its power has its store all the same: not looked at */
 	if (!home->up || store_descriptor_try(home->e.store, pid, &stored))
@@ -279,7 +298,7 @@ static void check_change(struct node *n, unsigned i, const struct page *p)
 	uint64_t in = p->incarnation, need = p->changed[n->id];
 
 	for (unsigned looks = 0; looks < 3; looks++)
-		if (!need || p->renewed || change_kept(n, pid_of(n->w, i), in, need) ||
+		if (!need || p->renewed || change_kept(n, i, in, need) ||
 			p->incarnation != in || !n->up)
 			return;
 	print_message("node %u has changed page %x to version %" PRIu64
