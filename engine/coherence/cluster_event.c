@@ -309,6 +309,8 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 			d->base.cache, p->at.pid, m->incarnation, m->version);
 	page_note_may(p);
 	page_perform(d, p, m, &out);
+	if ((m->type == PAGE_GRANT || p->deferred) && page_stuck(d, p))
+		view_stuck(d);
 	if (m->type == PAGE_PERSISTED)
 		ships_persisted(d, p, m->incarnation, m->version, 0);
 	if (m->type == PAGE_EVICTED)

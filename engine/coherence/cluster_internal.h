@@ -215,6 +215,8 @@ struct view {
 	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
 	/* all that are joined have reported in this epoch: pages are rebuilt */
 	_Atomic bool rebuilding;
+	/* when an epoch begins, since others wait behind a link that broke; 0: nobody does */
+	_Atomic uint64_t stuck_ns;
 	/* pages of this shard that READY waits for: they are being opened, or reinstated */
 	_Atomic uint32_t awaited;
 	/* for people: durations are under the lock, pages are counted by whoever has one */
@@ -349,6 +351,10 @@ void view_link(struct cluster *d, unsigned node, bool up, uint64_t incarnation);
 int view_left(struct cluster *d, unsigned node);
 void view_vacant(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
+/* Is the page's order held up here, by a link that broke? Nothing ends that but an epoch. */
+bool page_stuck(const struct cluster *d, const struct dpage *p);
+/* So it is: if the link is not back soon, an epoch begins. */
+void view_stuck(struct cluster *d);
 /* Under the page's lock it stands still. */
 static inline uint64_t view_epoch(const struct cluster *d)
 {

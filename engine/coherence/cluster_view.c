@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cluster's epoch (docs/many-nodes.md, "Failures"): a number that grows whenever a link
- * is made anew. Nodes that are connected agree on it without a coordinator: who hears of a
- * higher one enters it, and says so.
+ * is made anew, or others wait behind one that broke. Nodes that are connected agree on it
+ * without a coordinator: who hears of a higher one enters it, and says so.
  *
  * Keeps: within an epoch, no message between two nodes is missing before one that is heard
  * (what all the page protocol rests on); no frame that a peer may still write, by a request
@@ -16,6 +16,7 @@
 #include "engine/coherence/cluster_internal.h"
 
 #define EPOCH_MAX (1ull << 62) /* nobody gets there who keeps the rules */
+#define STUCK_NS  300000000ull /* most links are made anew by then, and begin an epoch */
 
 void view_open(struct cluster *d)
 {
@@ -143,6 +144,7 @@ static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
 	atomic_store_explicit(&v->resumed, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->rebuilding, false, memory_order_relaxed);
 	atomic_store_explicit(&v->awaited, 0, memory_order_relaxed);
+	atomic_store_explicit(&v->stuck_ns, 0, memory_order_relaxed);
 	page_each_locked(d, page_enter);
 	page_all_unlock(d);
 	tell_all(d, PAGE_EPOCH);
@@ -201,6 +203,8 @@ static void link_lost(struct cluster *d, struct dpage *p, void *arg)
 {
 	unsigned node = *(const unsigned *)arg;
 
+	if (page_stuck(d, p))
+		view_stuck(d);
 	if (p->reinstating == node)
 		rebuild_without(d, p, node);
 	if (p->deferred && p->has_entry && p->entry.mode == HOME_REBUILDING)
@@ -311,6 +315,62 @@ void view_vacant(struct cluster *d, unsigned node)
 	}
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
+}
+
+/* ---- who waits behind a link that broke ---------------------------------------------------------- */
+
+/*
+ * What went over the link, in either direction, may be lost. Where it is the home that must
+ * give, or answer, nothing of use to this node can come of an epoch, but to those that wait
+ * behind it. An image that is fetched can come from the home alone.
+ */
+bool page_stuck(const struct cluster *d, const struct dpage *p)
+{
+	node_map hears = atomic_load_explicit(&d->view.joined, memory_order_acquire) |
+			 node_bit(d->o.self);
+	node_map home = node_bit(p->at.home), lost = p->hold.need & ~hears;
+
+	switch (p->hold.phase) {
+	case PHASE_GATHERING:
+		return p->hold.hold != RIGHT_EXCLUSIVE &&
+		       (lost & ~home || (lost && p->deferred));
+	case PHASE_ASKED:
+	case PHASE_LEAVING:
+		return p->deferred && !(home & hears);
+	default:
+		return false;
+	}
+}
+
+void view_stuck(struct cluster *d)
+{
+	uint64_t none = 0;
+
+	if (atomic_compare_exchange_strong_explicit(&d->view.stuck_ns, &none,
+		    rt_now_ns() + STUCK_NS, memory_order_relaxed, memory_order_relaxed))
+		view_wake(d);
+}
+
+/* What is under way is void then; who asks again, and does not hear who must give, is refused.
+ * False: it is not time. */
+static bool view_unstick(struct cluster *d)
+{
+	struct view *v = &d->view;
+	uint64_t at = atomic_load_explicit(&v->stuck_ns, memory_order_relaxed);
+
+	if (!at || rt_now_ns() < at)
+		return false;
+	rt_mutex_lock(&v->lock);
+	/* unless an epoch has begun meanwhile */
+	if (atomic_compare_exchange_strong_explicit(
+		    &v->stuck_ns, &at, 0, memory_order_relaxed, memory_order_relaxed) &&
+		atomic_load_explicit(&v->joined, memory_order_relaxed)) {
+		weft_log(6, "a link broke while a page was asked for over it: what nodes "
+			    "have is told anew");
+		view_enter(d, view_epoch(d) + 1, 0);
+	}
+	rt_mutex_unlock(&v->lock);
+	return true;
 }
 
 /* ---- what follows, by a task ----------------------------------------------------------------------- */
@@ -468,8 +528,11 @@ void view_main(void *arg)
 
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
+		uint64_t at;
 
-		if (!view_step(d))
-			rt_wait(&d->view.word, word, RT_FOREVER);
+		if (view_unstick(d) || view_step(d))
+			continue;
+		at = atomic_load_explicit(&d->view.stuck_ns, memory_order_relaxed);
+		rt_wait(&d->view.word, word, at ? at : RT_FOREVER);
 	}
 }

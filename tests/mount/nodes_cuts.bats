@@ -75,6 +75,73 @@ AWHILE=12 # longer than a link that says nothing lives
 	check_all
 }
 
+# On the mount of node $1: changes the first bytes of files that others change, too, looks at them
+# and at names beside them, again and again; a line for each time in "$DIR/uses$1".
+start_uses() { # NODE FILE...
+	local n=$1
+	shift
+	setsid python3 - "$DIR/uses$n" "$n" "${@/#/${M[n]}/}" >>"$DIR/kept.log" 2>&1 3>&- <<-'END' &
+		import os, sys
+		said = open(sys.argv[1], "w", buffering=1)
+		node, files = int(sys.argv[2]), sys.argv[3:]
+		opened = [os.open(f, os.O_RDWR) for f in files]
+		while True:
+		    for name, fd in zip(files, opened):
+		        os.pwrite(fd, b"%08d" % node, 8 * node)
+		        assert os.pread(fd, 8, 8 * node) == b"%08d" % node
+		        os.close(os.open(f"{name}.{node}", os.O_RDWR | os.O_CREAT))
+		        os.unlink(f"{name}.{node}")
+		    said.write("once\n")
+	END
+	KEPT+=($!)
+}
+
+uses() { wc -l <"$DIR/uses$1"; }
+has_used() { [ "$(uses "$1")" -gt "$2" ]; }
+
+end_uses() {
+	local pid
+	for pid in "${KEPT[@]}"; do
+		kill -0 "$pid" || { cat "$DIR/kept.log"; return 1; }
+		kill -9 -- "-$pid"
+		wait "$pid" || true
+	done
+	KEPT=()
+}
+
+not_connected() { weft status "${M[$1]}" --json | grep -q '"up": false'; }
+
+@test "while two do not reach each other the third goes on with what all three change" {
+	local n before files=()
+	mount_nodes
+	for n in 1 2 3; do
+		mkdir "${M[n]}/of$n"
+		truncate -s 4096 "${M[n]}/of$n/f"
+		files+=("of$n/f")
+	done
+	for n in 1 2 3; do start_uses "$n" "${files[@]}"; done
+	for n in 1 2 3; do wait_until 60 has_used "$n" 20; done
+	deaf 2 3
+	deaf 3 2
+	wait_until 60 not_connected 2
+	wait_until 60 not_connected 3
+	for n in $(seq 5); do
+		before=$(uses 1)
+		wait_until 30 has_used 1 $((before + 2))
+		not_connected 2
+	done
+	heal
+	for n in 1 2 3; do
+		before=$(uses "$n")
+		wait_until 60 has_used "$n" $((before + 5))
+	done
+	end_uses
+	umount_nodes 1 2 3
+	run fsck.weft -f -n "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+}
+
 @test "of all packets some get lost: all go on all the time" {
 	local a b
 	mount_nodes

@@ -100,11 +100,66 @@ static void a_link_is_missing(struct world *w)
 	goes_on(w, (struct errand){.node = 2, .page = 8, .writes = true});
 }
 
+/* Has the page for so long that all ask for it meanwhile. */
+static void keeps(struct node *n, unsigned i)
+{
+	struct page *p = &n->w->page[i];
+	struct guard g;
+
+	OK(guard_exclusive(n->e.cache, pid_of(n->w, i), p->incarnation, &g));
+	expect(n, i, p, g.image, g.frame->version);
+	rt_sleep_ns(LONG_NS);
+	note_write(n, p);
+	fill(g.image, pid_of(n->w, i), p->stamp);
+	guard_release_dirty(n->e.cache, &g, false);
+}
+
 static uint64_t epoch_of(struct world *w, unsigned node)
 {
 	bool served;
 
 	return coherence_cluster_epoch(w->node[node - 1].e.coherence, &served);
+}
+
+/*
+ * The link breaks while node 3 has been granted what node 2 has, and others wait behind it:
+ * of page 0, whose home, node 1, both hear, and of page 1, whose home is node 2.
+ */
+static void a_link_breaks(struct world *w, unsigned page)
+{
+	struct errand has = {.node = 2, .page = page, .does = keeps};
+	struct errand wants = {.node = 3, .page = page, .writes = true};
+	struct errand next = {.node = 4, .page = page, .writes = true};
+	struct errand looks = {.node = 1, .page = page};
+	uint64_t epoch;
+
+	goes_on(w, (struct errand){.node = 2, .page = page, .writes = true});
+	errand_begin(w, &has);
+	HOLDS(!errand_ended(&has, LONG_NS / 6));
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, LONG_NS / 6));
+	errand_begin(w, &next);
+	errand_begin(w, &looks);
+	hear_each_other(w, 2, 3, false);
+	HOLDS(errand_ended(&next, 10 * LONG_NS) && errand_ended(&looks, 10 * LONG_NS));
+	if (page == 0) /* it can have it from those */
+		HOLDS(errand_ended(&wants, 10 * LONG_NS));
+	epoch = epoch_of(w, 4);
+	rt_sleep_ns(10 * LONG_NS);
+	HOLDS(epoch_of(w, 4) == epoch); /* once was enough */
+	hear_each_other(w, 2, 3, true);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&has, LONG_NS));
+	goes_on(w, (struct errand){.node = 2, .page = page, .writes = true});
+}
+
+static void a_link_breaks_beside_the_home(struct world *w)
+{
+	a_link_breaks(w, 0);
+}
+
+static void a_link_to_the_home_breaks(struct world *w)
+{
+	a_link_breaks(w, 1);
 }
 
 /* Nodes 2 and 3 do not hear each other when an epoch begins: what one has of the other's shard
@@ -143,6 +198,28 @@ static void a_third_hears_both(struct world *w)
 static void persists(struct node *n, unsigned i)
 {
 	OK(cache_checkpoint(n->e.cache));
+}
+
+/* The home has no room for a page of its own that it has kept, since its link broke. */
+static void a_page_that_was_kept_leaves(struct world *w)
+{
+	struct errand has = {.node = 1, .page = 0, .does = keeps};
+	struct errand wants = {.node = 2, .page = 0, .writes = true};
+
+	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
+	errand_begin(w, &has);
+	HOLDS(!errand_ended(&has, LONG_NS / 6));
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, LONG_NS / 6));
+	hear_each_other(w, 1, 2, false);
+	HOLDS(errand_ended(&has, LONG_NS));
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
+	for (unsigned i = 0; i < w->pages; i++)
+		if (i && i % w->nodes != 1) /* whose home it does not hear */
+			goes_on(w, (struct errand){.node = 1, .page = i});
+	goes_on(w, (struct errand){.node = 3, .page = 5, .writes = true});
+	hear_each_other(w, 1, 2, true);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS));
 }
 
 static void crash(struct world *w, unsigned id)
@@ -487,6 +564,13 @@ static void who_does_not_hear_another_holds_up_nobody_else(void **state)
 	run_seeds(a_link_is_missing, 12, 0);
 }
 
+static void who_waits_behind_a_broken_link_goes_on(void **state)
+{
+	run_seeds(a_link_breaks_beside_the_home, 12, 0);
+	run_seeds(a_link_to_the_home_breaks, 12, 0);
+	run_seeds(a_page_that_was_kept_leaves, PAGES_MAX, 0);
+}
+
 static void what_one_has_of_another_that_it_does_not_hear_others_can_use(void **state)
 {
 	run_seeds(a_third_hears_both, 12, 0);
@@ -552,6 +636,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
+		cmocka_unit_test(who_waits_behind_a_broken_link_goes_on),
 		cmocka_unit_test(
 			what_one_has_of_another_that_it_does_not_hear_others_can_use),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),

@@ -40,6 +40,25 @@ static void cut_one(struct world *w)
 	}
 }
 
+/* Two nodes, or one of them, hear nothing of the other for so long that others go on without
+ * (STUCK_NS), some of the time with another link missing, too. */
+static void cut_long(struct world *w)
+{
+	unsigned a = (unsigned)(rt_random() % w->nodes);
+	unsigned b = (unsigned)(a + 1 + rt_random() % (w->nodes - 1)) % w->nodes;
+	unsigned from = w->node[a].sim, to = w->node[b].sim;
+
+	rt_sim_net_block(from, to, true);
+	rt_sim_net_block(to, from, rt_random() % 2);
+	rt_sim_net_cut(from, to);
+	rt_sleep_ns(rt_random() % 700000000);
+	if (rt_random() % 2)
+		cut_one(w);
+	rt_sleep_ns(rt_random() % 400000000);
+	rt_sim_net_block(from, to, false);
+	rt_sim_net_block(to, from, false);
+}
+
 static void node_main(void *arg);
 
 /* A node loses power, and is there again a while later, or at once. */
@@ -65,7 +84,10 @@ static void weather_main(void *arg)
 	while (cuts + crashes) {
 		rt_sleep_ns(rt_random() % 20000000);
 		if (rt_random() % (cuts + crashes) < cuts) {
-			cut_one(w);
+			if (w->long_cuts)
+				cut_long(w);
+			else
+				cut_one(w);
 			cuts--;
 		} else {
 			crash_one(w);
@@ -398,6 +420,25 @@ static void four_nodes_lose_links_and_find_them_again(void **state)
 	run_weather(4, 5, 200, 12, 0);
 }
 
+static void links_are_missing_for_long(void **state)
+{
+	static const struct world worlds[] = {
+		{.nodes = 4, .pages = 160, .steps = 400, .cuts = 4},
+		{.nodes = 4, .pages = 5, .steps = 400, .cuts = 4},
+		{.nodes = 3, .pages = 40, .steps = 400, .cuts = 3, .crashes = 2},
+		{.nodes = 5, .pages = 120, .steps = 300, .cuts = 5, .crashes = 2},
+	};
+
+	for (unsigned i = 0; i < ARRAY_SIZE(worlds); i++) {
+		struct world w = worlds[i];
+
+		w.long_cuts = true;
+		one_in = 2;
+		run_seeds(&w);
+		one_in = 1;
+	}
+}
+
 static void two_nodes_crash_and_return(void **state)
 {
 	run_weather(2, 24, 200, 0, 3);
@@ -660,6 +701,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_lose_their_link_and_find_it_again),
 		cmocka_unit_test(four_nodes_lose_links_and_find_them_again),
 		cmocka_unit_test(four_nodes_with_slow_disks_lose_links),
+		cmocka_unit_test(links_are_missing_for_long),
 		cmocka_unit_test(two_nodes_crash_and_return),
 		cmocka_unit_test(four_nodes_crash_and_return),
 		cmocka_unit_test(who_breaks_the_protocol_is_cut_and_no_more),

@@ -87,6 +87,7 @@ struct world {
 	bool idle;                /* nothing is persisted that need not be */
 	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
+	bool long_cuts;           /* of these: longer than somebody waits behind them */
 	unsigned crashes;         /* so often a node loses power, in between */
 	struct node node[NODES_MAX];
 	struct page page[PAGES_MAX];
