@@ -112,27 +112,16 @@ static bool wants_rdma(const struct net_check *k)
 	return !k->transport || strcmp(k->transport, "verbs") == 0;
 }
 
-static void check_target(struct net_check *k, const struct net_target *target)
+/* `self`: an address of this machine. */
+static void check_target(struct net_check *k, const struct net_target *target, bool self)
 {
 	struct net_target t[NET_TARGETS_MAX] = {*target};
 	unsigned count = net_check_name(k, t);
 
 	for (unsigned i = 0; i < count; i++) {
-		net_check_tcp(k, &t[i]);
+		(self ? net_check_own : net_check_tcp)(k, &t[i]);
 		if (wants_rdma(k) && k->devices)
-			net_check_rdma(k, &t[i]);
-	}
-}
-
-static void check_self(struct net_check *k, const struct net_target *target)
-{
-	struct net_target t[NET_TARGETS_MAX] = {*target};
-	unsigned count = net_check_name(k, t);
-
-	for (unsigned i = 0; i < count; i++) {
-		net_check_own(k, &t[i]);
-		if (wants_rdma(k) && k->devices)
-			net_check_rdma_own(k, &t[i]);
+			(self ? net_check_rdma_own : net_check_rdma)(k, &t[i]);
 	}
 }
 
@@ -150,10 +139,7 @@ static void check_address(
 	snprintf(about, sizeof(about), "node %u, %s%s%s", m->id, at, nth,
 		self ? ", which this is" : "");
 	net_about(k, about);
-	if (self)
-		check_self(k, &t);
-	else
-		check_target(k, &t);
+	check_target(k, &t, self);
 }
 
 static void check_nodes(struct net_check *k, unsigned self)
@@ -251,7 +237,7 @@ static int check_host(struct net_check *k, const char *text)
 	if (wants_rdma(k))
 		net_check_devices(k, false);
 	net_about(k, text);
-	check_target(k, &t);
+	check_target(k, &t, false);
 	return 0;
 }
 
