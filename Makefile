@@ -92,6 +92,7 @@ layer_tree       := $(layer_space) engine/tree
 layer_volume     := $(layer_tree) engine/volume
 layer_fsck       := $(layer_volume) mkfs/fsck
 layer_ops        := $(layer_fsck) fs/ops
+layer_fs         := $(layer_ops) fs
 test_libs = $(call reverse,$(foreach l,$(layer_$(firstword $(subst _, ,$(1)))),$(call layer_lib,$(l))))
 
 .SECONDEXPANSION:

@@ -255,6 +255,27 @@ void reply_entry(
 		ops_kernel_resized(fs, attr->ino);
 }
 
+/* What was looked up: its attributes may be kept with the name. */
+void reply_found(fuse_req_t req, int ret, struct ops_attr *attr, double name_timeout)
+{
+	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
+	struct fs *fs = request_fs(req);
+	struct fuse_entry_param entry;
+	struct ops_named named;
+	bool taken;
+
+	if (ret < 0 || !sharer_keeps_named(fuse_req_userdata(req), thread) ||
+		!ops_kernel_named(fs, thread, attr, &named)) {
+		reply_entry(req, ret, attr, name_timeout);
+		return;
+	}
+	attr_to_entry(req, attr, &entry);
+	entry.entry_timeout = name_timeout;
+	entry.attr_timeout = KEPT_S;
+	taken = fuse_reply_entry(req, &entry) == 0;
+	ops_kernel_named_told(fs, &named, taken);
+}
+
 void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout)
 {
 	struct fs *fs = request_fs(req);

@@ -119,6 +119,8 @@ int gone_is_stale(int ret);
 void reply_status(fuse_req_t req, int ret);
 void reply_entry(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout);
+/* The same for a name that was looked up, where the attributes may be kept, too: those of this moment. */
+void reply_found(fuse_req_t req, int ret, struct ops_attr *attr, double name_timeout);
 void reply_attr(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout);
 

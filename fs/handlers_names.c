@@ -23,7 +23,7 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 	if (ret == -ENOENT)
 		fuse_reply_entry(req, &absent);
 	else
-		reply_entry(req, ret, &attr, timeout);
+		reply_found(req, ret, &attr, timeout);
 }
 
 /* What was made has this name now, if nobody else has changed it since. */

@@ -61,6 +61,7 @@ struct session {
 	bool shared; /* the volume has several nodes */
 	bool keeps;  /* shared, and the kernel may keep what it is told (sharer.c) */
 	_Atomic int keeps_names; /* names too: 1; not: -1; 0: not known yet */
+	_Atomic int keeps_named; /* attributes that come with them: the same */
 	/* set once, while INIT is answered; NULL: not used */
 	struct uring *_Atomic uring;
 	struct rt_mutex

@@ -20,6 +20,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "fs/asker.h"
 #include "fs/session_internal.h"
 #include "fs/sharer.h"
 
@@ -59,11 +60,17 @@ static bool drop_waits(void *owner, const _Atomic uint32_t *by)
 	return state && strncmp(state, ") D", 3) == 0;
 }
 
-static void drop_attributes(void *owner, uint64_t ino)
+/* Only -ENOENT says that the kernel has not got it; else it has it no more, with all the others. */
+static bool drop_attributes(void *owner, uint64_t ino)
 {
 	struct session *s = owner;
 
-	(void)fuse_lowlevel_notify_inval_inode(s->fuse, ino, -1, 0);
+	return fuse_lowlevel_notify_inval_inode(s->fuse, ino, -1, 0) != -ENOENT;
+}
+
+static bool gone_on(void *owner, uint32_t thread, uint64_t *seen)
+{
+	return asker_gone_on(thread, seen);
 }
 
 static int names_epoch(struct session *s)
@@ -119,6 +126,7 @@ static const struct ops_kernel sharer_ops = {
 	.drop_waits = drop_waits,
 	.drop_attributes = drop_attributes,
 	.drop_names = drop_names,
+	.gone_on = gone_on,
 };
 
 void sharer_start(struct session *s)
@@ -187,4 +195,22 @@ static bool keeps_names(struct session *s)
 double sharer_name_timeout_s(struct session *s, bool exposed)
 {
 	return exposed && keeps_names(s) ? KEEPS_S : 0;
+}
+
+/*
+ * Who is sure never to be given attributes that were dropped before it takes them in: on Linux from 6.13
+ * on, so where names are kept, an inode that was let go of and comes back with an answer from before is one of
+ * which nothing is believed (docs/many-nodes.md, "Attributes that come with a name").
+ */
+bool sharer_keeps_named(struct session *s, uint32_t thread)
+{
+	int known = atomic_load_explicit(&s->keeps_named, memory_order_relaxed);
+
+	if (!s->keeps || known < 0)
+		return false;
+	if (unlikely(!known)) {
+		known = !keeps_names(s) ? -1 : asker_seen(thread);
+		atomic_store_explicit(&s->keeps_named, known, memory_order_relaxed);
+	}
+	return known > 0;
 }

@@ -18,6 +18,8 @@ void sharer_stop(struct session *s);
 void sharer_heard(struct session *s, const struct fuse_in_header *in);
 /* Seconds that the kernel may believe a name, if its leaf was exposed. */
 double sharer_name_timeout_s(struct session *s, bool exposed);
+/* May attributes be kept that the thread, which waits for it, is told with a name? */
+bool sharer_keeps_named(struct session *s, uint32_t thread);
 /* All names are asked for again. Never blocks. */
 void sharer_drop_names(struct session *s);
 /*

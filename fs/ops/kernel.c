@@ -512,6 +512,29 @@ static void drop_range(
 	rt_mutex_unlock(&k->lock);
 }
 
+/* ---- attributes ----------------------------------------------------------------------------- */
+
+/*
+ * An answer with a name, on its way to a thread, may bring the inode only after it was dropped in vain:
+ * then it is dropped again, when the thread has taken the answer in. It needs nobody for that.
+ */
+static void attributes_drop(struct kernel *k, uint64_t ino)
+{
+	uint64_t wait_ns = WAIT_FIRST_NS;
+	bool taken_in;
+
+	for (;;) {
+		rt_mutex_lock(&k->lock);
+		taken_in = names_taken_in(k, ino);
+		rt_mutex_unlock(&k->lock);
+		if (k->ops->drop_attributes(k->owner, ino) || taken_in ||
+			atomic_load(&k->gone))
+			return;
+		rt_sleep_ns(wait_ns);
+		wait_ns = MIN(wait_ns * 2, WAIT_LAST_NS);
+	}
+}
+
 /* ---- what the cache wants to be dropped ----------------------------------------------------- */
 
 struct dropping {
@@ -530,7 +553,7 @@ static void drop_inode(void *arg, uint64_t ino)
 	pages = known_drop(k, ino, &attributes, &stamp);
 	rt_mutex_unlock(&k->lock);
 	if (attributes)
-		k->ops->drop_attributes(k->owner, ino);
+		attributes_drop(k, ino);
 	if (!(d->kinds & EXPOSE_FILES) || !pages)
 		return;
 	drop_range(k, ino, 0, UINT64_MAX, true);
@@ -611,7 +634,7 @@ static void change_begin(struct fs *fs, struct kernel_change *c)
 	if (c->cuts)
 		rt_cond_broadcast(&k->changed);
 	if (attributes)
-		k->ops->drop_attributes(k->owner, c->ino);
+		attributes_drop(k, c->ino);
 	if (pages && !change_keeps(c))
 		drop_range(k, c->ino, c->first, c->end, false);
 }
@@ -701,6 +724,7 @@ void fs_kernel_stop(struct fs *fs)
 
 	if (!k)
 		return;
+	atomic_store(&k->gone, true);
 	cache_kernel_stop(fs->volume->cache);
 	fs->kernel = NULL;
 	rt_mutex_lock(&k->lock);

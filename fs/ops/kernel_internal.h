@@ -35,6 +35,11 @@ struct known {
 	bool told, sure;
 	uint32_t asker, told_at;
 	uint64_t size;
+	/* Who was last given attributes with a name, and may not have taken them in: a thread (0: nobody),
+	 * when, which answer, whether that has been given, what was seen of the thread since. */
+	uint32_t looker, looked_at, look;
+	bool answered;
+	uint64_t seen;
 };
 
 struct known_bucket {
@@ -54,6 +59,8 @@ struct kernel {
 	uint64_t moment;
 	unsigned queued, idle, tasks;
 	bool stopping;
+	_Atomic bool gone;
+	uint32_t looks;
 	struct rt_task *task[TASKS_MAX];
 	struct known_bucket known[KNOWN_BUCKETS];
 	_Atomic uint32_t questions;        /* heard so far */
@@ -79,6 +86,8 @@ bool attributes_forget(struct kernel *k, uint64_t ino);
 bool pages_known(struct kernel *k, uint64_t ino);
 /* Its attributes are dropped; may it have pages? */
 bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp);
+/* Whoever was given its attributes with a name has taken them in; else this is to be asked again. */
+bool names_taken_in(struct kernel *k, uint64_t ino);
 /* All its pages were dropped, if nobody has read meanwhile. */
 void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp);
 /* Not all: a drop of them was not waited for. */

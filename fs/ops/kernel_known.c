@@ -22,6 +22,38 @@ static struct known *known_find(struct kernel *k, uint64_t ino)
 	return NULL;
 }
 
+/* Has the thread asked something since, so taken in what it was told? */
+static bool heard_since(struct kernel *k, uint32_t thread, uint32_t told_at)
+{
+	uint64_t heard = atomic_load_explicit(
+		&k->heard[thread % HEARD_MAX], memory_order_relaxed);
+
+	return thread && heard >> 32 == thread &&
+	       (int32_t)((uint32_t)heard - told_at) > 0;
+}
+
+static bool looker_heard(struct kernel *k, struct known *n)
+{
+	if (heard_since(k, n->looker, n->looked_at))
+		n->looker = 0;
+	return !n->looker;
+}
+
+static bool looker_done(struct kernel *k, struct known *n)
+{
+	if (!looker_heard(k, n) && n->answered &&
+		k->ops->gone_on(k->owner, n->looker, &n->seen))
+		n->looker = 0;
+	return !n->looker;
+}
+
+bool names_taken_in(struct kernel *k, uint64_t ino)
+{
+	struct known *n = known_find(k, ino);
+
+	return !n || looker_done(k, n);
+}
+
 /* NULL: no place. With *dropped that inode lost its own: drop its attributes. */
 static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *dropped)
 {
@@ -32,10 +64,11 @@ static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *droppe
 		if (!b->way[i].ino)
 			place = &b->way[i];
 	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
-		if (!b->way[i].pages && !b->way[i].attributes)
+		if (!b->way[i].pages && !b->way[i].attributes &&
+			looker_heard(k, &b->way[i]))
 			place = &b->way[i];
 	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
-		if (!b->way[i].pages)
+		if (!b->way[i].pages && looker_done(k, &b->way[i]))
 			place = &b->way[i];
 	if (!place)
 		return NULL;
@@ -108,16 +141,6 @@ void pages_stay(struct kernel *k, uint64_t ino)
 
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
 
-/* Has who was told the size asked something since, so taken it in? */
-static bool taken_in(struct kernel *k, const struct known *n)
-{
-	uint64_t heard = atomic_load_explicit(
-		&k->heard[n->asker % HEARD_MAX], memory_order_relaxed);
-
-	return n->asker && heard >> 32 == n->asker &&
-	       (int32_t)((uint32_t)heard - n->told_at) > 0;
-}
-
 /* Has the kernel this size already? Else it is told now. */
 static bool size_sure(
 	struct kernel *k, struct known *n, uint32_t asker, const struct ops_attr *attr)
@@ -127,7 +150,8 @@ static bool size_sure(
 	if (!S_ISREG(attr->inode.mode))
 		return true;
 	n->sure = n->told && n->size == size &&
-		  (n->sure || (asker && n->asker == asker) || taken_in(k, n));
+		  (n->sure || (asker && n->asker == asker) ||
+			  heard_since(k, n->asker, n->told_at));
 	n->told = true;
 	n->size = size;
 	n->asker = asker;
@@ -218,6 +242,75 @@ int ops_getattr_kept(
 	*keeps = !rc && *keeps && attributes_note(fs->kernel, ino, asker, out) &&
 		 cache_exposure_stands(fs->volume->cache, &leaf);
 	return rc;
+}
+
+/*
+ * Of who may not have taken in its answer one is noted, so only one is given attributes to be kept. The
+ * size may be news to the kernel: who reads asks for the attributes, should these be dropped on their way.
+ */
+static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *attr,
+	struct ops_named *named)
+{
+	uint64_t dropped = 0;
+	bool keeps = false;
+	struct known *n;
+
+	rt_mutex_lock(&k->lock);
+	n = known_note(k, attr->ino, &dropped);
+	if (n)
+		keeps = looker_done(k, n) && !kernel_changing(k, n->ino, 0, UINT64_MAX);
+	if (keeps) {
+		(void)size_sure(k, n, asker, attr);
+		n->attributes = true;
+		n->looker = asker;
+		n->looked_at =
+			atomic_load_explicit(&k->questions, memory_order_relaxed);
+		n->look = ++k->looks;
+		n->answered = false;
+		n->seen = 0;
+		*named = (struct ops_named){attr->ino, n->look};
+	}
+	rt_mutex_unlock(&k->lock);
+	if (dropped)
+		k->ops->drop_attributes(k->owner, dropped);
+	return keeps;
+}
+
+void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool taken)
+{
+	struct kernel *k = fs->kernel;
+	struct known *n;
+
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, named->ino);
+	if (n && n->looker && n->look == named->look) {
+		n->answered = true;
+		if (!taken) {
+			n->told = n->sure = false;
+			n->looker = 0;
+		}
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+bool ops_kernel_named(
+	struct fs *fs, uint32_t asker, struct ops_attr *attr, struct ops_named *named)
+{
+	struct cache_exposure leaf;
+	struct ops_attr now;
+
+	/* where the file is open somebody may go by its size */
+	if (!asker || ops_goes_by_size(fs, attr->ino, false) ||
+		!attributes_expose(fs, attr->ino, &leaf) ||
+		inode_attr(fs, attr->ino, &now) || now.inode.nlink == 0 ||
+		!named_note(fs->kernel, asker, &now, named))
+		return false;
+	if (!cache_exposure_stands(fs->volume->cache, &leaf)) {
+		ops_kernel_named_told(fs, named, false);
+		return false;
+	}
+	*attr = now;
+	return true;
 }
 
 bool ops_expose_acl(struct fs *fs, uint64_t ino)

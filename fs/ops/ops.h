@@ -310,9 +310,19 @@ struct ops_kernel {
 	/* drop_pages is under way, and waits for a READ: all processors know at this
 	 * moment of what it has unmapped. */
 	bool (*drop_waits)(void *owner, const _Atomic uint32_t *by);
-	/* These must not wait. Answers to questions asked before are not kept. */
-	void (*drop_attributes)(void *owner, uint64_t ino);
+	/* These must not wait. Answers to questions asked before are not kept. False: the
+	 * kernel has not got the inode. */
+	bool (*drop_attributes)(void *owner, uint64_t ino);
 	void (*drop_names)(void *owner);
+	/* A thread that was given an answer has done something else since, so has taken it in.
+	 * *seen, 0 at first, is for later looks. False: not known. Does not wait. */
+	bool (*gone_on)(void *owner, uint32_t thread, uint64_t *seen);
+};
+
+/* An answer to a look-up whose attributes may be kept. */
+struct ops_named {
+	uint64_t ino;
+	uint32_t look;
 };
 
 /* Before the first question. From here on what is exposed is dropped before other nodes
@@ -331,6 +341,15 @@ int ops_getattr_kept(struct fs *fs, uint64_t ino, uint32_t asker, struct ops_att
 void ops_kernel_heard(struct fs *fs, uint32_t thread);
 /* Attributes that it is told in passing, with a name, not to be kept. Before the answer. */
 void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr);
+/*
+ * The same for a name that was looked up, with attributes to be kept. True: they may be, and *attr is anew
+ * what they are; the answer follows without a wait, and ops_kernel_named_told behind it. False: they may
+ * not, and nothing was told. Waits.
+ */
+bool ops_kernel_named(
+	struct fs *fs, uint32_t asker, struct ops_attr *attr, struct ops_named *named);
+/* `taken`: the kernel has taken the answer, so the thread will take it in. */
+void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool taken);
 /* The kernel has taken another size from elsewhere: its own change, a short READ; or not
  * taken in what it was told. */
 void ops_kernel_resized(struct fs *fs, uint64_t ino);

@@ -11,6 +11,7 @@
  *            mappings; readers look in all the ways there are
  *   turns    writer and first reader store in one page in turn, each when it sees the other's
  *   sizes    a file that grows and is cut, by stat and by lseek
+ *   found    files that are new to each reader's node and grow, by stat: the first look of each finds the name
  *   names    a file that is renamed on and on, and one that is made anew, by stat and open
  *   still    nothing is written: each reader looks SECONDS * 1000 times
  *
@@ -35,6 +36,7 @@
 #define PAGES       8
 #define PAGE_BYTES  4096
 #define READERS_MAX 16
+#define FOUND_SIZES 8 /* that each file to be found has, one after the other */
 #define NAMES_KEPT  4 /* of the last names are looked at */
 
 /* What all processes see. */
@@ -361,6 +363,53 @@ static void sizes_look(const char *dir)
 	}
 }
 
+/* ---- what is found by name for the first time ------------------------------------------------ */
+
+/* Number n is file n / FOUND_SIZES, of size n % FOUND_SIZES. */
+static void found_write(const char *dir)
+{
+	int fd = -1;
+
+	for (uint64_t n = FOUND_SIZES; !stopped(); n++) {
+		if (n % FOUND_SIZES == 0) {
+			close(fd);
+			fd = open(path(dir, "found", n / FOUND_SIZES),
+				O_WRONLY | O_CREAT | O_EXCL, 0644);
+			if (fd < 0)
+				fail("making a file to be found");
+		}
+		atomic_store(&shared->begun[0], n);
+		if (ftruncate(fd, (off_t)(n % FOUND_SIZES)))
+			fail("ftruncate");
+		atomic_store(&shared->done[0], n);
+		atomic_fetch_add(&shared->changes, 1);
+		pause_us(100);
+	}
+}
+
+static void found_look(const char *dir)
+{
+	uint64_t from, to, size;
+	struct stat st;
+
+	while (!stopped()) {
+		from = atomic_load(&shared->done[0]);
+		if (!from)
+			continue;
+		if (stat(path(dir, "found", from / FOUND_SIZES), &st))
+			fail("stat of what is to be found");
+		to = atomic_load(&shared->begun[0]);
+		if (to / FOUND_SIZES > from / FOUND_SIZES)
+			to = from / FOUND_SIZES * FOUND_SIZES + FOUND_SIZES - 1;
+		size = (uint64_t)st.st_size;
+		if (size < from % FOUND_SIZES || size > to % FOUND_SIZES)
+			behind("the size of what was found", size, from % FOUND_SIZES,
+				to % FOUND_SIZES);
+		atomic_fetch_add(&shared->looks, 1);
+		pause_us(rand() % 300);
+	}
+}
+
 /* ---- names ---------------------------------------------------------------------------------- */
 
 static void anew(const char *dir, uint64_t n)
@@ -527,6 +576,9 @@ static unsigned start(const char *what)
 	} else if (!strcmp(what, "sizes")) {
 		child(sizes_write, writer);
 		look = sizes_look;
+	} else if (!strcmp(what, "found")) {
+		child(found_write, writer);
+		look = found_look;
 	} else if (!strcmp(what, "names")) {
 		child(names_write, writer);
 		look = names_look;
@@ -555,7 +607,7 @@ int main(int argc, char **argv)
 
 	if (argc < 5 || argc > 4 + READERS_MAX) {
 		fprintf(stderr, "usage: kept "
-				"pages|mapped|exchange|stores|turns|sizes|names|still "
+				"pages|mapped|exchange|stores|turns|sizes|found|names|still "
 				"SECONDS WRITER "
 				"READER...\n");
 		return 2;

@@ -66,6 +66,33 @@ assert m[1] == 0' "${M[2]}/f"
 	umount_nodes 2 1 3
 }
 
+@test "files are made, found for the first time and grow meanwhile: no size is behind" {
+	mount_nodes
+	kept found "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}" "${M[3]}"
+	umount_nodes 1 2 3
+}
+
+@test "the first look at a file costs a node LOOKUP alone" {
+	local try n before after
+	mount_nodes
+	# what node 2 has still to settle may be told meanwhile: then once more, with others
+	for try in 1 2 3 4 5; do
+		mkdir "${M[2]}/$try"
+		for n in $(seq 300); do
+			echo "$n" >"${M[2]}/$try/$n"
+		done
+		sleep "$try"
+		before=$(asked 1)
+		find "${M[1]}/$try" -size +1
+		after=$(asked 1)
+		echo "$before, $after"
+		[ $((after - before)) -ge 330 ] || break
+	done
+	[ $((after - before)) -ge 300 ]
+	[ $((after - before)) -lt 330 ]
+	umount_nodes 1 2 3
+}
+
 @test "a file is renamed, another made anew: no name is behind" {
 	mount_nodes
 	kept names "${M[1]}" "${M[2]}" "${M[3]}"

@@ -28,6 +28,7 @@ static struct history *files, *names;
 static uint64_t file_ino[FILES], links_dir, next_word;
 static unsigned neighbours;
 static uint64_t sum_reads, sum_reads_asked, sum_drops;
+static uint64_t sum_kept, sum_absent;
 
 /* ---- what was so --------------------------------------------------------------------------- */
 
@@ -116,6 +117,7 @@ static void find_once(struct kernel_model *k, unsigned file)
 	unsigned from = history_from(h);
 	uint64_t size = kernel_find(k, DISK_INO_ROOT, file);
 
+	kernel_let_go(k, &k->file[file]);
 	history_sizes(h, from, h->begun, size);
 }
 
@@ -625,6 +627,80 @@ static void hot_check(struct node *n)
 {
 }
 
+/* ---- files that nobody has open ------------------------------------------------------------- */
+
+/* The inode is used by the caller from here on: it is there, or is looked up. */
+static void file_use(struct kernel_model *k, unsigned file)
+{
+	struct kernel_file *f = &k->file[file];
+	bool there;
+
+	rt_mutex_lock(&k->lock);
+	there = !f->absent && pick(4);
+	f->used += there;
+	rt_mutex_unlock(&k->lock);
+	if (!there)
+		(void)kernel_find(k, DISK_INO_ROOT, file);
+}
+
+/* stat(2) of a path. */
+static void stat_name(struct kernel_model *k, unsigned file)
+{
+	file_use(k, file);
+	stat_once(k, file);
+	kernel_let_go(k, &k->file[file]);
+}
+
+static void closed_look_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	for (unsigned i = 0; i < k->n->w->steps * 4; i++) {
+		unsigned file = pick(FILES);
+
+		if (pick(3))
+			kernel_evict(k, &k->file[file]);
+		if (pick(4))
+			stat_name(k, file);
+		else
+			find_once(k, file);
+		if (pick(8) == 0) /* other leaves' files meanwhile; the thread asks nothing */
+			rt_sleep_ns(pick(3000000));
+	}
+}
+
+static void closed_cut_main(void *arg)
+{
+	struct kernel_model *k = (struct kernel_model *)arg;
+
+	for (unsigned i = 0; i < k->n->w->steps; i++) {
+		unsigned file = pick(FILES);
+		struct history *h = &files[file];
+
+		rt_mutex_lock(&h->lock);
+		file_use(k, file);
+		cut_file(k, file, h);
+		kernel_let_go(k, &k->file[file]);
+		kernels_have_only_this(k->n->w->nodes, file, h);
+		rt_mutex_unlock(&h->lock);
+		rt_sleep_ns(pick(2000000));
+	}
+}
+
+/* Each asked for once: with its name come attributes that are kept. */
+static bool found_is_known(struct kernel_model *k)
+{
+	uint64_t asked = k->stats_asked;
+
+	for (unsigned f = 0; f < FILES; f++) {
+		kernel_evict(k, &k->file[f]);
+		(void)kernel_find(k, DISK_INO_ROOT, f);
+		(void)kernel_stat(k, f);
+		kernel_let_go(k, &k->file[f]);
+	}
+	return k->stats_asked == asked;
+}
+
 /* ---- the runner -------------------------------------------------------------------------------- */
 
 /* Full leaves of inodes, in whose middle extents will be inserted. */
@@ -710,6 +786,46 @@ static void kernel_work(struct node *n)
 		quiet_main(k);
 	barrier(n);
 	kernel_close(k, answers);
+}
+
+static void closed_work(struct node *n)
+{
+	static void (*const mains[])(void *) = {closed_look_main, closed_look_main,
+		closed_look_main, closed_cut_main, closed_cut_main};
+	struct rt_task *task[ARRAY_SIZE(mains)];
+	struct kernel_model *k = &kernels[n->id - 1];
+	bool known = false;
+
+	make_files(n);
+	barrier(n);
+	*k = (struct kernel_model){.n = n};
+	for (unsigned i = 0; i < FILES; i++)
+		k->file[i] = (struct kernel_file){.ino = file_ino[i], .absent = true};
+	OK(fs_kernel_start(n->fs, &kernel_ops, k));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		OK(rt_task_spawn(&task[i], "work", mains[i], k));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		rt_task_join(task[i]);
+	barrier(n);
+	for (unsigned tries = 0; tries < 20 && !known; tries++) {
+		rt_sleep_ns(200000000);
+		known = found_is_known(k);
+	}
+	HOLDS(known);
+	barrier(n);
+	fs_kernel_stop(n->fs);
+	sum_kept += k->finds_kept;
+	sum_absent += k->dropped_absent;
+}
+
+static void closed_check(struct node *n)
+{
+	struct ops_attr a;
+
+	for (unsigned i = 0; i < FILES; i++) {
+		OK(ops_getattr(n->fs, file_ino[i], &a));
+		EQ(a.inode.size, files[i].size[files[i].done]);
+	}
 }
 
 static void check_words(struct node *n, unsigned file)
@@ -819,6 +935,40 @@ static void stores_of_three_and_five_kernels_are_seen(void **state)
 	few = kernel_stores = false;
 }
 
+static void run_closed(unsigned nodes, unsigned steps)
+{
+	struct world *w = (struct world *)calloc(1, sizeof(*w));
+	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
+
+	files = (struct history *)calloc(FILES + 1, sizeof(*files));
+	assert_true(w && files);
+	names = &files[FILES];
+	sum_kept = sum_absent = 0;
+	for (uint64_t seed = seeds_first(), seeds = seeds_count(SEEDS); seeds--; seed++) {
+		memset(w, 0, sizeof(*w));
+		memset(files, 0, (FILES + 1) * sizeof(*files));
+		neighbours = 0;
+		w->nodes = seeds_nodes(nodes, seed);
+		w->steps = steps * (unsigned)setting("WEFT_SIM_LONGER", 1);
+		w->work = closed_work;
+		w->check = closed_check;
+		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+	}
+	print_message("%" PRIu64 " answers with attributes kept, %" PRIu64
+		      " drops of an inode that was not there\n",
+		sum_kept, sum_absent);
+	assert_true(sum_kept > 0 && sum_absent > 0);
+	free(files);
+	free(w);
+}
+
+/* An answer that is taken in when what it says was dropped is believed by nobody. */
+static void attributes_that_come_with_a_name_are_never_behind(void **state)
+{
+	run_closed(2, 120);
+	run_closed(3, 80);
+}
+
 static void lookers_do_not_starve_a_rename(void **state)
 {
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
@@ -841,6 +991,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lookers_do_not_starve_a_rename),
+		cmocka_unit_test(attributes_that_come_with_a_name_are_never_behind),
 		cmocka_unit_test(two_kernels_are_never_behind),
 		cmocka_unit_test(three_kernels_are_never_behind),
 		cmocka_unit_test(five_and_eight_kernels_are_never_behind),

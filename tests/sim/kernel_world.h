@@ -3,7 +3,9 @@
  * For kernel_test: a model of each node's kernel, as Linux behaves under FUSE. Pages are locked
  * from the READ until its answer has been taken in, a moment after it was given; dropping
  * waits for locked pages. Attributes have a version, names an epoch: an answer to what was
- * asked before they were dropped is not kept. Dropping these never waits.
+ * asked before they were dropped is not kept. Dropping these never waits. An inode that is not open may be
+ * evicted; then there is nothing to drop, and what comes with a name that was asked for before
+ * brings it back.
  *
  * With `kernel_stores` programs also store into the pages, through mappings, which makes no
  * request. What was stored is written back before a page is dropped, or at any time; not while a
@@ -18,6 +20,7 @@
 #define BLOCKS      8
 #define LINKS       6 /* names in the one directory */
 #define ANSWERS_MAX 32
+#define TASKS       32 /* that look up at a time */
 #define WORD_HOLE   0ull
 #define WORD_END    UINT64_MAX /* behind the end of the file */
 
@@ -34,6 +37,8 @@ struct kernel_page {
 struct kernel_file {
 	uint64_t ino;
 	bool known;       /* attributes may be gone by */
+	bool absent;      /* the inode is not there */
+	unsigned used;    /* by calls, so it stays */
 	uint64_t version; /* of the attributes: when they were dropped last */
 	uint64_t size;
 	bool sets_size; /* a program does: no other one is taken in from a READ */
@@ -61,7 +66,8 @@ struct kernel_model {
 	struct node *n;
 	struct kernel_file file[FILES];
 	struct kernel_name name[LINKS];
-	uint64_t version, epoch;
+	uint64_t version, epoch, evictions;
+	uint32_t taking[TASKS]; /* threads that have an answer, and have not taken it in */
 	struct rt_mutex dir; /* the directory's: looked up in, or changed */
 	struct rt_mutex lock;
 	struct rt_cond changed, answered;
@@ -70,6 +76,7 @@ struct kernel_model {
 	struct ops_file *open[FILES];
 	uint32_t processes; /* that have come and gone */
 	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
+	uint64_t finds, finds_kept, evicted, dropped_absent;
 };
 
 static struct kernel_model kernels[NODES_MAX];
@@ -250,16 +257,33 @@ static bool on_drop_waits(void *owner, const _Atomic uint32_t *by)
 	return atomic_load(by);
 }
 
-static void on_drop_attributes(void *owner, uint64_t ino)
+static bool on_drop_attributes(void *owner, uint64_t ino)
 {
 	struct kernel_model *k = (struct kernel_model *)owner;
 	struct kernel_file *f = kernel_file_of(k, ino);
+	bool there;
 
 	if (!f)
-		return;
+		return true;
 	rt_mutex_lock(&k->lock);
-	kernel_attributes_drop(k, f);
+	there = !f->absent;
+	if (there)
+		kernel_attributes_drop(k, f);
+	k->dropped_absent += !there;
 	rt_mutex_unlock(&k->lock);
+	return there;
+}
+
+/* The daemon may look when the thread does something that shows it, or not. */
+static bool on_gone_on(void *owner, uint32_t thread, uint64_t *seen)
+{
+	const struct kernel_model *k = (const struct kernel_model *)owner;
+
+	(void)seen;
+	for (unsigned i = 0; i < TASKS; i++)
+		if (k->taking[i] == thread)
+			return false;
+	return pick(4);
 }
 
 static void on_drop_names(void *owner)
@@ -276,6 +300,7 @@ static const struct ops_kernel kernel_ops = {
 	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,
 	.drop_names = on_drop_names,
+	.gone_on = on_gone_on,
 };
 
 /* ---- pages --------------------------------------------------------------------------------- */
@@ -474,22 +499,82 @@ static void kernel_forget_attributes(struct kernel_model *k, unsigned file)
 	ops_kernel_resized(k->n->fs, k->file[file].ino);
 }
 
-/* A name of the file is looked up: the answer has attributes, which are not kept. */
+/* The inode comes with a name: the thread uses it from here on. */
+static void kernel_take_inode(struct kernel_model *k, struct kernel_file *f,
+	const struct ops_attr *a, bool keep, uint64_t evictions)
+{
+	rt_mutex_lock(&k->lock);
+	f->used++;
+	if (f->absent) {
+		f->absent = false;
+		f->known = keep && evictions == k->evictions;
+		f->size = a->inode.size;
+		f->version = ++k->version;
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+static void kernel_let_go(struct kernel_model *k, struct kernel_file *f)
+{
+	rt_mutex_lock(&k->lock);
+	f->used--;
+	rt_mutex_unlock(&k->lock);
+}
+
+/* Which is not open here. */
+static void kernel_evict(struct kernel_model *k, struct kernel_file *f)
+{
+	rt_mutex_lock(&k->lock);
+	if (!f->used && !f->absent) {
+		f->absent = true;
+		f->known = false;
+		k->evictions++;
+		k->evicted++;
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+/*
+ * A name of the file is looked up: the answer has attributes, which may be kept where it is not open. The inode
+ * is used until kernel_let_go.
+ */
 static uint64_t kernel_find(struct kernel_model *k, uint64_t dir, unsigned file)
 {
 	struct kernel_file *f = &k->file[file];
+	uint32_t thread = kernel_thread(k), *taking = &k->taking[rt_task_index() % TASKS];
+	struct ops_named named;
 	struct ops_attr a;
-	uint64_t version;
+	uint64_t version, evictions;
+	bool keep, there;
 	char text[8];
 
 	rt_mutex_lock(&k->lock);
 	version = k->version;
+	evictions = k->evictions;
+	k->finds++;
 	rt_mutex_unlock(&k->lock);
 	kernel_heard(k);
 	snprintf(text, sizeof(text), "f%u", file);
 	OK(ops_lookup(k->n->fs, dir, nm(text), &a));
-	ops_kernel_told(k->n->fs, kernel_thread(k), &a);
-	kernel_take_attributes(k, f, &a, false, version);
+	keep = ops_kernel_named(k->n->fs, thread, &a, &named);
+	if (!keep)
+		ops_kernel_told(k->n->fs, thread, &a);
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(50000)); /* until the daemon has said it */
+	HOLDS(!*taking);
+	*taking = thread;
+	if (keep)
+		ops_kernel_named_told(k->n->fs, &named, true);
+	k->finds_kept += keep;
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	there = !f->absent;
+	f->used += there;
+	rt_mutex_unlock(&k->lock);
+	if (there)
+		kernel_take_attributes(k, f, &a, keep, version);
+	else
+		kernel_take_inode(k, f, &a, keep, evictions);
+	*taking = 0;
 	return a.inode.size;
 }
 

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads of programs that wait for this mount, looked at from outside (/proc): which have taken in the
+ * answer that they were given.
+ */
+#ifndef WEFT_FS_ASKER_H
+#define WEFT_FS_ASKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * Can threads be looked at? `thread` waits at this moment. 1; -1: never, for want of rights or of /proc; 0: not
+ * known yet.
+ */
+int asker_seen(uint32_t thread);
+/*
+ * The thread was given an answer before the first call. Has it ended, run its program, or gone to sleep
+ * since? Then it has left the kernel's function that took the answer in. *seen, 0 at first, is what was seen of it
+ * so far. False: no, or not known. Does not wait.
+ */
+bool asker_gone_on(uint32_t thread, uint64_t *seen);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a thread has done since it was given an answer, as seen from outside: it sleeps, is stopped, computes, has
+ * ended; or is in the kernel, where it may still be taking the answer in. */
+#include "fs/asker.h"
+
+#include <linux/capability.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TRIES 30000 /* of a millisecond, each */
+
+static void pause_ms(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static bool goes_on(pid_t thread)
+{
+	uint64_t seen = 0;
+
+	for (unsigned i = 0; i < TRIES; i++) {
+		if (asker_gone_on((uint32_t)thread, &seen))
+			return true;
+		pause_ms();
+	}
+	return false;
+}
+
+static pid_t child_of(void (*what)(int), int arg)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid)
+		return pid;
+	what(arg);
+	_exit(0);
+}
+
+static void reads(int fd)
+{
+	char c;
+
+	(void)!read(fd, &c, 1);
+}
+
+static void computes(int unused)
+{
+	for (volatile unsigned i = 0;; i++)
+		;
+}
+
+static void reap(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void who_sleeps_stops_or_computes_has_gone_on(void **state)
+{
+	int ends[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(ends), 0);
+	pid = child_of(reads, ends[0]);
+	assert_true(goes_on(pid));
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
+	assert_true(goes_on(pid));
+	reap(pid);
+	assert_true(goes_on(pid)); /* has ended */
+	close(ends[0]);
+	close(ends[1]);
+
+	pid = child_of(computes, 0);
+	assert_true(goes_on(pid));
+	reap(pid);
+}
+
+/* vfork's parent sleeps so that no signal but one that kills it ends it, until the child ends. */
+static void forks(int fd)
+{
+	char c;
+
+	if (vfork() == 0) {
+		(void)!read(fd, &c, 1);
+		_exit(0);
+	}
+}
+
+static char state_of(pid_t pid)
+{
+	char path[64], text[256] = "";
+	const char *at;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	assert_non_null(fgets(text, sizeof(text), f));
+	fclose(f);
+	at = strrchr(text, ')');
+	assert_non_null(at);
+	return at[2];
+}
+
+static void who_sleeps_for_a_lock_may_not_have(void **state)
+{
+	uint64_t seen = 0;
+	int ends[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(ends), 0);
+	pid = child_of(forks, ends[0]);
+	for (unsigned i = 0; i < TRIES && state_of(pid) != 'D'; i++)
+		pause_ms();
+	for (unsigned i = 0; i < 50; i++) {
+		assert_false(asker_gone_on((uint32_t)pid, &seen));
+		pause_ms();
+	}
+	assert_int_equal(write(ends[1], "x", 1), 1);
+	assert_true(goes_on(pid));
+	reap(pid);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void rights_are_looked_at(void **state)
+{
+	int ends[2], seen = 0;
+	bool may;
+	pid_t pid;
+
+	assert_int_equal(pipe(ends), 0);
+	pid = child_of(reads, ends[0]);
+	for (unsigned i = 0; i < TRIES && !seen; i++) {
+		seen = asker_seen((uint32_t)pid);
+		pause_ms();
+	}
+	may = geteuid() == 0 && prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) == 1;
+	assert_int_equal(seen, may ? 1 : -1);
+	reap(pid);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(who_sleeps_stops_or_computes_has_gone_on),
+		cmocka_unit_test(who_sleeps_for_a_lock_may_not_have),
+		cmocka_unit_test(rights_are_looked_at),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
