@@ -198,13 +198,25 @@ static void note_hollow(struct cluster *d, struct dpage *p)
 	h->version = r->held_version;
 }
 
+/*
+ * Has nobody else a part in a page of this shard? So it is where no record says otherwise. A
+ * home that has not heard all does not know; but for what this node has alone, as its frame
+ * says. That must not wait to be found out (page_open): the frame can only be looked at when
+ * this request, which has it latched, has ended.
+ */
+static bool own_alone(
+	struct cluster *d, const struct dpage *p, const struct coherence_request *r)
+{
+	if (!coherence_home_here(&d->base, r->pid) || (p && !p->opening))
+		return false;
+	return r->held == PAGE_EXCLUSIVE || (!(p && p->reported) && view_all_heard(d));
+}
+
 static void acquire_begin(struct cluster *d, struct wish *w)
 {
 	page_id pid = w->request->pid;
 	struct dpage *p = page_lock(d, pid);
-
-	bool own = coherence_home_here(&d->base, pid) &&
-		   (!p || (p->opening && !p->reported)) && view_all_heard(d);
+	bool own = own_alone(d, p, w->request);
 
 	if (own && w->batch->count == 1) {
 		acquire_own(w->request);

@@ -194,6 +194,11 @@ static void renews(struct node *n, unsigned i)
 	renew(n, i, false);
 }
 
+static void allocates(struct node *n, unsigned i)
+{
+	renew(n, i, true);
+}
+
 /*
  * Node 2 owes a version of page 0, the log of another has a later one; then the page is
  * allocated anew, twice, never written, and lost with node 4. What node 2 owes is the page
@@ -378,6 +383,55 @@ static void a_log_is_larger_than_the_cache(struct world *w)
 	}
 }
 
+/*
+ * Node 1, the home, was started while node 3 is away, so it does not know what that has of its
+ * shard. It gets page 0 from node 2, has it alone as it is persisted, and so keeps no record of
+ * it; then it allocates the page anew.
+ */
+static void the_home_has_not_heard_all(struct world *w)
+{
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	crash(w, 3);
+	crash(w, 1);
+	come_back(&w->node[0]);
+	rt_sleep_ns(
+		40 *
+		LONG_NS); /* all that are there have missed the start before, and met this */
+	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = allocates});
+	goes_on(w, (struct errand){.node = 2, .page = 0});
+	come_back(&w->node[2]);
+	rt_sleep_ns(40 * LONG_NS);
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
+}
+
+/*
+ * Node 2 was not told that what it owes of page 0 is persisted, and reports it when the home
+ * has no record of the page any more; and the home's task that allocates the page anew gets the
+ * frame before it has been looked at.
+ */
+static void it_is_reported_meanwhile(struct world *w)
+{
+	struct errand looks = {.node = 1, .page = 0, .does = looks_long};
+	struct errand takes = {.node = 1, .page = 0, .does = allocates};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
+	rt_sim_net_block(w->node[0].sim, w->node[1].sim, true);
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
+	errand_begin(w, &looks);
+	rt_sleep_ns(10000000);
+	errand_begin(w, &takes);
+	hear_each_other(w, 1, 2, true);
+	HOLDS(!errand_ended(&looks, LONG_NS));
+	HOLDS(errand_ended(&looks, 2 * LONG_NS));
+	HOLDS(errand_ended(&takes, LONG_NS));
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
+}
+
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void (*the_case)(struct world *w);
@@ -500,6 +554,14 @@ static void what_a_node_owes_that_is_away_is_waited_for(void **state)
 	idle = false;
 }
 
+static void what_the_home_has_alone_it_can_allocate_anew(void **state)
+{
+	idle = true;
+	run_seeds(the_home_has_not_heard_all, 12, 0);
+	run_seeds(it_is_reported_meanwhile, 12, 0);
+	idle = false;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -511,6 +573,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_is_owed_is_not_the_page_that_was_allocated_anew),
 		cmocka_unit_test(what_is_owed_is_past_when_zeros_leave_their_home),
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
+		cmocka_unit_test(what_the_home_has_alone_it_can_allocate_anew),
 		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
 	};
 
