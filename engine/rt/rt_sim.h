@@ -33,6 +33,13 @@ int rt_sim_run(uint64_t seed, const struct rt_sim_options *options, int (*fn)(vo
 /* A number that sums up every choice made so far; equal runs have equal ones. */
 uint64_t rt_sim_trace(void);
 
+/*
+ * While it is on the calling task looks at the world as it is at one moment: nobody else runs,
+ * so nobody loses power, and no choice is taken. What would have to wait aborts: locks that
+ * others may have are tried first.
+ */
+void rt_sim_look(bool on);
+
 /* ---- nodes ---------------------------------------------------------------------- */
 
 #define RT_SIM_NODES_MAX 1024

@@ -162,6 +162,7 @@ struct sim {
 	struct sim_task
 		*grave; /* ended or killed on its own stack: freed after the switch */
 	struct sim_context *switched_from;
+	bool looking; /* the current task looks at the world: no other runs */
 	uint64_t last_task_id;
 	struct sim_task **runnable;
 	size_t runnable_count, runnable_room;

@@ -196,6 +196,8 @@ static struct sim_task *pick(void)
 {
 	struct sim_task *task;
 
+	if (sim->looking)
+		stuck("a look would have to wait");
 	if (++sim->steps > sim->options.step_limit)
 		stuck("too many steps");
 	sim->now += STEP_NS_MIN + sim_rng_below(&sim->schedule_rng, STEP_NS_RANGE);
@@ -271,9 +273,15 @@ _Noreturn void sim_task_vanish(void)
 
 static void sched_point(void)
 {
-	if (sim->current && sim->crashing == UINT32_MAX &&
+	if (sim->current && sim->crashing == UINT32_MAX && !sim->looking &&
 		sim_rng_below(&sim->schedule_rng, sim->options.switch_one_in) == 0)
 		sim_yield();
+}
+
+void rt_sim_look(bool on)
+{
+	WEFT_ASSERT(sim->current && !(on && sim->looking));
+	sim->looking = on;
 }
 
 /* ---- waiting --------------------------------------------------------------------- */

@@ -17,9 +17,12 @@ static void (*abort_before)(int);
 static void on_abort(int signal_number)
 {
 	/* NOLINTBEGIN(bugprone-signal-handler): a task has aborted */
+	rt_sim_look(false); /* what follows may wait */
 	for (unsigned i = 0; running && i < running->nodes; i++) {
 		struct node *n = &running->node[i];
 
+		if (!n->up) /* its memory may be gone */
+			continue;
 		print_message("node %u: %u owed, %u reserved, %" PRIu64 " free frames\n",
 			n->id, n->e.cache->owed_count, n->e.cache->owed_reserved,
 			cache_free_frames(n->e.cache));
@@ -76,8 +79,12 @@ static void on_message(void *owner, struct net_peer *peer, const struct net_mess
 	/* of honest nodes none is cut off: it would heal, and hide that */
 	HOLDS(n->w->rogue || !coherence_cluster_counters(n->e.coherence)->impossible);
 	memcpy(&said, m, sizeof(said));
-	if (!n->w->rogue && m->type < PAGE_EPOCH)
+	if (n->w->rogue)
+		return;
+	if (m->type < PAGE_EPOCH)
 		check_page_of(n->w, said.pid);
+	else
+		check_pages(n->w);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)

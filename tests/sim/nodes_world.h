@@ -12,6 +12,7 @@
 #include <inttypes.h>
 
 #include "engine/coherence/cluster.h"
+#include "engine/store/store_internal.h"
 #include "engine/volume/volume.h"
 #include "engine/rt/rt_sim.h"
 
@@ -234,9 +235,30 @@ static void expect(const struct node *n, unsigned i, struct page *p, const uint8
 /* ---- what must hold at any moment -------------------------------------------------------- */
 
 /*
- * Does the node owe that image, or a later one? Never waits: it may be another node's task that
- * looks, and this one lose its power meanwhile, with its memory.
+ * All of this is looked at as it is at one moment (rt_sim_look): it may be another node's task
+ * that looks, and if others ran meanwhile this one could lose its power, with its memory. What
+ * somebody is just changing under a lock cannot be looked at, and is taken as right.
  */
+static struct {
+	uint64_t stored, blind;
+} looked;
+
+/* What the store of the page's home has. -EAGAIN: it cannot be looked at now. */
+static int look_stored(struct node *home, page_id pid, struct page_descriptor *out)
+{
+	int e = -EAGAIN;
+
+	/* a home that has just lost its power has its store all the same: not looked at */
+	if (home->up && rt_mutex_trylock(&home->e.store->table.lock)) {
+		rt_mutex_unlock(&home->e.store->table.lock);
+		e = store_descriptor_try(home->e.store, pid, out);
+	}
+	looked.stored++;
+	looked.blind += e != 0;
+	return e;
+}
+
+/* Does the node owe that image, or a later one? */
 static bool owes(struct node *n, page_id pid, uint64_t in, uint64_t need)
 {
 	struct cache *c = n->e.cache;
@@ -254,34 +276,55 @@ static bool owes(struct node *n, page_id pid, uint64_t in, uint64_t need)
 	return found;
 }
 
-/* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
-static bool change_kept(struct node *n, page_id pid, uint64_t in, uint64_t need)
+/*
+ * Is what was owed just becoming the page again (give_reown)? It is off the list, its place
+ * there is kept, and it is not in the table yet: its frame says that it is owed, and its bytes
+ * whose image that is.
+ */
+static bool reowned(const struct node *n, unsigned i, uint64_t in, uint64_t need)
 {
+	const struct page *p = &n->w->page[i];
+	struct cache *c = n->e.cache;
+
+	for (uint32_t k = 0; k < c->frame_count && c->owed_reserved; k++) {
+		const struct frame *f = &c->frames[k];
+
+		if ((frame_flags(f) & FRAME_OWED) && f->incarnation == in &&
+			f->version >= need && f->version <= p->version &&
+			filled(frame_image(c, f), pid_of(n->w, i),
+				p->stamp_of[f->version]))
+			return true;
+	}
+	return false;
+}
+
+/* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
+static bool change_kept(struct node *n, unsigned i, uint64_t in, uint64_t need)
+{
+	page_id pid = pid_of(n->w, i);
 	struct node *home = &n->w->node[pid_shard(pid)];
 	struct page_descriptor stored;
 	const struct frame *f = table_find(n->e.cache, pid);
 
 	if (f && page_order(f->incarnation, f->version, in, need) >= 0)
 		return true;
-	if (f && (atomic_load(&f->latch) & LATCH_EXCLUSIVE))
-		return true; /* it is just being changed */
-	if (owes(n, pid, in, need))
+	/* it is just being changed; not so where it is waited for (FRAME_LOADING) */
+	if (f && (atomic_load(&f->latch) & LATCH_EXCLUSIVE) &&
+		!(frame_flags(f) & FRAME_LOADING))
 		return true;
-	/* a home that has just lost its power has its store all the same: not looked at */
-	if (!home->up || store_descriptor_try(home->e.store, pid, &stored))
+	if (owes(n, pid, in, need) || reowned(n, i, in, need))
+		return true;
+	if (look_stored(home, pid, &stored))
 		return true;
 	return page_order(stored.incarnation, stored.version, in, need) >= 0;
 }
 
-/* Others run while this looks: what moves meanwhile is looked for again. */
 static void check_change(struct node *n, unsigned i, const struct page *p)
 {
 	uint64_t in = p->incarnation, need = p->changed[n->id];
 
-	for (unsigned looks = 0; looks < 3; looks++)
-		if (!need || p->renewed || change_kept(n, pid_of(n->w, i), in, need) ||
-			p->incarnation != in || !n->up)
-			return;
+	if (!need || p->renewed || change_kept(n, i, in, need))
+		return;
 	print_message("node %u has changed page %x to version %" PRIu64
 		      ", which is nowhere\n",
 		n->id, i, need);
@@ -304,7 +347,7 @@ static bool left(struct node *n, page_id pid, uint64_t in, uint64_t version)
 			page_order(f->incarnation, f->version, in, version) >= 0)
 			return true;
 	}
-	return home->up && !store_descriptor_try(home->e.store, pid, &stored) &&
+	return !look_stored(home, pid, &stored) &&
 	       page_order(stored.incarnation, stored.version, in, version) >= 0;
 }
 
@@ -314,10 +357,8 @@ static void check_logged(struct node *n, unsigned i, const struct page *p)
 	uint64_t in = p->incarnation, version = p->together[n->id].version;
 	lsn_t end = p->together[n->id].end;
 
-	/* the log last: it may move while this looks, and only forward */
 	if (!version || p->renewed || log_durable(n->e.log) >= end ||
-		!left(n, pid_of(n->w, i), in, version) || p->incarnation != in ||
-		p->together[n->id].version != version || !n->up)
+		!left(n, pid_of(n->w, i), in, version))
 		return;
 	print_message("page %x has left node %u at version %" PRIu64
 		      ", or a later one; its log is durable to %" PRIu64
@@ -331,7 +372,7 @@ static void check_logged(struct node *n, unsigned i, const struct page *p)
  * changed it has, in that version or a later one, or the home has persisted it (2); what has
  * left it is in its log, with what was changed together with it (3).
  */
-static void check_page(struct world *w, unsigned i)
+static void check_now(struct world *w, unsigned i)
 {
 	const struct page *p = &w->page[i];
 	page_id pid = pid_of(w, i);
@@ -359,6 +400,22 @@ static void check_page(struct world *w, unsigned i)
 			i, writers, holders);
 		abort();
 	}
+}
+
+static void check_page(struct world *w, unsigned i)
+{
+	rt_sim_look(true);
+	check_now(w, i);
+	rt_sim_look(false);
+}
+
+/* After a message about none of them, or all. */
+static inline void check_pages(struct world *w)
+{
+	rt_sim_look(true);
+	for (unsigned i = 0; i < w->pages; i++)
+		check_now(w, i);
+	rt_sim_look(false);
 }
 
 /* After a message about it. */

@@ -456,6 +456,78 @@ static void livelock_is_reported(void **state)
 		time);
 }
 
+/* ---- a look ---------------------------------------------------------------------- */
+
+static void count_on(void *arg)
+{
+	unsigned *count = arg;
+
+	while (*count < 1000) {
+		++*count;
+		rt_yield();
+	}
+}
+
+/* Nobody runs while it is looked, however often somebody could. */
+static int look_world(void *arg)
+{
+	struct rt_mutex *m = rt_alloc(sizeof(*m));
+	uint64_t *trace = arg;
+	unsigned count = 0, seen;
+	struct rt_task *task;
+
+	CHECK(rt_task_spawn(&task, "counter", count_on, &count) == 0);
+	rt_sleep_ns(10000);
+	seen = count;
+	CHECK(seen > 0 && seen < 1000);
+	rt_sim_look(true);
+	for (unsigned i = 0; i < 100 && trace[0]; i++) {
+		rt_mutex_lock(m);
+		rt_sched_point();
+		rt_mutex_unlock(m);
+	}
+	CHECK(count == seen);
+	rt_sim_look(false);
+	while (count == seen)
+		rt_sched_point();
+	rt_task_join(task);
+	trace[1] = rt_sim_trace();
+	return 0;
+}
+
+static void a_look_changes_nothing(void **state)
+{
+	for (uint64_t seed = 0; seed < 20; seed++) {
+		uint64_t looks[2] = {1}, does_not[2] = {0};
+
+		assert_int_equal(rt_sim_run(seed, NULL, look_world, looks), 0);
+		assert_int_equal(rt_sim_run(seed, NULL, look_world, does_not), 0);
+		assert_true(looks[1] == does_not[1]);
+	}
+}
+
+static int impatient_world(void *arg)
+{
+	struct rt_mutex *m = rt_alloc(2 * sizeof(*m));
+	struct rt_task *task;
+
+	CHECK(rt_task_spawn(&task, "the-other", lock_both, m) == 0);
+	while (rt_mutex_trylock(&m[1])) {
+		rt_mutex_unlock(&m[1]);
+		rt_yield();
+	}
+	rt_sim_look(true);
+	rt_mutex_lock(&m[1]);
+	return 0;
+}
+
+static void a_look_that_waits_is_reported(void **state)
+{
+	static const char *const words[] = {"a look would have to wait", "seed 77", NULL};
+
+	expect_abort(impatient_world, NULL, words);
+}
+
 /* ---- nodes ----------------------------------------------------------------------- */
 
 static unsigned crash_calls;
@@ -612,6 +684,8 @@ int main(void)
 		cmocka_unit_test(gate_lets_in_in_the_order_of_coming),
 		cmocka_unit_test(deadlock_is_reported),
 		cmocka_unit_test(livelock_is_reported),
+		cmocka_unit_test(a_look_changes_nothing),
+		cmocka_unit_test(a_look_that_waits_is_reported),
 		cmocka_unit_test(kill_takes_everything_of_a_node),
 		cmocka_unit_test(end_of_a_run_takes_what_is_left),
 		cmocka_unit_test(wait_sees_a_node_finish),
