@@ -33,6 +33,7 @@ struct connection {
 	size_t used;
 	char line[LINE_MAX_BYTES];
 	struct control *control;
+	control_fn fn;         /* what the task is to answer with */
 	struct rt_task *task;  /* answers, and has the connection to itself; else NULL */
 	_Atomic bool answered; /* by that task, which then wakes the server */
 	int result;            /* then: 0, or the connection is to be ended */
@@ -103,6 +104,8 @@ static control_fn command_of(struct control *c, const char *line, const char **w
 		fn = c->source.leave;
 	else if (strcmp(cmd, "sync") == 0)
 		fn = c->source.sync;
+	else if (strcmp(cmd, "reload") == 0)
+		fn = c->source.reload;
 	json_decref(request);
 	return fn;
 }
@@ -158,13 +161,13 @@ static int connection_send(struct connection *conn, json_t *out)
 	return ret;
 }
 
-static void sync_run(void *arg)
+static void slow_run(void *arg)
 {
 	struct connection *conn = arg;
 	struct control *c = conn->control;
 	uint64_t one = 1;
 
-	conn->result = connection_send(conn, source_ask(c, c->source.sync));
+	conn->result = connection_send(conn, source_ask(c, conn->fn));
 	atomic_store(&conn->answered, true);
 	if (write(c->wake, &one, sizeof(one)) < 0)
 		weft_log(3, "cannot wake the control task: %s", strerror(errno));
@@ -177,11 +180,12 @@ static int connection_answer(struct control *c, struct connection *conn)
 
 	if (!fn)
 		return connection_send(conn, json_pack("{s:s}", "error", why));
-	if (fn != c->source.sync)
+	if (fn != c->source.sync && fn != c->source.reload)
 		return connection_send(conn, source_ask(c, fn));
 	conn->control = c;
+	conn->fn = fn;
 	atomic_store(&conn->answered, false);
-	return rt_task_spawn(&conn->task, "weft-sync", sync_run, conn);
+	return rt_task_spawn(&conn->task, "weft-asked", slow_run, conn);
 }
 
 /* Answers the lines that are there, up to one that a task of its own answers. */

@@ -6,6 +6,8 @@
  * where,
  * {"cmd":"sync"} answers when all that was done is durable; it keeps no other connection
  * waiting.
+ * {"cmd":"reload"} has the daemon read its cluster file again, and take in nodes that were
+ * added; it keeps no other connection waiting either.
  * {"cmd":"leave"} has a daemon that is unmounted, and serves its store on for other nodes,
  * do so no longer (fs/takeover.h).
  * A connection that is kept open ends when the daemon has closed the volume: that is how
@@ -27,7 +29,9 @@ struct control_source {
 	control_fn status;
 	control_fn identify;
 	control_fn leave;
-	control_fn sync; /* may wait for long: runs on a task of its own */
+	/* may wait for long: they run on tasks of their own */
+	control_fn sync;
+	control_fn reload;
 	void *arg;
 };
 

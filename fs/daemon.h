@@ -21,6 +21,7 @@ struct daemon {
 	/* For those options that a remount changes, which only the main task does. */
 	struct rt_mutex options_lock;
 	struct remount remount;
+	struct rt_mutex reload_lock; /* one reads the cluster file again at a time */
 	struct guardian guardian;
 	int unguarded; /* the mount, -errno: why */
 	struct source source;
@@ -44,5 +45,7 @@ json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
 json_t *status_sync(void *arg);
 json_t *status_leave(void *arg);
+/* reload.c */
+json_t *reload_cluster(void *arg);
 
 #endif

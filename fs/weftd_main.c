@@ -621,6 +621,7 @@ static int run(struct daemon *d, int argc, char **argv, struct weft_error *err)
 		.identify = status_identify,
 		.leave = status_leave,
 		.sync = status_sync,
+		.reload = reload_cluster,
 		.arg = d,
 	};
 	int ret;

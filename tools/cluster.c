@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft cluster: cluster files for people. `new` is in cluster_new.c.
+ * weft cluster: cluster files for people. `new` is in cluster_new.c, `add` in cluster_add.c,
+ * `reload` in cluster_reload.c.
  *
  * Nothing that is there is changed: show and check only look.
  */
@@ -22,6 +23,8 @@ const char cluster_usage[] =
 	"HOST[:PORT]]...\n"
 	"       weft cluster show FILE [--json]\n"
 	"       weft cluster check FILE [--node N]\n"
+	"       weft cluster add FILE --client HOST[:PORT] [--host N]\n"
+	"       weft cluster reload [DIR|FILE]...\n"
 	"\n"
 	"Cluster files say which nodes serve a volume; they are the same on every node.\n"
 	"\n"
@@ -30,10 +33,17 @@ const char cluster_usage[] =
 	"  check  reads FILE and the key, looks up all addresses, and looks at the store "
 	"of\n"
 	"         this node, or of node N\n"
+	"  add    writes a section for a new client to FILE, whose log will be in the "
+	"store of\n"
+	"         node N (the storage node with the lowest id)\n"
+	"  reload has running daemons read their cluster files again, and take in nodes "
+	"that\n"
+	"         were added: those of DIR or FILE, or all of this machine and user\n"
 	"\n"
 	"Examples:\n"
 	"  weft cluster new scratch alpha:/dev/nvme0n1p4 beta:/dev/nvme0n1p4\n"
 	"  weft cluster check /etc/weft/scratch.cluster\n"
+	"  weft cluster add /etc/weft/scratch.cluster --client gamma\n"
 	"\n"
 	"Exit codes: 0, 1 wrong usage, 2 it failed, or something is wrong.\n";
 
@@ -305,6 +315,10 @@ int weft_cluster(int argc, char **argv)
 	argv++;
 	if (strcmp(what, "new") == 0)
 		return cluster_new(argc, argv);
+	if (strcmp(what, "add") == 0)
+		return cluster_add_node(argc, argv);
+	if (strcmp(what, "reload") == 0)
+		return cluster_reload(argc, argv);
 	if (strcmp(what, "show") != 0 && strcmp(what, "check") != 0)
 		return weft_usage(cluster_usage, false);
 	rc = parse_options(argc, argv, &json, &node);

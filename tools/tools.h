@@ -19,6 +19,8 @@ int weft_node(int argc, char **argv);
 int weft_net(int argc, char **argv);
 int weft_cluster(int argc, char **argv);
 int cluster_new(int argc, char **argv); /* weft cluster new */
+int cluster_add_node(int argc, char **argv); /* weft cluster add */
+int cluster_reload(int argc, char **argv);   /* weft cluster reload */
 extern const char cluster_usage[];
 /* Prints the usage: on stdout for -h and --help (0), else on stderr (EXIT_USAGE). */
 int weft_usage(const char *text, bool asked_for);

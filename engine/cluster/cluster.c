@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Members, the map from shards to nodes, and the epoch. Everything is set before the
- * cluster is handed out, but the epoch, which any task may raise at any time.
+ * cluster is handed out, but the epoch, which any task may raise at any time, and members
+ * that are added (change.c), which are seen when they are complete.
  */
 #include "engine/cluster/cluster_internal.h"
 
@@ -50,9 +51,14 @@ const char *cluster_transport(const struct cluster *c)
 	return c->verbs ? "verbs" : "tcp";
 }
 
+uint64_t cluster_node_bits(const struct cluster *c)
+{
+	return atomic_load_explicit(&c->there, memory_order_acquire);
+}
+
 unsigned cluster_nodes(const struct cluster *c)
 {
-	return c->nodes;
+	return (unsigned)__builtin_popcountll(cluster_node_bits(c));
 }
 
 unsigned cluster_storage_nodes(const struct cluster *c)
@@ -62,14 +68,16 @@ unsigned cluster_storage_nodes(const struct cluster *c)
 
 const struct cluster_member *cluster_member(const struct cluster *c, unsigned node)
 {
-	return node <= CLUSTER_NODE_MAX && c->member[node].id ? &c->member[node] : NULL;
+	return node <= CLUSTER_NODE_MAX && cluster_node_bits(c) >> node & 1
+		       ? &c->member[node]
+		       : NULL;
 }
 
 const struct cluster_member *cluster_next(
 	const struct cluster *c, const struct cluster_member *after)
 {
 	for (unsigned id = after ? after->id + 1 : 1; id <= CLUSTER_NODE_MAX; id++)
-		if (c->member[id].id)
+		if (cluster_member(c, id))
 			return &c->member[id];
 	return NULL;
 }

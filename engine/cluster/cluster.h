@@ -5,7 +5,7 @@
  *
  * Where members come from is a provider's matter; there is one, the static cluster file
  * (docs/operations.md). What a provider found stays as it is while the cluster is open,
- * but for the epoch.
+ * but for the epoch, and nodes that are added (cluster_add).
  *
  * The epoch is a vector: for each node the highest incarnation (start) that was heard of.
  * It only rises. What bears a lower incarnation comes from a start that is over.
@@ -92,7 +92,9 @@ bool cluster_tls(const struct cluster *c);
 const char *cluster_transport(const struct cluster *c);
 unsigned cluster_nodes(const struct cluster *c);
 unsigned cluster_storage_nodes(const struct cluster *c);
-/* NULL: no node has this id. */
+/* Bits: their ids. */
+uint64_t cluster_node_bits(const struct cluster *c);
+/* NULL: no node has this id. The member stays, and stays as it is. */
 const struct cluster_member *cluster_member(const struct cluster *c, unsigned node);
 /* By rising id; NULL at the end. Begin with NULL. */
 const struct cluster_member *cluster_next(
@@ -101,6 +103,18 @@ const struct cluster_member *cluster_next(
 unsigned cluster_clients_of(const struct cluster *c, unsigned host);
 /* The node that is the home of the shard's pages, or CLUSTER_NODE_NONE. */
 unsigned cluster_home(const struct cluster *c, uint16_t shard);
+
+/* ---- a file that was read anew (change.c) ------------------------------------------------ */
+
+/*
+ * May what `newer` says be taken in while the volume is in use? 0, with the ids (bits) that are
+ * new in *added, all of them clients; -EINVAL with a text that says where it differs in
+ * what must stay.
+ */
+int cluster_compare(const struct cluster *c, const struct cluster *newer, uint64_t *added,
+	struct weft_error *err);
+/* Takes in a node of those. Others may look meanwhile; one caller at a time. */
+void cluster_add(struct cluster *c, const struct cluster *newer, unsigned node);
 
 /* ---- keys (key.c) ---------------------------------------------------------------------- */
 

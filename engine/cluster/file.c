@@ -35,7 +35,6 @@ struct parse {
 	char section_name[SECTION_BYTES]; /* without brackets */
 	unsigned section_line;
 	struct cluster_member *member; /* with SECTION_NODE */
-	unsigned volume_line, name_line, uuid_line, key_line, tls_line, transport_line;
 };
 
 int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
@@ -202,7 +201,7 @@ static void volume_transport(struct parse *p, const char *value)
 static void volume_set(struct parse *p, const char *key, const char *value)
 {
 	if (strcmp(key, "name") == 0) {
-		if (!once(p, key, &p->name_line))
+		if (!once(p, key, &p->c->name_line))
 			return;
 		if (name_valid(value))
 			strcpy(p->c->name, value);
@@ -212,16 +211,16 @@ static void volume_set(struct parse *p, const char *key, const char *value)
 				"'.', '-' and '_', a letter or digit first",
 				value, CLUSTER_NAME_BYTES - 1);
 	} else if (strcmp(key, "uuid") == 0) {
-		if (once(p, key, &p->uuid_line))
+		if (once(p, key, &p->c->uuid_line))
 			volume_uuid(p, value);
 	} else if (strcmp(key, "key") == 0) {
-		if (once(p, key, &p->key_line))
+		if (once(p, key, &p->c->key_line))
 			volume_key_path(p, value);
 	} else if (strcmp(key, "tls") == 0) {
-		if (once(p, key, &p->tls_line))
+		if (once(p, key, &p->c->tls_line))
 			volume_tls(p, value);
 	} else if (strcmp(key, "transport") == 0) {
-		if (once(p, key, &p->transport_line))
+		if (once(p, key, &p->c->transport_line))
 			volume_transport(p, value);
 	} else {
 		WRONG(p, key,
@@ -232,19 +231,19 @@ static void volume_set(struct parse *p, const char *key, const char *value)
 
 static void volume_end(struct parse *p)
 {
-	const char *missing = !p->name_line   ? "name"
-			      : !p->uuid_line ? "uuid"
-			      : !p->key_line  ? "key"
-					      : NULL;
+	const char *missing = !p->c->name_line   ? "name"
+			      : !p->c->uuid_line ? "uuid"
+			      : !p->c->key_line  ? "key"
+						 : NULL;
 
 	if (missing)
 		WRONG_AT(p, p->section_line, missing,
 			"is missing; write it below this line, like %s",
-			!p->name_line   ? "name = scratch"
-			: !p->uuid_line ? "uuid = (what `weft cluster new` made)"
-					: "key = scratch.key");
+			!p->c->name_line   ? "name = scratch"
+			: !p->c->uuid_line ? "uuid = (what `weft cluster new` made)"
+					   : "key = scratch.key");
 	if (p->c->tls && p->c->verbs)
-		WRONG_AT(p, p->tls_line, "tls",
+		WRONG_AT(p, p->c->tls_line, "tls",
 			"RDMA is not encrypted; write no, or transport = tcp");
 }
 
@@ -389,12 +388,12 @@ static void section_begin(struct parse *p, const char *name)
 
 	p->section = SECTION_NONE; /* messages name the line only */
 	if (strcmp(name, "volume") == 0) {
-		if (p->volume_line)
+		if (p->c->volume_line)
 			WRONG(p, NULL,
 				"[volume] is there twice, here and in line %u; remove "
 				"one of them",
-				p->volume_line);
-		p->volume_line = p->line;
+				p->c->volume_line);
+		p->c->volume_line = p->line;
 		p->section = SECTION_VOLUME;
 		strcpy(p->section_name, "volume");
 	} else if (strncmp(name, "node ", 5) == 0 &&
@@ -410,7 +409,7 @@ static void section_begin(struct parse *p, const char *name)
 		p->member->line = p->line;
 		p->section = SECTION_NODE;
 		snprintf(p->section_name, sizeof(p->section_name), "node %u", id);
-		c->nodes++;
+		cluster_member_is_there(c, id);
 	} else {
 		WRONG(p, NULL,
 			"section [%.60s] is unknown; write [volume], or [node N] with N "
@@ -632,7 +631,7 @@ static int parse_all(struct parse *p)
 			p->err, -ENOMEM, "reading %s: out of memory", p->c->path);
 	section_end(p);
 	p->section = SECTION_NONE;
-	if (!p->rc && !p->volume_line)
+	if (!p->rc && !p->c->volume_line)
 		WRONG(p, NULL,
 			"there is no section [volume]; `weft cluster new` writes a file "
 			"that has it");

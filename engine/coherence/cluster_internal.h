@@ -201,7 +201,6 @@ struct view {
 	/* the last epoch in which this node has done that */
 	uint64_t closed, reported, rebuilt, readied;
 	struct member member[PAGE_NODES_MAX];
-	node_map members;
 	_Atomic node_map joined;  /* who hears of this epoch what is sent in it */
 	_Atomic node_map heard;   /* who has reported to this node in this epoch */
 	_Atomic node_map ready;   /* homes that have rebuilt in this epoch */
@@ -354,10 +353,10 @@ static inline bool view_joined(const struct cluster *d, unsigned node)
 	return atomic_load_explicit(&d->view.joined, memory_order_acquire) &
 	       node_bit(node);
 }
-/* Members that do not hear what is sent to them now. */
+/* Who does not hear what is sent to them now: also nodes that this one does not know yet. */
 static inline node_map view_unheard(const struct cluster *d)
 {
-	return d->view.members & ~node_bit(d->o.self) &
+	return ~node_bit(d->o.self) &
 	       ~atomic_load_explicit(&d->view.joined, memory_order_acquire);
 }
 /* Has the home rebuilt its entries: may anything but reports be sent to it? */

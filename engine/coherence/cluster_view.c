@@ -28,7 +28,6 @@ void view_open(struct cluster *d)
 
 			members |= home < PAGE_NODES_MAX ? node_bit(home) : 0;
 		}
-	v->members = members;
 	v->epoch = v->closed = v->reported = v->rebuilt = v->readied = d->o.cluster_epoch;
 	v->left = d->o.left & ~node_bit(d->o.self);
 	v->unheard = members & ~node_bit(d->o.self) & ~v->left;

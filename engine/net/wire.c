@@ -139,7 +139,8 @@ static const struct {
 		"it belongs to another cluster: check the cluster file there",
 		"it belongs to another cluster: check its address in the cluster file"},
 	[WIRE_UNKNOWN_NODE] = {-ENOENT, "no node of that id is in the cluster file",
-		"it does not know this node: add it to the cluster file there"},
+		"it does not know this node: copy this cluster file there, and run `weft "
+		"cluster reload`"},
 	[WIRE_NODE_TAKEN] = {-EADDRINUSE,
 		"another node already has that id: give each node an id of its own",
 		"another node already has this node's id: give each node an id of its "

@@ -288,7 +288,7 @@ static int serve_stat(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 
 static uint64_t others_of(const struct space *sp)
 {
-	return sp->calls ? *sp->nodes & ~(1ull << sp->node) : 0;
+	return sp->calls ? atomic_load(sp->nodes) & ~(1ull << sp->node) : 0;
 }
 
 /* One that is away has what it had. With told_lock. */
@@ -508,7 +508,8 @@ int space_leave(struct space *sp, bool look)
 	return rc;
 }
 
-void space_connect(struct space *sp, struct net_calls *calls, const uint64_t *nodes)
+void space_connect(
+	struct space *sp, struct net_calls *calls, const _Atomic uint64_t *nodes)
 {
 	sp->nodes = nodes;
 	sp->calls = calls;

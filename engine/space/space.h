@@ -104,7 +104,8 @@ void space_committed(
  * The volume has other nodes: asks them for room, and serves what they ask, until
  * space_disconnect, which waits. `nodes`: bits of all that take part, read anew each time.
  */
-void space_connect(struct space *sp, struct net_calls *calls, const uint64_t *nodes);
+void space_connect(
+	struct space *sp, struct net_calls *calls, const _Atomic uint64_t *nodes);
 void space_disconnect(struct space *sp);
 /*
  * The node goes, and nothing is reserved or freed any more: gives up all groups, so that

@@ -128,7 +128,7 @@ struct space {
 
 	/* Other nodes (handover.c); calls NULL: there are none. */
 	struct net_calls *calls;
-	const uint64_t *nodes;     /* bits: all that take part */
+	const _Atomic uint64_t *nodes; /* bits: all that take part */
 	struct rt_mutex ask_lock;  /* one task asks at a time */
 	struct rt_mutex hook_lock; /* the two below; held while the hook runs */
 	bool (*give_back)(void *owner);

@@ -20,6 +20,7 @@ struct area {
 	struct rt_mutex lock; /* held while its bytes are read or written */
 	unsigned client;      /* whose; 0: nobody's yet */
 	bool damaged;         /* not to be told whose */
+	_Atomic bool fresh;   /* nobody has ever written to it */
 	uint64_t handle;      /* of who has attached; 0: nobody, or its link is gone */
 	uint64_t instance;    /* of who attached last */
 	bool state_known;     /* the two below; until it is written again */
@@ -105,8 +106,10 @@ static struct area *area_find(struct clients *c, unsigned client)
 	for (unsigned i = 0; i < c->count && !a; i++)
 		if (!c->area[i].client && !c->area[i].damaged)
 			a = &c->area[i];
-	if (a)
+	if (a && !a->client) {
 		a->client = client;
+		atomic_store(&a->fresh, true);
+	}
 	return a;
 }
 
@@ -124,7 +127,7 @@ static unsigned client_of(const struct clients *c, unsigned peer)
 }
 
 /* Words: which start of the client, as a random number. Back: the handle, the slot, and how
- * many bytes the area has. */
+ * many bytes the area has; of -EUNATCH and -EAGAIN, the node that it is about. */
 static int serve_attach(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
@@ -139,6 +142,14 @@ static int serve_attach(void *owner, unsigned from, const uint64_t ask[NET_CALL_
 	rt_mutex_unlock(&c->lock);
 	if (!a)
 		return -ENOSPC;
+	if (c->o.admits && atomic_load(&a->fresh)) {
+		unsigned by = 0;
+		int rc = c->o.admits(c->o.owner, client, &by);
+
+		answer[0] = by;
+		if (rc)
+			return rc;
+	}
 	rt_mutex_lock(&a->lock); /* what is under way ends first */
 	if (a->instance && a->instance != ask[0] && c->o.connected(c->o.owner, client)) {
 		rt_mutex_unlock(&a->lock);
@@ -227,8 +238,10 @@ static int serve_move(
 	a = area_enter(c, from, ask, &rc);
 	if (!a)
 		return rc;
-	if (write)
+	if (write) {
 		a->state_known = false;
+		atomic_store(&a->fresh, false);
+	}
 	rc = area_move(c, a, write, ask[1], ask[2]);
 	rt_mutex_unlock(&a->lock);
 	return rc ? -EIO : 0;
@@ -337,9 +350,74 @@ static int serve_state(void *owner, unsigned from, const uint64_t ask[NET_CALL_W
 	return rc;
 }
 
+/* ---- clients that are added ----------------------------------------------------------------- */
+
+/* Under the lock: of those areas that nobody has yet. */
+static unsigned areas_free(const struct clients *c)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < c->count; i++)
+		count += !c->area[i].client && !c->area[i].damaged;
+	return count;
+}
+
+static int room_check(
+	struct clients *c, const struct cluster *newer, struct weft_error *err)
+{
+	const struct cluster_member *m = NULL, *last = NULL;
+	unsigned need = 0, room;
+
+	rt_mutex_lock(&c->lock);
+	room = areas_free(c);
+	while ((m = cluster_next(newer, m))) {
+		if (m->role != CLUSTER_CLIENT || m->host != c->o.node ||
+			area_of(c, m->id))
+			continue;
+		need++;
+		last = m;
+	}
+	rt_mutex_unlock(&c->lock);
+	if (need <= room)
+		return 0;
+	return weft_error(err, -ENOSPC,
+		"%s:%u: [node %u]: the store of node %u, its host, has no room for the "
+		"log of another client: name another `host`",
+		cluster_path(newer), last->line, last->id, c->o.node);
+}
+
+/* One that was taken out of the file, and had crashed: what it has nobody waits for now. */
+static int state_check(struct clients *c, const struct cluster *newer,
+	const struct cluster_member *m, struct weft_error *err)
+{
+	enum log_state state;
+	uint64_t incarnation;
+	int rc = clients_state(c, m->id, &state, &incarnation);
+
+	if (!rc && state == LOG_STATE_VACANT)
+		return 0;
+	return weft_error(err, rc ? rc : -EBUSY,
+		"%s:%u: [node %u]: the log of an earlier node of this id %s: give it "
+		"another id, or unmount on all nodes and mount with this file",
+		cluster_path(newer), m->line, m->id,
+		rc ? "cannot be read" : "has what was not recovered");
+}
+
+int clients_room(struct clients *c, const struct cluster *newer, uint64_t added,
+	struct weft_error *err)
+{
+	const struct cluster_member *m = NULL;
+	int rc = room_check(c, newer, err);
+
+	while (!rc && (m = cluster_next(newer, m)))
+		if (added >> m->id & 1 && m->host == c->o.node)
+			rc = state_check(c, newer, m, err);
+	return rc;
+}
+
 /* ---- opening and closing ------------------------------------------------------------------ */
 
-static int peers_add(struct clients *c, struct weft_error *err)
+int clients_peers_add(struct clients *c, struct weft_error *err)
 {
 	const struct cluster_member *m = NULL;
 	int rc = 0;
@@ -348,7 +426,8 @@ static int peers_add(struct clients *c, struct weft_error *err)
 		const struct net_peer_options o = {.node = LOG_PEER(m->id)};
 		struct net_peer *peer;
 
-		if (m->role == CLUSTER_CLIENT && m->host == c->o.node)
+		if (m->role == CLUSTER_CLIENT && m->host == c->o.node &&
+			!net_peer_find(c->o.net, o.node))
 			rc = net_peer_add(&peer, c->o.net, &o, err);
 	}
 	return rc;
@@ -380,7 +459,7 @@ int clients_open(
 	if (rc)
 		weft_error(err, rc, "the logs of clients: %s", strerrordesc_np(-rc));
 	if (!rc)
-		rc = peers_add(c, err);
+		rc = clients_peers_add(c, err);
 	if (rc) {
 		rt_free(c);
 		return rc;

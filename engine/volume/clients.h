@@ -39,12 +39,25 @@ struct clients_options {
 	struct net_calls *calls;
 	/* Is the node connected, by the link that nodes have with each other? */
 	bool (*connected)(void *owner, unsigned node);
+	/*
+	 * May the client, which was never here, use its area? 0; -EUNATCH: node *by does not
+	 * know it; -EAGAIN: that is being asked, of *by (0: of all). Never waits. NULL: yes.
+	 */
+	int (*admits)(void *owner, unsigned client, unsigned *by);
 	void *owner;
 };
 
 /* Also where the store has no such area: it says so to who asks. 0, or -errno. */
 int clients_open(
 	struct clients **out, const struct clients_options *o, struct weft_error *err);
+/*
+ * Is there room for the logs of all clients that `newer` has with this node, and have those of
+ * `added` left nothing behind? 0, or -errno with a text. Waits.
+ */
+int clients_room(struct clients *c, const struct cluster *newer, uint64_t added,
+	struct weft_error *err);
+/* Lets those reach for their logs that the cluster has by now. 0, or -errno with a text. */
+int clients_peers_add(struct clients *c, struct weft_error *err);
 /* From the network's handlers: the link by which a client reaches for its log. */
 void clients_event(
 	struct clients *c, struct net_peer *peer, const struct net_event *event);

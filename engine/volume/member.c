@@ -218,16 +218,6 @@ static int network_open(struct member *m, struct volume *v, struct weft_error *e
 	return rc;
 }
 
-static uint64_t nodes_all(const struct member *m)
-{
-	const struct cluster_member *c = NULL;
-	uint64_t nodes = 0;
-
-	while ((c = cluster_next(m->o.cluster, c)))
-		nodes |= 1ull << c->id;
-	return nodes;
-}
-
 static bool is_connected(void *owner, unsigned node)
 {
 	struct member *m = owner;
@@ -247,6 +237,7 @@ static int host_open(struct member *m, struct volume *v, struct weft_error *err)
 		.net = m->net,
 		.calls = m->calls,
 		.connected = is_connected,
+		.admits = member_admits,
 		.owner = m};
 
 	return member_is_client(m) ? 0 : clients_open(&m->clients, &o, err);
@@ -283,7 +274,7 @@ static int member_provide(
 		.shards = &m->shards,
 		.left = atomic_load(&v->left),
 		.cluster_epoch = 1,
-		.members = nodes_all(m),
+		.members = cluster_node_bits(m->o.cluster),
 	};
 	rc = shards_list(m, err);
 	if (!rc)
@@ -302,8 +293,10 @@ static int member_provide(
 		goto out_calls;
 	net_calls_serve(m->calls, NET_CALL_STAGE, member_serve_stage, m);
 	net_calls_serve(m->calls, NET_CALL_LEFT, member_serve_left, m);
+	net_calls_serve(m->calls, NET_CALL_NODES, member_serve_nodes, m);
 	v->calls = m->calls;
-	v->nodes = o.members;
+	atomic_store(&v->nodes, o.members);
+	atomic_store(&m->known, o.members);
 	cluster_heard(m->o.cluster, m->o.node, store_superblock(v->store)->incarnation);
 	*out = m->coherence;
 	return 0;
@@ -315,7 +308,7 @@ out_net:
 		err, rc, "cannot run the page protocol: %s", strerrordesc_np(-rc));
 }
 
-static int peers_add(struct member *m, struct weft_error *err)
+int member_peers_add(struct member *m, struct weft_error *err)
 {
 	const struct cluster_member *c = NULL;
 	char address[NET_ADDRESS_BYTES];
@@ -328,6 +321,8 @@ static int peers_add(struct member *m, struct weft_error *err)
 		struct weft_error why = {0};
 		struct net_peer *peer;
 
+		if (net_peer_find(m->net, (uint16_t)c->id))
+			continue;
 		address_of(m, c->id, address);
 		m->other[c->id].link.since_ns = rt_now_ns();
 		rc = net_peer_add(&peer, m->net, &o, &why);
@@ -418,7 +413,7 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 	if (rc)
 		return weft_error(
 			err, rc, "cannot start a task: %s", strerrordesc_np(-rc));
-	rc = peers_add(m, err);
+	rc = member_peers_add(m, err);
 	if (!rc)
 		rc = network_start(m, err);
 	if (!rc) {
@@ -429,6 +424,8 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 	}
 	if (!rc)
 		rc = wait_for_others(m, err);
+	if (!rc)
+		rc = member_same_nodes(m, err);
 	if (!rc)
 		atomic_store(&m->met, true);
 	return rc;

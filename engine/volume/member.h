@@ -78,6 +78,17 @@ void member_close(struct member *m);
  */
 uint64_t member_told_left(const struct member *m);
 
+/*
+ * The cluster file was read anew: takes in the nodes that are new in it. 0, with their ids (bits)
+ * in *added; -errno with a text: what may not change has changed, or it cannot be now,
+ * and nothing was taken in. (-EHOSTUNREACH and -ENOMEM may come late: try again.) While the
+ * volume is open, one caller at a time. Waits.
+ */
+int member_reload(struct member *m, const struct cluster *newer, uint64_t *added,
+	struct weft_error *err);
+/* After that: all that uses the volume here knows them, too, so they may begin. */
+void member_reloaded(struct member *m);
+
 /* ---- for people ---------------------------------------------------------------------- */
 
 struct member_link {

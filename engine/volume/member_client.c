@@ -93,7 +93,10 @@ static void vacancies_main(void *arg)
 		bool unknown = false;
 
 		while ((c = member_next_other(m, c))) {
-			if (c->role != CLUSTER_CLIENT || !is_unknown(m, c->id))
+			if (c->role != CLUSTER_CLIENT)
+				continue;
+			unknown |= !member_admit(m, c->id);
+			if (!is_unknown(m, c->id))
 				continue;
 			look_at(m, c->id);
 			unknown |= is_unknown(m, c->id);
@@ -110,7 +113,7 @@ int member_vacancies_start(struct member *m)
 
 	while ((c = member_next_other(m, c)))
 		any |= c->role == CLUSTER_CLIENT;
-	if (!any || member_is_client(m)) /* what others have is asked of homes */
+	if (!any || m->vacancies || member_is_client(m)) /* what others have homes ask */
 		return 0;
 	return rt_task_spawn(&m->vacancies, "vacancies", vacancies_main, m);
 }

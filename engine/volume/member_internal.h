@@ -37,6 +37,11 @@ struct other {
 	bool barred;  /* its link is not used before that is taken back */
 	bool returns; /* it is to be taken back */
 	bool vacant; /* a client that is away, and has left nothing: so told */
+	/* a client of this host, which was never here: do all others know it? */
+	bool asked;         /* it is to be found out */
+	bool known;         /* they do */
+	unsigned known_not; /* this one does not */
+	unsigned awaited;   /* and this one cannot be asked now */
 };
 
 struct member {
@@ -50,6 +55,7 @@ struct member {
 	struct clients *clients; /* whose logs are here; NULL: this node is one itself */
 	struct rt_task *vacancies;
 	_Atomic bool stopping;
+	_Atomic uint64_t known; /* bits: nodes that all that runs here knows */
 	/* the three below; held briefly, outside of the page protocol's */
 	struct rt_mutex lock;
 	struct other other[CLUSTER_NODE_MAX + 1]; /* by id */
@@ -94,6 +100,22 @@ void member_vacancies_end(struct member *m);
 bool member_vacant(void *arg, unsigned node);
 /* A client leaves, by itself: member_settle's part. */
 int member_client_settle(struct member *m, struct volume *v);
+
+/* ---- member_reload.c: nodes that are added ---- */
+
+/* clients_options.admits */
+int member_admits(void *owner, unsigned client, unsigned *by);
+/* Finds out what member_admits was asked. False: not all could be asked. */
+bool member_admit(struct member *m, unsigned client);
+/* Does this node know all whom those know that it has met? 0, or -EXDEV with a text. */
+int member_same_nodes(struct member *m, struct weft_error *err);
+int member_serve_nodes(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS]);
+
+/* ---- member.c ---- */
+
+/* Connects with all that are not connected with yet. 0, or -errno with a text. */
+int member_peers_add(struct member *m, struct weft_error *err);
 
 /* ---- member_leave.c ---- */
 

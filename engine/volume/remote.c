@@ -32,8 +32,9 @@ struct remote {
 	uint64_t instance;    /* of this start */
 	bool attached;
 	uint64_t handle, slot, bytes;
-	int failed;                   /* for good */
-	uint8_t *bounce;              /* LOG_SLOT_BYTES */
+	unsigned awaited; /* who has to say that it knows this one; 0: nobody */
+	int failed;       /* for good */
+	uint8_t *bounce;  /* LOG_SLOT_BYTES */
 	struct rt_mutex refusal_lock; /* a leaf: the one below */
 	struct weft_error refusal;    /* of an attempt to connect; code 0: none */
 };
@@ -52,8 +53,8 @@ static void on_message(
 /* What no waiting mends. */
 static bool is_final(int code)
 {
-	return code == -EKEYREJECTED || code == -EXDEV || code == -EPROTONOSUPPORT ||
-	       code == -EPROTOTYPE || code == -ETIME;
+	return code == -ENOENT || code == -EKEYREJECTED || code == -EXDEV ||
+	       code == -EPROTONOSUPPORT || code == -EPROTOTYPE || code == -ETIME;
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -143,6 +144,9 @@ static int refusal_of(struct remote *r, struct weft_error *err)
 	int rc;
 
 	rt_mutex_lock(&r->refusal_lock);
+	/* a host that has an old file, after a start of its own: it is given the new one */
+	if (r->refusal.code == -ENOENT && r->bytes)
+		r->refusal.code = 0;
 	rc = r->refusal.code;
 	if (rc)
 		weft_error(err, rc, "%s", r->refusal.text);
@@ -150,9 +154,15 @@ static int refusal_of(struct remote *r, struct weft_error *err)
 	return rc;
 }
 
-static int why_not(const struct remote *r, int rc, struct weft_error *err)
+static int why_not(const struct remote *r, int rc, unsigned by, struct weft_error *err)
 {
 	switch (rc) {
+	case -EUNATCH:
+		return weft_error(err, rc,
+			"node %u does not know node %u yet: copy this cluster file "
+			"there, "
+			"and run `weft cluster reload`",
+			by, r->o.node);
 	case -EPERM:
 		return weft_error(err, rc,
 			"node %u says that it does not have the log of node %u: compare "
@@ -181,11 +191,12 @@ static int why_not(const struct remote *r, int rc, struct weft_error *err)
 static int attach_now(struct remote *r, struct weft_error *err)
 {
 	const uint64_t ask[NET_CALL_WORDS] = {r->instance};
-	uint64_t answer[NET_CALL_WORDS];
+	uint64_t answer[NET_CALL_WORDS] = {0};
 	int rc = net_call(r->calls, r->host, NET_CALL_LOG_ATTACH, ask, answer);
 
+	r->awaited = rc == -EAGAIN ? (unsigned)answer[0] : 0;
 	if (rc)
-		return why_not(r, rc, err);
+		return why_not(r, rc, (unsigned)answer[0], err);
 	if ((r->bytes && answer[2] != r->bytes) || answer[1] >= CLUSTER_NODE_MAX ||
 		answer[2] > INT64_MAX)
 		return weft_error(
@@ -233,8 +244,16 @@ static int attach(struct remote *r, struct weft_error *err)
 				r->host, address);
 		}
 		if (now >= say_at) {
-			weft_log(6, "waiting for node %u, which has the log of this one",
-				r->host);
+			if (r->awaited)
+				weft_log(6,
+					"waiting for node %u, which may not know this "
+					"one: mount it there, or fence it",
+					r->awaited);
+			else
+				weft_log(6,
+					"waiting for node %u, which has the log of this "
+					"one",
+					r->host);
 			say_at = now + 60 * 1000000000ull;
 		}
 		if (atomic_load(&r->up))

@@ -338,7 +338,9 @@ unsigned volume_node(const struct volume *v)
 
 uint64_t volume_nodes(const struct volume *v)
 {
-	return v->nodes ? v->nodes : 1ull << volume_node(v);
+	uint64_t nodes = atomic_load(&v->nodes);
+
+	return nodes ? nodes : 1ull << volume_node(v);
 }
 
 uint64_t volume_others(const struct volume *v)

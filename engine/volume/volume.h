@@ -23,7 +23,8 @@ struct volume {
 	struct coherence *coherence;
 	/* where it has other nodes, both set by volume_peers.open: */
 	struct net_calls *calls; /* to ask them; theirs who made it. NULL: alone */
-	uint64_t nodes; /* bits: ids of those that take part, this one among them */
+	/* bits: ids of those that take part, this one among them; some may come (member_reload) */
+	_Atomic uint64_t nodes;
 	/* bits: those of them that have left with nothing undurable, and were not met since:
 	 * nobody waits for them but who needs their shards */
 	_Atomic uint64_t left;

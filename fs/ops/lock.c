@@ -253,6 +253,11 @@ int locks_open(struct fs *fs)
 	return rc;
 }
 
+int fs_nodes_added(struct fs *fs)
+{
+	return ops_locks_shared(fs) ? lock_nodes_open(fs->locks) : 0;
+}
+
 void locks_close(struct fs *fs)
 {
 	struct locks *k = fs->locks;

@@ -163,7 +163,7 @@ struct locks {
 	uint64_t taken[LOCK_TAKERS_MAX]; /* inodes that a taker is at */
 	unsigned takens;
 
-	struct lock_courier *courier[LOCK_NODES]; /* to other nodes */
+	_Atomic(struct lock_courier *) courier[LOCK_NODES]; /* to other nodes; some may come */
 };
 
 /* The record of a request. */
@@ -209,6 +209,7 @@ struct lock_edge {
 bool lock_wait_of(struct locks *k, uint64_t owner, struct lock_edge *out);
 
 /* lock_nodes.c */
+/* Also when nodes were added: for those. One caller at a time. 0 or -errno. */
 int lock_nodes_open(struct locks *k);
 void lock_nodes_stop(struct locks *k); /* says what is to be said first */
 /* Is what that start of a node has recorded void? */

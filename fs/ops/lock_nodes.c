@@ -146,7 +146,7 @@ static void courier_main(void *arg)
 
 static void courier_tell(struct locks *k, unsigned node, const struct wake *w)
 {
-	struct lock_courier *c = k->courier[node];
+	struct lock_courier *c = atomic_load(&k->courier[node]);
 
 	if (!c)
 		return;
@@ -229,8 +229,9 @@ bool lock_nodes_wait_of(
 	if (owner->node == k->node)
 		return owner->incarnation == k->incarnation &&
 		       lock_wait_of(k, owner->owner, out);
-	if (!k->courier[owner->node] || net_call(k->fs->volume->calls, owner->node,
-						NET_CALL_LOCK_WAITS, ask, answer))
+	if (!atomic_load(&k->courier[owner->node]) ||
+		net_call(k->fs->volume->calls, owner->node, NET_CALL_LOCK_WAITS, ask,
+			answer))
 		return false;
 	out->ino = answer[0];
 	out->ticket = answer[4];
@@ -257,7 +258,7 @@ static int courier_open(struct locks *k, unsigned node)
 	if (rc)
 		rt_free(c);
 	else
-		k->courier[node] = c;
+		atomic_store(&k->courier[node], c);
 	return rc;
 }
 
@@ -273,7 +274,7 @@ int lock_nodes_open(struct locks *k)
 	net_calls_serve(calls, NET_CALL_LOCK_WAKE, serve_wake, k);
 	net_calls_serve(calls, NET_CALL_LOCK_WAITS, serve_waits, k);
 	for (unsigned node = 0; node < LOCK_NODES && !rc; node++)
-		if (others & 1ull << node)
+		if (others & 1ull << node && !atomic_load(&k->courier[node]))
 			rc = courier_open(k, node);
 	return rc;
 }
@@ -283,7 +284,7 @@ void lock_nodes_stop(struct locks *k)
 	struct net_calls *calls = k->fs->volume->calls;
 
 	for (unsigned node = 0; node < LOCK_NODES; node++) {
-		struct lock_courier *c = k->courier[node];
+		struct lock_courier *c = atomic_load(&k->courier[node]);
 
 		if (!c)
 			continue;
@@ -292,7 +293,7 @@ void lock_nodes_stop(struct locks *k)
 		rt_cond_broadcast(&c->some);
 		rt_mutex_unlock(&c->lock);
 		rt_task_join(c->task);
-		k->courier[node] = NULL;
+		atomic_store(&k->courier[node], NULL);
 		rt_free(c);
 	}
 	if (!calls)

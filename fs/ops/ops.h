@@ -39,6 +39,11 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 	struct weft_error *err);
 /* This node leaves the volume: a sync that waits for a node that is away fails from here on. */
 void fs_leave(struct fs *fs);
+/*
+ * The volume has other nodes than when the operations were opened: those that are new are told
+ * of locks, too. One caller at a time, before fs_close. 0 or -errno.
+ */
+int fs_nodes_added(struct fs *fs);
 /* Files still open are closed; all that is unlinked is reclaimed. The volume stays open.
  */
 void fs_close(struct fs *fs);

@@ -160,6 +160,66 @@ assert o["nodes"][7] == {"id": 8, "role": "client", "host": 1, "addresses": ["de
 	[ "$status" -eq 1 ]
 }
 
+@test "add writes a section for a client behind what is there, and nothing where that cannot be" {
+	weft cluster new -d "$DIR" c "alpha:$STORE" "beta:$STORE" --client gamma
+	printf '; the last line has no end' >>"$FILE"
+	chmod 640 "$FILE"
+	cp "$FILE" "$DIR/before"
+	run weft cluster add "$FILE" --client delta
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"Added client 4 to $FILE."*"weft cluster reload"* ]]
+	cmp -n "$(stat -c %s "$DIR/before")" "$FILE" "$DIR/before"
+	[ "$(stat -c %a "$FILE")" = 640 ]
+	weft cluster add "$FILE" --client beta --host 2
+	weft cluster add "$FILE" --client beta
+	weft cluster add "$FILE" --client '[::1]:77'
+	run weft cluster show "$FILE"
+	echo "$output"
+	[[ $output == *"node 4   client, its log at node 1, delta:9338"* ]]
+	[[ $output == *"node 5   client, its log at node 2, beta:9339"* ]]
+	[[ $output == *"node 6   client, its log at node 1, beta:9340"* ]]
+	[[ $output == *"node 7   client, its log at node 1, [::1]:77"* ]]
+	cp "$FILE" "$DIR/before"
+	run weft cluster add "$FILE" --client 'no!host'
+	[ "$status" -eq 2 ]
+	run weft cluster add "$FILE" --client delta:9338
+	[ "$status" -eq 2 ]
+	[[ $output == *"[node 8] address: delta port 9338 is also node 4's"* ]]
+	run weft cluster add "$FILE" --client epsilon --host 3
+	[ "$status" -eq 2 ]
+	[[ $output == *"[node 8] host: node 3 is a client"* ]]
+	run weft cluster add "$FILE"
+	[ "$status" -eq 1 ]
+	run weft cluster add "$DIR/none" --client delta
+	[ "$status" -eq 2 ]
+	printf '\n[node 63]\nrole = client\naddress = last\n' >>"$FILE"
+	cp "$FILE" "$DIR/before"
+	run weft cluster add "$FILE" --client epsilon
+	[ "$status" -eq 2 ]
+	[[ $output == *"the id 63 is taken"* ]]
+	cmp "$FILE" "$DIR/before"
+	[ "$(ls "$DIR" | grep -c 'c.cluster')" = 1 ]
+}
+
+@test "reload says that a node which was alone cannot be given others, and asks nobody else" {
+	run weft cluster reload "$MNT"
+	[ "$status" -eq 2 ]
+	[[ $output == *"no running weftd of this user serves it"* ]]
+	make_cluster
+	mount_cluster
+	run weft cluster reload "$MNT"
+	[ "$status" -eq 0 ]
+	[ "$output" = "node 1 ($MNT): nothing was added" ]
+	weft cluster add "$FILE" --client 127.0.0.1
+	run weft cluster reload "$MNT"
+	echo "$output"
+	[ "$status" -eq 2 ]
+	[[ $output == *"the volume was mounted as one of a single node"* ]]
+	touch "$MNT/x"
+	weft umount "$MNT"
+}
+
 @test "check says what is well and what is not" {
 	weft cluster new -d "$DIR" c "127.0.0.1:$STORE"
 	run weft cluster check "$FILE"

@@ -344,6 +344,105 @@ static void sixty_three_nodes_fit_and_each_is_found(void **state)
 	cluster_close(c);
 }
 
+/* ---- a file that is read anew -------------------------------------------------------- */
+
+#define CLIENT(n, host) "[node " #n "]\nrole = client\naddress = " host "\n"
+#define THREE           VOLUME NODE(1, "a") NODE(2, "b") CLIENT(3, "c")
+
+/* `newer` is refused after THREE with this text, behind the file's name; nothing is new. */
+static void change_refused(const char *newer, const char *said)
+{
+	struct cluster *c = good(THREE), *n = good(newer);
+	struct weft_error err = {0};
+	uint64_t added = ~0ull;
+
+	assert_int_equal(cluster_compare(c, n, &added, &err), -EINVAL);
+	assert_int_equal(added, 0);
+	assert_int_equal(err.code, -EINVAL);
+	if (strncmp(err.text, "/etc/weft/c:", 12) != 0 ||
+		strncmp(err.text + 12, said, strlen(said)) != 0)
+		fail_msg("said: %s\nnot:  %s", err.text, said);
+	cluster_close(n);
+	cluster_close(c);
+}
+
+static void clients_may_be_added_and_each_is_found(void **state)
+{
+	struct cluster *c = good(THREE);
+	struct cluster *n = good("; said otherwise\n" CLIENT(63, "e") CLIENT(4, "d") CLIENT(
+		3, "c") NODE(2, "b") NODE(1, "a") VOLUME);
+	const struct cluster_member *first = cluster_member(c, 1);
+	struct weft_error err = {0};
+	uint64_t added;
+
+	assert_int_equal(cluster_compare(c, n, &added, &err), 0);
+	assert_int_equal(added, 1ull << 4 | 1ull << 63);
+	assert_int_equal(cluster_nodes(c), 3); /* compared, not taken in */
+	assert_int_equal(cluster_heard(c, 63, 5), -ENOENT);
+	cluster_add(c, n, 4);
+	cluster_add(c, n, 63);
+	assert_int_equal(cluster_nodes(c), 5);
+	assert_int_equal(cluster_storage_nodes(c), 2);
+	assert_ptr_equal(cluster_member(c, 1), first);
+	assert_string_equal(cluster_member(c, 63)->address[0].host, "e");
+	assert_int_equal(cluster_member(c, 63)->host, 1);
+	assert_int_equal(cluster_clients_of(c, 1), 3);
+	assert_int_equal(cluster_next(c, cluster_member(c, 3))->id, 4);
+	assert_int_equal(cluster_next(c, cluster_member(c, 4))->id, 63);
+	assert_int_equal(cluster_heard(c, 63, 5), 1);
+	assert_int_equal(cluster_compare(c, n, &added, &err), 0);
+	assert_int_equal(added, 0);
+	cluster_close(n);
+	cluster_close(c);
+}
+
+static void what_cannot_change_is_refused_by_name(void **state)
+{
+	static const struct {
+		const char *newer, *said;
+	} cases[] = {
+		{"[volume]\nname = other\nuuid = " UUID "\nkey = k\n" NODE(1, "a") NODE(
+			 2, "b") CLIENT(3, "c"),
+			"2: [volume] name: \"scratch\" cannot become \"other\""},
+		{"[volume]\nname = scratch\nkey = k\n"
+		 "uuid = 1d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b11\n" NODE(1, "a") NODE(2, "b")
+			 CLIENT(3, "c"),
+			"4: [volume] uuid: it is the file of another volume: that in use "
+			"has " UUID},
+		{VOLUME "tls = yes\n" NODE(1, "a") NODE(2, "b") CLIENT(3, "c"),
+			"5: [volume] tls: no cannot become yes"},
+		{VOLUME "transport = verbs\n" NODE(1, "a") NODE(2, "b") CLIENT(3, "c"),
+			"5: [volume] transport: tcp cannot become verbs"},
+		{VOLUME NODE(1, "a") NODE(2, "b"),
+			"1: [node 3]: is not there any more"},
+		{VOLUME NODE(1, "a") CLIENT(3, "c"), "1: [node 2]: is not there any more"},
+		{VOLUME NODE(1, "a") NODE(2, "b") NODE(3, "c"),
+			"11: [node 3] role: a client stays one"},
+		{VOLUME NODE(1, "a") CLIENT(2, "b") CLIENT(3, "c"),
+			"9: [node 2] role: a storage node stays one"},
+		{VOLUME NODE(1, "a") NODE(2, "b") "shard = 7\n" CLIENT(3, "c"),
+			"11: [node 2] shard: 1 cannot become 7"},
+		{VOLUME NODE(1, "a") "[node 2]\naddress = b\nstore = /dev/x\n" CLIENT(
+			 3, "c"),
+			"10: [node 2] store: /srv/2.weft is in use: it cannot become "
+			"/dev/x"},
+		{VOLUME NODE(1, "a") NODE(2, "b") CLIENT(3, "c") "host = 2\n",
+			"14: [node 3] host: node 1 has this client's log"},
+		{VOLUME NODE(1, "a") NODE(2, "b") CLIENT(3, "d"),
+			"13: [node 3] address: addresses cannot change"},
+		{VOLUME NODE(1, "a:99") NODE(2, "b") CLIENT(3, "c"),
+			"6: [node 1] address: addresses cannot change"},
+		{VOLUME NODE(1, "a, x") NODE(2, "b") CLIENT(3, "c"),
+			"6: [node 1] address: addresses cannot change"},
+		{THREE NODE(4, "d"), "14: [node 4]: only a client can be added"},
+		{THREE CLIENT(4, "d") NODE(5, "e"),
+			"17: [node 5]: only a client can be added"},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+		change_refused(cases[i].newer, cases[i].said);
+}
+
 /* ---- the epoch ---------------------------------------------------------------------- */
 
 static void an_incarnation_only_rises(void **state)
@@ -379,6 +478,8 @@ int main(void)
 		cmocka_unit_test(a_long_path_leaves_room_for_the_message),
 		cmocka_unit_test(sixty_three_nodes_fit_and_each_is_found),
 		cmocka_unit_test(an_incarnation_only_rises),
+		cmocka_unit_test(clients_may_be_added_and_each_is_found),
+		cmocka_unit_test(what_cannot_change_is_refused_by_name),
 	};
 
 	if (rt_real_start() != 0)

@@ -119,6 +119,29 @@ static void without_the_key_there_is_no_volumes_key(void **state)
 	cluster_close(c);
 }
 
+static void another_key_is_not_taken_while_the_volume_is_in_use(void **state)
+{
+	struct cluster *c = opened(ONE), *n;
+	uint64_t added;
+
+	n = opened(ONE OTHER);
+	assert_int_equal(cluster_compare(c, n, &added, &err), -EINVAL);
+	cluster_close(n); /* a storage node; the key is the same */
+	assert_non_null(strstr(err.text, "only a client can be added"));
+	put(key,
+		"0"
+		"0112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFE\n",
+		0600);
+	put(file, VOLUME ONE, 0644);
+	assert_int_equal(try(&n, 0), 0);
+	assert_int_equal(cluster_compare(c, n, &added, &err), -EINVAL);
+	assert_non_null(strstr(err.text,
+		"s.cluster:4: [volume] key: it is not the key that the volume is in use "
+		"with"));
+	cluster_close(n);
+	cluster_close(c);
+}
+
 static void a_key_that_others_may_touch_is_refused(void **state)
 {
 	static const mode_t modes[] = {0640, 0604, 0620, 0602, 0610, 0601, 0644, 0666};
@@ -267,6 +290,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_key_is_read_and_a_volumes_key_made_from_it),
 		cmocka_unit_test(without_the_key_there_is_no_volumes_key),
+		cmocka_unit_test(another_key_is_not_taken_while_the_volume_is_in_use),
 		cmocka_unit_test(a_key_that_others_may_touch_is_refused),
 		cmocka_unit_test(a_key_of_another_user_is_refused),
 		cmocka_unit_test(what_is_no_key_is_refused),
