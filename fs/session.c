@@ -39,7 +39,9 @@ void session_note_workers(struct session *s, int change)
 /* A free slot, or NULL. A worker that has retired is past its last use of the session. */
 static struct worker *slot_take(struct session *s)
 {
-	for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++) {
+	unsigned max = session_shared(s) ? SESSION_WORKERS_MAX : SESSION_WORKERS_ALONE;
+
+	for (unsigned i = 0; i < max; i++) {
 		struct worker *w = &s->workers[i];
 
 		if (w->state == WORKER_RETIRED) {
@@ -317,11 +319,52 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
 	if (likely(!w->session->waits))
 		return;
 	if (in) {
+		waits_note_nodes(w->node, in);
 		atomic_store(&w->since_ns, begin);
 		atomic_store(&w->opcode, in->opcode);
 		atomic_store(&w->asker, in->pid);
 	}
 	atomic_store(&w->serving, in ? in->unique : 0);
+}
+
+/*
+ * What ends with an error when nobody waits for it any more, if it waits for another node just
+ * then: as it would if a page could not be read. Not what must be done because it has
+ * happened already (a close, what was stored in the kernel), nor locks, which do not wait here.
+ */
+static bool may_be_unwanted(const struct fuse_in_header *in, size_t length)
+{
+	const struct fuse_write_in *write_in = (const struct fuse_write_in *)(in + 1);
+
+	if (length < sizeof(*in))
+		return false;
+	switch (in->opcode) {
+	case FUSE_INIT:
+	case FUSE_DESTROY:
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+	case FUSE_FLUSH:
+	case FUSE_RELEASE:
+	case FUSE_RELEASEDIR:
+	case FUSE_GETLK:
+	case FUSE_SETLK:
+	case FUSE_SETLKW:
+	case FUSE_SYNCFS:
+		return false;
+	case FUSE_WRITE:
+		return length >= sizeof(*in) + sizeof(*write_in) &&
+		       !(write_in->write_flags & FUSE_WRITE_CACHE);
+	default:
+		return true;
+	}
+}
+
+static bool is_unwanted(void *arg)
+{
+	const struct worker *w = arg;
+
+	return atomic_load(&w->unwanted) == atomic_load(&w->serving) ||
+	       session_ended(w->session);
 }
 
 /* Reads with the turn; serves. False: the connection has ended. */
@@ -349,11 +392,16 @@ static bool worker_step(struct worker *w)
 	opcode = (size_t)length >= sizeof(*in) ? in->opcode : 0;
 	buffer_in_use(w, (size_t)length);
 	worker_says(w, (size_t)length >= sizeof(*in) ? in : NULL, begin);
+	if (s->waits && may_be_unwanted(in, (size_t)length))
+		rt_task_serves(is_unwanted, w);
 	if (request_is_long(w, (size_t)length) || more_waits(w, begin))
 		turn_pass(w);
 	else
 		rt_task_before_wait(turn_pass, w);
+	if (opcode == FUSE_RELEASE || opcode == FUSE_RELEASEDIR)
+		waits_before_release(s, in->nodeid);
 	w->served_ns = session_serve(s, in, (size_t)length, begin);
+	rt_task_serves(NULL, NULL);
 	worker_says(w, NULL, 0);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);

@@ -8,7 +8,13 @@
 #include "fs/shim.h"
 #include "fs/uring.h"
 
-#define SESSION_WORKERS_MAX 256
+/*
+ * Where other nodes have the volume, too, a worker may wait for one that is away: as many as
+ * would otherwise do may then find none left. Each has a stack and a buffer, of which it
+ * uses some pages, and beside that maybe a transaction.
+ */
+#define SESSION_WORKERS_MAX   2048
+#define SESSION_WORKERS_ALONE 256
 /* Parked workers beyond so many end. */
 #define SESSION_PARKED_MAX 8
 /* A request read within this of the one before had been there already. */
@@ -48,6 +54,9 @@ struct worker {
 	_Atomic uint32_t asker, opcode; /* its thread; what it asked */
 	_Atomic uint64_t interrupted;   /* a number: look at that one */
 	_Atomic uint64_t answered;      /* a number: that one was told EIO */
+	_Atomic uint64_t early;    /* a number: that one is answered before it has ended */
+	_Atomic uint64_t unwanted; /* a number: nobody waits for that one any more */
+	_Atomic uint64_t node[2];  /* whose handles it uses */
 	struct worker *below; /* in the stack of parked ones; under session->lock */
 };
 

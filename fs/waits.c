@@ -22,6 +22,7 @@
 
 #define LOOK_NS      200000000ull  /* at the interrupted */
 #define LOOK_SOFT_NS 1000000000ull /* at all, with soft */
+#define RELEASE_NS   5000000ull    /* at a request that keeps a handle */
 
 /* Of a thread that has gone or cannot be seen nothing is known. */
 static bool thread_is_killed(uint32_t thread)
@@ -49,8 +50,11 @@ static bool thread_is_killed(uint32_t thread)
  */
 static void answer(struct session *s, struct worker *w, uint64_t unique, int error)
 {
-	if (atomic_load(&w->serving) == unique)
-		shim_reply(s, unique, error, NULL, 0);
+	if (atomic_load(&w->serving) != unique)
+		return;
+	atomic_store(&w->early, unique);
+	shim_reply(s, unique, error, NULL, 0);
+	atomic_store(&w->unwanted, unique);
 }
 
 /* False: nobody is to be looked at there. */
@@ -117,6 +121,31 @@ void waits_interrupt(struct session *s, uint64_t unique)
 		if (atomic_load(&s->workers[i].serving) == unique)
 			atomic_store(&s->workers[i].interrupted, unique);
 	waits_wake(s);
+}
+
+void waits_note_nodes(_Atomic uint64_t node[2], const struct fuse_in_header *in)
+{
+	const struct fuse_copy_file_range_in *copy = (const void *)(in + 1);
+	bool copies = in->opcode == FUSE_COPY_FILE_RANGE &&
+		      in->len >= sizeof(*in) + sizeof(*copy);
+
+	atomic_store(&node[0], in->nodeid);
+	atomic_store(&node[1], copies ? copy->nodeid_out : 0);
+}
+
+static bool still_uses(struct worker *w, uint64_t node)
+{
+	uint64_t unique = atomic_load(&w->early);
+
+	return unique && atomic_load(&w->serving) == unique &&
+	       (atomic_load(&w->node[0]) == node || atomic_load(&w->node[1]) == node);
+}
+
+void waits_before_release(struct session *s, uint64_t node)
+{
+	for (unsigned i = 0; s->waits && i < SESSION_WORKERS_MAX; i++)
+		while (still_uses(&s->workers[i], node))
+			rt_sleep_ns(RELEASE_NS);
 }
 
 int waits_start(struct session *s, uint64_t soft_ns)

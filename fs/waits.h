@@ -11,8 +11,9 @@
  * - EIO, with the option soft, when it has waited for longer than the option timeout says.
  *   Not where it waits for a lock.
  *
- * What serves it goes on, may still do what was asked, and its answer is nobody's: the
- * kernel refuses it with ENOENT, as that of any request that has ended.
+ * What serves it goes on, and may still do what was asked; if it waits for a node that is away
+ * it gives that up (rt_task_unwanted), so that its worker is free. Its answer is nobody's:
+ * the kernel refuses it with ENOENT, as that of any request that has ended.
  *
  * Requests of the ring are answered by the thread that has them alone: for them it is
  * umount -f or the end of the daemon, and soft does without the ring.
@@ -24,6 +25,7 @@
 #include <stdint.h>
 
 struct session;
+struct fuse_in_header;
 
 /* Starts the task that looks. soft_ns: 0, or how long a request may wait. 0 or -errno. */
 int waits_start(struct session *s, uint64_t soft_ns);
@@ -31,5 +33,13 @@ int waits_start(struct session *s, uint64_t soft_ns);
 void waits_stop(struct session *s);
 /* The kernel interrupts the request of this number. */
 void waits_interrupt(struct session *s, uint64_t unique);
+
+/* What the request has handles of. */
+void waits_note_nodes(_Atomic uint64_t node[2], const struct fuse_in_header *in);
+/*
+ * The kernel lets go of a handle when all requests that used it have been answered: of those
+ * answered early the workers may still be using it. Returns when none does. Waits.
+ */
+void waits_before_release(struct session *s, uint64_t node);
 
 #endif

@@ -148,7 +148,9 @@ struct page_ref {
 /*
  * Wait for the page and latch it. 0; -EIO; -EUCLEAN (damaged image); -ESTALE: the page
  * has a newer incarnation than wanted (the mapping changed: look it up again). A page
- * whose stored incarnation is older than wanted is zeros (invariant 8).
+ * whose stored incarnation is older than wanted is zeros (invariant 8). -EINTR, of these and all
+ * that wait for a page of another node: nobody waits any more for what the task does
+ * (rt_task_unwanted), and the page may come late or never; nothing is held then.
  */
 int guard_shared(struct cache *cache, page_id pid, uint64_t incarnation, struct guard *g);
 int guard_exclusive(

@@ -117,6 +117,7 @@ struct cache {
 
 	/* tasks that wait for a latch, by frame: a sequence word each */
 	_Atomic uint32_t parking[PARKING_WORDS];
+	_Atomic uint32_t unreached; /* tasks in unreached_wait */
 
 	/* page provider */
 	struct frame_list free;
@@ -221,6 +222,8 @@ static inline void frame_clear(struct frame *f, uint16_t flags)
 /* A page that can only be had from a node which is not connected is asked for again after
  * this; till then its frame is free, and nobody waits behind it. */
 #define UNREACHED_NS 20000000ull
+/* Of more than so many that wait each asks less often, or asking would be all that is done. */
+#define UNREACHED_AT_ONCE 16u
 
 static inline bool mode_allows(const struct frame *f, enum page_mode wanted)
 {
@@ -334,6 +337,10 @@ static inline void latch_release_shared(struct cache *c, struct frame *f)
  * does (look it up again). They wait. */
 bool latch_exclusive(struct cache *c, struct frame *f, page_id pid);
 bool latch_shared(struct cache *c, struct frame *f, page_id pid);
+/* The same, for guards. False also where another task is asking for the page, maybe of a node
+ * that is away, and nobody waits for the caller any more (rt_task_unwanted). */
+bool latch_exclusive_wanted(struct cache *c, struct frame *f, page_id pid);
+bool latch_shared_wanted(struct cache *c, struct frame *f, page_id pid);
 /* Waits while latched exclusively, not longer than it takes to change hands once. */
 void latch_wait_open(struct cache *c, struct frame *f);
 
@@ -431,6 +438,11 @@ int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
  */
 int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 	const struct coherence_request *request);
+/*
+ * A page cannot be had now, since a node is not connected: waits, holding nothing, until it is
+ * time to ask again. -EINTR: nobody waits for it any more (rt_task_unwanted).
+ */
+int unreached_wait(struct cache *c);
 void prefetch_main(void *arg);
 int queue_open(struct page_queue *q, unsigned slots);
 void queue_close(struct page_queue *q);

@@ -167,6 +167,23 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	return 0;
 }
 
+int unreached_wait(struct cache *c)
+{
+	uint32_t before =
+		atomic_fetch_add_explicit(&c->unreached, 1, memory_order_relaxed);
+	uint64_t now = rt_now_ns();
+	uint64_t until = now + UNREACHED_NS * (1 + before / UNREACHED_AT_ONCE);
+	int e = rt_task_unwanted() ? -EINTR : 0;
+
+	while (!e && now < until) {
+		rt_sleep_ns(MIN(until, rt_task_asks_ns()) - now);
+		e = rt_task_unwanted() ? -EINTR : 0;
+		now = rt_now_ns();
+	}
+	atomic_fetch_sub_explicit(&c->unreached, 1, memory_order_relaxed);
+	return e;
+}
+
 static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *refs,
 	unsigned count, unsigned flags, struct frame **keep)
 {
@@ -194,8 +211,8 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 				*keep = x->frame[i];
 			unreached |= x->request[i].result == -EHOSTUNREACH;
 		}
-		if (unreached)
-			rt_sleep_ns(UNREACHED_NS);
+		if (unreached && unreached_wait(c) && !error)
+			error = -EINTR;
 		refs += done;
 		count -= done;
 	}
@@ -284,8 +301,10 @@ static int fetch_and_await(
 		if (f &&
 			(atomic_load_explicit(&f->flags, memory_order_relaxed) &
 				FRAME_LOADING) &&
-			latch_shared(c, f, refs[i].pid))
+			latch_shared_wanted(c, f, refs[i].pid))
 			latch_release_shared(c, f);
+		else if (rt_task_unwanted())
+			e = -EINTR;
 	}
 	return e;
 }

@@ -160,7 +160,7 @@ void leaving_wait(struct cache *c, struct frame *f)
 
 	/* whoever ends the leaving takes the latch before it wakes */
 	latch_release_exclusive(c, f, false);
-	rt_wait(word, sequence, RT_FOREVER);
+	rt_wait(word, sequence, rt_task_asks_ns());
 }
 
 /* ---- owed images ----------------------------------------------------------------------- */

@@ -81,8 +81,7 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 		}
 		if (r.result != -EHOSTUNREACH)
 			return r.result;
-		rt_sleep_ns(UNREACHED_NS);
-		return -EAGAIN;
+		return unreached_wait(c) ? -EINTR : -EAGAIN;
 	}
 	return fetch_granted(c, f, ref, &r);
 }
@@ -106,7 +105,7 @@ static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 
 	if (frame_flags(f) & FRAME_LEAVING) {
 		leaving_wait(c, f);
-		return -EAGAIN;
+		return rt_task_unwanted() ? -EINTR : -EAGAIN;
 	}
 	if (incarnation && f->incarnation > incarnation) {
 		frame_leave(c, f);
@@ -162,8 +161,11 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 		e = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
 		if (e)
 			return e;
-		if (!latch_exclusive(c, f, pid))
+		if (!latch_exclusive_wanted(c, f, pid)) {
+			if (rt_task_unwanted())
+				return -EINTR;
 			continue;
+		}
 		if (likely(mode_allows(f, PAGE_EXCLUSIVE) &&
 			    (!incarnation || f->incarnation == incarnation)))
 			break;
@@ -190,8 +192,8 @@ int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
 		e = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
 		if (e)
 			return e;
-		if (!latch_exclusive(c, f, pid)) {
-			e = -EAGAIN;
+		if (!latch_exclusive_wanted(c, f, pid)) {
+			e = rt_task_unwanted() ? -EINTR : -EAGAIN;
 			continue;
 		}
 		was_of = f->incarnation;
@@ -217,13 +219,16 @@ int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guar
 		e = find_or_fetch(c, pid, incarnation, 0, &f);
 		if (e)
 			return e;
-		if (!latch_shared(c, f, pid))
+		if (!latch_shared_wanted(c, f, pid)) {
+			if (rt_task_unwanted())
+				return -EINTR;
 			continue;
+		}
 		if (likely(mode_allows(f, PAGE_SHARED) &&
 			    (!incarnation || f->incarnation == incarnation)))
 			break;
 		latch_release_shared(c, f);
-		if (!latch_exclusive(c, f, pid))
+		if (!latch_exclusive_wanted(c, f, pid))
 			continue;
 		e = frame_adapt(c, f, incarnation, PAGE_SHARED, false);
 		if (!e)
@@ -324,7 +329,9 @@ static __attribute__((noinline)) int optimistic_wait(
 		if (e)
 			return e;
 		latch_wait_open(c, f);
-		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive(c, f, pid)) {
+		if (rt_task_unwanted())
+			return -EINTR;
+		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive_wanted(c, f, pid)) {
 			e = frame_adapt(c, f, 0, PAGE_SHARED, false);
 			if (!e)
 				latch_release_exclusive(c, f, true);
@@ -377,8 +384,11 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation,
 	g->kind = GUARD_NONE;
 	for (;;) {
 		f = table_find(c, pid);
-		if (f && !latch_exclusive(c, f, pid))
+		if (f && !latch_exclusive_wanted(c, f, pid)) {
+			if (rt_task_unwanted())
+				return -EINTR;
 			continue;
+		}
 		if (!f) {
 			e = fetch_pages(c, &ref, 1,
 				kind == BLIND_OVERWRITE ? FETCH_NO_IMAGE : FETCH_FRESH,

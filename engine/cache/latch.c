@@ -26,8 +26,8 @@ void latch_wake(struct cache *c, struct frame *f)
 	rt_wake(word, INT32_MAX);
 }
 
-/* Parks until the latch, which had `blocking` bits set, may have been released. */
-static void park(struct cache *c, struct frame *f, uint64_t blocking)
+/* Parks until the latch, which had `blocking` bits set, may have been released; or until then. */
+static void park(struct cache *c, struct frame *f, uint64_t blocking, uint64_t until_ns)
 {
 	_Atomic uint32_t *word = latch_parking(c, f);
 	uint32_t sequence = atomic_load_explicit(word, memory_order_acquire);
@@ -39,10 +39,16 @@ static void park(struct cache *c, struct frame *f, uint64_t blocking)
 	} while (!atomic_compare_exchange_weak_explicit(&f->latch, &w, w | LATCH_WAITERS,
 		memory_order_relaxed, memory_order_relaxed));
 	COUNT(c, latch_waits, 1);
-	rt_wait(word, sequence, RT_FOREVER);
+	rt_wait(word, sequence, until_ns);
 }
 
-bool latch_exclusive(struct cache *c, struct frame *f, page_id pid)
+/* Whoever has it latched may be waiting for a node that is away, for as long as that lasts. */
+static bool waits_in_vain(const struct frame *f)
+{
+	return (frame_flags(f) & (FRAME_LOADING | FRAME_ASKING)) && rt_task_unwanted();
+}
+
+static bool await_exclusive(struct cache *c, struct frame *f, page_id pid, bool wanted)
 {
 	unsigned spins = 0;
 	uint64_t seen;
@@ -54,8 +60,11 @@ bool latch_exclusive(struct cache *c, struct frame *f, page_id pid)
 			break;
 		if (spins < SPINS_BEFORE_PARKING)
 			rt_spin(&spins);
+		else if (wanted && waits_in_vain(f))
+			return false;
 		else
-			park(c, f, LATCH_EXCLUSIVE | LATCH_SHARED_MASK);
+			park(c, f, LATCH_EXCLUSIVE | LATCH_SHARED_MASK,
+				wanted ? rt_task_asks_ns() : RT_FOREVER);
 	}
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
 		return true;
@@ -63,7 +72,7 @@ bool latch_exclusive(struct cache *c, struct frame *f, page_id pid)
 	return false;
 }
 
-bool latch_shared(struct cache *c, struct frame *f, page_id pid)
+static bool await_shared(struct cache *c, struct frame *f, page_id pid, bool wanted)
 {
 	unsigned spins = 0;
 
@@ -74,13 +83,36 @@ bool latch_shared(struct cache *c, struct frame *f, page_id pid)
 			break;
 		if (spins < SPINS_BEFORE_PARKING)
 			rt_spin(&spins);
+		else if (wanted && waits_in_vain(f))
+			return false;
 		else
-			park(c, f, LATCH_EXCLUSIVE);
+			park(c, f, LATCH_EXCLUSIVE,
+				wanted ? rt_task_asks_ns() : RT_FOREVER);
 	}
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
 		return true;
 	latch_release_shared(c, f);
 	return false;
+}
+
+bool latch_exclusive(struct cache *c, struct frame *f, page_id pid)
+{
+	return await_exclusive(c, f, pid, false);
+}
+
+bool latch_shared(struct cache *c, struct frame *f, page_id pid)
+{
+	return await_shared(c, f, pid, false);
+}
+
+bool latch_exclusive_wanted(struct cache *c, struct frame *f, page_id pid)
+{
+	return await_exclusive(c, f, pid, true);
+}
+
+bool latch_shared_wanted(struct cache *c, struct frame *f, page_id pid)
+{
+	return await_shared(c, f, pid, true);
 }
 
 void latch_wait_open(struct cache *c, struct frame *f)
@@ -91,7 +123,7 @@ void latch_wait_open(struct cache *c, struct frame *f)
 		if (spins < SPINS_BEFORE_PARKING) {
 			rt_spin(&spins);
 		} else {
-			park(c, f, LATCH_EXCLUSIVE);
+			park(c, f, LATCH_EXCLUSIVE, rt_task_asks_ns());
 			return;
 		}
 	}

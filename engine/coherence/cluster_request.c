@@ -109,8 +109,12 @@ void wish_start(struct cluster *d, struct dpage *p)
 		wish_done(d, p, -EIO);
 		return;
 	}
-	if (!view_ready(d, p->at.home))
-		return; /* till then */
+	if (!view_ready(d, p->at.home)) {
+		/* away: whoever asks waits by itself, without the frame; else: till then */
+		if (p->at.home != d->o.self && !view_joined(d, p->at.home))
+			wish_done(d, p, -EHOSTUNREACH);
+		return;
+	}
 	if (p->at.home == d->o.self && !p->has_entry) {
 		if (!p->opening && page_open(d, p))
 			wish_done(d, p, -ENOMEM);

@@ -118,6 +118,29 @@ void rt_about_to_wait(void)
 	fn(before_wait.arg);
 }
 
+#define ASKS_NS 250000000ull
+
+static __thread struct {
+	bool (*gone)(void *arg);
+	void *arg;
+} served;
+
+void rt_task_serves(bool (*gone)(void *arg), void *arg)
+{
+	served.gone = gone;
+	served.arg = arg;
+}
+
+bool rt_task_unwanted(void)
+{
+	return served.gone && served.gone(served.arg);
+}
+
+uint64_t rt_task_asks_ns(void)
+{
+	return served.gone ? rt_now_ns() + ASKS_NS : RT_FOREVER;
+}
+
 void rt_sleep_ns(uint64_t ns)
 {
 	rt_about_to_wait();

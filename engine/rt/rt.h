@@ -71,6 +71,18 @@ unsigned rt_task_index(void);
  * serves others and hands that over before it stands still. Not in the simulator.
  */
 void rt_task_before_wait(void (*fn)(void *), void *arg);
+/*
+ * Whom the calling task serves may go away, which gone(arg) says; it must not wait. NULL: there
+ * is nobody, or what the task does must end as it should. Not in the simulator.
+ */
+void rt_task_serves(bool (*gone)(void *arg), void *arg);
+/*
+ * Nobody waits any more for what the calling task does. What waits for something that may
+ * never come, holds nothing, and can fail, asks now and then, and ends with -EINTR.
+ */
+bool rt_task_unwanted(void);
+/* When such a wait is to ask next: RT_FOREVER where there is nobody to go away. */
+uint64_t rt_task_asks_ns(void);
 /* What may wait in the runtime calls it first; so does a task before a system call that may. */
 void rt_about_to_wait(void);
 /*

@@ -2,8 +2,8 @@
 /*
  * Opening and closing a tree, and its numbers.
  *
- * All memory the tree ever has is taken here (invariant 10): hints for inner frames,
- * transaction objects, counters.
+ * All memory the tree has is taken here (invariant 10): hints for inner frames, transaction
+ * objects, counters; but for the transactions that wait for nodes which are away (txn.c).
  */
 #include <errno.h>
 

@@ -140,6 +140,9 @@ void inner_join(uint8_t *left, const uint8_t *right);
 
 #define TREE_STRIPES 16
 #define TREE_TXNS    64
+/* Where there are other nodes, so many times that: each may be waiting for one that is away.
+ * Made when there is need, and kept. */
+#define TREE_TXN_POOLS 40
 
 /* Swizzling hints of one inner frame (LeanStore §III-A without addresses in the image):
  * likely frames of its children. All relaxed: a wrong hint costs a look-up in the
@@ -169,10 +172,11 @@ struct tree {
 	struct rt_mutex hint_lock; /* allocation of hints; only tried, never waited for */
 	uint32_t hint_hand;
 
-	struct txn *txns;
+	struct txn *_Atomic txns[TREE_TXN_POOLS]; /* of TREE_TXNS each; the first from the start */
+	struct rt_mutex txns_lock;                /* making them */
 	_Atomic uint32_t txn_freed; /* changes when a transaction object is given back */
 	_Atomic uint32_t txn_waiters;
-	/* 1 + index of the starving transaction that others let pass; 0: none */
+	/* number of the starving transaction that others let pass; 0: none */
 	_Atomic uint32_t favoured;
 
 	struct tree_stripe stripe[TREE_STRIPES]; /* what tasks count */
@@ -290,6 +294,7 @@ struct txn_leaf {
 struct txn {
 	_Atomic uint32_t busy;
 	struct tree *tree;
+	uint32_t number; /* from 1 on */
 	bool privileged;
 	bool lets_go; /* of waiting for a file's page, as soon as what was read is changed */
 	unsigned restarts;

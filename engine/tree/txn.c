@@ -4,7 +4,7 @@
  *
  * A transaction holds no latch between calls. Each leaf it reads joins its read set, and
  * at that moment everything it has read so far must still stand, so it never computes
- * with a mixture of two states. Its objects are made at open and have fixed room
+ * with a mixture of two states. Its objects have fixed room, and there is a most of them
  * (invariant 10).
  */
 #include <errno.h>
@@ -17,31 +17,49 @@
 
 /* ---- pool ------------------------------------------------------------------------ */
 
+static int pool_make(struct tree *t, unsigned pool)
+{
+	struct txn *txns = rt_alloc(TREE_TXNS * sizeof(*txns));
+
+	if (!txns)
+		return -ENOMEM;
+	for (unsigned i = 0; i < TREE_TXNS; i++) {
+		txns[i].tree = t;
+		txns[i].number = pool * TREE_TXNS + i + 1;
+	}
+	atomic_store_explicit(&t->txns[pool], txns, memory_order_release);
+	return 0;
+}
+
+static struct txn *pool_at(struct tree *t, unsigned pool)
+{
+	return atomic_load_explicit(&t->txns[pool], memory_order_acquire);
+}
+
 int txn_pool_open(struct tree *t)
 {
-	t->txns = rt_alloc(TREE_TXNS * sizeof(*t->txns));
-	if (!t->txns)
-		return -ENOMEM;
-	for (unsigned i = 0; i < TREE_TXNS; i++)
-		t->txns[i].tree = t;
-	return 0;
+	return pool_make(t, 0);
 }
 
 void txn_pool_close(struct tree *t)
 {
-	for (unsigned i = 0; t->txns && i < TREE_TXNS; i++)
-		WEFT_ASSERT(
-			!atomic_load_explicit(&t->txns[i].busy, memory_order_acquire));
-	rt_free(t->txns);
-	t->txns = NULL;
+	for (unsigned p = 0; p < TREE_TXN_POOLS; p++) {
+		struct txn *txns = pool_at(t, p);
+
+		for (unsigned i = 0; txns && i < TREE_TXNS; i++)
+			WEFT_ASSERT(!atomic_load_explicit(
+				&txns[i].busy, memory_order_acquire));
+		rt_free(txns);
+		atomic_store_explicit(&t->txns[p], NULL, memory_order_relaxed);
+	}
 }
 
-static struct txn *pool_take(struct tree *t)
+static struct txn *pool_take_from(struct txn *txns)
 {
 	unsigned start = rt_task_index();
 
 	for (unsigned i = 0; i < TREE_TXNS; i++) {
-		struct txn *x = &t->txns[(start + i) % TREE_TXNS];
+		struct txn *x = &txns[(start + i) % TREE_TXNS];
 		uint32_t idle = 0;
 
 		/* seq_cst: see txn_begin. */
@@ -51,6 +69,33 @@ static struct txn *pool_take(struct tree *t)
 			return x;
 	}
 	return NULL;
+}
+
+static struct txn *pool_take(struct tree *t)
+{
+	struct txn *x = NULL;
+
+	for (unsigned p = 0; !x && p < TREE_TXN_POOLS && pool_at(t, p); p++)
+		x = pool_take_from(pool_at(t, p));
+	return x;
+}
+
+/* Of one more pool, unless others have just made one or given theirs back. NULL: no more. */
+static struct txn *pool_take_more(struct tree *t)
+{
+	struct txn *x;
+	unsigned p = 1;
+
+	if (!cache_has_peers(t->cache))
+		return NULL;
+	rt_mutex_lock(&t->txns_lock);
+	x = pool_take(t);
+	while (p < TREE_TXN_POOLS && pool_at(t, p))
+		p++;
+	if (!x && p < TREE_TXN_POOLS && pool_make(t, p) == 0)
+		x = pool_take_from(pool_at(t, p));
+	rt_mutex_unlock(&t->txns_lock);
+	return x;
 }
 
 /* Forgets reads and writes; what it needs not be zeroed stays. */
@@ -69,6 +114,8 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 {
 	struct txn *x = pool_take(t);
 
+	if (!x)
+		x = pool_take_more(t);
 	while (!x) {
 		uint32_t seen = atomic_load_explicit(&t->txn_freed, memory_order_acquire);
 
@@ -114,22 +161,17 @@ void txn_end(struct txn *x)
 
 /* ---- starvation ------------------------------------------------------------------ */
 
-static uint32_t txn_number(const struct txn *x)
-{
-	return (uint32_t)(x - x->tree->txns) + 1;
-}
-
 static void txn_favour(struct txn *x)
 {
 	uint32_t nobody = 0;
 
-	atomic_compare_exchange_strong_explicit(&x->tree->favoured, &nobody,
-		txn_number(x), memory_order_relaxed, memory_order_relaxed);
+	atomic_compare_exchange_strong_explicit(&x->tree->favoured, &nobody, x->number,
+		memory_order_relaxed, memory_order_relaxed);
 }
 
 void txn_unfavour(struct txn *x)
 {
-	uint32_t me = txn_number(x);
+	uint32_t me = x->number;
 
 	if (atomic_load_explicit(&x->tree->favoured, memory_order_relaxed) != me)
 		return;
@@ -142,7 +184,7 @@ void txn_let_pass(struct txn *x)
 	uint32_t who = atomic_load_explicit(&x->tree->favoured, memory_order_relaxed);
 	uint64_t deadline;
 
-	if (likely(who == 0 || who == txn_number(x)))
+	if (likely(who == 0 || who == x->number))
 		return;
 	deadline = rt_now_ns() + FAVOUR_PATIENCE_NS;
 	tree_count(x->tree, waits);

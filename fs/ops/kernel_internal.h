@@ -9,7 +9,7 @@
 #include "fs/ops/kernel.h"
 
 #define READ_BUCKETS  64u
-#define TASKS_MAX     1024u /* workers, drops of the cache, and those left to READs */
+#define TASKS_MAX     4096u /* workers, drops of the cache, and those left to READs */
 #define KNOWN_BUCKETS 8192u
 #define KNOWN_WAYS    4u
 #define HEARD_MAX     4096u

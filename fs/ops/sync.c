@@ -187,6 +187,8 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 			*quiet = true;
 			return 0;
 		}
+		if (rt_task_unwanted())
+			return -EINTR;
 		rt_sleep_ns(AWAY_NS);
 	}
 }
@@ -277,6 +279,8 @@ static int held_await(struct fs *fs)
 	while (atomic_load(&fs->volume->returned)) {
 		if (volume_failed(fs->volume) || atomic_load(&fs->sync_leaving))
 			return -EIO;
+		if (rt_task_unwanted())
+			return -EINTR;
 		rt_sleep_ns(AWAY_NS);
 	}
 	return 0;
