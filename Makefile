@@ -195,7 +195,7 @@ CHECK_STATIC := tests/check-layers tests/check-docs
 CHECK_PLAIN  := $(addprefix build/,$(call names,tests/unit/*_test.c tests/sim/*_test.c))
 CHECK_ASAN   := $(addprefix $(ASAN)/,$(call names,tests/unit/*_test.c))
 # A slice.
-ASAN_SIM     := WEFT_SIM_SEEDS=6 WEFT_SIM_CUTS=12 \
+ASAN_SIM     := WEFT_SIM_SEEDS=4 WEFT_SIM_CUTS=12 \
                 $(addprefix $(ASAN)/,$(call names,tests/sim/*_test.c)) \
                 WEFT_SIM_SEEDS= WEFT_SIM_CUTS=
 # ThreadSanitizer has nothing to find in the simulator, which is one thread.
