@@ -65,7 +65,7 @@ int asker_seen(uint32_t thread)
 	return sleeps(thread);
 }
 
-/* The fourteenth word of /proc/[pid]/stat, two words of state and numbers behind the name: utime. */
+/* From the third word of /proc/[pid]/stat, the state, to the fourteenth: the time spent in the program. */
 static bool ran(const char *state, uint64_t *seen)
 {
 	const char *at = state;

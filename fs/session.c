@@ -65,6 +65,8 @@ static int worker_add(struct session *s)
 	if (!w)
 		goto out_unlock;
 	*w = (struct worker){.session = s};
+	if (w >= s->workers + atomic_load(&s->slots))
+		atomic_store(&s->slots, (uint32_t)(w - s->workers) + 1);
 	w->buffer = rt_alloc_pages(SESSION_BUFFER_BYTES);
 	if (!w->buffer) {
 		ret = -ENOMEM;

@@ -92,6 +92,7 @@ struct session {
 	_Atomic uint32_t interrupts;
 	_Atomic bool waits_stopping;
 	struct session_counters counters;
+	_Atomic uint32_t slots; /* of workers: the first so many have been used; only rises */
 	struct worker workers[SESSION_WORKERS_MAX];
 };
 

@@ -198,9 +198,9 @@ double sharer_name_timeout_s(struct session *s, bool exposed)
 }
 
 /*
- * Who is sure never to be given attributes that were dropped before it takes them in: on Linux from 6.13
- * on, so where names are kept, an inode that was let go of and comes back with an answer from before is one of
- * which nothing is believed (docs/many-nodes.md, "Attributes that come with a name").
+ * Where names are kept, since that is a Linux (from 6.13 on) which believes nothing of an inode that was let go of
+ * and comes back with an answer from before; and where threads can be looked at (docs/many-nodes.md,
+ * "Attributes that come with a name").
  */
 bool sharer_keeps_named(struct session *s, uint32_t thread)
 {

@@ -96,7 +96,7 @@ static void waits_main(void *arg)
 		uint64_t now = rt_now_ns();
 		uint64_t until = s->soft_ns ? now + LOOK_SOFT_NS : RT_FOREVER;
 
-		for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++) {
+		for (unsigned i = 0; i < atomic_load(&s->slots); i++) {
 			if (look_interrupted(s, &s->workers[i]))
 				until = now + LOOK_NS;
 			if (s->soft_ns)
@@ -117,7 +117,7 @@ void waits_interrupt(struct session *s, uint64_t unique)
 {
 	if (!s->waits)
 		return;
-	for (unsigned i = 0; i < SESSION_WORKERS_MAX; i++)
+	for (unsigned i = 0; i < atomic_load(&s->slots); i++)
 		if (atomic_load(&s->workers[i].serving) == unique)
 			atomic_store(&s->workers[i].interrupted, unique);
 	waits_wake(s);
@@ -143,7 +143,7 @@ static bool still_uses(struct worker *w, uint64_t node)
 
 void waits_before_release(struct session *s, uint64_t node)
 {
-	for (unsigned i = 0; s->waits && i < SESSION_WORKERS_MAX; i++)
+	for (unsigned i = 0; s->waits && i < atomic_load(&s->slots); i++)
 		while (still_uses(&s->workers[i], node))
 			rt_sleep_ns(RELEASE_NS);
 }
