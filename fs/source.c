@@ -119,6 +119,8 @@ void source_expect(const struct source *s, struct volume_options *o)
 	o->node = (uint16_t)s->node;
 	o->shard = cluster_member(s->cluster, s->node)->shard;
 	o->key = s->key;
+	o->file = cluster_path(s->cluster);
+	o->nodes = cluster_node_bits(s->cluster);
 }
 
 void source_close(struct source *s)

@@ -297,6 +297,35 @@ static int member_start(
 	return ret;
 }
 
+/* Would it be opened? So that nobody is asked to go for a start that comes to nothing. */
+static int store_look(const struct daemon *d, struct weft_error *err)
+{
+	struct volume_options expected = {0};
+	struct weft_error why = {0}; /* without the path */
+	struct rt_disk *disk;
+	struct store *s;
+	int ret = rt_disk_open(&disk, d->options.store, RT_DISK_READ_ONLY, err);
+
+	if (ret < 0)
+		return ret;
+	source_expect(&d->source, &expected);
+	ret = store_open(&s, disk,
+		&(struct store_options){.read_only = true,
+			.volume_uuid = expected.volume_uuid,
+			.node = expected.node,
+			.shard = expected.shard,
+			.key = expected.key,
+			.file = expected.file,
+			.nodes = expected.nodes},
+		&why);
+	if (ret == 0)
+		store_close(s);
+	else
+		weft_error(err, ret, "%s: %s", d->options.store, why.text);
+	rt_disk_close(disk);
+	return ret;
+}
+
 /* After a mount of this node that has ended its store may be served on for other nodes. */
 static int store_take(
 	struct daemon *d, unsigned flags, struct rt_disk **disk, struct weft_error *err)
@@ -307,7 +336,9 @@ static int store_take(
 
 	if (ret != -EBUSY || !source_shared(&d->source))
 		return ret;
-	ret = takeover(store, &why);
+	ret = store_look(d, &why);
+	if (ret == 0)
+		ret = takeover(store, &why);
 	if (ret == 0) {
 		*err = (struct weft_error){0};
 		ret = rt_disk_open(disk, store, flags, err);

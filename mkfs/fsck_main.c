@@ -247,6 +247,8 @@ static unsigned cluster_inputs(struct request *r, struct fsck_input *in)
 				(struct fsck_input){.name = m->store, .node = m->id};
 	r->o.all_stores = true;
 	r->o.volume_uuid = cluster_volume_uuid(r->cluster);
+	r->o.file = cluster_path(r->cluster);
+	r->o.nodes = cluster_node_bits(r->cluster);
 	return count;
 }
 

@@ -209,6 +209,8 @@ static void check_store(struct check *k, const struct cluster_member *m)
 		.node = (uint16_t)m->id,
 		.shard = m->shard,
 		.key = cluster_volume_key(k->c, key) == 0 ? key : NULL,
+		.file = cluster_path(k->c),
+		.nodes = cluster_node_bits(k->c),
 	};
 	struct weft_error err = {0};
 	struct rt_disk *disk;

@@ -105,6 +105,11 @@ static void print_super(const struct disk_superblock *sb, uint64_t at)
 	print_u64("incarnation", sb->incarnation);
 	print_u64("generation", sb->generation);
 	print_u64("atomic write", sb->atomic_write_bytes);
+	printf("  %-16s", "known nodes");
+	for (unsigned node = 1; node <= DISK_NODE_MAX; node++)
+		if (sb->known >> node & 1)
+			printf(" %u", node);
+	puts(sb->known ? "" : " none");
 	print_time("created", sb->created_ns);
 }
 

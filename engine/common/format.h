@@ -85,12 +85,16 @@ struct disk_superblock {
 	 */
 	uint64_t areas_offset;
 	uint64_t area_bytes; /* of one */
-	uint8_t pad1[4096 - 768 - 8];
+	/* bits: ids of the other nodes that this one ever had a link with, as the home of its
+	 * shard: they may have pages of it, for ever. 0 in a client's */
+	uint64_t known;
+	uint8_t pad1[4096 - 776 - 8];
 	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
 };
 _Static_assert(offsetof(struct disk_superblock, node) == 50, "superblock layout");
 _Static_assert(offsetof(struct disk_superblock, left) == 240, "superblock layout");
-_Static_assert(offsetof(struct disk_superblock, pad1) == 768, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, known) == 768, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, pad1) == 776, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 
 /* ---- log -------------------------------------------------------------------

@@ -100,6 +100,9 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 	for (unsigned i = 0; i < ARRAY_SIZE(sb->left); i++)
 		if (sb->left[i] > STORE_COUNTER_MAX)
 			return nonsense(err, "incarnation that left");
+	if (sb->known & (1ull | 1ull << sb->node) ||
+		(sb->known && (!sb->node || disk_shard_client(sb->shard))))
+		return nonsense(err, "nodes that it knows");
 	if (sb->atomic_write_bytes < 512 || sb->atomic_write_bytes % 512)
 		return nonsense(err, "atomic write size");
 	if (!memchr(sb->label, 0, sizeof(sb->label)))

@@ -35,7 +35,13 @@ struct store_options {
 	 */
 	uint16_t node, shard;
 	const uint8_t *key;
-	bool any_node; /* for tools: none of these three */
+	/*
+	 * The nodes (bits) that this cluster file names: all whom the store knows must be among
+	 * them. NULL: not looked at.
+	 */
+	const char *file;
+	uint64_t nodes;
+	bool any_node; /* for tools: none of these four */
 };
 
 /* What mkfs decides. Zero fields mean the default. */
@@ -97,7 +103,8 @@ int store_format_finish(struct store *s, struct weft_error *err);
  * writing is allowed), raises and writes the node's incarnation. Errors with their
  * own texts: not a weft store, unknown version, both copies bad, copies of
  * different stores, other volume, shorter than it says. -EMEDIUMTYPE: no store;
- * -EPROTONOSUPPORT: version or features; -EXDEV: other volume, or another node's;
+ * -EPROTONOSUPPORT: version or features; -EXDEV: other volume, another node's, or known
+ * nodes that the cluster file does not name;
  * -EKEYREJECTED: other cluster key; -EUCLEAN: damaged; -EROFS, -EIO, -ENOMEM.
  * Nothing is written unless all is as it must be.
  */
@@ -117,6 +124,15 @@ struct rt_disk *store_disk(struct store *s);
 /* The superblock's `left` of a node. Durable when it returns 0. Waits. */
 int store_left_set(struct store *s, unsigned node, uint64_t incarnation);
 uint64_t store_left(struct store *s, unsigned node);
+/*
+ * The node is to have a link with this one: it is known for ever, and not counted as one that
+ * has left. Durable when it returns 0. Waits.
+ */
+int store_node_met(struct store *s, unsigned node);
+bool store_node_known(struct store *s, unsigned node);
+/* Does the cluster file name all whom this store knows? 0, or -EXDEV with a text. */
+int store_nodes_check(const struct disk_superblock *sb, const char *file, uint64_t nodes,
+	struct weft_error *err);
 /* The incarnation that is in the store now, whoever has written it. 0 or -errno. Waits. */
 int store_incarnation_read(struct store *s, uint64_t *incarnation);
 

@@ -145,7 +145,22 @@ static int owner_check(const struct disk_superblock *sb, const struct store_opti
 		return weft_error(err, -EKEYREJECTED,
 			"the store was made with another cluster key: copy the key file "
 			"that the other nodes have");
-	return 0;
+	return o->file ? store_nodes_check(sb, o->file, o->nodes, err) : 0;
+}
+
+/* Who is not named would be counted among nobody, and may have the newest of any page. */
+int store_nodes_check(const struct disk_superblock *sb, const char *file, uint64_t nodes,
+	struct weft_error *err)
+{
+	uint64_t missing = sb->known & ~nodes;
+
+	if (!missing)
+		return 0;
+	return weft_error(err, -EXDEV,
+		"the store has worked with node %d, which %s does not name and which may "
+		"have pages of it: the file is older than one that was used before, or "
+		"was cut; copy the cluster file from a node that has it with [node %d]",
+		__builtin_ctzll(missing), file, __builtin_ctzll(missing));
 }
 
 static int superblock_check(const struct disk_superblock *sb, uint64_t place_second,
@@ -323,8 +338,11 @@ const struct disk_superblock *store_superblock(struct store *s)
 	return &s->sb;
 }
 
-/* The second copy first, as at a start: one of them is whole at every moment. */
-int store_left_set(struct store *s, unsigned node, uint64_t incarnation)
+/*
+ * Notes what is known of a node. The second copy first, as at a start: one of them is whole at
+ * every moment.
+ */
+static int node_note(struct store *s, unsigned node, uint64_t left, uint64_t known)
 {
 	struct disk_superblock *sb;
 	int rc = 0;
@@ -334,21 +352,46 @@ int store_left_set(struct store *s, unsigned node, uint64_t incarnation)
 	sb = rt_alloc(sizeof(*sb));
 	if (!sb)
 		rc = -ENOMEM;
-	if (rc || s->sb.left[node] == incarnation)
+	known |= s->sb.known;
+	if (rc || (s->sb.left[node] == left && s->sb.known == known))
 		goto out_unlock;
 	s->sb.generation++; /* where a write fails, too: no two copies of one differ */
 	*sb = s->sb;
-	sb->left[node] = incarnation;
+	sb->left[node] = left;
+	sb->known = known;
 	sb->checksum = superblock_sum(sb);
 	rc = superblock_write(s->disk, layout_second_superblock(sb), sb);
 	if (!rc)
 		rc = superblock_write(s->disk, 0, sb);
-	if (!rc)
-		s->sb.left[node] = incarnation;
+	if (!rc) {
+		s->sb.left[node] = left;
+		s->sb.known = known;
+	}
 out_unlock:
 	rt_mutex_unlock(&s->sb_lock);
 	rt_free(sb);
 	return rc;
+}
+
+int store_left_set(struct store *s, unsigned node, uint64_t incarnation)
+{
+	return node_note(s, node, incarnation, 0);
+}
+
+/* A client is the home of no page. */
+int store_node_met(struct store *s, unsigned node)
+{
+	return node_note(s, node, 0, disk_shard_client(s->sb.shard) ? 0 : 1ull << node);
+}
+
+bool store_node_known(struct store *s, unsigned node)
+{
+	bool known;
+
+	rt_mutex_lock(&s->sb_lock);
+	known = disk_shard_client(s->sb.shard) || s->sb.known >> node & 1;
+	rt_mutex_unlock(&s->sb_lock);
+	return known;
 }
 
 uint64_t store_left(struct store *s, unsigned node)

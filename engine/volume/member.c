@@ -399,6 +399,24 @@ static int wait_for_others(struct member *m, struct weft_error *err)
 	}
 }
 
+/* All are there, and agree who all are. */
+static int meet(struct member *m, struct weft_error *err)
+{
+	int rc = wait_for_others(m, err);
+
+	while (!rc) {
+		rc = member_same_nodes(m, err);
+		if (rc != -EAGAIN)
+			return rc;
+		if (member_patience(m) == MEMBER_CUT)
+			return weft_error(err, -EINTR,
+				"interrupted while waiting for the other nodes");
+		rt_sleep_ns(AGAIN_NS);
+		rc = wait_for_others(m, err);
+	}
+	return rc;
+}
+
 static int member_start(void *arg, struct volume *v, struct weft_error *err)
 {
 	struct member *m = arg;
@@ -423,9 +441,7 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 				err, rc, "cannot start a task: %s", strerrordesc_np(-rc));
 	}
 	if (!rc)
-		rc = wait_for_others(m, err);
-	if (!rc)
-		rc = member_same_nodes(m, err);
+		rc = meet(m, err);
 	if (!rc)
 		atomic_store(&m->met, true);
 	return rc;

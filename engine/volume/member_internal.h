@@ -13,6 +13,7 @@
 #define PATIENCE_NS   100000000ull
 #define FIRST_WORD_NS 500000000ull /* nodes that start or end together wait in silence */
 #define NEXT_WORD_NS  60000000000ull /* and who waits long says so again */
+#define AGAIN_NS      10000000ull
 #define AWAY_NS       10000000000ull /* so long a leaving node waits for a link */
 
 enum { WATCH_NOT, WATCH, WATCH_END };
@@ -33,13 +34,14 @@ struct other {
 	enum member_stage stage; /* of the start that was met last */
 	enum member_stage told;  /* what it has answered to */
 	bool gone;               /* it has said goodbye, and did not come back */
+	bool known;   /* the store says so, too: it may ever have had something */
 	bool left;    /* the store says so, too: it has nothing that is waited for */
-	bool barred;  /* its link is not used before that is taken back */
-	bool returns; /* it is to be taken back */
+	bool barred;  /* its link is not used before the store says otherwise */
+	bool returns; /* the store is to say that it was met */
 	bool vacant; /* a client that is away, and has left nothing: so told */
 	/* a client of this host, which was never here: do all others know it? */
 	bool asked;         /* it is to be found out */
-	bool known;         /* they do */
+	bool known_to_all;  /* they do */
 	unsigned known_not; /* this one does not */
 	unsigned awaited;   /* and this one cannot be asked now */
 };
@@ -67,7 +69,7 @@ struct member {
 	_Atomic bool cut;          /* nothing waits for others any more */
 	_Atomic bool doubted; /* another says that a later start of this node was there */
 	uint64_t told_left;   /* bits: nodes that were told that this one has left */
-	struct rt_task *keeper;    /* takes back that nodes have left */
+	struct rt_task *keeper;    /* notes in the store that nodes were met */
 	_Atomic uint32_t keeping; /* changes when one is there again; KEEP_END: it ends */
 	struct rt_task *watcher;   /* NULL: nobody is impatient */
 	_Atomic uint32_t watching; /* it asks for patience; WATCH_END: it ends */
@@ -107,7 +109,10 @@ int member_client_settle(struct member *m, struct volume *v);
 int member_admits(void *owner, unsigned client, unsigned *by);
 /* Finds out what member_admits was asked. False: not all could be asked. */
 bool member_admit(struct member *m, unsigned client);
-/* Does this node know all whom those know that it has met? 0, or -EXDEV with a text. */
+/*
+ * Does this node know all whom those know that it has met? 0; -EXDEV with a text; -EAGAIN: not
+ * all could be asked, meet them again.
+ */
 int member_same_nodes(struct member *m, struct weft_error *err);
 int member_serve_nodes(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS]);
@@ -139,7 +144,10 @@ int member_serve_left(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
  * persisted by others, or owed.
  */
 void member_give_back(struct member *m, struct volume *v, bool durable);
-/* In a handler: true, the link is one of a node that has left, and is not to be used. */
+/*
+ * In a handler: true, the link is one of a node that has left, or that the store does not know,
+ * and is not to be used.
+ */
 bool member_barred(
 	struct member *m, struct net_peer *peer, const struct net_event *event);
 /* In a handler: another node has refused this one as an earlier start. */

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that have left alone, and are not waited for (docs/many-nodes.md, "Leaving"): before
- * such a node says goodbye it gives back what it has of others' pages, and tells each home
- * that it has nothing of its shard (LEFT). The home notes that in its superblock, so that it
- * holds over a start of its own; and takes it back there before it has anything to do with
- * the node again. So what the superblock says is never too much.
+ * What the store says of other nodes, so that it holds over a start of this one.
+ *
+ * Which of them it has met: before it has anything to do with a node for the first time that is
+ * noted, for ever, so it is never home again without knowing it (docs/many-nodes.md, "A node
+ * that is added").
+ *
+ * Which have left alone, and are not waited for ("Leaving"): before such a node says goodbye it
+ * gives back what it has of others' pages, and tells each home that it has nothing of its shard
+ * (LEFT). The home notes that; and takes it back before it has anything to do with the node
+ * again. So what the superblock says is never too much.
  */
 #include "engine/volume/member_internal.h"
 
@@ -27,8 +32,10 @@ void member_left_read(struct member *m)
 {
 	const struct cluster_member *c = NULL;
 
-	while ((c = member_next_other(m, c)))
+	while ((c = member_next_other(m, c))) {
+		m->other[c->id].known = store_node_known(m->volume->store, c->id);
 		set_left(m, c->id, store_left(m->volume->store, c->id) != 0);
+	}
 }
 
 /* Words: the caller's incarnation; 1: nothing that it has changed is undurable. */
@@ -58,11 +65,11 @@ int member_serve_left(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 	return 0;
 }
 
-/* ---- who comes back ---------------------------------------------------------------------- */
+/* ---- who comes, and comes back -------------------------------------------------------------- */
 
 /*
- * The link is cut: when the keeper has made it durable that the node may have something
- * again, the next one is used.
+ * The link is cut: when the keeper has made it durable that the node may have something,
+ * the next one is used.
  */
 bool member_barred(struct member *m, struct net_peer *peer, const struct net_event *event)
 {
@@ -75,7 +82,7 @@ bool member_barred(struct member *m, struct net_peer *peer, const struct net_eve
 	barred = other->barred;
 	if (event->kind == NET_LINK_DOWN)
 		other->barred = false;
-	else if (other->left)
+	else if (other->left || !other->known)
 		barred = other->barred = other->returns = true;
 	rt_mutex_unlock(&m->lock);
 	if (barred && event->kind == NET_LINK_UP) {
@@ -87,7 +94,7 @@ bool member_barred(struct member *m, struct net_peer *peer, const struct net_eve
 }
 
 /* False: a store could not be written. */
-static bool take_back(struct member *m)
+static bool note_met(struct member *m)
 {
 	const struct cluster_member *c = NULL;
 	bool well = true;
@@ -101,12 +108,13 @@ static bool take_back(struct member *m)
 		rt_mutex_unlock(&m->lock);
 		if (!back)
 			continue;
-		if (store_left_set(m->volume->store, c->id, 0)) {
+		if (store_node_met(m->volume->store, c->id)) {
 			well = false;
 			continue;
 		}
 		rt_mutex_lock(&m->lock);
 		other->returns = false;
+		other->known = true;
 		set_left(m, c->id, false);
 		rt_mutex_unlock(&m->lock);
 	}
@@ -142,7 +150,7 @@ static void keep(void *arg)
 	uint32_t word;
 
 	while ((word = atomic_load(&m->keeping)) != KEEP_END) {
-		bool well = take_back(m);
+		bool well = note_met(m);
 
 		doubt_look(m);
 

@@ -138,7 +138,13 @@ int member_same_nodes(struct member *m, struct weft_error *err)
 	uint64_t nodes;
 
 	while ((c = member_next_other(m, c))) {
-		if (known_to(m, c->id, &nodes) || !(nodes & ~mine))
+		int rc = known_to(m, c->id, &nodes);
+
+		/* a link that has ended: who is waited for at a start has to say it */
+		if ((rc == -ENOTCONN || rc == -ECONNRESET || rc == -EAGAIN) &&
+			c->role == CLUSTER_STORAGE && !volume_left(m->volume, c->id))
+			return -EAGAIN;
+		if (rc || !(nodes & ~mine))
 			continue;
 		return weft_error(err, -EXDEV,
 			"node %u knows node %d, which %s does not name: copy the cluster "
@@ -157,7 +163,7 @@ int member_admits(void *owner, unsigned client, unsigned *by)
 	int rc;
 
 	rt_mutex_lock(&m->lock);
-	rc = other->known ? 0 : other->known_not ? -EUNATCH : -EAGAIN;
+	rc = other->known_to_all ? 0 : other->known_not ? -EUNATCH : -EAGAIN;
 	*by = other->known_not ? other->known_not : other->awaited;
 	other->known_not =
 		0; /* it may have been told since: who tries again asks again */
@@ -207,7 +213,7 @@ bool member_admit(struct member *m, unsigned client)
 	}
 	rt_mutex_lock(&m->lock);
 	other->asked = rc == -EAGAIN;
-	other->known = rc == 0;
+	other->known_to_all = rc == 0;
 	other->known_not = rc == -EUNATCH ? by : 0;
 	other->awaited = rc == -EAGAIN ? by : 0;
 	rt_mutex_unlock(&m->lock);

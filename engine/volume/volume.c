@@ -84,6 +84,8 @@ static int open_storage(
 		.node = o->node,
 		.shard = o->shard,
 		.key = o->key,
+		.file = o->file,
+		.nodes = o->nodes,
 		.any_node = o->any_node,
 	};
 	int rc;

@@ -106,6 +106,8 @@ struct volume_options {
 	const uint8_t *volume_uuid;
 	uint16_t node, shard;
 	const uint8_t *key;
+	const char *file;
+	uint64_t nodes;
 	bool any_node;
 	/* where other nodes have pages of the volume; NULL: this node is alone */
 	const struct volume_peers *peers;

@@ -26,6 +26,8 @@ struct fsck_options {
 	bool all_stores; /* the volume has no others than those given: its cluster file
 			    says so */
 	const uint8_t *volume_uuid; /* 16 bytes; NULL: any */
+	const char *file; /* the cluster file, which names these nodes (bits); NULL: none */
+	uint64_t nodes;
 	uint64_t memory_bytes; /* for tables, beside bitmaps and cache; 0: 256 MiB, at
 				  least 64 KiB */
 	uint64_t cache_bytes;  /* 0: 64 MiB */

@@ -284,6 +284,7 @@ static int input_check(struct fsck *f, const struct fsck_store *s)
 {
 	const uint8_t *uuid =
 		f->o->volume_uuid ? f->o->volume_uuid : f->store[0].sb.volume_uuid;
+	struct weft_error why = {0};
 
 	if (memcmp(s->sb.volume_uuid, uuid, sizeof(s->sb.volume_uuid)) != 0)
 		return weft_error(f->err, -EXDEV,
@@ -293,6 +294,9 @@ static int input_check(struct fsck *f, const struct fsck_store *s)
 	if (s->in.node && s->in.node != s->sb.node)
 		return weft_error(f->err, -EXDEV, "%s is the store of node %u, not %u",
 			s->in.name, s->sb.node, s->in.node);
+	/* pages of a shard whose node the file should name would be taken for damage */
+	if (f->o->file && store_nodes_check(&s->sb, f->o->file, f->o->nodes, &why))
+		return weft_error(f->err, why.code, "%s: %s", s->in.name, why.text);
 	return 0;
 }
 

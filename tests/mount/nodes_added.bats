@@ -296,3 +296,65 @@ check_nodes() {
 	umount_nodes 4 3 2 1
 	check_nodes
 }
+
+@test "a storage node whose file names fewer nodes than before does not start, until it does" {
+	mount_three
+	add_client
+	spread 2 3 4
+	cp "$FILE" "$DIR/f1/c.cluster"
+	reload 1 2 3
+	mount_one 4
+	mkdir "${M[4]}/d"
+	for i in $(seq 50); do # the newest of these pages is with node 4, and in its log
+		echo "$i" >"${M[1]}/d/$i"
+		sync "${M[1]}/d/$i"
+		echo "new $i" >"${M[4]}/d/$i"
+		sync "${M[4]}/d/$i"
+	done
+	sed '/node 4/,$d' "$FILE" >"$DIR/f1/c.cluster"
+	kill_node 4
+	kill_node 1
+	weft dump "$DIR/1.weft" super >"$DIR/before"
+	grep "known nodes *2 3 4$" "$DIR/before"
+	refused() {
+		echo "$output"
+		[[ $output == *"$DIR/1.weft: the store has worked with node 4, which $DIR/f1/c.cluster does not name"* ]]
+		[[ $output == *"copy the cluster file from a node that has it with [node 4]"* ]]
+	}
+	run on 1 timeout 120 weftd "$DIR/f1/c.cluster" "${M[1]}"
+	[ "$status" -eq 32 ]
+	refused
+	run on 1 weft cluster check "$DIR/f1/c.cluster"
+	[ "$status" -eq 2 ]
+	refused
+	[[ $output == *"WRONG"* ]]
+	run on 3 timeout 120 weft node fence "$DIR/f1/c.cluster" 1 --yes
+	[ "$status" -ne 0 ]
+	[[ $output == *"has worked with node 4, which $DIR/f1/c.cluster does not name"* ]]
+	weft dump "$DIR/1.weft" super | diff "$DIR/before" - # nothing was changed
+	cp "$FILE" "$DIR/f1/c.cluster"
+	run on 1 weft cluster check "$DIR/f1/c.cluster"
+	[[ $output != *"WRONG"* ]]
+	mount_one 1 & # with the right one it waits for what node 4 has
+	mount_one 4
+	wait $!
+	for i in $(seq 50); do
+		[ "$(timeout -s KILL 60 cat "${M[1]}/d/$i")" = "new $i" ]
+	done
+	pid=$(node_pid 1)
+	# one that serves on without a mount is not asked to go for a start that would be refused
+	weft umount "${M[1]}"
+	sed '/node 4/,$d' "$FILE" >"$DIR/f1/c.cluster"
+	run on 1 timeout 120 weftd "$DIR/f1/c.cluster" "${M[1]}"
+	[ "$status" -eq 32 ]
+	refused
+	[ "$(timeout -s KILL 10 cat "${M[2]}/d/50")" = "new 50" ]
+	umount_nodes 4 3 2
+	wait_until 30 gone "$pid"
+	sed '/node 4/,$d' "$FILE" >"$DIR/less.cluster"
+	run fsck.weft -n -f "$DIR/less.cluster"
+	echo "$output"
+	[ "$status" -eq 8 ]
+	[[ $output == *"has worked with node 4, which $DIR/less.cluster does not name"* ]]
+	check_nodes
+}

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Formatting, opening, and every way in which a superblock can be wrong. */
+#include <stdio.h>
+
 #include "tests/unit/store_test.h"
 
 #define SIM_SEEDS  2
@@ -468,6 +470,98 @@ SIM_TEST(a_store_that_is_not_the_nodes_is_refused_and_left_alone)
 	return 0;
 }
 
+/* What the store holds of it, in both copies; whoever is not named is refused, and no other. */
+static void expect_known(uint64_t known)
+{
+	const uint64_t all = UINT64_MAX << 1;
+	struct store_options o = member_options();
+	struct disk_superblock a = peek(0), b = peek(second());
+	struct store *s;
+	struct rt_disk *d;
+
+	CHECK(memcmp(&a, &b, sizeof(a)) == 0 && a.known == known);
+	o.file = "old.cluster";
+	for (unsigned node = 1; node <= DISK_NODE_MAX; node++) {
+		char text[120];
+
+		if (!(known >> node & 1))
+			continue;
+		snprintf(text, sizeof(text),
+			"worked with node %u, which old.cluster does not name", node);
+		o.nodes = all & ~(1ull << node);
+		expect_refusal_with("d", &o, -EXDEV, text);
+	}
+	b = peek(0);
+	CHECK(memcmp(&a, &b, sizeof(a)) == 0); /* not a byte, nor an incarnation */
+	o.nodes = known | 1ull << 2;
+	d = disk_open("d", 0);
+	CHECK(store_open(&s, d, &o, NULL) == 0);
+	store_close_disk(s);
+}
+
+static void met_task(void *arg)
+{
+	const struct store_options o = member_options();
+	struct store *s;
+
+	CHECK(store_open(&s, disk_open("d", 0), &o, NULL) == 0);
+	CHECK(store_node_met(s, *(const unsigned *)arg) == 0);
+	store_close_disk(s);
+}
+
+SIM_TEST(whom_a_store_has_known_its_file_must_name_for_ever)
+{
+	const struct store_options any = member_options();
+	struct store *s;
+	uint64_t known = 0;
+
+	make_member("d");
+	expect_known(0); /* mkfs.weft, and wefts that knew nothing of it, write 0 */
+	for (unsigned met = 3; met <= DISK_NODE_MAX; met += 12) {
+		for (unsigned cut = 1; cut <= 12; cut++) {
+			unsigned node = rt_sim_node_new("n");
+			bool is_known;
+
+			rt_sim_disk_cut_after(disk, cut);
+			CHECK(rt_sim_spawn_on(node, "met", met_task, &met) == 0);
+			rt_sim_node_wait(node);
+			rt_sim_disk_cut_after(disk, 0);
+			CHECK(store_open(&s, disk_open("d", 0), &any, NULL) == 0);
+			is_known = store_node_known(s, met);
+			CHECK(is_known || (!(known >> met & 1) && cut < 11));
+			known |= (uint64_t)is_known << met;
+			CHECK(store_left_set(s, met, 7) == 0);
+			store_close_disk(s);
+			expect_known(known); /* to have left changes nothing in it */
+		}
+		CHECK(known >> met & 1);
+	}
+	CHECK(store_open(&s, disk_open("d", 0), &any, NULL) == 0);
+	CHECK(store_node_met(s, 3) == 0 && store_left(s, 3) == 0);
+	store_close_disk(s);
+	return 0;
+}
+
+SIM_TEST(who_a_store_cannot_know_is_refused)
+{
+	const struct {
+		uint16_t node;
+		uint64_t known;
+	} bad[] = {{2, 1}, {2, 1ull << 2}, {0, 1ull << 3}};
+	struct disk_superblock sb;
+
+	make_member("d");
+	for (unsigned i = 0; i < ARRAY_SIZE(bad); i++) {
+		sb = made;
+		sb.node = bad[i].node;
+		sb.known = bad[i].known;
+		poke_sum(0, &sb);
+		poke_sum(second(), &sb);
+		expect_refusal("d", -EUCLEAN, "nodes that it knows");
+	}
+	return 0;
+}
+
 SIM_TEST(a_node_that_cannot_be_is_refused)
 {
 	struct disk_superblock sb;
@@ -603,6 +697,8 @@ int main(void)
 		cmocka_unit_test(a_clusters_store_bears_what_the_cluster_gave_it),
 		cmocka_unit_test(a_store_that_is_not_the_nodes_is_refused_and_left_alone),
 		cmocka_unit_test(a_node_that_cannot_be_is_refused),
+		cmocka_unit_test(whom_a_store_has_known_its_file_must_name_for_ever),
+		cmocka_unit_test(who_a_store_cannot_know_is_refused),
 		cmocka_unit_test(geometry_that_makes_no_sense_is_refused),
 		cmocka_unit_test(layouts_that_pass_the_check_are_within_bounds),
 		cmocka_unit_test(a_read_only_open_writes_nothing),
