@@ -192,11 +192,10 @@ MAKE_FUZZ := $(MAKE) --no-print-directory -j$(JOBS) CC=clang BUILD=build/fuzz SA
 names = $(basename $(wildcard $(1)))
 
 CHECK_STATIC := tests/check-layers tests/check-docs
-CHECK_PLAIN  := $(addprefix build/,$(call names,tests/unit/*_test.c tests/sim/*_test.c))
-CHECK_ASAN   := $(addprefix $(ASAN)/,$(call names,tests/unit/*_test.c))
+CHECK_UNIT   := $(call names,tests/unit/*_test.c)
+CHECK_SIM    := $(call names,tests/sim/*_test.c)
 # A slice.
-ASAN_SIM     := WEFT_SIM_SEEDS=4 WEFT_SIM_CUTS=12 \
-                $(addprefix $(ASAN)/,$(call names,tests/sim/*_test.c)) \
+ASAN_SIM     := WEFT_SIM_SEEDS=4 WEFT_SIM_CUTS=12 $(addprefix $(ASAN)/,$(CHECK_SIM)) \
                 WEFT_SIM_SEEDS= WEFT_SIM_CUTS=
 # ThreadSanitizer has nothing to find in the simulator, which is one thread.
 THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
@@ -210,19 +209,20 @@ CHECK_IMAGES := tests/images/run
 CHECK_RDMA   := TEST_TIMEOUT=2400 RDMA_GUESTS=one tests/rdma/run RDMA_GUESTS=two tests/rdma/run \
                 TEST_TIMEOUT= RDMA_GUESTS=
 
+# Of the sanitizers' trees only what is run is built. Where two suites run at a time the long ones come
+# first, so that none is alone at the end.
 check: ## build and run all tests (needs root for the mounts)
 	@packaging/install-deps.sh --check
 	@$(MAKE) --no-print-directory -j$(JOBS) tests && \
-	$(MAKE_ASAN) tests && \
+	$(MAKE_ASAN) all $(addprefix $(ASAN)/,$(CHECK_UNIT) $(CHECK_SIM) tests/images/make_image) && \
 	$(MAKE_TSAN) $(CHECK_TSAN) && \
 	$(MAKE_FUZZ) fuzzers && \
 	tests/run $(CHECK_STATIC) \
-		-j $(JOBS) $(CHECK_PLAIN) \
-		$(CHECK_ASAN) $(ASAN_SIM) \
+		-j $(JOBS) $(CHECK_IMAGES) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
+		$(addprefix build/,$(CHECK_SIM)) $(ASAN_SIM) $(CHECK_MODEL) \
+		$(addprefix build/,$(CHECK_UNIT)) $(addprefix $(ASAN)/,$(CHECK_UNIT)) \
 		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
 		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
-		$(CHECK_MODEL) \
-		$(CHECK_IMAGES) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
 		-j 1 $(CHECK_RDMA) $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
 	$(GIVE_BACK)
 
