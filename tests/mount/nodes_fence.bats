@@ -194,7 +194,8 @@ differs() { ! cmp -s "$1" "$2"; }
 	stopped=$(node_pid 3)
 	pid=$stopped
 	kill -STOP "$pid"
-	wait_until 30 away_on_1
+	wait_until 30 away_on 1
+	wait_until 30 away_on 2
 	loops="$loops $(losetup -f --show "$DIR/3.weft")"
 	run on 1 timeout -s KILL 120 weft node fence "$FILE" 3 --yes --store "${loops#* }"
 	echo "$output"
@@ -244,7 +245,8 @@ except OSError as e:
 	stopped=$(node_pid 3)
 	pid=$stopped
 	kill -STOP "$pid"
-	wait_until 30 away_on_1
+	wait_until 30 away_on 1
+	wait_until 30 away_on 2
 	loops="$loops $(losetup -f --show "$DIR/3.weft")"
 	run on 1 timeout -s KILL 120 weft node fence "$FILE" 3 --yes --store "${loops#* }"
 	echo "$output"
@@ -269,4 +271,4 @@ assert len(data) == 65536 and all(data[i] in (5, 6) for i in range(0, 65536, 409
 	umount_nodes 1 2 3
 }
 
-away_on_1() { weft status "${M[1]}" | grep -q AWAY; }
+away_on() { weft status "${M[$1]}" | grep -q AWAY; } # each finds it out by itself
