@@ -222,20 +222,17 @@ int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *
 	return ret;
 }
 
-double name_timeout_s(struct session *s, uint64_t dir, const char *name)
+double name_timeout_s(struct session *s, bool exposed)
 {
 	if (!session_keeps(s))
 		return kernel_timeout_s(s);
-	return sharer_name_timeout_s(
-		s, ops_expose_name(session_fs(s), dir, name_of(name)));
+	return sharer_name_timeout_s(s, exposed);
 }
 
 double new_name_timeout_s(struct session *s, uint64_t dir, const char *name, uint64_t ino)
 {
-	if (!session_keeps(s))
-		return kernel_timeout_s(s);
-	return sharer_name_timeout_s(
-		s, ops_expose_renamed(session_fs(s), dir, name_of(name), ino));
+	return name_timeout_s(s, session_keeps(s) && ops_expose_renamed(session_fs(s), dir,
+							     name_of(name), ino));
 }
 
 void reply_entry(
@@ -256,21 +253,24 @@ void reply_entry(
 }
 
 /* What was looked up: its attributes may be kept with the name. */
-void reply_found(fuse_req_t req, int ret, struct ops_attr *attr, double name_timeout)
+void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
+	const struct ops_looked *looked)
 {
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
-	struct fs *fs = request_fs(req);
+	struct session *s = fuse_req_userdata(req);
+	double timeout = name_timeout_s(s, looked->name);
+	struct fs *fs = session_fs(s);
 	struct fuse_entry_param entry;
 	struct ops_named named;
 	bool taken;
 
-	if (ret < 0 || !sharer_keeps_named(fuse_req_userdata(req), thread) ||
-		!ops_kernel_named(fs, thread, attr, &named)) {
-		reply_entry(req, ret, attr, name_timeout);
+	if (ret < 0 || !sharer_keeps_named(s, thread) ||
+		!ops_kernel_named(fs, thread, attr, looked, &named)) {
+		reply_entry(req, ret, attr, timeout);
 		return;
 	}
 	attr_to_entry(req, attr, &entry);
-	entry.entry_timeout = name_timeout;
+	entry.entry_timeout = timeout;
 	entry.attr_timeout = KEPT_S;
 	taken = fuse_reply_entry(req, &entry) == 0;
 	ops_kernel_named_told(fs, &named, taken);

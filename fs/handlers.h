@@ -30,8 +30,8 @@ static inline double kernel_timeout_s(struct session *s)
 /* Attributes that the thread asks for, and how long the kernel may believe them. Waits. */
 int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
 	double *timeout_s);
-/* For a name that it asks for: call it before it is looked up. Waits. */
-double name_timeout_s(struct session *s, uint64_t dir, const char *name);
+/* For a name that it asks for; `exposed`: before it was looked up. */
+double name_timeout_s(struct session *s, bool exposed);
 /* For one that this mount has just made. Waits. */
 double new_name_timeout_s(
 	struct session *s, uint64_t dir, const char *name, uint64_t ino);
@@ -119,8 +119,9 @@ int gone_is_stale(int ret);
 void reply_status(fuse_req_t req, int ret);
 void reply_entry(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout);
-/* The same for a name that was looked up, where the attributes may be kept, too: those of this moment. */
-void reply_found(fuse_req_t req, int ret, struct ops_attr *attr, double name_timeout);
+/* The same for a name that was just looked up, where the attributes may be kept, too. */
+void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
+	const struct ops_looked *looked);
 void reply_attr(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout);
 

@@ -14,16 +14,18 @@
 
 void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 {
-	double timeout = name_timeout_s(fuse_req_userdata(req), dir, name);
-	struct fuse_entry_param absent = {.entry_timeout = timeout};
+	struct session *s = fuse_req_userdata(req);
+	struct fuse_entry_param absent = {0};
+	struct ops_looked looked;
 	struct ops_attr attr;
-	int ret = ops_lookup(request_fs(req), dir, name_of(name), &attr);
+	int ret = ops_lookup_kept(session_fs(s), dir, name_of(name), &attr, &looked);
 
 	/* Inode 0 tells the kernel to remember that there is no such name. */
+	absent.entry_timeout = name_timeout_s(s, looked.name);
 	if (ret == -ENOENT)
 		fuse_reply_entry(req, &absent);
 	else
-		reply_found(req, ret, &attr, timeout);
+		reply_found(req, ret, &attr, &looked);
 }
 
 /* What was made has this name now, if nobody else has changed it since. */

@@ -331,6 +331,12 @@ struct kernel_counters *cache_kernel_counters(struct cache *cache);
 int guard_expose(struct cache *cache, const struct guard *g, unsigned kinds, uint64_t ino,
 	uint64_t block, struct cache_exposure *out);
 /*
+ * What was exposed before: true if the kernel may have all of this of the page from here on already, and the
+ * guard, optimistic, stands when it has been used; then *out as of guard_expose. Else expose it.
+ */
+bool guard_exposed(struct cache *cache, const struct guard *g, unsigned kinds,
+	struct cache_exposure *out);
+/*
  * What the kernel has stored in [from, from + len) of a file's block, which was exposed with
  * STORES; also while it is being dropped. -ENOENT: the page is not the file's any more. Waits
  * for a latch, for nothing else.

@@ -233,6 +233,21 @@ int guard_expose(struct cache *c, const struct guard *g, unsigned kinds, uint64_
 	return 0;
 }
 
+/* While the guard stands nobody has had the latch and changed the page, so what is read after the word
+ * is read as after guard_expose; a drop that has begun meanwhile has another generation. */
+bool guard_exposed(struct cache *c, const struct guard *g, unsigned kinds,
+	struct cache_exposure *out)
+{
+	uint64_t word = atomic_load_explicit(
+		&exposure_of(c, g->frame)->word, memory_order_acquire);
+
+	if ((word & (kinds | DROPPING)) != kinds)
+		return false;
+	*out = (struct cache_exposure){
+		cache_frame_index(c, g->frame), generation_of(word)};
+	return true;
+}
+
 bool cache_exposure_stands(struct cache *c, const struct cache_exposure *e)
 {
 	uint64_t word = atomic_load_explicit(

@@ -21,8 +21,18 @@ static bool is_leaf_of(const uint8_t *image, page_id pid, tree_key key)
 
 #define LEAF_TRIES 64u
 
-static int leaf_expose(struct tree *t, tree_key key, unsigned kinds,
-	struct cache_exposure *out, tree_key *high)
+/* It has been exposed before, mostly: then nothing is latched. */
+static bool leaf_exposed(struct tree *t, const struct descent *d, unsigned kinds,
+	struct cache_exposure *out)
+{
+	if (!guard_exposed(t->cache, &d->node, kinds, out) || !guard_valid(&d->node))
+		return false;
+	guard_used(t->cache, &d->node);
+	return true;
+}
+
+int leaf_expose(struct tree *t, tree_key key, unsigned kinds, struct cache_exposure *out,
+	tree_key *high)
 {
 	int r = -EAGAIN;
 
@@ -33,6 +43,9 @@ static int leaf_expose(struct tree *t, tree_key key, unsigned kinds,
 		r = tree_descend(t, key, 0, &d);
 		if (r)
 			return r;
+		*high = d.high;
+		if (leaf_exposed(t, &d, kinds, out))
+			return 0;
 		r = guard_shared(t->cache, d.pid, 0, &g);
 		if (r == 0 && is_leaf_of(g.image, d.pid, key)) {
 			*high = tree_key_load(g.image + NODE_HIGH);

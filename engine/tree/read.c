@@ -116,9 +116,10 @@ static int value_copy(const uint8_t *image, unsigned index, void *buf, size_t ca
 	return place.length;
 }
 
-int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap)
+/* With e: also whether its kinds were exposed before it was read. */
+static int read_leaf(struct tree *t, struct read_set *rs, struct tree_exposure *e,
+	tree_key key, void *buf, size_t cap)
 {
-	tree_count(t, lookups);
 	for (unsigned attempt = 0;; attempt++) {
 		struct descent d;
 		bool lost;
@@ -130,6 +131,9 @@ int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, siz
 			continue;
 		if (r)
 			return r;
+		if (e)
+			e->exposed = guard_exposed(
+				t->cache, &d.node, e->kinds, &e->leaf);
 		at = leaf_search(d.node.image, d.counts.count, key);
 		if (at < d.counts.count && leaf_key_load(d.node.image, at) == key)
 			result = value_copy(d.node.image, at, buf, cap);
@@ -139,6 +143,12 @@ int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, siz
 		if (!lost)
 			return r;
 	}
+}
+
+int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap)
+{
+	tree_count(t, lookups);
+	return read_leaf(t, rs, NULL, key, buf, cap);
 }
 
 /* ---- next and floor -------------------------------------------------------------- */
@@ -326,6 +336,20 @@ int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
 int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
 {
 	return read_exact(t, NULL, tree_key_of(key), buf, cap);
+}
+
+int tree_read_exposed(struct tree *t, struct tree_exposure *e, struct disk_key key,
+	void *buf, size_t cap)
+{
+	tree_key at = tree_key_of(key), high;
+	int r;
+
+	tree_count(t, lookups);
+	r = read_leaf(t, NULL, e, at, buf, cap);
+	if ((r < 0 && r != -ENOENT) || e->exposed ||
+		leaf_expose(t, at, e->kinds, &e->leaf, &high))
+		return r;
+	return read_leaf(t, NULL, e, at, buf, cap);
 }
 
 int tree_next(struct tree *t, struct disk_key from, struct disk_key to,

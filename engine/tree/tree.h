@@ -117,6 +117,20 @@ void tree_claim(struct tree *t, struct disk_key key);
  */
 int tree_expose(struct tree *t, struct disk_key from, struct disk_key to, unsigned kinds,
 	struct cache_exposure *out, unsigned max);
+/* What is exposed of one leaf with a reading. */
+struct tree_exposure {
+	unsigned kinds;
+	bool exposed;
+	struct cache_exposure leaf;
+};
+
+/*
+ * tree_read of an item, or of that there is none, with `kinds` exposed before: if so (`exposed`) what was
+ * read may be told while the leaf stands. Else it may be told, not kept: the leaf is about to be
+ * given up. One descent, but for the first time that anything of the leaf is exposed. Waits.
+ */
+int tree_read_exposed(struct tree *t, struct tree_exposure *e, struct disk_key key,
+	void *buf, size_t cap);
 /* The inodes of which a leaf may say something. */
 typedef void (*tree_ino_visit)(void *arg, uint64_t ino);
 void tree_leaf_inodes(const void *image, tree_ino_visit visit, void *arg);

@@ -246,6 +246,8 @@ bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d);
 /* As the functions of tree.h; what is read joins the set, of which all stands at that
  * moment (so a transaction never sees a mixture). -EAGAIN when it does not. */
 int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap);
+int leaf_expose(struct tree *t, tree_key key, unsigned kinds, struct cache_exposure *out,
+	tree_key *high);
 int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to,
 	tree_key *found, void *buf, size_t cap);
 int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,

@@ -88,13 +88,15 @@ static int slot_search(struct entry_slot *slot, struct ops_name name)
 	return error;
 }
 
-int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out)
+int entry_get_exposed(struct fs *fs, struct tree_exposure *e, uint64_t dir,
+	struct ops_name name, struct entry *out)
 {
 	struct entry_slot slot;
 	int rc;
 
 	slot.key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
-	rc = tree_read(fs->tree, slot.key, slot.value, sizeof(slot.value));
+	rc = e ? tree_read_exposed(fs->tree, e, slot.key, slot.value, sizeof(slot.value))
+	       : tree_read(fs->tree, slot.key, slot.value, sizeof(slot.value));
 	if (rc < 0)
 		return rc;
 	slot.len = (unsigned)rc;
@@ -105,6 +107,11 @@ int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *o
 		return -ENOENT;
 	*out = slot.entry;
 	return 0;
+}
+
+int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out)
+{
+	return entry_get_exposed(fs, NULL, dir, name, out);
 }
 
 int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,

@@ -80,9 +80,21 @@ int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out)
 	return inode_get_seen(fs, NULL, ino, out);
 }
 
-int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out)
+static int inode_get_exposed(
+	struct fs *fs, struct tree_exposure *e, uint64_t ino, struct disk_inode *out)
 {
-	int rc = inode_get(fs, ino, &out->inode);
+	if (!ino_possible(ino))
+		return -ENOENT;
+	return inode_check(tree_read_exposed(fs->tree, e,
+				   disk_key(ino, DISK_ITEM_INODE, 0), out, sizeof(*out)),
+		out);
+}
+
+int inode_attr_exposed(
+	struct fs *fs, struct tree_exposure *e, uint64_t ino, struct ops_attr *out)
+{
+	int rc = e ? inode_get_exposed(fs, e, ino, &out->inode)
+		   : inode_get(fs, ino, &out->inode);
 
 	if (rc)
 		return rc;
@@ -90,6 +102,11 @@ int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out)
 	if (S_ISREG(out->inode.mode))
 		file_overlay(fs, ino, &out->inode);
 	return 0;
+}
+
+int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out)
+{
+	return inode_attr_exposed(fs, NULL, ino, out);
 }
 
 int ops_getattr(struct fs *fs, uint64_t ino, struct ops_attr *out)

@@ -223,24 +223,16 @@ void ops_kernel_resized(struct fs *fs, uint64_t ino)
 	rt_mutex_unlock(&k->lock);
 }
 
-static bool attributes_expose(struct fs *fs, uint64_t ino, struct cache_exposure *leaf)
-{
-	struct disk_key key = disk_key(ino, DISK_ITEM_INODE, 0);
-
-	return fs->kernel &&
-	       tree_expose(fs->tree, key, key, EXPOSE_ATTRIBUTES, leaf, 1) == 1;
-}
-
 int ops_getattr_kept(
 	struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out, bool *keeps)
 {
-	struct cache_exposure leaf;
+	struct tree_exposure e = {.kinds = EXPOSE_ATTRIBUTES};
 	int rc;
 
-	*keeps = attributes_expose(fs, ino, &leaf);
-	rc = ops_getattr(fs, ino, out);
-	*keeps = !rc && *keeps && attributes_note(fs->kernel, ino, asker, out) &&
-		 cache_exposure_stands(fs->volume->cache, &leaf);
+	ops_count(fs, OPS_CALL_GETATTR);
+	rc = inode_attr_exposed(fs, fs->kernel ? &e : NULL, ino, out);
+	*keeps = !rc && e.exposed && attributes_note(fs->kernel, ino, asker, out) &&
+		 cache_exposure_stands(fs->volume->cache, &e.leaf);
 	return rc;
 }
 
@@ -293,50 +285,35 @@ void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool ta
 	rt_mutex_unlock(&k->lock);
 }
 
-bool ops_kernel_named(
-	struct fs *fs, uint32_t asker, struct ops_attr *attr, struct ops_named *named)
+bool ops_kernel_named(struct fs *fs, uint32_t asker, const struct ops_attr *attr,
+	const struct ops_looked *looked, struct ops_named *named)
 {
-	struct cache_exposure leaf;
-	struct ops_attr now;
-
-	/* where the file is open somebody may go by its size */
-	if (!asker || ops_goes_by_size(fs, attr->ino, false) ||
-		!attributes_expose(fs, attr->ino, &leaf) ||
-		inode_attr(fs, attr->ino, &now) || now.inode.nlink == 0 ||
-		!named_note(fs->kernel, asker, &now, named))
+	if (!asker || !looked->attributes || !named_note(fs->kernel, asker, attr, named))
 		return false;
-	if (!cache_exposure_stands(fs->volume->cache, &leaf)) {
+	if (!cache_exposure_stands(fs->volume->cache, &looked->leaf)) {
 		ops_kernel_named_told(fs, named, false);
 		return false;
 	}
-	*attr = now;
 	return true;
 }
 
 bool ops_expose_acl(struct fs *fs, uint64_t ino)
 {
+	struct disk_key key = disk_key(ino, DISK_ITEM_INODE, 0);
 	struct cache_exposure leaf;
 
-	return attributes_expose(fs, ino, &leaf) &&
+	return fs->kernel &&
+	       tree_expose(fs->tree, key, key, EXPOSE_ATTRIBUTES, &leaf, 1) == 1 &&
 	       attributes_note(fs->kernel, ino, 0, NULL) &&
 	       cache_exposure_stands(fs->volume->cache, &leaf);
 }
 
-bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name)
-{
-	struct cache_exposure leaf;
-	struct disk_key key;
-
-	if (!fs->kernel || name_check(name))
-		return false;
-	key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
-	return tree_expose(fs->tree, key, key, EXPOSE_NAMES, &leaf, 1) == 1;
-}
-
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino)
 {
+	struct tree_exposure e = {.kinds = EXPOSE_NAMES};
 	struct entry found;
 
-	return ops_expose_name(fs, dir, name) && entry_get(fs, dir, name, &found) == 0 &&
+	return fs->kernel && !name_check(name) &&
+	       entry_get_exposed(fs, &e, dir, name, &found) == 0 && e.exposed &&
 	       found.ino == ino;
 }

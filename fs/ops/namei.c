@@ -29,23 +29,37 @@ static int why_absent(struct fs *fs, uint64_t dir)
 	return S_ISDIR(inode.mode) ? -ENOENT : -ENOTDIR;
 }
 
-static int lookup_dots(struct fs *fs, uint64_t dir, unsigned dots, struct ops_attr *out)
+/* Where the file is open somebody may go by its size: then nothing of it may be kept. */
+static int attr_found(
+	struct fs *fs, struct tree_exposure *e, uint64_t ino, struct ops_attr *out)
 {
-	int rc = inode_attr(fs, dir, out);
+	if (!e)
+		return inode_attr(fs, ino, out);
+	e->exposed = false;
+	return inode_attr_exposed(
+		fs, ops_goes_by_size(fs, ino, false) ? NULL : e, ino, out);
+}
+
+static int lookup_dots(struct fs *fs, struct tree_exposure *e, uint64_t dir,
+	unsigned dots, struct ops_attr *out)
+{
+	int rc = attr_found(fs, e, dir, out);
 
 	if (rc)
 		return rc;
 	if (!S_ISDIR(out->inode.mode))
 		return -ENOTDIR;
-	return dots == 1 ? 0 : inode_attr(fs, out->inode.parent, out);
+	return dots == 1 ? 0 : attr_found(fs, e, out->inode.parent, out);
 }
 
 /*
  * The entry and its inode are read one after the other. An inode that is gone by then, or
  * has no link left, was unlinked, so the entry is gone or replaced: look again. One that
- * never was is damage.
+ * never was is damage. What is exposed (or NULL) is so before the last look at it.
  */
-int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out)
+static int lookup(struct fs *fs, uint64_t dir, struct ops_name name,
+	struct tree_exposure *names, struct tree_exposure *attributes,
+	struct ops_attr *out)
 {
 	struct entry entry;
 	uint64_t missing = 0;
@@ -53,15 +67,15 @@ int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_att
 
 	ops_count(fs, OPS_CALL_LOOKUP);
 	if (name_dots(name))
-		return lookup_dots(fs, dir, name_dots(name), out);
+		return lookup_dots(fs, attributes, dir, name_dots(name), out);
 	rc = name_check(name);
 	if (rc)
 		return rc;
 	for (unsigned tries = 0; tries < LOOKUP_TRIES; tries++) {
-		rc = entry_get(fs, dir, name, &entry);
+		rc = entry_get_exposed(fs, names, dir, name, &entry);
 		if (rc)
 			return rc == -ENOENT ? why_absent(fs, dir) : rc;
-		rc = inode_attr(fs, entry.ino, out);
+		rc = attr_found(fs, attributes, entry.ino, out);
 		if (rc == 0 && out->inode.nlink == 0)
 			continue;
 		if (rc != -ENOENT)
@@ -71,6 +85,27 @@ int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_att
 		missing = entry.ino;
 	}
 	return -EUCLEAN;
+}
+
+int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out)
+{
+	return lookup(fs, dir, name, NULL, NULL, out);
+}
+
+int ops_lookup_kept(struct fs *fs, uint64_t dir, struct ops_name name,
+	struct ops_attr *out, struct ops_looked *looked)
+{
+	struct tree_exposure names = {.kinds = EXPOSE_NAMES};
+	struct tree_exposure attributes = {.kinds = EXPOSE_ATTRIBUTES};
+	int rc = fs->kernel ? lookup(fs, dir, name, &names, &attributes, out)
+			    : lookup(fs, dir, name, NULL, NULL, out);
+
+	*looked = (struct ops_looked){
+		.name = names.exposed,
+		.attributes = attributes.exposed,
+		.leaf = attributes.leaf,
+	};
+	return rc;
 }
 
 /* ---- directories in transactions -------------------------------------------------- */

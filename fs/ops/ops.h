@@ -330,6 +330,13 @@ struct ops_named {
 	uint32_t look;
 };
 
+/* What of a look-up is exposed, so that it may be kept. */
+struct ops_looked {
+	bool name; /* or that there is none */
+	bool attributes;
+	struct cache_exposure leaf; /* of the inode */
+};
+
 /* Before the first question. From here on what is exposed is dropped before other nodes
  * may change it. */
 int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner);
@@ -346,13 +353,16 @@ int ops_getattr_kept(struct fs *fs, uint64_t ino, uint32_t asker, struct ops_att
 void ops_kernel_heard(struct fs *fs, uint32_t thread);
 /* Attributes that it is told in passing, with a name, not to be kept. Before the answer. */
 void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr);
+/* ops_lookup, and what of its answer may be kept, as far as the tree goes. Waits. */
+int ops_lookup_kept(struct fs *fs, uint64_t dir, struct ops_name name,
+	struct ops_attr *out, struct ops_looked *looked);
 /*
- * The same for a name that was looked up, with attributes to be kept. True: they may be, and *attr is anew
- * what they are; the answer follows without a wait, and ops_kernel_named_told behind it. False: they may
- * not, and nothing was told. Waits.
+ * ops_kernel_told for a name that was looked up just before, with attributes to be kept. True: they may be;
+ * the answer follows without a wait, and ops_kernel_named_told behind it. False: they may not, and
+ * nothing was told.
  */
-bool ops_kernel_named(
-	struct fs *fs, uint32_t asker, struct ops_attr *attr, struct ops_named *named);
+bool ops_kernel_named(struct fs *fs, uint32_t asker, const struct ops_attr *attr,
+	const struct ops_looked *looked, struct ops_named *named);
 /* `taken`: the kernel has taken the answer, so the thread will take it in. */
 void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool taken);
 /* The kernel has taken another size from elsewhere: its own change, a short READ; or not
@@ -360,12 +370,9 @@ void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool ta
 void ops_kernel_resized(struct fs *fs, uint64_t ino);
 /* Goes down from the file's block *block to the next that no READ is pending for. False: none. */
 bool ops_kernel_unread(struct fs *fs, uint64_t ino, uint64_t *block);
-/*
- * True: what is read of the inode's ACLs, of the name, from here on may be kept. False:
- * not now; it may be told, not kept. Waits.
- */
+/* True: what is read of the inode's ACLs from here on may be kept. False: not now; it may be told,
+ * not kept. Waits. */
 bool ops_expose_acl(struct fs *fs, uint64_t ino);
-bool ops_expose_name(struct fs *fs, uint64_t dir, struct ops_name name);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);

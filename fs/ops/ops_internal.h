@@ -105,8 +105,10 @@ static inline void inode_claim(struct fs *fs, uint64_t ino)
 	if (fs_has_peers(fs))
 		tree_claim(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0));
 }
-/* inode_get and file_overlay: what the kernel is told. */
+/* inode_get and file_overlay: what the kernel is told. e: what is exposed with it (tree.h), or NULL. */
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out);
+int inode_attr_exposed(struct fs *fs, struct tree_exposure *e, uint64_t ino,
+	struct ops_attr *out);
 
 /* Clears setuid, and setgid of what is group-executable, unless the caller keeps them:
  * for writes, truncation, fallocate on a regular file. True: the mode changed. Does not
@@ -173,8 +175,10 @@ unsigned name_dots(struct ops_name name);
 /* Discriminator of a name's item. */
 uint64_t name_hash(struct fs *fs, struct ops_name name);
 
-/* Without a transaction: 0 or -ENOENT. */
+/* Without a transaction: 0 or -ENOENT. e: what is exposed with it (tree.h), or NULL. */
 int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out);
+int entry_get_exposed(struct fs *fs, struct tree_exposure *e, uint64_t dir,
+	struct ops_name name, struct entry *out);
 /*
  * In a transaction: a name's item, and the place of the name in it. entry_find returns 0
  * also when there is none. The slot stands until something else is written under the same

@@ -542,6 +542,7 @@ static uint64_t kernel_find(struct kernel_model *k, uint64_t dir, unsigned file)
 {
 	struct kernel_file *f = &k->file[file];
 	uint32_t thread = kernel_thread(k), *taking = &k->taking[rt_task_index() % TASKS];
+	struct ops_looked looked;
 	struct ops_named named;
 	struct ops_attr a;
 	uint64_t version, evictions;
@@ -555,8 +556,8 @@ static uint64_t kernel_find(struct kernel_model *k, uint64_t dir, unsigned file)
 	rt_mutex_unlock(&k->lock);
 	kernel_heard(k);
 	snprintf(text, sizeof(text), "f%u", file);
-	OK(ops_lookup(k->n->fs, dir, nm(text), &a));
-	keep = ops_kernel_named(k->n->fs, thread, &a, &named);
+	OK(ops_lookup_kept(k->n->fs, dir, nm(text), &a, &looked));
+	keep = ops_kernel_named(k->n->fs, thread, &a, &looked, &named);
 	if (!keep)
 		ops_kernel_told(k->n->fs, thread, &a);
 	rt_sleep_ns(pick(3) ? pick(2000) : pick(50000)); /* until the daemon has said it */
@@ -661,6 +662,7 @@ static struct ops_name link_name(char out[8], unsigned i)
 static uint64_t kernel_look(struct kernel_model *k, uint64_t dir, unsigned i)
 {
 	struct kernel_name *e = &k->name[i];
+	struct ops_looked looked;
 	struct ops_attr a;
 	uint64_t epoch, ino;
 	char text[8];
@@ -681,8 +683,8 @@ static uint64_t kernel_look(struct kernel_model *k, uint64_t dir, unsigned i)
 	k->looks_asked++;
 	rt_mutex_unlock(&k->lock);
 	kernel_heard(k);
-	keep = ops_expose_name(k->n->fs, dir, link_name(text, i));
-	rc = ops_lookup(k->n->fs, dir, link_name(text, i), &a);
+	rc = ops_lookup_kept(k->n->fs, dir, link_name(text, i), &a, &looked);
+	keep = looked.name;
 	HOLDS(rc == 0 || rc == -ENOENT);
 	ino = rc ? 0 : a.ino;
 	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));

@@ -154,6 +154,44 @@ static void while_it_is_dropped_nothing_is_exposed(void **state)
 	assert_false(cache_exposure_stands(tree_cache(f.tree), &e));
 }
 
+/* What is read is exposed with it, also that there is nothing; not while the leaf is being dropped. */
+static void what_is_read_is_exposed_before(void **state)
+{
+	struct tree_exposure e = {.kinds = EXPOSE_ATTRIBUTES}, none = e, later = e;
+	struct cache *cache = tree_cache(f.tree);
+	uint8_t value[100];
+	page_id pid;
+
+	put(50);
+	pid = leaf_of(50, 0);
+	do { /* after a drop for which nobody has come */
+		rt_sleep_ns(1000000);
+		assert_int_equal(tree_read_exposed(f.tree, &e, key_at(50), value,
+					 sizeof(value)),
+			sizeof(value));
+	} while (!e.exposed);
+	assert_true(cache_exposure_stands(cache, &e.leaf));
+	assert_int_equal(
+		tree_read_exposed(f.tree, &none, key_at(51), value, sizeof(value)),
+		-ENOENT);
+	assert_true(none.exposed && none.leaf.generation == e.leaf.generation);
+	exposed = 50;
+	atomic_store(&seen, false);
+	atomic_store(&held, 1);
+	assert_false(may_go(pid));
+	assert_false(cache_exposure_stands(cache, &e.leaf));
+	assert_int_equal(
+		tree_read_exposed(f.tree, &later, key_at(50), value, sizeof(value)),
+		sizeof(value));
+	assert_false(later.exposed);
+	atomic_store(&held, 0);
+	rt_wake(&held, INT32_MAX);
+	while (!may_go(pid))
+		rt_yield();
+	assert_true(atomic_load(&seen));
+	assert_false(cache_exposure_stands(cache, &none.leaf));
+}
+
 /* The inode is in the upper part of a leaf that is split, the root at first. */
 static void an_exposure_goes_with_items_that_a_split_moves(void **state)
 {
@@ -269,6 +307,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_exposed_is_dropped_once),
 		cmocka_unit_test(while_it_is_dropped_nothing_is_exposed),
+		cmocka_unit_test(what_is_read_is_exposed_before),
 		cmocka_unit_test(an_exposure_goes_with_items_that_a_split_moves),
 		cmocka_unit_test(an_exposure_goes_with_items_that_a_join_moves),
 		cmocka_unit_test(a_leaf_that_nobody_has_come_for_is_exposed_again),
