@@ -42,7 +42,8 @@ struct connection {
 struct control {
 	struct control_source source;
 	struct rt_mutex lock; /* for the four below; held briefly */
-	json_t *word;         /* to be said to all connections, which then end; or NULL */
+	json_t *word;         /* to be said to all connections; or NULL */
+	bool dismiss;         /* which then end */
 	bool attached;        /* the source may be used */
 	unsigned using;       /* answers being made of it */
 	struct rt_cond unused; /* none is */
@@ -247,11 +248,13 @@ static void wake_take(struct control *c)
 }
 
 /* Those that a task of its own has are left to it. */
-static void connections_dismiss(struct control *c)
+static void connections_tell(struct control *c)
 {
 	json_t *word;
+	bool dismiss;
 
 	rt_mutex_lock(&c->lock);
+	dismiss = c->dismiss;
 	word = c->word;
 	c->word = NULL;
 	rt_mutex_unlock(&c->lock);
@@ -260,8 +263,8 @@ static void connections_dismiss(struct control *c)
 
 		if (conn->fd < 0 || conn->task)
 			continue;
-		connection_send(conn, json_incref(word));
-		connection_end(conn);
+		if (connection_send(conn, json_incref(word)) < 0 || dismiss)
+			connection_end(conn);
 	}
 	json_decref(word);
 }
@@ -282,7 +285,7 @@ static void control_run(void *arg)
 			continue;
 		if (fds[0].revents) {
 			wake_take(c);
-			connections_dismiss(c);
+			connections_tell(c);
 		}
 		for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
 			if (fds[2 + i].fd >= 0 && fds[2 + i].revents)
@@ -381,16 +384,27 @@ out_free:
 	return ret;
 }
 
-void control_dismiss(struct control *c, json_t *word)
+static void word_set(struct control *c, json_t *word, bool dismiss)
 {
 	uint64_t one = 1;
 
 	rt_mutex_lock(&c->lock);
 	json_decref(c->word);
 	c->word = word;
+	c->dismiss = dismiss;
 	rt_mutex_unlock(&c->lock);
 	if (write(c->wake, &one, sizeof(one)) < 0)
 		weft_log(3, "cannot wake the control task: %s", strerror(errno));
+}
+
+void control_say(struct control *c, json_t *word)
+{
+	word_set(c, word, false);
+}
+
+void control_dismiss(struct control *c, json_t *word)
+{
+	word_set(c, word, true);
 }
 
 void control_detach(struct control *c)

@@ -62,6 +62,8 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
  * holds the store: the socket of its next daemon would have the same name. Waits
  * for answers that are being made. */
 void control_detach(struct control *c);
+/* Says a word to all connections that there are, soon. Takes the reference; NULL: no memory. */
+void control_say(struct control *c, json_t *word);
 /*
  * Says a last word to all connections that there are, and ends them, soon. Takes the
  * reference; NULL: no memory, and nothing is said.

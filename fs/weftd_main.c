@@ -264,6 +264,15 @@ static void serves_on(void *arg, const char *who)
 		json_pack("{s:i,s:s}", "serves_on_as", (int)d->source.node, "to", who));
 }
 
+/* Who waits for it is told why it takes so long. */
+static void awaits(void *arg, const char *who, unsigned seconds)
+{
+	struct daemon *d = arg;
+
+	control_say(d->control, json_pack("{s:i,s:s,s:i}", "node", (int)d->source.node,
+					"awaits", who, "seconds", (int)seconds));
+}
+
 /*
  * What another has made of our store meanwhile is not to be touched, nor anything that we hold
  * to be used: as if we had crashed. The mount answers with ENOTCONN.
@@ -284,6 +293,7 @@ static int member_start(
 		.node = d->source.node,
 		.patience = patience,
 		.serves_on = serves_on,
+		.awaits = awaits,
 		.superseded = superseded,
 		.owner = d,
 	};

@@ -20,6 +20,7 @@
 #include "fs/mount.h"
 #include "tools/tools.h"
 
+#define LOOK_MS      500
 #define SAY_AFTER_MS 10000
 
 struct unmount {
@@ -97,38 +98,76 @@ static int take_away(
 }
 
 /* A daemon that goes on for the sake of other nodes says so, and that is that. */
-static void say_last_word(
-	const struct unmount *u, const char *line, const json_t *identity)
+static void say_serves_on(const struct unmount *u, const json_t *word, long long pid)
 {
-	json_t *word = json_loads(line, 0, NULL);
+	fprintf(stderr,
+		"%s: unmounted; weftd (process %lld) serves node %lld's store on to %s,\n"
+		"until the volume is unmounted there too\n",
+		u->who, pid,
+		(long long)json_integer_value(json_object_get(word, "serves_on_as")),
+		client_text(word, "to"));
+}
 
-	if (*client_text(word, "to"))
+static void say_awaits(const struct unmount *u, const json_t *word, long long pid)
+{
+	long long seconds = json_integer_value(json_object_get(word, "seconds"));
+	long long node = json_integer_value(json_object_get(word, "node"));
+
+	fprintf(stderr, "%s: unmounted; away: %s.\n", u->who, client_text(word, "awaits"));
+	if (seconds)
 		fprintf(stderr,
-			"%s: unmounted; weftd (process %lld) serves node %lld's store on "
-			"to %s,\n"
-			"until the volume is unmounted there too\n",
-			u->who,
-			(long long)json_integer_value(json_object_get(identity, "pid")),
-			(long long)json_integer_value(
-				json_object_get(word, "serves_on_as")),
-			client_text(word, "to"));
-	json_decref(word);
+			"weftd (process %lld) waits for it, up to %lld s. What is changed of its "
+			"pages then\nstays in the log of node %lld, until all are mounted again: "
+			"nothing is lost\n",
+			pid, seconds, node);
+	else
+		fprintf(stderr,
+			"weftd (process %lld) waits until it is started: what is changed of its "
+			"pages does not\nfit in the log of node %lld. `kill %lld` ends it, and "
+			"loses what was not synced\n",
+			pid, node, pid);
+}
+
+/* Takes whole lines out of `lines`. Was there one? */
+static bool say_words(const struct unmount *u, char *lines, const json_t *identity)
+{
+	long long pid = json_integer_value(json_object_get(identity, "pid"));
+	bool said = false;
+	char *end;
+
+	while ((end = strchr(lines, '\n'))) {
+		json_t *word = json_loadb(lines, (size_t)(end - lines), 0, NULL);
+
+		if (*client_text(word, "to"))
+			say_serves_on(u, word, pid);
+		else if (*client_text(word, "awaits"))
+			say_awaits(u, word, pid);
+		json_decref(word);
+		memmove(lines, end + 1, strlen(end + 1) + 1);
+		said = true;
+	}
+	return said;
 }
 
 static void wait_closed(const struct unmount *u, int fd, const json_t *identity)
 {
-	char line[CLIENT_LAST_BYTES] = "";
+	char lines[CLIENT_LAST_BYTES] = "";
+	bool said = false;
 
-	if (client_wait_end(fd, SAY_AFTER_MS, line)) {
-		say_last_word(u, line, identity);
-		return;
+	for (int waited_ms = LOOK_MS; !client_wait_end(fd, LOOK_MS, lines);
+		waited_ms += LOOK_MS) {
+		said |= say_words(u, lines, identity);
+		if (said || waited_ms < SAY_AFTER_MS)
+			continue;
+		fprintf(stderr,
+			"%s: waiting for weftd (process %lld) to write everything back; it "
+			"also "
+			"goes on\nwhile another mount namespace has the volume mounted\n",
+			u->who,
+			(long long)json_integer_value(json_object_get(identity, "pid")));
+		said = true;
 	}
-	fprintf(stderr,
-		"%s: waiting for weftd (process %lld) to write everything back; it also "
-		"goes on\nwhile another mount namespace has the volume mounted\n",
-		u->who, (long long)json_integer_value(json_object_get(identity, "pid")));
-	client_wait_end(fd, -1, line);
-	say_last_word(u, line, identity);
+	say_words(u, lines, identity);
 }
 
 static int unmount(const struct unmount *u, const char *name)

@@ -361,6 +361,11 @@ void guard_expose_like(
  */
 int cache_sync(
 	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
+/*
+ * Puts all dirty and owed images that the log has not got into it, durably, so that nothing is
+ * lost with this node's memory. -ENOSPC: they may not fit, nothing was done. Waits.
+ */
+int cache_log_dirty(struct cache *cache);
 /* Starts writing the dirty ones of these pages in the background. */
 void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsigned count);
 /* Writes back every dirty page (but unpublished ones), flushes, writes the table,

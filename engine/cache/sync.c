@@ -103,8 +103,8 @@ static int compare_refs(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The next of the pages from place *at on that is owed and not in the log; NULL: none.
- * With owed_lock. */
+/* The next of the pages (`sorted` NULL: of all) from place *at on that is owed and not in the
+ * log; NULL: none. With owed_lock. */
 static struct frame *owed_next(struct cache *c, const struct page_ref *sorted,
 	unsigned count, uint32_t *at, page_id *pid)
 {
@@ -114,9 +114,11 @@ static struct frame *owed_next(struct cache *c, const struct page_ref *sorted,
 
 		if (frame_flags(f) & FRAME_LOGGED)
 			continue;
-		ref = bsearch(&wanted, sorted, count, sizeof(*sorted), compare_refs);
-		if (ref && f->incarnation == ref->incarnation) {
-			*pid = ref->pid;
+		ref = sorted ? bsearch(&wanted, sorted, count, sizeof(*sorted),
+				       compare_refs)
+			     : NULL;
+		if (!sorted || (ref && f->incarnation == ref->incarnation)) {
+			*pid = wanted.pid;
 			return f;
 		}
 	}
@@ -254,4 +256,51 @@ int cache_sync(struct cache *c, const struct page_ref *refs, unsigned count, lsn
 	if (!e)
 		e = log_flush(c->log, MAX(lsn, log_end(c->log)));
 	return e == -EROFS ? -EIO : e;
+}
+
+/* ---- all at once -------------------------------------------------------------------- */
+
+/* What fsync would log: changes of other pages are in the log as they are made. */
+static bool needs_log(struct frame *f)
+{
+	const uint32_t mask =
+		FRAME_DIRTY | FRAME_DATA | FRAME_LOGGED | FRAME_UNPUBLISHED;
+
+	return (frame_flags(f) & mask) == (FRAME_DIRTY | FRAME_DATA);
+}
+
+/*
+ * As if each image needed a chunk of its own, with some to spare for what a reservation is charged
+ * beside: so none of them waits for room, which nobody might make.
+ */
+static bool all_fits(struct cache *c)
+{
+	uint64_t count = 0;
+
+	rt_mutex_lock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->owed_count; i++)
+		count += !(frame_flags(&c->frames[c->owed[i].frame]) & FRAME_LOGGED);
+	rt_mutex_unlock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->frame_count; i++)
+		count += needs_log(&c->frames[i]);
+	return !count || (count + 16) * 2 * PAGE_SIZE <= log_room_left(c->log);
+}
+
+int cache_log_dirty(struct cache *c)
+{
+	int e = all_fits(c) ? 0 : -ENOSPC;
+
+	for (uint32_t i = 0; i < c->frame_count && !e; i++) {
+		struct frame *f = &c->frames[i];
+		struct page_ref ref;
+
+		if (!needs_log(f))
+			continue;
+		ref.pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+		ref.incarnation = f->incarnation;
+		e = log_image(c, &ref);
+	}
+	if (!e)
+		e = owed_log(c, NULL, 0);
+	return e ? e : log_flush(c->log, log_end(c->log));
 }

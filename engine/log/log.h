@@ -87,6 +87,8 @@ int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *r
 void log_release(struct log *log, struct log_room *room);
 /* Is half of that reserve used, or more? */
 bool log_reserve_short(struct log *log);
+/* How much of the ring ordinary reservations may still take, now. */
+uint64_t log_room_left(struct log *log);
 /* The largest reservation that this log can ever grant. */
 uint32_t log_room_max(struct log *log, bool urgent);
 

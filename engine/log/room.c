@@ -61,6 +61,13 @@ static uint64_t room_charge(uint32_t bytes)
 	       LOG_ROOM_RECORDS((uint64_t)bytes) * CHUNK_OVERHEAD;
 }
 
+uint64_t log_room_left(struct log *log)
+{
+	uint64_t charged = atomic_load_explicit(&log->ring_charged, memory_order_relaxed);
+
+	return log->ring_limit[false] - MIN(charged, log->ring_limit[false]);
+}
+
 uint32_t log_room_max(struct log *log, bool urgent)
 {
 	uint64_t limit = MIN(log->buffer_limit[urgent], log->ring_limit[urgent]);

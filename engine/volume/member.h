@@ -44,6 +44,12 @@ struct member_options {
 	void (*superseded)(void *owner, const char *text);
 	/* member_leave waits for those, who still use this node's store. May be NULL. */
 	void (*serves_on)(void *owner, const char *who);
+	/*
+	 * Nobody uses the volume any more, and `who`, whose stores are needed to persist what is
+	 * left, are away: they are waited for, for so long; 0: until they are there, since what is
+	 * theirs does not fit in the log. May be NULL.
+	 */
+	void (*awaits)(void *owner, const char *who, unsigned seconds);
 	void *owner;
 };
 

@@ -16,6 +16,9 @@
 #define AGAIN_NS      10000000ull
 #define AWAY_NS       10000000000ull /* so long a leaving node waits for a link */
 
+#define ABSENT_WORD_NS 2000000000ull /* nodes that end together are not absent */
+#define ABSENT_NS     20000000000ull /* so long, at the end, a store that is away */
+
 enum { WATCH_NOT, WATCH, WATCH_END };
 #define KEEP_END UINT32_MAX
 
@@ -71,6 +74,9 @@ struct member {
 	uint64_t told_left;   /* bits: nodes that were told that this one has left */
 	struct rt_task *keeper;    /* notes in the store that nodes were met */
 	_Atomic uint32_t keeping; /* changes when one is there again; KEEP_END: it ends */
+	_Atomic bool unused;       /* nobody uses the volume any more, on any node */
+	uint64_t absent_at;        /* the watcher's: since when stores are away; 0: none is */
+	unsigned absent_said;      /* and what was said of it */
 	struct rt_task *watcher;   /* NULL: nobody is impatient */
 	_Atomic uint32_t watching; /* it asks for patience; WATCH_END: it ends */
 };

@@ -6,6 +6,7 @@
  *
  * What is told by calls may be told twice: a stage only rises within one start of a node.
  */
+#include "engine/cache/cache.h"
 #include "engine/volume/member_internal.h"
 
 /* ---- telling ------------------------------------------------------------------------------- */
@@ -80,6 +81,27 @@ static bool is_behind(const struct member *m, unsigned node)
 	return other->link.up || rt_now_ns() - other->link.since_ns < AWAY_NS;
 }
 
+static bool is_behind_here(const struct member *m, unsigned node)
+{
+	return is_behind(m, node) && m->other[node].link.up;
+}
+
+/* Who waits long says for whom. */
+static void say_waits(struct member *m, enum member_stage stage, const char *who)
+{
+	char here[400];
+
+	if (stage != STAGE_LEAVES) {
+		weft_log(6, "closing; waiting for %s", who);
+	} else if (member_who(m, is_behind_here, here, sizeof(here))) {
+		weft_log(6, "unmounted; serving this node's store on to %s", who);
+		if (m->o.serves_on)
+			m->o.serves_on(m->o.owner, who);
+	} else {
+		weft_log(6, "unmounted; waiting for %s, away since a moment ago", who);
+	}
+}
+
 /* Enters the stage and waits until the others have, too. */
 static void reach(struct member *m, enum member_stage stage)
 {
@@ -102,13 +124,7 @@ static void reach(struct member *m, enum member_stage stage)
 			return;
 		}
 		if (now >= say_at) {
-			weft_log(6, "%s %s",
-				stage == STAGE_LEAVES
-					? "unmounted; serving this node's store on to"
-					: "closing; waiting for",
-				who);
-			if (stage == STAGE_LEAVES && m->o.serves_on && say_at)
-				m->o.serves_on(m->o.owner, who);
+			say_waits(m, stage, who);
 			say_at = now + NEXT_WORD_NS;
 		}
 		net_wait(m->net, NULL, &m->changed, word, now + PATIENCE_NS);
@@ -118,6 +134,72 @@ static void reach(struct member *m, enum member_stage stage)
 /* ---- impatience ------------------------------------------------------------------------------ */
 
 /* What waits for other nodes is in many places; the page protocol ends it in all of them. */
+static void cut(struct member *m)
+{
+	atomic_store(&m->cut, true);
+	member_alone(m);
+	coherence_cluster_give_up(m->coherence);
+}
+
+/* It has a store, and may not have all that belongs there. */
+static bool is_absent(const struct member *m, unsigned node)
+{
+	const struct other *other = &m->other[node];
+
+	return cluster_member(m->o.cluster, node)->role == CLUSTER_STORAGE &&
+	       !other->link.up && other->stage < STAGE_END;
+}
+
+static void say_absent(struct member *m, const char *who, unsigned seconds)
+{
+	if (seconds)
+		weft_log(4,
+			"away: %s. It is waited for, up to %u s; what is changed of its pages "
+			"then stays in this node's log",
+			who, seconds);
+	else
+		weft_log(4,
+			"away: %s. What is changed of its pages does not fit in this node's "
+			"log: this weftd waits until it is started, or is killed (SIGTERM), and what "
+			"was not synced is lost",
+			who);
+	if (m->o.awaits)
+		m->o.awaits(m->o.owner, who, seconds);
+}
+
+/*
+ * All have been unmounted, and a store that is away is missing to persist what is left: whoever
+ * unmounts wants this to end, and nothing to be lost. So after a while all goes into the log that
+ * is not there yet, and nothing is waited for any more. Where it does not fit it is waited for.
+ */
+static void absent_look(struct member *m)
+{
+	const uint64_t now = rt_now_ns();
+	char who[400];
+
+	if (!member_who(m, is_absent, who, sizeof(who))) {
+		m->absent_at = 0;
+		return;
+	}
+	if (!m->absent_at)
+		m->absent_at = now;
+	if (!m->absent_said && now - m->absent_at >= ABSENT_WORD_NS) {
+		m->absent_said = 1;
+		say_absent(m, who, (ABSENT_NS - ABSENT_WORD_NS) / 1000000000u);
+	}
+	if (now - m->absent_at < ABSENT_NS)
+		return;
+	if (cache_log_dirty(m->volume->cache) == -ENOSPC) {
+		if (m->absent_said < 2)
+			say_absent(m, who, 0);
+		m->absent_said = 2;
+		m->absent_at = now - ABSENT_NS / 2; /* there may be room then */
+		return;
+	}
+	weft_log(4, "not waiting for %s any more", who);
+	cut(m);
+}
+
 static void watch(void *arg)
 {
 	struct member *m = arg;
@@ -126,13 +208,16 @@ static void watch(void *arg)
 	while ((watching = atomic_load(&m->watching)) != WATCH_END) {
 		rt_wait(&m->watching, watching,
 			watching == WATCH ? rt_now_ns() + PATIENCE_NS : RT_FOREVER);
-		if (watching != WATCH || atomic_load(&m->cut) ||
-			member_patience(m) != MEMBER_CUT)
+		if (watching != WATCH || atomic_load(&m->cut))
 			continue;
-		atomic_store(&m->cut, true);
-		weft_log(4, "other nodes are not waited for any more");
-		member_alone(m);
-		coherence_cluster_give_up(m->coherence);
+		if (member_patience(m) == MEMBER_CUT) {
+			weft_log(4, "other nodes are not waited for any more");
+			if (atomic_load(&m->met) && cache_log_dirty(m->volume->cache))
+				weft_log(4, "what was not synced may be lost");
+			cut(m);
+		} else if (atomic_load(&m->unused)) {
+			absent_look(m);
+		}
 	}
 }
 
@@ -171,8 +256,10 @@ void member_watch(struct member *m)
 void member_leave(struct member *m)
 {
 	member_watch(m);
-	if (m->net && atomic_load(&m->met) && !member_is_client(m))
+	if (m->net && atomic_load(&m->met) && !member_is_client(m)) {
 		reach(m, STAGE_LEAVES);
+		atomic_store(&m->unused, true);
+	}
 }
 
 void member_alone(struct member *m)

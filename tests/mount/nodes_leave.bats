@@ -108,3 +108,49 @@ look_at_others() {
 	umount_nodes 3 2 1
 	check_nodes
 }
+
+# Unmounts node $1 in the background; what is said is in $DIR/umountN.
+unmount_behind() {
+	timeout -s KILL 120 weft umount "${M[$1]}" >"$DIR/umount$1" 2>&1 3>&- &
+	UNMOUNTS+=($!)
+}
+
+@test "all are unmounted while a node that was killed is away: it is said, they end, nothing is lost" {
+	local pids=() UNMOUNTS=() n i
+	mount_nodes
+	for i in 1 2; do # in the store of node 3
+		mkdir "${M[3]}/d$i"
+		for n in $(seq 12); do head -c 20000 /dev/zero >"${M[3]}/d$i/$n"; done
+	done
+	weft sync "${M[3]}"
+	for i in 1 2; do
+		pids[i]=$(node_pid "$i")
+		head -c 240000 /dev/urandom >"$DIR/bytes$i"
+		for n in $(seq 12); do # the newest is with node i, and in no log
+			dd if="$DIR/bytes$i" of="${M[i]}/d$i/$n" bs=20000 skip=$((n - 1)) count=1 \
+				conv=notrunc status=none
+		done
+	done
+	pids[3]=$(node_pid 3)
+	kill -9 "${pids[3]}"
+	wait_until 10 gone "${pids[3]}"
+	umount -l "${M[3]}"
+	unmount_behind 1
+	unmount_behind 2
+	for i in 1 2; do
+		wait_until 60 gone "${pids[i]}"
+		wait "${UNMOUNTS[i - 1]}"
+		cat "$DIR/umount$i"
+	done
+	grep -q "unmounted; away: node 3 (10.77.0.3:9338)" "$DIR/umount1"
+	grep -q "waits for it, up to 18 s" "$DIR/umount1"
+	grep -q "stays in the log of node 1, until all are mounted again: nothing is lost" "$DIR/umount1"
+	mount_nodes
+	for i in 1 2; do
+		for n in 1 2 3; do
+			timeout -s KILL 60 cat $(seq -f "${M[n]}/d$i/%g" 12) | cmp - "$DIR/bytes$i"
+		done
+	done
+	umount_nodes 3 2 1
+	check_nodes
+}
