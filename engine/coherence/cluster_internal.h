@@ -37,6 +37,7 @@
 #define EASE_LOOK_MAX   32u
 #define ARRIVED_NS      1000000ull /* so long a page waits for its first use */
 #define UNUSED_NS       1000000000ull /* so long it is not evicted without one */
+#define LOST_NS         500000000ull /* so long a link may be down without an epoch for that */
 
 /* A call that waits for several pages. On its stack: who ends it does so under a lock that
  * it takes before it returns. */
@@ -190,6 +191,7 @@ enum link { LINK_DOWN, LINK_NEW, LINK_JOINED }; /* NEW: has not said its epoch y
 
 struct member {
 	uint8_t link;      /* enum link */
+	bool lost;    /* was JOINED, and no epoch has begun since then */
 	uint64_t entered;  /* the last epoch that it said it is in */
 	uint64_t reported; /* the last in which it has reported all to this home */
 };
@@ -211,6 +213,7 @@ struct view {
 	_Atomic bool rebuilding;
 	/* pages of this shard that READY waits for: they are being opened, or reinstated */
 	_Atomic uint32_t awaited;
+	uint64_t look_ns; /* for links that were lost; RT_FOREVER: there is none */
 	/* for people: durations are under the lock, pages are counted by whoever has one */
 	uint64_t began_ns, served_ns, resumed_ns;
 	_Atomic uint64_t pages_reported, pages_heard, pages_rebuilt;

@@ -33,6 +33,7 @@ void view_open(struct cluster *d)
 	v->unheard = members & ~node_bit(d->o.self) & ~v->left;
 	v->ready = v->resumed = node_bit(d->o.self);
 	v->rebuilding = true;
+	v->look_ns = RT_FOREVER;
 }
 
 void view_wake(struct cluster *d)
@@ -157,6 +158,7 @@ static void on_epoch(struct cluster *d, unsigned node, uint64_t epoch)
 	m->entered = epoch;
 	if (m->link == LINK_NEW) {
 		m->link = LINK_JOINED;
+		m->lost = false;
 		view_enter(d, MAX(mine, epoch) + 1, node_bit(node));
 	} else if (epoch > mine) {
 		view_enter(d, epoch, 0);
@@ -216,7 +218,8 @@ void view_link(struct cluster *d, unsigned node, bool up)
 	struct member *m = &v->member[node];
 
 	rt_mutex_lock(&v->lock);
-	*m = (struct member){.link = up ? LINK_NEW : LINK_DOWN};
+	*m = (struct member){.link = up ? LINK_NEW : LINK_DOWN,
+		.lost = m->lost || m->link == LINK_JOINED};
 	if (up)
 		atomic_fetch_and_explicit(
 			&v->left, ~node_bit(node), memory_order_release);
@@ -226,9 +229,43 @@ void view_link(struct cluster *d, unsigned node, bool up)
 		tell(d, node, PAGE_EPOCH);
 	else
 		page_each(d, link_lost, &node);
+	if (atomic_load_explicit(&v->left, memory_order_relaxed) & node_bit(node))
+		m->lost = false;
+	if (!up && m->lost)
+		v->look_ns = rt_now_ns() + LOST_NS;
 	change_ends(d);
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
+}
+
+/*
+ * A link was lost a while ago, and not made anew. What waits for it holds frames and keeps others
+ * behind it, and entries name a node that is away where another one could give: a new epoch ends
+ * that. Then what an absent node may have is refused. Returns when to look again.
+ */
+static uint64_t view_look(struct cluster *d)
+{
+	struct view *v = &d->view;
+	bool lost = false;
+	uint64_t next_ns;
+
+	rt_mutex_lock(&v->lock);
+	if (rt_now_ns() >= v->look_ns) {
+		v->look_ns = RT_FOREVER;
+		for (unsigned n = 0; n < PAGE_NODES_MAX; n++) {
+			struct member *m = &v->member[n];
+
+			if (m->link != LINK_DOWN || !m->lost)
+				continue;
+			m->lost = false;
+			lost = true;
+		}
+		if (lost)
+			view_enter(d, view_epoch(d) + 1, 0);
+	}
+	next_ns = v->look_ns;
+	rt_mutex_unlock(&v->lock);
+	return next_ns;
 }
 
 struct leaving {
@@ -289,8 +326,7 @@ void view_vacant(struct cluster *d, unsigned node)
 	if (v->member[node].link == LINK_DOWN &&
 		!(atomic_load_explicit(&v->left, memory_order_relaxed) &
 			node_bit(node))) {
-		atomic_fetch_or_explicit(
-			&v->left, node_bit(node), memory_order_release);
+		atomic_fetch_or_explicit(&v->left, node_bit(node), memory_order_release);
 		atomic_fetch_and_explicit(
 			&v->unheard, ~node_bit(node), memory_order_release);
 		/* what it held, entries say until they are made anew */
@@ -456,7 +492,9 @@ void view_main(void *arg)
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
 
+		uint64_t look_ns = view_look(d);
+
 		if (!view_step(d))
-			rt_wait(&d->view.word, word, RT_FOREVER);
+			rt_wait(&d->view.word, word, look_ns);
 	}
 }
