@@ -425,12 +425,16 @@ void provider_wake(struct cache *c);
 #define FETCH_FRESH (1u << 2)
 /* with the right to change it */
 #define FETCH_EXCLUSIVE (1u << 3)
+/* -EHOSTUNREACH where a node would be waited for that is away */
+#define FETCH_REACHED (1u << 4)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).
  */
 int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
 	unsigned flags, struct frame **keep);
+/* guard_own; flags: FETCH_REACHED, or 0. */
+int frame_own(struct cache *c, page_id pid, uint64_t incarnation, unsigned flags);
 /*
  * A request for a frame in the table, latched exclusively, was granted: gets the image, if
  * it must come from somewhere, and sets what the frame says of it. 0: still latched; an

@@ -211,7 +211,9 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 				*keep = x->frame[i];
 			unreached |= x->request[i].result == -EHOSTUNREACH;
 		}
-		if (unreached && unreached_wait(c) && !error)
+		if (unreached && !error && (flags & FETCH_REACHED))
+			error = -EHOSTUNREACH;
+		else if (unreached && unreached_wait(c) && !error)
 			error = -EINTR;
 		refs += done;
 		count -= done;
@@ -314,18 +316,29 @@ int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 	return fetch_and_await(c, refs, count, 0);
 }
 
-int cache_fetch_exclusive(struct cache *c, const struct page_ref *refs, unsigned count)
+static int fetch_exclusive(
+	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
-	int e = fetch_and_await(c, refs, count, FETCH_EXCLUSIVE);
+	int e = fetch_and_await(c, refs, count, flags | FETCH_EXCLUSIVE);
 
 	for (unsigned i = 0; i < count && !e; i++) {
 		struct frame *f = table_find(c, refs[i].pid);
 
 		/* a copy that is here but shared */
 		if (f && !mode_allows(f, PAGE_EXCLUSIVE))
-			e = guard_own(c, refs[i].pid, refs[i].incarnation);
+			e = frame_own(c, refs[i].pid, refs[i].incarnation, flags);
 	}
 	return e;
+}
+
+int cache_fetch_exclusive(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	return fetch_exclusive(c, refs, count, 0);
+}
+
+int cache_fetch_reached(struct cache *c, const struct page_ref *ref)
+{
+	return fetch_exclusive(c, ref, 1, FETCH_REACHED);
 }
 
 /* ---- read-ahead ------------------------------------------------------------------ */

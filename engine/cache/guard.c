@@ -37,7 +37,7 @@ static void frame_leave(struct cache *c, struct frame *f)
 
 /* Asks for what the frame lacks: a stronger mode, or the image of a hollow one. */
 static int frame_strengthen(struct cache *c, struct frame *f, const struct page_ref *ref,
-	enum page_mode wanted, bool blind)
+	enum page_mode wanted, bool blind, unsigned flags)
 {
 	bool hollow = frame_flags(f) & FRAME_HOLLOW;
 	struct coherence_request r = {
@@ -79,7 +79,7 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 		} else {
 			frame_leave(c, f);
 		}
-		if (r.result != -EHOSTUNREACH)
+		if (r.result != -EHOSTUNREACH || (flags & FETCH_REACHED))
 			return r.result;
 		return unreached_wait(c) ? -EINTR : -EAGAIN;
 	}
@@ -94,7 +94,7 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
  * until written (invariant 8).
  */
 static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
-	enum page_mode wanted, bool blind)
+	enum page_mode wanted, bool blind, unsigned flags)
 {
 	struct page_ref ref = {
 		.pid = atomic_load_explicit(&f->pid, memory_order_relaxed),
@@ -114,7 +114,7 @@ static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 	if (newer) /* the home must know: what others have of it is void */
 		wanted = PAGE_EXCLUSIVE;
 	if (newer || !mode_allows(f, wanted)) {
-		e = frame_strengthen(c, f, &ref, wanted, blind);
+		e = frame_strengthen(c, f, &ref, wanted, blind, flags);
 		if (e)
 			return e;
 		if (incarnation && f->incarnation > incarnation) {
@@ -169,7 +169,7 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 		if (likely(mode_allows(f, PAGE_EXCLUSIVE) &&
 			    (!incarnation || f->incarnation == incarnation)))
 			break;
-		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false);
+		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false, 0);
 		if (!e)
 			break;
 		if (e != -EAGAIN)
@@ -181,7 +181,7 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 	return 0;
 }
 
-int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
+int frame_own(struct cache *c, page_id pid, uint64_t incarnation, unsigned flags)
 {
 	uint64_t was_of, was;
 	struct frame *f;
@@ -189,7 +189,7 @@ int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
 	int e;
 
 	do {
-		e = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
+		e = find_or_fetch(c, pid, incarnation, flags | FETCH_EXCLUSIVE, &f);
 		if (e)
 			return e;
 		if (!latch_exclusive_wanted(c, f, pid)) {
@@ -201,12 +201,17 @@ int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
 		blank = frame_flags(f) & FRAME_HOLLOW;
 		if (!mode_allows(f, PAGE_EXCLUSIVE) ||
 			(incarnation && f->incarnation != incarnation))
-			e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false);
+			e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false, flags);
 	} while (e == -EAGAIN);
 	if (!e)
 		latch_release_exclusive(
 			c, f, blank || f->incarnation != was_of || f->version != was);
 	return e;
+}
+
+int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
+{
+	return frame_own(c, pid, incarnation, 0);
 }
 
 int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
@@ -230,7 +235,7 @@ int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guar
 		latch_release_shared(c, f);
 		if (!latch_exclusive_wanted(c, f, pid))
 			continue;
-		e = frame_adapt(c, f, incarnation, PAGE_SHARED, false);
+		e = frame_adapt(c, f, incarnation, PAGE_SHARED, false, 0);
 		if (!e)
 			latch_release_exclusive(c, f, true);
 		else if (e != -EAGAIN)
@@ -332,7 +337,7 @@ static __attribute__((noinline)) int optimistic_wait(
 		if (rt_task_unwanted())
 			return -EINTR;
 		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive_wanted(c, f, pid)) {
-			e = frame_adapt(c, f, 0, PAGE_SHARED, false);
+			e = frame_adapt(c, f, 0, PAGE_SHARED, false, 0);
 			if (!e)
 				latch_release_exclusive(c, f, true);
 			else if (e != -EAGAIN)
@@ -398,7 +403,7 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation,
 			if (!f)
 				continue;
 		}
-		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, true);
+		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, true, 0);
 		if (!e)
 			break;
 		if (e != -EAGAIN)

@@ -38,7 +38,15 @@ enum disk_checksum {
 
 enum disk_super_flags {
 	DISK_SUPER_AREAS = 1, /* it has room for logs of clients */
+	/* levels of the tree may be left out (docs/disk-format.md, "Tree pages") */
+	DISK_SUPER_LEVELS = 2,
 };
+
+/* From a page of the tree down to its children, unless one of them has grown where it is. */
+static inline unsigned disk_level_step(uint32_t super_flags)
+{
+	return super_flags & DISK_SUPER_LEVELS ? 2 : 1;
+}
 
 /* Highest id of a node: disk_inode.writers has a bit for each. */
 #define DISK_NODE_MAX 63u

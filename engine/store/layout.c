@@ -65,7 +65,7 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 	if (sb->store_bytes % PAGE_SIZE || sb->store_bytes > STORE_BYTES_MAX ||
 		sb->store_bytes < STORE_LOG_MIN)
 		return nonsense(err, "size of the store");
-	if (sb->flags & ~(uint32_t)DISK_SUPER_AREAS)
+	if (sb->flags & ~(uint32_t)(DISK_SUPER_AREAS | DISK_SUPER_LEVELS))
 		return weft_error(err, -EPROTONOSUPPORT,
 			"the store uses features that this weft does not know (flags "
 			"%#x): use a "
@@ -261,6 +261,7 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 
 	memset(sb, 0, sizeof(*sb));
 	rt_disk_info(disk, &info);
+	sb->flags = DISK_SUPER_LEVELS;
 	sb->shard = f->shard;
 	sb->node = f->node;
 	rc = plan_size(sb, &info, f, err);

@@ -6,7 +6,7 @@
  * A descent holds nothing. It reads a page, validates it, takes the child's word, and
  * validates the page again, so the child was the right one at the moment its word was
  * taken. What is missing is fetched with no guard and the descent starts over (invariant
- * 6). The level falls by exactly one with each step, so damaged pages cannot make it
+ * 6). The level falls with each step, so damaged pages cannot make it
  * loop; a page is checked once after each load before its content is used (invariant 9).
  *
  * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §III-A
@@ -190,8 +190,7 @@ static int node_first_visit(struct tree *t, struct descent *d)
  * Reads the header of the page in d->node. -EUCLEAN only if the guard still stands: then
  * the page was reached by valid parents and is not what they say.
  */
-static int node_enter(struct tree *t, tree_key key, unsigned level_min,
-	unsigned level_max, struct descent *d)
+static int node_enter(struct tree *t, tree_key key, unsigned level_max, struct descent *d)
 {
 	const uint8_t *image = d->node.image;
 	bool sound;
@@ -208,8 +207,7 @@ static int node_enter(struct tree *t, tree_key key, unsigned level_min,
 	d->high = tree_key_load(image + NODE_HIGH);
 	sound = page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
 		page_load_u64(image + NODE_PID) == d->pid &&
-		d->counts.level >= level_min && d->counts.level <= level_max &&
-		d->counts.count <= LEAF_SLOTS_MAX &&
+		d->counts.level <= level_max && d->counts.count <= LEAF_SLOTS_MAX &&
 		tree_key_within(key, d->low, d->high);
 	if (likely(sound))
 		return 0;
@@ -247,6 +245,7 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 	d->parent = d->node;
 	d->parent_pid = d->pid;
 	d->parent_count = count;
+	d->parent_level = level;
 	d->slot = slot;
 	d->pid = child;
 	r = guard_try_optimistic(t->cache, child, hinted, &d->node);
@@ -260,7 +259,7 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 		hints_claim(t, d->parent.frame, d->parent_pid);
 	if (!guard_valid(&d->parent))
 		return -EAGAIN;
-	return node_enter(t, key, level - 1, level - 1, d);
+	return node_enter(t, key, level - 1, d);
 }
 
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d)
@@ -273,6 +272,7 @@ int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct desce
 	d->parent.kind = GUARD_NONE;
 	d->parent_pid = PID_NONE;
 	d->parent_count = 0;
+	d->parent_level = 0;
 	d->slot = 0;
 	d->pid = t->root;
 	r = guard_try_optimistic(t->cache, t->root, hinted, &d->node);
@@ -281,11 +281,11 @@ int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct desce
 		return r;
 	}
 	hint_note(t, &t->root_frame, hinted, d->node.frame);
-	r = node_enter(t, key, 0, TREE_LEVELS_MAX - 1, d);
-	if (r == 0 && unlikely(d->counts.level < level))
-		r = guard_valid(&d->node) ? -ENOENT : -EAGAIN;
+	r = node_enter(t, key, TREE_LEVELS_MAX - 1, d);
 	while (r == 0 && d->counts.level > level)
 		r = step_down(t, key, d);
+	if (r == 0 && unlikely(d->counts.level < level))
+		r = guard_valid(&d->node) ? -ENOENT : -EAGAIN;
 	return r;
 }
 
@@ -328,6 +328,16 @@ int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt)
 
 	tree_back_off(attempt);
 	r = pid == PID_NONE ? 0 : cache_fetch_exclusive(t->cache, &ref, 1);
+	return r ? r : tree_wait_page(t, pid, 0);
+}
+
+int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt)
+{
+	struct page_ref ref = {.pid = pid};
+	int r;
+
+	tree_back_off(attempt);
+	r = pid == PID_NONE ? 0 : cache_fetch_reached(t->cache, &ref);
 	return r ? r : tree_wait_page(t, pid, 0);
 }
 
@@ -377,7 +387,7 @@ static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
 	if (r == 0)
 		r = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);
 	if (r == 0)
-		r = node_enter(t, key, 0, 0, d);
+		r = node_enter(t, key, 0, d);
 	if (r)
 		guard_release(t->cache, &d->held);
 	return r;

@@ -75,8 +75,8 @@ static bool divided(const struct merging *m, unsigned right_slot)
 {
 	tree_key at = tree_key_load(m->d.parent.image + INNER_KEY(right_slot));
 
-	return !m->over && m->d.counts.level <= 1 && cache_has_peers(m->t->cache) &&
-	       disk_key_divides(tree_key_disk(at));
+	return !m->over && m->d.counts.level <= m->t->step &&
+	       cache_has_peers(m->t->cache) && disk_key_divides(tree_key_disk(at));
 }
 
 /* Looks at the sibling on one side. -ENOENT: there is none that fits. */
@@ -167,17 +167,18 @@ static int join(struct merging *m)
 	return 0;
 }
 
-/* The root's only child, in m->d.node, moves into the root. */
-static int root_collapse(struct merging *m)
+/* A page's only child, in m->d.node, moves into it: the root's, or of one that has grown where
+ * it is. */
+static int collapse(struct merging *m)
 {
-	struct mtr_page *root, *child = NULL;
+	struct mtr_page *parent, *child = NULL;
 	uint8_t image[PAGE_SIZE];
 	int r = mtr_begin(m->mtr, m->t->cache, 3);
 
 	if (r)
 		return r;
-	root = mtr_upgrade(m->mtr, &m->d.parent, &r);
-	if (root)
+	parent = mtr_upgrade(m->mtr, &m->d.parent, &r);
+	if (parent)
 		child = mtr_upgrade(m->mtr, &m->d.node, &r);
 	if (child)
 		r = page_free(m, m->d.pid);
@@ -187,10 +188,16 @@ static int root_collapse(struct merging *m)
 	}
 	memcpy(image, child->guard.image, PAGE_SIZE);
 	memcpy(image + NODE_PID, &m->d.parent_pid, sizeof(page_id));
-	mtr_write(root, 0, image, PAGE_SIZE);
-	guard_expose_like(m->t->cache, &child->guard, &root->guard);
+	mtr_write(parent, 0, image, PAGE_SIZE);
+	guard_expose_like(m->t->cache, &child->guard, &parent->guard);
 	freed_commit(m, child, m->d.pid);
 	return 0;
+}
+
+/* The page above has grown where it is: there is one where a level is left out. */
+static bool has_grown(const struct merging *m)
+{
+	return m->d.parent_level - m->d.counts.level < m->t->step;
 }
 
 /* ---- the loop -------------------------------------------------------------------- */
@@ -206,7 +213,8 @@ static int merge_once(tree_key key, unsigned level, struct merging *m)
 	if (m->d.parent.kind == GUARD_NONE)
 		return -ENOENT;
 	if (m->d.parent_count == 1)
-		return m->d.parent_pid == m->t->root ? root_collapse(m) : -EDOM;
+		return m->d.parent_pid == m->t->root || has_grown(m) ? collapse(m)
+								     : -EDOM;
 	if (!counts_sparse(m->d.counts))
 		return -ENOENT;
 	r = sibling_try(m, true);
@@ -227,7 +235,8 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 
 		if (r == -EAGAIN) {
 			tries++;
-			r = tree_wait_exclusive(t, m.busy, tries);
+			/* another time, where one is away that has it: nothing waits for this */
+			r = tree_wait_reached(t, m.busy, tries);
 			if (r && r != -EAGAIN)
 				return;
 			continue;
@@ -237,7 +246,7 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 			return;
 		/* Below the root look again: it may be down to one child now. */
 		if (m.d.parent_pid != t->root)
-			level++;
+			level = m.d.parent_level;
 	}
 }
 

@@ -487,8 +487,8 @@ void tree_claim(struct tree *t, struct disk_key key)
 	if (tree_descend_once(t, tree_key_of(key), 0, &d) != -EAGAIN ||
 		d.missing == PID_NONE)
 		return;
-	/* what is missing is a leaf: pages above it are everybody's */
-	if (d.parent.kind != GUARD_NONE && d.counts.level == 1)
+	/* what is missing is a leaf, or has grown from one: pages above are everybody's */
+	if (d.parent.kind != GUARD_NONE && d.counts.level <= t->step)
 		(void)cache_fetch_exclusive(
 			t->cache, &(struct page_ref){.pid = d.missing}, 1);
 }

@@ -9,6 +9,10 @@
  * done no harm.
  *
  * The root's PID never changes: its content moves down into a new page.
+ *
+ * So does that of any page whose parent cannot be changed, since a node that is away may have it:
+ * the page grows where it is, and is split as a child of itself (docs/many-nodes.md, "Splits
+ * while a node is away"). The level for that was left out when the parent was made.
  */
 #include <errno.h>
 
@@ -16,6 +20,9 @@
 
 /* Lost races before a split gives up with -EAGAIN. */
 #define SPLIT_TRIES 64u
+/* A node may be back soon, and what has grown stays so. Who comes later does not wait anew. */
+#define GROW_AFTER_NS 1000000000ull
+#define GROW_LOOK_NS  20000000ull
 
 /* What a split works for. */
 struct splitting {
@@ -28,6 +35,9 @@ struct splitting {
 	bool divide; /* exactly at the key */
 	bool privileged;
 	struct space_run run; /* the new page; length 0: none yet */
+	bool waits;           /* for nodes that are away, too */
+	bool asked;        /* by what has to split below, which can do something else */
+	page_id unreached; /* it is above, and a node that is away may have it; PID_NONE: none */
 };
 
 /* ---- sizes ----------------------------------------------------------------------- */
@@ -184,39 +194,46 @@ static void split_commit(struct splitting *s)
 	tree_count(s->t, splits);
 }
 
-/* The root's content moves into the new page; the root becomes its only parent. */
-static int root_grow(struct splitting *s, struct descent *d, page_id *busy)
+/* The page's content moves into the new one; the page becomes its only parent, of this level. */
+static int page_grow(
+	struct splitting *s, struct descent *d, unsigned level, page_id *busy)
 {
-	struct mtr_page *root, *fresh;
+	struct mtr_page *page, *fresh;
 	uint8_t image[PAGE_SIZE];
 	page_id pid = s->run.pid;
-	unsigned level;
+	tree_key low, high;
 	int r = 0;
 
-	if (d->counts.level + 1u >= TREE_LEVELS_MAX)
-		return -ENOSPC;
 	r = mtr_begin(s->mtr, s->t->cache, 3);
 	if (r)
 		return r;
 	*busy = d->pid;
-	root = mtr_upgrade(s->mtr, &d->node, &r);
-	if (root)
+	page = mtr_upgrade(s->mtr, &d->node, &r);
+	if (page)
 		r = page_take(s, &fresh, busy);
 	if (r) {
 		mtr_abort(s->mtr);
 		return r;
 	}
-	memcpy(image, root->guard.image, PAGE_SIZE);
+	memcpy(image, page->guard.image, PAGE_SIZE);
 	memcpy(image + NODE_PID, &pid, sizeof(pid));
 	page_fill(fresh, image);
-	guard_expose_like(s->t->cache, &root->guard, &fresh->guard);
+	guard_expose_like(s->t->cache, &page->guard, &fresh->guard);
 
-	level = node_counts_load(root->guard.image).level + 1u;
-	node_init(image, d->pid, level, 0, TREE_KEY_MAX);
-	inner_insert(&(struct node_edit){.image = image}, 0, 0, pid);
-	mtr_write(root, 0, image, PAGE_SIZE);
+	low = tree_key_load(image + NODE_LOW);
+	high = tree_key_load(image + NODE_HIGH);
+	node_init(image, d->pid, level, low, high);
+	inner_insert(&(struct node_edit){.image = image}, 0, low, pid);
+	mtr_write(page, 0, image, PAGE_SIZE);
 	split_commit(s);
 	return 0;
+}
+
+static int root_grow(struct splitting *s, struct descent *d, page_id *busy)
+{
+	unsigned level = MIN(d->counts.level + s->t->step, TREE_LEVELS_MAX - 1u);
+
+	return level > d->counts.level ? page_grow(s, d, level, busy) : -ENOSPC;
 }
 
 /* Everything is latched: move the upper part of the page to the new one. */
@@ -292,28 +309,56 @@ static bool split_needed(const struct splitting *s, const struct descent *d)
 
 static int split_level(struct splitting *s);
 
-static int split_parent(struct splitting *s)
+static int split_parent(struct splitting *s, unsigned level)
 {
 	struct splitting up = {
 		.t = s->t,
 		.mtr = s->mtr,
 		.key = s->key,
-		.level = s->level + 1,
+		.level = level,
 		.privileged = s->privileged,
+		.waits = s->waits,
+		.asked = true,
+		.unreached = PID_NONE,
 	};
+	int r = split_level(&up);
 
-	return split_level(&up);
+	if (r == -EHOSTUNREACH)
+		s->unreached = up.unreached;
+	return r;
 }
 
-/* One try. 0 with *done, or 0 to look again; -EAGAIN: lost a race for page *busy. */
-static int split_once(struct splitting *s, bool *done, page_id *busy)
+/*
+ * What is above cannot be changed. Who holds the page keeps the level of the one above it from
+ * falling: it is that of a page whose child this is, wherever its content goes.
+ */
+static int below_grow(struct splitting *s, struct descent *d, page_id *busy)
+{
+	int r;
+
+	if (d->counts.level + 1u >= d->parent_level)
+		return -EHOSTUNREACH;
+	if (s->run.length == 0)
+		return page_prepare(s, d->pid);
+	r = page_grow(s, d, d->counts.level + 1u, busy);
+	if (r == 0) {
+		tree_count(s->t, grown);
+		s->unreached = PID_NONE; /* no longer what is above */
+	}
+	return r;
+}
+
+/* One try. 0 with *done, or 0 to look again; -EAGAIN: lost a race for page *busy; -EHOSTUNREACH:
+ * s->unreached would have to be waited for. */
+static int split_once(struct splitting *s, bool *done, page_id *busy, page_id *above)
 {
 	struct descent d;
 	bool needed;
 	int r = tree_descend(s->t, s->key, s->level, &d);
 
 	*busy = PID_NONE;
-	if (r == -ENOENT) { /* the tree shrank below this level: nothing to split there */
+	*above = d.parent_pid;
+	if (r == -ENOENT) { /* the tree has no such level here now: nothing to split */
 		*done = true;
 		return 0;
 	}
@@ -326,13 +371,59 @@ static int split_once(struct splitting *s, bool *done, page_id *busy)
 		*done = true;
 		return 0;
 	}
+	if (d.parent.kind != GUARD_NONE && s->unreached != PID_NONE)
+		return below_grow(s, &d, busy);
 	if (d.parent.kind != GUARD_NONE && d.parent_count >= DISK_INNER_CHILDREN)
-		return split_parent(s);
+		return split_parent(s, d.parent_level);
 	if (s->run.length == 0)
 		return page_prepare(s, d.pid);
 	if (d.parent.kind == GUARD_NONE)
 		return root_grow(s, &d, busy);
 	return node_split(s, &d, busy);
+}
+
+/* Has the page been refused for so long, to whoever asked? */
+static bool refused_long(struct tree *t, page_id pid)
+{
+	struct tree_refused *r = &t->refused;
+	uint64_t now = rt_now_ns();
+	bool is_long;
+
+	rt_mutex_lock(&r->lock);
+	if (r->pid != pid || now - r->last_ns > GROW_AFTER_NS)
+		r->since_ns = now;
+	r->pid = pid;
+	r->last_ns = now;
+	is_long = now - r->since_ns >= GROW_AFTER_NS;
+	rt_mutex_unlock(&r->lock);
+	return is_long;
+}
+
+/*
+ * A page was latched, or is not this node's, or a node that is away may have it. Of what is
+ * above, the last is for the caller to know; the page itself and its group are waited for, but
+ * for a page below that can grow instead.
+ */
+static int split_wait(struct splitting *s, page_id busy, page_id above, unsigned *tries)
+{
+	int r;
+
+	if (busy != PID_NONE && busy == s->run.pid)
+		return page_prepare(s, busy); /* its frame got lost */
+	if (s->waits)
+		return tree_wait_exclusive(s->t, busy, *tries);
+	r = tree_wait_reached(s->t, busy, *tries);
+	if (r != -EHOSTUNREACH)
+		return r;
+	if (busy != above && !s->asked)
+		return tree_wait_exclusive(s->t, busy, 0);
+	if (!refused_long(s->t, busy)) {
+		rt_sleep_ns(GROW_LOOK_NS);
+		(*tries)--;
+		return rt_task_unwanted() ? -EINTR : 0;
+	}
+	s->unreached = busy;
+	return busy == above ? 0 : -EHOSTUNREACH;
 }
 
 /* Splits the page of s->key at s->level until it has room. Recursion is bounded by
@@ -345,19 +436,18 @@ static int split_level(struct splitting *s)
 	if (s->level >= TREE_LEVELS_MAX)
 		return -ENOSPC;
 	for (unsigned tries = 0; !done && tries < SPLIT_TRIES;) {
-		page_id busy;
+		page_id busy, above;
 
-		r = split_once(s, &done, &busy);
-		if (r == 0)
-			continue;
-		if (r != -EAGAIN)
-			break;
-		tries++;
-		tree_count(s->t, restarts);
-		if (busy != PID_NONE && busy == s->run.pid)
-			r = page_prepare(s, busy); /* its frame got lost */
-		else
-			r = tree_wait_exclusive(s->t, busy, tries);
+		r = split_once(s, &done, &busy, &above);
+		if (r == -EHOSTUNREACH && !s->asked) { /* no level is left */
+			busy = s->unreached;
+			s->unreached = PID_NONE;
+			r = tree_wait_exclusive(s->t, busy, 0);
+		} else if (r == -EAGAIN) {
+			tries++;
+			tree_count(s->t, restarts);
+			r = split_wait(s, busy, above, &tries);
+		}
 		if (r && r != -EAGAIN)
 			break;
 	}
@@ -375,6 +465,22 @@ int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned coun
 		.writes = writes,
 		.write_count = count,
 		.privileged = privileged,
+		.unreached = PID_NONE,
+	};
+
+	return split_level(&s);
+}
+
+static int divide_level(struct tree *t, tree_key key, unsigned level, struct mtr *mtr)
+{
+	struct splitting s = {
+		.t = t,
+		.mtr = mtr,
+		.key = key,
+		.level = level,
+		.divide = true,
+		.waits = true,
+		.unreached = PID_NONE,
 	};
 
 	return split_level(&s);
@@ -383,20 +489,15 @@ int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned coun
 /* The leaf first: then a child of the page above begins at the key. */
 int tree_divide(struct tree *t, struct disk_key at, bool parents)
 {
+	tree_key key = tree_key_of(at);
 	struct mtr *mtr = rt_alloc(sizeof(*mtr));
-	int r = mtr ? 0 : -ENOMEM;
+	struct descent d;
+	int r = mtr ? divide_level(t, key, 0, mtr) : -ENOMEM;
 
-	for (unsigned level = 0; level <= parents && !r; level++) {
-		struct splitting s = {
-			.t = t,
-			.mtr = mtr,
-			.key = tree_key_of(at),
-			.level = level,
-			.divide = true,
-		};
-
-		r = split_level(&s);
-	}
+	if (r == 0 && parents)
+		r = tree_descend(t, key, 0, &d);
+	if (r == 0 && parents && d.parent.kind != GUARD_NONE)
+		r = divide_level(t, key, d.parent_level, mtr);
 	rt_free(mtr);
 	return r;
 }

@@ -25,6 +25,7 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 	t->space = space;
 	t->root = root;
 	t->shards = cache_shards(cache);
+	t->step = disk_level_step(store_superblock(cache_store(cache))->flags);
 	t->frame_count = (uint32_t)cache_frame_count(cache);
 	r = tree_hints_open(t);
 	if (r == 0)
@@ -37,7 +38,7 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 	 * once, and one with damage further down is not. */
 	r = tree_descend(t, 0, TREE_LEVELS_MAX - 1, &d);
 	if (r == -ENOENT) { /* few trees are that high */
-		atomic_store(&t->height, d.counts.level + 1u);
+		atomic_store(&t->height, d.counts.level / t->step + 1u);
 		r = 0;
 	}
 	if (r) {
@@ -99,7 +100,7 @@ unsigned tree_height(struct tree *t)
 	struct guard g;
 
 	while (guard_try_optimistic(t->cache, t->root, NULL, &g) == 0) {
-		unsigned height = node_counts_load(g.image).level + 1u;
+		unsigned height = node_counts_load(g.image).level / t->step + 1u;
 
 		if (guard_valid(&g)) {
 			atomic_store(&t->height, height);

@@ -213,10 +213,10 @@ void tree_undivide(struct tree *t, struct disk_key at);
 void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to);
 
 struct tree_counters {
-	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits;
+	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits, grown;
 };
 struct tree_counters *tree_counters(struct tree *t);
-/* Levels. Never waits: as last seen here where the root is latched, or not in the cache. */
+/* Levels, without what has grown where it is. Never waits: as last seen here where the root is latched, or not in the cache. */
 unsigned tree_height(struct tree *t);
 
 #endif

@@ -158,6 +158,13 @@ struct tree_stripe {
 	char pad[128 - sizeof(struct tree_counters) % 128];
 } __attribute__((aligned(CACHE_LINE)));
 
+/* The last page that could not be changed, as a node that is away may have it. */
+struct tree_refused {
+	struct rt_mutex lock; /* a leaf */
+	page_id pid;
+	uint64_t since_ns, last_ns;
+};
+
 struct tree {
 	struct cache *cache;
 	struct space *space;
@@ -166,6 +173,8 @@ struct tree {
 	uint32_t frame_count;
 	_Atomic uint32_t root_frame; /* hint */
 	_Atomic uint32_t height;     /* that tree_height last saw */
+	unsigned step;               /* disk_level_step: with 2 a page can grow where it is */
+	struct tree_refused refused;
 
 	struct tree_hints *hints;
 	uint32_t hint_count;
@@ -200,6 +209,7 @@ struct descent {
 	page_id parent_pid;
 	unsigned slot;         /* of the node in its parent */
 	unsigned parent_count; /* children of the parent */
+	unsigned parent_level;
 	struct node_counts counts;
 	tree_key low, high;
 	bool waited; /* a page had to be fetched or waited for */
@@ -207,7 +217,7 @@ struct descent {
 };
 
 /* Finds the page of `level` that covers the key. Waits. The content seen counts only
- * after guard_valid(&d->node). -ENOENT: the tree is not that high. */
+ * after guard_valid(&d->node). -ENOENT: there is none of that level on the way. */
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d);
 /* The same to the leaf; after several lost attempts holds it shared (ScaleStore §3.2:
  * fall back to the shared latch for progress). Ended by tree_leaf_done: true if all that
@@ -223,6 +233,8 @@ int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct desce
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt);
 /* The same for a page that is to be latched exclusively: first gets the right to it. */
 int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt);
+/* The same; -EHOSTUNREACH where that waits for a node that is away. */
+int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt);
 void tree_back_off(unsigned attempt);
 
 int tree_hints_open(struct tree *t);

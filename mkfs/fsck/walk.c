@@ -3,7 +3,7 @@
  * Reading the tree without trusting it (invariant 9).
  *
  * A walk goes from leaf to leaf by their ranges. Each page is checked by itself
- * (tree_check_page) and against its parent: level one less, fences equal to the parent's
+ * (tree_check_page) and against its parent: a lower level, fences equal to the parent's
  * keys. So no page can stand in two places and no walk can loop. What does not pass is
  * reported to pass 1's function and its range skipped. A page whose checksum is wrong but
  * whose content passes all of this is read as it is: the items in it are checked by what
@@ -97,14 +97,15 @@ int page_raw(struct fsck *f, page_id pid, void *image)
 /* What the parent says of a page. */
 struct expected {
 	page_id pid;
-	unsigned level; /* LEVELS_MAX: any (the root) */
+	unsigned level; /* the highest that it may be of; LEVELS_MAX: the root */
+	unsigned usual; /* what it is of, unless it has grown where it is */
 	wide_key low, high;
 };
 
 static int node_matches(
 	const struct disk_node *n, const struct expected *e, struct weft_error *err)
 {
-	if (e->level != LEVELS_MAX && n->level != e->level)
+	if (n->level > e->level)
 		return weft_error(err, -ESTALE, "it is of level %u", n->level);
 	if (key_wide(n->low_fence) != e->low || key_wide(n->high_fence) != e->high)
 		return weft_error(err, -ESTALE, "its range of keys is another one");
@@ -176,11 +177,15 @@ static unsigned child_find(const struct disk_inner *p, wide_key key)
 	return at;
 }
 
-static void child_expected(const struct disk_inner *p, unsigned at, struct expected *e)
+static void child_expected(
+	const struct fsck *f, const struct disk_inner *p, unsigned at, struct expected *e)
 {
+	unsigned step = disk_level_step(f->store[0].sb.flags);
+
 	*e = (struct expected){
 		.pid = p->child[at],
 		.level = p->node.level - 1u,
+		.usual = p->node.level - MIN(p->node.level, step),
 		.low = key_wide(p->key[at]),
 		.high = at + 1u < p->node.count ? key_wide(p->key[at + 1])
 						: key_wide(p->node.high_fence),
@@ -218,7 +223,7 @@ static void walk_damaged(struct walk *w, const struct walk_level *parent, unsign
 		.parent = parent ? parent->pid : PID_NONE,
 		.slot = slot,
 		.pid = e->pid,
-		.level = e->level == LEVELS_MAX ? 0 : e->level,
+		.level = e->usual,
 		.low = e->low,
 		.high = e->high,
 		.sound = rc == 1,
@@ -309,9 +314,9 @@ int walk_leaf(struct walk *w)
 			struct expected e;
 
 			l->slot = child_find(&l->page, w->next);
-			if (level == 1)
+			if (level <= disk_level_step(w->f->store[0].sb.flags))
 				children_fetch(w, l, l->slot);
-			child_expected(&l->page, l->slot, &e);
+			child_expected(w->f, &l->page, l->slot, &e);
 			rc = walk_enter(w, l, l->slot, &e, &level);
 		}
 		if (rc == -ESTALE)

@@ -178,7 +178,7 @@ static void leaf_fence(struct image *i)
 static void inner_children(struct image *i)
 {
 	struct disk_inner n;
-	page_id pid = page_over(i, disk_key(i->c.many + 1500, DISK_ITEM_INODE, 0), 1, &n);
+	page_id pid = page_over(i, disk_key(i->c.many + 1500, DISK_ITEM_INODE, 0), 2, &n);
 	uint64_t two[2] = {n.child[6], n.child[5]};
 
 	page_change(i, pid, (unsigned)offsetof(struct disk_inner, child[5]), two,
@@ -188,7 +188,7 @@ static void inner_children(struct image *i)
 static void inner_outside(struct image *i)
 {
 	struct disk_inner n;
-	page_id pid = page_over(i, disk_key(i->c.many + 1500, DISK_ITEM_INODE, 0), 1, &n);
+	page_id pid = page_over(i, disk_key(i->c.many + 1500, DISK_ITEM_INODE, 0), 2, &n);
 	uint64_t nowhere = 1ull << 40;
 
 	page_change(i, pid, (unsigned)offsetof(struct disk_inner, child[5]), &nowhere, 8);

@@ -332,7 +332,7 @@ void leaf_zeroed(struct image *i)
 
 void inner_zeroed(struct image *i)
 {
-	page_id pid = page_over(i, middle_key(i), 1);
+	page_id pid = page_over(i, middle_key(i), 2);
 
 	MUST(pid != root_page(i) ? 0 : -EIO);
 	raw_write(i, page_place(i, pid), zeros, PAGE_SIZE);

@@ -52,6 +52,52 @@ kill_and_mount() {
 	check_all
 }
 
+# Makes files in folder $1 for ever, unlinks each third; how many is in file $2.
+make_files() {
+	setsid python3 - "$1" "$2" 2>/dev/null 3>&- <<-'END' &
+		import os, sys
+		n = 0
+		with open(sys.argv[2], "w") as said:
+		    while True:
+		        path = "%s/%d" % (sys.argv[1], n)
+		        with open(path, "wb") as f:
+		            f.write(b"x" * 3000)
+		        if n % 3 == 0:
+		            os.unlink(path)
+		        n += 1
+		        said.seek(0)
+		        said.write(str(n))
+		        said.flush()
+	END
+	MADE=$!
+}
+
+made_more() { [ "$(cat "$DIR/made$1")" -ge $(($2 + ${WEFT_CRASH_FILES:-20000})) ]; }
+
+@test "a node is killed, and stays away: those that work in their own folders go on, through splits of the tree" {
+	local n before=()
+	mount_nodes
+	for n in 1 2 3; do
+		mkdir "${M[n]}/own$n"
+		make_files "${M[n]}/own$n" "$DIR/made$n"
+		LOADS[n]=$MADE
+	done
+	for n in 1 2 3; do wait_until 60 [ -s "$DIR/made$n" ]; done
+	sleep 2
+	n=$(node_pid 3)
+	kill -9 "$n"
+	for n in 1 2; do before[n]=$(cat "$DIR/made$n"); done
+	for n in 1 2; do wait_until 120 made_more "$n" "${before[n]}"; done
+	umount -l "${M[3]}"
+	end_loads
+	mount_node 3
+	for n in 1 2; do [ "$(ls "${M[3]}/own$n" | wc -l)" -ge "${before[n]}" ]; done
+	umount_nodes 1 2 3
+	run fsck.weft -f -n "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+}
+
 @test "two nodes are killed at once, and come back" {
 	local n round
 	mount_nodes

@@ -10,11 +10,11 @@
  */
 #define LOG_BYTES (16ull << 20)
 #include "tests/sim/cluster_files.h"
+#include "tests/sim/cluster_lives.h"
 
 #define CRASHES       4u
 #define CRASHES_SEEDS 5u
 
-static uint64_t frames = FRAMES; /* of a cache */
 static unsigned ended;
 
 static void work(void *arg)
@@ -23,46 +23,6 @@ static void work(void *arg)
 }
 
 /* ---- lives of a node ----------------------------------------------------------------------- */
-
-static void crash_leave(void *arg, struct volume *v)
-{
-	struct node *n = (struct node *)arg;
-
-	if (n->fs) /* else it could not be opened */
-		barrier(n);
-	net_calls_stop(n->calls);
-	coherence_cluster_stop(n->coherence);
-	net_close(n->net);
-	net_calls_close(n->calls);
-	n->coherence = NULL;
-}
-
-static void crash_open(struct node *n)
-{
-	struct volume_options vo = {
-		.background = true,
-		.cache = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40},
-		.node = (uint16_t)n->id,
-		.shard = (uint16_t)(n->id - 1),
-		.peers = &n->peers,
-	};
-	struct ops_options oo = {.atime = OPS_RELATIME};
-	struct weft_error err = {0};
-	struct rt_disk *disk;
-
-	atomic_store(&n->ups, 0);
-	n->fs = NULL;
-	n->peers = (struct volume_peers){
-		.open = node_provide, .start = node_join, .stop = crash_leave, .arg = n};
-	n->shards.count = 0;
-	for (unsigned i = 0; i < n->w->nodes; i++)
-		OK(shards_set(&n->shards, (uint16_t)i, 0));
-	OK(rt_disk_open(&disk, n->disk, 0, &err));
-	if (volume_open(&n->v, disk, &vo, &err) || fs_open(&n->fs, n->v, &oo, &err)) {
-		print_message("node %u: %s\n", n->id, err.text);
-		abort();
-	}
-}
 
 static void node_life(void *arg)
 {

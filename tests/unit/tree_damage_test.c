@@ -211,12 +211,11 @@ static void too_many(uint8_t *image, page_id pid)
 	memcpy(image + offsetof(struct disk_node, count), &count, sizeof(count));
 }
 
-static void a_level_too_low(uint8_t *image, page_id pid)
+static void level_of_the_root(uint8_t *image, page_id pid)
 {
-	tree_key low = tree_key_load(image + NODE_LOW),
-		 high = tree_key_load(image + NODE_HIGH);
+	uint16_t level = 4;
 
-	node_init(image, pid, 0, low, high);
+	memcpy(image + offsetof(struct disk_node, level), &level, sizeof(level));
 }
 
 static void forged_leaves_are_refused(void **state)
@@ -230,14 +229,14 @@ static void forged_leaves_are_refused(void **state)
 
 static void forged_inner_pages_are_refused(void **state)
 {
-	with_forged(1, 5, ITEMS - 1, zeros);
-	with_forged(1, 5, ITEMS - 1, noise);
-	with_forged(1, 5, ITEMS - 1, other_pid);
-	with_forged(1, 5, ITEMS - 1, children_are_this_level);
-	with_forged(1, 5, ITEMS - 1, children_are_outside);
-	with_forged(1, 5, ITEMS - 1, children_are_groups);
-	with_forged(1, 5, ITEMS - 1, too_many);
-	with_forged(1, 5, ITEMS - 1, a_level_too_low);
+	with_forged(2, 5, ITEMS - 1, zeros);
+	with_forged(2, 5, ITEMS - 1, noise);
+	with_forged(2, 5, ITEMS - 1, other_pid);
+	with_forged(2, 5, ITEMS - 1, children_are_this_level);
+	with_forged(2, 5, ITEMS - 1, children_are_outside);
+	with_forged(2, 5, ITEMS - 1, children_are_groups);
+	with_forged(2, 5, ITEMS - 1, too_many);
+	with_forged(2, 5, ITEMS - 1, level_of_the_root);
 }
 
 static void a_volume_with_a_forged_root_does_not_open(void **state)
@@ -248,7 +247,7 @@ static void a_volume_with_a_forged_root_does_not_open(void **state)
 	page_id pid;
 
 	open_again();
-	pid = page_on_way(5, 2, good);
+	pid = page_on_way(5, 4, good);
 	memcpy(bad, good, PAGE_SIZE);
 	set_u64(bad, INNER_CHILD(0), pid);
 	forge(pid, bad);

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * While a node is away the others go on with what is theirs (docs/many-nodes.md, "Splits while a
+ * node is away"): three nodes make and unlink files, each in its own directory. One loses its
+ * power; the others make many more, so that the tree has to grow, and unlink most. Then it comes
+ * back, and the volume is whole.
+ *
+ *   WEFT_SIM_SEED=7 build/tests/sim/cluster_away_test     one seed
+ *   WEFT_SIM_SEEDS=1000                                   so many
+ */
+#define LOG_BYTES (16ull << 20)
+#define FRAMES    4000
+#include "tests/sim/cluster_lives.h"
+
+#define AWAY_SEEDS 4
+#define LIVE       3u   /* nodes */
+#define BEFORE     500u /* files of each */
+#define AFTER      1500u
+
+enum { TOGETHER, ALONE, AGAIN }; /* phases */
+
+/* What a node has in its directory; that of one that has crashed nobody knows. */
+static struct own {
+	uint64_t dir;
+	unsigned made, first; /* files `first` to `made` are there */
+	bool crashed;
+} own[LIVE];
+
+static _Atomic uint32_t phase, finished;
+static unsigned ended, victim;
+static uint64_t sum_grown;
+
+static struct ops_name own_name(char out[16], unsigned i)
+{
+	snprintf(out, 16, "f%u", i);
+	return nm(out);
+}
+
+static void make_one(struct node *n, struct own *o)
+{
+	struct ops_file *open;
+	struct ops_attr a;
+	char text[16], bytes[100];
+
+	memset(bytes, (int)o->made, sizeof(bytes));
+	OK(ops_create(n->fs, o->dir, own_name(text, o->made), &root_user, 0644,
+		O_RDWR | O_EXCL, &open, &a));
+	EQ(ops_write(n->fs, open, &root_user, 0, bytes, sizeof(bytes), false),
+		sizeof(bytes));
+	ops_close(n->fs, open);
+	o->made++;
+}
+
+static void unlink_one(struct node *n, struct own *o)
+{
+	char text[16];
+
+	OK(ops_unlink(n->fs, o->dir, own_name(text, o->first)));
+	o->first++;
+}
+
+static void look_at(struct node *n, const struct own *o)
+{
+	struct ops_attr a;
+	char text[16];
+
+	for (unsigned i = o->first; i < o->made; i++) {
+		OK(ops_lookup(n->fs, o->dir, own_name(text, i), &a));
+		EQ(a.inode.size, 100);
+	}
+	EQ(ops_lookup(n->fs, o->dir, own_name(text, o->made), &a), -ENOENT);
+}
+
+static void come_to(uint32_t wanted)
+{
+	uint32_t seen;
+
+	while ((seen = atomic_load(&phase)) < wanted)
+		rt_wait(&phase, seen, RT_FOREVER);
+}
+
+static void go_on_to(uint32_t next)
+{
+	atomic_store(&phase, next);
+	rt_wake(&phase, INT32_MAX);
+}
+
+/* All that live have come so far; they do not wait for who is away. */
+static void await(unsigned nodes)
+{
+	uint64_t end = rt_now_ns() + 200ull * 1000000000;
+
+	while (atomic_load(&finished) < nodes) {
+		HOLDS(rt_now_ns() < end);
+		rt_sleep_ns(1000000);
+	}
+	atomic_store(&finished, 0);
+}
+
+static void first_life(struct node *n, struct own *o)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "own%u", n->id);
+	o->dir = mk_dir(n->fs, DISK_INO_ROOT, text);
+	while (o->made < BEFORE)
+		make_one(n, o);
+	OK(volume_sync(n->v));
+	/* who opens the volume reads what all have unlinked, and once more if somebody is busy */
+	rt_sleep_ns(3000000000);
+	unlink_one(n, o);
+	atomic_fetch_add(&finished, 1);
+	while (atomic_load(&phase) == TOGETHER) {
+		if (o == &own[victim])
+			rt_sleep_ns(1000000);
+		else
+			make_one(n, o);
+	}
+	for (unsigned i = 0; i < AFTER; i++)
+		make_one(n, o);
+	while (o->made - o->first > BEFORE / 2)
+		unlink_one(n, o);
+	look_at(n, o);
+	sum_grown += tree_counters(n->v->tree)->grown;
+	atomic_fetch_add(&finished, 1);
+}
+
+static void away_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	struct own *o = &own[n->id - 1];
+
+	crash_open(n);
+	if (!o->crashed)
+		first_life(n, o);
+	come_to(AGAIN);
+	barrier(n);
+	for (unsigned i = 0; i < LIVE; i++)
+		if (!own[i].crashed)
+			look_at(n, &own[i]);
+	barrier(n);
+	while (!o->crashed && o->first < o->made) /* what has grown is joined again */
+		unlink_one(n, o);
+	fs_close(n->fs);
+	barrier(n);
+	node_settle(n);
+	OK(volume_close(n->v));
+	ended++;
+}
+
+static void life_begin(struct node *n)
+{
+	n->sim = rt_sim_node_new(n->disk);
+	OK(rt_sim_spawn_on(n->sim, "node", away_life, n));
+}
+
+static int run_away(void *arg)
+{
+	struct world *w = (struct world *)arg;
+	struct node *lost = &w->node[victim];
+
+	running = w;
+	abort_before = signal(SIGABRT, on_abort);
+	memset(w->uuid, 0x11, sizeof(w->uuid));
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->w = w;
+		n->id = i + 1;
+		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
+		node_format(n);
+	}
+	for (unsigned i = 0; i < w->nodes; i++)
+		life_begin(&w->node[i]);
+	await(LIVE);
+	rt_sleep_ns(20000000 + rt_random() % 50000000);
+	lost->coherence = NULL;
+	rt_sim_node_kill(lost->sim);
+	own[victim].crashed = true;
+	go_on_to(ALONE);
+	await(LIVE - 1);
+	life_begin(lost);
+	go_on_to(AGAIN);
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	HOLDS(ended == w->nodes);
+	running = NULL;
+	stores_check(w);
+	signal(SIGABRT, abort_before);
+	return 0;
+}
+
+/* The home of the tree's upper pages, node 1, is not lost: what needs that waits. */
+static void run_seeds(void)
+{
+	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
+	uint64_t seeds = seeds_count(AWAY_SEEDS);
+
+	sum_grown = 0;
+	for (uint64_t seed = seeds_first(); seeds--; seed++) {
+		struct world *w = (struct world *)calloc(1, sizeof(*w));
+
+		assert_non_null(w);
+		w->nodes = LIVE;
+		w->disk_bytes = 128ull << 20;
+		memset(own, 0, sizeof(own));
+		atomic_store(&phase, TOGETHER);
+		atomic_store(&finished, 0);
+		ended = 0;
+		victim = 1 + seed % (LIVE - 1);
+		assert_int_equal(rt_sim_run(seed, &o, run_away, w), 0);
+		free(w);
+	}
+	print_message("%" PRIu64 " pages grew where they are\n", sum_grown);
+	assert_true(sum_grown > 0);
+}
+
+static void others_go_on_while_one_is_away(void **state)
+{
+	run_seeds();
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(others_go_on_while_one_is_away),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
