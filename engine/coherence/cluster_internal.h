@@ -191,7 +191,7 @@ enum link { LINK_DOWN, LINK_NEW, LINK_JOINED }; /* NEW: has not said its epoch y
 
 struct member {
 	uint8_t link;      /* enum link */
-	bool lost;    /* was JOINED, and no epoch has begun since then */
+	bool lost;         /* was JOINED, and no epoch has begun since then */
 	uint64_t entered;  /* the last epoch that it said it is in */
 	uint64_t reported; /* the last in which it has reported all to this home */
 };

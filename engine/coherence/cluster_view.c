@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cluster's epoch (docs/many-nodes.md, "Failures"): a number that grows whenever a link
- * is made anew. Nodes that are connected agree on it without a coordinator: who hears of a
+ * is made anew, or stays down. Nodes that are connected agree on it without a coordinator: who hears of a
  * higher one enters it, and says so.
  *
  * Keeps: within an epoch, no message between two nodes is missing before one that is heard
@@ -491,7 +491,6 @@ void view_main(void *arg)
 
 	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
 		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
-
 		uint64_t look_ns = view_look(d);
 
 		if (!view_step(d))

@@ -38,6 +38,7 @@ struct splitting {
 	bool waits;           /* for nodes that are away, too */
 	bool asked;        /* by what has to split below, which can do something else */
 	page_id unreached; /* it is above, and a node that is away may have it; PID_NONE: none */
+	uint64_t refused_ns; /* since when something is; 0: not yet */
 };
 
 /* ---- sizes ----------------------------------------------------------------------- */
@@ -382,20 +383,22 @@ static int split_once(struct splitting *s, bool *done, page_id *busy, page_id *a
 	return node_split(s, &d, busy);
 }
 
-/* Has the page been refused for so long, to whoever asked? */
-static bool refused_long(struct tree *t, page_id pid)
+/* Has the page been refused for so long, to this split, or to whoever asked? */
+static bool refused_long(struct splitting *s, page_id pid)
 {
-	struct tree_refused *r = &t->refused;
+	struct tree_refused *r = &s->t->refused[pid % TREE_REFUSED];
 	uint64_t now = rt_now_ns();
 	bool is_long;
 
-	rt_mutex_lock(&r->lock);
+	if (!s->refused_ns)
+		s->refused_ns = now;
+	rt_mutex_lock(&s->t->refused_lock);
 	if (r->pid != pid || now - r->last_ns > GROW_AFTER_NS)
 		r->since_ns = now;
 	r->pid = pid;
 	r->last_ns = now;
-	is_long = now - r->since_ns >= GROW_AFTER_NS;
-	rt_mutex_unlock(&r->lock);
+	is_long = now - MIN(r->since_ns, s->refused_ns) >= GROW_AFTER_NS;
+	rt_mutex_unlock(&s->t->refused_lock);
 	return is_long;
 }
 
@@ -417,7 +420,7 @@ static int split_wait(struct splitting *s, page_id busy, page_id above, unsigned
 		return r;
 	if (busy != above && !s->asked)
 		return tree_wait_exclusive(s->t, busy, 0);
-	if (!refused_long(s->t, busy)) {
+	if (!refused_long(s, busy)) {
 		rt_sleep_ns(GROW_LOOK_NS);
 		(*tries)--;
 		return rt_task_unwanted() ? -EINTR : 0;
@@ -439,7 +442,8 @@ static int split_level(struct splitting *s)
 		page_id busy, above;
 
 		r = split_once(s, &done, &busy, &above);
-		if (r == -EHOSTUNREACH && !s->asked) { /* no level is left */
+		if (r == -EHOSTUNREACH && !s->asked && s->unreached != PID_NONE) {
+			/* no level is left */
 			busy = s->unreached;
 			s->unreached = PID_NONE;
 			r = tree_wait_exclusive(s->t, busy, 0);

@@ -216,7 +216,8 @@ struct tree_counters {
 	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits, grown;
 };
 struct tree_counters *tree_counters(struct tree *t);
-/* Levels, without what has grown where it is. Never waits: as last seen here where the root is latched, or not in the cache. */
+/* Levels, without what has grown where it is. Never waits: as last seen here where the root is
+ * latched, or not in the cache. */
 unsigned tree_height(struct tree *t);
 
 #endif

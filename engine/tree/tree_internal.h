@@ -158,9 +158,9 @@ struct tree_stripe {
 	char pad[128 - sizeof(struct tree_counters) % 128];
 } __attribute__((aligned(CACHE_LINE)));
 
-/* The last page that could not be changed, as a node that is away may have it. */
+/* A page that could not be changed, as a node that is away may have it: the last one of its hash. */
+#define TREE_REFUSED 8
 struct tree_refused {
-	struct rt_mutex lock; /* a leaf */
 	page_id pid;
 	uint64_t since_ns, last_ns;
 };
@@ -174,7 +174,8 @@ struct tree {
 	_Atomic uint32_t root_frame; /* hint */
 	_Atomic uint32_t height;     /* that tree_height last saw */
 	unsigned step;               /* disk_level_step: with 2 a page can grow where it is */
-	struct tree_refused refused;
+	struct rt_mutex refused_lock; /* a leaf */
+	struct tree_refused refused[TREE_REFUSED];
 
 	struct tree_hints *hints;
 	uint32_t hint_count;
