@@ -135,6 +135,10 @@ static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
 	struct view *v = &d->view;
 
 	change_begins(v);
+	/* a link that was lost before needs no epoch of its own any more */
+	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+		if (v->member[n].link != LINK_JOINED)
+			v->member[n].lost = false;
 	page_all_lock(d);
 	atomic_store_explicit(&v->epoch, epoch, memory_order_relaxed);
 	atomic_fetch_or_explicit(&v->joined, joins, memory_order_release);
@@ -252,14 +256,8 @@ static uint64_t view_look(struct cluster *d)
 	rt_mutex_lock(&v->lock);
 	if (rt_now_ns() >= v->look_ns) {
 		v->look_ns = RT_FOREVER;
-		for (unsigned n = 0; n < PAGE_NODES_MAX; n++) {
-			struct member *m = &v->member[n];
-
-			if (m->link != LINK_DOWN || !m->lost)
-				continue;
-			m->lost = false;
-			lost = true;
-		}
+		for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
+			lost |= v->member[n].link == LINK_DOWN && v->member[n].lost;
 		if (lost)
 			view_enter(d, view_epoch(d) + 1, 0);
 	}
