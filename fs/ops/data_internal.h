@@ -114,7 +114,7 @@ struct inode_state {
 	int64_t mtime_ns;   /* newer than the tree's (ctime too); 0: none */
 	int64_t atime_ns;
 	int64_t atime_was_ns;   /* with other nodes: the tree's that atime_ns follows */
-	bool atime_listed;      /* the task of atimes comes to it */
+	bool times_listed;      /* the task of times comes to it */
 	struct space_run ahead; /* reserved for what follows the end */
 	uint32_t ahead_pages;   /* how much to reserve next */
 	uint32_t pressure;      /* space_pressure when `ahead` was reserved */
@@ -161,6 +161,8 @@ void ahead_release(struct fs *fs, struct inode_state *st);
 
 /* Times that the tree does not have yet. `settle` writes them; Waits. */
 int state_settle(struct fs *fs, struct inode_state *st);
+/* The same a moment later, when the file is at rest. */
+void state_settle_later(struct fs *fs, struct inode_state *st);
 /* A transaction has just written the inode with these times: what is older is not needed.
  */
 void state_times_written(struct inode_state *st, int64_t mtime_ns);
@@ -366,6 +368,8 @@ void locks_closing(struct fs *fs, struct ops_file *file);
 /* A handle has come, goes: under the stripe's lock. */
 void stores_opened(struct fs *fs, struct ops_file *file);
 void stores_closed(struct ops_file *file);
+/* Brings the mtime of stores into the tree. Waits. */
+void stores_settle(struct fs *fs, struct inode_state *st);
 /* May programs here store into the file without a word? Then the kernel gets its pages
  * exclusively. */
 static inline bool stores_possible(const struct inode_state *st)

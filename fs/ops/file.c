@@ -381,12 +381,13 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 
 /* ---- open and close -------------------------------------------------------------- */
 
-/* Uncounts a handle; the last one brings times into the tree, or ends an orphan. */
+/* Uncounts a handle; the last one brings times into the tree, or ends an orphan. Those of what
+ * was stored through a mapping come with each handle that it may have had. */
 static void handle_drop(struct fs *fs, struct ops_file *file)
 {
 	struct inode_state *st = file->state;
 	struct stripe *s = stripe_of(fs, st->ino);
-	bool last, orphan, settle;
+	bool last, orphan, settle, stores;
 
 	rt_mutex_lock(&s->lock);
 	*(file->previous ? &file->previous->next : &st->files) = file->next;
@@ -398,6 +399,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 	last = --st->handles == 0;
 	orphan = last && st->orphan;
 	settle = last && !fs->kernel && (!orphan || st->naming);
+	stores = file->mappable && (!orphan || st->naming);
 	if (last)
 		st->linkable = false;
 	if (orphan)
@@ -407,6 +409,8 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 	atomic_fetch_sub_explicit(&fs->files->open_files, 1, memory_order_relaxed);
 	if (settle)
 		(void)state_settle(fs, st);
+	else if (stores)
+		stores_settle(fs, st);
 	if (orphan)
 		orphan_closed(fs, st->ino);
 	state_put(fs, st);

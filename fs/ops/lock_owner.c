@@ -98,6 +98,8 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	bool any;
 	int rc;
 
+	if (file->mappable) /* the kernel has written back what was stored */
+		stores_settle(fs, file->state);
 	rt_mutex_lock(&k->owners_lock);
 	any = *owner_find(k, ino, OPS_LOCK_POSIX, owner);
 	rt_mutex_unlock(&k->owners_lock);

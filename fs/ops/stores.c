@@ -8,8 +8,9 @@
  * look-up, transaction or other node is waited for, so whoever gives the page up waits
  * for nothing that waits for it. Bytes of pages that the file has no more are nobody's.
  *
- * The mtime is kept in the state and brought into the tree by fsync, by the last close,
- * and by the write-back, once a second: it costs the leaf, which others may want.
+ * The mtime is kept in the state and brought into the tree by fsync, by a close, and behind
+ * a write-back: once a second, and when the file is at rest. It costs the leaf, which others
+ * may want.
  */
 #include "fs/ops/kernel.h"
 
@@ -98,6 +99,17 @@ static void store_pages(struct fs *fs, struct inode_state *st, uint64_t offset,
 	}
 }
 
+void stores_settle(struct fs *fs, struct inode_state *st)
+{
+	bool any;
+
+	rt_mutex_lock(&st->lock);
+	any = st->mtime_ns != 0;
+	rt_mutex_unlock(&st->lock);
+	if (any)
+		(void)state_settle(fs, st); /* if not: the next write-back, or close */
+}
+
 void ops_stored(struct fs *fs, uint64_t ino)
 {
 	struct inode_state *st = state_find(fs, ino);
@@ -109,7 +121,9 @@ void ops_stored(struct fs *fs, uint64_t ino)
 	if ((now - before > SETTLE_NS || now < before) &&
 		atomic_compare_exchange_strong_explicit(&st->settled_ns, &before, now,
 			memory_order_relaxed, memory_order_relaxed))
-		(void)state_settle(fs, st); /* if not: the next one */
+		stores_settle(fs, st);
+	else
+		state_settle_later(fs, st);
 	state_put(fs, st);
 }
 

@@ -141,14 +141,14 @@ int file_settle(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
-/* ---- atimes of a volume of several nodes ---------------------------------------------- */
+/* ---- times that follow, on a volume of several nodes ------------------------------------ */
 
-static void atime_settle(struct fs *fs, struct inode_state *st)
+static void listed_settle(struct fs *fs, struct inode_state *st)
 {
 	rt_mutex_lock(&st->lock);
-	st->atime_listed = false; /* what is read from here on is another one */
+	st->times_listed = false; /* what is read or stored from here on is another one */
 	rt_mutex_unlock(&st->lock);
-	(void)state_settle(fs, st); /* in vain: the next read tries again */
+	(void)state_settle(fs, st); /* in vain: the next one tries again */
 }
 
 static bool just_changed(struct fs *fs, uint64_t ino)
@@ -160,7 +160,7 @@ static bool just_changed(struct fs *fs, uint64_t ino)
 }
 
 /* True: not now. */
-static bool atime_due_later(struct fs *fs, uint64_t ino, bool last)
+static bool listed_stays(struct fs *fs, uint64_t ino, bool last)
 {
 	struct inode_state *st = state_find(fs, ino);
 	bool later;
@@ -169,7 +169,7 @@ static bool atime_due_later(struct fs *fs, uint64_t ino, bool last)
 		return false;
 	later = !last && just_changed(fs, ino);
 	if (!later)
-		atime_settle(fs, st);
+		listed_settle(fs, st);
 	state_put(fs, st);
 	return later;
 }
@@ -184,7 +184,7 @@ static void atimes_settle(struct atimes *a)
 	a->held = count;
 	rt_mutex_unlock(&a->lock);
 	for (unsigned i = 0; i < count; i++)
-		if (atime_due_later(a->fs, a->due[i], atomic_load(&a->stopping)))
+		if (listed_stays(a->fs, a->due[i], atomic_load(&a->stopping)))
 			a->due[later++] = a->due[i];
 	rt_mutex_lock(&a->lock);
 	memcpy(a->ino + a->count, a->due, later * sizeof(*a->ino));
@@ -244,7 +244,7 @@ void atimes_close(struct fs *fs)
 }
 
 /* False: too many are on the list. */
-static bool atime_later(struct fs *fs, uint64_t ino)
+static bool list_add(struct fs *fs, uint64_t ino)
 {
 	struct atimes *a = fs->atimes;
 	bool first, listed;
@@ -262,22 +262,30 @@ static bool atime_later(struct fs *fs, uint64_t ino)
 	return listed;
 }
 
-/* `inode` as the tree has it. */
-static void state_accessed_shared(struct fs *fs, struct inode_state *st,
-	const struct disk_inode *inode, int64_t now, bool kept)
+void state_settle_later(struct fs *fs, struct inode_state *st)
 {
 	bool listed;
 
 	rt_mutex_lock(&st->lock);
-	listed = st->atime_listed && kept;
-	st->atime_listed |= kept;
+	listed = st->times_listed;
+	st->times_listed = true;
+	rt_mutex_unlock(&st->lock);
+	if (!listed && !list_add(fs, st->ino))
+		listed_settle(fs, st);
+}
+
+/* `inode` as the tree has it. */
+static void state_accessed_shared(struct fs *fs, struct inode_state *st,
+	const struct disk_inode *inode, int64_t now, bool kept)
+{
+	rt_mutex_lock(&st->lock);
 	st->atime_ns = now;
 	st->atime_was_ns = inode->atime_ns;
 	rt_mutex_unlock(&st->lock);
-	if (!kept)
+	if (kept)
+		state_settle_later(fs, st);
+	else
 		(void)state_settle(fs, st);
-	else if (!listed && !atime_later(fs, st->ino))
-		atime_settle(fs, st);
 }
 
 bool state_accessed(

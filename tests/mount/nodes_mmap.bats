@@ -264,10 +264,25 @@ os.utime(dirs[0] + "/f", (1000, 1000))
 ma[0] = 2
 ma.close()
 os.close(a)
-end = time.time() + 10
-while os.stat(dirs[1] + "/f").st_mtime < 1e9:
-    need(time.time() < end, "mtime")
-    time.sleep(0.05)
+need(os.stat(dirs[1] + "/f").st_mtime > 1e9, "closed")
+for k in range(10):     # the descriptor first: nobody waits for the end of a mapping
+    a, ma = full(dirs[0] + "/f")
+    os.close(a)
+    os.utime(dirs[0] + "/f", (1000, 1000))
+    ma[0] = k
+    if k % 2:
+        ma.close()
+    else:
+        pid = os.fork()
+        if pid == 0:
+            ma[0] = k
+            os._exit(0)
+        os.waitpid(pid, 0)
+        ma.close()
+    end = time.time() + 60
+    while os.stat(dirs[1] + "/f").st_mtime < 1e9:
+        need(time.time() < end, "unmapped", k)
+        time.sleep(0.05)
 ' "${M[@]:1}"
 	umount_nodes 1 2 3
 }
