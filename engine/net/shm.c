@@ -182,6 +182,7 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 	peer->in_shared = c->offer;
 	c->offer = NULL;
 	shm_send_reset(peer);
+	atomic_store(&peer->rung, 0); /* its sleeps are counted anew */
 	peer->in_head = 0;
 	peer->beats_seen = peer->head_seen = 0;
 	peer->silent_ticks = peer->stuck_ticks = 0;
@@ -201,7 +202,7 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 	}
 	rt_mutex_unlock(&line->event_lock);
 	/* What came before nobody looked for. */
-	shm_ring_node(net->node);
+	shm_ring_node(net->node, &net->rung);
 	return r;
 }
 
@@ -303,7 +304,9 @@ static void shm_kick(struct connect_peer *line)
 
 static void shm_call_done_soon(struct connect_net *net)
 {
-	shm_ring_node(shm_net_of(&net->base)->node);
+	struct shm_net *shm = shm_net_of(&net->base);
+
+	shm_ring_node(shm->node, &shm->rung);
 }
 
 static const struct connect_ops shm_links = {
@@ -345,7 +348,7 @@ static int shm_open_net(struct net *base, struct weft_error *err)
 static void stop_task(struct shm_net *net)
 {
 	atomic_store(&net->stopping, true);
-	shm_ring_node(net->node);
+	shm_ring_node(net->node, &net->rung);
 	if (net->task)
 		rt_task_join(net->task);
 	net->task = NULL;

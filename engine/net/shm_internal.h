@@ -13,7 +13,7 @@
 #include "engine/net/connect.h"
 #include "engine/rt/rt_shared.h"
 
-#define SHM_VERSION 1u
+#define SHM_VERSION 2u
 #define SHM_SLOTS   WIRE_WINDOW
 #define SHM_NODE    "WEFTSHMN"
 #define SHM_LINK    "WEFTSHML"
@@ -23,12 +23,18 @@ struct shm_node {
 	char magic[WIRE_MAGIC_BYTES];
 	uint32_t version;
 	uint32_t pad;
-	_Alignas(64) _Atomic uint32_t bell;   /* goes up when it rings; a futex */
-	_Alignas(64) _Atomic uint32_t asleep; /* 1: the node's task sleeps at the bell */
-	_Alignas(64) _Atomic uint64_t beats;  /* goes up while the node lives */
+	_Alignas(64) _Atomic uint32_t bell; /* goes up when it rings; a futex */
+	/* Goes up when the node's task goes to sleep at the bell (then odd), and when it wakes. */
+	_Alignas(64) _Atomic uint64_t sleeps;
+	_Alignas(64) _Atomic uint64_t beats; /* goes up while the node lives */
 };
-_Static_assert(offsetof(struct shm_node, asleep) == 128, "node segment layout");
+_Static_assert(offsetof(struct shm_node, sleeps) == 128, "node segment layout");
 _Static_assert(offsetof(struct shm_node, beats) == 192, "node segment layout");
+
+static inline bool shm_sleeps(uint64_t sleeps)
+{
+	return sleeps % 2;
+}
 
 struct shm_region {
 	uint64_t bytes; /* 0: none */
@@ -91,7 +97,8 @@ struct shm_peer {
 	struct net_region remote[NET_REGIONS_MAX];
 	_Atomic uint32_t users; /* tasks that access remote memory without send_lock */
 	struct shm_send send;
-	struct shm_spin spin; /* the leader's */
+	struct shm_spin spin;  /* the leader's */
+	_Atomic uint64_t rung; /* the sleep of `node` that we have ended */
 	/* The progress task's. */
 	uint64_t beats_seen, head_seen;
 	unsigned silent_ticks, stuck_ticks;
@@ -102,8 +109,9 @@ struct shm_net {
 	struct rt_shared *node_shared;
 	struct shm_node *node;
 	struct rt_shared *region_shared[NET_REGIONS_MAX];
-	struct rt_task *task; /* takes what comes for links that nobody leads */
-	struct shm_spin spin; /* the task's */
+	struct rt_task *task;  /* takes what comes for links that nobody leads */
+	struct shm_spin spin;  /* the task's */
+	_Atomic uint64_t rung; /* the sleep of our own `node` that we have ended */
 	_Atomic bool stopping;
 };
 
@@ -141,6 +149,7 @@ int shm_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns);
 /* The node's task. */
 void shm_task(void *arg);
-void shm_ring_node(struct shm_node *node);
+/* Wakes it if it sleeps; `rung` belongs to the caller's process. */
+void shm_ring_node(struct shm_node *node, _Atomic uint64_t *rung);
 
 #endif

@@ -52,7 +52,7 @@ static void give_room(struct shm_peer *peer)
 {
 	atomic_store(&peer->in->head, peer->in_head);
 	if (atomic_load(&peer->in->full) && atomic_exchange(&peer->in->full, 0))
-		shm_ring_node(peer->node);
+		shm_ring_node(peer->node, &peer->rung);
 }
 
 bool shm_receive(struct shm_peer *peer)
@@ -214,6 +214,7 @@ static bool spin_for_work(struct shm_net *net)
 void shm_task(void *arg)
 {
 	struct shm_net *net = arg;
+	uint64_t sleep = 0;
 
 	while (!atomic_load(&net->stopping)) {
 		uint32_t bell;
@@ -221,10 +222,10 @@ void shm_task(void *arg)
 		if (serve_all(net) || (spin_pays(&net->spin) && spin_for_work(net)))
 			continue;
 		bell = atomic_load(&net->node->bell);
-		atomic_store(&net->node->asleep, 1);
+		atomic_store(&net->node->sleeps, ++sleep);
 		/* Who puts something in from here on rings. */
 		if (!serve_all(net) && !atomic_load(&net->stopping))
 			rt_shared_wait(&net->node->bell, bell, RT_FOREVER);
-		atomic_store(&net->node->asleep, 0);
+		atomic_store(&net->node->sleeps, ++sleep);
 	}
 }

@@ -17,13 +17,20 @@ static struct net_message *queued_at(struct shm_send *s, unsigned i)
 
 /* ---- the ring ---------------------------------------------------------------------------- */
 
-/* The word changes first, so that who is about to sleep there does not. */
-void shm_ring_node(struct shm_node *node)
+/*
+ * The word changes first, so that who is about to sleep there does not. Each process rings once
+ * for each sleep, and leaves that to no other, which may be stopped or killed before it has.
+ */
+void shm_ring_node(struct shm_node *node, _Atomic uint64_t *rung)
 {
-	if (atomic_load(&node->asleep) && atomic_exchange(&node->asleep, 0)) {
-		atomic_fetch_add(&node->bell, 1);
-		rt_shared_wake(&node->bell, INT32_MAX);
-	}
+	uint64_t sleep = atomic_load(&node->sleeps);
+
+	if (!shm_sleeps(sleep) ||
+		atomic_load_explicit(rung, memory_order_acquire) == sleep)
+		return;
+	atomic_fetch_add(&node->bell, 1);
+	rt_shared_wake(&node->bell, INT32_MAX);
+	atomic_store_explicit(rung, sleep, memory_order_release);
 }
 
 /* What was put in is seen by whoever looks after this. */
@@ -44,7 +51,7 @@ static void wake_reader(struct shm_peer *peer)
 		rt_shared_wake(&peer->out->bell, INT32_MAX);
 		return;
 	}
-	shm_ring_node(peer->node);
+	shm_ring_node(peer->node, &peer->rung);
 }
 
 /* Under send_lock; false: there is no room, and the other end tells when there is. */

@@ -267,9 +267,9 @@ static void raw_make(struct raw *r)
 	r->node_bytes = rt_shared_base(r->node);
 	r->link_bytes = rt_shared_base(r->link);
 	memcpy(r->node_bytes, "WEFTSHMN", 8);
-	raw_put(r->node_bytes + 8, 1, 4);
+	raw_put(r->node_bytes + 8, 2, 4);
 	memcpy(r->link_bytes, "WEFTSHML", 8);
-	raw_put(r->link_bytes + 8, 1, 4);
+	raw_put(r->link_bytes + 8, 2, 4);
 	raw_put(r->link_bytes + 12, 1024, 4);
 	raw_put(r->link_bytes + 320, 1, 4);
 }
@@ -370,7 +370,7 @@ static void strange_memory_is_refused(void **state)
 			r.link_bytes[7] ^= 1;
 			break;
 		case 2:
-			raw_put(r.link_bytes + 8, 2, 4);
+			raw_put(r.link_bytes + 8, 1, 4);
 			break;
 		case 3:
 			raw_put(r.link_bytes + 12, 1u << 30, 4);
@@ -388,12 +388,12 @@ static void strange_memory_is_refused(void **state)
 		case 7: /* too short for a ring */
 			rt_shared_free(r.link);
 			CHECK(rt_shared_create(&r.link, 4096, true) == 0);
-			memcpy(rt_shared_base(r.link), "WEFTSHML\1\0\0\0\0\4", 15);
+			memcpy(rt_shared_base(r.link), "WEFTSHML\2\0\0\0\0\4", 15);
 			break;
 		case 8: /* that cannot be written */
 			rt_shared_free(r.node);
 			CHECK(rt_shared_create(&r.node, 4096, false) == 0);
-			memcpy(rt_shared_base(r.node), "WEFTSHMN\1", 9);
+			memcpy(rt_shared_base(r.node), "WEFTSHMN\2", 9);
 			break;
 		}
 		raw_share(&r, extra);
@@ -516,6 +516,36 @@ static void down_waits_for_an_access(void **state)
 	end_free(a);
 }
 
+/* Who rings may be killed, or stopped, between raising the word and waking the sleeper. */
+static void a_ring_that_was_only_begun_keeps_nobody_asleep(void **state)
+{
+	for (unsigned i = 0; i < 20; i++) {
+		struct end *a = victim_new();
+		_Atomic uint32_t *bell;
+		_Atomic uint64_t *sleeps;
+		uint64_t until = rt_now_ns() + PATIENCE_NS;
+		struct raw r;
+
+		raw_make(&r);
+		raw_greet(&r);
+		raw_share(&r, NULL);
+		wait_for(a, &a->ups, 1);
+		bell = (void *)((uint8_t *)rt_shared_base(r.theirs[0]) + 64);
+		sleeps = (void *)((uint8_t *)rt_shared_base(r.theirs[0]) + 128);
+		while (atomic_load(sleeps) % 2 == 0)
+			CHECK(rt_now_ns() < until);
+		rt_sleep_ns(i % 2 * MS);
+		atomic_fetch_add(bell, 1);
+		if (i < 10) {
+			raw_end(&r);
+			wait_for(a, &a->downs, 1);
+		}
+		end_free(a); /* its task ends */
+		if (i >= 10)
+			raw_end(&r);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -527,6 +557,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(memory_that_can_shrink_is_refused),
 		cmocka_unit_test(a_ring_that_is_none_ends_the_link),
 		cmocka_unit_test(down_waits_for_an_access),
+		cmocka_unit_test(a_ring_that_was_only_begun_keeps_nobody_asleep),
 	};
 	int r;
 
