@@ -29,7 +29,7 @@ checked() {
 
 # Who listens in node 2's network and answers with $1.
 listen_with() {
-	on 2 python3 - "$1" 3>&- <<-'END' &
+	nsenter --net="/run/netns/$NET-2" python3 - "$1" 3>&- <<-'END' &
 		import socket, sys
 		s = socket.socket()
 		s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,7 +43,7 @@ listen_with() {
 		    except OSError:  # it has gone
 		        pass
 	END
-	LISTENER=$!
+	LISTENER=$! # itself: on would be a shell that it outlives
 	wait_until 20 on 1 bash -c 'exec 4<>/dev/tcp/10.77.0.2/9338' 2>/dev/null
 }
 
