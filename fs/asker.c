@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A thread that has been given the answer that it slept for runs on: it takes the answer in, in the kernel,
- * and sleeps there for locks and memory at most, which no signal ends (state D). So one that is seen in another
- * sleep, stopped, or to have spent time in its program, is past that.
+ * and sleeps there for memory at most, and for an inode that is just let go of; no signal ends that (state D). So one
+ * that is seen in another sleep, stopped, or to have spent time in its program, is past that. As is one in state D that
+ * sleeps for a lock which Linux takes before it asks or behind the answer: whoever holds that may be waiting for us.
  */
 #include "fs/asker.h"
+
+#include "engine/rt/rt.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +17,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+#define LOCK_NS 1000000000ull
 
 /* Length, or -errno. */
 static ssize_t proc_read(uint32_t thread, const char *what, char *text, size_t room)
@@ -38,11 +43,16 @@ static ssize_t proc_read(uint32_t thread, const char *what, char *text, size_t r
  * Off the processor's queue, so asleep: Linux names where. Of one that is about to sleep, or was woken
  * and has not run yet, it does not, though its state may say that it sleeps.
  */
+static bool sleeps_in(uint32_t thread, char *place, size_t room)
+{
+	return proc_read(thread, "wchan", place, room) > 0 && *place != '0';
+}
+
 static bool sleeps(uint32_t thread)
 {
 	char place[128];
 
-	return proc_read(thread, "wchan", place, sizeof(place)) > 0 && *place != '0';
+	return sleeps_in(thread, place, sizeof(place));
 }
 
 /* /proc is that of the threads' numbers, and shows everybody's. */
@@ -65,8 +75,65 @@ int asker_seen(uint32_t thread)
 	return sleeps(thread);
 }
 
+/*
+ * The functions of Linux (6.18) that sleep for the lock of a directory or an inode, or for another answer. Taking in
+ * the answer to LOOKUP is none of them, though it may be called by them.
+ */
+static bool is_lock(const char *place)
+{
+	static const char *const locks[] = {"chmod_common", "chown_common",
+		"do_renameat2", "do_rmdir", "do_truncate", "do_unlinkat",
+		"filename_create", "filename_rmdir", "filename_unlinkat",
+		"fuse_cache_write_iter", "fuse_file_write_iter", "fuse_flush",
+		"fuse_lock_inode", "iterate_dir", "lock_rename", "lock_two_directories",
+		"lock_two_nondirectories", "lookup_one_qstr_excl", "lookup_slow",
+		"open_last_lookups", "path_openat", "request_wait_answer", "start_dirop",
+		"vfs_link", "vfs_removexattr", "vfs_rename", "vfs_rmdir", "vfs_setxattr",
+		"vfs_unlink", "vfs_utimes", "walk_component"};
+
+	for (size_t i = 0; i < ARRAY_SIZE(locks); i++)
+		if (strcmp(place, locks[i]) == 0)
+			return true;
+	return false;
+}
+
+/* How often it has gone to sleep so far, plus one; 0: not known. */
+static uint64_t times_slept(uint32_t thread)
+{
+	static const char word[] = "\nvoluntary_ctxt_switches:";
+	char text[4096];
+	const char *at;
+
+	if (proc_read(thread, "status", text, sizeof(text)) <= 0)
+		return 0;
+	at = strstr(text, word);
+	return at ? strtoull(at + strlen(word), NULL, 10) + 1 : 0;
+}
+
+/*
+ * In state D. Sleeps for memory end soon: one that goes on for LOCK_NS, at a place that is not known above, is for
+ * a lock as well.
+ */
+static bool sleeps_for_lock(uint32_t thread, struct ops_seen *seen)
+{
+	uint64_t slept, now = rt_now_ns();
+	char place[128];
+
+	if (!sleeps_in(thread, place, sizeof(place)))
+		return false;
+	if (is_lock(place))
+		return true;
+	slept = times_slept(thread);
+	if (!slept || slept != seen->slept) {
+		seen->slept = slept;
+		seen->since_ns = now;
+		return false;
+	}
+	return now - seen->since_ns >= LOCK_NS;
+}
+
 /* From the third word of /proc/[pid]/stat, the state, to the fourteenth: the time spent in the program. */
-static bool ran(const char *state, uint64_t *seen)
+static bool ran(const char *state, struct ops_seen *seen)
 {
 	const char *at = state;
 	uint64_t user;
@@ -79,13 +146,13 @@ static bool ran(const char *state, uint64_t *seen)
 	if (!at)
 		return false;
 	user = strtoull(at, NULL, 10) + 1;
-	more = *seen && user > *seen;
-	if (!*seen)
-		*seen = user;
+	more = seen->ran && user > seen->ran;
+	if (!seen->ran)
+		seen->ran = user;
 	return more;
 }
 
-bool asker_gone_on(uint32_t thread, uint64_t *seen)
+bool asker_gone_on(uint32_t thread, struct ops_seen *seen)
 {
 	char text[512];
 	ssize_t got = proc_read(thread, "stat", text, sizeof(text));
@@ -98,6 +165,7 @@ bool asker_gone_on(uint32_t thread, uint64_t *seen)
 		return false;
 	state += 2;
 	if (*state == 'D' || *state == 'R')
-		return ran(state, seen);
+		return ran(state, seen) ||
+		       (*state == 'D' && sleeps_for_lock(thread, seen));
 	return *state != 'S' || sleeps(thread);
 }

@@ -6,8 +6,7 @@
 #ifndef WEFT_FS_ASKER_H
 #define WEFT_FS_ASKER_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "fs/ops/ops.h"
 
 /*
  * Can threads be looked at? `thread` waits at this moment. 1; -1: never, for want of rights or of /proc; 0: not
@@ -16,9 +15,9 @@
 int asker_seen(uint32_t thread);
 /*
  * The thread was given an answer before the first call. Has it ended, run its program, or gone to sleep
- * since? Then it has left the kernel's function that took the answer in. *seen, 0 at first, is what was seen of it
- * so far. False: no, or not known. Does not wait.
+ * since? Then it has left the kernel's function that took the answer in. *seen, all 0 at first, is
+ * what was seen of it so far. False: no, or not known. Does not wait.
  */
-bool asker_gone_on(uint32_t thread, uint64_t *seen);
+bool asker_gone_on(uint32_t thread, struct ops_seen *seen);
 
 #endif

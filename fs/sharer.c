@@ -68,7 +68,7 @@ static bool drop_attributes(void *owner, uint64_t ino)
 	return fuse_lowlevel_notify_inval_inode(s->fuse, ino, -1, 0) != -ENOENT;
 }
 
-static bool gone_on(void *owner, uint32_t thread, uint64_t *seen)
+static bool gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
 {
 	return asker_gone_on(thread, seen);
 }

@@ -39,7 +39,7 @@ struct known {
 	 * when, which answer, whether that has been given, what was seen of the thread since. */
 	uint32_t looker, looked_at, look;
 	bool answered;
-	uint64_t seen;
+	struct ops_seen seen;
 };
 
 struct known_bucket {

@@ -259,7 +259,7 @@ static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *
 			atomic_load_explicit(&k->questions, memory_order_relaxed);
 		n->look = ++k->looks;
 		n->answered = false;
-		n->seen = 0;
+		n->seen = (struct ops_seen){0};
 		*named = (struct ops_named){attr->ino, n->look};
 	}
 	rt_mutex_unlock(&k->lock);

@@ -304,6 +304,12 @@ int ops_removexattr(struct fs *fs, uint64_t ino, const char *name);
 
 /* ---- a kernel that keeps what it is told, on a volume of several nodes --------------- */
 
+/* What a thread was seen to have done: time in its program, sleeps, and since when (rt_now_ns) it has been seen in
+ * this one. */
+struct ops_seen {
+	uint64_t ran, slept, since_ns;
+};
+
 struct ops_kernel {
 	/*
 	 * Drops pages of the file blocks [first, end) (UINT64_MAX: all), and the
@@ -320,8 +326,8 @@ struct ops_kernel {
 	bool (*drop_attributes)(void *owner, uint64_t ino);
 	void (*drop_names)(void *owner);
 	/* A thread that was given an answer has done something else since, so has taken it in.
-	 * *seen, 0 at first, is for later looks. False: not known. Does not wait. */
-	bool (*gone_on)(void *owner, uint32_t thread, uint64_t *seen);
+	 * *seen, all 0 at first, is for later looks. False: not known. Does not wait. */
+	bool (*gone_on)(void *owner, uint32_t thread, struct ops_seen *seen);
 };
 
 /* An answer to a look-up whose attributes may be kept. */

@@ -275,7 +275,7 @@ static bool on_drop_attributes(void *owner, uint64_t ino)
 }
 
 /* The daemon may look when the thread does something that shows it, or not. */
-static bool on_gone_on(void *owner, uint32_t thread, uint64_t *seen)
+static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
 {
 	const struct kernel_model *k = (const struct kernel_model *)owner;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a thread has done since it was given an answer, as seen from outside: it sleeps, is stopped, computes, has
- * ended; or is in the kernel, where it may still be taking the answer in. */
+ * ended; or is in the kernel, where it may still be taking the answer in, though not for long. */
 #include "fs/asker.h"
 
 #include <linux/capability.h>
@@ -26,7 +26,7 @@ static void pause_ms(void)
 
 static bool goes_on(pid_t thread)
 {
-	uint64_t seen = 0;
+	struct ops_seen seen = {0};
 
 	for (unsigned i = 0; i < TRIES; i++) {
 		if (asker_gone_on((uint32_t)thread, &seen))
@@ -114,9 +114,19 @@ static char state_of(pid_t pid)
 	return at[2];
 }
 
-static void who_sleeps_for_a_lock_may_not_have(void **state)
+static uint64_t now_ms(void)
 {
-	uint64_t seen = 0;
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* It is not woken in between: for memory nobody sleeps for long. */
+static void who_sleeps_so_that_no_signal_wakes_it_has_after_a_while(void **state)
+{
+	struct ops_seen seen = {0};
+	uint64_t begin;
 	int ends[2];
 	pid_t pid;
 
@@ -124,10 +134,19 @@ static void who_sleeps_for_a_lock_may_not_have(void **state)
 	pid = child_of(forks, ends[0]);
 	for (unsigned i = 0; i < TRIES && state_of(pid) != 'D'; i++)
 		pause_ms();
+	begin = now_ms();
 	for (unsigned i = 0; i < 50; i++) {
-		assert_false(asker_gone_on((uint32_t)pid, &seen));
+		bool gone_on = asker_gone_on((uint32_t)pid, &seen);
+
+		assert_true(!gone_on || now_ms() - begin >= 1000);
 		pause_ms();
 	}
+	while (!asker_gone_on((uint32_t)pid, &seen)) {
+		assert_true(now_ms() - begin < TRIES);
+		pause_ms();
+	}
+	assert_true(now_ms() - begin >= 1000);
+	assert_int_equal(state_of(pid), 'D');
 	assert_int_equal(write(ends[1], "x", 1), 1);
 	assert_true(goes_on(pid));
 	reap(pid);
@@ -158,7 +177,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_sleeps_stops_or_computes_has_gone_on),
-		cmocka_unit_test(who_sleeps_for_a_lock_may_not_have),
+		cmocka_unit_test(who_sleeps_so_that_no_signal_wakes_it_has_after_a_while),
 		cmocka_unit_test(rights_are_looked_at),
 	};
 
