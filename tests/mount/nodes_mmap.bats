@@ -217,7 +217,7 @@ if holder == 0:                # its page is with node 2, which stops
 os.read(r, 1)
 ma[0] = 1
 ma[8192] = 3
-def ends(fn):                  # how a process of its own does that
+def begun(fn):                 # a process of its own does that
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
@@ -226,17 +226,23 @@ def ends(fn):                  # how a process of its own does that
         except OSError as e:
             os._exit(e.errno)
         os._exit(0)
+    return pid
+def ended(pid):                # how it ends
     status = os.waitpid(pid, 0)[1]
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+def ends(fn):
+    return ended(begun(fn))
 EIO = 5
 os.kill(int(dirs[2]), signal.SIGSTOP)
 try:
-    need(ends(lambda: ma[4096]) == -signal.SIGBUS, "load")
-    need(ends(lambda: ma.__setitem__(4097, 1)) == -signal.SIGBUS, "store")
-    need(ends(lambda: os.pread(a, 1, 4096)) == EIO, "read")
-    stored = ends(lambda: ma.__setitem__(8192, 9))     # where the page is still here
+    load, store, read, stored, fsync = [begun(fn) for fn in (
+        lambda: ma[4096], lambda: ma.__setitem__(4097, 1), lambda: os.pread(a, 1, 4096),
+        lambda: ma.__setitem__(8192, 9),               # where the page is still here
+        lambda: os.fsync(a))]                          # whose part is there, too
+    load, store, read, stored, fsync = map(ended, (load, store, read, stored, fsync))
+    need((load, store, read) == (-signal.SIGBUS, -signal.SIGBUS, EIO), load, store, read)
     need(stored in (0, -signal.SIGBUS), stored)
-    need(ends(lambda: os.fsync(a)) == EIO, "fsync, whose part is there, too")
+    need(fsync == EIO, fsync)
 finally:
     os.kill(int(dirs[2]), signal.SIGCONT)
 end = time.time() + 60
