@@ -97,7 +97,7 @@ static bool is_lock(const char *place)
 	return false;
 }
 
-/* How often it has gone to sleep so far, plus one; 0: not known. */
+/* How often it has gone to sleep so far; 0: not known, so always the same. */
 static uint64_t times_slept(uint32_t thread)
 {
 	static const char word[] = "\nvoluntary_ctxt_switches:";
@@ -107,7 +107,7 @@ static uint64_t times_slept(uint32_t thread)
 	if (proc_read(thread, "status", text, sizeof(text)) <= 0)
 		return 0;
 	at = strstr(text, word);
-	return at ? strtoull(at + strlen(word), NULL, 10) + 1 : 0;
+	return at ? strtoull(at + strlen(word), NULL, 10) : 0;
 }
 
 /*
@@ -124,7 +124,7 @@ static bool sleeps_for_lock(uint32_t thread, struct ops_seen *seen)
 	if (is_lock(place))
 		return true;
 	slept = times_slept(thread);
-	if (!slept || slept != seen->slept) {
+	if (!seen->since_ns || slept != seen->slept) {
 		seen->slept = slept;
 		seen->since_ns = now;
 		return false;
