@@ -201,7 +201,9 @@ ASAN_SIM     := WEFT_SIM_SEEDS=4 WEFT_SIM_CUTS=12 $(addprefix $(ASAN)/,$(CHECK_S
 THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
 CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))
 CHECK_FUZZ   := $(addprefix build/fuzz/,$(call names,tests/fuzz/*_fuzz.c))
-CHECK_MOUNT  := $(wildcard tests/mount/*.bats tests/mount/posix/*.bats)
+# These mostly wait: two at a time.
+CHECK_WAITS  := $(addprefix tests/mount/nodes_,networks.bats cuts.bats leave.bats fence.bats)
+CHECK_MOUNT  := $(filter-out $(CHECK_WAITS),$(wildcard tests/mount/*.bats tests/mount/posix/*.bats))
 # A slice of `make model`: what fits in a minute.
 CHECK_MODEL  := MODEL=slice tests/model/run MODEL=
 CHECK_IMAGES := tests/images/run
@@ -223,6 +225,7 @@ check: ## build and run all tests (needs root for the mounts)
 		$(addprefix build/,$(CHECK_UNIT)) $(addprefix $(ASAN)/,$(CHECK_UNIT)) \
 		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
 		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
+		-j $(JOBS) $(CHECK_WAITS) \
 		-j 1 $(CHECK_RDMA) $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
 	$(GIVE_BACK)
 
