@@ -41,11 +41,12 @@ struct connection {
 
 struct control {
 	struct control_source source;
-	struct rt_mutex lock; /* for the four below; held briefly */
-	json_t *word;         /* to be said to all connections; or NULL */
-	bool dismiss;         /* which then end */
-	bool attached;        /* the source may be used */
-	unsigned using;       /* answers being made of it */
+	struct rt_mutex lock;  /* for the five below; held briefly */
+	json_t *word;          /* to be said to all connections; or NULL */
+	bool dismiss;          /* which then end */
+	bool starting;         /* the source may only be asked to leave */
+	bool attached;         /* the source may be used */
+	unsigned using;        /* answers being made of it */
 	struct rt_cond unused; /* none is */
 	struct rt_task *task;
 	_Atomic bool stop;
@@ -117,9 +118,13 @@ static json_t *source_ask(struct control *c, control_fn fn)
 	json_t *out;
 
 	rt_mutex_lock(&c->lock);
-	if (!c->attached) {
+	if (!c->attached && !(c->starting && fn == c->source.leave)) {
+		bool starting = c->starting;
+
 		rt_mutex_unlock(&c->lock);
-		return json_pack("{s:s}", "error", "the volume is being closed");
+		return json_pack("{s:s}", "error",
+			starting ? "the volume is being opened"
+				 : "the volume is being closed");
 	}
 	c->using ++;
 	rt_mutex_unlock(&c->lock);
@@ -354,7 +359,7 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
 	if (!c)
 		return weft_error(err, -ENOMEM, "no memory for the control socket");
 	c->source = *source;
-	c->attached = true;
+	c->starting = true;
 	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
 		c->connections[i].fd = -1;
 	uuid_print(store_uuid, c->uuid);
@@ -407,11 +412,20 @@ void control_dismiss(struct control *c, json_t *word)
 	word_set(c, word, true);
 }
 
+void control_attach(struct control *c)
+{
+	rt_mutex_lock(&c->lock);
+	c->starting = false;
+	c->attached = true;
+	rt_mutex_unlock(&c->lock);
+}
+
 void control_detach(struct control *c)
 {
-	unlink(c->path);
 	rt_mutex_lock(&c->lock);
-	c->attached = false;
+	if (c->starting || c->attached)
+		unlink(c->path);
+	c->starting = c->attached = false;
 	while (c->using > 0)
 		rt_cond_wait(&c->unused, &c->lock, RT_FOREVER);
 	rt_mutex_unlock(&c->lock);

@@ -54,13 +54,15 @@ void control_sweep(int locked);
 /*
  * Listens on FOLDER/UUID.sock (0600) and starts the task that serves it. Where a daemon
  * does so already its store is a copy, since ours is locked by us: then on
- * FOLDER/UUID-PID.sock.
+ * FOLDER/UUID-PID.sock. The source is asked for nothing but `leave` before control_attach.
  */
 int control_open(struct control **out, const uint8_t store_uuid[16],
 	const struct control_source *source, struct weft_error *err);
+/* The volume is open: the source may be asked for everything. */
+void control_attach(struct control *c);
 /* Removes the socket and uses the source no more; connections stay. The caller still
  * holds the store: the socket of its next daemon would have the same name. Waits
- * for answers that are being made. */
+ * for answers that are being made. Nothing the second time. */
 void control_detach(struct control *c);
 /* Says a word to all connections that there are, soon. Takes the reference; NULL: no memory. */
 void control_say(struct control *c, json_t *word);

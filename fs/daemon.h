@@ -33,9 +33,12 @@ struct daemon {
 	struct metrics_server *metrics; /* NULL: none was asked for */
 	dev_t device;                   /* of the mount: st_dev */
 	uint64_t started_ns;            /* rt_now_ns */
-	_Atomic bool leaving;           /* unmounted: other nodes are waited for */
-	_Atomic bool served;            /* the mount was there */
-	_Atomic uint64_t signal_at;     /* rt_now_ns when one was seen; 0: none came */
+	bool unmounted;             /* from the beginning: it serves other nodes alone */
+	char **again;               /* what the guardian starts when this was killed */
+	_Atomic bool leaving;       /* unmounted: other nodes are waited for */
+	_Atomic bool dismissed;     /* then: the store is to be mounted again */
+	_Atomic bool served;        /* the mount was there */
+	_Atomic uint64_t signal_at; /* rt_now_ns when one was seen; 0: none came */
 	int ended_fd;
 	int signal_fd;
 };

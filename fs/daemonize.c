@@ -43,6 +43,24 @@ static _Noreturn void parent_wait(int fd, pid_t child)
 						       : EXIT_MOUNT);
 }
 
+static void sink_install(void)
+{
+	foreground_sink = weft_log_sink;
+	weft_log_sink = sink;
+}
+
+static void sink_to_background(void)
+{
+	openlog("weftd", LOG_PID, LOG_DAEMON);
+	atomic_store_explicit(&in_background, true, memory_order_release);
+}
+
+void daemonize_unheard(void)
+{
+	sink_install();
+	sink_to_background();
+}
+
 int daemonize_begin(void)
 {
 	int fds[2];
@@ -64,8 +82,8 @@ int daemonize_begin(void)
 	}
 	close(fds[0]);
 	ready_fd = fds[1];
-	foreground_sink = weft_log_sink;
-	weft_log_sink = sink;
+	if (!foreground_sink)
+		sink_install();
 	return 0;
 }
 
@@ -75,8 +93,7 @@ void daemonize_ready(void)
 
 	if (ready_fd < 0)
 		return;
-	openlog("weftd", LOG_PID, LOG_DAEMON);
-	atomic_store_explicit(&in_background, true, memory_order_release);
+	sink_to_background();
 	setsid(); /* fails only for a leader, and a forked child is none */
 	if (chdir("/") < 0)
 		weft_log(4, "cannot leave the working directory: %s", strerror(errno));

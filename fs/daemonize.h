@@ -18,6 +18,8 @@
  * or -errno.
  */
 int daemonize_begin(void);
+/* Whoever started this hears nothing, as stderr was closed: messages go to syslog from the beginning. */
+void daemonize_unheard(void);
 /* Lets the parent go; from here on messages go to syslog. Nothing after a plain start. */
 void daemonize_ready(void);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the guardian knows is a descriptor of the connection's "abort" in fusectl: it stands for
- * that connection alone, whose number may be another's a moment after its end.
+ * that connection alone, whose number may be another's a moment after its end. And one of its device, by
+ * which the kernel is told to drop what it has: aborted or not, it answers from its cache.
  *
  * The end is told by the signal that Linux sends when the thread ends that has forked
  * (PR_SET_PDEATHSIG). A pidfd, or the other end of a pipe, would say nothing while one of the
@@ -24,14 +25,24 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/rt/rt_shared.h"
+#include "fs/dead_cache.h"
 #include "fs/mount.h"
+#include "fs/ops/ops.h"
 
 #define NAME "weft-guardian"
 /* When the daemon has ended. Not one that whoever stops services sends to all processes. */
 #define END_SIGNAL  SIGUSR1
 #define CONNECTIONS "/sys/fs/fuse/connections"
+/* So often what was started instead may be killed in succession; one that has lived for so long counts as
+ * the first. */
+#define RESTARTS_MAX      5
+#define RESTARTS_LIVED_NS 60000000000ull
+#define RESTART_PAUSE_MS  500 /* twice as long each time */
+#define DYING_LOOK_MS     10
 
 /* ---- the kernel's control of a connection --------------------------------------- */
 
@@ -67,6 +78,48 @@ static int abort_open(unsigned connection)
 	return fd;
 }
 
+/* Memory of both processes. */
+struct guardian_shared {
+	_Atomic uint32_t restarts;
+	_Atomic uint64_t noted[OPS_KERNEL_NOTED];
+};
+
+/* ---- what comes after the daemon -------------------------------------------------- */
+
+static _Noreturn void exec_again(char *const *again)
+{
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	execv("/proc/self/exe", again);
+	_exit(127);
+}
+
+/*
+ * Until one ends by itself: because it is to be mounted, or nobody needs it, or it cannot start. One
+ * that is killed again and again is left alone.
+ */
+static void restart(const struct guardian *g)
+{
+	unsigned failures = 0;
+
+	while (getppid() == g->daemon) /* its store is not free before */
+		poll(NULL, 0, DYING_LOOK_MS);
+	while (failures < RESTARTS_MAX) {
+		uint64_t begin = rt_now_ns();
+		int status = 0;
+		pid_t child = fork();
+
+		if (child == 0)
+			exec_again(g->again);
+		if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFSIGNALED(status))
+			return;
+		failures = rt_now_ns() - begin >= RESTARTS_LIVED_NS ? 0 : failures + 1;
+		poll(NULL, 0, RESTART_PAUSE_MS << failures);
+	}
+}
+
 /* ---- the process ------------------------------------------------------------------ */
 
 /* In the place of the daemon's arguments, as far as it fits; getopt has changed their order. */
@@ -84,6 +137,33 @@ static void name_process(const struct guardian *g)
 		*begin++ = *from ? *from++ : '\0';
 }
 
+struct mounted {
+	int abort;  /* the file in fusectl */
+	int device; /* the daemon's, too: what is said by it is not answered by anybody */
+};
+
+static bool mounted_receive(struct mounted *m, int socket)
+{
+	int abort = mount_receive_descriptor(socket), device;
+
+	if (abort < 0)
+		return false;
+	device = mount_receive_descriptor(socket);
+	if (device >= 0)
+		*m = (struct mounted){abort, device};
+	return device >= 0;
+}
+
+/* True: nobody is told anything of the mount any more, but that it has gone. */
+static bool mounted_end(const struct mounted *m, const struct guardian_shared *shared)
+{
+	if (m->device < 0 || write(m->abort, "1", 1) < 0)
+		return false;
+	dead_cache_drop(m->device, shared->noted, OPS_KERNEL_NOTED);
+	close(m->device);
+	return true;
+}
+
 /*
  * Forked while there are other threads, so only what is safe in a signal handler: no memory, no
  * locks. All signals are blocked here, as in the task that forked.
@@ -91,7 +171,7 @@ static void name_process(const struct guardian *g)
 static _Noreturn void process_run(const struct guardian *g, int socket)
 {
 	struct pollfd events[] = {{.events = POLLIN}, {.fd = socket, .events = POLLIN}};
-	int connection = -1;
+	struct mounted m = {.abort = -1, .device = -1};
 	bool ended = false;
 	sigset_t set;
 
@@ -108,12 +188,13 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 		if (poll(events, ARRAY_SIZE(events), -1) < 0)
 			break;
 		ended = events[0].revents;
-		if (!ended && events[1].revents) {
-			connection = mount_receive_descriptor(socket);
-			ended = connection < 0;
-		}
+		if (!ended && events[1].revents)
+			ended = !mounted_receive(&m, socket);
 	}
-	_exit(connection >= 0 && write(connection, "1", 1) < 0);
+	/* what the others may change once it is started again, the kernel must not show here any more */
+	if (mounted_end(&m, g->shared) && atomic_load(&g->shared->restarts))
+		restart(g);
+	_exit(0);
 }
 
 /* ---- the daemon's side -------------------------------------------------------------- */
@@ -140,13 +221,19 @@ static void guardian_task(void *arg)
 		rt_wait(&g->ended, 0, RT_FOREVER);
 }
 
-int guardian_start(struct guardian *g, int argc, char **argv)
+int guardian_start(struct guardian *g, int argc, char **argv, char *const *again)
 {
 	struct fork_call call = {.guardian = g};
+	struct rt_shared *memory;
 	int sockets[2];
 	int ret;
 
-	*g = (struct guardian){.daemon = getpid(), .argc = argc, .argv = argv};
+	*g = (struct guardian){
+		.daemon = getpid(), .argc = argc, .argv = argv, .again = again};
+	ret = rt_shared_create(&memory, sizeof(*g->shared), false);
+	if (ret < 0)
+		return ret;
+	g->shared = rt_shared_base(memory); /* for as long as this process lives */
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		return -errno;
 	g->socket = sockets[0];
@@ -164,6 +251,17 @@ int guardian_start(struct guardian *g, int argc, char **argv)
 		guardian_stop(g);
 	}
 	return ret;
+}
+
+void guardian_restarts(struct guardian *g, bool restarts)
+{
+	if (g->shared)
+		atomic_store(&g->shared->restarts, restarts);
+}
+
+_Atomic uint64_t *guardian_noted(struct guardian *g)
+{
+	return g->task ? g->shared->noted : NULL;
 }
 
 static int send_descriptor(int to, int fd)
@@ -188,7 +286,7 @@ static int send_descriptor(int to, int fd)
 	return sendmsg(to, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-int guardian_connection(struct guardian *g, const char *directory)
+int guardian_connection(struct guardian *g, const char *directory, int device)
 {
 	struct statx st;
 	int fd, ret;
@@ -203,11 +301,14 @@ int guardian_connection(struct guardian *g, const char *directory)
 		return fd;
 	ret = send_descriptor(g->socket, fd);
 	close(fd);
+	if (ret == 0)
+		ret = send_descriptor(g->socket, device);
 	return ret;
 }
 
 void guardian_stop(struct guardian *g)
 {
+	guardian_restarts(g, false);
 	if (!g->task)
 		return;
 	atomic_store(&g->ended, 1);

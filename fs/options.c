@@ -95,6 +95,7 @@ void mount_options_default(struct mount_options *o)
 	*o = (struct mount_options){
 		.log_interval_ms = 5000,
 		.timeout_ms = 60000,
+		.restart = true,
 		.allow_other = geteuid() == 0,
 		.atime = OPS_RELATIME,
 	};
@@ -255,6 +256,10 @@ static bool parse_simple(struct mount_options *o, const char *word)
 		o->soft = true;
 	else if (strcmp(word, "hard") == 0)
 		o->soft = false;
+	else if (strcmp(word, "restart") == 0)
+		o->restart = true;
+	else if (strcmp(word, "norestart") == 0)
+		o->restart = false;
 	else if (strcmp(word, "allow_other") == 0)
 		o->allow_other = true;
 	else if (strcmp(word, "noallow_other") == 0)
@@ -318,11 +323,11 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 	if (*o->metrics)
 		snprintf(metrics, sizeof(metrics), ",metrics=%s", o->metrics);
 	snprintf(buf, cap,
-		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s",
+		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
-		o->mmap_shared ? ",mmap=shared" : "", o->allow_other ? ",allow_other" : "",
-		o->flags & MS_NODEV ? ",nodev" : "",
+		o->restart ? "" : ",norestart", o->mmap_shared ? ",mmap=shared" : "",
+		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",
 		o->flags & MS_NOSYMFOLLOW ? ",nosymfollow" : "",

@@ -429,8 +429,8 @@ static const struct fuse_custom_io custom_io = {
 	.writev = shim_writev,
 };
 
-int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
-	enum uring_mode uring, uint64_t soft_ns, struct weft_error *err)
+int session_start(struct session **out, struct fs *fs, int device,
+	const struct session_options *o, struct weft_error *err)
 {
 	char name[] = "weftd";
 	char *argv[] = {name, NULL};
@@ -446,9 +446,10 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 	s->fs = fs;
 	s->shared = fs_volume(fs)->peers != NULL; /* workers ask after fs has gone */
 	s->device = device;
-	s->ended_fd = ended_fd;
-	s->uring_mode = uring;
-	if (soft_ns && session_shared(s))
+	s->ended_fd = o->ended_fd;
+	s->noted = o->noted;
+	s->uring_mode = o->uring;
+	if (o->soft_ns && session_shared(s))
 		s->uring_mode = URING_OFF; /* whose requests nobody else can answer */
 	s->fuse = fuse_session_new(
 		&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
@@ -465,11 +466,11 @@ int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
 		close(device);
 		goto out_destroy;
 	}
-	if (uring != URING_ON)
+	if (o->uring != URING_ON)
 		sharer_start(s);
 	if (s->keeps) /* an answer would leave after what follows it in its handler */
 		s->uring_mode = URING_OFF;
-	ret = session_shared(s) ? waits_start(s, soft_ns) : 0;
+	ret = session_shared(s) ? waits_start(s, o->soft_ns) : 0;
 	if (ret == 0)
 		ret = worker_add(s);
 	if (ret < 0) {

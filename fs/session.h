@@ -34,14 +34,21 @@ struct session_counters {
 	_Atomic uint64_t bytes_written;
 };
 
+struct session_options {
+	int ended_fd; /* an eventfd, which is written when the kernel has ended the connection */
+	enum uring_mode uring;
+	/* How long a request may wait for other nodes before it ends with EIO; 0: for ever. Not 0, and
+	 * where there are others: without io_uring. */
+	uint64_t soft_ns;
+	_Atomic uint64_t *noted; /* of fs_kernel_start; or NULL */
+};
+
 /*
  * Serves `fs` over the device, which it takes over (also when it fails). The mount
- * answers from then on. `ended_fd` (an eventfd) is written when the kernel has ended the
- * connection. soft_ns: how long a request may wait for other nodes before it ends with EIO;
- * 0: for ever. Not 0, and where there are others: without io_uring.
+ * answers from then on.
  */
-int session_start(struct session **out, struct fs *fs, int device, int ended_fd,
-	enum uring_mode uring, uint64_t soft_ns, struct weft_error *err);
+int session_start(struct session **out, struct fs *fs, int device,
+	const struct session_options *o, struct weft_error *err);
 /* True once the kernel has ended the connection. */
 bool session_ended(struct session *s);
 /*

@@ -54,10 +54,10 @@ struct worker {
 	_Atomic uint32_t asker, opcode; /* its thread; what it asked */
 	_Atomic uint64_t interrupted;   /* a number: look at that one */
 	_Atomic uint64_t answered;      /* a number: that one was told EIO */
-	_Atomic uint64_t early;    /* a number: that one is answered before it has ended */
+	_Atomic uint64_t early; /* a number: that one is answered before it has ended */
 	_Atomic uint64_t unwanted; /* a number: nobody waits for that one any more */
 	_Atomic uint64_t node[2];  /* whose handles it uses */
-	struct worker *below; /* in the stack of parked ones; under session->lock */
+	struct worker *below;      /* in the stack of parked ones; under session->lock */
 };
 
 struct session {
@@ -69,6 +69,7 @@ struct session {
 	enum uring_mode uring_mode;
 	bool shared; /* the volume has several nodes */
 	bool keeps;  /* shared, and the kernel may keep what it is told (sharer.c) */
+	_Atomic uint64_t *noted; /* of what (fs_kernel_start); NULL: nobody asks */
 	_Atomic int keeps_names; /* names too: 1; not: -1; 0: not known yet */
 	_Atomic int keeps_named; /* attributes that come with them: the same */
 	/* set once, while INIT is answered; NULL: not used */
@@ -87,12 +88,13 @@ struct session {
 	_Atomic uint32_t fat_idle; /* fat buffers without */
 	_Atomic bool closed;       /* refuse requests */
 	_Atomic bool ended;        /* the device gave ENODEV */
-	struct rt_task *waits; /* NULL: nobody looks who waits (waits.h) */
+	struct rt_task *waits;     /* NULL: nobody looks who waits (waits.h) */
 	uint64_t soft_ns;
 	_Atomic uint32_t interrupts;
 	_Atomic bool waits_stopping;
 	struct session_counters counters;
-	_Atomic uint32_t slots; /* of workers: the first so many have been used; only rises */
+	_Atomic uint32_t
+		slots; /* of workers: the first so many have been used; only rises */
 	struct worker workers[SESSION_WORKERS_MAX];
 };
 

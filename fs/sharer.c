@@ -21,12 +21,12 @@
 #include <unistd.h>
 
 #include "fs/asker.h"
+#include "fs/dead_cache.h"
 #include "fs/session_internal.h"
 #include "fs/sharer.h"
 
-#define WIRE_NOTIFY_INC_EPOCH 8 /* protocol 7.44 */
-#define KEEPS_S               3600
-#define STORE_MAX             (1u << 30) /* that a notification says it has */
+#define KEEPS_S   3600
+#define STORE_MAX (1u << 30) /* that a notification says it has */
 
 static void drop_pages(
 	void *owner, uint64_t ino, uint64_t first, uint64_t end, _Atomic uint32_t *by)
@@ -136,14 +136,17 @@ void sharer_start(struct session *s)
 	if (!session_shared(s) ||
 		cache_batch_max(fs_volume(s->fs)->cache) * PAGE_SIZE < FUSE_IO_MAX)
 		return;
-	e = fs_kernel_start(s->fs, &sharer_ops, s);
+	e = fs_kernel_start(s->fs, &sharer_ops, s, s->noted);
 	s->keeps = !e;
 	if (e)
 		weft_log(4, "the kernel caches nothing of this mount: %s", strerror(-e));
 }
 
+/* A mount that was only detached has users still. */
 void sharer_stop(struct session *s)
 {
+	if (s->keeps && s->noted && !session_ended(s))
+		dead_cache_drop(s->device, s->noted, OPS_KERNEL_NOTED);
 	if (s->keeps)
 		fs_kernel_stop(s->fs);
 }

@@ -8,6 +8,8 @@
 
 #include "fs/session.h"
 
+#define WIRE_NOTIFY_INC_EPOCH 8 /* protocol 7.44 */
+
 /*
  * The kernel may keep what it is told, from the first request on. Without memory, or with a
  * cache too small for the largest READ, it keeps nothing (session_keeps says so).

@@ -308,7 +308,10 @@ json_t *status_leave(void *arg)
 	if (!atomic_load(&d->leaving))
 		return json_pack("{s:s}", "error", "it is mounted");
 	weft_log(6, "%s is to be mounted again", d->options.store);
-	member_alone(d->member);
+	guardian_restarts(&d->guardian, false);
+	atomic_store(&d->dismissed, true);
+	if (atomic_load(&d->served)) /* else it looks when it is */
+		member_alone(d->member);
 	return json_pack("{s:b}", "leaves", 1);
 }
 
@@ -473,8 +476,10 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "tree", tree_status(v));
 	put(o, "operation_restarts",
 		atomic_load_explicit(&ops->restarts, memory_order_relaxed));
-	json_object_set_new(o, "session", session_status(d->session));
-	json_object_set_new(o, "requests", requests_status(d->session));
+	if (d->session) {
+		json_object_set_new(o, "session", session_status(d->session));
+		json_object_set_new(o, "requests", requests_status(d->session));
+	}
 	json_object_set_new(o, "recovery", recovery_status(v));
 	json_object_set_new(o, "memory", memory_status());
 	return o;

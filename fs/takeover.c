@@ -25,7 +25,7 @@
 /* What the daemon that leaves takes to write back and to say goodbye; it gives up itself. */
 #define LEAVE_WAIT_MS 60000
 
-static int store_uuid_of(const char *store, char out[UUID_TEXT])
+int takeover_store_uuid(const char *store, uint8_t uuid[16])
 {
 	struct disk_superblock *sb = malloc(sizeof(*sb));
 	int fd = open(store, O_RDONLY | O_CLOEXEC);
@@ -33,7 +33,7 @@ static int store_uuid_of(const char *store, char out[UUID_TEXT])
 
 	if (sb && fd >= 0 && pread(fd, sb, sizeof(*sb), 0) == sizeof(*sb) &&
 		store_superblock_whole(sb)) {
-		uuid_print(sb->store_uuid, out);
+		memcpy(uuid, sb->store_uuid, 16);
 		ret = 0;
 	}
 	if (fd >= 0)
@@ -62,22 +62,22 @@ static int daemon_connect(const char *uuid)
 		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ||
 		peer.uid != geteuid()) {
 		close(fd);
-		return -EBUSY;
+		return -ESRCH;
 	}
 	return fd;
 }
 
-/* The daemon's answer to "leave": does it? */
-static bool daemon_leaves(int fd)
+/* The daemon's answer to "leave": 0, it does; -EBUSY; -ESRCH: none, it has ended. */
+static int daemon_leaves(int fd)
 {
 	static const char request[] = "{\"cmd\":\"leave\"}\n";
 	char line[ANSWER_MAX];
 	size_t used = 0;
 	json_t *answer;
-	bool leaves;
+	int ret;
 
 	if (send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) < 0)
-		return false;
+		return -ESRCH;
 	while (used < sizeof(line) && !memchr(line, '\n', used)) {
 		ssize_t n = recv(fd, line + used, sizeof(line) - used, 0);
 
@@ -87,10 +87,12 @@ static bool daemon_leaves(int fd)
 			break;
 		used += (size_t)n;
 	}
+	if (used == 0)
+		return -ESRCH;
 	answer = json_loadb(line, used, 0, NULL);
-	leaves = json_is_true(json_object_get(answer, "leaves"));
+	ret = json_is_true(json_object_get(answer, "leaves")) ? 0 : -EBUSY;
 	json_decref(answer);
-	return leaves;
+	return ret;
 }
 
 /* The connection ends when the store is free (fs/control.h). */
@@ -115,17 +117,18 @@ static bool end_await(int fd)
 int takeover(const char *store, struct weft_error *err)
 {
 	char uuid[UUID_TEXT];
-	int ret = store_uuid_of(store, uuid);
+	uint8_t bytes[16];
+	int ret = takeover_store_uuid(store, bytes);
 	int fd;
 
 	if (ret < 0)
 		return ret;
+	uuid_print(bytes, uuid);
 	fd = daemon_connect(uuid);
 	if (fd < 0)
-		return -EBUSY;
-	if (!daemon_leaves(fd))
-		ret = -EBUSY;
-	else if (!end_await(fd))
+		return fd;
+	ret = daemon_leaves(fd);
+	if (ret == 0 && !end_await(fd))
 		ret = weft_error(err, -EBUSY,
 			"%s is still served on for other nodes by the daemon of an "
 			"earlier mount, "

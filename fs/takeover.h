@@ -8,9 +8,11 @@
 
 #include "engine/common/text.h"
 
+/* The UUID of a store, which need not be opened for that. 0, -EBUSY: it cannot be read. */
+int takeover_store_uuid(const char *store, uint8_t uuid[16]);
 /*
  * The store is in use. 0: it was served on, and is free now, or will be in a moment; -EBUSY:
- * it is mounted, or nobody is found who would free it. Waits.
+ * it is mounted; -ESRCH: nobody is found who would free it. Waits.
  */
 int takeover(const char *store, struct weft_error *err);
 

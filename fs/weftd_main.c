@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weftd STORE DIR [-o OPTIONS] [-f]: serves one volume at one mount point.
+ * weftd STORE DIR [-o OPTIONS] [-f]: serves one volume at one mount point; with --unmounted to other
+ * nodes alone.
  *
  * Opens from below (store, volume, operations, mount, session, control socket), waits for
  * a signal or the end of the mount, and closes from above. The store is free when the
  * process has gone.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
@@ -20,11 +20,11 @@
 #include <sys/signalfd.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "engine/volume/clients.h"
+#include "fs/arguments.h"
 #include "fs/daemon.h"
 #include "fs/daemonize.h"
 #include "fs/mount.h"
@@ -42,148 +42,14 @@
 #define LEAVE_MS 10000
 /* And so long is anything waited for that only they have. */
 #define CUT_MS 20000
-
-static const char usage[] =
-	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
-	"\n"
-	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, or "
-	"this\n"
-	"node's of the cluster file FILE, on DIR, and goes to the background once the "
-	"mount\n"
-	"answers. umount DIR, SIGTERM and SIGINT end it.\n"
-	"\n"
-	"  -o OPTION,...  see below; may be given more than once\n"
-	"  -f             stay in the foreground, messages to stderr\n"
-	"  -h, --help     this text\n"
-	"  -V, --version  the version\n"
-	"\n"
-	"Options:\n"
-	"  cache=SIZE         page cache, like 512M or 4G (default: a quarter of the "
-	"memory,\n"
-	"                     at most 1G)\n"
-	"  log_interval=SECS  longest time that a change without fsync stays undurable "
-	"(5)\n"
-	"  ro, rw             read-only, read-write (default)\n"
-	"  relatime, noatime, strictatime\n"
-	"                     when reading sets access times (relatime)\n"
-	"  allow_other, noallow_other\n"
-	"                     whether users but the one who mounts get in (default for "
-	"root)\n"
-	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
-	"  uring=auto|on|off  requests through io_uring: where the kernel offers it "
-	"(auto, the\n"
-	"                     default), always, never\n"
-	"  node=N             which node of the cluster file this is (default: found by "
-	"this\n"
-	"                     machine's addresses)\n"
-	"  mmap=off|shared    with other nodes, whether files that are opened to write "
-	"can "
-	"be\n"
-	"                     mapped MAP_SHARED (shared), or not (off, the default)\n"
-	"  soft, hard         whether a request fails with EIO when it has waited for "
-	"another\n"
-	"                     node for as long as timeout= says (soft), or waits (hard, "
-	"the\n"
-	"                     default); what failed may still be done later\n"
-	"  timeout=SECS       with soft: so long (60)\n"
-	"  metrics=ADDR:PORT  serve metrics there, for Prometheus: GET /metrics "
-	"(default: "
-	"nowhere)\n"
-	"  fsname=NAME        what df and mount show as the source (default: STORE, "
-	"FILE)\n"
-	"\n"
-	"Examples:\n"
-	"  mkfs.weft --size 10G /srv/data.weft\n"
-	"  weftd /srv/data.weft /mnt/weft -o cache=2G,noatime\n"
-	"  mount -t weft /dev/nvme0n1p3 /mnt/weft\n"
-	"\n"
-	"Exit codes: 0 mounted, 1 wrong usage, 32 the mount failed.\n";
-
-/* ---- the command line -------------------------------------------------------------- */
+/* So long a daemon that was killed may still have the store. */
+#define DYING_MS      2000
+#define DYING_LOOK_NS 20000000ull
 
 static int fail(const struct weft_error *err, int code)
 {
 	fprintf(stderr, "weftd: %s\n", err->text);
 	return code;
-}
-
-static char *absolute(const char *path, const char *what, struct weft_error *err)
-{
-	char *real = realpath(path, NULL);
-
-	if (!real)
-		weft_error(err, -errno, "%s %s: %s", what, path, strerror(errno));
-	return real;
-}
-
-static int check_directory(const char *path, struct weft_error *err)
-{
-	struct statvfs fs;
-	struct stat st;
-
-	/* What a dead daemon left may still answer stat(2) from the kernel's cache. */
-	if (stat(path, &st) < 0 || (statvfs(path, &fs) < 0 && errno == ENOTCONN)) {
-		if (errno == ENOTCONN)
-			return weft_error(err, -errno,
-				"%s is still mounted from a daemon that has died; take "
-				"that away first: weft umount %s",
-				path, path);
-		return weft_error(
-			err, -errno, "mount point %s: %s", path, strerror(errno));
-	}
-	if (!S_ISDIR(st.st_mode))
-		return weft_error(
-			err, -ENOTDIR, "mount point %s is not a directory", path);
-	return 0;
-}
-
-/* 0: go on; otherwise exit with *code. */
-static int parse_arguments(
-	int argc, char **argv, struct mount_options *o, bool *foreground, int *code)
-{
-	static const struct option words[] = {{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'}, {0}};
-	struct weft_error err = {0};
-	int c;
-
-	*code = EXIT_USAGE;
-	while ((c = getopt_long(argc, argv, "o:fhV", words, NULL)) != -1) {
-		switch (c) {
-		case 'o':
-			if (mount_options_parse(o, optarg, &err) < 0) {
-				fail(&err, 0);
-				return -1;
-			}
-			break;
-		case 'f':
-			*foreground = true;
-			break;
-		case 'h':
-			fputs(usage, stdout);
-			*code = 0;
-			return -1;
-		case 'V':
-			puts("weftd " WEFT_VERSION);
-			*code = 0;
-			return -1;
-		default:
-			fputs("Try `weftd --help`.\n", stderr);
-			return -1;
-		}
-	}
-	if (argc - optind != 2) {
-		fputs("weftd: expected STORE and DIR. Try `weftd --help`.\n", stderr);
-		return -1;
-	}
-	*code = EXIT_MOUNT;
-	guardian_sweep();
-	o->store = absolute(argv[optind], "store", &err);
-	if (!o->store || check_directory(argv[optind + 1], &err) < 0 ||
-		!(o->directory = absolute(argv[optind + 1], "mount point", &err))) {
-		fail(&err, 0);
-		return -1;
-	}
-	return 0;
 }
 
 /* ---- start ----------------------------------------------------------------- */
@@ -197,6 +63,7 @@ static void process_prepare(void)
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	signal(SIGPIPE, SIG_IGN);
+	prctl(PR_SET_NAME, "weftd"); /* whatever path it was started by */
 	/* libfuse allocates a little on each worker: an arena per thread would cost
 	 * megabytes. */
 	mallopt(M_ARENA_MAX, 2);
@@ -245,6 +112,8 @@ static enum member_patience patience(void *arg)
 	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
 	uint64_t none = 0, now = rt_now_ns();
 
+	if (atomic_load(&d->dismissed) && !atomic_load(&d->served))
+		return MEMBER_CUT; /* it is being opened, and is to be mounted */
 	if (poll(&p, 1, 0) <= 0)
 		return MEMBER_WAITS;
 	if (!atomic_load(&d->served))
@@ -282,6 +151,7 @@ static void superseded(void *arg, const char *text)
 	struct daemon *d = arg;
 
 	weft_log(2, "%s: %s; this weftd ends", d->options.store, text);
+	guardian_restarts(&d->guardian, false);
 	_exit(EXIT_MOUNT);
 }
 
@@ -336,26 +206,39 @@ static int store_look(const struct daemon *d, struct weft_error *err)
 	return ret;
 }
 
-/* After a mount of this node that has ended its store may be served on for other nodes. */
+/* The store is in use: by a mount of this node that has ended, and serves it on for other nodes? */
+static int store_ask(struct daemon *d, struct weft_error *err)
+{
+	struct weft_error why = {0};
+	int ret = store_look(d, &why);
+
+	if (ret == 0)
+		ret = takeover(d->options.store, &why);
+	if (why.code)
+		*err = why;
+	return ret;
+}
+
+/* In a moment the store may be free of a daemon that was killed, or one that takes its place can be asked. */
 static int store_take(
 	struct daemon *d, unsigned flags, struct rt_disk **disk, struct weft_error *err)
 {
-	const char *store = d->options.store;
-	struct weft_error why = {0};
-	int ret = rt_disk_open(disk, store, flags, err);
+	uint64_t until = rt_now_ns() + DYING_MS * 1000000ull;
+	int ret;
 
-	if (ret != -EBUSY || !source_shared(&d->source))
-		return ret;
-	ret = store_look(d, &why);
-	if (ret == 0)
-		ret = takeover(store, &why);
-	if (ret == 0) {
+	for (;;) {
 		*err = (struct weft_error){0};
-		ret = rt_disk_open(disk, store, flags, err);
-	} else if (why.code) {
-		*err = why;
+		ret = rt_disk_open(disk, d->options.store, flags, err);
+		if (ret != -EBUSY || !source_shared(&d->source))
+			return ret;
+		ret = d->unmounted ? -ESRCH : store_ask(d, err);
+		if (ret == -ESRCH && rt_now_ns() >= until)
+			ret = -EBUSY;
+		if (ret < 0 && ret != -ESRCH)
+			return ret;
+		if (ret < 0)
+			rt_sleep_ns(DYING_LOOK_NS);
 	}
-	return ret;
 }
 
 static bool waits_for_host(void *arg)
@@ -387,6 +270,41 @@ static int disk_open(
 	return ret;
 }
 
+/* With the store taken: who wants to mount it can say so from here on. */
+static int control_start(
+	struct daemon *d, const uint8_t store_uuid[16], struct weft_error *err)
+{
+	const struct control_source source = {
+		.status = status_build,
+		.identify = status_identify,
+		.leave = status_leave,
+		.sync = status_sync,
+		.reload = reload_cluster,
+		.arg = d,
+	};
+
+	return control_open(&d->control, store_uuid, &source, err);
+}
+
+/* A store that is served without a mount gives way to a mount as soon as it is taken, which may be
+ * long before it is recovered. */
+static int store_announce(struct daemon *d, struct rt_disk *disk, struct weft_error *err)
+{
+	uint8_t uuid[16];
+	int ret;
+
+	if (!d->unmounted || source_is_client(&d->source))
+		return 0;
+	ret = takeover_store_uuid(d->options.store, uuid);
+	if (ret < 0)
+		weft_error(err, ret, "%s: not a weft store", d->options.store);
+	else
+		ret = control_start(d, uuid, err);
+	if (ret < 0)
+		rt_disk_close(disk);
+	return ret;
+}
+
 static int volume_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
@@ -407,7 +325,10 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	ret = member_start(d, &options, err);
 	if (ret < 0)
 		return ret;
+	ops.caller_forgets = !d->unmounted;
 	ret = disk_open(d, &disk, read_only, err);
+	if (ret == 0)
+		ret = store_announce(d, disk, err);
 	if (ret < 0)
 		return ret;
 	ret = volume_open(&d->volume, disk, &options, &why);
@@ -485,9 +406,13 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 	device = fuse_mount_open(o, o->cluster_file ? o->cluster_file : o->store, err);
 	if (device < 0)
 		return device;
-	d->unguarded = guardian_connection(&d->guardian, o->directory);
-	ret = session_start(&d->session, d->fs, device, d->ended_fd, uring,
-		o->soft ? o->timeout_ms * 1000000ull : 0, err);
+	d->unguarded = guardian_connection(&d->guardian, o->directory, device);
+	ret = session_start(&d->session, d->fs, device,
+		&(struct session_options){.ended_fd = d->ended_fd,
+			.uring = uring,
+			.soft_ns = o->soft ? o->timeout_ms * 1000000ull : 0,
+			.noted = guardian_noted(&d->guardian)},
+		err);
 	if (ret == 0)
 		ret = mount_answers(d, err);
 	if (ret == 0 && uring == URING_ON && !session_uses_uring(d->session))
@@ -611,14 +536,19 @@ static void unmount_by_signal(struct daemon *d)
 
 static void serve(struct daemon *d)
 {
+	if (d->member)
+		member_serving(d->member);
 	wait_for_end_or_signal(d);
 	if (d->member)
 		member_watch(d->member);
-	if (!session_ended(d->session))
+	if (!session_ended(d->session)) {
+		guardian_restarts(&d->guardian, false); /* whoever sent it wants an end */
 		unmount_by_signal(d);
+	}
 	if (!d->member)
 		control_detach(d->control);
 	session_quiesce(d->session);
+	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
 }
 
 /* The mount is gone, and the store is still used by the nodes that have theirs. */
@@ -647,7 +577,12 @@ static void say_mounted(const struct daemon *d)
 			(unsigned long long)v->recovery.pages,
 			(double)v->recovery.redone_ns / 1e9, met,
 			(double)v->recovery.took_ns / 1e9);
-	weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory, text);
+	if (d->unmounted)
+		weft_log(6, "%s served to the other nodes, without a mount%s",
+			d->options.store, text);
+	else
+		weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory,
+			text);
 	if (d->unguarded < 0) /* ordinary users and some containers */
 		weft_log(6,
 			"no guardian ends the connection if this weftd is killed: %s; "
@@ -655,56 +590,81 @@ static void say_mounted(const struct daemon *d)
 			strerror(-d->unguarded));
 }
 
+/* Who waits for what the daemon has, once it was killed, waits no longer than it takes to start again. */
+static void guard(struct daemon *d, int argc, char **argv)
+{
+	int ret;
+
+	if (d->unmounted) /* by a guardian, most likely, which looks after it as well */
+		return;
+	d->again = arguments_unmounted(&d->options);
+	ret = d->again ? guardian_start(&d->guardian, argc, argv, d->again) : -ENOMEM;
+	if (ret < 0)
+		weft_log(4, "cannot start a guardian: %s", strerror(-ret));
+}
+
+static int engine_start(struct daemon *d, int argc, char **argv, struct weft_error *err)
+{
+	int ret = rt_real_start();
+
+	if (ret < 0)
+		return weft_error(
+			err, ret, "cannot start the runtime: %s", strerror(-ret));
+	guard(d, argc, argv);
+	d->started_ns = rt_now_ns();
+	ret = source_open(&d->source, &d->options, err);
+	if (ret == 0 && d->unmounted && !source_shared(&d->source))
+		ret = weft_error(err, -EINVAL,
+			"%s names no other node that could be served without a mount",
+			d->options.store);
+	return ret < 0 ? ret : volume_start(d, err);
+}
+
+/* From here on the daemon answers those who ask for it. */
+static int appear(struct daemon *d, struct weft_error *err)
+{
+	int ret = d->control
+			  ? 0
+			  : control_start(d,
+				    store_superblock(d->volume->store)->store_uuid, err);
+
+	if (ret == 0 && *d->options.metrics)
+		ret = metrics_server_open(
+			&d->metrics, d->options.metrics, status_build, d, err);
+	if (ret < 0)
+		return ret;
+	control_attach(d->control);
+	daemonize_ready();
+	say_mounted(d);
+	atomic_store(&d->served, true);
+	guardian_restarts(&d->guardian, d->member && d->options.restart);
+	return 0;
+}
+
 static int run(struct daemon *d, int argc, char **argv, struct weft_error *err)
 {
-	const struct control_source source = {
-		.status = status_build,
-		.identify = status_identify,
-		.leave = status_leave,
-		.sync = status_sync,
-		.reload = reload_cluster,
-		.arg = d,
-	};
 	int ret;
 
 	process_prepare();
 	ret = signals_prepare(d, err);
-	if (ret < 0)
-		return ret;
-	ret = rt_real_start();
-	if (ret < 0)
-		return weft_error(
-			err, ret, "cannot start the runtime: %s", strerror(-ret));
-	ret = guardian_start(&d->guardian, argc, argv);
-	if (ret < 0)
-		weft_log(4, "cannot start a guardian: %s", strerror(-ret));
-	d->started_ns = rt_now_ns();
-	ret = source_open(&d->source, &d->options, err);
 	if (ret == 0)
-		ret = volume_start(d, err);
+		ret = engine_start(d, argc, argv, err);
 	if (ret < 0)
-		return ret;
-	ret = mount_start(d, err);
+		goto out_control;
+	if (!d->unmounted)
+		ret = mount_start(d, err);
 	if (ret < 0)
 		goto out_volume;
-	ret = control_open(&d->control, store_superblock(d->volume->store)->store_uuid,
-		&source, err);
-	if (ret == 0 && *d->options.metrics)
-		ret = metrics_server_open(
-			&d->metrics, d->options.metrics, status_build, d, err);
+	ret = appear(d, err);
 	if (ret < 0) {
-		if (d->control)
-			control_detach(d->control);
-		fuse_mount_close(d->options.directory, true);
+		if (!d->unmounted)
+			fuse_mount_close(d->options.directory, true);
 		goto out_volume;
 	}
-	daemonize_ready();
-	say_mounted(d);
-	atomic_store(&d->served, true);
-	if (d->member)
-		member_serving(d->member);
-	serve(d);
-	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
+	if (!d->unmounted)
+		serve(d);
+	else if (atomic_load(&d->dismissed))
+		member_alone(d->member);
 	if (d->member)
 		leave(d);
 out_volume:
@@ -713,10 +673,15 @@ out_volume:
 		member_alone(d->member); /* it was never used here */
 	if (d->session)
 		session_quiesce(d->session);
+	if (ret < 0 && d->control)
+		control_detach(d->control);
 	if (volume_stop(d) < 0 && ret == 0)
 		ret = weft_error(err, -EIO, "the volume was not closed cleanly");
 	if (d->session)
 		session_free(d->session);
+out_control:
+	if (d->control)
+		control_detach(d->control);
 	control_close(d->control); /* last: its end says that the store is free */
 	return ret;
 }
@@ -725,7 +690,8 @@ int main(int argc, char **argv)
 {
 	struct daemon d = {0};
 	struct weft_error err = {0};
-	bool foreground = false;
+	struct arguments arguments;
+	bool unheard = fcntl(STDERR_FILENO, F_GETFD) < 0;
 	int code;
 
 	if (rt_stdio_open() < 0) {
@@ -733,9 +699,13 @@ int main(int argc, char **argv)
 		return EXIT_MOUNT;
 	}
 	mount_options_default(&d.options);
-	if (parse_arguments(argc, argv, &d.options, &foreground, &code) < 0)
-		return code;
-	code = foreground ? 0 : daemonize_begin();
+	if (arguments_parse(&arguments, &d.options, argc, argv, &code, &err) < 0)
+		return err.code ? fail(&err, code) : code;
+	d.unmounted = arguments.unmounted;
+	atomic_store(&d.leaving, arguments.unmounted);
+	if (unheard)
+		daemonize_unheard();
+	code = arguments.foreground ? 0 : daemonize_begin();
 	if (code < 0) {
 		fprintf(stderr, "weftd: cannot go to the background: %s\n",
 			strerror(-code));
@@ -744,7 +714,10 @@ int main(int argc, char **argv)
 	code = 0;
 	if (run(&d, argc, argv, &err) < 0)
 		code = fail(&err, EXIT_MOUNT);
+	if (code && unheard)
+		weft_log(3, "%s", err.text);
 	guardian_stop(&d.guardian);
+	free(d.again);
 	member_close(d.member);
 	source_close(&d.source);
 	mount_options_free(&d.options);

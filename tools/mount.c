@@ -113,6 +113,10 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 		return "uring=";
 	if (has_word(list, "mmap=") && wanted->mmap_shared != now->mmap_shared)
 		return "mmap=";
+	if (has_word(list, "restart") && !now->restart)
+		return "restart";
+	if (has_word(list, "norestart") && now->restart)
+		return "norestart";
 	if (has_word(list, "soft") && !now->soft)
 		return "soft";
 	if (has_word(list, "hard") && now->soft)

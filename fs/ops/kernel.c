@@ -14,8 +14,8 @@
 
 #define WAIT_FIRST_NS 10000ull
 #define WAIT_LAST_NS  200000ull
-#define YIELD_NS      100000ull /* a change lets a READ go first that waits for long, */
-#define YIELDS_MAX    10u       /* so often */
+#define YIELD_NS      100000ull   /* a change lets a READ go first that waits for long, */
+#define YIELDS_MAX    10u         /* so often */
 #define CUT_NS        20000000ull /* so long a drop waits for who sets a size */
 
 /* ---- pending READs ------------------------------------------------------------------------ */
@@ -346,7 +346,8 @@ static int task_add(struct kernel *k)
 	return e;
 }
 
-static struct part *part_queue(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+static struct part *part_queue(
+	struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
 {
 	struct part *p = rt_alloc(sizeof(*p));
 
@@ -642,17 +643,15 @@ static void change_begin(struct fs *fs, struct kernel_change *c)
 void kernel_change_begin(struct fs *fs, struct kernel_change *c, struct inode_state *st,
 	uint64_t offset, uint64_t len)
 {
-	*c = (struct kernel_change){.st = st,
-		.ino = st->ino,
-		.first = offset / PAGE_SIZE,
-		.end = UINT64_MAX};
+	*c = (struct kernel_change){
+		.st = st, .ino = st->ino, .first = offset / PAGE_SIZE, .end = UINT64_MAX};
 	if (len < UINT64_MAX - offset)
 		c->end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE);
 	change_begin(fs, c);
 }
 
-void kernel_change_cuts(struct fs *fs, struct kernel_change *c, struct inode_state *st,
-	uint64_t size)
+void kernel_change_cuts(
+	struct fs *fs, struct kernel_change *c, struct inode_state *st, uint64_t size)
 {
 	*c = (struct kernel_change){.st = st,
 		.ino = st->ino,
@@ -690,7 +689,8 @@ void kernel_change_end(struct fs *fs, struct kernel_change *c)
 
 static const struct cache_kernel_ops drop_ops = {.drop = drop, .has_pages = has_pages};
 
-int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner)
+int fs_kernel_start(
+	struct fs *fs, const struct ops_kernel *ops, void *owner, _Atomic uint64_t *noted)
 {
 	struct kernel *k;
 	int e;
@@ -702,6 +702,7 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner)
 	k->fs = fs;
 	k->ops = ops;
 	k->owner = owner;
+	k->noted = noted;
 	k->queue_end = &k->queue;
 	e = rt_task_spawn(&k->task[0], "weft-notify", part_main, k);
 	if (!e) {

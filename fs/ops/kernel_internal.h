@@ -42,6 +42,8 @@ struct known {
 	struct ops_seen seen;
 };
 
+_Static_assert(OPS_KERNEL_NOTED == KNOWN_BUCKETS * KNOWN_WAYS, "ops.h");
+
 struct known_bucket {
 	struct known way[KNOWN_WAYS];
 	bool crowded; /* and pages of others, which were not noted */
@@ -63,6 +65,7 @@ struct kernel {
 	uint32_t looks;
 	struct rt_task *task[TASKS_MAX];
 	struct known_bucket known[KNOWN_BUCKETS];
+	_Atomic uint64_t *noted;           /* their numbers (ops.h), or NULL */
 	_Atomic uint32_t questions;        /* heard so far */
 	_Atomic uint64_t heard[HEARD_MAX]; /* by thread: it, and the number of its last */
 };
@@ -73,8 +76,7 @@ static inline unsigned ino_hash(uint64_t ino)
 }
 
 /* Under the lock: a call here changes some of the blocks. */
-bool kernel_changing(
-	const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
+bool kernel_changing(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
 
 /* ---- which inodes (kernel_known.c): under the lock -------------------------------------- */
 

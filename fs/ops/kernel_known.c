@@ -25,8 +25,8 @@ static struct known *known_find(struct kernel *k, uint64_t ino)
 /* Has the thread asked something since, so taken in what it was told? */
 static bool heard_since(struct kernel *k, uint32_t thread, uint32_t told_at)
 {
-	uint64_t heard = atomic_load_explicit(
-		&k->heard[thread % HEARD_MAX], memory_order_relaxed);
+	uint64_t heard =
+		atomic_load_explicit(&k->heard[thread % HEARD_MAX], memory_order_relaxed);
 
 	return thread && heard >> 32 == thread &&
 	       (int32_t)((uint32_t)heard - told_at) > 0;
@@ -54,6 +54,17 @@ bool names_taken_in(struct kernel *k, uint64_t ino)
 	return !n || looker_done(k, n);
 }
 
+/* Before the kernel is told anything of it. */
+static void known_place(struct kernel *k, struct known *place, uint64_t ino)
+{
+	struct known_bucket *b = known_bucket(k, ino);
+	size_t slot = (size_t)(b - k->known) * KNOWN_WAYS + (size_t)(place - b->way);
+
+	*place = (struct known){.ino = ino};
+	if (k->noted)
+		atomic_store_explicit(&k->noted[slot], ino, memory_order_relaxed);
+}
+
 /* NULL: no place. With *dropped that inode lost its own: drop its attributes. */
 static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *dropped)
 {
@@ -74,7 +85,7 @@ static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *droppe
 		return NULL;
 	*dropped = place->ino != ino && place->attributes ? place->ino : 0;
 	if (place->ino != ino)
-		*place = (struct known){.ino = ino};
+		known_place(k, place, ino);
 	return place;
 }
 
@@ -255,8 +266,7 @@ static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *
 		(void)size_sure(k, n, asker, attr);
 		n->attributes = true;
 		n->looker = asker;
-		n->looked_at =
-			atomic_load_explicit(&k->questions, memory_order_relaxed);
+		n->looked_at = atomic_load_explicit(&k->questions, memory_order_relaxed);
 		n->look = ++k->looks;
 		n->answered = false;
 		n->seen = (struct ops_seen){0};

@@ -21,9 +21,9 @@ struct fs;
 
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
-	bool nodiratime;         /* directories keep their atime */
-	bool names_sync;         /* what changes names is durable when it returns */
-	bool mmap_shared;        /* with other nodes, too, programs may store through mappings */
+	bool nodiratime;  /* directories keep their atime */
+	bool names_sync;  /* what changes names is durable when it returns */
+	bool mmap_shared; /* with other nodes, too, programs may store through mappings */
 	unsigned open_files_max; /* 0: 1,048,576 */
 	/*
 	 * The caller refers to inodes and tells by ops_forget when it no longer does:
@@ -330,6 +330,8 @@ struct ops_kernel {
 	bool (*gone_on)(void *owner, uint32_t thread, struct ops_seen *seen);
 };
 
+#define OPS_KERNEL_NOTED 32768u
+
 /* An answer to a look-up whose attributes may be kept. */
 struct ops_named {
 	uint64_t ino;
@@ -343,9 +345,14 @@ struct ops_looked {
 	struct cache_exposure leaf; /* of the inode */
 };
 
-/* Before the first question. From here on what is exposed is dropped before other nodes
- * may change it. */
-int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner);
+/*
+ * Before the first question. From here on what is exposed is dropped before other nodes
+ * may change it. noted: NULL, or OPS_KERNEL_NOTED numbers, all 0: of the inodes of which the kernel may have
+ * attributes or pages, but for pages of more of them than there is room for. For whoever has that memory as
+ * well, when this process was killed.
+ */
+int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner,
+	_Atomic uint64_t *noted);
 /* The kernel has gone, or asks nothing any more. Before fs_close. */
 void fs_kernel_stop(struct fs *fs);
 /*
@@ -353,8 +360,8 @@ void fs_kernel_stop(struct fs *fs);
  * have taken it in before it can be told to drop it. `asker`: a thread, which asks something
  * else only after that; 0: not known. Waits.
  */
-int ops_getattr_kept(struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out,
-	bool *keeps);
+int ops_getattr_kept(
+	struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out, bool *keeps);
 /* The thread asks, and waits for the answer: so it has taken in those to what it asked before. */
 void ops_kernel_heard(struct fs *fs, uint32_t thread);
 /* Attributes that it is told in passing, with a name, not to be kept. Before the answer. */

@@ -17,7 +17,7 @@ class Nodes:
         self.dir = bench.directory(name)
         self.net = f"weft-bench-{os.getpid()}-{name}"
         self.file = os.path.join(self.dir, "bench.cluster")
-        self.options = f"cache={cache_mib}M" + (f",{options}" if options else "")
+        self.options = f"norestart,cache={cache_mib}M" + (f",{options}" if options else "")
         self.daemons = {}
         bench.stack.callback(self.close)
         self._network()

@@ -166,11 +166,12 @@ on() {
 
 node_pid() { weft status "${M[$1]}" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p'; }
 
-# Mounts node $1; waits for the others. The rest goes to weftd.
+# Mounts node $1; waits for the others. The rest goes to weftd. A daemon that a test kills stays away, as its machine
+# would, unless the test says RESTART=restart.
 mount_node() {
 	local n=$1
 	shift
-	on "$n" weftd "$FILE" "${M[n]}" -o "cache=${CACHE:-64M}" "$@" 2>>"$DIR/log$n"
+	on "$n" weftd "$FILE" "${M[n]}" -o "cache=${CACHE:-64M},${RESTART:-norestart}" "$@" 2>>"$DIR/log$n"
 	node_pid "$n" >>"$DIR/pids"
 }
 
@@ -179,7 +180,7 @@ mount_node() {
 start_node() {
 	local n=$1
 	shift
-	nsenter --net="/run/netns/$NET-$n" weftd "$FILE" "${M[n]}" -f "$@" 2>"$DIR/log$n" 3>&- &
+	nsenter --net="/run/netns/$NET-$n" weftd "$FILE" "${M[n]}" -f -o "${RESTART:-norestart}" "$@" 2>"$DIR/log$n" 3>&- &
 	STARTED=$!
 	echo "$STARTED" >>"$DIR/pids"
 }
@@ -223,11 +224,23 @@ teardown_nodes() {
 			wait_until 2 gone "$pid" || kill -9 "$pid" || true
 		done <"$DIR/pids"
 	fi
+	end_restarted
 	for n in $(seq "${NODES:-0}"); do
 		ip netns del "$NET-$n" 2>/dev/null || true
 	done
 	[ -z "${NET:-}" ] || ip netns del "$NET" 2>/dev/null || true
 	rm -rf "$DIR"
+}
+
+# The daemons of these nodes that took the place of killed ones.
+restarted() { pgrep -f "^weftd -u -f .* $FILE\$"; }
+
+end_restarted() {
+	local pid
+	for pid in $(restarted); do
+		kill "$pid" 2>/dev/null || true
+		wait_until 30 gone "$pid" || kill -9 "$pid" || true
+	done
 }
 
 # Node $1 hears nothing (or $3 of a hundred packets less) of node $2; $2 hears all of $1.

@@ -28,7 +28,8 @@ is_away() { [ "$(status_of "$1" cluster nodes $(($2 - 1)) up)" = False ]; }
 run_nodes() {
 	local n
 	for n in "$@"; do
-		nsenter --net="/run/netns/$NET-$n" weftd "$FILE" "${M[n]}" -f -o "cache=$((MIB + MIB / 8 + 16))M" \
+		nsenter --net="/run/netns/$NET-$n" weftd "$FILE" "${M[n]}" -f \
+			-o "cache=$((MIB + MIB / 8 + 16))M,norestart" \
 			2>>"$DIR/log$n" 3>&- &
 		echo $! >>"$DIR/pids"
 	done

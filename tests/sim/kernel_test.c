@@ -611,7 +611,7 @@ static void hot_work(struct node *n)
 		hot_over = false;
 	}
 	*k = (struct kernel_model){.n = n};
-	OK(fs_kernel_start(n->fs, &kernel_ops, k));
+	OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
 	barrier(n);
 	for (unsigned i = 0; i < tasks; i++)
 		OK(rt_task_spawn(&task[i], "hot",
@@ -664,7 +664,8 @@ static void closed_look_main(void *arg)
 			stat_name(k, file);
 		else
 			find_once(k, file);
-		if (pick(8) == 0) /* other leaves' files meanwhile; the thread asks nothing */
+		if (pick(8) ==
+			0) /* other leaves' files meanwhile; the thread asks nothing */
 			rt_sleep_ns(pick(3000000));
 	}
 }
@@ -736,13 +737,13 @@ static void kernel_open(struct kernel_model *k, struct node *n)
 
 	*k = (struct kernel_model){.n = n};
 	if (kernel_stores) /* what is opened then may be stored into */
-		OK(fs_kernel_start(n->fs, &kernel_ops, k));
+		OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
 	for (unsigned i = 0; i < FILES; i++) {
 		k->file[i].ino = file_ino[i];
 		OK(ops_open(n->fs, file_ino[i], &root_user, O_RDWR, &k->open[i], &a));
 	}
 	if (!kernel_stores)
-		OK(fs_kernel_start(n->fs, &kernel_ops, k));
+		OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
 }
 
 static void kernel_close(struct kernel_model *k, struct rt_task *task)
@@ -801,7 +802,7 @@ static void closed_work(struct node *n)
 	*k = (struct kernel_model){.n = n};
 	for (unsigned i = 0; i < FILES; i++)
 		k->file[i] = (struct kernel_file){.ino = file_ino[i], .absent = true};
-	OK(fs_kernel_start(n->fs, &kernel_ops, k));
+	OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
 	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
 		OK(rt_task_spawn(&task[i], "work", mains[i], k));
 	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)

@@ -12,7 +12,7 @@ mkdir -p $D/m1 $D/m2
 cd $D
 
 mount_node() {
-	weftd $D/c.cluster $D/m$1 -o node=$1,cache=64M 2>>$D/log$1
+	weftd $D/c.cluster $D/m$1 -o node=$1,cache=64M,norestart 2>>$D/log$1
 }
 
 begin() {

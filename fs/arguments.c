@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command line of weftd. Nothing of it is used unchecked (invariant 9).
+ */
+#include "fs/arguments.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "fs/daemonize.h"
+#include "fs/guardian.h"
+
+static const char usage[] =
+	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
+	"       weftd --unmounted FILE [-o OPTION,...] [-f]\n"
+	"\n"
+	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, or "
+	"this\n"
+	"node's of the cluster file FILE, on DIR, and goes to the background once the "
+	"mount\n"
+	"answers. umount DIR, SIGTERM and SIGINT end it.\n"
+	"\n"
+	"  -o OPTION,...  see below; may be given more than once\n"
+	"  -u, --unmounted\n"
+	"                 serve this node's store to the other nodes of FILE, without a "
+	"mount,\n"
+	"                 until it is mounted or they have been unmounted\n"
+	"  -f             stay in the foreground, messages to stderr\n"
+	"  -h, --help     this text\n"
+	"  -V, --version  the version\n"
+	"\n"
+	"Options:\n"
+	"  cache=SIZE         page cache, like 512M or 4G (default: a quarter of the "
+	"memory,\n"
+	"                     at most 1G)\n"
+	"  log_interval=SECS  longest time that a change without fsync stays undurable "
+	"(5)\n"
+	"  ro, rw             read-only, read-write (default)\n"
+	"  relatime, noatime, strictatime\n"
+	"                     when reading sets access times (relatime)\n"
+	"  allow_other, noallow_other\n"
+	"                     whether users but the one who mounts get in (default for "
+	"root)\n"
+	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
+	"  uring=auto|on|off  requests through io_uring: where the kernel offers it "
+	"(auto, the\n"
+	"                     default), always, never\n"
+	"  node=N             which node of the cluster file this is (default: found by "
+	"this\n"
+	"                     machine's addresses)\n"
+	"  mmap=off|shared    with other nodes, whether files that are opened to write "
+	"can "
+	"be\n"
+	"                     mapped MAP_SHARED (shared), or not (off, the default)\n"
+	"  soft, hard         whether a request fails with EIO when it has waited for "
+	"another\n"
+	"                     node for as long as timeout= says (soft), or waits (hard, "
+	"the\n"
+	"                     default); what failed may still be done later\n"
+	"  timeout=SECS       with soft: so long (60)\n"
+	"  restart, norestart\n"
+	"                     with other nodes: whether a daemon that is killed is "
+	"started "
+	"again\n"
+	"                     for them, without the mount (restart, the default)\n"
+	"  metrics=ADDR:PORT  serve metrics there, for Prometheus: GET /metrics "
+	"(default: "
+	"nowhere)\n"
+	"  fsname=NAME        what df and mount show as the source (default: STORE, "
+	"FILE)\n"
+	"\n"
+	"Examples:\n"
+	"  mkfs.weft --size 10G /srv/data.weft\n"
+	"  weftd /srv/data.weft /mnt/weft -o cache=2G,noatime\n"
+	"  mount -t weft /dev/nvme0n1p3 /mnt/weft\n"
+	"\n"
+	"Exit codes: 0 mounted, 1 wrong usage, 32 the mount failed.\n";
+
+static char *absolute(const char *path, const char *what, struct weft_error *err)
+{
+	char *real = realpath(path, NULL);
+
+	if (!real)
+		weft_error(err, -errno, "%s %s: %s", what, path, strerror(errno));
+	return real;
+}
+
+static int check_directory(const char *path, struct weft_error *err)
+{
+	struct statvfs fs;
+	struct stat st;
+
+	/* What a dead daemon left may still answer stat(2) from the kernel's cache. */
+	if (stat(path, &st) < 0 || (statvfs(path, &fs) < 0 && errno == ENOTCONN)) {
+		if (errno == ENOTCONN)
+			return weft_error(err, -errno,
+				"%s is still mounted from a daemon that has died; take "
+				"that away first: weft umount %s",
+				path, path);
+		return weft_error(
+			err, -errno, "mount point %s: %s", path, strerror(errno));
+	}
+	if (!S_ISDIR(st.st_mode))
+		return weft_error(
+			err, -ENOTDIR, "mount point %s is not a directory", path);
+	return 0;
+}
+
+/* What stands behind the options. 0, or -errno with a text. */
+static int take_places(
+	struct mount_options *o, bool unmounted, char **places, struct weft_error *err)
+{
+	guardian_sweep();
+	o->store = absolute(places[0], "store", err);
+	if (!o->store)
+		return err->code;
+	if (!unmounted && check_directory(places[1], err) < 0)
+		return err->code;
+	o->directory = unmounted ? strdup("-") : absolute(places[1], "mount point", err);
+	if (!o->directory && unmounted)
+		weft_error(err, -ENOMEM, "no memory for the arguments");
+	return o->directory ? 0 : err->code;
+}
+
+int arguments_parse(struct arguments *a, struct mount_options *o, int argc, char **argv,
+	int *code, struct weft_error *err)
+{
+	static const struct option words[] = {{"unmounted", no_argument, NULL, 'u'},
+		{"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'},
+		{0}};
+	int c, expected;
+
+	*a = (struct arguments){0};
+	*code = EXIT_USAGE;
+	while ((c = getopt_long(argc, argv, "o:ufhV", words, NULL)) != -1) {
+		switch (c) {
+		case 'o':
+			if (mount_options_parse(o, optarg, err) < 0)
+				return err->code;
+			break;
+		case 'u':
+			a->unmounted = true;
+			break;
+		case 'f':
+			a->foreground = true;
+			break;
+		case 'h':
+			fputs(usage, stdout);
+			*code = 0;
+			return -ECANCELED;
+		case 'V':
+			puts("weftd " WEFT_VERSION);
+			*code = 0;
+			return -ECANCELED;
+		default:
+			fputs("Try `weftd --help`.\n", stderr);
+			return -ECANCELED;
+		}
+	}
+	expected = a->unmounted ? 1 : 2;
+	if (argc - optind != expected)
+		return weft_error(err, -EINVAL, "expected %s. Try `weftd --help`.",
+			a->unmounted ? "FILE" : "STORE and DIR");
+	*code = EXIT_MOUNT;
+	return take_places(o, a->unmounted, argv + optind, err);
+}
+
+char **arguments_unmounted(const struct mount_options *o)
+{
+	char options[512], *again[] = {(char *)"weftd", (char *)"-u", (char *)"-f",
+				   (char *)"-o", options, o->store, NULL};
+	size_t bytes = sizeof(again);
+	char **out, *text;
+
+	mount_options_print(o, options, sizeof(options));
+	for (unsigned i = 0; again[i]; i++)
+		bytes += strlen(again[i]) + 1;
+	out = malloc(bytes);
+	if (!out)
+		return NULL;
+	text = (char *)(out + ARRAY_SIZE(again));
+	for (unsigned i = 0; again[i]; i++) {
+		out[i] = text;
+		text = stpcpy(text, again[i]) + 1;
+	}
+	out[ARRAY_SIZE(again) - 1] = NULL;
+	return out;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/dead_cache.h"
+
+#include <errno.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "fs/sharer.h"
+
+/* An answer that was given before may be taken in after the first turn: then there is a second one. */
+#define TURNS      2
+#define TAKE_IN_MS 50
+
+static bool tell(int device, const void *notification, size_t len)
+{
+	return write(device, notification, len) >= 0 || errno == ENOENT;
+}
+
+/* False: the filesystem has gone. */
+static bool drop_names(int device)
+{
+	struct fuse_out_header out = {.len = sizeof(out), .error = WIRE_NOTIFY_INC_EPOCH};
+
+	return tell(device, &out, sizeof(out)) || errno == EINVAL; /* keeps none */
+}
+
+static bool drop_inode(int device, uint64_t ino)
+{
+	struct {
+		struct fuse_out_header out;
+		struct fuse_notify_inval_inode_out what;
+	} n = {
+		.out = {.len = sizeof(n), .error = FUSE_NOTIFY_INVAL_INODE},
+		.what = {.ino = ino},
+	};
+
+	return tell(device, &n, sizeof(n));
+}
+
+void dead_cache_drop(int device, const _Atomic uint64_t *inodes, size_t count)
+{
+	for (unsigned turn = 0; turn < TURNS; turn++) {
+		if (turn > 0)
+			poll(NULL, 0, TAKE_IN_MS);
+		if (!drop_names(device))
+			return;
+		for (size_t i = 0; i < count; i++) {
+			uint64_t ino =
+				atomic_load_explicit(&inodes[i], memory_order_relaxed);
+
+			if (ino && !drop_inode(device, ino))
+				return;
+		}
+	}
+}
