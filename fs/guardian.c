@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -98,13 +99,17 @@ static _Noreturn void exec_again(char *const *again)
 
 /*
  * Until one ends by itself: because it is to be mounted, or nobody needs it, or it cannot start. One
- * that is killed again and again is left alone.
+ * that is killed again and again is left alone. `daemon` is the pidfd of the first; -1: the kernel has none.
  */
-static void restart(const struct guardian *g)
+static void restart(const struct guardian *g, int daemon)
 {
+	struct pollfd end = {.fd = daemon, .events = POLLIN};
 	unsigned failures = 0;
 
-	while (getppid() == g->daemon) /* its store is not free before */
+	/* its store is not free before all threads have ended, and may be another's after that */
+	while (daemon >= 0 && poll(&end, 1, -1) < 0 && errno == EINTR)
+		;
+	while (getppid() == g->daemon)
 		poll(NULL, 0, DYING_LOOK_MS);
 	while (failures < RESTARTS_MAX) {
 		uint64_t begin = rt_now_ns();
@@ -174,6 +179,7 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 	struct mounted m = {.abort = -1, .device = -1};
 	bool ended = false;
 	sigset_t set;
+	int daemon;
 
 	/* Whoever waits for the daemon's pipes, terminal or folder is not to wait for this. */
 	close_range(0, (unsigned)socket - 1, 0);
@@ -181,6 +187,7 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 	if (setsid() < 0 || chdir("/") < 0 || prctl(PR_SET_PDEATHSIG, END_SIGNAL) < 0)
 		_exit(1);
 	name_process(g);
+	daemon = pidfd_open(g->daemon, 0); /* it lives, or the loop ends at once */
 	sigemptyset(&set);
 	sigaddset(&set, END_SIGNAL);
 	events[0].fd = signalfd(-1, &set, SFD_CLOEXEC);
@@ -193,7 +200,7 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 	}
 	/* what the others may change once it is started again, the kernel must not show here any more */
 	if (mounted_end(&m, g->shared) && atomic_load(&g->shared->restarts))
-		restart(g);
+		restart(g, daemon);
 	_exit(0);
 }
 

@@ -42,6 +42,8 @@
 #define LEAVE_MS 10000
 /* And so long is anything waited for that only they have. */
 #define CUT_MS 20000
+/* Without a mount: so long others are waited for that are to be served. */
+#define NOBODY_MS 60000
 /* So long a daemon that was killed may still have the store. */
 #define DYING_MS      2000
 #define DYING_LOOK_NS 20000000ull
@@ -102,6 +104,20 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 	};
 }
 
+/* A node that is to be there for others alone, and finds none. */
+static bool is_for_nobody(const struct daemon *d)
+{
+	const struct cluster_member *m = NULL;
+	struct member_link l;
+
+	if (!d->unmounted || rt_now_ns() - d->started_ns < NOBODY_MS * 1000000ull)
+		return false;
+	while ((m = cluster_next(d->source.cluster, m)))
+		if (d->member && member_link(d->member, m->id, &l) == 0 && l.up)
+			return false;
+	return true;
+}
+
 /*
  * Waiting for other nodes ends when a signal has come, which is left for who waits for the
  * end: at once while the volume is opened, later they get some time.
@@ -112,8 +128,8 @@ static enum member_patience patience(void *arg)
 	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
 	uint64_t none = 0, now = rt_now_ns();
 
-	if (atomic_load(&d->dismissed) && !atomic_load(&d->served))
-		return MEMBER_CUT; /* it is being opened, and is to be mounted */
+	if (!atomic_load(&d->served) && (atomic_load(&d->dismissed) || is_for_nobody(d)))
+		return MEMBER_CUT;
 	if (poll(&p, 1, 0) <= 0)
 		return MEMBER_WAITS;
 	if (!atomic_load(&d->served))
@@ -231,7 +247,7 @@ static int store_take(
 		ret = rt_disk_open(disk, d->options.store, flags, err);
 		if (ret != -EBUSY || !source_shared(&d->source))
 			return ret;
-		ret = d->unmounted ? -ESRCH : store_ask(d, err);
+		ret = d->unmounted ? -EBUSY : store_ask(d, err);
 		if (ret == -ESRCH && rt_now_ns() >= until)
 			ret = -EBUSY;
 		if (ret < 0 && ret != -ESRCH)
