@@ -295,7 +295,7 @@ class Names:
         name, now = name_of(self.node, slot), self.now[slot]
         if now == 0:
             fd = alive(os.open, name, os.O_CREAT | os.O_EXCL | os.O_RDWR, dir_fd=self.dirs[to >> 1])
-            os.close(fd)
+            alive(os.close, fd)
         elif to == 0 or now == 3:
             alive(os.unlink, name, dir_fd=self.dirs[(now & ~to) >> 1])
         else:
