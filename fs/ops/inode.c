@@ -55,12 +55,17 @@ int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out)
 		txn_read(x, disk_key(ino, DISK_ITEM_INODE, 0), out, sizeof(*out)), out);
 }
 
-int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode)
+int inode_write_atime(struct txn *x, uint64_t ino, struct disk_inode *inode)
 {
 	WEFT_ASSERT(ino_possible(ino) && inode_valid(inode));
 	inode->changes++;
-	inode->writers |= 1ull << txn_node(x);
 	return txn_write(x, disk_key(ino, DISK_ITEM_INODE, 0), inode, sizeof(*inode));
+}
+
+int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode)
+{
+	inode->writers |= 1ull << txn_node(x);
+	return inode_write_atime(x, ino, inode);
 }
 
 int inode_get_seen(

@@ -91,6 +91,9 @@ int fs_check_writable(struct fs *fs);
 int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out);
 /* Adds one to `changes` of *inode and this node to its writers, and writes it. */
 int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode);
+/* After a change of its atime alone, which no fsync of another node's is about: this node does not become
+ * one of its writers. */
+int inode_write_atime(struct txn *x, uint64_t ino, struct disk_inode *inode);
 /* Without a transaction; -ENOENT also for inode 0. Does not ask file_overlay. */
 int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
 /* The same, for what is derived from it (tree.h; NULL: nothing): -ESTALE, look at all again. */

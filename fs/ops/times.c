@@ -84,7 +84,8 @@ static int settle_body(struct txn *x, void *arg)
 	if (!atime_ns && !s->mtime_ns)
 		return 0;
 	times_lay(&inode, s->mtime_ns, atime_ns);
-	return inode_write(x, s->ino, &inode);
+	return s->mtime_ns ? inode_write(x, s->ino, &inode)
+			   : inode_write_atime(x, s->ino, &inode);
 }
 
 int state_settle(struct fs *fs, struct inode_state *st)
