@@ -28,15 +28,22 @@
 /* Without descriptors for a new connection: so long until the next try. */
 #define ACCEPT_PAUSE_NS 100000000ull
 
+/* What a line asks for: one of the two. */
+struct command {
+	control_fn fn;
+	control_node_fn node_fn;
+	unsigned node;
+};
+
 struct connection {
 	int fd; /* -1: none */
 	size_t used;
 	char line[LINE_MAX_BYTES];
 	struct control *control;
-	control_fn fn;         /* what the task is to answer with */
-	struct rt_task *task;  /* answers, and has the connection to itself; else NULL */
-	_Atomic bool answered; /* by that task, which then wakes the server */
-	int result;            /* then: 0, or the connection is to be ended */
+	struct command command; /* what the task is to answer with */
+	struct rt_task *task;   /* answers, and has the connection to itself; else NULL */
+	_Atomic bool answered;  /* by that task, which then wakes the server */
+	int result;             /* then: 0, or the connection is to be ended */
 };
 
 struct control {
@@ -88,37 +95,45 @@ static void connection_accept(struct control *c)
 	close(fd);
 }
 
-/* What the line asks for; NULL with the reason why it cannot be had. */
-static control_fn command_of(struct control *c, const char *line, const char **why)
+/* NULL, or the reason why it cannot be had. */
+static const char *command_of(
+	struct control *c, const json_t *request, struct command *out)
 {
-	json_t *request = json_loads(line, 0, NULL);
 	const char *cmd = json_string_value(json_object_get(request, "cmd"));
-	control_fn fn = NULL;
+	const json_t *node = json_object_get(request, "node");
 
-	*why = "unknown cmd";
+	*out = (struct command){0};
 	if (!cmd)
-		*why = "expected {\"cmd\":\"...\"}";
-	else if (strcmp(cmd, "status") == 0)
-		fn = c->source.status;
+		return "expected {\"cmd\":\"...\"}";
+	if (strcmp(cmd, "status") == 0)
+		out->fn = c->source.status;
 	else if (strcmp(cmd, "identify") == 0)
-		fn = c->source.identify;
+		out->fn = c->source.identify;
 	else if (strcmp(cmd, "leave") == 0)
-		fn = c->source.leave;
+		out->fn = c->source.leave;
 	else if (strcmp(cmd, "sync") == 0)
-		fn = c->source.sync;
+		out->fn = c->source.sync;
 	else if (strcmp(cmd, "reload") == 0)
-		fn = c->source.reload;
-	json_decref(request);
-	return fn;
+		out->fn = c->source.reload;
+	else if (strcmp(cmd, "dead") == 0)
+		out->node_fn = c->source.dead;
+	else
+		return "unknown cmd";
+	if (!out->node_fn)
+		return NULL;
+	if (json_integer_value(node) <= 0 || json_integer_value(node) > UINT16_MAX)
+		return "expected \"node\": a number";
+	out->node = (unsigned)json_integer_value(node);
+	return NULL;
 }
 
 /* The answer; while it is made, control_detach waits. */
-static json_t *source_ask(struct control *c, control_fn fn)
+static json_t *source_ask(struct control *c, const struct command *command)
 {
 	json_t *out;
 
 	rt_mutex_lock(&c->lock);
-	if (!c->attached && !(c->starting && fn == c->source.leave)) {
+	if (!c->attached && !(c->starting && command->fn == c->source.leave)) {
 		bool starting = c->starting;
 
 		rt_mutex_unlock(&c->lock);
@@ -128,7 +143,8 @@ static json_t *source_ask(struct control *c, control_fn fn)
 	}
 	c->using ++;
 	rt_mutex_unlock(&c->lock);
-	out = fn(c->source.arg);
+	out = command->fn ? command->fn(c->source.arg)
+			  : command->node_fn(c->source.arg, command->node);
 	rt_mutex_lock(&c->lock);
 	if (--c->using == 0)
 		rt_cond_broadcast(&c->unused);
@@ -173,7 +189,7 @@ static void slow_run(void *arg)
 	struct control *c = conn->control;
 	uint64_t one = 1;
 
-	conn->result = connection_send(conn, source_ask(c, conn->fn));
+	conn->result = connection_send(conn, source_ask(c, &conn->command));
 	atomic_store(&conn->answered, true);
 	if (write(c->wake, &one, sizeof(one)) < 0)
 		weft_log(3, "cannot wake the control task: %s", strerror(errno));
@@ -181,15 +197,18 @@ static void slow_run(void *arg)
 
 static int connection_answer(struct control *c, struct connection *conn)
 {
-	const char *why;
-	control_fn fn = command_of(c, conn->line, &why);
+	json_t *request = json_loads(conn->line, 0, NULL);
+	struct command command;
+	const char *why = command_of(c, request, &command);
 
-	if (!fn)
+	json_decref(request);
+	if (why)
 		return connection_send(conn, json_pack("{s:s}", "error", why));
-	if (fn != c->source.sync && fn != c->source.reload)
-		return connection_send(conn, source_ask(c, fn));
+	if (!command.node_fn && command.fn != c->source.sync &&
+		command.fn != c->source.reload)
+		return connection_send(conn, source_ask(c, &command));
 	conn->control = c;
-	conn->fn = fn;
+	conn->command = command;
 	atomic_store(&conn->answered, false);
 	return rt_task_spawn(&conn->task, "weft-asked", slow_run, conn);
 }

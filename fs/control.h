@@ -8,6 +8,7 @@
  * waiting.
  * {"cmd":"reload"} has the daemon read its cluster file again, and take in nodes that were
  * added; it keeps no other connection waiting either.
+ * {"cmd":"dead","node":N} declares that node dead (engine/volume/member_dead.c), likewise.
  * {"cmd":"leave"} has a daemon that is unmounted, and serves its store on for other nodes,
  * do so no longer (fs/takeover.h).
  * A connection that is kept open ends when the daemon has closed the volume: that is how
@@ -24,6 +25,7 @@ struct control;
 
 /* Makes an answer (a new reference); NULL when there is no memory. */
 typedef json_t *(*control_fn)(void *arg);
+typedef json_t *(*control_node_fn)(void *arg, unsigned node);
 
 struct control_source {
 	control_fn status;
@@ -32,6 +34,7 @@ struct control_source {
 	/* may wait for long: they run on tasks of their own */
 	control_fn sync;
 	control_fn reload;
+	control_node_fn dead;
 	void *arg;
 };
 

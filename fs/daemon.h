@@ -21,6 +21,9 @@ struct daemon {
 	/* For those options that a remount changes, which only the main task does. */
 	struct rt_mutex options_lock;
 	struct remount remount;
+	struct rt_mutex
+		fs_lock; /* for who uses `fs` and cannot know whether it is open */
+	bool fs_open;
 	struct rt_mutex reload_lock; /* one reads the cluster file again at a time */
 	struct guardian guardian;
 	int unguarded; /* the mount, -errno: why */
@@ -50,5 +53,7 @@ json_t *status_sync(void *arg);
 json_t *status_leave(void *arg);
 /* reload.c */
 json_t *reload_cluster(void *arg);
+/* declare.c */
+json_t *declare_dead(void *arg, unsigned node);
 
 #endif

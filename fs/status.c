@@ -348,6 +348,7 @@ static void link_status(json_t *o, const struct member_link *l)
 	json_object_set_new(o, "up", json_boolean(l->up));
 	json_object_set_new(o, "unmounted", json_boolean(l->leaving));
 	json_object_set_new(o, "left", json_boolean(l->left));
+	json_object_set_new(o, "dead", json_boolean(l->dead));
 	json_object_set_new(o, l->up ? "up_s" : "away_s", json_real(since_s));
 	if (l->up) {
 		json_object_set_new(o, "by", json_string(l->address) ?: json_string("?"));

@@ -171,6 +171,24 @@ static void superseded(void *arg, const char *text)
 	_exit(EXIT_MOUNT);
 }
 
+/* Its locks are void, also for those who wait for them. */
+static void node_dead(void *arg, unsigned node, uint64_t incarnation)
+{
+	struct daemon *d = arg;
+
+	rt_mutex_lock(&d->fs_lock);
+	if (d->fs_open)
+		ops_locks_heard(d->fs, node, incarnation + 1);
+	rt_mutex_unlock(&d->fs_lock);
+}
+
+static void fs_lend(struct daemon *d, bool open)
+{
+	rt_mutex_lock(&d->fs_lock);
+	d->fs_open = open;
+	rt_mutex_unlock(&d->fs_lock);
+}
+
 static int member_start(
 	struct daemon *d, struct volume_options *options, struct weft_error *err)
 {
@@ -181,6 +199,7 @@ static int member_start(
 		.serves_on = serves_on,
 		.awaits = awaits,
 		.superseded = superseded,
+		.dead = node_dead,
 		.owner = d,
 	};
 	int ret;
@@ -296,6 +315,7 @@ static int control_start(
 		.leave = status_leave,
 		.sync = status_sync,
 		.reload = reload_cluster,
+		.dead = declare_dead,
 		.arg = d,
 	};
 
@@ -361,6 +381,8 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		if (d->member)
 			member_alone(d->member);
 		volume_close(d->volume);
+	} else {
+		fs_lend(d, true);
 	}
 	return ret;
 }
@@ -369,6 +391,7 @@ static int volume_stop(struct daemon *d)
 {
 	int ret;
 
+	fs_lend(d, false);
 	fs_close(d->fs);
 	ret = volume_close(d->volume);
 	if (ret < 0)

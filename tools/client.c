@@ -138,6 +138,15 @@ json_t *client_ask(int fd, const char *cmd, struct weft_error *err)
 	return hear_answer(fd, send_request(fd, cmd), err);
 }
 
+json_t *client_ask_of(int fd, const char *cmd, unsigned node, struct weft_error *err)
+{
+	char request[64];
+	int len = snprintf(
+		request, sizeof(request), "{\"cmd\":\"%s\",\"node\":%u}\n", cmd, node);
+
+	return hear_answer(fd, send(fd, request, (size_t)len, MSG_NOSIGNAL) == len, err);
+}
+
 void client_be_patient(int fd)
 {
 	struct timeval forever = {0};
@@ -236,7 +245,8 @@ static bool hear_all(struct asked *a, const char *folder,
 	unsigned heard = 0, silent_ms = 0;
 
 	while (heard < a->count || a->busy_count) {
-		unsigned wait_ms = a->busy_count ? BUSY_RETRY_MS : ANSWER_TIMEOUT_S * 1000;
+		unsigned wait_ms =
+			a->busy_count ? BUSY_RETRY_MS : ANSWER_TIMEOUT_S * 1000;
 		int n = poll(a->fds, a->count, (int)wait_ms);
 
 		if (n < 0 && errno == EINTR)
@@ -287,8 +297,8 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
 	enough = a && hear_all(a, folder, fn, arg);
 	for (unsigned i = 0; a && !enough && i < a->busy_count; i++)
 		fprintf(stderr,
-			"weft: %s/%s: its weftd has taken no connection for %d s\n", folder,
-			a->busy[i], ANSWER_TIMEOUT_S);
+			"weft: %s/%s: its weftd has taken no connection for %d s\n",
+			folder, a->busy[i], ANSWER_TIMEOUT_S);
 	for (unsigned i = 0; a && i < a->count; i++) {
 		if (a->fds[i].fd < 0)
 			continue;

@@ -7,7 +7,8 @@
  * redone, what it has of others' pages goes to their homes, locks and open files end; then the
  * node leaves alone, and all others note that it has left (docs/many-nodes.md, "Leaving").
  * Nothing that was durable is lost by it, and the next start of the node is like any other.
- * Without its store none of this can be done, and nothing is guessed: others go on waiting.
+ * Without its store none of this can be done, and nothing is guessed: others go on waiting for what
+ * it may have changed; node_dead.c ends that they wait for what it only shared.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -29,7 +30,7 @@
 #define POLL_NS 20000000ull
 
 static const char usage[] =
-	"Usage: weft node fence FILE N [--store PATH] [--yes]\n"
+	"Usage: weft node fence FILE N [--store PATH | --without-store] [--yes]\n"
 	"\n"
 	"Ends what others wait for of node N of the cluster file FILE, which has crashed "
 	"or hangs "
@@ -49,7 +50,16 @@ static const char usage[] =
 	"others, and ends when it learns of it; but until then it may write to the "
 	"store.\n"
 	"\n"
+	"Where the store cannot be had, --without-store ends what can be ended without: "
+	"others may\n"
+	"change what the node had read like them, and its locks are free; for what it "
+	"may "
+	"have\n"
+	"changed, and what lies in its store, they go on waiting.\n"
+	"\n"
 	"      --store PATH  where its store is now, if not where FILE says\n"
+	"      --without-store\n"
+	"                    it cannot be had; run this where another node is mounted\n"
 	"  -y, --yes         do not ask\n"
 	"\n"
 	"Example:\n"
@@ -311,25 +321,30 @@ static int fence_node(const char *file, unsigned node, const char *store, bool y
 int weft_node(int argc, char **argv)
 {
 	static const struct option words[] = {{"store", required_argument, NULL, 's'},
+		{"without-store", no_argument, NULL, 'w'},
 		{"yes", no_argument, NULL, 'y'}, {"help", no_argument, NULL, 'h'}, {0}};
 	struct weft_error err = {0};
 	const char *store = NULL;
-	bool yes = false;
+	bool yes = false, without = false;
 	unsigned node;
-	int c;
+	int c, ret;
 
 	while ((c = getopt_long(argc, argv, "yh", words, NULL)) != -1) {
 		if (c == 's')
 			store = optarg;
+		else if (c == 'w')
+			without = true;
 		else if (c == 'y')
 			yes = true;
 		else
 			return weft_usage(usage, c == 'h');
 	}
 	if (argc - optind != 3 || strcmp(argv[optind], "fence") != 0 ||
-		node_number(argv[optind + 2], &node) < 0)
+		node_number(argv[optind + 2], &node) < 0 || (store && without))
 		return weft_usage(usage, false);
-	if (fence_node(argv[optind + 1], node, store, yes, &err) == 0)
+	ret = without ? node_dead(argv[optind + 1], node, yes, &err)
+		      : fence_node(argv[optind + 1], node, store, yes, &err);
+	if (ret == 0)
 		return 0;
 	fprintf(stderr, "weft node fence: %s\n", err.text);
 	return EXIT_FAILED;

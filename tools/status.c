@@ -121,7 +121,11 @@ static void print_link(const json_t *node)
 	const json_t *traffic = json_object_get(node, "traffic");
 	bool up = json_is_true(json_object_get(node, "up"));
 	bool left = json_is_true(json_object_get(node, "left"));
-	const char *state = up ? "up" : left ? "left, AWAY" : "AWAY";
+	bool dead = json_is_true(json_object_get(node, "dead"));
+	const char *state = up     ? "up"
+			    : left ? "left, AWAY"
+			    : dead ? "dead, AWAY"
+				   : "AWAY";
 	char a[16], b[16], c[16];
 
 	if (!traffic)

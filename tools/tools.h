@@ -18,7 +18,7 @@ int bench_net(int argc, char **argv); /* weft bench net */
 int weft_node(int argc, char **argv);
 int weft_net(int argc, char **argv);
 int weft_cluster(int argc, char **argv);
-int cluster_new(int argc, char **argv); /* weft cluster new */
+int cluster_new(int argc, char **argv);      /* weft cluster new */
 int cluster_add_node(int argc, char **argv); /* weft cluster add */
 int cluster_reload(int argc, char **argv);   /* weft cluster reload */
 extern const char cluster_usage[];
@@ -33,6 +33,9 @@ int weft_usage(const char *text, bool asked_for);
 int mount_helper(int argc, char **argv);
 int umount_helper(int argc, char **argv);
 
+/* weft node fence --without-store (node_dead.c). 0, or -errno with a text. */
+int node_dead(const char *file, unsigned node, bool yes, struct weft_error *err);
+
 /* ---- running daemons (client.c) -------------------------------------------- */
 
 struct client {
@@ -43,6 +46,8 @@ struct client {
 /* Asks a running daemon. A new reference; NULL with a text when it does not answer
  * (-ETIMEDOUT), has gone, or answers with an error (-EREMOTEIO). */
 json_t *client_ask(int fd, const char *cmd, struct weft_error *err);
+/* The same about a node of its volume. */
+json_t *client_ask_of(int fd, const char *cmd, unsigned node, struct weft_error *err);
 /* Visits every daemon of this user, as they answer, until `fn` says that it has seen enough; it
  * may keep the client's fd by setting it to -1. Says which do not answer, and takes away the
  * sockets of dead ones. */

@@ -220,6 +220,12 @@ void coherence_cluster_vacant(struct coherence *c, unsigned node)
 		view_vacant(cluster_of(c), node);
 }
 
+void coherence_cluster_dead(struct coherence *c, unsigned node)
+{
+	if (node < PAGE_NODES_MAX)
+		view_dead(cluster_of(c), node);
+}
+
 uint64_t coherence_cluster_epoch(struct coherence *c, bool *served)
 {
 	struct cluster *d = cluster_of(c);
@@ -253,9 +259,9 @@ void page_dump(const struct cluster *d, const struct dpage *p)
 		: p->wish->done ? "done"
 				: "waits",
 		p->ops, p->refs, p->opening ? " opening" : "", p->giver ? " giver" : "",
-		p->easing ? " easing" : "",
-		p->leaving ? " leaving" : "", p->persisting ? " persisting" : "",
-		p->evicting ? " evicting" : "", p->no_frame ? " no frame" : "");
+		p->easing ? " easing" : "", p->leaving ? " leaving" : "",
+		p->persisting ? " persisting" : "", p->evicting ? " evicting" : "",
+		p->no_frame ? " no frame" : "");
 	for (const struct deferred *f = p->deferred; f; f = f->next)
 		weft_log(4, "  deferred %s of node %u, e%u copies %u",
 			page_message_name(f->m.type), f->m.sender, f->m.epoch,

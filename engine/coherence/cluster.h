@@ -28,8 +28,8 @@ struct coherence_cluster_options {
 	uint64_t cluster_epoch; /* to begin with; see cluster_view.c */
 	/* Nodes that may have pages of the volume; 0: all that are home of a shard. */
 	node_map members;
-	/* Those of them that have left, and have nothing of this shard (below). */
-	node_map left;
+	/* Those of them that have left, and have nothing of this shard; and that are dead (both below). */
+	node_map left, dead;
 };
 
 int coherence_cluster_open(
@@ -56,6 +56,13 @@ void coherence_cluster_stop(struct coherence *c);
  * this node knows of it says otherwise, yet. Never waits.
  */
 int coherence_cluster_left(struct coherence *c, unsigned node);
+
+/*
+ * The node is away, and the start of it that was met last does not run any more, as do none before. What
+ * it shared with others, or as it is persisted, it has no more; what it may have changed waits for
+ * its log. Until it is connected again. Not while there is a link. Never waits.
+ */
+void coherence_cluster_dead(struct coherence *c, unsigned node);
 
 /* From the network's handlers. */
 void coherence_cluster_message(

@@ -35,7 +35,7 @@
 #define GIVE_POLL_NS    20000ull
 #define EASE_LOOK_NS    10000000ull /* so often is looked whether an `eased` got lost */
 #define EASE_LOOK_MAX   32u
-#define ARRIVED_NS      1000000ull /* so long a page waits for its first use */
+#define ARRIVED_NS      1000000ull    /* so long a page waits for its first use */
 #define UNUSED_NS       1000000000ull /* so long it is not evicted without one */
 #define LOST_NS         500000000ull /* so long a link may be down without an epoch for that */
 
@@ -85,7 +85,7 @@ struct dpage {
 	bool opening; /* of this shard: whose it is is being found out */
 	bool replay;
 	bool giver;              /* in the giver's list */
-	bool easing; /* in the list of those that `eased` is awaited for */
+	bool easing;             /* in the list of those that `eased` is awaited for */
 	bool leaving;            /* the frame was made INVALID for somebody who asks */
 	bool releasing;          /* its cache frees the frame itself */
 	bool no_frame;           /* there should be one: the image is lost */
@@ -164,7 +164,7 @@ struct job_queue {
 struct giver_list {
 	struct rt_mutex lock; /* a leaf */
 	_Atomic uint32_t word;
-	_Atomic uint32_t eased; /* changes when a try may succeed that was in vain */
+	_Atomic uint32_t eased;   /* changes when a try may succeed that was in vain */
 	_Atomic uint32_t polling; /* givers that wait for it */
 	struct dpage *first, **end;
 	/* deferred until the kernel has dropped something; when to look at these. RT_FOREVER:
@@ -208,6 +208,8 @@ struct view {
 	_Atomic node_map ready;   /* homes that have rebuilt in this epoch */
 	_Atomic node_map unheard; /* who never reported to this node since it started */
 	_Atomic node_map left; /* who has nothing, and has had no link since it said so */
+	_Atomic node_map
+		dead; /* whose frames are gone, and has had no link since; its log is not known */
 	_Atomic node_map resumed; /* homes of `ready` for which what waited has gone on */
 	/* all that are joined have reported in this epoch: pages are rebuilt */
 	_Atomic bool rebuilding;
@@ -344,6 +346,7 @@ void view_message(struct cluster *d, unsigned node, const struct page_message *m
 void view_link(struct cluster *d, unsigned node, bool up);
 int view_left(struct cluster *d, unsigned node);
 void view_vacant(struct cluster *d, unsigned node);
+void view_dead(struct cluster *d, unsigned node);
 void view_wake(struct cluster *d);
 /* Under the page's lock it stands still. */
 static inline uint64_t view_epoch(const struct cluster *d)

@@ -231,7 +231,13 @@ static node_map absent(const struct cluster *d, const struct dpage *p)
 	return may & ~((heard & ~p->gone) | left | node_bit(d->o.self));
 }
 
-/* Of these: who may have something that is newer than what all others have. */
+/* Of these: who may still use what it has. A dead node's log may have something, its frames are gone. */
+static node_map absent_sharers(const struct cluster *d, const struct dpage *p)
+{
+	return absent(d, p) & ~atomic_load_explicit(&d->view.dead, memory_order_acquire);
+}
+
+/* Of the absent: who may have something that is newer than what all others have. */
 static node_map unknown(const struct cluster *d, const struct dpage *p)
 {
 	return absent(d, p) & (p->changed | atomic_load_explicit(&d->view.unheard,
@@ -329,7 +335,7 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 	rc = all_reports(p, &r);
 	r.redone = p->unmade;
 	if (!rc)
-		rc = rebuild_end(&e, &r, &p->at, absent(d, p), &out);
+		rc = rebuild_end(&e, &r, &p->at, absent_sharers(d, p), &out);
 	/* an owed image is the newest only if nobody else may have a later one */
 	if (rc == -EAGAIN && (r.sharers || !unknown(d, p))) {
 		reinstate(d, p, &out);

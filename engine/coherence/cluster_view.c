@@ -31,6 +31,7 @@ void view_open(struct cluster *d)
 	v->epoch = v->closed = v->reported = v->rebuilt = v->readied = d->o.cluster_epoch;
 	v->left = d->o.left & ~node_bit(d->o.self);
 	v->unheard = members & ~node_bit(d->o.self) & ~v->left;
+	v->dead = d->o.dead & ~node_bit(d->o.self);
 	v->ready = v->resumed = node_bit(d->o.self);
 	v->rebuilding = true;
 	v->look_ns = RT_FOREVER;
@@ -224,9 +225,12 @@ void view_link(struct cluster *d, unsigned node, bool up)
 	rt_mutex_lock(&v->lock);
 	*m = (struct member){.link = up ? LINK_NEW : LINK_DOWN,
 		.lost = m->lost || m->link == LINK_JOINED};
-	if (up)
+	if (up) {
 		atomic_fetch_and_explicit(
 			&v->left, ~node_bit(node), memory_order_release);
+		atomic_fetch_and_explicit(
+			&v->dead, ~node_bit(node), memory_order_release);
+	}
 	atomic_fetch_and_explicit(&v->joined, ~node_bit(node), memory_order_release);
 	atomic_fetch_and_explicit(&v->ready, ~node_bit(node), memory_order_release);
 	if (up)
@@ -328,6 +332,23 @@ void view_vacant(struct cluster *d, unsigned node)
 		atomic_fetch_and_explicit(
 			&v->unheard, ~node_bit(node), memory_order_release);
 		/* what it held, entries say until they are made anew */
+		view_enter(d, view_epoch(d) + 1, 0);
+	}
+	rt_mutex_unlock(&v->lock);
+	view_wake(d);
+}
+
+void view_dead(struct cluster *d, unsigned node)
+{
+	struct view *v = &d->view;
+	node_map known;
+
+	rt_mutex_lock(&v->lock);
+	known = atomic_load_explicit(&v->left, memory_order_relaxed) |
+		atomic_load_explicit(&v->dead, memory_order_relaxed);
+	if (v->member[node].link == LINK_DOWN && !(known & node_bit(node))) {
+		atomic_fetch_or_explicit(&v->dead, node_bit(node), memory_order_release);
+		/* what it shared, entries say until they are made anew */
 		view_enter(d, view_epoch(d) + 1, 0);
 	}
 	rt_mutex_unlock(&v->lock);

@@ -58,6 +58,8 @@ static inline bool disk_shard_client(uint16_t shard)
 	return shard >= DISK_SHARD_CLIENT(0);
 }
 
+#define DISK_LEFT_DEAD (1ull << 63)
+
 struct disk_superblock {
 	uint64_t magic;
 	uint32_t disk_version;
@@ -84,7 +86,9 @@ struct disk_superblock {
 	/* of clients' logs: below */
 	uint32_t area_count;
 	/* for each node: its incarnation that left this volume, with nothing of this shard's
-	 * pages nor anything undurable, and was not met since; 0: it may have something */
+	 * pages nor anything undurable, and was not met since; 0: it may have something. With
+	 * DISK_LEFT_DEAD: that one and all before it do not run any more, and what their log has
+	 * is not known */
 	uint64_t left[DISK_NODE_MAX + 1];
 	/*
 	 * Room for the logs of clients, between the page slots and the second superblock:

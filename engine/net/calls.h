@@ -32,6 +32,7 @@ enum net_call_kind {
 	NET_CALL_LOG_WRITE,
 	NET_CALL_LOG_STATE, /* has the client left anything behind? */
 	NET_CALL_NODES, /* which nodes the asked knows (engine/volume/member_reload.c) */
+	NET_CALL_DEAD, /* a start of a node does not run any more (engine/volume/member_dead.c) */
 	NET_CALL_KINDS
 };
 

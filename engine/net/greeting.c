@@ -16,7 +16,7 @@ static int against_known(const struct net_peer *peer, const struct wire_hello *h
 {
 	const struct net_known *k = &peer->known;
 
-	if (h->incarnation < peer->least_incarnation)
+	if (h->incarnation < atomic_load(&peer->least_incarnation))
 		return WIRE_STALE;
 	if ((k->any || peer->uuid_given) &&
 		memcmp(h->node_uuid, k->node_uuid, NET_UUID_BYTES))

@@ -284,7 +284,7 @@ int net_peer_add(struct net_peer **out, struct net *net, const struct net_peer_o
 	peer->net = net;
 	peer->node = o->node;
 	peer->owner = o->owner;
-	peer->least_incarnation = o->incarnation;
+	atomic_store(&peer->least_incarnation, o->incarnation);
 	if (o->address)
 		strcpy(peer->address, o->address);
 	if (!all_zero(o->node_uuid, NET_UUID_BYTES)) {
@@ -320,6 +320,16 @@ struct net_peer *net_peer_find(struct net *net, uint16_t node)
 uint16_t net_peer_node(const struct net_peer *peer)
 {
 	return peer->node;
+}
+
+void net_peer_over(struct net_peer *peer, uint64_t incarnation)
+{
+	uint64_t least = atomic_load(&peer->least_incarnation);
+
+	while (least <= incarnation &&
+		!atomic_compare_exchange_weak(
+			&peer->least_incarnation, &least, incarnation + 1))
+		;
 }
 
 void *net_peer_owner(const struct net_peer *peer)

@@ -127,6 +127,8 @@ int net_peer_add(struct net_peer **out, struct net *net, const struct net_peer_o
 struct net_peer *net_peer_find(struct net *net, uint16_t node);
 uint16_t net_peer_node(const struct net_peer *peer);
 void *net_peer_owner(const struct net_peer *peer);
+/* That start of it, and all before, are let in no more. A link that there is stays. */
+void net_peer_over(struct net_peer *peer, uint64_t incarnation);
 struct net *net_of(const struct net_peer *peer);
 /* A look from outside: may have changed when it returns. */
 bool net_peer_up(const struct net_peer *peer);

@@ -86,7 +86,7 @@ struct net_peer {
 	struct net *net;
 	uint16_t node;
 	bool uuid_given;
-	uint64_t least_incarnation; /* earlier ones are refused */
+	_Atomic uint64_t least_incarnation; /* earlier ones are refused */
 	void *owner;
 	char address[NET_ADDRESS_BYTES]; /* empty: it connects to us */
 	struct net_known known;

@@ -98,7 +98,8 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 	if (sb->generation > STORE_COUNTER_MAX || sb->incarnation > STORE_COUNTER_MAX)
 		return nonsense(err, "generation or incarnation");
 	for (unsigned i = 0; i < ARRAY_SIZE(sb->left); i++)
-		if (sb->left[i] > STORE_COUNTER_MAX)
+		if ((sb->left[i] & ~DISK_LEFT_DEAD) > STORE_COUNTER_MAX ||
+			sb->left[i] == DISK_LEFT_DEAD)
 			return nonsense(err, "incarnation that left");
 	if (sb->known & (1ull | 1ull << sb->node) ||
 		(sb->known && (!sb->node || disk_shard_client(sb->shard))))
@@ -164,8 +165,7 @@ static int plan_clients(struct disk_superblock *sb, const struct store_format *f
 			(unsigned long long)f->area_bytes,
 			(unsigned long long)STORE_AREA_MIN);
 	bytes = MAX(bytes, STORE_AREA_MIN);
-	if ((f->area_count || f->area_bytes) &&
-		bytes > *end / 2 / MAX(f->area_count, 1u))
+	if ((f->area_count || f->area_bytes) && bytes > *end / 2 / MAX(f->area_count, 1u))
 		return weft_error(err, -EINVAL,
 			"logs of %u clients, of %llu bytes each, are too large for a "
 			"store of %llu: at most half of it",

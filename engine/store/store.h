@@ -23,6 +23,7 @@ struct store;
 /* What a client's store needs beside its log: superblocks, table, alignment. */
 #define STORE_CLIENT_BYTES (3ull << 20)
 #define STORE_AREA_MIN     (STORE_LOG_MIN + STORE_CLIENT_BYTES)
+#define STORE_COUNTER_MAX  (1ull << 62) /* generations and incarnations */
 
 struct store_options {
 	bool read_only;             /* never writes, not even the incarnation */
@@ -121,12 +122,16 @@ void store_superblock_seal(struct disk_superblock *sb);
 
 const struct disk_superblock *store_superblock(struct store *s);
 struct rt_disk *store_disk(struct store *s);
-/* The superblock's `left` of a node. Durable when it returns 0. Waits. */
+/* The superblock's `left` of a node, which has left, or is dead; `incarnation` is not 0 then. Durable when it
+ * returns 0. Waits. */
 int store_left_set(struct store *s, unsigned node, uint64_t incarnation);
+int store_dead_set(struct store *s, unsigned node, uint64_t incarnation);
+/* 0: it is not so, or the node was met since. */
 uint64_t store_left(struct store *s, unsigned node);
+uint64_t store_dead(struct store *s, unsigned node);
 /*
  * The node is to have a link with this one: it is known for ever, and not counted as one that
- * has left. Durable when it returns 0. Waits.
+ * has left, or is dead. Durable when it returns 0. Waits.
  */
 int store_node_met(struct store *s, unsigned node);
 bool store_node_known(struct store *s, unsigned node);

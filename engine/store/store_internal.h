@@ -26,8 +26,7 @@
 #define STORE_PAGES_MIN       128u
 #define STORE_AREAS_MAX       DISK_NODE_MAX
 #define STORE_PAGES_MAX       (1ull << PID_SLOT_BITS)
-#define STORE_COUNTER_MAX     (1ull << 62) /* generations and incarnations */
-#define STORE_SHARD_MAX       0xbfffu      /* above are the places that are not pages */
+#define STORE_SHARD_MAX       0xbfffu /* above are the places that are not pages */
 /* larger stores align their areas to a MiB */
 #define STORE_ALIGN_FROM_BYTES (1ull << 30)
 

@@ -378,6 +378,11 @@ int store_left_set(struct store *s, unsigned node, uint64_t incarnation)
 	return node_note(s, node, incarnation, 0);
 }
 
+int store_dead_set(struct store *s, unsigned node, uint64_t incarnation)
+{
+	return node_note(s, node, incarnation | DISK_LEFT_DEAD, 0);
+}
+
 /* A client is the home of no page. */
 int store_node_met(struct store *s, unsigned node)
 {
@@ -394,14 +399,28 @@ bool store_node_known(struct store *s, unsigned node)
 	return known;
 }
 
-uint64_t store_left(struct store *s, unsigned node)
+static uint64_t left_read(struct store *s, unsigned node)
 {
-	uint64_t incarnation;
+	uint64_t left;
 
 	rt_mutex_lock(&s->sb_lock);
-	incarnation = s->sb.left[node];
+	left = s->sb.left[node];
 	rt_mutex_unlock(&s->sb_lock);
-	return incarnation;
+	return left;
+}
+
+uint64_t store_left(struct store *s, unsigned node)
+{
+	uint64_t left = left_read(s, node);
+
+	return left & DISK_LEFT_DEAD ? 0 : left;
+}
+
+uint64_t store_dead(struct store *s, unsigned node)
+{
+	uint64_t left = left_read(s, node);
+
+	return left & DISK_LEFT_DEAD ? left & ~DISK_LEFT_DEAD : 0;
 }
 
 int store_incarnation_read(struct store *s, uint64_t *incarnation)

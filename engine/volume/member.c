@@ -140,6 +140,7 @@ static void link_changed(struct member *m, unsigned node, const struct net_event
 	if (l->incarnation != event->incarnation)
 		other->stage = STAGE_WORKS;
 	other->told = STAGE_WORKS; /* it is told again */
+	other->told_dead = 0;
 	other->gone = !up && event->code == -ESHUTDOWN;
 	l->up = up;
 	l->since_ns = rt_now_ns();
@@ -173,6 +174,9 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 	coherence_cluster_event(m->coherence, peer, event);
 	net_calls_event(m->calls, peer, event);
 	member_changed(m);
+	/* it tells by calls, which can be made from here on */
+	if (atomic_load(&m->volume->dead))
+		member_keeper_wake(m);
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -273,6 +277,7 @@ static int member_provide(
 		.log = v->log,
 		.shards = &m->shards,
 		.left = atomic_load(&v->left),
+		.dead = atomic_load(&v->dead),
 		.cluster_epoch = 1,
 		.members = cluster_node_bits(m->o.cluster),
 	};
@@ -294,6 +299,7 @@ static int member_provide(
 	net_calls_serve(m->calls, NET_CALL_STAGE, member_serve_stage, m);
 	net_calls_serve(m->calls, NET_CALL_LEFT, member_serve_left, m);
 	net_calls_serve(m->calls, NET_CALL_NODES, member_serve_nodes, m);
+	net_calls_serve(m->calls, NET_CALL_DEAD, member_serve_dead, m);
 	v->calls = m->calls;
 	atomic_store(&v->nodes, o.members);
 	atomic_store(&m->known, o.members);
@@ -316,7 +322,8 @@ int member_peers_add(struct member *m, struct weft_error *err)
 
 	while (!rc && (c = member_next_other(m, c))) {
 		struct net_peer_options o = {.node = (uint16_t)c->id,
-			.incarnation = store_left(m->volume->store, c->id),
+			.incarnation = MAX(store_left(m->volume->store, c->id),
+				m->other[c->id].dead ? m->other[c->id].dead + 1 : 0),
 			.address = address};
 		struct weft_error why = {0};
 		struct net_peer *peer;
@@ -357,7 +364,7 @@ static bool is_away(const struct member *m, unsigned node)
 {
 	const struct other *other = &m->other[node];
 
-	return !other->link.up && !other->left &&
+	return !other->link.up && !other->left && !other->dead &&
 	       cluster_member(m->o.cluster, node)->role == CLUSTER_STORAGE;
 }
 
@@ -399,11 +406,25 @@ static int wait_for_others(struct member *m, struct weft_error *err)
 	}
 }
 
+/* The volume is opened without them; it may take them all the same. */
+static void say_dead(const struct member *m)
+{
+	const struct cluster_member *c = NULL;
+
+	while ((c = member_next_other(m, c)))
+		if (m->other[c->id].dead)
+			weft_log(5,
+				"node %u is dead: what it may have changed waits for it",
+				c->id);
+}
+
 /* All are there, and agree who all are. */
 static int meet(struct member *m, struct weft_error *err)
 {
-	int rc = wait_for_others(m, err);
+	int rc;
 
+	say_dead(m);
+	rc = wait_for_others(m, err);
 	while (!rc) {
 		rc = member_same_nodes(m, err);
 		if (rc != -EAGAIN)
@@ -507,6 +528,7 @@ int member_link(struct member *m, unsigned node, struct member_link *out)
 	*out = m->other[node].link;
 	out->leaving = m->other[node].stage != STAGE_WORKS;
 	out->left = m->other[node].left;
+	out->dead = m->other[node].dead;
 	rt_mutex_unlock(&m->lock);
 	net_counters(peer, &out->traffic);
 	return 0;

@@ -42,6 +42,11 @@ struct member_options {
 	 * without writing anything (its store is another's). May be NULL.
 	 */
 	void (*superseded)(void *owner, const char *text);
+	/*
+	 * That incarnation of the node, and those before, do not run any more: what they have
+	 * locked is void. By any task. May be NULL.
+	 */
+	void (*dead)(void *owner, unsigned node, uint64_t incarnation);
 	/* member_leave waits for those, who still use this node's store. May be NULL. */
 	void (*serves_on)(void *owner, const char *who);
 	/*
@@ -95,12 +100,24 @@ int member_reload(struct member *m, const struct cluster *newer, uint64_t *added
 /* After that: all that uses the volume here knows them, too, so they may begin. */
 void member_reloaded(struct member *m);
 
+/*
+ * Whoever looks after the cluster says that the node does not run any more, and its store is not to be had:
+ * what it shared nobody waits for any more, here and on all nodes that are connected; its log is
+ * waited for. Durable. 0, with the storage nodes that could not be told (bits) in *untold, who are when they have a
+ * link with one that was;
+ * -errno with a text, and nothing was done: -EBUSY, one of them has a link with it; -ENODATA: nobody
+ * has met it. While the volume is open. Waits.
+ */
+int member_dead(
+	struct member *m, unsigned node, uint64_t *untold, struct weft_error *err);
+
 /* ---- for people ---------------------------------------------------------------------- */
 
 struct member_link {
 	bool up;
 	bool leaving; /* it is unmounted there */
 	bool left;    /* it has gone, and nobody waits for it but who needs its shard */
+	bool dead;    /* it does not run any more, and its log is waited for */
 	uint64_t since_ns;    /* rt_now_ns: when it was met, lost, or first looked for */
 	uint64_t incarnation; /* of the last that was met; 0: none was */
 	char text[800]; /* why the last attempt came to nothing; empty: it did not */

@@ -16,8 +16,8 @@
 #define AGAIN_NS      10000000ull
 #define AWAY_NS       10000000000ull /* so long a leaving node waits for a link */
 
-#define ABSENT_WORD_NS 2000000000ull /* nodes that end together are not absent */
-#define ABSENT_NS     20000000000ull /* so long, at the end, a store that is away */
+#define ABSENT_WORD_NS 2000000000ull  /* nodes that end together are not absent */
+#define ABSENT_NS      20000000000ull /* so long, at the end, a store that is away */
 
 enum { WATCH_NOT, WATCH, WATCH_END };
 #define KEEP_END UINT32_MAX
@@ -37,11 +37,14 @@ struct other {
 	enum member_stage stage; /* of the start that was met last */
 	enum member_stage told;  /* what it has answered to */
 	bool gone;               /* it has said goodbye, and did not come back */
-	bool known;   /* the store says so, too: it may ever have had something */
-	bool left;    /* the store says so, too: it has nothing that is waited for */
-	bool barred;  /* its link is not used before the store says otherwise */
-	bool returns; /* the store is to say that it was met */
-	bool vacant; /* a client that is away, and has left nothing: so told */
+	bool known; /* the store says so, too: it may ever have had something */
+	bool left;  /* the store says so, too: it has nothing that is waited for */
+	/* the store says so, too: the last incarnation that is dead; 0: none, or it was met */
+	uint64_t dead;
+	uint64_t told_dead; /* bits: dead nodes that it was told of over this link */
+	bool barred;        /* its link is not used before the store says otherwise */
+	bool returns;       /* the store is to say that it was met */
+	bool vacant;        /* a client that is away, and has left nothing: so told */
 	/* a client of this host, which was never here: do all others know it? */
 	bool asked;         /* it is to be found out */
 	bool known_to_all;  /* they do */
@@ -63,6 +66,8 @@ struct member {
 	_Atomic uint64_t known; /* bits: nodes that all that runs here knows */
 	/* the three below; held briefly, outside of the page protocol's */
 	struct rt_mutex lock;
+	struct rt_mutex
+		noting; /* of the store's notes, and with them `left` and `dead` of others; before `lock` */
 	struct other other[CLUSTER_NODE_MAX + 1]; /* by id */
 	struct weft_error refusal; /* of an attempt of this node's; code 0: none */
 	enum member_stage stage;   /* this node's */
@@ -72,11 +77,11 @@ struct member {
 	_Atomic bool cut;          /* nothing waits for others any more */
 	_Atomic bool doubted; /* another says that a later start of this node was there */
 	uint64_t told_left;   /* bits: nodes that were told that this one has left */
-	struct rt_task *keeper;    /* notes in the store that nodes were met */
+	struct rt_task *keeper;   /* notes in the store that nodes were met */
 	_Atomic uint32_t keeping; /* changes when one is there again; KEEP_END: it ends */
-	_Atomic bool unused;       /* nobody uses the volume any more, on any node */
-	uint64_t absent_at;        /* the watcher's: since when stores are away; 0: none is */
-	unsigned absent_said;      /* and what was said of it */
+	_Atomic bool unused;      /* nobody uses the volume any more, on any node */
+	uint64_t absent_at;   /* the watcher's: since when stores are away; 0: none is */
+	unsigned absent_said; /* and what was said of it */
 	struct rt_task *watcher;   /* NULL: nobody is impatient */
 	_Atomic uint32_t watching; /* it asks for patience; WATCH_END: it ends */
 };
@@ -160,5 +165,16 @@ bool member_barred(
 void member_doubted(struct member *m);
 int member_keeper_start(struct member *m);
 void member_keeper_end(struct member *m);
+/* There is something for it to do. Never waits. */
+void member_keeper_wake(struct member *m);
+/* Under `lock`. 0: it lives, as far as is known. */
+void member_dead_set(struct member *m, unsigned node, uint64_t incarnation);
+
+/* ---- member_dead.c ---- */
+
+int member_serve_dead(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS]);
+/* By the keeper: tells those who are there what they have not been told. False: not all. Waits. */
+bool member_dead_tell(struct member *m);
 
 #endif

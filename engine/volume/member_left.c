@@ -10,6 +10,8 @@
  * gives back what it has of others' pages, and tells each home that it has nothing of its shard
  * (LEFT). The home notes that; and takes it back before it has anything to do with the node
  * again. So what the superblock says is never too much.
+ *
+ * Which are dead (member_dead.c), likewise.
  */
 #include "engine/volume/member_internal.h"
 
@@ -28,6 +30,15 @@ static void set_left(struct member *m, unsigned node, bool left)
 		atomic_fetch_and(&m->volume->left, ~(1ull << node));
 }
 
+void member_dead_set(struct member *m, unsigned node, uint64_t incarnation)
+{
+	m->other[node].dead = incarnation;
+	if (incarnation)
+		atomic_fetch_or(&m->volume->dead, 1ull << node);
+	else
+		atomic_fetch_and(&m->volume->dead, ~(1ull << node));
+}
+
 void member_left_read(struct member *m)
 {
 	const struct cluster_member *c = NULL;
@@ -35,6 +46,7 @@ void member_left_read(struct member *m)
 	while ((c = member_next_other(m, c))) {
 		m->other[c->id].known = store_node_known(m->volume->store, c->id);
 		set_left(m, c->id, store_left(m->volume->store, c->id) != 0);
+		member_dead_set(m, c->id, store_dead(m->volume->store, c->id));
 	}
 }
 
@@ -56,13 +68,14 @@ int member_serve_left(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 	rc = coherence_cluster_left(m->coherence, from);
 	if (rc || !ask[1])
 		return rc;
+	rt_mutex_lock(&m->noting);
 	rc = store_left_set(m->volume->store, from, ask[0]);
-	if (rc)
-		return -EIO;
 	rt_mutex_lock(&m->lock);
-	set_left(m, from, true);
+	if (!rc)
+		set_left(m, from, true);
 	rt_mutex_unlock(&m->lock);
-	return 0;
+	rt_mutex_unlock(&m->noting);
+	return rc ? -EIO : 0;
 }
 
 /* ---- who comes, and comes back -------------------------------------------------------------- */
@@ -82,13 +95,14 @@ bool member_barred(struct member *m, struct net_peer *peer, const struct net_eve
 	barred = other->barred;
 	if (event->kind == NET_LINK_DOWN)
 		other->barred = false;
-	else if (other->left || !other->known)
+	else if (other->dead && event->incarnation <= other->dead)
+		barred = other->barred = true;
+	else if (other->left || other->dead || !other->known)
 		barred = other->barred = other->returns = true;
 	rt_mutex_unlock(&m->lock);
 	if (barred && event->kind == NET_LINK_UP) {
 		net_cut(peer, -EAGAIN);
-		atomic_fetch_add(&m->keeping, 1);
-		rt_wake(&m->keeping, 1);
+		member_keeper_wake(m);
 	}
 	return barred;
 }
@@ -108,7 +122,9 @@ static bool note_met(struct member *m)
 		rt_mutex_unlock(&m->lock);
 		if (!back)
 			continue;
+		rt_mutex_lock(&m->noting);
 		if (store_node_met(m->volume->store, c->id)) {
+			rt_mutex_unlock(&m->noting);
 			well = false;
 			continue;
 		}
@@ -116,16 +132,23 @@ static bool note_met(struct member *m)
 		other->returns = false;
 		other->known = true;
 		set_left(m, c->id, false);
+		member_dead_set(m, c->id, 0);
 		rt_mutex_unlock(&m->lock);
+		rt_mutex_unlock(&m->noting);
 	}
 	return well;
+}
+
+void member_keeper_wake(struct member *m)
+{
+	atomic_fetch_add(&m->keeping, 1);
+	rt_wake(&m->keeping, 1);
 }
 
 void member_doubted(struct member *m)
 {
 	atomic_store(&m->doubted, true);
-	atomic_fetch_add(&m->keeping, 1);
-	rt_wake(&m->keeping, 1);
+	member_keeper_wake(m);
 }
 
 /*
@@ -153,7 +176,7 @@ static void keep(void *arg)
 		bool well = note_met(m);
 
 		doubt_look(m);
-
+		well &= member_dead_tell(m);
 		rt_wait(&m->keeping, word,
 			well ? RT_FOREVER : rt_now_ns() + KEEP_PAUSE_NS);
 	}

@@ -142,7 +142,8 @@ int member_same_nodes(struct member *m, struct weft_error *err)
 
 		/* a link that has ended: who is waited for at a start has to say it */
 		if ((rc == -ENOTCONN || rc == -ECONNRESET || rc == -EAGAIN) &&
-			c->role == CLUSTER_STORAGE && !volume_left(m->volume, c->id))
+			c->role == CLUSTER_STORAGE && !volume_left(m->volume, c->id) &&
+			!m->other[c->id].dead)
 			return -EAGAIN;
 		if (rc || !(nodes & ~mine))
 			continue;

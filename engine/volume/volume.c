@@ -355,6 +355,17 @@ bool volume_left(struct volume *v, unsigned node)
 	return atomic_load(&v->left) >> node & 1;
 }
 
+bool volume_dead(struct volume *v, unsigned node)
+{
+	return atomic_load(&v->dead) >> node & 1;
+}
+
+bool volume_over(struct volume *v, unsigned node, uint64_t incarnation)
+{
+	return (volume_left(v, node) && incarnation <= store_left(v->store, node)) ||
+	       (volume_dead(v, node) && incarnation <= store_dead(v->store, node));
+}
+
 bool volume_vacant(const struct volume *v, unsigned node)
 {
 	return v->peers && v->peers->vacant && v->peers->vacant(v->peers->arg, node);

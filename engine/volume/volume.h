@@ -28,6 +28,9 @@ struct volume {
 	/* bits: those of them that have left with nothing undurable, and were not met since:
 	 * nobody waits for them but who needs their shards */
 	_Atomic uint64_t left;
+	/* bits: those that do not run any more, whose logs are not known: nobody waits for what they
+	 * shared or locked */
+	_Atomic uint64_t dead;
 	const struct shards *shards; /* which pages it has */
 	struct cache *cache;
 	struct space *space;
@@ -162,6 +165,10 @@ uint64_t volume_nodes(const struct volume *v);
 uint64_t volume_others(const struct volume *v);
 /* Has the node left, with nothing that others wait for but its shard? */
 bool volume_left(struct volume *v, unsigned node);
+/* Does the node not run any more, with what its log may have unknown? */
+bool volume_dead(struct volume *v, unsigned node);
+/* Is that start of the node one that has left, or is dead, or before it? It may be back by a later one. */
+bool volume_over(struct volume *v, unsigned node, uint64_t incarnation);
 /* As volume_peers.vacant. Waits. */
 bool volume_vacant(const struct volume *v, unsigned node);
 /* The errno that turned the volume read-only at run time, or 0. */

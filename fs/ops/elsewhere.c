@@ -181,6 +181,12 @@ struct asking {
 	uint32_t used, unknown;
 };
 
+/* A node that comes back does not wait for clients: one may be the last to hear of it. */
+static bool is_client(const struct fs *fs)
+{
+	return disk_shard_client(store_superblock(fs->volume->store)->shard);
+}
+
 /* Asks a node about those of `left` that go with the lowest one; they are taken off. */
 static void ask_some(struct asking *a, unsigned node, uint32_t *left)
 {
@@ -203,7 +209,8 @@ static void ask_some(struct asking *a, unsigned node, uint32_t *left)
 		asked |= 1u << i;
 	}
 	rc = net_call(a->fs->volume->calls, node, NET_CALL_OPEN, ask, answer);
-	if (rc && volume_left(a->fs->volume, node))
+	if (rc && (volume_left(a->fs->volume, node) ||
+			  (volume_dead(a->fs->volume, node) && !is_client(a->fs))))
 		rc = 0; /* nothing is open there */
 	for (unsigned i = 0; i < a->count; i++) {
 		uint64_t at = a->ino[i] - first;

@@ -38,7 +38,7 @@ bool lock_void(const struct locks *k, unsigned node, uint64_t incarnation)
 	if (node == k->node)
 		return incarnation != k->incarnation;
 	if (!(volume_nodes(k->fs->volume) & 1ull << node) ||
-		volume_left(k->fs->volume, node))
+		volume_over(k->fs->volume, node, incarnation))
 		return true;
 	return incarnation < atomic_load_explicit(&k->heard[node], memory_order_acquire);
 }

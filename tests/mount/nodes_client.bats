@@ -35,6 +35,49 @@ umount_client() {
 	wait_until 20 gone "$pid"
 }
 
+@test "a node is dead, without its store: a client that comes learns of it; who is killed comes back" {
+	local n
+	mount_nodes
+	mkdir "${M[1]}/d"
+	echo a >"${M[1]}/d/f"
+	for n in 2 3; do stat "${M[n]}/d" "${M[n]}/d/f" >/dev/null; done
+	umount_client
+	kill_node 2
+	mv "$DIR/2.weft" "$DIR/elsewhere"
+	run on 1 timeout -s KILL 60 weft node fence "$FILE" 2 --without-store --yes
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"Node 2 is dead"* ]]
+	timeout -s KILL 60 touch "${M[1]}/d/f"
+	# With more to run than there are processors: who is told of a link's coming second may be late.
+	local busy=()
+	for n in 1 2 3; do
+		timeout 60 sha256sum /dev/zero >/dev/null 3>&- &
+		busy+=($!)
+	done
+	mount_node 3
+	kill "${busy[@]}"
+	weft status "${M[3]}" | grep -q "dead, AWAY"
+	echo b >"${M[3]}/d/g"
+	sync "${M[3]}/d/g"
+	cat "${M[3]}/d/f"
+	# What is known to be so is so after a start, for what somebody has. (Of the rest the home, just
+	# started, cannot know whether node 2 had changed it.)
+	kill_node 1
+	mount_node 1
+	weft status "${M[1]}" | grep -q "dead, AWAY"
+	[ "$(timeout -s KILL 60 cat "${M[1]}/d/f" "${M[1]}/d/g")" = $'a\nb' ]
+	timeout -s KILL 60 touch "${M[3]}/d/f"
+	mv "$DIR/elsewhere" "$DIR/2.weft"
+	mount_node 2
+	[ "$(timeout -s KILL 60 cat "${M[2]}/d/f" "${M[2]}/d/g")" = $'a\nb' ]
+	run weft status "${M[3]}"
+	[[ $output != *dead* ]]
+	umount_client
+	umount_nodes 1 2
+	check_nodes
+}
+
 @test "a client comes and goes while others work" {
 	mount_node 1 &
 	mount_node 2 # without the client

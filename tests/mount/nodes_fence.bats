@@ -120,6 +120,118 @@ make_files() {
 	check_nodes
 }
 
+touch_all() { # NODE: as one process, so that it is killed as a whole
+	timeout -s KILL "${2:-60}" touch "${M[$1]}"/d/{1,2,3,4,5,6} "${M[$1]}"/e/{1,2,3,4,5,6}
+}
+
+@test "a node is killed and its store is lost: others change what it only shared, its locks are free" {
+	local n waiting
+	mount_nodes
+	make_files
+	mkdir "${M[3]}/own3"
+	touch "${M[1]}/d/lock"
+	cat "${M[3]}"/d/* "${M[3]}"/e/* >/dev/null
+	exec 7>"${M[3]}/d/lock"
+	flock -n 7
+	for n in 1 2; do
+		run flock -n "${M[n]}/d/lock" true
+		[ "$status" -eq 1 ]
+	done
+	sleep 3 # access times follow
+	for n in 1 2; do
+		touch_all "$n"
+		mkdir "${M[n]}/d/before$n"
+	done
+	# it has all of it, and has changed none of it since
+	stat "${M[3]}"/d "${M[3]}"/d/{1,2,3,4,5,6,lock,before1,before2} "${M[3]}"/e/{1,2,3,4,5,6} >/dev/null
+	echo "changed there" >"${M[3]}/own3/late"
+	sync "${M[3]}/own3/late"
+
+	# not while it runs
+	run on 2 weft node fence "$FILE" 3 --without-store --yes
+	echo "$output"
+	[ "$status" -eq 2 ]
+	[[ $output == *"node 3 is up"* ]]
+	kill_node 3
+	exec 7>&-
+	mv "$DIR/3.weft" "$DIR/elsewhere"
+	for n in 1 2; do
+		run timeout -s KILL 3 touch "${M[n]}/d/1"
+		[ "$status" -ne 0 ]
+	done
+	timeout -s KILL 120 flock "${M[2]}/d/lock" touch "$DIR/locked" 3>&- &
+	waiting=$!
+
+	# nor unasked, nor one that there is not
+	run on 1 weft node fence "$FILE" 3 --without-store </dev/null
+	[ "$status" -eq 2 ]
+	[[ $output == *"say --yes"* ]]
+	run on 1 weft node fence "$FILE" 3 --without-store --store "$DIR/elsewhere"
+	[ "$status" -eq 1 ]
+	run on 1 weft node fence "$FILE" 7 --without-store --yes
+	[ "$status" -eq 2 ]
+	[[ $output == *"names no node 7"* ]]
+	run on 1 weft node fence "$FILE" 1 --without-store --yes
+	[ "$status" -eq 2 ]
+	[[ $output == *"node 1 is up"* ]]
+	[ ! -e "$DIR/locked" ]
+
+	run on 1 weft node fence "$FILE" 3 --without-store --yes
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"Node 3 is dead"* ]]
+	[[ $output != *"could not be told"* ]]
+	wait "$waiting"
+	for n in 1 2; do
+		touch_all "$n"
+		timeout -s KILL 60 mkdir "${M[n]}/d/new$n"
+		timeout -s KILL 60 dd if=/dev/zero of="${M[n]}/d/$n" bs=1000 count=3 conv=notrunc,fsync status=none
+		weft status "${M[n]}" | grep -q "dead, AWAY"
+	done
+	# what it changed itself is not guessed
+	run timeout -s KILL 3 cat "${M[1]}/own3/late"
+	[ "$status" -ne 0 ]
+	# said again it is as true
+	on 2 timeout -s KILL 60 weft node fence "$FILE" 3 --without-store --yes
+
+	mv "$DIR/elsewhere" "$DIR/3.weft"
+	mount_node 3
+	[ "$(timeout -s KILL 60 cat "${M[1]}/own3/late")" = "changed there" ]
+	[ -d "${M[3]}/d/new1" ]
+	run weft status "${M[1]}"
+	[[ $output != *dead* ]]
+	for n in 1 2 3; do touch_all "$n"; done
+	umount_nodes 1 2 3
+	check_nodes
+}
+
+@test "a node is dead, and another was away then: that one waits for it, and nobody else does" {
+	local n waits
+	mount_nodes
+	make_files
+	for n in 1 2 3; do stat "${M[n]}"/d "${M[n]}"/d/{1,2,3,4,5,6} >/dev/null; done
+	sync "${M[1]}"/d/*
+	kill_node 3
+	mv "$DIR/3.weft" "$DIR/elsewhere"
+	kill_node 2
+	run on 1 timeout -s KILL 60 weft node fence "$FILE" 3 --without-store --yes
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"node 2 could not be told"* ]]
+	mount_node 2 &
+	waits=$!
+	wait_until 20 grep -q "waiting for node 3" "$DIR/log2"
+	# its frames went with it: node 1 is the only one left that has them
+	timeout -s KILL 60 touch "${M[1]}"/d/{1,2,3,4,5,6}
+	[ -d "/proc/$waits" ]
+	mv "$DIR/elsewhere" "$DIR/3.weft"
+	mount_node 3
+	wait "$waits"
+	for n in 1 2 3; do touch_all "$n"; done
+	umount_nodes 1 2 3
+	check_nodes
+}
+
 @test "nodes work, one is killed and fenced while they do, and comes back; again and again" {
 	local n i writers=()
 	mount_nodes

@@ -42,6 +42,23 @@ static void cut_one(struct world *w)
 
 static void node_main(void *arg);
 
+static unsigned declared; /* nodes, to one other each */
+
+/* Some are told, or all, who have noticed by then that it is away. */
+static void declare_dead(struct world *w, const struct node *dead)
+{
+	rt_sleep_ns(rt_random() % 1000000000);
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		if (n == dead || !n->up || rt_random() % 4 == 0)
+			continue;
+		coherence_cluster_dead(n->e.coherence, dead->id);
+		declared++;
+	}
+	rt_sleep_ns(rt_random() % 1000000000);
+}
+
 /* A node loses power, and is there again a while later, or at once. */
 static void crash_one(struct world *w)
 {
@@ -50,7 +67,9 @@ static void crash_one(struct world *w)
 	rt_sim_node_kill(n->sim);
 	n->up = false;
 	note_crash(n);
-	if (rt_random() % 3)
+	if (w->declares && rt_random() % 4)
+		declare_dead(w, n);
+	else if (rt_random() % 3)
 		rt_sleep_ns(rt_random() % 30000000);
 	n->life++;
 	n->sim = rt_sim_node_new(n->disk);
@@ -414,6 +433,28 @@ static void four_nodes_crash_and_return(void **state)
 	run_weather(4, 5, 200, 4, 4);
 }
 
+/* What it shared the others change meanwhile; what it changed is there when it is back. */
+static void four_nodes_crash_are_declared_dead_and_return(void **state)
+{
+	const unsigned pages[] = {160, 5};
+
+	declared = 0;
+	for (unsigned i = 0; i < ARRAY_SIZE(pages); i++) {
+		struct world *w = calloc(1, sizeof(*w));
+
+		assert_non_null(w);
+		*w = (struct world){.nodes = 4,
+			.pages = pages[i],
+			.steps = 400,
+			.cuts = 6,
+			.crashes = 5,
+			.declares = true};
+		run_seeds(w);
+		free(w);
+	}
+	assert_true(declared > 0);
+}
+
 /* Nor what was only read, by one node right behind the other. */
 static void a_page_that_is_only_read_does_not_stay(void **state)
 {
@@ -665,6 +706,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(four_nodes_with_slow_disks_lose_links),
 		cmocka_unit_test(two_nodes_crash_and_return),
 		cmocka_unit_test(four_nodes_crash_and_return),
+		cmocka_unit_test(four_nodes_crash_are_declared_dead_and_return),
 		cmocka_unit_test(who_breaks_the_protocol_is_cut_and_no_more),
 	};
 

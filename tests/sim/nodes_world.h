@@ -40,7 +40,8 @@ struct page {
 	uint64_t stamp_of[VERSIONS_MAX], last_stamp;
 	uint64_t changed[NODES_MAX + 1], durable;
 	bool doubt;
-	uint64_t completed[NODES_MAX + 1]; /* by node: its last change that has returned */
+	uint64_t
+		completed[NODES_MAX + 1]; /* by node: its last change that has returned */
 	/* By node: its last change together with another page, and where its log has that. */
 	struct {
 		uint64_t version;
@@ -75,13 +76,14 @@ struct turn {
 
 struct world {
 	unsigned nodes, pages, steps;
-	unsigned frames; /* of a cache; 0: FRAMES */
+	unsigned frames;          /* of a cache; 0: FRAMES */
 	const struct turn *turns; /* instead of the tasks' steps */
 	unsigned turn_count;
 	_Atomic uint32_t turn; /* whose it is */
-	unsigned changes; /* of page 0 by each node, and nothing else: as fast as it can, */
-	bool alternate;   /* or in turns */
-	unsigned looks;   /* before that: at so many pages, each once */
+	unsigned
+		changes; /* of page 0 by each node, and nothing else: as fast as it can, */
+	bool alternate;  /* or in turns */
+	unsigned looks;  /* before that: at so many pages, each once */
 	uint64_t messages;
 	bool rogue;               /* node 2 is no node */
 	bool slow_disks;          /* slower than links are made anew */
@@ -89,6 +91,7 @@ struct world {
 	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
 	unsigned crashes;         /* so often a node loses power, in between */
+	bool declares; /* some are declared dead then: so late they come back */
 	struct node node[NODES_MAX];
 	struct page page[PAGES_MAX];
 	_Atomic uint32_t arrived; /* at the barrier */

@@ -391,13 +391,27 @@ SIM_TEST(a_cut_at_any_moment_leaves_which_nodes_have_left_as_it_was_or_as_it_sha
 		struct disk_superblock a = peek(0), b = peek(second());
 		CHECK(memcmp(&a, &b, sizeof(a)) == 0 && a.left[2] == n);
 	}
+	/* who is dead has not left, until it was met; then it is neither */
+	s = store_open_named("d", 0);
+	CHECK(store_dead_set(s, 2, 30) == 0);
+	CHECK(store_dead(s, 2) == 30 && store_left(s, 2) == 0 && store_dead(s, 1) == 0);
+	store_close_disk(s);
+	s = store_open_named("d", 0);
+	CHECK(store_dead(s, 2) == 30 && store_node_met(s, 2) == 0);
+	CHECK(store_dead(s, 2) == 0 && store_left(s, 2) == 0);
+	store_close_disk(s);
 	/* nobody's incarnation */
-	made = peek(0);
-	made.left[5] = UINT64_MAX;
-	made.generation++;
-	poke_sum(0, &made);
-	poke_sum(second(), &made);
-	expect_refusal("d", -EUCLEAN, "incarnation that left");
+	for (unsigned i = 0; i < 3; i++) {
+		const uint64_t bad[] = {
+			UINT64_MAX, DISK_LEFT_DEAD, DISK_LEFT_DEAD | 1ull << 62 | 1};
+
+		made = peek(0);
+		made.left[5] = bad[i];
+		made.generation++;
+		poke_sum(0, &made);
+		poke_sum(second(), &made);
+		expect_refusal("d", -EUCLEAN, "incarnation that left");
+	}
 	return 0;
 }
 
