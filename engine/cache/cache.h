@@ -224,9 +224,9 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
 int cache_fetch_exclusive(
 	struct cache *cache, const struct page_ref *refs, unsigned count);
-/* The second one, of one page, for whoever can do without: -EHOSTUNREACH where a node would be
- * waited for that is away. */
-int cache_fetch_reached(struct cache *cache, const struct page_ref *ref);
+/* The second one, for whoever can do without: -EHOSTUNREACH where a node would be waited for
+ * that is away. */
+int cache_fetch_reached(struct cache *cache, const struct page_ref *refs, unsigned count);
 /*
  * Latches all pages shared: fetches what is missing, holds none while it waits, and
  * starts over when some were lost meanwhile, with growing pauses. On error holds none.

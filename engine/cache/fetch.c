@@ -336,9 +336,9 @@ int cache_fetch_exclusive(struct cache *c, const struct page_ref *refs, unsigned
 	return fetch_exclusive(c, refs, count, 0);
 }
 
-int cache_fetch_reached(struct cache *c, const struct page_ref *ref)
+int cache_fetch_reached(struct cache *c, const struct page_ref *refs, unsigned count)
 {
-	return fetch_exclusive(c, ref, 1, FETCH_REACHED);
+	return fetch_exclusive(c, refs, count, FETCH_REACHED);
 }
 
 /* ---- read-ahead ------------------------------------------------------------------ */

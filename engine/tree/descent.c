@@ -337,7 +337,7 @@ int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt)
 	int r;
 
 	tree_back_off(attempt);
-	r = pid == PID_NONE ? 0 : cache_fetch_reached(t->cache, &ref);
+	r = pid == PID_NONE ? 0 : cache_fetch_reached(t->cache, &ref, 1);
 	return r ? r : tree_wait_page(t, pid, 0);
 }
 

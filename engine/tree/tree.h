@@ -150,6 +150,9 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out);
 /* Until txn_end: while it waits for a file's page (txn_page) that another node has it looks whether
  * what was read stands, and starts over if not. For who may be waited for itself. */
 void txn_lets_go(struct txn *x);
+/* Until txn_end: txn_commit ends with -EHOSTUNREACH, and nothing is changed, where it would wait for a node
+ * that is away. For what can be done without. */
+void txn_only_reached(struct txn *x);
 /* Lets go of everything; gives back reservations handed to txn_take that did not commit.
  */
 void txn_end(struct txn *x);

@@ -311,6 +311,7 @@ struct txn {
 	struct tree *tree;
 	uint32_t number; /* from 1 on */
 	bool privileged;
+	bool only_reached; /* does not wait for nodes that are away */
 	bool lets_go; /* of waiting for a file's page, as soon as what was read is changed */
 	unsigned restarts;
 	page_id conflict; /* page that the last attempt failed to latch, or PID_NONE */

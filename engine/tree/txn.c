@@ -131,7 +131,7 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 	}
 	txn_clear(x);
 	x->privileged = privileged;
-	x->lets_go = false;
+	x->lets_go = x->only_reached = false;
 	x->restarts = 0;
 	*out = x;
 	return 0;
@@ -140,6 +140,11 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 void txn_lets_go(struct txn *x)
 {
 	x->lets_go = true;
+}
+
+void txn_only_reached(struct txn *x)
+{
+	x->only_reached = true;
 }
 
 void txn_end(struct txn *x)

@@ -271,14 +271,15 @@ static int wait_conflict(struct txn *x)
 	for (unsigned i = 0; i < x->page_count; i++)
 		if (x->page[i].pid == x->conflict)
 			return wait_file_page(x, &x->page[i]);
-	return tree_wait_exclusive(x->tree, x->conflict, 0);
+	return x->only_reached ? tree_wait_reached(x->tree, x->conflict, 0)
+			       : tree_wait_exclusive(x->tree, x->conflict, 0);
 }
 
 /*
  * Where other nodes have some of the pages that the commit latches, it gets all of them at
  * once before it tries again: one round of messages, not one for each.
  */
-static void fetch_all(struct txn *x)
+static int fetch_all(struct txn *x)
 {
 	struct page_ref refs[MTR_PAGES_MAX];
 	unsigned max = MIN((unsigned)MTR_PAGES_MAX, cache_batch_max(x->tree->cache));
@@ -295,8 +296,11 @@ static void fetch_all(struct txn *x)
 		if (k == count)
 			refs[count++] = (struct page_ref){.pid = group};
 	}
+	if (x->only_reached)
+		return cache_fetch_reached(x->tree->cache, refs, count);
 	/* an error of a page that is still needed comes again, and is reported, there */
 	(void)cache_fetch_exclusive(x->tree->cache, refs, count);
+	return 0;
 }
 
 /* ---- 4. apply -------------------------------------------------------------------- */
@@ -438,8 +442,10 @@ static int commit_loop(struct txn *x, struct log_position *pos)
 			return r;
 		tree_count(x->tree, conflicts);
 		tree_back_off(attempt);
-		fetch_all(x);
+		r = fetch_all(x);
 		x->leaf_count = 0;
+		if (r)
+			return r;
 		if (attempt == TXN_COMMIT_TRIES || !reads_stand(x))
 			return -EAGAIN;
 		r = wait_conflict(x);

@@ -162,17 +162,17 @@ static int atime_body(struct txn *x, void *p)
 	if (inode.atime_ns >= a->now)
 		return 0;
 	inode.atime_ns = a->now;
-	return inode_write(x, a->dir, &inode);
+	return inode_write_atime(x, a->dir, &inode);
 }
 
-/* Reading succeeds also where the atime cannot be written (a full volume). */
+/* Reading succeeds also where the atime cannot be written (a full volume), and does not wait for it. */
 static void touch_atime(struct fs *fs, uint64_t dir, const struct disk_inode *inode)
 {
 	struct atime_arg a = {.dir = dir, .now = rt_wall_ns()};
 
 	if (!atomic_load_explicit(&fs->nodiratime, memory_order_relaxed) &&
 		atime_due(fs, inode, a.now))
-		(void)ops_run(fs, 0, atime_body, &a, NULL);
+		(void)ops_run(fs, OPS_RUN_REACHED, atime_body, &a, NULL);
 }
 
 int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags,

@@ -38,6 +38,8 @@ int ops_run(
 		return rc;
 	if (flags & OPS_RUN_LETS_GO)
 		txn_lets_go(x);
+	if (flags & OPS_RUN_REACHED)
+		txn_only_reached(x);
 	for (unsigned restarts = 0;; restarts++) {
 		int said = body(x, arg);
 

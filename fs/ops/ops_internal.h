@@ -77,6 +77,7 @@ typedef int (*ops_body)(struct txn *x, void *arg);
 #define OPS_VERDICT(error) (-(error))
 #define OPS_RUN_PRIVILEGED (1u << 0) /* frees space: may use the last pages */
 #define OPS_RUN_LETS_GO (1u << 1) /* txn_lets_go */
+#define OPS_RUN_REACHED (1u << 2) /* txn_only_reached */
 int ops_run(struct fs *fs, unsigned flags, ops_body body, void *arg,
 	struct log_position *pos);
 /* The same for what changes names and takes no runs: before it says -ENOSPC, what is

@@ -100,8 +100,10 @@ int state_settle(struct fs *fs, struct inode_state *st)
 	rt_mutex_unlock(&st->lock);
 	if (s.mtime_ns == 0 && s.atime_ns == 0)
 		return 0;
-	rc = ops_run(fs, 0, settle_body, &s, NULL);
-	if (rc < 0 && rc != -ENOENT)
+	/* an atime is not waited for where another node may have looked at the inode that is away:
+	 * whoever reads is not to wait for it. It is given up then. */
+	rc = ops_run(fs, s.mtime_ns ? 0 : OPS_RUN_REACHED, settle_body, &s, NULL);
+	if (rc < 0 && rc != -ENOENT && (s.mtime_ns || rc != -EHOSTUNREACH))
 		return rc;
 	rt_mutex_lock(&st->lock);
 	if (st->mtime_ns == s.mtime_ns)
