@@ -168,6 +168,8 @@ static const struct metric metrics[] = {
 		"Dirty pages of others that this home has taken over."},
 	{"weft_coherence_declined_total", COUNTER, "cluster.coherence.declined",
 		"Evictions that this home has declined."},
+	{"weft_coherence_downgrades_total", COUNTER, "cluster.coherence.downgrades",
+		"Pages at rest that this node had alone and shares from then on."},
 };
 
 /* Of each other node, by its object in cluster.nodes. */

@@ -37,7 +37,7 @@ struct cache;
 #define FRAME_PERSISTED   (1u << 6) /* the store has an image of this incarnation */
 #define FRAME_LOGGED      (1u << 7) /* the log has the image of this very version */
 #define FRAME_CHECKED     (1u << 8) /* has passed tree_check_page; cleared at load */
-#define FRAME_AGED        (1u << 9) /* was dirty at the last tick of the flusher */
+#define FRAME_AGED        (1u << 9) /* was dirty, or at rest, at the flusher's last tick */
 #define FRAME_HOLLOW      (1u << 10) /* X without content: guard_fill's, _overwrite's */
 #define FRAME_LEAVING     (1u << 11) /* is being given away: nobody here uses it */
 #define FRAME_ARRIVED     (1u << 12) /* others wait for it to be used here once */

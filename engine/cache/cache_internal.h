@@ -133,6 +133,7 @@ struct cache {
 	unsigned dropping_count;
 	_Atomic uint32_t provider_word;
 	_Atomic uint32_t flusher_word;
+	_Atomic bool rests; /* there may be pages to be downgraded (provider.c) */
 	_Atomic bool stopping;
 	bool started;
 	struct rt_task *provider_task, *checkpoint_task, *flusher_task;
@@ -415,6 +416,8 @@ void latch_free_frame(struct frame *f);
 void frame_claim(struct cache *c, struct frame *f, uint64_t incarnation);
 void provider_main(void *arg);
 void flusher_main(void *arg);
+/* The frame, latched, has just got the exclusive right. */
+void flusher_note(struct cache *c, const struct frame *f);
 void provider_wake(struct cache *c);
 
 /* ---- fetch.c ---- */
@@ -427,6 +430,9 @@ void provider_wake(struct cache *c);
 #define FETCH_EXCLUSIVE (1u << 3)
 /* -EHOSTUNREACH where a node would be waited for that is away */
 #define FETCH_REACHED (1u << 4)
+/* to be read alone, most likely: of another home shared even if nobody else has it. One
+ * message is saved when it is evicted, and others need not wait for it when this node is lost */
+#define FETCH_READ (1u << 5)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).
@@ -466,6 +472,8 @@ void apart_stop(struct cache *c);
  * `to`, SHARED or INVALID? If it has, that is dropped: ask again later. Never waits.
  */
 bool kernel_free(struct cache *c, struct frame *f, enum page_mode to);
+/* It may have stores that nobody was told of. */
+bool kernel_may_store(struct cache *c, struct frame *f);
 /* There is a drop under way; `eased` says its end. */
 bool kernel_drops(struct cache *c, struct frame *f);
 /* It may have something, or a drop is under way. */

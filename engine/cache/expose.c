@@ -438,6 +438,13 @@ bool kernel_free(struct cache *c, struct frame *f, enum page_mode to)
 	return !atomic_load_explicit(&k->on, memory_order_acquire);
 }
 
+bool kernel_may_store(struct cache *c, struct frame *f)
+{
+	return c->kernel &&
+	       (atomic_load_explicit(&exposure_of(c, f)->word, memory_order_acquire) &
+		       (uint64_t)EXPOSE_STORES);
+}
+
 bool kernel_drops(struct cache *c, struct frame *f)
 {
 	return atomic_load_explicit(&exposure_of(c, f)->word, memory_order_acquire) &

@@ -63,7 +63,10 @@ static void ask(struct cache *c, struct fetch *x, unsigned flags)
 			.incarnation = x->ref[i].incarnation,
 			.wanted = exclusive ? PAGE_EXCLUSIVE : PAGE_SHARED,
 			.held = PAGE_INVALID,
-			.alone = !exclusive && !c->options.read_only,
+			.alone =
+				!exclusive && !c->options.read_only &&
+				(!(flags & FETCH_READ) ||
+					coherence_home_here(c->coherence, x->ref[i].pid)),
 			.hollow = flags & (FETCH_NO_IMAGE | FETCH_FRESH),
 			.frame = cache_frame_index(c, x->frame[i]),
 			.image = frame_image(c, x->frame[i]),
@@ -149,6 +152,8 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 				 : r->found_incarnation;
 	f->version = r->version;
 	frame_set_mode(f, q->granted);
+	if (q->granted == PAGE_EXCLUSIVE)
+		flusher_note(c, f);
 	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I,
 	 * hinting) */
 	atomic_store_explicit(
@@ -277,6 +282,8 @@ int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 	if (q.source == PAGE_FROM_HELD) {
 		frame_set_mode(f, q.granted);
 		f->held = (uint8_t)q.granted;
+		if (q.granted == PAGE_EXCLUSIVE)
+			flusher_note(c, f);
 		if (q.arrived)
 			frame_arrived(c, f);
 		if (q.dirty)
@@ -412,7 +419,8 @@ void prefetch_main(void *arg)
 			continue;
 		}
 		/* an error will be met again, and reported, by whoever needs the page */
-		fetch_pages(c, slot->ref, slot->count, slot->scan ? FETCH_SCAN : 0, NULL);
+		fetch_pages(c, slot->ref, slot->count,
+			slot->scan ? FETCH_SCAN | FETCH_READ : 0, NULL);
 		COUNT(c, prefetches, slot->count);
 	}
 	rt_free(slot);

@@ -504,7 +504,8 @@ int guard_shared_batch(struct cache *c, const struct page_ref *refs, unsigned co
 		if (i == count)
 			return 0;
 		release_all(c, guards, i);
-		e = losses < BATCH_LOSSES ? fetch_pages(c, refs, count, 0, NULL) : 0;
+		e = losses < BATCH_LOSSES ? fetch_pages(c, refs, count, FETCH_READ, NULL)
+					  : 0;
 		if (!e)
 			e = why_not(c, &refs[i]);
 		if (e)

@@ -18,7 +18,7 @@
 
 /* ---- what is taken from the frame --------------------------------------------------------- */
 
-static void take_image(
+void page_take_image(
 	struct cluster *d, struct dpage *p, const struct coherence_image *image)
 {
 	struct page_hold *h = &p->hold;
@@ -96,7 +96,7 @@ static bool frame_ready(struct cluster *d, struct dpage *p, enum page_mode to, b
 		return false;
 	if (to == PAGE_INVALID)
 		p->leaving = true;
-	take_image(d, p, &image);
+	page_take_image(d, p, &image);
 	p->flush_to = image.flush_to;
 	return log_durable(d->o.log) >= p->flush_to;
 }

@@ -298,6 +298,9 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
  * kernel is to drop it first. */
 bool page_give_ready(
 	struct cluster *d, struct dpage *p, const struct page_message *m, bool *busy);
+/* What the frame says of its image, for the hold. */
+void page_take_image(
+	struct cluster *d, struct dpage *p, const struct coherence_image *image);
 /* Performs actions that came of a message (NULL: of a call). */
 void page_perform(struct cluster *d, struct dpage *p, const struct page_message *cause,
 	const struct page_actions *out);

@@ -485,7 +485,7 @@ void evict_answered(struct cluster *d, struct dpage *p, bool accepted)
 	struct batch *b = p->evicting;
 
 	p->evicting = NULL;
-	if (!accepted && p->hold.hold != RIGHT_NONE) {
+	if (!accepted && p->leaving && p->hold.hold != RIGHT_NONE) {
 		enum page_mode mode =
 			p->hold.hold == RIGHT_EXCLUSIVE ? PAGE_EXCLUSIVE : PAGE_SHARED;
 
@@ -542,6 +542,44 @@ static void cluster_evict(struct coherence *c, const page_id *pids, unsigned cou
 	batch_wait(d, &batch);
 	for (unsigned i = 0; i < count; i++) /* who woke us has let go of the batch */
 		page_unlock(d, pids[i], page_lock(d, pids[i]));
+}
+
+/*
+ * What this node has alone and has not changed for long it shares from now on: as it is persisted. If
+ * this node is lost then, the others have it from its home (many-nodes.md, "Pages at rest").
+ */
+static void page_downgrade(struct cluster *d, struct dpage *p)
+{
+	struct coherence_image image;
+	struct page_actions out;
+
+	out.count = 0;
+	if (p->wish || p->deferred || p->ops || p->evicting || p->leaving ||
+		p->no_frame || p->has_entry || p->unsettled || p->at.home == d->o.self ||
+		p->hold.phase != PHASE_QUIET || p->hold.hold != RIGHT_EXCLUSIVE ||
+		!view_ready(d, p->at.home) || home_crowded(d, p->at.pid))
+		return;
+	if (d->base.frames->weaken(d->base.cache, p->at.pid, PAGE_SHARED, &image))
+		return;
+	page_take_image(d, p, &image);
+	/* else the frame says less than there is: who wants to change it asks here */
+	if (!holder_downgrade(&p->hold, &p->at, request_number(d), &out))
+		DCOUNT(d, downgrades);
+	page_perform(d, p, NULL, &out);
+}
+
+static void cluster_downgrade(struct coherence *c, const page_id *pids, unsigned count)
+{
+	struct cluster *d = cluster_of(c);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct dpage *p = page_lock(d, pids[i]);
+
+		if (p)
+			page_downgrade(d, p);
+		page_unlock_more(d, pids[i], p);
+	}
+	net_flush(d->o.net);
 }
 
 /* ---- images for the home ------------------------------------------------------------------- */
@@ -689,6 +727,7 @@ const struct coherence_ops cluster_ops = {
 	.used = cluster_used,
 	.release = cluster_release,
 	.evict = cluster_evict,
+	.downgrade = cluster_downgrade,
 	.ship = cluster_ship,
 	.persisted = cluster_persisted,
 	.eased = cluster_eased,

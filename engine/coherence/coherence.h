@@ -88,6 +88,13 @@ struct coherence_ops {
 	 */
 	void (*evict)(struct coherence *c, const page_id *pids, unsigned count);
 	/*
+	 * Gives the exclusive right to clean pages of other homes back, and goes on to share them:
+	 * the frames are SHARED from now on. Each home answers later, and may decline, which needs
+	 * nobody's attention. Passes over what is in use otherwise: come again. NULL: no other node
+	 * has pages here. Never waits; hold nothing.
+	 */
+	void (*downgrade)(struct coherence *c, const page_id *pids, unsigned count);
+	/*
 	 * Has homes elsewhere persist images. -EHOSTDOWN: the home is away, or has been:
 	 * to be tried again. Waits; hold nothing.
 	 */

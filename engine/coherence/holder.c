@@ -246,17 +246,42 @@ int holder_evict(struct page_hold *h, const struct page_at *at, bool freed,
 	return 0;
 }
 
+int holder_downgrade(struct page_hold *h, const struct page_at *at, uint32_t request,
+	struct page_actions *out)
+{
+	struct page_message *m;
+
+	if (h->phase != PHASE_QUIET || h->hold != RIGHT_EXCLUSIVE ||
+		h->exposed == EXPOSED_WRITABLE ||
+		(h->flags & (HOLD_DIRTY | HOLD_HOLLOW | HOLD_DAMAGED | HOLD_DROPPING)))
+		return -EBUSY;
+	m = page_send(out, at, node_bit(at->home), PAGE_EVICT);
+	m->incarnation = h->incarnation;
+	m->version = h->version;
+	m->request = request;
+	m->epoch = h->epoch;
+	m->flags = PAGE_HELD;
+	h->phase = PHASE_LEAVING;
+	h->flags |= HOLD_STAYS;
+	h->request = request;
+	return 0;
+}
+
 int holder_on_evicted(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out)
 {
-	bool accepted = m->flags & PAGE_ACCEPTED;
+	bool accepted = m->flags & PAGE_ACCEPTED, stays = h->flags & HOLD_STAYS;
 
 	if (m->sender != at->home || h->phase != PHASE_LEAVING ||
-		m->request != h->request)
+		m->request != h->request ||
+		(accepted && stays != !!(m->flags & PAGE_HELD)))
 		return -EPROTO;
 	h->phase = PHASE_QUIET;
 	h->request = 0;
-	if (accepted) {
+	h->flags &= (uint16_t)~HOLD_STAYS;
+	if (accepted && stays) {
+		h->hold = RIGHT_SHARED;
+	} else if (accepted) {
 		if (!(m->flags & PAGE_DIRTY)) /* persisted, or freed */
 			h->flags &= (uint16_t)~HOLD_DIRTY;
 		let_go(h, out);
@@ -354,7 +379,8 @@ int holder_on_reinstate(struct page_hold *h, const struct page_at *at,
 bool holder_may_read(const struct page_hold *h)
 {
 	return h->hold != RIGHT_NONE && !(h->flags & (HOLD_HOLLOW | HOLD_DROPPING)) &&
-	       (h->phase == PHASE_QUIET || h->phase == PHASE_ARRIVED);
+	       (h->phase == PHASE_QUIET || h->phase == PHASE_ARRIVED ||
+		       (h->phase == PHASE_LEAVING && (h->flags & HOLD_STAYS)));
 }
 
 bool holder_may_change(const struct page_hold *h)
@@ -381,8 +407,7 @@ void holder_fresh(struct page_hold *h, uint64_t incarnation)
 
 bool holder_expose(struct page_hold *h, enum page_exposure level)
 {
-	if (!holder_may_read(h) ||
-		(level == EXPOSED_WRITABLE && h->hold != RIGHT_EXCLUSIVE))
+	if (!holder_may_read(h) || (level == EXPOSED_WRITABLE && !holder_may_change(h)))
 		return false;
 	h->exposed = MAX(h->exposed, (uint8_t)level);
 	return true;

@@ -391,6 +391,26 @@ static bool take_over(struct home_entry *e, struct page_hold *local,
 	return true;
 }
 
+/*
+ * The owner is a sharer from now on, of what is persisted. In the conflict epoch that it has:
+ * nobody was granted anything since.
+ */
+static bool downgrade(struct home_entry *e, const struct page_message *m)
+{
+	if (e->mode != HOME_EXCLUSIVE || !may_leave(e, m) ||
+		m->incarnation < e->incarnation ||
+		page_order(m->incarnation, m->version, e->stored_incarnation,
+			e->stored_version))
+		return false;
+	e->incarnation = m->incarnation;
+	e->mode = HOME_SHARED;
+	e->owing = 0; /* it was reported when it was persisted */
+	e->source = NODE_NONE;
+	e->copies = 0;
+	e->current = true;
+	return true;
+}
+
 int home_on_evict(struct home_entry *e, struct page_hold *local, const struct page_at *at,
 	const struct page_message *m, bool room, struct page_actions *out)
 {
@@ -402,6 +422,13 @@ int home_on_evict(struct home_entry *e, struct page_hold *local, const struct pa
 	}
 	if (m->sender >= PAGE_NODES_MAX)
 		return -EPROTO;
+	if (m->flags & PAGE_HELD) {
+		if (m->flags != PAGE_HELD)
+			return -EPROTO;
+		evicted(at, m->sender, m->request,
+			downgrade(e, m) ? PAGE_ACCEPTED | PAGE_HELD : 0, out);
+		return 0;
+	}
 	if (!may_leave(e, m)) {
 		evicted(at, m->sender, m->request, 0, out);
 		return 0;

@@ -76,7 +76,7 @@ enum page_message_type {
 };
 
 #define PAGE_IMAGE      (1u << 0)  /* the page has been written to the receiver's place */
-#define PAGE_HELD       (1u << 1)  /* the requester's own copy is good */
+#define PAGE_HELD       (1u << 1)  /* the requester's own copy is good, or stays (EVICT) */
 #define PAGE_ZEROS      (1u << 2)  /* of this incarnation there is no image: zeros */
 #define PAGE_STORE      (1u << 3)  /* the receiver is the home: read the store */
 #define PAGE_HOLLOW     (1u << 4)  /* wants no image of the home's; has none */
@@ -145,6 +145,7 @@ enum page_exposure { EXPOSED_NOT, EXPOSED_READABLE, EXPOSED_WRITABLE };
 #define HOLD_NEXT_ZEROS   (1u << 9)
 #define HOLD_NEXT_HELD    (1u << 10)
 #define HOLD_NEXT_MASK    (HOLD_NEED_IMAGE | 0x7c0u)
+#define HOLD_STAYS        (1u << 11) /* LEAVING: it asks to be a sharer, no more */
 
 /* A page as one of its nodes has it: holder's and requester's state. Zeros: nothing. */
 struct page_hold {
@@ -260,6 +261,13 @@ int holder_on_ask(struct page_hold *h, const struct page_at *at,
  */
 int holder_evict(struct page_hold *h, const struct page_at *at, bool freed,
 	uint64_t place, uint32_t request, struct page_actions *out);
+/*
+ * Gives the exclusive right up unasked, and goes on to share the page: an EVICT with HELD, which
+ * the home answers. The image is what the home has persisted, and nobody here changes it from now
+ * on. -EBUSY: not QUIET, not exclusive, dirty, hollow, or the kernel may write to it.
+ */
+int holder_downgrade(struct page_hold *h, const struct page_at *at, uint32_t request,
+	struct page_actions *out);
 int holder_on_evicted(struct page_hold *h, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
 /* Sends the dirty image, or the owed one, to be persisted. -ENOENT: there is none; -EBUSY:

@@ -26,10 +26,14 @@ void page_void(struct page_hold *h, const struct page_at *at, struct page_action
 	if (h->flags & HOLD_WANTED && h->phase != PHASE_ARRIVED)
 		page_act(out, PAGE_WAKE)->m.status = -EAGAIN;
 	/* LEAVING: the home may have it already, and have changed it since */
-	if (h->hold != RIGHT_NONE && h->phase == PHASE_LEAVING)
-		void_hold(h, out);
+	if (h->hold != RIGHT_NONE && h->phase == PHASE_LEAVING) {
+		if (h->flags & HOLD_STAYS)
+			h->hold = RIGHT_SHARED;
+		else
+			void_hold(h, out);
+	}
 	h->phase = PHASE_QUIET;
-	h->flags &= (uint16_t) ~(HOLD_NEXT_MASK | HOLD_WANTED);
+	h->flags &= (uint16_t) ~(HOLD_NEXT_MASK | HOLD_WANTED | HOLD_STAYS);
 	h->wanted = PAGE_INVALID;
 	h->granted = RIGHT_NONE;
 	h->epoch = h->grant_epoch = h->request = h->served = 0;

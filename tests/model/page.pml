@@ -17,7 +17,8 @@
  *
  * tests/model/run says with which of these it is checked:
  *   UPGRADE  operations read and change     OVERWRITE  and overwrite without the image
- *   EVICT    pages are given up             SHIP       dirty images are persisted
+ *   EVICT    pages, or the right to change  SHIP       dirty images are persisted
+ *            them, are given up
  *   KERNEL   pages are shown to the kernel  BUDGET=n   only n operations begin in all
  */
 c_decl {
@@ -163,7 +164,7 @@ end:	do
 #define OVERWRITES(n, p)
 #endif
 #ifdef EVICT
-#define EVICTS(n, p) :: BEGIN(STEP_EVICT, n, p)
+#define EVICTS(n, p) :: BEGIN(STEP_EVICT, n, p) :: BEGIN(STEP_DOWNGRADE, n, p)
 #else
 #define EVICTS(n, p)
 #endif

@@ -86,7 +86,7 @@ static void code_hold(struct bits *b, struct page_hold *h)
 	FIELD(b, h->wanted, 2);
 	FIELD(b, h->granted, 2);
 	FIELD(b, h->exposed, 2);
-	FIELD(b, h->flags, 11);
+	FIELD(b, h->flags, 12);
 	FIELD(b, h->served, PAGE_COPIES_BITS);
 	FIELD(b, h->epoch, PAGE_EPOCH_BITS);
 	FIELD(b, h->grant_epoch, PAGE_EPOCH_BITS);

@@ -304,6 +304,7 @@ enum step_kind {
 	STEP_LET_GO,    /* or not */
 	STEP_TOUCH,     /* changed by the local hot path */
 	STEP_EVICT,
+	STEP_DOWNGRADE, /* exclusive to shared */
 	STEP_SHIP,
 	STEP_SHIP_OWED,
 	STEP_PERSISTED, /* b: page: the oldest shipment is written */
@@ -322,8 +323,8 @@ struct step {
 };
 
 static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
-	"let go", "touch", "evict", "ship", "ship owed", "persisted", "pulled", "expose",
-	"kernel", "free", "fresh", "fill", "stale"};
+	"let go", "touch", "evict", "downgrade", "ship", "ship owed", "persisted",
+	"pulled", "expose", "kernel", "free", "fresh", "fill", "stale"};
 
 static bool world_can(const struct world *w, struct step s)
 {
@@ -351,6 +352,10 @@ static bool world_can(const struct world *w, struct step s)
 			return false; /* the home persists it first */
 		return h->phase == PHASE_QUIET && h->hold != RIGHT_NONE &&
 		       !(h->flags & HOLD_DROPPING);
+	case STEP_DOWNGRADE:
+		return h->phase == PHASE_QUIET && h->hold == RIGHT_EXCLUSIVE &&
+		       h->exposed != EXPOSED_WRITABLE &&
+		       !(h->flags & (HOLD_DIRTY | HOLD_HOLLOW | HOLD_DROPPING));
 	case STEP_SHIP:
 		return h->hold != RIGHT_NONE && h->phase != PHASE_LEAVING &&
 		       (h->flags & HOLD_DIRTY);
@@ -376,6 +381,12 @@ static bool world_can(const struct world *w, struct step s)
 		       pg->newest.incarnation > 1;
 	}
 	return false;
+}
+
+/* It asks to have nothing, and uses nothing meanwhile. */
+static bool leaves(const struct page_hold *h)
+{
+	return h->phase == PHASE_LEAVING && !(h->flags & HOLD_STAYS);
 }
 
 /* An operation uses the page. One that finds another incarnation starts over (ESTALE). */
@@ -404,7 +415,7 @@ static void use(struct world *w, unsigned node, unsigned page, bool change)
 	for (unsigned n = 0; n < w->nodes; n++) {
 		const struct page_hold *o = &pg->at[n].hold;
 
-		HOLDS(n == node || o->hold == RIGHT_NONE || o->phase == PHASE_LEAVING ||
+		HOLDS(n == node || o->hold == RIGHT_NONE || leaves(o) ||
 				o->incarnation != h->incarnation,
 			"node %u changes what node %u has", node, n);
 	}
@@ -513,6 +524,9 @@ static void world_do(struct world *w, struct step s)
 	case STEP_EVICT:
 		holder_evict(h, &at, false, 0, 0, &out);
 		break;
+	case STEP_DOWNGRADE:
+		HOLDS(!holder_downgrade(h, &at, 0, &out), "not to be downgraded");
+		break;
 	case STEP_SHIP:
 	case STEP_SHIP_OWED:
 		holder_ship(h, &at, s.kind == STEP_SHIP_OWED, 0, 0, &out);
@@ -558,7 +572,7 @@ static void check_page(const struct world *w, const struct world_page *pg)
 		if (h->hold == RIGHT_EXCLUSIVE && h->phase != PHASE_LEAVING)
 			for (unsigned o = 0; o < w->nodes; o++)
 				HOLDS(o == n || pg->at[o].hold.hold == RIGHT_NONE ||
-						pg->at[o].hold.phase == PHASE_LEAVING,
+						leaves(&pg->at[o].hold),
 					"node %u is exclusive, node %u holds too", n, o);
 		if (h->hold != RIGHT_NONE && !(h->flags & HOLD_HOLLOW) &&
 			h->phase != PHASE_GATHERING)
@@ -601,6 +615,10 @@ static void world_check_still(const struct world *w)
 			HOLDS((h->hold != RIGHT_NONE) ==
 					!!(w->page[p].entry.holders & node_bit(n)),
 				"the home is wrong about node %u", n);
+			HOLDS((h->hold == RIGHT_EXCLUSIVE) ==
+					(w->page[p].entry.mode == HOME_EXCLUSIVE &&
+						w->page[p].entry.holders == node_bit(n)),
+				"the home is wrong about the right of node %u", n);
 		}
 }
 

@@ -2,8 +2,8 @@
 /*
  * A node that is dead (docs/many-nodes.md): three nodes make files, and all look at all of them. One
  * loses its power, so what it has looked at nobody may change. Then the others are told that it is
- * dead, and change it; what it had changed itself still waits. It comes back, with what it had synced,
- * and the volume is whole.
+ * dead, and change it; what it had changed itself just before still waits, and what it had changed a while
+ * before is read at once ("Pages at rest"). It comes back, with what it had synced, and the volume is whole.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_dead_test     one seed
  *   WEFT_SIM_SEEDS=1000                                   so many
@@ -20,6 +20,7 @@
 #define COMMON  1u
 #define CHANGED 60u
 #define WAIT_NS 2000000000ull
+#define REST_NS 500000000ull
 
 enum { TOGETHER, ALONE, LOOK, AGAIN }; /* phases */
 
@@ -30,6 +31,7 @@ static struct own {
 
 static _Atomic uint32_t phase, finished, reached;
 static unsigned ended, victim, sum_waited;
+static bool rested; /* what it changed, when it was lost */
 
 static void make_all(struct node *n, struct own *o)
 {
@@ -146,13 +148,13 @@ static void change_shared(struct node *n)
 	atomic_fetch_add(&finished, 1);
 }
 
-/* What it has changed alone: not before its log is there. */
+/* What it has changed alone: not before its log is there, unless it was at rest. */
 static void read_changed(void *arg)
 {
 	struct node *n = (struct node *)arg;
 
 	is_filled(n, own[n->id - 1].file[CHANGED], 'z');
-	HOLDS(atomic_load(&phase) == AGAIN);
+	HOLDS(rested ? atomic_load(&phase) == ALONE : atomic_load(&phase) == AGAIN);
 	atomic_fetch_add(&reached, 1);
 }
 
@@ -246,19 +248,20 @@ static int run_dead(void *arg)
 		life_begin(&w->node[i]);
 	while (atomic_load(&w->arrived) < 4 * LIVE)
 		rt_sleep_ns(1000000);
-	rt_sleep_ns(20000000 + rt_random() % 50000000);
+	rt_sleep_ns((rested ? REST_NS : 20000000) + rt_random() % 50000000);
 	lost->coherence = NULL;
 	rt_sim_node_kill(lost->sim);
 	own[victim].crashed = true;
 	go_on_to(ALONE);
 	sum_waited += !await(LIVE - 1, WAIT_NS);
+	EQ(atomic_load(&reached), rested ? LIVE - 1 : 0);
 	for (unsigned tries = 0; !await(LIVE - 1, WAIT_NS); tries++) {
 		HOLDS(tries < 30);
 		tell_dead(w);
 	}
 	go_on_to(LOOK);
 	rt_sleep_ns(WAIT_NS);
-	EQ(atomic_load(&reached), 0);
+	EQ(atomic_load(&reached), rested ? LIVE - 1 : 0);
 	go_on_to(AGAIN);
 	life_begin(lost);
 	for (unsigned i = 0; i < w->nodes; i++)
@@ -272,11 +275,13 @@ static int run_dead(void *arg)
 }
 
 /* What is changed has its home at nodes that are there: what needs another home waits. */
-static void what_a_dead_node_shared_is_changed(void **state)
+static void lose_one(bool rests)
 {
 	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
 	uint64_t seeds = seeds_count(DEAD_SEEDS), count = seeds;
 
+	rested = rests;
+	dirty_age_ms = rests ? 40 : 30000;
 	sum_waited = 0;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		struct world *w = (struct world *)calloc(1, sizeof(*w));
@@ -298,10 +303,21 @@ static void what_a_dead_node_shared_is_changed(void **state)
 	assert_int_equal(sum_waited, count);
 }
 
+static void what_a_dead_node_shared_is_changed(void **state)
+{
+	lose_one(false);
+}
+
+static void what_rested_is_read_while_its_node_is_away(void **state)
+{
+	lose_one(true);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_a_dead_node_shared_is_changed),
+		cmocka_unit_test(what_rested_is_read_while_its_node_is_away),
 	};
 
 	if (argc > 1)

@@ -9,6 +9,7 @@
 #include "tests/sim/cluster_world.h"
 
 static uint64_t frames = FRAMES; /* of a cache */
+static uint64_t dirty_age_ms = 40;
 
 static void crash_leave(void *arg, struct volume *v)
 {
@@ -27,7 +28,7 @@ static void crash_open(struct node *n)
 {
 	struct volume_options vo = {
 		.background = true,
-		.cache = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40},
+		.cache = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = dirty_age_ms},
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &n->peers,

@@ -149,8 +149,8 @@ static void step_do(struct world *w, struct step s)
 static void meanwhile(struct world *w, struct random *r)
 {
 	static const uint8_t kinds[] = {STEP_DELIVER, STEP_DELIVER, STEP_READ,
-		STEP_CHANGE, STEP_OVERWRITE, STEP_TOUCH, STEP_EVICT, STEP_SHIP,
-		STEP_KERNEL};
+		STEP_CHANGE, STEP_OVERWRITE, STEP_TOUCH, STEP_EVICT, STEP_DOWNGRADE,
+		STEP_SHIP, STEP_KERNEL};
 
 	for (unsigned i = draw(r, 30); i && !failure[0]; i--) {
 		struct step s = {

@@ -173,6 +173,41 @@ static void leaving_costs_one_or_two(void **state)
 	assert_int_equal(price(STEP_READ, 3, 0), 2);
 }
 
+/* Who gives only the right to change it back reads on, and others have it from the home. */
+static void a_downgrade_costs_two(void **state)
+{
+	begin(4);
+	price(STEP_CHANGE, 1, 0);
+	step(STEP_SHIP, 1, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	assert_int_equal(price(STEP_DOWNGRADE, 1, 0), 2);
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_SHARED);
+	assert_int_equal(w.page[0].at[1].hold.version, 2);
+	assert_int_equal(w.page[0].entry.mode, HOME_SHARED);
+	assert_true(w.page[0].entry.current && !w.page[0].entry.owing);
+	assert_int_equal(price(STEP_READ, 2, 0), 2); /* node 1 is not asked */
+	assert_int_equal(price(STEP_CHANGE, 1, 0), 2 + 2);
+}
+
+/* Another was granted the page meanwhile: it stays exclusive until that one comes for it. */
+static void a_downgrade_that_crosses_a_request_is_declined(void **state)
+{
+	begin(3);
+	price(STEP_CHANGE, 1, 0);
+	step(STEP_SHIP, 1, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	step(STEP_CHANGE, 2, 0);
+	step(STEP_DELIVER, 2, 0); /* the grant is on its way */
+	step(STEP_DOWNGRADE, 1, 0);
+	settle();
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_NONE);
+	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_EXCLUSIVE);
+}
+
 /* An owed image is kept until the home reports it persisted. */
 static void what_is_given_up_dirty_is_owed_until_persisted(void **state)
 {
@@ -351,7 +386,7 @@ static void nonsense_is_refused_and_changes_nothing(void **state)
 {
 	static const uint8_t kinds[] = {STEP_DELIVER, STEP_DELIVER, STEP_DELIVER,
 		STEP_READ, STEP_CHANGE, STEP_OVERWRITE, STEP_USE, STEP_EVICT,
-		STEP_PULLED};
+		STEP_DOWNGRADE, STEP_PULLED};
 
 	dice_state = 42;
 	for (unsigned run = 0; run < 300; run++) {
@@ -396,6 +431,8 @@ int main(void)
 		cmocka_unit_test(a_conflict_with_the_home_costs_two),
 		cmocka_unit_test(k_sharers_cost_two_each),
 		cmocka_unit_test(leaving_costs_one_or_two),
+		cmocka_unit_test(a_downgrade_costs_two),
+		cmocka_unit_test(a_downgrade_that_crosses_a_request_is_declined),
 		cmocka_unit_test(what_is_given_up_dirty_is_owed_until_persisted),
 		cmocka_unit_test(an_older_incarnation_is_refused),
 		cmocka_unit_test(an_operation_may_ask_for_more_when_alone),
