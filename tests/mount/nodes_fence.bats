@@ -156,6 +156,8 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	exec 7>&-
 	mv "$DIR/3.weft" "$DIR/elsewhere"
 	for n in 1 2; do
+		timeout -s KILL 20 ls "${M[n]}/d" >"$DIR/listed" # its access time is not waited for
+		grep -q before2 "$DIR/listed"
 		run timeout -s KILL 3 touch "${M[n]}/d/1"
 		[ "$status" -ne 0 ]
 	done
