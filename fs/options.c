@@ -96,6 +96,7 @@ void mount_options_default(struct mount_options *o)
 		.log_interval_ms = 5000,
 		.timeout_ms = 60000,
 		.restart = true,
+		.mmap_shared = true,
 		.allow_other = geteuid() == 0,
 		.atime = OPS_RELATIME,
 	};
@@ -326,7 +327,7 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
-		o->restart ? "" : ",norestart", o->mmap_shared ? ",mmap=shared" : "",
+		o->restart ? "" : ",norestart", o->mmap_shared ? "" : ",mmap=off",
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",

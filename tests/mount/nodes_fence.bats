@@ -337,7 +337,7 @@ differs() { ! cmp -s "$1" "$2"; }
 	need losetup
 	loops=$(losetup -f --show "$DIR/3.weft") || skip "needs loop devices"
 	sed -i "s|^store *= *$DIR/3.weft|store = $loops|" "$FILE"
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 65536 /dev/zero >"${M[1]}/f"
 	python3 -c 'import mmap, os, sys, time
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -380,7 +380,7 @@ assert len(data) == 65536 and all(data[i] in (5, 6) for i in range(0, 65536, 409
 	[ "$(cat "${M[2]}/f")" = new ]
 	losetup -d "${loops#* }"
 	loops=${loops% *}
-	mount_node 3 -o mmap=shared
+	mount_node 3
 	[ "$(cat "${M[3]}/f")" = new ]
 	umount_nodes 1 2 3
 }

@@ -22,7 +22,7 @@ drops() { grep -q "invalidate_inode_pages2_range" "/proc/$1/task"/*/stack; }
 # Node 1 is asked by node 2, whose process is $OTHER, for what it cannot drop from its kernel ($1: as
 # deaf.py says), since nothing that the kernel asks is answered any more. Its daemon is $KILLED.
 stand_still() {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 8M /dev/zero >"${M[1]}/f"
 	KILLED=$(node_pid 1)
 	GUARDIAN=$(guardian_of "$KILLED")
@@ -51,7 +51,7 @@ tracer_ends() {
 # Node 1 is back, and node 2 gets what it waited for.
 starts_again() {
 	weft umount "${M[1]}"
-	mount_node 1 -o mmap=shared
+	mount_node 1
 	wait "$OTHER"
 	umount_nodes 1 2
 }
@@ -112,7 +112,7 @@ mount_is_dead() {
 	timeout -k 5 60 weft umount -l "${M[1]}"
 	tracer_ends
 	wait_until 30 gone "$KILLED"
-	mount_node 1 -o mmap=shared
+	mount_node 1
 	wait "$OTHER"
 	umount_nodes 1 2
 }

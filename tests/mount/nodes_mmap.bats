@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: Apache-2.0
-# Shared mappings to store into, on several nodes (-o mmap=shared): each store is seen by the next read, or
+# Shared mappings to store into, on several nodes: each store is seen by the next read, or
 # access through a mapping, of every other.
 
 load common
@@ -12,7 +12,7 @@ kept() { timeout 120 "$BIN/tests/mount/kept" "$1" "${WEFT_KEPT_SECONDS:-5}" "${@
 
 # On a file of its own; all must have come to an end.
 shaken() {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	timeout -s KILL 600 "$BIN/tests/mount/shaken" "$1" "${WEFT_SHAKEN_SECONDS:-6}" \
 		"${WEFT_SEED:-$RANDOM}" "${@:2}"
 	umount_nodes 1 2 3
@@ -52,14 +52,14 @@ dirs = sys.argv[1:]
 }
 
 @test "stores on two nodes, and looks on three, in every way: nothing is behind or lost" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	kept stores "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}"
 	umount_nodes 1 2 3
 }
 
 @test "two nodes store in one page in turn, each when it sees the other's" {
 	local looks
-	mount_nodes -o mmap=shared
+	mount_nodes
 	looks=$(kept turns "${M[1]}" "${M[2]}")
 	echo "$looks"
 	[[ $looks =~ at\ ([0-9]+)\ changes ]]
@@ -68,7 +68,7 @@ dirs = sys.argv[1:]
 }
 
 @test "a store is there at the next read, and a write at the next access" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 65536 /dev/zero >"${M[1]}/f"
 	program '
 (a, ma), (b, mb) = (full(d + "/f") for d in dirs[:2])
@@ -90,7 +90,7 @@ for i in range(100):
 }
 
 @test "holes, unwritten space, and the end of a file under a mapping" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	truncate -s 1M "${M[1]}/f"
 	fallocate -l 64K "${M[1]}/f"
 	program '
@@ -120,7 +120,7 @@ need(os.waitpid(pid, 0)[1] == signal.SIGBUS, "no SIGBUS")
 }
 
 @test "whoever stores is killed: what was stored stays, and is seen" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 65536 /dev/zero >"${M[1]}/f"
 	program '
 b, mb = full(dirs[1] + "/f")
@@ -146,7 +146,7 @@ for i in range(1, 12):
 }
 
 @test "msync and fsync bring stores to the store, also those of another node" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 65536 /dev/zero >"${M[1]}/f"
 	head -c 65536 /dev/zero >"${M[1]}/g"
 	program '
@@ -160,7 +160,7 @@ for i in range(0, 65536, 4096):
 os.fsync(os.open(dirs[1] + "/g", os.O_RDWR))
 ' "${M[@]:1}"
 	crash_all
-	mount_nodes -o mmap=shared
+	mount_nodes
 	program '
 for d in dirs:
     for name, v in (("f", 5), ("g", 6)):
@@ -171,7 +171,7 @@ for d in dirs:
 }
 
 @test "weft sync on one node brings to the stores what programs on another have stored" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 65536 /dev/zero >"${M[1]}/f"
 	head -c 65536 /dev/zero >"${M[1]}/g"
 	program '
@@ -189,7 +189,7 @@ os._exit(0)
 	crash_all
 	touch "$DIR/killed"
 	wait
-	mount_nodes -o mmap=shared
+	mount_nodes
 	program '
 for d in dirs:
     for name in ("f", "g"):
@@ -201,7 +201,7 @@ for d in dirs:
 
 @test "with soft, what a node that stands still has ends with SIGBUS or EIO; nothing stored is lost" {
 	local pid
-	mount_nodes -o mmap=shared,soft,timeout=3
+	mount_nodes -o soft,timeout=3
 	head -c 65536 /dev/zero >"${M[1]}/f"
 	pid=$(node_pid 2)
 	program '
@@ -258,7 +258,7 @@ os.waitpid(holder, 0)
 }
 
 @test "mtime follows stores, and those of a file that is closed are seen by all" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 4096 /dev/zero >"${M[1]}/f"
 	program '
 os.utime(dirs[0] + "/f", (1000, 1000))
@@ -294,7 +294,7 @@ for k in range(10):     # the descriptor first: nobody waits for the end of a ma
 }
 
 @test "files are cut and punched on all nodes while all store into them: nothing hangs" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	head -c 262144 /dev/zero >"${M[1]}/f"
 	head -c 262144 /dev/zero >"${M[1]}/g"
 	program '
@@ -342,14 +342,14 @@ for pid in pids:
 
 @test "all of that on one node of the volume" {
 	shaken holes "${M[1]}"
-	mount_nodes -o mmap=shared
+	mount_nodes
 	timeout -s KILL 600 "$BIN/tests/mount/shaken" cuts "${WEFT_SHAKEN_SECONDS:-6}" \
 		"${WEFT_SEED:-$RANDOM}" "${M[1]}" "${M[1]}"
 	umount_nodes 3 2 1
 }
 
 @test "processes of one node share the index of a write-ahead log, a mapping; then another node" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	program '
 import sqlite3
 def db(d):
@@ -386,7 +386,7 @@ for d in dirs:
 }
 
 @test "a database with a write-ahead log, whose index is a mapping, is written from all nodes at once" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	program '
 import sqlite3
 def db(d):
@@ -427,7 +427,7 @@ for d in dirs:
 }
 
 @test "a hole that there is no space for ends a store with SIGBUS; what has its page goes on, and nothing hangs" {
-	mount_nodes -o mmap=shared
+	mount_nodes
 	program '
 SIZE = 1 << 20
 (a, ma), (b, mb) = ((lambda fd: (os.ftruncate(fd, SIZE), fd, mmap.mmap(fd, SIZE))[1:])(os.open(d + "/f", os.O_RDWR | os.O_CREAT)) for d in dirs[:2])
@@ -480,16 +480,16 @@ need(ma[SIZE - 1] == 3)
 }
 
 @test "one file is read, written, cut, punched and mapped on three nodes in turn" {
-	CACHE=16M mount_nodes -o mmap=shared
+	CACHE=16M mount_nodes
 	random_work one -n 2000
 	umount_nodes 1 2 3
-	CACHE=16M mount_nodes -o mmap=shared
+	CACHE=16M mount_nodes
 	random_work one -n 1000 -d
 	umount_nodes 3 1 2
 }
 
 @test "mapped files larger than the caches, on three nodes at once" {
-	CACHE=16M mount_nodes -o mmap=shared
+	CACHE=16M mount_nodes
 	random_work large -n 400 -p 6 -l 8388608
 	umount_nodes 2 3 1
 }
