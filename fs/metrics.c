@@ -164,6 +164,8 @@ static const struct metric metrics[] = {
 		"Pages given away that had arrived and were not used."},
 	{"weft_coherence_given_back_total", COUNTER, "cluster.coherence.given_back",
 		"Pages given away while the call that got them waited for others."},
+	{"weft_coherence_alone_again_total", COUNTER, "cluster.coherence.alone_again",
+		"Pages of this node's shard that nobody else shares any more."},
 	{"weft_coherence_taken_over_total", COUNTER, "cluster.coherence.taken_over",
 		"Dirty pages of others that this home has taken over."},
 	{"weft_coherence_declined_total", COUNTER, "cluster.coherence.declined",

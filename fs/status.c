@@ -406,6 +406,7 @@ static json_t *coherence_status(struct daemon *d)
 	PUT_COUNTER(o, c, forced);
 	PUT_COUNTER(o, c, given_back);
 	PUT_COUNTER(o, c, taken_over);
+	PUT_COUNTER(o, c, alone_again);
 	PUT_COUNTER(o, c, declined);
 	PUT_COUNTER(o, c, downgrades);
 	json_object_set_new(o, "change", change_status(d));

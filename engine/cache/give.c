@@ -153,6 +153,23 @@ static void give_restore(void *cache, page_id pid, enum page_mode mode)
 	latch_wake(c, f);
 }
 
+static int give_strengthen(void *cache, page_id pid)
+{
+	struct cache *c = cache;
+	struct frame *f;
+	int e = latch_page(c, pid, false, &f);
+
+	if (e)
+		return -EAGAIN;
+	if (frame_right(f) != PAGE_SHARED || (frame_flags(f) & (FRAME_LEAVING | FRAME_HOLLOW)))
+		e = -EAGAIN;
+	else
+		frame_set_mode(f, PAGE_EXCLUSIVE);
+	/* what was read of it stands */
+	latch_release_exclusive(c, f, false);
+	return e;
+}
+
 void leaving_wait(struct cache *c, struct frame *f)
 {
 	_Atomic uint32_t *word = latch_parking(c, f);
@@ -707,6 +724,7 @@ static const struct coherence_frames give_frames = {
 	.weaken = give_weaken,
 	.unexposed = give_unexposed,
 	.restore = give_restore,
+	.strengthen = give_strengthen,
 	.owe_copy = give_owe_copy,
 	.vacate = give_vacate,
 	.persisted = give_persisted,

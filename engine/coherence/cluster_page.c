@@ -310,17 +310,32 @@ static void page_replay(struct cluster *d, struct dpage *p)
 	}
 }
 
+/* Something is under way that has, or will look for, the record. */
+static bool page_busy(const struct dpage *p)
+{
+	return p->opening || p->deferred || p->wish || p->ships || p->evicting || p->refs ||
+	       p->ops || p->persisting || p->leaving || p->vacate || p->no_frame || p->easing ||
+	       p->unsettled || (p->reported && !p->has_entry);
+}
+
+/* Others had it shared, and have let go of it: it is this home's as before they asked. */
+static void page_alone(struct cluster *d, struct dpage *p)
+{
+	if (!p->has_entry || !home_is_alone(&p->entry, &p->hold, &p->at) || page_busy(p) ||
+		d->base.frames->strengthen(d->base.cache, p->at.pid))
+		return;
+	home_alone(&p->entry, &p->hold);
+	page_note_may(p);
+	DCOUNT(d, alone_again);
+}
+
 /* The record says nothing that would not be so without it. */
 static bool page_idle(const struct dpage *p)
 {
 	const struct page_hold *h = &p->hold;
 	node_map self = node_bit(p->at.self);
 
-	if (p->opening || p->deferred || p->wish || p->ships || p->evicting || p->refs ||
-		p->ops || p->persisting || p->leaving || p->vacate || p->no_frame ||
-		p->easing)
-		return false;
-	if (p->unsettled || (p->reported && !p->has_entry))
+	if (page_busy(p))
 		return false;
 	if (h->phase != PHASE_QUIET || h->owed_incarnation || h->owed_version)
 		return false;
@@ -355,6 +370,7 @@ void page_settle(struct cluster *d, struct dpage *p)
 			page_replay(d, p);
 		wish_start(d, p);
 	} while (p->replay);
+	page_alone(d, p);
 	if (page_idle(p))
 		page_forget(d, p);
 }

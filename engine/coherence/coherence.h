@@ -161,6 +161,11 @@ struct coherence_frames {
 	/* INVALID was too much: the page stays after all. Never waits. */
 	void (*restore)(void *cache, page_id pid, enum page_mode mode);
 	/*
+	 * A page of this shard that is SHARED becomes EXCLUSIVE: nobody else has it any more. 0;
+	 * -EAGAIN: the frame is latched, or there is none like that. Never waits.
+	 */
+	int (*strengthen)(void *cache, page_id pid);
+	/*
 	 * The dirty image of a frame whose request is under way (an upgrade, which latches
 	 * it) is kept as owed in another frame; the first is free to be filled. 0; -EAGAIN:
 	 * no frame is free, -ENOBUFS: too much is owed. Never waits.

@@ -317,6 +317,29 @@ int home_on_drop(struct home_entry *e, const struct page_at *at,
 	return 0;
 }
 
+/* Whoever owes an image is told when that is persisted, so the entry must stay till then. */
+bool home_is_alone(const struct home_entry *e, const struct page_hold *local,
+	const struct page_at *at)
+{
+	node_map self = node_bit(at->self);
+
+	return e->mode == HOME_SHARED && e->holders == self && !(e->owing & ~self) &&
+	       local_shares(e, local, at) && local->phase == PHASE_QUIET &&
+	       local->incarnation == e->incarnation &&
+	       (local->hold == RIGHT_SOURCE || e->current) &&
+	       !(local->flags & (HOLD_HOLLOW | HOLD_DAMAGED | HOLD_DROPPING));
+}
+
+void home_alone(struct home_entry *e, struct page_hold *local)
+{
+	struct plan unused = {0};
+
+	plan_exclusive(e, e->holders, true, &unused);
+	local->hold = RIGHT_EXCLUSIVE;
+	local->epoch = e->epoch;
+	local->served = 0;
+}
+
 static void evicted(const struct page_at *at, unsigned to, uint32_t request,
 	unsigned flags, struct page_actions *out)
 {

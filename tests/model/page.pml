@@ -165,8 +165,10 @@ end:	do
 #endif
 #ifdef EVICT
 #define EVICTS(n, p) :: BEGIN(STEP_EVICT, n, p) :: BEGIN(STEP_DOWNGRADE, n, p)
+#define ALONE(p) :: BEGIN(STEP_ALONE, 0, p)
 #else
 #define EVICTS(n, p)
+#define ALONE(p)
 #endif
 #ifdef KERNEL
 #define EXPOSES(n, p) :: BEGIN(STEP_EXPOSE, n, p)
@@ -194,10 +196,12 @@ end:	do
 	OPERATIONS(0, 0)
 	OPERATIONS(1, 0)
 	OPERATIONS(2, 0)
+	ALONE(0)
 #if WORLD_PAGES > 1
 	OPERATIONS(0, 1)
 	OPERATIONS(1, 1)
 	OPERATIONS(2, 1)
+	ALONE(1)
 #endif
 #ifdef STARVATION
 	:: true -> true /* rests: fairness must not make operations begin */

@@ -305,6 +305,7 @@ enum step_kind {
 	STEP_TOUCH,     /* changed by the local hot path */
 	STEP_EVICT,
 	STEP_DOWNGRADE, /* exclusive to shared */
+	STEP_ALONE,     /* b: page: its home shares it with nobody any more */
 	STEP_SHIP,
 	STEP_SHIP_OWED,
 	STEP_PERSISTED, /* b: page: the oldest shipment is written */
@@ -323,8 +324,16 @@ struct step {
 };
 
 static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
-	"let go", "touch", "evict", "downgrade", "ship", "ship owed", "persisted",
+	"let go", "touch", "evict", "downgrade", "alone", "ship", "ship owed", "persisted",
 	"pulled", "expose", "kernel", "free", "fresh", "fill", "stale"};
+
+static bool world_alone(const struct world *w, unsigned page)
+{
+	unsigned home = world_home(w, page);
+	struct page_at at = world_at(w, home, page);
+
+	return home_is_alone(&w->page[page].entry, &w->page[page].at[home].hold, &at);
+}
 
 static bool world_can(const struct world *w, struct step s)
 {
@@ -356,6 +365,8 @@ static bool world_can(const struct world *w, struct step s)
 		return h->phase == PHASE_QUIET && h->hold == RIGHT_EXCLUSIVE &&
 		       h->exposed != EXPOSED_WRITABLE &&
 		       !(h->flags & (HOLD_DIRTY | HOLD_HOLLOW | HOLD_DROPPING));
+	case STEP_ALONE:
+		return world_alone(w, s.b);
 	case STEP_SHIP:
 		return h->hold != RIGHT_NONE && h->phase != PHASE_LEAVING &&
 		       (h->flags & HOLD_DIRTY);
@@ -527,6 +538,9 @@ static void world_do(struct world *w, struct step s)
 	case STEP_DOWNGRADE:
 		HOLDS(!holder_downgrade(h, &at, 0, &out), "not to be downgraded");
 		break;
+	case STEP_ALONE:
+		home_alone(&pg->entry, &pg->at[world_home(w, s.b)].hold);
+		return;
 	case STEP_SHIP:
 	case STEP_SHIP_OWED:
 		holder_ship(h, &at, s.kind == STEP_SHIP_OWED, 0, 0, &out);

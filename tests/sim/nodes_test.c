@@ -150,6 +150,7 @@ static void count_up(struct node *n)
 	sum.forced += c->forced;
 	sum.given_back += c->given_back;
 	sum.taken_over += c->taken_over;
+	sum.alone_again += c->alone_again;
 	stays += cache_counters(n->e.cache)->stays;
 }
 
@@ -367,7 +368,8 @@ static void two_nodes_share_pages_that_do_not_fit_their_caches(void **state)
 	/* it was about these */
 	if (!getenv("WEFT_SIM_SEED"))
 		assert_true(sent(PAGE_DROP) && sent(PAGE_EVICT) && sent(PAGE_SHIP) &&
-			    sum.taken_over && sum.given_back && sum.forced);
+			    sum.taken_over && sum.given_back && sum.forced &&
+			    sum.alone_again);
 }
 
 static void four_nodes_share_pages(void **state)
