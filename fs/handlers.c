@@ -16,8 +16,6 @@
 #include "fs/mount.h"
 #include "fs/sharer.h"
 
-#define KEPT_S 3600
-
 static const struct fuse_lowlevel_ops table = {
 	.init = handle_init,
 	.lookup = handle_lookup,
@@ -252,6 +250,29 @@ void reply_entry(
 		ops_kernel_resized(fs, attr->ino);
 }
 
+void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
+	const struct ops_named *named)
+{
+	struct fs *fs = request_fs(req); /* which the answer ends */
+	struct fuse_entry_param entry;
+	bool taken;
+
+	attr_to_entry(req, attr, &entry);
+	entry.entry_timeout = name_timeout;
+	entry.attr_timeout = KEPT_S;
+	taken = fuse_reply_entry(req, &entry) == 0;
+	ops_kernel_named_told(fs, named, taken);
+}
+
+bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_named *named)
+{
+	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
+	struct session *s = fuse_req_userdata(req);
+
+	return sharer_keeps_named(s, thread) &&
+	       ops_kernel_made(session_fs(s), thread, attr, named);
+}
+
 /* What was looked up: its attributes may be kept with the name. */
 void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
 	const struct ops_looked *looked)
@@ -259,21 +280,13 @@ void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
 	struct session *s = fuse_req_userdata(req);
 	double timeout = name_timeout_s(s, looked->name);
-	struct fs *fs = session_fs(s);
-	struct fuse_entry_param entry;
 	struct ops_named named;
-	bool taken;
 
-	if (ret < 0 || !sharer_keeps_named(s, thread) ||
-		!ops_kernel_named(fs, thread, attr, looked, &named)) {
+	if (ret == 0 && sharer_keeps_named(s, thread) &&
+		ops_kernel_named(session_fs(s), thread, attr, looked, &named))
+		reply_named(req, attr, timeout, &named);
+	else
 		reply_entry(req, ret, attr, timeout);
-		return;
-	}
-	attr_to_entry(req, attr, &entry);
-	entry.entry_timeout = timeout;
-	entry.attr_timeout = KEPT_S;
-	taken = fuse_reply_entry(req, &entry) == 0;
-	ops_kernel_named_told(fs, &named, taken);
 }
 
 void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout)

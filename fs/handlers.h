@@ -27,6 +27,7 @@ static inline double kernel_timeout_s(struct session *s)
 {
 	return session_shared(s) ? 0 : 3600;
 }
+#define KEPT_S 3600 /* what it is told of when it may change */
 /* Attributes that the thread asks for, and how long the kernel may believe them. Waits. */
 int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
 	double *timeout_s);
@@ -122,6 +123,12 @@ void reply_entry(
 /* The same for a name that was just looked up, where the attributes may be kept, too. */
 void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
 	const struct ops_looked *looked);
+/* The same where they may be. */
+void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
+	const struct ops_named *named);
+/* May the kernel keep the attributes of what the request has made? *attr is what they are by then;
+ * ops_kernel_named_told follows the answer. */
+bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_named *named);
 void reply_attr(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout);
 

@@ -101,7 +101,10 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 	struct ops_caller caller = request_caller(req);
 	struct fuse_entry_param entry;
 	struct ops_file *file;
+	struct ops_named named;
 	struct ops_attr attr;
+	double name_timeout;
+	bool kept, taken;
 	int ret;
 
 	caller.keeps_setid = !shim_request_kills_setid();
@@ -113,15 +116,22 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 		fuse_reply_err(req, -ret);
 		return;
 	}
-	attr_to_entry(req, &attr, &entry);
-	entry.entry_timeout =
-		new_name_timeout_s(fuse_req_userdata(req), dir, name, attr.ino);
+	name_timeout = new_name_timeout_s(fuse_req_userdata(req), dir, name, attr.ino);
 	file_reply_flags(req, fi, file);
-	told_in_passing(req, &attr);
-	if (fuse_reply_create(req, &entry, fi) < 0) {
+	kept = ops_file_made(file) && made_attributes_kept(req, &attr, &named);
+	attr_to_entry(req, &attr, &entry);
+	entry.entry_timeout = name_timeout;
+	if (kept)
+		entry.attr_timeout = KEPT_S;
+	else
+		told_in_passing(req, &attr);
+	taken = fuse_reply_create(req, &entry, fi) == 0;
+	if (kept)
+		ops_kernel_named_told(fs, &named, taken);
+	else if (!taken)
 		ops_kernel_resized(fs, attr.ino);
+	if (!taken)
 		ops_close(fs, file);
-	}
 }
 
 void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

@@ -28,16 +28,20 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 		reply_found(req, ret, &attr, &looked);
 }
 
-/* What was made has this name now, if nobody else has changed it since. */
+/* What has this name now, if nobody else has changed it since. `made`: with the inode. */
 static void reply_new(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
-	const struct ops_attr *attr)
+	struct ops_attr *attr, bool made)
 {
+	struct ops_named named;
 	double timeout = 0;
 
 	if (ret == 0)
 		timeout =
 			new_name_timeout_s(fuse_req_userdata(req), dir, name, attr->ino);
-	reply_entry(req, ret, attr, timeout);
+	if (ret == 0 && made && made_attributes_kept(req, attr, &named))
+		reply_named(req, attr, timeout, &named);
+	else
+		reply_entry(req, ret, attr, timeout);
 }
 
 void handle_mknod(
@@ -50,7 +54,7 @@ void handle_mknod(
 	if (ret == 0)
 		ret = ops_mknod(request_fs(req), dir, name_of(name), &caller, mode,
 			major(rdev), minor(rdev), &attr);
-	reply_new(req, ret, dir, name, &attr);
+	reply_new(req, ret, dir, name, &attr, true);
 }
 
 void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
@@ -62,7 +66,7 @@ void handle_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
 	if (ret == 0)
 		ret = ops_mkdir(
 			request_fs(req), dir, name_of(name), &caller, mode, &attr);
-	reply_new(req, ret, dir, name, &attr);
+	reply_new(req, ret, dir, name, &attr, true);
 }
 
 void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const char *name)
@@ -74,7 +78,7 @@ void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const ch
 	if (ret == 0)
 		ret = ops_symlink(
 			request_fs(req), dir, name_of(name), &caller, target, &attr);
-	reply_new(req, ret, dir, name, &attr);
+	reply_new(req, ret, dir, name, &attr, true);
 }
 
 void handle_readlink(fuse_req_t req, fuse_ino_t ino)
@@ -97,7 +101,7 @@ void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t dir, const char *nam
 
 	if (ret == 0)
 		ret = ops_link(request_fs(req), ino, dir, name_of(name), &attr);
-	reply_new(req, ret, dir, name, &attr);
+	reply_new(req, ret, dir, name, &attr, false);
 }
 
 void handle_unlink(fuse_req_t req, fuse_ino_t dir, const char *name)

@@ -128,6 +128,7 @@ struct ops_file {
 	bool confirmed;
 	bool mappable;       /* counted in the state's */
 	bool accessed;       /* opening it moved the atime */
+	bool made;           /* with the inode */
 	_Atomic bool locked; /* it may have locks (lock_owner.c) */
 };
 

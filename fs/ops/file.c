@@ -543,6 +543,11 @@ bool ops_file_accessed(struct ops_file *file)
 	return file->accessed;
 }
 
+bool ops_file_made(struct ops_file *file)
+{
+	return file->made;
+}
+
 bool ops_file_mappable(struct ops_file *file)
 {
 	return stores_possible(file->state);
@@ -571,6 +576,7 @@ int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
 
 	if (rc < 0)
 		return rc;
+	(*out)->made = true;
 	st = (*out)->state;
 	/* Numbers are never used again, so no state of this one was ever dropped. */
 	rt_mutex_lock(&st->lock);

@@ -522,14 +522,14 @@ static void drop_range(
 static void attributes_drop(struct kernel *k, uint64_t ino)
 {
 	uint64_t wait_ns = WAIT_FIRST_NS;
-	bool taken_in;
+	bool taken_in, made, there;
 
 	for (;;) {
 		rt_mutex_lock(&k->lock);
-		taken_in = names_taken_in(k, ino);
+		taken_in = names_taken_in(k, ino, &made);
 		rt_mutex_unlock(&k->lock);
-		if (k->ops->drop_attributes(k->owner, ino) || taken_in ||
-			atomic_load(&k->gone))
+		there = k->ops->drop_attributes(k->owner, ino);
+		if (taken_in || (there && !made) || atomic_load(&k->gone))
 			return;
 		rt_sleep_ns(wait_ns);
 		wait_ns = MIN(wait_ns * 2, WAIT_LAST_NS);

@@ -39,6 +39,7 @@ struct known {
 	 * when, which answer, whether that has been given, what was seen of the thread since. */
 	uint32_t looker, looked_at, look;
 	bool answered;
+	bool made; /* it was asked to make the inode: takes them in whatever the kernel has by then */
 	struct ops_seen seen;
 };
 
@@ -88,8 +89,9 @@ bool attributes_forget(struct kernel *k, uint64_t ino);
 bool pages_known(struct kernel *k, uint64_t ino);
 /* Its attributes are dropped; may it have pages? */
 bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp);
-/* Whoever was given its attributes with a name has taken them in; else this is to be asked again. */
-bool names_taken_in(struct kernel *k, uint64_t ino);
+/* Whoever was given its attributes with a name has taken them in; else this is to be asked again. *made: the
+ * last of them made it. */
+bool names_taken_in(struct kernel *k, uint64_t ino, bool *made);
 /* All its pages were dropped, if nobody has read meanwhile. */
 void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp);
 /* Not all: a drop of them was not waited for. */

@@ -47,10 +47,11 @@ static bool looker_done(struct kernel *k, struct known *n)
 	return !n->looker;
 }
 
-bool names_taken_in(struct kernel *k, uint64_t ino)
+bool names_taken_in(struct kernel *k, uint64_t ino, bool *made)
 {
 	struct known *n = known_find(k, ino);
 
+	*made = n && n->made;
 	return !n || looker_done(k, n);
 }
 
@@ -252,7 +253,7 @@ int ops_getattr_kept(
  * size may be news to the kernel: who reads asks for the attributes, should these be dropped on their way.
  */
 static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *attr,
-	struct ops_named *named)
+	bool made, struct ops_named *named)
 {
 	uint64_t dropped = 0;
 	bool keeps = false;
@@ -266,6 +267,7 @@ static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *
 		(void)size_sure(k, n, asker, attr);
 		n->attributes = true;
 		n->looker = asker;
+		n->made = made;
 		n->looked_at = atomic_load_explicit(&k->questions, memory_order_relaxed);
 		n->look = ++k->looks;
 		n->answered = false;
@@ -295,15 +297,34 @@ void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool ta
 	rt_mutex_unlock(&k->lock);
 }
 
+static bool named_stands(
+	struct fs *fs, const struct cache_exposure *leaf, struct ops_named *named)
+{
+	if (cache_exposure_stands(fs->volume->cache, leaf))
+		return true;
+	ops_kernel_named_told(fs, named, false);
+	return false;
+}
+
 bool ops_kernel_named(struct fs *fs, uint32_t asker, const struct ops_attr *attr,
 	const struct ops_looked *looked, struct ops_named *named)
 {
-	if (!asker || !looked->attributes || !named_note(fs->kernel, asker, attr, named))
+	return asker && looked->attributes &&
+	       named_note(fs->kernel, asker, attr, false, named) &&
+	       named_stands(fs, &looked->leaf, named);
+}
+
+bool ops_kernel_made(
+	struct fs *fs, uint32_t asker, struct ops_attr *attr, struct ops_named *named)
+{
+	struct tree_exposure e = {.kinds = EXPOSE_ATTRIBUTES};
+	struct ops_attr now;
+
+	if (!asker || inode_attr_exposed(fs, &e, attr->ino, &now) || !e.exposed ||
+		!named_note(fs->kernel, asker, &now, true, named) ||
+		!named_stands(fs, &e.leaf, named))
 		return false;
-	if (!cache_exposure_stands(fs->volume->cache, &looked->leaf)) {
-		ops_kernel_named_told(fs, named, false);
-		return false;
-	}
+	*attr = now;
 	return true;
 }
 

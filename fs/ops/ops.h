@@ -177,6 +177,8 @@ void ops_close(struct fs *fs, struct ops_file *file);
 uint64_t ops_file_ino(struct ops_file *file);
 /* Opening it has moved the inode's atime: an open to read counts as an access. */
 bool ops_file_accessed(struct ops_file *file);
+/* It was made by the call that opened it. */
+bool ops_file_made(struct ops_file *file);
 
 /*
  * Reads up to len bytes; calls sink once (also at the end of the file, with none) with
@@ -376,6 +378,12 @@ int ops_lookup_kept(struct fs *fs, uint64_t dir, struct ops_name name,
  */
 bool ops_kernel_named(struct fs *fs, uint32_t asker, const struct ops_attr *attr,
 	const struct ops_looked *looked, struct ops_named *named);
+/*
+ * The same for what the asker has just made, and the kernel has not got: of CREATE, MKDIR, MKNOD and
+ * SYMLINK. The attributes are read once more. Waits.
+ */
+bool ops_kernel_made(
+	struct fs *fs, uint32_t asker, struct ops_attr *attr, struct ops_named *named);
 /* `taken`: the kernel has taken the answer, so the thread will take it in. */
 void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool taken);
 /* The kernel has taken another size from elsewhere: its own change, a short READ; or not

@@ -12,6 +12,7 @@
  *   turns    writer and first reader store in one page in turn, each when it sees the other's
  *   sizes    a file that grows and is cut, by stat and by lseek
  *   found    files that are new to each reader's node and grow, by stat: the first look of each finds the name
+ *   made     the writer makes files, and looks; the first reader changes each as soon as it is there
  *   names    a file that is renamed on and on, and one that is made anew, by stat and open
  *   still    nothing is written: each reader looks SECONDS * 1000 times
  *
@@ -410,6 +411,57 @@ static void found_look(const char *dir)
 	}
 }
 
+/* ---- what is made, and at once changed elsewhere ---------------------------------------------- */
+
+/* File n has its last size. Whoever has made it looks until then. */
+static bool made_over(uint64_t n)
+{
+	return stopped() || atomic_load(&shared->done[0]) >= n * FOUND_SIZES + FOUND_SIZES - 1;
+}
+
+static void made_write(const char *dir)
+{
+	for (uint64_t n = 1; !stopped(); n++) {
+		int fd = open(path(dir, "made", n), O_WRONLY | O_CREAT | O_EXCL, 0644);
+
+		if (fd < 0 || ((n & 1) && close(fd)))
+			fail("making a file");
+		while (!made_over(n)) {
+			uint64_t first = n * FOUND_SIZES, from, to, size;
+			struct stat st;
+
+			from = atomic_load(&shared->done[0]);
+			if (stat(path(dir, "made", n), &st))
+				fail("stat of what was made");
+			to = atomic_load(&shared->begun[0]);
+			from = from < first ? 0 : from - first;
+			size = (uint64_t)st.st_size;
+			if (size < from || size > to - first)
+				behind("the size of what was made", size, from, to - first);
+			atomic_fetch_add(&shared->looks, 1);
+		}
+		if (!(n & 1))
+			close(fd);
+	}
+}
+
+static void made_change(const char *dir)
+{
+	for (uint64_t n = FOUND_SIZES; !stopped(); n++) {
+		if (n % FOUND_SIZES == 0)
+			continue;
+		atomic_store(&shared->begun[0], n);
+		while (truncate(path(dir, "made", n / FOUND_SIZES), (off_t)(n % FOUND_SIZES))) {
+			if (errno != ENOENT)
+				fail("truncate");
+			if (stopped())
+				return;
+		}
+		atomic_store(&shared->done[0], n);
+		atomic_fetch_add(&shared->changes, 1);
+	}
+}
+
 /* ---- names ---------------------------------------------------------------------------------- */
 
 static void anew(const char *dir, uint64_t n)
@@ -579,6 +631,9 @@ static unsigned start(const char *what)
 	} else if (!strcmp(what, "found")) {
 		child(found_write, writer);
 		look = found_look;
+	} else if (!strcmp(what, "made")) {
+		child(made_write, writer);
+		look = made_change;
 	} else if (!strcmp(what, "names")) {
 		child(names_write, writer);
 		look = names_look;
@@ -607,7 +662,7 @@ int main(int argc, char **argv)
 
 	if (argc < 5 || argc > 4 + READERS_MAX) {
 		fprintf(stderr, "usage: kept "
-				"pages|mapped|exchange|stores|turns|sizes|found|names|still "
+				"pages|mapped|exchange|stores|turns|sizes|found|made|names|still "
 				"SECONDS WRITER "
 				"READER...\n");
 		return 2;

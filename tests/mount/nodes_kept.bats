@@ -72,6 +72,30 @@ assert m[1] == 0' "${M[2]}/f"
 	umount_nodes 1 2 3
 }
 
+@test "files are made, and changed by another node as soon as they are there: no size is behind" {
+	mount_nodes
+	kept made "${M[1]}" "${M[2]}"
+	umount_nodes 1 2 3
+}
+
+@test "to make a file costs no look at it: LOOKUP, that it is not there, and GETATTR of the directory" {
+	local try before after
+	mount_nodes
+	for try in 1 2 3 4 5; do
+		mkdir "${M[1]}/$try"
+		before=$(asked 1)
+		python3 -c 'import os, sys
+for n in range(300):
+    os.close(os.open("%s/%d" % (sys.argv[1], n), os.O_WRONLY | os.O_CREAT | os.O_EXCL))' "${M[1]}/$try"
+		after=$(asked 1)
+		echo "$before, $after"
+		[ $((after - before)) -ge 630 ] || break
+	done
+	[ $((after - before)) -ge 590 ]
+	[ $((after - before)) -lt 630 ]
+	umount_nodes 1 2 3
+}
+
 @test "the first look at a file costs a node LOOKUP alone" {
 	local try n before after
 	mount_nodes

@@ -28,7 +28,7 @@ static struct history *files, *names;
 static uint64_t file_ino[FILES], links_dir, next_word;
 static unsigned neighbours;
 static uint64_t sum_reads, sum_reads_asked, sum_drops;
-static uint64_t sum_kept, sum_absent;
+static uint64_t sum_kept, sum_made, sum_absent;
 
 /* ---- what was so --------------------------------------------------------------------------- */
 
@@ -115,7 +115,7 @@ static void find_once(struct kernel_model *k, unsigned file)
 {
 	struct history *h = &files[file];
 	unsigned from = history_from(h);
-	uint64_t size = kernel_find(k, DISK_INO_ROOT, file);
+	uint64_t size = kernel_find(k, DISK_INO_ROOT, file, true);
 
 	kernel_let_go(k, &k->file[file]);
 	history_sizes(h, from, h->begun, size);
@@ -640,7 +640,7 @@ static void file_use(struct kernel_model *k, unsigned file)
 	f->used += there;
 	rt_mutex_unlock(&k->lock);
 	if (!there)
-		(void)kernel_find(k, DISK_INO_ROOT, file);
+		(void)kernel_find(k, DISK_INO_ROOT, file, true);
 }
 
 /* stat(2) of a path. */
@@ -695,7 +695,7 @@ static bool found_is_known(struct kernel_model *k)
 
 	for (unsigned f = 0; f < FILES; f++) {
 		kernel_evict(k, &k->file[f]);
-		(void)kernel_find(k, DISK_INO_ROOT, f);
+		(void)kernel_find(k, DISK_INO_ROOT, f, false);
 		(void)kernel_stat(k, f);
 		kernel_let_go(k, &k->file[f]);
 	}
@@ -816,6 +816,7 @@ static void closed_work(struct node *n)
 	barrier(n);
 	fs_kernel_stop(n->fs);
 	sum_kept += k->finds_kept;
+	sum_made += k->makes_kept;
 	sum_absent += k->dropped_absent;
 }
 
@@ -944,7 +945,7 @@ static void run_closed(unsigned nodes, unsigned steps)
 	files = (struct history *)calloc(FILES + 1, sizeof(*files));
 	assert_true(w && files);
 	names = &files[FILES];
-	sum_kept = sum_absent = 0;
+	sum_kept = sum_made = sum_absent = 0;
 	for (uint64_t seed = seeds_first(), seeds = seeds_count(SEEDS); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
 		memset(files, 0, (FILES + 1) * sizeof(*files));
@@ -956,9 +957,10 @@ static void run_closed(unsigned nodes, unsigned steps)
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
 	}
 	print_message("%" PRIu64 " answers with attributes kept, %" PRIu64
+		      " to who made the file, %" PRIu64
 		      " drops of an inode that was not there\n",
-		sum_kept, sum_absent);
-	assert_true(sum_kept > 0 && sum_absent > 0);
+		sum_kept, sum_made, sum_absent);
+	assert_true(sum_kept > 0 && sum_made > 0 && sum_absent > 0);
 	free(files);
 	free(w);
 }

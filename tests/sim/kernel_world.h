@@ -76,7 +76,7 @@ struct kernel_model {
 	struct ops_file *open[FILES];
 	uint32_t processes; /* that have come and gone */
 	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
-	uint64_t finds, finds_kept, evicted, dropped_absent;
+	uint64_t finds, finds_kept, makes_kept, evicted, dropped_absent;
 };
 
 static struct kernel_model kernels[NODES_MAX];
@@ -534,32 +534,63 @@ static void kernel_evict(struct kernel_model *k, struct kernel_file *f)
 	rt_mutex_unlock(&k->lock);
 }
 
+/* The same, by who has made it: not compared with what is there by then. */
+static void kernel_take_made(
+	struct kernel_model *k, struct kernel_file *f, const struct ops_attr *a, bool keep)
+{
+	rt_mutex_lock(&k->lock);
+	f->used++;
+	f->absent = false;
+	f->known = keep;
+	f->size = a->inode.size;
+	f->version = ++k->version;
+	rt_mutex_unlock(&k->lock);
+}
+
+/* What the daemon says to LOOKUP, or (`made`) to CREATE, as if it had just made the file. True: to be kept. */
+static bool kernel_named(struct kernel_model *k, uint64_t dir, unsigned file, bool made,
+	struct ops_attr *a, struct ops_named *named)
+{
+	uint32_t thread = kernel_thread(k);
+	struct ops_looked looked;
+	char text[8];
+	bool keep;
+
+	if (made) {
+		OK(ops_getattr(k->n->fs, k->file[file].ino, a));
+		keep = ops_kernel_made(k->n->fs, thread, a, named);
+	} else {
+		snprintf(text, sizeof(text), "f%u", file);
+		OK(ops_lookup_kept(k->n->fs, dir, nm(text), a, &looked));
+		keep = ops_kernel_named(k->n->fs, thread, a, &looked, named);
+	}
+	if (!keep)
+		ops_kernel_told(k->n->fs, thread, a);
+	return keep;
+}
+
 /*
  * A name of the file is looked up: the answer has attributes, which may be kept where it is not open. The inode
- * is used until kernel_let_go.
+ * is used until kernel_let_go. `may_make`: where it is absent the answer may be that to who made it.
  */
-static uint64_t kernel_find(struct kernel_model *k, uint64_t dir, unsigned file)
+static uint64_t kernel_find(
+	struct kernel_model *k, uint64_t dir, unsigned file, bool may_make)
 {
 	struct kernel_file *f = &k->file[file];
 	uint32_t thread = kernel_thread(k), *taking = &k->taking[rt_task_index() % TASKS];
-	struct ops_looked looked;
 	struct ops_named named;
 	struct ops_attr a;
 	uint64_t version, evictions;
-	bool keep, there;
-	char text[8];
+	bool keep, there, made;
 
 	rt_mutex_lock(&k->lock);
 	version = k->version;
 	evictions = k->evictions;
 	k->finds++;
+	made = may_make && f->absent && pick(2);
 	rt_mutex_unlock(&k->lock);
 	kernel_heard(k);
-	snprintf(text, sizeof(text), "f%u", file);
-	OK(ops_lookup_kept(k->n->fs, dir, nm(text), &a, &looked));
-	keep = ops_kernel_named(k->n->fs, thread, &a, &looked, &named);
-	if (!keep)
-		ops_kernel_told(k->n->fs, thread, &a);
+	keep = kernel_named(k, dir, file, made, &a, &named);
 	rt_sleep_ns(pick(3) ? pick(2000) : pick(50000)); /* until the daemon has said it */
 	HOLDS(!*taking);
 	*taking = thread;
@@ -567,11 +598,14 @@ static uint64_t kernel_find(struct kernel_model *k, uint64_t dir, unsigned file)
 		ops_kernel_named_told(k->n->fs, &named, true);
 	k->finds_kept += keep;
 	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	k->makes_kept += keep && made;
 	rt_mutex_lock(&k->lock);
-	there = !f->absent;
+	there = !f->absent && !made;
 	f->used += there;
 	rt_mutex_unlock(&k->lock);
-	if (there)
+	if (made)
+		kernel_take_made(k, f, &a, keep);
+	else if (there)
 		kernel_take_attributes(k, f, &a, keep, version);
 	else
 		kernel_take_inode(k, f, &a, keep, evictions);
