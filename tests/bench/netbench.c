@@ -10,6 +10,9 @@
  * HOW: tcp, tls or shm through engine/net, tcp-progress the same with the progress task
  * waking the asker; raw-tcp and raw-uring are a socket's ping-pong,
  * raw-shm a ring in shared memory with a futex, each with nothing around it (fetch, bulk).
+ * HOW:MIB (not gather, messages): what is sent lies in so much memory, one behind the other, and goes to as
+ * much, as the pages of nodes do (at most 4096). Else it is one page, or 1 MiB, again and again, which stays in a
+ * processor's cache.
  * With ADDRESS the one that has the pages listens there, in the network namespace of that
  * file (tcp, tls).
  * Prints median_ns, mean_ns, p99_ns, or bytes_per_second and per_second.
@@ -36,11 +39,26 @@
 #include "engine/rt/rt.h"
 
 #define MIB          (1u << 20)
-#define REGION_BYTES (16u * MIB)
+#define REGION_LEAST (16u * MIB)
+#define SPREAD_MAX   (4096ull * MIB)
 #define GATHER       256u
 #define BULK_DEPTH   4u
 #define MESSAGE      64u
 #define SPIN_NS      1000000u /* the other is at work: as fast as it can be */
+
+/* Where the i-th piece of what is sent lies: in `spread` bytes, or always at the beginning. */
+static uint64_t spread;
+
+static uint64_t piece_at(uint64_t i, uint64_t bytes)
+{
+	return spread ? i % (spread / bytes) * bytes : 0;
+}
+
+/* So many come before what is counted: until no memory is touched for the first time. */
+static unsigned pieces_before(unsigned count, uint64_t bytes)
+{
+	return MAX(count / 10, (unsigned)(spread / bytes));
+}
 
 static void must_(int ok, const char *what)
 {
@@ -97,7 +115,7 @@ static struct {
 	/* The server's. */
 	struct net_op ops[GATHER];
 	_Atomic uint32_t busy;
-	uint64_t bulk_left;
+	uint64_t bulk_left, bulk_begun, asked;
 } n;
 
 static void bulk_next(struct net_op *op);
@@ -107,6 +125,8 @@ static void post_bulk(struct net_op *op)
 	int r;
 
 	n.bulk_left--;
+	op->offset = piece_at(n.bulk_begun++, MIB);
+	op->local = n.memory + op->offset;
 	op->done = bulk_next;
 	r = net_post(n.peer, op, NET_URGENT);
 	MUST(r == 0 || r == -ENOTCONN); /* who asked may have gone */
@@ -129,9 +149,9 @@ static void serve(struct net_peer *peer, const struct net_message *m)
 		count = BULK_DEPTH;
 	}
 	for (unsigned i = 0; i < count; i++) {
-		/* Bulk goes from one buffer to one buffer, as with the bare socket. */
 		uint32_t length = m->type == ASK_BULK ? MIB : PAGE_SIZE;
-		uint64_t at = m->type == ASK_BULK ? 0 : (uint64_t)i * length;
+		uint64_t at = m->type == ASK_MANY ? (uint64_t)i * length
+						  : piece_at(n.asked++, length);
 
 		n.ops[i] = (struct net_op){.kind = NET_WRITE,
 			.offset = at,
@@ -182,18 +202,19 @@ static void net_begin(const char *how, unsigned node, const char *address, int t
 	struct net_peer_options p = {.node = (uint16_t)(3 - node)};
 	char where[NET_ADDRESS_BYTES];
 	struct weft_error err = {0};
+	size_t bytes = MAX((size_t)spread, (size_t)REGION_LEAST);
 	void *base;
 
 	rt_real_start();
 	memset(o.self.node_uuid, (int)node, NET_UUID_BYTES);
 	if (net_open(&n.net, &o, &err) ||
-		net_region_create(n.net, 0, REGION_BYTES,
+		net_region_create(n.net, 0, bytes,
 			NET_REMOTE_READ | NET_REMOTE_WRITE, &base)) {
 		fprintf(stderr, "netbench: %s\n", err.text);
 		exit(1);
 	}
 	n.memory = base;
-	memset(n.memory, (int)node, REGION_BYTES);
+	memset(n.memory, (int)node, bytes);
 	if (node == 2)
 		p.address = address;
 	MUST(net_peer_add(&n.peer, n.net, &p, &err) == 0);
@@ -215,16 +236,17 @@ static void ask_repeatedly(uint16_t type, uint32_t pages, unsigned count)
 {
 	struct net_message m = {.type = type};
 	uint64_t *ns = calloc(count, sizeof(*ns));
+	unsigned first = pieces_before(count, PAGE_SIZE);
 
 	MUST(ns);
-	for (unsigned i = 0; i < count + count / 10; i++) {
+	for (unsigned i = 0; i < first + count; i++) {
 		uint64_t began = now_ns();
 		uint32_t before = n.pages;
 
 		MUST(net_send(n.peer, &m, 0) == 0);
 		wait_pages(before + pages);
-		if (i >= count / 10)
-			ns[i - count / 10] = now_ns() - began;
+		if (i >= first)
+			ns[i - first] = now_ns() - began;
 	}
 	print_latency(ns, count);
 	free(ns);
@@ -232,11 +254,17 @@ static void ask_repeatedly(uint16_t type, uint32_t pages, unsigned count)
 
 static void ask_bulk(unsigned count)
 {
-	struct net_message m = {.type = ASK_BULK, .words = {count}};
-	uint64_t began = now_ns();
+	unsigned first = MAX(pieces_before(count, MIB), BULK_DEPTH);
+	struct net_message m = {.type = ASK_BULK, .words = {first + count}};
+	uint64_t began;
+	uint32_t got;
 
-	MUST(count >= BULK_DEPTH && net_send(n.peer, &m, 0) == 0);
-	wait_pages(count);
+	MUST(net_send(n.peer, &m, 0) == 0);
+	wait_pages(first);
+	began = now_ns();
+	got = n.pages;
+	wait_pages(first + count);
+	count = first + count - got;
 	print_rate(began, count, (uint64_t)count * MIB);
 }
 
@@ -321,10 +349,10 @@ static void net_run(const char *what, const char *how, unsigned count, char **at
 
 static uint8_t *raw_memory;
 
-static void recv_all(int fd, size_t bytes)
+static void recv_all(int fd, uint8_t *to, size_t bytes)
 {
 	for (size_t got = 0; got < bytes;) {
-		ssize_t r = read(fd, raw_memory + got, bytes - got);
+		ssize_t r = read(fd, to + got, bytes - got);
 
 		if (r <= 0)
 			_exit(0);
@@ -332,10 +360,10 @@ static void recv_all(int fd, size_t bytes)
 	}
 }
 
-static void send_all(int fd, size_t bytes)
+static void send_all(int fd, const uint8_t *from, size_t bytes)
 {
 	for (size_t sent = 0; sent < bytes;) {
-		ssize_t r = write(fd, raw_memory + sent, bytes - sent);
+		ssize_t r = write(fd, from + sent, bytes - sent);
 
 		if (r <= 0)
 			_exit(0);
@@ -384,40 +412,46 @@ static void raw_server(int fd, const char *what, bool uring)
 {
 	if (uring)
 		uring_begin();
-	for (;;) {
+	for (uint64_t i = 0;; i++) {
 		if (!strcmp(what, "bulk")) {
-			send_all(fd, MIB);
+			send_all(fd, raw_memory + piece_at(i, MIB), MIB);
 		} else if (uring) {
 			uring_recv(fd, MESSAGE);
 			uring_send(fd, PAGE_SIZE + MESSAGE);
 		} else {
-			recv_all(fd, MESSAGE);
-			send_all(fd, PAGE_SIZE + MESSAGE);
+			recv_all(fd, raw_memory, MESSAGE);
+			send_all(fd, raw_memory + piece_at(i, PAGE_SIZE), PAGE_SIZE + MESSAGE);
 		}
 	}
 }
 
 static void raw_client(int fd, const char *what, unsigned count, bool uring)
 {
-	uint64_t began = now_ns(), *ns = calloc(count, sizeof(*ns));
+	bool bulk = !strcmp(what, "bulk");
+	unsigned first = pieces_before(count, bulk ? MIB : PAGE_SIZE);
+	uint64_t began = 0, *ns = calloc(count, sizeof(*ns));
 
+	MUST(ns);
 	if (uring)
 		uring_begin();
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < first + count; i++) {
 		uint64_t at = now_ns();
 
-		if (!strcmp(what, "bulk")) {
-			recv_all(fd, MIB);
+		began = i == first ? at : began;
+
+		if (bulk) {
+			recv_all(fd, raw_memory + piece_at(i, MIB), MIB);
 		} else if (uring) {
 			uring_send(fd, MESSAGE);
 			uring_recv(fd, PAGE_SIZE + MESSAGE);
 		} else {
-			send_all(fd, MESSAGE);
-			recv_all(fd, PAGE_SIZE + MESSAGE);
+			send_all(fd, raw_memory, MESSAGE);
+			recv_all(fd, raw_memory + piece_at(i, PAGE_SIZE), PAGE_SIZE + MESSAGE);
 		}
-		ns[i] = now_ns() - at;
+		if (i >= first)
+			ns[i - first] = now_ns() - at;
 	}
-	if (!strcmp(what, "bulk"))
+	if (bulk)
 		print_rate(began, count, (uint64_t)count * MIB);
 	else
 		print_latency(ns, count);
@@ -457,7 +491,6 @@ static void raw_tcp(const char *what, unsigned count, bool uring)
 struct shared {
 	_Alignas(64) _Atomic uint32_t turn[2], asleep[2];
 	_Alignas(64) uint8_t question[MESSAGE];
-	uint8_t page[MIB];
 };
 
 static void take_turn(struct shared *s, unsigned who, uint32_t wanted)
@@ -486,29 +519,36 @@ static void give_turn(struct shared *s, unsigned who, uint32_t turn)
 
 static void raw_shm(const char *what, unsigned count)
 {
-	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE,
+	size_t room = MAX((size_t)spread, (size_t)MIB);
+	struct shared *s = mmap(NULL, sizeof(*s) + room, PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint8_t *pages = (uint8_t *)(s + 1);
 	size_t bytes = strcmp(what, "bulk") ? PAGE_SIZE : MIB;
-	uint64_t began, *ns = calloc(count, sizeof(*ns));
+	unsigned first = pieces_before(count, bytes);
+	uint64_t began = 0, *ns = calloc(count, sizeof(*ns));
 	pid_t child;
 
 	MUST(s != MAP_FAILED && ns);
+	memset(pages, 2, room);
 	child = fork();
 	MUST(child >= 0);
 	if (child == 0)
 		for (uint32_t i = 1;; i++) {
+			uint64_t at = piece_at(i, bytes);
+
 			take_turn(s, 0, i);
-			memcpy(s->page, raw_memory, bytes);
+			memcpy(pages + at, raw_memory + at, bytes);
 			give_turn(s, 1, i);
 		}
-	began = now_ns();
-	for (uint32_t i = 1; i <= count; i++) {
+	for (uint32_t i = 1; i <= first + count; i++) {
 		uint64_t at = now_ns();
 
+		began = i == first + 1 ? at : began;
 		memset(s->question, (int)i, MESSAGE);
 		give_turn(s, 0, i);
 		take_turn(s, 1, i);
-		ns[i - 1] = now_ns() - at;
+		if (i > first)
+			ns[i - 1 - first] = now_ns() - at;
 	}
 	if (bytes == MIB)
 		print_rate(began, count, (uint64_t)count * MIB);
@@ -522,6 +562,7 @@ static void raw_shm(const char *what, unsigned count)
 int main(int argc, char **argv)
 {
 	unsigned count = argc > 3 ? (unsigned)atoi(argv[3]) : 20000;
+	char *mib = argc > 2 ? strchr(argv[2], ':') : NULL;
 
 	if (argc < 3 || count < 10) {
 		fprintf(stderr, "usage: netbench fetch|gather|bulk|messages "
@@ -529,9 +570,14 @@ int main(int argc, char **argv)
 				"[COUNT [ADDRESS NAMESPACE]]\n");
 		return 2;
 	}
-	raw_memory = aligned_alloc(PAGE_SIZE, 2 * MIB);
+	if (mib) {
+		*mib++ = 0;
+		spread = strtoull(mib, NULL, 10) * MIB;
+		MUST(spread && spread <= SPREAD_MAX);
+	}
+	raw_memory = aligned_alloc(PAGE_SIZE, spread + 2 * MIB);
 	MUST(raw_memory);
-	memset(raw_memory, 1, 2 * MIB);
+	memset(raw_memory, 1, spread + 2 * MIB);
 	if (!strcmp(argv[2], "raw-tcp") || !strcmp(argv[2], "raw-uring"))
 		raw_tcp(argv[1], count, !strcmp(argv[2], "raw-uring"));
 	else if (!strcmp(argv[2], "raw-shm"))

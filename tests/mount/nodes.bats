@@ -449,6 +449,12 @@ all_have_churned() { # ROUNDS
 	run touch "${M[3]}/g"
 	[ "$status" -ne 0 ]
 	[[ $output == *"Read-only file system"* ]]
+	# what it has open lives on when the last name goes
+	exec 8<"${M[3]}/f1"
+	rm "${M[1]}/f1"
+	[ ! -e "${M[3]}/f1" ]
+	[ "$(cat <&8)" = 1 ]
+	exec 8<&-
 	umount_nodes 3 1 2
 	mount_nodes
 	[ "$(cat "${M[3]}/f40")" = 40 ]
