@@ -301,7 +301,6 @@ int home_on_request(struct home_entry *e, struct page_hold *local,
 	const struct page_at *at, const struct page_message *m, struct page_actions *out);
 int home_on_drop(struct home_entry *e, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
-/* `room`: there is a frame or buffer for a dirty image, at `place`. */
 /*
  * Only the home itself shares the page, with nothing under way. Then home_alone makes that
  * exclusive, as an upgrade of its own would that has nobody to ask: there is nothing to remember.
@@ -309,6 +308,7 @@ int home_on_drop(struct home_entry *e, const struct page_at *at,
 bool home_is_alone(const struct home_entry *e, const struct page_hold *local,
 	const struct page_at *at);
 void home_alone(struct home_entry *e, struct page_hold *local);
+/* `room`: there is a frame or buffer for a dirty image, at `place`. */
 int home_on_evict(struct home_entry *e, struct page_hold *local, const struct page_at *at,
 	const struct page_message *m, bool room, struct page_actions *out);
 /* A PULL's image is here. `from`: the evicting node. */

@@ -173,6 +173,34 @@ static void leaving_costs_one_or_two(void **state)
 	assert_int_equal(price(STEP_READ, 3, 0), 2);
 }
 
+/* Its image is dirty, or the store's. Not while one that has read it, or owes it, may come for more. */
+static void what_others_let_go_of_is_its_homes_alone(void **state)
+{
+	for (unsigned dirty = 0; dirty < 2; dirty++) {
+		const struct step alone = {STEP_ALONE, 0, 0};
+
+		begin(4);
+		price(dirty ? STEP_CHANGE : STEP_READ, 0, 0);
+		price(STEP_READ, 1, 0);
+		price(STEP_READ, 2, 0);
+		price(STEP_EVICT, 1, 0);
+		assert_false(world_can(&w, alone));
+		price(STEP_EVICT, 2, 0);
+		assert_int_equal(price(STEP_ALONE, 0, 0), 0);
+		assert_int_equal(w.page[0].at[0].hold.hold, RIGHT_EXCLUSIVE);
+		assert_int_equal(price(STEP_TOUCH, 0, 0), 0);
+		assert_int_equal(price(STEP_READ, 3, 0), 2);
+		assert_int_equal(w.page[0].at[3].hold.version, 2 + dirty);
+	}
+	begin(3); /* what node 1 has changed it owes, though the home has changed it since */
+	price(STEP_CHANGE, 1, 0);
+	price(STEP_READ, 0, 0);
+	price(STEP_CHANGE, 0, 0);
+	price(STEP_READ, 2, 0);
+	price(STEP_EVICT, 2, 0);
+	assert_false(world_can(&w, (struct step){STEP_ALONE, 0, 0}));
+}
+
 /* Who gives only the right to change it back reads on, and others have it from the home. */
 static void a_downgrade_costs_two(void **state)
 {
@@ -431,6 +459,7 @@ int main(void)
 		cmocka_unit_test(a_conflict_with_the_home_costs_two),
 		cmocka_unit_test(k_sharers_cost_two_each),
 		cmocka_unit_test(leaving_costs_one_or_two),
+		cmocka_unit_test(what_others_let_go_of_is_its_homes_alone),
 		cmocka_unit_test(a_downgrade_costs_two),
 		cmocka_unit_test(a_downgrade_that_crosses_a_request_is_declined),
 		cmocka_unit_test(what_is_given_up_dirty_is_owed_until_persisted),
