@@ -161,7 +161,8 @@ static int give_strengthen(void *cache, page_id pid)
 
 	if (e)
 		return -EAGAIN;
-	if (frame_right(f) != PAGE_SHARED || (frame_flags(f) & (FRAME_LEAVING | FRAME_HOLLOW)))
+	if (frame_right(f) != PAGE_SHARED ||
+		(frame_flags(f) & (FRAME_LEAVING | FRAME_HOLLOW)))
 		e = -EAGAIN;
 	else
 		frame_set_mode(f, PAGE_EXCLUSIVE);

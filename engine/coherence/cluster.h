@@ -76,8 +76,8 @@ void coherence_cluster_dump(struct coherence *c);
 struct coherence_cluster_counters {
 	/* sent to other nodes, by type less PAGE_MESSAGE_FIRST */
 	_Atomic uint64_t sent[PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST];
-	_Atomic uint64_t deferred, gives_tried_again, forced, given_back, taken_over, alone_again,
-		declined, downgrades;
+	_Atomic uint64_t deferred, gives_tried_again, forced, given_back, taken_over,
+		alone_again, declined, downgrades;
 	/* looks at asks that wait for this node's kernel since 10 ms; of these, what was done by
 	 * then, and nobody had said so: none */
 	_Atomic uint64_t ease_looks, eased_unheard;

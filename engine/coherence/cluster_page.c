@@ -313,16 +313,16 @@ static void page_replay(struct cluster *d, struct dpage *p)
 /* Something is under way that has, or will look for, the record. */
 static bool page_busy(const struct dpage *p)
 {
-	return p->opening || p->deferred || p->wish || p->ships || p->evicting || p->refs ||
-	       p->ops || p->persisting || p->leaving || p->vacate || p->no_frame || p->easing ||
-	       p->unsettled || (p->reported && !p->has_entry);
+	return p->opening || p->deferred || p->wish || p->ships || p->evicting ||
+	       p->refs || p->ops || p->persisting || p->leaving || p->vacate ||
+	       p->no_frame || p->easing || p->unsettled || (p->reported && !p->has_entry);
 }
 
 /* Others had it shared, and have let go of it: it is this home's as before they asked. */
 static void page_alone(struct cluster *d, struct dpage *p)
 {
-	if (!p->has_entry || !home_is_alone(&p->entry, &p->hold, &p->at) || page_busy(p) ||
-		d->base.frames->strengthen(d->base.cache, p->at.pid))
+	if (!p->has_entry || !home_is_alone(&p->entry, &p->hold, &p->at) ||
+		page_busy(p) || d->base.frames->strengthen(d->base.cache, p->at.pid))
 		return;
 	home_alone(&p->entry, &p->hold);
 	page_note_may(p);

@@ -208,8 +208,8 @@ static void net_begin(const char *how, unsigned node, const char *address, int t
 	rt_real_start();
 	memset(o.self.node_uuid, (int)node, NET_UUID_BYTES);
 	if (net_open(&n.net, &o, &err) ||
-		net_region_create(n.net, 0, bytes,
-			NET_REMOTE_READ | NET_REMOTE_WRITE, &base)) {
+		net_region_create(
+			n.net, 0, bytes, NET_REMOTE_READ | NET_REMOTE_WRITE, &base)) {
 		fprintf(stderr, "netbench: %s\n", err.text);
 		exit(1);
 	}
@@ -420,7 +420,8 @@ static void raw_server(int fd, const char *what, bool uring)
 			uring_send(fd, PAGE_SIZE + MESSAGE);
 		} else {
 			recv_all(fd, raw_memory, MESSAGE);
-			send_all(fd, raw_memory + piece_at(i, PAGE_SIZE), PAGE_SIZE + MESSAGE);
+			send_all(fd, raw_memory + piece_at(i, PAGE_SIZE),
+				PAGE_SIZE + MESSAGE);
 		}
 	}
 }
@@ -446,7 +447,8 @@ static void raw_client(int fd, const char *what, unsigned count, bool uring)
 			uring_recv(fd, PAGE_SIZE + MESSAGE);
 		} else {
 			send_all(fd, raw_memory, MESSAGE);
-			recv_all(fd, raw_memory + piece_at(i, PAGE_SIZE), PAGE_SIZE + MESSAGE);
+			recv_all(fd, raw_memory + piece_at(i, PAGE_SIZE),
+				PAGE_SIZE + MESSAGE);
 		}
 		if (i >= first)
 			ns[i - first] = now_ns() - at;

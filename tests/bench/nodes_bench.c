@@ -97,7 +97,8 @@ static void fetch_run(struct node *n, struct engine *e)
 {
 	uint64_t *ns = calloc(bench->pages, sizeof(*ns));
 	struct net_counters before, after = {0};
-	unsigned first = frames_of(n), counted = first / 2; /* evicts nothing before that */
+	unsigned first = frames_of(n);
+	unsigned counted = first / 2; /* evicts nothing before that */
 
 	fill_pages(n, e);
 	before = node_traffic(n);

@@ -324,8 +324,8 @@ struct step {
 };
 
 static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
-	"let go", "touch", "evict", "downgrade", "alone", "ship", "ship owed", "persisted",
-	"pulled", "expose", "kernel", "free", "fresh", "fill", "stale"};
+	"let go", "touch", "evict", "downgrade", "alone", "ship", "ship owed",
+	"persisted", "pulled", "expose", "kernel", "free", "fresh", "fill", "stale"};
 
 static bool world_alone(const struct world *w, unsigned page)
 {

@@ -416,7 +416,8 @@ static void found_look(const char *dir)
 /* File n has its last size. Whoever has made it looks until then. */
 static bool made_over(uint64_t n)
 {
-	return stopped() || atomic_load(&shared->done[0]) >= n * FOUND_SIZES + FOUND_SIZES - 1;
+	return stopped() ||
+	       atomic_load(&shared->done[0]) >= n * FOUND_SIZES + FOUND_SIZES - 1;
 }
 
 static void made_write(const char *dir)
@@ -437,7 +438,8 @@ static void made_write(const char *dir)
 			from = from < first ? 0 : from - first;
 			size = (uint64_t)st.st_size;
 			if (size < from || size > to - first)
-				behind("the size of what was made", size, from, to - first);
+				behind("the size of what was made", size, from,
+					to - first);
 			atomic_fetch_add(&shared->looks, 1);
 		}
 		if (!(n & 1))
@@ -451,7 +453,8 @@ static void made_change(const char *dir)
 		if (n % FOUND_SIZES == 0)
 			continue;
 		atomic_store(&shared->begun[0], n);
-		while (truncate(path(dir, "made", n / FOUND_SIZES), (off_t)(n % FOUND_SIZES))) {
+		while (truncate(
+			path(dir, "made", n / FOUND_SIZES), (off_t)(n % FOUND_SIZES))) {
 			if (errno != ENOENT)
 				fail("truncate");
 			if (stopped())
@@ -661,10 +664,11 @@ int main(int argc, char **argv)
 	int code = 0, status;
 
 	if (argc < 5 || argc > 4 + READERS_MAX) {
-		fprintf(stderr, "usage: kept "
-				"pages|mapped|exchange|stores|turns|sizes|found|made|names|still "
-				"SECONDS WRITER "
-				"READER...\n");
+		fprintf(stderr,
+			"usage: kept "
+			"pages|mapped|exchange|stores|turns|sizes|found|made|names|still "
+			"SECONDS WRITER "
+			"READER...\n");
 		return 2;
 	}
 	seconds = atof(argv[2]);

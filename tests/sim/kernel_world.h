@@ -535,8 +535,8 @@ static void kernel_evict(struct kernel_model *k, struct kernel_file *f)
 }
 
 /* The same, by who has made it: not compared with what is there by then. */
-static void kernel_take_made(
-	struct kernel_model *k, struct kernel_file *f, const struct ops_attr *a, bool keep)
+static void kernel_take_made(struct kernel_model *k, struct kernel_file *f,
+	const struct ops_attr *a, bool keep)
 {
 	rt_mutex_lock(&k->lock);
 	f->used++;

@@ -249,7 +249,8 @@ static bool pick(const struct world *w, const struct profile *pr, bool drain,
 			for (unsigned b = 0; b < bs; b++) {
 				struct step s = {(uint8_t)kind, (uint8_t)a, (uint8_t)b};
 
-				if ((a && (kind == STEP_PERSISTED || kind == STEP_PULLED ||
+				if ((a && (kind == STEP_PERSISTED ||
+						  kind == STEP_PULLED ||
 						  kind == STEP_ALONE)) ||
 					!world_can(w, s))
 					continue;
