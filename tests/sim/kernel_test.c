@@ -680,6 +680,7 @@ static void closed_cut_main(void *arg)
 
 		rt_mutex_lock(&h->lock);
 		file_use(k, file);
+		kernel_await_made(k, file);
 		cut_file(k, file, h);
 		kernel_let_go(k, &k->file[file]);
 		kernels_have_only_this(k->n->w->nodes, file, h);

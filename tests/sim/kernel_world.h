@@ -39,6 +39,7 @@ struct kernel_file {
 	bool known;       /* attributes may be gone by */
 	bool absent;      /* the inode is not there */
 	unsigned used;    /* by calls, so it stays */
+	unsigned making;  /* who has the answer to a CREATE to come, or to take in */
 	uint64_t version; /* of the attributes: when they were dropped last */
 	uint64_t size;
 	bool sets_size; /* a program does: no other one is taken in from a READ */
@@ -544,6 +545,22 @@ static void kernel_take_made(struct kernel_model *k, struct kernel_file *f,
 	f->known = keep;
 	f->size = a->inode.size;
 	f->version = ++k->version;
+	f->making--;
+	rt_mutex_unlock(&k->lock);
+}
+
+/*
+ * Whoever makes a file has its directory locked, and nobody had it before: no other program of this node
+ * changes it before the maker has taken the answer in.
+ */
+static void kernel_await_made(struct kernel_model *k, unsigned file)
+{
+	rt_mutex_lock(&k->lock);
+	while (k->file[file].making) {
+		rt_mutex_unlock(&k->lock);
+		rt_sleep_ns(1000);
+		rt_mutex_lock(&k->lock);
+	}
 	rt_mutex_unlock(&k->lock);
 }
 
@@ -588,6 +605,7 @@ static uint64_t kernel_find(
 	evictions = k->evictions;
 	k->finds++;
 	made = may_make && f->absent && pick(2);
+	f->making += made;
 	rt_mutex_unlock(&k->lock);
 	kernel_heard(k);
 	keep = kernel_named(k, dir, file, made, &a, &named);
