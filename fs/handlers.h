@@ -123,7 +123,7 @@ void reply_entry(
 /* The same for a name that was just looked up, where the attributes may be kept, too. */
 void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
 	const struct ops_looked *looked);
-/* The same where they may be. */
+/* With attributes that may be kept: ops_kernel_named, or ops_kernel_made, has said so. */
 void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
 	const struct ops_named *named);
 /* May the kernel keep the attributes of what the request has made? *attr is what they are by then;

@@ -10,7 +10,7 @@
  * HOW: tcp, tls or shm through engine/net, tcp-progress the same with the progress task
  * waking the asker; raw-tcp and raw-uring are a socket's ping-pong,
  * raw-shm a ring in shared memory with a futex, each with nothing around it (fetch, bulk).
- * HOW:MIB (not gather, messages): what is sent lies in so much memory, one behind the other, and goes to as
+ * HOW:MIB (not gather, messages, raw-uring): what is sent lies in so much memory, one behind the other, and goes to as
  * much, as the pages of nodes do (at most 4096). Else it is one page, or 1 MiB, again and again, which stays in a
  * processor's cache.
  * With ADDRESS the one that has the pages listens there, in the network namespace of that
