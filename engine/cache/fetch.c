@@ -323,18 +323,31 @@ int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 	return fetch_and_await(c, refs, count, 0);
 }
 
+/* The copy that is here is not but shared, nor an earlier incarnation's, as far as can be seen
+ * without waiting. */
+static bool is_owned(struct cache *c, const struct page_ref *ref)
+{
+	struct frame *f = table_find(c, ref->pid);
+	bool owned;
+
+	if (!f || !mode_allows(f, PAGE_EXCLUSIVE) || !ref->incarnation)
+		return !f || mode_allows(f, PAGE_EXCLUSIVE);
+	if (!latch_try_shared(f))
+		return true;
+	owned = f->incarnation >= ref->incarnation ||
+		atomic_load_explicit(&f->pid, memory_order_relaxed) != ref->pid;
+	latch_release_shared(c, f);
+	return owned;
+}
+
 static int fetch_exclusive(
 	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
 	int e = fetch_and_await(c, refs, count, flags | FETCH_EXCLUSIVE);
 
-	for (unsigned i = 0; i < count && !e; i++) {
-		struct frame *f = table_find(c, refs[i].pid);
-
-		/* a copy that is here but shared */
-		if (f && !mode_allows(f, PAGE_EXCLUSIVE))
+	for (unsigned i = 0; i < count && !e; i++)
+		if (!is_owned(c, &refs[i]))
 			e = frame_own(c, refs[i].pid, refs[i].incarnation, flags);
-	}
 	return e;
 }
 

@@ -441,6 +441,42 @@ static void batches_are_written_in_the_order_of_asking(void **state)
 		assert_int_equal(rt_sim_run(seed, NULL, run_queue, NULL), 0);
 }
 
+/*
+ * Who wants a later incarnation of a page that is here, with the right to change it, gets that:
+ * zeros (invariant 8). It is so where the page was allocated anew and that image was lost.
+ */
+static int run_later_incarnation(void *unused)
+{
+	struct engine *e = rt_alloc(sizeof(*e));
+	struct mtr *m = rt_alloc(sizeof(*m));
+	struct page_ref ref = {.pid = page_of(1), .incarnation = 1};
+	struct mtr_page *p;
+	struct guard g;
+	int error;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(e, DISK, FRAMES);
+	OK(guard_fresh(e->cache, ref.pid, ref.incarnation, &g));
+	memset(g.image, 7, PAGE_SIZE);
+	guard_release_dirty(e->cache, &g, false);
+	ref.incarnation = 2;
+	OK(cache_fetch_exclusive(e->cache, &ref, 1));
+	OK(mtr_begin(m, e->cache, 1));
+	p = mtr_latch(m, ref.pid, ref.incarnation, &error);
+	HOLDS(p && p->guard.image[0] == 0 && p->guard.image[PAGE_SIZE - 1] == 0);
+	mtr_abort(m);
+	engine_close(e);
+	rt_free(m);
+	rt_free(e);
+	return 0;
+}
+
+static void a_later_incarnation_is_had_to_be_changed(void **state)
+{
+	assert_int_equal(rt_sim_run(1, NULL, run_later_incarnation, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -448,6 +484,7 @@ int main(void)
 		cmocka_unit_test(ranges_redo_to_the_same_image),
 		cmocka_unit_test(steady_freeing_does_not_hold_the_logs_tail),
 		cmocka_unit_test(batches_are_written_in_the_order_of_asking),
+		cmocka_unit_test(a_later_incarnation_is_had_to_be_changed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
