@@ -373,6 +373,18 @@ static inline void frame_expect(struct cache *c, page_id pid)
 		__builtin_prefetch(&c->frames[link - 1]);
 }
 
+/* The first lines of its image: the processor goes on from there by itself. */
+#define IMAGE_AHEAD 2u /* pages */
+static inline void image_expect(struct cache *c, page_id pid)
+{
+	uint32_t link = atomic_load_explicit(
+		&c->buckets[table_hash(pid) & c->bucket_mask], memory_order_relaxed);
+	const uint8_t *image = c->images + ((size_t)link - 1) * PAGE_SIZE;
+
+	for (unsigned line = 0; link && line < 4; line++)
+		__builtin_prefetch(image + line * CACHE_LINE);
+}
+
 /* Lock-free; NULL may be wrong under concurrent change. A hit must be latched and
  * verified. */
 static inline struct frame *table_find(struct cache *c, page_id pid)

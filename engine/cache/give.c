@@ -20,14 +20,23 @@
 
 /* ---- weaken, restore ----------------------------------------------------------------- */
 
+/* Others ask for pages in a row, and let go of them: what a look for the next ones will read. */
+static void pages_expect(struct cache *c, page_id pid)
+{
+	table_expect(c, pid + TABLE_AHEAD);
+	frame_expect(c, pid + TABLE_AHEAD / 2);
+}
+
 /* Latches the page's frame. 0; -ENOENT: it has none; -EAGAIN without `wait`. */
 static int latch_page(struct cache *c, page_id pid, bool wait, struct frame **out)
 {
 	uint64_t seen;
 
 	for (;;) {
-		struct frame *f = table_insert(c, pid, NULL);
+		struct frame *f = table_find(c, pid);
 
+		if (!f)
+			f = table_insert(c, pid, NULL);
 		if (!f)
 			return -ENOENT;
 		*out = f;
@@ -99,8 +108,12 @@ static int give_weaken(
 {
 	struct cache *c = cache;
 	struct frame *f;
-	int e = latch_page(c, pid, false, &f);
+	int e;
 
+	pages_expect(c, pid);
+	if (to == PAGE_SHARED)
+		image_expect(c, pid + IMAGE_AHEAD);
+	e = latch_page(c, pid, false, &f);
 	if (e)
 		return e;
 	if ((frame_flags(f) & FRAME_UNPUBLISHED) ||
@@ -157,8 +170,10 @@ static int give_strengthen(void *cache, page_id pid)
 {
 	struct cache *c = cache;
 	struct frame *f;
-	int e = latch_page(c, pid, false, &f);
+	int e;
 
+	pages_expect(c, pid);
+	e = latch_page(c, pid, false, &f);
 	if (e)
 		return -EAGAIN;
 	if (frame_right(f) != PAGE_SHARED ||
@@ -597,9 +612,6 @@ static int give_look(void *cache, page_id pid, struct coherence_image *out)
 	struct frame *f;
 	int e;
 
-	/* others ask for pages in a row */
-	table_expect(c, pid + TABLE_AHEAD);
-	frame_expect(c, pid + TABLE_AHEAD / 2);
 	e = latch_page(c, pid, false, &f);
 	if (e)
 		return e;

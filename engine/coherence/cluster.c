@@ -268,17 +268,15 @@ void page_dump(const struct cluster *d, const struct dpage *p)
 			f->m.copies);
 }
 
+static void dump_busy(struct cluster *d, struct dpage *p)
+{
+	if (p->hold.phase != PHASE_QUIET || p->deferred || p->wish || p->refs || p->ships)
+		page_dump(d, p);
+}
+
 void coherence_cluster_dump(struct coherence *c)
 {
-	struct cluster *d = cluster_of(c);
-
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
-		for (unsigned b = 0; b < d->buckets; b++)
-			for (const struct dpage *p = d->partition[i].bucket[b]; p;
-				p = p->next)
-				if (p->hold.phase != PHASE_QUIET || p->deferred ||
-					p->wish || p->refs || p->ships)
-					page_dump(d, p);
+	page_each_locked(cluster_of(c), dump_busy);
 }
 
 const struct coherence_cluster_counters *coherence_cluster_counters(struct coherence *c)

@@ -136,6 +136,8 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 	bool busy = false;
 	int e;
 
+	if (p->readied && p->hold.hold == RIGHT_EXCLUSIVE)
+		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	if (page_give_ready(d, p, m, &busy))
 		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	if (busy)
@@ -279,6 +281,7 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 	}
 	out.count = 0;
 	e = deliver(d, p, m, &out);
+	p->readied = false;
 	if (e) {
 		page_dump(d, p);
 		wire_cut(d, m->sender, e, "cannot send", m);

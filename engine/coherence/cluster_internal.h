@@ -22,9 +22,10 @@
 
 #define PAGE_PARTITIONS 64u
 #define PAGE_BUCKETS    1024u /* of a partition, at least */
-#define PAGE_RUN        16u   /* pages in a row that share a partition */
+#define PAGE_RUN        16u   /* pages in a row that are found together */
 #define PAGE_CHUNK      32u   /* records that are allocated together */
 #define CHUNKS_IDLE     4u    /* of a partition that are kept without a record */
+#define ROWS_SPARE      16u   /* of a partition, at most */
 #define DEFERRED_MAX    256u /* of a page: an ask, a shipment and a request of each node */
 #define HOME_TASKS      4u
 #define PERSIST_TASKS   2u
@@ -74,7 +75,7 @@ enum got { GOT_HELD, GOT_PEER, GOT_STORE, GOT_ZEROS };
 /* What this node knows of a page: as one that may have it, and as its home. */
 struct dpage {
 	/* what each event looks at comes first, in as few lines of memory as it fits */
-	_Alignas(64) struct dpage *next; /* of its bucket, or of the free of its chunk */
+	_Alignas(64) struct dpage *next; /* of the free of its chunk */
 	struct page_at at;
 	struct wish *wish;
 	struct deferred *deferred;
@@ -96,6 +97,7 @@ struct dpage {
 	bool unsettled; /* its frame may still be written by who has not heard of the epoch */
 	bool reported; /* in this epoch, by others: `rebuild` says what */
 	bool awaited;  /* counted in view.awaited */
+	bool readied; /* its frame was weakened for the message that is about to be delivered */
 	bool unmade; /* there was no entry yet since this node started, as far as is known */
 	uint8_t reinstating; /* who has been asked to; NODE_NONE */
 	/* the second line */
@@ -137,9 +139,11 @@ struct page_chunk {
 
 struct partition {
 	_Alignas(64) struct rt_mutex lock;
-	struct dpage **bucket;
+	struct page_row **bucket;
+	struct page_row *rows; /* spare ones */
+	unsigned rows_spare;
+	unsigned idle;             /* of the next: have no record in use */
 	struct page_chunk *chunks; /* that have a free record */
-	unsigned idle;             /* of them: have nothing else */
 	struct image_op *spare;    /* as many as were under way at once */
 };
 
@@ -257,7 +261,7 @@ int cluster_memory(struct coherence *c, unsigned area, size_t size_bytes, void *
 /* What is known of the page, to the log. (cluster.c) */
 void page_dump(const struct cluster *d, const struct dpage *p);
 
-/* ---- cluster_page.c: records ----------------------------------------------------------- */
+/* ---- cluster_record.c: their table ------------------------------------------------------ */
 
 /* `buckets` of each partition, a power of two. */
 int page_table_open(struct cluster *d, uint32_t buckets);
@@ -266,6 +270,19 @@ void page_table_close(struct cluster *d);
 struct dpage *page_lock(struct cluster *d, page_id pid);
 /* Makes one, under the lock. NULL: no memory, or no such shard. */
 struct dpage *page_new(struct cluster *d, page_id pid);
+/* Takes one that says nothing out, and frees it. */
+void page_forget(struct cluster *d, struct dpage *p);
+void page_partition_unlock(struct cluster *d, page_id pid);
+/* Calls fn for each record, its partition locked, and settles it after. */
+void page_each(struct cluster *d,
+	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg);
+/* The same with all partitions locked; settles nothing. */
+void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p));
+void page_all_lock(struct cluster *d);
+void page_all_unlock(struct cluster *d);
+
+/* ---- cluster_page.c: records ----------------------------------------------------------- */
+
 /* Does what has become possible, forgets a record that says nothing. */
 void page_settle(struct cluster *d, struct dpage *p);
 /* The same, and unlocks; what was sent goes out. */
@@ -273,19 +290,12 @@ void page_unlock(struct cluster *d, page_id pid, struct dpage *p);
 /* The same, and more follows, page_unlock or net_flush at the end. From the network's
  * handlers: it does that by itself. */
 void page_unlock_more(struct cluster *d, page_id pid, struct dpage *p);
-/* Calls fn for each record, its partition locked, and settles it after. */
-void page_each(struct cluster *d,
-	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg);
-/* The same with all partitions locked; settles nothing. */
-void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p));
 /* What was deferred is forgotten. */
 void page_forget_deferred(struct dpage *p);
-void page_all_lock(struct cluster *d);
-void page_all_unlock(struct cluster *d);
 void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m);
 /* Finds out whose a page of this shard is, at once (`has_entry`) or soon (`opening`: what
- * comes meanwhile is deferred). 0 or -ENOMEM. */
-int page_open(struct cluster *d, struct dpage *p);
+ * comes meanwhile is deferred). 0 or -ENOMEM. `m`: to be delivered next, or NULL. */
+int page_open(struct cluster *d, struct dpage *p, const struct page_message *m);
 /* Always soon. */
 int page_open_later(struct cluster *d, struct dpage *p);
 void page_opened(struct cluster *d, struct dpage *p, const struct coherence_image *image);
@@ -397,7 +407,7 @@ struct report_list {
 	uint8_t *to;
 };
 /* Adds the reports of all pages in bucket `at` (below PAGE_PARTITIONS * d->buckets). 0,
- * -ENOMEM (none was added), -EAGAIN (another epoch). (cluster_page.c) */
+ * -ENOMEM (none was added), -EAGAIN (another epoch). (cluster_record.c) */
 int page_bucket_reports(
 	struct cluster *d, unsigned at, uint64_t epoch, struct report_list *list);
 /* Room for two more. */
@@ -433,7 +443,7 @@ void wire_send(struct cluster *d, unsigned node, const struct page_message *m);
 /* The image first: of the page's frame, or of `buffer`, which is freed at the end. */
 void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 	const struct page_message *m, uint64_t place, void *buffer);
-/* Under the page's lock. NULL: no memory. (cluster_page.c) */
+/* Under the page's lock. NULL: no memory. (cluster_record.c) */
 struct image_op *image_op_take(struct cluster *d, struct dpage *p);
 void image_op_put(struct image_op *x);
 void wire_cut(struct cluster *d, unsigned node, int error, const char *why,

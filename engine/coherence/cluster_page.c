@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's records of pages: made when a page becomes anything that the frames do not
- * say, forgotten when it is that no more. A page of this shard without a record is
+ * The driver's records of pages (cluster_record.c has their table): made when a page becomes
+ * anything that the frames do not say, forgotten when it is that no more. A page of this shard without a record is
  * nobody's, or this node's alone: its frame says which. So what only the home uses costs
  * nothing here but a look at the table at a miss.
  *
@@ -9,18 +9,6 @@
  * new ones start at the highest of them.
  */
 #include "engine/coherence/cluster_internal.h"
-
-int page_table_open(struct cluster *d, uint32_t buckets)
-{
-	d->buckets = buckets;
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
-		d->partition[i].bucket =
-			rt_alloc(buckets * sizeof(*d->partition[i].bucket));
-		if (!d->partition[i].bucket)
-			return -ENOMEM;
-	}
-	return 0;
-}
 
 void page_forget_deferred(struct dpage *p)
 {
@@ -32,176 +20,6 @@ void page_forget_deferred(struct dpage *p)
 	}
 	p->deferred_end = &p->deferred;
 	p->deferred_count = 0;
-}
-
-/* Pages in a row are asked for together: their buckets are too, and one lock is theirs. */
-static uint64_t page_hash(page_id pid)
-{
-	return (pid / PAGE_RUN * 0x9e3779b97f4a7c15ull) >> 32;
-}
-
-static struct partition *partition_of(struct cluster *d, page_id pid)
-{
-	return &d->partition[page_hash(pid) % PAGE_PARTITIONS];
-}
-
-static struct dpage **bucket_of(struct cluster *d, page_id pid)
-{
-	uint64_t at = page_hash(pid) / PAGE_PARTITIONS * PAGE_RUN + pid % PAGE_RUN;
-
-	return &partition_of(d, pid)->bucket[at % d->buckets];
-}
-
-/* ---- their memory --------------------------------------------------------------------------- */
-
-static void chunk_link(struct partition *t, struct page_chunk *k)
-{
-	k->next = t->chunks;
-	k->link = &t->chunks;
-	if (k->next)
-		k->next->link = &k->next;
-	t->chunks = k;
-}
-
-static void chunk_unlink(struct page_chunk *k)
-{
-	*k->link = k->next;
-	if (k->next)
-		k->next->link = k->link;
-}
-
-static struct page_chunk *chunk_new(struct partition *t)
-{
-	struct page_chunk *k = rt_alloc(sizeof(*k));
-
-	if (!k)
-		return NULL;
-	for (unsigned i = PAGE_CHUNK; i-- > 0;) {
-		k->page[i].next = k->free;
-		k->free = &k->page[i];
-	}
-	chunk_link(t, k);
-	t->idle++;
-	return k;
-}
-
-static struct dpage *record_new(struct partition *t)
-{
-	struct page_chunk *k = t->chunks ? t->chunks : chunk_new(t);
-	struct dpage *p;
-
-	if (!k)
-		return NULL;
-	p = k->free;
-	k->free = p->next;
-	t->idle -= k->used == 0;
-	k->used++;
-	if (!k->free)
-		chunk_unlink(k);
-	*p = (struct dpage){.chunk = k};
-	return p;
-}
-
-static void page_free(struct partition *t, struct dpage *p)
-{
-	struct page_chunk *k = p->chunk;
-
-	page_forget_deferred(p);
-	if (!k->free)
-		chunk_link(t, k);
-	p->next = k->free;
-	k->free = p;
-	if (--k->used)
-		return;
-	if (t->idle < CHUNKS_IDLE) { /* pages come and go: their memory is used again */
-		t->idle++;
-		return;
-	}
-	chunk_unlink(k);
-	rt_free(k);
-}
-
-struct image_op *image_op_take(struct cluster *d, struct dpage *p)
-{
-	struct partition *t = partition_of(d, p->at.pid);
-	struct image_op *x = t->spare;
-
-	if (x)
-		t->spare = x->next;
-	else
-		x = rt_alloc(sizeof(*x));
-	if (x)
-		*x = (struct image_op){.d = d, .p = p, .epoch = view_epoch(d)};
-	return x;
-}
-
-void image_op_put(struct image_op *x)
-{
-	struct partition *t = partition_of(x->d, x->p->at.pid);
-
-	x->next = t->spare;
-	t->spare = x;
-}
-
-/* ---- the table ------------------------------------------------------------------------------ */
-
-void page_table_close(struct cluster *d)
-{
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
-		struct partition *t = &d->partition[i];
-
-		for (unsigned b = 0; t->bucket && b < d->buckets; b++)
-			while (t->bucket[b]) {
-				struct dpage *p = t->bucket[b];
-
-				t->bucket[b] = p->next;
-				page_free(t, p);
-			}
-		while (t->spare) {
-			struct image_op *x = t->spare;
-
-			t->spare = x->next;
-			rt_free(x);
-		}
-		while (t->chunks) {
-			struct page_chunk *k = t->chunks;
-
-			chunk_unlink(k);
-			rt_free(k);
-		}
-		rt_free(t->bucket);
-		t->bucket = NULL;
-		t->idle = 0;
-	}
-}
-
-struct dpage *page_lock(struct cluster *d, page_id pid)
-{
-	struct dpage *p;
-
-	rt_mutex_lock(&partition_of(d, pid)->lock);
-	for (p = *bucket_of(d, pid); p && p->at.pid != pid; p = p->next)
-		;
-	return p;
-}
-
-struct dpage *page_new(struct cluster *d, page_id pid)
-{
-	unsigned home = d->o.home(d->o.owner, pid_shard(pid));
-	struct dpage **bucket = bucket_of(d, pid);
-	struct dpage *p = NULL;
-
-	if (home < PAGE_NODES_MAX)
-		p = record_new(partition_of(d, pid));
-	if (!p)
-		return NULL;
-	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint8_t)home};
-	p->deferred_end = &p->deferred;
-	p->reinstating = NODE_NONE;
-	p->next = *bucket;
-	*bucket = p;
-	DCOUNT(d, pages);
-	return p;
 }
 
 void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m)
@@ -223,16 +41,35 @@ void page_defer(struct cluster *d, struct dpage *p, const struct page_message *m
 
 /* ---- whose a page is -------------------------------------------------------------------- */
 
+/*
+ * The usual beginning: somebody wants to read what this home has alone. Its frame is looked at
+ * and weakened at once, so that the request need not be tried first (page_give_ready).
+ */
+static bool look_for_reader(struct cluster *d, struct dpage *p,
+	const struct page_message *m, struct coherence_image *image)
+{
+	if (!m || m->type != PAGE_REQUEST || m->mode != PAGE_SHARED || p->reported ||
+		!view_all_heard(d) ||
+		d->base.frames->weaken(d->base.cache, p->at.pid, PAGE_SHARED, image))
+		return false;
+	p->flush_to = image->flush_to;
+	p->readied = !image->hollow && m->incarnation <= image->incarnation &&
+		     log_durable(d->o.log) >= p->flush_to;
+	return true;
+}
+
 /* Where neither the table's block must be read nor the frame is latched. */
-static bool page_open_now(struct cluster *d, struct dpage *p)
+static bool page_open_now(
+	struct cluster *d, struct dpage *p, const struct page_message *m)
 {
 	struct page_descriptor stored;
 	struct coherence_image image;
-	int look;
+	int look = 0;
 
 	if (store_descriptor_try(d->o.store, p->at.pid, &stored))
 		return false;
-	look = d->base.frames->look(d->base.cache, p->at.pid, &image);
+	if (!look_for_reader(d, p, m, &image))
+		look = d->base.frames->look(d->base.cache, p->at.pid, &image);
 	if (look == -EAGAIN)
 		return false;
 	p->stored_incarnation = stored.incarnation;
@@ -251,10 +88,10 @@ int page_open_later(struct cluster *d, struct dpage *p)
 	return e;
 }
 
-int page_open(struct cluster *d, struct dpage *p)
+int page_open(struct cluster *d, struct dpage *p, const struct page_message *m)
 {
 	WEFT_ASSERT(p->at.home == d->o.self && !p->has_entry && !p->opening);
-	return page_open_now(d, p) ? 0 : page_open_later(d, p);
+	return page_open_now(d, p, m) ? 0 : page_open_later(d, p);
 }
 
 /* This node has the page already, and nobody else. */
@@ -347,20 +184,16 @@ static bool page_idle(const struct dpage *p)
 	return home_entry_idle(&p->entry) && h->hold == RIGHT_NONE;
 }
 
-static void page_forget(struct cluster *d, struct dpage *p)
+/* Epochs of forgotten entries are not used again. */
+static void forget(struct cluster *d, struct dpage *p)
 {
-	struct dpage **at = bucket_of(d, p->at.pid);
 	uint32_t floor = atomic_load_explicit(&d->epoch_floor, memory_order_relaxed);
 
 	while (p->has_entry && epoch_after(p->entry.epoch, floor) > 0 &&
 		!atomic_compare_exchange_weak_explicit(&d->epoch_floor, &floor,
 			p->entry.epoch, memory_order_relaxed, memory_order_relaxed))
 		;
-	while (*at != p)
-		at = &(*at)->next;
-	*at = p->next;
-	atomic_fetch_sub_explicit(&d->counters.pages, 1, memory_order_relaxed);
-	page_free(partition_of(d, p->at.pid), p);
+	page_forget(d, p);
 }
 
 void page_settle(struct cluster *d, struct dpage *p)
@@ -372,79 +205,18 @@ void page_settle(struct cluster *d, struct dpage *p)
 	} while (p->replay);
 	page_alone(d, p);
 	if (page_idle(p))
-		page_forget(d, p);
+		forget(d, p);
 }
 
 void page_unlock_more(struct cluster *d, page_id pid, struct dpage *p)
 {
 	if (p)
 		page_settle(d, p);
-	rt_mutex_unlock(&partition_of(d, pid)->lock);
+	page_partition_unlock(d, pid);
 }
 
 void page_unlock(struct cluster *d, page_id pid, struct dpage *p)
 {
 	page_unlock_more(d, pid, p);
 	net_flush(d->o.net);
-}
-
-/* ---- all of them ---------------------------------------------------------------------------- */
-
-void page_each(struct cluster *d,
-	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg)
-{
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
-		struct partition *t = &d->partition[i];
-
-		rt_mutex_lock(&t->lock);
-		for (unsigned b = 0; b < d->buckets; b++)
-			for (struct dpage *p = t->bucket[b], *next; p; p = next) {
-				next = p->next; /* nothing else of the partition changes */
-				fn(d, p, arg);
-				page_settle(d, p);
-			}
-		rt_mutex_unlock(&t->lock);
-		net_flush(d->o.net);
-	}
-}
-
-void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p))
-{
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
-		for (unsigned b = 0; b < d->buckets; b++)
-			for (struct dpage *p = d->partition[i].bucket[b]; p; p = p->next)
-				fn(d, p);
-}
-
-int page_bucket_reports(
-	struct cluster *d, unsigned at, uint64_t epoch, struct report_list *list)
-{
-	struct partition *t = &d->partition[at / d->buckets];
-	unsigned had = list->count;
-	int e = 0;
-
-	rt_mutex_lock(&t->lock);
-	if (view_epoch(d) != epoch)
-		e = -EAGAIN;
-	for (struct dpage *p = t->bucket[at % d->buckets]; p && !e; p = p->next) {
-		e = report_list_grow(list);
-		if (!e && p->at.home != d->o.self)
-			report_page(p, list);
-	}
-	if (e)
-		list->count = had;
-	rt_mutex_unlock(&t->lock);
-	return e;
-}
-
-void page_all_lock(struct cluster *d)
-{
-	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
-		rt_mutex_lock(&d->partition[i].lock);
-}
-
-void page_all_unlock(struct cluster *d)
-{
-	for (unsigned i = PAGE_PARTITIONS; i-- > 0;)
-		rt_mutex_unlock(&d->partition[i].lock);
 }

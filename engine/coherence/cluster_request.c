@@ -116,7 +116,7 @@ void wish_start(struct cluster *d, struct dpage *p)
 		return;
 	}
 	if (p->at.home == d->o.self && !p->has_entry) {
-		if (!p->opening && page_open(d, p))
+		if (!p->opening && page_open(d, p, NULL))
 			wish_done(d, p, -ENOMEM);
 		return;
 	}
@@ -625,7 +625,7 @@ static int ship_send(struct cluster *d, struct dpage *p, struct ship_wait *w)
 	if (!view_ready(d, p->at.home))
 		return -EHOSTDOWN;
 	if (p->at.home == d->o.self && !p->has_entry && !p->opening)
-		e = page_open(d, p); /* it knows what is persisted */
+		e = page_open(d, p, NULL); /* it knows what is persisted */
 	if (e)
 		return e;
 	if (home_newest(p, s->incarnation, s->version))

@@ -175,7 +175,7 @@ static int message_page(struct cluster *d, const struct page_message *m, struct 
 	if ((*p)->at.home != d->o.self)
 		return 0;
 	/* a report belongs to the entry from its beginning */
-	return m->type == PAGE_REPORT ? page_open_later(d, *p) : page_open(d, *p);
+	return m->type == PAGE_REPORT ? page_open_later(d, *p) : page_open(d, *p, m);
 }
 
 void coherence_cluster_message(

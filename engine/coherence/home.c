@@ -166,10 +166,11 @@ static int ask_local(struct page_hold *local, const struct page_at *at,
 	const struct page_message *m, const struct plan *p, struct page_actions *out)
 {
 	struct page_action *grant = &out->list[0];
-	struct page_actions tmp = {0};
+	struct page_actions tmp;
 	struct page_message ask = *m;
 	int error;
 
+	tmp.count = 0;
 	ask.type = PAGE_INVALIDATE;
 	if (p->provider == FROM_LOCAL ||
 		(p->provider == FROM_SOURCE && p->source == at->self))
