@@ -288,6 +288,11 @@ unsigned cache_batch_max(struct cache *c)
 	return c->batch_max;
 }
 
+unsigned cache_fill_max(struct cache *c)
+{
+	return c->fill_max;
+}
+
 struct cache_counters *cache_counters(struct cache *c)
 {
 	uint64_t hits = 0;

@@ -262,9 +262,10 @@ static inline bool guard_valid(const struct guard *g)
 
 /*
  * Brackets the filling of pages that are published later: they cannot be evicted, so all
- * callers together may hold only a quarter of the cache. pages <= cache_batch_max. begin
+ * callers together may hold only a quarter of the cache: pages <= cache_fill_max. begin
  * waits; call it before the first guard_fresh, holding nothing.
  */
+unsigned cache_fill_max(struct cache *cache);
 void cache_fill_begin(struct cache *cache, unsigned pages);
 void cache_fill_end(struct cache *cache, unsigned pages);
 

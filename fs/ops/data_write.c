@@ -27,6 +27,8 @@
 #include "fs/ops/kernel.h"
 
 #define WRITE_PAGES_MAX 256u
+#define PIECE_PAGES_MAX                                                                  \
+	257u /* the most that a kernel asks for at once, wherever it begins */
 #define WRITE_PARTS_MAX 32u
 #define OVERWRITE_TRIES 8u    /* without the lock */
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
@@ -69,7 +71,7 @@ struct write_piece {
 	unsigned part_count, taken; /* taken: parts whose runs the transaction has */
 	struct write_part part[WRITE_PARTS_MAX];
 	unsigned fresh_count;
-	struct page_ref fresh[WRITE_PAGES_MAX];
+	struct page_ref fresh[PIECE_PAGES_MAX];
 };
 
 static uint64_t blocks_end(uint64_t bytes)
@@ -301,6 +303,19 @@ static int plan_segment(
 }
 
 /*
+ * Pages that a piece may have unpublished. So few that two writers have room for theirs at
+ * once; an append that others could come into is one piece if the cache has room for it at all.
+ */
+static unsigned piece_pages(const struct write_call *w)
+{
+	struct cache *cache = w->fs->volume->cache;
+	unsigned pages = w->append && w->view->shared ? cache_fill_max(cache)
+						      : cache_batch_max(cache) / 2;
+
+	return MIN(MAX(pages, 1), PIECE_PAGES_MAX);
+}
+
+/*
  * Decides which pages the bytes go to. The piece is cut to what one transaction can
  * publish and to what space there is; an error only if that is nothing.
  */
@@ -308,8 +323,7 @@ static int plan(struct write_piece *p)
 {
 	struct write_call *w = p->call;
 	uint64_t first = p->offset >> PAGE_SHIFT, end;
-	unsigned pages =
-		MIN(MAX(cache_batch_max(w->fs->volume->cache) / 2, 1), WRITE_PAGES_MAX);
+	unsigned pages = piece_pages(w);
 	struct map map;
 	int rc;
 
@@ -694,8 +708,8 @@ static int64_t write_at(
 	return rc;
 }
 
-/* At the end, wherever that is by now: other nodes move it too. What they append between
- * two pieces makes this a short write. */
+/* At the end, wherever that is by now: other nodes move it too. Where it takes several pieces, what
+ * they append between two makes this a short write. */
 static int64_t append_all(
 	struct write_call *w, uint64_t *offset, const uint8_t *bytes, size_t len)
 {

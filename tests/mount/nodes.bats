@@ -161,6 +161,46 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 	check_nodes
 }
 
+# Records of up to a MiB, which is what a kernel hands over at once, each in one write from
+# a buffer that begins at a page: a node's bytes between two of its lines.
+appends_large() { # NODE COUNT
+	python3 -c 'import mmap, os, random, sys
+path, node, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+buffer = mmap.mmap(-1, 1 << 20)
+for i in range(count):
+    size = random.choice((1 << 20, (1 << 20) - 4096, random.randrange(600000, 1 << 20)))
+    line = b"node %d record %d of %d\n" % (node, i, size)
+    buffer[:size] = line + bytes([96 + node]) * (size - len(line) - 1) + b"\n"
+    assert os.write(fd, memoryview(buffer)[:size]) == size' "${M[$1]}/large" "$1" "$2"
+}
+
+@test "three nodes append up to a MiB at a time: each is one piece" {
+	local n p=()
+	mount_nodes
+	touch "${M[1]}/large"
+	for n in 1 2 3; do
+		appends_large "$n" 30 &
+		p+=($!)
+	done
+	for n in "${p[@]}"; do wait "$n"; done
+	for n in 1 2 3; do
+		python3 -c 'import sys
+data, at, records, following = open(sys.argv[1], "rb").read(), 0, 0, {}
+while at < len(data):
+    words = data[at:data.index(b"\n", at)].split()
+    node, number, size = int(words[1]), int(words[3]), int(words[5])
+    assert number == following.get(node, 0), (at, node, number)
+    following[node] = number + 1
+    rest = data[data.index(b"\n", at) + 1:at + size]
+    assert len(set(rest[:-1])) == 1 and rest[0] == 96 + node and rest[-1:] == b"\n", at
+    at, records = at + size, records + 1
+assert records == 90 and at == len(data), (records, at)' "${M[n]}/large"
+	done
+	umount_nodes 2 3 1
+	check_nodes
+}
+
 @test "a git repository is used from one node, then from another" {
 	need git
 	export GIT_CONFIG_GLOBAL=/dev/null HOME=$DIR

@@ -7,8 +7,8 @@
  * less than was committed before it looked. The operations: directories that all nodes
  * use, one operation at a time, where each must find what the last one left, on whatever
  * node that was; meanwhile each node works in a directory of its own, and at names of its
- * own in one that all have; all write to the same two files and move directories into each
- * other. In the end every node sees the same, also after closing and opening again, and
+ * own in one that all have; all write to the same two files, append records that are as large as a transaction
+ * takes to one, and move directories into each other. In the end every node sees the same, also after closing and opening again, and
  * fsck finds nothing in their stores, also when all lose their power together in the midst.
  *
  * Not here: failures, locks, files that are open while another node unlinks them
@@ -539,6 +539,71 @@ static void ops_check(struct node *n)
 	check_moving(n);
 }
 
+/* ---- large appends ------------------------------------------------------------------------ */
+
+/* What begins a large record; the rest of it is the node's bytes. */
+struct large {
+	uint32_t node, number, len;
+};
+
+static uint8_t large_byte(const struct large *l)
+{
+	return (uint8_t)(l->node * 50 + l->number % 50);
+}
+
+/* Each as long as a cache lets one append be, wherever the file's end is. */
+static void append_large(struct node *n, unsigned number)
+{
+	uint32_t most = (cache_fill_max(n->v->cache) - 1) * PAGE_SIZE;
+	struct large l = {.node = n->id, .number = number};
+	struct ops_file *f;
+	struct ops_attr a;
+	uint8_t *bytes;
+
+	l.len = pick(3) ? 1 + (uint32_t)sizeof(l) + pick(most - (uint32_t)sizeof(l))
+			: most;
+	bytes = rt_alloc(l.len);
+	memset(bytes, large_byte(&l), l.len);
+	memcpy(bytes, &l, sizeof(l));
+	OK(ops_open(n->fs, n->w->appended, &root_user, O_RDWR, &f, &a));
+	EQ(ops_write(n->fs, f, &root_user, 0, bytes, l.len, true), l.len);
+	ops_close(n->fs, f);
+	rt_free(bytes);
+	n->appended_bytes += l.len;
+}
+
+static void large_work(struct node *n)
+{
+	if (n->id == 1)
+		n->w->appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
+	barrier(n);
+	for (unsigned i = 0; i < n->w->steps; i++)
+		append_large(n, i);
+}
+
+static void large_check(struct node *n)
+{
+	unsigned next[NODES_MAX] = {0}, count = 0;
+	uint64_t size = 0;
+	uint8_t *all;
+
+	for (unsigned i = 0; i < n->w->nodes; i++)
+		size += n->w->node[i].appended_bytes;
+	all = read_all(n, n->w->appended, size);
+	for (uint64_t at = 0; at < size; count++) {
+		struct large l;
+
+		memcpy(&l, all + at, sizeof(l));
+		HOLDS(l.node >= 1 && l.node <= n->w->nodes && l.len <= size - at);
+		EQ(l.number, next[l.node - 1]++);
+		for (uint32_t i = sizeof(l); i < l.len; i++)
+			EQ(all[at + i], large_byte(&l));
+		at += l.len;
+	}
+	EQ(count, n->w->nodes * n->w->steps);
+	rt_free(all);
+}
+
 /* ---- the runner -------------------------------------------------------------------------- */
 
 static void place_clear(struct place_model *p)
@@ -615,6 +680,11 @@ static void five_and_eight_nodes_have_a_filesystem(void **state)
 	few = false;
 }
 
+static void large_appends_are_one_piece(void **state)
+{
+	run_seeds(3, 12, large_work, large_check, false);
+}
+
 static void nothing_is_damaged_when_two_nodes_lose_their_power(void **state)
 {
 	run_seeds(2, 120, ops_work, ops_check, true);
@@ -633,6 +703,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_have_a_filesystem),
 		cmocka_unit_test(three_nodes_have_a_filesystem),
 		cmocka_unit_test(five_and_eight_nodes_have_a_filesystem),
+		cmocka_unit_test(large_appends_are_one_piece),
 		cmocka_unit_test(nothing_is_damaged_when_two_nodes_lose_their_power),
 		cmocka_unit_test(nothing_is_damaged_when_three_nodes_lose_their_power),
 	};

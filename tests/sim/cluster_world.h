@@ -66,6 +66,7 @@ struct node {
 	struct rt_sim_disk *sim_disk;
 	_Atomic uint32_t ups;
 	struct place_model own, common;
+	uint64_t appended_bytes; /* to w->appended, of large records */
 };
 
 struct world {
