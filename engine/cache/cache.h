@@ -370,6 +370,12 @@ int cache_sync(
  * lost with this node's memory. -ENOSPC: they may not fit, nothing was done. Waits.
  */
 int cache_log_dirty(struct cache *cache);
+/*
+ * Others cannot do without this page, whatever becomes of this node: it is not to have it alone for
+ * longer than it changes it. It is shipped to its home, if that is another node, and shared, within some
+ * seconds. At most a few at a time; others rest as all do (docs/many-nodes.md, "Pages at rest").
+ */
+void cache_rest_soon(struct cache *cache, page_id pid);
 /* Starts writing the dirty ones of these pages in the background. */
 void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsigned count);
 /* Writes back every dirty page (but unpublished ones), flushes, writes the table,

@@ -25,6 +25,7 @@
 #define COUNTER_STRIPES 16
 #define AWAY_MAX        128 /* pages that a sweep gives back to homes elsewhere */
 #define DROPPING_MAX    32  /* pages that sweeps have dropped from the kernel at once */
+#define SOON_MAX        32u /* pages that are to rest soon */
 
 struct frame_list { /* stack of free frames */
 	struct rt_mutex lock;
@@ -75,6 +76,12 @@ struct owed {
 	uint32_t frame;
 	bool shipping;  /* its home is being asked to persist it */
 	uint64_t since; /* place in the order in which pages came to be owed */
+};
+
+/* A page that this node is not to have alone for long; how it was when last looked at. */
+struct soon_page {
+	page_id pid;
+	uint64_t incarnation, version;
 };
 
 #define STAY_PLACES 256u
@@ -133,7 +140,10 @@ struct cache {
 	unsigned dropping_count;
 	_Atomic uint32_t provider_word;
 	_Atomic uint32_t flusher_word;
-	_Atomic bool rests; /* there may be pages to be downgraded (provider.c) */
+	_Atomic bool rests;        /* there may be pages to be downgraded (flusher.c) */
+	struct rt_mutex soon_lock; /* the next two */
+	struct soon_page soon[SOON_MAX];
+	unsigned soon_count;
 	_Atomic bool stopping;
 	bool started;
 	struct rt_task *provider_task, *checkpoint_task, *flusher_task;
@@ -427,10 +437,14 @@ void latch_free_frame(struct frame *f);
 /* A free frame, latched, becomes one that is LOADING; table_insert follows. */
 void frame_claim(struct cache *c, struct frame *f, uint64_t incarnation);
 void provider_main(void *arg);
+void provider_wake(struct cache *c);
+
+/* ---- flusher.c ---- */
+
 void flusher_main(void *arg);
+void flusher_wake(struct cache *c);
 /* The frame, latched, has just got the exclusive right. */
 void flusher_note(struct cache *c, const struct frame *f);
-void provider_wake(struct cache *c);
 
 /* ---- fetch.c ---- */
 

@@ -9,9 +9,6 @@
  * The background task does this ahead of need; a task that finds no free frame does a
  * sweep itself, so tools work without background tasks and nobody waits for a sleeping
  * provider.
- *
- * The flusher writes back what has been dirty for long, and gives the exclusive right of pages
- * of other homes back that have been clean for long (docs/many-nodes.md, "Pages at rest").
  */
 #include "engine/cache/cache_internal.h"
 
@@ -20,15 +17,8 @@
 #define SAMPLE_FRAMES 128
 #define COLD_PERCENT  15   /* of the sample: what a sweep takes */
 #define SWEEP_VICTIMS 1024 /* dirty pages of one sweep, at most */
-#define DOWNGRADES    64   /* asked of their homes at once */
 #define RETRY_NS      (20 * 1000000ull)
 #define DROP_NS       50000 /* a look whether the kernel has dropped what it was told to */
-
-static void flusher_wake(struct cache *c)
-{
-	atomic_fetch_add_explicit(&c->flusher_word, 1, memory_order_release);
-	rt_wake(&c->flusher_word, 1);
-}
 
 void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
 {
@@ -504,132 +494,5 @@ void provider_main(void *arg)
 				atomic_load_explicit(
 					&c->provider_word, memory_order_acquire),
 				rt_now_ns() + RETRY_NS);
-	}
-}
-
-/* ---- what has been as it is for long --------------------------------------------- */
-
-/* What this node has alone of another home. */
-static bool may_rest(struct cache *c, const struct frame *f, page_id pid)
-{
-	return pid != PID_NONE && mode_allows(f, PAGE_EXCLUSIVE) &&
-	       !coherence_home_here(c->coherence, pid);
-}
-
-/* And that is as it is persisted. */
-static bool rests(struct cache *c, struct frame *f, uint32_t flags)
-{
-	const uint32_t busy = FRAME_DIRTY | FRAME_LOADING | FRAME_UNPUBLISHED |
-			      FRAME_WRITING | FRAME_HOLLOW | FRAME_LEAVING | FRAME_OWED |
-			      FRAME_ASKING;
-
-	return !(flags & busy) && !kernel_may_store(c, f);
-}
-
-void flusher_note(struct cache *c, const struct frame *f)
-{
-	if (!c->coherence->ops->downgrade ||
-		coherence_home_here(c->coherence,
-			atomic_load_explicit(&f->pid, memory_order_relaxed)))
-		return;
-	/* the frame says so by now: either the tick sees it, or this sees the tick */
-	if (!atomic_exchange(&c->rests, true))
-		flusher_wake(c);
-}
-
-/* Writes what was dirty at the last tick, marks what is dirty now. */
-static void tick_dirty(struct cache *c)
-{
-	unsigned n = 0;
-
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
-		uint32_t flags = frame_flags(f);
-
-		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
-			continue;
-		if (flags & FRAME_AGED)
-			c->flusher_refs[n++] =
-				(struct page_ref){.pid = atomic_load_explicit(
-							  &f->pid, memory_order_relaxed)};
-		else
-			frame_set(f, FRAME_AGED);
-		if (n == c->wb_pages) {
-			writeback_pages(c, c->flusher_refs, n, false, NULL);
-			n = 0;
-		}
-	}
-	if (n)
-		writeback_pages(c, c->flusher_refs, n, false, NULL);
-}
-
-/* Downgrades what was at rest at the last tick, marks what is now. */
-static void tick_rests(struct cache *c)
-{
-	page_id pids[DOWNGRADES];
-	unsigned n = 0;
-	bool some = false;
-
-	atomic_exchange(&c->rests, false);
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
-		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
-		uint32_t flags = frame_flags(f);
-
-		if (!may_rest(c, f, pid))
-			continue;
-		some = true;
-		if (!rests(c, f, flags))
-			continue;
-		if (flags & FRAME_AGED) {
-			frame_clear(f, FRAME_AGED);
-			pids[n++] = pid;
-		} else {
-			frame_set(f, FRAME_AGED);
-		}
-		if (n == DOWNGRADES) {
-			c->coherence->ops->downgrade(c->coherence, pids, n);
-			n = 0;
-		}
-	}
-	if (n)
-		c->coherence->ops->downgrade(c->coherence, pids, n);
-	if (some)
-		atomic_store_explicit(&c->rests, true, memory_order_relaxed);
-}
-
-static bool has_work(struct cache *c)
-{
-	return atomic_load_explicit(&c->dirty, memory_order_relaxed) ||
-	       atomic_load_explicit(&c->rests, memory_order_relaxed);
-}
-
-void flusher_main(void *arg)
-{
-	struct cache *c = arg;
-	uint64_t tick_ns = c->options.dirty_age_ms * 1000000ull / 2;
-
-	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word =
-			atomic_load_explicit(&c->flusher_word, memory_order_acquire);
-		uint64_t until = RT_FOREVER;
-
-		if (has_work(c)) {
-			until = rt_now_ns() + tick_ns;
-			/* a wake-up for the first dirty page does not shorten the tick */
-			while (rt_now_ns() < until && !atomic_load_explicit(&c->stopping,
-							      memory_order_acquire)) {
-				rt_wait(&c->flusher_word, word, until);
-				word = atomic_load_explicit(
-					&c->flusher_word, memory_order_acquire);
-			}
-			if (atomic_load_explicit(&c->stopping, memory_order_acquire))
-				continue;
-			tick_dirty(c);
-			if (atomic_load_explicit(&c->rests, memory_order_relaxed))
-				tick_rests(c);
-			continue;
-		}
-		rt_wait(&c->flusher_word, word, until);
 	}
 }

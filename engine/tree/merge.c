@@ -164,6 +164,9 @@ static int join(struct merging *m)
 		m->right_slot);
 	tree_hints_shift(m->t, parent->guard.frame, m->right_slot, -1);
 	freed_commit(m, right, m->right_pid);
+	cache_rest_soon(m->t->cache, m->d.parent_pid);
+	if (m->d.counts.level > 0)
+		cache_rest_soon(m->t->cache, m->left_pid);
 	return 0;
 }
 
@@ -191,6 +194,8 @@ static int collapse(struct merging *m)
 	mtr_write(parent, 0, image, PAGE_SIZE);
 	guard_expose_like(m->t->cache, &child->guard, &parent->guard);
 	freed_commit(m, child, m->d.pid);
+	if (m->d.counts.level > 0)
+		cache_rest_soon(m->t->cache, m->d.parent_pid);
 	return 0;
 }
 

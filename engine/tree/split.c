@@ -227,6 +227,7 @@ static int page_grow(
 	inner_insert(&(struct node_edit){.image = image}, 0, low, pid);
 	mtr_write(page, 0, image, PAGE_SIZE);
 	split_commit(s);
+	cache_rest_soon(s->t->cache, d->pid);
 	return 0;
 }
 
@@ -290,6 +291,9 @@ static int node_split(struct splitting *s, struct descent *d, page_id *busy)
 	}
 	split_apply(s, parent, node, fresh, d->slot);
 	split_commit(s);
+	cache_rest_soon(s->t->cache, d->parent_pid);
+	if (s->level > 0)
+		cache_rest_soon(s->t->cache, d->pid);
 	return 0;
 }
 

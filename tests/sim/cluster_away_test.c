@@ -3,13 +3,16 @@
  * While a node is away the others go on with what is theirs (docs/many-nodes.md, "Splits while a
  * node is away"): three nodes make and unlink files, each in its own directory. One loses its
  * power; the others make many more, so that the tree has to grow, and unlink most. Then it comes
- * back, and the volume is whole.
+ * back, and the volume is whole. And where one has been the last to change what is above all, and
+ * is lost some seconds later, the others find what is theirs ("Pages at rest").
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_away_test     one seed
  *   WEFT_SIM_SEEDS=1000                                   so many
  */
 #define LOG_BYTES (16ull << 20)
 #define FRAMES    4000
+#include "engine/cache/cache_internal.h"
+#include "engine/tree/tree_internal.h"
 #include "tests/sim/cluster_lives.h"
 
 #define AWAY_SEEDS 4
@@ -28,7 +31,7 @@ static struct own {
 
 static _Atomic uint32_t phase, finished;
 static unsigned ended, victim;
-static uint64_t sum_grown;
+static uint64_t sum_grown, sum_alone;
 
 static struct ops_name own_name(char out[16], unsigned i)
 {
@@ -148,10 +151,74 @@ static void away_life(void *arg)
 	ended++;
 }
 
+/* Pages above leaves, of other homes, that the node has alone. */
+static unsigned inner_alone(struct node *n)
+{
+	struct cache *c = n->v->cache;
+	unsigned alone = 0;
+
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		page_id pid = atomic_load(&f->pid);
+		const uint8_t *image = frame_image(c, f);
+
+		if (pid == PID_NONE || coherence_home_here(c->coherence, pid) ||
+			!mode_allows(f, PAGE_EXCLUSIVE))
+			continue;
+		/* one of the tree says so, and its own number */
+		alone += page_load_u64(image + NODE_PID) == pid &&
+			 node_counts_load(image).level > 0;
+	}
+	return alone;
+}
+
+/* All make files; then the victim alone, which changes pages above with it. */
+static void last_to_change_life(struct node *n)
+{
+	struct own *o = &own[n->id - 1];
+	char text[16];
+
+	snprintf(text, sizeof(text), "own%u", n->id);
+	o->dir = mk_dir(n->fs, DISK_INO_ROOT, text);
+	while (o->made < BEFORE)
+		make_one(n, o);
+	barrier(n);
+	look_at(n, o); /* from here on the leaves that it needs are not another's alone */
+	barrier(n);
+	while (o == &own[victim] && o->made < 2 * BEFORE)
+		make_one(n, o);
+	barrier(n);
+	sum_alone += inner_alone(n);
+	rt_sleep_ns(4000000000);
+	EQ(inner_alone(n), 0);
+	atomic_fetch_add(&finished, 1);
+	come_to(ALONE);
+	look_at(n, o);
+	atomic_fetch_add(&finished, 1);
+}
+
+static void rest_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	crash_open(n);
+	if (!own[n->id - 1].crashed)
+		last_to_change_life(n);
+	come_to(AGAIN);
+	barrier(n);
+	fs_close(n->fs);
+	barrier(n);
+	node_settle(n);
+	OK(volume_close(n->v));
+	ended++;
+}
+
+static void (*life)(void *);
+
 static void life_begin(struct node *n)
 {
 	n->sim = rt_sim_node_new(n->disk);
-	OK(rt_sim_spawn_on(n->sim, "node", away_life, n));
+	OK(rt_sim_spawn_on(n->sim, "node", life, n));
 }
 
 static int run_away(void *arg)
@@ -191,12 +258,13 @@ static int run_away(void *arg)
 }
 
 /* The home of the tree's upper pages, node 1, is not lost: what needs that waits. */
-static void run_seeds(void)
+static void run_seeds(void (*of_each)(void *))
 {
 	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
 	uint64_t seeds = seeds_count(AWAY_SEEDS);
 
 	sum_grown = 0;
+	life = of_each;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		struct world *w = (struct world *)calloc(1, sizeof(*w));
 
@@ -211,19 +279,29 @@ static void run_seeds(void)
 		assert_int_equal(rt_sim_run(seed, &o, run_away, w), 0);
 		free(w);
 	}
-	print_message("%" PRIu64 " pages grew where they are\n", sum_grown);
-	assert_true(sum_grown > 0);
 }
 
 static void others_go_on_while_one_is_away(void **state)
 {
-	run_seeds();
+	run_seeds(away_life);
+	print_message("%" PRIu64 " pages grew where they are\n", sum_grown);
+	assert_true(sum_grown > 0);
+}
+
+static void what_is_above_all_is_shared_again_within_seconds(void **state)
+{
+	dirty_age_ms = 60000;
+	sum_alone = 0;
+	run_seeds(rest_life);
+	dirty_age_ms = 40;
+	assert_true(sum_alone > 0); /* else there was nothing to share */
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(others_go_on_while_one_is_away),
+		cmocka_unit_test(what_is_above_all_is_shared_again_within_seconds),
 	};
 
 	if (argc > 1)

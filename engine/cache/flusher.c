@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The flusher: writes back what has been dirty for long, and gives the exclusive right of pages
+ * of other homes back that have been clean for long; for those that all nodes need, much
+ * sooner (docs/many-nodes.md, "Pages at rest").
+ */
+#include "engine/cache/cache_internal.h"
+
+#define DOWNGRADES 64            /* asked of their homes at once */
+#define SOON_NS    1000000000ull /* between looks at pages that are to rest soon */
+
+void flusher_wake(struct cache *c)
+{
+	atomic_fetch_add_explicit(&c->flusher_word, 1, memory_order_release);
+	rt_wake(&c->flusher_word, 1);
+}
+
+/* ---- what has been as it is for long --------------------------------------------- */
+
+/* What this node has alone of another home. */
+static bool may_rest(struct cache *c, const struct frame *f, page_id pid)
+{
+	return pid != PID_NONE && mode_allows(f, PAGE_EXCLUSIVE) &&
+	       !coherence_home_here(c->coherence, pid);
+}
+
+/* And that is as it is persisted. */
+static bool rests(struct cache *c, struct frame *f, uint32_t flags)
+{
+	const uint32_t busy = FRAME_DIRTY | FRAME_LOADING | FRAME_UNPUBLISHED |
+			      FRAME_WRITING | FRAME_HOLLOW | FRAME_LEAVING | FRAME_OWED |
+			      FRAME_ASKING;
+
+	return !(flags & busy) && !kernel_may_store(c, f);
+}
+
+void flusher_note(struct cache *c, const struct frame *f)
+{
+	if (!c->coherence->ops->downgrade ||
+		coherence_home_here(c->coherence,
+			atomic_load_explicit(&f->pid, memory_order_relaxed)))
+		return;
+	/* the frame says so by now: either the tick sees it, or this sees the tick */
+	if (!atomic_exchange(&c->rests, true))
+		flusher_wake(c);
+}
+
+/* Writes what was dirty at the last tick, marks what is dirty now. */
+static void tick_dirty(struct cache *c)
+{
+	unsigned n = 0;
+
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		uint32_t flags = frame_flags(f);
+
+		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
+			continue;
+		if (flags & FRAME_AGED)
+			c->flusher_refs[n++] =
+				(struct page_ref){.pid = atomic_load_explicit(
+							  &f->pid, memory_order_relaxed)};
+		else
+			frame_set(f, FRAME_AGED);
+		if (n == c->wb_pages) {
+			writeback_pages(c, c->flusher_refs, n, false, NULL);
+			n = 0;
+		}
+	}
+	if (n)
+		writeback_pages(c, c->flusher_refs, n, false, NULL);
+}
+
+/* Downgrades what was at rest at the last tick, marks what is now. */
+static void tick_rests(struct cache *c)
+{
+	page_id pids[DOWNGRADES];
+	unsigned n = 0;
+	bool some = false;
+
+	atomic_exchange(&c->rests, false);
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+		uint32_t flags = frame_flags(f);
+
+		if (!may_rest(c, f, pid))
+			continue;
+		some = true;
+		if (!rests(c, f, flags))
+			continue;
+		if (flags & FRAME_AGED) {
+			frame_clear(f, FRAME_AGED);
+			pids[n++] = pid;
+		} else {
+			frame_set(f, FRAME_AGED);
+		}
+		if (n == DOWNGRADES) {
+			c->coherence->ops->downgrade(c->coherence, pids, n);
+			n = 0;
+		}
+	}
+	if (n)
+		c->coherence->ops->downgrade(c->coherence, pids, n);
+	if (some)
+		atomic_store_explicit(&c->rests, true, memory_order_relaxed);
+}
+
+/* ---- what is to rest soon --------------------------------------------------------- */
+
+static void soon_add(struct cache *c, const struct soon_page *s)
+{
+	bool there = false;
+
+	rt_mutex_lock(&c->soon_lock);
+	for (unsigned i = 0; i < c->soon_count; i++)
+		there |= c->soon[i].pid == s->pid;
+	if (!there && c->soon_count < SOON_MAX) /* else it rests as all do */
+		c->soon[c->soon_count++] = *s;
+	rt_mutex_unlock(&c->soon_lock);
+}
+
+static unsigned soon_take(struct cache *c, struct soon_page list[SOON_MAX])
+{
+	unsigned n;
+
+	rt_mutex_lock(&c->soon_lock);
+	n = c->soon_count;
+	memcpy(list, c->soon, n * sizeof(*list));
+	c->soon_count = 0;
+	rt_mutex_unlock(&c->soon_lock);
+	return n;
+}
+
+static bool soon_any(struct cache *c)
+{
+	bool any;
+
+	rt_mutex_lock(&c->soon_lock);
+	any = c->soon_count > 0;
+	rt_mutex_unlock(&c->soon_lock);
+	return any;
+}
+
+void cache_rest_soon(struct cache *c, page_id pid)
+{
+	struct soon_page s = {.pid = pid};
+
+	if (!c->coherence->ops->downgrade || coherence_home_here(c->coherence, pid))
+		return;
+	soon_add(c, &s);
+	flusher_wake(c);
+}
+
+enum soon { SOON_OVER, SOON_LATER, SOON_WRITE, SOON_RESTS };
+
+/* What is to be done with it now; notes which image was seen. */
+static enum soon soon_look(struct cache *c, struct soon_page *s)
+{
+	struct frame *f = table_find(c, s->pid);
+	enum soon what = SOON_LATER;
+	uint32_t flags;
+
+	if (!f || !may_rest(c, f, s->pid))
+		return SOON_OVER;
+	if (!latch_try_shared(f))
+		return SOON_LATER;
+	flags = frame_flags(f);
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != s->pid)
+		what = SOON_OVER;
+	else if (flags & FRAME_DIRTY)
+		what = SOON_WRITE;
+	else if (rests(c, f, flags) && s->incarnation == f->incarnation &&
+		 s->version == f->version)
+		what = SOON_RESTS;
+	s->incarnation = f->incarnation;
+	s->version = f->version;
+	latch_release_shared(c, f);
+	return what;
+}
+
+/* What is dirty is written back; what was seen before as it is now, and is persisted, rests. */
+static void tick_soon(struct cache *c)
+{
+	struct soon_page list[SOON_MAX];
+	struct page_ref dirty[SOON_MAX];
+	page_id resting[SOON_MAX];
+	unsigned n = soon_take(c, list), writes = 0, rest = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		enum soon what = soon_look(c, &list[i]);
+
+		if (what == SOON_WRITE)
+			dirty[writes++] = (struct page_ref){.pid = list[i].pid};
+		if (what == SOON_RESTS)
+			resting[rest++] = list[i].pid;
+		if (what == SOON_WRITE || what == SOON_LATER)
+			soon_add(c, &list[i]);
+	}
+	if (writes)
+		writeback_pages(c, dirty, writes, false, NULL);
+	if (rest)
+		c->coherence->ops->downgrade(c->coherence, resting, rest);
+}
+
+/* ---- the task ---------------------------------------------------------------------- */
+
+static bool has_work(struct cache *c)
+{
+	return atomic_load_explicit(&c->dirty, memory_order_relaxed) ||
+	       atomic_load_explicit(&c->rests, memory_order_relaxed);
+}
+
+/* When to look next, counted from when there is something to look at: more of it does not
+ * put that off, or bring it nearer. */
+static void next_set(uint64_t *next_ns, bool any, uint64_t after_ns)
+{
+	if (*next_ns == RT_FOREVER && any)
+		*next_ns = rt_now_ns() + after_ns;
+}
+
+static bool next_is_due(uint64_t *next_ns)
+{
+	if (*next_ns == RT_FOREVER || rt_now_ns() < *next_ns)
+		return false;
+	*next_ns = RT_FOREVER;
+	return true;
+}
+
+void flusher_main(void *arg)
+{
+	struct cache *c = arg;
+	uint64_t tick_ns = c->options.dirty_age_ms * 1000000ull / 2;
+	uint64_t tick = RT_FOREVER, soon = RT_FOREVER;
+
+	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
+		uint32_t word =
+			atomic_load_explicit(&c->flusher_word, memory_order_acquire);
+
+		next_set(&tick, has_work(c), tick_ns);
+		next_set(&soon, soon_any(c), MIN(tick_ns, SOON_NS));
+		if (next_is_due(&soon)) {
+			tick_soon(c);
+		} else if (next_is_due(&tick)) {
+			tick_dirty(c);
+			if (atomic_load_explicit(&c->rests, memory_order_relaxed))
+				tick_rests(c);
+		} else {
+			rt_wait(&c->flusher_word, word, MIN(tick, soon));
+		}
+	}
+}
