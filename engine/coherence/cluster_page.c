@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's records of pages (cluster_record.c has their table): made when a page becomes
- * anything that the frames do not say, forgotten when it is that no more. A page of this shard without a record is
- * nobody's, or this node's alone: its frame says which. So what only the home uses costs
- * nothing here but a look at the table at a miss.
+ * anything that the frames do not say, forgotten when it is that no more. A page of this
+ * shard without a record is nobody's, or this node's alone: its frame says which. So what
+ * only the home uses costs nothing here but a look at the table at a miss.
  *
  * Invariant 7: all of it is soft state. Epochs of forgotten entries are not used again:
  * new ones start at the highest of them.
