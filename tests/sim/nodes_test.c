@@ -124,6 +124,11 @@ static void check_settled(struct node *n)
 		if (!p->known || i % n->w->nodes != n->id - 1)
 			continue;
 		store_read_pages(n->e.store, &r, 1);
+		if (r.result == -EUCLEAN) { /* torn by the first of a later incarnation */
+			r.incarnation = p->incarnation;
+			store_read_pages(n->e.store, &r, 1);
+			HOLDS(r.result == STORE_ZEROS);
+		}
 		HOLDS(r.result >= 0);
 		if (r.found_incarnation < p->incarnation) /* which reads as zeros */
 			settle_doubt(n, i, p, NULL, 0);
