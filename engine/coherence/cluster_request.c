@@ -278,6 +278,16 @@ static void acquire_result(const struct dpage *p, struct coherence_request *r, i
 		r->hollow = false;
 }
 
+/* It counts as used: who asks for it need not wait until somebody comes who reads it here. */
+static void use_ahead(struct cluster *d, struct dpage *p)
+{
+	struct page_actions out;
+
+	out.count = 0;
+	if (!requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+}
+
 static void acquire_end(struct cluster *d, struct wish *w)
 {
 	page_id pid = w->request->pid;
@@ -304,6 +314,8 @@ static void acquire_end(struct cluster *d, struct wish *w)
 		WEFT_ASSERT(page_lock(d, pid) == p);
 		p->refs--;
 	}
+	if (!w->result && w->request->ahead)
+		use_ahead(d, p);
 	if (p->has_entry || p->at.home != d->o.self)
 		acquire_result(p, w->request, w->result);
 	else if (w->result)
@@ -313,7 +325,7 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	p->wish = NULL;
 	if (w->result && p->hold.hold != RIGHT_NONE && w->request->held == PAGE_INVALID)
 		p->no_frame = true; /* granted, but there is no image to be had */
-	page_unlock(d, pid, p);
+	page_unlock_more(d, pid, p);
 }
 
 static void cluster_acquire(
@@ -339,6 +351,7 @@ static void cluster_acquire(
 	for (unsigned i = 0; i < count; i++)
 		if (wishes[i].request)
 			acquire_end(d, &wishes[i]);
+	net_flush(d->o.net);
 	if (wishes != &one)
 		rt_free(wishes);
 }
