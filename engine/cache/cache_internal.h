@@ -78,10 +78,12 @@ struct owed {
 	uint64_t since; /* place in the order in which pages came to be owed */
 };
 
-/* A page that this node is not to have alone for long; how it was when last looked at. */
+/* A page that this node is not to have alone for long; how it was when last looked at, and
+ * how often it was. */
 struct soon_page {
 	page_id pid;
 	uint64_t incarnation, version;
+	unsigned looks;
 };
 
 #define STAY_PLACES 256u
@@ -389,9 +391,12 @@ static inline void image_expect(struct cache *c, page_id pid)
 {
 	uint32_t link = atomic_load_explicit(
 		&c->buckets[table_hash(pid) & c->bucket_mask], memory_order_relaxed);
-	const uint8_t *image = c->images + ((size_t)link - 1) * PAGE_SIZE;
+	const uint8_t *image;
 
-	for (unsigned line = 0; link && line < 4; line++)
+	if (!link)
+		return;
+	image = c->images + ((size_t)link - 1) * PAGE_SIZE;
+	for (unsigned line = 0; line < 4; line++)
 		__builtin_prefetch(image + line * CACHE_LINE);
 }
 
@@ -459,8 +464,6 @@ void flusher_note(struct cache *c, const struct frame *f);
 /* to be read alone, most likely: of another home shared even if nobody else has it. One
  * message is saved when it is evicted, and others need not wait for it when this node is lost */
 #define FETCH_READ (1u << 5)
-/* nobody waits for the pages */
-#define FETCH_AHEAD (1u << 6)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).

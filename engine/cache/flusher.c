@@ -8,6 +8,7 @@
 
 #define DOWNGRADES 64            /* asked of their homes at once */
 #define SOON_NS    1000000000ull /* between looks at pages that are to rest soon */
+#define SOON_LOOKS 8u            /* at each of them */
 
 void flusher_wake(struct cache *c)
 {
@@ -145,8 +146,12 @@ static bool soon_any(struct cache *c)
 void cache_rest_soon(struct cache *c, page_id pid)
 {
 	struct soon_page s = {.pid = pid};
+	const struct frame *f;
 
 	if (!c->coherence->ops->downgrade || coherence_home_here(c->coherence, pid))
+		return;
+	f = table_find(c, pid);
+	if (!f || !mode_allows(f, PAGE_EXCLUSIVE))
 		return;
 	soon_add(c, &s);
 	flusher_wake(c);
@@ -179,7 +184,10 @@ static enum soon soon_look(struct cache *c, struct soon_page *s)
 	return what;
 }
 
-/* What is dirty is written back; what was seen before as it is now, and is persisted, rests. */
+/*
+ * What is dirty is written back; what was seen before as it is now, and is persisted, rests: at once,
+ * since that takes no time in which it could change. All is looked at again.
+ */
 static void tick_soon(struct cache *c)
 {
 	struct soon_page list[SOON_MAX];
@@ -194,13 +202,13 @@ static void tick_soon(struct cache *c)
 			dirty[writes++] = (struct page_ref){.pid = list[i].pid};
 		if (what == SOON_RESTS)
 			resting[rest++] = list[i].pid;
-		if (what == SOON_WRITE || what == SOON_LATER)
+		if (what != SOON_OVER && ++list[i].looks < SOON_LOOKS)
 			soon_add(c, &list[i]);
 	}
-	if (writes)
-		writeback_pages(c, dirty, writes, false, NULL);
 	if (rest)
 		c->coherence->ops->downgrade(c->coherence, resting, rest);
+	if (writes)
+		writeback_pages(c, dirty, writes, false, NULL);
 }
 
 /* ---- the task ---------------------------------------------------------------------- */

@@ -278,16 +278,6 @@ static void acquire_result(const struct dpage *p, struct coherence_request *r, i
 		r->hollow = false;
 }
 
-/* It counts as used: who asks for it need not wait until somebody comes who reads it here. */
-static void use_ahead(struct cluster *d, struct dpage *p)
-{
-	struct page_actions out;
-
-	out.count = 0;
-	if (!requester_used(&p->hold, &p->at, &out))
-		page_perform(d, p, NULL, &out);
-}
-
 static void acquire_end(struct cluster *d, struct wish *w)
 {
 	page_id pid = w->request->pid;
@@ -314,8 +304,6 @@ static void acquire_end(struct cluster *d, struct wish *w)
 		WEFT_ASSERT(page_lock(d, pid) == p);
 		p->refs--;
 	}
-	if (!w->result && w->request->ahead)
-		use_ahead(d, p);
 	if (p->has_entry || p->at.home != d->o.self)
 		acquire_result(p, w->request, w->result);
 	else if (w->result)
@@ -575,9 +563,11 @@ static void page_downgrade(struct cluster *d, struct dpage *p)
 	if (d->base.frames->weaken(d->base.cache, p->at.pid, PAGE_SHARED, &image))
 		return;
 	page_take_image(d, p, &image);
-	/* else the frame says less than there is: who wants to change it asks here */
 	if (!holder_downgrade(&p->hold, &p->at, request_number(d), &out))
 		DCOUNT(d, downgrades);
+	else /* changed meanwhile; where its frame is latched that says less than there is:
+		who wants to change it asks here */
+		(void)d->base.frames->strengthen(d->base.cache, p->at.pid);
 	page_perform(d, p, NULL, &out);
 }
 

@@ -33,7 +33,6 @@ struct coherence_request {
 	enum page_mode wanted;
 	enum page_mode held;
 	bool alone; /* wants S, takes X if nobody else has the page */
-	bool ahead; /* nobody waits for it yet: it is not kept for a first use (`arrived`) */
 	/*
 	 * Wants no image: fills all of it, or frees the page. Cleared if one came all the
 	 * same: a dirty one is never left behind.
@@ -162,8 +161,9 @@ struct coherence_frames {
 	/* INVALID was too much: the page stays after all. Never waits. */
 	void (*restore)(void *cache, page_id pid, enum page_mode mode);
 	/*
-	 * A page of this shard that is SHARED becomes EXCLUSIVE: nobody else has it any more. 0;
-	 * -EAGAIN: the frame is latched, or there is none like that. Never waits.
+	 * A page that is SHARED becomes EXCLUSIVE: of this shard, and nobody else has it any more; or it
+	 * was weakened, and is not given. 0; -EAGAIN: the frame is latched, or there is none like that.
+	 * Never waits.
 	 */
 	int (*strengthen)(void *cache, page_id pid);
 	/*

@@ -144,6 +144,7 @@ void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
 /* Checks the page's image under its shared latch, once per load. -EAGAIN: lost a race. */
 static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 {
+	bool inner;
 	struct guard g;
 	int r = guard_try_shared(t->cache, pid, 0, &g);
 
@@ -167,7 +168,10 @@ static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 	if (r == 0)
 		atomic_fetch_or_explicit(
 			&g.frame->flags, FRAME_CHECKED, memory_order_relaxed);
+	inner = r == 0 && node_counts_load(g.image).level > 0;
 	guard_release(t->cache, &g);
+	if (inner) /* it may have been granted to this node alone */
+		cache_rest_soon(t->cache, pid);
 	return r;
 }
 

@@ -303,15 +303,16 @@ static int plan_segment(
 }
 
 /*
- * Pages that a piece may have unpublished. So few that two writers have room for theirs at
- * once; an append that others could come into is one piece if the cache has room for it at all.
+ * Pages that a piece may have unpublished. So few that several writers have room for theirs at
+ * once; but an append that others could come into is one piece if there is room for two such.
  */
 static unsigned piece_pages(const struct write_call *w)
 {
 	struct cache *cache = w->fs->volume->cache;
-	unsigned pages = w->append && w->view->shared ? cache_fill_max(cache)
-						      : cache_batch_max(cache) / 2;
+	unsigned pages = cache_batch_max(cache) / 2;
 
+	if (w->append && w->view->shared)
+		pages = MAX(pages, cache_fill_max(cache) / 2);
 	return MIN(MAX(pages, 1), PIECE_PAGES_MAX);
 }
 

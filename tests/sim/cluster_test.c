@@ -554,7 +554,7 @@ static uint8_t large_byte(const struct large *l)
 /* Each as long as a cache lets one append be, wherever the file's end is. */
 static void append_large(struct node *n, unsigned number)
 {
-	uint32_t most = (cache_fill_max(n->v->cache) - 1) * PAGE_SIZE;
+	uint32_t most = (cache_fill_max(n->v->cache) / 2 - 1) * PAGE_SIZE;
 	struct large l = {.node = n->id, .number = number};
 	struct ops_file *f;
 	struct ops_attr a;
