@@ -477,6 +477,49 @@ static void a_later_incarnation_is_had_to_be_changed(void **state)
 	assert_int_equal(rt_sim_run(1, NULL, run_later_incarnation, NULL), 0);
 }
 
+/*
+ * Who closes is the only one left to make room in the log: the last checkpoint comes to an end
+ * also where there is none but the reserve.
+ */
+static int run_full_log(void *unused)
+{
+	struct engine *e = rt_alloc(sizeof(*e));
+	struct mtr *m = rt_alloc(sizeof(*m));
+	uint8_t bytes[3000];
+	unsigned pages = 16;
+	int error;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(e, DISK, FRAMES);
+	memset(bytes, 5, sizeof(bytes));
+	for (unsigned i = 0; log_room_left(e->log) > 64u << 10; i++) {
+		page_id pid = page_of(i % pages);
+		struct mtr_page *p;
+
+		if (i < pages)
+			OK(mtr_prepare_fresh(e->cache, pid, 1));
+		OK(mtr_begin(m, e->cache, 1));
+		p = i < pages ? mtr_fresh(m, pid, 1, &error)
+			      : mtr_latch(m, pid, 1, &error);
+		HOLDS(p);
+		bytes[0] = (uint8_t)i;
+		mtr_write(p, 100, bytes, sizeof(bytes));
+		mtr_commit(m);
+	}
+	OK(cache_checkpoint(e->cache));
+	HOLDS(cache_dirty_pages(e->cache) == 0 && log_room_left(e->log) > 2 << 20);
+	engine_close(e);
+	rt_free(m);
+	rt_free(e);
+	return 0;
+}
+
+static void the_last_checkpoint_needs_no_other(void **state)
+{
+	assert_int_equal(rt_sim_run(1, NULL, run_full_log, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -485,6 +528,7 @@ int main(void)
 		cmocka_unit_test(steady_freeing_does_not_hold_the_logs_tail),
 		cmocka_unit_test(batches_are_written_in_the_order_of_asking),
 		cmocka_unit_test(a_later_incarnation_is_had_to_be_changed),
+		cmocka_unit_test(the_last_checkpoint_needs_no_other),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
