@@ -174,6 +174,7 @@ int cache_start(struct cache *c)
 	WEFT_ASSERT(!c->started);
 	c->started = true;
 	atomic_store_explicit(&c->stopping, false, memory_order_relaxed);
+	atomic_store_explicit(&c->checkpoints_end, false, memory_order_relaxed);
 	for (unsigned i = 0; i < PREFETCH_TASKS && !e; i++)
 		e = rt_task_spawn(&c->prefetch_task[i], "weft-ahead", prefetch_main, c);
 	if (!e)
@@ -200,7 +201,7 @@ static void stop_task(struct rt_task **task, _Atomic uint32_t *word)
 	*task = NULL;
 }
 
-void cache_stop(struct cache *c)
+void cache_stop_work(struct cache *c)
 {
 	if (!c->started)
 		return;
@@ -208,11 +209,19 @@ void cache_stop(struct cache *c)
 	for (unsigned i = 0; i < PREFETCH_TASKS; i++)
 		stop_task(&c->prefetch_task[i], &c->prefetch.word);
 	stop_task(&c->provider_task, &c->provider_word);
-	stop_task(&c->checkpoint_task, log_pressure_word(c->log));
 	stop_task(&c->flusher_task, &c->flusher_word);
 	for (unsigned i = 0; i < BEHIND_TASKS; i++)
 		stop_task(&c->behind_task[i], &c->behind.word);
 	c->started = false;
+}
+
+void cache_stop(struct cache *c)
+{
+	cache_stop_work(c);
+	if (!c->checkpoint_task)
+		return;
+	atomic_store_explicit(&c->checkpoints_end, true, memory_order_release);
+	stop_task(&c->checkpoint_task, log_pressure_word(c->log));
 }
 
 void cache_close(struct cache *c)

@@ -109,8 +109,10 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	const struct cache_options *o);
 /* Starts the page provider and the checkpointer. */
 int cache_start(struct cache *cache);
-/* Stops them; idempotent. */
+/* Stops them; idempotent. The checkpointer goes last, as all others may wait for room in the log. */
 void cache_stop(struct cache *cache);
+/* All but the checkpointer: what is left to do, a last cache_checkpoint, may need room, too. */
+void cache_stop_work(struct cache *cache);
 /* Drops everything, dirty or not. */
 void cache_close(struct cache *cache);
 

@@ -204,7 +204,7 @@ int cache_checkpoint(struct cache *c)
 		failures = atomic_load_explicit(&c->write_failures, memory_order_acquire);
 		/* What does not pin the log first: it may wait for a checkpoint; where nobody
 		 * makes one (as the volume is closed), behind one of ours. */
-		if (!c->started)
+		if (!c->checkpoint_task)
 			e = checkpoint_round(c, LSN_MAX);
 		if (!e || e == -EHOSTDOWN)
 			e = write_old(c, LSN_MAX, false, refs);
@@ -287,7 +287,7 @@ static void failure_pause(struct cache *c)
 	while (rt_now_ns() < until) {
 		uint32_t word = atomic_load_explicit(pressure, memory_order_acquire);
 
-		if (atomic_load_explicit(&c->stopping, memory_order_acquire))
+		if (atomic_load_explicit(&c->checkpoints_end, memory_order_acquire))
 			return;
 		rt_wait(pressure, word, until);
 	}
@@ -298,9 +298,9 @@ void checkpoint_main(void *arg)
 	struct cache *c = arg;
 	_Atomic uint32_t *pressure = log_pressure_word(c->log);
 	unsigned failures = 0;
+	uint32_t word;
 
-	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(pressure, memory_order_acquire);
+	while (rt_goes_on(&c->checkpoints_end, pressure, &word)) {
 		lsn_t tail = log_tail(c->log);
 		int e;
 

@@ -422,11 +422,9 @@ void prefetch_main(void *arg)
 {
 	struct cache *c = arg;
 	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
+	uint32_t word;
 
-	while (slot && !atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word =
-			atomic_load_explicit(&c->prefetch.word, memory_order_acquire);
-
+	while (slot && rt_goes_on(&c->stopping, &c->prefetch.word, &word)) {
 		if (!queue_take(&c->prefetch, slot)) {
 			rt_wait(&c->prefetch.word, word, RT_FOREVER);
 			continue;

@@ -240,11 +240,9 @@ void flusher_main(void *arg)
 	struct cache *c = arg;
 	uint64_t tick_ns = c->options.dirty_age_ms * 1000000ull / 2;
 	uint64_t tick = RT_FOREVER, soon = RT_FOREVER;
+	uint32_t word;
 
-	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word =
-			atomic_load_explicit(&c->flusher_word, memory_order_acquire);
-
+	while (rt_goes_on(&c->stopping, &c->flusher_word, &word)) {
 		next_set(&tick, has_work(c), tick_ns);
 		next_set(&soon, soon_any(c), MIN(tick_ns, SOON_NS));
 		if (next_is_due(&soon)) {

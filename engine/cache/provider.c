@@ -456,10 +456,9 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 void provider_main(void *arg)
 {
 	struct cache *c = arg;
+	uint32_t word;
 
-	while (!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word =
-			atomic_load_explicit(&c->provider_word, memory_order_acquire);
+	while (rt_goes_on(&c->stopping, &c->provider_word, &word)) {
 		uint64_t pause_ns = DROP_NS;
 		unsigned freed;
 		bool soon;

@@ -746,12 +746,9 @@ void behind_main(void *arg)
 	unsigned max = MAX(c->wb_pages, (uint32_t)FETCH_MAX), n;
 	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
 	struct page_ref *refs = rt_alloc((max + FETCH_MAX) * sizeof(*refs));
+	uint32_t word;
 
-	while (slot && refs &&
-		!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-		uint32_t word =
-			atomic_load_explicit(&c->behind.word, memory_order_acquire);
-
+	while (slot && refs && rt_goes_on(&c->stopping, &c->behind.word, &word)) {
 		for (n = 0; n < max && queue_take(&c->behind, slot); n += slot->count)
 			memcpy(refs + n, slot->ref, slot->count * sizeof(*refs));
 		if (n)

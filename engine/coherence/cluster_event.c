@@ -631,10 +631,9 @@ void giver_main(void *arg)
 {
 	struct cluster *d = arg;
 	unsigned in_vain = 0; /* tries since the last that was not */
+	uint32_t word;
 
-	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
-		uint32_t word =
-			atomic_load_explicit(&d->givers.word, memory_order_acquire);
+	while (rt_goes_on(&d->stopping, &d->givers.word, &word)) {
 		uint32_t eased =
 			atomic_load_explicit(&d->givers.eased, memory_order_acquire);
 		uint64_t next_ns, look_ns;

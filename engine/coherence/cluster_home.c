@@ -296,9 +296,9 @@ void home_main(void *arg)
 {
 	struct cluster *d = arg;
 	struct job_queue *q = &d->home_jobs;
+	uint32_t word;
 
-	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
+	while (rt_goes_on(&d->stopping, &q->word, &word)) {
 		struct job *j = job_take(q);
 		bool done;
 
@@ -571,12 +571,11 @@ void persist_main(void *arg)
 	struct cluster *d = arg;
 	struct job_queue *q = &d->persist_jobs;
 	struct persisting *b = rt_alloc(sizeof(*b));
+	uint32_t word;
 
 	if (b)
 		b->images = rt_alloc_pages(PERSIST_BATCH * PAGE_SIZE);
-	while (b && b->images &&
-		!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
+	while (b && b->images && rt_goes_on(&d->stopping, &q->word, &word)) {
 		bool again = false;
 
 		if (!run_persists(d, b, &again))

@@ -624,8 +624,10 @@ static int ship_send(struct cluster *d, struct dpage *p, struct ship_wait *w)
 
 	if (atomic_load_explicit(&d->failed, memory_order_relaxed))
 		return -EIO;
-	/* it is away, or has to rebuild first, for which it may need this very image */
-	if (!view_ready(d, p->at.home))
+	/* it is away, or has to rebuild first, for which it may need this very image; or nobody here
+	 * serves any more */
+	if (!view_ready(d, p->at.home) ||
+		atomic_load_explicit(&d->stopping, memory_order_acquire))
 		return -EHOSTDOWN;
 	if (p->at.home == d->o.self && !p->has_entry && !p->opening)
 		e = page_open(d, p, NULL); /* it knows what is persisted */

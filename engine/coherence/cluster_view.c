@@ -507,9 +507,9 @@ static bool view_step(struct cluster *d)
 void view_main(void *arg)
 {
 	struct cluster *d = arg;
+	uint32_t word;
 
-	while (!atomic_load_explicit(&d->stopping, memory_order_acquire)) {
-		uint32_t word = atomic_load_explicit(&d->view.word, memory_order_acquire);
+	while (rt_goes_on(&d->stopping, &d->view.word, &word)) {
 		uint64_t look_ns = view_look(d);
 
 		if (!view_step(d))

@@ -157,6 +157,17 @@ void rt_cond_signal(struct rt_cond *c);
 void rt_cond_broadcast(struct rt_cond *c);
 
 /*
+ * For a task that works until `stopping`, and sleeps on a word: reads that first, since who stops it
+ * changes it after. A word that is read behind the look may be the changed one already.
+ */
+static inline bool rt_goes_on(
+	const _Atomic bool *stopping, const _Atomic uint32_t *word, uint32_t *seen)
+{
+	*seen = atomic_load_explicit(word, memory_order_acquire);
+	return !atomic_load_explicit(stopping, memory_order_acquire);
+}
+
+/*
  * A gate: `width` tasks at the most are inside, let in in the order in which they came.
  * For what is held long and taken again at once: the mutex above is not fair, whoever
  * lets go of it may have it again before a waiter is awake. All calls for a gate give the

@@ -141,7 +141,11 @@ static bool note_met(struct member *m)
 
 void member_keeper_wake(struct member *m)
 {
-	atomic_fetch_add(&m->keeping, 1);
+	uint32_t was = atomic_load(&m->keeping), next;
+
+	do { /* its end stays its end */
+		next = was == KEEP_END ? KEEP_END : (was + 1) % KEEP_END;
+	} while (!atomic_compare_exchange_weak(&m->keeping, &was, next));
 	rt_wake(&m->keeping, 1);
 }
 

@@ -286,17 +286,22 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 
 int volume_close(struct volume *v)
 {
+	bool clean = !v->read_only && !v->unredone;
 	int rc = 0;
 
 	if (!v->read_only && !volume_failed(v))
 		volume_range_undivide(v, v->inode_range);
 	if (v->cache)
-		cache_stop(v->cache);
-	if (!v->read_only && !v->unredone) {
+		cache_stop_work(v->cache);
+	if (clean) {
 		/* A log that failed stays as it is: recovery begins at its tail. */
 		rc = volume_failed(v);
 		if (!rc)
 			rc = cache_checkpoint(v->cache);
+	}
+	if (v->cache)
+		cache_stop(v->cache);
+	if (clean) {
 		if (!rc && v->peers && v->peers->settle) {
 			rc = v->peers->settle(v->peers->arg, v);
 			if (!rc)
