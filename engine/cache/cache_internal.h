@@ -146,7 +146,8 @@ struct cache {
 	struct rt_mutex soon_lock; /* the next two */
 	struct soon_page soon[SOON_MAX];
 	unsigned soon_count;
-	_Atomic bool stopping, checkpoints_end; /* the checkpointer's */
+	_Atomic bool stopping;        /* all tasks but */
+	_Atomic bool checkpoints_end; /* the checkpointer */
 	bool started;
 	struct rt_task *provider_task, *checkpoint_task, *flusher_task;
 	struct rt_task *behind_task[BEHIND_TASKS];

@@ -506,10 +506,14 @@ static void drop_main(void *arg)
 	struct cache_kernel *k = c->kernel;
 	bool idle = false;
 
-	while (atomic_load_explicit(&k->on, memory_order_acquire)) {
+	for (;;) {
 		uint32_t word = atomic_load_explicit(&q->word, memory_order_acquire);
-		struct drop *d = drop_take(k, q, &idle);
+		struct drop *d;
 
+		/* behind the word, as in rt_goes_on */
+		if (!atomic_load_explicit(&k->on, memory_order_acquire))
+			return;
+		d = drop_take(k, q, &idle);
 		if (!d) {
 			rt_wait(&q->word, word, RT_FOREVER);
 			continue;

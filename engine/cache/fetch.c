@@ -323,16 +323,16 @@ int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 	return fetch_and_await(c, refs, count, 0);
 }
 
-/* The copy that is here is not but shared, nor an earlier incarnation's, as far as can be seen
- * without waiting. */
+/* False: the copy that is here is only shared, or of an earlier incarnation. As far as can be
+ * seen without waiting. */
 static bool is_owned(struct cache *c, const struct page_ref *ref)
 {
 	struct frame *f = table_find(c, ref->pid);
 	bool owned;
 
-	if (!f || !mode_allows(f, PAGE_EXCLUSIVE) || !ref->incarnation)
-		return !f || mode_allows(f, PAGE_EXCLUSIVE);
-	if (!latch_try_shared(f))
+	if (!f || !mode_allows(f, PAGE_EXCLUSIVE))
+		return !f;
+	if (!ref->incarnation || !latch_try_shared(f))
 		return true;
 	owned = f->incarnation >= ref->incarnation ||
 		atomic_load_explicit(&f->pid, memory_order_relaxed) != ref->pid;

@@ -109,16 +109,19 @@ static void tick_rests(struct cache *c)
 
 /* ---- what is to rest soon --------------------------------------------------------- */
 
-static void soon_add(struct cache *c, const struct soon_page *s)
+/* True: there was nothing before, so the flusher may not look. */
+static bool soon_add(struct cache *c, const struct soon_page *s)
 {
-	bool there = false;
+	bool there = false, first;
 
 	rt_mutex_lock(&c->soon_lock);
+	first = !c->soon_count;
 	for (unsigned i = 0; i < c->soon_count; i++)
 		there |= c->soon[i].pid == s->pid;
 	if (!there && c->soon_count < SOON_MAX) /* else it rests as all do */
 		c->soon[c->soon_count++] = *s;
 	rt_mutex_unlock(&c->soon_lock);
+	return first;
 }
 
 static unsigned soon_take(struct cache *c, struct soon_page list[SOON_MAX])
@@ -153,8 +156,8 @@ void cache_rest_soon(struct cache *c, page_id pid)
 	f = table_find(c, pid);
 	if (!f || !mode_allows(f, PAGE_EXCLUSIVE))
 		return;
-	soon_add(c, &s);
-	flusher_wake(c);
+	if (soon_add(c, &s))
+		flusher_wake(c);
 }
 
 enum soon { SOON_OVER, SOON_LATER, SOON_WRITE, SOON_RESTS };
@@ -203,7 +206,7 @@ static void tick_soon(struct cache *c)
 		if (what == SOON_RESTS)
 			resting[rest++] = list[i].pid;
 		if (what != SOON_OVER && ++list[i].looks < SOON_LOOKS)
-			soon_add(c, &list[i]);
+			(void)soon_add(c, &list[i]); /* the flusher is here */
 	}
 	if (rest)
 		c->coherence->ops->downgrade(c->coherence, resting, rest);

@@ -136,9 +136,8 @@ static int deliver_taking(struct cluster *d, struct dpage *p,
 	bool busy = false;
 	int e;
 
-	if (p->readied && p->hold.hold == RIGHT_EXCLUSIVE)
-		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
-	if (page_give_ready(d, p, m, &busy))
+	if ((p->readied && p->hold.hold == RIGHT_EXCLUSIVE) ||
+		page_give_ready(d, p, m, &busy))
 		return page_on_message(&p->entry, &p->hold, &p->at, m, out);
 	if (busy)
 		page_ease_later(d, p);

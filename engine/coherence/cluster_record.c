@@ -6,7 +6,7 @@
  * Pages are asked for, given and let go of in rows: what is found of one row of PAGE_RUN pages
  * is found by one look in one small block (struct page_row), which tells also of those that
  * have no record; and a look fetches the next record of the row into the processor's cache.
- * So of pages in a row one in PAGE_RUN costs a look into cold memory. Chains are of rows,
+ * So of pages in a row only the first ones cost a look into cold memory. Chains are of rows,
  * never through records, which are of seven lines and lie anywhere.
  */
 #include "engine/coherence/cluster_internal.h"
@@ -48,7 +48,7 @@ static struct page_row **bucket_of(struct cluster *d, page_id pid)
 {
 	uint64_t at = row_hash(pid) / PAGE_PARTITIONS;
 
-	return &partition_of(d, pid)->bucket[at % d->buckets];
+	return &partition_of(d, pid)->bucket[at & (d->buckets - 1)];
 }
 
 /* ---- their memory --------------------------------------------------------------------------- */

@@ -86,9 +86,9 @@ static bool is_unknown(struct member *m, unsigned node)
 static void vacancies_main(void *arg)
 {
 	struct member *m = arg;
+	uint32_t word;
 
-	while (!atomic_load(&m->stopping)) {
-		uint32_t word = atomic_load(&m->changed);
+	while (rt_goes_on(&m->stopping, &m->changed, &word)) {
 		const struct cluster_member *c = NULL;
 		bool unknown = false;
 

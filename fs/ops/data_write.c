@@ -27,8 +27,7 @@
 #include "fs/ops/kernel.h"
 
 #define WRITE_PAGES_MAX 256u
-#define PIECE_PAGES_MAX                                                                  \
-	257u /* the most that a kernel asks for at once, wherever it begins */
+#define PIECE_PAGES_MAX 257u /* what a kernel asks for at once, wherever it begins */
 #define WRITE_PARTS_MAX 32u
 #define OVERWRITE_TRIES 8u    /* without the lock */
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */

@@ -133,6 +133,15 @@ check_unclean_nodes() {
 	umount_nodes 1 2 3
 }
 
+at_once() { # COMMAND COUNT: "COMMAND NODE COUNT" for all nodes, together
+	local n p=()
+	for n in 1 2 3; do
+		"$1" "$n" "$2" &
+		p+=($!)
+	done
+	for n in "${p[@]}"; do wait "$n"; done
+}
+
 # Each record in one write to a file opened with O_APPEND.
 appends() { # NODE COUNT
 	local i
@@ -144,14 +153,10 @@ for line in sys.stdin.buffer: assert os.write(fd, line) == len(line)' "${M[$1]}/
 }
 
 @test "three nodes append to one file at once: no record is lost or torn" {
-	local n p=()
+	local n
 	mount_nodes
 	touch "${M[1]}/log"
-	for n in 1 2 3; do
-		appends "$n" 300 &
-		p+=($!)
-	done
-	for n in "${p[@]}"; do wait "$n"; done
+	at_once appends 300
 	for n in 1 2 3; do
 		[ "$(wc -l <"${M[n]}/log")" = 900 ]
 		[ "$(grep -c '^node [123] record [0-9]\{4\} [0-9]\{40\}$' "${M[n]}/log")" = 900 ]
@@ -176,14 +181,10 @@ for i in range(count):
 }
 
 @test "three nodes append up to a MiB at a time: each is one piece" {
-	local n p=()
+	local n
 	mount_nodes
 	touch "${M[1]}/large"
-	for n in 1 2 3; do
-		appends_large "$n" 30 &
-		p+=($!)
-	done
-	for n in "${p[@]}"; do wait "$n"; done
+	at_once appends_large 30
 	for n in 1 2 3; do
 		python3 -c 'import sys
 data, at, records, following = open(sys.argv[1], "rb").read(), 0, 0, {}

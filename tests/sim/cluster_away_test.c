@@ -189,7 +189,7 @@ static void last_to_change_life(struct node *n)
 		make_one(n, o);
 	barrier(n);
 	sum_alone += inner_alone(n);
-	rt_sleep_ns(4000000000);
+	rt_sleep_ns(3000000000);
 	EQ(inner_alone(n), 0);
 	atomic_fetch_add(&finished, 1);
 	come_to(ALONE);

@@ -7,9 +7,10 @@
  * less than was committed before it looked. The operations: directories that all nodes
  * use, one operation at a time, where each must find what the last one left, on whatever
  * node that was; meanwhile each node works in a directory of its own, and at names of its
- * own in one that all have; all write to the same two files, append records that are as large as a transaction
- * takes to one, and move directories into each other. In the end every node sees the same, also after closing and opening again, and
- * fsck finds nothing in their stores, also when all lose their power together in the midst.
+ * own in one that all have; all write to the same two files and move directories into each
+ * other; and, in a run of its own, append records that are as large as a transaction takes.
+ * In the end every node sees the same, also after closing and opening again, and fsck finds
+ * nothing in their stores, also when all lose their power together in the midst.
  *
  * Not here: failures, locks, files that are open while another node unlinks them
  * (docs/many-nodes.md, "What is not built yet").
