@@ -21,8 +21,10 @@
 #include "fs/session_internal.h"
 
 #define LOOK_NS      200000000ull  /* at the interrupted */
-#define LOOK_SOFT_NS 1000000000ull /* at all, with soft */
+#define LOOK_END_NS  1000000000ull /* at those of programs that end */
 #define RELEASE_NS   5000000ull    /* at a request that keeps a handle */
+
+#define PF_EXITING 0x4ul /* of the flags in /proc/PID/stat */
 
 /* Of a thread that has gone or cannot be seen nothing is known. */
 static bool thread_is_killed(uint32_t thread)
@@ -44,17 +46,39 @@ static bool thread_is_killed(uint32_t thread)
 	return pending && (strtoull(pending + 8, NULL, 16) >> (SIGKILL - 1) & 1);
 }
 
+/* As that of whoever is at the end of exit(2), or was killed: files are closed there. */
+static bool thread_is_exiting(uint32_t thread)
+{
+	char path[32], stat[1024];
+	const char *fields;
+	unsigned long flags;
+	ssize_t length;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", thread);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	length = read(fd, stat, sizeof(stat) - 1);
+	close(fd);
+	stat[MAX(length, 0)] = '\0';
+	fields = strrchr(stat, ')'); /* behind the name, which may have anything in it */
+	return fields &&
+	       sscanf(fields + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1 &&
+	       (flags & PF_EXITING);
+}
+
 /*
  * The worker may have gone on to its next request: then the number is over, and the kernel
  * refuses an answer.
  */
-static void answer(struct session *s, struct worker *w, uint64_t unique, int error)
+static bool answer(struct session *s, struct worker *w, uint64_t unique, int error)
 {
 	if (atomic_load(&w->serving) != unique)
-		return;
+		return false;
 	atomic_store(&w->early, unique);
 	shim_reply(s, unique, error, NULL, 0);
-	atomic_store(&w->unwanted, unique);
+	return true;
 }
 
 /* False: nobody is to be looked at there. */
@@ -67,7 +91,8 @@ static bool look_interrupted(struct session *s, struct worker *w)
 	if (atomic_load(&w->serving) == unique) {
 		if (!thread_is_killed(atomic_load(&w->asker)))
 			return true;
-		answer(s, w, unique, -EINTR);
+		if (answer(s, w, unique, -EINTR))
+			atomic_store(&w->unwanted, unique);
 	}
 	atomic_compare_exchange_strong(&w->interrupted, &unique, 0);
 	return false;
@@ -84,7 +109,20 @@ static void look_soft(struct session *s, struct worker *w, uint64_t now)
 	weft_log(5, "a request (opcode %u) has waited for %llu s: it ends with EIO",
 		atomic_load(&w->opcode),
 		(unsigned long long)((now - since) / 1000000000));
-	answer(s, w, unique, -EIO);
+	if (answer(s, w, unique, -EIO))
+		atomic_store(&w->unwanted, unique);
+}
+
+/* What is to be done at the close is done still. */
+static void look_ending(struct session *s, struct worker *w, uint64_t now)
+{
+	uint64_t unique = atomic_load(&w->serving);
+
+	if (unique && atomic_load(&w->opcode) == FUSE_FLUSH &&
+		now >= atomic_load(&w->since_ns) + LOOK_END_NS &&
+		atomic_load(&w->early) != unique &&
+		thread_is_exiting(atomic_load(&w->asker)))
+		(void)answer(s, w, unique, 0);
 }
 
 static void waits_main(void *arg)
@@ -94,11 +132,12 @@ static void waits_main(void *arg)
 	while (!atomic_load(&s->waits_stopping)) {
 		uint32_t seen = atomic_load(&s->interrupts);
 		uint64_t now = rt_now_ns();
-		uint64_t until = s->soft_ns ? now + LOOK_SOFT_NS : RT_FOREVER;
+		uint64_t until = now + LOOK_END_NS;
 
 		for (unsigned i = 0; i < atomic_load(&s->slots); i++) {
 			if (look_interrupted(s, &s->workers[i]))
 				until = now + LOOK_NS;
+			look_ending(s, &s->workers[i], now);
 			if (s->soft_ns)
 				look_soft(s, &s->workers[i], now);
 		}

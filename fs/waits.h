@@ -10,6 +10,8 @@
  *   (INTERRUPT) whose request is to be looked at. Nobody alive ever sees that EINTR.
  * - EIO, with the option soft, when it has waited for longer than the option timeout says.
  *   Not where it waits for a lock.
+ * - Success, to a FLUSH that has waited for a second, of a program that ends: nothing interrupts
+ *   that, and it would stay. What a close has to do is done still.
  *
  * What serves it goes on, and may still do what was asked; if it waits for a node that is away
  * it gives that up (rt_task_unwanted), so that its worker is free. Its answer is nobody's:

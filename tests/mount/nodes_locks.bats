@@ -89,3 +89,32 @@ locks() {
 	[ "$status" -eq 32 ]
 	[[ $output == *"option uring=on: requests of a volume of several nodes wait for each other"* ]]
 }
+
+# It closes its files at its end, which nothing interrupts; the locks go when that node is back.
+@test "a program that is killed with a lock ends, though the node that keeps it is stopped" {
+	local pid home
+	touch "${M[2]}/f"
+	home=$(node_pid 2)
+	python3 -c 'import fcntl, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(fd, fcntl.LOCK_EX)
+open(sys.argv[2] + "/locked", "w")
+time.sleep(600)' "${M[1]}/f" "$DIR" &
+	pid=$!
+	wait_until 30 test -e "$DIR/locked"
+	# another node wants it: to give it back is to ask
+	python3 -c 'import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+try:
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(0)
+sys.exit(1)' "${M[2]}/f"
+	kill -STOP "$home"
+	kill -9 "$pid"
+	wait_until 20 gone "$pid" || { kill -CONT "$home"; return 1; }
+	kill -CONT "$home"
+	timeout 30 python3 -c 'import fcntl, os, sys
+fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)' "${M[3]}/f"
+	umount_nodes 1 2 3
+}
