@@ -38,7 +38,8 @@ static bool may_cache(
 {
 	if (!session_keeps(s))
 		return false;
-	return (fi->flags & O_ACCMODE) == O_RDONLY && !ops_file_mappable(file);
+	return (fi->flags & O_ACCMODE) == O_RDONLY &&
+	       !(fs_maps_alone(session_fs(s)) && ops_file_mappable(file));
 }
 
 /*
@@ -246,19 +247,39 @@ static bool has_setid_bits(struct fs *fs, uint64_t ino)
 	       (attr.inode.mode & (S_ISUID | S_ISGID));
 }
 
+/* The WRITE that is being served, to be answered by another task before it has ended. */
+struct write_answer {
+	struct session *s;
+	uint64_t unique;
+	size_t size;
+};
+
+static void write_answer(void *arg)
+{
+	const struct write_answer *a = arg;
+	struct fuse_write_out out = {.size = (uint32_t)a->size};
+
+	shim_reply(a->s, a->unique, 0, &out, sizeof(out));
+}
+
 /*
  * What a mapping holds comes back, perhaps since another node wants it: answered before
  * anything that may wait for another node. Bytes that the file has no place for are let go.
+ * (The kernel refuses the answer to one that has been answered.)
  */
 static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi)
 {
 	struct session *s = fuse_req_userdata(req);
 	struct fs *fs = session_fs(s);
+	struct write_answer early = {s, shim_request_unique(), size};
 	int64_t ret = request_may_change(req);
 
-	if (ret == 0)
+	if (ret == 0 && fs_maps_alone(fs))
 		ret = ops_store(fs, file_of(fi), (uint64_t)offset, buf, size);
+	else if (ret == 0)
+		ret = ops_store_local(fs, file_of(fi), (uint64_t)offset, buf, size,
+			write_answer, &early);
 	if (ret < 0) {
 		fuse_reply_err(req, (int)-ret);
 		return;

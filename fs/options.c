@@ -96,7 +96,7 @@ void mount_options_default(struct mount_options *o)
 		.log_interval_ms = 5000,
 		.timeout_ms = 60000,
 		.restart = true,
-		.mmap_shared = true,
+		.mmap = OPS_MMAP_SHARED,
 		.allow_other = geteuid() == 0,
 		.atime = OPS_RELATIME,
 	};
@@ -196,12 +196,14 @@ static int parse_metrics(
 static int parse_mmap(struct mount_options *o, const char *value, struct weft_error *err)
 {
 	if (strcmp(value, "shared") == 0)
-		o->mmap_shared = true;
+		o->mmap = OPS_MMAP_SHARED;
+	else if (strcmp(value, "local") == 0)
+		o->mmap = OPS_MMAP_LOCAL;
 	else if (strcmp(value, "off") == 0)
-		o->mmap_shared = false;
+		o->mmap = OPS_MMAP_OFF;
 	else
-		return weft_error(
-			err, -EINVAL, "option mmap=%s: must be shared or off", value);
+		return weft_error(err, -EINVAL,
+			"option mmap=%s: must be shared, local or off", value);
 	return 0;
 }
 
@@ -313,6 +315,7 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
 	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 	static const char *const uring[] = {"", ",uring=on", ",uring=off"};
+	static const char *const maps[] = {",mmap=off", "", ",mmap=local"};
 
 	char node[24] = "", soft[48] = "", metrics[METRICS_ADDRESS_MAX + 16] = "";
 
@@ -327,7 +330,7 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
-		o->restart ? "" : ",norestart", o->mmap_shared ? "" : ",mmap=off",
+		o->restart ? "" : ",norestart", maps[o->mmap],
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",
 		o->flags & MS_NOEXEC ? ",noexec" : "",

@@ -24,7 +24,7 @@ struct mount_options {
 	bool soft;        /* what waits for other nodes longer than timeout_ms fails */
 	uint64_t timeout_ms;
 	bool restart; /* with other nodes: a daemon that is killed is started again, for them */
-	bool mmap_shared; /* with other nodes, too, programs may store through shared mappings */
+	unsigned mmap; /* enum ops_mmap */
 	enum uring_mode uring;
 	char metrics[METRICS_ADDRESS_MAX]; /* where to listen; empty: nowhere */
 	unsigned atime;                    /* of struct ops_options */

@@ -333,8 +333,10 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
  * What ends with an error when nobody waits for it any more, if it waits for another node just
  * then: as it would if a page could not be read. Not what must be done because it has
  * happened already (a close, what was stored in the kernel), nor locks, which do not wait here.
+ * With mmap=local what was stored waits for others: so it must end with the mount.
  */
-static bool may_be_unwanted(const struct fuse_in_header *in, size_t length)
+static bool may_be_unwanted(
+	const struct session *s, const struct fuse_in_header *in, size_t length)
 {
 	const struct fuse_write_in *write_in = (const struct fuse_write_in *)(in + 1);
 
@@ -355,7 +357,8 @@ static bool may_be_unwanted(const struct fuse_in_header *in, size_t length)
 		return false;
 	case FUSE_WRITE:
 		return length >= sizeof(*in) + sizeof(*write_in) &&
-		       !(write_in->write_flags & FUSE_WRITE_CACHE);
+		       (!(write_in->write_flags & FUSE_WRITE_CACHE) ||
+			       !fs_maps_alone(s->fs));
 	default:
 		return true;
 	}
@@ -394,7 +397,7 @@ static bool worker_step(struct worker *w)
 	opcode = (size_t)length >= sizeof(*in) ? in->opcode : 0;
 	buffer_in_use(w, (size_t)length);
 	worker_says(w, (size_t)length >= sizeof(*in) ? in : NULL, begin);
-	if (s->waits && may_be_unwanted(in, (size_t)length))
+	if (s->waits && may_be_unwanted(s, in, (size_t)length))
 		rt_task_serves(is_unwanted, w);
 	if (request_is_long(w, (size_t)length) || more_waits(w, begin))
 		turn_pass(w);

@@ -79,6 +79,7 @@ static __thread struct {
 	bool is_writeback;
 	bool opens; /* the reply ends with a struct fuse_open_out */
 	bool is_direct;
+	uint64_t unique;
 } current_request;
 
 bool shim_request_kills_setid(void)
@@ -89,6 +90,11 @@ bool shim_request_kills_setid(void)
 bool shim_request_is_writeback(void)
 {
 	return current_request.is_writeback;
+}
+
+uint64_t shim_request_unique(void)
+{
+	return current_request.unique;
 }
 
 bool shim_request_is_direct(void)
@@ -434,6 +440,7 @@ static void note_fields(const struct fuse_in_header *in)
 	current_request.kills_setid = current_request.is_writeback = false;
 	current_request.opens = in->opcode == FUSE_OPEN || in->opcode == FUSE_CREATE;
 	current_request.is_direct = false;
+	current_request.unique = in->unique;
 	switch (in->opcode) {
 	case FUSE_SETATTR:
 		setattr = body(in, sizeof(*setattr));

@@ -49,5 +49,7 @@ bool shim_request_kills_setid(void);
 bool shim_request_is_direct(void);
 /* A WRITE from the kernel's page cache (a mapping's dirty page), not from write(2). */
 bool shim_request_is_writeback(void);
+/* Its number, for shim_reply. */
+uint64_t shim_request_unique(void);
 
 #endif

@@ -99,7 +99,7 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 		.atime = o->read_only ? OPS_NOATIME : o->atime,
 		.nodiratime = o->flags & MS_NODIRATIME,
 		.names_sync = o->flags & (MS_SYNCHRONOUS | MS_DIRSYNC),
-		.mmap_shared = o->mmap_shared,
+		.mmap = o->mmap,
 		.caller_forgets = true,
 	};
 }

@@ -111,7 +111,7 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 		return "node=";
 	if (has_word(list, "uring=") && wanted->uring != now->uring)
 		return "uring=";
-	if (has_word(list, "mmap=") && wanted->mmap_shared != now->mmap_shared)
+	if (has_word(list, "mmap=") && wanted->mmap != now->mmap)
 		return "mmap=";
 	if (has_word(list, "restart") && !now->restart)
 		return "restart";

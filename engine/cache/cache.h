@@ -287,7 +287,9 @@ void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned co
 #define EXPOSE_FILES      (1u << 3) /* pages of files, by sizes and extents in the leaf */
 #define EXPOSE_STORES                                                                    \
 	(1u << 4) /* with BLOCK: it may change it, and tell when asked to drop it */
-#define EXPOSE_ALL 0x1fu
+#define EXPOSE_COPY                                                                      \
+	(1u << 5) /* with BLOCK: it may change it, and what this node has stays as it is */
+#define EXPOSE_ALL 0x3fu
 
 /* What is to be dropped. */
 struct cache_exposed {
@@ -349,6 +351,11 @@ bool guard_exposed(struct cache *cache, const struct guard *g, unsigned kinds,
  */
 int cache_stores(struct cache *cache, uint64_t ino, uint64_t block, unsigned from,
 	const void *bytes, size_t len);
+/*
+ * What the kernel was given of a file's block, exposed with COPY: a page, to `out`; also while it
+ * is being dropped. False: nothing of a page. Waits for nothing.
+ */
+bool cache_copied(struct cache *cache, uint64_t ino, uint64_t block, void *out);
 /* It is not being dropped, nor was it. */
 bool cache_exposure_stands(struct cache *cache, const struct cache_exposure *e);
 /* Items of a leaf have moved to another one; both are latched exclusively. */

@@ -19,11 +19,12 @@
  */
 #include "engine/cache/cache_internal.h"
 
-#define KINDS_BITS   5u
-#define KINDS        0x1full               /* EXPOSE_* */
+#define KINDS_BITS   6u
+#define KINDS        0x3full               /* EXPOSE_* */
 #define MORE         (KINDS << KINDS_BITS) /* those that came with items, while dropping */
-#define DROPPING     (1ull << 10)          /* nothing is exposed */
-#define QUEUED       (1ull << 11) /* a drop is under way: kinds are what it drops */
+#define OF_BLOCK     ((uint64_t)(EXPOSE_BLOCK | EXPOSE_STORES | EXPOSE_COPY))
+#define DROPPING     (1ull << 12) /* nothing is exposed */
+#define QUEUED       (1ull << 13) /* a drop is under way: kinds are what it drops */
 #define GENERATION   (1ull << 32)
 #define DROPS_MAX    64u
 #define ABANDONED_NS 2000000ull /* so long after a drop somebody comes for the page */
@@ -83,7 +84,7 @@ static uint32_t generation_of(uint64_t word)
 	return (uint32_t)(word >> 32);
 }
 
-/* ---- where the kernel may have stores ---------------------------------------------------- */
+/* ---- where the kernel may have stores, and copies that it may change ---------------------------------------------------- */
 
 static uint32_t block_bucket(const struct cache *c, uint64_t ino, uint64_t block)
 {
@@ -134,20 +135,23 @@ static void index_add(
 	rt_mutex_unlock(&k->lock);
 }
 
-static bool has_stores(const struct exposure *x, uint64_t ino, uint64_t block)
+static bool has_block(
+	const struct exposure *x, unsigned kind, uint64_t ino, uint64_t block)
 {
-	return (atomic_load_explicit(&x->word, memory_order_acquire) & EXPOSE_STORES) &&
+	return (atomic_load_explicit(&x->word, memory_order_acquire) & kind) &&
 	       is_at(x, ino, block);
 }
 
-static struct frame *index_find(struct cache *c, uint64_t ino, uint64_t block)
+/* `kind`: STORES or COPY. */
+static struct frame *index_find(
+	struct cache *c, unsigned kind, uint64_t ino, uint64_t block)
 {
 	struct cache_kernel *k = c->kernel;
 	uint32_t at;
 
 	rt_mutex_lock(&k->lock);
 	at = k->index[block_bucket(c, ino, block)];
-	while (at && !has_stores(&k->exposure[at - 1], ino, block))
+	while (at && !has_block(&k->exposure[at - 1], kind, ino, block))
 		at = k->exposure[at - 1].next;
 	rt_mutex_unlock(&k->lock);
 	return at ? &c->frames[at - 1] : NULL;
@@ -156,7 +160,7 @@ static struct frame *index_find(struct cache *c, uint64_t ino, uint64_t block)
 int cache_stores(struct cache *c, uint64_t ino, uint64_t block, unsigned from,
 	const void *bytes, size_t len)
 {
-	struct frame *f = index_find(c, ino, block);
+	struct frame *f = index_find(c, EXPOSE_STORES, ino, block);
 	struct guard g = {.frame = f, .kind = GUARD_EXCLUSIVE};
 	page_id pid;
 
@@ -166,7 +170,7 @@ int cache_stores(struct cache *c, uint64_t ino, uint64_t block, unsigned from,
 	pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 	if (pid == PID_NONE || !latch_exclusive(c, f, pid))
 		return -ENOENT; /* freed */
-	if (!has_stores(exposure_of(c, f), ino, block) ||
+	if (!has_block(exposure_of(c, f), EXPOSE_STORES, ino, block) ||
 		!mode_allows(f, PAGE_EXCLUSIVE)) { /* the kernel is gone */
 		latch_release_exclusive(c, f, false);
 		return -ENOENT;
@@ -174,6 +178,21 @@ int cache_stores(struct cache *c, uint64_t ino, uint64_t block, unsigned from,
 	page_store(frame_image(c, f) + from, bytes, len);
 	guard_release_dirty(c, &g, false);
 	return 0;
+}
+
+/*
+ * Without the latch: whoever has it may be waiting for another node, which waits for the drop that brings
+ * this. The image is not changed past the kernel before it has dropped the page.
+ */
+bool cache_copied(struct cache *c, uint64_t ino, uint64_t block, void *out)
+{
+	struct frame *f = index_find(c, EXPOSE_COPY, ino, block);
+
+	if (!f)
+		return false;
+	page_copy_out(out, frame_image(c, f), PAGE_SIZE);
+	atomic_thread_fence(memory_order_acquire);
+	return has_block(exposure_of(c, f), EXPOSE_COPY, ino, block);
 }
 
 /* ---- exposing -------------------------------------------------------------------------- */
@@ -223,10 +242,10 @@ int guard_expose(struct cache *c, const struct guard *g, unsigned kinds, uint64_
 	} while (next != word &&
 		 !atomic_compare_exchange_weak_explicit(&x->word, &word, next,
 			 memory_order_seq_cst, memory_order_acquire));
-	if (kinds & EXPOSE_STORES) {
+	if (kinds & EXPOSE_STORES)
 		atomic_store_explicit(&x->stores_ns, rt_now_ns(), memory_order_relaxed);
+	if (kinds & (EXPOSE_STORES | EXPOSE_COPY))
 		index_add(c, g->frame, ino, block);
-	}
 	if (out)
 		*out = (struct cache_exposure){
 			cache_frame_index(c, g->frame), generation_of(next)};
@@ -378,7 +397,7 @@ static bool drop_fill(struct cache *c, struct frame *f, struct drop *d)
 		.block = atomic_load_explicit(&x->block, memory_order_relaxed),
 		.image = d->image,
 	};
-	if (d->what.kinds & ~(EXPOSE_BLOCK | EXPOSE_STORES))
+	if (d->what.kinds & ~OF_BLOCK)
 		page_copy_out(d->image, frame_image(c, f), PAGE_SIZE);
 	return true;
 }
@@ -427,8 +446,7 @@ bool kernel_free(struct cache *c, struct frame *f, enum page_mode to)
 		return false;
 	if (gone_with_file(c, f, word))
 		return true;
-	q = word & KINDS & ~(uint64_t)(EXPOSE_BLOCK | EXPOSE_STORES) ? &k->leaves
-								     : &k->blocks;
+	q = word & KINDS & ~OF_BLOCK ? &k->leaves : &k->blocks;
 	d = drop_get(k, q);
 	if (!d) /* many are under way: later */
 		return false;

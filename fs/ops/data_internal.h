@@ -104,6 +104,10 @@ struct inode_state {
 	/* Handles that may be mapped to store into; and the inode names this node among its
 	 * writers for that (stores.c). */
 	_Atomic uint32_t mappable;
+	/* OPS_MMAP_LOCAL: WRITEs that bring back what was stored, and are not in the file yet; an error
+	 * of one that had been answered, for who asks next. */
+	_Atomic uint32_t storing;
+	_Atomic int store_error;
 	_Atomic bool mapped;
 	_Atomic int64_t
 		settled_ns; /* when times of stores were last brought into the tree */
@@ -380,6 +384,11 @@ static inline bool stores_possible(const struct inode_state *st)
 /* Before the kernel gets the first such page: whoever calls fsync elsewhere asks this node from
  * now on. Waits. */
 int stores_join(struct fs *fs, struct inode_state *st);
+/* Before a call reads, changes or syncs the file: what was stored through mappings and has come back is in
+ * it. 0 or -EINTR. Waits. */
+int stores_await(struct fs *fs, struct inode_state *st);
+/* An error that nobody was told of, once. */
+int stores_error(struct inode_state *st);
 /* data_write.c. The block is no hole any more; behind the end nothing happens. Waits. */
 int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block);
 

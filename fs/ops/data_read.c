@@ -225,7 +225,10 @@ static void read_ahead(
 static bool batch_expose(
 	struct fs *fs, struct kernel_read *r, size_t len, struct read_batch *b)
 {
-	unsigned kinds = EXPOSE_BLOCK | (r->stores ? EXPOSE_STORES : 0), guard = 0;
+	unsigned kinds = EXPOSE_BLOCK, guard = 0;
+
+	if (r->mappable)
+		kinds |= r->stores ? EXPOSE_STORES : EXPOSE_COPY;
 
 	for (unsigned i = 0; i < b->pages; i++) {
 		if (b->iov[i].iov_base)
@@ -262,11 +265,77 @@ static int batch_latch_stores(struct fs *fs, struct inode_state *st, size_t len,
 	bool locked, bool again, struct kernel_read *r, struct read_batch *b,
 	struct disk_inode *inode)
 {
-	int rc = stores_join(fs, st);
+	int rc = batch_latch(fs, st, len, locked, again, b, inode);
 
-	if (!rc)
-		rc = batch_latch(fs, st, len, locked, again, b, inode);
 	return rc ? rc : batch_fits_stores(fs, st, r, b);
+}
+
+/* Into the latched page, what lies before `limit`. False: nothing differs. */
+static bool page_merge(struct read_batch *b, uint64_t limit, uint64_t offset,
+	const uint8_t *bytes, const uint8_t *was, size_t len)
+{
+	uint8_t *image = b->guards[0].image + offset % PAGE_SIZE;
+	bool any = false;
+
+	limit = MIN(limit, b->offset + b->len);
+	if (offset >= limit)
+		return false;
+	len = MIN(len, limit - offset);
+	for (size_t i = 0, run; i < len; i += run) {
+		bool differs = bytes[i] != was[i];
+
+		for (run = 1; i + run < len; run++)
+			if ((bytes[i + run] != was[i + run]) != differs)
+				break;
+		if (differs)
+			page_store(image + i, bytes + i, run);
+		any |= differs;
+	}
+	return any;
+}
+
+/* A hole gets a page first; what is cut off stays so. */
+static int merge_once(struct fs *fs, struct inode_state *st, struct kernel_store *s,
+	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len, bool again)
+{
+	struct read_batch b;
+	struct disk_inode inode;
+	int rc;
+
+	b.offset = offset - offset % PAGE_SIZE;
+	b.exclusive = true;
+	rc = batch_latch(fs, st, PAGE_SIZE, false, again, &b, &inode);
+	if (rc || b.pages == 0 || offset >= kernel_store_limit(fs, s)) {
+		if (!rc)
+			batch_release(fs, &b);
+		return rc;
+	}
+	if (b.refs_count == 0) {
+		rc = data_fill_hole(fs, st, offset >> PAGE_SHIFT);
+		return rc ? rc : -ESTALE;
+	}
+	if (page_merge(&b, kernel_store_limit(fs, s), offset, bytes, was, len)) {
+		guard_release_dirty(fs->volume->cache, &b.guards[0], false);
+		return 1;
+	}
+	batch_release(fs, &b);
+	return 0;
+}
+
+int data_merge(struct fs *fs, struct inode_state *st, struct kernel_store *s,
+	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len)
+{
+	int rc;
+
+	if (memcmp(bytes, was, len) == 0)
+		return 0;
+	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
+		rc = merge_once(fs, st, s, offset, bytes, was, len, tries > 1);
+		if (rc != -ESTALE)
+			return rc;
+		views_pause(fs, tries);
+	}
+	return -EUCLEAN;
 }
 
 /* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
@@ -279,6 +348,8 @@ static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len,
 	for (;;) {
 		rc = kernel_read_expose(fs, r);
 		b->exclusive = r->stores;
+		if (!rc && r->mappable)
+			rc = stores_join(fs, st);
 		if (!rc)
 			rc = (r->stores ? batch_latch_stores(
 						  fs, st, len, locked, again, r, b, inode)
@@ -365,6 +436,9 @@ static int file_read(struct fs *fs, struct ops_file *file, uint64_t offset, size
 		return -EBADF;
 	if (len == 0)
 		return sink(arg, NULL, 0, 0);
+	rc = kept ? 0 : stores_await(fs, file->state);
+	if (rc)
+		return rc;
 	/* Once the sink has answered, the file may be closed while this still reads
 	 * ahead. */
 	st = state_find(fs, file->state->ino);

@@ -360,6 +360,9 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = fs_check_writable(fs);
 	if (rc < 0)
 		return rc;
+	rc = stores_await(fs, f.st);
+	if (rc < 0)
+		return rc;
 	f.end = offset + len;
 	kernel_change_begin(fs, &change, f.st, offset, len);
 	rt_gate_enter(&f.st->structure, 1);
@@ -472,6 +475,10 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 	if (offset_in > FILE_SIZE_MAX || offset_out > FILE_SIZE_MAX)
 		return -EINVAL;
 	rc = fs_check_writable(fs);
+	if (rc == 0)
+		rc = stores_await(fs, in->state);
+	if (rc == 0)
+		rc = stores_await(fs, out->state);
 	if (rc == 0)
 		rc = inode_get(fs, in->state->ino, &inode);
 	if (rc < 0)

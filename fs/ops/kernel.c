@@ -205,7 +205,8 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 	if (read_refused(fs->kernel, r))
 		return -EAGAIN;
 	read_awaits_told(fs->kernel, r);
-	r->stores = stores_possible(r->st);
+	r->mappable = stores_possible(r->st);
+	r->stores = r->mappable && fs_maps_alone(fs);
 	r->leaves = 0;
 	rc = expose_leaves(fs, r, inode, inode, EXPOSE_FILES);
 	if (rc)
@@ -223,7 +224,7 @@ int kernel_read_expose(struct fs *fs, struct kernel_read *r)
 /* Under the lock: what it was looked up by is as it was, and nobody here is changing it. */
 static bool read_stands(struct fs *fs, const struct kernel_read *r)
 {
-	if (!r->stores && stores_possible(r->st))
+	if (!r->mappable && stores_possible(r->st))
 		return false;
 	for (unsigned i = 0; i < r->leaves; i++)
 		if (!cache_exposure_stands(fs->volume->cache, &r->leaf[i]))
@@ -280,6 +281,20 @@ static bool part_behind(
 			p->first < q->end)
 			return true;
 	return false;
+}
+
+/* The first of them that has some of the blocks, or NULL. */
+static struct part *part_of(struct part *list, uint64_t ino, uint64_t first, uint64_t end)
+{
+	while (list && (list->ino != ino || list->first >= end || first >= list->end))
+		list = list->next;
+	return list;
+}
+
+bool kernel_dropping(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	return part_of(k->queue, ino, first, end) ||
+	       part_of(k->under_way, ino, first, end);
 }
 
 /* NULL: none that may begin. */
@@ -357,6 +372,8 @@ static struct part *part_queue(
 	*k->queue_end = p;
 	k->queue_end = &p->next;
 	k->queued++;
+	if (k->stores)
+		rt_cond_signal(&k->late);
 	(void)task_add(k); /* if not: those there are must do */
 	rt_cond_signal(&k->work);
 	return p;
@@ -382,11 +399,9 @@ static bool cutting(const struct kernel *k, uint64_t ino)
  * written back? */
 static bool part_sleeps(struct kernel *k, const struct part *p)
 {
-	struct part *q = k->under_way;
+	struct part *q = part_of(k->under_way, p->ino, p->first, p->end);
 	bool sleeps;
 
-	while (q && (q->ino != p->ino || q->first >= p->end || p->first >= q->end))
-		q = q->next;
 	if (!q)
 		return false;
 	q->users++;
@@ -601,7 +616,7 @@ static bool change_yields(const struct kernel *k, const struct kernel_change *c)
 }
 
 /* Under the lock, which it lets go of. */
-static void change_list(struct kernel *k, struct kernel_change *c)
+void kernel_change_list(struct kernel *k, struct kernel_change *c)
 {
 	struct kernel_change **head = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
 
@@ -613,6 +628,15 @@ static void change_list(struct kernel *k, struct kernel_change *c)
 	c->next = *head;
 	*head = c;
 	c->listed = true;
+}
+
+void kernel_change_unlist(struct kernel *k, struct kernel_change *c)
+{
+	struct kernel_change **at = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
+
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
 }
 
 /*
@@ -628,7 +652,7 @@ static void change_begin(struct fs *fs, struct kernel_change *c)
 	if (!k)
 		return;
 	rt_mutex_lock(&k->lock);
-	change_list(k, c);
+	kernel_change_list(k, c);
 	attributes = attributes_forget(k, c->ino);
 	pages = pages_known(k, c->ino);
 	rt_mutex_unlock(&k->lock);
@@ -670,16 +694,12 @@ void kernel_fetch_stores(struct fs *fs, struct inode_state *st)
 void kernel_change_end(struct fs *fs, struct kernel_change *c)
 {
 	struct kernel *k = fs->kernel;
-	struct kernel_change **at;
 
 	if (!c->listed)
 		return;
 	ops_kernel_resized(fs, c->ino);
-	at = &k->changes[ino_hash(c->ino) % READ_BUCKETS];
 	rt_mutex_lock(&k->lock);
-	while (*at != c)
-		at = &(*at)->next;
-	*at = c->next;
+	kernel_change_unlist(k, c);
 	rt_mutex_unlock(&k->lock);
 	if (c->cuts)
 		rt_cond_broadcast(&k->changed);
@@ -704,14 +724,17 @@ int fs_kernel_start(
 	k->owner = owner;
 	k->noted = noted;
 	k->queue_end = &k->queue;
+	k->stores_end = &k->stores;
 	e = rt_task_spawn(&k->task[0], "weft-notify", part_main, k);
 	if (!e) {
 		k->tasks = 1;
 		fs->kernel = k;
 		e = cache_kernel_start(fs->volume->cache, &drop_ops, k);
 	}
-	if (!e && fs->options.mmap_shared)
+	if (!e && fs_maps_alone(fs))
 		e = cache_stores_start(fs->volume->cache);
+	if (!e)
+		e = kernel_stores_start(k);
 	if (e) {
 		fs->kernel = k;
 		fs_kernel_stop(fs);
@@ -732,6 +755,7 @@ void fs_kernel_stop(struct fs *fs)
 	k->stopping = true;
 	rt_mutex_unlock(&k->lock);
 	rt_cond_broadcast(&k->work);
+	kernel_stores_stop(k);
 	for (unsigned i = 0; i < k->tasks; i++)
 		rt_task_join(k->task[i]);
 	rt_free(k);

@@ -15,7 +15,8 @@ struct kernel_read {
 	uint64_t ino, first, end; /* file blocks [first, end) */
 	bool pending, stale;      /* listed; the kernel does not wait for it any more */
 	bool hungry;              /* refused for long, since calls here change what it asks for */
-	bool stores;              /* whoever gets the pages may store into them */
+	bool mappable;            /* whoever gets the pages may store into them */
+	bool stores;              /* and they are this node's alone for that */
 	bool maps;                /* and asks for a mapping of its own */
 	bool told;                /* processors know of earlier copies that were unmapped */
 	unsigned leaves;
@@ -67,5 +68,44 @@ void kernel_change_begin(struct fs *fs, struct kernel_change *c, struct inode_st
 void kernel_change_cuts(struct fs *fs, struct kernel_change *c, struct inode_state *st,
 	uint64_t size);
 void kernel_change_end(struct fs *fs, struct kernel_change *c);
+
+/* ---- OPS_MMAP_LOCAL: what a mapping held is written back (kernel_stores.c) ------------------- */
+
+struct kernel_store {
+	struct kernel_store *next; /* under the lock of kernel.c, as all here */
+	struct kernel_change change;
+	uint64_t number;
+	uint64_t since_ns;
+	uint64_t cut; /* bytes of the file from here on have been cut off meanwhile */
+	bool answered;
+	bool answering; /* the task is just at it */
+	void (*answer)(void *arg);
+	void *arg;
+};
+
+/*
+ * From here to its end no READ of the range is answered for the kernel's cache. `answer` is called
+ * once, as ops_store_local says. Begun in the order in which the kernel has written back. Waits for
+ * READs that are let go first, a millisecond at most.
+ */
+void kernel_store_begin(struct fs *fs, struct kernel_store *s, struct inode_state *st,
+	uint64_t offset, size_t len, void (*answer)(void *arg), void *arg);
+/* Those of the same blocks that began before have ended. 0, or -EINTR: nobody wants it. Waits. */
+int kernel_store_turn(struct fs *fs, struct kernel_store *s);
+/* So far its bytes are the file's. */
+uint64_t kernel_store_limit(struct fs *fs, struct kernel_store *s);
+/* True: it has been answered. */
+bool kernel_store_end(struct fs *fs, struct kernel_store *s);
+/* All that has been written back of the inode (NULL: of all) is in the file. 0 or -EINTR. Waits as these
+ * do. */
+int kernel_stores_await(struct fs *fs, const struct inode_state *st);
+/*
+ * data_read.c. Of a part of one page, those bytes that differ from what they were: into the file's page, but
+ * not behind its end. 1, 0 (nothing differs, or it was cut off) or -errno. Waits.
+ */
+int data_merge(struct fs *fs, struct inode_state *st, struct kernel_store *s,
+	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len);
+/* Before the size is set. */
+void kernel_stores_cut(struct fs *fs, uint64_t ino, uint64_t size);
 
 #endif

@@ -58,6 +58,10 @@ struct kernel {
 	struct rt_cond work, changed;
 	struct kernel_read *reads[READ_BUCKETS];     /* pending */
 	struct kernel_change *changes[READ_BUCKETS]; /* by calls here, under way */
+	struct kernel_store *stores, **stores_end;   /* kernel_stores.c: in order */
+	uint64_t store_number;                       /* of the next */
+	struct rt_cond late;                         /* for the task that answers them */
+	struct rt_task *answering;                   /* NULL: there is none */
 	struct part *queue, **queue_end, *under_way;
 	uint64_t moment;
 	unsigned queued, idle, tasks;
@@ -78,6 +82,17 @@ static inline unsigned ino_hash(uint64_t ino)
 
 /* Under the lock: a call here changes some of the blocks. */
 bool kernel_changing(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
+
+/* Under the lock: lists the change, as soon as nobody is let go first. */
+void kernel_change_list(struct kernel *k, struct kernel_change *c);
+void kernel_change_unlist(struct kernel *k, struct kernel_change *c);
+/* Under the lock: somebody waits until the kernel has dropped some of the blocks. */
+bool kernel_dropping(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
+
+/* ---- what comes back of mappings, with OPS_MMAP_LOCAL (kernel_stores.c) --------------------- */
+
+int kernel_stores_start(struct kernel *k);
+void kernel_stores_stop(struct kernel *k);
 
 /* ---- which inodes (kernel_known.c): under the lock -------------------------------------- */
 

@@ -96,15 +96,19 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	uint64_t ino = file->state->ino;
 	struct lock_owner **at;
 	bool any;
-	int rc;
+	int rc = 0, stored = 0;
 
-	if (file->mappable) /* the kernel has written back what was stored */
+	if (file->mappable) { /* the kernel has written back what was stored */
+		stored = stores_await(fs, file->state);
+		if (!stored)
+			stored = stores_error(file->state);
 		stores_settle(fs, file->state);
+	}
 	rt_mutex_lock(&k->owners_lock);
 	any = *owner_find(k, ino, OPS_LOCK_POSIX, owner);
 	rt_mutex_unlock(&k->owners_lock);
 	if (!any)
-		return 0;
+		return stored;
 	rc = owner_free(k, ino, OPS_LOCK_POSIX, owner);
 	rt_mutex_lock(&k->owners_lock);
 	at = owner_find(k, ino, OPS_LOCK_POSIX, owner);
@@ -112,7 +116,7 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	if (rc == 0 && *at && (*at)->requests == 0)
 		owner_drop(k, at);
 	rt_mutex_unlock(&k->owners_lock);
-	return rc;
+	return rc ? rc : stored;
 }
 
 /* Takes one off that used the file last; NULL: any. */

@@ -19,11 +19,18 @@ struct fs;
 
 #define ORPHANS_AWAITED_MAX (1u << 17)
 
+/* What programs may store through shared mappings, where other nodes have the volume too. */
+enum ops_mmap {
+	OPS_MMAP_OFF,    /* nothing: such mappings are refused */
+	OPS_MMAP_SHARED, /* each store is seen by the next look on any node */
+	OPS_MMAP_LOCAL,  /* on other nodes once it was written back */
+};
+
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
 	bool nodiratime;  /* directories keep their atime */
 	bool names_sync;  /* what changes names is durable when it returns */
-	bool mmap_shared; /* with other nodes, too, programs may store through mappings */
+	enum ops_mmap mmap;      /* with other nodes */
 	unsigned open_files_max; /* 0: 1,048,576 */
 	/*
 	 * The caller refers to inodes and tells by ops_forget when it no longer does:
@@ -404,13 +411,22 @@ bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint6
  */
 int64_t ops_store(struct fs *fs, struct ops_file *file, uint64_t offset, const void *buf,
 	size_t len);
+/*
+ * The same with OPS_MMAP_LOCAL: what differs from the pages that the kernel was given is brought into the
+ * file, for which other nodes may be waited for. `answer` is called, by another task, once this has taken
+ * long, or somebody waits for the kernel to be rid of the pages; then the handle may be closed meanwhile,
+ * and an error is told to who calls ops_fsync or ops_flush next. Waits.
+ */
+int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
+	const void *buf, size_t len, void (*answer)(void *arg), void *arg);
 /* Behind the answer to that: the mtime, once a second. Waits. */
 void ops_stored(struct fs *fs, uint64_t ino);
 /* Programs may store into the file through mappings here, and nobody would be told: the kernel
  * gets its pages exclusively. */
 bool ops_file_mappable(struct ops_file *file);
-/* Such mappings are offered. */
+/* Such mappings are offered; pages of theirs are this node's alone. */
 bool fs_maps_shared(const struct fs *fs);
+bool fs_maps_alone(const struct fs *fs);
 /*
  * May a program here go by the size that the kernel has of the file, after an answer with attributes that
  * the kernel may not take in? Whoever has it open may read or map it. `keeps`: the answer is to be kept, so

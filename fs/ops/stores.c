@@ -18,14 +18,19 @@
 
 bool fs_maps_shared(const struct fs *fs)
 {
-	return fs->options.mmap_shared && fs_has_peers(fs);
+	return fs->options.mmap != OPS_MMAP_OFF && fs_has_peers(fs);
+}
+
+bool fs_maps_alone(const struct fs *fs)
+{
+	return fs->options.mmap == OPS_MMAP_SHARED && fs_has_peers(fs);
 }
 
 /* ---- handles ------------------------------------------------------------------------- */
 
 void stores_opened(struct fs *fs, struct ops_file *file)
 {
-	file->mappable = fs->kernel && fs->options.mmap_shared &&
+	file->mappable = fs->kernel && fs->options.mmap != OPS_MMAP_OFF &&
 			 (file->flags & O_ACCMODE) == O_RDWR;
 	if (file->mappable)
 		atomic_fetch_add_explicit(
@@ -125,6 +130,92 @@ void ops_stored(struct fs *fs, uint64_t ino)
 	else
 		state_settle_later(fs, st);
 	state_put(fs, st);
+}
+
+/* ---- for one node: OPS_MMAP_LOCAL ---------------------------------------------------------- */
+
+/* What the kernel has changed is what differs from the pages that it was given; holes were zeros. */
+static void copies_take(struct fs *fs, const struct inode_state *st, uint64_t block,
+	unsigned pages, uint8_t *was)
+{
+	for (unsigned i = 0; i < pages; i++, was += PAGE_SIZE)
+		if (!cache_copied(fs->volume->cache, st->ino, block + i, was))
+			memset(was, 0, PAGE_SIZE);
+}
+
+static int bring_in(struct fs *fs, struct inode_state *st, struct kernel_store *s,
+	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len)
+{
+	size_t skip = offset % PAGE_SIZE, done = 0;
+	int first = 0;
+
+	while (done < len) {
+		uint64_t at = offset + done;
+		size_t part = MIN(len - done, (size_t)(PAGE_SIZE - at % PAGE_SIZE));
+		int rc = data_merge(fs, st, s, at, bytes + done, was + skip + done, part);
+
+		if (rc > 0)
+			stored(st, at >> PAGE_SHIFT, (at >> PAGE_SHIFT) + 1);
+		else if (rc < 0 && !first)
+			first = rc;
+		done += part;
+	}
+	return first;
+}
+
+/* Nobody is told of the error but by the next fsync or close. */
+static void store_failed(struct inode_state *st, int rc)
+{
+	weft_log(3,
+		"inode %llu: what a program has stored through a mapping could not be "
+		"written: %s",
+		(unsigned long long)st->ino, strerror(-rc));
+	atomic_store_explicit(&st->store_error, rc, memory_order_relaxed);
+}
+
+int stores_await(struct fs *fs, struct inode_state *st)
+{
+	return kernel_stores_await(fs, st);
+}
+
+int stores_error(struct inode_state *st)
+{
+	return atomic_exchange_explicit(&st->store_error, 0, memory_order_relaxed);
+}
+
+int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
+	const void *buf, size_t len, void (*answer)(void *arg), void *arg)
+{
+	unsigned pages = (unsigned)DIV_UP(offset % PAGE_SIZE + len, (size_t)PAGE_SIZE);
+	struct inode_state *st;
+	struct kernel_store s;
+	uint8_t *was;
+	int rc;
+
+	ops_count(fs, OPS_CALL_WRITE);
+	if ((file->flags & O_ACCMODE) == O_RDONLY)
+		return -EBADF;
+	was = rt_alloc_pages((size_t)pages * PAGE_SIZE);
+	if (!was)
+		return -ENOMEM;
+	st = state_find(
+		fs, file->state->ino); /* which may be closed once it is answered */
+	WEFT_ASSERT(st == file->state);
+	/* so this node stays among the inode's writers */
+	atomic_fetch_add_explicit(&st->writing, 1, memory_order_seq_cst);
+	atomic_fetch_add_explicit(&st->storing, 1, memory_order_seq_cst);
+	copies_take(fs, st, offset >> PAGE_SHIFT, pages, was);
+	kernel_store_begin(fs, &s, st, offset, len, answer, arg);
+	rc = kernel_store_turn(fs, &s);
+	if (!rc)
+		rc = bring_in(fs, st, &s, offset, buf, was, len);
+	if (kernel_store_end(fs, &s) && rc)
+		store_failed(st, rc);
+	atomic_fetch_sub_explicit(&st->storing, 1, memory_order_release);
+	atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
+	rt_free_pages(was, (size_t)pages * PAGE_SIZE);
+	state_put(fs, st);
+	return rc ? rc : (int64_t)len;
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */

@@ -105,8 +105,11 @@ static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool fetch, bo
 		return rc;
 	if (fetch)
 		kernel_fetch_stores(fs, st);
+	rc = stores_await(fs, st);
+	if (rc == 0 && !fetch)
+		rc = stores_error(st);
 	rt_mutex_lock(&st->sync);
-	if (!data_only)
+	if (rc == 0 && !data_only)
 		rc = state_settle(fs, st);
 	if (rc == 0)
 		rc = state_sync(fs, st, quiet);
@@ -120,6 +123,9 @@ static int syncfs_here(struct fs *fs)
 	uint32_t forgotten = forgotten_mark(fs);
 	int rc;
 
+	rc = kernel_stores_await(fs, NULL);
+	if (rc < 0)
+		return rc;
 	states_settle(fs);
 	rc = volume_sync(fs->volume);
 	if (rc == 0 && volume_failed(fs->volume))

@@ -72,7 +72,7 @@ struct node {
 struct world {
 	unsigned nodes, steps;
 	bool caller_forgets;   /* as in struct ops_options; this, too: */
-	bool mmap_shared;
+	enum ops_mmap mmap;
 	uint64_t dirty_age_ms; /* 0: 40 */
 	uint64_t disk_bytes;   /* 0: DISK_BYTES */
 	uint64_t log_bytes;    /* 0: LOG_BYTES */
@@ -274,7 +274,7 @@ static void node_open(struct node *n)
 	};
 	struct ops_options oo = {.atime = OPS_RELATIME,
 		.caller_forgets = n->w->caller_forgets,
-		.mmap_shared = n->w->mmap_shared};
+		.mmap = n->w->mmap};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 

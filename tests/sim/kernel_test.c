@@ -879,7 +879,7 @@ static void run_seeds(unsigned nodes, unsigned steps)
 		w->nodes = seeds_nodes(nodes, seed);
 		w->steps = steps * (unsigned)setting("WEFT_SIM_LONGER", 1);
 		w->deaf = deaf;
-		w->mmap_shared = kernel_stores;
+		w->mmap = kernel_stores ? OPS_MMAP_SHARED : OPS_MMAP_OFF;
 		w->work = kernel_work;
 		w->check = kernel_check;
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
