@@ -26,21 +26,30 @@
 
 #define PF_EXITING 0x4ul /* of the flags in /proc/PID/stat */
 
-/* Of a thread that has gone or cannot be seen nothing is known. */
-static bool thread_is_killed(uint32_t thread)
+/* What /proc says of the thread. False: it has gone, or cannot be seen. */
+static bool thread_read(uint32_t thread, const char *what, char *text, size_t cap)
 {
-	char path[32], status[4096];
-	const char *pending;
+	char path[32];
 	ssize_t length;
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%u/status", thread);
+	snprintf(path, sizeof(path), "/proc/%u/%s", thread, what);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return false;
-	length = read(fd, status, sizeof(status) - 1);
+	length = read(fd, text, cap - 1);
 	close(fd);
-	status[MAX(length, 0)] = '\0';
+	text[MAX(length, 0)] = '\0';
+	return true;
+}
+
+static bool thread_is_killed(uint32_t thread)
+{
+	char status[4096];
+	const char *pending;
+
+	if (!thread_read(thread, "status", status, sizeof(status)))
+		return false;
 	pending = strstr(status, "\nSigPnd:");
 	/* Whatever fatal signal it was: each thread of a process that ends has SIGKILL. */
 	return pending && (strtoull(pending + 8, NULL, 16) >> (SIGKILL - 1) & 1);
@@ -49,19 +58,12 @@ static bool thread_is_killed(uint32_t thread)
 /* As that of whoever is at the end of exit(2), or was killed: files are closed there. */
 static bool thread_is_exiting(uint32_t thread)
 {
-	char path[32], stat[1024];
+	char stat[1024];
 	const char *fields;
 	unsigned long flags;
-	ssize_t length;
-	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%u/stat", thread);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	if (!thread_read(thread, "stat", stat, sizeof(stat)))
 		return false;
-	length = read(fd, stat, sizeof(stat) - 1);
-	close(fd);
-	stat[MAX(length, 0)] = '\0';
 	fields = strrchr(stat, ')'); /* behind the name, which may have anything in it */
 	return fields &&
 	       sscanf(fields + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1 &&
