@@ -335,12 +335,14 @@ void cache_census(struct cache *c, struct cache_census of[SHARDS_MAX])
 		if (pid == PID_NONE || pid_shard(pid) >= SHARDS_MAX)
 			continue;
 		n = &of[pid_shard(pid)];
-		if (flags & FRAME_OWED) {
-			n->owed++;
-			continue;
-		}
 		n->exclusive += mode == PAGE_EXCLUSIVE;
 		n->shared += mode == PAGE_SHARED;
 		n->dirty += mode != PAGE_INVALID && (flags & FRAME_DIRTY);
 	}
+	rt_mutex_lock(
+		&c->owed_lock); /* their frames are in no table, and say nothing of the page */
+	for (uint32_t i = 0; i < c->owed_count; i++)
+		if (pid_shard(c->owed[i].pid) < SHARDS_MAX)
+			of[pid_shard(c->owed[i].pid)].owed++;
+	rt_mutex_unlock(&c->owed_lock);
 }

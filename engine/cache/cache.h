@@ -376,9 +376,15 @@ int cache_sync(
 	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
 /*
  * Puts all dirty and owed images that the log has not got into it, durably, so that nothing is
- * lost with this node's memory. -ENOSPC: they may not fit, nothing was done. Waits.
+ * lost with this node's memory. -ENOSPC: they do not fit; -EBUSY: some are being asked for of
+ * other nodes. Waits for the device alone, never for room or for others.
  */
 int cache_log_dirty(struct cache *cache);
+/*
+ * Nobody waits for other nodes any more (coherence_cluster_give_up): nor for homes that are away, nor for
+ * room in the log, which may need these. It fails with -EIO.
+ */
+void cache_give_up(struct cache *cache);
 /*
  * Others cannot do without this page, whatever becomes of this node: it is not to have it alone for
  * longer than it changes it. It is shipped to its home, if that is another node, and shared, within some
@@ -390,6 +396,14 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
 /* Writes back every dirty page (but unpublished ones), flushes, writes the table,
  * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
+/*
+ * After cache_stop, where cache_checkpoint has failed for other nodes' sake: writes this node's own pages back,
+ * from the log's reserve, as far as that goes, and logs what is not in the log, if it fits. Returns
+ * how many pages are in neither as they are here. Waits for no other node.
+ */
+uint64_t cache_save(struct cache *cache);
+/* Is anything owed to other nodes? */
+bool cache_owes(struct cache *cache);
 /* Is anything dirty, or owed to other nodes? A look: others may change it. */
 bool cache_keeps(struct cache *cache);
 

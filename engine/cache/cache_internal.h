@@ -148,6 +148,7 @@ struct cache {
 	unsigned soon_count;
 	_Atomic bool stopping;        /* all tasks but */
 	_Atomic bool checkpoints_end; /* the checkpointer */
+	_Atomic bool given_up;        /* other nodes are not waited for any more */
 	bool started;
 	struct rt_task *provider_task, *checkpoint_task, *flusher_task;
 	struct rt_task *behind_task[BEHIND_TASKS];
@@ -528,6 +529,11 @@ void writeback_close(struct cache *c);
 int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
 	unsigned *written);
 void behind_main(void *arg);
+/*
+ * Latches a dirty page's frame, to copy it; never waits for other nodes: false, it is another
+ * page's, or a request for it is under way.
+ */
+bool latch_for_copy(struct cache *c, struct frame *f, page_id pid);
 /* coherence.h, `persist`. */
 int writeback_shipped(void *cache, const struct coherence_ship *ships, unsigned count);
 /* coherence.h, `write_back`. */
@@ -566,8 +572,10 @@ uint64_t stay_until(struct cache *c, const struct frame *f);
 #define AWAY_POLL_NS  20000000ull
 #define AWAY_STOPPING 100u
 /* A home is away: waits for a moment. False: it has been so often since the cache was
- * stopped (counted from 0 in *times). */
+ * stopped (counted from 0 in *times); or nobody is waited for any more (cache_give_up). */
 bool home_awaited(struct cache *c, unsigned *times);
+/* Pages that were changed, and are in this state in no log and, here, in no store. */
+uint64_t unlogged(struct cache *c);
 
 /* ---- checkpoint.c ---- */
 

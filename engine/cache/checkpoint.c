@@ -226,6 +226,33 @@ int cache_checkpoint(struct cache *c)
 	return persisting_error(e);
 }
 
+uint64_t cache_save(struct cache *c)
+{
+	struct page_ref *refs = c->checkpoint_refs;
+	unsigned n = 0;
+	int e = 0;
+
+	batches_await(c);
+	rt_mutex_lock(&c->checkpoint_lock);
+	for (uint32_t i = 0; i <= c->frame_count && !e; i++) {
+		struct frame *f = &c->frames[i];
+
+		if (n == c->wb_pages || (n && i == c->frame_count)) {
+			e = writeback_pages(c, refs, n, true, NULL);
+			n = 0;
+		}
+		if (i == c->frame_count)
+			break;
+		refs[n].pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
+		n += (frame_flags(f) & FRAME_DIRTY) &&
+		     !(frame_flags(f) & FRAME_UNPUBLISHED) &&
+		     coherence_home_here(c->coherence, refs[n].pid);
+	}
+	rt_mutex_unlock(&c->checkpoint_lock);
+	(void)cache_log_dirty(c);
+	return unlogged(c);
+}
+
 /* Frames that were leaving, dirty, when the checkpoint passed them over. True: one stays. */
 static bool leaving_await(struct cache *c)
 {

@@ -459,14 +459,19 @@ uint64_t owed_shards(struct cache *c)
 	return shards;
 }
 
-bool cache_keeps(struct cache *c)
+bool cache_owes(struct cache *c)
 {
 	bool owes;
 
 	rt_mutex_lock(&c->owed_lock);
 	owes = c->owed_count + c->owed_reserved > 0;
 	rt_mutex_unlock(&c->owed_lock);
-	return owes || atomic_load_explicit(&c->dirty, memory_order_acquire);
+	return owes;
+}
+
+bool cache_keeps(struct cache *c)
+{
+	return cache_owes(c) || atomic_load_explicit(&c->dirty, memory_order_acquire);
 }
 
 /* What one round of owed_ship is about. */

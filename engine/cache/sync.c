@@ -55,8 +55,18 @@ static struct log_position append_image(
 	return log_append(c->log, room, iov, 3);
 }
 
-/* Appends the page's image. Holds its latch for the append only, which never waits. */
-static int log_image(struct cache *c, const struct page_ref *ref)
+/* `waits`: for room in the ring; else -ENOSPC where it has none. */
+static int room_get(struct cache *c, bool waits, struct log_room *room)
+{
+	return waits ? log_reserve(c->log, IMAGE_RECORD_BYTES, false, room)
+		     : log_reserve_now(c->log, IMAGE_RECORD_BYTES, room);
+}
+
+/*
+ * Appends the page's image. Holds its latch for the append only, which never waits. -EBUSY: the
+ * page is being asked for of another node, and not waited for either.
+ */
+static int log_image(struct cache *c, const struct page_ref *ref, bool waits)
 {
 	struct frame *f = sync_find(c, ref->pid);
 	struct log_position pos;
@@ -65,10 +75,10 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 
 	if (!f)
 		return 0;
-	e = log_reserve(c->log, IMAGE_RECORD_BYTES, false, &room);
+	e = room_get(c, waits, &room);
 	if (e)
 		return e;
-	if (latch_shared(c, f, ref->pid)) {
+	if (waits ? latch_shared(c, f, ref->pid) : latch_for_copy(c, f, ref->pid)) {
 		uint32_t flags = frame_flags(f);
 
 		if ((flags & (FRAME_DIRTY | FRAME_LOGGED | FRAME_UNPUBLISHED)) ==
@@ -83,9 +93,11 @@ static int log_image(struct cache *c, const struct page_ref *ref)
 			}
 		}
 		latch_release_shared(c, f);
+	} else if (!waits && needs_sync(c, ref)) {
+		e = -EBUSY;
 	}
 	log_release(c->log, &room);
-	return 0;
+	return e;
 }
 
 /* ---- pages given to other nodes ----------------------------------------------------- */
@@ -125,6 +137,7 @@ static struct frame *owed_next(struct cache *c, const struct page_ref *sorted,
 	return NULL;
 }
 
+/* False: there is none. Without `room`: it is only looked for. */
 static bool owed_log_next(struct cache *c, const struct page_ref *sorted, unsigned count,
 	uint32_t *at, struct log_room *room)
 {
@@ -133,7 +146,7 @@ static bool owed_log_next(struct cache *c, const struct page_ref *sorted, unsign
 
 	rt_mutex_lock(&c->owed_lock);
 	f = owed_next(c, sorted, count, at, &pid);
-	if (f) {
+	if (f && room) {
 		append_image(c, f, pid, room);
 		frame_set(f, FRAME_LOGGED);
 		COUNT(c, sync_logged, 1);
@@ -142,24 +155,25 @@ static bool owed_log_next(struct cache *c, const struct page_ref *sorted, unsign
 	return f != NULL;
 }
 
-/* What leaves the list is replaced from its end: so until nothing is found in all of it. */
-static int owed_log(struct cache *c, const struct page_ref *sorted, unsigned count)
+/*
+ * What leaves the list is replaced from its end: so until nothing is found in all of it. Who has
+ * nothing to log needs no room, which there may be none of.
+ */
+static int owed_log(
+	struct cache *c, const struct page_ref *sorted, unsigned count, bool waits)
 {
-	bool found = true, any = true;
+	uint32_t at = 0;
 
-	while (any) {
-		uint32_t at = 0;
-
-		for (any = false, found = true; found; any |= found) {
+	for (bool any = true; any; at = 0)
+		for (any = false; owed_log_next(c, sorted, count, &at, NULL);) {
 			struct log_room room;
-			int e = log_reserve(c->log, IMAGE_RECORD_BYTES, false, &room);
+			int e = room_get(c, waits, &room);
 
 			if (e)
 				return e;
-			found = owed_log_next(c, sorted, count, &at, &room);
+			any |= owed_log_next(c, sorted, count, &at, &room);
 			log_release(c->log, &room);
 		}
-	}
 	return 0;
 }
 
@@ -180,7 +194,7 @@ static int owed_sync(struct cache *c, const struct page_ref *refs, unsigned coun
 		return -ENOMEM;
 	memcpy(sorted, refs, count * sizeof(*sorted));
 	qsort(sorted, count, sizeof(*sorted), compare_refs);
-	e = owed_log(c, sorted, count);
+	e = owed_log(c, sorted, count, true);
 	rt_free(sorted);
 	return e;
 }
@@ -224,8 +238,9 @@ static void await_writing(struct cache *c, const struct page_ref *ref)
 
 bool home_awaited(struct cache *c, unsigned *times)
 {
-	if (atomic_load_explicit(&c->stopping, memory_order_acquire) &&
-		++*times > AWAY_STOPPING)
+	if (atomic_load_explicit(&c->given_up, memory_order_acquire) ||
+		(atomic_load_explicit(&c->stopping, memory_order_acquire) &&
+			++*times > AWAY_STOPPING))
 		return false;
 	rt_sleep_ns(AWAY_POLL_NS);
 	return true;
@@ -248,7 +263,7 @@ int cache_sync(struct cache *c, const struct page_ref *refs, unsigned count, lsn
 	}
 	for (unsigned i = 0; i < count && !e; i++)
 		if (needs_sync(c, &refs[i])) {
-			e = log_image(c, &refs[i]);
+			e = log_image(c, &refs[i], true);
 			COUNT(c, sync_logged, 1);
 		}
 	if (!e)
@@ -271,7 +286,7 @@ static bool needs_log(struct frame *f)
 
 /*
  * As if each image needed a chunk of its own, with some to spare for what a reservation is charged
- * beside: so none of them waits for room, which nobody might make.
+ * beside: so there is room for all, unless others take it meanwhile.
  */
 static bool all_fits(struct cache *c)
 {
@@ -286,9 +301,28 @@ static bool all_fits(struct cache *c)
 	return !count || (count + 16) * 2 * PAGE_SIZE <= log_room_left(c->log);
 }
 
+/* What is owed, and pins the log, the log has changes of: those of file data in full. */
+uint64_t unlogged(struct cache *c)
+{
+	uint64_t count = 0;
+
+	rt_mutex_lock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->owed_count; i++) {
+		struct frame *f = &c->frames[c->owed[i].frame];
+
+		count += atomic_load_explicit(&f->rec_lsn, memory_order_relaxed) ==
+			 LSN_NONE;
+	}
+	rt_mutex_unlock(&c->owed_lock);
+	for (uint32_t i = 0; i < c->frame_count; i++)
+		count += needs_log(&c->frames[i]);
+	return count;
+}
+
 int cache_log_dirty(struct cache *c)
 {
 	int e = all_fits(c) ? 0 : -ENOSPC;
+	bool busy = false;
 
 	for (uint32_t i = 0; i < c->frame_count && !e; i++) {
 		struct frame *f = &c->frames[i];
@@ -298,9 +332,19 @@ int cache_log_dirty(struct cache *c)
 			continue;
 		ref.pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 		ref.incarnation = f->incarnation;
-		e = log_image(c, &ref);
+		e = log_image(c, &ref, false);
+		busy |= e == -EBUSY;
+		e = e == -EBUSY ? 0 : e;
 	}
 	if (!e)
-		e = owed_log(c, NULL, 0);
-	return e ? e : log_flush(c->log, log_end(c->log));
+		e = owed_log(c, NULL, 0, false);
+	if (!e)
+		e = log_flush(c->log, log_end(c->log));
+	return !e && busy ? -EBUSY : e;
+}
+
+void cache_give_up(struct cache *c)
+{
+	atomic_store_explicit(&c->given_up, true, memory_order_release);
+	log_reserve_cut(c->log);
 }

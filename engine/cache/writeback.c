@@ -141,11 +141,8 @@ struct wb_batch {
 	lsn_t flush_to;
 };
 
-/*
- * A latch is held for a moment only, but by a request to other nodes, which may have to
- * wait for what is persisted: such a page is passed over.
- */
-static bool latch_for_copy(struct cache *c, struct frame *f, page_id pid)
+/* A latch is held for a moment only, but by a request, which may have to wait for what is persisted. */
+bool latch_for_copy(struct cache *c, struct frame *f, page_id pid)
 {
 	unsigned spins = 0;
 

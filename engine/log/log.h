@@ -83,6 +83,10 @@ struct log_room {
  * up, too, until the tail moves.
  */
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
+/* The same of an ordinary reservation, without waiting for the ring: -ENOSPC where it has no room now. */
+int log_reserve_now(struct log *log, uint32_t bytes, struct log_room *room);
+/* From here on nobody waits for room in the ring: ordinary reservations end with -EIO instead. */
+void log_reserve_cut(struct log *log);
 /* What is left of it; to be called even if all bytes are used. No-op on a zeroed room. */
 void log_release(struct log *log, struct log_room *room);
 /* Is half of that reserve used, or more? */

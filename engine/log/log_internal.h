@@ -69,6 +69,7 @@ struct log {
 		room_word;       /* changes when room is given back while someone waits */
 	_Atomic uint32_t closed; /* failed or shut: no more room */
 	_Atomic int failed;      /* negative errno; 0 while well */
+	_Atomic bool cut;        /* nobody waits for the ring any more */
 	struct rt_mutex room_queue[2]; /* [urgent] */
 
 	/* The open chunk. Under append_lock, but the atomics are read without. */

@@ -200,6 +200,11 @@ static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 			error = -ENOSPC;
 			break;
 		}
+		if (what == ROOM_RING_SHORT && !urgent &&
+			atomic_load_explicit(&log->cut, memory_order_seq_cst)) {
+			error = -EIO;
+			break;
+		}
 		if (what != ROOM_TAKEN) {
 			room_wait(log, what, word, deadline);
 		} else if (room_take(log, charge, urgent) == ROOM_TAKEN) {
@@ -239,6 +244,40 @@ int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *r
 	}
 	*room = (struct log_room){ALIGN_UP(bytes, 8), LOG_ROOM_RECORDS(bytes), charge};
 	return 0;
+}
+
+/* Past those who wait: they wait for the ring, or would not do so for long. */
+int log_reserve_now(struct log *log, uint32_t bytes, struct log_room *room)
+{
+	uint64_t charge = room_charge(bytes);
+	enum room_short what;
+
+	*room = (struct log_room){0};
+	if (bytes > log_room_max(log, false))
+		return -E2BIG;
+	do {
+		uint32_t word =
+			atomic_load_explicit(&log->room_word, memory_order_seq_cst);
+
+		if (atomic_load_explicit(&log->closed, memory_order_acquire))
+			return -EROFS;
+		what = room_take(log, charge, false);
+		if (what == ROOM_BUFFER_SHORT && log_end(log) == log_durable(log))
+			rt_wait(&log->room_word, word, rt_now_ns() + URGENT_WAIT_NS);
+		else if (what == ROOM_BUFFER_SHORT)
+			log_flush(log, log_end(log));
+	} while (what == ROOM_BUFFER_SHORT);
+	if (what != ROOM_TAKEN)
+		return -ENOSPC;
+	*room = (struct log_room){ALIGN_UP(bytes, 8), LOG_ROOM_RECORDS(bytes), charge};
+	return 0;
+}
+
+/* Who waits has read the word before it looks at `cut`. */
+void log_reserve_cut(struct log *log)
+{
+	atomic_store_explicit(&log->cut, true, memory_order_seq_cst);
+	room_wake(log);
 }
 
 void log_release(struct log *log, struct log_room *room)

@@ -9,6 +9,8 @@
 #include "engine/cache/cache.h"
 #include "engine/volume/member_internal.h"
 
+#define BUSY_TIMES 10u
+
 /* ---- telling ------------------------------------------------------------------------------- */
 
 /* Words: the sender's stage and incarnation, both ways. */
@@ -133,12 +135,16 @@ static void reach(struct member *m, enum member_stage stage)
 
 /* ---- impatience ------------------------------------------------------------------------------ */
 
-/* What waits for other nodes is in many places; the page protocol ends it in all of them. */
+/*
+ * What waits for other nodes is in many places; the page protocol ends it in all of them, and the cache
+ * what waits for what others were to persist.
+ */
 static void cut(struct member *m)
 {
 	atomic_store(&m->cut, true);
 	member_alone(m);
 	coherence_cluster_give_up(m->coherence);
+	cache_give_up(m->volume->cache);
 }
 
 /* It has a store, and may not have all that belongs there. */
@@ -176,6 +182,7 @@ static void absent_look(struct member *m)
 {
 	const uint64_t now = rt_now_ns();
 	char who[400];
+	int rc;
 
 	if (!member_who(m, is_absent, who, sizeof(who))) {
 		m->absent_at = 0;
@@ -189,7 +196,10 @@ static void absent_look(struct member *m)
 	}
 	if (now - m->absent_at < ABSENT_NS)
 		return;
-	if (cache_log_dirty(m->volume->cache) == -ENOSPC) {
+	rc = cache_log_dirty(m->volume->cache);
+	if (rc == -EBUSY)
+		return;
+	if (rc == -ENOSPC) {
 		if (m->absent_said < 2)
 			say_absent(m, who, 0);
 		m->absent_said = 2;
@@ -198,6 +208,18 @@ static void absent_look(struct member *m)
 	}
 	weft_log(4, "not waiting for %s any more", who);
 	cut(m);
+}
+
+/* What can be logged is; pages that are just being asked for of others may come, or not. */
+static bool log_all(struct member *m)
+{
+	int rc = cache_log_dirty(m->volume->cache);
+
+	for (unsigned i = 0; i < BUSY_TIMES && rc == -EBUSY; i++) {
+		rt_sleep_ns(PATIENCE_NS);
+		rc = cache_log_dirty(m->volume->cache);
+	}
+	return !rc;
 }
 
 static void watch(void *arg)
@@ -212,7 +234,7 @@ static void watch(void *arg)
 			continue;
 		if (member_patience(m) == MEMBER_CUT) {
 			weft_log(4, "other nodes are not waited for any more");
-			if (atomic_load(&m->met) && cache_log_dirty(m->volume->cache))
+			if (atomic_load(&m->met) && !log_all(m))
 				weft_log(4, "what was not synced may be lost");
 			cut(m);
 		} else if (atomic_load(&m->unused)) {

@@ -284,6 +284,28 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 
 /* ---- close, sync ----------------------------------------------------------------- */
 
+/* Others were not there to persist what is theirs: nothing is lost that was synced. */
+static void leave_in_log(struct volume *v)
+{
+	uint64_t lost = cache_save(v->cache), kept = 0;
+	struct cache_census of[SHARDS_MAX];
+
+	cache_census(v->cache, of);
+	for (unsigned i = 0; i < SHARDS_MAX; i++)
+		kept += i == store_superblock(v->store)->shard ? 0
+							       : of[i].dirty + of[i].owed;
+	weft_log(4,
+		"%llu pages of other nodes were not persisted: what is durable of them "
+		"stays in "
+		"this node's log, for its next start",
+		(unsigned long long)kept);
+	if (lost)
+		weft_log(4,
+			"%llu pages are lost as they were changed last: nobody synced "
+			"them, and the log has no room for them",
+			(unsigned long long)lost);
+}
+
 int volume_close(struct volume *v)
 {
 	bool clean = !v->read_only && !v->unredone;
@@ -307,8 +329,12 @@ int volume_close(struct volume *v)
 			if (!rc)
 				rc = cache_checkpoint(v->cache);
 		}
+		if (!rc && cache_owes(v->cache)) /* nothing else may have it */
+			rc = -EHOSTDOWN;
 		if (!rc)
 			rc = log_shut(v->log);
+		else if (v->peers && !volume_failed(v))
+			leave_in_log(v);
 	}
 	take_apart(v);
 	return rc;

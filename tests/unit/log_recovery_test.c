@@ -345,6 +345,46 @@ static void an_urgent_reserver_is_told_when_its_reserve_is_used_up(void **state)
 	log_close(log);
 }
 
+static void until_cut_run(void *arg)
+{
+	struct filler *f = arg;
+
+	while (record_append(f->log, 8000, 0, 0).end)
+		;
+	atomic_store(&f->done, 1);
+}
+
+/* Who would wait for a tail that nobody moves any more is told so; the reserve is there all the same. */
+static void nobody_waits_for_the_tail_once_that_is_cut(void **state)
+{
+	struct log_room room;
+	struct rt_task *task;
+	struct filler f = {0};
+	bool clean;
+
+	f.log = restart(&clean);
+	assert_int_equal(log_reserve_now(f.log, 8192, &room), 0);
+	record_append_room(f.log, &room, 8192, 1, 1);
+	log_release(f.log, &room);
+	assert_int_equal(log_reserve_now(f.log, LOG_RECORD_MAX * 4, &room), -E2BIG);
+	assert_int_equal(rt_task_spawn(&task, "filler", until_cut_run, &f), 0);
+	while (atomic_load(&log_counters(f.log)->reserve_waits) == 0)
+		rt_sleep_ns(1000000);
+	while (log_reserve_now(f.log, 8192, &room) == 0) {
+		record_append_room(f.log, &room, 8192, 1, 1);
+		log_release(f.log, &room);
+	}
+	assert_int_equal(log_reserve_now(f.log, 8192, &room), -ENOSPC);
+	assert_false(atomic_load(&f.done));
+	log_reserve_cut(f.log);
+	rt_task_join(task);
+	assert_true(atomic_load(&f.done));
+	assert_int_equal(log_reserve(f.log, 8192, false, &room), -EIO);
+	assert_int_equal(log_reserve(f.log, 8192, true, &room), 0);
+	log_release(f.log, &room);
+	log_close(f.log);
+}
+
 static void released_room_is_all_given_back(void **state)
 {
 	struct log_room room[8];
@@ -568,6 +608,7 @@ int main(void)
 		LOG_TEST(the_tail_goes_to_the_chunk_that_holds_an_lsn),
 		LOG_TEST(reservers_wait_for_the_tail_and_urgent_ones_do_not),
 		LOG_TEST(an_urgent_reserver_is_told_when_its_reserve_is_used_up),
+		LOG_TEST(nobody_waits_for_the_tail_once_that_is_cut),
 		LOG_TEST(released_room_is_all_given_back),
 		LOG_TEST(the_torn_end_is_cut_off),
 		LOG_TEST(damage_below_a_durable_lsn_is_reported),
