@@ -408,7 +408,7 @@ bool cache_owes(struct cache *cache);
 bool cache_keeps(struct cache *cache);
 
 /*
- * After cache_stop, with nothing changing here any more: gives up what this node has of other
+ * After cache_stop_work, with nothing changing here any more: gives up what this node has of other
  * stores' pages, and has their homes persist what it owes, as far as it can be done soon.
  * Returns what it still has: a bit for each of the first 64 shards. Waits.
  */

@@ -144,6 +144,7 @@ int member_client_settle(struct member *m, struct volume *v)
 			break;
 	}
 	coherence_cluster_give_up(m->coherence);
+	cache_stop(v->cache);
 	coherence_cluster_stop(m->coherence);
 	return rc ? rc : cache_keeps(v->cache) ? -EBUSY : 0;
 }

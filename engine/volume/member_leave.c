@@ -292,7 +292,8 @@ void member_alone(struct member *m)
 /*
  * Of what is persisted in one round, something may be dirty still where it was taken over
  * meanwhile, and something owed where it was not told of; in the rounds that follow nobody
- * changes anything any more.
+ * changes anything any more. As long as others may need this node's store, what they ship is logged, and
+ * the checkpointer makes room for that.
  */
 int member_settle(void *arg, struct volume *v)
 {
@@ -309,6 +310,7 @@ int member_settle(void *arg, struct volume *v)
 	}
 	if (atomic_load(&m->alone) && !atomic_load(&m->cut))
 		member_give_back(m, v, rc == 0);
+	cache_stop(v->cache);
 	coherence_cluster_stop(m->coherence);
 	return rc;
 }

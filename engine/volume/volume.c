@@ -321,14 +321,13 @@ int volume_close(struct volume *v)
 		if (!rc)
 			rc = cache_checkpoint(v->cache);
 	}
+	if (clean && !rc && v->peers && v->peers->settle)
+		rc = v->peers->settle(v->peers->arg, v);
 	if (v->cache)
 		cache_stop(v->cache);
 	if (clean) {
-		if (!rc && v->peers && v->peers->settle) {
-			rc = v->peers->settle(v->peers->arg, v);
-			if (!rc)
-				rc = cache_checkpoint(v->cache);
-		}
+		if (!rc && v->peers && v->peers->settle)
+			rc = cache_checkpoint(v->cache);
 		if (!rc && cache_owes(v->cache)) /* nothing else may have it */
 			rc = -EHOSTDOWN;
 		if (!rc)

@@ -89,7 +89,8 @@ struct volume_peers {
 	 * The volume is to be closed: no operation runs any more, and all that was dirty was
 	 * persisted once. Sees to it that the same is so on the other nodes, and that nobody
 	 * has anything dirty of other shards when it returns, nor uses this node's store:
-	 * it may call volume_sync. 0 or -errno: then the log is not marked clean. NULL: who
+	 * it may call volume_sync. The checkpointer runs; it calls cache_stop when nobody needs that
+	 * any more, before it stops what persists for others. 0 or -errno: then the log is not marked clean. NULL: who
 	 * closes the volume has seen to it.
 	 */
 	int (*settle)(void *arg, struct volume *v);

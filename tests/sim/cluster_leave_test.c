@@ -18,6 +18,7 @@
 #define OWN         100u /* pages of node 1 */
 #define GIVEN       20u  /* pages of node 2 that it takes over from node 1 */
 #define OTHERS      30u  /* and does not */
+#define MUCH        1200u /* pages: with what is logged of each more than a log has */
 #define LEAVE_SEEDS 4u
 #define ROOM_BYTES  (8u * PAGE_SIZE) /* what a task that waits for room might need */
 #define SECOND      1000000000ull
@@ -54,6 +55,7 @@ static struct {
 } way;
 
 static _Atomic uint32_t phase;
+static unsigned first_busy; /* nodes from this one on have much to be persisted */
 static unsigned rounds, ended, said;
 static void (*sink_before)(int level, const char *line);
 
@@ -312,6 +314,72 @@ static int run_away(void *arg)
 	return 0;
 }
 
+/* ---- all leave ------------------------------------------------------------------------------ */
+
+static _Atomic uint32_t ready;
+
+/* All are at work until all are ready to leave. */
+static void await_all(void)
+{
+	uint32_t seen = atomic_fetch_add(&ready, 1) + 1;
+
+	rt_wake(&ready, INT32_MAX);
+	for (; seen % NODES; seen = atomic_load(&ready))
+		rt_wait(&ready, seen, RT_FOREVER);
+}
+
+/* Overwrites much of the other's shard: images that the other logs as it persists them. */
+static void together_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	unsigned other = NODES + 1 - n->id;
+	uint64_t told;
+
+	life_begin(n);
+	HOLDS(store_writes_tear(n->v->store));
+	for (unsigned i = 0; i < MUCH; i++)
+		make_page(n, page_of(other, i), i);
+	OK(cache_checkpoint(n->v->cache));
+	for (unsigned i = 0; i < MUCH && n->id >= first_busy; i++)
+		write_page(n, page_of(other, i), 5000 + i);
+	await_all();
+	rt_sleep_ns(pick(3) ? 0 : rt_random() % SECOND);
+	told = rt_now_ns();
+	OK(life_end(n));
+	HOLDS(rt_now_ns() - told < ENDS_NS);
+	ended++;
+}
+
+static void later_together_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	life_begin(n);
+	for (unsigned i = 0; i < MUCH; i++)
+		expect_page(n, page_of(n->id, i),
+			(NODES + 1 - n->id >= first_busy ? 5000 : 0) + i);
+	OK(life_end(n));
+	ended++;
+}
+
+static int run_together(void *arg)
+{
+	struct world *w = (struct world *)arg;
+	void (*life[])(void *) = {together_life, later_together_life};
+
+	atomic_store(&ready, 0);
+	for (unsigned i = 0; i < NODES; i++)
+		node_make(w, i);
+	for (unsigned k = 0; k < ARRAY_SIZE(life); k++) {
+		for (unsigned i = 0; i < NODES; i++)
+			life_spawn(&w->node[i], life[k]);
+		for (unsigned i = 0; i < NODES; i++)
+			HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	}
+	EQ(ended, 2 * NODES);
+	return 0;
+}
+
 /* ---- runs ------------------------------------------------------------------------------------ */
 
 static void run_seeds(int (*fn)(void *))
@@ -365,6 +433,12 @@ static void who_waits_for_room_is_told_that_there_is_none(void **state)
 	run_seeds(run_away);
 }
 
+static void those_who_leave_together_persist_for_each_other(void **state)
+{
+	for (first_busy = 1; first_busy <= NODES; first_busy++)
+		run_seeds(run_together);
+}
+
 static void file_make(const char *name, const char *text, mode_t mode)
 {
 	FILE *f = fopen(name, "w");
@@ -403,6 +477,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_is_owed_stays_in_a_log_that_is_not_clean),
 		cmocka_unit_test(who_has_a_full_log_ends_without_the_home),
 		cmocka_unit_test(so_does_who_has_pages_of_its_own_to_write),
+		cmocka_unit_test(those_who_leave_together_persist_for_each_other),
 		cmocka_unit_test(who_waits_for_room_is_told_that_there_is_none),
 	};
 
