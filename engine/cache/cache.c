@@ -167,6 +167,14 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	return 0;
 }
 
+int cache_start_checkpoints(struct cache *c)
+{
+	if (c->options.read_only || c->checkpoint_task)
+		return 0;
+	atomic_store_explicit(&c->checkpoints_end, false, memory_order_relaxed);
+	return rt_task_spawn(&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
+}
+
 int cache_start(struct cache *c)
 {
 	int e = 0;
@@ -174,14 +182,12 @@ int cache_start(struct cache *c)
 	WEFT_ASSERT(!c->started);
 	c->started = true;
 	atomic_store_explicit(&c->stopping, false, memory_order_relaxed);
-	atomic_store_explicit(&c->checkpoints_end, false, memory_order_relaxed);
 	for (unsigned i = 0; i < PREFETCH_TASKS && !e; i++)
 		e = rt_task_spawn(&c->prefetch_task[i], "weft-ahead", prefetch_main, c);
 	if (!e)
 		e = rt_task_spawn(&c->provider_task, "weft-provider", provider_main, c);
-	if (!e && !c->options.read_only)
-		e = rt_task_spawn(
-			&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
+	if (!e)
+		e = cache_start_checkpoints(c);
 	if (!e && !c->options.read_only)
 		e = rt_task_spawn(&c->flusher_task, "weft-flusher", flusher_main, c);
 	for (unsigned i = 0; i < BEHIND_TASKS && !e && !c->options.read_only; i++)

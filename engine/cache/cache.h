@@ -109,6 +109,11 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	const struct cache_options *o);
 /* Starts the page provider and the checkpointer. */
 int cache_start(struct cache *cache);
+/*
+ * The checkpointer alone, before: others have this node persist what they ship, and its log needs room for
+ * that. When all is recovered, and the provider serves.
+ */
+int cache_start_checkpoints(struct cache *cache);
 /* Stops them; idempotent. The checkpointer goes last, as all others may wait for room in the log. */
 void cache_stop(struct cache *cache);
 /* All but the checkpointer: what is left to do, a last cache_checkpoint, may need room, too. */

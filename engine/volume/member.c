@@ -8,6 +8,7 @@
  * cluster's address leads to. What strangers say who connect to this node is told, and no
  * more.
  */
+#include "engine/cache/cache.h"
 #include "engine/volume/member_internal.h"
 
 /* ---- who the others are ------------------------------------------------------------------ */
@@ -446,7 +447,10 @@ static int member_start(void *arg, struct volume *v, struct weft_error *err)
 	if (rc)
 		return weft_error(err, rc, "cannot start the page protocol: %s",
 			strerrordesc_np(-rc));
-	rc = member_watcher_start(m);
+	/* others may ship to a home from here on, for as long as it waits to meet all */
+	rc = member_is_client(m) ? 0 : cache_start_checkpoints(v->cache);
+	if (!rc)
+		rc = member_watcher_start(m);
 	if (!rc)
 		rc = member_keeper_start(m);
 	if (rc)

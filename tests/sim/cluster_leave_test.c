@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that leave a volume with logs that are full (docs/many-nodes.md, "Leaving"): two
- * storage nodes, put together by engine/volume/member.c as the daemon does it, and pages of
- * both, without a tree. Each ends in bounded time; what was synced is there when both are
- * back.
+ * Nodes that open and leave a volume with logs that are full (docs/many-nodes.md, "Opening",
+ * "Leaving"): two storage nodes, or three, put together by engine/volume/member.c as the daemon
+ * does it, and pages of both, without a tree. Each ends in bounded time; what was synced is there
+ * when both are back.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_leave_test     one seed
  *   WEFT_SIM_SEEDS=1000                                    so many
@@ -13,7 +13,7 @@
 #include "engine/volume/member.h"
 #include "tests/sim/cluster_world.h"
 
-#define NODES       2u
+#define NODES       2u   /* but one case has a third */
 #define FIRST       10u  /* slot */
 #define OWN         100u /* pages of node 1 */
 #define GIVEN       20u  /* pages of node 2 that it takes over from node 1 */
@@ -35,8 +35,13 @@ static const char cluster_text[] = "[volume]\n"
 				   "address = node2:7000\n"
 				   "store = /disk2\n";
 
+static const char third_text[] = "[node 3]\n"
+				 "address = node3:7000\n"
+				 "store = /disk3\n";
+
 static char folder[] = "/tmp/weft-leave.XXXXXX";
 static char cluster_name_of[sizeof(folder) + 16], key_name_of[sizeof(folder) + 16];
+static char three_name_of[sizeof(folder) + 16];
 
 struct life {
 	struct cluster *cluster;
@@ -44,7 +49,7 @@ struct life {
 	_Atomic int patience;
 };
 
-static struct life lives[NODES + 1];
+static struct life lives[NODES + 2];
 
 /* What node 1 has beside what it owes to node 2, which is away. */
 static struct {
@@ -87,7 +92,8 @@ static void life_begin(struct node *n)
 		.volume_uuid = n->w->uuid,
 	};
 	struct rt_disk *disk;
-	int rc = cluster_open(&l->cluster, cluster_name_of, 0, &err);
+	int rc = cluster_open(&l->cluster,
+		n->w->nodes > NODES ? three_name_of : cluster_name_of, 0, &err);
 
 	atomic_store(&l->patience, MEMBER_WAITS);
 	if (!rc) {
@@ -380,9 +386,70 @@ static int run_together(void *arg)
 	return 0;
 }
 
+/* ---- a home that is not open yet ------------------------------------------------------------- */
+
+/* Pages of node 1, which is started again meanwhile, and waits to meet node 3. */
+static void shipping_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	uint64_t since;
+
+	life_begin(n);
+	for (unsigned i = 0; i < MUCH; i++)
+		make_page(n, page_of(1, i), i);
+	OK(cache_checkpoint(n->v->cache));
+	for (unsigned i = 0; i < MUCH; i++)
+		write_page(n, page_of(1, i), 5000 + i);
+	go_on_to(1);
+	come_to(2);
+	since = rt_now_ns();
+	OK(cache_checkpoint(n->v->cache));
+	HOLDS(rt_now_ns() - since < ENDS_NS);
+	go_on_to(3);
+	OK(life_end(n));
+	ended++;
+}
+
+/* The first start is killed; so it is with node 3. */
+static void plain_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	life_begin(n);
+	come_to(3);
+	OK(life_end(n));
+	ended++;
+}
+
+static int run_opening(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	for (unsigned i = 0; i < w->nodes; i++) {
+		node_make(w, i);
+		life_spawn(&w->node[i], i == 1 ? shipping_life : plain_life);
+	}
+	while (atomic_load(&phase) < 1)
+		rt_sleep_ns(1000);
+	for (unsigned i = 0; i < w->nodes; i += 2) {
+		rt_sim_node_kill(w->node[i].sim);
+		lives[i + 1] = (struct life){0};
+	}
+	life_spawn(&w->node[0], plain_life);
+	rt_sleep_ns(SECOND);
+	go_on_to(2);
+	while (atomic_load(&phase) < 3)
+		rt_sleep_ns(SECOND);
+	life_spawn(&w->node[2], plain_life);
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	EQ(ended, w->nodes);
+	return 0;
+}
+
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static void run_seeds(int (*fn)(void *))
+static void run_seeds(int (*fn)(void *), unsigned nodes)
 {
 	struct rt_sim_options o = {.time_limit_ns = 120 * SECOND};
 
@@ -393,7 +460,7 @@ static void run_seeds(int (*fn)(void *))
 		struct world *w = (struct world *)calloc(1, sizeof(*w));
 
 		assert_non_null(w);
-		w->nodes = NODES;
+		w->nodes = nodes;
 		memset(lives, 0, sizeof(lives));
 		atomic_store(&phase, 0);
 		rounds = ended = said = 0;
@@ -406,37 +473,42 @@ static void run_seeds(int (*fn)(void *))
 
 static void what_is_owed_stays_in_a_log_that_is_not_clean(void **state)
 {
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 	way.own_dirty = way.others_dirty = true;
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 }
 
 static void who_has_a_full_log_ends_without_the_home(void **state)
 {
 	way.full = true;
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 	way.full = way.others_dirty = true;
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 }
 
 static void so_does_who_has_pages_of_its_own_to_write(void **state)
 {
 	way.full = way.own_dirty = true;
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 }
 
 static void who_waits_for_room_is_told_that_there_is_none(void **state)
 {
 	way.full = way.waits = true;
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 	way.full = way.waits = way.own_dirty = way.others_dirty = true;
-	run_seeds(run_away);
+	run_seeds(run_away, NODES);
 }
 
 static void those_who_leave_together_persist_for_each_other(void **state)
 {
 	for (first_busy = 1; first_busy <= NODES; first_busy++)
-		run_seeds(run_together);
+		run_seeds(run_together, NODES);
+}
+
+static void a_home_that_is_not_open_yet_persists_for_others(void **state)
+{
+	run_seeds(run_opening, NODES + 1);
 }
 
 static void file_make(const char *name, const char *text, mode_t mode)
@@ -452,6 +524,7 @@ static void file_make(const char *name, const char *text, mode_t mode)
 static int setup(void **state)
 {
 	char key[2 * CLUSTER_KEY_BYTES + 2];
+	char three[sizeof(cluster_text) + sizeof(third_text)];
 
 	assert_non_null(mkdtemp(folder));
 	snprintf(cluster_name_of, sizeof(cluster_name_of), "%s/v.cluster", folder);
@@ -459,6 +532,9 @@ static int setup(void **state)
 	memset(key, 'a', sizeof(key));
 	strcpy(key + 2 * CLUSTER_KEY_BYTES, "\n");
 	file_make(cluster_name_of, cluster_text, 0644);
+	snprintf(three_name_of, sizeof(three_name_of), "%s/three.cluster", folder);
+	snprintf(three, sizeof(three), "%s%s", cluster_text, third_text);
+	file_make(three_name_of, three, 0644);
 	file_make(key_name_of, key, 0600);
 	return 0;
 }
@@ -466,6 +542,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	unlink(cluster_name_of);
+	unlink(three_name_of);
 	unlink(key_name_of);
 	rmdir(folder);
 	return 0;
@@ -478,6 +555,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(who_has_a_full_log_ends_without_the_home),
 		cmocka_unit_test(so_does_who_has_pages_of_its_own_to_write),
 		cmocka_unit_test(those_who_leave_together_persist_for_each_other),
+		cmocka_unit_test(a_home_that_is_not_open_yet_persists_for_others),
 		cmocka_unit_test(who_waits_for_room_is_told_that_there_is_none),
 	};
 
