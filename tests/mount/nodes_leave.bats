@@ -154,3 +154,88 @@ unmount_behind() {
 	umount_nodes 3 2 1
 	check_nodes
 }
+
+# Makes files on node 1 until one has to wait.
+fill_log() {
+	local i
+	for i in $(seq 20000); do
+		echo "$i" >"${M[1]}/own/$i" || return 0
+		echo "$i" >"$DIR/filled"
+	done
+}
+
+stands_still() {
+	local before
+	before=$(cat "$DIR/filled")
+	sleep 2
+	[ "$before" = "$(cat "$DIR/filled")" ]
+}
+
+@test "SIGTERM ends a node whose log is full of what a node that was killed has to persist; what was synced is there" {
+	local n pid filler
+	start_node 1 -o cache=64M # its log is to be read
+	mount_node 2 &
+	mount_node 3
+	wait $!
+	wait_until 10 mountpoint -q "${M[1]}"
+	mkdir "${M[3]}/d" "${M[1]}/own"
+	for n in $(seq 12); do head -c 20000 /dev/zero >"${M[3]}/d/$n"; done
+	weft sync "${M[3]}"
+	for n in $(seq 12); do # node 1 changes them, then node 3: node 1 owes what its log has
+		echo "one $n" | dd of="${M[1]}/d/$n" conv=notrunc,fsync status=none
+	done
+	for n in $(seq 12); do
+		echo three | dd of="${M[3]}/d/$n" bs=1000 seek=10 conv=notrunc status=none
+	done
+	pid=$(node_pid 3)
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[3]}"
+	echo 0 >"$DIR/filled"
+	fill_log 2>/dev/null 3>&- &
+	filler=$!
+	wait_until 60 stands_still
+	echo "it stands still after $(cat "$DIR/filled") files"
+	pid=$STARTED
+	SECONDS=0
+	kill "$pid"
+	wait_until 60 gone "$pid"
+	echo "it has ended after $SECONDS s"
+	wait "$filler" || true
+	cat "$DIR/log1"
+	grep -q "stays in this node's log" "$DIR/log1"
+	mount_node 3 &
+	mount_node 1
+	wait $!
+	for n in $(seq 12); do
+		[ "$(timeout -s KILL 30 head -n 1 "${M[2]}/d/$n" | tr -d '\0')" = "one $n" ]
+	done
+	umount_nodes 3 2 1
+	check_nodes
+}
+
+@test "SIGTERM ends a node while a program waits there to sync what a node has changed that was killed" {
+	local pid waits
+	start_node 1 -o cache=64M
+	mount_node 2 &
+	mount_node 3
+	wait $!
+	wait_until 10 mountpoint -q "${M[1]}"
+	echo one >"${M[1]}/f"
+	echo three >>"${M[3]}/f"
+	[ "$(wc -l <"${M[1]}/f")" -eq 2 ]
+	pid=$(node_pid 3)
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[3]}"
+	sync "${M[1]}/f" 2>"$DIR/sync" 3>&- &
+	waits=$!
+	sleep 2
+	! gone "$waits"
+	SECONDS=0
+	kill "$STARTED"
+	wait_until 40 gone "$STARTED"
+	echo "it has ended after $SECONDS s"
+	run wait "$waits"
+	[ "$status" -ne 0 ]
+}
