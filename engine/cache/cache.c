@@ -345,8 +345,8 @@ void cache_census(struct cache *c, struct cache_census of[SHARDS_MAX])
 		n->shared += mode == PAGE_SHARED;
 		n->dirty += mode != PAGE_INVALID && (flags & FRAME_DIRTY);
 	}
-	rt_mutex_lock(
-		&c->owed_lock); /* their frames are in no table, and say nothing of the page */
+	/* their frames are in no table, and do not say whose they are */
+	rt_mutex_lock(&c->owed_lock);
 	for (uint32_t i = 0; i < c->owed_count; i++)
 		if (pid_shard(c->owed[i].pid) < SHARDS_MAX)
 			of[pid_shard(c->owed[i].pid)].owed++;

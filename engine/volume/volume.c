@@ -294,11 +294,11 @@ static void leave_in_log(struct volume *v)
 	for (unsigned i = 0; i < SHARDS_MAX; i++)
 		kept += i == store_superblock(v->store)->shard ? 0
 							       : of[i].dirty + of[i].owed;
-	weft_log(4,
-		"%llu pages of other nodes were not persisted: what is durable of them "
-		"stays in "
-		"this node's log, for its next start",
-		(unsigned long long)kept);
+	if (kept)
+		weft_log(4,
+			"%llu pages of other nodes were not persisted: what is "
+			"durable of them stays in this node's log, for its next start",
+			(unsigned long long)kept);
 	if (lost)
 		weft_log(4,
 			"%llu pages are lost as they were changed last: nobody synced "

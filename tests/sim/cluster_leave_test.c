@@ -57,6 +57,7 @@ static struct {
 	bool waits;        /* a task that waits for room in it */
 	bool own_dirty;    /* pages of its own, written and not synced */
 	bool others_dirty; /* and of node 2 */
+	bool no_signal;    /* it is unmounted */
 } way;
 
 static _Atomic uint32_t phase;
@@ -238,11 +239,12 @@ static void leaving_life(void *arg)
 	HOLDS(!way.full || log_room_left(n->v->log) <= ROOM_BYTES);
 	told = rt_now_ns();
 	member_watch(lives[n->id].member);
-	atomic_store(&lives[n->id].patience, MEMBER_CUT);
+	if (!way.no_signal)
+		atomic_store(&lives[n->id].patience, MEMBER_CUT);
 	if (task)
 		rt_task_join(task);
 	HOLDS(life_end(n)); /* its log is not marked clean */
-	HOLDS(rt_now_ns() - told < ENDS_NS);
+	HOLDS(rt_now_ns() - told < (way.no_signal ? 4 : 1) * ENDS_NS);
 	ended++;
 }
 
@@ -478,6 +480,16 @@ static void what_is_owed_stays_in_a_log_that_is_not_clean(void **state)
 	run_seeds(run_away, NODES);
 }
 
+static void who_is_unmounted_leaves_it_there_too(void **state)
+{
+	way.no_signal = true;
+	run_seeds(run_away, NODES);
+	way.no_signal = way.own_dirty = way.others_dirty = true;
+	run_seeds(run_away, NODES);
+	way.no_signal = way.full = true;
+	run_seeds(run_away, NODES);
+}
+
 static void who_has_a_full_log_ends_without_the_home(void **state)
 {
 	way.full = true;
@@ -552,6 +564,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_owed_stays_in_a_log_that_is_not_clean),
+		cmocka_unit_test(who_is_unmounted_leaves_it_there_too),
 		cmocka_unit_test(who_has_a_full_log_ends_without_the_home),
 		cmocka_unit_test(so_does_who_has_pages_of_its_own_to_write),
 		cmocka_unit_test(those_who_leave_together_persist_for_each_other),
