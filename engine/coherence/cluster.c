@@ -86,6 +86,11 @@ static int owed_adopt(struct cluster *d)
 	return 0;
 }
 
+static void log_has_failed(void *owner)
+{
+	view_wake(owner);
+}
+
 int coherence_cluster_start(struct coherence *c)
 {
 	static const struct {
@@ -108,6 +113,7 @@ int coherence_cluster_start(struct coherence *c)
 				&d->task[d->tasks], kinds[k].name, kinds[k].main, d);
 			d->tasks += !e;
 		}
+	log_on_failure(d->o.log, log_has_failed, d);
 	if (e)
 		coherence_cluster_stop(c);
 	return e;
@@ -134,6 +140,7 @@ void coherence_cluster_stop(struct coherence *c)
 {
 	struct cluster *d = cluster_of(c);
 
+	log_on_failure(d->o.log, NULL, NULL);
 	atomic_store_explicit(&d->stopping, true, memory_order_release);
 	wake_word(&d->home_jobs.word);
 	wake_word(&d->persist_jobs.word);
@@ -191,6 +198,20 @@ void coherence_cluster_give_up(struct coherence *c)
 	}
 	if (!linked(d))
 		fail_all(d);
+}
+
+void cluster_log_look(struct cluster *d)
+{
+	if (!log_failed(d->o.log) ||
+		atomic_load_explicit(&d->failed, memory_order_relaxed))
+		return;
+	weft_log(3,
+		"node %u: its log has failed (errno %d): it persists nothing any more, "
+		"and leaves the cluster as if it had crashed; others wait for it until "
+		"it is started again",
+		d->o.self, -log_failed(d->o.log));
+	coherence_cluster_give_up(&d->base);
+	net_shutdown(d->o.net); /* nor do they come back, those of clients neither */
 }
 
 void coherence_cluster_event(

@@ -38,7 +38,8 @@ int coherence_cluster_open(
 int coherence_cluster_start(struct coherence *c);
 /*
  * Nothing that needs other nodes waits any longer: it ends with -EIO, now and later. The
- * links are cut. For who must close while nodes are away. Never waits.
+ * links are cut. For who must close while nodes are away; and a node whose log has failed does
+ * it by itself, for good: it ends the network, too. Never waits.
  */
 void coherence_cluster_give_up(struct coherence *c);
 /*

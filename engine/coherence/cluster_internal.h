@@ -355,6 +355,8 @@ void persist_main(void *arg);
 
 void view_open(struct cluster *d);
 void view_main(void *arg);
+/* By the view's task, which is woken for it: has the log failed? Then gives up. */
+void cluster_log_look(struct cluster *d);
 void view_message(struct cluster *d, unsigned node, const struct page_message *m);
 void view_link(struct cluster *d, unsigned node, bool up);
 int view_left(struct cluster *d, unsigned node);

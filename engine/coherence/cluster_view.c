@@ -512,6 +512,7 @@ void view_main(void *arg)
 	while (rt_goes_on(&d->stopping, &d->view.word, &word)) {
 		uint64_t look_ns = view_look(d);
 
+		cluster_log_look(d);
 		if (!view_step(d))
 			rt_wait(&d->view.word, word, look_ns);
 	}

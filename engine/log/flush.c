@@ -15,6 +15,24 @@
 
 #include "engine/log/log_internal.h"
 
+static void failure_tell(struct log *log)
+{
+	rt_mutex_lock(&log->failure_lock);
+	if (log->on_failure)
+		log->on_failure(log->failure_owner);
+	rt_mutex_unlock(&log->failure_lock);
+}
+
+void log_on_failure(struct log *log, void (*fn)(void *owner), void *owner)
+{
+	rt_mutex_lock(&log->failure_lock);
+	log->on_failure = fn;
+	log->failure_owner = owner;
+	rt_mutex_unlock(&log->failure_lock);
+	if (log_is_failed(log))
+		failure_tell(log);
+}
+
 void log_fail(struct log *log, int error, const char *what, uint64_t offset)
 {
 	int none = 0;
@@ -35,6 +53,7 @@ void log_fail(struct log *log, int error, const char *what, uint64_t offset)
 	}
 	atomic_fetch_add_explicit(&log->pressure, 1, memory_order_release);
 	rt_wake(&log->pressure, INT32_MAX);
+	failure_tell(log);
 }
 
 void log_give_up(struct log *log, int error)

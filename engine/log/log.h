@@ -123,6 +123,11 @@ int log_flush(struct log *log, lsn_t lsn);
 void log_give_up(struct log *log, int error);
 /* The errno with which the device failed, or 0. */
 int log_failed(struct log *log);
+/*
+ * `fn` is told when the log fails, or if it has, by whichever task finds it: it must not
+ * wait, and may be told twice. NULL: nobody is, and when this returns nobody is being told.
+ */
+void log_on_failure(struct log *log, void (*fn)(void *owner), void *owner);
 
 /* ---- the tail ---- */
 

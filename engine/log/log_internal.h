@@ -112,6 +112,11 @@ struct log {
 	unsigned head_copy;         /* which of the two that is */
 	_Atomic uint32_t pressure;  /* log_pressure_word */
 
+	/* Who is to be told of a failure. */
+	struct rt_mutex failure_lock; /* a leaf; held while it is told */
+	void (*on_failure)(void *owner);
+	void *failure_owner;
+
 	struct rt_task *task;
 	struct log_counters counters;
 };

@@ -161,6 +161,7 @@ static void progress(void *arg)
 		net->links->link_down(peer_at(net, i), -ESHUTDOWN);
 	}
 	connect_bury(net, true);
+	connect_listen_end(net);
 }
 
 /* ---- beginning and end -------------------------------------------------------------------- */
@@ -201,14 +202,19 @@ int connect_start(struct connect_net *net, struct weft_error *err)
 	return 0;
 }
 
+void connect_shutdown(struct net *base)
+{
+	struct connect_net *net = connect_net_of(base);
+
+	atomic_store(&net->stopping, true);
+	rt_poller_kick(net->poller);
+}
+
 void connect_stop(struct connect_net *net)
 {
-	atomic_store(&net->stopping, true);
-	if (net->progress) {
-		rt_poller_kick(net->poller);
+	connect_shutdown(&net->base);
+	if (net->progress)
 		rt_task_join(net->progress);
-	}
-	connect_listen_end(net);
 }
 
 void connect_close(struct connect_net *net)

@@ -212,7 +212,9 @@ int connect_open(
 	struct connect_net *net, const struct connect_ops *links, struct weft_error *err);
 /* Listens and starts the progress task. */
 int connect_start(struct connect_net *net, struct weft_error *err);
-/* Ends all links and the task. */
+/* The task ends all links, then itself. */
+void connect_shutdown(struct net *net);
+/* The same, and waits for it. */
 void connect_stop(struct connect_net *net);
 void connect_close(struct connect_net *net);
 int connect_peer_add(struct connect_peer *peer, struct weft_error *err);

@@ -30,6 +30,10 @@ static void no_close(struct net *net)
 {
 }
 
+static void no_shutdown(struct net *net)
+{
+}
+
 static int no_peer_add(struct net_peer *peer, struct weft_error *err)
 {
 	return weft_error(err, -EOPNOTSUPP, "this transport has no peers");
@@ -94,6 +98,7 @@ static const struct net_ops default_ops = {
 	.open = no_open,
 	.start = no_open,
 	.address = plain_address,
+	.shutdown = no_shutdown,
 	.close = no_close,
 	.peer_add = no_peer_add,
 	.peer_added = no_peer_free,
@@ -125,6 +130,7 @@ static void overlay(struct net_ops *to, const struct net_ops *from)
 	OVERLAY(to, from, open);
 	OVERLAY(to, from, start);
 	OVERLAY(to, from, address);
+	OVERLAY(to, from, shutdown);
 	OVERLAY(to, from, close);
 	OVERLAY(to, from, peer_add);
 	OVERLAY(to, from, peer_added);
@@ -237,6 +243,11 @@ int net_start(struct net *net, struct weft_error *err)
 void net_address(struct net *net, char out[NET_ADDRESS_BYTES])
 {
 	net->ops.address(net, out);
+}
+
+void net_shutdown(struct net *net)
+{
+	net->ops.shutdown(net);
 }
 
 void net_close(struct net *net)

@@ -102,6 +102,11 @@ int net_open(struct net **out, const struct net_options *o, struct weft_error *e
 int net_start(struct net *net, struct weft_error *err);
 /* Where it listens now, with real ports where `listen` had 0; empty: it does not. */
 void net_address(struct net *net, char out[NET_ADDRESS_BYTES]);
+/*
+ * Ends all links, for each of which NET_LINK_DOWN follows, and makes none any more: to others
+ * this node has closed. Memory, and all else, stays until net_close. Never waits.
+ */
+void net_shutdown(struct net *net);
 /* Says goodbye, ends all links and frees all. No handler runs after it. Waits. */
 void net_close(struct net *net);
 

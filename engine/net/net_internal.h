@@ -16,6 +16,7 @@ struct net_ops {
 	int (*open)(struct net *net, struct weft_error *err);
 	int (*start)(struct net *net, struct weft_error *err);
 	void (*address)(struct net *net, char out[NET_ADDRESS_BYTES]);
+	void (*shutdown)(struct net *net);
 	/* Frees what open made; handlers have run for the last time. */
 	void (*close)(struct net *net);
 	/* Before the peer is in the table. */

@@ -414,6 +414,7 @@ const struct net_ops net_shm_ops = {
 	.open = shm_open_net,
 	.start = shm_start,
 	.address = connect_address,
+	.shutdown = connect_shutdown,
 	.close = shm_close,
 	.peer_add = shm_peer_add,
 	.peer_added = connect_peer_added,

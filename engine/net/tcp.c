@@ -247,6 +247,7 @@ const struct net_ops net_tcp_ops = {
 	.open = tcp_open,
 	.start = tcp_start,
 	.address = connect_address,
+	.shutdown = connect_shutdown,
 	.close = tcp_close,
 	.peer_add = tcp_peer_add,
 	.peer_added = connect_peer_added,

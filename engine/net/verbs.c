@@ -334,6 +334,7 @@ const struct net_ops net_verbs_ops = {
 	.open = verbs_open,
 	.start = verbs_start,
 	.address = connect_address,
+	.shutdown = connect_shutdown,
 	.close = verbs_close,
 	.peer_add = verbs_peer_add,
 	.peer_added = connect_peer_added,

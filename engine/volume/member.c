@@ -151,7 +151,8 @@ static void link_changed(struct member *m, unsigned node, const struct net_event
 	snprintf(l->address, sizeof(l->address), "%s", up ? event->address : "");
 	rt_mutex_unlock(&m->lock);
 	cluster_heard(m->o.cluster, node, event->incarnation);
-	if (atomic_load(&m->met) && !leaving)
+	/* when this node's log has failed it is this node that went away, which was said */
+	if (atomic_load(&m->met) && !leaving && (up || !volume_failed(m->volume)))
 		weft_log(5, "node %u is %s%s%s", node,
 			up ? "there" : "away: ", up ? "" : event->text,
 			up ? " again" : "");
@@ -398,6 +399,9 @@ static int wait_for_others(struct member *m, struct weft_error *err)
 		if (member_patience(m) == MEMBER_CUT)
 			return weft_error(
 				err, -EINTR, "interrupted while waiting for %s", who);
+		if (volume_failed(m->volume))
+			return weft_error(err, -EIO,
+				"the log failed while this node waited for %s", who);
 		if (now >= say_at || (said && away != said)) {
 			weft_log(6, "waiting for %s", who);
 			said = away;

@@ -113,7 +113,8 @@ static void reach(struct member *m, enum member_stage stage)
 	rt_mutex_lock(&m->lock);
 	m->stage = stage;
 	rt_mutex_unlock(&m->lock);
-	while (!atomic_load(&m->alone)) {
+	/* who has no log any more is nobody's to wait for, nor has it anything to wait for */
+	while (!atomic_load(&m->alone) && !volume_failed(m->volume)) {
 		uint32_t word = atomic_load(&m->changed);
 		uint64_t now = rt_now_ns();
 

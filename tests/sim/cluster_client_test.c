@@ -4,7 +4,8 @@
  * it. All make, write and read files; the client comes and goes, and is killed, and so is
  * its host. What was fsynced, and what a node has written that has not crashed since, is
  * there for all; so is everything of a client that has left in good order, at once. In the
- * end fsck, which redoes the client's log with the others, finds nothing.
+ * end fsck, which redoes the client's log with the others, finds nothing. And a storage node
+ * whose disk fails is unmounted, and comes back, while the other goes on.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_client_test    one seed
  *   WEFT_SIM_SEEDS=1000                                    so many
@@ -102,16 +103,23 @@ static void life_begin(struct node *n)
 	redone += n->id == CLIENT && n->v->recovery.pages > 0;
 }
 
-static void life_end(struct node *n)
+static int life_close(struct node *n)
 {
 	struct life *l = &lives[n->id];
+	int rc;
 
 	member_leave(l->member);
 	fs_close(n->fs);
-	OK(volume_close(n->v));
+	rc = volume_close(n->v);
 	member_close(l->member);
 	cluster_close(l->cluster);
 	*l = (struct life){0};
+	return rc;
+}
+
+static void life_end(struct node *n)
+{
+	OK(life_close(n));
 }
 
 /* ---- what they do -------------------------------------------------------------------------- */
@@ -136,14 +144,21 @@ static void run_tasks(struct node *n, void (*fn)(void *))
 		rt_task_join(task[i]);
 }
 
+static void use(struct node *n, unsigned i, bool writes)
+{
+	while (!enter(n, i, writes)) /* others may be writing, or reading */
+		rt_sleep_ns(100000);
+	if (writes)
+		write_file(n, i);
+	else
+		read_file(n, i);
+	leave(n, i);
+}
+
 static void read_all(struct node *n)
 {
-	for (unsigned i = 0; i < FILES; i++) {
-		while (!enter(n, i, false)) /* others may be writing */
-			rt_sleep_ns(100000);
-		read_file(n, i);
-		leave(n, i);
-	}
+	for (unsigned i = 0; i < FILES; i++)
+		use(n, i, false);
 }
 
 static void storage_life(void *arg)
@@ -320,6 +335,115 @@ static int run_cut(void *arg)
 	return 0;
 }
 
+/* ---- a disk that fails --------------------------------------------------------------------- */
+
+static _Atomic bool written, shared;
+
+static void disk_fails(const struct node *n, bool fails)
+{
+	const struct rt_sim_fail fail = {
+		.ops = fails ? RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH : 0,
+		.n = 1,
+		.sticky = true};
+
+	rt_sim_disk_fail(n->sim_disk, &fail);
+}
+
+static void await(const _Atomic bool *what)
+{
+	while (!atomic_load(what))
+		rt_sleep_ns(1000000);
+}
+
+static void write_durably(struct node *n, unsigned i)
+{
+	do
+		write_file(n, i);
+	while (files[i].durable != files[i].last);
+}
+
+/* Until its log has failed, which it finds when it has something to write there. */
+static void make_in_vain(struct node *n)
+{
+	char name[16];
+	int rc = 0;
+
+	for (unsigned i = 0; !rc; i++) {
+		HOLDS(i < 10);
+		snprintf(name, sizeof(name), "lost%u", i);
+		rc = try_file(n->fs, DISK_INO_ROOT, name);
+		if (!rc)
+			rc = ops_fsync(n->fs, DISK_INO_ROOT, false);
+	}
+	HOLDS(rc == -EIO || rc == -EROFS);
+}
+
+/* It is unmounted at once, waits for nobody, and is as after a crash when it is back. */
+static void failing_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	uint64_t from;
+
+	life_begin(n);
+	for (unsigned i = 0; i < 4; i++)
+		write_durably(n, i);
+	atomic_store(&written, true);
+	await(&shared);
+	disk_fails(n, true);
+	make_in_vain(n);
+	rt_sleep_ns(pick(3) * 300000000ull);
+	from = rt_now_ns();
+	HOLDS(life_close(n) < 0);
+	HOLDS(rt_now_ns() - from < 1000000000);
+	files_crashed(n);
+	disk_fails(n, false);
+	rt_sleep_ns(pick(3) * 1000000000ull);
+	life_begin(n);
+	read_all(n);
+	atomic_store(&over, true);
+	life_end(n);
+	ended++;
+}
+
+/* Has changed what has its home there, and goes on with it. */
+static void other_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	life_begin(n);
+	await(&written);
+	for (unsigned i = 0; i < 2; i++)
+		write_file(n, i);
+	atomic_store(&shared, true);
+	while (!atomic_load(&over)) {
+		use(n, pick(2), true);
+		use(n, pick(4), false);
+		rt_sleep_ns(1 + pick(10000000));
+	}
+	life_end(n);
+	ended++;
+}
+
+static int run_failing(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	world_begin(w);
+	atomic_store(&written, false);
+	atomic_store(&shared, false);
+	for (unsigned i = 0; i < STORES; i++) {
+		struct node *n = &w->node[i];
+
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(n->sim, "node", i ? failing_life : other_life, n));
+	}
+	for (unsigned i = 0; i < STORES; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	HOLDS(ended == STORES);
+	world_check(w);
+	return 0;
+}
+
 /* ---- who asks for what is not its own ------------------------------------------------------ */
 
 static struct {
@@ -481,6 +605,11 @@ static void what_is_not_ones_log_is_not_to_be_had(void **state)
 	run_seeds(run_stranger, 2);
 }
 
+static void a_node_whose_log_has_failed_leaves_as_if_it_had_crashed(void **state)
+{
+	run_seeds(run_failing, CLIENT_SEEDS);
+}
+
 static void file_make(const char *name, const char *text, mode_t mode)
 {
 	FILE *f = fopen(name, "w");
@@ -519,6 +648,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_is_not_ones_log_is_not_to_be_had),
 		cmocka_unit_test(a_client_comes_and_goes_and_crashes_like_any_node),
 		cmocka_unit_test(what_a_client_fsynced_outlives_a_cut_of_all),
+		cmocka_unit_test(a_node_whose_log_has_failed_leaves_as_if_it_had_crashed),
 	};
 
 	if (argc > 1)

@@ -432,6 +432,55 @@ static void it_is_reported_meanwhile(struct world *w)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
+static void disk_fails(struct world *w, unsigned id, bool fails)
+{
+	const struct rt_sim_fail fail = {
+		.ops = fails ? RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH : 0,
+		.n = 1,
+		.sticky = true};
+
+	rt_sim_disk_fail(w->node[id - 1].sim_disk, &fail);
+}
+
+static void ships_in_vain(struct node *n, unsigned i)
+{
+	struct page_ref ref = {.pid = pid_of(n->w, i)};
+
+	HOLDS(writeback_pages(n->e.cache, &ref, 1, false, NULL) == -EHOSTDOWN);
+	HOLDS(cache_dirty_pages(n->e.cache) > 0);
+}
+
+/*
+ * The disk of node 2 takes nothing any more: what others ship to it they keep, as from a node
+ * that has crashed, and it is all there when the node is back with a disk that is well.
+ */
+static void a_home_cannot_persist(struct world *w)
+{
+	struct errand wants = {.node = 4, .page = 5};
+
+	goes_on(w, (struct errand){.node = 3, .page = 1, .writes = true});
+	goes_on(w, (struct errand){.node = 4, .page = 9, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	disk_fails(w, 2, true);
+	goes_on(w, (struct errand){.node = 3, .page = 1, .does = ships_in_vain});
+	goes_on(w, (struct errand){.node = 4, .page = 9, .does = ships_in_vain});
+	/* what does not need it goes on, and nothing is taken from who has it */
+	goes_on(w, (struct errand){.node = 3, .page = 1, .writes = true});
+	goes_on(w, (struct errand){.node = 4, .page = 3, .writes = true});
+	goes_on(w, (struct errand){.node = 1, .page = 3});
+	errand_begin(w, &wants);
+	HOLDS(!errand_ended(&wants, 10 * LONG_NS));
+	crash(w, 2);
+	disk_fails(w, 2, false);
+	come_back(&w->node[1]);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS));
+	goes_on(w, (struct errand){.node = 3, .page = 1, .does = persists});
+	for (unsigned id = 1; id <= w->nodes; id++)
+		for (unsigned i = 0; i < w->pages; i++)
+			goes_on(w,
+				(struct errand){.node = id, .page = i, .writes = true});
+}
+
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void (*the_case)(struct world *w);
@@ -562,6 +611,13 @@ static void what_the_home_has_alone_it_can_allocate_anew(void **state)
 	idle = false;
 }
 
+static void a_home_whose_log_has_failed_is_away(void **state)
+{
+	idle = true;
+	run_seeds(a_home_cannot_persist, 12, 0);
+	idle = false;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -575,6 +631,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
 		cmocka_unit_test(what_the_home_has_alone_it_can_allocate_anew),
 		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
+		cmocka_unit_test(a_home_whose_log_has_failed_is_away),
 	};
 
 	if (argc > 1)

@@ -255,7 +255,8 @@ static void world_open(struct world *w)
 		n->w = w;
 		n->id = i + 1;
 		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		rt_sim_disk_create(n->disk, 64 << 20, w->slow_disks ? &slow : NULL);
+		n->sim_disk = rt_sim_disk_create(
+			n->disk, 64 << 20, w->slow_disks ? &slow : NULL);
 		format_store(n->disk, i);
 	}
 }

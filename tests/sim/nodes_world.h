@@ -57,6 +57,7 @@ struct node {
 	struct engine e;
 	struct net *net;
 	char disk[16], address[32];
+	struct rt_sim_disk *sim_disk;
 	_Atomic uint32_t ups;
 	_Atomic uint64_t heard_epoch; /* a rogue: of its victim */
 	unsigned life, reached;       /* barriers */

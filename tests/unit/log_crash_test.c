@@ -331,9 +331,15 @@ static struct log *plain_open(struct store *s)
 	return log;
 }
 
+static void count_failure(void *owner)
+{
+	++*(unsigned *)owner;
+}
+
 static int fail_once(void *arg)
 {
 	struct rt_sim_fail fail = {.ops = RT_SIM_FAIL_FLUSH, .n = 1};
+	unsigned told = 0, late = 0;
 	struct store s;
 	struct log *log = plain_open(&s);
 	lsn_t good = record_append(log, 64, 1, 1).end, bad;
@@ -341,9 +347,15 @@ static int fail_once(void *arg)
 
 	WEFT_ASSERT(log_flush(log, good) == 0);
 	WEFT_ASSERT(log_reserve(log, 64, false, &held) == 0);
+	log_on_failure(log, count_failure, &told);
 	rt_sim_disk_fail(model.sim_disk, &fail);
+	WEFT_ASSERT(!told);
 	bad = record_append(log, 64, 2, 1).end;
 	WEFT_ASSERT(log_flush(log, bad) == -EIO);
+	WEFT_ASSERT(told == 1);
+	log_on_failure(log, count_failure, &late); /* it has failed */
+	log_on_failure(log, NULL, NULL);
+	WEFT_ASSERT(told == 1 && late == 1);
 	WEFT_ASSERT(log_failed(log) == -EIO);
 	/* For ever, though the disk is well again; what was durable before still is. */
 	WEFT_ASSERT(log_flush(log, bad) == -EIO && log_flush(log, good) == 0);

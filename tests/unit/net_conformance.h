@@ -631,6 +631,7 @@ static const struct {
 	CONFORMS(after_down_nothing_is_written),
 	CONFORMS(without_a_link_nothing_is_sent),
 	CONFORMS(a_node_that_closes_and_comes_back),
+	CONFORMS(a_shutdown_ends_links_for_good),
 	CONFORMS(a_full_queue_is_told_and_empties),
 	CONFORMS(an_idle_endpoint_uses_no_processor),
 #undef CONFORMS

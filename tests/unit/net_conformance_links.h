@@ -353,4 +353,35 @@ static int a_node_that_closes_and_comes_back(void *arg)
 	return 0;
 }
 
+/* Whichever end it is, dialed or dialing: what waits ends, memory stays, and no link is made. */
+static int a_shutdown_ends_links_for_good(void *arg)
+{
+	for (unsigned which = 0; which < 2; which++) {
+		struct pair p = pair_up();
+		struct end *ends = which ? p.b : p.a, *other = which ? p.a : p.b;
+		struct net_message m = {.type = MESSAGE_PLAIN};
+		uint64_t word;
+		struct net_op op = {.kind = NET_READ, .local = &word, .length = 8};
+		struct rt_task *task;
+
+		atomic_store(&stop_writing, 0);
+		CHECK(rt_task_spawn(&task, "writer", write_without_end, other) == 0);
+		rt_sleep_ns(rt_random() % MS);
+		net_shutdown(ends->net);
+		net_shutdown(ends->net);
+		wait_for(ends, &ends->downs, 1);
+		wait_for(other, &other->downs, 1);
+		atomic_store(&stop_writing, 1);
+		rt_task_join(task);
+		CHECK(net_send(ends->peer, &m, 0) == -ENOTCONN);
+		CHECK(net_post(ends->peer, &op, 0) == -ENOTCONN);
+		memset(ends->memory, 1, REGION_BYTES);
+		rt_sleep_ns(100 * MS);
+		CHECK(ends->ups == 1 && other->ups == 1);
+		CHECK(ends->downs == 1 && other->downs == 1);
+		pair_down(&p);
+	}
+	return 0;
+}
+
 #endif
