@@ -4,9 +4,12 @@
  *
  * A caller's struct waits in the list of its node from before the ask is sent until the
  * answer has come or the link has ended; it is on the caller's stack, so all that touches
- * it does so under `lock`. Asks wait in a ring per node for one of the server tasks. Each
- * node has at most NET_CALLS_MAX asks out, and what a link brought that has ended is
- * dropped: so the ring is never full but by a peer that does not keep to that.
+ * it does so under `lock`. Asks wait in a ring per node and class for one of the class's
+ * server tasks. Each node has at most NET_CALLS_MAX asks out, and what a link brought that has
+ * ended is dropped: so a ring is never full but by a peer that does not keep to that.
+ *
+ * No deadlock: a call waits, to be sent, taken or served, for calls of its own class and for
+ * what their servers wait for, which are calls of earlier classes; never for a later one.
  */
 #include "engine/net/calls.h"
 
@@ -15,7 +18,13 @@
 
 #include "engine/rt/rt.h"
 
-#define SERVER_TASKS 8u
+#define SERVER_TASKS 8u /* of each class */
+
+/* Calls of each class to one node that wait for an answer, at most. */
+#define LOCAL_OUT 24u
+#define SPACE_OUT 8u
+#define SYNC_OUT  32u
+_Static_assert(LOCAL_OUT + SPACE_OUT + SYNC_OUT == NET_CALLS_MAX, "calls to one node");
 
 /* The body of either message. */
 struct call_body {
@@ -29,6 +38,7 @@ _Static_assert(sizeof(struct call_body) == NET_BODY_BYTES, "the body of a call")
 /* One that waits for an answer. */
 struct caller {
 	struct caller *next;
+	enum net_call_class class;
 	uint32_t request;
 	_Atomic uint32_t done;
 	int result;
@@ -39,25 +49,36 @@ struct call_node {
 	struct net_peer *peer;
 	bool up;
 	struct caller *callers;
-	unsigned out;
-	/* asks that wait to be served: a ring */
-	struct net_message ask[NET_CALLS_MAX];
-	unsigned first, asks;
+	unsigned out[NET_CALL_CLASSES];
+	/* asks that wait to be served: rings; and how many that are in all */
+	struct ask_ring {
+		struct net_message ask[NET_CALLS_MAX];
+		unsigned first, count;
+	} ring[NET_CALL_CLASSES];
+	unsigned asks;
+};
+
+/* What a task serves. */
+struct call_class {
+	struct net_calls *calls;
+	enum net_call_class class;
+	struct rt_cond asked;
+	unsigned turn; /* whose asks are looked at first */
 };
 
 struct net_calls {
 	struct net *net;
 	struct rt_mutex lock; /* a leaf; for all below */
-	struct rt_cond asked, room, served;
+	struct rt_cond room, served;
 	uint32_t next_request;
 	bool stopping;
-	unsigned turn; /* whose asks are looked at first */
+	struct call_class class[NET_CALL_CLASSES];
 	struct {
 		net_call_server serve;
 		void *owner;
 		unsigned serving;
 	} server[NET_CALL_KINDS];
-	struct rt_task *task[SERVER_TASKS];
+	struct rt_task *task[NET_CALL_CLASSES * SERVER_TASKS];
 	unsigned tasks;
 	struct call_node *node[NET_NODES_MAX];
 };
@@ -65,6 +86,25 @@ struct net_calls {
 static struct call_body *body_of(struct net_message *m)
 {
 	return (struct call_body *)m->body;
+}
+
+static const unsigned out_max[NET_CALL_CLASSES] = {
+	[NET_CALLS_LOCAL] = LOCAL_OUT,
+	[NET_CALLS_SPACE] = SPACE_OUT,
+	[NET_CALLS_SYNC] = SYNC_OUT,
+};
+
+enum net_call_class net_call_class_of(enum net_call_kind kind)
+{
+	switch (kind) {
+	case NET_CALL_SYNC:
+		return NET_CALLS_SYNC;
+	case NET_CALL_SPACE_GIVE:
+	case NET_CALL_SPACE_STAT:
+		return NET_CALLS_SPACE;
+	default: /* also what is not known */
+		return NET_CALLS_LOCAL;
+	}
 }
 
 static int serve_ping(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
@@ -76,19 +116,21 @@ static int serve_ping(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 
 /* ---- serving ---------------------------------------------------------------------------- */
 
-/* Under the lock. The next ask, of one node after the other. */
-static bool ask_take(struct net_calls *c, struct net_message *out)
+/* Under the lock. The next ask of the class, of one node after the other. */
+static bool ask_take(struct call_class *of, struct net_message *out)
 {
 	for (unsigned i = 1; i <= NET_NODES_MAX; i++) {
-		unsigned id = (c->turn + i) % NET_NODES_MAX;
-		struct call_node *n = c->node[id];
+		unsigned id = (of->turn + i) % NET_NODES_MAX;
+		struct call_node *n = of->calls->node[id];
+		struct ask_ring *r = n ? &n->ring[of->class] : NULL;
 
-		if (!n || !n->asks)
+		if (!r || !r->count)
 			continue;
-		*out = n->ask[n->first];
-		n->first = (n->first + 1) % NET_CALLS_MAX;
+		*out = r->ask[r->first];
+		r->first = (r->first + 1) % NET_CALLS_MAX;
+		r->count--;
 		n->asks--;
-		c->turn = id;
+		of->turn = id;
 		return true;
 	}
 	return false;
@@ -134,7 +176,8 @@ static int send_waiting(struct net_peer *peer, const struct net_message *m)
 
 static void server_main(void *arg)
 {
-	struct net_calls *c = (struct net_calls *)arg;
+	struct call_class *of = (struct call_class *)arg;
+	struct net_calls *c = of->calls;
 	struct net_message ask;
 
 	rt_mutex_lock(&c->lock);
@@ -142,8 +185,8 @@ static void server_main(void *arg)
 		struct net_message answer = {.type = NET_CALL_ANSWER};
 		struct net_peer *peer;
 
-		if (!ask_take(c, &ask)) {
-			rt_cond_wait(&c->asked, &c->lock, RT_FOREVER);
+		if (!ask_take(of, &ask)) {
+			rt_cond_wait(&of->asked, &c->lock, RT_FOREVER);
 			continue;
 		}
 		peer = c->node[ask.sender]->peer;
@@ -191,7 +234,7 @@ static void caller_end(
 	struct caller *w = *at;
 
 	*at = w->next;
-	n->out--;
+	n->out[w->class]--;
 	w->result = result;
 	atomic_store_explicit(&w->done, 1, memory_order_release);
 	net_wake(c->net, &w->done, 1);
@@ -218,14 +261,26 @@ static void take_answer(struct net_calls *c, struct call_node *n, struct net_mes
 }
 
 /* False: more than a node may ask. */
-static bool take_ask(
-	struct net_calls *c, struct call_node *n, const struct net_message *m)
+static bool take_ask(struct net_calls *c, struct call_node *n, struct net_message *m)
 {
+	enum net_call_class class =
+		net_call_class_of((enum net_call_kind)body_of(m)->kind);
+	struct ask_ring *r = &n->ring[class];
+
 	if (n->asks == NET_CALLS_MAX)
 		return false;
-	n->ask[(n->first + n->asks++) % NET_CALLS_MAX] = *m;
-	rt_cond_signal(&c->asked);
+	r->ask[(r->first + r->count++) % NET_CALLS_MAX] = *m;
+	n->asks++;
+	rt_cond_signal(&c->class[class].asked);
 	return true;
+}
+
+/* Nobody would have the answers. */
+static void asks_drop(struct call_node *n)
+{
+	for (unsigned i = 0; i < NET_CALL_CLASSES; i++)
+		n->ring[i].count = 0;
+	n->asks = 0;
 }
 
 bool net_calls_message(
@@ -265,7 +320,7 @@ void net_calls_event(
 	if (n) {
 		n->up = event->kind == NET_LINK_UP;
 		if (!n->up) {
-			n->asks = 0;
+			asks_drop(n);
 			node_end_all(c, n, -ECONNRESET);
 			rt_cond_broadcast(&c->room);
 		}
@@ -278,7 +333,7 @@ void net_calls_event(
 /* Under the lock. Waits for a turn. */
 static int caller_begin(struct net_calls *c, struct call_node *n, struct caller *w)
 {
-	while (!c->stopping && n->up && n->out == NET_CALLS_MAX)
+	while (!c->stopping && n->up && n->out[w->class] == out_max[w->class])
 		rt_cond_wait(&c->room, &c->lock, RT_FOREVER);
 	if (c->stopping)
 		return -ESHUTDOWN;
@@ -287,7 +342,7 @@ static int caller_begin(struct net_calls *c, struct call_node *n, struct caller 
 	w->request = ++c->next_request;
 	w->next = n->callers;
 	n->callers = w;
-	n->out++;
+	n->out[w->class]++;
 	return 0;
 }
 
@@ -316,7 +371,7 @@ int net_call(struct net_calls *c, unsigned node, enum net_call_kind kind,
 	const uint64_t ask[NET_CALL_WORDS], uint64_t answer[NET_CALL_WORDS])
 {
 	struct net_message m = {.type = NET_CALL_ASK};
-	struct caller w = {.answer = answer};
+	struct caller w = {.class = net_call_class_of(kind), .answer = answer};
 	struct net_peer *peer = NULL;
 	struct call_node *n;
 	int rc;
@@ -347,6 +402,20 @@ int net_call(struct net_calls *c, unsigned node, enum net_call_kind kind,
 
 /* ---- opening and closing ---------------------------------------------------------------- */
 
+static int class_open(struct net_calls *c, enum net_call_class class)
+{
+	struct call_class *of = &c->class[class];
+	int rc = 0;
+
+	of->calls = c;
+	of->class = class;
+	for (unsigned i = 0; i < SERVER_TASKS && !rc; i++) {
+		rc = rt_task_spawn(&c->task[c->tasks], "calls", server_main, of);
+		c->tasks += !rc;
+	}
+	return rc;
+}
+
 int net_calls_open(struct net_calls **out, struct net *net)
 {
 	struct net_calls *c = rt_alloc(sizeof(*c));
@@ -356,10 +425,8 @@ int net_calls_open(struct net_calls **out, struct net *net)
 		return -ENOMEM;
 	c->net = net;
 	c->server[NET_CALL_PING].serve = serve_ping;
-	while (!rc && c->tasks < SERVER_TASKS) {
-		rc = rt_task_spawn(&c->task[c->tasks], "calls", server_main, c);
-		c->tasks += !rc;
-	}
+	for (unsigned i = 0; i < NET_CALL_CLASSES && !rc; i++)
+		rc = class_open(c, (enum net_call_class)i);
 	if (rc) {
 		net_calls_stop(c);
 		net_calls_close(c);
@@ -377,7 +444,8 @@ void net_calls_stop(struct net_calls *c)
 		if (c->node[i])
 			node_end_all(c, c->node[i], -ESHUTDOWN);
 	rt_cond_broadcast(&c->room);
-	rt_cond_broadcast(&c->asked);
+	for (unsigned i = 0; i < NET_CALL_CLASSES; i++)
+		rt_cond_broadcast(&c->class[i].asked);
 	rt_mutex_unlock(&c->lock);
 	for (unsigned i = 0; i < c->tasks; i++)
 		rt_task_join(c->task[i]);

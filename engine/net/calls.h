@@ -5,8 +5,9 @@
  *
  * A call is served at least once or not at all: when the link ends meanwhile the caller
  * does not know which, and asks again if it must know. So servers are idempotent. They run
- * on tasks of their own and may wait, but not for a call of this or any other kind to be
- * answered, nor for whoever does: each node has few such tasks.
+ * on tasks of their own and may wait, but not for what in the end waits for a call to be
+ * answered; but for calls of earlier classes (below). Each node has few such tasks, and each
+ * class its own of them.
  */
 #ifndef WEFT_NET_CALLS_H
 #define WEFT_NET_CALLS_H
@@ -36,10 +37,25 @@ enum net_call_kind {
 	NET_CALL_KINDS
 };
 
+/*
+ * By what their servers wait for, be it by way of others: so those of a class come to an end
+ * when those before it do, and the first does by itself.
+ */
+enum net_call_class {
+	NET_CALLS_LOCAL, /* this node's memory and disk, and no more */
+	NET_CALLS_SPACE, /* pages too: for another node to give one its log must be durable, which a
+			    client's is by LOG_WRITE */
+	NET_CALLS_SYNC, /* operations of this node too, which may wait for space */
+	NET_CALL_CLASSES
+};
+/* A kind that is not known is of the first. */
+enum net_call_class net_call_class_of(enum net_call_kind kind);
+
 #define NET_CALL_ASK    0x200u
 #define NET_CALL_ANSWER 0x201u
 #define NET_CALL_WORDS  5u
-/* Calls of one node to another that wait for an answer; more wait for their turn. */
+/* Calls of one node to another that wait for an answer, of all classes; more of a class than
+ * its share wait for their turn. */
 #define NET_CALLS_MAX 64u
 
 struct net_calls;

@@ -5,7 +5,8 @@
  * its host. What was fsynced, and what a node has written that has not crashed since, is
  * there for all; so is everything of a client that has left in good order, at once. In the
  * end fsck, which redoes the client's log with the others, finds nothing. And a storage node
- * whose disk fails is unmounted, and comes back, while the other goes on.
+ * whose disk fails is unmounted, and comes back, while the other goes on; and the client fsyncs
+ * more files at once that its host has written, too, than that serves at a time.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_client_test    one seed
  *   WEFT_SIM_SEEDS=1000                                    so many
@@ -444,6 +445,99 @@ static int run_failing(void *arg)
 	return 0;
 }
 
+/* ---- fsyncs of what its host has written, too ------------------------------------------------ */
+
+#define SYNCED 24u /* files; more than a node serves at once of any kind */
+
+static _Atomic unsigned synced;
+struct syncing {
+	struct node *n;
+	unsigned i;
+};
+
+static struct syncing syncing[SYNCED];
+
+static void append_page(struct node *n, unsigned i, uint64_t page)
+{
+	struct ops_file *f = file_open(n, i, true);
+	uint8_t bytes[PAGE_SIZE];
+
+	memset(bytes, (int)(1 + i), sizeof(bytes));
+	EQ(ops_write(n->fs, f, &root_user, page * PAGE_SIZE, bytes, sizeof(bytes), false),
+		sizeof(bytes));
+	ops_close(n->fs, f);
+}
+
+static void fsync_main(void *arg)
+{
+	const struct syncing *s = (const struct syncing *)arg;
+	char name[16];
+
+	name_of(name, s->i);
+	OK(ops_fsync(s->n->fs, ino_of(s->n->fs, DISK_INO_ROOT, name), false));
+	atomic_fetch_add(&synced, 1);
+}
+
+static void host_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	life_begin(n);
+	for (unsigned i = 0; n->id == 1 && i < SYNCED; i++)
+		append_page(n, i, 0);
+	if (n->id == 1)
+		atomic_store(&written, true);
+	await(&over);
+	life_end(n);
+	ended++;
+}
+
+/*
+ * What it has changed together with other pages is in no log yet; to map the files its host needs
+ * it, so while the host serves the fsyncs it must write the client's log, too.
+ */
+static void syncing_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	struct rt_task *task[SYNCED];
+
+	life_begin(n);
+	await(&written);
+	for (unsigned i = 0; i < SYNCED; i++)
+		append_page(n, i, 1);
+	for (unsigned i = 0; i < SYNCED; i++) {
+		syncing[i] = (struct syncing){n, i};
+		OK(rt_task_spawn(&task[i], "fsync", fsync_main, &syncing[i]));
+	}
+	for (unsigned i = 0; i < SYNCED; i++)
+		rt_task_join(task[i]);
+	EQ(atomic_load(&synced), SYNCED);
+	atomic_store(&over, true);
+	life_end(n);
+	ended++;
+}
+
+static int run_syncing(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	world_begin(w);
+	atomic_store(&written, false);
+	atomic_store(&synced, 0);
+	for (unsigned i = 0; i < NODES; i++) {
+		struct node *n = &w->node[i];
+
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(
+			n->sim, "node", n->id == CLIENT ? syncing_life : host_life, n));
+	}
+	for (unsigned i = 0; i < NODES; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	HOLDS(ended == NODES);
+	world_check(w);
+	return 0;
+}
+
 /* ---- who asks for what is not its own ------------------------------------------------------ */
 
 static struct {
@@ -610,6 +704,11 @@ static void a_node_whose_log_has_failed_leaves_as_if_it_had_crashed(void **state
 	run_seeds(run_failing, CLIENT_SEEDS);
 }
 
+static void fsyncs_of_a_client_do_not_keep_its_host_from_its_log(void **state)
+{
+	run_seeds(run_syncing, CLIENT_SEEDS);
+}
+
 static void file_make(const char *name, const char *text, mode_t mode)
 {
 	FILE *f = fopen(name, "w");
@@ -649,6 +748,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_client_comes_and_goes_and_crashes_like_any_node),
 		cmocka_unit_test(what_a_client_fsynced_outlives_a_cut_of_all),
 		cmocka_unit_test(a_node_whose_log_has_failed_leaves_as_if_it_had_crashed),
+		cmocka_unit_test(fsyncs_of_a_client_do_not_keep_its_host_from_its_log),
 	};
 
 	if (argc > 1)

@@ -266,6 +266,92 @@ static int floods_are_cut(void *arg)
 	return 0;
 }
 
+/* ---- servers that wait ---------------------------------------------------------------- */
+
+static _Atomic uint32_t done_of[NET_CALL_CLASSES];
+
+static void await_class(enum net_call_class class)
+{
+	for (unsigned i = 0; !atomic_load(&done_of[class]); i++) {
+		CHECK(i < 100000);
+		rt_sleep_ns(MS / 10);
+	}
+}
+
+static int serve_local(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	atomic_fetch_add(&done_of[NET_CALLS_LOCAL], 1);
+	return 0;
+}
+
+static int serve_space(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	await_class(NET_CALLS_LOCAL);
+	atomic_fetch_add(&done_of[NET_CALLS_SPACE], 1);
+	return 0;
+}
+
+static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	await_class(NET_CALLS_SPACE);
+	atomic_fetch_add(&done_of[NET_CALLS_SYNC], 1);
+	return 0;
+}
+
+struct asker {
+	struct side *side;
+	enum net_call_kind kind;
+	struct rt_task *task;
+};
+
+static void asker_main(void *arg)
+{
+	struct asker *a = (struct asker *)arg;
+	uint64_t words[NET_CALL_WORDS] = {0};
+
+	CHECK(net_call(a->side->calls, a->side->other, a->kind, words, words) == 0);
+}
+
+/*
+ * More calls than may be out, or are served at once, of the kinds that wait for others: these
+ * are asked last, and served all the same.
+ */
+static int earlier_classes_are_served(void *arg)
+{
+	static const enum net_call_kind kinds[] = {
+		NET_CALL_SYNC, NET_CALL_SPACE_GIVE, NET_CALL_LOG_WRITE};
+	static struct asker asker[ARRAY_SIZE(kinds)][CALLERS];
+	static struct side s[2];
+
+	for (unsigned i = 0; i < NET_CALL_CLASSES; i++)
+		atomic_store(&done_of[i], 0);
+	sides_up(s);
+	net_calls_serve(s[1].calls, NET_CALL_SYNC, serve_sync, NULL);
+	net_calls_serve(s[1].calls, NET_CALL_SPACE_GIVE, serve_space, NULL);
+	net_calls_serve(s[1].calls, NET_CALL_LOG_WRITE, serve_local, NULL);
+	for (unsigned k = 0; k < ARRAY_SIZE(kinds); k++) {
+		for (unsigned i = 0; i < CALLERS; i++) {
+			asker[k][i] = (struct asker){&s[0], kinds[k], NULL};
+			CHECK(rt_task_spawn(&asker[k][i].task, "asker", asker_main,
+				      &asker[k][i]) == 0);
+		}
+		rt_sleep_ns(10 * MS);
+		CHECK(kinds[k] == NET_CALL_LOG_WRITE ||
+			!atomic_load(&done_of[net_call_class_of(kinds[k])]));
+	}
+	for (unsigned k = 0; k < ARRAY_SIZE(kinds); k++)
+		for (unsigned i = 0; i < CALLERS; i++)
+			rt_task_join(asker[k][i].task);
+	for (unsigned i = 0; i < NET_CALL_CLASSES; i++)
+		CHECK(atomic_load(&done_of[i]) == CALLERS);
+	side_down(&s[1]);
+	side_down(&s[0]);
+	return 0;
+}
+
 static void run_one(int (*fn)(void *))
 {
 	const char *seed = getenv("WEFT_SIM_SEED");
@@ -290,6 +376,7 @@ TEST(links_end)
 TEST(ends_stop)
 TEST(nobody_serves)
 TEST(floods_are_cut)
+TEST(earlier_classes_are_served)
 
 int main(void)
 {
@@ -299,6 +386,7 @@ int main(void)
 		cmocka_unit_test(test_ends_stop),
 		cmocka_unit_test(test_nobody_serves),
 		cmocka_unit_test(test_floods_are_cut),
+		cmocka_unit_test(test_earlier_classes_are_served),
 	};
 	int failed = 0;
 
