@@ -118,8 +118,8 @@ lsn_t log_durable(struct log *log); /* all below is durable */
 /* Waits until durable >= lsn. One flush for all who wait. -EIO once the log has failed,
  * unless lsn is durable already. `lsn` is at most log_end, or a dropped record's end. */
 int log_flush(struct log *log, lsn_t lsn);
-/* Ends the log as an error of its device does: what it frees its ring by cannot be
- * written. */
+/* Ends the log as an error of its device does: what it frees its ring by, or the log of a
+ * client on the same device, cannot be written. */
 void log_give_up(struct log *log, int error);
 /* The errno with which the device failed, or 0. */
 int log_failed(struct log *log);

@@ -6,7 +6,8 @@
  *
  * Keeps: what was answered is durable. A start of the client that has attached is alone: what
  * an earlier one, or an earlier link, has under way is done before it attaches, or never.
- * Nothing outside of the area is touched (9).
+ * Nothing outside of the area is touched (9). Where the device fails the host leaves with its
+ * own log, and the client waits for it, as for a host that has crashed.
  */
 #include "engine/volume/clients.h"
 
@@ -226,7 +227,14 @@ static int area_move(
 	rt_io_set(&ios[1], RT_IO_FLUSH, 0, NULL, 0);
 	ios[1].after_previous = true;
 	rt_disk_run(c->disk, ios, write ? 2 : 1);
-	return ios[0].result ? ios[0].result : write ? ios[1].result : 0;
+	if (!write)
+		return ios[0].result;
+	/* it may have dropped what the host has written; and one of the host's, these bytes */
+	if (ios[1].result)
+		store_flush_lost(c->o.store);
+	if (ios[0].result || ios[1].result)
+		return ios[0].result ? ios[0].result : ios[1].result;
+	return store_flush_failed(c->o.store) ? -EIO : 0;
 }
 
 static int serve_move(
@@ -244,7 +252,12 @@ static int serve_move(
 	}
 	rc = area_move(c, a, write, ask[1], ask[2]);
 	rt_mutex_unlock(&a->lock);
-	return rc ? -EIO : 0;
+	if (!rc || !write)
+		return rc ? -EIO : 0;
+	weft_log(3, "the log of client %u cannot be written: %s", client_of(c, from),
+		strerrordesc_np(-rc));
+	log_give_up(c->o.log, -EIO); /* with which the links end */
+	return -EAGAIN;
 }
 
 /* The bytes are, or will be, in the area's slot. */

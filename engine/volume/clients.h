@@ -35,6 +35,7 @@ struct clients_options {
 	const struct cluster *cluster;
 	unsigned node; /* this one */
 	struct store *store;
+	struct log *log; /* the host's own */
 	struct net *net; /* not started yet */
 	struct net_calls *calls;
 	/* Is the node connected, by the link that nodes have with each other? */

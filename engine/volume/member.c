@@ -240,6 +240,7 @@ static int host_open(struct member *m, struct volume *v, struct weft_error *err)
 	const struct clients_options o = {.cluster = m->o.cluster,
 		.node = m->o.node,
 		.store = v->store,
+		.log = v->log,
 		.net = m->net,
 		.calls = m->calls,
 		.connected = is_connected,

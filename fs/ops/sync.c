@@ -143,6 +143,15 @@ static int syncfs_here(struct fs *fs)
 /* What is asked: that all that the asked has be persisted, whoever changed it. */
 #define SYNC_HELD 1u
 
+/* -EAGAIN says that it is not served: where the log has failed this node leaves, and is waited
+ * for as one that has crashed. */
+static int serve_result(struct fs *fs, int rc)
+{
+	if (!rc)
+		return 0;
+	return volume_failed(fs->volume) ? -EAGAIN : -EIO;
+}
+
 static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
@@ -155,7 +164,7 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 	if (fs->volume->read_only)
 		return 0;
 	if (ask[1] == SYNC_HELD)
-		return volume_persist(fs->volume) ? -EIO : 0;
+		return serve_result(fs, volume_persist(fs->volume));
 	if (atomic_load(&fs->volume->returned))
 		return -EAGAIN;
 	if (ask[0]) {
@@ -165,8 +174,7 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 		rc = syncfs_here(fs);
 	}
 	answer[0] = quiet;
-	/* an -EAGAIN would say that it is not served */
-	return rc ? -EIO : 0;
+	return serve_result(fs, rc);
 }
 
 /*

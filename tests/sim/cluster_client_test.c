@@ -340,12 +340,14 @@ static int run_cut(void *arg)
 
 static _Atomic bool written, shared;
 
-static void disk_fails(const struct node *n, bool fails)
+/* For good, or one flush: nobody knows what that has dropped. */
+static void disk_fails(const struct node *n)
 {
+	bool once = pick(2);
 	const struct rt_sim_fail fail = {
-		.ops = fails ? RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH : 0,
+		.ops = RT_SIM_FAIL_FLUSH | (once ? 0 : RT_SIM_FAIL_WRITE),
 		.n = 1,
-		.sticky = true};
+		.sticky = !once};
 
 	rt_sim_disk_fail(n->sim_disk, &fail);
 }
@@ -390,14 +392,14 @@ static void failing_life(void *arg)
 		write_durably(n, i);
 	atomic_store(&written, true);
 	await(&shared);
-	disk_fails(n, true);
+	disk_fails(n);
 	make_in_vain(n);
 	rt_sleep_ns(pick(3) * 300000000ull);
 	from = rt_now_ns();
 	HOLDS(life_close(n) < 0);
 	HOLDS(rt_now_ns() - from < 1000000000);
 	files_crashed(n);
-	disk_fails(n, false);
+	rt_sim_disk_fail(n->sim_disk, &(struct rt_sim_fail){0});
 	rt_sleep_ns(pick(3) * 1000000000ull);
 	life_begin(n);
 	read_all(n);
@@ -425,23 +427,46 @@ static void other_life(void *arg)
 	ended++;
 }
 
-static int run_failing(void *arg)
+static void idle_life(void *arg)
 {
-	struct world *w = (struct world *)arg;
+	struct node *n = (struct node *)arg;
 
+	life_begin(n);
+	await(&over);
+	life_end(n);
+	ended++;
+}
+
+static void nodes_live(struct world *w, void (*const life[])(void *), unsigned count)
+{
 	world_begin(w);
 	atomic_store(&written, false);
 	atomic_store(&shared, false);
-	for (unsigned i = 0; i < STORES; i++) {
+	for (unsigned i = 0; i < count; i++) {
 		struct node *n = &w->node[i];
 
 		n->sim = rt_sim_node_new(n->disk);
-		OK(rt_sim_spawn_on(n->sim, "node", i ? failing_life : other_life, n));
+		OK(rt_sim_spawn_on(n->sim, "node", life[i], n));
 	}
-	for (unsigned i = 0; i < STORES; i++)
+	for (unsigned i = 0; i < count; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	HOLDS(ended == STORES);
+	HOLDS(ended == count);
 	world_check(w);
+}
+
+static int run_failing(void *arg)
+{
+	static void (*const life[])(void *) = {other_life, failing_life};
+
+	nodes_live((struct world *)arg, life, ARRAY_SIZE(life));
+	return 0;
+}
+
+static int run_failing_host(void *arg)
+{
+	static void (*const life[])(void *) = {failing_life, idle_life, other_life};
+
+	nodes_live((struct world *)arg, life, ARRAY_SIZE(life));
 	return 0;
 }
 
@@ -483,10 +508,9 @@ static void host_life(void *arg)
 	struct node *n = (struct node *)arg;
 
 	life_begin(n);
-	for (unsigned i = 0; n->id == 1 && i < SYNCED; i++)
+	for (unsigned i = 0; i < SYNCED; i++)
 		append_page(n, i, 0);
-	if (n->id == 1)
-		atomic_store(&written, true);
+	atomic_store(&written, true);
 	await(&over);
 	life_end(n);
 	ended++;
@@ -519,22 +543,10 @@ static void syncing_life(void *arg)
 
 static int run_syncing(void *arg)
 {
-	struct world *w = (struct world *)arg;
+	static void (*const life[])(void *) = {host_life, idle_life, syncing_life};
 
-	world_begin(w);
-	atomic_store(&written, false);
 	atomic_store(&synced, 0);
-	for (unsigned i = 0; i < NODES; i++) {
-		struct node *n = &w->node[i];
-
-		n->sim = rt_sim_node_new(n->disk);
-		OK(rt_sim_spawn_on(
-			n->sim, "node", n->id == CLIENT ? syncing_life : host_life, n));
-	}
-	for (unsigned i = 0; i < NODES; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	HOLDS(ended == NODES);
-	world_check(w);
+	nodes_live((struct world *)arg, life, ARRAY_SIZE(life));
 	return 0;
 }
 
@@ -704,6 +716,11 @@ static void a_node_whose_log_has_failed_leaves_as_if_it_had_crashed(void **state
 	run_seeds(run_failing, CLIENT_SEEDS);
 }
 
+static void a_client_waits_for_a_host_whose_disk_has_failed(void **state)
+{
+	run_seeds(run_failing_host, CLIENT_SEEDS);
+}
+
 static void fsyncs_of_a_client_do_not_keep_its_host_from_its_log(void **state)
 {
 	run_seeds(run_syncing, CLIENT_SEEDS);
@@ -748,6 +765,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_client_comes_and_goes_and_crashes_like_any_node),
 		cmocka_unit_test(what_a_client_fsynced_outlives_a_cut_of_all),
 		cmocka_unit_test(a_node_whose_log_has_failed_leaves_as_if_it_had_crashed),
+		cmocka_unit_test(a_client_waits_for_a_host_whose_disk_has_failed),
 		cmocka_unit_test(fsyncs_of_a_client_do_not_keep_its_host_from_its_log),
 	};
 
