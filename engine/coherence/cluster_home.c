@@ -10,7 +10,8 @@
  */
 #include "engine/coherence/cluster_internal.h"
 
-#define RETRY_NS 1000000ull /* what could not be written now is tried again */
+#define RETRY_NS   1000000ull /* what could not be written now is tried again, so long: */
+#define GIVE_UP_NS 5000000000ull
 #define LOOK_NS  10000ull
 
 bool home_newest(const struct dpage *p, uint64_t incarnation, uint64_t version)
@@ -438,8 +439,24 @@ static void job_done(struct cluster *d, struct job *j, bool done, bool *again)
 	job_put(&d->persist_jobs, j);
 }
 
+/*
+ * Who has shipped it waits for this node alone: where the device refuses it for long the log
+ * ends, with which this node leaves.
+ */
+static void persist_failed(struct cluster *d, struct job *j, int e)
+{
+	uint64_t now = rt_now_ns();
+
+	if (!e || e == -EAGAIN || e == -ENOSPC || e == -ENOMEM)
+		return;
+	if (!j->failing_ns)
+		j->failing_ns = now;
+	else if (now - j->failing_ns >= GIVE_UP_NS)
+		log_give_up(d->o.log, e);
+}
+
 /* Those of other nodes, or this node's own: of the former the cache may want none now. */
-static bool persist_ships(struct cluster *d, struct persisting *b, bool for_other)
+static int persist_ships(struct cluster *d, struct persisting *b, bool for_other)
 {
 	unsigned count = 0;
 
@@ -453,12 +470,12 @@ static bool persist_ships(struct cluster *d, struct persisting *b, bool for_othe
 				.image = persist_buffer(b, i),
 				.for_other = for_other};
 	}
-	return !count || !d->base.frames->persist(d->base.cache, b->ship, count);
+	return count ? d->base.frames->persist(d->base.cache, b->ship, count) : 0;
 }
 
 static void persist_images(struct cluster *d, struct persisting *b, bool *again)
 {
-	bool own, others;
+	int own, others;
 
 	persist_reads(d, b);
 	for (unsigned i = 0; i < b->count; i++)
@@ -467,11 +484,13 @@ static void persist_images(struct cluster *d, struct persisting *b, bool *again)
 	others = persist_ships(d, b, true);
 	for (unsigned i = 0; i < b->count; i++) {
 		struct job *j = b->job[i];
-		bool well = j->m.sender == d->o.self ? own : others;
+		int e = j->m.sender == d->o.self ? own : others;
 
+		if (b->needed[i])
+			persist_failed(d, j, e);
 		job_done(d, j,
 			persist_end(d, j, b->read[i], b->needed[i],
-				b->needed[i] ? well : b->read[i]),
+				b->needed[i] ? !e : b->read[i]),
 			again);
 	}
 	net_flush(d->o.net); /* all who shipped are told together */
@@ -507,9 +526,11 @@ static bool persist_own(struct cluster *d, struct job *j)
 {
 	page_id pid = j->p->at.pid;
 	int e = d->base.frames->write_back(d->base.cache, pid);
-	struct dpage *p = job_page(d, j);
+	struct dpage *p;
 	bool done;
 
+	persist_failed(d, j, e);
+	p = job_page(d, j);
 	if (persist_void(d, j, p)) {
 		page_unlock(d, pid, p);
 		return true;

@@ -432,14 +432,19 @@ static void it_is_reported_meanwhile(struct world *w)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
-static void disk_fails(struct world *w, unsigned id, bool fails)
+/* All that is written, or but for the log: the pages. */
+static void disk_fails(struct world *w, unsigned id, bool pages)
 {
-	const struct rt_sim_fail fail = {
-		.ops = fails ? RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH : 0,
-		.n = 1,
-		.sticky = true};
+	const struct node *n = &w->node[id - 1];
+	struct rt_sim_fail fail = {
+		.ops = RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH, .n = 1, .sticky = true};
 
-	rt_sim_disk_fail(w->node[id - 1].sim_disk, &fail);
+	if (pages) {
+		fail.ops = RT_SIM_FAIL_WRITE;
+		fail.offset = store_superblock(n->e.store)->pages_offset;
+		fail.length = 12 * BASE_SLOT * PAGE_SIZE;
+	}
+	rt_sim_disk_fail(n->sim_disk, &fail);
 }
 
 static void ships_in_vain(struct node *n, unsigned i)
@@ -454,15 +459,17 @@ static void ships_in_vain(struct node *n, unsigned i)
  * The disk of node 2 takes nothing any more: what others ship to it they keep, as from a node
  * that has crashed, and it is all there when the node is back with a disk that is well.
  */
-static void a_home_cannot_persist(struct world *w)
+static void home_fails(struct world *w, bool pages)
 {
 	struct errand wants = {.node = 4, .page = 5};
+	struct errand ships = {.node = 3, .page = 1, .does = ships_in_vain};
 
 	goes_on(w, (struct errand){.node = 3, .page = 1, .writes = true});
 	goes_on(w, (struct errand){.node = 4, .page = 9, .writes = true});
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
-	disk_fails(w, 2, true);
-	goes_on(w, (struct errand){.node = 3, .page = 1, .does = ships_in_vain});
+	disk_fails(w, 2, pages);
+	errand_begin(w, &ships);
+	HOLDS(errand_ended(&ships, pages ? 20 * LONG_NS : LONG_NS));
 	goes_on(w, (struct errand){.node = 4, .page = 9, .does = ships_in_vain});
 	/* what does not need it goes on, and nothing is taken from who has it */
 	goes_on(w, (struct errand){.node = 3, .page = 1, .writes = true});
@@ -471,7 +478,7 @@ static void a_home_cannot_persist(struct world *w)
 	errand_begin(w, &wants);
 	HOLDS(!errand_ended(&wants, 10 * LONG_NS));
 	crash(w, 2);
-	disk_fails(w, 2, false);
+	rt_sim_disk_fail(w->node[1].sim_disk, &(struct rt_sim_fail){0});
 	come_back(&w->node[1]);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 1, .does = persists});
@@ -479,6 +486,17 @@ static void a_home_cannot_persist(struct world *w)
 		for (unsigned i = 0; i < w->pages; i++)
 			goes_on(w,
 				(struct errand){.node = id, .page = i, .writes = true});
+}
+
+static void a_home_cannot_log(struct world *w)
+{
+	home_fails(w, false);
+}
+
+/* It tries for some seconds. */
+static void a_home_cannot_write_pages(struct world *w)
+{
+	home_fails(w, true);
 }
 
 /* ---- the runner ------------------------------------------------------------------------------ */
@@ -611,10 +629,11 @@ static void what_the_home_has_alone_it_can_allocate_anew(void **state)
 	idle = false;
 }
 
-static void a_home_whose_log_has_failed_is_away(void **state)
+static void a_home_that_cannot_persist_is_away(void **state)
 {
 	idle = true;
-	run_seeds(a_home_cannot_persist, 12, 0);
+	run_seeds(a_home_cannot_log, 12, 0);
+	run_seeds(a_home_cannot_write_pages, 12, 0);
 	idle = false;
 }
 
@@ -631,7 +650,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
 		cmocka_unit_test(what_the_home_has_alone_it_can_allocate_anew),
 		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
-		cmocka_unit_test(a_home_whose_log_has_failed_is_away),
+		cmocka_unit_test(a_home_that_cannot_persist_is_away),
 	};
 
 	if (argc > 1)
