@@ -586,8 +586,8 @@ static void serve(struct daemon *d)
 	}
 	if (!d->member)
 		control_detach(d->control);
-	fs_leave(
-		d->fs); /* or what a program of a mount that is in use waits for might never end */
+	/* or what a program of a mount that is in use waits for might never end */
+	fs_leave(d->fs);
 	session_quiesce(d->session);
 	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
 }
