@@ -263,9 +263,9 @@ static void write_answer(void *arg)
 }
 
 /*
- * What a mapping holds comes back, perhaps since another node wants it: answered before
- * anything that may wait for another node. Bytes that the file has no place for are let go.
- * (The kernel refuses the answer to one that has been answered.)
+ * What a mapping holds comes back, perhaps since another node wants it: then it is answered before
+ * another node is waited for. Bytes that the file has no place for are let go. (The kernel refuses
+ * the answer to one that has been answered.)
  */
 static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi)

@@ -320,6 +320,13 @@ static void failure_pause(struct cache *c)
 	}
 }
 
+/* By the device, not for want of other nodes. */
+static bool round_failed(struct cache *c, int e)
+{
+	return e && e != -EHOSTDOWN &&
+	       !atomic_load_explicit(&c->given_up, memory_order_acquire);
+}
+
 void checkpoint_main(void *arg)
 {
 	struct cache *c = arg;
@@ -339,7 +346,7 @@ void checkpoint_main(void *arg)
 			c, store_table_crowded(c->store) && !log_wants_checkpoint(c->log)
 				   ? LSN_MAX
 				   : tail + (log_end(c->log) - tail) / 2);
-		failures = e && e != -EHOSTDOWN ? failures + 1 : 0;
+		failures = round_failed(c, e) ? failures + 1 : 0;
 		/* Who waits for room in the log would wait for ever. */
 		if (failures == GIVE_UP)
 			log_give_up(c->log, persisting_error(e));

@@ -84,7 +84,7 @@ static uint32_t generation_of(uint64_t word)
 	return (uint32_t)(word >> 32);
 }
 
-/* ---- where the kernel may have stores, and copies that it may change ---------------------------------------------------- */
+/* ---- where the kernel may have stores ---------------------------------------------------- */
 
 static uint32_t block_bucket(const struct cache *c, uint64_t ino, uint64_t block)
 {
@@ -182,7 +182,8 @@ int cache_stores(struct cache *c, uint64_t ino, uint64_t block, unsigned from,
 
 /*
  * Without the latch: whoever has it may be waiting for another node, which waits for the drop that brings
- * this. The image is not changed past the kernel before it has dropped the page.
+ * this. Here the image is changed only after the kernel has dropped the page, or by what it has
+ * in it already.
  */
 bool cache_copied(struct cache *c, uint64_t ino, uint64_t block, void *out)
 {

@@ -10,9 +10,9 @@
  */
 #include "engine/coherence/cluster_internal.h"
 
-#define RETRY_NS   1000000ull /* what could not be written now is tried again, so long: */
-#define GIVE_UP_NS 5000000000ull
-#define LOOK_NS  10000ull
+#define RETRY_NS   1000000ull    /* what could not be written now is tried again */
+#define GIVE_UP_NS 5000000000ull /* for so long, where the device refuses it */
+#define LOOK_NS    10000ull
 
 bool home_newest(const struct dpage *p, uint64_t incarnation, uint64_t version)
 {
@@ -447,6 +447,8 @@ static void persist_failed(struct cluster *d, struct job *j, int e)
 {
 	uint64_t now = rt_now_ns();
 
+	if (!e)
+		j->failing_ns = 0;
 	if (!e || e == -EAGAIN || e == -ENOSPC || e == -ENOMEM)
 		return;
 	if (!j->failing_ns)

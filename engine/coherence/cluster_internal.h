@@ -156,8 +156,7 @@ struct job {
 	unsigned node;  /* JOB_STORE: to whom */
 	uint64_t place; /* and where to */
 	uint64_t epoch; /* of the cluster, that it belongs to */
-	uint64_t
-		failing_ns; /* JOB_PERSIST: since when the device refuses it; 0: it does not */
+	uint64_t failing_ns; /* JOB_PERSIST: refused by the device since; or 0 */
 	struct page_message m;
 };
 

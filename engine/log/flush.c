@@ -40,11 +40,13 @@ void log_fail(struct log *log, int error, const char *what, uint64_t offset)
 	if (!atomic_compare_exchange_strong_explicit(&log->failed, &none, error,
 		    memory_order_acq_rel, memory_order_acquire))
 		return;
-	weft_log(3,
-		"%s of the log at store offset %llu failed (errno %d): the volume takes "
-		"no more "
-		"changes; check the device, then mount again to recover",
-		what, (unsigned long long)offset, -error);
+	if (what)
+		weft_log(3, "%s of the log at store offset %llu failed (errno %d)", what,
+			(unsigned long long)offset, -error);
+	else
+		weft_log(3, "the device takes nothing (errno %d): the log ends", -error);
+	weft_log(3, "the volume takes no more changes; check the device, then mount "
+		    "again to recover");
 	atomic_store_explicit(&log->closed, 1, memory_order_seq_cst);
 	room_wake(log);
 	for (int i = 0; i < 2; i++) {
@@ -58,7 +60,7 @@ void log_fail(struct log *log, int error, const char *what, uint64_t offset)
 
 void log_give_up(struct log *log, int error)
 {
-	log_fail(log, error, "writing back the pages", 0);
+	log_fail(log, error, NULL, 0);
 }
 
 /* ---- one round -------------------------------------------------------------------- */

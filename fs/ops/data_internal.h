@@ -387,8 +387,8 @@ int stores_join(struct fs *fs, struct inode_state *st);
 /* Before a call reads, changes or syncs the file: what was stored through mappings and has come back is in
  * it. 0 or -EINTR. Waits. */
 int stores_await(struct fs *fs, struct inode_state *st);
-/* An error that nobody was told of, once. */
-int stores_error(struct inode_state *st);
+/* An error of one that had been answered. `once`: from here on there is none. */
+int stores_error(struct inode_state *st, bool once);
 /* data_write.c. The block is no hole any more; behind the end nothing happens. Waits. */
 int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block);
 

@@ -226,7 +226,6 @@ static bool batch_expose(
 	struct fs *fs, struct kernel_read *r, size_t len, struct read_batch *b)
 {
 	unsigned kinds = EXPOSE_BLOCK, guard = 0;
-
 	if (r->mappable)
 		kinds |= r->stores ? EXPOSE_STORES : EXPOSE_COPY;
 
@@ -270,23 +269,31 @@ static int batch_latch_stores(struct fs *fs, struct inode_state *st, size_t len,
 	return rc ? rc : batch_fits_stores(fs, st, r, b);
 }
 
+/* How many bytes there differ, or how many do not. */
+static size_t run_of(const uint8_t *bytes, const uint8_t *was, size_t len, bool *differs)
+{
+	size_t run = 0;
+
+	*differs = bytes[0] != was[0];
+	while (run < len && (bytes[run] != was[run]) == *differs)
+		run++;
+	return run;
+}
+
 /* Into the latched page, what lies before `limit`. False: nothing differs. */
 static bool page_merge(struct read_batch *b, uint64_t limit, uint64_t offset,
 	const uint8_t *bytes, const uint8_t *was, size_t len)
 {
 	uint8_t *image = b->guards[0].image + offset % PAGE_SIZE;
-	bool any = false;
+	bool any = false, differs;
+	size_t run;
 
 	limit = MIN(limit, b->offset + b->len);
 	if (offset >= limit)
 		return false;
 	len = MIN(len, limit - offset);
-	for (size_t i = 0, run; i < len; i += run) {
-		bool differs = bytes[i] != was[i];
-
-		for (run = 1; i + run < len; run++)
-			if ((bytes[i + run] != was[i + run]) != differs)
-				break;
+	for (size_t i = 0; i < len; i += run) {
+		run = run_of(bytes + i, was + i, len - i, &differs);
 		if (differs)
 			page_store(image + i, bytes + i, run);
 		any |= differs;
@@ -310,7 +317,9 @@ static int merge_once(struct fs *fs, struct inode_state *st, struct kernel_store
 			batch_release(fs, &b);
 		return rc;
 	}
-	if (b.refs_count == 0) {
+	if (b.refs_count ==
+		0) { /* the kernel has zeros, which stand for no page of this node */
+		kernel_store_drop(fs, s, offset >> PAGE_SHIFT);
 		rc = data_fill_hole(fs, st, offset >> PAGE_SHIFT);
 		return rc ? rc : -ESTALE;
 	}
@@ -331,7 +340,10 @@ int data_merge(struct fs *fs, struct inode_state *st, struct kernel_store *s,
 		return 0;
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = merge_once(fs, st, s, offset, bytes, was, len, tries > 1);
-		if (rc != -ESTALE)
+		if (rc == -E2BIG)
+			map_tidy(fs, st->ino, offset >> PAGE_SHIFT,
+				(offset >> PAGE_SHIFT) + 1);
+		else if (rc != -ESTALE && rc != -EAGAIN)
 			return rc;
 		views_pause(fs, tries);
 	}

@@ -772,7 +772,7 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 }
 
 /*
- * For a READ. Not with `structure` it waits for a page of unwritten space, which another node
+ * For a READ, or what a mapping brings. Not with `structure` it waits for a page of unwritten space, which another node
  * may have given bytes meanwhile and cannot write back: who sets the size here waits for
  * `structure`, and with that what programs here have stored (many-nodes.md, "Mappings").
  */

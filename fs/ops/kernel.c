@@ -528,6 +528,11 @@ static void drop_range(
 	rt_mutex_unlock(&k->lock);
 }
 
+void kernel_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
+{
+	drop_range(k, ino, first, end, false);
+}
+
 /* ---- attributes ----------------------------------------------------------------------------- */
 
 /*

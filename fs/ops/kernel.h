@@ -75,8 +75,13 @@ struct kernel_store {
 	struct kernel_store *next; /* under the lock of kernel.c, as all here */
 	struct kernel_change change;
 	uint64_t number;
+	uint64_t offset;
+	const uint8_t *bytes;
+	size_t len;
 	uint64_t since_ns;
 	uint64_t cut; /* bytes of the file from here on have been cut off meanwhile */
+	unsigned needed; /* later ones look at its bytes */
+	bool compared;   /* what the pages were is known: it may be answered */
 	bool answered;
 	bool answering; /* the task is just at it */
 	void (*answer)(void *arg);
@@ -84,14 +89,17 @@ struct kernel_store {
 };
 
 /*
- * From here to its end no READ of the range is answered for the kernel's cache. `answer` is called
- * once, as ops_store_local says. Begun in the order in which the kernel has written back. Waits for
- * READs that are let go first, a millisecond at most.
+ * `s` has offset, bytes, len, answer and arg; `bytes` stay until its end. From here to that no READ
+ * of the range is answered for the kernel's cache. `answer` is called once, as ops_store_local
+ * says. `was`: room for the pages of the range, as the kernel had them before programs stored what
+ * comes now; holes were zeros. Waits for READs that are let go first, a millisecond at most.
  */
-void kernel_store_begin(struct fs *fs, struct kernel_store *s, struct inode_state *st,
-	uint64_t offset, size_t len, void (*answer)(void *arg), void *arg);
+void kernel_store_begin(
+	struct fs *fs, struct kernel_store *s, struct inode_state *st, uint8_t *was);
 /* Those of the same blocks that began before have ended. 0, or -EINTR: nobody wants it. Waits. */
 int kernel_store_turn(struct fs *fs, struct kernel_store *s);
+/* The kernel has no page of the block any more, nor gets one before the end: it is answered for that. */
+void kernel_store_drop(struct fs *fs, struct kernel_store *s, uint64_t block);
 /* So far its bytes are the file's. */
 uint64_t kernel_store_limit(struct fs *fs, struct kernel_store *s);
 /* True: it has been answered. */

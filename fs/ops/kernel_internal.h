@@ -86,6 +86,8 @@ bool kernel_changing(const struct kernel *k, uint64_t ino, uint64_t first, uint6
 /* Under the lock: lists the change, as soon as nobody is let go first. */
 void kernel_change_list(struct kernel *k, struct kernel_change *c);
 void kernel_change_unlist(struct kernel *k, struct kernel_change *c);
+/* The kernel has none of these pages any more, as far as READs are not pending. Waits. */
+void kernel_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
 /* Under the lock: somebody waits until the kernel has dropped some of the blocks. */
 bool kernel_dropping(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
 

@@ -31,7 +31,7 @@ static struct kernel_store *store_to_answer(struct kernel *k, uint64_t *until_ns
 
 	*until_ns = RT_FOREVER;
 	for (struct kernel_store *s = k->stores; s; s = s->next) {
-		if (s->answered)
+		if (s->answered || !s->compared)
 			continue;
 		if (store_due(k, s, now))
 			return s;
@@ -83,31 +83,66 @@ void kernel_stores_stop(struct kernel *k)
 
 /* ---- one of them ----------------------------------------------------------------------- */
 
-void kernel_store_begin(struct fs *fs, struct kernel_store *s, struct inode_state *st,
-	uint64_t offset, size_t len, void (*answer)(void *arg), void *arg)
+/*
+ * Under the lock: those that began before, and have the same blocks. Where `was` is NULL they stay until
+ * this is called again, with it: their bytes, which may not be in the file yet, are laid over it.
+ */
+static void stores_before(
+	const struct kernel *k, const struct kernel_store *s, uint8_t *was)
+{
+	uint64_t first = s->change.first * PAGE_SIZE, end = s->change.end * PAGE_SIZE;
+
+	for (struct kernel_store *e = k->stores; e != s; e = e->next) {
+		uint64_t from = MAX(first, e->offset), to = MIN(end, e->offset + e->len);
+
+		if (e->change.ino != s->change.ino || from >= to)
+			continue;
+		if (was) {
+			memcpy(was + (from - first), e->bytes + (from - e->offset),
+				to - from);
+			e->needed--;
+		} else {
+			e->needed++;
+		}
+	}
+}
+
+/* What the kernel was given, which this node has as long as the kernel has it. */
+static void copies_take(struct fs *fs, const struct kernel_change *c, uint8_t *was)
+{
+	for (uint64_t block = c->first; block < c->end; block++, was += PAGE_SIZE)
+		if (!cache_copied(fs->volume->cache, c->ino, block, was))
+			memset(was, 0, PAGE_SIZE);
+}
+
+void kernel_store_begin(
+	struct fs *fs, struct kernel_store *s, struct inode_state *st, uint8_t *was)
 {
 	struct kernel *k = fs->kernel;
 
-	*s = (struct kernel_store){
-		.change = {.st = st,
-			.ino = st->ino,
-			.first = offset / PAGE_SIZE,
-			.end = DIV_UP(offset + len, (uint64_t)PAGE_SIZE)},
-		.since_ns = rt_now_ns(),
-		.cut = UINT64_MAX,
-		.answer = answer,
-		.arg = arg,
-	};
+	s->change = (struct kernel_change){.st = st,
+		.ino = st->ino,
+		.first = s->offset / PAGE_SIZE,
+		.end = DIV_UP(s->offset + s->len, (uint64_t)PAGE_SIZE)};
+	s->since_ns = rt_now_ns();
+	s->cut = UINT64_MAX;
 	rt_mutex_lock(&k->lock);
+	kernel_change_list(k, &s->change);
 	s->number = k->store_number++;
 	*k->stores_end = s;
 	k->stores_end = &s->next;
-	rt_cond_signal(&k->late);
-	kernel_change_list(k, &s->change);
+	stores_before(k, s, NULL);
 	rt_mutex_unlock(&k->lock);
+	copies_take(fs, &s->change, was);
+	rt_mutex_lock(&k->lock);
+	stores_before(k, s, was);
+	s->compared = true;
+	rt_mutex_unlock(&k->lock);
+	rt_cond_broadcast(&k->changed);
+	rt_cond_signal(&k->late);
 }
 
-/* Under the lock: is one of blocks [first, end) listed, of those before number `before`? Inode 0: of any. */
+/* Under the lock: is one of these blocks listed, of those before that number? Inode 0: of any. */
 static bool stores_of(const struct kernel *k, uint64_t before, uint64_t ino,
 	uint64_t first, uint64_t end)
 {
@@ -145,6 +180,11 @@ int kernel_store_turn(struct fs *fs, struct kernel_store *s)
 	return e;
 }
 
+void kernel_store_drop(struct fs *fs, struct kernel_store *s, uint64_t block)
+{
+	kernel_drop(fs->kernel, s->change.ino, block, block + 1);
+}
+
 uint64_t kernel_store_limit(struct fs *fs, struct kernel_store *s)
 {
 	struct kernel *k = fs->kernel;
@@ -163,7 +203,7 @@ bool kernel_store_end(struct fs *fs, struct kernel_store *s)
 	bool answered;
 
 	rt_mutex_lock(&k->lock);
-	while (s->answering)
+	while (s->answering || s->needed)
 		(void)rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 	while (*at != s)
 		at = &(*at)->next;

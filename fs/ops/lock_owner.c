@@ -96,12 +96,12 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	uint64_t ino = file->state->ino;
 	struct lock_owner **at;
 	bool any;
-	int rc = 0, stored = 0;
+	int rc, stored = 0;
 
 	if (file->mappable) { /* the kernel has written back what was stored */
 		stored = stores_await(fs, file->state);
 		if (!stored)
-			stored = stores_error(file->state);
+			stored = stores_error(file->state, false);
 		stores_settle(fs, file->state);
 	}
 	rt_mutex_lock(&k->owners_lock);

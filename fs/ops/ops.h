@@ -421,8 +421,8 @@ int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
 	const void *buf, size_t len, void (*answer)(void *arg), void *arg);
 /* Behind the answer to that: the mtime, once a second. Waits. */
 void ops_stored(struct fs *fs, uint64_t ino);
-/* Programs may store into the file through mappings here, and nobody would be told: the kernel
- * gets its pages exclusively. */
+/* Programs may store into the file through mappings here, and nobody would be told (the kernel gets
+ * its pages exclusively; but with OPS_MMAP_LOCAL). */
 bool ops_file_mappable(struct ops_file *file);
 /* Such mappings are offered; pages of theirs are this node's alone. */
 bool fs_maps_shared(const struct fs *fs);

@@ -6,7 +6,8 @@
  *
  * Keeps: what is written back goes straight to the frame that the page was exposed from. No
  * look-up, transaction or other node is waited for, so whoever gives the page up waits
- * for nothing that waits for it. Bytes of pages that the file has no more are nobody's.
+ * for nothing that waits for it. Bytes of pages that the file has no more are nobody's. (With
+ * OPS_MMAP_LOCAL it is answered before that: kernel_stores.c.)
  *
  * The mtime is kept in the state and brought into the tree by fsync, by a close, and behind
  * a write-back: once a second, and when the file is at rest. It costs the leaf, which others
@@ -134,15 +135,6 @@ void ops_stored(struct fs *fs, uint64_t ino)
 
 /* ---- for one node: OPS_MMAP_LOCAL ---------------------------------------------------------- */
 
-/* What the kernel has changed is what differs from the pages that it was given; holes were zeros. */
-static void copies_take(struct fs *fs, const struct inode_state *st, uint64_t block,
-	unsigned pages, uint8_t *was)
-{
-	for (unsigned i = 0; i < pages; i++, was += PAGE_SIZE)
-		if (!cache_copied(fs->volume->cache, st->ino, block + i, was))
-			memset(was, 0, PAGE_SIZE);
-}
-
 static int bring_in(struct fs *fs, struct inode_state *st, struct kernel_store *s,
 	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len)
 {
@@ -156,8 +148,8 @@ static int bring_in(struct fs *fs, struct inode_state *st, struct kernel_store *
 
 		if (rc > 0)
 			stored(st, at >> PAGE_SHIFT, (at >> PAGE_SHIFT) + 1);
-		else if (rc < 0 && !first)
-			first = rc;
+		else if (rc < 0 && rc != -ENOENT && !first) /* or nobody's any more */
+			first = rc == -ENOSPC || rc == -EDQUOT ? rc : -EIO;
 		done += part;
 	}
 	return first;
@@ -178,9 +170,10 @@ int stores_await(struct fs *fs, struct inode_state *st)
 	return kernel_stores_await(fs, st);
 }
 
-int stores_error(struct inode_state *st)
+int stores_error(struct inode_state *st, bool once)
 {
-	return atomic_exchange_explicit(&st->store_error, 0, memory_order_relaxed);
+	return once ? atomic_exchange_explicit(&st->store_error, 0, memory_order_relaxed)
+		    : atomic_load_explicit(&st->store_error, memory_order_relaxed);
 }
 
 int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
@@ -188,7 +181,8 @@ int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
 {
 	unsigned pages = (unsigned)DIV_UP(offset % PAGE_SIZE + len, (size_t)PAGE_SIZE);
 	struct inode_state *st;
-	struct kernel_store s;
+	struct kernel_store s = {
+		.offset = offset, .bytes = buf, .len = len, .answer = answer, .arg = arg};
 	uint8_t *was;
 	int rc;
 
@@ -204,11 +198,9 @@ int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
 	/* so this node stays among the inode's writers */
 	atomic_fetch_add_explicit(&st->writing, 1, memory_order_seq_cst);
 	atomic_fetch_add_explicit(&st->storing, 1, memory_order_seq_cst);
-	copies_take(fs, st, offset >> PAGE_SHIFT, pages, was);
-	kernel_store_begin(fs, &s, st, offset, len, answer, arg);
+	kernel_store_begin(fs, &s, st, was);
 	rc = kernel_store_turn(fs, &s);
-	if (!rc)
-		rc = bring_in(fs, st, &s, offset, buf, was, len);
+	rc = rc ? -EIO : bring_in(fs, st, &s, offset, buf, was, len);
 	if (kernel_store_end(fs, &s) && rc)
 		store_failed(st, rc);
 	atomic_fetch_sub_explicit(&st->storing, 1, memory_order_release);

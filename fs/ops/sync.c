@@ -107,7 +107,7 @@ static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool fetch, bo
 		kernel_fetch_stores(fs, st);
 	rc = stores_await(fs, st);
 	if (rc == 0 && !fetch)
-		rc = stores_error(st);
+		rc = stores_error(st, true);
 	rt_mutex_lock(&st->sync);
 	if (rc == 0 && !data_only)
 		rc = state_settle(fs, st);

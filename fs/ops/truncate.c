@@ -301,10 +301,10 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 		return rc;
 	/* before anything that waits for another node: that may be waiting for what waits for this */
 	kernel_change_cuts(fs, &change, t.st, set->size);
-	kernel_stores_cut(fs, ino, set->size);
 	rc = file_settle(fs, ino);
 	if (rc)
 		goto out_changed;
+	kernel_stores_cut(fs, ino, set->size);
 	rt_gate_enter(&t.st->structure, 1);
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);

@@ -145,6 +145,21 @@ need(os.fstat(a).st_size == 1 << 20 and ma[600000] == 0 and mb[500000] == 0)
 ma[500000] = 3
 ma.flush()
 need(mb[500000] == 3)
+for p in (520000, 540000):     # a hole, and unwritten space: there and back
+    if p == 540000:
+        os.posix_fallocate(a, p, 10000)
+    for i in range(3):
+        ma[p] = 7
+        ma.flush()
+        need(mb[p] == 7 and os.pread(a, 1, p) == b"\7", "there", p, i)
+        ma[p] = 0
+        ma.flush()
+        need(mb[p] == 0 and os.pread(a, 1, p) == b"\0", "and back", p, i)
+    mb[p] = 1
+    mb.flush()
+    ma[p + 1] = 2
+    ma.flush()
+    need(ma[p] == 1 and mb[p:p + 2] == b"\1\2", "beside", p)
 ma[700000] = 8                 # cut off here
 os.ftruncate(a, 650000)
 os.ftruncate(a, 1 << 20)

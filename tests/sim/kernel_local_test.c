@@ -16,7 +16,8 @@
 #define PAGES   (FILES * BLOCKS)
 #define WORKERS (2 * PAGES)
 
-typedef uint64_t words[NODES_MAX]; /* the first of a page: of each node one */
+/* The first of a page: of each node one that grows, and one that is 0 or 1. */
+typedef uint64_t words[2 * NODES_MAX];
 
 struct local_page {
 	bool locked, good, dirty;
@@ -285,6 +286,7 @@ static void look_at(struct local_kernel *k, unsigned i, const uint64_t *word,
 	unsigned me = k->n->id - 1u;
 
 	EQ(word[me], mine[i][me]);
+	EQ(word[NODES_MAX + me], mine[i][NODES_MAX + me]);
 	for (unsigned n = 0; n < k->n->w->nodes; n++)
 		if (word[n] < at_least[n]) {
 			print_message("node %u sees %" PRIu64 " of node %u in page %u, "
@@ -311,7 +313,10 @@ static void do_store(struct local_kernel *k, unsigned i, bool stores)
 	p = page_get(k, i);
 	look_at(k, i, p->word, before);
 	if (stores) {
-		p->word[me] = ++mine[i][me];
+		if (pick(2))
+			p->word[me] = ++mine[i][me];
+		else
+			p->word[NODES_MAX + me] = mine[i][NODES_MAX + me] ^= 1;
 		p->dirty = true;
 		k->stores++;
 	}
@@ -366,7 +371,7 @@ static void do_sync(struct local_kernel *k, unsigned i)
 	if (pick(3))
 		OK(ops_flush(k->n->fs, k->open[i / BLOCKS], 1));
 	else
-		OK(ops_fsync(k->n->fs, local_ino[i / BLOCKS], false));
+		OK(ops_fsync(k->n->fs, local_ino[i / BLOCKS], pick(2)));
 	if (atomic_load(&shown[i][me]) < word)
 		atomic_store(&shown[i][me], word);
 }
@@ -394,7 +399,7 @@ static void program_main(void *arg)
 
 /* ---- the runner ---------------------------------------------------------------------------------- */
 
-/* The first pages are written, the others are holes. */
+/* The first page is written, the second unwritten space, the others are holes. */
 static void make_local_files(struct node *n)
 {
 	static const uint8_t zeros[PAGE_SIZE];
@@ -410,6 +415,7 @@ static void make_local_files(struct node *n)
 		OK(ops_open(n->fs, local_ino[i], &root_user, O_RDWR, &f, &a));
 		EQ(ops_write(n->fs, f, &root_user, 0, zeros, PAGE_SIZE, false),
 			PAGE_SIZE);
+		OK(ops_fallocate(n->fs, f, &root_user, 0, PAGE_SIZE, PAGE_SIZE));
 		OK(ops_setattr(n->fs, local_ino[i], &root_user, &set, &a));
 		ops_close(n->fs, f);
 	}
@@ -444,6 +450,7 @@ static void local_work(struct node *n)
 		memcpy(all, mine[i], sizeof(all));
 		rt_mutex_lock(&k->lock);
 		look_at(k, i, page_get(k, i)->word, all);
+		EQ(memcmp(k->page[i].word, all, sizeof(all)), 0);
 		rt_mutex_unlock(&k->lock);
 	}
 	barrier(n);
@@ -472,8 +479,10 @@ static void local_check(struct node *n)
 		OK(ops_open(n->fs, local_ino[i / BLOCKS], &root_user, O_RDONLY, &f, &a));
 		EQ(ops_read(n->fs, f, page_offset(i), PAGE_SIZE, copy_answer, image),
 			PAGE_SIZE);
-		for (unsigned m = 0; m < n->w->nodes; m++)
+		for (unsigned m = 0; m < n->w->nodes; m++) {
 			EQ(image[m], mine[i][m]);
+			EQ(image[NODES_MAX + m], mine[i][NODES_MAX + m]);
+		}
 		ops_close(n->fs, f);
 	}
 }
