@@ -137,6 +137,8 @@ static json_t *source_ask(struct control *c, const struct command *command)
 		bool starting = c->starting;
 
 		rt_mutex_unlock(&c->lock);
+		if (command->fn == c->source.leave) /* it does so already */
+			return json_pack("{s:b}", "leaves", 1);
 		return json_pack("{s:s}", "error",
 			starting ? "the volume is being opened"
 				 : "the volume is being closed");

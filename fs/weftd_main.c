@@ -45,7 +45,7 @@
 /* Without a mount: so long others are waited for that are to be served. */
 #define NOBODY_MS 60000
 /* So long a daemon that was killed may still have the store. */
-#define DYING_MS      2000
+#define DYING_MS      6000
 #define DYING_LOOK_NS 20000000ull
 
 static int fail(const struct weft_error *err, int code)
