@@ -8,7 +8,7 @@ load common
 setup() { setup_nodes 3; }
 teardown() { teardown_nodes; }
 
-kept() { "$BIN/tests/mount/kept" "$1" "${WEFT_KEPT_SECONDS:-5}" "${@:2}"; }
+kept() { "$BIN/tests/mount/kept" "$1" "${WEFT_KEPT_SECONDS:-4}" "${@:2}"; }
 
 # How many requests of node $1's kernel so far, of those that looking makes.
 asked() {
@@ -52,7 +52,7 @@ assert m[1] == 0' "${M[2]}/f"
 
 @test "names of one directory are made, moved and removed by all nodes: none is behind" {
 	mount_nodes
-	timeout -s KILL 600 "$BIN/tests/mount/hot" "${WEFT_KEPT_SECONDS:-5}" \
+	timeout -s KILL 600 "$BIN/tests/mount/hot" "${WEFT_KEPT_SECONDS:-4}" \
 		"${WEFT_SEED:-$RANDOM}" "${M[@]}"
 	umount_nodes 2 1 3
 	run fsck.weft -f -n "$FILE"

@@ -8,12 +8,12 @@ load common
 setup() { setup_nodes 3 256M; }
 teardown() { teardown_nodes; }
 
-kept() { timeout 120 "$BIN/tests/mount/kept" "$1" "${WEFT_KEPT_SECONDS:-5}" "${@:2}"; }
+kept() { timeout 120 "$BIN/tests/mount/kept" "$1" "${WEFT_KEPT_SECONDS:-4}" "${@:2}"; }
 
 # On a file of its own; all must have come to an end.
 shaken() {
 	mount_nodes
-	timeout -s KILL 600 "$BIN/tests/mount/shaken" "$1" "${WEFT_SHAKEN_SECONDS:-6}" \
+	timeout -s KILL 600 "$BIN/tests/mount/shaken" "$1" "${WEFT_SHAKEN_SECONDS:-4}" \
 		"${WEFT_SEED:-$RANDOM}" "${@:2}"
 	umount_nodes 1 2 3
 	run fsck.weft -n -f "$FILE"
@@ -343,7 +343,7 @@ for pid in pids:
 @test "all of that on one node of the volume" {
 	shaken holes "${M[1]}"
 	mount_nodes
-	timeout -s KILL 600 "$BIN/tests/mount/shaken" cuts "${WEFT_SHAKEN_SECONDS:-6}" \
+	timeout -s KILL 600 "$BIN/tests/mount/shaken" cuts "${WEFT_SHAKEN_SECONDS:-4}" \
 		"${WEFT_SEED:-$RANDOM}" "${M[1]}" "${M[1]}"
 	umount_nodes 3 2 1
 }
