@@ -224,7 +224,7 @@ check: ## build and run all tests (needs root for the mounts)
 		$(addprefix build/,$(CHECK_SIM)) $(ASAN_SIM) $(CHECK_MODEL) \
 		$(addprefix build/,$(CHECK_UNIT)) $(addprefix $(ASAN)/,$(CHECK_UNIT)) \
 		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
-		FUZZ_SECONDS=20 $(CHECK_FUZZ) \
+		FUZZ_SECONDS=12 $(CHECK_FUZZ) \
 		-j $(JOBS) $(CHECK_WAITS) \
 		-j 1 $(CHECK_RDMA) $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN=; \
 	$(GIVE_BACK)

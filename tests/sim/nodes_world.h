@@ -20,7 +20,7 @@
 #define PAGES_MAX    256
 #define FRAMES       64
 #define TASKS        3
-#define SEEDS        75
+#define SEEDS        55
 #define EPOCH        7
 #define BASE_SLOT    10
 #define VERSIONS_MAX 2000
