@@ -384,9 +384,6 @@ static inline bool stores_possible(const struct inode_state *st)
 /* Before the kernel gets the first such page: whoever calls fsync elsewhere asks this node from
  * now on. Waits. */
 int stores_join(struct fs *fs, struct inode_state *st);
-/* Before a call reads, changes or syncs the file: what was stored through mappings and has come back is in
- * it. 0 or -EINTR. Waits. */
-int stores_await(struct fs *fs, struct inode_state *st);
 /* An error of one that had been answered. `once`: from here on there is none. */
 int stores_error(struct inode_state *st, bool once);
 /* data_write.c. The block is no hole any more; behind the end nothing happens. Waits. */

@@ -226,9 +226,9 @@ static bool batch_expose(
 	struct fs *fs, struct kernel_read *r, size_t len, struct read_batch *b)
 {
 	unsigned kinds = EXPOSE_BLOCK, guard = 0;
+
 	if (r->mappable)
 		kinds |= r->stores ? EXPOSE_STORES : EXPOSE_COPY;
-
 	for (unsigned i = 0; i < b->pages; i++) {
 		if (b->iov[i].iov_base)
 			continue;
@@ -317,8 +317,8 @@ static int merge_once(struct fs *fs, struct inode_state *st, struct kernel_store
 			batch_release(fs, &b);
 		return rc;
 	}
-	if (b.refs_count ==
-		0) { /* the kernel has zeros, which stand for no page of this node */
+	if (b.refs_count == 0) {
+		/* the kernel has zeros, which stand for no page of this node */
 		kernel_store_drop(fs, s, offset >> PAGE_SHIFT);
 		rc = data_fill_hole(fs, st, offset >> PAGE_SHIFT);
 		return rc ? rc : -ESTALE;
@@ -448,7 +448,7 @@ static int file_read(struct fs *fs, struct ops_file *file, uint64_t offset, size
 		return -EBADF;
 	if (len == 0)
 		return sink(arg, NULL, 0, 0);
-	rc = kept ? 0 : stores_await(fs, file->state);
+	rc = kept ? 0 : kernel_stores_await(fs, file->state);
 	if (rc)
 		return rc;
 	/* Once the sink has answered, the file may be closed while this still reads

@@ -800,7 +800,7 @@ int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = fs_check_writable(fs);
 	if (rc < 0 || len == 0)
 		return rc;
-	rc = stores_await(fs, file->state);
+	rc = kernel_stores_await(fs, file->state);
 	if (rc < 0)
 		return rc;
 	return data_write(

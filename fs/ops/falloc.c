@@ -360,7 +360,7 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = fs_check_writable(fs);
 	if (rc < 0)
 		return rc;
-	rc = stores_await(fs, f.st);
+	rc = kernel_stores_await(fs, f.st);
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
@@ -476,9 +476,9 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 		return -EINVAL;
 	rc = fs_check_writable(fs);
 	if (rc == 0)
-		rc = stores_await(fs, in->state);
+		rc = kernel_stores_await(fs, in->state);
 	if (rc == 0)
-		rc = stores_await(fs, out->state);
+		rc = kernel_stores_await(fs, out->state);
 	if (rc == 0)
 		rc = inode_get(fs, in->state->ino, &inode);
 	if (rc < 0)

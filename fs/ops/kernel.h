@@ -104,8 +104,8 @@ void kernel_store_drop(struct fs *fs, struct kernel_store *s, uint64_t block);
 uint64_t kernel_store_limit(struct fs *fs, struct kernel_store *s);
 /* True: it has been answered. */
 bool kernel_store_end(struct fs *fs, struct kernel_store *s);
-/* All that has been written back of the inode (NULL: of all) is in the file. 0 or -EINTR. Waits as these
- * do. */
+/* Before a call reads, changes or syncs the file past the kernel's cache: all that has been
+ * written back of the inode (NULL: of all) is in the file. 0 or -EINTR. Waits as these do. */
 int kernel_stores_await(struct fs *fs, const struct inode_state *st);
 /*
  * data_read.c. Of a part of one page, those bytes that differ from what they were: into the file's page, but

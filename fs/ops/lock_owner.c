@@ -11,6 +11,7 @@
  * Keeps: an owner that has a record in the tree is listed here, from before the
  * transaction until after the one that frees.
  */
+#include "fs/ops/kernel.h"
 #include "fs/ops/lock_internal.h"
 
 static struct lock_owner **bucket_of(struct locks *k, uint64_t ino)
@@ -99,7 +100,7 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	int rc, stored = 0;
 
 	if (file->mappable) { /* the kernel has written back what was stored */
-		stored = stores_await(fs, file->state);
+		stored = kernel_stores_await(fs, file->state);
 		if (!stored)
 			stored = stores_error(file->state, false);
 		stores_settle(fs, file->state);

@@ -165,11 +165,6 @@ static void store_failed(struct inode_state *st, int rc)
 	atomic_store_explicit(&st->store_error, rc, memory_order_relaxed);
 }
 
-int stores_await(struct fs *fs, struct inode_state *st)
-{
-	return kernel_stores_await(fs, st);
-}
-
 int stores_error(struct inode_state *st, bool once)
 {
 	return once ? atomic_exchange_explicit(&st->store_error, 0, memory_order_relaxed)

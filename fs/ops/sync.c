@@ -105,7 +105,7 @@ static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool fetch, bo
 		return rc;
 	if (fetch)
 		kernel_fetch_stores(fs, st);
-	rc = stores_await(fs, st);
+	rc = kernel_stores_await(fs, st);
 	if (rc == 0 && !fetch)
 		rc = stores_error(st, true);
 	rt_mutex_lock(&st->sync);
