@@ -135,13 +135,13 @@ static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
 {
 	struct view *v = &d->view;
 
-	change_begins(v);
 	/* a link that was lost before needs no epoch of its own any more */
 	for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
 		if (v->member[n].link != LINK_JOINED)
 			v->member[n].lost = false;
 	page_all_lock(d);
 	atomic_store_explicit(&v->epoch, epoch, memory_order_relaxed);
+	change_begins(v); /* nobody reports for the epoch before any more */
 	atomic_fetch_or_explicit(&v->joined, joins, memory_order_release);
 	atomic_store_explicit(&v->heard, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->ready, 0, memory_order_relaxed);
