@@ -70,6 +70,8 @@ static void write_file(struct node *n, unsigned i)
 
 	if (append)
 		at = m.file[i].size;
+	if (at == FILE_BYTES)
+		return;
 	len = 1 + pick(MIN(FILE_BYTES - at, pick(2) ? 600u : 9000u));
 	if (at + len > FILE_BYTES)
 		return;
