@@ -107,6 +107,8 @@ static const struct metric metrics[] = {
 	{"weft_tree_merges_total", COUNTER, "tree.merges", "Pages joined."},
 	{"weft_tree_grown_total", COUNTER, "tree.grown",
 		"Pages that grew where they are, as what is above could not be changed."},
+	{"weft_tree_splits_elsewhere_total", COUNTER, "tree.split_elsewhere",
+		"Splits that the page's home has made for this node."},
 	{"weft_tree_commits_total", COUNTER, "tree.commits", "Transactions committed."},
 	{"weft_tree_conflicts_total", COUNTER, "tree.conflicts",
 		"Transactions that had to start over."},

@@ -104,6 +104,7 @@ static json_t *tree_status(struct volume *v)
 	PUT_COUNTER(o, c, splits);
 	PUT_COUNTER(o, c, merges);
 	PUT_COUNTER(o, c, grown);
+	PUT_COUNTER(o, c, split_elsewhere);
 	PUT_COUNTER(o, c, commits);
 	PUT_COUNTER(o, c, conflicts);
 	PUT_COUNTER(o, c, waits);

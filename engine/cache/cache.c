@@ -282,6 +282,15 @@ bool cache_has_peers(struct cache *c)
 	return c->coherence->shards != NULL;
 }
 
+unsigned cache_home(struct cache *c, page_id pid)
+{
+	const struct coherence *from = c->coherence;
+
+	return from->ops->home && !coherence_home_here(from, pid)
+		       ? from->ops->home(from, pid)
+		       : COHERENCE_NO_NODE;
+}
+
 uint64_t cache_frame_count(struct cache *c)
 {
 	return c->frame_count;

@@ -129,6 +129,8 @@ const struct shards *cache_shards(struct cache *cache);
 int cache_shards_learn(struct cache *cache, uint16_t shard, uint64_t page_count);
 /* May other nodes have, and change, pages of the volume? */
 bool cache_has_peers(struct cache *cache);
+/* The other node that is the page's home; COHERENCE_NO_NODE: it is this one, or none is known. */
+unsigned cache_home(struct cache *cache, page_id pid);
 uint64_t cache_frame_count(struct cache *cache);
 struct frame *cache_frame(struct cache *cache, uint32_t index);
 uint32_t cache_frame_index(struct cache *cache, const struct frame *f);
@@ -231,8 +233,9 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
 int cache_fetch_exclusive(
 	struct cache *cache, const struct page_ref *refs, unsigned count);
-/* The second one, for whoever can do without: -EHOSTUNREACH where a node would be waited for
- * that is away. */
+/* The same for whoever can do without: -EHOSTUNREACH where a node would be waited for that is
+ * away. */
+int cache_fetch_near(struct cache *cache, const struct page_ref *refs, unsigned count);
 int cache_fetch_reached(struct cache *cache, const struct page_ref *refs, unsigned count);
 /*
  * Latches all pages shared: fetches what is missing, holds none while it waits, and

@@ -323,6 +323,11 @@ int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
 	return fetch_and_await(c, refs, count, 0);
 }
 
+int cache_fetch_near(struct cache *c, const struct page_ref *refs, unsigned count)
+{
+	return fetch_and_await(c, refs, count, FETCH_REACHED);
+}
+
 /* False: the copy that is here is only shared, or of an earlier incarnation. As far as can be
  * seen without waiting. */
 static bool is_owned(struct cache *c, const struct page_ref *ref)

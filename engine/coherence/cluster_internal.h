@@ -20,6 +20,8 @@
 #include <errno.h>
 #include <string.h>
 
+_Static_assert(COHERENCE_NO_NODE == NODE_NONE, "no node");
+
 #define PAGE_PARTITIONS 64u
 #define PAGE_BUCKETS    1024u /* of a partition, at least */
 #define PAGE_RUN        16u   /* pages in a row that are found together */

@@ -719,6 +719,13 @@ static void cluster_persisted(struct coherence *c, page_id pid, uint64_t incarna
 		net_flush(d->o.net);
 }
 
+static unsigned cluster_home(const struct coherence *c, page_id pid)
+{
+	const struct cluster *d = (const struct cluster *)c;
+
+	return d->o.home(d->o.owner, pid_shard(pid));
+}
+
 static void cluster_close(struct coherence *c)
 {
 	struct cluster *d = cluster_of(c);
@@ -737,5 +744,6 @@ const struct coherence_ops cluster_ops = {
 	.persisted = cluster_persisted,
 	.eased = cluster_eased,
 	.memory = cluster_memory,
+	.home = cluster_home,
 	.close = cluster_close,
 };

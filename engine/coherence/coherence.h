@@ -117,6 +117,9 @@ struct coherence_ops {
 	 * function: the cache takes memory of its own, which no peer reaches.
 	 */
 	int (*memory)(struct coherence *c, unsigned area, size_t size_bytes, void **out);
+	/* The node that is home of the page's shard; COHERENCE_NO_NODE: none is known. NULL instead of
+	 * the function: there are no other nodes. Never waits. */
+	unsigned (*home)(const struct coherence *c, page_id pid);
 	void (*close)(struct coherence *c);
 };
 
@@ -229,6 +232,7 @@ struct coherence_frames {
 };
 
 #define COHERENCE_NO_SHARD UINT32_MAX
+#define COHERENCE_NO_NODE  255u
 
 struct coherence {
 	const struct coherence_ops *ops;

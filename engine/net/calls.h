@@ -34,6 +34,7 @@ enum net_call_kind {
 	NET_CALL_LOG_STATE, /* has the client left anything behind? */
 	NET_CALL_NODES, /* which nodes the asked knows (engine/volume/member_reload.c) */
 	NET_CALL_DEAD, /* a start of a node does not run any more (engine/volume/member_dead.c) */
+	NET_CALL_TREE_SPLIT, /* splits a page of the tree, of the asked node's shard (engine/tree/home.c) */
 	NET_CALL_KINDS
 };
 
@@ -45,7 +46,8 @@ enum net_call_class {
 	NET_CALLS_LOCAL, /* this node's memory and disk, and no more */
 	NET_CALLS_SPACE, /* pages too: for another node to give one its log must be durable, which a
 			    client's is by LOG_WRITE */
-	NET_CALLS_SYNC, /* operations of this node too, which may wait for space */
+	NET_CALLS_TREE, /* splits, which may wait for space */
+	NET_CALLS_SYNC, /* operations of this node too, which may wait for space and splits */
 	NET_CALL_CLASSES
 };
 /* A kind that is not known is of the first. */

@@ -23,6 +23,8 @@
 #define ATTEMPTS_OPTIMISTIC 8u
 /* Failed fetches of a page that nothing confirms as part of the tree. */
 #define FETCH_FAILURES_MAX 16u
+/* Pages brought in, and lost races, before tree_reach gives up. */
+#define REACH_TRIES 64u
 
 /* ---- hints ----------------------------------------------------------------------- */
 
@@ -369,6 +371,43 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
 			failures >= FETCH_FAILURES_MAX)
 			return r == -EAGAIN ? -EIO : r;
 	}
+}
+
+/* What the child that is missing covers ends where the next one begins. False: who knows. */
+static bool missing_ends(const struct descent *d, tree_key *end)
+{
+	const struct guard *parent = &d->parent;
+
+	*end = d->slot + 1 < d->parent_count
+		       ? tree_key_load(parent->image + INNER_KEY(d->slot + 1))
+		       : d->high;
+	return parent->kind != GUARD_NONE && d->missing == d->pid && guard_valid(parent);
+}
+
+int tree_reach(struct tree *t, tree_key key, unsigned level, tree_key *end)
+{
+	struct descent d = {.high = TREE_KEY_MAX};
+
+	*end = TREE_KEY_MAX;
+	for (unsigned attempt = 0; attempt < REACH_TRIES; attempt++) {
+		int r = tree_descend_once(t, key, level, &d);
+		struct page_ref ref = {.pid = d.missing};
+		tree_key ends = d.high;
+
+		if (r == 0 && guard_valid(&d.node)) {
+			*end = ends;
+			return 0;
+		}
+		if (r && r != -EAGAIN)
+			return r;
+		tree_back_off(attempt);
+		r = d.missing == PID_NONE ? 0 : cache_fetch_near(t->cache, &ref, 1);
+		if (r == -EHOSTUNREACH && missing_ends(&d, &ends))
+			*end = ends;
+		if (r)
+			return r;
+	}
+	return -EAGAIN;
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */

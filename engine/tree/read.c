@@ -363,6 +363,29 @@ int tree_next(struct tree *t, struct disk_key from, struct disk_key to,
 	return r;
 }
 
+int tree_next_near(struct tree *t, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap)
+{
+	tree_key start = tree_key_of(from), bound = tree_key_of(to), at = start, end;
+	int r = -ENOENT;
+
+	for (; r == -ENOENT && start < bound; start = end) {
+		r = tree_reach(t, start, 0, &end);
+		at = end;
+		if (r == 0)
+			r = read_next(t, NULL, start, MIN(end, bound), &at, buf, cap);
+	}
+	*found = tree_key_disk(at);
+	return r;
+}
+
+bool tree_is_near(struct tree *t, struct disk_key key)
+{
+	tree_key end;
+
+	return tree_reach(t, tree_key_of(key), 0, &end) == 0;
+}
+
 int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 	struct disk_key *found, void *buf, size_t cap)
 {

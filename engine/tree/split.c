@@ -18,6 +18,8 @@
 
 #include "engine/tree/tree_internal.h"
 
+/* So often homes are asked within a split: more would say that it is of no use. */
+#define SPLIT_ASKS 4u
 /* Lost races before a split gives up with -EAGAIN. */
 #define SPLIT_TRIES 64u
 /* A node may be back soon, and what has grown stays so. Who comes later does not wait anew. */
@@ -37,6 +39,9 @@ struct splitting {
 	struct space_run run; /* the new page; length 0: none yet */
 	bool waits;           /* for nodes that are away, too */
 	bool asked;        /* by what has to split below, which can do something else */
+	bool grows;        /* only that the root, of this level, grows */
+	bool alone;        /* no home is asked to do it */
+	unsigned asks;     /* of homes */
 	page_id unreached; /* it is above, and a node that is away may have it; PID_NONE: none */
 	uint64_t refused_ns; /* since when something is; 0: not yet */
 };
@@ -304,6 +309,8 @@ static bool split_needed(const struct splitting *s, const struct descent *d)
 {
 	unsigned taken;
 
+	if (s->grows)
+		return d->parent.kind == GUARD_NONE;
 	if (s->divide)
 		return d->low != s->key;
 	if (s->level > 0)
@@ -314,7 +321,23 @@ static bool split_needed(const struct splitting *s, const struct descent *d)
 
 static int split_level(struct splitting *s);
 
-static int split_parent(struct splitting *s, unsigned level)
+/*
+ * Another node, the page's home, has done it: then the new page is in its shard, too. Else this one does.
+ * Nothing is held.
+ */
+static bool home_does(
+	struct splitting *s, page_id pid, enum tree_split_kind kind, unsigned level)
+{
+	unsigned home = s->alone ? COHERENCE_NO_NODE : cache_home(s->t->cache, pid);
+
+	if (home == COHERENCE_NO_NODE)
+		return false;
+	s->alone = s->asks++ == SPLIT_ASKS ||
+		   tree_ask_split(s->t, home, kind, s->key, level, s->privileged);
+	return !s->alone;
+}
+
+static int split_parent(struct splitting *s, page_id pid, unsigned level)
 {
 	struct splitting up = {
 		.t = s->t,
@@ -324,10 +347,16 @@ static int split_parent(struct splitting *s, unsigned level)
 		.privileged = s->privileged,
 		.waits = s->waits,
 		.asked = true,
+		.alone = s->alone,
+		.asks = s->asks,
 		.unreached = PID_NONE,
 	};
-	int r = split_level(&up);
+	int r;
 
+	if (home_does(s, pid, TREE_SPLIT_ROOM, level))
+		return 0;
+	up.alone = s->alone;
+	r = split_level(&up);
 	if (r == -EHOSTUNREACH)
 		s->unreached = up.unreached;
 	return r;
@@ -379,7 +408,10 @@ static int split_once(struct splitting *s, bool *done, page_id *busy, page_id *a
 	if (d.parent.kind != GUARD_NONE && s->unreached != PID_NONE)
 		return below_grow(s, &d, busy);
 	if (d.parent.kind != GUARD_NONE && d.parent_count >= DISK_INNER_CHILDREN)
-		return split_parent(s, d.parent_level);
+		return split_parent(s, d.parent_pid, d.parent_level);
+	if (d.parent.kind == GUARD_NONE &&
+		home_does(s, d.pid, TREE_SPLIT_GROW, d.counts.level))
+		return 0;
 	if (s->run.length == 0)
 		return page_prepare(s, d.pid);
 	if (d.parent.kind == GUARD_NONE)
@@ -479,7 +511,8 @@ int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned coun
 	return split_level(&s);
 }
 
-static int divide_level(struct tree *t, tree_key key, unsigned level, struct mtr *mtr)
+static int divide_level(
+	struct tree *t, tree_key key, unsigned level, bool for_other, struct mtr *mtr)
 {
 	struct splitting s = {
 		.t = t,
@@ -487,7 +520,9 @@ static int divide_level(struct tree *t, tree_key key, unsigned level, struct mtr
 		.key = key,
 		.level = level,
 		.divide = true,
-		.waits = true,
+		.waits = !for_other,
+		.asked = for_other,
+		.alone = for_other,
 		.unreached = PID_NONE,
 	};
 
@@ -495,17 +530,62 @@ static int divide_level(struct tree *t, tree_key key, unsigned level, struct mtr
 }
 
 /* The leaf first: then a child of the page above begins at the key. */
-int tree_divide(struct tree *t, struct disk_key at, bool parents)
+static int divide(
+	struct tree *t, tree_key key, bool parents, bool for_other, struct mtr *mtr)
 {
-	tree_key key = tree_key_of(at);
-	struct mtr *mtr = rt_alloc(sizeof(*mtr));
 	struct descent d;
-	int r = mtr ? divide_level(t, key, 0, mtr) : -ENOMEM;
+	int r = divide_level(t, key, 0, for_other, mtr);
 
 	if (r == 0 && parents)
 		r = tree_descend(t, key, 0, &d);
 	if (r == 0 && parents && d.parent.kind != GUARD_NONE)
-		r = divide_level(t, key, d.parent_level, mtr);
+		r = divide_level(t, key, d.parent_level, for_other, mtr);
+	return r;
+}
+
+int tree_divide(struct tree *t, struct disk_key at, bool parents)
+{
+	struct mtr *mtr = rt_alloc(sizeof(*mtr));
+	int r = mtr ? divide(t, tree_key_of(at), parents, false, mtr) : -ENOMEM;
+
+	rt_free(mtr);
+	return r;
+}
+
+int tree_divide_there(struct tree *t, struct disk_key at)
+{
+	tree_key key = tree_key_of(at);
+	unsigned home = COHERENCE_NO_NODE;
+	struct descent d;
+
+	if (!tree_descend(t, key, 0, &d))
+		home = cache_home(t->cache, d.pid);
+	if (home != COHERENCE_NO_NODE &&
+		!tree_ask_split(t, home, TREE_SPLIT_AT, key, 0, false))
+		return 0;
+	return tree_divide(t, at, true);
+}
+
+int tree_split_for(struct tree *t, enum tree_split_kind kind, tree_key key,
+	unsigned level, bool privileged)
+{
+	struct mtr *mtr = rt_alloc(sizeof(*mtr));
+	struct splitting s = {
+		.t = t,
+		.mtr = mtr,
+		.key = key,
+		.level = level,
+		.privileged = privileged,
+		.asked = true,
+		.grows = kind == TREE_SPLIT_GROW,
+		.alone = true,
+		.unreached = PID_NONE,
+	};
+	int r = -ENOMEM;
+
+	if (mtr)
+		r = kind == TREE_SPLIT_AT ? divide(t, key, true, true, mtr)
+					  : split_level(&s);
 	rt_free(mtr);
 	return r;
 }

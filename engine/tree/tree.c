@@ -63,6 +63,7 @@ void tree_close(struct tree *t)
 {
 	if (!t)
 		return;
+	tree_disconnect(t);
 	txn_pool_close(t);
 	tree_hints_close(t);
 	rt_free(t);

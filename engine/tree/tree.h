@@ -25,6 +25,12 @@ struct tree;
 int tree_open(struct tree **out, struct cache *cache, struct space *space, page_id root,
 	struct weft_error *err);
 void tree_close(struct tree *t);
+/*
+ * The volume has other nodes: pages above the leaves are split by their homes, where these can be
+ * asked, and this node does it for others, until tree_disconnect, which waits.
+ */
+void tree_connect(struct tree *t, struct net_calls *calls);
+void tree_disconnect(struct tree *t);
 struct space *tree_space(struct tree *t);
 struct cache *tree_cache(struct tree *t);
 
@@ -56,6 +62,14 @@ int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap);
 /* First item with from <= key < to: its length, its key in *found. -ENOENT. */
 int tree_next(struct tree *t, struct disk_key from, struct disk_key to,
 	struct disk_key *found, void *buf, size_t cap);
+/*
+ * tree_next without waiting for nodes that are away: -EHOSTUNREACH where one would have to be waited for.
+ * Then *found is where to go on behind what is not to be had.
+ */
+int tree_next_near(struct tree *t, struct disk_key from, struct disk_key to,
+	struct disk_key *found, void *buf, size_t cap);
+/* Is the leaf of the key to be had without waiting for such nodes? It is here, then. Waits for others. */
+bool tree_is_near(struct tree *t, struct disk_key key);
 /* Last item with floor <= key <= at. */
 int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 	struct disk_key *found, void *buf, size_t cap);
@@ -207,6 +221,11 @@ int txn_commit(struct txn *x, struct log_position *pos);
  * not. Both wait.
  */
 int tree_divide(struct tree *t, struct disk_key at, bool parents);
+/*
+ * tree_divide with `parents`, by the home of the leaf if that is another node and answers: so what is
+ * on the right stays in that node's shard, where tree_divide puts it into one of this node's.
+ */
+int tree_divide_there(struct tree *t, struct disk_key at);
 /* The range is in use no more: leaves are joined there if they are sparse. Best effort. */
 void tree_undivide(struct tree *t, struct disk_key at);
 /*
@@ -216,7 +235,8 @@ void tree_undivide(struct tree *t, struct disk_key at);
 void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to);
 
 struct tree_counters {
-	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits, grown;
+	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits,
+		grown, split_elsewhere;
 };
 struct tree_counters *tree_counters(struct tree *t);
 /* Levels, without what has grown where it is. Never waits: as last seen here where the root is

@@ -170,6 +170,7 @@ struct tree {
 	struct space *space;
 	page_id root;
 	const struct shards *shards; /* children are pages of these */
+	struct net_calls *calls;     /* NULL: there are no other nodes */
 	uint32_t frame_count;
 	_Atomic uint32_t root_frame; /* hint */
 	_Atomic uint32_t height;     /* that tree_height last saw */
@@ -230,6 +231,11 @@ bool tree_leaf_close(struct tree *t, struct descent *d);
 /* One try without waiting: -EAGAIN with d->missing set, or PID_NONE when it lost a race.
  */
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
+/*
+ * Brings in what leads to the page, without waiting for nodes that are away: -EHOSTUNREACH. Then, and
+ * with 0, *end is where what it covers ends.
+ */
+int tree_reach(struct tree *t, tree_key key, unsigned level, tree_key *end);
 /* Waits, holding nothing, until the page is there and not latched; then backs off. */
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt);
 /* The same for a page that is to be latched exclusively: first gets the right to it. */
@@ -352,6 +358,20 @@ unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key hi
  */
 int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned count,
 	bool privileged, struct mtr *mtr);
+
+/* What a node asks the home of a page for (home.c). */
+enum tree_split_kind {
+	TREE_SPLIT_ROOM, /* the page of that level above the leaves, if it is full */
+	TREE_SPLIT_GROW, /* the root, if it is of that level, gets another one */
+	TREE_SPLIT_AT,   /* tree_divide, with parents */
+};
+/* 0: it has done it, or there was no need. Waits, but not for nodes that are away; hold nothing. */
+int tree_ask_split(struct tree *t, unsigned home, enum tree_split_kind kind, tree_key key,
+	unsigned level, bool privileged);
+/* Does it here, for another node, and asks none itself. -EHOSTUNREACH: it would have to wait for
+ * one that is away. */
+int tree_split_for(struct tree *t, enum tree_split_kind kind, tree_key key,
+	unsigned level, bool privileged);
 /* Joins the leaf of the key with a sibling, and its ancestors, where they are sparse.
  * Best effort. Waits. */
 void tree_merge(struct tree *t, tree_key key, struct mtr *mtr);

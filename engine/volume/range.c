@@ -9,41 +9,55 @@
 /*
  * Where the tree's leaves are divided for a range: its inodes, and what names them among
  * the items of the system, are this node's own, beside others' of the same kind. A page that a division
- * makes is of this node's shard, and what is on its left stays where it was: so ends are no
- * starts of what comes next, or that would be in pages of this node.
+ * makes is on its right, and of the shard of whoever divides: at ends that is the home of what is divided,
+ * and they come first, so what is behind the range stays in that shard.
  */
+struct range_edge {
+	struct disk_key key;
+	bool ends; /* what is on its right is not of the range */
+};
+
 #define RANGE_EDGES 7
-static unsigned range_edges(uint64_t range, struct disk_key out[RANGE_EDGES])
+static unsigned range_edges(uint64_t range, struct range_edge out[RANGE_EDGES])
 {
+	static const enum disk_item_type kind[] = {
+		DISK_ITEM_ORPHAN, DISK_ITEM_INTENT, DISK_ITEM_OPENERS};
 	uint64_t first = range << DISK_INODE_RANGE_BITS;
 	uint64_t last = ((range + 1) << DISK_INODE_RANGE_BITS) - 1;
+	unsigned n = 0;
 
-	out[0] = (struct disk_key){.high = first << 8};
-	out[1] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, first);
-	out[2] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, last);
-	out[3] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, first);
-	out[4] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, last);
-	out[5] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_OPENERS, first);
-	out[6] = disk_key(DISK_INO_SYSTEM, DISK_ITEM_OPENERS, last);
-	return RANGE_EDGES;
+	out[n++] = (struct range_edge){.key = {.high = first << 8}};
+	for (unsigned i = 0; i < ARRAY_SIZE(kind); i++) {
+		out[n++] = (struct range_edge){
+			disk_key(DISK_INO_SYSTEM, kind[i], last), true};
+		out[n++] = (struct range_edge){
+			disk_key(DISK_INO_SYSTEM, kind[i], first), false};
+	}
+	return n;
 }
 
 void volume_range_divide(struct volume *v, uint64_t range)
 {
-	struct disk_key edge[RANGE_EDGES];
+	struct range_edge edge[RANGE_EDGES];
 	unsigned count = range_edges(range, edge);
 
 	if (!v->peers || !v->tree)
 		return;
 	for (unsigned i = 0; i < count; i++)
-		(void)tree_divide(v->tree, edge[i], true);
+		if (edge[i].ends)
+			(void)tree_divide_there(v->tree, edge[i].key);
+		else
+			(void)tree_divide(v->tree, edge[i].key, true);
 }
 
 void volume_range_undivide(struct volume *v, uint64_t range)
 {
-	struct disk_key edge[RANGE_EDGES];
+	struct range_edge edge[RANGE_EDGES];
 	unsigned count = range_edges(range, edge);
 
-	for (unsigned i = 0; range && v->peers && v->tree && i < count; i++)
-		tree_undivide(v->tree, edge[i]);
+	if (!range || !v->peers || !v->tree)
+		return;
+	/* beginnings first: the left page of two is the one that stays */
+	for (unsigned i = count; i-- > 0;)
+		tree_undivide(v->tree, edge[i].key);
 }

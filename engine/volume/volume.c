@@ -184,6 +184,8 @@ static int open_content(
 		space_connect(v->space, v->calls, &v->nodes);
 	if (!rc)
 		rc = tree_open(&v->tree, v->cache, v->space, v->catalog.root_pid, err);
+	if (!rc && v->calls && !o->read_only)
+		tree_connect(v->tree, v->calls);
 	if (!rc && !o->read_only && o->background) {
 		rc = cache_start(v->cache);
 		if (rc)
@@ -311,6 +313,8 @@ int volume_close(struct volume *v)
 	bool clean = !v->read_only && !v->unredone;
 	int rc = 0;
 
+	if (v->tree)
+		tree_disconnect(v->tree); /* others split by themselves */
 	if (!v->read_only && !volume_failed(v))
 		volume_range_undivide(v, v->inode_range);
 	if (v->cache)

@@ -169,6 +169,13 @@ static int serve_open(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 	return 0;
 }
 
+bool elsewhere_near(struct fs *fs, uint64_t ino)
+{
+	return !fs->elsewhere ||
+	       (tree_is_near(fs->tree, openers_key(range_of(ino))) &&
+		       tree_is_near(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0)));
+}
+
 /* ---- asking --------------------------------------------------------------------------- */
 
 /* Some inodes, by number, and sets of them: a bit for each. */

@@ -123,7 +123,7 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 			err, rc, "opening the filesystem: no memory for unlinked files");
 		goto out_orphans;
 	}
-	if (!v->read_only) {
+	if (!v->read_only && !fs->elsewhere) {
 		rc = reclaim_recover(fs, err);
 		if (rc)
 			goto out_orphans;
@@ -144,6 +144,8 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 		goto out_sync;
 	}
 	space_give_back(v->space, give_back, fs);
+	if (fs->elsewhere)
+		orphans_recover(fs);
 	*out = fs;
 	return 0;
 

@@ -307,7 +307,7 @@ void atimes_close(struct fs *fs);
  * that in which a tmpfile gets its first link. */
 int orphan_mark(struct txn *x, uint64_t ino);
 int orphan_unmark(struct txn *x, uint64_t ino);
-/* At open: finishes intents, reclaims orphans. */
+/* At open, where there are no other nodes: finishes intents, reclaims orphans. */
 int reclaim_recover(struct fs *fs, struct weft_error *err);
 
 /* space_reserve which, before it says that there is no room, takes back what files hold
@@ -323,6 +323,9 @@ void sync_close(struct fs *fs);
  * not open (before the table of files is closed); free (after it). */
 int orphans_open(struct fs *fs);
 void orphans_stop(struct fs *fs);
+/* Where there are other nodes: what the tree has listed of orphans and intents is gone through from now
+ * on, by a task, so that an open waits for nobody who is away. */
+void orphans_recover(struct fs *fs);
 void orphans_close(struct fs *fs);
 /* After the transaction that has left no link: the inode is reclaimed once it is not open
  * and the caller has forgotten it. For every type, directories and symlinks too. Errors
@@ -341,8 +344,12 @@ bool orphan_is_used(struct fs *fs, uint64_t ino);
  * answer for stays on the list, and is tried again later. Waits.
  */
 void orphans_reclaim(struct fs *fs, const uint64_t *ino, unsigned count, bool listed);
-/* reclaim.c. orphans_reclaim for the whole list. 0 or the error that ended it. Waits. */
+/*
+ * reclaim.c. orphans_reclaim for the whole list; finishes intents. What would wait for a node that is
+ * away is passed over: -EHOSTUNREACH. 0 or the error that ended it. Wait.
+ */
 int reclaim_listed(struct fs *fs);
+int reclaim_intents(struct fs *fs);
 
 /* elsewhere.c. Where there are no other nodes all of these do nothing. */
 /* fs_open; fs_close: nobody is answered any more, before the table of files goes; and once
@@ -358,6 +365,8 @@ int elsewhere_note_txn(struct fs *fs, struct txn *x, uint64_t ino);
  * that will be awaited and is not yet. */
 void elsewhere_unlinking(struct fs *fs, bool begins);
 bool elsewhere_busy(struct fs *fs);
+/* Are the inode, and who may have it open, to be read without waiting for a node that is away? */
+bool elsewhere_near(struct fs *fs, uint64_t ino);
 /* Which of the inodes, which have no links, other nodes use, a bit for each; *unknown: and
  * those for which somebody did not answer. count <= 32. Waits. */
 uint32_t elsewhere_used(struct fs *fs, const uint64_t *ino, unsigned count, bool listed,

@@ -16,7 +16,8 @@
  *
  * Other nodes that may have one open are asked first (elsewhere.c). One that has it open takes
  * it over; one that cannot be asked makes the inode stay on the list in the tree, which the
- * task then goes through again, ever more rarely, until all were asked.
+ * task then goes through again, ever more rarely, until all were asked. So it does after an open, which
+ * waits for nothing that others have listed; what a node has that is away is passed over.
  *
  * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at
  * once. Order of locks: a stripe of the table of files, then `lock`; no task waits under
@@ -65,7 +66,8 @@ struct orphans {
 	unsigned settlers;       /* tasks that wait for `progress` */
 	struct rt_cond wanted;   /* the reclaimer has something to do */
 	struct rt_cond progress; /* something got ready, or is done */
-	bool left;               /* some are on the list for want of an answer */
+	bool left;               /* the list is to be gone through (again) */
+	bool intents;            /* and that of intents, which was not yet to its end */
 	uint64_t retry_ns;       /* when to go through it */
 	uint64_t pause_ns;       /* how long that is put off */
 	bool stopping;
@@ -311,7 +313,8 @@ static void help(struct fs *fs)
 static void list_work(struct fs *fs)
 {
 	struct orphans *o = fs->orphans;
-	int rc;
+	int rc, intents = 0;
+	bool first = o->pause_ns == 0;
 
 	if (rt_now_ns() < o->retry_ns) {
 		rt_cond_wait(&o->wanted, &o->lock, o->retry_ns);
@@ -320,6 +323,15 @@ static void list_work(struct fs *fs)
 	o->left = false;
 	rt_mutex_unlock(&o->lock);
 	rc = reclaim_listed(fs);
+	if (o->intents)
+		intents = reclaim_intents(fs);
+	o->intents = intents < 0;
+	rc = rc < 0 ? rc : intents;
+	if (rc < 0 && rc != -EROFS && rc != -EHOSTUNREACH && rc != -EAGAIN && first)
+		weft_log(4,
+			"reading the list of unlinked files: %s; it is tried again, what "
+			"they hold stays in use until then",
+			strerror(-rc));
 	if (rc < 0 && rc != -EROFS)
 		list_again(fs);
 	rt_mutex_lock(&o->lock);
@@ -478,6 +490,16 @@ int orphans_open(struct fs *fs)
 		fs->orphans = NULL;
 	}
 	return rc;
+}
+
+void orphans_recover(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+
+	rt_mutex_lock(&o->lock);
+	o->left = o->intents = true;
+	rt_mutex_unlock(&o->lock);
+	rt_cond_signal(&o->wanted);
 }
 
 /* Those that are open are left to their last close. */

@@ -350,15 +350,22 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
-/* The next item of a type; *at moves behind it. */
-static int recover_next(
-	struct fs *fs, struct disk_key *at, enum disk_item_type type, uint64_t *ino)
+/* The next item of a type; *at moves behind it. *passed: some may have been passed over. */
+static int recover_next(struct fs *fs, struct disk_key *at, enum disk_item_type type,
+	uint64_t *ino, bool *passed)
 {
+	struct disk_key to = disk_key(DISK_INO_SYSTEM, type + 1, 0), found;
 	uint8_t value[DISK_VALUE_MAX];
-	struct disk_key found;
-	int rc = tree_next(fs->tree, *at, disk_key(DISK_INO_SYSTEM, type + 1, 0), &found,
-		value, sizeof(value));
+	int rc;
 
+	if (!fs->elsewhere)
+		rc = tree_next(fs->tree, *at, to, &found, value, sizeof(value));
+	else
+		while ((rc = tree_next_near(fs->tree, *at, to, &found, value,
+				sizeof(value))) == -EHOSTUNREACH) {
+			*passed = true;
+			*at = found;
+		}
 	if (rc < 0)
 		return rc;
 	*ino = found.low;
@@ -368,42 +375,68 @@ static int recover_next(
 	return 0;
 }
 
+/* Those of a batch that can be worked on without waiting for nodes that are away. */
+static unsigned recover_near(struct fs *fs, uint64_t *ino, unsigned count, bool *passed)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		if (elsewhere_near(fs, ino[i]))
+			ino[n++] = ino[i];
+	*passed |= n < count;
+	return n;
+}
+
 int reclaim_listed(struct fs *fs)
 {
 	struct disk_key orphan = disk_key(DISK_INO_SYSTEM, DISK_ITEM_ORPHAN, 0);
 	uint64_t ino[RECLAIM_BATCH];
+	bool passed = false;
 	int rc;
 
 	do {
 		unsigned count = 0;
 
 		do
-			rc = recover_next(fs, &orphan, DISK_ITEM_ORPHAN, &ino[count]);
+			rc = recover_next(
+				fs, &orphan, DISK_ITEM_ORPHAN, &ino[count], &passed);
 		while (rc == 0 && ++count < RECLAIM_BATCH);
+		count = recover_near(fs, ino, count, &passed);
 		if (count)
 			orphans_reclaim(fs, ino, count, true);
 	} while (rc == 0);
-	return rc == -ENOENT ? 0 : rc;
+	if (rc == -ENOENT)
+		rc = passed ? -EHOSTUNREACH : 0;
+	return rc;
 }
 
 /*
- * Each item is gone after its turn, or stays after an error: then the mount goes on
- * without, what it holds is only space. Or it is an inode that another node uses, or will
- * finish: an intent of a node that is at work is worked off by both.
+ * Each item is gone after its turn, or stays after an error: what it holds is only space. Or it is of
+ * an inode that another node will finish: an intent of a node that is at work is worked off by both.
  */
-int reclaim_recover(struct fs *fs, struct weft_error *err)
+int reclaim_intents(struct fs *fs)
 {
 	struct disk_key intent = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0);
+	bool passed = false;
 	uint64_t ino;
+	int rc;
+
+	while ((rc = recover_next(fs, &intent, DISK_ITEM_INTENT, &ino, &passed)) == 0)
+		if (recover_near(fs, &ino, 1, &passed))
+			(void)recover_intent(fs, ino);
+	if (rc == -ENOENT)
+		rc = passed ? -EHOSTUNREACH : 0;
+	return rc;
+}
+
+/* The mount goes on without what could not be ended. */
+int reclaim_recover(struct fs *fs, struct weft_error *err)
+{
 	int rc = reclaim_listed(fs);
 
-	while (rc == 0) {
-		rc = recover_next(fs, &intent, DISK_ITEM_INTENT, &ino);
-		if (rc == -ENOENT)
-			return 0;
-		if (rc == 0)
-			(void)recover_intent(fs, ino);
-	}
-	return weft_error(
-		err, rc, "reading the list of unlinked files: %s", strerror(-rc));
+	if (rc == 0)
+		rc = reclaim_intents(fs);
+	return rc ? weft_error(err, rc, "reading the list of unlinked files: %s",
+			    strerror(-rc))
+		  : 0;
 }

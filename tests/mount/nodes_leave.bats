@@ -239,3 +239,29 @@ stands_still() {
 	run wait "$waits"
 	[ "$status" -ne 0 ]
 }
+
+@test "a node that is started while another one is away finds what is its own" {
+	mount_nodes
+	for n in 3 2 1; do # node 3 is the first to make files
+		mkdir "${M[n]}/own$n"
+		(cd "${M[n]}/own$n" && for i in $(seq 300); do echo "of $n" >"$i"; done)
+	done
+	pid=$(node_pid 3)
+	kill "$pid"
+	wait_until 40 gone "$pid"
+	pid=$(node_pid 2)
+	kill -9 "$pid"
+	wait_until 10 gone "$pid"
+	umount -l "${M[2]}" || true
+	timeout -s KILL 40 nsenter --net="/run/netns/$NET-2" weftd "$FILE" "${M[2]}" \
+		-o cache=64M,norestart 2>>"$DIR/log2"
+	node_pid 2 >>"$DIR/pids"
+	timeout -s KILL 20 ls "${M[2]}" >/dev/null
+	[ "$(timeout -s KILL 20 cat "${M[2]}/own2"/* | wc -c)" -eq 1500 ]
+	timeout -s KILL 20 rm "${M[2]}/own2/300"
+	echo more | timeout -s KILL 20 tee "${M[2]}/own2/300" >/dev/null
+	mount_node 3
+	[ "$(cat "${M[1]}"/own3/* | wc -c)" -eq 1500 ]
+	umount_nodes 1 2 3
+	check_nodes
+}

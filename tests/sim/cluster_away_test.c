@@ -4,7 +4,8 @@
  * node is away"): three nodes make and unlink files, each in its own directory. One loses its
  * power; the others make many more, so that the tree has to grow, and unlink most. Then it comes
  * back, and the volume is whole. And where one has been the last to change what is above all, and
- * is lost some seconds later, the others find what is theirs ("Pages at rest").
+ * is lost some seconds later, the others find what is theirs ("Pages at rest"). What is above the parts
+ * of all nodes is of one shard, whoever had it split ("Leaves and nodes").
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_away_test     one seed
  *   WEFT_SIM_SEEDS=1000                                   so many
@@ -19,6 +20,7 @@
 #define LIVE       3u   /* nodes */
 #define BEFORE     500u /* files of each */
 #define AFTER      1500u
+#define IN_ROOT    16000u
 
 enum { TOGETHER, ALONE, AGAIN }; /* phases */
 
@@ -31,7 +33,7 @@ static struct own {
 
 static _Atomic uint32_t phase, finished;
 static unsigned ended, victim;
-static uint64_t sum_grown, sum_alone;
+static uint64_t sum_grown, sum_alone, sum_split, sum_elsewhere;
 
 static struct ops_name own_name(char out[16], unsigned i)
 {
@@ -213,6 +215,73 @@ static void rest_life(void *arg)
 	ended++;
 }
 
+/* ---- where pages are of ----------------------------------------------------------------- */
+
+/* Is what begins there within a range of inode numbers that a node has taken? */
+static bool of_range(struct disk_key low)
+{
+	const uint64_t within = (1ull << DISK_INODE_RANGE_BITS) - 1;
+	uint64_t ino = low.high >> 8;
+
+	if (ino == DISK_INO_SYSTEM)
+		return low.low >> DISK_INODE_RANGE_BITS && (low.low & within) != within;
+	return ino >> DISK_INODE_RANGE_BITS;
+}
+
+/*
+ * Pages above leaves that are in no range, as the node has them: all of the root's shard. Of them,
+ * those that begin in the root directory.
+ */
+static unsigned above_all(struct node *n)
+{
+	struct cache *c = n->v->cache;
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		struct frame *f = &c->frames[i];
+		page_id pid = atomic_load(&f->pid);
+		const uint8_t *image = frame_image(c, f);
+		struct disk_key low = tree_key_disk(tree_key_load(image + NODE_LOW));
+
+		if (pid == PID_NONE || page_load_u64(image + NODE_PID) != pid ||
+			node_counts_load(image).level == 0 || of_range(low))
+			continue;
+		EQ(pid_shard(pid), 0);
+		count += low.high >> 8 == DISK_INO_ROOT;
+	}
+	return count;
+}
+
+/* The victim makes the first files, and so many in the root directory that what is above it is split. */
+static void above_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	struct own *o = &own[n->id - 1];
+	bool first = o == &own[victim];
+	char text[16];
+
+	crash_open(n);
+	for (unsigned turn = 0; turn < 2; turn++) {
+		for (unsigned i = 0; turn == !first && i < (first ? IN_ROOT : BEFORE);
+			i++) {
+			struct ops_attr a;
+
+			snprintf(text, sizeof(text), "%u-%u", n->id, i);
+			OK(ops_mknod(n->fs, DISK_INO_ROOT, nm(text), &root_user,
+				S_IFREG | 0644, 0, 0, &a));
+		}
+		barrier(n);
+	}
+	sum_split += above_all(n);
+	sum_elsewhere += tree_counters(n->v->tree)->split_elsewhere;
+	barrier(n);
+	fs_close(n->fs);
+	barrier(n);
+	node_settle(n);
+	OK(volume_close(n->v));
+	ended++;
+}
+
 static void (*life)(void *);
 
 static void life_begin(struct node *n)
@@ -221,11 +290,8 @@ static void life_begin(struct node *n)
 	OK(rt_sim_spawn_on(n->sim, "node", life, n));
 }
 
-static int run_away(void *arg)
+static void world_begin(struct world *w)
 {
-	struct world *w = (struct world *)arg;
-	struct node *lost = &w->node[victim];
-
 	running = w;
 	abort_before = signal(SIGABRT, on_abort);
 	memset(w->uuid, 0x11, sizeof(w->uuid));
@@ -239,6 +305,24 @@ static int run_away(void *arg)
 	}
 	for (unsigned i = 0; i < w->nodes; i++)
 		life_begin(&w->node[i]);
+}
+
+static void world_end(struct world *w)
+{
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	HOLDS(ended == w->nodes);
+	running = NULL;
+	stores_check(w);
+	signal(SIGABRT, abort_before);
+}
+
+static int run_away(void *arg)
+{
+	struct world *w = (struct world *)arg;
+	struct node *lost = &w->node[victim];
+
+	world_begin(w);
 	await(LIVE);
 	rt_sleep_ns(20000000 + rt_random() % 50000000);
 	lost->coherence = NULL;
@@ -248,17 +332,21 @@ static int run_away(void *arg)
 	await(LIVE - 1);
 	life_begin(lost);
 	go_on_to(AGAIN);
-	for (unsigned i = 0; i < w->nodes; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	HOLDS(ended == w->nodes);
-	running = NULL;
-	stores_check(w);
-	signal(SIGABRT, abort_before);
+	world_end(w);
+	return 0;
+}
+
+static int run_together(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	world_begin(w);
+	world_end(w);
 	return 0;
 }
 
 /* The home of the tree's upper pages, node 1, is not lost: what needs that waits. */
-static void run_seeds(void (*of_each)(void *))
+static void run_seeds(int (*run)(void *), void (*of_each)(void *))
 {
 	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
 	uint64_t seeds = seeds_count(AWAY_SEEDS);
@@ -276,14 +364,14 @@ static void run_seeds(void (*of_each)(void *))
 		atomic_store(&finished, 0);
 		ended = 0;
 		victim = 1 + seed % (LIVE - 1);
-		assert_int_equal(rt_sim_run(seed, &o, run_away, w), 0);
+		assert_int_equal(rt_sim_run(seed, &o, run, w), 0);
 		free(w);
 	}
 }
 
 static void others_go_on_while_one_is_away(void **state)
 {
-	run_seeds(away_life);
+	run_seeds(run_away, away_life);
 	print_message("%" PRIu64 " pages grew where they are\n", sum_grown);
 	assert_true(sum_grown > 0);
 }
@@ -292,9 +380,18 @@ static void what_is_above_all_is_shared_again_within_seconds(void **state)
 {
 	dirty_age_ms = 60000;
 	sum_alone = 0;
-	run_seeds(rest_life);
+	run_seeds(run_away, rest_life);
 	dirty_age_ms = 40;
 	assert_true(sum_alone > 0); /* else there was nothing to share */
+}
+
+static void what_is_above_all_is_of_one_shard(void **state)
+{
+	sum_split = sum_elsewhere = 0;
+	run_seeds(run_together, above_life);
+	print_message("%" PRIu64 " splits by homes\n", sum_elsewhere);
+	assert_true(sum_elsewhere > 0);
+	assert_true(sum_split > 0); /* what is above the root directory, too */
 }
 
 int main(int argc, char **argv)
@@ -302,6 +399,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(others_go_on_while_one_is_away),
 		cmocka_unit_test(what_is_above_all_is_shared_again_within_seconds),
+		cmocka_unit_test(what_is_above_all_is_of_one_shard),
 	};
 
 	if (argc > 1)

@@ -293,10 +293,18 @@ static int serve_space(void *owner, unsigned from, const uint64_t ask[NET_CALL_W
 	return 0;
 }
 
-static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+static int serve_tree(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
 	await_class(NET_CALLS_SPACE);
+	atomic_fetch_add(&done_of[NET_CALLS_TREE], 1);
+	return 0;
+}
+
+static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	await_class(NET_CALLS_TREE);
 	atomic_fetch_add(&done_of[NET_CALLS_SYNC], 1);
 	return 0;
 }
@@ -321,8 +329,8 @@ static void asker_main(void *arg)
  */
 static int earlier_classes_are_served(void *arg)
 {
-	static const enum net_call_kind kinds[] = {
-		NET_CALL_SYNC, NET_CALL_SPACE_GIVE, NET_CALL_LOG_WRITE};
+	static const enum net_call_kind kinds[] = {NET_CALL_SYNC, NET_CALL_TREE_SPLIT,
+		NET_CALL_SPACE_GIVE, NET_CALL_LOG_WRITE};
 	static struct asker asker[ARRAY_SIZE(kinds)][CALLERS];
 	static struct side s[2];
 
@@ -330,6 +338,7 @@ static int earlier_classes_are_served(void *arg)
 		atomic_store(&done_of[i], 0);
 	sides_up(s);
 	net_calls_serve(s[1].calls, NET_CALL_SYNC, serve_sync, NULL);
+	net_calls_serve(s[1].calls, NET_CALL_TREE_SPLIT, serve_tree, NULL);
 	net_calls_serve(s[1].calls, NET_CALL_SPACE_GIVE, serve_space, NULL);
 	net_calls_serve(s[1].calls, NET_CALL_LOG_WRITE, serve_local, NULL);
 	for (unsigned k = 0; k < ARRAY_SIZE(kinds); k++) {
