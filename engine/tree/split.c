@@ -40,8 +40,7 @@ struct splitting {
 	bool waits;           /* for nodes that are away, too */
 	bool asked;        /* by what has to split below, which can do something else */
 	bool grows;        /* only that the root, of this level, grows */
-	bool alone;        /* no home is asked to do it */
-	unsigned asks;     /* of homes */
+	unsigned asks_left; /* so often homes may yet be asked to do it */
 	page_id unreached; /* it is above, and a node that is away may have it; PID_NONE: none */
 	uint64_t refused_ns; /* since when something is; 0: not yet */
 };
@@ -328,13 +327,14 @@ static int split_level(struct splitting *s);
 static bool home_does(
 	struct splitting *s, page_id pid, enum tree_split_kind kind, unsigned level)
 {
-	unsigned home = s->alone ? COHERENCE_NO_NODE : cache_home(s->t->cache, pid);
+	unsigned home = cache_home(s->t->cache, pid);
+	bool done;
 
-	if (home == COHERENCE_NO_NODE)
+	if (home == COHERENCE_NO_NODE || !s->asks_left)
 		return false;
-	s->alone = s->asks++ == SPLIT_ASKS ||
-		   tree_ask_split(s->t, home, kind, s->key, level, s->privileged);
-	return !s->alone;
+	done = !tree_ask_split(s->t, home, kind, s->key, level, s->privileged);
+	s->asks_left = done ? s->asks_left - 1 : 0;
+	return done;
 }
 
 static int split_parent(struct splitting *s, page_id pid, unsigned level)
@@ -347,15 +347,13 @@ static int split_parent(struct splitting *s, page_id pid, unsigned level)
 		.privileged = s->privileged,
 		.waits = s->waits,
 		.asked = true,
-		.alone = s->alone,
-		.asks = s->asks,
 		.unreached = PID_NONE,
 	};
 	int r;
 
 	if (home_does(s, pid, TREE_SPLIT_ROOM, level))
 		return 0;
-	up.alone = s->alone;
+	up.asks_left = s->asks_left;
 	r = split_level(&up);
 	if (r == -EHOSTUNREACH)
 		s->unreached = up.unreached;
@@ -505,6 +503,7 @@ int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned coun
 		.writes = writes,
 		.write_count = count,
 		.privileged = privileged,
+		.asks_left = SPLIT_ASKS,
 		.unreached = PID_NONE,
 	};
 
@@ -522,7 +521,7 @@ static int divide_level(
 		.divide = true,
 		.waits = !for_other,
 		.asked = for_other,
-		.alone = for_other,
+		.asks_left = for_other ? 0 : SPLIT_ASKS,
 		.unreached = PID_NONE,
 	};
 
@@ -578,7 +577,6 @@ int tree_split_for(struct tree *t, enum tree_split_kind kind, tree_key key,
 		.privileged = privileged,
 		.asked = true,
 		.grows = kind == TREE_SPLIT_GROW,
-		.alone = true,
 		.unreached = PID_NONE,
 	};
 	int r = -ENOMEM;

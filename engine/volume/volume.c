@@ -184,14 +184,14 @@ static int open_content(
 		space_connect(v->space, v->calls, &v->nodes);
 	if (!rc)
 		rc = tree_open(&v->tree, v->cache, v->space, v->catalog.root_pid, err);
-	if (!rc && v->calls && !o->read_only)
-		tree_connect(v->tree, v->calls);
 	if (!rc && !o->read_only && o->background) {
 		rc = cache_start(v->cache);
 		if (rc)
 			weft_error(err, rc, "cannot start the cache's tasks: %s",
 				strerrordesc_np(-rc));
 	}
+	if (!rc && v->calls && !o->read_only)
+		tree_connect(v->tree, v->calls);
 	return rc;
 }
 

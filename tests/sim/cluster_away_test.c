@@ -153,24 +153,29 @@ static void away_life(void *arg)
 	ended++;
 }
 
+/* What the i-th frame has, if it is a page above leaves: one of the tree says so, and its own number. */
+static const uint8_t *inner_image(struct cache *c, uint32_t i, page_id *pid)
+{
+	const uint8_t *image = frame_image(c, &c->frames[i]);
+
+	*pid = atomic_load(&c->frames[i].pid);
+	return *pid != PID_NONE && page_load_u64(image + NODE_PID) == *pid &&
+			       node_counts_load(image).level > 0
+		       ? image
+		       : NULL;
+}
+
 /* Pages above leaves, of other homes, that the node has alone. */
 static unsigned inner_alone(struct node *n)
 {
 	struct cache *c = n->v->cache;
 	unsigned alone = 0;
+	page_id pid;
 
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
-		page_id pid = atomic_load(&f->pid);
-		const uint8_t *image = frame_image(c, f);
-
-		if (pid == PID_NONE || coherence_home_here(c->coherence, pid) ||
-			!mode_allows(f, PAGE_EXCLUSIVE))
-			continue;
-		/* one of the tree says so, and its own number */
-		alone += page_load_u64(image + NODE_PID) == pid &&
-			 node_counts_load(image).level > 0;
-	}
+	for (uint32_t i = 0; i < c->frame_count; i++)
+		alone += inner_image(c, i, &pid) &&
+			 !coherence_home_here(c->coherence, pid) &&
+			 mode_allows(&c->frames[i], PAGE_EXCLUSIVE);
 	return alone;
 }
 
@@ -238,13 +243,14 @@ static unsigned above_all(struct node *n)
 	unsigned count = 0;
 
 	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
-		page_id pid = atomic_load(&f->pid);
-		const uint8_t *image = frame_image(c, f);
-		struct disk_key low = tree_key_disk(tree_key_load(image + NODE_LOW));
+		page_id pid;
+		const uint8_t *image = inner_image(c, i, &pid);
+		struct disk_key low;
 
-		if (pid == PID_NONE || page_load_u64(image + NODE_PID) != pid ||
-			node_counts_load(image).level == 0 || of_range(low))
+		if (!image)
+			continue;
+		low = tree_key_disk(tree_key_load(image + NODE_LOW));
+		if (of_range(low))
 			continue;
 		EQ(pid_shard(pid), 0);
 		count += low.high >> 8 == DISK_INO_ROOT;
