@@ -77,13 +77,17 @@ static void ask(struct cache *c, struct fetch *x, unsigned flags)
 /* What is known of a granted page without the store. True: it must be read from there. */
 static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned flags)
 {
-	const struct coherence_request *q = &x->request[i];
+	struct coherence_request *q = &x->request[i];
 	struct store_read *r = &x->read[i];
+	/* who may only read it cannot allocate it anew, and others have what it is now */
+	bool enough = q->granted >= q->wanted;
 
 	*r = (struct store_read){.result = q->result};
 	if (q->result)
 		return false;
-	if (flags & FETCH_FRESH || q->source == PAGE_FROM_ZEROS) {
+	if (!enough)
+		q->hollow = false;
+	if ((flags & FETCH_FRESH && enough) || q->source == PAGE_FROM_ZEROS) {
 		r->result = STORE_ZEROS;
 		if (q->source == PAGE_FROM_ZEROS)
 			r->found_incarnation = q->found_incarnation;

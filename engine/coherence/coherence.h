@@ -45,7 +45,9 @@ struct coherence_request {
 	/* out */
 	int result;
 	enum page_source source;
-	enum page_mode granted; /* at least `wanted` */
+	/* May be SHARED though more is wanted: this node's own image was reinstated meanwhile, and
+	 * who else has it is away. */
+	enum page_mode granted;
 	bool arrived;           /* stays until `used` is called: others wait for it */
 	bool dirty; /* now this node's to persist; with PAGE_FROM_PEER and _HELD */
 	bool lost;  /* with an error: what was held is another's by now */

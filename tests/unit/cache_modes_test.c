@@ -46,6 +46,9 @@ struct rival {
 	_Atomic uint32_t running;
 	_Atomic uint32_t stop;
 	uint64_t taken, owed, refused, shipped, evicted, upgrades, busy, full, stayed;
+	/* Who asks for it exclusively is given less, once, and what there is of it; then that is
+	 * looked at. */
+	enum { ENOUGH, LESS, LOOKS } grants;
 };
 
 static struct rival *rival_of(struct coherence *c)
@@ -92,6 +95,13 @@ static void grant(struct rival *w, struct coherence_request *r)
 	p->busy = true;
 	WEFT_ASSERT(r->held == p->here);
 	exclusive = r->wanted == PAGE_EXCLUSIVE || (r->alone && !p->there);
+	if (w->grants == LESS) {
+		exclusive = r->hollow = false;
+		w->grants = LOOKS;
+	} else if (w->grants == LOOKS) {
+		HOLDS(r->held == PAGE_SHARED && filled(r->image, r->pid, p->stamp));
+		w->grants = ENOUGH;
+	}
 	if (p->here && rt_random() % 8 == 0 && p->there && exclusive) {
 		/* an upgrade that loses its copy: the rival was first */
 		int e;
@@ -667,9 +677,55 @@ static void what_is_owed_of_a_page_that_is_back_is_persisted_in_need(void **stat
 		assert_int_equal(rt_sim_run(seed, NULL, run_owed_and_back, NULL), 0);
 }
 
+/* ---- allocated anew while it is not known whose it is ---------------------------------------- */
+
+static int (*allocate)(
+	struct cache *c, page_id pid, uint64_t incarnation, struct guard *g);
+
+/*
+ * What this node owes of a page that it allocates anew may be reinstated meanwhile, with no more
+ * than the right to read it: then it is the page, and to be persisted, until all is granted.
+ */
+static int run_allocated_anew(void *arg)
+{
+	struct rival *w = rt_alloc(sizeof(*w));
+	struct guard g;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	w->base.ops = &rival_ops;
+	w->base.shard = 0;
+	engine_open_with(&w->e, DISK, FRAMES, &w->base);
+	for (unsigned i = 0; i < 2; i++) {
+		overwrite(w, i);
+		rt_sleep_ns(2 * STAY_NS);
+		take(w, i, PAGE_EXCLUSIVE);
+		HOLDS(w->page[i].there);
+		change_there(w, i);
+		w->grants = LESS;
+		OK(allocate(w->e.cache, pid_of(i), 2, &g));
+		HOLDS(w->grants == ENOUGH && g.frame->incarnation == 2);
+		guard_release_dirty(w->e.cache, &g, false);
+		w->page[i].arrived = false;
+	}
+	OK(cache_checkpoint(w->e.cache));
+	engine_close(&w->e);
+	rt_free(w);
+	return 0;
+}
+
+static void what_can_only_be_read_is_not_cleared(void **state)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		allocate = seed % 2 ? guard_fresh : guard_fill;
+		assert_int_equal(rt_sim_run(seed, NULL, run_allocated_anew, NULL), 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_can_only_be_read_is_not_cleared),
 		cmocka_unit_test(a_page_is_what_was_written_last_wherever_that_was),
 		cmocka_unit_test(
 			what_is_owed_of_a_page_that_is_back_is_persisted_in_need),
