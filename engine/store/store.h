@@ -219,12 +219,16 @@ int store_candidates_resolve(struct store *s);
 
 /*
  * While the log is being redone it brings back whatever a torn block of the table had: a
- * page whose descriptor may be lost with one reads as the table's other copy says.
+ * page whose descriptor may be lost with one reads as the table's other copy says. And the
+ * newest copy of a block need not be durable, if the flush behind it failed while the power
+ * stayed: it is written once more when it is read, and flushed before its other copy is
+ * written or store_table_write returns.
  */
 enum store_redo {
 	STORE_REDO_NONE,
-	STORE_REDO_RUNNING, /* an image that a cut left half written is no news */
-	STORE_REDO_KEPT,    /* done, but a read-only store's table never takes it */
+	STORE_REDO_DESCRIPTORS, /* those in the log are looked at */
+	STORE_REDO_RUNNING,     /* an image that a cut left half written is no news */
+	STORE_REDO_KEPT,        /* done, but a read-only store's table never takes it */
 };
 void store_redo(struct store *s, enum store_redo stage);
 

@@ -185,6 +185,7 @@ struct table {
 	uint8_t *load_memory;
 	struct candidate_set candidates;
 	enum store_redo redo;
+	bool written_again; /* found copies, which are not flushed yet */
 
 	/* Writing: one task at a time, which nobody waits for that holds anything. */
 	struct rt_mutex write_lock;

@@ -6,6 +6,11 @@
  * that a power cut tears leaves the newest as it was, and the log still has what the torn
  * one was to bring. The log is let go (store_table_oldest) only once the flush has ended
  * well.
+ *
+ * Recovery may find a copy that no flush has made durable (store_redo). While it is not, the
+ * other one is all that a power cut would leave, and must not be written. So the copy that is
+ * found is written again, as it is: where it is durable that changes no byte, so nothing of it
+ * can be torn; where it is not, the log still has what it brought.
  */
 #include "engine/store/store_internal.h"
 
@@ -73,10 +78,40 @@ static enum table_state block_choose(
 	return TABLE_VALID;
 }
 
+/* Writes the copies again that were found. */
+static void found_write(
+	struct store *s, struct table_load *l, const enum table_state *state)
+{
+	const struct table *t = &s->table;
+	unsigned of[TABLE_LOAD_MAX];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < l->count; i++) {
+		const struct table_entry *e = &t->entries[l->entry[i]];
+
+		if (l->result[i] || state[i] != TABLE_VALID)
+			continue;
+		l->io[count] = (struct rt_io){.op = RT_IO_WRITE,
+			.offset = block_place(s, e->block, e->copy),
+			.iov = l->iov[i],
+			.iov_count = 1};
+		of[count++] = i;
+	}
+	if (!count)
+		return;
+	store_run(s->disk, l->io, count);
+	counter_add(&s->counters.table_writes, count);
+	counter_add(&s->counters.write_requests, count);
+	for (unsigned n = 0; n < count; n++)
+		l->result[of[n]] = l->io[n].result;
+}
+
 void table_load_run(struct store *s, struct table_load *l)
 {
 	struct table *t = &s->table;
 	enum table_state state[TABLE_LOAD_MAX] = {TABLE_FREE};
+	bool again = !s->read_only &&
+		     (t->redo == STORE_REDO_DESCRIPTORS || t->redo == STORE_REDO_RUNNING);
 
 	for (unsigned i = 0; i < l->count; i++) {
 		struct table_entry *e = &t->entries[l->entry[i]];
@@ -100,7 +135,10 @@ void table_load_run(struct store *s, struct table_load *l)
 			state[i] = block_choose(s, &t->entries[l->entry[i]],
 				(void *)(l->second + i * BLOCK_BYTES));
 	}
+	if (again)
+		found_write(s, l, state);
 	rt_mutex_lock(&t->lock);
+	t->written_again |= again;
 	for (unsigned i = 0; i < l->count; i++) {
 		struct table_entry *e = &t->entries[l->entry[i]];
 
@@ -113,16 +151,38 @@ void table_load_run(struct store *s, struct table_load *l)
 
 /* ---- writing --------------------------------------------------------------------- */
 
-/* Copies blocks that are due, under the lock: installs may go on while they are written.
- */
-static void batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
+/* Makes what was written again durable. 0 or -errno. */
+static int found_flush(struct store *s)
 {
 	struct table *t = &s->table;
+	bool due;
+	int e;
+
+	rt_mutex_lock(&t->lock);
+	due = t->written_again;
+	t->written_again = false;
+	rt_mutex_unlock(&t->lock);
+	e = due ? store_flush(s) : 0;
+	if (e) {
+		rt_mutex_lock(&t->lock);
+		t->written_again = true;
+		rt_mutex_unlock(&t->lock);
+	}
+	return e;
+}
+
+/* Copies blocks that are due, under the lock: installs may go on while they are written.
+ * False: found_flush first. */
+static bool batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
+{
+	struct table *t = &s->table;
+	bool durable;
 
 	w->count = 0;
 	rt_mutex_lock(&t->lock);
+	durable = !t->written_again;
 	for (struct table_entry *e = table_dirty_first(t);
-		e && w->count < TABLE_WRITE_MAX; e = table_dirty_after(t, e)) {
+		durable && e && w->count < TABLE_WRITE_MAX; e = table_dirty_after(t, e)) {
 		struct disk_table_block *b =
 			(void *)(t->write_memory + (size_t)w->count * BLOCK_BYTES);
 
@@ -140,6 +200,7 @@ static void batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
 		w->count++;
 	}
 	rt_mutex_unlock(&t->lock);
+	return durable;
 }
 
 /* Sorts by place and merges what is adjacent: the second copy of one block, the first of
@@ -226,12 +287,15 @@ int store_table_write(struct store *s, lsn_t upto)
 	bool any = false;
 	int rc = 0, failed;
 
-	if (s->read_only || !store_table_dirty(s))
+	if (s->read_only)
 		return 0;
 	rt_mutex_lock(&t->write_lock);
 	for (;;) {
-		batch_pick(s, w, upto);
-		if (!w->count)
+		do {
+			failed = found_flush(s);
+		} while (!failed && !batch_pick(s, w, upto));
+		rc = rc ? rc : failed;
+		if (failed || !w->count)
 			break;
 		any = true;
 		batch_submit(s, w);

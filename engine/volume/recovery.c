@@ -278,11 +278,13 @@ int recovery_descriptors(struct volume *v, struct weft_error *err)
 		return weft_error(err, -ENOMEM, "no memory to recover the log");
 	p->v = v;
 	p->err = err;
+	store_redo(v->store, STORE_REDO_DESCRIPTORS);
 	rc = log_end_salvaged(v, log_scan(v->log, visit_pass_1, p));
 	if (!rc)
 		rc = add_candidates(p);
 	if (!rc)
 		rc = store_candidates_resolve(v->store);
+	store_redo(v->store, STORE_REDO_NONE);
 	batches_free(p);
 	v->recovery.elsewhere = p->elsewhere.count;
 	rt_free(p->elsewhere.pid);

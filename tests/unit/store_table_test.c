@@ -450,9 +450,80 @@ static void power_cuts_leave_old_or_new_descriptors_never_neither(void **state)
 		assert_int_equal(rt_sim_run(seed, NULL, cuts_run, NULL), 0);
 }
 
+/* ---- a flush that failed, and then a power cut -------------------------------------- */
+
+/* Pages of one block, in different atomic units of it. */
+static const page_id apart[] = {0, 60, 120};
+
+/* Both copies of the block are durable, and the log has nothing of them any more; then the flush
+ * behind a third fails, and the daemon ends. Its page alone is in the log still. */
+static void unflushed_task(void *arg)
+{
+	static const struct rt_sim_fail flushes = {.ops = RT_SIM_FAIL_FLUSH, .n = 1};
+	static const struct rt_sim_fail nothing = {0};
+	struct store *s = store_open_named("d", SMALL_CACHE);
+
+	for (unsigned i = 0; i < 2; i++) {
+		CHECK(install(s, apart[i], 1, 1 + i) == 0);
+		CHECK(store_table_write(s, LSN_MAX) == 0);
+	}
+	CHECK(install(s, apart[2], 1, 3) == 0);
+	rt_sim_disk_fail(disk, &flushes);
+	CHECK(store_table_write(s, LSN_MAX) == -EIO);
+	rt_sim_disk_fail(disk, &nothing);
+	store_close_disk(s);
+}
+
+static void recovered_task(void *arg)
+{
+	struct store *s = store_open_named("d", SMALL_CACHE);
+
+	store_redo(s, STORE_REDO_DESCRIPTORS);
+	CHECK(install(s, apart[2], 1, 3) == 0);
+	store_redo(s, STORE_REDO_NONE);
+	CHECK(store_table_write(s, LSN_MAX) == 0);
+	*(bool *)arg = true;
+	store_close_disk(s);
+}
+
+/* Recovery loses power at its n-th request. */
+static int unflushed_run(void *arg)
+{
+	unsigned node;
+	bool ended = false;
+
+	for (unsigned n = 1; !ended; n++) {
+		struct store *s;
+
+		make();
+		node = rt_sim_node_new("n");
+		CHECK(rt_sim_spawn_on(node, "unflushed", unflushed_task, NULL) == 0);
+		rt_sim_node_wait(node);
+		node = rt_sim_node_new("m");
+		rt_sim_disk_cut_after(disk, n);
+		CHECK(rt_sim_spawn_on(node, "recovered", recovered_task, &ended) == 0);
+		rt_sim_node_wait(node);
+		rt_sim_disk_cut_after(disk, 0);
+		rt_sim_node_kill(node);
+		s = store_open_named("d", 0);
+		CHECK(version_of(s, apart[0]) == 1 && version_of(s, apart[1]) == 1);
+		CHECK(!ended || version_of(s, apart[2]) == 1);
+		store_close_disk(s);
+		rt_sim_disk_destroy(disk);
+	}
+	return 0;
+}
+
+static void a_copy_that_was_never_flushed_is_not_built_upon(void **state)
+{
+	for (uint64_t seed = 1; seed <= 20; seed++)
+		assert_int_equal(rt_sim_run(seed, NULL, unflushed_run, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_copy_that_was_never_flushed_is_not_built_upon),
 		cmocka_unit_test(a_few_cached_blocks_hold_what_a_model_says),
 		cmocka_unit_test(installs_beyond_every_bound_go_on_and_say_crowded),
 		cmocka_unit_test(the_table_writes_what_is_older_than_asked_only),
