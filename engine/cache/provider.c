@@ -297,6 +297,8 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 	uint32_t steps;
 
 	*dirty = 0;
+	if (log_failed(c->log) || c->options.read_only)
+		max_dirty = 0;
 	for (steps = 0; steps < c->frame_count && c->dropping_count < DROPPING_MAX &&
 			evicted + *dirty + c->dropping_count < wanted;
 		steps++) {
@@ -314,7 +316,7 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 		if (!(flags & FRAME_DIRTY) || !coherence_home_here(c->coherence, pid))
 			evicted += take(c, f, pid);
 		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) &&
-			 *dirty < max_dirty && !c->options.read_only)
+			 *dirty < max_dirty)
 			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
 		if (c->away_count == AWAY_MAX ||
 			evicted + *dirty + c->away_count >= wanted)
@@ -325,13 +327,23 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 }
 
 /*
+ * With a log that has failed what is dirty stays. There may be few other frames, fewer than are
+ * freed ahead of need; so they go one at a time, or who reads two pages may lose each by the
+ * other, for ever.
+ */
+static unsigned frames_wanted(const struct cache *c)
+{
+	return log_failed(c->log) ? 1 : c->high_water;
+}
+
+/*
  * One round under sweep_lock: evicts, writes back what is dirty and evicts that. Returns
  * the number of frames freed or cleaned; *soon: the next one frees more, as soon as the
  * kernel has dropped it.
  */
 static unsigned provide(struct cache *c, int *error, bool *soon)
 {
-	unsigned wanted = c->high_water, dirty = 0, freed, written = 0;
+	unsigned wanted = frames_wanted(c), dirty = 0, freed, written = 0;
 	uint32_t age = cold_age(c);
 
 	*error = 0;
@@ -467,7 +479,8 @@ void provider_main(void *arg)
 		if (owed_crowded(c))
 			owed_ship(c, LSN_MAX, false);
 		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) >=
-			c->low_water) {
+				c->low_water ||
+			log_failed(c->log)) {
 			rt_wait(&c->provider_word, word, RT_FOREVER);
 			continue;
 		}
