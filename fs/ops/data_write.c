@@ -37,13 +37,15 @@
 struct write_call {
 	struct fs *fs;
 	struct inode_state *st;
-	const struct ops_caller *c;
+	const struct ops_caller *c; /* not for `holes` */
 	struct disk_inode inode; /* as last looked up */
 	struct map_view *view;   /* of that and the mapping */
 	unsigned stale;          /* how many views in a row did not stand */
 	bool locked;
 	bool append;   /* only at the end */
-	bool holes;    /* only what has no page yet, within the file; -EAGAIN: `absent` is to be had first */
+	/* only what has no page yet, within the file, whose bytes stay what they are; -EAGAIN:
+	 * `absent` is to be had first */
+	bool holes;
 	struct page_ref absent;
 	bool modified; /* overwrote bytes without a transaction */
 };
@@ -499,8 +501,12 @@ static int publish_body(struct txn *x, void *arg)
 			return rc;
 	}
 	inode.size = MAX(inode.size, p->offset + p->len);
-	rc = inode_modified(p->call->fs, x, ino, &inode, p->call->c, p->now);
-	return rc ? rc : inode_write(x, ino, &inode);
+	if (!p->call->holes) {
+		rc = inode_modified(p->call->fs, x, ino, &inode, p->call->c, p->now);
+		if (rc < 0)
+			return rc;
+	}
+	return inode_write(x, ino, &inode);
 }
 
 /* Lets go of what a piece that failed has filled and reserved. */
@@ -577,7 +583,8 @@ static int64_t write_piece_viewed(
 	rc = piece_run(&p);
 	if (rc < 0)
 		return rc;
-	state_times_written(w->st, p.now);
+	if (!w->holes) /* else what was stored before has its time yet to be written */
+		state_times_written(w->st, p.now);
 	w->modified = false;
 	return (int64_t)p.len;
 }
@@ -772,16 +779,16 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 }
 
 /*
- * For a READ, or what a mapping brings. Not with `structure` it waits for a page of unwritten space, which another node
- * may have given bytes meanwhile and cannot write back: who sets the size here waits for
- * `structure`, and with that what programs here have stored (many-nodes.md, "Mappings").
+ * For a READ, or what a mapping brings. No byte changes, so neither do times nor capabilities: a
+ * store has its time when it is written back. It does not wait with `structure` for a page of
+ * unwritten space, which another node may have given bytes meanwhile and cannot write back: who
+ * sets the size here waits for `structure`, and with that what programs here have stored
+ * (many-nodes.md, "Mappings").
  */
 int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block)
 {
 	static const uint8_t zeros[PAGE_SIZE];
-	static const struct ops_caller nobody = {.keeps_setid = true};
-	struct write_call w = {
-		.fs = fs, .st = st, .c = &nobody, .holes = true};
+	struct write_call w = {.fs = fs, .st = st, .holes = true};
 	int64_t rc = call_run(&w, block << PAGE_SHIFT, zeros, PAGE_SIZE, false);
 
 	if (rc == -EAGAIN && w.absent.incarnation)

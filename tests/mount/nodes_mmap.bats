@@ -293,6 +293,79 @@ for k in range(10):     # the descriptor first: nobody waits for the end of a ma
 	umount_nodes 1 2 3
 }
 
+@test "a hole that is looked at changes neither times nor capabilities; what is stored in it sets the times" {
+	mount_nodes
+	program '
+import ctypes
+CAP = bytes([1, 0, 0, 2, 0, 0x20]) + bytes(14)
+LEN = 1 << 20
+libc = ctypes.CDLL(None)
+def made(name, allocated):
+    path = dirs[0] + "/" + name
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, LEN)
+    if allocated:
+        os.posix_fallocate(fd, 0, LEN)
+    os.close(fd)
+    os.chmod(path, 0o6755)
+    os.setxattr(path, "security.capability", CAP)
+    os.utime(path, (1000, 1000))
+    return name
+def said(name):
+    s = [os.stat(d + "/" + name) for d in dirs]
+    caps = [os.listxattr(d + "/" + name) for d in dirs]
+    return [(a.st_mtime_ns, a.st_ctime_ns, a.st_mode, c) for a, c in zip(s, caps)]
+def mapped(fd, at):
+    with mmap.mmap(fd, LEN) as m:
+        return m[at:at + 4096]
+def piped(way):
+    def look(fd, at):
+        r, w = os.pipe()
+        n = way(w, fd, at)
+        got = os.read(r, n)
+        os.close(r), os.close(w)
+        return got
+    return look
+looks = {"mapping": mapped,
+    "sendfile": piped(lambda w, fd, at: os.sendfile(w, fd, at, 4096)),
+    "splice": piped(lambda w, fd, at: os.splice(fd, w, 4096, offset_src=at))}
+for allocated in (False, True):
+    for how, look in looks.items():
+        name = made("%s-%d" % (how, allocated), allocated)
+        before = said(name)
+        fd = os.open(dirs[0] + "/" + name, os.O_RDWR)
+        for at in (0, 40960, LEN - 4096):
+            need(look(fd, at) == bytes(4096), how, at)
+        need(said(name) == before, how, allocated, before, said(name))
+        os.close(fd)
+        need(said(name) == before, "closed", how, allocated, before, said(name))
+        fd, m = full(dirs[0] + "/" + name)
+        for at in (0, 8192):           # looked at before, and not
+            os.utime(fd, (1000, 1000))
+            ctime = os.fstat(fd).st_ctime_ns
+            m[at] = 1
+            os.fsync(fd)
+            for d in dirs:
+                s = os.stat(d + "/" + name)
+                need(s.st_mtime > 1e9 and s.st_ctime_ns > ctime, "a store", d, at, s)
+        os.close(fd)
+# the time of a store that is written back, and not yet in the tree
+name = made("late", False)
+fd, m = full(dirs[0] + "/" + name)
+for at in range(8192, LEN, 8192):
+    os.utime(fd, (1000, 1000))
+    m[0] = at // 8192
+    need(libc.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(4096), 7) == 0)
+    need(m[at] == 0)
+    need(os.fstat(fd).st_mtime > 1e9, "a look at", at, os.fstat(fd))
+m.close()
+os.close(fd)
+for d in dirs:
+    need(os.stat(d + "/" + name).st_mtime > 1e9, d)
+' "${M[@]:1}"
+	umount_nodes 1 2 3
+}
+
 @test "files are cut and punched on all nodes while all store into them: nothing hangs" {
 	mount_nodes
 	head -c 262144 /dev/zero >"${M[1]}/f"
