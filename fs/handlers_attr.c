@@ -71,10 +71,10 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set.set &= ~OPS_SET_MTIME;
 	if ((set.set & OPS_SET_SIZE) && kills)
 		set.set |= OPS_KILL_SETID;
-	/* chown(2) to no one: it changes the ctime and clears setuid and setgid all the
-	 * same. */
+	/* chown(2) to no one; or a write, fallocate or copy follows that takes setuid, setgid or
+	 * capabilities, and does so itself. The kernel has looked at nobody's right to it. */
 	if (set.set == 0)
-		set.set = OPS_KILL_SETID;
+		set.set = OPS_CHOWN_NO_ONE;
 	caller.keeps_setid = !kills;
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);

@@ -491,6 +491,23 @@ static bool flags_write(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
 }
 
+bool file_open_to_write(struct fs *fs, uint64_t ino)
+{
+	struct inode_state *st = state_find(fs, ino);
+	struct stripe *s = stripe_of(fs, ino);
+	struct ops_file *file;
+
+	if (!st)
+		return false;
+	rt_mutex_lock(&s->lock);
+	for (file = st->files; file; file = file->next)
+		if ((file->flags & O_ACCMODE) != O_RDONLY)
+			break;
+	rt_mutex_unlock(&s->lock);
+	state_put(fs, st);
+	return file != NULL;
+}
+
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	struct ops_file **out, struct ops_attr *attr)
 {

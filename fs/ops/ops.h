@@ -111,6 +111,13 @@ int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name,
 #define OPS_SET_CTIME     (1u << 8)
 /* with SIZE: clear setuid, and setgid if group-executable */
 #define OPS_KILL_SETID (1u << 9)
+/*
+ * Alone: chown(2) that names neither owner nor group. Of what is no directory it takes the bits
+ * and capabilities that one to somebody takes; the ctime moves. -EPERM: there are bits, and the
+ * caller is neither the owner nor root. But then the file stays as it is, and that is no error,
+ * while it is open to write here: before a write the kernel says no more than this.
+ */
+#define OPS_CHOWN_NO_ONE (1u << 10)
 struct ops_setattr {
 	unsigned set;  /* OPS_SET_* */
 	uint32_t mode; /* permission bits, 07777 */

@@ -122,8 +122,8 @@ bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c);
 /*
  * All of ops_setattr but the size itself, in a transaction that goes on to inode_write:
  * mode with ACL, owner, times (ctime, and with SIZE mtime, are `now` unless given),
- * OPS_KILL_SETID, capabilities. *inode is changed in memory; xattrs that follow are
- * written to x. For ops_setattr and for ops_truncate.
+ * OPS_KILL_SETID, OPS_CHOWN_NO_ONE, capabilities. *inode is changed in memory; xattrs that
+ * follow are written to x. For ops_setattr and for ops_truncate. -EPERM: of OPS_CHOWN_NO_ONE.
  */
 int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, const struct ops_setattr *set, int64_t now);
@@ -298,6 +298,8 @@ void file_named(struct fs *fs, uint64_t ino);
  */
 void file_overlay(struct fs *fs, uint64_t ino, struct disk_inode *inode);
 int file_settle(struct fs *fs, uint64_t ino);
+/* Has somebody a handle here that may write it? */
+bool file_open_to_write(struct fs *fs, uint64_t ino);
 /* With other nodes: brings what reads have noted into the tree, a moment later, and at the
  * end what is left. */
 int atimes_open(struct fs *fs);

@@ -61,9 +61,6 @@ static void modes(struct fs *fs)
 	chmod_of(fs, d, &root_user, 06755);
 	EQ(chown_of(fs, d, &outsider, 8), S_IFDIR | 06755);
 
-	chmod_of(fs, f, &root_user, 06777);
-	EQ(set_attr(fs, f, &outsider, (struct ops_setattr){.set = OPS_KILL_SETID}).mode,
-		S_IFREG | 0777);
 	OK(try_symlink(fs, ROOT, "l", "f"));
 	EQ(ops_setattr(fs, ino_of(fs, ROOT, "l"), &root_user, &set, &a), -EOPNOTSUPP);
 	EQ(ops_setattr(fs, 4711, &root_user, &set, &a), -ENOENT);
@@ -72,6 +69,79 @@ static void modes(struct fs *fs)
 static void chmod_and_chown_mind_the_set_id_bits(void **state)
 {
 	with_fs(modes);
+}
+
+static const struct ops_setattr no_one = {.set = OPS_CHOWN_NO_ONE};
+
+/* The mode after it, and the ctime has moved. */
+static uint32_t chown_no_one_of(struct fs *fs, uint64_t ino, const struct ops_caller *c)
+{
+	int64_t before = attr_of(fs, ino).ctime_ns;
+
+	rt_sleep_ns(1000000);
+	HOLDS(set_attr(fs, ino, c, no_one).ctime_ns > before);
+	return attr_of(fs, ino).mode;
+}
+
+/* -EPERM, and nothing has changed. */
+static void chown_no_one_refused(struct fs *fs, uint64_t ino, const struct ops_caller *c)
+{
+	struct disk_inode before = attr_of(fs, ino), after;
+	struct ops_attr a;
+
+	EQ(ops_setattr(fs, ino, c, &no_one, &a), -EPERM);
+	after = attr_of(fs, ino);
+	HOLDS(memcmp(&before, &after, sizeof(after)) == 0);
+}
+
+static void chowns_to_no_one(struct fs *fs)
+{
+	/* as requests are: the kernel does not tell of groups */
+	const struct ops_caller owner = {.uid = 5, .keeps_setid = true, .in_group = true},
+				other = {.uid = 6, .keeps_setid = true, .in_group = true};
+	uint64_t f = mk_file(fs, ROOT, "f"), d = mk_dir(fs, ROOT, "d");
+	struct disk_inode before, after;
+	struct ops_attr fifo;
+	struct ops_file *h;
+	char buf[8];
+
+	OK(ops_mknod(fs, ROOT, nm("p"), &owner, S_IFIFO | 04755, 0, 0, &fifo));
+	chown_of(fs, f, &root_user, 5);
+	chown_of(fs, d, &root_user, 5);
+	/* there is nothing to take: anybody's, and the ctime moves */
+	EQ(chown_no_one_of(fs, f, &other), attr_of(fs, f).mode);
+	chmod_of(fs, f, &root_user, 02745);
+	EQ(chown_no_one_of(fs, f, &other), S_IFREG | 02745);
+	chmod_of(fs, d, &root_user, 06755);
+	EQ(chown_no_one_of(fs, d, &other), S_IFDIR | 06755);
+	/* the owner's, and root's */
+	chmod_of(fs, f, &root_user, 06755);
+	OK(ops_setxattr(fs, f, &root_user, "security.capability", "caps", 4, 0));
+	chown_no_one_refused(fs, f, &other);
+	EQ(ops_getxattr(fs, f, "security.capability", buf, sizeof(buf)), 4);
+	EQ(chown_no_one_of(fs, f, &owner), S_IFREG | 0755);
+	EQ(ops_getxattr(fs, f, "security.capability", buf, sizeof(buf)), -ENODATA);
+	chmod_of(fs, f, &root_user, 04644);
+	chown_no_one_refused(fs, f, &other);
+	EQ(chown_no_one_of(fs, f, &root_user), S_IFREG | 0644);
+	chown_no_one_refused(fs, fifo.ino, &other);
+	EQ(chown_no_one_of(fs, fifo.ino, &owner), S_IFIFO | 0755);
+	/* it may be a write that follows: who is open to read does not write */
+	chmod_of(fs, f, &root_user, 06755);
+	OK(ops_open(fs, f, &other, O_RDONLY, &h, NULL));
+	chown_no_one_refused(fs, f, &other);
+	ops_close(fs, h);
+	OK(ops_open(fs, f, &other, O_WRONLY, &h, NULL));
+	before = attr_of(fs, f);
+	after = set_attr(fs, f, &other, no_one);
+	HOLDS(memcmp(&before, &after, sizeof(after)) == 0);
+	EQ(chown_no_one_of(fs, f, &owner), S_IFREG | 0755);
+	ops_close(fs, h);
+}
+
+static void chown_to_no_one_takes_nothing_of_others(void **state)
+{
+	with_fs(chowns_to_no_one);
 }
 
 static void times(struct fs *fs)
@@ -581,6 +651,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(chmod_and_chown_mind_the_set_id_bits),
+		cmocka_unit_test(chown_to_no_one_takes_nothing_of_others),
 		cmocka_unit_test(times_are_set_as_asked),
 		cmocka_unit_test(a_size_is_set_with_all_that_follows),
 		cmocka_unit_test(xattrs_fail_as_elsewhere),

@@ -3,6 +3,7 @@
 #include "tests/mount/posix/posix.h"
 
 #include <sys/sendfile.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
 static void chmod_is_the_owners(void **state)
@@ -109,6 +110,80 @@ static void chown_clears_setid(void **state)
 	must(chown("d", (uid_t)-1, (gid_t)-1));
 	assert_true(posix_before(before.st_ctim, posix_stat("d").st_ctim));
 	assert_int_equal(posix_mode("d"), 06755);
+}
+
+/* chown to no one of a file by this user: 0, or EPERM; what the mode is then. The ctime moves
+ * with a success, and only then. */
+static void chown_no_one(uid_t uid, int error, const char *f, mode_t before, mode_t after)
+{
+	struct stat then, now;
+
+	must(chmod(f, before));
+	then = posix_stat(f);
+	posix_tick();
+	posix_act_as(uid, uid, 0);
+	if (error)
+		refuses(error, chown(f, (uid_t)-1, (gid_t)-1));
+	else
+		must(chown(f, (uid_t)-1, (gid_t)-1));
+	as_root();
+	now = posix_stat(f);
+	if ((now.st_mode & 07777) != after)
+		fail_msg("%s by %u: 0%o became 0%o", f, uid, before, now.st_mode & 07777);
+	assert_int_equal(posix_before(then.st_ctim, now.st_ctim), error == 0);
+}
+
+static void chown_to_no_one_takes_the_bits_from_ones_own(void **state)
+{
+	static const struct {
+		const char *name;
+		mode_t type;
+	} kinds[] = {{"f", S_IFREG}, {"p", S_IFIFO}, {"c", S_IFCHR}};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		const char *f = kinds[i].name;
+
+		must(mknod(f, kinds[i].type | 0755, makedev(1, 3)));
+		must(chown(f, ALICE, GROUP));
+		chown_no_one(BOB, 0, f, 0755, 0755);
+		chown_no_one(BOB, 0, f, 01755, 01755);
+		chown_no_one(BOB, EPERM, f, 04644, 04644);
+		chown_no_one(BOB, EPERM, f, 02755, 02755);
+		chown_no_one(BOB, EPERM, f, 06777, 06777);
+		chown_no_one(GROUP, EPERM, f, 06777, 06777);
+		chown_no_one(ALICE, 0, f, 04644, 0644);
+		chown_no_one(ALICE, 0, f, 06755, 0755);
+		chown_no_one(0, 0, f, 06755, 0755);
+		chown_no_one(0, 0, f, 06745, 02745);
+	}
+	must(mkdir("d", 0755));
+	must(chown("d", ALICE, GROUP));
+	chown_no_one(BOB, 0, "d", 06755, 06755);
+	chown_no_one(ALICE, 0, "d", 06755, 06755);
+	must(symlink("f", "s"));
+	posix_act_as(BOB, BOB, 0);
+	must(lchown("s", (uid_t)-1, (gid_t)-1));
+}
+
+static void chown_to_no_one_of_what_is_written_takes_nothing(void **state)
+{
+	int fd;
+
+	posix_file("f", "content");
+	must(chown("f", ALICE, GROUP));
+	must(chmod("f", 06777));
+	fd = posix_open("f", O_WRONLY);
+	posix_act_as(BOB, BOB, 0);
+	/* FUSE does not tell it from a write that follows, which must not fail */
+	if (posix_is_weft())
+		must(chown("f", (uid_t)-1, (gid_t)-1));
+	else
+		refuses(EPERM, chown("f", (uid_t)-1, (gid_t)-1));
+	assert_int_equal(posix_mode("f"), 06777);
+	must(write(fd, "x", 1));
+	assert_int_equal(posix_mode("f"), 0777);
+	as_root();
+	must(close(fd));
 }
 
 /* Each way to change a file's bytes. */
@@ -390,6 +465,8 @@ static const struct CMUnitTest tests[] = {
 	posix_test(setgid_needs_the_group),
 	posix_test(chown_is_roots),
 	posix_test(chown_clears_setid),
+	posix_test(chown_to_no_one_takes_the_bits_from_ones_own),
+	posix_test(chown_to_no_one_of_what_is_written_takes_nothing),
 	posix_test(changes_by_others_clear_setid),
 	posix_test(capabilities_go_with_a_write),
 	posix_test(setgid_directories_hand_down_their_group),
