@@ -5,7 +5,9 @@
  *
  * Best effort, after a commit that removed items: every failure, a lost race included,
  * leaves a whole tree with a sparse page in it, which the next removal there tries again.
- * Nothing is waited for while latches are held (invariant 6).
+ * Nothing is waited for while latches are held (invariant 6): a page that is latched, or that this node
+ * has not got for itself, ends the try. It is asked for when nothing is held, and the next try begins
+ * with a descent. Nodes that are away are not waited for at all.
  *
  * A page that dies is changed once more (its magic becomes zero), so that whoever read it
  * optimistically fails to validate, also a transaction that read it long ago.
@@ -14,7 +16,9 @@
 
 #include "engine/tree/tree_internal.h"
 
-#define MERGE_TRIES 4u
+/* Lost races before a join gives up: others may take one of its pages while the next is asked for. */
+#define MERGE_TRIES 8u
+#define MERGE_PAGES 4u /* parent, two children, the group of the one that dies */
 
 /* Two children of one parent that may become one. */
 struct merging {
@@ -24,8 +28,10 @@ struct merging {
 	struct guard left, right;
 	page_id left_pid, right_pid;
 	unsigned right_slot;
-	bool over;    /* also over a division */
-	page_id busy; /* what to wait for before the next try */
+	bool over; /* also over a division */
+	/* what is to be this node's, and not latched, before the next try */
+	page_id needs[MERGE_PAGES];
+	unsigned need_count;
 };
 
 /* ---- sizes ----------------------------------------------------------------------- */
@@ -47,7 +53,43 @@ static bool counts_fit(struct node_counts a, struct node_counts b)
 	return leaf_used(a) + leaf_used(b) <= LEAF_CAPACITY * 3 / 4;
 }
 
-/* ---- siblings -------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------- */
+
+/* As tree_descend, but -EHOSTUNREACH where that would wait for a node that is away. */
+static int descend_reached(
+	struct tree *t, tree_key key, unsigned level, struct descent *d)
+{
+	int r = tree_descend_once(t, key, level, d);
+	tree_key end;
+
+	if (r != -EAGAIN)
+		return r;
+	r = tree_reach(t, key, level, &end);
+	return r ? r : tree_descend_once(t, key, level, d);
+}
+
+static void needs(struct merging *m, page_id pid)
+{
+	WEFT_ASSERT(m->need_count < MERGE_PAGES);
+	m->needs[m->need_count++] = pid;
+}
+
+static bool is_checked(const struct guard *g)
+{
+	return atomic_load_explicit(&g->frame->flags, memory_order_relaxed) &
+	       FRAME_CHECKED;
+}
+
+/* A page just loaded is checked by a descent to it, which waits for nothing. */
+static bool sibling_checked(const struct merging *m, unsigned slot, const struct guard *g)
+{
+	tree_key key = tree_key_load(m->d.parent.image + INNER_KEY(slot));
+	struct descent d;
+
+	if (!is_checked(g))
+		(void)tree_descend_once(m->t, key, m->d.counts.level, &d);
+	return is_checked(g);
+}
 
 /* The sibling's guard; the parent proves that it is one. */
 static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct guard *g)
@@ -59,13 +101,11 @@ static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct 
 		return -EAGAIN;
 	r = guard_try_optimistic(m->t->cache, *pid, NULL, g);
 	if (r == -EAGAIN)
-		m->busy = *pid;
+		needs(m, *pid);
 	if (r)
 		return r;
-	/* Not checked since it was loaded: a descent to it does that. */
-	if (!(atomic_load_explicit(&g->frame->flags, memory_order_relaxed) &
-		    FRAME_CHECKED))
-		return -ENOENT;
+	if (!sibling_checked(m, slot, g))
+		return guard_valid(g) ? -ENOENT : -EAGAIN;
 	return guard_valid(&m->d.parent) ? 0 : -EAGAIN;
 }
 
@@ -111,13 +151,10 @@ static int sibling_try(struct merging *m, bool on_right)
 /* The page is free with this mtr. Nothing is changed when it fails. */
 static int page_free(struct merging *m, page_id pid)
 {
-	page_id group = space_group_of(m->t->space, pid);
 	int r = 0;
 
-	m->busy = group;
-	if (!mtr_latch(m->mtr, group, 0, &r))
+	if (!mtr_latch(m->mtr, space_group_of(m->t->space, pid), 0, &r))
 		return r;
-	m->busy = PID_NONE;
 	return space_free(m->t->space, m->mtr, pid, 1);
 }
 
@@ -138,10 +175,14 @@ static int join(struct merging *m)
 {
 	struct mtr_page *parent, *left = NULL, *right = NULL;
 	uint8_t image[PAGE_SIZE];
-	int r = mtr_begin(m->mtr, m->t->cache, 4);
+	int r = mtr_begin(m->mtr, m->t->cache, MERGE_PAGES);
 
 	if (r)
 		return r;
+	needs(m, m->d.parent_pid);
+	needs(m, m->left_pid);
+	needs(m, m->right_pid);
+	needs(m, space_group_of(m->t->space, m->right_pid));
 	parent = mtr_upgrade(m->mtr, &m->d.parent, &r);
 	if (parent)
 		left = mtr_upgrade(m->mtr, &m->left, &r);
@@ -180,6 +221,9 @@ static int collapse(struct merging *m)
 
 	if (r)
 		return r;
+	needs(m, m->d.parent_pid);
+	needs(m, m->d.pid);
+	needs(m, space_group_of(m->t->space, m->d.pid));
 	parent = mtr_upgrade(m->mtr, &m->d.parent, &r);
 	if (parent)
 		child = mtr_upgrade(m->mtr, &m->d.node, &r);
@@ -210,9 +254,8 @@ static bool has_grown(const struct merging *m)
 /* One try at one level. 0: joined, look at the parent; -ENOENT: nothing to do. */
 static int merge_once(tree_key key, unsigned level, struct merging *m)
 {
-	int r = tree_descend(m->t, key, level, &m->d);
+	int r = descend_reached(m->t, key, level, &m->d);
 
-	m->busy = PID_NONE;
 	if (r)
 		return r;
 	if (m->d.parent.kind == GUARD_NONE)
@@ -228,6 +271,17 @@ static int merge_once(tree_key key, unsigned level, struct merging *m)
 	return r ? r : join(m);
 }
 
+/* Holding nothing. Pages that are this node's already cost no message. */
+static int needs_fetch(const struct merging *m, unsigned tries)
+{
+	struct page_ref refs[MERGE_PAGES];
+
+	tree_back_off(tries);
+	for (unsigned i = 0; i < m->need_count; i++)
+		refs[i] = (struct page_ref){.pid = m->needs[i]};
+	return cache_fetch_reached(m->t->cache, refs, m->need_count);
+}
+
 static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 {
 	unsigned tries = 0;
@@ -241,8 +295,7 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 		if (r == -EAGAIN) {
 			tries++;
 			/* another time, where one is away that has it: nothing waits for this */
-			r = tree_wait_reached(t, m.busy, tries);
-			if (r && r != -EAGAIN)
+			if (needs_fetch(&m, tries))
 				return;
 			continue;
 		}
@@ -252,6 +305,7 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 		/* Below the root look again: it may be down to one child now. */
 		if (m.d.parent_pid != t->root)
 			level = m.d.parent_level;
+		tries = 0;
 	}
 }
 
@@ -275,7 +329,7 @@ void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to)
 	tree_key at = tree_key_of(from), end = tree_key_of(to);
 	struct descent d;
 
-	while (mtr && at <= end && tree_descend(t, at, 0, &d) == 0) {
+	while (mtr && at <= end && descend_reached(t, at, 0, &d) == 0) {
 		merge_from(t, at, mtr, false);
 		if (d.high == TREE_KEY_MAX)
 			break;

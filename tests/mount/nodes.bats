@@ -517,3 +517,28 @@ all_have_churned() { # ROUNDS
 	[ "$status" -eq 32 ]
 	[[ $output == *"TLS on one end only"* ]]
 }
+
+used_pages() { df --output=used -B4k "${M[$1]}" | tail -1; }
+uses_at_most() {
+	local pages
+	pages=$(used_pages 1)
+	echo "$pages pages"
+	[ "$pages" -le "$1" ]
+}
+
+@test "a spool that one node fills and others empty takes no room when it is empty" {
+	local round n before
+	mount_nodes
+	mkdir "${M[1]}/spool"
+	before=$(used_pages 1)
+	for round in 1 2 3 4 5 6; do
+		(cd "${M[1]}/spool" && seq -f "message-$round-%06g" 1500 | xargs touch)
+		n=$((round % 2 + 2))
+		[ "$(ls "${M[n]}/spool" | wc -l)" = 1500 ]
+		find "${M[n]}/spool" -type f -delete
+	done
+	# what others free is told with some delay
+	wait_until 10 uses_at_most $((before + 64))
+	umount_nodes 1 2 3
+	check_nodes
+}

@@ -403,10 +403,24 @@ static void superblock_flipped(void)
 	expect("");
 }
 
+static uint64_t head_generation(unsigned i)
+{
+	uint64_t generation;
+
+	rt_sim_disk_peek(copies.sim[1],
+		copies.sb[1].log_offset + i * sizeof(struct disk_log_head) +
+			offsetof(struct disk_log_head, generation),
+		&generation, sizeof(generation));
+	return generation;
+}
+
+/* The older one first: only the last that was written says that the log was closed cleanly. */
 static void log_head_flipped(void)
 {
+	unsigned older = head_generation(0) > head_generation(1);
+
 	for (unsigned i = 0; i < 2; i++) {
-		uint64_t at = copies.sb[1].log_offset + i * PAGE_SIZE + 100;
+		uint64_t at = copies.sb[1].log_offset + (older ^ i) * PAGE_SIZE + 100;
 		uint8_t byte = 0xff;
 
 		rt_sim_disk_poke(copies.sim[1], at, &byte, 1);

@@ -39,8 +39,11 @@ static void crash_open(struct node *n)
 
 	atomic_store(&n->ups, 0);
 	n->fs = NULL;
-	n->peers = (struct volume_peers){
-		.open = node_provide, .start = node_join, .stop = crash_leave, .arg = n};
+	n->peers = (struct volume_peers){.open = node_provide,
+		.start = node_join,
+		.stop = crash_leave,
+		.settle = node_settle_closed,
+		.arg = n};
 	n->shards.count = 0;
 	for (unsigned i = 0; i < n->w->nodes; i++)
 		OK(shards_set(&n->shards, (uint16_t)i, 0));

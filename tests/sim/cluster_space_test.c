@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Room of a volume that several nodes share: who has none gets that of the others, nobody
- * is told that there is none while there is, and statfs says the same on all.
+ * is told that there is none while there is, and statfs says the same on all. Leaves that one
+ * node has filled and another has emptied take no room.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_space_test     one seed
  *   WEFT_SIM_SEEDS=1000                                    so many of each kind
@@ -13,6 +14,9 @@
 #define OWN_FILES   6u
 /* Kept back for what frees space, and what the tree may lack for a split. */
 #define LEFT_MOST (64u + 16u)
+#define SPOOLED   500u
+/* Each node's part of the tree ends somewhere, and free space is told by counts of earlier moments. */
+#define SPOOL_LEFT 60u
 /* Longer than answers about room are kept. */
 #define STALE_NS 2000000000ull
 
@@ -207,6 +211,69 @@ static void steps_check(struct node *n)
 	barrier(n);
 }
 
+/* ---- a spool ----------------------------------------------------------------------------- */
+
+static struct ops_name spooled_name(char out[24], unsigned i)
+{
+	snprintf(out, 24, "message-%06u", i);
+	return nm(out);
+}
+
+static void spool_fill(struct node *n, uint64_t dir, unsigned count)
+{
+	struct ops_file *f;
+	struct ops_attr a;
+	char text[24];
+
+	for (unsigned i = 0; i < count; i++) {
+		OK(ops_create(n->fs, dir, spooled_name(text, i), &root_user, 0644,
+			O_RDWR | O_EXCL, &f, &a));
+		ops_close(n->fs, f);
+	}
+}
+
+static void spool_empty(struct node *n, uint64_t dir, unsigned count)
+{
+	char text[24];
+
+	for (unsigned i = 0; i < count; i++)
+		OK(ops_unlink(n->fs, dir, spooled_name(text, i)));
+}
+
+/* One fills it, another empties it; who does which changes. */
+static void spool_work(struct node *n)
+{
+	unsigned nodes = n->w->nodes;
+	struct ops_attr a;
+	uint64_t had;
+
+	if (n->id == 1)
+		mk_dir(n->fs, DISK_INO_ROOT, "spool");
+	barrier(n);
+	OK(ops_lookup(n->fs, DISK_INO_ROOT, nm("spool"), &a));
+	for (unsigned id = 1; id <= nodes; id++) { /* all have inode numbers */
+		if (n->id == id) {
+			spool_fill(n, a.ino, 1);
+			spool_empty(n, a.ino, 1);
+		}
+		barrier(n);
+	}
+	had = room(n).f_bfree;
+	barrier(n);
+	for (unsigned i = 0; i < n->w->steps; i++) {
+		unsigned fills = i % nodes,
+			 empties = (fills + 1 + i % (nodes - 1)) % nodes;
+
+		if (n->id == fills + 1)
+			spool_fill(n, a.ino, SPOOLED);
+		barrier(n);
+		if (n->id == empties + 1)
+			spool_empty(n, a.ino, SPOOLED);
+		barrier(n);
+	}
+	HOLDS(room(n).f_bfree + SPOOL_LEFT >= had);
+}
+
 /* ---- the runner ---------------------------------------------------------------------------- */
 
 static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *),
@@ -246,12 +313,19 @@ static void nodes_fill_and_free_at_the_same_time(void **state)
 	run_seeds(3, 30, race_work, steps_check);
 }
 
+static void a_spool_takes_no_room_when_it_is_empty(void **state)
+{
+	run_seeds(2, 8, spool_work, fill_check);
+	run_seeds(3, 12, spool_work, fill_check);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(one_node_has_the_room_of_all),
 		cmocka_unit_test(nobody_lacks_room_while_there_is_some),
 		cmocka_unit_test(nodes_fill_and_free_at_the_same_time),
+		cmocka_unit_test(a_spool_takes_no_room_when_it_is_empty),
 	};
 
 	if (argc > 1)

@@ -262,6 +262,25 @@ static void node_leave(void *arg, struct volume *v)
 	n->coherence = NULL; /* the volume closes it */
 }
 
+/* What is dirty anywhere is persisted at its home, and told to who owes it. */
+static void node_settle(struct node *n)
+{
+	for (unsigned round = 0; round < 3; round++) {
+		OK(volume_sync(n->v));
+		barrier(n);
+	}
+}
+
+/* The same once all are being closed: to join the range of inode numbers changes pages of others, too. */
+static int node_settle_closed(void *arg, struct volume *v)
+{
+	struct node *n = (struct node *)arg;
+
+	barrier(n);
+	node_settle(n);
+	return 0;
+}
+
 static void node_open(struct node *n)
 {
 	struct volume_options vo = {
@@ -279,8 +298,11 @@ static void node_open(struct node *n)
 	struct rt_disk *disk;
 
 	atomic_store(&n->ups, 0);
-	n->peers = (struct volume_peers){
-		.open = node_provide, .start = node_join, .stop = node_leave, .arg = n};
+	n->peers = (struct volume_peers){.open = node_provide,
+		.start = node_join,
+		.stop = node_leave,
+		.settle = node_settle_closed,
+		.arg = n};
 	for (unsigned i = 0; i < n->w->nodes; i++) /* how large: not known yet */
 		OK(shards_set(&n->shards, (uint16_t)i, 0));
 	OK(rt_disk_open(&disk, n->disk, 0, &err));
@@ -289,15 +311,6 @@ static void node_open(struct node *n)
 		abort();
 	}
 	barrier(n);
-}
-
-/* What is dirty anywhere is persisted at its home, and told to who owes it. */
-static void node_settle(struct node *n)
-{
-	for (unsigned round = 0; round < 3; round++) {
-		OK(volume_sync(n->v));
-		barrier(n);
-	}
 }
 
 static void node_close(struct node *n)
