@@ -108,6 +108,9 @@ static void first_life(struct node *n, struct own *o)
 
 	snprintf(text, sizeof(text), "own%u", n->id);
 	o->dir = mk_dir(n->fs, DISK_INO_ROOT, text);
+	/* Who begins a range of inode numbers divides the leaf before it, and has that alone, if it is
+	 * lost before its neighbour changes it: all begin theirs first. */
+	barrier(n);
 	while (o->made < BEFORE)
 		make_one(n, o);
 	OK(volume_sync(n->v));
