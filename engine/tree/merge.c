@@ -28,7 +28,7 @@ struct merging {
 	struct guard left, right;
 	page_id left_pid, right_pid;
 	unsigned right_slot;
-	bool over; /* also over a division */
+	tree_key over; /* the division that is to go; 0: none */
 	/* what is to be this node's, and not latched, before the next try */
 	page_id needs[MERGE_PAGES];
 	unsigned need_count;
@@ -115,7 +115,7 @@ static bool divided(const struct merging *m, unsigned right_slot)
 {
 	tree_key at = tree_key_load(m->d.parent.image + INNER_KEY(right_slot));
 
-	return !m->over && m->d.counts.level <= m->t->step &&
+	return at != m->over && m->d.counts.level <= m->t->step &&
 	       cache_has_peers(m->t->cache) && disk_key_divides(tree_key_disk(at));
 }
 
@@ -265,9 +265,10 @@ static int merge_once(tree_key key, unsigned level, struct merging *m)
 								     : -EDOM;
 	if (!counts_sparse(m->d.counts))
 		return -ENOENT;
-	r = sibling_try(m, true);
+	/* a division is on the left of what begins there */
+	r = sibling_try(m, !m->over);
 	if (r == -ENOENT)
-		r = sibling_try(m, false);
+		r = sibling_try(m, m->over);
 	return r ? r : join(m);
 }
 
@@ -282,7 +283,7 @@ static int needs_fetch(const struct merging *m, unsigned tries)
 	return cache_fetch_reached(m->t->cache, refs, m->need_count);
 }
 
-static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
+static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, tree_key over)
 {
 	unsigned tries = 0;
 	unsigned level = 0;
@@ -311,16 +312,23 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, bool over)
 
 void tree_merge(struct tree *t, tree_key key, struct mtr *mtr)
 {
-	merge_from(t, key, mtr, false);
+	merge_from(t, key, mtr, 0);
 }
 
-void tree_undivide(struct tree *t, struct disk_key at)
+bool tree_undivide(struct tree *t, struct disk_key at)
 {
 	struct mtr *mtr = rt_alloc(sizeof(*mtr));
+	tree_key key = tree_key_of(at);
+	bool joined = false;
+	struct descent d;
 
-	if (mtr)
-		merge_from(t, tree_key_of(at), mtr, true);
+	/* where the pages above are divided, too, they are the first to be joined */
+	for (unsigned i = 0; mtr && !joined && i < 2; i++) {
+		merge_from(t, key, mtr, key);
+		joined = descend_reached(t, key, 0, &d) == 0 && d.low != key;
+	}
 	rt_free(mtr);
+	return joined;
 }
 
 void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to)
@@ -330,7 +338,7 @@ void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to)
 	struct descent d;
 
 	while (mtr && at <= end && descend_reached(t, at, 0, &d) == 0) {
-		merge_from(t, at, mtr, false);
+		merge_from(t, at, mtr, 0);
 		if (d.high == TREE_KEY_MAX)
 			break;
 		at = d.high;

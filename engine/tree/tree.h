@@ -226,8 +226,12 @@ int tree_divide(struct tree *t, struct disk_key at, bool parents);
  * on the right stays in that node's shard, where tree_divide puts it into one of this node's.
  */
 int tree_divide_there(struct tree *t, struct disk_key at);
-/* The range is in use no more: leaves are joined there if they are sparse. Best effort. */
-void tree_undivide(struct tree *t, struct disk_key at);
+/*
+ * The range is in use no more: what begins at `at` is joined with what is on the left of it, if it is
+ * sparse, and no other division is joined over. What is on the left stays in its shard. Best effort.
+ * False: a leaf begins there still, as far as can be seen.
+ */
+bool tree_undivide(struct tree *t, struct disk_key at);
 /*
  * Too many leaves were met from one item to the next (-E2BIG): those from `from` to `to` that are sparse
  * are joined. Best effort: who met them looks again. Waits.

@@ -54,10 +54,13 @@ void volume_range_undivide(struct volume *v, uint64_t range)
 {
 	struct range_edge edge[RANGE_EDGES];
 	unsigned count = range_edges(range, edge);
+	bool joined = false;
 
 	if (!range || !v->peers || !v->tree)
 		return;
-	/* beginnings first: the left page of two is the one that stays */
+	/* Beginnings first: the left page of two is the one that stays. Where the range's own has not gone,
+	 * what is behind it must not get into it. */
 	for (unsigned i = count; i-- > 0;)
-		tree_undivide(v->tree, edge[i].key);
+		if (!edge[i].ends || joined)
+			joined = tree_undivide(v->tree, edge[i].key);
 }
