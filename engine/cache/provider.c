@@ -297,7 +297,7 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 	uint32_t steps;
 
 	*dirty = 0;
-	if (log_failed(c->log) || c->options.read_only)
+	if (log_failed(c->log) || c->options.read_only) /* nothing can be written back */
 		max_dirty = 0;
 	for (steps = 0; steps < c->frame_count && c->dropping_count < DROPPING_MAX &&
 			evicted + *dirty + c->dropping_count < wanted;
@@ -350,7 +350,7 @@ static unsigned provide(struct cache *c, int *error, bool *soon)
 	freed = dropped_evict(c);
 	if (freed < wanted)
 		freed += sweep(c, age, wanted - freed, &dirty);
-	if (dirty && !c->options.read_only) {
+	if (dirty) {
 		*error = writeback_pages(c, c->victims, dirty, false, &written);
 		COUNT(c, evicted_dirty, written);
 		for (unsigned i = 0; i < dirty; i++) {
@@ -365,7 +365,7 @@ static unsigned provide(struct cache *c, int *error, bool *soon)
 		unsigned again;
 
 		freed = sweep(c, 0, MIN(wanted, 32u), &again);
-		if (!freed && again && !c->options.read_only)
+		if (!freed && again)
 			*error = writeback_pages(c, c->victims, again, false, &written);
 	}
 	advance_epoch(c, freed);

@@ -83,11 +83,12 @@ static bool is_checked(const struct guard *g)
 /* A page just loaded is checked by a descent to it, which waits for nothing. */
 static bool sibling_checked(const struct merging *m, unsigned slot, const struct guard *g)
 {
-	tree_key key = tree_key_load(m->d.parent.image + INNER_KEY(slot));
-	struct descent d;
+	if (!is_checked(g)) {
+		tree_key key = tree_key_load(m->d.parent.image + INNER_KEY(slot));
+		struct descent d;
 
-	if (!is_checked(g))
 		(void)tree_descend_once(m->t, key, m->d.counts.level, &d);
+	}
 	return is_checked(g);
 }
 

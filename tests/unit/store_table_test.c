@@ -489,14 +489,13 @@ static void recovered_task(void *arg)
 /* Recovery loses power at its n-th request. */
 static int unflushed_run(void *arg)
 {
-	unsigned node;
 	bool ended = false;
 
 	for (unsigned n = 1; !ended; n++) {
+		unsigned node = rt_sim_node_new("n");
 		struct store *s;
 
 		make();
-		node = rt_sim_node_new("n");
 		CHECK(rt_sim_spawn_on(node, "unflushed", unflushed_task, NULL) == 0);
 		rt_sim_node_wait(node);
 		node = rt_sim_node_new("m");
