@@ -17,6 +17,7 @@
 #define SAMPLE_FRAMES 128
 #define COLD_PERCENT  15   /* of the sample: what a sweep takes */
 #define SWEEP_VICTIMS 1024 /* dirty pages of one sweep, at most */
+#define LEFT_MIN      8u   /* frames that can be had for what is not here */
 #define RETRY_NS      (20 * 1000000ull)
 #define DROP_NS       50000 /* a look whether the kernel has dropped what it was told to */
 
@@ -373,6 +374,17 @@ static unsigned provide(struct cache *c, int *error, bool *soon)
 	return freed + written;
 }
 
+/*
+ * Nothing is written any more, and nearly all frames are dirty: pages that are needed together,
+ * as one of each level of a tree, would go on taking the frames of each other.
+ */
+static bool too_few_left(const struct cache *c)
+{
+	return log_failed(c->log) &&
+	       c->frame_count <
+		       atomic_load_explicit(&c->dirty, memory_order_relaxed) + LEFT_MIN;
+}
+
 /* Why no frame becomes free: all are dirty and cannot be written. 0: some may yet. */
 static int stuck_error(struct cache *c, int write_error)
 {
@@ -451,7 +463,8 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 			rt_mutex_unlock(&c->sweep_lock);
 			rt_cond_broadcast(&c->free.available);
 			fruitless = freed || soon ? 0 : fruitless + 1;
-			if (fruitless > 3 && (*error = stuck_error(c, e)) != 0)
+			if ((fruitless > 3 || too_few_left(c)) &&
+				(*error = stuck_error(c, e)) != 0)
 				return NULL;
 			if (!freed)
 				rt_sleep_ns(e ? RETRY_NS : DROP_NS);

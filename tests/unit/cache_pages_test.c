@@ -555,6 +555,60 @@ static void the_last_checkpoint_ends_where_the_log_is_full(void **state)
 	assert_int_equal(rt_sim_run(1, NULL, run_overwritten, NULL), 0);
 }
 
+/*
+ * The log has failed, so nothing is written any more: what is not here is had in frames that are clean,
+ * until only so few of these are left that pages which are needed together would push out each other.
+ */
+static int run_few_frames(void *arg)
+{
+	unsigned dirty = *(unsigned *)arg, pages = 2 * FRAMES;
+	struct engine *e = rt_alloc(sizeof(*e));
+	bool few = dirty > FRAMES - 8;
+	struct guard g;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(e, DISK, FRAMES);
+	for (unsigned i = 0; i < pages; i++) {
+		OK(guard_fresh(e->cache, page_of(i), 1, &g));
+		fill(g.image, page_of(i), 1);
+		guard_release_dirty(e->cache, &g, false);
+	}
+	OK(cache_checkpoint(e->cache));
+	for (unsigned i = 0; i < dirty; i++) {
+		OK(guard_exclusive(e->cache, page_of(i), 1, &g));
+		fill(g.image, page_of(i), 2);
+		guard_release_dirty(e->cache, &g, false);
+	}
+	HOLDS(cache_dirty_pages(e->cache) == dirty);
+	log_give_up(e->log, -EIO);
+	for (unsigned i = dirty; i < pages; i++) {
+		int r = guard_shared(e->cache, page_of(i), 1, &g);
+
+		HOLDS(r == 0 || (dirty > FRAMES - 8 && r == -EIO));
+		few = few && r == 0; /* so one fails */
+		if (r == 0)
+			guard_release(e->cache, &g);
+	}
+	HOLDS(!few);
+	for (unsigned i = 0; i < dirty; i++) { /* what is here is still to be had */
+		OK(guard_shared(e->cache, page_of(i), 1, &g));
+		HOLDS(filled(g.image, page_of(i), 2));
+		guard_release(e->cache, &g);
+	}
+	engine_close(e);
+	rt_free(e);
+	return 0;
+}
+
+static void with_a_failed_log_and_few_clean_frames_reads_fail(void **state)
+{
+	unsigned some = FRAMES - 8, nearly_all = FRAMES - 1;
+
+	assert_int_equal(rt_sim_run(1, NULL, run_few_frames, &some), 0);
+	assert_int_equal(rt_sim_run(1, NULL, run_few_frames, &nearly_all), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -564,6 +618,7 @@ int main(void)
 		cmocka_unit_test(batches_are_written_in_the_order_of_asking),
 		cmocka_unit_test(a_later_incarnation_is_had_to_be_changed),
 		cmocka_unit_test(the_last_checkpoint_ends_where_the_log_is_full),
+		cmocka_unit_test(with_a_failed_log_and_few_clean_frames_reads_fail),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
