@@ -127,9 +127,10 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 	else
 		p->ops++;
 	if (x && peer && view_joined(d, node))
-		e = net_post(peer, &x->op, NET_MORE | NET_ANSWER);
+		e = net_post(peer, &x->op, NET_MORE | NET_ANSWER | NET_AT_ONCE);
 	if (!e)
 		return;
+	/* it has ended already, or never began */
 	if (buffer)
 		p->refs--;
 	else
@@ -138,7 +139,7 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 		rt_free_pages(buffer, PAGE_SIZE);
 	if (x)
 		image_op_put(x);
-	if (e != -ENOTCONN)
+	if (e < 0 && e != -ENOTCONN)
 		wire_cut(d, node, e, "cannot send", m);
 }
 

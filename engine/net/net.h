@@ -174,6 +174,8 @@ int net_region_adopt(
  * here, and no room is -EAGAIN.
  */
 #define NET_ANSWER (1u << 2)
+/* net_post: a write that is done before it returns (shm) is not told to `done`: 1. */
+#define NET_AT_ONCE (1u << 3)
 
 /*
  * Copies the message and sends it, in the order of calls for this peer. Never waits. 0;
@@ -233,7 +235,7 @@ struct net_op {
 /*
  * Starts it: a write is there before messages and other ops that are started after it for
  * this peer. Never waits. 0, -ENOTCONN, -EAGAIN as net_send; the op is
- * not started then and `done` not called. -EINVAL: it can never be.
+ * not started then and `done` not called. -EINVAL: it can never be. 1: see NET_AT_ONCE.
  */
 int net_post(struct net_peer *peer, struct net_op *op, unsigned flags);
 /* Waits until it is done; its result. For ops without `done`. */

@@ -84,6 +84,8 @@ int net_queue_wait(struct net_peer *base, uint64_t deadline_ns)
 
 void net_queue_hold(struct connect_peer *peer)
 {
+	if (peer->held) /* the endpoint has been told; who takes that back looks here next */
+		return;
 	peer->held = true;
 	atomic_store(&connect_net_of(peer->base.net)->held, true);
 }

@@ -218,7 +218,7 @@ int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
 {
 	struct shm_peer *peer = shm_peer_of(base);
 	struct net_message m = op->message; /* the op may be gone before it is sent */
-	bool tell = op->kind == NET_WRITE && m.type;
+	bool tell = op->kind == NET_WRITE && m.type, at_once;
 	int r;
 
 	rt_mutex_lock(&peer->line.send_lock);
@@ -234,9 +234,11 @@ int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
 		shm_cut_locked(&peer->line, -EACCES);
 	else
 		send_message(peer, &m);
-	net_queue_ended(&peer->line, op, r);
+	at_once = !r && (flags & NET_AT_ONCE);
+	if (!at_once)
+		net_queue_ended(&peer->line, op, r);
 	sent(peer, flags);
-	return 0;
+	return at_once;
 }
 
 void shm_drain(struct shm_peer *peer)
