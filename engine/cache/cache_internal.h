@@ -365,11 +365,14 @@ int table_open(struct cache *c);
 void table_close(struct cache *c);
 #define TABLE_WALK_MAX 64
 
+/* Buckets of pages in a row lie side by side: a line of memory tells of TABLE_RUN of them. */
+#define TABLE_RUN (CACHE_LINE / sizeof(uint32_t))
+
 static inline uint32_t table_hash(page_id pid)
 {
-	uint64_t h = pid * 0x9e3779b97f4a7c15ull;
+	uint64_t h = pid / TABLE_RUN * 0x9e3779b97f4a7c15ull;
 
-	return (uint32_t)(h >> 32);
+	return (uint32_t)(h >> 32) * (uint32_t)TABLE_RUN + (uint32_t)(pid % TABLE_RUN);
 }
 
 /* For loops over many pages: what a look for that one will read comes meanwhile. */
@@ -430,6 +433,11 @@ void table_remove(struct cache *c, struct frame *f);
 /* A free frame, latched exclusively, PID_NONE. With `wait` false: NULL when there is
  * none. Waiting: NULL with *error (-EIO, -ENOMEM: nothing can be evicted any more). */
 struct frame *frame_get(struct cache *c, bool wait, int *error);
+/* Takes as many free frames as there are, at most `max`, into index[], in the order of their
+ * places: pages in a row then lie in a row. Not latched. How many. */
+unsigned frames_take(struct cache *c, uint32_t *index, unsigned max);
+/* Those of them that were not needed. */
+void frames_put_back(struct cache *c, const uint32_t *index, unsigned count);
 /*
  * Takes a clean frame, latched exclusively, out of the cache; unlatches. False: its home
  * must be asked, or somebody waits for the page: it stays, a hollow one as such.

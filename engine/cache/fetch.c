@@ -20,13 +20,38 @@ struct fetch {
 	struct store_read *read;
 };
 
+/* Free frames for the next pages of a claim, from one look at their list. */
+struct supply {
+	unsigned at, count;
+	uint32_t index[FETCH_MAX];
+};
+
+/* A free one, latched, for the next of `left` pages; NULL as frame_get. */
+static struct frame *supply_frame(
+	struct cache *c, struct supply *s, unsigned left, bool wait, int *error)
+{
+	struct frame *f;
+
+	if (s->at == s->count) {
+		s->at = 0;
+		s->count = frames_take(c, s->index, MIN(left, FETCH_MAX));
+	}
+	if (s->at == s->count)
+		return frame_get(c, wait, error);
+	f = &c->frames[s->index[s->at++]];
+	latch_free_frame(f);
+	return f;
+}
+
 /* Puts empty frames into the table for as many of the missing pages as there are frames.
  */
 static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *refs,
 	unsigned count, int *error)
 {
+	struct supply supply;
 	unsigned i;
 
+	supply.at = supply.count = 0;
 	x->count = 0;
 	for (i = 0; i < count; i++) {
 		struct frame *f;
@@ -35,7 +60,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 			table_expect(c, refs[i + TABLE_AHEAD].pid);
 		if (table_find(c, refs[i].pid))
 			continue;
-		f = frame_get(c, x->count == 0, error);
+		f = supply_frame(c, &supply, count - i, x->count == 0, error);
 		if (!f)
 			break;
 		frame_claim(c, f, refs[i].incarnation);
@@ -48,6 +73,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 		x->ref[x->count] = refs[i];
 		x->count++;
 	}
+	frames_put_back(c, &supply.index[supply.at], supply.count - supply.at);
 	return i;
 }
 

@@ -82,6 +82,43 @@ static struct frame *free_pop(struct cache *c)
 	return f;
 }
 
+static void below_low_water(struct cache *c, uint32_t left)
+{
+	if (left < c->low_water && c->started)
+		provider_wake(c);
+}
+
+unsigned frames_take(struct cache *c, uint32_t *index, unsigned max)
+{
+	const uint32_t *top;
+	uint32_t left;
+	unsigned n;
+
+	rt_mutex_lock(&c->free.lock);
+	left = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	n = MIN(max, left);
+	left -= n;
+	top = &c->free.index[left];
+	/* the list is a stack; those of one sweep came in the order of their places */
+	for (unsigned i = 0; i < n; i++)
+		index[i] = top[0] < top[n - 1] ? top[i] : top[n - 1 - i];
+	atomic_store_explicit(&c->free.count, left, memory_order_relaxed);
+	rt_mutex_unlock(&c->free.lock);
+	below_low_water(c, left);
+	return n;
+}
+
+void frames_put_back(struct cache *c, const uint32_t *index, unsigned count)
+{
+	if (!count)
+		return;
+	rt_mutex_lock(&c->free.lock);
+	for (unsigned i = count; i-- > 0;)
+		c->free.index[c->free.count++] = index[i];
+	rt_mutex_unlock(&c->free.lock);
+	rt_cond_broadcast(&c->free.available);
+}
+
 void frame_free(struct cache *c, struct frame *f)
 {
 	table_remove(c, f);
@@ -446,10 +483,8 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 		int e;
 
 		if (likely(f)) {
-			if (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
-					c->low_water &&
-				c->started)
-				provider_wake(c);
+			below_low_water(c, atomic_load_explicit(
+						   &c->free.count, memory_order_relaxed));
 			latch_free_frame(f);
 			return f;
 		}

@@ -12,6 +12,7 @@
 #include "engine/coherence/cluster_internal.h"
 
 #define RECORD_AHEAD 2u /* pages */
+#define ROW_AHEAD    5u
 #define RECORD_LINES 4u /* of a record: what most events look at */
 
 /* What is known of the pages first ... first + PAGE_RUN - 1. */
@@ -84,6 +85,12 @@ static struct page_chunk *chunk_new(struct partition *t)
 	return k;
 }
 
+static void record_expect(const struct dpage *p, unsigned lines)
+{
+	for (unsigned line = 0; line < lines; line++)
+		__builtin_prefetch((const char *)p + line * CACHE_LINE);
+}
+
 static struct dpage *record_new(struct partition *t)
 {
 	struct page_chunk *k = t->chunks ? t->chunks : chunk_new(t);
@@ -95,7 +102,9 @@ static struct dpage *record_new(struct partition *t)
 	k->free = p->next;
 	t->idle -= k->used == 0;
 	k->used++;
-	if (!k->free)
+	if (k->free)
+		record_expect(k->free, sizeof(*k->free) / CACHE_LINE);
+	else
 		chunk_unlink(k);
 	*p = (struct dpage){.chunk = k};
 	return p;
@@ -247,10 +256,10 @@ static void row_expect(struct cluster *d, const struct page_row *row, page_id pi
 {
 	unsigned i = pid % PAGE_RUN + RECORD_AHEAD;
 
-	if (row && i < PAGE_RUN && row->page[i])
-		for (unsigned line = 0; line < RECORD_LINES; line++)
-			__builtin_prefetch(
-				(const char *)row->page[i] + line * CACHE_LINE);
+	if (i < PAGE_RUN && row && row->page[i])
+		record_expect(row->page[i], RECORD_LINES);
+	if (pid % PAGE_RUN == ROW_AHEAD)
+		__builtin_prefetch(bucket_of(d, pid + PAGE_RUN));
 }
 
 struct dpage *page_lock(struct cluster *d, page_id pid)
