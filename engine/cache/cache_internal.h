@@ -474,6 +474,8 @@ void flusher_note(struct cache *c, const struct frame *f);
 /* to be read alone, most likely: of another home shared even if nobody else has it. One
  * message is saved when it is evicted, and others need not wait for it when this node is lost */
 #define FETCH_READ (1u << 5)
+/* nobody waits for them */
+#define FETCH_AHEAD (1u << 6)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).

@@ -93,6 +93,7 @@ static void ask(struct cache *c, struct fetch *x, unsigned flags)
 				!exclusive && !c->options.read_only &&
 				(!(flags & FETCH_READ) ||
 					coherence_home_here(c->coherence, x->ref[i].pid)),
+			.ahead = flags & FETCH_AHEAD,
 			.hollow = flags & (FETCH_NO_IMAGE | FETCH_FRESH),
 			.frame = cache_frame_index(c, x->frame[i]),
 			.image = frame_image(c, x->frame[i]),
@@ -466,7 +467,7 @@ void prefetch_main(void *arg)
 		}
 		/* an error will be met again, and reported, by whoever needs the page */
 		fetch_pages(c, slot->ref, slot->count,
-			slot->scan ? FETCH_SCAN | FETCH_READ : 0, NULL);
+			FETCH_AHEAD | (slot->scan ? FETCH_SCAN | FETCH_READ : 0), NULL);
 		COUNT(c, prefetches, slot->count);
 	}
 	rt_free(slot);

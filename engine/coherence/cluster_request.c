@@ -278,6 +278,21 @@ static void acquire_result(const struct dpage *p, struct coherence_request *r, i
 		r->hollow = false;
 }
 
+/* What has come ahead of its use, to be read, goes as soon as others ask for it. */
+static void acquired_ahead(
+	struct cluster *d, struct dpage *p, struct coherence_request *r)
+{
+	struct page_actions out;
+
+	out.count = 0;
+	if (r->result || !r->arrived || p->hold.hold != RIGHT_SHARED ||
+		r->source != PAGE_FROM_PEER)
+		return;
+	if (!requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+	r->arrived = false;
+}
+
 static void acquire_end(struct cluster *d, struct wish *w)
 {
 	page_id pid = w->request->pid;
@@ -313,6 +328,8 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	p->wish = NULL;
 	if (w->result && p->hold.hold != RIGHT_NONE && w->request->held == PAGE_INVALID)
 		p->no_frame = true; /* granted, but there is no image to be had */
+	if (w->request->ahead)
+		acquired_ahead(d, p, w->request);
 	page_unlock_more(d, pid, p);
 }
 

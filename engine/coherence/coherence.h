@@ -33,6 +33,7 @@ struct coherence_request {
 	enum page_mode wanted;
 	enum page_mode held;
 	bool alone; /* wants S, takes X if nobody else has the page */
+	bool ahead; /* nobody waits for it: what is granted to be read need not stay for its use */
 	/*
 	 * Wants no image: fills all of it, or frees the page. Cleared if one came all the
 	 * same: a dirty one is never left behind.

@@ -265,8 +265,42 @@ static void node_main(void *arg)
 	engine_close(e);
 }
 
-static void share(
-	const char *transport, unsigned nodes, unsigned with_pages, unsigned with_frames)
+#define AHEAD 8
+
+/* Node 1 changes what node 2 has read ahead and not used: nobody waits for that use. */
+static void ahead_main(void *arg)
+{
+	struct node *n = arg;
+	struct engine *e = &engines[n->id - 1];
+	struct page_ref refs[AHEAD];
+
+	engine_begin(n, e);
+	for (unsigned i = 0; i < AHEAD; i++)
+		refs[i] = (struct page_ref){pid_of(i * n->w->count), 1}; /* node 1's */
+	for (unsigned i = 0; n->id == 1 && i < AHEAD; i++)
+		count_data(e, i * n->w->count);
+	nodes_barrier(n);
+	if (n->id == 2) {
+		cache_prefetch(e->cache, refs, AHEAD, true);
+		while (cache_counters(e->cache)->prefetches < AHEAD)
+			rt_sleep_ns(100000);
+	}
+	nodes_barrier(n);
+	for (unsigned i = 0; n->id == 1 && i < AHEAD; i++)
+		count_data(e, i * n->w->count);
+	nodes_barrier(n);
+	HOLDS(coherence_cluster_counters(n->coherence)->forced == 0);
+	for (unsigned i = 0; i < AHEAD; i++)
+		look(e, i * n->w->count);
+	nodes_barrier(n);
+	engine_settle(n, e);
+	cache_stop(e->cache);
+	node_leave(n);
+	engine_close(e);
+}
+
+static void share_by(const char *transport, unsigned nodes, unsigned with_pages,
+	unsigned with_frames, void (*fn)(void *arg))
 {
 	const char *longer = getenv("WEFT_LONGER");
 
@@ -277,8 +311,14 @@ static void share(
 	memset(model, 0, sizeof(model));
 	for (unsigned i = 0; i < nodes; i++)
 		engine_format_shard(world.node[i].file.path, 4 << 20, (uint16_t)i);
-	nodes_run(&world, node_main);
+	nodes_run(&world, fn);
 	nodes_drop(&world);
+}
+
+static void share(
+	const char *transport, unsigned nodes, unsigned with_pages, unsigned with_frames)
+{
+	share_by(transport, nodes, with_pages, with_frames, node_main);
 }
 
 static void nodes_share_pages_that_fit_their_caches(void **state)
@@ -294,6 +334,11 @@ static void nodes_share_pages_that_do_not_fit_their_caches(void **state)
 static void nodes_want_the_same_few_pages(void **state)
 {
 	share(*state, 3, 4, 64);
+}
+
+static void what_was_read_ahead_is_given_at_once(void **state)
+{
+	share_by(*state, 2, 40, 160, ahead_main);
 }
 
 static char tcp[] = "tcp", shm[] = "shm", verbs[] = "verbs";
@@ -313,6 +358,8 @@ int main(int argc, char **argv)
 		OVER(shm, nodes_share_pages_that_do_not_fit_their_caches),
 		OVER(tcp, nodes_want_the_same_few_pages),
 		OVER(shm, nodes_want_the_same_few_pages),
+		OVER(tcp, what_was_read_ahead_is_given_at_once),
+		OVER(shm, what_was_read_ahead_is_given_at_once),
 	};
 	const struct CMUnitTest rdma[] = {
 		OVER(verbs, nodes_share_pages_that_fit_their_caches),
