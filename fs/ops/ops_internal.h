@@ -375,8 +375,9 @@ uint32_t elsewhere_used(struct fs *fs, const uint64_t *ino, unsigned count, bool
 	uint32_t *unknown);
 /*
  * Finishes what is ready to be reclaimed at this moment, and if `patient` first gives a
- * caller that has just unlinked a moment to forget. False: there was nothing. Waits; not
- * for those who reclaim themselves.
+ * caller that has just unlinked a moment to forget, and waits for what was unlinked before
+ * this node was opened. False: there was nothing. Waits; not for those who reclaim
+ * themselves.
  */
 bool orphans_settle(struct fs *fs, bool patient);
 /*

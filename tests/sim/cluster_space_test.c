@@ -7,7 +7,7 @@
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_space_test     one seed
  *   WEFT_SIM_SEEDS=1000                                    so many of each kind
  */
-#include "tests/sim/cluster_world.h"
+#include "tests/sim/cluster_lives.h"
 
 #define STORE_BYTES (14ull << 20) /* one group of some thousand pages */
 #define CHUNK_PAGES 40u
@@ -274,10 +274,102 @@ static void spool_work(struct node *n)
 	HOLDS(room(n).f_bfree + SPOOL_LEFT >= had);
 }
 
+/* ---- one that is killed --------------------------------------------------------------------- */
+
+static _Atomic unsigned filled; /* pages, by the life before */
+static _Atomic bool refilled;
+
+/* Has the room of all in a file that is unlinked and open. Ends only by a kill. */
+static void filling_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	struct ops_file *f;
+	uint64_t size = 0;
+	unsigned pages = 0, done;
+
+	crash_open(n);
+	f = open_own(n, 0, &size);
+	HOLDS(f);
+	while ((done = append(n, f, &size, CHUNK_PAGES)) == CHUNK_PAGES)
+		pages += done;
+	OK(remove_own(n, 0));
+	OK(log_flush(n->v->log, log_end(n->v->log)));
+	atomic_store(&filled, pages);
+	for (;;)
+		rt_sleep_ns(STALE_NS);
+}
+
+static void close_life(struct node *n)
+{
+	fs_close(n->fs);
+	barrier(n);
+	node_settle(n);
+	OK(volume_close(n->v));
+}
+
+/* It comes back, and at once needs what nobody has open any more. */
+static void refilling_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+	unsigned pages = atomic_load(&filled) / 2;
+	struct ops_file *f;
+	uint64_t size = 0;
+
+	crash_open(n);
+	f = open_own(n, 1, &size);
+	HOLDS(f);
+	EQ(append(n, f, &size, pages), pages);
+	ops_close(n->fs, f);
+	atomic_store(&refilled, true);
+	close_life(n);
+}
+
+static void other_life(void *arg)
+{
+	struct node *n = (struct node *)arg;
+
+	crash_open(n);
+	while (!atomic_load(&refilled))
+		rt_sleep_ns(STALE_NS / 100);
+	close_life(n);
+}
+
+static int run_killed(void *arg)
+{
+	struct world *w = (struct world *)arg;
+	struct node *killed = &w->node[0];
+
+	atomic_store(&filled, 0);
+	atomic_store(&refilled, false);
+	running = w;
+	memset(w->uuid, 0x11, sizeof(w->uuid));
+	for (unsigned i = 0; i < w->nodes; i++) {
+		struct node *n = &w->node[i];
+
+		n->w = w;
+		n->id = i + 1;
+		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
+		node_format(n);
+		n->sim = rt_sim_node_new(n->disk);
+		OK(rt_sim_spawn_on(n->sim, "node", i ? other_life : filling_life, n));
+	}
+	while (!atomic_load(&filled))
+		rt_sleep_ns(STALE_NS);
+	killed->coherence = NULL;
+	rt_sim_node_kill(killed->sim);
+	killed->sim = rt_sim_node_new(killed->disk);
+	OK(rt_sim_spawn_on(killed->sim, "node", refilling_life, killed));
+	for (unsigned i = 0; i < w->nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->node[i].sim));
+	running = NULL;
+	HOLDS(!stores_check(w));
+	return 0;
+}
+
 /* ---- the runner ---------------------------------------------------------------------------- */
 
-static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *),
-	void (*check)(struct node *))
+static void run_all(unsigned nodes, unsigned steps, int (*run)(void *world),
+	void (*work)(struct node *), void (*check)(struct node *))
 {
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
 	uint64_t seeds = MAX(seeds_count(SEEDS) / 4, 1ull);
@@ -291,9 +383,15 @@ static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *
 		w->disk_bytes = STORE_BYTES;
 		w->work = work;
 		w->check = check;
-		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+		assert_int_equal(rt_sim_run(seed, &o, run, w), 0);
 	}
 	free(w);
+}
+
+static void run_seeds(unsigned nodes, unsigned steps, void (*work)(struct node *),
+	void (*check)(struct node *))
+{
+	run_all(nodes, steps, run_world, work, check);
 }
 
 static void one_node_has_the_room_of_all(void **state)
@@ -319,6 +417,12 @@ static void a_spool_takes_no_room_when_it_is_empty(void **state)
 	run_seeds(3, 12, spool_work, fill_check);
 }
 
+static void what_a_killed_node_had_open_is_room_when_it_is_back(void **state)
+{
+	run_all(2, 0, run_killed, NULL, NULL);
+	run_all(3, 0, run_killed, NULL, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -326,6 +430,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(nobody_lacks_room_while_there_is_some),
 		cmocka_unit_test(nodes_fill_and_free_at_the_same_time),
 		cmocka_unit_test(a_spool_takes_no_room_when_it_is_empty),
+		cmocka_unit_test(what_a_killed_node_had_open_is_room_when_it_is_back),
 	};
 
 	if (argc > 1)
