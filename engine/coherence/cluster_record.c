@@ -12,7 +12,7 @@
 #include "engine/coherence/cluster_internal.h"
 
 #define RECORD_AHEAD 2u /* pages */
-#define ROW_AHEAD    5u
+#define ROW_AHEAD    5u /* the place in a row at which the next one's bucket is looked for */
 #define RECORD_LINES 4u /* of a record: what most events look at */
 
 /* What is known of the pages first ... first + PAGE_RUN - 1. */
