@@ -202,7 +202,7 @@ THREADED     := $(shell grep -l rt_real_start tests/unit/*_test.c)
 CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))
 CHECK_FUZZ   := $(addprefix build/fuzz/,$(call names,tests/fuzz/*_fuzz.c))
 # These mostly wait: two at a time.
-CHECK_WAITS  := $(addprefix tests/mount/nodes_,leave.bats mmap.bats networks.bats fence.bats cuts.bats restart.bats)
+CHECK_WAITS  := $(addprefix tests/mount/nodes_,leave.bats mmap.bats networks.bats fence.bats cuts.bats restart.bats crash.bats)
 CHECK_MOUNT  := $(filter-out $(CHECK_WAITS),$(wildcard tests/mount/*.bats tests/mount/posix/*.bats))
 # A slice of `make model`: what fits in a minute.
 CHECK_MODEL  := MODEL=slice tests/model/run MODEL=
