@@ -436,7 +436,7 @@ struct frame *frame_get(struct cache *c, bool wait, int *error);
 /* Takes as many free frames as there are, at most `max`, into index[], in the order of their
  * places: pages in a row then lie in a row. Not latched. How many. */
 unsigned frames_take(struct cache *c, uint32_t *index, unsigned max);
-/* Those of them that were not needed. */
+/* Puts them back, or others that are in no chain. */
 void frames_put_back(struct cache *c, const uint32_t *index, unsigned count);
 /*
  * Takes a clean frame, latched exclusively, out of the cache; unlatches. False: its home

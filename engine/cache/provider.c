@@ -67,27 +67,6 @@ void frame_reinit(struct cache *c, struct frame *f, uint64_t incarnation)
 
 /* ---- free frames ------------------------------------------------------------- */
 
-static struct frame *free_pop(struct cache *c)
-{
-	struct frame *f = NULL;
-	uint32_t n;
-
-	rt_mutex_lock(&c->free.lock);
-	n = atomic_load_explicit(&c->free.count, memory_order_relaxed);
-	if (n) {
-		f = &c->frames[c->free.index[n - 1]];
-		atomic_store_explicit(&c->free.count, n - 1, memory_order_relaxed);
-	}
-	rt_mutex_unlock(&c->free.lock);
-	return f;
-}
-
-static void below_low_water(struct cache *c, uint32_t left)
-{
-	if (left < c->low_water && c->started)
-		provider_wake(c);
-}
-
 unsigned frames_take(struct cache *c, uint32_t *index, unsigned max)
 {
 	const uint32_t *top;
@@ -104,19 +83,27 @@ unsigned frames_take(struct cache *c, uint32_t *index, unsigned max)
 		index[i] = top[0] < top[n - 1] ? top[i] : top[n - 1 - i];
 	atomic_store_explicit(&c->free.count, left, memory_order_relaxed);
 	rt_mutex_unlock(&c->free.lock);
-	below_low_water(c, left);
+	if (n && left < c->low_water && c->started)
+		provider_wake(c);
 	return n;
 }
 
 void frames_put_back(struct cache *c, const uint32_t *index, unsigned count)
 {
+	uint32_t n;
+
 	if (!count)
 		return;
 	rt_mutex_lock(&c->free.lock);
-	for (unsigned i = count; i-- > 0;)
-		c->free.index[c->free.count++] = index[i];
+	n = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	for (unsigned i = count; i-- > 0;) /* the first of them is taken first again */
+		c->free.index[n++] = index[i];
+	atomic_store_explicit(&c->free.count, n, memory_order_relaxed);
 	rt_mutex_unlock(&c->free.lock);
-	rt_cond_broadcast(&c->free.available);
+	if (count == 1)
+		rt_cond_signal(&c->free.available);
+	else
+		rt_cond_broadcast(&c->free.available);
 }
 
 void frame_free(struct cache *c, struct frame *f)
@@ -146,10 +133,7 @@ void frame_put(struct cache *c, struct frame *f)
 {
 	WEFT_ASSERT(atomic_load_explicit(&f->pid, memory_order_relaxed) == PID_NONE);
 	latch_release_exclusive(c, f, true);
-	rt_mutex_lock(&c->free.lock);
-	c->free.index[c->free.count++] = (uint32_t)(f - c->frames);
-	rt_mutex_unlock(&c->free.lock);
-	rt_cond_signal(&c->free.available);
+	frames_put_back(c, &(uint32_t){cache_frame_index(c, f)}, 1);
 }
 
 void provider_wake(struct cache *c)
@@ -479,14 +463,12 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 	unsigned fruitless = 0;
 
 	for (;;) {
-		struct frame *f = free_pop(c);
+		uint32_t index;
 		int e;
 
-		if (likely(f)) {
-			below_low_water(c, atomic_load_explicit(
-						   &c->free.count, memory_order_relaxed));
-			latch_free_frame(f);
-			return f;
+		if (likely(frames_take(c, &index, 1))) {
+			latch_free_frame(&c->frames[index]);
+			return &c->frames[index];
 		}
 		if (!wait)
 			return NULL;

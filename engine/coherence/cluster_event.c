@@ -477,8 +477,6 @@ static struct dpage *giver_take(
 /* Nobody has used what arrived, and others wait for it. */
 static void use_by_force(struct cluster *d, struct dpage *p)
 {
-	struct page_actions out = {0};
-
 	if (p->hold.phase != PHASE_ARRIVED)
 		return;
 	if (rt_now_ns() < p->arrived_ns + ARRIVED_NS) {
@@ -486,8 +484,7 @@ static void use_by_force(struct cluster *d, struct dpage *p)
 		return;
 	}
 	DCOUNT(d, forced);
-	if (!requester_used(&p->hold, &p->at, &out))
-		page_perform(d, p, NULL, &out);
+	page_used(d, p);
 }
 
 /* One try. False: it was in vain. */

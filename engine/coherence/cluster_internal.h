@@ -333,6 +333,8 @@ void giver_main(void *arg);
 /* ---- cluster_request.c: what the cache asks -------------------------------------------- */
 
 extern const struct coherence_ops cluster_ops;
+/* What arrived counts as used, if something did: others may have it. */
+void page_used(struct cluster *d, struct dpage *p);
 /* Begins the page's wish, if it may. */
 void wish_start(struct cluster *d, struct dpage *p);
 void wish_done(struct cluster *d, struct dpage *p, int result);

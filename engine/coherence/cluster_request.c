@@ -97,6 +97,15 @@ static void wish_of_owner(struct cluster *d, struct dpage *p, struct page_action
 	}
 }
 
+void page_used(struct cluster *d, struct dpage *p)
+{
+	struct page_actions out;
+
+	out.count = 0;
+	if (!requester_used(&p->hold, &p->at, &out))
+		page_perform(d, p, NULL, &out);
+}
+
 void wish_start(struct cluster *d, struct dpage *p)
 {
 	struct wish *w = p->wish;
@@ -121,9 +130,7 @@ void wish_start(struct cluster *d, struct dpage *p)
 		return;
 	}
 	/* it arrived for another operation here, which has had it by now */
-	if (!requester_used(&p->hold, &p->at, &out))
-		page_perform(d, p, NULL, &out);
-	out.count = 0;
+	page_used(d, p);
 	if (p->hold.phase != PHASE_QUIET)
 		return;
 	if (w->filled && w->request->wanted == PAGE_SHARED) {
@@ -282,14 +289,10 @@ static void acquire_result(const struct dpage *p, struct coherence_request *r, i
 static void acquired_ahead(
 	struct cluster *d, struct dpage *p, struct coherence_request *r)
 {
-	struct page_actions out;
-
-	out.count = 0;
 	if (r->result || !r->arrived || p->hold.hold != RIGHT_SHARED ||
 		r->source != PAGE_FROM_PEER)
 		return;
-	if (!requester_used(&p->hold, &p->at, &out))
-		page_perform(d, p, NULL, &out);
+	page_used(d, p);
 	r->arrived = false;
 }
 
@@ -365,11 +368,9 @@ static void cluster_used(struct coherence *c, page_id pid)
 {
 	struct cluster *d = cluster_of(c);
 	struct dpage *p = page_lock(d, pid);
-	struct page_actions out;
 
-	out.count = 0;
-	if (p && !requester_used(&p->hold, &p->at, &out))
-		page_perform(d, p, NULL, &out);
+	if (p)
+		page_used(d, p);
 	page_unlock(d, pid, p);
 }
 
@@ -456,13 +457,10 @@ static bool cluster_release(
 /* It has arrived for somebody who never came for it. */
 static void use_unused(struct cluster *d, struct dpage *p)
 {
-	struct page_actions out = {0};
-
 	if (p->hold.phase != PHASE_ARRIVED || rt_now_ns() < p->arrived_ns + UNUSED_NS)
 		return;
 	DCOUNT(d, forced);
-	if (!requester_used(&p->hold, &p->at, &out))
-		page_perform(d, p, NULL, &out);
+	page_used(d, p);
 }
 
 /* Takes the page out of use here, before its home is asked. */

@@ -39,7 +39,7 @@
  * has another reason to keep the inode. */
 #define GRACE_NS 200000000ull
 /* So long room is waited for that the first look at the lists may find. */
-#define FIRST_NS 10000000000ull
+#define LISTS_NS 10000000000ull
 /* How soon the list is gone through again, at first and at last. */
 #define RETRY_MIN_NS 1000000000ull
 #define RETRY_MAX_NS 8000000000ull
@@ -70,7 +70,7 @@ struct orphans {
 	struct rt_cond progress; /* something got ready, or is done */
 	bool left;               /* the list is to be gone through (again) */
 	bool intents;            /* and that of intents, which was not yet to its end */
-	bool first;              /* for the first time, after the open */
+	bool unread;             /* neither was gone through since the open */
 	uint64_t retry_ns;       /* when to go through it */
 	uint64_t pause_ns;       /* how long that is put off */
 	bool stopping;
@@ -338,7 +338,7 @@ static void list_work(struct fs *fs)
 	if (rc < 0 && rc != -EROFS)
 		list_again(fs);
 	rt_mutex_lock(&o->lock);
-	o->first = false;
+	o->unread = false;
 	rt_cond_broadcast(&o->progress);
 	if (!o->left)
 		o->pause_ns = 0;
@@ -425,18 +425,18 @@ void ops_forget(struct fs *fs, uint64_t ino)
 /* ---- finishing --------------------------------------------------------------------- */
 
 /* Under the lock: what was unlinked before this node was opened is being freed. */
-static bool await_first(struct orphans *o)
+static bool await_lists(struct orphans *o)
 {
-	bool first = o->first;
-	uint64_t deadline = rt_now_ns() + FIRST_NS;
+	bool unread = o->unread;
+	uint64_t deadline = rt_now_ns() + LISTS_NS;
 
-	while (o->first && !o->stopping && !rt_task_unwanted() &&
+	while (o->unread && !o->stopping && !rt_task_unwanted() &&
 		rt_now_ns() < deadline) {
 		o->settlers++;
 		rt_cond_wait(&o->progress, &o->lock, MIN(deadline, rt_task_asks_ns()));
 		o->settlers--;
 	}
-	return first;
+	return unread;
 }
 
 bool orphans_settle(struct fs *fs, bool patient)
@@ -448,7 +448,7 @@ bool orphans_settle(struct fs *fs, bool patient)
 	if (!o)
 		return false;
 	rt_mutex_lock(&o->lock);
-	any = patient && await_first(o);
+	any = patient && await_lists(o);
 	deadline = o->awaited_ns + GRACE_NS;
 	recent = patient && o->awaited > 0 && rt_now_ns() < deadline;
 	while (recent && o->pushed == o->done && o->awaited > 0 &&
@@ -518,7 +518,7 @@ void orphans_recover(struct fs *fs)
 	struct orphans *o = fs->orphans;
 
 	rt_mutex_lock(&o->lock);
-	o->left = o->intents = o->first = true;
+	o->left = o->intents = o->unread = true;
 	rt_mutex_unlock(&o->lock);
 	rt_cond_signal(&o->wanted);
 }

@@ -149,10 +149,7 @@ static void away_life(void *arg)
 	barrier(n);
 	while (!o->crashed && o->first < o->made) /* what has grown is joined again */
 		unlink_one(n, o);
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
+	crash_close(n);
 	ended++;
 }
 
@@ -216,10 +213,7 @@ static void rest_life(void *arg)
 		last_to_change_life(n);
 	come_to(AGAIN);
 	barrier(n);
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
+	crash_close(n);
 	ended++;
 }
 
@@ -284,10 +278,7 @@ static void above_life(void *arg)
 	sum_split += above_all(n);
 	sum_elsewhere += tree_counters(n->v->tree)->split_elsewhere;
 	barrier(n);
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
+	crash_close(n);
 	ended++;
 }
 
@@ -301,17 +292,7 @@ static void life_begin(struct node *n)
 
 static void world_begin(struct world *w)
 {
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	memset(w->uuid, 0x11, sizeof(w->uuid));
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->w = w;
-		n->id = i + 1;
-		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		node_format(n);
-	}
+	world_format(w);
 	for (unsigned i = 0; i < w->nodes; i++)
 		life_begin(&w->node[i]);
 }

@@ -37,10 +37,7 @@ static void node_life(void *arg)
 	barrier(n);
 	for (unsigned i = 0; i < FILES; i++)
 		read_file(n, i);
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
+	crash_close(n);
 	ended++;
 }
 
@@ -61,17 +58,7 @@ static int run_crashes(void *arg)
 {
 	struct world *w = (struct world *)arg;
 
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	memset(w->uuid, 0x11, sizeof(w->uuid));
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->w = w;
-		n->id = i + 1;
-		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		node_format(n);
-	}
+	world_format(w);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 

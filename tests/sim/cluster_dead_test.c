@@ -207,10 +207,7 @@ static void dead_life(void *arg)
 	}
 	barrier(n);
 	fill(n, own[n->id % LIVE].file[COMMON], 'd');
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
+	crash_close(n);
 	ended++;
 }
 
@@ -233,17 +230,7 @@ static int run_dead(void *arg)
 	struct world *w = (struct world *)arg;
 	struct node *lost = &w->node[victim];
 
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	memset(w->uuid, 0x11, sizeof(w->uuid));
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->w = w;
-		n->id = i + 1;
-		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		node_format(n);
-	}
+	world_format(w);
 	for (unsigned i = 0; i < w->nodes; i++)
 		life_begin(&w->node[i]);
 	while (atomic_load(&w->arrived) < 4 * LIVE)

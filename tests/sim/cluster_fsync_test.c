@@ -617,19 +617,9 @@ static int run_cut(void *arg)
 	struct world *w = (struct world *)arg;
 	struct lasts *l = (struct lasts *)calloc(1, sizeof(*l));
 
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	memset(w->uuid, 0x11, sizeof(w->uuid));
+	world_format(w);
 	m.tag = rt_random();
 	m.of_file = m.of_dir = -1;
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->w = w;
-		n->id = i + 1;
-		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		node_format(n);
-	}
 	for (unsigned i = 0; i < w->nodes; i++) {
 		w->node[i].sim = rt_sim_node_new(w->node[i].disk);
 		OK(rt_sim_spawn_on(w->node[i].sim, "node", cut_main, &w->node[i]));

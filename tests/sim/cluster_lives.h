@@ -54,4 +54,13 @@ static void crash_open(struct node *n)
 	}
 }
 
+/* All that are left do so together. */
+static inline void crash_close(struct node *n)
+{
+	fs_close(n->fs);
+	barrier(n);
+	node_settle(n);
+	OK(volume_close(n->v));
+}
+
 #endif

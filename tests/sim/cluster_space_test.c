@@ -299,14 +299,6 @@ static void filling_life(void *arg)
 		rt_sleep_ns(STALE_NS);
 }
 
-static void close_life(struct node *n)
-{
-	fs_close(n->fs);
-	barrier(n);
-	node_settle(n);
-	OK(volume_close(n->v));
-}
-
 /* It comes back, and at once needs what nobody has open any more. */
 static void refilling_life(void *arg)
 {
@@ -321,7 +313,7 @@ static void refilling_life(void *arg)
 	EQ(append(n, f, &size, pages), pages);
 	ops_close(n->fs, f);
 	atomic_store(&refilled, true);
-	close_life(n);
+	crash_close(n);
 }
 
 static void other_life(void *arg)
@@ -331,7 +323,7 @@ static void other_life(void *arg)
 	crash_open(n);
 	while (!atomic_load(&refilled))
 		rt_sleep_ns(STALE_NS / 100);
-	close_life(n);
+	crash_close(n);
 }
 
 static int run_killed(void *arg)
@@ -341,15 +333,10 @@ static int run_killed(void *arg)
 
 	atomic_store(&filled, 0);
 	atomic_store(&refilled, false);
-	running = w;
-	memset(w->uuid, 0x11, sizeof(w->uuid));
+	world_format(w);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
-		n->w = w;
-		n->id = i + 1;
-		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-		node_format(n);
 		n->sim = rt_sim_node_new(n->disk);
 		OK(rt_sim_spawn_on(n->sim, "node", i ? other_life : filling_life, n));
 	}
@@ -363,6 +350,7 @@ static int run_killed(void *arg)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
 	running = NULL;
 	HOLDS(!stores_check(w));
+	signal(SIGABRT, abort_before);
 	return 0;
 }
 

@@ -414,10 +414,9 @@ static inline void nodes_await(const struct world *w, bool killed)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim) || killed);
 }
 
-static inline int run_world(void *arg)
+/* Its nodes and their stores, and what an abort says of them. */
+static inline void world_format(struct world *w)
 {
-	struct world *w = (struct world *)arg;
-
 	running = w;
 	abort_before = signal(SIGABRT, on_abort);
 	memset(w->uuid, 0x11, sizeof(w->uuid));
@@ -429,6 +428,13 @@ static inline int run_world(void *arg)
 		snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
 		node_format(n);
 	}
+}
+
+static inline int run_world(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	world_format(w);
 	nodes_run(w, node_main);
 	if (w->cut_ns) {
 		rt_sleep_ns(w->cut_ns);
