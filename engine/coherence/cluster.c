@@ -168,7 +168,7 @@ static void page_fail(struct cluster *d, struct dpage *p)
 static void fail_all(struct cluster *d)
 {
 	page_all_lock(d);
-	page_each_locked(d, page_fail);
+	page_each_awake(d, page_fail);
 	page_all_unlock(d);
 }
 
@@ -297,7 +297,7 @@ static void dump_busy(struct cluster *d, struct dpage *p)
 
 void coherence_cluster_dump(struct coherence *c)
 {
-	page_each_locked(cluster_of(c), dump_busy);
+	page_each_awake(cluster_of(c), dump_busy);
 }
 
 const struct coherence_cluster_counters *coherence_cluster_counters(struct coherence *c)

@@ -26,7 +26,7 @@ _Static_assert(COHERENCE_NO_NODE == NODE_NONE, "no node");
 #define PAGE_BUCKETS    1024u /* of a partition, at least */
 #define PAGE_RUN        16u   /* pages in a row that are found together */
 #define PAGE_CHUNK      32u   /* records that are allocated together */
-#define CHUNKS_IDLE     4u    /* of a partition that are kept without a record */
+#define CHUNKS_IDLE     4u    /* of a kind and partition that are kept without a record */
 #define ROWS_SPARE      16u   /* of a partition, at most */
 #define DEFERRED_MAX    256u /* of a page: an ask, a shipment and a request of each node */
 #define HOME_TASKS      4u
@@ -74,10 +74,16 @@ struct deferred {
 /* Where an image comes from that was granted. */
 enum got { GOT_HELD, GOT_PEER, GOT_STORE, GOT_ZEROS };
 
+/* What records begin with, of whatever kind. */
+struct record {
+	struct record_chunk *chunk;
+	struct record *next; /* of the free of its chunk */
+};
+
 /* What this node knows of a page: as one that may have it, and as its home. */
 struct dpage {
 	/* what each event looks at comes first, in as few lines of memory as it fits */
-	_Alignas(64) struct dpage *next; /* of the free of its chunk */
+	_Alignas(64) struct record record;
 	struct page_at at;
 	struct wish *wish;
 	struct deferred *deferred;
@@ -127,16 +133,42 @@ struct dpage {
 	struct dpage *giver_next;
 	struct dpage *easing_next, **easing_link;
 	uint64_t easing_ns; /* since when */
-	struct page_chunk *chunk;
+	struct page_row *row;
 	struct home_rebuild rebuild;
 };
 
-/* Records of one partition, so that those of pages in a row lie side by side. */
-struct page_chunk {
-	struct page_chunk *next, **link; /* of those with a free record */
-	unsigned used;
-	struct dpage *free;
-	struct dpage page[PAGE_CHUNK];
+/*
+ * What is kept of a page while nothing goes on with it: one line of memory, in place of the seven
+ * of struct dpage. Fields are those of its hold, and its own.
+ */
+struct page_rest {
+	_Alignas(64) struct record record;
+	uint64_t place, incarnation, version, flush_to;
+	uint32_t epoch, request;
+	uint16_t served, flags;
+	uint8_t hold, home, got;
+	bool has_entry : 1, unmade : 1;
+	bool current : 1; /* of the entry */
+};
+_Static_assert(sizeof(struct page_rest) == CACHE_LINE, "a line");
+
+/* Of a page of this shard. The rest of the fields are its entry's, and its own. */
+struct page_rest_home {
+	struct page_rest rest;
+	node_map holders, owing, may, changed;
+	uint64_t incarnation, stored_incarnation, stored_version;
+	uint32_t epoch;
+	uint16_t copies;
+	uint8_t mode, source;
+};
+_Static_assert(sizeof(struct page_rest_home) == 2 * CACHE_LINE, "two lines");
+
+enum record_kind { RECORD_AWAKE, RECORD_REST, RECORD_REST_HOME, RECORD_KINDS };
+
+/* Records of one kind and partition, so that those of pages in a row lie side by side. */
+struct record_pool {
+	struct record_chunk *chunks; /* that have a free record */
+	unsigned idle;               /* of these: have none in use */
 };
 
 struct partition {
@@ -144,9 +176,8 @@ struct partition {
 	struct page_row **bucket;
 	struct page_row *rows; /* spare ones */
 	unsigned rows_spare;
-	unsigned idle;             /* of the next: have no record in use */
-	struct page_chunk *chunks; /* that have a free record */
-	struct image_op *spare;    /* as many as were under way at once */
+	struct record_pool pool[RECORD_KINDS];
+	struct image_op *spare; /* as many as were under way at once */
 };
 
 /* Work that waits for the store or a peer. */
@@ -269,24 +300,44 @@ void page_dump(const struct cluster *d, const struct dpage *p);
 /* `buckets` of each partition, a power of two. */
 int page_table_open(struct cluster *d, uint32_t buckets);
 void page_table_close(struct cluster *d);
-/* Locks the page's partition; its record, or NULL. */
+/* Locks the page's partition; its record, awake, or NULL. */
 struct dpage *page_lock(struct cluster *d, page_id pid);
 /* Makes one, under the lock. NULL: no memory, or no such shard. */
 struct dpage *page_new(struct cluster *d, page_id pid);
 /* Takes one that says nothing out, and frees it. */
 void page_forget(struct cluster *d, struct dpage *p);
+/* Puts the record of a page that is not busy to rest, if it may: whoever has it locked must not
+ * look at it any more. */
+void page_rest(struct cluster *d, struct dpage *p);
 void page_partition_unlock(struct cluster *d, page_id pid);
 /* Calls fn for each record, its partition locked, and settles it after. */
 void page_each(struct cluster *d,
 	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg);
 /* The same with all partitions locked; settles nothing. */
 void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p));
+/* The same, of pages with which something goes on: not those that are at rest. */
+void page_each_awake(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p));
 void page_all_lock(struct cluster *d);
 void page_all_unlock(struct cluster *d);
 
+/* ---- cluster_rest.c: records at rest ----------------------------------------------------- */
+
+/* Does what is kept at rest say all that the record says? Of a page that is not busy. */
+bool rest_may(const struct dpage *p);
+/* From the one into the other; neither changes the `record` it begins with. `p`: zeros before. */
+void rest_from(struct page_rest *r, const struct dpage *p);
+void rest_into(struct dpage *p, const struct page_rest *r);
+static inline enum record_kind rest_kind(bool has_entry)
+{
+	return has_entry ? RECORD_REST_HOME : RECORD_REST;
+}
+
 /* ---- cluster_page.c: records ----------------------------------------------------------- */
 
-/* Does what has become possible, forgets a record that says nothing. */
+/* Is something under way that has, or will look for, the record? */
+bool page_busy(const struct dpage *p);
+/* Does what has become possible, forgets a record that says nothing. It may be gone then, or at
+ * rest. */
 void page_settle(struct cluster *d, struct dpage *p);
 /* The same, and unlocks; what was sent goes out. */
 void page_unlock(struct cluster *d, page_id pid, struct dpage *p);

@@ -147,8 +147,7 @@ static void page_replay(struct cluster *d, struct dpage *p)
 	}
 }
 
-/* Something is under way that has, or will look for, the record. */
-static bool page_busy(const struct dpage *p)
+bool page_busy(const struct dpage *p)
 {
 	return p->opening || p->deferred || p->wish || p->ships || p->evicting ||
 	       p->refs || p->ops || p->persisting || p->leaving || p->vacate ||
@@ -159,21 +158,19 @@ static bool page_busy(const struct dpage *p)
 static void page_alone(struct cluster *d, struct dpage *p)
 {
 	if (!p->has_entry || !home_is_alone(&p->entry, &p->hold, &p->at) ||
-		page_busy(p) || d->base.frames->strengthen(d->base.cache, p->at.pid))
+		d->base.frames->strengthen(d->base.cache, p->at.pid))
 		return;
 	home_alone(&p->entry, &p->hold);
 	page_note_may(p);
 	DCOUNT(d, alone_again);
 }
 
-/* The record says nothing that would not be so without it. */
+/* The record, of a page that is not busy, says nothing that would not be so without it. */
 static bool page_idle(const struct dpage *p)
 {
 	const struct page_hold *h = &p->hold;
 	node_map self = node_bit(p->at.self);
 
-	if (page_busy(p))
-		return false;
 	if (h->phase != PHASE_QUIET || h->owed_incarnation || h->owed_version)
 		return false;
 	if (!p->has_entry)
@@ -203,9 +200,13 @@ void page_settle(struct cluster *d, struct dpage *p)
 			page_replay(d, p);
 		wish_start(d, p);
 	} while (p->replay);
+	if (page_busy(p))
+		return;
 	page_alone(d, p);
 	if (page_idle(p))
 		forget(d, p);
+	else
+		page_rest(d, p);
 }
 
 void page_unlock_more(struct cluster *d, page_id pid, struct dpage *p)

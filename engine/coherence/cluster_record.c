@@ -7,20 +7,40 @@
  * is found by one look in one small block (struct page_row), which tells also of those that
  * have no record; and a look fetches the next record of the row into the processor's cache.
  * So of pages in a row only the first ones cost a look into cold memory. Chains are of rows,
- * never through records, which are of seven lines and lie anywhere.
+ * never through records, which lie anywhere.
+ *
+ * A record that is locked is awake: a struct dpage, of seven lines. One that says no more than a line
+ * or two can hold is put to rest by the end of the lock (cluster_rest.c). So few are awake at a time,
+ * and these are where the last ones were, in the processor's cache.
  */
 #include "engine/coherence/cluster_internal.h"
 
 #define RECORD_AHEAD 2u /* pages */
 #define ROW_AHEAD    5u /* the place in a row at which the next one's bucket is looked for */
-#define RECORD_LINES 4u /* of a record: what most events look at */
+#define AWAKE_LINES  4u /* of a record that is awake: what most events look at */
+#define MEMORY_NS    1000000ull
 
 /* What is known of the pages first ... first + PAGE_RUN - 1. */
 struct page_row {
 	page_id first;
 	struct page_row *next; /* of its bucket, or of the spare */
 	uint32_t used;         /* records; and 1 for who walks over them */
-	struct dpage *page[PAGE_RUN];
+	uint16_t rest;         /* a bit for each: it is at rest */
+	struct record *record[PAGE_RUN];
+};
+
+/* Records that lie together. Those that are not used have a `next`, and no more. */
+struct record_chunk {
+	struct record_chunk *next, **link; /* of those with a free record */
+	unsigned used;
+	struct record *free;
+	_Alignas(64) uint8_t records[];
+};
+
+static const size_t record_bytes[] = {
+	[RECORD_AWAKE] = sizeof(struct dpage),
+	[RECORD_REST] = sizeof(struct page_rest),
+	[RECORD_REST_HOME] = sizeof(struct page_rest_home),
 };
 
 int page_table_open(struct cluster *d, uint32_t buckets)
@@ -54,79 +74,107 @@ static struct page_row **bucket_of(struct cluster *d, page_id pid)
 
 /* ---- their memory --------------------------------------------------------------------------- */
 
-static void chunk_link(struct partition *t, struct page_chunk *k)
+static void chunk_link(struct record_pool *pool, struct record_chunk *k)
 {
-	k->next = t->chunks;
-	k->link = &t->chunks;
+	k->next = pool->chunks;
+	k->link = &pool->chunks;
 	if (k->next)
 		k->next->link = &k->next;
-	t->chunks = k;
+	pool->chunks = k;
 }
 
-static void chunk_unlink(struct page_chunk *k)
+static void chunk_unlink(struct record_chunk *k)
 {
 	*k->link = k->next;
 	if (k->next)
 		k->next->link = k->link;
 }
 
-static struct page_chunk *chunk_new(struct partition *t)
+static struct record_chunk *chunk_new(struct record_pool *pool, size_t bytes)
 {
-	struct page_chunk *k = rt_alloc(sizeof(*k));
+	struct record_chunk *k = rt_alloc(sizeof(*k) + PAGE_CHUNK * bytes);
 
 	if (!k)
 		return NULL;
 	for (unsigned i = PAGE_CHUNK; i-- > 0;) {
-		k->page[i].next = k->free;
-		k->free = &k->page[i];
+		struct record *r = (struct record *)(k->records + i * bytes);
+
+		r->chunk = k;
+		r->next = k->free;
+		k->free = r;
 	}
-	chunk_link(t, k);
-	t->idle++;
+	chunk_link(pool, k);
+	pool->idle++;
 	return k;
 }
 
-static void record_expect(const struct dpage *p, unsigned lines)
+static void record_expect(const struct record *r, size_t bytes)
 {
-	for (unsigned line = 0; line < lines; line++)
-		__builtin_prefetch((const char *)p + line * CACHE_LINE);
+	for (size_t at = 0; at < bytes; at += CACHE_LINE)
+		__builtin_prefetch((const char *)r + at);
 }
 
-static struct dpage *record_new(struct partition *t)
+/* What is behind its beginning is what was there before. NULL: no memory. */
+static struct record *record_new(struct partition *t, enum record_kind kind)
 {
-	struct page_chunk *k = t->chunks ? t->chunks : chunk_new(t);
-	struct dpage *p;
+	struct record_pool *pool = &t->pool[kind];
+	struct record_chunk *k = pool->chunks;
+	struct record *r;
 
 	if (!k)
+		k = chunk_new(pool, record_bytes[kind]);
+	if (!k)
 		return NULL;
-	p = k->free;
-	k->free = p->next;
-	t->idle -= k->used == 0;
+	r = k->free;
+	k->free = r->next;
+	pool->idle -= k->used == 0;
 	k->used++;
-	if (k->free)
-		record_expect(k->free, sizeof(*k->free) / CACHE_LINE);
-	else
+	if (!k->free)
 		chunk_unlink(k);
-	*p = (struct dpage){.chunk = k};
-	return p;
+	else if (kind != RECORD_AWAKE) /* they are in the processor's cache */
+		record_expect(k->free, record_bytes[kind]);
+	return r;
 }
 
-static void record_free(struct partition *t, struct dpage *p)
+static void record_free(struct partition *t, struct record *r, enum record_kind kind)
 {
-	struct page_chunk *k = p->chunk;
+	struct record_pool *pool = &t->pool[kind];
+	struct record_chunk *k = r->chunk;
 
-	page_forget_deferred(p);
 	if (!k->free)
-		chunk_link(t, k);
-	p->next = k->free;
-	k->free = p;
+		chunk_link(pool, k);
+	r->next = k->free;
+	k->free = r;
 	if (--k->used)
 		return;
-	if (t->idle < CHUNKS_IDLE) { /* pages come and go: their memory is used again */
-		t->idle++;
+	if (pool->idle < CHUNKS_IDLE) {
+		pool->idle++; /* pages come and go: their memory is used again */
 		return;
 	}
 	chunk_unlink(k);
 	rt_free(k);
+}
+
+static struct dpage *as_awake(struct record *r)
+{
+	return container_of(r, struct dpage, record);
+}
+
+static struct page_rest *as_rest(struct record *r)
+{
+	return container_of(r, struct page_rest, record);
+}
+
+/* The page's record in its row. */
+static bool at_rest(const struct page_row *row, unsigned i)
+{
+	return row->rest & 1u << i;
+}
+
+static enum record_kind kind_of(const struct page_row *row, unsigned i)
+{
+	return at_rest(row, i) ? rest_kind(as_rest(row->record[i])->has_entry)
+			       : RECORD_AWAKE;
 }
 
 static struct page_row *row_new(struct cluster *d, page_id pid)
@@ -196,9 +244,16 @@ void image_op_put(struct image_op *x)
 
 static void row_close(struct partition *t, struct page_row *row)
 {
-	for (unsigned i = 0; i < PAGE_RUN; i++)
-		if (row->page[i])
-			record_free(t, row->page[i]);
+	for (unsigned i = 0; i < PAGE_RUN; i++) {
+		enum record_kind kind;
+
+		if (!row->record[i])
+			continue;
+		kind = kind_of(row, i);
+		if (kind == RECORD_AWAKE)
+			page_forget_deferred(as_awake(row->record[i]));
+		record_free(t, row->record[i], kind);
+	}
 	rt_free(row);
 }
 
@@ -223,15 +278,20 @@ static void partition_close(struct partition *t, uint32_t buckets)
 		t->spare = x->next;
 		rt_free(x);
 	}
-	while (t->chunks) {
-		struct page_chunk *k = t->chunks;
+	for (unsigned kind = 0; kind < RECORD_KINDS; kind++) {
+		struct record_pool *pool = &t->pool[kind];
 
-		chunk_unlink(k);
-		rt_free(k);
+		while (pool->chunks) {
+			struct record_chunk *k = pool->chunks;
+
+			chunk_unlink(k);
+			rt_free(k);
+		}
+		pool->idle = 0;
 	}
 	rt_free(t->bucket);
 	t->bucket = NULL;
-	t->idle = t->rows_spare = 0;
+	t->rows_spare = 0;
 }
 
 void page_table_close(struct cluster *d)
@@ -256,20 +316,89 @@ static void row_expect(struct cluster *d, const struct page_row *row, page_id pi
 {
 	unsigned i = pid % PAGE_RUN + RECORD_AHEAD;
 
-	if (i < PAGE_RUN && row && row->page[i])
-		record_expect(row->page[i], RECORD_LINES);
+	if (i < PAGE_RUN && row && row->record[i])
+		record_expect(row->record[i], at_rest(row, i)
+						      ? sizeof(struct page_rest_home)
+						      : AWAKE_LINES * CACHE_LINE);
 	if (pid % PAGE_RUN == ROW_AHEAD)
 		__builtin_prefetch(bucket_of(d, pid + PAGE_RUN));
 }
 
+/* A record for one that wakes, for which there is no way to say no: without memory it waits
+ * for some, under the lock. */
+static struct record *record_await(struct cluster *d, struct partition *t)
+{
+	struct record *r = record_new(t, RECORD_AWAKE);
+
+	if (!r)
+		weft_log(3, "node %u: no memory for the record of a page: waits for some",
+			d->o.self);
+	while (!r) {
+		rt_sleep_ns(MEMORY_NS);
+		r = record_new(t, RECORD_AWAKE);
+	}
+	return r;
+}
+
+static struct dpage *page_clear(struct record *r)
+{
+	struct dpage *p = as_awake(r);
+
+	*p = (struct dpage){.record.chunk = r->chunk};
+	return p;
+}
+
+static struct dpage *row_wake(
+	struct cluster *d, struct partition *t, struct page_row *row, unsigned i)
+{
+	struct dpage *p = page_clear(record_await(d, t));
+	struct record *r = row->record[i];
+
+	p->row = row;
+	p->at = (struct page_at){.pid = row->first + i, .self = d->o.self};
+	rest_into(p, as_rest(r));
+	row->record[i] = &p->record;
+	row->rest &= (uint16_t) ~(1u << i);
+	record_free(t, r, rest_kind(p->has_entry));
+	return p;
+}
+
+/* The row's page, awake. NULL: it has no record. */
+static inline struct dpage *row_page(
+	struct cluster *d, struct partition *t, struct page_row *row, unsigned i)
+{
+	if (!row->record[i])
+		return NULL;
+	return at_rest(row, i) ? row_wake(d, t, row, i) : as_awake(row->record[i]);
+}
+
+void page_rest(struct cluster *d, struct dpage *p)
+{
+	unsigned i = p->at.pid % PAGE_RUN;
+	struct partition *t;
+	struct record *r;
+
+	if (!rest_may(p))
+		return;
+	t = partition_of(d, p->at.pid);
+	r = record_new(t, rest_kind(p->has_entry));
+	if (!r)
+		return; /* no memory: it stays awake */
+	rest_from(as_rest(r), p);
+	p->row->record[i] = r;
+	p->row->rest |= (uint16_t)(1u << i);
+	record_free(t, &p->record, RECORD_AWAKE);
+}
+
 struct dpage *page_lock(struct cluster *d, page_id pid)
 {
+	struct partition *t = partition_of(d, pid);
 	struct page_row *row;
 
-	rt_mutex_lock(&partition_of(d, pid)->lock);
+	rt_mutex_lock(&t->lock);
 	row = row_find(d, pid);
 	row_expect(d, row, pid);
-	return row ? row->page[pid % PAGE_RUN] : NULL;
+	return row ? row_page(d, t, row, pid % PAGE_RUN) : NULL;
 }
 
 void page_partition_unlock(struct cluster *d, page_id pid)
@@ -280,25 +409,29 @@ void page_partition_unlock(struct cluster *d, page_id pid)
 struct dpage *page_new(struct cluster *d, page_id pid)
 {
 	unsigned home = d->o.home(d->o.owner, pid_shard(pid));
+	struct partition *t = partition_of(d, pid);
 	struct page_row *row;
+	struct record *r;
 	struct dpage *p;
 
 	if (home >= PAGE_NODES_MAX)
 		return NULL;
-	p = record_new(partition_of(d, pid));
-	if (!p)
+	r = record_new(t, RECORD_AWAKE);
+	if (!r)
 		return NULL;
-	p->deferred_end = &p->deferred;
 	row = row_find(d, pid);
 	if (!row)
 		row = row_new(d, pid);
 	if (!row) {
-		record_free(partition_of(d, pid), p);
+		record_free(t, r, RECORD_AWAKE);
 		return NULL;
 	}
+	p = page_clear(r);
+	p->row = row;
 	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint8_t)home};
+	p->deferred_end = &p->deferred;
 	p->reinstating = NODE_NONE;
-	row->page[pid % PAGE_RUN] = p;
+	row->record[pid % PAGE_RUN] = r;
 	row->used++;
 	DCOUNT(d, pages);
 	return p;
@@ -306,12 +439,13 @@ struct dpage *page_new(struct cluster *d, page_id pid)
 
 void page_forget(struct cluster *d, struct dpage *p)
 {
-	page_id pid = p->at.pid;
-	struct page_row *row = row_find(d, pid);
+	struct page_row *row = p->row;
+	unsigned i = p->at.pid % PAGE_RUN;
 
 	atomic_fetch_sub_explicit(&d->counters.pages, 1, memory_order_relaxed);
-	row->page[pid % PAGE_RUN] = NULL;
-	record_free(partition_of(d, pid), p);
+	row->record[i] = NULL;
+	page_forget_deferred(p);
+	record_free(partition_of(d, p->at.pid), &p->record, RECORD_AWAKE);
 	row_leave(d, row);
 }
 
@@ -320,12 +454,17 @@ void page_forget(struct cluster *d, struct dpage *p)
 static void row_each(struct cluster *d, struct page_row *row,
 	void (*fn)(struct cluster *d, struct dpage *p, void *arg), void *arg)
 {
+	struct partition *t = partition_of(d, row->first);
+
 	row->used++; /* it stays, though they may be forgotten */
-	for (unsigned i = 0; i < PAGE_RUN; i++)
-		if (row->page[i]) {
-			fn(d, row->page[i], arg);
-			page_settle(d, row->page[i]);
+	for (unsigned i = 0; i < PAGE_RUN; i++) {
+		struct dpage *p = row_page(d, t, row, i);
+
+		if (p) {
+			fn(d, p, arg);
+			page_settle(d, p);
 		}
+	}
 	row_leave(d, row);
 }
 
@@ -347,31 +486,72 @@ void page_each(struct cluster *d,
 	}
 }
 
-void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p))
+/* `wake`: also those at rest, which go back to it. */
+static void row_each_locked(struct cluster *d, struct page_row *row,
+	void (*fn)(struct cluster *d, struct dpage *p), bool wake)
+{
+	struct partition *t = partition_of(d, row->first);
+
+	for (unsigned i = 0; i < PAGE_RUN; i++) {
+		struct dpage *p;
+
+		if (!row->record[i] || (!wake && at_rest(row, i)))
+			continue;
+		p = row_page(d, t, row, i);
+		fn(d, p);
+		if (wake && !page_busy(p))
+			page_rest(d, p);
+	}
+}
+
+static void each_locked(
+	struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p), bool wake)
 {
 	for (uint32_t at = 0; at < PAGE_PARTITIONS * d->buckets; at++)
 		for (struct page_row *row =
 				d->partition[at / d->buckets].bucket[at % d->buckets];
 			row; row = row->next)
-			for (unsigned i = 0; i < PAGE_RUN; i++)
-				if (row->page[i])
-					fn(d, row->page[i]);
+			row_each_locked(d, row, fn, wake);
 }
 
-static int row_reports(
-	struct cluster *d, const struct page_row *row, struct report_list *list)
+void page_each_locked(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p))
+{
+	each_locked(d, fn, true);
+}
+
+void page_each_awake(struct cluster *d, void (*fn)(struct cluster *d, struct dpage *p))
+{
+	each_locked(d, fn, false);
+}
+
+/* What the page is to be reported as. */
+static int row_report(
+	struct cluster *d, struct page_row *row, unsigned i, struct report_list *list)
+{
+	struct record *r = row->record[i];
+	struct dpage woken = {.at = {.pid = row->first + i, .self = d->o.self}};
+	const struct dpage *p = &woken;
+	int e;
+
+	if (!at_rest(row, i))
+		p = as_awake(r);
+	else
+		rest_into(&woken, as_rest(r));
+	if (p->at.home == d->o.self)
+		return 0;
+	e = report_list_grow(list);
+	if (!e)
+		report_page(p, list);
+	return e;
+}
+
+static int row_reports(struct cluster *d, struct page_row *row, struct report_list *list)
 {
 	int e = 0;
 
-	for (unsigned i = 0; i < PAGE_RUN && !e; i++) {
-		const struct dpage *p = row->page[i];
-
-		if (!p || p->at.home == d->o.self)
-			continue;
-		e = report_list_grow(list);
-		if (!e)
-			report_page(p, list);
-	}
+	for (unsigned i = 0; i < PAGE_RUN && !e; i++)
+		if (row->record[i])
+			e = row_report(d, row, i, list);
 	return e;
 }
 
@@ -385,7 +565,7 @@ int page_bucket_reports(
 	rt_mutex_lock(&t->lock);
 	if (view_epoch(d) != epoch)
 		e = -EAGAIN;
-	for (const struct page_row *row = t->bucket[at % d->buckets]; row && !e;
+	for (struct page_row *row = t->bucket[at % d->buckets]; row && !e;
 		row = row->next)
 		e = row_reports(d, row, list);
 	if (e)
