@@ -394,12 +394,16 @@ static json_t *change_status(struct daemon *d)
 static json_t *coherence_status(struct daemon *d)
 {
 	const struct coherence_cluster_counters *c = member_counters(d->member);
+	struct coherence_records records;
 	json_t *o = json_object();
 	bool served = false;
 
+	coherence_cluster_records(d->volume->coherence, &records);
 	put(o, "epoch", coherence_cluster_epoch(d->volume->coherence, &served));
 	json_object_set_new(o, "shard_served", json_boolean(served));
-	PUT_COUNTER(o, c, pages);
+	put(o, "pages", records.pages);
+	put(o, "pages_awake", records.awake);
+	put(o, "record_bytes", records.bytes);
 	PUT_COUNTER(o, c, deferred);
 	PUT_COUNTER(o, c, gives_tried_again);
 	PUT_COUNTER(o, c, ease_looks);

@@ -164,17 +164,19 @@ static void print_coherence(const json_t *c)
 {
 	const json_t *sent = json_object_get(c, "sent");
 	const char *name, *sep = "";
+	char memory[16];
 	json_t *n;
 
 	if (!c)
 		return;
-	printf("  epoch     %.0f%s; %.0f pages known of, %.0f asks deferred, %.0f taken "
-	       "over\n",
+	printf("  epoch     %.0f%s; %.0f pages known of, in %s; %.0f asks deferred, "
+	       "%.0f taken over\n",
 		number(c, "epoch"),
 		json_is_true(json_object_get(c, "shard_served"))
 			? ""
 			: " (this node's shard waits for nodes that are away)",
-		number(c, "pages"), number(c, "deferred"), number(c, "taken_over"));
+		number(c, "pages"), bytes(memory, number(c, "record_bytes")),
+		number(c, "deferred"), number(c, "taken_over"));
 	printf("  sent      ");
 	json_object_foreach((json_t *)sent, name, n)
 	{

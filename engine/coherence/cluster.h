@@ -83,9 +83,16 @@ struct coherence_cluster_counters {
 	 * then, and nobody had said so: none */
 	_Atomic uint64_t ease_looks, eased_unheard;
 	_Atomic uint64_t
-		impossible;     /* what by the protocol cannot happen; links cut for it */
-	_Atomic uint64_t pages; /* records at present */
+		impossible; /* what by the protocol cannot happen; links cut for it */
 };
+/* Of pages that the frames alone do not tell of (many-nodes.md, "The driver"), at present. */
+struct coherence_records {
+	uint64_t pages;
+	uint64_t awake; /* of these: something goes on with them */
+	uint64_t bytes; /* their memory */
+};
+/* Looks at each partition, under its lock. */
+void coherence_cluster_records(struct coherence *c, struct coherence_records *out);
 /*
  * For people: the last change of the cluster's epoch, from the first one since all went on.
  * Durations are 0 while they last.

@@ -169,13 +169,15 @@ enum record_kind { RECORD_AWAKE, RECORD_REST, RECORD_REST_HOME, RECORD_KINDS };
 struct record_pool {
 	struct record_chunk *chunks; /* that have a free record */
 	unsigned idle;               /* of these: have none in use */
+	unsigned all;                /* chunks, with or without */
+	uint32_t used;               /* records */
 };
 
 struct partition {
 	_Alignas(64) struct rt_mutex lock;
 	struct page_row **bucket;
 	struct page_row *rows; /* spare ones */
-	unsigned rows_spare;
+	unsigned rows_spare, rows_all;
 	struct record_pool pool[RECORD_KINDS];
 	struct image_op *spare; /* as many as were under way at once */
 };

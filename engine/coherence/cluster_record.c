@@ -105,6 +105,7 @@ static struct record_chunk *chunk_new(struct record_pool *pool, size_t bytes)
 	}
 	chunk_link(pool, k);
 	pool->idle++;
+	pool->all++;
 	return k;
 }
 
@@ -129,6 +130,7 @@ static struct record *record_new(struct partition *t, enum record_kind kind)
 	k->free = r->next;
 	pool->idle -= k->used == 0;
 	k->used++;
+	pool->used++;
 	if (!k->free)
 		chunk_unlink(k);
 	else if (kind != RECORD_AWAKE) /* they are in the processor's cache */
@@ -145,6 +147,7 @@ static void record_free(struct partition *t, struct record *r, enum record_kind 
 		chunk_link(pool, k);
 	r->next = k->free;
 	k->free = r;
+	pool->used--;
 	if (--k->used)
 		return;
 	if (pool->idle < CHUNKS_IDLE) {
@@ -152,6 +155,7 @@ static void record_free(struct partition *t, struct record *r, enum record_kind 
 		return;
 	}
 	chunk_unlink(k);
+	pool->all--;
 	rt_free(k);
 }
 
@@ -188,6 +192,7 @@ static struct page_row *row_new(struct cluster *d, page_id pid)
 		t->rows_spare--;
 	} else {
 		row = rt_alloc(sizeof(*row));
+		t->rows_all += row != NULL;
 	}
 	if (!row)
 		return NULL;
@@ -200,6 +205,7 @@ static void row_free(struct partition *t, struct page_row *row)
 {
 	if (t->rows_spare == ROWS_SPARE) {
 		rt_free(row);
+		t->rows_all--;
 		return;
 	}
 	row->next = t->rows;
@@ -287,11 +293,11 @@ static void partition_close(struct partition *t, uint32_t buckets)
 			chunk_unlink(k);
 			rt_free(k);
 		}
-		pool->idle = 0;
+		pool->idle = pool->all = 0;
 	}
 	rt_free(t->bucket);
 	t->bucket = NULL;
-	t->rows_spare = 0;
+	t->rows_spare = t->rows_all = 0;
 }
 
 void page_table_close(struct cluster *d)
@@ -433,7 +439,6 @@ struct dpage *page_new(struct cluster *d, page_id pid)
 	p->reinstating = NODE_NONE;
 	row->record[pid % PAGE_RUN] = r;
 	row->used++;
-	DCOUNT(d, pages);
 	return p;
 }
 
@@ -442,7 +447,6 @@ void page_forget(struct cluster *d, struct dpage *p)
 	struct page_row *row = p->row;
 	unsigned i = p->at.pid % PAGE_RUN;
 
-	atomic_fetch_sub_explicit(&d->counters.pages, 1, memory_order_relaxed);
 	row->record[i] = NULL;
 	page_forget_deferred(p);
 	record_free(partition_of(d, p->at.pid), &p->record, RECORD_AWAKE);
@@ -483,6 +487,29 @@ void page_each(struct cluster *d,
 			}
 		rt_mutex_unlock(&t->lock);
 		net_flush(d->o.net);
+	}
+}
+
+void coherence_cluster_records(struct coherence *c, struct coherence_records *out)
+{
+	struct cluster *d = cluster_of(c);
+
+	*out = (struct coherence_records){0};
+	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
+		struct partition *t = &d->partition[i];
+
+		rt_mutex_lock(&t->lock);
+		for (unsigned kind = 0; kind < RECORD_KINDS; kind++) {
+			const struct record_pool *pool = &t->pool[kind];
+
+			out->pages += pool->used;
+			out->bytes +=
+				pool->all * (sizeof(struct record_chunk) +
+						    PAGE_CHUNK * record_bytes[kind]);
+		}
+		out->awake += t->pool[RECORD_AWAKE].used;
+		out->bytes += t->rows_all * sizeof(struct page_row);
+		rt_mutex_unlock(&t->lock);
 	}
 }
 
