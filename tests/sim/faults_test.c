@@ -194,18 +194,18 @@ static void full_seed_main(uint64_t seed)
 
 static void check(const char *test, enum plan plan, uint64_t seeds, void (*fn)(uint64_t))
 {
+	uint64_t count = sim_env("WEFT_SIM_SEEDS", seeds);
 	unsigned failed;
 
 	run.plan = plan;
-	failed = sim_each_seed(test, sim_env("WEFT_SIM_FIRST", 1),
-		sim_env("WEFT_SIM_SEEDS", seeds), 600, fn);
+	failed = sim_each_seed(test, sim_env("WEFT_SIM_FIRST", 1), count, 600, fn);
 	printf("             %llu runs, %llu lives, %llu errors answered, %llu syncs\n",
 		(unsigned long long)sim_totals->runs,
 		(unsigned long long)sim_totals->lives,
 		(unsigned long long)sim_totals->faults,
 		(unsigned long long)sim_totals->syncs);
 	assert_int_equal(failed, 0);
-	if (!getenv("WEFT_SIM_SEED"))
+	if (!getenv("WEFT_SIM_SEED") && count >= seeds) /* a few may meet none */
 		assert_true(sim_totals->faults > 0);
 }
 
