@@ -54,7 +54,10 @@ static void wake_reader(struct shm_peer *peer)
 	shm_ring_node(peer->node, &peer->rung);
 }
 
-/* Under send_lock; false: there is no room, and the other end tells when there is. */
+/*
+ * Under send_lock; false: there is no room, and the other end tells the node's task when there is.
+ * That may be at once, so it must find `waiting` then, and the lock taken.
+ */
 static bool put(struct shm_peer *peer, const struct net_message *m)
 {
 	struct shm_send *s = &peer->send;
@@ -62,6 +65,7 @@ static bool put(struct shm_peer *peer, const struct net_message *m)
 		s->tail - atomic_load_explicit(&peer->out->head, memory_order_acquire);
 
 	if (used >= SHM_SLOTS) {
+		atomic_store(&s->waiting, true);
 		atomic_store(&peer->out->full, 1);
 		used = s->tail - atomic_load(&peer->out->head);
 	}
@@ -163,10 +167,10 @@ static void send_message(struct shm_peer *peer, const struct net_message *m)
 	struct net_message copy = *m;
 
 	copy.sender = peer->line.base.net->options.self.node;
-	if (peer->line.queued == 0 && put(peer, &copy))
-		return;
-	*queued_at(s, peer->line.queued++) = copy;
-	atomic_store(&s->waiting, true);
+	if (peer->line.queued || !put(peer, &copy))
+		*queued_at(s, peer->line.queued++) = copy;
+	else if (atomic_load_explicit(&s->waiting, memory_order_relaxed))
+		atomic_store(&s->waiting, false); /* there was room after all */
 }
 
 /* A message was. With send_lock held; drops it. */
