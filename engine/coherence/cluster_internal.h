@@ -5,7 +5,8 @@
  * What happens to a page happens under the lock of its partition: a message or a call
  * changes its record (page_deliver, page_perform), what follows is queued to the links,
  * page_unlock does what has become possible by it. Nothing waits under the lock but for
- * the latch of a frame that is LEAVING, which nobody keeps. A frame's latch may be held by
+ * the latch of a frame that is LEAVING, which nobody keeps, and for memory, where a record must wake
+ * and there is none. A frame's latch may be held by
  * who takes the lock; under the lock latches are tried only.
  *
  * The cluster's epoch changes with all partitions locked, so it stands still under the lock

@@ -29,7 +29,7 @@ struct page_row {
 	struct record *record[PAGE_RUN];
 };
 
-/* Records that lie together. Those that are not used have a `next`, and no more. */
+/* Records that lie together. Of those that are not used only the `record` they begin with means anything. */
 struct record_chunk {
 	struct record_chunk *next, **link; /* of those with a free record */
 	unsigned used;

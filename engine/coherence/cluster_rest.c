@@ -11,9 +11,9 @@
 #include "engine/coherence/cluster_internal.h"
 
 /*
- * Means nothing then: of a request or grant (hold.wanted, granted, grant_epoch, wanted_incarnation,
+ * Means nothing then: of a request or grant (hold.wanted, granted, grant_epoch,
  * next_incarnation, next_version: phase QUIET) or of what is owed (logged), of the opening (stored_incarnation, stored_version),
- * of lists that it is not in (easing_ns and links), arrived_ns and give_ns. Of an entry that is not
+ * of lists that it is not in (easing_ns and links), and arrived_ns. Of an entry that is not
  * being rebuilt: `rebuild` and `gone`; and of one for which nothing was reported yet.
  */
 bool rest_may(const struct dpage *p)
@@ -21,6 +21,8 @@ bool rest_may(const struct dpage *p)
 	const struct page_hold *h = &p->hold;
 
 	return h->phase == PHASE_QUIET && !h->need && !h->exposed &&
+	       !h->wanted_incarnation &&
+	       !atomic_load_explicit(&p->give_ns, memory_order_relaxed) &&
 	       !h->owed_incarnation && !h->owed_version && !p->replay && !p->releasing &&
 	       !p->keep_owed && !p->readied && !p->storing && !p->reported &&
 	       !p->awaited && p->reinstating == NODE_NONE &&
