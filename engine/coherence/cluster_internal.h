@@ -5,9 +5,9 @@
  * What happens to a page happens under the lock of its partition: a message or a call
  * changes its record (page_deliver, page_perform), what follows is queued to the links,
  * page_unlock does what has become possible by it. Nothing waits under the lock but for
- * the latch of a frame that is LEAVING, which nobody keeps, and for memory, where a record must wake
- * and there is none. A frame's latch may be held by
- * who takes the lock; under the lock latches are tried only.
+ * the latch of a frame that is LEAVING, which nobody keeps, and for memory, where a record
+ * must wake and there is none. A frame's latch may be held by who takes the lock; under the
+ * lock latches are tried only.
  *
  * The cluster's epoch changes with all partitions locked, so it stands still under the lock
  * of one. The view's lock comes before those of partitions.
@@ -330,10 +330,6 @@ bool rest_may(const struct dpage *p);
 /* From the one into the other; neither changes the `record` it begins with. `p`: zeros before. */
 void rest_from(struct page_rest *r, const struct dpage *p);
 void rest_into(struct dpage *p, const struct page_rest *r);
-static inline enum record_kind rest_kind(bool has_entry)
-{
-	return has_entry ? RECORD_REST_HOME : RECORD_REST;
-}
 
 /* ---- cluster_page.c: records ----------------------------------------------------------- */
 

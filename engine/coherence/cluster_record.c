@@ -169,6 +169,11 @@ static struct page_rest *as_rest(struct record *r)
 	return container_of(r, struct page_rest, record);
 }
 
+static enum record_kind rest_kind(bool has_entry)
+{
+	return has_entry ? RECORD_REST_HOME : RECORD_REST;
+}
+
 /* The page's record in its row. */
 static bool at_rest(const struct page_row *row, unsigned i)
 {
@@ -448,7 +453,6 @@ void page_forget(struct cluster *d, struct dpage *p)
 	unsigned i = p->at.pid % PAGE_RUN;
 
 	row->record[i] = NULL;
-	page_forget_deferred(p);
 	record_free(partition_of(d, p->at.pid), &p->record, RECORD_AWAKE);
 	row_leave(d, row);
 }
@@ -551,25 +555,27 @@ void page_each_awake(struct cluster *d, void (*fn)(struct cluster *d, struct dpa
 	each_locked(d, fn, false);
 }
 
-/* What the page is to be reported as. */
+/* What the page is to be reported as; at rest it stays so. */
 static int row_report(
 	struct cluster *d, struct page_row *row, unsigned i, struct report_list *list)
 {
 	struct record *r = row->record[i];
-	struct dpage woken = {.at = {.pid = row->first + i, .self = d->o.self}};
-	const struct dpage *p = &woken;
+	struct dpage woken;
 	int e;
 
-	if (!at_rest(row, i))
-		p = as_awake(r);
-	else
-		rest_into(&woken, as_rest(r));
-	if (p->at.home == d->o.self)
+	if ((at_rest(row, i) ? as_rest(r)->home : as_awake(r)->at.home) == d->o.self)
 		return 0;
 	e = report_list_grow(list);
-	if (!e)
-		report_page(p, list);
-	return e;
+	if (e)
+		return e;
+	if (!at_rest(row, i)) {
+		report_page(as_awake(r), list);
+		return 0;
+	}
+	woken = (struct dpage){.at = {.pid = row->first + i, .self = d->o.self}};
+	rest_into(&woken, as_rest(r));
+	report_page(&woken, list);
+	return 0;
 }
 
 static int row_reports(struct cluster *d, struct page_row *row, struct report_list *list)

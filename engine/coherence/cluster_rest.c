@@ -11,10 +11,11 @@
 #include "engine/coherence/cluster_internal.h"
 
 /*
- * Means nothing then: of a request or grant (hold.wanted, granted, grant_epoch,
- * next_incarnation, next_version: phase QUIET) or of what is owed (logged), of the opening (stored_incarnation, stored_version),
- * of lists that it is not in (easing_ns and links), and arrived_ns. Of an entry that is not
- * being rebuilt: `rebuild` and `gone`; and of one for which nothing was reported yet.
+ * Means nothing then: of a request or grant (hold.wanted, granted, grant_epoch, next_incarnation,
+ * next_version: phase QUIET) or of what is owed (logged), of the opening (stored_incarnation,
+ * stored_version), of lists that it is not in (easing_ns and links), and arrived_ns. Of an entry
+ * that is not being rebuilt: `rebuild` and `gone`; of one for which nothing was reported yet:
+ * `rebuild`, which wakes as it begins.
  */
 bool rest_may(const struct dpage *p)
 {

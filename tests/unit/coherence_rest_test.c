@@ -41,7 +41,6 @@ static const struct range nothing[] = {
 	FIELD(at.self),
 	BETWEEN(at.home, wish),
 	BETWEEN(reinstating, evicting),
-	BETWEEN(hold.pad2, hold.epoch),
 	BETWEEN(entry.current, entry.copies),
 	BETWEEN(entry.copies, entry.epoch),
 	BETWEEN(entry.epoch, entry.holders),
