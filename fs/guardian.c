@@ -97,9 +97,17 @@ static _Noreturn void exec_again(char *const *again)
 	_exit(127);
 }
 
+/* Not by a signal that asks it to end: one that comes before the daemon waits for any kills it, too. */
+static bool was_killed(int status)
+{
+	int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+
+	return by && by != SIGTERM && by != SIGINT && by != SIGHUP;
+}
+
 /*
- * Until one ends by itself: because it is to be mounted, or nobody needs it, or it cannot start. One
- * that is killed again and again is left alone. `daemon` is the pidfd of the first; -1: the kernel has none.
+ * Until one ends by itself: because it is to be mounted, or nobody needs it, or it cannot start, or was
+ * asked to. One that is killed again and again is left alone. `daemon` is the pidfd of the first; -1: the kernel has none.
  */
 static void restart(const struct guardian *g, int daemon)
 {
@@ -118,7 +126,7 @@ static void restart(const struct guardian *g, int daemon)
 
 		if (child == 0)
 			exec_again(g->again);
-		if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFSIGNALED(status))
+		if (child < 0 || waitpid(child, &status, 0) < 0 || !was_killed(status))
 			return;
 		failures = rt_now_ns() - begin >= RESTARTS_LIVED_NS ? 0 : failures + 1;
 		poll(NULL, 0, RESTART_PAUSE_MS << failures);

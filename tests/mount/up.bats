@@ -68,6 +68,7 @@ nodes_up() {
 }
 
 @test "three nodes: up, up again, over a crash of one, and of all; down takes away everything" {
+	local n pids=() guardian again
 	command -v ip >/dev/null || skip "needs ip"
 	ip netns add "weft-up-$$-try" && ip netns del "weft-up-$$-try" || skip "needs network namespaces"
 	run nodes_up up
@@ -83,12 +84,28 @@ nodes_up() {
 	[ "$(cat "$DIR/nodes/2/hello")" = "$(cat "$DIR/nodes/3/hello")" ]
 	[ "$(cat "$DIR/nodes/3/f")" = kept ]
 	for n in 1 2 3; do
-		kill -9 "$(weft status "$DIR/nodes/$n" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')"
+		pids+=("$(weft status "$DIR/nodes/$n" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')")
+	done
+	guardian=$(pgrep -P "${pids[0]}" -x weft-guardian)
+	kill -9 $(pgrep -P "${pids[1]}" -x weft-guardian) $(pgrep -P "${pids[2]}" -x weft-guardian)
+	kill -9 "${pids[@]}"
+	# one is started again, and waits for the others. Killed again and again it is not there to be found for
+	# some seconds, but will be
+	for n in 1 2 3; do
+		wait_until 20 pgrep -P "$guardian" >/dev/null
+		again=$(pgrep -P "$guardian")
+		kill -9 "$again"
+		wait_until 10 gone "$again"
 	done
 	nodes_up down
 	run grep "$DIR/nodes" /proc/mounts
 	[ "$status" -ne 0 ]
 	[[ $(ip netns list) != *weft-up-$$* ]]
+	# also those that were just being started again, and who would start them
+	run pgrep -f "weftd .*$DIR/stores/demo.cluster"
+	echo "$output"
+	[ "$status" -eq 1 ]
+	wait_until 10 gone "$guardian"
 	nodes_up down
 	nodes_up up
 	[ "$(cat "$DIR/nodes/1/f")" = kept ]
