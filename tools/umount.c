@@ -20,8 +20,10 @@
 #include "fs/mount.h"
 #include "tools/tools.h"
 
-#define LOOK_MS      500
-#define SAY_AFTER_MS 10000
+#define LOOK_MS       500
+#define SAY_AFTER_MS  10000
+#define BUSY_FOR_MS   1000 /* who looks at all mounts is gone by then */
+#define BUSY_RETRY_MS 20
 
 struct unmount {
 	const char *who; /* begins messages */
@@ -83,6 +85,7 @@ static int check_mount(
 	return 0;
 }
 
+/* What uses it for a moment, as df and monitors do with each mount, is waited for. */
 static int take_away(
 	const struct unmount *u, const char *directory, struct weft_error *err)
 {
@@ -92,6 +95,10 @@ static int take_away(
 		umount2(directory, MNT_FORCE | UMOUNT_NOFOLLOW) == 0)
 		return 0;
 	ret = fuse_mount_close(directory, u->lazy);
+	for (int ms = 0; ret == -EBUSY && ms < BUSY_FOR_MS; ms += BUSY_RETRY_MS) {
+		usleep(BUSY_RETRY_MS * 1000);
+		ret = fuse_mount_close(directory, u->lazy);
+	}
 	return ret < 0 ? weft_error(err, ret, "%s%s", strerror(-ret),
 				 ret == -EBUSY ? "; `fuser -vm` shows who uses it" : "")
 		       : 0;

@@ -74,6 +74,19 @@ teardown() {
 	wait_until 10 gone "$DAEMON"
 }
 
+@test "weft umount waits for who uses the mount for a moment, and is refused by who stays" {
+	mount_store
+	exec 7<"$MNT"
+	! weft umount "$MNT" 2>"$DIR/said" || return 1
+	grep "busy; .fuser" "$DIR/said"
+	mountpoint -q "$MNT"
+	sleep 0.3 7<"$MNT" &
+	exec 7<&-
+	weft umount "$MNT"
+	wait_until 10 gone "$DAEMON"
+	wait $!
+}
+
 @test "weft umount returns when the store is free" {
 	for i in 1 2 3 4 5; do
 		mount_store
