@@ -112,7 +112,8 @@ static void log_unknown(struct connect_net *net, const struct net_connection *c,
 		return;
 	net->unknown_logged_at = now;
 	wire_refusal_text(why, sizeof(why), reason, detail, false);
-	if (!c->greeting.theirs.bytes)
+	/* what another version's HELLO says besides is not known */
+	if (!c->greeting.theirs.bytes || reason == WIRE_OTHER_VERSION)
 		weft_log(4, "a connection is refused: %s", why);
 	else
 		weft_log(4, "a connection that says it is node %u is refused: %s",
@@ -259,6 +260,8 @@ static void refuse(struct connect_net *net, struct net_connection *c, uint32_t r
 
 	net_refuse_make(&r, reason, detail);
 	connect_say(c, &r, sizeof(r));
+	if (reason == WIRE_OTHER_VERSION) /* each end says the other's to its people */
+		detail = c->greeting.theirs.version;
 	refused(net, c, reason, detail, false);
 }
 

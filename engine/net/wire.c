@@ -127,10 +127,7 @@ static const struct {
 	int code;
 	const char *ours, *theirs;
 } refusals[WIRE_REFUSALS] = {
-	[WIRE_OTHER_VERSION] = {-EPROTONOSUPPORT,
-		"it speaks another version of the protocol: run the same weft on all "
-		"nodes",
-		"it speaks version %u of the protocol: run the same weft on all nodes"},
+	[WIRE_OTHER_VERSION] = {-EPROTONOSUPPORT, NULL, NULL}, /* both are told, below */
 	[WIRE_OTHER_VOLUME] = {-EXDEV,
 		"it belongs to another volume: check the store and the cluster file "
 		"there",
@@ -181,6 +178,13 @@ void wire_refusal_text(
 {
 	const char *text = "it refuses for a reason unknown here", *at;
 
+	if (reason == WIRE_OTHER_VERSION) {
+		snprintf(out, size,
+			"it speaks version %u of the protocol, this node version %u: "
+			"run the same weft on all nodes",
+			detail, WIRE_VERSION);
+		return;
+	}
 	if (reason && reason < WIRE_REFUSALS)
 		text = theirs ? refusals[reason].theirs : refusals[reason].ours;
 	at = strstr(text, "%u");

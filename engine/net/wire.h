@@ -140,7 +140,10 @@ bool wire_derive(
 	uint8_t out[WIRE_MAC_BYTES], const uint8_t key[NET_KEY_BYTES], const char *label);
 /* The negative errno of a refusal; -EPROTO for one that is not known. */
 int wire_refusal_code(uint32_t reason);
-/* For people: what is wrong and what to do; `theirs`: the other end refused us. */
+/*
+ * For people: what is wrong and what to do; `theirs`: the other end refused us. WIRE_OTHER_VERSION: the
+ * detail is the other end's version, whoever refuses.
+ */
 void wire_refusal_text(
 	char *out, size_t size, uint32_t reason, uint32_t detail, bool theirs);
 
