@@ -59,11 +59,13 @@ const struct fuse_lowlevel_ops *handlers_table(void)
 }
 
 /*
- * EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this
- * kernel's own doing and must not drop its pages. No WRITEBACK_CACHE: the kernel would
- * keep its own sizes, which ends with the second node. No splice: replies leave from the
- * frames as they are. What libfuse does not know is added by the shim. Locks of this kernel's
- * processes are all there are on one node, so there the kernel keeps them itself.
+ * On one node EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this
+ * kernel's own doing and must not drop its pages. On several it may be another node's, and a
+ * read(2) that meets another size must ask for it (docs/many-nodes.md, "Sizes"). No
+ * WRITEBACK_CACHE: the kernel would keep its own sizes, which ends with the second node. No
+ * splice: replies leave from the frames as they are. What libfuse does not know is added by the
+ * shim. Locks of this kernel's processes are all there are on one node, so there the kernel keeps
+ * them itself.
  */
 void handle_init(void *session, struct fuse_conn_info *conn)
 {

@@ -59,6 +59,9 @@ void page_move(void *dst, const void *src, size_t len)
 }
 #endif
 
+void (*cache_watch)(
+	struct cache *c, struct frame *f, enum cache_change what, lsn_t until);
+
 /* ---- open and close -------------------------------------------------------------- */
 
 void *images_alloc(struct cache *c, unsigned area, size_t size_bytes)

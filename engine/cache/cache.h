@@ -43,6 +43,7 @@ struct cache;
 #define FRAME_ARRIVED     (1u << 12) /* others wait for it to be used here once */
 #define FRAME_OWED        (1u << 13) /* in no table: kept until it is persisted (give.c) */
 #define FRAME_ASKING      (1u << 14) /* has an image, and is latched by a request for more */
+#define FRAME_READ        (1u << 15) /* was asked for as data of a file is (FETCH_READ) */
 
 /* The hot state of a frame: one cache line. Fields but latch, pid, next and epoch
  * change under the exclusive latch only, or as said. */
@@ -237,6 +238,9 @@ int cache_fetch_exclusive(
  * away. */
 int cache_fetch_near(struct cache *cache, const struct page_ref *refs, unsigned count);
 int cache_fetch_reached(struct cache *cache, const struct page_ref *refs, unsigned count);
+/* Might another node have to be asked before the page may be changed here? As far as can be seen
+ * without waiting. */
+bool cache_asks_to_own(struct cache *cache, const struct page_ref *ref);
 /*
  * Latches all pages shared: fetches what is missing, holds none while it waits, and
  * starts over when some were lost meanwhile, with growing pauses. On error holds none.
@@ -248,6 +252,31 @@ int guard_shared_batch(struct cache *cache, const struct page_ref *refs, unsigne
  * `scan`: pages are unlikely to be used again soon (LeanStore §IV-I, hinting). */
 void cache_prefetch(
 	struct cache *cache, const struct page_ref *refs, unsigned count, bool scan);
+
+/* ---- for simulations ----------------------------------------------------------------- */
+
+enum cache_change {
+	CACHE_CHANGED,     /* without a record: file data */
+	CACHE_LOGGED,      /* with a record of what has changed */
+	CACHE_LOGGED_FULL, /* with one of the full image */
+	CACHE_PUBLISHED,   /* an extent names it from now on; it has not changed */
+	CACHE_UNMADE,      /* it was to be named by an extent, and is not: zeros again */
+};
+
+/*
+ * Is told of each change, while the page is still latched. `until`: what of it another node, or
+ * a store, may have once the log is durable to here; LSN_NONE: at once. Never waits. Set by tests
+ * of several nodes; else NULL.
+ */
+extern void (*cache_watch)(
+	struct cache *cache, struct frame *f, enum cache_change what, lsn_t until);
+
+static inline void cache_watched(
+	struct cache *cache, struct frame *f, enum cache_change what, lsn_t until)
+{
+	if (unlikely(cache_watch))
+		cache_watch(cache, f, what, until);
+}
 
 /* The cache's own. */
 void frame_used_slow(struct cache *cache, struct frame *f);

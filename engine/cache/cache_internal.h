@@ -292,6 +292,15 @@ void images_free(struct cache *c, void *images, size_t size_bytes);
 
 /* ---- latch.c ---- */
 
+/* The frame is being filled by the task's own request, or is latched by one for more: nobody could
+ * want what is in it, and whoever serves others does not wait for it (invariant 6). */
+static inline bool latch_may_wait(const void *latch)
+{
+	const struct frame *f = container_of(latch, const struct frame, latch);
+
+	return frame_flags(f) & (FRAME_LOADING | FRAME_ASKING);
+}
+
 static inline bool latch_try_exclusive(struct frame *f, uint64_t *seen)
 {
 	uint64_t w = atomic_load_explicit(&f->latch, memory_order_relaxed);
@@ -306,6 +315,7 @@ static inline bool latch_try_exclusive(struct frame *f, uint64_t *seen)
 	/* Whoever reads what is stored from here on sees the bit (guard_valid has the
 	 * other fence). */
 	atomic_thread_fence(memory_order_release);
+	rt_holds(&f->latch, latch_may_wait);
 	return true;
 }
 
@@ -317,8 +327,10 @@ static inline bool latch_try_shared(struct frame *f)
 	while (!(w & LATCH_EXCLUSIVE) && (w & LATCH_SHARED_MASK) != LATCH_SHARED_MASK)
 		if (atomic_compare_exchange_weak_explicit(&f->latch, &w,
 			    w + LATCH_SHARED_ONE, memory_order_acquire,
-			    memory_order_relaxed))
+			    memory_order_relaxed)) {
+			rt_holds(&f->latch, latch_may_wait);
 			return true;
+		}
 	return false;
 }
 
@@ -332,6 +344,7 @@ static inline void latch_release_exclusive(struct cache *c, struct frame *f, boo
 	uint64_t delta = (changed ? LATCH_VERSION_ONE : 0) - LATCH_EXCLUSIVE;
 	uint64_t was = atomic_fetch_add_explicit(&f->latch, delta, memory_order_release);
 
+	rt_lets_go(&f->latch);
 	if (unlikely(was & LATCH_WAITERS))
 		latch_wake(c, f);
 	rt_sched_point();
@@ -342,6 +355,7 @@ static inline void latch_release_shared(struct cache *c, struct frame *f)
 	uint64_t was = atomic_fetch_sub_explicit(
 		&f->latch, LATCH_SHARED_ONE, memory_order_release);
 
+	rt_lets_go(&f->latch);
 	if (unlikely(was & LATCH_WAITERS) &&
 		(was & LATCH_SHARED_MASK) == LATCH_SHARED_ONE)
 		latch_wake(c, f);
@@ -476,6 +490,8 @@ void flusher_note(struct cache *c, const struct frame *f);
 #define FETCH_READ (1u << 5)
 /* nobody waits for them */
 #define FETCH_AHEAD (1u << 6)
+/* with EXCLUSIVE: what is here to be read only, and not latched, is asked for in the same round */
+#define FETCH_HELD (1u << 7)
 /*
  * Loads what is missing. `keep` (count 1): the frame is returned still latched
  * exclusively if this call loaded it, else NULL (someone else has it: look again).
@@ -484,6 +500,14 @@ int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
 	unsigned flags, struct frame **keep);
 /* guard_own; flags: FETCH_REACHED, or 0. */
 int frame_own(struct cache *c, page_id pid, uint64_t incarnation, unsigned flags);
+/*
+ * A request for what a frame in the table, latched exclusively, lacks; FRAME_ASKING from here on. When it is
+ * answered: 0, still latched and as it was granted; an error: unlatched, and free if it was lost. Waits.
+ */
+void frame_request(struct cache *c, struct frame *f, const struct page_ref *ref,
+	enum page_mode wanted, bool blind, struct coherence_request *out);
+int frame_answered(struct cache *c, struct frame *f, const struct page_ref *ref,
+	const struct coherence_request *r);
 /*
  * A request for a frame in the table, latched exclusively, was granted: gets the image, if
  * it must come from somewhere, and sets what the frame says of it. 0: still latched; an

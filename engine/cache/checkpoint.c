@@ -384,6 +384,7 @@ static void discard_shared(struct cache *c, struct frame *f)
 
 	if (frame_flags(f) & FRAME_UNPUBLISHED) {
 		frame_reinit(c, f, f->incarnation);
+		cache_watched(c, f, CACHE_UNMADE, LSN_NONE);
 	} else {
 		atomic_store_explicit(&f->page_lsn, end, memory_order_relaxed);
 		atomic_store_explicit(
@@ -460,6 +461,7 @@ void cache_publish(
 			/* release: who finds it published finds page_lsn (copy_page) */
 			atomic_fetch_and_explicit(&f->flags, (uint16_t)~FRAME_UNPUBLISHED,
 				memory_order_release);
+			cache_watched(c, f, CACHE_PUBLISHED, lsn);
 		}
 		latch_release_shared(c, f);
 	}

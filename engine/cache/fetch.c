@@ -6,12 +6,16 @@
  *
  * A batch waits for a free frame only while it has none; later ones are taken as they
  * come, so tasks that all fetch cannot starve each other with half-filled batches.
+ *
+ * Frames that have the page, but not the right to change it, take part in a batch if their latches are
+ * free: no latch is waited for while others are held.
  */
 #include "engine/cache/cache_internal.h"
 
 #define FETCH_SMALL 4 /* so many pages need no allocation */
 
-/* A fetch's working memory: arrays with room for all its pages. */
+/* A fetch's working memory: arrays with room for all its pages. Those whose request says that something
+ * is held were here before. */
 struct fetch {
 	unsigned count;
 	struct frame **frame;
@@ -43,10 +47,32 @@ static struct frame *supply_frame(
 	return f;
 }
 
+/* The frame has the page to be read alone: latched, and asked for with the others, if it can be at once. */
+static void claim_held(
+	struct cache *c, struct fetch *x, struct frame *f, const struct page_ref *ref)
+{
+	const unsigned not_now = FRAME_LOADING | FRAME_WRITING | FRAME_HOLLOW |
+				 FRAME_LEAVING | FRAME_OWED | FRAME_ASKING;
+	uint64_t seen;
+
+	if (mode_allows(f, PAGE_EXCLUSIVE) || !latch_try_exclusive(f, &seen))
+		return;
+	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != ref->pid ||
+		frame_flags(f) & not_now || frame_right(f) != PAGE_SHARED ||
+		(ref->incarnation && f->incarnation != ref->incarnation)) {
+		latch_release_exclusive(c, f, false);
+		return;
+	}
+	x->frame[x->count] = f;
+	x->ref[x->count] = *ref;
+	frame_request(c, f, ref, PAGE_EXCLUSIVE, false, &x->request[x->count]);
+	x->count++;
+}
+
 /* Puts empty frames into the table for as many of the missing pages as there are frames.
  */
 static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *refs,
-	unsigned count, int *error)
+	unsigned count, unsigned flags, int *error)
 {
 	struct supply supply;
 	unsigned i;
@@ -58,8 +84,12 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 
 		if (i + TABLE_AHEAD < count)
 			table_expect(c, refs[i + TABLE_AHEAD].pid);
-		if (table_find(c, refs[i].pid))
+		f = table_find(c, refs[i].pid);
+		if (f) {
+			if (flags & FETCH_HELD && !c->options.read_only)
+				claim_held(c, x, f, &refs[i]);
 			continue;
+		}
 		f = supply_frame(c, &supply, count - i, x->count == 0, error);
 		if (!f)
 			break;
@@ -71,6 +101,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 		}
 		x->frame[x->count] = f;
 		x->ref[x->count] = refs[i];
+		x->request[x->count].held = PAGE_INVALID;
 		x->count++;
 	}
 	frames_put_back(c, &supply.index[supply.at], supply.count - supply.at);
@@ -83,7 +114,9 @@ static void ask(struct cache *c, struct fetch *x, unsigned flags)
 	bool exclusive = !c->options.read_only &&
 			 (flags & (FETCH_EXCLUSIVE | FETCH_NO_IMAGE | FETCH_FRESH));
 
-	for (unsigned i = 0; i < x->count; i++)
+	for (unsigned i = 0; i < x->count; i++) {
+		if (x->request[i].held != PAGE_INVALID)
+			continue;
 		x->request[i] = (struct coherence_request){
 			.pid = x->ref[i].pid,
 			.incarnation = x->ref[i].incarnation,
@@ -98,6 +131,7 @@ static void ask(struct cache *c, struct fetch *x, unsigned flags)
 			.frame = cache_frame_index(c, x->frame[i]),
 			.image = frame_image(c, x->frame[i]),
 		};
+	}
 	c->coherence->ops->acquire(c->coherence, x->request, x->count);
 }
 
@@ -109,8 +143,8 @@ static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned 
 	/* who may only read it cannot allocate it anew, and others have what it is now */
 	bool enough = q->granted >= q->wanted;
 
-	*r = (struct store_read){.result = q->result};
-	if (q->result)
+	*r = (struct store_read){.pid = PID_NONE, .result = q->result};
+	if (q->result || q->held != PAGE_INVALID)
 		return false;
 	if (!enough)
 		q->hollow = false;
@@ -142,14 +176,12 @@ static void fill(struct cache *c, struct fetch *x, unsigned flags)
 
 	for (unsigned i = 0; i < x->count; i++)
 		reads += read_prepare(c, x, i, flags);
-	if (reads == 0 || reads == x->count) {
-		if (reads)
-			store_read_pages(c->store, x->read, x->count);
-		return;
+	for (unsigned i = 0, n; reads; i += n + 1, reads -= n) {
+		for (n = 0; i + n < x->count && x->read[i + n].pid != PID_NONE; n++)
+			;
+		if (n)
+			store_read_pages(c->store, &x->read[i], n);
 	}
-	for (unsigned i = 0; i < x->count; i++)
-		if (x->request[i].result == 0 && x->request[i].source == PAGE_FROM_STORE)
-			store_read_pages(c->store, &x->read[i], 1);
 }
 
 /* Others may ask for it from now on. */
@@ -192,6 +224,7 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	atomic_store_explicit(&f->flags,
 		(uint16_t)(FRAME_NEED_FULL |
 			   (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
+			   (flags & FETCH_READ ? FRAME_READ : 0) |
 			   (flags & FETCH_NO_IMAGE && q->hollow ? FRAME_HOLLOW : 0)),
 		memory_order_relaxed);
 	if (q->arrived)
@@ -201,6 +234,20 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	if (!keep)
 		latch_release_exclusive(c, f, true);
 	return 0;
+}
+
+/* What was here before is unlatched, and has what was granted. -EAGAIN: look again. */
+static int settle_held(
+	struct cache *c, struct frame *f, const struct fetch *x, unsigned i)
+{
+	const struct coherence_request *q = &x->request[i];
+	int e = frame_answered(c, f, &x->ref[i], q);
+
+	if (e == 0)
+		latch_release_exclusive(c, f,
+			f->incarnation != q->held_incarnation ||
+				f->version != q->held_version);
+	return e == -EAGAIN || e == -EHOSTUNREACH ? 0 : e;
 }
 
 int unreached_wait(struct cache *c)
@@ -226,20 +273,23 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 	int error = 0;
 
 	while (count && !error) {
-		unsigned done = claim(c, x, refs, count, &error);
+		unsigned done = claim(c, x, refs, count, flags, &error), missing = 0;
 		bool unreached = false;
 
 		if (x->count) {
 			ask(c, x, flags);
 			fill(c, x, flags);
 			COUNT(c, fetch_requests, 1);
-			COUNT(c, misses, x->count);
 		}
 		for (unsigned i = 0; i < x->count; i++) {
 			const struct coherence_request *q = &x->request[i];
+			bool held = q->held != PAGE_INVALID;
 			/* less may be granted than was wanted: then it is looked at again */
 			bool kept = keep && !q->result && q->granted >= q->wanted;
-			int e = settle(c, x->frame[i], x, i, flags, kept);
+			int e = held ? settle_held(c, x->frame[i], x, i)
+				     : settle(c, x->frame[i], x, i, flags, kept);
+
+			missing += !held;
 
 			if (e && !error)
 				error = e;
@@ -247,6 +297,8 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 				*keep = x->frame[i];
 			unreached |= x->request[i].result == -EHOSTUNREACH;
 		}
+		if (missing)
+			COUNT(c, misses, missing);
 		if (unreached && !error && (flags & FETCH_REACHED))
 			error = -EHOSTUNREACH;
 		else if (unreached && unreached_wait(c) && !error)
@@ -323,6 +375,8 @@ int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 	}
 	/* the copy that was there is another's now: given up, with what the log had of it */
 	frame_renew(c, f, wanted.incarnation);
+	frame_set(f, FRAME_LOADING); /* as one that was blank, till settle() */
+	q.held = PAGE_INVALID;
 	fill(c, &x, 0);
 	return settle(c, f, &x, 0, q.hollow ? FETCH_NO_IMAGE : 0, true);
 }
@@ -376,10 +430,21 @@ static bool is_owned(struct cache *c, const struct page_ref *ref)
 	return owned;
 }
 
+bool cache_asks_to_own(struct cache *c, const struct page_ref *ref)
+{
+	struct frame *f = table_find(c, ref->pid);
+
+	if (f)
+		return !mode_allows(f, PAGE_EXCLUSIVE);
+	return c->coherence->ops->has_others &&
+	       c->coherence->ops->has_others(c->coherence, ref->pid);
+}
+
 static int fetch_exclusive(
 	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
-	int e = fetch_and_await(c, refs, count, flags | FETCH_EXCLUSIVE);
+	int e = fetch_and_await(
+		c, refs, count, flags | FETCH_EXCLUSIVE | (count > 1 ? FETCH_HELD : 0));
 
 	for (unsigned i = 0; i < count && !e; i++)
 		if (!is_owned(c, &refs[i]))

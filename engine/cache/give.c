@@ -40,8 +40,13 @@ static int latch_page(struct cache *c, page_id pid, bool wait, struct frame **ou
 		if (!f)
 			return -ENOENT;
 		*out = f;
-		if (wait) {
-			if (latch_exclusive(c, f, pid))
+		if (wait) { /* it is leaving: whoever latches it lets go at once */
+			bool latched;
+
+			rt_awaits(&f->latch);
+			latched = latch_exclusive(c, f, pid);
+			rt_awaits(NULL);
+			if (latched)
 				return 0;
 			continue;
 		}
@@ -586,6 +591,7 @@ static int give_place(void *cache, page_id pid, uint32_t *frame, void **image)
 	}
 	*frame = cache_frame_index(c, f);
 	*image = frame_image(c, f);
+	rt_lets_go(&f->latch); /* it is for whoever ends that */
 	return 0;
 }
 
@@ -596,6 +602,7 @@ static void give_placed(void *cache, page_id pid, uint64_t incarnation, uint64_t
 	struct frame *f = table_insert(c, pid, NULL);
 
 	WEFT_ASSERT(f && (frame_flags(f) & FRAME_LOADING));
+	rt_holds(&f->latch, latch_may_wait);
 	if (mode == PAGE_INVALID) {
 		frame_free(c, f);
 		return;

@@ -35,26 +35,57 @@ static void frame_leave(struct cache *c, struct frame *f)
 		latch_release_exclusive(c, f, true);
 }
 
-/* Asks for what the frame lacks: a stronger mode, or the image of a hollow one. */
-static int frame_strengthen(struct cache *c, struct frame *f, const struct page_ref *ref,
-	enum page_mode wanted, bool blind, unsigned flags)
+void frame_request(struct cache *c, struct frame *f, const struct page_ref *ref,
+	enum page_mode wanted, bool blind, struct coherence_request *out)
 {
-	bool hollow = frame_flags(f) & FRAME_HOLLOW;
-	struct coherence_request r = {
+	*out = (struct coherence_request){
 		.pid = ref->pid,
 		.incarnation = ref->incarnation,
 		.wanted = wanted,
 		.held = frame_right(f),
-		.held_hollow = hollow && !blind,
+		.held_hollow = frame_flags(f) & FRAME_HOLLOW && !blind,
+		.held_dirty = frame_flags(f) & FRAME_DIRTY,
 		.held_incarnation = f->incarnation,
 		.held_version = f->version,
+		.held_flush_to = atomic_load_explicit(
+			&c->ship_lsn[f - c->frames], memory_order_relaxed),
 		.alone = wanted == PAGE_SHARED && !c->options.read_only,
 		.hollow = blind,
 		.frame = cache_frame_index(c, f),
 		.image = frame_image(c, f),
 	};
+	frame_set(f, FRAME_ASKING);
+}
 
-	if (hollow && blind && f->held >= wanted) { /* it has all that is wanted */
+int frame_answered(struct cache *c, struct frame *f, const struct page_ref *ref,
+	const struct coherence_request *r)
+{
+	if (!r->lost) /* else it stands in the table with its old mode until it is freed */
+		frame_clear(f, FRAME_ASKING);
+	if (!r->result)
+		return fetch_granted(c, f, ref, r);
+	if (r->lost) {
+		/* dirty only if its home has persisted it while this waited, and
+		 * could not say so to a frame that was latched (give_persisted);
+		 * what is owed of it is a copy */
+		frame_mark_clean(c, f);
+		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
+		frame_free(c, f);
+	} else {
+		frame_leave(c, f);
+	}
+	return r->result;
+}
+
+/* Asks for what the frame lacks: a stronger mode, or the image of a hollow one. */
+static int frame_strengthen(struct cache *c, struct frame *f, const struct page_ref *ref,
+	enum page_mode wanted, bool blind, unsigned flags)
+{
+	struct coherence_request r;
+	int e;
+
+	if (frame_flags(f) & FRAME_HOLLOW && blind && f->held >= wanted) {
+		/* it has all that is wanted */
 		frame_set_mode(f, (enum page_mode)f->held);
 		return 0;
 	}
@@ -63,27 +94,12 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 		rt_sleep_ns(WRITING_NS);
 		return -EAGAIN;
 	}
-	frame_set(f, FRAME_ASKING);
+	frame_request(c, f, ref, wanted, blind, &r);
 	c->coherence->ops->acquire(c->coherence, &r, 1);
-	if (!r.lost) /* else it stands in the table with its old mode until it is freed */
-		frame_clear(f, FRAME_ASKING);
-	if (r.result) {
-		if (r.lost) {
-			/* dirty only if its home has persisted it while this waited, and
-			 * could not say so to a frame that was latched (give_persisted);
-			 * what is owed of it is a copy */
-			frame_mark_clean(c, f);
-			atomic_store_explicit(
-				&f->rec_lsn, LSN_NONE, memory_order_relaxed);
-			frame_free(c, f);
-		} else {
-			frame_leave(c, f);
-		}
-		if (r.result != -EHOSTUNREACH || (flags & FETCH_REACHED))
-			return r.result;
+	e = frame_answered(c, f, ref, &r);
+	if (e == -EHOSTUNREACH && !(flags & FETCH_REACHED))
 		return unreached_wait(c) ? -EINTR : -EAGAIN;
-	}
-	return fetch_granted(c, f, ref, &r);
+	return e;
 }
 
 /*
@@ -463,6 +479,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_AGED | FRAME_HOLLOW);
 	frame_mark_dirty(c, f, FRAME_DATA | (unpublished ? FRAME_UNPUBLISHED : 0));
+	cache_watched(c, f, CACHE_CHANGED, LSN_NONE);
 	frame_used(c, f);
 	latch_release_exclusive(c, f, true);
 	g->kind = GUARD_NONE;

@@ -5,8 +5,8 @@
  * sequence words, chosen by frame, so a frame needs no room for a queue. The WAITERS bit
  * tells the releasing task that somebody may be parked.
  *
- * A task waits here holding no other latch (invariant 6); engine/tree's ordered mode is
- * the one exception, argued there.
+ * A task waits here holding no other latch (invariant 6), but of frames that its own requests
+ * are filling; the simulator looks after that (rt_may_wait).
  */
 #include "engine/cache/cache_internal.h"
 
@@ -53,6 +53,7 @@ static bool await_exclusive(struct cache *c, struct frame *f, page_id pid, bool 
 	unsigned spins = 0;
 	uint64_t seen;
 
+	rt_may_wait();
 	for (;;) {
 		if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid)
 			return false;
@@ -76,6 +77,7 @@ static bool await_shared(struct cache *c, struct frame *f, page_id pid, bool wan
 {
 	unsigned spins = 0;
 
+	rt_may_wait();
 	for (;;) {
 		if (atomic_load_explicit(&f->pid, memory_order_relaxed) != pid)
 			return false;

@@ -313,6 +313,8 @@ static void page_committed(
 	frame_clear(f, FRAME_LOGGED | FRAME_UNPUBLISHED | FRAME_AGED);
 	if (frame_flags(f) & FRAME_DATA)
 		frame_set(f, FRAME_LOGGED);
+	cache_watched(c, f, p->full ? CACHE_LOGGED_FULL : CACHE_LOGGED,
+		alone ? LSN_NONE : pos.end);
 }
 
 /* Before the record exists: dirty, and pinned to a lower bound of where it will be. */

@@ -19,6 +19,7 @@
 #define SWEEP_VICTIMS 1024 /* dirty pages of one sweep, at most */
 #define LEFT_MIN      8u   /* frames that can be had for what is not here */
 #define RETRY_NS      (20 * 1000000ull)
+#define SPARE_AGE     2u    /* epochs */
 #define DROP_NS       50000 /* a look whether the kernel has dropped what it was told to */
 
 void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
@@ -47,7 +48,8 @@ void frame_mark_clean(struct cache *c, struct frame *f)
 void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation)
 {
 	frame_mark_clean(c, f);
-	frame_clear(f, FRAME_DATA | FRAME_PERSISTED | FRAME_CHECKED | FRAME_HOLLOW);
+	frame_clear(f,
+		FRAME_DATA | FRAME_READ | FRAME_PERSISTED | FRAME_CHECKED | FRAME_HOLLOW);
 	frame_set(f, FRAME_NEED_FULL);
 	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
@@ -114,12 +116,27 @@ void frame_free(struct cache *c, struct frame *f)
 	frame_put(c, f);
 }
 
+/*
+ * May it go though its home is away and cannot give it again? Data of files may. The tree's pages may
+ * not: without one of them names are not found, be they those of files elsewhere. Zeros only
+ * this node may know of.
+ */
+static bool is_spare(const struct cache *c, const struct frame *f)
+{
+	uint16_t flags = frame_flags(f);
+	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+
+	return (flags & (FRAME_DATA | FRAME_READ)) &&
+	       !(flags & (FRAME_CHECKED | FRAME_HOLLOW)) && f->version &&
+	       now - atomic_load_explicit(&f->epoch, memory_order_relaxed) >= SPARE_AGE;
+}
+
 bool frame_drop(struct cache *c, struct frame *f)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
 	if (c->coherence->ops->release(
-		    c->coherence, pid, frame_right(f), f->incarnation)) {
+		    c->coherence, pid, frame_right(f), f->incarnation, is_spare(c, f))) {
 		frame_free(c, f);
 		return true;
 	}
@@ -160,8 +177,10 @@ void latch_free_frame(struct frame *f)
 	unsigned spins = 0;
 	uint64_t seen;
 
+	rt_awaits(&f->latch);
 	while (!latch_try_exclusive(f, &seen))
 		rt_spin(&spins);
+	rt_awaits(NULL);
 }
 
 /* ---- sweeping ------------------------------------------------------------------- */
@@ -247,7 +266,10 @@ static uint32_t cold_age(struct cache *c)
 	return age[SAMPLE_FRAMES - 1 - SAMPLE_FRAMES * COLD_PERCENT / 100];
 }
 
-/* ScaleStore §4.1: the epoch advances with evictions, not with time. */
+/*
+ * ScaleStore §4.1: the epoch advances with evictions, not with time. And with each look at all frames that
+ * finds none: what has not been used since may go then, though its home is away.
+ */
 static void advance_epoch(struct cache *c, unsigned evicted)
 {
 	uint32_t sum = atomic_fetch_add_explicit(
@@ -367,6 +389,7 @@ static unsigned provide(struct cache *c, int *error, bool *soon)
 {
 	unsigned wanted = frames_wanted(c), dirty = 0, freed, written = 0;
 	uint32_t age = cold_age(c);
+	bool stuck;
 
 	*error = 0;
 	freed = dropped_evict(c);
@@ -390,7 +413,8 @@ static unsigned provide(struct cache *c, int *error, bool *soon)
 		if (!freed && again)
 			*error = writeback_pages(c, c->victims, again, false, &written);
 	}
-	advance_epoch(c, freed);
+	stuck = !freed && !written && !c->dropping_count;
+	advance_epoch(c, stuck ? c->frame_count : freed);
 	*soon = c->dropping_count > 0;
 	return freed + written;
 }
@@ -458,8 +482,17 @@ uint64_t cache_give_back(struct cache *c)
 	return left;
 }
 
+static void free_wait(struct cache *c, uint64_t at_most_ns)
+{
+	rt_mutex_lock(&c->free.lock);
+	if (!c->free.count)
+		rt_cond_wait(&c->free.available, &c->free.lock, rt_now_ns() + at_most_ns);
+	rt_mutex_unlock(&c->free.lock);
+}
+
 struct frame *frame_get(struct cache *c, bool wait, int *error)
 {
+	uint64_t pause_ns = DROP_NS;
 	unsigned fruitless = 0;
 
 	for (;;) {
@@ -483,15 +516,15 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 			if ((fruitless > 3 || too_few_left(c)) &&
 				(*error = stuck_error(c, e)) != 0)
 				return NULL;
-			if (!freed)
-				rt_sleep_ns(e ? RETRY_NS : DROP_NS);
+			if (freed) {
+				pause_ns = DROP_NS;
+			} else { /* all may be another node's that is away: a look is a round */
+				free_wait(c, e ? RETRY_NS : pause_ns);
+				pause_ns = MIN(2 * pause_ns, RETRY_NS);
+			}
 			continue;
 		}
-		rt_mutex_lock(&c->free.lock);
-		if (!c->free.count)
-			rt_cond_wait(&c->free.available, &c->free.lock,
-				rt_now_ns() + RETRY_NS);
-		rt_mutex_unlock(&c->free.lock);
+		free_wait(c, RETRY_NS);
 	}
 }
 

@@ -38,14 +38,16 @@ int coherence_cluster_open(
 int cluster_memory(struct coherence *c, unsigned area, size_t size_bytes, void **out)
 {
 	struct cluster *d = cluster_of(c);
+	/* as many as frames: of this shard there may be as many records again, of which a
+	 * small cache knows nothing */
+	uint64_t covers = MAX(size_bytes, MIN(16 * size_bytes, 256ull << 20));
 	uint32_t buckets = PAGE_BUCKETS;
 	int e;
 
 	if (area != d->areas || area == AREAS_MAX)
 		return -EINVAL;
-	/* as many as frames: of this shard there may be as many records again */
 	while (area == 0 && buckets < 1u << 20 &&
-		(uint64_t)buckets * PAGE_PARTITIONS * PAGE_SIZE < size_bytes)
+		(uint64_t)buckets * PAGE_PARTITIONS * PAGE_SIZE < covers)
 		buckets *= 2;
 	if (buckets > d->buckets) {
 		page_table_close(d);

@@ -93,6 +93,16 @@ struct coherence_records {
 };
 /* Looks at each partition, under its lock. */
 void coherence_cluster_records(struct coherence *c, struct coherence_records *out);
+/* For tests: what this node, the home of the page, knows of who has it. */
+struct coherence_directory {
+	bool entry;     /* there is one; else nobody else has anything of it */
+	bool exclusive; /* the holder may change it */
+	bool settled;   /* nothing is under way with it, and it need not be rebuilt */
+	node_map holders, owing;
+};
+/* Never waits, changes nothing. False: it is just being changed. */
+bool coherence_cluster_directory(
+	struct coherence *c, page_id pid, struct coherence_directory *out);
 /*
  * For people: the last change of the cluster's epoch, from the first one since all went on.
  * Durations are 0 while they last.

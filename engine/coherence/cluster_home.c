@@ -185,8 +185,8 @@ static struct dpage *job_page(struct cluster *d, struct job *j)
 }
 
 /* Granted to a call of this node's that has waited for others for long: it was not used,
- * and its frame is still blank. */
-static bool granted_unused(const struct dpage *p, struct coherence_image *image)
+ * and its frame is still blank, or what it was when it was asked for. */
+static bool granted_unused(struct dpage *p, struct coherence_image *image)
 {
 	const struct wish *w = p->wish;
 
@@ -199,6 +199,12 @@ static bool granted_unused(const struct dpage *p, struct coherence_image *image)
 		.incarnation = p->stored_incarnation,
 		.version = p->stored_version,
 	};
+	if (w->request->held != PAGE_INVALID && !w->request->held_hollow) {
+		image->incarnation = w->request->held_incarnation;
+		image->version = w->request->held_version;
+		image->dirty = w->request->held_dirty;
+		p->flush_to = w->request->held_flush_to;
+	}
 	return true;
 }
 

@@ -24,7 +24,7 @@
 _Static_assert(COHERENCE_NO_NODE == NODE_NONE, "no node");
 
 #define PAGE_PARTITIONS 64u
-#define PAGE_BUCKETS    1024u /* of a partition, at least */
+#define PAGE_BUCKETS    16u   /* of a partition, at least */
 #define PAGE_RUN        16u   /* pages in a row that are found together */
 #define PAGE_CHUNK      32u   /* records that are allocated together */
 #define CHUNKS_IDLE     4u    /* of a kind and partition that are kept without a record */
@@ -245,6 +245,7 @@ struct view {
 	uint64_t closed, reported, rebuilt, readied;
 	struct member member[PAGE_NODES_MAX];
 	_Atomic node_map joined;  /* who hears of this epoch what is sent in it */
+	_Atomic node_map within;  /* who has, be its link lost since; and this node */
 	_Atomic node_map heard;   /* who has reported to this node in this epoch */
 	_Atomic node_map ready;   /* homes that have rebuilt in this epoch */
 	_Atomic node_map unheard; /* who never reported to this node since it started */
@@ -428,6 +429,12 @@ static inline bool view_joined(const struct cluster *d, unsigned node)
 {
 	return atomic_load_explicit(&d->view.joined, memory_order_acquire) &
 	       node_bit(node);
+}
+/* Has the node heard nothing of this epoch? What others do here does not name it, then. */
+static inline bool view_without(const struct cluster *d, unsigned node)
+{
+	return !(atomic_load_explicit(&d->view.within, memory_order_acquire) &
+		 node_bit(node));
 }
 /* Who does not hear what is sent to them now: also nodes that this one does not know yet. */
 static inline node_map view_unheard(const struct cluster *d)

@@ -65,6 +65,19 @@ static struct partition *partition_of(struct cluster *d, page_id pid)
 	return &d->partition[row_hash(pid) % PAGE_PARTITIONS];
 }
 
+/* Nobody waits under it (invariant 6): messages are served under it. */
+static void partition_lock(struct partition *t)
+{
+	rt_mutex_lock(&t->lock);
+	rt_holds(&t->bucket, rt_never);
+}
+
+static void partition_unlock(struct partition *t)
+{
+	rt_lets_go(&t->bucket);
+	rt_mutex_unlock(&t->lock);
+}
+
 static struct page_row **bucket_of(struct cluster *d, page_id pid)
 {
 	uint64_t at = row_hash(pid) / PAGE_PARTITIONS;
@@ -344,10 +357,12 @@ static struct record *record_await(struct cluster *d, struct partition *t)
 	if (!r)
 		weft_log(3, "node %u: no memory for the record of a page: waits for some",
 			d->o.self);
+	rt_lets_go(&t->bucket); /* but for this */
 	while (!r) {
 		rt_sleep_ns(MEMORY_NS);
 		r = record_new(t, RECORD_AWAKE);
 	}
+	rt_holds(&t->bucket, rt_never);
 	return r;
 }
 
@@ -406,7 +421,7 @@ struct dpage *page_lock(struct cluster *d, page_id pid)
 	struct partition *t = partition_of(d, pid);
 	struct page_row *row;
 
-	rt_mutex_lock(&t->lock);
+	partition_lock(t);
 	row = row_find(d, pid);
 	row_expect(d, row, pid);
 	return row ? row_page(d, t, row, pid % PAGE_RUN) : NULL;
@@ -414,7 +429,7 @@ struct dpage *page_lock(struct cluster *d, page_id pid)
 
 void page_partition_unlock(struct cluster *d, page_id pid)
 {
-	rt_mutex_unlock(&partition_of(d, pid)->lock);
+	partition_unlock(partition_of(d, pid));
 }
 
 struct dpage *page_new(struct cluster *d, page_id pid)
@@ -482,14 +497,14 @@ void page_each(struct cluster *d,
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
 		struct partition *t = &d->partition[i];
 
-		rt_mutex_lock(&t->lock);
+		partition_lock(t);
 		for (uint32_t b = 0; b < d->buckets; b++)
 			for (struct page_row *row = t->bucket[b], *next; row;
 				row = next) {
 				next = row->next; /* other rows do not change */
 				row_each(d, row, fn, arg);
 			}
-		rt_mutex_unlock(&t->lock);
+		partition_unlock(t);
 		net_flush(d->o.net);
 	}
 }
@@ -502,7 +517,7 @@ void coherence_cluster_records(struct coherence *c, struct coherence_records *ou
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++) {
 		struct partition *t = &d->partition[i];
 
-		rt_mutex_lock(&t->lock);
+		partition_lock(t);
 		for (unsigned kind = 0; kind < RECORD_KINDS; kind++) {
 			const struct record_pool *pool = &t->pool[kind];
 
@@ -513,8 +528,39 @@ void coherence_cluster_records(struct coherence *c, struct coherence_records *ou
 		}
 		out->awake += t->pool[RECORD_AWAKE].used;
 		out->bytes += t->rows_all * sizeof(struct page_row);
-		rt_mutex_unlock(&t->lock);
+		partition_unlock(t);
 	}
+}
+
+bool coherence_cluster_directory(
+	struct coherence *c, page_id pid, struct coherence_directory *out)
+{
+	struct cluster *d = cluster_of(c);
+	struct partition *t = partition_of(d, pid);
+	struct dpage woken = {0};
+	const struct dpage *p = NULL;
+	struct page_row *row;
+
+	if (!rt_mutex_trylock(&t->lock))
+		return false;
+	row = row_find(d, pid);
+	if (row && row->record[pid % PAGE_RUN]) {
+		struct record *r = row->record[pid % PAGE_RUN];
+
+		if (at_rest(row, pid % PAGE_RUN))
+			rest_into(&woken, as_rest(r));
+		p = at_rest(row, pid % PAGE_RUN) ? &woken : as_awake(r);
+	}
+	*out = (struct coherence_directory){.settled = true};
+	if (p) {
+		out->entry = p->has_entry;
+		out->exclusive = p->entry.mode == HOME_EXCLUSIVE;
+		out->settled = !page_busy(p) && p->entry.mode != HOME_REBUILDING;
+		out->holders = p->has_entry ? p->entry.holders : 0;
+		out->owing = p->has_entry ? p->entry.owing : 0;
+	}
+	rt_mutex_unlock(&t->lock);
+	return true;
 }
 
 /* `wake`: also those at rest, which go back to it. */
@@ -595,7 +641,7 @@ int page_bucket_reports(
 	unsigned had = list->count;
 	int e = 0;
 
-	rt_mutex_lock(&t->lock);
+	partition_lock(t);
 	if (view_epoch(d) != epoch)
 		e = -EAGAIN;
 	for (struct page_row *row = t->bucket[at % d->buckets]; row && !e;
@@ -603,18 +649,18 @@ int page_bucket_reports(
 		e = row_reports(d, row, list);
 	if (e)
 		list->count = had;
-	rt_mutex_unlock(&t->lock);
+	partition_unlock(t);
 	return e;
 }
 
 void page_all_lock(struct cluster *d)
 {
 	for (unsigned i = 0; i < PAGE_PARTITIONS; i++)
-		rt_mutex_lock(&d->partition[i].lock);
+		partition_lock(&d->partition[i]);
 }
 
 void page_all_unlock(struct cluster *d)
 {
 	for (unsigned i = PAGE_PARTITIONS; i-- > 0;)
-		rt_mutex_unlock(&d->partition[i].lock);
+		partition_unlock(&d->partition[i]);
 }

@@ -364,6 +364,21 @@ static void cluster_acquire(
 		rt_free(wishes);
 }
 
+/* Of other homes' pages that is not known here. */
+static bool cluster_has_others(struct coherence *c, page_id pid)
+{
+	struct cluster *d = cluster_of(c);
+	struct dpage *p;
+	bool others;
+
+	if (!coherence_home_here(c, pid))
+		return true;
+	p = page_lock(d, pid);
+	others = p && (!p->has_entry || p->entry.holders & ~node_bit(d->o.self));
+	page_unlock(d, pid, p);
+	return others;
+}
+
 static void cluster_used(struct coherence *c, page_id pid)
 {
 	struct cluster *d = cluster_of(c);
@@ -415,8 +430,26 @@ static bool release_own(struct cluster *d, struct dpage *p, uint64_t incarnation
 	return p->hold.hold == RIGHT_NONE;
 }
 
-static bool release_page(struct cluster *d, struct dpage *p, uint64_t incarnation)
+/*
+ * Its home is away since before this epoch: nobody is sent here for the page, and the home makes its
+ * entry from reports when it is back. Else who has much of a node's pages would be left without
+ * frames when that node goes.
+ */
+static bool release_unheard(struct cluster *d, struct dpage *p)
 {
+	struct page_actions out = {0};
+
+	p->hold.flags &= (uint16_t) ~(HOLD_DIRTY | HOLD_HOLLOW);
+	if (holder_forget(&p->hold, &out))
+		return false;
+	page_perform(d, p, NULL, &out);
+	return p->hold.hold == RIGHT_NONE;
+}
+
+static bool release_page(
+	struct cluster *d, struct dpage *p, uint64_t incarnation, bool spare)
+{
+	bool unheard = spare && view_without(d, p->at.home);
 	struct page_actions out;
 	bool released = false;
 
@@ -424,14 +457,16 @@ static bool release_page(struct cluster *d, struct dpage *p, uint64_t incarnatio
 
 	if (p->wish || p->deferred || p->ops || p->evicting || p->leaving ||
 		p->hold.phase != PHASE_QUIET || p->hold.hold == RIGHT_NONE ||
-		p->unsettled || !view_ready(d, p->at.home) ||
+		p->unsettled || (!view_ready(d, p->at.home) && !unheard) ||
 		(p->has_entry && p->entry.mode == HOME_REBUILDING) ||
-		home_crowded(d, p->at.pid))
+		(!unheard && home_crowded(d, p->at.pid)))
 		return false;
 	if (p->hold.hold == RIGHT_SOURCE && (p->hold.flags & HOLD_DIRTY))
 		return false; /* it has become so since the frame was looked at */
 	p->releasing = true;
-	if (p->hold.hold == RIGHT_SHARED) {
+	if (unheard) {
+		released = release_unheard(d, p);
+	} else if (p->hold.hold == RIGHT_SHARED) {
 		p->hold.flags &= (uint16_t)~HOLD_DIRTY;
 		released = !holder_evict(
 			&p->hold, &p->at, false, 0, request_number(d), &out);
@@ -443,12 +478,12 @@ static bool release_page(struct cluster *d, struct dpage *p, uint64_t incarnatio
 	return released;
 }
 
-static bool cluster_release(
-	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
+static bool cluster_release(struct coherence *c, page_id pid, enum page_mode held,
+	uint64_t incarnation, bool spare)
 {
 	struct cluster *d = cluster_of(c);
 	struct dpage *p = page_lock(d, pid);
-	bool released = !p || p->opening || release_page(d, p, incarnation);
+	bool released = !p || p->opening || release_page(d, p, incarnation, spare);
 
 	page_unlock_more(d, pid, p); /* a DROP is not urgent: it goes with what follows */
 	return released;
@@ -751,6 +786,7 @@ static void cluster_close(struct coherence *c)
 
 const struct coherence_ops cluster_ops = {
 	.acquire = cluster_acquire,
+	.has_others = cluster_has_others,
 	.used = cluster_used,
 	.release = cluster_release,
 	.evict = cluster_evict,

@@ -32,7 +32,7 @@ void view_open(struct cluster *d)
 	v->left = d->o.left & ~node_bit(d->o.self);
 	v->unheard = members & ~node_bit(d->o.self) & ~v->left;
 	v->dead = d->o.dead & ~node_bit(d->o.self);
-	v->ready = v->resumed = node_bit(d->o.self);
+	v->ready = v->resumed = v->within = node_bit(d->o.self);
 	v->rebuilding = true;
 	v->look_ns = RT_FOREVER;
 }
@@ -142,7 +142,9 @@ static void view_enter(struct cluster *d, uint64_t epoch, node_map joins)
 	page_all_lock(d);
 	atomic_store_explicit(&v->epoch, epoch, memory_order_relaxed);
 	change_begins(v); /* nobody reports for the epoch before any more */
-	atomic_fetch_or_explicit(&v->joined, joins, memory_order_release);
+	joins |= atomic_fetch_or_explicit(&v->joined, joins, memory_order_release);
+	atomic_store_explicit(
+		&v->within, joins | node_bit(d->o.self), memory_order_release);
 	atomic_store_explicit(&v->heard, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->ready, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->resumed, 0, memory_order_relaxed);

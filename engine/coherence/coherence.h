@@ -39,8 +39,10 @@ struct coherence_request {
 	 * same: a dirty one is never left behind.
 	 */
 	bool hollow;
-	bool held_hollow; /* X is held without image, which is now wanted: */
-	uint64_t held_incarnation, held_version; /* that of these */
+	bool held_hollow; /* X is held without image, which is now wanted: that of these */
+	bool held_dirty;
+	uint64_t held_incarnation, held_version;
+	uint64_t held_flush_to; /* the log must be durable to here before the image leaves */
 	uint32_t frame; /* the requester's: its index and */
 	void *image;      /* its memory */
 	/* out */
@@ -80,11 +82,12 @@ struct coherence_ops {
 	/*
 	 * May the node drop its clean copy at once? The frame is latched exclusively.
 	 * `incarnation`: of what it has; of one later than the persisted image's it is zeros
-	 * that nobody has changed. False: the home must be asked (evict), or another node is
-	 * already on its way for it. Never waits.
+	 * that nobody has changed. `spare`: it is an image, and may go though its home is away and
+	 * cannot give it again. False: the home must be asked (evict), or another node is already on
+	 * its way for it. Never waits.
 	 */
 	bool (*release)(struct coherence *c, page_id pid, enum page_mode held,
-		uint64_t incarnation);
+		uint64_t incarnation, bool spare);
 	/*
 	 * Asks homes to let go of pages, dirty ones too. Those that they agree to are
 	 * taken out of their frames. Waits; hold nothing.
@@ -120,6 +123,9 @@ struct coherence_ops {
 	 * function: the cache takes memory of its own, which no peer reaches.
 	 */
 	int (*memory)(struct coherence *c, unsigned area, size_t size_bytes, void **out);
+	/* Has another node a part in the page, as far as is known here? NULL instead of the function: there
+	 * are no other nodes. Never waits. */
+	bool (*has_others)(struct coherence *c, page_id pid);
 	/* The node that is home of the page's shard; COHERENCE_NO_NODE: none is known. NULL instead of
 	 * the function: there are no other nodes. Never waits. */
 	unsigned (*home)(const struct coherence *c, page_id pid);

@@ -246,6 +246,16 @@ int holder_evict(struct page_hold *h, const struct page_at *at, bool freed,
 	return 0;
 }
 
+int holder_forget(struct page_hold *h, struct page_actions *out)
+{
+	if (h->phase != PHASE_QUIET || h->hold == RIGHT_NONE ||
+		(h->flags & (HOLD_DIRTY | HOLD_HOLLOW)))
+		return -EBUSY;
+	if (kernel_has_at_most(h, EXPOSED_NOT, out))
+		let_go(h, out);
+	return 0;
+}
+
 int holder_downgrade(struct page_hold *h, const struct page_at *at, uint32_t request,
 	struct page_actions *out)
 {

@@ -262,6 +262,12 @@ int holder_on_ask(struct page_hold *h, const struct page_at *at,
 int holder_evict(struct page_hold *h, const struct page_at *at, bool freed,
 	uint64_t place, uint32_t request, struct page_actions *out);
 /*
+ * Gives up what is as its home has persisted it, or shared, and tells nobody: the home is not in this
+ * epoch, and makes its entry from what is reported in the next one with it. -EBUSY: not QUIET, not
+ * held, dirty, or hollow; the kernel's pages go first (an action).
+ */
+int holder_forget(struct page_hold *h, struct page_actions *out);
+/*
  * Gives the exclusive right up unasked, and goes on to share the page: an EVICT with HELD, which
  * the home answers. The image is what the home has persisted, and nobody here changes it from now
  * on. -EBUSY: not QUIET, not exclusive, dirty, hollow, or the kernel may write to it.

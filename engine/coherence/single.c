@@ -27,8 +27,8 @@ static void single_used(struct coherence *c, page_id pid)
 {
 }
 
-static bool single_release(
-	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
+static bool single_release(struct coherence *c, page_id pid, enum page_mode held,
+	uint64_t incarnation, bool spare)
 {
 	WEFT_ASSERT(held != PAGE_INVALID);
 	return true;

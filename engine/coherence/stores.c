@@ -98,8 +98,8 @@ static void stores_used(struct coherence *c, page_id pid)
 {
 }
 
-static bool stores_release(
-	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
+static bool stores_release(struct coherence *c, page_id pid, enum page_mode held,
+	uint64_t incarnation, bool spare)
 {
 	return true;
 }

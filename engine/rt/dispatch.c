@@ -157,6 +157,26 @@ void rt_sched_point_slow(void)
 	selected->sched_point();
 }
 
+void rt_holds_slow(const void *what, bool (*may)(const void *what))
+{
+	selected->holds(what, may, __builtin_return_address(0));
+}
+
+void rt_lets_go_slow(const void *what)
+{
+	selected->lets_go(what);
+}
+
+void rt_awaits_slow(const void *what)
+{
+	selected->awaits(what);
+}
+
+void rt_may_wait_slow(void)
+{
+	selected->may_wait();
+}
+
 int rt_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 {
 	rt_about_to_wait();

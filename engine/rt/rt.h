@@ -107,6 +107,46 @@ int rt_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
 /* Wakes up to `count` waiters of the word. */
 void rt_wake(_Atomic uint32_t *word, int count);
 
+extern bool rt_simulated; /* set once at start */
+
+/*
+ * What a task holds that others may need, for the simulator, which can watch that nobody waits
+ * with it (rt_sim_watch_waits). Free in the real runtime.
+ */
+void rt_holds_slow(const void *what, bool (*may)(const void *what));
+void rt_lets_go_slow(const void *what);
+void rt_awaits_slow(const void *what);
+void rt_may_wait_slow(void);
+/* The task holds it; may(what): it may wait all the same. Mutexes say so by themselves. */
+static inline void rt_holds(const void *what, bool (*may)(const void *what))
+{
+	if (unlikely(rt_simulated))
+		rt_holds_slow(what, may);
+}
+/* It is let go of, maybe by another task. */
+static inline void rt_lets_go(const void *what)
+{
+	if (unlikely(rt_simulated))
+		rt_lets_go_slow(what);
+}
+/* The waits from here on are for what is held for a moment only, as a mutex; NULL: no more. */
+static inline void rt_awaits(const void *what)
+{
+	if (unlikely(rt_simulated))
+		rt_awaits_slow(what);
+}
+/* The caller may have to wait below, though not now. */
+static inline void rt_may_wait(void)
+{
+	if (unlikely(rt_simulated))
+		rt_may_wait_slow();
+}
+/* For rt_holds: it must not. */
+static inline bool rt_never(const void *what)
+{
+	return false;
+}
+
 /* Three-state futex mutex: 0 free, 1 held, 2 held with waiters. Zero-initialised. */
 struct rt_mutex {
 	_Atomic uint32_t state;
@@ -114,7 +154,6 @@ struct rt_mutex {
 void rt_mutex_lock_slow(struct rt_mutex *m); /* waits */
 void rt_mutex_unlock_slow(struct rt_mutex *m);
 void rt_sched_point_slow(void);
-extern bool rt_simulated; /* set once at start */
 
 /*
  * A place where, in the simulator, another task may run (seeded). Latches call
@@ -129,10 +168,14 @@ static inline void rt_sched_point(void)
 static inline bool rt_mutex_trylock(struct rt_mutex *m)
 {
 	uint32_t free_state = 0;
+	bool taken;
 
 	rt_sched_point();
-	return atomic_compare_exchange_strong_explicit(
+	taken = atomic_compare_exchange_strong_explicit(
 		&m->state, &free_state, 1, memory_order_acquire, memory_order_relaxed);
+	if (unlikely(rt_simulated) && taken)
+		rt_holds_slow(m, NULL);
+	return taken;
 }
 
 static inline void rt_mutex_lock(struct rt_mutex *m)
@@ -143,6 +186,7 @@ static inline void rt_mutex_lock(struct rt_mutex *m)
 
 static inline void rt_mutex_unlock(struct rt_mutex *m)
 {
+	rt_lets_go(m);
 	if (unlikely(atomic_exchange_explicit(&m->state, 0, memory_order_release) == 2))
 		rt_mutex_unlock_slow(m);
 }

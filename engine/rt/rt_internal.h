@@ -84,6 +84,11 @@ struct rt_ops {
 	void (*sleep_ns)(uint64_t ns);
 	void (*spin)(unsigned *spins);
 	void (*sched_point)(void);
+	/* what tasks hold: the simulator's alone */
+	void (*holds)(const void *what, bool (*may)(const void *what), const void *from);
+	void (*lets_go)(const void *what);
+	void (*awaits)(const void *what);
+	void (*may_wait)(void);
 
 	int (*wait)(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
 	int (*wake)(_Atomic uint32_t *word, int count); /* returns how many it woke */

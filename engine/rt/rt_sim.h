@@ -40,6 +40,13 @@ uint64_t rt_sim_trace(void);
  */
 void rt_sim_look(bool on);
 
+/*
+ * From now on a task of this run that waits, for a message, a disk, time or another task, must hold
+ * nothing that may be needed meanwhile (rt_holds), and no lock that one waits for who holds
+ * such: else the run aborts, and says who waits and where (invariant 6). Before anything is held.
+ */
+void rt_sim_watch_waits(void);
+
 /* ---- nodes ---------------------------------------------------------------------- */
 
 #define RT_SIM_NODES_MAX 1024

@@ -65,6 +65,9 @@ struct sim_task {
 	_Atomic uint32_t *word;
 	uint32_t expected;
 	struct sim_task *wait_next, **wait_link;
+	struct sim_hold *holds; /* sim_hold.c */
+	unsigned hold_count, hold_room;
+	const void *awaits; /* a lock */
 	/* All tasks of the node. */
 	struct sim_task *node_next, **node_link;
 };
@@ -76,6 +79,17 @@ struct sim_rng {
 uint64_t sim_rng_next(struct sim_rng *rng);
 /* Evenly among 0 .. n - 1. */
 uint64_t sim_rng_below(struct sim_rng *rng, uint64_t n);
+
+/* ---- what tasks hold (sim_hold.c) ------------------------------------------------ */
+
+struct sim_hold;
+void sim_holds(const void *what, bool (*may)(const void *what), const void *from);
+void sim_lets_go(const void *what);
+void sim_awaits(const void *what);
+/* The current task waits, or might have to: aborts if it must not. */
+void sim_about_to_wait(void);
+/* The task is gone. */
+void sim_holds_forget(struct sim_task *task);
 
 /* ---- nodes and memory (sim_node.c) ----------------------------------------------- */
 
@@ -170,6 +184,8 @@ struct sim {
 	size_t timer_count, timer_room;
 	uint64_t timer_order;
 	struct sim_task *waiting[SIM_WAIT_BUCKETS];
+	bool watches;      /* what tasks hold while they wait */
+	unsigned awaiting; /* tasks that wait for locks */
 
 	int (*fn)(void *);
 	void *arg;

@@ -321,6 +321,7 @@ int sim_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 	struct sim_task *self = sim->current;
 	struct sim_task **link = bucket_of(word);
 
+	sim_about_to_wait();
 	sched_point();
 	if (atomic_load(word) != expected)
 		return 0;
@@ -384,12 +385,14 @@ static void sim_sleep_ns(uint64_t ns)
 {
 	uint64_t until = ns > UINT64_MAX / 2 ? UINT64_MAX / 2 : sim->now + ns;
 
+	sim_about_to_wait();
 	sim_timer_set(&sim->current->timer, until, task_timer_fired);
 	block("sleep");
 }
 
 static void sim_spin(unsigned *spins)
 {
+	sim_about_to_wait();
 	if ((*spins)++ < SPINS_BEFORE_SLEEP)
 		sim_yield();
 	else
@@ -481,6 +484,7 @@ void sim_task_free(struct sim_task *task)
 {
 	struct sim_node *node = sim->nodes[task->node];
 
+	sim_holds_forget(task);
 	if (task->state == SIM_RUNNABLE)
 		take_from_runnable(task);
 	sim_timer_cancel(&task->timer);
@@ -514,6 +518,7 @@ static void sim_task_join(struct rt_task *base)
 	struct sim_task *task = container_of(base, struct sim_task, base);
 
 	WEFT_ASSERT(!task->detached && !task->joiner);
+	sim_about_to_wait();
 	if (task->state != SIM_ENDED) {
 		task->joiner = sim->current;
 		block("a task's end");
@@ -588,6 +593,10 @@ const struct rt_ops rt_sim_ops = {
 	.spin = sim_spin,
 	.sched_point = sched_point,
 	.wait = sim_wait,
+	.holds = sim_holds,
+	.lets_go = sim_lets_go,
+	.awaits = sim_awaits,
+	.may_wait = sim_about_to_wait,
 	.wake = sim_wake,
 	.disk_open = sim_disk_open,
 	.disk_close = sim_disk_close,

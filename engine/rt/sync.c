@@ -33,8 +33,11 @@ void rt_mutex_lock_slow(struct rt_mutex *m)
 			return;
 		cpu_pause();
 	}
+	rt_awaits(m);
 	while (atomic_exchange_explicit(&m->state, 2, memory_order_acquire) != 0)
 		rt_wait(&m->state, 2, RT_FOREVER);
+	rt_awaits(NULL);
+	rt_holds(m, NULL);
 }
 
 /* The mutex is free already, and may be gone: only its address is used. */

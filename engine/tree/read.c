@@ -503,15 +503,35 @@ void tree_prefetch(struct tree *t, struct disk_key key)
 		cache_prefetch(t->cache, &(struct page_ref){.pid = d.missing}, 1, false);
 }
 
-void tree_claim(struct tree *t, struct disk_key key)
+/* The leaf of the key if it is not here; with `here`, if it is, too. PID_NONE: not so, or who knows. */
+static page_id claim_leaf(struct tree *t, struct disk_key key, bool here)
 {
 	struct descent d;
+	int r = tree_descend_once(t, tree_key_of(key), 0, &d);
 
-	if (tree_descend_once(t, tree_key_of(key), 0, &d) != -EAGAIN ||
-		d.missing == PID_NONE)
-		return;
+	if (r == 0 && here)
+		return d.pid;
 	/* what is missing is a leaf, or has grown from one: pages above are everybody's */
-	if (d.parent.kind != GUARD_NONE && d.counts.level <= t->step)
-		(void)cache_fetch_exclusive(
-			t->cache, &(struct page_ref){.pid = d.missing}, 1);
+	if (r == -EAGAIN && d.missing != PID_NONE && d.parent.kind != GUARD_NONE &&
+		d.counts.level <= t->step)
+		return d.missing;
+	return PID_NONE;
+}
+
+void tree_claim(struct tree *t, struct disk_key key)
+{
+	struct page_ref leaf = {.pid = claim_leaf(t, key, false)};
+
+	if (leaf.pid != PID_NONE)
+		(void)cache_fetch_exclusive(t->cache, &leaf, 1);
+}
+
+void tree_claim_with(
+	struct tree *t, struct disk_key key, struct page_ref *refs, unsigned count)
+{
+	page_id leaf = claim_leaf(t, key, true);
+
+	if (leaf != PID_NONE)
+		refs[count++] = (struct page_ref){.pid = leaf};
+	(void)cache_fetch_exclusive(t->cache, refs, count);
 }

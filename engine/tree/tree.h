@@ -122,6 +122,10 @@ void tree_prefetch(struct tree *t, struct disk_key key);
  * once: it would be had shared, and then asked for a second time. Best effort. Waits.
  */
 void tree_claim(struct tree *t, struct disk_key key);
+/* The same for who is about to change these pages, too: what this node may not change of them and of the
+ * leaf is asked for in one round, also what is here to be read. count < cache_batch_max; refs has room for one more. */
+void tree_claim_with(
+	struct tree *t, struct disk_key key, struct page_ref *refs, unsigned count);
 
 /*
  * This node's kernel may have, from here on, what it is told from the leaves of [from, to]

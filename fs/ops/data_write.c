@@ -141,6 +141,29 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 	return n > 0 ? (int)n : rc;
 }
 
+/*
+ * What other nodes have of the range's pages, or may change, is asked for at once, together with the leaf of the
+ * inode, whose times will change: one round of messages, not one for each. Best effort.
+ */
+static void claim_written(struct write_call *w, const struct map *map)
+{
+	struct page_ref refs[WRITE_PAGES_MAX + 1];
+	struct cache *cache = w->fs->volume->cache;
+	unsigned max = MIN(cache_batch_max(cache) - 1, WRITE_PAGES_MAX), count = 0;
+
+	for (unsigned i = 0; i < map->count && map->segment[i].kind == MAP_WRITTEN; i++) {
+		const struct map_segment *s = &map->segment[i];
+
+		for (uint64_t n = 0; n < s->count && count < max; n++) {
+			refs[count] = (struct page_ref){s->pid + n, s->incarnation};
+			count += cache_asks_to_own(cache, &refs[count]);
+		}
+	}
+	if (count)
+		tree_claim_with(w->fs->tree, disk_key(w->st->ino, DISK_ITEM_INODE, 0),
+			refs, count);
+}
+
 static int64_t overwrite_viewed(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
@@ -163,6 +186,8 @@ static int64_t overwrite_viewed(
 		blocks_end(offset + len) - first, &map);
 	if (rc < 0)
 		return rc;
+	if (w->view->shared)
+		claim_written(w, &map);
 	for (unsigned i = 0; i < map.count && map.segment[i].kind == MAP_WRITTEN; i++) {
 		rc = overwrite_segment(w, &map.segment[i], offset, bytes, len);
 		if (rc < 0)

@@ -36,16 +36,6 @@ static uint64_t now_ns(void)
 	return rt_now_ns();
 }
 
-/* Processor time of this process, all threads. */
-static double processor_ns(void)
-{
-	struct rusage u;
-
-	getrusage(RUSAGE_SELF, &u);
-	return ((double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec) * 1e9 +
-	       ((double)u.ru_utime.tv_usec + (double)u.ru_stime.tv_usec) * 1e3;
-}
-
 static int compare(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;

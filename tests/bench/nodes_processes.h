@@ -5,6 +5,7 @@
 #define WEFT_BENCH_NODES_PROCESSES_H
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "tests/unit/nodes_fixture.h"
@@ -22,6 +23,16 @@ static inline void *nodes_share(size_t bytes)
 static inline void print_value(const char *name, double value)
 {
 	printf("%s=%.6g\n", name, value);
+}
+
+/* Processor time of this process, all threads. */
+static inline double processor_ns(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return ((double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec) * 1e9 +
+	       ((double)u.ru_utime.tv_usec + (double)u.ru_stime.tv_usec) * 1e3;
 }
 
 /* Over all links of the node. */

@@ -33,6 +33,7 @@ static struct bench {
 	unsigned items; /* of each node */
 	struct {
 		uint64_t operations, messages, bytes, ns;
+		double processor_ns;
 	} done[NODES_MAX];
 } * bench;
 
@@ -132,9 +133,10 @@ static void run_one(struct node *n, struct tree *t, char workload,
 {
 	struct net_counters before = node_traffic(n), after;
 	uint64_t began, operations = 0, messages = 0, bytes = 0;
-	double per_second = 0;
+	double per_second = 0, worked;
 
 	nodes_barrier(n);
+	worked = processor_ns();
 	began = rt_now_ns();
 	while (rt_now_ns() < began + bench->run_ms * 1000000)
 		for (unsigned k = 0; k < 16; k++, operations++) {
@@ -146,6 +148,7 @@ static void run_one(struct node *n, struct tree *t, char workload,
 				read_one(t, key);
 		}
 	bench->done[n->id - 1].ns = rt_now_ns() - began;
+	bench->done[n->id - 1].processor_ns = processor_ns() - worked;
 	nodes_barrier(n);
 	after = node_traffic(n);
 	bench->done[n->id - 1].operations = operations;
@@ -155,18 +158,20 @@ static void run_one(struct node *n, struct tree *t, char workload,
 	if (n->id != 1)
 		return;
 	operations = 0;
+	worked = 0;
 	for (unsigned i = 0; i < bench->w.count; i++) {
 		operations += bench->done[i].operations;
 		messages += bench->done[i].messages;
 		bytes += bench->done[i].bytes;
+		worked += bench->done[i].processor_ns;
 		per_second += (double)bench->done[i].operations * 1e9 /
 			      (double)bench->done[i].ns;
 	}
 	printf("workload=%c keys=%s ops_per_second=%.0f messages_per_op=%.4f "
-	       "bytes_per_op=%.1f\n",
+	       "bytes_per_op=%.1f processor_ns_per_op=%.0f\n",
 		workload, zipf ? "zipf" : "uniform", per_second,
-		(double)messages / (double)operations,
-		(double)bytes / (double)operations);
+		(double)messages / (double)operations, (double)bytes / (double)operations,
+		worked / (double)operations);
 }
 
 static void load(struct node *n, struct tree *t)

@@ -18,7 +18,8 @@
  *
  * Readers spin while the writer changes things; what had been done before a look began, or been
  * seen by another reader, must be seen by it, nothing that has not been begun when it ended. The first that is behind
- * ends it with exit code 1; prints how many looks there were.
+ * ends it with exit code 1. So does a process that changes things and comes to fewer changes than seconds, or to none for
+ * STARVED_SECONDS. Prints how many looks there were, and the longest wait of a change.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,18 +35,22 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAGES       8
-#define PAGE_BYTES  4096
-#define READERS_MAX 16
-#define FOUND_SIZES 8 /* that each file to be found has, one after the other */
-#define NAMES_KEPT  4 /* of the last names are looked at */
+#define PAGES           8
+#define PAGE_BYTES      4096
+#define READERS_MAX     16
+#define FOUND_SIZES     8 /* that each file to be found has, one after the other */
+#define NAMES_KEPT      4 /* of the last names are looked at */
+#define CHANGERS        2
+#define STARVED_SECONDS 60
 
 /* What all processes see. */
 struct shared {
 	_Atomic uint64_t begun[2 * PAGES], done[2 * PAGES];
 	_Atomic uint64_t seen[2 * PAGES]; /* by any reader, on whatever node */
 	_Atomic bool stop;
-	_Atomic uint64_t looks, changes, untold;
+	_Atomic uint64_t looks, untold;
+	_Atomic uint64_t changes[CHANGERS]; /* of each that changes things */
+	_Atomic uint64_t longest_ms;        /* from one to the next */
 };
 
 static struct shared *shared;
@@ -53,6 +58,8 @@ static const char *writer, *reader[READERS_MAX];
 static unsigned readers;
 static double seconds;
 static unsigned stride = PAGE_BYTES; /* from number to number */
+static unsigned changers, changer;   /* how many there are; which this process is */
+static unsigned children;
 
 static void fail(const char *what)
 {
@@ -98,6 +105,27 @@ static void pause_us(unsigned us)
 	nanosleep(&t, NULL);
 }
 
+static uint64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* By this process, which is one of the changers. */
+static void changed(void)
+{
+	static uint64_t last;
+	uint64_t now = now_ms(), longest = atomic_load(&shared->longest_ms);
+
+	while (last && longest < now - last &&
+		!atomic_compare_exchange_weak(&shared->longest_ms, &longest, now - last))
+		;
+	last = now;
+	atomic_fetch_add(&shared->changes[changer], 1);
+}
+
 /* ---- pages ---------------------------------------------------------------------------------- */
 
 /* Even pages are the writer's, odd ones the first reader's. Each has its number twice. */
@@ -114,7 +142,7 @@ static void pages_write(const char *dir, unsigned first)
 		if (pwrite(fd, text, sizeof(text), page * stride + 80) != sizeof(text))
 			fail("pwrite");
 		atomic_store(&shared->done[page], number);
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 		pause_us(500);
 	}
 }
@@ -245,7 +273,7 @@ static void numbers_store(const char *dir, unsigned first)
 			atomic_store(at, number);
 		}
 		atomic_store(&shared->done[i], number);
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 		pause_us(500);
 		if (rand() % 500 == 0 && msync(map, PAGES * PAGE_BYTES, MS_SYNC))
 			fail("msync");
@@ -309,7 +337,7 @@ static void turns_store(const char *dir, bool first)
 		if (stopped())
 			break;
 		atomic_store(mine, n);
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 	}
 }
 
@@ -340,7 +368,7 @@ static void sizes_write(const char *dir)
 		if (ftruncate(fd, (off_t)size_of(n)))
 			fail("ftruncate");
 		atomic_store(&shared->done[0], n);
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 		pause_us(1000);
 	}
 }
@@ -383,7 +411,7 @@ static void found_write(const char *dir)
 		if (ftruncate(fd, (off_t)(n % FOUND_SIZES)))
 			fail("ftruncate");
 		atomic_store(&shared->done[0], n);
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 		pause_us(100);
 	}
 }
@@ -444,6 +472,7 @@ static void made_write(const char *dir)
 		}
 		if (!(n & 1))
 			close(fd);
+		changed();
 	}
 }
 
@@ -461,7 +490,7 @@ static void made_change(const char *dir)
 				return;
 		}
 		atomic_store(&shared->done[0], n);
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 	}
 }
 
@@ -493,7 +522,7 @@ static void names_write(const char *dir)
 			anew(dir, n);
 			atomic_store(&shared->done[1], n);
 		}
-		atomic_fetch_add(&shared->changes, 1);
+		changed();
 		pause_us(1000);
 	}
 }
@@ -581,17 +610,28 @@ static void make_files(void)
 	}
 }
 
-static pid_t child(void (*main)(const char *dir), const char *dir)
+static void child(void (*main)(const char *dir), const char *dir)
 {
 	pid_t pid = fork();
 
 	if (pid < 0)
 		fail("fork");
-	if (pid)
-		return pid;
+	if (pid) {
+		children++;
+		return;
+	}
 	srand((unsigned)getpid());
 	main(dir);
 	exit(0);
+}
+
+/* One that changes things. */
+static void child_changes(void (*main)(const char *dir), const char *dir)
+{
+	if (!main)
+		return;
+	changer = changers++;
+	child(main, dir);
 }
 
 static void pages_write_even(const char *dir)
@@ -604,49 +644,40 @@ static void pages_write_odd(const char *dir)
 	pages_write(dir, 1);
 }
 
-static unsigned start(const char *what)
-{
-	void (*look)(const char *) = NULL;
-	unsigned count = 1;
+static const struct kind {
+	const char *name;
+	void (*write)(const char *dir);  /* by the writer */
+	void (*write2)(const char *dir); /* by the first reader */
+	void (*look)(const char *dir);   /* by each reader */
+} kinds[] = {
+	{"pages", pages_write_even, pages_write_odd, pages_look},
+	{"mapped", pages_write_even, pages_write_odd, mapped_look},
+	{"exchange", pages_write_even, pages_write_odd, exchange_look},
+	{"stores", numbers_store_writer, numbers_store_reader, numbers_look},
+	{"turns", turns_first, turns_second, NULL},
+	{"sizes", sizes_write, NULL, sizes_look},
+	{"found", found_write, NULL, found_look},
+	{"made", made_write, made_change, NULL},
+	{"names", names_write, NULL, names_look},
+	{"still", NULL, NULL, still_look},
+};
 
-	if (!strcmp(what, "exchange"))
+static const struct kind *kind_named(const char *name)
+{
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (!strcmp(kinds[i].name, name))
+			return &kinds[i];
+	return NULL;
+}
+
+static void start(const struct kind *kind)
+{
+	if (!strcmp(kind->name, "exchange"))
 		stride = PAGE_BYTES / PAGES;
-	if (!strcmp(what, "pages") || !strcmp(what, "mapped") ||
-		!strcmp(what, "exchange")) {
-		child(pages_write_even, writer);
-		child(pages_write_odd, reader[0]);
-		look = !strcmp(what, "pages")    ? pages_look
-		       : !strcmp(what, "mapped") ? mapped_look
-						 : exchange_look;
-		count = 2;
-	} else if (!strcmp(what, "stores")) {
-		child(numbers_store_writer, writer);
-		child(numbers_store_reader, reader[0]);
-		look = numbers_look;
-		count = 2;
-	} else if (!strcmp(what, "turns")) {
-		child(turns_first, writer);
-		child(turns_second, reader[0]);
-		return 2;
-	} else if (!strcmp(what, "sizes")) {
-		child(sizes_write, writer);
-		look = sizes_look;
-	} else if (!strcmp(what, "found")) {
-		child(found_write, writer);
-		look = found_look;
-	} else if (!strcmp(what, "made")) {
-		child(made_write, writer);
-		look = made_change;
-	} else if (!strcmp(what, "names")) {
-		child(names_write, writer);
-		look = names_look;
-	} else {
-		look = still_look;
-		count = 0;
-	}
-	for (unsigned i = 0; i < readers; i++)
-		child(look, reader[i]);
-	return count + readers;
+	child_changes(kind->write, writer);
+	child_changes(kind->write2, reader[0]);
+	for (unsigned i = 0; i < readers && kind->look; i++)
+		child(kind->look, reader[i]);
 }
 
 static void wait_seconds(void)
@@ -658,12 +689,42 @@ static void wait_seconds(void)
 	atomic_store(&shared->stop, true);
 }
 
-int main(int argc, char **argv)
+static int wait_children(void)
 {
-	unsigned children;
 	int code = 0, status;
 
-	if (argc < 5 || argc > 4 + READERS_MAX) {
+	while (children--) {
+		if (wait(&status) < 0)
+			fail("wait");
+		if (status)
+			code = WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+	}
+	return code;
+}
+
+/* None of those that change things had to stand back for the others. */
+static bool all_changed(void)
+{
+	for (unsigned i = 0; i < changers; i++)
+		if ((double)shared->changes[i] < seconds) {
+			fprintf(stderr, "kept: %u has come to %llu changes in %g s\n", i,
+				(unsigned long long)shared->changes[i], seconds);
+			return false;
+		}
+	if (shared->longest_ms >= STARVED_SECONDS * 1000) {
+		fprintf(stderr, "kept: a change took %llu ms\n",
+			(unsigned long long)shared->longest_ms);
+		return false;
+	}
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	const struct kind *kind = argc < 5 ? NULL : kind_named(argv[1]);
+	int code;
+
+	if (!kind || argc > 4 + READERS_MAX) {
 		fprintf(stderr,
 			"usage: kept "
 			"pages|mapped|exchange|stores|turns|sizes|found|made|names|still "
@@ -679,19 +740,18 @@ int main(int argc, char **argv)
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (shared == MAP_FAILED)
 		fail("mmap");
-	if (strcmp(argv[1], "still"))
+	if (kind->write)
 		make_files();
-	children = start(argv[1]);
-	if (strcmp(argv[1], "still"))
+	start(kind);
+	if (kind->write)
 		wait_seconds();
-	while (children--) {
-		if (wait(&status) < 0)
-			fail("wait");
-		if (status)
-			code = WIFEXITED(status) ? WEXITSTATUS(status) : 3;
-	}
-	printf("%llu looks at %llu changes, %llu before a processor was told\n",
-		(unsigned long long)shared->looks, (unsigned long long)shared->changes,
+	code = wait_children();
+	printf("%s: %llu looks at %llu and %llu changes, the longest wait %llu ms, %llu "
+	       "before a processor was told\n",
+		kind->name, (unsigned long long)shared->looks,
+		(unsigned long long)shared->changes[0],
+		(unsigned long long)shared->changes[1],
+		(unsigned long long)shared->longest_ms,
 		(unsigned long long)shared->untold);
-	return code;
+	return code ? code : !all_changed();
 }

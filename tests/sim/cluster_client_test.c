@@ -89,7 +89,7 @@ static void life_begin(struct node *n)
 		rc = member_open(&l->member, &mo, &err);
 	}
 	if (!rc) {
-		vo.peers = member_peers(l->member);
+		vo.peers = look_peers(n->id, member_peers(l->member));
 		rc = disk_of(n, &disk, &err);
 	}
 	if (!rc)
@@ -257,6 +257,7 @@ static void world_begin(struct world *w)
 	static const uint8_t uuid[16] = {0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x41, 0x11,
 		0x91, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11};
 
+	look_begin(LOOK_EVERY);
 	memcpy(w->uuid, uuid, sizeof(w->uuid));
 	for (unsigned i = 0; i < NODES; i++) {
 		struct node *n = &w->node[i];
@@ -319,6 +320,7 @@ static int run_cut(void *arg)
 	if (pick(2)) { /* fsck.weft redoes it, or the nodes do */
 		const char *names[STORES] = {w->node[0].disk, w->node[1].disk};
 
+		look_forget();
 		HOLDS(sim_recover_stores(names, STORES));
 		HOLDS(!sim_check_stores(names, STORES));
 	}
@@ -349,6 +351,7 @@ static void disk_fails(const struct node *n)
 		.n = 1,
 		.sticky = !once};
 
+	look_fails(n->id);
 	rt_sim_disk_fail(n->sim_disk, &fail);
 }
 

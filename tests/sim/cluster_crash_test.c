@@ -11,11 +11,13 @@
 #define LOG_BYTES (16ull << 20)
 #include "tests/sim/cluster_files.h"
 #include "tests/sim/cluster_lives.h"
+#include "tests/sim/cluster_weather.h"
 
 #define CRASHES       4u
 #define CRASHES_SEEDS 5u
 
 static unsigned ended;
+static bool cuts; /* links break, too */
 
 static void work(void *arg)
 {
@@ -66,11 +68,15 @@ static int run_crashes(void *arg)
 		OK(rt_sim_spawn_on(n->sim, "node", node_life, n));
 	}
 	rt_sleep_ns(200000000);
+	if (cuts)
+		weather_begin(w, 100000000);
 	for (unsigned i = 0; i < CRASHES; i++) {
 		rt_sleep_ns(rt_random() % 200000000);
 		crash_one(w);
 	}
 	rt_sleep_ns(200000000);
+	if (cuts)
+		weather_end();
 	atomic_store(&over, true);
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
@@ -92,6 +98,7 @@ static void run_seeds(unsigned nodes, uint64_t seeds, uint64_t log_bytes)
 		assert_non_null(w);
 		w->nodes = seeds_nodes(nodes, seed);
 		w->log_bytes = log_bytes;
+		w->stall_ns = cuts ? WEATHER_STALL_NS : 0;
 		memset(files, 0, sizeof(files));
 		atomic_store(&over, false);
 		ended = 0;
@@ -111,6 +118,14 @@ static void so_it_is_on_five_and_eight_nodes(void **state)
 	run_seeds(8, 1, 0);
 }
 
+static void so_it_is_while_links_break(void **state)
+{
+	cuts = true;
+	run_seeds(3, CRASHES_SEEDS, 0);
+	run_seeds(5, 1, 0);
+	cuts = false;
+}
+
 /*
  * Caches that hold much more than the logs: these are full of what others have to persist.
  * (The disks tear, so each image of another node is logged by its home.)
@@ -127,6 +142,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_fsynced_or_written_by_who_lives_is_not_lost),
 		cmocka_unit_test(so_it_is_on_five_and_eight_nodes),
+		cmocka_unit_test(so_it_is_while_links_break),
 		cmocka_unit_test(nobody_stands_still_with_logs_that_are_full),
 	};
 

@@ -102,7 +102,7 @@ static void life_begin(struct node *n)
 		rc = member_open(&l->member, &mo, &err);
 	}
 	if (!rc) {
-		vo.peers = member_peers(l->member);
+		vo.peers = look_peers(n->id, member_peers(l->member));
 		rc = rt_disk_open(&disk, n->disk, 0, &err);
 	}
 	if (!rc)
@@ -304,6 +304,7 @@ static int run_away(void *arg)
 	struct world *w = (struct world *)arg;
 	struct node *lost = &w->node[1];
 
+	look_begin(LOOK_EVERY);
 	for (unsigned i = 0; i < NODES; i++)
 		node_make(w, i);
 	life_spawn(&w->node[0], leaving_life);
@@ -376,6 +377,7 @@ static int run_together(void *arg)
 	void (*life[])(void *) = {together_life, later_together_life};
 
 	atomic_store(&ready, 0);
+	look_begin(LOOK_EVERY);
 	for (unsigned i = 0; i < NODES; i++)
 		node_make(w, i);
 	for (unsigned k = 0; k < ARRAY_SIZE(life); k++) {
@@ -427,6 +429,7 @@ static int run_opening(void *arg)
 {
 	struct world *w = (struct world *)arg;
 
+	look_begin(LOOK_EVERY);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		node_make(w, i);
 		life_spawn(&w->node[i], i == 1 ? shipping_life : plain_life);

@@ -17,6 +17,7 @@ static void crash_leave(void *arg, struct volume *v)
 
 	if (n->fs) /* else it could not be opened */
 		barrier(n);
+	look_down(n->id);
 	net_calls_stop(n->calls);
 	coherence_cluster_stop(n->coherence);
 	net_close(n->net);
@@ -33,7 +34,7 @@ static void crash_open(struct node *n)
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &n->peers,
 	};
-	struct ops_options oo = {.atime = OPS_RELATIME};
+	struct ops_options oo = {.atime = OPS_RELATIME, .mmap = n->w->mmap};
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 

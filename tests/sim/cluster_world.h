@@ -12,7 +12,7 @@
 
 #include "engine/coherence/cluster.h"
 #include "tests/sim/check_fsck.h"
-#include "tests/sim/seeds.h"
+#include "tests/sim/look.h"
 #include "tests/unit/ops_fixture.h"
 
 #define NODES_MAX  SIM_NODES_MAX
@@ -22,6 +22,9 @@
 #endif
 #ifndef FRAMES
 #define FRAMES 160
+#endif
+#ifndef LOOK_EVERY
+#define LOOK_EVERY 1 /* of so many messages the page of one is looked at */
 #endif
 #define SEEDS    20
 #define EPOCH    7
@@ -76,6 +79,7 @@ struct world {
 	uint64_t dirty_age_ms; /* 0: 40 */
 	uint64_t disk_bytes;   /* 0: DISK_BYTES */
 	uint64_t log_bytes;    /* 0: LOG_BYTES */
+	uint64_t stall_ns; /* a link that is silent so long is lost; 0: as everywhere */
 	void (*work)(struct node *n);
 	void (*check)(struct node *n);
 	bool no_files;   /* it puts other things into the tree than fsck knows */
@@ -95,6 +99,7 @@ struct world {
 /* Over all seeds: that there was something to do with the others. */
 static uint64_t sum_sent, sum_restarts, sum_unheard;
 static struct world *running;
+static char repeat_by[200]; /* a command; none is said if it is empty */
 static void (*abort_before)(int);
 
 static void on_abort(int signal_number)
@@ -103,6 +108,8 @@ static void on_abort(int signal_number)
 		if (running->node[i].coherence)
 			/* NOLINTNEXTLINE(bugprone-signal-handler): a task has aborted */
 			coherence_cluster_dump(running->node[i].coherence);
+	if (*repeat_by) /* NOLINTNEXTLINE(bugprone-signal-handler) */
+		fprintf(stderr, "repeat: %s\n", repeat_by);
 	signal(signal_number, abort_before); /* the simulator's, which says the seed */
 	raise(signal_number);
 }
@@ -138,12 +145,18 @@ static unsigned home_of(void *owner, uint16_t shard)
 static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
 {
 	struct node *n = (struct node *)owner;
+	bool called;
 
-	if (net_calls_message(n->calls, peer, m))
+	rt_holds(n, rt_never); /* others are behind it: it does not wait */
+	called = net_calls_message(n->calls, peer, m);
+	if (!called)
+		coherence_cluster_message(n->coherence, peer, m);
+	rt_lets_go(n);
+	if (called)
 		return;
-	coherence_cluster_message(n->coherence, peer, m);
 	/* of honest nodes none is cut off: it would heal, and hide that */
 	HOLDS(!n->coherence || !coherence_cluster_counters(n->coherence)->impossible);
+	look_message(m);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -182,6 +195,7 @@ static int node_provide(
 			.role = NET_ROLE_STORAGE},
 		.listen = address,
 		.handlers = {n, on_message, on_event},
+		.stall_ns = n->w->stall_ns,
 		.retry_ns = 50000000,
 	};
 	struct coherence_cluster_options co = {
@@ -222,6 +236,7 @@ static int node_join(void *arg, struct volume *v, struct weft_error *err)
 	char address[32];
 	uint32_t ups;
 
+	look_up(n->id, n->coherence);
 	OK(coherence_cluster_start(n->coherence));
 	for (unsigned id = 1; id <= n->w->nodes; id++) {
 		struct net_peer_options po = {.node = (uint16_t)id, .address = address};
@@ -255,6 +270,7 @@ static void node_leave(void *arg, struct volume *v)
 	struct node *n = (struct node *)arg;
 
 	barrier(n);
+	look_down(n->id);
 	net_calls_stop(n->calls);
 	coherence_cluster_stop(n->coherence);
 	net_close(n->net);
@@ -269,6 +285,9 @@ static void node_settle(struct node *n)
 		OK(volume_sync(n->v));
 		barrier(n);
 	}
+	if (n->id == 1)
+		look_directory(n->w->nodes);
+	barrier(n);
 }
 
 /* The same once all are being closed: to join the range of inode numbers changes pages of others, too. */
@@ -378,6 +397,7 @@ static inline void stores_recover(const struct world *w)
 
 	for (unsigned i = 0; i < w->nodes; i++)
 		names[i] = w->node[i].disk;
+	look_forget();
 	for (; cuts; cuts--) {
 		struct rt_sim_disk *disk = w->node[pick(w->nodes)].sim_disk;
 
@@ -418,6 +438,7 @@ static inline void nodes_await(const struct world *w, bool killed)
 static inline void world_format(struct world *w)
 {
 	running = w;
+	look_begin(LOOK_EVERY);
 	abort_before = signal(SIGABRT, on_abort);
 	memset(w->uuid, 0x11, sizeof(w->uuid));
 	for (unsigned i = 0; i < w->nodes; i++) {

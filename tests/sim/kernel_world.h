@@ -76,6 +76,7 @@ struct kernel_model {
 	bool stopping;
 	struct ops_file *open[FILES];
 	uint32_t processes; /* that have come and gone */
+	unsigned life;      /* of the node */
 	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
 	uint64_t finds, finds_kept, makes_kept, evicted, dropped_absent;
 };
@@ -492,7 +493,7 @@ static uint64_t kernel_ask_stat(struct kernel_model *k, unsigned file, bool *sta
 }
 
 /* Memory is short: the kernel has let go of the inode, and gets one of which nothing is known. */
-static void kernel_forget_attributes(struct kernel_model *k, unsigned file)
+static inline void kernel_forget_attributes(struct kernel_model *k, unsigned file)
 {
 	rt_mutex_lock(&k->lock);
 	k->file[file].known = false;
@@ -682,24 +683,28 @@ static uint64_t kernel_read_block(struct kernel_model *k, unsigned file, unsigne
 	return word;
 }
 
-/* A store through a mapping, into a block that the file has. */
-static void kernel_store(
+/* A store through a mapping. False: the file has no such block. */
+static bool kernel_store(
 	struct kernel_model *k, unsigned file, unsigned block, uint64_t word)
 {
 	struct kernel_page *p = &k->file[file].page[block];
+	bool has = true;
 
 	rt_mutex_lock(&k->lock);
-	while (p->locked || !p->good) {
+	while (has && (p->locked || !p->good)) {
 		if (p->locked)
 			rt_cond_wait(&k->changed, &k->lock, RT_FOREVER);
 		else
-			HOLDS(kernel_ask_pages(k, file, block));
+			has = kernel_ask_pages(k, file, block);
 	}
-	HOLDS(!p->loaded || !p->earlier);
-	p->word = p->is = word;
-	p->dirty = p->mapped = p->loaded = true;
-	p->earlier = false;
+	if (has) {
+		HOLDS(!p->loaded || !p->earlier);
+		p->word = p->is = word;
+		p->dirty = p->mapped = p->loaded = true;
+		p->earlier = false;
+	}
 	rt_mutex_unlock(&k->lock);
+	return has;
 }
 
 /* ---- names -------------------------------------------------------------------------------------- */

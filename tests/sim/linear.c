@@ -21,15 +21,16 @@ struct search {
 	uint64_t deepest;
 	struct tried *tried;
 	size_t places, used; /* places: a power of two */
+	uint8_t *next;       /* states, by depth */
 };
 
 static uint64_t hash_bytes(const void *bytes, size_t length)
 {
-	const uint8_t *b = (const uint8_t *)bytes;
+	const uint64_t *words = (const uint64_t *)bytes;
 	uint64_t h = 0xcbf29ce484222325ull;
 
-	while (length--)
-		h = (h ^ *b++) * 0x100000001b3ull;
+	for (size_t i = 0; i < length / 8; i++)
+		h = ((h ^ words[i]) * 0x9e3779b97f4a7c15ull) ^ h >> 29;
 	return h ^ h >> 32;
 }
 
@@ -79,33 +80,54 @@ static uint64_t first_end(const struct search *s, uint64_t done)
 	uint64_t first = UINT64_MAX;
 
 	for (unsigned i = 0; i < s->count; i++)
-		if (!(done >> i & 1))
+		if (!(done >> i & 1) && !s->ops[i].lost)
 			first = MIN(first, s->ops[i].ended);
 	return first;
 }
 
+/* Too late for what was lost before something that was done began. */
+static bool is_past(const struct search *s, uint64_t done, const struct linear_op *op)
+{
+	for (unsigned i = 0; op->lost && i < s->count; i++)
+		if (done >> i & 1 && s->ops[i].began > op->ended)
+			return true;
+	return false;
+}
+
+static bool search_from(struct search *s, uint64_t done, void *state);
+
+/* All that follows from doing this one next, in each way. */
+static bool search_with(struct search *s, uint64_t done, unsigned i, void *state)
+{
+	const struct linear_model *m = s->model;
+	const struct linear_op *op = &s->ops[i];
+	uint64_t with = done | 1ull << i;
+	unsigned ways = m->ways ? m->ways(op->op, state) : 1;
+	uint8_t *next = s->next + __builtin_popcountll(done) * m->state_bytes;
+
+	for (unsigned way = 0; way < ways; way++) {
+		memcpy(next, state, m->state_bytes);
+		if (!m->step(op->op, way, next) || tried_before(s, with, next) ||
+			!search_from(s, with, next))
+			continue;
+		memcpy(state, next, m->state_bytes);
+		return true;
+	}
+	return false;
+}
+
 static bool search_from(struct search *s, uint64_t done, void *state)
 {
-	uint64_t all = s->count == 64 ? UINT64_MAX : (1ull << s->count) - 1;
 	uint64_t first = first_end(s, done);
-	uint8_t next[LINEAR_STATE_MAX];
 
-	if (done == all)
+	if (first == UINT64_MAX)
 		return true;
 	if (__builtin_popcountll(done) > __builtin_popcountll(s->deepest))
 		s->deepest = done;
-	for (unsigned i = 0; i < s->count; i++) {
-		uint64_t with = done | 1ull << i;
-
-		if (with == done || s->ops[i].began > first)
-			continue;
-		memcpy(next, state, s->model->state_bytes);
-		if (!s->model->step(s->ops[i].op, next) || tried_before(s, with, next) ||
-			!search_from(s, with, next))
-			continue;
-		memcpy(state, next, s->model->state_bytes);
-		return true;
-	}
+	for (unsigned i = 0; i < s->count; i++)
+		if (!(done >> i & 1) && s->ops[i].began <= first &&
+			!is_past(s, done, &s->ops[i]) && search_with(s, done, i, state))
+			return true;
 	return false;
 }
 
@@ -115,8 +137,12 @@ bool linear_check(const struct linear_model *m, const struct linear_op *ops,
 	struct search s = {.model = m, .ops = ops, .count = count};
 	bool found;
 
-	WEFT_ASSERT(count <= LINEAR_OPS_MAX && m->state_bytes <= LINEAR_STATE_MAX);
+	WEFT_ASSERT(count <= LINEAR_OPS_MAX && m->state_bytes <= LINEAR_STATE_MAX &&
+		    m->state_bytes % 8 == 0);
+	s.next = (uint8_t *)calloc(count + 1, m->state_bytes);
+	WEFT_ASSERT(s.next);
 	found = search_from(&s, 0, state);
+	free(s.next);
 	free(s.tried);
 	*deepest = s.deepest;
 	return found;

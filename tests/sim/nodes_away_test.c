@@ -33,7 +33,7 @@ static void errand_main(void *arg)
 		write_data(n, x->page, false);
 	else
 		read_latched(n, x->page);
-	check_page(x->w, x->page);
+	look_page(pid_of(x->w, x->page));
 	atomic_store(&x->done, true);
 }
 
@@ -294,7 +294,9 @@ static void looks_long(struct node *n, unsigned i)
 	struct guard g;
 
 	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
+	rt_lets_go(&g.frame->latch); /* no task of the engine would wait with it */
 	rt_sleep_ns(2 * LONG_NS);
+	rt_holds(&g.frame->latch, rt_never);
 	guard_release(n->e.cache, &g);
 }
 
@@ -381,6 +383,80 @@ static void a_log_is_larger_than_the_cache(struct world *w)
 		HOLDS(errand_ended(&looks, 10 * LONG_NS));
 		HOLDS(w->page[i].known); /* nothing of it was lost */
 	}
+}
+
+static unsigned frames_of_shard(const struct node *n, uint16_t shard)
+{
+	const struct cache *c = n->e.cache;
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < c->frame_count; i++) {
+		page_id pid = atomic_load(&c->frames[i].pid);
+
+		count += pid != PID_NONE && pid_shard(pid) == shard;
+	}
+	return count;
+}
+
+/*
+ * Node 2's cache is full of node 1's pages, which it has alone, or shares, as they are persisted. When
+ * node 1 has gone data of files leaves it as other pages do, and is there when it is back. Page 0, which
+ * is none, stays: what is found by it is needed.
+ */
+static void the_cache_is_full_of_them(struct world *w)
+{
+	const struct node *n = &w->node[1];
+
+	goes_on(w, (struct errand){.node = 3, .page = 0, .writes = true});
+	for (unsigned i = AWAY_NODES; i < w->pages; i += AWAY_NODES) {
+		goes_on(w, (struct errand){.node = 2, .page = i, .writes = true});
+		if (i % 3 == 0)
+			goes_on(w, (struct errand){.node = 3, .page = i});
+	}
+	goes_on(w, (struct errand){.node = 3, .does = persists});
+	goes_on(w, (struct errand){.node = 2, .does = persists});
+	goes_on(w, (struct errand){.node = 2, .page = 0});
+	HOLDS(frames_of_shard(n, 0) > FRAMES / 2);
+	crash(w, 1);
+	rt_sleep_ns(4 * LONG_NS); /* it is given up */
+	for (unsigned i = 0; i < w->pages; i++)
+		if (i % AWAY_NODES)
+			goes_on(w,
+				(struct errand){.node = 2, .page = i, .writes = i % 2});
+	HOLDS(frames_of_shard(n, 0) < FRAMES / 8);
+	goes_on(w, (struct errand){.node = 2, .page = 0});
+	come_back(&w->node[0]);
+	for (unsigned i = 0; i < w->pages; i += AWAY_NODES) {
+		struct errand looks = {.node = 2 + i % 3, .page = i};
+
+		errand_begin(w, &looks);
+		HOLDS(errand_ended(&looks, 10 * LONG_NS));
+		HOLDS(w->page[i].known && w->page[i].version == 1);
+		goes_on(w, (struct errand){.node = 4, .page = i, .writes = true});
+	}
+}
+
+/* Uses its own pages, of which there are more than frames, again and again. */
+static void crowds(struct node *n, unsigned i)
+{
+	for (unsigned round = 0; round < 3; round++)
+		for (unsigned k = n->id - 1; k < n->w->pages; k += AWAY_NODES)
+			write_data(n, k, false);
+}
+
+/*
+ * Node 2 has page 0, as it is persisted, and has just lost its home. Who hears both is still sent to
+ * node 2 for it: it is there until an epoch has begun without the home.
+ */
+static void its_home_was_just_lost(struct world *w)
+{
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .does = persists});
+	hear_each_other(w, 1, 2, false);
+	goes_on(w, (struct errand){.node = 2, .does = crowds});
+	goes_on(w, (struct errand){.node = 3, .page = 0, .writes = true});
+	hear_each_other(w, 1, 2, true);
+	goes_on(w, (struct errand){.node = 2, .page = 0});
 }
 
 /*
@@ -585,6 +661,12 @@ static void a_node_returns_with_a_cache_smaller_than_its_log(void **state)
 	run_seeds(a_log_is_larger_than_the_cache, PAGES_MAX, 4 * PAGES_MAX);
 }
 
+static void pages_whose_home_is_away_leave_the_cache(void **state)
+{
+	run_seeds(the_cache_is_full_of_them, PAGES_MAX, 0);
+	run_seeds(its_home_was_just_lost, PAGES_MAX, 0);
+}
+
 static void two_versions_of_a_past_incarnation_come_back(void **state)
 {
 	idle = true;
@@ -644,6 +726,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
+		cmocka_unit_test(pages_whose_home_is_away_leave_the_cache),
 		cmocka_unit_test(two_versions_of_a_past_incarnation_come_back),
 		cmocka_unit_test(what_is_owed_is_not_the_page_that_was_allocated_anew),
 		cmocka_unit_test(what_is_owed_is_past_when_zeros_leave_their_home),

@@ -73,18 +73,13 @@ static unsigned home_of(void *owner, uint16_t shard)
 static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
 {
 	struct node *n = owner;
-	struct page_message said;
 
+	rt_holds(n, rt_never); /* others are behind it: it does not wait */
 	coherence_cluster_message(n->e.coherence, peer, m);
+	rt_lets_go(n);
 	/* of honest nodes none is cut off: it would heal, and hide that */
 	HOLDS(n->w->rogue || !coherence_cluster_counters(n->e.coherence)->impossible);
-	memcpy(&said, m, sizeof(said));
-	if (n->w->rogue)
-		return;
-	if (m->type < PAGE_EPOCH)
-		check_page_of(n->w, said.pid);
-	else
-		check_pages(n->w);
+	look_message(m);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -176,6 +171,8 @@ static int peers_start(void *arg, struct volume *v, struct weft_error *err)
 {
 	struct node *n = arg;
 
+	if (!n->w->rogue)
+		look_up(n->id, n->e.coherence);
 	OK(coherence_cluster_start(n->e.coherence));
 	node_connect(n);
 	return 0;
@@ -188,6 +185,7 @@ static void peers_stop(void *arg, struct volume *v)
 	if (n->up && !n->w->rogue) /* else it is not to be opened, and says why */
 		node_barrier(n, 5);
 	n->up = false;
+	look_down(n->id);
 	coherence_cluster_stop(n->e.coherence);
 	net_close(n->net);
 }
@@ -247,6 +245,7 @@ static void world_open(struct world *w)
 	static const struct rt_sim_disk_options slow = {
 		.latency_min_ns = 100000, .latency_max_ns = 5000000};
 
+	look_begin(!w->rogue);
 	for (unsigned i = 0; i < w->pages; i++)
 		w->page[i].incarnation = 1;
 	for (unsigned i = 0; i < w->nodes; i++) {

@@ -293,8 +293,11 @@ static int run_world(void *arg)
 	if (w->cuts + w->crashes)
 		OK(rt_sim_spawn_on(0, "weather", weather_main, w));
 	weather_await(w);
-	for (unsigned nth = 2; nth <= 5; nth++)
+	for (unsigned nth = 2; nth <= 5; nth++) {
+		if (nth == 4)
+			look_directory(w->nodes);
 		barrier(w, nth, w->nodes + 1);
+	}
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
 	running = NULL;
@@ -312,7 +315,7 @@ static void run_seeds(const struct world *of)
 
 	assert_non_null(w);
 	memset(&sum, 0, sizeof(sum));
-	memset(&looked, 0, sizeof(looked));
+	memset(&look_sums, 0, sizeof(look_sums));
 	memset(&records, 0, sizeof(records));
 	stays = 0;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
@@ -330,7 +333,7 @@ static void run_seeds(const struct world *of)
 		(uint64_t)sum.deferred, (uint64_t)sum.gives_tried_again,
 		(uint64_t)sum.forced, (uint64_t)sum.given_back, (uint64_t)sum.taken_over);
 	/* else the checks could hardly fail; in a single run a home may be away for long */
-	HOLDS(looked.blind <= looked.stored / 2 + 1000);
+	HOLDS(look_sums.blind <= look_sums.stored / 2 + 1000);
 	free(w);
 }
 
@@ -376,8 +379,8 @@ static void two_nodes_share_pages_that_fit_their_caches(void **state)
 static void two_nodes_share_pages_that_do_not_fit_their_caches(void **state)
 {
 	run_sharing(2, 240, 200);
-	/* it was about these */
-	if (!getenv("WEFT_SIM_SEED"))
+	/* it was about these; a few seeds may meet none */
+	if (seeds_count(SEEDS) >= SEEDS)
 		assert_true(sent(PAGE_DROP) && sent(PAGE_EVICT) && sent(PAGE_SHIP) &&
 			    sum.taken_over && sum.given_back && sum.forced &&
 			    sum.alone_again);

@@ -6,7 +6,7 @@
 #ifndef WEFT_TEST_NODES_WORLD_H
 #define WEFT_TEST_NODES_WORLD_H
 
-#include "tests/sim/seeds.h"
+#include "tests/sim/look.h"
 #include "tests/unit/cache_fixture.h"
 
 #include <inttypes.h>
@@ -42,11 +42,6 @@ struct page {
 	bool doubt;
 	uint64_t
 		completed[NODES_MAX + 1]; /* by node: its last change that has returned */
-	/* By node: its last change together with another page, and where its log has that. */
-	struct {
-		uint64_t version;
-		lsn_t end;
-	} together[NODES_MAX + 1];
 };
 
 struct world;
@@ -168,15 +163,6 @@ static void note_completed(struct node *n, struct page *p, uint64_t version)
 	p->completed[n->id] = MAX(p->completed[n->id], version);
 }
 
-static void note_together(struct node *n, struct page *p, uint64_t version, lsn_t end)
-{
-	/* others may have been at it meanwhile, and a second task of this node */
-	if (version > p->version || version < p->together[n->id].version)
-		return;
-	p->together[n->id].version = version;
-	p->together[n->id].end = end;
-}
-
 static void note_renewed(struct node *n, struct page *p)
 {
 	p->renewed = true;
@@ -186,7 +172,6 @@ static void note_renewed(struct node *n, struct page *p)
 	p->known = p->doubt = false;
 	memset(p->changed, 0, sizeof(p->changed));
 	memset(p->completed, 0, sizeof(p->completed));
-	memset(p->together, 0, sizeof(p->together));
 }
 
 /* The node has lost power. */
@@ -200,7 +185,6 @@ static void note_crash(struct node *n)
 		if (p->renewed && p->renewer == n->id)
 			p->renewed = false;
 		p->changed[n->id] = p->completed[n->id] = 0;
-		p->together[n->id].version = 0;
 		p->doubt |= p->known && safe_version(n->w, p) < p->version;
 	}
 }
@@ -234,201 +218,6 @@ static void expect(const struct node *n, unsigned i, struct page *p, const uint8
 		expect_image(n, i, p->version, p->stamp, image, version);
 	else
 		expect_zeros(n, i, image);
-}
-
-/* ---- what must hold at any moment -------------------------------------------------------- */
-
-/*
- * All of this is looked at as it is at one moment (rt_sim_look): it may be another node's task
- * that looks, and if others ran meanwhile this one could lose its power, with its memory. What
- * somebody is just changing under a lock cannot be looked at, and is taken as right.
- */
-static struct {
-	uint64_t stored, blind;
-} looked;
-
-/* What the store of the page's home has. -EAGAIN: it cannot be looked at now. */
-static int look_stored(struct node *home, page_id pid, struct page_descriptor *out)
-{
-	int e = -EAGAIN;
-
-	/* a home that has just lost its power has its store all the same: not looked at */
-	if (home->up && rt_mutex_trylock(&home->e.store->table.lock)) {
-		rt_mutex_unlock(&home->e.store->table.lock);
-		e = store_descriptor_try(home->e.store, pid, out);
-	}
-	looked.stored++;
-	looked.blind += e != 0;
-	return e;
-}
-
-/* Does the node owe that image, or a later one? */
-static bool owes(struct node *n, page_id pid, uint64_t in, uint64_t need)
-{
-	struct cache *c = n->e.cache;
-	bool found = false;
-
-	if (!rt_mutex_trylock(&c->owed_lock))
-		return true; /* it is just being changed */
-	for (uint32_t i = 0; i < c->owed_count; i++) {
-		const struct frame *f = &c->frames[c->owed[i].frame];
-
-		found |= c->owed[i].pid == pid &&
-			 page_order(f->incarnation, f->version, in, need) >= 0;
-	}
-	rt_mutex_unlock(&c->owed_lock);
-	return found;
-}
-
-/*
- * Is what was owed just becoming the page again (give_reown)? It is off the list, its place
- * there is kept, and it is not in the table yet: its frame says that it is owed, and its bytes
- * whose image that is.
- */
-static bool reowned(const struct node *n, unsigned i, uint64_t in, uint64_t need)
-{
-	const struct page *p = &n->w->page[i];
-	struct cache *c = n->e.cache;
-
-	for (uint32_t k = 0; k < c->frame_count && c->owed_reserved; k++) {
-		const struct frame *f = &c->frames[k];
-
-		if ((frame_flags(f) & FRAME_OWED) && f->incarnation == in &&
-			f->version >= need && f->version <= p->version &&
-			filled(frame_image(c, f), pid_of(n->w, i),
-				p->stamp_of[f->version]))
-			return true;
-	}
-	return false;
-}
-
-/* Has the node, in whatever right, or owed, what it changed last? Or has the home's store? */
-static bool change_kept(struct node *n, unsigned i, uint64_t in, uint64_t need)
-{
-	page_id pid = pid_of(n->w, i);
-	struct node *home = &n->w->node[pid_shard(pid)];
-	struct page_descriptor stored;
-	const struct frame *f = table_find(n->e.cache, pid);
-
-	if (f && page_order(f->incarnation, f->version, in, need) >= 0)
-		return true;
-	/* it is just being changed; not so where it is waited for (FRAME_LOADING) */
-	if (f && (atomic_load(&f->latch) & LATCH_EXCLUSIVE) &&
-		!(frame_flags(f) & FRAME_LOADING))
-		return true;
-	if (owes(n, pid, in, need) || reowned(n, i, in, need))
-		return true;
-	if (look_stored(home, pid, &stored))
-		return true;
-	return page_order(stored.incarnation, stored.version, in, need) >= 0;
-}
-
-static void check_change(struct node *n, unsigned i, const struct page *p)
-{
-	uint64_t in = p->incarnation, need = p->changed[n->id];
-
-	if (!need || p->renewed || change_kept(n, i, in, need))
-		return;
-	print_message("node %u has changed page %x to version %" PRIu64
-		      ", which is nowhere\n",
-		n->id, i, need);
-	abort();
-}
-
-/* Has another node, or the home's store, the page as `in`, `version`, or later? */
-static bool left(struct node *n, page_id pid, uint64_t in, uint64_t version)
-{
-	struct world *w = n->w;
-	struct node *home = &w->node[pid_shard(pid)];
-	struct page_descriptor stored;
-
-	for (unsigned k = 0; k < w->nodes; k++) {
-		struct node *other = &w->node[k];
-		struct frame *f =
-			other != n && other->up ? table_find(other->e.cache, pid) : NULL;
-
-		if (f && !(frame_flags(f) & FRAME_ASKING) &&
-			page_order(f->incarnation, f->version, in, version) >= 0)
-			return true;
-	}
-	return !look_stored(home, pid, &stored) &&
-	       page_order(stored.incarnation, stored.version, in, version) >= 0;
-}
-
-/* What a node changed together with another page leaves it once its log has both (3). */
-static void check_logged(struct node *n, unsigned i, const struct page *p)
-{
-	uint64_t in = p->incarnation, version = p->together[n->id].version;
-	lsn_t end = p->together[n->id].end;
-
-	if (!version || p->renewed || log_durable(n->e.log) >= end ||
-		!left(n, pid_of(n->w, i), in, version))
-		return;
-	print_message("page %x has left node %u at version %" PRIu64
-		      ", or a later one; its log is durable to %" PRIu64
-		      ", and has the change up to %" PRIu64 "\n",
-		i, n->id, version, (uint64_t)log_durable(n->e.log), (uint64_t)end);
-	abort();
-}
-
-/*
- * Of all nodes at this moment: who may change the page is alone (1); what a node has
- * changed it has, in that version or a later one, or the home has persisted it (2); what has
- * left it is in its log, with what was changed together with it (3).
- */
-static void check_now(struct world *w, unsigned i)
-{
-	const struct page *p = &w->page[i];
-	page_id pid = pid_of(w, i);
-	node_map holders = 0, writers = 0;
-
-	for (unsigned k = 0; k < w->nodes; k++) {
-		struct node *n = &w->node[k];
-		struct frame *f = n->up ? table_find(n->e.cache, pid) : NULL;
-
-		/* latched by a request: it is used by nobody, and says what was */
-		if (f && (frame_flags(f) & FRAME_ASKING))
-			f = NULL;
-		if (f && mode_allows(f, PAGE_SHARED))
-			holders |= node_bit(n->id);
-		if (f && mode_allows(f, PAGE_EXCLUSIVE))
-			writers |= node_bit(n->id);
-		if (n->up) {
-			check_change(n, i, p);
-			check_logged(n, i, p);
-		}
-	}
-	if (writers && (writers & (writers - 1) || holders != writers)) {
-		print_message("page %x: nodes %" PRIx64 " may change it, nodes %" PRIx64
-			      " read it\n",
-			i, writers, holders);
-		abort();
-	}
-}
-
-static void check_page(struct world *w, unsigned i)
-{
-	rt_sim_look(true);
-	check_now(w, i);
-	rt_sim_look(false);
-}
-
-/* After a message about none of them, or all. */
-static inline void check_pages(struct world *w)
-{
-	rt_sim_look(true);
-	for (unsigned i = 0; i < w->pages; i++)
-		check_now(w, i);
-	rt_sim_look(false);
-}
-
-/* After a message about it. */
-static void check_page_of(struct world *w, page_id pid)
-{
-	unsigned i = (unsigned)(pid_slot(pid) - BASE_SLOT);
-
-	if (pid_slot(pid) >= BASE_SLOT && i < w->pages && pid_of(w, i) == pid)
-		check_page(w, i);
 }
 
 static bool enter(struct node *n, unsigned i)
@@ -488,7 +277,6 @@ static void write_metadata(struct node *n, unsigned i)
 	struct page_ref refs[2];
 	struct mtr_page *held[2];
 	uint64_t versions[2];
-	lsn_t end;
 	int e = -EAGAIN;
 
 	if (count == 2 && !enter(n, pages[1]))
@@ -521,11 +309,9 @@ static void write_metadata(struct node *n, unsigned i)
 		fill(image, refs[k].pid, p->stamp);
 		mtr_write(held[k], 0, image, PAGE_SIZE);
 	}
-	end = mtr_commit(m).end;
+	mtr_commit(m);
 	for (unsigned k = 0; k < count; k++)
 		note_completed(n, &w->page[pages[k]], versions[k]);
-	for (unsigned k = 0; k < count && count == 2; k++)
-		note_together(n, &w->page[pages[k]], versions[k], end);
 	rt_free(m);
 	if (count == 2)
 		leave(n, pages[1]);
@@ -683,7 +469,7 @@ static inline void task_main(void *arg)
 			renew(n, i, rt_random() % 8);
 		} else if (enter(n, i)) {
 			operate(n, i);
-			check_page(n->w, i);
+			look_page(pid_of(n->w, i));
 			leave(n, i);
 		}
 	}

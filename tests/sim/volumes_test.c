@@ -13,12 +13,13 @@
 
 #include "engine/cache/cache_internal.h"
 #include "engine/coherence/cluster.h"
+#include "tests/sim/look.h"
 
 #define NODES    3u
 #define TASKS    3u
 #define STEPS    80u
 #define LIVES    2u
-#define BARRIERS 5u /* of a life */
+#define BARRIERS 7u /* of a life */
 #define ITEMS    300u
 #define SEEDS    20u
 #define PAGES    3u /* of an item, at most */
@@ -69,6 +70,7 @@ static unsigned home_of(void *owner, uint16_t shard)
 static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
 {
 	coherence_cluster_message(((struct node *)owner)->coherence, peer, m);
+	look_message(m);
 }
 
 static void on_event(void *owner, struct net_peer *peer, const struct net_event *event)
@@ -133,6 +135,7 @@ static int peers_start(void *arg, struct volume *v, struct weft_error *err)
 	char address[32];
 	uint32_t ups;
 
+	look_up(n->id, n->coherence);
 	OK(coherence_cluster_start(n->coherence));
 	for (unsigned id = 1; id <= NODES; id++) {
 		struct net_peer_options po = {.node = (uint16_t)id, .address = address};
@@ -154,6 +157,7 @@ static void peers_stop(void *arg, struct volume *v)
 	struct node *n = arg;
 
 	barrier(n, BARRIERS);
+	look_down(n->id);
 	coherence_cluster_stop(n->coherence);
 	net_close(n->net);
 }
@@ -341,6 +345,10 @@ static void node_life(struct node *n)
 	settle(n);
 	barrier(n, 4);
 	settle(n);
+	barrier(n, 5);
+	if (n->id == 1)
+		look_directory(NODES);
+	barrier(n, 6);
 	OK(volume_close(n->v));
 }
 
@@ -360,6 +368,7 @@ static int run_world(void *arg)
 	unsigned sim[NODES];
 
 	pick_seed(*(uint64_t *)arg);
+	look_begin(1);
 	memset(nodes, 0, sizeof(nodes));
 	memset(counted, 0, sizeof(counted));
 	memset(tree_in_shard, 0, sizeof(tree_in_shard));
@@ -396,12 +405,7 @@ static int run_world(void *arg)
 
 static void nodes_share_tree_and_space(void **state)
 {
-	const char *only = getenv("WEFT_SIM_SEED");
-	uint64_t seed = only ? strtoull(only, NULL, 10) : 1;
-	const char *many = getenv("WEFT_SIM_SEEDS");
-	uint64_t last = only ? seed : many ? strtoull(many, NULL, 10) : SEEDS;
-
-	for (; seed <= last; seed++)
+	for (uint64_t seed = seeds_first(), left = seeds_count(SEEDS); left--; seed++)
 		OK(rt_sim_run(seed, NULL, run_world, &seed));
 }
 

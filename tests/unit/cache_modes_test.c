@@ -153,8 +153,8 @@ static void rival_used(struct coherence *c, page_id pid)
 	page_of(rival_of(c), pid)->arrived = false;
 }
 
-static bool rival_release(
-	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
+static bool rival_release(struct coherence *c, page_id pid, enum page_mode held,
+	uint64_t incarnation, bool spare)
 {
 	struct rival *w = rival_of(c);
 	struct page *p = page_of(w, pid);

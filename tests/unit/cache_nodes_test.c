@@ -15,6 +15,7 @@
 #include "tests/unit/nodes_fixture.h"
 
 #define PAGES     200
+#define PAGES_MAX 514
 #define TASKS     3
 #define STEPS     800
 #define BASE_SLOT 10
@@ -25,8 +26,8 @@ struct page_model {
 
 static struct nodes world;
 static struct engine engines[NODES_MAX];
-static struct page_model model[PAGES];
-static unsigned pages, frames, steps;
+static struct page_model model[PAGES_MAX];
+static unsigned pages, frames, steps, dirty_age_ms;
 
 static page_id pid_of(unsigned i)
 {
@@ -208,7 +209,8 @@ static void worker_main(void *arg)
 
 static void engine_begin(struct node *n, struct engine *e)
 {
-	struct cache_options co = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40};
+	struct cache_options co = {
+		.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = dirty_age_ms};
 
 	engine_open_log(e, n->file.path);
 	e->coherence = node_provide(n, e->store, e->log);
@@ -299,12 +301,124 @@ static void ahead_main(void *arg)
 	engine_close(e);
 }
 
+/* ---- 1 MiB of another node's memory ------------------------------------------------------- */
+
+#define BATCH        256
+#define BATCH_FRAMES (BATCH * 8 + 64)
+#define BATCH_CALLS  16 /* in which the requests leave */
+/* Grants whose image comes a moment later, with a message of its own: its frame was in use. */
+#define BATCH_LATER 16
+
+/* What node 1 has heard of node 2's requests, and answers only when it has heard all. */
+static struct {
+	_Atomic bool on;
+	_Atomic uint32_t count;
+	struct net_message m[BATCH];
+} heard;
+
+static bool takes_requests(
+	struct node *n, struct net_peer *peer, const struct net_message *m)
+{
+	uint32_t count = atomic_load(&heard.count);
+
+	if (n->id != 1 || m->type != PAGE_REQUEST || !atomic_load(&heard.on))
+		return false;
+	HOLDS(count < BATCH);
+	heard.m[count++] = *m;
+	for (uint32_t i = 0; count == BATCH && i < BATCH; i++)
+		coherence_cluster_message(n->coherence, peer, &heard.m[i]);
+	atomic_store(&heard.count, count);
+	return true;
+}
+
+static void batch_read(struct node *n, struct engine *e)
+{
+	struct net_peer *peer = net_peer_find(n->net, 1);
+	uint64_t fetches = atomic_load(&cache_counters(e->cache)->fetch_requests);
+	uint64_t before = node_sent(n);
+	struct net_counters was, now;
+	struct page_ref refs[BATCH];
+	struct guard g[BATCH];
+
+	HOLDS(cache_batch_max(e->cache) == BATCH);
+	for (unsigned i = 0; i < BATCH; i++)
+		refs[i] = (struct page_ref){pid_of(i * 2), 1}; /* node 1's */
+	net_counters(peer, &was);
+	OK(guard_shared_batch(e->cache, refs, BATCH, g));
+	net_counters(peer, &now);
+	for (unsigned i = 0; i < BATCH; i++) {
+		expect(i * 2, 1, g[i].image);
+		guard_release(e->cache, &g[i]);
+	}
+	HOLDS(node_sent(n) - before == BATCH);
+	HOLDS(now.messages_out - was.messages_out == BATCH);
+	HOLDS(now.messages_in - was.messages_in >= BATCH);
+	HOLDS(now.messages_in - was.messages_in <= BATCH + BATCH_LATER);
+	HOLDS(cache_counters(e->cache)->fetch_requests - fetches == 1);
+	HOLDS(now.calls_out - was.calls_out <= BATCH_CALLS);
+}
+
+/* Requests that are not all under way before the first answer is here never are. */
+static void batch_await(void)
+{
+	for (unsigned i = 0; i < 60000 && atomic_load(&heard.count) < BATCH; i++)
+		rt_sleep_ns(1000000);
+	if (atomic_load(&heard.count) == BATCH)
+		return;
+	fprintf(stderr, "%u requests of %u have come without an answer\n",
+		atomic_load(&heard.count), BATCH);
+	abort();
+}
+
+/* Each has had a page of the other's: so all that was to be said about the links was said. */
+static void batch_greet(struct node *n, struct engine *e)
+{
+	unsigned own = 2 * BATCH + n->id - 1, others = 2 * BATCH + 2 - n->id;
+
+	count_data(e, own);
+	nodes_barrier(n);
+	look(e, others);
+	nodes_barrier(n);
+}
+
+static void batch_main(void *arg)
+{
+	struct node *n = arg;
+	struct engine *e = &engines[n->id - 1];
+	struct net_counters was, now;
+
+	engine_begin(n, e);
+	for (unsigned i = 0; n->id == 1 && i < BATCH; i++)
+		count_data(e, i * 2);
+	batch_greet(n, e);
+	net_counters(net_peer_find(n->net, (uint16_t)(3 - n->id)), &was);
+	atomic_store(&heard.on, true);
+	nodes_barrier(n);
+	if (n->id == 2)
+		batch_read(n, e);
+	else
+		batch_await();
+	nodes_barrier(n);
+	atomic_store(&heard.on, false);
+	net_counters(net_peer_find(n->net, (uint16_t)(3 - n->id)), &now);
+	HOLDS(now.writes_out - was.writes_out == (n->id == 1 ? BATCH : 0));
+	HOLDS(now.reads_out == was.reads_out);
+	nodes_barrier(n);
+	engine_settle(n, e);
+	cache_stop(e->cache);
+	node_leave(n);
+	engine_close(e);
+}
+
 static void share_by(const char *transport, unsigned nodes, unsigned with_pages,
 	unsigned with_frames, void (*fn)(void *arg))
 {
 	const char *longer = getenv("WEFT_LONGER");
 
 	nodes_make(&world, transport, nodes, NULL, 64 << 20);
+	world.takes = fn == batch_main ? takes_requests : NULL;
+	dirty_age_ms = fn == batch_main ? 3600000 : 40;
+	memset(&heard, 0, sizeof(heard));
 	pages = with_pages;
 	frames = with_frames;
 	steps = STEPS * (longer ? (unsigned)atoi(longer) : 1);
@@ -341,6 +455,11 @@ static void what_was_read_ahead_is_given_at_once(void **state)
 	share_by(*state, 2, 40, 160, ahead_main);
 }
 
+static void a_mebibyte_is_one_round_of_messages(void **state)
+{
+	share_by(*state, 2, PAGES_MAX, BATCH_FRAMES, batch_main);
+}
+
 static char tcp[] = "tcp", shm[] = "shm", verbs[] = "verbs";
 
 #define OVER(transport, test)                                                            \
@@ -360,11 +479,14 @@ int main(int argc, char **argv)
 		OVER(shm, nodes_want_the_same_few_pages),
 		OVER(tcp, what_was_read_ahead_is_given_at_once),
 		OVER(shm, what_was_read_ahead_is_given_at_once),
+		OVER(tcp, a_mebibyte_is_one_round_of_messages),
+		OVER(shm, a_mebibyte_is_one_round_of_messages),
 	};
 	const struct CMUnitTest rdma[] = {
 		OVER(verbs, nodes_share_pages_that_fit_their_caches),
 		OVER(verbs, nodes_share_pages_that_do_not_fit_their_caches),
 		OVER(verbs, nodes_want_the_same_few_pages),
+		OVER(verbs, a_mebibyte_is_one_round_of_messages),
 	};
 
 	rt_real_start();

@@ -6,6 +6,7 @@
  */
 #include "engine/net/calls.h"
 #include "engine/rt/rt_sim.h"
+#include "tests/sim/seeds.h"
 #include "tests/unit/net_fixture.h"
 
 #define SEEDS   24u
@@ -363,16 +364,12 @@ static int earlier_classes_are_served(void *arg)
 
 static void run_one(int (*fn)(void *))
 {
-	const char *seed = getenv("WEFT_SIM_SEED");
-
 	if (!rt_simulated && strcmp(test_transport, "sim")) {
 		assert_int_equal(fn(NULL), 0);
 		return;
 	}
-	for (uint64_t n = 0; n < (seed ? 1 : SEEDS); n++)
-		assert_int_equal(
-			rt_sim_run(seed ? strtoull(seed, NULL, 0) : n, NULL, fn, NULL),
-			0);
+	for (uint64_t seed = seeds_first(), left = seeds_count(SEEDS); left--; seed++)
+		assert_int_equal(rt_sim_run(seed, NULL, fn, NULL), 0);
 }
 
 #define TEST(fn)                                                                         \

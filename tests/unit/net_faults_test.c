@@ -7,6 +7,7 @@
  */
 #include "engine/rt/rt_sim.h"
 #include "engine/net/net.h"
+#include "tests/sim/seeds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -283,10 +284,7 @@ static void no_log(int level, const char *line)
 
 static void promises_hold_whatever_happens(void **state)
 {
-	const char *seed = getenv("WEFT_SIM_SEED");
-	uint64_t first = seed ? strtoull(seed, NULL, 0) : 0;
-
-	for (uint64_t s = first; s < first + (seed ? 1 : SEEDS); s++) {
+	for (uint64_t s = seeds_first(), left = seeds_count(SEEDS); left--; s++) {
 		tls = s % 4 == 3;
 		assert_int_equal(rt_sim_run(s, NULL, run_world, NULL), 0);
 	}

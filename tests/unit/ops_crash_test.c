@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The power fails while many tasks change names: no operation is half done afterwards. */
+#include "tests/sim/seeds.h"
 #include "tests/unit/ops_crowd.h"
 
 static const struct fs_test disk = {"disk", 128 << 20, 1 << 20, NULL};
@@ -81,7 +82,7 @@ static int crashes(void *arg)
 
 static void a_power_cut_leaves_whole_operations(void **state)
 {
-	for (uint64_t seed = 1; seed <= 12; seed++)
+	for (uint64_t seed = seeds_first(), left = seeds_count(12); left--; seed++)
 		OK(rt_sim_run(seed, NULL, crashes, NULL));
 }
 

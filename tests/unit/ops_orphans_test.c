@@ -6,6 +6,7 @@
 #include <sys/xattr.h>
 
 #include "fs/ops/data_internal.h"
+#include "tests/sim/seeds.h"
 #include "tests/unit/ops_account.h"
 
 #define ROOT DISK_INO_ROOT
@@ -645,7 +646,7 @@ static void crowd(struct fs *plain)
 
 static void crowds_leave_nothing(void **state)
 {
-	for (uint64_t seed = 1; seed <= 10; seed++)
+	for (uint64_t seed = seeds_first(), left = seeds_count(10); left--; seed++)
 		with_fs_sized(seed, 128, 2, crowd);
 }
 
@@ -801,7 +802,7 @@ static int cuts(void *arg)
 
 static void a_power_cut_leaves_no_orphans(void **state)
 {
-	for (uint64_t seed = 1; seed <= 12; seed++)
+	for (uint64_t seed = seeds_first(), left = seeds_count(12); left--; seed++)
 		OK(rt_sim_run(seed, NULL, cuts, NULL));
 }
 

@@ -117,8 +117,8 @@ static void peer_used(struct coherence *c, page_id pid)
 {
 }
 
-static bool peer_release(
-	struct coherence *c, page_id pid, enum page_mode held, uint64_t incarnation)
+static bool peer_release(struct coherence *c, page_id pid, enum page_mode held,
+	uint64_t incarnation, bool spare)
 {
 	struct peer_page *p = peer_page(pid);
 

@@ -151,7 +151,9 @@ int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *at)
 
 int rdma_listen(struct rdma_cm_id *id, int backlog)
 {
+	pthread_mutex_lock(&fake_lock);
 	((struct fake_id *)id)->listens = true;
+	pthread_mutex_unlock(&fake_lock);
 	return 0;
 }
 
@@ -185,6 +187,7 @@ int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
 	return 0;
 }
 
+/* The caller holds the lock. */
 static void fake_reads(struct fake_id *id, const struct rdma_conn_param *param)
 {
 	id->asks = param->initiator_depth;
@@ -197,12 +200,13 @@ static void fake_reads(struct fake_id *id, const struct rdma_conn_param *param)
 
 int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *param)
 {
-	struct fake_id *id = (struct fake_id *)base, *to = fake_ids;
+	struct fake_id *id = (struct fake_id *)base, *to;
 	struct rdma_conn_param copy = *param;
 	uint8_t token[64];
 
-	fake_reads(id, param);
 	pthread_mutex_lock(&fake_lock);
+	fake_reads(id, param);
+	to = fake_ids;
 	while (to && !(to->listens && to->port == id->port))
 		to = to->next;
 	memcpy(token, param->private_data, param->private_data_len);
@@ -232,8 +236,8 @@ int rdma_accept(struct rdma_cm_id *base, struct rdma_conn_param *param)
 	struct fake_id *id = (struct fake_id *)base;
 	struct fake_qp *ours = (struct fake_qp *)base->qp, *theirs;
 
-	fake_reads(id, param);
 	pthread_mutex_lock(&fake_lock);
+	fake_reads(id, param);
 	if (id->other && (id->asks > id->other->serves || id->serves > id->other->asks))
 		abort(); /* a card would break the other's queue pair */
 	if (id->other && id->other->id.qp) {

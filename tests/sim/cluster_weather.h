@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For tests of several nodes: links between pairs of these that break, say nothing in one
+ * direction or in both, for a shorter time than a silent link lives or for a longer one, and
+ * are well again. Several at a time.
+ */
+#ifndef WEFT_TEST_CLUSTER_WEATHER_H
+#define WEFT_TEST_CLUSTER_WEATHER_H
+
+#include "tests/sim/cluster_world.h"
+
+#define WEATHER_STALL_NS 100000000ull /* for struct world's stall_ns */
+#define WEATHER_TASKS    2u           /* links that are ill at a time */
+
+static struct weather {
+	_Atomic bool clears;         /* nothing new happens */
+	_Atomic uint32_t left;       /* of the tasks that make it */
+	uint64_t pause_ns;           /* the longest one */
+	unsigned cuts, silent;       /* so far */
+} weather;
+
+static void weather_wait(uint64_t ns)
+{
+	uint64_t end = rt_now_ns() + ns;
+
+	while (!atomic_load(&weather.clears) && rt_now_ns() < end)
+		rt_sleep_ns(MIN(end - rt_now_ns(), 10000000ull));
+}
+
+/* Shorter than a silent link lives, or longer, or so long that nodes go on without it. */
+static uint64_t weather_lasts(void)
+{
+	switch (pick(4)) {
+	case 0:
+		return pick(WEATHER_STALL_NS / 2);
+	case 1:
+		return pick(2 * WEATHER_STALL_NS);
+	case 2:
+		return WEATHER_STALL_NS + pick(300000000);
+	default:
+		return WEATHER_STALL_NS + 500000000 + pick(400000000);
+	}
+}
+
+static void weather_turn(struct world *w)
+{
+	unsigned a = pick(w->nodes), b = (a + 1 + pick(w->nodes - 1)) % w->nodes;
+	unsigned from = w->node[a].sim, to = w->node[b].sim;
+	bool silent = pick(4), both = pick(2);
+
+	if (silent) {
+		weather.silent++;
+		rt_sim_net_block(from, to, true);
+		if (both)
+			rt_sim_net_block(to, from, true);
+		weather_wait(pick(2) ? 0 : pick(5000000));
+	}
+	if (!silent || pick(3) == 0) {
+		weather.cuts++; /* what is on its way is lost */
+		rt_sim_net_cut(from, to);
+	}
+	if (!silent)
+		return;
+	weather_wait(weather_lasts());
+	if (pick(4) == 0)
+		rt_sim_net_cut(from, to);
+	rt_sim_net_block(from, to, false);
+	if (both) {
+		weather_wait(pick(2) ? 0 : pick(5000000));
+		rt_sim_net_block(to, from, false);
+	}
+}
+
+static void weather_main(void *arg)
+{
+	struct world *w = (struct world *)arg;
+
+	while (!atomic_load(&weather.clears)) {
+		weather_wait(pick(weather.pause_ns));
+		if (!atomic_load(&weather.clears))
+			weather_turn(w);
+	}
+	atomic_fetch_sub(&weather.left, 1);
+	rt_wake(&weather.left, INT32_MAX);
+}
+
+static void weather_begin(struct world *w, uint64_t pause_ns)
+{
+	weather.pause_ns = pause_ns;
+	atomic_store(&weather.clears, false);
+	atomic_store(&weather.left, WEATHER_TASKS);
+	for (unsigned i = 0; i < WEATHER_TASKS; i++)
+		OK(rt_sim_spawn_on(0, "weather", weather_main, w));
+}
+
+/* From here on all links are well, or will be soon. */
+static void weather_end(void)
+{
+	uint32_t left;
+
+	atomic_store(&weather.clears, true);
+	while ((left = atomic_load(&weather.left)))
+		rt_wait(&weather.left, left, RT_FOREVER);
+}
+
+#endif
