@@ -201,7 +201,11 @@ mount_nodes() {
 umount_nodes() {
 	local n pid
 	for n in "$@"; do
-		weft umount "${M[n]}" 2>>"$DIR/log$n"
+		weft umount "${M[n]}" 2>>"$DIR/log$n" || {
+			tail -n 3 "$DIR/log$n"
+			fuser -vm "${M[n]}" 2>&1 | grep -v 'Cannot stat'
+			return 1
+		}
 	done
 	while read -r pid; do
 		wait_until 30 gone "$pid"
@@ -209,15 +213,20 @@ umount_nodes() {
 	: >"$DIR/pids"
 }
 
-teardown_nodes() {
-	local n pid
-	cd /
-	[ -n "${DIR:-}" ] || return 0
+take_mounts_away() {
+	local n
 	for n in $(seq "${NODES:-0}"); do
 		if grep -q " $DIR/m$n fuse.weft " /proc/mounts; then
 			umount -l "$DIR/m$n" || true
 		fi
 	done
+}
+
+teardown_nodes() {
+	local n pid
+	cd /
+	[ -n "${DIR:-}" ] || return 0
+	take_mounts_away
 	if [ -f "$DIR/pids" ]; then
 		while read -r pid; do
 			[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = weftd ] || continue
@@ -225,6 +234,7 @@ teardown_nodes() {
 		done <"$DIR/pids"
 	fi
 	end_restarted
+	take_mounts_away # of who was just mounting
 	for n in $(seq "${NODES:-0}"); do
 		ip netns del "$NET-$n" 2>/dev/null || true
 	done

@@ -52,7 +52,7 @@ print(s.getsockname()[1])'; }
 	setup_store
 	port=$(free_port)
 	mount_store -o "metrics=127.0.0.1:$port"
-	python3 - "$port" <<-'END' 3>&- &
+	python3 - "$port" "$DIR/connected" <<-'END' 3>&- &
 		import os, socket, sys, time
 		idle = []
 		for i in range(40):
@@ -65,15 +65,17 @@ print(s.getsockname()[1])'; }
 		    except OSError:
 		        pass
 		    idle.append(s)
+		open(sys.argv[2], "w").close()
 		time.sleep(60)
 	END
 	local clients=$!
+	wait_until 60 [ -e "$DIR/connected" ]
 	# within the time that a silent one is kept
 	wait_until 30 bash -c "curl -sS --max-time 3 http://127.0.0.1:$port/metrics 2>/dev/null |
 		/usr/bin/python3 '$ROOT/tests/mount/metrics_check.py' 'weft_uptime_seconds>=0'"
 	[ "$(ls "/proc/$DAEMON/fd" | wc -l)" -lt 100 ]
 	umount_store
-	kill "$clients"
+	kill "$clients" || true
 	wait "$clients" || true
 }
 

@@ -86,9 +86,9 @@ check_unclean_nodes() {
 	check_nodes
 }
 
-@test "a few thousand changes, each looked at elsewhere at once: none is stale" {
+@test "thousands of changes, each looked at elsewhere at once: none is stale" {
 	mount_nodes
-	"$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-6000}" "${WEFT_LOOK_SECONDS:-40}" \
+	timeout -s KILL 3600 "$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-6000}" \
 		"${WEFT_SEED:-$RANDOM}" "${M[@]}"
 	umount_nodes 1 3 2
 	check_nodes

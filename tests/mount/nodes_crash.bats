@@ -131,3 +131,25 @@ made_more() { [ "$(cat "$DIR/made$1")" -ge $(($2 + ${WEFT_CRASH_FILES:-20000})) 
 	all_grow
 	check_all
 }
+
+# Those that node 1 has alone, all but a few of its frames. The node that is lost has the root of the tree.
+@test "a cache is full of the files of a node that is killed: what is elsewhere is read as before" {
+	local pid
+	mount_nodes
+	head -c 100M /dev/zero >"${M[2]}/own"
+	head -c 100M /dev/urandom >"${M[1]}/f"
+	sync "${M[2]}/own" "${M[1]}/f"
+	head -c 60M /dev/urandom >"$DIR/f"
+	dd if="$DIR/f" of="${M[2]}/f" bs=1M conv=notrunc,fsync status=none
+	pid=$(node_pid 1)
+	kill -9 "$pid"
+	umount -l "${M[1]}"
+	wait_until 10 gone "$pid"
+	timeout 60 cmp -n 100M "${M[2]}/own" /dev/zero
+	timeout 60 cmp -n 100M "${M[2]}/own" /dev/zero
+	[ "$(timeout 10 stat -c %s "${M[2]}/f")" = "$((100 << 20))" ]
+	mount_node 1
+	cmp -n 60M "$DIR/f" "${M[2]}/f"
+	cmp -n 60M "$DIR/f" "${M[3]}/f"
+	umount_nodes 1 2 3
+}

@@ -164,3 +164,41 @@ for n in range(300):
 	[ "$(cat "${M[1]}"/d/* | wc -l)" -eq 600 ]
 	umount_nodes 1 2 3
 }
+
+# How many requests of that kind ($2) node $1's kernel has made.
+asked_for() {
+	weft status "${M[$1]}" --json | python3 -c 'import json, sys
+print(json.load(sys.stdin)["requests"].get(sys.argv[1], {"count": 0})["count"])' "$2"
+}
+
+@test "a kernel without FUSE_NOTIFY_INC_EPOCH keeps no name, all else as ever: nothing is behind" {
+	local lookups reads
+	LD_PRELOAD=$BIN/tests/mount/preload/no_epoch.so mount_nodes
+	mkdir "${M[1]}/d"
+	head -c 65536 /dev/urandom >"${M[1]}/d/f"
+	cmp "${M[1]}/d/f" "${M[2]}/d/f"
+	lookups=$(asked_for 2 lookup)
+	reads=$(asked_for 2 read)
+	# 100 looks at a path of two names that are there, and 100 at one that is not
+	python3 -c 'import os, sys
+fd = os.open(sys.argv[1] + "/d/f", os.O_RDONLY)
+for n in range(100):
+    os.stat(sys.argv[1] + "/d/f")
+    assert not os.path.exists(sys.argv[1] + "/absent")
+    assert len(os.pread(fd, 65536, 0)) == 65536' "${M[2]}"
+	lookups=$(($(asked_for 2 lookup) - lookups))
+	reads=$(($(asked_for 2 read) - reads))
+	echo "$lookups lookups, $reads reads"
+	[ "$lookups" -ge 300 ]
+	[ "$reads" -le 2 ]
+	timeout -s KILL 600 "$BIN/tests/mount/elsewhere" 2000 "${WEFT_SEED:-$RANDOM}" "${M[@]}"
+	timeout -s KILL 600 "$BIN/tests/mount/hot" "${WEFT_KEPT_SECONDS:-4}" \
+		"${WEFT_SEED:-$RANDOM}" "${M[@]}"
+	kept names "${M[1]}" "${M[2]}" "${M[3]}"
+	kept found "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}" "${M[3]}"
+	kept made "${M[1]}" "${M[2]}"
+	umount_nodes 1 2 3
+	run fsck.weft -f -n "$FILE"
+	echo "$output"
+	[ "$status" -eq 0 ]
+}

@@ -20,7 +20,7 @@ checked_end() {
 	setup_nodes 5 96M
 	export CACHE=32M
 	mount_nodes
-	"$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-2000}" 20 "${WEFT_SEED:-$RANDOM}" "${M[@]}"
+	timeout -s KILL 3600 "$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-2000}" "${WEFT_SEED:-$RANDOM}" "${M[@]}"
 	timeout -s KILL 120 "$BIN/tests/mount/hot" 4 "${WEFT_SEED:-$RANDOM}" "${M[@]}"
 	timeout -s KILL 120 "$BIN/tests/mount/kept" exchange 4 "${M[@]}"
 	python3 "$BATS_TEST_DIRNAME/nodes_locks.py" counting "${M[@]}"
@@ -38,7 +38,7 @@ checked_end() {
 	setup_nodes 8 64M
 	export CACHE=16M
 	mount_nodes
-	"$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-2000}" 20 "${WEFT_SEED:-$RANDOM}" "${M[@]}"
+	timeout -s KILL 3600 "$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-2000}" "${WEFT_SEED:-$RANDOM}" "${M[@]}"
 	timeout -s KILL 120 "$BIN/tests/mount/hot" 4 "${WEFT_SEED:-$RANDOM}" "${M[@]}"
 	timeout -s KILL 120 "$BIN/tests/mount/kept" pages 4 "${M[@]}"
 	checked_end 8 1 2 7 3 6 4 5

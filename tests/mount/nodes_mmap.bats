@@ -62,8 +62,9 @@ dirs = sys.argv[1:]
 	mount_nodes
 	looks=$(kept turns "${M[1]}" "${M[2]}")
 	echo "$looks"
-	[[ $looks =~ at\ ([0-9]+)\ changes ]]
-	[ "${BASH_REMATCH[1]}" -gt 50 ]
+	[[ $looks =~ at\ ([0-9]+)\ and\ ([0-9]+)\ changes ]]
+	[ "${BASH_REMATCH[1]}" -gt 25 ]
+	[ "${BASH_REMATCH[2]}" -gt 25 ]
 	umount_nodes 3 2 1
 }
 

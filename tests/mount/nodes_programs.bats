@@ -72,7 +72,10 @@ each() {
 	head -c 1M "${M[2]}/tree.tar" >"${M[1]}/again.tar"
 	rsync -a --inplace --append-verify "${M[3]}/tree.tar" "${M[1]}/again.tar"
 	cmp "${M[2]}/again.tar" "${M[3]}/tree.tar"
-	wipe() { rm -rf "${M[$1]}/synced"; }
+	# what is removed elsewhere may be stale to who has its folder open (docs/many-nodes.md, "Known to fail")
+	wipe() {
+		rm -rf "${M[$1]}/synced" 2>"$DIR/wipe$1" || ! grep -v ': Stale file handle$' "$DIR/wipe$1"
+	}
 	each wipe
 	[ ! -e "${M[2]}/synced" ]
 	finish
@@ -86,6 +89,7 @@ each() {
 	finish
 }
 
+# Without `io`, as in programs.bats.
 @test "stress-ng on three nodes, in one folder" {
 	need stress-ng
 	mount_nodes
@@ -94,7 +98,7 @@ each() {
 		local group s
 		for group in "access chattr chdir chmod chown close" "dentry dir dirdeep dirmany dup" \
 			"dynlib fallocate fcntl fiemap file-ioctl filename" \
-			"flock fpunch fstat getdent handle hdd" "inode-flags inotify io iomix link" \
+			"flock fpunch fstat getdent handle hdd" "inode-flags inotify iomix link" \
 			"locka lockf lockofd mknod open readahead" "rename revio seek sendfile splice symlink" \
 			"sync-file touch utime verity xattr"; do
 			local args=()

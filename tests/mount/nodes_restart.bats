@@ -59,6 +59,11 @@ mount_is_dead() {
 
 is_unmounted() { [[ $(weft status "${M[1]}") == *"node $1 "*"unmounted"* ]]; }
 
+# The store's daemon answers, and has no mount; it serves the others a moment before it can be asked.
+has_no_mount() {
+	[ "$(weft status "$DIR/$1.weft" --json | sed -n 's/^  "mount_point": "\(.*\)",*$/\1/p')" = - ]
+}
+
 some_restarted() { [ "$(restarted | wc -l)" -eq "$1" ]; }
 
 @test "a daemon is killed: the others change what it had looked at, and read what it had synced" {
@@ -76,7 +81,7 @@ some_restarted() { [ "$(restarted | wc -l)" -eq "$1" ]; }
 	mount_is_dead 3
 	# without a mount: it is there for the others, and says so
 	some_restarted 1
-	[ "$(weft status "$DIR/3.weft" --json | sed -n 's/^  "mount_point": "\(.*\)",*$/\1/p')" = - ]
+	wait_until 20 has_no_mount 3
 	is_unmounted 3
 	weft status "$DIR/3.weft" >/dev/null
 	# and gives way to a mount
@@ -172,15 +177,19 @@ let_go() {
 }
 
 @test "all daemons are killed at once: they meet, and end; nothing that was synced is lost" {
-	local n
+	local n pids guardians=()
 	setup_nodes 3
 	mount_nodes
 	look_everywhere
 	for n in 1 2 3; do dd if=/dev/urandom of="${M[n]}/own$n/f" bs=64k count=20 conv=fsync status=none; done
 	for n in 1 2 3; do md5sum <"${M[n]}/own$n/f" >"$DIR/sum$n"; done
-	kill -9 $(node_pid 1) $(node_pid 2) $(node_pid 3)
-	wait_until 30 some_restarted 3
-	wait_until 60 some_restarted 0
+	pids=($(node_pid 1) $(node_pid 2) $(node_pid 3))
+	for n in 0 1 2; do guardians+=($(pgrep -P "${pids[n]}" -x weft-guardian)); done
+	[ ${#guardians[@]} -eq 3 ]
+	kill -9 "${pids[@]}"
+	# each starts one, and stays until that has ended; that all three have met and ended says fsck
+	for n in 0 1 2; do wait_until 90 gone "${guardians[n]}"; done
+	some_restarted 0
 	for n in 1 2 3; do mount_is_dead "$n"; weft umount "${M[n]}"; done
 	check_nodes
 	mount_nodes

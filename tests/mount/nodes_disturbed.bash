@@ -55,6 +55,44 @@ start_work() {
 	done
 }
 
+# Stops, deafens and cuts off a node each; one of the three for $1 seconds, be it longer than links live.
+disturb_quietly() {
+	local n=$((1 + RANDOM % 3)) seconds=(0.3 0.3 0.3)
+	seconds[RANDOM % 3]=$1
+	stopped=$(node_pid "$n")
+	kill -STOP "$stopped"
+	sleep "${seconds[0]}"
+	kill -CONT "$stopped"
+	stopped=
+	n=$((1 + n % 3))
+	deaf "$n" $((1 + n % 3))
+	sleep "${seconds[1]}"
+	heal
+	ip -n "$NET" link set "node$n" down
+	sleep "${seconds[2]}"
+	ip -n "$NET" link set "node$n" up
+}
+
+# Kills node 3, and mounts it again.
+disturb_by_kill() {
+	kill_nodes 3
+	mount_node 3
+}
+
+# A program that looks for itself; what $1 names disturbs it, ROUNDS times.
+disturbed_program() { # HOW PROGRAM ARGUMENT...
+	local how=$1 program=$BIN/tests/mount/$2 i
+	shift 2
+	setsid timeout -s KILL $((600 * ROUNDS)) "$program" "$@" >"$DIR/program.log" 2>&1 3>&- &
+	LOADS[0]=$!
+	for ((i = 0; i < ROUNDS; i++)); do
+		"$how" $((i % 4 == 3 ? 12 : 1))
+	done
+	wait "${LOADS[0]}" || { echo "$program $*"; cat "$DIR/program.log"; return 1; }
+	cat "$DIR/program.log"
+	LOADS=()
+}
+
 # It has ended there, by the mount's death or the end of all, and has found nothing wrong.
 await_work() {
 	local n pid
