@@ -99,6 +99,10 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 	e = frame_answered(c, f, ref, &r);
 	if (e == -EHOSTUNREACH && !(flags & FETCH_REACHED))
 		return unreached_wait(c) ? -EINTR : -EAGAIN;
+	if (!e && r.granted < wanted) { /* it came back to this node by a rebuild */
+		frame_leave(c, f);
+		return -EAGAIN;
+	}
 	return e;
 }
 

@@ -57,7 +57,7 @@ struct wish {
 	struct batch *batch;
 	bool asked;
 	bool done;
-	bool filled; /* the frame, blank before, has the image that was reinstated */
+	bool filled; /* the frame has the image that was reinstated, to be shared */
 	int result;
 };
 

@@ -412,14 +412,16 @@ void rebuild_without(struct cluster *d, struct dpage *p, unsigned node)
 
 /* ---- reinstated: this node's image is the newest left -------------------------------------------------- */
 
-/* The page came for a call that waits for others, and went again, or was refused to it: that
- * call may be waiting for this very rebuild, with the only frame that the page can have. */
+/*
+ * The page came for a call that waits for others, and went again, or was refused to it: that
+ * call may be waiting for this very rebuild, with the only frame that the page can have, be it that
+ * it had the page before (FETCH_HELD).
+ */
 static bool may_refill(const struct dpage *p)
 {
 	const struct wish *w = p->wish;
 
-	return w->request->held == PAGE_INVALID && !p->ops &&
-	       (!w->result || w->result == -EHOSTUNREACH);
+	return !p->ops && (!w->result || w->result == -EHOSTUNREACH);
 }
 
 /* The owed image's frame becomes the page's again; or the frame of a request for the page

@@ -306,8 +306,7 @@ static void acquire_end(struct cluster *d, struct wish *w)
 	WEFT_ASSERT(p && p->wish == w && w->done);
 	/* refused what it wanted; but meanwhile this node's own image was put into its frame,
 	 * with a right to it (rebuild_reinstate) */
-	if (w->result == -EHOSTUNREACH && w->filled && p->hold.hold != RIGHT_NONE &&
-		w->request->held == PAGE_INVALID) {
+	if (w->result == -EHOSTUNREACH && w->filled && p->hold.hold != RIGHT_NONE) {
 		w->result = 0;
 		p->got = GOT_PEER;
 	}

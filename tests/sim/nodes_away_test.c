@@ -508,6 +508,54 @@ static void it_is_reported_meanwhile(struct world *w)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
+static void asks_for_both(struct node *n, unsigned i)
+{
+	struct page_ref refs[2];
+
+	for (unsigned k = 0; k < 2; k++) {
+		unsigned at = i + k * AWAY_NODES;
+
+		refs[k] = (struct page_ref){pid_of(n->w, at), n->w->page[at].incarnation};
+	}
+	OK(cache_fetch_exclusive(n->e.cache, refs, 2));
+}
+
+/*
+ * Node 2 shares page 0, which it has changed, and asks for the right to it together with page 4, which node 4
+ * is slow to give. It gets page 0, gives it to node 3 unused, and that is lost on its way. What node 2 owes is
+ * the page again, in a frame that its call has latched until the home serves page 4.
+ */
+static void it_was_asked_for_with_another(struct world *w)
+{
+	struct errand both = {.node = 2, .page = 0, .does = asks_for_both};
+	struct errand looks = {.node = 4, .page = 4, .does = looks_long};
+	struct errand wants = {.node = 3, .page = 0, .writes = true};
+	const struct node *n = &w->node[1];
+
+	goes_on(w, (struct errand){.node = 4, .page = 4, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 3, .page = 0});
+	errand_begin(w, &looks);
+	rt_sleep_ns(10000000);
+	errand_begin(w, &both);
+	rt_sleep_ns(10000000);
+	rt_sim_net_block(n->sim, w->node[2].sim, true);
+	errand_begin(w, &wants);
+	rt_sleep_ns(LONG_NS / 3);
+	HOLDS(coherence_cluster_counters(n->e.coherence)->given_back == 1);
+	HOLDS(!errand_ended(&both, 0) && !errand_ended(&wants, 0));
+	hear_each_other(w, 2, 3, false);
+	hear_each_other(w, 1, 3, false);
+	hear_each_other(w, 1, 3, true); /* entries are made anew */
+	goes_on(w, (struct errand){.node = 4, .page = 8, .writes = true});
+	HOLDS(errand_ended(&both, 10 * LONG_NS));
+	hear_each_other(w, 2, 3, true);
+	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&looks, 0));
+	HOLDS(w->page[0].known && w->page[0].version == 2);
+	for (unsigned id = 1; id <= w->nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
+}
+
 /* All that is written, or but for the log: the pages. */
 static void disk_fails(struct world *w, unsigned id, bool pages)
 {
@@ -711,6 +759,13 @@ static void what_the_home_has_alone_it_can_allocate_anew(void **state)
 	idle = false;
 }
 
+static void what_is_owed_comes_back_to_who_asked_for_more(void **state)
+{
+	idle = true;
+	run_seeds(it_was_asked_for_with_another, 12, 0);
+	idle = false;
+}
+
 static void a_home_that_cannot_persist_is_away(void **state)
 {
 	idle = true;
@@ -733,6 +788,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_a_node_owes_that_is_away_is_waited_for),
 		cmocka_unit_test(what_the_home_has_alone_it_can_allocate_anew),
 		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
+		cmocka_unit_test(what_is_owed_comes_back_to_who_asked_for_more),
 		cmocka_unit_test(a_home_that_cannot_persist_is_away),
 	};
 
