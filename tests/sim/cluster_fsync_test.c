@@ -382,22 +382,6 @@ static void turns_check(const struct lasts *l)
 		check_dir(l, (unsigned)m.of_dir);
 }
 
-struct bytes {
-	uint8_t *to;
-	size_t len;
-};
-
-static int take_bytes(void *arg, const struct iovec *iov, unsigned count, size_t total)
-{
-	struct bytes *b = (struct bytes *)arg;
-
-	for (unsigned i = 0; i < count; i++) {
-		memcpy(b->to + b->len, iov[i].iov_base, iov[i].iov_len);
-		b->len += iov[i].iov_len;
-	}
-	return (int)total;
-}
-
 /* The bytes of the file, of `most` at most; the caller's to free. */
 static struct bytes read_all(struct node *n, uint64_t ino, size_t most)
 {

@@ -93,22 +93,6 @@ static void tree_check(struct node *n)
 
 /* ---- operations -------------------------------------------------------------------------- */
 
-struct bytes {
-	uint8_t *to;
-	size_t len;
-};
-
-static int take_bytes(void *arg, const struct iovec *iov, unsigned count, size_t total)
-{
-	struct bytes *b = (struct bytes *)arg;
-
-	for (unsigned i = 0; i < count; i++) {
-		memcpy(b->to + b->len, iov[i].iov_base, iov[i].iov_len);
-		b->len += iov[i].iov_len;
-	}
-	return (int)total;
-}
-
 struct record {
 	uint32_t node, number;
 	uint8_t filler[90];

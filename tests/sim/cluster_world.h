@@ -478,4 +478,23 @@ static inline int run_world(void *arg)
 	return 0;
 }
 
+/* ---- what reads return ------------------------------------------------------------------------ */
+
+struct bytes {
+	uint8_t *to;
+	size_t len;
+};
+
+static inline int take_bytes(
+	void *arg, const struct iovec *iov, unsigned count, size_t total)
+{
+	struct bytes *b = (struct bytes *)arg;
+
+	for (unsigned i = 0; i < count; i++) {
+		memcpy(b->to + b->len, iov[i].iov_base, iov[i].iov_len);
+		b->len += iov[i].iov_len;
+	}
+	return (int)total;
+}
+
 #endif

@@ -17,21 +17,14 @@
 
 static void cuts_work(struct node *n)
 {
-	static void (*const mains[])(void *) = {
-		reader_main, reader_main, reader_main, writer_main, namer_main};
-	struct rt_task *task[ARRAY_SIZE(mains)], *answers;
 	struct kernel_model *k = &kernels[n->id - 1];
+	struct rt_task *answers;
 
 	make_files(n);
 	barrier(n);
-	kernel_open(k, n);
-	OK(rt_task_spawn(&answers, "kernel", kernel_main, k));
 	if (n->id == 1)
 		weather_begin(n->w, PAUSE_NS);
-	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
-		OK(rt_task_spawn(&task[i], "work", mains[i], k));
-	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
-		rt_task_join(task[i]);
+	answers = open_run(k, n);
 	barrier(n);
 	if (n->id == 1)
 		weather_end();

@@ -560,6 +560,7 @@ static inline void closed_run(struct kernel_model *k, struct node *n)
 
 /* ---- from the start to the end --------------------------------------------------------------- */
 
+/* Full leaves of inodes, in whose middle extents will be inserted. */
 static void make_neighbours(struct node *n)
 {
 	unsigned count = 8 + pick(10);
@@ -599,6 +600,22 @@ static void kernel_open(struct kernel_model *k, struct node *n)
 	}
 	if (!kernel_stores)
 		OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
+}
+
+/* Until all have done their work; the kernel stays. Its task is returned, for kernel_shut. */
+static inline struct rt_task *open_run(struct kernel_model *k, struct node *n)
+{
+	static void (*const mains[])(void *) = {
+		reader_main, reader_main, reader_main, writer_main, namer_main};
+	struct rt_task *task[ARRAY_SIZE(mains)], *answers;
+
+	kernel_open(k, n);
+	OK(rt_task_spawn(&answers, "kernel", kernel_main, k));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		OK(rt_task_spawn(&task[i], "work", mains[i], k));
+	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
+		rt_task_join(task[i]);
+	return answers;
 }
 
 static void kernel_shut(struct kernel_model *k, struct rt_task *task)
