@@ -50,6 +50,7 @@ struct target {
 	bool is_device;
 	bool created;
 	uint64_t old_bytes; /* of a regular file */
+	uint64_t allocated_bytes; /* of it, at first */
 };
 
 static const char usage_text[] =
@@ -537,6 +538,7 @@ static int target_open(const struct request *r, struct target *t)
 		return fail(r->path, "is neither a block device nor a regular file");
 	t->is_device = S_ISBLK(st.st_mode);
 	t->old_bytes = (uint64_t)st.st_size;
+	t->allocated_bytes = (uint64_t)st.st_blocks * 512;
 	t->fd = open(r->path, (r->dry_run ? O_RDONLY : O_RDWR) | O_CLOEXEC);
 	if (t->fd < 0)
 		return fail_errno(r->path, "opening");
@@ -608,16 +610,10 @@ static void target_undo(const struct request *r, const struct target *t)
 
 static void print_bytes(const char *name, uint64_t bytes)
 {
-	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-	double value = (double)bytes;
-	unsigned unit = 0;
+	char text[SIZE_TEXT];
 
-	while (value >= 1024 && unit + 1 < ARRAY_SIZE(units)) {
-		value /= 1024;
-		unit++;
-	}
-	printf("  %-12s %.*f %s (%" PRIu64 " bytes)\n", name, unit ? 1 : 0, value,
-		units[unit], bytes);
+	size_print(bytes, text);
+	printf("  %-12s %s (%" PRIu64 " bytes)\n", name, text, bytes);
 }
 
 static const char *checksum_text(uint32_t kind)
@@ -666,6 +662,22 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 	putchar('\n');
 }
 
+/* A sparse file takes up room only as it is used. */
+static void warn_outgrows(
+	const struct request *r, const struct disk_superblock *sb, uint64_t room)
+{
+	char size[SIZE_TEXT], has[SIZE_TEXT];
+
+	if (!room || sb->store_bytes <= room)
+		return;
+	size_print(sb->store_bytes, size);
+	size_print(room, has);
+	fprintf(stderr,
+		"mkfs.weft: warning: %s: the store can grow to %s, but its filesystem has "
+		"room for %s; writes fail once that is used up\n",
+		r->path, size, has);
+}
+
 /* ---- together -------------------------------------------------------------------- */
 
 static int format_disk(struct request *r, const struct target *t)
@@ -674,6 +686,7 @@ static int format_disk(struct request *r, const struct target *t)
 		RT_DISK_EXCLUSIVE | (r->dry_run && !t->stand_in ? RT_DISK_READ_ONLY : 0);
 	struct weft_error err = {0};
 	struct disk_superblock sb;
+	struct rt_disk_info info;
 	struct rt_disk *disk;
 	int rc;
 
@@ -686,16 +699,20 @@ static int format_disk(struct request *r, const struct target *t)
 		return refuse_content(
 			r->path, "another mkfs.weft has just made a volume there");
 	}
-	rc = store_format_plan(disk, &r->format, &sb, &err);
+	r->format.allocated_bytes = t->stand_in ? t->allocated_bytes : 0;
+	rc = volume_format_plan(disk, &r->format, &sb, &err);
 	if (!rc && !r->dry_run) {
 		memcpy(r->format.volume_uuid, sb.volume_uuid, sizeof(sb.volume_uuid));
 		rc = volume_format(disk, &r->format, getuid(), getgid(), &err);
 	}
+	rt_disk_info(disk, &info);
 	rt_disk_close(disk);
 	if (rc)
 		return fail(r->path, err.code ? err.text : strerror(-rc));
-	if (!r->quiet)
-		print_store(r, &sb);
+	if (r->quiet)
+		return EXIT_OK;
+	print_store(r, &sb);
+	warn_outgrows(r, &sb, info.room_bytes + r->format.allocated_bytes);
 	return EXIT_OK;
 }
 

@@ -51,6 +51,19 @@ int size_parse(const char *text, uint64_t *out)
 	return 0;
 }
 
+void size_print(uint64_t bytes, char out[SIZE_TEXT])
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	double value = (double)MIN(bytes, (uint64_t)1 << 62);
+	unsigned unit = 0;
+
+	while (value >= 1024 && unit + 1 < ARRAY_SIZE(units)) {
+		value /= 1024;
+		unit++;
+	}
+	snprintf(out, SIZE_TEXT, "%.*f %s", unit ? 1 : 0, value, units[unit]);
+}
+
 int number_parse(const char *text, uint64_t *out)
 {
 	bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');

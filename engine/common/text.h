@@ -9,6 +9,10 @@
 
 /* "16M", "2GiB", "4096B", powers of 1024 up to P: bytes. 0 or -EINVAL. */
 int size_parse(const char *text, uint64_t *out);
+#define SIZE_TEXT 16u
+
+/* "512 bytes", "1.5 GiB". */
+void size_print(uint64_t bytes, char out[SIZE_TEXT]);
 /* Digits, or 0x and hexadecimal ones, and nothing else. 0 or -EINVAL. */
 int number_parse(const char *text, uint64_t *out);
 

@@ -96,6 +96,7 @@ int rt_disk_part(
 	p->whole = whole;
 	p->offset = offset;
 	info.size_bytes = size_bytes;
+	info.room_bytes = 0;
 	rc = rt_disk_make(out, &info, &functions, p);
 	if (rc)
 		rt_free(p);

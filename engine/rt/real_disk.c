@@ -23,6 +23,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -154,6 +155,20 @@ static uint32_t atomic_unit(int fd, const struct stat *st)
 	return MIN(block, 65536u);
 }
 
+/*
+ * Blocks that a filesystem reserves for root keep the machine running, so they do not count.
+ * A filesystem that does not know its size reports 0 blocks.
+ */
+static void read_room(int fd, const struct stat *st, struct rt_disk_info *info)
+{
+	struct statvfs fs;
+
+	if (!S_ISREG(st->st_mode) || fstatvfs(fd, &fs) < 0 || !fs.f_blocks)
+		return;
+	info->room_bytes = (uint64_t)st->st_blocks * 512 +
+			   (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
 static int read_info(int fd, const struct stat *st, bool read_only, const char *path,
 	struct rt_disk_info *info, struct weft_error *err)
 {
@@ -174,6 +189,7 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 		.is_block_device = S_ISBLK(st->st_mode),
 		.read_only = read_only,
 	};
+	read_room(fd, st, info);
 	return 0;
 }
 

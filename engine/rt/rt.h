@@ -276,6 +276,9 @@ struct rt_disk_info {
 					at least */
 	bool is_block_device;
 	bool read_only;
+	/* Of a regular file, at the open: bytes that its filesystem has allocated for it or
+	 * has free for everyone. 0: not known, or not a regular file. */
+	uint64_t room_bytes;
 };
 
 /* Once a flush of a real disk has failed, every later one fails: what it dropped is not

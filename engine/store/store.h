@@ -61,6 +61,8 @@ struct store_format {
 	uint64_t area_bytes;
 	/* And for so many more at most, as fit into 1/32 of the store. */
 	uint32_t area_spare;
+	/* Bytes that the file has allocated already, if the disk only stands in for it. */
+	uint64_t allocated_bytes;
 };
 
 /* ---- checksums ---------------------------------------------------------------- */

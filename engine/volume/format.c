@@ -9,6 +9,7 @@
  */
 #include <sys/stat.h>
 
+#include "engine/common/text.h"
 #include "engine/volume/volume_internal.h"
 
 #define FORMAT_BATCH 256u /* pages written together: 1 MiB */
@@ -163,6 +164,48 @@ static int format_pages(struct formatter *f, uint32_t uid, uint32_t gid)
 	return rc;
 }
 
+/* What volume_format writes: superblocks, log, table, and the pages of an empty volume. */
+static uint64_t format_bytes(const struct disk_superblock *sb)
+{
+	uint64_t pages = space_layout_groups(sb->page_count) +
+			 (sb->shard == DISK_CATALOG_SHARD ? 2 : 0);
+
+	return sb->pages_offset + (pages + 1 + 2 * (uint64_t)sb->area_count) * PAGE_SIZE;
+}
+
+/* Without this check a format that cannot end well would first fill the filesystem. */
+static int check_room(struct rt_disk *disk, const struct store_format *sf,
+	const struct disk_superblock *sb, struct weft_error *err)
+{
+	char size[SIZE_TEXT], needed[SIZE_TEXT], room[SIZE_TEXT];
+	struct rt_disk_info info;
+
+	rt_disk_info(disk, &info);
+	if (!info.room_bytes ||
+		format_bytes(sb) <= info.room_bytes + sf->allocated_bytes)
+		return 0;
+	size_print(sb->store_bytes, size);
+	size_print(format_bytes(sb), needed);
+	size_print(info.room_bytes + sf->allocated_bytes, room);
+	return weft_error(err, -ENOSPC,
+		"a store of %s needs %s at once, for its log and table, and the "
+		"filesystem has room for %s; make a smaller store, or free space",
+		size, needed, room);
+}
+
+int volume_format_plan(struct rt_disk *disk, const struct store_format *sf,
+	struct disk_superblock *sb, struct weft_error *err)
+{
+	int rc = store_format_plan(disk, sf, sb, err);
+
+	if (rc)
+		return rc;
+	if (!disk_shard_client(sb->shard) && !space_layout_groups(sb->page_count))
+		return weft_error(
+			err, -EINVAL, "the store is too small for an empty volume");
+	return check_room(disk, sf, sb, err);
+}
+
 int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t uid,
 	uint32_t gid, struct weft_error *err)
 {
@@ -176,10 +219,7 @@ int volume_format(struct rt_disk *disk, const struct store_format *sf, uint32_t 
 		weft_error(err, rc, "no memory to format the store");
 		goto out_free;
 	}
-	rc = store_format_plan(disk, sf, sb, err);
-	if (!rc && !disk_shard_client(sb->shard) && !space_layout_groups(sb->page_count))
-		rc = weft_error(
-			err, -EINVAL, "the store is too small for an empty volume");
+	rc = volume_format_plan(disk, sf, sb, err);
 	if (!rc)
 		rc = store_format_write(disk, sb, err);
 	if (!rc)

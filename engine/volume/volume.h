@@ -134,6 +134,13 @@ struct volume_options {
 };
 
 /*
+ * store_format_plan for volume_format, which makes the same checks. Also -EINVAL if the store
+ * is too small for a volume, and -ENOSPC if the disk is a file whose filesystem lacks the
+ * room for what volume_format writes.
+ */
+int volume_format_plan(struct rt_disk *disk, const struct store_format *f,
+	struct disk_superblock *sb, struct weft_error *err);
+/*
  * Makes an empty volume on the disk: store_format_write, then groups, and in shard 0 the
  * catalog and a tree with the root directory (mode 0755, `uid`, `gid`). Waits.
  */

@@ -11,6 +11,7 @@ setup() {
 
 teardown() {
 	[ -z "$LOOP" ] || losetup -d "$LOOP"
+	! mountpoint -q "$DIR/small" || umount -l "$DIR/small"
 	rm -rf "$DIR"
 }
 
@@ -52,6 +53,30 @@ refused() { # TEXT COMMAND...: exit status 1, the text, and not a byte changed
 	mkfs.weft --dry-run "$STORE"
 	mkfs.weft --dry-run --size 128M "$STORE"
 	[ "$before" = "$(sha256sum <"$STORE")" ]
+}
+
+@test "a file whose filesystem has no room for log and table is refused at once, and nothing is written" {
+	[ "$(id -u)" = 0 ] || skip "needs root"
+	mkdir "$DIR/small"
+	mount -t tmpfs -o size=64M none "$DIR/small"
+	STORE=$DIR/small/store
+	for option in --quiet --dry-run; do
+		run timeout 20 mkfs.weft $option --size 10T "$STORE"
+		echo "$output"
+		[ "$status" -eq 1 ]
+		[[ $output == *"10.0 TiB needs 121.8 GiB"*"room for 64.0 MiB"* ]]
+		[ ! -e "$STORE" ]
+	done
+	[ "$(df --output=used "$DIR/small" | tail -1)" -eq 0 ]
+	# a file has the room that it takes up already
+	fallocate -l 56M "$STORE"
+	refused "room for 64.0 MiB" mkfs.weft --size 2G "$STORE"
+	[ "$(stat -c %s "$STORE")" = 58720256 ]
+	run mkfs.weft --dry-run --size 1G "$STORE"
+	[ "$status" -eq 0 ]
+	run mkfs.weft --size 1G "$STORE"
+	[ "$status" -eq 0 ]
+	[[ $output == *"can grow to 1.0 GiB"*"room for 64.0 MiB"* ]]
 }
 
 @test "a store of weft is refused, and made anew by force" {

@@ -12,6 +12,7 @@ setup() {
 }
 teardown() {
 	[ ! -e "$DIR/stores" ] || nodes_up down >/dev/null 2>&1 || true
+	! mountpoint -q "$DIR/small" || umount -l "$DIR/small"
 	teardown_store
 }
 
@@ -58,8 +59,8 @@ mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }
 # Three nodes, in namespaces of this test's own.
 nodes_up() {
 	local rc=0 n
-	NODES=3 NET="weft-up-$$" SUBNET=10.94.75 CACHE=32M BIN=$BIN STORES=$DIR/stores DIR=$DIR/nodes \
-		SIZE=64M "$ROOT/packaging/up" "$@" 3>&- || rc=$?
+	NODES=3 NET="weft-up-$$" SUBNET=10.94.75 CACHE=32M BIN=$BIN STORES=${STORES:-$DIR/stores} DIR=$DIR/nodes \
+		SIZE=${SIZE:-64M} "$ROOT/packaging/up" "$@" 3>&- || rc=$?
 	for n in 1 2 3; do
 		weft status "$DIR/stores/$n.store" --json 2>/dev/null |
 			sed -n 's/^  "pid": \([0-9]*\),*$/\1/p' >>"$DIR/pids"
@@ -111,6 +112,17 @@ nodes_up() {
 	[ "$(cat "$DIR/nodes/1/f")" = kept ]
 	PURGE=1 nodes_up down
 	[ ! -e "$DIR/stores" ]
+	[[ $(ip netns list) != *weft-up-$$* ]]
+}
+
+@test "a volume of which one store does not fit is not made at all" {
+	mkdir "$DIR/small"
+	mount -t tmpfs -o size=64M none "$DIR/small"
+	STORES=$DIR/small/stores SIZE=1G run nodes_up up # 45 MiB each
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"/2.store: "*"needs "*"room for "* ]]
+	[ -z "$(ls -A "$DIR/small")" ]
 	[[ $(ip netns list) != *weft-up-$$* ]]
 }
 
