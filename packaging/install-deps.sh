@@ -13,7 +13,8 @@ build="gcc make pkg-config iproute2 procps libc6-dev libfuse3-dev fuse3 liburing
 	libblkid-dev libinih-dev libmicrohttpd-dev libibverbs-dev librdmacm-dev"
 check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs nftables faketime
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl
-	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils perftest"
+	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils perftest nfs-ganesha nfs-ganesha-vfs
+	libnfs-utils"
 bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev"
 
 wanted=$build
@@ -45,6 +46,14 @@ if [ "$(id -u)" != 0 ]; then
 	echo "That needs root: sudo $0 ${1:-}" >&2
 	exit 1
 fi
+# Tests start a server of their own: the services that these packages would start stay off.
+case $missing in
+*nfs-ganesha*)
+	for unit in nfs-ganesha.service rpcbind.service rpcbind.socket; do
+		systemctl cat "$unit" >/dev/null 2>&1 || systemctl mask "$unit" 2>/dev/null || true
+	done
+	;;
+esac
 export DEBIAN_FRONTEND=noninteractive
 # on a fresh machine the nightly upgrade may hold the lock
 apt-get -o DPkg::Lock::Timeout=300 update -q

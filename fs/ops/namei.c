@@ -40,16 +40,22 @@ static int attr_found(
 		fs, ops_goes_by_size(fs, ino, false) ? NULL : e, ino, out);
 }
 
-static int lookup_dots(struct fs *fs, struct tree_exposure *e, uint64_t dir,
+/*
+ * The kernel finds an inode of any type by its number with ".": it has a file handle and
+ * nothing else. An orphan that nobody uses is about to be reclaimed, so it is absent.
+ */
+static int lookup_dots(struct fs *fs, struct tree_exposure *e, uint64_t ino,
 	unsigned dots, struct ops_attr *out)
 {
-	int rc = attr_found(fs, e, dir, out);
+	int rc = attr_found(fs, e, ino, out);
 
 	if (rc)
 		return rc;
+	if (dots == 1)
+		return out->inode.nlink > 0 || orphan_lives(fs, ino) ? 0 : -ENOENT;
 	if (!S_ISDIR(out->inode.mode))
 		return -ENOTDIR;
-	return dots == 1 ? 0 : attr_found(fs, e, out->inode.parent, out);
+	return attr_found(fs, e, out->inode.parent, out);
 }
 
 /*

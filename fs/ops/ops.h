@@ -97,8 +97,11 @@ struct ops_name {
 };
 
 int ops_getattr(struct fs *fs, uint64_t ino, struct ops_attr *out);
-int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name,
-	struct ops_attr *out); /* also "." and ".." */
+/*
+ * Also ".." of a directory, and "." of an inode of any type. "." is -ENOENT for an inode
+ * without links that is neither open on any node nor yet to be forgotten.
+ */
+int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out);
 
 #define OPS_SET_MODE      (1u << 0)
 #define OPS_SET_UID       (1u << 1)

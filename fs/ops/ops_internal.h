@@ -340,6 +340,9 @@ bool orphan_is_awaited(struct fs *fs, uint64_t ino);
 /* Somebody here has it open, or it is awaited: then it is reclaimed with the last close or
  * forget here, or others are asked again. */
 bool orphan_is_used(struct fs *fs, uint64_t ino);
+/* Returns true if this node or another one uses the orphan, or if a node that may use it does
+ * not answer. Waits. */
+bool orphan_lives(struct fs *fs, uint64_t ino);
 /*
  * Reclaims those that no other node uses; count <= 32. `listed`: found in the tree's list of
  * orphans, so that those are left out, too, that somebody here uses. What some node did not

@@ -180,6 +180,14 @@ bool orphan_is_used(struct fs *fs, uint64_t ino)
 	return file_leave_to_close(fs, ino) || orphan_is_awaited(fs, ino);
 }
 
+bool orphan_lives(struct fs *fs, uint64_t ino)
+{
+	uint32_t unknown;
+
+	return orphan_is_used(fs, ino) ||
+	       elsewhere_used(fs, &ino, 1, false, &unknown) || unknown;
+}
+
 /* ---- ready ------------------------------------------------------------------------ */
 
 /* Some stay on the list: they are tried again later. */

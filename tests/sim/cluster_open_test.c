@@ -479,6 +479,12 @@ static void slot_read(struct node *n, const struct slot *s)
 	EQ(attr_of(n->fs, s->ino).nlink, s->named);
 }
 
+/* As a file handle does, which holds nothing. */
+static void slot_find(struct node *n, const struct slot *s)
+{
+	EQ(ino_of(n->fs, s->ino, "."), s->ino);
+}
+
 static void slot_create(struct node *n, struct slot *s, unsigned i)
 {
 	struct ops_attr a;
@@ -600,6 +606,7 @@ static void held_step(struct node *n)
 		slot_forget(n, s);
 		break;
 	default:
+		slot_find(n, s);
 		if (s->file[n->id - 1] && pick(2))
 			slot_write(n, s);
 		if (s->file[n->id - 1])

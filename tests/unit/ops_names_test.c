@@ -23,7 +23,9 @@ static void lookups(struct fs *fs)
 	EQ(ino_of(fs, d, "f"), f);
 	EQ(try_lookup(fs, d, "g"), -ENOENT);
 	EQ(try_lookup(fs, f, "g"), -ENOTDIR);
-	EQ(try_lookup(fs, f, "."), -ENOTDIR);
+	EQ(ino_of(fs, f, "."), f);
+	EQ(try_lookup(fs, f, ".."), -ENOTDIR);
+	EQ(try_lookup(fs, 999999, "."), -ENOENT);
 	EQ(try_lookup(fs, 999999, "g"), -ENOENT);
 	EQ(try_lookup(fs, 0, "g"), -ENOENT);
 	EQ(try_lookup(fs, UINT64_MAX, "g"), -ENOENT);

@@ -96,9 +96,12 @@ static void every_type(struct fs *plain)
 		HOLDS(!gone(fs, ino));
 		i = attr_of(fs, ino);
 		EQ(i.nlink, 0);
+		EQ(ino_of(fs, ino, "."), ino);
 		if (type == 6)
 			EQ(ops_readlink(fs, ino, target, sizeof(target)), 6);
 		ops_forget(fs, ino);
+		HOLDS(exists(fs, ino)); /* it lingers */
+		EQ(try_lookup(fs, ino, "."), -ENOENT);
 		HOLDS(gone(fs, ino));
 		EQ(pages_over(fs), 0);
 	}
