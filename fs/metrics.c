@@ -55,6 +55,8 @@ static const struct metric metrics[] = {
 		"Pages written back, or sent to their home."},
 	{"weft_cache_write_batches_total", COUNTER, "cache.write_batches",
 		"Batches that they were in."},
+	{"weft_cache_write_failures_total", COUNTER, "cache.write_failures",
+		"Batches that a store did not take; their pages stay dirty."},
 	{"weft_cache_sync_logged_total", COUNTER, "cache.sync_logged",
 		"Pages that fsync put into the log."},
 	{"weft_cache_sync_in_place_total", COUNTER, "cache.sync_in_place",

@@ -44,6 +44,10 @@ static json_t *cache_status(struct volume *v)
 	PUT_COUNTER(o, c, stays);
 	PUT_COUNTER(o, c, pages_written);
 	PUT_COUNTER(o, c, write_batches);
+	PUT_COUNTER(o, c, write_failures);
+	if (cache_write_error(v->cache))
+		json_object_set_new(o, "write_error",
+			json_string(strerrordesc_np(-cache_write_error(v->cache))));
 	PUT_COUNTER(o, c, sync_logged);
 	PUT_COUNTER(o, c, sync_in_place);
 	PUT_COUNTER(o, c, checkpoints);

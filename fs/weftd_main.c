@@ -387,16 +387,41 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	return ret;
 }
 
+/* In the log, and to those who wait for the end on the control socket. */
+static void say_unwritten(struct daemon *d, int why, const struct volume_rest *rest)
+{
+	char lost[160] = "";
+
+	if (rest->lost)
+		snprintf(lost, sizeof(lost),
+			"; up to %llu pages (%.1f MiB) that nobody synced are LOST",
+			(unsigned long long)rest->lost, pages_mib(rest->lost));
+	weft_log(3,
+		"closing %s: %s%s; %llu pages (%.1f MiB) wait in its log, and the next mount "
+		"writes them: %s",
+		d->options.store, strerror(-why), lost, (unsigned long long)rest->kept,
+		pages_mib(rest->kept),
+		why == -ENOSPC ? "make room on its disk before" : "see to its device before");
+	if (d->control)
+		control_say(d->control,
+			json_pack("{s:s, s:I, s:I}", "unwritten", strerror(-why), "lost_pages",
+				(json_int_t)rest->lost, "kept_pages",
+				(json_int_t)rest->kept));
+}
+
 static int volume_stop(struct daemon *d)
 {
+	struct volume_rest rest;
 	int ret;
 
 	fs_lend(d, false);
 	fs_close(d->fs);
-	ret = volume_close(d->volume);
-	if (ret < 0)
-		weft_log(3, "closing %s: %s; the next mount will recover it",
+	ret = volume_close_rest(d->volume, &rest);
+	if (ret == -EHOSTDOWN && !rest.lost)
+		weft_log(4, "closing %s: %s; the next mount will recover it",
 			d->options.store, strerror(-ret));
+	else if (ret < 0)
+		say_unwritten(d, ret, &rest);
 	return ret;
 }
 

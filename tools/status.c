@@ -99,6 +99,11 @@ static void print_engine(const json_t *status)
 		number(cache, "dirty_pages"),
 		hits + misses > 0 ? 100 * hits / (hits + misses) : 0,
 		number(cache, "evictions"));
+	if (*client_text(cache, "write_error"))
+		printf("NOT WRITTEN: the store refuses writes (%s), %.0f batches so far; %.0f "
+		       "dirty pages wait in memory\n",
+			client_text(cache, "write_error"), number(cache, "write_failures"),
+			number(cache, "dirty_pages"));
 	printf("log        %s, %s used, %.0f records in %.0f chunks, %.0f flushes\n",
 		bytes(a, number(log, "bytes")), bytes(b, number(log, "used_bytes")),
 		number(log, "records"), number(log, "chunks"), number(log, "flushes"));

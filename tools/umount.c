@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/common/text.h"
 #include "fs/daemonize.h"
 #include "fs/guardian.h"
 #include "fs/mount.h"
@@ -24,11 +25,13 @@
 #define SAY_AFTER_MS  10000
 #define BUSY_FOR_MS   1000 /* who looks at all mounts is gone by then */
 #define BUSY_RETRY_MS 20
+#define EXIT_UNWRITTEN 2
 
 struct unmount {
 	const char *who; /* begins messages */
 	bool lazy, force;
 	bool top; /* whatever of weft is on top there, as umount(8) means it */
+	bool unwritten; /* the daemon could not write all of it */
 };
 
 static const char usage[] =
@@ -41,7 +44,8 @@ static const char usage[] =
 	"Example:\n"
 	"  weft umount /mnt/weft\n"
 	"\n"
-	"Exit codes: 0, 1 wrong usage, 32 it could not be unmounted.\n";
+	"Exit codes: 0, 1 wrong usage, 2 unmounted, but not all was written: it waits in\n"
+	"the log, or is lost, as is said; 32 it could not be unmounted.\n";
 
 /* The type of what is mounted there, last on top, in `type`; false when nothing is. */
 static bool mounted_type(const char *directory, char type[64])
@@ -135,8 +139,26 @@ static void say_awaits(const struct unmount *u, const json_t *word, long long pi
 			pid, node, pid);
 }
 
+static void say_unwritten(struct unmount *u, const json_t *word)
+{
+	long long lost = json_integer_value(json_object_get(word, "lost_pages"));
+	long long kept = json_integer_value(json_object_get(word, "kept_pages"));
+
+	u->unwritten = true;
+	fprintf(stderr, "%s: unmounted, but the store could not be written: %s\n", u->who,
+		client_text(word, "unwritten"));
+	if (lost)
+		fprintf(stderr,
+			"up to %lld pages (%.1f MiB) that nobody synced are LOST\n",
+			lost, pages_mib((uint64_t)lost));
+	fprintf(stderr,
+		"%lld pages (%.1f MiB) wait in the store's log; the next mount writes them, when "
+		"the\nstore can be written again\n",
+		kept, pages_mib((uint64_t)kept));
+}
+
 /* Takes whole lines out of `lines`. Was there one? */
-static bool say_words(const struct unmount *u, char *lines, const json_t *identity)
+static bool say_words(struct unmount *u, char *lines, const json_t *identity)
 {
 	long long pid = json_integer_value(json_object_get(identity, "pid"));
 	bool said = false;
@@ -149,6 +171,8 @@ static bool say_words(const struct unmount *u, char *lines, const json_t *identi
 			say_serves_on(u, word, pid);
 		else if (*client_text(word, "awaits"))
 			say_awaits(u, word, pid);
+		else if (*client_text(word, "unwritten"))
+			say_unwritten(u, word);
 		json_decref(word);
 		memmove(lines, end + 1, strlen(end + 1) + 1);
 		said = true;
@@ -156,7 +180,7 @@ static bool say_words(const struct unmount *u, char *lines, const json_t *identi
 	return said;
 }
 
-static void wait_closed(const struct unmount *u, int fd, const json_t *identity)
+static void wait_closed(struct unmount *u, int fd, const json_t *identity)
 {
 	char lines[CLIENT_LAST_BYTES] = "";
 	bool said = false;
@@ -177,7 +201,7 @@ static void wait_closed(const struct unmount *u, int fd, const json_t *identity)
 	say_words(u, lines, identity);
 }
 
-static int unmount(const struct unmount *u, const char *name)
+static int unmount(struct unmount *u, const char *name)
 {
 	struct weft_error err = {0}, none = {0};
 	json_t *identity = NULL;
@@ -204,7 +228,7 @@ static int unmount(const struct unmount *u, const char *name)
 		close(fd);
 	json_decref(identity);
 	free(directory);
-	return ret < 0 ? EXIT_MOUNT : 0;
+	return ret < 0 ? EXIT_MOUNT : u->unwritten ? EXIT_UNWRITTEN : 0;
 }
 
 int weft_umount(int argc, char **argv)

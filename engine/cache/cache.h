@@ -413,7 +413,7 @@ int cache_sync(
 	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
 /*
  * Puts all dirty and owed images that the log has not got into it, durably, so that nothing is
- * lost with this node's memory. -ENOSPC: they do not fit; -EBUSY: some are being asked for of
+ * lost with this node's memory. -ENOBUFS: they do not fit; -EBUSY: some are being asked for of
  * other nodes. Waits for the device alone, never for room or for others.
  */
 int cache_log_dirty(struct cache *cache);
@@ -434,11 +434,16 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
  * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
 /*
- * After cache_stop, where cache_checkpoint has failed for other nodes' sake: writes this node's own pages back,
- * from the log's reserve, as far as that goes, and logs what is not in the log, if it fits. Returns
- * how many pages are in neither as they are here. Waits for no other node.
+ * After cache_stop, where cache_checkpoint has failed: writes this node's own pages back, from the log's
+ * reserve, as far as that goes, and logs those that are not in the log, as far as there is room. Returns
+ * how many pages of file data are not known to be in either as they are here. Waits for no other node.
  */
 uint64_t cache_save(struct cache *cache);
+/*
+ * The negative errno with which the store here refused the last write-back; 0: it takes them. -ENOSPC
+ * stays until the store has taken a page that it had no image of: it may take others all the time.
+ */
+int cache_write_error(struct cache *cache);
 /* Is anything owed to other nodes? */
 bool cache_owes(struct cache *cache);
 /* Is anything dirty, or owed to other nodes? A look: others may change it. */
@@ -462,7 +467,9 @@ struct cache_counters {
 	_Atomic uint64_t hits, misses, fetch_requests, prefetches, evictions,
 		evicted_dirty, swept, /* frames looked at, to evict some */
 		stays; /* pages that others had to wait for while they were in use (stay.c) */
-	_Atomic uint64_t pages_written, write_batches, sync_logged, sync_in_place,
+	_Atomic uint64_t pages_written, write_batches,
+		write_failures; /* batches that the store here, or another, did not take */
+	_Atomic uint64_t sync_logged, sync_in_place,
 		checkpoints;
 	_Atomic uint64_t latch_waits, latch_restarts, frame_waits;
 };

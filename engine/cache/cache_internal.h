@@ -164,6 +164,8 @@ struct cache {
 	struct wb_region region[WB_ALL];
 	_Atomic uint64_t batch_number;
 	_Atomic uint32_t write_failures; /* counts batches that failed */
+	_Atomic int write_error;         /* of the store here; 0: it takes writes */
+	_Atomic uint64_t full_until_ns;  /* before then a full store is not tried again */
 	bool redo; /* between cache_recover_begin and _end: write-back needs no log of its
 		      own */
 	struct mend *mends; /* then: pages whose images are being rebuilt (recovery.c) */
@@ -610,6 +612,16 @@ uint64_t stay_until(struct cache *c, const struct frame *f);
 bool home_awaited(struct cache *c, unsigned *times);
 /* Pages that were changed, and are in this state in no log and, here, in no store. */
 uint64_t unlogged(struct cache *c);
+/* As cache_log_dirty, as far as there is room. */
+int log_all(struct cache *c);
+
+/*
+ * refused.c: a batch for the store here ended with `e`. `fresh`: it had a page that the store has no
+ * image of, as far as is known.
+ */
+void store_took(struct cache *c, int e, bool fresh);
+/* Returns true if the store was full a moment ago. Not at the cache's end, where each try counts. */
+bool store_rests(struct cache *c);
 
 /* ---- checkpoint.c ---- */
 

@@ -148,7 +148,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	if (away) /* the tail may move all the same, if not as far */
 		e = 0;
 	owed_ship(c, upto, true);
-	used_up = e == -ENOSPC;
+	used_up = e == -ENOBUFS;
 	if (!e || used_up)
 		e = store_table_write(c->store, upto);
 	if (!e)
@@ -156,7 +156,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 	if (!e)
 		e = advance_tail(c);
 	if (!e && used_up && log_tail(c->log) == tail)
-		e = -ENOSPC;
+		e = -ENOBUFS;
 	if (!e)
 		COUNT(c, checkpoints, 1);
 	rt_mutex_unlock(&c->checkpoint_lock);
@@ -166,7 +166,7 @@ static int checkpoint_round(struct cache *c, lsn_t upto)
 /* The log's room is no concern of those above: writes that failed have used it up. */
 static int persisting_error(int e)
 {
-	return e == -ENOSPC ? -EIO : e;
+	return e == -ENOBUFS ? -EIO : e;
 }
 
 /* Batches of others that are under way come to their end; those that follow are not
@@ -249,7 +249,7 @@ uint64_t cache_save(struct cache *c)
 		     coherence_home_here(c->coherence, refs[n].pid);
 	}
 	rt_mutex_unlock(&c->checkpoint_lock);
-	(void)cache_log_dirty(c);
+	(void)log_all(c);
 	return unlogged(c);
 }
 

@@ -435,7 +435,9 @@ static int stuck_error(struct cache *c, int write_error)
 {
 	if (c->options.read_only)
 		return -ENOMEM;
-	return log_failed(c->log) || write_error == -EIO ? -EIO : 0;
+	if (log_failed(c->log))
+		return -EIO;
+	return write_error == -EIO || write_error == -ENOSPC ? write_error : 0;
 }
 
 #define GIVE_BACK_ROUNDS 200

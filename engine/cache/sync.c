@@ -301,6 +301,16 @@ static bool all_fits(struct cache *c)
 	return !count || (count + 16) * 2 * PAGE_SIZE <= log_room_left(c->log);
 }
 
+/* Its image was appended, and the log failed before it was durable. */
+static bool logged_in_vain(struct cache *c, struct frame *f)
+{
+	const uint32_t mask = FRAME_DIRTY | FRAME_DATA | FRAME_LOGGED;
+
+	return log_failed(c->log) && (frame_flags(f) & mask) == mask &&
+	       atomic_load_explicit(&f->rec_lsn, memory_order_relaxed) >=
+		       log_durable(c->log);
+}
+
 /* What is owed, and pins the log, the log has changes of: those of file data in full. */
 uint64_t unlogged(struct cache *c)
 {
@@ -315,14 +325,14 @@ uint64_t unlogged(struct cache *c)
 	}
 	rt_mutex_unlock(&c->owed_lock);
 	for (uint32_t i = 0; i < c->frame_count; i++)
-		count += needs_log(&c->frames[i]);
+		count += needs_log(&c->frames[i]) || logged_in_vain(c, &c->frames[i]);
 	return count;
 }
 
-int cache_log_dirty(struct cache *c)
+int log_all(struct cache *c)
 {
-	int e = all_fits(c) ? 0 : -ENOSPC;
 	bool busy = false;
+	int e = 0, flushed;
 
 	for (uint32_t i = 0; i < c->frame_count && !e; i++) {
 		struct frame *f = &c->frames[i];
@@ -338,9 +348,14 @@ int cache_log_dirty(struct cache *c)
 	}
 	if (!e)
 		e = owed_log(c, NULL, 0, false);
-	if (!e)
-		e = log_flush(c->log, log_end(c->log));
+	flushed = log_flush(c->log, log_end(c->log));
+	e = e ? e : flushed;
 	return !e && busy ? -EBUSY : e;
+}
+
+int cache_log_dirty(struct cache *c)
+{
+	return all_fits(c) ? log_all(c) : -ENOBUFS;
 }
 
 void cache_give_up(struct cache *c)

@@ -21,6 +21,7 @@
  */
 #include "engine/cache/cache_internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 /* Pages of one record of images logged against torn overwrites. */
@@ -138,6 +139,7 @@ struct wb_batch {
 	bool tears;         /* the device may tear overwrites */
 	bool urgent;
 	bool sealed; /* images get their checksum with the copy; a ship's home does that */
+	bool fresh;  /* has a page that the store has no image of, as far as is known */
 	lsn_t flush_to;
 };
 
@@ -201,6 +203,7 @@ static bool copy_page(
 	r->page[at].rec_lsn = atomic_load_explicit(&f->rec_lsn, memory_order_relaxed);
 	r->page[at].log_image = tear;
 	b->tear_room -= tear;
+	b->fresh |= !(flags & FRAME_PERSISTED);
 	b->flush_to = MAX(
 		b->flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
 	/* Until the write has ended a torn page may need the log from the present rec_lsn
@@ -236,6 +239,7 @@ static bool image_add(struct cache *c, struct wb_region *r,
 	r->page[b->count].pid = s->pid;
 	r->page[b->count].rec_lsn = LSN_NONE;
 	r->page[b->count].log_image = b->tears;
+	b->fresh = true;
 	image_seal(c, w);
 	b->count++;
 	return true;
@@ -438,6 +442,16 @@ static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count
 	return e;
 }
 
+static int store_persist(struct cache *c, struct wb_region *r, const struct wb_batch *b)
+{
+	int e = store_write_pages(c->store, r->write, b->count);
+
+	if (!e)
+		e = store_flush(c->store);
+	store_took(c, e, b->fresh);
+	return e;
+}
+
 static int write_batch(
 	struct cache *c, struct wb_region *r, struct wb_batch *b, struct log_room *room)
 {
@@ -449,9 +463,7 @@ static int write_batch(
 	log_tearable(c, r, b, room);
 	e = log_flush(c->log, b->flush_to);
 	if (!e)
-		e = store_write_pages(c->store, r->write, b->count);
-	if (!e)
-		e = store_flush(c->store);
+		e = store_persist(c, r, b);
 	if (store_flush_failed(c->store)) {
 		e = -EIO;
 		log_give_up(c->log, e);
@@ -486,6 +498,8 @@ static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb
 		b->tears = false;
 		return 0;
 	}
+	if (store_rests(c))
+		return -ENOSPC;
 	if (b->tears && !urgent) {
 		b->tear_room = MIN(count, c->tear_pages);
 		bytes += b->tear_room * page;
@@ -511,6 +525,8 @@ static int batch_reserve_shipped(
 		b->tears = false;
 		return 0;
 	}
+	if (store_rests(c))
+		return -ENOSPC;
 	bytes += count * (uint32_t)sizeof(struct disk_log_descriptor);
 	if (b->tears) {
 		b->tear_room = MIN(count, log_room_max(c->log, true) / 2 / page);
@@ -525,6 +541,8 @@ static void batch_end(struct cache *c, struct wb_region *r, unsigned count, int 
 	atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
 	if (e) {
 		atomic_fetch_add_explicit(&c->write_failures, 1, memory_order_release);
+		if (e != -EHOSTDOWN)
+			COUNT(c, write_failures, 1);
 	} else {
 		COUNT(c, pages_written, count);
 		COUNT(c, write_batches, 1);

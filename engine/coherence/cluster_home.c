@@ -455,7 +455,7 @@ static void persist_failed(struct cluster *d, struct job *j, int e)
 
 	if (!e)
 		j->failing_ns = 0;
-	if (!e || e == -EAGAIN || e == -ENOSPC || e == -ENOMEM)
+	if (!e || e == -EAGAIN || e == -ENOBUFS || e == -ENOSPC || e == -ENOMEM)
 		return;
 	if (!j->failing_ns)
 		j->failing_ns = now;

@@ -13,6 +13,11 @@ int size_parse(const char *text, uint64_t *out);
 
 /* "512 bytes", "1.5 GiB". */
 void size_print(uint64_t bytes, char out[SIZE_TEXT]);
+/* For people. */
+static inline double pages_mib(uint64_t pages)
+{
+	return (double)pages * PAGE_SIZE / (1 << 20);
+}
 /* Digits, or 0x and hexadecimal ones, and nothing else. 0 or -EINVAL. */
 int number_parse(const char *text, uint64_t *out);
 

@@ -238,8 +238,8 @@ int log_flush(struct log *log, lsn_t lsn)
 		_Atomic uint32_t *word;
 		uint32_t seen;
 
-		if (log_is_failed(log))
-			return -EIO;
+		if (log_is_failed(log)) /* a full device is said to be one */
+			return log_failed(log) == -ENOSPC ? -ENOSPC : -EIO;
 		WEFT_ASSERT(lsn <= log_end(log));
 		rt_mutex_lock(&log->flush_lock);
 		if (log_durable(log) >= lsn || log_is_failed(log)) {

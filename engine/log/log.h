@@ -79,11 +79,11 @@ struct log_room {
  * LOG_ROOM_RECORDS(bytes) of them. Waits while the buffer or the ring is full; call it
  * holding nothing, no room either. -EROFS once the log has failed or was shut, -E2BIG
  * above log_room_max. `urgent`: for descriptor and checkpoint records, may use the
- * reserve that keeps persisting from waiting for itself. -ENOSPC: that reserve is used
- * up, too, until the tail moves.
+ * reserve that keeps persisting from waiting for itself. -ENOBUFS: that reserve is used
+ * up, too, until the tail moves. (-ENOSPC is left to devices.)
  */
 int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *room);
-/* The same of an ordinary reservation, without waiting for the ring: -ENOSPC where it has no room now. */
+/* The same of an ordinary reservation, without waiting for the ring: -ENOBUFS where it has no room now. */
 int log_reserve_now(struct log *log, uint32_t bytes, struct log_room *room);
 /* From here on nobody waits for room in the ring: ordinary reservations end with -EIO instead. */
 void log_reserve_cut(struct log *log);

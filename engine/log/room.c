@@ -197,7 +197,7 @@ static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 			break;
 		what = room_look(log, charge, urgent);
 		if (what == ROOM_RING_SHORT && urgent && rt_now_ns() >= deadline) {
-			error = -ENOSPC;
+			error = -ENOBUFS;
 			break;
 		}
 		if (what == ROOM_RING_SHORT && !urgent &&
@@ -268,7 +268,7 @@ int log_reserve_now(struct log *log, uint32_t bytes, struct log_room *room)
 			log_flush(log, log_end(log));
 	} while (what == ROOM_BUFFER_SHORT);
 	if (what != ROOM_TAKEN)
-		return -ENOSPC;
+		return -ENOBUFS;
 	*room = (struct log_room){ALIGN_UP(bytes, 8), LOG_ROOM_RECORDS(bytes), charge};
 	return 0;
 }

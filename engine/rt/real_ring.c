@@ -201,8 +201,11 @@ static bool complete(struct real_ring *ring, struct rt_io *io, int result)
 	 * have been cancelled by it, so a chain cannot be resumed. */
 	if ((result == -EAGAIN || result == -EINTR) && !io->owner)
 		return false;
-	if (result >= 0)
-		result = (uint32_t)result == io->expected ? 0 : -EIO;
+	/* a short write found no room for the rest: the next one is told so */
+	if (result >= 0 && (uint32_t)result == io->expected)
+		result = 0;
+	else if (result >= 0)
+		result = io->op == RT_IO_WRITE ? -ENOSPC : -EIO;
 	if (io->op == RT_IO_FLUSH && result != -ECANCELED)
 		result = real_flush_result(ring->flush_failed, result);
 	io->result = result;

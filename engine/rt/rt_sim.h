@@ -113,8 +113,8 @@ void rt_sim_disk_cut_after(struct rt_sim_disk *disk, uint64_t n);
 
 struct rt_sim_fail {
 	unsigned ops; /* RT_SIM_FAIL_*; 0: no faults any more */
-	uint64_t n;  /* the n-th matching request from now on (1: the next) ends with -EIO
-		      */
+	int error;    /* negative errno; 0: -EIO */
+	uint64_t n;   /* the n-th matching request from now on (1: the next) ends with it */
 	bool sticky; /* and all later matching ones */
 	uint64_t offset; /* only requests that touch this range; length 0: all */
 	uint64_t length;

@@ -450,7 +450,9 @@ static int request_perform(struct sim_request *r)
 	} else if (!r->faulty) {
 		perform_read(disk, io);
 	}
-	return r->faulty ? -EIO : 0;
+	if (!r->faulty)
+		return 0;
+	return disk->fail.error ? disk->fail.error : -EIO;
 }
 
 /* Ends the request, and those chained to it when it failed. */

@@ -200,7 +200,7 @@ static void absent_look(struct member *m)
 	rc = cache_log_dirty(m->volume->cache);
 	if (rc == -EBUSY)
 		return;
-	if (rc == -ENOSPC) {
+	if (rc == -ENOBUFS) {
 		if (m->absent_said < 2)
 			say_absent(m, who, 0);
 		m->absent_said = 2;

@@ -286,33 +286,43 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 
 /* ---- close, sync ----------------------------------------------------------------- */
 
-/* Others were not there to persist what is theirs: nothing is lost that was synced. */
-static void leave_in_log(struct volume *v)
+/*
+ * The store here, or other nodes, did not take all. What the log has, and can still take, is redone
+ * at the next start.
+ */
+static void leave_in_log(struct volume *v, struct volume_rest *rest)
 {
-	uint64_t lost = cache_save(v->cache), kept = 0;
 	struct cache_census of[SHARDS_MAX];
+	uint64_t elsewhere = 0;
 
+	rest->lost = cache_save(v->cache);
+	rest->kept = cache_dirty_pages(v->cache);
+	rest->kept -= MIN(rest->kept, rest->lost);
 	cache_census(v->cache, of);
 	for (unsigned i = 0; i < SHARDS_MAX; i++)
-		kept += i == store_superblock(v->store)->shard ? 0
-							       : of[i].dirty + of[i].owed;
-	if (kept)
+		elsewhere += i == store_superblock(v->store)->shard
+				     ? 0
+				     : of[i].dirty + of[i].owed;
+	if (elsewhere)
 		weft_log(4,
 			"%llu pages of other nodes were not persisted: what is "
 			"durable of them stays in this node's log, for its next start",
-			(unsigned long long)kept);
-	if (lost)
-		weft_log(4,
-			"%llu pages are lost as they were changed last: nobody synced "
-			"them, and the log has no room for them",
-			(unsigned long long)lost);
+			(unsigned long long)elsewhere);
 }
 
 int volume_close(struct volume *v)
 {
+	struct volume_rest rest;
+
+	return volume_close_rest(v, &rest);
+}
+
+int volume_close_rest(struct volume *v, struct volume_rest *rest)
+{
 	bool clean = !v->read_only && !v->unredone;
 	int rc = 0;
 
+	*rest = (struct volume_rest){0};
 	if (v->tree)
 		tree_disconnect(v->tree); /* others split by themselves */
 	if (!v->read_only && !volume_failed(v))
@@ -336,8 +346,8 @@ int volume_close(struct volume *v)
 			rc = -EHOSTDOWN;
 		if (!rc)
 			rc = log_shut(v->log);
-		else if (v->peers && !volume_failed(v))
-			leave_in_log(v);
+		else
+			leave_in_log(v, rest);
 	}
 	take_apart(v);
 	return rc;

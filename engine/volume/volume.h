@@ -156,6 +156,12 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 /* Clean: checkpoints, marks the log clean. Returns the first error met, closes in any
  * case. */
 int volume_close(struct volume *v);
+/* What a close that failed leaves behind, in pages. */
+struct volume_rest {
+	uint64_t lost; /* of file data, not synced: not in the log, nor known to be in a store */
+	uint64_t kept; /* in the log: the next open that may write does so */
+};
+int volume_close_rest(struct volume *v, struct volume_rest *rest);
 /* Makes everything done so far durable. Waits. */
 int volume_sync(struct volume *v);
 /* Has what this node has of others' changes persisted, too. Waits, for homes that are away

@@ -239,6 +239,8 @@ static bool has_room(struct fs *fs, uint64_t pages)
 {
 	struct space_stat stat;
 
+	if (cache_write_error(fs->volume->cache) == -ENOSPC)
+		return false;
 	space_stat(fs->volume->space, &stat);
 	if (pages > stat.available_pages)
 		space_stat_all(fs->volume->space, 0, &stat);

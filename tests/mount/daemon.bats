@@ -6,7 +6,7 @@ load common
 
 setup() { setup_store 64M; }
 teardown() {
-	umount -l "$DIR/copy" 2>/dev/null || true
+	umount -l "$DIR/copy" "$DIR/small" 2>/dev/null || true
 	teardown_store
 }
 
@@ -66,6 +66,46 @@ teardown() {
 	weft umount "$MNT"
 	mount_store
 	[ "$(cat "$MNT/f")" = x ]
+}
+
+@test "on a full disk programs, status, metrics and umount say so, and the next mount has what they promised" {
+	need python3
+	mkdir "$DIR/small"
+	mount -t tmpfs -o size=48M none "$DIR/small"
+	STORE=$DIR/small/store
+	truncate -s 256M "$STORE"
+	mkfs.weft "$STORE" >"$DIR/mkfs.log"
+	mount_store 2>"$DIR/said"
+	python3 - "$MNT/f" >"$DIR/count" <<-'P'
+		import errno, os, sys
+		fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+		for i in range(20000):
+		    try:
+		        assert os.write(fd, bytes([1 + i % 255]) * 4096) == 4096
+		    except OSError as e:
+		        assert e.errno == errno.ENOSPC, e
+		        print(i)
+		        break
+	P
+	[ -s "$DIR/count" ]
+	weft status "$MNT" | grep "^NOT WRITTEN: the store refuses writes (No space left on device), [1-9]"
+	weft status "$MNT" --prometheus | grep '^weft_cache_write_failures_total{.*} [1-9]'
+	run weft umount "$MNT"
+	echo "$output"
+	[ "$status" -eq 2 ]
+	[[ $output =~ "No space left on device" && $output =~ [1-9][0-9]*\ pages.*wait\ in\ the\ store\'s\ log ]]
+	[[ $output != *LOST* ]]
+	run weftd "$STORE" "$MNT"
+	[[ $status -ne 0 && $output == *"No space left on device"* ]]
+	mount -o remount,size=200M "$DIR/small"
+	mount_store
+	python3 - "$MNT/f" "$(cat "$DIR/count")" <<-'P'
+		import sys
+		data = open(sys.argv[1], "rb").read()
+		assert data == b"".join(bytes([1 + i % 255]) * 4096 for i in range(int(sys.argv[2])))
+	P
+	umount_store
+	check_store
 }
 
 @test "umount(8) ends the daemon" {

@@ -418,7 +418,7 @@ static int fill_urgently(void *arg)
 		log_release(log, &room);
 		WEFT_ASSERT(log_flush(log, log_end(log)) == 0);
 	}
-	WEFT_ASSERT(error == -ENOSPC && !log_failed(log));
+	WEFT_ASSERT(error == -ENOBUFS && !log_failed(log));
 	WEFT_ASSERT(log_advance_tail(log, log_durable(log)) == 0);
 	WEFT_ASSERT(log_reserve(log, 4096, true, &room) == 0);
 	log_release(log, &room);

@@ -338,7 +338,7 @@ static void an_urgent_reserver_is_told_when_its_reserve_is_used_up(void **state)
 		assert_int_equal(log_flush(log, log_end(log)), 0);
 		assert_true(++count < log_ring_bytes(log) / 8192);
 	}
-	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(error, -ENOBUFS);
 	assert_int_equal(log_advance_tail(log, log_durable(log)), 0);
 	assert_int_equal(log_reserve(log, 8192, true, &room), 0);
 	log_release(log, &room);
@@ -374,7 +374,7 @@ static void nobody_waits_for_the_tail_once_that_is_cut(void **state)
 		record_append_room(f.log, &room, 8192, 1, 1);
 		log_release(f.log, &room);
 	}
-	assert_int_equal(log_reserve_now(f.log, 8192, &room), -ENOSPC);
+	assert_int_equal(log_reserve_now(f.log, 8192, &room), -ENOBUFS);
 	assert_false(atomic_load(&f.done));
 	log_reserve_cut(f.log);
 	rt_task_join(task);
