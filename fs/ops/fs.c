@@ -191,8 +191,13 @@ struct ops_counters *ops_counters(struct fs *fs)
 /* What other nodes have said of their room is not asked for again for so long. */
 #define STATFS_AGE_NS 1000000000ull
 
-/* There is no table of inodes that could fill up: f_files is 0, as on other such
- * filesystems. */
+/* An inode and one name of it take 200 to 256 bytes of the tree. */
+#define INODES_A_PAGE (PAGE_SIZE / 256)
+
+/*
+ * The volume has no table of inodes, and nothing counts them. f_files is the number for which
+ * all of its pages suffice, f_ffree that for which the free pages do.
+ */
 int ops_statfs(struct fs *fs, struct statvfs *out)
 {
 	struct space_stat stat;
@@ -208,6 +213,9 @@ int ops_statfs(struct fs *fs, struct statvfs *out)
 		.f_blocks = stat.total_pages,
 		.f_bfree = stat.free_pages,
 		.f_bavail = stat.available_pages,
+		.f_files = stat.total_pages * INODES_A_PAGE,
+		.f_ffree = stat.available_pages * INODES_A_PAGE,
+		.f_favail = stat.available_pages * INODES_A_PAGE,
 		.f_fsid = fsid,
 		.f_flag = fs_check_writable(fs) ? ST_RDONLY : 0,
 		.f_namemax = DISK_NAME_MAX,
