@@ -111,8 +111,7 @@ static int take_away(
 /* A daemon that goes on for the sake of other nodes says so, and that is that. */
 static void say_serves_on(const struct unmount *u, const json_t *word, long long pid)
 {
-	fprintf(stderr,
-		"%s: unmounted; weftd (process %lld) serves node %lld's store on to %s,\n"
+	printf("%s: unmounted; weftd (process %lld) serves node %lld's store on to %s,\n"
 		"until the volume is unmounted there too\n",
 		u->who, pid,
 		(long long)json_integer_value(json_object_get(word, "serves_on_as")),
@@ -124,16 +123,14 @@ static void say_awaits(const struct unmount *u, const json_t *word, long long pi
 	long long seconds = json_integer_value(json_object_get(word, "seconds"));
 	long long node = json_integer_value(json_object_get(word, "node"));
 
-	fprintf(stderr, "%s: unmounted; away: %s.\n", u->who, client_text(word, "awaits"));
+	printf("%s: unmounted; away: %s.\n", u->who, client_text(word, "awaits"));
 	if (seconds)
-		fprintf(stderr,
-			"weftd (process %lld) waits for it, up to %lld s. What is changed of its "
+		printf("weftd (process %lld) waits for it, up to %lld s. What is changed of its "
 			"pages then\nstays in the log of node %lld, until all are mounted again: "
 			"nothing is lost\n",
 			pid, seconds, node);
 	else
-		fprintf(stderr,
-			"weftd (process %lld) waits until it is started: what is changed of its "
+		printf("weftd (process %lld) waits until it is started: what is changed of its "
 			"pages does not\nfit in the log of node %lld. `kill %lld` ends it, and "
 			"loses what was not synced\n",
 			pid, node, pid);
@@ -157,7 +154,10 @@ static void say_unwritten(struct unmount *u, const json_t *word)
 		kept, pages_mib((uint64_t)kept));
 }
 
-/* Takes whole lines out of `lines`. Was there one? */
+/*
+ * Prints the whole lines in `lines`, and takes them out. Standard output has what is said of an
+ * unmount that succeeded. Returns true if there was a line.
+ */
 static bool say_words(struct unmount *u, char *lines, const json_t *identity)
 {
 	long long pid = json_integer_value(json_object_get(identity, "pid"));
@@ -173,6 +173,7 @@ static bool say_words(struct unmount *u, char *lines, const json_t *identity)
 			say_awaits(u, word, pid);
 		else if (*client_text(word, "unwritten"))
 			say_unwritten(u, word);
+		fflush(stdout); /* what follows may take long */
 		json_decref(word);
 		memmove(lines, end + 1, strlen(end + 1) + 1);
 		said = true;
@@ -190,12 +191,12 @@ static void wait_closed(struct unmount *u, int fd, const json_t *identity)
 		said |= say_words(u, lines, identity);
 		if (said || waited_ms < SAY_AFTER_MS)
 			continue;
-		fprintf(stderr,
-			"%s: waiting for weftd (process %lld) to write everything back; it "
+		printf("%s: waiting for weftd (process %lld) to write everything back; it "
 			"also "
 			"goes on\nwhile another mount namespace has the volume mounted\n",
 			u->who,
 			(long long)json_integer_value(json_object_get(identity, "pid")));
+		fflush(stdout);
 		said = true;
 	}
 	say_words(u, lines, identity);
