@@ -46,8 +46,29 @@ static const struct flag_word flag_words[] = {
 	{"loud", 0, MS_SILENT},
 };
 
-/* Words of mount(8), fstab(5) and FUSE that ask for nothing here, or for what is so
- * anyway. */
+/* A word without a value that sets a field. */
+struct bool_word {
+	const char *word;
+	size_t field; /* a bool of struct mount_options */
+	bool value;
+};
+
+#define FIELD(name) offsetof(struct mount_options, name)
+static const struct bool_word bool_words[] = {
+	{"ro", FIELD(read_only), true},
+	{"rw", FIELD(read_only), false},
+	{"soft", FIELD(soft), true},
+	{"hard", FIELD(soft), false},
+	{"restart", FIELD(restart), true},
+	{"norestart", FIELD(restart), false},
+	{"allow_other", FIELD(allow_other), true},
+	{"noallow_other", FIELD(allow_other), false},
+};
+
+/*
+ * Words that mount(8) documents for every filesystem, and mount options of FUSE, without an
+ * effect here: mount(8) has acted on them, they ask for what is always so, or they are hints.
+ */
 static const char *const ignored_words[] = {
 	"defaults",
 	"_netdev",
@@ -57,18 +78,31 @@ static const char *const ignored_words[] = {
 	"user",
 	"nouser",
 	"users",
+	"nousers",
 	"owner",
+	"noowner",
 	"group",
+	"nogroup",
 	"default_permissions",
-	"noiversion",
+	"acl", /* always */
+	"user_xattr",
+	"lazytime",
 	"nolazytime",
+	"iversion",
+	"noiversion",
+	"mand", /* Linux has no mandatory locks any more */
 	"nomand",
+	"norelatime", /* Linux takes relatime all the same */
+	"discard",
+	"nodiscard",
+	"seclabel", /* shown by the kernel */
 };
 
 static const char *const ignored_prefixes[] = {
 	"x-",
 	"X-",
 	"comment=",
+	"user=",
 	"context=",
 	"fscontext=",
 	"defcontext=",
@@ -76,9 +110,7 @@ static const char *const ignored_prefixes[] = {
 	"uhelper=",
 	"helper=",
 	"subtype=",
-	/*
-	 * what the kernel shows of a FUSE mount, and mount(8) gives back with a remount
-	 */
+	/* The kernel shows these of a FUSE mount, and mount(8) repeats them in a remount. */
 	"fd=",
 	"rootmode=",
 	"user_id=",
@@ -229,18 +261,31 @@ static bool is_ignored(const char *word)
 	return false;
 }
 
+/* ---- words ------------------------------------------------------------------------- */
+
+static const char *const atime_words[] = {
+	[OPS_RELATIME] = "relatime",
+	[OPS_NOATIME] = "noatime",
+	[OPS_STRICTATIME] = "strictatime",
+};
+
 static bool parse_atime(struct mount_options *o, const char *word)
 {
-	if (strcmp(word, "noatime") == 0)
-		o->atime = OPS_NOATIME;
-	else if (strcmp(word, "relatime") == 0 || strcmp(word, "atime") == 0)
-		o->atime = OPS_RELATIME;
-	else if (strcmp(word, "strictatime") == 0)
-		o->atime = OPS_STRICTATIME;
-	else
-		return false;
-	o->atime_given = true;
-	return true;
+	if (strcmp(word, "nostrictatime") == 0) {
+		if (o->atime == OPS_STRICTATIME)
+			o->atime = OPS_RELATIME;
+		return true;
+	}
+	if (strcmp(word, "atime") == 0)
+		word = "relatime";
+	for (unsigned i = 0; i < ARRAY_SIZE(atime_words); i++) {
+		if (strcmp(word, atime_words[i]) == 0) {
+			o->atime = i;
+			o->atime_given = true;
+			return true;
+		}
+	}
+	return false;
 }
 
 static bool parse_simple(struct mount_options *o, const char *word)
@@ -251,49 +296,64 @@ static bool parse_simple(struct mount_options *o, const char *word)
 			return true;
 		}
 	}
-	if (strcmp(word, "ro") == 0)
-		o->read_only = true;
-	else if (strcmp(word, "rw") == 0)
-		o->read_only = false;
-	else if (strcmp(word, "soft") == 0)
-		o->soft = true;
-	else if (strcmp(word, "hard") == 0)
-		o->soft = false;
-	else if (strcmp(word, "restart") == 0)
-		o->restart = true;
-	else if (strcmp(word, "norestart") == 0)
-		o->restart = false;
-	else if (strcmp(word, "allow_other") == 0)
-		o->allow_other = true;
-	else if (strcmp(word, "noallow_other") == 0)
-		o->allow_other = false;
-	else
-		return parse_atime(o, word) || is_ignored(word);
-	return true;
+	for (size_t i = 0; i < ARRAY_SIZE(bool_words); i++) {
+		if (strcmp(word, bool_words[i].word) == 0) {
+			*(bool *)((char *)o + bool_words[i].field) = bool_words[i].value;
+			return true;
+		}
+	}
+	return parse_atime(o, word) || is_ignored(word);
+}
+
+/* A word with a value. */
+static const struct value_word {
+	const char *word;
+	int (*parse)(struct mount_options *o, const char *value, struct weft_error *err);
+} value_words[] = {
+	{"cache=", parse_cache},
+	{"log_interval=", parse_log_interval},
+	{"timeout=", parse_timeout},
+	{"node=", parse_node},
+	{"uring=", parse_uring},
+	{"metrics=", parse_metrics},
+	{"mmap=", parse_mmap},
+	{"fsname=", parse_source},
+};
+
+static int refuse_word(const char *word, struct weft_error *err)
+{
+	struct text_nearest near = {.word = word, .bytes = strcspn(word, "=")};
+	char hint[64] = "";
+
+	near.bytes += word[near.bytes] == '=';
+	for (size_t i = 0; i < ARRAY_SIZE(value_words); i++)
+		text_nearest_try(&near, value_words[i].word);
+	for (size_t i = 0; i < ARRAY_SIZE(flag_words); i++)
+		text_nearest_try(&near, flag_words[i].word);
+	for (size_t i = 0; i < ARRAY_SIZE(bool_words); i++)
+		text_nearest_try(&near, bool_words[i].word);
+	for (size_t i = 0; i < ARRAY_SIZE(atime_words); i++)
+		text_nearest_try(&near, atime_words[i]);
+	for (size_t i = 0; i < ARRAY_SIZE(ignored_words); i++)
+		text_nearest_try(&near, ignored_words[i]);
+	if (near.best)
+		snprintf(hint, sizeof(hint), "did you mean \"%s\"? ", near.best);
+	return weft_error(err, -EINVAL,
+		"option \"%s\" is unknown; %s`weftd --help` lists the options", word,
+		hint);
 }
 
 static int parse_word(struct mount_options *o, const char *word, struct weft_error *err)
 {
 	if (!*word || parse_simple(o, word))
 		return 0;
-	if (strncmp(word, "cache=", 6) == 0)
-		return parse_cache(o, word + 6, err);
-	if (strncmp(word, "log_interval=", 13) == 0)
-		return parse_log_interval(o, word + 13, err);
-	if (strncmp(word, "timeout=", 8) == 0)
-		return parse_timeout(o, word + 8, err);
-	if (strncmp(word, "node=", 5) == 0)
-		return parse_node(o, word + 5, err);
-	if (strncmp(word, "uring=", 6) == 0)
-		return parse_uring(o, word + 6, err);
-	if (strncmp(word, "metrics=", 8) == 0)
-		return parse_metrics(o, word + 8, err);
-	if (strncmp(word, "mmap=", 5) == 0)
-		return parse_mmap(o, word + 5, err);
-	if (strncmp(word, "fsname=", 7) == 0)
-		return parse_source(o, word + 7, err);
-	return weft_error(err, -EINVAL,
-		"option \"%s\" is unknown; `weftd --help` lists the options", word);
+	for (size_t i = 0; i < ARRAY_SIZE(value_words); i++) {
+		size_t len = strlen(value_words[i].word);
+
+		if (strncmp(word, value_words[i].word, len) == 0)
+			return value_words[i].parse(o, word + len, err);
+	}
+	return refuse_word(word, err);
 }
 
 int mount_options_parse(struct mount_options *o, const char *list, struct weft_error *err)
@@ -313,7 +373,6 @@ int mount_options_parse(struct mount_options *o, const char *list, struct weft_e
 
 void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
-	static const char *const atime[] = {"relatime", "noatime", "strictatime"};
 	static const char *const uring[] = {"", ",uring=on", ",uring=off"};
 	static const char *const maps[] = {",mmap=off", "", ",mmap=local"};
 
@@ -328,7 +387,7 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 		snprintf(metrics, sizeof(metrics), ",metrics=%s", o->metrics);
 	snprintf(buf, cap,
 		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
-		o->read_only ? "ro" : "rw", atime[o->atime], o->cache_bytes >> 20,
+		o->read_only ? "ro" : "rw", atime_words[o->atime], o->cache_bytes >> 20,
 		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
 		o->restart ? "" : ",norestart", maps[o->mmap],
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",

@@ -54,7 +54,7 @@ int size_parse(const char *text, uint64_t *out)
 void size_print(uint64_t bytes, char out[SIZE_TEXT])
 {
 	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-	double value = (double)MIN(bytes, (uint64_t)1 << 62);
+	double value = (double)bytes;
 	unsigned unit = 0;
 
 	while (value >= 1024 && unit + 1 < ARRAY_SIZE(units)) {
@@ -74,6 +74,46 @@ int number_parse(const char *text, uint64_t *out)
 		return -EINVAL;
 	*out = value;
 	return 0;
+}
+
+/* ---- words that were meant --------------------------------------------------------- */
+
+#define NEAREST_BYTES 32u /* longer words have no slips that this finds */
+
+/* Changes that make a into b: a byte more, less or other, or two neighbours swapped. */
+static unsigned text_distance(const char *a, size_t an, const char *b, size_t bn)
+{
+	unsigned row[3][NEAREST_BYTES + 1]; /* of a's first i bytes, i - 1 and i - 2 */
+
+	for (unsigned j = 0; j <= bn; j++)
+		row[0][j] = j;
+	for (unsigned i = 1; i <= an; i++) {
+		unsigned *now = row[i % 3], *last = row[(i + 2) % 3],
+			 *before = row[(i + 1) % 3];
+
+		now[0] = i;
+		for (unsigned j = 1; j <= bn; j++) {
+			now[j] = last[j - 1] + (a[i - 1] != b[j - 1]);
+			now[j] = MIN(now[j], MIN(last[j], now[j - 1]) + 1);
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+				now[j] = MIN(now[j], before[j - 2] + 1);
+		}
+	}
+	return row[an % 3][bn];
+}
+
+void text_nearest_try(struct text_nearest *n, const char *candidate)
+{
+	size_t bytes = strlen(candidate);
+	unsigned distance;
+
+	if (n->bytes > NEAREST_BYTES || bytes > NEAREST_BYTES)
+		return;
+	distance = text_distance(n->word, n->bytes, candidate, bytes);
+	if (distance > MAX(MIN(n->bytes, bytes) / 3, (size_t)1) || (n->best && distance >= n->distance))
+		return;
+	n->best = candidate;
+	n->distance = distance;
 }
 
 static int digit_value(char c)

@@ -21,6 +21,15 @@ static inline double pages_mib(uint64_t pages)
 /* Digits, or 0x and hexadecimal ones, and nothing else. 0 or -EINVAL. */
 int number_parse(const char *text, uint64_t *out);
 
+/* The word that was meant where another was given: text_nearest_try for all there are. */
+struct text_nearest {
+	const char *word; /* was given */
+	size_t bytes;     /* of it, those that count */
+	const char *best; /* out: NULL if none is near enough to be a slip */
+	unsigned distance;
+};
+void text_nearest_try(struct text_nearest *n, const char *candidate);
+
 #define UUID_BYTES 16u
 #define UUID_TEXT  37u
 

@@ -170,6 +170,32 @@ socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 	weft status "$MNT" | grep -q 'cache=16M'
 }
 
+# With mount.weft where mount(8) looks for it: in a namespace of its own, /sbin has nothing else.
+with_helper() {
+	unshare -m bash -euc "mount -t tmpfs none /sbin; ln -s '$BIN/weft' /sbin/mount.weft; $1"
+}
+
+@test "fstab may say what it says of every filesystem; df -i has numbers; umount is silent" {
+	words=defaults,rw,nofail,_netdev,x-systemd.automount,X-a=b,comment=c,lazytime,acl,user_xattr,discard,iversion
+	words=$words,mand,noauto,user,owner,group,norelatime,nostrictatime,nosymfollow,noatime,cache=16M
+	echo "$STORE $MNT weft $words 0 0" >"$DIR/fstab"
+	with_helper "
+		mount -T '$DIR/fstab' '$MNT'
+		weft status '$MNT' --json | sed -n 's/^  \"pid\": \([0-9]*\),*\$/\1/p' >>'$DIR/pids'
+		grep ' $MNT ' /proc/mounts >'$DIR/mounts'
+		df --output=itotal,iused,iavail '$MNT' | tail -1 >'$DIR/inodes'
+		umount '$MNT' >'$DIR/said' 2>&1
+		[ ! -s '$DIR/said' ]"
+	grep nosuid "$DIR/mounts" | grep nodev | grep -q noatime # user, owner, group say so
+	read -r total used free <"$DIR/inodes"
+	[ "$total" -gt 100000 ] && [ "$free" -gt 100000 ] && [ $((used + free)) -eq "$total" ]
+	echo "$STORE $MNT weft noatme 0 0" >"$DIR/fstab"
+	run with_helper "mount -T '$DIR/fstab' '$MNT'"
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *'"noatme" is unknown; did you mean "noatime"?'* ]]
+}
+
 @test "remount refuses what it cannot change, and keeps how access times are set" {
 	ln -s "$BIN/weft" "$DIR/mount.weft"
 	mount_store -o cache=16M,noatime

@@ -98,6 +98,50 @@ static void test_uuids_go_to_text_and_back(void **state)
 	assert_int_equal(out[0], 7);
 }
 
+static void prints(uint64_t bytes, const char *text)
+{
+	char out[SIZE_TEXT];
+
+	size_print(bytes, out);
+	assert_string_equal(out, text);
+}
+
+static void test_sizes_print_with_a_unit(void **state)
+{
+	prints(0, "0 bytes");
+	prints(1023, "1023 bytes");
+	prints(1536, "1.5 KiB");
+	prints(10ull << 40, "10.0 TiB");
+	prints(UINT64_MAX, "16384.0 PiB");
+}
+
+static const char *nearest(const char *word, const char *const *candidates)
+{
+	struct text_nearest n = {.word = word, .bytes = strlen(word)};
+
+	for (; *candidates; candidates++)
+		text_nearest_try(&n, *candidates);
+	return n.best;
+}
+
+static void test_the_nearest_word_is_found(void **state)
+{
+	static const char *const words[] = {"new", "show", "check", "add", "reload",
+		"a word of exactly 32 bytes, yes!", "a word of more than 32 bytes, yes!", NULL};
+
+	assert_string_equal(nearest("chekc", words), "check"); /* swapped */
+	assert_string_equal(nearest("relaod", words), "reload");
+	assert_string_equal(nearest("ad", words), "add");
+	assert_string_equal(nearest("show", words), "show");
+	assert_string_equal(nearest("shows", words), "show");
+	assert_string_equal(nearest("nwe", words), "new");
+	assert_string_equal(nearest("a word of exactly 32 bytes, yes?", words), words[5]);
+	assert_null(nearest("", words));
+	assert_null(nearest("x", words));
+	assert_null(nearest("stop", words));
+	assert_null(nearest("a word of more than 32 bytes, yes?", words));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -106,6 +150,8 @@ int main(void)
 		cmocka_unit_test(test_numbers_are_decimal_or_hexadecimal),
 		cmocka_unit_test(test_a_uuid_has_four_hyphens),
 		cmocka_unit_test(test_uuids_go_to_text_and_back),
+		cmocka_unit_test(test_sizes_print_with_a_unit),
+		cmocka_unit_test(test_the_nearest_word_is_found),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
