@@ -193,7 +193,7 @@ int ops_lock_test(struct fs *fs, struct ops_file *file, const struct ops_lock *w
 		if (lock_void(fs->locks, l->at[i].node, l->at[i].incarnation))
 			lock_list_remove(l, i);
 	if (rc == 0)
-		hit = lock_list_conflict(l, &r);
+		hit = lock_list_first(l, &r);
 	*found = (struct ops_lock){.kind = want->kind, .type = OPS_LOCK_NONE};
 	if (hit) {
 		found->type = (enum ops_lock_type)lock_type(hit);

@@ -61,6 +61,9 @@ void lock_list_remove(struct lock_list *l, unsigned i);
 /* What is held and in the way of *want, or NULL. */
 const struct disk_lock *lock_list_conflict(
 	const struct lock_list *l, const struct disk_lock *want);
+/* Of all of these the one that begins first, as F_GETLK answers. */
+const struct disk_lock *lock_list_first(
+	const struct lock_list *l, const struct disk_lock *want);
 /* Does it have to wait for one that waits? Lower in order than `order`. */
 bool lock_list_must_queue(
 	const struct lock_list *l, const struct disk_lock *want, uint64_t order);

@@ -81,6 +81,18 @@ const struct disk_lock *lock_list_conflict(
 	return NULL;
 }
 
+const struct disk_lock *lock_list_first(
+	const struct lock_list *l, const struct disk_lock *want)
+{
+	const struct disk_lock *first = NULL;
+
+	for (unsigned i = 0; i < l->count; i++)
+		if (!lock_waits(&l->at[i]) && lock_conflicts(&l->at[i], want) &&
+			(!first || l->at[i].first < first->first))
+			first = &l->at[i];
+	return first;
+}
+
 bool lock_list_has(const struct lock_list *l, const struct disk_lock *owner)
 {
 	for (unsigned i = 0; i < l->count; i++)

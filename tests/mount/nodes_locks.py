@@ -101,6 +101,30 @@ def ranges(a, b):
     end(pid)
 
 
+# Who asks for the first one in the way, and then behind it, comes by all of them.
+def walk(a, b):
+    fa = opened(a)
+    there = [(1000, 10), (0, 10), (500, 20), (200, 5)]
+    for start, length in there:
+        lock(fa, EX, length, start)
+    fb = opened(b)
+
+    def other():
+        at, seen = 0, []
+        while len(seen) < 9:
+            asked = FLOCK.pack(fcntl.F_WRLCK, 0, at, 0, 0)
+            kind, _, start, length, _ = FLOCK.unpack(fcntl.fcntl(fb, fcntl.F_GETLK, asked))
+            if kind == fcntl.F_UNLCK:
+                break
+            seen.append((start, length))
+            at = start + length
+        assert seen == sorted(there), seen
+
+    end(child(other))
+    os.close(fb)
+    os.close(fa)
+
+
 def hand_over(a, b):
     for kind in (fcntl.lockf, fcntl.flock):
         fa = opened(a)

@@ -63,7 +63,27 @@ static struct ops_lock random_lock(void)
 	return l;
 }
 
-/* What it found is in the way, as the model has it. */
+/* The first byte of the runs of another owner that are in the way. */
+static uint64_t model_first(const struct model *m, const struct ops_lock *want)
+{
+	uint64_t first = END;
+
+	for (unsigned o = 0; o < OWNERS; o++)
+		for (uint64_t b = want->first; b < BYTES && b <= want->last; b++) {
+			enum ops_lock_type t = m->of[o][b];
+			uint64_t at = b;
+
+			if (o == want->owner || t == OPS_LOCK_NONE ||
+				(t == OPS_LOCK_SHARED && want->type == OPS_LOCK_SHARED))
+				continue;
+			while (at > 0 && m->of[o][at - 1] == t)
+				at--;
+			first = MIN(first, at);
+		}
+	return first;
+}
+
+/* What it found is in the way, as the model has it, and nothing that is begins before it. */
 static void check_found(
 	const struct model *m, const struct ops_lock *want, const struct ops_lock *found)
 {
@@ -72,6 +92,7 @@ static void check_found(
 		return;
 	HOLDS(found->owner != want->owner && found->owner < OWNERS);
 	EQ(found->pid, found->owner);
+	EQ(found->first, model_first(m, want));
 	HOLDS(found->first <= want->last && want->first <= found->last);
 	for (uint64_t b = found->first; b < BYTES && b <= found->last; b++)
 		EQ(m->of[found->owner][b], found->type);

@@ -93,6 +93,35 @@ static void getlk_names_the_holder(void **state)
 	must(close(fd));
 }
 
+static int walk_locks(void *arg)
+{
+	static const off_t starts[] = {0, 200, 500, 1000};
+	int fd = open("f", O_RDWR);
+	off_t at = 0;
+
+	for (unsigned i = 0; i < 4; i++) {
+		struct flock l = range(F_WRLCK, at, 0);
+
+		if (fcntl(fd, F_GETLK, &l) < 0 || l.l_type != F_WRLCK ||
+			l.l_start != starts[i] || l.l_len != 10)
+			return 1;
+		at = l.l_start + l.l_len;
+	}
+	return 0;
+}
+
+static void getlk_names_the_first_in_the_way(void **state)
+{
+	int fd = posix_open("f", O_CREAT | O_RDWR);
+
+	must(lock(fd, F_SETLK, F_WRLCK, 1000, 10));
+	must(lock(fd, F_SETLK, F_WRLCK, 0, 10));
+	must(lock(fd, F_SETLK, F_WRLCK, 500, 10));
+	must(lock(fd, F_SETLK, F_WRLCK, 200, 10));
+	assert_int_equal(posix_child(walk_locks, NULL), 0);
+	must(close(fd));
+}
+
 static void any_close_releases(void **state)
 {
 	int fd = posix_open("f", O_CREAT | O_RDWR), other;
@@ -247,6 +276,7 @@ static void flock_belongs_to_the_open(void **state)
 static const struct CMUnitTest tests[] = {
 	posix_test(ranges_exclude_other_processes),
 	posix_test(getlk_names_the_holder),
+	posix_test(getlk_names_the_first_in_the_way),
 	posix_test(any_close_releases),
 	posix_test(death_releases_and_wakes),
 	posix_test(waiting_is_interrupted),
