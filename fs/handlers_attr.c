@@ -10,12 +10,13 @@
 void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct session *s = fuse_req_userdata(req);
+	struct ops_size size = ops_size_look(session_fs(s), ino);
 	struct ops_attr attr;
 	double timeout;
 	int ret = attr_get(s, ino, (uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
 
 	if (!ret)
-		sharer_told(s, &attr, timeout > 0);
+		sharer_told(s, &size, &attr, timeout > 0);
 	reply_attr(req, gone_is_stale(ret), &attr, timeout);
 }
 

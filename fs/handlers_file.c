@@ -311,6 +311,8 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	}
 	caller.keeps_setid = !kills;
 	had_bits = kills && has_setid_bits(fs, ino);
+	if (fi->flags & O_DIRECT)
+		ops_passes_pages(fs, file_of(fi));
 	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);
 	if (had_bits)
 		forget_attributes(req, ino);
@@ -379,6 +381,7 @@ void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 		return;
 	}
 	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino_out);
+	ops_passes_pages(fs, file_of(fi_out));
 	ret = ops_copy_range(fs, file_of(fi_in), (uint64_t)offset_in, file_of(fi_out),
 		(uint64_t)offset_out, MIN(length, COPY_MAX), &caller);
 	if (had_bits)

@@ -90,35 +90,66 @@ static void drop_names(void *owner)
 
 /*
  * FUSE_NOTIFY_STORE of the last bytes: the kernel takes over the size at once, locks the first page of
- * them, then finds that they cannot be read, and has stored nothing. They begin in a page that is not
- * locked for a READ, which may wait for long.
+ * them, then finds that they cannot be read, and has stored nothing.
  */
-static void grow(struct session *s, uint64_t ino, uint64_t size)
+static void grow_from(struct session *s, uint64_t ino, uint64_t size, uint64_t offset)
 {
-	struct fuse_notify_store_out store = {.nodeid = ino};
+	struct fuse_notify_store_out store = {.nodeid = ino, .offset = offset};
 	struct fuse_out_header out = {.error = FUSE_NOTIFY_STORE};
 	struct iovec parts[] = {{&out, sizeof(out)}, {&store, sizeof(store)}, {NULL, 0}};
-	uint64_t block = (size - 1) / PAGE_SIZE;
 
-	if (size == 0 || !ops_kernel_unread(s->fs, ino, &block))
-		return;
-	store.offset = MIN(size - 1, block * PAGE_SIZE + PAGE_SIZE - 1);
-	if (size - store.offset > STORE_MAX)
-		return;
 	store.size = (uint32_t)(size - store.offset);
 	out.len = (uint32_t)(sizeof(out) + sizeof(store)) + store.size;
 	parts[2].iov_len = store.size;
-	rt_about_to_wait(); /* or nobody might come for a READ that has locked the page since */
 	if (writev(s->device, parts, ARRAY_SIZE(parts)) < 0 && errno != EFAULT &&
 		errno != ENOENT)
 		weft_log(4, "the kernel does not take a size: %s", strerror(errno));
 }
 
-void sharer_told(struct session *s, const struct ops_attr *attr, bool keeps)
+/* They begin in a page that is not locked for a READ, which may wait for long. */
+static void grow(struct session *s, uint64_t ino, uint64_t size)
 {
-	if (s->keeps && S_ISREG(attr->inode.mode) &&
-		ops_goes_by_size(s->fs, attr->ino, keeps))
-		grow(s, attr->ino, attr->inode.size);
+	uint64_t block = (size - 1) / PAGE_SIZE;
+	uint64_t offset;
+
+	if (!ops_kernel_unread(s->fs, ino, &block))
+		return;
+	offset = MIN(size - 1, block * PAGE_SIZE + PAGE_SIZE - 1);
+	rt_about_to_wait(); /* or nobody might come for a READ that has locked the page since */
+	if (size - offset <= STORE_MAX)
+		grow_from(s, ino, size, offset);
+}
+
+/*
+ * On one node. They begin as far ahead as they may: a page that is locked is most often one of the last, for
+ * a READ or WRITE that is not answered. Whichever it is, that one needs nobody who waits here.
+ */
+static void grow_alone(struct session *s, const struct ops_size *size)
+{
+	uint64_t offset = size->size > STORE_MAX ? size->size - STORE_MAX : 0;
+
+	rt_about_to_wait();
+	if (size->drops)
+		(void)fuse_lowlevel_notify_inval_inode(
+			s->fuse, size->ino, (off_t)(size->drop_from * PAGE_SIZE), 0);
+	grow_from(s, size->ino, size->size, offset);
+}
+
+void sharer_told(
+	struct session *s, struct ops_size *size, const struct ops_attr *attr, bool keeps)
+{
+	const bool alone = !session_shared(s);
+
+	size->size = attr->inode.size;
+	if (!(alone || s->keeps) || !S_ISREG(attr->inode.mode) || size->size == 0 ||
+		!ops_goes_by_size(s->fs, attr->ino, keeps && !alone) ||
+		!ops_size_begin(s->fs, size))
+		return;
+	if (alone)
+		grow_alone(s, size);
+	else
+		grow(s, size->ino, size->size);
+	ops_size_end(s->fs, size);
 }
 
 static const struct ops_kernel sharer_ops = {

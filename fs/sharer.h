@@ -25,10 +25,11 @@ bool sharer_keeps_named(struct session *s, uint32_t thread);
 /* All names are asked for again. Never blocks. */
 void sharer_drop_names(struct session *s);
 /*
- * Before an answer with attributes, to be kept or not: where programs go by the file's size, the kernel
+ * Before an answer with attributes, to be kept or not; `size` was looked at before them. Where programs go by the file's size, the kernel
  * takes it over from here on, unless it has a larger one, or READs are pending for all of it. It may not
  * take in the answer itself, as attributes or pages are dropped meanwhile.
  */
-void sharer_told(struct session *s, const struct ops_attr *attr, bool keeps);
+void sharer_told(struct session *s, struct ops_size *size, const struct ops_attr *attr,
+	bool keeps);
 
 #endif

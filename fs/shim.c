@@ -280,6 +280,7 @@ static struct wire_time wire_time_of(int64_t ns)
 /* STATX: what GETATTR gives, and the time of birth. */
 static void reply_statx(struct session *s, const struct fuse_in_header *in)
 {
+	struct ops_size size = ops_size_look(s->fs, in->nodeid);
 	struct wire_statx_out out = {0};
 	struct ops_attr attr;
 	double timeout;
@@ -294,7 +295,7 @@ static void reply_statx(struct session *s, const struct fuse_in_header *in)
 		shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
 		return;
 	}
-	sharer_told(s, &attr, timeout > 0);
+	sharer_told(s, &size, &attr, timeout > 0);
 	out.attr_valid = (uint64_t)timeout;
 	out.stat = (struct wire_statx){
 		.mask = STATX_BASIC_STATS | STATX_BTIME,

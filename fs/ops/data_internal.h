@@ -112,6 +112,11 @@ struct inode_state {
 	_Atomic int64_t
 		settled_ns; /* when times of stores were last brought into the tree */
 
+	/* On one node, under the lock of kernel_sizes.c: the kernel has this size, or a larger one; bytes
+	 * come into the file past its pages. */
+	uint64_t told_size;
+	_Atomic bool passed;
+
 	struct rt_mutex lock;   /* for all below; innermost */
 	struct dirty_set dirty; /* what fsync has to look at */
 	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */
@@ -388,6 +393,9 @@ int stores_join(struct fs *fs, struct inode_state *st);
 int stores_error(struct inode_state *st, bool once);
 /* data_write.c. The block is no hole any more; behind the end nothing happens. Waits. */
 int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block);
+
+/* kernel_sizes.c. A cut has been committed, and is not answered: no larger size is told from here on. Waits. */
+void sizes_cut(struct fs *fs, struct inode_state *st, uint64_t size);
 
 /* data_read.c. ops_read on a state; the atime follows if `accessed`. */
 int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,

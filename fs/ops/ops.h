@@ -321,6 +321,28 @@ int ops_getxattr(struct fs *fs, uint64_t ino, const char *name, void *buf, size_
 int ops_listxattr(struct fs *fs, uint64_t ino, char *buf, size_t len);
 int ops_removexattr(struct fs *fs, uint64_t ino, const char *name);
 
+/* ---- sizes that a kernel goes by without asking (kernel_sizes.c) ---------------------- */
+
+/* A size that the caller's kernel is to be told. */
+struct ops_size {
+	uint64_t ino, size;
+	uint32_t cuts;
+	unsigned place;
+	bool drops; /* its pages from here on first, which may be from before the file grew: */
+	uint64_t drop_from;
+};
+
+/* Before the attributes are looked at that say the size. */
+struct ops_size ops_size_look(struct fs *fs, uint64_t ino);
+/*
+ * size->size is what they said. True: the kernel may not have it, and is told now, before they are answered;
+ * then ops_size_end follows. No cut of the file ends meanwhile. Waits.
+ */
+bool ops_size_begin(struct fs *fs, struct ops_size *size);
+void ops_size_end(struct fs *fs, const struct ops_size *size);
+/* A change of the file is about to pass the pages that the caller's kernel has of it. */
+void ops_passes_pages(struct fs *fs, struct ops_file *file);
+
 /* ---- a kernel that keeps what it is told, on a volume of several nodes --------------- */
 
 /* What a thread was seen to have done: time in its program, sleeps, and since when (rt_now_ns) it has been seen in

@@ -19,6 +19,20 @@ struct elsewhere;  /* elsewhere.c */
 struct locks;      /* lock.c */
 struct kernel;     /* kernel.c */
 
+/*
+ * Who tells the caller's kernel a size (kernel_sizes.c). Each keeps a worker of the caller's, and may
+ * wait until the kernel is answered something else.
+ */
+#define SIZE_PLACES 8u
+#define SIZE_CUTS   64u
+
+struct fs_sizes {
+	struct rt_mutex lock;
+	struct rt_cond changed;
+	struct inode_state *place[SIZE_PLACES]; /* with a reference; NULL: free */
+	_Atomic uint32_t cuts[SIZE_CUTS];       /* by inode: files that were cut so far */
+};
+
 struct fs {
 	struct volume *volume;
 	struct tree *tree;          /* the volume's */
@@ -36,6 +50,7 @@ struct fs {
 	struct rt_task *sync_task; /* has others persist what a crash has left; or NULL */
 	_Atomic bool sync_closing;
 	_Atomic bool sync_leaving; /* nobody that is away is waited for any more */
+	struct fs_sizes sizes;
 	struct kernel *kernel; /* the caller's, which keeps what it is told; or NULL */
 	/*
 	 * Held across renames of directories, so that no two of them can make a loop. The

@@ -315,8 +315,10 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	if (rc < 0)
 		goto out_unlock;
 	state_times_written(t.st, t.now);
-	if (t.set->size < t.size_before)
+	if (t.set->size < t.size_before) {
 		state_cut(t.st, t.set->size);
+		sizes_cut(fs, t.st, t.set->size);
+	}
 	ahead_release(fs, t.st);
 	/* The size is set. After an error pages stay with the file until the intent is met
 	 * again. */

@@ -174,6 +174,14 @@ teardown() { teardown_store; }
 	[ "$(cat "$MNT/named")" = "named later" ]
 }
 
+@test "what fstat says of a file that grows is there to be read" {
+	local how
+	mount_store
+	for how in write direct allocate; do
+		timeout 60 python3 "$BATS_TEST_DIRNAME/sizes.py" ahead "$MNT" "$MNT" "$how"
+	done
+}
+
 @test "mappings are read and written" {
 	need python3
 	mount_store

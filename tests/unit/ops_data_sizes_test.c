@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files as large as they can be: where they end, nothing overflows and nothing is lost. */
+/* Files as large as they can be: where they end, nothing overflows and nothing is lost. And which sizes a
+ * kernel is told of files that are cut meanwhile. */
 #include "tests/unit/ops_account.h"
 #include "tests/unit/ops_data_crews.h"
 
@@ -59,10 +60,73 @@ static void the_largest_files_end_where_they_must(void **state)
 	with_fs(do_largest);
 }
 
+/* ---- sizes that a kernel is told ------------------------------------------------------- */
+
+struct cutting {
+	struct fs *fs;
+	uint64_t ino, size;
+	_Atomic bool done;
+};
+
+static void cut_main(void *arg)
+{
+	struct cutting *c = arg;
+
+	set_size(c->fs, c->ino, c->size);
+	c->done = true;
+}
+
+static struct ops_size size_told(struct fs *fs, uint64_t ino)
+{
+	struct ops_size size = ops_size_look(fs, ino);
+
+	size.size = attr_of(fs, ino).size;
+	return size;
+}
+
+static void do_told(struct fs *fs)
+{
+	struct ops_size size, before;
+	struct cutting cut = {.fs = fs, .size = 10};
+	struct rt_task *task;
+	struct ops_file *f = make_file(fs, "a", &cut.ino);
+
+	set_size(fs, cut.ino, 1000);
+	size = size_told(fs, cut.ino);
+	HOLDS(ops_size_begin(fs, &size));
+	ops_size_end(fs, &size);
+	HOLDS(!ops_size_begin(fs, &size)); /* the kernel has it */
+
+	set_size(fs, cut.ino, 2000);
+	before = size = size_told(fs, cut.ino);
+	HOLDS(ops_size_begin(fs, &size));
+	OK(rt_task_spawn(&task, "cut", cut_main, &cut));
+	rt_sleep_ns(5000000);
+	HOLDS(!cut.done); /* it is told, and the cut not answered before that */
+	ops_size_end(fs, &size);
+	rt_task_join(task);
+	HOLDS(!ops_size_begin(fs, &before)); /* that was before the cut */
+
+	set_size(fs, cut.ino, 1000);
+	size = size_told(fs, cut.ino);
+	HOLDS(ops_size_begin(fs, &size)); /* which took it from the kernel */
+	cut.done = false;
+	OK(rt_task_spawn(&task, "cut", cut_main, &cut));
+	rt_task_join(task); /* it waits for nobody for long */
+	ops_size_end(fs, &size);
+	ops_close(fs, f);
+}
+
+static void no_size_from_before_a_cut_is_told(void **state)
+{
+	with_fs(do_told);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_largest_files_end_where_they_must),
+		cmocka_unit_test(no_size_from_before_a_cut_is_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
