@@ -167,8 +167,12 @@ int arguments_parse(struct arguments *a, struct mount_options *o, int argc, char
 		}
 	}
 	expected = a->unmounted ? 1 : 2;
-	if (argc - optind != expected)
-		return weft_error(err, -EINVAL, "expected %s. Try `weftd --help`.",
+	if (argc - optind > expected)
+		return weft_error(err, -EINVAL,
+			"\"%s\" is one word too many: expected %s; try `weftd --help`",
+			argv[optind + expected], a->unmounted ? "FILE" : "STORE and DIR");
+	if (argc - optind < expected)
+		return weft_error(err, -EINVAL, "expected %s; try `weftd --help`",
 			a->unmounted ? "FILE" : "STORE and DIR");
 	*code = EXIT_MOUNT;
 	return take_places(o, a->unmounted, argv + optind, err);

@@ -127,6 +127,12 @@ static int usage(const char *what)
 	return FSCK_EXIT_USAGE;
 }
 
+static int usage_value(const char *what, const char *value)
+{
+	fprintf(stderr, "fsck.weft: %s, not \"%s\"\nTry 'fsck.weft --help'.\n", what, value);
+	return FSCK_EXIT_USAGE;
+}
+
 struct request {
 	struct fsck_options o;
 	char **paths; /* stores, or one cluster file */
@@ -169,7 +175,7 @@ static int parse(int argc, char **argv, struct request *r)
 		case 'm':
 			if (size_parse(optarg, &r->o.memory_bytes) < 0 ||
 				!r->o.memory_bytes)
-				return 1 + usage("-m wants a number of bytes");
+				return 1 + usage_value("-m wants a number of bytes", optarg);
 			break;
 		case 'h':
 			fputs(usage_text, stdout);

@@ -201,7 +201,7 @@ static int parse_store(int argc, char **argv, struct request *r)
 		return usage("the cluster file names the volume: no --label", NULL);
 	if (!r->cluster_path && left != 1)
 		return usage(left ? "more than one STORE is given" : "no STORE is given",
-			NULL);
+			left ? argv[optind + 1] : NULL);
 	r->path = r->cluster_path ? r->cluster_path : argv[optind];
 	return -1;
 }

@@ -19,6 +19,7 @@
 
 #include "engine/common/text.h"
 #include "engine/volume/volume.h"
+#include "fs/daemonize.h"
 #include "tools/tools.h"
 
 #define THREADS_MAX   64u
@@ -431,27 +432,37 @@ static bool parse_options(int argc, char **argv, struct bench *b, int *code)
 		{"items", required_argument, NULL, 'n'},
 		{"cache", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'},
 		{0}};
-	bool good = true;
+	static const char *const known[] = {"guard", "tree", "net", NULL};
 	int c;
+
+	*code = EXIT_USAGE;
 
 	while ((c = getopt_long(argc, argv, "d:n:c:h", options, NULL)) != -1) {
 		if (c == 'd') {
 			b->dir = optarg;
 		} else if (c == 'n') {
-			good = good && number_parse(optarg, &b->items) == 0;
+			if (number_parse(optarg, &b->items) || !b->items) {
+				weft_wrong(argv[0], "--items %s: must be 1 or more", optarg);
+				return false;
+			}
 		} else if (c == 'c') {
-			good = good && number_parse(optarg, &b->cache_mib) == 0;
+			if (number_parse(optarg, &b->cache_mib) || b->cache_mib < 16 ||
+				b->cache_mib > 1u << 20) {
+				weft_wrong(argv[0], "--cache %s: must be 16 to %u (MiB)",
+					optarg, 1u << 20);
+				return false;
+			}
 		} else {
-			*code = weft_usage(usage, c == 'h');
+			*code = weft_option(usage, c, argv, options);
 			return false;
 		}
 	}
-	good = good && optind + 1 == argc && b->items > 0 && b->cache_mib >= 16 &&
-	       b->cache_mib <= 1u << 20 &&
-	       (strcmp(argv[optind], "tree") == 0 || strcmp(argv[optind], "guard") == 0);
-	if (!good)
-		*code = weft_usage(usage, false);
-	return good;
+	if (weft_operands(usage, argc, argv, 1, 1, "guard|tree|net"))
+		return false;
+	if (strcmp(argv[optind], "tree") == 0 || strcmp(argv[optind], "guard") == 0)
+		return true;
+	weft_wrong_word(argv[0], "benchmark", argv[optind], known);
+	return false;
 }
 
 int weft_bench(int argc, char **argv)

@@ -289,25 +289,35 @@ static int parse_options(int argc, char **argv, bool *json, unsigned *node)
 			   number >= 1 && number <= CLUSTER_NODE_MAX) {
 			*node = (unsigned)number;
 		} else {
-			if (c == 'n')
-				fprintf(stderr,
-					"weft cluster: --node %s: must be 1 to %u\n",
-					optarg, CLUSTER_NODE_MAX);
-			return 1 + weft_usage(cluster_usage, c == 'h');
+			return 1 + (c == 'n' ? weft_wrong(argv[0], "--node %s: must be 1 to %u",
+						       optarg, CLUSTER_NODE_MAX)
+					     : weft_option(cluster_usage, c, argv, words));
 		}
 	}
-	return argc - optind == 1 ? 0 : 1 + weft_usage(cluster_usage, false);
+	return weft_operands(cluster_usage, argc, argv, 1, 1, "FILE") ? 1 + EXIT_USAGE : 0;
+}
+
+static int show_or_check(int argc, char **argv, bool shows)
+{
+	unsigned node = 0;
+	bool json = false;
+	int rc = parse_options(argc, argv, &json, &node);
+
+	if (rc)
+		return rc - 1;
+	return shows ? show(argv[optind], json) : check(argv[optind], node);
 }
 
 int weft_cluster(int argc, char **argv)
 {
+	static const char *const known[] = {
+		"new", "show", "check", "add", "reload", NULL};
+	static char self[32]; /* what getopt(3) begins its messages with */
 	const char *what = argc > 1 ? argv[1] : "";
-	unsigned node = 0;
-	bool json = false;
 	int rc;
 
-	if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)
-		return weft_usage(cluster_usage, true);
+	if (!*what || strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)
+		return weft_usage(cluster_usage, *what);
 	rc = rt_real_start();
 	if (rc) {
 		fprintf(stderr, "weft cluster: cannot start: %s\n", strerror(-rc));
@@ -315,16 +325,15 @@ int weft_cluster(int argc, char **argv)
 	}
 	argc--;
 	argv++;
+	snprintf(self, sizeof(self), "weft cluster %s", what);
+	argv[0] = self;
 	if (strcmp(what, "new") == 0)
 		return cluster_new(argc, argv);
 	if (strcmp(what, "add") == 0)
 		return cluster_add_node(argc, argv);
 	if (strcmp(what, "reload") == 0)
 		return cluster_reload(argc, argv);
-	if (strcmp(what, "show") != 0 && strcmp(what, "check") != 0)
-		return weft_usage(cluster_usage, false);
-	rc = parse_options(argc, argv, &json, &node);
-	if (rc)
-		return rc - 1;
-	return *what == 's' ? show(argv[optind], json) : check(argv[optind], node);
+	if (strcmp(what, "show") == 0 || strcmp(what, "check") == 0)
+		return show_or_check(argc, argv, *what == 's');
+	return weft_wrong_word("weft cluster", "command", what, known);
 }

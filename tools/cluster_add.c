@@ -222,12 +222,20 @@ static int parse(int argc, char **argv, struct add *a)
 		else if (c == 'o' && number_parse(optarg, &number) == 0 && number >= 1 &&
 			 number <= CLUSTER_NODE_MAX)
 			a->host = (unsigned)number;
+		else if (c == 'c')
+			return 1 + weft_wrong(argv[0], "--client %s: one client at a time",
+					   optarg);
+		else if (c == 'o')
+			return 1 + weft_wrong(argv[0], "--host %s: must be 1 to %u", optarg,
+					   CLUSTER_NODE_MAX);
 		else
-			return 1 + weft_usage(cluster_usage, c == 'h');
+			return 1 + weft_option(cluster_usage, c, argv, words);
 	}
-	return argc - optind == 1 && a->client && *a->client
-		       ? 0
-		       : 1 + weft_usage(cluster_usage, false);
+	if (weft_operands(cluster_usage, argc, argv, 1, 1, "FILE"))
+		return 1 + EXIT_USAGE;
+	if (!a->client || !*a->client)
+		return 1 + weft_wrong(argv[0], "--client HOST is missing");
+	return 0;
 }
 
 int cluster_add_node(int argc, char **argv)

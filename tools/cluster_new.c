@@ -86,10 +86,10 @@ static int parse(int argc, char **argv, struct request *r)
 		else if (c == 'c')
 			return 1 + wrong("is one node too many: 63 at most", optarg);
 		else
-			return 1 + weft_usage(cluster_usage, c == 'h');
+			return 1 + weft_option(cluster_usage, c, argv, words);
 	}
-	if (argc - optind < 2)
-		return 1 + weft_usage(cluster_usage, false);
+	if (weft_operands(cluster_usage, argc, argv, 2, argc, "NAME HOST:STORE..."))
+		return 1 + EXIT_USAGE;
 	r->name = argv[optind++];
 	while (!rc && optind < argc)
 		rc = add_storage(r, argv[optind++]);

@@ -92,7 +92,7 @@ int cluster_reload(int argc, char **argv)
 	int c = getopt_long(argc, argv, "h", words, NULL), code = 0;
 
 	if (c != -1)
-		return weft_usage(cluster_usage, c == 'h');
+		return weft_option(cluster_usage, c, argv, words);
 	if (optind == argc)
 		return reload_all();
 	for (; optind < argc; optind++)

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/common/text.h"
+#include "fs/daemonize.h"
 #include "tools/dump.h"
 #include "tools/tools.h"
 
@@ -518,24 +519,34 @@ static const struct view views[] = {
 	{"files", ARGUMENT_NONE, DEPTH_VOLUME, dump_files},
 };
 
-/* The store, and what is to be shown of it. False: it makes no sense. */
-static bool parse_words(struct dump *d, int argc, char **argv)
+static int view_unknown(const char *who, const char *name)
 {
-	const char *name = argc > 1 ? argv[1] : views[0].name;
+	const char *known[ARRAY_SIZE(views) + 1] = {NULL};
 
-	if (argc < 1)
-		return false;
-	d->path = argv[0];
+	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
+		known[i] = views[i].name;
+	return weft_wrong_word(who, "structure", name, known);
+}
+
+/* The store, and what is to be shown of it. 0, or EXIT_USAGE. */
+static int parse_words(struct dump *d, int argc, char **argv)
+{
+	const char *name = optind + 1 < argc ? argv[optind + 1] : views[0].name;
+
 	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
 		if (strcmp(name, views[i].name) == 0)
 			d->view = &views[i];
 	if (!d->view)
-		return false;
+		return view_unknown(argv[0], name);
 	if (d->view->argument == ARGUMENT_NONE)
-		return argc <= 2;
-	d->word = argc == 3 ? argv[2] : NULL;
-	return d->word && (d->view->argument == ARGUMENT_TEXT ||
-				  number_parse(d->word, &d->number) == 0);
+		return weft_operands(dump_usage, argc, argv, 1, 2, "STORE|FILE super|log|...");
+	if (weft_operands(dump_usage, argc, argv, 3, 3, "STORE|FILE inode|path|page WHICH"))
+		return EXIT_USAGE;
+	d->word = argv[optind + 2];
+	if (d->view->argument == ARGUMENT_NUMBER && number_parse(d->word, &d->number))
+		return weft_wrong(argv[0], "\"%s\" is no number of %s %s", d->word,
+			strchr("aeiou", *name) ? "an" : "a", name);
+	return 0;
 }
 
 static void show(struct dump *d)
@@ -613,11 +624,13 @@ int weft_dump(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		if (c != 'k')
-			return weft_usage(dump_usage, c == 'h');
+			return weft_option(dump_usage, c, argv, options);
 		d.keys = true;
 	}
-	if (!parse_words(&d, argc - optind, argv + optind))
-		return weft_usage(dump_usage, false);
+	rc = parse_words(&d, argc, argv);
+	if (rc)
+		return rc;
+	d.path = argv[optind];
 	weft_log_sink = no_log;
 	rc = rt_real_start();
 	if (rc == 0)

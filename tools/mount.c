@@ -269,8 +269,10 @@ int mount_helper(int argc, char **argv)
 		fputs("mount.weft: no memory\n", stderr);
 		ret = EXIT_MOUNT;
 	} else if (argc - optind != 2) {
-		fputs("mount.weft: expected STORE and DIR\n", stderr);
-		ret = EXIT_USAGE;
+		ret = argc - optind > 2
+			      ? weft_wrong("mount.weft", "\"%s\" is one word too many",
+					argv[optind + 2])
+			      : weft_wrong("mount.weft", "expected STORE and DIR");
 	} else {
 		ret = mount_or_remount(argv[optind], argv[optind + 1], list, fake);
 	}

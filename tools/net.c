@@ -278,15 +278,13 @@ static int parse_options(
 				return 1 + EXIT_USAGE;
 			}
 		} else {
-			if (c == 't')
-				fprintf(stderr,
-					"weft net check: --transport %s: must be tcp or "
-					"verbs\n",
-					optarg);
-			return 1 + weft_usage(usage, c == 'h');
+			return 1 + (c == 't' ? weft_wrong(argv[0],
+						       "--transport %s: must be tcp or verbs",
+						       optarg)
+					     : weft_option(usage, c, argv, words));
 		}
 	}
-	return argc - optind <= 1 ? 0 : 1 + weft_usage(usage, false);
+	return weft_operands(usage, argc, argv, 0, 1, "FILE|HOST") ? 1 + EXIT_USAGE : 0;
 }
 
 /* What the transports log is said by the report. */
@@ -327,14 +325,15 @@ static int check(int argc, char **argv)
 
 int weft_net(int argc, char **argv)
 {
+	static const char *const known[] = {"check", NULL};
 	static char self[] = "weft net check"; /* what getopt(3) says */
 	const char *what = argc > 1 ? argv[1] : "";
 	int rc;
 
-	if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)
-		return weft_usage(usage, true);
+	if (!*what || strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0)
+		return weft_usage(usage, *what);
 	if (strcmp(what, "check") != 0)
-		return weft_usage(usage, false);
+		return weft_wrong_word(argv[0], "command", what, known);
 	argv[1] = self;
 	rc = rt_real_start();
 	if (rc) {

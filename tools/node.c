@@ -323,6 +323,7 @@ int weft_node(int argc, char **argv)
 	static const struct option words[] = {{"store", required_argument, NULL, 's'},
 		{"without-store", no_argument, NULL, 'w'},
 		{"yes", no_argument, NULL, 'y'}, {"help", no_argument, NULL, 'h'}, {0}};
+	static const char *const known[] = {"fence", NULL};
 	struct weft_error err = {0};
 	const char *store = NULL;
 	bool yes = false, without = false;
@@ -337,11 +338,18 @@ int weft_node(int argc, char **argv)
 		else if (c == 'y')
 			yes = true;
 		else
-			return weft_usage(usage, c == 'h');
+			return weft_option(usage, c, argv, words);
 	}
-	if (argc - optind != 3 || strcmp(argv[optind], "fence") != 0 ||
-		node_number(argv[optind + 2], &node) < 0 || (store && without))
-		return weft_usage(usage, false);
+	if (optind < argc && strcmp(argv[optind], "fence") != 0)
+		return weft_wrong_word(argv[0], "command", argv[optind], known);
+	if (weft_operands(usage, argc, argv, 3, 3, "fence FILE N"))
+		return EXIT_USAGE;
+	if (node_number(argv[optind + 2], &node) < 0)
+		return weft_wrong(argv[0], "\"%s\" is no node: must be 1 to %u",
+			argv[optind + 2], CLUSTER_NODE_MAX);
+	if (store && without)
+		return weft_wrong(
+			argv[0], "--store and --without-store do not go together");
 	ret = without ? node_dead(argv[optind + 1], node, yes, &err)
 		      : fence_node(argv[optind + 1], node, store, yes, &err);
 	if (ret == 0)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "fs/metrics.h"
+#include "fs/daemonize.h"
 #include "tools/tools.h"
 
 static const char usage[] =
@@ -397,11 +398,11 @@ int weft_status(int argc, char **argv)
 		} else if (c == 'p') {
 			form = FORM_PROMETHEUS;
 		} else {
-			return weft_usage(usage, c == 'h');
+			return weft_option(usage, c, argv, words);
 		}
 	}
-	if (argc - optind > 1)
-		return weft_usage(usage, false);
+	if (weft_operands(usage, argc, argv, 0, 1, "DIR|STORE|FILE|LABEL|UUID"))
+		return EXIT_USAGE;
 	if (argc > optind)
 		return status_of(argv[optind], form);
 	status_all(form);

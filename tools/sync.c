@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fs/daemonize.h"
 #include "tools/tools.h"
 
 static int flush_mappings(const char *directory)
@@ -60,8 +61,10 @@ int weft_sync(int argc, char **argv)
 	int fd;
 	int ret;
 
-	if (c != -1 || argc - optind != 1)
-		return weft_usage(usage, c == 'h');
+	if (c != -1)
+		return weft_option(usage, c, argv, words);
+	if (weft_operands(usage, argc, argv, 1, 1, "DIR|STORE|FILE|LABEL|UUID"))
+		return EXIT_USAGE;
 	fd = client_find(argv[optind], &identity, &err);
 	ret = fd < 0 ? fd : sync_volume(fd, identity, &err);
 	if (ret < 0)

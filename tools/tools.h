@@ -3,6 +3,7 @@
 #ifndef WEFT_TOOLS_H
 #define WEFT_TOOLS_H
 
+#include <getopt.h>
 #include <jansson.h>
 
 #include "engine/common/base.h"
@@ -22,8 +23,25 @@ int cluster_new(int argc, char **argv);      /* weft cluster new */
 int cluster_add_node(int argc, char **argv); /* weft cluster add */
 int cluster_reload(int argc, char **argv);   /* weft cluster reload */
 extern const char cluster_usage[];
+
+/* ---- wrong command lines (usage.c); `who`: the command, "weft cluster" ------- */
+
 /* Prints the usage: on stdout for -h and --help (0), else on stderr (EXIT_USAGE). */
 int weft_usage(const char *text, bool asked_for);
+/* Prints what is wrong, in one line. Returns EXIT_USAGE. */
+int weft_wrong(const char *who, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+/* Prints that `word` is none of `known`, which NULL ends, and the nearest of them. `what` the
+ * words are: "command". Returns EXIT_USAGE. */
+int weft_wrong_word(const char *who, const char *what, const char *word,
+	const char *const *known);
+/* For what getopt_long returns and the caller does not know: 'h' prints the usage (0), '?'
+ * says which option is near (EXIT_USAGE). */
+int weft_option(const char *usage, int c, char **argv, const struct option *words);
+/* Returns 0 if `least` to `most` words follow the options; else prints which is one too many,
+ * or what was expected, and returns EXIT_USAGE. */
+int weft_operands(const char *usage, int argc, char **argv, int least, int most,
+	const char *expected);
 
 /* Exit code of what is asked of a volume that nobody serves, or fails. Wrong usage and
  * failed mounts have those of mount(8) (fs/daemonize.h). */

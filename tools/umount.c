@@ -245,10 +245,10 @@ int weft_umount(int argc, char **argv)
 		else if (c == 'f')
 			u.force = true;
 		else
-			return weft_usage(usage, c == 'h');
+			return weft_option(usage, c, argv, words);
 	}
-	if (argc - optind != 1)
-		return weft_usage(usage, false);
+	if (weft_operands(usage, argc, argv, 1, 1, "DIR|STORE|FILE|LABEL|UUID"))
+		return EXIT_USAGE;
 	return unmount(&u, argv[optind]);
 }
 

@@ -56,32 +56,26 @@ static int help(int argc, char **argv)
 	return 0;
 }
 
-int weft_usage(const char *text, bool asked_for)
-{
-	fputs(text, asked_for ? stdout : stderr);
-	return asked_for ? 0 : EXIT_USAGE;
-}
-
 static int run_subcommand(int argc, char **argv)
 {
+	const char *known[ARRAY_SIZE(subcommands) + 1] = {NULL};
 	char self[32]; /* what getopt(3) begins its messages with */
 
 	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++) {
+		known[i] = subcommands[i].name;
 		if (strcmp(argv[0], subcommands[i].name) != 0)
 			continue;
 		snprintf(self, sizeof(self), "weft %s", subcommands[i].name);
 		argv[0] = self;
 		return subcommands[i].run(argc, argv);
 	}
-	fprintf(stderr, "weft: unknown command \"%s\"; `weft help` lists them\n",
-		argv[0]);
-	return EXIT_USAGE;
+	return weft_wrong_word("weft", "command", argv[0], known);
 }
 
 static int run(int argc, char **argv)
 {
 	if (argc < 2)
-		return weft_usage("weft: which command? `weft help` lists them\n", false);
+		return weft_usage("weft: which command? `weft --help` lists them\n", false);
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
 		return help(argc, argv);
 	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)

@@ -176,7 +176,7 @@ start_client() {
 	refused 1 "path of a socket" weft bench net -c "$FILE" -t shm beta
 	refused 1 "path of a socket" weft bench net -c "$FILE" -t shm --listen
 	refused 1 "name the HOST" weft bench net -t verbs
-	refused 1 "Usage" weft bench net a b
+	refused 1 "one word too many" weft bench net a b
 	refused 1 "nonsense" weft bench net --nonsense
 	run weft bench net --help
 	[ "$status" -eq 0 ]

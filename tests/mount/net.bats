@@ -74,7 +74,7 @@ listen_with() {
 	checked 1 "is no host" "[::1"
 	checked 1 "unknown" -o nonsense=1 10.77.0.2
 	checked 1 "option node=x" -o node=x "$FILE"
-	checked 1 "Usage" 10.77.0.2 10.77.0.1
+	checked 1 "one word too many" 10.77.0.2 10.77.0.1
 	checked 2 "cannot read $DIR/none" "$DIR/none"
 	checked 2 "names no node 7" "$FILE" -o node=7
 	run weft net

@@ -44,6 +44,45 @@ socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 	[[ $output == *nonsense* ]]
 }
 
+@test "a wrong word is named, with the word that may have been meant, and in one line" {
+	local words
+	while IFS='|' read -r words wrong meant; do
+		run weft $words
+		echo "weft $words: $output"
+		[ "$status" -eq 1 ]
+		[ "${#lines[@]}" -le 2 ]
+		[[ $output == *"$wrong"* && $output == *"$meant"* && $output == *"--help"* ]]
+	done <<-END
+		stats|"stats"|did you mean "status"?
+		cluster chekc $DIR/f|"chekc"|did you mean "check"?
+		cluster list|"list"|weft cluster
+		cluster check a b|"b" is one word too many|FILE
+		cluster check --nodee 1 f|--nodee|did you mean --node?
+		cluster new name|expected NAME HOST:STORE|weft cluster new
+		cluster add f|--client|is missing
+		net chek|"chek"|did you mean "check"?
+		net check a b|"b"|too many
+		node fenc f 1|"fenc"|did you mean "fence"?
+		node fence f 64|"64"|1 to 63
+		dump $STORE supper|"supper"|did you mean "super"?
+		dump $STORE inode x|"x"|inode
+		dump $STORE path|expected|WHICH
+		dump $STORE super x|"x"|too many
+		bench tre|"tre"|did you mean "tree"?
+		bench tree --cache 1|--cache 1|16 to
+		status --jsno|--jsno|did you mean --json?
+		status a b|"b"|too many
+		umount a b|"b"|too many
+		sync a b|"b"|too many
+		mount a b c|"c"|too many
+		mount $STORE $MNT -o cahce=1M|"cahce=1M"|did you mean "cache="?
+	END
+	run mkfs.weft "$DIR/a" "$DIR/b"
+	[[ $output == *"more than one STORE"*"$DIR/b"* ]]
+	run fsck.weft -m lots "$STORE"
+	[[ $output == *'"lots"'* ]]
+}
+
 @test "output that cannot be written is an error" {
 	[ -c /dev/full ] || skip "needs /dev/full"
 	run bash -c "weft status >/dev/full"
