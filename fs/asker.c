@@ -169,3 +169,43 @@ bool asker_gone_on(uint32_t thread, struct ops_seen *seen)
 		       (*state == 'D' && sleeps_for_lock(thread, seen));
 	return *state != 'S' || sleeps(thread);
 }
+
+/* Is one of the functions on the stack, by its name? A compiler may have put a suffix behind that. */
+static bool is_within(const char *stack, const char *const *function, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		size_t len = strlen(function[i]);
+
+		for (const char *at = stack; (at = strstr(at, function[i])); at += len)
+			if (at > stack && at[-1] == ' ' &&
+				(at[len] == '+' || at[len] == '.'))
+				return true;
+	}
+	return false;
+}
+
+/*
+ * The functions of Linux (6.18) that ask a directory's permission and then look up a name in it, with nothing
+ * locked; and those that ask it with the directory locked, or for no name.
+ */
+enum ops_walk asker_walks(uint32_t thread)
+{
+	static const char *const into[] = {"link_path_walk", "lookup_one",
+		"lookup_one_unlocked", "lookup_one_positive_unlocked",
+		"lookup_noperm_unlocked", "start_creating", "start_removing",
+		"start_renaming"};
+	static const char *const none[] = {"vfs_statx", "vfs_fstat", "vfs_getattr",
+		"vfs_create", "vfs_mkdir", "vfs_mknod", "vfs_symlink", "vfs_link",
+		"vfs_unlink", "vfs_rmdir", "vfs_rename", "vfs_tmpfile", "path_openat",
+		"lookup_open", "open_last_lookups", "notify_change", "vfs_setxattr",
+		"vfs_getxattr", "vfs_removexattr", "vfs_set_acl", "vfs_remove_acl",
+		"do_faccessat", "iterate_dir", "__do_sys_chdir", "__do_sys_fchdir"};
+	char stack[4096];
+
+	if (proc_read(thread, "stack", stack, sizeof(stack)) <= 0)
+		return OPS_WALK_UNKNOWN;
+	if (is_within(stack, into, ARRAY_SIZE(into)))
+		return OPS_WALK_INTO;
+	return is_within(stack, none, ARRAY_SIZE(none)) ? OPS_WALK_NONE
+							: OPS_WALK_UNKNOWN;
+}

@@ -19,5 +19,7 @@ int asker_seen(uint32_t thread);
  * what was seen of it so far. False: no, or not known. Does not wait.
  */
 bool asker_gone_on(uint32_t thread, struct ops_seen *seen);
+/* What the thread, which waits for the attributes of a directory, does with them. Does not wait. */
+enum ops_walk asker_walks(uint32_t thread);
 
 #endif

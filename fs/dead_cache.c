@@ -7,8 +7,6 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "fs/sharer.h"
-
 /* An answer that was given before may be taken in after the first turn: then there is a second one. */
 #define TURNS      2
 #define TAKE_IN_MS 50
@@ -19,13 +17,6 @@ static bool tell(int device, const void *notification, size_t len)
 }
 
 /* False: the filesystem has gone. */
-static bool drop_names(int device)
-{
-	struct fuse_out_header out = {.len = sizeof(out), .error = WIRE_NOTIFY_INC_EPOCH};
-
-	return tell(device, &out, sizeof(out)) || errno == EINVAL; /* keeps none */
-}
-
 static bool drop_inode(int device, uint64_t ino)
 {
 	struct {
@@ -44,8 +35,6 @@ void dead_cache_drop(int device, const _Atomic uint64_t *inodes, size_t count)
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		if (turn > 0)
 			poll(NULL, 0, TAKE_IN_MS);
-		if (!drop_names(device))
-			return;
 		for (size_t i = 0; i < count; i++) {
 			uint64_t ino =
 				atomic_load_explicit(&inodes[i], memory_order_relaxed);

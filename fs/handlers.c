@@ -222,17 +222,25 @@ int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *
 	return ret;
 }
 
-double name_timeout_s(struct session *s, bool exposed)
+double absent_name_timeout_s(struct session *s, uint64_t dir, struct ops_name name,
+	const struct ops_looked *looked)
 {
 	if (!session_keeps(s))
 		return kernel_timeout_s(s);
-	return sharer_name_timeout_s(s, exposed);
+	return sharer_keeps_names(s) &&
+			       ops_kernel_absent(session_fs(s), dir, name, looked)
+		       ? KEPT_S
+		       : 0;
 }
 
 double new_name_timeout_s(struct session *s, uint64_t dir, const char *name, uint64_t ino)
 {
-	return name_timeout_s(s, session_keeps(s) && ops_expose_renamed(session_fs(s), dir,
-							     name_of(name), ino));
+	if (!session_keeps(s))
+		return kernel_timeout_s(s);
+	return sharer_keeps_names(s) &&
+			       ops_expose_renamed(session_fs(s), dir, name_of(name), ino)
+		       ? KEPT_S
+		       : 0;
 }
 
 void reply_entry(
@@ -261,7 +269,7 @@ void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeou
 
 	attr_to_entry(req, attr, &entry);
 	entry.entry_timeout = name_timeout;
-	entry.attr_timeout = KEPT_S;
+	entry.attr_timeout = named->attributes ? KEPT_S : 0;
 	taken = fuse_reply_entry(req, &entry) == 0;
 	ops_kernel_named_told(fs, named, taken);
 }
@@ -271,24 +279,25 @@ bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_name
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
 	struct session *s = fuse_req_userdata(req);
 
-	return sharer_keeps_named(s, thread) &&
+	return sharer_looks_at(s, thread) && sharer_keeps_named(s) &&
 	       ops_kernel_made(session_fs(s), thread, attr, named);
 }
 
-/* What was looked up: its attributes may be kept with the name. */
-void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
+void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const struct ops_attr *attr,
 	const struct ops_looked *looked)
 {
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
 	struct session *s = fuse_req_userdata(req);
-	double timeout = name_timeout_s(s, looked->name);
+	struct ops_looked keeps = *looked;
 	struct ops_named named;
 
-	if (ret == 0 && sharer_keeps_named(s, thread) &&
-		ops_kernel_named(session_fs(s), thread, attr, looked, &named))
-		reply_named(req, attr, timeout, &named);
+	keeps.name &= sharer_looks_at(s, thread) && sharer_keeps_names(s);
+	keeps.attributes &= sharer_looks_at(s, thread) && sharer_keeps_named(s);
+	if (ret == 0 && session_keeps(s) &&
+		ops_kernel_named(session_fs(s), dir, thread, attr, &keeps, &named))
+		reply_named(req, attr, named.name ? KEPT_S : 0, &named);
 	else
-		reply_entry(req, ret, attr, timeout);
+		reply_entry(req, ret, attr, kernel_timeout_s(s));
 }
 
 void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout)

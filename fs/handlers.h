@@ -31,8 +31,9 @@ static inline double kernel_timeout_s(struct session *s)
 /* Attributes that the thread asks for, and how long the kernel may believe them. Waits. */
 int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
 	double *timeout_s);
-/* For a name that it asks for; `exposed`: before it was looked up. */
-double name_timeout_s(struct session *s, bool exposed);
+/* For a name that was looked up, and is absent. */
+double absent_name_timeout_s(struct session *s, uint64_t dir, struct ops_name name,
+	const struct ops_looked *looked);
 /* For one that this mount has just made. Waits. */
 double new_name_timeout_s(
 	struct session *s, uint64_t dir, const char *name, uint64_t ino);
@@ -120,10 +121,10 @@ int gone_is_stale(int ret);
 void reply_status(fuse_req_t req, int ret);
 void reply_entry(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout);
-/* The same for a name that was just looked up, where the attributes may be kept, too. */
-void reply_found(fuse_req_t req, int ret, const struct ops_attr *attr,
+/* The same for a name of `dir` that was just looked up: name and attributes may be kept. */
+void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const struct ops_attr *attr,
 	const struct ops_looked *looked);
-/* With attributes that may be kept: ops_kernel_named, or ops_kernel_made, has said so. */
+/* Name or attributes may be kept: ops_kernel_named, or ops_kernel_made, has said so. */
 void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
 	const struct ops_named *named);
 /* May the kernel keep the attributes of what the request has made? *attr is what they are by then;

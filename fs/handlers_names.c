@@ -20,12 +20,13 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 	struct ops_attr attr;
 	int ret = ops_lookup_kept(session_fs(s), dir, name_of(name), &attr, &looked);
 
+	if (ret != -ENOENT) {
+		reply_found(req, ret, dir, &attr, &looked);
+		return;
+	}
 	/* Inode 0 tells the kernel to remember that there is no such name. */
-	absent.entry_timeout = name_timeout_s(s, looked.name);
-	if (ret == -ENOENT)
-		fuse_reply_entry(req, &absent);
-	else
-		reply_found(req, ret, &attr, &looked);
+	absent.entry_timeout = absent_name_timeout_s(s, dir, name_of(name), &looked);
+	fuse_reply_entry(req, &absent);
 }
 
 /* What has this name now, if nobody else has changed it since. `made`: with the inode. */
@@ -122,34 +123,62 @@ void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
 	reply_status(req, ret);
 }
 
-/*
- * The kernel moves the name that it has, which it may believe for as long as the old one. Who
- * exchanges two, or leaves something, changes more than that.
- */
-static void renamed(
-	struct session *s, uint64_t ino, fuse_ino_t dir, const char *name, unsigned flags)
+/* A name that this kernel moves, with the time for which it may believe the old one. */
+struct moved_name {
+	fuse_ino_t dir;
+	const char *name;
+	uint64_t ino; /* 0: not known */
+	struct ops_gate gate;
+};
+
+/* Returns true if the name is to be expired behind the answer. Waits. */
+static bool moved_gate(struct session *s, struct moved_name *m)
 {
-	if ((flags & ~(unsigned)RENAME_NOREPLACE) || !ino ||
-		!ops_expose_renamed(session_fs(s), dir, name_of(name), ino))
-		sharer_drop_names(s);
+	if (m->ino && ops_expose_renamed(session_fs(s), m->dir, name_of(m->name), m->ino))
+		return false;
+	ops_names_gate(session_fs(s), m->dir, &m->gate);
+	return true;
+}
+
+static void reply_renamed(
+	fuse_req_t req, struct session *s, struct moved_name *moved, unsigned count)
+{
+	bool gated[2] = {false, false};
+
+	for (unsigned i = 0; i < count; i++)
+		gated[i] = moved_gate(s, &moved[i]);
+	reply_status(req, 0);
+	for (unsigned i = 0; i < count; i++)
+		if (gated[i])
+			ops_names_expire(
+				session_fs(s), &moved[i].gate, name_of(moved[i].name));
 }
 
 void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t new_dir,
 	const char *new_name, unsigned flags)
 {
+	struct moved_name moved[] = {
+		{.dir = new_dir, .name = new_name}, {.dir = dir, .name = name}};
 	struct ops_caller caller = request_caller(req);
 	struct session *s = fuse_req_userdata(req);
-	struct ops_attr old = {0};
+	bool exchanges = flags & RENAME_EXCHANGE;
+	struct ops_attr attr;
 	int ret = request_may_change(req);
 
-	if (ret == 0 && session_keeps(s))
-		(void)ops_lookup(session_fs(s), dir, name_of(name), &old);
+	if (ret == 0 && session_keeps(s)) {
+		if (!ops_lookup(session_fs(s), dir, name_of(name), &attr))
+			moved[0].ino = attr.ino;
+		if (exchanges &&
+			!ops_lookup(session_fs(s), new_dir, name_of(new_name), &attr))
+			moved[1].ino = attr.ino;
+	}
 	if (ret == 0)
 		ret = ops_rename_as(request_fs(req), dir, name_of(name), new_dir,
 			name_of(new_name), &caller, flags);
 	if (ret == 0 && session_keeps(s))
-		renamed(s, old.ino, new_dir, new_name, flags);
-	reply_status(req, ret);
+		reply_renamed(req, s, moved, exchanges ? 2 : 1);
+	else
+		reply_status(req, ret);
 }
 
 /* ---- directories ----------------------------------------------------------- */

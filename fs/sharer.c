@@ -3,9 +3,9 @@
  * Words to the kernel about what it has cached.
  *
  * Pages and attributes go by FUSE_NOTIFY_INVAL_INODE; the attributes' never blocks, the
- * pages' waits for pages that are locked. Names go by FUSE_NOTIFY_INC_EPOCH, which libfuse 3.14
- * does not know: a bare header. (Notifications of a name wait for the directory's lock, so for
- * requests under way there.) A kernel without it keeps no names.
+ * pages' waits for pages that are locked. Names go by FUSE_NOTIFY_INVAL_ENTRY with EXPIRE_ONLY, which
+ * leaves alone what is mounted on them, and waits for the directory's lock. A kernel without it
+ * keeps no names.
  *
  * An error means that the kernel has not got the inode, or that it is gone: nothing to drop.
  */
@@ -25,7 +25,6 @@
 #include "fs/session_internal.h"
 #include "fs/sharer.h"
 
-#define KEEPS_S   3600
 #define STORE_MAX (1u << 30) /* that a notification says it has */
 
 static void drop_pages(
@@ -73,19 +72,28 @@ static bool gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
 	return asker_gone_on(thread, seen);
 }
 
-static int names_epoch(struct session *s)
+/* The kernel takes the name together with its NUL. */
+static void expire_name(void *owner, uint64_t dir, struct ops_name name)
 {
-	struct fuse_out_header out = {
-		.len = sizeof(out),
-		.error = WIRE_NOTIFY_INC_EPOCH,
-	};
+	struct session *s = owner;
+	struct wire_notify_inval_entry what = {
+		.parent = dir, .namelen = (uint32_t)name.len, .flags = WIRE_EXPIRE_ONLY};
+	struct fuse_out_header out = {.error = FUSE_NOTIFY_INVAL_ENTRY};
+	char text[DISK_NAME_MAX + 1] = {0};
+	struct iovec parts[] = {
+		{&out, sizeof(out)}, {&what, sizeof(what)}, {text, name.len + 1}};
 
-	return write(s->device, &out, sizeof(out)) < 0 ? -errno : 0;
+	WEFT_ASSERT(name.len <= DISK_NAME_MAX);
+	memcpy(text, name.bytes, name.len);
+	out.len = (uint32_t)(sizeof(out) + sizeof(what) + name.len + 1);
+	rt_about_to_wait();
+	(void)!writev(
+		s->device, parts, ARRAY_SIZE(parts)); /* ENOENT: it has no such name */
 }
 
-static void drop_names(void *owner)
+static enum ops_walk walks(void *owner, uint32_t thread)
 {
-	(void)names_epoch(owner);
+	return asker_walks(thread);
 }
 
 /*
@@ -156,7 +164,8 @@ static const struct ops_kernel sharer_ops = {
 	.drop_pages = drop_pages,
 	.drop_waits = drop_waits,
 	.drop_attributes = drop_attributes,
-	.drop_names = drop_names,
+	.expire_name = expire_name,
+	.walks = walks,
 	.gone_on = gone_on,
 };
 
@@ -209,42 +218,31 @@ void sharer_heard(struct session *s, const struct fuse_in_header *in)
 		ops_kernel_heard(s->fs, in->pid);
 }
 
-void sharer_drop_names(struct session *s)
+bool sharer_looks_at(struct session *s, uint32_t thread)
 {
-	drop_names(s);
-}
-
-/* Asked for while a request is answered, so the kernel is there. */
-static bool keeps_names(struct session *s)
-{
-	int known = atomic_load_explicit(&s->keeps_names, memory_order_relaxed);
-
-	if (unlikely(!known)) {
-		known = names_epoch(s) == -EINVAL ? -1 : 1;
-		atomic_store_explicit(&s->keeps_names, known, memory_order_relaxed);
-	}
-	return known > 0;
-}
-
-double sharer_name_timeout_s(struct session *s, bool exposed)
-{
-	return exposed && keeps_names(s) ? KEEPS_S : 0;
-}
-
-/*
- * Where names are kept, since that is a Linux (from 6.13 on) which believes nothing of an inode that was let go of
- * and comes back with an answer from before; and where threads can be looked at (docs/many-nodes.md,
- * "Attributes that come with a name").
- */
-bool sharer_keeps_named(struct session *s, uint32_t thread)
-{
-	int known = atomic_load_explicit(&s->keeps_named, memory_order_relaxed);
+	int known = atomic_load_explicit(&s->looks, memory_order_relaxed);
 
 	if (!s->keeps || known < 0)
 		return false;
 	if (unlikely(!known)) {
-		known = !keeps_names(s) ? -1 : asker_seen(thread);
-		atomic_store_explicit(&s->keeps_named, known, memory_order_relaxed);
+		known = asker_seen(thread);
+		atomic_store_explicit(&s->looks, known, memory_order_relaxed);
 	}
 	return known > 0;
+}
+
+/* A name of which a thread may have an answer that it has not taken in is expired when it has: so threads
+ * must be seen. */
+bool sharer_keeps_names(struct session *s)
+{
+	return (s->shim.offered & WIRE_HAS_EXPIRE_ONLY) &&
+	       atomic_load_explicit(&s->looks, memory_order_relaxed) > 0;
+}
+
+/* From Linux 6.13 on the kernel believes nothing of an inode that was let go of and comes back with an answer
+ * from before; the first protocol version after that is 7.42. */
+bool sharer_keeps_named(struct session *s)
+{
+	return s->shim.minor >= 42 &&
+	       atomic_load_explicit(&s->looks, memory_order_relaxed) > 0;
 }

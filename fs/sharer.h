@@ -8,7 +8,13 @@
 
 #include "fs/session.h"
 
-#define WIRE_NOTIFY_INC_EPOCH 8 /* protocol 7.44 */
+/* Of protocol 7.38, which Debian's header does not have. */
+#define WIRE_HAS_EXPIRE_ONLY (1ull << 35)
+#define WIRE_EXPIRE_ONLY     (1u << 0)
+struct wire_notify_inval_entry {
+	uint64_t parent;
+	uint32_t namelen, flags;
+};
 
 /*
  * The kernel may keep what it is told, from the first request on. Without memory, or with a
@@ -18,12 +24,12 @@ void sharer_start(struct session *s);
 void sharer_stop(struct session *s);
 /* A request has come: the thread that waits for its answer has taken in those before. */
 void sharer_heard(struct session *s, const struct fuse_in_header *in);
-/* Seconds that the kernel may believe a name, if its leaf was exposed. */
-double sharer_name_timeout_s(struct session *s, bool exposed);
-/* May attributes be kept that the thread, which waits for it, is told with a name? */
-bool sharer_keeps_named(struct session *s, uint32_t thread);
-/* All names are asked for again. Never blocks. */
-void sharer_drop_names(struct session *s);
+/* Can threads be looked at, as far as is known? `thread` waits for an answer at this moment. */
+bool sharer_looks_at(struct session *s, uint32_t thread);
+/* May the kernel keep names? */
+bool sharer_keeps_names(struct session *s);
+/* May it keep attributes that come with them? */
+bool sharer_keeps_named(struct session *s);
 /*
  * Before an answer with attributes, to be kept or not; `size` was looked at before them. Where programs go by the file's size, the kernel
  * takes it over from here on, unless it has a larger one, or READs are pending for all of it. It may not

@@ -259,6 +259,7 @@ static void init_note(struct session *s, const struct fuse_in_header *in)
 
 	if (!init)
 		return;
+	s->shim.minor = init->minor;
 	s->shim.offered = init->flags;
 	if ((init->flags & FUSE_INIT_EXT) && body(in, sizeof(*init)))
 		s->shim.offered |= (uint64_t)init->flags2 << 32;

@@ -22,6 +22,7 @@ struct session;
 
 struct shim {
 	uint64_t init_unique;    /* the INIT request being answered, or 0 */
+	uint32_t minor;          /* of the protocol that the kernel speaks */
 	uint64_t offered;        /* the kernel's INIT flags */
 	_Atomic uint64_t agreed; /* ours */
 };

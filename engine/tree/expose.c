@@ -87,13 +87,42 @@ static uint64_t key_ino(tree_key key)
 	return (uint64_t)(key >> 72);
 }
 
+static bool is_leaf(const uint8_t *image)
+{
+	return page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
+	       node_counts_load(image).level == 0;
+}
+
+bool tree_leaf_range(const void *image, struct tree_leaf_range *out)
+{
+	if (!is_leaf(image))
+		return false;
+	out->low = tree_key_disk(tree_key_load((const uint8_t *)image + NODE_LOW));
+	out->high = tree_key_disk(tree_key_load((const uint8_t *)image + NODE_HIGH));
+	return true;
+}
+
+void tree_leaf_items(const void *image, tree_item_visit visit, void *arg)
+{
+	struct node_counts c = node_counts_load(image);
+
+	if (!is_leaf(image))
+		return;
+	for (unsigned i = 0; i < MIN(c.count, LEAF_SLOTS_MAX); i++) {
+		struct leaf_place place = leaf_place_load(image, i);
+
+		if (place.offset + place.length <= PAGE_SIZE)
+			visit(arg, tree_key_disk(leaf_key_load(image, i)),
+				(const uint8_t *)image + place.offset, place.length);
+	}
+}
+
 void tree_leaf_inodes(const void *image, tree_ino_visit visit, void *arg)
 {
 	struct node_counts c = node_counts_load(image);
 	uint64_t last;
 
-	if (page_load_u64((const uint8_t *)image + NODE_MAGIC) != DISK_MAGIC_NODE ||
-		c.level > 0)
+	if (!is_leaf(image))
 		return;
 	/* an inode whose items end in the leaf before: what it has not is said here */
 	last = key_ino(tree_key_load((const uint8_t *)image + NODE_LOW));

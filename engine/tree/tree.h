@@ -152,6 +152,16 @@ int tree_read_exposed(struct tree *t, struct tree_exposure *e, struct disk_key k
 /* The inodes of which a leaf may say something. */
 typedef void (*tree_ino_visit)(void *arg, uint64_t ino);
 void tree_leaf_inodes(const void *image, tree_ino_visit visit, void *arg);
+/* The keys [low, high) that a leaf answers for, present or absent. */
+struct tree_leaf_range {
+	struct disk_key low, high;
+};
+/* Returns false if the image is no leaf. */
+bool tree_leaf_range(const void *image, struct tree_leaf_range *out);
+/* Visits the items of a leaf in key order; `value` is valid during the call. */
+typedef void (*tree_item_visit)(
+	void *arg, struct disk_key key, const void *value, size_t len);
+void tree_leaf_items(const void *image, tree_item_visit visit, void *arg);
 
 /* ---- transactions ---------------------------------------------------------------- */
 

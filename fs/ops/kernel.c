@@ -589,7 +589,7 @@ static void drop(void *owner, const struct cache_exposed *what)
 	struct dropping d = {owner, what->kinds};
 
 	if (what->kinds & EXPOSE_NAMES)
-		d.k->ops->drop_names(d.k->owner);
+		kernel_names_drop(d.k, what->image);
 	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES))
 		tree_leaf_inodes(what->image, drop_inode, &d);
 	if (what->kinds & EXPOSE_BLOCK)
@@ -740,6 +740,8 @@ int fs_kernel_start(
 		e = cache_stores_start(fs->volume->cache);
 	if (!e)
 		e = kernel_stores_start(k);
+	if (!e)
+		e = kernel_names_start(k);
 	if (e) {
 		fs->kernel = k;
 		fs_kernel_stop(fs);
@@ -761,6 +763,7 @@ void fs_kernel_stop(struct fs *fs)
 	rt_mutex_unlock(&k->lock);
 	rt_cond_broadcast(&k->work);
 	kernel_stores_stop(k);
+	kernel_names_stop(k);
 	for (unsigned i = 0; i < k->tasks; i++)
 		rt_task_join(k->task[i]);
 	rt_free(k);

@@ -50,6 +50,28 @@ struct known_bucket {
 	bool crowded; /* and pages of others, which were not noted */
 };
 
+#define GATE_BUCKETS   64u
+#define ABSENT_BUCKETS 4096u
+#define NAME_TASKS_MAX 64u
+#define NAME_JOBS_MAX  4096u
+
+/* The names that it keeps (kernel_names.c). */
+struct kernel_names {
+	struct rt_mutex lock; /* all here but `gated` */
+	struct rt_cond work, opened;
+	struct ops_gate *gates[GATE_BUCKETS];
+	_Atomic uint32_t gated; /* gates that are shut */
+	uint64_t gate_number;   /* of the last */
+	struct names_job *queue, **queue_end;
+	unsigned jobs; /* queued and under way */
+	unsigned queued, idle, tasks;
+	bool trim, trimming; /* queued; queued or under way */
+	bool stopping;
+	struct absent *absent[ABSENT_BUCKETS], *oldest, *newest;
+	size_t absent_bytes, absent_max;
+	struct rt_task *task[NAME_TASKS_MAX];
+};
+
 struct kernel {
 	struct fs *fs;
 	const struct ops_kernel *ops;
@@ -70,6 +92,7 @@ struct kernel {
 	uint32_t looks;
 	struct rt_task *task[TASKS_MAX];
 	struct known_bucket known[KNOWN_BUCKETS];
+	struct kernel_names names;
 	_Atomic uint64_t *noted;           /* their numbers (ops.h), or NULL */
 	_Atomic uint32_t questions;        /* heard so far */
 	_Atomic uint64_t heard[HEARD_MAX]; /* by thread: it, and the number of its last */
@@ -95,6 +118,19 @@ bool kernel_dropping(const struct kernel *k, uint64_t ino, uint64_t first, uint6
 
 int kernel_stores_start(struct kernel *k);
 void kernel_stores_stop(struct kernel *k);
+
+/* ---- names (kernel_names.c) ------------------------------------------------------------- */
+
+int kernel_names_start(struct kernel *k);
+void kernel_names_stop(struct kernel *k);
+/* The leaf with this image is given up: a walk that begins from here on uses no name of it unasked. Waits
+ * for memory at most. */
+void kernel_names_drop(struct kernel *k, const void *image);
+/* Are names of the directory being expired? Then its attributes are not to be kept. */
+bool kernel_gated(struct kernel *k, uint64_t dir);
+/* Attributes of the directory are asked for, perhaps by a walk into it: returns when it may go on, 0, or
+ * -EINTR if nobody waits for the answer any more. Waits. */
+int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker);
 
 /* ---- which inodes (kernel_known.c): under the lock -------------------------------------- */
 

@@ -212,7 +212,7 @@ static bool attributes_note(
 	n = known_note(k, ino, &dropped);
 	if (n)
 		keeps = (!attr || size_sure(k, n, asker, attr)) &&
-			!kernel_changing(k, ino, 0, UINT64_MAX);
+			!kernel_changing(k, ino, 0, UINT64_MAX) && !kernel_gated(k, ino);
 	if (keeps)
 		n->attributes = true;
 	rt_mutex_unlock(&k->lock);
@@ -239,9 +239,14 @@ int ops_getattr_kept(
 	struct fs *fs, uint64_t ino, uint32_t asker, struct ops_attr *out, bool *keeps)
 {
 	struct tree_exposure e = {.kinds = EXPOSE_ATTRIBUTES};
-	int rc;
+	int rc = 0;
 
 	ops_count(fs, OPS_CALL_GETATTR);
+	*keeps = false;
+	if (fs->kernel)
+		rc = kernel_gate_pass(fs->kernel, ino, asker);
+	if (rc)
+		return rc;
 	rc = inode_attr_exposed(fs, fs->kernel ? &e : NULL, ino, out);
 	*keeps = !rc && e.exposed && attributes_note(fs->kernel, ino, asker, out) &&
 		 cache_exposure_stands(fs->volume->cache, &e.leaf);
@@ -249,8 +254,9 @@ int ops_getattr_kept(
 }
 
 /*
- * Of who may not have taken in its answer one is noted, so only one is given attributes to be kept. The
- * size may be news to the kernel: who reads asks for the attributes, should these be dropped on their way.
+ * Of the threads that may not have taken in their answer one is noted, so only one is given a name or attributes
+ * to be kept. The size may be news to the kernel: a reader asks for the attributes, should these be
+ * dropped on their way. *named says what is exposed, then what may be kept.
  */
 static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *attr,
 	bool made, struct ops_named *named)
@@ -261,18 +267,21 @@ static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *
 
 	rt_mutex_lock(&k->lock);
 	n = known_note(k, attr->ino, &dropped);
+	named->attributes &= !kernel_changing(k, attr->ino, 0, UINT64_MAX) &&
+			     !kernel_gated(k, attr->ino);
 	if (n)
-		keeps = looker_done(k, n) && !kernel_changing(k, n->ino, 0, UINT64_MAX);
+		keeps = (named->name || named->attributes) && looker_done(k, n);
 	if (keeps) {
 		(void)size_sure(k, n, asker, attr);
-		n->attributes = true;
+		n->attributes |= named->attributes;
 		n->looker = asker;
 		n->made = made;
 		n->looked_at = atomic_load_explicit(&k->questions, memory_order_relaxed);
 		n->look = ++k->looks;
 		n->answered = false;
 		n->seen = (struct ops_seen){0};
-		*named = (struct ops_named){attr->ino, n->look};
+		named->ino = attr->ino;
+		named->look = n->look;
 	}
 	rt_mutex_unlock(&k->lock);
 	if (dropped)
@@ -297,21 +306,28 @@ void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool ta
 	rt_mutex_unlock(&k->lock);
 }
 
-static bool named_stands(
-	struct fs *fs, const struct cache_exposure *leaf, struct ops_named *named)
+/* Noted before it is asked whether the leaves stand: a drop that begins later finds it. */
+static bool named_stands(struct fs *fs, const struct cache_exposure *names,
+	const struct cache_exposure *leaf, struct ops_named *named)
 {
-	if (cache_exposure_stands(fs->volume->cache, leaf))
+	named->name = named->name && cache_exposure_stands(fs->volume->cache, names);
+	named->attributes =
+		named->attributes && cache_exposure_stands(fs->volume->cache, leaf);
+	if (named->name || named->attributes)
 		return true;
 	ops_kernel_named_told(fs, named, false);
 	return false;
 }
 
-bool ops_kernel_named(struct fs *fs, uint32_t asker, const struct ops_attr *attr,
-	const struct ops_looked *looked, struct ops_named *named)
+bool ops_kernel_named(struct fs *fs, uint64_t dir, uint32_t asker,
+	const struct ops_attr *attr, const struct ops_looked *looked,
+	struct ops_named *named)
 {
-	return asker && looked->attributes &&
-	       named_note(fs->kernel, asker, attr, false, named) &&
-	       named_stands(fs, &looked->leaf, named);
+	*named =
+		(struct ops_named){.name = looked->name && !kernel_gated(fs->kernel, dir),
+			.attributes = looked->attributes};
+	return asker && named_note(fs->kernel, asker, attr, false, named) &&
+	       named_stands(fs, &looked->names, &looked->leaf, named);
 }
 
 bool ops_kernel_made(
@@ -320,9 +336,10 @@ bool ops_kernel_made(
 	struct tree_exposure e = {.kinds = EXPOSE_ATTRIBUTES};
 	struct ops_attr now;
 
+	*named = (struct ops_named){.attributes = true};
 	if (!asker || inode_attr_exposed(fs, &e, attr->ino, &now) || !e.exposed ||
 		!named_note(fs->kernel, asker, &now, true, named) ||
-		!named_stands(fs, &e.leaf, named))
+		!named_stands(fs, NULL, &e.leaf, named))
 		return false;
 	*attr = now;
 	return true;

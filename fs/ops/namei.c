@@ -109,6 +109,7 @@ int ops_lookup_kept(struct fs *fs, uint64_t dir, struct ops_name name,
 	*looked = (struct ops_looked){
 		.name = names.exposed,
 		.attributes = attributes.exposed,
+		.names = names.leaf,
 		.leaf = attributes.leaf,
 	};
 	return rc;

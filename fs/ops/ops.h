@@ -351,6 +351,13 @@ struct ops_seen {
 	uint64_t ran, slept, since_ns;
 };
 
+/* What a thread that asks for the attributes of a directory does with them. */
+enum ops_walk {
+	OPS_WALK_UNKNOWN,
+	OPS_WALK_INTO, /* it is about to use names of the directory, and has locked none */
+	OPS_WALK_NONE, /* it uses no name of it after this */
+};
+
 struct ops_kernel {
 	/*
 	 * Drops pages of the file blocks [first, end) (UINT64_MAX: all), and the
@@ -365,7 +372,11 @@ struct ops_kernel {
 	/* These must not wait. Answers to questions asked before are not kept. False: the
 	 * kernel has not got the inode. */
 	bool (*drop_attributes)(void *owner, uint64_t ino);
-	void (*drop_names)(void *owner);
+	/* The kernel asks for the name, if it has it, before it is used again; it stays what it is until then.
+	 * May wait for calls that have the directory locked. */
+	void (*expire_name)(void *owner, uint64_t dir, struct ops_name name);
+	/* What the thread does, which waits for the answer to a GETATTR of a directory. Does not wait. */
+	enum ops_walk (*walks)(void *owner, uint32_t thread);
 	/* A thread that was given an answer has done something else since, so has taken it in.
 	 * *seen, all 0 at first, is for later looks. False: not known. Does not wait. */
 	bool (*gone_on)(void *owner, uint32_t thread, struct ops_seen *seen);
@@ -377,13 +388,15 @@ struct ops_kernel {
 struct ops_named {
 	uint64_t ino;
 	uint32_t look;
+	bool name, attributes; /* which may be kept */
 };
 
 /* What of a look-up is exposed, so that it may be kept. */
 struct ops_looked {
 	bool name; /* or that there is none */
 	bool attributes;
-	struct cache_exposure leaf; /* of the inode */
+	struct cache_exposure names; /* the leaf of the name */
+	struct cache_exposure leaf;  /* of the inode */
 };
 
 /*
@@ -411,12 +424,16 @@ void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr)
 int ops_lookup_kept(struct fs *fs, uint64_t dir, struct ops_name name,
 	struct ops_attr *out, struct ops_looked *looked);
 /*
- * ops_kernel_told for a name that was looked up just before, with attributes to be kept. True: they may be;
- * the answer follows without a wait, and ops_kernel_named_told behind it. False: they may not, and
- * nothing was told.
+ * ops_kernel_told for a name of `dir` that was looked up just before. Returns true if the name or the attributes
+ * may be kept, as *named says; then the answer follows without a wait, and ops_kernel_named_told behind
+ * it. Returns false if neither may; then nothing was told.
  */
-bool ops_kernel_named(struct fs *fs, uint32_t asker, const struct ops_attr *attr,
-	const struct ops_looked *looked, struct ops_named *named);
+bool ops_kernel_named(struct fs *fs, uint64_t dir, uint32_t asker,
+	const struct ops_attr *attr, const struct ops_looked *looked,
+	struct ops_named *named);
+/* The name was looked up just before, and is absent. Returns true if the kernel may keep that. */
+bool ops_kernel_absent(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_looked *looked);
 /*
  * The same for what the asker has just made, and the kernel has not got: of CREATE, MKDIR, MKNOD and
  * SYMLINK. The attributes are read once more. Waits.
@@ -436,6 +453,17 @@ bool ops_expose_acl(struct fs *fs, uint64_t ino);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
+/*
+ * A call here changes what a name is in this kernel, in a way that the kernel cannot be told to keep:
+ * ops_names_gate before its answer, ops_names_expire behind it. In between no walk that begins uses names of the
+ * directory. The second one waits for calls that have the directory locked.
+ */
+struct ops_gate {
+	struct ops_gate *next; /* own to fs/ops, as all here */
+	uint64_t dir, number;
+};
+void ops_names_gate(struct fs *fs, uint64_t dir, struct ops_gate *gate);
+void ops_names_expire(struct fs *fs, struct ops_gate *gate, struct ops_name name);
 /*
  * What programs store through mappings, whole pages of it, as the kernel writes it back:
  * goes to pages that the kernel has for it (ops_read_kept), waits for no other node, and

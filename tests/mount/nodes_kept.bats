@@ -171,9 +171,9 @@ asked_for() {
 print(json.load(sys.stdin)["requests"].get(sys.argv[1], {"count": 0})["count"])' "$2"
 }
 
-@test "a kernel without FUSE_NOTIFY_INC_EPOCH keeps no name, all else as ever: nothing is behind" {
+@test "a kernel that cannot expire names keeps none, all else as ever: nothing is behind" {
 	local lookups reads
-	LD_PRELOAD=$BIN/tests/mount/preload/no_epoch.so mount_nodes
+	LD_PRELOAD=$BIN/tests/mount/preload/no_expire.so mount_nodes
 	mkdir "${M[1]}/d"
 	head -c 65536 /dev/urandom >"${M[1]}/d/f"
 	cmp "${M[1]}/d/f" "${M[2]}/d/f"

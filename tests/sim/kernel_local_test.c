@@ -209,9 +209,18 @@ static bool on_drop_attributes(void *owner, uint64_t ino)
 	return true;
 }
 
-static void on_drop_names(void *owner)
+static void on_expire_name(void *owner, uint64_t dir, struct ops_name name)
 {
 	(void)owner;
+	(void)dir;
+	(void)name;
+}
+
+static enum ops_walk on_walks(void *owner, uint32_t thread)
+{
+	(void)owner;
+	(void)thread;
+	return OPS_WALK_UNKNOWN;
 }
 
 static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
@@ -226,7 +235,8 @@ static const struct ops_kernel local_ops = {
 	.drop_pages = on_drop_pages,
 	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,
-	.drop_names = on_drop_names,
+	.expire_name = on_expire_name,
+	.walks = on_walks,
 	.gone_on = on_gone_on,
 };
 

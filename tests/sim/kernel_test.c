@@ -115,10 +115,12 @@ static void hot_rename_main(void *arg)
 	for (unsigned i = 0; i < HOT_RENAMES; i++) {
 		uint64_t began = rt_now_ns();
 
+		kernel_enter(k, hot_dir, false);
 		rt_mutex_lock(&k->dir);
+		kernel_enter(k, hot_dir, true);
 		OK(ops_rename(k->n->fs, hot_dir, link_name(from, i % 2), hot_dir,
 			link_name(to, !(i % 2)), 0));
-		on_drop_names(k);
+		k->dir_known = false;
 		rt_mutex_unlock(&k->dir);
 		HOLDS(rt_now_ns() < began + HOT_MAX_NS);
 		rt_sleep_ns(pick(20000));

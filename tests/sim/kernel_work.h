@@ -354,7 +354,8 @@ static void writer_main(void *arg)
 static void name_forget(struct kernel_model *k, unsigned i)
 {
 	rt_mutex_lock(&k->lock);
-	k->name[i].known = false;
+	k->name[i] = NULL;
+	k->dir_known = false;
 	rt_mutex_unlock(&k->lock);
 }
 
@@ -389,11 +390,16 @@ static void name_remove(struct kernel_model *k, unsigned i, unsigned s)
 	name_forget(k, i);
 }
 
-/* rename(2): the kernel moves what it has of the old name to the new one. */
-static void name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned s)
+/*
+ * rename(2): the kernel moves what it has of the old name to the new one. Returns true if the new one is to be
+ * expired when the directory is not locked any more.
+ */
+static bool name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned s,
+	struct ops_gate *gate)
 {
 	uint64_t ino = names->word[s][i];
 	char a[8], b[8];
+	bool gated;
 
 	names->word[s][to] = ino;
 	names->word[s][i] = 0;
@@ -401,41 +407,48 @@ static void name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned 
 	name_done(ops_rename(k->n->fs, links_dir, link_name(a, i), links_dir,
 			  link_name(b, to), 0),
 		s);
-	if (!ops_expose_renamed(k->n->fs, links_dir, link_name(b, to), ino))
-		on_drop_names(k);
+	gated = pick(8) == 0 ||
+		!ops_expose_renamed(k->n->fs, links_dir, link_name(b, to), ino);
+	if (gated)
+		ops_names_gate(k->n->fs, links_dir, gate);
 	rt_sleep_ns(pick(10000));
 	rt_mutex_lock(&k->lock);
-	if (k->name[i].known && k->name[i].ino == ino && !names->blind[s])
+	if (k->name[i] && k->name[i]->ino == ino && !names->blind[s])
 		k->name[to] = k->name[i];
 	else
-		k->name[to].known = false;
-	k->name[i].known = false;
+		k->name[to] = NULL;
+	k->name[i] = NULL;
+	k->dir_known = false;
 	rt_mutex_unlock(&k->lock);
+	return gated;
 }
 
-static void change_name(struct kernel_model *k)
+/* Returns the name to be expired, or LINKS. */
+static unsigned change_name(struct kernel_model *k, struct ops_gate *gate)
 {
 	unsigned i = pick(LINKS), to = pick(LINKS), s = history_next(names);
+	unsigned expire = LINKS;
 
 	if (names->doubt)
-		return;
+		return expire;
 	if (!names->word[s][i])
 		name_make(k, i, s);
-	else if (i != to)
-		name_move(k, i, to, s);
-	else
+	else if (i == to)
 		name_remove(k, i, s);
+	else if (name_move(k, i, to, s, gate))
+		expire = to;
 	history_ends(names, s);
 	for (unsigned n = 0; n < k->n->w->nodes; n++)
 		for (unsigned at = 0; at < LINKS; at++) {
-			const struct kernel_name *e = &kernels[n].name[at];
+			const struct kernel_name *e = kernels[n].name[at];
 
 			kernel_of = n + 1;
-			if (e->known && e->epoch == kernels[n].epoch)
+			if (e && e->known && kernels[n].dir_known)
 				history_says(
 					names, history_ask(names, at), s, at, e->ino);
 		}
 	kernel_of = 0;
+	return expire;
 }
 
 static struct ops_name filler_name(
@@ -464,10 +477,18 @@ static void namer_main(void *arg)
 	struct kernel_model *k = (struct kernel_model *)arg;
 
 	for (unsigned i = 0; i < k->n->w->steps / 2 && !atomic_load(&over); i++) {
+		struct ops_gate gate;
+		unsigned expire;
+		char text[8];
+
 		history_take(names, k->n->id);
+		kernel_enter(k, links_dir, false);
 		rt_mutex_lock(&k->dir);
-		change_name(k);
+		kernel_enter(k, links_dir, true);
+		expire = change_name(k, &gate);
 		rt_mutex_unlock(&k->dir);
+		if (expire < LINKS)
+			ops_names_expire(k->n->fs, &gate, link_name(text, expire));
 		history_let_go(names);
 		fill(k, i);
 		rt_sleep_ns(pick(pause_ns * 3 / 2));

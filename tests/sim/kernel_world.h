@@ -2,8 +2,9 @@
 /*
  * For kernel_test: a model of each node's kernel, as Linux behaves under FUSE. Pages are locked
  * from the READ until its answer has been taken in, a moment after it was given; dropping
- * waits for locked pages. Attributes have a version, names an epoch: an answer to what was
- * asked before they were dropped is not kept. Dropping these never waits. An inode that is not open may be
+ * waits for locked pages. Attributes have a version: an answer to what was
+ * asked before they were dropped is not kept. Dropping these never waits. Names are expired under the
+ * directory's lock, and are asked for again without it; whoever walks into the directory needs its attributes. An inode that is not open may be
  * evicted; then there is nothing to drop, and what comes with a name that was asked for before
  * brings it back.
  *
@@ -21,6 +22,7 @@
 #define LINKS       6 /* names in the one directory */
 #define ANSWERS_MAX 32
 #define TASKS       32 /* that look up at a time */
+#define DENTRIES    4096
 #define WORD_HOLE   0ull
 #define WORD_END    UINT64_MAX /* behind the end of the file */
 
@@ -31,7 +33,7 @@ struct kernel_page {
 		loaded; /* a processor loads `is` through a mapping until it is told */
 	uint64_t is;
 	bool earlier; /* that is of an earlier copy: what is stored is not seen there */
-	bool dirty; /* stored into since it was read, or written back */
+	bool dirty;   /* stored into since it was read, or written back */
 };
 
 struct kernel_file {
@@ -42,15 +44,16 @@ struct kernel_file {
 	unsigned making;  /* who has the answer to a CREATE to come, or to take in */
 	uint64_t version; /* of the attributes: when they were dropped last */
 	uint64_t size;
-	bool sets_size; /* a program does: no other one is taken in from a READ */
+	bool sets_size;    /* a program does: no other one is taken in from a READ */
 	bool keeps_stores; /* the same: nothing is written back */
 	unsigned writes;   /* being written back */
 	struct kernel_page page[BLOCKS];
 };
 
+/* A dentry: it keeps what it is when it is moved, or leaves the directory. */
 struct kernel_name {
 	bool known;
-	uint64_t epoch, ino;
+	uint64_t ino; /* 0: absent */
 };
 
 /* A READ on its way. */
@@ -66,10 +69,17 @@ struct kernel_request {
 struct kernel_model {
 	struct node *n;
 	struct kernel_file file[FILES];
-	struct kernel_name name[LINKS];
-	uint64_t version, epoch, evictions;
-	uint32_t taking[TASKS]; /* threads that have an answer, and have not taken it in */
-	struct rt_mutex dir; /* the directory's: looked up in, or changed */
+	struct kernel_name *name[LINKS],
+		dentry[DENTRIES]; /* one is used again when it has long been gone */
+	unsigned dentries;
+	uint64_t version, evictions;
+	uint32_t
+		taking[TASKS]; /* threads that have an answer, and have not taken it in */
+	uint32_t walking[TASKS],
+		locking[TASKS]; /* that ask for the directory's attributes */
+	struct rt_mutex dir;    /* the directory's: looked up in, or changed */
+	bool dir_known;         /* its attributes */
+	uint64_t dir_version;
 	struct rt_mutex lock;
 	struct rt_cond changed, answered;
 	struct kernel_request *answers;
@@ -78,7 +88,7 @@ struct kernel_model {
 	uint32_t processes; /* that have come and gone */
 	unsigned life;      /* of the node */
 	uint64_t reads, reads_asked, stats, stats_asked, looks, looks_asked, drops;
-	uint64_t finds, finds_kept, makes_kept, evicted, dropped_absent;
+	uint64_t finds, finds_kept, makes_kept, evicted, dropped_absent, expired;
 };
 
 static struct kernel_model kernels[NODES_MAX];
@@ -224,7 +234,8 @@ static void kernel_own_drop(
  * changed. Who finds a page that a drop under way has unmapped
  * takes it out, and does not wait until processors have been told.
  */
-static void kernel_drop_itself(struct kernel_model *k, struct kernel_file *f, uint64_t block)
+static void kernel_drop_itself(
+	struct kernel_model *k, struct kernel_file *f, uint64_t block)
 {
 	struct kernel_page *p = &f->page[block];
 
@@ -265,9 +276,13 @@ static bool on_drop_attributes(void *owner, uint64_t ino)
 	struct kernel_file *f = kernel_file_of(k, ino);
 	bool there;
 
-	if (!f)
-		return true;
 	rt_mutex_lock(&k->lock);
+	if (!f) { /* a directory */
+		k->dir_known = false;
+		k->dir_version = ++k->version;
+		rt_mutex_unlock(&k->lock);
+		return true;
+	}
 	there = !f->absent;
 	if (there)
 		kernel_attributes_drop(k, f);
@@ -288,20 +303,42 @@ static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
 	return pick(4);
 }
 
-static void on_drop_names(void *owner)
+static void on_expire_name(void *owner, uint64_t dir, struct ops_name name)
 {
 	struct kernel_model *k = (struct kernel_model *)owner;
+	unsigned i = name.bytes[0] == 'l' && name.len == 2 ? (unsigned)name.bytes[1] - '0'
+							   : LINKS;
 
+	(void)dir;
+	rt_mutex_lock(&k->dir);
+	rt_sleep_ns(pick(2000));
 	rt_mutex_lock(&k->lock);
-	k->epoch++;
+	if (i < LINKS && k->name[i])
+		k->name[i]->known = false;
+	k->dir_known = false;
+	k->expired++;
 	rt_mutex_unlock(&k->lock);
+	rt_mutex_unlock(&k->dir);
+}
+
+static enum ops_walk on_walks(void *owner, uint32_t thread)
+{
+	const struct kernel_model *k = (const struct kernel_model *)owner;
+
+	for (unsigned i = 0; i < TASKS; i++)
+		if (k->walking[i] == thread)
+			return OPS_WALK_INTO;
+		else if (k->locking[i] == thread)
+			return OPS_WALK_NONE;
+	return OPS_WALK_UNKNOWN;
 }
 
 static const struct ops_kernel kernel_ops = {
 	.drop_pages = on_drop_pages,
 	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,
-	.drop_names = on_drop_names,
+	.expire_name = on_expire_name,
+	.walks = on_walks,
 	.gone_on = on_gone_on,
 };
 
@@ -580,7 +617,7 @@ static bool kernel_named(struct kernel_model *k, uint64_t dir, unsigned file, bo
 	} else {
 		snprintf(text, sizeof(text), "f%u", file);
 		OK(ops_lookup_kept(k->n->fs, dir, nm(text), a, &looked));
-		keep = ops_kernel_named(k->n->fs, thread, a, &looked, named);
+		keep = ops_kernel_named(k->n->fs, dir, thread, a, &looked, named);
 	}
 	if (!keep)
 		ops_kernel_told(k->n->fs, thread, a);
@@ -610,11 +647,13 @@ static uint64_t kernel_find(
 	rt_mutex_unlock(&k->lock);
 	kernel_heard(k);
 	keep = kernel_named(k, dir, file, made, &a, &named);
-	rt_sleep_ns(pick(3) ? pick(2000) : pick(50000)); /* until the daemon has said it */
+	rt_sleep_ns(
+		pick(3) ? pick(2000) : pick(50000)); /* until the daemon has said it */
 	HOLDS(!*taking);
 	*taking = thread;
 	if (keep)
 		ops_kernel_named_told(k->n->fs, &named, true);
+	keep = keep && named.attributes;
 	k->finds_kept += keep;
 	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
 	k->makes_kept += keep && made;
@@ -715,41 +754,119 @@ static struct ops_name link_name(char out[8], unsigned i)
 	return nm(out);
 }
 
+/*
+ * Permission to use the directory: each walk into it asks for it, and so does, with the directory locked,
+ * whoever changes it. That takes attributes, which need not be kept.
+ */
+static void kernel_enter(struct kernel_model *k, uint64_t dir, bool locked)
+{
+	uint32_t *asks = &(locked ? k->locking : k->walking)[rt_task_index() % TASKS];
+	struct ops_attr a;
+	uint64_t version;
+	bool keep, known;
+
+	rt_mutex_lock(&k->lock);
+	known = k->dir_known;
+	version = k->version;
+	rt_mutex_unlock(&k->lock);
+	if (known)
+		return;
+	HOLDS(!*asks);
+	*asks = kernel_thread(k);
+	kernel_heard(k);
+	OK(ops_getattr_kept(k->n->fs, dir, kernel_thread(k), &a, &keep));
+	*asks = 0;
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	if (k->dir_version <= version)
+		k->dir_known = keep;
+	rt_mutex_unlock(&k->lock);
+}
+
+/* Under the lock: a new dentry of the name. */
+static void kernel_name_set(struct kernel_model *k, unsigned i, bool known, uint64_t ino)
+{
+	struct kernel_name *e = &k->dentry[k->dentries++ % DENTRIES];
+
+	*e = (struct kernel_name){known, ino};
+	k->name[i] = e;
+}
+
+/* LOOKUP: the inode, or 0; *keep. */
+static uint64_t kernel_ask_name(
+	struct kernel_model *k, uint64_t dir, unsigned i, bool *keep)
+{
+	uint32_t thread = kernel_thread(k), *taking = &k->taking[rt_task_index() % TASKS];
+	struct ops_looked looked;
+	struct ops_named named;
+	struct ops_attr a;
+	bool noted = false;
+	char text[8];
+	int rc;
+
+	kernel_heard(k);
+	rc = ops_lookup_kept(k->n->fs, dir, link_name(text, i), &a, &looked);
+	HOLDS(rc == 0 || rc == -ENOENT);
+	if (rc)
+		*keep = ops_kernel_absent(k->n->fs, dir, link_name(text, i), &looked);
+	else
+		noted = ops_kernel_named(k->n->fs, dir, thread, &a, &looked, &named);
+	if (!rc)
+		*keep = noted && named.name;
+	rt_sleep_ns(
+		pick(3) ? pick(2000) : pick(50000)); /* until the daemon has said it */
+	HOLDS(!*taking);
+	*taking = thread;
+	if (noted)
+		ops_kernel_named_told(k->n->fs, &named, true);
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	return rc ? 0 : a.ino;
+}
+
+/* One that is there is asked for again without the directory's lock; one that is not, with it. */
+static uint64_t kernel_look_again(
+	struct kernel_model *k, uint64_t dir, unsigned i, struct kernel_name *e)
+{
+	bool again = e && e->ino, keep;
+	uint64_t ino;
+
+	if (!again)
+		rt_mutex_lock(&k->dir);
+	ino = kernel_ask_name(k, dir, i, &keep);
+	rt_mutex_lock(&k->lock);
+	if (!again)
+		kernel_name_set(k, i, keep, ino);
+	else if (e->ino == ino)
+		e->known = keep;
+	else if (k->name[i] == e)
+		k->name[i] = NULL;
+	k->taking[rt_task_index() % TASKS] = 0;
+	rt_mutex_unlock(&k->lock);
+	if (!again)
+		rt_mutex_unlock(&k->dir);
+	return ino;
+}
+
 /* The inode, or 0. */
 static uint64_t kernel_look(struct kernel_model *k, uint64_t dir, unsigned i)
 {
-	struct kernel_name *e = &k->name[i];
-	struct ops_looked looked;
-	struct ops_attr a;
-	uint64_t epoch, ino;
-	char text[8];
-	bool keep;
-	int rc;
+	struct kernel_name *e;
 
+	kernel_enter(k, dir, false);
+	if (pick(4) == 0)
+		rt_sleep_ns(pick(20000));
 	rt_mutex_lock(&k->lock);
 	k->looks++;
-	if (e->known && e->epoch == k->epoch) {
-		ino = e->ino;
+	e = k->name[i];
+	if (e && e->known) {
+		uint64_t ino = e->ino;
+
 		rt_mutex_unlock(&k->lock);
 		return ino;
 	}
-	rt_mutex_unlock(&k->lock);
-	rt_mutex_lock(&k->dir);
-	rt_mutex_lock(&k->lock);
-	epoch = k->epoch;
 	k->looks_asked++;
 	rt_mutex_unlock(&k->lock);
-	kernel_heard(k);
-	rc = ops_lookup_kept(k->n->fs, dir, link_name(text, i), &a, &looked);
-	keep = looked.name;
-	HOLDS(rc == 0 || rc == -ENOENT);
-	ino = rc ? 0 : a.ino;
-	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
-	rt_mutex_lock(&k->lock);
-	*e = (struct kernel_name){.known = keep, .epoch = epoch, .ino = ino};
-	rt_mutex_unlock(&k->lock);
-	rt_mutex_unlock(&k->dir);
-	return ino;
+	return kernel_look_again(k, dir, i, e);
 }
 
 #endif

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the kernel may believe a name: for ever, if it can be told to forget all at once
- * (FUSE_NOTIFY_INC_EPOCH); else not at all. A pipe stands for a kernel that takes that, a timer, which
- * nobody can write to, for one that does not know it. */
+/* Names, and attributes that come with them, are kept where the kernel can be told to ask again, and where
+ * threads can be looked at. */
 #include "fs/sharer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,64 +52,41 @@ static struct session *session_with(int device)
 	return s;
 }
 
-/* Notifications that are in the pipe. */
-static unsigned taken(int fd)
+static void names_are_kept_where_they_can_be_expired(void **state)
 {
-	struct fuse_out_header h;
-	unsigned count = 0;
+	struct session *s = session_with(0);
 
-	while (read(fd, &h, sizeof(h)) == (ssize_t)sizeof(h)) {
-		assert_int_equal(h.len, sizeof(h));
-		assert_int_equal(h.error, WIRE_NOTIFY_INC_EPOCH);
-		assert_int_equal(h.unique, 0);
-		count++;
-	}
-	assert_int_equal(errno, EAGAIN);
-	return count;
+	s->shim.minor = 42;
+	assert_false(sharer_keeps_names(s)); /* no thread was looked at yet */
+	assert_int_equal(sharer_looks_at(s, (uint32_t)looker), may_be_seen);
+	assert_false(sharer_keeps_names(s)); /* the kernel did not offer it */
+	assert_int_equal(sharer_keeps_named(s), may_be_seen);
+	s->shim.offered = WIRE_HAS_EXPIRE_ONLY;
+	assert_int_equal(sharer_keeps_names(s), may_be_seen);
+	s->shim.minor = 41;
+	assert_false(sharer_keeps_named(s));
+	assert_int_equal(sharer_keeps_names(s), may_be_seen);
+	free(s);
 }
 
-static void names_are_kept_where_all_can_be_dropped(void **state)
+static void nothing_is_kept_where_the_kernel_keeps_nothing(void **state)
 {
-	struct session *s;
-	int way[2];
+	struct session *s = session_with(0);
 
-	assert_int_equal(pipe2(way, O_NONBLOCK | O_CLOEXEC), 0);
-	s = session_with(way[1]);
-	assert_true(sharer_name_timeout_s(s, false) == 0); /* its leaf was not exposed */
-	assert_int_equal(taken(way[0]), 0);
-	assert_true(sharer_name_timeout_s(s, true) > 0);
-	assert_true(sharer_name_timeout_s(s, true) > 0);
-	assert_true(sharer_name_timeout_s(s, false) == 0);
-	assert_int_equal(taken(way[0]), 1); /* to find out, once */
-	sharer_drop_names(s);
-	assert_int_equal(taken(way[0]), 1);
-	assert_int_equal(sharer_keeps_named(s, (uint32_t)looker), may_be_seen);
+	s->shim.minor = 42;
+	s->shim.offered = WIRE_HAS_EXPIRE_ONLY;
+	s->keeps = false;
+	assert_false(sharer_looks_at(s, (uint32_t)looker));
+	assert_false(sharer_keeps_names(s));
+	assert_false(sharer_keeps_named(s));
 	free(s);
-	close(way[0]);
-	close(way[1]);
-}
-
-static void no_name_is_kept_where_the_kernel_refuses(void **state)
-{
-	int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
-	struct session *s = session_with(timer);
-
-	assert_int_equal(write(timer, "0123456789abcdef", 16), -1);
-	assert_int_equal(errno, EINVAL);
-	for (unsigned i = 0; i < 3; i++)
-		assert_true(sharer_name_timeout_s(s, true) == 0);
-	/* nor attributes that come with a name */
-	assert_false(sharer_keeps_named(s, (uint32_t)looker));
-	sharer_drop_names(s); /* there is none */
-	free(s);
-	close(timer);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(names_are_kept_where_all_can_be_dropped),
-		cmocka_unit_test(no_name_is_kept_where_the_kernel_refuses),
+		cmocka_unit_test(names_are_kept_where_they_can_be_expired),
+		cmocka_unit_test(nothing_is_kept_where_the_kernel_keeps_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, begin, end);

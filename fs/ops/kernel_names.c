@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The names that this kernel keeps, and how they end (docs/many-nodes.md, "Names").
+ *
+ * Keeps: (5) when a leaf with names leaves this node, no path walk that begins later uses a name of it
+ * unasked. Each of its directories is gated first: the kernel has no attributes of it, so each walk into
+ * it asks for them, and the answer waits. Then a task of this file expires the names, which may have to
+ * wait for a call that has the directory locked, and opens the gate. A name never becomes invalid by
+ * that: what is mounted on it stays.
+ *
+ * Locks: `lock` is a leaf, and taken under kernel.c's.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "fs/ops/kernel_internal.h"
+
+#define LOOK_NS       200000ull /* so long a walk waits before its thread is looked at */
+#define UNKNOWN_NS    1000000000ull /* so long one whose thread shows nothing */
+#define WAIT_FIRST_NS 10000ull
+#define WAIT_LAST_NS  200000ull
+#define ABSENT_SHARE  64u /* of the cache's bytes: absent names that are noted */
+#define DIRS_MAX      (PAGE_SIZE / sizeof(struct disk_leaf_slot) + 1)
+
+/* An absent name that the kernel keeps. In the order in which they came. */
+struct absent {
+	struct absent *next; /* of the bucket */
+	struct absent *older, *newer;
+	uint64_t dir, hash;
+	uint8_t len;
+	char name[];
+};
+
+/* The names of one leaf, to be expired. */
+struct names_job {
+	struct names_job *next;
+	unsigned count; /* directories, in key order */
+	struct ops_gate gate[DIRS_MAX];
+	uint8_t image[PAGE_SIZE];
+};
+
+static uint64_t key_ino(struct disk_key key)
+{
+	return key.high >> 8;
+}
+
+static unsigned key_type(struct disk_key key)
+{
+	return key.high & 0xff;
+}
+
+/* ---- gates (under the lock) ------------------------------------------------------------- */
+
+static struct ops_gate **gate_bucket(struct kernel_names *n, uint64_t dir)
+{
+	return &n->gates[ino_hash(dir) % GATE_BUCKETS];
+}
+
+static void gate_shut(struct kernel_names *n, struct ops_gate *g, uint64_t dir)
+{
+	struct ops_gate **head = gate_bucket(n, dir);
+
+	*g = (struct ops_gate){.next = *head, .dir = dir, .number = ++n->gate_number};
+	*head = g;
+	atomic_fetch_add(&n->gated, 1);
+}
+
+static void gate_open(struct kernel_names *n, struct ops_gate *g)
+{
+	struct ops_gate **at = gate_bucket(n, g->dir);
+
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	g->dir = 0;
+	atomic_fetch_sub(&n->gated, 1);
+}
+
+/* Is there a gate of the directory that was shut up to that number? */
+static bool gate_before(struct kernel_names *n, uint64_t dir, uint64_t number)
+{
+	const struct ops_gate *g = *gate_bucket(n, dir);
+
+	while (g && (g->dir != dir || g->number > number))
+		g = g->next;
+	return g;
+}
+
+bool kernel_gated(struct kernel *k, uint64_t dir)
+{
+	struct kernel_names *n = &k->names;
+	bool gated;
+
+	if (likely(!atomic_load(&n->gated)))
+		return false;
+	rt_mutex_lock(&n->lock);
+	gated = gate_before(n, dir, UINT64_MAX);
+	rt_mutex_unlock(&n->lock);
+	return gated;
+}
+
+/*
+ * Of the gates that are shut as it comes: a walk that began before a later one may use what it finds.
+ * A thread that has the directory locked must be answered, since the names are expired under that lock.
+ */
+int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker)
+{
+	struct kernel_names *n = &k->names;
+	enum ops_walk walk = OPS_WALK_UNKNOWN;
+	uint64_t number, until, now;
+	bool looked = false;
+	int rc = 0;
+
+	if (likely(!atomic_load(&n->gated)))
+		return 0;
+	rt_mutex_lock(&n->lock);
+	number = n->gate_number;
+	until = rt_now_ns() + LOOK_NS;
+	while (!rc && gate_before(n, dir, number)) {
+		now = rt_now_ns();
+		if (now >= until && looked && walk == OPS_WALK_UNKNOWN)
+			break;
+		if (now >= until && !looked) {
+			rt_mutex_unlock(&n->lock);
+			walk = k->ops->walks(k->owner, asker);
+			rt_mutex_lock(&n->lock);
+			looked = true;
+			until = walk == OPS_WALK_UNKNOWN ? now + UNKNOWN_NS : RT_FOREVER;
+		} else if (looked && walk == OPS_WALK_NONE) {
+			break;
+		} else {
+			rt_cond_wait(&n->opened, &n->lock, MIN(until, rt_task_asks_ns()));
+			rc = rt_task_unwanted() ? -EINTR : 0;
+		}
+	}
+	rt_mutex_unlock(&n->lock);
+	return rc;
+}
+
+/* ---- absent names (under the lock) -------------------------------------------------------- */
+
+static struct absent **absent_bucket(struct kernel_names *n, uint64_t dir)
+{
+	return &n->absent[ino_hash(dir) % ABSENT_BUCKETS];
+}
+
+static size_t absent_bytes(const struct absent *a)
+{
+	return sizeof(*a) + a->len;
+}
+
+/* Out of the order; its bucket's list is the caller's to mend. */
+static void absent_unlink(struct kernel_names *n, struct absent *a)
+{
+	*(a->older ? &a->older->newer : &n->oldest) = a->newer;
+	*(a->newer ? &a->newer->older : &n->newest) = a->older;
+	n->absent_bytes -= absent_bytes(a);
+}
+
+static void absent_add(struct kernel_names *n, struct absent *a)
+{
+	struct absent **head = absent_bucket(n, a->dir);
+
+	a->next = *head;
+	*head = a;
+	a->older = n->newest;
+	*(a->older ? &a->older->newer : &n->oldest) = a;
+	n->newest = a;
+	n->absent_bytes += absent_bytes(a);
+}
+
+static bool absent_in(
+	const struct absent *a, uint64_t dir, const struct tree_leaf_range *range)
+{
+	struct disk_key key = disk_key(dir, DISK_ITEM_ENTRY, a->hash);
+
+	return a->dir == dir && disk_key_compare(range->low, key) <= 0 &&
+	       disk_key_compare(key, range->high) < 0;
+}
+
+/* Those of the directory whose keys are within the range leave the table, as a list. */
+static struct absent *absent_take(
+	struct kernel_names *n, uint64_t dir, const struct tree_leaf_range *range)
+{
+	struct absent **at = absent_bucket(n, dir), *list = NULL;
+
+	while (*at) {
+		struct absent *a = *at;
+
+		if (!absent_in(a, dir, range)) {
+			at = &a->next;
+			continue;
+		}
+		*at = a->next;
+		absent_unlink(n, a);
+		a->next = list;
+		list = a;
+	}
+	return list;
+}
+
+static bool absent_has(struct kernel_names *n, uint64_t dir)
+{
+	const struct absent *a = *absent_bucket(n, dir);
+
+	while (a && a->dir != dir)
+		a = a->next;
+	return a;
+}
+
+static struct absent *absent_take_oldest(struct kernel_names *n)
+{
+	struct absent *a = n->oldest, **at;
+
+	if (!a)
+		return NULL;
+	at = absent_bucket(n, a->dir);
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+	absent_unlink(n, a);
+	return a;
+}
+
+static bool absent_crowded(const struct kernel_names *n)
+{
+	return n->absent_bytes > n->absent_max - n->absent_max / 8;
+}
+
+/* ---- expiring ------------------------------------------------------------------------------- */
+
+/*
+ * An answer that gave the name to a thread, which may not have taken it in: expired before that, it would
+ * come back to life. Only answers about names that the kernel has already are taken in without the
+ * directory's lock.
+ */
+static void await_taken_in(struct kernel *k, uint64_t ino)
+{
+	uint64_t wait_ns = WAIT_FIRST_NS;
+	bool taken_in, made;
+
+	for (;;) {
+		rt_mutex_lock(&k->lock);
+		taken_in = names_taken_in(k, ino, &made);
+		rt_mutex_unlock(&k->lock);
+		if (taken_in || atomic_load(&k->gone))
+			return;
+		rt_sleep_ns(wait_ns);
+		wait_ns = MIN(wait_ns * 2, WAIT_LAST_NS);
+	}
+}
+
+static void expire(struct kernel *k, uint64_t dir, const char *name, size_t len)
+{
+	if (!atomic_load(&k->gone))
+		k->ops->expire_name(k->owner, dir, (struct ops_name){name, len});
+}
+
+static void absent_expire(struct kernel *k, struct absent *list)
+{
+	while (list) {
+		struct absent *a = list;
+
+		list = a->next;
+		expire(k, a->dir, a->name, a->len);
+		rt_free(a);
+	}
+}
+
+struct expiring {
+	struct kernel *k;
+	const struct names_job *job;
+	unsigned at; /* the directory */
+};
+
+static void expire_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	struct expiring *x = (struct expiring *)arg;
+	const struct names_job *job = x->job;
+	const struct disk_entry *e;
+	size_t at = 0;
+	int error;
+
+	while (x->at < job->count && job->gate[x->at].dir < key_ino(key))
+		x->at++;
+	if (key_type(key) != DISK_ITEM_ENTRY || x->at == job->count ||
+		job->gate[x->at].dir != key_ino(key))
+		return;
+	while (entry_step(value, len, &at, &e, &error)) {
+		await_taken_in(x->k, e->ino);
+		expire(x->k, key_ino(key), e->name, e->name_bytes);
+	}
+}
+
+static void job_end(struct kernel_names *n, struct names_job *job)
+{
+	rt_mutex_lock(&n->lock);
+	for (unsigned i = 0; i < job->count; i++)
+		gate_open(n, &job->gate[i]);
+	n->jobs--;
+	rt_mutex_unlock(&n->lock);
+	rt_cond_broadcast(&n->opened);
+	rt_free(job);
+}
+
+static void job_run(struct kernel *k, struct names_job *job)
+{
+	struct kernel_names *n = &k->names;
+	struct expiring x = {.k = k, .job = job};
+	struct tree_leaf_range range;
+
+	(void)tree_leaf_range(job->image, &range);
+	tree_leaf_items(job->image, expire_item, &x);
+	for (unsigned i = 0; i < job->count; i++) {
+		struct absent *list;
+
+		rt_mutex_lock(&n->lock);
+		list = absent_take(n, job->gate[i].dir, &range);
+		rt_mutex_unlock(&n->lock);
+		absent_expire(k, list);
+	}
+	job_end(n, job);
+}
+
+/* There are many: the kernel is told to ask for the oldest again. */
+static void trim(struct kernel *k)
+{
+	struct kernel_names *n = &k->names;
+	struct absent *a;
+
+	do {
+		rt_mutex_lock(&n->lock);
+		a = absent_crowded(n) ? absent_take_oldest(n) : NULL;
+		if (a)
+			a->next = NULL;
+		else
+			n->trimming = false;
+		rt_mutex_unlock(&n->lock);
+		absent_expire(k, a);
+	} while (a);
+}
+
+static void names_main(void *arg)
+{
+	struct kernel *k = (struct kernel *)arg;
+	struct kernel_names *n = &k->names;
+
+	rt_mutex_lock(&n->lock);
+	while (n->queue || n->trim || !n->stopping) {
+		struct names_job *job = n->queue;
+		bool trims = !job && n->trim;
+
+		if (!job && !trims) {
+			n->idle++;
+			rt_cond_wait(&n->work, &n->lock, RT_FOREVER);
+			n->idle--;
+			continue;
+		}
+		if (job && !(n->queue = job->next))
+			n->queue_end = &n->queue;
+		n->queued -= job != NULL;
+		n->trim &= !trims;
+		rt_mutex_unlock(&n->lock);
+		if (job)
+			job_run(k, job);
+		else
+			trim(k);
+		rt_mutex_lock(&n->lock);
+	}
+	rt_mutex_unlock(&n->lock);
+}
+
+/* Under the lock. If no task can be added: those there are must do. */
+static int names_task_add(struct kernel *k)
+{
+	struct kernel_names *n = &k->names;
+	int e;
+
+	if (n->queued + n->trim <= n->idle || n->tasks == NAME_TASKS_MAX)
+		return 0;
+	e = rt_task_spawn(&n->task[n->tasks], "weft-names", names_main, k);
+	if (!e)
+		n->tasks++;
+	return e;
+}
+
+/* ---- a leaf is given up ------------------------------------------------------------------------ */
+
+struct gathering {
+	struct kernel *k;
+	struct names_job *job;
+	uint64_t dir; /* at which it is */
+	bool entries; /* it has some here */
+};
+
+/* A walk that asks from here on waits; of what the kernel has not got it has no name either. */
+static void job_gate(struct kernel *k, struct names_job *job, uint64_t dir)
+{
+	struct kernel_names *n = &k->names;
+	struct ops_gate *g = &job->gate[job->count];
+
+	WEFT_ASSERT(job->count < DIRS_MAX);
+	rt_mutex_lock(&n->lock);
+	gate_shut(n, g, dir);
+	rt_mutex_unlock(&n->lock);
+	if (k->ops->drop_attributes(k->owner, dir)) {
+		job->count++;
+		return;
+	}
+	rt_mutex_lock(&n->lock);
+	gate_open(n, g);
+	rt_mutex_unlock(&n->lock);
+	rt_cond_broadcast(&n->opened);
+}
+
+/* A directory of the leaf, when all its items have been seen. */
+static void gather_end(struct gathering *g)
+{
+	struct kernel_names *n = &g->k->names;
+	bool absent;
+
+	rt_mutex_lock(&n->lock);
+	absent = absent_has(n, g->dir);
+	rt_mutex_unlock(&n->lock);
+	if (g->entries || absent)
+		job_gate(g->k, g->job, g->dir);
+	g->entries = false;
+}
+
+static void gather_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	struct gathering *g = (struct gathering *)arg;
+
+	if (g->dir != key_ino(key)) {
+		gather_end(g);
+		g->dir = key_ino(key);
+	}
+	g->entries |= key_type(key) == DISK_ITEM_ENTRY;
+}
+
+/* Where there are too many jobs, or no memory, the leaf is not given up yet. */
+static struct names_job *job_get(struct kernel_names *n)
+{
+	struct names_job *job = NULL;
+	bool room;
+
+	for (;;) {
+		rt_mutex_lock(&n->lock);
+		room = n->jobs < NAME_JOBS_MAX;
+		n->jobs += room;
+		rt_mutex_unlock(&n->lock);
+		if (room)
+			job = rt_alloc(sizeof(*job));
+		if (job)
+			return job;
+		rt_mutex_lock(&n->lock);
+		n->jobs -= room;
+		rt_mutex_unlock(&n->lock);
+		rt_sleep_ns(WAIT_LAST_NS);
+	}
+}
+
+void kernel_names_drop(struct kernel *k, const void *image)
+{
+	struct kernel_names *n = &k->names;
+	struct tree_leaf_range range;
+	struct gathering g = {.k = k};
+	struct names_job *job;
+
+	if (!tree_leaf_range(image, &range))
+		return;
+	g.job = job = job_get(n);
+	g.dir = key_ino(range.low);
+	memcpy(job->image, image, PAGE_SIZE);
+	tree_leaf_items(job->image, gather_item, &g);
+	gather_end(&g);
+	if (!job->count) {
+		job_end(n, job);
+		return;
+	}
+	rt_mutex_lock(&n->lock);
+	*n->queue_end = job;
+	n->queue_end = &job->next;
+	n->queued++;
+	(void)names_task_add(k);
+	rt_mutex_unlock(&n->lock);
+	rt_cond_signal(&n->work);
+}
+
+/* ---- what the kernel may keep ------------------------------------------------------------------- */
+
+bool ops_kernel_absent(struct fs *fs, uint64_t dir, struct ops_name name,
+	const struct ops_looked *looked)
+{
+	struct kernel *k = fs->kernel;
+	struct kernel_names *n = &k->names;
+	struct absent *a;
+	bool room;
+
+	if (!looked->name || kernel_gated(k, dir))
+		return false;
+	a = rt_alloc(sizeof(*a) + name.len);
+	if (!a)
+		return false;
+	a->dir = dir;
+	a->hash = name_hash(fs, name);
+	a->len = (uint8_t)name.len;
+	memcpy(a->name, name.bytes, name.len);
+	rt_mutex_lock(&n->lock);
+	room = n->absent_bytes + absent_bytes(a) <= n->absent_max;
+	if (room)
+		absent_add(n, a);
+	if (absent_crowded(n) && !n->trimming) {
+		n->trimming = n->trim = true;
+		(void)names_task_add(k);
+		rt_cond_signal(&n->work);
+	}
+	rt_mutex_unlock(&n->lock);
+	if (!room)
+		rt_free(a);
+	return room && cache_exposure_stands(fs->volume->cache, &looked->names);
+}
+
+void ops_names_gate(struct fs *fs, uint64_t dir, struct ops_gate *gate)
+{
+	struct kernel *k = fs->kernel;
+
+	rt_mutex_lock(&k->names.lock);
+	gate_shut(&k->names, gate, dir);
+	rt_mutex_unlock(&k->names.lock);
+	(void)k->ops->drop_attributes(k->owner, dir);
+}
+
+void ops_names_expire(struct fs *fs, struct ops_gate *gate, struct ops_name name)
+{
+	struct kernel *k = fs->kernel;
+
+	expire(k, gate->dir, name.bytes, name.len);
+	rt_mutex_lock(&k->names.lock);
+	gate_open(&k->names, gate);
+	rt_mutex_unlock(&k->names.lock);
+	rt_cond_broadcast(&k->names.opened);
+}
+
+/* ---- the kernel comes and goes ------------------------------------------------------------------ */
+
+int kernel_names_start(struct kernel *k)
+{
+	struct kernel_names *n = &k->names;
+	int e;
+
+	n->queue_end = &n->queue;
+	n->absent_max =
+		cache_frame_count(k->fs->volume->cache) * PAGE_SIZE / ABSENT_SHARE;
+	e = rt_task_spawn(&n->task[0], "weft-names", names_main, k);
+	n->tasks = !e;
+	return e;
+}
+
+void kernel_names_stop(struct kernel *k)
+{
+	struct kernel_names *n = &k->names;
+	struct absent *a;
+
+	rt_mutex_lock(&n->lock);
+	n->stopping = true;
+	rt_mutex_unlock(&n->lock);
+	rt_cond_broadcast(&n->work);
+	for (unsigned i = 0; i < n->tasks; i++)
+		rt_task_join(n->task[i]);
+	while ((a = absent_take_oldest(n)))
+		rt_free(a);
+}
