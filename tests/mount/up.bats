@@ -18,7 +18,7 @@ teardown() {
 
 up() {
 	local rc=0
-	NODES=1 BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@" || rc=$?
+	NODES=${NODES-1} STORES=$DIR/stores BIN=$BIN STORE=$STORE DIR=$MNT SIZE=64M "$ROOT/packaging/up" "$@" || rc=$?
 	DAEMON=$(weft status "$MNT" --json 2>/dev/null | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
 	[ -z "$DAEMON" ] || echo "$DAEMON" >>"$DIR/pids"
 	return $rc
@@ -68,14 +68,42 @@ nodes_up() {
 	return $rc
 }
 
+@test "down without NODES takes down what is up, and the last line of up says how" {
+	run up up
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"sudo make down DIR=$MNT STORE=$STORE STORES=$DIR/stores "* ]]
+	NODES=3 run up up
+	[ "$status" -eq 1 ]
+	[[ $output == *"make down first"* ]]
+	[ ! -e "$MNT/1" ]
+	NODES='' run up down
+	echo "$output"
+	[[ $output == *"Unmounted $MNT."* ]]
+	[ "$(mounts)" = 0 ]
+	PURGE=1 NODES='' up down
+	[ ! -e "$STORE" ]
+}
+
 @test "three nodes: up, up again, over a crash of one, and of all; down takes away everything" {
 	local n pids=() guardian again
 	command -v ip >/dev/null || skip "needs ip"
 	ip netns add "weft-up-$$-try" && ip netns del "weft-up-$$-try" || skip "needs network namespaces"
-	run nodes_up up
+	chmod 755 "$DIR"
+	SUDO_UID=12345 SUDO_GID=12346 run nodes_up up
 	echo "$output"
 	[ "$status" -eq 0 ]
 	[[ $output == *"cat $DIR/nodes/3/hello"*"written on node 1 at "* ]]
+	# what README says comes next; and again after another up, also where root wrote the file
+	setpriv --reuid 12345 --regid 12346 --clear-groups sh -c "echo mine >$DIR/nodes/1/hello"
+	[ "$(cat "$DIR/nodes/3/hello")" = mine ]
+	rm "$DIR/nodes/1/hello"
+	echo roots >"$DIR/nodes/2/hello"
+	SUDO_UID=12345 SUDO_GID=12346 nodes_up up
+	setpriv --reuid 12345 --regid 12346 --clear-groups sh -c "echo mine >$DIR/nodes/1/hello"
+	DIR=$DIR/nodes NODES=1 STORE=$DIR/one STORES=$DIR/stores run "$ROOT/packaging/up" up
+	[ "$status" -eq 1 ]
+	[[ $output == *"make down first"* ]]
 	echo kept >"$DIR/nodes/2/f"
 	run nodes_up up
 	[[ $output == *"Already up"* ]]
