@@ -55,8 +55,8 @@ static bool sleeps(uint32_t thread)
 	return sleeps_in(thread, place, sizeof(place));
 }
 
-/* /proc is that of the threads' numbers, and shows everybody's. */
-static bool may_look(void)
+/* /proc is that of the threads' numbers. */
+static bool has_proc(void)
 {
 	char self[32];
 	ssize_t got = readlink("/proc/self", self, sizeof(self) - 1);
@@ -64,8 +64,28 @@ static bool may_look(void)
 	if (got < 0)
 		return false;
 	self[got] = 0;
-	return strtol(self, NULL, 10) == getpid() && geteuid() == 0 &&
+	return strtol(self, NULL, 10) == getpid();
+}
+
+/* And it shows everybody's. */
+static bool may_look(void)
+{
+	return has_proc() && geteuid() == 0 &&
 	       prctl(PR_CAPBSET_READ, CAP_SYS_PTRACE, 0, 0, 0) == 1;
+}
+
+uint32_t asker_uid(uint32_t thread)
+{
+	uint32_t real, effective, saved, uid;
+	char text[4096];
+	const char *at;
+
+	if (!thread || !has_proc() || proc_read(thread, "status", text, sizeof(text)) <= 0)
+		return UINT32_MAX;
+	at = strstr(text, "\nUid:");
+	return at && sscanf(at, "\nUid: %u %u %u %u", &real, &effective, &saved, &uid) == 4
+		       ? uid
+		       : UINT32_MAX;
 }
 
 int asker_seen(uint32_t thread)

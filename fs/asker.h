@@ -14,6 +14,11 @@
  */
 int asker_seen(uint32_t thread);
 /*
+ * The user as whom the thread uses files (its fsuid); UINT32_MAX: not known, as of a thread of another pid
+ * namespace.
+ */
+uint32_t asker_uid(uint32_t thread);
+/*
  * The thread was given an answer before the first call. Has it ended, run its program, or gone to sleep
  * since? Then it has left the kernel's function that took the answer in. *seen, all 0 at first, is
  * what was seen of it so far. False: no, or not known. Does not wait.

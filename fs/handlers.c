@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "fs/asker.h"
 #include "fs/mount.h"
 #include "fs/sharer.h"
 
@@ -117,6 +118,13 @@ struct ops_caller request_caller(fuse_req_t req)
 		.keeps_setid = true,
 		.in_group = true,
 	};
+}
+
+uint32_t request_uid(fuse_req_t req)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	return ctx->uid == UINT32_MAX ? asker_uid((uint32_t)ctx->pid) : ctx->uid;
 }
 
 int session_may_change(struct session *s)

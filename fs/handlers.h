@@ -105,6 +105,12 @@ struct fs *request_fs(fuse_req_t req);
 /* Who asks. Setuid and setgid bits are kept unless the kernel says otherwise. */
 struct ops_caller request_caller(fuse_req_t req);
 /*
+ * Who asks: UINT32_MAX if that is not known. Where mounts may be idmapped the kernel says it of requests that
+ * create alone, which own what they create; of others it is looked up. Through an idmapped mount it is not the
+ * user that the volume knows.
+ */
+uint32_t request_uid(fuse_req_t req);
+/*
  * 0, or -EROFS when the volume takes no changes: it is read-only, or its log has failed.
  * What changes something asks first. Logs the first failure.
  */

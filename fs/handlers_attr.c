@@ -74,8 +74,10 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set.set |= OPS_KILL_SETID;
 	/* chown(2) to no one; or a write, fallocate or copy follows that takes setuid, setgid or
 	 * capabilities, and does so itself. The kernel has looked at nobody's right to it. */
-	if (set.set == 0)
+	if (set.set == 0) {
 		set.set = OPS_CHOWN_NO_ONE;
+		caller.uid = request_uid(req);
+	}
 	caller.keeps_setid = !kills;
 	if (ret == 0)
 		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);

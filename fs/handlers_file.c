@@ -335,11 +335,12 @@ void handle_fsync(
 /*
  * FALLOCATE and COPY_FILE_RANGE carry no word on setuid: only root's capability keeps it.
  */
-static struct ops_caller caller_by_uid(fuse_req_t req)
+static struct ops_caller caller_by_uid(fuse_req_t req, fuse_ino_t ino)
 {
 	struct ops_caller caller = request_caller(req);
 
-	caller.keeps_setid = caller.uid == 0;
+	caller.keeps_setid =
+		!has_setid_bits(request_fs(req), ino) || request_uid(req) == 0;
 	return caller;
 }
 
@@ -347,7 +348,7 @@ void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 	off_t length, struct fuse_file_info *fi)
 {
 	struct fs *fs = request_fs(req);
-	struct ops_caller caller = caller_by_uid(req);
+	struct ops_caller caller = caller_by_uid(req, ino);
 	int ret = request_may_change(req);
 	bool had_bits;
 
@@ -357,7 +358,7 @@ void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 		reply_status(req, ret);
 		return;
 	}
-	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino);
+	had_bits = !caller.keeps_setid;
 	ret = ops_fallocate(
 		fs, file_of(fi), &caller, mode, (uint64_t)offset, (uint64_t)length);
 	if (had_bits)
@@ -370,7 +371,7 @@ void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 	struct fuse_file_info *fi_out, size_t length, int flags)
 {
 	struct fs *fs = request_fs(req);
-	struct ops_caller caller = caller_by_uid(req);
+	struct ops_caller caller = caller_by_uid(req, ino_out);
 	int64_t ret = request_may_change(req);
 	bool had_bits;
 
@@ -380,7 +381,7 @@ void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 		fuse_reply_err(req, (int)-ret);
 		return;
 	}
-	had_bits = !caller.keeps_setid && has_setid_bits(fs, ino_out);
+	had_bits = !caller.keeps_setid;
 	ops_passes_pages(fs, file_of(fi_out));
 	ret = ops_copy_range(fs, file_of(fi_in), (uint64_t)offset_in, file_of(fi_out),
 		(uint64_t)offset_out, MIN(length, COPY_MAX), &caller);

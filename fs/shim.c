@@ -23,6 +23,11 @@
 
 #define WIRE_STATX                52           /* opcode, protocol 7.39 */
 #define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
+/*
+ * INIT flag, protocol 7.41: idmapped mounts. Requests that create carry the mapped uid and gid then,
+ * all others neither (request_uid).
+ */
+#define WIRE_ALLOW_IDMAP (1ull << 40)
 
 /* Requests that the kernel has under way at a time. No bound where what a mapping holds is written
  * back by such, and others may wait for that. */
@@ -152,7 +157,8 @@ static bool uring_wanted(struct session *s)
 static void init_patch(struct session *s, struct fuse_init_out *init)
 {
 	uint64_t wanted = FUSE_PARALLEL_DIROPS | FUSE_EXPLICIT_INVAL_DATA |
-			  FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT | FUSE_INIT_EXT;
+			  FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT | FUSE_INIT_EXT |
+			  WIRE_ALLOW_IDMAP;
 	uint64_t flags = init->flags | (uint64_t)init->flags2 << 32;
 
 	flags = (flags | wanted) & s->shim.offered;

@@ -27,7 +27,6 @@ locks() {
 
 @test "a lock is handed over, wakes who waits, and goes with a process that is killed" {
 	locks hand_over "${M[1]}" "${M[3]}"
-	locks walk "${M[1]}" "${M[3]}"
 }
 
 @test "flock(1) on two nodes" {

@@ -77,30 +77,6 @@ def lock(fd, how, length=0, start=0):
 EX, SH, UN, NB = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN, fcntl.LOCK_NB
 
 
-def ranges(a, b):
-    fa = opened(a)
-    lock(fa, EX, 10, 5)
-    lock(fa, SH, 10, 100)
-
-    def other():
-        fb = opened(b)
-        refused(lambda: lock(fb, EX | NB, 10, 14))
-        refused(lambda: lock(fb, SH | NB))
-        lock(fb, EX | NB, 5, 15)
-        lock(fb, SH | NB, 100, 100)
-        asked = FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
-        kind, _, start, length, pid = FLOCK.unpack(fcntl.fcntl(fb, fcntl.F_GETLK, asked))
-        assert (kind, pid) == (fcntl.F_WRLCK, 0) and (start, length) == (5, 10)
-        lock(fb, EX, 10, 5)
-
-    pid = child(other)
-    blocked(pid)
-    lock(fa, UN, 5, 5)
-    blocked(pid)  # the other half is still held
-    lock(fa, UN)
-    end(pid)
-
-
 # Who asks for the first one in the way, and then behind it, comes by all of them.
 def walk(a, b):
     fa = opened(a)
@@ -123,6 +99,31 @@ def walk(a, b):
     end(child(other))
     os.close(fb)
     os.close(fa)
+
+
+def ranges(a, b):
+    fa = opened(a)
+    lock(fa, EX, 10, 5)
+    lock(fa, SH, 10, 100)
+
+    def other():
+        fb = opened(b)
+        refused(lambda: lock(fb, EX | NB, 10, 14))
+        refused(lambda: lock(fb, SH | NB))
+        lock(fb, EX | NB, 5, 15)
+        lock(fb, SH | NB, 100, 100)
+        asked = FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0)
+        kind, _, start, length, pid = FLOCK.unpack(fcntl.fcntl(fb, fcntl.F_GETLK, asked))
+        assert (kind, pid) == (fcntl.F_WRLCK, 0) and (start, length) == (5, 10)
+        lock(fb, EX, 10, 5)
+
+    pid = child(other)
+    blocked(pid)
+    lock(fa, UN, 5, 5)
+    blocked(pid)  # the other half is still held
+    lock(fa, UN)
+    end(pid)
+    walk(a, b)
 
 
 def hand_over(a, b):

@@ -173,12 +173,41 @@ static void rights_are_looked_at(void **state)
 	close(ends[1]);
 }
 
+static void is_another_user(int ready)
+{
+	if (setresuid(1000, 1000, 1000) == 0)
+		(void)!write(ready, "x", 1);
+	pause();
+}
+
+static void a_thread_has_the_user_that_files_are_used_by(void **state)
+{
+	int ready[2];
+	pid_t child;
+	char c;
+
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(pipe(ready), 0);
+	child = child_of(is_another_user, ready[1]);
+	assert_int_equal(read(ready[0], &c, 1), 1);
+	assert_int_equal(asker_uid((uint32_t)child), 1000);
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_int_equal(asker_uid((uint32_t)child), UINT32_MAX);
+	assert_int_equal(asker_uid(0), UINT32_MAX);
+	assert_int_equal(asker_uid((uint32_t)getpid()), 0);
+	close(ready[0]);
+	close(ready[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(who_sleeps_stops_or_computes_has_gone_on),
 		cmocka_unit_test(who_sleeps_so_that_no_signal_wakes_it_has_after_a_while),
 		cmocka_unit_test(rights_are_looked_at),
+		cmocka_unit_test(a_thread_has_the_user_that_files_are_used_by),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
