@@ -190,13 +190,13 @@ void attr_to_stat(const struct ops_attr *attr, struct stat *st)
 void attr_to_entry(
 	fuse_req_t req, const struct ops_attr *attr, struct fuse_entry_param *entry)
 {
-	double timeout_s = kernel_timeout_s(fuse_req_userdata(req));
+	struct session *s = fuse_req_userdata(req);
 
 	*entry = (struct fuse_entry_param){
 		.ino = attr->ino,
 		.generation = attr->inode.generation,
-		.attr_timeout = timeout_s,
-		.entry_timeout = timeout_s,
+		.attr_timeout = passing_timeout_s(s, attr),
+		.entry_timeout = kernel_timeout_s(s),
 	};
 	attr_to_stat(attr, &entry->attr);
 }
@@ -216,18 +216,9 @@ void reply_status(fuse_req_t req, int ret)
 	fuse_reply_err(req, ret < 0 ? -ret : 0);
 }
 
-int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
-	double *timeout_s)
+double passing_timeout_s(struct session *s, const struct ops_attr *attr)
 {
-	bool keeps;
-	int ret;
-
-	*timeout_s = kernel_timeout_s(s);
-	if (!session_keeps(s))
-		return ops_getattr(session_fs(s), ino, out);
-	ret = ops_getattr_kept(session_fs(s), ino, thread, out, &keeps);
-	*timeout_s = keeps ? KEPT_S : 0;
-	return ret;
+	return ops_blocks_hidden(session_fs(s), attr) ? 0 : kernel_timeout_s(s);
 }
 
 double absent_name_timeout_s(struct session *s, uint64_t dir, struct ops_name name,

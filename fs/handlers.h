@@ -28,9 +28,16 @@ static inline double kernel_timeout_s(struct session *s)
 	return session_shared(s) ? 0 : 3600;
 }
 #define KEPT_S 3600 /* what it is told of when it may change */
-/* Attributes that the thread asks for, and how long the kernel may believe them. Waits. */
-int attr_get(struct session *s, uint64_t ino, uint32_t thread, struct ops_attr *out,
-	double *timeout_s);
+/* How long it may believe these, that it gets with a name or with its own change. */
+double passing_timeout_s(struct session *s, const struct ops_attr *attr);
+/*
+ * Gets attributes that the thread asks for, and answers, perhaps by another task once this has returned. ret:
+ * 0 or a negative errno. Waits.
+ */
+typedef void (*attr_reply)(struct session *s, void *request, int ret,
+	struct ops_size *size, const struct ops_attr *attr, double timeout_s);
+void attr_answer(struct session *s, uint64_t ino, uint32_t thread, attr_reply reply,
+	void *request);
 /* For a name that was looked up, and is absent. */
 double absent_name_timeout_s(struct session *s, uint64_t dir, struct ops_name name,
 	const struct ops_looked *looked);

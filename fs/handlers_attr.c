@@ -3,21 +3,93 @@
 #include <errno.h>
 #include <string.h>
 
+#include "fs/aside.h"
 #include "fs/handlers.h"
 #include "fs/sharer.h"
 #include "fs/shim.h"
 
-void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static int attr_get(struct session *s, uint64_t ino, uint32_t thread,
+	struct ops_attr *out, double *timeout_s)
 {
-	struct session *s = fuse_req_userdata(req);
+	bool keeps;
+	int ret;
+
+	*timeout_s = kernel_timeout_s(s);
+	if (!session_keeps(s))
+		return ops_getattr(session_fs(s), ino, out);
+	ret = ops_getattr_kept(session_fs(s), ino, thread, out, &keeps);
+	*timeout_s = keeps ? KEPT_S : 0;
+	return ret;
+}
+
+/* A file without blocks: what mappings hold of it comes first. */
+struct attr_job {
+	struct aside_job job;
+	uint64_t ino;
+	attr_reply reply;
+	void *request;
+};
+
+static void attr_run(struct session *s, struct aside_job *job)
+{
+	struct attr_job *j = (struct attr_job *)job;
+	int ret = ops_fetched(session_fs(s), j->ino, aside_fetch, s);
+	struct ops_size size = ops_size_look(session_fs(s), j->ino);
+	struct ops_attr attr;
+
+	if (ret == 0)
+		ret = ops_getattr(session_fs(s), j->ino, &attr);
+	j->reply(s, j->request, ret, &size, &attr, 0);
+	rt_free(j);
+}
+
+/* On several nodes a worker may wait for the kernel. False: `attr` is all that can be said. */
+static bool attr_aside(struct session *s, uint64_t ino, attr_reply reply, void *request)
+{
+	struct attr_job *j = rt_alloc(sizeof(*j));
+
+	if (!j)
+		return false;
+	*j = (struct attr_job){
+		.job.run = attr_run, .ino = ino, .reply = reply, .request = request};
+	if (session_shared(s))
+		attr_run(s, &j->job);
+	else if (!aside_run(s, &j->job)) {
+		rt_free(j);
+		return false;
+	}
+	return true;
+}
+
+void attr_answer(
+	struct session *s, uint64_t ino, uint32_t thread, attr_reply reply, void *request)
+{
 	struct ops_size size = ops_size_look(session_fs(s), ino);
 	struct ops_attr attr;
 	double timeout;
-	int ret = attr_get(s, ino, (uint32_t)fuse_req_ctx(req)->pid, &attr, &timeout);
+	int ret = attr_get(s, ino, thread, &attr, &timeout);
 
+	if (ret == 0 && unlikely(ops_blocks_hidden(session_fs(s), &attr))) {
+		if (attr_aside(s, ino, reply, request))
+			return;
+		attr.inode.blocks = 1; /* so nobody takes it for empty */
+		timeout = 0;
+	}
+	reply(s, request, ret, &size, &attr, timeout);
+}
+
+static void reply_getattr(struct session *s, void *request, int ret,
+	struct ops_size *size, const struct ops_attr *attr, double timeout_s)
+{
 	if (!ret)
-		sharer_told(s, &size, &attr, timeout > 0);
-	reply_attr(req, gone_is_stale(ret), &attr, timeout);
+		sharer_told(s, size, attr, timeout_s > 0);
+	reply_attr(request, gone_is_stale(ret), attr, timeout_s);
+}
+
+void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	attr_answer(fuse_req_userdata(req), ino, (uint32_t)fuse_req_ctx(req)->pid,
+		reply_getattr, req);
 }
 
 /* Times past what 64 bits of nanoseconds hold are taken as the nearest that they do. */
@@ -84,8 +156,8 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	if (ret == 0)
 		told_in_passing(req, &attr);
 	/* the kernel takes these whatever it was told meanwhile */
-	reply_attr(
-		req, gone_is_stale(ret), &attr, kernel_timeout_s(fuse_req_userdata(req)));
+	reply_attr(req, gone_is_stale(ret), &attr,
+		ret ? 0 : passing_timeout_s(fuse_req_userdata(req), &attr));
 }
 
 void handle_statfs(fuse_req_t req, fuse_ino_t ino)

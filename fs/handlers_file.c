@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/aside.h"
 #include "fs/handlers.h"
 #include "fs/shim.h"
 
@@ -89,7 +90,7 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	file_reply_flags(req, fi, file);
-	if (ops_file_accessed(file))
+	if (ops_file_accessed(file) || ops_blocks_hidden(fs, &attr))
 		forget_attributes(req, ino);
 	if (fuse_reply_open(req, fi) < 0)
 		ops_close(fs, file);
@@ -225,6 +226,8 @@ void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	bool kept = session_keeps(s) && !shim_request_is_direct();
 	int ret;
 
+	if (!session_shared(s) && !shim_request_is_direct())
+		ops_file_paged(file_of(fi));
 	if (offset % PAGE_SIZE + size > part_max) {
 		read_in_parts(req, file_of(fi), (uint64_t)offset, size, part_max);
 		return;
@@ -290,6 +293,67 @@ static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t
 	ops_stored(fs, ino);
 }
 
+struct write_job {
+	struct aside_job job;
+	fuse_req_t req; /* NULL: answered */
+	struct ops_file *file;
+	uint64_t ino, first, end;
+	uint64_t given;
+	bool all;
+	size_t done;
+};
+
+static void write_run(struct session *s, struct aside_job *job)
+{
+	struct write_job *j = (struct write_job *)job;
+
+	if (j->all)
+		(void)aside_fetch(s, j->ino, 0, UINT64_MAX);
+	else
+		(void)aside_fetch(s, j->ino, j->first, j->end);
+	if (j->all)
+		ops_file_pages_gone(j->file, j->given);
+	if (j->req)
+		fuse_reply_write(j->req, j->done);
+	rt_free(j);
+}
+
+/*
+ * Bytes were written past the kernel's pages. It has dropped those of the range when it sent the request,
+ * and does so again when a synchronous one has been answered; for an asynchronous one it does not. What it
+ * has read, or written, in between is dropped before the answer. Where all handles are for direct I/O, all
+ * of the file is, once. A request of the ring that may not wait is answered first.
+ */
+static bool write_aside(struct session *s, fuse_req_t req, fuse_ino_t ino,
+	struct ops_file *file, off_t offset, size_t done)
+{
+	struct write_job *j;
+	uint64_t given;
+	bool alone;
+
+	if (session_shared(s) || done == 0 || !ops_file_has_pages(file, &given, &alone))
+		return false;
+	j = rt_alloc(sizeof(*j));
+	if (!j)
+		return false;
+	*j = (struct write_job){.job.run = write_run,
+		.req = req,
+		.file = file,
+		.given = given,
+		.all = alone,
+		.ino = ino,
+		.first = (uint64_t)offset / PAGE_SIZE,
+		.end = DIV_UP((uint64_t)offset + done, (uint64_t)PAGE_SIZE),
+		.done = done};
+	if (aside_run(s, &j->job))
+		return true;
+	j->req = NULL;
+	j->all = false; /* the file may be closed by then */
+	if (!aside_queue(s, &j->job))
+		rt_free(j);
+	return false;
+}
+
 void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi)
 {
@@ -298,6 +362,7 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	struct ops_caller caller = request_caller(req);
 	bool kills = shim_request_kills_setid();
 	bool append = (fi->flags & O_APPEND) && !shim_request_is_writeback();
+	bool direct = shim_request_is_direct();
 	int64_t ret = request_may_change(req);
 	bool had_bits;
 
@@ -309,6 +374,8 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 		fuse_reply_err(req, (int)-ret);
 		return;
 	}
+	if (!session_shared(s) && !direct)
+		ops_file_paged(file_of(fi));
 	caller.keeps_setid = !kills;
 	had_bits = kills && has_setid_bits(fs, ino);
 	if (fi->flags & O_DIRECT)
@@ -322,7 +389,8 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	}
 	atomic_fetch_add_explicit(
 		&session_counters(s)->bytes_written, (uint64_t)ret, memory_order_relaxed);
-	fuse_reply_write(req, (size_t)ret);
+	if (!direct || !write_aside(s, req, ino, file_of(fi), offset, (size_t)ret))
+		fuse_reply_write(req, (size_t)ret);
 }
 
 /* Files and directories. */
@@ -393,9 +461,53 @@ void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 		fuse_reply_write(req, (size_t)ret);
 }
 
+static void reply_lseek(fuse_req_t req, int64_t ret)
+{
+	if (ret < 0)
+		fuse_reply_err(req, (int)-ret);
+	else
+		fuse_reply_lseek(req, ret);
+}
+
+struct lseek_job {
+	struct aside_job job;
+	fuse_req_t req;
+	struct ops_file *file; /* open until the answer */
+	uint64_t offset;
+	int whence;
+};
+
+static void lseek_run(struct session *s, struct aside_job *job)
+{
+	struct lseek_job *j = (struct lseek_job *)job;
+
+	reply_lseek(j->req,
+		ops_lseek(session_fs(s), j->file, j->offset, j->whence, aside_fetch, s));
+	rt_free(j);
+}
+
+static int fetch_later(void *owner, uint64_t ino, uint64_t first, uint64_t end)
+{
+	return -EAGAIN;
+}
+
+/* What may always be said of a file: that it has no holes. */
+static void lseek_all_data(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence)
+{
+	struct ops_attr attr;
+	int64_t ret = ops_getattr(request_fs(req), ino, &attr);
+
+	if (ret == 0 && (uint64_t)offset >= attr.inode.size)
+		ret = -ENXIO;
+	else if (ret == 0)
+		ret = whence == SEEK_DATA ? offset : (int64_t)attr.inode.size;
+	reply_lseek(req, ret);
+}
+
 void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 	struct fuse_file_info *fi)
 {
+	struct lseek_job *j;
 	int64_t ret;
 
 	if (offset < 0)
@@ -403,9 +515,21 @@ void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 	else if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		ret = -EINVAL;
 	else
-		ret = ops_lseek(request_fs(req), file_of(fi), (uint64_t)offset, whence);
-	if (ret < 0)
-		fuse_reply_err(req, (int)-ret);
-	else
-		fuse_reply_lseek(req, ret);
+		ret = ops_lseek(request_fs(req), file_of(fi), (uint64_t)offset, whence,
+			fetch_later, NULL);
+	if (ret != -EAGAIN) {
+		reply_lseek(req, ret);
+		return;
+	}
+	j = rt_alloc(sizeof(*j));
+	if (j)
+		*j = (struct lseek_job){.job.run = lseek_run,
+			.req = req,
+			.file = file_of(fi),
+			.offset = (uint64_t)offset,
+			.whence = whence};
+	if (j && aside_run(fuse_req_userdata(req), &j->job))
+		return;
+	rt_free(j);
+	lseek_all_data(req, ino, offset, whence);
 }

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "fs/aside.h"
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
 #include "fs/sharer.h"
@@ -178,10 +179,20 @@ uint64_t session_serve(
 		   in->opcode != FUSE_BATCH_FORGET && in->opcode != FUSE_INTERRUPT) {
 		shim_reply(s, in->unique, -ENOTCONN, NULL, 0);
 	}
+	session_release(s);
+	return end;
+}
+
+void session_hold(struct session *s)
+{
+	atomic_fetch_add(&s->busy, 1);
+}
+
+void session_release(struct session *s)
+{
 	atomic_fetch_sub(&s->busy, 1);
 	if (atomic_load(&s->closed))
 		rt_wake(&s->busy, INT_MAX);
-	return end;
 }
 
 /* The kernel ended the connection (every worker learns it); tells the main task once. */
@@ -473,7 +484,7 @@ int session_start(struct session **out, struct fs *fs, int device,
 		sharer_start(s);
 	if (s->keeps) /* an answer would leave after what follows it in its handler */
 		s->uring_mode = URING_OFF;
-	ret = session_shared(s) ? waits_start(s, o->soft_ns) : 0;
+	ret = session_shared(s) ? waits_start(s, o->soft_ns) : aside_start(s);
 	if (ret == 0)
 		ret = worker_add(s);
 	if (ret < 0) {
@@ -485,6 +496,7 @@ int session_start(struct session **out, struct fs *fs, int device,
 	return 0;
 
 out_destroy:
+	aside_stop(s);
 	waits_stop(s);
 	fuse_session_destroy(s->fuse);
 out_free:
@@ -506,6 +518,7 @@ void session_quiesce(struct session *s)
 	while ((busy = atomic_load(&s->busy)) != 0)
 		rt_wait(&s->busy, busy, RT_FOREVER);
 	sharer_stop(s);
+	aside_stop(s);
 }
 
 void session_free(struct session *s)

@@ -62,6 +62,11 @@ void session_quiesce(struct session *s);
  */
 void session_free(struct session *s);
 
+/* The session, with all that serves, stays until this is taken back: for a request whose handler has
+ * returned, and which is not answered. The caller serves one. */
+void session_hold(struct session *s);
+void session_release(struct session *s);
+
 struct fs *session_fs(struct session *s);
 int session_device(struct session *s);
 /*

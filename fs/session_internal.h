@@ -87,6 +87,7 @@ struct session {
 	_Atomic uint32_t fat_idle; /* fat buffers without */
 	_Atomic bool closed;       /* refuse requests */
 	_Atomic bool ended;        /* the device gave ENODEV */
+	struct aside *aside;       /* NULL: several nodes (aside.h) */
 	struct rt_task *waits;     /* NULL: nobody looks who waits (waits.h) */
 	uint64_t soft_ns;
 	_Atomic uint32_t interrupts;

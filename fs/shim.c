@@ -74,6 +74,7 @@ struct wire_statx_out {
 	uint64_t spare[2];
 	struct wire_statx stat;
 };
+_Static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a request's number as a pointer");
 _Static_assert(sizeof(struct wire_statx) == 256, "the kernel's struct fuse_statx");
 _Static_assert(
 	sizeof(struct wire_statx_out) == 288, "the kernel's struct fuse_statx_out");
@@ -285,44 +286,46 @@ static struct wire_time wire_time_of(int64_t ns)
 }
 
 /* STATX: what GETATTR gives, and the time of birth. */
-static void reply_statx(struct session *s, const struct fuse_in_header *in)
+static void reply_statx(struct session *s, void *request, int ret, struct ops_size *size,
+	const struct ops_attr *attr, double timeout_s)
 {
-	struct ops_size size = ops_size_look(s->fs, in->nodeid);
-	struct wire_statx_out out = {0};
-	struct ops_attr attr;
-	double timeout;
-	int ret;
+	uint64_t unique = (uintptr_t)request;
+	struct wire_statx_out out = {.attr_valid = (uint64_t)timeout_s};
+	const struct disk_inode *inode = &attr->inode;
 
-	if (!body(in, sizeof(struct wire_statx_in))) {
-		shim_reply(s, in->unique, -EINVAL, NULL, 0);
-		return;
-	}
-	ret = attr_get(s, in->nodeid, in->pid, &attr, &timeout);
 	if (ret < 0) {
-		shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
+		shim_reply(s, unique, gone_is_stale(ret), NULL, 0);
 		return;
 	}
-	sharer_told(s, &size, &attr, timeout > 0);
-	out.attr_valid = (uint64_t)timeout;
+	sharer_told(s, size, attr, timeout_s > 0);
 	out.stat = (struct wire_statx){
 		.mask = STATX_BASIC_STATS | STATX_BTIME,
 		.blksize = PAGE_SIZE,
-		.nlink = attr.inode.nlink,
-		.uid = attr.inode.uid,
-		.gid = attr.inode.gid,
-		.mode = (uint16_t)attr.inode.mode,
-		.ino = attr.ino,
-		.size = attr.inode.size,
-		.blocks = attr.inode.blocks * (PAGE_SIZE / 512),
-		.atime = wire_time_of(attr.inode.atime_ns),
-		.btime = wire_time_of(attr.inode.btime_ns),
-		.ctime = wire_time_of(attr.inode.ctime_ns),
-		.mtime = wire_time_of(attr.inode.mtime_ns),
-		.rdev_major = attr.inode.rdev_major,
-		.rdev_minor = attr.inode.rdev_minor,
+		.nlink = inode->nlink,
+		.uid = inode->uid,
+		.gid = inode->gid,
+		.mode = (uint16_t)inode->mode,
+		.ino = attr->ino,
+		.size = inode->size,
+		.blocks = inode->blocks * (PAGE_SIZE / 512),
+		.atime = wire_time_of(inode->atime_ns),
+		.btime = wire_time_of(inode->btime_ns),
+		.ctime = wire_time_of(inode->ctime_ns),
+		.mtime = wire_time_of(inode->mtime_ns),
+		.rdev_major = inode->rdev_major,
+		.rdev_minor = inode->rdev_minor,
 	};
-	if (!shim_reply(s, in->unique, 0, &out, sizeof(out)))
-		ops_kernel_resized(s->fs, in->nodeid);
+	if (!shim_reply(s, unique, 0, &out, sizeof(out)))
+		ops_kernel_resized(s->fs, attr->ino);
+}
+
+static void answer_statx(struct session *s, const struct fuse_in_header *in)
+{
+	if (body(in, sizeof(struct wire_statx_in)))
+		attr_answer(s, in->nodeid, in->pid, reply_statx,
+			(void *)(uintptr_t)in->unique);
+	else
+		shim_reply(s, in->unique, -EINVAL, NULL, 0);
 }
 
 static uint32_t kernel_dev(uint32_t major, uint32_t minor)
@@ -465,7 +468,7 @@ static void note_fields(const struct fuse_in_header *in)
 		current_request.kills_setid =
 			create && (create->open_flags & FUSE_OPEN_KILL_SUIDGID);
 		break;
-	case FUSE_READ: /* only those into a program's memory have an owner of locks */
+	case FUSE_READ: /* only those past the page cache have an owner of locks */
 		read = body(in, sizeof(*read));
 		current_request.is_direct =
 			read && (read->read_flags & FUSE_READ_LOCKOWNER);
@@ -477,6 +480,7 @@ static void note_fields(const struct fuse_in_header *in)
 		current_request.kills_setid =
 			write->write_flags & FUSE_WRITE_KILL_SUIDGID;
 		current_request.is_writeback = write->write_flags & FUSE_WRITE_CACHE;
+		current_request.is_direct = write->write_flags & FUSE_WRITE_LOCKOWNER;
 		break;
 	default:
 		break;
@@ -551,7 +555,7 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 			ops_settle(s->fs);
 		return false;
 	case WIRE_STATX:
-		reply_statx(s, in);
+		answer_statx(s, in);
 		return true;
 	case FUSE_TMPFILE:
 		reply_tmpfile(s, in);

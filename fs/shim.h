@@ -46,7 +46,7 @@ bool shim_reply(
  * waits.
  */
 bool shim_request_kills_setid(void);
-/* A READ into a program's memory, not into the kernel's page cache. */
+/* A READ into a program's memory, or a WRITE from it, past the kernel's page cache. */
 bool shim_request_is_direct(void);
 /* A WRITE from the kernel's page cache (a mapping's dirty page), not from write(2). */
 bool shim_request_is_writeback(void);

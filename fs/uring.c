@@ -78,9 +78,10 @@ _Static_assert(sizeof(struct wire_command) == 24, "the kernel's fuse_uring_cmd_r
 /* ---- what there is ------------------------------------------------------------------- */
 
 struct queue {
-	unsigned number;       /* the processor's */
-	unsigned entries;      /* home's */
-	_Atomic uint32_t busy; /* requests in work */
+	unsigned number;          /* the processor's */
+	_Atomic uint32_t entries; /* home's to change */
+	_Atomic uint32_t busy;    /* requests in work */
+	_Atomic uint32_t waiting; /* those of them that wait for other requests */
 } __attribute__((aligned(CACHE_LINE)));
 
 /*
@@ -132,6 +133,7 @@ struct uring {
 };
 
 static __thread struct entry *serving;
+static __thread bool is_home; /* which must be there for entries that have no thread */
 
 /* ---- what the kernel offers ------------------------------------------------------------
  */
@@ -297,7 +299,7 @@ static struct entry *entry_add(struct uring *u, struct queue *q)
 	e->iov[1] = (struct iovec){e->payload, FUSE_IO_MAX};
 	e->next = u->entries;
 	u->entries = e;
-	q->entries++;
+	atomic_fetch_add(&q->entries, 1);
 	atomic_fetch_add_explicit(&u->entry_count, 1, memory_order_relaxed);
 	return e;
 }
@@ -314,7 +316,7 @@ static unsigned entries_max(const struct uring *u)
 
 static struct entry *entry_add_spare(struct uring *u, struct queue *q)
 {
-	bool own = q->entries < QUEUE_ENTRIES_OWN;
+	bool own = atomic_load(&q->entries) < QUEUE_ENTRIES_OWN;
 	struct entry *e;
 
 	if (!own && (u->shared >= shared_max(u) ||
@@ -353,6 +355,28 @@ bool uring_take_reply(uint64_t unique, const struct iovec *iov, int count)
 	e->header->entry.payload_bytes = (uint32_t)done;
 	e->unique = 0;
 	return true;
+}
+
+bool uring_serves(void)
+{
+	return serving != NULL;
+}
+
+bool uring_wait_begin(void)
+{
+	struct queue *q = serving->queue;
+
+	if (is_home)
+		return false;
+	if (atomic_fetch_add(&q->waiting, 1) + 1 < atomic_load(&q->entries))
+		return true;
+	atomic_fetch_sub(&q->waiting, 1);
+	return false;
+}
+
+void uring_wait_end(void)
+{
+	atomic_fetch_sub(&serving->queue->waiting, 1);
 }
 
 static void reply_error(struct entry *e, int error)
@@ -602,6 +626,7 @@ static void home_main(void *arg)
 	struct uring *u = arg;
 	bool told = false;
 
+	is_home = true;
 	while (atomic_load_explicit(&u->go, memory_order_acquire) == HOME_WAITS)
 		rt_wait(&u->go, HOME_WAITS, RT_FOREVER);
 	if (atomic_load_explicit(&u->go, memory_order_acquire) == HOME_GOES) {

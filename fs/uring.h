@@ -50,6 +50,14 @@ uint64_t uring_entries(struct uring *u);
  * not for the request that the calling thread has from the ring.
  */
 bool uring_take_reply(uint64_t unique, const struct iovec *iov, int count);
+/* The calling thread serves a request of the ring, whose answer only its entry takes. */
+bool uring_serves(void);
+/*
+ * May it wait for another request, of any queue? False: the queue has no other entry whose request waits for
+ * none. True: uring_wait_end follows.
+ */
+bool uring_wait_begin(void);
+void uring_wait_end(void);
 /* Waits for all threads, which end when the connection has. Frees all. */
 void uring_close(struct uring *u);
 

@@ -117,6 +117,9 @@ struct inode_state {
 	uint64_t told_size;
 	_Atomic bool passed;
 
+	/* One node: calls that gave the kernel pages; and so many when it had none. */
+	_Atomic uint64_t pages_given, pages_gone;
+
 	struct rt_mutex lock;   /* for all below; innermost */
 	struct dirty_set dirty; /* what fsync has to look at */
 	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */
@@ -386,6 +389,9 @@ static inline bool stores_possible(const struct inode_state *st)
 {
 	return atomic_load_explicit(&st->mappable, memory_order_seq_cst) > 0;
 }
+/* May mappings here hold stores into what the file has no page for? On a volume of one node: it is open with
+ * O_RDWR. With OPS_MMAP_LOCAL: the kernel has got a page to store into. Else a hole gets a page first. */
+bool stores_unseen(struct fs *fs, struct inode_state *st);
 /* Before the kernel gets the first such page: whoever calls fsync elsewhere asks this node from
  * now on. Waits. */
 int stores_join(struct fs *fs, struct inode_state *st);

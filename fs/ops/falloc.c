@@ -379,34 +379,125 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 
 /* ---- lseek ----------------------------------------------------------------------- */
 
-int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence)
+struct seek {
+	struct fs *fs;
+	struct inode_state *st;
+	bool data;             /* what is looked for */
+	bool unseen;           /* mappings may hold data of holes */
+	uint64_t fetched, end; /* blocks; up to `fetched` none hold any */
+	ops_fetch fetch;
+	void *owner;
+};
+
+static int stores_fetch(struct fs *fs, struct inode_state *st, uint64_t first,
+	uint64_t end, ops_fetch fetch, void *owner)
 {
-	uint64_t ino = file->state->ino, block, end;
+	if (fs->kernel)
+		return kernel_fetch_range(fs, st, first, end);
+	return fetch ? fetch(owner, st->ino, first, end) : 0;
+}
+
+/* How many segments from the i-th on are without data. */
+static unsigned hole_segments(const struct map *map, unsigned i)
+{
+	unsigned n = 0;
+
+	while (i + n < map->count && map->segment[i + n].kind != MAP_WRITTEN)
+		n++;
+	return n;
+}
+
+/* What it looks for within the map, or where to go on; -errno. A hole is looked up anew once what mappings
+ * hold of it was fetched. */
+static int64_t seek_in(struct seek *k, const struct map *map, bool *found)
+{
+	for (unsigned i = 0; i < map->count; i++) {
+		const struct map_segment *s = &map->segment[i], *last;
+		bool data = s->kind == MAP_WRITTEN;
+		int rc;
+
+		if (!data && k->unseen && k->fetched < s->block + s->count) {
+			last = s + hole_segments(map, i) - 1;
+			k->fetched = last->block + last->count;
+			rc = stores_fetch(
+				k->fs, k->st, s->block, k->fetched, k->fetch, k->owner);
+			return rc ? rc : (int64_t)s->block;
+		}
+		*found = data == k->data;
+		if (*found)
+			return (int64_t)s->block;
+	}
+	return (int64_t)map_end(map);
+}
+
+int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence,
+	ops_fetch fetch, void *owner)
+{
+	struct seek k = {.fs = fs,
+		.st = file->state,
+		.data = whence == SEEK_DATA,
+		.fetch = fetch,
+		.owner = owner};
 	struct disk_inode inode;
+	bool found = false;
+	int64_t at;
 	int rc;
 
 	ops_count(fs, OPS_CALL_LSEEK);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		return -EINVAL;
-	rc = inode_get(fs, ino, &inode);
+	rc = kernel_stores_await(fs, k.st);
+	if (rc == 0)
+		rc = inode_get(fs, k.st->ino, &inode);
 	if (rc < 0)
 		return rc;
 	if (offset >= inode.size)
 		return -ENXIO;
-	end = block_behind(inode.size);
-	for (block = block_of(offset); block < end;) {
+	k.unseen = stores_unseen(fs, k.st);
+	k.end = block_behind(inode.size);
+	for (at = (int64_t)block_of(offset); !found && (uint64_t)at < k.end;) {
 		struct map map;
 
-		rc = map_lookup(fs, ino, block, end - block, &map);
+		rc = map_lookup(fs, k.st->ino, (uint64_t)at, k.end - (uint64_t)at, &map);
 		if (rc < 0)
 			return rc;
-		for (unsigned i = 0; i < map.count; i++)
-			if ((map.segment[i].kind == MAP_WRITTEN) == (whence == SEEK_DATA))
-				return (int64_t)MAX(
-					offset, map.segment[i].block << PAGE_SHIFT);
-		block = map_end(&map);
+		at = seek_in(&k, &map, &found);
+		if (at < 0)
+			return at;
 	}
+	if (found)
+		return (int64_t)MAX(offset, (uint64_t)at << PAGE_SHIFT);
 	return whence == SEEK_HOLE ? (int64_t)inode.size : -ENXIO;
+}
+
+/* ---- a file without blocks ------------------------------------------------------- */
+
+bool ops_blocks_hidden(struct fs *fs, const struct ops_attr *attr)
+{
+	struct inode_state *st;
+	bool hidden;
+
+	if (likely(attr->inode.blocks) || !S_ISREG(attr->inode.mode) ||
+		attr->inode.size == 0)
+		return false;
+	st = state_find(fs, attr->ino);
+	if (!st)
+		return false;
+	hidden = stores_unseen(fs, st);
+	state_put(fs, st);
+	return hidden;
+}
+
+int ops_fetched(struct fs *fs, uint64_t ino, ops_fetch fetch, void *owner)
+{
+	struct inode_state *st = state_find(fs, ino);
+	int rc;
+
+	if (!st)
+		return 0;
+	rc = stores_fetch(fs, st, 0, UINT64_MAX, fetch, owner);
+	state_put(fs, st);
+	return rc;
 }
 
 /* ---- copy_range ------------------------------------------------------------------ */

@@ -132,6 +132,7 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out)
 		return -ENOMEM;
 	fresh->ino = ino;
 	fresh->users = 1;
+	fresh->pages_given = 1; /* as far as known */
 	fresh->dirty.heap = &fs->files->dirty_heap;
 	rt_mutex_lock(&s->lock);
 	st = state_take(s, ino);
@@ -491,21 +492,52 @@ static bool flags_write(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
 }
 
+static bool is_writer(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+static bool may_map_to_store(int flags)
+{
+	return (flags & O_ACCMODE) == O_RDWR;
+}
+
+static bool is_buffered(int flags)
+{
+	return !(flags & O_DIRECT);
+}
+
+static bool has_handle(struct fs *fs, struct inode_state *st, bool (*which)(int flags))
+{
+	struct stripe *s = stripe_of(fs, st->ino);
+	struct ops_file *file;
+
+	rt_mutex_lock(&s->lock);
+	for (file = st->files; file; file = file->next)
+		if (which(file->flags))
+			break;
+	rt_mutex_unlock(&s->lock);
+	return file != NULL;
+}
+
+bool stores_unseen(struct fs *fs, struct inode_state *st)
+{
+	if (!fs_has_peers(fs))
+		return has_handle(fs, st, may_map_to_store);
+	return fs->options.mmap == OPS_MMAP_LOCAL && fs->kernel &&
+	       atomic_load_explicit(&st->mapped, memory_order_acquire);
+}
+
 bool file_open_to_write(struct fs *fs, uint64_t ino)
 {
 	struct inode_state *st = state_find(fs, ino);
-	struct stripe *s = stripe_of(fs, ino);
-	struct ops_file *file;
+	bool open;
 
 	if (!st)
 		return false;
-	rt_mutex_lock(&s->lock);
-	for (file = st->files; file; file = file->next)
-		if ((file->flags & O_ACCMODE) != O_RDONLY)
-			break;
-	rt_mutex_unlock(&s->lock);
+	open = has_handle(fs, st, is_writer);
 	state_put(fs, st);
-	return file != NULL;
+	return open;
 }
 
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
@@ -570,6 +602,33 @@ bool ops_file_mappable(struct ops_file *file)
 	return stores_possible(file->state);
 }
 
+/*
+ * Said before the bytes that the kernel gets are looked up, and looked at after a change of them has ended:
+ * either that look-up finds the change, or the change finds this.
+ */
+void ops_file_paged(struct ops_file *file)
+{
+	atomic_fetch_add_explicit(&file->state->pages_given, 1, memory_order_seq_cst);
+}
+
+bool ops_file_has_pages(struct ops_file *file, uint64_t *given, bool *alone)
+{
+	struct inode_state *st = file->state;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	*given = atomic_load_explicit(&st->pages_given, memory_order_relaxed);
+	if (*given == atomic_load_explicit(&st->pages_gone, memory_order_acquire))
+		return false;
+	*alone = !has_handle(file->fs, st, is_buffered);
+	return true;
+}
+
+/* A call that came meanwhile is counted, or had its pages locked in the kernel when they were dropped. */
+void ops_file_pages_gone(struct ops_file *file, uint64_t given)
+{
+	atomic_store_explicit(&file->state->pages_gone, given, memory_order_release);
+}
+
 bool ops_goes_by_size(struct fs *fs, uint64_t ino, bool keeps)
 {
 	struct stripe *s;
@@ -595,10 +654,12 @@ int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
 		return rc;
 	(*out)->made = true;
 	st = (*out)->state;
-	/* Numbers are never used again, so no state of this one was ever dropped. */
+	/* Numbers are never used again, so no state of this one was ever dropped, and no kernel has
+	 * pages. */
 	rt_mutex_lock(&st->lock);
 	st->dirty_unknown = false;
 	rt_mutex_unlock(&st->lock);
+	atomic_store_explicit(&st->pages_given, 0, memory_order_relaxed);
 	rt_mutex_lock(&s->lock);
 	st->confirmed++;
 	(*out)->confirmed = true;

@@ -696,6 +696,13 @@ void kernel_fetch_stores(struct fs *fs, struct inode_state *st)
 		drop_range(fs->kernel, st->ino, 0, UINT64_MAX, false);
 }
 
+int kernel_fetch_range(
+	struct fs *fs, struct inode_state *st, uint64_t first, uint64_t end)
+{
+	drop_range(fs->kernel, st->ino, first, end, false);
+	return kernel_stores_await(fs, st);
+}
+
 void kernel_change_end(struct fs *fs, struct kernel_change *c)
 {
 	struct kernel *k = fs->kernel;

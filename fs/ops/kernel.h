@@ -43,6 +43,9 @@ void kernel_read_end(struct fs *fs, struct kernel_read *r);
 /* Brings what programs here have stored into the file through mappings. Waits, but for no page
  * that another node has. */
 void kernel_fetch_stores(struct fs *fs, struct inode_state *st);
+/* Those of file blocks [first, end), and they are in the file. 0 or -EINTR. Waits, as kernel_stores_await. */
+int kernel_fetch_range(
+	struct fs *fs, struct inode_state *st, uint64_t first, uint64_t end);
 
 /* A call here that changes bytes of file blocks [first, end), past the kernel's pages. */
 struct kernel_change {

@@ -28,8 +28,8 @@ enum ops_mmap {
 
 struct ops_options {
 	enum { OPS_RELATIME = 0, OPS_NOATIME, OPS_STRICTATIME } atime;
-	bool nodiratime;  /* directories keep their atime */
-	bool names_sync;  /* what changes names is durable when it returns */
+	bool nodiratime;         /* directories keep their atime */
+	bool names_sync;         /* what changes names is durable when it returns */
 	enum ops_mmap mmap;      /* with other nodes */
 	unsigned open_files_max; /* 0: 1,048,576 */
 	/*
@@ -225,8 +225,33 @@ int ops_syncfs(struct fs *fs);
  * -EOPNOTSUPP */
 int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
 	int mode, uint64_t offset, uint64_t len);
-/* whence SEEK_DATA or SEEK_HOLE: the offset, or -ENXIO. */
-int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence);
+/*
+ * On a volume of one node: its kernel writes back what mappings hold of file blocks [first, end)
+ * (UINT64_MAX: to the end), by ops_write. 0, or an error for the caller of the operation. NULL: there
+ * are no mappings.
+ */
+typedef int (*ops_fetch)(void *owner, uint64_t ino, uint64_t first, uint64_t end);
+/*
+ * whence SEEK_DATA or SEEK_HOLE: the offset, or -ENXIO. What programs here have stored through mappings
+ * counts as data: it is fetched first. Waits.
+ */
+int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whence,
+	ops_fetch fetch, void *owner);
+/*
+ * Programs take a file without blocks for one without data. True: these attributes say so, and a mapping may
+ * hold data. They must not be kept, and before they are told ops_fetched has to follow.
+ */
+bool ops_blocks_hidden(struct fs *fs, const struct ops_attr *attr);
+/* What programs here have stored into the file through mappings is in the file. Waits, as ops_lseek. */
+int ops_fetched(struct fs *fs, uint64_t ino, ops_fetch fetch, void *owner);
+/*
+ * Pages that the kernel of a volume's only node has of the file. ops_file_paged comes before a call that
+ * gives it some, ops_file_has_pages after one that changed bytes past them: may it have any? `alone`: all
+ * handles are for direct I/O. `given` is for ops_file_pages_gone, when all were dropped since.
+ */
+void ops_file_paged(struct ops_file *file);
+bool ops_file_has_pages(struct ops_file *file, uint64_t *given, bool *alone);
+void ops_file_pages_gone(struct ops_file *file, uint64_t given);
 int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 	struct ops_file *out, uint64_t offset_out, size_t len,
 	const struct ops_caller *c);

@@ -54,6 +54,8 @@ dirs = sys.argv[1:]
 @test "stores on two nodes, and looks on three, in every way: nothing is behind or lost" {
 	mount_nodes
 	kept stores "${M[1]}" "${M[2]}" "${M[2]}" "${M[3]}"
+	mkdir "${M[1]}/t"
+	"$BIN/tests/mount/posix/run" "${M[1]}/t" weft mappings
 	umount_nodes 1 2 3
 }
 

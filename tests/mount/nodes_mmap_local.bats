@@ -54,6 +54,8 @@ for i in range(100):
     os.close(c)
     need(mb[p] == v + 3 and os.pread(rb, 1, p)[0] == v + 3, "close", i)
 ' "${M[@]:1}"
+	mkdir "${M[1]}/t"
+	"$BIN/tests/mount/posix/run" "${M[1]}/t" weft mappings
 	clean
 }
 

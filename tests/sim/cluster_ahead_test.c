@@ -109,7 +109,7 @@ static void read_a_mebibyte(struct node *n, struct ops_file *f)
 	struct cache_counters *c = cache_counters(n->v->cache);
 	uint64_t requests, fetches, ticks;
 
-	EQ(ops_lseek(n->fs, f, 0, SEEK_HOLE), FILE_PAGES * PAGE_SIZE);
+	EQ(ops_lseek(n->fs, f, 0, SEEK_HOLE, NULL, NULL), FILE_PAGES * PAGE_SIZE);
 	requests = asked(n);
 	fetches = atomic_load(&c->fetch_requests);
 	/* not where it would be the beginning of the file, and more be read ahead */
@@ -143,7 +143,7 @@ static void write_a_mebibyte(struct node *n, struct ops_file *f, uint64_t block)
 
 static void write_over(struct node *n, struct ops_file *f)
 {
-	EQ(ops_lseek(n->fs, f, 0, SEEK_HOLE), FILE_PAGES * PAGE_SIZE);
+	EQ(ops_lseek(n->fs, f, 0, SEEK_HOLE, NULL, NULL), FILE_PAGES * PAGE_SIZE);
 	write_a_mebibyte(n, f, BATCH);
 	read_at(n, f, 2 * BATCH, BATCH);
 	write_a_mebibyte(n, f, 2 * BATCH);
@@ -183,7 +183,7 @@ static void read_about(struct node *n, struct ops_file *f)
 	struct cache_counters *c = cache_counters(n->v->cache);
 	uint64_t requests, before = atomic_load(&c->prefetches);
 
-	EQ(ops_lseek(n->fs, f, 0, SEEK_HOLE), FILE_PAGES * PAGE_SIZE);
+	EQ(ops_lseek(n->fs, f, 0, SEEK_HOLE, NULL, NULL), FILE_PAGES * PAGE_SIZE);
 	requests = asked(n);
 	for (unsigned i = 1; i <= 200; i++) {
 		HOLDS(read_at(n, f, i * 797u % FILE_PAGES, 1) > 0);

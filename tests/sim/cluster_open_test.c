@@ -377,7 +377,7 @@ static void cut_check(struct node *n)
 			      take_first, &w) > 0);
 		EQ(w.first, want);
 	}
-	EQ(ops_lseek(n->fs, f, 0, SEEK_DATA),
+	EQ(ops_lseek(n->fs, f, 0, SEEK_DATA, NULL, NULL),
 		cut.way == CUT_WRITE ? 900 * (int64_t)PAGE_SIZE : -ENXIO);
 	ops_close(n->fs, f);
 }

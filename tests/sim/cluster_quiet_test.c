@@ -155,7 +155,7 @@ static void space_one(struct node *n, struct quiet_place *q, unsigned d, unsigne
 	OK(ops_fallocate(
 		n->fs, open, &root_user, mode, pick(f->size + 1), 1 + pick(20000)));
 	if (f->size)
-		HOLDS(ops_lseek(n->fs, open, 0, SEEK_HOLE) >= 0);
+		HOLDS(ops_lseek(n->fs, open, 0, SEEK_HOLE, NULL, NULL) >= 0);
 	ops_close(n->fs, open);
 }
 

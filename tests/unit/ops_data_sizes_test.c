@@ -18,8 +18,8 @@ static void do_largest(struct fs *fs)
 	f = make_file(fs, "a", &ino);
 	g = make_file(fs, "b", &other);
 	set_size(fs, ino, end);
-	EQ(ops_lseek(fs, f, 0, SEEK_DATA), -ENXIO);
-	EQ(ops_lseek(fs, f, last, SEEK_HOLE), last);
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA, NULL, NULL), -ENXIO);
+	EQ(ops_lseek(fs, f, last, SEEK_HOLE, NULL, NULL), last);
 	EQ(read_at(fs, f, last, out, sizeof(out)), 1);
 	EQ(out[0], 0);
 	EQ(ops_write(fs, f, &root_user, last, in, 2, false), 1);
@@ -27,10 +27,10 @@ static void do_largest(struct fs *fs)
 	EQ(ops_write(fs, f, &root_user, 0, in, 2, true), -EFBIG);
 	EQ(read_at(fs, f, last - 1, out, sizeof(out)), 2);
 	HOLDS(out[0] == 0 && out[1] == 1);
-	EQ(ops_lseek(fs, f, 0, SEEK_DATA),
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA, NULL, NULL),
 		ALIGN_UP(end, (uint64_t)PAGE_SIZE) - PAGE_SIZE);
-	EQ(ops_lseek(fs, f, last, SEEK_HOLE), end);
-	EQ(ops_lseek(fs, f, end, SEEK_HOLE), -ENXIO);
+	EQ(ops_lseek(fs, f, last, SEEK_HOLE, NULL, NULL), end);
+	EQ(ops_lseek(fs, f, end, SEEK_HOLE, NULL, NULL), -ENXIO);
 	EQ(ops_copy_range(fs, f, last, g, last - 5, 100, &root_user), 1);
 	EQ(ops_copy_range(fs, f, last, g, last, 100, &root_user), 1);
 	EQ(ops_copy_range(fs, f, last - 1, g, last, 100, &root_user), 1);

@@ -87,19 +87,20 @@ static void do_holes(struct fs *fs)
 	EQ(read_at(fs, f, 0, out, sizeof(out)), 5 * PAGE_SIZE + 30);
 	HOLDS(zeros(out, 5 * PAGE_SIZE + 10));
 	EQ(memcmp(out + 5 * PAGE_SIZE + 10, one, 20), 0);
-	EQ(ops_lseek(fs, f, 0, SEEK_DATA), 5 * PAGE_SIZE);
-	EQ(ops_lseek(fs, f, 0, SEEK_HOLE), 0);
-	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 7, SEEK_DATA), 5 * PAGE_SIZE + 7);
-	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 7, SEEK_HOLE), 5 * PAGE_SIZE + 30);
-	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 30, SEEK_HOLE), -ENXIO);
-	EQ(ops_lseek(fs, f, 0, SEEK_SET), -EINVAL);
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA, NULL, NULL), 5 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 0, SEEK_HOLE, NULL, NULL), 0);
+	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 7, SEEK_DATA, NULL, NULL), 5 * PAGE_SIZE + 7);
+	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 7, SEEK_HOLE, NULL, NULL),
+		5 * PAGE_SIZE + 30);
+	EQ(ops_lseek(fs, f, 5 * PAGE_SIZE + 30, SEEK_HOLE, NULL, NULL), -ENXIO);
+	EQ(ops_lseek(fs, f, 0, SEEK_SET, NULL, NULL), -EINVAL);
 	/* as far out as a file goes */
 	EQ(ops_write(fs, f, &root_user, INT64_MAX - 1, one, 5, false), 1);
 	EQ(attr_of(fs, ino).size, INT64_MAX);
 	EQ(ops_write(fs, f, &root_user, INT64_MAX, one, 5, false), -EFBIG);
 	EQ(read_at(fs, f, INT64_MAX - 3, out, 100), 3);
 	HOLDS(out[0] == 0 && out[1] == 0 && out[2] == one[0]);
-	EQ(ops_lseek(fs, f, 6 * PAGE_SIZE, SEEK_DATA), INT64_MAX & ~4095ll);
+	EQ(ops_lseek(fs, f, 6 * PAGE_SIZE, SEEK_DATA, NULL, NULL), INT64_MAX & ~4095ll);
 	ops_close(fs, f);
 }
 
@@ -310,7 +311,7 @@ static void do_intents(struct fs *fs)
 	set_size(fs, ino, 100 * PAGE_SIZE);
 	EQ(attr_of(fs, ino).blocks, 50);
 	set_size(fs, ino, 400 * PAGE_SIZE);
-	EQ(ops_lseek(fs, f, 100 * PAGE_SIZE, SEEK_DATA), -ENXIO);
+	EQ(ops_lseek(fs, f, 100 * PAGE_SIZE, SEEK_DATA, NULL, NULL), -ENXIO);
 	OK(ops_fallocate(fs, f, &root_user, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 		400 * PAGE_SIZE));
 	EQ(attr_of(fs, ino).blocks, 0);
@@ -337,15 +338,15 @@ static void do_fallocate(struct fs *fs)
 	OK(ops_fallocate(fs, f, &root_user, 0, 100, 100 * PAGE_SIZE));
 	EQ(attr_of(fs, ino).blocks, 101);
 	EQ(attr_of(fs, ino).size, 100 + 100 * PAGE_SIZE);
-	EQ(ops_lseek(fs, f, 0, SEEK_DATA), -ENXIO);
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA, NULL, NULL), -ENXIO);
 	fill(in, sizeof(in), 1);
 	write_at(fs, f, 50 * PAGE_SIZE + 5, in, 100);
 	EQ(attr_of(fs, ino).blocks, 101);
 	EQ(read_at(fs, f, 50 * PAGE_SIZE, out, PAGE_SIZE), PAGE_SIZE);
 	HOLDS(zeros(out, 5) && !memcmp(out + 5, in, 100) &&
 		zeros(out + 105, PAGE_SIZE - 105));
-	EQ(ops_lseek(fs, f, 0, SEEK_DATA), 50 * PAGE_SIZE);
-	EQ(ops_lseek(fs, f, 50 * PAGE_SIZE, SEEK_HOLE), 51 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 0, SEEK_DATA, NULL, NULL), 50 * PAGE_SIZE);
+	EQ(ops_lseek(fs, f, 50 * PAGE_SIZE, SEEK_HOLE, NULL, NULL), 51 * PAGE_SIZE);
 	OK(ops_fallocate(fs, f, &root_user, FALLOC_FL_KEEP_SIZE, 0, 300 * PAGE_SIZE));
 	EQ(attr_of(fs, ino).blocks, 300);
 	EQ(attr_of(fs, ino).size, 100 + 100 * PAGE_SIZE);

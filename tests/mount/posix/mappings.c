@@ -2,9 +2,11 @@
 /* Mappings, and that they and read and write see the same bytes. */
 #include "tests/mount/posix/posix.h"
 
+#include <linux/aio_abi.h>
 #include <linux/falloc.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define LEN (256u << 10)
@@ -232,6 +234,168 @@ static void processes_share_a_mapping(void **state)
 	must(close(fd));
 }
 
+/* The file has data in [from, to) and nowhere else, by each descriptor. */
+static void only_data(int fd, off_t from, off_t to)
+{
+	int other = posix_open("f", O_RDONLY);
+	const int both[] = {fd, other};
+
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(must(lseek(both[i], 0, SEEK_HOLE)), from ? 0 : to);
+		assert_int_equal(must(lseek(both[i], 0, SEEK_DATA)), from);
+		assert_int_equal(must(lseek(both[i], from, SEEK_HOLE)), to);
+		refuses(ENXIO, lseek(both[i], to, SEEK_DATA));
+	}
+	must(close(other));
+}
+
+static void is_copied(int fd, char byte)
+{
+	int to = posix_open("copy", O_CREAT | O_RDWR);
+	char got = 0;
+
+	for (off_t at = 0; at < LEN;)
+		must(copy_file_range(fd, &at, to, &(off_t){at}, LEN - at, 0));
+	must(pread(to, &got, 1, 70000));
+	assert_int_equal(got, byte);
+	must(close(to));
+	must(unlink("copy"));
+}
+
+/* What a program has stored into a hole is data before it is written back. */
+static void stores_into_holes_are_data(void **state)
+{
+	int fd = posix_open("f", O_CREAT | O_RDWR);
+	char *p;
+
+	must(ftruncate(fd, LEN));
+	p = map(fd, LEN, MAP_SHARED);
+	refuses(ENXIO, lseek(fd, 0, SEEK_DATA));
+	p[70000] = 'a';
+	only_data(fd, 69632, 73728);
+	p[70000] = 'b'; /* which the kernel has written back once */
+	only_data(fd, 69632, 73728);
+	p[70000] = 'c';
+	is_copied(fd, 'c');
+	p[0] = 'd';
+	assert_int_equal(must(lseek(fd, 0, SEEK_HOLE)), 4096);
+	assert_int_equal(p[0], 'd');
+	assert_int_equal(p[70000], 'c');
+	must(munmap(p, LEN));
+	must(close(fd));
+}
+
+/* So it is in allocated space; what else is data there a filesystem may say as it likes. */
+static void stores_into_allocated_space_are_data(void **state)
+{
+	int fd = posix_open("f", O_CREAT | O_RDWR), other;
+	char *p;
+
+	must(fallocate(fd, 0, 0, LEN));
+	p = map(fd, LEN, MAP_SHARED);
+	p[70000] = 'a';
+	other = posix_open("f", O_RDONLY);
+	assert_int_equal(must(lseek(other, 69632, SEEK_DATA)), 69632);
+	p[200000] = 'b';
+	assert_int_equal(must(lseek(fd, 196608, SEEK_DATA)), 196608);
+	is_copied(fd, 'a');
+	must(munmap(p, LEN));
+	must(close(fd));
+	must(close(other));
+}
+
+/* Programs take a file without blocks for one without data. */
+static void stores_into_a_file_without_blocks_give_it_some(void **state)
+{
+	int fd = posix_open("f", O_CREAT | O_RDWR);
+	char *p;
+
+	must(ftruncate(fd, LEN));
+	p = map(fd, LEN, MAP_SHARED);
+	must(close(fd)); /* the mapping stays */
+	assert_int_equal(posix_stat("f").st_blocks, 0);
+	p[70000] = 'a';
+	assert_true(posix_stat("f").st_blocks > 0);
+	must(munmap(p, LEN));
+}
+
+/* Looks at the first byte of the file all the time, through the mapping or by read(2). */
+static pid_t start_looking(int fd, const char *p)
+{
+	pid_t pid = must(fork());
+	char byte;
+
+	if (pid)
+		return pid;
+	for (;;) {
+		if (p)
+			(void)*(volatile const char *)p;
+		else if (pread(fd, &byte, 1, 0) != 1)
+			_exit(1);
+		else
+			continue;
+		(void)madvise((void *)(uintptr_t)p, 4096, MADV_DONTNEED);
+	}
+}
+
+static bool write_async(aio_context_t context, int fd, const void *bytes)
+{
+	struct iocb c = {.aio_fildes = (unsigned)fd,
+		.aio_lio_opcode = IOCB_CMD_PWRITE,
+		.aio_buf = (uintptr_t)bytes,
+		.aio_nbytes = 4096};
+	struct iocb *one = &c;
+	struct io_event event;
+
+	return syscall(SYS_io_submit, context, 1, &one) == 1 &&
+	       syscall(SYS_io_getevents, context, 1, 1, &event, NULL) == 1 &&
+	       event.res == 4096;
+}
+
+/* The last round of so many after which all who look see what was written. */
+static int rounds_seen(int direct, int fd, const volatile char *p, char *bytes)
+{
+	aio_context_t context = 0;
+	int round, rounds = 1500;
+	char byte;
+
+	must(syscall(SYS_io_setup, 1, &context));
+	for (round = 0; round < rounds; round++) {
+		memset(bytes, round, 4096);
+		if (!write_async(context, direct, bytes) || pread(fd, &byte, 1, 0) != 1 ||
+			byte != (char)round || *p != (char)round)
+			break;
+	}
+	must(syscall(SYS_io_destroy, context));
+	return round == rounds ? -1 : round;
+}
+
+/* What was read into the cache while an asynchronous direct write was under way is not there when that has
+ * ended. */
+static void asynchronous_direct_writes_leave_nothing_old(void **state)
+{
+	int fd = posix_open("f", O_CREAT | O_RDWR), direct, failed;
+	char *bytes = posix_aligned(4096), *p;
+
+	must(pwrite(fd, bytes, 4096, 0));
+	direct = posix_open("f", O_RDWR | O_DIRECT);
+	p = map(direct, 4096, MAP_SHARED);
+	for (int mapped = 0; mapped < 2; mapped++) {
+		pid_t pid = start_looking(fd, mapped ? p : NULL);
+
+		failed = rounds_seen(direct, fd, p, bytes);
+		must(kill(pid, SIGKILL));
+		must(waitpid(pid, NULL, 0));
+		if (failed >= 0)
+			fail_msg("round %d, %s: what was there before", failed,
+				mapped ? "mapped" : "read");
+	}
+	must(munmap(p, 4096));
+	must(close(fd));
+	must(close(direct));
+	free(bytes);
+}
+
 static const struct CMUnitTest tests[] = {
 	posix_test(shared_mappings_are_the_file),
 	posix_test(private_mappings_are_not),
@@ -242,5 +406,9 @@ static const struct CMUnitTest tests[] = {
 	posix_test(the_rest_of_the_last_page_stays_out),
 	posix_test(stores_move_the_mtime),
 	posix_test(processes_share_a_mapping),
+	posix_test(asynchronous_direct_writes_leave_nothing_old),
+	posix_test(stores_into_holes_are_data),
+	posix_test(stores_into_allocated_space_are_data),
+	posix_test(stores_into_a_file_without_blocks_give_it_some),
 };
 POSIX_TOPIC(mappings, tests);
