@@ -347,12 +347,12 @@ static int socket_listen(struct control *c, const char *folder)
 
 static int socket_open(struct control *c, const char *folder, struct weft_error *err)
 {
-	int locked = control_folder_lock(err);
+	int locked = control_folder_lock(folder, err);
 	int ret;
 
 	if (locked < 0)
 		return locked;
-	control_sweep(locked);
+	control_sweep(folder, locked);
 	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	ret = c->listener < 0 ? -errno : socket_listen(c, folder);
 	if (ret < 0) {
@@ -371,11 +371,9 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
 	char folder[CONTROL_FOLDER_MAX];
 	int ret;
 
-	control_folder(folder);
-	/* Ours alone, whatever the umask; if it is not, locking it fails. */
-	if (mkdir(folder, 0700) < 0 && errno != EEXIST)
-		return weft_error(
-			err, -errno, "cannot make %s: %s", folder, strerror(errno));
+	ret = control_folder_make(folder, err);
+	if (ret < 0)
+		return ret;
 	c = rt_alloc(sizeof(*c));
 	if (!c)
 		return weft_error(err, -ENOMEM, "no memory for the control socket");

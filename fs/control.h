@@ -41,18 +41,25 @@ struct control_source {
 #define CONTROL_FOLDER_MAX 54 /* of its path, so that a socket's fits an address */
 
 /*
- * The folder of the sockets: /run/weft for root, $XDG_RUNTIME_DIR/weft or /tmp/weft-UID
- * for others.
+ * Where the sockets of this user's daemons are. Root's are in /run/weft. Those of others are in
+ * the first of these folders that belongs to the user and that nobody else may write:
+ * $XDG_RUNTIME_DIR, /run/user/UID, the home folder. A daemon listens in folder 0; daemons that
+ * were started in another environment may be in a later one. Returns false if there are no
+ * more.
  */
-void control_folder(char buf[CONTROL_FOLDER_MAX]);
+bool control_folder(unsigned which, char buf[CONTROL_FOLDER_MAX]);
 bool control_is_socket(const char *name);
 /*
- * Locks the folder until the descriptor that it returns is closed; -errno where there is
- * none, or one that others could have made. Waits, but nobody holds it for long.
+ * Makes folder 0 where it is missing, and puts its name into `buf`. 0, or -errno with a text.
  */
-int control_folder_lock(struct weft_error *err);
+int control_folder_make(char buf[CONTROL_FOLDER_MAX], struct weft_error *err);
+/*
+ * Locks the folder until the descriptor that it returns is closed. -EPERM if it is not the
+ * user's alone; else -errno. Waits, but nobody holds the lock for long.
+ */
+int control_folder_lock(const char *folder, struct weft_error *err);
 /* Removes the sockets that nobody listens on; `locked` is of control_folder_lock. */
-void control_sweep(int locked);
+void control_sweep(const char *folder, int locked);
 
 /*
  * Listens on FOLDER/UUID.sock (0600) and starts the task that serves it. Where a daemon

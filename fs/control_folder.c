@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +21,73 @@
 
 #include "fs/control.h"
 
-void control_folder(char buf[CONTROL_FOLDER_MAX])
-{
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
+/* Folders in which a user's own may be, without repetition. */
+struct places {
+	unsigned count;
+	char folder[3][CONTROL_FOLDER_MAX];
+	struct stat parent[3];
+};
 
-	if (geteuid() == 0)
+/*
+ * Adds a folder in `parent`, if that belongs to the user and nobody else may write it: then
+ * nobody can be in the way.
+ */
+static void place_add(struct places *p, const char *parent, const char *name)
+{
+	struct stat *st = &p->parent[p->count];
+
+	if (!parent || *parent != '/' || stat(parent, st) < 0 || !S_ISDIR(st->st_mode) ||
+		st->st_uid != geteuid() || (st->st_mode & 022))
+		return;
+	for (unsigned i = 0; i < p->count; i++)
+		if (p->parent[i].st_dev == st->st_dev && p->parent[i].st_ino == st->st_ino)
+			return;
+	if (snprintf(p->folder[p->count], CONTROL_FOLDER_MAX, "%s/%s", parent, name) <
+		(int)CONTROL_FOLDER_MAX)
+		p->count++;
+}
+
+/* By the user database, since sudo(8) and su(1) may leave another user's HOME. */
+static void place_add_home(struct places *p)
+{
+	struct passwd user, *found = NULL;
+	char text[1024];
+
+	if (getpwuid_r(geteuid(), &user, text, sizeof(text), &found) == 0 && found)
+		place_add(p, found->pw_dir, ".weft");
+}
+
+bool control_folder(unsigned which, char buf[CONTROL_FOLDER_MAX])
+{
+	struct places p = {0};
+	char runtime[32];
+
+	if (geteuid() == 0) {
 		snprintf(buf, CONTROL_FOLDER_MAX, "/run/weft");
-	else if (runtime && *runtime == '/' &&
-		 strlen(runtime) + sizeof("/weft") <= CONTROL_FOLDER_MAX)
-		snprintf(buf, CONTROL_FOLDER_MAX, "%s/weft", runtime);
-	else
-		snprintf(buf, CONTROL_FOLDER_MAX, "/tmp/weft-%u", geteuid());
+		return which == 0;
+	}
+	snprintf(runtime, sizeof(runtime), "/run/user/%u", geteuid());
+	place_add(&p, getenv("XDG_RUNTIME_DIR"), "weft");
+	place_add(&p, runtime, "weft");
+	place_add_home(&p);
+	if (which < p.count)
+		strcpy(buf, p.folder[which]);
+	return which < p.count;
+}
+
+int control_folder_make(char buf[CONTROL_FOLDER_MAX], struct weft_error *err)
+{
+	if (!control_folder(0, buf))
+		return weft_error(err, -ENOENT,
+			"there is no safe folder for the control socket: neither "
+			"$XDG_RUNTIME_DIR nor /run/user/%u nor the home folder belongs to "
+			"user %u and is closed to others' writes; set XDG_RUNTIME_DIR to "
+			"one that does, with a path of at most %u bytes",
+			geteuid(), geteuid(), CONTROL_FOLDER_MAX - 6);
+	if (mkdir(buf, 0700) < 0 && errno != EEXIST)
+		return weft_error(
+			err, -errno, "cannot make %s: %s", buf, strerror(errno));
+	return 0;
 }
 
 bool control_is_socket(const char *name)
@@ -40,23 +97,23 @@ bool control_is_socket(const char *name)
 	return len > 5 && strcmp(name + len - 5, ".sock") == 0;
 }
 
-int control_folder_lock(struct weft_error *err)
+int control_folder_lock(const char *folder, struct weft_error *err)
 {
-	char folder[CONTROL_FOLDER_MAX];
 	struct stat st;
 	int fd;
 	int ret;
 
-	control_folder(folder);
 	fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
+	if (fd < 0 && errno != EACCES && errno != ELOOP && errno != ENOTDIR)
 		return weft_error(
 			err, -errno, "cannot open %s: %s", folder, strerror(errno));
-	if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 022)) {
-		close(fd);
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 022)) {
+		if (fd >= 0)
+			close(fd);
 		return weft_error(err, -EPERM,
-			"%s must be a folder of this user's that nobody else can write",
-			folder);
+			"%s is no folder of user %u's own that others cannot write; remove "
+			"it, or correct its owner and mode (0700)",
+			folder, geteuid());
 	}
 	while (flock(fd, LOCK_EX) < 0) {
 		if (errno == EINTR)
@@ -89,14 +146,12 @@ static bool is_dead(const char *folder, const char *name)
 	return dead;
 }
 
-void control_sweep(int locked)
+void control_sweep(const char *folder, int locked)
 {
-	char folder[CONTROL_FOLDER_MAX];
 	struct dirent *d;
 	struct stat st;
 	DIR *dir;
 
-	control_folder(folder);
 	dir = opendir(folder);
 	while (dir && (d = readdir(dir)))
 		if (control_is_socket(d->d_name) &&

@@ -42,16 +42,14 @@ int takeover_store_uuid(const char *store, uint8_t uuid[16])
 	return ret;
 }
 
-static int daemon_connect(const char *uuid)
+static int daemon_connect(const char *folder, const char *uuid)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
-	char folder[CONTROL_FOLDER_MAX];
 	struct ucred peer = {0};
 	socklen_t len = sizeof(peer);
 	int fd;
 
-	control_folder(folder);
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s.sock", folder, uuid);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
@@ -116,7 +114,7 @@ static bool end_await(int fd)
 
 int takeover(const char *store, struct weft_error *err)
 {
-	char uuid[UUID_TEXT];
+	char uuid[UUID_TEXT], folder[CONTROL_FOLDER_MAX];
 	uint8_t bytes[16];
 	int ret = takeover_store_uuid(store, bytes);
 	int fd;
@@ -124,7 +122,9 @@ int takeover(const char *store, struct weft_error *err)
 	if (ret < 0)
 		return ret;
 	uuid_print(bytes, uuid);
-	fd = daemon_connect(uuid);
+	fd = -ESRCH;
+	for (unsigned i = 0; fd < 0 && control_folder(i, folder); i++)
+		fd = daemon_connect(folder, uuid);
 	if (fd < 0)
 		return fd;
 	ret = daemon_leaves(fd);

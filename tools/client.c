@@ -269,25 +269,25 @@ static bool hear_all(struct asked *a, const char *folder,
 	return false;
 }
 
-static void client_sweep(void)
+static void client_sweep(const char *folder)
 {
-	int locked = control_folder_lock(NULL);
+	int locked = control_folder_lock(folder, NULL);
 
 	if (locked < 0)
 		return;
-	control_sweep(locked);
+	control_sweep(folder, locked);
 	close(locked);
 }
 
-void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
+/* True: fn has heard enough. */
+static bool client_each_in(
+	const char *folder, bool (*fn)(void *arg, struct client *c), void *arg)
 {
-	char folder[CONTROL_FOLDER_MAX];
 	struct asked *a = calloc(1, sizeof(*a));
 	struct dirent *d;
 	bool enough;
 	DIR *dir;
 
-	control_folder(folder);
 	dir = a ? opendir(folder) : NULL;
 	while (dir && (d = readdir(dir)))
 		if (control_is_socket(d->d_name))
@@ -309,8 +309,18 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
 		close(a->fds[i].fd);
 	}
 	if (a && a->dead)
-		client_sweep();
+		client_sweep(folder);
 	free(a);
+	return enough;
+}
+
+void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
+{
+	char folder[CONTROL_FOLDER_MAX];
+
+	for (unsigned i = 0; control_folder(i, folder); i++)
+		if (client_each_in(folder, fn, arg))
+			return;
 }
 
 /* ---- the one that is meant ------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -296,11 +297,74 @@ static void print_status(const json_t *status)
 	print_requests(json_object_get(status, "requests"));
 }
 
+/* The mounts whose daemons have been heard, by what the kernel calls their devices. */
+#define HEARD_MAX 256u
+struct heard {
+	unsigned count;
+	struct {
+		char *directory;
+		char device[CLIENT_DEVICE];
+	} at[HEARD_MAX];
+	FILE *to; /* where the others are told */
+	unsigned told;
+};
+
+static void hear(struct heard *h, const json_t *identity)
+{
+	if (h->count == HEARD_MAX)
+		return;
+	h->at[h->count].directory = strdup(client_text(identity, "mount_point"));
+	snprintf(h->at[h->count].device, CLIENT_DEVICE, "%s",
+		client_text(identity, "device_number"));
+	h->count += h->at[h->count].directory != NULL;
+}
+
+static bool is_heard(const struct heard *h, const char *directory)
+{
+	char device[CLIENT_DEVICE] = "";
+
+	client_device(directory, device);
+	for (unsigned i = 0; i < h->count; i++)
+		if (strcmp(h->at[i].directory, directory) == 0 ||
+			(*device && strcmp(h->at[i].device, device) == 0))
+			return true;
+	return false;
+}
+
+/* A mount of another user, or of a daemon that is not there any more. */
+static bool tell_unheard(void *arg, const struct weft_mount *m)
+{
+	struct heard *h = arg;
+	char name[MOUNT_USER];
+
+	if (!m->ours || is_heard(h, m->directory))
+		return false;
+	if (h->told++ == 0 && h->to == stdout && h->count)
+		putchar('\n');
+	if (m->user == geteuid())
+		fprintf(h->to,
+			"%s is mounted, but no weftd answers for it; if it has ended, `weft "
+			"umount %s` takes the mount away\n",
+			m->directory, m->directory);
+	else if (m->user == 0)
+		fprintf(h->to,
+			"%s is mounted by root, whose weftd tells only root; use `sudo weft "
+			"status`\n",
+			m->directory);
+	else
+		fprintf(h->to,
+			"%s is mounted by user %s, whose weftd tells only that user; use "
+			"`sudo -u %s weft status`\n",
+			m->directory, mount_user(m->user, name), name);
+	return false;
+}
+
 static bool list_one(void *arg, struct client *c)
 {
-	unsigned *count = arg;
+	struct heard *h = arg;
 
-	if ((*count)++ == 0)
+	hear(h, c->identity);
+	if (h->count == 1)
 		printf("%-24s %-28s %-12s %s\n", "MOUNT POINT", "STORE", "LABEL", "PID");
 	printf("%-24s %-28s %-12s %.0f\n", client_text(c->identity, "mount_point"),
 		client_text(c->identity, "store"),
@@ -329,13 +393,20 @@ static void print_json(const json_t *o)
 
 enum form { FORM_TABLE, FORM_JSON, FORM_PROMETHEUS };
 
+struct collected {
+	struct heard heard;
+	json_t *list;
+};
+
 static bool collect_one(void *arg, struct client *c)
 {
+	struct collected *all = arg;
 	struct weft_error err = {0};
 	json_t *status = client_ask(c->fd, "status", &err);
 
+	hear(&all->heard, c->identity);
 	if (status)
-		json_array_append_new(arg, status);
+		json_array_append_new(all->list, status);
 	else if (err.code == -ETIMEDOUT)
 		fprintf(stderr, "weft status: %s: %s\n",
 			client_text(c->identity, "mount_point"), err.text);
@@ -344,21 +415,23 @@ static bool collect_one(void *arg, struct client *c)
 
 static void status_all(enum form form)
 {
-	json_t *list = json_array();
-	unsigned count = 0;
+	struct collected all = {
+		.list = json_array(), .heard.to = form == FORM_TABLE ? stdout : stderr};
 
-	if (form == FORM_TABLE) {
-		client_each(list_one, &count);
-		if (count == 0)
-			puts("No weft volume is mounted.");
-	} else {
-		client_each(collect_one, list);
-	}
+	if (form == FORM_TABLE)
+		client_each(list_one, &all.heard);
+	else
+		client_each(collect_one, &all);
 	if (form == FORM_JSON)
-		print_json(list);
-	else if (form == FORM_PROMETHEUS && json_array_size(list))
-		metrics_print(stdout, list);
-	json_decref(list);
+		print_json(all.list);
+	else if (form == FORM_PROMETHEUS && json_array_size(all.list))
+		metrics_print(stdout, all.list);
+	json_decref(all.list);
+	mounts_each(tell_unheard, &all.heard);
+	if (form == FORM_TABLE && !all.heard.count && !all.heard.told)
+		puts("No weft volume is mounted.");
+	for (unsigned i = 0; i < all.heard.count; i++)
+		free(all.heard.at[i].directory);
 }
 
 static int status_of(const char *name, enum form form)

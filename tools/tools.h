@@ -54,6 +54,22 @@ int umount_helper(int argc, char **argv);
 /* weft node fence --without-store (node_dead.c). 0, or -errno with a text. */
 int node_dead(const char *file, unsigned node, bool yes, struct weft_error *err);
 
+/* ---- what is mounted, by the kernel's table (mounts.c) --------------------- */
+
+struct weft_mount {
+	const char *directory;
+	const char *type; /* of the filesystem */
+	bool ours;        /* a mount of weft */
+	uid_t user;       /* who has made it */
+};
+
+/* Visits every mount of this mount namespace, upper ones after lower ones, until `fn` says that
+ * it has seen enough. */
+void mounts_each(bool (*fn)(void *arg, const struct weft_mount *m), void *arg);
+#define MOUNT_USER 64
+/* The user's name, or "#UID". */
+const char *mount_user(uid_t user, char out[MOUNT_USER]);
+
 /* ---- running daemons (client.c) -------------------------------------------- */
 
 struct client {

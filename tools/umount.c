@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <getopt.h>
-#include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,23 +46,41 @@ static const char usage[] =
 	"Exit codes: 0, 1 wrong usage, 2 unmounted, but not all was written: it waits in\n"
 	"the log, or is lost, as is said; 32 it could not be unmounted.\n";
 
-/* The type of what is mounted there, last on top, in `type`; false when nothing is. */
-static bool mounted_type(const char *directory, char type[64])
-{
-	FILE *mounts = setmntent("/proc/self/mounts", "re");
-	struct mntent entry;
-	char buf[8192];
-	bool found = false;
+/* What is mounted on a directory, last on top. */
+struct top {
+	const char *directory;
+	char type[64]; /* "" if nothing is */
+	bool ours;
+	uid_t user;
+};
 
-	while (mounts && getmntent_r(mounts, &entry, buf, sizeof(buf))) {
-		if (strcmp(entry.mnt_dir, directory) != 0)
-			continue;
-		snprintf(type, 64, "%s", entry.mnt_type);
-		found = true;
-	}
-	if (mounts)
-		endmntent(mounts);
-	return found;
+static bool top_visit(void *arg, const struct weft_mount *m)
+{
+	struct top *top = arg;
+
+	if (strcmp(m->directory, top->directory) != 0)
+		return false;
+	snprintf(top->type, sizeof(top->type), "%s", m->type);
+	top->ours = m->ours;
+	top->user = m->user;
+	return false;
+}
+
+static int check_user(const char *directory, uid_t user, struct weft_error *err)
+{
+	char name[MOUNT_USER];
+
+	if (geteuid() == 0 || geteuid() == user)
+		return 0;
+	mount_user(user, name);
+	if (user == 0)
+		return weft_error(err, -EPERM,
+			"not permitted: root has mounted it; use `sudo weft umount %s`",
+			directory);
+	return weft_error(err, -EPERM,
+		"not permitted: user %s has mounted it; that user can unmount it, and "
+		"`sudo weft umount %s`",
+		name, directory);
 }
 
 /* What is on top there is a mount of weft, and of the daemon that was found, if one was.
@@ -71,15 +88,19 @@ static bool mounted_type(const char *directory, char type[64])
 static int check_mount(
 	const char *directory, const json_t *identity, struct weft_error *err)
 {
-	char type[64], device[CLIENT_DEVICE];
+	struct top top = {.directory = directory};
+	char device[CLIENT_DEVICE];
 
-	if (!mounted_type(directory, type))
+	mounts_each(top_visit, &top);
+	if (!*top.type)
 		return weft_error(err, -EINVAL, "not mounted");
-	if (strcmp(type, "fuse.weft") != 0)
+	if (!top.ours)
 		return weft_error(err, -EINVAL,
 			"what is mounted on %s is not of weft but %s; umount(8) takes it "
 			"away",
-			directory, type);
+			directory, top.type);
+	if (check_user(directory, top.user, err) < 0)
+		return err->code;
 	if (!identity || !client_device(directory, device))
 		return 0;
 	if (strcmp(device, client_text(identity, "device_number")) != 0)

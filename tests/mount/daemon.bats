@@ -470,7 +470,8 @@ atime_read() {
 # a mount namespace of the test's own.
 @test "an ordinary user mounts through fusermount3: no option is lost, permissions are checked" {
 	need fusermount3 setpriv unshare
-	mkdir "$DIR/bin" "$DIR/dev" "$DIR/user"
+	mkdir -p "$DIR/bin" "$DIR/dev" "$DIR/user/home"
+	echo "someone:x:1000:1000::$DIR/user/home:/bin/sh" >"$DIR/passwd"
 	install -m 755 "$BIN/weftd" "$BIN/weft" "$BIN/mkfs.weft" "$DIR/bin"
 	home="$DIR/user/a,suid,b\\c/$(printf 'x%.0s' {1..200})/$(printf 'y%.0s' {1..200})"
 	mkdir -p "$home"
@@ -492,16 +493,26 @@ atime_read() {
 		grep "busy; .fuser" "$DIR/user/said"
 		weft umount "$MNT"
 		! grep -q " $MNT fuse.weft " /proc/mounts || exit 1
+		# as of cron, and found from a session
+		env -u XDG_RUNTIME_DIR weftd "$home/store" "$MNT" -o cache=8M
+		ls "$DIR"/user/home/.weft/*.sock
+		weft status | grep -F " $home/store"
+		weft umount "$MNT"
 	S
 	run unshare -m sh -ec '
 		mount -t tmpfs none "$DIR/dev"
 		mknod -m 666 "$DIR/dev/fuse" c 10 229
 		mount --bind "$DIR/dev/fuse" /dev/fuse
+		mount -t tmpfs none /run/user
+		mount --bind "$DIR/passwd" /etc/passwd
 		setpriv --reuid 1000 --regid 1000 --clear-groups sh "$DIR/as_user"
 		mkfs.weft --size 32M "$DIR/roots" >/dev/null
 		weftd "$DIR/roots" "$MNT" -o cache=8M
 		! setpriv --reuid 1000 --regid 1000 --clear-groups weft umount "$MNT" 2>"$DIR/refused" || exit 1
-		grep "not permitted" "$DIR/refused"
+		grep -F "not permitted: root has mounted it; use \`sudo weft umount $MNT\`" "$DIR/refused"
+		setpriv --reuid 1000 --regid 1000 --clear-groups weft status >"$DIR/told"
+		grep -F "$MNT is mounted by root, whose weftd tells only root; use \`sudo weft status\`" "$DIR/told"
+		! grep "No weft volume" "$DIR/told" || exit 1
 		weft umount "$MNT"'
 	echo "$output"
 	[ "$status" -eq 0 ]
