@@ -30,14 +30,14 @@ static bool drop_inode(int device, uint64_t ino)
 	return tell(device, &n, sizeof(n));
 }
 
-void dead_cache_drop(int device, const _Atomic uint64_t *inodes, size_t count)
+void dead_cache_drop(int device, const struct ops_noted *noted)
 {
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		if (turn > 0)
 			poll(NULL, 0, TAKE_IN_MS);
-		for (size_t i = 0; i < count; i++) {
-			uint64_t ino =
-				atomic_load_explicit(&inodes[i], memory_order_relaxed);
+		for (uint32_t i = 0; i < noted->count; i++) {
+			uint64_t ino = atomic_load_explicit(
+				&noted->ino[i], memory_order_relaxed);
 
 			if (ino && !drop_inode(device, ino))
 				return;

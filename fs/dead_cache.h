@@ -6,13 +6,12 @@
 #ifndef WEFT_FS_DEAD_CACHE_H
 #define WEFT_FS_DEAD_CACHE_H
 
-#include "engine/common/base.h"
+#include "fs/ops/ops.h"
 
 /*
  * Drops names, attributes and pages; what was mapped faults. `device` is a descriptor of the connection's, whose
- * requests are answered with errors from here on; inodes: `count` of those of which the kernel may have
- * something, 0 for none. Waits for answers that are being taken in. Safe in a signal handler.
+ * requests are answered with errors from here on. Waits for answers that are being taken in. Safe in a signal handler.
  */
-void dead_cache_drop(int device, const _Atomic uint64_t *inodes, size_t count);
+void dead_cache_drop(int device, const struct ops_noted *noted);
 
 #endif

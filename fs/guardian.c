@@ -82,7 +82,7 @@ static int abort_open(unsigned connection)
 /* Memory of both processes. */
 struct guardian_shared {
 	_Atomic uint32_t restarts;
-	_Atomic uint64_t noted[OPS_KERNEL_NOTED];
+	_Atomic uint64_t noted[];
 };
 
 /* ---- what comes after the daemon -------------------------------------------------- */
@@ -168,11 +168,11 @@ static bool mounted_receive(struct mounted *m, int socket)
 }
 
 /* True: nobody is told anything of the mount any more, but that it has gone. */
-static bool mounted_end(const struct mounted *m, const struct guardian_shared *shared)
+static bool mounted_end(const struct mounted *m, const struct guardian *g)
 {
 	if (m->device < 0 || write(m->abort, "1", 1) < 0)
 		return false;
-	dead_cache_drop(m->device, shared->noted, OPS_KERNEL_NOTED);
+	dead_cache_drop(m->device, &g->noted);
 	close(m->device);
 	return true;
 }
@@ -207,7 +207,7 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 			ended = !mounted_receive(&m, socket);
 	}
 	/* what the others may change once it is started again, the kernel must not show here any more */
-	if (mounted_end(&m, g->shared) && atomic_load(&g->shared->restarts))
+	if (mounted_end(&m, g) && atomic_load(&g->shared->restarts))
 		restart(g, daemon);
 	_exit(0);
 }
@@ -236,7 +236,8 @@ static void guardian_task(void *arg)
 		rt_wait(&g->ended, 0, RT_FOREVER);
 }
 
-int guardian_start(struct guardian *g, int argc, char **argv, char *const *again)
+int guardian_start(
+	struct guardian *g, int argc, char **argv, char *const *again, uint32_t inodes)
 {
 	struct fork_call call = {.guardian = g};
 	struct rt_shared *memory;
@@ -245,10 +246,12 @@ int guardian_start(struct guardian *g, int argc, char **argv, char *const *again
 
 	*g = (struct guardian){
 		.daemon = getpid(), .argc = argc, .argv = argv, .again = again};
-	ret = rt_shared_create(&memory, sizeof(*g->shared), false);
+	ret = rt_shared_create(
+		&memory, sizeof(*g->shared) + inodes * sizeof(*g->shared->noted), false);
 	if (ret < 0)
 		return ret;
 	g->shared = rt_shared_base(memory); /* for as long as this process lives */
+	g->noted = (struct ops_noted){g->shared->noted, inodes};
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		return -errno;
 	g->socket = sockets[0];
@@ -274,9 +277,9 @@ void guardian_restarts(struct guardian *g, bool restarts)
 		atomic_store(&g->shared->restarts, restarts);
 }
 
-_Atomic uint64_t *guardian_noted(struct guardian *g)
+const struct ops_noted *guardian_noted(const struct guardian *g)
 {
-	return g->task ? g->shared->noted : NULL;
+	return g->task ? &g->noted : NULL;
 }
 
 static int send_descriptor(int to, int fd)

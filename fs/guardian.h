@@ -9,7 +9,7 @@
 #ifndef WEFT_FS_GUARDIAN_H
 #define WEFT_FS_GUARDIAN_H
 
-#include "engine/rt/rt.h"
+#include "fs/ops/ops.h"
 
 struct guardian_shared;
 
@@ -22,19 +22,21 @@ struct guardian {
 	char **argv;
 	char *const *again;
 	struct guardian_shared *shared; /* with the process; NULL: there is none */
+	struct ops_noted noted;         /* in that memory */
 };
 
 /*
  * Starts the process. Early: it has a copy of what memory and files there are, and keeps the
  * memory. argc, argv are main's, whose place the process uses for a name of its own; `again` are
- * the arguments of what is started if the daemon was killed, in the foreground. Without
- * a guardian the daemon works; 0 or -errno.
+ * the arguments of what is started if the daemon was killed, in the foreground. `inodes` can be
+ * noted for it. Without a guardian the daemon works; 0 or -errno.
  */
-int guardian_start(struct guardian *g, int argc, char **argv, char *const *again);
+int guardian_start(
+	struct guardian *g, int argc, char **argv, char *const *again, uint32_t inodes);
 /* Whether it is, from here on; at first it is not. Nothing without a guardian. */
 void guardian_restarts(struct guardian *g, bool restarts);
 /* For fs_kernel_start: what is noted there is dropped when this process has ended. NULL: without a guardian. */
-_Atomic uint64_t *guardian_noted(struct guardian *g);
+const struct ops_noted *guardian_noted(const struct guardian *g);
 /*
  * The connection of the filesystem mounted on `directory`, and of `device`, which the guardian gets a copy of,
  * is to be ended with this process. 0 or -errno: the kernel's control of it cannot be reached.

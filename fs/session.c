@@ -294,6 +294,8 @@ static bool request_is_long(const struct worker *w, size_t length)
 	case FUSE_READDIR:
 	case FUSE_READDIRPLUS:
 		return true;
+	case FUSE_BATCH_FORGET: /* of each inode the kernel is asked */
+		return w->session->keeps;
 	default:
 		return false;
 	}

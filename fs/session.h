@@ -40,7 +40,7 @@ struct session_options {
 	/* How long a request may wait for other nodes before it ends with EIO; 0: for ever. Not 0, and
 	 * where there are others: without io_uring. */
 	uint64_t soft_ns;
-	_Atomic uint64_t *noted; /* of fs_kernel_start; or NULL */
+	const struct ops_noted *noted; /* of fs_kernel_start; or NULL */
 };
 
 /*

@@ -69,7 +69,7 @@ struct session {
 	enum uring_mode uring_mode;
 	bool shared; /* the volume has several nodes */
 	bool keeps;  /* shared, and the kernel may keep what it is told (sharer.c) */
-	_Atomic uint64_t *noted; /* of what (fs_kernel_start); NULL: nobody asks */
+	const struct ops_noted *noted; /* of what (fs_kernel_start); NULL: nobody asks */
 	_Atomic int looks; /* threads can be looked at: 1; not: -1; 0: not known yet */
 	/* set once, while INIT is answered; NULL: not used */
 	struct uring *_Atomic uring;

@@ -186,7 +186,7 @@ void sharer_start(struct session *s)
 void sharer_stop(struct session *s)
 {
 	if (s->keeps && s->noted && !session_ended(s))
-		dead_cache_drop(s->device, s->noted, OPS_KERNEL_NOTED);
+		dead_cache_drop(s->device, s->noted);
 	if (s->keeps)
 		fs_kernel_stop(s->fs);
 }

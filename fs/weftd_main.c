@@ -664,7 +664,9 @@ static void guard(struct daemon *d, int argc, char **argv)
 	if (d->unmounted) /* by a guardian, most likely, which looks after it as well */
 		return;
 	d->again = arguments_unmounted(&d->options);
-	ret = d->again ? guardian_start(&d->guardian, argc, argv, d->again) : -ENOMEM;
+	ret = d->again ? guardian_start(&d->guardian, argc, argv, d->again,
+				 ops_kernel_inodes(d->options.cache_bytes / PAGE_SIZE))
+		       : -ENOMEM;
 	if (ret < 0)
 		weft_log(4, "cannot start a guardian: %s", strerror(-ret));
 }

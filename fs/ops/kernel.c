@@ -45,11 +45,10 @@ static void outlive(struct kernel_read *list, const struct kernel_read *by)
 static void read_list(struct kernel *k, struct kernel_read *r)
 {
 	struct kernel_read **head = &k->reads[ino_hash(r->ino) % READ_BUCKETS];
-	uint64_t dropped;
 	bool waiting;
 
 	rt_mutex_lock(&k->lock);
-	dropped = pages_note(k, r->ino);
+	r->noted = pages_note(k, r->ino);
 	if (!r->stale) {
 		outlive(*head, r);
 		touch(k->queue, r);
@@ -63,8 +62,6 @@ static void read_list(struct kernel *k, struct kernel_read *r)
 	rt_cond_broadcast(&k->changed);
 	if (waiting) /* for what was touched nobody waits */
 		rt_cond_broadcast(&k->work);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
 }
 
 bool kernel_changing(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end)
@@ -76,7 +73,7 @@ bool kernel_changing(const struct kernel *k, uint64_t ino, uint64_t first, uint6
 	return c;
 }
 
-/* What it asks for is being changed here: not now. */
+/* What it asks for is being changed here, or its inode has no place in the table: not now. */
 static bool read_refused(struct kernel *k, struct kernel_read *r)
 {
 	bool refused;
@@ -84,23 +81,28 @@ static bool read_refused(struct kernel *k, struct kernel_read *r)
 	rt_mutex_lock(&k->lock);
 	refused = kernel_changing(k, r->ino, r->first, r->end);
 	r->hungry |= refused && r->wait_ns == WAIT_LAST_NS;
+	r->noted = r->noted || pages_note(k, r->ino);
+	refused |= !r->noted;
 	rt_mutex_unlock(&k->lock);
 	return refused;
 }
 
-/* Under the lock. The inode whose attributes are to be dropped, or 0. */
-static uint64_t read_unlist(struct kernel *k, struct kernel_read *r)
+/* Under the lock. */
+static void read_unlist(struct kernel *k, struct kernel_read *r)
 {
 	struct kernel_read **at = &k->reads[ino_hash(r->ino) % READ_BUCKETS];
+	bool had = r->noted;
 
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
+	if (had) /* the kernel gets pages now */
+		r->noted = pages_note(k, r->ino);
+	WEFT_ASSERT(r->noted || !had);
 	r->pending = false;
-	return pages_note(k, r->ino); /* the kernel gets pages now */
 }
 
-static bool read_pending(const struct kernel *k, uint64_t ino)
+bool kernel_read_pending(const struct kernel *k, uint64_t ino)
 {
 	const struct kernel_read *r = k->reads[ino_hash(ino) % READ_BUCKETS];
 
@@ -148,15 +150,12 @@ void kernel_read_begin(struct fs *fs, struct kernel_read *r, struct inode_state 
 void kernel_read_end(struct fs *fs, struct kernel_read *r)
 {
 	struct kernel *k = fs->kernel;
-	uint64_t dropped;
 
 	if (!r->pending)
 		return;
 	rt_mutex_lock(&k->lock);
-	dropped = read_unlist(k, r);
+	read_unlist(k, r);
 	rt_mutex_unlock(&k->lock);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
 }
 
 void kernel_read_wait(struct kernel_read *r)
@@ -240,16 +239,13 @@ static bool read_stands(struct fs *fs, const struct kernel_read *r)
 bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends)
 {
 	struct kernel *k = fs->kernel;
-	uint64_t dropped = 0;
 	bool stands;
 
 	rt_mutex_lock(&k->lock);
 	stands = read_stands(fs, r);
 	if (stands)
-		dropped = read_unlist(k, r);
+		read_unlist(k, r);
 	rt_mutex_unlock(&k->lock);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
 	if (stands && ends)
 		ops_kernel_resized(fs, r->ino);
 	return stands;
@@ -563,25 +559,30 @@ struct dropping {
 	unsigned kinds;
 };
 
-static void drop_inode(void *arg, uint64_t ino)
+void kernel_drop_inode(struct kernel *k, uint64_t ino, bool pages)
 {
-	const struct dropping *d = arg;
-	struct kernel *k = d->k;
-	bool attributes, pages;
+	bool attributes, has_pages;
 	uint32_t stamp;
 
 	rt_mutex_lock(&k->lock);
-	pages = known_drop(k, ino, &attributes, &stamp);
+	has_pages = known_drop(k, ino, &attributes, &stamp);
 	rt_mutex_unlock(&k->lock);
 	if (attributes)
 		attributes_drop(k, ino);
-	if (!(d->kinds & EXPOSE_FILES) || !pages)
+	if (!pages || !has_pages)
 		return;
 	drop_range(k, ino, 0, UINT64_MAX, true);
 	rt_mutex_lock(&k->lock);
-	if (!read_pending(k, ino))
+	if (!kernel_read_pending(k, ino))
 		pages_forget(k, ino, stamp);
 	rt_mutex_unlock(&k->lock);
+}
+
+static void drop_inode(void *arg, uint64_t ino)
+{
+	const struct dropping *d = arg;
+
+	kernel_drop_inode(d->k, ino, d->kinds & EXPOSE_FILES);
 }
 
 static void drop(void *owner, const struct cache_exposed *what)
@@ -721,8 +722,8 @@ void kernel_change_end(struct fs *fs, struct kernel_change *c)
 
 static const struct cache_kernel_ops drop_ops = {.drop = drop, .has_pages = has_pages};
 
-int fs_kernel_start(
-	struct fs *fs, const struct ops_kernel *ops, void *owner, _Atomic uint64_t *noted)
+int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner,
+	const struct ops_noted *noted)
 {
 	struct kernel *k;
 	int e;
@@ -734,15 +735,18 @@ int fs_kernel_start(
 	k->fs = fs;
 	k->ops = ops;
 	k->owner = owner;
-	k->noted = noted;
 	k->queue_end = &k->queue;
 	k->stores_end = &k->stores;
-	e = rt_task_spawn(&k->task[0], "weft-notify", part_main, k);
+	e = known_open(k, noted);
+	if (!e)
+		e = rt_task_spawn(&k->task[0], "weft-notify", part_main, k);
 	if (!e) {
 		k->tasks = 1;
 		fs->kernel = k;
 		e = cache_kernel_start(fs->volume->cache, &drop_ops, k);
 	}
+	if (!e)
+		e = known_start(k);
 	if (!e && fs_maps_alone(fs))
 		e = cache_stores_start(fs->volume->cache);
 	if (!e)
@@ -763,6 +767,7 @@ void fs_kernel_stop(struct fs *fs)
 	if (!k)
 		return;
 	atomic_store(&k->gone, true);
+	known_stop(k); /* which has parts dropped */
 	cache_kernel_stop(fs->volume->cache);
 	fs->kernel = NULL;
 	rt_mutex_lock(&k->lock);
@@ -773,5 +778,6 @@ void fs_kernel_stop(struct fs *fs)
 	kernel_names_stop(k);
 	for (unsigned i = 0; i < k->tasks; i++)
 		rt_task_join(k->task[i]);
+	known_close(k);
 	rt_free(k);
 }

@@ -14,6 +14,7 @@ struct kernel_read {
 	struct inode_state *st;
 	uint64_t ino, first, end; /* file blocks [first, end) */
 	bool pending, stale;      /* listed; the kernel does not wait for it any more */
+	bool noted;               /* the inode is in the table, and stays until it is not pending */
 	bool hungry;              /* refused for long, since calls here change what it asks for */
 	bool mappable;            /* whoever gets the pages may store into them */
 	bool stores;              /* and they are this node's alone for that */
@@ -40,6 +41,8 @@ bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends);
 /* A little longer each time. */
 void kernel_read_wait(struct kernel_read *r);
 void kernel_read_end(struct fs *fs, struct kernel_read *r);
+/* The kernel has let go of the inode, or of one of several references to it. */
+void kernel_forgot(struct fs *fs, uint64_t ino);
 /* Brings what programs here have stored into the file through mappings. Waits, but for no page
  * that another node has. */
 void kernel_fetch_stores(struct fs *fs, struct inode_state *st);

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of the kernel's cache share (docs/many-nodes.md, "The kernel"): kernel.c has READs
- * and drops, kernel_known.c the inodes, and what the kernel was told of them.
+ * and drops, kernel_table.c the inodes, kernel_known.c what the kernel was told of them.
  */
 #ifndef WEFT_OPS_KERNEL_INTERNAL_H
 #define WEFT_OPS_KERNEL_INTERNAL_H
 
 #include "fs/ops/kernel.h"
 
-#define READ_BUCKETS  64u
-#define TASKS_MAX     4096u /* workers, drops of the cache, and those left to READs */
-#define KNOWN_BUCKETS 8192u
-#define KNOWN_WAYS    4u
-#define HEARD_MAX     4096u
+#define READ_BUCKETS 64u
+#define TASKS_MAX    4096u /* workers, drops of the cache, and those left to READs */
+#define HEARD_MAX    4096u
 
 /* A range being dropped by one of the tasks. */
 struct part {
@@ -26,10 +24,13 @@ struct part {
 		told; /* the moment up to which processors know of what it has unmapped */
 };
 
-/* An inode of which the kernel may have something. */
+/* An inode of which the kernel may have something. Links are 1 + a place; 0: none. */
 struct known {
-	uint64_t ino;   /* 0: free */
-	uint32_t stamp; /* changes with each READ's begin and end */
+	uint64_t ino;          /* 0: free */
+	uint32_t next;         /* in its bucket, or of the free ones */
+	uint32_t older, newer; /* by when they were noted last */
+	uint32_t note;         /* changes whenever it is noted */
+	uint32_t stamp;        /* changes with each READ's begin and end */
 	bool pages, attributes;
 	/* The size that attributes told it last, and whom, when. `sure`: it has taken it in. */
 	bool told, sure;
@@ -43,11 +44,20 @@ struct known {
 	struct ops_seen seen;
 };
 
-_Static_assert(OPS_KERNEL_NOTED == KNOWN_BUCKETS * KNOWN_WAYS, "ops.h");
-
-struct known_bucket {
-	struct known way[KNOWN_WAYS];
-	bool crowded; /* and pages of others, which were not noted */
+/* kernel_table.c; all is under the kernel's lock. */
+struct known_table {
+	struct known *place;
+	uint32_t *bucket; /* 1 + the place of the first */
+	uint32_t places, buckets;
+	uint32_t fresh;  /* places from here on were never used */
+	uint32_t unused; /* 1 + the first of those given back */
+	uint32_t used;
+	uint32_t oldest, newest;
+	uint32_t moments;        /* counts notes and stamps */
+	_Atomic uint64_t *noted; /* the numbers, by place (ops.h), or NULL */
+	struct rt_task *trimmer; /* NULL: there is none */
+	struct rt_cond few;      /* places are free: the trimmer's */
+	bool trimming;
 };
 
 #define GATE_BUCKETS   64u
@@ -91,9 +101,8 @@ struct kernel {
 	_Atomic bool gone;
 	uint32_t looks;
 	struct rt_task *task[TASKS_MAX];
-	struct known_bucket known[KNOWN_BUCKETS];
+	struct known_table known;
 	struct kernel_names names;
-	_Atomic uint64_t *noted;           /* their numbers (ops.h), or NULL */
 	_Atomic uint32_t questions;        /* heard so far */
 	_Atomic uint64_t heard[HEARD_MAX]; /* by thread: it, and the number of its last */
 };
@@ -114,6 +123,12 @@ void kernel_drop(struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
 /* Under the lock: somebody waits until the kernel has dropped some of the blocks. */
 bool kernel_dropping(const struct kernel *k, uint64_t ino, uint64_t first, uint64_t end);
 
+/* The leaf that has the inode is given up: the kernel drops its attributes, and with `pages` all pages that it
+ * may have. Waits. */
+void kernel_drop_inode(struct kernel *k, uint64_t ino, bool pages);
+/* Under the lock: a READ of the inode is pending. */
+bool kernel_read_pending(const struct kernel *k, uint64_t ino);
+
 /* ---- what comes back of mappings, with OPS_MMAP_LOCAL (kernel_stores.c) --------------------- */
 
 int kernel_stores_start(struct kernel *k);
@@ -132,16 +147,33 @@ bool kernel_gated(struct kernel *k, uint64_t dir);
  * -EINTR if nobody waits for the answer any more. Waits. */
 int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker);
 
-/* ---- which inodes (kernel_known.c): under the lock -------------------------------------- */
+/* ---- which inodes (kernel_table.c): under the lock, but for open, start, stop and close ------------- */
 
-/* The kernel gets pages of it. The inode whose attributes are to be dropped, or 0. */
-uint64_t pages_note(struct kernel *k, uint64_t ino);
+/* At most as many places as `noted` has numbers. 0 or -ENOMEM. */
+int known_open(struct kernel *k, const struct ops_noted *noted);
+/* From here on the oldest inodes are dropped when few places are free. 0 or -errno. */
+int known_start(struct kernel *k);
+void known_stop(struct kernel *k);
+void known_close(struct kernel *k);
+/* NULL: the kernel has nothing of the inode. */
+struct known *known_find(struct kernel *k, uint64_t ino);
+/* Before the kernel is told anything of it. NULL: all places are taken, for now. */
+struct known *known_note(struct kernel *k, uint64_t ino);
+/* A new stamp. */
+uint32_t known_moment(struct kernel *k);
+
+/* ---- what it was told (kernel_known.c): under the lock -------------------------------------------- */
+
+/* The kernel gets pages of it. False: there is no place, for now. */
+bool pages_note(struct kernel *k, uint64_t ino);
 /* The kernel's attributes of it are to be dropped, if this says so. */
 bool attributes_forget(struct kernel *k, uint64_t ino);
 /* May it have pages? */
 bool pages_known(struct kernel *k, uint64_t ino);
 /* Its attributes are dropped; may it have pages? */
 bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp);
+/* Whoever was given its attributes with a name has taken them in. */
+bool looker_done(struct kernel *k, struct known *n);
 /* Whoever was given its attributes with a name has taken them in; else this is to be asked again. *made: the
  * last of them made it. */
 bool names_taken_in(struct kernel *k, uint64_t ino, bool *made);

@@ -1,26 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of which inodes the kernel may have something, and what it may be told of them for long: attributes,
+ * What the kernel has of the inodes in the table, and what it may be told of them for long: attributes,
  * sizes, names (docs/many-nodes.md, "Sizes").
  */
 #include "fs/ops/kernel_internal.h"
 
-/* ---- which inodes (under the lock) ---------------------------------------------------- */
-
-static struct known_bucket *known_bucket(struct kernel *k, uint64_t ino)
-{
-	return &k->known[ino_hash(ino) % KNOWN_BUCKETS];
-}
-
-static struct known *known_find(struct kernel *k, uint64_t ino)
-{
-	struct known_bucket *b = known_bucket(k, ino);
-
-	for (unsigned i = 0; i < KNOWN_WAYS; i++)
-		if (b->way[i].ino == ino)
-			return &b->way[i];
-	return NULL;
-}
+/* ---- who has taken in what (under the lock) ---------------------------------------------- */
 
 /* Has the thread asked something since, so taken in what it was told? */
 static bool heard_since(struct kernel *k, uint32_t thread, uint32_t told_at)
@@ -39,7 +24,7 @@ static bool looker_heard(struct kernel *k, struct known *n)
 	return !n->looker;
 }
 
-static bool looker_done(struct kernel *k, struct known *n)
+bool looker_done(struct kernel *k, struct known *n)
 {
 	if (!looker_heard(k, n) && n->answered &&
 		k->ops->gone_on(k->owner, n->looker, &n->seen))
@@ -55,60 +40,24 @@ bool names_taken_in(struct kernel *k, uint64_t ino, bool *made)
 	return !n || looker_done(k, n);
 }
 
-/* Before the kernel is told anything of it. */
-static void known_place(struct kernel *k, struct known *place, uint64_t ino)
+/* ---- pages and attributes (under the lock) ------------------------------------------------ */
+
+bool pages_note(struct kernel *k, uint64_t ino)
 {
-	struct known_bucket *b = known_bucket(k, ino);
-	size_t slot = (size_t)(b - k->known) * KNOWN_WAYS + (size_t)(place - b->way);
+	struct known *n = known_note(k, ino);
 
-	*place = (struct known){.ino = ino};
-	if (k->noted)
-		atomic_store_explicit(&k->noted[slot], ino, memory_order_relaxed);
-}
-
-/* NULL: no place. With *dropped that inode lost its own: drop its attributes. */
-static struct known *known_note(struct kernel *k, uint64_t ino, uint64_t *dropped)
-{
-	struct known_bucket *b = known_bucket(k, ino);
-	struct known *place = known_find(k, ino);
-
-	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
-		if (!b->way[i].ino)
-			place = &b->way[i];
-	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
-		if (!b->way[i].pages && !b->way[i].attributes &&
-			looker_heard(k, &b->way[i]))
-			place = &b->way[i];
-	for (unsigned i = 0; !place && i < KNOWN_WAYS; i++)
-		if (!b->way[i].pages && looker_done(k, &b->way[i]))
-			place = &b->way[i];
-	if (!place)
-		return NULL;
-	*dropped = place->ino != ino && place->attributes ? place->ino : 0;
-	if (place->ino != ino)
-		known_place(k, place, ino);
-	return place;
-}
-
-uint64_t pages_note(struct kernel *k, uint64_t ino)
-{
-	uint64_t dropped = 0;
-	struct known *n = known_note(k, ino, &dropped);
-
-	if (!n) {
-		known_bucket(k, ino)->crowded = true;
-		return 0;
-	}
+	if (!n)
+		return false;
 	n->pages = true;
-	n->stamp++;
-	return dropped;
+	n->stamp = known_moment(k);
+	return true;
 }
 
 bool pages_known(struct kernel *k, uint64_t ino)
 {
 	const struct known *n = known_find(k, ino);
 
-	return (n && n->pages) || known_bucket(k, ino)->crowded;
+	return n && n->pages;
 }
 
 bool known_drop(struct kernel *k, uint64_t ino, bool *attributes, uint32_t *stamp)
@@ -148,7 +97,7 @@ void pages_stay(struct kernel *k, uint64_t ino)
 	struct known *n = known_find(k, ino);
 
 	if (n)
-		n->stamp++;
+		n->stamp = known_moment(k);
 }
 
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
@@ -186,38 +135,32 @@ void ops_kernel_heard(struct fs *fs, uint32_t thread)
 void ops_kernel_told(struct fs *fs, uint32_t asker, const struct ops_attr *attr)
 {
 	struct kernel *k = fs->kernel;
-	uint64_t dropped = 0;
 	struct known *n;
 
 	if (!k || !S_ISREG(attr->inode.mode))
 		return;
 	rt_mutex_lock(&k->lock);
-	n = known_note(k, attr->ino, &dropped);
+	n = known_note(k, attr->ino);
 	if (n)
 		(void)size_sure(k, n, asker, attr);
 	rt_mutex_unlock(&k->lock);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
 }
 
 /* Noted before it is asked whether the leaf stands: a drop that begins later finds it. */
 static bool attributes_note(
 	struct kernel *k, uint64_t ino, uint32_t asker, const struct ops_attr *attr)
 {
-	uint64_t dropped = 0;
 	bool keeps = false;
 	struct known *n;
 
 	rt_mutex_lock(&k->lock);
-	n = known_note(k, ino, &dropped);
+	n = known_note(k, ino);
 	if (n)
 		keeps = (!attr || size_sure(k, n, asker, attr)) &&
 			!kernel_changing(k, ino, 0, UINT64_MAX) && !kernel_gated(k, ino);
 	if (keeps)
 		n->attributes = true;
 	rt_mutex_unlock(&k->lock);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
 	return keeps;
 }
 
@@ -261,12 +204,11 @@ int ops_getattr_kept(
 static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *attr,
 	bool made, struct ops_named *named)
 {
-	uint64_t dropped = 0;
 	bool keeps = false;
 	struct known *n;
 
 	rt_mutex_lock(&k->lock);
-	n = known_note(k, attr->ino, &dropped);
+	n = known_note(k, attr->ino);
 	named->attributes &= !kernel_changing(k, attr->ino, 0, UINT64_MAX) &&
 			     !kernel_gated(k, attr->ino);
 	if (n)
@@ -284,8 +226,6 @@ static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *
 		named->look = n->look;
 	}
 	rt_mutex_unlock(&k->lock);
-	if (dropped)
-		k->ops->drop_attributes(k->owner, dropped);
 	return keeps;
 }
 

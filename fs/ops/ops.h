@@ -63,7 +63,8 @@ void fs_reconfigure(struct fs *fs, const struct ops_options *o);
 /*
  * With caller_forgets: the caller's last reference to the inode has gone. Costs next to
  * nothing for inodes that have links. Frees, or has freed soon, what has none and is not
- * open. Waits.
+ * open. For a kernel that keeps what it is told, of any inode: it may still have it by another reference,
+ * and is asked then. Waits.
  */
 void ops_forget(struct fs *fs, uint64_t ino);
 /*
@@ -407,7 +408,18 @@ struct ops_kernel {
 	bool (*gone_on)(void *owner, uint32_t thread, struct ops_seen *seen);
 };
 
-#define OPS_KERNEL_NOTED 32768u
+/* Of how many inodes at a time the kernel is given something to keep, by the pages of the cache. */
+static inline uint32_t ops_kernel_inodes(uint64_t pages)
+{
+	return (uint32_t)MIN(MAX(pages / 2, 1u << 15), 1u << 22);
+}
+
+/* Memory for the numbers of the inodes of which the kernel may have attributes or pages, 0 at first and where
+ * there is none; for another process that has it as well, when this one was killed. */
+struct ops_noted {
+	_Atomic uint64_t *ino;
+	uint32_t count;
+};
 
 /* An answer to a look-up whose attributes may be kept. */
 struct ops_named {
@@ -426,12 +438,12 @@ struct ops_looked {
 
 /*
  * Before the first question. From here on what is exposed is dropped before other nodes
- * may change it. noted: NULL, or OPS_KERNEL_NOTED numbers, all 0: of the inodes of which the kernel may have
- * attributes or pages, but for pages of more of them than there is room for. For whoever has that memory as
- * well, when this process was killed.
+ * may change it. The kernel is given something to keep of ops_kernel_inodes at a time, of no more than `noted` has
+ * numbers; NULL: nobody asks for these. For a new one the oldest is dropped. The caller says what it has let go of
+ * (ops_forget).
  */
 int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner,
-	_Atomic uint64_t *noted);
+	const struct ops_noted *noted);
 /* The kernel has gone, or asks nothing any more. Before fs_close. */
 void fs_kernel_stop(struct fs *fs);
 /*

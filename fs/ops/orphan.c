@@ -26,6 +26,7 @@
 #include <errno.h>
 
 #include "fs/ops/data_internal.h"
+#include "fs/ops/kernel.h"
 
 #define AWAITED_MAX ORPHANS_AWAITED_MAX
 #define BUCKETS     (1u << 14)
@@ -411,6 +412,7 @@ void ops_forget(struct fs *fs, uint64_t ino)
 	struct orphans *o = fs->orphans;
 	bool removed, ready;
 
+	kernel_forgot(fs, ino);
 	if (!o || likely(surely_not_awaited(o, ino)))
 		return;
 	rt_mutex_lock(&o->lock);

@@ -562,7 +562,7 @@ static inline void closed_open(struct kernel_model *k, struct node *n)
 	*k = (struct kernel_model){.n = n};
 	for (unsigned i = 0; i < FILES; i++)
 		k->file[i] = (struct kernel_file){.ino = file_ino[i], .absent = true};
-	OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
+	kernel_start(n, &kernel_ops, k);
 }
 
 /* Until all have done their work; the kernel stays. */
@@ -614,13 +614,13 @@ static void kernel_open(struct kernel_model *k, struct node *n)
 
 	*k = (struct kernel_model){.n = n};
 	if (kernel_stores) /* what is opened then may be stored into */
-		OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
+		kernel_start(n, &kernel_ops, k);
 	for (unsigned i = 0; i < FILES; i++) {
 		k->file[i].ino = file_ino[i];
 		OK(ops_open(n->fs, file_ino[i], &root_user, O_RDWR, &k->open[i], &a));
 	}
 	if (!kernel_stores)
-		OK(fs_kernel_start(n->fs, &kernel_ops, k, NULL));
+		kernel_start(n, &kernel_ops, k);
 }
 
 /* Until all have done their work; the kernel stays. Its task is returned, for kernel_shut. */

@@ -23,6 +23,7 @@
 #define ANSWERS_MAX 32
 #define TASKS       32 /* that look up at a time */
 #define DENTRIES    4096
+#define PLACES_MAX  64
 #define WORD_HOLE   0ull
 #define WORD_END    UINT64_MAX /* behind the end of the file */
 
@@ -93,6 +94,17 @@ struct kernel_model {
 
 static struct kernel_model kernels[NODES_MAX];
 static bool kernel_stores;
+static unsigned kernel_places; /* for inodes in the table of the daemon; 0: as ops_kernel_inodes says */
+static _Atomic uint64_t kernel_noted[NODES_MAX][PLACES_MAX];
+
+static inline void kernel_start(
+	struct node *n, const struct ops_kernel *ops, struct kernel_model *k)
+{
+	struct ops_noted noted = {kernel_noted[n->id - 1], kernel_places};
+
+	memset((void *)noted.ino, 0, sizeof(kernel_noted[0]));
+	OK(fs_kernel_start(n->fs, ops, k, kernel_places ? &noted : NULL));
+}
 
 /* ---- dropping ------------------------------------------------------------------------------ */
 
@@ -560,17 +572,24 @@ static void kernel_let_go(struct kernel_model *k, struct kernel_file *f)
 	rt_mutex_unlock(&k->lock);
 }
 
-/* Which is not open here. */
+/* Which is not open here. The daemon hears of it a moment later, by FORGET: it may be there again by then. */
 static void kernel_evict(struct kernel_model *k, struct kernel_file *f)
 {
+	bool evicts;
+
 	rt_mutex_lock(&k->lock);
-	if (!f->used && !f->absent) {
+	evicts = !f->used && !f->absent;
+	if (evicts) {
 		f->absent = true;
 		f->known = false;
 		k->evictions++;
 		k->evicted++;
 	}
 	rt_mutex_unlock(&k->lock);
+	if (!evicts)
+		return;
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	ops_forget(k->n->fs, f->ino);
 }
 
 /* The same, by who has made it: not compared with what is there by then. */

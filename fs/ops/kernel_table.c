@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inodes of which the kernel may have something (docs/many-nodes.md, "The inodes that the kernel
+ * knows"). A place is given back when the kernel has let go of the inode. When few places are free, a task
+ * has the kernel drop everything of the inodes that were noted longest ago.
+ *
+ * Keeps: (5) an inode leaves the table only when the kernel has nothing of it, and no answer on its way brings
+ * anything; (10) the places are a share of the cache.
+ *
+ * Locks: the kernel's, which the task lets go of while the kernel is told something.
+ */
+#include "fs/ops/kernel_internal.h"
+
+#define TRIM_FEW      16u /* of so many places one is free: more are needed, */
+#define TRIM_ENOUGH   8u  /* up to one of so many */
+#define TRIM_LOOKS    16u
+#define TRIM_PAUSE_NS 200000ull
+
+static uint32_t *bucket_of(struct known_table *t, uint64_t ino)
+{
+	return &t->bucket[ino_hash(ino) & (t->buckets - 1)];
+}
+
+static struct known *known_at(struct known_table *t, uint32_t link)
+{
+	return link ? &t->place[link - 1] : NULL;
+}
+
+static uint32_t link_of(const struct known_table *t, const struct known *n)
+{
+	return (uint32_t)(n - t->place) + 1;
+}
+
+struct known *known_find(struct kernel *k, uint64_t ino)
+{
+	struct known_table *t = &k->known;
+	struct known *n = known_at(t, *bucket_of(t, ino));
+
+	while (n && n->ino != ino)
+		n = known_at(t, n->next);
+	return n;
+}
+
+uint32_t known_moment(struct kernel *k)
+{
+	return ++k->known.moments;
+}
+
+/* ---- by age --------------------------------------------------------------------------- */
+
+static void age_unlink(struct known_table *t, const struct known *n)
+{
+	*(n->older ? &known_at(t, n->older)->newer : &t->oldest) = n->newer;
+	*(n->newer ? &known_at(t, n->newer)->older : &t->newest) = n->older;
+}
+
+static void age_youngest(struct known_table *t, struct known *n)
+{
+	n->older = t->newest;
+	n->newer = 0;
+	*(t->newest ? &known_at(t, t->newest)->newer : &t->oldest) = link_of(t, n);
+	t->newest = link_of(t, n);
+}
+
+static void renew(struct known_table *t, struct known *n)
+{
+	if (t->newest == link_of(t, n))
+		return;
+	age_unlink(t, n);
+	age_youngest(t, n);
+}
+
+/* ---- places --------------------------------------------------------------------------- */
+
+static void noted_set(struct known_table *t, const struct known *n, uint64_t ino)
+{
+	if (t->noted)
+		atomic_store_explicit(&t->noted[n - t->place], ino, memory_order_relaxed);
+}
+
+/* NULL: none is free. */
+static struct known *known_place(struct known_table *t, uint64_t ino)
+{
+	struct known *n = known_at(t, t->unused);
+	uint32_t *bucket = bucket_of(t, ino);
+
+	if (n)
+		t->unused = n->next;
+	else if (t->fresh < t->places)
+		n = &t->place[t->fresh++];
+	else
+		return NULL;
+	*n = (struct known){.ino = ino, .next = *bucket};
+	*bucket = link_of(t, n);
+	age_youngest(t, n);
+	t->used++;
+	noted_set(t, n, ino);
+	return n;
+}
+
+static void known_free(struct known_table *t, struct known *n)
+{
+	uint32_t *at = bucket_of(t, n->ino);
+
+	while (known_at(t, *at) != n)
+		at = &known_at(t, *at)->next;
+	*at = n->next;
+	age_unlink(t, n);
+	noted_set(t, n, 0);
+	*n = (struct known){.next = t->unused};
+	t->unused = link_of(t, n);
+	t->used--;
+}
+
+struct known *known_note(struct kernel *k, uint64_t ino)
+{
+	struct known_table *t = &k->known;
+	struct known *n = known_find(k, ino);
+
+	if (n)
+		renew(t, n);
+	else
+		n = known_place(t, ino);
+	if (n)
+		n->note = known_moment(k);
+	if (!t->trimming && t->places - t->used <= t->places / TRIM_FEW) {
+		t->trimming = true;
+		rt_cond_signal(&t->few);
+	}
+	return n;
+}
+
+/* No READ will note it, and nobody takes in an answer that brings it. */
+static bool is_idle(struct kernel *k, struct known *n)
+{
+	return !kernel_read_pending(k, n->ino) && looker_done(k, n);
+}
+
+/* ---- the kernel lets go of an inode ------------------------------------------------------- */
+
+/*
+ * FORGET does not say whether the kernel has the inode still: it may come of a look-up that was not used, or
+ * the inode has been looked up again since. So the kernel is asked, by a word that it refuses if it has not
+ * got the inode. What it gets later is noted before.
+ */
+void kernel_forgot(struct fs *fs, uint64_t ino)
+{
+	struct kernel *k = fs->kernel;
+	bool has = false;
+	uint32_t note = 0;
+	struct known *n;
+
+	if (!k)
+		return;
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, ino);
+	if (n && is_idle(k, n)) {
+		note = n->note;
+		has = n->pages || n->attributes;
+		if (!has)
+			known_free(&k->known, n);
+	}
+	rt_mutex_unlock(&k->lock);
+	if (!has || k->ops->drop_attributes(k->owner, ino))
+		return;
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, ino);
+	if (n && n->note == note && is_idle(k, n))
+		known_free(&k->known, n);
+	rt_mutex_unlock(&k->lock);
+}
+
+/* ---- the table is full ------------------------------------------------------------------------ */
+
+/* The oldest that nothing is under way for; NULL: none of the first few. */
+static struct known *trim_pick(struct kernel *k)
+{
+	struct known_table *t = &k->known;
+
+	for (unsigned i = 0; i < TRIM_LOOKS; i++) {
+		struct known *n = known_at(t, t->oldest);
+
+		if (!n || is_idle(k, n))
+			return n;
+		renew(t, n);
+	}
+	return NULL;
+}
+
+/* Under the lock, which it lets go of: as if its leaf was given up. */
+static void trim_one(struct kernel *k, uint64_t ino, uint32_t note)
+{
+	struct known *n;
+
+	rt_mutex_unlock(&k->lock);
+	kernel_drop_inode(k, ino, true);
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, ino);
+	if (!n)
+		return;
+	if (n->note == note && !n->pages && !n->attributes && is_idle(k, n))
+		known_free(&k->known, n);
+	else
+		renew(&k->known, n);
+}
+
+static void trim_main(void *arg)
+{
+	struct kernel *k = arg;
+	struct known_table *t = &k->known;
+
+	rt_mutex_lock(&k->lock);
+	while (!atomic_load(&k->gone)) {
+		struct known *n = t->trimming ? trim_pick(k) : NULL;
+
+		if (n)
+			trim_one(k, n->ino, n->note);
+		else
+			(void)rt_cond_wait(&t->few, &k->lock,
+				t->trimming ? rt_now_ns() + TRIM_PAUSE_NS : RT_FOREVER);
+		t->trimming &= t->places - t->used <= t->places / TRIM_ENOUGH;
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
+/* ---- from the start to the end ------------------------------------------------------------------ */
+
+int known_open(struct kernel *k, const struct ops_noted *noted)
+{
+	struct known_table *t = &k->known;
+	uint64_t frames = cache_frame_count(k->fs->volume->cache);
+
+	t->places = ops_kernel_inodes(frames);
+	if (noted)
+		t->places = MIN(t->places, noted->count);
+	t->noted = noted ? noted->ino : NULL;
+	for (t->buckets = 1; t->buckets < t->places;)
+		t->buckets *= 2;
+	t->place = rt_alloc_pages(t->places * sizeof(*t->place));
+	t->bucket = rt_alloc_pages(t->buckets * sizeof(*t->bucket));
+	return t->place && t->bucket ? 0 : -ENOMEM;
+}
+
+void known_close(struct kernel *k)
+{
+	struct known_table *t = &k->known;
+
+	if (t->place)
+		rt_free_pages(t->place, t->places * sizeof(*t->place));
+	if (t->bucket)
+		rt_free_pages(t->bucket, t->buckets * sizeof(*t->bucket));
+}
+
+int known_start(struct kernel *k)
+{
+	return rt_task_spawn(&k->known.trimmer, "weft-trim", trim_main, k);
+}
+
+void known_stop(struct kernel *k)
+{
+	if (!k->known.trimmer)
+		return;
+	rt_mutex_lock(&k->lock); /* it has seen `gone`, or sleeps */
+	rt_mutex_unlock(&k->lock);
+	rt_cond_broadcast(&k->known.few);
+	rt_task_join(k->known.trimmer);
+	k->known.trimmer = NULL;
+}
