@@ -26,7 +26,7 @@ ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 # The layers, lowest first; a layer is a folder and calls only those before it.
 LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
           engine/cache engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
-LIB_ENGINE := -luring -lrdmacm -libverbs -linih -lssl -lcrypto -lpthread -lm
+LIB_ENGINE := -luring -lrdmacm -libverbs -lisal -linih -lssl -lcrypto -lpthread -lm
 LIB_FS     := -lfuse3 -ljansson -lmicrohttpd
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))

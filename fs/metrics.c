@@ -210,6 +210,9 @@ static const struct metric peer_metrics[] = {
 		"System calls that received them."},
 	{"weft_peer_links_total", COUNTER, "traffic.links", "Links made with it."},
 	{"weft_peer_cuts_total", COUNTER, "traffic.cuts", "Links that ended."},
+	{"weft_peer_checksum_errors_total", COUNTER, "traffic.checksum_errors",
+		"What came from the node with a wrong checksum: bytes that were changed "
+		"on the way."},
 };
 
 /* Of each storage node: what the asked one has cached of its shard. */

@@ -342,6 +342,7 @@ static json_t *traffic_status(const struct net_counters *c)
 	put(o, "registrations", c->registered);
 	put(o, "links", c->links);
 	put(o, "cuts", c->cuts);
+	put(o, "checksum_errors", c->checksum_errors);
 	return o;
 }
 

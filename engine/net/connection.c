@@ -299,6 +299,14 @@ static bool say_proof(struct connect_net *net, struct net_connection *c)
 	return connect_say(c, &p, sizeof(p));
 }
 
+/* It may say anything, be it the key that is wrong in it. */
+static void greeting_changed(struct connect_net *net, struct net_connection *c)
+{
+	snprintf(c->why, sizeof(c->why),
+		"its greeting is changed on the way: a checksum is wrong");
+	connect_failed(net, c, -EBADMSG);
+}
+
 static void hello_came(struct connect_net *net, struct net_connection *c)
 {
 	struct net_greeting *g = &c->greeting;
@@ -307,6 +315,11 @@ static void hello_came(struct connect_net *net, struct net_connection *c)
 	int refusal;
 
 	memcpy(&g->theirs, c->in, sizeof(g->theirs));
+	/* another version has another form */
+	if (g->theirs.version == WIRE_VERSION && !wire_hello_whole(&g->theirs)) {
+		greeting_changed(net, c);
+		return;
+	}
 	refusal = net_greeting_hello(&net->base, g, &detail);
 	if (dialed)
 		g->peer = dialed;
@@ -386,6 +399,10 @@ static void proof_came(struct connect_net *net, struct net_connection *c)
 	int refusal;
 
 	memcpy(&proof, c->in, sizeof(proof));
+	if (!wire_proof_whole(&proof)) {
+		greeting_changed(net, c);
+		return;
+	}
 	refusal = net_greeting_proof(&net->base, g, &proof, &detail);
 	if (refusal)
 		refuse(net, c, (uint32_t)refusal, detail);

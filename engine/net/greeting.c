@@ -124,6 +124,8 @@ static const char *cut_text(int code)
 		return "it says nothing, or takes nothing, any more";
 	case -EPROTO:
 		return "what it sends is malformed";
+	case -EBADMSG:
+		return "what it sends is changed on the way: a checksum is wrong";
 	case -ENOBUFS:
 		return "it sends more than it may";
 	case -EACCES:

@@ -8,7 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define SECOND 1000000000ull
+#define SECOND          1000000000ull
+#define CHECKSUM_LOG_NS (10 * SECOND)
 
 #if defined(__SANITIZE_THREAD__)
 _Atomic uint32_t net_order[NET_NODES_MAX];
@@ -513,5 +514,22 @@ void net_counters(const struct net_peer *peer, struct net_counters *out)
 		.registered = c->registered,
 		.links = c->links,
 		.cuts = c->cuts,
+		.checksum_errors = c->checksum_errors,
 	};
+}
+
+void net_checksum_error(struct net_peer *peer, const char *what)
+{
+	uint64_t now = rt_now_ns(), next = atomic_load(&peer->checksum_log_ns);
+
+	net_count(&peer->counters.checksum_errors, 1);
+	if (now < next || !atomic_compare_exchange_strong(
+				  &peer->checksum_log_ns, &next, now + CHECKSUM_LOG_NS))
+		return;
+	weft_log(3,
+		"node %u: the checksum of %s from it is wrong, %llu checksum errors so "
+		"far: "
+		"a network device or memory changes bytes; check the hardware of both "
+		"nodes",
+		peer->node, what, (unsigned long long)peer->counters.checksum_errors);
 }

@@ -160,6 +160,18 @@ int net_region_create(
 int net_region_adopt(
 	struct net *net, uint32_t id, void *base, size_t size_bytes, unsigned rights);
 
+/* ---- bytes that were changed on the way ---------------------------------------------- */
+
+#define NET_CHECKSUM_TRIES                                                               \
+	3u /* for data that can be read again, before the link is cut */
+
+/*
+ * What the peer sent, or what was read from it, does not have the checksum that came with it.
+ * Counts it, and logs it once in a while with the node's name. `what`: as in "a page". The
+ * caller asks again, or cuts the link with -EBADMSG. Never waits.
+ */
+void net_checksum_error(struct net_peer *peer, const char *what);
+
 /* ---- messages ------------------------------------------------------------------------ */
 
 /*
@@ -268,6 +280,7 @@ struct net_counters {
 	 * completions taken, registrations for one operation */
 	uint64_t requests, signalled, completions, registered;
 	uint64_t links, cuts;
+	uint64_t checksum_errors; /* what came from the peer was not what it had sent */
 };
 void net_counters(const struct net_peer *peer, struct net_counters *out);
 

@@ -79,8 +79,8 @@ struct net_peer_counters {
 	_Alignas(64) _Atomic uint64_t messages_out, writes_out, reads_out, atomics_out,
 		bytes_out, calls_out, runs_out, requests, signalled, registered;
 	/* by who receives */
-	_Alignas(64) _Atomic uint64_t messages_in, writes_in, reads_in,
-		atomics_in, bytes_in, calls_in, runs_in, completions, links, cuts;
+	_Alignas(64) _Atomic uint64_t messages_in, writes_in, reads_in, atomics_in,
+		bytes_in, calls_in, runs_in, completions, links, cuts, checksum_errors;
 };
 
 struct net_peer {
@@ -98,6 +98,8 @@ struct net_peer {
 	uint32_t refused_reason;         /* tells apart those of one code */
 	bool refused_dialed;
 	_Atomic uint32_t up;
+	_Atomic uint64_t
+		checksum_log_ns; /* no log line of a checksum error before that */
 	struct net_peer_counters counters;
 };
 

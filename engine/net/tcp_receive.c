@@ -27,6 +27,13 @@ static bool wrong(struct tcp_peer *peer, int code)
 	return false;
 }
 
+/* Nothing of the frame may be used: neither its length, nor where its data goes. */
+static bool changed_on_the_way(struct tcp_peer *peer)
+{
+	net_checksum_error(&peer->line.base, "a message");
+	return wrong(peer, -EBADMSG);
+}
+
 static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
 	uint64_t offset, uint64_t length)
 {
@@ -198,11 +205,13 @@ static bool take_bye(struct tcp_peer *peer, const uint8_t *fixed)
 }
 
 /* A frame whose head and fixed part are there. false: the link is to end. */
-static bool take_frame(
-	struct tcp_peer *peer, const struct wire_frame *f, const uint8_t *fixed)
+static bool take_frame(struct tcp_peer *peer, const struct wire_frame *f,
+	const uint8_t *fixed, uint32_t fixed_bytes)
 {
 	struct net_message m;
 
+	if (!wire_fixed_whole(f, fixed, fixed_bytes))
+		return changed_on_the_way(peer);
 	if (!wire_fixed_check(f, fixed, peer->line.base.node))
 		return wrong(peer, -EPROTO);
 	if (f->credits)
@@ -308,6 +317,13 @@ static void move_data(struct tcp_peer *peer)
 	data_came(peer, n);
 }
 
+/* The run's count has not been checked yet: no byte is awaited that need not come. */
+static bool run_entries_fit(const struct wire_frame *f, const struct wire_run *run)
+{
+	return run->count <= WIRE_RUN_MAX &&
+	       sizeof(*run) + run->count * sizeof(struct wire_run_entry) <= f->bytes;
+}
+
 /* Bytes that must be there before the frame is looked at, if they are. 0: they are not. */
 static uint32_t head_bytes(const struct wire_frame *f, const uint8_t *at, unsigned there)
 {
@@ -316,10 +332,17 @@ static uint32_t head_bytes(const struct wire_frame *f, const uint8_t *at, unsign
 
 	if (f->type == WIRE_RUN && there >= bytes) {
 		memcpy(&run, at + sizeof(*f), sizeof(run));
-		if (run.count <= WIRE_RUN_MAX) /* else it is refused */
+		if (run_entries_fit(f, &run)) /* else it is refused */
 			bytes += run.count * (uint32_t)sizeof(struct wire_run_entry);
 	}
 	return there >= bytes ? bytes : 0;
+}
+
+static bool check_head(struct tcp_peer *peer, const struct wire_frame *f)
+{
+	if (!wire_head_whole(f))
+		return changed_on_the_way(peer);
+	return wire_frame_check(f) || wrong(peer, -EPROTO);
 }
 
 /* All whole frames of the buffer; what is left of the last one moves to its front. */
@@ -342,15 +365,13 @@ static void parse(struct tcp_peer *peer)
 		if (there < sizeof(f))
 			break;
 		memcpy(&f, at, sizeof(f));
-		if (!wire_frame_check(&f)) {
-			wrong(peer, -EPROTO);
+		if (!check_head(peer, &f))
 			return;
-		}
 		head = head_bytes(&f, at, there);
 		if (head == 0)
 			break;
 		rx->first += head;
-		if (!take_frame(peer, &f, at + sizeof(f)))
+		if (!take_frame(peer, &f, at + sizeof(f), head - (uint32_t)sizeof(f)))
 			return;
 	}
 	memmove(rx->buffer, rx->buffer + rx->first, rx->end - rx->first);

@@ -70,6 +70,7 @@ static bool prepare(struct tcp_peer *peer, struct tcp_frame *f)
 		s->credits--;
 	}
 	head->credits = take_owed(peer);
+	wire_frame_seal(head, head + 1, f->head_bytes - (uint32_t)sizeof(*head));
 	return true;
 }
 
@@ -124,6 +125,7 @@ static void run_prepare(struct tcp_peer *peer, unsigned i, unsigned pairs)
 		.credits = take_owed(peer),
 		.bytes = (uint32_t)sizeof(run->run) + entries + pairs * run->run.length,
 	};
+	wire_frame_seal(&run->head, &run->run, (uint32_t)sizeof(run->run) + entries);
 	frame_at(s, i)->leads = true;
 	frame_at(s, i)->head_bytes =
 		(uint16_t)(sizeof(run->head) + sizeof(run->run) + entries);
@@ -175,6 +177,7 @@ static void gather_ping(struct tcp_peer *peer, bool *ping)
 	if (s->ping_left == 0 && *ping && s->sent == 0 && !within_run(peer)) {
 		s->ping = (struct wire_frame){
 			.type = WIRE_PING, .credits = take_owed(peer)};
+		wire_frame_seal(&s->ping, NULL, 0);
 		s->ping_left = sizeof(s->ping);
 	}
 	*ping = false;
@@ -514,13 +517,7 @@ int tcp_reply_refuse(struct tcp_peer *peer, uint8_t type, uint32_t op)
 void tcp_bye(struct tcp_peer *peer, uint32_t reason)
 {
 	struct tcp_send *s = &peer->send;
-	struct {
-		struct wire_frame head;
-		struct wire_bye bye;
-	} __attribute__((packed)) frame = {
-		.head = {.type = WIRE_BYE, .bytes = sizeof(struct wire_bye)},
-		.bye = {.reason = reason},
-	};
+	struct wire_last frame = wire_last_make(reason);
 	struct iovec iov = {&frame, sizeof(frame)};
 
 	rt_mutex_lock(&peer->line.send_lock);

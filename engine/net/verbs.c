@@ -14,13 +14,7 @@
 /* Why, if the other end would not know: it reads that before the end. */
 static void say_bye(struct verbs_peer *peer, uint32_t reason)
 {
-	struct {
-		struct wire_frame head;
-		struct wire_bye bye;
-	} __attribute__((packed)) frame = {
-		.head = {.type = WIRE_BYE, .bytes = sizeof(struct wire_bye)},
-		.bye = {.reason = reason},
-	};
+	struct wire_last frame = wire_last_make(reason);
 	struct iovec iov = {&frame, sizeof(frame)};
 
 	net_stream_send(&peer->stream, &iov, 1);
@@ -151,8 +145,7 @@ static void verbs_link_down(struct connect_peer *line, int code)
 /* The socket says nothing but BYE. 0: more is to come; else why the link ends. */
 static int read_bye(struct verbs_peer *peer)
 {
-	struct wire_frame head;
-	struct wire_bye bye;
+	struct wire_last last;
 	ssize_t n;
 
 	do {
@@ -168,11 +161,15 @@ static int read_bye(struct verbs_peer *peer)
 			return -ECONNRESET;
 		peer->bye_bytes += (unsigned)n;
 	} while (peer->bye_bytes < sizeof(peer->bye));
-	memcpy(&head, peer->bye, sizeof(head));
-	memcpy(&bye, peer->bye + sizeof(head), sizeof(bye));
-	if (head.type != WIRE_BYE || !wire_frame_check(&head))
+	memcpy(&last, peer->bye, sizeof(last));
+	if (!wire_head_whole(&last.head) ||
+		!wire_fixed_whole(&last.head, &last.bye, sizeof(last.bye))) {
+		net_checksum_error(&peer->line.base, "a message");
+		return -EBADMSG;
+	}
+	if (last.head.type != WIRE_BYE || !wire_frame_check(&last.head))
 		return -EPROTO;
-	return bye.reason == EACCES ? -EACCES : -ESHUTDOWN;
+	return last.bye.reason == EACCES ? -EACCES : -ESHUTDOWN;
 }
 
 static void verbs_link_ready(struct connect_peer *line, unsigned events)

@@ -97,7 +97,7 @@ struct verbs_peer {
 	struct verbs_send send;
 	/* event_lock */
 	bool armed; /* the next completion makes an event */
-	uint8_t bye[sizeof(struct wire_frame) + sizeof(struct wire_bye)];
+	uint8_t bye[sizeof(struct wire_last)];
 	unsigned bye_bytes;
 	_Atomic uint32_t taken, told; /* messages; as far as the peer knows */
 	_Atomic bool heard, spoke;    /* since the last tick */

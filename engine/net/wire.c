@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/common/crc32c.h"
 #include "engine/rt/rt.h"
 
 #define LABEL_BYTES 16u
@@ -40,6 +41,32 @@ void wire_hello_make(struct wire_hello *h, const struct net_identity *self,
 	memcpy(h->node_uuid, self->node_uuid, NET_UUID_BYTES);
 	memcpy(h->instance, instance, NET_UUID_BYTES);
 	rt_random_bytes(h->nonce, sizeof(h->nonce));
+	wire_hello_seal(h);
+}
+
+static uint32_t hello_sum(const struct wire_hello *h)
+{
+	return crc32c(h, offsetof(struct wire_hello, sum));
+}
+
+static uint32_t proof_sum(const struct wire_proof *p)
+{
+	return crc32c(p, offsetof(struct wire_proof, sum));
+}
+
+void wire_hello_seal(struct wire_hello *h)
+{
+	h->sum = hello_sum(h);
+}
+
+bool wire_hello_whole(const struct wire_hello *h)
+{
+	return h->sum == hello_sum(h);
+}
+
+bool wire_proof_whole(const struct wire_proof *p)
+{
+	return p->sum == proof_sum(p);
 }
 
 static bool all_zero(const void *p, size_t n)
@@ -108,9 +135,12 @@ bool wire_proof_make(struct wire_proof *p, const uint8_t key[NET_KEY_BYTES],
 	memcpy(text + LABEL_BYTES, dialer, sizeof(*dialer));
 	memcpy(text + LABEL_BYTES + sizeof(*dialer), listener, sizeof(*listener));
 	memcpy(p->magic, WIRE_PROOF, sizeof(p->magic));
-	return HMAC(EVP_sha256(), key, NET_KEY_BYTES, text, sizeof(text), p->mac,
-		       &length) &&
-	       length == WIRE_MAC_BYTES;
+	if (!HMAC(EVP_sha256(), key, NET_KEY_BYTES, text, sizeof(text), p->mac,
+		    &length) ||
+		length != WIRE_MAC_BYTES)
+		return false;
+	p->sum = proof_sum(p);
+	return true;
 }
 
 bool wire_proof_check(const struct wire_proof *p, const uint8_t key[NET_KEY_BYTES],
@@ -223,6 +253,38 @@ bool wire_keys_check(const struct wire_keys *k)
 }
 
 /* ---- frames ---------------------------------------------------------------------------- */
+
+static uint32_t head_sum(const struct wire_frame *f)
+{
+	return crc32c(f, offsetof(struct wire_frame, head_sum));
+}
+
+void wire_frame_seal(struct wire_frame *f, const void *fixed, uint32_t fixed_bytes)
+{
+	f->fixed_sum = crc32c(fixed, fixed_bytes);
+	f->head_sum = head_sum(f);
+}
+
+struct wire_last wire_last_make(uint32_t reason)
+{
+	struct wire_last last = {
+		.head = {.type = WIRE_BYE, .bytes = sizeof(struct wire_bye)},
+		.bye = {.reason = reason},
+	};
+
+	wire_frame_seal(&last.head, &last.bye, sizeof(last.bye));
+	return last;
+}
+
+bool wire_head_whole(const struct wire_frame *f)
+{
+	return f->head_sum == head_sum(f);
+}
+
+bool wire_fixed_whole(const struct wire_frame *f, const void *fixed, uint32_t fixed_bytes)
+{
+	return f->fixed_sum == crc32c(fixed, fixed_bytes);
+}
 
 bool wire_frame_check(const struct wire_frame *f)
 {

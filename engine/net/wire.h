@@ -12,7 +12,7 @@
 _Static_assert(
 	__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weft needs a little-endian machine");
 
-#define WIRE_VERSION     3u
+#define WIRE_VERSION     4u
 #define WIRE_MAGIC_BYTES 8u
 #define WIRE_HELLO       "WEFTHELO"
 #define WIRE_PROOF       "WEFTPROF"
@@ -46,7 +46,8 @@ struct wire_hello {
 	uint32_t window;
 	uint32_t transfer_max;
 	uint8_t nonce[WIRE_NONCE_BYTES];
-	uint8_t pad1[16];
+	uint8_t pad1[12];
+	uint32_t sum; /* CRC32C of what stands before it */
 };
 _Static_assert(sizeof(struct wire_hello) == 160, "hello size");
 _Static_assert(offsetof(struct wire_hello, nonce) == 112, "hello layout");
@@ -54,8 +55,9 @@ _Static_assert(offsetof(struct wire_hello, nonce) == 112, "hello layout");
 struct wire_proof {
 	char magic[WIRE_MAGIC_BYTES];
 	uint8_t mac[WIRE_MAC_BYTES];
+	uint32_t sum; /* CRC32C of what stands before it */
 };
-_Static_assert(sizeof(struct wire_proof) == 40, "proof size");
+_Static_assert(sizeof(struct wire_proof) == 44, "proof size");
 
 enum wire_refusal {
 	WIRE_OTHER_VERSION = 1,
@@ -128,6 +130,11 @@ int wire_hello_check(const struct wire_hello *h, const struct net_identity *self
 /* What is well formed in them; whether it is true shows when it is used. */
 bool wire_offer_check(const struct wire_offer *o);
 bool wire_keys_check(const struct wire_keys *k);
+/* Sets the sum of a HELLO that is complete. */
+void wire_hello_seal(struct wire_hello *h);
+/* Return true if it is as it was sealed. If not, it says nothing of who sent it. */
+bool wire_hello_whole(const struct wire_hello *h);
+bool wire_proof_whole(const struct wire_proof *p);
 /* By the dialer or by the listener, over both. false: out of memory. */
 bool wire_proof_make(struct wire_proof *p, const uint8_t key[NET_KEY_BYTES],
 	bool by_dialer, const struct wire_hello *dialer,
@@ -166,9 +173,12 @@ struct wire_frame {
 	uint8_t type; /* enum wire_type */
 	uint8_t pad;
 	uint16_t credits;
-	uint32_t bytes; /* that follow */
+	uint32_t bytes;     /* that follow */
+	uint32_t fixed_sum; /* CRC32C of what follows, up to the data */
+	uint32_t head_sum;  /* CRC32C of what stands before it */
 };
-_Static_assert(sizeof(struct wire_frame) == 8, "frame size");
+_Static_assert(sizeof(struct wire_frame) == 16, "frame size");
+_Static_assert(offsetof(struct wire_frame, head_sum) == 12, "frame layout");
 
 struct wire_write {
 	uint32_t region;
@@ -210,6 +220,13 @@ struct wire_atomic_reply {
 struct wire_bye {
 	uint32_t reason;
 };
+
+/* A whole BYE, as it travels. */
+struct wire_last {
+	struct wire_frame head;
+	struct wire_bye bye;
+};
+_Static_assert(sizeof(struct wire_last) == 20, "BYE size");
 
 /*
  * Writes of one length to one region, each with a message behind it: `count` entries, then
@@ -265,6 +282,14 @@ static inline uint32_t wire_fixed_bytes(uint8_t type)
 	}
 }
 
+/* Sets the sums of a frame that is complete. `fixed`: what follows it, without data. */
+void wire_frame_seal(struct wire_frame *f, const void *fixed, uint32_t fixed_bytes);
+struct wire_last wire_last_make(uint32_t reason);
+/* Returns true if the frame's own bytes are as they were sealed. */
+bool wire_head_whole(const struct wire_frame *f);
+/* Returns true if what follows it is as it was sealed. */
+bool wire_fixed_whole(
+	const struct wire_frame *f, const void *fixed, uint32_t fixed_bytes);
 /* The frame is of a known type, and of a length that this type may have. */
 bool wire_frame_check(const struct wire_frame *f);
 /* What follows the header of a checked frame, `fixed` bytes of it, is well formed. */

@@ -5,10 +5,12 @@
  * The first byte says how far the other end keeps to the protocol: 0: not at all; 1: it
  * says HELLO, with the rest laid over it at the offset in the next byte; 2: it says HELLO
  * properly and the rest instead of the proof; others: it proves the key, and the rest is
- * frames, sent in pieces of the next byte. The node has a read and a CAS under way then, so
+ * frames, sent in pieces of the next byte. Each head has its first 8 bytes there, and gets the
+ * checksums that it should have; 3: it has none, and is sent as it is. The node has a read and a CAS under way then, so
  * that replies have something to answer.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/net/wire.h"
@@ -18,6 +20,7 @@
 #define REGION_BYTES (64u << 10)
 #define READ_BYTES   512u
 #define HEAD_BYTES   2u
+#define SHORT_HEAD   8u /* of a frame: without checksums */
 #define MS           1000000ull
 #define PATIENCE_NS  (100 * MS) /* the node's, with silence */
 
@@ -94,14 +97,58 @@ static void identity(struct net_identity *id, uint16_t node)
 	memset(id->node_uuid, node, NET_UUID_BYTES);
 }
 
+/* Of what follows a head, what its checksum is of. */
+static size_t sealed_bytes(const struct wire_frame *f, const uint8_t *fixed, size_t there)
+{
+	size_t sealed = wire_fixed_bytes(f->type);
+	struct wire_run run;
+
+	if (f->type == WIRE_RUN && there >= sizeof(run)) {
+		memcpy(&run, fixed, sizeof(run));
+		if (run.count <= WIRE_RUN_MAX)
+			sealed += run.count * sizeof(struct wire_run_entry);
+	}
+	return MIN(sealed, there);
+}
+
+/* The frames with their checksums. `out` has room for three times as much. */
+static size_t seal_frames(const uint8_t *data, size_t size, uint8_t *out)
+{
+	size_t at = 0, done = 0;
+
+	while (size - at >= SHORT_HEAD) {
+		struct wire_frame f = {0};
+		size_t there;
+
+		memcpy(&f, data + at, SHORT_HEAD);
+		at += SHORT_HEAD;
+		there = MIN(f.bytes, size - at);
+		wire_frame_seal(
+			&f, data + at, (uint32_t)sealed_bytes(&f, data + at, there));
+		memcpy(out + done, &f, sizeof(f));
+		memcpy(out + done + sizeof(f), data + at, there);
+		done += sizeof(f) + there;
+		at += there;
+	}
+	memcpy(out + done, data + at, size - at);
+	return done + size - at;
+}
+
 static void say(struct rt_socket *s, const struct input *in)
 {
-	size_t piece = in->data[0] > 2 && in->data[1] ? in->data[1] : in->size;
+	size_t size = in->size - HEAD_BYTES, piece;
+	uint8_t *bytes = malloc(3 * size + 1);
 
-	for (size_t at = HEAD_BYTES; at < in->size; at += piece)
-		if (!transfer(
-			    s, (void *)(in->data + at), MIN(piece, in->size - at), true))
-			return;
+	WEFT_ASSERT(bytes);
+	if (in->data[0] > 3)
+		size = seal_frames(in->data + HEAD_BYTES, size, bytes);
+	else
+		memcpy(bytes, in->data + HEAD_BYTES, size);
+	piece = in->data[0] > 2 && in->data[1] ? in->data[1] : MAX(size, 1u);
+	for (size_t at = 0; at < size; at += piece)
+		if (!transfer(s, bytes + at, MIN(piece, size - at), true))
+			break;
+	free(bytes);
 }
 
 /* As far as the first byte says. */
@@ -119,6 +166,7 @@ static void be_the_peer(struct rt_socket *s, const struct input *in, const uint8
 
 		memcpy((uint8_t *)&ours + at, in->data + HEAD_BYTES,
 			MIN(in->size - HEAD_BYTES, sizeof(ours) - at));
+		wire_hello_seal(&ours);
 	}
 	if (in->data[0] && (!transfer(s, &ours, sizeof(ours), true) ||
 				   !transfer(s, &theirs, sizeof(theirs), false)))

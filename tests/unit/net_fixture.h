@@ -50,7 +50,7 @@ struct end {
 	void (*on_down)(struct end *end);
 	void (*on_refused)(int code, const char *text);
 	void *owner;
-	char refusal[512];
+	char refusal[512], down_text[128];
 };
 
 /* Waits until a counter that a handler raises has got there. */
@@ -106,6 +106,7 @@ static inline void end_event(
 		if (e->on_down)
 			e->on_down(e);
 		atomic_store(&e->down_code, event->code);
+		snprintf(e->down_text, sizeof(e->down_text), "%s", event->text);
 		raise_counter(e, &e->downs);
 		break;
 	case NET_LINK_REFUSED:

@@ -118,6 +118,7 @@ static void raw_hello_make(struct raw *r)
 /* As an honest dialer does, with what stands in r->ours. */
 static bool raw_say_hello(struct raw *r)
 {
+	wire_hello_seal(&r->ours);
 	return raw_send(r, &r->ours, sizeof(r->ours)) &&
 	       raw_recv(r, &r->theirs, sizeof(r->theirs));
 }
@@ -144,11 +145,27 @@ static void raw_greet(struct raw *r, struct scene *s)
 	wait_for(s->raw_end, &s->raw_end->ups, ups + 1);
 }
 
+/* Of what follows a frame, what its checksum is of. */
+static uint32_t sealed_bytes(uint8_t type, const void *fixed, uint32_t bytes)
+{
+	uint32_t sealed = wire_fixed_bytes(type);
+	struct wire_run run;
+
+	if (type == WIRE_RUN && bytes >= sizeof(run)) {
+		memcpy(&run, fixed, sizeof(run));
+		if (run.count <= WIRE_RUN_MAX)
+			sealed += run.count * (uint32_t)sizeof(struct wire_run_entry);
+	}
+	return MIN(sealed, bytes);
+}
+
+/* With the checksums that it must have: it is what it says that is wrong. */
 static bool raw_frame(
 	struct raw *r, uint8_t type, uint16_t credits, const void *fixed, uint32_t bytes)
 {
 	struct wire_frame f = {.type = type, .credits = credits, .bytes = bytes};
 
+	wire_frame_seal(&f, fixed, sealed_bytes(type, fixed, bytes));
 	return raw_send(r, &f, sizeof(f)) && raw_send(r, fixed, bytes);
 }
 
@@ -266,6 +283,40 @@ static int a_hello_with_a_wrong_byte(void *arg)
 	return 0;
 }
 
+/* An accident: nothing that it says is taken for true, be it that the key is another. */
+static int a_greeting_that_was_changed_on_the_way(void *arg)
+{
+	struct scene s = scene_new(CALM);
+	struct wire_proof proof;
+	uint8_t hello[sizeof(struct wire_hello)], byte;
+	struct raw r;
+
+	/* behind what all versions have at the same place */
+	for (size_t at = 16; at < sizeof(hello); at++) {
+		raw_connect(&r, s.victim);
+		raw_hello_make(&r);
+		memcpy(hello, &r.ours, sizeof(hello));
+		hello[at] ^= (uint8_t)(1u << rt_random() % 8);
+		CHECK(raw_send(&r, hello, sizeof(hello)));
+		CHECK(!raw_recv(&r, &byte, 1));
+		rt_socket_close(r.socket);
+	}
+	for (size_t at = 8; at < sizeof(proof); at++) {
+		raw_connect(&r, s.victim);
+		raw_hello_make(&r);
+		CHECK(raw_say_hello(&r));
+		CHECK(wire_proof_make(&proof, r.me.key, true, &r.ours, &r.theirs));
+		((uint8_t *)&proof)[at] ^= (uint8_t)(1u << rt_random() % 8);
+		CHECK(raw_send(&r, &proof, sizeof(proof)));
+		CHECK(!raw_recv(&r, &byte, 1));
+		rt_socket_close(r.socket);
+	}
+	CHECK(s.raw_end->ups == 0 && s.raw_end->refusals == 0);
+	scene_check(&s);
+	scene_end(&s);
+	return 0;
+}
+
 static int each_refusal_says_why(void *arg)
 {
 	struct scene s = scene_new(CALM);
@@ -300,6 +351,7 @@ static int each_refusal_says_why(void *arg)
 		default:
 			r.ours.window = 0;
 		}
+		wire_hello_seal(&r.ours);
 		CHECK(raw_send(&r, &r.ours, sizeof(r.ours)));
 		raw_expect_refusal(&r, reasons[i]);
 	}
@@ -360,6 +412,7 @@ static int a_proof_is_good_for_one_thing_only(void *arg)
 	rt_socket_close(r.socket);
 	raw_connect(&r, s.victim);
 	r.ours = hello;
+	wire_hello_seal(&r.ours);
 	CHECK(raw_send(&r, &r.ours, sizeof(r.ours)));
 	raw_expect_refusal(&r, WIRE_NODE_TAKEN);
 	CHECK(s.raw_end->ups == 1);
@@ -397,7 +450,7 @@ static int frames_that_are_none(void *arg)
 			run_pad = {.count = 2, .length = 8, .pad = 1},
 			run_ok = {.count = 2, .length = 8},
 			run_huge = {.count = UINT32_MAX, .length = UINT32_MAX};
-	uint8_t zeros[64] = {0}, bytes[96];
+	uint8_t zeros[64] = {0}, bytes[6000];
 	const struct {
 		uint8_t type;
 		uint16_t credits;
@@ -445,19 +498,104 @@ static int frames_that_are_none(void *arg)
 			.bytes = wrong[i].bytes};
 
 		raw_greet(&r, &s);
-		raw_send(&r, &f, sizeof(f));
 		/* The fixed part of the type, and a byte more where it says so. */
 		memset(bytes, 0, sizeof(bytes));
 		if (wrong[i].fixed)
 			memcpy(bytes, wrong[i].fixed, wire_fixed_bytes(f.type));
-		for (uint32_t left = MIN(f.bytes, 6000u), some; left; left -= some) {
-			some = MIN(left, (uint32_t)sizeof(bytes));
-			raw_send(&r, bytes, some);
-			memset(bytes, 0, sizeof(bytes));
-		}
+		wire_frame_seal(&f, bytes, sealed_bytes(f.type, bytes, f.bytes));
+		raw_send(&r, &f, sizeof(f));
+		raw_send(&r, bytes, MIN(f.bytes, (uint32_t)sizeof(bytes)));
 		expect_cut(&s, &r, -EPROTO);
 	}
 	CHECK(s.raw_end->messages == 0);
+	scene_check(&s);
+	scene_end(&s);
+	return 0;
+}
+
+/* What the victim may not do for a frame that has a wrong bit. */
+static void changed_frame(struct scene *s, uint8_t type, const void *fixed,
+	uint32_t bytes, size_t at, uint32_t *errors)
+{
+	struct wire_frame f = {.type = type, .bytes = bytes};
+	uint8_t all[sizeof(f) + 512];
+	struct net_counters c;
+	struct raw r;
+
+	CHECK(sizeof(f) + bytes <= sizeof(all));
+	wire_frame_seal(&f, fixed, sealed_bytes(type, fixed, bytes));
+	memcpy(all, &f, sizeof(f));
+	memcpy(all + sizeof(f), fixed, bytes);
+	all[at] ^= (uint8_t)(1u << rt_random() % 8);
+	raw_greet(&r, s);
+	raw_send(&r, all, sizeof(f) + bytes);
+	expect_cut(s, &r, -EBADMSG);
+	CHECK(strstr(s->raw_end->down_text, "checksum"));
+	net_counters(s->raw_peer, &c);
+	CHECK(c.checksum_errors == ++*errors);
+}
+
+static void frames_of_each_type(struct scene *s, size_t first, size_t step)
+{
+	struct net_message m = {.type = MESSAGE_PLAIN, .sender = 2};
+	struct {
+		struct wire_write write;
+		uint8_t data[8];
+	} write = {.write = {.region = REGION_ALL, .offset = 64}, .data = "changed"};
+	struct wire_read read = {.region = REGION_ALL, .length = 8};
+	struct wire_read_reply reply = {.op = 1, .status = EACCES};
+	struct wire_atomic atomic = {
+		.region = REGION_ALL, .kind = WIRE_FAA, .operand = 1};
+	struct wire_atomic_reply atomic_reply = {.op = 1};
+	struct wire_bye bye = {0};
+	struct {
+		struct wire_run run;
+		struct wire_run_entry entry[2];
+		uint8_t data[2][64];
+	} run = {.run = {.count = 2, .region = REGION_ALL, .length = 64},
+		.entry = {{.offset = 64, .message = m}, {.offset = 128, .message = m}},
+		.data = {"changed", "changed"}};
+	const struct {
+		uint8_t type;
+		const void *fixed;
+		uint32_t bytes;
+	} frames[] = {
+		{WIRE_MESSAGE, &m, sizeof(m)},
+		{WIRE_WRITE, &write, sizeof(write)},
+		{WIRE_READ, &read, sizeof(read)},
+		{WIRE_READ_REPLY, &reply, sizeof(reply)},
+		{WIRE_ATOMIC, &atomic, sizeof(atomic)},
+		{WIRE_ATOMIC_REPLY, &atomic_reply, sizeof(atomic_reply)},
+		{WIRE_PING, &m, 0},
+		{WIRE_BYE, &bye, sizeof(bye)},
+		{WIRE_RUN, &run, sizeof(run)},
+	};
+	uint32_t errors = 0;
+
+	for (unsigned i = 0; i < ARRAY_SIZE(frames); i++) {
+		size_t sealed =
+			sizeof(struct wire_frame) +
+			sealed_bytes(frames[i].type, frames[i].fixed, frames[i].bytes);
+
+		for (size_t at = first; at < sealed; at += step)
+			changed_frame(s, frames[i].type, frames[i].fixed, frames[i].bytes,
+				at, &errors);
+	}
+	CHECK(errors > 0);
+}
+
+/* Any byte of a frame's head, or of a message: the link ends, and nothing of it is done. */
+static int frames_that_were_changed_on_the_way(void *arg)
+{
+	struct scene s = scene_new(CALM);
+
+	if (rt_simulated)
+		frames_of_each_type(&s, rt_random() % 13, 13);
+	else
+		frames_of_each_type(&s, 0, 1);
+	CHECK(s.raw_end->messages == 0);
+	for (unsigned i = 0; i < REGION_BYTES; i++)
+		CHECK(s.victim->memory[i] == 0);
 	scene_check(&s);
 	scene_end(&s);
 	return 0;
@@ -485,6 +623,7 @@ static int runs_that_go_wrong(void *arg)
 		{NET_REGIONS_MAX, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
 		{UINT32_MAX, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
 	};
+	struct wire_frame f;
 	struct raw r;
 
 	for (unsigned i = 0; i < ARRAY_SIZE(wrong); i++) {
@@ -511,8 +650,9 @@ static int runs_that_go_wrong(void *arg)
 			.message = {.type = MESSAGE_PLAIN, .sender = 2}};
 	x.run.region = REGION_ALL;
 	raw_greet(&r, &s);
-	CHECK(raw_send(&r, &(struct wire_frame){.type = WIRE_RUN, .bytes = sizeof(x)},
-		sizeof(struct wire_frame)));
+	f = (struct wire_frame){.type = WIRE_RUN, .bytes = sizeof(x)};
+	wire_frame_seal(&f, &x, sealed_bytes(f.type, &x, sizeof(x)));
+	CHECK(raw_send(&r, &f, sizeof(f)));
 	CHECK(raw_send(&r, &x, sizeof(x) - 12));
 	wait_for(s.raw_end, &s.raw_end->messages, 1);
 	rt_socket_shutdown(r.socket);
@@ -567,6 +707,7 @@ static int random_bytes_after_the_proof(void *arg)
 				.type = (uint8_t)(1 + round / 2 % (WIRE_TYPES - 1))};
 
 			f.bytes = wire_fixed_bytes(f.type);
+			wire_frame_seal(&f, bytes + sizeof(f), f.bytes);
 			memcpy(bytes, &f, sizeof(f));
 		}
 		raw_send(&r, bytes, sizeof(bytes));
@@ -698,11 +839,11 @@ static int a_peer_that_takes_nothing_is_cut_off(void *arg)
 /* ---- running --------------------------------------------------------------------------------------- */
 
 static int (*const hostile[])(void *) = {garbage_instead_of_a_hello,
-	a_hello_with_a_wrong_byte, each_refusal_says_why,
-	a_proof_is_good_for_one_thing_only, frames_that_are_none, runs_that_go_wrong,
-	runs_without_credits, random_bytes_after_the_proof, a_flood_of_reads,
-	a_flood_of_messages, a_flood_of_connections, silence_is_cut_off,
-	a_peer_that_takes_nothing_is_cut_off};
+	a_hello_with_a_wrong_byte, a_greeting_that_was_changed_on_the_way,
+	each_refusal_says_why, a_proof_is_good_for_one_thing_only, frames_that_are_none,
+	frames_that_were_changed_on_the_way, runs_that_go_wrong, runs_without_credits,
+	random_bytes_after_the_proof, a_flood_of_reads, a_flood_of_messages,
+	a_flood_of_connections, silence_is_cut_off, a_peer_that_takes_nothing_is_cut_off};
 
 static void on_tcp(void **state)
 {
@@ -728,8 +869,9 @@ static void quiet(int level, const char *line)
 int main(int argc, char **argv)
 {
 	static const char *const names[] = {"garbage_instead_of_a_hello",
-		"a_hello_with_a_wrong_byte", "each_refusal_says_why",
-		"a_proof_is_good_for_one_thing_only", "frames_that_are_none",
+		"a_hello_with_a_wrong_byte", "a_greeting_that_was_changed_on_the_way",
+		"each_refusal_says_why", "a_proof_is_good_for_one_thing_only",
+		"frames_that_are_none", "frames_that_were_changed_on_the_way",
 		"runs_that_go_wrong", "runs_without_credits",
 		"random_bytes_after_the_proof", "a_flood_of_reads", "a_flood_of_messages",
 		"a_flood_of_connections", "silence_is_cut_off",

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CRC32C, by libisal: it picks the processor's fastest instructions, or a table. It finds
+ * accidents, not attacks: anybody can compute it.
+ */
+#ifndef WEFT_CRC32C_H
+#define WEFT_CRC32C_H
+
+#include <isa-l/crc.h>
+#include <limits.h>
+
+#include "engine/common/base.h"
+
+/* The checksum of what `before` is the checksum of, and the bytes behind it. */
+static inline uint32_t crc32c_more(uint32_t before, const void *bytes, size_t count)
+{
+	WEFT_ASSERT(count <= INT_MAX);
+	return ~crc32_iscsi((unsigned char *)bytes, (int)count, ~before);
+}
+
+static inline uint32_t crc32c(const void *bytes, size_t count)
+{
+	return crc32c_more(0, bytes, count);
+}
+
+#endif
