@@ -278,6 +278,8 @@ void page_deliver(struct cluster *d, struct dpage *p, const struct page_message 
 		page_defer(d, p, m);
 		return;
 	}
+	if (!wire_image_whole(d, p, m))
+		return;
 	out.count = 0;
 	e = deliver(d, p, m, &out);
 	p->readied = false;
@@ -341,6 +343,15 @@ static bool frame_has_image(
 	       image.version == m->version;
 }
 
+/* The frame is lost: the receiver takes nothing of its own for the image. */
+static void send_without(struct cluster *d, unsigned node, const struct page_message *m)
+{
+	struct page_message without = *m;
+
+	without.flags |= PAGE_DAMAGED;
+	wire_send(d, node, &without);
+}
+
 static void send_to(struct cluster *d, struct dpage *p, unsigned node,
 	const struct page_message *cause, const struct page_action *a)
 {
@@ -353,7 +364,9 @@ static void send_to(struct cluster *d, struct dpage *p, unsigned node,
 		image = IMAGE_STORE;
 	if (image == IMAGE_STORE && job_later(d, p, JOB_STORE, node, place, &a->m))
 		wire_cut(d, node, -ENOMEM, "no memory to answer", cause);
-	else if (image == IMAGE_FRAME && !p->no_frame)
+	else if (image == IMAGE_FRAME && p->no_frame)
+		send_without(d, node, &a->m);
+	else if (image == IMAGE_FRAME)
 		wire_send_image(d, p, node, &a->m, place, NULL);
 	else if (image != IMAGE_STORE)
 		wire_send(d, node, &a->m);

@@ -84,6 +84,16 @@ static void pull_end(struct cluster *d, struct dpage *p, unsigned from, int resu
 	page_perform(d, p, NULL, &out);
 }
 
+/* What was read is not what the evicting node has. True: it is being read once more. */
+static bool pull_again(struct cluster *d, struct image_op *x)
+{
+	if (++x->failures < NET_CHECKSUM_TRIES &&
+		!net_post(net_peer_find(d->o.net, (uint16_t)x->from), &x->op, NET_MORE))
+		return true;
+	wire_image_cut(d, x->from);
+	return false;
+}
+
 static void pull_done(struct net_op *op)
 {
 	struct image_op *x = op->owner;
@@ -93,6 +103,14 @@ static void pull_done(struct net_op *op)
 	int result = op->result;
 
 	WEFT_ASSERT(p == x->p);
+	if (!result && x->epoch == view_epoch(d) &&
+		!wire_read_whole(d, x->from, op->local, x->sum)) {
+		if (pull_again(d, x)) {
+			page_unlock(d, pid, p);
+			return;
+		}
+		result = -EBADMSG;
+	}
 	p->refs--;
 	pull_end(d, p, x->from, x->epoch == view_epoch(d) ? result : -ECANCELED);
 	image_op_put(x);
@@ -109,6 +127,7 @@ void home_pull(struct cluster *d, struct dpage *p, const struct page_action *a)
 
 	if (x) {
 		x->from = a->m.sender;
+		x->sum = a->m.sum;
 		x->op.kind = NET_READ;
 		x->op.region = place_region(a->m.place);
 		x->op.offset = place_offset(a->m.place);
@@ -330,7 +349,7 @@ struct persisting {
 	unsigned count;
 	struct job *job[PERSIST_BATCH];
 	struct net_op op[PERSIST_BATCH];
-	bool read[PERSIST_BATCH], needed[PERSIST_BATCH];
+	bool read[PERSIST_BATCH], needed[PERSIST_BATCH], changed[PERSIST_BATCH];
 	struct coherence_ship ship[PERSIST_BATCH];
 	uint8_t *images;
 };
@@ -463,6 +482,22 @@ static void persist_failed(struct cluster *d, struct job *j, int e)
 		log_give_up(d->o.log, e);
 }
 
+/*
+ * Is what was read the image that was shipped? If not, the job is done once more, or the link is
+ * cut. Only an image that is still needed tells: other memory may have been used again.
+ */
+static bool persist_changed(struct cluster *d, struct job *j, const void *image)
+{
+	if (j->m.sender == d->o.self ||
+		wire_read_whole(d, j->m.sender, image, j->m.sum)) {
+		j->failures = 0;
+		return false;
+	}
+	if (++j->failures % NET_CHECKSUM_TRIES == 0)
+		wire_image_cut(d, j->m.sender);
+	return true;
+}
+
 /* Those of other nodes, or this node's own: of the former the cache may want none now. */
 static int persist_ships(struct cluster *d, struct persisting *b, bool for_other)
 {
@@ -486,8 +521,12 @@ static void persist_images(struct cluster *d, struct persisting *b, bool *again)
 	int own, others;
 
 	persist_reads(d, b);
-	for (unsigned i = 0; i < b->count; i++)
+	for (unsigned i = 0; i < b->count; i++) {
 		b->needed[i] = b->read[i] && persist_needed(d, b->job[i]);
+		b->changed[i] = b->needed[i] &&
+				persist_changed(d, b->job[i], persist_buffer(b, i));
+		b->needed[i] &= !b->changed[i];
+	}
 	own = persist_ships(d, b, false);
 	others = persist_ships(d, b, true);
 	for (unsigned i = 0; i < b->count; i++) {
@@ -498,7 +537,7 @@ static void persist_images(struct cluster *d, struct persisting *b, bool *again)
 			persist_failed(d, j, e);
 		job_done(d, j,
 			persist_end(d, j, b->read[i], b->needed[i],
-				b->needed[i] ? !e : b->read[i]),
+				b->needed[i] ? !e : b->read[i] && !b->changed[i]),
 			again);
 	}
 	net_flush(d->o.net); /* all who shipped are told together */

@@ -193,6 +193,7 @@ struct job {
 	uint64_t place; /* and where to */
 	uint64_t epoch; /* of the cluster, that it belongs to */
 	uint64_t failing_ns; /* JOB_PERSIST: refused by the device since; or 0 */
+	unsigned failures;   /* JOB_PERSIST: reads in a row with a wrong checksum */
 	struct page_message m;
 };
 
@@ -222,7 +223,10 @@ struct image_op {
 	struct cluster *d;
 	struct dpage *p;
 	void *buffer; /* the image, where it is not in a frame */
+	/* of one that is read: who has it, its checksum, and how often it came otherwise */
 	unsigned from;
+	uint32_t sum;
+	unsigned failures;
 	uint64_t epoch; /* of the cluster, that it belongs to */
 };
 
@@ -507,6 +511,14 @@ void wire_send(struct cluster *d, unsigned node, const struct page_message *m);
 /* The image first: of the page's frame, or of `buffer`, which is freed at the end. */
 void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 	const struct page_message *m, uint64_t place, void *buffer);
+/* Returns true if the message announces no image, or the one that its sender had. If not, the
+ * link is cut: the message counts as lost with it, and nothing may be done that it says. */
+bool wire_image_whole(
+	struct cluster *d, const struct dpage *p, const struct page_message *m);
+/* Returns true if what was read of the node is what it had; else that is counted. */
+bool wire_read_whole(struct cluster *d, unsigned node, const void *image, uint32_t sum);
+/* What is read of the node is never what it had. */
+void wire_image_cut(struct cluster *d, unsigned node);
 /* Under the page's lock. NULL: no memory. (cluster_record.c) */
 struct image_op *image_op_take(struct cluster *d, struct dpage *p);
 void image_op_put(struct image_op *x);

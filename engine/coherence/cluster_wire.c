@@ -8,6 +8,8 @@
  */
 #include "engine/coherence/cluster_internal.h"
 
+#include "engine/common/crc32c.h"
+
 uint64_t place_of(const struct cluster *d, const void *memory)
 {
 	const uint8_t *at = memory;
@@ -52,19 +54,32 @@ void wire_cut(struct cluster *d, unsigned node, int error, const char *why,
 
 /* ---- out ------------------------------------------------------------------------------- */
 
-static struct net_message as_net(struct cluster *d, const struct page_message *m)
+/* `image`: what the message announces, in memory that does not change until it has been taken;
+ * or NULL. */
+static struct net_message as_net(
+	struct cluster *d, const struct page_message *m, const void *image)
 {
+	struct page_message sealed = *m;
 	struct net_message out;
 
-	memcpy(&out, m, sizeof(out));
+	sealed.sum = image ? crc32c(image, PAGE_SIZE) : 0;
+	memcpy(&out, &sealed, sizeof(out));
 	out.epoch = view_epoch(d);
 	return out;
+}
+
+/* The home reads it when it has the message. */
+static const void *image_offered(const struct cluster *d, const struct page_message *m)
+{
+	if (m->type == PAGE_SHIP || (m->type == PAGE_EVICT && (m->flags & PAGE_DIRTY)))
+		return place_memory(d, m->place);
+	return NULL;
 }
 
 void wire_send(struct cluster *d, unsigned node, const struct page_message *m)
 {
 	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
-	struct net_message out = as_net(d, m);
+	struct net_message out = as_net(d, m, image_offered(d, m));
 
 	DCOUNT(d, sent[m->type - PAGE_MESSAGE_FIRST]);
 	/*
@@ -108,7 +123,7 @@ static struct image_op *image_op_new(struct cluster *d, struct dpage *p, unsigne
 	x->op.offset = place_offset(place);
 	x->op.local = buffer ? buffer : place_memory(d, p->hold.place);
 	x->op.length = PAGE_SIZE;
-	x->op.message = as_net(d, m);
+	x->op.message = as_net(d, m, x->op.local);
 	x->op.done = image_done;
 	x->op.owner = x;
 	return x;
@@ -145,12 +160,49 @@ void wire_send_image(struct cluster *d, struct dpage *p, unsigned node,
 
 /* ---- in ---------------------------------------------------------------------------------- */
 
+bool wire_read_whole(struct cluster *d, unsigned node, const void *image, uint32_t sum)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
+
+	if (crc32c(image, PAGE_SIZE) == sum)
+		return true;
+	if (peer)
+		net_checksum_error(peer, "a page");
+	return false;
+}
+
+void wire_image_cut(struct cluster *d, unsigned node)
+{
+	struct net_peer *peer = net_peer_find(d->o.net, (uint16_t)node);
+
+	if (peer)
+		net_cut(peer, -EBADMSG);
+}
+
+bool wire_image_whole(
+	struct cluster *d, const struct dpage *p, const struct page_message *m)
+{
+	const void *image = NULL;
+
+	if ((m->type != PAGE_GRANT && m->type != PAGE_GIVEN) ||
+		!(m->flags & PAGE_IMAGE) || (m->flags & PAGE_DAMAGED) ||
+		m->sender == d->o.self)
+		return true;
+	/* in other phases none is awaited: the protocol refuses it */
+	if (p->hold.phase == PHASE_ASKED || p->hold.phase == PHASE_GATHERING)
+		image = place_memory(d, p->hold.place);
+	if (!image || wire_read_whole(d, m->sender, image, m->sum))
+		return true;
+	wire_image_cut(d, m->sender);
+	return false;
+}
+
 static bool message_makes_sense(const struct cluster *d, const struct page_message *m)
 {
 	unsigned home = d->o.home(d->o.owner, pid_shard(m->pid));
 	bool to_home;
 
-	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END || m->pad ||
+	if (m->type < PAGE_MESSAGE_FIRST || m->type >= PAGE_MESSAGE_END ||
 		m->sender >= PAGE_NODES_MAX || m->sender == d->o.self ||
 		home >= PAGE_NODES_MAX || m->type >= PAGE_EPOCH)
 		return false;

@@ -205,7 +205,7 @@ static void refuse(const struct page_at *at, const struct page_message *m, int e
 	struct page_message *g = page_send(out, at, node_bit(m->sender), PAGE_GRANT);
 
 	g->request = m->request;
-	g->status = error;
+	g->status = (int16_t)error;
 }
 
 static bool request_makes_sense(const struct home_entry *e, const struct page_message *m)

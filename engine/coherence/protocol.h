@@ -104,14 +104,14 @@ struct page_message {
 	uint8_t source;
 	uint8_t mode; /* enum page_mode; REPORT: enum page_right */
 	uint16_t flags;
-	uint16_t pad;
-	int32_t status;
+	int16_t status; /* 0 or negative errno */
+	uint32_t sum;   /* CRC32C of the image it announces, the driver's; 0: none */
 };
 _Static_assert(sizeof(struct page_message) == NET_MESSAGE_BYTES, "message size");
 _Static_assert(offsetof(struct page_message, pid) == offsetof(struct net_message, body),
 	"the network's part of the message");
 _Static_assert(offsetof(struct page_message, epoch) == 48, "message layout");
-_Static_assert(offsetof(struct page_message, status) == 60, "message layout");
+_Static_assert(offsetof(struct page_message, sum) == 60, "message layout");
 
 /* ---- states --------------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@
 static void wake(struct page_hold *h, struct page_actions *out, int status)
 {
 	if (h->flags & HOLD_WANTED)
-		page_act(out, PAGE_WAKE)->m.status = status;
+		page_act(out, PAGE_WAKE)->m.status = (int16_t)status;
 	h->flags &= (uint16_t)~HOLD_WANTED;
 	page_act(out, PAGE_REPLAY);
 }

@@ -148,6 +148,13 @@ void rt_sim_net_block(unsigned from, unsigned to, bool blocked);
  * does not arrive, until that is taken back; none of it is lost.
  */
 void rt_sim_net_lose(const char *address, bool lost);
+/*
+ * From now on a bit of one byte in so many, on average, arrives flipped, on all streams; 0: none. What
+ * is sent first on a stream arrives as it is: all versions of a protocol know each other by that.
+ * How many were flipped since the run began.
+ */
+void rt_sim_net_flip(uint64_t every_bytes);
+uint64_t rt_sim_net_flips(void);
 /* Resets all streams between the two; what was on its way is lost. */
 void rt_sim_net_cut(unsigned a, unsigned b);
 

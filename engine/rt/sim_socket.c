@@ -20,6 +20,7 @@
 #define ROOM_BYTES   (256u << 10) /* sent and not yet received */
 #define BACKLOG      128u
 #define SHORT_ONE_IN 8u
+#define FLIP_FROM    16u /* bytes of a stream */
 #define NEVER        UINT64_MAX
 
 enum socket_kind { LISTENING, CONNECTING, STREAM };
@@ -49,6 +50,7 @@ struct rt_socket {
 	/* Incoming pieces in order. */
 	struct piece *in, **in_end;
 	size_t in_bytes; /* those not received yet, on their way included */
+	uint64_t sent;   /* to it, all in all */
 	uint64_t last_arrival;
 	bool end_sent;
 	_Atomic uint32_t changed; /* for rt_socket_wait */
@@ -85,6 +87,9 @@ struct sim_net {
 	struct lost *lost;
 	struct sim_rng rng;
 	uint64_t delay_min_ns, delay_max_ns;
+	uint64_t flip_every; /* bytes; 0: none is changed */
+	uint64_t flip_after; /* bytes from here to the next that is changed */
+	uint64_t flips;
 	unsigned last_port;
 };
 
@@ -239,6 +244,27 @@ static void piece_start(struct piece *p)
 	sim_timer_set(&p->timer, at, piece_arrives);
 }
 
+static uint64_t flip_draw(void)
+{
+	return sim_rng_below(&net()->rng, 2 * net()->flip_every);
+}
+
+/* As bad memory or a bad device does: what checks only itself on its way does not see it. */
+static void flip_bits(uint8_t *data, uint64_t length)
+{
+	uint64_t at = 0;
+
+	if (!net()->flip_every)
+		return;
+	while (net()->flip_after < length - at) {
+		at += net()->flip_after;
+		data[at++] ^= (uint8_t)(1u << sim_rng_below(&net()->rng, 8));
+		net()->flips++;
+		net()->flip_after = flip_draw();
+	}
+	net()->flip_after -= length - at;
+}
+
 static void put(struct rt_socket *to, unsigned from_node, const uint8_t *data,
 	size_t length, int end)
 {
@@ -249,6 +275,9 @@ static void put(struct rt_socket *to, unsigned from_node, const uint8_t *data,
 	p->end = end;
 	if (length)
 		memcpy(p->data, data, length);
+	if (to->sent >= FLIP_FROM)
+		flip_bits(p->data, length);
+	to->sent += length;
 	*to->in_end = p;
 	to->in_end = &p->next;
 	to->in_bytes += length;
@@ -605,6 +634,17 @@ void rt_sim_net_delay(uint64_t min_ns, uint64_t max_ns)
 	WEFT_ASSERT(min_ns <= max_ns);
 	net()->delay_min_ns = min_ns;
 	net()->delay_max_ns = max_ns;
+}
+
+void rt_sim_net_flip(uint64_t every_bytes)
+{
+	net()->flip_every = every_bytes;
+	net()->flip_after = every_bytes ? flip_draw() : 0;
+}
+
+uint64_t rt_sim_net_flips(void)
+{
+	return net()->flips;
 }
 
 /* What is held no more sets out now, in order. */

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "engine/common/crc32c.h"
 #include "engine/log/log.h"
 #include "engine/volume/volume.h"
 
@@ -216,6 +217,11 @@ static struct area *area_enter(
 	return NULL;
 }
 
+static uint8_t *slot_of(const struct clients *c, const struct area *a)
+{
+	return c->slots + (size_t)(a - c->area) * LOG_SLOT_BYTES;
+}
+
 static int area_move(
 	struct clients *c, const struct area *a, bool write, uint64_t at, uint64_t bytes)
 {
@@ -223,7 +229,7 @@ static int area_move(
 	struct rt_io ios[2];
 
 	rt_io_set(&ios[0], write ? RT_IO_WRITE : RT_IO_READ,
-		area_offset(c, (unsigned)i) + at, c->slots + i * LOG_SLOT_BYTES, bytes);
+		area_offset(c, (unsigned)i) + at, slot_of(c, a), bytes);
 	rt_io_set(&ios[1], RT_IO_FLUSH, 0, NULL, 0);
 	ios[1].after_previous = true;
 	rt_disk_run(c->disk, ios, write ? 2 : 1);
@@ -237,8 +243,17 @@ static int area_move(
 	return store_flush_failed(c->o.store) ? -EIO : 0;
 }
 
-static int serve_move(
-	struct clients *c, unsigned from, const uint64_t ask[NET_CALL_WORDS], bool write)
+/* By the name that people know: not by that of the log's link. */
+static void say_changed(struct clients *c, unsigned client)
+{
+	struct net_peer *peer = net_peer_find(c->o.net, (uint16_t)client);
+
+	if (peer)
+		net_checksum_error(peer, "a part of its log");
+}
+
+static int serve_move(struct clients *c, unsigned from,
+	const uint64_t ask[NET_CALL_WORDS], uint64_t answer[NET_CALL_WORDS], bool write)
 {
 	struct area *a;
 	int rc;
@@ -246,11 +261,18 @@ static int serve_move(
 	a = area_enter(c, from, ask, &rc);
 	if (!a)
 		return rc;
+	if (write && crc32c(slot_of(c, a), ask[2]) != ask[3]) {
+		rt_mutex_unlock(&a->lock);
+		say_changed(c, client_of(c, from));
+		return -EBADMSG;
+	}
 	if (write) {
 		a->state_known = false;
 		atomic_store(&a->fresh, false);
 	}
 	rc = area_move(c, a, write, ask[1], ask[2]);
+	if (!rc && !write)
+		answer[0] = crc32c(slot_of(c, a), ask[2]);
 	rt_mutex_unlock(&a->lock);
 	if (!rc || !write)
 		return rc ? -EIO : 0;
@@ -260,17 +282,18 @@ static int serve_move(
 	return -EAGAIN;
 }
 
-/* The bytes are, or will be, in the area's slot. */
+/* The bytes are, or will be, in the area's slot. Words: handle, offset, how many, and the
+ * checksum of what is to be written. Back: that of what was read. */
 static int serve_read(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
-	return serve_move(owner, from, ask, false);
+	return serve_move(owner, from, ask, answer, false);
 }
 
 static int serve_write(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
-	return serve_move(owner, from, ask, true);
+	return serve_move(owner, from, ask, answer, true);
 }
 
 /* ---- what a client has left ------------------------------------------------------------- */

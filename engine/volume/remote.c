@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/common/crc32c.h"
 #include "engine/volume/volume.h"
 
 #define LOOK_NS 100000000ull   /* so often it is asked whether to go on waiting */
@@ -286,7 +287,8 @@ static int transfer(struct remote *r, enum net_op_kind kind, size_t bytes)
 
 static int move_once(struct remote *r, bool write, uint64_t offset, size_t bytes)
 {
-	const uint64_t ask[NET_CALL_WORDS] = {r->handle, offset, bytes};
+	const uint64_t ask[NET_CALL_WORDS] = {
+		r->handle, offset, bytes, write ? crc32c(r->bounce, bytes) : 0};
 	uint64_t answer[NET_CALL_WORDS];
 	int rc = write ? transfer(r, NET_WRITE, bytes) : 0;
 
@@ -295,13 +297,28 @@ static int move_once(struct remote *r, bool write, uint64_t offset, size_t bytes
 			write ? NET_CALL_LOG_WRITE : NET_CALL_LOG_READ, ask, answer);
 	if (!rc && !write)
 		rc = transfer(r, NET_READ, bytes);
+	if (!rc && !write && crc32c(r->bounce, bytes) != answer[0]) {
+		net_checksum_error(r->peer, "a part of the log");
+		rc = -EBADMSG;
+	}
 	return rc;
+}
+
+/* What came at either end was not what was sent: once more, over another link in the end. */
+static bool move_again(struct remote *r, int rc, unsigned *failures)
+{
+	if (rc != -EBADMSG)
+		return false;
+	if (++*failures % NET_CHECKSUM_TRIES == 0)
+		net_cut(r->peer, -EBADMSG);
+	return true;
 }
 
 /* With the lock. */
 static int move(struct remote *r, bool write, uint64_t offset, size_t bytes)
 {
 	struct weft_error why = {0};
+	unsigned failures = 0;
 	int rc = r->failed;
 
 	while (!rc) {
@@ -309,6 +326,10 @@ static int move(struct remote *r, bool write, uint64_t offset, size_t bytes)
 		if (rc)
 			break;
 		rc = move_once(r, write, offset, bytes);
+		if (move_again(r, rc, &failures)) {
+			rc = 0;
+			continue;
+		}
 		if (rc != -ENOTCONN && rc != -ECONNRESET && rc != -ESTALE &&
 			rc != -EAGAIN)
 			break;

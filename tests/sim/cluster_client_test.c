@@ -25,6 +25,7 @@
 #define AREA_BYTES   (7ull << 20)
 #define EVENTS       5u
 #define CLIENT_SEEDS 6u
+#define FLIP_EVERY   (64u << 10) /* bytes */
 
 static const char cluster_text[] = "[volume]\n"
 				   "name = v\n"
@@ -50,7 +51,9 @@ struct life {
 
 static struct life lives[NODES + 1];
 static _Atomic bool leaves; /* the client is to go, for a while */
+static _Atomic bool client_works;
 static unsigned ended, visits, redone;
+static uint64_t flip_every, flips; /* what the links do to bits */
 
 /* ---- a node that opens and closes as the daemon does -------------------------------------- */
 
@@ -191,7 +194,9 @@ static void client_life(void *arg)
 	while (!atomic_load(&over)) {
 		atomic_store(&leaves, false);
 		life_begin(n);
+		atomic_store(&client_works, true);
 		run_tasks(n, visit);
+		atomic_store(&client_works, false);
 		read_all(n);
 		life_end(n);
 		note_left(n);
@@ -311,11 +316,13 @@ static int run_cut(void *arg)
 	struct world *w = (struct world *)arg;
 
 	world_begin(w);
+	rt_sim_net_flip(flip_every);
 	for (unsigned i = 0; i < NODES; i++)
 		spawn(&w->node[i]);
 	rt_sleep_ns(400000000 + rt_random() % 400000000);
 	for (unsigned i = 0; i < NODES; i++)
 		crash(&w->node[i]);
+	atomic_store(&client_works, false);
 	world_check(w);
 	if (pick(2)) { /* fsck.weft redoes it, or the nodes do */
 		const char *names[STORES] = {w->node[0].disk, w->node[1].disk};
@@ -327,6 +334,10 @@ static int run_cut(void *arg)
 	for (unsigned i = 0; i < NODES; i++)
 		spawn(&w->node[i]);
 	rt_sleep_ns(200000000);
+	rt_sim_net_flip(0);
+	flips += rt_sim_net_flips();
+	while (flip_every && !atomic_load(&client_works))
+		rt_sleep_ns(1000000); /* a greeting that was changed delays its start */
 	atomic_store(&over, true);
 	while (ended < NODES) {
 		atomic_store(&leaves, true);
@@ -646,6 +657,8 @@ static void stranger_life(void *arg)
 		got)); /* a later start: the first is over */
 	EQ(asked(NET_CALL_LOG_WRITE, first, 0, 512, NULL), -ESTALE);
 	OK(asked(NET_CALL_LOG_READ, got[0], 0, 512, NULL));
+	/* not the checksum of what is in the slot */
+	EQ(asked(NET_CALL_LOG_WRITE, got[0], 0, 512, NULL), -EBADMSG);
 	EQ(asked(NET_CALL_LOG_STATE, 1, 0, 0, NULL), -EINVAL); /* no client */
 	EQ(asked(NET_CALL_LOG_STATE, UINT64_MAX, 0, 0, NULL), -EINVAL);
 	OK(asked(NET_CALL_LOG_STATE, CLIENT, 0, 0, got));
@@ -709,6 +722,17 @@ static void what_a_client_fsynced_outlives_a_cut_of_all(void **state)
 	run_seeds(run_cut, CLIENT_SEEDS);
 }
 
+/* Neither in the log as it is written, nor as it is read again, nor in pages. */
+static void what_a_client_fsynced_outlives_links_that_change_bits(void **state)
+{
+	flip_every = FLIP_EVERY;
+	flips = 0;
+	run_seeds(run_cut, CLIENT_SEEDS);
+	flip_every = 0;
+	print_message("%" PRIu64 " bits were flipped\n", flips);
+	assert_true(flips > 0);
+}
+
 static void what_is_not_ones_log_is_not_to_be_had(void **state)
 {
 	run_seeds(run_stranger, 2);
@@ -767,6 +791,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(what_is_not_ones_log_is_not_to_be_had),
 		cmocka_unit_test(a_client_comes_and_goes_and_crashes_like_any_node),
 		cmocka_unit_test(what_a_client_fsynced_outlives_a_cut_of_all),
+		cmocka_unit_test(what_a_client_fsynced_outlives_links_that_change_bits),
 		cmocka_unit_test(a_node_whose_log_has_failed_leaves_as_if_it_had_crashed),
 		cmocka_unit_test(a_client_waits_for_a_host_whose_disk_has_failed),
 		cmocka_unit_test(fsyncs_of_a_client_do_not_keep_its_host_from_its_log),

@@ -2,8 +2,9 @@
 /*
  * What several nodes do to a tree, and in a filesystem (cluster_test), while they do not hear each
  * other: links break, or are silent in one direction or in both, for a shorter time than a silent
- * link lives or for a longer one. No operation fails by that, each finds what the last one left, and
- * all go on when the links are well; in the end fsck finds nothing.
+ * link lives or for a longer one. Or their links change bits: no reader sees one of these, and none
+ * reaches a store. No operation fails by that, each finds what the last one left, and all go on when
+ * the links are well; in the end fsck finds nothing.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_cuts_test     one seed
  *   WEFT_SIM_SEEDS=1000                                   so many of each kind
@@ -11,6 +12,8 @@
  */
 #include "tests/sim/cluster_weather.h"
 #include "tests/sim/cluster_work.h"
+
+#define FLIP_EVERY (64u << 10) /* bytes */
 
 static void (*the_work)(struct node *);
 
@@ -48,7 +51,7 @@ static void run_seeds(unsigned nodes, unsigned steps, uint64_t seeds,
 		places_clear(w);
 	}
 	print_message("%u links broke, %u were silent\n", weather.cuts, weather.silent);
-	assert_true(weather.cuts + weather.silent > 0);
+	assert_true(weather.cuts + weather.silent + weather.flips > 0);
 	free(w);
 }
 
@@ -70,12 +73,29 @@ static void five_and_eight_nodes_have_a_filesystem(void **state)
 	run_seeds(8, 20, 1, ops_work, ops_check);
 }
 
+static void run_flips(unsigned nodes, unsigned steps, uint64_t seeds)
+{
+	weather.flips = 0;
+	weather.flip_every = FLIP_EVERY;
+	run_seeds(nodes, steps, seeds, ops_work, ops_check);
+	weather.flip_every = 0;
+	print_message("%" PRIu64 " bits were flipped\n", weather.flips);
+	assert_true(weather.flips > seeds);
+}
+
+static void links_change_bits(void **state)
+{
+	run_flips(2, 120, 4);
+	run_flips(3, 80, 4);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_tree_loses_no_change),
 		cmocka_unit_test(two_and_three_nodes_have_a_filesystem),
 		cmocka_unit_test(five_and_eight_nodes_have_a_filesystem),
+		cmocka_unit_test(links_change_bits),
 	};
 
 	if (argc > 1)

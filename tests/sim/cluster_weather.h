@@ -2,7 +2,7 @@
 /*
  * For tests of several nodes: links between pairs of these that break, say nothing in one
  * direction or in both, for a shorter time than a silent link lives or for a longer one, and
- * are well again. Several at a time.
+ * are well again. Several at a time. Or links that change bits of what they carry.
  */
 #ifndef WEFT_TEST_CLUSTER_WEATHER_H
 #define WEFT_TEST_CLUSTER_WEATHER_H
@@ -16,7 +16,9 @@ static struct weather {
 	_Atomic bool clears;         /* nothing new happens */
 	_Atomic uint32_t left;       /* of the tasks that make it */
 	uint64_t pause_ns;           /* the longest one */
+	uint64_t flip_every;         /* bytes; 0: the weather is the other one */
 	unsigned cuts, silent;       /* so far */
+	uint64_t flips;
 } weather;
 
 static void weather_wait(uint64_t ns)
@@ -87,6 +89,9 @@ static void weather_main(void *arg)
 static void weather_begin(struct world *w, uint64_t pause_ns)
 {
 	weather.pause_ns = pause_ns;
+	rt_sim_net_flip(weather.flip_every);
+	if (weather.flip_every)
+		return;
 	atomic_store(&weather.clears, false);
 	atomic_store(&weather.left, WEATHER_TASKS);
 	for (unsigned i = 0; i < WEATHER_TASKS; i++)
@@ -98,6 +103,8 @@ static void weather_end(void)
 {
 	uint32_t left;
 
+	rt_sim_net_flip(0);
+	weather.flips += rt_sim_net_flips();
 	atomic_store(&weather.clears, true);
 	while ((left = atomic_load(&weather.left)))
 		rt_wait(&weather.left, left, RT_FOREVER);

@@ -10,11 +10,15 @@
  *   WEFT_SIM_SEED=7 build/tests/sim/nodes_test     one seed
  *   WEFT_SIM_SEEDS=1000                            so many of each kind
  */
+#include "engine/common/crc32c.h"
 #include "tests/sim/nodes_life.h"
+
+#define FLIP_EVERY (48u << 10) /* bytes */
 
 static struct coherence_cluster_counters sum;
 static struct coherence_records records; /* in the end */
 static uint64_t stays;
+static uint64_t flips; /* of all seeds */
 
 /* ---- what happens to links ----------------------------------------------------------------- */
 
@@ -290,6 +294,7 @@ static int run_world(void *arg)
 		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 	}
 	barrier(w, 1, w->nodes + 1);
+	rt_sim_net_flip(w->flip_every);
 	if (w->cuts + w->crashes)
 		OK(rt_sim_spawn_on(0, "weather", weather_main, w));
 	weather_await(w);
@@ -297,7 +302,10 @@ static int run_world(void *arg)
 		if (nth == 4)
 			look_directory(w->nodes);
 		barrier(w, nth, w->nodes + 1);
+		if (nth == 3)
+			rt_sim_net_flip(0);
 	}
+	flips += rt_sim_net_flips();
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
 	running = NULL;
@@ -431,6 +439,26 @@ static void four_nodes_with_slow_disks_lose_links(void **state)
 	one_in = 2;
 	run_seeds(w);
 	one_in = 1;
+	free(w);
+}
+
+/* Nobody reads one of these bits, and none reaches a store, whichever message had the image. */
+static void links_change_bits(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+
+	assert_non_null(w);
+	flips = 0;
+	*w = (struct world){
+		.nodes = 2, .pages = 240, .steps = 200, .flip_every = FLIP_EVERY};
+	one_in = 4;
+	run_seeds(w);
+	w->nodes = 4;
+	w->pages = 160;
+	run_seeds(w);
+	one_in = 1;
+	print_message("%" PRIu64 " bits were flipped\n", flips);
+	assert_true(flips > 0);
 	free(w);
 }
 
@@ -569,6 +597,7 @@ static void rogue_message(struct page_message *m, uint64_t epoch)
 {
 	static const uint64_t places[] = {
 		0, PAGE_SIZE, 17, 1ull << PID_SLOT_BITS, 6, ~0ull};
+	static const uint8_t zeros[PAGE_SIZE];
 
 	*m = (struct page_message){
 		.type = (uint16_t)(PAGE_MESSAGE_FIRST +
@@ -585,7 +614,10 @@ static void rogue_message(struct page_message *m, uint64_t epoch)
 		.source = (uint8_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
 		.mode = (uint8_t)(rt_random() % 4),
 		.flags = (uint16_t)(rt_random() & rt_random() & 0x1fff),
-		.pad = rt_random() % 16 == 0,
+		.status = (int16_t)(rt_random() % 16 ? 0 : rt_random()),
+		.sum = rt_random() % 4
+			       ? crc32c(zeros, PAGE_SIZE) /* what its memory has */
+			       : (uint32_t)rt_random(),
 	};
 	if (rt_random() % 2) /* often one that the home takes */
 		m->type = PAGE_REQUEST;
@@ -724,6 +756,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(two_nodes_lose_their_link_and_find_it_again),
 		cmocka_unit_test(four_nodes_lose_links_and_find_them_again),
 		cmocka_unit_test(four_nodes_with_slow_disks_lose_links),
+		cmocka_unit_test(links_change_bits),
 		cmocka_unit_test(two_nodes_crash_and_return),
 		cmocka_unit_test(four_nodes_crash_and_return),
 		cmocka_unit_test(four_nodes_crash_are_declared_dead_and_return),

@@ -87,7 +87,9 @@ struct world {
 	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
 	unsigned crashes;         /* so often a node loses power, in between */
-	bool declares; /* some are declared dead then: so late they come back */
+	uint64_t
+		flip_every; /* bytes: a bit of one in so many changes on its way; 0: none */
+	bool declares;      /* some are declared dead then: so late they come back */
 	struct node node[NODES_MAX];
 	struct page page[PAGES_MAX];
 	_Atomic uint32_t arrived; /* at the barrier */
