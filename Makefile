@@ -67,7 +67,7 @@ main_fsck.weft := mkfs/fsck_main
 
 $(BUILD)/weft: $(WEFT_OBJS) $(LIBS)
 	@echo "LD $@"
-	@$(CC) $(ALL_CFLAGS) $(WEFT_OBJS) $(LINK_LIBS) -o $@ $(ALL_LDFLAGS) $(LIB_FS) $(LIB_ENGINE)
+	@$(CC) $(ALL_CFLAGS) $(WEFT_OBJS) $(LINK_LIBS) -o $@ $(ALL_LDFLAGS) $(LIB_FS) $(LIB_ENGINE) -lblkid
 
 define program_rule
 $(BUILD)/$(1): $(BUILD)/$(main_$(1)).o $(LIBS)
@@ -276,20 +276,23 @@ down: ## unmount it again (PURGE=1 also removes the volume)
 
 SBIN := $(DESTDIR)$(PREFIX)/sbin
 MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
+UDEV := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 # mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there;
 # with PREFIX=/usr that is the same folder as PREFIX/sbin.
 HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin
 	@$(GIVE_BACK)
-	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(DESTDIR)/sbin
+	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(DESTDIR)/sbin
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 packaging/man/*.8 $(MAN8)/
+	sed 's|@BIN@|$(PREFIX)/bin|' packaging/udev/64-weft.rules >$(UDEV)/64-weft.rules
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/$$h; done
 	for p in mkfs fsck; do [ $(SBIN) -ef $(DESTDIR)/sbin ] || \
 		ln -sf $(PREFIX)/sbin/$$p.weft $(DESTDIR)/sbin/$$p.weft; done
 
 uninstall: ## remove what install put there
+	rm -f $(UDEV)/64-weft.rules
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
 	rm -f $(addprefix $(MAN8)/,$(notdir $(wildcard packaging/man/*.8)))
 	rm -f $(addprefix $(DESTDIR)/sbin/,$(HELPERS) mkfs.weft fsck.weft)

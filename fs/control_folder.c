@@ -40,7 +40,8 @@ static void place_add(struct places *p, const char *parent, const char *name)
 		st->st_uid != geteuid() || (st->st_mode & 022))
 		return;
 	for (unsigned i = 0; i < p->count; i++)
-		if (p->parent[i].st_dev == st->st_dev && p->parent[i].st_ino == st->st_ino)
+		if (p->parent[i].st_dev == st->st_dev &&
+			p->parent[i].st_ino == st->st_ino)
 			return;
 	if (snprintf(p->folder[p->count], CONTROL_FOLDER_MAX, "%s/%s", parent, name) <
 		(int)CONTROL_FOLDER_MAX)
@@ -80,7 +81,8 @@ int control_folder_make(char buf[CONTROL_FOLDER_MAX], struct weft_error *err)
 	if (!control_folder(0, buf))
 		return weft_error(err, -ENOENT,
 			"there is no safe folder for the control socket: neither "
-			"$XDG_RUNTIME_DIR nor /run/user/%u nor the home folder belongs to "
+			"$XDG_RUNTIME_DIR nor /run/user/%u nor the home folder belongs "
+			"to "
 			"user %u and is closed to others' writes; set XDG_RUNTIME_DIR to "
 			"one that does, with a path of at most %u bytes",
 			geteuid(), geteuid(), CONTROL_FOLDER_MAX - 6);
@@ -107,11 +109,13 @@ int control_folder_lock(const char *folder, struct weft_error *err)
 	if (fd < 0 && errno != EACCES && errno != ELOOP && errno != ENOTDIR)
 		return weft_error(
 			err, -errno, "cannot open %s: %s", folder, strerror(errno));
-	if (fd < 0 || fstat(fd, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 022)) {
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_uid != geteuid() ||
+		(st.st_mode & 022)) {
 		if (fd >= 0)
 			close(fd);
 		return weft_error(err, -EPERM,
-			"%s is no folder of user %u's own that others cannot write; remove "
+			"%s is no folder of user %u's own that others cannot write; "
+			"remove "
 			"it, or correct its owner and mode (0700)",
 			folder, geteuid());
 	}

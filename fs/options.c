@@ -70,32 +70,13 @@ static const struct bool_word bool_words[] = {
  * effect here: mount(8) has acted on them, they ask for what is always so, or they are hints.
  */
 static const char *const ignored_words[] = {
-	"defaults",
-	"_netdev",
-	"auto",
-	"noauto",
-	"nofail",
-	"user",
-	"nouser",
-	"users",
-	"nousers",
-	"owner",
-	"noowner",
-	"group",
-	"nogroup",
-	"default_permissions",
+	"defaults", "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users",
+	"nousers", "owner", "noowner", "group", "nogroup", "default_permissions",
 	"acl", /* always */
-	"user_xattr",
-	"lazytime",
-	"nolazytime",
-	"iversion",
-	"noiversion",
-	"mand", /* Linux has no mandatory locks any more */
-	"nomand",
-	"norelatime", /* Linux takes relatime all the same */
-	"discard",
-	"nodiscard",
-	"seclabel", /* shown by the kernel */
+	"user_xattr", "lazytime", "nolazytime", "iversion", "noiversion",
+	"mand",                             /* Linux has no mandatory locks any more */
+	"nomand", "norelatime",             /* Linux takes relatime all the same */
+	"discard", "nodiscard", "seclabel", /* shown by the kernel */
 };
 
 static const char *const ignored_prefixes[] = {

@@ -129,7 +129,8 @@ static int usage(const char *what)
 
 static int usage_value(const char *what, const char *value)
 {
-	fprintf(stderr, "fsck.weft: %s, not \"%s\"\nTry 'fsck.weft --help'.\n", what, value);
+	fprintf(stderr, "fsck.weft: %s, not \"%s\"\nTry 'fsck.weft --help'.\n", what,
+		value);
 	return FSCK_EXIT_USAGE;
 }
 
@@ -175,7 +176,8 @@ static int parse(int argc, char **argv, struct request *r)
 		case 'm':
 			if (size_parse(optarg, &r->o.memory_bytes) < 0 ||
 				!r->o.memory_bytes)
-				return 1 + usage_value("-m wants a number of bytes", optarg);
+				return 1 +
+				       usage_value("-m wants a number of bytes", optarg);
 			break;
 		case 'h':
 			fputs(usage_text, stdout);

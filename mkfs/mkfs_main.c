@@ -49,7 +49,7 @@ struct target {
 	bool stand_in;
 	bool is_device;
 	bool created;
-	uint64_t old_bytes; /* of a regular file */
+	uint64_t old_bytes;       /* of a regular file */
 	uint64_t allocated_bytes; /* of it, at first */
 };
 
@@ -673,7 +673,8 @@ static void warn_outgrows(
 	size_print(sb->store_bytes, size);
 	size_print(room, has);
 	fprintf(stderr,
-		"mkfs.weft: warning: %s: the store can grow to %s, but its filesystem has "
+		"mkfs.weft: warning: %s: the store can grow to %s, but its filesystem "
+		"has "
 		"room for %s; writes fail once that is used up\n",
 		r->path, size, has);
 }

@@ -239,8 +239,7 @@ static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint6
 	}
 	if (rc < 0)
 		return fail("measuring", rc, NULL);
-	printf("per_second=%.1f\n",
-		(double)done * 1e9 / (double)(rt_now_ns() - began));
+	printf("per_second=%.1f\n", (double)done * 1e9 / (double)(rt_now_ns() - began));
 	fflush(stdout);
 	return 0;
 }
@@ -442,7 +441,8 @@ static bool parse_options(int argc, char **argv, struct bench *b, int *code)
 			b->dir = optarg;
 		} else if (c == 'n') {
 			if (number_parse(optarg, &b->items) || !b->items) {
-				weft_wrong(argv[0], "--items %s: must be 1 or more", optarg);
+				weft_wrong(
+					argv[0], "--items %s: must be 1 or more", optarg);
 				return false;
 			}
 		} else if (c == 'c') {

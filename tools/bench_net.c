@@ -429,8 +429,9 @@ static int parse_options(int argc, char **argv, struct arguments *a)
 
 	while ((c = getopt_long(argc, argv, "c:t:l1n:w:Pjh", words, NULL)) != -1)
 		if (!set_option(a, c))
-			return 1 + (c == 'h' || c == '?' ? weft_option(usage, c, argv, words)
-							: EXIT_USAGE);
+			return 1 + (c == 'h' || c == '?'
+						   ? weft_option(usage, c, argv, words)
+						   : EXIT_USAGE);
 	if (weft_operands(usage, argc, argv, 0, 1, "HOST|ADDRESS"))
 		return 1 + EXIT_USAGE;
 	a->where = argv[optind];

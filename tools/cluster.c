@@ -289,12 +289,15 @@ static int parse_options(int argc, char **argv, bool *json, unsigned *node)
 			   number >= 1 && number <= CLUSTER_NODE_MAX) {
 			*node = (unsigned)number;
 		} else {
-			return 1 + (c == 'n' ? weft_wrong(argv[0], "--node %s: must be 1 to %u",
-						       optarg, CLUSTER_NODE_MAX)
-					     : weft_option(cluster_usage, c, argv, words));
+			return 1 +
+			       (c == 'n' ? weft_wrong(argv[0],
+						   "--node %s: must be 1 to %u", optarg,
+						   CLUSTER_NODE_MAX)
+					 : weft_option(cluster_usage, c, argv, words));
 		}
 	}
-	return weft_operands(cluster_usage, argc, argv, 1, 1, "FILE") ? 1 + EXIT_USAGE : 0;
+	return weft_operands(cluster_usage, argc, argv, 1, 1, "FILE") ? 1 + EXIT_USAGE
+								      : 0;
 }
 
 static int show_or_check(int argc, char **argv, bool shows)

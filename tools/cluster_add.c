@@ -223,11 +223,11 @@ static int parse(int argc, char **argv, struct add *a)
 			 number <= CLUSTER_NODE_MAX)
 			a->host = (unsigned)number;
 		else if (c == 'c')
-			return 1 + weft_wrong(argv[0], "--client %s: one client at a time",
-					   optarg);
+			return 1 + weft_wrong(argv[0],
+					   "--client %s: one client at a time", optarg);
 		else if (c == 'o')
-			return 1 + weft_wrong(argv[0], "--host %s: must be 1 to %u", optarg,
-					   CLUSTER_NODE_MAX);
+			return 1 + weft_wrong(argv[0], "--host %s: must be 1 to %u",
+					   optarg, CLUSTER_NODE_MAX);
 		else
 			return 1 + weft_option(cluster_usage, c, argv, words);
 	}

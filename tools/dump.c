@@ -539,8 +539,10 @@ static int parse_words(struct dump *d, int argc, char **argv)
 	if (!d->view)
 		return view_unknown(argv[0], name);
 	if (d->view->argument == ARGUMENT_NONE)
-		return weft_operands(dump_usage, argc, argv, 1, 2, "STORE|FILE super|log|...");
-	if (weft_operands(dump_usage, argc, argv, 3, 3, "STORE|FILE inode|path|page WHICH"))
+		return weft_operands(
+			dump_usage, argc, argv, 1, 2, "STORE|FILE super|log|...");
+	if (weft_operands(
+		    dump_usage, argc, argv, 3, 3, "STORE|FILE inode|path|page WHICH"))
 		return EXIT_USAGE;
 	d->word = argv[optind + 2];
 	if (d->view->argument == ARGUMENT_NUMBER && number_parse(d->word, &d->number))

@@ -21,7 +21,8 @@ void mounts_each(bool (*fn)(void *arg, const struct weft_mount *m), void *arg)
 
 	while (mounts && !enough && getmntent_r(mounts, &entry, buf, sizeof(buf))) {
 		const char *user = hasmntopt(&entry, "user_id");
-		struct weft_mount m = {.directory = entry.mnt_dir, .type = entry.mnt_type};
+		struct weft_mount m = {
+			.directory = entry.mnt_dir, .type = entry.mnt_type};
 
 		m.ours = strcmp(entry.mnt_type, "fuse.weft") == 0;
 		m.user = user && user[7] == '=' ? (uid_t)strtoul(user + 8, NULL, 10) : 0;

@@ -278,10 +278,11 @@ static int parse_options(
 				return 1 + EXIT_USAGE;
 			}
 		} else {
-			return 1 + (c == 't' ? weft_wrong(argv[0],
-						       "--transport %s: must be tcp or verbs",
-						       optarg)
-					     : weft_option(usage, c, argv, words));
+			return 1 +
+			       (c == 't' ? weft_wrong(argv[0],
+						   "--transport %s: must be tcp or verbs",
+						   optarg)
+					 : weft_option(usage, c, argv, words));
 		}
 	}
 	return weft_operands(usage, argc, argv, 0, 1, "FILE|HOST") ? 1 + EXIT_USAGE : 0;

@@ -102,10 +102,11 @@ static void print_engine(const json_t *status)
 		hits + misses > 0 ? 100 * hits / (hits + misses) : 0,
 		number(cache, "evictions"));
 	if (*client_text(cache, "write_error"))
-		printf("NOT WRITTEN: the store refuses writes (%s), %.0f batches so far; %.0f "
+		printf("NOT WRITTEN: the store refuses writes (%s), %.0f batches so far; "
+		       "%.0f "
 		       "dirty pages wait in memory\n",
-			client_text(cache, "write_error"), number(cache, "write_failures"),
-			number(cache, "dirty_pages"));
+			client_text(cache, "write_error"),
+			number(cache, "write_failures"), number(cache, "dirty_pages"));
 	printf("log        %s, %s used, %.0f records in %.0f chunks, %.0f flushes\n",
 		bytes(a, number(log, "bytes")), bytes(b, number(log, "used_bytes")),
 		number(log, "records"), number(log, "chunks"), number(log, "flushes"));
@@ -343,12 +344,14 @@ static bool tell_unheard(void *arg, const struct weft_mount *m)
 		putchar('\n');
 	if (m->user == geteuid())
 		fprintf(h->to,
-			"%s is mounted, but no weftd answers for it; if it has ended, `weft "
+			"%s is mounted, but no weftd answers for it; if it has ended, "
+			"`weft "
 			"umount %s` takes the mount away\n",
 			m->directory, m->directory);
 	else if (m->user == 0)
 		fprintf(h->to,
-			"%s is mounted by root, whose weftd tells only root; use `sudo weft "
+			"%s is mounted by root, whose weftd tells only root; use `sudo "
+			"weft "
 			"status`\n",
 			m->directory);
 	else

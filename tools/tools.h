@@ -14,6 +14,7 @@ int weft_umount(int argc, char **argv);
 int weft_status(int argc, char **argv);
 int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv);
+int weft_probe(int argc, char **argv);
 int weft_bench(int argc, char **argv);
 int bench_net(int argc, char **argv); /* weft bench net */
 int weft_node(int argc, char **argv);
@@ -33,8 +34,8 @@ int weft_wrong(const char *who, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Prints that `word` is none of `known`, which NULL ends, and the nearest of them. `what` the
  * words are: "command". Returns EXIT_USAGE. */
-int weft_wrong_word(const char *who, const char *what, const char *word,
-	const char *const *known);
+int weft_wrong_word(
+	const char *who, const char *what, const char *word, const char *const *known);
 /* For what getopt_long returns and the caller does not know: 'h' prints the usage (0), '?'
  * says which option is near (EXIT_USAGE). */
 int weft_option(const char *usage, int c, char **argv, const struct option *words);

@@ -20,16 +20,16 @@
 #include "fs/mount.h"
 #include "tools/tools.h"
 
-#define LOOK_MS       500
-#define SAY_AFTER_MS  10000
-#define BUSY_FOR_MS   1000 /* who looks at all mounts is gone by then */
-#define BUSY_RETRY_MS 20
+#define LOOK_MS        500
+#define SAY_AFTER_MS   10000
+#define BUSY_FOR_MS    1000 /* who looks at all mounts is gone by then */
+#define BUSY_RETRY_MS  20
 #define EXIT_UNWRITTEN 2
 
 struct unmount {
 	const char *who; /* begins messages */
 	bool lazy, force;
-	bool top; /* whatever of weft is on top there, as umount(8) means it */
+	bool top;       /* whatever of weft is on top there, as umount(8) means it */
 	bool unwritten; /* the daemon could not write all of it */
 };
 
@@ -43,7 +43,8 @@ static const char usage[] =
 	"Example:\n"
 	"  weft umount /mnt/weft\n"
 	"\n"
-	"Exit codes: 0, 1 wrong usage, 2 unmounted, but not all was written: it waits in\n"
+	"Exit codes: 0, 1 wrong usage, 2 unmounted, but not all was written: it waits "
+	"in\n"
 	"the log, or is lost, as is said; 32 it could not be unmounted.\n";
 
 /* What is mounted on a directory, last on top. */
@@ -133,7 +134,7 @@ static int take_away(
 static void say_serves_on(const struct unmount *u, const json_t *word, long long pid)
 {
 	printf("%s: unmounted; weftd (process %lld) serves node %lld's store on to %s,\n"
-		"until the volume is unmounted there too\n",
+	       "until the volume is unmounted there too\n",
 		u->who, pid,
 		(long long)json_integer_value(json_object_get(word, "serves_on_as")),
 		client_text(word, "to"));
@@ -146,14 +147,18 @@ static void say_awaits(const struct unmount *u, const json_t *word, long long pi
 
 	printf("%s: unmounted; away: %s.\n", u->who, client_text(word, "awaits"));
 	if (seconds)
-		printf("weftd (process %lld) waits for it, up to %lld s. What is changed of its "
-			"pages then\nstays in the log of node %lld, until all are mounted again: "
-			"nothing is lost\n",
+		printf("weftd (process %lld) waits for it, up to %lld s. What is changed "
+		       "of its "
+		       "pages then\nstays in the log of node %lld, until all are mounted "
+		       "again: "
+		       "nothing is lost\n",
 			pid, seconds, node);
 	else
-		printf("weftd (process %lld) waits until it is started: what is changed of its "
-			"pages does not\nfit in the log of node %lld. `kill %lld` ends it, and "
-			"loses what was not synced\n",
+		printf("weftd (process %lld) waits until it is started: what is changed "
+		       "of its "
+		       "pages does not\nfit in the log of node %lld. `kill %lld` ends "
+		       "it, and "
+		       "loses what was not synced\n",
 			pid, node, pid);
 }
 
@@ -167,10 +172,11 @@ static void say_unwritten(struct unmount *u, const json_t *word)
 		client_text(word, "unwritten"));
 	if (lost)
 		fprintf(stderr,
-			"up to %lld pages (%.1f MiB) that nobody synced are LOST\n",
-			lost, pages_mib((uint64_t)lost));
+			"up to %lld pages (%.1f MiB) that nobody synced are LOST\n", lost,
+			pages_mib((uint64_t)lost));
 	fprintf(stderr,
-		"%lld pages (%.1f MiB) wait in the store's log; the next mount writes them, when "
+		"%lld pages (%.1f MiB) wait in the store's log; the next mount writes "
+		"them, when "
 		"the\nstore can be written again\n",
 		kept, pages_mib((uint64_t)kept));
 }
@@ -212,9 +218,10 @@ static void wait_closed(struct unmount *u, int fd, const json_t *identity)
 		said |= say_words(u, lines, identity);
 		if (said || waited_ms < SAY_AFTER_MS)
 			continue;
-		printf("%s: waiting for weftd (process %lld) to write everything back; it "
-			"also "
-			"goes on\nwhile another mount namespace has the volume mounted\n",
+		printf("%s: waiting for weftd (process %lld) to write everything back; "
+		       "it "
+		       "also "
+		       "goes on\nwhile another mount namespace has the volume mounted\n",
 			u->who,
 			(long long)json_integer_value(json_object_get(identity, "pid")));
 		fflush(stdout);

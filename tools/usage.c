@@ -29,8 +29,8 @@ int weft_wrong(const char *who, const char *fmt, ...)
 	return EXIT_USAGE;
 }
 
-int weft_wrong_word(const char *who, const char *what, const char *word,
-	const char *const *known)
+int weft_wrong_word(
+	const char *who, const char *what, const char *word, const char *const *known)
 {
 	struct text_nearest near = {.word = word, .bytes = strlen(word)};
 
@@ -58,8 +58,8 @@ int weft_option(const char *usage, int c, char **argv, const struct option *word
 			text_nearest_try(&near, words->name);
 	}
 	if (near.best && near.distance)
-		fprintf(stderr, "%s: did you mean --%s? Try `%s --help`\n", argv[0], near.best,
-			argv[0]);
+		fprintf(stderr, "%s: did you mean --%s? Try `%s --help`\n", argv[0],
+			near.best, argv[0]);
 	else
 		fprintf(stderr, "Try `%s --help`\n", argv[0]);
 	return EXIT_USAGE;

@@ -35,6 +35,7 @@ static const struct subcommand subcommands[] = {
 	{"net", weft_net, "can this machine be a node, does it reach the others?"},
 	{"node", weft_node,
 		"fence a node that does not come back: weft node fence FILE N"},
+	{"probe", weft_probe, "which volume has a store on a device?"},
 	{"dump", weft_dump, "show a store's structures as text"},
 	{"bench", weft_bench, "measure the engine on this machine"},
 	{"version", version, "print the version"},
@@ -75,7 +76,8 @@ static int run_subcommand(int argc, char **argv)
 static int run(int argc, char **argv)
 {
 	if (argc < 2)
-		return weft_usage("weft: which command? `weft --help` lists them\n", false);
+		return weft_usage(
+			"weft: which command? `weft --help` lists them\n", false);
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
 		return help(argc, argv);
 	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)

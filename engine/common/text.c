@@ -95,7 +95,8 @@ static unsigned text_distance(const char *a, size_t an, const char *b, size_t bn
 		for (unsigned j = 1; j <= bn; j++) {
 			now[j] = last[j - 1] + (a[i - 1] != b[j - 1]);
 			now[j] = MIN(now[j], MIN(last[j], now[j - 1]) + 1);
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] &&
+				a[i - 2] == b[j - 1])
 				now[j] = MIN(now[j], before[j - 2] + 1);
 		}
 	}
@@ -110,7 +111,8 @@ void text_nearest_try(struct text_nearest *n, const char *candidate)
 	if (n->bytes > NEAREST_BYTES || bytes > NEAREST_BYTES)
 		return;
 	distance = text_distance(n->word, n->bytes, candidate, bytes);
-	if (distance > MAX(MIN(n->bytes, bytes) / 3, (size_t)1) || (n->best && distance >= n->distance))
+	if (distance > MAX(MIN(n->bytes, bytes) / 3, (size_t)1) ||
+		(n->best && distance >= n->distance))
 		return;
 	n->best = candidate;
 	n->distance = distance;

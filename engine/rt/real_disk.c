@@ -165,8 +165,8 @@ static void read_room(int fd, const struct stat *st, struct rt_disk_info *info)
 
 	if (!S_ISREG(st->st_mode) || fstatvfs(fd, &fs) < 0 || !fs.f_blocks)
 		return;
-	info->room_bytes = (uint64_t)st->st_blocks * 512 +
-			   (uint64_t)fs.f_bavail * fs.f_frsize;
+	info->room_bytes =
+		(uint64_t)st->st_blocks * 512 + (uint64_t)fs.f_bavail * fs.f_frsize;
 }
 
 static int read_info(int fd, const struct stat *st, bool read_only, const char *path,

@@ -181,8 +181,7 @@ static int check_room(struct rt_disk *disk, const struct store_format *sf,
 	struct rt_disk_info info;
 
 	rt_disk_info(disk, &info);
-	if (!info.room_bytes ||
-		format_bytes(sb) <= info.room_bytes + sf->allocated_bytes)
+	if (!info.room_bytes || format_bytes(sb) <= info.room_bytes + sf->allocated_bytes)
 		return 0;
 	size_print(sb->store_bytes, size);
 	size_print(format_bytes(sb), needed);

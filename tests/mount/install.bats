@@ -30,6 +30,7 @@ installed() {
 	"$DIR$1/bin/weft" version
 	"$DIR$1/sbin/weftd" --version
 	[ -f "$DIR$1/share/man/man8/weft.8" ]
+	grep -q "^IMPORT{program}=\"$1/bin/weft probe --udev \$devnode\"" "$DIR$1/lib/udev/rules.d/64-weft.rules"
 }
 
 @test "under /usr/local, with a /sbin of its own" {

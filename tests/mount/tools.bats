@@ -7,6 +7,7 @@ load common
 setup() { setup_store 64M; }
 
 teardown() {
+	[ -z "${LOOP:-}" ] || losetup -d "$LOOP" || true
 	for mount in "$DIR/other" "$MNT"; do
 		! mountpoint -q "$mount" || weft umount "$mount" || umount -l "$mount"
 	done
@@ -27,7 +28,7 @@ json_of() { weft status "$1" --json | sed -nE "s/^  \"$2\": \"?([^\",]*)\"?,*\$/
 socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 
 @test "every command explains itself: on stdout when asked, else on stderr with 1" {
-	for command in mount umount sync status dump bench net; do
+	for command in mount umount sync status probe dump bench net; do
 		run weft $command --help
 		[ "$status" -eq 0 ]
 		[[ $output == Usage:* ]]
@@ -233,6 +234,48 @@ with_helper() {
 	echo "$output"
 	[ "$status" -eq 1 ]
 	[[ $output == *'"noatme" is unknown; did you mean "noatime"?'* ]]
+}
+
+@test "probe says what is on a device; LABEL= and UUID= in fstab go by the links that udev makes of it" {
+	local uuid
+	mkfs.weft --force --label 'my "disk' "$STORE" >"$DIR/mkfs"
+	uuid=$(sed -n 's/^  UUID *//p' "$DIR/mkfs")
+	run weft probe "$STORE"
+	[ "$status" -eq 0 ]
+	[[ $output == "$STORE: LABEL="*" UUID=\"$uuid\" UUID_SUB=\""*"\" TYPE=\"weft\"" ]]
+	weft probe --udev "$STORE" >"$DIR/udev"
+	grep -qx "ID_FS_TYPE=weft" "$DIR/udev"
+	grep -qx "ID_FS_UUID_ENC=$uuid" "$DIR/udev"
+	grep -qxF 'ID_FS_LABEL_ENC=my\x20\x22disk' "$DIR/udev"
+	! grep -v '^ID_FS_[A-Z_]*=[^ ]*$' "$DIR/udev" || false
+	dd if=/dev/zero of="$STORE" bs=4096 count=1 conv=notrunc status=none # the copy at the end tells
+	[[ $(weft probe "$STORE") == *"$uuid"* ]]
+	head -c 1M /dev/urandom >"$DIR/noise"
+	for name in "$DIR/noise" "$DIR" /dev/null "$DIR/none"; do
+		run weft probe --udev "$name"
+		[ "$status" -eq 2 ]
+		[[ $output != *ID_FS* ]]
+	done
+	mkfs.weft --force --label 'my disk' "$STORE" >"$DIR/mkfs"
+	uuid=$(sed -n 's/^  UUID *//p' "$DIR/mkfs")
+	LOOP=$(losetup --find --show "$STORE") || skip "needs loop devices"
+	# a /dev with the links that packaging/udev has udev make
+	mkdir -p "$DIR/dev"
+	echo "LABEL=my\\040disk $MNT weft noauto 0 0" >"$DIR/fstab"
+	run with_helper "
+		mount -t tmpfs none '$DIR/dev'
+		cp -a /dev/null /dev/fuse /dev/urandom '$LOOP' '$DIR/dev'
+		mkdir -p '$DIR/dev/disk/by-uuid' '$DIR/dev/disk/by-label'
+		ln -s '../../${LOOP##*/}' '$DIR/dev/disk/by-uuid/$uuid'
+		ln -s '../../${LOOP##*/}' '$DIR/dev/disk/by-label/my\x20disk'
+		mount --bind '$DIR/dev' /dev
+		mount -T '$DIR/fstab' '$MNT'
+		weft status '$MNT' | grep '^store  *$LOOP\$'
+		umount '$MNT'
+		mount -t weft 'UUID=$uuid' '$MNT'
+		umount '$MNT'"
+	echo "$output"
+	[ "$status" -eq 0 ]
 }
 
 @test "remount refuses what it cannot change, and keeps how access times are set" {

@@ -127,7 +127,8 @@ static const char *nearest(const char *word, const char *const *candidates)
 static void test_the_nearest_word_is_found(void **state)
 {
 	static const char *const words[] = {"new", "show", "check", "add", "reload",
-		"a word of exactly 32 bytes, yes!", "a word of more than 32 bytes, yes!", NULL};
+		"a word of exactly 32 bytes, yes!", "a word of more than 32 bytes, yes!",
+		NULL};
 
 	assert_string_equal(nearest("chekc", words), "check"); /* swapped */
 	assert_string_equal(nearest("relaod", words), "reload");

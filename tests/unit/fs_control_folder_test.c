@@ -45,12 +45,12 @@ static void as_user(int (*check)(void))
 	assert_int_equal(status, 0);
 }
 
-#define CHECK(x)                                               \
-	do {                                                   \
-		if (!(x)) {                                    \
-			fprintf(stderr, "%d: %s\n", __LINE__, #x); \
-			return 1;                              \
-		}                                              \
+#define CHECK(x)                                                                         \
+	do {                                                                             \
+		if (!(x)) {                                                              \
+			fprintf(stderr, "%d: %s\n", __LINE__, #x);                       \
+			return 1;                                                        \
+		}                                                                        \
 	} while (0)
 
 static int is_in_runtime(void)
@@ -112,7 +112,8 @@ static void one_that_others_may_write_or_own_is_passed_over(void **state)
 	as_user(is_nowhere);
 	setenv("XDG_RUNTIME_DIR", "run", 1);
 	as_user(is_nowhere);
-	setenv("XDG_RUNTIME_DIR", "/a/path/that/is/longer/than/the/address/of/a/socket", 1);
+	setenv("XDG_RUNTIME_DIR", "/a/path/that/is/longer/than/the/address/of/a/socket",
+		1);
 	as_user(is_nowhere);
 	unsetenv("XDG_RUNTIME_DIR");
 	as_user(is_nowhere);

@@ -41,10 +41,10 @@ static void words_of_every_filesystem_are_taken(void **state)
 		"dirsync", "exec", "noexec", "group", "iversion", "noiversion", "mand",
 		"nomand", "_netdev", "nofail", "relatime", "norelatime", "strictatime",
 		"nostrictatime", "lazytime", "nolazytime", "suid", "nosuid", "silent",
-		"loud", "owner", "ro", "rw", "sync", "user", "user=joe", "nouser", "users",
-		"X-mount.mkdir", "x-systemd.automount", "x-systemd.requires=/srv",
-		"nosymfollow", "comment=a word", "acl", "user_xattr", "discard",
-		"nodiscard"};
+		"loud", "owner", "ro", "rw", "sync", "user", "user=joe", "nouser",
+		"users", "X-mount.mkdir", "x-systemd.automount",
+		"x-systemd.requires=/srv", "nosymfollow", "comment=a word", "acl",
+		"user_xattr", "discard", "nodiscard"};
 
 	for (size_t i = 0; i < ARRAY_SIZE(words); i++)
 		(void)parsed(words[i]);
@@ -86,8 +86,9 @@ static void slips_are_named_with_what_was_meant(void **state)
 /* What status shows is what a remount and a daemon in its place are given. */
 static void what_is_printed_says_the_same(void **state)
 {
-	static const char *const lists[] = {"ro,noatime,cache=8M", "strictatime,soft,timeout=7",
-		"mmap=local,norestart,nodev,noexec,dirsync", "uring=off,node=3,nodiratime,sync"};
+	static const char *const lists[] = {"ro,noatime,cache=8M",
+		"strictatime,soft,timeout=7", "mmap=local,norestart,nodev,noexec,dirsync",
+		"uring=off,node=3,nodiratime,sync"};
 	char text[512], again[512];
 
 	for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
