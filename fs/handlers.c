@@ -52,6 +52,7 @@ static const struct fuse_lowlevel_ops table = {
 	.getlk = handle_getlk,
 	.setlk = handle_setlk,
 	.flock = handle_flock,
+	.ioctl = handle_ioctl,
 };
 
 const struct fuse_lowlevel_ops *handlers_table(void)

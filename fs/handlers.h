@@ -90,6 +90,9 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi);
 void handle_fsync(
 	fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void handle_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
+	struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_bytes,
+	size_t out_bytes);
 void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 	off_t length, struct fuse_file_info *fi);
 void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,

@@ -71,6 +71,12 @@ static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
 	fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
 }
 
+/* Whether a write appends is said with the write. */
+static int opened_flags(int flags)
+{
+	return (flags & ~O_APPEND) | (flags & O_APPEND ? OPS_OPEN_APPENDS : 0);
+}
+
 void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = request_fs(req);
@@ -84,7 +90,7 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (changes)
 		ret = request_may_change(req);
 	if (ret == 0)
-		ret = ops_open(fs, ino, &caller, fi->flags & ~O_APPEND, &file, &attr);
+		ret = ops_open(fs, ino, &caller, opened_flags(fi->flags), &file, &attr);
 	if (ret < 0) {
 		fuse_reply_err(req, -gone_is_stale(ret));
 		return;
@@ -113,7 +119,7 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 	ret = request_may_change(req);
 	if (ret == 0)
 		ret = ops_create(fs, dir, name_of(name), &caller, mode,
-			fi->flags & ~O_APPEND, &file, &attr);
+			opened_flags(fi->flags), &file, &attr);
 	if (ret < 0) {
 		fuse_reply_err(req, -ret);
 		return;

@@ -68,7 +68,11 @@ static void print_inode(const struct disk_inode *i)
 		print_u64("parent", i->parent);
 	if (S_ISCHR(i->mode) || S_ISBLK(i->mode))
 		printf("  %-16s %u:%u\n", "device", i->rdev_major, i->rdev_minor);
-	printf("  %-16s %#x\n", "flags", i->flags);
+	printf("  %-16s %#x%s%s%s%s\n", "flags", i->flags,
+		i->flags & DISK_INODE_IMMUTABLE ? ", immutable" : "",
+		i->flags & DISK_INODE_APPEND_ONLY ? ", append only" : "",
+		i->flags & DISK_INODE_NODUMP ? ", no dump" : "",
+		i->flags & DISK_INODE_NOATIME ? ", no atime" : "");
 	print_u64("changes", i->changes);
 	print_time("accessed", i->atime_ns);
 	print_time("modified", i->mtime_ns);

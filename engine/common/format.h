@@ -428,6 +428,16 @@ _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
 #define DISK_INODE_HAS_DEFAULT_ACL (1u << 2) /* has system.posix_acl_default */
 #define DISK_INODE_HAS_CAPS        (1u << 3) /* has security.capability */
 #define DISK_INODE_HAS_INTENT      (1u << 4) /* has an intent: DISK_ITEM_INTENT */
+/* Set by users (chattr(1)). */
+#define DISK_INODE_IMMUTABLE   (1u << 8)
+#define DISK_INODE_APPEND_ONLY (1u << 9)
+#define DISK_INODE_NODUMP      (1u << 10) /* kept for backup programs */
+#define DISK_INODE_NOATIME     (1u << 11)
+#define DISK_INODE_BY_USERS                                                              \
+	(DISK_INODE_IMMUTABLE | DISK_INODE_APPEND_ONLY | DISK_INODE_NODUMP |             \
+		DISK_INODE_NOATIME)
+/* Of these, what a new inode takes from its directory. */
+#define DISK_INODE_INHERITED (DISK_INODE_NODUMP | DISK_INODE_NOATIME)
 
 /* An entry item's value: entries one behind the other, unpadded. The discriminator
  * is the name's hash with bit 63 and the low 4 bits cleared, at least 16; a readdir

@@ -164,6 +164,14 @@ static void claim_written(struct write_call *w, const struct map *map)
 			refs, count);
 }
 
+/* By the flags of the inode as it is now; an open that was allowed may be older. */
+static int write_allowed(const struct write_call *w)
+{
+	if (likely(!inode_is_fixed(&w->inode)) || w->holes || w->c->stored)
+		return 0;
+	return (w->inode.flags & DISK_INODE_IMMUTABLE) || !w->append ? -EPERM : 0;
+}
+
 static int64_t overwrite_viewed(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
@@ -172,6 +180,8 @@ static int64_t overwrite_viewed(
 	int rc;
 
 	rc = inode_get_seen(w->fs, map_view_seen(w->view), w->st->ino, &w->inode);
+	if (rc == 0)
+		rc = write_allowed(w);
 	if (rc < 0)
 		return rc;
 	if (offset + len > w->inode.size) {
@@ -589,6 +599,8 @@ static int64_t write_piece_viewed(
 		rc = intent_work(w->fs, w->st);
 		rc = rc ? rc : -ESTALE;
 	}
+	if (rc == 0)
+		rc = write_allowed(w);
 	if (rc < 0)
 		return rc;
 	p.size_before = w->inode.size;

@@ -342,6 +342,18 @@ static bool mode_known(int mode)
 	}
 }
 
+/* As vfs_fallocate() has it for other filesystems. */
+static int falloc_allowed(const struct falloc *f)
+{
+	struct disk_inode inode;
+	int rc = inode_get(f->fs, f->st->ino, &inode);
+	uint32_t never = DISK_INODE_IMMUTABLE;
+
+	if (f->mode & ~FALLOC_FL_KEEP_SIZE)
+		never |= DISK_INODE_APPEND_ONLY;
+	return rc == 0 && (inode.flags & never) ? -EPERM : rc;
+}
+
 int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
 	int mode, uint64_t offset, uint64_t len)
 {
@@ -363,6 +375,8 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	if (rc < 0)
 		return rc;
 	rc = kernel_stores_await(fs, f.st);
+	if (rc == 0)
+		rc = falloc_allowed(&f);
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
@@ -572,6 +586,10 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 		rc = kernel_stores_await(fs, in->state);
 	if (rc == 0)
 		rc = kernel_stores_await(fs, out->state);
+	if (rc == 0)
+		rc = inode_get(fs, out->state->ino, &inode);
+	if (rc == 0 && inode_is_fixed(&inode))
+		rc = -EPERM;
 	if (rc == 0)
 		rc = inode_get(fs, in->state->ino, &inode);
 	if (rc < 0)

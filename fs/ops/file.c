@@ -434,7 +434,7 @@ static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file *
 	if (!file)
 		goto out_count;
 	file->fs = fs;
-	file->flags = flags;
+	file->flags = flags & ~OPS_OPEN_APPENDS;
 	rc = state_get(fs, ino, &file->state);
 	if (rc < 0)
 		goto out_free;
@@ -540,6 +540,16 @@ bool file_open_to_write(struct fs *fs, uint64_t ino)
 	return open;
 }
 
+/* As may_open() has it for other filesystems. */
+static int open_allowed(const struct disk_inode *inode, int flags, bool appends)
+{
+	if (!flags_write(flags) || !inode_is_fixed(inode) || !S_ISREG(inode->mode))
+		return 0;
+	return (inode->flags & DISK_INODE_IMMUTABLE) || !appends || (flags & O_TRUNC)
+		       ? -EPERM
+		       : 0;
+}
+
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	struct ops_file **out, struct ops_attr *attr)
 {
@@ -561,6 +571,9 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 	if (rc < 0)
 		return rc;
 	rc = inode_attr(fs, ino, attr);
+	if (rc == 0)
+		rc = open_allowed(
+			&attr->inode, flags, flags & (O_APPEND | OPS_OPEN_APPENDS));
 	if (rc == 0)
 		rc = handle_confirm(fs, file, &attr->inode);
 	if (rc == 0 && (flags & O_TRUNC))

@@ -146,6 +146,7 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 		.rdev_minor = what->rdev_minor,
 		.generation = 1, /* numbers are never used again */
 	};
+	out->flags = parent->flags & DISK_INODE_INHERITED;
 	if (parent->mode & S_ISGID) {
 		out->gid = parent->gid;
 		if (S_ISDIR(out->mode))
@@ -227,12 +228,26 @@ static void setattr_times(
 	inode->ctime_ns = set->set & OPS_SET_CTIME ? set->ctime_ns : now;
 }
 
+/* As notify_change() and vfs_truncate() have it for other filesystems. */
+static int setattr_allowed(const struct disk_inode *inode, uint32_t set)
+{
+	const uint32_t never = OPS_SET_MODE | OPS_SET_UID | OPS_SET_GID | OPS_SET_SIZE |
+			       OPS_SET_ATIME | OPS_SET_MTIME;
+	const uint32_t now = OPS_SET_ATIME_NOW | OPS_SET_MTIME_NOW;
+
+	if (inode_is_fixed(inode) && (set & never))
+		return -EPERM;
+	return (inode->flags & DISK_INODE_IMMUTABLE) && (set & now) ? -EPERM : 0;
+}
+
 int setattr_apply(struct fs *fs, struct txn *x, uint64_t ino, struct disk_inode *inode,
 	const struct ops_caller *c, const struct ops_setattr *set, int64_t now)
 {
 	bool owner = set->set & (OPS_SET_UID | OPS_SET_GID | OPS_CHOWN_NO_ONE);
-	int rc;
+	int rc = setattr_allowed(inode, set->set);
 
+	if (rc)
+		return rc;
 	if (set->set & OPS_CHOWN_NO_ONE) {
 		rc = chown_no_one_check(inode, c);
 		if (rc)
@@ -300,7 +315,7 @@ int ops_setattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 		return rc;
 	a.now = rt_wall_ns();
 	rc = ops_run(fs, OPS_RUN_PRIVILEGED, setattr_body, &a, NULL);
-	if (rc == -EPERM && file_open_to_write(fs, ino))
+	if (rc == -EPERM && (set->set & OPS_CHOWN_NO_ONE) && file_open_to_write(fs, ino))
 		return inode_attr(fs, ino, out);
 	if (rc)
 		return rc;
@@ -308,12 +323,47 @@ int ops_setattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	return 0;
 }
 
+struct flags_arg {
+	uint64_t ino;
+	uint32_t flags;
+	int64_t now;
+};
+
+static int flags_body(struct txn *x, void *p)
+{
+	const struct flags_arg *a = p;
+	struct disk_inode inode;
+	int rc = inode_read(x, a->ino, &inode);
+
+	if (rc)
+		return rc;
+	inode.flags = (inode.flags & ~DISK_INODE_BY_USERS) | a->flags;
+	inode.ctime_ns = a->now;
+	return inode_write(x, a->ino, &inode);
+}
+
+int ops_setflags(struct fs *fs, uint64_t ino, uint32_t flags)
+{
+	struct flags_arg a = {.ino = ino, .flags = flags};
+	int rc;
+
+	ops_count(fs, OPS_CALL_SETATTR);
+	if (flags & ~DISK_INODE_BY_USERS)
+		return -EOPNOTSUPP;
+	rc = file_settle(fs, ino);
+	if (rc)
+		return rc;
+	a.now = rt_wall_ns();
+	return ops_run(fs, OPS_RUN_PRIVILEGED, flags_body, &a, NULL);
+}
+
 /* mount(8), relatime: written when not newer than the last change, or a day old. */
 bool atime_due(struct fs *fs, const struct disk_inode *inode, int64_t now)
 {
 	unsigned rule = atomic_load_explicit(&fs->atime, memory_order_relaxed);
 
-	if (rule == OPS_NOATIME || fs_check_writable(fs))
+	if (rule == OPS_NOATIME || (inode->flags & DISK_INODE_NOATIME) ||
+		fs_check_writable(fs))
 		return false;
 	if (rule == OPS_STRICTATIME)
 		return now > inode->atime_ns;

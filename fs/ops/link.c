@@ -66,6 +66,8 @@ struct unlink_arg {
 /* May this be removed in this way? */
 static int unlink_check(const struct unlink_arg *a, const struct disk_inode *inode)
 {
+	if (inode_is_fixed(inode))
+		return -EPERM;
 	if (!a->directory)
 		return S_ISDIR(inode->mode) ? -EISDIR : 0;
 	if (!S_ISDIR(inode->mode))
@@ -89,6 +91,9 @@ static int unlink_body(struct txn *x, void *p)
 	rc = inode_read(x, a->ino, &inode);
 	if (rc)
 		return rc == -ENOENT ? OPS_VERDICT(-EUCLEAN) : rc;
+	rc = dir_allows(&place.parent, true);
+	if (rc)
+		return rc;
 	rc = unlink_check(a, &inode);
 	if (rc)
 		return OPS_VERDICT(rc);
@@ -151,7 +156,7 @@ static int link_inode(struct txn *x, struct link_arg *a)
 	rc = inode_read(x, a->ino, inode);
 	if (rc)
 		return rc;
-	if (S_ISDIR(inode->mode))
+	if (S_ISDIR(inode->mode) || inode_is_fixed(inode))
 		return -EPERM;
 	if (inode->nlink >= DISK_LINK_MAX)
 		return -EMLINK;

@@ -150,6 +150,13 @@ int place_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
 	return rc ? rc : entry_find(fs, x, dir, name, &out->slot);
 }
 
+int dir_allows(const struct disk_inode *dir, bool removes)
+{
+	uint32_t never = DISK_INODE_IMMUTABLE | (removes ? DISK_INODE_APPEND_ONLY : 0);
+
+	return dir->flags & never ? OPS_VERDICT(-EPERM) : 0;
+}
+
 int place_find_free(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,
 	struct place *out)
 {
@@ -157,7 +164,9 @@ int place_find_free(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name 
 
 	if (rc)
 		return rc;
-	return out->slot.found ? OPS_VERDICT(-EEXIST) : 0;
+	if (out->slot.found)
+		return OPS_VERDICT(-EEXIST);
+	return dir_allows(&out->parent, false);
 }
 
 static int place_parent_write(struct txn *x, struct place *p, int64_t now)
@@ -442,6 +451,8 @@ static int tmpfile_body(struct txn *x, void *p)
 	int rc;
 
 	rc = dir_read(x, a->dir, &parent);
+	if (rc == 0)
+		rc = dir_allows(&parent, false);
 	if (rc)
 		return rc;
 	rc = inode_create_txn(a->fs, x, a->dir, &parent, a->c, &a->what, &a->inode);

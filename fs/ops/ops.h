@@ -82,12 +82,21 @@ struct ops_caller {
 	bool keeps_setid; /* CAP_FSETID: writing keeps setuid and setgid bits, chmod
 			     setgid */
 	bool in_group;    /* caller is in the file's group (for chmod's setgid rule) */
+	bool stored;      /* bytes that a mapping took when it was allowed to */
 };
 
 struct ops_attr {
 	uint64_t ino;
 	struct disk_inode inode;
 };
+
+/*
+ * The flags that users set (DISK_INODE_BY_USERS), all at once; ops_getattr tells them. An immutable inode changes
+ * in nothing, one to append to only in bytes behind its end, or, of a directory, in names that are added: -EPERM for
+ * root, too. Bytes that a program stored through a mapping before are still taken. Who may set which is the caller's
+ * to check. -EOPNOTSUPP for others. Waits.
+ */
+int ops_setflags(struct fs *fs, uint64_t ino, uint32_t flags);
 
 /* ---- names ---------------------------------------------------------------------------
  * name: `len` bytes, no slash, no NUL. -ENAMETOOLONG past 255, -EINVAL when empty.
@@ -182,6 +191,8 @@ int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags,
  */
 struct ops_file;
 
+/* With O_* flags: each write of the file is an append, and says where, so it is opened without O_APPEND. */
+#define OPS_OPEN_APPENDS (1 << 30)
 int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags, /* O_* */
 	struct ops_file **out, struct ops_attr *attr);
 /* Creates and opens; with O_EXCL -EEXIST; without, an existing regular file is opened. */

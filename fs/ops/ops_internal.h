@@ -165,8 +165,16 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 	const struct disk_inode *parent, const struct ops_caller *c,
 	const struct inode_new *what, struct disk_inode *out);
 
+/* Users have set that it may not be changed, or be appended to only. */
+static inline bool inode_is_fixed(const struct disk_inode *inode)
+{
+	return inode->flags & (DISK_INODE_IMMUTABLE | DISK_INODE_APPEND_ONLY);
+}
+
 /* A directory that still has a name: -ENOTDIR, -ENOENT. (namei.c) */
 int dir_read(struct txn *x, uint64_t ino, struct disk_inode *out);
+/* May names be added to it; may they be removed? 0 or OPS_VERDICT(-EPERM). */
+int dir_allows(const struct disk_inode *dir, bool removes);
 /* One subdirectory less. A count that was damaged does not make a directory that has a name
  * look like one that was removed. */
 void dir_lose_subdir(struct disk_inode *dir);

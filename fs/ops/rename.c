@@ -112,6 +112,19 @@ static int check_loops(const struct rename_arg *a)
 	return 0;
 }
 
+/* Is a name that goes, or is replaced, in the way? Those that come are of directories that are not immutable. */
+static int check_flags(const struct rename_arg *a)
+{
+	const struct disk_inode *to = same_dir(a) ? &a->from.parent : &a->to.parent;
+
+	if (dir_allows(&a->from.parent, true) || dir_allows(to, a->to.slot.found))
+		return -EPERM;
+	return inode_is_fixed(&a->from.inode) ||
+			       (a->to.slot.found && inode_is_fixed(&a->to.inode))
+		       ? -EPERM
+		       : 0;
+}
+
 /* 0, -errno, or 1: both names are the same file, nothing is to be done. */
 static int rename_check(const struct rename_arg *a)
 {
@@ -125,6 +138,9 @@ static int rename_check(const struct rename_arg *a)
 		return -EEXIST;
 	if (a->to.slot.found && a->to.slot.entry.ino == a->from.slot.entry.ino)
 		return 1;
+	rc = check_flags(a);
+	if (rc)
+		return rc;
 	rc = check_loops(a);
 	if (rc || exchanges(a) || !a->to.slot.found)
 		return rc;

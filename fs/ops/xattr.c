@@ -413,7 +413,7 @@ static int set_body(struct txn *x, void *p)
 	if (inode.nlink == 0 && !file_is_open(a->fs, a->ino) &&
 		!orphan_is_awaited(a->fs, a->ino))
 		return -ENOENT;
-	if (!space_allowed(a->space, inode.mode))
+	if (!space_allowed(a->space, inode.mode) || inode_is_fixed(&inode))
 		return -EPERM;
 	if (name_is_acl(a->space))
 		rc = acl_set_txn(a->fs, x, a->ino, &inode, a->c,
@@ -544,7 +544,7 @@ static int remove_body(struct txn *x, void *p)
 	rc = inode_read(x, a->ino, &inode);
 	if (rc)
 		return rc;
-	if (!space_allowed(a->space, inode.mode))
+	if (!space_allowed(a->space, inode.mode) || inode_is_fixed(&inode))
 		return -EPERM;
 	if (may_have(&inode, a->name)) {
 		rc = slot_find(a->fs, x, a->ino, a->name, &slot);

@@ -248,7 +248,8 @@ static int finish_counts(struct fsck *f, struct sums *s)
 {
 	uint32_t mask = DISK_INODE_HAS_ACL | DISK_INODE_HAS_DEFAULT_ACL |
 			DISK_INODE_HAS_CAPS | DISK_INODE_HAS_INTENT;
-	uint32_t flags = (s->inode.flags & DISK_INODE_HAS_XATTR) | s->flags;
+	const uint32_t kept = DISK_INODE_HAS_XATTR | DISK_INODE_BY_USERS;
+	uint32_t flags = (s->inode.flags & kept) | s->flags;
 	int rc = 0;
 
 	if (f->intents && being_cut(f, s->ino))
@@ -263,7 +264,7 @@ static int finish_counts(struct fsck *f, struct sums *s)
 	if (rc || s->inode.nlink == 0 ||
 		((s->inode.flags & mask) == (flags & mask) &&
 			(s->inode.flags & flags) == flags &&
-			!(s->inode.flags & ~(mask | DISK_INODE_HAS_XATTR))))
+			!(s->inode.flags & ~(mask | kept))))
 		return rc;
 	if (fsck_found(f, 206,
 		    "inode %" PRIu64 " has flags %#x, its items make it %#x", s->ino,

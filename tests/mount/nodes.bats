@@ -86,6 +86,38 @@ check_unclean_nodes() {
 	check_nodes
 }
 
+@test "what chattr sets on one node holds on the others, fsck and dump know it" {
+	local a b
+	need chattr lsattr
+	mount_nodes
+	a=${M[1]} b=${M[2]}
+	mkdir "$a/d"
+	echo x >"$a/f"
+	echo x >"$a/d/f"
+	exec 7>>"$b/f" 8<>"$b/log"
+	cat "$b/f" "$b/d/f" >/dev/null
+	chattr +i "$a/f" "$a/d"
+	chattr +a "$a/log"
+	[[ $(lsattr "$b/f") == ----i* && $(lsattr -d "$b/d") == ----i* && $(lsattr "$b/log") == -----a* ]]
+	for change in "echo y >&7" "echo y >f" "rm -f f" "mv f g" "chmod 600 f" "ln f g" "rm -f d/f" "mkdir d/x" \
+		"setfattr -n user.a -v b f" "echo y >&8" ": >log" "truncate -s 0 log"; do
+		run bash -c "cd '$b' && $change"
+		echo "$change: $output"
+		[[ $status -ne 0 && $output == *"Operation not permitted"* ]]
+	done
+	echo more >>"$b/log"
+	echo changed >"$b/d/f"
+	exec 7>&- 8>&-
+	umount_nodes 1 2 3
+	weft dump "$FILE" path /f | grep "flags .*, immutable"
+	weft dump "$FILE" path /log | grep "flags .*, append only"
+	check_nodes
+	mount_nodes
+	chattr -i "$b/f" "$b/d"
+	rm "$a/f" "$a/d/f"
+	umount_nodes 1 2 3
+}
+
 @test "thousands of changes, each looked at elsewhere at once: none is stale" {
 	mount_nodes
 	timeout -s KILL 3600 "$BIN/tests/mount/elsewhere" "${WEFT_LOOKS:-6000}" \

@@ -49,6 +49,7 @@ topic() {
 @test "space" { topic space; }
 @test "mappings" { topic mappings; }
 @test "locks" { topic locks; }
+@test "flags" { topic flags; }
 @test "xattrs" { topic xattrs; }
 @test "acls" { topic acls; }
 @test "directories" { topic directories; }

@@ -17,7 +17,7 @@ static const struct posix_topic *const topics[] = {
 	&data_topic,
 	&space_topic,
 	&mappings_topic,
-	&locks_topic,
+	&locks_topic, &flags_topic,
 	&xattrs_topic,
 	&acls_topic,
 	&directories_topic,

@@ -79,7 +79,7 @@ struct posix_topic {
 		#topic, list, sizeof(list) / sizeof((list)[0])}
 
 extern const struct posix_topic names_topic, rename_topic, permissions_topic, times_topic,
-	data_topic, space_topic, mappings_topic, locks_topic, xattrs_topic, acls_topic,
+	data_topic, space_topic, mappings_topic, locks_topic, flags_topic, xattrs_topic, acls_topic,
 	directories_topic, unlinked_topic;
 
 #endif
