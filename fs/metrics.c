@@ -70,6 +70,11 @@ static const struct metric metrics[] = {
 		"Waits for a free frame."},
 	{"weft_cache_kernel_drops_total", COUNTER, "cache.kernel_drops",
 		"Pages that were dropped from this node's kernel."},
+	{"weft_cache_kernel_inodes", GAUGE, "cache.kernel_inodes",
+		"Inodes of which this node's kernel may have pages or attributes."},
+	{"weft_cache_kernel_inodes_dropped_total", COUNTER, "cache.kernel_inodes_dropped",
+		"Inodes that were dropped from this node's kernel to make room for "
+		"others."},
 
 	{"weft_log_bytes", GAUGE, "log.bytes", "Size of the log."},
 	{"weft_log_used_bytes", GAUGE, "log.used_bytes",

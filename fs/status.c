@@ -28,6 +28,7 @@ static void put(json_t *o, const char *key, uint64_t value)
 static json_t *cache_status(struct volume *v)
 {
 	struct cache_counters *c = cache_counters(v->cache);
+	struct kernel_counters *k = cache_kernel_counters(v->cache);
 	json_t *o = json_object();
 
 	put(o, "bytes", cache_frame_count(v->cache) * PAGE_SIZE);
@@ -54,8 +55,11 @@ static json_t *cache_status(struct volume *v)
 	PUT_COUNTER(o, c, latch_waits);
 	PUT_COUNTER(o, c, latch_restarts);
 	PUT_COUNTER(o, c, frame_waits);
-	if (cache_kernel_counters(v->cache))
-		PUT_COUNTER(o, cache_kernel_counters(v->cache), kernel_drops);
+	if (k) {
+		PUT_COUNTER(o, k, kernel_drops);
+		PUT_COUNTER(o, k, kernel_inodes);
+		PUT_COUNTER(o, k, kernel_inodes_dropped);
+	}
 	return o;
 }
 

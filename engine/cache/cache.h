@@ -353,6 +353,8 @@ struct cache_exposure {
 
 struct kernel_counters {
 	_Atomic uint64_t kernel_drops; /* of pages, exposed */
+	/* fs/ops: inodes of which the kernel may have something; those dropped for others */
+	_Atomic uint64_t kernel_inodes, kernel_inodes_dropped;
 };
 
 /*

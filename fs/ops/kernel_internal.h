@@ -55,6 +55,7 @@ struct known_table {
 	uint32_t oldest, newest;
 	uint32_t moments;        /* counts notes and stamps */
 	_Atomic uint64_t *noted; /* the numbers, by place (ops.h), or NULL */
+	struct kernel_counters *counters;
 	struct rt_task *trimmer; /* NULL: there is none */
 	struct rt_cond few;      /* places are free: the trimmer's */
 	bool trimming;

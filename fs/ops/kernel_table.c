@@ -72,6 +72,12 @@ static void renew(struct known_table *t, struct known *n)
 
 /* ---- places --------------------------------------------------------------------------- */
 
+static void used_set(struct known_table *t, uint32_t used)
+{
+	t->used = used;
+	atomic_store_explicit(&t->counters->kernel_inodes, used, memory_order_relaxed);
+}
+
 static void noted_set(struct known_table *t, const struct known *n, uint64_t ino)
 {
 	if (t->noted)
@@ -93,7 +99,7 @@ static struct known *known_place(struct known_table *t, uint64_t ino)
 	*n = (struct known){.ino = ino, .next = *bucket};
 	*bucket = link_of(t, n);
 	age_youngest(t, n);
-	t->used++;
+	used_set(t, t->used + 1);
 	noted_set(t, n, ino);
 	return n;
 }
@@ -109,7 +115,7 @@ static void known_free(struct known_table *t, struct known *n)
 	noted_set(t, n, 0);
 	*n = (struct known){.next = t->unused};
 	t->unused = link_of(t, n);
-	t->used--;
+	used_set(t, t->used - 1);
 }
 
 struct known *known_note(struct kernel *k, uint64_t ino)
@@ -198,10 +204,13 @@ static void trim_one(struct kernel *k, uint64_t ino, uint32_t note)
 	n = known_find(k, ino);
 	if (!n)
 		return;
-	if (n->note == note && !n->pages && !n->attributes && is_idle(k, n))
-		known_free(&k->known, n);
-	else
+	if (n->note != note || n->pages || n->attributes || !is_idle(k, n)) {
 		renew(&k->known, n);
+		return;
+	}
+	known_free(&k->known, n);
+	atomic_fetch_add_explicit(
+		&k->known.counters->kernel_inodes_dropped, 1, memory_order_relaxed);
 }
 
 static void trim_main(void *arg)
@@ -253,6 +262,7 @@ void known_close(struct kernel *k)
 
 int known_start(struct kernel *k)
 {
+	k->known.counters = cache_kernel_counters(k->fs->volume->cache);
 	return rt_task_spawn(&k->known.trimmer, "weft-trim", trim_main, k);
 }
 

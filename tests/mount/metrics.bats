@@ -114,7 +114,7 @@ time.sleep(60)' "$port" 3>&- &
 	on 2 curl -sS --max-time 10 http://127.0.0.1:9339/metrics |
 		check 'weft_peer_up{peer=1,node=2}>=1' 'weft_peer_messages_sent_total{peer=1}>=1' \
 			'weft_coherence_messages_sent_total{type=REQUEST,node=2}>=1' 'weft_cluster_epoch>=1' \
-			'weft_cluster_shard_served>=1' 'weft_cached_pages{home=1,node=2}>=1' 'weft_cached_exclusive_pages{home=2,node=2}>=1'
+			'weft_cluster_shard_served>=1' 'weft_cache_kernel_inodes>=1' 'weft_cached_pages{home=1,node=2}>=1' 'weft_cached_exclusive_pages{home=2,node=2}>=1'
 	# whatever else is mounted here
 	weft status --prometheus |
 		check 'weft_peer_up{peer=1,node=2}>=1' 'weft_peer_up{peer=2,node=1}>=1'
