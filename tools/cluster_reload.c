@@ -80,9 +80,10 @@ static int reload_all(void)
 		code = reload(&f.client[i]) ? EXIT_FAILED : code;
 	if (f.count)
 		return code;
-	fputs("weft cluster reload: no weftd of this user serves a volume that has a "
-	      "cluster file\n",
-		stderr);
+	fprintf(stderr,
+		"weft cluster reload: no weftd of this user serves a volume that has a "
+		"cluster file%s\n",
+		geteuid() ? "; `sudo weft cluster reload` asks those of root" : "");
 	return EXIT_FAILED;
 }
 

@@ -269,10 +269,12 @@ int mount_helper(int argc, char **argv)
 		fputs("mount.weft: no memory\n", stderr);
 		ret = EXIT_MOUNT;
 	} else if (argc - optind != 2) {
-		ret = argc - optind > 2
-			      ? weft_wrong("mount.weft", "\"%s\" is one word too many",
-					argv[optind + 2])
-			      : weft_wrong("mount.weft", "expected STORE and DIR");
+		fprintf(stderr,
+			"mount.weft: expected STORE and DIR%s%s%s; try `mount.weft -h`\n",
+			argc - optind > 2 ? ", and \"" : "",
+			argc - optind > 2 ? argv[optind + 2] : "",
+			argc - optind > 2 ? "\" is one word too many" : "");
+		ret = EXIT_USAGE;
 	} else {
 		ret = mount_or_remount(argv[optind], argv[optind + 1], list, fake);
 	}

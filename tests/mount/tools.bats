@@ -76,6 +76,7 @@ socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 		umount a b|"b"|too many
 		sync a b|"b"|too many
 		mount a b c|"c"|too many
+		mount $STORE $MNT $DIR|"$DIR" is one word|too many
 		mount $STORE $MNT -o cahce=1M|"cahce=1M"|did you mean "cache="?
 	END
 	run mkfs.weft "$DIR/a" "$DIR/b"

@@ -213,6 +213,7 @@ nodes_up() {
 	up up
 	ls "$MNT"
 	leave_dead_mount
+	[[ $(weft status) == *"$MNT is mounted, but no weftd answers for it"* ]]
 	run weft mount "$STORE" "$MNT"
 	[ "$status" -eq 32 ]
 	[[ $output == *"weft umount $MNT"* ]]
