@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread that has been given the answer that it slept for runs on: it takes the answer in, in the kernel,
- * and sleeps there for memory at most, and for an inode that is just let go of; no signal ends that (state D). So one
- * that is seen in another sleep, stopped, or to have spent time in its program, is past that. As is one in state D that
- * sleeps for a lock which Linux takes before it asks or behind the answer: whoever holds that may be waiting for us.
+ * A thread that has been given the answer that it slept for runs on: it takes the answer in, in
+ * the kernel, and sleeps there for memory at most, and for an inode that is just let go of; no
+ * signal ends that (state D). So one that is seen in another sleep, stopped, or to have spent
+ * time in its program, is past that. As is one in state D that sleeps for a lock which Linux
+ * takes before it asks or behind the answer: whoever holds that may be waiting for us.
  */
 #include "fs/asker.h"
 
@@ -40,8 +41,8 @@ static ssize_t proc_read(uint32_t thread, const char *what, char *text, size_t r
 }
 
 /*
- * Off the processor's queue, so asleep: Linux names where. Of one that is about to sleep, or was woken
- * and has not run yet, it does not, though its state may say that it sleeps.
+ * Off the processor's queue, so asleep: Linux names where. Of one that is about to sleep, or was
+ * woken and has not run yet, it does not, though its state may say that it sleeps.
  */
 static bool sleeps_in(uint32_t thread, char *place, size_t room)
 {
@@ -96,8 +97,9 @@ int asker_seen(uint32_t thread)
 }
 
 /*
- * The functions of Linux (6.18) that sleep for the lock of a directory or an inode, or for another answer. Taking in
- * the answer to LOOKUP is none of them, though it may be called by them.
+ * The functions of Linux (6.18) that sleep for the lock of a directory or an inode, or for
+ * another answer. Taking in the answer to LOOKUP is none of them, though it may be called by
+ * them.
  */
 static bool is_lock(const char *place)
 {
@@ -131,8 +133,8 @@ static uint64_t times_slept(uint32_t thread)
 }
 
 /*
- * In state D. Sleeps for memory end soon: one that goes on for LOCK_NS, at a place that is not known above, is for
- * a lock as well.
+ * In state D. Sleeps for memory end soon: one that goes on for LOCK_NS, at a place that is not
+ * known above, is for a lock as well.
  */
 static bool sleeps_for_lock(uint32_t thread, struct ops_seen *seen)
 {
@@ -205,8 +207,8 @@ static bool is_within(const char *stack, const char *const *function, size_t cou
 }
 
 /*
- * The functions of Linux (6.18) that ask a directory's permission and then look up a name in it, with nothing
- * locked; and those that ask it with the directory locked, or for no name.
+ * The functions of Linux (6.18) that ask a directory's permission and then look up a name in it,
+ * with nothing locked; and those that ask it with the directory locked, or for no name.
  */
 enum ops_walk asker_walks(uint32_t thread)
 {

@@ -12,6 +12,14 @@
 /* A READDIR reply; the kernel asks for a page, newer ones for more. */
 #define DIRECTORY_REPLY_MAX (128u << 10)
 
+/* The kernel will have the directory under that name. */
+static void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, bool moved)
+{
+	if (ret == 0 && session_keeps(s) && S_ISDIR(attr->inode.mode))
+		ops_dir_placed(session_fs(s), attr->ino, dir, name_of(name), moved);
+}
+
 void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 {
 	struct session *s = fuse_req_userdata(req);
@@ -20,6 +28,13 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 	struct ops_attr attr;
 	int ret = ops_lookup_kept(session_fs(s), dir, name_of(name), &attr, &looked);
 
+	if (session_keeps(s) && (ret == 0 || ret == -ENOENT)) {
+		uint32_t asker = (uint32_t)fuse_req_ctx(req)->pid;
+
+		ops_dir_found(
+			session_fs(s), dir, name_of(name), ret ? 0 : attr.ino, asker);
+		note_directory(s, ret, dir, name, &attr, false);
+	}
 	if (ret != -ENOENT) {
 		reply_found(req, ret, dir, &attr, &looked);
 		return;
@@ -39,6 +54,7 @@ static void reply_new(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
 	if (ret == 0)
 		timeout =
 			new_name_timeout_s(fuse_req_userdata(req), dir, name, attr->ino);
+	note_directory(fuse_req_userdata(req), ret, dir, name, attr, false);
 	if (ret == 0 && made && made_attributes_kept(req, attr, &named))
 		reply_named(req, attr, timeout, &named);
 	else
@@ -127,14 +143,16 @@ void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
 struct moved_name {
 	fuse_ino_t dir;
 	const char *name;
-	uint64_t ino; /* 0: not known */
+	struct ops_attr attr; /* all 0: not known */
 	struct ops_gate gate;
 };
 
 /* Returns true if the name is to be expired behind the answer. Waits. */
 static bool moved_gate(struct session *s, struct moved_name *m)
 {
-	if (m->ino && ops_expose_renamed(session_fs(s), m->dir, name_of(m->name), m->ino))
+	uint64_t ino = m->attr.ino;
+
+	if (ino && ops_expose_renamed(session_fs(s), m->dir, name_of(m->name), ino))
 		return false;
 	ops_names_gate(session_fs(s), m->dir, &m->gate);
 	return true;
@@ -145,8 +163,10 @@ static void reply_renamed(
 {
 	bool gated[2] = {false, false};
 
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
 		gated[i] = moved_gate(s, &moved[i]);
+		note_directory(s, 0, moved[i].dir, moved[i].name, &moved[i].attr, true);
+	}
 	reply_status(req, 0);
 	for (unsigned i = 0; i < count; i++)
 		if (gated[i])
@@ -162,15 +182,13 @@ void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t 
 	struct ops_caller caller = request_caller(req);
 	struct session *s = fuse_req_userdata(req);
 	bool exchanges = flags & RENAME_EXCHANGE;
-	struct ops_attr attr;
 	int ret = request_may_change(req);
 
 	if (ret == 0 && session_keeps(s)) {
-		if (!ops_lookup(session_fs(s), dir, name_of(name), &attr))
-			moved[0].ino = attr.ino;
-		if (exchanges &&
-			!ops_lookup(session_fs(s), new_dir, name_of(new_name), &attr))
-			moved[1].ino = attr.ino;
+		(void)ops_lookup(session_fs(s), dir, name_of(name), &moved[0].attr);
+		if (exchanges)
+			(void)ops_lookup(session_fs(s), new_dir, name_of(new_name),
+				&moved[1].attr);
 	}
 	if (ret == 0)
 		ret = ops_rename_as(request_fs(req), dir, name_of(name), new_dir,

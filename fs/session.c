@@ -554,6 +554,12 @@ bool session_shared(struct session *s)
 	return s->shared;
 }
 
+void session_answers(struct session *s, const char *directory, dev_t device)
+{
+	s->at_device = device;
+	s->at = directory;
+}
+
 bool session_keeps(struct session *s)
 {
 	return s->keeps;

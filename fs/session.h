@@ -49,6 +49,8 @@ struct session_options {
  */
 int session_start(struct session **out, struct fs *fs, int device,
 	const struct session_options *o, struct weft_error *err);
+/* The mount answers on `directory`, which stays as long as the session. */
+void session_answers(struct session *s, const char *directory, dev_t device);
 /* True once the kernel has ended the connection. */
 bool session_ended(struct session *s);
 /*

@@ -70,6 +70,8 @@ struct session {
 	bool shared; /* the volume has several nodes */
 	bool keeps;  /* shared, and the kernel may keep what it is told (sharer.c) */
 	const struct ops_noted *noted; /* of what (fs_kernel_start); NULL: nobody asks */
+	const char *at; /* the mount point, once it has answered; it outlives the session */
+	dev_t at_device;
 	_Atomic int looks; /* threads can be looked at: 1; not: -1; 0: not known yet */
 	/* set once, while INIT is answered; NULL: not used */
 	struct uring *_Atomic uring;

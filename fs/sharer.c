@@ -2,8 +2,8 @@
 /*
  * Words to the kernel about what it has cached.
  *
- * Pages and attributes go by FUSE_NOTIFY_INVAL_INODE; the attributes' never blocks, the
- * pages' waits for pages that are locked. Names go by FUSE_NOTIFY_INVAL_ENTRY with EXPIRE_ONLY, which
+ * Pages and attributes go by FUSE_NOTIFY_INVAL_INODE; the attributes' never blocks, the pages'
+ * waits for pages that are locked. Names go by FUSE_NOTIFY_INVAL_ENTRY with EXPIRE_ONLY, which
  * leaves alone what is mounted on them, and waits for the directory's lock. A kernel without it
  * keeps no names.
  *
@@ -22,6 +22,7 @@
 
 #include "fs/asker.h"
 #include "fs/dead_cache.h"
+#include "fs/own_mount.h"
 #include "fs/session_internal.h"
 #include "fs/sharer.h"
 
@@ -91,14 +92,24 @@ static void expire_name(void *owner, uint64_t dir, struct ops_name name)
 		s->device, parts, ARRAY_SIZE(parts)); /* ENOENT: it has no such name */
 }
 
+static int look(void *owner, const struct ops_attr *dir, struct ops_name name)
+{
+	return own_mount_look(owner, dir->ino, dir->inode.generation, name);
+}
+
+static bool is_own(void *owner, uint32_t thread)
+{
+	return own_mount_is_own(thread);
+}
+
 static enum ops_walk walks(void *owner, uint32_t thread)
 {
 	return asker_walks(thread);
 }
 
 /*
- * FUSE_NOTIFY_STORE of the last bytes: the kernel takes over the size at once, locks the first page of
- * them, then finds that they cannot be read, and has stored nothing.
+ * FUSE_NOTIFY_STORE of the last bytes: the kernel takes over the size at once, locks the first
+ * page of them, then finds that they cannot be read, and has stored nothing.
  */
 static void grow_from(struct session *s, uint64_t ino, uint64_t size, uint64_t offset)
 {
@@ -129,8 +140,9 @@ static void grow(struct session *s, uint64_t ino, uint64_t size)
 }
 
 /*
- * On one node. They begin as far ahead as they may: a page that is locked is most often one of the last, for
- * a READ or WRITE that is not answered. Whichever it is, that one needs nobody who waits here.
+ * On one node. They begin as far ahead as they may: a page that is locked is most often one of
+ * the last, for a READ or WRITE that is not answered. Whichever it is, that one needs nobody who
+ * waits here.
  */
 static void grow_alone(struct session *s, const struct ops_size *size)
 {
@@ -166,6 +178,8 @@ static const struct ops_kernel sharer_ops = {
 	.drop_attributes = drop_attributes,
 	.expire_name = expire_name,
 	.walks = walks,
+	.look = look,
+	.is_own = is_own,
 	.gone_on = gone_on,
 };
 

@@ -434,6 +434,7 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 		return weft_error(err, -errno, "the mount on %s does not answer: %s",
 			d->options.directory, strerror(errno));
 	d->device = st.st_dev;
+	session_answers(d->session, d->options.directory, st.st_dev);
 	fuse_mount_tune(&d->options);
 	remount_watch(&d->remount, d->options.directory);
 	return 0;

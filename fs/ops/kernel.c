@@ -753,6 +753,8 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner,
 		e = kernel_stores_start(k);
 	if (!e)
 		e = kernel_names_start(k);
+	if (!e)
+		e = kernel_dirs_start(k);
 	if (e) {
 		fs->kernel = k;
 		fs_kernel_stop(fs);
@@ -776,6 +778,7 @@ void fs_kernel_stop(struct fs *fs)
 	rt_cond_broadcast(&k->work);
 	kernel_stores_stop(k);
 	kernel_names_stop(k);
+	kernel_dirs_stop(k);
 	for (unsigned i = 0; i < k->tasks; i++)
 		rt_task_join(k->task[i]);
 	known_close(k);

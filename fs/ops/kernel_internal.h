@@ -83,6 +83,22 @@ struct kernel_names {
 	struct rt_task *task[NAME_TASKS_MAX];
 };
 
+#define DIR_BUCKETS    4096u
+#define DIR_CHECKS_MAX 64u
+
+/* Where it has directories (kernel_dirs.c). */
+struct kernel_dirs {
+	struct rt_mutex lock; /* all here */
+	struct rt_cond work;
+	struct dir_place *by_ino[DIR_BUCKETS], *by_name[DIR_BUCKETS];
+	struct dir_place *oldest, *newest;
+	unsigned count, max;
+	uint64_t check[DIR_CHECKS_MAX]; /* a ring: names of these were dropped */
+	unsigned first, queued;
+	bool stopping;
+	struct rt_task *task;
+};
+
 struct kernel {
 	struct fs *fs;
 	const struct ops_kernel *ops;
@@ -104,6 +120,7 @@ struct kernel {
 	struct rt_task *task[TASKS_MAX];
 	struct known_table known;
 	struct kernel_names names;
+	struct kernel_dirs dirs;
 	_Atomic uint32_t questions;        /* heard so far */
 	_Atomic uint64_t heard[HEARD_MAX]; /* by thread: it, and the number of its last */
 };
@@ -147,6 +164,18 @@ bool kernel_gated(struct kernel *k, uint64_t dir);
 /* Attributes of the directory are asked for, perhaps by a walk into it: returns when it may go on, 0, or
  * -EINTR if nobody waits for the answer any more. Waits. */
 int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker);
+
+/* ---- directories that move (kernel_dirs.c) ---------------------------------------------- */
+
+int kernel_dirs_start(struct kernel *k);
+void kernel_dirs_stop(struct kernel *k);
+/* Attributes of a directory are about to be answered: if it has another parent than the kernel has, the kernel
+ * moves it before this returns, or cannot for a while. Waits. */
+void kernel_dir_follow(struct fs *fs, const struct ops_attr *attr, uint32_t asker);
+/* The name of a directory was expired: it is looked at a moment later. Never waits. */
+void kernel_dir_dropped(struct kernel *k, uint64_t ino);
+/* The kernel may have let go of it. */
+void kernel_dir_forgotten(struct kernel *k, uint64_t ino);
 
 /* ---- which inodes (kernel_table.c): under the lock, but for open, start, stop and close ------------- */
 

@@ -191,6 +191,8 @@ int ops_getattr_kept(
 	if (rc)
 		return rc;
 	rc = inode_attr_exposed(fs, fs->kernel ? &e : NULL, ino, out);
+	if (!rc && fs->kernel && S_ISDIR(out->inode.mode))
+		kernel_dir_follow(fs, out, asker);
 	*keeps = !rc && e.exposed && attributes_note(fs->kernel, ino, asker, out) &&
 		 cache_exposure_stands(fs->volume->cache, &e.leaf);
 	return rc;

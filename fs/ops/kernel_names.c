@@ -2,14 +2,15 @@
 /*
  * The names that this kernel keeps, and how they end (docs/many-nodes.md, "Names").
  *
- * Keeps: (5) when a leaf with names leaves this node, no path walk that begins later uses a name of it
- * unasked. Each of its directories is gated first: the kernel has no attributes of it, so each walk into
- * it asks for them, and the answer waits. Then a task of this file expires the names, which may have to
- * wait for a call that has the directory locked, and opens the gate. A name never becomes invalid by
- * that: what is mounted on it stays.
+ * Keeps: (5) when a leaf with names leaves this node, no path walk that begins later uses a name
+ * of it unasked. Each of its directories is gated first: the kernel has no attributes of it, so
+ * each walk into it asks for them, and the answer waits. Then a task of this file expires the
+ * names, which may have to wait for a call that has the directory locked, and opens the gate. A
+ * name never becomes invalid by that: what is mounted on it stays.
  *
  * Locks: `lock` is a leaf, and taken under kernel.c's.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <string.h>
 
@@ -100,8 +101,9 @@ bool kernel_gated(struct kernel *k, uint64_t dir)
 }
 
 /*
- * Of the gates that are shut as it comes: a walk that began before a later one may use what it finds.
- * A thread that has the directory locked must be answered, since the names are expired under that lock.
+ * Of the gates that are shut as it comes: a walk that began before a later one may use what it
+ * finds. A thread that has the directory locked must be answered, since the names are expired
+ * under that lock.
  */
 int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker)
 {
@@ -230,9 +232,9 @@ static bool absent_crowded(const struct kernel_names *n)
 /* ---- expiring ------------------------------------------------------------------------------- */
 
 /*
- * An answer that gave the name to a thread, which may not have taken it in: expired before that, it would
- * come back to life. Only answers about names that the kernel has already are taken in without the
- * directory's lock.
+ * An answer that gave the name to a thread, which may not have taken it in: expired before that,
+ * it would come back to life. Only answers about names that the kernel has already are taken in
+ * without the directory's lock.
  */
 static void await_taken_in(struct kernel *k, uint64_t ino)
 {
@@ -289,6 +291,8 @@ static void expire_item(void *arg, struct disk_key key, const void *value, size_
 	while (entry_step(value, len, &at, &e, &error)) {
 		await_taken_in(x->k, e->ino);
 		expire(x->k, key_ino(key), e->name, e->name_bytes);
+		if (e->type == DT_DIR)
+			kernel_dir_dropped(x->k, e->ino);
 	}
 }
 

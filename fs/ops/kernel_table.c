@@ -158,6 +158,7 @@ void kernel_forgot(struct fs *fs, uint64_t ino)
 
 	if (!k)
 		return;
+	kernel_dir_forgotten(k, ino);
 	rt_mutex_lock(&k->lock);
 	n = known_find(k, ino);
 	if (n && is_idle(k, n)) {

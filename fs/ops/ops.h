@@ -414,6 +414,14 @@ struct ops_kernel {
 	void (*expire_name)(void *owner, uint64_t dir, struct ops_name name);
 	/* What the thread does, which waits for the answer to a GETATTR of a directory. Does not wait. */
 	enum ops_walk (*walks)(void *owner, uint32_t thread);
+	/*
+	 * Looks the name up in the directory as a program does, so that the kernel moves the dentry of the
+	 * directory that has this name to it. 0; -ESTALE: not now; or another -errno. Waits for answers to
+	 * the requests that this makes.
+	 */
+	int (*look)(void *owner, const struct ops_attr *dir, struct ops_name name);
+	/* Does the thread look so? */
+	bool (*is_own)(void *owner, uint32_t thread);
 	/* A thread that was given an answer has done something else since, so has taken it in.
 	 * *seen, all 0 at first, is for later looks. False: not known. Does not wait. */
 	bool (*gone_on)(void *owner, uint32_t thread, struct ops_seen *seen);
@@ -501,6 +509,18 @@ bool ops_expose_acl(struct fs *fs, uint64_t ino);
 /* The kernel will keep that the name is the inode's. False: it is not so any more, or not
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
+/*
+ * The kernel has the directory under that name, if it is not known where it has it; or (`moved`) since this node's
+ * own call has moved it.
+ */
+void ops_dir_placed(
+	struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, bool moved);
+/*
+ * Before the answer that the name is `ino`'s (0: absent). If the kernel has a directory there, which has moved
+ * elsewhere, the kernel moves it before this returns, or cannot for a while. Waits.
+ */
+void ops_dir_found(
+	struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino, uint32_t asker);
 /*
  * A call here changes what a name is in this kernel, in a way that the kernel cannot be told to keep:
  * ops_names_gate before its answer, ops_names_expire behind it. In between no walk that begins uses names of the

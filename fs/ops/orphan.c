@@ -25,8 +25,7 @@
  */
 #include <errno.h>
 
-#include "fs/ops/data_internal.h"
-#include "fs/ops/kernel.h"
+#include "fs/ops/kernel_internal.h"
 
 #define AWAITED_MAX ORPHANS_AWAITED_MAX
 #define BUCKETS     (1u << 14)

@@ -48,6 +48,8 @@ look() {
 	[ "$(cd "$B/d/deep" && /bin/pwd -P)" = "$B/d/deep" ]
 }
 
+cwd_is() { [ "$(readlink "/proc/$BASHPID/cwd")" = "$1" ]; }
+
 @test "tmpfs, bind mounts, overlayfs, other mount namespaces and running programs stay" {
 	mkdir -p "$B/d/tmpfs" "$B/d/deep/tmpfs" "$B/d/bound" "$B/low/a/b" "$B/root/dev" "$OVER" "$DIR/up" "$DIR/work"
 	echo on the volume | tee "$B/d/file" >"$B/d/open"
@@ -112,4 +114,33 @@ look() {
 	wait "${RUNNING[0]}"
 	RUNNING=()
 	umount_nodes 2 1
+}
+
+@test "a directory that another node moves takes along who works in it, and what is mounted on and below it" {
+	mkdir -p "$B/p1/job/sub" "$B/p2" "$B/before"
+	touch "$A/p1/old" "$A/p2/new"
+	mount -t tmpfs t "$B/p1/job/sub"
+	mount -t tmpfs t "$B/before"
+	echo kept | tee "$B/p1/job/sub/inside" >"$B/before/inside"
+	cd "$B/p1/job"
+	mv "$A/p1/job" "$A/p2/job"
+	[ "$(ls ..)" = "job
+new" ]
+	echo here >../out
+	[ "$(cat "$A/p2/out")" = here ]
+	[ ! -e ../old ]
+	[ "$(/bin/pwd -P)" = "$B/p2/job" ]
+	[ "$(cat sub/inside "$B/p2/job/sub/inside")" = "kept
+kept" ]
+	# to another name in the same folder: nobody walks through it, and getcwd follows all the same
+	mv "$A/p2/job" "$A/p2/later"
+	wait_until 20 cwd_is "$B/p2/later"
+	cd /
+	# the old name is asked for first
+	mv "$A/before" "$A/after"
+	[ ! -e "$B/before" ]
+	[ "$(cat "$B/after/inside" "$B/p2/later/sub/inside")" = "kept
+kept" ]
+	umount "$B/after" "$B/p2/later/sub"
+	umount_nodes 1 2
 }

@@ -231,12 +231,30 @@ static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
 	return true;
 }
 
+/* No directory moves in these tests. */
+static int on_look(void *owner, const struct ops_attr *dir, struct ops_name name)
+{
+	(void)owner;
+	(void)dir;
+	(void)name;
+	return -ENOSYS;
+}
+
+static bool on_is_own(void *owner, uint32_t thread)
+{
+	(void)owner;
+	(void)thread;
+	return false;
+}
+
 static const struct ops_kernel local_ops = {
 	.drop_pages = on_drop_pages,
 	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,
 	.expire_name = on_expire_name,
 	.walks = on_walks,
+	.look = on_look,
+	.is_own = on_is_own,
 	.gone_on = on_gone_on,
 };
 
