@@ -416,12 +416,15 @@ struct disk_inode {
 	uint32_t rdev_major;
 	uint32_t rdev_minor;
 	uint32_t flags; /* DISK_INODE_* */
-	uint32_t generation;
+	uint32_t generation; /* DISK_GENERATION_* */
 	uint64_t writers; /* bit n: node n changed it since it was last clean */
 	uint64_t changes; /* counts changes to the inode */
 	uint8_t pad[24];
 };
 _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
+
+#define DISK_GENERATION_LIVE  1u /* numbers are never used again */
+#define DISK_GENERATION_FREED 2u /* an orphan that was freed in part: nobody may open it */
 
 #define DISK_INODE_HAS_XATTR       (1u << 0) /* may have xattr items */
 #define DISK_INODE_HAS_ACL         (1u << 1) /* has system.posix_acl_access */

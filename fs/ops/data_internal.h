@@ -152,9 +152,9 @@ void state_put(struct fs *fs, struct inode_state *st);
 
 /* If the inode is open here: leaves it to the last close, which calls orphan_closed. */
 bool file_leave_to_close(struct fs *fs, uint64_t ino);
-/* What is kept of an inode that nobody uses any more goes; false: somebody does, or it
- * may have a name by now. */
-bool state_retire(struct fs *fs, uint64_t ino);
+/* Returns true if no handle and no operation here uses the inode, and it is not being given a
+ * name. */
+bool state_is_idle(struct fs *fs, uint64_t ino);
 /* orphan.c. The last handle on an inode without links is gone. Waits. */
 void orphan_closed(struct fs *fs, uint64_t ino);
 
@@ -366,11 +366,15 @@ static inline bool tail_is_dirty(const uint8_t *image, unsigned within)
 	       memcmp(image + within, image + within + 1, PAGE_SIZE - within - 1) != 0;
 }
 
-/* reclaim.c. Frees an unlinked inode and all it has, unless it has links again. Waits. */
-int inode_reclaim(struct fs *fs, uint64_t ino);
-/* The same for many, which nobody refers to; the small ones in one transaction. Waits. */
+/*
+ * reclaim.c. Frees unlinked inodes and all they have, unless they have links again. Small ones
+ * go in one transaction. `changes` is NULL, or the inodes' change counts from before the other
+ * nodes were asked: an inode that has another one by now stays. Returns these, a bit for each.
+ * count <= 32. Waits.
+ */
 #define RECLAIM_BATCH 16u
-void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count);
+uint32_t reclaim_many(
+	struct fs *fs, const uint64_t *ino, const uint64_t *changes, unsigned count);
 
 /* lock_owner.c. The file is about to be closed: what was locked through it is freed.
  * Waits. */

@@ -458,9 +458,10 @@ out_count:
 	return rc;
 }
 
-/* The open found the file as *inode; is there something to open? */
+/* The open found the file as *inode; is there something to open? `taken`: orphan_take has
+ * succeeded. */
 static int handle_confirm(
-	struct fs *fs, struct ops_file *file, const struct disk_inode *inode)
+	struct fs *fs, struct ops_file *file, const struct disk_inode *inode, bool taken)
 {
 	struct stripe *s = stripe_of(fs, file->state->ino);
 	int rc = 0;
@@ -474,7 +475,7 @@ static int handle_confirm(
 	rt_mutex_lock(&s->lock);
 	if (inode->nlink == 0)
 		file->state->orphan = true;
-	if (inode->nlink == 0 &&
+	if (inode->nlink == 0 && !taken &&
 		(file->state->reclaiming ||
 			(file->state->confirmed == 0 &&
 				!orphan_is_awaited(fs, file->state->ino)))) {
@@ -485,6 +486,18 @@ static int handle_confirm(
 	}
 	rt_mutex_unlock(&s->lock);
 	return rc;
+}
+
+/* handle_confirm. An orphan that nobody uses here can be had as long as no node frees it. */
+static int handle_check(
+	struct fs *fs, struct ops_file *file, const struct disk_inode *inode)
+{
+	int rc = handle_confirm(fs, file, inode, false);
+
+	if (rc != -ENOENT || !fs->elsewhere)
+		return rc;
+	rc = orphan_take(fs, file->state->ino);
+	return rc ? rc : handle_confirm(fs, file, inode, true);
 }
 
 static bool flags_write(int flags)
@@ -575,7 +588,7 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 		rc = open_allowed(
 			&attr->inode, flags, flags & (O_APPEND | OPS_OPEN_APPENDS));
 	if (rc == 0)
-		rc = handle_confirm(fs, file, &attr->inode);
+		rc = handle_check(fs, file, &attr->inode);
 	if (rc == 0 && (flags & O_TRUNC))
 		rc = ops_truncate(fs, ino, c, &cut, attr);
 	if (rc < 0) {
@@ -738,20 +751,14 @@ bool file_leave_to_close(struct fs *fs, uint64_t ino)
 	return open;
 }
 
-bool state_retire(struct fs *fs, uint64_t ino)
+bool state_is_idle(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s;
 	struct inode_state *st = state_peek(fs, ino, &s);
-	bool alone = !st || (st->users == 0 && !st->naming);
+	bool idle = !st || (st->users == 0 && !st->naming);
 
-	if (st && alone) {
-		idle_remove(s, st);
-		state_unlink(s, st);
-	}
 	rt_mutex_unlock(&s->lock);
-	if (st && alone)
-		state_free(st);
-	return alone;
+	return idle;
 }
 
 /* Closes every handle of the stripe, then frees its states: those without users are in a list together. */

@@ -144,7 +144,7 @@ int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 		.btime_ns = what->now,
 		.rdev_major = what->rdev_major,
 		.rdev_minor = what->rdev_minor,
-		.generation = 1, /* numbers are never used again */
+		.generation = DISK_GENERATION_LIVE,
 	};
 	out->flags = parent->flags & DISK_INODE_INHERITED;
 	if (parent->mode & S_ISGID) {

@@ -186,8 +186,8 @@ int ops_readdir(struct fs *fs, uint64_t dir, uint64_t cookie, unsigned flags,
 /* ---- open files
  * ----------------------------------------------------------------------------- One per
  * open of a regular file. Opening an inode with no links left is -ENOENT, unless it is
- * open here already or yet to be forgotten (caller_forgets). The last close of an
- * unlinked file frees it.
+ * open here already or yet to be forgotten (caller_forgets), or another node has taken the
+ * last name and no node has begun to free it. The last close of an unlinked file frees it.
  */
 struct ops_file;
 

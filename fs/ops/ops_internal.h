@@ -107,8 +107,8 @@ int fs_check_writable(struct fs *fs);
 int inode_read(struct txn *x, uint64_t ino, struct disk_inode *out);
 /* Adds one to `changes` of *inode and this node to its writers, and writes it. */
 int inode_write(struct txn *x, uint64_t ino, struct disk_inode *inode);
-/* After a change of its atime alone, which no fsync of another node's is about: this node does not become
- * one of its writers. */
+/* After a change that no fsync of another node is about: this node does not become one of its
+ * writers. Of its atime alone, or of nothing but `changes`. */
 int inode_write_atime(struct txn *x, uint64_t ino, struct disk_inode *inode);
 /* Without a transaction; -ENOENT also for inode 0. Does not ask file_overlay. */
 int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out);
@@ -332,6 +332,11 @@ void atimes_close(struct fs *fs);
  * that in which a tmpfile gets its first link. */
 int orphan_mark(struct txn *x, uint64_t ino);
 int orphan_unmark(struct txn *x, uint64_t ino);
+/*
+ * A handle on the inode is counted here, and noted (elsewhere_note): the orphan is this node's
+ * to free from now on, with the last close. -ENOENT: it is gone, or was freed in part. Waits.
+ */
+int orphan_take(struct fs *fs, uint64_t ino);
 /* At open, where there are no other nodes: finishes intents, reclaims orphans. */
 int reclaim_recover(struct fs *fs, struct weft_error *err);
 

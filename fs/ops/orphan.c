@@ -33,13 +33,17 @@
 #define READY_HALF  (READY_MAX / 2)
 /* How long something may be ready before it is worked on alone. */
 #define LINGER_NS 20000000ull
-/* Where other nodes may just have looked up the name, and ask for the inode next. */
+/* Where another node's kernel may just have been told the name, and opens the inode next: so
+ * old the oldest becomes, and so old each one that goes with it. */
 #define LINGER_SHARED_NS 1000000000ull
+#define LINGER_TOLD_NS   500000000ull
 /* A forget follows an unlink that lies no further back within this time, or the kernel
  * has another reason to keep the inode. */
 #define GRACE_NS 200000000ull
 /* So long room is waited for that the first look at the lists may find. */
 #define LISTS_NS 10000000000ull
+/* So often nodes are asked about an orphan that changes meanwhile, before it is left to the list. */
+#define TAKEN_TRIES 3u
 /* How soon the list is gone through again, at first and at last. */
 #define RETRY_MIN_NS 1000000000ull
 #define RETRY_MAX_NS 8000000000ull
@@ -62,9 +66,10 @@ struct orphans {
 	uint32_t moving;     /* taken off, and not yet ready or left to a close */
 	uint64_t awaited_ns; /* when the latest one came */
 	/* A ring. Counted since open: pushed >= taken >= done. */
-	uint64_t ready[READY_MAX];
+	struct {
+		uint64_t ino, since_ns;
+	} ready[READY_MAX];
 	uint64_t pushed, taken, done;
-	uint64_t oldest_ns;      /* at least so long ago the first of them got ready */
 	unsigned settlers;       /* tasks that wait for `progress` */
 	struct rt_cond wanted;   /* the reclaimer has something to do */
 	struct rt_cond progress; /* something got ready, or is done */
@@ -184,8 +189,8 @@ bool orphan_lives(struct fs *fs, uint64_t ino)
 {
 	uint32_t unknown;
 
-	return orphan_is_used(fs, ino) ||
-	       elsewhere_used(fs, &ino, 1, false, &unknown) || unknown;
+	return orphan_is_used(fs, ino) || elsewhere_used(fs, &ino, 1, false, &unknown) ||
+	       unknown;
 }
 
 /* ---- ready ------------------------------------------------------------------------ */
@@ -207,59 +212,106 @@ static void list_again(struct fs *fs)
 	rt_mutex_unlock(&o->lock);
 }
 
-void orphans_reclaim(struct fs *fs, const uint64_t *ino, unsigned count, bool listed)
+/* The inodes' change counts, and a bit for each that could not be read. */
+static uint32_t changes_read(
+	struct fs *fs, const uint64_t *ino, unsigned count, uint64_t *changes)
 {
-	uint64_t chosen[32];
-	uint32_t used, unknown;
-	unsigned n = 0;
+	uint32_t unread = 0;
 
-	WEFT_ASSERT(count <= ARRAY_SIZE(chosen));
-	if (listed && elsewhere_busy(fs)) {
-		list_again(fs);
-		return;
+	for (unsigned i = 0; i < count; i++) {
+		struct disk_inode inode;
+		int rc = inode_get(fs, ino[i], &inode);
+
+		changes[i] = rc ? 0 : inode.changes;
+		if (rc < 0 && rc != -ENOENT)
+			unread |= 1u << i;
 	}
-	used = elsewhere_used(fs, ino, count, listed, &unknown);
+	return unread;
+}
+
+/*
+ * One round of orphans_reclaim where there are other nodes. Leaves in ino[] the inodes that
+ * changed meanwhile, and returns how many: a node may have taken them (orphan_take).
+ */
+static unsigned reclaim_asking(struct fs *fs, uint64_t *ino, unsigned count, bool listed)
+{
+	uint64_t changes[32];
+	uint32_t used, unknown, changed;
+	unsigned n = 0, left = 0;
+
+	unknown = changes_read(fs, ino, count, changes);
+	used = elsewhere_used(fs, ino, count, listed, &changed);
+	unknown |= changed;
 	if (unknown)
 		list_again(fs);
 	for (unsigned i = 0; i < count; i++)
-		if (!((used | unknown) & 1u << i) &&
-			!(listed && orphan_is_used(fs, ino[i])))
-			chosen[n++] = ino[i];
-	if (n > 0)
-		reclaim_many(fs, chosen, n);
+		if (!((used | unknown) & 1u << i) && !orphan_is_used(fs, ino[i])) {
+			changes[n] = changes[i];
+			ino[n++] = ino[i];
+		}
+	changed = n > 0 ? reclaim_many(fs, ino, changes, n) : 0;
+	for (unsigned i = 0; i < n; i++)
+		if (changed & 1u << i)
+			ino[left++] = ino[i];
+	return left;
 }
 
-/* Under the lock. */
-static unsigned ready_take(struct orphans *o, uint64_t *ino)
+void orphans_reclaim(struct fs *fs, const uint64_t *ino, unsigned count, bool listed)
 {
-	unsigned count = (unsigned)MIN(o->pushed - o->taken, RECLAIM_BATCH);
+	uint64_t left[32];
 
-	for (unsigned i = 0; i < count; i++)
-		ino[i] = o->ready[(o->taken + i) % READY_MAX];
-	o->taken += count;
+	WEFT_ASSERT(count <= ARRAY_SIZE(left));
+	if (!fs->elsewhere) {
+		(void)reclaim_many(fs, ino, NULL, count);
+		return;
+	}
+	memcpy(left, ino, count * sizeof(*ino));
+	for (unsigned tries = 0; count > 0 && tries < TAKEN_TRIES; tries++) {
+		if (listed && elsewhere_busy(fs))
+			break;
+		count = reclaim_asking(fs, left, count, listed);
+	}
+	if (count > 0)
+		list_again(fs);
+}
+
+/* Under the lock. Takes a batch of those that got ready at `before_ns` or earlier. */
+static unsigned ready_take(struct orphans *o, uint64_t before_ns, uint64_t *ino)
+{
+	unsigned count = 0;
+
+	for (; count < RECLAIM_BATCH && o->taken < o->pushed; o->taken++) {
+		if (o->ready[o->taken % READY_MAX].since_ns > before_ns)
+			break;
+		ino[count++] = o->ready[o->taken % READY_MAX].ino;
+	}
 	return count;
 }
 
-/* Reclaims a batch; false: nothing was ready. */
-static bool ready_work(struct fs *fs)
+/* Reclaims a batch of those that got ready at `before_ns` or earlier; false: there was none. */
+static bool ready_work_before(struct fs *fs, uint64_t before_ns)
 {
 	struct orphans *o = fs->orphans;
 	uint64_t ino[RECLAIM_BATCH];
 	unsigned count;
 
 	rt_mutex_lock(&o->lock);
-	count = ready_take(o, ino);
+	count = ready_take(o, before_ns, ino);
 	rt_mutex_unlock(&o->lock);
 	if (count == 0)
 		return false;
 	orphans_reclaim(fs, ino, count, false);
 	rt_mutex_lock(&o->lock);
 	o->done += count;
-	o->oldest_ns = rt_now_ns();
 	atomic_fetch_sub_explicit(&o->pending, count, memory_order_relaxed);
 	rt_cond_broadcast(&o->progress);
 	rt_mutex_unlock(&o->lock);
 	return true;
+}
+
+static bool ready_work(struct fs *fs)
+{
+	return ready_work_before(fs, UINT64_MAX);
 }
 
 /* Under the lock. False: the ring is full. */
@@ -269,10 +321,9 @@ static bool ready_push(struct orphans *o, uint64_t ino)
 
 	if (count == READY_MAX)
 		return false;
-	o->ready[o->pushed++ % READY_MAX] = ino;
+	o->ready[o->pushed % READY_MAX].ino = ino;
+	o->ready[o->pushed++ % READY_MAX].since_ns = rt_now_ns();
 	atomic_fetch_add_explicit(&o->pending, 1, memory_order_relaxed);
-	if (count == 0)
-		o->oldest_ns = rt_now_ns();
 	if (count == 0 || count + 1 == RECLAIM_BATCH)
 		rt_cond_signal(&o->wanted);
 	if (o->settlers)
@@ -356,12 +407,16 @@ static void reclaimer_main(void *arg)
 {
 	struct fs *fs = arg;
 	struct orphans *o = fs->orphans;
-	uint64_t linger = fs->elsewhere ? LINGER_SHARED_NS : LINGER_NS;
-	uint64_t many = fs->elsewhere ? READY_HALF : RECLAIM_BATCH;
+	bool shared = fs_has_peers(fs);
+	uint64_t linger = shared ? LINGER_SHARED_NS : LINGER_NS;
+	uint64_t young = shared ? LINGER_TOLD_NS : 0;
+	uint64_t many = shared ? READY_HALF : RECLAIM_BATCH;
 
 	rt_mutex_lock(&o->lock);
 	while (!o->stopping) {
-		uint64_t count = o->pushed - o->taken, deadline = o->oldest_ns + linger;
+		uint64_t count = o->pushed - o->taken, now = rt_now_ns();
+		uint64_t deadline = o->ready[o->taken % READY_MAX].since_ns + linger;
+		bool all = count >= many || o->hurry;
 
 		if (count == 0)
 			o->hurry = false;
@@ -369,11 +424,11 @@ static void reclaimer_main(void *arg)
 			list_work(fs);
 		} else if (count == 0) {
 			rt_cond_wait(&o->wanted, &o->lock, RT_FOREVER);
-		} else if (count < many && !o->hurry && rt_now_ns() < deadline) {
+		} else if (!all && now < deadline) {
 			rt_cond_wait(&o->wanted, &o->lock, deadline);
 		} else {
 			rt_mutex_unlock(&o->lock);
-			(void)ready_work(fs);
+			(void)ready_work_before(fs, all ? UINT64_MAX : now - young);
 			rt_mutex_lock(&o->lock);
 		}
 	}

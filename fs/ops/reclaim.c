@@ -36,12 +36,33 @@ int orphan_unmark(struct txn *x, uint64_t ino)
 	return txn_delete(x, orphan_key(ino));
 }
 
+/* The inode changes, so whoever has asked about it before does not free it. */
+static int take_body(struct txn *x, void *arg)
+{
+	const uint64_t *ino = arg;
+	struct disk_inode inode;
+	int rc = inode_read(x, *ino, &inode);
+
+	if (rc == -ENOENT || (rc == 0 && inode.generation == DISK_GENERATION_FREED))
+		return OPS_VERDICT(-ENOENT);
+	if (rc < 0)
+		return rc;
+	return inode.nlink > 0 ? 0 : inode_write_atime(x, *ino, &inode);
+}
+
+int orphan_take(struct fs *fs, uint64_t ino)
+{
+	return ops_run(fs, OPS_RUN_PRIVILEGED, take_body, &ino, NULL);
+}
+
 struct reclaim_step {
 	struct fs *fs;
 	uint64_t ino;
+	const uint64_t *changes; /* when others were asked; or NULL */
 	bool done;
-	bool linked; /* it has a name again: a tmpfile that was linked */
-	bool intent; /* a truncation was not finished */
+	bool linked;  /* it has a name again */
+	bool changed; /* it was changed since others were asked */
+	bool intent;  /* a truncation was not finished */
 };
 
 /* Frees the pages of a big value; returns how many, or an error. */
@@ -175,7 +196,7 @@ static int reclaim_body(struct txn *x, void *arg)
 	uint64_t freed, next;
 	int rc;
 
-	s->done = s->linked = false;
+	s->done = s->linked = s->changed = false;
 	rc = inode_read(x, s->ino, &inode);
 	if (rc == -ENOENT || (rc == 0 && inode.nlink > 0)) {
 		s->done = true;
@@ -184,6 +205,12 @@ static int reclaim_body(struct txn *x, void *arg)
 	}
 	if (rc < 0)
 		return rc;
+	s->changed = s->changes && inode.generation != DISK_GENERATION_FREED &&
+		     inode.changes != *s->changes;
+	if (s->changed) {
+		s->done = true;
+		return 0;
+	}
 	s->intent = intent_is_due(&inode);
 	if (inode_is_bare(&inode)) {
 		rc = check_bare(s, x);
@@ -206,6 +233,7 @@ static int reclaim_body(struct txn *x, void *arg)
 		if (rc == 1)
 			return reclaim_last(s, x);
 	}
+	inode.generation = DISK_GENERATION_FREED;
 	return inode_write(x, s->ino, &inode);
 }
 
@@ -218,15 +246,30 @@ static void state_forget(struct inode_state *st)
 	rt_mutex_unlock(&st->lock);
 }
 
-int inode_reclaim(struct fs *fs, uint64_t ino)
+/* What is kept here of an inode that a transaction has ended. */
+static void state_end(struct fs *fs, const struct reclaim_step *s)
 {
-	struct reclaim_step s = {.fs = fs, .ino = ino};
+	struct inode_state *st = s->changed ? NULL : state_find(fs, s->ino);
+
+	if (!st)
+		return;
+	if (s->linked)
+		(void)state_settle(fs, st);
+	else
+		state_forget(st);
+	state_put(fs, st);
+}
+
+/* Frees one, alone. *s is as the last transaction leaves it. */
+static int inode_reclaim(struct reclaim_step *s)
+{
+	struct fs *fs = s->fs;
 	struct inode_state *st;
 	int rc;
 
 	if (fs_check_writable(fs) < 0)
 		return -EROFS;
-	rc = state_get(fs, ino, &st);
+	rc = state_get(fs, s->ino, &st);
 	if (rc < 0)
 		goto out;
 	rt_gate_enter(&st->structure, 1);
@@ -234,22 +277,20 @@ int inode_reclaim(struct fs *fs, uint64_t ino)
 	state_reclaiming(fs, st, true);
 	do {
 		map_change_begin(st);
-		rc = ops_run(fs, OPS_RUN_PRIVILEGED, reclaim_body, &s, NULL);
+		rc = ops_run(fs, OPS_RUN_PRIVILEGED, reclaim_body, s, NULL);
 		map_change_end(st);
-	} while (rc == 0 && !s.done);
+	} while (rc == 0 && !s->done);
 	state_reclaiming(fs, st, false);
-	if (rc == 0 && !s.linked)
-		state_forget(st);
 	rt_gate_leave(&st->structure, 1);
-	if (rc == 0 && s.linked)
-		(void)state_settle(fs, st);
+	if (rc == 0)
+		state_end(fs, s);
 	state_put(fs, st);
 out:
 	if (rc < 0)
 		weft_log(4,
 			"freeing unlinked inode %llu failed (%s); the next mount will "
 			"try again",
-			(unsigned long long)ino, strerror(-rc));
+			(unsigned long long)s->ino, strerror(-rc));
 	return rc;
 }
 
@@ -260,8 +301,7 @@ out:
 	(EXTENTS_A_PIECE + XATTRS_A_PIECE + LOCKS_A_PIECE + LINKS_A_PIECE + 4)
 
 struct reclaim_batch {
-	struct fs *fs;
-	const uint64_t *ino;
+	struct reclaim_step *step;
 	unsigned count;
 	uint32_t alone;    /* a bit for each that is not to be reclaimed with others */
 	uint32_t finished; /* a bit for each that the transaction ends */
@@ -275,7 +315,6 @@ static int batch_body(struct txn *x, void *arg)
 
 	b->finished = 0;
 	for (unsigned i = 0; i < b->count; i++) {
-		struct reclaim_step s = {.fs = b->fs, .ino = b->ino[i]};
 		int rc;
 
 		if (b->alone & 1u << i)
@@ -284,10 +323,10 @@ static int batch_body(struct txn *x, void *arg)
 		if (txn_runs_left(x) < 2 * EXTENTS_A_PIECE ||
 			txn_writes_left(x) < PIECE_WRITES)
 			break;
-		rc = reclaim_body(x, &s);
+		rc = reclaim_body(x, &b->step[i]);
 		if (rc < 0)
 			return rc;
-		if (s.done)
+		if (b->step[i].done)
 			b->finished |= 1u << i;
 	}
 	return 0;
@@ -298,7 +337,7 @@ static int batch_body(struct txn *x, void *arg)
 static void batch_choose(struct reclaim_batch *b)
 {
 	for (unsigned i = 0; i < b->count; i++)
-		if (!state_retire(b->fs, b->ino[i]))
+		if (!state_is_idle(b->step[i].fs, b->step[i].ino))
 			b->alone |= 1u << i;
 }
 
@@ -306,26 +345,37 @@ static void batch_choose(struct reclaim_batch *b)
  * Each round that ends well ends at least one inode, or frees a piece of the first that
  * is left; what meets an error in company is tried again alone.
  */
-void reclaim_many(struct fs *fs, const uint64_t *ino, unsigned count)
+uint32_t reclaim_many(
+	struct fs *fs, const uint64_t *ino, const uint64_t *changes, unsigned count)
 {
-	struct reclaim_batch b = {.fs = fs, .ino = ino, .count = count};
-	uint32_t left = count < 32 ? (1u << count) - 1 : UINT32_MAX;
+	struct reclaim_step step[32];
+	struct reclaim_batch b = {.step = step, .count = count};
+	uint32_t left = count < 32 ? (1u << count) - 1 : UINT32_MAX, changed = 0;
 
-	WEFT_ASSERT(count <= 32);
+	WEFT_ASSERT(count <= ARRAY_SIZE(step));
 	if (fs_check_writable(fs) < 0)
-		return; /* whatever made it so has been told; the next mount reclaims */
+		return 0; /* the cause was logged; the next mount reclaims */
+	for (unsigned i = 0; i < count; i++)
+		step[i] = (struct reclaim_step){
+			.fs = fs, .ino = ino[i], .changes = changes ? &changes[i] : NULL};
 	batch_choose(&b);
 	while (left & ~b.alone) {
 		if (ops_run(fs, OPS_RUN_PRIVILEGED, batch_body, &b, NULL) < 0)
 			break;
 		if (!b.finished)
 			break;
+		for (unsigned i = 0; i < count; i++)
+			if (b.finished & 1u << i)
+				state_end(fs, &step[i]);
 		left &= ~b.finished;
 		b.alone |= b.finished;
 	}
 	for (unsigned i = 0; i < count; i++)
-		if (left & 1u << i && inode_reclaim(fs, ino[i]) == -EROFS)
+		if (left & 1u << i && inode_reclaim(&step[i]) == -EROFS)
 			break; /* said once */
+	for (unsigned i = 0; i < count; i++)
+		changed |= (uint32_t)step[i].changed << i;
+	return changed;
 }
 
 /* ---- at open --------------------------------------------------------------------- */

@@ -400,6 +400,14 @@ static int set_plain(struct txn *x, struct set_arg *a, struct disk_inode *inode)
 		a->run_count * sizeof(runs[0]));
 }
 
+/* Another node's kernel may have been told the name before the last one was taken. */
+static bool may_set_on_orphan(struct fs *fs, uint64_t ino, const struct disk_inode *inode)
+{
+	if (fs->elsewhere)
+		return inode->generation != DISK_GENERATION_FREED;
+	return file_is_open(fs, ino) || orphan_is_awaited(fs, ino);
+}
+
 static int set_body(struct txn *x, void *p)
 {
 	struct set_arg *a = p;
@@ -410,8 +418,7 @@ static int set_body(struct txn *x, void *p)
 	rc = inode_read(x, a->ino, &inode);
 	if (rc)
 		return rc;
-	if (inode.nlink == 0 && !file_is_open(a->fs, a->ino) &&
-		!orphan_is_awaited(a->fs, a->ino))
+	if (inode.nlink == 0 && !may_set_on_orphan(a->fs, a->ino, &inode))
 		return -ENOENT;
 	if (!space_allowed(a->space, inode.mode) || inode_is_fixed(&inode))
 		return -EPERM;

@@ -126,6 +126,15 @@ check_unclean_nodes() {
 	check_nodes
 }
 
+@test "what is replaced and removed all the time on one node opens by its name on the others" {
+	mount_nodes
+	mkdir "${M[1]}/d"
+	timeout -s KILL 300 python3 "$BATS_TEST_DIRNAME/replaced.py" 2 "${M[1]}/d" "${M[1]}/d" "${M[2]}/d" "${M[3]}/d"
+	rm -r "${M[2]}/d"
+	umount_nodes 1 2 3
+	check_nodes
+}
+
 @test "weft status tells of the others from any node: up or away, traffic, messages, epoch" {
 	local pid
 	mount_nodes

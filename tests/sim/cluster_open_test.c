@@ -9,6 +9,7 @@
  */
 #include <linux/falloc.h>
 
+#include "fs/ops/data_internal.h"
 #include "tests/sim/cluster_world.h"
 
 /* The root directory's names; all nodes look each other's files up. */
@@ -405,7 +406,8 @@ static void cut_work(struct node *n)
 #define GONE_MAX   4096u
 
 struct slot {
-	uint64_t ino; /* 0: none */
+	uint64_t ino;  /* 0: none */
+	unsigned last; /* 1 + the place among `gone` of the one before; 0: none */
 	bool named;
 	bool awaited[NODES_MAX]; /* its kernel has unlinked it, and not forgotten it */
 	struct ops_file *file[NODES_MAX];
@@ -415,7 +417,7 @@ struct slot {
 static struct {
 	struct slot slot[SLOTS];
 	uint64_t gone[GONE_MAX];
-	unsigned gone_count, unlinked_open, reopened;
+	unsigned gone_count, unlinked_open, reopened, taken;
 } held;
 
 static struct ops_name slot_name(char out[8], unsigned i)
@@ -501,14 +503,27 @@ static void slot_create(struct node *n, struct slot *s, unsigned i)
 static void slot_open(struct node *n, struct slot *s)
 {
 	struct ops_file **f = &s->file[n->id - 1];
-	int rc;
 
-	if (*f)
-		return;
-	rc = ops_open(n->fs, s->ino, &root_user, O_RDWR, f, NULL);
-	EQ(rc, s->named || s->awaited[n->id - 1] ? 0 : -ENOENT);
-	if (rc)
+	if (!*f)
+		*f = open_file(n, s->ino);
+}
+
+/* One that nobody uses any more is still there, with all its bytes, or it is not. */
+static void slot_open_gone(struct node *n, struct slot *s)
+{
+	struct ops_file **f = &s->file[n->id - 1];
+	uint64_t *gone = &held.gone[s->last - 1];
+	int rc = ops_open(n->fs, *gone, &root_user, O_RDWR, f, NULL);
+
+	s->last = 0;
+	if (rc) {
+		EQ(rc, -ENOENT);
 		*f = NULL;
+		return;
+	}
+	s->ino = *gone;
+	*gone = 0;
+	held.taken++;
 }
 
 static void slot_unlink(struct node *n, struct slot *s, unsigned i)
@@ -557,6 +572,7 @@ static void slot_settle(struct slot *s)
 		return;
 	HOLDS(held.gone_count < GONE_MAX);
 	held.gone[held.gone_count++] = s->ino;
+	s->last = held.gone_count;
 	s->ino = 0;
 }
 
@@ -586,6 +602,10 @@ static void held_step(struct node *n)
 
 	if (pick(60) == 0) {
 		reopen(n);
+		return;
+	}
+	if (!s->ino && s->last && pick(4)) {
+		slot_open_gone(n, s);
 		return;
 	}
 	if (!s->ino) {
@@ -663,8 +683,139 @@ static void held_check(struct node *n)
 	for (unsigned i = 0; i < held.gone_count; i++) {
 		struct disk_inode inode;
 
-		EQ(inode_get(n->fs, held.gone[i], &inode), -ENOENT);
+		if (held.gone[i])
+			EQ(inode_get(n->fs, held.gone[i], &inode), -ENOENT);
 	}
+	EQ(items(n, DISK_ITEM_ORPHAN), 0);
+}
+
+/* ---- told, replaced, opened ----------------------------------------------------------------- */
+
+/*
+ * Node 1 replaces a file whose name the others' kernels were just told, and these open what they
+ * were told. That works, unless room was needed meanwhile; and what was opened stays whole.
+ */
+#define TOLD_ROUNDS 12u
+#define TOLD_PAGES  (2 * EXTENTS_A_PIECE + 8) /* every other one: freed in pieces */
+
+static struct {
+	uint64_t ino;
+	unsigned pages;
+	_Atomic bool drained;
+	unsigned opened, failed;
+} told;
+
+static struct ops_file *told_make(struct node *n, const char *name, uint64_t *ino)
+{
+	uint64_t page[PAGE_SIZE / 8];
+	struct ops_file *f;
+	struct ops_attr a;
+
+	OK(ops_create(n->fs, DISK_INO_ROOT, nm(name), &root_user, 0644, O_RDWR, &f, &a));
+	*ino = a.ino;
+	for (unsigned b = 0; b < told.pages; b += 2) {
+		for (unsigned i = 0; i < PAGE_SIZE / 8; i++)
+			page[i] = a.ino * 1000 + b;
+		EQ(ops_write(n->fs, f, &root_user, b * PAGE_SIZE, page, PAGE_SIZE, false),
+			PAGE_SIZE);
+	}
+	return f;
+}
+
+static void told_read(struct node *n, struct ops_file *f, uint64_t ino)
+{
+	for (unsigned b = 0; b < told.pages; b += 2) {
+		struct words w = {0};
+
+		EQ(ops_read(n->fs, f, b * PAGE_SIZE, PAGE_SIZE, take_first, &w),
+			PAGE_SIZE);
+		EQ(w.first, ino * 1000 + b);
+	}
+}
+
+static uint64_t told_replace(struct node *n, uint64_t ino, bool drains)
+{
+	uint64_t fresh;
+
+	rt_sleep_ns(1 + pick(2000000));
+	ops_close(n->fs, told_make(n, "new", &fresh));
+	OK(ops_rename(n->fs, DISK_INO_ROOT, nm("new"), DISK_INO_ROOT, nm("told"), 0));
+	if (n->w->caller_forgets)
+		ops_forget(n->fs, ino);
+	if (drains) {
+		struct statvfs st;
+
+		rt_sleep_ns(1 + pick(1000000));
+		atomic_store(&told.drained, true);
+		OK(ops_statfs(n->fs, &st));
+	}
+	return fresh;
+}
+
+/* Just when others are asked whether it is open, or at any time. */
+static void told_wait(bool drains)
+{
+	if (!drains || pick(4) == 0) {
+		rt_sleep_ns(1 + pick(pick(2) ? 8000000 : 400000000));
+		return;
+	}
+	while (!atomic_load(&told.drained))
+		rt_sleep_ns(5000);
+	rt_sleep_ns(1 + pick(400000));
+}
+
+static void told_open(struct node *n, uint64_t ino, bool drains)
+{
+	struct ops_file *f;
+	int rc;
+
+	told_wait(drains);
+	rc = ops_open(n->fs, ino, &root_user, O_RDONLY, &f, NULL);
+	if (rc) {
+		EQ(rc, -ENOENT);
+		HOLDS(atomic_load(&told.drained));
+		told.failed++;
+		return;
+	}
+	told.opened++;
+	told_read(n, f, ino);
+	rt_sleep_ns(1 + pick(pick(4) ? 1000000 : 2000000000));
+	told_read(n, f, ino);
+	ops_close(n->fs, f);
+}
+
+static void told_work(struct node *n)
+{
+	uint64_t ino = 0, fresh = 0;
+
+	for (unsigned round = 0; round < TOLD_ROUNDS; round++) {
+		if (n->id == 1) {
+			told.pages = pick(2) ? 1 : TOLD_PAGES;
+			told.drained = false;
+			ops_close(n->fs, told_make(n, "told", &told.ino));
+		}
+		wait_and_find(n, "told", &ino);
+		EQ(ino, told.ino);
+		barrier(n);
+		if (n->id == 1)
+			fresh = told_replace(n, ino, round % 2);
+		else
+			told_open(n, ino, round % 2);
+		barrier(n);
+		if (n->id == 1) {
+			OK(ops_unlink(n->fs, DISK_INO_ROOT, nm("told")));
+			if (n->w->caller_forgets)
+				ops_forget(n->fs, fresh);
+		}
+	}
+	for (unsigned tries = 0; items(n, DISK_ITEM_ORPHAN) > 0; tries++) {
+		HOLDS(tries < 100);
+		rt_sleep_ns(200000000);
+	}
+}
+
+static void told_check(struct node *n)
+{
 	EQ(items(n, DISK_ITEM_ORPHAN), 0);
 }
 
@@ -734,6 +885,7 @@ static void run_seeds_as(unsigned nodes, unsigned steps, void (*work)(struct nod
 	uint64_t seeds = seeds_count(SEEDS);
 	struct rt_sim_options o = {.time_limit_ns = 600ull * 1000000000};
 	uint64_t redone = 0, unlinked_open = 0, reopened = 0, runs = seeds;
+	uint64_t taken = 0, opened = 0, failed = 0;
 
 	assert_non_null(w);
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
@@ -741,6 +893,7 @@ static void run_seeds_as(unsigned nodes, unsigned steps, void (*work)(struct nod
 		memset(&states, 0, sizeof(states));
 		memset(&cut, 0, sizeof(cut));
 		memset(&held, 0, sizeof(held));
+		memset(&told, 0, sizeof(told));
 		memset(mute_checks, 0, sizeof(mute_checks));
 		w->nodes = nodes;
 		w->caller_forgets = work != states_work && seed % 2;
@@ -752,9 +905,15 @@ static void run_seeds_as(unsigned nodes, unsigned steps, void (*work)(struct nod
 		redone += w->cut_redone;
 		unlinked_open += held.unlinked_open;
 		reopened += held.reopened;
+		taken += held.taken;
+		opened += told.opened;
+		failed += told.failed;
 	}
 	if (work == held_work && !power_cut && runs >= SEEDS)
-		assert_true(unlinked_open >= SEEDS && reopened >= SEEDS);
+		assert_true(
+			unlinked_open >= SEEDS && reopened >= SEEDS && taken >= SEEDS);
+	if (work == told_work && runs >= SEEDS)
+		assert_true(opened >= SEEDS && failed >= SEEDS);
 	assert_true(redone > 0 || !power_cut || runs < SEEDS);
 	free(w);
 }
@@ -795,6 +954,12 @@ static void three_nodes_unlink_what_others_have_open(void **state)
 	run_seeds(3, 120, held_work, held_check);
 }
 
+static void what_a_kernel_was_told_opens_though_it_was_replaced(void **state)
+{
+	run_seeds(2, 1, told_work, told_check);
+	run_seeds(3, 1, told_work, told_check);
+}
+
 static void what_cannot_be_asked_for_is_kept(void **state)
 {
 	run_seeds(3, 1, mute_work, mute_check);
@@ -812,6 +977,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(three_nodes_read_what_others_unmap),
 		cmocka_unit_test(three_nodes_fill_the_same_pages),
 		cmocka_unit_test(a_cut_that_failed_is_finished_elsewhere),
+		cmocka_unit_test(what_a_kernel_was_told_opens_though_it_was_replaced),
 		cmocka_unit_test(what_cannot_be_asked_for_is_kept),
 		cmocka_unit_test(two_nodes_unlink_what_the_other_has_open),
 		cmocka_unit_test(three_nodes_unlink_what_others_have_open),
