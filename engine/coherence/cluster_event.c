@@ -193,6 +193,8 @@ void frame_stays(struct cluster *d, struct dpage *p)
 
 static void note_grant(struct dpage *p, const struct page_message *m)
 {
+	if (m->status && p->wish)
+		p->wish->away = m->place;
 	if (m->flags & PAGE_HELD)
 		p->got = GOT_HELD;
 	else if (m->flags & PAGE_STORE)
@@ -252,6 +254,10 @@ static int deliver(struct cluster *d, struct dpage *p, const struct page_message
 	if (is_for_the_home(m) && p->entry.mode == HOME_REBUILDING &&
 		(m->type == PAGE_EVICT || m->type == PAGE_SHIP))
 		return deliver_rebuilding(p, m, out);
+	if (m->type == PAGE_REQUEST && rebuild_awaits(d, p)) {
+		home_refuse(&p->at, m, -EHOSTUNREACH, rebuild_awaits(d, p), out);
+		return 0;
+	}
 	if (m->type == PAGE_REPORT)
 		return rebuild_report(d, p, m);
 	if (m->type == PAGE_REINSTATE)

@@ -59,6 +59,7 @@ struct wish {
 	bool done;
 	bool filled; /* the frame has the image that was reinstated, to be shared */
 	int result;
+	node_map away; /* with -EHOSTUNREACH: the nodes that the page waits for */
 };
 
 struct ship_wait {
@@ -487,6 +488,11 @@ int rebuild_reinstate(struct cluster *d, struct dpage *p, const struct page_mess
 	struct page_actions *out);
 /* All reports are in: makes the page's entry, if that can be. */
 void page_rebuild(struct cluster *d, struct dpage *p);
+/*
+ * Returns the nodes that are away and without which the page's entry cannot be made; 0: the
+ * entry is there, or will be soon.
+ */
+node_map rebuild_awaits(const struct cluster *d, const struct dpage *p);
 /* The page has been opened, and cannot do without reports. */
 void page_rebuild_opened(struct cluster *d, struct dpage *p);
 /* The node is away: what it was asked to reinstate is not waited for. */

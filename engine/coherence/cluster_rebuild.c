@@ -313,6 +313,7 @@ static void reinstate(struct cluster *d, struct dpage *p, const struct page_acti
 			wire_send(d, node, &a->m);
 	} else {
 		awaits(d, p, false); /* until it is back */
+		p->replay = true;    /* requests are refused till then */
 	}
 }
 
@@ -357,6 +358,15 @@ void page_rebuild(struct cluster *d, struct dpage *p)
 		rebuilt(d, p, &e, &out);
 	}
 	awaits(d, p, false);
+	p->replay |= p->entry.mode == HOME_REBUILDING; /* requests are refused till then */
+}
+
+node_map rebuild_awaits(const struct cluster *d, const struct dpage *p)
+{
+	if (!atomic_load_explicit(&d->view.rebuilding, memory_order_acquire) ||
+		!p->has_entry || p->entry.mode != HOME_REBUILDING || p->awaited)
+		return 0;
+	return unknown(d, p) ? unknown(d, p) : absent(d, p);
 }
 
 int rebuild_report(struct cluster *d, struct dpage *p, const struct page_message *m)

@@ -120,8 +120,10 @@ void wish_start(struct cluster *d, struct dpage *p)
 	}
 	if (!view_ready(d, p->at.home)) {
 		/* away: whoever asks waits by itself, without the frame; else: till then */
-		if (p->at.home != d->o.self && !view_joined(d, p->at.home))
+		if (p->at.home != d->o.self && !view_joined(d, p->at.home)) {
+			w->away = node_bit(p->at.home);
 			wish_done(d, p, -EHOSTUNREACH);
+		}
 		return;
 	}
 	if (p->at.home == d->o.self && !p->has_entry) {
@@ -188,6 +190,7 @@ static void acquire_own(struct coherence_request *r)
 static void acquire_failed(struct coherence_request *r, int result)
 {
 	r->result = result;
+	r->away = 0;
 	r->lost = false;
 }
 
@@ -272,6 +275,7 @@ static void acquire_result(const struct dpage *p, struct coherence_request *r, i
 	if (p->wish->filled && p->got == GOT_HELD)
 		from = PAGE_FROM_PEER;
 	r->result = result;
+	r->away = p->wish->away;
 	r->lost = result && r->held != PAGE_INVALID && h->hold == RIGHT_NONE;
 	if (result)
 		return;
@@ -344,8 +348,7 @@ static void cluster_acquire(
 
 	if (!wishes) { /* one after the other, then; whoever asks gets the earlier ones */
 		for (unsigned i = 0; i < count; i++) {
-			requests[i].result = -ENOMEM;
-			requests[i].lost = false;
+			acquire_failed(&requests[i], -ENOMEM);
 		}
 		return;
 	}

@@ -54,6 +54,7 @@ struct coherence_request {
 	bool arrived;           /* stays until `used` is called: others wait for it */
 	bool dirty; /* now this node's to persist; with PAGE_FROM_PEER and _HELD */
 	bool lost;  /* with an error: what was held is another's by now */
+	uint64_t away; /* with -EHOSTUNREACH: bits of the nodes that the page waits for */
 	/* with PAGE_FROM_PEER */
 	uint64_t found_incarnation, version;
 };

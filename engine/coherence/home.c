@@ -199,13 +199,14 @@ static int ask_local(struct page_hold *local, const struct page_at *at,
 	return 0;
 }
 
-static void refuse(const struct page_at *at, const struct page_message *m, int error,
-	struct page_actions *out)
+void home_refuse(const struct page_at *at, const struct page_message *m, int error,
+	node_map nodes, struct page_actions *out)
 {
 	struct page_message *g = page_send(out, at, node_bit(m->sender), PAGE_GRANT);
 
 	g->request = m->request;
 	g->status = (int16_t)error;
+	g->place = nodes;
 }
 
 static bool request_makes_sense(const struct home_entry *e, const struct page_message *m)
@@ -257,13 +258,14 @@ int home_on_request(struct home_entry *e, struct page_hold *local,
 	if (!request_makes_sense(e, m))
 		return -EPROTO;
 	if (m->incarnation && m->incarnation < e->incarnation) {
-		refuse(at, m, -ESTALE, out);
+		home_refuse(at, m, -ESTALE, 0, out);
 		return 0;
 	}
 	p = plan_request(&next, local, at, m);
 	/* the requester does not hear who must give: others are not to wait behind it */
 	if (p.ask & ~node_bit(at->self) & m->version) {
-		refuse(at, m, -EHOSTUNREACH, out);
+		home_refuse(at, m, -EHOSTUNREACH,
+			p.ask & ~node_bit(at->self) & m->version, out);
 		return 0;
 	}
 	*e = next;

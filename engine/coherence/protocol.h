@@ -305,6 +305,9 @@ void home_entry_init(struct home_entry *e, uint32_t epoch, uint64_t stored_incar
 bool home_entry_idle(const struct home_entry *e);
 int home_on_request(struct home_entry *e, struct page_hold *local,
 	const struct page_at *at, const struct page_message *m, struct page_actions *out);
+/* Answers the request with an error. `nodes`: those that would have to be waited for. */
+void home_refuse(const struct page_at *at, const struct page_message *m, int error,
+	node_map nodes, struct page_actions *out);
 int home_on_drop(struct home_entry *e, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
 /*

@@ -119,11 +119,28 @@ static void come_back(struct node *n)
 	OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 }
 
+static void asks_for_both(struct node *n, unsigned i)
+{
+	struct page_ref refs[2];
+
+	for (unsigned k = 0; k < 2; k++) {
+		unsigned at = i + k * AWAY_NODES;
+
+		refs[k] = (struct page_ref){pid_of(n->w, at), n->w->page[at].incarnation};
+	}
+	do /* one that waits for a node asks again */
+		OK(cache_fetch_exclusive(n->e.cache, refs, 2));
+	while (!table_find(n->e.cache, refs[1].pid));
+}
+
 /* Node 3 is away, and others make a link anew: pages that it may have are rebuilt. */
 static void a_node_is_away(struct world *w)
 {
 	struct errand wants = {.node = 2, .page = 0, .writes = true};
 	struct errand only = {.node = 2, .page = 8};
+	/* with page 4, which node 3 has nothing of */
+	struct errand both = {.node = 4, .page = 4, .does = asks_for_both};
+	struct errand home = {.node = 1, .page = 4, .does = asks_for_both};
 
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
 	goes_on(w, (struct errand){.node = 3, .page = 0});
@@ -144,8 +161,16 @@ static void a_node_is_away(struct world *w)
 	goes_on(w, (struct errand){.node = 1, .page = 0});
 	goes_on(w, (struct errand){.node = 2, .page = 0});
 	goes_on(w, (struct errand){.node = 4, .page = 0});
+	/* who waits for page 8 keeps page 4 from nobody, on its own node neither */
+	errand_begin(w, &both);
+	HOLDS(!errand_ended(&both, LONG_NS));
+	errand_begin(w, &home);
+	HOLDS(!errand_ended(&home, LONG_NS));
+	for (unsigned id = 1; id <= 4; id += 1 + (id == 2))
+		goes_on(w, (struct errand){.node = id, .page = 4, .writes = true});
 	come_back(&w->node[2]);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&only, 10 * LONG_NS));
+	HOLDS(errand_ended(&both, 10 * LONG_NS) && errand_ended(&home, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 0});
 	goes_on(w, (struct errand){.node = 4, .page = 0});
 }
@@ -506,18 +531,6 @@ static void it_is_reported_meanwhile(struct world *w)
 	HOLDS(errand_ended(&takes, LONG_NS));
 	for (unsigned id = 1; id <= w->nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
-}
-
-static void asks_for_both(struct node *n, unsigned i)
-{
-	struct page_ref refs[2];
-
-	for (unsigned k = 0; k < 2; k++) {
-		unsigned at = i + k * AWAY_NODES;
-
-		refs[k] = (struct page_ref){pid_of(n->w, at), n->w->page[at].incarnation};
-	}
-	OK(cache_fetch_exclusive(n->e.cache, refs, 2));
 }
 
 /*
