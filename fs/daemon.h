@@ -3,6 +3,7 @@
 #ifndef WEFT_FS_DAEMON_H
 #define WEFT_FS_DAEMON_H
 
+#include <limits.h>
 #include <sys/types.h>
 
 #include <jansson.h>
@@ -55,5 +56,18 @@ json_t *status_leave(void *arg);
 json_t *reload_cluster(void *arg);
 /* declare.c */
 json_t *declare_dead(void *arg, unsigned node);
+
+/* ---- away.c: nodes that are away, told to people ---- */
+
+#define AWAY_REMEDY_BYTES (2 * PATH_MAX + 200)
+
+/* session_options.waits; the owner is the struct daemon. */
+void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns);
+/*
+ * Says which command ends that others wait for the node, where a start of it does not. False: it is not
+ * away, or no command does.
+ */
+bool away_remedy(const struct daemon *d, unsigned node, const struct member_link *l,
+	char out[AWAY_REMEDY_BYTES]);
 
 #endif

@@ -339,6 +339,8 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
 		atomic_store(&w->opcode, in->opcode);
 		atomic_store(&w->asker, in->pid);
 	}
+	if (!in)
+		atomic_store(&w->awaits, 0);
 	atomic_store(&w->serving, in ? in->unique : 0);
 }
 
@@ -431,6 +433,7 @@ static void worker_run(void *arg)
 {
 	struct worker *w = arg;
 
+	rt_task_shows(&w->awaits);
 	while (turn_take(w))
 		if (!worker_step(w))
 			break;
@@ -464,6 +467,8 @@ int session_start(struct session **out, struct fs *fs, int device,
 	s->device = device;
 	s->ended_fd = o->ended_fd;
 	s->noted = o->noted;
+	s->waits_told = o->waits;
+	s->waits_owner = o->owner;
 	s->uring_mode = o->uring;
 	if (o->soft_ns && session_shared(s))
 		s->uring_mode = URING_OFF; /* whose requests nobody else can answer */

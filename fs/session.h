@@ -41,6 +41,12 @@ struct session_options {
 	 * where there are others: without io_uring. */
 	uint64_t soft_ns;
 	const struct ops_noted *noted; /* of fs_kernel_start; or NULL */
+	/*
+	 * Called when `requests` have begun to wait for a node that is away, the first of them since
+	 * `for_ns`; and with 0 when none waits any more. NULL: nobody is told. May wait.
+	 */
+	void (*waits)(void *owner, unsigned node, unsigned requests, uint64_t for_ns);
+	void *owner;
 };
 
 /*

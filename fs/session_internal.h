@@ -57,6 +57,7 @@ struct worker {
 	_Atomic uint64_t early; /* a number: that one is answered before it has ended */
 	_Atomic uint64_t unwanted; /* a number: nobody waits for that one any more */
 	_Atomic uint64_t node[2];  /* whose handles it uses */
+	_Atomic uint64_t awaits;   /* bits: nodes that are away, which it waits for */
 	struct worker *below;      /* in the stack of parked ones; under session->lock */
 };
 
@@ -92,6 +93,8 @@ struct session {
 	struct aside *aside;       /* NULL: several nodes (aside.h) */
 	struct rt_task *waits;     /* NULL: nobody looks who waits (waits.h) */
 	uint64_t soft_ns;
+	void (*waits_told)(void *owner, unsigned node, unsigned requests, uint64_t for_ns);
+	void *waits_owner;
 	_Atomic uint32_t interrupts;
 	_Atomic bool waits_stopping;
 	struct session_counters counters;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "fs/daemon.h"
+#include "fs/waits.h"
 
 static json_t *counter(const _Atomic uint64_t *c)
 {
@@ -440,13 +441,30 @@ static json_t *cached_status(const struct cache_census *c)
 	return o;
 }
 
+/* Who waits for a node, and what helps. */
+static void waits_status(json_t *o, const struct daemon *d, unsigned node,
+	const struct member_link *l, const struct waits_for *waits)
+{
+	char remedy[AWAY_REMEDY_BYTES];
+
+	put(o, "waiting_requests", waits->requests);
+	if (waits->requests)
+		json_object_set_new(o, "waiting_s",
+			json_real((double)(rt_now_ns() - waits->since_ns) / 1e9));
+	if (away_remedy(d, node, l, remedy))
+		json_object_set_new(o, "remedy", json_string(remedy) ?: json_string("?"));
+}
+
 static json_t *cluster_status(struct daemon *d)
 {
+	struct waits_for waits[WAITS_NODES] = {0};
 	json_t *o = cluster_describe(d->source.cluster), *node;
 	struct cache_census census[SHARDS_MAX];
 	size_t i;
 
 	cache_census(d->volume->cache, census);
+	if (d->session)
+		waits_count(d->session, waits);
 
 	json_array_foreach(json_object_get(o, "nodes"), i, node)
 	{
@@ -455,8 +473,10 @@ static json_t *cluster_status(struct daemon *d)
 
 		const json_t *shard = json_object_get(node, "shard");
 
-		if (d->member && member_link(d->member, (unsigned)id, &l) == 0)
+		if (d->member && member_link(d->member, (unsigned)id, &l) == 0) {
 			link_status(node, &l);
+			waits_status(node, d, (unsigned)id, &l, &waits[id]);
+		}
 		if (shard && json_integer_value(shard) < SHARDS_MAX)
 			json_object_set_new(node, "cached",
 				cached_status(&census[json_integer_value(shard)]));

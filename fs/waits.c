@@ -20,9 +20,11 @@
 
 #include "fs/session_internal.h"
 
-#define LOOK_NS      200000000ull  /* at the interrupted */
-#define LOOK_END_NS  1000000000ull /* at those of programs that end */
-#define RELEASE_NS   5000000ull    /* at a request that keeps a handle */
+#define LOOK_NS     200000000ull  /* at the interrupted */
+#define LOOK_END_NS 1000000000ull /* at those of programs that end */
+#define RELEASE_NS  5000000ull    /* at a request that keeps a handle */
+#define TELL_NS     5000000000ull /* so long a request waits before that is told */
+#define OVER_LOOKS  2u            /* without a request that waits: it is over */
 
 #define PF_EXITING 0x4ul /* of the flags in /proc/PID/stat */
 
@@ -127,9 +129,56 @@ static void look_ending(struct session *s, struct worker *w, uint64_t now)
 		(void)answer(s, w, unique, 0);
 }
 
+void waits_count(struct session *s, struct waits_for out[WAITS_NODES])
+{
+	memset(out, 0, WAITS_NODES * sizeof(*out));
+	for (unsigned i = 0; i < atomic_load(&s->slots); i++) {
+		struct worker *w = &s->workers[i];
+		uint64_t nodes = atomic_load(&w->awaits);
+		uint64_t since = atomic_load(&w->since_ns);
+
+		for (; nodes; nodes &= nodes - 1) {
+			struct waits_for *f = &out[__builtin_ctzll(nodes)];
+
+			if (!f->requests || since < f->since_ns)
+				f->since_ns = since;
+			f->requests++;
+		}
+	}
+}
+
+/*
+ * Tells of nodes that requests wait for. `told`: bits of the nodes that were told of. A look may meet
+ * requests just as they ask again: it is over when several looks in a row find none.
+ */
+static void look_away(struct session *s, uint64_t *told, uint8_t none[WAITS_NODES])
+{
+	struct waits_for waits[WAITS_NODES];
+	uint64_t now = rt_now_ns();
+
+	waits_count(s, waits);
+	for (unsigned n = 0; n < WAITS_NODES; n++) {
+		const struct waits_for *f = &waits[n];
+		uint64_t bit = 1ull << n;
+		uint64_t for_ns =
+			f->requests && now > f->since_ns ? now - f->since_ns : 0;
+
+		none[n] = f->requests ? 0 : (uint8_t)MIN(none[n] + 1u, OVER_LOOKS);
+		if (!(*told & bit) && for_ns >= TELL_NS) {
+			*told |= bit;
+			s->waits_told(s->waits_owner, n, f->requests, for_ns);
+		} else if ((*told & bit) && none[n] == OVER_LOOKS) {
+			*told &= ~bit;
+			s->waits_told(s->waits_owner, n, 0, 0);
+		}
+	}
+}
+
 static void waits_main(void *arg)
 {
 	struct session *s = arg;
+	uint8_t none[WAITS_NODES] = {0};
+	uint64_t told = 0, look_at = 0;
 
 	while (!atomic_load(&s->waits_stopping)) {
 		uint32_t seen = atomic_load(&s->interrupts);
@@ -142,6 +191,10 @@ static void waits_main(void *arg)
 			look_ending(s, &s->workers[i], now);
 			if (s->soft_ns)
 				look_soft(s, &s->workers[i], now);
+		}
+		if (s->waits_told && now >= look_at) {
+			look_away(s, &told, none);
+			look_at = now + LOOK_END_NS;
 		}
 		if (!atomic_load(&s->waits_stopping))
 			rt_wait(&s->interrupts, seen, until);

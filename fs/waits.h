@@ -17,6 +17,9 @@
  * it gives that up (rt_task_unwanted), so that its worker is free. Its answer is nobody's:
  * the kernel refuses it with ENOENT, as that of any request that has ended.
  *
+ * What waits is counted by node, for people. The log says once that requests wait for a node, when the
+ * first has for some seconds, and once that none does any more.
+ *
  * Requests of the ring are answered by the thread that has them alone: for them it is
  * umount -f or the end of the daemon, and soft does without the ring.
  */
@@ -35,6 +38,15 @@ int waits_start(struct session *s, uint64_t soft_ns);
 void waits_stop(struct session *s);
 /* The kernel interrupts the request of this number. */
 void waits_interrupt(struct session *s, uint64_t unique);
+
+/* Requests that wait for one node. */
+struct waits_for {
+	unsigned requests;
+	uint64_t since_ns; /* rt_now_ns: when the first of them began */
+};
+#define WAITS_NODES 64u
+/* Counts the requests under way that wait for nodes that are away, by the node's id. Never waits. */
+void waits_count(struct session *s, struct waits_for out[WAITS_NODES]);
 
 /* What the request has handles of. */
 void waits_note_nodes(_Atomic uint64_t node[2], const struct fuse_in_header *in);

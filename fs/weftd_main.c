@@ -476,7 +476,9 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 		&(struct session_options){.ended_fd = d->ended_fd,
 			.uring = uring,
 			.soft_ns = o->soft ? o->timeout_ms * 1000000ull : 0,
-			.noted = guardian_noted(&d->guardian)},
+			.noted = guardian_noted(&d->guardian),
+			.waits = away_told,
+			.owner = d},
 		err);
 	if (ret == 0)
 		ret = mount_answers(d, err);

@@ -123,6 +123,23 @@ static void print_engine(const json_t *status)
 		number(tree, "merges"));
 }
 
+/* How many wait for it, and what helps. */
+static void print_waits(const json_t *node)
+{
+	double waiting = number(node, "waiting_requests");
+	char a[16];
+
+	if (waiting != 0)
+		printf("            %.0f request%s of this mount wait%s for it, the "
+		       "first for %s\n",
+			waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "",
+			duration(a, number(node, "waiting_s") * 1e9));
+	if (*client_text(node, "remedy"))
+		printf("            start it again; if that cannot be, stop its machine, "
+		       "then: %s\n",
+			client_text(node, "remedy"));
+}
+
 /* Up or away, since when, and what went to and fro. */
 static void print_link(const json_t *node)
 {
@@ -152,6 +169,7 @@ static void print_link(const json_t *node)
 		bytes(c, number(traffic, "data_bytes_in")));
 	if (!up && *client_text(node, "why"))
 		printf("            %s\n", client_text(node, "why"));
+	print_waits(node);
 }
 
 /* What the asked node has of this one's shard. */

@@ -518,10 +518,10 @@ int frame_answered(struct cache *c, struct frame *f, const struct page_ref *ref,
 int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 	const struct coherence_request *request);
 /*
- * A page cannot be had now, since a node is not connected: waits, holding nothing, until it is
- * time to ask again. -EINTR: nobody waits for it any more (rt_task_unwanted).
+ * A page cannot be had now, since these nodes (bits) are not connected: waits, holding nothing, until it
+ * is time to ask again. -EINTR: nobody waits for it any more (rt_task_unwanted).
  */
-int unreached_wait(struct cache *c);
+int unreached_wait(struct cache *c, uint64_t nodes);
 void prefetch_main(void *arg);
 int queue_open(struct page_queue *q, unsigned slots);
 void queue_close(struct page_queue *q);

@@ -250,7 +250,7 @@ static int settle_held(
 	return e == -EAGAIN || e == -EHOSTUNREACH ? 0 : e;
 }
 
-int unreached_wait(struct cache *c)
+int unreached_wait(struct cache *c, uint64_t nodes)
 {
 	uint32_t before =
 		atomic_fetch_add_explicit(&c->unreached, 1, memory_order_relaxed);
@@ -258,6 +258,7 @@ int unreached_wait(struct cache *c)
 	uint64_t until = now + UNREACHED_NS * (1 + before / UNREACHED_AT_ONCE);
 	int e = rt_task_unwanted() ? -EINTR : 0;
 
+	rt_task_awaits(nodes);
 	while (!e && now < until) {
 		rt_sleep_ns(MIN(until, rt_task_asks_ns()) - now);
 		e = rt_task_unwanted() ? -EINTR : 0;
@@ -275,6 +276,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 	while (count && !error) {
 		unsigned done = claim(c, x, refs, count, flags, &error), missing = 0;
 		bool unreached = false;
+		uint64_t away = 0;
 
 		if (x->count) {
 			ask(c, x, flags);
@@ -295,14 +297,19 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 				error = e;
 			if (!e && kept)
 				*keep = x->frame[i];
-			unreached |= x->request[i].result == -EHOSTUNREACH;
+			if (x->request[i].result == -EHOSTUNREACH) {
+				unreached = true;
+				away |= x->request[i].away;
+			}
 		}
 		if (missing)
 			COUNT(c, misses, missing);
 		if (unreached && !error && (flags & FETCH_REACHED))
 			error = -EHOSTUNREACH;
-		else if (unreached && unreached_wait(c) && !error)
+		else if (unreached && unreached_wait(c, away) && !error)
 			error = -EINTR;
+		else if (!unreached)
+			rt_task_awaits(0);
 		refs += done;
 		count -= done;
 	}

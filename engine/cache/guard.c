@@ -98,7 +98,8 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 	c->coherence->ops->acquire(c->coherence, &r, 1);
 	e = frame_answered(c, f, ref, &r);
 	if (e == -EHOSTUNREACH && !(flags & FETCH_REACHED))
-		return unreached_wait(c) ? -EINTR : -EAGAIN;
+		return unreached_wait(c, r.away) ? -EINTR : -EAGAIN;
+	rt_task_awaits(0);
 	if (!e && r.granted < wanted) { /* it came back to this node by a rebuild */
 		frame_leave(c, f);
 		return -EAGAIN;

@@ -136,6 +136,19 @@ bool rt_task_unwanted(void)
 	return served.gone && served.gone(served.arg);
 }
 
+static __thread _Atomic uint64_t *shown;
+
+void rt_task_shows(_Atomic uint64_t *word)
+{
+	shown = word;
+}
+
+void rt_task_awaits(uint64_t nodes)
+{
+	if (unlikely(shown))
+		atomic_store_explicit(shown, nodes, memory_order_relaxed);
+}
+
 uint64_t rt_task_asks_ns(void)
 {
 	return served.gone ? rt_now_ns() + ASKS_NS : RT_FOREVER;

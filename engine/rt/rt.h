@@ -81,6 +81,13 @@ void rt_task_serves(bool (*gone)(void *arg), void *arg);
  * never come, holds nothing, and can fail, asks now and then, and ends with -EINTR.
  */
 bool rt_task_unwanted(void);
+/*
+ * The calling task's word for rt_task_awaits, which others may read; NULL: it has none. Not in the
+ * simulator.
+ */
+void rt_task_shows(_Atomic uint64_t *word);
+/* Shows that the calling task waits for these nodes (bits of their ids); 0: for none any more. */
+void rt_task_awaits(uint64_t nodes);
 /* When such a wait is to ask next: RT_FOREVER where there is nobody to go away. */
 uint64_t rt_task_asks_ns(void);
 /* What may wait in the runtime calls it first; so does a task before a system call that may. */

@@ -125,8 +125,12 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 }
 
 @test "a node is killed and its store is lost: others change what it only shared, its locks are free" {
-	local n waiting
-	mount_nodes
+	local n waiting asks
+	start_node 2
+	mount_node 1 &
+	mount_node 3
+	wait $!
+	wait_until 10 mountpoint -q "${M[2]}"
 	make_files
 	mkdir "${M[3]}/own3"
 	touch "${M[1]}/d/lock"
@@ -163,6 +167,12 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	done
 	timeout -s KILL 120 flock "${M[2]}/d/lock" touch "$DIR/locked" 3>&- &
 	waiting=$!
+	timeout -s KILL 120 touch "${M[2]}/d/2" 3>&- &
+	asks=$!
+	wait_until 20 waits_for 2 3
+	weft status "${M[2]}" | grep -qE "[12] requests? of this mount waits? for it, the first for"
+	weft status "${M[2]}" | grep -q "then: weft node fence $FILE 3, or.* weft node fence $FILE 3 --without-store"
+	weft status "${M[2]}" --prometheus | grep -q '^weft_peer_waiting_requests{.*peer="3"} [12]$'
 
 	# nor unasked, nor one that there is not
 	run on 1 weft node fence "$FILE" 3 --without-store </dev/null
@@ -177,13 +187,17 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	[ "$status" -eq 2 ]
 	[[ $output == *"node 1 is up"* ]]
 	[ ! -e "$DIR/locked" ]
+	wait_until 20 grep -qE "[12] requests? of this mount waits? for node 3 .*weft node fence $FILE 3" "$DIR/log2"
 
 	run on 1 weft node fence "$FILE" 3 --without-store --yes
 	echo "$output"
 	[ "$status" -eq 0 ]
 	[[ $output == *"Node 3 is dead"* ]]
 	[[ $output != *"could not be told"* ]]
-	wait "$waiting"
+	wait "$waiting" "$asks"
+	wait_until 20 fails waits_for 2 3
+	wait_until 20 grep -q "no request of this mount waits for node 3" "$DIR/log2"
+	[ "$(grep -c "of this mount wait" "$DIR/log2")" -eq 2 ] # each is said once
 	for n in 1 2; do
 		touch_all "$n"
 		timeout -s KILL 60 mkdir "${M[n]}/d/new$n"
@@ -384,5 +398,14 @@ assert len(data) == 65536 and all(data[i] in (5, 6) for i in range(0, 65536, 409
 	[ "$(cat "${M[3]}/f")" = new ]
 	umount_nodes 1 2 3
 }
+
+# On node $1 requests wait for node $2.
+waits_for() {
+	weft status "${M[$1]}" --json | python3 -c 'import json, sys
+node = [n for n in json.load(sys.stdin)["cluster"]["nodes"] if n["id"] == int(sys.argv[1])][0]
+sys.exit(not (node["waiting_requests"] and node["waiting_s"] > 0 and node["remedy"]))' "$2"
+}
+
+fails() { ! "$@"; }
 
 away_on() { weft status "${M[$1]}" | grep -q AWAY; } # each finds it out by itself

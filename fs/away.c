@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a daemon tells people of a node that is away: which, since when, how many requests wait for it,
+ * and what helps (docs/operations.md, "When a node is away").
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/daemon.h"
+
+bool away_remedy(const struct daemon *d, unsigned node, const struct member_link *l,
+	char out[AWAY_REMEDY_BYTES])
+{
+	const struct cluster_member *c = cluster_member(d->source.cluster, node);
+	const char *file = d->options.cluster_file;
+
+	if (!c || !file || l->up || l->left)
+		return false;
+	if (c->role == CLUSTER_CLIENT)
+		snprintf(out, AWAY_REMEDY_BYTES, "weft node fence %s %u", file, node);
+	else if (l->dead)
+		snprintf(out, AWAY_REMEDY_BYTES, "weft node fence %s %u --store PATH",
+			file, node);
+	else
+		snprintf(out, AWAY_REMEDY_BYTES,
+			"weft node fence %s %u, or, if its store is lost or cannot be "
+			"reached, weft node "
+			"fence %s %u --without-store",
+			file, node, file, node);
+	return true;
+}
+
+/* "node 3 (10.0.0.3:9338)" */
+static void name_of(const struct daemon *d, unsigned node, char *out, size_t cap)
+{
+	const struct cluster_member *c = cluster_member(d->source.cluster, node);
+	char addresses[NET_ADDRESS_BYTES] = "?";
+
+	if (c)
+		cluster_addresses_print(c, addresses, sizeof(addresses));
+	snprintf(out, cap, "node %u (%s)", node, addresses);
+}
+
+void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns)
+{
+	struct daemon *d = owner;
+	char name[NET_ADDRESS_BYTES + 20], remedy[AWAY_REMEDY_BYTES];
+	struct member_link l;
+	bool several = requests != 1;
+
+	name_of(d, node, name, sizeof(name));
+	if (!requests) {
+		weft_log(5, "no request of this mount waits for %s any more", name);
+		return;
+	}
+	if (!d->member || member_link(d->member, node, &l) != 0)
+		return;
+	if (l.up) { /* it has just come back; or another node does not hear it */
+		weft_log(4,
+			"%u request%s of this mount wait%s for %s since %.0f s: another "
+			"node does not "
+			"hear it; look at the network between them",
+			requests, several ? "s" : "", several ? "" : "s", name,
+			(double)for_ns / 1e9);
+		return;
+	}
+	if (!away_remedy(d, node, &l, remedy))
+		snprintf(remedy, sizeof(remedy),
+			"nothing else: what they need is in its store");
+	weft_log(4,
+		"%u request%s of this mount wait%s for %s, which is away for %.0f s. "
+		"Start it again; "
+		"if that cannot be, stop its machine, then: %s",
+		requests, several ? "s" : "", several ? "" : "s", name,
+		(double)(rt_now_ns() - l.since_ns) / 1e9, remedy);
+}
