@@ -95,9 +95,10 @@ static int check_mount(
 	mounts_each(top_visit, &top);
 	if (!*top.type)
 		return weft_error(err, -EINVAL, "not mounted%s",
-			geteuid() ? ", or by another user and named by its store or label; "
-				    "`sudo weft status` lists what root has mounted"
-				  : "");
+			geteuid()
+				? " by this user; `sudo weft status` lists what root has "
+				  "mounted"
+				: "");
 	if (!top.ours)
 		return weft_error(err, -EINVAL,
 			"what is mounted on %s is not of weft but %s; umount(8) takes it "
