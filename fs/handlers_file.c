@@ -17,6 +17,7 @@
 
 #include "fs/aside.h"
 #include "fs/handlers.h"
+#include "fs/mount.h"
 #include "fs/shim.h"
 
 /*
@@ -360,6 +361,13 @@ static bool write_aside(struct session *s, fuse_req_t req, fuse_ino_t ino,
 	return false;
 }
 
+/* As large as a request can be: write(2) may have more. One from memory that begins within a page has so much
+ * less. */
+static bool write_is_full(size_t size)
+{
+	return size > FUSE_IO_MAX - PAGE_SIZE;
+}
+
 void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	off_t offset, struct fuse_file_info *fi)
 {
@@ -367,7 +375,8 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	struct fs *fs = session_fs(s);
 	struct ops_caller caller = request_caller(req);
 	bool kills = shim_request_kills_setid();
-	bool append = (fi->flags & O_APPEND) && !shim_request_is_writeback();
+	bool appends = (fi->flags & O_APPEND) && !shim_request_is_writeback();
+	unsigned append = 0;
 	bool direct = shim_request_is_direct();
 	int64_t ret = request_may_change(req);
 	bool had_bits;
@@ -384,6 +393,8 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 		ops_file_paged(file_of(fi));
 	caller.keeps_setid = !kills;
 	had_bits = kills && has_setid_bits(fs, ino);
+	if (appends)
+		append = OPS_APPEND | (write_is_full(size) ? OPS_APPEND_MORE : 0);
 	if (fi->flags & O_DIRECT)
 		ops_passes_pages(fs, file_of(fi));
 	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);

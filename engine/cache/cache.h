@@ -234,6 +234,14 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
 int cache_fetch_exclusive(
 	struct cache *cache, const struct page_ref *refs, unsigned count);
+/*
+ * While this node may change the page, others do not get it before that moment (rt_now_ns; 0: they do). No
+ * ask waits for that longer than CACHE_KEEP_NS, and the note may be lost. Never waits.
+ */
+#define CACHE_KEEP_NS 100000000ull
+void cache_keep(struct cache *cache, page_id pid, uint64_t until_ns);
+/* Somebody was refused the page for that, and comes again in a moment. Never waits. */
+bool cache_keep_refused(struct cache *cache, page_id pid);
 /* The same for whoever can do without: -EHOSTUNREACH where a node would be waited for that is
  * away. */
 int cache_fetch_near(struct cache *cache, const struct page_ref *refs, unsigned count);

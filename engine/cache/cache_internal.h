@@ -97,6 +97,8 @@ struct stay {
 	_Atomic uint64_t look_version; /* when that was said, or it came */
 	_Atomic uint32_t skip, skips_left; /* stays in which none waits */
 	_Atomic bool open;
+	/* It is kept until then (cache_keep); the first ask since it came was refused for that then. */
+	_Atomic uint64_t kept_ns, refused_ns;
 };
 
 struct counter_stripe {

@@ -2,12 +2,13 @@
 /*
  * How long a page stays with a node that changes it again and again while others ask for it
  * (docs/many-nodes.md, "Time to use"). Without that each change of a page that several nodes
- * change costs a handover, which takes many times as long as the change.
+ * change costs a handover, which takes many times as long as the change. And how long with one that
+ * has asked for that, since it is about to change it again (cache_keep).
  *
- * Keeps: no ask waits longer than STAY_NS from the page's arrival on, whatever is noted here.
- * So notes may be lost, or be another page's: each page has one place, which it shares with
- * others, and takes over when it arrives. They are written under the page's latch; two pages
- * may write one place at once.
+ * Keeps: no ask waits longer than STAY_NS from the page's arrival on, and, where the page is kept,
+ * CACHE_KEEP_NS from the first refusal on, whatever is noted here. So notes may be lost, or be another
+ * page's: each page has one place, which it shares with others, and takes over when it arrives. They are
+ * written under the page's latch, but for cache_keep; two pages may write one place at once.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -26,16 +27,60 @@ static struct stay *stay_of(struct cache *c, const struct frame *f)
 	return &c->stay[table_hash(pid) % STAY_PLACES];
 }
 
+static void stay_take(struct stay *s, page_id pid)
+{
+	if (GET(s, pid) == pid)
+		return;
+	PUT(s, pid, pid);
+	PUT(s, skip, 0);
+	PUT(s, skips_left, 0);
+	PUT(s, open, false);
+	PUT(s, kept_ns, 0);
+	PUT(s, refused_ns, 0);
+}
+
+void cache_keep(struct cache *c, page_id pid, uint64_t until_ns)
+{
+	struct stay *s = &c->stay[table_hash(pid) % STAY_PLACES];
+
+	if (until_ns)
+		stay_take(s, pid);
+	if (GET(s, pid) == pid)
+		PUT(s, kept_ns, until_ns);
+}
+
+bool cache_keep_refused(struct cache *c, page_id pid)
+{
+	struct stay *s = &c->stay[table_hash(pid) % STAY_PLACES];
+
+	return GET(s, pid) == pid && GET(s, refused_ns);
+}
+
+/* The page is kept until then; 0: it is not. */
+static uint64_t kept_until(struct stay *s, uint64_t now)
+{
+	uint64_t kept = GET(s, kept_ns), refused = GET(s, refused_ns);
+
+	if (now >= kept) {
+		PUT(s, refused_ns, 0);
+		return 0;
+	}
+	if (!refused) {
+		refused = now;
+		PUT(s, refused_ns, refused);
+	}
+	if (now >= refused + CACHE_KEEP_NS)
+		return 0;
+	return MIN(MIN(kept, now + LOOK_NS), refused + CACHE_KEEP_NS);
+}
+
 void stay_begin(struct cache *c, const struct frame *f)
 {
 	page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 	struct stay *s = stay_of(c, f);
 
-	if (GET(s, pid) != pid) {
-		PUT(s, pid, pid);
-		PUT(s, skip, 0);
-		PUT(s, skips_left, 0);
-	}
+	stay_take(s, pid);
+	PUT(s, refused_ns, 0);
 	PUT(s, came_ns, rt_now_ns());
 	PUT(s, came_version, f->version);
 	PUT(s, look_version, f->version);
@@ -66,9 +111,12 @@ uint64_t stay_until(struct cache *c, const struct frame *f)
 	uint64_t now, end, look;
 	uint32_t left;
 
-	if (!GET(s, open) || GET(s, pid) != pid || frame_right(f) != PAGE_EXCLUSIVE)
+	if (GET(s, pid) != pid || frame_right(f) != PAGE_EXCLUSIVE)
 		return 0;
 	now = rt_now_ns();
+	look = kept_until(s, now);
+	if (look || !GET(s, open))
+		return look;
 	end = GET(s, came_ns) + STAY_NS;
 	look = GET(s, look_ns);
 	if (now < look)

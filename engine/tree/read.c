@@ -535,3 +535,18 @@ void tree_claim_with(
 		refs[count++] = (struct page_ref){.pid = leaf};
 	(void)cache_fetch_exclusive(t->cache, refs, count);
 }
+
+void tree_keep(struct tree *t, struct disk_key key, uint64_t until_ns)
+{
+	page_id leaf = claim_leaf(t, key, true);
+
+	if (leaf != PID_NONE)
+		cache_keep(t->cache, leaf, until_ns);
+}
+
+bool tree_keep_refused(struct tree *t, struct disk_key key)
+{
+	page_id leaf = claim_leaf(t, key, true);
+
+	return leaf != PID_NONE && cache_keep_refused(t->cache, leaf);
+}

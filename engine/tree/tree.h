@@ -126,6 +126,9 @@ void tree_claim(struct tree *t, struct disk_key key);
  * leaf is asked for in one round, also what is here to be read. count < cache_batch_max; refs has room for one more. */
 void tree_claim_with(
 	struct tree *t, struct disk_key key, struct page_ref *refs, unsigned count);
+/* Others do not get the leaf of the key before that moment (cache_keep; 0: they do). Never waits. */
+void tree_keep(struct tree *t, struct disk_key key, uint64_t until_ns);
+bool tree_keep_refused(struct tree *t, struct disk_key key);
 
 /*
  * This node's kernel may have, from here on, what it is told from the leaves of [from, to]

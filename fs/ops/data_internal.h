@@ -80,6 +80,9 @@ struct inode_state {
 	 * held over I/O and a writer asks again at once.
 	 */
 	struct rt_gate structure; /* of width 1 */
+	/* Under `structure`: an append of several calls has been under way since then, and is until then, if
+	 * no call of it comes (append.c). 0: none is. */
+	uint64_t appending_ns, appending_until_ns;
 	/* Odd while this node unmaps pages, changed by it (map_view). Written under
 	 * `structure`. */
 	_Atomic uint32_t map_sequence;
@@ -407,11 +410,19 @@ int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block);
 /* kernel_sizes.c. A cut has been committed, and is not answered: no larger size is told from here on. Waits. */
 void sizes_cut(struct fs *fs, struct inode_state *st, uint64_t size);
 
+/*
+ * append.c: around a call that appends, under `structure`. `more`: another one may go on where it ends. True:
+ * it may be the first of several. append_commits comes before its transaction. append_begin waits a little.
+ */
+bool append_begin(struct fs *fs, struct inode_state *st, bool more);
+void append_commits(struct fs *fs, struct inode_state *st, bool first);
+void append_end(struct fs *fs, struct inode_state *st, bool more);
+
 /* data_read.c. ops_read on a state; the atime follows if `accessed`. */
 int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len,
 	bool accessed, ops_sink sink, void *arg);
 /* data_write.c. ops_write on a state, of one byte or more. */
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
-	uint64_t offset, const void *buf, size_t len, bool append);
+	uint64_t offset, const void *buf, size_t len, unsigned append);
 
 #endif

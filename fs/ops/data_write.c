@@ -42,7 +42,9 @@ struct write_call {
 	struct map_view *view;   /* of that and the mapping */
 	unsigned stale;          /* how many views in a row did not stand */
 	bool locked;
-	bool append;   /* only at the end */
+	bool append; /* only at the end */
+	bool more;   /* and another call may go on there, */
+	bool first;  /* while none was before this one (append.c) */
 	/* only what has no page yet, within the file, whose bytes stay what they are; -EAGAIN:
 	 * `absent` is to be had first */
 	bool holes;
@@ -570,6 +572,8 @@ static int piece_run(struct write_piece *p)
 	if (fresh_pages)
 		cache_fill_begin(w->fs->volume->cache, fresh_pages);
 	rc = fill(p);
+	if (w->append)
+		append_commits(w->fs, w->st, w->first);
 	if (rc == 0)
 		rc = ops_run(w->fs, 0, publish_body, p, &pos);
 	if (rc == 0)
@@ -763,9 +767,12 @@ static int64_t append_all(
 
 	call_lock(w);
 	w->append = true;
+	w->first = append_begin(w->fs, w->st, w->more);
 	for (unsigned tries = 0; rc == -ESTALE; tries++) {
-		if (tries == views_max(w->fs))
-			return -EUCLEAN;
+		if (tries == views_max(w->fs)) {
+			rc = -EUCLEAN;
+			break;
+		}
 		if (tries)
 			rt_yield();
 		w->stale = tries;
@@ -777,6 +784,7 @@ static int64_t append_all(
 		*offset = w->inode.size;
 		rc = write_at(w, *offset, bytes, len);
 	}
+	append_end(w->fs, w->st, w->more && rc == (int64_t)len);
 	return rc;
 }
 
@@ -810,11 +818,12 @@ static int64_t call_run(
 }
 
 int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_caller *c,
-	uint64_t offset, const void *buf, size_t len, bool append)
+	uint64_t offset, const void *buf, size_t len, unsigned append)
 {
-	struct write_call w = {.fs = fs, .st = st, .c = c};
+	struct write_call w = {
+		.fs = fs, .st = st, .c = c, .more = append & OPS_APPEND_MORE};
 
-	return call_run(&w, offset, buf, len, append);
+	return call_run(&w, offset, buf, len, append & OPS_APPEND);
 }
 
 /*
@@ -836,7 +845,7 @@ int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block)
 }
 
 int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
-	uint64_t offset, const void *buf, size_t len, bool append)
+	uint64_t offset, const void *buf, size_t len, unsigned append)
 {
 	int rc;
 
@@ -849,6 +858,7 @@ int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = kernel_stores_await(fs, file->state);
 	if (rc < 0)
 		return rc;
-	return data_write(
-		fs, file->state, c, offset, buf, len, append || (file->flags & O_APPEND));
+	if (file->flags & O_APPEND)
+		append |= OPS_APPEND;
+	return data_write(fs, file->state, c, offset, buf, len, append);
 }

@@ -227,10 +227,15 @@ int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
  */
 int ops_read_kept(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
 	ops_sink sink, void *arg);
-/* Bytes written (all, or up to where -ENOSPC or -EIO stopped it), or an error. O_APPEND
- * of the open or `append` writes at the true end. */
+/*
+ * Bytes written (all, or up to where -ENOSPC or -EIO stopped it), or an error. O_APPEND
+ * of the open or OPS_APPEND writes at the true end. OPS_APPEND_MORE: the caller may have more of the same
+ * record at once; other nodes' appends wait for that, some milliseconds (many-nodes.md, "Operations").
+ */
+#define OPS_APPEND      1u
+#define OPS_APPEND_MORE 2u /* with the first */
 int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller *c,
-	uint64_t offset, const void *buf, size_t len, bool append);
+	uint64_t offset, const void *buf, size_t len, unsigned append);
 int ops_fsync(struct fs *fs, uint64_t ino, bool data_only); /* files and directories */
 int ops_syncfs(struct fs *fs);
 /* mode: FALLOC_FL_* : 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE[|KEEP_SIZE]; else

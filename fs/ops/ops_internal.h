@@ -3,7 +3,7 @@
  * What the files of fs/ops share: the filesystem's state, the transaction loop, inodes,
  * entries, and the boundary between its two halves: names and attributes (fs.c, inode.c,
  * entry.c, namei.c, link.c, rename.c, dir.c, xattr.c, acl.c) and file data (file.c,
- * times.c, dirty.c, extent.c, data_*.c, truncate.c, falloc.c, sync.c, orphan.c,
+ * times.c, dirty.c, extent.c, data_*.c, append.c, truncate.c, falloc.c, sync.c, orphan.c,
  * reclaim.c, lock*.c).
  */
 #ifndef WEFT_OPS_INTERNAL_H

@@ -22,6 +22,8 @@
 #define SEEDS  60
 
 /* Whose a page is. */
+#define STAY_MOST (STAY_NS + CACHE_KEEP_NS)
+
 struct page {
 	enum page_mode here, there; /* rights */
 	bool busy;                  /* changes hands */
@@ -30,7 +32,7 @@ struct page {
 	bool known;                 /* was ever written */
 	bool metadata;              /* changed by mini-transactions */
 	uint64_t stayed_ns; /* since it came: when it was first refused with -ETIME */
-	uint64_t stamp;             /* last written, anywhere */
+	uint64_t stamp;     /* last written, anywhere */
 	uint64_t version;
 	lsn_t together; /* end of the last record that changed it with another */
 	/* the rival's copy, and for its own pages what it has persisted */
@@ -272,15 +274,15 @@ static const struct coherence_ops rival_ops = {
 	.close = rival_close,
 };
 
-/* A page that came and is in use may stay for a while, and no longer. */
+/* A page that came and is in use, or is kept, may stay for a while, and no longer. */
 static void check_stay(struct rival *w, struct page *p, const struct coherence_image *i)
 {
 	uint64_t now = rt_now_ns();
 
 	if (!p->stayed_ns)
 		p->stayed_ns = now;
-	HOLDS(now < p->stayed_ns + STAY_NS && i->stays_until_ns > now &&
-		i->stays_until_ns <= p->stayed_ns + STAY_NS);
+	HOLDS(now < p->stayed_ns + STAY_MOST && i->stays_until_ns > now &&
+		i->stays_until_ns <= p->stayed_ns + STAY_MOST);
 	w->stayed++;
 }
 
@@ -677,6 +679,71 @@ static void what_is_owed_of_a_page_that_is_back_is_persisted_in_need(void **stat
 		assert_int_equal(rt_sim_run(seed, NULL, run_owed_and_back, NULL), 0);
 }
 
+/* ---- kept ----------------------------------------------------------------------------------- */
+
+/* Here alone, and nothing else keeps it. */
+static void have(struct rival *w)
+{
+	overwrite(w, 0);
+	w->page[0].arrived = false;
+	rt_sleep_ns(2 * STAY_NS);
+}
+
+static bool is_taken(struct rival *w)
+{
+	take(w, 0, PAGE_EXCLUSIVE);
+	return w->page[0].here == PAGE_INVALID;
+}
+
+/* So long it is refused. `again`: what keeps it is said anew each time. */
+static uint64_t refused_for(struct rival *w, uint64_t keep_ns, bool again)
+{
+	uint64_t begin = rt_now_ns();
+
+	cache_keep(w->e.cache, pid_of(0), begin + keep_ns);
+	while (!is_taken(w)) {
+		HOLDS(cache_keep_refused(w->e.cache, pid_of(0)));
+		rt_sleep_ns(50000);
+		if (again)
+			cache_keep(w->e.cache, pid_of(0), rt_now_ns() + keep_ns);
+	}
+	return rt_now_ns() - begin;
+}
+
+static int run_kept(void *arg)
+{
+	struct rival *w = rt_alloc(sizeof(*w));
+	uint64_t ns;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	w->base.ops = &rival_ops;
+	w->base.shard = 0;
+	engine_open_with(&w->e, DISK, FRAMES, &w->base);
+	have(w);
+	ns = refused_for(w, 5000000, false);
+	HOLDS(ns >= 5000000 && ns < 6000000);
+	HOLDS(!cache_keep_refused(w->e.cache, pid_of(0)));
+	have(w);
+	cache_keep(w->e.cache, pid_of(0), rt_now_ns() + 5000000);
+	HOLDS(!is_taken(w));
+	cache_keep(w->e.cache, pid_of(0), 0);
+	HOLDS(is_taken(w));
+	have(w);
+	ns = refused_for(w, 10000000, true);
+	HOLDS(ns >= CACHE_KEEP_NS && ns < CACHE_KEEP_NS + 1000000);
+	OK(cache_checkpoint(w->e.cache));
+	engine_close(&w->e);
+	rt_free(w);
+	return 0;
+}
+
+static void a_page_is_kept_for_a_bounded_time(void **state)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++)
+		assert_int_equal(rt_sim_run(seed, NULL, run_kept, NULL), 0);
+}
+
 /* ---- allocated anew while it is not known whose it is ---------------------------------------- */
 
 static int (*allocate)(
@@ -726,6 +793,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_can_only_be_read_is_not_cleared),
+		cmocka_unit_test(a_page_is_kept_for_a_bounded_time),
 		cmocka_unit_test(a_page_is_what_was_written_last_wherever_that_was),
 		cmocka_unit_test(
 			what_is_owed_of_a_page_that_is_back_is_persisted_in_need),
