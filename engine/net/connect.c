@@ -112,6 +112,7 @@ static void what_is_due(struct connect_net *net)
 	connect_due(net, net->listen_at);
 	connect_due(net, net->next_tick);
 	connect_due(net, connect_expire(net, now));
+	connect_due(net, connect_strangers_due(net, now));
 	dial_due(net, now);
 }
 

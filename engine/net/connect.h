@@ -15,6 +15,7 @@
 struct net_tls;
 
 #define CONNECT_PLACES_MAX 16u
+#define CONNECT_FROM_BYTES 160u
 
 /* Where a node listens: an address of its, or one of those that a name among them stands for. */
 struct connect_place {
@@ -86,7 +87,24 @@ struct net_connection {
 	bool gone;     /* freed at the end of the round */
 	void *offer;   /* the transport's: what this end shares; NULL: nothing yet */
 	char why[448]; /* the transport's words for a failure; empty: the code's */
+	char from[CONNECT_FROM_BYTES]; /* of one that came in: who is at its other end */
 	struct net_connection *next;
+};
+
+/* Why a stranger's connection is refused: an enum wire_refusal, or one of these. */
+enum connect_cause_kind {
+	CONNECT_GARBAGE = WIRE_REFUSALS, /* it does not say what a node says */
+	CONNECT_CHANGED,                 /* a greeting with a wrong checksum */
+	CONNECT_CAUSES
+};
+
+#define CONNECT_LINE_BYTES 512u
+
+/* What the log is told of one cause (stranger.c). */
+struct connect_cause {
+	uint64_t until; /* the end of its minute; 0: none has begun */
+	unsigned said, more;
+	char last[CONNECT_LINE_BYTES]; /* of `more` */
 };
 
 struct connect_net;
@@ -164,7 +182,7 @@ struct connect_net {
 	unsigned incoming;
 	uint64_t next_due, next_tick;
 	uint64_t deaf_until; /* 0: listening. No more sockets were to be had */
-	uint64_t unknown_logged_at;
+	struct connect_cause cause[CONNECT_CAUSES];
 	void *tls;                 /* context; NULL: none */
 	_Atomic bool held;         /* a peer has something that NET_MORE held back */
 	_Atomic bool ended;        /* a peer has ops whose `done` is to be called */
@@ -256,6 +274,14 @@ uint64_t connect_expire(struct connect_net *net, uint64_t now);
 /* Frees what is gone; all of them at the end. */
 void connect_bury(struct connect_net *net, bool all);
 
+/* ---- stranger.c: who is refused before he has proven anything ---------------------------------- */
+
+/* Tells the log, or counts. */
+void connect_stranger(
+	struct connect_net *net, enum connect_cause_kind cause, const char *line);
+/* Tells what was only counted, where its time has come; the earliest that is left. */
+uint64_t connect_strangers_due(struct connect_net *net, uint64_t now);
+
 /* ---- queue.c: all but those that say otherwise with send_lock held ------------------------ */
 
 #define NET_QUEUE_SHORT 1024u
@@ -311,7 +337,8 @@ int net_tls_open(struct connect_net *net, struct weft_error *err);
 void net_tls_close(struct connect_net *net);
 /* Begins TLS on a connected stream. */
 int net_tls_begin(struct connect_net *net, struct net_stream *s, bool dialer);
-/* 0: done; -EAGAIN: more is to come; -EPROTOTYPE: no TLS at the other end; or it failed. */
+/* 0: done; -EAGAIN: more is to come; -EPROTOTYPE: no TLS at the other end; -EPROTO: garbage; or it
+ * failed. */
 int net_tls_shake(struct net_stream *s, unsigned *wanted);
 
 #endif

@@ -13,9 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LOG_UNKNOWN_EVERY_NS 10000000000ull
-#define DEAF_NS              100000000ull
-#define REACH_NS             2000000000ull /* for a place that is not the last */
+#define DEAF_NS          100000000ull
+#define REACH_NS         2000000000ull /* for a place that is not the last */
+#define GREETING_CHANGED "its greeting is changed on the way: a checksum is wrong"
+#define NO_GREETING                                                                      \
+	"it does not speak weft's protocol: another program calls, or looks for open "   \
+	"ports"
 
 static struct net_connection *connection_new(
 	struct connect_net *net, struct rt_socket *socket, bool dialer, unsigned events)
@@ -101,32 +104,62 @@ bool connect_say(struct net_connection *c, const void *what, size_t bytes)
 	return !net_stream_pending(&c->stream);
 }
 
-/* Who sends a lot of those is told of once in a while. */
-static void log_unknown(struct connect_net *net, const struct net_connection *c,
-	uint32_t reason, uint32_t detail)
+/* Of a connection that came in: where from, who it says it is, and what is wrong. */
+static void stranger_text(const struct net_connection *c, bool says_who, const char *why,
+	char out[CONNECT_LINE_BYTES])
 {
-	uint64_t now = rt_now_ns();
-	char why[160];
-
-	if (net->unknown_logged_at && now - net->unknown_logged_at < LOG_UNKNOWN_EVERY_NS)
-		return;
-	net->unknown_logged_at = now;
-	wire_refusal_text(why, sizeof(why), reason, detail, false);
-	/* what another version's HELLO says besides is not known */
-	if (!c->greeting.theirs.bytes || reason == WIRE_OTHER_VERSION)
-		weft_log(4, "a connection is refused: %s", why);
-	else
-		weft_log(4, "a connection that says it is node %u is refused: %s",
+	if (!says_who)
+		snprintf(out, CONNECT_LINE_BYTES, "a connection from %s is refused: %s",
+			c->from, why);
+	else if (c->greeting.proven)
+		snprintf(out, CONNECT_LINE_BYTES,
+			"a connection from %s, of node %u, is refused: %s", c->from,
 			c->greeting.theirs.node, why);
+	else
+		snprintf(out, CONNECT_LINE_BYTES,
+			"a connection from %s, which says it is node %u, is refused: %s",
+			c->from, c->greeting.theirs.node, why);
 }
 
 /* Events come one at a time with the messages of a link that there may be. */
-static void tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
+static void tell_refused(struct connect_net *net, const struct net_connection *c,
+	uint32_t reason, uint32_t detail, bool theirs)
 {
-	rt_mutex_lock(&connect_peer_of(peer)->event_lock);
-	net_tell_refused(peer, reason, detail, theirs);
-	rt_mutex_unlock(&connect_peer_of(peer)->event_lock);
+	const struct net_greeting *g = &c->greeting;
+	/* what another version's HELLO says besides is not known */
+	bool says_who = g->theirs.bytes && reason != WIRE_OTHER_VERSION;
+	char why[160], text[CONNECT_LINE_BYTES];
+
+	wire_refusal_text(why, sizeof(why), reason, detail, theirs);
+	stranger_text(c, says_who, why, text);
+	if (!g->proven)
+		connect_stranger(net,
+			reason < WIRE_REFUSALS ? (enum connect_cause_kind)reason
+					       : CONNECT_GARBAGE,
+			text);
+	if (!g->peer)
+		return;
+	rt_mutex_lock(&connect_peer_of(g->peer)->event_lock);
+	net_tell_refused(g->peer, reason, g->proven, text);
+	rt_mutex_unlock(&connect_peer_of(g->peer)->event_lock);
+}
+
+/* It says nothing that a node says, or not as it was sent. A connection that breaks, or is silent, is
+ * not told of. */
+static void tell_malformed(
+	struct connect_net *net, const struct net_connection *c, int code)
+{
+	bool hello = c->greeting.theirs.bytes, changed = code == -EBADMSG;
+	char text[CONNECT_LINE_BYTES];
+
+	if (code != -EPROTO && !changed)
+		return;
+	stranger_text(c, hello && !changed,
+		changed ? GREETING_CHANGED
+		: hello ? "what it says behind its HELLO is malformed"
+			: NO_GREETING,
+		text);
+	connect_stranger(net, changed ? CONNECT_CHANGED : CONNECT_GARBAGE, text);
 }
 
 static void tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why)
@@ -246,10 +279,7 @@ static void refused(struct connect_net *net, struct net_connection *c, uint32_t 
 		dialed_in_vain(net, c, wire_refusal_code(reason), reason, why);
 		return;
 	}
-	if (c->greeting.peer)
-		tell_refused(c->greeting.peer, reason, detail, theirs);
-	else if (!theirs)
-		log_unknown(net, c, reason, detail);
+	tell_refused(net, c, reason, detail, theirs);
 	connection_end(net, c);
 }
 
@@ -269,11 +299,14 @@ void connect_failed(struct connect_net *net, struct net_connection *c, int code)
 {
 	if (c->gone)
 		return;
-	if (c->greeting.dialer)
+	if (c->greeting.dialer) {
 		dialed_in_vain(
 			net, c, code, 0, c->why[0] ? c->why : strerrordesc_np(-code));
-	else
-		connection_end(net, c);
+		return;
+	}
+	if (!c->greeting.proven)
+		tell_malformed(net, c, code);
+	connection_end(net, c);
 }
 
 /* ---- steps -------------------------------------------------------------------------------- */
@@ -302,8 +335,7 @@ static bool say_proof(struct connect_net *net, struct net_connection *c)
 /* It may say anything, be it the key that is wrong in it. */
 static void greeting_changed(struct connect_net *net, struct net_connection *c)
 {
-	snprintf(c->why, sizeof(c->why),
-		"its greeting is changed on the way: a checksum is wrong");
+	snprintf(c->why, sizeof(c->why), GREETING_CHANGED);
 	connect_failed(net, c, -EBADMSG);
 }
 
@@ -647,6 +679,8 @@ void connect_accept_all(struct connect_net *net, struct connect_listener *listen
 			continue;
 		}
 		c->place = (unsigned)(listener - net->listener);
+		/* now: who has gone when it is refused is not known any more */
+		rt_socket_peer_name(socket, c->from, sizeof(c->from));
 		begin_tls(net, c);
 	}
 }

@@ -67,6 +67,7 @@ int net_greeting_proof(struct net *net, struct net_greeting *g,
 	*detail = 0;
 	if (!wire_proof_check(proof, net->options.key, !g->dialer, dialer, listener))
 		return WIRE_WRONG_KEY;
+	g->proven = true;
 	if (skew > net->options.clock_skew_ns) {
 		*detail = (uint32_t)MIN(skew / 1000000000u, UINT32_MAX);
 		return WIRE_CLOCKS;
@@ -110,7 +111,7 @@ void net_tell_up(struct net_peer *peer)
 		.text = "connected",
 	};
 
-	peer->refused_code = 0;
+	memset(peer->refused, 0, sizeof(peer->refused));
 	net_count(&peer->counters.links, 1);
 	tell(peer, &e);
 }
@@ -153,44 +154,50 @@ void net_tell_down(struct net_peer *peer, int code)
 	tell(peer, &e);
 }
 
-static void tell_once(
-	struct net_peer *peer, int code, uint32_t reason, const char *why, bool dialed)
+static void tell_once(struct net_peer *peer, const struct net_event *e, uint32_t reason)
+{
+	enum net_refused_kind kind = e->dialed   ? NET_REFUSED_DIALED
+				     : e->proven ? NET_REFUSED_PROVEN
+						 : NET_REFUSED_STRANGER;
+	struct net_refused *last = &peer->refused[kind];
+
+	if (last->code == e->code && last->reason == reason)
+		return;
+	*last = (struct net_refused){e->code, reason};
+	tell(peer, e);
+}
+
+void net_tell_refused(
+	struct net_peer *peer, uint32_t reason, bool proven, const char *text)
+{
+	struct net_event e = {
+		.kind = NET_LINK_REFUSED,
+		.code = wire_refusal_code(reason),
+		.proven = proven,
+		.session = peer->session,
+		.text = text,
+	};
+
+	tell_once(peer, &e, reason);
+}
+
+void net_tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why)
 {
 	char text[NET_ADDRESS_BYTES + NET_WHY_BYTES + 64];
 	struct net_event e = {
 		.kind = NET_LINK_REFUSED,
 		.code = code,
-		.dialed = dialed,
+		.dialed = true,
 		.session = peer->session,
 		.text = text,
 	};
 
-	if (peer->refused_code == code && peer->refused_reason == reason &&
-		peer->refused_dialed == dialed)
-		return;
-	peer->refused_code = code;
-	peer->refused_reason = reason;
-	peer->refused_dialed = dialed;
 	/* Of several addresses each is named with what became of it. */
-	if (!peer->address[0] || (dialed && strchr(peer->address, ',')))
+	if (!peer->address[0] || strchr(peer->address, ','))
 		snprintf(text, sizeof(text), "cannot connect with node %u: %s",
 			peer->node, why);
 	else
 		snprintf(text, sizeof(text), "cannot connect with node %u (%.255s): %s",
 			peer->node, peer->address, why);
-	tell(peer, &e);
-}
-
-void net_tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs)
-{
-	char why[160];
-
-	wire_refusal_text(why, sizeof(why), reason, detail, theirs);
-	tell_once(peer, wire_refusal_code(reason), reason, why, false);
-}
-
-void net_tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why)
-{
-	tell_once(peer, code, mark, why, true);
+	tell_once(peer, &e, mark);
 }

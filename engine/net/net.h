@@ -58,6 +58,8 @@ struct net_event {
 	enum net_event_kind kind;
 	int code; /* why: negative errno; 0 for UP */
 	bool dialed; /* it was this node that connected. REFUSED: so it is no stranger's doing */
+	bool proven; /* REFUSED, not dialed: the other end has the key. If not, the network has told
+			the log of it, and anybody may have sent it */
 	uint64_t session;     /* counts the links with this peer */
 	uint64_t incarnation; /* the peer's */
 	enum net_role role;   /* the peer's */

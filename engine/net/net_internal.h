@@ -74,6 +74,19 @@ struct net_known {
 	uint8_t role;
 };
 
+/* Of whose attempts: one kind does not make another kind's news of what was told. */
+enum net_refused_kind {
+	NET_REFUSED_DIALED, /* ours */
+	NET_REFUSED_PROVEN, /* the peer's */
+	NET_REFUSED_STRANGER,
+	NET_REFUSED_KINDS
+};
+
+struct net_refused {
+	int code;        /* 0: none */
+	uint32_t reason; /* tells apart those of one code */
+};
+
 struct net_peer_counters {
 	/* by who sends */
 	_Alignas(64) _Atomic uint64_t messages_out, writes_out, reads_out, atomics_out,
@@ -94,9 +107,7 @@ struct net_peer {
 	uint64_t session;
 	char reached[NET_ADDRESS_BYTES]; /* by what address the last link was made */
 	bool dialed;                     /* and by whom */
-	int refused_code;                /* the last one told, until UP */
-	uint32_t refused_reason;         /* tells apart those of one code */
-	bool refused_dialed;
+	struct net_refused refused[NET_REFUSED_KINDS]; /* the last ones told, until UP */
 	_Atomic uint32_t up;
 	_Atomic uint64_t
 		checksum_log_ns; /* no log line of a checksum error before that */
@@ -126,6 +137,7 @@ static inline bool net_peer_dials(const struct net_peer *peer)
 struct net_greeting {
 	struct net_peer *peer; /* NULL: not known yet */
 	bool dialer;
+	bool proven; /* the other end has the key: it is a member */
 	struct wire_hello ours, theirs;
 };
 
@@ -170,9 +182,9 @@ static inline void net_after_receive(const struct net_peer *from)
 /* Tell the owner. */
 void net_tell_up(struct net_peer *peer);
 void net_tell_down(struct net_peer *peer, int code);
-/* An attempt of the peer's. */
+/* An attempt of the peer's, or of who says that it is the peer: `text` says so. */
 void net_tell_refused(
-	struct net_peer *peer, uint32_t reason, uint32_t detail, bool theirs);
+	struct net_peer *peer, uint32_t reason, bool proven, const char *text);
 /* One of ours: what became of each address. `mark` tells apart what has the same code. */
 void net_tell_failed(struct net_peer *peer, int code, uint32_t mark, const char *why);
 

@@ -21,12 +21,16 @@
 #define PSK_LABEL    "weft/net tls psk"
 #define PSK_IDENTITY "weft"
 #define CIPHER       "TLS_AES_128_GCM_SHA256"
+/* What records of TLS begin with: their type */
+#define TLS_RECORD_FIRST 20
+#define TLS_RECORD_LAST  23
 
 struct net_tls {
 	SSL *ssl;
 	struct rt_socket *socket;
 	struct rt_mutex lock; /* all of this */
 	bool plain;           /* the other end does not speak TLS */
+	bool garbage;         /* nor what a node says without it */
 	bool any;             /* something has come */
 	size_t first, end;    /* of out */
 	uint8_t out[OUT_BYTES];
@@ -64,10 +68,12 @@ static int bio_read(BIO *bio, char *to, int length)
 	BIO_clear_retry_flags(bio);
 	if (n == -EAGAIN)
 		BIO_set_retry_read(bio);
-	/* "WEFTHELO" or "WEFTNOPE"; a record of TLS begins with 22. */
+	/* "WEFTHELO" or "WEFTNOPE" */
 	if (n > 0 && !t->any) {
 		t->any = true;
 		t->plain = to[0] == 'W';
+		t->garbage = !t->plain &&
+			     (to[0] < TLS_RECORD_FIRST || to[0] > TLS_RECORD_LAST);
 	}
 	return n < 0 ? -1 : (int)n;
 }
@@ -258,6 +264,8 @@ int net_tls_shake(struct net_stream *s, unsigned *wanted)
 	*wanted = RT_READABLE | (t->end ? RT_WRITABLE : 0u);
 	if (t->plain)
 		return -EPROTOTYPE;
+	if (t->garbage)
+		return -EPROTO;
 	if (error == SSL_ERROR_WANT_READ || (error == SSL_ERROR_NONE && t->end))
 		return -EAGAIN;
 	if (error == SSL_ERROR_SYSCALL || error == SSL_ERROR_ZERO_RETURN)

@@ -40,6 +40,11 @@ void rt_socket_name(struct rt_socket *listener, char *out, size_t size)
 	ops()->name(listener, out, size);
 }
 
+void rt_socket_peer_name(struct rt_socket *s, char *out, size_t size)
+{
+	ops()->peer_name(s, out, size);
+}
+
 int rt_socket_accept(struct rt_socket **out, struct rt_socket *listener)
 {
 	return ops()->accept(out, listener);

@@ -322,6 +322,24 @@ static void socket_name(struct rt_socket *s, char *out, size_t size)
 		to_text((struct sockaddr *)&sa, length, out, size);
 }
 
+static void socket_peer_name(struct rt_socket *s, char *out, size_t size)
+{
+	struct sockaddr_storage sa;
+	struct ucred peer;
+	socklen_t length = sizeof(sa), peer_length = sizeof(peer);
+
+	memset(&sa, 0, sizeof(sa));
+	if (getpeername(s->fd, (struct sockaddr *)&sa, &length))
+		snprintf(out, size, "an address that is gone");
+	else if (sa.ss_family != AF_UNIX)
+		to_text((struct sockaddr *)&sa, length, out, size);
+	else if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_length))
+		snprintf(out, size, "a process of this machine");
+	else
+		snprintf(out, size, "process %d of user %u of this machine", peer.pid,
+			peer.uid);
+}
+
 static int socket_accept(struct rt_socket **out, struct rt_socket *listener)
 {
 	int fd, r;
@@ -683,6 +701,7 @@ const struct rt_socket_ops rt_real_socket_ops = {
 	.print = address_print,
 	.listen = socket_listen,
 	.name = socket_name,
+	.peer_name = socket_peer_name,
 	.accept = socket_accept,
 	.connect = socket_connect,
 	.connected = socket_connected,

@@ -37,6 +37,7 @@ struct rt_socket_ops {
 	int (*listen)(struct rt_socket **out, const struct rt_address *at,
 		struct weft_error *err);
 	void (*name)(struct rt_socket *listener, char *out, size_t size);
+	void (*peer_name)(struct rt_socket *s, char *out, size_t size);
 	int (*accept)(struct rt_socket **out, struct rt_socket *listener);
 	int (*connect)(struct rt_socket **out, const struct rt_address *to);
 	int (*connected)(struct rt_socket *s);

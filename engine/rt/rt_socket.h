@@ -43,6 +43,9 @@ int rt_socket_listen(
 	struct rt_socket **out, const struct rt_address *at, struct weft_error *err);
 /* Where it listens: port 0 has become a real one. */
 void rt_socket_name(struct rt_socket *listener, char *out, size_t size);
+/* Who is at the other end of one that was accepted: an address, or what is known of a process of
+ * this machine. */
+void rt_socket_peer_name(struct rt_socket *s, char *out, size_t size);
 /* -EAGAIN: nobody is there. */
 int rt_socket_accept(struct rt_socket **out, struct rt_socket *listener);
 /* Begins to connect; it has ended when the socket is writable. */

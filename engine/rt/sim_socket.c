@@ -337,6 +337,11 @@ static void sim_name(struct rt_socket *s, char *out, size_t size)
 	snprintf(out, size, "%s", s->name);
 }
 
+static void sim_peer_name(struct rt_socket *s, char *out, size_t size)
+{
+	snprintf(out, size, "simulated node %u", s->other_node);
+}
+
 static int sim_accept(struct rt_socket **out, struct rt_socket *listener)
 {
 	struct rt_socket *s = listener->accept_first;
@@ -778,6 +783,7 @@ const struct rt_socket_ops rt_sim_socket_ops = {
 	.print = sim_print,
 	.listen = sim_listen,
 	.name = sim_name,
+	.peer_name = sim_peer_name,
 	.accept = sim_accept,
 	.connect = sim_connect,
 	.connected = sim_connected,

@@ -119,14 +119,16 @@ static void link_refused(struct member *m, unsigned node, const struct net_event
 	struct member_link *l = &m->other[node].link;
 
 	rt_mutex_lock(&m->lock);
-	snprintf(l->text, sizeof(l->text), "%s", event->text);
+	if (event->dialed || event->proven || !l->up)
+		snprintf(l->text, sizeof(l->text), "%s", event->text);
 	if (event->dialed && !may_pass(event->code))
 		weft_error(&m->refusal, event->code, "%s", event->text);
 	rt_mutex_unlock(&m->lock);
 	if (event->code == -ESTALE)
 		member_doubted(m);
 	/* who is waited for is told anyway (wait_for_others), and why by weft status */
-	weft_log(may_pass(event->code) ? 7 : 4, "%s", event->text);
+	if (event->dialed || event->proven)
+		weft_log(may_pass(event->code) ? 7 : 4, "%s", event->text);
 }
 
 static void link_changed(struct member *m, unsigned node, const struct net_event *event)

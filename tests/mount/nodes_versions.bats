@@ -67,6 +67,18 @@ call_as_other() {
 	END
 }
 
+# It, and what is no weft at all, each many times, one after the other.
+call_in_turns() {
+	on 2 python3 - "$OTHER" <<-'END'
+		import socket, struct, sys
+		for said in (struct.pack("<8sII", b"WEFTHELO", int(sys.argv[1]), 16), b"GET / HT") * 20:
+		    s = socket.create_connection(("10.77.0.1", 9338), 20)
+		    s.sendall(said)
+		    while s.recv(4096):
+		        pass
+	END
+}
+
 # Both copies of the superblock have that number at that byte, with a checksum that fits, or not.
 set_super() { # STORE BYTE NUMBER whole|torn
 	python3 - "$@" <<-'END'
@@ -120,7 +132,9 @@ works() {
 	start_node 1
 	wait_until 20 grep -q 'waiting for node 2 (10.77.0.2:9338)' "$DIR/log1"
 	call_as_other
-	wait_until 20 grep -qF "a connection is refused: $SPEAKS" "$DIR/log1"
+	wait_until 20 grep -q "a connection from 10.77.0.2:[0-9]* is refused: $SPEAKS" "$DIR/log1"
+	call_in_turns # three lines a minute for each of both causes
+	[ "$(grep -c "a connection from 10.77.0.2:[0-9]* is refused" "$DIR/log1")" -lt 20 ]
 	kill -0 "$STARTED"
 	mount_node 2
 	wait_until 20 mountpoint -q "${M[1]}"

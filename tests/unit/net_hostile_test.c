@@ -377,6 +377,116 @@ static int each_refusal_says_why(void *arg)
 	return 0;
 }
 
+/* ---- what the log is told of them ---------------------------------------------------------------- */
+
+#define FORGED 8u /* kinds of greetings */
+#define ROUNDS 25u
+
+static struct {
+	unsigned lines, more; /* of one connection; of the others of a minute */
+	unsigned left_out;    /* what the latter say */
+	unsigned right[FORGED], nameless;
+} told;
+
+/* By what the log knows each kind. */
+static const char *const forged_texts[FORGED] = {
+	" is refused: it does not speak weft's protocol",
+	" is refused: it speaks version 5 of the protocol",
+	", which says it is node 2, is refused: it belongs to another volume",
+	", which says it is node 2, is refused: it belongs to another cluster",
+	" is refused: no node of that id is in the cluster file",
+	", which says it is node 2, is refused: it does not have this cluster's key",
+	" is refused: its greeting is changed on the way",
+	", which says it is node 2, is refused: it uses another transport",
+};
+
+static void count_lines(int level, const char *line)
+{
+	unsigned n;
+
+	if (sscanf(line, "%u more connections", &n) == 1) {
+		told.more++;
+		told.left_out += n;
+		return;
+	}
+	if (strncmp(line, "a connection from ", 18) != 0)
+		return;
+	told.lines++;
+	told.nameless +=
+		!strstr(line, "from 127.0.0.1:") && !strstr(line, "from simulated node ");
+	for (unsigned i = 0; i < FORGED; i++)
+		told.right[i] += strstr(line, forged_texts[i]) != NULL;
+}
+
+static void forge(struct scene *s, unsigned kind, unsigned round)
+{
+	struct wire_proof proof;
+	struct raw r;
+
+	raw_connect(&r, s->victim);
+	raw_hello_make(&r);
+	switch (kind) {
+	case 0:
+		memset(&r.ours, 'x', sizeof(r.ours));
+		break;
+	case 1:
+		r.ours.version = 5;
+		break;
+	case 2:
+		r.ours.volume_uuid[round % 16] ^= 1;
+		break;
+	case 3:
+		r.ours.cluster_uuid[round % 16] ^= 1;
+		break;
+	case 4:
+		r.ours.node = (uint16_t)(50 + round);
+		break;
+	case 7:
+		r.ours.transport = WIRE_VERBS;
+		break;
+	default:
+		break;
+	}
+	wire_hello_seal(&r.ours);
+	r.ours.wall_ns ^= kind == 6;
+	CHECK(raw_send(&r, &r.ours, sizeof(r.ours)));
+	if (kind == 5) {
+		CHECK(raw_recv(&r, &r.theirs, sizeof(r.theirs)));
+		CHECK(wire_proof_make(&proof, r.me.key, false, &r.ours, &r.theirs));
+		CHECK(raw_send(&r, &proof, sizeof(proof)));
+	}
+	raw_expect_end(&r);
+}
+
+/* Whatever alternates in them, lines are bounded; each names the address, and what is wrong. */
+static int forged_greetings_do_not_fill_the_log(void *arg)
+{
+	struct scene s = scene_new(CALM);
+	void (*sink)(int, const char *) = weft_log_sink;
+
+	memset(&told, 0, sizeof(told));
+	weft_log_sink = count_lines;
+	for (unsigned round = 0; round < ROUNDS; round++)
+		for (unsigned kind = 0; kind < FORGED; kind++)
+			forge(&s, kind, round);
+	CHECK(told.more == 0 && told.nameless == 0);
+	CHECK(told.lines == 3 * FORGED);
+	for (unsigned i = 0; i < FORGED; i++)
+		CHECK(told.right[i] == 3);
+	if (rt_simulated) { /* the minute ends: those that were left out are counted */
+		rt_sleep_ns(70000 * MS);
+		CHECK(told.lines == 3 * FORGED && told.more == FORGED);
+		CHECK(told.lines + told.left_out == ROUNDS * FORGED);
+		forge(&s, 0, 0);
+		CHECK(told.lines == 3 * FORGED + 1);
+	}
+	CHECK(s.raw_end->ups == 0);
+	weft_log_sink = sink;
+	scene_check(&s);
+	scene_end(&s);
+	return 0;
+}
+
 /* Right key, wrong direction; an earlier session's proof; the victim's own words. */
 static int a_proof_is_good_for_one_thing_only(void *arg)
 {
@@ -840,7 +950,8 @@ static int a_peer_that_takes_nothing_is_cut_off(void *arg)
 
 static int (*const hostile[])(void *) = {garbage_instead_of_a_hello,
 	a_hello_with_a_wrong_byte, a_greeting_that_was_changed_on_the_way,
-	each_refusal_says_why, a_proof_is_good_for_one_thing_only, frames_that_are_none,
+	each_refusal_says_why, forged_greetings_do_not_fill_the_log,
+	a_proof_is_good_for_one_thing_only, frames_that_are_none,
 	frames_that_were_changed_on_the_way, runs_that_go_wrong, runs_without_credits,
 	random_bytes_after_the_proof, a_flood_of_reads, a_flood_of_messages,
 	a_flood_of_connections, silence_is_cut_off, a_peer_that_takes_nothing_is_cut_off};
@@ -870,12 +981,12 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = {"garbage_instead_of_a_hello",
 		"a_hello_with_a_wrong_byte", "a_greeting_that_was_changed_on_the_way",
-		"each_refusal_says_why", "a_proof_is_good_for_one_thing_only",
-		"frames_that_are_none", "frames_that_were_changed_on_the_way",
-		"runs_that_go_wrong", "runs_without_credits",
-		"random_bytes_after_the_proof", "a_flood_of_reads", "a_flood_of_messages",
-		"a_flood_of_connections", "silence_is_cut_off",
-		"a_peer_that_takes_nothing_is_cut_off"};
+		"each_refusal_says_why", "forged_greetings_do_not_fill_the_log",
+		"a_proof_is_good_for_one_thing_only", "frames_that_are_none",
+		"frames_that_were_changed_on_the_way", "runs_that_go_wrong",
+		"runs_without_credits", "random_bytes_after_the_proof",
+		"a_flood_of_reads", "a_flood_of_messages", "a_flood_of_connections",
+		"silence_is_cut_off", "a_peer_that_takes_nothing_is_cut_off"};
 	struct CMUnitTest tests[2 * ARRAY_SIZE(hostile)] = {0};
 	char text[2 * ARRAY_SIZE(hostile)][80];
 	unsigned n = 0;

@@ -36,6 +36,43 @@ static int a_wrong_tls_key_is_refused(void *arg)
 	return 0;
 }
 
+static _Atomic uint32_t told_garbage, told_key;
+
+static void count_lines(int level, const char *line)
+{
+	if (strstr(line, "a connection from 127.0.0.1:") &&
+		strstr(line, "does not speak weft's protocol"))
+		atomic_fetch_add(&told_garbage, 1);
+	if (strstr(line, "key"))
+		atomic_fetch_add(&told_key, 1);
+}
+
+/* What does not begin like TLS has no key that could be wrong. */
+static int garbage_is_no_wrong_key(void *arg)
+{
+	struct pair p = pair_up();
+	void (*sink)(int, const char *) = weft_log_sink;
+	struct rt_address at;
+	struct rt_socket *s;
+	uint8_t said[] = "GET / HTTP/1.0\r\n\r\n";
+	struct iovec iov = {said, sizeof(said)};
+	int rc;
+
+	weft_log_sink = count_lines;
+	CHECK(rt_address_resolve(&at, p.a->address, NULL) == 0);
+	CHECK(rt_socket_connect(&s, &at) == 0);
+	while ((rc = rt_socket_connected(s)) == -EINPROGRESS)
+		rt_sleep_ns(MS / 10);
+	CHECK(rc == 0 && rt_socket_send(s, &iov, 1) == (ssize_t)sizeof(said));
+	while (rt_socket_recv(s, &iov, 1) == -EAGAIN)
+		rt_socket_wait(s, rt_now_ns() + MS);
+	rt_socket_close(s);
+	pair_down(&p);
+	weft_log_sink = sink;
+	CHECK(told_garbage == 1 && told_key == 0);
+	return 0;
+}
+
 /* What goes over the wire between the two, through a middleman, shows nothing of it. */
 struct middleman {
 	struct rt_socket *listener;
@@ -154,8 +191,8 @@ static int nothing_shows_on_the_wire(void *arg)
 	return 0;
 }
 
-static int (*const own[])(void *) = {
-	tls_on_one_end_is_refused, a_wrong_tls_key_is_refused, nothing_shows_on_the_wire};
+static int (*const own[])(void *) = {tls_on_one_end_is_refused,
+	a_wrong_tls_key_is_refused, nothing_shows_on_the_wire, garbage_is_no_wrong_key};
 
 int main(int argc, char **argv)
 {
@@ -163,6 +200,7 @@ int main(int argc, char **argv)
 		{"tls_on_one_end_is_refused", run_real, NULL, NULL, (void *)&own[0]},
 		{"a_wrong_tls_key_is_refused", run_real, NULL, NULL, (void *)&own[1]},
 		{"nothing_shows_on_the_wire", run_real, NULL, NULL, (void *)&own[2]},
+		{"garbage_is_no_wrong_key", run_real, NULL, NULL, (void *)&own[3]},
 	};
 	int r;
 

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the log is told of connections that came in, were refused, and had not proven the
+ * cluster's key. Anybody who reaches the port can make as many as he likes, and say what he
+ * likes in them. So lines are bounded for each cause, whatever alternates in what he says, and
+ * name the address that the connection came from: nothing else about it is known to be true.
+ *
+ * A cause has a minute from its first line on: STRANGERS_SAID lines in it, and one at its end
+ * with the number of the others. All on the progress task.
+ */
+#include "engine/net/connect.h"
+
+#include <stdio.h>
+
+#define STRANGERS_SAID 3u
+#define MINUTE_NS      60000000000ull
+
+/* The minute is over. */
+static void say_rest(struct connect_cause *k)
+{
+	if (k->more)
+		weft_log(4,
+			"%u more connections were refused in the last minute, the last "
+			"one: %s",
+			k->more, k->last);
+	*k = (struct connect_cause){0};
+}
+
+void connect_stranger(
+	struct connect_net *net, enum connect_cause_kind cause, const char *line)
+{
+	struct connect_cause *k = &net->cause[cause];
+	uint64_t now = rt_now_ns();
+
+	if (k->until && now >= k->until)
+		say_rest(k);
+	if (!k->until)
+		k->until = now + MINUTE_NS;
+	if (k->said < STRANGERS_SAID) {
+		k->said++;
+		weft_log(4, "%s", line);
+		return;
+	}
+	k->more++;
+	snprintf(k->last, sizeof(k->last), "%s", line);
+	connect_due(net, k->until);
+}
+
+uint64_t connect_strangers_due(struct connect_net *net, uint64_t now)
+{
+	uint64_t next = RT_FOREVER;
+
+	for (unsigned i = 0; i < CONNECT_CAUSES; i++) {
+		struct connect_cause *k = &net->cause[i];
+
+		if (k->more && now >= k->until)
+			say_rest(k);
+		else if (k->more)
+			next = MIN(next, k->until);
+	}
+	return next;
+}
