@@ -232,6 +232,11 @@ void coherence_cluster_event(
 		fail_all(d);
 }
 
+void coherence_cluster_lend(struct coherence *c)
+{
+	atomic_store_explicit(&cluster_of(c)->lends, true, memory_order_relaxed);
+}
+
 int coherence_cluster_left(struct coherence *c, unsigned node)
 {
 	return node < PAGE_NODES_MAX ? view_left(cluster_of(c), node) : -EINVAL;

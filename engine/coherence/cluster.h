@@ -59,6 +59,12 @@ void coherence_cluster_stop(struct coherence *c);
 int coherence_cluster_left(struct coherence *c, unsigned node);
 
 /*
+ * This home leaves: from now on it grants its pages to other nodes to read alone, so that what these share
+ * stays with them. Never waits.
+ */
+void coherence_cluster_lend(struct coherence *c);
+
+/*
  * The node is away, and the start of it that was met last does not run any more, as do none before. What
  * it shared with others, or as it is persisted, it has no more; what it may have changed waits for
  * its log. Until it is connected again. Not while there is a link. Never waits.

@@ -243,6 +243,20 @@ static int deliver_reinstate(struct cluster *d, struct dpage *p,
 	return 0;
 }
 
+/* A home that leaves: a request of another node to read is granted as such, any other is refused. */
+static int deliver_lent(struct cluster *d, struct dpage *p, const struct page_message *m,
+	struct page_actions *out)
+{
+	struct page_message reads = *m;
+
+	if (m->mode != PAGE_SHARED || m->incarnation > p->entry.incarnation) {
+		home_refuse(&p->at, m, -EHOSTUNREACH, node_bit(d->o.self), out);
+		return 0;
+	}
+	reads.flags &= (uint16_t)~PAGE_ALONE;
+	return deliver_taking(d, p, &reads, out);
+}
+
 static int deliver(struct cluster *d, struct dpage *p, const struct page_message *m,
 	struct page_actions *out)
 {
@@ -264,6 +278,9 @@ static int deliver(struct cluster *d, struct dpage *p, const struct page_message
 		return deliver_reinstate(d, p, m, out);
 	if (m->type == PAGE_EVICT)
 		return home_evict(d, p, m, out);
+	if (m->type == PAGE_REQUEST && m->sender != d->o.self &&
+		atomic_load_explicit(&d->lends, memory_order_relaxed))
+		return deliver_lent(d, p, m, out);
 	if (m->type == PAGE_REQUEST || is_ask(m))
 		return deliver_taking(d, p, m, out);
 	e = page_on_message(&p->entry, &p->hold, &p->at, m, out);

@@ -283,6 +283,7 @@ struct cluster {
 	_Atomic bool started; /* others may have pages: not before recovery has ended */
 	_Atomic bool stopping;
 	_Atomic bool failed; /* given up: what needs others fails */
+	_Atomic bool lends;  /* this home leaves: others may only read its pages */
 	struct view view;
 	struct job_queue home_jobs, persist_jobs;
 	struct giver_list givers;

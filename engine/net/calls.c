@@ -103,6 +103,7 @@ enum net_call_class net_call_class_of(enum net_call_kind kind)
 	case NET_CALL_SYNC:
 		return NET_CALLS_SYNC;
 	case NET_CALL_TREE_SPLIT:
+	case NET_CALL_TREE_NEAR:
 		return NET_CALLS_TREE;
 	case NET_CALL_SPACE_GIVE:
 	case NET_CALL_SPACE_STAT:

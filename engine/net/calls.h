@@ -35,6 +35,7 @@ enum net_call_kind {
 	NET_CALL_NODES, /* which nodes the asked knows (engine/volume/member_reload.c) */
 	NET_CALL_DEAD, /* a start of a node does not run any more (engine/volume/member_dead.c) */
 	NET_CALL_TREE_SPLIT, /* splits a page of the tree, of the asked node's shard (engine/tree/home.c) */
+	NET_CALL_TREE_NEAR, /* the caller's store will be away: keep what leads to one's own (engine/tree/home.c) */
 	NET_CALL_KINDS
 };
 

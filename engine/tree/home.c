@@ -11,6 +11,8 @@
 
 #include "engine/tree/tree_internal.h"
 
+#define ABOVE_LEAVES 2u /* levels fall by two from a page to its children */
+
 /* The first word of an ask is kind, level and whether it is privileged; the other two are the key. */
 #define ASK_LEVEL      8
 #define ASK_PRIVILEGED 16
@@ -60,14 +62,58 @@ static int serve_split(void *owner, unsigned from, const uint64_t ask[NET_CALL_W
 			   ask[0] >> ASK_PRIVILEGED & 1);
 }
 
+/* ---- a store that will be away ------------------------------------------------------- */
+
+/* Bounds of what is brought in: pages above the leaves, leaves of the root directory, time. */
+#define NEAR_PAGES  65536u
+#define NEAR_LEAVES 64u
+#define NEAR_NS     5000000000ull
+
+/* Brings in the pages of that level between the keys, at most `max`; passes over what is away. */
+static void bring_near(struct tree *t, tree_key from, tree_key to, unsigned level,
+	unsigned max, uint64_t until_ns)
+{
+	for (unsigned i = 0; i < max && from < to && rt_now_ns() < until_ns; i++) {
+		tree_key end;
+		int r = tree_reach(t, from, level, &end);
+
+		if ((r && r != -EHOSTUNREACH && r != -EAGAIN) || end <= from)
+			return;
+		from = end;
+	}
+}
+
+/*
+ * Without the pages above the leaves, and the root directory, a node does not find its own files: they are
+ * copied here while their home still gives them.
+ */
+static int serve_near(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct tree *t = owner;
+	unsigned frames = (unsigned)cache_frame_count(t->cache);
+	uint64_t until_ns = rt_now_ns() + NEAR_NS;
+	tree_key root = tree_key_of((struct disk_key){.high = DISK_INO_ROOT << 8});
+	tree_key behind =
+		tree_key_of((struct disk_key){.high = (DISK_INO_ROOT + 1) << 8});
+
+	bring_near(t, root, behind, 0, MIN(NEAR_LEAVES, frames / 16), until_ns);
+	bring_near(
+		t, 0, TREE_KEY_MAX, ABOVE_LEAVES, MIN(NEAR_PAGES, frames / 8), until_ns);
+	return 0;
+}
+
 void tree_connect(struct tree *t, struct net_calls *calls)
 {
 	t->calls = calls;
 	net_calls_serve(calls, NET_CALL_TREE_SPLIT, serve_split, t);
+	net_calls_serve(calls, NET_CALL_TREE_NEAR, serve_near, t);
 }
 
 void tree_disconnect(struct tree *t)
 {
-	if (t->calls)
-		net_calls_serve(t->calls, NET_CALL_TREE_SPLIT, NULL, NULL);
+	if (!t->calls)
+		return;
+	net_calls_serve(t->calls, NET_CALL_TREE_SPLIT, NULL, NULL);
+	net_calls_serve(t->calls, NET_CALL_TREE_NEAR, NULL, NULL);
 }

@@ -161,13 +161,16 @@ static void say_absent(struct member *m, const char *who, unsigned seconds)
 {
 	if (seconds)
 		weft_log(4,
-			"away: %s. It is waited for, up to %u s; what is changed of its pages "
+			"away: %s. It is waited for, up to %u s; what is changed of its "
+			"pages "
 			"then stays in this node's log",
 			who, seconds);
 	else
 		weft_log(4,
-			"away: %s. What is changed of its pages does not fit in this node's "
-			"log: this weftd waits until it is started, or is killed (SIGTERM), and what "
+			"away: %s. What is changed of its pages does not fit in this "
+			"node's "
+			"log: this weftd waits until it is started, or is killed "
+			"(SIGTERM), and what "
 			"was not synced is lost",
 			who);
 	if (m->o.awaits)
@@ -291,6 +294,21 @@ void member_alone(struct member *m)
 }
 
 /*
+ * The store of this node will be away: others keep what leads to their own files, while they can still
+ * have it.
+ */
+static void lend(struct member *m)
+{
+	const uint64_t ask[NET_CALL_WORDS] = {0};
+	const struct cluster_member *c = NULL;
+	uint64_t answer[NET_CALL_WORDS];
+
+	coherence_cluster_lend(m->coherence);
+	while ((c = member_next_other(m, c)) && !atomic_load(&m->cut))
+		(void)net_call(m->calls, c->id, NET_CALL_TREE_NEAR, ask, answer);
+}
+
+/*
  * Of what is persisted in one round, something may be dirty still where it was taken over
  * meanwhile, and something owed where it was not told of; in the rounds that follow nobody
  * changes anything any more. As long as others may need this node's store, what they ship is logged, and
@@ -309,8 +327,10 @@ int member_settle(void *arg, struct volume *v)
 		rc = volume_sync(v);
 		reach(m, (enum member_stage)stage);
 	}
-	if (atomic_load(&m->alone) && !atomic_load(&m->cut))
+	if (atomic_load(&m->alone) && !atomic_load(&m->cut)) {
+		lend(m);
 		member_give_back(m, v, rc == 0);
+	}
 	cache_stop(v->cache);
 	coherence_cluster_stop(m->coherence);
 	return rc;

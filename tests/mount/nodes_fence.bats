@@ -248,6 +248,34 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	check_nodes
 }
 
+@test "the node with the root of the tree is fenced: others list, read and overwrite what is theirs" {
+	local n waiting=()
+	mount_nodes
+	for n in 2 3; do
+		mkdir "${M[n]}/own$n"
+		head -c 20000 /dev/zero >"${M[n]}/own$n/f"
+	done
+	kill_node 1
+	for n in 2 3; do # these take the root directory from each other while node 1 is fenced
+		touch "${M[n]}/top$n" 3>&- &
+		waiting+=($!)
+	done
+	on 2 timeout -s KILL 120 weft node fence "$FILE" 1 --yes
+	for n in 2 3; do
+		timeout -s KILL 20 ls "${M[n]}" >"$DIR/listed"
+		grep -q "own$n" "$DIR/listed"
+		timeout -s KILL 20 cat "${M[n]}/own$n/f" >"$DIR/read"
+		[ "$(stat -c %s "$DIR/read")" -eq 20000 ]
+		timeout -s KILL 20 dd if=/dev/urandom of="${M[n]}/own$n/f" bs=4k count=4 conv=notrunc,fsync status=none
+		timeout -s KILL 20 mkdir "${M[n]}/own$n/new"
+	done
+	mount_node 1
+	wait "${waiting[@]}"
+	[ -d "${M[1]}/own3/new" ]
+	umount_nodes 2 3 1
+	check_nodes
+}
+
 @test "nodes work, one is killed and fenced while they do, and comes back; again and again" {
 	local n i writers=()
 	mount_nodes
