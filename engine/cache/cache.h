@@ -438,6 +438,8 @@ void cache_give_up(struct cache *cache);
  * seconds. At most a few at a time; others rest as all do (docs/many-nodes.md, "Pages at rest").
  */
 void cache_rest_soon(struct cache *cache, page_id pid);
+/* The same, but leaves room for those that all nodes need. */
+void cache_rest_soon_spare(struct cache *c, page_id pid);
 /* Starts writing the dirty ones of these pages in the background. */
 void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsigned count);
 /* Writes back every dirty page (but unpublished ones), flushes, writes the table,

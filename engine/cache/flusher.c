@@ -110,7 +110,7 @@ static void tick_rests(struct cache *c)
 /* ---- what is to rest soon --------------------------------------------------------- */
 
 /* True: there was nothing before, so the flusher may not look. */
-static bool soon_add(struct cache *c, const struct soon_page *s)
+static bool soon_add(struct cache *c, const struct soon_page *s, unsigned max)
 {
 	bool there = false, first;
 
@@ -118,7 +118,7 @@ static bool soon_add(struct cache *c, const struct soon_page *s)
 	first = !c->soon_count;
 	for (unsigned i = 0; i < c->soon_count; i++)
 		there |= c->soon[i].pid == s->pid;
-	if (!there && c->soon_count < SOON_MAX) /* else it rests as all do */
+	if (!there && c->soon_count < max) /* else it rests as all do */
 		c->soon[c->soon_count++] = *s;
 	rt_mutex_unlock(&c->soon_lock);
 	return first;
@@ -146,7 +146,7 @@ static bool soon_any(struct cache *c)
 	return any;
 }
 
-void cache_rest_soon(struct cache *c, page_id pid)
+static void rest_soon(struct cache *c, page_id pid, unsigned max)
 {
 	struct soon_page s = {.pid = pid};
 	const struct frame *f;
@@ -156,8 +156,18 @@ void cache_rest_soon(struct cache *c, page_id pid)
 	f = table_find(c, pid);
 	if (!f || !mode_allows(f, PAGE_EXCLUSIVE))
 		return;
-	if (soon_add(c, &s))
+	if (soon_add(c, &s, max))
 		flusher_wake(c);
+}
+
+void cache_rest_soon(struct cache *c, page_id pid)
+{
+	rest_soon(c, pid, SOON_MAX);
+}
+
+void cache_rest_soon_spare(struct cache *c, page_id pid)
+{
+	rest_soon(c, pid, SOON_MAX / 2);
 }
 
 enum soon { SOON_OVER, SOON_LATER, SOON_WRITE, SOON_RESTS };
@@ -206,7 +216,7 @@ static void tick_soon(struct cache *c)
 		if (what == SOON_RESTS)
 			resting[rest++] = list[i].pid;
 		if (what != SOON_OVER && ++list[i].looks < SOON_LOOKS)
-			(void)soon_add(c, &list[i]); /* the flusher is here */
+			(void)soon_add(c, &list[i], SOON_MAX); /* the flusher is here */
 	}
 	if (rest)
 		c->coherence->ops->downgrade(c->coherence, resting, rest);

@@ -132,8 +132,7 @@ static int read_leaf(struct tree *t, struct read_set *rs, struct tree_exposure *
 		if (r)
 			return r;
 		if (e)
-			e->exposed = guard_exposed(
-				t->cache, &d.node, e->kinds, &e->leaf);
+			e->exposed = guard_exposed(t->cache, &d.node, e->kinds, &e->leaf);
 		at = leaf_search(d.node.image, d.counts.count, key);
 		if (at < d.counts.count && leaf_key_load(d.node.image, at) == key)
 			result = value_copy(d.node.image, at, buf, cap);
@@ -516,6 +515,14 @@ static page_id claim_leaf(struct tree *t, struct disk_key key, bool here)
 		d.counts.level <= t->step)
 		return d.missing;
 	return PID_NONE;
+}
+
+void tree_rest(struct tree *t, struct disk_key key)
+{
+	struct descent d;
+
+	if (tree_descend_once(t, tree_key_of(key), 0, &d) == 0 && guard_valid(&d.node))
+		cache_rest_soon_spare(t->cache, d.pid);
 }
 
 void tree_claim(struct tree *t, struct disk_key key)

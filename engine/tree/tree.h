@@ -118,6 +118,11 @@ int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 /* Asks for the leaf of a key to be brought in, in the background. */
 void tree_prefetch(struct tree *t, struct disk_key key);
 /*
+ * Gives the exclusive right to the key's leaf back within seconds, if the leaf is of another home and does
+ * not change any more ("Pages at rest"). A hint. Never waits.
+ */
+void tree_rest(struct tree *t, struct disk_key key);
+/*
  * The item is about to be changed. If its leaf is not here at all it is asked for exclusively at
  * once: it would be had shared, and then asked for a second time. Best effort. Waits.
  */

@@ -101,6 +101,7 @@ int elsewhere_note(struct fs *fs, uint64_t ino)
 	rc = ops_run(fs, OPS_RUN_PRIVILEGED, note_body, &n, NULL);
 	if (rc == -EROFS)
 		return 0; /* nothing is written here any more; what is read may end in ENOENT */
+	tree_rest(fs->tree, n.key); /* others that open files of the range note it there, too */
 	if (rc == 0)
 		atomic_store_explicit(&fs->elsewhere->noted[range_of(ino) % NOTED_RANGES],
 			range_of(ino) + 1, memory_order_release);

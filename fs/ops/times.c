@@ -105,6 +105,9 @@ int state_settle(struct fs *fs, struct inode_state *st)
 	rc = ops_run(fs, s.mtime_ns ? 0 : OPS_RUN_REACHED, settle_body, &s, NULL);
 	if (rc < 0 && rc != -ENOENT && (s.mtime_ns || rc != -EHOSTUNREACH))
 		return rc;
+	/* who has only read keeps nobody from reading, should this node be lost */
+	if (rc == 0 && !s.mtime_ns)
+		tree_rest(fs->tree, disk_key(st->ino, DISK_ITEM_INODE, 0));
 	rt_mutex_lock(&st->lock);
 	if (st->mtime_ns == s.mtime_ns)
 		st->mtime_ns = 0;

@@ -276,6 +276,29 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	check_nodes
 }
 
+@test "a node has listed and read what is another node's, and is lost: its owner reads on" {
+	mount_nodes
+	mkdir "${M[1]}/d"
+	echo text >"${M[1]}/d/f"
+	ls "${M[3]}/d" >/dev/null
+	cat "${M[3]}/d/f" >/dev/null
+	weft sync "${M[3]}" # brings access times into the tree
+	wait_until 20 rested
+	kill_node 3
+	timeout -s KILL 20 ls "${M[1]}/d" >/dev/null
+	[ "$(timeout -s KILL 20 cat "${M[1]}/d/f")" = text ]
+	mount_node 3
+	umount_nodes 1 2 3
+	check_nodes
+}
+
+# Node 3 has changed pages of node 1, and has given the right to change them back.
+rested() {
+	weft status "${M[3]}" --json | python3 -c 'import json, sys
+c = json.load(sys.stdin)["cluster"]
+sys.exit(c["coherence"]["downgrades"] == 0 or c["nodes"][0]["cached"]["exclusive"] != 0)'
+}
+
 @test "nodes work, one is killed and fenced while they do, and comes back; again and again" {
 	local n i writers=()
 	mount_nodes
