@@ -236,7 +236,8 @@ static bool batch_expose(
 			    r->first + i, NULL))
 			return false;
 	}
-	return kernel_read_answers(fs, r, b->len < len);
+	return kernel_read_answers(
+		fs, r, b->len < len ? b->offset + b->len : UINT64_MAX);
 }
 
 /*

@@ -236,7 +236,7 @@ static bool read_stands(struct fs *fs, const struct kernel_read *r)
  * would wait for its pages in the kernel. Who drops a leaf says so in the leaf before it looks
  * at the list, so one of the two sees the other.
  */
-bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends)
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r, uint64_t end)
 {
 	struct kernel *k = fs->kernel;
 	bool stands;
@@ -245,9 +245,9 @@ bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends)
 	stands = read_stands(fs, r);
 	if (stands)
 		read_unlist(k, r);
+	if (stands && end != UINT64_MAX)
+		size_ended(k, r->ino, end);
 	rt_mutex_unlock(&k->lock);
-	if (stands && ends)
-		ops_kernel_resized(fs, r->ino);
 	return stands;
 }
 

@@ -35,9 +35,9 @@ void kernel_read_begin(struct fs *fs, struct kernel_read *r, struct inode_state 
 int kernel_read_expose(struct fs *fs, struct kernel_read *r);
 /*
  * With all pages latched and exposed. True: pending no longer, answer now. False: start
- * over, as above. `ends`: the answer tells where the file ends.
+ * over, as above. `end`: the answer tells that the file ends there; UINT64_MAX: it does not.
  */
-bool kernel_read_answers(struct fs *fs, struct kernel_read *r, bool ends);
+bool kernel_read_answers(struct fs *fs, struct kernel_read *r, uint64_t end);
 /* A little longer each time. */
 void kernel_read_wait(struct kernel_read *r);
 void kernel_read_end(struct fs *fs, struct kernel_read *r);

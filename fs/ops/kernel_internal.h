@@ -211,5 +211,7 @@ bool names_taken_in(struct kernel *k, uint64_t ino, bool *made);
 void pages_forget(struct kernel *k, uint64_t ino, uint32_t stamp);
 /* Not all: a drop of them was not waited for. */
 void pages_stay(struct kernel *k, uint64_t ino);
+/* A READ is answered that tells the kernel where the file ends. */
+void size_ended(struct kernel *k, uint64_t ino, uint64_t end);
 
 #endif

@@ -120,6 +120,15 @@ static bool size_sure(
 	return n->sure;
 }
 
+/* That size may be what attributes have told it: then it learns nothing. */
+void size_ended(struct kernel *k, uint64_t ino, uint64_t end)
+{
+	struct known *n = known_find(k, ino);
+
+	if (n && n->size != end)
+		n->told = n->sure = false;
+}
+
 void ops_kernel_heard(struct fs *fs, uint32_t thread)
 {
 	struct kernel *k = fs->kernel;
