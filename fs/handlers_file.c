@@ -99,6 +99,7 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	file_reply_flags(req, fi, file);
 	if (ops_file_accessed(file) || ops_blocks_hidden(fs, &attr))
 		forget_attributes(req, ino);
+	ops_kernel_opened(fs, file, (uint32_t)fuse_req_ctx(req)->pid);
 	if (fuse_reply_open(req, fi) < 0)
 		ops_close(fs, file);
 }
@@ -134,6 +135,7 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 		entry.attr_timeout = KEPT_S;
 	else
 		told_in_passing(req, &attr);
+	ops_kernel_opened(fs, file, (uint32_t)fuse_req_ctx(req)->pid);
 	taken = fuse_reply_create(req, &entry, fi) == 0;
 	if (kept)
 		ops_kernel_named_told(fs, &named, taken);

@@ -35,6 +35,8 @@ static void parked_interrupt(fuse_req_t req, void *arg)
 static void parked_reply(struct parked *p, int result)
 {
 	fuse_req_interrupt_func(p->req, NULL, NULL);
+	if (result == 0)
+		ops_sizes_await(p->fs);
 	reply_status(p->req, result);
 	rt_free(p);
 }
@@ -68,10 +70,16 @@ static void lock_waiting(
 static void lock_set(fuse_req_t req, struct fuse_file_info *fi,
 	const struct ops_lock *lock, bool waits)
 {
-	if (waits && lock->type != OPS_LOCK_NONE)
+	int result;
+
+	if (waits && lock->type != OPS_LOCK_NONE) {
 		lock_waiting(req, fi, lock);
-	else
-		reply_status(req, ops_lock(request_fs(req), file_of(fi), lock));
+		return;
+	}
+	result = ops_lock(request_fs(req), file_of(fi), lock);
+	if (result == 0 && lock->type != OPS_LOCK_NONE)
+		ops_sizes_await(request_fs(req));
+	reply_status(req, result);
 }
 
 static enum ops_lock_type type_of(int type)

@@ -172,7 +172,13 @@ void sharer_told(
 	ops_size_end(s->fs, size);
 }
 
+static void tell_size(void *owner, uint64_t ino, uint64_t size)
+{
+	grow(owner, ino, size);
+}
+
 static const struct ops_kernel sharer_ops = {
+	.tell_size = tell_size,
 	.drop_pages = drop_pages,
 	.drop_waits = drop_waits,
 	.drop_attributes = drop_attributes,

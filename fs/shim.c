@@ -408,6 +408,7 @@ static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 		return;
 	}
 	attr_to_wire(s, &attr, &out.entry);
+	ops_kernel_opened(s->fs, file, in->pid);
 	out.open.fh = (uintptr_t)file;
 	if (!shim_reply(s, in->unique, 0, &out, sizeof(out)))
 		ops_close(s->fs, file);

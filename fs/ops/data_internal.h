@@ -123,6 +123,15 @@ struct inode_state {
 	/* One node: calls that gave the kernel pages; and so many when it had none. */
 	_Atomic uint64_t pages_given, pages_gone;
 
+	/* With other nodes, while it is open: its size is to be told to the kernel. Under the lock of
+	 * kernel_push.c. */
+	struct {
+		struct inode_state *next;
+		bool listed;
+		unsigned tries;
+		uint64_t number, due_ns, pushed_ns;
+	} push;
+
 	struct rt_mutex lock;   /* for all below; innermost */
 	struct dirty_set dirty; /* what fsync has to look at */
 	bool dirty_unknown; /* and all else: a state of this inode was dropped dirty */
@@ -153,6 +162,8 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out);
 struct inode_state *state_find(struct fs *fs, uint64_t ino);
 void state_put(struct fs *fs, struct inode_state *st);
 
+/* The state if the inode is open here, and stays so until *lock is let go of; else NULL, and that is held, too. */
+struct inode_state *state_open_peek(struct fs *fs, uint64_t ino, struct rt_mutex **lock);
 /* If the inode is open here: leaves it to the last close, which calls orphan_closed. */
 bool file_leave_to_close(struct fs *fs, uint64_t ino);
 /* Returns true if no handle and no operation here uses the inode, and it is not being given a

@@ -108,6 +108,15 @@ static struct inode_state *state_peek(struct fs *fs, uint64_t ino, struct stripe
 	return state_in(*stripe, ino);
 }
 
+struct inode_state *state_open_peek(struct fs *fs, uint64_t ino, struct rt_mutex **lock)
+{
+	struct stripe *s;
+	struct inode_state *st = state_peek(fs, ino, &s);
+
+	*lock = &s->lock;
+	return st && st->handles > 0 ? st : NULL;
+}
+
 struct inode_state *state_find(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s = stripe_of(fs, ino);
@@ -398,6 +407,8 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 		st->confirmed--;
 	stores_closed(file);
 	last = --st->handles == 0;
+	if (last && fs->kernel)
+		kernel_push_closed(fs->kernel, st);
 	orphan = last && st->orphan;
 	settle = last && !fs->kernel && (!orphan || st->naming);
 	stores = file->mappable && (!orphan || st->naming);

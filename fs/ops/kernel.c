@@ -585,14 +585,21 @@ static void drop_inode(void *arg, uint64_t ino)
 	kernel_drop_inode(d->k, ino, d->kinds & EXPOSE_FILES);
 }
 
+static void push_inode(void *arg, uint64_t ino)
+{
+	kernel_push(arg, ino);
+}
+
 static void drop(void *owner, const struct cache_exposed *what)
 {
 	struct dropping d = {owner, what->kinds};
 
 	if (what->kinds & EXPOSE_NAMES)
 		kernel_names_drop(d.k, what->image);
-	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES))
+	if (what->kinds & (EXPOSE_ATTRIBUTES | EXPOSE_FILES)) {
 		tree_leaf_inodes(what->image, drop_inode, &d);
+		tree_leaf_inodes(what->image, push_inode, d.k);
+	}
 	if (what->kinds & EXPOSE_BLOCK)
 		drop_range(d.k, what->ino, what->block, what->block + 1, false);
 }
@@ -742,6 +749,9 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner,
 		e = rt_task_spawn(&k->task[0], "weft-notify", part_main, k);
 	if (!e) {
 		k->tasks = 1;
+		e = kernel_pushes_start(k);
+	}
+	if (!e) {
 		fs->kernel = k;
 		e = cache_kernel_start(fs->volume->cache, &drop_ops, k);
 	}
@@ -771,6 +781,7 @@ void fs_kernel_stop(struct fs *fs)
 	atomic_store(&k->gone, true);
 	known_stop(k); /* which has parts dropped */
 	cache_kernel_stop(fs->volume->cache);
+	kernel_pushes_stop(k);
 	fs->kernel = NULL;
 	rt_mutex_lock(&k->lock);
 	k->stopping = true;
@@ -782,5 +793,6 @@ void fs_kernel_stop(struct fs *fs)
 	for (unsigned i = 0; i < k->tasks; i++)
 		rt_task_join(k->task[i]);
 	known_close(k);
+	rt_free(k->pushes);
 	rt_free(k);
 }

@@ -122,4 +122,11 @@ int data_merge(struct fs *fs, struct inode_state *st, struct kernel_store *s,
 /* Before the size is set. */
 void kernel_stores_cut(struct fs *fs, uint64_t ino, uint64_t size);
 
+/* ---- sizes that are pushed (kernel_push.c) ------------------------------------------------ */
+
+/* What says the size of the inode is about to be given up: if it is open here, the size is told again. */
+void kernel_push(struct kernel *k, uint64_t ino);
+/* The last handle is gone: under the stripe's lock. */
+void kernel_push_closed(struct kernel *k, struct inode_state *st);
+
 #endif

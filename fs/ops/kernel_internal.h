@@ -109,6 +109,7 @@ struct kernel {
 	struct kernel_change *changes[READ_BUCKETS]; /* by calls here, under way */
 	struct kernel_store *stores, **stores_end;   /* kernel_stores.c: in order */
 	uint64_t store_number;                       /* of the next */
+	struct pushes *pushes;                       /* kernel_push.c */
 	struct rt_cond late;                         /* for the task that answers them */
 	struct rt_task *answering;                   /* NULL: there is none */
 	struct part *queue, **queue_end, *under_way;
@@ -151,6 +152,14 @@ bool kernel_read_pending(const struct kernel *k, uint64_t ino);
 
 int kernel_stores_start(struct kernel *k);
 void kernel_stores_stop(struct kernel *k);
+
+/* ---- sizes that are pushed (kernel_push.c) ------------------------------------------------ */
+
+int kernel_pushes_start(struct kernel *k);
+/* k->pushes may be freed when no file is opened or closed any more. */
+void kernel_pushes_stop(struct kernel *k);
+/* kernel_known.c. The kernel has the size: it was told it, and has taken it in, or `asker` has. */
+bool size_is_had(struct kernel *k, uint32_t asker, const struct ops_attr *attr);
 
 /* ---- names (kernel_names.c) ------------------------------------------------------------- */
 

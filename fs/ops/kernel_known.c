@@ -102,6 +102,26 @@ void pages_stay(struct kernel *k, uint64_t ino)
 
 /* ---- what the kernel may be told for long ---------------------------------------------------- */
 
+static bool size_taken_in(
+	struct kernel *k, const struct known *n, uint32_t asker, uint64_t size)
+{
+	return n->told && n->size == size &&
+	       (n->sure || (asker && n->asker == asker) ||
+		       heard_since(k, n->asker, n->told_at));
+}
+
+bool size_is_had(struct kernel *k, uint32_t asker, const struct ops_attr *attr)
+{
+	const struct known *n;
+	bool had;
+
+	rt_mutex_lock(&k->lock);
+	n = known_find(k, attr->ino);
+	had = n && size_taken_in(k, n, asker, attr->inode.size);
+	rt_mutex_unlock(&k->lock);
+	return had;
+}
+
 /* Has the kernel this size already? Else it is told now. */
 static bool size_sure(
 	struct kernel *k, struct known *n, uint32_t asker, const struct ops_attr *attr)
@@ -110,9 +130,7 @@ static bool size_sure(
 
 	if (!S_ISREG(attr->inode.mode))
 		return true;
-	n->sure = n->told && n->size == size &&
-		  (n->sure || (asker && n->asker == asker) ||
-			  heard_since(k, n->asker, n->told_at));
+	n->sure = size_taken_in(k, n, asker, size);
 	n->told = true;
 	n->size = size;
 	n->asker = asker;

@@ -411,6 +411,8 @@ struct ops_kernel {
 	/* drop_pages is under way, and waits for a READ: all processors know at this
 	 * moment of what it has unmapped. */
 	bool (*drop_waits)(void *owner, const _Atomic uint32_t *by);
+	/* Takes over the size, unless it has a larger one. May wait for READs that are not answered. */
+	void (*tell_size)(void *owner, uint64_t ino, uint64_t size);
 	/* These must not wait. Answers to questions asked before are not kept. False: the
 	 * kernel has not got the inode. */
 	bool (*drop_attributes)(void *owner, uint64_t ino);
@@ -506,6 +508,14 @@ void ops_kernel_named_told(struct fs *fs, const struct ops_named *named, bool ta
 /* The kernel has taken another size from elsewhere: its own change, a short READ; or not
  * taken in what it was told. */
 void ops_kernel_resized(struct fs *fs, uint64_t ino);
+/*
+ * Behind an open, before it is answered: from here on the kernel is told each size of the file that
+ * another node sets. `asker`: the thread that opens it, as above. Waits.
+ */
+void ops_kernel_opened(struct fs *fs, struct ops_file *file, uint32_t asker);
+/* The kernel has all sizes of open files that were set elsewhere before this is called, unless a node
+ * does not answer within a second. Waits. */
+void ops_sizes_await(struct fs *fs);
 /* Goes down from the file's block *block to the next that no READ is pending for. False: none. */
 bool ops_kernel_unread(struct fs *fs, uint64_t ino, uint64_t *block);
 /* True: what is read of the inode's ACLs from here on may be kept. False: not now; it may be told,

@@ -23,6 +23,13 @@ shapes() {
 
 @test "read(2) of holes that are filled, ends that move, pages that are punched" { shapes read; }
 
-@test "stat of a file whose end moves" { shapes stat; }
+# Those that ask for nothing find it a moment after the change on another node, and at once behind a lock.
+@test "a file whose end moves: calls that go by the size that the kernel has, stat" {
+	local check
+	for check in moved locked; do
+		timeout 60 python3 "$BATS_TEST_DIRNAME/sizes.py" "$check" "${M[1]}" "${M[2]}"
+	done
+	shapes stat
+}
 
 @test "mappings of holes that are filled, ends that move, pages that are punched" { shapes mapped; }

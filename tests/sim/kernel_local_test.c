@@ -196,6 +196,13 @@ static void on_drop_pages(
 	rt_mutex_unlock(&k->lock);
 }
 
+static void on_tell_size(void *owner, uint64_t ino, uint64_t size)
+{
+	(void)owner;
+	(void)ino;
+	(void)size;
+}
+
 static bool on_drop_waits(void *owner, const _Atomic uint32_t *by)
 {
 	(void)owner;
@@ -248,6 +255,7 @@ static bool on_is_own(void *owner, uint32_t thread)
 }
 
 static const struct ops_kernel local_ops = {
+	.tell_size = on_tell_size,
 	.drop_pages = on_drop_pages,
 	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,

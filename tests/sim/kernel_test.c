@@ -382,6 +382,8 @@ static void kernel_work(struct node *n)
 	barrier(n);
 	answers = open_run(k, n);
 	barrier(n);
+	sizes_are_pushed(k);
+	barrier(n);
 	/* pages that may be stored into have one reader */
 	if (!kernel_stores && !kernel_places)
 		quiet_main(k);

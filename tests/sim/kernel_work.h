@@ -621,6 +621,8 @@ static void kernel_open(struct kernel_model *k, struct node *n)
 	}
 	if (!kernel_stores)
 		kernel_start(n, &kernel_ops, k);
+	for (unsigned i = 0; i < FILES; i++)
+		ops_kernel_opened(n->fs, k->open[i], 0);
 }
 
 /* Until all have done their work; the kernel stays. Its task is returned, for kernel_shut. */
@@ -637,6 +639,23 @@ static inline struct rt_task *open_run(struct kernel_model *k, struct node *n)
 	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
 		rt_task_join(task[i]);
 	return answers;
+}
+
+/*
+ * All changes have ended. Though nobody asks, the kernel is told a moment later where each open file ends. (Where
+ * ends of drops are not heard of, each step of the way takes 10 ms.)
+ */
+static inline void sizes_are_pushed(struct kernel_model *k)
+{
+	uint64_t until_ns = rt_now_ns() + (k->n->w->deaf ? 5000000000 : 50000000);
+
+	if (pick(2))
+		ops_sizes_await(k->n->fs);
+	for (unsigned i = 0; i < FILES; i++)
+		while (k->file[i].size < files[i].size[files[i].done]) {
+			HOLDS(rt_now_ns() < until_ns);
+			rt_sleep_ns(100000);
+		}
 }
 
 static void kernel_shut(struct kernel_model *k, struct rt_task *task)

@@ -276,6 +276,22 @@ static void on_drop_pages(
 	rt_mutex_unlock(&k->lock);
 }
 
+static void on_tell_size(void *owner, uint64_t ino, uint64_t size)
+{
+	struct kernel_model *k = (struct kernel_model *)owner;
+	struct kernel_file *f = kernel_file_of(k, ino);
+
+	if (!f)
+		return;
+	rt_sleep_ns(pick(3) ? pick(2000) : pick(100000));
+	rt_mutex_lock(&k->lock);
+	if (size > f->size) {
+		kernel_attributes_drop(k, f);
+		f->size = size;
+	}
+	rt_mutex_unlock(&k->lock);
+}
+
 static bool on_drop_waits(void *owner, const _Atomic uint32_t *by)
 {
 	(void)owner;
@@ -362,6 +378,7 @@ static bool on_is_own(void *owner, uint32_t thread)
 }
 
 static const struct ops_kernel kernel_ops = {
+	.tell_size = on_tell_size,
 	.drop_pages = on_drop_pages,
 	.drop_waits = on_drop_waits,
 	.drop_attributes = on_drop_attributes,
