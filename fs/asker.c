@@ -81,10 +81,12 @@ uint32_t asker_uid(uint32_t thread)
 	char text[4096];
 	const char *at;
 
-	if (!thread || !has_proc() || proc_read(thread, "status", text, sizeof(text)) <= 0)
+	if (!thread || !has_proc() ||
+		proc_read(thread, "status", text, sizeof(text)) <= 0)
 		return UINT32_MAX;
 	at = strstr(text, "\nUid:");
-	return at && sscanf(at, "\nUid: %u %u %u %u", &real, &effective, &saved, &uid) == 4
+	return at && sscanf(at, "\nUid: %u %u %u %u", &real, &effective, &saved, &uid) ==
+				       4
 		       ? uid
 		       : UINT32_MAX;
 }

@@ -283,18 +283,30 @@ bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_name
 	       ops_kernel_made(session_fs(s), thread, attr, named);
 }
 
-void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const struct ops_attr *attr,
-	const struct ops_looked *looked)
+void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, bool moved, bool keeps)
+{
+	if (ret == 0 && S_ISDIR(attr->inode.mode) && session_keeps(s) &&
+		sharer_keeps_names(s))
+		ops_dir_placed(
+			session_fs(s), attr->ino, dir, name_of(name), moved, keeps);
+}
+
+void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, const struct ops_looked *looked)
 {
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
 	struct session *s = fuse_req_userdata(req);
 	struct ops_looked keeps = *looked;
 	struct ops_named named;
+	bool kept;
 
 	keeps.name &= sharer_looks_at(s, thread) && sharer_keeps_names(s);
 	keeps.attributes &= sharer_looks_at(s, thread) && sharer_keeps_named(s);
-	if (ret == 0 && session_keeps(s) &&
-		ops_kernel_named(session_fs(s), dir, thread, attr, &keeps, &named))
+	kept = ret == 0 && session_keeps(s) &&
+	       ops_kernel_named(session_fs(s), dir, thread, attr, &keeps, &named);
+	note_directory(s, ret, dir, name, attr, false, kept && named.name);
+	if (kept)
 		reply_named(req, attr, named.name ? KEPT_S : 0, &named);
 	else
 		reply_entry(req, ret, attr, kernel_timeout_s(s));

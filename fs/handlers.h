@@ -138,8 +138,11 @@ void reply_status(fuse_req_t req, int ret);
 void reply_entry(
 	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout);
 /* The same for a name of `dir` that was just looked up: name and attributes may be kept. */
-void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const struct ops_attr *attr,
-	const struct ops_looked *looked);
+void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, const struct ops_looked *looked);
+/* Before an answer (ret 0) by which the kernel has a directory under that name. */
+void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, bool moved, bool keeps);
 /* Name or attributes may be kept: ops_kernel_named, or ops_kernel_made, has said so. */
 void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
 	const struct ops_named *named);

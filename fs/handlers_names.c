@@ -12,14 +12,6 @@
 /* A READDIR reply; the kernel asks for a page, newer ones for more. */
 #define DIRECTORY_REPLY_MAX (128u << 10)
 
-/* The kernel will have the directory under that name. */
-static void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
-	const struct ops_attr *attr, bool moved)
-{
-	if (ret == 0 && session_keeps(s) && S_ISDIR(attr->inode.mode))
-		ops_dir_placed(session_fs(s), attr->ino, dir, name_of(name), moved);
-}
-
 void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 {
 	struct session *s = fuse_req_userdata(req);
@@ -28,15 +20,8 @@ void handle_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 	struct ops_attr attr;
 	int ret = ops_lookup_kept(session_fs(s), dir, name_of(name), &attr, &looked);
 
-	if (session_keeps(s) && (ret == 0 || ret == -ENOENT)) {
-		uint32_t asker = (uint32_t)fuse_req_ctx(req)->pid;
-
-		ops_dir_found(
-			session_fs(s), dir, name_of(name), ret ? 0 : attr.ino, asker);
-		note_directory(s, ret, dir, name, &attr, false);
-	}
 	if (ret != -ENOENT) {
-		reply_found(req, ret, dir, &attr, &looked);
+		reply_found(req, ret, dir, name, &attr, &looked);
 		return;
 	}
 	/* Inode 0 tells the kernel to remember that there is no such name. */
@@ -54,7 +39,7 @@ static void reply_new(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
 	if (ret == 0)
 		timeout =
 			new_name_timeout_s(fuse_req_userdata(req), dir, name, attr->ino);
-	note_directory(fuse_req_userdata(req), ret, dir, name, attr, false);
+	note_directory(fuse_req_userdata(req), ret, dir, name, attr, false, timeout > 0);
 	if (ret == 0 && made && made_attributes_kept(req, attr, &named))
 		reply_named(req, attr, timeout, &named);
 	else
@@ -165,7 +150,8 @@ static void reply_renamed(
 
 	for (unsigned i = 0; i < count; i++) {
 		gated[i] = moved_gate(s, &moved[i]);
-		note_directory(s, 0, moved[i].dir, moved[i].name, &moved[i].attr, true);
+		note_directory(s, 0, moved[i].dir, moved[i].name, &moved[i].attr, true,
+			!gated[i]);
 	}
 	reply_status(req, 0);
 	for (unsigned i = 0; i < count; i++)

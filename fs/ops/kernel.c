@@ -763,8 +763,7 @@ int fs_kernel_start(struct fs *fs, const struct ops_kernel *ops, void *owner,
 		e = kernel_stores_start(k);
 	if (!e)
 		e = kernel_names_start(k);
-	if (!e)
-		e = kernel_dirs_start(k);
+	kernel_dirs_start(k);
 	if (e) {
 		fs->kernel = k;
 		fs_kernel_stop(fs);

@@ -7,8 +7,8 @@
  * parent; and no answer says that a directory is not where the kernel has it before the kernel
  * has moved it, since Linux would detach what is mounted there.
  *
- * A look makes requests, which other tasks answer. These are never waited for in their turn:
- * requests of the daemon's own threads move nothing.
+ * A look is made by tasks of this file, and makes requests of its own, which move nothing. It
+ * may need a lock that the thread has which asked: so nobody waits for it without a bound.
  *
  * Locks: `lock` is a leaf.
  */
@@ -17,18 +17,21 @@
 
 #include "fs/ops/kernel_internal.h"
 
-#define GIVE_UP_NS    200000000ull /* so long a dentry is tried to be moved */
-#define WAIT_FIRST_NS 50000ull
-#define WAIT_LAST_NS  2000000ull
-#define CHECK_NS                                                                         \
-	2000000ull      /* a directory is looked at so long after its name was dropped */
-#define PLACE_SHARE 16u /* of the cache's frames: directories that are noted */
+#define GIVE_UP_NS                                                                       \
+	2000000000ull /* so long a dentry is tried to be moved, and a walk waits */
+#define UNKNOWN_NS     50000000ull /* so long a thread waits that may have a lock */
+#define WAIT_FIRST_NS  50000ull
+#define WAIT_LAST_NS   2000000ull
+#define CHECK_FIRST_NS 5000000ull /* so long after its name was expired it is looked at */
+#define CHECK_LAST_NS  200000000ull /* and so much later again */
+#define PLACE_SHARE    16u /* of the cache's frames: directories that are noted */
 
 /* A directory that the kernel has, and where. */
 struct dir_place {
-	struct dir_place *by_ino, *by_name; /* next of the buckets */
+	struct dir_place *by_ino, *by_doubt; /* next of the buckets */
 	struct dir_place *older, *newer;
 	uint64_t ino, dir, hash;
+	bool doubt; /* its name was expired, so another node may have moved it */
 };
 
 /* ---- places (under the lock) ------------------------------------------------------------- */
@@ -38,9 +41,10 @@ static struct dir_place **ino_bucket(struct kernel_dirs *d, uint64_t ino)
 	return &d->by_ino[ino_hash(ino) % DIR_BUCKETS];
 }
 
-static struct dir_place **name_bucket(struct kernel_dirs *d, uint64_t dir, uint64_t hash)
+/* Those in doubt, by where they were. */
+static struct dir_place **doubt_bucket(struct kernel_dirs *d, uint64_t dir)
 {
-	return &d->by_name[ino_hash(dir ^ hash) % DIR_BUCKETS];
+	return &d->by_doubt[ino_hash(dir) % DIR_BUCKETS];
 }
 
 static struct dir_place *dir_place_of(struct kernel_dirs *d, uint64_t ino)
@@ -52,33 +56,37 @@ static struct dir_place *dir_place_of(struct kernel_dirs *d, uint64_t ino)
 	return p;
 }
 
-static struct dir_place *dir_place_at(struct kernel_dirs *d, uint64_t dir, uint64_t hash)
+/* One of the directory's that is in doubt, behind `p` (NULL: the first), or NULL. */
+static struct dir_place *doubt_of(
+	struct kernel_dirs *d, uint64_t dir, struct dir_place *p)
 {
-	struct dir_place *p = *name_bucket(d, dir, hash);
-
-	while (p && (p->dir != dir || p->hash != hash))
-		p = p->by_name;
+	p = p ? p->by_doubt : *doubt_bucket(d, dir);
+	while (p && p->dir != dir)
+		p = p->by_doubt;
 	return p;
 }
 
-static void name_link(
-	struct kernel_dirs *d, struct dir_place *p, uint64_t dir, uint64_t hash)
+static void doubt_begin(struct kernel_dirs *d, struct dir_place *p)
 {
-	struct dir_place **head = name_bucket(d, dir, hash);
+	struct dir_place **head = doubt_bucket(d, p->dir);
 
-	p->dir = dir;
-	p->hash = hash;
-	p->by_name = *head;
+	p->doubt = true;
+	p->by_doubt = *head;
 	*head = p;
+	atomic_fetch_add(&d->doubts, 1);
 }
 
-static void name_unlink(struct kernel_dirs *d, struct dir_place *p)
+static void doubt_end(struct kernel_dirs *d, struct dir_place *p)
 {
-	struct dir_place **at = name_bucket(d, p->dir, p->hash);
+	struct dir_place **at = doubt_bucket(d, p->dir);
 
+	if (!p->doubt)
+		return;
 	while (*at != p)
-		at = &(*at)->by_name;
-	*at = p->by_name;
+		at = &(*at)->by_doubt;
+	*at = p->by_doubt;
+	p->doubt = false;
+	atomic_fetch_sub(&d->doubts, 1);
 }
 
 static void dir_place_free(struct kernel_dirs *d, struct dir_place *p)
@@ -88,7 +96,7 @@ static void dir_place_free(struct kernel_dirs *d, struct dir_place *p)
 	while (*at != p)
 		at = &(*at)->by_ino;
 	*at = p->by_ino;
-	name_unlink(d, p);
+	doubt_end(d, p);
 	*(p->older ? &p->older->newer : &d->oldest) = p->newer;
 	*(p->newer ? &p->newer->older : &d->newest) = p->older;
 	d->count--;
@@ -105,9 +113,10 @@ static void dir_place_add(
 	if (d->count >= d->max && d->oldest)
 		dir_place_free(d, d->oldest);
 	p->ino = ino;
+	p->dir = dir;
+	p->hash = hash;
 	p->by_ino = *head;
 	*head = p;
-	name_link(d, p, dir, hash);
 	p->older = d->newest;
 	*(p->older ? &p->older->newer : &d->oldest) = p;
 	d->newest = p;
@@ -126,8 +135,9 @@ static void dir_place_set(
 	if (!p) {
 		dir_place_add(d, ino, dir, hash);
 	} else if (moved) {
-		name_unlink(d, p);
-		name_link(d, p, dir, hash);
+		doubt_end(d, p);
+		p->dir = dir;
+		p->hash = hash;
 	}
 	rt_mutex_unlock(&d->lock);
 }
@@ -193,61 +203,139 @@ static int seek(struct fs *fs, uint64_t ino, struct ops_attr *parent, struct sou
 }
 
 /* -EAGAIN: it has moved again meanwhile; -ESTALE: not now. */
-static int look(
-	struct fs *fs, uint64_t ino, const struct ops_attr *parent, struct ops_name name)
+static int look(struct kernel *k, uint64_t ino, const struct ops_attr *parent,
+	struct ops_name name)
 {
-	struct kernel *k = fs->kernel;
 	int rc = k->ops->look(k->owner, parent, name);
 
 	if (rc == -ENOENT)
 		return -EAGAIN;
 	if (!rc)
-		dir_place_set(k, ino, parent->ino, name_hash(fs, name), true);
+		dir_place_set(k, ino, parent->ino, name_hash(k->fs, name), true);
 	return rc;
 }
 
-/* The kernel has the directory somewhere else than it is. Tries for a while. */
-static void follow(struct fs *fs, uint64_t ino)
+/* Tries for a while. */
+static void follow_now(struct kernel *k, uint64_t ino)
 {
-	struct kernel *k = fs->kernel;
 	uint64_t wait_ns = WAIT_FIRST_NS, until = rt_now_ns() + GIVE_UP_NS;
 	struct ops_attr parent;
 	struct sought s;
 	int rc;
 
 	for (;;) {
-		rc = seek(fs, ino, &parent, &s);
+		rc = seek(k->fs, ino, &parent, &s);
 		if (rc == -ENOENT)
 			dir_place_forget(k, ino);
 		else if (!rc)
-			rc = look(fs, ino, &parent, (struct ops_name){s.name, s.len});
+			rc = look(k, ino, &parent, (struct ops_name){s.name, s.len});
 		if ((rc != -ESTALE && rc != -EAGAIN) || rt_now_ns() >= until ||
-			rt_task_unwanted() || atomic_load(&k->gone))
+			atomic_load(&k->gone))
 			return;
 		rt_sleep_ns(wait_ns);
 		wait_ns = MIN(wait_ns * 2, WAIT_LAST_NS);
 	}
 }
 
-void ops_dir_placed(
-	struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, bool moved)
+/* ---- tasks that do so --------------------------------------------------------------------------- */
+
+/* A directory that may have to be moved. */
+struct dir_job {
+	struct dir_job *next; /* of those that have not ended, in order */
+	uint64_t ino;
+	unsigned users; /* the list, and whoever waits */
+	bool checks;    /* first looks whether it is in place, a moment later */
+	bool begun, done;
+};
+
+static void job_put(struct dir_job *j)
 {
-	dir_place_set(fs->kernel, ino, dir, name_hash(fs, name), moved);
+	if (--j->users == 0)
+		rt_free(j);
 }
 
-void ops_dir_found(
-	struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino, uint32_t asker)
+/* Under the lock: one that has not begun, or not ended. */
+static struct dir_job *job_of(struct kernel_dirs *d, uint64_t ino, bool checks)
+{
+	struct dir_job *j = d->jobs;
+
+	while (j && (j->ino != ino || j->checks != checks || (checks && j->begun)))
+		j = j->next;
+	return j;
+}
+
+static void dirs_main(void *arg);
+
+/* Under the lock. NULL: no memory, or too many. */
+static struct dir_job *job_add(struct kernel *k, uint64_t ino, bool checks)
+{
+	struct kernel_dirs *d = &k->dirs;
+	struct dir_job *j, **at = &d->jobs;
+
+	if (d->count_jobs == DIR_JOBS_MAX || d->stopping)
+		return NULL;
+	j = rt_alloc(sizeof(*j));
+	if (!j)
+		return NULL;
+	*j = (struct dir_job){.ino = ino, .users = 1, .checks = checks};
+	while (*at)
+		at = &(*at)->next;
+	*at = j;
+	d->count_jobs++;
+	if (++d->queued > d->idle && d->tasks < DIR_TASKS_MAX &&
+		!rt_task_spawn(&d->task[d->tasks], "weft-dirs", dirs_main, k))
+		d->tasks++;
+	rt_cond_signal(&d->work);
+	return j;
+}
+
+/* How long may the thread wait for a look, which may need any directory's lock? */
+static uint64_t patience_ns(struct kernel *k, uint32_t asker)
+{
+	enum ops_walk walk;
+
+	if (k->ops->is_own(k->owner, asker))
+		return 0;
+	walk = k->ops->walks(k->owner, asker);
+	return walk == OPS_WALK_INTO   ? GIVE_UP_NS
+	       : walk == OPS_WALK_NONE ? 0
+				       : UNKNOWN_NS;
+}
+
+/* The kernel has the directory somewhere else than it is: waits until it is moved, but not for long. Whoever
+ * waits may have a lock that the look needs. */
+static void follow(struct kernel *k, uint64_t ino, uint64_t most_ns)
+{
+	struct kernel_dirs *d = &k->dirs;
+	uint64_t until = rt_now_ns() + most_ns;
+	struct dir_job *j;
+
+	if (!most_ns)
+		return;
+	rt_mutex_lock(&d->lock);
+	j = job_of(d, ino, false);
+	if (!j)
+		j = job_add(k, ino, false);
+	if (j) {
+		j->users++;
+		while (!j->done && rt_now_ns() < until && !rt_task_unwanted())
+			(void)rt_cond_wait(
+				&d->ended, &d->lock, MIN(until, rt_task_asks_ns()));
+		job_put(j);
+	}
+	rt_mutex_unlock(&d->lock);
+}
+
+void ops_dir_placed(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name,
+	bool moved, bool keeps)
 {
 	struct kernel *k = fs->kernel;
-	const struct dir_place *p;
-	uint64_t there;
 
-	rt_mutex_lock(&k->dirs.lock);
-	p = dir_place_at(&k->dirs, dir, name_hash(fs, name));
-	there = p ? p->ino : 0;
-	rt_mutex_unlock(&k->dirs.lock);
-	if (there && there != ino && !k->ops->is_own(k->owner, asker))
-		follow(fs, there);
+	dir_place_set(k, ino, dir, name_hash(fs, name), moved);
+	if (keeps)
+		return;
+	kernel_dir_doubt(k, ino, dir);
+	(void)k->ops->drop_attributes(k->owner, dir);
 }
 
 void kernel_dir_follow(struct fs *fs, const struct ops_attr *attr, uint32_t asker)
@@ -260,41 +348,53 @@ void kernel_dir_follow(struct fs *fs, const struct ops_attr *attr, uint32_t aske
 	p = dir_place_of(&k->dirs, attr->ino);
 	moved = p && p->dir != attr->inode.parent;
 	rt_mutex_unlock(&k->dirs.lock);
-	if (moved && !k->ops->is_own(k->owner, asker))
-		follow(fs, attr->ino);
+	if (moved)
+		follow(k, attr->ino, patience_ns(k, asker));
 }
 
-/* ---- names that were dropped ------------------------------------------------------------------- */
+/* ---- names that were expired ------------------------------------------------------------------- */
 
-void kernel_dir_dropped(struct kernel *k, uint64_t ino)
+void kernel_dir_doubt(struct kernel *k, uint64_t ino, uint64_t dir)
 {
 	struct kernel_dirs *d = &k->dirs;
-	bool queued = false;
+	struct dir_place *p;
 
 	rt_mutex_lock(&d->lock);
-	for (unsigned i = 0; i < d->queued; i++)
-		queued |= d->check[(d->first + i) % DIR_CHECKS_MAX] == ino;
-	/* where there is no room the next walk finds it */
-	if (!queued && d->queued < DIR_CHECKS_MAX && dir_place_of(d, ino)) {
-		d->check[(d->first + d->queued++) % DIR_CHECKS_MAX] = ino;
-		rt_cond_signal(&d->work);
+	p = dir_place_of(d, ino);
+	if (p && p->dir == dir && !p->doubt) {
+		doubt_begin(d, p);
+		if (!job_of(d, ino,
+			    true)) /* where there is no room the next walk finds it */
+			(void)job_add(k, ino, true);
 	}
 	rt_mutex_unlock(&d->lock);
 }
 
-/*
- * Does the name under which the kernel has it say so still? The leaf is exposed, so it is asked
- * again when that changes: the call elsewhere may not have changed it yet. Waits for no node that
- * is away.
- */
-static bool in_place(struct fs *fs, uint64_t ino)
+bool kernel_dir_doubted(struct kernel *k, uint64_t dir)
 {
-	struct kernel_dirs *d = &fs->kernel->dirs;
+	bool doubted;
+
+	if (likely(!atomic_load(&k->dirs.doubts)))
+		return false;
+	rt_mutex_lock(&k->dirs.lock);
+	doubted = doubt_of(&k->dirs, dir, NULL);
+	rt_mutex_unlock(&k->dirs.lock);
+	return doubted;
+}
+
+/*
+ * Does the name under which the kernel has it say so still? 1, 0, or -EAGAIN: it cannot be known
+ * now. With `expose` 1 stands until the name is expired again. Waits for no node that is away.
+ */
+static int in_place(struct kernel *k, uint64_t ino, bool expose)
+{
+	struct kernel_dirs *d = &k->dirs;
 	struct tree_exposure exposure = {.kinds = EXPOSE_NAMES};
 	uint8_t value[DISK_VALUE_MAX];
 	const struct disk_entry *e;
 	struct disk_key key = {0};
 	struct dir_place *p;
+	bool found = false;
 	size_t at = 0;
 	int error, len;
 
@@ -303,68 +403,148 @@ static bool in_place(struct fs *fs, uint64_t ino)
 	if (p)
 		key = disk_key(p->dir, DISK_ITEM_ENTRY, p->hash);
 	rt_mutex_unlock(&d->lock);
-	if (!p || !tree_is_near(fs->tree, key))
-		return true; /* it cannot be known */
-	len = tree_read_exposed(fs->tree, &exposure, key, value, sizeof(value));
-	if (!exposure.exposed)
-		kernel_dir_dropped(fs->kernel, ino);
+	if (!p)
+		return 1;
+	if (!tree_is_near(k->fs->tree, key))
+		return -EAGAIN;
+	len = expose ? tree_read_exposed(
+			       k->fs->tree, &exposure, key, value, sizeof(value))
+		     : tree_read(k->fs->tree, key, value, sizeof(value));
+	if ((len < 0 && len != -ENOENT) || (expose && !exposure.exposed))
+		return -EAGAIN;
 	while (len > 0 && entry_step(value, (size_t)len, &at, &e, &error))
-		if (e->ino == ino)
-			return true;
-	return len < 0 && len != -ENOENT;
+		found |= e->ino == ino;
+	return found;
 }
 
-/* So that getcwd(2) names a path that exists, though nobody walks there. */
-static void check_main(void *arg)
+/* A walk into the directory waits: has the kernel what it has below it in place? */
+static bool verify(struct kernel *k, uint64_t dir, uint64_t until)
+{
+	struct kernel_dirs *d = &k->dirs;
+	struct dir_place *p;
+	uint64_t ino, now;
+	int there;
+
+	for (;;) {
+		rt_mutex_lock(&d->lock);
+		p = doubt_of(d, dir, NULL);
+		ino = p ? p->ino : 0;
+		rt_mutex_unlock(&d->lock);
+		if (!ino)
+			return true;
+		there = in_place(k, ino, true);
+		now = rt_now_ns();
+		if (!there && now < until)
+			follow(k, ino, until - now);
+		rt_mutex_lock(&d->lock);
+		p = dir_place_of(d, ino);
+		if (p && there == 1)
+			doubt_end(d, p);
+		rt_mutex_unlock(&d->lock);
+		if (now >= until || rt_task_unwanted())
+			return false;
+		if (there < 0)
+			rt_sleep_ns(WAIT_FIRST_NS);
+	}
+}
+
+void kernel_dir_verify(struct kernel *k, uint64_t dir, uint32_t asker)
+{
+	uint64_t patience;
+
+	if (likely(!kernel_dir_doubted(k, dir)))
+		return;
+	patience = patience_ns(k, asker);
+	if (patience)
+		(void)verify(k, dir, rt_now_ns() + patience);
+}
+
+/* A check makes getcwd(2) name a path that exists, though nobody walks there. The call elsewhere that wanted
+ * the name may not have changed it at the first look. */
+static void job_run(struct kernel *k, const struct dir_job *j)
+{
+	static const uint64_t pauses[] = {CHECK_FIRST_NS, CHECK_LAST_NS};
+
+	for (unsigned i = 0; j->checks && i < ARRAY_SIZE(pauses); i++) {
+		rt_sleep_ns(pauses[i]);
+		if (!in_place(k, j->ino, false))
+			break;
+		if (i + 1 == ARRAY_SIZE(pauses) || atomic_load(&k->gone))
+			return;
+	}
+	follow_now(k, j->ino);
+}
+
+/* Under the lock: the first that has not begun, or NULL. */
+static struct dir_job *job_take(struct kernel_dirs *d)
+{
+	struct dir_job *j = d->jobs;
+
+	while (j && j->begun)
+		j = j->next;
+	if (j) {
+		j->begun = true;
+		d->queued--;
+	}
+	return j;
+}
+
+static void job_end(struct kernel_dirs *d, struct dir_job *j)
+{
+	struct dir_job **at = &d->jobs;
+
+	while (*at != j)
+		at = &(*at)->next;
+	*at = j->next;
+	d->count_jobs--;
+	j->done = true;
+	job_put(j);
+	rt_cond_broadcast(&d->ended);
+}
+
+static void dirs_main(void *arg)
 {
 	struct kernel *k = (struct kernel *)arg;
 	struct kernel_dirs *d = &k->dirs;
 
 	rt_mutex_lock(&d->lock);
-	while (!d->stopping) {
-		uint64_t ino;
+	for (;;) {
+		struct dir_job *j = job_take(d);
 
-		if (!d->queued) {
+		if (!j && d->stopping)
+			break;
+		if (!j) {
+			d->idle++;
 			rt_cond_wait(&d->work, &d->lock, RT_FOREVER);
-			if (d->queued && !d->stopping) {
-				rt_mutex_unlock(&d->lock);
-				rt_sleep_ns(CHECK_NS);
-				rt_mutex_lock(&d->lock);
-			}
+			d->idle--;
 			continue;
 		}
-		ino = d->check[d->first];
-		d->first = (d->first + 1) % DIR_CHECKS_MAX;
-		d->queued--;
 		rt_mutex_unlock(&d->lock);
-		if (!in_place(k->fs, ino))
-			follow(k->fs, ino);
+		if (!atomic_load(&k->gone))
+			job_run(k, j);
 		rt_mutex_lock(&d->lock);
+		job_end(d, j);
 	}
 	rt_mutex_unlock(&d->lock);
 }
 
 /* ---- the kernel comes and goes ------------------------------------------------------------------ */
 
-int kernel_dirs_start(struct kernel *k)
+void kernel_dirs_start(struct kernel *k)
 {
-	struct kernel_dirs *d = &k->dirs;
-
-	d->max = (unsigned)(cache_frame_count(k->fs->volume->cache) / PLACE_SHARE);
-	return rt_task_spawn(&d->task, "weft-dirs", check_main, k);
+	k->dirs.max = (unsigned)(cache_frame_count(k->fs->volume->cache) / PLACE_SHARE);
 }
 
 void kernel_dirs_stop(struct kernel *k)
 {
 	struct kernel_dirs *d = &k->dirs;
 
-	if (!d->task)
-		return;
 	rt_mutex_lock(&d->lock);
 	d->stopping = true;
 	rt_mutex_unlock(&d->lock);
 	rt_cond_broadcast(&d->work);
-	rt_task_join(d->task);
+	for (unsigned i = 0; i < d->tasks; i++)
+		rt_task_join(d->task[i]);
 	while (d->oldest)
 		dir_place_free(d, d->oldest);
 }

@@ -84,19 +84,21 @@ struct kernel_names {
 };
 
 #define DIR_BUCKETS    4096u
-#define DIR_CHECKS_MAX 64u
+#define DIR_JOBS_MAX   256u
+#define DIR_TASKS_MAX  16u
 
 /* Where it has directories (kernel_dirs.c). */
 struct kernel_dirs {
 	struct rt_mutex lock; /* all here */
-	struct rt_cond work;
-	struct dir_place *by_ino[DIR_BUCKETS], *by_name[DIR_BUCKETS];
+	struct rt_cond work, ended;
+	struct dir_place *by_ino[DIR_BUCKETS], *by_doubt[DIR_BUCKETS];
+	_Atomic uint32_t doubts; /* places in doubt */
 	struct dir_place *oldest, *newest;
 	unsigned count, max;
-	uint64_t check[DIR_CHECKS_MAX]; /* a ring: names of these were dropped */
-	unsigned first, queued;
+	struct dir_job *jobs; /* in order */
+	unsigned count_jobs, queued, idle, tasks;
 	bool stopping;
-	struct rt_task *task;
+	struct rt_task *task[DIR_TASKS_MAX];
 };
 
 struct kernel {
@@ -176,13 +178,18 @@ int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker);
 
 /* ---- directories that move (kernel_dirs.c) ---------------------------------------------- */
 
-int kernel_dirs_start(struct kernel *k);
+void kernel_dirs_start(struct kernel *k);
 void kernel_dirs_stop(struct kernel *k);
 /* Attributes of a directory are about to be answered: if it has another parent than the kernel has, the kernel
  * moves it before this returns, or cannot for a while. Waits. */
 void kernel_dir_follow(struct fs *fs, const struct ops_attr *attr, uint32_t asker);
-/* The name of a directory was expired: it is looked at a moment later. Never waits. */
-void kernel_dir_dropped(struct kernel *k, uint64_t ino);
+/* The name of a directory in `dir` was expired: it may be moved elsewhere from now on. Never waits. */
+void kernel_dir_doubt(struct kernel *k, uint64_t ino, uint64_t dir);
+/* May one that the kernel has in the directory have moved? Then its attributes are not to be kept. */
+bool kernel_dir_doubted(struct kernel *k, uint64_t dir);
+/* Attributes of the directory are about to be answered, perhaps to a walk into it: the kernel moves those below it
+ * that have moved before this returns, or cannot for a while. Waits. */
+void kernel_dir_verify(struct kernel *k, uint64_t dir, uint32_t asker);
 /* The kernel may have let go of it. */
 void kernel_dir_forgotten(struct kernel *k, uint64_t ino);
 

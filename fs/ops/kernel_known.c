@@ -184,7 +184,8 @@ static bool attributes_note(
 	n = known_note(k, ino);
 	if (n)
 		keeps = (!attr || size_sure(k, n, asker, attr)) &&
-			!kernel_changing(k, ino, 0, UINT64_MAX) && !kernel_gated(k, ino);
+			!kernel_changing(k, ino, 0, UINT64_MAX) &&
+			!kernel_gated(k, ino) && !kernel_dir_doubted(k, ino);
 	if (keeps)
 		n->attributes = true;
 	rt_mutex_unlock(&k->lock);
@@ -217,6 +218,8 @@ int ops_getattr_kept(
 		rc = kernel_gate_pass(fs->kernel, ino, asker);
 	if (rc)
 		return rc;
+	if (fs->kernel)
+		kernel_dir_verify(fs->kernel, ino, asker);
 	rc = inode_attr_exposed(fs, fs->kernel ? &e : NULL, ino, out);
 	if (!rc && fs->kernel && S_ISDIR(out->inode.mode))
 		kernel_dir_follow(fs, out, asker);
@@ -239,7 +242,8 @@ static bool named_note(struct kernel *k, uint32_t asker, const struct ops_attr *
 	rt_mutex_lock(&k->lock);
 	n = known_note(k, attr->ino);
 	named->attributes &= !kernel_changing(k, attr->ino, 0, UINT64_MAX) &&
-			     !kernel_gated(k, attr->ino);
+			     !kernel_gated(k, attr->ino) &&
+			     !kernel_dir_doubted(k, attr->ino);
 	if (n)
 		keeps = (named->name || named->attributes) && looker_done(k, n);
 	if (keeps) {

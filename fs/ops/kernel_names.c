@@ -292,7 +292,7 @@ static void expire_item(void *arg, struct disk_key key, const void *value, size_
 		await_taken_in(x->k, e->ino);
 		expire(x->k, key_ino(key), e->name, e->name_bytes);
 		if (e->type == DT_DIR)
-			kernel_dir_dropped(x->k, e->ino);
+			kernel_dir_doubt(x->k, e->ino, key_ino(key));
 	}
 }
 

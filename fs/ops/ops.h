@@ -396,8 +396,8 @@ struct ops_seen {
 /* What a thread that asks for the attributes of a directory does with them. */
 enum ops_walk {
 	OPS_WALK_UNKNOWN,
-	OPS_WALK_INTO, /* it is about to use names of the directory, and has locked none */
-	OPS_WALK_NONE, /* it uses no name of it after this */
+	OPS_WALK_INTO, /* a path walk, which has locked no directory */
+	OPS_WALK_NONE, /* it uses no name of it after this, or has it locked */
 };
 
 struct ops_kernel {
@@ -525,17 +525,11 @@ bool ops_expose_acl(struct fs *fs, uint64_t ino);
  * to be kept. */
 bool ops_expose_renamed(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
 /*
- * The kernel has the directory under that name, if it is not known where it has it; or (`moved`) since this node's
- * own call has moved it.
+ * Before the answer: the kernel will have the directory under that name, if it is not known where it has it; or
+ * (`moved`) since this node's own call has moved it. `keeps`: the kernel keeps the name.
  */
-void ops_dir_placed(
-	struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name, bool moved);
-/*
- * Before the answer that the name is `ino`'s (0: absent). If the kernel has a directory there, which has moved
- * elsewhere, the kernel moves it before this returns, or cannot for a while. Waits.
- */
-void ops_dir_found(
-	struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino, uint32_t asker);
+void ops_dir_placed(struct fs *fs, uint64_t ino, uint64_t dir, struct ops_name name,
+	bool moved, bool keeps);
 /*
  * A call here changes what a name is in this kernel, in a way that the kernel cannot be told to keep:
  * ops_names_gate before its answer, ops_names_expire behind it. In between no walk that begins uses names of the

@@ -102,19 +102,13 @@ static void move(struct node *n, unsigned round)
 	memcpy(name, next, sizeof(name));
 }
 
-/* LOOKUP of where the kernel has it, then its answer: absent. */
+/* A walk into the directory in which the kernel has it asks for that one's attributes first. */
 static void old_name_is_asked_for(struct node *n)
 {
-	struct ops_looked looked;
 	struct ops_attr a;
-	uint64_t dir = kernel.dir;
-	char old[8];
-	int rc;
+	bool keep;
 
-	memcpy(old, kernel.name, sizeof(old));
-	rc = ops_lookup_kept(n->fs, dir, nm(old), &a, &looked);
-	HOLDS(rc == 0 || rc == -ENOENT);
-	ops_dir_found(n->fs, dir, nm(old), rc ? 0 : a.ino, ASKER);
+	OK(ops_getattr_kept(n->fs, kernel.dir, ASKER, &a, &keep));
 	EQ(kernel.dir, parents[at]);
 	EQ(strcmp(kernel.name, name), 0);
 }
@@ -136,7 +130,7 @@ static void own_threads_do_not_look(struct node *n)
 	bool keep;
 
 	OK(ops_getattr_kept(n->fs, job, OWN, &a, &keep));
-	ops_dir_found(n->fs, kernel.dir, nm(kernel.name), 0, OWN);
+	OK(ops_getattr_kept(n->fs, kernel.dir, OWN, &a, &keep));
 	EQ(kernel.looks, looks);
 }
 
@@ -159,22 +153,6 @@ static void it_follows_by_itself(struct node *n)
 	EQ(kernel.dir, parents[at]);
 }
 
-/* Somebody has a lock all the time: the answer comes. Then it is removed: nobody looks for it. */
-static void the_answer_comes_in_any_case(struct node *n)
-{
-	unsigned looks;
-
-	kernel.always_busy = true;
-	ops_dir_found(n->fs, kernel.dir, nm(kernel.name), 0, ASKER);
-	HOLDS(kernel.busy > 1);
-	kernel.always_busy = false;
-	barrier(n);
-	barrier(n);
-	looks = kernel.looks;
-	ops_dir_found(n->fs, kernel.dir, nm(kernel.name), 0, ASKER);
-	EQ(kernel.looks, looks);
-}
-
 /* The kernel keeps the name again, so that it will be dropped. */
 static void keep_name(struct node *n)
 {
@@ -194,6 +172,30 @@ static void keep_name(struct node *n)
 	HOLDS(false);
 }
 
+/* Somebody has a lock all the time: the answer comes. Then it is removed: nobody looks for it. */
+static void the_answer_comes_in_any_case(struct node *n)
+{
+	uint64_t dir = kernel.dir;
+	struct ops_attr a;
+	unsigned looks;
+	bool keep;
+
+	keep_name(n);
+	kernel.always_busy = true;
+	barrier(n);
+	barrier(n);
+	kernel.busy = 0;
+	OK(ops_getattr_kept(n->fs, dir, ASKER, &a, &keep));
+	HOLDS(kernel.busy > 1 && !keep);
+	kernel.always_busy = false;
+	barrier(n);
+	barrier(n);
+	OK(ops_getattr_kept(n->fs, dir, ASKER, &a, &keep));
+	looks = kernel.looks;
+	OK(ops_getattr_kept(n->fs, dir, ASKER, &a, &keep));
+	EQ(kernel.looks, looks);
+}
+
 static void moved_work(struct node *n)
 {
 	if (n->id == 1) {
@@ -211,7 +213,7 @@ static void moved_work(struct node *n)
 		kernel.dir = parents[0];
 		strcpy(kernel.name, "n");
 		OK(fs_kernel_start(n->fs, &moved_ops, n, NULL));
-		ops_dir_placed(n->fs, job, parents[0], nm("n"), false);
+		ops_dir_placed(n->fs, job, parents[0], nm("n"), false, true);
 	}
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		if (n->id == 2)
@@ -231,6 +233,9 @@ static void moved_work(struct node *n)
 		the_answer_comes_in_any_case(n);
 		fs_kernel_stop(n->fs);
 	} else {
+		barrier(n);
+		move(n, ROUNDS);
+		barrier(n);
 		barrier(n);
 		OK(ops_rmdir(n->fs, parents[at], nm(name)));
 		barrier(n);
