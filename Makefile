@@ -19,9 +19,13 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototy
 FUSE_CFLAGS := $(shell pkg-config --cflags fuse3 2>/dev/null)
 # What gcc says of code that the sanitizers have put in.
 NO_WARNINGS := $(if $(findstring thread,$(SANITIZE)),-Wno-tsan) $(if $(findstring undefined,$(SANITIZE)),-Wno-nonnull $(if $(findstring clang,$(CC)),,-Wno-format-overflow))
+# _FORTIFY_SOURCE needs optimization, and is the sanitizers' work where they are.
+OPTIMIZED := $(filter-out -O0,$(filter -O%,$(CFLAGS)))
+HARDENED_CFLAGS := -fPIE $(if $(SANITIZE),,-fstack-protector-strong $(if $(OPTIMIZED),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+HARDENED_LDFLAGS := -pie -Wl,-z,relro,-z,now
 ALL_CFLAGS := -std=gnu17 -D_GNU_SOURCE -I. $(WARNINGS) -fno-strict-aliasing -fno-omit-frame-pointer \
-            $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(NO_WARNINGS) $(FUSE_CFLAGS)
-ALL_LDFLAGS := $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
+            $(HARDENED_CFLAGS) $(CFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(NO_WARNINGS) $(FUSE_CFLAGS)
+ALL_LDFLAGS := $(HARDENED_LDFLAGS) $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANITIZE))
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
 LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
@@ -131,7 +135,7 @@ PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard tests/mount/preload/*.c))
 $(BUILD)/tests/mount/preload/%.so: tests/mount/preload/%.c
 	@mkdir -p $(@D)
 	@echo "CC $<"
-	@$(CC) $(ALL_CFLAGS) -fPIC -shared $< -o $@ $(ALL_LDFLAGS)
+	@$(CC) $(ALL_CFLAGS) -fPIC -shared $< -o $@ $(filter-out -pie,$(ALL_LDFLAGS))
 
 # Larger ones have a folder, tests/mount/NAME/.
 MOUNT_PROGRAMS := $(patsubst %,$(BUILD)/tests/mount/%/run,posix fsx)

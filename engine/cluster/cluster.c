@@ -6,11 +6,13 @@
  */
 #include "engine/cluster/cluster_internal.h"
 
+#include "engine/common/secret.h"
+
 void cluster_close(struct cluster *c)
 {
 	if (!c)
 		return;
-	explicit_bzero(c->key, sizeof(c->key));
+	secret_free(c->key, CLUSTER_KEY_BYTES);
 	rt_free(c);
 }
 

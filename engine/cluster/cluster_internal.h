@@ -27,7 +27,7 @@ struct cluster {
 	char name[CLUSTER_NAME_BYTES];
 	uint8_t volume_uuid[UUID_BYTES];
 	bool has_key;
-	uint8_t key[CLUSTER_KEY_BYTES];
+	uint8_t *key; /* CLUSTER_KEY_BYTES of secret_alloc */
 	bool tls;
 	bool verbs;
 	/* lines of the file, for messages; 0: not given */

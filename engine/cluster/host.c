@@ -63,6 +63,22 @@ static int key_guarded(const struct stat *st, const char *path, struct weft_erro
 	return 0;
 }
 
+/* The file says which key is used, and at which addresses: what others may write they may choose. */
+static int file_guarded(const struct stat *st, const char *path, struct weft_error *err)
+{
+	if (st->st_uid != 0 && st->st_uid != geteuid())
+		return weft_error(err, -EACCES,
+			"the cluster file %s belongs to user %u, who may change it: it must "
+			"belong to root or to the user who runs weft; chown root %s",
+			path, st->st_uid, path);
+	if (st->st_mode & 022)
+		return weft_error(err, -EACCES,
+			"the cluster file %s may be written by others (mode %04o) and is "
+			"not used: look at what it says, then chmod go-w %s",
+			path, st->st_mode & 07777, path);
+	return 0;
+}
+
 static int key_load(struct cluster *c, struct weft_error *err)
 {
 	char text[KEY_FILE_BYTES];
@@ -112,7 +128,8 @@ int cluster_open(
 	*out = NULL;
 	if (!text)
 		return weft_error(err, -ENOMEM, "reading %s: out of memory", path);
-	rc = file_read(path, text, cap, NULL, err);
+	rc = file_read(path, text, cap,
+		flags & CLUSTER_WITHOUT_KEY ? NULL : file_guarded, err);
 	if (rc >= 0)
 		rc = cluster_parse(out, text, (size_t)rc, path, err);
 	rt_free(text);

@@ -7,6 +7,8 @@
  */
 #include "engine/cluster/cluster_internal.h"
 
+#include "engine/common/secret.h"
+
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
@@ -15,6 +17,10 @@ int cluster_key_parse(struct cluster *c, const char *text, size_t length,
 {
 	const size_t digits = 2 * (size_t)CLUSTER_KEY_BYTES;
 
+	if (!c->key)
+		c->key = secret_alloc(CLUSTER_KEY_BYTES);
+	if (!c->key)
+		return weft_error(err, -ENOMEM, "reading %s: out of memory", path);
 	while (length && strchr(" \t\r\n", text[length - 1]) && text[length - 1])
 		length--;
 	if (length != digits || !hex_parse(text, c->key, CLUSTER_KEY_BYTES))

@@ -323,7 +323,7 @@ static bool say_proof(struct connect_net *net, struct net_connection *c)
 	const struct net_greeting *g = &c->greeting;
 	struct wire_proof p;
 
-	if (!wire_proof_make(&p, net->base.options.key, g->dialer,
+	if (!wire_proof_make(&p, net->base.key, g->dialer,
 		    g->dialer ? &g->ours : &g->theirs, g->dialer ? &g->theirs : &g->ours))
 		return false;
 	/* A dialer shares nothing before it has seen a proof. */

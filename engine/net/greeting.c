@@ -65,7 +65,7 @@ int net_greeting_proof(struct net *net, struct net_greeting *g,
 	int refusal;
 
 	*detail = 0;
-	if (!wire_proof_check(proof, net->options.key, !g->dialer, dialer, listener))
+	if (!wire_proof_check(proof, net->key, !g->dialer, dialer, listener))
 		return WIRE_WRONG_KEY;
 	g->proven = true;
 	if (skew > net->options.clock_skew_ns) {

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "engine/common/secret.h"
+
 #define SECOND          1000000000ull
 #define CHECKSUM_LOG_NS (10 * SECOND)
 
@@ -218,8 +220,15 @@ int net_open(struct net **out, const struct net_options *o, struct weft_error *e
 	net = rt_alloc(ops.net_bytes);
 	if (!net)
 		return weft_error(err, -ENOMEM, "no memory for the network");
+	net->key = secret_alloc(NET_KEY_BYTES);
+	if (!net->key) {
+		rt_free(net);
+		return weft_error(err, -ENOMEM, "no memory for the network's key");
+	}
+	memcpy(net->key, o->key, NET_KEY_BYTES);
 	net->ops = ops;
 	net->options = *o;
+	explicit_bzero(net->options.key, sizeof(net->options.key));
 	if (o->listen)
 		strcpy(net->listen, o->listen);
 	net->options.listen = NULL; /* the caller's string */
@@ -227,6 +236,7 @@ int net_open(struct net **out, const struct net_options *o, struct weft_error *e
 	rt_random_bytes(net->instance, sizeof(net->instance));
 	r = net->ops.open(net, err);
 	if (r) {
+		secret_free(net->key, NET_KEY_BYTES);
 		rt_free(net);
 		return r;
 	}
@@ -260,7 +270,7 @@ void net_close(struct net *net)
 		net->ops.peer_free(net->list[i]);
 		rt_free(net->list[i]);
 	}
-	explicit_bzero(net->options.key, sizeof(net->options.key));
+	secret_free(net->key, NET_KEY_BYTES);
 	rt_free(net);
 }
 

@@ -54,7 +54,8 @@ struct net_region {
 /* Transports' own structures begin with these. */
 struct net {
 	struct net_ops ops;
-	struct net_options options;
+	struct net_options options; /* without the key */
+	uint8_t *key;               /* NET_KEY_BYTES of secret_alloc */
 	char listen[NET_ADDRESS_BYTES]; /* empty: does not listen */
 	uint8_t instance[NET_UUID_BYTES];
 	bool started;

@@ -357,7 +357,7 @@ int net_tls_open(struct connect_net *net, struct weft_error *err)
 
 	if (!c)
 		return weft_error(err, -ENOMEM, "no memory for TLS");
-	if (!context_make(c) || !session_make(c, net->base.options.key)) {
+	if (!context_make(c) || !session_make(c, net->base.key)) {
 		context_free(c);
 		rt_free(c);
 		return weft_error(err, -EOPNOTSUPP,

@@ -33,6 +33,17 @@ installed() {
 	grep -q "^IMPORT{program}=\"$1/bin/weft probe --udev \$devnode\"" "$DIR$1/lib/udev/rules.d/64-weft.rules"
 }
 
+@test "programs are built to be hard to subvert: PIE, RELRO, bound at start, stack protector, fortified" {
+	local program
+	need readelf nm
+	for program in weft weftd mkfs.weft fsck.weft; do
+		readelf -d "$ROOT/build/$program" | grep -q "FLAGS_1.* NOW PIE"
+		readelf -lW "$ROOT/build/$program" | grep -q GNU_RELRO
+		nm -D "$ROOT/build/$program" | grep -q __stack_chk_fail
+		nm -D "$ROOT/build/$program" | grep -q "__.*printf_chk"
+	done
+}
+
 @test "under /usr/local, with a /sbin of its own" {
 	make_ install
 	installed /usr/local

@@ -168,6 +168,61 @@ static void a_key_of_another_user_is_refused(void **state)
 	assert_int_equal(chown(key, 0, 0), 0);
 }
 
+static void a_cluster_file_that_others_may_write_is_refused(void **state)
+{
+	static const mode_t modes[] = {0664, 0646, 0666};
+	struct cluster *c = opened(ONE);
+
+	cluster_close(c);
+	for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
+		chmod(file, modes[i]);
+		refused(-EACCES, "may be written by others");
+		refused(-EACCES, "chmod go-w");
+		assert_int_equal(try(&c, CLUSTER_WITHOUT_KEY), 0); /* for looking only */
+		cluster_close(c);
+	}
+	chmod(file, 0644);
+	if (geteuid() == 0) {
+		assert_int_equal(chown(file, 12345, 0), 0);
+		refused(-EACCES, "belongs to user 12345");
+		assert_int_equal(chown(file, 0, 0), 0);
+	}
+	assert_int_equal(try(&c, 0), 0);
+	cluster_close(c);
+}
+
+/* Flags of the memory that has this address, as smaps says them; empty: none has it. */
+static void memory_flags(const void *at, char flags[512])
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	unsigned long from, to;
+	bool here = false;
+	char line[512];
+
+	assert_non_null(f);
+	flags[0] = '\0';
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			here = (unsigned long)at >= from && (unsigned long)at < to;
+		else if (here && strncmp(line, "VmFlags:", 8) == 0)
+			strcpy(flags, line + 8);
+	}
+	fclose(f);
+}
+
+static void the_key_is_in_no_swap_core_or_child(void **state)
+{
+	struct cluster *c = opened(ONE);
+	const uint8_t *at = cluster_key(c);
+	char flags[512];
+
+	memory_flags(at, flags);
+	assert_non_null(strstr(flags, " lo"));
+	assert_non_null(strstr(flags, " dd"));
+	assert_non_null(strstr(flags, " wf"));
+	cluster_close(c);
+}
+
 static void what_is_no_key_is_refused(void **state)
 {
 	static const char longer[] = KEY "0\n", twice[] = KEY KEY "\n";
@@ -293,6 +348,8 @@ int main(void)
 		cmocka_unit_test(another_key_is_not_taken_while_the_volume_is_in_use),
 		cmocka_unit_test(a_key_that_others_may_touch_is_refused),
 		cmocka_unit_test(a_key_of_another_user_is_refused),
+		cmocka_unit_test(a_cluster_file_that_others_may_write_is_refused),
+		cmocka_unit_test(the_key_is_in_no_swap_core_or_child),
 		cmocka_unit_test(what_is_no_key_is_refused),
 		cmocka_unit_test(a_file_that_is_not_there_or_too_large_is_told),
 		cmocka_unit_test(a_cluster_file_is_known_by_its_first_line),
