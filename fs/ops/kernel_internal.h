@@ -63,7 +63,7 @@ struct known_table {
 
 #define GATE_BUCKETS   64u
 #define ABSENT_BUCKETS 4096u
-#define NAME_TASKS_MAX 64u
+#define NAME_TASKS_MAX 1024u
 #define NAME_JOBS_MAX  4096u
 
 /* The names that it keeps (kernel_names.c). */
