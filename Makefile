@@ -31,7 +31,7 @@ ALL_LDFLAGS := $(HARDENED_LDFLAGS) $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANI
 LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
           engine/cache engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
 LIB_ENGINE := -luring -lrdmacm -libverbs -lisal -linih -lssl -lcrypto -lpthread -lm
-LIB_FS     := -lfuse3 -ljansson -lmicrohttpd
+LIB_FS     := -lcap-ng -lfuse3 -ljansson -lmicrohttpd
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 layer_sources = $(filter-out %_main.c,$(wildcard $(1)/*.c))

@@ -28,6 +28,7 @@
 #include "fs/daemon.h"
 #include "fs/daemonize.h"
 #include "fs/mount.h"
+#include "fs/rights.h"
 #include "fs/takeover.h"
 
 #ifndef PR_SET_IO_FLUSHER
@@ -717,6 +718,7 @@ static int run(struct daemon *d, int argc, char **argv, struct weft_error *err)
 	int ret;
 
 	process_prepare();
+	rights_drop();
 	ret = signals_prepare(d, err);
 	if (ret == 0)
 		ret = engine_start(d, argc, argv, err);

@@ -108,6 +108,19 @@ teardown() {
 	check_store
 }
 
+@test "each thread of weftd has the capabilities that it uses alone, and can gain none" {
+	local own used thread
+	mount_store
+	own=$((0x$(sed -n 's/^CapBnd:\t//p' /proc/self/status)))
+	# dac_override, dac_read_search, net_bind_service, ipc_lock, sys_ptrace, sys_admin, sys_resource
+	used=$(printf %016x $((own & (1 << 1 | 1 << 2 | 1 << 10 | 1 << 14 | 1 << 19 | 1 << 21 | 1 << 24))))
+	for thread in /proc/"$DAEMON"/task/*/status; do
+		[ "$(grep -c -E "^Cap(Prm|Eff|Bnd):.$used$" "$thread")" -eq 3 ]
+		grep -q "^NoNewPrivs:.1$" "$thread"
+	done
+	umount_store
+}
+
 @test "umount(8) ends the daemon" {
 	mount_store
 	umount "$MNT"
