@@ -394,6 +394,7 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	if (!session_shared(s) && !direct)
 		ops_file_paged(file_of(fi));
 	caller.keeps_setid = !kills;
+	caller.stored = shim_request_is_writeback();
 	had_bits = kills && has_setid_bits(fs, ino);
 	if (appends)
 		append = OPS_APPEND | (write_is_full(size) ? OPS_APPEND_MORE : 0);

@@ -398,15 +398,18 @@ static void say_unwritten(struct daemon *d, int why, const struct volume_rest *r
 			"; up to %llu pages (%.1f MiB) that nobody synced are LOST",
 			(unsigned long long)rest->lost, pages_mib(rest->lost));
 	weft_log(3,
-		"closing %s: %s%s; %llu pages (%.1f MiB) wait in its log, and the next mount "
+		"closing %s: %s%s; %llu pages (%.1f MiB) wait in its log, and the next "
+		"mount "
 		"writes them: %s",
 		d->options.store, strerror(-why), lost, (unsigned long long)rest->kept,
 		pages_mib(rest->kept),
-		why == -ENOSPC ? "make room on its disk before" : "see to its device before");
+		why == -ENOSPC      ? "make room on its disk before that"
+		: why == -EHOSTDOWN ? "start the nodes that are away before that"
+				    : "see to its device before that");
 	if (d->control)
 		control_say(d->control,
-			json_pack("{s:s, s:I, s:I}", "unwritten", strerror(-why), "lost_pages",
-				(json_int_t)rest->lost, "kept_pages",
+			json_pack("{s:s, s:I, s:I}", "unwritten", strerror(-why),
+				"lost_pages", (json_int_t)rest->lost, "kept_pages",
 				(json_int_t)rest->kept));
 }
 

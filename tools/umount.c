@@ -172,7 +172,7 @@ static void say_unwritten(struct unmount *u, const json_t *word)
 	long long kept = json_integer_value(json_object_get(word, "kept_pages"));
 
 	u->unwritten = true;
-	fprintf(stderr, "%s: unmounted, but the store could not be written: %s\n", u->who,
+	fprintf(stderr, "%s: unmounted, but not all could be written back: %s\n", u->who,
 		client_text(word, "unwritten"));
 	if (lost)
 		fprintf(stderr,

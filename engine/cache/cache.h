@@ -111,8 +111,8 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 /* Starts the page provider and the checkpointer. */
 int cache_start(struct cache *cache);
 /*
- * The checkpointer alone, before: others have this node persist what they ship, and its log needs room for
- * that. When all is recovered, and the provider serves.
+ * The checkpointer alone, before: others have this node persist what they ship, and its log needs
+ * room for that. When all is recovered, and the provider serves.
  */
 int cache_start_checkpoints(struct cache *cache);
 /* Stops them; idempotent. The checkpointer goes last, as all others may wait for room in the log. */
@@ -171,9 +171,9 @@ int guard_exclusive(
  */
 int guard_own(struct cache *cache, page_id pid, uint64_t incarnation);
 /*
- * guard_shared and guard_exclusive for whoever may be waited for itself by who has the page: -EAGAIN as soon as
- * `stands`, which must not wait, says no; nothing is latched while it is asked. (It is asked where
- * there is a kernel that keeps pages; else nobody waits like that.)
+ * guard_shared and guard_exclusive for whoever may be waited for itself by who has the page:
+ * -EAGAIN as soon as `stands`, which must not wait, says no; nothing is latched while it is
+ * asked. (It is asked where there is a kernel that keeps pages; else nobody waits like that.)
  */
 typedef bool cache_stands(void *arg);
 int guard_shared_while(struct cache *cache, page_id pid, uint64_t incarnation,
@@ -235,8 +235,9 @@ int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count
 int cache_fetch_exclusive(
 	struct cache *cache, const struct page_ref *refs, unsigned count);
 /*
- * While this node may change the page, others do not get it before that moment (rt_now_ns; 0: they do). No
- * ask waits for that longer than CACHE_KEEP_NS, and the note may be lost. Never waits.
+ * While this node may change the page, others do not get it before that moment (rt_now_ns; 0:
+ * they do). No ask waits for that longer than CACHE_KEEP_NS, and the note may be lost. Never
+ * waits.
  */
 #define CACHE_KEEP_NS 100000000ull
 void cache_keep(struct cache *cache, page_id pid, uint64_t until_ns);
@@ -380,14 +381,15 @@ void cache_kernel_stop(struct cache *cache);
 struct kernel_counters *cache_kernel_counters(struct cache *cache);
 /*
  * The kernel may have this of the page from here on. The guard is shared, or exclusive (for
- * STORES it is). Of a block: where it is. *out may be NULL. -EAGAIN: not now, the page is to be given up; let
- * go of the guard and wait a little.
+ * STORES it is). Of a block: where it is. *out may be NULL. -EAGAIN: not now, the page is to be
+ * given up; let go of the guard and wait a little.
  */
 int guard_expose(struct cache *cache, const struct guard *g, unsigned kinds, uint64_t ino,
 	uint64_t block, struct cache_exposure *out);
 /*
- * What was exposed before: true if the kernel may have all of this of the page from here on already, and the
- * guard, optimistic, stands when it has been used; then *out as of guard_expose. Else expose it.
+ * What was exposed before: true if the kernel may have all of this of the page from here on
+ * already, and the guard, optimistic, stands when it has been used; then *out as of guard_expose.
+ * Else expose it.
  */
 bool guard_exposed(struct cache *cache, const struct guard *g, unsigned kinds,
 	struct cache_exposure *out);
@@ -428,14 +430,15 @@ int cache_sync(
  */
 int cache_log_dirty(struct cache *cache);
 /*
- * Nobody waits for other nodes any more (coherence_cluster_give_up): nor for homes that are away, nor for
- * room in the log, which may need these. It fails with -EIO.
+ * Nobody waits for other nodes any more (coherence_cluster_give_up): nor for homes that are away,
+ * nor for room in the log, which may need these. It fails with -EIO.
  */
 void cache_give_up(struct cache *cache);
 /*
- * Others cannot do without this page, whatever becomes of this node: it is not to have it alone for
- * longer than it changes it. It is shipped to its home, if that is another node, and shared, within some
- * seconds. At most a few at a time; others rest as all do (docs/many-nodes.md, "Pages at rest").
+ * Others cannot do without this page, whatever becomes of this node: it is not to have it alone
+ * for longer than it changes it. It is shipped to its home, if that is another node, and shared,
+ * within some seconds. At most a few at a time; others rest as all do (docs/many-nodes.md, "Pages
+ * at rest").
  */
 void cache_rest_soon(struct cache *cache, page_id pid);
 /* The same, but leaves room for those that all nodes need. */
@@ -446,16 +449,20 @@ void cache_write_behind(struct cache *cache, const struct page_ref *refs, unsign
  * advances the log's tail. After it, with nothing changing, the log is empty. Waits. */
 int cache_checkpoint(struct cache *cache);
 /*
- * After cache_stop, where cache_checkpoint has failed: writes this node's own pages back, from the log's
- * reserve, as far as that goes, and logs those that are not in the log, as far as there is room. Returns
- * how many pages of file data are not known to be in either as they are here. Waits for no other node.
+ * After cache_stop, where cache_checkpoint has failed: writes this node's own pages back, from
+ * the log's reserve, as far as that goes, and logs those that are not in the log, as far as there
+ * is room. Returns how many pages of file data are not known to be in either as they are here.
+ * Waits for no other node.
  */
 uint64_t cache_save(struct cache *cache);
 /*
- * The negative errno with which the store here refused the last write-back; 0: it takes them. -ENOSPC
- * stays until the store has taken a page that it had no image of: it may take others all the time.
+ * The negative errno with which the store here refused the last write-back; 0: it takes them.
+ * -ENOSPC stays until the store has taken a page that it had no image of: it may take others all
+ * the time.
  */
 int cache_write_error(struct cache *cache);
+/* Returns true if the store was full at the last try, some seconds ago at most: new pages are refused. */
+bool cache_store_full(struct cache *cache);
 /* Is anything owed to other nodes? */
 bool cache_owes(struct cache *cache);
 /* Is anything dirty, or owed to other nodes? A look: others may change it. */
@@ -468,8 +475,8 @@ bool cache_keeps(struct cache *cache);
  */
 uint64_t cache_give_back(struct cache *cache);
 /*
- * As cache_checkpoint, and images that this node owes are persisted, too: whatever of others' changes
- * it has, dirty, at the call is persisted when it returns. Waits for homes that are away.
+ * As cache_checkpoint, and images that this node owes are persisted, too: whatever of others'
+ * changes it has, dirty, at the call is persisted when it returns. Waits for homes that are away.
  */
 int cache_persist(struct cache *cache);
 

@@ -320,10 +320,11 @@ static void failure_pause(struct cache *c)
 	}
 }
 
-/* By the device, not for want of other nodes. */
+/* By the device; not for want of other nodes, nor of room on the disk, which somebody can make: whoever needs
+ * the log waits until then. */
 static bool round_failed(struct cache *c, int e)
 {
-	return e && e != -EHOSTDOWN &&
+	return e && e != -EHOSTDOWN && cache_write_error(c) != -ENOSPC &&
 	       !atomic_load_explicit(&c->given_up, memory_order_acquire);
 }
 

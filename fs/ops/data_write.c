@@ -304,7 +304,7 @@ static int plan_segment(
 	bool growing = s->kind == MAP_HOLE && block >= blocks_end(p->size_before),
 	     cut = false;
 
-	if (s->kind != MAP_WRITTEN && cache_write_error(p->call->fs->volume->cache) == -ENOSPC)
+	if (s->kind != MAP_WRITTEN && cache_store_full(p->call->fs->volume->cache))
 		return p->part_count ? -E2BIG : -ENOSPC;
 	if (s->kind == MAP_WRITTEN && p->call->holes)
 		return p->part_count ? -E2BIG : -EEXIST;

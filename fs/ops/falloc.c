@@ -239,7 +239,7 @@ static bool has_room(struct fs *fs, uint64_t pages)
 {
 	struct space_stat stat;
 
-	if (cache_write_error(fs->volume->cache) == -ENOSPC)
+	if (cache_store_full(fs->volume->cache))
 		return false;
 	space_stat(fs->volume->space, &stat);
 	if (pages > stat.available_pages)

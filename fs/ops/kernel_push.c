@@ -103,12 +103,16 @@ static bool runs_before(const struct pushes *p, uint64_t number)
 
 /* ---- one push --------------------------------------------------------------------------- */
 
-static void size_tell(struct kernel *k, struct ops_size *size)
+/* False: not now. */
+static bool size_tell(struct kernel *k, struct ops_size *size)
 {
-	if (size->size == 0 || !ops_size_begin(k->fs, size))
-		return;
+	if (size->size == 0)
+		return true;
+	if (!ops_size_begin(k->fs, size))
+		return false;
 	k->ops->tell_size(k->owner, size->ino, size->size);
 	ops_size_end(k->fs, size);
+	return true;
 }
 
 /* `asker`: a thread, which has taken in what it was told; or 0. -EAGAIN: the leaf is about to be given up. */
@@ -122,8 +126,8 @@ static int size_push(struct kernel *k, uint64_t ino, uint32_t asker)
 	if (rc)
 		return rc;
 	size.size = attr.inode.size;
-	if (!size_is_had(k, asker, &attr))
-		size_tell(k, &size);
+	if (!size_is_had(k, asker, &attr) && !size_tell(k, &size))
+		return -EAGAIN;
 	return e.exposed ? 0 : -EAGAIN;
 }
 

@@ -17,13 +17,13 @@ static void disk_fills(struct fs *fs, bool full)
 {
 	const struct disk_superblock *sb = store_superblock(fs->volume->store);
 
-	rt_sim_disk_fail(sim_disk,
-		&(struct rt_sim_fail){.ops = full ? RT_SIM_FAIL_WRITE : 0,
-			.error = -ENOSPC,
-			.n = 1,
-			.sticky = true,
-			.offset = sb->pages_offset,
-			.length = sb->page_count * (uint64_t)PAGE_SIZE});
+	rt_sim_disk_fail(
+		sim_disk, &(struct rt_sim_fail){.ops = full ? RT_SIM_FAIL_WRITE : 0,
+				  .error = -ENOSPC,
+				  .n = 1,
+				  .sticky = true,
+				  .offset = sb->pages_offset,
+				  .length = sb->page_count * (uint64_t)PAGE_SIZE});
 }
 
 static int64_t write_page(struct fs *fs, struct ops_file *f, unsigned page, uint8_t byte)
@@ -31,8 +31,8 @@ static int64_t write_page(struct fs *fs, struct ops_file *f, unsigned page, uint
 	static uint8_t bytes[PAGE_SIZE];
 
 	memset(bytes, byte, sizeof(bytes));
-	return ops_write(fs, f, &root_user, (uint64_t)page * PAGE_SIZE, bytes, PAGE_SIZE,
-		false);
+	return ops_write(
+		fs, f, &root_user, (uint64_t)page * PAGE_SIZE, bytes, PAGE_SIZE, false);
 }
 
 static unsigned pages_without(struct fs *fs, uint64_t ino, unsigned count, uint8_t byte)
@@ -125,6 +125,80 @@ static int overwritten_work(void *arg)
 	return 0;
 }
 
+/* The file that met the full disk is removed, and room is made: nothing dirty is left to be tried. */
+static int again_work(void *arg)
+{
+	unsigned count = 0;
+	struct ops_file *f;
+	struct fs *fs;
+
+	sim_disk = test_sim_disk(disk.disk_name, disk.disk_bytes, 0);
+	fs = test_fs_open(&disk);
+	f = open_ino(fs, mk_file(fs, DISK_INO_ROOT, "f"), O_RDWR);
+	disk_fills(fs, true);
+	while (write_page(fs, f, count++, 'n') == PAGE_SIZE)
+		rt_sleep_ns(100000000);
+	ops_close(fs, f);
+	OK(ops_unlink(fs, DISK_INO_ROOT, nm("f")));
+	disk_fills(fs, false);
+	f = open_ino(fs, mk_file(fs, DISK_INO_ROOT, "g"), O_RDWR);
+	for (count = 0; write_page(fs, f, 0, 'n') != PAGE_SIZE; count++) {
+		HOLDS(count < 100);
+		rt_sleep_ns(100000000);
+	}
+	ops_close(fs, f);
+	OK(volume_sync(fs->volume));
+	EQ(cache_write_error(fs->volume->cache), 0);
+	test_fs_close(fs);
+	return 0;
+}
+
+/* Changes that the log takes go on; when the log is full they wait, and go on when there is room. */
+static void stays_full(void *arg)
+{
+	struct fs *fs = (struct fs *)arg;
+
+	rt_sleep_ns(30000000000ull);
+	disk_fills(fs, false);
+}
+
+static int log_fills_work(void *arg)
+{
+	struct rt_task *task;
+	struct ops_file *f;
+	struct fs *fs;
+	char name[16];
+
+	sim_disk = test_sim_disk(disk.disk_name, disk.disk_bytes, 2 << 20);
+	fs = test_fs_open(&disk);
+	f = open_ino(fs, mk_file(fs, DISK_INO_ROOT, "f"), O_RDWR);
+	disk_fills(fs, true);
+	OK(rt_task_spawn(&task, "room", stays_full, fs));
+	while (write_page(fs, f, 0, 'n') != PAGE_SIZE)
+		rt_sleep_ns(100000000);
+	for (unsigned i = 0; i < 20000; i++) {
+		struct ops_attr a;
+
+		snprintf(name, sizeof(name), "n%u", i % 8);
+		OK(ops_mknod(fs, DISK_INO_ROOT, nm(name), &root_user, S_IFREG | 0644, 0,
+			0, &a));
+		OK(ops_unlink(fs, DISK_INO_ROOT, nm(name)));
+	}
+	rt_task_join(task);
+	ops_close(fs, f);
+	OK(volume_sync(fs->volume));
+	test_fs_close(fs);
+	return 0;
+}
+
+static void room_that_is_made_is_used(void **state)
+{
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		assert_int_equal(rt_sim_run(seed, NULL, again_work, NULL), 0);
+		assert_int_equal(rt_sim_run(seed, NULL, log_fills_work, NULL), 0);
+	}
+}
+
 static void a_full_store_says_so_and_its_close_what_is_lost(void **state)
 {
 	for (uint64_t seed = 1; seed <= 5; seed++) {
@@ -137,6 +211,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_full_store_says_so_and_its_close_what_is_lost),
+		cmocka_unit_test(room_that_is_made_is_used),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

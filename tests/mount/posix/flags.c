@@ -6,6 +6,7 @@
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -167,8 +168,7 @@ static void a_file_to_append_to_changes_at_its_end_alone(void **state)
 	fd = posix_open("f", O_RDWR | O_APPEND);
 	must(write(fd, "two", 3));
 	must(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 4096));
-	refuses(EPERM,
-		fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1));
+	refuses(EPERM, fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1));
 	refuses(EPERM, ftruncate(fd, 1));
 	must(utimensat(AT_FDCWD, "f", NULL, 0));
 	assert_int_equal(must(pread(fd, bytes, sizeof(bytes), 0)), 6);
@@ -222,6 +222,29 @@ static void directories_are_held_too(void **state)
 	must(rename("d", "e"));
 }
 
+/* What was stored through a mapping before is written back all the same. */
+static void stores_from_before_are_kept(void **state)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	char *map, byte = 0;
+	int fd;
+
+	posix_file("f", "x");
+	fd = posix_open("f", O_RDWR);
+	must(ftruncate(fd, page));
+	map = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_true(map != MAP_FAILED);
+	map[1] = 'm';
+	set_flags("f", FS_IMMUTABLE_FL);
+	must(msync(map, (size_t)page, MS_SYNC));
+	must(munmap(map, (size_t)page));
+	set_flags("f", 0);
+	must(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+	must(pread(fd, &byte, 1, 1));
+	assert_int_equal(byte, 'm');
+	must(close(fd));
+}
+
 static void no_atime_is_followed(void **state)
 {
 	struct timespec past[2] = {{.tv_sec = 1000}, {.tv_sec = 2000}};
@@ -243,6 +266,7 @@ static const struct CMUnitTest tests[] = {
 	posix_test(an_immutable_file_changes_in_nothing),
 	posix_test(a_file_to_append_to_changes_at_its_end_alone),
 	posix_test(directories_are_held_too),
+	posix_test(stores_from_before_are_kept),
 	posix_test(no_atime_is_followed),
 };
 POSIX_TOPIC(flags, tests);
