@@ -45,6 +45,7 @@ void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns)
 {
 	struct daemon *d = owner;
 	char name[NET_ADDRESS_BYTES + 20], remedy[AWAY_REMEDY_BYTES];
+	char help[AWAY_REMEDY_BYTES + 96];
 	struct member_link l;
 	bool several = requests != 1;
 
@@ -64,13 +65,17 @@ void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns)
 			(double)for_ns / 1e9);
 		return;
 	}
-	if (!away_remedy(d, node, &l, remedy))
-		snprintf(remedy, sizeof(remedy),
-			"nothing else: what they need is in its store");
+	if (away_remedy(d, node, &l, remedy))
+		snprintf(help, sizeof(help),
+			"Start it again; if that cannot be, stop its "
+			"machine, then run: %s",
+			remedy);
+	else
+		snprintf(help, sizeof(help),
+			"Start it again; nothing else helps, since the "
+			"data is in its store");
 	weft_log(4,
-		"%u request%s of this mount wait%s for %s, which is away for %.0f s. "
-		"Start it again; "
-		"if that cannot be, stop its machine, then: %s",
+		"%u request%s of this mount wait%s for %s, which is away for %.0f s. %s",
 		requests, several ? "s" : "", several ? "" : "s", name,
-		(double)(rt_now_ns() - l.since_ns) / 1e9, remedy);
+		(double)(rt_now_ns() - l.since_ns) / 1e9, help);
 }

@@ -15,7 +15,7 @@
 
 #define DEAF_NS          100000000ull
 #define REACH_NS         2000000000ull /* for a place that is not the last */
-#define GREETING_CHANGED "its greeting is changed on the way: a checksum is wrong"
+#define GREETING_CHANGED "its greeting arrived damaged: wrong checksum"
 #define NO_GREETING                                                                      \
 	"it does not speak weft's protocol: another program calls, or looks for open "   \
 	"ports"

@@ -126,7 +126,7 @@ static const char *cut_text(int code)
 	case -EPROTO:
 		return "what it sends is malformed";
 	case -EBADMSG:
-		return "what it sends is changed on the way: a checksum is wrong";
+		return "what it sends arrived damaged: wrong checksum";
 	case -ENOBUFS:
 		return "it sends more than it may";
 	case -EACCES:

@@ -396,7 +396,7 @@ static const char *const forged_texts[FORGED] = {
 	", which says it is node 2, is refused: it belongs to another cluster",
 	" is refused: no node of that id is in the cluster file",
 	", which says it is node 2, is refused: it does not have this cluster's key",
-	" is refused: its greeting is changed on the way",
+	" is refused: its greeting arrived damaged",
 	", which says it is node 2, is refused: it uses another transport",
 };
 
