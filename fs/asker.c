@@ -93,7 +93,9 @@ uint32_t asker_uid(uint32_t thread)
 
 int asker_seen(uint32_t thread)
 {
-	if (!may_look())
+	char stack[256];
+
+	if (!may_look() || proc_read(thread, "stack", stack, sizeof(stack)) <= 0)
 		return -1;
 	return sleeps(thread);
 }
@@ -214,16 +216,16 @@ static bool is_within(const char *stack, const char *const *function, size_t cou
  */
 enum ops_walk asker_walks(uint32_t thread)
 {
-	static const char *const into[] = {"link_path_walk", "lookup_one",
-		"lookup_one_unlocked", "lookup_one_positive_unlocked",
-		"lookup_noperm_unlocked", "start_creating", "start_removing",
-		"start_renaming"};
-	static const char *const none[] = {"vfs_statx", "vfs_fstat", "vfs_getattr",
-		"vfs_create", "vfs_mkdir", "vfs_mknod", "vfs_symlink", "vfs_link",
-		"vfs_unlink", "vfs_rmdir", "vfs_rename", "vfs_tmpfile", "path_openat",
-		"lookup_open", "open_last_lookups", "notify_change", "vfs_setxattr",
-		"vfs_getxattr", "vfs_removexattr", "vfs_set_acl", "vfs_remove_acl",
-		"do_faccessat", "iterate_dir", "__do_sys_chdir", "__do_sys_fchdir"};
+	static const char *const into[] = {"link_path_walk", "lookup_one_unlocked",
+		"lookup_one_positive_unlocked", "lookup_noperm_unlocked",
+		"start_creating", "start_removing", "start_renaming"};
+	static const char *const none[] = {"lookup_one", "vfs_statx", "vfs_fstat",
+		"vfs_getattr", "vfs_create", "vfs_mkdir", "vfs_mknod", "vfs_symlink",
+		"vfs_link", "vfs_unlink", "vfs_rmdir", "vfs_rename", "vfs_tmpfile",
+		"path_openat", "lookup_open", "open_last_lookups", "notify_change",
+		"vfs_setxattr", "vfs_getxattr", "vfs_removexattr", "vfs_set_acl",
+		"vfs_remove_acl", "do_faccessat", "iterate_dir", "__do_sys_chdir",
+		"__do_sys_fchdir"};
 	char stack[4096];
 
 	if (proc_read(thread, "stack", stack, sizeof(stack)) <= 0)

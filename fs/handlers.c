@@ -286,7 +286,9 @@ bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_name
 void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
 	const struct ops_attr *attr, bool moved, bool keeps)
 {
-	if (ret == 0 && S_ISDIR(attr->inode.mode) && session_keeps(s) &&
+	bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+
+	if (ret == 0 && S_ISDIR(attr->inode.mode) && !dots && session_keeps(s) &&
 		sharer_keeps_names(s))
 		ops_dir_placed(
 			session_fs(s), attr->ino, dir, name_of(name), moved, keeps);

@@ -126,7 +126,7 @@ void handle_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
 
 /* A name that this kernel moves, with the time for which it may believe the old one. */
 struct moved_name {
-	fuse_ino_t dir;
+	fuse_ino_t from, dir;
 	const char *name;
 	struct ops_attr attr; /* all 0: not known */
 	struct ops_gate gate;
@@ -137,7 +137,8 @@ static bool moved_gate(struct session *s, struct moved_name *m)
 {
 	uint64_t ino = m->attr.ino;
 
-	if (ino && ops_expose_renamed(session_fs(s), m->dir, name_of(m->name), ino))
+	if (ino && !ops_names_gated(session_fs(s), m->from) &&
+		ops_expose_renamed(session_fs(s), m->dir, name_of(m->name), ino))
 		return false;
 	ops_names_gate(session_fs(s), m->dir, &m->gate);
 	return true;
@@ -150,21 +151,22 @@ static void reply_renamed(
 
 	for (unsigned i = 0; i < count; i++) {
 		gated[i] = moved_gate(s, &moved[i]);
-		note_directory(s, 0, moved[i].dir, moved[i].name, &moved[i].attr, true,
-			!gated[i]);
+		if (!gated[i]) /* else it is not known which one the kernel moves */
+			note_directory(s, 0, moved[i].dir, moved[i].name, &moved[i].attr,
+				true, true);
 	}
 	reply_status(req, 0);
 	for (unsigned i = 0; i < count; i++)
 		if (gated[i])
-			ops_names_expire(
-				session_fs(s), &moved[i].gate, name_of(moved[i].name));
+			ops_names_expire(session_fs(s), &moved[i].gate,
+				name_of(moved[i].name), moved[i].attr.ino);
 }
 
 void handle_rename(fuse_req_t req, fuse_ino_t dir, const char *name, fuse_ino_t new_dir,
 	const char *new_name, unsigned flags)
 {
-	struct moved_name moved[] = {
-		{.dir = new_dir, .name = new_name}, {.dir = dir, .name = name}};
+	struct moved_name moved[] = {{.from = dir, .dir = new_dir, .name = new_name},
+		{.from = new_dir, .dir = dir, .name = name}};
 	struct ops_caller caller = request_caller(req);
 	struct session *s = fuse_req_userdata(req);
 	bool exchanges = flags & RENAME_EXCHANGE;

@@ -24,7 +24,7 @@
 #define WAIT_LAST_NS   2000000ull
 #define CHECK_FIRST_NS 5000000ull /* so long after its name was expired it is looked at */
 #define CHECK_LAST_NS  200000000ull /* and so much later again */
-#define PLACE_SHARE    16u /* of the cache's frames: directories that are noted */
+#define PLACE_SHARE    4u /* of the cache's frames: directories that are noted */
 
 /* A directory that the kernel has, and where. */
 struct dir_place {
@@ -106,7 +106,8 @@ static void dir_place_free(struct kernel_dirs *d, struct dir_place *p)
 static void dir_place_add(
 	struct kernel_dirs *d, uint64_t ino, uint64_t dir, uint64_t hash)
 {
-	struct dir_place *p = rt_alloc(sizeof(*p)), **head = ino_bucket(d, ino);
+	struct dir_place *p = ino == DISK_INO_ROOT ? NULL : rt_alloc(sizeof(*p));
+	struct dir_place **head = ino_bucket(d, ino);
 
 	if (!p) /* it is as one that has not been seen */
 		return;
@@ -210,9 +211,24 @@ static int look(struct kernel *k, uint64_t ino, const struct ops_attr *parent,
 
 	if (rc == -ENOENT)
 		return -EAGAIN;
-	if (!rc)
-		dir_place_set(k, ino, parent->ino, name_hash(k->fs, name), true);
-	return rc;
+	if (rc)
+		return rc;
+	dir_place_set(k, ino, parent->ino, name_hash(k->fs, name), true);
+	/* the answer may have carried no timeout, or its leaf was given up before this */
+	kernel_dir_doubt(k, ino, parent->ino);
+	(void)k->ops->drop_attributes(k->owner, parent->ino);
+	return 0;
+}
+
+static void doubt_drop(struct kernel *k, uint64_t ino)
+{
+	struct dir_place *p;
+
+	rt_mutex_lock(&k->dirs.lock);
+	p = dir_place_of(&k->dirs, ino);
+	if (p)
+		doubt_end(&k->dirs, p);
+	rt_mutex_unlock(&k->dirs.lock);
 }
 
 /* Tries for a while. */
@@ -229,6 +245,8 @@ static void follow_now(struct kernel *k, uint64_t ino)
 			dir_place_forget(k, ino);
 		else if (!rc)
 			rc = look(k, ino, &parent, (struct ops_name){s.name, s.len});
+		if (rc && rc != -ESTALE && rc != -EAGAIN && rc != -EINTR)
+			doubt_drop(k, ino); /* it cannot be moved */
 		if ((rc != -ESTALE && rc != -EAGAIN) || rt_now_ns() >= until ||
 			atomic_load(&k->gone))
 			return;
@@ -272,7 +290,8 @@ static struct dir_job *job_add(struct kernel *k, uint64_t ino, bool checks)
 	struct kernel_dirs *d = &k->dirs;
 	struct dir_job *j, **at = &d->jobs;
 
-	if (d->count_jobs == DIR_JOBS_MAX || d->stopping)
+	if (d->count_jobs == DIR_JOBS_MAX || d->stopping ||
+		(checks && d->checks == DIR_JOBS_MAX / 2))
 		return NULL;
 	j = rt_alloc(sizeof(*j));
 	if (!j)
@@ -282,6 +301,7 @@ static struct dir_job *job_add(struct kernel *k, uint64_t ino, bool checks)
 		at = &(*at)->next;
 	*at = j;
 	d->count_jobs++;
+	d->checks += checks;
 	if (++d->queued > d->idle && d->tasks < DIR_TASKS_MAX &&
 		!rt_task_spawn(&d->task[d->tasks], "weft-dirs", dirs_main, k))
 		d->tasks++;
@@ -386,10 +406,9 @@ bool kernel_dir_doubted(struct kernel *k, uint64_t dir)
  * Does the name under which the kernel has it say so still? 1, 0, or -EAGAIN: it cannot be known
  * now. With `expose` 1 stands until the name is expired again. Waits for no node that is away.
  */
-static int in_place(struct kernel *k, uint64_t ino, bool expose)
+static int in_place(struct kernel *k, uint64_t ino, struct tree_exposure *expose)
 {
 	struct kernel_dirs *d = &k->dirs;
-	struct tree_exposure exposure = {.kinds = EXPOSE_NAMES};
 	uint8_t value[DISK_VALUE_MAX];
 	const struct disk_entry *e;
 	struct disk_key key = {0};
@@ -407,10 +426,9 @@ static int in_place(struct kernel *k, uint64_t ino, bool expose)
 		return 1;
 	if (!tree_is_near(k->fs->tree, key))
 		return -EAGAIN;
-	len = expose ? tree_read_exposed(
-			       k->fs->tree, &exposure, key, value, sizeof(value))
+	len = expose ? tree_read_exposed(k->fs->tree, expose, key, value, sizeof(value))
 		     : tree_read(k->fs->tree, key, value, sizeof(value));
-	if ((len < 0 && len != -ENOENT) || (expose && !exposure.exposed))
+	if ((len < 0 && len != -ENOENT) || (expose && !expose->exposed))
 		return -EAGAIN;
 	while (len > 0 && entry_step(value, (size_t)len, &at, &e, &error))
 		found |= e->ino == ino;
@@ -421,6 +439,7 @@ static int in_place(struct kernel *k, uint64_t ino, bool expose)
 static bool verify(struct kernel *k, uint64_t dir, uint64_t until)
 {
 	struct kernel_dirs *d = &k->dirs;
+	struct tree_exposure e;
 	struct dir_place *p;
 	uint64_t ino, now;
 	int there;
@@ -432,18 +451,21 @@ static bool verify(struct kernel *k, uint64_t dir, uint64_t until)
 		rt_mutex_unlock(&d->lock);
 		if (!ino)
 			return true;
-		there = in_place(k, ino, true);
+		e = (struct tree_exposure){.kinds = EXPOSE_NAMES};
+		there = in_place(k, ino, &e);
 		now = rt_now_ns();
 		if (!there && now < until)
 			follow(k, ino, until - now);
 		rt_mutex_lock(&d->lock);
 		p = dir_place_of(d, ino);
-		if (p && there == 1)
+		/* a drop that has begun since finds it in doubt, and leaves it so */
+		if (p && p->dir == dir && there == 1 &&
+			cache_exposure_stands(k->fs->volume->cache, &e.leaf))
 			doubt_end(d, p);
 		rt_mutex_unlock(&d->lock);
 		if (now >= until || rt_task_unwanted())
 			return false;
-		if (there < 0)
+		if (there != 1)
 			rt_sleep_ns(WAIT_FIRST_NS);
 	}
 }
@@ -467,7 +489,7 @@ static void job_run(struct kernel *k, const struct dir_job *j)
 
 	for (unsigned i = 0; j->checks && i < ARRAY_SIZE(pauses); i++) {
 		rt_sleep_ns(pauses[i]);
-		if (!in_place(k, j->ino, false))
+		if (!in_place(k, j->ino, NULL))
 			break;
 		if (i + 1 == ARRAY_SIZE(pauses) || atomic_load(&k->gone))
 			return;
@@ -475,16 +497,25 @@ static void job_run(struct kernel *k, const struct dir_job *j)
 	follow_now(k, j->ino);
 }
 
-/* Under the lock: the first that has not begun, or NULL. */
+/*
+ * Under the lock: the first that has not begun, or NULL. Somebody waits for those that are no checks: checks
+ * come behind them, and have half of the tasks at most.
+ */
 static struct dir_job *job_take(struct kernel_dirs *d)
 {
-	struct dir_job *j = d->jobs;
+	struct dir_job *j = d->jobs, *check = NULL;
 
-	while (j && j->begun)
+	while (j && (j->begun || j->checks)) {
+		if (!check && !j->begun)
+			check = j;
 		j = j->next;
+	}
+	if (!j && d->checking < DIR_TASKS_MAX / 2)
+		j = check;
 	if (j) {
 		j->begun = true;
 		d->queued--;
+		d->checking += j->checks;
 	}
 	return j;
 }
@@ -497,6 +528,10 @@ static void job_end(struct kernel_dirs *d, struct dir_job *j)
 		at = &(*at)->next;
 	*at = j->next;
 	d->count_jobs--;
+	d->checks -= j->checks;
+	d->checking -= j->checks && j->begun;
+	if (j->checks)
+		rt_cond_signal(&d->work); /* for one that waited for its task */
 	j->done = true;
 	job_put(j);
 	rt_cond_broadcast(&d->ended);
@@ -545,6 +580,8 @@ void kernel_dirs_stop(struct kernel *k)
 	rt_cond_broadcast(&d->work);
 	for (unsigned i = 0; i < d->tasks; i++)
 		rt_task_join(d->task[i]);
+	while (d->jobs) /* no task could be had */
+		job_end(d, d->jobs);
 	while (d->oldest)
 		dir_place_free(d, d->oldest);
 }

@@ -80,6 +80,7 @@ struct kernel_names {
 	bool stopping;
 	struct absent *absent[ABSENT_BUCKETS], *oldest, *newest;
 	size_t absent_bytes, absent_max;
+	uint64_t absent_number; /* of the newest */
 	struct rt_task *task[NAME_TASKS_MAX];
 };
 
@@ -97,6 +98,7 @@ struct kernel_dirs {
 	unsigned count, max;
 	struct dir_job *jobs; /* in order */
 	unsigned count_jobs, queued, idle, tasks;
+	unsigned checks, checking; /* jobs that are, and those that have begun */
 	bool stopping;
 	struct rt_task *task[DIR_TASKS_MAX];
 };

@@ -21,23 +21,27 @@
 #define WAIT_FIRST_NS 10000ull
 #define WAIT_LAST_NS  200000ull
 #define ABSENT_SHARE  64u /* of the cache's bytes: absent names that are noted */
-#define DIRS_MAX      (PAGE_SIZE / sizeof(struct disk_leaf_slot) + 1)
 
 /* An absent name that the kernel keeps. In the order in which they came. */
 struct absent {
 	struct absent *next; /* of the bucket */
 	struct absent *older, *newer;
-	uint64_t dir, hash;
+	uint64_t dir, hash, number;
 	uint8_t len;
 	char name[];
 };
 
-/* The names of one leaf, to be expired. */
+/* A leaf that was given up. */
+struct names_leaf {
+	unsigned users; /* jobs */
+	uint8_t image[PAGE_SIZE];
+};
+
+/* The names that a directory has in one leaf, to be expired: each directory may keep its task waiting. */
 struct names_job {
 	struct names_job *next;
-	unsigned count; /* directories, in key order */
-	struct ops_gate gate[DIRS_MAX];
-	uint8_t image[PAGE_SIZE];
+	struct ops_gate gate;
+	struct names_leaf *leaf;
 };
 
 static uint64_t key_ino(struct disk_key key)
@@ -110,7 +114,7 @@ int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker)
 	struct kernel_names *n = &k->names;
 	enum ops_walk walk = OPS_WALK_UNKNOWN;
 	uint64_t number, until, now;
-	bool looked = false;
+	bool looked = false, own = false;
 	int rc = 0;
 
 	if (likely(!atomic_load(&n->gated)))
@@ -120,14 +124,18 @@ int kernel_gate_pass(struct kernel *k, uint64_t dir, uint32_t asker)
 	until = rt_now_ns() + LOOK_NS;
 	while (!rc && gate_before(n, dir, number)) {
 		now = rt_now_ns();
-		if (now >= until && looked && walk == OPS_WALK_UNKNOWN)
+		if (now >= until && own) /* a look is tried again, or given up */
+			rc = -EINTR;
+		else if (now >= until && looked && walk == OPS_WALK_UNKNOWN)
 			break;
-		if (now >= until && !looked) {
+		else if (now >= until && !looked) {
 			rt_mutex_unlock(&n->lock);
 			walk = k->ops->walks(k->owner, asker);
+			own = walk != OPS_WALK_NONE && k->ops->is_own(k->owner, asker);
 			rt_mutex_lock(&n->lock);
 			looked = true;
-			until = walk == OPS_WALK_UNKNOWN ? now + UNKNOWN_NS : RT_FOREVER;
+			until = own || walk == OPS_WALK_UNKNOWN ? now + UNKNOWN_NS
+								: RT_FOREVER;
 		} else if (looked && walk == OPS_WALK_NONE) {
 			break;
 		} else {
@@ -165,6 +173,7 @@ static void absent_add(struct kernel_names *n, struct absent *a)
 
 	a->next = *head;
 	*head = a;
+	a->number = ++n->absent_number;
 	a->older = n->newest;
 	*(a->older ? &a->older->newer : &n->oldest) = a;
 	n->newest = a;
@@ -271,36 +280,38 @@ static void absent_expire(struct kernel *k, struct absent *list)
 
 struct expiring {
 	struct kernel *k;
-	const struct names_job *job;
-	unsigned at; /* the directory */
+	uint64_t dir;
 };
 
 static void expire_item(void *arg, struct disk_key key, const void *value, size_t len)
 {
-	struct expiring *x = (struct expiring *)arg;
-	const struct names_job *job = x->job;
+	const struct expiring *x = (const struct expiring *)arg;
 	const struct disk_entry *e;
 	size_t at = 0;
 	int error;
 
-	while (x->at < job->count && job->gate[x->at].dir < key_ino(key))
-		x->at++;
-	if (key_type(key) != DISK_ITEM_ENTRY || x->at == job->count ||
-		job->gate[x->at].dir != key_ino(key))
+	if (key_type(key) != DISK_ITEM_ENTRY || key_ino(key) != x->dir)
 		return;
 	while (entry_step(value, len, &at, &e, &error)) {
 		await_taken_in(x->k, e->ino);
-		expire(x->k, key_ino(key), e->name, e->name_bytes);
+		expire(x->k, x->dir, e->name, e->name_bytes);
 		if (e->type == DT_DIR)
-			kernel_dir_doubt(x->k, e->ino, key_ino(key));
+			kernel_dir_doubt(x->k, e->ino, x->dir);
 	}
+}
+
+/* Under the lock. */
+static void leaf_put(struct names_leaf *leaf)
+{
+	if (--leaf->users == 0)
+		rt_free(leaf);
 }
 
 static void job_end(struct kernel_names *n, struct names_job *job)
 {
 	rt_mutex_lock(&n->lock);
-	for (unsigned i = 0; i < job->count; i++)
-		gate_open(n, &job->gate[i]);
+	gate_open(n, &job->gate);
+	leaf_put(job->leaf);
 	n->jobs--;
 	rt_mutex_unlock(&n->lock);
 	rt_cond_broadcast(&n->opened);
@@ -310,38 +321,57 @@ static void job_end(struct kernel_names *n, struct names_job *job)
 static void job_run(struct kernel *k, struct names_job *job)
 {
 	struct kernel_names *n = &k->names;
-	struct expiring x = {.k = k, .job = job};
+	struct expiring x = {.k = k, .dir = job->gate.dir};
 	struct tree_leaf_range range;
+	struct absent *list;
 
-	(void)tree_leaf_range(job->image, &range);
-	tree_leaf_items(job->image, expire_item, &x);
-	for (unsigned i = 0; i < job->count; i++) {
-		struct absent *list;
-
-		rt_mutex_lock(&n->lock);
-		list = absent_take(n, job->gate[i].dir, &range);
-		rt_mutex_unlock(&n->lock);
-		absent_expire(k, list);
-	}
+	(void)tree_leaf_range(job->leaf->image, &range);
+	tree_leaf_items(job->leaf->image, expire_item, &x);
+	rt_mutex_lock(&n->lock);
+	list = absent_take(n, x.dir, &range);
+	rt_mutex_unlock(&n->lock);
+	absent_expire(k, list);
 	job_end(n, job);
+}
+
+/*
+ * Expires the oldest absent name, which stays noted until then: another node may make it meanwhile. Returns
+ * false if there is enough room.
+ */
+static bool trim_one(struct kernel *k)
+{
+	struct kernel_names *n = &k->names;
+	char name[DISK_NAME_MAX];
+	uint64_t dir, number;
+	struct absent *a;
+	size_t len;
+
+	rt_mutex_lock(&n->lock);
+	a = absent_crowded(n) ? n->oldest : NULL;
+	if (!a) {
+		n->trimming = false;
+		rt_mutex_unlock(&n->lock);
+		return false;
+	}
+	dir = a->dir;
+	number = a->number;
+	len = a->len;
+	memcpy(name, a->name, len);
+	rt_mutex_unlock(&n->lock);
+	expire(k, dir, name, len);
+	rt_mutex_lock(&n->lock);
+	a = n->oldest;
+	if (a && a->number == number)
+		rt_free(absent_take_oldest(n));
+	rt_mutex_unlock(&n->lock);
+	return true;
 }
 
 /* There are many: the kernel is told to ask for the oldest again. */
 static void trim(struct kernel *k)
 {
-	struct kernel_names *n = &k->names;
-	struct absent *a;
-
-	do {
-		rt_mutex_lock(&n->lock);
-		a = absent_crowded(n) ? absent_take_oldest(n) : NULL;
-		if (a)
-			a->next = NULL;
-		else
-			n->trimming = false;
-		rt_mutex_unlock(&n->lock);
-		absent_expire(k, a);
-	} while (a);
+	while (trim_one(k))
+		;
 }
 
 static void names_main(void *arg)
@@ -392,55 +422,10 @@ static int names_task_add(struct kernel *k)
 
 struct gathering {
 	struct kernel *k;
-	struct names_job *job;
+	struct names_leaf *leaf;
 	uint64_t dir; /* at which it is */
 	bool entries; /* it has some here */
 };
-
-/* A walk that asks from here on waits; of what the kernel has not got it has no name either. */
-static void job_gate(struct kernel *k, struct names_job *job, uint64_t dir)
-{
-	struct kernel_names *n = &k->names;
-	struct ops_gate *g = &job->gate[job->count];
-
-	WEFT_ASSERT(job->count < DIRS_MAX);
-	rt_mutex_lock(&n->lock);
-	gate_shut(n, g, dir);
-	rt_mutex_unlock(&n->lock);
-	if (k->ops->drop_attributes(k->owner, dir)) {
-		job->count++;
-		return;
-	}
-	rt_mutex_lock(&n->lock);
-	gate_open(n, g);
-	rt_mutex_unlock(&n->lock);
-	rt_cond_broadcast(&n->opened);
-}
-
-/* A directory of the leaf, when all its items have been seen. */
-static void gather_end(struct gathering *g)
-{
-	struct kernel_names *n = &g->k->names;
-	bool absent;
-
-	rt_mutex_lock(&n->lock);
-	absent = absent_has(n, g->dir);
-	rt_mutex_unlock(&n->lock);
-	if (g->entries || absent)
-		job_gate(g->k, g->job, g->dir);
-	g->entries = false;
-}
-
-static void gather_item(void *arg, struct disk_key key, const void *value, size_t len)
-{
-	struct gathering *g = (struct gathering *)arg;
-
-	if (g->dir != key_ino(key)) {
-		gather_end(g);
-		g->dir = key_ino(key);
-	}
-	g->entries |= key_type(key) == DISK_ITEM_ENTRY;
-}
 
 /* Where there are too many jobs, or no memory, the leaf is not given up yet. */
 static struct names_job *job_get(struct kernel_names *n)
@@ -464,24 +449,10 @@ static struct names_job *job_get(struct kernel_names *n)
 	}
 }
 
-void kernel_names_drop(struct kernel *k, const void *image)
+static void job_queue(struct kernel *k, struct names_job *job)
 {
 	struct kernel_names *n = &k->names;
-	struct tree_leaf_range range;
-	struct gathering g = {.k = k};
-	struct names_job *job;
 
-	if (!tree_leaf_range(image, &range))
-		return;
-	g.job = job = job_get(n);
-	g.dir = key_ino(range.low);
-	memcpy(job->image, image, PAGE_SIZE);
-	tree_leaf_items(job->image, gather_item, &g);
-	gather_end(&g);
-	if (!job->count) {
-		job_end(n, job);
-		return;
-	}
 	rt_mutex_lock(&n->lock);
 	*n->queue_end = job;
 	n->queue_end = &job->next;
@@ -489,6 +460,67 @@ void kernel_names_drop(struct kernel *k, const void *image)
 	(void)names_task_add(k);
 	rt_mutex_unlock(&n->lock);
 	rt_cond_signal(&n->work);
+}
+
+/* A walk that asks from here on waits; of what the kernel has not got it has no name either. */
+static void gate_dir(struct kernel *k, struct names_leaf *leaf, uint64_t dir)
+{
+	struct kernel_names *n = &k->names;
+	struct names_job *job = job_get(n);
+
+	rt_mutex_lock(&n->lock);
+	job->leaf = leaf;
+	leaf->users++;
+	gate_shut(n, &job->gate, dir);
+	rt_mutex_unlock(&n->lock);
+	if (k->ops->drop_attributes(k->owner, dir))
+		job_queue(k, job);
+	else
+		job_end(n, job);
+}
+
+/* A directory of the leaf, when all its items have been seen. */
+static void gather_end(struct gathering *g)
+{
+	struct kernel_names *n = &g->k->names;
+	bool absent;
+
+	rt_mutex_lock(&n->lock);
+	absent = absent_has(n, g->dir);
+	rt_mutex_unlock(&n->lock);
+	if (g->entries || absent)
+		gate_dir(g->k, g->leaf, g->dir);
+	g->entries = false;
+}
+
+static void gather_item(void *arg, struct disk_key key, const void *value, size_t len)
+{
+	struct gathering *g = (struct gathering *)arg;
+
+	if (g->dir != key_ino(key)) {
+		gather_end(g);
+		g->dir = key_ino(key);
+	}
+	g->entries |= key_type(key) == DISK_ITEM_ENTRY;
+}
+
+void kernel_names_drop(struct kernel *k, const void *image)
+{
+	struct tree_leaf_range range;
+	struct gathering g = {.k = k};
+
+	if (!tree_leaf_range(image, &range))
+		return;
+	while (!(g.leaf = rt_alloc(sizeof(*g.leaf))))
+		rt_sleep_ns(WAIT_LAST_NS);
+	g.leaf->users = 1;
+	memcpy(g.leaf->image, image, PAGE_SIZE);
+	g.dir = key_ino(range.low);
+	tree_leaf_items(g.leaf->image, gather_item, &g);
+	gather_end(&g);
+	rt_mutex_lock(&k->names.lock);
+	leaf_put(g.leaf);
+	rt_mutex_unlock(&k->names.lock);
 }
 
 /* ---- what the kernel may keep ------------------------------------------------------------------- */
@@ -535,10 +567,17 @@ void ops_names_gate(struct fs *fs, uint64_t dir, struct ops_gate *gate)
 	(void)k->ops->drop_attributes(k->owner, dir);
 }
 
-void ops_names_expire(struct fs *fs, struct ops_gate *gate, struct ops_name name)
+bool ops_names_gated(struct fs *fs, uint64_t dir)
+{
+	return kernel_gated(fs->kernel, dir);
+}
+
+void ops_names_expire(
+	struct fs *fs, struct ops_gate *gate, struct ops_name name, uint64_t ino)
 {
 	struct kernel *k = fs->kernel;
 
+	await_taken_in(k, ino);
 	expire(k, gate->dir, name.bytes, name.len);
 	rt_mutex_lock(&k->names.lock);
 	gate_open(&k->names, gate);

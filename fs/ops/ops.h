@@ -540,7 +540,11 @@ struct ops_gate {
 	uint64_t dir, number;
 };
 void ops_names_gate(struct fs *fs, uint64_t dir, struct ops_gate *gate);
-void ops_names_expire(struct fs *fs, struct ops_gate *gate, struct ops_name name);
+/* `ino`: what the name may be in the kernel. */
+void ops_names_expire(
+	struct fs *fs, struct ops_gate *gate, struct ops_name name, uint64_t ino);
+/* Are names of the directory being expired? Then what the kernel has of them may be otherwise by now. */
+bool ops_names_gated(struct fs *fs, uint64_t dir);
 /*
  * What programs store through mappings, whole pages of it, as the kernel writes it back:
  * goes to pages that the kernel has for it (ops_read_kept), waits for no other node, and

@@ -117,7 +117,8 @@ cwd_is() { [ "$(readlink "/proc/$BASHPID/cwd")" = "$1" ]; }
 }
 
 @test "a directory that another node moves takes along who works in it, and what is mounted on and below it" {
-	mkdir -p "$B/p1/job/sub" "$B/p2" "$B/before"
+	mkdir -p "$B/p1/job/sub" "$B/before"
+	mkdir "$A/p2" # which this kernel has not seen
 	touch "$A/p1/old" "$A/p2/new"
 	mount -t tmpfs t "$B/p1/job/sub"
 	mount -t tmpfs t "$B/before"

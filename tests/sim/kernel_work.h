@@ -407,7 +407,7 @@ static bool name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned 
 	name_done(ops_rename(k->n->fs, links_dir, link_name(a, i), links_dir,
 			  link_name(b, to), 0),
 		s);
-	gated = pick(8) == 0 ||
+	gated = pick(8) == 0 || ops_names_gated(k->n->fs, links_dir) ||
 		!ops_expose_renamed(k->n->fs, links_dir, link_name(b, to), ino);
 	if (gated)
 		ops_names_gate(k->n->fs, links_dir, gate);
@@ -488,7 +488,8 @@ static void namer_main(void *arg)
 		expire = change_name(k, &gate);
 		rt_mutex_unlock(&k->dir);
 		if (expire < LINKS)
-			ops_names_expire(k->n->fs, &gate, link_name(text, expire));
+			ops_names_expire(k->n->fs, &gate, link_name(text, expire),
+				names->word[names->done][expire]);
 		history_let_go(names);
 		fill(k, i);
 		rt_sleep_ns(pick(pause_ns * 3 / 2));
