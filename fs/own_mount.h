@@ -8,8 +8,8 @@
 /*
  * Looks the name up in the directory with that number, as a program would, so that Linux moves
  * the dentry of a directory to where it is found. 0; -ESTALE: not now, since a lock is held that
- * Linux only tries to get; or another -errno. Must not be called by whoever the requests that
- * this makes would wait for. Waits.
+ * Linux only tries to get; or another -errno. Other workers must be free to answer the requests
+ * that this makes. Waits.
  */
 int own_mount_look(struct session *s, uint64_t dir, uint32_t generation, struct ops_name name);
 /* Is the thread one of this process? Does not wait. */

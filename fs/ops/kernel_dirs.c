@@ -261,7 +261,7 @@ static void follow_now(struct kernel *k, uint64_t ino)
 struct dir_job {
 	struct dir_job *next; /* of those that have not ended, in order */
 	uint64_t ino;
-	unsigned users; /* the list, and whoever waits */
+	unsigned users; /* the list, and threads that wait */
 	bool checks;    /* first looks whether it is in place, a moment later */
 	bool begun, done;
 };

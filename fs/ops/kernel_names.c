@@ -462,7 +462,7 @@ static void job_queue(struct kernel *k, struct names_job *job)
 	rt_cond_signal(&n->work);
 }
 
-/* A walk that asks from here on waits; of what the kernel has not got it has no name either. */
+/* A walk that asks from here on waits. If the kernel has not got the directory, it has no name of it. */
 static void gate_dir(struct kernel *k, struct names_leaf *leaf, uint64_t dir)
 {
 	struct kernel_names *n = &k->names;

@@ -540,7 +540,7 @@ struct ops_gate {
 	uint64_t dir, number;
 };
 void ops_names_gate(struct fs *fs, uint64_t dir, struct ops_gate *gate);
-/* `ino`: what the name may be in the kernel. */
+/* `ino`: the inode that the kernel may have under the name. */
 void ops_names_expire(
 	struct fs *fs, struct ops_gate *gate, struct ops_name name, uint64_t ino);
 /* Are names of the directory being expired? Then what the kernel has of them may be otherwise by now. */
