@@ -6,7 +6,7 @@
  */
 #include "engine/cluster/cluster_internal.h"
 
-#include "engine/common/secret.h"
+#include "engine/rt/secret.h"
 
 void cluster_close(struct cluster *c)
 {

@@ -7,7 +7,7 @@
  */
 #include "engine/cluster/cluster_internal.h"
 
-#include "engine/common/secret.h"
+#include "engine/rt/secret.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "engine/common/secret.h"
+#include "engine/rt/secret.h"
 
 #define SECOND          1000000000ull
 #define CHECKSUM_LOG_NS (10 * SECOND)

@@ -647,7 +647,7 @@ static inline const struct volume_peers *look_peers(
 
 /* ---- the directory ---------------------------------------------------------------------------- */
 
-#define LOOK_DIRECTORY_TRIES 400u
+#define LOOK_DIRECTORY_TRIES 1200u /* a DROP waits for what follows on its link, or for a tick of that */
 #define LOOK_DIRECTORY_NS    5000000ull
 
 /* Who has the page, by the frames. */

@@ -383,9 +383,9 @@ static int each_refusal_says_why(void *arg)
 #define ROUNDS 25u
 
 static struct {
-	unsigned lines, more; /* of one connection; of the others of a minute */
-	unsigned left_out;    /* what the latter say */
-	unsigned right[FORGED], nameless;
+	_Atomic unsigned lines, more; /* of one connection; of the others of a minute */
+	_Atomic unsigned left_out;    /* what the latter say */
+	_Atomic unsigned right[FORGED], nameless;
 } told;
 
 /* By what the log knows each kind. */
@@ -461,11 +461,12 @@ static void forge(struct scene *s, unsigned kind, unsigned round)
 /* Whatever alternates in them, lines are bounded; each names the address, and what is wrong. */
 static int forged_greetings_do_not_fill_the_log(void *arg)
 {
-	struct scene s = scene_new(CALM);
 	void (*sink)(int, const char *) = weft_log_sink;
+	struct scene s;
 
 	memset(&told, 0, sizeof(told));
 	weft_log_sink = count_lines;
+	s = scene_new(CALM);
 	for (unsigned round = 0; round < ROUNDS; round++)
 		for (unsigned kind = 0; kind < FORGED; kind++)
 			forge(&s, kind, round);
@@ -481,9 +482,9 @@ static int forged_greetings_do_not_fill_the_log(void *arg)
 		CHECK(told.lines == 3 * FORGED + 1);
 	}
 	CHECK(s.raw_end->ups == 0);
-	weft_log_sink = sink;
 	scene_check(&s);
 	scene_end(&s);
+	weft_log_sink = sink;
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory for keys: locked, in no core dump and no child, wiped at its end. */
-#ifndef WEFT_COMMON_SECRET_H
-#define WEFT_COMMON_SECRET_H
+#ifndef WEFT_RT_SECRET_H
+#define WEFT_RT_SECRET_H
 
 #include "engine/common/base.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A page or more of its own for each secret, since all of it is by pages. */
-#include "engine/common/secret.h"
+#include "engine/rt/secret.h"
 
 #include <string.h>
 #include <sys/mman.h>
