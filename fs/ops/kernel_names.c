@@ -6,7 +6,7 @@
  * of it unasked. Each of its directories is gated first: the kernel has no attributes of it, so
  * each walk into it asks for them, and the answer waits. Then a task of this file expires the
  * names, which may have to wait for a call that has the directory locked, and opens the gate. A
- * name never becomes invalid by that: what is mounted on it stays.
+ * name never becomes invalid by that, so the mounts on it stay.
  *
  * Locks: `lock` is a leaf, and taken under kernel.c's.
  */
