@@ -29,7 +29,8 @@ ALL_LDFLAGS := $(HARDENED_LDFLAGS) $(LDFLAGS) $(if $(SANITIZE),-fsanitize=$(SANI
 
 # The layers, lowest first; a layer is a folder and calls only those before it.
 LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/log engine/coherence \
-          engine/cache engine/space engine/tree engine/volume mkfs/fsck fs/ops fs
+          engine/coherence/protocol engine/coherence/driver engine/cache engine/space engine/tree \
+          engine/volume engine/node mkfs/fsck fs/kcache fs/ops fs
 LIB_ENGINE := -luring -lrdmacm -libverbs -lisal -linih -lssl -lcrypto -lpthread -lm
 LIB_FS     := -lcap-ng -lfuse3 -ljansson -lmicrohttpd
 
@@ -90,25 +91,35 @@ layer_net        := $(layer_rt) engine/net
 layer_cluster    := $(layer_rt) engine/cluster
 layer_store      := $(layer_rt) engine/store
 layer_log        := $(layer_store) engine/log
-layer_coherence  := $(layer_log) engine/net engine/cluster engine/coherence
+layer_coherence  := $(layer_log) engine/net engine/cluster engine/coherence \
+                    engine/coherence/protocol engine/coherence/driver
 layer_cache      := $(layer_coherence) engine/cache
 layer_space      := $(layer_cache) engine/space
 layer_tree       := $(layer_space) engine/tree
 layer_volume     := $(layer_tree) engine/volume
-layer_fsck       := $(layer_volume) mkfs/fsck
-layer_ops        := $(layer_fsck) fs/ops
+layer_node       := $(layer_volume) engine/node
+layer_fsck       := $(layer_node) mkfs/fsck
+layer_kcache     := $(layer_fsck) fs/kcache
+layer_ops        := $(layer_kcache) fs/ops
 layer_fs         := $(layer_ops) fs
 test_libs = $(call reverse,$(foreach l,$(layer_$(firstword $(subst _, ,$(1)))),$(call layer_lib,$(l))))
 
+# The world of tests of several nodes: a test links the members that it uses.
+WORLD_LIB := $(BUILD)/lib/libtests-world.a
+$(WORLD_LIB): $(call obj,$(wildcard tests/world/*.c))
+	@mkdir -p $(@D)
+	@rm -f $@
+	@ar rcs $@ $^
+
 .SECONDEXPANSION:
 .SECONDARY:
-$(BUILD)/tests/unit/%_test: $(BUILD)/tests/unit/%_test.o $$(call test_libs,$$*)
+$(BUILD)/tests/unit/%_test: $(BUILD)/tests/unit/%_test.o $(WORLD_LIB) $$(call test_libs,$$*)
 	@echo "LD $@"
-	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,$*) -o $@ $(ALL_LDFLAGS) -lcmocka \
+	@$(CC) $(ALL_CFLAGS) $< $(WORLD_LIB) $(call test_libs,$*) -o $@ $(ALL_LDFLAGS) -lcmocka \
 		$(if $(filter fs_%,$*),$(LIB_FS)) $(LIB_ENGINE)
 
 # Simulated tests share what is in tests/sim/ and is no test.
-SIM_OBJS := $(call obj,$(filter-out %_test.c,$(wildcard tests/sim/*.c)))
+SIM_OBJS := $(call obj,$(filter-out %_test.c,$(wildcard tests/sim/*.c))) $(WORLD_LIB)
 $(BUILD)/tests/sim/%_test: $(BUILD)/tests/sim/%_test.o $(SIM_OBJS) $(call test_libs,ops)
 	@echo "LD $@"
 	@$(CC) $(ALL_CFLAGS) $< $(SIM_OBJS) $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
@@ -169,9 +180,9 @@ $(BUILD)/tests/fuzz/%_fuzz: $(BUILD)/tests/fuzz/%_fuzz.o $(call test_libs,volume
 
 # Benchmarks of single layers, for by hand (docs/benchmarks.md).
 BENCH_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*_bench.c))
-$(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(call test_libs,ops)
+$(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(WORLD_LIB) $(call test_libs,ops)
 	@echo "LD $@"
-	@$(CC) $(ALL_CFLAGS) $< $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
+	@$(CC) $(ALL_CFLAGS) $< $(WORLD_LIB) $(call test_libs,ops) -o $@ $(ALL_LDFLAGS) -lcmocka $(LIB_ENGINE)
 
 .PHONY: unit tests benches fuzzers check check-rdma model soak fuzz
 benches: $(BENCH_PROGRAMS) ## build the benchmarks of single layers
@@ -190,63 +201,28 @@ model: ## check the page protocol exhaustively, with spin (ten minutes)
 check-rdma: ## weft over RDMA, in guests with Soft-RoCE (some minutes; fetches a kernel once)
 	@packaging/install-deps.sh --check
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
-	@tests/run $(RDMA_ONE) $(RDMA_TWO); $(GIVE_BACK)
+	@tests/run TEST_TIMEOUT=2400 RDMA_GUESTS=one tests/rdma/run RDMA_GUESTS=two tests/rdma/run; $(GIVE_BACK)
 
 unit: $(UNIT_TESTS) ## build and run the unit tests
 	@tests/run -j $(JOBS) $(UNIT_TESTS)
 
-# What `make check` runs. New tests are found by their names; docs/testing.md explains each kind.
+# What `make check` runs is in tests/suites; docs/testing.md explains each kind.
 JOBS := $(shell nproc)
-ASAN := build/address,undefined
-TSAN := build/thread
-MAKE_ASAN := $(MAKE) --no-print-directory -j$(JOBS) SANITIZE=address,undefined
-MAKE_TSAN := $(MAKE) --no-print-directory -j$(JOBS) SANITIZE=thread
-MAKE_FUZZ := $(MAKE) --no-print-directory -j$(JOBS) CC=clang BUILD=build/fuzz SANITIZE=fuzzer-no-link,address,undefined
-names = $(basename $(wildcard $(1)))
+MAKE_TREE := $(MAKE) --no-print-directory -j$(JOBS)
+MAKE_ASAN := $(MAKE_TREE) SANITIZE=address,undefined
+MAKE_TSAN := $(MAKE_TREE) SANITIZE=thread
+MAKE_FUZZ := $(MAKE_TREE) CC=clang BUILD=build/fuzz SANITIZE=fuzzer-no-link,address,undefined
 
-CHECK_STATIC := tests/check-layers tests/check-docs
-CHECK_UNIT   := $(call names,tests/unit/*_test.c)
-CHECK_SIM    := $(call names,tests/sim/*_test.c)
-# A slice. (What is left out calls nothing that others do not, and takes long.)
-ASAN_SIM     := WEFT_SIM_SEEDS=2 WEFT_SIM_CUTS=12 \
-                $(addprefix $(ASAN)/,$(filter-out tests/sim/linear_weather_test,$(CHECK_SIM))) \
-                WEFT_SIM_SEEDS= WEFT_SIM_CUTS=
-ASAN_SEEDS   := $(addprefix $(ASAN)/tests/unit/,ops_crash_test ops_orphans_test net_faults_test net_calls_test)
-ASAN_UNIT    := $(filter-out $(ASAN_SEEDS),$(addprefix $(ASAN)/,$(CHECK_UNIT))) \
-                WEFT_SIM_SEEDS=4 $(ASAN_SEEDS) WEFT_SIM_SEEDS=
-# ThreadSanitizer has nothing to find in the simulator, which is one thread; and little where one
-# task does all, as in tree_model_test.
-THREADED     := $(filter-out %/tree_model_test.c,$(shell grep -l rt_real_start tests/unit/*_test.c))
-CHECK_TSAN   := $(addprefix $(TSAN)/,$(basename $(THREADED)))
-CHECK_FUZZ   := $(addprefix build/fuzz/,$(call names,tests/fuzz/*_fuzz.c))
-# One at a time: they count what the machine does, or change what others would meet.
-CHECK_ALONE  := $(addprefix tests/mount/,uring.bats up.bats control.bats tools.bats nodes_counts.bats bench_net.bats)
-# Of the others the long ones come first.
-LONG_MOUNT   := $(addprefix tests/mount/nodes_,disturbed.bats leave.bats mmap.bats networks.bats fence.bats cuts.bats restart.bats crash.bats)
-CHECK_MOUNT  := $(filter-out $(CHECK_ALONE) $(LONG_MOUNT),$(wildcard tests/mount/*.bats tests/mount/posix/*.bats))
-# A slice of `make model`: what fits in two minutes.
-CHECK_MODEL  := MODEL=slice tests/model/run MODEL=
-CHECK_IMAGES := tests/images/run
-# Guests on an emulated processor.
-RDMA_ONE     := TEST_TIMEOUT=2400 RDMA_GUESTS=one tests/rdma/run TEST_TIMEOUT= RDMA_GUESTS=
-RDMA_TWO     := TEST_TIMEOUT=2400 RDMA_GUESTS=two tests/rdma/run TEST_TIMEOUT= RDMA_GUESTS=
-
-# Of the sanitizers' trees only what is run is built. Where several suites run at a time the long ones come
-# first, so that none is alone at the end.
+# Of the sanitizers' trees only what is run is built.
 check: ## build and run all tests (needs root for the mounts)
 	@packaging/install-deps.sh --check
-	@$(MAKE) --no-print-directory -j$(JOBS) tests && \
-	$(MAKE_ASAN) all $(addprefix $(ASAN)/,$(CHECK_UNIT) $(CHECK_SIM) tests/images/make_image) && \
-	$(MAKE_TSAN) $(CHECK_TSAN) && \
+	@asan=$$(tests/list-suites --programs address,undefined) && \
+	tsan=$$(tests/list-suites --programs thread) && \
+	$(MAKE_TREE) tests && \
+	$(MAKE_ASAN) all $$asan build/address,undefined/tests/images/make_image && \
+	$(MAKE_TSAN) $$tsan && \
 	$(MAKE_FUZZ) fuzzers && \
-	tests/run $(CHECK_STATIC) \
-		-j $(JOBS) BIN=$(ASAN) $(CHECK_IMAGES) BIN= \
-		$(addprefix build/,$(CHECK_SIM)) $(ASAN_SIM) $(CHECK_MODEL) \
-		$(addprefix build/,$(CHECK_UNIT)) $(ASAN_UNIT) \
-		WEFT_NO_SIM=1 $(CHECK_TSAN) WEFT_NO_SIM= \
-		FUZZ_SECONDS=12 $(CHECK_FUZZ) \
-		$(RDMA_ONE) $(LONG_MOUNT) $(RDMA_TWO) $(CHECK_MOUNT) WEFT_BIN=$(CURDIR)/$(ASAN) tests/mount/basic.bats WEFT_BIN= \
-		-j 1 $(CHECK_ALONE); \
+	tests/run --check $(JOBS); \
 	$(GIVE_BACK)
 
 MINUTES := 60
@@ -257,7 +233,7 @@ soak: ## power cuts and clusters from new seeds, and kills, for MINUTES= (needs 
 
 fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 	@$(MAKE_FUZZ) fuzzers
-	@tests/fuzz/campaign $(MINUTES) $(CHECK_FUZZ)
+	@tests/fuzz/campaign $(MINUTES) $$(tests/list-suites --programs fuzz)
 
 .PHONY: bench
 bench: ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)

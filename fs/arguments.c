@@ -19,64 +19,49 @@ static const char usage[] =
 	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
 	"       weftd --unmounted FILE [-o OPTION,...] [-f]\n"
 	"\n"
-	"Mounts the weft volume in STORE, a file or block device made by mkfs.weft, or "
-	"this\n"
-	"node's of the cluster file FILE, on DIR, and goes to the background once the "
-	"mount\n"
-	"answers. umount DIR, SIGTERM and SIGINT end it.\n"
+	"Mounts a weft volume on DIR. STORE is a file or block device made by mkfs.weft.\n"
+	"FILE is a cluster file, which names the store of this node. weftd goes to the\n"
+	"background when the mount answers. umount DIR, SIGTERM and SIGINT end it.\n"
 	"\n"
-	"  -o OPTION,...  see below; may be given more than once\n"
+	"  -o OPTION,...  mount options, see below; may be given more than once\n"
 	"  -u, --unmounted\n"
-	"                 serve this node's store to the other nodes of FILE, without a "
-	"mount,\n"
-	"                 until it is mounted or they have been unmounted\n"
-	"  -f             stay in the foreground, messages to stderr\n"
-	"  -h, --help     this text\n"
-	"  -V, --version  the version\n"
+	"                 serve this node's store to the other nodes of FILE, without a\n"
+	"                 mount, until the node is mounted or the others are unmounted\n"
+	"  -f             stay in the foreground; messages go to standard error\n"
+	"  -h, --help     print this text\n"
+	"  -V, --version  print the version\n"
 	"\n"
 	"Options:\n"
-	"  cache=SIZE         page cache, like 512M or 4G (default: a quarter of the "
-	"memory,\n"
-	"                     at most 1G)\n"
-	"  log_interval=SECS  longest time that a change without fsync stays undurable "
-	"(5)\n"
+	"  cache=SIZE         size of the page cache, such as 512M or 4G (default: a\n"
+	"                     quarter of the memory, at most 1G)\n"
+	"  log_interval=SECS  longest time that a change without fsync stays in memory\n"
+	"                     only (default: 5)\n"
 	"  ro, rw             read-only, read-write (default)\n"
 	"  relatime, noatime, strictatime\n"
-	"                     when reading sets access times (relatime)\n"
+	"                     when reads set access times (default: relatime)\n"
 	"  allow_other, noallow_other\n"
-	"                     whether users but the one who mounts get in (default for "
-	"root)\n"
+	"                     whether users other than the one who mounts can access the\n"
+	"                     mount (default for root: allow_other)\n"
 	"  nodev, nosuid, noexec, sync, dirsync, nodiratime, and their opposites\n"
-	"  uring=auto|on|off  requests through io_uring: where the kernel offers it "
-	"(auto, the\n"
-	"                     default), always, never\n"
-	"  node=N             which node of the cluster file this is (default: found by "
-	"this\n"
-	"                     machine's addresses)\n"
+	"  uring=auto|on|off  take requests through io_uring: if the kernel offers it\n"
+	"                     (auto, the default), always, never\n"
+	"  node=N             number of this node in the cluster file (default: found by\n"
+	"                     the addresses of this machine)\n"
 	"  mmap=shared|local|off\n"
-	"                     with other nodes: what programs store through mappings is "
-	"seen by\n"
-	"                     the next look on any node (shared, the default), or once "
-	"it was\n"
-	"                     written back (local); or files that are opened to write "
-	"cannot\n"
-	"                     be mapped MAP_SHARED (off)\n"
-	"  soft, hard         whether a request fails with EIO when it has waited for "
-	"another\n"
-	"                     node for as long as timeout= says (soft), or waits (hard, "
-	"the\n"
-	"                     default); what failed may still be done later\n"
-	"  timeout=SECS       with soft: so long (60)\n"
+	"                     with other nodes: all nodes see a store through a mapping\n"
+	"                     at once (shared, the default), or after it was written\n"
+	"                     back (local); off refuses shared mappings of files that\n"
+	"                     are opened to write\n"
+	"  soft, hard         if a request waits for another node: it fails with EIO\n"
+	"                     after timeout= (soft), or goes on waiting (hard, the\n"
+	"                     default); a failed change may still be made later\n"
+	"  timeout=SECS       of soft (default: 60)\n"
 	"  restart, norestart\n"
-	"                     with other nodes: whether a daemon that is killed is "
-	"started "
-	"again\n"
-	"                     for them, without the mount (restart, the default)\n"
-	"  metrics=ADDR:PORT  serve metrics there, for Prometheus: GET /metrics "
-	"(default: "
-	"nowhere)\n"
-	"  fsname=NAME        what df and mount show as the source (default: STORE, "
-	"FILE)\n"
+	"                     with other nodes: start a killed daemon again, without the\n"
+	"                     mount, to serve them (default: restart)\n"
+	"  metrics=ADDR:PORT  serve metrics for Prometheus there: GET /metrics (default:\n"
+	"                     none)\n"
+	"  fsname=NAME        source that df and mount show (default: STORE or FILE)\n"
 	"\n"
 	"Examples:\n"
 	"  mkfs.weft --size 10G /srv/data.weft\n"
@@ -85,7 +70,7 @@ static const char usage[] =
 	"\n"
 	"Exit codes: 0 mounted, 1 wrong usage, 32 the mount failed.\n";
 
-static char *absolute(const char *path, const char *what, struct weft_error *err)
+static char *absolute_path(const char *path, const char *what, struct weft_error *err)
 {
 	char *real = realpath(path, NULL);
 
@@ -99,7 +84,7 @@ static int check_directory(const char *path, struct weft_error *err)
 	struct statvfs fs;
 	struct stat st;
 
-	/* What a dead daemon left may still answer stat(2) from the kernel's cache. */
+	/* The kernel's cache may still answer stat(2) for a mount whose daemon has ended. */
 	if (stat(path, &st) < 0 || (statvfs(path, &fs) < 0 && errno == ENOTCONN)) {
 		if (errno == ENOTCONN)
 			return weft_error(err, -errno,
@@ -115,17 +100,18 @@ static int check_directory(const char *path, struct weft_error *err)
 	return 0;
 }
 
-/* What stands behind the options. 0, or -errno with a text. */
+/* Reads the arguments behind the options. Returns 0, or -errno with a text. */
 static int take_places(
 	struct mount_options *o, bool unmounted, char **places, struct weft_error *err)
 {
 	guardian_sweep();
-	o->store = absolute(places[0], "store", err);
+	o->store = absolute_path(places[0], "store", err);
 	if (!o->store)
 		return err->code;
 	if (!unmounted && check_directory(places[1], err) < 0)
 		return err->code;
-	o->directory = unmounted ? strdup("-") : absolute(places[1], "mount point", err);
+	o->directory =
+		unmounted ? strdup("-") : absolute_path(places[1], "mount point", err);
 	if (!o->directory && unmounted)
 		weft_error(err, -ENOMEM, "no memory for the arguments");
 	return o->directory ? 0 : err->code;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What weftd is started with. */
+/* The command line of weftd. */
 #ifndef WEFT_FS_ARGUMENTS_H
 #define WEFT_FS_ARGUMENTS_H
 
@@ -8,19 +8,18 @@
 
 struct arguments {
 	bool foreground;
-	bool unmounted; /* no mount: the store is served to the other nodes */
+	bool unmounted; /* no mount: the store is only served to the other nodes */
 };
 
 /*
- * Into *a and *o, which has the defaults; o->directory is "-" without a mount. 0, or -errno: to exit
- * with *code, and a text if there is something to say that has not been said.
+ * Reads the command line into *a and *o. *o has the defaults before. Without a mount, o->directory
+ * is "-". Returns 0, or -errno: the process must then exit with *code. *err has a text unless the
+ * message has been printed already.
  */
 int arguments_parse(struct arguments *a, struct mount_options *o, int argc, char **argv,
 	int *code, struct weft_error *err);
-/*
- * The arguments of a weftd that serves the same store without a mount, in the foreground; before
- * source_open. The caller frees what is returned, which is one piece; NULL: no memory.
- */
+/* Returns the arguments of a weftd that serves the same store without a mount, in the foreground.
+ * Call it before source_open. The caller frees the result, which is one block. NULL: no memory. */
 char **arguments_unmounted(const struct mount_options *o);
 
 #endif

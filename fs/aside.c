@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tasks for work that waits for the kernel, and so for other requests. See aside.h.
+ * Tasks for jobs that wait for the kernel, and so for other requests. See aside.h.
  *
- * Keeps: a request that waits for another one takes no place in which that one could be served. A worker
- * of the device hands the job on and serves the next request. A thread of the ring cannot, since only its
- * entry takes the answer: it waits while the queue has another entry whose request does not wait.
+ * Keeps: a request that waits for another one does not take the place in which that one would be
+ * served. A worker of the device passes the job on and serves the next request. A thread of the
+ * ring cannot, because only its entry takes the answer. It waits only while the queue has another
+ * entry whose request does not wait.
  *
- * Memory (invariant 10): JOBS_MAX jobs, TASKS_MAX tasks. Jobs that wait for a task hold up nobody else.
+ * Memory (invariant 10): JOBS_MAX jobs, TASKS_MAX tasks. Jobs that wait for a task delay nothing
+ * else.
  */
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
@@ -59,17 +61,17 @@ static void aside_main(void *arg)
 	rt_mutex_unlock(&a->lock);
 }
 
-/* Under the lock. A failure leaves the job to the tasks there are. */
+/* Adds a task. After a failure the job is left to the existing tasks. Under the lock. */
 static int task_add(struct aside *a)
 {
-	int e;
+	int rc;
 
 	if (a->queued <= a->idle || a->tasks == TASKS_MAX)
 		return 0;
-	e = rt_task_spawn(&a->task[a->tasks], "weft-aside", aside_main, a);
-	if (!e)
+	rc = rt_task_spawn(&a->task[a->tasks], "weft-aside", aside_main, a);
+	if (!rc)
 		a->tasks++;
-	return e;
+	return rc;
 }
 
 int aside_start(struct session *s)
@@ -135,7 +137,7 @@ bool aside_run(struct session *s, struct aside_job *job)
 	return true;
 }
 
-/* An error means that the kernel has not got the inode, or that it is gone. */
+/* An error means that the kernel does not have the inode, or that the mount is gone. */
 int aside_fetch(void *owner, uint64_t ino, uint64_t first, uint64_t end)
 {
 	struct session *s = owner;

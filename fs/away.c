@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What a daemon tells people of a node that is away: which, since when, how many requests wait for it,
- * and what helps (docs/operations.md, "When a node is away").
- */
+/* Messages about a node that is away. They name the node, the time, the number of requests that
+ * wait for it, and the remedy (docs/operations.md, "When a node is away"). */
 #include <stdio.h>
 #include <string.h>
 
 #include "fs/daemon.h"
 
-bool away_remedy(const struct daemon *d, unsigned node, const struct member_link *l,
+bool away_remedy(const struct daemon *d, unsigned node, const struct node_link *l,
 	char out[AWAY_REMEDY_BYTES])
 {
 	const struct cluster_member *c = cluster_member(d->source.cluster, node);
 	const char *file = d->options.cluster_file;
 
-	if (!c || !file || l->up || l->left)
+	if (!c || !file || l->connected || l->left)
 		return false;
 	if (c->role == CLUSTER_CLIENT)
 		snprintf(out, AWAY_REMEDY_BYTES, "weft node fence %s %u", file, node);
@@ -46,7 +44,7 @@ void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns)
 	struct daemon *d = owner;
 	char name[NET_ADDRESS_BYTES + 20], remedy[AWAY_REMEDY_BYTES];
 	char help[AWAY_REMEDY_BYTES + 96];
-	struct member_link l;
+	struct node_link l;
 	bool several = requests != 1;
 
 	name_of(d, node, name, sizeof(name));
@@ -54,13 +52,12 @@ void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns)
 		weft_log(5, "no request of this mount waits for %s any more", name);
 		return;
 	}
-	if (!d->member || member_link(d->member, node, &l) != 0)
+	if (!d->node || node_link(d->node, node, &l) != 0)
 		return;
-	if (l.up) { /* it has just come back; or another node does not hear it */
+	if (l.connected) { /* it has just come back, or another node has no link to it */
 		weft_log(4,
-			"%u request%s of this mount wait%s for %s since %.0f s: another "
-			"node does not "
-			"hear it; look at the network between them",
+			"%u request%s of this mount wait%s for %s, for %.0f s: another "
+			"node has no link with it; check the network between them",
 			requests, several ? "s" : "", several ? "" : "s", name,
 			(double)for_ns / 1e9);
 		return;

@@ -2,9 +2,9 @@
 /*
  * The control socket's server: one task, a bounded number of connections, short lines.
  *
- * Whoever may connect (the socket is 0600) may still send anything: lines are bounded and
- * parsed with care, and a reader that does not read is dropped (invariants 9, 10). What
- * may take long is answered by a task of its own, one to a connection at most.
+ * The socket is 0600, but its clients may still send any bytes. Lines are bounded and parsed with
+ * care. A client that does not read is dropped (invariants 9, 10). A command that may take long has
+ * a task of its own, at most one for each connection.
  */
 #include "fs/control.h"
 
@@ -25,10 +25,10 @@
 #define CONNECTIONS_MAX 32
 #define LINE_MAX_BYTES  1024
 #define SEND_TIMEOUT_S  2
-/* Without descriptors for a new connection: so long until the next try. */
+/* Pause before the next try if there is no descriptor for a new connection. */
 #define ACCEPT_PAUSE_NS 100000000ull
 
-/* What a line asks for: one of the two. */
+/* The function of a command: one of the two. */
 struct command {
 	control_fn fn;
 	control_node_fn node_fn;
@@ -40,28 +40,28 @@ struct connection {
 	size_t used;
 	char line[LINE_MAX_BYTES];
 	struct control *control;
-	struct command command; /* what the task is to answer with */
-	struct rt_task *task;   /* answers, and has the connection to itself; else NULL */
-	_Atomic bool answered;  /* by that task, which then wakes the server */
-	int result;             /* then: 0, or the connection is to be ended */
+	struct command command; /* command of the task */
+	struct rt_task *task;   /* answers, and alone uses the connection; else NULL */
+	_Atomic bool answered;  /* set by that task, which then wakes the server */
+	int result;             /* its result: 0, or the connection must end */
 };
 
 struct control {
 	struct control_source source;
 	struct rt_mutex lock;  /* for the five below; held briefly */
-	json_t *word;          /* to be said to all connections; or NULL */
-	bool dismiss;          /* which then end */
-	bool starting;         /* the source may only be asked to leave */
-	bool attached;         /* the source may be used */
-	unsigned using;        /* answers being made of it */
-	struct rt_cond unused; /* none is */
+	json_t *word;          /* message for all connections; or NULL */
+	bool dismiss;          /* connections end after it */
+	bool starting;         /* only `leave` may be called yet */
+	bool attached;         /* the source may be called */
+	unsigned using;        /* number of calls of the source under way */
+	struct rt_cond unused; /* signals that there is none */
 	struct rt_task *task;
 	_Atomic bool stop;
 	int wake; /* eventfd */
 	int listener;
 	char uuid[37];
 	char path[108];
-	struct connection connections[CONNECTIONS_MAX]; /* the task's own */
+	struct connection connections[CONNECTIONS_MAX]; /* used by the task alone */
 };
 
 /* ---- connections ----------------------------------------------------------- */
@@ -95,7 +95,7 @@ static void connection_accept(struct control *c)
 	close(fd);
 }
 
-/* NULL, or the reason why it cannot be had. */
+/* Returns NULL, or the error message. */
 static const char *command_of(
 	struct control *c, const json_t *request, struct command *out)
 {
@@ -127,7 +127,7 @@ static const char *command_of(
 	return NULL;
 }
 
-/* The answer; while it is made, control_detach waits. */
+/* Calls the source for the answer. control_detach waits meanwhile. */
 static json_t *source_ask(struct control *c, const struct command *command)
 {
 	json_t *out;
@@ -137,7 +137,7 @@ static json_t *source_ask(struct control *c, const struct command *command)
 		bool starting = c->starting;
 
 		rt_mutex_unlock(&c->lock);
-		if (command->fn == c->source.leave) /* it does so already */
+		if (command->fn == c->source.leave) /* it is leaving already */
 			return json_pack("{s:b}", "leaves", 1);
 		return json_pack("{s:s}", "error",
 			starting ? "the volume is being opened"
@@ -169,20 +169,20 @@ static int send_all(int fd, const char *data, size_t len)
 	return 0;
 }
 
-/* Sends an answer and lets go of it. */
+/* Sends an answer, and drops the reference. */
 static int connection_send(struct connection *conn, json_t *out)
 {
 	char *text = out ? json_dumps(out, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
-	int ret = -ENOMEM;
+	int rc = -ENOMEM;
 
 	if (text) {
-		ret = send_all(conn->fd, text, strlen(text));
-		if (ret == 0)
-			ret = send_all(conn->fd, "\n", 1);
+		rc = send_all(conn->fd, text, strlen(text));
+		if (rc == 0)
+			rc = send_all(conn->fd, "\n", 1);
 	}
 	free(text);
 	json_decref(out);
-	return ret;
+	return rc;
 }
 
 static void slow_run(void *arg)
@@ -215,7 +215,7 @@ static int connection_answer(struct control *c, struct connection *conn)
 	return rt_task_spawn(&conn->task, "weft-asked", slow_run, conn);
 }
 
-/* Answers the lines that are there, up to one that a task of its own answers. */
+/* Answers the complete lines, up to one that needs a task of its own. */
 static void connection_lines(struct control *c, struct connection *conn)
 {
 	char *end;
@@ -233,10 +233,10 @@ static void connection_lines(struct control *c, struct connection *conn)
 		memmove(conn->line, conn->line + taken, conn->used);
 	}
 	if (!conn->task && conn->used == LINE_MAX_BYTES)
-		connection_end(conn); /* a line longer than any that we know */
+		connection_end(conn); /* a line longer than any command */
 }
 
-/* Where a task of its own has answered, the server takes the connection back. */
+/* Takes a connection back from a task that has answered. */
 static void connection_resume(struct control *c, struct connection *conn)
 {
 	if (!conn->task || !atomic_load(&conn->answered))
@@ -264,7 +264,7 @@ static void connection_read(struct control *c, struct connection *conn)
 	connection_lines(c, conn);
 }
 
-/* Back to not readable, before what it was written for is looked at. */
+/* Makes the eventfd unreadable first. Then the reasons for the wake-up are read. */
 static void wake_take(struct control *c)
 {
 	uint64_t count;
@@ -273,7 +273,7 @@ static void wake_take(struct control *c)
 		weft_log(3, "reading an eventfd failed: %s", strerror(errno));
 }
 
-/* Those that a task of its own has are left to it. */
+/* Connections of other tasks are left to them. */
 static void connections_tell(struct control *c)
 {
 	json_t *word;
@@ -325,43 +325,43 @@ static void control_run(void *arg)
 
 /* ---- start and end --------------------------------------------------------------- */
 
-/* Dead daemons' sockets have been taken away: what has the name is a living one's. */
+/* Sockets of ended daemons have been removed. If the name exists, a running daemon has it. */
 static int socket_listen(struct control *c, const char *folder)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	mode_t mask = umask(0177);
-	int ret;
+	int rc;
 
 	snprintf(c->path, sizeof(c->path), "%s/%s.sock", folder, c->uuid);
 	strcpy(address.sun_path, c->path);
-	ret = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
-	if (ret < 0 && errno == EADDRINUSE) {
+	rc = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
+	if (rc < 0 && errno == EADDRINUSE) {
 		snprintf(c->path, sizeof(c->path), "%s/%s-%d.sock", folder, c->uuid,
 			getpid());
 		strcpy(address.sun_path, c->path);
-		ret = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
+		rc = bind(c->listener, (struct sockaddr *)&address, sizeof(address));
 	}
 	umask(mask);
-	return ret < 0 || listen(c->listener, CONNECTIONS_MAX) < 0 ? -errno : 0;
+	return rc < 0 || listen(c->listener, CONNECTIONS_MAX) < 0 ? -errno : 0;
 }
 
 static int socket_open(struct control *c, const char *folder, struct weft_error *err)
 {
 	int locked = control_folder_lock(folder, err);
-	int ret;
+	int rc;
 
 	if (locked < 0)
 		return locked;
 	control_sweep(folder, locked);
 	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	ret = c->listener < 0 ? -errno : socket_listen(c, folder);
-	if (ret < 0) {
-		weft_error(err, ret, "cannot listen on %s: %s", c->path, strerror(-ret));
+	rc = c->listener < 0 ? -errno : socket_listen(c, folder);
+	if (rc < 0) {
+		weft_error(err, rc, "cannot listen on %s: %s", c->path, strerror(-rc));
 		if (c->listener >= 0)
 			close(c->listener);
 	}
 	close(locked);
-	return ret;
+	return rc;
 }
 
 int control_open(struct control **out, const uint8_t store_uuid[16],
@@ -369,11 +369,11 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
 {
 	struct control *c;
 	char folder[CONTROL_FOLDER_MAX];
-	int ret;
+	int rc;
 
-	ret = control_folder_make(folder, err);
-	if (ret < 0)
-		return ret;
+	rc = control_folder_make(folder, err);
+	if (rc < 0)
+		return rc;
 	c = rt_alloc(sizeof(*c));
 	if (!c)
 		return weft_error(err, -ENOMEM, "no memory for the control socket");
@@ -384,15 +384,15 @@ int control_open(struct control **out, const uint8_t store_uuid[16],
 	uuid_print(store_uuid, c->uuid);
 	c->wake = eventfd(0, EFD_CLOEXEC);
 	if (c->wake < 0) {
-		ret = weft_error(err, -errno, "eventfd: %s", strerror(errno));
+		rc = weft_error(err, -errno, "eventfd: %s", strerror(errno));
 		goto out_free;
 	}
-	ret = socket_open(c, folder, err);
-	if (ret < 0)
+	rc = socket_open(c, folder, err);
+	if (rc < 0)
 		goto out_wake;
-	ret = rt_task_spawn(&c->task, "weft-control", control_run, c);
-	if (ret < 0) {
-		weft_error(err, ret, "cannot start the control task: %s", strerror(-ret));
+	rc = rt_task_spawn(&c->task, "weft-control", control_run, c);
+	if (rc < 0) {
+		weft_error(err, rc, "cannot start the control task: %s", strerror(-rc));
 		goto out_socket;
 	}
 	*out = c;
@@ -405,7 +405,7 @@ out_wake:
 	close(c->wake);
 out_free:
 	rt_free(c);
-	return ret;
+	return rc;
 }
 
 static void word_set(struct control *c, json_t *word, bool dismiss)

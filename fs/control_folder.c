@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The folder of the control sockets: who may use it, and what dead daemons left in it.
+ * The folder of the control sockets: its rights, and sockets of ended daemons.
  *
- * A socket is made and a dead one removed only while the folder is locked (flock), so a
- * socket that refuses connections under the lock has no daemon: not one that is about to
- * listen either. A daemon removes its own while it still holds its store.
+ * Sockets are made, and dead ones removed, only while the folder is locked (flock). So a socket
+ * that refuses connections under the lock has no daemon, not even one that is about to listen. A
+ * daemon removes its own socket while it still has its store locked.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,17 +21,15 @@
 
 #include "fs/control.h"
 
-/* Folders in which a user's own may be, without repetition. */
+/* Candidates for a user's folder, without repetition. */
 struct places {
 	unsigned count;
 	char folder[3][CONTROL_FOLDER_MAX];
 	struct stat parent[3];
 };
 
-/*
- * Adds a folder in `parent`, if that belongs to the user and nobody else may write it: then
- * nobody can be in the way.
- */
+/* Adds a folder in `parent`, if that belongs to the user and no other user may write to it. Other
+ * users then cannot interfere. */
 static void place_add(struct places *p, const char *parent, const char *name)
 {
 	struct stat *st = &p->parent[p->count];
@@ -48,7 +46,7 @@ static void place_add(struct places *p, const char *parent, const char *name)
 		p->count++;
 }
 
-/* By the user database, since sudo(8) and su(1) may leave another user's HOME. */
+/* Uses the user database, because sudo(8) and su(1) may leave another user's HOME. */
 static void place_add_home(struct places *p)
 {
 	struct passwd user, *found = NULL;
@@ -103,7 +101,7 @@ int control_folder_lock(const char *folder, struct weft_error *err)
 {
 	struct stat st;
 	int fd;
-	int ret;
+	int rc;
 
 	fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 && errno != EACCES && errno != ELOOP && errno != ENOTDIR)
@@ -122,15 +120,15 @@ int control_folder_lock(const char *folder, struct weft_error *err)
 	while (flock(fd, LOCK_EX) < 0) {
 		if (errno == EINTR)
 			continue;
-		ret = weft_error(
+		rc = weft_error(
 			err, -errno, "cannot lock %s: %s", folder, strerror(errno));
 		close(fd);
-		return ret;
+		return rc;
 	}
 	return fd;
 }
 
-/* Nobody listens there. Under the folder's lock; never waits. */
+/* Returns true if the socket has no listener. Called under the folder's lock. Never waits. */
 static bool is_dead(const char *folder, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

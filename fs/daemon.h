@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one weftd consists of; weftd_main.c puts it together, status.c describes it. */
+/* The parts of one weftd. weftd_main.c connects them, status.c describes them. */
 #ifndef WEFT_FS_DAEMON_H
 #define WEFT_FS_DAEMON_H
 
@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "engine/common/text.h"
-#include "engine/volume/member.h"
+#include "engine/node/node.h"
 #include "fs/control.h"
 #include "fs/guardian.h"
 #include "fs/options.h"
@@ -19,35 +19,35 @@
 
 struct daemon {
 	struct mount_options options;
-	/* For those options that a remount changes, which only the main task does. */
+	/* Protects the options that a remount changes. Only the main task changes them. */
 	struct rt_mutex options_lock;
 	struct remount remount;
 	struct rt_mutex
-		fs_lock; /* for who uses `fs` and cannot know whether it is open */
+		fs_lock; /* for tasks that use `fs` and cannot know whether it is open */
 	bool fs_open;
-	struct rt_mutex reload_lock; /* one reads the cluster file again at a time */
+	struct rt_mutex reload_lock; /* serializes reads of the cluster file */
 	struct guardian guardian;
-	int unguarded; /* the mount, -errno: why */
+	int unguarded; /* -errno that kept the guardian from the mount, or 0 */
 	struct source source;
-	struct member *member; /* NULL: no other node has the volume */
+	struct local_node *node; /* NULL: the volume has no other nodes */
 	struct volume *volume;
 	struct fs *fs;
 	struct session *session;
 	struct control *control;
-	struct metrics_server *metrics; /* NULL: none was asked for */
-	dev_t device;                   /* of the mount: st_dev */
+	struct metrics_server *metrics; /* NULL: not requested */
+	dev_t device;                   /* st_dev of the mount */
 	uint64_t started_ns;            /* rt_now_ns */
-	bool unmounted;             /* from the beginning: it serves other nodes alone */
-	char **again;               /* what the guardian starts when this was killed */
-	_Atomic bool leaving;       /* unmounted: other nodes are waited for */
-	_Atomic bool dismissed;     /* then: the store is to be mounted again */
-	_Atomic bool served;        /* the mount was there */
-	_Atomic uint64_t signal_at; /* rt_now_ns when one was seen; 0: none came */
+	bool unmounted;             /* from the start: this daemon only serves other nodes */
+	char **again;               /* arguments with which the guardian restarts a killed daemon */
+	_Atomic bool leaving;       /* unmounted: the daemon waits for other nodes */
+	_Atomic bool dismissed;     /* `leave` was requested: the store will be mounted again */
+	_Atomic bool served;        /* the mount has been established */
+	_Atomic uint64_t signal_at; /* rt_now_ns of the first signal; 0: none yet */
 	int ended_fd;
 	int signal_fd;
 };
 
-/* For the control socket; arg is the struct daemon. New references, or NULL. */
+/* For the control socket. `arg` is the struct daemon. Returns a new reference, or NULL. */
 json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
 json_t *status_sync(void *arg);
@@ -61,13 +61,11 @@ json_t *declare_dead(void *arg, unsigned node);
 
 #define AWAY_REMEDY_BYTES (2 * PATH_MAX + 200)
 
-/* session_options.waits; the owner is the struct daemon. */
+/* session_options.waits. `owner` is the struct daemon. */
 void away_told(void *owner, unsigned node, unsigned requests, uint64_t for_ns);
-/*
- * Says which command ends that others wait for the node, where a start of it does not. False: it is not
- * away, or no command does.
- */
-bool away_remedy(const struct daemon *d, unsigned node, const struct member_link *l,
+/* Names the command that ends waiting for the node, if a start of the node does not end it. Returns
+ * false if the node is not away, or if there is no such command. */
+bool away_remedy(const struct daemon *d, unsigned node, const struct node_link *l,
 	char out[AWAY_REMEDY_BYTES]);
 
 #endif

@@ -16,7 +16,7 @@ static int ready_fd = -1; /* the child's end of the pipe */
 static void (*foreground_sink)(int level, const char *line);
 static _Atomic bool in_background;
 
-static void sink(int level, const char *line)
+static void log_sink(int level, const char *line)
 {
 	if (!atomic_load_explicit(&in_background, memory_order_acquire))
 		foreground_sink(level, line);
@@ -46,7 +46,7 @@ static _Noreturn void parent_wait(int fd, pid_t child)
 static void sink_install(void)
 {
 	foreground_sink = weft_log_sink;
-	weft_log_sink = sink;
+	weft_log_sink = log_sink;
 }
 
 static void sink_to_background(void)
@@ -70,11 +70,11 @@ int daemonize_begin(void)
 		return -errno;
 	child = fork();
 	if (child < 0) {
-		int ret = -errno;
+		int rc = -errno;
 
 		close(fds[0]);
 		close(fds[1]);
-		return ret;
+		return rc;
 	}
 	if (child > 0) {
 		close(fds[1]);
@@ -105,7 +105,8 @@ void daemonize_ready(void)
 		close(null);
 	}
 	if (write(ready_fd, "r", 1) < 0)
-		weft_log(4, "whoever started this has gone: %s", strerror(errno));
+		weft_log(4, "cannot report to the process that started this weftd: %s",
+			strerror(errno));
 	close(ready_fd);
 	ready_fd = -1;
 }

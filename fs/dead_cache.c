@@ -7,11 +7,12 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* An answer that was given before may be taken in after the first turn: then there is a second one. */
+/* An answer that was given before may be taken in after the first turn: then there is a second
+ * one. */
 #define TURNS      2
 #define TAKE_IN_MS 50
 
-static bool tell(int device, const void *notification, size_t len)
+static bool write_notification(int device, const void *notification, size_t len)
 {
 	return write(device, notification, len) >= 0 || errno == ENOENT;
 }
@@ -27,10 +28,10 @@ static bool drop_inode(int device, uint64_t ino)
 		.what = {.ino = ino},
 	};
 
-	return tell(device, &n, sizeof(n));
+	return write_notification(device, &n, sizeof(n));
 }
 
-void dead_cache_drop(int device, const struct ops_noted *noted)
+void dead_cache_drop(int device, const struct kcache_noted *noted)
 {
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		if (turn > 0)

@@ -11,16 +11,16 @@ json_t *declare_dead(void *arg, unsigned node)
 	struct weft_error err = {0};
 	uint64_t untold = 0;
 	json_t *ids;
-	int ret;
+	int rc;
 
-	if (d->member)
-		ret = member_dead(d->member, node, &untold, &err);
+	if (d->node)
+		rc = node_declare_dead(d->node, node, &untold, &err);
 	else
-		ret = weft_error(&err, -EINVAL, "%s has no other node", d->options.store);
-	if (ret < 0)
+		rc = weft_error(&err, -EINVAL, "%s has no other node", d->options.store);
+	if (rc < 0)
 		return json_pack("{s:o}", "error",
 			json_string(err.text)
-				?: json_string("it cannot be said in UTF-8 why"));
+				?: json_string("the reason is not valid UTF-8"));
 	ids = json_array();
 	for (unsigned other = 1; other <= CLUSTER_NODE_MAX; other++)
 		if (untold >> other & 1)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the guardian knows is a descriptor of the connection's "abort" in fusectl: it stands for
- * that connection alone, whose number may be another's a moment after its end. And one of its device, by
- * which the kernel is told to drop what it has: aborted or not, it answers from its cache.
+ * The guardian has two descriptors. One is of the connection's "abort" file in fusectl. It stands
+ * for that connection alone, whose number may be reused a moment after its end. The other is of the
+ * connection's device. By it the guardian tells the kernel to drop its cache. The kernel answers
+ * from its cache even after an abort.
  *
- * The end is told by the signal that Linux sends when the thread ends that has forked
- * (PR_SET_PDEATHSIG). A pidfd, or the other end of a pipe, would say nothing while one of the
- * daemon's threads is left; and the main thread may be that one, in syncfs or umount. So a task
- * of its own forks, and then only waits for a word.
+ * The guardian learns of the daemon's end by the signal that Linux sends when the thread that has
+ * forked ends (PR_SET_PDEATHSIG). A pidfd, or the other end of a pipe, does not show the end while
+ * one of the daemon's threads is left. The main thread may be that one, in syncfs or umount. So a
+ * task of its own forks, and then only waits for a word.
  */
 #include "fs/guardian.h"
 
@@ -32,22 +33,23 @@
 #include "engine/rt/rt_shared.h"
 #include "fs/dead_cache.h"
 #include "fs/mount.h"
-#include "fs/ops/ops.h"
+#include "fs/ops/kept.h"
 
 #define NAME "weft-guardian"
-/* When the daemon has ended. Not one that whoever stops services sends to all processes. */
+/* Sent when the daemon has ended. A service manager that stops services does not send it to all
+ * processes. */
 #define END_SIGNAL  SIGUSR1
 #define CONNECTIONS "/sys/fs/fuse/connections"
-/* So often what was started instead may be killed in succession; one that has lived for so long counts as
- * the first. */
+/* Limit of restarts in succession after kills. After a daemon that has run for this time, the count
+ * starts again. */
 #define RESTARTS_MAX      5
 #define RESTARTS_LIVED_NS 60000000000ull
-#define RESTART_PAUSE_MS  500 /* twice as long each time */
+#define RESTART_PAUSE_MS  500 /* doubles each time */
 #define DYING_LOOK_MS     10
 
 /* ---- the kernel's control of a connection --------------------------------------- */
 
-/* fusectl where no path leads to; else where it is usually mounted. */
+/* Opens fusectl without a mounted path, or else at its usual mount point. */
 static int control_folder_open(void)
 {
 	int context = fsopen("fusectl", FSOPEN_CLOEXEC);
@@ -62,7 +64,7 @@ static int control_folder_open(void)
 			   : open(CONNECTIONS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* The file that ends a connection when something is written to it; -errno. */
+/* Opens the file that ends a connection when it is written. Returns it, or -errno. */
 static int abort_open(unsigned connection)
 {
 	int folder = control_folder_open();
@@ -79,13 +81,13 @@ static int abort_open(unsigned connection)
 	return fd;
 }
 
-/* Memory of both processes. */
+/* Memory shared by both processes. */
 struct guardian_shared {
 	_Atomic uint32_t restarts;
 	_Atomic uint64_t noted[];
 };
 
-/* ---- what comes after the daemon -------------------------------------------------- */
+/* ---- restarts after the daemon's end ----------------------------------------------- */
 
 static _Noreturn void exec_again(char *const *again)
 {
@@ -97,7 +99,8 @@ static _Noreturn void exec_again(char *const *again)
 	_exit(127);
 }
 
-/* Not by a signal that asks it to end: one that comes before the daemon waits for any kills it, too. */
+/* Returns false for a signal that asks the process to end. One that comes before the daemon handles
+ * signals also kills it. */
 static bool was_killed(int status)
 {
 	int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -106,15 +109,17 @@ static bool was_killed(int status)
 }
 
 /*
- * Until one ends by itself: because it is to be mounted, or nobody needs it, or it cannot start, or was
- * asked to. One that is killed again and again is left alone. `daemon` is the pidfd of the first; -1: the kernel has none.
+ * Restarts the daemon until it ends by itself: it will be mounted, no node needs it, it cannot
+ * start, or it was asked to end. A daemon that is killed again and again is not restarted.
+ * `daemon`: the pidfd of the first; -1: the kernel has none.
  */
-static void restart(const struct guardian *g, int daemon)
+static void restart_loop(const struct guardian *g, int daemon)
 {
 	struct pollfd end = {.fd = daemon, .events = POLLIN};
 	unsigned failures = 0;
 
-	/* its store is not free before all threads have ended, and may be another's after that */
+	/* Its store is free only after all threads have ended. After that another process may use
+	 * the store. */
 	while (daemon >= 0 && poll(&end, 1, -1) < 0 && errno == EINTR)
 		;
 	while (getppid() == g->daemon)
@@ -135,7 +140,8 @@ static void restart(const struct guardian *g, int daemon)
 
 /* ---- the process ------------------------------------------------------------------ */
 
-/* In the place of the daemon's arguments, as far as it fits; getopt has changed their order. */
+/* Writes the name over the daemon's arguments, as far as it fits. getopt has changed their
+ * order. */
 static void name_process(const struct guardian *g)
 {
 	char *begin = g->argv[0], *end = g->argv[0];
@@ -152,7 +158,7 @@ static void name_process(const struct guardian *g)
 
 struct mounted {
 	int abort;  /* the file in fusectl */
-	int device; /* the daemon's, too: what is said by it is not answered by anybody */
+	int device; /* open in the daemon, too; writes on it get no answer */
 };
 
 static bool mounted_receive(struct mounted *m, int socket)
@@ -167,7 +173,7 @@ static bool mounted_receive(struct mounted *m, int socket)
 	return device >= 0;
 }
 
-/* True: nobody is told anything of the mount any more, but that it has gone. */
+/* Returns true if the kernel now reports to programs only that the mount has gone. */
 static bool mounted_end(const struct mounted *m, const struct guardian *g)
 {
 	if (m->device < 0 || write(m->abort, "1", 1) < 0)
@@ -177,10 +183,8 @@ static bool mounted_end(const struct mounted *m, const struct guardian *g)
 	return true;
 }
 
-/*
- * Forked while there are other threads, so only what is safe in a signal handler: no memory, no
- * locks. All signals are blocked here, as in the task that forked.
- */
+/* Forked while there are other threads, so it may only do things safe in a signal handler: no
+ * memory, no locks. All signals are blocked here, as in the task that forked. */
 static _Noreturn void process_run(const struct guardian *g, int socket)
 {
 	struct pollfd events[] = {{.events = POLLIN}, {.fd = socket, .events = POLLIN}};
@@ -189,13 +193,14 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 	sigset_t set;
 	int daemon;
 
-	/* Whoever waits for the daemon's pipes, terminal or folder is not to wait for this. */
+	/* The guardian must not keep the daemon's pipes, terminal or folder open: other processes
+	 * may wait for their end. */
 	close_range(0, (unsigned)socket - 1, 0);
 	close_range((unsigned)socket + 1, ~0u, 0);
 	if (setsid() < 0 || chdir("/") < 0 || prctl(PR_SET_PDEATHSIG, END_SIGNAL) < 0)
 		_exit(1);
 	name_process(g);
-	daemon = pidfd_open(g->daemon, 0); /* it lives, or the loop ends at once */
+	daemon = pidfd_open(g->daemon, 0); /* it runs, or the loop ends at once */
 	sigemptyset(&set);
 	sigaddset(&set, END_SIGNAL);
 	events[0].fd = signalfd(-1, &set, SFD_CLOEXEC);
@@ -206,9 +211,10 @@ static _Noreturn void process_run(const struct guardian *g, int socket)
 		if (!ended && events[1].revents)
 			ended = !mounted_receive(&m, socket);
 	}
-	/* what the others may change once it is started again, the kernel must not show here any more */
+	/* After the restart other nodes may change the files. The kernel must not show its old
+	 * cache then. */
 	if (mounted_end(&m, g) && atomic_load(&g->shared->restarts))
-		restart(g, daemon);
+		restart_loop(g, daemon);
 	_exit(0);
 }
 
@@ -242,33 +248,33 @@ int guardian_start(
 	struct fork_call call = {.guardian = g};
 	struct rt_shared *memory;
 	int sockets[2];
-	int ret;
+	int rc;
 
 	*g = (struct guardian){
 		.daemon = getpid(), .argc = argc, .argv = argv, .again = again};
-	ret = rt_shared_create(
+	rc = rt_shared_create(
 		&memory, sizeof(*g->shared) + inodes * sizeof(*g->shared->noted), false);
-	if (ret < 0)
-		return ret;
-	g->shared = rt_shared_base(memory); /* for as long as this process lives */
-	g->noted = (struct ops_noted){g->shared->noted, inodes};
+	if (rc < 0)
+		return rc;
+	g->shared = rt_shared_base(memory); /* kept until this process ends */
+	g->noted = (struct kcache_noted){g->shared->noted, inodes};
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		return -errno;
 	g->socket = sockets[0];
 	call.process_socket = sockets[1];
-	ret = rt_task_spawn(&g->task, NAME, guardian_task, &call);
-	if (ret < 0) {
+	rc = rt_task_spawn(&g->task, NAME, guardian_task, &call);
+	if (rc < 0) {
 		g->task = NULL;
 		close(g->socket);
 	}
-	while (ret == 0 && !atomic_load(&call.done))
+	while (rc == 0 && !atomic_load(&call.done))
 		rt_wait(&call.done, 0, RT_FOREVER);
 	close(sockets[1]);
-	if (ret == 0 && call.error < 0) {
-		ret = call.error;
+	if (rc == 0 && call.error < 0) {
+		rc = call.error;
 		guardian_stop(g);
 	}
-	return ret;
+	return rc;
 }
 
 void guardian_restarts(struct guardian *g, bool restarts)
@@ -277,7 +283,7 @@ void guardian_restarts(struct guardian *g, bool restarts)
 		atomic_store(&g->shared->restarts, restarts);
 }
 
-const struct ops_noted *guardian_noted(const struct guardian *g)
+const struct kcache_noted *guardian_noted(const struct guardian *g)
 {
 	return g->task ? &g->noted : NULL;
 }
@@ -311,7 +317,7 @@ int guardian_connection(struct guardian *g, const char *directory, int device)
 
 	if (!g->task)
 		return -ESRCH;
-	/* What the kernel knows by itself: nobody serves the mount yet. */
+	/* Use the kernel's own data: the mount is not served yet. */
 	if (statx(AT_FDCWD, directory, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) < 0)
 		return -errno;
 	fd = abort_open(st.stx_dev_minor);
@@ -336,9 +342,9 @@ void guardian_stop(struct guardian *g)
 	g->task = NULL;
 }
 
-/* ---- daemons whose guardian was killed, too ----------------------------------------------- */
+/* ---- daemons whose guardians were killed, too ----------------------------------------------- */
 
-/* A daemon that has ended, but for threads that are still to end. */
+/* Returns true for a daemon that has ended except for threads that have yet to end. */
 static bool is_ended_daemon(const char *pid)
 {
 	char path[64], name[32] = "", state = 0;
@@ -354,7 +360,7 @@ static bool is_ended_daemon(const char *pid)
 	return state == 'Z' && strcmp(name, "weftd") == 0;
 }
 
-/* fdinfo of a FUSE device says which connection it is of. */
+/* Finds the connection of a FUSE device by its fdinfo. */
 static void end_connection_of(const char *info, const char *pid)
 {
 	unsigned connection = 0;
@@ -372,7 +378,8 @@ static void end_connection_of(const char *info, const char *pid)
 	if (fd < 0)
 		return;
 	if (write(fd, "1", 1) == 1)
-		weft_log(5, "weftd %s was killed and could not end: its mount was ended",
+		weft_log(5, "weftd %s was killed but could not exit: its guardian has "
+			"ended the mount",
 			pid);
 	close(fd);
 }

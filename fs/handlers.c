@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of handlers, what is agreed with the kernel at INIT, and what all handlers
- * share.
+ * The table of handlers, the flags of INIT, and functions that all handlers share.
  *
- * What is missing from the table is meant to be missing. access: the kernel checks
- * permissions (default_permissions). forget: the receive loop does it.
+ * Some handlers are left out on purpose. access: the kernel checks permissions
+ * (default_permissions). forget: the receive loop does it.
  */
 #include "fs/handlers.h"
 
@@ -13,9 +12,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "fs/asker.h"
+#include "fs/aside.h"
+#include "fs/thread_state.h"
 #include "fs/mount.h"
-#include "fs/sharer.h"
+#include "fs/notify.h"
 
 static const struct fuse_lowlevel_ops table = {
 	.init = handle_init,
@@ -60,32 +60,63 @@ const struct fuse_lowlevel_ops *handlers_table(void)
 	return &table;
 }
 
+static void drop_first(void *session, uint64_t ino)
+{
+	(void)aside_fetch(session, ino, 0, 1);
+}
+
+/* Decides at INIT whether the kernel opens files without a request, until the mount ends. With
+ * strictatime it does not, since each open may move the access time. */
+static bool hides_opens(struct session *s, const struct fuse_conn_info *conn)
+{
+	struct fs *fs = session_fs(s);
+	int rc;
+
+	if (session_shared(s) || fs_sets_each_atime(fs) ||
+		!(conn->capable & FUSE_CAP_NO_OPEN_SUPPORT))
+		return false;
+	rc = fs_hide_opens(fs, drop_first, s);
+	if (rc < 0)
+		weft_log(5, "the kernel asks for each open of a file: %s", strerror(-rc));
+	return rc == 0;
+}
+
 /*
- * On one node EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: a changed mtime or size is this
- * kernel's own doing and must not drop its pages. On several it may be another node's, and a
- * read(2) that meets another size must ask for it (docs/many-nodes.md, "Sizes"). No
- * WRITEBACK_CACHE: the kernel would keep its own sizes, which ends with the second node. No
- * splice: replies leave from the frames as they are. What libfuse does not know is added by the
- * shim. Locks of this kernel's processes are all there are on one node, so there the kernel keeps
- * them itself.
+ * Answers INIT. Reasons for the flags:
+ *
+ * - On one node, EXPLICIT_INVAL_DATA instead of AUTO_INVAL_DATA: this kernel itself has changed the
+ *   mtime or size, so its pages must stay. On several nodes another node may have changed them, and
+ *   a read(2) that meets another size must request it (docs/nodes/sizes.md, "Sizes").
+ * - No WRITEBACK_CACHE: the kernel would keep its own sizes, which is wrong with a second node.
+ * - No splice: replies leave from the frames as they are.
+ *
+ * - No ATOMIC_O_TRUNC if opens are hidden: the truncation then comes as SETATTR. With the flag it
+ *   would come with OPEN, and be lost.
+ *
+ * The shim adds the flags that libfuse does not know. On one node, all locks are of this kernel's
+ * processes, so the kernel keeps them itself.
  */
 void handle_init(void *session, struct fuse_conn_info *conn)
 {
 	const unsigned locks = FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS;
 	const bool asked = ops_locks_shared(session_fs(session));
+	const bool hidden = hides_opens(session, conn);
 	const unsigned wanted =
-		(asked ? locks : 0) | FUSE_CAP_ASYNC_READ | FUSE_CAP_ATOMIC_O_TRUNC |
+		(asked ? locks : 0) | FUSE_CAP_ASYNC_READ |
+		(hidden ? FUSE_CAP_NO_OPEN_SUPPORT : FUSE_CAP_ATOMIC_O_TRUNC) |
 		FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_DONT_MASK | FUSE_CAP_READDIRPLUS |
 		FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO |
 		FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS |
 		FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA;
-	const unsigned unwanted = FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
-				  FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
-				  FUSE_CAP_SPLICE_MOVE | FUSE_CAP_HANDLE_KILLPRIV |
-				  FUSE_CAP_NO_OPEN_SUPPORT | (asked ? 0 : locks);
+	const unsigned unwanted =
+		FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
+		FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE |
+		FUSE_CAP_HANDLE_KILLPRIV |
+		(hidden ? FUSE_CAP_ATOMIC_O_TRUNC : FUSE_CAP_NO_OPEN_SUPPORT) |
+		(asked ? 0 : locks);
 
 	conn->want = (conn->want | (conn->capable & wanted)) & ~unwanted;
-	if (session_keeps(session)) { /* and attributes in passing are not kept */
+	if (session_keeps(session)) { /* attributes in other answers are not kept */
 		conn->want &=
 			~(unsigned)(FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_READDIRPLUS |
 				    FUSE_CAP_READDIRPLUS_AUTO);
@@ -109,9 +140,8 @@ struct ops_caller request_caller(fuse_req_t req)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 
-	/*
-	 * in_group: setgid was taken off a chmod by the kernel, where the caller is not.
-	 */
+	/* in_group: if the caller is not in the group, the kernel has removed setgid from a
+	 * chmod. */
 	return (struct ops_caller){
 		.uid = ctx->uid,
 		.gid = ctx->gid,
@@ -125,7 +155,7 @@ uint32_t request_uid(fuse_req_t req)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 
-	return ctx->uid == UINT32_MAX ? asker_uid((uint32_t)ctx->pid) : ctx->uid;
+	return ctx->uid == UINT32_MAX ? thread_uid((uint32_t)ctx->pid) : ctx->uid;
 }
 
 int session_may_change(struct session *s)
@@ -204,17 +234,17 @@ void attr_to_entry(
 
 void told_in_passing(fuse_req_t req, const struct ops_attr *attr)
 {
-	ops_kernel_told(request_fs(req), (uint32_t)fuse_req_ctx(req)->pid, attr);
+	kcache_told(fs_kcache(request_fs(req)), (uint32_t)fuse_req_ctx(req)->pid, attr);
 }
 
-int gone_is_stale(int ret)
+int gone_is_stale(int rc)
 {
-	return ret == -ENOENT ? -ESTALE : ret;
+	return rc == -ENOENT ? -ESTALE : rc;
 }
 
-void reply_status(fuse_req_t req, int ret)
+void reply_status(fuse_req_t req, int rc)
 {
-	fuse_reply_err(req, ret < 0 ? -ret : 0);
+	fuse_reply_err(req, rc < 0 ? -rc : 0);
 }
 
 double passing_timeout_s(struct session *s, const struct ops_attr *attr)
@@ -223,12 +253,12 @@ double passing_timeout_s(struct session *s, const struct ops_attr *attr)
 }
 
 double absent_name_timeout_s(struct session *s, uint64_t dir, struct ops_name name,
-	const struct ops_looked *looked)
+	const struct kcache_looked *looked)
 {
 	if (!session_keeps(s))
 		return kernel_timeout_s(s);
-	return sharer_keeps_names(s) &&
-			       ops_kernel_absent(session_fs(s), dir, name, looked)
+	return notify_keeps_names(s) &&
+			       kcache_absent(fs_kcache(session_fs(s)), dir, name, looked)
 		       ? KEPT_S
 		       : 0;
 }
@@ -237,33 +267,33 @@ double new_name_timeout_s(struct session *s, uint64_t dir, const char *name, uin
 {
 	if (!session_keeps(s))
 		return kernel_timeout_s(s);
-	return sharer_keeps_names(s) &&
-			       ops_expose_renamed(session_fs(s), dir, name_of(name), ino)
+	return notify_keeps_names(s) &&
+			       ops_renamed_kept(session_fs(s), dir, name_of(name), ino)
 		       ? KEPT_S
 		       : 0;
 }
 
 void reply_entry(
-	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout)
+	fuse_req_t req, int rc, const struct ops_attr *attr, double name_timeout)
 {
 	struct fs *fs = request_fs(req);
 	struct fuse_entry_param entry;
 
-	if (ret < 0) {
-		fuse_reply_err(req, -ret);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
 		return;
 	}
 	attr_to_entry(req, attr, &entry);
 	entry.entry_timeout = name_timeout;
 	told_in_passing(req, attr);
 	if (fuse_reply_entry(req, &entry) < 0)
-		ops_kernel_resized(fs, attr->ino);
+		kcache_resized(fs_kcache(fs), attr->ino);
 }
 
 void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
-	const struct ops_named *named)
+	const struct kcache_named *named)
 {
-	struct fs *fs = request_fs(req); /* which the answer ends */
+	struct fs *fs = request_fs(req); /* invalid after the answer */
 	struct fuse_entry_param entry;
 	bool taken;
 
@@ -271,59 +301,61 @@ void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeou
 	entry.entry_timeout = name_timeout;
 	entry.attr_timeout = named->attributes ? KEPT_S : 0;
 	taken = fuse_reply_entry(req, &entry) == 0;
-	ops_kernel_named_told(fs, named, taken);
+	kcache_named_told(fs_kcache(fs), named, taken);
 }
 
-bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_named *named)
+bool made_attributes_kept(
+	fuse_req_t req, struct ops_attr *attr, struct kcache_named *named)
 {
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
 	struct session *s = fuse_req_userdata(req);
 
-	return sharer_looks_at(s, thread) && sharer_keeps_named(s) &&
-	       ops_kernel_made(session_fs(s), thread, attr, named);
+	return notify_looks_at(s, thread) && notify_keeps_named(s) &&
+	       kcache_made(fs_kcache(session_fs(s)), thread, attr, named);
 }
 
-void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
+void note_directory(struct session *s, int rc, fuse_ino_t dir, const char *name,
 	const struct ops_attr *attr, bool moved, bool keeps)
 {
 	bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 
-	if (ret == 0 && S_ISDIR(attr->inode.mode) && !dots && session_keeps(s) &&
-		sharer_keeps_names(s))
-		ops_dir_placed(
-			session_fs(s), attr->ino, dir, name_of(name), moved, keeps);
+	if (rc == 0 && S_ISDIR(attr->inode.mode) && !dots && session_keeps(s) &&
+		notify_keeps_names(s))
+		kcache_dir_placed(fs_kcache(session_fs(s)), attr->ino, dir, name_of(name),
+			moved, keeps);
 }
 
-void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
-	const struct ops_attr *attr, const struct ops_looked *looked)
+void reply_found(fuse_req_t req, int rc, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, const struct kcache_looked *looked)
 {
 	uint32_t thread = (uint32_t)fuse_req_ctx(req)->pid;
 	struct session *s = fuse_req_userdata(req);
-	struct ops_looked keeps = *looked;
-	struct ops_named named;
+	struct kcache_looked keeps = *looked;
+	const bool seen = notify_looks_at(s, thread);
+	struct kcache_named named;
 	bool kept;
 
-	keeps.name &= sharer_looks_at(s, thread) && sharer_keeps_names(s);
-	keeps.attributes &= sharer_looks_at(s, thread) && sharer_keeps_named(s);
-	kept = ret == 0 && session_keeps(s) &&
-	       ops_kernel_named(session_fs(s), dir, thread, attr, &keeps, &named);
-	note_directory(s, ret, dir, name, attr, false, kept && named.name);
+	keeps.name &= seen && notify_keeps_names(s);
+	keeps.attributes &= seen && notify_keeps_named(s);
+	kept = rc == 0 && session_keeps(s) &&
+	       kcache_named(fs_kcache(session_fs(s)), dir, thread, attr, &keeps, &named);
+	note_directory(s, rc, dir, name, attr, false, kept && named.name);
 	if (kept)
 		reply_named(req, attr, named.name ? KEPT_S : 0, &named);
 	else
-		reply_entry(req, ret, attr, kernel_timeout_s(s));
+		reply_entry(req, rc, attr, kernel_timeout_s(s));
 }
 
-void reply_attr(fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout)
+void reply_attr(fuse_req_t req, int rc, const struct ops_attr *attr, double attr_timeout)
 {
 	struct fs *fs = request_fs(req);
 	struct stat st;
 
-	if (ret < 0) {
-		fuse_reply_err(req, -ret);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
 		return;
 	}
 	attr_to_stat(attr, &st);
 	if (fuse_reply_attr(req, &st, attr_timeout) < 0)
-		ops_kernel_resized(fs, attr->ino);
+		kcache_resized(fs_kcache(fs), attr->ino);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The FUSE handlers: decode a request, call an operation, reply. Internal to fs/.
+ * The FUSE handlers. Each decodes a request, calls an operation and replies. Internal to fs/.
  *
- * Inode numbers are stable and never used twice, so the kernel's lookup counts need no
- * bookkeeping. On a volume of one node this kernel is the only client, so what it caches
- * of names, attributes and data stays true for as long as it likes. On one that other nodes
- * have too (session_shared) it is told when something of it may change (session_keeps), or
- * caches nothing: then names and attributes are asked for each time, and all opens are for
- * direct I/O.
+ * Inode numbers are stable and never used twice, so the kernel's lookup counts need no bookkeeping.
+ * On a volume of one node this kernel is the only client. Its cache of names, attributes and data
+ * stays valid without limit.
+ *
+ * A volume of several nodes (session_shared) has two cases. If session_keeps, the daemon notifies
+ * the kernel before its cached data may change. Otherwise the kernel caches nothing: it requests
+ * names and attributes each time, and all opens are for direct I/O.
  */
 #ifndef WEFT_FS_HANDLERS_H
 #define WEFT_FS_HANDLERS_H
@@ -19,29 +20,25 @@
 
 #include "fs/session.h"
 
-/*
- * How long the kernel may believe a name or attributes, seconds, that it gets in passing:
- * where other nodes have the volume it is to ask for each by itself.
- */
+/* Returns for how many seconds the kernel may use a name or attributes that another answer
+ * includes. On a volume of several nodes that is 0: the kernel must request each by itself. */
 static inline double kernel_timeout_s(struct session *s)
 {
 	return session_shared(s) ? 0 : 3600;
 }
-#define KEPT_S 3600 /* what it is told of when it may change */
-/* How long it may believe these, that it gets with a name or with its own change. */
+#define KEPT_S 3600 /* seconds; the daemon notifies the kernel before a change */
+/* As kernel_timeout_s, for attributes that come with a name or with the kernel's own change. */
 double passing_timeout_s(struct session *s, const struct ops_attr *attr);
-/*
- * Gets attributes that the thread asks for, and answers, perhaps by another task once this has returned. ret:
- * 0 or a negative errno. Waits.
- */
-typedef void (*attr_reply)(struct session *s, void *request, int ret,
-	struct ops_size *size, const struct ops_attr *attr, double timeout_s);
+/* Gets attributes for the requesting thread and passes them to `reply`. Another task may do that
+ * after this has returned. `rc`: 0 or -errno. Waits. */
+typedef void (*attr_reply)(struct session *s, void *request, int rc,
+	struct kcache_size *size, const struct ops_attr *attr, double timeout_s);
 void attr_answer(struct session *s, uint64_t ino, uint32_t thread, attr_reply reply,
 	void *request);
-/* For a name that was looked up, and is absent. */
+/* As kernel_timeout_s, for a name that does not exist. */
 double absent_name_timeout_s(struct session *s, uint64_t dir, struct ops_name name,
-	const struct ops_looked *looked);
-/* For one that this mount has just made. Waits. */
+	const struct kcache_looked *looked);
+/* As kernel_timeout_s, for a name that this mount has just made. Waits. */
 double new_name_timeout_s(
 	struct session *s, uint64_t dir, const char *name, uint64_t ino);
 
@@ -109,48 +106,48 @@ void handle_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
 void handle_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);
 void handle_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
-/* ---- what they share (handlers.c) ------------------------------------------------- */
+/* ---- shared by the handlers (handlers.c) ----------------------------------------- */
 
 struct fs *request_fs(fuse_req_t req);
-/* Who asks. Setuid and setgid bits are kept unless the kernel says otherwise. */
+/* Returns the caller of the request. It keeps setuid and setgid bits unless the kernel asks to
+ * clear them. */
 struct ops_caller request_caller(fuse_req_t req);
 /*
- * Who asks: UINT32_MAX if that is not known. Where mounts may be idmapped the kernel says it of requests that
- * create alone, which own what they create; of others it is looked up. Through an idmapped mount it is not the
- * user that the volume knows.
+ * Returns the user of the request, or UINT32_MAX if it is unknown. If mounts may be idmapped, the
+ * kernel names the user only in requests that create inodes, as their owner. For other requests the
+ * user is read from the thread. Through an idmapped mount it differs from the user that the volume
+ * knows.
  */
 uint32_t request_uid(fuse_req_t req);
-/*
- * 0, or -EROFS when the volume takes no changes: it is read-only, or its log has failed.
- * What changes something asks first. Logs the first failure.
- */
+/* Returns 0, or -EROFS if the volume is read-only or its log has failed. Handlers that change the
+ * volume call it first. Logs the first failure. */
 int session_may_change(struct session *s);
 int request_may_change(fuse_req_t req);
-/* The answer tells the kernel these attributes besides, which it may not keep. */
+/* Notes that an answer includes these attributes, which the kernel may not keep. */
 void told_in_passing(fuse_req_t req, const struct ops_attr *attr);
-/*
- * For what is asked of an inode by its number: one that is gone is -ESTALE. The kernel
- * then walks the path anew, and so finds what has taken the name meanwhile.
- */
-int gone_is_stale(int ret);
-/* Replies with a negative errno, or 0. */
-void reply_status(fuse_req_t req, int ret);
+/* Maps errors of a request for an inode by its number: a missing inode is -ESTALE. The kernel then
+ * walks the path again and finds the inode that now has the name. */
+int gone_is_stale(int rc);
+/* Replies with 0 or a negative errno. */
+void reply_status(fuse_req_t req, int rc);
 void reply_entry(
-	fuse_req_t req, int ret, const struct ops_attr *attr, double name_timeout);
-/* The same for a name of `dir` that was just looked up: name and attributes may be kept. */
-void reply_found(fuse_req_t req, int ret, fuse_ino_t dir, const char *name,
-	const struct ops_attr *attr, const struct ops_looked *looked);
-/* Before an answer (ret 0) by which the kernel has a directory under that name. */
-void note_directory(struct session *s, int ret, fuse_ino_t dir, const char *name,
+	fuse_req_t req, int rc, const struct ops_attr *attr, double name_timeout);
+/* Replies to a look-up of a name in `dir`. The kernel may keep name and attributes. */
+void reply_found(fuse_req_t req, int rc, fuse_ino_t dir, const char *name,
+	const struct ops_attr *attr, const struct kcache_looked *looked);
+/* Call this before an answer (`rc` 0) that gives the kernel a directory under that name. */
+void note_directory(struct session *s, int rc, fuse_ino_t dir, const char *name,
 	const struct ops_attr *attr, bool moved, bool keeps);
-/* Name or attributes may be kept: ops_kernel_named, or ops_kernel_made, has said so. */
+/* Replies with a name. kcache_named or kcache_made has decided whether name and attributes may be
+ * kept. */
 void reply_named(fuse_req_t req, const struct ops_attr *attr, double name_timeout,
-	const struct ops_named *named);
-/* May the kernel keep the attributes of what the request has made? *attr is what they are by then;
- * ops_kernel_named_told follows the answer. */
-bool made_attributes_kept(fuse_req_t req, struct ops_attr *attr, struct ops_named *named);
+	const struct kcache_named *named);
+/* Returns true if the kernel may keep the attributes of an inode that the request has made. *attr:
+ * its current attributes. Call kcache_named_told after the answer. */
+bool made_attributes_kept(
+	fuse_req_t req, struct ops_attr *attr, struct kcache_named *named);
 void reply_attr(
-	fuse_req_t req, int ret, const struct ops_attr *attr, double attr_timeout);
+	fuse_req_t req, int rc, const struct ops_attr *attr, double attr_timeout);
 
 void attr_to_stat(const struct ops_attr *attr, struct stat *st);
 void attr_to_entry(

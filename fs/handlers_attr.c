@@ -5,24 +5,24 @@
 
 #include "fs/aside.h"
 #include "fs/handlers.h"
-#include "fs/sharer.h"
+#include "fs/notify.h"
 #include "fs/shim.h"
 
 static int attr_get(struct session *s, uint64_t ino, uint32_t thread,
 	struct ops_attr *out, double *timeout_s)
 {
 	bool keeps;
-	int ret;
+	int rc;
 
 	*timeout_s = kernel_timeout_s(s);
 	if (!session_keeps(s))
 		return ops_getattr(session_fs(s), ino, out);
-	ret = ops_getattr_kept(session_fs(s), ino, thread, out, &keeps);
+	rc = ops_getattr_kept(session_fs(s), ino, thread, out, &keeps);
 	*timeout_s = keeps ? KEPT_S : 0;
-	return ret;
+	return rc;
 }
 
-/* A file without blocks: what mappings hold of it comes first. */
+/* Attributes of a file without blocks: the stores of mappings are fetched first. */
 struct attr_job {
 	struct aside_job job;
 	uint64_t ino;
@@ -33,17 +33,17 @@ struct attr_job {
 static void attr_run(struct session *s, struct aside_job *job)
 {
 	struct attr_job *j = (struct attr_job *)job;
-	int ret = ops_fetched(session_fs(s), j->ino, aside_fetch, s);
-	struct ops_size size = ops_size_look(session_fs(s), j->ino);
+	int rc = ops_fetched(session_fs(s), j->ino, aside_fetch, s);
+	struct kcache_size size = kcache_size_look(fs_sizes(session_fs(s)), j->ino);
 	struct ops_attr attr;
 
-	if (ret == 0)
-		ret = ops_getattr(session_fs(s), j->ino, &attr);
-	j->reply(s, j->request, ret, &size, &attr, 0);
+	if (rc == 0)
+		rc = ops_getattr(session_fs(s), j->ino, &attr);
+	j->reply(s, j->request, rc, &size, &attr, 0);
 	rt_free(j);
 }
 
-/* On several nodes a worker may wait for the kernel. False: `attr` is all that can be said. */
+/* On several nodes a worker may wait for the kernel. Returns false if `attr` is the best answer. */
 static bool attr_aside(struct session *s, uint64_t ino, attr_reply reply, void *request)
 {
 	struct attr_job *j = rt_alloc(sizeof(*j));
@@ -64,26 +64,26 @@ static bool attr_aside(struct session *s, uint64_t ino, attr_reply reply, void *
 void attr_answer(
 	struct session *s, uint64_t ino, uint32_t thread, attr_reply reply, void *request)
 {
-	struct ops_size size = ops_size_look(session_fs(s), ino);
+	struct kcache_size size = kcache_size_look(fs_sizes(session_fs(s)), ino);
 	struct ops_attr attr;
 	double timeout;
-	int ret = attr_get(s, ino, thread, &attr, &timeout);
+	int rc = attr_get(s, ino, thread, &attr, &timeout);
 
-	if (ret == 0 && unlikely(ops_blocks_hidden(session_fs(s), &attr))) {
+	if (rc == 0 && unlikely(ops_blocks_hidden(session_fs(s), &attr))) {
 		if (attr_aside(s, ino, reply, request))
 			return;
-		attr.inode.blocks = 1; /* so nobody takes it for empty */
+		attr.inode.blocks = 1; /* so that programs do not consider it empty */
 		timeout = 0;
 	}
-	reply(s, request, ret, &size, &attr, timeout);
+	reply(s, request, rc, &size, &attr, timeout);
 }
 
-static void reply_getattr(struct session *s, void *request, int ret,
-	struct ops_size *size, const struct ops_attr *attr, double timeout_s)
+static void reply_getattr(struct session *s, void *request, int rc,
+	struct kcache_size *size, const struct ops_attr *attr, double timeout_s)
 {
-	if (!ret)
-		sharer_told(s, size, attr, timeout_s > 0);
-	reply_attr(request, gone_is_stale(ret), attr, timeout_s);
+	if (!rc)
+		notify_told(s, size, attr, timeout_s > 0);
+	reply_attr(request, gone_is_stale(rc), attr, timeout_s);
 }
 
 void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -92,7 +92,7 @@ void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		reply_getattr, req);
 }
 
-/* Times past what 64 bits of nanoseconds hold are taken as the nearest that they do. */
+/* Limits times to those that 64 bits of nanoseconds can hold. */
 static int64_t ns_of(const struct timespec *t)
 {
 	int64_t ns;
@@ -101,6 +101,49 @@ static int64_t ns_of(const struct timespec *t)
 		__builtin_add_overflow(ns, (int64_t)t->tv_nsec, &ns))
 		return t->tv_sec < 0 ? INT64_MIN : INT64_MAX;
 	return ns;
+}
+
+/* The first page is dropped before the answer: the next read may have to move the atime. */
+struct atime_job {
+	struct aside_job job;
+	fuse_req_t req;
+	struct ops_attr attr;
+};
+
+static void atime_run(struct session *s, struct aside_job *job)
+{
+	struct atime_job *j = (struct atime_job *)job;
+
+	(void)aside_fetch(s, j->attr.ino, 0, 1);
+	reply_attr(j->req, 0, &j->attr, passing_timeout_s(s, &j->attr));
+	rt_free(j);
+}
+
+/*
+ * If opens are hidden, reads from the kernel's cache move no atime. If a program has set the atime
+ * alone, the kernel drops the file's first page at once. If it has set other times, too, as
+ * programs do that copy, the task that closes idle files looks at it. Returns true if it answers.
+ */
+static bool atime_aside(fuse_req_t req, const struct ops_attr *attr, unsigned set)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct atime_job *j;
+
+	if (!(set & OPS_SET_ATIME) || !S_ISREG(attr->inode.mode) ||
+		!fs_opens_hidden(session_fs(s)))
+		return false;
+	if (set & (OPS_SET_MTIME | OPS_SET_MTIME_NOW)) {
+		ops_touch(session_fs(s), attr->ino);
+		return false;
+	}
+	j = rt_alloc(sizeof(*j));
+	if (!j)
+		return false;
+	*j = (struct atime_job){.job.run = atime_run, .req = req, .attr = *attr};
+	if (aside_run(s, &j->job))
+		return true;
+	rt_free(j);
+	return false;
 }
 
 void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
@@ -132,7 +175,7 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		.ctime_ns = ns_of(&st->st_ctim),
 	};
 	struct ops_attr attr;
-	int ret = request_may_change(req);
+	int rc = request_may_change(req);
 
 	for (size_t i = 0; i < ARRAY_SIZE(bits); i++)
 		if (to_set & bits[i].fuse)
@@ -144,51 +187,51 @@ void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set.set &= ~OPS_SET_MTIME;
 	if ((set.set & OPS_SET_SIZE) && kills)
 		set.set |= OPS_KILL_SETID;
-	/* chown(2) to no one; or a write, fallocate or copy follows that takes setuid, setgid or
-	 * capabilities, and does so itself. The kernel has looked at nobody's right to it. */
+	/* chown(2) with uid and gid both -1. Or a write, fallocate or copy follows that removes
+	 * setuid, setgid or capabilities itself. The kernel has not checked the caller's right. */
 	if (set.set == 0) {
 		set.set = OPS_CHOWN_NO_ONE;
 		caller.uid = request_uid(req);
 	}
 	caller.keeps_setid = !kills;
-	if (ret == 0)
-		ret = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
-	if (ret == 0)
+	if (rc == 0)
+		rc = ops_setattr(request_fs(req), ino, &caller, &set, &attr);
+	if (rc == 0)
 		told_in_passing(req, &attr);
-	/* the kernel takes these whatever it was told meanwhile */
-	reply_attr(req, gone_is_stale(ret), &attr,
-		ret ? 0 : passing_timeout_s(fuse_req_userdata(req), &attr));
+	if (rc == 0 && atime_aside(req, &attr, set.set))
+		return;
+	/* The kernel keeps these attributes even if it was notified meanwhile. */
+	reply_attr(req, gone_is_stale(rc), &attr,
+		rc ? 0 : passing_timeout_s(fuse_req_userdata(req), &attr));
 }
 
 void handle_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	struct statvfs st;
-	int ret = ops_statfs(request_fs(req), &st);
+	int rc = ops_statfs(request_fs(req), &st);
 
-	if (ret < 0)
-		fuse_reply_err(req, -ret);
+	if (rc < 0)
+		fuse_reply_err(req, -rc);
 	else
 		fuse_reply_statfs(req, &st);
 }
 
 /* ---- extended attributes --------------------------------------------------- */
 
-/*
- * Only where the kernel does not agree to SETXATTR_EXT; else the shim answers SETXATTR.
- */
+/* Used only if the kernel does not agree to SETXATTR_EXT. Otherwise the shim answers SETXATTR. */
 void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 	size_t size, int flags)
 {
 	struct ops_caller caller = request_caller(req);
-	int ret = request_may_change(req);
+	int rc = request_may_change(req);
 
-	if (ret == 0)
-		ret = ops_setxattr(
+	if (rc == 0)
+		rc = ops_setxattr(
 			request_fs(req), ino, &caller, name, value, size, flags);
-	reply_status(req, gone_is_stale(ret));
+	reply_status(req, gone_is_stale(rc));
 }
 
-/* Takes the names of the trusted namespace out of a list; its new length. */
+/* Removes the names of the trusted namespace from a list. Returns its new length. */
 static size_t list_hide_trusted(char *list, size_t len)
 {
 	static const char hidden[] = "trusted.";
@@ -204,39 +247,37 @@ static size_t list_hide_trusted(char *list, size_t len)
 	return kept;
 }
 
-/*
- * The list as a caller without CAP_SYS_ADMIN sees it. The kernel knows who has that, a
- * request only says the user.
- */
+/* Replies with the list for a caller without CAP_SYS_ADMIN. The kernel knows which caller has it; a
+ * request only names the user. */
 static void reply_list_hiding(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
 	char *buf = rt_alloc(DISK_XATTR_VALUE_MAX);
-	int ret;
+	int rc;
 
 	if (!buf) {
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
-	ret = ops_listxattr(request_fs(req), ino, buf, DISK_XATTR_VALUE_MAX);
-	if (ret > 0)
-		ret = (int)list_hide_trusted(buf, (size_t)ret);
-	if (ret > 0 && size > 0 && (size_t)ret > size)
-		ret = -ERANGE;
-	if (ret < 0)
-		fuse_reply_err(req, -gone_is_stale(ret));
+	rc = ops_listxattr(request_fs(req), ino, buf, DISK_XATTR_VALUE_MAX);
+	if (rc > 0)
+		rc = (int)list_hide_trusted(buf, (size_t)rc);
+	if (rc > 0 && size > 0 && (size_t)rc > size)
+		rc = -ERANGE;
+	if (rc < 0)
+		fuse_reply_err(req, -gone_is_stale(rc));
 	else if (size == 0)
-		fuse_reply_xattr(req, (size_t)ret);
+		fuse_reply_xattr(req, (size_t)rc);
 	else
-		fuse_reply_buf(req, buf, (size_t)ret);
+		fuse_reply_buf(req, buf, (size_t)rc);
 	rt_free(buf);
 }
 
-/* What getxattr and listxattr have in common; name NULL lists. */
+/* The common part of getxattr and listxattr. `name` NULL: lists. */
 static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
 	struct fs *fs = request_fs(req);
 	char *buf = NULL;
-	int ret;
+	int rc;
 
 	size = MIN(size, DISK_XATTR_VALUE_MAX);
 	if (size) {
@@ -246,21 +287,21 @@ static void reply_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 			return;
 		}
 	}
-	ret = name ? ops_getxattr(fs, ino, name, buf, size)
+	rc = name ? ops_getxattr(fs, ino, name, buf, size)
 		   : ops_listxattr(fs, ino, buf, size);
-	if (ret < 0)
-		fuse_reply_err(req, -gone_is_stale(ret));
+	if (rc < 0)
+		fuse_reply_err(req, -gone_is_stale(rc));
 	else if (!buf)
-		fuse_reply_xattr(req, (size_t)ret);
+		fuse_reply_xattr(req, (size_t)rc);
 	else
-		fuse_reply_buf(req, buf, (size_t)ret);
+		fuse_reply_buf(req, buf, (size_t)rc);
 	rt_free(buf);
 }
 
-/* The kernel keeps ACLs as it does attributes, but has no timeout for them. */
-static void acl_exposed(struct session *s, fuse_ino_t ino)
+/* The kernel keeps ACLs as attributes, but has no timeout for them. */
+static void acl_kcached(struct session *s, fuse_ino_t ino)
 {
-	if (!ops_expose_acl(session_fs(s), ino))
+	if (!kcache_acl(fs_kcache(session_fs(s)), ino))
 		fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
 }
 
@@ -269,7 +310,7 @@ void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t si
 	struct session *s = fuse_req_userdata(req);
 
 	if (session_keeps(s) && strncmp(name, "system.posix_acl_", 17) == 0)
-		acl_exposed(s, ino);
+		acl_kcached(s, ino);
 	reply_xattr(req, ino, name, size);
 }
 
@@ -283,9 +324,9 @@ void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 
 void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	int ret = request_may_change(req);
+	int rc = request_may_change(req);
 
-	if (ret == 0)
-		ret = ops_removexattr(request_fs(req), ino, name);
-	reply_status(req, gone_is_stale(ret));
+	if (rc == 0)
+		rc = ops_removexattr(request_fs(req), ino, name);
+	reply_status(req, gone_is_stale(rc));
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handlers for open files. fi->fh is the struct ops_file.
+ * Handlers for open files. fi->fh is the struct ops_file. If opens are hidden (docs/design.md,
+ * "Hidden opens") it is 0, and each request borrows a handle of the inode.
  *
- * O_APPEND is left out of the open and taken from each write: fcntl can change it, and a
- * dirty page of a mapping, written back through such a file, has its own place.
+ * The open ignores O_APPEND, and each write names it, because fcntl can change it. A dirty page of
+ * a mapping, written back through such a file, has its own offset.
  *
- * O_DIRECT needs nothing here: the kernel then reads and writes past its cache and keeps
- * the two coherent itself, which FOPEN_DIRECT_IO did not before Linux 6.6. That one is for
- * volumes that other nodes have too: the shim lets such writes run side by side.
+ * O_DIRECT needs no code here. The kernel then reads and writes past its cache and keeps the two
+ * coherent itself. FOPEN_DIRECT_IO did not do that before Linux 6.6. It is used on volumes of
+ * several nodes: the shim lets such writes run side by side.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,21 +21,34 @@
 #include "fs/mount.h"
 #include "fs/shim.h"
 
-/*
- * One copy_file_range request; the caller asks again for the rest and can be interrupted.
- */
+/* Limit of one copy_file_range request. The caller continues with the next one and can be
+ * interrupted. */
 #define COPY_MAX (64u << 20)
 
-static struct ops_file *file_of(const struct fuse_file_info *fi)
+/* Gets the handle of a request. If opens are hidden, requests have none: it borrows one. Call
+ * file_done after the answer. Returns 0 or a negative errno. */
+static int file_for(struct session *s, fuse_ino_t ino, const struct fuse_file_info *fi,
+	struct ops_file **out)
 {
-	return (struct ops_file *)(uintptr_t)fi->fh;
+	*out = (struct ops_file *)(uintptr_t)fi->fh;
+	if (*out)
+		return 0;
+	if (!fs_opens_hidden(session_fs(s)))
+		return -EBADF;
+	return gone_is_stale(ops_borrow(session_fs(s), ino, out));
 }
 
-/*
- * On a volume of several nodes. What is read through a handle that cannot write is cached, but
- * beside one that may be mapped to store into: the pages would have to be this node's alone,
- * and no holes.
- */
+static void file_done(struct session *s, fuse_ino_t ino, const struct fuse_file_info *fi,
+	struct ops_file *file)
+{
+	if (!fi->fh)
+		ops_give_back(session_fs(s), ino, file);
+}
+
+/* ---- opening --------------------------------------------------------------------- */
+
+/* For volumes of several nodes. Reads through a handle that cannot write are cached, unless the
+ * file may also be mapped for stores. Those pages would have to be exclusive, and no holes. */
 static bool may_cache(
 	struct session *s, const struct fuse_file_info *fi, struct ops_file *file)
 {
@@ -44,10 +58,8 @@ static bool may_cache(
 	       !(fs_maps_alone(session_fs(s)) && ops_file_mappable(file));
 }
 
-/*
- * The kernel caches what it reads and writes through any handle, and close() asks nothing.
- * Where other nodes have the volume it caches what may_cache says, and close() frees locks.
- */
+/* On one node the kernel caches reads and writes of any handle, and close() makes no request. On
+ * several nodes it caches if may_cache allows it, and close() frees locks. */
 static void file_reply_flags(
 	fuse_req_t req, struct fuse_file_info *fi, struct ops_file *file)
 {
@@ -61,9 +73,9 @@ static void file_reply_flags(
 }
 
 /*
- * The kernel does not notice that a write cleared setuid or setgid bits, and could go by
- * the old ones in an exec; nor that opening counts as an access. Drops its attributes;
- * never blocks.
+ * Drops the kernel's attributes. The kernel does not notice that a write cleared setuid or setgid
+ * bits, and could use the old ones in an exec. Nor does it notice that opening counts as an access.
+ * Never blocks.
  */
 static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
 {
@@ -72,7 +84,7 @@ static void forget_attributes(fuse_req_t req, fuse_ino_t ino)
 	fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
 }
 
-/* Whether a write appends is said with the write. */
+/* Each write names whether it appends. */
 static int opened_flags(int flags)
 {
 	return (flags & ~O_APPEND) | (flags & O_APPEND ? OPS_OPEN_APPENDS : 0);
@@ -85,21 +97,25 @@ void handle_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	bool changes = (fi->flags & O_TRUNC) || (fi->flags & O_ACCMODE) != O_RDONLY;
 	struct ops_file *file;
 	struct ops_attr attr;
-	int ret = 0;
+	int rc = 0;
 
+	if (fs_opens_hidden(fs)) { /* the kernel sends no more opens, and no releases */
+		fuse_reply_err(req, ENOSYS);
+		return;
+	}
 	caller.keeps_setid = !shim_request_kills_setid();
 	if (changes)
-		ret = request_may_change(req);
-	if (ret == 0)
-		ret = ops_open(fs, ino, &caller, opened_flags(fi->flags), &file, &attr);
-	if (ret < 0) {
-		fuse_reply_err(req, -gone_is_stale(ret));
+		rc = request_may_change(req);
+	if (rc == 0)
+		rc = ops_open(fs, ino, &caller, opened_flags(fi->flags), &file, &attr);
+	if (rc < 0) {
+		fuse_reply_err(req, -gone_is_stale(rc));
 		return;
 	}
 	file_reply_flags(req, fi, file);
 	if (ops_file_accessed(file) || ops_blocks_hidden(fs, &attr))
 		forget_attributes(req, ino);
-	ops_kernel_opened(fs, file, (uint32_t)fuse_req_ctx(req)->pid);
+	ops_opened_kept(fs, file, (uint32_t)fuse_req_ctx(req)->pid);
 	if (fuse_reply_open(req, fi) < 0)
 		ops_close(fs, file);
 }
@@ -111,19 +127,23 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 	struct ops_caller caller = request_caller(req);
 	struct fuse_entry_param entry;
 	struct ops_file *file;
-	struct ops_named named;
+	struct kcache_named named;
 	struct ops_attr attr;
 	double name_timeout;
 	bool kept, taken;
-	int ret;
+	int rc;
 
+	if (fs_opens_hidden(fs)) { /* no release would follow: the kernel uses MKNOD */
+		fuse_reply_err(req, ENOSYS);
+		return;
+	}
 	caller.keeps_setid = !shim_request_kills_setid();
-	ret = request_may_change(req);
-	if (ret == 0)
-		ret = ops_create(fs, dir, name_of(name), &caller, mode,
+	rc = request_may_change(req);
+	if (rc == 0)
+		rc = ops_create(fs, dir, name_of(name), &caller, mode,
 			opened_flags(fi->flags), &file, &attr);
-	if (ret < 0) {
-		fuse_reply_err(req, -ret);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
 		return;
 	}
 	name_timeout = new_name_timeout_s(fuse_req_userdata(req), dir, name, attr.ino);
@@ -135,19 +155,20 @@ void handle_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode
 		entry.attr_timeout = KEPT_S;
 	else
 		told_in_passing(req, &attr);
-	ops_kernel_opened(fs, file, (uint32_t)fuse_req_ctx(req)->pid);
+	ops_opened_kept(fs, file, (uint32_t)fuse_req_ctx(req)->pid);
 	taken = fuse_reply_create(req, &entry, fi) == 0;
 	if (kept)
-		ops_kernel_named_told(fs, &named, taken);
+		kcache_named_told(fs_kcache(fs), &named, taken);
 	else if (!taken)
-		ops_kernel_resized(fs, attr.ino);
+		kcache_resized(fs_kcache(fs), attr.ino);
 	if (!taken)
 		ops_close(fs, file);
 }
 
 void handle_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	ops_close(request_fs(req), file_of(fi));
+	if (fi->fh)
+		ops_close(request_fs(req), (struct ops_file *)(uintptr_t)fi->fh);
 	fuse_reply_err(req, 0);
 }
 
@@ -164,8 +185,7 @@ struct read_reply {
 	bool sent;
 };
 
-/* Runs with the frames latched: the reply leaves straight from them. Never waits for
- * weft. */
+/* Runs with the frames latched: the reply leaves straight from them. Never waits for weft. */
 static int read_send(void *arg, const struct iovec *iov, unsigned iov_count, size_t total)
 {
 	struct read_reply *r = arg;
@@ -191,17 +211,15 @@ static int read_collect(
 	return (int)total;
 }
 
-/*
- * A short reply would mean the end of the file to the kernel, so the parts are collected,
- * and one that fails fails them all.
- */
+/* Collects the parts, because the kernel takes a short reply for the end of the file. If one part
+ * fails, all fail. */
 static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset,
-	size_t size, size_t part_max)
+	size_t size, size_t part_max, bool accesses)
 {
 	struct fs *fs = request_fs(req);
 	char *buf = rt_alloc_pages(ALIGN_UP(size, (size_t)PAGE_SIZE));
 	size_t done = 0;
-	int ret = 0;
+	int rc = 0;
 
 	if (!buf) {
 		fuse_reply_err(req, ENOMEM);
@@ -212,41 +230,61 @@ static void read_in_parts(fuse_req_t req, struct ops_file *file, uint64_t offset
 		size_t part = MIN(size - done, part_max - in_page);
 		struct read_copy c = {.to = buf + done};
 
-		ret = ops_read(fs, file, offset + done, part, read_collect, &c);
-		if (ret <= 0)
+		rc = ops_read_borrowed(
+			fs, file, offset + done, part, accesses, read_collect, &c);
+		if (rc <= 0)
 			break;
-		done += (size_t)ret;
+		done += (size_t)rc;
 	}
 	count_read(fuse_req_userdata(req), done);
-	if (ret < 0)
-		fuse_reply_err(req, -ret);
+	if (rc < 0)
+		fuse_reply_err(req, -rc);
 	else
 		fuse_reply_buf(req, buf, done);
 	rt_free_pages(buf, ALIGN_UP(size, (size_t)PAGE_SIZE));
 }
 
-void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
-	struct fuse_file_info *fi)
+static void read_from(fuse_req_t req, struct ops_file *file, size_t size, off_t offset,
+	const struct fuse_file_info *fi)
 {
 	struct session *s = fuse_req_userdata(req);
 	struct fs *fs = session_fs(s);
 	size_t part_max = (size_t)cache_batch_max(fs_volume(fs)->cache) * PAGE_SIZE;
 	struct read_reply reply = {.req = req};
 	bool kept = session_keeps(s) && !shim_request_is_direct();
-	int ret;
+	bool accesses = !(fi->flags & O_NOATIME);
+	int rc;
 
 	if (!session_shared(s) && !shim_request_is_direct())
-		ops_file_paged(file_of(fi));
+		ops_file_paged(file);
 	if (offset % PAGE_SIZE + size > part_max) {
-		read_in_parts(req, file_of(fi), (uint64_t)offset, size, part_max);
+		read_in_parts(req, file, (uint64_t)offset, size, part_max, accesses);
 		return;
 	}
-	ret = (kept ? ops_read_kept : ops_read)(
-		fs, file_of(fi), (uint64_t)offset, size, read_send, &reply);
-	if (ret > 0)
-		count_read(s, (size_t)ret);
+	if (kept)
+		rc = ops_read_kept(fs, file, (uint64_t)offset, size, read_send, &reply);
+	else
+		rc = ops_read_borrowed(
+			fs, file, (uint64_t)offset, size, accesses, read_send, &reply);
+	if (rc > 0)
+		count_read(s, (size_t)rc);
 	if (!reply.sent)
-		fuse_reply_err(req, ret < 0 ? -ret : EIO);
+		fuse_reply_err(req, rc < 0 ? -rc : EIO);
+}
+
+void handle_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+	struct fuse_file_info *fi)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct ops_file *file;
+	int rc = file_for(s, ino, fi, &file);
+
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
+		return;
+	}
+	read_from(req, file, size, offset, fi);
+	file_done(s, ino, fi, file);
 }
 
 /* ---- writing --------------------------------------------------------------------- */
@@ -259,7 +297,7 @@ static bool has_setid_bits(struct fs *fs, uint64_t ino)
 	       (attr.inode.mode & (S_ISUID | S_ISGID));
 }
 
-/* The WRITE that is being served, to be answered by another task before it has ended. */
+/* The WRITE that is being served. Another task may answer it before its end. */
 struct write_answer {
 	struct session *s;
 	uint64_t unique;
@@ -275,25 +313,25 @@ static void write_answer(void *arg)
 }
 
 /*
- * What a mapping holds comes back, perhaps since another node wants it: then it is answered before
- * another node is waited for. Bytes that the file has no place for are let go. (The kernel refuses
- * the answer to one that has been answered.)
+ * Takes stores of a mapping from the kernel, perhaps because another node wants the page. The WRITE
+ * is then answered before another node is waited for. Bytes without a page in the file are dropped.
+ * (The kernel refuses a second answer.)
  */
-static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
-	off_t offset, struct fuse_file_info *fi)
+static void write_stores(fuse_req_t req, fuse_ino_t ino, struct ops_file *file,
+	const char *buf, size_t size, off_t offset)
 {
 	struct session *s = fuse_req_userdata(req);
 	struct fs *fs = session_fs(s);
 	struct write_answer early = {s, shim_request_unique(), size};
-	int64_t ret = request_may_change(req);
+	int64_t rc;
 
-	if (ret == 0 && fs_maps_alone(fs))
-		ret = ops_store(fs, file_of(fi), (uint64_t)offset, buf, size);
-	else if (ret == 0)
-		ret = ops_store_local(fs, file_of(fi), (uint64_t)offset, buf, size,
-			write_answer, &early);
-	if (ret < 0) {
-		fuse_reply_err(req, (int)-ret);
+	if (fs_maps_alone(fs))
+		rc = ops_store(fs, file, (uint64_t)offset, buf, size);
+	else
+		rc = ops_store_local(
+			fs, file, (uint64_t)offset, buf, size, write_answer, &early);
+	if (rc < 0) {
+		fuse_reply_err(req, (int)-rc);
 		return;
 	}
 	atomic_fetch_add_explicit(
@@ -305,7 +343,6 @@ static void write_stores(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t
 struct write_job {
 	struct aside_job job;
 	fuse_req_t req; /* NULL: answered */
-	struct ops_file *file;
 	uint64_t ino, first, end;
 	uint64_t given;
 	bool all;
@@ -321,17 +358,18 @@ static void write_run(struct session *s, struct aside_job *job)
 	else
 		(void)aside_fetch(s, j->ino, j->first, j->end);
 	if (j->all)
-		ops_file_pages_gone(j->file, j->given);
+		ops_pages_gone(session_fs(s), j->ino, j->given);
 	if (j->req)
 		fuse_reply_write(j->req, j->done);
 	rt_free(j);
 }
 
 /*
- * Bytes were written past the kernel's pages. It has dropped those of the range when it sent the request,
- * and does so again when a synchronous one has been answered; for an asynchronous one it does not. What it
- * has read, or written, in between is dropped before the answer. Where all handles are for direct I/O, all
- * of the file is, once. A request of the ring that may not wait is answered first.
+ * Called after bytes were written past the kernel's pages. The kernel dropped those of the range
+ * when it sent the request. For a synchronous request it does so again after the answer, for an
+ * asynchronous one it does not. Pages that it has read or written in between are dropped before the
+ * answer. If all handles are for direct I/O, as far as known, all pages of the file are dropped,
+ * once. A request of the ring that may not wait is answered first.
  */
 static bool write_aside(struct session *s, fuse_req_t req, fuse_ino_t ino,
 	struct ops_file *file, off_t offset, size_t done)
@@ -347,7 +385,6 @@ static bool write_aside(struct session *s, fuse_req_t req, fuse_ino_t ino,
 		return false;
 	*j = (struct write_job){.job.run = write_run,
 		.req = req,
-		.file = file,
 		.given = given,
 		.all = alone,
 		.ino = ino,
@@ -357,21 +394,30 @@ static bool write_aside(struct session *s, fuse_req_t req, fuse_ino_t ino,
 	if (aside_run(s, &j->job))
 		return true;
 	j->req = NULL;
-	j->all = false; /* the file may be closed by then */
 	if (!aside_queue(s, &j->job))
 		rt_free(j);
 	return false;
 }
 
-/* As large as a request can be: write(2) may have more. One from memory that begins within a page has so much
- * less. */
+/* Returns true if the request has the largest size: write(2) may have more bytes. A request from
+ * memory that begins within a page is shorter by that. */
 static bool write_is_full(size_t size)
 {
 	return size > FUSE_IO_MAX - PAGE_SIZE;
 }
 
-void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
-	off_t offset, struct fuse_file_info *fi)
+/*
+ * Returns true if the bytes were stored through a mapping while that was allowed. They are then
+ * written although a flag of the file now forbids it. If opens are hidden, no open after the flag
+ * was refused. But bytes from before were fetched before the flag was set (handlers_flags.c).
+ */
+static bool may_be_older_than_flags(struct session *s)
+{
+	return shim_request_is_writeback() && !fs_opens_hidden(session_fs(s));
+}
+
+static void write_to(fuse_req_t req, fuse_ino_t ino, struct ops_file *file,
+	const char *buf, size_t size, off_t offset, const struct fuse_file_info *fi)
 {
 	struct session *s = fuse_req_userdata(req);
 	struct fs *fs = session_fs(s);
@@ -380,49 +426,59 @@ void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
 	bool appends = (fi->flags & O_APPEND) && !shim_request_is_writeback();
 	unsigned append = 0;
 	bool direct = shim_request_is_direct();
-	int64_t ret = request_may_change(req);
 	bool had_bits;
+	int64_t rc;
 
-	if (session_keeps(s) && shim_request_is_writeback()) {
-		write_stores(req, ino, buf, size, offset, fi);
-		return;
-	}
-	if (ret < 0) {
-		fuse_reply_err(req, (int)-ret);
-		return;
-	}
 	if (!session_shared(s) && !direct)
-		ops_file_paged(file_of(fi));
+		ops_file_paged(file);
 	caller.keeps_setid = !kills;
-	caller.stored = shim_request_is_writeback();
+	caller.stored = may_be_older_than_flags(s);
 	had_bits = kills && has_setid_bits(fs, ino);
 	if (appends)
 		append = OPS_APPEND | (write_is_full(size) ? OPS_APPEND_MORE : 0);
 	if (fi->flags & O_DIRECT)
-		ops_passes_pages(fs, file_of(fi));
-	ret = ops_write(fs, file_of(fi), &caller, (uint64_t)offset, buf, size, append);
+		ops_passes_pages(fs, file);
+	rc = ops_write(fs, file, &caller, (uint64_t)offset, buf, size, append);
 	if (had_bits)
 		forget_attributes(req, ino);
-	if (ret < 0) {
-		fuse_reply_err(req, (int)-ret);
+	if (rc < 0) {
+		fuse_reply_err(req, (int)-rc);
 		return;
 	}
 	atomic_fetch_add_explicit(
-		&session_counters(s)->bytes_written, (uint64_t)ret, memory_order_relaxed);
-	if (!direct || !write_aside(s, req, ino, file_of(fi), offset, (size_t)ret))
-		fuse_reply_write(req, (size_t)ret);
+		&session_counters(s)->bytes_written, (uint64_t)rc, memory_order_relaxed);
+	if (!direct || !write_aside(s, req, ino, file, offset, (size_t)rc))
+		fuse_reply_write(req, (size_t)rc);
 }
 
-/* Files and directories. */
+void handle_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size,
+	off_t offset, struct fuse_file_info *fi)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct ops_file *file;
+	int rc = request_may_change(req);
+
+	if (rc == 0)
+		rc = file_for(s, ino, fi, &file);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
+		return;
+	}
+	if (session_keeps(s) && shim_request_is_writeback())
+		write_stores(req, ino, file, buf, size, offset);
+	else
+		write_to(req, ino, file, buf, size, offset, fi);
+	file_done(s, ino, fi, file);
+}
+
+/* For files and directories. */
 void handle_fsync(
 	fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
 	reply_status(req, ops_fsync(request_fs(req), ino, data_only != 0));
 }
 
-/*
- * FALLOCATE and COPY_FILE_RANGE carry no word on setuid: only root's capability keeps it.
- */
+/* FALLOCATE and COPY_FILE_RANGE have no flag for setuid: only root's capability keeps it. */
 static struct ops_caller caller_by_uid(fuse_req_t req, fuse_ino_t ino)
 {
 	struct ops_caller caller = request_caller(req);
@@ -435,74 +491,107 @@ static struct ops_caller caller_by_uid(fuse_req_t req, fuse_ino_t ino)
 void handle_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 	off_t length, struct fuse_file_info *fi)
 {
-	struct fs *fs = request_fs(req);
+	struct session *s = fuse_req_userdata(req);
 	struct ops_caller caller = caller_by_uid(req, ino);
-	int ret = request_may_change(req);
+	int rc = request_may_change(req);
+	struct ops_file *file;
 	bool had_bits;
 
-	if (ret == 0 && (offset < 0 || length <= 0))
-		ret = -EINVAL;
-	if (ret < 0) {
-		reply_status(req, ret);
+	if (rc == 0 && (offset < 0 || length <= 0))
+		rc = -EINVAL;
+	if (rc == 0)
+		rc = file_for(s, ino, fi, &file);
+	if (rc < 0) {
+		reply_status(req, rc);
 		return;
 	}
 	had_bits = !caller.keeps_setid;
-	ret = ops_fallocate(
-		fs, file_of(fi), &caller, mode, (uint64_t)offset, (uint64_t)length);
+	rc = ops_fallocate(
+		session_fs(s), file, &caller, mode, (uint64_t)offset, (uint64_t)length);
 	if (had_bits)
 		forget_attributes(req, ino);
-	reply_status(req, ret);
+	reply_status(req, rc);
+	file_done(s, ino, fi, file);
+}
+
+static int64_t copy_between(struct session *s, const struct ops_caller *caller,
+	struct ops_file *in, off_t offset_in, struct ops_file *out, off_t offset_out,
+	size_t length)
+{
+	ops_passes_pages(session_fs(s), out);
+	return ops_copy_range(session_fs(s), in, (uint64_t)offset_in, out,
+		(uint64_t)offset_out, MIN(length, COPY_MAX), caller);
 }
 
 void handle_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
 	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t offset_out,
 	struct fuse_file_info *fi_out, size_t length, int flags)
 {
-	struct fs *fs = request_fs(req);
+	struct session *s = fuse_req_userdata(req);
 	struct ops_caller caller = caller_by_uid(req, ino_out);
-	int64_t ret = request_may_change(req);
+	int64_t rc = request_may_change(req);
+	struct ops_file *in, *out;
 	bool had_bits;
 
-	if (ret == 0 && (flags != 0 || offset_in < 0 || offset_out < 0))
-		ret = -EINVAL;
-	if (ret < 0) {
-		fuse_reply_err(req, (int)-ret);
+	if (rc == 0 && (flags != 0 || offset_in < 0 || offset_out < 0))
+		rc = -EINVAL;
+	if (rc == 0)
+		rc = file_for(s, ino_in, fi_in, &in);
+	if (rc < 0) {
+		fuse_reply_err(req, (int)-rc);
 		return;
 	}
 	had_bits = !caller.keeps_setid;
-	ops_passes_pages(fs, file_of(fi_out));
-	ret = ops_copy_range(fs, file_of(fi_in), (uint64_t)offset_in, file_of(fi_out),
-		(uint64_t)offset_out, MIN(length, COPY_MAX), &caller);
+	rc = file_for(s, ino_out, fi_out, &out);
+	if (rc == 0) {
+		rc = copy_between(s, &caller, in, offset_in, out, offset_out, length);
+		file_done(s, ino_out, fi_out, out);
+	}
+	file_done(s, ino_in, fi_in, in);
 	if (had_bits)
 		forget_attributes(req, ino_out);
-	if (ret < 0)
-		fuse_reply_err(req, (int)-ret);
+	if (rc < 0)
+		fuse_reply_err(req, (int)-rc);
 	else
-		fuse_reply_write(req, (size_t)ret);
+		fuse_reply_write(req, (size_t)rc);
 }
 
-static void reply_lseek(fuse_req_t req, int64_t ret)
+static void reply_lseek(fuse_req_t req, int64_t rc)
 {
-	if (ret < 0)
-		fuse_reply_err(req, (int)-ret);
+	if (rc < 0)
+		fuse_reply_err(req, (int)-rc);
 	else
-		fuse_reply_lseek(req, ret);
+		fuse_reply_lseek(req, rc);
 }
 
 struct lseek_job {
 	struct aside_job job;
 	fuse_req_t req;
-	struct ops_file *file; /* open until the answer */
+	struct fuse_file_info fi; /* the file is open until the answer */
+	fuse_ino_t ino;
 	uint64_t offset;
 	int whence;
 };
+
+static int64_t seek_with(struct session *s, fuse_ino_t ino,
+	const struct fuse_file_info *fi, uint64_t offset, int whence, ops_fetch fetch)
+{
+	struct ops_file *file;
+	int64_t rc = file_for(s, ino, fi, &file);
+
+	if (rc < 0)
+		return rc;
+	rc = ops_lseek(session_fs(s), file, offset, whence, fetch, s);
+	file_done(s, ino, fi, file);
+	return rc;
+}
 
 static void lseek_run(struct session *s, struct aside_job *job)
 {
 	struct lseek_job *j = (struct lseek_job *)job;
 
-	reply_lseek(j->req,
-		ops_lseek(session_fs(s), j->file, j->offset, j->whence, aside_fetch, s));
+	reply_lseek(
+		j->req, seek_with(s, j->ino, &j->fi, j->offset, j->whence, aside_fetch));
 	rt_free(j);
 }
 
@@ -511,44 +600,45 @@ static int fetch_later(void *owner, uint64_t ino, uint64_t first, uint64_t end)
 	return -EAGAIN;
 }
 
-/* What may always be said of a file: that it has no holes. */
+/* Answers that the file has no holes, which is always allowed. */
 static void lseek_all_data(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence)
 {
 	struct ops_attr attr;
-	int64_t ret = ops_getattr(request_fs(req), ino, &attr);
+	int64_t rc = ops_getattr(request_fs(req), ino, &attr);
 
-	if (ret == 0 && (uint64_t)offset >= attr.inode.size)
-		ret = -ENXIO;
-	else if (ret == 0)
-		ret = whence == SEEK_DATA ? offset : (int64_t)attr.inode.size;
-	reply_lseek(req, ret);
+	if (rc == 0 && (uint64_t)offset >= attr.inode.size)
+		rc = -ENXIO;
+	else if (rc == 0)
+		rc = whence == SEEK_DATA ? offset : (int64_t)attr.inode.size;
+	reply_lseek(req, rc);
 }
 
 void handle_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 	struct fuse_file_info *fi)
 {
+	struct session *s = fuse_req_userdata(req);
 	struct lseek_job *j;
-	int64_t ret;
+	int64_t rc;
 
 	if (offset < 0)
-		ret = -ENXIO;
+		rc = -ENXIO;
 	else if (whence != SEEK_DATA && whence != SEEK_HOLE)
-		ret = -EINVAL;
+		rc = -EINVAL;
 	else
-		ret = ops_lseek(request_fs(req), file_of(fi), (uint64_t)offset, whence,
-			fetch_later, NULL);
-	if (ret != -EAGAIN) {
-		reply_lseek(req, ret);
+		rc = seek_with(s, ino, fi, (uint64_t)offset, whence, fetch_later);
+	if (rc != -EAGAIN) {
+		reply_lseek(req, rc);
 		return;
 	}
 	j = rt_alloc(sizeof(*j));
 	if (j)
 		*j = (struct lseek_job){.job.run = lseek_run,
 			.req = req,
-			.file = file_of(fi),
+			.fi = *fi,
+			.ino = ino,
 			.offset = (uint64_t)offset,
 			.whence = whence};
-	if (j && aside_run(fuse_req_userdata(req), &j->job))
+	if (j && aside_run(s, &j->job))
 		return;
 	rt_free(j);
 	lseek_all_data(req, ino, offset, whence);

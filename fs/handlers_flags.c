@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handlers for the flags of files and directories: lsattr(1) and chattr(1), by FS_IOC_GETFLAGS and
- * FS_IOC_FSGETXATTR and what sets them. Linux has looked at who may set them: the owner, and those
- * that keep others from changing the file with CAP_LINUX_IMMUTABLE alone.
+ * Handlers for the flags of files and directories (lsattr(1) and chattr(1)): FS_IOC_GETFLAGS,
+ * FS_IOC_FSGETXATTR and their setters. Linux has checked the caller. The owner may set flags. Flags
+ * that keep other users from changing the file also need CAP_LINUX_IMMUTABLE.
  */
 #include <errno.h>
 #include <linux/fs.h>
 #include <string.h>
 
+#include "fs/aside.h"
 #include "fs/handlers.h"
 
 static const struct {
@@ -22,10 +23,10 @@ static const struct {
 };
 
 /* Replies with `value`, or the error. */
-static void reply_value(fuse_req_t req, int ret, const void *value, size_t len)
+static void reply_value(fuse_req_t req, int rc, const void *value, size_t len)
 {
-	if (ret < 0)
-		fuse_reply_err(req, -gone_is_stale(ret));
+	if (rc < 0)
+		fuse_reply_err(req, -gone_is_stale(rc));
 	else
 		fuse_reply_ioctl(req, 0, value, len);
 }
@@ -35,22 +36,22 @@ static void get_flags(fuse_req_t req, fuse_ino_t ino, bool xflags, size_t out_by
 	struct fsxattr x = {.fsx_xflags = 0};
 	struct ops_attr attr;
 	uint32_t flags = 0;
-	int ret = ops_getattr(request_fs(req), ino, &attr);
+	int rc = ops_getattr(request_fs(req), ino, &attr);
 
-	for (size_t i = 0; ret == 0 && i < ARRAY_SIZE(known); i++)
+	for (size_t i = 0; rc == 0 && i < ARRAY_SIZE(known); i++)
 		if (attr.inode.flags & known[i].disk) {
 			flags |= known[i].flag;
 			x.fsx_xflags |= known[i].xflag;
 		}
 	if (out_bytes < (xflags ? sizeof(x) : sizeof(flags)))
-		ret = -EINVAL;
+		rc = -EINVAL;
 	if (xflags)
-		reply_value(req, ret, &x, sizeof(x));
+		reply_value(req, rc, &x, sizeof(x));
 	else
-		reply_value(req, ret, &flags, sizeof(flags));
+		reply_value(req, rc, &flags, sizeof(flags));
 }
 
-/* What is left of the flags is not known here. */
+/* Converts flags, and removes them from *flags. The remaining ones are unknown here. */
 static uint32_t to_disk(uint32_t *flags, bool xflags)
 {
 	uint32_t disk = 0;
@@ -65,30 +66,75 @@ static uint32_t to_disk(uint32_t *flags, bool xflags)
 	return disk;
 }
 
+static void set_now(fuse_req_t req, fuse_ino_t ino, uint32_t disk)
+{
+	struct session *s = fuse_req_userdata(req);
+	int rc = ops_setflags(session_fs(s), ino, disk);
+
+	if (rc == 0) /* the ctime has moved */
+		fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
+	reply_value(req, rc, NULL, 0);
+}
+
+struct flags_job {
+	struct aside_job job;
+	fuse_req_t req;
+	fuse_ino_t ino;
+	uint32_t disk;
+};
+
+static void flags_run(struct session *s, struct aside_job *job)
+{
+	struct flags_job *j = (struct flags_job *)job;
+
+	(void)ops_fetched(session_fs(s), j->ino, aside_fetch, s);
+	set_now(j->req, j->ino, j->disk);
+	rt_free(j);
+}
+
+/* If opens are hidden, stores of mappings are refused as soon as the file has such flags. So the
+ * stores from before are fetched first. Returns false if they cannot be. */
+static bool set_aside(fuse_req_t req, fuse_ino_t ino, uint32_t disk)
+{
+	struct session *s = fuse_req_userdata(req);
+	struct flags_job *j;
+
+	if (!fs_opens_hidden(session_fs(s)) ||
+		!(disk & (DISK_INODE_IMMUTABLE | DISK_INODE_APPEND_ONLY)))
+		return false;
+	j = rt_alloc(sizeof(*j));
+	if (!j)
+		return false;
+	*j = (struct flags_job){
+		.job.run = flags_run, .req = req, .ino = ino, .disk = disk};
+	if (aside_run(s, &j->job))
+		return true;
+	rt_free(j);
+	return false;
+}
+
 static void set_flags(
 	fuse_req_t req, fuse_ino_t ino, bool xflags, const void *in, size_t in_bytes)
 {
-	struct session *s = fuse_req_userdata(req);
 	struct fsxattr x = {.fsx_xflags = 0};
 	uint32_t flags = 0, disk;
-	int ret = request_may_change(req);
+	int rc = request_may_change(req);
 
-	if (ret == 0 && in_bytes < (xflags ? sizeof(x) : sizeof(flags)))
-		ret = -EINVAL;
-	if (ret == 0 && xflags) {
+	if (rc == 0 && in_bytes < (xflags ? sizeof(x) : sizeof(flags)))
+		rc = -EINVAL;
+	if (rc == 0 && xflags) {
 		memcpy(&x, in, sizeof(x));
 		flags = x.fsx_xflags;
-	} else if (ret == 0) {
+	} else if (rc == 0) {
 		memcpy(&flags, in, sizeof(flags));
 	}
 	disk = to_disk(&flags, xflags);
-	if (ret == 0 && (flags || x.fsx_extsize || x.fsx_projid || x.fsx_cowextsize))
-		ret = -EOPNOTSUPP;
-	if (ret == 0)
-		ret = ops_setflags(session_fs(s), ino, disk);
-	if (ret == 0) /* the ctime has moved */
-		fuse_lowlevel_notify_inval_inode(session_fuse(s), ino, -1, 0);
-	reply_value(req, ret, NULL, 0);
+	if (rc == 0 && (flags || x.fsx_extsize || x.fsx_projid || x.fsx_cowextsize))
+		rc = -EOPNOTSUPP;
+	if (rc < 0)
+		reply_value(req, rc, NULL, 0);
+	else if (!set_aside(req, ino, disk))
+		set_now(req, ino, disk);
 }
 
 void handle_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,

@@ -36,7 +36,7 @@ static void parked_reply(struct parked *p, int result)
 {
 	fuse_req_interrupt_func(p->req, NULL, NULL);
 	if (result == 0)
-		ops_sizes_await(p->fs);
+		kcache_sizes_await(fs_kcache(p->fs));
 	reply_status(p->req, result);
 	rt_free(p);
 }
@@ -78,7 +78,7 @@ static void lock_set(fuse_req_t req, struct fuse_file_info *fi,
 	}
 	result = ops_lock(request_fs(req), file_of(fi), lock);
 	if (result == 0 && lock->type != OPS_LOCK_NONE)
-		ops_sizes_await(request_fs(req));
+		kcache_sizes_await(fs_kcache(request_fs(req)));
 	reply_status(req, result);
 }
 
@@ -109,10 +109,10 @@ void handle_getlk(
 {
 	struct ops_lock want = posix_of(fi, lock), found;
 	struct flock out = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
-	int ret = ops_lock_test(request_fs(req), file_of(fi), &want, &found);
+	int rc = ops_lock_test(request_fs(req), file_of(fi), &want, &found);
 
-	if (ret < 0) {
-		fuse_reply_err(req, -ret);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
 		return;
 	}
 	if (found.type != OPS_LOCK_NONE) {

@@ -2,7 +2,7 @@
 /* Log-linear latency histograms; see latency.h. All counters are statistics: relaxed. */
 #include "fs/latency.h"
 
-static unsigned bucket_of(uint64_t ns)
+static unsigned latency_bucket(uint64_t ns)
 {
 	unsigned top;
 	unsigned index;
@@ -35,14 +35,15 @@ void latency_add(struct latency *l, uint64_t ns)
 {
 	uint64_t max = atomic_load_explicit(&l->max_ns, memory_order_relaxed);
 
-	atomic_fetch_add_explicit(&l->bucket[bucket_of(ns)], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&l->bucket[latency_bucket(ns)], 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&l->total_ns, ns, memory_order_relaxed);
 	while (ns > max && !atomic_compare_exchange_weak_explicit(&l->max_ns, &max, ns,
 				   memory_order_relaxed, memory_order_relaxed))
 		;
 }
 
-static uint64_t percentile(const uint64_t *counts, uint64_t total, unsigned percent)
+static uint64_t counts_percentile(
+	const uint64_t *counts, uint64_t total, unsigned percent)
 {
 	uint64_t rank = (total * percent + 99) / 100;
 	uint64_t seen = 0;
@@ -62,7 +63,7 @@ static void count_below(const uint64_t *counts, struct latency_summary *out)
 	unsigned at = 0;
 
 	for (unsigned i = 0; i < LATENCY_POWERS; i++) {
-		unsigned end = bucket_of(1ull << (LATENCY_POWER_FIRST + i));
+		unsigned end = latency_bucket(1ull << (LATENCY_POWER_FIRST + i));
 
 		while (at < end)
 			below += counts[at++];
@@ -85,7 +86,7 @@ void latency_summarise(struct latency *l, struct latency_summary *out)
 	out->total_ns = atomic_load_explicit(&l->total_ns, memory_order_relaxed);
 	out->max_ns = atomic_load_explicit(&l->max_ns, memory_order_relaxed);
 	out->mean_ns = out->total_ns / out->count;
-	out->p50_ns = MIN(percentile(counts, out->count, 50), out->max_ns);
-	out->p90_ns = MIN(percentile(counts, out->count, 90), out->max_ns);
-	out->p99_ns = MIN(percentile(counts, out->count, 99), out->max_ns);
+	out->p50_ns = MIN(counts_percentile(counts, out->count, 50), out->max_ns);
+	out->p90_ns = MIN(counts_percentile(counts, out->count, 90), out->max_ns);
+	out->p99_ns = MIN(counts_percentile(counts, out->count, 99), out->max_ns);
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Latency histograms that are cheap enough to stay on: log-linear buckets (four to each
- * power of two, so a percentile is right within an eighth), relaxed counters.
- */
+/* Latency histograms, cheap enough to stay on. Counters are relaxed. Buckets are log-linear, four
+ * to each power of two, so a percentile is right within an eighth. */
 #ifndef WEFT_FS_LATENCY_H
 #define WEFT_FS_LATENCY_H
 
@@ -23,15 +21,15 @@ struct latency {
 #define LATENCY_POWER_FIRST 10u
 #define LATENCY_POWERS      25u
 
-/* What one histogram says, in nanoseconds. */
+/* Summary of one histogram, in nanoseconds. */
 struct latency_summary {
 	uint64_t count, total_ns, mean_ns, p50_ns, p90_ns, p99_ns, max_ns;
-	uint64_t below[LATENCY_POWERS]; /* how many took less than 2^(FIRST + i) */
+	uint64_t below[LATENCY_POWERS]; /* number of values below 2^(FIRST + i) */
 };
 
-/* Adds one. Any task, any time. */
+/* Adds one value. May be called by any task. */
 void latency_add(struct latency *l, uint64_t ns);
-/* Reads it while others add: the numbers may be apart by what came in meanwhile. */
+/* Summarizes a histogram. If other tasks add values meanwhile, the numbers may differ by these. */
 void latency_summarise(struct latency *l, struct latency_summary *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A daemon's status as text of Prometheus's exposition format. All that is said comes from
- * the JSON of status.c; the table says under which name, of which type, in which unit.
+ * A daemon's status as text of Prometheus's exposition format. All values come from the JSON of
+ * status.c. The tables give each metric its name, type and help; the name has the unit.
  */
 #include "fs/metrics.h"
 
@@ -21,71 +21,73 @@ struct metric {
 
 /* A path that ends in _ns is told in seconds. */
 static const struct metric metrics[] = {
-	{"weft_uptime_seconds", GAUGE, "uptime_s", "Since the daemon was started."},
-	{"weft_read_only", GAUGE, "read_only", "1: mounted read-only."},
+	{"weft_uptime_seconds", GAUGE, "uptime_s", "Time since the daemon was started."},
+	{"weft_read_only", GAUGE, "read_only", "1 if the volume is mounted read-only."},
 	{"weft_failed", GAUGE, "failed",
-		"1: its log has failed, and it takes no changes."},
+		"1 if the log has failed: the mount accepts no changes."},
 	{"weft_memory_resident_bytes", GAUGE, "memory.resident_bytes",
-		"Memory of the daemon."},
+		"Resident memory of the daemon."},
 
 	{"weft_space_bytes", GAUGE, "space.total_bytes",
-		"Room in this node's shard, or the volume of one node."},
-	{"weft_space_free_bytes", GAUGE, "space.free_bytes", "Of these, free."},
+		"Size of this node's shard; on one node, of the volume."},
+	{"weft_space_free_bytes", GAUGE, "space.free_bytes", "Free space in the shard."},
 	{"weft_space_available_bytes", GAUGE, "space.available_bytes",
-		"Of these, for users."},
+		"Free space in the shard that users may fill."},
 
 	{"weft_cache_bytes", GAUGE, "cache.bytes", "Size of the page cache."},
-	{"weft_cache_frames", GAUGE, "cache.frames", "Pages that it has room for."},
+	{"weft_cache_frames", GAUGE, "cache.frames", "Frames of the page cache."},
 	{"weft_cache_free_frames", GAUGE, "cache.free_frames",
-		"Of these, without a page."},
+		"Frames without a page."},
 	{"weft_cache_dirty_pages", GAUGE, "cache.dirty_pages",
-		"Pages newer than their store."},
+		"Cached pages that are newer than their store."},
 	{"weft_cache_hits_total", COUNTER, "cache.hits",
-		"Pages asked for that were there."},
+		"Page requests that the cache answered."},
 	{"weft_cache_misses_total", COUNTER, "cache.misses",
-		"Pages asked for that were not, or not with the right needed."},
+		"Page requests that had to be fetched, or needed a stronger right."},
 	{"weft_cache_fetch_requests_total", COUNTER, "cache.fetch_requests",
-		"Calls for missing pages, of one or many."},
+		"Fetches, each of one page or more."},
 	{"weft_cache_prefetches_total", COUNTER, "cache.prefetches",
-		"Pages asked for ahead."},
-	{"weft_cache_evictions_total", COUNTER, "cache.evictions", "Pages put out."},
+		"Pages that were read ahead."},
+	{"weft_cache_evictions_total", COUNTER, "cache.evictions", "Pages evicted from the cache."},
 	{"weft_cache_dirty_evictions_total", COUNTER, "cache.evicted_dirty",
-		"Of these, dirty ones."},
+		"Dirty pages evicted from the cache."},
 	{"weft_cache_pages_written_total", COUNTER, "cache.pages_written",
-		"Pages written back, or sent to their home."},
+		"Pages written back, to this node's store or to their home."},
 	{"weft_cache_write_batches_total", COUNTER, "cache.write_batches",
-		"Batches that they were in."},
+		"Batches of pages written back."},
 	{"weft_cache_write_failures_total", COUNTER, "cache.write_failures",
-		"Batches that a store did not take; their pages stay dirty."},
+		"Batches that a store refused. Their pages stay dirty."},
 	{"weft_cache_sync_logged_total", COUNTER, "cache.sync_logged",
-		"Pages that fsync put into the log."},
+		"Pages that fsync wrote to the log."},
 	{"weft_cache_sync_in_place_total", COUNTER, "cache.sync_in_place",
-		"Pages that fsync wrote in place."},
-	{"weft_cache_checkpoints_total", COUNTER, "cache.checkpoints", "Checkpoints."},
+		"Pages that fsync wrote to the store."},
+	{"weft_cache_checkpoints_total", COUNTER, "cache.checkpoints", "Checkpoints taken."},
 	{"weft_cache_latch_waits_total", COUNTER, "cache.latch_waits",
-		"Waits for a latch."},
+		"Waits for a latch of a page."},
 	{"weft_cache_latch_restarts_total", COUNTER, "cache.latch_restarts",
-		"Optimistic readings that did not stand."},
+		"Optimistic reads that had to be repeated."},
 	{"weft_cache_frame_waits_total", COUNTER, "cache.frame_waits",
 		"Waits for a free frame."},
 	{"weft_cache_kernel_drops_total", COUNTER, "cache.kernel_drops",
-		"Pages that were dropped from this node's kernel."},
+		"Pages that this node's kernel was told to drop."},
 	{"weft_cache_kernel_inodes", GAUGE, "cache.kernel_inodes",
-		"Inodes of which this node's kernel may have pages or attributes."},
+		"Inodes of which this node's kernel may cache pages or attributes."},
 	{"weft_cache_kernel_inodes_dropped_total", COUNTER, "cache.kernel_inodes_dropped",
-		"Inodes that were dropped from this node's kernel to make room for "
-		"others."},
+		"Inodes that this node's kernel was told to drop to make room for others."},
 
 	{"weft_log_bytes", GAUGE, "log.bytes", "Size of the log."},
 	{"weft_log_used_bytes", GAUGE, "log.used_bytes",
-		"Of these, what a recovery would read."},
-	{"weft_log_records_total", COUNTER, "log.records", "Records written."},
-	{"weft_log_record_bytes_total", COUNTER, "log.record_bytes", "Their bytes."},
-	{"weft_log_chunks_total", COUNTER, "log.chunks", "Chunks written."},
-	{"weft_log_chunk_bytes_total", COUNTER, "log.chunk_bytes", "Their bytes."},
+		"Bytes of the log that a recovery would read."},
+	{"weft_log_records_total", COUNTER, "log.records", "Records written to the log."},
+	{"weft_log_record_bytes_total", COUNTER, "log.record_bytes",
+		"Bytes of records written to the log."},
+	{"weft_log_chunks_total", COUNTER, "log.chunks",
+		"Chunks (group commits) written to the log."},
+	{"weft_log_chunk_bytes_total", COUNTER, "log.chunk_bytes",
+		"Bytes of chunks written to the log."},
 	{"weft_log_flushes_total", COUNTER, "log.flushes", "Flushes of the log."},
 	{"weft_log_flush_waits_total", COUNTER, "log.flush_waits",
-		"Waits for one that another had begun."},
+		"Waits for a flush that another task had begun."},
 	{"weft_log_reserve_waits_total", COUNTER, "log.reserve_waits",
 		"Waits for room in the log."},
 
@@ -93,146 +95,150 @@ static const struct metric metrics[] = {
 	{"weft_device_pages_read_total", COUNTER, "device.pages_read",
 		"Pages read from the store."},
 	{"weft_device_pages_written_total", COUNTER, "device.pages_written",
-		"Pages written to it."},
+		"Pages written to the store."},
 	{"weft_device_read_requests_total", COUNTER, "device.read_requests",
-		"Reads of one page or more."},
+		"Read requests to the store, each of one page or more."},
 	{"weft_device_write_requests_total", COUNTER, "device.write_requests",
-		"Writes of one page or more."},
+		"Write requests to the store, each of one page or more."},
 	{"weft_device_flushes_total", COUNTER, "device.flushes",
-		"Flushes, but for those of the log."},
+		"Flushes of the store, without those of the log."},
 	{"weft_device_table_reads_total", COUNTER, "device.table_reads",
 		"Blocks of the descriptor table read."},
 	{"weft_device_table_writes_total", COUNTER, "device.table_writes",
 		"Blocks of the descriptor table written."},
 	{"weft_device_checksum_failures_total", COUNTER, "device.checksum_failures",
-		"Pages whose checksum was wrong."},
+		"Pages read from the store with a wrong checksum."},
 
 	{"weft_tree_height", GAUGE, "tree.height", "Levels of the metadata tree."},
-	{"weft_tree_lookups_total", COUNTER, "tree.lookups", "Items looked up."},
-	{"weft_tree_restarts_total", COUNTER, "tree.restarts", "Descents begun anew."},
-	{"weft_tree_splits_total", COUNTER, "tree.splits", "Pages split."},
-	{"weft_tree_merges_total", COUNTER, "tree.merges", "Pages joined."},
+	{"weft_tree_lookups_total", COUNTER, "tree.lookups",
+		"Look-ups of items in the metadata tree."},
+	{"weft_tree_restarts_total", COUNTER, "tree.restarts",
+		"Descents of the tree that had to be repeated."},
+	{"weft_tree_splits_total", COUNTER, "tree.splits", "Splits of tree pages."},
+	{"weft_tree_merges_total", COUNTER, "tree.merges", "Merges of tree pages."},
 	{"weft_tree_grown_total", COUNTER, "tree.grown",
-		"Pages that grew where they are, as what is above could not be changed."},
+		"Tree pages that grew in place because their parent could not be changed."},
 	{"weft_tree_splits_elsewhere_total", COUNTER, "tree.split_elsewhere",
-		"Splits that the page's home has made for this node."},
+		"Splits that the page's home made on behalf of this node."},
 	{"weft_tree_commits_total", COUNTER, "tree.commits", "Transactions committed."},
 	{"weft_tree_conflicts_total", COUNTER, "tree.conflicts",
-		"Transactions that had to start over."},
+		"Transactions that had to be repeated."},
 	{"weft_tree_waits_total", COUNTER, "tree.waits", "Waits for a page of the tree."},
 	{"weft_operation_restarts_total", COUNTER, "operation_restarts",
-		"Operations begun anew."},
+		"Operations that had to be repeated."},
 
 	{"weft_session_requests_total", COUNTER, "session.requests",
-		"Requests of the kernel."},
+		"Requests received from the kernel."},
 	{"weft_session_uring_requests_total", COUNTER, "session.uring_requests",
-		"Of these, by io_uring."},
+		"Requests received through io_uring."},
 	{"weft_session_workers", GAUGE, "session.workers",
 		"Threads that serve requests."},
-	{"weft_session_workers_most", GAUGE, "session.workers_most", "At most, so far."},
+	{"weft_session_workers_most", GAUGE, "session.workers_most",
+		"Highest number of request threads so far."},
 	{"weft_session_read_bytes_total", COUNTER, "session.bytes_read",
 		"Bytes read by the kernel."},
 	{"weft_session_written_bytes_total", COUNTER, "session.bytes_written",
-		"Bytes written by it."},
+		"Bytes written by the kernel."},
 
 	{"weft_recovery_log_bytes", GAUGE, "recovery.log_bytes",
-		"Log that was read when the volume was opened."},
-	{"weft_recovery_pages", GAUGE, "recovery.pages", "Pages that were redone."},
+		"Bytes of log read when the volume was opened."},
+	{"weft_recovery_pages", GAUGE, "recovery.pages",
+		"Pages redone when the volume was opened."},
 	{"weft_recovery_redone_seconds", GAUGE, "recovery.redone_ns",
-		"Until the log was redone."},
+		"Time from the start until the log was redone."},
 	{"weft_recovery_met_seconds", GAUGE, "recovery.met_ns",
-		"Until the other nodes were met."},
+		"Time from the start until the other nodes were connected."},
 	{"weft_recovery_seconds", GAUGE, "recovery.took_ns",
-		"Until the volume was open."},
+		"Time from the start until the volume was open."},
 
-	{"weft_cluster_epoch", GAUGE, "cluster.coherence.epoch", "The cluster's epoch."},
+	{"weft_cluster_epoch", GAUGE, "cluster.coherence.epoch", "Epoch of the cluster."},
 	{"weft_cluster_shard_served", GAUGE, "cluster.coherence.shard_served",
-		"1: others get this node's pages; 0: it waits for nodes that are away."},
+		"1 if this node's shard is served; 0 while it waits for nodes that are away."},
 	{"weft_cluster_change_ended", GAUGE, "cluster.coherence.change.ended",
-		"1: all nodes that are connected went on after the last change of the "
-		"epoch."},
+		"1 if all connected nodes resumed service after the last epoch change."},
 	{"weft_cluster_change_seconds", GAUGE, "cluster.coherence.change.all_served_ns",
-		"How long that took; 0: not yet."},
+		"Duration of the last epoch change; 0 while it lasts."},
 	{"weft_cluster_change_pages_reported", GAUGE,
 		"cluster.coherence.change.pages_reported",
-		"Pages that this node told others that it has."},
+		"Pages that this node reported to their homes in the last epoch change."},
 	{"weft_cluster_change_pages_heard", GAUGE, "cluster.coherence.change.pages_heard",
-		"Pages that others told it of."},
+		"Pages that other nodes reported to this node in the last epoch change."},
 	{"weft_coherence_pages", GAUGE, "cluster.coherence.pages",
-		"Pages that this node knows something of beyond its frame."},
+		"Pages with a record in this node's directory."},
 	{"weft_coherence_pages_awake", GAUGE, "cluster.coherence.pages_awake",
-		"Of these, those that something goes on with."},
+		"Page records with an operation under way."},
 	{"weft_coherence_record_bytes", GAUGE, "cluster.coherence.record_bytes",
-		"Memory of what it knows of them."},
+		"Memory of the page records."},
 	{"weft_coherence_deferred_total", COUNTER, "cluster.coherence.deferred",
-		"Asks that had to wait here."},
+		"Requests of other nodes that had to wait on this node."},
 	{"weft_coherence_gives_tried_again_total", COUNTER,
 		"cluster.coherence.gives_tried_again",
-		"Tries to give a page up, after the first."},
+		"Repeated attempts to revoke a page from this node."},
 	{"weft_coherence_ease_looks_total", COUNTER, "cluster.coherence.ease_looks",
-		"Looks at asks that wait long for this node's kernel to drop a page."},
+		"Checks of requests that wait long for this node's kernel to drop a page."},
 	{"weft_coherence_eased_unheard_total", COUNTER, "cluster.coherence.eased_unheard",
-		"Of these, what was dropped and had not been told of."},
+		"Checks that found the page dropped without a notification (a fault of weft)."},
 	{"weft_coherence_forced_total", COUNTER, "cluster.coherence.forced",
-		"Pages given away that had arrived and were not used."},
+		"Pages that were revoked before the operation that had fetched them used them."},
 	{"weft_coherence_given_back_total", COUNTER, "cluster.coherence.given_back",
-		"Pages given away while the call that got them waited for others."},
+		"Pages that were revoked while the operation that had fetched them waited for "
+		"others."},
 	{"weft_coherence_alone_again_total", COUNTER, "cluster.coherence.alone_again",
-		"Pages of this node's shard that nobody else shares any more."},
+		"Pages of this node's shard whose last other sharer has dropped them."},
 	{"weft_coherence_taken_over_total", COUNTER, "cluster.coherence.taken_over",
-		"Dirty pages of others that this home has taken over."},
+		"Dirty pages that this home adopted from evicting nodes."},
 	{"weft_coherence_declined_total", COUNTER, "cluster.coherence.declined",
-		"Evictions that this home has declined."},
+		"Evictions that this home declined."},
 	{"weft_coherence_downgrades_total", COUNTER, "cluster.coherence.downgrades",
-		"Pages at rest that this node had alone and shares from then on."},
+		"Idle pages that this node downgraded from exclusive to shared."},
 };
 
 /* Of each other node, by its object in cluster.nodes. */
 static const struct metric peer_metrics[] = {
-	{"weft_peer_up", GAUGE, "up", "1: connected with the other node."},
+	{"weft_peer_up", GAUGE, "up", "1 if the other node is connected."},
 	{"weft_peer_unmounted", GAUGE, "unmounted",
-		"1: it is not mounted there any more."},
+		"1 if the volume is no longer mounted on the other node."},
 	{"weft_peer_waiting_requests", GAUGE, "waiting_requests",
 		"Requests of this mount that wait for the other node, which is away."},
 	{"weft_peer_away_seconds", GAUGE, "away_s",
-		"Since it is away; absent while it is up."},
-	{"weft_peer_incarnation", GAUGE, "incarnation", "The start of it that is known."},
+		"Time since the other node is away; absent while it is up."},
+	{"weft_peer_incarnation", GAUGE, "incarnation",
+		"Incarnation (number of the last known start) of the other node."},
 	{"weft_peer_messages_sent_total", COUNTER, "traffic.messages_out",
 		"Messages sent to the other node."},
 	{"weft_peer_messages_received_total", COUNTER, "traffic.messages_in",
-		"Messages that came from it."},
+		"Messages received from the other node."},
 	{"weft_peer_writes_sent_total", COUNTER, "traffic.writes_out",
-		"Writes into its memory."},
+		"One-sided writes into the other node's memory."},
 	{"weft_peer_writes_received_total", COUNTER, "traffic.writes_in",
-		"Writes of it into this node's memory."},
+		"One-sided writes of the other node into this node's memory."},
 	{"weft_peer_reads_sent_total", COUNTER, "traffic.reads_out",
-		"Reads of its memory."},
+		"One-sided reads of the other node's memory."},
 	{"weft_peer_reads_received_total", COUNTER, "traffic.reads_in",
-		"Reads of it of this node's memory."},
+		"One-sided reads of this node's memory by the other node."},
 	{"weft_peer_sent_bytes_total", COUNTER, "traffic.data_bytes_out",
-		"Bytes of data sent to it, without messages."},
+		"Bytes of data sent to the other node, without messages."},
 	{"weft_peer_received_bytes_total", COUNTER, "traffic.data_bytes_in",
-		"Bytes of data that came from it, without messages."},
+		"Bytes of data received from the other node, without messages."},
 	{"weft_peer_send_calls_total", COUNTER, "traffic.calls_out",
-		"System calls that sent them."},
+		"System calls that sent messages and data."},
 	{"weft_peer_receive_calls_total", COUNTER, "traffic.calls_in",
-		"System calls that received them."},
-	{"weft_peer_links_total", COUNTER, "traffic.links", "Links made with it."},
-	{"weft_peer_cuts_total", COUNTER, "traffic.cuts", "Links that ended."},
+		"System calls that received messages and data."},
+	{"weft_peer_links_total", COUNTER, "traffic.links", "Links made with the other node."},
+	{"weft_peer_cuts_total", COUNTER, "traffic.cuts", "Links with the other node that ended."},
 	{"weft_peer_checksum_errors_total", COUNTER, "traffic.checksum_errors",
-		"What came from the node with a wrong checksum: bytes that were changed "
-		"on the way."},
+		"Images and messages received with a wrong checksum: they changed on the way."},
 };
 
 /* Of each storage node: what the asked one has cached of its shard. */
 static const struct metric home_metrics[] = {
-	{"weft_cached_pages", GAUGE, "cached.pages", "Pages cached, by home."},
+	{"weft_cached_pages", GAUGE, "cached.pages", "Pages that this node caches, by their home."},
 	{"weft_cached_exclusive_pages", GAUGE, "cached.exclusive",
-		"Of these, pages that no other node has."},
+		"Cached pages that no other node has."},
 	{"weft_cached_dirty_pages", GAUGE, "cached.dirty",
-		"Of these, pages newer than their store."},
+		"Cached pages that are newer than their home's store."},
 	{"weft_cached_owed_images", GAUGE, "cached.owed",
-		"Images kept until their home has persisted them."},
+		"Images given up dirty and kept until their home has persisted them."},
 };
 
 /* ---- samples ------------------------------------------------------------------------- */
@@ -269,7 +275,7 @@ static void put_labels(FILE *to, const json_t *status)
 		fprintf(to, ",node=\"%" JSON_INTEGER_FORMAT "\"", node);
 }
 
-static const json_t *find(const json_t *o, const char *path)
+static const json_t *find_path(const json_t *o, const char *path)
 {
 	char key[32];
 
@@ -327,7 +333,7 @@ static void put_metric(FILE *to, const struct metric *m, const json_t *statuses)
 
 	json_array_foreach(statuses, i, status)
 	{
-		const json_t *value = find(status, m->path);
+		const json_t *value = find_path(status, m->path);
 
 		if (!value)
 			continue;
@@ -348,9 +354,9 @@ static void put_nodes(FILE *to, const struct metric *m, const char *label,
 
 	json_array_foreach(statuses, i, status)
 	{
-		json_array_foreach(find(status, "cluster.nodes"), n, node)
+		json_array_foreach(find_path(status, "cluster.nodes"), n, node)
 		{
-			const json_t *value = find(node, m->path);
+			const json_t *value = find_path(node, m->path);
 
 			if (!value || !json_object_get(node, condition))
 				continue;
@@ -375,8 +381,8 @@ static void put_messages(FILE *to, const json_t *statuses)
 
 	json_array_foreach(statuses, i, status)
 	{
-		json_object_foreach(
-			(json_t *)find(status, "cluster.coherence.sent"), type, value)
+		json_object_foreach((json_t *)find_path(status, "cluster.coherence.sent"),
+			type, value)
 		{
 			put_metric_family(to, &m, &begun);
 			fputs(m.name, to);
@@ -394,7 +400,7 @@ static void put_info(FILE *to, const json_t *statuses)
 	json_t *status;
 	size_t i;
 
-	put_family(to, "weft_info", "gauge", "1. What is mounted where.");
+	put_family(to, "weft_info", "gauge", "Always 1. The labels name the volume and its mount.");
 	json_array_foreach(statuses, i, status)
 	{
 		fputs("weft_info", to);

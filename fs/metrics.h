@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a daemon says of itself (status.c), as Prometheus reads it: text of the exposition
- * format, and a listener that serves it over HTTP.
+ * The daemon's status (status.c) for Prometheus: text of the exposition format, and a server for it
+ * over HTTP.
  *
- * Names, types and units are a promise: docs/operations.md, "Metrics".
+ * Names, types and units are stable: docs/operations.md, "Metrics".
  */
 #ifndef WEFT_FS_METRICS_H
 #define WEFT_FS_METRICS_H
@@ -14,25 +14,25 @@
 
 #include "engine/common/base.h"
 
-/*
- * Prints the metrics of all of `statuses`, an array of what status_build makes: each
- * family once, a sample for each status that has it.
- */
+/* Prints the metrics of `statuses`, an array of values of status_build. Prints each family once,
+ * with a sample for each status that has it. */
 void metrics_print(FILE *to, const json_t *statuses);
 
-#define METRICS_ADDRESS_MAX 64 /* of "[IPV6]:PORT", with the end */
+#define METRICS_ADDRESS_MAX 64 /* number of bytes of "[IPV6]:PORT", with the NUL */
 
-/* Is it IPV4:PORT or [IPV6]:PORT? Numbers only: nobody is asked. */
+/* Returns true if the address is IPV4:PORT or [IPV6]:PORT. Accepts numbers only, so no name service
+ * is used. */
 bool metrics_address_valid(const char *address);
 
 struct metrics_server;
 /*
- * GET /metrics at this address answers with what `status` (of control.h's kind) says then.
- * Bounded in connections, memory and time for each. To be closed before what `status` uses goes.
+ * Serves GET /metrics at this address from the current result of `status` (a control_fn).
+ * Connections, memory and time of each are bounded. Close the server before the objects that
+ * `status` uses.
  */
 int metrics_server_open(struct metrics_server **out, const char *address,
 	json_t *(*status)(void *arg), void *arg, struct weft_error *err);
-/* Waits for answers that are being made. NULL is fine. */
+/* Waits for answers under way. NULL is allowed. */
 void metrics_server_close(struct metrics_server *s);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP listener of -o metrics: libmicrohttpd, one thread, GET and HEAD of /metrics and
- * nothing else. Whoever can reach the address may ask, and may send anything: connections, the
- * memory of each and the time it may be silent are bounded (invariants 9, 10), and one
- * address has no more than its part of them.
+ * The HTTP server of -o metrics: libmicrohttpd, one thread, GET and HEAD of /metrics only. Any
+ * client that reaches the address may send any bytes. The number of connections, the memory of each
+ * and its time of silence are bounded (invariants 9, 10). One address gets only its share of them.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -75,7 +74,7 @@ bool metrics_address_valid(const char *address)
 
 /* ---- answers ----------------------------------------------------------------------------- */
 
-/* To be freed; NULL: no memory. */
+/* The caller frees the result. NULL: no memory. */
 static char *metrics_text(struct metrics_server *s, size_t *bytes)
 {
 	json_t *status = s->status(s->arg), *statuses = json_array();
@@ -131,7 +130,7 @@ static enum MHD_Result answer_metrics(
 	return rc;
 }
 
-/* Called when the header is there, and again at the end of the body: there must be none. */
+/* Called when the header is complete, and again at the end of the body, which must be empty. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection,
 	const char *path, const char *method, const char *version, const char *body,
 	size_t *body_bytes, void **state)
@@ -152,7 +151,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection,
 	return answer_metrics(arg, connection);
 }
 
-/* What clients do wrong is no news. */
+/* Errors of clients are not logged. */
 static void on_log(void *arg, const char *format, va_list list)
 {
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mounting without libfuse's help: libfuse 3.14 would read and write the device itself,
- * and the shim (shim.h) needs to see every message first, INIT included.
+ * Mounts without libfuse. libfuse 3.14 would read and write the device itself, but the shim
+ * (shim.h) must see each message first, also INIT.
  *
- * Root mounts with mount(2). Others go through fusermount3, which is setuid and hands the
+ * Root mounts with mount(2). Other users mount with fusermount3, which is setuid and passes the
  * device over a socket.
  */
 #include "fs/mount.h"
@@ -35,15 +35,15 @@ static int mount_as_root(
 {
 	char data[160];
 	int fd;
-	int ret;
+	int rc;
 
 	fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	if (fd < 0) {
-		ret = -errno;
-		return weft_error(err, ret,
+		rc = -errno;
+		return weft_error(err, rc,
 			"cannot open /dev/fuse: %s; is the fuse module loaded (modprobe "
 			"fuse)?",
-			strerror(-ret));
+			strerror(-rc));
 	}
 	snprintf(data, sizeof(data),
 		"fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions,max_"
@@ -51,10 +51,10 @@ static int mount_as_root(
 		fd, getuid(), getgid(), FUSE_IO_MAX,
 		o->allow_other ? ",allow_other" : "");
 	if (mount(source, o->directory, "fuse.weft", mount_flags(o), data) < 0) {
-		ret = -errno;
+		rc = -errno;
 		close(fd);
 		return weft_error(
-			err, ret, "cannot mount on %s: %s", o->directory, strerror(-ret));
+			err, rc, "cannot mount on %s: %s", o->directory, strerror(-rc));
 	}
 	return fd;
 }
@@ -110,8 +110,8 @@ static int wait_for(pid_t child)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
 }
 
-/* For one of fusermount3's options: its commas and backslashes are not the list's. */
-static char *escaped(const char *text)
+/* Escapes a value for fusermount3: its commas and backslashes do not separate options. */
+static char *escape_option(const char *text)
 {
 	char *copy = malloc(2 * strlen(text) + 1);
 	char *p = copy;
@@ -126,10 +126,10 @@ static char *escaped(const char *text)
 	return copy;
 }
 
-/* What fusermount3 is to be told with -o; NULL without memory. The caller frees it. */
+/* Returns the options for fusermount3 -o, or NULL without memory. The caller frees it. */
 static char *user_options(const struct mount_options *o, const char *source)
 {
-	char *name = escaped(source);
+	char *name = escape_option(source);
 	char *options = NULL;
 
 	if (name && asprintf(&options,
@@ -148,7 +148,7 @@ static char *user_options(const struct mount_options *o, const char *source)
 }
 
 /* Runs fusermount3 -o OPTIONS -- DIRECTORY and takes the device that it opens. */
-static int fusermount(char *directory, char *options, struct weft_error *err)
+static int run_fusermount(char *directory, char *options, struct weft_error *err)
 {
 	char *argv[] = {(char *)"fusermount3", (char *)"-o", options, (char *)"--",
 		directory, NULL};
@@ -189,7 +189,7 @@ static int mount_as_user(
 
 	if (!options)
 		return weft_error(err, -ENOMEM, "no memory for the mount options");
-	fd = fusermount(o->directory, options, err);
+	fd = run_fusermount(o->directory, options, err);
 	free(options);
 	return fd;
 }
@@ -211,7 +211,7 @@ void fuse_mount_tune(const struct mount_options *o)
 
 	if (stat(o->directory, &st) < 0)
 		return;
-	/* INIT can only lower the kernel's 128 KiB; the device's own knob raises it. */
+	/* INIT can only lower the kernel's 128 KiB. The device's own setting raises it. */
 	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb",
 		major(st.st_dev), minor(st.st_dev));
 	fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -229,13 +229,13 @@ static bool is_mount_point(const char *directory)
 	struct stat here, above;
 
 	snprintf(parent, sizeof(parent), "%s/..", directory);
-	/* A dead daemon's mount does not answer, but is one. */
+	/* The mount of an ended daemon does not answer, but is a mount. */
 	if (stat(directory, &here) < 0 || stat(parent, &above) < 0)
 		return true;
 	return here.st_dev != above.st_dev;
 }
 
-/* What fusermount3 said when it failed, which its exit code does not tell apart. */
+/* Maps the message of a failed fusermount3 to an error, because its exit code does not differ. */
 static int unmount_refused(const char *said)
 {
 	if (strstr(said, "busy"))
@@ -256,7 +256,7 @@ static _Noreturn void exec_unmount(int said, const char *directory, bool lazy)
 	_exit(127);
 }
 
-/* All that comes until the other end is closed, as far as there is room; a string. */
+/* Reads until the other end is closed, as far as there is room. Makes a string. */
 static void read_text(int fd, char *out, size_t cap)
 {
 	char rest[256];
@@ -278,7 +278,7 @@ static int unmount_as_user(const char *directory, bool lazy)
 	char said[512];
 	int ends[2];
 	pid_t child;
-	int ret;
+	int rc;
 
 	if (!is_mount_point(directory))
 		return -EINVAL;
@@ -288,15 +288,15 @@ static int unmount_as_user(const char *directory, bool lazy)
 	if (child == 0)
 		exec_unmount(ends[1], directory, lazy);
 	close(ends[1]);
-	ret = child < 0 ? -EAGAIN : 0;
+	rc = child < 0 ? -EAGAIN : 0;
 	if (child > 0)
 		read_text(ends[0], said, sizeof(said));
 	close(ends[0]);
 	if (child > 0 && wait_for(child) < 0) {
-		ret = unmount_refused(said);
-		weft_log(ret == -EBUSY ? 7 : 4, "%s", said);
+		rc = unmount_refused(said);
+		weft_log(rc == -EBUSY ? 7 : 4, "%s", said);
 	}
-	return ret;
+	return rc;
 }
 
 int fuse_mount_close(const char *directory, bool lazy)

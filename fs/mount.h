@@ -7,6 +7,9 @@
 
 /* Largest READ and WRITE that the kernel sends, in bytes. */
 #define FUSE_IO_MAX (1u << 20)
+/* Size of the pages of the largest request, in bytes. The memory of a program may begin within a
+ * page, so there is one page more. A kernel's page has up to 64 KiB. */
+#define FUSE_PAYLOAD_MAX (FUSE_IO_MAX + (64u << 10))
 /* Read-ahead asked of the kernel, in bytes: a few requests of the largest size. */
 #define FUSE_READ_AHEAD (4u << 20)
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The -o options: what they mean, their bounds, and what is said about a wrong one.
+ * The -o options: their meaning, their limits, and messages about wrong ones.
  *
- * Nothing from the command line or fstab is used unchecked (invariant 9).
+ * All input from the command line and fstab is checked (invariant 9).
  */
 #include "fs/options.h"
 
@@ -21,7 +21,7 @@
 #define LOG_INTERVAL_MAX_S      3600
 #define TIMEOUT_MAX_S           86400
 
-/* A word without a value that sets or clears mount(2) flags. */
+/* An option without a value that sets or clears mount(2) flags. */
 struct flag_word {
 	const char *word;
 	unsigned long set;
@@ -46,7 +46,7 @@ static const struct flag_word flag_words[] = {
 	{"loud", 0, MS_SILENT},
 };
 
-/* A word without a value that sets a field. */
+/* An option without a value that sets a field. */
 struct bool_word {
 	const char *word;
 	size_t field; /* a bool of struct mount_options */
@@ -65,17 +65,15 @@ static const struct bool_word bool_words[] = {
 	{"noallow_other", FIELD(allow_other), false},
 };
 
-/*
- * Words that mount(8) documents for every filesystem, and mount options of FUSE, without an
- * effect here: mount(8) has acted on them, they ask for what is always so, or they are hints.
- */
+/* Options without an effect here, of mount(8) for every filesystem, or of FUSE. Either mount(8) has
+ * applied them, or they are always in force, or they are hints. */
 static const char *const ignored_words[] = {
 	"defaults", "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users",
 	"nousers", "owner", "noowner", "group", "nogroup", "default_permissions",
 	"acl", /* always */
 	"user_xattr", "lazytime", "nolazytime", "iversion", "noiversion",
 	"mand",                             /* Linux has no mandatory locks any more */
-	"nomand", "norelatime",             /* Linux takes relatime all the same */
+	"nomand", "norelatime",             /* Linux uses relatime all the same */
 	"discard", "nodiscard", "seclabel", /* shown by the kernel */
 };
 
@@ -91,7 +89,7 @@ static const char *const ignored_prefixes[] = {
 	"uhelper=",
 	"helper=",
 	"subtype=",
-	/* The kernel shows these of a FUSE mount, and mount(8) repeats them in a remount. */
+	/* The kernel shows these for a FUSE mount, and mount(8) repeats them in a remount. */
 	"fd=",
 	"rootmode=",
 	"user_id=",
@@ -242,7 +240,7 @@ static bool is_ignored(const char *word)
 	return false;
 }
 
-/* ---- words ------------------------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------------------ */
 
 static const char *const atime_words[] = {
 	[OPS_RELATIME] = "relatime",
@@ -286,7 +284,7 @@ static bool parse_simple(struct mount_options *o, const char *word)
 	return parse_atime(o, word) || is_ignored(word);
 }
 
-/* A word with a value. */
+/* An option with a value. */
 static const struct value_word {
 	const char *word;
 	int (*parse)(struct mount_options *o, const char *value, struct weft_error *err);
@@ -342,14 +340,14 @@ int mount_options_parse(struct mount_options *o, const char *list, struct weft_e
 	char *copy = strdup(list);
 	char *rest = copy;
 	char *word;
-	int ret = 0;
+	int rc = 0;
 
 	if (!copy)
 		return weft_error(err, -ENOMEM, "no memory for the options");
-	while (ret == 0 && (word = strsep(&rest, ",")))
-		ret = parse_word(o, word, err);
+	while (rc == 0 && (word = strsep(&rest, ",")))
+		rc = parse_word(o, word, err);
 	free(copy);
-	return ret;
+	return rc;
 }
 
 void mount_options_print(const struct mount_options *o, char *buf, size_t cap)

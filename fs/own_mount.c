@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory is opened by its file handle, so no path leads there that others could change
- * meanwhile, and no mount on the way hides it. Nothing stays open: a descriptor would keep the
+ * Opens directories by their file handles. So no path is used that other programs could change
+ * meanwhile, and mounts on the way do not hide them. No descriptor stays open: it would keep the
  * mount from being unmounted.
  */
 #include "fs/own_mount.h"
@@ -16,7 +16,7 @@
 
 #include "fs/session_internal.h"
 
-/* As fuse_encode_fh() makes it, without the parent. */
+/* The format of fuse_encode_fh(), without the parent. */
 #define HANDLE_INO64_GEN 0x81
 #define HANDLE_BYTES     12
 
@@ -28,7 +28,7 @@ static bool is_ours(struct session *s, int fd)
 	       makedev(st.stx_dev_major, st.stx_dev_minor) == s->at_device;
 }
 
-/* The mount's root, or -errno: also if the path does not lead to it any more. */
+/* Returns the mount's root, or -errno, also if the path leads elsewhere by now. */
 static int root_open(struct session *s)
 {
 	int fd;
@@ -44,7 +44,7 @@ static int root_open(struct session *s)
 	return -ENODEV;
 }
 
-/* Its descriptor, or -errno. */
+/* Returns a descriptor of the directory, or -errno. */
 static int directory_open(int root, uint64_t ino, uint32_t generation)
 {
 	union {
@@ -59,7 +59,7 @@ static int directory_open(int root, uint64_t ino, uint32_t generation)
 	return fd < 0 ? -errno : fd;
 }
 
-static int look(int dir, struct ops_name name)
+static int stat_entry(int dir, struct ops_name name)
 {
 	char text[DISK_NAME_MAX + 1] = {0};
 	struct stat st;
@@ -81,7 +81,7 @@ int own_mount_look(
 	if (root < 0)
 		return root;
 	fd = dir == DISK_INO_ROOT ? root : directory_open(root, dir, generation);
-	ret = fd < 0 ? fd : look(fd, name);
+	ret = fd < 0 ? fd : stat_entry(fd, name);
 	if (fd >= 0 && fd != root)
 		close(fd);
 	close(root);

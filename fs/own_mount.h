@@ -6,13 +6,13 @@
 #include "fs/session.h"
 
 /*
- * Looks the name up in the directory with that number, as a program would, so that Linux moves
- * the dentry of a directory to where it is found. 0; -ESTALE: not now, since a lock is held that
- * Linux only tries to get; or another -errno. Other workers must be free to answer the requests
- * that this makes. Waits.
+ * Looks the name up in directory `dir`, as a program would. Linux then moves the dentry of a
+ * directory to the place where it is found. Returns 0 or -errno. -ESTALE: not now, because Linux
+ * only tries to get a lock that is held. This makes requests, so other workers must be free to
+ * answer them. Waits.
  */
 int own_mount_look(struct session *s, uint64_t dir, uint32_t generation, struct ops_name name);
-/* Is the thread one of this process? Does not wait. */
+/* Returns true if the thread belongs to this process. Never waits. */
 bool own_mount_is_own(uint32_t thread);
 
 #endif

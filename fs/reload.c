@@ -1,55 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The cluster file is read again while the volume is mounted: nodes that were added to it
- * are taken in. Where anything is wrong with it, or differs in what cannot change, nothing
- * happens but that it is said.
- */
+/* Reads the cluster file again while the volume is mounted, and adds new nodes. If the file is
+ * wrong, or differs in a part that cannot change, this only reports it. */
 #include <errno.h>
 #include <string.h>
 
 #include "fs/daemon.h"
 
-/* Where there was no other node at the mount there is no network either. */
-static int alone(struct daemon *d, const struct cluster *newer, struct weft_error *err)
+/* Without other nodes at the mount there is no network. */
+static int compare_alone(
+	struct daemon *d, const struct cluster *newer, struct weft_error *err)
 {
 	uint64_t added;
-	int ret = cluster_compare(d->source.cluster, newer, &added, err);
+	int rc = cluster_compare(d->source.cluster, newer, &added, err);
 
-	if (ret == 0 && added)
-		ret = weft_error(err, -EOPNOTSUPP,
+	if (rc == 0 && added)
+		rc = weft_error(err, -EOPNOTSUPP,
 			"%s: the volume was mounted as one of a single node, which "
 			"listens to no other: unmount it and mount it again with this "
 			"file",
 			cluster_path(newer));
-	return ret;
+	return rc;
 }
 
-static int reload(struct daemon *d, uint64_t *added, struct weft_error *err)
+static int reload_file(struct daemon *d, uint64_t *added, struct weft_error *err)
 {
 	struct cluster *newer;
-	int ret;
+	int rc;
 
 	if (!d->source.cluster)
 		return weft_error(err, -EINVAL,
 			"%s was mounted without a cluster file, and cannot have other "
 			"nodes",
 			d->options.store);
-	ret = cluster_open(&newer, cluster_path(d->source.cluster), 0, err);
-	if (ret < 0)
-		return ret;
+	rc = cluster_open(&newer, cluster_path(d->source.cluster), 0, err);
+	if (rc < 0)
+		return rc;
 	rt_mutex_lock(&d->reload_lock);
-	ret = d->member ? member_reload(d->member, newer, added, err)
-			: alone(d, newer, err);
-	if (ret == 0) {
-		ret = fs_nodes_added(d->fs);
-		if (ret < 0)
-			weft_error(err, ret, "cannot start a task: %s", strerror(-ret));
+	rc = d->node ? node_reload(d->node, newer, added, err)
+		     : compare_alone(d, newer, err);
+	if (rc == 0) {
+		rc = fs_nodes_added(d->fs);
+		if (rc < 0)
+			weft_error(err, rc, "cannot start a task: %s", strerror(-rc));
 	}
-	if (ret == 0 && d->member)
-		member_reloaded(d->member);
+	if (rc == 0 && d->node)
+		node_reloaded(d->node);
 	rt_mutex_unlock(&d->reload_lock);
 	cluster_close(newer);
-	return ret;
+	return rc;
 }
 
 json_t *reload_cluster(void *arg)
@@ -59,9 +57,9 @@ json_t *reload_cluster(void *arg)
 	uint64_t added = 0;
 	json_t *ids, *text;
 
-	if (reload(d, &added, &err) < 0) {
-		weft_log(4, "the cluster file was not taken in: %s", err.text);
-		/* what the file says need not be UTF-8; jansson refuses what is not */
+	if (reload_file(d, &added, &err) < 0) {
+		weft_log(4, "the cluster file was not reloaded: %s", err.text);
+		/* The file's text need not be UTF-8, which jansson requires. */
 		text = json_string(err.text)
 			       ?: json_string("the cluster file is wrong; the log of "
 					      "weftd says where");

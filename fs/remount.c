@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a remount changes is read from the kernel's mount table, proc(5)'s mountinfo.
+ * Reads changes by a remount from the kernel's mount table, mountinfo of proc(5).
  *
- * The kernel keeps the flags of a mount to itself, but some are the daemon's to follow: when
+ * The kernel does not send the flags of a mount to the daemon. Two of them concern the daemon: when
  * reading sets access times, and whether a change of names is durable at once. The mount is
- * known by its id, so neither moving it nor mounting over it misleads.
+ * identified by its id, so moving it or mounting over it does no harm.
  */
 #include "fs/remount.h"
 
@@ -18,7 +18,7 @@
 
 #define TABLE "/proc/self/mountinfo"
 
-/* Takes the words in; either of a line's two lists may say "ro". */
+/* Applies the options. "ro" may be in either of a line's two lists. */
 static void take_list(struct mount_options *now, char *list)
 {
 	bool read_only = now->read_only;
@@ -26,14 +26,12 @@ static void take_list(struct mount_options *now, char *list)
 
 	now->read_only = false;
 	while ((word = strsep(&list, ",")))
-		(void)mount_options_parse(now, word, NULL); /* some are FUSE's own */
+		(void)mount_options_parse(now, word, NULL); /* some options are FUSE's own */
 	now->read_only |= read_only;
 }
 
-/*
- * ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - TYPE SOURCE SUPER-OPTIONS
- * False: another mount's line, or none at all.
- */
+/* ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - TYPE SOURCE SUPER-OPTIONS Returns false for a line
+ * of another mount, or one that is none. */
 static bool take_line(const char *line, uint64_t mount_id, struct mount_options *now)
 {
 	const char *second = strstr(line, " - "); /* spaces within fields are escaped */
@@ -52,7 +50,7 @@ static bool take_line(const char *line, uint64_t mount_id, struct mount_options 
 	return ours;
 }
 
-/* What the table says of our mount; false: nothing. */
+/* Reads the mount's options from the table. Returns false if it is not there. */
 static bool read_table(const struct remount *r, struct mount_options *now)
 {
 	FILE *f = fopen(TABLE, "re");
@@ -60,7 +58,7 @@ static bool read_table(const struct remount *r, struct mount_options *now)
 	size_t room = 0;
 	bool found = false;
 
-	/* The table has no word for strictatime. */
+	/* The table does not show strictatime. */
 	*now = (struct mount_options){.atime = OPS_STRICTATIME};
 	while (f && !found && getline(&line, &room, f) >= 0)
 		found = take_line(line, r->mount_id, now);
@@ -70,14 +68,15 @@ static bool read_table(const struct remount *r, struct mount_options *now)
 	return found;
 }
 
-static void remember(struct remount *r, const struct mount_options *now)
+static void remember_options(struct remount *r, const struct mount_options *now)
 {
 	r->read_only = now->read_only;
 	r->atime = now->atime;
 	r->flags = now->flags;
 }
 
-/* Of the mount that the path leads to; 0: not known. Asks no filesystem. */
+/* Returns the id of the mount to which the path leads; 0: not known. Makes no request to a
+ * filesystem. */
 static uint64_t mount_id_of(const char *directory)
 {
 	struct statx st;
@@ -103,7 +102,7 @@ void remount_watch(struct remount *r, const char *directory)
 		return;
 	r->table = open(TABLE, O_RDONLY | O_CLOEXEC);
 	if (r->table >= 0 && read_table(r, &now)) {
-		remember(r, &now);
+		remember_options(r, &now);
 		return;
 	}
 	weft_log(7, TABLE " does not tell of %s: %s", directory, strerror(errno));
@@ -125,6 +124,6 @@ bool remount_look(struct remount *r, struct mount_options *o)
 	if (now.atime != r->atime)
 		o->atime = now.atime;
 	o->flags ^= now.flags ^ r->flags;
-	remember(r, &now);
+	remember_options(r, &now);
 	return true;
 }

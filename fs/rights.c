@@ -10,7 +10,7 @@
 static const unsigned kept[] = {
 	CAP_SYS_ADMIN, /* mount and umount; fusectl; FUSE over io_uring */
 	CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, /* stores and keys of others, its own mount */
-	CAP_SYS_PTRACE,       /* where threads of programs sleep (asker.c) */
+	CAP_SYS_PTRACE,       /* where threads of programs sleep (thread_state.c) */
 	CAP_IPC_LOCK,         /* memory registered with cards and rings, and the key */
 	CAP_SYS_RESOURCE,     /* PR_SET_IO_FLUSHER */
 	CAP_NET_BIND_SERVICE, /* a port below 1024 in the cluster file */

@@ -6,8 +6,9 @@
 #include "engine/common/base.h"
 
 /*
- * Drops all capabilities but those that weftd uses, for good, and for what it starts. To be called while the
- * process has one thread: Linux keeps capabilities by thread. Of an ordinary user there is nothing to drop.
+ * Drops all capabilities that weftd does not use, for good, also for child processes. Call it while
+ * the process has one thread: Linux keeps capabilities by thread. An ordinary user's process has
+ * none to drop.
  */
 void rights_drop(void);
 

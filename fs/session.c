@@ -2,10 +2,10 @@
 /*
  * The receive loop and its elastic workers.
  *
- * Memory (invariant 10): a worker's buffer must be able to take the largest WRITE, but is
- * only resident where it was used. At most fat_busy_max() requests with large
- * payloads, plus the workers then idle, are in memory at a time; past that, requests wait
- * in the kernel. No request of a volume waits for another one, so this cannot deadlock.
+ * Memory (invariant 10): a worker's buffer must have room for the largest WRITE, but is only
+ * resident where it was used. At most fat_busy_max() requests with large payloads are in memory at
+ * a time, plus the workers then idle. Further requests wait in the kernel. A request of a volume
+ * never waits for another one, so this cannot deadlock.
  */
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
@@ -19,7 +19,7 @@
 #include "fs/aside.h"
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
-#include "fs/sharer.h"
+#include "fs/notify.h"
 #include "fs/waits.h"
 
 static void worker_run(void *arg);
@@ -37,7 +37,7 @@ void session_note_workers(struct session *s, int change)
 			&s->counters.workers_most, now, memory_order_relaxed);
 }
 
-/* A free slot, or NULL. A worker that has retired is past its last use of the session. */
+/* Returns a free slot, or NULL. A worker that has retired does not use the session any more. */
 static struct worker *slot_take(struct session *s)
 {
 	unsigned max = session_shared(s) ? SESSION_WORKERS_MAX : SESSION_WORKERS_ALONE;
@@ -55,11 +55,11 @@ static struct worker *slot_take(struct session *s)
 	return NULL;
 }
 
-/* Not after the end: session_free looks through the slots once. */
+/* Fails after the end: session_free goes through the slots once. */
 static int worker_add(struct session *s)
 {
 	struct worker *w;
-	int ret = -EAGAIN;
+	int rc = -EAGAIN;
 
 	rt_mutex_lock(&s->lock);
 	w = session_ended(s) ? NULL : slot_take(s);
@@ -70,20 +70,20 @@ static int worker_add(struct session *s)
 		atomic_store(&s->slots, (uint32_t)(w - s->workers) + 1);
 	w->buffer = rt_alloc_pages(SESSION_BUFFER_BYTES);
 	if (!w->buffer) {
-		ret = -ENOMEM;
+		rc = -ENOMEM;
 		goto out_unlock;
 	}
 	w->state = WORKER_RUNNING;
 	session_note_workers(s, 1);
-	ret = rt_task_spawn(&w->task, "weft-fuse", worker_run, w);
-	if (ret < 0) {
+	rc = rt_task_spawn(&w->task, "weft-fuse", worker_run, w);
+	if (rc < 0) {
 		session_note_workers(s, -1);
 		w->state = WORKER_NONE;
 		rt_free_pages(w->buffer, SESSION_BUFFER_BYTES);
 	}
 out_unlock:
 	rt_mutex_unlock(&s->lock);
-	return ret;
+	return rc;
 }
 
 /* The worker's last act. */
@@ -122,7 +122,7 @@ static void buffer_idle(struct worker *w)
 	atomic_fetch_sub(&s->fat_busy, 1);
 	if (atomic_fetch_add(&s->fat_idle, 1) < SESSION_FAT_IDLE_MAX)
 		return;
-	/* Enough stay resident: the one longest unused goes back to the system. */
+	/* If enough buffers stay resident, the one longest unused goes back to the system. */
 	rt_mutex_lock(&s->lock);
 	for (struct worker *p = s->parked_last; p; p = p->below)
 		if (p->fat)
@@ -151,7 +151,7 @@ static uint64_t request_serve(
 		return end;
 	}
 	opcode = in->opcode < SESSION_OPCODES ? in->opcode : 0;
-	sharer_heard(s, in);
+	notify_heard(s, in);
 	if (!shim_receive(s, in)) {
 		struct fuse_buf buf = {.mem = in, .size = length, .fd = -1};
 
@@ -163,10 +163,8 @@ static uint64_t request_serve(
 	return end;
 }
 
-/*
- * Counted in `busy` before `closed` is looked at, and the other way round in
- * session_quiesce (both sequentially consistent): one of the two sees the other.
- */
+/* `busy` is incremented before `closed` is read, and in session_quiesce the other way round (both
+ * sequentially consistent). So one of the two sees the other. */
 uint64_t session_serve(
 	struct session *s, struct fuse_in_header *in, size_t length, uint64_t begin)
 {
@@ -195,7 +193,8 @@ void session_release(struct session *s)
 		rt_wake(&s->busy, INT_MAX);
 }
 
-/* The kernel ended the connection (every worker learns it); tells the main task once. */
+/* Notes that the kernel has ended the connection. Each worker learns of it. Notifies the main task
+ * once. */
 static void session_note_end(struct session *s, int error)
 {
 	uint64_t one = 1;
@@ -210,7 +209,7 @@ static void session_note_end(struct session *s, int error)
 
 /* ---- the turn ---------------------------------------------------------------------- */
 
-/* Takes the turn or joins those who wait for it. False: enough others do. */
+/* Takes the turn, or joins the workers that wait for it. Returns false if enough workers wait. */
 static bool turn_ask(struct worker *w)
 {
 	struct session *s = w->session;
@@ -231,10 +230,8 @@ static bool turn_ask(struct worker *w)
 	return stays;
 }
 
-/*
- * Waits for the turn. Who is woken may find it taken by one that was awake: that costs no
- * one time. False: the worker is not needed.
- */
+/* Waits for the turn. A woken worker may find that another one has taken the turn. That delays no
+ * request. Returns false if the worker is not needed. */
 static bool turn_take(struct worker *w)
 {
 	while (!w->has_turn) {
@@ -252,7 +249,7 @@ static uint32_t fat_busy_max(struct session *s)
 	return session_shared(s) ? SESSION_FAT_BUSY_SHARED : SESSION_FAT_BUSY_MAX;
 }
 
-/* Called before the worker's task waits, too: must not wait for anything but `lock`. */
+/* Also called before the worker's task waits. Must wait only for `lock`. */
 static void turn_pass(void *arg)
 {
 	struct worker *w = arg, *next;
@@ -272,11 +269,10 @@ static void turn_pass(void *arg)
 	if (next)
 		rt_wake(&next->woken, 1);
 	else if (atomic_load(&s->fat_busy) < fat_busy_max(s))
-		worker_add(s); /* at the bound, or without memory, the present ones must
-				  do */
+		worker_add(s); /* at the limit, or without memory, the existing workers must do */
 }
 
-/* Requests that keep a processor busy for long without waiting. */
+/* Returns true for requests that use a processor for long without waiting. */
 static bool request_is_long(const struct worker *w, size_t length)
 {
 	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
@@ -294,17 +290,15 @@ static bool request_is_long(const struct worker *w, size_t length)
 	case FUSE_READDIR:
 	case FUSE_READDIRPLUS:
 		return true;
-	case FUSE_BATCH_FORGET: /* of each inode the kernel is asked */
-		return w->session->keeps;
+	case FUSE_BATCH_FORGET: /* may notify the kernel of each inode */
+		return w->session->keeps || fs_opens_hidden(w->session->fs);
 	default:
 		return false;
 	}
 }
 
-/*
- * Another request is there already: there is work for one more worker. Asked only when
- * this one did not have to be waited for either; a lone client's next one must be.
- */
+/* Returns true if another request waits already, so that one more worker has work. Checked only if
+ * this request did not have to be waited for: the next one of a lone client has to be. */
 static bool more_waits(const struct worker *w, uint64_t begin)
 {
 	struct pollfd p = {.fd = w->session->device, .events = POLLIN};
@@ -314,10 +308,8 @@ static bool more_waits(const struct worker *w, uint64_t begin)
 	return poll(&p, 1, 0) > 0 && (p.revents & POLLIN);
 }
 
-/*
- * Beside a ring the device brings hardly anything but FORGETs, one for each unlink: they
- * are let pile up for a moment, and then come many in one message.
- */
+/* With a ring, the device brings almost only FORGETs, one for each unlink. They collect for a
+ * moment, and then many come in one message. */
 static void forgets_gather(struct session *s, uint32_t opcode)
 {
 	if ((opcode == FUSE_FORGET || opcode == FUSE_BATCH_FORGET) &&
@@ -325,10 +317,8 @@ static void forgets_gather(struct session *s, uint32_t opcode)
 		rt_sleep_ns(SESSION_GATHER_NS);
 }
 
-/*
- * What the worker serves, and for whom (waits.h): said before the turn is passed, since the
- * next to read may get the INTERRUPT, of which there is one. in: NULL, nothing.
- */
+/* Stores the worker's request and its thread (waits.h). Called before the turn is passed: the next
+ * reader may get the INTERRUPT, which is sent once. `in` NULL: none. */
 static void worker_says(struct worker *w, const struct fuse_in_header *in, uint64_t begin)
 {
 	if (likely(!w->session->waits))
@@ -337,7 +327,7 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
 		waits_note_nodes(w->node, in);
 		atomic_store(&w->since_ns, begin);
 		atomic_store(&w->opcode, in->opcode);
-		atomic_store(&w->asker, in->pid);
+		atomic_store(&w->thread, in->pid);
 	}
 	if (!in)
 		atomic_store(&w->awaits, 0);
@@ -345,10 +335,10 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
 }
 
 /*
- * What ends with an error when nobody waits for it any more, if it waits for another node just
- * then: as it would if a page could not be read. Not what must be done because it has
- * happened already (a close, what was stored in the kernel), nor locks, which do not wait here.
- * With mmap=local what was stored waits for others: so it must end with the mount.
+ * Returns true if the request may end with an error, as if a page could not be read. That is done
+ * once its answer is not needed and it waits for another node. False for requests that complete
+ * earlier events (a close, stores in the kernel), and for locks, which do not wait here. With
+ * mmap=local, stores wait for other nodes, so they must end with the mount.
  */
 static bool may_be_unwanted(
 	const struct session *s, const struct fuse_in_header *in, size_t length)
@@ -387,7 +377,7 @@ static bool is_unwanted(void *arg)
 	       session_ended(w->session);
 }
 
-/* Reads with the turn; serves. False: the connection has ended. */
+/* Reads with the turn, and serves. Returns false if the connection has ended. */
 static bool worker_step(struct worker *w)
 {
 	struct session *s = w->session;
@@ -437,7 +427,7 @@ static void worker_run(void *arg)
 	while (turn_take(w))
 		if (!worker_step(w))
 			break;
-	turn_pass(w); /* after the end: so that the next one learns of it */
+	turn_pass(w); /* after the end, so that the next worker learns of it */
 	worker_retire(w);
 }
 
@@ -455,7 +445,7 @@ int session_start(struct session **out, struct fs *fs, int device,
 	char *argv[] = {name, NULL};
 	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
 	struct session *s;
-	int ret;
+	int rc;
 
 	s = rt_alloc(sizeof(*s));
 	if (!s) {
@@ -463,7 +453,7 @@ int session_start(struct session **out, struct fs *fs, int device,
 		return weft_error(err, -ENOMEM, "no memory for the FUSE session");
 	}
 	s->fs = fs;
-	s->shared = fs_volume(fs)->peers != NULL; /* workers ask after fs has gone */
+	s->shared = fs_volume(fs)->peers != NULL; /* workers use it after fs has gone */
 	s->device = device;
 	s->ended_fd = o->ended_fd;
 	s->noted = o->noted;
@@ -471,32 +461,33 @@ int session_start(struct session **out, struct fs *fs, int device,
 	s->waits_owner = o->owner;
 	s->uring_mode = o->uring;
 	if (o->soft_ns && session_shared(s))
-		s->uring_mode = URING_OFF; /* whose requests nobody else can answer */
+		s->uring_mode = URING_OFF; /* other threads cannot answer requests of a ring */
 	s->fuse = fuse_session_new(
 		&args, handlers_table(), sizeof(struct fuse_lowlevel_ops), s);
-	fuse_opt_free_args(&args); /* libfuse copies what it keeps, and adds to ours */
+	fuse_opt_free_args(&args); /* libfuse copies the arguments that it keeps, and adds to
+				    * these */
 	if (!s->fuse) {
-		ret = weft_error(err, -ENOMEM, "libfuse cannot start a session");
+		rc = weft_error(err, -ENOMEM, "libfuse cannot start a session");
 		close(device);
 		goto out_free;
 	}
 	/* From here on fuse_session_destroy closes the device. */
-	ret = fuse_session_custom_io(s->fuse, &custom_io, device);
-	if (ret != 0) {
-		ret = weft_error(err, -EINVAL, "libfuse refuses the device: %d", ret);
+	rc = fuse_session_custom_io(s->fuse, &custom_io, device);
+	if (rc != 0) {
+		rc = weft_error(err, -EINVAL, "libfuse refuses the device: %d", rc);
 		close(device);
 		goto out_destroy;
 	}
 	if (o->uring != URING_ON)
-		sharer_start(s);
-	if (s->keeps) /* an answer would leave after what follows it in its handler */
+		notify_start(s);
+	if (s->keeps) /* an answer would leave after later messages of its handler */
 		s->uring_mode = URING_OFF;
-	ret = session_shared(s) ? waits_start(s, o->soft_ns) : aside_start(s);
-	if (ret == 0)
-		ret = worker_add(s);
-	if (ret < 0) {
-		sharer_stop(s);
-		weft_error(err, ret, "cannot start a worker: %s", strerror(-ret));
+	rc = session_shared(s) ? waits_start(s, o->soft_ns) : aside_start(s);
+	if (rc == 0)
+		rc = worker_add(s);
+	if (rc < 0) {
+		notify_stop(s);
+		weft_error(err, rc, "cannot start a worker: %s", strerror(-rc));
 		goto out_destroy;
 	}
 	*out = s;
@@ -508,7 +499,7 @@ out_destroy:
 	fuse_session_destroy(s->fuse);
 out_free:
 	rt_free(s);
-	return ret;
+	return rc;
 }
 
 bool session_ended(struct session *s)
@@ -521,10 +512,11 @@ void session_quiesce(struct session *s)
 	uint32_t busy;
 
 	atomic_store(&s->closed, true);
-	ops_locks_end(s->fs); /* also of those whose handlers have returned */
+	ops_locks_end(s->fs); /* also of requests whose handlers have returned */
 	while ((busy = atomic_load(&s->busy)) != 0)
 		rt_wait(&s->busy, busy, RT_FOREVER);
-	sharer_stop(s);
+	fs_opens_end(s->fs);
+	notify_stop(s);
 	aside_stop(s);
 }
 
@@ -568,11 +560,6 @@ void session_answers(struct session *s, const char *directory, dev_t device)
 bool session_keeps(struct session *s)
 {
 	return s->keeps;
-}
-
-int session_device(struct session *s)
-{
-	return s->device;
 }
 
 struct fuse_session *session_fuse(struct session *s)

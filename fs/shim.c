@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shim between the kernel and libfuse 3.14: INIT flags added, requests answered that
- * libfuse does not know, fields kept that it throws away. See shim.h.
+ * The shim between the kernel and libfuse 3.14. It adds INIT flags, answers requests that libfuse
+ * does not know, and keeps fields that it drops. See shim.h.
  *
- * The structures of newer protocol versions than Debian 12's <linux/fuse.h> are here
- * under names of our own ("wire_"). Lengths of all messages are checked before use
- * (invariant 9).
+ * Structures of newer protocol versions than Debian 12's <linux/fuse.h> are here under names with
+ * "wire_". Lengths of all messages are checked before use (invariant 9).
  */
 #include "fs/shim.h"
 
@@ -18,19 +17,17 @@
 
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
-#include "fs/sharer.h"
+#include "fs/notify.h"
 #include "fs/waits.h"
 
 #define WIRE_STATX                52           /* opcode, protocol 7.39 */
 #define WIRE_DIRECT_IO_ALLOW_MMAP (1ull << 36) /* INIT flag, protocol 7.39 */
-/*
- * INIT flag, protocol 7.41: idmapped mounts. Requests that create carry the mapped uid and gid then,
- * all others neither (request_uid).
- */
+/* INIT flag, protocol 7.41: idmapped mounts. Requests that create inodes then carry the mapped uid
+ * and gid. Other requests carry neither (request_uid). */
 #define WIRE_ALLOW_IDMAP (1ull << 40)
 
-/* Requests that the kernel has under way at a time. No bound where what a mapping holds is written
- * back by such, and others may wait for that. */
+/* Number of requests that the kernel sends at a time. There is no limit if such requests write the
+ * stores of mappings back, and other requests may wait for that. */
 #define SHARED_BACKGROUND 128
 #define MAPPED_BACKGROUND UINT16_MAX
 
@@ -79,7 +76,7 @@ _Static_assert(sizeof(struct wire_statx) == 256, "the kernel's struct fuse_statx
 _Static_assert(
 	sizeof(struct wire_statx_out) == 288, "the kernel's struct fuse_statx_out");
 
-/* What libfuse does not pass on of the request that this thread is handing to it. */
+/* Fields of this thread's request that libfuse drops. */
 static __thread struct {
 	bool kills_setid;
 	bool is_writeback;
@@ -124,26 +121,24 @@ bool shim_reply(
 		return true;
 	if (writev(s->device, iov, len ? 2 : 1) >= 0)
 		return true;
-	/* ENOENT: whoever asked was killed meanwhile. ENODEV: unmounted. */
+	/* ENOENT: the requesting thread was killed meanwhile. ENODEV: unmounted. */
 	if (errno != ENOENT && errno != ENODEV)
 		weft_log(4, "replying to the kernel failed: %s", strerror(errno));
 	return false;
 }
 
-/*
- * Whether the reply may say so: the kernel then waits until all entries are there. What
- * could fail is done before.
- */
+/* Returns true if the reply may offer io_uring: the kernel then waits until all entries are there.
+ * All steps that could fail come before. */
 static bool uring_wanted(struct session *s)
 {
 	struct uring *u;
-	int ret;
+	int rc;
 
 	if (s->uring_mode == URING_OFF || !(s->shim.offered & WIRE_OVER_IO_URING))
 		return false;
-	ret = uring_open(&u, s);
-	if (ret < 0) {
-		weft_log(5, "FUSE without io_uring: %s", strerror(-ret));
+	rc = uring_open(&u, s);
+	if (rc < 0) {
+		weft_log(5, "FUSE without io_uring: %s", strerror(-rc));
 		return false;
 	}
 	atomic_store_explicit(&s->uring, u, memory_order_release);
@@ -151,9 +146,9 @@ static bool uring_wanted(struct session *s)
 }
 
 /*
- * Adds to the INIT reply what the kernel offers and libfuse does not ask for. The minor
- * version stays libfuse's: the kernel goes by the flags, and by the minor only for
- * layouts older than 7.23.
+ * Adds flags to the INIT reply that the kernel offers and libfuse does not request. The minor
+ * version stays libfuse's. The kernel uses the flags, and the minor only for layouts older than
+ * 7.23.
  */
 static void init_patch(struct session *s, struct fuse_init_out *init)
 {
@@ -165,7 +160,7 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	flags = (flags | wanted) & s->shim.offered;
 	if (flags & FUSE_HANDLE_KILLPRIV_V2)
 		flags &= ~(uint64_t)FUSE_HANDLE_KILLPRIV;
-	if (session_keeps(s)) /* it looks at the attributes before it reads */
+	if (session_keeps(s)) /* the kernel checks the attributes before it reads */
 		flags &= ~(uint64_t)FUSE_EXPLICIT_INVAL_DATA;
 	if (session_keeps(s) && fs_maps_shared(s->fs))
 		flags |= WIRE_DIRECT_IO_ALLOW_MMAP & s->shim.offered;
@@ -173,7 +168,7 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 		unsigned max = fs_maps_shared(s->fs) ? MAPPED_BACKGROUND
 						     : SHARED_BACKGROUND;
 
-		/* what reads ahead may wait for a node that is away, and hold up others */
+		/* Read-ahead may wait for a node that is away, and delay other requests. */
 		init->max_background = (uint16_t)max;
 		init->congestion_threshold = (uint16_t)(max / 4 * 3);
 	}
@@ -182,7 +177,7 @@ static void init_patch(struct session *s, struct fuse_init_out *init)
 	init->flags = (uint32_t)flags;
 	init->flags2 = (uint32_t)(flags >> 32);
 	if (flags & FUSE_MAX_PAGES)
-		init->max_pages = (uint16_t)(FUSE_IO_MAX / sysconf(_SC_PAGESIZE));
+		init->max_pages = (uint16_t)(FUSE_IO_MAX / sysconf(_SC_PAGESIZE) + 1);
 	atomic_store_explicit(&s->shim.agreed, flags, memory_order_relaxed);
 	weft_log(7, "FUSE %u.%u, flags offered 0x%llx, agreed 0x%llx", init->major,
 		init->minor, (unsigned long long)s->shim.offered,
@@ -193,16 +188,16 @@ static ssize_t reply_init(
 	struct session *s, int fd, const struct iovec *iov, struct fuse_init_out *init)
 {
 	struct iovec patched[2] = {iov[0], {init, sizeof(*init)}};
-	ssize_t ret;
+	ssize_t rc;
 
 	init_patch(s, init);
-	ret = writev(fd, patched, 2);
+	rc = writev(fd, patched, 2);
 	if (s->uring)
-		uring_start(s->uring, ret >= 0);
-	return ret;
+		uring_start(s->uring, rc >= 0);
+	return rc;
 }
 
-/* Open flags that libfuse has no word for. The reply is libfuse's, in memory that is its. */
+/* Adds open flags that libfuse does not know. The reply is in libfuse's memory. */
 static void open_patch(struct session *s, const struct iovec *iov, int count)
 {
 	const struct fuse_out_header *out = iov[0].iov_base;
@@ -243,15 +238,14 @@ ssize_t shim_read(int fd, void *buf, size_t len, void *session)
 
 /* ---- requests -------------------------------------------------------------------- */
 
-/* The fixed part behind the header, or NULL when the message is too short for it. */
-static const void *body(const struct fuse_in_header *in, size_t size)
+/* Returns the fixed part behind the header, or NULL if the message is too short for it. */
+static const void *body_fixed(const struct fuse_in_header *in, size_t size)
 {
 	return in->len >= sizeof(*in) + size ? in + 1 : NULL;
 }
 
-/*
- * The string behind `offset` bytes of body, NUL-terminated within the message; else NULL.
- */
+/* Returns the string behind `offset` bytes of body, NUL-terminated within the message; else
+ * NULL. */
 static const char *body_string(const struct fuse_in_header *in, size_t offset)
 {
 	const char *text = (const char *)(in + 1) + offset;
@@ -262,13 +256,14 @@ static const char *body_string(const struct fuse_in_header *in, size_t offset)
 
 static void init_note(struct session *s, const struct fuse_in_header *in)
 {
-	const struct fuse_init_in *init = body(in, offsetof(struct fuse_init_in, flags2));
+	const struct fuse_init_in *init =
+		body_fixed(in, offsetof(struct fuse_init_in, flags2));
 
 	if (!init)
 		return;
 	s->shim.minor = init->minor;
 	s->shim.offered = init->flags;
-	if ((init->flags & FUSE_INIT_EXT) && body(in, sizeof(*init)))
+	if ((init->flags & FUSE_INIT_EXT) && body_fixed(in, sizeof(*init)))
 		s->shim.offered |= (uint64_t)init->flags2 << 32;
 	s->shim.init_unique = in->unique;
 }
@@ -285,19 +280,19 @@ static struct wire_time wire_time_of(int64_t ns)
 	return (struct wire_time){.seconds = seconds, .nanoseconds = (uint32_t)rest};
 }
 
-/* STATX: what GETATTR gives, and the time of birth. */
-static void reply_statx(struct session *s, void *request, int ret, struct ops_size *size,
-	const struct ops_attr *attr, double timeout_s)
+/* STATX: the attributes of GETATTR, and the time of birth. */
+static void reply_statx(struct session *s, void *request, int rc,
+	struct kcache_size *size, const struct ops_attr *attr, double timeout_s)
 {
 	uint64_t unique = (uintptr_t)request;
 	struct wire_statx_out out = {.attr_valid = (uint64_t)timeout_s};
 	const struct disk_inode *inode = &attr->inode;
 
-	if (ret < 0) {
-		shim_reply(s, unique, gone_is_stale(ret), NULL, 0);
+	if (rc < 0) {
+		shim_reply(s, unique, gone_is_stale(rc), NULL, 0);
 		return;
 	}
-	sharer_told(s, size, attr, timeout_s > 0);
+	notify_told(s, size, attr, timeout_s > 0);
 	out.stat = (struct wire_statx){
 		.mask = STATX_BASIC_STATS | STATX_BTIME,
 		.blksize = PAGE_SIZE,
@@ -316,12 +311,12 @@ static void reply_statx(struct session *s, void *request, int ret, struct ops_si
 		.rdev_minor = inode->rdev_minor,
 	};
 	if (!shim_reply(s, unique, 0, &out, sizeof(out)))
-		ops_kernel_resized(s->fs, attr->ino);
+		kcache_resized(fs_kcache(s->fs), attr->ino);
 }
 
 static void answer_statx(struct session *s, const struct fuse_in_header *in)
 {
-	if (body(in, sizeof(struct wire_statx_in)))
+	if (body_fixed(in, sizeof(struct wire_statx_in)))
 		attr_answer(s, in->nodeid, in->pid, reply_statx,
 			(void *)(uintptr_t)in->unique);
 	else
@@ -368,7 +363,7 @@ static void attr_to_wire(
 	};
 }
 
-/* Direct I/O, one of another beside it, is all that the kernel may do for several nodes. */
+/* On volumes of several nodes the kernel may do only direct I/O, with writes side by side. */
 static uint32_t open_flags(struct session *s, uint32_t flags)
 {
 	if (!session_shared(s))
@@ -379,19 +374,22 @@ static uint32_t open_flags(struct session *s, uint32_t flags)
 	       FOPEN_PARALLEL_DIRECT_WRITES;
 }
 
-/* TMPFILE: CREATE's message and reply, for a file without a name. */
+/* TMPFILE: message and reply of CREATE, for a file without a name. */
 static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 {
-	const struct fuse_create_in *arg = body(in, sizeof(*arg));
+	const struct fuse_create_in *arg = body_fixed(in, sizeof(*arg));
 	struct {
 		struct fuse_entry_out entry;
 		struct fuse_open_out open;
 	} out = {.open = {.open_flags = open_flags(s, FOPEN_KEEP_CACHE | FOPEN_NOFLUSH)}};
 	struct ops_file *file;
 	struct ops_attr attr;
-	int ret = arg ? session_may_change(s) : -EINVAL;
+	int rc = arg ? session_may_change(s) : -EINVAL;
+	int flags = rc ? 0 : (int)arg->flags & ~O_APPEND;
 
-	if (ret == 0) {
+	if (fs_opens_hidden(s->fs)) /* other openers use the handle, too */
+		flags = (flags & ~O_ACCMODE) | O_RDWR;
+	if (rc == 0) {
 		struct ops_caller caller = {
 			.uid = in->uid,
 			.gid = in->gid,
@@ -400,32 +398,39 @@ static void reply_tmpfile(struct session *s, const struct fuse_in_header *in)
 			.in_group = true,
 		};
 
-		ret = ops_tmpfile(s->fs, in->nodeid, &caller, arg->mode,
-			(int)arg->flags & ~O_APPEND, &file, &attr);
+		rc = ops_tmpfile(s->fs, in->nodeid, &caller, arg->mode, flags,
+			&file, &attr);
 	}
-	if (ret < 0) {
-		shim_reply(s, in->unique, ret, NULL, 0);
+	if (rc < 0) {
+		shim_reply(s, in->unique, rc, NULL, 0);
 		return;
 	}
 	attr_to_wire(s, &attr, &out.entry);
-	ops_kernel_opened(s->fs, file, in->pid);
-	out.open.fh = (uintptr_t)file;
-	if (!shim_reply(s, in->unique, 0, &out, sizeof(out)))
+	if (fs_opens_hidden(s->fs)) { /* no release may follow */
+		ops_hand_over(s->fs, attr.ino, file);
+	} else {
+		ops_opened_kept(s->fs, file, in->pid);
+		out.open.fh = (uintptr_t)file;
+	}
+	if (shim_reply(s, in->unique, 0, &out, sizeof(out)))
+		return;
+	if (fs_opens_hidden(s->fs))
+		ops_forget(s->fs, attr.ino); /* the kernel has not taken it in */
+	else
 		ops_close(s->fs, file);
 }
 
-/* SETXATTR in its longer form, whose flags say whether an ACL must take the setgid bit
- * off. */
+/* SETXATTR in its longer form. Its flags tell whether an ACL must clear the setgid bit. */
 static void reply_setxattr(struct session *s, const struct fuse_in_header *in)
 {
-	const struct fuse_setxattr_in *arg = body(in, sizeof(*arg));
+	const struct fuse_setxattr_in *arg = body_fixed(in, sizeof(*arg));
 	const char *name = arg ? body_string(in, sizeof(*arg)) : NULL;
 	const char *value = name ? name + strlen(name) + 1 : NULL;
-	int ret = -EINVAL;
+	int rc = -EINVAL;
 
 	if (value && arg->size <= (size_t)((const char *)in + in->len - value))
-		ret = session_may_change(s);
-	if (ret == 0) {
+		rc = session_may_change(s);
+	if (rc == 0) {
 		bool kills = arg->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID;
 		struct ops_caller caller = {
 			.uid = in->uid,
@@ -434,13 +439,13 @@ static void reply_setxattr(struct session *s, const struct fuse_in_header *in)
 			.in_group = !kills,
 		};
 
-		ret = ops_setxattr(s->fs, in->nodeid, &caller, name, value, arg->size,
+		rc = ops_setxattr(s->fs, in->nodeid, &caller, name, value, arg->size,
 			(int)arg->flags);
 	}
-	shim_reply(s, in->unique, gone_is_stale(ret), NULL, 0);
+	shim_reply(s, in->unique, gone_is_stale(rc), NULL, 0);
 }
 
-/* Keeps what libfuse 3.14 drops of a request that it will decode. */
+/* Keeps fields that libfuse 3.14 drops from a request that it will decode. */
 static void note_fields(const struct fuse_in_header *in)
 {
 	const struct fuse_setattr_in *setattr;
@@ -455,27 +460,27 @@ static void note_fields(const struct fuse_in_header *in)
 	current_request.unique = in->unique;
 	switch (in->opcode) {
 	case FUSE_SETATTR:
-		setattr = body(in, sizeof(*setattr));
+		setattr = body_fixed(in, sizeof(*setattr));
 		current_request.kills_setid =
 			setattr && (setattr->valid & FATTR_KILL_SUIDGID);
 		break;
 	case FUSE_OPEN:
-		open = body(in, sizeof(*open));
+		open = body_fixed(in, sizeof(*open));
 		current_request.kills_setid =
 			open && (open->open_flags & FUSE_OPEN_KILL_SUIDGID);
 		break;
 	case FUSE_CREATE:
-		create = body(in, sizeof(*create));
+		create = body_fixed(in, sizeof(*create));
 		current_request.kills_setid =
 			create && (create->open_flags & FUSE_OPEN_KILL_SUIDGID);
 		break;
 	case FUSE_READ: /* only those past the page cache have an owner of locks */
-		read = body(in, sizeof(*read));
+		read = body_fixed(in, sizeof(*read));
 		current_request.is_direct =
 			read && (read->read_flags & FUSE_READ_LOCKOWNER);
 		break;
 	case FUSE_WRITE:
-		write = body(in, sizeof(*write));
+		write = body_fixed(in, sizeof(*write));
 		if (!write)
 			break;
 		current_request.kills_setid =
@@ -488,52 +493,61 @@ static void note_fields(const struct fuse_in_header *in)
 	}
 }
 
-/*
- * The kernel lets go of inodes: of all its references to each, but for look-ups that it
- * could not use, so these are not counted. Only inodes without links are waiting for it.
- */
-static void forget(struct session *s, const struct fuse_in_header *in)
+/* Returns true if the kernel has the inode. It waits for one that the kernel is dropping. */
+static bool kernel_has(struct session *s, uint64_t ino)
+{
+	rt_about_to_wait();
+	return fuse_lowlevel_notify_inval_inode(s->fuse, ino, -1, 0) != -ENOENT;
+}
+
+/* Handles FORGET. The kernel drops all its references to an inode, except for look-ups that it
+ * could not use. So references are not counted. Only inodes without links wait for it. If opens are
+ * hidden, such an inode may be open as long as the kernel has it. */
+static void forget_inode(struct session *s, uint64_t ino)
+{
+	if (fs_opens_hidden(s->fs) && ops_awaits_forget(s->fs, ino) && kernel_has(s, ino))
+		return;
+	ops_forget(s->fs, ino);
+}
+
+static void forget_inodes(struct session *s, const struct fuse_in_header *in)
 {
 	const struct fuse_batch_forget_in *batch;
 	const struct fuse_forget_one *one;
 	size_t room;
 
 	if (in->opcode == FUSE_FORGET) {
-		ops_forget(s->fs, in->nodeid);
+		forget_inode(s, in->nodeid);
 		return;
 	}
-	batch = body(in, sizeof(*batch));
+	batch = body_fixed(in, sizeof(*batch));
 	if (!batch)
 		return;
 	one = (const struct fuse_forget_one *)(batch + 1);
 	room = (in->len - sizeof(*in) - sizeof(*batch)) / sizeof(*one);
 	for (size_t i = 0; i < batch->count && i < room; i++)
-		ops_forget(s->fs, one[i].nodeid);
+		forget_inode(s, one[i].nodeid);
 }
 
-/*
- * No operation waits for another process: the request will be answered. But perhaps not as
- * long as another node is away.
- */
-static void interrupt(struct session *s, const struct fuse_in_header *in)
+/* Handles INTERRUPT. No operation waits for another process, so the request will be answered. But
+ * that may take as long as another node is away. */
+static void interrupt_request(struct session *s, const struct fuse_in_header *in)
 {
-	const struct fuse_interrupt_in *arg = body(in, sizeof(*arg));
+	const struct fuse_interrupt_in *arg = body_fixed(in, sizeof(*arg));
 
 	if (arg)
 		waits_interrupt(s, arg->unique);
 }
 
-/*
- * libfuse trusts the lengths inside a message to fit. The kernel's do; this costs a
- * comparison and keeps the rule that nothing from outside is used unchecked.
- */
+/* libfuse does not check the lengths inside a message. The kernel's are right. This costs a
+ * comparison and keeps the rule that all input is checked. */
 static bool is_whole(const struct fuse_in_header *in)
 {
 	const struct fuse_write_in *write;
 
 	if (in->opcode != FUSE_WRITE)
 		return true;
-	write = body(in, sizeof(*write));
+	write = body_fixed(in, sizeof(*write));
 	return write && write->size <= in->len - sizeof(*in) - sizeof(*write);
 }
 
@@ -542,16 +556,16 @@ bool shim_receive(struct session *s, const struct fuse_in_header *in)
 	switch (in->opcode) {
 	case FUSE_FORGET:
 	case FUSE_BATCH_FORGET:
-		forget(s, in);
+		forget_inodes(s, in);
 		return true;
 	case FUSE_INTERRUPT:
-		interrupt(s, in);
-		/* None but locks wait for another process: others will be answered. */
+		interrupt_request(s, in);
+		/* Only locks wait for another process. Other requests will be answered. */
 		return !ops_locks_shared(s->fs);
 	case FUSE_INIT:
 		init_note(s, in);
 		return false;
-	case FUSE_STATFS: /* may overtake what the kernel closed and forgot before */
+	case FUSE_STATFS: /* may overtake earlier closes and forgets of the kernel */
 		if (session_uses_uring(s))
 			ops_settle(s->fs);
 		return false;

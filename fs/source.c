@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From what the user named to the store that is opened.
+ * Finds the store for the path that the user gives.
  *
- * A store that a cluster file names is opened only as the one of that volume, node, shard
- * and key; the store layer compares (store.h). Where the file names other storage nodes
- * the volume is theirs too (member.h).
+ * A store from a cluster file is opened only if it has that volume, node, shard and key. The store
+ * layer compares them (store.h). If the file names other storage nodes, they use the volume, too
+ * (engine/node/node.h).
  */
 #include "fs/source.h"
 
@@ -19,7 +19,7 @@ static int store_find(struct mount_options *o, const struct cluster *c,
 {
 	char *store;
 
-	if (m->role == CLUSTER_CLIENT) { /* the name of its log, for people */
+	if (m->role == CLUSTER_CLIENT) { /* name of its log in messages */
 		if (asprintf(&store, "node %u's log at node %u", m->id, m->host) < 0)
 			return weft_error(err, -ENOMEM, "no memory");
 		o->cluster_file = o->store;
@@ -40,7 +40,8 @@ static int store_find(struct mount_options *o, const struct cluster *c,
 	return 0;
 }
 
-/* A store by itself is fine; what can be neither that nor a cluster file is told. */
+/* Accepts a store. Otherwise returns an error for a path that is neither a store nor a cluster
+ * file. */
 static int not_a_file(const struct mount_options *o, struct weft_error *err)
 {
 	struct stat st;
@@ -148,7 +149,7 @@ static json_t *member_describe(const struct cluster *c, const struct cluster_mem
 	json_object_set_new(o, "addresses", addresses);
 	if (m->role == CLUSTER_STORAGE) {
 		json_object_set_new(o, "shard", json_integer(m->shard));
-		/* a path need not be UTF-8; jansson refuses what is not */
+		/* A path need not be UTF-8, which jansson requires. */
 		json_object_set_new(
 			o, "store", json_string(m->store) ?: json_string("?"));
 	} else {

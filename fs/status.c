@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Everything a running daemon can say about itself, as JSON.
+ * The status of a running daemon, as JSON.
  *
- * Numbers are read one after the other while the rest goes on: each is right, together
- * they are not of one moment. Names end in their unit; counters count from the start.
+ * Numbers are read one after the other while the daemon goes on. Each is right, but they are not of
+ * one moment. Names end in their unit. Counters count from the start.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,18 +13,18 @@
 #include "fs/daemon.h"
 #include "fs/waits.h"
 
-static json_t *counter(const _Atomic uint64_t *c)
+static json_t *counter_json(const _Atomic uint64_t *c)
 {
 	return json_integer((json_int_t)atomic_load_explicit(c, memory_order_relaxed));
 }
 
-static void put(json_t *o, const char *key, uint64_t value)
+static void put_number(json_t *o, const char *key, uint64_t value)
 {
 	json_object_set_new(o, key, json_integer((json_int_t)value));
 }
 
 #define PUT_COUNTER(o, counters, field)                                                  \
-	json_object_set_new((o), #field, counter(&(counters)->field))
+	json_object_set_new((o), #field, counter_json(&(counters)->field))
 
 static json_t *cache_status(struct volume *v)
 {
@@ -32,10 +32,10 @@ static json_t *cache_status(struct volume *v)
 	struct kernel_counters *k = cache_kernel_counters(v->cache);
 	json_t *o = json_object();
 
-	put(o, "bytes", cache_frame_count(v->cache) * PAGE_SIZE);
-	put(o, "frames", cache_frame_count(v->cache));
-	put(o, "free_frames", cache_free_frames(v->cache));
-	put(o, "dirty_pages", cache_dirty_pages(v->cache));
+	put_number(o, "bytes", cache_frame_count(v->cache) * PAGE_SIZE);
+	put_number(o, "frames", cache_frame_count(v->cache));
+	put_number(o, "free_frames", cache_free_frames(v->cache));
+	put_number(o, "dirty_pages", cache_dirty_pages(v->cache));
 	PUT_COUNTER(o, c, hits);
 	PUT_COUNTER(o, c, misses);
 	PUT_COUNTER(o, c, fetch_requests);
@@ -69,12 +69,12 @@ static json_t *log_status(struct volume *v)
 	struct log_counters *c = log_counters(v->log);
 	json_t *o = json_object();
 
-	put(o, "bytes", log_ring_bytes(v->log));
-	put(o, "used_bytes", log_used_bytes(v->log));
-	put(o, "tail_lsn", log_tail(v->log));
-	put(o, "end_lsn", log_end(v->log));
-	put(o, "durable_lsn", log_durable(v->log));
-	put(o, "failed", log_failed(v->log) != 0);
+	put_number(o, "bytes", log_ring_bytes(v->log));
+	put_number(o, "used_bytes", log_used_bytes(v->log));
+	put_number(o, "tail_lsn", log_tail(v->log));
+	put_number(o, "end_lsn", log_end(v->log));
+	put_number(o, "durable_lsn", log_durable(v->log));
+	put_number(o, "failed", log_failed(v->log) != 0);
 	PUT_COUNTER(o, c, records);
 	PUT_COUNTER(o, c, record_bytes);
 	PUT_COUNTER(o, c, chunks);
@@ -90,7 +90,7 @@ static json_t *store_status(struct volume *v)
 	struct store_counters *c = store_counters(v->store);
 	json_t *o = json_object();
 
-	put(o, "bytes", store_superblock(v->store)->store_bytes);
+	put_number(o, "bytes", store_superblock(v->store)->store_bytes);
 	PUT_COUNTER(o, c, pages_read);
 	PUT_COUNTER(o, c, pages_written);
 	PUT_COUNTER(o, c, read_requests);
@@ -107,7 +107,7 @@ static json_t *tree_status(struct volume *v)
 	struct tree_counters *c = tree_counters(v->tree);
 	json_t *o = json_object();
 
-	put(o, "height", tree_height(v->tree));
+	put_number(o, "height", tree_height(v->tree));
 	PUT_COUNTER(o, c, lookups);
 	PUT_COUNTER(o, c, restarts);
 	PUT_COUNTER(o, c, splits);
@@ -126,9 +126,9 @@ static json_t *space_status(struct volume *v)
 	json_t *o = json_object();
 
 	space_stat(v->space, &st);
-	put(o, "total_bytes", st.total_pages * PAGE_SIZE);
-	put(o, "free_bytes", st.free_pages * PAGE_SIZE);
-	put(o, "available_bytes", st.available_pages * PAGE_SIZE);
+	put_number(o, "total_bytes", st.total_pages * PAGE_SIZE);
+	put_number(o, "free_bytes", st.free_pages * PAGE_SIZE);
+	put_number(o, "available_bytes", st.available_pages * PAGE_SIZE);
 	return o;
 }
 
@@ -137,17 +137,17 @@ static json_t *recovery_status(struct volume *v)
 	json_t *o = json_object();
 
 	json_object_set_new(o, "was_clean", json_boolean(v->recovery.was_clean));
-	put(o, "log_bytes", v->recovery.log_bytes);
-	put(o, "records", v->recovery.records);
-	put(o, "pages", v->recovery.pages);
-	put(o, "redone_ns", v->recovery.redone_ns);
+	put_number(o, "log_bytes", v->recovery.log_bytes);
+	put_number(o, "records", v->recovery.records);
+	put_number(o, "pages", v->recovery.pages);
+	put_number(o, "redone_ns", v->recovery.redone_ns);
 	if (v->calls)
-		put(o, "met_ns", v->recovery.met_ns);
-	put(o, "took_ns", v->recovery.took_ns);
+		put_number(o, "met_ns", v->recovery.met_ns);
+	put_number(o, "took_ns", v->recovery.took_ns);
 	return o;
 }
 
-/* By FUSE opcode (<linux/fuse.h>); what the kernel never sends us has no name here. */
+/* By FUSE opcode (<linux/fuse.h>). Opcodes that the kernel never sends have no name here. */
 static const char *const request_names[SESSION_OPCODES] = {
 	[0] = "other",
 	[1] = "lookup",
@@ -200,7 +200,7 @@ static const char *const request_names[SESSION_OPCODES] = {
 	[53] = "copy_file_range_64",
 };
 
-/* The histogram, for metrics.c: how many took less than 2^LATENCY_POWER_FIRST ns, and so on. */
+/* The histogram, for metrics.c: number of values below 2^LATENCY_POWER_FIRST ns, and so on. */
 static json_t *below_status(const struct latency_summary *l)
 {
 	json_t *list = json_array();
@@ -224,13 +224,13 @@ static json_t *requests_status(struct session *s)
 		if (l.count == 0)
 			continue;
 		one = json_object();
-		put(one, "count", l.count);
-		put(one, "mean_ns", l.mean_ns);
-		put(one, "p50_ns", l.p50_ns);
-		put(one, "p90_ns", l.p90_ns);
-		put(one, "p99_ns", l.p99_ns);
-		put(one, "max_ns", l.max_ns);
-		put(one, "total_ns", l.total_ns);
+		put_number(one, "count", l.count);
+		put_number(one, "mean_ns", l.mean_ns);
+		put_number(one, "p50_ns", l.p50_ns);
+		put_number(one, "p90_ns", l.p90_ns);
+		put_number(one, "p99_ns", l.p99_ns);
+		put_number(one, "max_ns", l.max_ns);
+		put_number(one, "total_ns", l.total_ns);
 		json_object_set_new(one, "below", below_status(&l));
 		snprintf(number, sizeof(number), "opcode%u", i);
 		json_object_set_new(o, request_names[i] ? request_names[i] : number, one);
@@ -243,12 +243,12 @@ static json_t *session_status(struct session *s)
 	struct session_counters *c = session_counters(s);
 	json_t *o = json_object();
 
-	put(o, "fuse_flags", session_init_flags(s));
+	put_number(o, "fuse_flags", session_init_flags(s));
 	PUT_COUNTER(o, c, requests);
 	PUT_COUNTER(o, c, workers);
 	PUT_COUNTER(o, c, workers_most);
 	json_object_set_new(o, "uring", json_boolean(session_uses_uring(s)));
-	put(o, "uring_entries", session_uring_entries(s));
+	put_number(o, "uring_entries", session_uring_entries(s));
 	PUT_COUNTER(o, c, uring_requests);
 	PUT_COUNTER(o, c, bytes_read);
 	PUT_COUNTER(o, c, bytes_written);
@@ -262,8 +262,8 @@ static json_t *memory_status(void)
 	json_t *o = json_object();
 
 	if (f && fscanf(f, "%lu %lu", &size, &resident) == 2) {
-		put(o, "virtual_bytes", (uint64_t)size * (uint64_t)sysconf(_SC_PAGESIZE));
-		put(o, "resident_bytes",
+		put_number(o, "virtual_bytes", (uint64_t)size * (uint64_t)sysconf(_SC_PAGESIZE));
+		put_number(o, "resident_bytes",
 			(uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE));
 	}
 	if (f)
@@ -283,10 +283,10 @@ json_t *status_identify(void *arg)
 	uuid_print(sb->store_uuid, store_uuid);
 	memcpy(label, sb->label, sizeof(sb->label));
 	json_object_set_new(o, "version", json_string(WEFT_VERSION));
-	put(o, "pid", (uint64_t)getpid());
+	put_number(o, "pid", (uint64_t)getpid());
 	snprintf(device, sizeof(device), "%u:%u", major(d->device), minor(d->device));
 	json_object_set_new(o, "device_number", json_string(device));
-	/* A path or label need not be UTF-8; jansson refuses what is not. */
+	/* A path or label need not be UTF-8, which jansson requires. */
 	json_object_set_new(
 		o, "store", json_string(d->options.store) ?: json_string("?"));
 	if (d->options.cluster_file)
@@ -304,10 +304,10 @@ json_t *status_identify(void *arg)
 json_t *status_sync(void *arg)
 {
 	struct daemon *d = arg;
-	int ret = ops_syncfs(d->fs);
+	int rc = ops_syncfs(d->fs);
 
-	if (ret < 0)
-		return json_pack("{s:s}", "error", strerror(-ret));
+	if (rc < 0)
+		return json_pack("{s:s}", "error", strerror(-rc));
 	return json_pack("{s:b}", "durable", 1);
 }
 
@@ -320,8 +320,8 @@ json_t *status_leave(void *arg)
 	weft_log(6, "%s is to be mounted again", d->options.store);
 	guardian_restarts(&d->guardian, false);
 	atomic_store(&d->dismissed, true);
-	if (atomic_load(&d->served)) /* else it looks when it is */
-		member_alone(d->member);
+	if (atomic_load(&d->served)) /* otherwise it checks when it is */
+		node_alone(d->node);
 	return json_pack("{s:b}", "leaves", 1);
 }
 
@@ -331,37 +331,38 @@ static json_t *traffic_status(const struct net_counters *c)
 {
 	json_t *o = json_object();
 
-	put(o, "messages_out", c->messages_out);
-	put(o, "messages_in", c->messages_in);
-	put(o, "writes_out", c->writes_out);
-	put(o, "writes_in", c->writes_in);
-	put(o, "reads_out", c->reads_out);
-	put(o, "reads_in", c->reads_in);
-	put(o, "data_bytes_out", c->bytes_out);
-	put(o, "data_bytes_in", c->bytes_in);
-	put(o, "calls_out", c->calls_out);
-	put(o, "calls_in", c->calls_in);
-	put(o, "work_requests", c->requests);
-	put(o, "work_requests_signalled", c->signalled);
-	put(o, "completions", c->completions);
-	put(o, "registrations", c->registered);
-	put(o, "links", c->links);
-	put(o, "cuts", c->cuts);
-	put(o, "checksum_errors", c->checksum_errors);
+	put_number(o, "messages_out", c->messages_out);
+	put_number(o, "messages_in", c->messages_in);
+	put_number(o, "writes_out", c->writes_out);
+	put_number(o, "writes_in", c->writes_in);
+	put_number(o, "reads_out", c->reads_out);
+	put_number(o, "reads_in", c->reads_in);
+	put_number(o, "data_bytes_out", c->bytes_out);
+	put_number(o, "data_bytes_in", c->bytes_in);
+	put_number(o, "sends_out", c->sends_out);
+	put_number(o, "calls_out", c->calls_out);
+	put_number(o, "calls_in", c->calls_in);
+	put_number(o, "work_requests", c->requests);
+	put_number(o, "work_requests_signalled", c->signalled);
+	put_number(o, "completions", c->completions);
+	put_number(o, "registrations", c->registered);
+	put_number(o, "links", c->links);
+	put_number(o, "cuts", c->cuts);
+	put_number(o, "checksum_errors", c->checksum_errors);
 	return o;
 }
 
-/* What is known of another node from talking to it, beside what the cluster says of it. */
-static void link_status(json_t *o, const struct member_link *l)
+/* Data from the link with another node. The cluster's view of the node is separate. */
+static void link_status(json_t *o, const struct node_link *l)
 {
 	double since_s = (double)(rt_now_ns() - l->since_ns) / 1e9;
 
-	json_object_set_new(o, "up", json_boolean(l->up));
+	json_object_set_new(o, "up", json_boolean(l->connected));
 	json_object_set_new(o, "unmounted", json_boolean(l->leaving));
 	json_object_set_new(o, "left", json_boolean(l->left));
 	json_object_set_new(o, "dead", json_boolean(l->dead));
-	json_object_set_new(o, l->up ? "up_s" : "away_s", json_real(since_s));
-	if (l->up) {
+	json_object_set_new(o, l->connected ? "up_s" : "away_s", json_real(since_s));
+	if (l->connected) {
 		json_object_set_new(o, "by", json_string(l->address) ?: json_string("?"));
 		json_object_set_new(o, "dialed", json_boolean(l->dialed));
 	}
@@ -370,50 +371,52 @@ static void link_status(json_t *o, const struct member_link *l)
 	json_object_set_new(o, "traffic", traffic_status(&l->traffic));
 }
 
-static json_t *messages_status(const struct coherence_cluster_counters *c)
+static json_t *messages_status(struct coherence *c)
 {
+	const struct coherence_counters *counters = coherence_counters(c);
 	json_t *o = json_object();
+	const char *name;
 
-	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++) {
-		uint64_t n = atomic_load_explicit(&c->sent[i], memory_order_relaxed);
+	for (unsigned i = 0; (name = coherence_sent_name(c, i)); i++) {
+		uint64_t n = atomic_load_explicit(&counters->sent[i], memory_order_relaxed);
 
 		if (n)
-			put(o, page_message_name(PAGE_MESSAGE_FIRST + i), n);
+			put_number(o, name, n);
 	}
 	return o;
 }
 
-/* How the last change of the cluster's epoch went. */
+/* The steps of the last change of the cluster's epoch. */
 static json_t *change_status(struct daemon *d)
 {
 	struct coherence_change c;
 	json_t *o = json_object();
 
-	coherence_cluster_change(d->volume->coherence, &c);
+	coherence_change(d->volume->coherence, &c);
 	json_object_set_new(
 		o, "since_s", json_real((double)(rt_now_ns() - c.began_ns) / 1e9));
 	json_object_set_new(o, "ended", json_boolean(c.resumed_ns != 0));
-	put(o, "shard_served_ns", c.served_ns);
-	put(o, "all_served_ns", c.resumed_ns);
-	put(o, "pages_reported", c.reported);
-	put(o, "pages_heard", c.heard);
-	put(o, "entries_rebuilt", c.rebuilt);
+	put_number(o, "shard_served_ns", c.served_ns);
+	put_number(o, "all_served_ns", c.resumed_ns);
+	put_number(o, "pages_reported", c.reported);
+	put_number(o, "pages_heard", c.received);
+	put_number(o, "entries_rebuilt", c.rebuilt);
 	return o;
 }
 
 static json_t *coherence_status(struct daemon *d)
 {
-	const struct coherence_cluster_counters *c = member_counters(d->member);
+	const struct coherence_counters *c = coherence_counters(d->volume->coherence);
 	struct coherence_records records;
 	json_t *o = json_object();
 	bool served = false;
 
-	coherence_cluster_records(d->volume->coherence, &records);
-	put(o, "epoch", coherence_cluster_epoch(d->volume->coherence, &served));
+	coherence_records(d->volume->coherence, &records);
+	put_number(o, "epoch", coherence_epoch(d->volume->coherence, &served));
 	json_object_set_new(o, "shard_served", json_boolean(served));
-	put(o, "pages", records.pages);
-	put(o, "pages_awake", records.awake);
-	put(o, "record_bytes", records.bytes);
+	put_number(o, "pages", records.pages);
+	put_number(o, "pages_awake", records.expanded);
+	put_number(o, "record_bytes", records.bytes);
 	PUT_COUNTER(o, c, deferred);
 	PUT_COUNTER(o, c, gives_tried_again);
 	PUT_COUNTER(o, c, ease_looks);
@@ -425,29 +428,29 @@ static json_t *coherence_status(struct daemon *d)
 	PUT_COUNTER(o, c, declined);
 	PUT_COUNTER(o, c, downgrades);
 	json_object_set_new(o, "change", change_status(d));
-	json_object_set_new(o, "sent", messages_status(c));
+	json_object_set_new(o, "sent", messages_status(d->volume->coherence));
 	return o;
 }
 
-/* What this node has in its cache of another's shard, or its own. */
+/* Number of pages of a shard, another node's or its own, in this node's cache. */
 static json_t *cached_status(const struct cache_census *c)
 {
 	json_t *o = json_object();
 
-	put(o, "pages", c->exclusive + c->shared);
-	put(o, "exclusive", c->exclusive);
-	put(o, "dirty", c->dirty);
-	put(o, "owed", c->owed);
+	put_number(o, "pages", c->exclusive + c->shared);
+	put_number(o, "exclusive", c->exclusive);
+	put_number(o, "dirty", c->dirty);
+	put_number(o, "owed", c->owed);
 	return o;
 }
 
-/* Who waits for a node, and what helps. */
+/* The requests that wait for a node, and the remedy. */
 static void waits_status(json_t *o, const struct daemon *d, unsigned node,
-	const struct member_link *l, const struct waits_for *waits)
+	const struct node_link *l, const struct waits_for *waits)
 {
 	char remedy[AWAY_REMEDY_BYTES];
 
-	put(o, "waiting_requests", waits->requests);
+	put_number(o, "waiting_requests", waits->requests);
 	if (waits->requests)
 		json_object_set_new(o, "waiting_s",
 			json_real((double)(rt_now_ns() - waits->since_ns) / 1e9));
@@ -468,12 +471,12 @@ static json_t *cluster_status(struct daemon *d)
 
 	json_array_foreach(json_object_get(o, "nodes"), i, node)
 	{
-		struct member_link l;
+		struct node_link l;
 		json_int_t id = json_integer_value(json_object_get(node, "id"));
 
 		const json_t *shard = json_object_get(node, "shard");
 
-		if (d->member && member_link(d->member, (unsigned)id, &l) == 0) {
+		if (d->node && node_link(d->node, (unsigned)id, &l) == 0) {
 			link_status(node, &l);
 			waits_status(node, d, (unsigned)id, &l, &waits[id]);
 		}
@@ -481,7 +484,7 @@ static json_t *cluster_status(struct daemon *d)
 			json_object_set_new(node, "cached",
 				cached_status(&census[json_integer_value(shard)]));
 	}
-	if (d->member)
+	if (d->node)
 		json_object_set_new(o, "coherence", coherence_status(d));
 	return o;
 }
@@ -500,10 +503,10 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "options", json_string(options));
 	if (d->source.cluster) {
 		json_object_set_new(o, "cluster", cluster_status(d));
-		put(o, "node", d->source.node);
+		put_number(o, "node", d->source.node);
 	}
 	json_object_set_new(o, "read_only", json_boolean(v->read_only));
-	put(o, "failed", volume_failed(v) != 0);
+	put_number(o, "failed", volume_failed(v) != 0);
 	json_object_set_new(
 		o, "uptime_s", json_real((double)(rt_now_ns() - d->started_ns) / 1e9));
 	json_object_set_new(o, "space", space_status(v));
@@ -511,7 +514,7 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "log", log_status(v));
 	json_object_set_new(o, "device", store_status(v));
 	json_object_set_new(o, "tree", tree_status(v));
-	put(o, "operation_restarts",
+	put_number(o, "operation_restarts",
 		atomic_load_explicit(&ops->restarts, memory_order_relaxed));
 	if (d->session) {
 		json_object_set_new(o, "session", session_status(d->session));

@@ -29,17 +29,17 @@ int takeover_store_uuid(const char *store, uint8_t uuid[16])
 {
 	struct disk_superblock *sb = malloc(sizeof(*sb));
 	int fd = open(store, O_RDONLY | O_CLOEXEC);
-	int ret = -EBUSY;
+	int rc = -EBUSY;
 
 	if (sb && fd >= 0 && pread(fd, sb, sizeof(*sb), 0) == sizeof(*sb) &&
 		store_superblock_whole(sb)) {
 		memcpy(uuid, sb->store_uuid, 16);
-		ret = 0;
+		rc = 0;
 	}
 	if (fd >= 0)
 		close(fd);
 	free(sb);
-	return ret;
+	return rc;
 }
 
 static int daemon_connect(const char *folder, const char *uuid)
@@ -72,7 +72,7 @@ static int daemon_leaves(int fd)
 	char line[ANSWER_MAX];
 	size_t used = 0;
 	json_t *answer;
-	int ret;
+	int rc;
 
 	if (send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) < 0)
 		return -ESRCH;
@@ -88,9 +88,9 @@ static int daemon_leaves(int fd)
 	if (used == 0)
 		return -ESRCH;
 	answer = json_loadb(line, used, 0, NULL);
-	ret = json_is_true(json_object_get(answer, "leaves")) ? 0 : -EBUSY;
+	rc = json_is_true(json_object_get(answer, "leaves")) ? 0 : -EBUSY;
 	json_decref(answer);
-	return ret;
+	return rc;
 }
 
 /* The connection ends when the store is free (fs/control.h). */
@@ -112,28 +112,28 @@ static bool end_await(int fd)
 	return true;
 }
 
-int takeover(const char *store, struct weft_error *err)
+int takeover_wait(const char *store, struct weft_error *err)
 {
 	char uuid[UUID_TEXT], folder[CONTROL_FOLDER_MAX];
 	uint8_t bytes[16];
-	int ret = takeover_store_uuid(store, bytes);
+	int rc = takeover_store_uuid(store, bytes);
 	int fd;
 
-	if (ret < 0)
-		return ret;
+	if (rc < 0)
+		return rc;
 	uuid_print(bytes, uuid);
 	fd = -ESRCH;
 	for (unsigned i = 0; fd < 0 && control_folder(i, folder); i++)
 		fd = daemon_connect(folder, uuid);
 	if (fd < 0)
 		return fd;
-	ret = daemon_leaves(fd);
-	if (ret == 0 && !end_await(fd))
-		ret = weft_error(err, -EBUSY,
-			"%s is still served on for other nodes by the daemon of an "
-			"earlier mount, "
-			"which was asked to leave %d s ago",
+	rc = daemon_leaves(fd);
+	if (rc == 0 && !end_await(fd))
+		rc = weft_error(err, -EBUSY,
+			"%s is in use: the weftd of an earlier mount still serves it "
+			"to other nodes, %d s after a request to end; unmount those "
+			"nodes, or end that weftd",
 			store, LEAVE_WAIT_MS / 1000);
 	close(fd);
-	return ret;
+	return rc;
 }

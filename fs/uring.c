@@ -2,23 +2,23 @@
 /*
  * Threads, entries and rings of FUSE over io_uring. See uring.h.
  *
- * No request is lost or answered twice: an entry is at any time either the kernel's or
- * one thread's. The kernel gives it with a completion on the ring of the thread that
- * submitted it, and writes to its memory only within that thread's system calls
- * (IORING_SETUP_DEFER_TASKRUN). The thread serves the request, whose reply uring_take_reply
- * puts into the entry, and gives both back in one command, which also waits for the next.
+ * No request is lost or answered twice: at any time either the kernel or one thread owns an entry.
+ * The kernel passes it on with a completion on the ring of the thread that submitted it. It writes
+ * to the entry's memory only within that thread's system calls (IORING_SETUP_DEFER_TASKRUN). The
+ * thread serves the request, and uring_take_reply stores the reply in the entry. One command
+ * returns both and also waits for the next request.
  *
- * Home never serves (unless no thread can be made) and never waits for anything else, so
- * there is always someone to wake for a spare entry. It gives a queue the new spare before
- * it starts the thread of the old one: the other way round the kernel could find the spare
- * on top, and each request would make a thread.
+ * Home never serves requests (unless no thread can be made) and waits for nothing else. So the
+ * kernel can always wake a thread for a spare entry. Home adds the new spare to a queue before it
+ * starts the thread of the old one. In the other order the kernel could find the spare on top, and
+ * each request would make a thread.
  *
- * Memory (invariant 10): the number of entries is bounded for a queue and in all; none is
- * added while SESSION_FAT_BUSY_MAX large requests are in work. Past that, requests wait in
- * the kernel until one of the same processor's is answered. An entry's memory is resident
- * where it was used; what large requests used goes back to the system, of all but two
- * entries at once, of these after a second. Threads live as long as the mount, since the
- * kernel cannot be asked to forget an entry.
+ * Memory (invariant 10): the number of entries is bounded for a queue and in all. None is added
+ * while SESSION_FAT_BUSY_MAX large requests are in work. Past that, requests wait in the kernel
+ * until one of the same processor is answered. An entry's memory is resident where it was used.
+ * After large requests it goes back to the system, at once for all except two entries, for these
+ * after a second. Threads live as long as the mount, because the kernel cannot be made to forget an
+ * entry.
  */
 #include "fs/uring.h"
 
@@ -34,16 +34,16 @@
 #include "fs/handlers.h"
 #include "fs/session_internal.h"
 
-/* Entries of a queue at the start, and those that it may have whatever others have. */
+/* Entries of a queue at the start, and its own share. */
 #define QUEUE_ENTRIES_FIRST 2u
 #define QUEUE_ENTRIES_OWN   3u
-/* For whoever needs them first: one more for each queue and so many. */
+/* Shared by all queues: one more for each queue, and this number. */
 #define ENTRIES_SHARED  16u
 #define QUEUES_MAX      8192u
 #define HOME_SQ_ENTRIES 64u
-/* Requests that neither overlapped nor waited before a thread stays on a processor. */
+/* Number of requests that neither overlapped nor waited before a thread stays on a processor. */
 #define ALONE_BEFORE_STAYING 32u
-/* So long after a large request an entry's memory stays resident. */
+/* Time after a large request for which an entry's memory stays resident. */
 #define FAT_IDLE_NS 1000000000u
 
 /* ---- the kernel's structures, newer than Debian 12's <linux/fuse.h> ------------------ */
@@ -58,8 +58,7 @@ struct wire_entry {
 	uint64_t reserved;
 };
 
-/* in_out: fuse_in_header, or fuse_out_header of the reply. op: the request's fixed part.
- */
+/* in_out: fuse_in_header, or fuse_out_header of the reply. op: the request's fixed part. */
 struct wire_header {
 	uint8_t in_out[128];
 	uint8_t op[128];
@@ -75,31 +74,28 @@ struct wire_command {
 _Static_assert(sizeof(struct wire_header) == 288, "the kernel's fuse_uring_req_header");
 _Static_assert(sizeof(struct wire_command) == 24, "the kernel's fuse_uring_cmd_req");
 
-/* ---- what there is ------------------------------------------------------------------- */
+/* ---- queues, entries, threads -------------------------------------------------------- */
 
 struct queue {
-	unsigned number;          /* the processor's */
-	_Atomic uint32_t entries; /* home's to change */
-	_Atomic uint32_t busy;    /* requests in work */
-	_Atomic uint32_t waiting; /* those of them that wait for other requests */
+	unsigned number;          /* of the processor */
+	_Atomic uint32_t entries; /* changed by home alone */
+	_Atomic uint32_t busy;    /* number of requests in work */
+	_Atomic uint32_t waiting; /* number of those that wait for other requests */
 } __attribute__((aligned(CACHE_LINE)));
 
-/*
- * Memory: a page with the header at its start, and behind that the payload. A message is
- * put together in front of the payload, in the page's last bytes, so a WRITE's data stay
- * where the kernel wrote them.
- */
+/* Memory: a page with the header at its start, and then the payload. A message is assembled in
+ * front of the payload, in the page's last bytes, so a WRITE's data stay at their place. */
 struct entry {
 	struct queue *queue;
 	struct wire_header *header;
-	uint8_t *payload; /* FUSE_IO_MAX bytes */
+	uint8_t *payload; /* FUSE_PAYLOAD_MAX */
 	struct iovec iov[2];
 	uint64_t commit_id;
-	uint64_t unique; /* of the request to be answered, or 0 */
+	uint64_t unique; /* of the request to answer, or 0 */
 	bool fat;        /* resident beyond SESSION_FAT_BYTES */
 	struct entry *next;
 };
-#define ENTRY_BYTES (PAGE_SIZE + FUSE_IO_MAX)
+#define ENTRY_BYTES (PAGE_SIZE + FUSE_PAYLOAD_MAX)
 _Static_assert(
 	sizeof(struct wire_header) + sizeof(struct fuse_in_header) + 128 <= PAGE_SIZE,
 	"a message begins behind the header");
@@ -109,8 +105,8 @@ struct worker_ring {
 	struct rt_task *task;
 	struct io_uring ring;
 	struct entry *entry;
-	unsigned alone; /* requests in sequence that neither overlapped nor waited */
-	bool stays;     /* kept on the queue's processor */
+	unsigned alone; /* number of requests in sequence that neither overlapped nor waited */
+	bool stays;     /* bound to the queue's processor */
 	struct worker_ring *next;
 };
 
@@ -123,20 +119,20 @@ struct uring {
 	_Atomic uint32_t go;
 	_Atomic bool active;
 	_Atomic uint64_t entry_count;
-	_Atomic uint32_t fat_idle; /* entries resident in full that wait for a request */
-	unsigned with_kernel;      /* entries on home's ring */
+	_Atomic uint32_t fat_idle; /* number of entries that are resident in full and wait for a
+				    * request */
+	unsigned with_kernel;      /* number of entries on home's ring */
 	unsigned queue_count;
-	unsigned shared; /* entries beyond their queues' own */
+	unsigned shared; /* number of entries beyond their queues' own */
 	struct queue *queues;
 	struct entry *entries;       /* home's list of all */
 	struct worker_ring *workers; /* home's list of all */
 };
 
 static __thread struct entry *serving;
-static __thread bool is_home; /* which must be there for entries that have no thread */
+static __thread bool is_home; /* home must be there for entries that have no thread */
 
-/* ---- what the kernel offers ------------------------------------------------------------
- */
+/* ---- support in the kernel ------------------------------------------------------------ */
 
 int uring_check(struct weft_error *err)
 {
@@ -159,7 +155,7 @@ int uring_check(struct weft_error *err)
 	return 0;
 }
 
-/* Processors that there can ever be, from a list like "0-3,8"; 0 when not known. */
+/* Returns the number of possible processors, from a list like "0-3,8"; 0: not known. */
 static unsigned processors_possible(void)
 {
 	FILE *f = fopen("/sys/devices/system/cpu/possible", "re");
@@ -185,7 +181,7 @@ static unsigned processors_possible(void)
 
 /* ---- rings ----------------------------------------------------------------------------- */
 
-/* Disabled until the thread that is to use it says so. */
+/* Opens a ring, disabled until the thread that uses it enables it. */
 static int ring_open(struct io_uring *ring, unsigned sq_entries, unsigned cq_entries)
 {
 	struct io_uring_params params = {
@@ -201,10 +197,10 @@ static int ring_open(struct io_uring *ring, unsigned sq_entries, unsigned cq_ent
 /* io_uring_enable_rings, which Debian 12's library does not export. */
 static void ring_enable(struct io_uring *ring)
 {
-	int ret = io_uring_register(
+	int rc = io_uring_register(
 		(unsigned)ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 
-	WEFT_ASSERT(ret == 0);
+	WEFT_ASSERT(rc == 0);
 }
 
 static void command_prepare(
@@ -228,22 +224,20 @@ static void command_prepare(
 	arg->commit_id = e->commit_id;
 }
 
-static void submit(struct io_uring *ring)
+static void submit_all(struct io_uring *ring)
 {
 	while (io_uring_sq_ready(ring)) {
-		int ret = io_uring_submit(ring);
+		int rc = io_uring_submit(ring);
 
-		WEFT_ASSERT(ret >= 0 || ret == -EINTR || ret == -EAGAIN ||
-			    ret == -EBUSY || ret == -ENOMEM);
-		if (ret < 0)
+		WEFT_ASSERT(rc >= 0 || rc == -EINTR || rc == -EAGAIN ||
+			    rc == -EBUSY || rc == -ENOMEM);
+		if (rc < 0)
 			rt_yield();
 	}
 }
 
-/*
- * Submits what is prepared and waits for a completion. NULL: none came in time. The entry
- * is the caller's then, if *result is 0.
- */
+/* Submits the prepared entries and waits for a completion. NULL: none came in time. If *result is
+ * 0, the caller then owns the entry. */
 static struct entry *next_entry(struct io_uring *ring, uint64_t timeout_ns, int *result)
 {
 	struct __kernel_timespec timeout = {
@@ -254,18 +248,18 @@ static struct entry *next_entry(struct io_uring *ring, uint64_t timeout_ns, int 
 	struct entry *e;
 
 	while (io_uring_cq_ready(ring) == 0 || io_uring_sq_ready(ring)) {
-		int ret = timeout_ns != RT_FOREVER
+		int rc = timeout_ns != RT_FOREVER
 				  ? io_uring_submit_and_wait_timeout(
 					    ring, &cqe, 1, &timeout, NULL)
 				  : io_uring_submit_and_wait(ring, 1);
 
-		WEFT_ASSERT(ret >= 0 || ret == -EINTR || ret == -EAGAIN ||
-			    ret == -EBUSY || ret == -ENOMEM || ret == -ETIME);
+		WEFT_ASSERT(rc >= 0 || rc == -EINTR || rc == -EAGAIN ||
+			    rc == -EBUSY || rc == -ENOMEM || rc == -ETIME);
 		if (io_uring_cq_ready(ring))
 			break;
-		if (ret == -ETIME)
+		if (rc == -ETIME)
 			return NULL;
-		if (ret < 0)
+		if (rc < 0)
 			rt_yield();
 	}
 	WEFT_ASSERT(io_uring_peek_cqe(ring, &cqe) == 0);
@@ -296,7 +290,7 @@ static struct entry *entry_add(struct uring *u, struct queue *q)
 	e->header = (struct wire_header *)memory;
 	e->payload = memory + PAGE_SIZE;
 	e->iov[0] = (struct iovec){e->header, sizeof(*e->header)};
-	e->iov[1] = (struct iovec){e->payload, FUSE_IO_MAX};
+	e->iov[1] = (struct iovec){e->payload, FUSE_PAYLOAD_MAX};
 	e->next = u->entries;
 	u->entries = e;
 	atomic_fetch_add(&q->entries, 1);
@@ -339,8 +333,8 @@ bool uring_take_reply(uint64_t unique, const struct iovec *iov, int count)
 	WEFT_ASSERT(iov[0].iov_len == sizeof(out));
 	memcpy(&out, iov[0].iov_base, sizeof(out));
 	for (int i = 1; i < count; i++) {
-		if (iov[i].iov_len > FUSE_IO_MAX - done) {
-			weft_log(3, "a reply of more than %u bytes", FUSE_IO_MAX);
+		if (iov[i].iov_len > FUSE_PAYLOAD_MAX - done) {
+			weft_log(3, "a reply of more than %u bytes", FUSE_PAYLOAD_MAX);
 			out.error = -EIO;
 			done = 0;
 			break;
@@ -387,7 +381,7 @@ static void reply_error(struct entry *e, int error)
 	uring_take_reply(e->unique, &iov, 1);
 }
 
-/* The request as the device would have given it, or NULL. */
+/* Returns the request in the device's format, or NULL. */
 static struct fuse_in_header *message_of(struct entry *e)
 {
 	const struct wire_header *h = e->header;
@@ -399,7 +393,7 @@ static struct fuse_in_header *message_of(struct entry *e)
 	memcpy(&in, h->in_out, sizeof(in));
 	e->commit_id = h->entry.commit_id;
 	e->unique = in.unique;
-	if (payload_bytes > FUSE_IO_MAX || in.len < sizeof(in) + payload_bytes ||
+	if (payload_bytes > FUSE_PAYLOAD_MAX || in.len < sizeof(in) + payload_bytes ||
 		in.len - sizeof(in) - payload_bytes > sizeof(h->op)) {
 		weft_log(3, "io_uring gave a message of %u bytes with %u of payload",
 			in.len, payload_bytes);
@@ -423,8 +417,7 @@ static bool is_large(const struct fuse_in_header *in)
 		       read_in->size > SESSION_FAT_BYTES);
 }
 
-/* Serves the request that the entry has come with; its reply is in the entry afterwards.
- */
+/* Serves the entry's request. The entry then has the reply. */
 static void entry_serve(struct uring *u, struct entry *e)
 {
 	struct session *s = u->session;
@@ -461,10 +454,10 @@ static void worker_leaves(void *arg)
 }
 
 /*
- * A lone client is served fastest by a thread that stays on its processor: waking another
- * one that idles takes longer than most requests. Requests that overlap, or wait, are
- * served wherever there is room: who waits on a busy processor would queue there twice. So
- * are large ones, whose copies can be made while the client works on what it has.
+ * A lone client is served fastest by a thread that stays on its processor: to wake another, idle
+ * processor takes longer than most requests. Requests that overlap or wait may run on any
+ * processor: on a busy one they would wait a second time. So may large ones, because their copies
+ * can be made while the client works.
  */
 static void worker_place(struct worker_ring *w, bool spread)
 {
@@ -492,15 +485,15 @@ static void worker_serve(struct worker_ring *w)
 static void entry_slim(struct entry *e)
 {
 	e->fat = false;
-	if (madvise(e->payload + SESSION_FAT_BYTES, FUSE_IO_MAX - SESSION_FAT_BYTES,
+	if (madvise(e->payload + SESSION_FAT_BYTES, FUSE_PAYLOAD_MAX - SESSION_FAT_BYTES,
 		    MADV_DONTNEED) < 0)
 		weft_log(7, "madvise: %s", strerror(errno));
 }
 
 /*
- * A few entries that had large requests stay resident for a moment; more go back to the
- * system when nothing has come at once. The kernel writes to the memory only within our
- * calls, and a completion tells of it.
+ * Waits for a request. A few entries that had large requests stay resident for a moment. More go
+ * back to the system if no request comes at once. The kernel writes to the memory only within these
+ * calls, and reports it by a completion.
  */
 static struct entry *next_request(struct worker_ring *w, int *result)
 {
@@ -520,7 +513,7 @@ static struct entry *next_request(struct worker_ring *w, int *result)
 	return e ? e : next_entry(&w->ring, RT_FOREVER, result);
 }
 
-/* Answers, and waits for the next request. False: the connection has ended. */
+/* Answers, and waits for the next request. Returns false if the connection has ended. */
 static bool worker_exchange(struct worker_ring *w)
 {
 	struct entry *e = w->entry;
@@ -556,23 +549,23 @@ static void worker_main(void *arg)
 	session_note_workers(w->uring->session, -1);
 }
 
-/* A thread for an entry that has come to home with a request. */
+/* Starts a thread for an entry that has come to home with a request. */
 static int worker_start(struct uring *u, struct entry *e)
 {
 	struct worker_ring *w = rt_alloc(sizeof(*w));
 	char name[16];
-	int ret;
+	int rc;
 
 	if (!w)
 		return -ENOMEM;
 	*w = (struct worker_ring){.uring = u, .entry = e, .next = u->workers};
-	ret = ring_open(&w->ring, 1, 2);
-	if (ret < 0)
+	rc = ring_open(&w->ring, 1, 2);
+	if (rc < 0)
 		goto out_free;
 	session_note_workers(u->session, 1);
 	snprintf(name, sizeof(name), "weft-fuse-%u", e->queue->number);
-	ret = rt_task_spawn(&w->task, name, worker_main, w);
-	if (ret < 0)
+	rc = rt_task_spawn(&w->task, name, worker_main, w);
+	if (rc < 0)
 		goto out_ring;
 	u->workers = w;
 	return 0;
@@ -582,7 +575,7 @@ out_ring:
 	io_uring_queue_exit(&w->ring);
 out_free:
 	rt_free(w);
-	return ret;
+	return rc;
 }
 
 /* ---- home ------------------------------------------------------------------------------ */
@@ -590,7 +583,7 @@ out_free:
 static void home_register(struct uring *u, struct entry *e)
 {
 	if (io_uring_sq_space_left(&u->ring) == 0)
-		submit(&u->ring);
+		submit_all(&u->ring);
 	command_prepare(&u->ring, u->session->device, e, WIRE_REGISTER);
 	u->with_kernel++;
 }
@@ -602,22 +595,22 @@ static void home_dispatch(struct uring *u, struct entry *e)
 
 	if (spare) {
 		home_register(u, spare);
-		submit(&u->ring);
+		submit_all(&u->ring);
 	}
 	if (worker_start(u, e) == 0)
 		return;
-	/* Without memory or threads: slowly, but all are served. */
+	/* Without memory or threads: slow, but all requests are served. */
 	entry_serve(u, e);
 	command_prepare(&u->ring, u->session->device, e, WIRE_COMMIT_AND_FETCH);
 	u->with_kernel++;
 }
 
-/* All entries that there are at the start. What the kernel refuses has completed then. */
+/* Registers all entries of the start. Refused entries have completed then. */
 static void home_register_all(struct uring *u)
 {
 	for (struct entry *e = u->entries; e; e = e->next)
 		home_register(u, e);
-	submit(&u->ring);
+	submit_all(&u->ring);
 	atomic_store(&u->active, io_uring_cq_ready(&u->ring) == 0);
 }
 
@@ -689,19 +682,19 @@ static int queues_open(struct uring *u)
 int uring_open(struct uring **out, struct session *s)
 {
 	struct uring *u = rt_alloc(sizeof(*u));
-	int ret;
+	int rc;
 
 	if (!u)
 		return -ENOMEM;
 	u->session = s;
-	ret = queues_open(u);
-	if (ret < 0)
+	rc = queues_open(u);
+	if (rc < 0)
 		goto out_free;
-	ret = ring_open(&u->ring, HOME_SQ_ENTRIES, MAX(HOME_SQ_ENTRIES, entries_max(u)));
-	if (ret < 0)
+	rc = ring_open(&u->ring, HOME_SQ_ENTRIES, MAX(HOME_SQ_ENTRIES, entries_max(u)));
+	if (rc < 0)
 		goto out_free;
-	ret = rt_task_spawn(&u->task, "weft-fuse-home", home_main, u);
-	if (ret < 0)
+	rc = rt_task_spawn(&u->task, "weft-fuse-home", home_main, u);
+	if (rc < 0)
 		goto out_ring;
 	*out = u;
 	return 0;
@@ -710,7 +703,7 @@ out_ring:
 	io_uring_queue_exit(&u->ring);
 out_free:
 	uring_free(u);
-	return ret;
+	return rc;
 }
 
 static void home_tell(struct uring *u, uint32_t word)

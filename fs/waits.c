@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Looks at requests that are being served. A worker says which request it has, for whom and
- * since when, in words of its own; the task reads them, and asks the kernel for the
- * thread's state.
- */
+/* Checks requests that are being served. A worker stores its request, the thread and the start in
+ * words of its own. The task reads them, and reads the thread's state from /proc. */
 #include "fs/waits.h"
 
 #define FUSE_USE_VERSION 314
@@ -20,15 +17,15 @@
 
 #include "fs/session_internal.h"
 
-#define LOOK_NS     200000000ull  /* at the interrupted */
-#define LOOK_END_NS 1000000000ull /* at those of programs that end */
-#define RELEASE_NS  5000000ull    /* at a request that keeps a handle */
-#define TELL_NS     5000000000ull /* so long a request waits before that is told */
-#define OVER_LOOKS  2u            /* without a request that waits: it is over */
+#define LOOK_NS     200000000ull  /* interval for interrupted requests */
+#define LOOK_END_NS 1000000000ull /* interval for requests of ending programs */
+#define RELEASE_NS  5000000ull    /* interval for a request that keeps a handle */
+#define TELL_NS     5000000000ull /* time that a request waits before the message about the node */
+#define OVER_LOOKS  2u /* number of looks without a waiting request until the wait is over */
 
 #define PF_EXITING 0x4ul /* of the flags in /proc/PID/stat */
 
-/* What /proc says of the thread. False: it has gone, or cannot be seen. */
+/* Reads a file of the thread in /proc. Returns false if the thread has ended or cannot be seen. */
 static bool thread_read(uint32_t thread, const char *what, char *text, size_t cap)
 {
 	char path[32];
@@ -53,11 +50,12 @@ static bool thread_is_killed(uint32_t thread)
 	if (!thread_read(thread, "status", status, sizeof(status)))
 		return false;
 	pending = strstr(status, "\nSigPnd:");
-	/* Whatever fatal signal it was: each thread of a process that ends has SIGKILL. */
+	/* After any fatal signal, each thread of a process that ends has SIGKILL. */
 	return pending && (strtoull(pending + 8, NULL, 16) >> (SIGKILL - 1) & 1);
 }
 
-/* As that of whoever is at the end of exit(2), or was killed: files are closed there. */
+/* Returns true for a thread at the end of exit(2), or one that was killed: files are closed
+ * there. */
 static bool thread_is_exiting(uint32_t thread)
 {
 	char stat[1024];
@@ -72,11 +70,9 @@ static bool thread_is_exiting(uint32_t thread)
 	       (flags & PF_EXITING);
 }
 
-/*
- * The worker may have gone on to its next request: then the number is over, and the kernel
- * refuses an answer.
- */
-static bool answer(struct session *s, struct worker *w, uint64_t unique, int error)
+/* Answers for a worker. If it has gone on to its next request, the number is over, and the kernel
+ * refuses the answer. */
+static bool answer_early(struct session *s, struct worker *w, uint64_t unique, int error)
 {
 	if (atomic_load(&w->serving) != unique)
 		return false;
@@ -85,7 +81,7 @@ static bool answer(struct session *s, struct worker *w, uint64_t unique, int err
 	return true;
 }
 
-/* False: nobody is to be looked at there. */
+/* Returns false if the worker has no request to check. */
 static bool look_interrupted(struct session *s, struct worker *w)
 {
 	uint64_t unique = atomic_load(&w->interrupted);
@@ -93,9 +89,9 @@ static bool look_interrupted(struct session *s, struct worker *w)
 	if (!unique)
 		return false;
 	if (atomic_load(&w->serving) == unique) {
-		if (!thread_is_killed(atomic_load(&w->asker)))
+		if (!thread_is_killed(atomic_load(&w->thread)))
 			return true;
-		if (answer(s, w, unique, -EINTR))
+		if (answer_early(s, w, unique, -EINTR))
 			atomic_store(&w->unwanted, unique);
 	}
 	atomic_compare_exchange_strong(&w->interrupted, &unique, 0);
@@ -113,11 +109,11 @@ static void look_soft(struct session *s, struct worker *w, uint64_t now)
 	weft_log(5, "a request (opcode %u) has waited for %llu s: it ends with EIO",
 		atomic_load(&w->opcode),
 		(unsigned long long)((now - since) / 1000000000));
-	if (answer(s, w, unique, -EIO))
+	if (answer_early(s, w, unique, -EIO))
 		atomic_store(&w->unwanted, unique);
 }
 
-/* What is to be done at the close is done still. */
+/* The work of the close is still done. */
 static void look_ending(struct session *s, struct worker *w, uint64_t now)
 {
 	uint64_t unique = atomic_load(&w->serving);
@@ -125,8 +121,8 @@ static void look_ending(struct session *s, struct worker *w, uint64_t now)
 	if (unique && atomic_load(&w->opcode) == FUSE_FLUSH &&
 		now >= atomic_load(&w->since_ns) + LOOK_END_NS &&
 		atomic_load(&w->early) != unique &&
-		thread_is_exiting(atomic_load(&w->asker)))
-		(void)answer(s, w, unique, 0);
+		thread_is_exiting(atomic_load(&w->thread)))
+		(void)answer_early(s, w, unique, 0);
 }
 
 void waits_count(struct session *s, struct waits_for out[WAITS_NODES])
@@ -147,9 +143,8 @@ void waits_count(struct session *s, struct waits_for out[WAITS_NODES])
 	}
 }
 
-/*
- * Tells of nodes that requests wait for. `told`: bits of the nodes that were told of. A look may meet
- * requests just as they ask again: it is over when several looks in a row find none.
+/* Reports nodes that requests wait for. `told`: bits of the nodes that were reported. A look may
+ * meet requests just as they retry, so the wait is over only when several looks in a row find none.
  */
 static void look_away(struct session *s, uint64_t *told, uint8_t none[WAITS_NODES])
 {

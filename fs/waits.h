@@ -2,26 +2,26 @@
 /*
  * Requests that wait for a node that is away.
  *
- * On a volume of several nodes a request may wait for as long as that lasts, and the kernel lets
- * nobody go who waits for an answer, killed or not. So here an answer is given in place of
- * whoever serves the request:
+ * On a volume of several nodes a request may wait as long as the node is away. The kernel does not
+ * let the requesting thread go before the answer, even if it is killed. The daemon therefore
+ * answers before the worker does, in these cases:
  *
- * - EINTR, once a fatal signal is pending for the thread that asked. The kernel says
- *   (INTERRUPT) whose request is to be looked at. Nobody alive ever sees that EINTR.
- * - EIO, with the option soft, when it has waited for longer than the option timeout says.
- *   Not where it waits for a lock.
- * - Success, to a FLUSH that has waited for a second, of a program that ends: nothing interrupts
- *   that, and it would stay. What a close has to do is done still.
+ * - EINTR, once a fatal signal is pending for the requesting thread. INTERRUPT from the kernel
+ *   names the request to check. No running program sees this EINTR.
+ * - EIO, with the option soft, if the request has waited longer than the option timeout. Not if it
+ *   waits for a lock.
+ * - Success, to a FLUSH of an ending program that has waited for a second. Nothing interrupts a
+ *   FLUSH, so the program would stay. The work of the close is still done.
  *
- * What serves it goes on, and may still do what was asked; if it waits for a node that is away
- * it gives that up (rt_task_unwanted), so that its worker is free. Its answer is nobody's:
- * the kernel refuses it with ENOENT, as that of any request that has ended.
+ * The worker goes on and may still complete the request. If it waits for a node that is away, it
+ * gives up (rt_task_unwanted) and becomes free. The kernel refuses its answer with ENOENT, as for
+ * any request that has ended.
  *
- * What waits is counted by node, for people. The log says once that requests wait for a node, when the
- * first has for some seconds, and once that none does any more.
+ * Waiting requests are counted by node for the status. The log reports that requests wait for a
+ * node, when the first has waited for some seconds. It reports again when none waits any more.
  *
- * Requests of the ring are answered by the thread that has them alone: for them it is
- * umount -f or the end of the daemon, and soft does without the ring.
+ * Only the thread that has a request of the ring can answer it. Such requests end by umount -f or
+ * with the daemon. The option soft does not use the ring.
  */
 #ifndef WEFT_FS_WAITS_H
 #define WEFT_FS_WAITS_H
@@ -32,27 +32,30 @@
 struct session;
 struct fuse_in_header;
 
-/* Starts the task that looks. soft_ns: 0, or how long a request may wait. 0 or -errno. */
+/* Starts the task that checks. `soft_ns`: longest time that a request may wait; 0: no limit.
+ * Returns 0 or -errno. */
 int waits_start(struct session *s, uint64_t soft_ns);
-/* Ends it, if it runs. Waits. */
+/* Ends the task, if it runs. Waits. */
 void waits_stop(struct session *s);
-/* The kernel interrupts the request of this number. */
+/* Notes that the kernel interrupts the request of this number. */
 void waits_interrupt(struct session *s, uint64_t unique);
 
 /* Requests that wait for one node. */
 struct waits_for {
 	unsigned requests;
-	uint64_t since_ns; /* rt_now_ns: when the first of them began */
+	uint64_t since_ns; /* start of the first one, by rt_now_ns */
 };
 #define WAITS_NODES 64u
-/* Counts the requests under way that wait for nodes that are away, by the node's id. Never waits. */
+/* Counts the requests under way that wait for nodes that are away, by the node's id. Never
+ * waits. */
 void waits_count(struct session *s, struct waits_for out[WAITS_NODES]);
 
-/* What the request has handles of. */
+/* Notes the inodes whose handles the request uses. */
 void waits_note_nodes(_Atomic uint64_t node[2], const struct fuse_in_header *in);
 /*
- * The kernel lets go of a handle when all requests that used it have been answered: of those
- * answered early the workers may still be using it. Returns when none does. Waits.
+ * Returns when no worker uses a handle of the inode any more. The kernel releases a handle when all
+ * its requests have been answered, but workers may still serve requests that were answered early.
+ * Waits.
  */
 void waits_before_release(struct session *s, uint64_t node);
 

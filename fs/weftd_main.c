@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weftd STORE DIR [-o OPTIONS] [-f]: serves one volume at one mount point; with --unmounted to other
- * nodes alone.
+ * weftd STORE DIR [-o OPTIONS] [-f]: serves one volume at one mount point. With --unmounted it
+ * serves only other nodes.
  *
- * Opens from below (store, volume, operations, mount, session, control socket), waits for
- * a signal or the end of the mount, and closes from above. The store is free when the
- * process has gone.
+ * Opens the layers from below (store, volume, operations, mount, session, control socket). Waits
+ * for a signal or the end of the mount. Then closes from above. The store is free when the process
+ * has ended.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -23,7 +23,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "engine/volume/clients.h"
+#include "engine/node/client_logs.h"
 #include "fs/arguments.h"
 #include "fs/daemon.h"
 #include "fs/daemonize.h"
@@ -35,21 +35,21 @@
 #define PR_SET_IO_FLUSHER 57
 #endif
 
-/* After a signal to a busy mount: so long may those who have files open go on. */
+/* After a signal to a busy mount: time that programs with open files may go on. */
 #define DRAIN_MS 5000
-/* The mount table is looked at no more often: where mounts come and go, it is long. */
+/* Least time between two looks at the mount table, which may be long. */
 #define REMOUNT_REST_MS 1000
-/* After a signal: so long are other nodes waited for that still use this node's store. */
+/* After a signal: time that this node waits for others that still use its store. */
 #define LEAVE_MS 10000
-/* And so long is anything waited for that only they have. */
+/* And the time that it waits for data that only other nodes have. */
 #define CUT_MS 20000
-/* Without a mount: so long others are waited for that are to be served. */
+/* Without a mount: time that this node waits for others to serve. */
 #define NOBODY_MS 60000
-/* So long a daemon that was killed may still have the store. */
+/* Time that a killed daemon may still have the store. */
 #define DYING_MS      6000
 #define DYING_LOOK_NS 20000000ull
 
-static int fail(const struct weft_error *err, int code)
+static int report_error(const struct weft_error *err, int code)
 {
 	fprintf(stderr, "weftd: %s\n", err->text);
 	return code;
@@ -66,12 +66,11 @@ static void process_prepare(void)
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	signal(SIGPIPE, SIG_IGN);
-	prctl(PR_SET_NAME, "weftd"); /* whatever path it was started by */
-	/* libfuse allocates a little on each worker: an arena per thread would cost
-	 * megabytes. */
+	prctl(PR_SET_NAME, "weftd"); /* independent of the path of its program */
+	/* libfuse allocates a little on each worker. An arena per thread would cost megabytes. */
 	mallopt(M_ARENA_MAX, 2);
-	/* Memory that the kernel reclaims through us must not wait for us (prctl(2)). A
-	 * hint. */
+	/* When the kernel reclaims memory through this process, it must not wait for it (prctl(2)).
+	 * A hint. */
 	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
 }
 
@@ -93,7 +92,7 @@ static int signals_prepare(struct daemon *d, struct weft_error *err)
 	return 0;
 }
 
-/* Where nothing may be written reading sets no times either. */
+/* If the volume cannot be written, reading sets no times either. */
 static struct ops_options ops_options_of(const struct mount_options *o)
 {
 	return (struct ops_options){
@@ -105,43 +104,41 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 	};
 }
 
-/* A node that is to be there for others alone, and finds none. */
+/* Returns true if this daemon only serves other nodes, and finds none. */
 static bool is_for_nobody(const struct daemon *d)
 {
 	const struct cluster_member *m = NULL;
-	struct member_link l;
+	struct node_link l;
 
 	if (!d->unmounted || rt_now_ns() - d->started_ns < NOBODY_MS * 1000000ull)
 		return false;
 	while ((m = cluster_next(d->source.cluster, m)))
-		if (d->member && member_link(d->member, m->id, &l) == 0 && l.up)
+		if (d->node && node_link(d->node, m->id, &l) == 0 && l.connected)
 			return false;
 	return true;
 }
 
-/*
- * Waiting for other nodes ends when a signal has come, which is left for who waits for the
- * end: at once while the volume is opened, later they get some time.
- */
-static enum member_patience patience(void *arg)
+/* Waiting for other nodes ends after a signal. The signal is left for the main wait. While the
+ * volume is opened waiting ends at once, later it continues for some time. */
+static enum node_patience signal_patience(void *arg)
 {
 	struct daemon *d = arg;
 	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
 	uint64_t none = 0, now = rt_now_ns();
 
 	if (!atomic_load(&d->served) && (atomic_load(&d->dismissed) || is_for_nobody(d)))
-		return MEMBER_CUT;
+		return NODE_CUT;
 	if (poll(&p, 1, 0) <= 0)
-		return MEMBER_WAITS;
+		return NODE_WAITS;
 	if (!atomic_load(&d->served))
-		return MEMBER_CUT;
+		return NODE_CUT;
 	if (!atomic_compare_exchange_strong(&d->signal_at, &none, now) &&
 		now - none >= LEAVE_MS * 1000000ull)
-		return now - none >= CUT_MS * 1000000ull ? MEMBER_CUT : MEMBER_ALONE;
-	return MEMBER_WAITS;
+		return now - none >= CUT_MS * 1000000ull ? NODE_CUT : NODE_ALONE;
+	return NODE_WAITS;
 }
 
-/* Who waits for the store to be free is told that it will not be soon. */
+/* Tells clients that wait for the store that it will not be free soon. */
 static void serves_on(void *arg, const char *who)
 {
 	struct daemon *d = arg;
@@ -150,8 +147,8 @@ static void serves_on(void *arg, const char *who)
 		json_pack("{s:i,s:s}", "serves_on_as", (int)d->source.node, "to", who));
 }
 
-/* Who waits for it is told why it takes so long. */
-static void awaits(void *arg, const char *who, unsigned seconds)
+/* Tells clients that wait for the store the reason of the delay. */
+static void report_awaited(void *arg, const char *who, unsigned seconds)
 {
 	struct daemon *d = arg;
 
@@ -160,10 +157,11 @@ static void awaits(void *arg, const char *who, unsigned seconds)
 }
 
 /*
- * What another has made of our store meanwhile is not to be touched, nor anything that we hold
- * to be used: as if we had crashed. The mount answers with ENOTCONN.
+ * Ends the process as in a crash: another process has used the store meanwhile. Its changes must
+ * not be overwritten, and the pages of this process must not be used. The mount answers with
+ * ENOTCONN.
  */
-static void superseded(void *arg, const char *text)
+static void end_superseded(void *arg, const char *text)
 {
 	struct daemon *d = arg;
 
@@ -172,7 +170,7 @@ static void superseded(void *arg, const char *text)
 	_exit(EXIT_MOUNT);
 }
 
-/* Its locks are void, also for those who wait for them. */
+/* The dead node's locks are void. Requests that wait for them go on. */
 static void node_dead(void *arg, unsigned node, uint64_t incarnation)
 {
 	struct daemon *d = arg;
@@ -190,42 +188,43 @@ static void fs_lend(struct daemon *d, bool open)
 	rt_mutex_unlock(&d->fs_lock);
 }
 
-static int member_start(
+static int node_start(
 	struct daemon *d, struct volume_options *options, struct weft_error *err)
 {
-	const struct member_options o = {
+	const struct node_options o = {
 		.cluster = d->source.cluster,
 		.node = d->source.node,
-		.patience = patience,
+		.patience = signal_patience,
 		.serves_on = serves_on,
-		.awaits = awaits,
-		.superseded = superseded,
+		.awaits = report_awaited,
+		.superseded = end_superseded,
 		.dead = node_dead,
 		.owner = d,
 	};
-	int ret;
+	int rc;
 
 	if (!source_shared(&d->source))
 		return 0;
-	ret = member_open(&d->member, &o, err);
-	if (ret == 0)
-		options->peers = member_peers(d->member);
-	return ret;
+	rc = node_open(&d->node, &o, err);
+	if (rc == 0)
+		options->peers = node_volume_peers(d->node);
+	return rc;
 }
 
-/* Would it be opened? So that nobody is asked to go for a start that comes to nothing. */
+/* Checks that the store would be opened, so that no daemon is asked to leave for a start that
+ * fails. */
 static int store_look(const struct daemon *d, struct weft_error *err)
 {
 	struct volume_options expected = {0};
 	struct weft_error why = {0}; /* without the path */
 	struct rt_disk *disk;
 	struct store *s;
-	int ret = rt_disk_open(&disk, d->options.store, RT_DISK_READ_ONLY, err);
+	int rc = rt_disk_open(&disk, d->options.store, RT_DISK_READ_ONLY, err);
 
-	if (ret < 0)
-		return ret;
+	if (rc < 0)
+		return rc;
 	source_expect(&d->source, &expected);
-	ret = store_open(&s, disk,
+	rc = store_open(&s, disk,
 		&(struct store_options){.read_only = true,
 			.volume_uuid = expected.volume_uuid,
 			.node = expected.node,
@@ -234,55 +233,57 @@ static int store_look(const struct daemon *d, struct weft_error *err)
 			.file = expected.file,
 			.nodes = expected.nodes},
 		&why);
-	if (ret == 0)
+	if (rc == 0)
 		store_close(s);
 	else
-		weft_error(err, ret, "%s: %s", d->options.store, why.text);
+		weft_error(err, rc, "%s: %s", d->options.store, why.text);
 	rt_disk_close(disk);
-	return ret;
+	return rc;
 }
 
-/* The store is in use: by a mount of this node that has ended, and serves it on for other nodes? */
+/* Checks whether the store is used by an unmounted daemon of this node, which still serves it to
+ * other nodes. */
 static int store_ask(struct daemon *d, struct weft_error *err)
 {
 	struct weft_error why = {0};
-	int ret = store_look(d, &why);
+	int rc = store_look(d, &why);
 
-	if (ret == 0)
-		ret = takeover(d->options.store, &why);
+	if (rc == 0)
+		rc = takeover_wait(d->options.store, &why);
 	if (why.code)
 		*err = why;
-	return ret;
+	return rc;
 }
 
-/* In a moment the store may be free of a daemon that was killed, or one that takes its place can be asked. */
+/* Takes the store. A killed daemon may release it in a moment, or a daemon that takes its place can
+ * be asked. */
 static int store_take(
 	struct daemon *d, unsigned flags, struct rt_disk **disk, struct weft_error *err)
 {
 	uint64_t until = rt_now_ns() + DYING_MS * 1000000ull;
-	int ret;
+	int rc;
 
 	for (;;) {
 		*err = (struct weft_error){0};
-		ret = rt_disk_open(disk, d->options.store, flags, err);
-		if (ret != -EBUSY || !source_shared(&d->source))
-			return ret;
-		ret = d->unmounted ? -EBUSY : store_ask(d, err);
-		if (ret == -ESRCH && rt_now_ns() >= until)
-			ret = -EBUSY;
-		if (ret < 0 && ret != -ESRCH)
-			return ret;
-		if (ret < 0)
+		rc = rt_disk_open(disk, d->options.store, flags, err);
+		if (rc != -EBUSY || !source_shared(&d->source))
+			return rc;
+		rc = d->unmounted ? -EBUSY : store_ask(d, err);
+		if (rc == -ESRCH && rt_now_ns() >= until)
+			rc = -EBUSY;
+		if (rc < 0 && rc != -ESRCH)
+			return rc;
+		if (rc < 0)
 			rt_sleep_ns(DYING_LOOK_NS);
 	}
 }
 
 static bool waits_for_host(void *arg)
 {
-	return patience(arg) != MEMBER_CUT;
+	return signal_patience(arg) != NODE_CUT;
 }
 
-/* The node's store; a client has its log at another node. */
+/* Opens the node's store. A client has its log at another node. */
 static int disk_open(
 	struct daemon *d, struct rt_disk **out, bool read_only, struct weft_error *err)
 {
@@ -290,23 +291,23 @@ static int disk_open(
 		.node = d->source.node,
 		.waits = waits_for_host,
 		.owner = d};
-	int ret;
+	int rc;
 
 	if (!source_is_client(&d->source)) {
-		ret = store_take(d,
+		rc = store_take(d,
 			RT_DISK_EXCLUSIVE | (read_only ? RT_DISK_READ_ONLY : 0), out,
 			err);
-		return ret < 0 ? weft_error(err, ret, "cannot open %s: %s",
-					 d->options.store, strerror(-ret))
+		return rc < 0 ? weft_error(err, rc, "cannot open %s: %s",
+					 d->options.store, strerror(-rc))
 			       : 0;
 	}
 	source_format(&d->source, &r.format);
-	ret = remote_log_open(out, &r, err);
+	rc = remote_log_open(out, &r, err);
 	explicit_bzero(r.format.key, sizeof(r.format.key));
-	return ret;
+	return rc;
 }
 
-/* With the store taken: who wants to mount it can say so from here on. */
+/* Called once the store is taken. From here on a new mount can ask for it. */
 static int control_start(
 	struct daemon *d, const uint8_t store_uuid[16], struct weft_error *err)
 {
@@ -323,29 +324,29 @@ static int control_start(
 	return control_open(&d->control, store_uuid, &source, err);
 }
 
-/* A store that is served without a mount gives way to a mount as soon as it is taken, which may be
- * long before it is recovered. */
+/* A store served without a mount must yield to a mount as soon as it is taken. Recovery may end
+ * long after that. */
 static int store_announce(struct daemon *d, struct rt_disk *disk, struct weft_error *err)
 {
 	uint8_t uuid[16];
-	int ret;
+	int rc;
 
 	if (!d->unmounted || source_is_client(&d->source))
 		return 0;
-	ret = takeover_store_uuid(d->options.store, uuid);
-	if (ret < 0)
-		weft_error(err, ret, "%s: not a weft store", d->options.store);
+	rc = takeover_store_uuid(d->options.store, uuid);
+	if (rc < 0)
+		weft_error(err, rc, "%s: not a weft store", d->options.store);
 	else
-		ret = control_start(d, uuid, err);
-	if (ret < 0)
+		rc = control_start(d, uuid, err);
+	if (rc < 0)
 		rt_disk_close(disk);
-	return ret;
+	return rc;
 }
 
 static int volume_start(struct daemon *d, struct weft_error *err)
 {
 	const struct mount_options *o = &d->options;
-	/* A store that other nodes use is written to for them, whatever this mount may. */
+	/* If other nodes use the store, it is written for them, even if this mount is read-only. */
 	const bool read_only = o->read_only && !source_shared(&d->source);
 	struct volume_options options = {
 		.read_only = read_only,
@@ -354,48 +355,48 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
 	struct ops_options ops = ops_options_of(o);
-	struct weft_error why = {0}; /* without the path, which only we know */
+	struct weft_error why = {0}; /* without the path, which only this function knows */
 	struct rt_disk *disk;
-	int ret;
+	int rc;
 
 	source_expect(&d->source, &options);
-	ret = member_start(d, &options, err);
-	if (ret < 0)
-		return ret;
+	rc = node_start(d, &options, err);
+	if (rc < 0)
+		return rc;
 	ops.caller_forgets = !d->unmounted;
-	ret = disk_open(d, &disk, read_only, err);
-	if (ret == 0)
-		ret = store_announce(d, disk, err);
-	if (ret < 0)
-		return ret;
-	ret = volume_open(&d->volume, disk, &options, &why);
-	if (ret < 0)
-		return weft_error(err, ret, "%s: %s", o->store,
-			why.code ? why.text : strerror(-ret));
+	rc = disk_open(d, &disk, read_only, err);
+	if (rc == 0)
+		rc = store_announce(d, disk, err);
+	if (rc < 0)
+		return rc;
+	rc = volume_open(&d->volume, disk, &options, &why);
+	if (rc < 0)
+		return weft_error(err, rc, "%s: %s", o->store,
+			why.code ? why.text : strerror(-rc));
 	if (d->source.cluster)
 		cluster_heard(d->source.cluster, d->source.node,
 			store_superblock(d->volume->store)->incarnation);
-	ret = fs_open(&d->fs, d->volume, &ops, &why);
-	if (ret < 0) {
-		weft_error(err, ret, "%s: %s", o->store,
-			why.code ? why.text : strerror(-ret));
-		if (d->member)
-			member_alone(d->member);
+	rc = fs_open(&d->fs, d->volume, &ops, &why);
+	if (rc < 0) {
+		weft_error(err, rc, "%s: %s", o->store,
+			why.code ? why.text : strerror(-rc));
+		if (d->node)
+			node_alone(d->node);
 		volume_close(d->volume);
 	} else {
 		fs_lend(d, true);
 	}
-	return ret;
+	return rc;
 }
 
-/* In the log, and to those who wait for the end on the control socket. */
+/* Reports it in the log, and to clients that wait for the end on the control socket. */
 static void say_unwritten(struct daemon *d, int why, const struct volume_rest *rest)
 {
 	char lost[160] = "";
 
 	if (rest->lost)
 		snprintf(lost, sizeof(lost),
-			"; up to %llu pages (%.1f MiB) that nobody synced are LOST",
+			"; up to %llu pages (%.1f MiB) that were not synced are LOST",
 			(unsigned long long)rest->lost, pages_mib(rest->lost));
 	weft_log(3,
 		"closing %s: %s%s; %llu pages (%.1f MiB) wait in its log, and the next "
@@ -416,20 +417,20 @@ static void say_unwritten(struct daemon *d, int why, const struct volume_rest *r
 static int volume_stop(struct daemon *d)
 {
 	struct volume_rest rest;
-	int ret;
+	int rc;
 
 	fs_lend(d, false);
 	fs_close(d->fs);
-	ret = volume_close_rest(d->volume, &rest);
-	if (ret == -EHOSTDOWN && !rest.lost)
+	rc = volume_close_rest(d->volume, &rest);
+	if (rc == -EHOSTDOWN && !rest.lost)
 		weft_log(4, "closing %s: %s; the next mount will recover it",
-			d->options.store, strerror(-ret));
-	else if (ret < 0)
-		say_unwritten(d, ret, &rest);
-	return ret;
+			d->options.store, strerror(-rc));
+	else if (rc < 0)
+		say_unwritten(d, rc, &rest);
+	return rc;
 }
 
-/* The first request through the kernel and back; the mount is up when it has come. */
+/* Sends the first request through the kernel. When it returns, the mount is up. */
 static int mount_answers(struct daemon *d, struct weft_error *err)
 {
 	struct stat st;
@@ -445,9 +446,9 @@ static int mount_answers(struct daemon *d, struct weft_error *err)
 }
 
 /*
- * A request that the kernel has given to a ring stays with its entry until it is answered, and
- * requests that have queued up meanwhile do not move to entries that are added. So requests
- * that wait for others of the same mount (locks of several nodes) could wait for ever.
+ * Chooses whether to use io_uring. A request in a ring stays with its entry until it is answered.
+ * Requests that have queued up meanwhile do not move to new entries. So requests that wait for
+ * others of the same mount (locks of several nodes) could wait for ever.
  */
 static int uring_choose(
 	const struct daemon *d, enum uring_mode *mode, struct weft_error *err)
@@ -498,10 +499,8 @@ static int mount_start(struct daemon *d, struct weft_error *err)
 
 /* ---- remounts ---------------------------------------------------------------------- */
 
-/*
- * The options show what is in force, so they change last. Who makes the mount read-only may
- * expect that all is written.
- */
+/* The options in the status show the rules in force, so they change last. After a change to
+ * read-only, the user may expect that all data are written. */
 static void follow_remount(struct daemon *d)
 {
 	struct mount_options next = d->options;
@@ -513,12 +512,17 @@ static void follow_remount(struct daemon *d)
 	ops = ops_options_of(&next);
 	fs_reconfigure(d->fs, &ops);
 	if (next.read_only && !d->options.read_only) {
-		int ret = ops_syncfs(d->fs);
+		int rc = ops_syncfs(d->fs);
 
-		if (ret < 0)
+		if (rc < 0)
 			weft_log(3, "%s is read-only now, but not durable: %s",
-				next.directory, strerror(-ret));
+				next.directory, strerror(-rc));
 	}
+	if (next.atime == OPS_STRICTATIME && fs_opens_hidden(d->fs))
+		weft_log(5,
+			"%s: reads that the kernel answers alone move no access time "
+			"before the next mount",
+			next.directory);
 	rt_mutex_lock(&d->options_lock);
 	d->options.read_only = next.read_only;
 	d->options.atime = next.atime;
@@ -530,7 +534,7 @@ static void follow_remount(struct daemon *d)
 
 /* ---- end ------------------------------------------------------------------------- */
 
-/* Until the kernel has ended the connection, or a signal has come. */
+/* Waits until the kernel has ended the connection, or a signal has come. */
 static void wait_for_end_or_signal(struct daemon *d)
 {
 	struct pollfd fds[] = {
@@ -555,7 +559,7 @@ static void wait_for_end_or_signal(struct daemon *d)
 	} while (!fds[0].revents && !fds[1].revents);
 }
 
-/* After a signal: those who have files open go on, for a while. */
+/* After a signal: lets programs with open files go on for a while. */
 static void wait_for_drain(struct daemon *d)
 {
 	struct pollfd end = {.fd = d->ended_fd, .events = POLLIN};
@@ -566,9 +570,9 @@ static void wait_for_drain(struct daemon *d)
 }
 
 /*
- * What programs stored through mappings is still the kernel's: fetch it while we serve.
- * Unmounting does so only where nobody else has the filesystem: no open file, no bind
- * mount, no other mount namespace.
+ * Fetches stores of mappings from the kernel while the daemon still serves it. Unmounting does so
+ * only if there is no other user of the filesystem: an open file, a bind mount, or another mount
+ * namespace.
  */
 static void fetch_mapped_pages(const char *directory)
 {
@@ -584,52 +588,52 @@ static void fetch_mapped_pages(const char *directory)
 static void unmount_by_signal(struct daemon *d)
 {
 	const char *directory = d->options.directory;
-	int ret = -EINVAL;
+	int rc = -EINVAL;
 
 	if (remount_is_there(&d->remount, directory)) {
 		fetch_mapped_pages(directory);
-		ret = fuse_mount_close(directory, false);
+		rc = fuse_mount_close(directory, false);
 	}
-	if (ret == -EBUSY) {
+	if (rc == -EBUSY) {
 		weft_log(4, "%s is in use: detached; programs that use it have %d s",
 			directory, DRAIN_MS / 1000);
-		ret = fuse_mount_close(directory, true);
+		rc = fuse_mount_close(directory, true);
 	}
-	if (ret == -EINVAL)
+	if (rc == -EINVAL)
 		weft_log(4,
-			"%s does not lead to our mount any more; programs that use it "
-			"have %d s",
+			"%s no longer leads to this weftd's mount; programs that use "
+			"it have %d s",
 			directory, DRAIN_MS / 1000);
-	else if (ret < 0)
-		weft_log(3, "cannot unmount %s: %s", directory, strerror(-ret));
+	else if (rc < 0)
+		weft_log(3, "cannot unmount %s: %s", directory, strerror(-rc));
 	wait_for_drain(d);
 }
 
-static void serve(struct daemon *d)
+static void serve_until_unmount(struct daemon *d)
 {
-	if (d->member)
-		member_serving(d->member);
+	if (d->node)
+		node_serving(d->node);
 	wait_for_end_or_signal(d);
-	if (d->member)
-		member_watch(d->member);
+	if (d->node)
+		node_watch(d->node);
 	if (!session_ended(d->session)) {
-		guardian_restarts(&d->guardian, false); /* whoever sent it wants an end */
+		guardian_restarts(&d->guardian, false); /* the signal asks for an end */
 		unmount_by_signal(d);
 	}
-	if (!d->member)
+	if (!d->node)
 		control_detach(d->control);
-	/* or what a program of a mount that is in use waits for might never end */
+	/* Otherwise the requests of programs on a busy mount might never end. */
 	fs_leave(d->fs);
 	session_quiesce(d->session);
 	weft_log(6, "%s unmounted from %s", d->options.store, d->options.directory);
 }
 
-/* The mount is gone, and the store is still used by the nodes that have theirs. */
-static void leave(struct daemon *d)
+/* Called when the mount is gone and other nodes still use the store. */
+static void leave_nodes(struct daemon *d)
 {
 	atomic_store(&d->leaving, true);
-	member_leave(d->member);
-	fs_leave(d->fs); /* or what the control socket was asked for might never end */
+	node_leave(d->node);
+	fs_leave(d->fs); /* otherwise requests of the control socket might never end */
 	control_detach(d->control);
 }
 
@@ -663,103 +667,104 @@ static void say_mounted(const struct daemon *d)
 			strerror(-d->unguarded));
 }
 
-/* Who waits for what the daemon has, once it was killed, waits no longer than it takes to start again. */
-static void guard(struct daemon *d, int argc, char **argv)
+/* Starts the guardian. If the daemon is killed, nodes that need its data then wait only for its
+ * restart. */
+static void start_guardian(struct daemon *d, int argc, char **argv)
 {
-	int ret;
+	int rc;
 
-	if (d->unmounted) /* by a guardian, most likely, which looks after it as well */
+	if (d->unmounted) /* most likely by a guardian, which also watches it */
 		return;
 	d->again = arguments_unmounted(&d->options);
-	ret = d->again ? guardian_start(&d->guardian, argc, argv, d->again,
-				 ops_kernel_inodes(d->options.cache_bytes / PAGE_SIZE))
-		       : -ENOMEM;
-	if (ret < 0)
-		weft_log(4, "cannot start a guardian: %s", strerror(-ret));
+	rc = d->again ? guardian_start(&d->guardian, argc, argv, d->again,
+				kcache_inodes(d->options.cache_bytes / PAGE_SIZE))
+		      : -ENOMEM;
+	if (rc < 0)
+		weft_log(4, "cannot start a guardian: %s", strerror(-rc));
 }
 
 static int engine_start(struct daemon *d, int argc, char **argv, struct weft_error *err)
 {
-	int ret = rt_real_start();
+	int rc = rt_real_start();
 
-	if (ret < 0)
+	if (rc < 0)
 		return weft_error(
-			err, ret, "cannot start the runtime: %s", strerror(-ret));
-	guard(d, argc, argv);
+			err, rc, "cannot start the runtime: %s", strerror(-rc));
+	start_guardian(d, argc, argv);
 	d->started_ns = rt_now_ns();
-	ret = source_open(&d->source, &d->options, err);
-	if (ret == 0 && d->unmounted && !source_shared(&d->source))
-		ret = weft_error(err, -EINVAL,
+	rc = source_open(&d->source, &d->options, err);
+	if (rc == 0 && d->unmounted && !source_shared(&d->source))
+		rc = weft_error(err, -EINVAL,
 			"%s names no other node that could be served without a mount",
 			d->options.store);
-	return ret < 0 ? ret : volume_start(d, err);
+	return rc < 0 ? rc : volume_start(d, err);
 }
 
-/* From here on the daemon answers those who ask for it. */
-static int appear(struct daemon *d, struct weft_error *err)
+/* From here on the daemon answers requests. */
+static int start_answering(struct daemon *d, struct weft_error *err)
 {
-	int ret = d->control
+	int rc = d->control
 			  ? 0
 			  : control_start(d,
 				    store_superblock(d->volume->store)->store_uuid, err);
 
-	if (ret == 0 && *d->options.metrics)
-		ret = metrics_server_open(
+	if (rc == 0 && *d->options.metrics)
+		rc = metrics_server_open(
 			&d->metrics, d->options.metrics, status_build, d, err);
-	if (ret < 0)
-		return ret;
+	if (rc < 0)
+		return rc;
 	control_attach(d->control);
 	daemonize_ready();
 	say_mounted(d);
 	atomic_store(&d->served, true);
-	guardian_restarts(&d->guardian, d->member && d->options.restart);
+	guardian_restarts(&d->guardian, d->node && d->options.restart);
 	return 0;
 }
 
-static int run(struct daemon *d, int argc, char **argv, struct weft_error *err)
+static int daemon_run(struct daemon *d, int argc, char **argv, struct weft_error *err)
 {
-	int ret;
+	int rc;
 
 	process_prepare();
 	rights_drop();
-	ret = signals_prepare(d, err);
-	if (ret == 0)
-		ret = engine_start(d, argc, argv, err);
-	if (ret < 0)
+	rc = signals_prepare(d, err);
+	if (rc == 0)
+		rc = engine_start(d, argc, argv, err);
+	if (rc < 0)
 		goto out_control;
 	if (!d->unmounted)
-		ret = mount_start(d, err);
-	if (ret < 0)
+		rc = mount_start(d, err);
+	if (rc < 0)
 		goto out_volume;
-	ret = appear(d, err);
-	if (ret < 0) {
+	rc = start_answering(d, err);
+	if (rc < 0) {
 		if (!d->unmounted)
 			fuse_mount_close(d->options.directory, true);
 		goto out_volume;
 	}
 	if (!d->unmounted)
-		serve(d);
+		serve_until_unmount(d);
 	else if (atomic_load(&d->dismissed))
-		member_alone(d->member);
-	if (d->member)
-		leave(d);
+		node_alone(d->node);
+	if (d->node)
+		leave_nodes(d);
 out_volume:
 	metrics_server_close(d->metrics);
-	if (d->member && ret < 0)
-		member_alone(d->member); /* it was never used here */
+	if (d->node && rc < 0)
+		node_alone(d->node); /* it was never used here */
 	if (d->session)
 		session_quiesce(d->session);
-	if (ret < 0 && d->control)
+	if (rc < 0 && d->control)
 		control_detach(d->control);
-	if (volume_stop(d) < 0 && ret == 0)
-		ret = weft_error(err, -EIO, "the volume was not closed cleanly");
+	if (volume_stop(d) < 0 && rc == 0)
+		rc = weft_error(err, -EIO, "the volume was not closed cleanly");
 	if (d->session)
 		session_free(d->session);
 out_control:
 	if (d->control)
 		control_detach(d->control);
-	control_close(d->control); /* last: its end says that the store is free */
-	return ret;
+	control_close(d->control); /* last: its end shows that the store is free */
+	return rc;
 }
 
 int main(int argc, char **argv)
@@ -776,7 +781,7 @@ int main(int argc, char **argv)
 	}
 	mount_options_default(&d.options);
 	if (arguments_parse(&arguments, &d.options, argc, argv, &code, &err) < 0)
-		return err.code ? fail(&err, code) : code;
+		return err.code ? report_error(&err, code) : code;
 	d.unmounted = arguments.unmounted;
 	atomic_store(&d.leaving, arguments.unmounted);
 	if (unheard)
@@ -788,13 +793,13 @@ int main(int argc, char **argv)
 		return EXIT_MOUNT;
 	}
 	code = 0;
-	if (run(&d, argc, argv, &err) < 0)
-		code = fail(&err, EXIT_MOUNT);
+	if (daemon_run(&d, argc, argv, &err) < 0)
+		code = report_error(&err, EXIT_MOUNT);
 	if (code && unheard)
 		weft_log(3, "%s", err.text);
 	guardian_stop(&d.guardian);
 	free(d.again);
-	member_close(d.member);
+	node_close(d.node);
 	source_close(&d.source);
 	mount_options_free(&d.options);
 	return code;

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: options as those
- * of the other fsck programs, so that fsck(8) can call it, questions, progress on a
- * terminal.
- */
+/* fsck.weft: checks and repairs a volume. The command line of mkfs/fsck: the options of other fsck
+ * programs, so that fsck(8) can call it, questions, and progress on a terminal. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -20,7 +17,7 @@ struct session {
 	const char *path;
 	char several[256];
 	bool progress; /* on standard error, which is a terminal */
-	bool line;     /* a line of it stands there */
+	bool line;     /* it is on the terminal's current line */
 	unsigned pass;
 	unsigned permille;
 	bool verbose;
@@ -29,37 +26,30 @@ struct session {
 static const char usage_text[] =
 	"Usage: fsck.weft [options] STORE...\n"
 	"       fsck.weft [options] FILE\n"
-	"Check the weft volume on STORE, a block device or a regular file, and repair "
-	"it.\n"
-	"A volume of several storage nodes is checked as a whole when all of its stores "
-	"are\n"
-	"given, or its cluster FILE, which names them. One of its stores alone is "
-	"checked "
-	"as far\n"
-	"as that goes without the others.\n"
+	"Check a weft volume and repair it. STORE is a block device or a regular file.\n"
+	"To check a volume of several storage nodes as a whole, give all of its stores,\n"
+	"or its cluster file FILE, which names them. One of its stores alone is checked\n"
+	"as far as that is possible without the others.\n"
 	"\n"
 	"  -n            write nothing; answer no to every question\n"
 	"  -y            repair everything without asking\n"
-	"  -p, -a        repair what can be repaired without loss; stop at anything "
-	"else\n"
-	"  -f            check also what was unmounted cleanly\n"
+	"  -p, -a        make repairs that lose nothing; stop at any other damage\n"
+	"  -f            check the volume even if it was unmounted cleanly\n"
 	"  -c            read all file data and compare it with its checksums\n"
-	"  -m N[KMGT]    memory for tables (default 256M; bitmaps take 64M per TiB "
-	"besides)\n"
-	"  -C            show progress even if standard error is no terminal\n"
-	"  -v            say more\n"
-	"  -h, --help    this text\n"
+	"  -m N[KMGT]    memory for tables (default 256M; bitmaps take 64M per TiB more)\n"
+	"  -C            show progress even if standard error is not a terminal\n"
+	"  -v            print more\n"
+	"  -h, --help    print this text\n"
 	"  -V, --version\n"
 	"\n"
 	"Examples:\n"
-	"  fsck.weft -n /srv/data.weft        look only\n"
+	"  fsck.weft -n /srv/data.weft        check, and repair nothing\n"
 	"  fsck.weft -f -c /dev/nvme0n1p4     check everything, ask before each repair\n"
 	"  fsck.weft -y /srv/data.weft        repair all\n"
 	"  fsck.weft -n /etc/weft/scratch.cluster   a volume of several storage nodes\n"
 	"\n"
-	"Exit status, added up: 0 clean, 1 repaired, 4 damage is left, 8 could not "
-	"check,\n"
-	"16 wrong usage. docs/fsck.md and fsck.weft(8) explain the findings' codes.\n";
+	"Exit status, added up: 0 clean, 1 repaired, 4 damage is left, 8 not checked,\n"
+	"16 wrong usage. docs/fsck.md and fsck.weft(8) explain the codes of findings.\n";
 
 static void line_end(struct session *s)
 {
@@ -82,7 +72,7 @@ static void on_finding(
 	fflush(stdout);
 }
 
-/* The end of input answers no. What follows on the line answers no other question. */
+/* The end of input answers no. The rest of the line answers no other question. */
 static bool on_ask(void *arg, unsigned code, const char *text)
 {
 	struct session *s = arg;
@@ -121,7 +111,7 @@ static void on_progress(void *arg, unsigned pass, uint64_t done, uint64_t total)
 			names[pass % 6], done);
 }
 
-static int usage(const char *what)
+static int usage_error(const char *what)
 {
 	fprintf(stderr, "fsck.weft: %s\nTry 'fsck.weft --help'.\n", what);
 	return FSCK_EXIT_USAGE;
@@ -143,7 +133,7 @@ struct request {
 };
 
 /* 0; or 1 + the exit code. */
-static int parse(int argc, char **argv, struct request *r)
+static int fsck_parse_options(int argc, char **argv, struct request *r)
 {
 	static const struct option options[] = {{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'}, {NULL, 0, NULL, 0}};
@@ -192,20 +182,20 @@ static int parse(int argc, char **argv, struct request *r)
 		}
 	}
 	if (r->no + r->yes + r->o.preen > 1)
-		return 1 + usage("only one of -n, -y and -p makes sense");
+		return 1 + usage_error("only one of -n, -y and -p makes sense");
 	if (optind == argc)
-		return 1 + usage("which store?");
+		return 1 + usage_error("which store?");
 	r->paths = argv + optind;
 	r->count = (unsigned)(argc - optind);
 	if (r->count > SHARDS_MAX)
-		return 1 + usage("a volume has not so many stores");
+		return 1 + usage_error("a volume has not so many stores");
 	r->o.repair = !r->no;
 	if (r->o.repair && !r->yes && !r->o.preen)
 		r->o.ask = on_ask;
 	return 0;
 }
 
-static void summary(const struct session *s, const struct fsck_result *r)
+static void print_summary(const struct session *s, const struct fsck_result *r)
 {
 	if (r->skipped) {
 		printf("%s: clean (-f checks it all the same)\n", s->path);
@@ -229,12 +219,12 @@ static void summary(const struct session *s, const struct fsck_result *r)
 			s->path, r->found, r->fixed, r->left);
 }
 
-/* The engine's own messages repeat what the findings say. */
+/* Drops the engine's own messages, which repeat the findings. */
 static void no_log(int level, const char *line)
 {
 }
 
-/* What cannot be said has not been checked, as far as anybody knows. */
+/* If the findings cannot be printed, the check has failed for its user. */
 static int output_end(int code)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
@@ -243,7 +233,7 @@ static int output_end(int code)
 	return code | FSCK_EXIT_OPERATIONAL;
 }
 
-/* The stores that the cluster file names, which have to be reachable from here. */
+/* Finds the stores that the cluster file names. All must be reachable from here. */
 static unsigned cluster_inputs(struct request *r, struct fsck_input *in)
 {
 	const struct cluster_member *m = NULL;
@@ -292,7 +282,7 @@ static int inputs_open(const struct request *r, struct fsck_input *in, unsigned 
 	return rc;
 }
 
-static int check(struct request *r, struct session *s)
+static int check_volume(struct request *r, struct session *s)
 {
 	struct fsck_input in[SHARDS_MAX];
 	struct fsck_result result;
@@ -323,7 +313,7 @@ static int check(struct request *r, struct session *s)
 		fprintf(stderr, "fsck.weft: %s: %s\n", s->path,
 			err.text[0] ? err.text : strerror(-rc));
 	else
-		summary(s, &result);
+		print_summary(s, &result);
 	return output_end(result.exit_code);
 }
 
@@ -331,7 +321,7 @@ int main(int argc, char **argv)
 {
 	struct request r = {0};
 	struct session s = {0};
-	int rc = parse(argc, argv, &r);
+	int rc = fsck_parse_options(argc, argv, &r);
 
 	if (rc)
 		return output_end(rc - 1);
@@ -348,7 +338,7 @@ int main(int argc, char **argv)
 	r.o.arg = &s;
 	r.o.finding = on_finding;
 	r.o.progress = on_progress;
-	rc = check(&r, &s);
+	rc = check_volume(&r, &s);
 	cluster_close(r.cluster);
 	return rc;
 }

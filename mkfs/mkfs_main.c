@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mkfs.weft: makes a volume on a file or block device, or one node's store of a cluster's.
+ * mkfs.weft: makes a volume on a file or block device, or one node's store of a cluster's volume.
  *
- * A thin main over volume_format. Its own work is to keep people from overwriting what
- * they still need: it locks the store, asks libblkid what is there, looks into regular
- * files, and touches nothing before all of that and the layout are in order. What it made
- * and did not finish it takes away, unless somebody else has it by then.
+ * A thin main over volume_format. Its own work is to protect existing data. It locks the store,
+ * asks libblkid for its content, and reads regular files. It changes nothing before all checks and
+ * the layout are right. If it fails, it removes the files that it made, unless another process uses
+ * them by then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,16 +24,16 @@
 #include "engine/common/text.h"
 #include "engine/volume/volume.h"
 
-#define CLIENTS_SPARE 8u /* that no cluster file has yet */
+#define CLIENTS_SPARE 8u /* clients that no cluster file has yet */
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 struct request {
 	const char *path;         /* of the store */
 	const char *cluster_path; /* of the cluster file; NULL: a volume without one */
-	unsigned node;            /* of it; 0: found by this machine's addresses */
+	unsigned node;            /* its node; 0: found by this machine's addresses */
 	bool node_said;
-	bool clients_said; /* how many */
+	bool clients_said; /* their number was given */
 	struct cluster *cluster;
 	struct store_format format;
 	bool force;
@@ -41,11 +41,11 @@ struct request {
 	bool quiet;
 };
 
-/* How the store is reached, and what is to be undone when it fails. */
+/* The way to the store, and the steps to undo after a failure. */
 struct target {
-	int fd; /* the store; with --dry-run of a file that would be made or grown: a
-		   stand-in */
-	char name[64]; /* what rt_disk_open is given when it is a stand-in */
+	int fd; /* of the store; with --dry-run of a stand-in for a file that would be made or
+		 * grown */
+	char name[64]; /* for rt_disk_open, if it is a stand-in */
 	bool stand_in;
 	bool is_device;
 	bool created;
@@ -56,27 +56,23 @@ struct target {
 static const char usage_text[] =
 	"Usage: mkfs.weft [options] STORE\n"
 	"       mkfs.weft [options] -c FILE [--node N]\n"
-	"Make a weft volume on STORE, a block device or a regular file; or the store "
-	"that "
-	"the\n"
-	"cluster file FILE names for this node.\n"
+	"Make a weft volume on STORE, a block device or a regular file; or make the store\n"
+	"that the cluster file FILE names for this node.\n"
 	"\n"
-	"  -c, --cluster FILE      the cluster file (weft cluster new writes one)\n"
-	"  -N, --node N            which of its nodes; default: the one with this "
-	"machine's\n"
-	"                          addresses\n"
+	"  -c, --cluster FILE      cluster file; weft cluster new writes one\n"
+	"  -N, --node N            number of this node in it; default: found by the\n"
+	"                          addresses of this machine\n"
 	"  -s, --size N[KMGT]      size of the store; makes or enlarges a regular file\n"
-	"  -L, --label LABEL       name of the volume, up to 63 bytes\n"
+	"  -L, --label LABEL       label of the volume, up to 63 bytes\n"
 	"  -k, --checksum KIND     gmac (default), sha256 or blake2b\n"
 	"  -l, --log-size N[KMGT]  size of the log; default 1/32 of the store, 4M to 1G\n"
-	"  -C, --clients N         room for the logs of so many clients; default: those "
-	"that\n"
-	"                          the cluster file has for this node, and up to 8 more\n"
+	"  -C, --clients N         room for the logs of N clients; default: the clients\n"
+	"                          of this node in the cluster file, and up to 8 more\n"
 	"  -S, --client-log N[KMGT]  size of each; default that of the log, 5M to 64M\n"
 	"  -f, --force             overwrite whatever STORE contains\n"
-	"  -n, --dry-run           say what would be made, write nothing\n"
-	"  -q, --quiet             say nothing but what went wrong\n"
-	"  -h, --help              this text\n"
+	"  -n, --dry-run           print the result, write nothing\n"
+	"  -q, --quiet             print errors only\n"
+	"  -h, --help              print this text\n"
 	"  -V, --version           version of weft and of its disk format\n"
 	"\n"
 	"Examples:\n"
@@ -87,7 +83,7 @@ static const char usage_text[] =
 	"\n"
 	"Exit status: 0 made, 1 failed, 2 wrong usage.\n";
 
-static int fail(const char *path, const char *what)
+static int mkfs_error(const char *path, const char *what)
 {
 	fprintf(stderr, "mkfs.weft: %s: %s\n", path, what);
 	return EXIT_FAILED;
@@ -99,7 +95,7 @@ static int fail_errno(const char *path, const char *what)
 	return EXIT_FAILED;
 }
 
-static int usage(const char *what, const char *value)
+static int usage_error(const char *what, const char *value)
 {
 	fprintf(stderr, "mkfs.weft: %s%s%s\nTry 'mkfs.weft --help'.\n", what,
 		value ? ": " : "", value ? value : "");
@@ -131,7 +127,8 @@ static bool parse_checksum(const char *text, enum disk_checksum *out)
 	return false;
 }
 
-/* Bytes of the UTF-8 character at p, or 0 if there is none or it does not print. */
+/* Returns the number of bytes of the UTF-8 character at p, or 0 if there is none or it cannot be
+ * printed. */
 static size_t utf8_length(const unsigned char *p)
 {
 	size_t len = p[0] < 0x80 ? 1 : p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
@@ -141,7 +138,7 @@ static size_t utf8_length(const unsigned char *p)
 	for (size_t i = 1; i < len; i++)
 		if ((p[i] & 0xc0) != 0x80)
 			return 0;
-	/* control characters; what fits fewer bytes; surrogates; behind the last one */
+	/* Control characters, overlong forms, surrogates, and numbers behind the last one. */
 	if ((p[0] == 0xc2 && p[1] < 0xa0) || (p[0] == 0xe0 && p[1] < 0xa0) ||
 		(p[0] == 0xed && p[1] >= 0xa0) || (p[0] == 0xf0 && p[1] < 0x90) ||
 		(p[0] == 0xf4 && p[1] >= 0x90))
@@ -186,21 +183,22 @@ static bool parse_clients(const char *text, struct request *r)
 	return true;
 }
 
-/* What is left of the command line: a store, or a cluster file that names it. */
+/* Reads the rest of the command line: a store, or a cluster file that names it. */
 static int parse_store(int argc, char **argv, struct request *r)
 {
 	int left = argc - optind;
 
 	if (r->node && !r->cluster_path)
-		return usage("--node is for cluster files: give one with -c", NULL);
+		return usage_error("--node is for cluster files: give one with -c", NULL);
 	if ((r->clients_said || r->format.area_bytes) && !r->cluster_path)
-		return usage("clients need a cluster file: give one with -c", NULL);
+		return usage_error("clients need a cluster file: give one with -c", NULL);
 	if (r->cluster_path && left)
-		return usage("the cluster file names the store", argv[optind]);
+		return usage_error("the cluster file names the store", argv[optind]);
 	if (r->cluster_path && r->format.label[0])
-		return usage("the cluster file names the volume: no --label", NULL);
+		return usage_error("the cluster file names the volume: no --label", NULL);
 	if (!r->cluster_path && left != 1)
-		return usage(left ? "more than one STORE is given" : "no STORE is given",
+		return usage_error(
+			left ? "more than one STORE is given" : "no STORE is given",
 			left ? argv[optind + 1] : NULL);
 	r->path = r->cluster_path ? r->cluster_path : argv[optind];
 	return -1;
@@ -211,8 +209,8 @@ static void print_version(void)
 	printf("mkfs.weft %s, disk format %u\n", WEFT_VERSION, DISK_VERSION);
 }
 
-/* Returns -1 to go on, or the exit status. */
-static int parse_options(int argc, char **argv, struct request *r)
+/* Returns -1 to continue, or the exit status. */
+static int mkfs_parse_options(int argc, char **argv, struct request *r)
 {
 	static const struct option options[] = {
 		{"size", required_argument, NULL, 's'},
@@ -237,12 +235,13 @@ static int parse_options(int argc, char **argv, struct request *r)
 		switch (c) {
 		case 's':
 			if (!parse_size(optarg, &r->format.store_bytes))
-				return usage("not a size (a number with K, M, G or T)",
+				return usage_error(
+					"not a size (a number with K, M, G or T)",
 					optarg);
 			break;
 		case 'L':
 			if (!parse_label(optarg, r->format.label))
-				return usage(
+				return usage_error(
 					"not a label (up to 63 bytes of printable UTF-8)",
 					optarg);
 			break;
@@ -251,25 +250,28 @@ static int parse_options(int argc, char **argv, struct request *r)
 			break;
 		case 'N':
 			if (!parse_node(optarg, r))
-				return usage("not a node (1 to 63)", optarg);
+				return usage_error("not a node (1 to 63)", optarg);
 			break;
 		case 'k':
 			if (!parse_checksum(optarg, &r->format.checksum_kind))
-				return usage(
+				return usage_error(
 					"not a checksum (gmac, sha256, blake2b)", optarg);
 			break;
 		case 'l':
 			if (!parse_size(optarg, &r->format.log_bytes))
-				return usage("not a size (a number with K, M, G or T)",
+				return usage_error(
+					"not a size (a number with K, M, G or T)",
 					optarg);
 			break;
 		case 'C':
 			if (!parse_clients(optarg, r))
-				return usage("not a number of clients (0 to 63)", optarg);
+				return usage_error(
+					"not a number of clients (0 to 63)", optarg);
 			break;
 		case 'S':
 			if (!parse_size(optarg, &r->format.area_bytes))
-				return usage("not a size (a number with K, M, G or T)",
+				return usage_error(
+					"not a size (a number with K, M, G or T)",
 					optarg);
 			break;
 		case 'f':
@@ -297,7 +299,7 @@ static int parse_options(int argc, char **argv, struct request *r)
 
 /* ---- the cluster's ---------------------------------------------------------------- */
 
-/* The node's store, with the volume's name, UUID and key. */
+/* Sets the node's store, with the volume's name, UUID and key. */
 static int cluster_apply(struct request *r)
 {
 	const struct cluster_member *m;
@@ -320,7 +322,7 @@ static int cluster_apply(struct request *r)
 	}
 	m = cluster_member(r->cluster, r->node);
 	if (m->role == CLUSTER_CLIENT)
-		return fail(r->cluster_path,
+		return mkfs_error(r->cluster_path,
 			"this node is a client: it has no store, and needs no mkfs.weft");
 	strcpy(r->format.label, cluster_name(r->cluster));
 	memcpy(r->format.volume_uuid, cluster_volume_uuid(r->cluster), UUID_BYTES);
@@ -334,7 +336,7 @@ static int cluster_apply(struct request *r)
 	return EXIT_OK;
 }
 
-/* ---- what is there already ------------------------------------------------------- */
+/* ---- existing content ------------------------------------------------------------ */
 
 static int refuse_content(const char *path, const char *what)
 {
@@ -356,7 +358,7 @@ static int refuse_weft(const char *path, const struct disk_superblock *sb)
 	return refuse_content(path, text);
 }
 
-/* weft's own superblock at either end: libblkid may not know it. */
+/* Looks for weft's own superblock at either end: libblkid may not know it. */
 static int check_weft(const char *path, int fd, uint64_t size)
 {
 	const off_t places[2] = {0, (off_t)(size - size % PAGE_SIZE) - (off_t)PAGE_SIZE};
@@ -400,7 +402,7 @@ static int check_signatures(const char *path, int fd)
 
 	if (!probe || blkid_probe_set_device(probe, fd, 0, 0) != 0) {
 		blkid_free_probe(probe);
-		return fail(path, "libblkid cannot look at it; --force goes without");
+		return mkfs_error(path, "libblkid cannot inspect it; --force skips this check");
 	}
 	blkid_probe_enable_superblocks(probe, 1);
 	blkid_probe_set_superblocks_flags(
@@ -417,18 +419,13 @@ static int check_signatures(const char *path, int fd)
 			path, "contains signatures of more than one filesystem");
 		break;
 	default:
-		rc = fail(path, "libblkid cannot read it; --force goes without");
+		rc = mkfs_error(path, "libblkid cannot read it; --force skips this check");
 	}
 	blkid_free_probe(probe);
 	return rc;
 }
 
-static bool all_zero(const unsigned char *p, size_t len)
-{
-	return len == 0 || (p[0] == 0 && memcmp(p, p + 1, len - 1) == 0);
-}
-
-/* A regular file that holds anything but zeros is somebody's. Holes are passed over. */
+/* Refuses a regular file that has bytes other than zeros. Skips holes. */
 static int check_zeros(const char *path, int fd)
 {
 	const size_t buffer_bytes = 1u << 20;
@@ -437,7 +434,7 @@ static int check_zeros(const char *path, int fd)
 	int rc = EXIT_OK;
 
 	if (!buffer)
-		return fail(path, "out of memory");
+		return mkfs_error(path, "out of memory");
 	while (rc == EXIT_OK) {
 		off_t data = lseek(fd, at, SEEK_DATA);
 		ssize_t got;
@@ -451,7 +448,7 @@ static int check_zeros(const char *path, int fd)
 			rc = fail_errno(path, "reading");
 		else if (got == 0)
 			break;
-		else if (!all_zero(buffer, (size_t)got))
+		else if (!bytes_are_zero(buffer, (size_t)got))
 			rc = refuse_content(path, "is a file that contains data");
 		at = data + got;
 	}
@@ -480,11 +477,8 @@ static int check_content(const struct request *r, const struct target *t)
 
 /* ---- the file or device ---------------------------------------------------------- */
 
-/*
- * A file of the wanted size beside the store that has no name and vanishes at exit, so
- * that
- * --dry-run can plan for a file that is not there or too small.
- */
+/* Opens a file of the wanted size beside the store, without a name, which vanishes at exit. So
+ * --dry-run can plan for a file that is missing or too small. */
 static int stand_in_open(const struct request *r, struct target *t)
 {
 	const char *slash = strrchr(r->path, '/');
@@ -493,7 +487,7 @@ static int stand_in_open(const struct request *r, struct target *t)
 	int fd;
 
 	if (!folder)
-		return fail(r->path, "out of memory");
+		return mkfs_error(r->path, "out of memory");
 	fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	free(folder);
 	if (fd < 0 || ftruncate(fd, (off_t)r->format.store_bytes) != 0) {
@@ -513,7 +507,7 @@ static int stand_in_open(const struct request *r, struct target *t)
 static int target_create(const struct request *r, struct target *t)
 {
 	if (!r->format.store_bytes)
-		return fail(r->path, "does not exist; give --size to make a file");
+		return mkfs_error(r->path, "does not exist; give --size to make a file");
 	if (r->dry_run)
 		return stand_in_open(r, t);
 	t->fd = open(r->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -528,14 +522,14 @@ static int target_open(const struct request *r, struct target *t)
 	struct stat st;
 
 	if (r->format.store_bytes > INT64_MAX)
-		return fail(r->path, "no file is that large: use a smaller --size");
+		return mkfs_error(r->path, "no file is that large: use a smaller --size");
 	if (stat(r->path, &st) != 0) {
 		if (errno != ENOENT)
 			return fail_errno(r->path, "looking at it");
 		return target_create(r, t);
 	}
 	if (!S_ISBLK(st.st_mode) && !S_ISREG(st.st_mode))
-		return fail(r->path, "is neither a block device nor a regular file");
+		return mkfs_error(r->path, "is neither a block device nor a regular file");
 	t->is_device = S_ISBLK(st.st_mode);
 	t->old_bytes = (uint64_t)st.st_size;
 	t->allocated_bytes = (uint64_t)st.st_blocks * 512;
@@ -543,13 +537,12 @@ static int target_open(const struct request *r, struct target *t)
 	if (t->fd < 0)
 		return fail_errno(r->path, "opening");
 	if (!t->is_device && !t->old_bytes && !r->format.store_bytes)
-		return fail(r->path, "is empty; give --size to enlarge it");
+		return mkfs_error(r->path, "is empty; give --size to enlarge it");
 	return EXIT_OK;
 }
 
-/*
- * In use: mounted, swap, part of another device, or open in a weft program. Else it is
- * locked until the engine locks it, so that nobody else makes a volume meanwhile.
+/* Refuses a store in use: mounted, swap, part of another device, or open in a weft program.
+ * Otherwise locks it until the engine locks it, so that no other process makes a volume meanwhile.
  */
 static int check_unused(const struct request *r, const struct target *t)
 {
@@ -567,12 +560,12 @@ static int check_unused(const struct request *r, const struct target *t)
 	       (flock(t->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
 	if (fd >= 0)
 		close(fd);
-	return busy ? fail(r->path, "is in use (mounted, or held by another program): "
+	return busy ? mkfs_error(r->path, "is in use (mounted, or held by another program): "
 				    "unmount it first")
 		    : EXIT_OK;
 }
 
-/* A regular file gets the size asked for; a larger one keeps its own. */
+/* Grows a regular file to the requested size. A larger file keeps its own size. */
 static int target_grow(const struct request *r, struct target *t)
 {
 	if (t->is_device || t->stand_in || r->format.store_bytes <= t->old_bytes)
@@ -592,7 +585,7 @@ static bool is_weft(int fd)
 	       sb.magic == DISK_MAGIC_SUPER;
 }
 
-/* What was made for this goes when it fails, unless it is somebody else's by now. */
+/* After a failure removes files made for this, unless another process uses them by now. */
 static void target_undo(const struct request *r, const struct target *t)
 {
 	bool grown = !t->is_device && !r->dry_run && r->format.store_bytes > t->old_bytes;
@@ -662,7 +655,7 @@ static void print_store(const struct request *r, const struct disk_superblock *s
 	putchar('\n');
 }
 
-/* A sparse file takes up room only as it is used. */
+/* Warns that a sparse file may outgrow its filesystem: it takes room only as it is used. */
 static void warn_outgrows(
 	const struct request *r, const struct disk_superblock *sb, uint64_t room)
 {
@@ -694,7 +687,7 @@ static int format_disk(struct request *r, const struct target *t)
 	flock(t->fd, LOCK_UN); /* the engine takes it */
 	rc = rt_disk_open(&disk, t->stand_in ? t->name : r->path, flags, &err);
 	if (rc)
-		return fail(r->path, err.code ? err.text : strerror(-rc));
+		return mkfs_error(r->path, err.code ? err.text : strerror(-rc));
 	if (!r->force && !t->stand_in && is_weft(t->fd)) {
 		rt_disk_close(disk);
 		return refuse_content(
@@ -709,7 +702,7 @@ static int format_disk(struct request *r, const struct target *t)
 	rt_disk_info(disk, &info);
 	rt_disk_close(disk);
 	if (rc)
-		return fail(r->path, err.code ? err.text : strerror(-rc));
+		return mkfs_error(r->path, err.code ? err.text : strerror(-rc));
 	if (r->quiet)
 		return EXIT_OK;
 	print_store(r, &sb);
@@ -722,14 +715,14 @@ int main(int argc, char **argv)
 	struct request r = {0};
 	struct target t = {.fd = -1};
 	int rc = rt_stdio_open();
-	int status = parse_options(argc, argv, &r);
+	int status = mkfs_parse_options(argc, argv, &r);
 
 	if (status >= 0)
 		return status;
 	if (rc == 0)
 		rc = rt_real_start();
 	if (rc)
-		return fail(r.path, strerror(-rc));
+		return mkfs_error(r.path, strerror(-rc));
 	status = r.cluster_path ? cluster_apply(&r) : EXIT_OK;
 	if (status != EXIT_OK)
 		goto out_cluster;

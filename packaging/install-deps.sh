@@ -15,7 +15,8 @@ check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git 
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl
 	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils perftest nfs-ganesha nfs-ganesha-vfs
 	libnfs-utils"
-bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev"
+bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev
+	git rsync iproute2"
 
 wanted=$build
 case ${1:-} in

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft bench: the engine by itself, without the kernel's part, on a volume made for it
- * that is gone when it ends, however it does. `tree` is a server of measurements: it
- * loads the tree, says "ready", and runs one measurement for each line of its input, so
- * that it can take turns with other stores (tests/bench/kvbench.c understands the same
- * lines).
+ * weft bench: the engine without the kernel's part, on a volume made for it. The volume vanishes
+ * when the program ends, in any way. `tree` is a server of measurements. It loads the tree, prints
+ * "ready", and runs one measurement for each line of its input. So it can take turns with other
+ * stores (tests/bench/kvbench.c understands the same lines).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +22,7 @@
 #include "tools/tools.h"
 
 #define THREADS_MAX   64u
-#define LOAD_BATCH    64u /* items of one transaction while loading */
+#define LOAD_BATCH    64u /* number of items in one transaction while loading */
 #define CHUNK         (1u << 20)
 #define GUARDS        1000u
 #define ITEMS_DEFAULT 1000000u
@@ -56,15 +55,14 @@ static const char usage[] =
 struct bench {
 	const char *dir;
 	uint64_t items, cache_mib;
-	int file; /* holds the volume; without a name, so that nothing can leave it behind
-		   */
-	char path[32]; /* how that is opened all the same */
-	int plain; /* a file as large as the data, without a name, written once; or -1 */
+	int file;      /* holds the volume; without a name, so that it always vanishes */
+	char path[32]; /* path by which it is opened */
+	int plain;     /* a file as large as the data, without a name, written once; or -1 */
 	struct volume *volume;
 	uint64_t data_pages;
 };
 
-static int fail(const char *what, int error, const struct weft_error *err)
+static int bench_error(const char *what, int error, const struct weft_error *err)
 {
 	fprintf(stderr, "weft bench: %s: %s\n", what,
 		err && *err->text ? err->text : strerror(-error));
@@ -75,7 +73,7 @@ static int fail(const char *what, int error, const struct weft_error *err)
 
 static int bench_mount(struct bench *b, uint64_t cache_bytes)
 {
-	/* As the stores it is measured against: no checkpoint but for want of log. */
+	/* As the stores beside it: a checkpoint only if the log is full. */
 	struct volume_options o = {.background = true,
 		.cache = {.cache_bytes = cache_bytes, .dirty_age_ms = 3600 * 1000},
 		.log = {.flush_interval_ms = UINT64_MAX}};
@@ -85,12 +83,12 @@ static int bench_mount(struct bench *b, uint64_t cache_bytes)
 
 	if (rc == 0)
 		rc = volume_open(&b->volume, disk, &o, &err);
-	return rc < 0 ? fail("cannot open the volume", rc, &err) : 0;
+	return rc < 0 ? bench_error("cannot open the volume", rc, &err) : 0;
 }
 
 static int bench_make(struct bench *b)
 {
-	/* a log smaller than the tree would write back leaves that change again soon */
+	/* A log smaller than the tree would write leaves back that soon change again. */
 	uint64_t log_bytes = MAX(1ull << 30, 4 * (b->cache_mib << 20));
 	uint64_t bytes = 3 * (b->cache_mib << 20) + 2 * log_bytes;
 	struct store_format f = {
@@ -101,16 +99,16 @@ static int bench_make(struct bench *b)
 
 	b->file = open(b->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (b->file < 0)
-		return fail(b->dir, -errno, NULL);
+		return bench_error(b->dir, -errno, NULL);
 	snprintf(b->path, sizeof(b->path), "/proc/self/fd/%d", b->file);
 	rc = ftruncate(b->file, (off_t)bytes) < 0 ? -errno : 0;
 	if (rc == 0)
 		rc = rt_disk_open(&disk, b->path, RT_DISK_EXCLUSIVE, &err);
 	if (rc < 0)
-		return fail("cannot make the volume", rc, &err);
+		return bench_error("cannot make the volume", rc, &err);
 	rc = volume_format(disk, &f, 0, 0, &err);
 	rt_disk_close(disk);
-	return rc < 0 ? fail("cannot make the volume", rc, &err)
+	return rc < 0 ? bench_error("cannot make the volume", rc, &err)
 		      : bench_mount(b, b->cache_mib << 20);
 }
 
@@ -126,9 +124,9 @@ static void bench_end(struct bench *b)
 
 /* ---- items ----------------------------------------------------------------------- */
 
-/* A permutation of 64-bit numbers: random keys that can be made again without being kept.
- * tests/bench/kvbench.c makes the same ones. */
-static uint64_t mix(uint64_t x)
+/* A permutation of 64-bit numbers: random keys that can be computed again. tests/bench/kvbench.c
+ * makes the same ones. */
+static uint64_t mix_bits(uint64_t x)
 {
 	x ^= x >> 30;
 	x *= 0xbf58476d1ce4e5b9ull;
@@ -139,7 +137,7 @@ static uint64_t mix(uint64_t x)
 
 static struct disk_key key_of(uint64_t i)
 {
-	return (struct disk_key){.high = mix(i + 1), .low = mix(~i)};
+	return (struct disk_key){.high = mix_bits(i + 1), .low = mix_bits(~i)};
 }
 
 static int insert_run(struct tree *t, uint64_t first, unsigned count)
@@ -179,7 +177,7 @@ static void lookup_part(void *arg)
 	uint64_t value, state = rt_now_ns() + p->number;
 
 	for (uint64_t n = 0; n < p->count && p->error == 0; n++) {
-		uint64_t i = mix(state + n) % p->b->items;
+		uint64_t i = mix_bits(state + n) % p->b->items;
 		int rc = tree_read(p->b->volume->tree, key_of(i), &value, sizeof(value));
 
 		if (rc != sizeof(value) || value != i)
@@ -203,7 +201,7 @@ static void device_part(void *arg)
 	void *page = rt_alloc_pages(PAGE_SIZE);
 
 	for (uint64_t n = 0; page && n < p->count && p->error == 0; n++) {
-		uint64_t at = mix(state + n) % p->b->data_pages * PAGE_SIZE;
+		uint64_t at = mix_bits(state + n) % p->b->data_pages * PAGE_SIZE;
 
 		if (pread(p->fd, page, PAGE_SIZE, (off_t)at) != PAGE_SIZE)
 			p->error = -EIO;
@@ -214,7 +212,8 @@ static void device_part(void *arg)
 		p->error = -ENOMEM;
 }
 
-static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint64_t count)
+static int measure_tasks(
+	struct bench *b, void (*run)(void *), unsigned threads, uint64_t count)
 {
 	struct rt_task *task[THREADS_MAX];
 	struct part part[THREADS_MAX];
@@ -238,13 +237,13 @@ static int measure(struct bench *b, void (*run)(void *), unsigned threads, uint6
 		rc = rc ? rc : part[i].error;
 	}
 	if (rc < 0)
-		return fail("measuring", rc, NULL);
+		return bench_error("measuring", rc, NULL);
 	printf("per_second=%.1f\n", (double)done * 1e9 / (double)(rt_now_ns() - began));
 	fflush(stdout);
 	return 0;
 }
 
-/* What the device does is measured where every block is written: holes cost nothing. */
+/* The device is measured on a file whose blocks are all written, because holes cost nothing. */
 static int make_plain(struct bench *b)
 {
 	void *chunk = rt_alloc_pages(CHUNK);
@@ -263,7 +262,7 @@ static int make_plain(struct bench *b)
 	return rc;
 }
 
-/* With a cache of a fifth of the data, until the end. */
+/* Uses a cache of a fifth of the data, until the end. */
 static int make_cold(struct bench *b)
 {
 	int rc = volume_close(b->volume);
@@ -272,7 +271,7 @@ static int make_cold(struct bench *b)
 	if (rc == 0)
 		rc = make_plain(b);
 	if (rc < 0)
-		return fail("making room for cold measurements", rc, NULL);
+		return bench_error("making room for cold measurements", rc, NULL);
 	return bench_mount(b, MAX(b->data_pages / 5, 256u) * PAGE_SIZE);
 }
 
@@ -286,16 +285,16 @@ static int tree_line(struct bench *b, const char *line, bool *cold)
 
 	if (sscanf(line, "%15s %u %lu", what, &threads, &count) != 3 || threads == 0 ||
 		threads > THREADS_MAX || count < threads)
-		return fail(line, -EINVAL, NULL);
+		return bench_error(line, -EINVAL, NULL);
 	if (strcmp(what, "insert") == 0) {
-		rc = measure(b, insert_part, threads, count);
+		rc = measure_tasks(b, insert_part, threads, count);
 		b->items += count / threads * threads;
 		return rc;
 	}
 	if (strcmp(what, "lookup") == 0)
-		return measure(b, lookup_part, threads, count);
+		return measure_tasks(b, lookup_part, threads, count);
 	if (strcmp(what, "cold") != 0 && strcmp(what, "device") != 0)
-		return fail(line, -EINVAL, NULL);
+		return bench_error(line, -EINVAL, NULL);
 	if (!*cold) {
 		space_stat(b->volume->space, &space);
 		b->data_pages = space.total_pages - space.free_pages;
@@ -304,7 +303,7 @@ static int tree_line(struct bench *b, const char *line, bool *cold)
 			return rc;
 		*cold = true;
 	}
-	return measure(
+	return measure_tasks(
 		b, strcmp(what, "cold") == 0 ? lookup_part : device_part, threads, count);
 }
 
@@ -320,7 +319,7 @@ static int bench_tree(struct bench *b)
 		rc = insert_run(
 			b->volume->tree, i, (unsigned)MIN(LOAD_BATCH, b->items - i));
 	if (rc < 0)
-		return fail("loading the items (a larger --cache makes a larger volume)",
+		return bench_error("loading the items (a larger --cache makes a larger volume)",
 			rc, NULL);
 	puts("ready");
 	fflush(stdout);
@@ -331,7 +330,7 @@ static int bench_tree(struct bench *b)
 
 /* ---- instructions ---------------------------------------------------------------- */
 
-/* In a child that its parent steps through: what lies between two stops is counted. */
+/* Runs in a child that its parent single-steps. The instructions between two stops are counted. */
 static _Noreturn void guards_stepped(
 	struct cache *cache, page_id pid, enum guard_kind kind, unsigned n)
 {
@@ -354,7 +353,8 @@ static _Noreturn void guards_stepped(
 	_exit(rc != 0);
 }
 
-/* Steps from one stop of the child to the next; negative when it cannot be stepped. */
+/* Steps from one stop of the child to the next. Returns a negative value if that is not
+ * possible. */
 static int64_t step_through(pid_t child)
 {
 	int64_t steps = 0;
@@ -409,14 +409,14 @@ static int bench_guard(struct bench *b)
 	pid = pid_make(store_superblock(b->volume->store)->shard, disk_group_slot(0));
 	rc = guard_shared(b->volume->cache, pid, 0, &g);
 	if (rc < 0)
-		return fail("cannot read a page", rc, NULL);
+		return bench_error("cannot read a page", rc, NULL);
 	guard_release(b->volume->cache, &g);
 	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
 		int64_t none = count_steps(b, pid, kinds[i].kind, 0);
 		int64_t all = count_steps(b, pid, kinds[i].kind, GUARDS);
 
 		if (none < 0 || all < 0)
-			return fail("cannot step through a process (ptrace)",
+			return bench_error("cannot step through a process (ptrace)",
 				(int)MIN(none, all), NULL);
 		printf("guard_%s_instructions=%.1f\n", kinds[i].name,
 			(double)(all - none) / GUARDS);
@@ -424,8 +424,8 @@ static int bench_guard(struct bench *b)
 	return 0;
 }
 
-/* True to go on; otherwise *code is the exit code. */
-static bool parse_options(int argc, char **argv, struct bench *b, int *code)
+/* Returns true to continue; otherwise *code is the exit code. */
+static bool bench_parse_options(int argc, char **argv, struct bench *b, int *code)
 {
 	static const struct option options[] = {{"dir", required_argument, NULL, 'd'},
 		{"items", required_argument, NULL, 'n'},
@@ -476,11 +476,11 @@ int weft_bench(int argc, char **argv)
 
 	if (argc > 1 && strcmp(argv[1], "net") == 0)
 		return bench_net(argc - 1, argv + 1);
-	if (!parse_options(argc, argv, &b, &code))
+	if (!bench_parse_options(argc, argv, &b, &code))
 		return code;
 	rc = rt_real_start();
 	if (rc < 0)
-		fail("cannot start", rc, NULL);
+		bench_error("cannot start", rc, NULL);
 	else
 		rc = strcmp(argv[optind], "tree") == 0 ? bench_tree(&b) : bench_guard(&b);
 	bench_end(&b);

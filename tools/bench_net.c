@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * weft bench net: what a link of a transport gives, between two machines or two processes
- * of this one: the command line, and the report.
- */
+/* weft bench net: measures a link of a transport, between two machines or two processes of this
+ * one. The command line, and the report. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -30,26 +28,21 @@ static const char usage[] =
 	"       weft bench net -c FILE [OPTION...] --listen [ADDRESS[:PORT]]\n"
 	"       weft bench net -c FILE [OPTION...] HOST[:PORT]\n"
 	"\n"
-	"Measures what a link between two nodes gives: with --listen on one machine and "
-	"HOST on\n"
-	"another; without either, between two processes of this one.\n"
+	"Measures a link between two nodes. Run it with --listen on one machine, and with\n"
+	"HOST on another. With neither, it measures between two processes of this machine.\n"
 	"\n"
-	"  -c, --cluster FILE          the cluster's file: who has its key may measure; "
-	"its\n"
-	"                              transport and tls are used\n"
+	"  -c, --cluster FILE  cluster file, the same on both machines. Its key proves the\n"
+	"                      right to measure; its transport and tls are used\n"
 	"  -t, --transport tcp|verbs|shm\n"
-	"                              another one; the same on both ends\n"
-	"  -l, --listen                serve, at ADDRESS (0.0.0.0), port 9337; for shm "
-	"the "
-	"path\n"
-	"                              of a socket\n"
-	"  -1, --once                  end when the first client has gone\n"
-	"  -n, --count N               operations whose time is taken, of each kind "
-	"(10000)\n"
-	"  -w, --wait SECONDS          for who listens (10)\n"
-	"  -P, --no-perftest           do not run perftest's programs beside (verbs)\n"
-	"  -j, --json                  print it as JSON\n"
-	"  -h, --help                  this text\n"
+	"                      use this transport instead, the same on both machines\n"
+	"  -l, --listen        be the server, at ADDRESS (default 0.0.0.0) and PORT (default\n"
+	"                      9337). For shm, ADDRESS is the path of a socket\n"
+	"  -1, --once          end with the first client\n"
+	"  -n, --count N       time N operations of each kind (default 10000)\n"
+	"  -w, --wait SECONDS  wait so long for the server (default 10)\n"
+	"  -P, --no-perftest   do not run the programs of perftest (verbs only)\n"
+	"  -j, --json          print JSON\n"
+	"  -h, --help          print this text\n"
 	"\n"
 	"Examples:\n"
 	"  weft bench net -t shm\n"
@@ -64,7 +57,7 @@ struct arguments {
 	bool listen, transport_said;
 };
 
-static int fail(const struct weft_error *err)
+static int bench_net_error(const struct weft_error *err)
 {
 	fprintf(stderr, "weft bench net: %s\n", err->text);
 	return EXIT_FAILED;
@@ -153,7 +146,8 @@ static void print_times(const struct bench_measure m[BENCH_KINDS])
 			m[i].bytes_per_second / (1 << 20), m[i].per_second);
 }
 
-/* Whose calls: of verbs, what the card is asked for; else of the system, or of a ring. */
+/* Prints the number of calls: for verbs, requests to the card; else system calls, or uses of a
+ * ring. */
 static void print_counts(const struct bench_how *how, const struct bench_measure *m)
 {
 	bool card = strcmp(how->transport, "verbs") == 0;
@@ -208,8 +202,8 @@ static void print_beside(const struct bench_measure m[BENCH_KINDS], const char *
 			m[i].rate ? "MiB/s" : "us");
 	}
 	if (any)
-		puts("message: half of there and back; fetch: without the message that "
-		     "asks");
+		puts("message: half of a round trip; fetch: without the message that "
+		     "requests it");
 	if (*remark)
 		printf("\n%s\n", remark);
 }
@@ -222,25 +216,25 @@ static int run_client(const struct bench_how *how)
 	struct bench_measure m[BENCH_KINDS];
 	char remark[600] = "";
 	struct weft_error err = {0};
-	int r = e ? bench_end_open(e, how, false, &err) : -ENOMEM;
+	int rc = e ? bench_end_open(e, how, false, &err) : -ENOMEM;
 
-	if (!r)
-		r = bench_connect(e, &err);
-	if (!r) {
-		r = bench_measure_all(e, m);
-		if (r)
-			weft_error(&err, r, "measuring: %s",
-				r == -EUCLEAN ? "what came is not what was asked for"
+	if (!rc)
+		rc = bench_connect(e, &err);
+	if (!rc) {
+		rc = bench_measure_all(e, m);
+		if (rc)
+			weft_error(&err, rc, "measuring: %s",
+				rc == -EUCLEAN ? "the bytes that came are wrong"
 				: *e->why     ? e->why
-					      : strerror(-r));
+					      : strerror(-rc));
 	}
-	if (!r && how->perftest)
+	if (!rc && how->perftest)
 		bench_perftest_all(e, m, remark, sizeof(remark));
 	if (e)
 		bench_end_close(e);
 	free(e);
-	if (r)
-		return fail(&err);
+	if (rc)
+		return bench_net_error(&err);
 	if (how->json) {
 		print_json(how, m, remark);
 		return 0;
@@ -256,26 +250,26 @@ static int run_client(const struct bench_how *how)
 static int run_server(const struct bench_how *how)
 {
 	struct weft_error err = {0};
-	int r;
+	int rc;
 
 	do
-		r = bench_serve_one(how, -1, &err);
-	while (!r && !how->once);
-	return r ? fail(&err) : 0;
+		rc = bench_serve_one(how, -1, &err);
+	while (!rc && !how->once);
+	return rc ? bench_net_error(&err) : 0;
 }
 
-/* In the child, which goes with its parent. */
+/* Runs in the child, which ends with its parent. */
 static int be_server(struct bench_how *how, int tell)
 {
 	struct weft_error err = {0};
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (rt_real_start() || bench_serve_one(how, tell, &err))
-		return err.code ? fail(&err) : EXIT_FAILED;
+		return err.code ? bench_net_error(&err) : EXIT_FAILED;
 	return 0;
 }
 
-/* Both here, with a key of their own. */
+/* Runs both ends here, with a key of their own. */
 static int run_both(struct bench_how *how)
 {
 	char folder[] = "/tmp/weft-bench.XXXXXX";
@@ -328,7 +322,7 @@ static bool parse_where(struct bench_how *how, const char *where)
 		       (size_t)snprintf(how->address, sizeof(how->address), "%s", where) <
 			       sizeof(how->address);
 	if (colon && colon != strchr(where, ':') && !bracket)
-		return false; /* an IPv6 address wants brackets */
+		return false; /* an IPv6 address needs brackets */
 	if (bracket ? *where != '[' || bracket == where + 1 ||
 				(bracket[1] && bracket + 1 != colon)
 		    : strchr(where, '[') != NULL)
@@ -355,7 +349,7 @@ static int read_file(struct arguments *a)
 	if (!a->file)
 		return 0;
 	if (cluster_open(&c, a->file, 0, &err))
-		return fail(&err);
+		return bench_net_error(&err);
 	if (!a->transport_said)
 		a->how.transport = cluster_transport(c);
 	a->how.tls = cluster_tls(c) && strcmp(a->how.transport, "tcp") == 0;
@@ -415,8 +409,8 @@ static bool set_option(struct arguments *a, int c)
 	}
 }
 
-/* 0, or 1 + the exit code. */
-static int parse_options(int argc, char **argv, struct arguments *a)
+/* Returns 0, or 1 + the exit code. */
+static int bench_net_parse_options(int argc, char **argv, struct arguments *a)
 {
 	static const struct option words[] = {{"cluster", required_argument, NULL, 'c'},
 		{"transport", required_argument, NULL, 't'},
@@ -438,8 +432,8 @@ static int parse_options(int argc, char **argv, struct arguments *a)
 	return 0;
 }
 
-/* What does not go together: what to say; NULL: all is well. */
-static const char *mistake(struct arguments *a)
+/* Returns the message about options that exclude each other; NULL: there are none. */
+static const char *find_mistake(struct arguments *a)
 {
 	bool alone = !a->listen && !a->where;
 	bool shm = strcmp(a->how.transport, "shm") == 0;
@@ -458,8 +452,7 @@ static const char *mistake(struct arguments *a)
 		return "for shm say where to listen: the path of a socket";
 	if (!parse_where(&a->how, a->where ? a->where : "0.0.0.0"))
 		return shm ? "for shm say the path of a socket, with a slash"
-			   : "what is named is no host: write HOST, HOST:PORT or "
-			     "[IPV6]:PORT";
+			   : "this is no host: write HOST, HOST:PORT or [IPV6]:PORT";
 	return NULL;
 }
 
@@ -473,18 +466,18 @@ int bench_net(int argc, char **argv)
 				      .count = COUNT_DEFAULT,
 				      .wait_s = WAIT_DEFAULT,
 				      .perftest = true}};
-	static char self[] = "weft bench net"; /* what getopt(3) says */
+	static char self[] = "weft bench net"; /* for messages of getopt(3) */
 	const char *wrong;
 	int rc;
 
 	argv[0] = self;
-	rc = parse_options(argc, argv, &a);
+	rc = bench_net_parse_options(argc, argv, &a);
 	if (rc)
 		return rc - 1;
-	wrong = mistake(&a);
+	wrong = find_mistake(&a);
 	if (!wrong && a.file) {
 		rc = read_file(&a);
-		wrong = rc ? NULL : mistake(&a);
+		wrong = rc ? NULL : find_mistake(&a);
 	}
 	if (wrong) {
 		fprintf(stderr, "weft bench net: %s\n", wrong);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * weft bench net: two ends, of which the client measures and the server does what it is
- * told, both over engine/net as the daemon has it. Internal to tools/.
- */
+/* weft bench net: two ends, both over engine/net as in the daemon. The client measures, the server
+ * serves its requests. Internal to tools/. */
 #ifndef WEFT_TOOLS_BENCH_NET_H
 #define WEFT_TOOLS_BENCH_NET_H
 
@@ -14,46 +12,46 @@
 #define BENCH_NET_PORT     9337u
 #define BENCH_REGION_BYTES (16u << 20)
 #define BENCH_OPS          256u
-#define BENCH_BATCH        32u /* pages written at once */
-#define BENCH_DEPTH        4u  /* batches, or large writes, under way */
+#define BENCH_BATCH        32u /* number of pages written at once */
+#define BENCH_DEPTH        4u  /* number of batches, or large writes, under way */
 
-/* What one end asks the other; the answer to all but the last two is BENCH_ANSWER. */
+/* Requests of one end to the other. All except the last two are answered by BENCH_ANSWER. */
 enum bench_type {
 	BENCH_PING = 1, /* also behind writes */
-	BENCH_PAGE,   /* a page is to be written into the asker's memory, where it says */
-	BENCH_COUNTS, /* what the server has counted: in the answer */
-	BENCH_PERFTEST, /* starts the other end of a program of perftest: a errno */
-	BENCH_STOP,     /* ends it */
+	BENCH_PAGE,     /* write a page into the thread's memory, at the given place */
+	BENCH_COUNTS,   /* answer with the server's counts */
+	BENCH_PERFTEST, /* start the other end of a program of perftest; answers an errno */
+	BENCH_STOP,     /* end the server */
 	BENCH_ANSWER,
 };
 
-/* How it is to be done, from the command line. */
+/* The options of the command line. */
 struct bench_how {
-	const char *transport; /* as net_options has it */
+	const char *transport; /* as in net_options */
 	bool tls;
 	uint8_t key[NET_KEY_BYTES];
-	char address[NET_ADDRESS_BYTES]; /* where the server listens */
+	char address[NET_ADDRESS_BYTES]; /* address of the server */
 	char host[NET_ADDRESS_BYTES];    /* the same without a port, for perftest */
-	unsigned count;                  /* of operations whose time is taken */
-	unsigned wait_s;                 /* how long to wait for a server */
+	unsigned count;                  /* number of operations that are timed */
+	unsigned wait_s;                 /* seconds to wait for a server */
 	bool once, json, perftest;
 };
 
-/* One end of it. */
+/* One end. */
 struct bench_end {
 	const struct bench_how *how;
 	struct net *net;
 	struct net_peer *peer;
-	uint8_t *memory; /* BENCH_REGION_BYTES, which the other end reaches */
+	uint8_t *memory; /* BENCH_REGION_BYTES, accessible to the other end */
 	struct net_op ops[BENCH_OPS];
-	/* Handlers change these and wake who waits for `changes`. */
+	/* Handlers change these and wake the threads that wait for `changes`. */
 	_Atomic uint32_t changes;
 	_Atomic bool up, down;
 	_Atomic uint32_t answers;  /* to the client */
-	struct net_message answer; /* the last one; read when `answers` has risen */
-	int refused;               /* why there is no link, so far */
+	struct net_message answer; /* the last one; read after `answers` has risen */
+	int refused;               /* reason for the missing link, so far */
 	char why[320];
-	/* The server's: what its task is asked to do. 0: nothing. */
+	/* At the server: the job of its task. 0: none. */
 	_Atomic uint32_t job;
 	uint64_t job_words[3];
 	unsigned next_op;
@@ -69,22 +67,22 @@ enum bench_count { /* of struct net_counters */
 	BENCH_COUNT_KINDS
 };
 
-/* What perftest measures of the same. */
+/* The result of perftest for the same. */
 struct bench_beside {
-	const char *program; /* NULL: nothing was measured */
+	const char *program; /* NULL: no result */
 	double value;        /* ns, or bytes a second */
-	double ours;         /* what of weft's stands beside it, in the same unit */
+	double ours;         /* weft's result to compare, in the same unit */
 };
 
 struct bench_measure {
 	const char *name, *what; /* for programs, for people */
-	bool rate;               /* bytes are counted; else the time of each */
-	unsigned pages;          /* that each operation moves, of a rate */
-	int error;               /* it could not be done */
+	bool rate;               /* counts bytes; else the time of each */
+	unsigned pages;          /* number of pages that each operation of a rate moves */
+	int error;               /* it failed */
 	unsigned count;
 	uint64_t p50_ns, p99_ns, mean_ns;
 	double per_second, bytes_per_second;
-	double client[BENCH_COUNT_KINDS], server[BENCH_COUNT_KINDS]; /* an operation */
+	double client[BENCH_COUNT_KINDS], server[BENCH_COUNT_KINDS]; /* counts for each operation */
 	struct bench_beside beside;
 };
 
@@ -100,35 +98,33 @@ enum bench_kind {
 
 /* ---- bench_net_end.c: either end ---------------------------------------------------- */
 
-/* Listens, or connects. 0 or -errno with a text. */
+/* Listens, or connects. Returns 0 or -errno with a text. */
 int bench_end_open(struct bench_end *e, const struct bench_how *how, bool listens,
 	struct weft_error *err);
 void bench_end_close(struct bench_end *e);
-/* The server: serves one client. `tell`: where its address is written; -1: nowhere. */
+/* The server: serves one client. `tell`: descriptor to which its address is written; -1: none. */
 int bench_serve_one(const struct bench_how *how, int tell, struct weft_error *err);
-/* The client: the server is there, or why not. */
+/* The client: connects to the server. Returns 0, or -errno with a text. */
 int bench_connect(struct bench_end *e, struct weft_error *err);
-/* Waits until something has changed since `seen`, or the time is over. */
+/* Waits until there is a change since `seen`, or the time is over. */
 void bench_await(struct bench_end *e, uint32_t seen, uint64_t deadline_ns);
-/* The client: asks, and waits for the answer. 0 or -errno. */
+/* The client: sends a request and waits for the answer. Returns 0 or -errno. */
 int bench_ask(struct bench_end *e, const struct net_message *m);
-/* Waits until so many answers have come. */
+/* Waits until this number of answers has come. */
 int bench_await_answers(struct bench_end *e, uint32_t wanted);
 
 /* ---- bench_net_measure.c ------------------------------------------------------------- */
 
-/* Fills all of `m`. 0, or -errno: the link is gone, or what came is wrong. */
+/* Fills all of `m`. Returns 0, or -errno: the link is gone, or the received data are wrong. */
 int bench_measure_all(struct bench_end *e, struct bench_measure m[BENCH_KINDS]);
 
 /* ---- bench_net_perftest.c ------------------------------------------------------------ */
 
-/* The server: starts its end of program `words[0]`. 0 or an errno. */
+/* The server: starts its end of program `words[0]`. Returns 0 or an errno. */
 int bench_perftest_serve(struct bench_end *e, const uint64_t words[3]);
 void bench_perftest_stop(struct bench_end *e);
-/*
- * The client: runs what belongs to each of `m` and puts it beside. In `remark` what is to
- * be said about it; empty: nothing.
- */
+/* The client: runs the program for each of `m` and stores its result there. `remark`: a remark
+ * about it; empty: none. */
 void bench_perftest_all(struct bench_end *e, struct bench_measure m[BENCH_KINDS],
 	char *remark, size_t size);
 

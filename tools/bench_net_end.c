@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft bench net: either end. The server answers in its handlers, as a home does, but for
- * programs of perftest, which its task starts. It serves one client, and then ends: known
- * starts of clients are an endpoint's, and the next one may have another clock.
+ * weft bench net: either end. The server answers in its handlers, as a home does. Only for programs
+ * of perftest it uses its task. It serves one client and then ends: an endpoint knows the starts of
+ * its clients, and the next client may have another clock.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,23 +14,23 @@
 
 #define SERVER       1u
 #define CLIENT       2u
-#define ANSWER_NS    60000000000ull /* a server that takes longer is gone */
-#define FIRST_NS     5000000000ull  /* for the first attempt to connect */
+#define ANSWER_NS    60000000000ull /* after this time a server counts as ended */
+#define FIRST_NS     5000000000ull  /* of the first attempt to connect */
 #define BENCH_REGION 0u
 
-/* So that no weftd takes it for a node, nor the other way round. */
+/* So that a weftd does not take it for a node, nor the other way round. */
 static const uint8_t bench_uuid[NET_UUID_BYTES] = "weft bench net";
 
 /* ---- handlers ------------------------------------------------------------------------ */
 
-static void changed(struct bench_end *e)
+static void note_change(struct bench_end *e)
 {
 	atomic_fetch_add(&e->changes, 1);
 	net_wake(e->net, &e->changes, 1);
 }
 
-/* Who asks too much is cut: this is answered by no queue. */
-static void say(struct bench_end *e, const struct net_message *m)
+/* Answers. A client with too many requests is cut, because there is no queue of answers. */
+static void send_answer(struct bench_end *e, const struct net_message *m)
 {
 	if (net_send(e->peer, m, NET_URGENT) == -EAGAIN)
 		net_cut(e->peer, -ENOBUFS);
@@ -47,10 +47,10 @@ static void say_counts(struct bench_end *e)
 	m.words[BENCH_SIGNALLED] = c.signalled;
 	m.words[BENCH_COMPLETIONS] = c.completions;
 	m.words[BENCH_CALLS_IN] = c.calls_in;
-	say(e, &m);
+	send_answer(e, &m);
 }
 
-/* An op may still be under way when the asker has what it brought: the next is taken. */
+/* An op may still be under way when the thread has its result. The next op is used then. */
 static struct net_op *free_op(struct bench_end *e)
 {
 	for (unsigned i = 0; i < BENCH_OPS; i++) {
@@ -89,7 +89,7 @@ static void on_message(void *owner, struct net_peer *peer, const struct net_mess
 
 	switch (m->type) {
 	case BENCH_PING:
-		say(e, &answer);
+		send_answer(e, &answer);
 		break;
 	case BENCH_PAGE:
 		write_page(e, m->words[0]);
@@ -105,12 +105,12 @@ static void on_message(void *owner, struct net_peer *peer, const struct net_mess
 		}
 		memcpy(e->job_words, m->words, sizeof(e->job_words));
 		atomic_store(&e->job, m->type);
-		changed(e);
+		note_change(e);
 		break;
 	case BENCH_ANSWER:
 		e->answer = *m;
 		atomic_fetch_add(&e->answers, 1);
-		changed(e);
+		note_change(e);
 		break;
 	default:
 		net_cut(peer, -EPROTO);
@@ -122,7 +122,7 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 	struct bench_end *e = owner;
 	const char *why = strstr(event->text, "): ");
 
-	if (!why && event->kind == NET_LINK_REFUSED) /* who listens knows no address */
+	if (!why && event->kind == NET_LINK_REFUSED) /* a listener knows no address */
 		why = strstr(event->text, ": ") ? strstr(event->text, ": ") - 1 : NULL;
 	if (event->kind == NET_LINK_UP) {
 		atomic_store(&e->up, true);
@@ -132,7 +132,7 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 		if (event->kind == NET_LINK_DOWN)
 			atomic_store(&e->down, true);
 	}
-	changed(e);
+	note_change(e);
 }
 
 /* ---- ends ---------------------------------------------------------------------------- */
@@ -152,7 +152,7 @@ int bench_end_open(struct bench_end *e, const struct bench_how *how, bool listen
 	struct net_peer_options p = {.node = listens ? CLIENT : SERVER,
 		.address = listens ? NULL : how->address};
 	void *base;
-	int r;
+	int rc;
 
 	*e = (struct bench_end){.how = how};
 	for (unsigned i = 0; i < BENCH_OPS; i++)
@@ -160,18 +160,18 @@ int bench_end_open(struct bench_end *e, const struct bench_how *how, bool listen
 	memcpy(o.key, how->key, sizeof(o.key));
 	memcpy(o.self.cluster_uuid, bench_uuid, sizeof(bench_uuid));
 	rt_random_bytes(o.self.node_uuid, sizeof(o.self.node_uuid));
-	r = net_open(&e->net, &o, err);
+	rc = net_open(&e->net, &o, err);
 	explicit_bzero(o.key, sizeof(o.key));
-	if (r)
-		return r;
-	r = net_region_create(e->net, BENCH_REGION, BENCH_REGION_BYTES,
+	if (rc)
+		return rc;
+	rc = net_region_create(e->net, BENCH_REGION, BENCH_REGION_BYTES,
 		NET_REMOTE_READ | NET_REMOTE_WRITE | NET_REMOTE_ATOMIC, &base);
-	if (r)
-		return weft_error(err, r, "no memory to be measured with");
+	if (rc)
+		return weft_error(err, rc, "no memory to be measured with");
 	e->memory = base;
 	memset(e->memory, listens ? SERVER : CLIENT, BENCH_REGION_BYTES);
-	r = net_peer_add(&e->peer, e->net, &p, err);
-	return r ? r : net_start(e->net, err);
+	rc = net_peer_add(&e->peer, e->net, &p, err);
+	return rc ? rc : net_start(e->net, err);
 }
 
 void bench_end_close(struct bench_end *e)
@@ -201,7 +201,7 @@ static void do_job(struct bench_end *e)
 	net_send(e->peer, &answer, 0);
 }
 
-static void serve(struct bench_end *e)
+static void serve_to_end(struct bench_end *e)
 {
 	uint32_t seen;
 
@@ -213,7 +213,7 @@ static void serve(struct bench_end *e)
 	}
 }
 
-/* Strangers are told of, and waited past. */
+/* Waits for the client. Reports strangers, and goes on waiting. */
 static void await_client(struct bench_end *e)
 {
 	int told = 0;
@@ -222,7 +222,7 @@ static void await_client(struct bench_end *e)
 	while (seen = atomic_load(&e->changes), !atomic_load(&e->up)) {
 		if (e->refused && e->refused != told)
 			fprintf(stderr,
-				"weft bench net: who wants to connect is refused: %s\n",
+				"weft bench net: a connection is refused: %s\n",
 				e->why);
 		told = e->refused;
 		bench_await(e, seen, RT_FOREVER);
@@ -233,33 +233,33 @@ int bench_serve_one(const struct bench_how *how, int tell, struct weft_error *er
 {
 	struct bench_end *e = rt_alloc(sizeof(*e));
 	char address[NET_ADDRESS_BYTES];
-	int r;
+	int rc;
 
 	if (!e)
 		return weft_error(err, -ENOMEM, "no memory");
-	r = bench_end_open(e, how, true, err);
-	if (!r) {
+	rc = bench_end_open(e, how, true, err);
+	if (!rc) {
 		net_address(e->net, address);
 		if (tell < 0)
 			fprintf(stderr, "weft bench net: %s, listening at %s\n",
 				how->transport, address);
 		else
-			r = write(tell, address, sizeof(address)) == sizeof(address)
+			rc = write(tell, address, sizeof(address)) == sizeof(address)
 				    ? 0
 				    : -EPIPE;
 	}
-	if (!r) {
+	if (!rc) {
 		await_client(e);
-		serve(e);
+		serve_to_end(e);
 	}
 	bench_end_close(e);
 	rt_free(e);
-	return r;
+	return rc;
 }
 
 /* ---- the client ---------------------------------------------------------------------- */
 
-/* Nothing that trying again would change. */
+/* Returns true for errors that a further try would not change. */
 static bool is_final(int code)
 {
 	return code == -EKEYREJECTED || code == -EXDEV || code == -EPROTOTYPE ||
@@ -272,7 +272,7 @@ static int say_refused(const struct bench_end *e, struct weft_error *err)
 	const char *at = e->how->address;
 	int code = e->refused;
 
-	/* over RDMA it may be refused for other reasons, which it has told */
+	/* Over RDMA it may be refused for other reasons, which it has sent. */
 	if (code == -ECONNREFUSED && strcmp(e->why, strerrordesc_np(ECONNREFUSED)) != 0)
 		code = -EIO;
 	switch (code) {
@@ -281,12 +281,13 @@ static int say_refused(const struct bench_end *e, struct weft_error *err)
 	case -ENOENT:
 	case -ECONNREFUSED:
 		return weft_error(err, e->refused,
-			"nobody listens at %s: start `weft bench net --listen` there",
+			"no program listens at %s; start `weft bench net --listen` "
+			"there",
 			at);
 	case -EXDEV:
 	case -EPROTO:
 		return weft_error(err, e->refused,
-			"what listens at %s is no `weft bench net --listen`", at);
+			"another program than `weft bench net --listen` listens at %s", at);
 	case -EPROTOTYPE:
 		return weft_error(err, e->refused,
 			"%s measures another transport, or TLS on one end only: say the "
@@ -308,7 +309,7 @@ int bench_connect(struct bench_end *e, struct weft_error *err)
 {
 	uint64_t began = rt_now_ns();
 	uint64_t until = began + e->how->wait_s * 1000000000ull;
-	uint64_t first = MAX(until, began + FIRST_NS); /* once is tried in any case */
+	uint64_t first = MAX(until, began + FIRST_NS); /* one try is made in any case */
 	uint32_t seen;
 
 	while (seen = atomic_load(&e->changes),
@@ -340,7 +341,7 @@ int bench_await_answers(struct bench_end *e, uint32_t wanted)
 int bench_ask(struct bench_end *e, const struct net_message *m)
 {
 	uint32_t wanted = atomic_load(&e->answers) + 1;
-	int r = net_send(e->peer, m, 0);
+	int rc = net_send(e->peer, m, 0);
 
-	return r ? r : bench_await_answers(e, wanted);
+	return rc ? rc : bench_await_answers(e, wanted);
 }

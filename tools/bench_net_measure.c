@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * weft bench net: what is measured, and how. What comes is looked at: a page that was
- * fetched or read is the server's, a word that was swapped is the number of swaps.
- */
+/* weft bench net: the measurements. They check the received data. A page that was fetched or read
+ * must be the server's. A word that was swapped must be the number of swaps. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +9,7 @@
 #include "tools/bench_net.h"
 
 #define LARGE   NET_TRANSFER_MAX
-#define WORD_AT (BENCH_REGION_BYTES - PAGE_SIZE) /* beyond what is written */
+#define WORD_AT (BENCH_REGION_BYTES - PAGE_SIZE) /* behind the bytes that are written */
 
 _Static_assert(BENCH_BATCH *BENCH_DEPTH <= BENCH_OPS, "an op for each page");
 _Static_assert(BENCH_DEPTH *LARGE < WORD_AT, "room for what is written");
@@ -26,7 +24,7 @@ static int take_counts(struct bench_end *e, struct counts *out)
 {
 	const struct net_message ask = {.type = BENCH_COUNTS};
 	struct net_counters c;
-	int r = bench_ask(e, &ask);
+	int rc = bench_ask(e, &ask);
 
 	memcpy(out->server, e->answer.words, sizeof(out->server));
 	net_counters(e->peer, &c);
@@ -35,7 +33,7 @@ static int take_counts(struct bench_end *e, struct counts *out)
 	out->client[BENCH_SIGNALLED] = c.signalled;
 	out->client[BENCH_COMPLETIONS] = c.completions;
 	out->client[BENCH_CALLS_IN] = c.calls_in;
-	return r;
+	return rc;
 }
 
 static void per_operation(
@@ -82,14 +80,14 @@ static int one_read(struct bench_end *e, unsigned number)
 static int one_swap(struct bench_end *e, unsigned number)
 {
 	uint64_t first;
-	int r;
+	int rc;
 
 	memset(&first, 1, sizeof(first));
-	r = one_op(e, (struct net_op){.kind = NET_CAS,
+	rc = one_op(e, (struct net_op){.kind = NET_CAS,
 			      .offset = WORD_AT,
 			      .compare = first + number,
 			      .operand = first + number + 1});
-	return r ? r : e->ops[0].value == first + number ? 0 : -EUCLEAN;
+	return rc ? rc : e->ops[0].value == first + number ? 0 : -EUCLEAN;
 }
 
 static int by_size(const void *a, const void *b)
@@ -99,7 +97,7 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void summarise(struct bench_measure *m, uint64_t *ns)
+static void summarise_times(struct bench_measure *m, uint64_t *ns)
 {
 	uint64_t sum = 0;
 
@@ -112,45 +110,45 @@ static void summarise(struct bench_measure *m, uint64_t *ns)
 	m->per_second = 1e9 / (double)MAX(m->mean_ns, 1u);
 }
 
-/* A tenth more is done first, and not counted. */
+/* Measures times. A tenth more operations come first, and are not counted. */
 static int measure_times(struct bench_end *e, struct bench_measure *m,
 	int (*one)(struct bench_end *e, unsigned number))
 {
 	uint64_t *ns = rt_alloc(e->how->count * sizeof(*ns));
 	struct counts before, after;
 	unsigned n = 0;
-	int r = ns ? 0 : -ENOMEM;
+	int rc = ns ? 0 : -ENOMEM;
 
 	m->count = e->how->count;
-	for (; n < m->count / 10 + 1 && !r; n++)
-		r = one(e, n);
-	if (!r)
-		r = take_counts(e, &before);
-	for (unsigned i = 0; i < m->count && !r; i++) {
+	for (; n < m->count / 10 + 1 && !rc; n++)
+		rc = one(e, n);
+	if (!rc)
+		rc = take_counts(e, &before);
+	for (unsigned i = 0; i < m->count && !rc; i++) {
 		uint64_t began = rt_now_ns();
 
-		r = one(e, n + i);
+		rc = one(e, n + i);
 		ns[i] = rt_now_ns() - began;
 	}
-	if (!r)
-		r = take_counts(e, &after);
-	if (!r) {
-		summarise(m, ns);
+	if (!rc)
+		rc = take_counts(e, &after);
+	if (!rc) {
+		summarise_times(m, ns);
 		per_operation(m, &before, &after);
 	}
 	rt_free(ns);
-	return r;
+	return rc;
 }
 
 /* ---- rates --------------------------------------------------------------------------- */
 
-/* The last one has a message behind it, which is answered. */
+/* A message follows the last one, and is answered. */
 static int post_batch(struct bench_end *e, struct net_op *ops, unsigned count,
 	uint64_t at, uint32_t bytes)
 {
-	int r = 0;
+	int rc = 0;
 
-	for (unsigned i = 0; i < count && !r; i++) {
+	for (unsigned i = 0; i < count && !rc; i++) {
 		bool last = i + 1 == count;
 
 		ops[i] = (struct net_op){.kind = NET_WRITE,
@@ -159,33 +157,33 @@ static int post_batch(struct bench_end *e, struct net_op *ops, unsigned count,
 			.length = bytes,
 			.message = {.type = last ? BENCH_PING : 0}};
 		do
-			r = net_post(e->peer, &ops[i], last ? 0 : NET_MORE);
-		while (r == -EAGAIN && !net_wait_room(e->peer, RT_FOREVER));
-		if (r)
+			rc = net_post(e->peer, &ops[i], last ? 0 : NET_MORE);
+		while (rc == -EAGAIN && !net_wait_room(e->peer, RT_FOREVER));
+		if (rc)
 			atomic_store(&ops[i].state, NET_OP_DONE);
 	}
-	return r;
+	return rc;
 }
 
 static int write_batches(
 	struct bench_end *e, unsigned batches, unsigned batch, uint32_t bytes)
 {
 	uint32_t before = atomic_load(&e->answers);
-	int r = 0;
+	int rc = 0;
 
-	for (unsigned b = 0; b < batches && !r; b++) {
+	for (unsigned b = 0; b < batches && !rc; b++) {
 		unsigned place = b % BENCH_DEPTH;
 		struct net_op *ops = &e->ops[place * batch];
 
 		if (b >= BENCH_DEPTH)
-			r = bench_await_answers(e, before + b - BENCH_DEPTH + 1);
-		for (unsigned i = 0; i < batch && !r; i++)
-			r = net_op_wait(e->peer, &ops[i]);
-		if (!r)
-			r = post_batch(
+			rc = bench_await_answers(e, before + b - BENCH_DEPTH + 1);
+		for (unsigned i = 0; i < batch && !rc; i++)
+			rc = net_op_wait(e->peer, &ops[i]);
+		if (!rc)
+			rc = post_batch(
 				e, ops, batch, (uint64_t)place * batch * bytes, bytes);
 	}
-	return r ? r : bench_await_answers(e, before + batches);
+	return rc ? rc : bench_await_answers(e, before + batches);
 }
 
 static int measure_writes(
@@ -195,19 +193,19 @@ static int measure_writes(
 		MAX(e->how->count / (bytes == LARGE ? 20 : 2), 2 * BENCH_DEPTH);
 	struct counts before, after;
 	uint64_t began, ns;
-	int r = write_batches(e, BENCH_DEPTH, batch, bytes);
+	int rc = write_batches(e, BENCH_DEPTH, batch, bytes);
 
 	m->count = batches * batch;
-	if (!r)
-		r = take_counts(e, &before);
+	if (!rc)
+		rc = take_counts(e, &before);
 	began = rt_now_ns();
-	if (!r)
-		r = write_batches(e, batches, batch, bytes);
+	if (!rc)
+		rc = write_batches(e, batches, batch, bytes);
 	ns = MAX(rt_now_ns() - began, 1u);
-	if (!r)
-		r = take_counts(e, &after);
-	if (r)
-		return r;
+	if (!rc)
+		rc = take_counts(e, &after);
+	if (rc)
+		return rc;
 	per_operation(m, &before, &after);
 	m->per_second = (double)m->count * 1e9 / (double)ns;
 	m->bytes_per_second = m->per_second * bytes;
@@ -216,7 +214,7 @@ static int measure_writes(
 
 /* ---- all of them --------------------------------------------------------------------- */
 
-/* A page of ours is filled with the one number of the end that it comes from. */
+/* Returns true if the page is filled with the one number of the end that it comes from. */
 static bool is_page_of(const uint8_t *page, uint8_t end)
 {
 	for (unsigned i = 0; i < PAGE_SIZE; i++)
@@ -225,13 +223,13 @@ static bool is_page_of(const uint8_t *page, uint8_t end)
 	return true;
 }
 
-/* What was fetched and read came from the server; what was written went there. */
+/* Checks that fetched and read pages came from the server, and that written ones arrived there. */
 static int look_at_pages(struct bench_end *e, uint8_t expected)
 {
-	int r = one_read(e, 0);
+	int rc = one_read(e, 0);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	return is_page_of(e->memory + WORD_AT, expected) ? 0 : -EUCLEAN;
 }
 
@@ -248,33 +246,33 @@ static const struct {
 
 int bench_measure_all(struct bench_end *e, struct bench_measure m[BENCH_KINDS])
 {
-	int r;
+	int rc;
 
 	for (unsigned i = 0; i < BENCH_KINDS; i++)
 		m[i] = (struct bench_measure){.name = measures[i].name,
 			.what = measures[i].what,
 			.rate = i >= BENCH_WRITE_PAGES};
-	r = measure_times(e, &m[BENCH_MESSAGE], one_message);
-	if (!r)
-		r = measure_times(e, &m[BENCH_READ], one_read);
-	if (!r)
-		r = look_at_pages(e, 1);
-	if (!r) {
+	rc = measure_times(e, &m[BENCH_MESSAGE], one_message);
+	if (!rc)
+		rc = measure_times(e, &m[BENCH_READ], one_read);
+	if (!rc)
+		rc = look_at_pages(e, 1);
+	if (!rc) {
 		m[BENCH_CAS].error = measure_times(e, &m[BENCH_CAS], one_swap);
-		r = m[BENCH_CAS].error == -EOPNOTSUPP ? 0 : m[BENCH_CAS].error;
+		rc = m[BENCH_CAS].error == -EOPNOTSUPP ? 0 : m[BENCH_CAS].error;
 	}
-	if (!r)
-		r = measure_writes(e, &m[BENCH_WRITE_PAGES], BENCH_BATCH, PAGE_SIZE);
-	if (!r)
-		r = measure_writes(e, &m[BENCH_WRITE_LARGE], 1, LARGE);
-	if (!r)
-		r = look_at_pages(e, 2);
-	/* what is fetched comes back: the server was written to */
-	if (!r)
+	if (!rc)
+		rc = measure_writes(e, &m[BENCH_WRITE_PAGES], BENCH_BATCH, PAGE_SIZE);
+	if (!rc)
+		rc = measure_writes(e, &m[BENCH_WRITE_LARGE], 1, LARGE);
+	if (!rc)
+		rc = look_at_pages(e, 2);
+	/* Fetching the page back shows that it was written to the server. */
+	if (!rc)
 		memset(e->memory, 0, PAGE_SIZE);
-	if (!r)
-		r = measure_times(e, &m[BENCH_FETCH], one_page);
-	if (!r)
-		r = one_page(e, 0);
-	return r ? r : is_page_of(e->memory, 2) ? 0 : -EUCLEAN;
+	if (!rc)
+		rc = measure_times(e, &m[BENCH_FETCH], one_page);
+	if (!rc)
+		rc = one_page(e, 0);
+	return rc ? rc : is_page_of(e->memory, 2) ? 0 : -EUCLEAN;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft bench net: perftest's programs beside it, on the same pair of machines. The client
- * asks the server to start the other end of each, runs its own, and reads what that prints.
+ * weft bench net: perftest's programs for comparison, on the same pair of machines. The client
+ * makes the server start the other end of each program. It then runs its own end and reads the
+ * output.
  *
- * They connect by librdmacm (-R), as the transport does, so both take the same device, port
- * and GID.
+ * They connect by librdmacm (-R), as the transport does, so both use the same device, port and GID.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,12 +23,12 @@
 
 #define PORT         "18515" /* perftest's own */
 #define RUN_MS       60000
-#define START_NS     60000000000ull /* a server that has been started listens by then */
+#define START_NS     60000000000ull /* by then a server that was started listens */
 #define AGAIN_NS     300000000ull
 #define TEXT_BYTES   8192
-#define COUNT_MAX    100000u /* the least that both sides of the list take */
+#define COUNT_MAX    100000u /* limit of both columns in the list */
 #define ARGUMENTS    24
-#define TYPICAL      4 /* columns of what they print: latency's median in us, */
+#define TYPICAL      4 /* columns of the output: latency's median in us, */
 #define RATE_AVERAGE 3 /* and MiB a second */
 
 static const struct {
@@ -47,13 +47,14 @@ static const struct {
 
 /* ---- running them -------------------------------------------------------------------- */
 
-/* Starts one; what it says goes to `out`, or nowhere (-1). 0 or an errno. */
-static int start(unsigned which, unsigned count, const char *host, int out, pid_t *child)
+/* Starts one. Its output goes to `out`; -1: it is dropped. Returns 0 or an errno. */
+static int start_program(
+	unsigned which, unsigned count, const char *host, int out, pid_t *child)
 {
 	char *arguments[ARGUMENTS], number[16];
 	posix_spawn_file_actions_t files;
 	unsigned n = 0;
-	int r;
+	int rc;
 
 	snprintf(number, sizeof(number), "%u", MIN(MAX(count, 5u), COUNT_MAX));
 	arguments[n++] = (char *)programs[which].program;
@@ -75,9 +76,9 @@ static int start(unsigned which, unsigned count, const char *host, int out, pid_
 	else
 		posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
 	posix_spawn_file_actions_adddup2(&files, 1, 2);
-	r = posix_spawnp(child, arguments[0], &files, NULL, arguments, environ);
+	rc = posix_spawnp(child, arguments[0], &files, NULL, arguments, environ);
 	posix_spawn_file_actions_destroy(&files);
-	return r;
+	return rc;
 }
 
 void bench_perftest_stop(struct bench_end *e)
@@ -95,11 +96,11 @@ int bench_perftest_serve(struct bench_end *e, const uint64_t words[3])
 		return EINVAL;
 	if (!e->how->perftest)
 		return EPERM;
-	return start((unsigned)words[0], (unsigned)MIN(words[1], COUNT_MAX), NULL, -1,
-		&e->child);
+	return start_program((unsigned)words[0], (unsigned)MIN(words[1], COUNT_MAX), NULL,
+		-1, &e->child);
 }
 
-/* All that it says, until it ends or its time is over. */
+/* Reads all its output, until it ends or its time is over. */
 static void read_all(int fd, char *text, size_t size)
 {
 	uint64_t until = rt_now_ns() + RUN_MS * 1000000ull;
@@ -117,10 +118,8 @@ static void read_all(int fd, char *text, size_t size)
 	text[used] = '\0';
 }
 
-/*
- * The column of the one line of numbers; 0: there is none. ("inf" is one of theirs that says
- * nothing: they could not tell how fast the processor's clock is.)
- */
+/* Returns the column of the one line of numbers; 0: there is none. ("inf" means that the program
+ * could not find the processor's clock rate.) */
 static double number_of(const char *text, int column)
 {
 	double value = 0;
@@ -142,8 +141,8 @@ static double number_of(const char *text, int column)
 	return value;
 }
 
-/* The program's end at this side. 0, with *code, or an errno. */
-static int run(
+/* Runs the program's end at this side. Returns 0 with *code, or an errno. */
+static int run_program(
 	const struct bench_end *e, unsigned which, char *text, size_t size, int *code)
 {
 	pid_t child;
@@ -151,7 +150,7 @@ static int run(
 
 	if (pipe2(ends, O_CLOEXEC))
 		return errno;
-	r = start(which, e->how->count, e->how->host, ends[1], &child);
+	r = start_program(which, e->how->count, e->how->host, ends[1], &child);
 	close(ends[1]);
 	*text = '\0';
 	if (!r) {
@@ -164,34 +163,32 @@ static int run(
 	return r;
 }
 
-/* ---- beside -------------------------------------------------------------------------- */
+/* ---- comparison ---------------------------------------------------------------------- */
 
-/* 0, or an errno with a remark. */
+/* Returns 0, or an errno with a remark. */
 static int start_other(struct bench_end *e, unsigned which, char *remark, size_t size)
 {
 	const struct net_message ask = {
 		.type = BENCH_PERFTEST, .words = {which, e->how->count}};
-	int r = bench_ask(e, &ask);
+	int rc = bench_ask(e, &ask);
 
-	if (r) {
-		snprintf(remark, size, "perftest: the link broke: %s", strerror(-r));
-		return -r;
+	if (rc) {
+		snprintf(remark, size, "perftest: the link broke: %s", strerror(-rc));
+		return -rc;
 	}
-	r = (int)e->answer.words[0];
-	if (r == EPERM)
+	rc = (int)e->answer.words[0];
+	if (rc == EPERM)
 		snprintf(remark, size, "the other end was started with --no-perftest");
-	else if (r)
+	else if (rc)
 		snprintf(remark, size,
 			"%s cannot be started at the other end (%s): there, too, `apt "
 			"install perftest`",
-			programs[which].program, strerror(r));
-	return r;
+			programs[which].program, strerror(rc));
+	return rc;
 }
 
-/*
- * Until the other end listens the program here fails at once, and is run again; one that
- * has run and measured nothing is, too, with a new other end. What it printed, or 0.
- */
+/* Until the other end listens, the program here fails at once, and is run again. If it has run
+ * without a result, it is run again with a new other end. Returns the result, or 0. */
 static double try_until_measured(
 	struct bench_end *e, unsigned which, char *remark, size_t size)
 {
@@ -204,7 +201,7 @@ static double try_until_measured(
 		return 0;
 	while (!r && rt_now_ns() < until) {
 		rt_sleep_ns(AGAIN_NS);
-		r = run(e, which, text, sizeof(text), &code);
+		r = run_program(e, which, text, sizeof(text), &code);
 		value = r ? 0 : number_of(text, programs[which].column);
 		if (value > 0)
 			return value;
@@ -224,7 +221,7 @@ static double try_until_measured(
 	return 0;
 }
 
-static bool measure(struct bench_end *e, unsigned which, struct bench_beside *out,
+static bool measure_program(struct bench_end *e, unsigned which, struct bench_beside *out,
 	char *remark, size_t size)
 {
 	const struct net_message stop = {.type = BENCH_STOP};
@@ -238,7 +235,8 @@ static bool measure(struct bench_end *e, unsigned which, struct bench_beside *ou
 	return true;
 }
 
-/* Its figures of messages and writes are for one way; a fetch is one message and one write. */
+/* perftest's figures of messages and writes are for one way. A fetch is one message and one
+ * write. */
 static double ours_of(const struct bench_measure m[BENCH_KINDS], enum bench_kind kind)
 {
 	switch (kind) {
@@ -261,7 +259,7 @@ void bench_perftest_all(struct bench_end *e, struct bench_measure m[BENCH_KINDS]
 
 		if (of->error)
 			continue;
-		if (!measure(e, i, &of->beside, remark, size))
+		if (!measure_program(e, i, &of->beside, remark, size))
 			break;
 		of->beside.ours = ours_of(m, programs[i].kind);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Talking to running daemons through their control sockets (fs/control.h).
+ * Talks to running daemons through their control sockets (fs/control.h).
  *
- * Only daemons of this very user are believed, and none is waited for longer than
- * ANSWER_TIMEOUT_S unless the caller says so.
+ * Trusts only daemons of this user. Waits for none longer than ANSWER_TIMEOUT_S, unless the caller
+ * asks for it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -36,7 +36,7 @@ const char *client_text(const json_t *o, const char *key)
 
 /* ---- one daemon ------------------------------------------------------------------ */
 
-/* Who called listen(2) at the other end. */
+/* Returns true if the process that called listen(2) at the other end belongs to this user. */
 static bool is_ours(int fd)
 {
 	struct ucred peer;
@@ -46,14 +46,14 @@ static bool is_ours(int fd)
 	       peer.uid == geteuid();
 }
 
-/* -EAGAIN: as many as it listens for wait there already. */
+/* -EAGAIN: its queue of connections is full. */
 static int client_connect(const char *folder, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
 	int n = snprintf(
 		address.sun_path, sizeof(address.sun_path), "%s/%s", folder, name);
-	int ret = 0;
+	int rc = 0;
 	int fd;
 
 	if (n < 0 || (size_t)n >= sizeof(address.sun_path))
@@ -65,15 +65,15 @@ static int client_connect(const char *folder, const char *name)
 		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
 		connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
 		fcntl(fd, F_SETFL, 0) < 0)
-		ret = -errno;
+		rc = -errno;
 	else if (!is_ours(fd))
-		ret = -EPERM;
-	if (ret < 0)
+		rc = -EPERM;
+	if (rc < 0)
 		close(fd);
-	return ret < 0 ? ret : fd;
+	return rc < 0 ? rc : fd;
 }
 
-/* Reads up to the end of a line: its length, or -errno. */
+/* Reads up to the end of a line. Returns its length, or -errno. */
 static ssize_t receive_line(int fd, char *buf, size_t cap)
 {
 	size_t used = 0;
@@ -102,7 +102,7 @@ static bool send_request(int fd, const char *cmd)
 	return send(fd, request, (size_t)len, MSG_NOSIGNAL) == len;
 }
 
-/* What it answers to a request that was sent, or was not. */
+/* Returns the answer to a request that was sent, or could not be. */
 static json_t *hear_answer(int fd, bool sent, struct weft_error *err)
 {
 	char *buf = malloc(ANSWER_MAX);
@@ -124,7 +124,7 @@ static json_t *hear_answer(int fd, bool sent, struct weft_error *err)
 		out = json_loadb(buf, (size_t)n, 0, NULL);
 	free(buf);
 	if (n >= 0 && !json_is_object(out))
-		weft_error(err, -EPROTO, "its weftd answers what this weft cannot read");
+		weft_error(err, -EPROTO, "its weftd gave an answer that this weft cannot read");
 	else if (json_object_get(out, "error"))
 		weft_error(err, -EREMOTEIO, "%s", client_text(out, "error"));
 	else
@@ -177,17 +177,15 @@ bool client_wait_end(int fd, int timeout_ms, char last[CLIENT_LAST_BYTES])
 
 /* ---- all of them ----------------------------------------------------------------- */
 
-/*
- * All are asked before any is waited for: one that hangs, or is stopped, holds up none, however
- * many wait for it.
- */
+/* All requests are sent before the first answer is waited for. A daemon that hangs, or is stopped,
+ * then delays no other. */
 struct asked {
 	struct pollfd fds[CLIENTS_MAX];
 	char name[CLIENTS_MAX][CLIENT_NAME_MAX];
 	unsigned count;
 	char busy[CLIENTS_MAX][CLIENT_NAME_MAX]; /* to be asked again */
 	unsigned busy_count;
-	bool dead; /* a socket is there at which nobody listens */
+	bool dead; /* there is a socket without a listener */
 };
 
 static void ask_one(struct asked *a, const char *folder, const char *name)
@@ -209,7 +207,7 @@ static void ask_one(struct asked *a, const char *folder, const char *name)
 	a->fds[a->count++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
-/* True: no other needs to be heard. */
+/* Returns true if no other answer is needed. */
 static bool hear_one(struct pollfd *p, bool (*fn)(void *, struct client *), void *arg)
 {
 	struct weft_error err = {0};
@@ -238,7 +236,8 @@ static void ask_busy(struct asked *a, const char *folder)
 	}
 }
 
-/* Until none has answered for so long, or fn has heard enough. True: that. */
+/* Hears answers until none has come for this time, or fn returns true. Returns true in the latter
+ * case. */
 static bool hear_all(struct asked *a, const char *folder,
 	bool (*fn)(void *, struct client *), void *arg)
 {
@@ -279,7 +278,7 @@ static void client_sweep(const char *folder)
 	close(locked);
 }
 
-/* True: fn has heard enough. */
+/* Returns true if fn has returned true. */
 static bool client_each_in(
 	const char *folder, bool (*fn)(void *arg, struct client *c), void *arg)
 {
@@ -323,26 +322,25 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
 			return;
 }
 
-/* ---- the one that is meant ------------------------------------------------------- */
+/* ---- the daemon of a name -------------------------------------------------------- */
 
-/* How well a daemon fits a name; the best wins. */
+/* How well a daemon fits a name. The best fit wins. */
 enum fit { FIT_MOUNT, FIT_MOUNT_BELOW, FIT_STORE, FIT_UUID, FIT_LABEL, FIT_NONE };
 
 struct search {
 	const char *name;
 	const char *path; /* name made absolute */
 	char device
-		[CLIENT_DEVICE]; /* of what is mounted there now; "" where it does not answer */
+		[CLIENT_DEVICE]; /* of the mount there now; "" if it does not answer */
 	enum fit fit;
-	unsigned count; /* of daemons that fit so well */
-	int fd;         /* of the first of them */
+	unsigned count; /* number of daemons with the best fit */
+	int fd;         /* connection with the first of them */
 	json_t *identity;
 };
 
 static enum fit fit_of(const struct search *s, const json_t *identity)
 {
-	/* A daemon that is detached, or has another mount over it, is not who is meant.
-	 */
+	/* A daemon that is detached, or has another mount over it, does not fit. */
 	if (strcmp(client_text(identity, "mount_point"), s->path) == 0)
 		return strcmp(client_text(identity, "device_number"), s->device) == 0
 			       ? FIT_MOUNT
@@ -358,7 +356,7 @@ static enum fit fit_of(const struct search *s, const json_t *identity)
 	return FIT_NONE;
 }
 
-/* What is mounted there is who is meant, whoever else there is. */
+/* The daemon of the mount there fits best. */
 static bool search_visit(void *arg, struct client *c)
 {
 	struct search *s = arg;
@@ -388,7 +386,7 @@ char *client_path(const char *name)
 
 	if (real)
 		return real;
-	/* The mount of a dead daemon, which does not answer. */
+	/* The mount of a daemon that has ended does not answer. */
 	real = strdup(name);
 	for (len = real ? strlen(real) : 0; len > 1 && real[len - 1] == '/'; len--)
 		real[len - 1] = '\0';

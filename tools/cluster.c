@@ -81,7 +81,7 @@ static void print_cluster(const struct cluster *c)
 	}
 }
 
-static int show(const char *path, bool json)
+static int show_file(const char *path, bool json)
 {
 	struct weft_error err = {0};
 	struct cluster *c;
@@ -111,10 +111,10 @@ struct check {
 };
 
 /* One line of the report. */
-static void say(struct check *k, const char *word, const char *fmt, ...)
+static void report_line(struct check *k, const char *word, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-static void say(struct check *k, const char *word, const char *fmt, ...)
+static void report_line(struct check *k, const char *word, const char *fmt, ...)
 {
 	va_list args;
 
@@ -132,9 +132,9 @@ static void check_file(struct check *k, const char *path)
 	struct weft_error err = {0};
 
 	if (cluster_open(&k->c, path, CLUSTER_WITHOUT_KEY, &err))
-		say(k, "WRONG", "%s", err.text);
+		report_line(k, "WRONG", "%s", err.text);
 	else
-		say(k, "ok", "%s: volume %s, nodes: %u, with a store: %u", path,
+		report_line(k, "ok", "%s: volume %s, nodes: %u, with a store: %u", path,
 			cluster_name(k->c), cluster_nodes(k->c),
 			cluster_storage_nodes(k->c));
 }
@@ -146,10 +146,10 @@ static void check_key(struct check *k)
 	struct cluster *with_key;
 
 	if (cluster_open(&with_key, cluster_path(k->c), 0, &err)) {
-		say(k, "WRONG", "%s", err.text);
+		report_line(k, "WRONG", "%s", err.text);
 		return;
 	}
-	say(k, "ok", "key %s", cluster_key_path(k->c));
+	report_line(k, "ok", "key %s", cluster_key_path(k->c));
 	cluster_close(k->c);
 	k->c = with_key;
 }
@@ -162,7 +162,7 @@ static void check_addresses(struct check *k, const struct cluster_member *m)
 	int count = cluster_resolve(k->c, m->id, address, ARRAY_SIZE(address), &err);
 
 	if (err.code)
-		say(k, "WRONG", "%s", err.text);
+		report_line(k, "WRONG", "%s", err.text);
 	if (count < 0)
 		return;
 	for (int i = 0; i < count; i++) {
@@ -174,7 +174,7 @@ static void check_addresses(struct check *k, const struct cluster_member *m)
 			snprintf(list + used, sizeof(list) - used, " %s port %s%s", host,
 				port, i + 1 < count ? "," : "");
 	}
-	say(k, "ok", "node %u is at%s%s", m->id, list,
+	report_line(k, "ok", "node %u is at%s%s", m->id, list,
 		count > 1 ? ": tried in this order" : "");
 }
 
@@ -193,7 +193,7 @@ static void check_own_addresses(struct check *k, const struct cluster_member *m)
 			continue;
 		getnameinfo(at, sizeof(address[i]), host, sizeof(host), NULL, 0,
 			NI_NUMERICHOST);
-		say(k, "note",
+		report_line(k, "note",
 			"%s is none of this machine's addresses: node %u is not reached "
 			"there",
 			host, m->id);
@@ -218,14 +218,14 @@ static void check_store(struct check *k, const struct cluster_member *m)
 	int rc = rt_disk_open(&disk, m->store, RT_DISK_READ_ONLY, &err);
 
 	if (rc) {
-		say(k, "WRONG", "store of node %u: %s", m->id, err.text);
+		report_line(k, "WRONG", "store of node %u: %s", m->id, err.text);
 		return;
 	}
 	rc = store_open(&s, disk, &options, &err);
 	if (rc) {
-		say(k, "WRONG", "%s: %s", m->store, err.text);
+		report_line(k, "WRONG", "%s: %s", m->store, err.text);
 	} else {
-		say(k, "ok",
+		report_line(k, "ok",
 			"%s is the store of node %u, with shard %u; its last start is "
 			"%llu",
 			m->store, m->id, m->shard,
@@ -244,18 +244,18 @@ static void check_self(struct check *k, unsigned said)
 
 	if (node < 0) {
 		/* the file may be looked at on any machine */
-		say(k, said ? "WRONG" : "note", "%s", err.text);
+		report_line(k, said ? "WRONG" : "note", "%s", err.text);
 		return;
 	}
 	m = cluster_member(k->c, (unsigned)node);
 	if (!said)
-		say(k, "ok", "this machine is node %d", node);
+		report_line(k, "ok", "this machine is node %d", node);
 	check_own_addresses(k, m);
 	if (m->role == CLUSTER_STORAGE)
 		check_store(k, m);
 }
 
-static int check(const char *path, unsigned node)
+static int check_cluster(const char *path, unsigned node)
 {
 	const struct cluster_member *m = NULL;
 	struct check k = {0};
@@ -274,7 +274,7 @@ static int check(const char *path, unsigned node)
 /* ---- the command ------------------------------------------------------------------- */
 
 /* 0, or 1 + the exit code. */
-static int parse_options(int argc, char **argv, bool *json, unsigned *node)
+static int cluster_parse_options(int argc, char **argv, bool *json, unsigned *node)
 {
 	static const struct option words[] = {{"json", no_argument, NULL, 'j'},
 		{"node", required_argument, NULL, 'n'}, {"help", no_argument, NULL, 'h'},
@@ -304,11 +304,11 @@ static int show_or_check(int argc, char **argv, bool shows)
 {
 	unsigned node = 0;
 	bool json = false;
-	int rc = parse_options(argc, argv, &json, &node);
+	int rc = cluster_parse_options(argc, argv, &json, &node);
 
 	if (rc)
 		return rc - 1;
-	return shows ? show(argv[optind], json) : check(argv[optind], node);
+	return shows ? show_file(argv[optind], json) : check_cluster(argv[optind], node);
 }
 
 int weft_cluster(int argc, char **argv)

@@ -208,7 +208,7 @@ static int add_client(struct add *a, struct weft_error *err)
 /* ---- the command ----------------------------------------------------------------------- */
 
 /* 0, or 1 + the exit code. */
-static int parse(int argc, char **argv, struct add *a)
+static int cluster_add_parse_options(int argc, char **argv, struct add *a)
 {
 	static const struct option words[] = {{"client", required_argument, NULL, 'c'},
 		{"host", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'},
@@ -242,7 +242,7 @@ int cluster_add_node(int argc, char **argv)
 {
 	struct weft_error err = {0};
 	struct add a = {0};
-	int rc = parse(argc, argv, &a);
+	int rc = cluster_add_parse_options(argc, argv, &a);
 
 	if (rc)
 		return rc - 1;

@@ -2,9 +2,9 @@
 /*
  * weft cluster new: writes a cluster file and a key.
  *
- * The text is read back by the reader of all cluster files before anything is written, so
- * what this writes is what that takes, and its words are said about a wrong argument.
- * Nothing is overwritten, and of two files none is left when the second fails.
+ * The reader of all cluster files reads the text back before any file is written. So the text is
+ * right, and messages about wrong arguments are the reader's. No file is overwritten. If the second
+ * file fails, the first is removed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ struct request {
 	char file[PATH_MAX], key[PATH_MAX];
 };
 
-static int wrong(const char *what, const char *argument)
+static int wrong_argument(const char *what, const char *argument)
 {
 	fprintf(stderr, "weft cluster new: %s: %s; `weft cluster --help` tells more\n",
 		argument, what);
@@ -42,33 +42,34 @@ static int wrong(const char *what, const char *argument)
 
 /* ---- the command line -------------------------------------------------------------- */
 
-/* `length` bytes of `text` are the host; 0 or the exit code. */
+/* Adds a node. The host is the first `length` bytes of `text`. Returns 0 or the exit code. */
 static int add_node(struct request *r, const char *text, size_t length, const char *store)
 {
 	struct node *n = &r->nodes[r->count];
 
 	if (r->count == CLUSTER_NODE_MAX)
-		return wrong("is one node too many: 63 at most", text);
+		return wrong_argument("is one node too many: 63 at most", text);
 	if (!length || length >= sizeof(n->host))
-		return wrong("has no host, or one that is too long", text);
+		return wrong_argument("has no host, or one that is too long", text);
 	snprintf(n->host, sizeof(n->host), "%.*s", (int)length, text);
 	n->store = store;
 	r->count++;
 	return 0;
 }
 
-/* HOST:STORE, where the store's path begins with the first slash behind a colon. */
+/* HOST:STORE. The store's path begins with the first slash behind a colon. */
 static int add_storage(struct request *r, const char *text)
 {
 	const char *store = strstr(text, ":/");
 
 	if (!store)
-		return wrong("is not HOST:STORE, like alpha:/dev/nvme0n1p4", text);
+		return wrong_argument(
+			"is not HOST:STORE, like alpha:/dev/nvme0n1p4", text);
 	return add_node(r, text, (size_t)(store - text), store + 1);
 }
 
-/* 0, or 1 + the exit code. */
-static int parse(int argc, char **argv, struct request *r)
+/* Returns 0, or 1 + the exit code. */
+static int cluster_new_parse_options(int argc, char **argv, struct request *r)
 {
 	static const struct option words[] = {{"directory", required_argument, NULL, 'd'},
 		{"client", required_argument, NULL, 'c'},
@@ -84,7 +85,8 @@ static int parse(int argc, char **argv, struct request *r)
 		else if (c == 'c' && client_count < ARRAY_SIZE(clients))
 			clients[client_count++] = optarg;
 		else if (c == 'c')
-			return 1 + wrong("is one node too many: 63 at most", optarg);
+			return 1 +
+			       wrong_argument("is one node too many: 63 at most", optarg);
 		else
 			return 1 + weft_option(cluster_usage, c, argv, words);
 	}
@@ -109,7 +111,7 @@ static bool has_port(const char *host)
 	return colon && !strchr(colon + 1, ':');
 }
 
-/* Of several nodes on one host each but the first needs a port of its own. */
+/* Of several nodes on one host, each except the first needs a port of its own. */
 static void print_address(FILE *f, const struct request *r, unsigned index)
 {
 	const char *host = r->nodes[index].host;
@@ -152,7 +154,7 @@ static void print_file(FILE *f, const struct request *r)
 	}
 }
 
-/* The file's text, checked; the caller frees it. NULL after a message. */
+/* Returns the file's text, checked; the caller frees it. NULL after a message. */
 static char *text_make(const struct request *r)
 {
 	struct weft_error err = {0};
@@ -184,7 +186,7 @@ static int fail_errno(const char *path, const char *what)
 	return EXIT_FAILED;
 }
 
-/* Makes it, durably, and only if it is not there. */
+/* Makes a file, durably. Fails if it exists. */
 static int file_write(const char *path, const char *text, mode_t mode)
 {
 	size_t length = strlen(text);
@@ -234,7 +236,7 @@ int cluster_new(int argc, char **argv)
 {
 	struct request r = {0};
 	char *text;
-	int rc = parse(argc, argv, &r);
+	int rc = cluster_new_parse_options(argc, argv, &r);
 
 	if (rc)
 		return rc - 1;
@@ -242,7 +244,7 @@ int cluster_new(int argc, char **argv)
 			(int)sizeof(r.file) ||
 		snprintf(r.key, sizeof(r.key), "%s/%s.key", r.folder, r.name) >=
 			(int)sizeof(r.key))
-		return wrong("is too long", r.folder);
+		return wrong_argument("is too long", r.folder);
 	text = text_make(&r);
 	if (!text)
 		return EXIT_USAGE;

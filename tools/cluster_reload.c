@@ -16,7 +16,7 @@ struct found {
 };
 
 /* Those that have a cluster file; each is asked when all have been found. */
-static bool keep(void *arg, struct client *c)
+static bool keep_client(void *arg, struct client *c)
 {
 	struct found *f = arg;
 
@@ -27,7 +27,7 @@ static bool keep(void *arg, struct client *c)
 	return false;
 }
 
-static void say(const struct client *c, const json_t *answer)
+static void print_answer(const struct client *c, const json_t *answer)
 {
 	const json_t *added = json_object_get(answer, "added");
 
@@ -40,7 +40,7 @@ static void say(const struct client *c, const json_t *answer)
 	puts(json_array_size(added) ? "" : "nothing was added");
 }
 
-static int reload(struct client *c)
+static int reload_client(struct client *c)
 {
 	struct weft_error err = {0};
 	json_t *answer;
@@ -48,7 +48,7 @@ static int reload(struct client *c)
 	client_be_patient(c->fd); /* names are looked up */
 	answer = client_ask(c->fd, "reload", &err);
 	if (answer)
-		say(c, answer);
+		print_answer(c, answer);
 	else
 		fprintf(stderr, "weft cluster reload: %s: %s\n",
 			client_text(c->identity, "mount_point"), err.text);
@@ -65,7 +65,7 @@ static int reload_one(const char *name)
 
 	c.fd = client_find(name, &c.identity, &err);
 	if (c.fd >= 0)
-		return reload(&c);
+		return reload_client(&c);
 	fprintf(stderr, "weft cluster reload: %s: %s\n", name, err.text);
 	return EXIT_FAILED;
 }
@@ -75,9 +75,9 @@ static int reload_all(void)
 	struct found f = {0};
 	int code = 0;
 
-	client_each(keep, &f);
+	client_each(keep_client, &f);
 	for (unsigned i = 0; i < f.count; i++)
-		code = reload(&f.client[i]) ? EXIT_FAILED : code;
+		code = reload_client(&f.client[i]) ? EXIT_FAILED : code;
 	if (f.count)
 		return code;
 	fprintf(stderr,

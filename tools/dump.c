@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft dump: a store's structures as text, for people who look for what is wrong.
+ * weft dump: prints a store's structures as text, to find errors in them.
  *
- * Opens the store read-only, whatever its state, from the lowest layer up: the
- * superblocks are read from the disk, the log's heads with what the superblocks say,
- * everything else through the engine with the log replayed in memory. What cannot be read
- * is said and passed over; no byte of the store is trusted (invariant 9), so damaged ones
- * are shown and never followed out of bounds.
+ * Opens the store read-only, in any state, from the lowest layer up. Reads the superblocks from the
+ * disk, and the log's heads by the superblocks. Reads everything else through the engine, with the
+ * log replayed in memory. Reports unreadable parts and skips them. Trusts no byte of the store
+ * (invariant 9): damaged structures are printed and never followed out of bounds.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,9 +19,9 @@
 #include "tools/tools.h"
 
 #define LEVELS_MAX 16
-#define INO_MAX    ((1ull << 56) - 2) /* of which, and of the one behind, there are keys */
+#define INO_MAX    ((1ull << 56) - 2) /* this number and the next one have keys */
 
-/* What is opened before it is shown; of several stores by DEPTH_VOLUME all together. */
+/* The layers to open before printing; from DEPTH_VOLUME on, several stores together. */
 enum depth { DEPTH_DISK, DEPTH_SUPER, DEPTH_STORE, DEPTH_VOLUME };
 enum argument { ARGUMENT_NONE, ARGUMENT_NUMBER, ARGUMENT_TEXT };
 
@@ -34,29 +33,24 @@ struct view {
 };
 
 static const char dump_usage[] =
-	"Usage: weft dump STORE|FILE [super|log|groups|table|tree [--keys]|inode N|path "
-	"P|page "
-	"PID|files]\n"
+	"Usage: weft dump STORE|FILE [super | log | groups | table | tree [--keys] |\n"
+	"                 inode N | path P | page PID | files]\n"
 	"\n"
-	"Shows a store's structures as text. Nothing is written; a log that was not "
-	"closed "
-	"cleanly\n"
-	"is replayed in memory. A store that is in use changes meanwhile: what is shown "
-	"may "
-	"not be\n"
-	"of one moment. With a cluster FILE, all of whose stores have to be reachable "
-	"here,\n"
-	"super, log, table and groups are those of each store, the rest is the "
-	"volume's.\n"
+	"Shows the structures of a store as text. Writes nothing: a log that was not\n"
+	"closed cleanly is replayed in memory. If the store is in use, parts of the\n"
+	"output may be of different moments.\n"
 	"\n"
-	"  super       both superblocks (the default)\n"
-	"  log         the log's heads, and what it holds\n"
+	"With a cluster FILE, all of its stores must be reachable from this machine.\n"
+	"super, log, table and groups are shown for each store, the rest for the volume.\n"
+	"\n"
+	"  super       both superblocks (default)\n"
+	"  log         the log: heads and records\n"
 	"  table       the descriptor table: blocks and their copies\n"
 	"  groups      the catalog and the allocation groups\n"
-	"  tree        the tree's pages; with --keys every item\n"
+	"  tree        the pages of the tree, with --keys also every item\n"
 	"  inode N     an inode and all its items\n"
-	"  path P      the same of a file, from the volume's root\n"
-	"  page PID    a page: descriptor, and what it is\n"
+	"  path P      the same for a file, by its path from the volume's root\n"
+	"  page PID    a page: its descriptor and kind\n"
 	"  files       every name, with inode number, type and size\n"
 	"\n"
 	"Examples:\n"
@@ -68,7 +62,7 @@ static const char dump_usage[] =
 
 /* ---- words ----------------------------------------------------------------------- */
 
-void unreadable(struct dump *d, const char *what, int rc)
+void dump_unreadable(struct dump *d, const char *what, int rc)
 {
 	fflush(stdout);
 	fprintf(stderr, "weft dump: %s: %s: %s\n", d->path, what, strerror(-rc));
@@ -114,8 +108,8 @@ static void print_super(const struct disk_superblock *sb, uint64_t at)
 	print_time("created", sb->created_ns);
 }
 
-/* The second copy is where the first says, or else at the device's end. The one that is
- * whole is kept in d->sb. */
+/* Reads the second copy at the place in the first, or else at the device's end. Keeps the whole one
+ * in d->sb. */
 static int dump_super(struct dump *d, bool print)
 {
 	struct disk_superblock *sb = rt_alloc_pages(2 * PAGE_SIZE);
@@ -138,7 +132,7 @@ static int dump_super(struct dump *d, bool print)
 			     ? -EIO
 			     : rt_disk_read(d->disk, at[i], &sb[i], PAGE_SIZE);
 		if (rc) {
-			unreadable(d, i ? "second superblock" : "first superblock", rc);
+			dump_unreadable(d, i ? "second superblock" : "first superblock", rc);
 			continue;
 		}
 		if (print)
@@ -237,7 +231,7 @@ static void dump_log(struct dump *d)
 		rc = log_scan(log, print_record, d);
 	}
 	if (rc)
-		unreadable(d, err.text[0] ? err.text : "log", rc);
+		dump_unreadable(d, err.text[0] ? err.text : "log", rc);
 	if (log)
 		log_close(log);
 	if (s)
@@ -281,7 +275,7 @@ static void dump_table(struct dump *d)
 		}
 	}
 	if (rc)
-		unreadable(d, err.text[0] ? err.text : "descriptor table", rc);
+		dump_unreadable(d, err.text[0] ? err.text : "descriptor table", rc);
 	if (s)
 		store_close(s);
 	if (b)
@@ -295,7 +289,7 @@ static bool page_known(const struct dump *d, page_id pid)
 	return shards_have(d->v->shards, pid, 1);
 }
 
-/* Its image in place, whatever its checksum. */
+/* Reads its image in the store, with any checksum. */
 static int page_raw(const struct dump *d, page_id pid, void *image)
 {
 	const struct disk_superblock *sb = &d->sb;
@@ -337,7 +331,7 @@ static void dump_groups(struct dump *d)
 	if (d->sb.shard != DISK_CATALOG_SHARD) {
 		printf("catalog: in shard %u, not here\n", DISK_CATALOG_SHARD);
 	} else if (rc) {
-		unreadable(d, "catalog", rc);
+		dump_unreadable(d, "catalog", rc);
 	} else {
 		printf("catalog: %s\n", c->magic == DISK_MAGIC_CATALOG ? "" : "NOT ONE");
 		printf("  %-16s %#" PRIx64 "\n", "root", c->root_pid);
@@ -401,7 +395,7 @@ static int catalog_get(struct dump *d, struct disk_catalog *c)
 	int rc;
 
 	if (d->sb.shard != DISK_CATALOG_SHARD) {
-		unreadable(d, "the catalog is in the store with shard 0", -EREMOTE);
+		dump_unreadable(d, "the catalog is in the store with shard 0", -EREMOTE);
 		return -EREMOTE;
 	}
 	rc = page_get(
@@ -409,7 +403,7 @@ static int catalog_get(struct dump *d, struct disk_catalog *c)
 	if (rc == 0 && c->magic != DISK_MAGIC_CATALOG)
 		rc = -EUCLEAN;
 	if (rc)
-		unreadable(d, "catalog", rc);
+		dump_unreadable(d, "catalog", rc);
 	return rc;
 }
 
@@ -432,7 +426,7 @@ static void dump_page(struct dump *d)
 		pid_slot(pid));
 	if (rc) {
 		puts("UNREADABLE");
-		unreadable(d, "page", rc);
+		dump_unreadable(d, "page", rc);
 		if (image && page_known(d, pid) && page_raw(d, pid, image) == 0)
 			print_hex((const uint8_t *)image, PAGE_SIZE);
 	} else {
@@ -464,7 +458,7 @@ int tree_get(struct dump *d)
 			       &err)
 		     : -EUCLEAN;
 	if (rc)
-		unreadable(d, err.text[0] ? err.text : "tree", rc);
+		dump_unreadable(d, err.text[0] ? err.text : "tree", rc);
 	return rc;
 }
 
@@ -488,7 +482,7 @@ void show_inode(struct dump *d, uint64_t ino)
 	if (rc == 0 && count == 0)
 		rc = -ENOENT;
 	if (rc)
-		unreadable(d, "inode", rc);
+		dump_unreadable(d, "inode", rc);
 }
 
 static void dump_inode(struct dump *d)
@@ -504,7 +498,7 @@ static void show_super(struct dump *d)
 	int rc = dump_super(d, true);
 
 	if (rc)
-		unreadable(d, "no superblock that is whole", rc);
+		dump_unreadable(d, "no superblock that is whole", rc);
 }
 
 static const struct view views[] = {
@@ -528,7 +522,7 @@ static int view_unknown(const char *who, const char *name)
 	return weft_wrong_word(who, "structure", name, known);
 }
 
-/* The store, and what is to be shown of it. 0, or EXIT_USAGE. */
+/* Reads the store and the part to print. Returns 0, or EXIT_USAGE. */
 static int parse_words(struct dump *d, int argc, char **argv)
 {
 	const char *name = optind + 1 < argc ? argv[optind + 1] : views[0].name;
@@ -551,12 +545,12 @@ static int parse_words(struct dump *d, int argc, char **argv)
 	return 0;
 }
 
-static void show(struct dump *d)
+static void show_view(struct dump *d)
 {
 	int rc = d->view->depth == DEPTH_DISK ? 0 : dump_super(d, false);
 
 	if (rc)
-		unreadable(d, "no superblock that is whole", rc);
+		dump_unreadable(d, "no superblock that is whole", rc);
 	else if (d->view->depth < DEPTH_STORE || dump_volume_get(d, false) == 0)
 		d->view->show(d);
 	dump_volumes_close(d);
@@ -569,7 +563,7 @@ static void store_take(struct dump *d, const struct dump_store *s)
 	d->sb = s->sb;
 }
 
-/* From the store with the catalog on. */
+/* Prints the parts of the store with the catalog, or above. */
 static void show_volume(struct dump *d)
 {
 	const struct dump_store *first = NULL;
@@ -582,18 +576,18 @@ static void show_volume(struct dump *d)
 		rc = dump_super(d, false);
 		s->sb = d->sb;
 		if (rc) {
-			unreadable(d, "no superblock that is whole", rc);
+			dump_unreadable(d, "no superblock that is whole", rc);
 			return;
 		}
 		if (s->sb.node != s->node) {
-			unreadable(d, "it is another node's store", -EXDEV);
+			dump_unreadable(d, "it is another node's store", -EXDEV);
 			return;
 		}
 		if (s->sb.shard == DISK_CATALOG_SHARD)
 			first = s;
 	}
 	if (!first) {
-		unreadable(d, "no store has the catalog", -ENOENT);
+		dump_unreadable(d, "no store has the catalog", -ENOENT);
 		return;
 	}
 	store_take(d, first);
@@ -608,7 +602,7 @@ static void show_each(struct dump *d)
 		printf("%snode %u: %s\n", i ? "\n" : "", d->store[i].node,
 			d->store[i].path);
 		store_take(d, &d->store[i]);
-		show(d);
+		show_view(d);
 	}
 }
 
@@ -643,7 +637,7 @@ int weft_dump(int argc, char **argv)
 			err.text[0] ? err.text : strerror(-rc));
 		d.failed = true;
 	} else if (!d.cluster) {
-		show(&d);
+		show_view(&d);
 	} else if (d.view->depth == DEPTH_VOLUME) {
 		show_volume(&d);
 	} else {

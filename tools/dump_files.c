@@ -16,7 +16,7 @@
 #define DEPTH_MAX 256
 
 /* A name in a directory: its inode number. */
-static int lookup(
+static int entry_lookup(
 	struct dump *d, uint64_t dir, const char *name, size_t len, uint64_t *ino)
 {
 	uint64_t hash = siphash_2_4(d->v->catalog.hash_key, name, len) & NAME_HASH_MASK;
@@ -51,10 +51,10 @@ void dump_path(struct dump *d)
 		size_t len = strcspn(path, "/");
 
 		if (len) {
-			int rc = lookup(d, ino, path, len, &ino);
+			int rc = entry_lookup(d, ino, path, len, &ino);
 
 			if (rc) {
-				unreadable(d, path, rc);
+				dump_unreadable(d, path, rc);
 				return;
 			}
 		}
@@ -148,7 +148,7 @@ static void list_directory(struct listing *l, uint64_t dir)
 		disk_key(dir, DISK_ITEM_ENTRY + 1, 0), false, list_item, l);
 
 	if (rc)
-		unreadable(l->d, "directory", rc);
+		dump_unreadable(l->d, "directory", rc);
 }
 
 void dump_files(struct dump *d)

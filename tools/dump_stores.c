@@ -20,8 +20,7 @@ int dump_disk_open(const char *path, struct rt_disk **out, struct weft_error *er
 
 	if (rc == -EBUSY) {
 		fprintf(stderr,
-			"weft dump: %s is in use: what is shown may not be of one "
-			"moment\n",
+			"weft dump: %s is in use: the output may mix several moments\n",
 			path);
 		return rt_disk_open(out, path, RT_DISK_READ_ONLY, err);
 	}
@@ -121,11 +120,11 @@ int dump_volume_get(struct dump *d, bool all)
 	}
 	if (rc == -EUCLEAN) {
 		fprintf(stderr,
-			"weft dump: %s: %s; what of the log does not fit is left out\n",
+			"weft dump: %s: %s; the part of the log that does not fit is left out\n",
 			d->path, err.text);
 		rc = volumes_open(d, all, true, cache_bytes, &err);
 	}
 	if (rc)
-		unreadable(d, err.text, rc);
+		dump_unreadable(d, err.text, rc);
 	return rc;
 }

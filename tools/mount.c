@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * weft mount and the helper of mount(8). Mounting is weftd's; here it is only found and
- * started. Remounting is done here: it changes flags of the kernel's alone.
- */
+/* weft mount and the helper of mount(8). weftd mounts; this finds and starts it. Remounting is done
+ * here, because it only changes flags of the kernel. */
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -18,7 +16,7 @@
 
 /* ---- starting the daemon --------------------------------------------------- */
 
-/* Beside this program, in the sbin beside its folder, or along the PATH. */
+/* Looks beside this program, in the sbin beside its folder, and along the PATH. */
 static _Noreturn void exec_weftd(char **argv)
 {
 	static const char *const places[] = {"", "/../sbin"};
@@ -66,7 +64,8 @@ int weft_mount(int argc, char **argv)
 
 /* ---- remounting ------------------------------------------------------------------ */
 
-/* Whether a comma-separated list has the word; one that ends in = stands for its like. */
+/* Returns true if a comma-separated list has the word. A word that ends in = stands for all with
+ * this beginning. */
 static bool has_word(const char *list, const char *word)
 {
 	size_t len = strlen(word);
@@ -78,7 +77,7 @@ static bool has_word(const char *list, const char *word)
 	return false;
 }
 
-/* mount_options_parse knows no "remount": the list without that word. */
+/* Returns the list without "remount", which mount_options_parse does not know. */
 static char *without_remount(const char *list)
 {
 	char *copy = strdup(list);
@@ -94,9 +93,9 @@ static char *without_remount(const char *list)
 }
 
 /*
- * What was asked for and only a new mount can give: weftd was started with it, or the
- * kernel keeps it. NULL when there is nothing of the kind. mount(8) repeats what fstab says
- * and what holds already.
+ * Returns a requested option that only a new mount can change, because weftd was started with it or
+ * the kernel keeps it. NULL: there is none. mount(8) also repeats the options of fstab and those in
+ * force.
  */
 static const char *fixed_option(const char *list, const struct mount_options *wanted,
 	const struct mount_options *now)
@@ -131,9 +130,9 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 }
 
 /*
- * The kernel's own flags can change while mounted, and the daemon follows them by itself.
- * What it was opened with cannot: a volume opened read-only has replayed its log in memory
- * only. *now: what holds.
+ * The kernel's own flags can change while mounted, and the daemon follows them. Options from the
+ * opening cannot: a volume opened read-only has replayed its log in memory only. *now: the options
+ * in force.
  */
 static int remount_check(const char *directory, const struct mount_options *wanted,
 	const char *list, struct mount_options *now, struct weft_error *err)
@@ -141,7 +140,7 @@ static int remount_check(const char *directory, const struct mount_options *want
 	json_t *identity = NULL, *status;
 	const char *fixed;
 	int fd = client_find(directory, &identity, err);
-	int ret = 0;
+	int rc = 0;
 
 	if (fd < 0)
 		return fd;
@@ -152,20 +151,20 @@ static int remount_check(const char *directory, const struct mount_options *want
 		return err->code;
 	mount_options_default(now);
 	now->allow_other = false;
-	ret = mount_options_parse(now, client_text(status, "options"), err);
-	fixed = ret == 0 ? fixed_option(list, wanted, now) : NULL;
+	rc = mount_options_parse(now, client_text(status, "options"), err);
+	fixed = rc == 0 ? fixed_option(list, wanted, now) : NULL;
 	if (fixed)
-		ret = weft_error(err, -EINVAL,
+		rc = weft_error(err, -EINVAL,
 			"%s cannot change while mounted; umount it and mount it again",
 			fixed);
 	else if (!wanted->read_only && json_is_true(json_object_get(status, "read_only")))
-		ret = weft_error(err, -EROFS,
+		rc = weft_error(err, -EROFS,
 			"it was opened read-only; umount it and mount it again");
 	json_decref(status);
-	return ret;
+	return rc;
 }
 
-/* The flags for mount(2). Without any about access times the kernel leaves them alone. */
+/* Returns the flags for mount(2). Without flags about access times the kernel keeps them. */
 static unsigned long remount_flags(
 	const char *list, const struct mount_options *o, const struct mount_options *now)
 {
@@ -180,7 +179,7 @@ static unsigned long remount_flags(
 	       (o->flags & MS_NODIRATIME);
 }
 
-static int remount(const char *source, const char *directory, const char *list)
+static int remount_volume(const char *source, const char *directory, const char *list)
 {
 	struct weft_error err = {0};
 	struct mount_options o, now;
@@ -205,7 +204,7 @@ static int remount(const char *source, const char *directory, const char *list)
 
 /* ---- mount(8)'s helper ----------------------------------------------------------- */
 
-/* Adds an -o to those before it; as a list, later words win. False: no memory. */
+/* Adds an -o to the earlier ones. In the list, later words win. Returns false without memory. */
 static bool add_options(char **list, const char *more)
 {
 	char *longer;
@@ -222,14 +221,14 @@ static int mount_fake(const char *list)
 	struct weft_error err = {0};
 	struct mount_options o;
 	char *rest = without_remount(list);
-	int ret;
+	int rc;
 
 	mount_options_default(&o);
-	ret = rest ? mount_options_parse(&o, rest, &err) : -ENOMEM;
-	if (ret < 0)
+	rc = rest ? mount_options_parse(&o, rest, &err) : -ENOMEM;
+	if (rc < 0)
 		fprintf(stderr, "mount.weft: %s\n", rest ? err.text : "no memory");
 	free(rest);
-	return ret < 0 ? EXIT_USAGE : 0;
+	return rc < 0 ? EXIT_USAGE : 0;
 }
 
 static int mount_or_remount(char *source, char *directory, char *list, bool fake)
@@ -240,7 +239,7 @@ static int mount_or_remount(char *source, char *directory, char *list, bool fake
 	if (fake)
 		return mount_fake(list);
 	if (has_word(list, "remount"))
-		return remount(source, directory, list);
+		return remount_volume(source, directory, list);
 	exec_weftd(args);
 }
 
@@ -249,11 +248,11 @@ int mount_helper(int argc, char **argv)
 	static const char usage[] =
 		"Usage: mount.weft STORE|FILE DIR [-sfnv] [-o OPTION,...]\n"
 		"This is what `mount -t weft` runs; `weftd --help` lists the options.\n";
-	/* mount(8) swallows suid and dev, which are the default for others than FUSE. */
+	/* mount(8) removes suid and dev, which are the defaults of other filesystems than FUSE. */
 	char *list = strdup("suid,dev");
 	bool fake = false;
 	int c = -1;
-	int ret;
+	int rc;
 
 	while (list && (c = getopt(argc, argv, "sfnvN:o:t:h")) != -1) {
 		if (c == 'o' && !add_options(&list, optarg))
@@ -267,17 +266,17 @@ int mount_helper(int argc, char **argv)
 	}
 	if (!list || c != -1) {
 		fputs("mount.weft: no memory\n", stderr);
-		ret = EXIT_MOUNT;
+		rc = EXIT_MOUNT;
 	} else if (argc - optind != 2) {
 		fprintf(stderr,
 			"mount.weft: expected STORE and DIR%s%s%s; try `mount.weft -h`\n",
 			argc - optind > 2 ? ", and \"" : "",
 			argc - optind > 2 ? argv[optind + 2] : "",
 			argc - optind > 2 ? "\" is one word too many" : "");
-		ret = EXIT_USAGE;
+		rc = EXIT_USAGE;
 	} else {
-		ret = mount_or_remount(argv[optind], argv[optind + 1], list, fake);
+		rc = mount_or_remount(argv[optind], argv[optind + 1], list, fake);
 	}
 	free(list);
-	return ret;
+	return rc;
 }

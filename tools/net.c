@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft net check: can this machine be a node, and does it reach the others? Names,
- * addresses, ports, limits of memory; with RDMA the device, port and GID that the
- * transport would use, and what they can do. Only looks.
+ * weft net check: checks that this machine can be a node, and that it reaches the others. Names,
+ * addresses, ports, limits of memory. With RDMA also the device, port and GID that the transport
+ * would use, and their abilities. Changes nothing.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -78,7 +78,7 @@ void net_say(struct net_check *k, enum net_result result, const char *name,
 	printf("  %-4s  %-14s %s\n", words[result], name, text);
 	if (remedy)
 		printf("  %-4s  %-14s -> %s\n", "", "", remedy);
-	fflush(stdout); /* what follows may take its time */
+	fflush(stdout); /* the next check may take its time */
 }
 
 enum net_result net_rdma_problem(const struct net_check *k)
@@ -88,7 +88,7 @@ enum net_result net_rdma_problem(const struct net_check *k)
 	return k->devices ? NET_IS_WARN : NET_IS_NOTE;
 }
 
-static int finish(struct net_check *k, bool strict)
+static int finish_checks(struct net_check *k, bool strict)
 {
 	json_t *o;
 
@@ -105,14 +105,14 @@ static int finish(struct net_check *k, bool strict)
 	return k->failures || (strict && k->warnings) ? EXIT_FAILED : 0;
 }
 
-/* ---- what is looked at --------------------------------------------------------------- */
+/* ---- checks -------------------------------------------------------------------------- */
 
 static bool wants_rdma(const struct net_check *k)
 {
 	return !k->transport || strcmp(k->transport, "verbs") == 0;
 }
 
-/* `self`: an address of this machine. */
+/* `self`: the target is an address of this machine. */
 static void check_target(struct net_check *k, const struct net_target *target, bool self)
 {
 	struct net_target t[NET_TARGETS_MAX] = {*target};
@@ -125,7 +125,7 @@ static void check_target(struct net_check *k, const struct net_target *target, b
 	}
 }
 
-/* One of a node's addresses, which nodes try in their order. */
+/* Checks one of a node's addresses. Nodes try them in their order. */
 static void check_address(
 	struct net_check *k, const struct cluster_member *m, unsigned i, bool self)
 {
@@ -151,7 +151,7 @@ static void check_nodes(struct net_check *k, unsigned self)
 			check_address(k, m, i, m->id == self);
 }
 
-/* Who may not read the key can look at the rest. */
+/* A user without access to the key can check the rest. */
 static void check_key(struct net_check *k)
 {
 	struct weft_error err = {0};
@@ -167,7 +167,7 @@ static void check_key(struct net_check *k)
 	k->cluster = with_key;
 }
 
-/* Which node this is may be unknown, if nobody says so: the file is looked at elsewhere. */
+/* This node may be unknown if it is not named: the file may be checked on another machine. */
 static int check_file(struct net_check *k, const char *path, unsigned node)
 {
 	struct weft_error err = {0};
@@ -252,8 +252,8 @@ static int check_here(struct net_check *k)
 
 /* ---- the command --------------------------------------------------------------------- */
 
-/* 0, or 1 + the exit code. */
-static int parse_options(
+/* Returns 0, or 1 + the exit code. */
+static int net_parse_options(
 	int argc, char **argv, struct net_check *k, struct mount_options *o, bool *strict)
 {
 	static const struct option words[] = {{"json", no_argument, NULL, 'j'},
@@ -288,12 +288,12 @@ static int parse_options(
 	return weft_operands(usage, argc, argv, 0, 1, "FILE|HOST") ? 1 + EXIT_USAGE : 0;
 }
 
-/* What the transports log is said by the report. */
+/* Drops the transports' log: the report has it. */
 static void no_log(int level, const char *line)
 {
 }
 
-static int check(int argc, char **argv)
+static int check_network(int argc, char **argv)
 {
 	struct net_check k = {0};
 	struct mount_options o;
@@ -302,7 +302,7 @@ static int check(int argc, char **argv)
 	int rc;
 
 	mount_options_default(&o);
-	rc = parse_options(argc, argv, &k, &o, &strict);
+	rc = net_parse_options(argc, argv, &k, &o, &strict);
 	if (rc)
 		return rc - 1;
 	k.cache_bytes = o.cache_bytes;
@@ -316,7 +316,7 @@ static int check(int argc, char **argv)
 	else
 		rc = check_host(&k, what);
 	if (!rc)
-		rc = finish(&k, strict);
+		rc = finish_checks(&k, strict);
 	else
 		json_decref(k.list);
 	cluster_close(k.cluster);
@@ -327,7 +327,7 @@ static int check(int argc, char **argv)
 int weft_net(int argc, char **argv)
 {
 	static const char *const known[] = {"check", NULL};
-	static char self[] = "weft net check"; /* what getopt(3) says */
+	static char self[] = "weft net check"; /* for messages of getopt(3) */
 	const char *what = argc > 1 ? argv[1] : "";
 	int rc;
 
@@ -341,5 +341,5 @@ int weft_net(int argc, char **argv)
 		fprintf(stderr, "weft net: cannot start: %s\n", strerror(-rc));
 		return EXIT_FAILED;
 	}
-	return check(argc - 1, argv + 1);
+	return check_network(argc - 1, argv + 1);
 }

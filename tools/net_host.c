@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft net check without RDMA: this machine's memory, names, the way to another host, and
- * who answers there. A weftd is asked as a node that no cluster has: it refuses that, and
- * says what it is by how it does.
+ * weft net check without RDMA: this machine's memory, names, the way to another host, and the
+ * listener there. A weftd is greeted as a node that no cluster has. It refuses that, and the kind
+ * of refusal identifies it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,15 +22,15 @@
 #include "engine/rt/rt.h"
 #include "tools/net.h"
 
-#define CONNECT_MS   5000 /* longer than it takes to find that nobody has the address */
+#define CONNECT_MS   5000 /* longer than finding out that no host has the address */
 #define GREETING_NS  12000000000ull
 #define HANDSHAKE_NS 10000000000ull
 #define CAP_IPC_LOCK 14                  /* linux/capability.h */
-#define NOBODY       (NET_NODES_MAX - 1) /* beyond all ids of cluster files */
+#define NOBODY       (NET_NODES_MAX - 1) /* greater than all ids of cluster files */
 
 /* ---- memory -------------------------------------------------------------------------- */
 
-/* A number behind `key` in a file of /proc; UINT64_MAX: it is not there. */
+/* Returns the number behind `key` in a file of /proc; UINT64_MAX: it is not there. */
 static uint64_t proc_number(const char *path, const char *key, int base)
 {
 	FILE *f = fopen(path, "re");
@@ -59,7 +59,7 @@ static void check_locked(struct net_check *k)
 	bool tcp = k->transport && strcmp(k->transport, "tcp") == 0;
 	struct rlimit limit = {0};
 
-	if (tcp) /* nothing is locked */
+	if (tcp) /* no memory is locked */
 		return;
 	getrlimit(RLIMIT_MEMLOCK, &limit);
 	if (limit.rlim_cur == RLIM_INFINITY || net_may_lock_all())
@@ -96,7 +96,7 @@ static void check_room(struct net_check *k)
 			(unsigned long long)kib >> 10, (unsigned long long)cache);
 }
 
-/* The cache asks for huge pages by madvise: always and madvise are as good. */
+/* The cache requests huge pages by madvise, so `always` and `madvise` are equally good. */
 static void check_huge(struct net_check *k)
 {
 	static const char path[] = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -188,7 +188,7 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 	       !memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr));
 }
 
-/* The interface that has the address, and its MTU. */
+/* Finds the interface with the address, and its MTU. */
 static void interface_of(const struct sockaddr *at, struct ifreq *out)
 {
 	struct ifaddrs *all = NULL;
@@ -208,7 +208,7 @@ static void interface_of(const struct sockaddr *at, struct ifreq *out)
 	}
 }
 
-/* From which address packets go there. Sends none. */
+/* Finds the source address of packets to the target. Sends none. */
 static bool check_route(struct net_check *k, const struct net_target *t)
 {
 	struct net_target from = {.address_bytes = sizeof(from.address)};
@@ -236,7 +236,7 @@ static bool check_route(struct net_check *k, const struct net_target *t)
 	return true;
 }
 
-/* 0, or the errno of what became of it. */
+/* Returns 0 or the errno of the attempt. */
 static int try_connect(const struct net_target *t)
 {
 	int fd = socket(
@@ -272,7 +272,7 @@ static void check_connect(struct net_check *k, struct net_target *t)
 		net_say(k, NET_IS_WARN, "tcp.connect",
 			"mount the volume there; if it is mounted, look at the port "
 			"and for a firewall that rejects",
-			"the host is there, but nobody listens at port %u", t->port);
+			"the host is there, but no program listens at port %u", t->port);
 	else
 		net_say(k, NET_IS_FAIL, "tcp.connect",
 			error == ETIMEDOUT
@@ -283,7 +283,7 @@ static void check_connect(struct net_check *k, struct net_target *t)
 			"port %u: %s", t->port, strerror(error));
 }
 
-/* ---- who answers --------------------------------------------------------------------- */
+/* ---- the listener ----------------------------------------------------------------------- */
 
 struct greeting {
 	struct net *net;
@@ -306,8 +306,9 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 	net_wake(g->net, &g->heard, 1);
 }
 
-/* What comes of greeting it as a node that it does not know: -errno. */
-static int greet(struct net_check *k, const struct net_target *t, struct weft_error *err)
+/* Greets the target as a node that it does not know. Returns the -errno of the answer. */
+static int greet_unknown(
+	struct net_check *k, const struct net_target *t, struct weft_error *err)
 {
 	char address[NET_ADDRESS_BYTES];
 	struct greeting g = {0};
@@ -322,7 +323,7 @@ static int greet(struct net_check *k, const struct net_target *t, struct weft_er
 		.node = (uint16_t)(t->node ? t->node : 1), .address = address};
 	struct net_peer *peer;
 	uint64_t until = rt_now_ns() + GREETING_NS;
-	int r;
+	int rc;
 
 	snprintf(address, sizeof(address), strchr(t->text, ':') ? "[%s]:%u" : "%s:%u",
 		t->text, t->port);
@@ -334,20 +335,20 @@ static int greet(struct net_check *k, const struct net_target *t, struct weft_er
 		memcpy(o.key, cluster_key(k->cluster), NET_KEY_BYTES);
 	else
 		rt_random_bytes(o.key, sizeof(o.key));
-	r = net_open(&g.net, &o, err);
+	rc = net_open(&g.net, &o, err);
 	explicit_bzero(o.key, sizeof(o.key));
-	if (r)
-		return r;
-	r = net_peer_add(&peer, g.net, &p, err);
-	if (!r)
-		r = net_start(g.net, err);
-	while (!r && !atomic_load(&g.heard))
-		r = net_wait(g.net, NULL, &g.heard, 0, until);
+	if (rc)
+		return rc;
+	rc = net_peer_add(&peer, g.net, &p, err);
+	if (!rc)
+		rc = net_start(g.net, err);
+	while (!rc && !atomic_load(&g.heard))
+		rc = net_wait(g.net, NULL, &g.heard, 0, until);
 	net_close(g.net);
-	return r ? r : g.code;
+	return rc ? rc : g.code;
 }
 
-/* Of a cluster file's node. */
+/* For a cluster file's node. */
 static void say_node(struct net_check *k, const struct net_target *t, int code)
 {
 	switch (code) {
@@ -380,7 +381,7 @@ static void say_node(struct net_check *k, const struct net_target *t, int code)
 	default:
 		net_say(k, NET_IS_FAIL, "weft",
 			"what listens there? See `ss -tlnp` on that machine",
-			"what answers is no weftd (%s)", strerror(-code));
+			"the program that answers is not weftd (%s)", strerror(-code));
 	}
 }
 
@@ -390,9 +391,9 @@ static void check_weft(struct net_check *k, const struct net_target *t)
 	int code;
 
 	if (k->cluster && cluster_tls(k->cluster) && !cluster_key(k->cluster))
-		return; /* which was said */
-	code = greet(k, t, &err);
-	if (err.code) { /* said below, where RDMA is looked at */
+		return; /* reported already */
+	code = greet_unknown(k, t, &err);
+	if (err.code) { /* reported below, in the checks of RDMA */
 		net_say(k, NET_IS_NOTE, "weft", NULL, "not asked who answers: %s",
 			err.text);
 	} else if (code == -EPROTONOSUPPORT) {
@@ -408,7 +409,8 @@ static void check_weft(struct net_check *k, const struct net_target *t)
 	} else {
 		net_say(k, NET_IS_WARN, "weft",
 			"what listens there? See `ss -tlnp` on that machine",
-			"what answers is no weftd, or wants TLS (%s)", strerror(-code));
+			"the program that answers is not weftd, or wants TLS (%s)",
+			strerror(-code));
 	}
 }
 
@@ -421,7 +423,7 @@ void net_check_tcp(struct net_check *k, struct net_target *t)
 		check_weft(k, t);
 }
 
-/* A port that is taken is most likely taken by the weftd that is meant. */
+/* A port in use is most likely used by the weftd of this node. */
 void net_check_own(struct net_check *k, struct net_target *t)
 {
 	int fd = socket(t->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

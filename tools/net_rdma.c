@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft net check of RDMA: devices and their ports, and for an address what librdmacm finds,
- * as the verbs transport would have it. What a device can do is tried, not only read: a
- * queue pair of the transport's depth, memory that is registered.
+ * weft net check of RDMA: devices and their ports, and for an address the result of librdmacm, as
+ * the verbs transport uses it. Abilities of a device are tried, not only read: a queue pair of the
+ * transport's depth, and registered memory.
  *
- * Whether the other end answers by RDMA is asked of its kernel: a connection is tried to a
- * port where nobody listens, and to be refused there proves the way in both directions. No
- * weftd hears of it.
+ * The other end's kernel shows whether that end answers by RDMA. This tries a connection to a port
+ * without a listener. The refusal proves the way in both directions. weftd does not notice it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,15 +23,15 @@
 #include "tools/net.h"
 
 #define RESOLVE_MS  2000
-#define CONNECT_MS  15000 /* the kernel tries for a while */
+#define CONNECT_MS  15000 /* the kernel tries for some time */
 #define TRIED_BYTES (1u << 20)
-#define JUMBO       4200 /* of an interface, for RDMA packets of 4096 bytes */
+#define JUMBO       4200 /* MTU of an interface, for RDMA packets of 4096 bytes */
 
 #define SEE_LINKS                                                                        \
 	"`rdma link show` and `ibv_devinfo` tell which device belongs to which "         \
 	"interface; `ip route get` which interface leads there"
 
-/* ---- what a port can do -------------------------------------------------------------- */
+/* ---- abilities of a port ------------------------------------------------------------- */
 
 static const char *link_name(const struct ibv_context *context, uint8_t layer)
 {
@@ -52,13 +51,13 @@ static void say_port(struct net_check *k, struct ibv_context *context, unsigned 
 {
 	const char *device = ibv_get_device_name(context->device);
 	struct ibv_port_attr p = {0};
-	int r = ibv_query_port(context, (uint8_t)port, &p);
+	int rc = ibv_query_port(context, (uint8_t)port, &p);
 	unsigned active = mtu_bytes(p.active_mtu);
 
-	if (r) {
+	if (rc) {
 		net_say(k, net_rdma_problem(k), "rdma.port",
-			"see the kernel's log (dmesg)", "%s port %u cannot be asked: %s",
-			device, port, strerror(r));
+			"see the kernel's log (dmesg)", "cannot query %s port %u: %s",
+			device, port, strerror(rc));
 		return;
 	}
 	if (context->device->transport_type == IBV_TRANSPORT_IWARP)
@@ -90,7 +89,7 @@ static void say_port(struct net_check *k, struct ibv_context *context, unsigned 
 			active);
 }
 
-/* Local ones are enough: nothing of this version needs more. */
+/* Local atomics are enough in this version. */
 static void say_atomics(struct net_check *k, const struct ibv_device_attr *a)
 {
 	if (a->atomic_cap == IBV_ATOMIC_NONE)
@@ -104,7 +103,7 @@ static void say_atomics(struct net_check *k, const struct ibv_device_attr *a)
 			a->max_qp_init_rd_atom);
 }
 
-/* As the transport has it: a third of the completions is the work requests'. */
+/* As in the transport: a third of the completions is for work requests. */
 static unsigned depth_of(const struct ibv_device_attr *a)
 {
 	unsigned most = (unsigned)MAX(a->max_qp_wr, 0);
@@ -168,16 +167,16 @@ static bool seen_before(struct net_check *k, const char *device, unsigned port)
 static void say_all(struct net_check *k, struct ibv_context *context, unsigned port)
 {
 	struct ibv_device_attr a;
-	int r;
+	int rc;
 
 	if (seen_before(k, ibv_get_device_name(context->device), port))
 		return;
 	say_port(k, context, port);
-	r = ibv_query_device(context, &a);
-	if (r) {
+	rc = ibv_query_device(context, &a);
+	if (rc) {
 		net_say(k, net_rdma_problem(k), "rdma.depth",
 			"see the kernel's log (dmesg)", "%s does not tell its limits: %s",
-			ibv_get_device_name(context->device), strerror(r));
+			ibv_get_device_name(context->device), strerror(rc));
 		return;
 	}
 	say_atomics(k, &a);
@@ -281,7 +280,7 @@ static bool probe_begin(struct net_check *k, struct probe *p)
 	return false;
 }
 
-/* The next event: its type, and what it says; -errno. */
+/* Returns the next event: its type and status; -errno. */
 static int next_event(struct probe *p, int timeout_ms, int *status)
 {
 	struct pollfd poll_for = {.fd = p->channel->fd, .events = POLLIN};
@@ -301,7 +300,7 @@ static int next_event(struct probe *p, int timeout_ms, int *status)
 	return type;
 }
 
-/* What is wrong, in words, for an event that was not the one that was waited for. */
+/* Describes the error for an unexpected event. */
 static const char *event_text(int event, int status, char *out, size_t cap)
 {
 	if (event < 0)
@@ -320,7 +319,7 @@ static const char *gid_kind(uint32_t type)
 					      : "";
 }
 
-/* The place in the port's table of the GID that librdmacm has chosen. */
+/* Finds the place in the port's table of the GID that librdmacm has chosen. */
 static void say_gid(struct net_check *k, struct rdma_cm_id *id)
 {
 	const union ibv_gid *gid = &id->route.addr.addr.ibaddr.sgid;
@@ -371,7 +370,7 @@ static void try_memory(struct net_check *k, struct probe *p)
 		rt_free_pages(memory, TRIED_BYTES);
 }
 
-/* A queue pair as a link has it. */
+/* Makes a queue pair as a link does. */
 static bool try_queues(struct net_check *k, struct probe *p)
 {
 	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC};
@@ -415,7 +414,7 @@ static bool try_queues(struct net_check *k, struct probe *p)
 	return true;
 }
 
-/* The device is known: what is true of it for that address. */
+/* Reports the device for that address, which is known. */
 static bool say_found(struct net_check *k, struct probe *p, const char *what)
 {
 	net_say(k, NET_IS_OK, "rdma.address", NULL, "%s port %u %s",
@@ -425,7 +424,7 @@ static bool say_found(struct net_check *k, struct probe *p, const char *what)
 	return try_queues(k, p);
 }
 
-/* Nobody listens there: to be refused is the answer that is hoped for. */
+/* There is no listener: a refusal is the expected answer. */
 static void try_connect(struct net_check *k, struct probe *p, const struct net_target *t)
 {
 	struct rdma_conn_param param = {.retry_count = 3, .rnr_retry_count = 3};
@@ -505,7 +504,7 @@ void net_check_rdma_own(struct net_check *k, const struct net_target *t)
 		probe_end(&p);
 		return;
 	}
-	/* any port: the one in the file may be in use */
+	/* Any port: the one in the file may be in use. */
 	if (at.ss_family == AF_INET6)
 		in6->sin6_port = 0;
 	else

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft node fence: what a node that does not come back has of the volume is given back for it.
+ * weft node fence: gives back the rights of a node that does not return.
  *
- * Its store is opened here as the node itself would open it, under its next incarnation: so
- * whatever of the start before still runs is refused by all from then on. The log is
- * redone, what it has of others' pages goes to their homes, locks and open files end; then the
- * node leaves alone, and all others note that it has left (docs/many-nodes.md, "Leaving").
- * Nothing that was durable is lost by it, and the next start of the node is like any other.
- * Without its store none of this can be done, and nothing is guessed: others go on waiting for what
- * it may have changed; node_dead.c ends that they wait for what it only shared.
+ * Opens the node's store as the node itself would, under its next incarnation. All nodes then
+ * refuse every earlier start that still runs. Redoes the log, sends its changes of others' pages to
+ * their homes, and ends locks and open files. The node then leaves, and all others note that
+ * (docs/nodes/lifecycle.md, "Leaving"). Durable changes are kept, and the next start of the node is
+ * like any other. Without the store none of this is possible, and nothing is guessed. Others go on
+ * waiting for pages that it may have changed. node_dead.c ends their waiting for pages that it only
+ * shared.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,8 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/volume/clients.h"
-#include "engine/volume/member.h"
+#include "engine/node/client_logs.h"
+#include "engine/node/node.h"
 #include "fs/daemonize.h"
 #include "fs/ops/ops.h"
 #include "fs/options.h"
@@ -32,34 +32,25 @@
 static const char usage[] =
 	"Usage: weft node fence FILE N [--store PATH | --without-store] [--yes]\n"
 	"\n"
-	"Ends what others wait for of node N of the cluster file FILE, which has crashed "
-	"or hangs "
-	"and\n"
-	"is not started again soon: what its log has of their pages is given to them, "
-	"its locks "
-	"and\n"
-	"open files end, and nobody waits for it but for what lies in its own store. For "
-	"that its\n"
-	"store must be reachable here (a client has none, and needs none); its log is "
-	"recovered as\n"
-	"at a start. Nothing that was durable is lost. Started again, the node takes "
-	"part as before.\n"
+	"Ends the waits of other nodes for node N of the cluster file FILE, which has\n"
+	"crashed or hangs and is not started again soon. Its log is recovered, as at a\n"
+	"start: the others get the changes of their pages, and its locks and open files\n"
+	"end. Only requests for data in its own store still wait for it. That store must\n"
+	"be reachable here; a client has none, and needs none. Nothing durable is lost.\n"
+	"When the node is started again, it takes part as before.\n"
 	"\n"
-	"Stop the node first: its weftd, or its machine. What still runs of it is "
-	"refused by all\n"
-	"others, and ends when it learns of it; but until then it may write to the "
+	"Stop the node first: its weftd, or its machine. If it still runs, all others\n"
+	"refuse it, and it ends when it learns of that; until then it may write to the\n"
 	"store.\n"
 	"\n"
-	"Where the store cannot be had, --without-store ends what can be ended without: "
-	"others may\n"
-	"change what the node had read like them, and its locks are free; for what it "
-	"may "
-	"have\n"
-	"changed, and what lies in its store, they go on waiting.\n"
+	"If the store cannot be reached, use --without-store. Others may then change\n"
+	"pages that the node had only read, as they had, and its locks are free. Requests\n"
+	"for pages that it may have changed, and for its store, still wait.\n"
 	"\n"
 	"      --store PATH  where its store is now, if not where FILE says\n"
 	"      --without-store\n"
-	"                    it cannot be had; run this where another node is mounted\n"
+	"                    the store cannot be reached; run this where another node is\n"
+	"                    mounted\n"
 	"  -y, --yes         do not ask\n"
 	"\n"
 	"Example:\n"
@@ -71,7 +62,7 @@ static const char usage[] =
 struct fence {
 	struct source source;
 	struct mount_options options; /* for source_open */
-	struct member *member;
+	struct local_node *node;
 	struct volume *volume;
 	struct fs *fs;
 };
@@ -83,12 +74,12 @@ static void on_signal(int number)
 	interrupted = 1;
 }
 
-static enum member_patience patience(void *arg)
+static enum node_patience signal_patience(void *arg)
 {
-	return interrupted ? MEMBER_CUT : MEMBER_WAITS;
+	return interrupted ? NODE_CUT : NODE_WAITS;
 }
 
-/* ---- is it to be done? ----------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------- */
 
 struct look {
 	const char *volume_uuid;
@@ -116,7 +107,7 @@ static bool look_visit(void *arg, struct client *c)
 	return *l->who;
 }
 
-/* A node that others hear is not dead. */
+/* Refuses a node with a link to others: it is not dead. */
 static int check_away(const struct cluster *c, unsigned node, struct weft_error *err)
 {
 	char uuid[UUID_TEXT];
@@ -133,7 +124,7 @@ static int check_away(const struct cluster *c, unsigned node, struct weft_error 
 		node, l.who);
 }
 
-static int confirm(const struct fence *f, bool yes, struct weft_error *err)
+static int confirm_fence(const struct fence *f, bool yes, struct weft_error *err)
 {
 	char line[16];
 
@@ -152,7 +143,7 @@ static int confirm(const struct fence *f, bool yes, struct weft_error *err)
 	return weft_error(err, -ECANCELED, "nothing was done");
 }
 
-/* ---- doing it ---------------------------------------------------------------------------- */
+/* ---- the fence -------------------------------------------------------------------------- */
 
 static bool waits_for_host(void *arg)
 {
@@ -166,21 +157,21 @@ static int log_open_remote(
 	struct remote_log_options r = {.cluster = f->source.cluster,
 		.node = f->source.node,
 		.waits = waits_for_host};
-	int ret;
+	int rc;
 
 	source_format(&f->source, &r.format);
-	ret = remote_log_open(out, &r, err);
+	rc = remote_log_open(out, &r, err);
 	explicit_bzero(r.format.key, sizeof(r.format.key));
-	return ret;
+	return rc;
 }
 
 static int fence_open(struct fence *f, struct weft_error *err)
 {
-	const struct member_options mo = {
+	const struct node_options mo = {
 		.cluster = f->source.cluster,
 		.node = f->source.node,
 		.dials_only = true,
-		.patience = patience,
+		.patience = signal_patience,
 	};
 	struct volume_options vo = {
 		.background = true,
@@ -188,34 +179,34 @@ static int fence_open(struct fence *f, struct weft_error *err)
 	};
 	const struct ops_options oo = {.atime = OPS_NOATIME};
 	struct rt_disk *disk;
-	int ret = member_open(&f->member, &mo, err);
+	int rc = node_open(&f->node, &mo, err);
 
-	if (ret < 0)
-		return ret;
-	vo.peers = member_peers(f->member);
+	if (rc < 0)
+		return rc;
+	vo.peers = node_volume_peers(f->node);
 	source_expect(&f->source, &vo);
-	ret = source_is_client(&f->source)
+	rc = source_is_client(&f->source)
 		      ? log_open_remote(f, &disk, err)
 		      : rt_disk_open(&disk, f->options.store, RT_DISK_EXCLUSIVE, err);
-	if (ret == -EBUSY && !source_is_client(&f->source))
-		return weft_error(err, ret,
+	if (rc == -EBUSY && !source_is_client(&f->source))
+		return weft_error(err, rc,
 			"%s is in use: node %u runs on this machine; stop it",
 			f->options.store, f->source.node);
-	if (ret < 0)
-		return ret;
-	ret = volume_open(&f->volume, disk, &vo, err);
-	if (ret < 0)
-		return ret;
-	ret = fs_open(&f->fs, f->volume, &oo, err);
-	if (ret == 0)
+	if (rc < 0)
+		return rc;
+	rc = volume_open(&f->volume, disk, &vo, err);
+	if (rc < 0)
+		return rc;
+	rc = fs_open(&f->fs, f->volume, &oo, err);
+	if (rc == 0)
 		return 0;
-	member_alone(f->member);
+	node_alone(f->node);
 	volume_close(f->volume);
 	f->volume = NULL;
-	return ret;
+	return rc;
 }
 
-/* Until others have made durable what they have of its changes (fs/ops/sync.c). */
+/* Waits until others have made the node's changes durable (fs/ops/sync.c). */
 static void await_others(const struct fence *f)
 {
 	while (atomic_load(&f->volume->returned) && !interrupted &&
@@ -223,16 +214,16 @@ static void await_others(const struct fence *f)
 		rt_sleep_ns(POLL_NS);
 }
 
-static int report(const struct fence *f, struct weft_error *err)
+static int report_fenced(const struct fence *f, struct weft_error *err)
 {
 	const struct cluster *c = f->source.cluster;
 	const struct cluster_member *m = NULL;
-	uint64_t told = member_told_left(f->member);
+	uint64_t told = node_told_left(f->node);
 	unsigned waiting = 0;
 
-	if (source_is_client(&f->source)) { /* others look at its log (member_client.c) */
-		printf("Client %u is fenced: its log was recovered, and nobody waits for "
-		       "it.\n",
+	if (source_is_client(&f->source)) { /* others examine its log (client.c) */
+		printf("Client %u is fenced: its log was recovered, and no node waits "
+		       "for it.\n",
 			f->source.node);
 		return 0;
 	}
@@ -245,35 +236,35 @@ static int report(const struct fence *f, struct weft_error *err)
 			m->id, f->source.node);
 	}
 	if (waiting)
-		return weft_error(
-			err, -EAGAIN, "not all others could be told; fence it once more");
-	printf("Node %u is fenced: its log was recovered, and nobody waits for it but "
-	       "who needs "
-	       "what lies in\n%s. To have that served again, start the node.\n",
+		return weft_error(err, -EAGAIN,
+			"not all other nodes were reached; run the command again");
+	printf("Node %u is fenced: its log was recovered. Only requests for data in "
+	       "its store wait for it:\n"
+	       "%s. Start the node to serve that store again.\n",
 		f->source.node, f->options.store);
 	return 0;
 }
 
-static int fence(struct fence *f, struct weft_error *err)
+static int fence_run(struct fence *f, struct weft_error *err)
 {
-	int ret = rt_real_start();
+	int rc = rt_real_start();
 
-	if (ret < 0)
+	if (rc < 0)
 		return weft_error(
-			err, ret, "cannot start the runtime: %s", strerror(-ret));
-	ret = fence_open(f, err);
-	if (ret < 0)
-		return ret;
+			err, rc, "cannot start the runtime: %s", strerror(-rc));
+	rc = fence_open(f, err);
+	if (rc < 0)
+		return rc;
 	await_others(f);
-	member_alone(f->member);
+	node_alone(f->node);
 	fs_close(f->fs);
-	ret = volume_close(f->volume);
+	rc = volume_close(f->volume);
 	if (interrupted)
 		return weft_error(err, -EINTR, "interrupted");
-	if (ret < 0)
-		return weft_error(err, ret, "%s could not be closed cleanly: %s",
-			f->options.store, strerror(-ret));
-	return report(f, err);
+	if (rc < 0)
+		return weft_error(err, rc, "%s could not be closed cleanly: %s",
+			f->options.store, strerror(-rc));
+	return report_fenced(f, err);
 }
 
 /* ---- the command line ---------------------------------------------------------------------- */
@@ -294,7 +285,7 @@ static int fence_node(const char *file, unsigned node, const char *store, bool y
 {
 	struct sigaction sa = {.sa_handler = on_signal};
 	struct fence f = {0};
-	int ret;
+	int rc;
 
 	mount_options_default(&f.options);
 	f.options.node = node;
@@ -303,19 +294,19 @@ static int fence_node(const char *file, unsigned node, const char *store, bool y
 		return weft_error(err, -errno, "%s: %s", file, strerror(errno));
 	sigaction(SIGINT, &sa, NULL);
 	sigaction(SIGTERM, &sa, NULL);
-	ret = source_open_at(&f.source, &f.options, store, err);
-	if (ret == 0 && !source_shared(&f.source))
-		ret = weft_error(err, -EINVAL, "%s names no other node", file);
-	if (ret == 0)
-		ret = check_away(f.source.cluster, node, err);
-	if (ret == 0)
-		ret = confirm(&f, yes, err);
-	if (ret == 0)
-		ret = fence(&f, err);
-	member_close(f.member);
+	rc = source_open_at(&f.source, &f.options, store, err);
+	if (rc == 0 && !source_shared(&f.source))
+		rc = weft_error(err, -EINVAL, "%s names no other node", file);
+	if (rc == 0)
+		rc = check_away(f.source.cluster, node, err);
+	if (rc == 0)
+		rc = confirm_fence(&f, yes, err);
+	if (rc == 0)
+		rc = fence_run(&f, err);
+	node_close(f.node);
 	source_close(&f.source);
 	mount_options_free(&f.options);
-	return ret;
+	return rc;
 }
 
 int weft_node(int argc, char **argv)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * weft node fence --without-store: a running daemon of another node is told that the node does not run any
- * more, and tells all with whom it has a link (engine/volume/member_dead.c).
- */
+/* weft node fence --without-store: tells a running daemon of another node that the node has ended.
+ * That daemon tells all nodes with a link to it (engine/node/declare_dead.c). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +16,7 @@ struct look {
 	struct client client; /* fd -1: none was found */
 };
 
-/* Any other node of the volume. */
+/* Finds a daemon of any other node of the volume. */
 static bool look_visit(void *arg, struct client *c)
 {
 	struct look *l = arg;
@@ -38,7 +36,7 @@ static bool look_visit(void *arg, struct client *c)
 	return true;
 }
 
-static int confirm(const char *file, unsigned node, bool yes, struct weft_error *err)
+static int confirm_dead(const char *file, unsigned node, bool yes, struct weft_error *err)
 {
 	char line[16];
 
@@ -58,24 +56,23 @@ static int confirm(const char *file, unsigned node, bool yes, struct weft_error 
 	return weft_error(err, -ECANCELED, "nothing was done");
 }
 
-static void report(unsigned node, const json_t *answer)
+static void report_dead(unsigned node, const json_t *answer)
 {
 	const json_t *untold = json_object_get(answer, "untold"), *one;
 	size_t i;
 
 	json_array_foreach(untold, i, one) fprintf(stderr,
-		"weft node fence: node %lld could not be told, and goes on waiting for "
-		"node %u until it has a link with "
-		"one that was\n",
+		"weft node fence: node %lld was not reached; it waits for node %u "
+		"until it has a link with a node that was reached\n",
 		(long long)json_integer_value(one), node);
-	printf("Node %u is dead: others may change what it only shared with them, and "
-	       "its locks are "
-	       "free.\nWhat it may have changed itself, and what lies in its store, "
-	       "waits for that.\n",
+	printf("Node %u is dead: other nodes may change pages that it only shared, and "
+	       "its locks are free.\n"
+	       "Requests for pages that it may have changed, and for its store, wait "
+	       "until it is started.\n",
 		node);
 }
 
-static int find(const struct cluster *c, struct look *l, struct weft_error *err)
+static int find_daemon(const struct cluster *c, struct look *l, struct weft_error *err)
 {
 	uuid_print(cluster_volume_uuid(c), l->volume_uuid);
 	client_each(look_visit, l);
@@ -92,27 +89,27 @@ int node_dead(const char *file, unsigned node, bool yes, struct weft_error *err)
 	struct look l = {.node = node, .client = {.fd = -1}};
 	struct cluster *c;
 	json_t *answer = NULL;
-	int ret = cluster_open(&c, file, 0, err);
+	int rc = cluster_open(&c, file, 0, err);
 
-	if (ret < 0)
-		return ret;
+	if (rc < 0)
+		return rc;
 	if (!cluster_member(c, node))
-		ret = weft_error(err, -EINVAL, "%s names no node %u", file, node);
-	if (ret == 0)
-		ret = find(c, &l, err);
-	if (ret == 0)
-		ret = confirm(file, node, yes, err);
-	if (ret == 0) {
-		client_be_patient(l.client.fd); /* all others are asked */
+		rc = weft_error(err, -EINVAL, "%s names no node %u", file, node);
+	if (rc == 0)
+		rc = find_daemon(c, &l, err);
+	if (rc == 0)
+		rc = confirm_dead(file, node, yes, err);
+	if (rc == 0) {
+		client_be_patient(l.client.fd); /* it asks all other nodes */
 		answer = client_ask_of(l.client.fd, "dead", node, err);
-		ret = answer ? 0 : err->code;
+		rc = answer ? 0 : err->code;
 	}
-	if (ret == 0)
-		report(node, answer);
+	if (rc == 0)
+		report_dead(node, answer);
 	json_decref(answer);
 	json_decref(l.client.identity);
 	if (l.client.fd >= 0)
 		close(l.client.fd);
 	cluster_close(c);
-	return ret;
+	return rc;
 }

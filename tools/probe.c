@@ -23,10 +23,8 @@
 static const char usage[] =
 	"Usage: weft probe [--udev] STORE...\n"
 	"\n"
-	"Says which volume each device or file has a store of: label, UUID of the "
-	"volume, "
-	"and of\n"
-	"the store. Says nothing of what has none.\n"
+	"Prints the label, the UUID of the volume and that of the store, for each device\n"
+	"or file that is the store of a weft volume, and nothing for others.\n"
 	"\n"
 	"  --udev     as variables for udev(7): ID_FS_TYPE=weft, ID_FS_UUID=, "
 	"ID_FS_LABEL=\n"
@@ -47,7 +45,7 @@ static int find_superblock(const char *path, struct disk_superblock *sb)
 {
 	struct stat st;
 	off_t bytes;
-	int ret = -ENODATA;
+	int rc = -ENODATA;
 	int fd;
 
 	/* before open(2), which would wait on a FIFO */
@@ -62,9 +60,9 @@ static int find_superblock(const char *path, struct disk_superblock *sb)
 	if (read_superblock(fd, 0, sb) ||
 		read_superblock(
 			fd, bytes - bytes % (off_t)PAGE_SIZE - (off_t)PAGE_SIZE, sb))
-		ret = 0;
+		rc = 0;
 	close(fd);
-	return ret;
+	return rc;
 }
 
 /* ID_FS_NAME as is but for blanks, and ID_FS_NAME_ENC for names of links. */
@@ -99,19 +97,19 @@ static void print_line(
 	printf(" UUID=\"%s\" UUID_SUB=\"%s\" TYPE=\"weft\"\n", volume, store);
 }
 
-static int probe(const char *path, bool udev)
+static int probe_store(const char *path, bool udev)
 {
 	char volume[UUID_TEXT], store[UUID_TEXT],
 		label[sizeof((struct disk_superblock){0}.label) + 1];
 	struct disk_superblock sb;
-	int ret = find_superblock(path, &sb);
+	int rc = find_superblock(path, &sb);
 
-	if (ret == -ENODATA)
+	if (rc == -ENODATA)
 		return EXIT_FAILED;
-	if (ret < 0) {
+	if (rc < 0) {
 		fprintf(stderr, "weft probe: %s: %s\n", path,
-			ret == -ENOTBLK ? "is neither a block device nor a regular file"
-					: strerror(-ret));
+			rc == -ENOTBLK ? "is neither a block device nor a regular file"
+					: strerror(-rc));
 		return EXIT_FAILED;
 	}
 	snprintf(label, sizeof(label), "%.*s", (int)sizeof(sb.label), sb.label);
@@ -139,6 +137,6 @@ int weft_probe(int argc, char **argv)
 	if (weft_operands(usage, argc, argv, 1, udev ? 1 : argc, "STORE"))
 		return EXIT_USAGE;
 	for (; optind < argc; optind++)
-		code = probe(argv[optind], udev) ? EXIT_FAILED : code;
+		code = probe_store(argv[optind], udev) ? EXIT_FAILED : code;
 	return code;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft status: what is mounted, and what it is doing; as a table, JSON or Prometheus
- * text. */
+/* weft status: the mounts and their state, as a table, JSON or Prometheus text. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -16,9 +15,8 @@
 static const char usage[] =
 	"Usage: weft status [DIR|STORE|FILE|LABEL|UUID] [--json | --prometheus]\n"
 	"\n"
-	"Without a name lists the mounted volumes; with one tells all about it: space, "
-	"cache,\n"
-	"log, device, latency percentiles of each kind of request, the last recovery.\n"
+	"Without a name, lists the mounted volumes. With one, shows its space, cache, log and\n"
+	"device, latency percentiles of each kind of request, and the last recovery.\n"
 	"\n"
 	"  --json        one JSON object (a list of them without a name)\n"
 	"  --prometheus  Prometheus's text format\n"
@@ -28,17 +26,17 @@ static const char usage[] =
 	"  weft status /mnt/weft\n"
 	"  weft status /mnt/weft --json | jq .cache\n"
 	"\n"
-	"Exit codes: 0, 1 wrong usage, 2 nothing of that name is mounted, or it does not "
-	"answer.\n";
+	"Exit codes: 0; 1 wrong usage; 2 nothing of that name is mounted, or its daemon does\n"
+	"not answer.\n";
 
 /* ---- reading the answer ---------------------------------------------------- */
 
-static double number(const json_t *o, const char *key)
+static double get_number(const json_t *o, const char *key)
 {
 	return json_number_value(json_object_get(o, key));
 }
 
-static const char *bytes(char buf[16], double n)
+static const char *format_bytes(char buf[16], double n)
 {
 	static const char units[] = "BKMGTP";
 	unsigned u = 0;
@@ -51,7 +49,7 @@ static const char *bytes(char buf[16], double n)
 	return buf;
 }
 
-static const char *duration(char buf[16], double ns)
+static const char *format_duration(char buf[16], double ns)
 {
 	if (ns < 1e3)
 		snprintf(buf, 16, "%.0fns", ns);
@@ -62,6 +60,19 @@ static const char *duration(char buf[16], double ns)
 	else
 		snprintf(buf, 16, "%.1fs", ns / 1e9);
 	return buf;
+}
+
+/* Formats a count and its noun ("1 page", "2 pages"), in one of a few buffers. */
+static const char *format_count(double n, const char *noun)
+{
+	static char texts[8][64];
+	static unsigned next;
+	char *text = texts[next++ % 8];
+	size_t len = strlen(noun);
+	const char *plural = noun[len - 1] == 'h' ? "es" : "s"; /* batches, flushes */
+
+	snprintf(text, sizeof(texts[0]), "%.0f %s%s", n, noun, n == 1 ? "" : plural);
+	return text;
 }
 
 /* ---- tables ---------------------------------------------------------------------- */
@@ -77,11 +88,12 @@ static void print_requests(const json_t *requests)
 	{
 		char a[16], b[16], c[16], d[16];
 
-		printf("%-16s %12.0f %10s %10s %10s %10s\n", name, number(one, "count"),
-			duration(a, number(one, "p50_ns")),
-			duration(b, number(one, "p90_ns")),
-			duration(c, number(one, "p99_ns")),
-			duration(d, number(one, "max_ns")));
+		printf("%-16s %12.0f %10s %10s %10s %10s\n", name,
+			get_number(one, "count"),
+			format_duration(a, get_number(one, "p50_ns")),
+			format_duration(b, get_number(one, "p90_ns")),
+			format_duration(c, get_number(one, "p99_ns")),
+			format_duration(d, get_number(one, "max_ns")));
 	}
 }
 
@@ -91,56 +103,60 @@ static void print_engine(const json_t *status)
 	const json_t *log = json_object_get(status, "log");
 	const json_t *device = json_object_get(status, "device");
 	const json_t *tree = json_object_get(status, "tree");
-	double hits = number(cache, "hits"), misses = number(cache, "misses");
+	double hits = get_number(cache, "hits"), misses = get_number(cache, "misses");
 	char a[16], b[16];
 
-	printf("cache      %s, %.0f%% free, %.0f dirty pages, hit rate %.2f%%, %.0f "
-	       "evictions\n",
-		bytes(a, number(cache, "bytes")),
-		100 * number(cache, "free_frames") / (number(cache, "frames") ?: 1),
-		number(cache, "dirty_pages"),
+	printf("cache      %s, %.0f%% free, %s, hit rate %.2f%%, %s\n",
+		format_bytes(a, get_number(cache, "bytes")),
+		100 * get_number(cache, "free_frames") /
+			(get_number(cache, "frames") ?: 1),
+		format_count(get_number(cache, "dirty_pages"), "dirty page"),
 		hits + misses > 0 ? 100 * hits / (hits + misses) : 0,
-		number(cache, "evictions"));
+		format_count(get_number(cache, "evictions"), "eviction"));
 	if (*client_text(cache, "write_error"))
-		printf("NOT WRITTEN: the store refuses writes (%s), %.0f batches so far; "
-		       "%.0f "
-		       "dirty pages wait in memory\n",
+		printf("NOT WRITTEN: the store refuses writes (%s), %s so far; %s in "
+		       "memory\n",
 			client_text(cache, "write_error"),
-			number(cache, "write_failures"), number(cache, "dirty_pages"));
-	printf("log        %s, %s used, %.0f records in %.0f chunks, %.0f flushes\n",
-		bytes(a, number(log, "bytes")), bytes(b, number(log, "used_bytes")),
-		number(log, "records"), number(log, "chunks"), number(log, "flushes"));
-	printf("device     %.0f pages read in %.0f requests, %.0f written in %.0f, %.0f "
-	       "flushes, "
-	       "%.0f checksum failures\n",
-		number(device, "pages_read"), number(device, "read_requests"),
-		number(device, "pages_written"), number(device, "write_requests"),
-		number(device, "flushes"), number(device, "checksum_failures"));
-	printf("tree       height %.0f, %.0f commits, %.0f conflicts, %.0f splits, %.0f "
-	       "merges\n",
-		number(tree, "height"), number(tree, "commits"),
-		number(tree, "conflicts"), number(tree, "splits"),
-		number(tree, "merges"));
+			format_count(get_number(cache, "write_failures"), "batch"),
+			format_count(get_number(cache, "dirty_pages"), "dirty page"));
+	printf("log        %s, %s used, %s in %s, %s\n",
+		format_bytes(a, get_number(log, "bytes")),
+		format_bytes(b, get_number(log, "used_bytes")),
+		format_count(get_number(log, "records"), "record"),
+		format_count(get_number(log, "chunks"), "chunk"),
+		format_count(get_number(log, "flushes"), "flush"));
+	printf("device     %s read in %s, %s written in %s, %s, %s\n",
+		format_count(get_number(device, "pages_read"), "page"),
+		format_count(get_number(device, "read_requests"), "request"),
+		format_count(get_number(device, "pages_written"), "page"),
+		format_count(get_number(device, "write_requests"), "request"),
+		format_count(get_number(device, "flushes"), "flush"),
+		format_count(
+			get_number(device, "checksum_failures"), "checksum failure"));
+	printf("tree       height %.0f, %s, %s, %s, %s\n", get_number(tree, "height"),
+		format_count(get_number(tree, "commits"), "commit"),
+		format_count(get_number(tree, "conflicts"), "conflict"),
+		format_count(get_number(tree, "splits"), "split"),
+		format_count(get_number(tree, "merges"), "merge"));
 }
 
-/* How many wait for it, and what helps. */
+/* Prints the number of requests that wait for the node, and the remedy. */
 static void print_waits(const json_t *node)
 {
-	double waiting = number(node, "waiting_requests");
+	double waiting = get_number(node, "waiting_requests");
 	char a[16];
 
 	if (waiting != 0)
-		printf("            %.0f request%s of this mount wait%s for it, the "
-		       "first for %s\n",
-			waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "",
-			duration(a, number(node, "waiting_s") * 1e9));
+		printf("            %s of this mount %s for it, the first for %s\n",
+			format_count(waiting, "request"), waiting == 1 ? "waits" : "wait",
+			format_duration(a, get_number(node, "waiting_s") * 1e9));
 	if (*client_text(node, "remedy"))
-		printf("            start it again; if that cannot be, stop its machine, "
-		       "then: %s\n",
+		printf("            start the node again; if that is impossible, stop its "
+		       "machine, then: %s\n",
 			client_text(node, "remedy"));
 }
 
-/* Up or away, since when, and what went to and fro. */
+/* Prints whether the node has a link, since when, and the traffic with it. */
 static void print_link(const json_t *node)
 {
 	const json_t *traffic = json_object_get(node, "traffic");
@@ -156,33 +172,33 @@ static void print_link(const json_t *node)
 	if (!traffic)
 		return;
 	printf("            %s for %s", state,
-		duration(a, number(node, up ? "up_s" : "away_s") * 1e9));
+		format_duration(a, get_number(node, up ? "up_s" : "away_s") * 1e9));
 	if (up)
 		printf(" by %s%s%s", client_text(node, "by"),
 			json_is_true(json_object_get(node, "dialed")) ? "" : " here",
 			json_is_true(json_object_get(node, "unmounted"))
 				? ", unmounted there"
 				: "");
-	printf(", %.0f messages out, %.0f in, data %s out, %s in\n",
-		number(traffic, "messages_out"), number(traffic, "messages_in"),
-		bytes(b, number(traffic, "data_bytes_out")),
-		bytes(c, number(traffic, "data_bytes_in")));
+	printf("; messages: %.0f sent, %.0f received; data: %s sent, %s received\n",
+		get_number(traffic, "messages_out"), get_number(traffic, "messages_in"),
+		format_bytes(b, get_number(traffic, "data_bytes_out")),
+		format_bytes(c, get_number(traffic, "data_bytes_in")));
 	if (!up && *client_text(node, "why"))
 		printf("            %s\n", client_text(node, "why"));
 	print_waits(node);
 }
 
-/* What the asked node has of this one's shard. */
+/* Prints the pages of the other node's shard in this node's cache. */
 static void print_cached(const json_t *cached)
 {
 	if (!cached)
 		return;
-	printf("            of its shard here: %.0f pages, %.0f of them exclusive, %.0f "
-	       "dirty",
-		number(cached, "pages"), number(cached, "exclusive"),
-		number(cached, "dirty"));
-	if (number(cached, "owed") != 0)
-		printf("; %.0f images owed", number(cached, "owed"));
+	printf("            cached here from its shard: %s (%.0f exclusive, %.0f dirty)",
+		format_count(get_number(cached, "pages"), "page"),
+		get_number(cached, "exclusive"), get_number(cached, "dirty"));
+	if (get_number(cached, "owed") != 0)
+		printf(", %s awaiting write-back",
+			format_count(get_number(cached, "owed"), "image"));
 	putchar('\n');
 }
 
@@ -195,14 +211,15 @@ static void print_coherence(const json_t *c)
 
 	if (!c)
 		return;
-	printf("  epoch     %.0f%s; %.0f pages known of, in %s; %.0f asks deferred, "
-	       "%.0f taken over\n",
-		number(c, "epoch"),
+	printf("  epoch     %.0f%s\n", get_number(c, "epoch"),
 		json_is_true(json_object_get(c, "shard_served"))
 			? ""
-			: " (this node's shard waits for nodes that are away)",
-		number(c, "pages"), bytes(memory, number(c, "record_bytes")),
-		number(c, "deferred"), number(c, "taken_over"));
+			: "; this node's shard is not served: nodes are away");
+	printf("  directory %s, %s; %s deferred, %s adopted\n",
+		format_count(get_number(c, "pages"), "page"),
+		format_bytes(memory, get_number(c, "record_bytes")),
+		format_count(get_number(c, "deferred"), "request"),
+		format_count(get_number(c, "taken_over"), "dirty page"));
 	printf("  sent      ");
 	json_object_foreach((json_t *)sent, name, n)
 	{
@@ -212,22 +229,24 @@ static void print_coherence(const json_t *c)
 	puts(*sep ? "" : "nothing");
 }
 
-/* The last change of the epoch: what a node that came or returned cost. */
+/* Prints the last change of the epoch, with the time that the arrival or return of a node took. */
 static void print_change(const json_t *change)
 {
 	char a[16], b[16];
 
 	if (!change)
 		return;
-	printf("  changed   %s ago, ", duration(a, number(change, "since_s") * 1e9));
+	printf("  changed   last epoch change %s ago, ",
+		format_duration(a, get_number(change, "since_s") * 1e9));
 	if (json_is_true(json_object_get(change, "ended")))
-		printf("all went on after %s",
-			duration(b, number(change, "all_served_ns")));
+		printf("service resumed after %s",
+			format_duration(b, get_number(change, "all_served_ns")));
 	else
-		printf("not all go on yet");
-	printf("; %.0f pages reported, %.0f by others, %.0f entries rebuilt\n",
-		number(change, "pages_reported"), number(change, "pages_heard"),
-		number(change, "entries_rebuilt"));
+		printf("service not resumed yet");
+	printf("; pages reported: %.0f sent, %.0f received; directory entries rebuilt: "
+	       "%.0f\n",
+		get_number(change, "pages_reported"), get_number(change, "pages_heard"),
+		get_number(change, "entries_rebuilt"));
 }
 
 static void print_recovery(const json_t *recovery)
@@ -235,16 +254,19 @@ static void print_recovery(const json_t *recovery)
 	char a[16], b[16], c[16];
 
 	if (json_is_true(json_object_get(recovery, "was_clean"))) {
-		printf("recovery   none was needed\n");
+		printf("recovery   not needed\n");
 		return;
 	}
-	printf("recovery   %s of log, %.0f records, %.0f pages redone in %s",
-		bytes(a, number(recovery, "log_bytes")), number(recovery, "records"),
-		number(recovery, "pages"), duration(b, number(recovery, "redone_ns")));
+	printf("recovery   %s of log, %s, %s redone in %s",
+		format_bytes(a, get_number(recovery, "log_bytes")),
+		format_count(get_number(recovery, "records"), "record"),
+		format_count(get_number(recovery, "pages"), "page"),
+		format_duration(b, get_number(recovery, "redone_ns")));
 	if (json_object_get(recovery, "met_ns"))
-		printf("; other nodes met after %s",
-			duration(c, number(recovery, "met_ns")));
-	printf("; served after %s\n", duration(c, number(recovery, "took_ns")));
+		printf("; other nodes connected after %s",
+			format_duration(c, get_number(recovery, "met_ns")));
+	printf("; served after %s\n",
+		format_duration(c, get_number(recovery, "took_ns")));
 }
 
 static void print_addresses(const json_t *addresses)
@@ -266,20 +288,21 @@ static void print_cluster(const json_t *status)
 	if (!cluster)
 		return;
 	printf("cluster    %s (%s), node %.0f of %zu\n", client_text(cluster, "name"),
-		client_text(cluster, "file"), number(status, "node"),
+		client_text(cluster, "file"), get_number(status, "node"),
 		json_array_size(nodes));
 	json_array_foreach((json_t *)nodes, i, one)
 	{
 		shard = json_object_get(one, "shard");
-		printf("  node %-4.0f%s", number(one, "id"), client_text(one, "role"));
+		printf("  node %-4.0f%s", get_number(one, "id"),
+			client_text(one, "role"));
 		if (shard)
 			printf(" of shard %.0f, %s", json_number_value(shard),
 				client_text(one, "store"));
 		print_addresses(json_object_get(one, "addresses"));
 		if (json_object_get(one, "incarnation"))
-			printf(", start %.0f\n", number(one, "incarnation"));
+			printf(", start %.0f\n", get_number(one, "incarnation"));
 		else
-			puts(", not heard of");
+			puts(", never connected");
 		print_link(one);
 		print_cached(json_object_get(one, "cached"));
 	}
@@ -292,8 +315,8 @@ static void print_status(const json_t *status)
 	const json_t *space = json_object_get(status, "space");
 	const json_t *memory = json_object_get(status, "memory");
 	const json_t *session = json_object_get(status, "session");
-	double total = number(space, "total_bytes"),
-	       free_bytes = number(space, "free_bytes");
+	double total = get_number(space, "total_bytes"),
+	       free_bytes = get_number(space, "free_bytes");
 	char a[16], b[16];
 
 	printf("volume     %s%s%s\n", client_text(status, "label"),
@@ -304,19 +327,20 @@ static void print_status(const json_t *status)
 	printf("mounted    %s (%s)%s%s\n", client_text(status, "mount_point"),
 		client_text(status, "options"),
 		json_is_true(json_object_get(session, "uring")) ? ", by io_uring" : "",
-		number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
+		get_number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
 	printf("daemon     weftd %s, pid %.0f, up %s, %s resident\n",
-		client_text(status, "version"), number(status, "pid"),
-		duration(a, number(status, "uptime_s") * 1e9),
-		bytes(b, number(memory, "resident_bytes")));
-	printf("space      %s, %s free (%.0f%% used)\n", bytes(a, total),
-		bytes(b, free_bytes), total > 0 ? 100 * (total - free_bytes) / total : 0);
+		client_text(status, "version"), get_number(status, "pid"),
+		format_duration(a, get_number(status, "uptime_s") * 1e9),
+		format_bytes(b, get_number(memory, "resident_bytes")));
+	printf("space      %s, %s free (%.0f%% used)\n", format_bytes(a, total),
+		format_bytes(b, free_bytes),
+		total > 0 ? 100 * (total - free_bytes) / total : 0);
 	print_engine(status);
 	print_recovery(json_object_get(status, "recovery"));
 	print_requests(json_object_get(status, "requests"));
 }
 
-/* The mounts whose daemons have been heard, by what the kernel calls their devices. */
+/* The mounts whose daemons have answered, by the kernel's names of their devices. */
 #define HEARD_MAX 256u
 struct heard {
 	unsigned count;
@@ -324,11 +348,11 @@ struct heard {
 		char *directory;
 		char device[CLIENT_DEVICE];
 	} at[HEARD_MAX];
-	FILE *to; /* where the others are told */
+	FILE *to; /* stream for the other mounts */
 	unsigned told;
 };
 
-static void hear(struct heard *h, const json_t *identity)
+static void heard_add(struct heard *h, const json_t *identity)
 {
 	if (h->count == HEARD_MAX)
 		return;
@@ -350,7 +374,7 @@ static bool is_heard(const struct heard *h, const char *directory)
 	return false;
 }
 
-/* A mount of another user, or of a daemon that is not there any more. */
+/* Prints a mount of another user, or of a daemon that has ended. */
 static bool tell_unheard(void *arg, const struct weft_mount *m)
 {
 	struct heard *h = arg;
@@ -368,14 +392,13 @@ static bool tell_unheard(void *arg, const struct weft_mount *m)
 			m->directory, m->directory);
 	else if (m->user == 0)
 		fprintf(h->to,
-			"%s is mounted by root, whose weftd tells only root; use `sudo "
-			"weft "
-			"status`\n",
+			"%s is mounted by root, and its weftd answers only root; use "
+			"`sudo weft status`\n",
 			m->directory);
 	else
 		fprintf(h->to,
-			"%s is mounted by user %s, whose weftd tells only that user; use "
-			"`sudo -u %s weft status`\n",
+			"%s is mounted by user %s, and its weftd answers only that "
+			"user; use `sudo -u %s weft status`\n",
 			m->directory, mount_user(m->user, name), name);
 	return false;
 }
@@ -384,14 +407,14 @@ static bool list_one(void *arg, struct client *c)
 {
 	struct heard *h = arg;
 
-	hear(h, c->identity);
+	heard_add(h, c->identity);
 	if (h->count == 1)
 		printf("%-24s %-28s %-12s %s\n", "MOUNT POINT", "STORE", "LABEL", "PID");
 	printf("%-24s %-28s %-12s %.0f\n", client_text(c->identity, "mount_point"),
 		client_text(c->identity, "store"),
 		*client_text(c->identity, "label") ? client_text(c->identity, "label")
 						   : "-",
-		number(c->identity, "pid"));
+		get_number(c->identity, "pid"));
 	return false;
 }
 
@@ -425,7 +448,7 @@ static bool collect_one(void *arg, struct client *c)
 	struct weft_error err = {0};
 	json_t *status = client_ask(c->fd, "status", &err);
 
-	hear(&all->heard, c->identity);
+	heard_add(&all->heard, c->identity);
 	if (status)
 		json_array_append_new(all->list, status);
 	else if (err.code == -ETIMEDOUT)

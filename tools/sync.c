@@ -16,13 +16,13 @@
 static int flush_mappings(const char *directory)
 {
 	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int ret = fd < 0 ? -errno : 0;
+	int rc = fd < 0 ? -errno : 0;
 
-	if (ret == 0 && syncfs(fd) < 0)
-		ret = -errno;
+	if (rc == 0 && syncfs(fd) < 0)
+		rc = -errno;
 	if (fd >= 0)
 		close(fd);
-	return ret;
+	return rc;
 }
 
 static const char usage[] =
@@ -40,12 +40,12 @@ static const char usage[] =
 
 static int sync_volume(int fd, const json_t *identity, struct weft_error *err)
 {
-	int ret = flush_mappings(client_text(identity, "mount_point"));
+	int rc = flush_mappings(client_text(identity, "mount_point"));
 	json_t *answer;
 
-	if (ret < 0)
-		return weft_error(err, ret, "what mappings hold was not written: %s",
-			strerror(-ret));
+	if (rc < 0)
+		return weft_error(err, rc, "stores through mappings were not written: %s",
+			strerror(-rc));
 	client_be_patient(fd);
 	answer = client_ask(fd, "sync", err);
 	json_decref(answer);
@@ -59,18 +59,18 @@ int weft_sync(int argc, char **argv)
 	json_t *identity = NULL;
 	int c = getopt_long(argc, argv, "h", words, NULL);
 	int fd;
-	int ret;
+	int rc;
 
 	if (c != -1)
 		return weft_option(usage, c, argv, words);
 	if (weft_operands(usage, argc, argv, 1, 1, "DIR|STORE|FILE|LABEL|UUID"))
 		return EXIT_USAGE;
 	fd = client_find(argv[optind], &identity, &err);
-	ret = fd < 0 ? fd : sync_volume(fd, identity, &err);
-	if (ret < 0)
+	rc = fd < 0 ? fd : sync_volume(fd, identity, &err);
+	if (rc < 0)
 		fprintf(stderr, "weft sync: %s: %s\n", argv[optind], err.text);
 	if (fd >= 0)
 		close(fd);
 	json_decref(identity);
-	return ret < 0 ? EXIT_FAILED : 0;
+	return rc < 0 ? EXIT_FAILED : 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft umount, and the helper of umount(8): unmounting waits until the daemon has closed
- * the volume, so that the store is free when the command returns.
+ * weft umount, and the helper of umount(8). Unmounting waits until the daemon has closed the
+ * volume, so that the store is free when the command returns.
  *
- * Only a mount of weft is ever taken away, and only that of the volume that was named.
+ * Unmounts only weft's mounts, and only of the volume that was named.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -22,35 +22,35 @@
 
 #define LOOK_MS        500
 #define SAY_AFTER_MS   10000
-#define BUSY_FOR_MS    1000 /* who looks at all mounts is gone by then */
+#define BUSY_FOR_MS    1000 /* by then programs that visit all mounts have left */
 #define BUSY_RETRY_MS  20
 #define EXIT_UNWRITTEN 2
 
 struct unmount {
-	const char *who; /* begins messages */
+	const char *who; /* prefix of messages */
 	bool lazy, force;
-	bool top;       /* whatever of weft is on top there, as umount(8) means it */
-	bool unwritten; /* the daemon could not write all of it */
+	bool top;       /* unmount any mount of weft on top there, as umount(8) does */
+	bool unwritten; /* the daemon could not write all data */
 };
 
 static const char usage[] =
 	"Usage: weft umount [-l] [-f] DIR|STORE|FILE|LABEL|UUID\n"
 	"\n"
 	"Unmounts and waits until the store is closed.\n"
-	"  -l, --lazy   detach now, close when nobody uses it any more; does not wait\n"
-	"  -f, --force  end the requests of those who use it with errors\n"
+	"  -l, --lazy   detach now, close when no program uses it; does not wait\n"
+	"  -f, --force  end the requests of its users with errors\n"
 	"\n"
 	"Example:\n"
 	"  weft umount /mnt/weft\n"
 	"\n"
-	"Exit codes: 0, 1 wrong usage, 2 unmounted, but not all was written: it waits "
-	"in\n"
-	"the log, or is lost, as is said; 32 it could not be unmounted.\n";
+	"Exit codes: 0, 1 wrong usage, 2 unmounted, but some changes were not\n"
+	"written (the message says which wait in the log and which are lost), 32 not "
+	"unmounted.\n";
 
-/* What is mounted on a directory, last on top. */
+/* The mounts on a directory, the last one on top. */
 struct top {
 	const char *directory;
-	char type[64]; /* "" if nothing is */
+	char type[64]; /* "" if there is none */
 	bool ours;
 	uid_t user;
 };
@@ -84,8 +84,7 @@ static int check_user(const char *directory, uid_t user, struct weft_error *err)
 		name, directory);
 }
 
-/* What is on top there is a mount of weft, and of the daemon that was found, if one was.
- */
+/* Checks that the mount on top is weft's, and the found daemon's, if there is one. */
 static int check_mount(
 	const char *directory, const json_t *identity, struct weft_error *err)
 {
@@ -101,8 +100,8 @@ static int check_mount(
 				: "");
 	if (!top.ours)
 		return weft_error(err, -EINVAL,
-			"what is mounted on %s is not of weft but %s; umount(8) takes it "
-			"away",
+			"not a weft mount: %s has a filesystem of type %s; use "
+			"umount(8)",
 			directory, top.type);
 	if (check_user(directory, top.user, err) < 0)
 		return err->code;
@@ -110,34 +109,36 @@ static int check_mount(
 		return 0;
 	if (strcmp(device, client_text(identity, "device_number")) != 0)
 		return weft_error(err, -EBUSY,
-			"another volume is mounted over it on %s; unmount that first",
+			"another volume is mounted over it on %s; unmount that one "
+			"first",
 			directory);
 	return 0;
 }
 
-/* What uses it for a moment, as df and monitors do with each mount, is waited for. */
+/* Unmounts. Waits for programs that use the mount for a moment, as df and monitors do. */
 static int take_away(
 	const struct unmount *u, const char *directory, struct weft_error *err)
 {
-	int ret;
+	int rc;
 
 	if (u->force && geteuid() == 0 &&
 		umount2(directory, MNT_FORCE | UMOUNT_NOFOLLOW) == 0)
 		return 0;
-	ret = fuse_mount_close(directory, u->lazy);
-	for (int ms = 0; ret == -EBUSY && ms < BUSY_FOR_MS; ms += BUSY_RETRY_MS) {
+	rc = fuse_mount_close(directory, u->lazy);
+	for (int ms = 0; rc == -EBUSY && ms < BUSY_FOR_MS; ms += BUSY_RETRY_MS) {
 		usleep(BUSY_RETRY_MS * 1000);
-		ret = fuse_mount_close(directory, u->lazy);
+		rc = fuse_mount_close(directory, u->lazy);
 	}
-	return ret < 0 ? weft_error(err, ret, "%s%s", strerror(-ret),
-				 ret == -EBUSY ? "; `fuser -vm` shows who uses it" : "")
+	return rc < 0 ? weft_error(err, rc, "%s%s", strerror(-rc),
+				 rc == -EBUSY ? "; `fuser -vm` shows its users" : "")
 		       : 0;
 }
 
-/* A daemon that goes on for the sake of other nodes says so, and that is that. */
+/* Reports that the daemon continues for other nodes. */
 static void say_serves_on(const struct unmount *u, const json_t *word, long long pid)
 {
-	printf("%s: unmounted; weftd (process %lld) serves node %lld's store on to %s,\n"
+	printf("%s: unmounted; weftd (process %lld) goes on serving node %lld's store "
+	       "to %s,\n"
 	       "until the volume is unmounted there too\n",
 		u->who, pid,
 		(long long)json_integer_value(json_object_get(word, "serves_on_as")),
@@ -151,18 +152,16 @@ static void say_awaits(const struct unmount *u, const json_t *word, long long pi
 
 	printf("%s: unmounted; away: %s.\n", u->who, client_text(word, "awaits"));
 	if (seconds)
-		printf("weftd (process %lld) waits for it, up to %lld s. What is changed "
-		       "of its "
-		       "pages then\nstays in the log of node %lld, until all are mounted "
-		       "again: "
-		       "nothing is lost\n",
+		printf("weftd (process %lld) waits up to %lld s. After that, changes "
+		       "to pages of that store\n"
+		       "stay in the log of node %lld until all nodes are mounted "
+		       "again: nothing is lost\n",
 			pid, seconds, node);
 	else
-		printf("weftd (process %lld) waits until it is started: what is changed "
-		       "of its "
-		       "pages does not\nfit in the log of node %lld. `kill %lld` ends "
-		       "it, and "
-		       "loses what was not synced\n",
+		printf("weftd (process %lld) waits until that node is started: changes "
+		       "to pages of its store do\n"
+		       "not fit in the log of node %lld. `kill %lld` ends weftd, and "
+		       "loses changes that were not synced\n",
 			pid, node, pid);
 }
 
@@ -176,7 +175,7 @@ static void say_unwritten(struct unmount *u, const json_t *word)
 		client_text(word, "unwritten"));
 	if (lost)
 		fprintf(stderr,
-			"up to %lld pages (%.1f MiB) that nobody synced are LOST\n", lost,
+			"up to %lld pages (%.1f MiB) that were not synced are LOST\n", lost,
 			pages_mib((uint64_t)lost));
 	fprintf(stderr,
 		"%lld pages (%.1f MiB) wait in the store's log; the next mount writes "
@@ -185,10 +184,8 @@ static void say_unwritten(struct unmount *u, const json_t *word)
 		kept, pages_mib((uint64_t)kept));
 }
 
-/*
- * Prints the whole lines in `lines`, and takes them out. Standard output has what is said of an
- * unmount that succeeded. Returns true if there was a line.
- */
+/* Prints the whole lines in `lines`, and removes them. Messages of a successful unmount go to
+ * standard output. Returns true if there was a line. */
 static bool say_words(struct unmount *u, char *lines, const json_t *identity)
 {
 	long long pid = json_integer_value(json_object_get(identity, "pid"));
@@ -204,7 +201,7 @@ static bool say_words(struct unmount *u, char *lines, const json_t *identity)
 			say_awaits(u, word, pid);
 		else if (*client_text(word, "unwritten"))
 			say_unwritten(u, word);
-		fflush(stdout); /* what follows may take long */
+		fflush(stdout); /* the next step may take long */
 		json_decref(word);
 		memmove(lines, end + 1, strlen(end + 1) + 1);
 		said = true;
@@ -234,7 +231,7 @@ static void wait_closed(struct unmount *u, int fd, const json_t *identity)
 	say_words(u, lines, identity);
 }
 
-static int unmount(struct unmount *u, const char *name)
+static int unmount_volume(struct unmount *u, const char *name)
 {
 	struct weft_error err = {0}, none = {0};
 	json_t *identity = NULL;
@@ -281,7 +278,7 @@ int weft_umount(int argc, char **argv)
 	}
 	if (weft_operands(usage, argc, argv, 1, 1, "DIR|STORE|FILE|LABEL|UUID"))
 		return EXIT_USAGE;
-	return unmount(&u, argv[optind]);
+	return unmount_volume(&u, argv[optind]);
 }
 
 int umount_helper(int argc, char **argv)
@@ -299,5 +296,5 @@ int umount_helper(int argc, char **argv)
 	}
 	if (argc - optind != 1)
 		return weft_usage("Usage: umount.fuse.weft [-fnlrv] DIR\n", false);
-	return unmount(&u, argv[optind]);
+	return unmount_volume(&u, argv[optind]);
 }

@@ -18,9 +18,9 @@ struct subcommand {
 	const char *summary;
 };
 
-static int help(int argc, char **argv);
+static int print_help(int argc, char **argv);
 
-static int version(int argc, char **argv)
+static int print_version(int argc, char **argv)
 {
 	puts("weft " WEFT_VERSION);
 	return 0;
@@ -38,11 +38,11 @@ static const struct subcommand subcommands[] = {
 	{"probe", weft_probe, "which volume has a store on a device?"},
 	{"dump", weft_dump, "show a store's structures as text"},
 	{"bench", weft_bench, "measure the engine on this machine"},
-	{"version", version, "print the version"},
-	{"help", help, "print this"},
+	{"version", print_version, "print the version"},
+	{"help", print_help, "print this"},
 };
 
-static int help(int argc, char **argv)
+static int print_help(int argc, char **argv)
 {
 	puts("Usage: weft COMMAND [...]      (weft COMMAND --help tells more)\n");
 	for (size_t i = 0; i < ARRAY_SIZE(subcommands); i++)
@@ -73,15 +73,15 @@ static int run_subcommand(int argc, char **argv)
 	return weft_wrong_word("weft", "command", argv[0], known);
 }
 
-static int run(int argc, char **argv)
+static int run_command(int argc, char **argv)
 {
 	if (argc < 2)
 		return weft_usage(
 			"weft: which command? `weft --help` lists them\n", false);
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
-		return help(argc, argv);
+		return print_help(argc, argv);
 	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0)
-		return version(argc, argv);
+		return print_version(argc, argv);
 	return run_subcommand(argc - 1, argv + 1);
 }
 
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 		return mount_helper(argc, argv);
 	if (strcmp(self, "umount.weft") == 0 || strcmp(self, "umount.fuse.weft") == 0)
 		return umount_helper(argc, argv);
-	code = run(argc, argv);
+	code = run_command(argc, argv);
 	if (fflush(stdout) != 0 || ferror(stdout)) {
 		fprintf(stderr, "weft: cannot write the output: %s\n", strerror(errno));
 		return code ? code : EXIT_FAILED;

@@ -2,10 +2,10 @@
 /*
  * The cache as a whole: its memory, its background tasks, access to images.
  *
- * All memory is allocated at open (invariant 10): images, one cache line per frame, the
- * translation table, bounce buffers, queues. Frames keep their place while the cache is
- * open. Images are not registered for I/O: that would make a whole, mostly empty cache
- * resident at once; what is written in bulk goes through the bounce buffers, which are.
+ * All memory is allocated at open (invariant 10): images, one cache line per frame, the translation
+ * table, bounce buffers, queues. Frames keep their place while the cache is open. Images are not
+ * registered for I/O: that would make a whole, mostly empty cache resident at once. Bulk writes go
+ * through the bounce buffers, which are registered.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -83,41 +83,45 @@ void images_free(struct cache *c, void *images, size_t size_bytes)
 
 static int open_frames(struct cache *c)
 {
-	c->frames = rt_alloc_pages((size_t)c->frame_count * sizeof(*c->frames));
-	c->images = images_alloc(c, 0, (size_t)c->frame_count * PAGE_SIZE);
-	c->free.index = rt_alloc_pages((size_t)c->frame_count * sizeof(*c->free.index));
-	if (!c->frames || !c->images || !c->free.index)
+	c->frames.frame =
+		rt_alloc_pages((size_t)c->frames.count * sizeof(*c->frames.frame));
+	c->frames.image = images_alloc(c, 0, (size_t)c->frames.count * PAGE_SIZE);
+	c->provider.free.index =
+		rt_alloc_pages((size_t)c->frames.count * sizeof(*c->provider.free.index));
+	if (!c->frames.frame || !c->frames.image || !c->provider.free.index)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		atomic_store_explicit(&c->frames[i].pid, PID_NONE, memory_order_relaxed);
+	for (uint32_t i = 0; i < c->frames.count; i++) {
+		atomic_store_explicit(
+			&c->frames.frame[i].pid, PID_NONE, memory_order_relaxed);
 		/* low indices first, so that memory is touched only as the cache fills */
-		c->free.index[c->frame_count - 1 - i] = i;
+		c->provider.free.index[c->frames.count - 1 - i] = i;
 	}
-	atomic_store_explicit(&c->free.count, c->frame_count, memory_order_relaxed);
+	atomic_store_explicit(
+		&c->provider.free.count, c->frames.count, memory_order_relaxed);
 	return 0;
 }
 
 static void set_bounds(struct cache *c)
 {
-	c->batch_max = MIN(FETCH_MAX, c->frame_count / 8);
-	c->fill_max = MAX(c->batch_max, c->frame_count / 4);
-	c->low_water = MAX(4u, MIN(c->frame_count / 64, 4096u));
-	c->high_water = 2 * c->low_water;
+	c->frames.batch_max = MIN(FETCH_MAX, c->frames.count / 8);
+	c->checkpoint.fill_max = MAX(c->frames.batch_max, c->frames.count / 4);
+	c->provider.low_water = MAX(4u, MIN(c->frames.count / 64, 4096u));
+	c->provider.high_water = 2 * c->provider.low_water;
 }
 
 static int open_queues(struct cache *c)
 {
-	int e;
+	int rc;
 
 	if (c->options.read_only)
 		return 0;
-	c->victims = rt_alloc(1024 * sizeof(*c->victims));
-	e = writeback_open(c);
-	if (e || !c->victims)
-		return e ? e : -ENOMEM;
-	c->checkpoint_refs = rt_alloc(c->wb_pages * sizeof(*c->checkpoint_refs));
-	c->flusher_refs = rt_alloc(c->wb_pages * sizeof(*c->flusher_refs));
-	return c->checkpoint_refs && c->flusher_refs ? 0 : -ENOMEM;
+	c->provider.victims = rt_alloc(1024 * sizeof(*c->provider.victims));
+	rc = writeback_open(c);
+	if (rc || !c->provider.victims)
+		return rc ? rc : -ENOMEM;
+	c->checkpoint.refs = rt_alloc(c->writeback.pages * sizeof(*c->checkpoint.refs));
+	c->flusher.refs = rt_alloc(c->writeback.pages * sizeof(*c->flusher.refs));
+	return c->checkpoint.refs && c->flusher.refs ? 0 : -ENOMEM;
 }
 
 /* This store's size, in the provider's list or in one of its own. */
@@ -134,7 +138,7 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 {
 	struct cache *c = rt_alloc(sizeof(*c));
 	uint64_t frames;
-	int e;
+	int rc;
 
 	if (!c)
 		return -ENOMEM;
@@ -147,24 +151,24 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 	if (!c->options.cache_bytes)
 		c->options.cache_bytes = CACHE_DEFAULT_BYTES;
 	frames = MAX(c->options.cache_bytes / PAGE_SIZE, (uint64_t)MIN_FRAMES);
-	c->frame_count = (uint32_t)MIN(frames, (uint64_t)MAX_FRAMES);
+	c->frames.count = (uint32_t)MIN(frames, (uint64_t)MAX_FRAMES);
 	set_bounds(c);
-	e = open_shards(c);
-	if (!e)
-		e = open_frames(c);
-	if (!e)
-		e = table_open(c);
-	if (!e)
-		e = open_queues(c);
-	if (!e)
-		e = give_open(c);
-	if (!e)
-		e = queue_open(&c->prefetch, PREFETCH_SLOTS);
-	if (!e)
-		e = queue_open(&c->behind, BEHIND_SLOTS);
-	if (e) {
+	rc = open_shards(c);
+	if (!rc)
+		rc = open_frames(c);
+	if (!rc)
+		rc = table_open(c);
+	if (!rc)
+		rc = open_queues(c);
+	if (!rc)
+		rc = give_open(c);
+	if (!rc)
+		rc = queue_open(&c->fetch.queue, PREFETCH_SLOTS);
+	if (!rc)
+		rc = queue_open(&c->writeback.behind, BEHIND_SLOTS);
+	if (rc) {
 		cache_close(c);
-		return e;
+		return rc;
 	}
 	*out = c;
 	return 0;
@@ -172,32 +176,33 @@ int cache_open(struct cache **out, struct store *s, struct log *log, struct cohe
 
 int cache_start_checkpoints(struct cache *c)
 {
-	if (c->options.read_only || c->checkpoint_task)
+	if (c->options.read_only || c->checkpoint.task)
 		return 0;
-	atomic_store_explicit(&c->checkpoints_end, false, memory_order_relaxed);
-	return rt_task_spawn(&c->checkpoint_task, "weft-checkpt", checkpoint_main, c);
+	atomic_store_explicit(&c->checkpoint.end, false, memory_order_relaxed);
+	return rt_task_spawn(&c->checkpoint.task, "weft-checkpt", checkpoint_main, c);
 }
 
 int cache_start(struct cache *c)
 {
-	int e = 0;
+	int rc = 0;
 
 	WEFT_ASSERT(!c->started);
 	c->started = true;
 	atomic_store_explicit(&c->stopping, false, memory_order_relaxed);
-	for (unsigned i = 0; i < PREFETCH_TASKS && !e; i++)
-		e = rt_task_spawn(&c->prefetch_task[i], "weft-ahead", prefetch_main, c);
-	if (!e)
-		e = rt_task_spawn(&c->provider_task, "weft-provider", provider_main, c);
-	if (!e)
-		e = cache_start_checkpoints(c);
-	if (!e && !c->options.read_only)
-		e = rt_task_spawn(&c->flusher_task, "weft-flusher", flusher_main, c);
-	for (unsigned i = 0; i < BEHIND_TASKS && !e && !c->options.read_only; i++)
-		e = rt_task_spawn(&c->behind_task[i], "weft-behind", behind_main, c);
-	if (e)
+	for (unsigned i = 0; i < PREFETCH_TASKS && !rc; i++)
+		rc = rt_task_spawn(&c->fetch.task[i], "weft-ahead", prefetch_main, c);
+	if (!rc)
+		rc = rt_task_spawn(&c->provider.task, "weft-provider", provider_main, c);
+	if (!rc)
+		rc = cache_start_checkpoints(c);
+	if (!rc && !c->options.read_only)
+		rc = rt_task_spawn(&c->flusher.task, "weft-flusher", flusher_main, c);
+	for (unsigned i = 0; i < BEHIND_TASKS && !rc && !c->options.read_only; i++)
+		rc = rt_task_spawn(
+			&c->writeback.behind_task[i], "weft-behind", behind_main, c);
+	if (rc)
 		cache_stop(c);
-	return e;
+	return rc;
 }
 
 static void stop_task(struct rt_task **task, _Atomic uint32_t *word)
@@ -216,21 +221,21 @@ void cache_stop_work(struct cache *c)
 		return;
 	atomic_store_explicit(&c->stopping, true, memory_order_release);
 	for (unsigned i = 0; i < PREFETCH_TASKS; i++)
-		stop_task(&c->prefetch_task[i], &c->prefetch.word);
-	stop_task(&c->provider_task, &c->provider_word);
-	stop_task(&c->flusher_task, &c->flusher_word);
+		stop_task(&c->fetch.task[i], &c->fetch.queue.word);
+	stop_task(&c->provider.task, &c->provider.word);
+	stop_task(&c->flusher.task, &c->flusher.word);
 	for (unsigned i = 0; i < BEHIND_TASKS; i++)
-		stop_task(&c->behind_task[i], &c->behind.word);
+		stop_task(&c->writeback.behind_task[i], &c->writeback.behind.word);
 	c->started = false;
 }
 
 void cache_stop(struct cache *c)
 {
 	cache_stop_work(c);
-	if (!c->checkpoint_task)
+	if (!c->checkpoint.task)
 		return;
-	atomic_store_explicit(&c->checkpoints_end, true, memory_order_release);
-	stop_task(&c->checkpoint_task, log_pressure_word(c->log));
+	atomic_store_explicit(&c->checkpoint.end, true, memory_order_release);
+	stop_task(&c->checkpoint.task, log_pressure_word(c->log));
 }
 
 void cache_close(struct cache *c)
@@ -241,18 +246,19 @@ void cache_close(struct cache *c)
 	writeback_close(c);
 	kernel_close(c);
 	give_close(c);
-	queue_close(&c->prefetch);
-	queue_close(&c->behind);
+	queue_close(&c->fetch.queue);
+	queue_close(&c->writeback.behind);
 	table_close(c);
-	rt_free(c->victims);
-	rt_free(c->checkpoint_refs);
-	rt_free(c->flusher_refs);
-	if (c->free.index)
-		rt_free_pages(
-			c->free.index, (size_t)c->frame_count * sizeof(*c->free.index));
-	images_free(c, c->images, (size_t)c->frame_count * PAGE_SIZE);
-	if (c->frames)
-		rt_free_pages(c->frames, (size_t)c->frame_count * sizeof(*c->frames));
+	rt_free(c->provider.victims);
+	rt_free(c->checkpoint.refs);
+	rt_free(c->flusher.refs);
+	if (c->provider.free.index)
+		rt_free_pages(c->provider.free.index,
+			(size_t)c->frames.count * sizeof(*c->provider.free.index));
+	images_free(c, c->frames.image, (size_t)c->frames.count * PAGE_SIZE);
+	if (c->frames.frame)
+		rt_free_pages(c->frames.frame,
+			(size_t)c->frames.count * sizeof(*c->frames.frame));
 	rt_free(c);
 }
 
@@ -296,28 +302,28 @@ unsigned cache_home(struct cache *c, page_id pid)
 
 uint64_t cache_frame_count(struct cache *c)
 {
-	return c->frame_count;
+	return c->frames.count;
 }
 
 struct frame *cache_frame(struct cache *c, uint32_t index)
 {
-	WEFT_ASSERT(index < c->frame_count);
-	return &c->frames[index];
+	WEFT_ASSERT(index < c->frames.count);
+	return &c->frames.frame[index];
 }
 
 uint32_t cache_frame_index(struct cache *c, const struct frame *f)
 {
-	return (uint32_t)(f - c->frames);
+	return (uint32_t)(f - c->frames.frame);
 }
 
 unsigned cache_batch_max(struct cache *c)
 {
-	return c->batch_max;
+	return c->frames.batch_max;
 }
 
 unsigned cache_fill_max(struct cache *c)
 {
-	return c->fill_max;
+	return c->checkpoint.fill_max;
 }
 
 struct cache_counters *cache_counters(struct cache *c)
@@ -332,18 +338,18 @@ struct cache_counters *cache_counters(struct cache *c)
 
 uint64_t cache_dirty_pages(struct cache *c)
 {
-	return atomic_load_explicit(&c->dirty, memory_order_relaxed);
+	return atomic_load_explicit(&c->writeback.dirty, memory_order_relaxed);
 }
 
 uint64_t cache_free_frames(struct cache *c)
 {
-	return atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	return atomic_load_explicit(&c->provider.free.count, memory_order_relaxed);
 }
 
 void cache_census(struct cache *c, struct cache_census of[SHARDS_MAX])
 {
 	memset(of, 0, SHARDS_MAX * sizeof(*of));
-	for (uint32_t i = 0; i < c->frame_count; i++) {
+	for (uint32_t i = 0; i < c->frames.count; i++) {
 		struct frame *f = cache_frame(c, i);
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 		unsigned flags = atomic_load_explicit(&f->flags, memory_order_relaxed);
@@ -357,10 +363,10 @@ void cache_census(struct cache *c, struct cache_census of[SHARDS_MAX])
 		n->shared += mode == PAGE_SHARED;
 		n->dirty += mode != PAGE_INVALID && (flags & FRAME_DIRTY);
 	}
-	/* their frames are in no table, and do not say whose they are */
-	rt_mutex_lock(&c->owed_lock);
-	for (uint32_t i = 0; i < c->owed_count; i++)
-		if (pid_shard(c->owed[i].pid) < SHARDS_MAX)
-			of[pid_shard(c->owed[i].pid)].owed++;
-	rt_mutex_unlock(&c->owed_lock);
+	/* their frames are in no table, and do not say which page they have */
+	rt_mutex_lock(&c->revoke.lock);
+	for (uint32_t i = 0; i < c->revoke.owed_count; i++)
+		if (pid_shard(c->revoke.owed[i].pid) < SHARDS_MAX)
+			of[pid_shard(c->revoke.owed[i].pid)].owed++;
+	rt_mutex_unlock(&c->revoke.lock);
 }

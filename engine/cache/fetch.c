@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Misses: frames are put into the table latched and LOADING, all requests of a batch go
- * out together, and are unlatched when filled. Others that want the same page wait on its
- * latch, so a page is read once however many ask.
+ * Misses. Frames are put into the table latched and LOADING. All requests of a batch go out
+ * together. The frames are unlatched when they are filled. Other tasks that need the same page wait
+ * on its latch, so a page is read once for all of them.
  *
- * A batch waits for a free frame only while it has none; later ones are taken as they
- * come, so tasks that all fetch cannot starve each other with half-filled batches.
+ * A batch waits for a free frame only while it has none. It takes later ones as they come. So tasks
+ * that all fetch cannot starve each other with half-filled batches.
  *
- * Frames that have the page, but not the right to change it, take part in a batch if their latches are
- * free: no latch is waited for while others are held.
+ * A frame may have the page, but not the right to change it. It takes part in a batch if its latch
+ * is free: no latch is waited for while others are held.
  */
 #include "engine/cache/cache_internal.h"
 
 #define FETCH_SMALL 4 /* so many pages need no allocation */
 
-/* A fetch's working memory: arrays with room for all its pages. Those whose request says that something
- * is held were here before. */
+/* A fetch's working memory: arrays with room for all its pages. Those whose request says that
+ * something is held were here before. */
 struct fetch {
 	unsigned count;
 	struct frame **frame;
@@ -42,14 +42,15 @@ static struct frame *supply_frame(
 	}
 	if (s->at == s->count)
 		return frame_get(c, wait, error);
-	f = &c->frames[s->index[s->at++]];
+	f = &c->frames.frame[s->index[s->at++]];
 	latch_free_frame(f);
 	return f;
 }
 
-/* The frame has the page to be read alone: latched, and asked for with the others, if it can be at once. */
-static void claim_held(
-	struct cache *c, struct fetch *x, struct frame *f, const struct page_ref *ref)
+/* The frame has the page to be read alone: latched, and asked for with the others, if it can be at
+ * once. `fresh`: the page was just allocated, and the frame may have an image of earlier use. */
+static void claim_held(struct cache *c, struct fetch *x, struct frame *f,
+	const struct page_ref *ref, bool fresh)
 {
 	const unsigned not_now = FRAME_LOADING | FRAME_WRITING | FRAME_HOLLOW |
 				 FRAME_LEAVING | FRAME_OWED | FRAME_ASKING;
@@ -59,19 +60,20 @@ static void claim_held(
 		return;
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) != ref->pid ||
 		frame_flags(f) & not_now || frame_right(f) != PAGE_SHARED ||
-		(ref->incarnation && f->incarnation != ref->incarnation)) {
+		(ref->incarnation && f->incarnation != ref->incarnation &&
+			!(fresh && f->incarnation < ref->incarnation))) {
 		latch_release_exclusive(c, f, false);
 		return;
 	}
 	x->frame[x->count] = f;
 	x->ref[x->count] = *ref;
-	frame_request(c, f, ref, PAGE_EXCLUSIVE, false, &x->request[x->count]);
+	frame_request(c, f, ref, PAGE_EXCLUSIVE, fresh, &x->request[x->count]);
 	x->count++;
 }
 
 /* Puts empty frames into the table for as many of the missing pages as there are frames.
  */
-static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *refs,
+static unsigned claim_frames(struct cache *c, struct fetch *x, const struct page_ref *refs,
 	unsigned count, unsigned flags, int *error)
 {
 	struct supply supply;
@@ -87,7 +89,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 		f = table_find(c, refs[i].pid);
 		if (f) {
 			if (flags & FETCH_HELD && !c->options.read_only)
-				claim_held(c, x, f, &refs[i]);
+				claim_held(c, x, f, &refs[i], flags & FETCH_FRESH);
 			continue;
 		}
 		f = supply_frame(c, &supply, count - i, x->count == 0, error);
@@ -109,7 +111,7 @@ static unsigned claim(struct cache *c, struct fetch *x, const struct page_ref *r
 }
 
 /* Grants, then images: results in read[].result, modes in the frames. */
-static void ask(struct cache *c, struct fetch *x, unsigned flags)
+static void fetch_grants(struct cache *c, struct fetch *x, unsigned flags)
 {
 	bool exclusive = !c->options.read_only &&
 			 (flags & (FETCH_EXCLUSIVE | FETCH_NO_IMAGE | FETCH_FRESH));
@@ -135,12 +137,14 @@ static void ask(struct cache *c, struct fetch *x, unsigned flags)
 	c->coherence->ops->acquire(c->coherence, x->request, x->count);
 }
 
-/* What is known of a granted page without the store. True: it must be read from there. */
+/* Prepares the read of a granted page, or its result if the store is not needed. Returns true if
+ * the page must be read from the store. */
 static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned flags)
 {
 	struct coherence_request *q = &x->request[i];
 	struct store_read *r = &x->read[i];
-	/* who may only read it cannot allocate it anew, and others have what it is now */
+	/* a requester that may only read it cannot allocate it anew; other nodes have its present
+	 * image */
 	bool enough = q->granted >= q->wanted;
 
 	*r = (struct store_read){.pid = PID_NONE, .result = q->result};
@@ -169,8 +173,8 @@ static bool read_prepare(struct cache *c, struct fetch *x, unsigned i, unsigned 
 	return true;
 }
 
-/* Images of what was granted: results in read[].result. */
-static void fill(struct cache *c, struct fetch *x, unsigned flags)
+/* Fetches the images of granted pages. The results are in read[].result. */
+static void fetch_images(struct cache *c, struct fetch *x, unsigned flags)
 {
 	unsigned reads = 0;
 
@@ -189,16 +193,16 @@ static void frame_arrived(struct cache *c, struct frame *f)
 {
 	frame_set(f, FRAME_ARRIVED);
 	if (f->held == PAGE_EXCLUSIVE)
-		stay_begin(c, f);
+		min_hold_begin(c, f);
 }
 
 /* The frame becomes usable, or leaves the table again. Keeps the latch if `keep`. */
-static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsigned i,
+static int settle_frame(struct cache *c, struct frame *f, const struct fetch *x, unsigned i,
 	unsigned flags, bool keep)
 {
 	const struct coherence_request *q = &x->request[i];
 	const struct store_read *r = &x->read[i];
-	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
+	uint32_t now = epoch_now(c);
 
 	if (q->result) { /* -EAGAIN: it was here, and is another's already */
 		frame_free(c, f);
@@ -217,10 +221,9 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	frame_set_mode(f, q->granted);
 	if (q->granted == PAGE_EXCLUSIVE)
 		flusher_note(c, f);
-	/* the epoch of a scan's page lies back, so that it goes first (LeanStore §IV-I,
-	 * hinting) */
-	atomic_store_explicit(
-		&f->epoch, flags & FETCH_SCAN ? now - 2 : now, memory_order_relaxed);
+	if (flags & FETCH_SCAN)
+		now = (now - SCAN_AGE) | EPOCH_SCAN;
+	atomic_store_explicit(&f->epoch, now, memory_order_relaxed);
 	atomic_store_explicit(&f->flags,
 		(uint16_t)(FRAME_NEED_FULL |
 			   (r->result == STORE_ZEROS ? 0 : FRAME_PERSISTED) |
@@ -236,36 +239,37 @@ static int settle(struct cache *c, struct frame *f, const struct fetch *x, unsig
 	return 0;
 }
 
-/* What was here before is unlatched, and has what was granted. -EAGAIN: look again. */
+/* A frame that was here before is unlatched, and gets the right that was granted. Returns -EAGAIN
+ * if the caller must look again. */
 static int settle_held(
 	struct cache *c, struct frame *f, const struct fetch *x, unsigned i)
 {
 	const struct coherence_request *q = &x->request[i];
-	int e = frame_answered(c, f, &x->ref[i], q);
+	int rc = frame_answered(c, f, &x->ref[i], q);
 
-	if (e == 0)
+	if (rc == 0)
 		latch_release_exclusive(c, f,
 			f->incarnation != q->held_incarnation ||
 				f->version != q->held_version);
-	return e == -EAGAIN || e == -EHOSTUNREACH ? 0 : e;
+	return rc == -EAGAIN || rc == -EHOSTUNREACH ? 0 : rc;
 }
 
 int unreached_wait(struct cache *c, uint64_t nodes)
 {
 	uint32_t before =
-		atomic_fetch_add_explicit(&c->unreached, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&c->fetch.unreached, 1, memory_order_relaxed);
 	uint64_t now = rt_now_ns();
 	uint64_t until = now + UNREACHED_NS * (1 + before / UNREACHED_AT_ONCE);
-	int e = rt_task_unwanted() ? -EINTR : 0;
+	int rc = rt_task_unwanted() ? -EINTR : 0;
 
 	rt_task_awaits(nodes);
-	while (!e && now < until) {
+	while (!rc && now < until) {
 		rt_sleep_ns(MIN(until, rt_task_asks_ns()) - now);
-		e = rt_task_unwanted() ? -EINTR : 0;
+		rc = rt_task_unwanted() ? -EINTR : 0;
 		now = rt_now_ns();
 	}
-	atomic_fetch_sub_explicit(&c->unreached, 1, memory_order_relaxed);
-	return e;
+	atomic_fetch_sub_explicit(&c->fetch.unreached, 1, memory_order_relaxed);
+	return rc;
 }
 
 static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *refs,
@@ -274,13 +278,13 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 	int error = 0;
 
 	while (count && !error) {
-		unsigned done = claim(c, x, refs, count, flags, &error), missing = 0;
+		unsigned done = claim_frames(c, x, refs, count, flags, &error), missing = 0;
 		bool unreached = false;
 		uint64_t away = 0;
 
 		if (x->count) {
-			ask(c, x, flags);
-			fill(c, x, flags);
+			fetch_grants(c, x, flags);
+			fetch_images(c, x, flags);
 			COUNT(c, fetch_requests, 1);
 		}
 		for (unsigned i = 0; i < x->count; i++) {
@@ -288,14 +292,14 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 			bool held = q->held != PAGE_INVALID;
 			/* less may be granted than was wanted: then it is looked at again */
 			bool kept = keep && !q->result && q->granted >= q->wanted;
-			int e = held ? settle_held(c, x->frame[i], x, i)
-				     : settle(c, x->frame[i], x, i, flags, kept);
+			int rc = held ? settle_held(c, x->frame[i], x, i)
+				     : settle_frame(c, x->frame[i], x, i, flags, kept);
 
 			missing += !held;
 
-			if (e && !error)
-				error = e;
-			if (!e && kept)
+			if (rc && !error)
+				error = rc;
+			if (!rc && kept)
 				*keep = x->frame[i];
 			if (x->request[i].result == -EHOSTUNREACH) {
 				unreached = true;
@@ -304,6 +308,9 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 		}
 		if (missing)
 			COUNT(c, misses, missing);
+		if (flags & FETCH_SCAN) /* once a fetch: the line of `epoch` is read at each use */
+			atomic_fetch_add_explicit(
+				&c->provider.scan_loads, missing, memory_order_relaxed);
 		if (unreached && !error && (flags & FETCH_REACHED))
 			error = -EHOSTUNREACH;
 		else if (unreached && unreached_wait(c, away) && !error)
@@ -335,7 +342,7 @@ static int fetch_large(
 		      sizeof(struct coherence_request) + sizeof(struct store_read);
 	char *memory = rt_alloc(count * each);
 	struct fetch x;
-	int e;
+	int rc;
 
 	if (!memory)
 		return -ENOMEM;
@@ -344,9 +351,9 @@ static int fetch_large(
 	x.read = (struct store_read *)(x.request + count);
 	x.ref = (struct page_ref *)(x.read + count);
 	x.frame = (struct frame **)(x.ref + count);
-	e = fetch_run(c, &x, refs, count, flags, NULL);
+	rc = fetch_run(c, &x, refs, count, flags, NULL);
 	rt_free(memory);
-	return e;
+	return rc;
 }
 
 int fetch_pages(struct cache *c, const struct page_ref *refs, unsigned count,
@@ -380,22 +387,22 @@ int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 			frame_mark_dirty(c, f, 0);
 		return 0;
 	}
-	/* the copy that was there is another's now: given up, with what the log had of it */
+	/* the copy that was there is another node's now: given up, with its part of the log */
 	frame_renew(c, f, wanted.incarnation);
-	frame_set(f, FRAME_LOADING); /* as one that was blank, till settle() */
+	frame_set(f, FRAME_LOADING); /* as one that was blank, until settle_frame() */
 	q.held = PAGE_INVALID;
-	fill(c, &x, 0);
-	return settle(c, f, &x, 0, q.hollow ? FETCH_NO_IMAGE : 0, true);
+	fetch_images(c, &x, 0);
+	return settle_frame(c, f, &x, 0, q.hollow ? FETCH_NO_IMAGE : 0, true);
 }
 
 static int fetch_and_await(
 	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
-	int e;
+	int rc;
 
-	WEFT_ASSERT(count <= c->batch_max);
-	e = fetch_pages(c, refs, count, flags, NULL);
-	for (unsigned i = 0; i < count && !e; i++) {
+	WEFT_ASSERT(count <= c->frames.batch_max);
+	rc = fetch_pages(c, refs, count, flags, NULL);
+	for (unsigned i = 0; i < count && !rc; i++) {
 		struct frame *f = table_find(c, refs[i].pid);
 
 		/* another task's request: a caller that came back now would only spin */
@@ -405,9 +412,9 @@ static int fetch_and_await(
 			latch_shared_wanted(c, f, refs[i].pid))
 			latch_release_shared(c, f);
 		else if (rt_task_unwanted())
-			e = -EINTR;
+			rc = -EINTR;
 	}
-	return e;
+	return rc;
 }
 
 int cache_fetch(struct cache *c, const struct page_ref *refs, unsigned count)
@@ -420,8 +427,8 @@ int cache_fetch_near(struct cache *c, const struct page_ref *refs, unsigned coun
 	return fetch_and_await(c, refs, count, FETCH_REACHED);
 }
 
-/* False: the copy that is here is only shared, or of an earlier incarnation. As far as can be
- * seen without waiting. */
+/* Returns false if the copy that is here is only shared, or of an earlier incarnation. It looks
+ * without waiting, so the answer may be wrong. */
 static bool is_owned(struct cache *c, const struct page_ref *ref)
 {
 	struct frame *f = table_find(c, ref->pid);
@@ -447,16 +454,35 @@ bool cache_asks_to_own(struct cache *c, const struct page_ref *ref)
 	       c->coherence->ops->has_others(c->coherence, ref->pid);
 }
 
+void cache_claim(
+	struct cache *c, page_id pid, uint64_t incarnation, unsigned count, bool fresh)
+{
+	unsigned max = MIN(c->frames.batch_max, FETCH_MAX), wanted = 0;
+	struct page_ref refs[FETCH_MAX];
+
+	if (!c->coherence->ops->has_others)
+		return;
+	for (unsigned i = 0; i < count && wanted < max; i++) {
+		refs[wanted] = (struct page_ref){pid + i, incarnation};
+		wanted += cache_asks_to_own(c, &refs[wanted]);
+	}
+	if (wanted > 1)
+		(void)fetch_pages(c, refs, wanted,
+			FETCH_EXCLUSIVE | FETCH_HELD | FETCH_REACHED |
+				(fresh ? FETCH_FRESH | FETCH_NO_IMAGE : 0),
+			NULL);
+}
+
 static int fetch_exclusive(
 	struct cache *c, const struct page_ref *refs, unsigned count, unsigned flags)
 {
-	int e = fetch_and_await(
+	int rc = fetch_and_await(
 		c, refs, count, flags | FETCH_EXCLUSIVE | (count > 1 ? FETCH_HELD : 0));
 
-	for (unsigned i = 0; i < count && !e; i++)
+	for (unsigned i = 0; i < count && !rc; i++)
 		if (!is_owned(c, &refs[i]))
-			e = frame_own(c, refs[i].pid, refs[i].incarnation, flags);
-	return e;
+			rc = frame_own(c, refs[i].pid, refs[i].incarnation, flags);
+	return rc;
 }
 
 int cache_fetch_exclusive(struct cache *c, const struct page_ref *refs, unsigned count)
@@ -532,12 +558,12 @@ void prefetch_main(void *arg)
 	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
 	uint32_t word;
 
-	while (slot && rt_goes_on(&c->stopping, &c->prefetch.word, &word)) {
-		if (!queue_take(&c->prefetch, slot)) {
-			rt_wait(&c->prefetch.word, word, RT_FOREVER);
+	while (slot && rt_goes_on(&c->stopping, &c->fetch.queue.word, &word)) {
+		if (!queue_take(&c->fetch.queue, slot)) {
+			rt_wait(&c->fetch.queue.word, word, RT_FOREVER);
 			continue;
 		}
-		/* an error will be met again, and reported, by whoever needs the page */
+		/* the task that needs the page will meet an error again, and report it */
 		fetch_pages(c, slot->ref, slot->count,
 			FETCH_AHEAD | (slot->scan ? FETCH_SCAN | FETCH_READ : 0), NULL);
 		COUNT(c, prefetches, slot->count);
@@ -553,12 +579,12 @@ void cache_prefetch(
 
 	if (!c->started)
 		return;
-	for (unsigned i = 0; i < count && n < c->batch_max; i++) {
+	for (unsigned i = 0; i < count && n < c->frames.batch_max; i++) {
 		if (i + TABLE_AHEAD < count)
 			table_expect(c, refs[i + TABLE_AHEAD].pid);
 		if (!table_find(c, refs[i].pid))
 			missing[n++] = refs[i];
 	}
 	if (n)
-		queue_put(&c->prefetch, missing, n, scan);
+		queue_put(&c->fetch.queue, missing, n, scan);
 }

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flusher: writes back what has been dirty for long, and gives the exclusive right of pages
- * of other homes back that have been clean for long; for those that all nodes need, much
- * sooner (docs/many-nodes.md, "Pages at rest").
+ * The flusher. It writes back pages that have been dirty for long. It gives back the exclusive
+ * right to pages of other homes that have been clean for long. If all nodes need a page, it does so
+ * much sooner (docs/nodes/driver.md, "Idle downgrade").
  */
 #include "engine/cache/cache_internal.h"
 
 #define DOWNGRADES 64            /* asked of their homes at once */
-#define SOON_NS    1000000000ull /* between looks at pages that are to rest soon */
-#define SOON_LOOKS 8u            /* at each of them */
+#define SOON_NS    1000000000ull /* between checks of pages to be downgraded soon */
+#define SOON_LOOKS 8u            /* checks of each of them */
 
 void flusher_wake(struct cache *c)
 {
-	atomic_fetch_add_explicit(&c->flusher_word, 1, memory_order_release);
-	rt_wake(&c->flusher_word, 1);
+	atomic_fetch_add_explicit(&c->flusher.word, 1, memory_order_release);
+	rt_wake(&c->flusher.word, 1);
 }
 
 /* ---- what has been as it is for long --------------------------------------------- */
 
-/* What this node has alone of another home. */
-static bool may_rest(struct cache *c, const struct frame *f, page_id pid)
+/* Returns true if this node has a page of another home exclusively. */
+static bool may_be_idle(struct cache *c, const struct frame *f, page_id pid)
 {
 	return pid != PID_NONE && mode_allows(f, PAGE_EXCLUSIVE) &&
 	       !coherence_home_here(c->coherence, pid);
 }
 
 /* And that is as it is persisted. */
-static bool rests(struct cache *c, struct frame *f, uint32_t flags)
+static bool is_idle(struct cache *c, struct frame *f, uint32_t flags)
 {
 	const uint32_t busy = FRAME_DIRTY | FRAME_LOADING | FRAME_UNPUBLISHED |
 			      FRAME_WRITING | FRAME_HOLLOW | FRAME_LEAVING | FRAME_OWED |
@@ -42,53 +42,53 @@ void flusher_note(struct cache *c, const struct frame *f)
 			atomic_load_explicit(&f->pid, memory_order_relaxed)))
 		return;
 	/* the frame says so by now: either the tick sees it, or this sees the tick */
-	if (!atomic_exchange(&c->rests, true))
+	if (!atomic_exchange(&c->flusher.idle_pages, true))
 		flusher_wake(c);
 }
 
-/* Writes what was dirty at the last tick, marks what is dirty now. */
+/* Writes the pages that were dirty at the last tick, and marks those that are dirty now. */
 static void tick_dirty(struct cache *c)
 {
 	unsigned n = 0;
 
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
+	for (uint32_t i = 0; i < c->frames.count; i++) {
+		struct frame *f = &c->frames.frame[i];
 		uint32_t flags = frame_flags(f);
 
 		if (!(flags & FRAME_DIRTY) || (flags & FRAME_UNPUBLISHED))
 			continue;
 		if (flags & FRAME_AGED)
-			c->flusher_refs[n++] =
+			c->flusher.refs[n++] =
 				(struct page_ref){.pid = atomic_load_explicit(
 							  &f->pid, memory_order_relaxed)};
 		else
 			frame_set(f, FRAME_AGED);
-		if (n == c->wb_pages) {
-			writeback_pages(c, c->flusher_refs, n, false, NULL);
+		if (n == c->writeback.pages) {
+			writeback_pages(c, c->flusher.refs, n, false, NULL);
 			n = 0;
 		}
 	}
 	if (n)
-		writeback_pages(c, c->flusher_refs, n, false, NULL);
+		writeback_pages(c, c->flusher.refs, n, false, NULL);
 }
 
-/* Downgrades what was at rest at the last tick, marks what is now. */
-static void tick_rests(struct cache *c)
+/* Downgrades pages that were idle at the last tick too, and marks those that are idle now. */
+static void tick_idle(struct cache *c)
 {
 	page_id pids[DOWNGRADES];
 	unsigned n = 0;
 	bool some = false;
 
-	atomic_exchange(&c->rests, false);
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
+	atomic_exchange(&c->flusher.idle_pages, false);
+	for (uint32_t i = 0; i < c->frames.count; i++) {
+		struct frame *f = &c->frames.frame[i];
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 		uint32_t flags = frame_flags(f);
 
-		if (!may_rest(c, f, pid))
+		if (!may_be_idle(c, f, pid))
 			continue;
 		some = true;
-		if (!rests(c, f, flags))
+		if (!is_idle(c, f, flags))
 			continue;
 		if (flags & FRAME_AGED) {
 			frame_clear(f, FRAME_AGED);
@@ -104,23 +104,24 @@ static void tick_rests(struct cache *c)
 	if (n)
 		c->coherence->ops->downgrade(c->coherence, pids, n);
 	if (some)
-		atomic_store_explicit(&c->rests, true, memory_order_relaxed);
+		atomic_store_explicit(&c->flusher.idle_pages, true, memory_order_relaxed);
 }
 
-/* ---- what is to rest soon --------------------------------------------------------- */
+/* ---- pages to be downgraded soon --------------------------------------------------------- */
 
-/* True: there was nothing before, so the flusher may not look. */
+/* Returns true if the list was empty: the flusher has to be woken. */
 static bool soon_add(struct cache *c, const struct soon_page *s, unsigned max)
 {
 	bool there = false, first;
 
-	rt_mutex_lock(&c->soon_lock);
-	first = !c->soon_count;
-	for (unsigned i = 0; i < c->soon_count; i++)
-		there |= c->soon[i].pid == s->pid;
-	if (!there && c->soon_count < max) /* else it rests as all do */
-		c->soon[c->soon_count++] = *s;
-	rt_mutex_unlock(&c->soon_lock);
+	rt_mutex_lock(&c->flusher.soon_lock);
+	first = !c->flusher.soon_count;
+	for (unsigned i = 0; i < c->flusher.soon_count; i++)
+		there |= c->flusher.soon[i].pid == s->pid;
+	if (!there && c->flusher.soon_count <
+			      max) /* else it is downgraded like any other page */
+		c->flusher.soon[c->flusher.soon_count++] = *s;
+	rt_mutex_unlock(&c->flusher.soon_lock);
 	return first;
 }
 
@@ -128,11 +129,11 @@ static unsigned soon_take(struct cache *c, struct soon_page list[SOON_MAX])
 {
 	unsigned n;
 
-	rt_mutex_lock(&c->soon_lock);
-	n = c->soon_count;
-	memcpy(list, c->soon, n * sizeof(*list));
-	c->soon_count = 0;
-	rt_mutex_unlock(&c->soon_lock);
+	rt_mutex_lock(&c->flusher.soon_lock);
+	n = c->flusher.soon_count;
+	memcpy(list, c->flusher.soon, n * sizeof(*list));
+	c->flusher.soon_count = 0;
+	rt_mutex_unlock(&c->flusher.soon_lock);
 	return n;
 }
 
@@ -140,13 +141,13 @@ static bool soon_any(struct cache *c)
 {
 	bool any;
 
-	rt_mutex_lock(&c->soon_lock);
-	any = c->soon_count > 0;
-	rt_mutex_unlock(&c->soon_lock);
+	rt_mutex_lock(&c->flusher.soon_lock);
+	any = c->flusher.soon_count > 0;
+	rt_mutex_unlock(&c->flusher.soon_lock);
 	return any;
 }
 
-static void rest_soon(struct cache *c, page_id pid, unsigned max)
+static void downgrade_soon(struct cache *c, page_id pid, unsigned max)
 {
 	struct soon_page s = {.pid = pid};
 	const struct frame *f;
@@ -160,26 +161,26 @@ static void rest_soon(struct cache *c, page_id pid, unsigned max)
 		flusher_wake(c);
 }
 
-void cache_rest_soon(struct cache *c, page_id pid)
+void cache_downgrade_soon(struct cache *c, page_id pid)
 {
-	rest_soon(c, pid, SOON_MAX);
+	downgrade_soon(c, pid, SOON_MAX);
 }
 
-void cache_rest_soon_spare(struct cache *c, page_id pid)
+void cache_downgrade_soon_spare(struct cache *c, page_id pid)
 {
-	rest_soon(c, pid, SOON_MAX / 2);
+	downgrade_soon(c, pid, SOON_MAX / 2);
 }
 
-enum soon { SOON_OVER, SOON_LATER, SOON_WRITE, SOON_RESTS };
+enum soon { SOON_OVER, SOON_LATER, SOON_WRITE, SOON_DOWNGRADE };
 
-/* What is to be done with it now; notes which image was seen. */
-static enum soon soon_look(struct cache *c, struct soon_page *s)
+/* Returns the next step for the page, and notes which image it has. */
+static enum soon soon_check(struct cache *c, struct soon_page *s)
 {
 	struct frame *f = table_find(c, s->pid);
 	enum soon what = SOON_LATER;
 	uint32_t flags;
 
-	if (!f || !may_rest(c, f, s->pid))
+	if (!f || !may_be_idle(c, f, s->pid))
 		return SOON_OVER;
 	if (!latch_try_shared(f))
 		return SOON_LATER;
@@ -188,9 +189,9 @@ static enum soon soon_look(struct cache *c, struct soon_page *s)
 		what = SOON_OVER;
 	else if (flags & FRAME_DIRTY)
 		what = SOON_WRITE;
-	else if (rests(c, f, flags) && s->incarnation == f->incarnation &&
+	else if (is_idle(c, f, flags) && s->incarnation == f->incarnation &&
 		 s->version == f->version)
-		what = SOON_RESTS;
+		what = SOON_DOWNGRADE;
 	s->incarnation = f->incarnation;
 	s->version = f->version;
 	latch_release_shared(c, f);
@@ -198,28 +199,28 @@ static enum soon soon_look(struct cache *c, struct soon_page *s)
 }
 
 /*
- * What is dirty is written back; what was seen before as it is now, and is persisted, rests: at once,
- * since that takes no time in which it could change. All is looked at again.
+ * Writes back dirty pages. Downgrades persisted pages that have not changed since the last check,
+ * at once: there is no time in which they could change. All are checked again.
  */
 static void tick_soon(struct cache *c)
 {
 	struct soon_page list[SOON_MAX];
 	struct page_ref dirty[SOON_MAX];
-	page_id resting[SOON_MAX];
-	unsigned n = soon_take(c, list), writes = 0, rest = 0;
+	page_id idle[SOON_MAX];
+	unsigned n = soon_take(c, list), writes = 0, idles = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		enum soon what = soon_look(c, &list[i]);
+		enum soon what = soon_check(c, &list[i]);
 
 		if (what == SOON_WRITE)
 			dirty[writes++] = (struct page_ref){.pid = list[i].pid};
-		if (what == SOON_RESTS)
-			resting[rest++] = list[i].pid;
+		if (what == SOON_DOWNGRADE)
+			idle[idles++] = list[i].pid;
 		if (what != SOON_OVER && ++list[i].looks < SOON_LOOKS)
 			(void)soon_add(c, &list[i], SOON_MAX); /* the flusher is here */
 	}
-	if (rest)
-		c->coherence->ops->downgrade(c->coherence, resting, rest);
+	if (idles)
+		c->coherence->ops->downgrade(c->coherence, idle, idles);
 	if (writes)
 		writeback_pages(c, dirty, writes, false, NULL);
 }
@@ -228,12 +229,12 @@ static void tick_soon(struct cache *c)
 
 static bool has_work(struct cache *c)
 {
-	return atomic_load_explicit(&c->dirty, memory_order_relaxed) ||
-	       atomic_load_explicit(&c->rests, memory_order_relaxed);
+	return atomic_load_explicit(&c->writeback.dirty, memory_order_relaxed) ||
+	       atomic_load_explicit(&c->flusher.idle_pages, memory_order_relaxed);
 }
 
-/* When to look next, counted from when there is something to look at: more of it does not
- * put that off, or bring it nearer. */
+/* The time of the next look, counted from the first page to look at. More pages do not put that
+ * off, or bring it nearer. */
 static void next_set(uint64_t *next_ns, bool any, uint64_t after_ns)
 {
 	if (*next_ns == RT_FOREVER && any)
@@ -255,17 +256,18 @@ void flusher_main(void *arg)
 	uint64_t tick = RT_FOREVER, soon = RT_FOREVER;
 	uint32_t word;
 
-	while (rt_goes_on(&c->stopping, &c->flusher_word, &word)) {
+	while (rt_goes_on(&c->stopping, &c->flusher.word, &word)) {
 		next_set(&tick, has_work(c), tick_ns);
 		next_set(&soon, soon_any(c), MIN(tick_ns, SOON_NS));
 		if (next_is_due(&soon)) {
 			tick_soon(c);
 		} else if (next_is_due(&tick)) {
 			tick_dirty(c);
-			if (atomic_load_explicit(&c->rests, memory_order_relaxed))
-				tick_rests(c);
+			if (atomic_load_explicit(
+				    &c->flusher.idle_pages, memory_order_relaxed))
+				tick_idle(c);
 		} else {
-			rt_wait(&c->flusher_word, word, MIN(tick, soon));
+			rt_wait(&c->flusher.word, word, MIN(tick, soon));
 		}
 	}
 }

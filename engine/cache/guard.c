@@ -2,9 +2,9 @@
 /*
  * Guards: the only way to a page (ScaleStore §5).
  *
- * The hot path is a lookup in the translation table (or a hint), one latch operation and
- * three comparisons: the frame's PID, its mode and its incarnation. Everything else (a
- * miss, a page of another incarnation, too weak a mode) leaves it.
+ * The hot path is a lookup in the translation table (or a hint), one latch operation and three
+ * comparisons. These are the frame's PID, its mode and its incarnation. A miss, a page of another
+ * incarnation, or too weak a mode leaves the hot path.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -26,13 +26,13 @@ void frame_used_slow(struct cache *c, struct frame *f)
 
 #define WRITING_NS 20000ull /* a write-back under way is looked at so often */
 
-/* Unlatches a frame that is not to be used. */
-static void frame_leave(struct cache *c, struct frame *f)
+/* Unlatches a frame that is not to be used. `changed`: reads of it do not stand. */
+static void frame_leave(struct cache *c, struct frame *f, bool changed)
 {
 	if (frame_flags(f) & FRAME_HOLLOW)
 		frame_drop(c, f);
 	else
-		latch_release_exclusive(c, f, true);
+		latch_release_exclusive(c, f, changed);
 }
 
 void frame_request(struct cache *c, struct frame *f, const struct page_ref *ref,
@@ -48,7 +48,7 @@ void frame_request(struct cache *c, struct frame *f, const struct page_ref *ref,
 		.held_incarnation = f->incarnation,
 		.held_version = f->version,
 		.held_flush_to = atomic_load_explicit(
-			&c->ship_lsn[f - c->frames], memory_order_relaxed),
+			&c->revoke.ship_lsn[f - c->frames.frame], memory_order_relaxed),
 		.alone = wanted == PAGE_SHARED && !c->options.read_only,
 		.hollow = blind,
 		.frame = cache_frame_index(c, f),
@@ -65,54 +65,55 @@ int frame_answered(struct cache *c, struct frame *f, const struct page_ref *ref,
 	if (!r->result)
 		return fetch_granted(c, f, ref, r);
 	if (r->lost) {
-		/* dirty only if its home has persisted it while this waited, and
-		 * could not say so to a frame that was latched (give_persisted);
-		 * what is owed of it is a copy */
+		/* Dirty only if its home has persisted it while this task waited. The home could
+		 * not say so to a latched frame (give_persisted). The owed image is a copy. */
 		frame_mark_clean(c, f);
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 		frame_free(c, f);
 	} else {
-		frame_leave(c, f);
+		/* reads of it stand: a transaction that they restart would not meet the error */
+		frame_leave(c, f,
+			f->incarnation != r->held_incarnation || f->version != r->held_version);
 	}
 	return r->result;
 }
 
-/* Asks for what the frame lacks: a stronger mode, or the image of a hollow one. */
+/* Asks for the stronger mode that the frame lacks, or for the image of a hollow one. */
 static int frame_strengthen(struct cache *c, struct frame *f, const struct page_ref *ref,
 	enum page_mode wanted, bool blind, unsigned flags)
 {
 	struct coherence_request r;
-	int e;
+	int rc;
 
 	if (frame_flags(f) & FRAME_HOLLOW && blind && f->held >= wanted) {
 		/* it has all that is wanted */
 		frame_set_mode(f, (enum page_mode)f->held);
 		return 0;
 	}
-	if (frame_flags(f) & FRAME_WRITING) { /* whoever writes it latches it again */
-		frame_leave(c, f);
+	if (frame_flags(f) & FRAME_WRITING) { /* its writer latches it again */
+		frame_leave(c, f, true);
 		rt_sleep_ns(WRITING_NS);
 		return -EAGAIN;
 	}
 	frame_request(c, f, ref, wanted, blind, &r);
 	c->coherence->ops->acquire(c->coherence, &r, 1);
-	e = frame_answered(c, f, ref, &r);
-	if (e == -EHOSTUNREACH && !(flags & FETCH_REACHED))
+	rc = frame_answered(c, f, ref, &r);
+	if (rc == -EHOSTUNREACH && !(flags & FETCH_REACHED))
 		return unreached_wait(c, r.away) ? -EINTR : -EAGAIN;
 	rt_task_awaits(0);
-	if (!e && r.granted < wanted) { /* it came back to this node by a rebuild */
-		frame_leave(c, f);
+	if (!rc && r.granted < wanted) { /* it came back to this node by a rebuild */
+		frame_leave(c, f, true);
 		return -EAGAIN;
 	}
-	return e;
+	return rc;
 }
 
 /*
- * The frame bears the PID but is not as wanted: too weak a mode, no content, an older
- * incarnation, or about to leave. Latched exclusively, and so when the result is 0. Else
- * it is not: -EAGAIN, look for the page again; or an error. The image of an older
- * incarnation is nobody's: the page was freed and allocated again, its new image is zeros
- * until written (invariant 8).
+ * Adapts a frame that has the PID, but too weak a mode, no content, or an older incarnation, or
+ * that is about to leave. It is latched exclusively, and stays so if the result is 0. Otherwise it
+ * is unlatched: -EAGAIN, look for the page again; or an error. The image of an older incarnation is
+ * void. The page was freed and allocated again, and its new image is zeros until it is written
+ * (invariant 8).
  */
 static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 	enum page_mode wanted, bool blind, unsigned flags)
@@ -122,24 +123,24 @@ static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 		.incarnation = incarnation,
 	};
 	bool newer = incarnation && f->incarnation < incarnation;
-	int e;
+	int rc;
 
 	if (frame_flags(f) & FRAME_LEAVING) {
 		leaving_wait(c, f);
 		return rt_task_unwanted() ? -EINTR : -EAGAIN;
 	}
 	if (incarnation && f->incarnation > incarnation) {
-		frame_leave(c, f);
+		frame_leave(c, f, true);
 		return -ESTALE;
 	}
-	if (newer) /* the home must know: what others have of it is void */
+	if (newer) /* the home must know: the images of other nodes are void */
 		wanted = PAGE_EXCLUSIVE;
 	if (newer || !mode_allows(f, wanted)) {
-		e = frame_strengthen(c, f, &ref, wanted, blind, flags);
-		if (e)
-			return e;
+		rc = frame_strengthen(c, f, &ref, wanted, blind, flags);
+		if (rc)
+			return rc;
 		if (incarnation && f->incarnation > incarnation) {
-			frame_leave(c, f);
+			frame_leave(c, f, true);
 			return -ESTALE;
 		}
 	}
@@ -148,13 +149,28 @@ static int frame_adapt(struct cache *c, struct frame *f, uint64_t incarnation,
 	return 0;
 }
 
-static inline void guard_set(
+static inline void guard_fill_in(
 	struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
 {
 	g->frame = f;
 	g->image = frame_image(c, f);
 	g->kind = kind;
+}
+
+static inline void guard_set(
+	struct cache *c, struct guard *g, struct frame *f, enum guard_kind kind)
+{
+	guard_fill_in(c, g, f, kind);
 	frame_touch(c, f);
+}
+
+/* `scan`: the use by a sequential reader, which leaves a page of its scan as cold as it was. */
+static inline void guard_set_shared(
+	struct cache *c, struct guard *g, struct frame *f, bool scan)
+{
+	guard_fill_in(c, g, f, GUARD_SHARED);
+	if (!scan || !frame_scanned(f))
+		frame_touch(c, f);
 }
 
 /* The frame of the page, fetched if need be; it may be gone again when used. */
@@ -164,10 +180,10 @@ static int find_or_fetch(struct cache *c, page_id pid, uint64_t incarnation,
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
 
 	while (!(*out = table_find(c, pid))) {
-		int e = fetch_pages(c, &ref, 1, flags, NULL);
+		int rc = fetch_pages(c, &ref, 1, flags, NULL);
 
-		if (e)
-			return e;
+		if (rc)
+			return rc;
 	}
 	return 0;
 }
@@ -175,13 +191,13 @@ static int find_or_fetch(struct cache *c, page_id pid, uint64_t incarnation,
 int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
 {
 	struct frame *f;
-	int e;
+	int rc;
 
 	g->kind = GUARD_NONE;
 	for (;;) {
-		e = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
-		if (e)
-			return e;
+		rc = find_or_fetch(c, pid, incarnation, FETCH_EXCLUSIVE, &f);
+		if (rc)
+			return rc;
 		if (!latch_exclusive_wanted(c, f, pid)) {
 			if (rt_task_unwanted())
 				return -EINTR;
@@ -190,11 +206,11 @@ int guard_exclusive(struct cache *c, page_id pid, uint64_t incarnation, struct g
 		if (likely(mode_allows(f, PAGE_EXCLUSIVE) &&
 			    (!incarnation || f->incarnation == incarnation)))
 			break;
-		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false, 0);
-		if (!e)
+		rc = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false, 0);
+		if (!rc)
 			break;
-		if (e != -EAGAIN)
-			return e;
+		if (rc != -EAGAIN)
+			return rc;
 	}
 	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
 	guard_set(c, g, f, GUARD_EXCLUSIVE);
@@ -207,14 +223,14 @@ int frame_own(struct cache *c, page_id pid, uint64_t incarnation, unsigned flags
 	uint64_t was_of, was;
 	struct frame *f;
 	bool blank;
-	int e;
+	int rc;
 
 	do {
-		e = find_or_fetch(c, pid, incarnation, flags | FETCH_EXCLUSIVE, &f);
-		if (e)
-			return e;
+		rc = find_or_fetch(c, pid, incarnation, flags | FETCH_EXCLUSIVE, &f);
+		if (rc)
+			return rc;
 		if (!latch_exclusive_wanted(c, f, pid)) {
-			e = rt_task_unwanted() ? -EINTR : -EAGAIN;
+			rc = rt_task_unwanted() ? -EINTR : -EAGAIN;
 			continue;
 		}
 		was_of = f->incarnation;
@@ -222,12 +238,12 @@ int frame_own(struct cache *c, page_id pid, uint64_t incarnation, unsigned flags
 		blank = frame_flags(f) & FRAME_HOLLOW;
 		if (!mode_allows(f, PAGE_EXCLUSIVE) ||
 			(incarnation && f->incarnation != incarnation))
-			e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false, flags);
-	} while (e == -EAGAIN);
-	if (!e)
+			rc = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, false, flags);
+	} while (rc == -EAGAIN);
+	if (!rc)
 		latch_release_exclusive(
 			c, f, blank || f->incarnation != was_of || f->version != was);
-	return e;
+	return rc;
 }
 
 int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
@@ -235,16 +251,17 @@ int guard_own(struct cache *c, page_id pid, uint64_t incarnation)
 	return frame_own(c, pid, incarnation, 0);
 }
 
-int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+static int shared_wait(
+	struct cache *c, page_id pid, uint64_t incarnation, bool scan, struct guard *g)
 {
 	struct frame *f;
-	int e;
+	int rc;
 
 	g->kind = GUARD_NONE;
 	for (;;) {
-		e = find_or_fetch(c, pid, incarnation, 0, &f);
-		if (e)
-			return e;
+		rc = find_or_fetch(c, pid, incarnation, scan ? FETCH_SCAN : 0, &f);
+		if (rc)
+			return rc;
 		if (!latch_shared_wanted(c, f, pid)) {
 			if (rt_task_unwanted())
 				return -EINTR;
@@ -256,19 +273,25 @@ int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guar
 		latch_release_shared(c, f);
 		if (!latch_exclusive_wanted(c, f, pid))
 			continue;
-		e = frame_adapt(c, f, incarnation, PAGE_SHARED, false, 0);
-		if (!e)
+		rc = frame_adapt(c, f, incarnation, PAGE_SHARED, false, 0);
+		if (!rc)
 			latch_release_exclusive(c, f, true);
-		else if (e != -EAGAIN)
-			return e;
+		else if (rc != -EAGAIN)
+			return rc;
 	}
 	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
-	guard_set(c, g, f, GUARD_SHARED);
+	guard_set_shared(c, g, f, scan);
 	count_hit(c);
 	return 0;
 }
 
-int guard_try_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+int guard_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	return shared_wait(c, pid, incarnation, false, g);
+}
+
+static inline int shared_try(
+	struct cache *c, page_id pid, uint64_t incarnation, bool scan, struct guard *g)
 {
 	struct frame *f = table_find(c, pid);
 
@@ -282,9 +305,14 @@ int guard_try_shared(struct cache *c, page_id pid, uint64_t incarnation, struct 
 		return -EAGAIN;
 	}
 	g->latch = atomic_load_explicit(&f->latch, memory_order_relaxed);
-	guard_set(c, g, f, GUARD_SHARED);
+	guard_set_shared(c, g, f, scan);
 	count_hit(c);
 	return 0;
+}
+
+int guard_try_shared(struct cache *c, page_id pid, uint64_t incarnation, struct guard *g)
+{
+	return shared_try(c, pid, incarnation, false, g);
 }
 
 int guard_try_exclusive(
@@ -348,21 +376,21 @@ static __attribute__((noinline)) int optimistic_wait(
 	struct frame *f = NULL;
 
 	do {
-		int e;
+		int rc;
 
 		g->kind = GUARD_NONE;
-		e = find_or_fetch(c, pid, 0, 0, &f);
-		if (e)
-			return e;
+		rc = find_or_fetch(c, pid, 0, 0, &f);
+		if (rc)
+			return rc;
 		latch_wait_open(c, f);
 		if (rt_task_unwanted())
 			return -EINTR;
 		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive_wanted(c, f, pid)) {
-			e = frame_adapt(c, f, 0, PAGE_SHARED, false, 0);
-			if (!e)
+			rc = frame_adapt(c, f, 0, PAGE_SHARED, false, 0);
+			if (!rc)
 				latch_release_exclusive(c, f, true);
-			else if (e != -EAGAIN)
-				return e;
+			else if (rc != -EAGAIN)
+				return rc;
 		}
 	} while (!optimistic_hit(c, pid, f, g));
 	return 0;
@@ -404,7 +432,7 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation,
 {
 	struct page_ref ref = {.pid = pid, .incarnation = incarnation};
 	struct frame *f;
-	int e;
+	int rc;
 
 	WEFT_ASSERT(incarnation);
 	g->kind = GUARD_NONE;
@@ -416,19 +444,19 @@ static int guard_blind(struct cache *c, page_id pid, uint64_t incarnation,
 			continue;
 		}
 		if (!f) {
-			e = fetch_pages(c, &ref, 1,
+			rc = fetch_pages(c, &ref, 1,
 				kind == BLIND_OVERWRITE ? FETCH_NO_IMAGE : FETCH_FRESH,
 				&f);
-			if (e)
-				return e;
+			if (rc)
+				return rc;
 			if (!f)
 				continue;
 		}
-		e = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, true, 0);
-		if (!e)
+		rc = frame_adapt(c, f, incarnation, PAGE_EXCLUSIVE, true, 0);
+		if (!rc)
 			break;
-		if (e != -EAGAIN)
-			return e;
+		if (rc != -EAGAIN)
+			return rc;
 	}
 	if (kind == BLIND_FRESH) {
 		frame_reinit(c, f, incarnation);
@@ -458,6 +486,16 @@ int guard_overwrite(struct cache *c, page_id pid, uint64_t incarnation, struct g
 
 /* ---- release --------------------------------------------------------------------- */
 
+void guard_mark_checked(const struct guard *g)
+{
+	frame_set(g->frame, FRAME_CHECKED);
+}
+
+void guard_mark_data(const struct guard *g)
+{
+	frame_set(g->frame, FRAME_DATA);
+}
+
 void guard_release(struct cache *c, struct guard *g)
 {
 	if (g->kind == GUARD_SHARED) {
@@ -473,6 +511,12 @@ void guard_release(struct cache *c, struct guard *g)
 	g->kind = GUARD_NONE;
 }
 
+void guard_store(const struct guard *g, unsigned from, const void *bytes, size_t len)
+{
+	WEFT_ASSERT(g->kind == GUARD_EXCLUSIVE && from + len <= PAGE_SIZE);
+	page_store(g->image + from, bytes, len);
+}
+
 void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 {
 	struct frame *f = g->frame;
@@ -480,7 +524,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 	WEFT_ASSERT(g->kind == GUARD_EXCLUSIVE && !c->options.read_only);
 	f->version++;
 	if (!(frame_flags(f) &
-		    FRAME_DIRTY)) /* what the log has of a clean page is no longer kept */
+		    FRAME_DIRTY)) /* the log need not keep the records of a clean page any more */
 		atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_AGED | FRAME_HOLLOW);
 	frame_mark_dirty(c, f, FRAME_DATA | (unpublished ? FRAME_UNPUBLISHED : 0));
@@ -493,6 +537,7 @@ void guard_release_dirty(struct cache *c, struct guard *g, bool unpublished)
 /* ---- many at once ---------------------------------------------------------------- */
 
 #define BATCH_GIVE_UP 512 /* an eighth of a second, by the pauses below */
+#define SCAN_LOSSES   16  /* of fewer a page that is on its way may be the cause */
 #define BATCH_LOSSES  4   /* then page by page, with growing pauses */
 
 static void release_all(struct cache *c, struct guard *guards, unsigned count)
@@ -502,42 +547,47 @@ static void release_all(struct cache *c, struct guard *guards, unsigned count)
 }
 
 /* An error of the page itself, or 0 when another try may succeed. */
-static int why_not(struct cache *c, const struct page_ref *ref)
+static int why_not(struct cache *c, const struct page_ref *ref, bool scan)
 {
 	struct guard g;
-	int e = guard_shared(c, ref->pid, ref->incarnation, &g);
+	int rc = shared_wait(c, ref->pid, ref->incarnation, scan, &g);
 
 	guard_release(c, &g);
-	return e;
+	return rc;
 }
 
 int guard_shared_batch(struct cache *c, const struct page_ref *refs, unsigned count,
-	struct guard *guards)
+	bool scan, struct guard *guards)
 {
-	unsigned i;
-	int e;
+	unsigned flags = scan ? FETCH_READ | FETCH_SCAN : FETCH_READ, i;
+	int rc;
 
-	WEFT_ASSERT(count <= c->batch_max);
+	WEFT_ASSERT(count <= c->frames.batch_max);
 	for (unsigned losses = 0;; losses++) {
+		/* The pages may be evicted for each other, since all of them are cold. From here on
+		 * they are pages like all others. */
+		if (losses == SCAN_LOSSES) {
+			scan = false;
+			flags = FETCH_READ;
+		}
 		for (i = 0; i < count; i++)
-			if (guard_try_shared(
-				    c, refs[i].pid, refs[i].incarnation, &guards[i]))
+			if (shared_try(c, refs[i].pid, refs[i].incarnation, scan,
+				    &guards[i]))
 				break;
 		if (i == count)
 			return 0;
 		release_all(c, guards, i);
-		e = losses < BATCH_LOSSES ? fetch_pages(c, refs, count, FETCH_READ, NULL)
-					  : 0;
-		if (!e)
-			e = why_not(c, &refs[i]);
-		if (e)
-			return e;
-		/* nothing dirty can leave any more: what is left may not hold them all at
-		 * once */
+		rc = losses < BATCH_LOSSES ? fetch_pages(c, refs, count, flags, NULL) : 0;
+		if (!rc)
+			rc = why_not(c, &refs[i], scan);
+		if (rc)
+			return rc;
+		/* Nothing dirty can leave any more. The frames that are left may not hold them all
+		 * at once. */
 		if (losses > BATCH_GIVE_UP && log_failed(c->log))
 			return -EIO;
-		if (losses > BATCH_LOSSES) /* others keep taking what we fetched: let them
-					      finish */
+		if (losses > BATCH_LOSSES) /* other nodes keep taking the fetched pages: let them
+					    * finish */
 			rt_sleep_ns(1000 * (uint64_t)MIN(losses, 1000u));
 		else
 			rt_yield();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hybrid latches (LeanStore §IV-F, ScaleStore §3.2): the slow paths, where a task spins a
- * little and then parks. The word is in the frame; parked tasks wait on one of a few
- * sequence words, chosen by frame, so a frame needs no room for a queue. The WAITERS bit
- * tells the releasing task that somebody may be parked.
+ * Hybrid latches (LeanStore §IV-F, ScaleStore §3.2): the slow paths. A task spins a little and then
+ * parks. The word is in the frame. Parked tasks wait on one of a few sequence words, chosen by
+ * frame, so a frame needs no room for a queue. The WAITERS bit tells the releasing task that a task
+ * may be parked.
  *
- * A task waits here holding no other latch (invariant 6), but of frames that its own requests
- * are filling; the simulator looks after that (rt_may_wait).
+ * A task that waits here holds no other latch (invariant 6), except of frames that its own requests
+ * are filling. The simulator checks that (rt_may_wait).
  */
 #include "engine/cache/cache_internal.h"
 
@@ -14,7 +14,7 @@
 
 _Atomic uint32_t *latch_parking(struct cache *c, struct frame *f)
 {
-	return &c->parking[(uint32_t)(f - c->frames) % PARKING_WORDS];
+	return &c->latch.parking[(uint32_t)(f - c->frames.frame) % PARKING_WORDS];
 }
 
 void latch_wake(struct cache *c, struct frame *f)
@@ -27,7 +27,7 @@ void latch_wake(struct cache *c, struct frame *f)
 }
 
 /* Parks until the latch, which had `blocking` bits set, may have been released; or until then. */
-static void park(struct cache *c, struct frame *f, uint64_t blocking, uint64_t until_ns)
+static void latch_park(struct cache *c, struct frame *f, uint64_t blocking, uint64_t until_ns)
 {
 	_Atomic uint32_t *word = latch_parking(c, f);
 	uint32_t sequence = atomic_load_explicit(word, memory_order_acquire);
@@ -42,7 +42,8 @@ static void park(struct cache *c, struct frame *f, uint64_t blocking, uint64_t u
 	rt_wait(word, sequence, until_ns);
 }
 
-/* Whoever has it latched may be waiting for a node that is away, for as long as that lasts. */
+/* The task that has it latched may be waiting for a node that is away, for as long as that
+ * lasts. */
 static bool waits_in_vain(const struct frame *f)
 {
 	return (frame_flags(f) & (FRAME_LOADING | FRAME_ASKING)) && rt_task_unwanted();
@@ -64,7 +65,7 @@ static bool await_exclusive(struct cache *c, struct frame *f, page_id pid, bool 
 		else if (wanted && waits_in_vain(f))
 			return false;
 		else
-			park(c, f, LATCH_EXCLUSIVE | LATCH_SHARED_MASK,
+			latch_park(c, f, LATCH_EXCLUSIVE | LATCH_SHARED_MASK,
 				wanted ? rt_task_asks_ns() : RT_FOREVER);
 	}
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
@@ -88,7 +89,7 @@ static bool await_shared(struct cache *c, struct frame *f, page_id pid, bool wan
 		else if (wanted && waits_in_vain(f))
 			return false;
 		else
-			park(c, f, LATCH_EXCLUSIVE,
+			latch_park(c, f, LATCH_EXCLUSIVE,
 				wanted ? rt_task_asks_ns() : RT_FOREVER);
 	}
 	if (atomic_load_explicit(&f->pid, memory_order_relaxed) == pid)
@@ -125,7 +126,7 @@ void latch_wait_open(struct cache *c, struct frame *f)
 		if (spins < SPINS_BEFORE_PARKING) {
 			rt_spin(&spins);
 		} else {
-			park(c, f, LATCH_EXCLUSIVE, rt_task_asks_ns());
+			latch_park(c, f, LATCH_EXCLUSIVE, rt_task_asks_ns());
 			return;
 		}
 	}

@@ -2,11 +2,10 @@
 /*
  * Mini-transactions: byte ranges collected under exclusive latches become one log record.
  *
- * Keeps invariant 4: versions go up by one per record, and a page's first record after
- * its last persisted version (FRAME_NEED_FULL) carries the full image, as file data
- * always does. Keeps the tail safe: rec_lsn is set, to a lower bound, before the record
- * is appended, so that a checkpoint which does not see the record yet sees the pin
- * (checkpoint.c).
+ * Keeps invariant 4: versions go up by one per record. A page's first record after its last
+ * persisted version (FRAME_NEED_FULL) carries the full image, as file data always does. Keeps the
+ * tail safe: rec_lsn is set, to a lower bound, before the record is appended. So a checkpoint which
+ * does not see the record yet sees the pin (checkpoint.c).
  */
 #include "engine/cache/mtr.h"
 #include "engine/cache/cache_internal.h"
@@ -91,10 +90,10 @@ struct mtr_page *mtr_upgrade(struct mtr *m, struct guard *g, int *error)
 int mtr_prepare_fresh(struct cache *c, page_id pid, uint64_t incarnation)
 {
 	struct guard g;
-	int e = guard_fresh(c, pid, incarnation, &g);
+	int rc = guard_fresh(c, pid, incarnation, &g);
 
 	guard_release(c, &g);
-	return e;
+	return rc;
 }
 
 struct mtr_page *mtr_fresh(struct mtr *m, page_id pid, uint64_t incarnation, int *error)
@@ -167,9 +166,9 @@ static void add_range(struct mtr_page *p, unsigned offset, unsigned len)
 }
 
 /*
- * A move can be logged as such if redo finds the same source bytes: none of them in a
- * range collected before. By induction redo's image, before its ranges are applied, then
- * differs from this one in bytes of ranges only, and those carry the final bytes.
+ * A move can be logged as such if redo finds the same source bytes: none of them is in a range
+ * collected before. By induction redo's image, before its ranges are applied, then differs from
+ * this one in bytes of ranges only. Those carry the final bytes.
  */
 static bool add_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len)
 {
@@ -294,22 +293,22 @@ static void record_page(struct record *r, struct mtr_page *p)
 	r->bytes += h->part_bytes;
 }
 
-/* Under the exclusive latch: what the commit means for the frame. */
+/* Under the exclusive latch: brings the frame into the state that the commit gives it. */
 static void page_committed(
 	struct cache *c, struct mtr_page *p, struct log_position pos, bool alone)
 {
 	struct frame *f = p->guard.frame;
 
 	if (p->full) {
-		/* behind the append: who sees it finds the record below log_end
+		/* behind the append: a task that sees it finds the record below log_end
 		 * (advance_tail) */
 		atomic_store_explicit(&f->rec_lsn, pos.start, memory_order_release);
 		frame_clear(f, FRAME_NEED_FULL);
 	}
 	atomic_store_explicit(&f->page_lsn, pos.end, memory_order_relaxed);
 	if (!alone)
-		atomic_store_explicit(
-			&c->ship_lsn[f - c->frames], pos.end, memory_order_relaxed);
+		atomic_store_explicit(&c->revoke.ship_lsn[f - c->frames.frame], pos.end,
+			memory_order_relaxed);
 	frame_clear(f, FRAME_LOGGED | FRAME_UNPUBLISHED | FRAME_AGED);
 	if (frame_flags(f) & FRAME_DATA)
 		frame_set(f, FRAME_LOGGED);

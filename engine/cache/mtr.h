@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mini-transactions: several pages changed as one log record.
+ * Mini-transactions: several pages change in one log record.
  *
- * An mtr reserves log room first (waits, holding nothing), then latches pages exclusively
- * without ever waiting, has them changed through functions that collect the byte ranges
- * (SELCC §5.2.2's dirty boundaries), and commits: one record, versions raised, latches
- * released. Before the first change it can be aborted freely; after it, it must commit.
+ * An mtr first reserves log room, which waits, with nothing held. It then latches pages exclusively
+ * and never waits. Its functions change the pages and collect the byte ranges (SELCC §5.2.2's dirty
+ * boundaries). At the commit it appends one record, increments the versions, and releases the
+ * latches. It can be aborted before its first change. Afterwards it must commit.
  *
- *	mtr_begin -> mtr_latch / mtr_fresh ... -> mtr_write ... -> mtr_commit
+ * mtr_begin -> mtr_latch / mtr_fresh ... -> mtr_write ... -> mtr_commit
  */
 #ifndef WEFT_MTR_H
 #define WEFT_MTR_H
@@ -24,7 +24,7 @@ struct mtr_page {
 	bool changed;
 	uint8_t move_count;
 	uint16_t range_count;
-	struct disk_log_move move[MTR_MOVES_MAX]; /* in order; redone before the ranges */
+	struct disk_log_move move[MTR_MOVES_MAX];    /* in order; redone before the ranges */
 	struct disk_log_range range[MTR_RANGES_MAX]; /* sorted, disjoint */
 };
 
@@ -35,26 +35,26 @@ struct mtr {
 	struct mtr_page page[MTR_PAGES_MAX];
 };
 
-/* `pages`: at most so many will be latched (for the log room). Waits. -EROFS when the
- * volume is read-only or its log has failed. */
+/* Begins an mtr and reserves its log room. `pages`: the most pages that it will latch. Returns 0,
+ * -EROFS if the volume is read-only or its log has failed, or another negative errno. Waits. */
 int mtr_begin(struct mtr *m, struct cache *cache, unsigned pages);
 /*
- * Latches a page exclusively. Returns the mtr's page, the same one when it is held
- * already. NULL with *error: -EAGAIN (missing, latched, other incarnation: abort, wait
- * for it with guard_shared or cache_fetch, start over). Never waits.
+ * Latches a page exclusively. Returns the mtr's page; the same one if it is already latched. Never
+ * waits. Returns NULL with *error = -EAGAIN if the page is missing, latched or of another
+ * incarnation. Abort, wait for it with guard_shared or cache_fetch, and start over.
  */
 struct mtr_page *mtr_latch(struct mtr *m, page_id pid, uint64_t incarnation, int *error);
-/* Upgrades an optimistic guard into the mtr; -EAGAIN as above. The guard is consumed. */
+/* Turns an optimistic guard into a page of the mtr. The guard is released in any case. Returns NULL
+ * with -EAGAIN as mtr_latch does. Never waits. */
 struct mtr_page *mtr_upgrade(struct mtr *m, struct guard *g, int *error);
-/*
- * A just allocated page, prepared by mtr_prepare_fresh before any latch was taken: zeros,
- * logged in full. Never waits; -EAGAIN if the frame got lost meanwhile.
- */
+/* Adds a page that was just allocated: zeros, logged in full. Call mtr_prepare_fresh before any
+ * page is latched. Returns NULL with -EAGAIN if the frame was lost meanwhile. Never waits. */
 struct mtr_page *mtr_fresh(struct mtr *m, page_id pid, uint64_t incarnation, int *error);
-/* Puts a zeroed frame for the page into the cache, ahead of mtr_fresh. Waits. */
+/* Puts a zeroed frame for the page into the cache, before mtr_fresh. Returns 0 or a negative errno.
+ * Waits. */
 int mtr_prepare_fresh(struct cache *cache, page_id pid, uint64_t incarnation);
 
-/* Changes; all collect ranges. Offsets and lengths in bytes, within the page. */
+/* Change a page and collect the ranges. Offsets and lengths are in bytes, within the page. */
 void mtr_write(struct mtr_page *p, unsigned offset, const void *src, unsigned len);
 void mtr_zero(struct mtr_page *p, unsigned offset, unsigned len);
 void mtr_move(struct mtr_page *p, unsigned to, unsigned from, unsigned len);
@@ -71,9 +71,10 @@ static inline void mtr_write_u64(struct mtr_page *p, unsigned offset, uint64_t v
 	mtr_write(p, offset, &v, sizeof(v));
 }
 
-/* Logs, raises versions, releases all. Returns where the record is. Never waits. */
+/* Logs the changes, increments the versions, and releases all pages. Returns the position of the
+ * record. Never waits. */
 struct log_position mtr_commit(struct mtr *m);
-/* Releases all; nothing may have been changed. */
+/* Releases all pages. None was changed. */
 void mtr_abort(struct mtr *m);
 
 #endif

@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page provider (ScaleStore §4, LeanStore §III-B's role of the cooling stage): keeps
- * free frames between two watermarks. Each access stamps a frame with the current epoch;
- * a sample of frames estimates the stamp below which the coldest part lies (§4.2); a
- * clock hand collects frames below it, clean ones at once, dirty ones after a batched
- * write-back.
+ * The page provider keeps free frames between two watermarks. (ScaleStore §4; it has the role of
+ * the cooling stage of LeanStore §III-B.) Each access stamps a frame with the current epoch. A
+ * sample of frames estimates the stamp below which the coldest part lies (§4.2). A clock hand
+ * collects frames below it: clean ones at once, dirty ones after a batched write-back.
  *
- * The background task does this ahead of need; a task that finds no free frame does a
- * sweep itself, so tools work without background tasks and nobody waits for a sleeping
- * provider.
+ * The background task does this ahead of need. A task that finds no free frame does a sweep itself.
+ * So tools work without background tasks, and nobody waits for a sleeping provider.
  */
 #include "engine/cache/cache_internal.h"
 
 #include <stdlib.h>
 
 #define SAMPLE_FRAMES 128
-#define COLD_PERCENT  15   /* of the sample: what a sweep takes */
+#define COLD_PERCENT  15   /* of the sample: so many frames are taken by a sweep */
 #define SWEEP_VICTIMS 1024 /* dirty pages of one sweep, at most */
-#define LEFT_MIN      8u   /* frames that can be had for what is not here */
+#define LEFT_MIN      8u   /* frames that remain for pages that are not here */
 #define RETRY_NS      (20 * 1000000ull)
 #define SPARE_AGE     2u    /* epochs */
-#define DROP_NS       50000 /* a look whether the kernel has dropped what it was told to */
+#define DROP_NS       50000 /* interval of looks whether the kernel has ended its drops */
 
 void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
 {
@@ -31,7 +29,7 @@ void frame_mark_dirty(struct cache *c, struct frame *f, uint16_t more_flags)
 		return;
 	if (was & FRAME_AGED) /* while it was clean */
 		frame_clear(f, FRAME_AGED);
-	if (atomic_fetch_add_explicit(&c->dirty, 1, memory_order_relaxed) == 0)
+	if (atomic_fetch_add_explicit(&c->writeback.dirty, 1, memory_order_relaxed) == 0)
 		flusher_wake(c);
 }
 
@@ -42,7 +40,7 @@ void frame_mark_clean(struct cache *c, struct frame *f)
 		memory_order_relaxed);
 
 	if (was & FRAME_DIRTY)
-		atomic_fetch_sub_explicit(&c->dirty, 1, memory_order_relaxed);
+		atomic_fetch_sub_explicit(&c->writeback.dirty, 1, memory_order_relaxed);
 }
 
 void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation)
@@ -54,7 +52,7 @@ void frame_renew(struct cache *c, struct frame *f, uint64_t incarnation)
 	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(
-		&c->ship_lsn[f - c->frames], LSN_NONE, memory_order_relaxed);
+		&c->revoke.ship_lsn[f - c->frames.frame], LSN_NONE, memory_order_relaxed);
 	f->incarnation = incarnation;
 	f->version = 0;
 }
@@ -75,17 +73,17 @@ unsigned frames_take(struct cache *c, uint32_t *index, unsigned max)
 	uint32_t left;
 	unsigned n;
 
-	rt_mutex_lock(&c->free.lock);
-	left = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	rt_mutex_lock(&c->provider.free.lock);
+	left = atomic_load_explicit(&c->provider.free.count, memory_order_relaxed);
 	n = MIN(max, left);
 	left -= n;
-	top = &c->free.index[left];
+	top = &c->provider.free.index[left];
 	/* the list is a stack; those of one sweep came in the order of their places */
 	for (unsigned i = 0; i < n; i++)
 		index[i] = top[0] < top[n - 1] ? top[i] : top[n - 1 - i];
-	atomic_store_explicit(&c->free.count, left, memory_order_relaxed);
-	rt_mutex_unlock(&c->free.lock);
-	if (n && left < c->low_water && c->started)
+	atomic_store_explicit(&c->provider.free.count, left, memory_order_relaxed);
+	rt_mutex_unlock(&c->provider.free.lock);
+	if (n && left < c->provider.low_water && c->started)
 		provider_wake(c);
 	return n;
 }
@@ -96,16 +94,16 @@ void frames_put_back(struct cache *c, const uint32_t *index, unsigned count)
 
 	if (!count)
 		return;
-	rt_mutex_lock(&c->free.lock);
-	n = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	rt_mutex_lock(&c->provider.free.lock);
+	n = atomic_load_explicit(&c->provider.free.count, memory_order_relaxed);
 	for (unsigned i = count; i-- > 0;) /* the first of them is taken first again */
-		c->free.index[n++] = index[i];
-	atomic_store_explicit(&c->free.count, n, memory_order_relaxed);
-	rt_mutex_unlock(&c->free.lock);
+		c->provider.free.index[n++] = index[i];
+	atomic_store_explicit(&c->provider.free.count, n, memory_order_relaxed);
+	rt_mutex_unlock(&c->provider.free.lock);
 	if (count == 1)
-		rt_cond_signal(&c->free.available);
+		rt_cond_signal(&c->provider.free.available);
 	else
-		rt_cond_broadcast(&c->free.available);
+		rt_cond_broadcast(&c->provider.free.available);
 }
 
 void frame_free(struct cache *c, struct frame *f)
@@ -117,18 +115,17 @@ void frame_free(struct cache *c, struct frame *f)
 }
 
 /*
- * May it go though its home is away and cannot give it again? Data of files may. The tree's pages may
- * not: without one of them names are not found, be they those of files elsewhere. Zeros only
- * this node may know of.
+ * Returns true if the page may go though its home is away and cannot give it again. Data of files
+ * may go. The tree's pages may not: without one of them names are not found, also those of files
+ * elsewhere. Zeros may not: perhaps only this node knows of them.
  */
 static bool is_spare(const struct cache *c, const struct frame *f)
 {
 	uint16_t flags = frame_flags(f);
-	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
 
 	return (flags & (FRAME_DATA | FRAME_READ)) &&
 	       !(flags & (FRAME_CHECKED | FRAME_HOLLOW)) && f->version &&
-	       now - atomic_load_explicit(&f->epoch, memory_order_relaxed) >= SPARE_AGE;
+	       frame_age(c, f) >= SPARE_AGE;
 }
 
 bool frame_drop(struct cache *c, struct frame *f)
@@ -155,8 +152,8 @@ void frame_put(struct cache *c, struct frame *f)
 
 void provider_wake(struct cache *c)
 {
-	atomic_fetch_add_explicit(&c->provider_word, 1, memory_order_release);
-	rt_wake(&c->provider_word, 1);
+	atomic_fetch_add_explicit(&c->provider.word, 1, memory_order_release);
+	rt_wake(&c->provider.word, 1);
 }
 
 void frame_claim(struct cache *c, struct frame *f, uint64_t incarnation)
@@ -168,7 +165,7 @@ void frame_claim(struct cache *c, struct frame *f, uint64_t incarnation)
 	atomic_store_explicit(&f->rec_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(&f->page_lsn, LSN_NONE, memory_order_relaxed);
 	atomic_store_explicit(
-		&c->ship_lsn[f - c->frames], LSN_NONE, memory_order_relaxed);
+		&c->revoke.ship_lsn[f - c->frames.frame], LSN_NONE, memory_order_relaxed);
 }
 
 /* Nobody else can hold a frame that is in no chain for longer than a failed try. */
@@ -188,22 +185,23 @@ void latch_free_frame(struct frame *f)
 /* Under sweep_lock: a page that its home, elsewhere, must agree to have back. */
 static void away_add(struct cache *c, page_id pid)
 {
-	if (c->away_count < AWAY_MAX)
-		c->away[c->away_count++] = pid;
+	if (c->provider.away_count < AWAY_MAX)
+		c->provider.away[c->provider.away_count++] = pid;
 }
 
 /* Asks for all of them at once (ScaleStore §4.3). The frames that became free by it. */
 static unsigned away_evict(struct cache *c)
 {
-	uint32_t before = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	uint32_t before =
+		atomic_load_explicit(&c->provider.free.count, memory_order_relaxed);
 	uint32_t after;
-	unsigned n = c->away_count;
+	unsigned n = c->provider.away_count;
 
 	if (!n)
 		return 0;
-	c->away_count = 0;
-	c->coherence->ops->evict(c->coherence, c->away, n);
-	after = atomic_load_explicit(&c->free.count, memory_order_relaxed);
+	c->provider.away_count = 0;
+	c->coherence->ops->evict(c->coherence, c->provider.away, n);
+	after = atomic_load_explicit(&c->provider.free.count, memory_order_relaxed);
 	n = after > before ? MIN(after - before, n) : 0;
 	COUNT(c, evictions, n);
 	return n;
@@ -212,12 +210,12 @@ static unsigned away_evict(struct cache *c)
 /* Under sweep_lock: one that the kernel has to drop first. The next round looks again. */
 static void dropping_add(struct cache *c, page_id pid)
 {
-	if (c->dropping_count < DROPPING_MAX)
-		c->dropping[c->dropping_count++] = pid;
+	if (c->provider.dropping_count < DROPPING_MAX)
+		c->provider.dropping[c->provider.dropping_count++] = pid;
 }
 
-/* Takes a clean, unused frame out of the cache. False: it is not one. */
-static bool evict(struct cache *c, struct frame *f)
+/* Takes a clean, unused frame out of the cache. Returns false if it is not one. */
+static bool frame_evict(struct cache *c, struct frame *f)
 {
 	uint64_t seen;
 	page_id pid;
@@ -254,36 +252,50 @@ static int compare_u32(const void *a, const void *b)
 /* How far back in epochs the coldest COLD_PERCENT of the frames lie, by sample. */
 static uint32_t cold_age(struct cache *c)
 {
-	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
 	uint32_t age[SAMPLE_FRAMES];
 
 	for (unsigned i = 0; i < SAMPLE_FRAMES; i++) {
-		struct frame *f = &c->frames[rt_random() % c->frame_count];
+		struct frame *f = &c->frames.frame[rt_random() % c->frames.count];
 
-		age[i] = now - atomic_load_explicit(&f->epoch, memory_order_relaxed);
+		age[i] = frame_age(c, f);
 	}
 	qsort(age, SAMPLE_FRAMES, sizeof(age[0]), compare_u32);
 	return age[SAMPLE_FRAMES - 1 - SAMPLE_FRAMES * COLD_PERCENT / 100];
 }
 
+/* Returns how many of the evictions made room for pages of scans. */
+static unsigned evictions_for_scans(struct cache *c, unsigned evicted)
+{
+	uint32_t loads = atomic_exchange_explicit(
+		&c->provider.scan_loads, 0, memory_order_relaxed);
+	unsigned n;
+
+	loads = MIN(loads, c->frames.count); /* a cache that fills evicts nothing */
+	n = MIN(evicted, loads);
+	atomic_fetch_add_explicit(
+		&c->provider.scan_loads, loads - n, memory_order_relaxed);
+	return n;
+}
+
 /*
- * ScaleStore §4.1: the epoch advances with evictions, not with time. And with each look at all frames that
- * finds none: what has not been used since may go then, though its home is away.
+ * ScaleStore §4.1: the epoch advances with evictions, not with time. Evictions that make room for a
+ * scan do not count, or a scan would make all other pages old. The epoch advances also with each
+ * look at all frames that finds none. Pages not used since may go then, even if their home is away.
  */
 static void advance_epoch(struct cache *c, unsigned evicted)
 {
-	uint32_t sum = atomic_fetch_add_explicit(
-			       &c->epoch_evictions, evicted, memory_order_relaxed) +
+	uint32_t sum = atomic_fetch_add_explicit(&c->provider.epoch_evictions, evicted,
+			       memory_order_relaxed) +
 		       evicted;
 
-	if (sum < c->frame_count / 10 + 1)
+	if (sum < c->frames.count / 10 + 1)
 		return;
-	atomic_store_explicit(&c->epoch_evictions, 0, memory_order_relaxed);
-	atomic_fetch_add_explicit(&c->epoch, 1, memory_order_relaxed);
+	atomic_store_explicit(&c->provider.epoch_evictions, 0, memory_order_relaxed);
+	atomic_fetch_add_explicit(&c->provider.epoch, 1, memory_order_relaxed);
 }
 
-/* Has the kernel nothing of the page? It drops it otherwise. */
-static bool unexposed(struct cache *c, struct frame *f, page_id pid)
+/* Returns true if the kernel has nothing of the page. Otherwise it has the kernel drop the page. */
+static bool not_kcached(struct cache *c, struct frame *f, page_id pid)
 {
 	bool none;
 	uint64_t seen;
@@ -301,69 +313,71 @@ static bool unexposed(struct cache *c, struct frame *f, page_id pid)
 }
 
 /* Not of a frame that is to be written here first. The frames that became free. */
-static unsigned take(struct cache *c, struct frame *f, page_id pid)
+static unsigned frame_take(struct cache *c, struct frame *f, page_id pid)
 {
 	if (!(frame_flags(f) & FRAME_DIRTY))
-		return evict(c, f);
-	if (!coherence_home_here(c->coherence, pid) && unexposed(c, f, pid))
+		return frame_evict(c, f);
+	if (!coherence_home_here(c->coherence, pid) && not_kcached(c, f, pid))
 		away_add(c, pid);
 	return 0;
 }
 
-/* What the rounds before had the kernel drop. */
+/* Evicts the pages that the kernel has dropped for the earlier rounds. */
 static unsigned dropped_evict(struct cache *c)
 {
-	unsigned n = c->dropping_count, evicted = 0;
+	unsigned n = c->provider.dropping_count, evicted = 0;
 
-	c->dropping_count = 0;
+	c->provider.dropping_count = 0;
 	for (unsigned i = 0; i < n; i++) {
-		page_id pid = c->dropping[i];
+		page_id pid = c->provider.dropping[i];
 		struct frame *f = table_find(c, pid);
 
 		if (f && kernel_drops(c, f))
 			dropping_add(c, pid);
 		else if (f && !kernel_has(c, f)) /* else it was read again */
-			evicted += take(c, f, pid);
+			evicted += frame_take(c, f, pid);
 	}
 	return evicted + away_evict(c);
 }
 
 /*
- * The hand goes round at most once; frames younger than `age` are passed over. It asks
- * for those away as soon as their list is full: if it passed by further ones, it would be at
- * the same place again behind the round, and before the same ones, which may be some that
- * cannot go.
+ * The hand goes round at most once; frames younger than `age` are passed over. The homes of its
+ * candidates are asked as soon as the list of these is full. If the hand passed by further ones, it
+ * would come to the same place again behind the round. These may be frames that cannot go.
  */
-static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *dirty)
+static unsigned sweep_frames(
+	struct cache *c, uint32_t age, unsigned wanted, unsigned *dirty)
 {
-	uint32_t now = atomic_load_explicit(&c->epoch, memory_order_relaxed);
-	unsigned evicted = 0, max_dirty = MIN(SWEEP_VICTIMS, MAX(8u, c->frame_count / 8));
+	unsigned evicted = 0,
+		 max_dirty = MIN(SWEEP_VICTIMS, MAX(8u, c->frames.count / 8));
 	uint32_t steps;
 
 	*dirty = 0;
 	if (log_failed(c->log) || c->options.read_only) /* nothing can be written back */
 		max_dirty = 0;
-	for (steps = 0; steps < c->frame_count && c->dropping_count < DROPPING_MAX &&
-			evicted + *dirty + c->dropping_count < wanted;
+	for (steps = 0;
+		steps < c->frames.count && c->provider.dropping_count < DROPPING_MAX &&
+		evicted + *dirty + c->provider.dropping_count < wanted;
 		steps++) {
-		struct frame *f = &c->frames[c->hand];
-		struct frame *soon =
-			&c->frames[MIN(c->hand + TABLE_AHEAD, c->frame_count - 1)];
+		struct frame *f = &c->frames.frame[c->provider.hand];
+		struct frame *soon = &c->frames.frame[MIN(
+			c->provider.hand + TABLE_AHEAD, c->frames.count - 1)];
 		uint32_t flags = frame_flags(f);
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
 		table_expect(c, atomic_load_explicit(&soon->pid, memory_order_relaxed));
-		c->hand = c->hand + 1 == c->frame_count ? 0 : c->hand + 1;
-		if (pid == PID_NONE ||
-			now - atomic_load_explicit(&f->epoch, memory_order_relaxed) < age)
+		c->provider.hand = c->provider.hand + 1 == c->frames.count
+					   ? 0
+					   : c->provider.hand + 1;
+		if (pid == PID_NONE || frame_age(c, f) < age)
 			continue;
 		if (!(flags & FRAME_DIRTY) || !coherence_home_here(c->coherence, pid))
-			evicted += take(c, f, pid);
+			evicted += frame_take(c, f, pid);
 		else if (!(flags & (FRAME_UNPUBLISHED | FRAME_WRITING)) &&
 			 *dirty < max_dirty)
-			c->victims[(*dirty)++] = (struct page_ref){.pid = pid};
-		if (c->away_count == AWAY_MAX ||
-			evicted + *dirty + c->away_count >= wanted)
+			c->provider.victims[(*dirty)++] = (struct page_ref){.pid = pid};
+		if (c->provider.away_count == AWAY_MAX ||
+			evicted + *dirty + c->provider.away_count >= wanted)
 			evicted += away_evict(c);
 	}
 	COUNT(c, swept, steps);
@@ -371,21 +385,21 @@ static unsigned sweep(struct cache *c, uint32_t age, unsigned wanted, unsigned *
 }
 
 /*
- * With a log that has failed what is dirty stays. There may be few other frames, fewer than are
- * freed ahead of need; so they go one at a time, or who reads two pages may lose each by the
- * other, for ever.
+ * With a log that has failed dirty pages stay. There may be few other frames, fewer than are freed
+ * ahead of need. So they go one at a time. Otherwise a task that reads two pages may lose each by
+ * the other, for ever.
  */
 static unsigned frames_wanted(const struct cache *c)
 {
-	return log_failed(c->log) ? 1 : c->high_water;
+	return log_failed(c->log) ? 1 : c->provider.high_water;
 }
 
 /*
- * One round under sweep_lock: evicts, writes back what is dirty and evicts that. Returns
- * the number of frames freed or cleaned; *soon: the next one frees more, as soon as the
- * kernel has dropped it.
+ * One round under sweep_lock: evicts, writes dirty pages back and evicts those. Returns the number
+ * of frames freed or cleaned. *soon: the next round frees more, as soon as the kernel has dropped
+ * it.
  */
-static unsigned provide(struct cache *c, int *error, bool *soon)
+static unsigned provide_frames(struct cache *c, int *error, bool *soon)
 {
 	unsigned wanted = frames_wanted(c), dirty = 0, freed, written = 0;
 	uint32_t age = cold_age(c);
@@ -394,40 +408,40 @@ static unsigned provide(struct cache *c, int *error, bool *soon)
 	*error = 0;
 	freed = dropped_evict(c);
 	if (freed < wanted)
-		freed += sweep(c, age, wanted - freed, &dirty);
+		freed += sweep_frames(c, age, wanted - freed, &dirty);
 	if (dirty) {
-		*error = writeback_pages(c, c->victims, dirty, false, &written);
+		*error = writeback_pages(c, c->provider.victims, dirty, false, &written);
 		COUNT(c, evicted_dirty, written);
 		for (unsigned i = 0; i < dirty; i++) {
-			struct frame *f = table_find(c, c->victims[i].pid);
+			struct frame *f = table_find(c, c->provider.victims[i].pid);
 
 			if (f && !(frame_flags(f) & FRAME_DIRTY))
-				freed += evict(c, f);
+				freed += frame_evict(c, f);
 		}
 	}
 	/* the sample misled, or everything old is in use */
-	if (!freed && age && !c->dropping_count) {
+	if (!freed && age && !c->provider.dropping_count) {
 		unsigned again;
 
-		freed = sweep(c, 0, MIN(wanted, 32u), &again);
+		freed = sweep_frames(c, 0, MIN(wanted, 32u), &again);
 		if (!freed && again)
-			*error = writeback_pages(c, c->victims, again, false, &written);
+			*error = writeback_pages(
+				c, c->provider.victims, again, false, &written);
 	}
-	stuck = !freed && !written && !c->dropping_count;
-	advance_epoch(c, stuck ? c->frame_count : freed);
-	*soon = c->dropping_count > 0;
+	stuck = !freed && !written && !c->provider.dropping_count;
+	advance_epoch(c, stuck ? c->frames.count : freed - evictions_for_scans(c, freed));
+	*soon = c->provider.dropping_count > 0;
 	return freed + written;
 }
 
-/*
- * Nothing is written any more, and nearly all frames are dirty: pages that are needed together,
- * as one of each level of a tree, would go on taking the frames of each other.
- */
+/* Nothing is written any more, and nearly all frames are dirty. Pages that are needed together, as
+ * one of each level of a tree, would go on taking the frames of each other. */
 static bool too_few_left(const struct cache *c)
 {
 	return log_failed(c->log) &&
-	       c->frame_count <
-		       atomic_load_explicit(&c->dirty, memory_order_relaxed) + LEFT_MIN;
+	       c->frames.count <
+		       atomic_load_explicit(&c->writeback.dirty, memory_order_relaxed) +
+			       LEFT_MIN;
 }
 
 /* Why no frame becomes free: all are dirty and cannot be written. 0: some may yet. */
@@ -443,28 +457,29 @@ static int stuck_error(struct cache *c, int write_error)
 #define GIVE_BACK_ROUNDS 200
 #define GIVE_BACK_NS     10000000ull
 
-/* One look at all frames; what is left of other stores' pages behind it. */
+/* Looks at all frames once. Returns the shards of other stores that still have pages in frames
+ * here, as bits. */
 static uint64_t give_back_round(struct cache *c)
 {
 	uint64_t left = 0;
 
-	rt_mutex_lock(&c->sweep_lock);
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
+	rt_mutex_lock(&c->provider.sweep_lock);
+	for (uint32_t i = 0; i < c->frames.count; i++) {
+		struct frame *f = &c->frames.frame[i];
 		page_id pid = atomic_load_explicit(&f->pid, memory_order_relaxed);
 
 		if (pid == PID_NONE || coherence_home_here(c->coherence, pid))
 			continue;
 		if (frame_flags(f) & FRAME_DIRTY)
 			away_add(c, pid);
-		else if (evict(c, f))
+		else if (frame_evict(c, f))
 			continue;
 		left |= 1ull << MIN(pid_shard(pid), 63u);
-		if (c->away_count == AWAY_MAX)
+		if (c->provider.away_count == AWAY_MAX)
 			away_evict(c);
 	}
 	away_evict(c);
-	rt_mutex_unlock(&c->sweep_lock);
+	rt_mutex_unlock(&c->provider.sweep_lock);
 	return left;
 }
 
@@ -486,10 +501,11 @@ uint64_t cache_give_back(struct cache *c)
 
 static void free_wait(struct cache *c, uint64_t at_most_ns)
 {
-	rt_mutex_lock(&c->free.lock);
-	if (!c->free.count)
-		rt_cond_wait(&c->free.available, &c->free.lock, rt_now_ns() + at_most_ns);
-	rt_mutex_unlock(&c->free.lock);
+	rt_mutex_lock(&c->provider.free.lock);
+	if (!c->provider.free.count)
+		rt_cond_wait(&c->provider.free.available, &c->provider.free.lock,
+			rt_now_ns() + at_most_ns);
+	rt_mutex_unlock(&c->provider.free.lock);
 }
 
 struct frame *frame_get(struct cache *c, bool wait, int *error)
@@ -499,29 +515,29 @@ struct frame *frame_get(struct cache *c, bool wait, int *error)
 
 	for (;;) {
 		uint32_t index;
-		int e;
+		int rc;
 
 		if (likely(frames_take(c, &index, 1))) {
-			latch_free_frame(&c->frames[index]);
-			return &c->frames[index];
+			latch_free_frame(&c->frames.frame[index]);
+			return &c->frames.frame[index];
 		}
 		if (!wait)
 			return NULL;
 		COUNT(c, frame_waits, 1);
-		if (rt_mutex_trylock(&c->sweep_lock)) {
+		if (rt_mutex_trylock(&c->provider.sweep_lock)) {
 			bool soon;
-			unsigned freed = provide(c, &e, &soon);
+			unsigned freed = provide_frames(c, &rc, &soon);
 
-			rt_mutex_unlock(&c->sweep_lock);
-			rt_cond_broadcast(&c->free.available);
+			rt_mutex_unlock(&c->provider.sweep_lock);
+			rt_cond_broadcast(&c->provider.free.available);
 			fruitless = freed || soon ? 0 : fruitless + 1;
 			if ((fruitless > 3 || too_few_left(c)) &&
-				(*error = stuck_error(c, e)) != 0)
+				(*error = stuck_error(c, rc)) != 0)
 				return NULL;
 			if (freed) {
 				pause_ns = DROP_NS;
 			} else { /* all may be another node's that is away: a look is a round */
-				free_wait(c, e ? RETRY_NS : pause_ns);
+				free_wait(c, rc ? RETRY_NS : pause_ns);
 				pause_ns = MIN(2 * pause_ns, RETRY_NS);
 			}
 			continue;
@@ -535,7 +551,7 @@ void provider_main(void *arg)
 	struct cache *c = arg;
 	uint32_t word;
 
-	while (rt_goes_on(&c->stopping, &c->provider_word, &word)) {
+	while (rt_goes_on(&c->stopping, &c->provider.word, &word)) {
 		uint64_t pause_ns = DROP_NS;
 		unsigned freed;
 		bool soon;
@@ -543,19 +559,19 @@ void provider_main(void *arg)
 
 		if (owed_crowded(c))
 			owed_ship(c, LSN_MAX, false);
-		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) >=
-				c->low_water ||
+		if (atomic_load_explicit(&c->provider.free.count, memory_order_relaxed) >=
+				c->provider.low_water ||
 			log_failed(c->log)) {
-			rt_wait(&c->provider_word, word, RT_FOREVER);
+			rt_wait(&c->provider.word, word, RT_FOREVER);
 			continue;
 		}
-		while (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
-				c->high_water &&
+		while (atomic_load_explicit(&c->provider.free.count,
+			       memory_order_relaxed) < c->provider.high_water &&
 			!atomic_load_explicit(&c->stopping, memory_order_acquire)) {
-			rt_mutex_lock(&c->sweep_lock);
-			freed = provide(c, &error, &soon);
-			rt_mutex_unlock(&c->sweep_lock);
-			rt_cond_broadcast(&c->free.available);
+			rt_mutex_lock(&c->provider.sweep_lock);
+			freed = provide_frames(c, &error, &soon);
+			rt_mutex_unlock(&c->provider.sweep_lock);
+			rt_cond_broadcast(&c->provider.free.available);
 			if (error || (!freed && !soon))
 				break;
 			if (freed) {
@@ -565,11 +581,11 @@ void provider_main(void *arg)
 				pause_ns = MIN(2 * pause_ns, RETRY_NS);
 			}
 		}
-		if (atomic_load_explicit(&c->free.count, memory_order_relaxed) <
-			c->low_water)
-			rt_wait(&c->provider_word,
+		if (atomic_load_explicit(&c->provider.free.count, memory_order_relaxed) <
+			c->provider.low_water)
+			rt_wait(&c->provider.word,
 				atomic_load_explicit(
-					&c->provider_word, memory_order_acquire),
+					&c->provider.word, memory_order_acquire),
 				rt_now_ns() + RETRY_NS);
 	}
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redo of the log's images into the cache. Runs before anything else uses the cache, by
- * one task, which evicts where it must. Redoing what is already there changes nothing:
- * older or equal images are skipped, so recovery may itself be cut off and start over. An
- * image that was cut off in writing matches no descriptor then; the full image in the log
- * makes it good.
+ * Redo of the log's images into the cache. Runs before anything else uses the cache, by one task,
+ * which evicts where it must. Redoing an image twice changes nothing: older or equal images are
+ * skipped. So recovery may itself be cut off and start over. An image that was cut off in writing
+ * matches no descriptor then; the full image in the log makes it good.
  */
 #include "engine/cache/recovery.h"
 #include "engine/cache/cache_internal.h"
 
 #define REDO_FRAMES 64u /* beside those of pages that stay */
 
-/* Of a page of another store: what its descriptor says, as its provider knows it. */
+/* For a page of another store: the state in its descriptor, as its provider knows it. */
 static int state_elsewhere(
 	struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
 {
@@ -24,7 +23,7 @@ static int state_elsewhere(
 	return r.result;
 }
 
-/* What is known of the page: the frame's state, or the store's descriptor. */
+/* The known state of the page: the frame's, or that of the store's descriptor. */
 static int known_state(
 	struct cache *c, page_id pid, uint64_t *incarnation, uint64_t *version)
 {
@@ -74,32 +73,33 @@ struct mend {
 static int mend_add(struct cache *c, struct frame *f, page_id pid, uint64_t incarnation,
 	uint64_t version)
 {
-	if (c->mend_count == c->frame_count / 2) {
-		weft_log(3, "recovery: over %u pages are damaged", c->mend_count);
+	if (c->recovery.mend_count == c->frames.count / 2) {
+		weft_log(
+			3, "recovery: over %u pages are damaged", c->recovery.mend_count);
 		return -EUCLEAN;
 	}
-	c->mends[c->mend_count++] =
+	c->recovery.mends[c->recovery.mend_count++] =
 		(struct mend){.pid = pid, .incarnation = incarnation, .version = version};
 	frame_set(f, FRAME_UNPUBLISHED);
 	return 0;
 }
 
-/* The frame has got newer: is it whole now? */
+/* The frame has got newer: checks that it is whole now. */
 static void mend_check(struct cache *c, struct frame *f, page_id pid)
 {
-	for (unsigned i = 0; i < c->mend_count; i++) {
-		const struct mend *m = &c->mends[i];
+	for (unsigned i = 0; i < c->recovery.mend_count; i++) {
+		const struct mend *m = &c->recovery.mends[i];
 
 		if (m->pid != pid || page_order(f->incarnation, f->version,
 					     m->incarnation, m->version) < 0)
 			continue;
 		frame_clear(f, FRAME_UNPUBLISHED);
-		c->mends[i] = c->mends[--c->mend_count];
+		c->recovery.mends[i] = c->recovery.mends[--c->recovery.mend_count];
 		return;
 	}
 }
 
-/* Its frame goes, whatever is in it; other nodes have not been told of it yet. */
+/* Drops its frame in any state; other nodes have not been told of it yet. */
 static void mend_drop(struct cache *c, const struct mend *m)
 {
 	struct frame *f = table_find(c, m->pid);
@@ -116,8 +116,8 @@ static void mend_drop(struct cache *c, const struct mend *m)
 
 static void mends_end(struct cache *c)
 {
-	for (unsigned i = 0; i < c->mend_count; i++) {
-		const struct mend *m = &c->mends[i];
+	for (unsigned i = 0; i < c->recovery.mend_count; i++) {
+		const struct mend *m = &c->recovery.mends[i];
 
 		weft_log(3,
 			"recovery: page %#llx (incarnation %llu) is damaged, and the log "
@@ -127,7 +127,7 @@ static void mends_end(struct cache *c)
 			(unsigned long long)m->version);
 		mend_drop(c, m);
 	}
-	c->mend_count = 0;
+	c->recovery.mend_count = 0;
 }
 
 /* ---- redo ------------------------------------------------------------------------ */
@@ -138,31 +138,31 @@ int cache_recover_full(struct cache *c, page_id pid, uint64_t incarnation,
 	uint64_t known_inc = 0, known_ver = 0;
 	bool mend = false;
 	struct guard g;
-	int e = known_state(c, pid, &known_inc, &known_ver);
+	int rc = known_state(c, pid, &known_inc, &known_ver);
 
-	if (e == 0 && page_order(incarnation, version, known_inc, known_ver) <= 0) {
-		/* not newer than the descriptor: but is that image whole? */
-		e = guard_shared(c, pid, 0, &g);
-		if (!e)
+	if (rc == 0 && page_order(incarnation, version, known_inc, known_ver) <= 0) {
+		/* not newer than the descriptor: checks that this image is whole */
+		rc = guard_shared(c, pid, 0, &g);
+		if (!rc)
 			guard_release(c, &g);
-		if (e != -EUCLEAN || incarnation < known_inc)
-			return e == -EUCLEAN ? 0 : e;
+		if (rc != -EUCLEAN || incarnation < known_inc)
+			return rc == -EUCLEAN ? 0 : rc;
 		mend = version < known_ver;
 	}
-	if (e && e != -EUCLEAN) /* a damaged image is made good by this one */
-		return e;
-	e = guard_overwrite(c, pid, incarnation, &g);
-	if (e) /* -ESTALE: a damaged image of a newer incarnation, which is not ours to
+	if (rc && rc != -EUCLEAN) /* a damaged image is made good by this one */
+		return rc;
+	rc = guard_overwrite(c, pid, incarnation, &g);
+	if (rc) /* -ESTALE: a damaged image of a newer incarnation, which is not ours to
 		  mend */
-		return e == -ESTALE ? 0 : e;
+		return rc == -ESTALE ? 0 : rc;
 	page_store(g.image, image, PAGE_SIZE);
 	mark_recovered(c, g.frame, version, start, end);
 	if (mend)
-		e = mend_add(c, g.frame, pid, incarnation, known_ver);
-	else if (c->mend_count)
+		rc = mend_add(c, g.frame, pid, incarnation, known_ver);
+	else if (c->recovery.mend_count)
 		mend_check(c, g.frame, pid);
 	guard_release(c, &g);
-	return e ? e : 1;
+	return rc ? rc : 1;
 }
 
 static void redo_ranges(uint8_t *image, const struct disk_log_page *part)
@@ -186,10 +186,10 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 	uint64_t known_inc, known_ver;
 	page_id pid = part->pid;
 	struct guard g;
-	int e = known_state(c, pid, &known_inc, &known_ver);
+	int rc = known_state(c, pid, &known_inc, &known_ver);
 
-	if (e)
-		return weft_error(err, e, "page %#llx: its descriptor cannot be read",
+	if (rc)
+		return weft_error(err, rc, "page %#llx: its descriptor cannot be read",
 			(unsigned long long)pid);
 	if (page_order(incarnation, version, known_inc, known_ver) <= 0)
 		return 0;
@@ -200,18 +200,17 @@ int cache_recover_ranges(struct cache *c, const struct disk_log_page *part, lsn_
 			(unsigned long long)pid, (unsigned long long)known_inc,
 			(unsigned long long)known_ver, (unsigned long long)incarnation,
 			(unsigned long long)version);
-	e = guard_exclusive(c, pid, incarnation, &g);
-	if (e)
-		return weft_error(err, e, "page %#llx cannot be read for redo",
+	rc = guard_exclusive(c, pid, incarnation, &g);
+	if (rc)
+		return weft_error(err, rc, "page %#llx cannot be read for redo",
 			(unsigned long long)pid);
 	redo_ranges(g.image, part);
-	/* A page that was evicted during redo continues a chain whose full image lies
-	 * before this record: the tail does not move before all is persisted
-	 * (cache_recover_end). */
+	/* A page that was evicted during redo continues a chain whose full image lies before this
+	 * record. The tail does not move before all is persisted (cache_recover_end). */
 	if (!(frame_flags(g.frame) & FRAME_DIRTY))
 		atomic_store_explicit(&g.frame->rec_lsn, start, memory_order_relaxed);
 	mark_recovered(c, g.frame, version, LSN_NONE, end);
-	if (c->mend_count)
+	if (c->recovery.mend_count)
 		mend_check(c, g.frame, pid);
 	guard_release(c, &g);
 	return 1;
@@ -231,7 +230,7 @@ static struct frame *owed_claim(struct cache *c, const struct disk_log_page *par
 {
 	struct frame *f = NULL;
 
-	if (c->redo_owed < c->frame_count / 8 * 7)
+	if (c->recovery.owed < c->frames.count / 8 * 7)
 		f = frame_get(c, true, error);
 	else
 		*error = -ENOMEM;
@@ -239,13 +238,13 @@ static struct frame *owed_claim(struct cache *c, const struct disk_log_page *par
 		weft_error(err, *error,
 			"the log has changes of more than %u pages of other nodes: open "
 			"the volume with a larger cache",
-			c->redo_owed);
+			c->recovery.owed);
 		return NULL;
 	}
 	frame_claim(c, f, part->incarnation);
 	WEFT_ASSERT(!table_insert(c, part->pid, f));
 	atomic_store_explicit(&f->flags, 0, memory_order_relaxed);
-	c->redo_owed++;
+	c->recovery.owed++;
 	return f;
 }
 
@@ -254,14 +253,14 @@ int cache_recover_owed(struct cache *c, const struct disk_log_page *part, lsn_t 
 {
 	struct frame *f = table_insert(c, part->pid, NULL);
 	bool full = part->kind == DISK_LOG_FULL;
-	int e = 0;
+	int rc = 0;
 
 	if (!f && !full)
 		return 0;
 	if (!f) {
-		f = owed_claim(c, part, &e, err);
+		f = owed_claim(c, part, &rc, err);
 		if (!f)
-			return e;
+			return rc;
 	} else {
 		latch_free_frame(f);
 		if (page_order(part->incarnation, part->version, f->incarnation,
@@ -277,7 +276,7 @@ int cache_recover_owed(struct cache *c, const struct disk_log_page *part, lsn_t 
 		   part->version == f->version + 1) {
 		redo_ranges(frame_image(c, f), part);
 	} else {
-		e = weft_error(err, -EUCLEAN,
+		rc = weft_error(err, -EUCLEAN,
 			"page %#llx of another node: the log changes version %llu.%llu "
 			"to "
 			"%llu.%llu, with a gap",
@@ -286,21 +285,21 @@ int cache_recover_owed(struct cache *c, const struct disk_log_page *part, lsn_t 
 			(unsigned long long)part->incarnation,
 			(unsigned long long)part->version);
 	}
-	if (!e) {
+	if (!rc) {
 		f->incarnation = part->incarnation;
 		f->version = part->version;
 		atomic_store_explicit(&f->page_lsn, end, memory_order_relaxed);
 		frame_mark_dirty(c, f, FRAME_UNPUBLISHED);
 	}
 	latch_release_exclusive(c, f, true);
-	return e ? e : 1;
+	return rc ? rc : 1;
 }
 
 /* All is persisted: other nodes may have later images of these pages. */
 static void drop_all(struct cache *c)
 {
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		struct frame *f = &c->frames[i];
+	for (uint32_t i = 0; i < c->frames.count; i++) {
+		struct frame *f = &c->frames.frame[i];
 
 		if (atomic_load_explicit(&f->pid, memory_order_relaxed) == PID_NONE)
 			continue;
@@ -326,7 +325,7 @@ struct ahead {
 	uint16_t slot[AHEAD_SLOTS]; /* 1 + index of the part */
 };
 
-/* False: it is full. */
+/* Returns false if it is full. */
 static bool ahead_add(struct ahead *a, const struct disk_log_page *part)
 {
 	unsigned at = (part->pid * 0x9e3779b97f4a7c15ull) >> 32 & (AHEAD_SLOTS - 1);
@@ -345,7 +344,7 @@ static bool ahead_add(struct ahead *a, const struct disk_log_page *part)
 	return true;
 }
 
-/* The parts of one record; false: not all of them. */
+/* Adds the parts of one record. Returns false if not all of them fit. */
 static bool ahead_record(struct ahead *a, const struct disk_log_record *record)
 {
 	const struct disk_log_page *part = (const struct disk_log_page *)(record + 1);
@@ -390,7 +389,7 @@ size_t cache_recover_ahead(
 	struct cache *c, const struct disk_log_record *records, size_t bytes)
 {
 	const uint8_t *begin = (const uint8_t *)records;
-	struct ahead *a = c->ahead;
+	struct ahead *a = c->recovery.ahead;
 	bool room = true;
 	size_t at = 0;
 
@@ -411,44 +410,44 @@ size_t cache_recover_ahead(
 
 static void recover_free(struct cache *c)
 {
-	rt_free(c->mends);
-	rt_free(c->ahead);
-	c->mends = NULL;
-	c->ahead = NULL;
+	rt_free(c->recovery.mends);
+	rt_free(c->recovery.ahead);
+	c->recovery.mends = NULL;
+	c->recovery.ahead = NULL;
 }
 
 int cache_recover_begin(struct cache *c)
 {
-	WEFT_ASSERT(!c->started && !c->redo);
-	c->mends = rt_alloc(c->frame_count / 2 * sizeof(*c->mends));
-	c->ahead = rt_alloc(sizeof(*c->ahead));
-	if (!c->mends || !c->ahead) {
+	WEFT_ASSERT(!c->started && !c->recovery.redo);
+	c->recovery.mends = rt_alloc(c->frames.count / 2 * sizeof(*c->recovery.mends));
+	c->recovery.ahead = rt_alloc(sizeof(*c->recovery.ahead));
+	if (!c->recovery.mends || !c->recovery.ahead) {
 		recover_free(c);
 		return -ENOMEM;
 	}
-	c->redo = true;
+	c->recovery.redo = true;
 	store_redo(c->store, STORE_REDO_RUNNING);
 	return 0;
 }
 
 int cache_recover_end(struct cache *c, bool well)
 {
-	int e = 0;
+	int rc = 0;
 
 	if (well) {
 		mends_end(c);
-		e = owed_from_redo(c);
-		if (!e && !c->options.read_only)
-			e = cache_checkpoint(c);
-		if (!e && !c->options.read_only)
-			WEFT_ASSERT(
-				!atomic_load_explicit(&c->dirty, memory_order_relaxed));
-		if (!e && !c->options.read_only && cache_has_peers(c))
+		rc = owed_from_redo(c);
+		if (!rc && !c->options.read_only)
+			rc = cache_checkpoint(c);
+		if (!rc && !c->options.read_only)
+			WEFT_ASSERT(!atomic_load_explicit(
+				&c->writeback.dirty, memory_order_relaxed));
+		if (!rc && !c->options.read_only && cache_has_peers(c))
 			drop_all(c);
 	}
-	/* what a read-only store has redone never gets into its table */
+	/* the redone state of a read-only store never gets into its table */
 	store_redo(c->store, c->options.read_only ? STORE_REDO_KEPT : STORE_REDO_NONE);
 	recover_free(c);
-	c->redo = false;
-	return e;
+	c->recovery.redo = false;
+	return rc;
 }

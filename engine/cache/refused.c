@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that refuses writes: what is known of it. Its pages stay dirty and are tried again. If it
- * is full, new pages are refused to programs as well (cache_store_full), since nothing would take
- * them, and it is tried once in a while only. A program is refused for some seconds after a try
- * that failed: where no dirty page is left to be tried, the next new page is the try.
+ * The state of a store that refuses writes. Its pages stay dirty and are tried again. If it is
+ * full, new pages are refused to programs as well (cache_store_full), since the store would not
+ * take them. Then it is tried only once in a while. A program is refused for some seconds after a
+ * failed try. If no dirty page is left for a try, the next new page is the try.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -17,15 +17,15 @@
 
 int cache_write_error(struct cache *c)
 {
-	return atomic_load_explicit(&c->write_error, memory_order_relaxed);
+	return atomic_load_explicit(&c->refused.error, memory_order_relaxed);
 }
 
-/* Not that long after the last try that failed? */
+/* Returns true if the store was full, and the last failed try is not long ago. */
 static bool full_lately(struct cache *c, uint64_t behind_ns)
 {
 	return cache_write_error(c) == -ENOSPC &&
-	       rt_now_ns() < behind_ns + atomic_load_explicit(
-						 &c->full_until_ns, memory_order_relaxed);
+	       rt_now_ns() < behind_ns + atomic_load_explicit(&c->refused.full_until_ns,
+						 memory_order_relaxed);
 }
 
 bool cache_store_full(struct cache *c)
@@ -33,24 +33,24 @@ bool cache_store_full(struct cache *c)
 	return unlikely(cache_write_error(c) == -ENOSPC) && full_lately(c, REFUSED_NS);
 }
 
-void store_took(struct cache *c, int e, bool fresh)
+void store_took(struct cache *c, int rc, bool fresh)
 {
 	int before = cache_write_error(c);
 
-	if (e == -ENOSPC)
-		atomic_store_explicit(
-			&c->full_until_ns, rt_now_ns() + FULL_NS, memory_order_relaxed);
-	if (likely(e == before) || (!e && !fresh && full_lately(c, PASSED_NS)) ||
-		!atomic_compare_exchange_strong_explicit(&c->write_error, &before, e,
+	if (rc == -ENOSPC)
+		atomic_store_explicit(&c->refused.full_until_ns, rt_now_ns() + FULL_NS,
+			memory_order_relaxed);
+	if (likely(rc == before) || (!rc && !fresh && full_lately(c, PASSED_NS)) ||
+		!atomic_compare_exchange_strong_explicit(&c->refused.error, &before, rc,
 			memory_order_relaxed, memory_order_relaxed))
 		return;
-	if (e)
+	if (rc)
 		weft_log(3,
 			"the store cannot be written: %s; changed pages stay in memory, "
 			"and "
 			"are tried again%s",
-			strerrordesc_np(-e),
-			e == -ENOSPC ? "; make room on the disk that the store is on"
+			strerrordesc_np(-rc),
+			rc == -ENOSPC ? "; make room on the disk that the store is on"
 				     : "");
 	else
 		weft_log(5, "the store takes writes again");

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Write-back: how dirty images reach the store (docs/design.md, "Writing a page back").
+ * Write-back of dirty images to the store (docs/design.md, "Writing a page back").
  *
- * Keeps invariant 3 (log before ship) and the order that recovery relies on: descriptors
- * are durable in the log before the images are written, the table takes them only after
- * the images are durable, and the log keeps them until the table's block is (the region's
- * pin, then the table's own). Images go through bounce buffers, so no latch is held over
- * I/O and the checksummed bytes are the written ones.
+ * Keeps invariant 3 (log before ship) and the order that recovery relies on. First the descriptors
+ * are durable in the log, then the images are written. Images of new pages of files go first
+ * instead, and one flush makes both durable (write_new). The table takes the descriptors only after
+ * the images are durable. The log keeps them until the table's block is durable (the region's pin,
+ * then the table's own). Images go through bounce buffers. So no latch is held over I/O, and the
+ * checksummed bytes are the written ones.
  *
- * Persisting never waits for persisting: the checkpointer (WB_URGENT) uses the log's
- * urgent room, and nothing else does. It writes pages that pin the log: each has a full
- * image in the ring, 129 times as large as its descriptor, so the sixteenth of the ring
- * that is kept for it suffices. All others reserve their room before they take a region,
- * so whoever has a region gets on with it. Images that other nodes ship have a region of
- * their own, and the urgent room.
+ * Persisting never waits for persisting: only the checkpointer (WB_URGENT) uses the log's urgent
+ * room. It writes pages that pin the log. Each has a full image in the ring, 129 times as large as
+ * its descriptor. So the sixteenth of the ring that is kept for it suffices. All other tasks
+ * reserve their room before they take a region, so a task with a region can go on. Images that
+ * other nodes ship have a region of their own, and the urgent room.
  *
- * FRAME_WRITING marks a frame whose image is on its way: it is neither evicted nor
- * written a second time until that write has ended, so two writes of a page never race to
- * the device.
+ * FRAME_WRITING marks a frame whose image is being written. It is neither evicted nor written again
+ * until that write has ended, so two writes of a page never race to the device.
  */
 #include "engine/cache/cache_internal.h"
 
@@ -38,22 +37,21 @@ int writeback_open(struct cache *c)
 
 	/* the records of a batch must fit any log's room */
 	WEFT_ASSERT(room > 4 * page);
-	c->wb_pages = MIN(MAX(8u, c->frame_count / 8), (uint32_t)WB_PAGES_MAX);
-	c->wb_pages =
-		MIN(c->wb_pages, room / 4 / (uint32_t)sizeof(struct disk_log_descriptor));
-	c->tear_pages = MIN((uint32_t)TEAR_BATCH_MAX, room / 2 / page);
-	c->tear_pages = MIN(c->tear_pages, c->wb_pages);
+	c->writeback.pages = MIN(MAX(8u, c->frames.count / 8), (uint32_t)WB_PAGES_MAX);
+	c->writeback.pages = MIN(c->writeback.pages,
+		room / 4 / (uint32_t)sizeof(struct disk_log_descriptor));
+	c->writeback.tear_pages = MIN((uint32_t)TEAR_BATCH_MAX, room / 2 / page);
+	c->writeback.tear_pages = MIN(c->writeback.tear_pages, c->writeback.pages);
 	for (unsigned i = 0; i < WB_ALL; i++) {
-		struct wb_region *r = &c->region[i];
+		struct wb_region *r = &c->writeback.region[i];
 
 		atomic_store_explicit(&r->pin, LSN_MAX, memory_order_relaxed);
-		r->pages = i == WB_SHIPPED
-				   ? MIN(c->tear_pages, (uint32_t)WB_SHIPPED_PAGES)
-				   : c->wb_pages;
-		/* what is shipped is read by its home, from the first ones */
-		r->images = i == WB_SHIPPED ? rt_alloc_pages((size_t)r->pages * PAGE_SIZE)
-					    : images_alloc(c, i + 1,
-						      (size_t)r->pages * PAGE_SIZE);
+		r->pages = i < WB_REGIONS ? c->writeback.pages
+					  : MIN(c->writeback.pages, (uint32_t)WB_SHIPPED_PAGES);
+		/* other homes read the images that this node ships to them */
+		r->images = i < WB_REGIONS
+				    ? images_alloc(c, i + 1, (size_t)r->pages * PAGE_SIZE)
+				    : rt_alloc_pages((size_t)r->pages * PAGE_SIZE);
 		r->page = rt_alloc(r->pages * sizeof(*r->page));
 		r->write = rt_alloc(r->pages * sizeof(*r->write));
 		r->ship = rt_alloc(r->pages * sizeof(*r->ship));
@@ -63,16 +61,16 @@ int writeback_open(struct cache *c)
 		rt_disk_register(
 			store_disk(c->store), r->images, (size_t)r->pages * PAGE_SIZE);
 	}
-	c->batch_number = store_superblock(c->store)->incarnation << 32;
+	c->writeback.batch_number = store_superblock(c->store)->incarnation << 32;
 	return 0;
 }
 
 void writeback_close(struct cache *c)
 {
 	for (unsigned i = 0; i < WB_ALL; i++) {
-		struct wb_region *r = &c->region[i];
+		struct wb_region *r = &c->writeback.region[i];
 
-		if (i != WB_SHIPPED)
+		if (i < WB_REGIONS)
 			images_free(c, r->images, (size_t)r->pages * PAGE_SIZE);
 		else if (r->images)
 			rt_free_pages(r->images, (size_t)r->pages * PAGE_SIZE);
@@ -85,20 +83,22 @@ void writeback_close(struct cache *c)
 }
 
 /*
- * In the order of asking: streams that write batch after batch would else keep the
- * checkpointer waiting, and with it all who wait for room in the log.
+ * In the order of requests. Streams that write batch after batch would otherwise keep the
+ * checkpointer waiting, and with it all tasks that wait for room in the log.
+ *
+ * Images that other nodes shipped have regions of their own. These nodes may have taken the other
+ * regions here, by waiting until this node persists something. Two nodes must not wait for each
+ * other so.
  */
-static struct wb_region *region_take(struct cache *c)
+static struct wb_region *region_take(struct cache *c, bool shipped)
 {
+	struct wb_region *first = &c->writeback.region[shipped ? WB_REGIONS : 0];
 	unsigned spins = 0;
 
-	rt_gate_enter(&c->region_gate, WB_REGIONS);
-	/* one is free for each who is inside, perhaps not where this has looked already
-	 */
+	rt_gate_enter(shipped ? &c->writeback.shipped_gate : &c->writeback.region_gate, WB_REGIONS);
+	/* one is free for each task inside, perhaps not where this has looked already */
 	for (;; rt_spin(&spins)) {
-		for (unsigned i = 0; i < WB_REGIONS; i++) {
-			struct wb_region *r = &c->region[i];
-
+		for (struct wb_region *r = first; r < first + WB_REGIONS; r++) {
 			if (!rt_mutex_trylock(&r->lock))
 				continue;
 			atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
@@ -107,32 +107,19 @@ static struct wb_region *region_take(struct cache *c)
 	}
 }
 
-/* The one for images of other nodes, who may have taken the others here by waiting for
- * this node to persist something: two nodes must not wait for each other so. */
-static struct wb_region *region_take_shipped(struct cache *c)
-{
-	struct wb_region *r = &c->region[WB_SHIPPED];
-
-	rt_gate_enter(&c->shipped_gate, 1);
-	rt_mutex_lock(&r->lock);
-	atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
-	return r;
-}
-
 static void region_give(struct cache *c, struct wb_region *r)
 {
+	bool shipped = r >= &c->writeback.region[WB_REGIONS];
+
 	atomic_fetch_add_explicit(&r->turn, 1, memory_order_release);
 	rt_mutex_unlock(&r->lock);
-	if (r == &c->region[WB_SHIPPED])
-		rt_gate_leave(&c->shipped_gate, 1);
-	else
-		rt_gate_leave(&c->region_gate, WB_REGIONS);
+	rt_gate_leave(shipped ? &c->writeback.shipped_gate : &c->writeback.region_gate, WB_REGIONS);
 	rt_wake(&r->turn, INT32_MAX);
 }
 
 /* ---- step 1: copy what is dirty ---------------------------------------------------- */
 
-/* What a batch is made of, and what it may still take. */
+/* The contents of a batch, and the room that is left in it. */
 struct wb_batch {
 	unsigned count;
 	unsigned tear_room; /* pages whose image may still go into the log as well */
@@ -140,10 +127,12 @@ struct wb_batch {
 	bool urgent;
 	bool sealed; /* images get their checksum with the copy; a ship's home does that */
 	bool fresh;  /* has a page that the store has no image of, as far as is known */
+	bool all_new; /* has only new pages of files: the store has no image of the incarnation */
 	lsn_t flush_to;
 };
 
-/* A latch is held for a moment only, but by a request, which may have to wait for what is persisted. */
+/* A latch is held for a moment only. The exception is a request, which may wait for an image to be
+ * persisted. */
 bool latch_for_copy(struct cache *c, struct frame *f, page_id pid)
 {
 	unsigned spins = 0;
@@ -166,7 +155,7 @@ static void image_seal(struct cache *c, struct store_write *w)
 		w->descriptor.incarnation, w->descriptor.version, w->image);
 }
 
-/* False: the page must wait for the next batch. */
+/* Returns false if the page must wait for the next batch. */
 static bool copy_page(
 	struct cache *c, struct wb_region *r, page_id pid, struct wb_batch *b)
 {
@@ -204,10 +193,11 @@ static bool copy_page(
 	r->page[at].log_image = tear;
 	b->tear_room -= tear;
 	b->fresh |= !(flags & FRAME_PERSISTED);
+	b->all_new &= (flags & (FRAME_DATA | FRAME_PERSISTED)) == FRAME_DATA;
 	b->flush_to = MAX(
 		b->flush_to, atomic_load_explicit(&f->page_lsn, memory_order_relaxed));
-	/* Until the write has ended a torn page may need the log from the present rec_lsn
-	 * on, also when a newer full image, not durable yet, has moved that. */
+	/* Until the write has ended a torn page may need the log from the present rec_lsn on. So it
+	 * does if a newer full image, not durable yet, has moved rec_lsn. */
 	if (r->page[at].rec_lsn &&
 		r->page[at].rec_lsn < atomic_load_explicit(&r->pin, memory_order_relaxed))
 		atomic_store_explicit(&r->pin, r->page[at].rec_lsn, memory_order_seq_cst);
@@ -218,10 +208,8 @@ static bool copy_page(
 	return true;
 }
 
-/*
- * An image that another node shipped: it may overwrite one that is in the store. False: it
- * must wait for the next batch.
- */
+/* Adds an image that another node shipped. It may overwrite one that is in the store. Returns false
+ * if it must wait for the next batch. */
 static bool image_add(struct cache *c, struct wb_region *r,
 	const struct coherence_ship *s, struct wb_batch *b)
 {
@@ -336,8 +324,8 @@ static void log_tearable(
 
 /* ---- steps 4 to 6 ---------------------------------------------------------------- */
 
-static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_t number,
-	struct log_room *room)
+static int install_descriptors(struct cache *c, struct wb_region *r, unsigned count,
+	uint64_t number, struct log_room *room)
 {
 	struct {
 		struct disk_log_record record;
@@ -350,12 +338,13 @@ static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_
 	};
 	struct iovec iov = {.iov_base = &done, .iov_len = sizeof(done)};
 
+	store_descriptors_load(c->store, r->write, count);
 	for (unsigned i = 0; i < count; i++) {
-		int e = store_descriptor_install(c->store, r->write[i].pid,
+		int rc = store_descriptor_install(c->store, r->write[i].pid,
 			&r->write[i].descriptor, r->record_lsn);
 
-		if (e)
-			return e;
+		if (rc)
+			return rc;
 	}
 	log_append(c->log, room, &iov, 1);
 	if (store_table_crowded(c->store)) {
@@ -367,9 +356,9 @@ static int install(struct cache *c, struct wb_region *r, unsigned count, uint64_
 }
 
 /*
- * A write failed: what the slot holds now may be any image of the batch, or half of one.
- * Until it is written well the log must keep what tells them apart and mends them, the
- * batch's descriptors and images.
+ * A write failed. The slot may hold any image of the batch now, or half of one. Until it is written
+ * well the log must keep the batch's descriptors and images. These tell the images apart and mend
+ * them.
  */
 static void pin_failed(struct frame *f, lsn_t record_lsn)
 {
@@ -404,7 +393,7 @@ static void settle_page(struct cache *c, const struct wb_region *r, unsigned at,
 			atomic_compare_exchange_strong_explicit(&f->rec_lsn, &rec,
 				LSN_NONE, memory_order_relaxed, memory_order_relaxed);
 		}
-	} else if (!ok && !c->redo && r->record_lsn != LSN_NONE &&
+	} else if (!ok && !c->recovery.redo && r->record_lsn != LSN_NONE &&
 		   f->incarnation == w->descriptor.incarnation) {
 		pin_failed(f, r->record_lsn);
 	}
@@ -413,7 +402,7 @@ static void settle_page(struct cache *c, const struct wb_region *r, unsigned at,
 	latch_release_shared(c, f);
 }
 
-/* This node's store has these versions: whoever else has a part in the pages may know. */
+/* This node's store has these versions. Tells it to all nodes that have a part in the pages. */
 static void tell_persisted(struct cache *c, const struct wb_region *r, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
@@ -424,53 +413,78 @@ static void tell_persisted(struct cache *c, const struct wb_region *r, unsigned 
 	}
 }
 
-/*
- * During redo nothing is appended: the tail stands still, so a page whose image is lost
- * half written is made good by its full image in the log (invariant 4), whatever the
- * descriptors say.
- */
+/* During redo nothing is appended: the tail stands still. A page whose image is lost half written
+ * is mended by its full image in the log (invariant 4). The descriptors do not matter for that. */
 static int write_batch_redo(struct cache *c, struct wb_region *r, unsigned count)
 {
-	int e = store_write_pages(c->store, r->write, count);
-	if (!e)
-		e = store_flush(c->store);
-	for (unsigned i = 0; i < count && !e; i++)
-		e = store_descriptor_install(c->store, r->write[i].pid,
+	int rc = store_write_pages(c->store, r->write, count);
+	if (!rc)
+		rc = store_flush(c->store);
+	store_descriptors_load(c->store, r->write, count);
+	for (unsigned i = 0; i < count && !rc; i++)
+		rc = store_descriptor_install(c->store, r->write[i].pid,
 			&r->write[i].descriptor, log_tail(c->log));
-	if (!e && store_table_crowded(c->store))
-		e = store_table_write(c->store, LSN_MAX);
-	return e;
+	if (!rc && store_table_crowded(c->store))
+		rc = store_table_write(c->store, LSN_MAX);
+	return rc;
 }
 
 static int store_persist(struct cache *c, struct wb_region *r, const struct wb_batch *b)
 {
-	int e = store_write_pages(c->store, r->write, b->count);
+	int rc = store_write_pages(c->store, r->write, b->count);
 
-	if (!e)
-		e = store_flush(c->store);
-	store_took(c, e, b->fresh);
-	return e;
+	if (!rc)
+		rc = store_flush(c->store);
+	store_took(c, rc, b->fresh);
+	return rc;
+}
+
+/*
+ * Writes a batch of new pages of files. Until its descriptor is durable, such a page reads as zeros
+ * (invariant 8): the image in its slot does not matter. So the images go first. The flush that
+ * makes the descriptors durable begins after the images are written, and makes these durable, too.
+ * It covers the records that allocated the pages, which come before the descriptors. A power cut in
+ * between leaves images that no descriptor names.
+ */
+static int write_new(struct cache *c, struct wb_region *r, struct wb_batch *b,
+	uint64_t number, struct log_room *room)
+{
+	int rc = store_write_pages(c->store, r->write, b->count);
+
+	r->record_lsn = LSN_NONE;
+	store_took(c, rc, b->fresh);
+	if (rc)
+		return rc;
+	log_descriptors(c, r, b, number, room);
+	return log_flush(c->log, b->flush_to);
+}
+
+static int write_over(struct cache *c, struct wb_region *r, struct wb_batch *b,
+	uint64_t number, struct log_room *room)
+{
+	int rc;
+
+	log_descriptors(c, r, b, number, room);
+	log_tearable(c, r, b, room);
+	rc = log_flush(c->log, b->flush_to);
+	return rc ? rc : store_persist(c, r, b);
 }
 
 static int write_batch(
 	struct cache *c, struct wb_region *r, struct wb_batch *b, struct log_room *room)
 {
-	uint64_t number =
-		atomic_fetch_add_explicit(&c->batch_number, 1, memory_order_relaxed);
-	int e;
+	uint64_t number = atomic_fetch_add_explicit(
+		&c->writeback.batch_number, 1, memory_order_relaxed);
+	int rc = b->all_new ? write_new(c, r, b, number, room)
+			    : write_over(c, r, b, number, room);
 
-	log_descriptors(c, r, b, number, room);
-	log_tearable(c, r, b, room);
-	e = log_flush(c->log, b->flush_to);
-	if (!e)
-		e = store_persist(c, r, b);
 	if (store_flush_failed(c->store)) {
-		e = -EIO;
-		log_give_up(c->log, e);
+		rc = -EIO;
+		log_give_up(c->log, rc);
 	}
-	if (!e)
-		e = install(c, r, b->count, number, room);
-	return e;
+	if (!rc)
+		rc = install_descriptors(c, r, b->count, number, room);
+	return rc;
 }
 
 static int compare_refs(const void *a, const void *b)
@@ -487,30 +501,30 @@ static int batch_reserve(struct cache *c, bool urgent, unsigned count, struct wb
 {
 	uint32_t page =
 		sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
-	uint32_t bytes =
-		(uint32_t)(MIN(count, c->wb_pages) * sizeof(struct disk_log_descriptor) +
-			   2 * PERSISTED_BYTES);
+	uint32_t bytes = (uint32_t)(MIN(count, c->writeback.pages) *
+					    sizeof(struct disk_log_descriptor) +
+				    2 * PERSISTED_BYTES);
 
-	*b = (struct wb_batch){
-		.tears = store_writes_tear(c->store), .urgent = urgent, .sealed = true};
+	*b = (struct wb_batch){.tears = store_writes_tear(c->store),
+		.urgent = urgent,
+		.sealed = true,
+		.all_new = !cache_has_peers(c)};
 	*room = (struct log_room){0};
-	if (c->redo) {
+	if (c->recovery.redo) {
 		b->tears = false;
 		return 0;
 	}
 	if (store_rests(c))
 		return -ENOSPC;
 	if (b->tears && !urgent) {
-		b->tear_room = MIN(count, c->tear_pages);
+		b->tear_room = MIN(count, c->writeback.tear_pages);
 		bytes += b->tear_room * page;
 	}
 	return log_reserve(c->log, bytes, urgent, room);
 }
 
-/*
- * The same for images that others shipped. From the reserve, too: they may have shipped
- * them for the sake of their own logs, and this node's tail may wait for one of theirs.
- */
+/* The same for images that other nodes shipped. They take from the reserve, too: the senders may
+ * have shipped them to free their logs. This node's tail may wait for one of theirs. */
 static int batch_reserve_shipped(
 	struct cache *c, unsigned count, struct wb_batch *b, struct log_room *room)
 {
@@ -518,10 +532,10 @@ static int batch_reserve_shipped(
 		sizeof(struct disk_log_page) + PAGE_SIZE + sizeof(struct disk_log_record);
 	uint32_t bytes = 2 * PERSISTED_BYTES;
 
-	count = MIN(count, c->region[WB_SHIPPED].pages);
+	count = MIN(count, c->writeback.region[WB_REGIONS].pages);
 	*b = (struct wb_batch){.tears = store_writes_tear(c->store), .sealed = true};
 	*room = (struct log_room){0};
-	if (c->redo) { /* of a tool's other store: its log is among those being redone */
+	if (c->recovery.redo) { /* of a tool's other store: its log is among those being redone */
 		b->tears = false;
 		return 0;
 	}
@@ -529,19 +543,20 @@ static int batch_reserve_shipped(
 		return -ENOSPC;
 	bytes += count * (uint32_t)sizeof(struct disk_log_descriptor);
 	if (b->tears) {
-		b->tear_room = MIN(count, log_room_max(c->log, true) / 2 / page);
+		b->tear_room = MIN(count, log_room_max(c->log, true) / 2 / WB_REGIONS / page);
 		bytes += b->tear_room * page;
 	}
 	return log_reserve(c->log, bytes, true, room);
 }
 
-/* What all batches come to: counters, and the pins that the region had. */
-static void batch_end(struct cache *c, struct wb_region *r, unsigned count, int e)
+/* The common end of all batches: counters, and the pins that the region had. */
+static void batch_end(struct cache *c, struct wb_region *r, unsigned count, int rc)
 {
 	atomic_store_explicit(&r->pin, LSN_MAX, memory_order_release);
-	if (e) {
-		atomic_fetch_add_explicit(&c->write_failures, 1, memory_order_release);
-		if (e != -EHOSTDOWN)
+	if (rc) {
+		atomic_fetch_add_explicit(
+			&c->writeback.failures, 1, memory_order_release);
+		if (rc != -EHOSTDOWN)
 			COUNT(c, write_failures, 1);
 	} else {
 		COUNT(c, pages_written, count);
@@ -557,7 +572,7 @@ static void batch_end(struct cache *c, struct wb_region *r, unsigned count, int 
  */
 static int ship_batch(struct cache *c, struct wb_region *r, struct wb_batch *b)
 {
-	int e = log_flush(c->log, b->flush_to);
+	int rc = log_flush(c->log, b->flush_to);
 
 	for (unsigned i = 0; i < b->count; i++) {
 		const struct store_write *w = &r->write[i];
@@ -566,20 +581,20 @@ static int ship_batch(struct cache *c, struct wb_region *r, struct wb_batch *b)
 			.incarnation = w->descriptor.incarnation,
 			.version = w->descriptor.version,
 			.image = (void *)w->image,
-			.result = e};
+			.result = rc};
 	}
-	if (!e)
+	if (!rc)
 		c->coherence->ops->ship(c->coherence, r->ship, b->count);
 	for (unsigned i = 0; i < b->count; i++) {
 		const struct coherence_ship *s = &r->ship[i];
 
 		settle_page(c, r, i, !s->result);
-		if (!s->result) /* what was owed of the page is, too */
+		if (!s->result) /* the page's owed image is persisted, too */
 			c->coherence->frames->persisted(
 				c, s->pid, s->incarnation, s->version);
-		e = e ? e : s->result;
+		rc = rc ? rc : s->result;
 	}
-	return e;
+	return rc;
 }
 
 static bool is_here(const struct cache *c, const struct page_ref *ref)
@@ -591,28 +606,29 @@ static int ship_some(struct cache *c, const struct page_ref *refs, unsigned coun
 	unsigned *taken, unsigned *written)
 {
 	struct wb_batch b = {0};
-	struct wb_region *r = region_take(c);
-	int e = 0;
+	struct wb_region *r = region_take(c, false);
+	int rc = 0;
 
 	r->record_lsn = LSN_NONE;
 	*taken = 0;
-	while (*taken < count && b.count < c->wb_pages && !is_here(c, &refs[*taken])) {
+	while (*taken < count && b.count < c->writeback.pages &&
+		!is_here(c, &refs[*taken])) {
 		copy_page(c, r, refs[*taken].pid, &b);
 		++*taken;
 	}
 	if (b.count) {
-		e = ship_batch(c, r, &b);
-		batch_end(c, r, b.count, e);
-		*written += e ? 0 : b.count;
+		rc = ship_batch(c, r, &b);
+		batch_end(c, r, b.count, rc);
+		*written += rc ? 0 : b.count;
 	}
 	region_give(c, r);
-	return e;
+	return rc;
 }
 
 /*
- * Images that others shipped to this node's store. Where they are logged, half of the log's
- * reserve is not theirs: what pins this node's own tail is persisted from that. -EAGAIN:
- * not now; it comes again, and nobody here waits for it.
+ * Images that other nodes shipped to this node's store. If they are logged, half of the log's
+ * reserve is not theirs: pages that pin this node's own tail are persisted from that. Returns
+ * -EAGAIN if they do not fit now. They come again, and nobody here waits for them.
  */
 static int write_shipped(struct cache *c, const struct coherence_ship *ships,
 	unsigned count, unsigned *taken)
@@ -620,42 +636,45 @@ static int write_shipped(struct cache *c, const struct coherence_ship *ships,
 	struct log_room room;
 	struct wb_region *r;
 	struct wb_batch b;
-	int e;
+	int rc;
 
 	*taken = 0;
-	if (ships->for_other && !c->redo && store_writes_tear(c->store) &&
+	if (ships->for_other && !c->recovery.redo && store_writes_tear(c->store) &&
 		log_reserve_short(c->log))
 		return -EAGAIN;
-	e = batch_reserve_shipped(c, count, &b, &room);
-	if (e)
-		return e;
-	r = region_take_shipped(c);
+	rc = batch_reserve_shipped(c, count, &b, &room);
+	if (rc)
+		return rc;
+	r = region_take(c, true);
 	while (*taken < count && b.count < r->pages &&
 		image_add(c, r, &ships[*taken], &b))
 		++*taken;
-	e = c->redo ? write_batch_redo(c, r, b.count) : write_batch(c, r, &b, &room);
-	if (!e && c->redo) /* no log has the descriptors; who shipped ends its own next */
-		e = store_table_write(c->store, LSN_MAX);
-	if (!e)
+	rc = c->recovery.redo ? write_batch_redo(c, r, b.count)
+			      : write_batch(c, r, &b, &room);
+	if (!rc &&
+		c->recovery
+			.redo) /* no log has the descriptors; the sender ends its own next */
+		rc = store_table_write(c->store, LSN_MAX);
+	if (!rc)
 		tell_persisted(c, r, b.count);
-	batch_end(c, r, b.count, e);
+	batch_end(c, r, b.count, rc);
 	region_give(c, r);
 	log_release(c->log, &room);
-	return e;
+	return rc;
 }
 
 int writeback_shipped(void *cache, const struct coherence_ship *ships, unsigned count)
 {
 	struct cache *c = cache;
 	unsigned taken;
-	int e = 0;
+	int rc = 0;
 
-	while (count && !e) {
-		e = write_shipped(c, ships, count, &taken);
+	while (count && !rc) {
+		rc = write_shipped(c, ships, count, &taken);
 		ships += taken;
 		count -= taken;
 	}
-	return e;
+	return rc;
 }
 
 /* One page of this node's, written back because others wait for it. */
@@ -664,22 +683,22 @@ int writeback_own(struct cache *c, page_id pid)
 	struct log_room room;
 	struct wb_batch b;
 	struct wb_region *r;
-	int e = batch_reserve_shipped(c, 1, &b, &room);
+	int rc = batch_reserve_shipped(c, 1, &b, &room);
 
-	if (e)
-		return e;
-	r = region_take_shipped(c);
+	if (rc)
+		return rc;
+	r = region_take(c, true);
 	copy_page(c, r, pid, &b);
 	if (b.count) {
-		e = write_batch(c, r, &b, &room);
-		settle_page(c, r, 0, !e);
-		if (!e)
+		rc = write_batch(c, r, &b, &room);
+		settle_page(c, r, 0, !rc);
+		if (!rc)
 			tell_persisted(c, r, b.count);
-		batch_end(c, r, b.count, e);
+		batch_end(c, r, b.count, rc);
 	}
 	region_give(c, r);
 	log_release(c->log, &room);
-	return e;
+	return rc;
 }
 
 /* ---- pages whose home is here -------------------------------------------------------- */
@@ -691,52 +710,52 @@ static int write_some(struct cache *c, const struct page_ref *refs, unsigned cou
 	struct wb_region *r;
 	struct log_room room;
 	struct wb_batch b;
-	int e;
+	int rc;
 
 	if (!is_here(c, refs))
 		return ship_some(c, refs, count, taken, written);
-	e = batch_reserve(c, urgent, count, &b, &room);
+	rc = batch_reserve(c, urgent, count, &b, &room);
 	*taken = 0;
-	if (e)
-		return e;
-	r = region_take(c);
-	while (*taken < count && b.count < c->wb_pages && is_here(c, &refs[*taken]) &&
-		copy_page(c, r, refs[*taken].pid, &b))
+	if (rc)
+		return rc;
+	r = region_take(c, false);
+	while (*taken < count && b.count < c->writeback.pages &&
+		is_here(c, &refs[*taken]) && copy_page(c, r, refs[*taken].pid, &b))
 		++*taken;
 	if (b.count) {
-		e = c->redo ? write_batch_redo(c, r, b.count)
-			    : write_batch(c, r, &b, &room);
+		rc = c->recovery.redo ? write_batch_redo(c, r, b.count)
+				      : write_batch(c, r, &b, &room);
 		for (unsigned i = 0; i < b.count; i++)
-			settle_page(c, r, i, !e);
-		if (!e)
+			settle_page(c, r, i, !rc);
+		if (!rc)
 			tell_persisted(c, r, b.count);
-		batch_end(c, r, b.count, e);
-		*written += e ? 0 : b.count;
+		batch_end(c, r, b.count, rc);
+		*written += rc ? 0 : b.count;
 	}
 	region_give(c, r);
 	log_release(c->log, &room);
-	return e;
+	return rc;
 }
 
 int writeback_pages(struct cache *c, struct page_ref *refs, unsigned count, bool urgent,
 	unsigned *written)
 {
 	unsigned taken, sum = 0;
-	int e = 0, away = 0;
+	int rc = 0, away = 0;
 
 	qsort(refs, count, sizeof(*refs), compare_refs);
-	while (count && !e) {
-		e = write_some(c, refs, count, urgent, &taken, &sum);
-		if (e == -EHOSTDOWN) { /* those of that home; others go on */
-			away = e;
-			e = 0;
+	while (count && !rc) {
+		rc = write_some(c, refs, count, urgent, &taken, &sum);
+		if (rc == -EHOSTDOWN) { /* those of that home; others go on */
+			away = rc;
+			rc = 0;
 		}
 		refs += taken;
 		count -= taken;
 	}
 	if (written)
 		*written = sum;
-	return e ? e : away;
+	return rc ? rc : away;
 }
 
 /* ---- writing behind a stream ----------------------------------------------------- */
@@ -748,7 +767,7 @@ void cache_write_behind(struct cache *c, const struct page_ref *refs, unsigned c
 	while (count) {
 		unsigned n = MIN(count, (unsigned)FETCH_MAX);
 
-		if (!queue_put(&c->behind, refs, n, false))
+		if (!queue_put(&c->writeback.behind, refs, n, false))
 			return; /* the flusher and the provider will get to them */
 		refs += n;
 		count -= n;
@@ -758,18 +777,20 @@ void cache_write_behind(struct cache *c, const struct page_ref *refs, unsigned c
 void behind_main(void *arg)
 {
 	struct cache *c = arg;
-	unsigned max = MAX(c->wb_pages, (uint32_t)FETCH_MAX), n;
+	unsigned max = MAX(c->writeback.pages, (uint32_t)FETCH_MAX), n;
 	struct prefetch_slot *slot = rt_alloc(sizeof(*slot));
 	struct page_ref *refs = rt_alloc((max + FETCH_MAX) * sizeof(*refs));
 	uint32_t word;
 
-	while (slot && refs && rt_goes_on(&c->stopping, &c->behind.word, &word)) {
-		for (n = 0; n < max && queue_take(&c->behind, slot); n += slot->count)
+	while (slot && refs &&
+		rt_goes_on(&c->stopping, &c->writeback.behind.word, &word)) {
+		for (n = 0; n < max && queue_take(&c->writeback.behind, slot);
+			n += slot->count)
 			memcpy(refs + n, slot->ref, slot->count * sizeof(*refs));
 		if (n)
 			writeback_pages(c, refs, n, false, NULL);
 		else
-			rt_wait(&c->behind.word, word, RT_FOREVER);
+			rt_wait(&c->writeback.behind.word, word, RT_FOREVER);
 	}
 	rt_free(refs);
 	rt_free(slot);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cluster file that was read anew while its volume is in use (docs/many-nodes.md, "A node
- * that is added"). Clients may have been added, and comments and the order of things may
- * differ. All else is built into what runs: who is home of what is in pages, logs and
- * superblocks, addresses are in links, and a node that is no longer named may hold pages.
+ * A cluster file that is read anew while its volume is in use (docs/nodes/lifecycle.md, "A node
+ * that is added"). Clients may have been added. Comments and the order may differ. No other change
+ * is allowed. The homes of shards are in pages, logs and superblocks, and addresses are in links. A
+ * node that the file does not name any more may hold pages.
  */
 #include "engine/cluster/cluster_internal.h"
 
@@ -31,7 +31,7 @@ static void compare_volume(struct compare *k)
 	uuid_print(c->volume_uuid, mine);
 	if (memcmp(c->volume_uuid, n->volume_uuid, UUID_BYTES) != 0)
 		DIFFERS(k, n->uuid_line, "volume", "uuid",
-			"it is the file of another volume: that in use has %s", mine);
+			"it is the file of another volume: the volume in use has %s", mine);
 	if (strcmp(c->name, n->name) != 0)
 		DIFFERS(k, n->name_line, "volume", "name",
 			"\"%s\" cannot become \"%s\" while the volume is in use", c->name,
@@ -72,7 +72,7 @@ static void compare_node(struct compare *k, const struct cluster_member *was)
 	snprintf(section, sizeof(section), "node %u", was->id);
 	if (!is) {
 		DIFFERS(k, 0, section, NULL,
-			"is not there any more: a node cannot be taken out while the "
+			"is not there any more: a node cannot be removed while the "
 			"volume is in use");
 		return;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Members, the map from shards to nodes, and the epoch. Everything is set before the
- * cluster is handed out, but the epoch, which any task may raise at any time, and members
- * that are added (change.c), which are seen when they are complete.
+ * Members, the map from shards to nodes, and the epoch. The members and the map are set before the
+ * caller gets the cluster. Any task may raise the epoch at any time. A member that is added
+ * (change.c) is seen when it is complete.
  */
 #include "engine/cluster/cluster_internal.h"
 
@@ -16,7 +16,7 @@ void cluster_close(struct cluster *c)
 	rt_free(c);
 }
 
-/* ---- what it says -------------------------------------------------------------------- */
+/* ---- the contents -------------------------------------------------------------------- */
 
 const char *cluster_path(const struct cluster *c)
 {

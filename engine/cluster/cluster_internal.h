@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of engine/cluster share. Nobody else includes it.
+ * Structures and functions that the files of engine/cluster share. No other layer includes this.
  *
- * cluster.c  members, map, epoch
- * change.c   what a file that is read anew may say otherwise, and taking that in
- * file.c     the text of a cluster file, read with libinih
- * host.c     what is asked of the machine: files, names, interfaces
- * key.c      the key file's text, and the volume's key
+ * - cluster.c has the members, the map, and the epoch.
+ * - change.c checks a file that is read anew, and adds its new nodes.
+ * - file.c reads the text of a cluster file, with libinih.
+ * - host.c asks the machine for files, names and interfaces.
+ * - key.c reads the key file's text, and derives the volume's key.
  */
 #ifndef WEFT_CLUSTER_INTERNAL_H
 #define WEFT_CLUSTER_INTERNAL_H
@@ -37,22 +37,22 @@ struct cluster {
 	_Atomic uint64_t there;
 	struct cluster_member member[CLUSTER_NODE_MAX + 1]; /* by id */
 	uint8_t home[CLUSTER_SHARD_MAX + 1];                /* node by shard */
-	_Atomic uint64_t incarnation[CLUSTER_NODE_MAX + 1]; /* only rise; they order
-							       nothing else */
+	_Atomic uint64_t incarnation[CLUSTER_NODE_MAX + 1]; /* only rise; they order no other
+							     * memory */
 };
 
-/* The line, section and key at the beginning of a message. */
+/* Writes the line, section and key at the beginning of a message. */
 int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 	const char *section, const char *key, const char *fmt, ...)
 	__attribute__((format(printf, 6, 7)));
 
-/* A member is complete: from here on all may see it. */
+/* The member is complete: from here on all tasks may see it. */
 static inline void cluster_member_is_there(struct cluster *c, unsigned node)
 {
 	atomic_fetch_or_explicit(&c->there, 1ull << node, memory_order_release);
 }
 
-/* Checks the key file's text. `path` is what messages call it. */
+/* Checks the key file's text. Messages give `path` as its name. */
 int cluster_key_parse(struct cluster *c, const char *text, size_t length,
 	const char *path, struct weft_error *err);
 

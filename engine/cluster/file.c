@@ -2,14 +2,14 @@
 /*
  * The static cluster file: text to members. docs/operations.md has the format.
  *
- * libinih splits lines into keys and values. What it passes over in silence is refused
- * here, in the reader that feeds it, since a typing mistake in this file must not go
- * unnoticed: lines that are too long, control characters, sections twice or with nothing
- * in them, text behind a section's bracket. The reader also counts lines, and takes away
- * the blanks before them, which libinih would take for the continuation of a value.
+ * libinih splits lines into keys and values. It accepts some mistakes in silence, and no mistake in
+ * this file must go unnoticed. So the reader that feeds it refuses lines that are too long, and
+ * control characters. It refuses sections that occur twice or are empty, and text behind a
+ * section's bracket. The reader also counts lines, and removes the blanks before them. libinih
+ * would take such a line for the continuation of a value.
  *
- * Nothing outside is touched here: the text is all there is (invariant 9), and what is
- * wrong is said with its line, section and key, and what to write instead.
+ * This file uses nothing but the text (invariant 9). An error's text has the line, section and key,
+ * and the way to mend it.
  */
 #include "engine/cluster/cluster_internal.h"
 
@@ -30,7 +30,7 @@ struct parse {
 	int rc;              /* the first error's, or 0 */
 	unsigned wrong_line; /* and its line */
 	const char *next, *end;
-	unsigned line; /* of what libinih has */
+	unsigned line; /* the number of the line that libinih has */
 	enum section section;
 	char section_name[SECTION_BYTES]; /* without brackets */
 	unsigned section_line;
@@ -47,7 +47,7 @@ int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	/* Of a path that would leave no room for the rest, the end. */
+	/* A path that would leave no room for the rest is cut at its beginning. */
 	if (length > PATH_SHOWN)
 		path += length - PATH_SHOWN;
 	line = MAX(line, 1);
@@ -57,7 +57,7 @@ int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 		key ? " " : "", key ? key : "", text);
 }
 
-/* The first error of the file counts; all others may follow from it. */
+/* The first error of the file counts. All others may follow from it. */
 #define WRONG_AT(p, at, key, ...)                                                        \
 	((p)->rc ? (p)->rc                                                               \
 		 : ((p)->wrong_line = (at),                                              \
@@ -69,7 +69,7 @@ int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 
 /* ---- values -------------------------------------------------------------------------- */
 
-/* A whole number from low to high, in digits and nothing else. */
+/* A whole number from low to high, in digits only. */
 static bool bounded_parse(const char *text, unsigned low, unsigned high, unsigned *out)
 {
 	unsigned value = 0;
@@ -111,7 +111,7 @@ static bool host_valid(const char *host)
 	return true;
 }
 
-/* HOST, HOST:PORT, [IPV6], [IPV6]:PORT; two colons and no bracket: IPv6. Cuts `text`. */
+/* HOST, HOST:PORT, [IPV6], [IPV6]:PORT. Two colons and no bracket: IPv6. Cuts `text`. */
 static bool address_parse(char *text, struct cluster_address *out)
 {
 	char *port = NULL, *host = text, *colon = strchr(text, ':');
@@ -142,8 +142,8 @@ static bool address_parse(char *text, struct cluster_address *out)
 
 /* ---- [volume] -------------------------------------------------------------------------- */
 
-/* Notes where a key stands; false, with an error, if it was there before. */
-static bool once(struct parse *p, const char *key, unsigned *line)
+/* Notes the line of a key. Returns false, with an error, if the key was there before. */
+static bool key_is_first(struct parse *p, const char *key, unsigned *line)
 {
 	if (*line) {
 		WRONG(p, key, "is there twice, here and in line %u; remove one of them",
@@ -201,7 +201,7 @@ static void volume_transport(struct parse *p, const char *value)
 static void volume_set(struct parse *p, const char *key, const char *value)
 {
 	if (strcmp(key, "name") == 0) {
-		if (!once(p, key, &p->c->name_line))
+		if (!key_is_first(p, key, &p->c->name_line))
 			return;
 		if (name_valid(value))
 			strcpy(p->c->name, value);
@@ -211,16 +211,16 @@ static void volume_set(struct parse *p, const char *key, const char *value)
 				"'.', '-' and '_', a letter or digit first",
 				value, CLUSTER_NAME_BYTES - 1);
 	} else if (strcmp(key, "uuid") == 0) {
-		if (once(p, key, &p->c->uuid_line))
+		if (key_is_first(p, key, &p->c->uuid_line))
 			volume_uuid(p, value);
 	} else if (strcmp(key, "key") == 0) {
-		if (once(p, key, &p->c->key_line))
+		if (key_is_first(p, key, &p->c->key_line))
 			volume_key_path(p, value);
 	} else if (strcmp(key, "tls") == 0) {
-		if (once(p, key, &p->c->tls_line))
+		if (key_is_first(p, key, &p->c->tls_line))
 			volume_tls(p, value);
 	} else if (strcmp(key, "transport") == 0) {
-		if (once(p, key, &p->c->transport_line))
+		if (key_is_first(p, key, &p->c->transport_line))
 			volume_transport(p, value);
 	} else {
 		WRONG(p, key,
@@ -332,7 +332,7 @@ static void node_set(struct parse *p, const char *key, const char *value)
 
 	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
 		if (strcmp(key, keys[i].key) == 0) {
-			if (once(p, key, keys[i].line))
+			if (key_is_first(p, key, keys[i].line))
 				keys[i].set(p, value);
 			return;
 		}
@@ -419,7 +419,7 @@ static void section_begin(struct parse *p, const char *name)
 	p->section_line = p->line;
 }
 
-/* "[name]", then nothing but blanks or a comment. */
+/* "[name]", then only blanks or a comment. */
 static void section_line(struct parse *p, const char *line)
 {
 	const char *bracket = strchr(line, ']');
@@ -523,7 +523,8 @@ static bool same_host(const struct cluster_member *a, const struct cluster_membe
 	return false;
 }
 
-/* What no two nodes share. The later line is named: it is the one that was added. */
+/* Checks the values that no two nodes may share. The error names the later line, since that one was
+ * added. */
 static void check_pair(
 	struct parse *p, const struct cluster_member *a, const struct cluster_member *b)
 {
@@ -587,7 +588,7 @@ static void map_make(struct parse *p)
 			"shard = 0 into the section of the node whose store has it");
 }
 
-/* Where no host is named, the first storage node has the clients' logs. */
+/* If a client names no host, the first storage node has its log. */
 static void hosts_find(struct parse *p)
 {
 	const struct cluster_member *m = NULL, *first = NULL;
@@ -619,7 +620,7 @@ static int parse_all(struct parse *p)
 {
 	int bad_line = ini_parse_stream(line_read, p, key_read, p);
 
-	/* libinih's own complaint. What was found wrong later may follow from it. */
+	/* libinih's own complaint. Later errors may follow from it. */
 	if (bad_line > 0 && (unsigned)bad_line != p->wrong_line) {
 		p->err->code = 0;
 		return cluster_file_error(p->err, p->c->path, (unsigned)bad_line, NULL,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the cluster asks of the machine it is on: the two files, the name service, its own
- * addresses. Only at start and from tools: all of it may wait, for as long as the name
- * service takes. The simulator makes its clusters from text and never comes here.
+ * The cluster's use of the machine: the two files, the name service, and the machine's addresses.
+ * Only at start and from tools. All of it may wait, for as long as the name service takes. The
+ * simulator makes its clusters from text, and never calls this file.
  */
 #include "engine/cluster/cluster_internal.h"
 
@@ -17,7 +17,8 @@
 
 /* ---- files ------------------------------------------------------------------------------- */
 
-/* Up to cap bytes of a regular file, which `check` has accepted. The length or -errno. */
+/* Reads up to cap bytes of a regular file, which `check` has accepted. Returns the length or
+ * -errno. */
 static int file_read(const char *path, char *out, size_t cap,
 	int (*check)(const struct stat *st, const char *path, struct weft_error *err),
 	struct weft_error *err)
@@ -46,7 +47,7 @@ static int file_read(const char *path, char *out, size_t cap,
 	return rc;
 }
 
-/* As ssh does with its keys. */
+/* The same rule as that of ssh for its keys. */
 static int key_guarded(const struct stat *st, const char *path, struct weft_error *err)
 {
 	if (st->st_uid != 0 && st->st_uid != geteuid())
@@ -63,7 +64,7 @@ static int key_guarded(const struct stat *st, const char *path, struct weft_erro
 	return 0;
 }
 
-/* The file says which key is used, and at which addresses: what others may write they may choose. */
+/* The file gives the key and the addresses. A user that may write it may choose them. */
 static int file_guarded(const struct stat *st, const char *path, struct weft_error *err)
 {
 	if (st->st_uid != 0 && st->st_uid != geteuid())
@@ -242,7 +243,7 @@ static bool is_own(const struct sockaddr *address, const struct ifaddrs *own)
 {
 	const struct sockaddr_in *in = (const struct sockaddr_in *)address;
 
-	/* all of 127.0.0.0/8 is this machine; its interface has but one of them */
+	/* all of 127.0.0.0/8 is this machine; its interface has only one of them */
 	if (address->sa_family == AF_INET && ntohl(in->sin_addr.s_addr) >> 24 == 127)
 		return true;
 	for (; own; own = own->ifa_next)
@@ -263,7 +264,7 @@ bool cluster_address_here(const struct sockaddr *address)
 	return here;
 }
 
-/* 1: the node is here; 0: it is not; -errno: unknown, an address does not resolve. */
+/* Returns 1 if the node is here, 0 if it is not, and -errno if an address does not resolve. */
 static int node_is_here(const struct cluster *c, const struct cluster_member *m,
 	const struct ifaddrs *own, struct weft_error *err)
 {

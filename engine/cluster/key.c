@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cluster's key, and the volume's made from it.
+ * The cluster's key, and the volume's key that is made from it.
  *
- * The volume's key is in every store, and whoever can read a store has it. It is an HMAC
- * of the cluster's, so that it does not let anybody join.
+ * The volume's key is in every store, so any reader of a store has it. It is an HMAC of the
+ * cluster's key, so that no node can join with it.
  */
 #include "engine/cluster/cluster_internal.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Coherence of a volume with one node: the home and only holder is this node, so every
- * request is granted in X at once and the image comes from the store. Keeps no state: a
- * directory with one possible holder has nothing to remember (invariants 1 and 7 hold
- * trivially), and nobody ever asks for a page.
+ * Coherence of a volume with one node. The home and only holder is this node. So every request is
+ * granted in X at once, and the image comes from the store. It keeps no state: a directory with one
+ * possible holder has nothing to remember. Invariants 1 and 7 hold trivially, and nobody ever asks
+ * for a page.
  */
 #include "engine/coherence/coherence.h"
 #include "engine/rt/rt.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Coherence of a volume whose stores are all at hand, for tools: one cache has the pages of
- * all shards, and nobody else has any, so every request is granted in X at once. Pages of
- * the cache's own store are read by it; those of the others are brought into the frame
- * from here, and what is dirty of them is persisted by a cache of that store, through its
- * own log, as a home does it. Keeps no state.
+ * Coherence of a volume for tools that have all its stores. One cache has the pages of all shards,
+ * and no other node has any, so every request is granted in X at once. The cache reads pages of its
+ * own store. This file reads those of other stores into the frame. A cache of such a store persists
+ * its dirty pages through its own log, as a home does. Keeps no state.
  */
 #include "engine/coherence/coherence.h"
 
@@ -30,7 +29,7 @@ static const struct coherence_store *store_of(const struct stores *s, page_id pi
 	return NULL;
 }
 
-static void grant(struct coherence_request *r, enum page_source source)
+static void grant_request(struct coherence_request *r, enum page_source source)
 {
 	r->result = 0;
 	r->granted = PAGE_EXCLUSIVE;
@@ -38,14 +37,14 @@ static void grant(struct coherence_request *r, enum page_source source)
 	r->arrived = r->dirty = false;
 }
 
-/* What its store has of the page: image, or with `hollow` descriptor alone. */
-static void answer(struct coherence_request *r, const struct store_read *read)
+/* Answers with the page of its store: the image, or with `hollow` the descriptor alone. */
+static void answer_request(struct coherence_request *r, const struct store_read *read)
 {
 	if (read->result < 0) {
 		r->result = read->result;
 		return;
 	}
-	grant(r, read->result == STORE_ZEROS ? PAGE_FROM_ZEROS : PAGE_FROM_PEER);
+	grant_request(r, read->result == STORE_ZEROS ? PAGE_FROM_ZEROS : PAGE_FROM_PEER);
 	r->found_incarnation = read->found_incarnation;
 	r->version = read->version;
 }
@@ -72,7 +71,7 @@ static unsigned acquire_run(
 	}
 	store_read_pages(store->store, read, n);
 	for (unsigned i = 0; i < n; i++)
-		answer(&requests[i], &read[i]);
+		answer_request(&requests[i], &read[i]);
 	return n;
 }
 
@@ -85,7 +84,7 @@ static void stores_acquire(
 		struct coherence_request *r = &requests[i];
 
 		if (r->held != PAGE_INVALID || coherence_home_here(c, r->pid)) {
-			grant(r, r->held == PAGE_INVALID ? PAGE_FROM_STORE
+			grant_request(r, r->held == PAGE_INVALID ? PAGE_FROM_STORE
 							 : PAGE_FROM_HELD);
 			i++;
 		} else {
@@ -122,13 +121,13 @@ static void stores_ship(struct coherence *c, struct coherence_ship *ships, unsig
 	}
 }
 
-/* Nobody else wants the page: it leaves when its store has what is dirty of it. */
+/* Nobody else wants the page. It leaves when its store has its dirty image. */
 static void evict_one(struct coherence *c, page_id pid)
 {
 	struct coherence_image image;
 	int rc = 0;
 
-	if (c->frames->weaken(c->cache, pid, PAGE_INVALID, &image))
+	if (c->frames->revoke(c->cache, pid, PAGE_INVALID, &image))
 		return;
 	if (image.dirty) {
 		struct coherence_ship ship = {.pid = pid,
@@ -148,7 +147,7 @@ static void evict_one(struct coherence *c, page_id pid)
 		c->frames->vacate(c->cache, pid, false);
 }
 
-/* Of a read-only volume what was redone stays in the cache. */
+/* The redone pages of a read-only volume stay in the cache. */
 static void stores_evict(struct coherence *c, const page_id *pids, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {

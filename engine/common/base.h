@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Words every layer uses: page identity, units, assertions, errors as text.
+ * Definitions that every layer uses: page identity, units, assertions, errors as text.
  *
- * This header is below all layers and includes nothing of weft.
+ * This header is below all layers, and includes no other header of weft.
  */
 #ifndef WEFT_COMMON_BASE_H
 #define WEFT_COMMON_BASE_H
@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* The unit of caching, coherence, checksum and I/O, in bytes. */
 #define PAGE_SIZE  4096u
@@ -44,17 +45,16 @@ typedef uint64_t lsn_t;
 #define LSN_NONE 0ull
 #define LSN_MAX  UINT64_MAX
 
-/*
- * What a home keeps for each page beside its image. Pages are ordered by
- * (incarnation, version); incarnation 0 means "never allocated".
- */
+/* The descriptor that a home keeps for each page. Pages are ordered by (incarnation, version);
+ * incarnation 0 means "never allocated". */
 struct page_descriptor {
 	uint64_t incarnation;
 	uint64_t version;
 	uint64_t checksum;
 };
 
-/* <0, 0 or >0 as (incarnation, version) of a is older, equal or newer than b's. */
+/* Returns less than 0, 0, or more than 0: (incarnation, version) of a is older than b's, equal to
+ * it, or newer. */
 static inline int page_order(
 	uint64_t inc_a, uint64_t ver_a, uint64_t inc_b, uint64_t ver_b)
 {
@@ -63,6 +63,24 @@ static inline int page_order(
 	if (ver_a != ver_b)
 		return ver_a < ver_b ? -1 : 1;
 	return 0;
+}
+
+/* Returns true if all `len` bytes are zero; also if there are none. */
+static inline bool bytes_are_zero(const void *bytes, size_t len)
+{
+	const uint8_t *p = (const uint8_t *)bytes;
+
+	return len == 0 || (p[0] == 0 && memcmp(p, p + 1, len - 1) == 0);
+}
+
+/* Tells the processor that this loop waits for another one's store. */
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
 }
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
@@ -77,10 +95,8 @@ static inline int page_order(
 #define unlikely(x)                     __builtin_expect(!!(x), 0)
 #define CACHE_LINE                      64
 
-/*
- * States what must hold. Always on. A failure prints the expression and its
- * place and aborts: a wrong state must not reach a device or a reply.
- */
+/* Checks a condition, always. A failure prints the expression and its place and aborts: a wrong
+ * state must not reach a device or a reply. */
 _Noreturn void weft_assert_fail(const char *expr, const char *file, int line);
 #define WEFT_ASSERT(expr)                                                                \
 	do {                                                                             \
@@ -88,11 +104,8 @@ _Noreturn void weft_assert_fail(const char *expr, const char *file, int line);
 			weft_assert_fail(#expr, __FILE__, __LINE__);                     \
 	} while (0)
 
-/*
- * An error on its way to a person: what was attempted, on what, what to do.
- * `code` is a negative errno. Functions that take a `struct weft_error *`
- * accept NULL; the first text set wins.
- */
+/* An error with a text for a person: the attempt, its object, and the remedy. `code` is a negative
+ * errno. Functions that take a `struct weft_error *` accept NULL; the first text set wins. */
 struct weft_error {
 	int code;
 	char text[512];

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * CRC32C, by libisal: it picks the processor's fastest instructions, or a table. It finds
- * accidents, not attacks: anybody can compute it.
- */
+/* CRC32C, by libisal, which picks the processor's fastest instructions, or a table. It finds
+ * accidents, not attacks, since any program can compute it. */
 #ifndef WEFT_CRC32C_H
 #define WEFT_CRC32C_H
 
@@ -11,7 +9,8 @@
 
 #include "engine/common/base.h"
 
-/* The checksum of what `before` is the checksum of, and the bytes behind it. */
+/* `before` is the checksum of some bytes. Returns the checksum of those bytes with the given ones
+ * behind them. */
 static inline uint32_t crc32c_more(uint32_t before, const void *bytes, size_t count)
 {
 	WEFT_ASSERT(count <= INT_MAX);

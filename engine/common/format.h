@@ -79,26 +79,28 @@ struct disk_superblock {
 	uint64_t incarnation;  /* the node's; raised at every start that may write */
 	uint64_t generation; /* of this structure; the valid copy with the higher one wins
 			      */
-	int64_t created_ns;  /* since 1970 */
-	uint8_t key[32];     /* the volume's checksum key */
-	char label[64];      /* NUL-terminated UTF-8 */
-	uint32_t atomic_write_bytes; /* what the device promised mkfs; 512 at least */
+	int64_t created_ns;          /* since 1970 */
+	uint8_t key[32];             /* the volume's checksum key */
+	char label[64];              /* NUL-terminated UTF-8 */
+	uint32_t atomic_write_bytes; /* that the device promised mkfs; 512 at least */
 	/* of clients' logs: below */
 	uint32_t area_count;
-	/* for each node: its incarnation that left this volume, with nothing of this shard's
-	 * pages nor anything undurable, and was not met since; 0: it may have something. With
-	 * DISK_LEFT_DEAD: that one and all before it do not run any more, and what their log has
-	 * is not known */
+	/*
+	 * for each node: the incarnation of it that left this volume, and was not met since. It has
+	 * nothing of this shard's pages, and nothing undurable. 0: it may have something. With
+	 * DISK_LEFT_DEAD this incarnation and all before it do not run any more. The contents of
+	 * their log are not known
+	 */
 	uint64_t left[DISK_NODE_MAX + 1];
 	/*
-	 * Room for the logs of clients, between the page slots and the second superblock:
-	 * areas of equal size, each zeros at both ends or a store of its own (a client's,
-	 * with its log and hardly any page). With DISK_SUPER_AREAS; else 0.
+	 * Room for the logs of clients, between the page slots and the second superblock. The areas
+	 * have equal size. Each is zeros at both ends, or a client's store with its log and hardly
+	 * any page. With DISK_SUPER_AREAS; else 0.
 	 */
 	uint64_t areas_offset;
 	uint64_t area_bytes; /* of one */
 	/* bits: ids of the other nodes that this one ever had a link with, as the home of its
-	 * shard: they may have pages of it, for ever. 0 in a client's */
+	 * shard. They may have pages of it, for ever. 0 in a client's store */
 	uint64_t known;
 	uint8_t pad1[4096 - 776 - 8];
 	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
@@ -113,17 +115,17 @@ _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
  * log_offset + 0 and + 4096: two heads, written in turn. From + 8192: the ring.
  * An LSN is a byte position in the endless log; its place in the ring is
  * LSN % ring_bytes. The first one is ring_bytes: the ring's start, and never 0.
- * The log is a sequence of chunks, each one device write, a multiple of 4096 bytes
- * long, starting at a multiple of 4096, never wrapping: where a chunk would not fit
- * before the ring's end, the LSN skips to the start.
+ * The log is a sequence of chunks. Each is one device write. Its place and its length
+ * are multiples of 4096. A chunk never wraps: if it would not fit before the ring's
+ * end, the LSN skips to the start.
  * An empty log begins at LSN ring_bytes (the ring's first byte; LSN 0 is none).
  */
 struct disk_log_head {
 	uint64_t magic;
 	uint64_t generation; /* the valid head with the higher one wins */
 	uint64_t tail_lsn;   /* recovery starts here */
-	uint64_t clean; /* 1: everything is persisted, the log from tail_lsn is empty */
-	uint64_t epoch; /* chunks from tail_lsn on bear this epoch or a later one */
+	uint64_t clean;      /* 1: everything is persisted, the log from tail_lsn is empty */
+	uint64_t epoch;      /* chunks from tail_lsn on bear this epoch or a later one */
 	uint8_t pad[4096 - 48];
 	uint64_t checksum; /* place (DISK_PLACE_LOG_HEAD, generation, 0), of the bytes
 			      before */
@@ -137,7 +139,7 @@ struct disk_log_chunk {
 	uint64_t magic;
 	uint64_t lsn; /* of this header */
 	uint64_t
-		epoch; /* node incarnation that wrote it; never decreases along the log */
+		epoch;          /* node incarnation that wrote it; never decreases along the log */
 	uint64_t durable_lsn;   /* everything below was durable when this was written */
 	uint32_t chunk_bytes;   /* header and padding included; multiple of 4096 */
 	uint32_t payload_bytes; /* records, right behind the header */
@@ -230,8 +232,8 @@ struct disk_log_descriptor {
 
 /* ---- descriptor table --------------------------------------------------------
  * Block b describes slots [168 b, 168 b + 168) and has two copies, at
- * table_offset + 8192 b and + 4096 more, written in turn; the valid one with the
- * higher generation wins. mkfs writes the first copy of every block; a copy of
+ * table_offset + 8192 b and + 4096 more. They are written in turn, and the valid one
+ * with the higher generation wins. mkfs writes the first copy of every block; a copy of
  * zeros was never written.
  */
 #define DISK_TABLE_SLOTS 168u
@@ -269,8 +271,8 @@ struct disk_catalog {
 	uint64_t root_pid; /* of the tree; only fsck changes it, for a lost root */
 	uint64_t next_inode_range; /* next number to hand out is this <<
 				      DISK_INODE_RANGE_BITS */
-	uint64_t hash_key[2];      /* SipHash-2-4 key for names */
-	uint64_t rename_token;     /* changed under X by renames of directories */
+	uint64_t hash_key[2];  /* SipHash-2-4 key for names */
+	uint64_t rename_token; /* changed under X by renames of directories */
 	uint8_t pad1[4096 - 72];
 };
 _Static_assert(sizeof(struct disk_catalog) == 4096, "catalog size");
@@ -285,7 +287,7 @@ _Static_assert(sizeof(struct disk_catalog) == 4096, "catalog size");
  * DISK_GROUP_PAGES slots that follow it. Bits past the last slot are set.
  */
 #define DISK_GROUP_PAGES 32256u
-/* the id of the node of a volume without a cluster, too: it owns what nobody owns */
+/* the id of the node of a volume without a cluster, too: it owns all groups without an owner */
 #define DISK_OWNER_NOBODY 0u
 
 struct disk_group {
@@ -388,7 +390,7 @@ static inline struct disk_key disk_key(
 	return (struct disk_key){.low = disc, .high = ino << 8 | (uint64_t)type};
 }
 
-/* Could the key be where what belongs to a range of inode numbers begins, or ends? */
+/* Whether the items of a range of inode numbers may begin, or end, at this key. */
 static inline bool disk_key_divides(struct disk_key k)
 {
 	const uint64_t within = (1ull << DISK_INODE_RANGE_BITS) - 1;
@@ -415,16 +417,16 @@ struct disk_inode {
 	uint64_t parent; /* a directory's; else 0 */
 	uint32_t rdev_major;
 	uint32_t rdev_minor;
-	uint32_t flags; /* DISK_INODE_* */
+	uint32_t flags;      /* DISK_INODE_* */
 	uint32_t generation; /* DISK_GENERATION_* */
-	uint64_t writers; /* bit n: node n changed it since it was last clean */
-	uint64_t changes; /* counts changes to the inode */
+	uint64_t writers;    /* bit n: node n changed it since it was last clean */
+	uint64_t changes;    /* counts changes to the inode */
 	uint8_t pad[24];
 };
 _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
 
 #define DISK_GENERATION_LIVE  1u /* numbers are never used again */
-#define DISK_GENERATION_FREED 2u /* an orphan that was freed in part: nobody may open it */
+#define DISK_GENERATION_FREED 2u /* an orphan that was freed in part: it must not be opened */
 
 #define DISK_INODE_HAS_XATTR       (1u << 0) /* may have xattr items */
 #define DISK_INODE_HAS_ACL         (1u << 1) /* has system.posix_acl_access */
@@ -439,18 +441,25 @@ _Static_assert(sizeof(struct disk_inode) == 128, "inode size");
 #define DISK_INODE_BY_USERS                                                              \
 	(DISK_INODE_IMMUTABLE | DISK_INODE_APPEND_ONLY | DISK_INODE_NODUMP |             \
 		DISK_INODE_NOATIME)
-/* Of these, what a new inode takes from its directory. */
+/* Of these, a new inode takes the following from its directory. */
 #define DISK_INODE_INHERITED (DISK_INODE_NODUMP | DISK_INODE_NOATIME)
 
-/* An entry item's value: entries one behind the other, unpadded. The discriminator
- * is the name's hash with bit 63 and the low 4 bits cleared, at least 16; a readdir
- * cookie is discriminator + index in the item (0..15). */
+/*
+ * An entry item's value: entries one behind the other, unpadded. The discriminator is the name's
+ * hash with bit 63 and the low 4 bits cleared, at least 16. A readdir cookie is discriminator +
+ * index in the item (0..15).
+ */
 struct disk_entry {
 	uint64_t ino;
 	uint8_t type; /* DT_* of dirent.h */
 	uint8_t name_bytes;
 	char name[]; /* no NUL */
 } __attribute__((packed));
+
+/* Steps through an item's value of `len` bytes: *at starts at 0. Returns false at the end, with
+ * *error 0, or -EUCLEAN for a value that is no list of entries. */
+bool disk_entry_step(const void *value, size_t len, size_t *at,
+	const struct disk_entry **out, int *error);
 
 struct disk_extent {
 	uint64_t pid;    /* first */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changes memory that somebody may be reading at the same time who will find out and not
- * use it: a frame that is filled anew, seen by an optimistic reader of the page it had
- * before, or by a home that reads an image which has been persisted meanwhile. Under ThreadSanitizer it is done by relaxed atomics, so that it can judge the
- * rest; elsewhere the compiler's own does the same job.
+ * Changes memory that another task may be reading, if that task will find out and not use it. One
+ * example is a frame that is filled anew, seen by an optimistic reader of its earlier page. Another
+ * is a home that reads an image which has been persisted meanwhile. Under ThreadSanitizer it uses
+ * relaxed atomics, so that the other accesses can be checked. Elsewhere the compiler's own
+ * functions do the same.
  */
 #ifndef WEFT_RACY_H
 #define WEFT_RACY_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SipHash-2-4, as its paper has it. */
+/* SipHash-2-4, as in its paper. */
 #include "engine/common/siphash.h"
 
 #include <string.h>
 
-static inline uint64_t rotl(uint64_t v, unsigned bits)
+static inline uint64_t rotate_left(uint64_t v, unsigned bits)
 {
 	return v << bits | v >> (64 - bits);
 }
@@ -12,15 +12,15 @@ static inline uint64_t rotl(uint64_t v, unsigned bits)
 static inline void sip_round(uint64_t v[4])
 {
 	v[0] += v[1];
-	v[1] = rotl(v[1], 13) ^ v[0];
-	v[0] = rotl(v[0], 32);
+	v[1] = rotate_left(v[1], 13) ^ v[0];
+	v[0] = rotate_left(v[0], 32);
 	v[2] += v[3];
-	v[3] = rotl(v[3], 16) ^ v[2];
+	v[3] = rotate_left(v[3], 16) ^ v[2];
 	v[0] += v[3];
-	v[3] = rotl(v[3], 21) ^ v[0];
+	v[3] = rotate_left(v[3], 21) ^ v[0];
 	v[2] += v[1];
-	v[1] = rotl(v[1], 17) ^ v[2];
-	v[2] = rotl(v[2], 32);
+	v[1] = rotate_left(v[1], 17) ^ v[2];
+	v[2] = rotate_left(v[2], 32);
 }
 
 uint64_t siphash_2_4(const uint64_t key[2], const void *data, size_t len)

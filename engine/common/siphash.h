@@ -8,7 +8,7 @@
 
 uint64_t siphash_2_4(const uint64_t key[2], const void *bytes, size_t len);
 
-/* Place of a name's item: bit 63 and the low four bits clear, at least 16 (format.h). */
+/* The place of a name's item: bit 63 and the low four bits clear, at least 16 (format.h). */
 #define NAME_HASH_MASK 0x7ffffffffffffff0ull
 #define NAME_HASH_MIN  16u
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes, numbers and UUIDs as text. What is read is not trusted (invariant 9). */
+/* Sizes, numbers and UUIDs as text. The text that is parsed is not trusted (invariant 9). */
 #include "engine/common/text.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* strtoull takes blanks and signs too: -1 would be a very large number. */
+/* strtoull accepts blanks and signs, too: -1 would be a very large number. */
 static int digits_parse(const char *text, int base, uint64_t *out, const char **end)
 {
 	unsigned long long value;
@@ -76,11 +76,12 @@ int number_parse(const char *text, uint64_t *out)
 	return 0;
 }
 
-/* ---- words that were meant --------------------------------------------------------- */
+/* ---- the nearest word ------------------------------------------------------------- */
 
-#define NEAREST_BYTES 32u /* longer words have no slips that this finds */
+#define NEAREST_BYTES 32u /* in a longer word no slip is found */
 
-/* Changes that make a into b: a byte more, less or other, or two neighbours swapped. */
+/* The number of changes that make a into b. A change is one byte more, less or other, or a swap of
+ * two neighbours. */
 static unsigned text_distance(const char *a, size_t an, const char *b, size_t bn)
 {
 	unsigned row[3][NEAREST_BYTES + 1]; /* of a's first i bytes, i - 1 and i - 2 */

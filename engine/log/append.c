@@ -55,8 +55,8 @@ static struct disk_log_chunk *chunk_header(struct log *log, uint64_t position)
 					 (position & (log->buffer_bytes - 1)));
 }
 
-/* Pads the open chunk and starts the next behind it. What the writer knows (epoch,
- * durable_lsn, checksum) is filled in by the writer. */
+/* Pads the open chunk and starts the next behind it. The writer fills in epoch, durable_lsn and
+ * checksum. */
 void chunk_close(struct log *log)
 {
 	uint64_t position =
@@ -151,7 +151,7 @@ static void buffer_copy(
 #define WAKE_BACKGROUND (1u << 0)
 #define WAKE_PRESSURE   (1u << 1)
 
-/* Whom the record just appended concerns. */
+/* Returns the tasks that the record just appended wakes. */
 static unsigned append_wakes(struct log *log, lsn_t end)
 {
 	uint32_t nap = atomic_load_explicit(&log->nap, memory_order_relaxed);
@@ -201,9 +201,11 @@ struct log_position log_append(struct log *log, struct log_room *room,
 	room->records--;
 	rt_mutex_lock(&log->append_lock);
 	if (unlikely(log_is_failed(log))) {
-		/* Dropped. Whoever relies on the record must not find it durable, so it
-		 * ends behind all that has been appended: a round that began before the
-		 * failure gets to chunk_lsn at most. */
+		/*
+		 * Dropped. A task that relies on the record must not find it durable. So it ends
+		 * behind all that has been appended: a round that began before the failure gets to
+		 * chunk_lsn at most.
+		 */
 		at.start = log->chunk_lsn;
 		at.end = log->chunk_lsn + CHUNK_HEADER + log->payload + bytes;
 	} else {

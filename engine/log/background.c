@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The background writer: flushes what nobody asked for within the flush interval, and
- * drains the buffer when it is half full, so that reservers seldom wait.
+ * The background writer. It flushes records that no task flushes within the flush interval. It
+ * drains the buffer when that is half full, so that reservers seldom wait.
  *
- * It sleeps without polling. An appender reads `nap` under the lock that it holds anyway
- * and wakes the writer from its idle sleep, or from a timed one when the buffer is half
- * full. It goes idle under the same lock, and only if nothing waits to be written.
+ * It sleeps without polling. An appender reads `nap` under the lock that it holds anyway. It wakes
+ * the writer from its idle sleep, or from a timed one when the buffer is half full. The writer goes
+ * idle under the same lock, and only if nothing waits to be written.
  */
 #include "engine/log/log_internal.h"
 
@@ -35,7 +35,7 @@ static enum log_nap nap_begin(struct log *log)
 	return nap;
 }
 
-/* True if the writer shall end. */
+/* Returns true if the writer must end. */
 static bool nap_end(struct log *log)
 {
 	bool stop;

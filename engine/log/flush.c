@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Group commit: whoever wants a flush while none is under way writes all that has been
- * appended, with the device flush in the same submission; the others wait.
+ * Group commit. If no flush is under way, a task that needs one writes all appended records, with
+ * the device flush in the same submission. The other tasks wait.
  *
- * Writes go in rounds, one at a time. A task that finds a round under way waits for its
- * end if that round covers its LSN, else for the end of the next one, so that the end of
- * a round wakes those who are done and one of those who are not: it writes the next
- * round, which covers everybody who waits for it, as they appended before they waited.
+ * Writes go in rounds, one at a time. If a round is under way that covers a task's LSN, the task
+ * waits for its end. Otherwise it waits for the end of the next one. The end of a round wakes the
+ * tasks that it covers, and one of the others. That task writes the next round. It covers all
+ * waiting tasks, since they appended before they waited.
  *
- * An error of the device ends the log for ever: what a failed flush has dropped cannot be
- * known, and no later flush may claim it (invariant 3).
+ * An error of the device ends the log for ever. The writes that a failed flush has dropped are not
+ * known, and no later flush may claim them (invariant 3).
  */
 #include <errno.h>
 
@@ -136,7 +136,7 @@ static unsigned round_prepare(struct log *log, uint64_t from, uint64_t to)
 	return n + 1;
 }
 
-/* Closes the open chunk and fixes what the round covers. Under flush_lock. */
+/* Closes the open chunk and fixes the end of the round. Under flush_lock. */
 static void round_begin(struct log *log)
 {
 	log->writing = true;
@@ -201,10 +201,9 @@ static void round_end(struct log *log)
 }
 
 /*
- * A head's turn to write: as a round that covers no record. Heads and chunks are not
- * under way together, since a flush that fails for the one may have dropped the other's
- * bytes, of which the other's own flush, ending well, would tell nothing. Under
- * head_lock. Waits.
+ * A head's turn to write: as a round that covers no record. Heads and chunks are not under way
+ * together. A flush that fails for the one may have dropped the other's bytes. The other's own
+ * flush, ending well, would not tell that. Under head_lock. Waits.
  */
 void head_turn_begin(struct log *log)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log's heads: where recovery starts. Two copies, written in turn; the valid one with
+ * The log's heads: where recovery starts. There are two copies, written in turn. The valid one with
  * the higher generation counts, so a torn write leaves the one before it.
  *
- * What lies below the tail is given up only after the head that says so is durable, and
- * the tail never passes what is durable: recovery from either copy finds a whole log.
+ * The space below the tail is given up only after a head with that tail is durable. The tail never
+ * passes the durable end. So recovery from either copy finds a whole log.
  */
 #include <errno.h>
 #include <string.h>
@@ -82,11 +82,11 @@ out:
 /*
  * Writes the other copy and flushes; a failure ends the log. Waits, in a head's turn.
  *
- * The epoch. A chunk that an earlier life wrote past the end that recovery then found can
- * have the very LSN at which this life goes on. Along the log it is told by its epoch,
- * lower than that of the chunk before it; at the tail the head must say which epoch is
- * too low. At or past the start of this life that is any but ours. Below it the chunk at
- * the tail is one that recovery found, and the bound so far is as good.
+ * The epoch. An earlier life may have written a chunk past the end that recovery then found. It can
+ * have the very LSN at which this life goes on. Along the log its epoch shows it: it is lower than
+ * that of the chunk before it. At the tail the head must say which epoch is too low. At or past the
+ * start of this life that is any epoch but ours. Below it the chunk at the tail is one that
+ * recovery found, and the bound so far is as good.
  */
 static int head_write_now(struct log *log, lsn_t tail, bool clean)
 {

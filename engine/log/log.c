@@ -2,8 +2,8 @@
 /*
  * Opening, starting and closing the log.
  *
- * A life of the log: log_open finds what the last one left, log_start says in the head
- * that the log is not clean from here on, before the first append, log_shut that it is.
+ * A life of the log: log_open finds the log of the last life. Before the first append, log_start
+ * says in the head that the log is not clean. log_shut says that it is.
  */
 #include <errno.h>
 
@@ -38,8 +38,8 @@ static int sizes_set(struct log *log, const struct log_options *o, struct weft_e
 	log->heads_offset = sb->log_offset;
 	log->ring_offset = sb->log_offset + DISK_LOG_HEADS_BYTES;
 	log->ring_bytes = sb->log_bytes - DISK_LOG_HEADS_BYTES;
-	/* What limits chunks and skips depends on the ring alone: the next life, with
-	 * other options, must read them and go on behind them. */
+	/* The limits of chunks and skips depend on the ring alone. The next life, with other
+	 * options, must read them and go on behind them. */
 	buffer_bytes = MIN(MAX(buffer_bytes, DISK_CHUNK_MAX_BYTES), BUFFER_MAX_BYTES);
 	log->buffer_bytes = power_of_two_up(MIN(buffer_bytes, log->ring_bytes / 4));
 	log->chunk_max = MIN(log->ring_bytes / 4, DISK_CHUNK_MAX_BYTES);
@@ -71,10 +71,9 @@ static int memory_get(struct log *log, struct weft_error *err)
 }
 
 /*
- * The end of what the last life left. A clean head stands only until the next life's
- * first head is durable, and that one precedes every chunk: chunks of a later epoch than
- * a clean head allows for mean that the newer head got lost, and then the log is not
- * clean.
+ * The end of the log of the last life. A clean head stands only until the next life's first head is
+ * durable, and that one precedes every chunk. Chunks of a later epoch than a clean head allows for
+ * mean that the newer head got lost. Then the log is not clean.
  */
 static int end_find(
 	struct log *log, bool *clean, struct log_walk *walk, struct weft_error *err)
@@ -149,10 +148,10 @@ int log_open(struct log **out, struct store *s, const struct log_options *o, boo
 /* ---- start and end --------------------------------------------------------------- */
 
 /*
- * What recovery read may be in a device's cache only, and if a flush has failed there, no
- * later flush need make it durable. So what no chunk says was durable (at most what was
- * under way together) is written once more, the same bytes, and flushed before this life
- * builds on it.
+ * The bytes that recovery read may be in a device's cache only. If a flush has failed there, no
+ * later flush need make them durable. So bytes that no chunk calls durable are written once more,
+ * the same, and flushed before this life builds on them. They are at most those that were under way
+ * together.
  */
 static int recovered_secure(struct log *log)
 {

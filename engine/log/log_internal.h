@@ -2,19 +2,20 @@
 /*
  * The log's own structures; only engine/log/ includes this.
  *
- * Positions. An LSN counts bytes of the endless log and is ring_bytes at birth. A *buffer
- * position* counts bytes that went through the buffer since log_open; its place in the
- * buffer is position & (buffer_bytes - 1). Both are multiples of 4096 wherever a chunk
- * starts. The chunks lie in the buffer one behind the other exactly as they will be
- * written, header and padding included, in order of their LSNs; a chunk may wrap in the
- * buffer (two iovecs) but not in the ring, and only the LSN, never the buffer position,
- * skips at the ring's end.
+ * Positions. An LSN counts bytes of the endless log and is ring_bytes at birth. A *buffer position*
+ * counts bytes that went through the buffer since log_open. Its place in the buffer is position &
+ * (buffer_bytes - 1). Both are multiples of 4096 wherever a chunk starts. The chunks lie in the
+ * buffer one behind the other, in order of their LSNs. They lie there exactly as they will be
+ * written, header and padding included. A chunk may wrap in the buffer (two iovecs) but not in the
+ * ring. Only the LSN, never the buffer position, skips at the ring's end.
  *
  * Locks, in the order in which they are taken:
- *	head_lock	held while a head is written; tasks wait under it
- *	room_queue[]	held by the first of the waiting reservers; tasks wait under it
- *	flush_lock	who writes, and who waits for it; never held while waiting
- *	append_lock	the open chunk and the index of starts; never held while waiting
+ *
+ * - head_lock: held while a head is written. Tasks wait under it.
+ * - room_queue[]: held by the first of the waiting reservers. Tasks wait under it.
+ * - flush_lock: the writer of the round, and the tasks that wait for it. Never held while waiting.
+ * - append_lock: the open chunk and the index of starts. Never held while waiting.
+ *
  * Appenders take append_lock only, so they never wait for a disk.
  */
 #ifndef WEFT_LOG_INTERNAL_H
@@ -22,9 +23,9 @@
 
 #include "engine/log/log.h"
 
-#define BLOCK        4096u /* chunks start at and are multiples of it */
+#define BLOCK        4096u /* places and sizes of chunks are multiples of it */
 #define CHUNK_HEADER ((uint32_t)sizeof(struct disk_log_chunk))
-/* What a chunk takes beyond its records: the header, and padding to the block. */
+/* The bytes of a chunk beyond its records: the header, and padding to the block. */
 #define CHUNK_OVERHEAD            (CHUNK_HEADER + BLOCK)
 #define RING_MIN_BYTES            (512u << 10)
 #define BUFFER_DEFAULT_BYTES      (8u << 20)
@@ -32,15 +33,15 @@
 #define FLUSH_INTERVAL_DEFAULT_MS 5000u
 #define LSN_LIMIT                 (1ull << 60)
 
-/* The background writer's state, the word that it sleeps on. */
+/* The background writer's state. It sleeps on this word. */
 enum log_nap {
 	NAP_AWAKE,
-	NAP_TIMED, /* until the interval ends, or the buffer is half full */
-	NAP_IDLE,  /* until something is appended: all is durable */
+	NAP_TIMED, /* sleeps until the interval ends, or the buffer is half full */
+	NAP_IDLE,  /* sleeps until something is appended: all is durable */
 };
 
 struct log {
-	/* Set at open, constant afterwards. */
+	/* These are set at open, and constant afterwards. */
 	struct store *store;
 	struct rt_disk *disk;
 	uint64_t heads_offset; /* in the store, bytes */
@@ -54,33 +55,33 @@ struct log {
 	uint16_t shard;
 	uint64_t flush_interval_ns; /* RT_FOREVER: none */
 	uint8_t *buffer;
-	uint64_t buffer_limit[2]; /* what may be charged: [urgent] */
+	uint64_t buffer_limit[2]; /* the most that may be charged: [urgent] */
 	uint64_t ring_limit[2];
 	/* Found by log_open: log_scan reads [tail, life_lsn). */
 	lsn_t life_lsn;   /* this life's chunks start here */
-	lsn_t proven_lsn; /* what is below was durable before this life */
+	lsn_t proven_lsn; /* the log below it was durable before this life */
 
 	/* Room: see room.c. Own line: every reservation changes it. */
 	_Alignas(CACHE_LINE) _Atomic uint64_t buffer_charged;
 	_Atomic uint64_t ring_charged;
 	_Atomic uint32_t room_waiters;
-	_Atomic uint32_t ring_waiters; /* those of them who lack ring, not buffer */
+	_Atomic uint32_t ring_waiters; /* those of them that lack ring, not buffer */
 	_Atomic uint32_t
-		room_word;       /* changes when room is given back while someone waits */
-	_Atomic uint32_t closed; /* failed or shut: no more room */
-	_Atomic int failed;      /* negative errno; 0 while well */
-	_Atomic bool cut;        /* nobody waits for the ring any more */
+		room_word;             /* changes when room is given back while a task waits */
+	_Atomic uint32_t closed;       /* the log failed or was shut: no more room */
+	_Atomic int failed;            /* negative errno; 0: no failure */
+	_Atomic bool cut;              /* nobody waits for the ring any more */
 	struct rt_mutex room_queue[2]; /* [urgent] */
 
-	/* The open chunk. Under append_lock, but the atomics are read without. */
+	/* The open chunk. Under append_lock; the atomics are read without it. */
 	_Alignas(CACHE_LINE) struct rt_mutex append_lock;
 	uint32_t payload;     /* bytes of records in the open chunk; 0: none is open */
-	uint32_t chunk_limit; /* the open chunk's longest size: chunk_max or the ring's
-				 end */
-	bool pressed;         /* that the ring is half full was announced */
-	bool stop;            /* the background writer shall end */
-	lsn_t chunk_lsn;      /* of the open chunk, or where the next one would start */
-	lsn_t follows_lsn;    /* end of the chunk before it */
+	uint32_t chunk_limit; /* the largest size of the open chunk: chunk_max, or up to the
+			       * ring's end */
+	bool pressed;      /* that the ring is half full was announced */
+	bool stop;         /* the background writer must end */
+	lsn_t chunk_lsn;   /* of the open chunk, or where the next one would start */
+	lsn_t follows_lsn; /* end of the chunk before it */
 	_Atomic uint64_t
 		closed_position; /* of the open chunk: all chunks before it are closed */
 	lsn_t gap_start,
@@ -93,7 +94,7 @@ struct log {
 	 */
 	_Alignas(CACHE_LINE) struct rt_mutex flush_lock;
 	bool writing;
-	bool head_waits;     /* a head is next */
+	bool head_waits;     /* the next write is a head's */
 	uint32_t round;      /* counts writes */
 	lsn_t round_lsn;     /* durable when the write under way has ended */
 	lsn_t round_records; /* end of its last record */
@@ -102,17 +103,17 @@ struct log {
 	_Atomic lsn_t durable;
 	_Atomic lsn_t durable_records;     /* end of the last durable record */
 	_Atomic uint64_t written_position; /* buffer before it is free */
-	struct rt_io ios[3]; /* up to two stretches of the ring and the device flush */
+	struct rt_io ios[3]; /* up to two stretches of the ring, and the device flush */
 	struct iovec iov[4];
 
-	/* The tail. `tail` and what follows change under head_lock. */
+	/* The tail. `tail` and the fields behind it change under head_lock. */
 	_Alignas(CACHE_LINE) struct rt_mutex head_lock;
 	_Atomic lsn_t tail;
 	struct disk_log_head *head; /* a page for I/O, as last written or read */
-	unsigned head_copy;         /* which of the two that is */
+	unsigned head_copy;         /* the copy that has it */
 	_Atomic uint32_t pressure;  /* log_pressure_word */
 
-	/* Who is to be told of a failure. */
+	/* The functions that are called when the log fails. */
 	struct rt_mutex failure_lock; /* a leaf; held while it is told */
 	void (*on_failure)(void *owner);
 	void *failure_owner;
@@ -126,7 +127,7 @@ static inline bool log_is_failed(struct log *log)
 	return atomic_load_explicit(&log->failed, memory_order_acquire) != 0;
 }
 
-/* A counter that only one task at a time changes: no locked instruction is needed. */
+/* Adds to a counter that only one task at a time changes: no locked instruction is needed. */
 static inline void count_alone(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_store_explicit(counter,
@@ -139,7 +140,7 @@ static inline void count_shared(_Atomic uint64_t *counter, uint64_t n)
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-/* Bytes from lsn to the ring's end. */
+/* Returns the bytes from lsn to the ring's end. */
 static inline uint64_t ring_rest(const struct log *log, lsn_t lsn)
 {
 	return log->ring_bytes - lsn % log->ring_bytes;
@@ -150,7 +151,7 @@ static inline uint64_t ring_place(const struct log *log, lsn_t lsn)
 	return log->ring_offset + lsn % log->ring_bytes;
 }
 
-/* True when a record's end at `end` makes the ring half full. */
+/* Returns true if a record's end at `end` makes the ring half full. */
 static inline bool ring_half_full(struct log *log, lsn_t end)
 {
 	lsn_t tail = log_tail(log);
@@ -181,23 +182,23 @@ void background_stop(struct log *log);
 /* head.c. All under head_lock, or before the log is shared. */
 int head_read(struct log *log, bool *other_bad, struct weft_error *err);
 int head_write(struct log *log, lsn_t tail, bool clean);
-int head_rewrite(struct log *log); /* the newest one again, as it is; no flush */
+int head_rewrite(struct log *log); /* writes the newest one again, as it is; no flush */
 void tail_set(struct log *log, lsn_t tail);
 
 /* read.c */
 struct log_walk {
 	lsn_t end;         /* behind the last chunk */
-	lsn_t records_end; /* of the last record */
+	lsn_t records_end; /* end of the last record */
 	lsn_t proven;      /* the last chunk says that all below is durable */
 	lsn_t gap_start, gap_end;
 	uint64_t chunks;
 };
-/* Follows the chunks from the tail; `epoch` is the lowest that the first may bear. */
+/* Follows the chunks from the tail. `epoch` is the lowest that the first may have. */
 int log_walk_chunks(
 	struct log *log, uint64_t epoch, struct log_walk *out, struct weft_error *err);
 /* Writes [proven_lsn, life_lsn) again as it is. No flush. */
 int log_rewrite(struct log *log);
-/* -EUCLEAN when a chunk behind `end` proves that `end` was once durable further on. */
+/* Returns -EUCLEAN if a chunk behind `end` proves that the log was durable further on. */
 int log_check_damage(struct log *log, lsn_t end, struct weft_error *err);
 
 #endif

@@ -2,11 +2,10 @@
 /*
  * Reading the log after a start: where it ends, whether it is damaged, its records.
  *
- * The log is the chain of valid chunks from the tail: each at the LSN where the one
- * before it ended, or at the ring's start if it says that it follows that LSN with a
- * skip, with an epoch not lower. The first that is missing is the torn end, unless a
- * later chunk says that the log was durable beyond (then it is damage). Nothing read is
- * trusted (invariant 9).
+ * The log is the chain of valid chunks from the tail. Each lies at the LSN where the one before it
+ * ended. Or it lies at the ring's start, if it says that it follows that LSN with a skip. Its epoch
+ * is not lower. The first that is missing is the torn end. If a later chunk says that the log was
+ * durable beyond, it is damage. Nothing read is trusted (invariant 9).
  */
 #include <errno.h>
 #include <string.h>
@@ -58,7 +57,7 @@ static int window_read(struct log_reader *r, uint64_t until)
 	return 0;
 }
 
-/* Moves the window to lsn. What it has from there on is kept. */
+/* Moves the window to lsn. The bytes that it has from there on are kept. */
 static void window_move(struct log_reader *r, lsn_t lsn)
 {
 	uint64_t skipped = lsn - r->lsn, until;
@@ -128,10 +127,8 @@ static const struct disk_log_chunk *reader_chunk(struct log_reader *r, lsn_t lsn
 	return chunk;
 }
 
-/*
- * The chunk that continues the log at lsn, here or behind a skip. What the chunk at the
- * tail followed is gone and may have ended before a skip.
- */
+/* The chunk that continues the log at lsn, here or behind a skip. The chunk before the one at the
+ * tail is gone, and may have ended before a skip. */
 static const struct disk_log_chunk *reader_next(
 	struct log_reader *r, lsn_t lsn, uint64_t epoch_min)
 {
@@ -191,14 +188,13 @@ int log_walk_chunks(
 }
 
 /*
- * What was in flight together with a chunk lost by a power cut may have landed behind it:
- * that is no damage, as such chunks do not say that the lost one was durable. One that
- * was written after `end` had been passed durably does. Chunks of earlier laps have lower
- * LSNs.
+ * Chunks in flight together with one that a power cut lost may have landed behind it. That is no
+ * damage, as such chunks do not say that the lost one was durable. A chunk that was written after
+ * `end` had been passed durably does. Chunks of earlier laps have lower LSNs.
  *
- * The first chunk of any later round says so, and it starts where the one before it ends;
- * so unless all chunks over a long stretch are damaged it lies near. Looking further
- * would cost each mount after a crash as much time as reading the ring.
+ * The first chunk of any later round says so, and it starts where the one before it ends. So it
+ * lies near, unless all chunks over a long stretch are damaged. Looking further would cost each
+ * mount after a crash as much time as reading the ring.
  */
 int log_check_damage(struct log *log, lsn_t end, struct weft_error *err)
 {

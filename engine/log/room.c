@@ -1,45 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room for records: reserved before any latch is taken, so that appending never waits
- * (invariants 6 and 10).
+ * Room for records: reserved before any latch is taken, so that appending never waits (invariants 6
+ * and 10).
  *
- * Why an append after a reservation always fits. A reservation of b bytes for r records
- * is charged b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened
- * by one record, and that record passes CHUNK_OVERHEAD of its room on to the chunk: it
- * covers the header (64) and the padding at the close (at most 4095), whoever closes the
- * chunk and why. So at every time, with `reserved` the sum of all rooms' charges:
+ * Why an append after a reservation always fits. A reservation of b bytes for r records is charged
+ * b + r * CHUNK_OVERHEAD, to the buffer and to the ring. Every chunk is opened by one record, and
+ * that record passes CHUNK_OVERHEAD of its room on to the chunk. It covers the header (64) and the
+ * padding at the close (at most 4095). The cause of the close does not matter. So at every time,
+ * with `reserved` the sum of all rooms' charges:
  *
- *	buffer_charged = sizes of closed chunks not written yet
- *		       + the open chunk's records + CHUNK_OVERHEAD, if one is open
- *		       + reserved
- *	ring_charged   = the same, with the closed chunks from the tail on
+ *   buffer_charged = sizes of closed chunks not written yet
+ *                  + the open chunk's records + CHUNK_OVERHEAD, if one is open
+ *                  + reserved
  *
- * Closing a chunk gives back what it did not need. As reservations keep buffer_charged
- * <= buffer_bytes, and chunks lie in the buffer without gaps (they wrap), the end of the
- * open chunk's padding is never more than buffer_bytes ahead of the first unwritten byte.
+ *   ring_charged   = the same, with the closed chunks from the tail on
  *
- * In the ring a chunk does not wrap: where the record that opens one does not fit before
- * the ring's end, the LSN skips g < skip_max bytes, skip_max = the longest record with
- * its header, rounded up to the block. Skips are not charged; instead ring_limit =
- * ring_bytes - skip_max. That is enough, as between tail and end there is never more than
- * one skip: suppose there is one of length g that ends at (k-1) * ring, so tail <= (k-1) *
- * ring - g, and a record that takes n bytes with header and padding does not fit at h
- * before k * ring, so h + n > k * ring. The bytes charged are at least h - tail - g + n >
- * k * ring - (k-1) * ring + g - g = ring, against the limit. With at most one skip, end -
- * tail <= charged + g <= ring_limit + skip_max = ring_bytes. A record that does fit at the
- * ring's end, or any chunk later on, is limited to the ring's end, so its padding fits as
- * well (the ring is a multiple of the block).
+ * Closing a chunk gives back the room that it did not need. Reservations keep buffer_charged <=
+ * buffer_bytes, and chunks lie in the buffer without gaps (they wrap). So the end of the open
+ * chunk's padding is never more than buffer_bytes ahead of the first unwritten byte.
  *
- * The urgent part of buffer and ring is charged by urgent reservations only: persisting
- * pages, which is what frees the ring, cannot be starved by those who wait for it.
+ * In the ring a chunk does not wrap. If the record that opens one does not fit before the ring's
+ * end, the LSN skips g bytes. This is less than skip_max, the longest record with its header,
+ * rounded up to the block. Skips are not charged. Instead ring_limit = ring_bytes - skip_max. That
+ * is enough, as between tail and end there is never more than one skip.
+ *
+ * The proof. Suppose there is a skip of length g that ends at (k-1) * ring:
+ *
+ *   tail <= (k-1) * ring - g
+ *
+ * Suppose further that a record of n bytes, with header and padding, does not fit at h before k *
+ * ring:
+ *
+ *   h + n > k * ring
+ *
+ * The bytes charged would be more than the limit:
+ *
+ *   h - tail - g + n > k * ring - (k-1) * ring + g - g = ring
+ *
+ * With at most one skip, end - tail <= charged + g <= ring_limit + skip_max = ring_bytes. A record
+ * that does fit at the ring's end, or any chunk later on, is limited to the ring's end. So its
+ * padding fits as well (the ring is a multiple of the block).
+ *
+ * Urgent reservations alone are charged to the urgent part of buffer and ring. They are for
+ * persisting pages, which frees the ring. So tasks that wait for the ring cannot starve it.
  */
 #include <errno.h>
 
 #include "engine/log/log_internal.h"
 
 #define URGENT_PART_BYTES (256u << 10)
-/* How long an urgent reservation waits for others to give back what they hold of the
- * ring. */
+/* So long an urgent reservation waits for other tasks to give back their room of the ring. */
 #define URGENT_WAIT_NS 50000000ull
 
 static uint64_t limit_without_urgent(uint64_t limit)
@@ -77,10 +87,8 @@ uint32_t log_room_max(struct log *log, bool urgent)
 	return limit > fixed ? (limit - fixed) / (16384 + CHUNK_OVERHEAD) * 16384 : 0;
 }
 
-/*
- * Acquire and release: the reserver sees what the one who gave the bytes back wrote
- * before (the tail, the written position).
- */
+/* Acquire and release: the reserver sees the writes of the task that gave the bytes back (the tail,
+ * the written position). */
 static bool charge_take(_Atomic uint64_t *charged, uint64_t bytes, uint64_t limit)
 {
 	uint64_t now = atomic_load_explicit(charged, memory_order_relaxed);
@@ -131,10 +139,8 @@ static enum room_short room_take(struct log *log, uint64_t charge, bool urgent)
 	return ROOM_RING_SHORT;
 }
 
-/*
- * What stands in the way, without touching it: a waiter that charged the one and gave it
- * back for lack of the other would wake itself for ever.
- */
+/* Returns the limit that stands in the way, and charges nothing. A waiter that charged the one, and
+ * gave it back for lack of the other, would wake itself for ever. */
 static enum room_short room_look(struct log *log, uint64_t charge, bool urgent)
 {
 	if (atomic_load_explicit(&log->buffer_charged, memory_order_seq_cst) + charge >
@@ -146,10 +152,8 @@ static enum room_short room_look(struct log *log, uint64_t charge, bool urgent)
 	return ROOM_TAKEN;
 }
 
-/*
- * Does what may end the shortage, then waits for room given back since `word` was read.
- * `deadline` is for a shortage of the ring.
- */
+/* Takes the step that may end the shortage. Then waits for room given back since `word` was read.
+ * `deadline` is for a shortage of the ring. */
 static void room_wait(
 	struct log *log, enum room_short what, uint32_t word, uint64_t deadline)
 {
@@ -173,12 +177,11 @@ static void room_wait(
 }
 
 /*
- * One of each kind at a time tries, the others queue behind it on the mutex; new ones see
- * room_waiters and queue as well, so that a large reservation is not starved by small
- * ones.
+ * One task of each kind tries at a time. The others queue behind it on the mutex. New ones see
+ * room_waiters and queue as well. So small reservations do not starve a large one.
  *
- * Who reserves urgently is who moves the tail: if the ring is what it lacks, it would
- * wait for itself once others have given back what they do not need.
+ * An urgent reserver moves the tail itself. So it must not wait for the ring for ever. After other
+ * tasks have given back the room that they do not need, it would wait for itself.
  */
 static int room_take_slow(struct log *log, uint64_t charge, bool urgent)
 {
@@ -246,7 +249,7 @@ int log_reserve(struct log *log, uint32_t bytes, bool urgent, struct log_room *r
 	return 0;
 }
 
-/* Past those who wait: they wait for the ring, or would not do so for long. */
+/* Goes past waiting tasks: they wait for the ring, or would not do so for long. */
 int log_reserve_now(struct log *log, uint32_t bytes, struct log_room *room)
 {
 	uint64_t charge = room_charge(bytes);
@@ -273,7 +276,7 @@ int log_reserve_now(struct log *log, uint32_t bytes, struct log_room *room)
 	return 0;
 }
 
-/* Who waits has read the word before it looks at `cut`. */
+/* A waiter has read the word before it looks at `cut`. */
 void log_reserve_cut(struct log *log)
 {
 	atomic_store_explicit(&log->cut, true, memory_order_seq_cst);

@@ -2,14 +2,14 @@
 /*
  * Calls between nodes, on messages alone.
  *
- * A caller's struct waits in the list of its node from before the ask is sent until the
- * answer has come or the link has ended; it is on the caller's stack, so all that touches
- * it does so under `lock`. Asks wait in a ring per node and class for one of the class's
- * server tasks. Each node has at most NET_CALLS_MAX asks out, and what a link brought that has
- * ended is dropped: so a ring is never full but by a peer that does not keep to that.
+ * A caller's struct waits in the list of its node. It enters the list before the request is sent,
+ * and leaves it when the answer has come or the link has ended. It is on the caller's stack, so
+ * every access to it is made under `lock`. Requests wait for a server task in a ring per node and
+ * class. A node has at most NET_CALLS_MAX requests out, and the requests of a link that has ended
+ * are dropped. So only a peer that breaks this rule can fill a ring.
  *
- * No deadlock: a call waits, to be sent, taken or served, for calls of its own class and for
- * what their servers wait for, which are calls of earlier classes; never for a later one.
+ * No deadlock: a call waits, to be sent, taken or served, for calls of its own class. Their servers
+ * wait for calls of earlier classes only. No call waits for one of a later class.
  */
 #include "engine/net/calls.h"
 
@@ -37,7 +37,7 @@ struct call_body {
 };
 _Static_assert(sizeof(struct call_body) == NET_BODY_BYTES, "the body of a call");
 
-/* One that waits for an answer. */
+/* A call that waits for an answer. */
 struct caller {
 	struct caller *next;
 	enum net_call_class class;
@@ -52,7 +52,7 @@ struct call_node {
 	bool up;
 	struct caller *callers;
 	unsigned out[NET_CALL_CLASSES];
-	/* asks that wait to be served: rings; and how many that are in all */
+	/* requests that wait to be served: rings; and the number of all */
 	struct ask_ring {
 		struct net_message ask[NET_CALLS_MAX];
 		unsigned first, count;
@@ -60,12 +60,12 @@ struct call_node {
 	unsigned asks;
 };
 
-/* What a task serves. */
+/* The state of one class. Its server tasks share it. */
 struct call_class {
 	struct net_calls *calls;
 	enum net_call_class class;
 	struct rt_cond asked;
-	unsigned turn; /* whose asks are looked at first */
+	unsigned turn; /* the node that was served last: the next one comes first */
 };
 
 struct net_calls {
@@ -108,7 +108,7 @@ enum net_call_class net_call_class_of(enum net_call_kind kind)
 	case NET_CALL_SPACE_GIVE:
 	case NET_CALL_SPACE_STAT:
 		return NET_CALLS_SPACE;
-	default: /* also what is not known */
+	default: /* unknown kinds, too */
 		return NET_CALLS_LOCAL;
 	}
 }
@@ -122,7 +122,7 @@ static int serve_ping(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 
 /* ---- serving ---------------------------------------------------------------------------- */
 
-/* Under the lock. The next ask of the class, of one node after the other. */
+/* Under the lock. Takes the next request of the class, of one node after the other. */
 static bool ask_take(struct call_class *of, struct net_message *out)
 {
 	for (unsigned i = 1; i <= NET_NODES_MAX; i++) {
@@ -142,7 +142,7 @@ static bool ask_take(struct call_class *of, struct net_message *out)
 	return false;
 }
 
-/* Under the lock, which is let go of meanwhile. */
+/* Under the lock, which is dropped meanwhile. */
 static int ask_serve(struct net_calls *c, const struct net_message *ask,
 	uint64_t answer[NET_CALL_WORDS])
 {
@@ -167,7 +167,7 @@ static int ask_serve(struct net_calls *c, const struct net_message *ask,
 	return rc;
 }
 
-/* Where there is no room, waits for it. 0, or there is no link. */
+/* Waits for room if there is none. Returns 0, or an error if there is no link. */
 static int send_waiting(struct net_peer *peer, const struct net_message *m)
 {
 	int rc;
@@ -200,7 +200,7 @@ static void server_main(void *arg)
 		body_of(&answer)->kind = body_of(&ask)->kind;
 		body_of(&answer)->result = ask_serve(c, &ask, body_of(&answer)->words);
 		rt_mutex_unlock(&c->lock);
-		(void)send_waiting(peer, &answer); /* without a link it is nobody's */
+		(void)send_waiting(peer, &answer); /* without a link no node waits for it */
 		rt_mutex_lock(&c->lock);
 	}
 	rt_mutex_unlock(&c->lock);
@@ -233,7 +233,7 @@ static struct call_node *node_of(struct net_calls *c, struct net_peer *peer)
 	return *n;
 }
 
-/* Under the lock. Takes it out of its list; who waits goes on. */
+/* Under the lock. Takes the call out of its list, and wakes the caller. */
 static void caller_end(
 	struct net_calls *c, struct call_node *n, struct caller **at, int result)
 {
@@ -260,13 +260,13 @@ static void take_answer(struct net_calls *c, struct call_node *n, struct net_mes
 	while (*at && (*at)->request != m->request)
 		at = &(*at)->next;
 	if (!*at)
-		return; /* of a link that has ended: its caller knows */
+		return; /* of a link that has ended: its caller has been woken */
 	memcpy((*at)->answer, body_of(m)->words, sizeof(body_of(m)->words));
-	/* an error is -errno, whatever the peer says */
+	/* an error is -errno, even if the peer sends another value */
 	caller_end(c, n, at, MAX(MIN(body_of(m)->result, 0), -4095));
 }
 
-/* False: more than a node may ask. */
+/* Returns false if the node has more requests than it may. */
 static bool take_ask(struct net_calls *c, struct call_node *n, struct net_message *m)
 {
 	enum net_call_class class =
@@ -281,7 +281,7 @@ static bool take_ask(struct net_calls *c, struct call_node *n, struct net_messag
 	return true;
 }
 
-/* Nobody would have the answers. */
+/* No node waits for the answers. */
 static void asks_drop(struct call_node *n)
 {
 	for (unsigned i = 0; i < NET_CALL_CLASSES; i++)
@@ -289,15 +289,13 @@ static void asks_drop(struct call_node *n)
 	n->asks = 0;
 }
 
-bool net_calls_message(
-	struct net_calls *c, struct net_peer *peer, const struct net_message *m)
+static void on_call_message(void *owner, struct net_peer *peer, const struct net_message *m)
 {
+	struct net_calls *c = owner;
 	struct net_message copy = *m;
 	struct call_node *n;
 	bool fine = true;
 
-	if (m->type != NET_CALL_ASK && m->type != NET_CALL_ANSWER)
-		return false;
 	rt_mutex_lock(&c->lock);
 	n = node_of(c, peer);
 	if (n && m->type == NET_CALL_ANSWER)
@@ -307,11 +305,10 @@ bool net_calls_message(
 	rt_mutex_unlock(&c->lock);
 	if (!n || !fine) {
 		weft_log(3, "node %u: %s; the link is cut", net_peer_node(peer),
-			n ? "asks more at a time than it may"
+			n ? "it sends more requests at a time than it may"
 			  : "no memory for its calls");
 		net_cut(peer, n ? -EPROTO : -ENOMEM);
 	}
-	return true;
 }
 
 void net_calls_event(
@@ -336,7 +333,7 @@ void net_calls_event(
 
 /* ---- calling ---------------------------------------------------------------------------- */
 
-/* Under the lock. Waits for a turn. */
+/* Under the lock. Waits until the class has room. */
 static int caller_begin(struct net_calls *c, struct call_node *n, struct caller *w)
 {
 	while (!c->stopping && n->up && n->out[w->class] == out_max[w->class])
@@ -352,7 +349,7 @@ static int caller_begin(struct net_calls *c, struct call_node *n, struct caller 
 	return 0;
 }
 
-/* It did not go out: unless it has ended already, it ends now. */
+/* The request was not sent. The call ends now, unless it has ended already. */
 static void caller_fail(
 	struct net_calls *c, struct call_node *n, struct caller *w, int result)
 {
@@ -400,7 +397,7 @@ int net_call(struct net_calls *c, unsigned node, enum net_call_kind kind,
 	ask_send(c, n, peer, &w, &m);
 	while (!atomic_load_explicit(&w.done, memory_order_acquire))
 		net_wait(c->net, peer, &w.done, 0, RT_FOREVER);
-	/* who ended it does so under the lock */
+	/* the task that ended the call may still hold the lock */
 	rt_mutex_lock(&c->lock);
 	rt_mutex_unlock(&c->lock);
 	return w.result;
@@ -425,12 +422,13 @@ static int class_open(struct net_calls *c, enum net_call_class class)
 int net_calls_open(struct net_calls **out, struct net *net)
 {
 	struct net_calls *c = rt_alloc(sizeof(*c));
-	int rc = 0;
+	int rc;
 
 	if (!c)
 		return -ENOMEM;
 	c->net = net;
 	c->server[NET_CALL_PING].serve = serve_ping;
+	rc = net_handle(net, NET_CALL_ASK, NET_CALL_ANSWER + 1, on_call_message, c);
 	for (unsigned i = 0; i < NET_CALL_CLASSES && !rc; i++)
 		rc = class_open(c, (enum net_call_class)i);
 	if (rc) {

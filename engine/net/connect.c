@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The progress task of a transport over sockets: it listens, dials, keeps time, and hands
- * what the poller says of a link to the transport. It alone begins and ends links and
- * tells the owner of it.
+ * The progress task of a transport over sockets: it listens, dials, and keeps time. It hands the
+ * poller's events of a link to the transport. It alone begins and ends links, and tells the owner
+ * of that.
  */
 #include "engine/net/connect.h"
 
@@ -56,8 +56,8 @@ void connect_link_ended(struct connect_peer *peer)
 
 /* ---- time ------------------------------------------------------------------------------- */
 
-/* A tick goes on only while there is a link. */
-static void tick(struct connect_net *net, uint64_t now)
+/* Ticks go on only while there is a link. */
+static void tick_links(struct connect_net *net, uint64_t now)
 {
 	bool any = false;
 
@@ -100,7 +100,7 @@ static void what_is_due(struct connect_net *net)
 		return;
 	net->next_due = RT_FOREVER;
 	if (now >= net->next_tick)
-		tick(net, now);
+		tick_links(net, now);
 	if (net->deaf_until && now >= net->deaf_until) {
 		net->deaf_until = 0;
 		connect_hear(net, true);
@@ -140,7 +140,7 @@ static void source_ready(struct connect_net *net, const struct rt_ready *ready)
 	}
 }
 
-static void progress(void *arg)
+static void progress_main(void *arg)
 {
 	struct connect_net *net = arg;
 	struct rt_ready ready[READY_MAX];
@@ -170,35 +170,35 @@ static void progress(void *arg)
 int connect_open(
 	struct connect_net *net, const struct connect_ops *links, struct weft_error *err)
 {
-	int r;
+	int rc;
 
 	net->links = links;
 	net->next_tick = net->next_due = net->listen_at = RT_FOREVER;
-	r = rt_poller_open(&net->poller);
-	if (r)
+	rc = rt_poller_open(&net->poller);
+	if (rc)
 		return weft_error(
-			err, r, "no poller for the network: %s", strerrordesc_np(-r));
+			err, rc, "no poller for the network: %s", strerrordesc_np(-rc));
 	if (net->base.options.tls) {
-		r = net_tls_open(net, err);
-		if (r)
+		rc = net_tls_open(net, err);
+		if (rc)
 			rt_poller_close(net->poller);
 	}
-	return r;
+	return rc;
 }
 
 int connect_start(struct connect_net *net, struct weft_error *err)
 {
-	int r = 0;
+	int rc = 0;
 
 	if (net->base.listen[0])
-		r = connect_listen(net, err);
-	if (r)
-		return r;
+		rc = connect_listen(net, err);
+	if (rc)
+		return rc;
 	net->next_due = 0;
-	r = rt_task_spawn(&net->progress, "net", progress, net);
-	if (r) {
+	rc = rt_task_spawn(&net->progress, "net", progress_main, net);
+	if (rc) {
 		connect_listen_end(net);
-		return weft_error(err, r, "no task for the network");
+		return weft_error(err, rc, "no task for the network");
 	}
 	return 0;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections that are being made: hello, proof, and whose turn it is. One that has proven
- * itself becomes its peer's link; the others end with a refusal that says why, or in
- * silence when what came is not ours. All on the progress task.
+ * Connections that are being made: the greetings HELLO and PROOF, and their order. A connection
+ * that has proven itself becomes its peer's link. Any other ends: with a refusal that gives the
+ * reason, or in silence if its bytes are no greeting. All on the progress task.
  *
- * At most CONNECT_INCOMING_MAX that came in are kept, each for a limited time and with a
+ * At most CONNECT_INCOMING_MAX incoming connections are kept, each for a limited time and with a
  * buffer of one greeting (invariant 10).
  */
 #include "engine/net/connect.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define DEAF_NS          100000000ull
-#define REACH_NS         2000000000ull /* for a place that is not the last */
+#define REACH_NS         2000000000ull /* for each place but the last */
 #define GREETING_CHANGED "its greeting arrived damaged: wrong checksum"
 #define NO_GREETING                                                                      \
 	"it does not speak weft's protocol: another program calls, or looks for open "   \
@@ -87,7 +87,7 @@ void connect_bury(struct connect_net *net, bool all)
 
 /* ---- refusing ------------------------------------------------------------------------- */
 
-/* Greetings are short: a socket that does not take one at once is no peer's. */
+/* Greetings are short. A socket that does not take one at once belongs to no peer. */
 bool connect_say(struct net_connection *c, const void *what, size_t bytes)
 {
 	struct iovec iov = {(void *)what, bytes};
@@ -104,7 +104,8 @@ bool connect_say(struct net_connection *c, const void *what, size_t bytes)
 	return !net_stream_pending(&c->stream);
 }
 
-/* Of a connection that came in: where from, who it says it is, and what is wrong. */
+/* Writes the text about an incoming connection: its address, the node that it claims to be, and the
+ * reason of the refusal. */
 static void stranger_text(const struct net_connection *c, bool says_who, const char *why,
 	char out[CONNECT_LINE_BYTES])
 {
@@ -121,12 +122,12 @@ static void stranger_text(const struct net_connection *c, bool says_who, const c
 			c->from, c->greeting.theirs.node, why);
 }
 
-/* Events come one at a time with the messages of a link that there may be. */
+/* The lock of the events keeps this event apart from the messages of a link that may exist. */
 static void tell_refused(struct connect_net *net, const struct net_connection *c,
 	uint32_t reason, uint32_t detail, bool theirs)
 {
 	const struct net_greeting *g = &c->greeting;
-	/* what another version's HELLO says besides is not known */
+	/* the rest of another version's HELLO has an unknown form */
 	bool says_who = g->theirs.bytes && reason != WIRE_OTHER_VERSION;
 	char why[160], text[CONNECT_LINE_BYTES];
 
@@ -144,8 +145,8 @@ static void tell_refused(struct connect_net *net, const struct net_connection *c
 	rt_mutex_unlock(&connect_peer_of(g->peer)->event_lock);
 }
 
-/* It says nothing that a node says, or not as it was sent. A connection that breaks, or is silent, is
- * not told of. */
+/* The bytes are not those of a node, or not as they were sent. A connection that breaks, or is
+ * silent, is not logged. */
 static void tell_malformed(
 	struct connect_net *net, const struct net_connection *c, int code)
 {
@@ -156,7 +157,7 @@ static void tell_malformed(
 		return;
 	stranger_text(c, hello && !changed,
 		changed ? GREETING_CHANGED
-		: hello ? "what it says behind its HELLO is malformed"
+		: hello ? "the message behind its HELLO is malformed"
 			: NO_GREETING,
 		text);
 	connect_stranger(net, changed ? CONNECT_CHANGED : CONNECT_GARBAGE, text);
@@ -171,7 +172,7 @@ static void tell_failed(struct net_peer *peer, int code, uint32_t mark, const ch
 
 /* ---- attempts: the places of a peer, one after the other ---------------------------------- */
 
-/* What became of one of them; `reason`: of a refusal, else 0. */
+/* Notes the outcome of one place. `reason`: of a refusal, else 0. */
 static void attempt_note(struct connect_peer *peer, unsigned place, int code,
 	uint32_t reason, const char *why)
 {
@@ -179,7 +180,7 @@ static void attempt_note(struct connect_peer *peer, unsigned place, int code,
 	bool one = peer->there.count == 1 && !strchr(peer->base.address, ',');
 	size_t used = strlen(a->text);
 
-	if (!reason && code == -EADDRNOTAVAIL) /* which is a refusal's */
+	if (!reason && code == -EADDRNOTAVAIL) /* that code is a refusal's */
 		code = -EHOSTUNREACH;
 	if (!a->code || (reason && !a->refused))
 		a->code = code;
@@ -190,7 +191,7 @@ static void attempt_note(struct connect_peer *peer, unsigned place, int code,
 		one ? "" : peer->there.place[place].text, one ? "" : ": ", why);
 }
 
-/* Whoever dials goes on at the slowest pace. */
+/* This node dials again at the slowest pace. */
 static void slow_down(struct connect_net *net, struct connect_peer *peer)
 {
 	peer->backoff_ns = net->base.options.retry_ns;
@@ -199,15 +200,15 @@ static void slow_down(struct connect_net *net, struct connect_peer *peer)
 	connect_due(net, peer->dial_at);
 }
 
-/* 0: the connection is on its way. */
+/* Returns 0 when the connection is on its way. */
 static int dial_place(struct connect_net *net, struct connect_peer *peer, unsigned place)
 {
 	struct rt_socket *socket;
 	struct net_connection *c;
-	int r = rt_socket_connect(&socket, &peer->there.place[place].at);
+	int rc = rt_socket_connect(&socket, &peer->there.place[place].at);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	c = connection_new(net, socket, true, RT_WRITABLE);
 	if (!c) {
 		rt_socket_close(socket);
@@ -223,17 +224,17 @@ static int dial_place(struct connect_net *net, struct connect_peer *peer, unsign
 	return 0;
 }
 
-/* From that place on. */
+/* Dials the places from that one on. */
 static void dial_from(struct connect_net *net, struct connect_peer *peer, unsigned place)
 {
 	const struct connect_attempt *a = &peer->attempt;
 
 	for (; place < peer->there.count; place++) {
-		int r = dial_place(net, peer, place);
+		int rc = dial_place(net, peer, place);
 
-		if (!r)
+		if (!rc)
 			return;
-		attempt_note(peer, place, r, 0, strerrordesc_np(-r));
+		attempt_note(peer, place, rc, 0, strerrordesc_np(-rc));
 	}
 	tell_failed(&peer->base, a->code, a->mark, a->text);
 	if (a->refused)
@@ -246,7 +247,7 @@ void connect_dial(struct connect_peer *peer)
 	dial_from(connect_net_of(peer->base.net), peer, 0);
 }
 
-/* A connection of ours has come to nothing. */
+/* A connection that this node dialed has failed. */
 static void dialed_in_vain(struct connect_net *net, struct net_connection *c, int code,
 	uint32_t reason, const char *why)
 {
@@ -257,7 +258,8 @@ static void dialed_in_vain(struct connect_net *net, struct net_connection *c, in
 	dial_from(net, peer, c->place + 1);
 }
 
-/* Who looks at the file would expect another address. */
+/* Logs that the node is not reached at its first address. An operator who reads the cluster file
+ * expects that one. */
 static void say_where(const struct connect_peer *peer, unsigned place)
 {
 	const struct connect_places *there = &peer->there;
@@ -269,7 +271,7 @@ static void say_where(const struct connect_peer *peer, unsigned place)
 
 /* ---- ends ---------------------------------------------------------------------------------- */
 
-static void refused(struct connect_net *net, struct net_connection *c, uint32_t reason,
+static void was_refused(struct connect_net *net, struct net_connection *c, uint32_t reason,
 	uint32_t detail, bool theirs)
 {
 	char why[160];
@@ -283,16 +285,16 @@ static void refused(struct connect_net *net, struct net_connection *c, uint32_t 
 	connection_end(net, c);
 }
 
-static void refuse(struct connect_net *net, struct net_connection *c, uint32_t reason,
+static void refuse_peer(struct connect_net *net, struct net_connection *c, uint32_t reason,
 	uint32_t detail)
 {
 	struct wire_refuse r;
 
 	net_refuse_make(&r, reason, detail);
 	connect_say(c, &r, sizeof(r));
-	if (reason == WIRE_OTHER_VERSION) /* each end says the other's to its people */
+	if (reason == WIRE_OTHER_VERSION) /* each end logs the other end's version */
 		detail = c->greeting.theirs.version;
-	refused(net, c, reason, detail, false);
+	was_refused(net, c, reason, detail, false);
 }
 
 void connect_failed(struct connect_net *net, struct net_connection *c, int code)
@@ -332,7 +334,7 @@ static bool say_proof(struct connect_net *net, struct net_connection *c)
 	return connect_say(c, &p, sizeof(p));
 }
 
-/* It may say anything, be it the key that is wrong in it. */
+/* The greeting may have any contents. Its key may be the part that is wrong. */
 static void greeting_changed(struct connect_net *net, struct net_connection *c)
 {
 	snprintf(c->why, sizeof(c->why), GREETING_CHANGED);
@@ -356,7 +358,7 @@ static void hello_came(struct connect_net *net, struct net_connection *c)
 	if (dialed)
 		g->peer = dialed;
 	if (refusal) {
-		refuse(net, c, (uint32_t)refusal, detail);
+		refuse_peer(net, c, (uint32_t)refusal, detail);
 		return;
 	}
 	c->stage = CONNECT_PROOF;
@@ -364,15 +366,15 @@ static void hello_came(struct connect_net *net, struct net_connection *c)
 		connect_failed(net, c, -ECONNRESET);
 }
 
-/* Nothing more is to be said: the connection is the peer's link. */
+/* The greetings are over: the connection is the peer's link. */
 void connect_made(struct connect_net *net, struct net_connection *c)
 {
 	struct connect_peer *peer = connect_peer_of(c->greeting.peer);
 	bool dialed = c->greeting.dialer;
 	const struct connect_places *places = dialed ? &peer->there : &net->here;
-	int r;
+	int rc;
 
-	/* The peer knows that an earlier link is no more. */
+	/* The peer knows that an earlier link has ended. */
 	net->links->link_down(peer, -ECONNRESET);
 	rt_poller_remove(net->poller, c->stream.socket);
 	connection_leave(net, c);
@@ -380,14 +382,14 @@ void connect_made(struct connect_net *net, struct net_connection *c)
 	strcpy(peer->base.reached, places->place[c->place].text);
 	if (dialed)
 		say_where(peer, c->place);
-	r = net->links->link_up(peer, c);
-	if (!r)
+	rc = net->links->link_up(peer, c);
+	if (!rc)
 		return;
 	if (!dialed) {
-		tell_failed(&peer->base, r, 0, strerrordesc_np(-r));
+		tell_failed(&peer->base, rc, 0, strerrordesc_np(-rc));
 		return;
 	}
-	attempt_note(peer, c->place, r, 0, strerrordesc_np(-r));
+	attempt_note(peer, c->place, rc, 0, strerrordesc_np(-rc));
 	dial_from(net, peer, c->place + 1);
 }
 
@@ -402,24 +404,24 @@ static void proof_is_right(struct connect_net *net, struct net_connection *c)
 static void offer_came(struct connect_net *net, struct net_connection *c)
 {
 	struct wire_offer offer;
-	int r;
+	int rc;
 
 	memcpy(&offer, c->in, sizeof(offer));
 	c->stage = CONNECT_KEYS;
-	r = wire_offer_check(&offer) ? net->links->offered(net, c, &offer) : -EPROTO;
-	if (r)
-		connect_failed(net, c, r);
+	rc = wire_offer_check(&offer) ? net->links->offered(net, c, &offer) : -EPROTO;
+	if (rc)
+		connect_failed(net, c, rc);
 }
 
 static void keys_came(struct connect_net *net, struct net_connection *c)
 {
 	struct wire_keys keys;
-	int r;
+	int rc;
 
 	memcpy(&keys, c->in, sizeof(keys));
-	r = wire_keys_check(&keys) ? net->links->keys(net, c, &keys) : -EPROTO;
-	if (r)
-		connect_failed(net, c, r);
+	rc = wire_keys_check(&keys) ? net->links->keys(net, c, &keys) : -EPROTO;
+	if (rc)
+		connect_failed(net, c, rc);
 }
 
 static void proof_came(struct connect_net *net, struct net_connection *c)
@@ -437,7 +439,7 @@ static void proof_came(struct connect_net *net, struct net_connection *c)
 	}
 	refusal = net_greeting_proof(&net->base, g, &proof, &detail);
 	if (refusal)
-		refuse(net, c, (uint32_t)refusal, detail);
+		refuse_peer(net, c, (uint32_t)refusal, detail);
 	else if (!g->dialer && !say_proof(net, c))
 		connect_failed(net, c, -ECONNRESET);
 	else if (net->links->offer)
@@ -457,12 +459,12 @@ static void refusal_came(struct connect_net *net, struct net_connection *c)
 	struct wire_refuse r;
 
 	memcpy(&r, c->in, sizeof(r));
-	refused(net, c, r.reason, r.detail, true);
+	was_refused(net, c, r.reason, r.detail, true);
 }
 
 /* ---- bytes --------------------------------------------------------------------------------- */
 
-/* How long what is coming will be; 0: it is nothing that may come now. */
+/* The length of the greeting that arrives; 0: it is none that may arrive now. */
 static unsigned greeting_bytes(const struct net_connection *c)
 {
 	if (c->in_bytes < WIRE_MAGIC_BYTES)
@@ -500,7 +502,7 @@ static void greeting_came(struct connect_net *net, struct net_connection *c)
 		connect_made(net, c);
 }
 
-/* Another version's HELLO may be shorter than ours: its first 16 bytes are enough. */
+/* Another version's HELLO may be shorter than this one's. Its first 16 bytes are enough. */
 static bool other_version(struct connect_net *net, struct net_connection *c)
 {
 	struct wire_hello *h = &c->greeting.theirs;
@@ -511,17 +513,17 @@ static bool other_version(struct connect_net *net, struct net_connection *c)
 	memcpy(h, c->in, 16);
 	if (h->version == WIRE_VERSION)
 		return false;
-	refuse(net, c, WIRE_OTHER_VERSION, WIRE_VERSION);
+	refuse_peer(net, c, WIRE_OTHER_VERSION, WIRE_VERSION);
 	return true;
 }
 
-/* The first record of a TLS handshake, where none is wanted. */
+/* The first record of a TLS handshake, although this node has no TLS. */
 static bool is_tls(const struct net_connection *c)
 {
 	return c->stage == CONNECT_HELLO && c->in[0] == 22 && c->in[1] == 3;
 }
 
-/* Reads no byte beyond the greeting: what follows is the link's. */
+/* Reads no byte beyond the greeting: the bytes after it are the link's. */
 static void read_greeting(struct connect_net *net, struct net_connection *c)
 {
 	while (!c->gone) {
@@ -531,7 +533,7 @@ static void read_greeting(struct connect_net *net, struct net_connection *c)
 
 		if (wanted == 0) {
 			if (is_tls(c))
-				refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
+				refuse_peer(net, c, WIRE_OTHER_TRANSPORT, 0);
 			else
 				connect_failed(net, c, -EPROTO);
 			return;
@@ -561,32 +563,32 @@ static void begin_greeting(struct connect_net *net, struct net_connection *c)
 
 static void begin_tls(struct connect_net *net, struct net_connection *c)
 {
-	int r;
+	int rc;
 
 	if (!net->base.options.tls) {
 		begin_greeting(net, c);
 		return;
 	}
 	c->stage = CONNECT_TLS;
-	r = net_tls_begin(net, &c->stream, c->greeting.dialer);
-	if (r)
-		connect_failed(net, c, r);
+	rc = net_tls_begin(net, &c->stream, c->greeting.dialer);
+	if (rc)
+		connect_failed(net, c, rc);
 }
 
-static void shake(struct connect_net *net, struct net_connection *c)
+static void shake_hands(struct connect_net *net, struct net_connection *c)
 {
 	unsigned wanted = RT_READABLE;
-	int r = net_tls_shake(&c->stream, &wanted);
+	int rc = net_tls_shake(&c->stream, &wanted);
 
-	if (r == -EAGAIN) {
+	if (rc == -EAGAIN) {
 		rt_poller_change(net->poller, c->stream.socket, wanted, &c->source);
-	} else if (r == -EPROTOTYPE) { /* no TLS at the other end */
+	} else if (rc == -EPROTOTYPE) { /* no TLS at the other end */
 		net_tls_drop(&c->stream);
-		refuse(net, c, WIRE_OTHER_TRANSPORT, 0);
-	} else if (r == -EKEYREJECTED) {
-		refused(net, c, WIRE_WRONG_KEY, 0, false);
-	} else if (r) {
-		connect_failed(net, c, r);
+		refuse_peer(net, c, WIRE_OTHER_TRANSPORT, 0);
+	} else if (rc == -EKEYREJECTED) {
+		was_refused(net, c, WIRE_WRONG_KEY, 0, false);
+	} else if (rc) {
+		connect_failed(net, c, rc);
 	} else {
 		begin_greeting(net, c);
 		if (!c->gone)
@@ -595,8 +597,9 @@ static void shake(struct connect_net *net, struct net_connection *c)
 }
 
 /*
- * A node that starts listens at its first address first: who found nobody there may find it by
- * now, and would else have a link over a worse one for as long as that lives. Once.
+ * A node that starts listens at its first address first. If no process listened at an earlier
+ * place, one may do so by now. A link over a worse address would stay as long as it lives. So this
+ * node dials all places once more.
  */
 static bool looks_again(struct connect_net *net, struct net_connection *c)
 {
@@ -610,14 +613,14 @@ static bool looks_again(struct connect_net *net, struct net_connection *c)
 	return true;
 }
 
-static void connected(struct connect_net *net, struct net_connection *c)
+static void on_connected(struct connect_net *net, struct net_connection *c)
 {
-	int r = rt_socket_connected(c->stream.socket);
+	int rc = rt_socket_connected(c->stream.socket);
 
-	if (r == -EINPROGRESS)
+	if (rc == -EINPROGRESS)
 		return;
-	if (r) {
-		connect_failed(net, c, r);
+	if (rc) {
+		connect_failed(net, c, rc);
 		return;
 	}
 	if (looks_again(net, c))
@@ -626,7 +629,7 @@ static void connected(struct connect_net *net, struct net_connection *c)
 		c->deadline = rt_now_ns() + net->base.options.handshake_ns;
 	begin_tls(net, c);
 	if (!c->gone && c->stage == CONNECT_TLS)
-		shake(net, c);
+		shake_hands(net, c);
 }
 
 void connect_ready(struct connect_net *net, struct net_connection *c)
@@ -634,16 +637,16 @@ void connect_ready(struct connect_net *net, struct net_connection *c)
 	if (c->gone)
 		return;
 	if (c->stage == CONNECT_DIALING)
-		connected(net, c);
+		on_connected(net, c);
 	else if (c->stage == CONNECT_TLS)
-		shake(net, c);
+		shake_hands(net, c);
 	else
 		read_greeting(net, c);
 }
 
 /* ---- beginnings --------------------------------------------------------------------------- */
 
-/* The one that came in first of those that have not proven who they are makes room. */
+/* The oldest incoming connection that has not proven itself makes room. */
 static void make_room(struct connect_net *net)
 {
 	struct net_connection *oldest = NULL;
@@ -661,11 +664,11 @@ void connect_accept_all(struct connect_net *net, struct connect_listener *listen
 		struct rt_socket *socket;
 		struct net_connection *c;
 
-		int r = rt_socket_accept(&socket, listener->socket);
+		int rc = rt_socket_accept(&socket, listener->socket);
 
-		if (r == -EAGAIN)
+		if (rc == -EAGAIN)
 			return;
-		if (r) { /* out of sockets or memory: who knocks waits a while */
+		if (rc) { /* out of sockets or memory: no accept for a while */
 			net->deaf_until = rt_now_ns() + DEAF_NS;
 			connect_due(net, net->deaf_until);
 			connect_hear(net, false);
@@ -679,7 +682,7 @@ void connect_accept_all(struct connect_net *net, struct connect_listener *listen
 			continue;
 		}
 		c->place = (unsigned)(listener - net->listener);
-		/* now: who has gone when it is refused is not known any more */
+		/* now: after the other end has closed, its address is not known */
 		rt_socket_peer_name(socket, c->from, sizeof(c->from));
 		begin_tls(net, c);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is at the other end: what is known of a peer, what its HELLO and PROOF say against
- * it, and what the owner is told. The transport carries the bytes.
+ * Checks of a peer's HELLO and PROOF against the known facts about the peer, and the events that
+ * its owner gets. The transport carries the bytes.
  *
  * A peer's incarnation never goes back, and one incarnation has one instance.
  */
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What was proven before against what is claimed now. */
+/* Compares the claims of a HELLO with the facts that earlier links have proven. */
 static int against_known(const struct net_peer *peer, const struct wire_hello *h)
 {
 	const struct net_known *k = &peer->known;
@@ -50,7 +50,7 @@ int net_greeting_hello(struct net *net, struct net_greeting *g, uint32_t *detail
 	return peer ? against_known(peer, h) : WIRE_UNKNOWN_NODE;
 }
 
-static uint64_t difference(int64_t a, int64_t b)
+static uint64_t abs_difference(int64_t a, int64_t b)
 {
 	return a > b ? (uint64_t)a - (uint64_t)b : (uint64_t)b - (uint64_t)a;
 }
@@ -61,7 +61,7 @@ int net_greeting_proof(struct net *net, struct net_greeting *g,
 	const struct wire_hello *dialer = g->dialer ? &g->ours : &g->theirs;
 	const struct wire_hello *listener = g->dialer ? &g->theirs : &g->ours;
 	struct net_known *k = &g->peer->known;
-	uint64_t skew = difference(g->ours.wall_ns, g->theirs.wall_ns);
+	uint64_t skew = abs_difference(g->ours.wall_ns, g->theirs.wall_ns);
 	int refusal;
 
 	*detail = 0;
@@ -72,7 +72,7 @@ int net_greeting_proof(struct net *net, struct net_greeting *g,
 		*detail = (uint32_t)MIN(skew / 1000000000u, UINT32_MAX);
 		return WIRE_CLOCKS;
 	}
-	refusal = against_known(g->peer, &g->theirs); /* another may have come first */
+	refusal = against_known(g->peer, &g->theirs); /* another link may have been made first */
 	if (refusal)
 		return refusal;
 	k->any = true;
@@ -92,7 +92,7 @@ void net_refuse_make(struct wire_refuse *r, uint32_t reason, uint32_t detail)
 
 /* ---- what the owner is told ----------------------------------------------------------- */
 
-static void tell(struct net_peer *peer, const struct net_event *event)
+static void report_event(struct net_peer *peer, const struct net_event *event)
 {
 	const struct net_handlers *h = &peer->net->options.handlers;
 
@@ -112,8 +112,9 @@ void net_tell_up(struct net_peer *peer)
 	};
 
 	memset(peer->refused, 0, sizeof(peer->refused));
+	peer->ignored = false;
 	net_count(&peer->counters.links, 1);
-	tell(peer, &e);
+	report_event(peer, &e);
 }
 
 static const char *cut_text(int code)
@@ -122,15 +123,15 @@ static const char *cut_text(int code)
 	case -ECONNRESET:
 		return "the connection broke";
 	case -ETIMEDOUT:
-		return "it says nothing, or takes nothing, any more";
+		return "it has stopped to send or to receive";
 	case -EPROTO:
-		return "what it sends is malformed";
+		return "it sends a malformed message";
 	case -EBADMSG:
-		return "what it sends arrived damaged: wrong checksum";
+		return "a message from it arrived damaged: wrong checksum";
 	case -ENOBUFS:
 		return "it sends more than it may";
 	case -EACCES:
-		return "memory was asked for that is not there or not allowed";
+		return "a request named memory that is not registered or not allowed";
 	case -ESHUTDOWN:
 		return "it has closed";
 	default:
@@ -151,7 +152,7 @@ void net_tell_down(struct net_peer *peer, int code)
 	};
 
 	net_count(&peer->counters.cuts, 1);
-	tell(peer, &e);
+	report_event(peer, &e);
 }
 
 static void tell_once(struct net_peer *peer, const struct net_event *e, uint32_t reason)
@@ -164,7 +165,7 @@ static void tell_once(struct net_peer *peer, const struct net_event *e, uint32_t
 	if (last->code == e->code && last->reason == reason)
 		return;
 	*last = (struct net_refused){e->code, reason};
-	tell(peer, e);
+	report_event(peer, e);
 }
 
 void net_tell_refused(
@@ -192,7 +193,7 @@ void net_tell_failed(struct net_peer *peer, int code, uint32_t mark, const char 
 		.text = text,
 	};
 
-	/* Of several addresses each is named with what became of it. */
+	/* If there are several addresses, `why` names each with its outcome. */
 	if (!peer->address[0] || strchr(peer->address, ','))
 		snprintf(text, sizeof(text), "cannot connect with node %u: %s",
 			peer->node, why);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tasks that wait for an answer. One for each link leads: it waits for what arrives there
- * and serves it, as the transport knows how. All others sleep on their word.
+ * Tasks that wait for an answer. On each link one task leads: it waits for the link's messages, and
+ * serves them by functions of the transport. All others sleep on their word.
  *
- * Whoever changes a word and whoever waits for it both write first and look then, in one
- * total order, so that one of them sees the other.
+ * A task that changes a word and a task that waits for it both write first, and read then. All this
+ * is in one total order, so at least one of them sees the other's write.
  */
 #include "engine/net/connect.h"
 
@@ -13,12 +13,12 @@
 int net_lead_sleep(struct connect_net *net, _Atomic uint32_t *word, uint32_t expected,
 	uint64_t deadline_ns)
 {
-	int r;
+	int rc;
 
 	atomic_fetch_add(&net->sleepers, 1);
-	r = rt_wait(word, expected, deadline_ns);
+	rc = rt_wait(word, expected, deadline_ns);
 	atomic_fetch_sub(&net->sleepers, 1);
-	return r;
+	return rc;
 }
 
 bool net_lead_begin(struct connect_peer *peer)
@@ -28,7 +28,8 @@ bool net_lead_begin(struct connect_peer *peer)
 	if (atomic_load_explicit(&peer->leader, memory_order_relaxed) ||
 		!atomic_compare_exchange_strong(&peer->leader, &nobody, 1))
 		return false;
-	/* Who ends the link says so first, and waits then for those who did not see it. */
+	/* The progress task announces the link's end first, and then waits for the leaders that
+	 * missed it. */
 	if (peer->base.up && !net_lead_over(peer)) {
 		atomic_fetch_add(&connect_net_of(peer->base.net)->leaders, 1);
 		return true;
@@ -46,8 +47,8 @@ void net_lead_end(struct connect_peer *peer)
 		rt_wake(&peer->leader, INT32_MAX);
 }
 
-/* The link cannot go while it is kicked: who ends it takes kick_lock. */
-static void kick(struct connect_peer *peer, const _Atomic uint32_t *word)
+/* The link stays while it is kicked, because its end takes kick_lock. */
+static void kick_leader(struct connect_peer *peer, const _Atomic uint32_t *word)
 {
 	rt_mutex_lock(&peer->kick_lock);
 	if (peer->base.up && (!word || atomic_load(&peer->leads_for) == word))
@@ -67,7 +68,7 @@ void net_lead_wake(struct net *base, _Atomic uint32_t *word, int count)
 		struct connect_peer *peer = connect_peer_of(base->list[i]);
 
 		if (atomic_load(&peer->leads_for) == word)
-			kick(peer, word);
+			kick_leader(peer, word);
 	}
 }
 
@@ -75,7 +76,7 @@ void net_lead_leave(struct connect_peer *peer)
 {
 	atomic_store(&peer->closing, 1);
 	while (atomic_load(&peer->leader)) {
-		kick(peer, NULL);
+		kick_leader(peer, NULL);
 		rt_wait(&peer->leader, 1, rt_now_ns() + LEAVE_NS);
 	}
 }

@@ -2,7 +2,7 @@
 /*
  * A message between two nodes: 64 bytes, little-endian, the same on every transport.
  *
- * The network looks at `sender` alone. The rest is the protocol's that uses it
+ * The network reads only `sender`. The other fields belong to the protocol that uses it
  * (docs/protocol.md).
  */
 #ifndef WEFT_NET_MESSAGE_H
@@ -14,10 +14,10 @@
 #define NET_BODY_BYTES    48u
 
 struct net_message {
-	uint16_t type;    /* the protocol's; 0 is never sent */
+	uint16_t type;    /* defined by the protocol; 0 is never sent */
 	uint16_t sender;  /* node id; net_send fills it in, the receiving end checks it */
-	uint32_t request; /* the requester's number of the request it belongs to */
-	uint64_t epoch;   /* of the cluster, as the sender sees it */
+	uint32_t request; /* the number of the request it belongs to, given by the requester */
+	uint64_t epoch;   /* cluster epoch of the sender */
 	union {
 		uint8_t body[NET_BODY_BYTES];
 		uint64_t words[NET_BODY_BYTES / 8];

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The face of the network: arguments are checked here, the rest is the transport's, whose
- * functions are laid over defaults.
- */
+/* The face of the network. It checks arguments, and calls the transport's functions. A function
+ * that the transport lacks has a default. */
 #include "engine/net/net_internal.h"
 
 #include <errno.h>
@@ -48,11 +46,6 @@ static void no_peer_free(struct net_peer *peer)
 
 static int no_region_create(
 	struct net *net, uint32_t id, size_t size, unsigned rights, void **base)
-{
-	return -EOPNOTSUPP;
-}
-
-static int no_region_adopt(struct net *net, uint32_t id, void *base, size_t size)
 {
 	return -EOPNOTSUPP;
 }
@@ -107,7 +100,6 @@ static const struct net_ops default_ops = {
 	.peer_added = no_peer_free,
 	.peer_free = no_peer_free,
 	.region_create = no_region_create,
-	.region_adopt = no_region_adopt,
 	.send = no_send,
 	.post = no_post,
 	.flush = no_flush,
@@ -126,7 +118,7 @@ static const struct net_ops default_ops = {
 			(to)->member = (from)->member;                                   \
 	} while (0)
 
-static void overlay(struct net_ops *to, const struct net_ops *from)
+static void ops_overlay(struct net_ops *to, const struct net_ops *from)
 {
 	*to = default_ops;
 	OVERLAY(to, from, name);
@@ -139,7 +131,6 @@ static void overlay(struct net_ops *to, const struct net_ops *from)
 	OVERLAY(to, from, peer_added);
 	OVERLAY(to, from, peer_free);
 	OVERLAY(to, from, region_create);
-	OVERLAY(to, from, region_adopt);
 	OVERLAY(to, from, send);
 	OVERLAY(to, from, post);
 	OVERLAY(to, from, flush);
@@ -166,26 +157,17 @@ static const struct net_ops *transport_of(const char *name)
 	return NULL;
 }
 
-static bool all_zero(const uint8_t *p, size_t n)
-{
-	while (n && !*p) {
-		p++;
-		n--;
-	}
-	return n == 0;
-}
-
 static int options_check(const struct net_options *o, struct weft_error *err)
 {
 	if (o->self.node >= NET_NODES_MAX)
 		return weft_error(err, -EINVAL, "node id %u is too high: below %u",
 			o->self.node, NET_NODES_MAX);
-	if (all_zero(o->self.node_uuid, NET_UUID_BYTES))
+	if (bytes_are_zero(o->self.node_uuid, NET_UUID_BYTES))
 		return weft_error(err, -EINVAL, "this node has no UUID");
 	if (o->self.role != NET_ROLE_STORAGE && o->self.role != NET_ROLE_CLIENT)
 		return weft_error(err, -EINVAL, "this node has no role");
-	if (!o->handlers.message || !o->handlers.event)
-		return weft_error(err, -EINVAL, "handlers are missing");
+	if (!o->handlers.event)
+		return weft_error(err, -EINVAL, "the handler of events is missing");
 	if (o->listen && strlen(o->listen) >= NET_ADDRESS_BYTES)
 		return weft_error(err, -EINVAL, "the address %s is too long", o->listen);
 	return 0;
@@ -208,15 +190,15 @@ int net_open(struct net **out, const struct net_options *o, struct weft_error *e
 	const struct net_ops *transport = transport_of(o->transport);
 	struct net_ops ops;
 	struct net *net;
-	int r;
+	int rc;
 
 	if (!transport)
 		return weft_error(
 			err, -EINVAL, "there is no transport \"%s\"", o->transport);
-	r = options_check(o, err);
-	if (r)
-		return r;
-	overlay(&ops, transport);
+	rc = options_check(o, err);
+	if (rc)
+		return rc;
+	ops_overlay(&ops, transport);
 	net = rt_alloc(ops.net_bytes);
 	if (!net)
 		return weft_error(err, -ENOMEM, "no memory for the network");
@@ -234,11 +216,11 @@ int net_open(struct net **out, const struct net_options *o, struct weft_error *e
 	net->options.listen = NULL; /* the caller's string */
 	fill_defaults(&net->options);
 	rt_random_bytes(net->instance, sizeof(net->instance));
-	r = net->ops.open(net, err);
-	if (r) {
+	rc = net->ops.open(net, err);
+	if (rc) {
 		secret_free(net->key, NET_KEY_BYTES);
 		rt_free(net);
-		return r;
+		return rc;
 	}
 	*out = net;
 	return 0;
@@ -296,10 +278,10 @@ int net_peer_add(struct net_peer **out, struct net *net, const struct net_peer_o
 	struct weft_error *err)
 {
 	struct net_peer *peer;
-	int r = peer_check(net, o, err);
+	int rc = peer_check(net, o, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	peer = rt_alloc(net->ops.peer_bytes);
 	if (!peer)
 		return weft_error(err, -ENOMEM, "no memory for node %u", o->node);
@@ -309,15 +291,15 @@ int net_peer_add(struct net_peer **out, struct net *net, const struct net_peer_o
 	atomic_store(&peer->least_incarnation, o->incarnation);
 	if (o->address)
 		strcpy(peer->address, o->address);
-	if (!all_zero(o->node_uuid, NET_UUID_BYTES)) {
+	if (!bytes_are_zero(o->node_uuid, NET_UUID_BYTES)) {
 		memcpy(peer->known.node_uuid, o->node_uuid, NET_UUID_BYTES);
 		peer->uuid_given = true;
 	}
 	rt_mutex_lock(&net->peers_lock);
-	r = atomic_load(&net->peers[o->node])
+	rc = atomic_load(&net->peers[o->node])
 		    ? weft_error(err, -EEXIST, "node %u is there twice", o->node)
 		    : net->ops.peer_add(peer, err);
-	if (!r) {
+	if (!rc) {
 		unsigned n = net_peer_count(net);
 
 		net->list[n] = peer;
@@ -325,9 +307,9 @@ int net_peer_add(struct net_peer **out, struct net *net, const struct net_peer_o
 		atomic_store(&net->peers[o->node], peer);
 	}
 	rt_mutex_unlock(&net->peers_lock);
-	if (r) {
+	if (rc) {
 		rt_free(peer);
-		return r;
+		return rc;
 	}
 	net->ops.peer_added(peer);
 	*out = peer;
@@ -389,27 +371,13 @@ static int region_check(
 int net_region_create(
 	struct net *net, uint32_t id, size_t size_bytes, unsigned rights, void **base)
 {
-	int r = region_check(net, id, size_bytes, rights);
+	int rc = region_check(net, id, size_bytes, rights);
 
-	if (!r)
-		r = net->ops.region_create(net, id, size_bytes, rights, base);
-	if (!r)
-		net->regions[id] = (struct net_region){*base, size_bytes, rights, true};
-	return r;
-}
-
-int net_region_adopt(
-	struct net *net, uint32_t id, void *base, size_t size_bytes, unsigned rights)
-{
-	int r = region_check(net, id, size_bytes, rights);
-
-	if (!r && (!base || (uintptr_t)base % 8))
-		r = -EINVAL;
-	if (!r)
-		r = net->ops.region_adopt(net, id, base, size_bytes);
-	if (!r)
-		net->regions[id] = (struct net_region){base, size_bytes, rights, false};
-	return r;
+	if (!rc)
+		rc = net->ops.region_create(net, id, size_bytes, rights, base);
+	if (!rc)
+		net->regions[id] = (struct net_region){*base, size_bytes, rights};
+	return rc;
 }
 
 /* ---- messages and operations ---------------------------------------------------------------- */
@@ -466,7 +434,7 @@ int net_op_wait(struct net_peer *peer, struct net_op *op)
 	return op->result;
 }
 
-/* After the exchange a waited-for op is its owner's: only its address is used. */
+/* After the exchange the op belongs to its owner again: only its address is used. */
 void net_op_end(struct net *net, struct net_op *op, int result)
 {
 	op->result = result;
@@ -516,8 +484,8 @@ void net_counters(const struct net_peer *peer, struct net_counters *out)
 		.bytes_in = c->bytes_in,
 		.calls_out = c->calls_out,
 		.calls_in = c->calls_in,
-		.runs_out = c->runs_out,
-		.runs_in = c->runs_in,
+		.sends_out = c->sends_out,
+		.sends_in = c->sends_in,
 		.requests = c->requests,
 		.signalled = c->signalled,
 		.completions = c->completions,

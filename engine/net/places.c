@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where nodes listen: the addresses of a node, best first, and what each name among them
- * stands for. Names are looked up here, once, by who adds a peer or starts; listening goes on
- * on the progress task where an address was not there at first.
+ * The places where nodes listen: a node's addresses, best first, with the addresses that their
+ * names resolve to. Names are looked up here, once, when a peer is added or the endpoint starts.
+ * The progress task tries again to listen at an address that was not there at first.
  */
 #include "engine/net/connect.h"
 
@@ -35,7 +35,7 @@ static const char *next_address(const char *list, char out[NET_ADDRESS_BYTES])
 	return next;
 }
 
-/* What one address stands for. 0 or -errno. */
+/* Adds the places of one address. Returns 0 or -errno. */
 static int place_find(struct connect_places *out, const char *text, unsigned written,
 	struct weft_error *err)
 {
@@ -71,25 +71,25 @@ int connect_places_find(struct connect_places *out, const char *list, unsigned n
 	out->count = 0;
 	for (unsigned written = 0; list; written++) {
 		struct weft_error why = {0};
-		int r;
+		int rc;
 
 		if (written == NET_ADDRESSES_MAX)
 			return weft_error(err, -EINVAL,
 				"node %u has more than %u addresses", node,
 				NET_ADDRESSES_MAX);
 		list = next_address(list, text);
-		r = place_find(out, text, written, &why);
-		if (r && r != -EHOSTUNREACH)
-			return weft_error(err, r, "%s", why.text);
-		if (r && used < sizeof(unknown))
+		rc = place_find(out, text, written, &why);
+		if (rc && rc != -EHOSTUNREACH)
+			return weft_error(err, rc, "%s", why.text);
+		if (rc && used < sizeof(unknown))
 			used += (size_t)snprintf(unknown + used, sizeof(unknown) - used,
 				"%s%s", used ? "; " : "", why.text);
-		code = code ? code : r;
+		code = code ? code : rc;
 	}
 	if (!out->count)
 		return weft_error(err, code, "%s", unknown);
 	if (code)
-		weft_log(4, "node %u: %s; it is used by its other addresses alone", node,
+		weft_log(4, "node %u: %s; this node uses its other addresses alone", node,
 			unknown);
 	return 0;
 }
@@ -101,26 +101,26 @@ static int listen_at(struct connect_net *net, unsigned i, struct weft_error *err
 	struct connect_place *place = &net->here.place[i];
 	struct connect_listener *l = &net->listener[i];
 	size_t length = strlen(place->text);
-	int r = net->links->listen ? net->links->listen(net, i, err) : 0;
+	int rc = net->links->listen ? net->links->listen(net, i, err) : 0;
 
-	if (!r)
-		r = rt_socket_listen(&l->socket, &place->at, err);
-	if (r)
-		return r;
+	if (!rc)
+		rc = rt_socket_listen(&l->socket, &place->at, err);
+	if (rc)
+		return rc;
 	l->source.kind = CONNECT_LISTENER;
-	r = rt_poller_add(
+	rc = rt_poller_add(
 		net->poller, l->socket, net->deaf_until ? 0u : RT_READABLE, &l->source);
-	if (r) {
+	if (rc) {
 		rt_socket_close(l->socket);
 		l->socket = NULL;
-		return weft_error(err, r, "cannot watch the network");
+		return weft_error(err, rc, "cannot watch the network");
 	}
 	if (length > 2 && !strcmp(place->text + length - 2, ":0"))
 		rt_socket_name(l->socket, place->text, sizeof(place->text));
 	return 0;
 }
 
-/* Of a name it is enough that one of those that it stands for is this machine's. */
+/* A name may resolve to several addresses. One of them that is this machine's is enough. */
 static bool listens_there(const struct connect_net *net, unsigned written)
 {
 	for (unsigned i = 0; i < net->here.count; i++)
@@ -129,7 +129,7 @@ static bool listens_there(const struct connect_net *net, unsigned written)
 	return false;
 }
 
-/* Tries all where it does not listen: how many are left. */
+/* Tries all places where it does not listen. Returns the number of those that are left. */
 static unsigned listen_where_not(struct connect_net *net, struct weft_error why[])
 {
 	unsigned left = 0;
@@ -148,12 +148,12 @@ int connect_listen(struct connect_net *net, struct weft_error *err)
 {
 	unsigned node = net->base.options.self.node;
 	struct weft_error why[CONNECT_PLACES_MAX];
-	int r = connect_places_find(&net->here, net->base.listen, node, err);
+	int rc = connect_places_find(&net->here, net->base.listen, node, err);
 	char all[NET_WHY_BYTES];
 	size_t used = 0;
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (listen_where_not(net, why) < net->here.count) {
 		for (unsigned i = 0; i < net->here.count; i++)
 			if (!net->listener[i].socket)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sending halves of all links have: a bound on what waits, who waits for room,
- * what NET_MORE held back, and operations that have ended.
+ * The part that the sending halves of all links have in common. It bounds the queue, and lets tasks
+ * wait for room. It keeps the messages that NET_MORE holds back, and operations that have ended.
  *
- * Tasks may fill half of the queue, handlers all of it, so that answers have room while
- * tasks wait (docs/protocol.md, "Bounds").
+ * Tasks may fill half of the queue, handlers all of it, so that answers have room while tasks wait
+ * (docs/transports.md, "Bounds").
  */
 #include "engine/net/connect.h"
 
@@ -17,21 +17,21 @@
 int net_queue_reserve(struct connect_peer *peer, unsigned n, unsigned flags)
 {
 	unsigned limit = flags & (NET_URGENT | NET_ANSWER) ? NET_QUEUE_MAX : QUEUE_TASKS;
-	int r = 0;
+	int rc = 0;
 
 	if (!peer->base.up || atomic_load(&peer->cut_code)) {
-		r = -ENOTCONN;
+		rc = -ENOTCONN;
 	} else if (peer->queued + n > limit) {
-		r = -EAGAIN;
-		if (flags & NET_URGENT) { /* it takes nothing */
+		rc = -EAGAIN;
+		if (flags & NET_URGENT) { /* the peer takes no messages */
 			connect_net_of(peer->base.net)
 				->links->cut_locked(peer, -ETIMEDOUT);
-			r = -ENOTCONN;
+			rc = -ENOTCONN;
 		}
 	}
-	if (r)
+	if (rc)
 		rt_mutex_unlock(&peer->send_lock);
-	return r;
+	return rc;
 }
 
 void net_queue_left(struct connect_peer *peer)
@@ -61,30 +61,30 @@ bool net_queue_has_room(struct net_peer *base)
 int net_queue_wait(struct net_peer *base, uint64_t deadline_ns)
 {
 	struct connect_peer *peer = connect_peer_of(base);
-	int r = 0;
+	int rc = 0;
 
 	rt_mutex_lock(&peer->send_lock);
-	while (base->up && peer->queued >= QUEUE_TASKS && r == 0) {
+	while (base->up && peer->queued >= QUEUE_TASKS && rc == 0) {
 		if (peer->held) {
 			connect_net_of(base->net)->links->flush(peer, 0);
 			rt_mutex_lock(&peer->send_lock);
 		} else {
-			r = rt_cond_wait(&peer->room, &peer->send_lock, deadline_ns);
+			rc = rt_cond_wait(&peer->room, &peer->send_lock, deadline_ns);
 		}
 	}
 	if (!base->up)
-		r = -ENOTCONN;
+		rc = -ENOTCONN;
 	else if (peer->queued < QUEUE_TASKS)
-		r = 0;
+		rc = 0;
 	rt_mutex_unlock(&peer->send_lock);
-	return r;
+	return rc;
 }
 
 /* ---- what was held back ------------------------------------------------------------------- */
 
 void net_queue_hold(struct connect_peer *peer)
 {
-	if (peer->held) /* the endpoint has been told; who takes that back looks here next */
+	if (peer->held) /* net->held is set, or the task that cleared it will check this peer */
 		return;
 	peer->held = true;
 	atomic_store(&connect_net_of(peer->base.net)->held, true);
@@ -110,7 +110,7 @@ void net_queue_flush(struct net *base, unsigned flags)
 
 /* ---- operations that have ended -------------------------------------------------------------- */
 
-/* Who waits for it is woken here; `done` is called where no lock is held. */
+/* A task that waits for the op is woken here. `done` is called later, without a lock. */
 void net_queue_ended(struct connect_peer *peer, struct net_op *op, int result)
 {
 	if (!op->done) {
@@ -122,7 +122,7 @@ void net_queue_ended(struct connect_peer *peer, struct net_op *op, int result)
 	peer->ended = op;
 }
 
-/* What they hold back goes out when all of them have said it. */
+/* Sends the messages that they hold back, after all `done` functions have run. */
 static void call_done(struct net *net, struct net_op *list)
 {
 	while (list) {
@@ -162,7 +162,7 @@ void net_queue_unlock(struct connect_peer *peer, unsigned flags)
 		return;
 	if (flags & NET_URGENT) {
 		net_queue_call_done(peer);
-	} else { /* the caller may hold what `done` needs */
+	} else { /* the caller may hold a lock of `done` */
 		atomic_store(&net->ended, true);
 		net->links->call_done_soon(net);
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shm transport, for nodes of one host: links begin as connections over unix sockets
- * (connect.c), share memory once both ends have proven the key, and end with the socket.
- * The kernel closes that when a process ends, so its death is seen at once and all it
- * shared is freed with the last who maps it.
+ * The shm transport, for nodes of one host. A link begins as a connection over a unix socket
+ * (connect.c). When both ends have proven the key, they share memory. The link ends with the
+ * socket. When a process ends, the kernel closes its sockets: the other end sees its death at once.
+ * The last process that maps the shared memory frees it.
  *
- * A link's end waits until the other process is out of this node's memory (promise 4).
+ * A link's end waits until the other process has left this node's memory (promise 4).
  */
 #include "engine/net/shm_internal.h"
 
@@ -38,7 +38,7 @@ void shm_cut(struct net_peer *base, int code)
 
 /* ---- sharing ------------------------------------------------------------------------------ */
 
-/* The ring that the other end will write to. */
+/* Makes the ring that the other end will write to. */
 static struct rt_shared *ring_new(const struct net *net)
 {
 	struct rt_shared *shared;
@@ -101,7 +101,7 @@ static bool link_fits(struct rt_shared *shared)
 	       link->version == SHM_VERSION && link->slots == SHM_SLOTS;
 }
 
-/* The table in the ring says which of the rest is which; read once. */
+/* The ring's table tells which region each of the other descriptors is. It is read once. */
 static bool regions_fit(struct shm_peer *peer, struct rt_shared **rest, unsigned count)
 {
 	const struct shm_link *link = rt_shared_base(peer->out_shared);
@@ -127,7 +127,7 @@ static bool regions_fit(struct shm_peer *peer, struct rt_shared **rest, unsigned
 	return used == count;
 }
 
-static void let_go(struct shm_peer *peer)
+static void shm_peer_release(struct shm_peer *peer)
 {
 	rt_shared_free(peer->in_shared);
 	rt_shared_free(peer->out_shared);
@@ -143,7 +143,7 @@ static void let_go(struct shm_peer *peer)
 	peer->socket = NULL;
 }
 
-/* Both ends' memory is at hand when it returns 0. */
+/* When it returns 0, both ends' memory is mapped. */
 static int take_shared(struct shm_peer *peer, struct net_connection *c)
 {
 	struct rt_shared *all[2 + NET_REGIONS_MAX];
@@ -167,13 +167,13 @@ static int take_shared(struct shm_peer *peer, struct net_connection *c)
 	return 0;
 }
 
-/* ---- links ------------------------------------------------------------------------------------ */
+/* ---- links ------------------------------------------------------------------------------- */
 
 static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 {
 	struct shm_peer *peer = shm_peer_of(&line->base);
 	struct shm_net *net = shm_net_of(line->base.net);
-	int r;
+	int rc;
 
 	WEFT_ASSERT(!line->base.up);
 	rt_mutex_lock(&line->event_lock);
@@ -187,13 +187,13 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 	peer->beats_seen = peer->head_seen = 0;
 	peer->silent_ticks = peer->stuck_ticks = 0;
 	atomic_store(&line->cut_code, 0);
-	r = take_shared(peer, c);
+	rc = take_shared(peer, c);
 	rt_mutex_unlock(&line->send_lock);
-	if (!r)
-		r = rt_poller_add(connect_net_of(line->base.net)->poller, peer->socket,
+	if (!rc)
+		rc = rt_poller_add(connect_net_of(line->base.net)->poller, peer->socket,
 			RT_READABLE, &line->source);
-	if (r) {
-		let_go(peer);
+	if (rc) {
+		shm_peer_release(peer);
 	} else {
 		connect_link_began(line);
 		atomic_store(&line->closing, 0);
@@ -201,9 +201,9 @@ static int shm_link_up(struct connect_peer *line, struct net_connection *c)
 		net_tell_up(&line->base);
 	}
 	rt_mutex_unlock(&line->event_lock);
-	/* What came before nobody looked for. */
+	/* No task has looked for earlier messages. */
 	shm_ring_node(net->node, &net->rung);
-	return r;
+	return rc;
 }
 
 /* Under send_lock. */
@@ -212,10 +212,8 @@ static bool is_used(struct connect_peer *line)
 	return atomic_load(&shm_peer_of(&line->base)->users) > 0;
 }
 
-/*
- * No access to our memory begins from here on, and none is under way. A process that is
- * stopped within one keeps us until it goes on or ends.
- */
+/* When it returns, no access to this node's memory is under way, and none begins. A process that is
+ * stopped within an access delays this until it continues or ends. */
 static void close_memory(struct shm_peer *peer)
 {
 	atomic_store(&peer->in->open, 0);
@@ -228,7 +226,7 @@ static void shm_link_down(struct connect_peer *line, int code)
 	struct shm_peer *peer = shm_peer_of(&line->base);
 	if (!line->base.up)
 		return;
-	shm_cut(&line->base, code); /* a code that is there stays */
+	shm_cut(&line->base, code); /* an earlier code stays */
 	code = atomic_load(&line->cut_code);
 	net_lead_leave(line);
 	rt_mutex_lock(&line->event_lock);
@@ -239,13 +237,13 @@ static void shm_link_down(struct connect_peer *line, int code)
 	net_lead_gone(line);
 	rt_poller_remove(connect_net_of(line->base.net)->poller, peer->socket);
 	close_memory(peer);
-	let_go(peer);
+	shm_peer_release(peer);
 	net_tell_down(&line->base, code);
 	rt_mutex_unlock(&line->event_lock);
 	connect_link_ended(line);
 }
 
-/* Nothing is said over the socket: it has ended, or the other end is no peer. */
+/* The socket carries no bytes. It has ended, or the other end breaks the rules. */
 static void shm_link_ready(struct connect_peer *line, unsigned events)
 {
 	struct shm_peer *peer = shm_peer_of(&line->base);
@@ -259,7 +257,7 @@ static void shm_link_ready(struct connect_peer *line, unsigned events)
 	n = rt_socket_recv(peer->socket, &iov, 1);
 	if (n == -EAGAIN && !atomic_load(&line->cut_code))
 		return;
-	/* What the other end said before it went. */
+	/* Takes the messages that the other end sent before it ended. */
 	rt_mutex_lock(&line->event_lock);
 	shm_receive(peer);
 	rt_mutex_unlock(&line->event_lock);
@@ -323,26 +321,26 @@ static const struct connect_ops shm_links = {
 	.leave = shm_leave,
 };
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------- */
 
 static int shm_open_net(struct net *base, struct weft_error *err)
 {
 	struct shm_net *net = shm_net_of(base);
-	int r;
+	int rc;
 
 	if (base->options.tls)
 		return weft_error(
 			err, -EINVAL, "shm has no TLS: it does not leave the host");
-	r = rt_shared_create(&net->node_shared, sizeof(*net->node), true);
-	if (r)
-		return weft_error(err, r, "no shared memory: %s", strerrordesc_np(-r));
+	rc = rt_shared_create(&net->node_shared, sizeof(*net->node), true);
+	if (rc)
+		return weft_error(err, rc, "no shared memory: %s", strerrordesc_np(-rc));
 	net->node = rt_shared_base(net->node_shared);
 	memcpy(net->node->magic, SHM_NODE, sizeof(net->node->magic));
 	net->node->version = SHM_VERSION;
-	r = connect_open(&net->lines, &shm_links, err);
-	if (r)
+	rc = connect_open(&net->lines, &shm_links, err);
+	if (rc)
 		rt_shared_free(net->node_shared);
-	return r;
+	return rc;
 }
 
 static void stop_task(struct shm_net *net)
@@ -357,14 +355,14 @@ static void stop_task(struct shm_net *net)
 static int shm_start(struct net *base, struct weft_error *err)
 {
 	struct shm_net *net = shm_net_of(base);
-	int r = rt_task_spawn(&net->task, "net-shm", shm_task, net);
+	int rc = rt_task_spawn(&net->task, "net-shm", shm_task, net);
 
-	if (r)
-		return weft_error(err, r, "no task for the network");
-	r = connect_start(&net->lines, err);
-	if (r)
+	if (rc)
+		return weft_error(err, rc, "no task for the network");
+	rc = connect_start(&net->lines, err);
+	if (rc)
 		stop_task(net);
-	return r;
+	return rc;
 }
 
 static void shm_close(struct net *base)
@@ -382,10 +380,10 @@ static void shm_close(struct net *base)
 static int shm_peer_add(struct net_peer *base, struct weft_error *err)
 {
 	struct shm_peer *peer = shm_peer_of(base);
-	int r = connect_peer_add(&peer->line, err);
+	int rc = connect_peer_add(&peer->line, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	peer->send.queue = rt_alloc(NET_QUEUE_MAX * sizeof(struct net_message));
 	if (peer->send.queue)
 		return 0;
@@ -401,12 +399,12 @@ static int shm_region_create(
 	struct net *base, uint32_t id, size_t size, unsigned rights, void **memory)
 {
 	struct shm_net *net = shm_net_of(base);
-	int r = rt_shared_create(&net->region_shared[id], size,
+	int rc = rt_shared_create(&net->region_shared[id], size,
 		rights & (NET_REMOTE_WRITE | NET_REMOTE_ATOMIC));
 
-	if (!r)
+	if (!rc)
 		*memory = rt_shared_base(net->region_shared[id]);
-	return r;
+	return rc;
 }
 
 const struct net_ops net_shm_ops = {

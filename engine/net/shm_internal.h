@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the shm transport share: the segments (docs/protocol.md, "shm"), and
- * what a node keeps for a link.
+ * Structures and functions that the files of the shm transport share: the segments
+ * (docs/transports.md, "shm"), and a node's state of a link.
  *
- * Locks, in order: event_lock of a link, then send_lock of any link, then kick_lock of
- * any. Words of the segments are read once and checked: the other end may write anything
- * there (invariant 9).
+ * Locks, in order: event_lock of a link, then send_lock of any link, then kick_lock of any. The
+ * other end may write anything into the segments: their words are read once and checked (invariant
+ * 9).
  */
 #ifndef WEFT_NET_SHM_INTERNAL_H
 #define WEFT_NET_SHM_INTERNAL_H
@@ -23,10 +23,10 @@ struct shm_node {
 	char magic[WIRE_MAGIC_BYTES];
 	uint32_t version;
 	uint32_t pad;
-	_Alignas(64) _Atomic uint32_t bell; /* goes up when it rings; a futex */
-	/* Goes up when the node's task goes to sleep at the bell (then odd), and when it wakes. */
+	_Alignas(64) _Atomic uint32_t bell; /* rises when it rings; a futex */
+	/* Rises when the node's task goes to sleep at the bell (then odd), and when it wakes. */
 	_Alignas(64) _Atomic uint64_t sleeps;
-	_Alignas(64) _Atomic uint64_t beats; /* goes up while the node lives */
+	_Alignas(64) _Atomic uint64_t beats; /* rises while the node lives */
 };
 _Static_assert(offsetof(struct shm_node, sleeps) == 128, "node segment layout");
 _Static_assert(offsetof(struct shm_node, beats) == 192, "node segment layout");
@@ -37,16 +37,16 @@ static inline bool shm_sleeps(uint64_t sleeps)
 }
 
 struct shm_region {
-	uint64_t bytes; /* 0: none */
+	uint64_t bytes; /* 0: no region */
 	uint32_t rights;
 	uint32_t pad[3];
 };
 _Static_assert(sizeof(struct shm_region) == 24, "region size");
 
-/* Who is to be woken for a ring. */
+/* The task that a ring must wake. */
 enum shm_reader {
 	SHM_TASK,   /* the node's task, if it sleeps */
-	SHM_AWAKE,  /* nobody: a task looks at it */
+	SHM_AWAKE,  /* none: a task polls it */
 	SHM_ASLEEP, /* that task, at the link's bell */
 };
 
@@ -55,14 +55,14 @@ struct shm_link {
 	char magic[WIRE_MAGIC_BYTES];
 	uint32_t version;
 	uint32_t slots;
-	_Alignas(64) _Atomic uint32_t bell;   /* goes up when it rings; a futex */
+	_Alignas(64) _Atomic uint32_t bell;   /* rises when it rings; a futex */
 	_Alignas(64) _Atomic uint32_t reader; /* enum shm_reader */
 	_Alignas(64) _Atomic uint64_t tail;   /* messages put in, by the writer */
 	_Alignas(64) _Atomic uint64_t head;   /* messages taken out, by the reader */
 	_Alignas(64) _Atomic uint32_t open;   /* 1: the writer may access the regions */
 	_Atomic uint32_t busy;                /* accesses under way */
 	_Atomic uint32_t full;                /* 1: the writer waits for room */
-	_Atomic uint32_t bye;                 /* why the writer ended the link: errno */
+	_Atomic uint32_t bye;                 /* the writer's reason for ending the link: errno */
 	_Alignas(64) struct shm_region regions[NET_REGIONS_MAX];
 	_Alignas(4096) struct net_message messages[SHM_SLOTS];
 };
@@ -72,13 +72,13 @@ _Static_assert(offsetof(struct shm_link, regions) == 384, "link segment layout")
 _Static_assert(offsetof(struct shm_link, messages) == 4096, "link segment layout");
 
 struct shm_send {
-	struct net_message *queue; /* NET_QUEUE_MAX, a ring: what found no room */
+	struct net_message *queue; /* a ring of NET_QUEUE_MAX: messages that found no room */
 	unsigned first;            /* line.queued of them wait */
-	_Atomic bool waiting;      /* some do */
+	_Atomic bool waiting;      /* line.queued is not 0 */
 	uint64_t tail;             /* of the other end's ring */
 };
 
-/* Spins before sleeping only while that pays. */
+/* A task spins before it sleeps only while that pays. */
 struct shm_spin {
 	unsigned luck, tries;
 };
@@ -86,7 +86,7 @@ struct shm_spin {
 struct shm_peer {
 	struct connect_peer line;
 	struct rt_socket *socket;
-	/* Ours; event_lock. */
+	/* This node's; under event_lock. */
 	struct rt_shared *in_shared;
 	struct shm_link *in;
 	_Atomic uint64_t in_head; /* changed under event_lock */
@@ -98,8 +98,8 @@ struct shm_peer {
 	_Atomic uint32_t users; /* tasks that access remote memory without send_lock */
 	struct shm_send send;
 	struct shm_spin spin;  /* the leader's */
-	_Atomic uint64_t rung; /* the sleep of `node` that we have ended */
-	/* The progress task's. */
+	_Atomic uint64_t rung; /* the sleep of `node` that this node has ended */
+	/* Only the progress task uses these. */
 	uint64_t beats_seen, head_seen;
 	unsigned silent_ticks, stuck_ticks;
 };
@@ -109,9 +109,9 @@ struct shm_net {
 	struct rt_shared *node_shared;
 	struct shm_node *node;
 	struct rt_shared *region_shared[NET_REGIONS_MAX];
-	struct rt_task *task;  /* takes what comes for links that nobody leads */
+	struct rt_task *task;  /* takes the messages of links without a leader */
 	struct shm_spin spin;  /* the task's */
-	_Atomic uint64_t rung; /* the sleep of our own `node` that we have ended */
+	_Atomic uint64_t rung; /* the sleep of the own `node` that this node has ended */
 	_Atomic bool stopping;
 };
 
@@ -134,22 +134,23 @@ void shm_cut_locked(struct connect_peer *line, int code);
 
 int shm_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 int shm_post(struct net_peer *peer, struct net_op *op, unsigned flags);
-/* With send_lock held, which it drops. */
+/* With send_lock held; drops it. */
 void shm_flush(struct connect_peer *line, unsigned flags);
-/* What waits in the queue, as far as there is room now. */
+/* Puts messages of the queue into the ring, as far as there is room. */
 void shm_drain(struct shm_peer *peer);
-/* Nobody sends any more, or not yet. */
+/* No task sends any more, or none does yet. */
 void shm_send_reset(struct shm_peer *peer);
 
 /* ---- shm_receive.c ------------------------------------------------------------------------- */
 
-/* Takes what is in the ring, under event_lock: true if something was. Handlers run. */
+/* Takes the messages in the ring, under event_lock. Returns true if there were any. Handlers
+ * run. */
 bool shm_receive(struct shm_peer *peer);
 int shm_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns);
 /* The node's task. */
 void shm_task(void *arg);
-/* Wakes it if it sleeps; `rung` belongs to the caller's process. */
+/* Wakes the node's task if it sleeps. `rung` belongs to the caller's process. */
 void shm_ring_node(struct shm_node *node, _Atomic uint64_t *rung);
 
 #endif

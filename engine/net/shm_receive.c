@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half of shm: rings are looked at by the node's task, or for one link by a
- * task that waits for an answer from there (lead.c). Each looks on for a while when it
- * finds nothing, as long as that has paid of late, then says who is to be woken and sleeps
- * on a futex in shared memory.
+ * The receiving half of shm. The node's task polls all rings. A task that waits for an answer polls
+ * the ring of its link (lead.c). If a ring is empty, either task polls on for a while, as long as
+ * that has paid of late. Then it notes which task must be woken, and sleeps on a futex in shared
+ * memory.
  */
 #include "engine/net/shm_internal.h"
 
@@ -11,19 +11,10 @@
 #include <string.h>
 
 #define SPIN_NS     20000u
-#define SPIN_LOOKS  32u /* between looks at the clock */
+#define SPIN_LOOKS  32u /* between readings of the clock */
 #define LUCK_MAX    16u
 #define TRY_ONE_IN  64u /* without luck */
-#define HEADS_EVERY 64u /* messages taken before the writer is told */
-
-static void cpu_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
+#define HEADS_EVERY 64u /* messages taken before the writer learns of it */
 
 /* ---- a ring ---------------------------------------------------------------------------- */
 
@@ -34,7 +25,6 @@ static bool something_is_there(const struct shm_peer *peer)
 
 static bool take_message(struct shm_peer *peer)
 {
-	const struct net_handlers *h = &peer->line.base.net->options.handlers;
 	struct net_message m = peer->in->messages[peer->in_head % SHM_SLOTS];
 
 	if (m.type == 0 || m.sender != peer->line.base.node) {
@@ -42,12 +32,12 @@ static bool take_message(struct shm_peer *peer)
 		return false;
 	}
 	peer->in_head++;
-	net_count(&peer->line.base.counters.messages_in, 1);
-	h->message(h->owner, &peer->line.base, &m);
+	net_count(&peer->line.base.counters.sends_in, 1);
+	net_deliver(&peer->line.base, &m);
 	return true;
 }
 
-/* The writer may be waiting for room: it says so before it looks at the head again. */
+/* The writer may be waiting for room. It sets `full` before it reads the head again. */
 static void give_room(struct shm_peer *peer)
 {
 	atomic_store(&peer->in->head, peer->in_head);
@@ -121,16 +111,16 @@ static int sleep_for_answer(struct shm_peer *peer, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
 	uint32_t bell = atomic_load(&peer->in->bell);
-	int r = 0;
+	int rc = 0;
 
 	atomic_store(&peer->line.leads_for, word);
 	atomic_store(&peer->in->reader, SHM_ASLEEP);
 	if (!something_is_there(peer) && atomic_load(word) == expected &&
 		!net_lead_over(&peer->line))
-		r = rt_shared_wait(&peer->in->bell, bell, deadline_ns);
+		rc = rt_shared_wait(&peer->in->bell, bell, deadline_ns);
 	atomic_store(&peer->in->reader, SHM_AWAKE);
 	atomic_store(&peer->line.leads_for, NULL);
-	return r;
+	return rc;
 }
 
 static bool receive_locked(struct shm_peer *peer)
@@ -147,31 +137,32 @@ int shm_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
 	struct shm_peer *peer = likely ? shm_peer_of(likely) : NULL;
-	int r = 0;
+	int rc = 0;
 
 	if (atomic_load_explicit(word, memory_order_acquire) != expected)
 		return 0;
 	if (!peer || !likely->up || !net_lead_begin(&peer->line))
 		return net_lead_sleep(connect_net_of(base), word, expected, deadline_ns);
 	atomic_store(&peer->in->reader, SHM_AWAKE);
-	while (r == 0 && atomic_load(word) == expected && !net_lead_over(&peer->line)) {
+	while (rc == 0 && atomic_load(word) == expected && !net_lead_over(&peer->line)) {
 		if (receive_locked(peer))
 			continue;
 		if (spin_pays(&peer->spin) && spin_for_answer(peer, word, expected))
 			continue;
-		r = sleep_for_answer(peer, word, expected, deadline_ns);
+		rc = sleep_for_answer(peer, word, expected, deadline_ns);
 	}
-	/* From here on the node's task is woken. It leaves the link to its leader while there
-	 * is one: so what came before is taken here, after that. */
+	/* From here on a writer wakes the node's task. But this task skips a link that has a
+	 * leader. So the leader takes the earlier messages here, after it has given up the lead. */
 	atomic_store(&peer->in->reader, SHM_TASK);
 	net_lead_end(&peer->line);
 	receive_locked(peer);
-	return r;
+	return rc;
 }
 
 /* ---- the node's task ----------------------------------------------------------------------- */
 
-/* A link that is led is left to its leader, who takes what is there before he goes. */
+/* A link with a leader is left to it. The leader takes the messages that are there before it
+ * ends. */
 static bool serve_peer(struct shm_peer *peer)
 {
 	bool any = false;
@@ -223,7 +214,7 @@ void shm_task(void *arg)
 			continue;
 		bell = atomic_load(&net->node->bell);
 		atomic_store(&net->node->sleeps, ++sleep);
-		/* Who puts something in from here on rings. */
+		/* From here on every writer rings. */
 		if (!serve_all(net) && !atomic_load(&net->stopping))
 			rt_shared_wait(&net->node->bell, bell, RT_FOREVER);
 		atomic_store(&net->node->sleeps, ++sleep);

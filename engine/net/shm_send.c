@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending half of a shm link: operations are done by the caller, at once, on the other
- * end's memory; messages go into its ring. Those that find it full wait in a bounded queue,
- * in order; the node's task puts them in when there is room.
+ * The sending half of a shm link. The caller performs operations at once, on the other end's
+ * memory. Messages go into the other end's ring. If it is full, they wait in a bounded queue, in
+ * order. The node's task moves them into the ring when there is room.
  */
 #include "engine/common/racy.h"
 #include "engine/net/shm_internal.h"
@@ -18,8 +18,9 @@ static struct net_message *queued_at(struct shm_send *s, unsigned i)
 /* ---- the ring ---------------------------------------------------------------------------- */
 
 /*
- * The word changes first, so that who is about to sleep there does not. Each process rings once
- * for each sleep, and leaves that to no other, which may be stopped or killed before it has.
+ * The word changes first, so that a task which is about to sleep there does not. Each process rings
+ * once for each sleep. It relies on no other process for that, which may be stopped or killed
+ * before it rings.
  */
 void shm_ring_node(struct shm_node *node, _Atomic uint64_t *rung)
 {
@@ -33,7 +34,7 @@ void shm_ring_node(struct shm_node *node, _Atomic uint64_t *rung)
 	atomic_store_explicit(rung, sleep, memory_order_release);
 }
 
-/* What was put in is seen by whoever looks after this. */
+/* A reader that looks after the fence sees the message. */
 static void wake_reader(struct shm_peer *peer)
 {
 	uint32_t reader;
@@ -54,11 +55,9 @@ static void wake_reader(struct shm_peer *peer)
 	shm_ring_node(peer->node, &peer->rung);
 }
 
-/*
- * Under send_lock; false: there is no room, and the other end tells the node's task when there is.
- * That may be at once, so it must find `waiting` then, and the lock taken.
- */
-static bool put(struct shm_peer *peer, const struct net_message *m)
+/* Under send_lock. Returns false if there is no room. The other end then rings the node's task when
+ * there is room. That may be at once, so the task must find `waiting` set, and the lock taken. */
+static bool put_message(struct shm_peer *peer, const struct net_message *m)
 {
 	struct shm_send *s = &peer->send;
 	uint64_t used =
@@ -79,6 +78,7 @@ static bool put(struct shm_peer *peer, const struct net_message *m)
 	net_before_send(&peer->line.base);
 	atomic_store_explicit(&peer->out->tail, ++s->tail, memory_order_release);
 	net_count(&peer->line.base.counters.messages_out, 1);
+	net_count(&peer->line.base.counters.sends_out, 1);
 	return true;
 }
 
@@ -140,11 +140,12 @@ static void count_op(struct shm_peer *peer, const struct net_op *op)
 	}
 }
 
-/* The owner closes its memory and waits for those who came before: both in one order. */
-static int perform(struct shm_peer *peer, struct net_op *op)
+/* The owner closes its memory, and then waits for earlier accesses. The order of the two words
+ * makes this safe. */
+static int perform_op(struct shm_peer *peer, struct net_op *op)
 {
 	uint8_t *at = remote_memory(peer, op);
-	int r = 0;
+	int rc = 0;
 
 	if (!at)
 		return -EACCES;
@@ -153,10 +154,10 @@ static int perform(struct shm_peer *peer, struct net_op *op)
 		access_memory(op, at);
 		count_op(peer, op);
 	} else {
-		r = -ECONNRESET;
+		rc = -ECONNRESET;
 	}
 	atomic_fetch_sub(&peer->out->busy, 1);
-	return r;
+	return rc;
 }
 
 /* ---- messages, and operations with them -------------------------------------------------- */
@@ -167,14 +168,14 @@ static void send_message(struct shm_peer *peer, const struct net_message *m)
 	struct net_message copy = *m;
 
 	copy.sender = peer->line.base.net->options.self.node;
-	if (peer->line.queued || !put(peer, &copy))
+	if (peer->line.queued || !put_message(peer, &copy))
 		*queued_at(s, peer->line.queued++) = copy;
 	else if (atomic_load_explicit(&s->waiting, memory_order_relaxed))
 		atomic_store(&s->waiting, false); /* there was room after all */
 }
 
-/* A message was. With send_lock held; drops it. */
-static void sent(struct shm_peer *peer, unsigned flags)
+/* A message was sent. With send_lock held; drops it. */
+static void after_send(struct shm_peer *peer, unsigned flags)
 {
 	if (flags & NET_MORE)
 		net_queue_hold(&peer->line);
@@ -185,35 +186,36 @@ static void sent(struct shm_peer *peer, unsigned flags)
 
 void shm_flush(struct connect_peer *line, unsigned flags)
 {
-	sent(shm_peer_of(&line->base), flags);
+	after_send(shm_peer_of(&line->base), flags);
 }
 
 int shm_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 {
 	struct shm_peer *peer = shm_peer_of(base);
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	r = net_queue_reserve(&peer->line, 1, flags);
-	if (r)
-		return r;
+	rc = net_queue_reserve(&peer->line, 1, flags);
+	if (rc)
+		return rc;
 	send_message(peer, m);
-	sent(peer, flags);
+	after_send(peer, flags);
 	return 0;
 }
 
-/* Without the lock, which others may need meanwhile: nothing need stay in order. */
+/* Without the lock, which other tasks may need meanwhile. The op has no message, so no order must
+ * be kept. */
 static void run_unlocked(struct shm_peer *peer, struct net_op *op, unsigned flags)
 {
-	int r;
+	int rc;
 
 	atomic_fetch_add(&peer->users, 1);
 	rt_mutex_unlock(&peer->line.send_lock);
-	r = perform(peer, op);
+	rc = perform_op(peer, op);
 	rt_mutex_lock(&peer->line.send_lock);
-	if (r == -EACCES)
+	if (rc == -EACCES)
 		shm_cut_locked(&peer->line, -EACCES);
-	net_queue_ended(&peer->line, op, r);
+	net_queue_ended(&peer->line, op, rc);
 	atomic_fetch_sub(&peer->users, 1);
 	net_queue_unlock(&peer->line, flags);
 }
@@ -223,25 +225,25 @@ int shm_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	struct shm_peer *peer = shm_peer_of(base);
 	struct net_message m = op->message; /* the op may be gone before it is sent */
 	bool tell = op->kind == NET_WRITE && m.type, at_once;
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	r = net_queue_reserve(&peer->line, tell ? 1 : 0, flags);
-	if (r)
-		return r;
+	rc = net_queue_reserve(&peer->line, tell ? 1 : 0, flags);
+	if (rc)
+		return rc;
 	if (!tell) {
 		run_unlocked(peer, op, flags);
 		return 0;
 	}
-	r = perform(peer, op);
-	if (r == -EACCES)
+	rc = perform_op(peer, op);
+	if (rc == -EACCES)
 		shm_cut_locked(&peer->line, -EACCES);
 	else
 		send_message(peer, &m);
-	at_once = !r && (flags & NET_AT_ONCE);
+	at_once = !rc && (flags & NET_AT_ONCE);
 	if (!at_once)
-		net_queue_ended(&peer->line, op, r);
-	sent(peer, flags);
+		net_queue_ended(&peer->line, op, rc);
+	after_send(peer, flags);
 	return at_once;
 }
 
@@ -251,7 +253,7 @@ void shm_drain(struct shm_peer *peer)
 	bool any = false;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	while (peer->line.base.up && peer->line.queued && put(peer, queued_at(s, 0))) {
+	while (peer->line.base.up && peer->line.queued && put_message(peer, queued_at(s, 0))) {
 		any = true;
 		s->first = (s->first + 1) % NET_QUEUE_MAX;
 		net_queue_left(&peer->line);

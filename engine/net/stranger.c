@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the log is told of connections that came in, were refused, and had not proven the
- * cluster's key. Anybody who reaches the port can make as many as he likes, and say what he
- * likes in them. So lines are bounded for each cause, whatever alternates in what he says, and
- * name the address that the connection came from: nothing else about it is known to be true.
+ * Log lines about strangers: incoming connections that were refused, and had not proven the
+ * cluster's key. Any program that reaches the port can make many of them, with any contents. So the
+ * number of lines is bounded for each cause, even if the contents alternate. A line names the
+ * address of the connection, since no other fact about it is certain.
  *
- * A cause has a minute from its first line on: STRANGERS_SAID lines in it, and one at its end
- * with the number of the others. All on the progress task.
+ * A cause has a minute from its first line on. In this minute it gets STRANGERS_SAID lines. At the
+ * end one more line has the number of the other connections. All on the progress task.
  */
 #include "engine/net/connect.h"
 

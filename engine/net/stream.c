@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A connection's bytes: plain, straight from and to the socket, or TLS 1.3 with the
- * cluster's key as its pre-shared key and no certificates.
+ * A connection's bytes. They go plain, straight from and to the socket, or by TLS 1.3. In TLS the
+ * cluster's key is the pre-shared key, and there are no certificates.
  *
- * What TLS has made of bytes that were taken waits in a bounded buffer until the socket
- * takes it: a caller may offer other bytes next. One task at a time is within OpenSSL, for
- * each stream.
+ * TLS turns the caller's bytes into records. They wait in a bounded buffer until the socket takes
+ * them. So a caller may offer other bytes next. For each stream, one task at a time is within
+ * OpenSSL.
  */
 #include "engine/net/connect.h"
 
@@ -21,7 +21,7 @@
 #define PSK_LABEL    "weft/net tls psk"
 #define PSK_IDENTITY "weft"
 #define CIPHER       "TLS_AES_128_GCM_SHA256"
-/* What records of TLS begin with: their type */
+/* The first byte of a TLS record: its type */
 #define TLS_RECORD_FIRST 20
 #define TLS_RECORD_LAST  23
 
@@ -30,8 +30,8 @@ struct net_tls {
 	struct rt_socket *socket;
 	struct rt_mutex lock; /* all of this */
 	bool plain;           /* the other end does not speak TLS */
-	bool garbage;         /* nor what a node says without it */
-	bool any;             /* something has come */
+	bool garbage;         /* it speaks neither TLS nor weft's protocol */
+	bool any;             /* bytes have arrived */
 	size_t first, end;    /* of out */
 	uint8_t out[OUT_BYTES];
 };
@@ -39,7 +39,7 @@ struct net_tls {
 struct tls_context {
 	SSL_CTX *ssl;
 	BIO_METHOD *method;
-	SSL_SESSION *session; /* the key, as TLS wants it */
+	SSL_SESSION *session; /* the key, in the form for TLS */
 };
 
 /* ---- between OpenSSL and the socket ------------------------------------------------------- */
@@ -83,7 +83,8 @@ static long bio_control(BIO *bio, int command, long number, void *pointer)
 	return command == BIO_CTRL_FLUSH;
 }
 
-/* What waits goes out as far as the socket takes it. 0, or why the socket is no more. */
+/* Sends the bytes of the buffer, as far as the socket takes them. Returns 0, or the error of the
+ * socket. */
 static int push_out(struct net_tls *t)
 {
 	while (t->first < t->end) {
@@ -107,20 +108,20 @@ static int push_out(struct net_tls *t)
 static ssize_t tls_send(struct net_tls *t, const struct iovec *iov, unsigned count)
 {
 	size_t total = 0;
-	int r = push_out(t);
+	int rc = push_out(t);
 
-	for (unsigned i = 0; i < count && !r; i++) {
+	for (unsigned i = 0; i < count && !rc; i++) {
 		size_t done = 0;
 
 		while (done < iov[i].iov_len) {
 			size_t n = MIN(iov[i].iov_len - done, RECORD_BYTES);
 
 			if (sizeof(t->out) - t->end < n + RECORD_EXTRA) {
-				r = push_out(t);
-				if (r || sizeof(t->out) - t->end < n + RECORD_EXTRA)
-					return r ? r : total ? (ssize_t)total : -EAGAIN;
+				rc = push_out(t);
+				if (rc || sizeof(t->out) - t->end < n + RECORD_EXTRA)
+					return rc ? rc : total ? (ssize_t)total : -EAGAIN;
 			}
-			/* There is room for all it makes: it takes all. */
+			/* The buffer has room for the whole record, so OpenSSL takes all bytes. */
 			if (SSL_write_ex(t->ssl, (uint8_t *)iov[i].iov_base + done, n,
 				    &n) != 1)
 				return -ECONNRESET;
@@ -128,9 +129,9 @@ static ssize_t tls_send(struct net_tls *t, const struct iovec *iov, unsigned cou
 			total += n;
 		}
 	}
-	if (!r)
-		r = push_out(t);
-	return r ? r : (ssize_t)total;
+	if (!rc)
+		rc = push_out(t);
+	return rc ? rc : (ssize_t)total;
 }
 
 static ssize_t tls_recv(struct net_tls *t, const struct iovec *iov, unsigned count)
@@ -141,17 +142,17 @@ static ssize_t tls_recv(struct net_tls *t, const struct iovec *iov, unsigned cou
 		size_t done = 0, n;
 
 		while (done < iov[i].iov_len) {
-			int r = SSL_read_ex(t->ssl, (uint8_t *)iov[i].iov_base + done,
+			int rc = SSL_read_ex(t->ssl, (uint8_t *)iov[i].iov_base + done,
 				iov[i].iov_len - done, &n);
 
-			if (r == 1) {
+			if (rc == 1) {
 				done += n;
 				total += n;
 				continue;
 			}
-			r = SSL_get_error(t->ssl, r);
-			if (push_out(t) || (r != SSL_ERROR_WANT_READ && total == 0))
-				return r == SSL_ERROR_ZERO_RETURN ? 0 : -ECONNRESET;
+			rc = SSL_get_error(t->ssl, rc);
+			if (push_out(t) || (rc != SSL_ERROR_WANT_READ && total == 0))
+				return rc == SSL_ERROR_ZERO_RETURN ? 0 : -ECONNRESET;
 			return total ? (ssize_t)total : -EAGAIN;
 		}
 	}
@@ -241,7 +242,7 @@ int net_tls_begin(struct connect_net *net, struct net_stream *s, bool dialer)
 	SSL_set_bio(t->ssl, bio, bio);
 	if (dialer) {
 		SSL_set_connect_state(t->ssl);
-		/* No certificate is any good: there is nobody whose word counts. */
+		/* No certificate is accepted. */
 		SSL_set_verify(t->ssl, SSL_VERIFY_PEER, NULL);
 	} else {
 		SSL_set_accept_state(t->ssl);
@@ -254,11 +255,11 @@ int net_tls_begin(struct connect_net *net, struct net_stream *s, bool dialer)
 int net_tls_shake(struct net_stream *s, unsigned *wanted)
 {
 	struct net_tls *t = s->tls;
-	int r, error;
+	int rc, error;
 
 	ERR_clear_error();
-	r = SSL_do_handshake(t->ssl);
-	error = r == 1 ? SSL_ERROR_NONE : SSL_get_error(t->ssl, r);
+	rc = SSL_do_handshake(t->ssl);
+	error = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(t->ssl, rc);
 	if (push_out(t))
 		return -ECONNRESET;
 	*wanted = RT_READABLE | (t->end ? RT_WRITABLE : 0u);
@@ -270,11 +271,11 @@ int net_tls_shake(struct net_stream *s, unsigned *wanted)
 		return -EAGAIN;
 	if (error == SSL_ERROR_SYSCALL || error == SSL_ERROR_ZERO_RETURN)
 		return -ECONNRESET;
-	/* Both ends had the key, or it is not the handshake that we want. */
+	/* Both ends had the key. Otherwise it is another handshake than this one needs. */
 	return error == SSL_ERROR_NONE && SSL_session_reused(t->ssl) ? 0 : -EKEYREJECTED;
 }
 
-/* ---- the key ---------------------------------------------------------------------------------- */
+/* ---- the key ----------------------------------------------------------------------------- */
 
 static SSL_SESSION *session_of(const SSL *ssl)
 {
@@ -293,7 +294,7 @@ static int psk_use(SSL *ssl, const EVP_MD *md, const uint8_t **id, size_t *id_by
 	return 1;
 }
 
-/* 1 without a session: the handshake goes on without the key, and fails. */
+/* Returns 1 without a session: the handshake goes on without the key, and fails. */
 static int psk_find(SSL *ssl, const uint8_t *id, size_t id_bytes, SSL_SESSION **session)
 {
 	*session = NULL;

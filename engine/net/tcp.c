@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcp transport: what a link is that a connection has become. Also the simulator's
- * transport, over its streams.
+ * The tcp transport: it turns a connection into a link. It is also the simulator's transport, over
+ * the simulator's streams.
  *
- * Links begin and end on the progress task (connect.c); other tasks say by cut_code that
- * one is to end, and shut its socket.
+ * Links begin and end on the progress task (connect.c). Other tasks set cut_code to end a link, and
+ * shut its socket.
  */
 #include "engine/net/tcp_internal.h"
 
@@ -38,7 +38,7 @@ void tcp_cut(struct net_peer *base, int code)
 
 /* ---- links ------------------------------------------------------------------------------ */
 
-static void reset(struct tcp_peer *peer, uint32_t window)
+static void reset_window(struct tcp_peer *peer, uint32_t window)
 {
 	struct tcp_receive *rx = &peer->receive;
 
@@ -59,29 +59,29 @@ static void reset(struct tcp_peer *peer, uint32_t window)
 static int tcp_link_up(struct connect_peer *line, struct net_connection *c)
 {
 	struct tcp_peer *peer = tcp_peer_of(&line->base);
-	int r;
+	int rc;
 
 	WEFT_ASSERT(!line->base.up);
 	rt_mutex_lock(&line->event_lock);
 	rt_mutex_lock(&line->send_lock);
 	peer->stream = c->stream;
-	reset(peer, c->greeting.theirs.window);
+	reset_window(peer, c->greeting.theirs.window);
 	rt_mutex_unlock(&line->send_lock);
-	r = rt_poller_add(connect_net_of(line->base.net)->poller, peer->stream.socket,
+	rc = rt_poller_add(connect_net_of(line->base.net)->poller, peer->stream.socket,
 		RT_READABLE, &line->source);
-	if (r) {
+	if (rc) {
 		net_stream_close(&peer->stream);
 	} else {
 		connect_link_began(line);
 		atomic_store(&line->closing, 0);
 		atomic_store(&line->base.up, 1);
 		net_tell_up(&line->base);
-		/* TLS may have read what came with the proof. */
+		/* TLS may have read bytes that arrived together with the proof. */
 		while (peer->stream.tls && tcp_receive(peer))
 			;
 	}
 	rt_mutex_unlock(&line->event_lock);
-	return r;
+	return rc;
 }
 
 /* Under send_lock. */
@@ -97,7 +97,7 @@ static void tcp_link_down(struct connect_peer *line, int code)
 
 	if (!line->base.up)
 		return;
-	tcp_cut(&line->base, code); /* a code that is there stays */
+	tcp_cut(&line->base, code); /* an earlier code stays */
 	code = atomic_load(&peer->line.cut_code);
 	net_lead_leave(line);
 	rt_mutex_lock(&line->event_lock);
@@ -128,7 +128,7 @@ static void tcp_link_ready(struct connect_peer *line, unsigned events)
 		return; /* ended earlier in this round */
 	if (events & RT_WRITABLE)
 		tcp_push(peer, false);
-	/* A link that hung up may have last words. */
+	/* A link that hung up may have sent bytes before. */
 	if (events & (RT_READABLE | RT_HANGUP))
 		tcp_receive_some(peer);
 	if (atomic_load(&peer->line.cut_code) || (events & RT_HANGUP))
@@ -201,7 +201,7 @@ static void tcp_close(struct net *base)
 {
 	connect_stop(connect_net_of(base));
 	for (unsigned i = 0; i < NET_REGIONS_MAX; i++)
-		if (base->regions[i].ours)
+		if (base->regions[i].base)
 			rt_free_pages(base->regions[i].base, base->regions[i].bytes);
 	connect_close(connect_net_of(base));
 }
@@ -209,10 +209,10 @@ static void tcp_close(struct net *base)
 static int tcp_peer_add(struct net_peer *base, struct weft_error *err)
 {
 	struct tcp_peer *peer = tcp_peer_of(base);
-	int r = connect_peer_add(&peer->line, err);
+	int rc = connect_peer_add(&peer->line, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	peer->receive.buffer = rt_alloc(TCP_RECEIVE_BYTES);
 	peer->send.frames = rt_alloc(NET_QUEUE_MAX * sizeof(struct tcp_frame));
 	if (peer->receive.buffer && peer->send.frames)
@@ -237,11 +237,6 @@ static int tcp_region_create(
 	return *base ? 0 : -ENOMEM;
 }
 
-static int tcp_region_adopt(struct net *net, uint32_t id, void *base, size_t size)
-{
-	return 0;
-}
-
 const struct net_ops net_tcp_ops = {
 	.name = "tcp",
 	.open = tcp_open,
@@ -253,7 +248,6 @@ const struct net_ops net_tcp_ops = {
 	.peer_added = connect_peer_added,
 	.peer_free = tcp_peer_free,
 	.region_create = tcp_region_create,
-	.region_adopt = tcp_region_adopt,
 	.send = tcp_send,
 	.post = tcp_post,
 	.flush = net_queue_flush,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half of a tcp link: bytes to frames, frames to handlers, memory and
- * operations. Whoever holds event_lock receives: the progress task, or a task that waits
- * for an answer and has the link on loan (tcp_wait).
+ * The receiving half of a tcp link: bytes to frames, frames to handlers, memory and operations. The
+ * task with event_lock receives. It is the progress task, or a task that waits for an answer and
+ * leads the link (tcp_wait).
  *
- * Nothing is used before wire.h has checked it. Data of writes and read replies goes to its
- * place straight from the socket, but for what came along with other frames.
+ * No byte is used before wire.h has checked it. The data of writes and read replies goes straight
+ * from the socket to its place. Only data that arrived together with other frames is copied.
  */
 #include "engine/common/racy.h"
 #include "engine/net/tcp_internal.h"
@@ -14,24 +14,24 @@
 #include <string.h>
 
 #define LONG_BYTES (128u << 10)
-/* More than the head of a frame and a message; what comes before the data of a run. */
+/* More than the head of a frame and a message: the bytes in front of a run's data. */
 #define LOOK_BYTES                                                                       \
 	(sizeof(struct wire_frame) + sizeof(struct wire_run) +                           \
-		WIRE_RUN_MAX * sizeof(struct wire_run_entry))
+		TCP_RUN_REST)
 
 /* ---- frames ----------------------------------------------------------------------------- */
 
-static bool wrong(struct tcp_peer *peer, int code)
+static bool cut_wrong(struct tcp_peer *peer, int code)
 {
 	tcp_cut(&peer->line.base, code);
 	return false;
 }
 
-/* Nothing of the frame may be used: neither its length, nor where its data goes. */
+/* Nothing of the frame may be used: neither its length, nor the place of its data. */
 static bool changed_on_the_way(struct tcp_peer *peer)
 {
 	net_checksum_error(&peer->line.base, "a message");
-	return wrong(peer, -EBADMSG);
+	return cut_wrong(peer, -EBADMSG);
 }
 
 static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
@@ -49,13 +49,10 @@ static uint8_t *memory_of(struct tcp_peer *peer, uint32_t id, unsigned wanted,
 
 static bool take_message(struct tcp_peer *peer, const struct net_message *m)
 {
-	const struct net_handlers *h = &peer->line.base.net->options.handlers;
-
 	if (atomic_load(&peer->allowed) == 0)
-		return wrong(peer, -ENOBUFS);
+		return cut_wrong(peer, -ENOBUFS);
 	atomic_fetch_sub(&peer->allowed, 1);
-	net_count(&peer->line.base.counters.messages_in, 1);
-	h->message(h->owner, &peer->line.base, m);
+	net_deliver(&peer->line.base, m);
 	atomic_fetch_add(&peer->owed, 1);
 	return true;
 }
@@ -71,7 +68,7 @@ static bool begin_write(
 	rx->data = memory_of(peer, w.region, NET_REMOTE_WRITE, w.offset, length);
 	if (!rx->data) {
 		tcp_bye(peer, EACCES);
-		return wrong(peer, -EACCES);
+		return cut_wrong(peer, -EACCES);
 	}
 	rx->data_left = length;
 	rx->long_ones = length >= LONG_BYTES;
@@ -81,26 +78,67 @@ static bool begin_write(
 	return true;
 }
 
-/* Its entries are there. */
+/* Unpacks the messages of a run into `rx->run`. */
+static bool unpack_run(struct tcp_peer *peer, const struct wire_run *r, const uint8_t *packed)
+{
+	struct tcp_receive *rx = &peer->receive;
+	struct net_message last = {0};
+	uint32_t at = 0;
+
+	for (unsigned i = 0; i < r->count; i++) {
+		unsigned took = wire_unpack(packed + at, r->packed - at, &last);
+
+		if (!took || !wire_message_check(&last, peer->line.base.node))
+			return false;
+		at += took;
+		rx->run[i].message = last;
+	}
+	return at == r->packed;
+}
+
+/* Finds the places of the run's writes. Returns false if one is not allowed. */
+static bool place_run(struct tcp_peer *peer, const struct wire_run *r, const uint8_t *offsets)
+{
+	struct tcp_receive *rx = &peer->receive;
+
+	for (unsigned i = 0; i < r->count; i++) {
+		uint64_t offset;
+
+		memcpy(&offset, offsets + i * sizeof(offset), sizeof(offset));
+		rx->run[i].to =
+			memory_of(peer, r->region, NET_REMOTE_WRITE, offset, r->length);
+		if (!rx->run[i].to)
+			return false;
+	}
+	return true;
+}
+
+/* Takes the messages of a run without writes. */
+static bool take_run(struct tcp_peer *peer, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (!take_message(peer, &peer->receive.run[i].message) ||
+			atomic_load_explicit(&peer->line.cut_code, memory_order_relaxed))
+			return false;
+	return true;
+}
+
+/* The run's offsets and messages have arrived. */
 static bool begin_run(struct tcp_peer *peer, const uint8_t *fixed)
 {
 	struct tcp_receive *rx = &peer->receive;
+	const uint8_t *rest = fixed + sizeof(struct wire_run);
 	struct wire_run r;
 
 	memcpy(&r, fixed, sizeof(r));
-	for (unsigned i = 0; i < r.count; i++) {
-		struct wire_run_entry e;
-
-		memcpy(&e, fixed + sizeof(r) + i * sizeof(e), sizeof(e));
-		if (!wire_entry_check(&e, peer->line.base.node))
-			return wrong(peer, -EPROTO);
-		rx->run[i].message = e.message;
-		rx->run[i].to =
-			memory_of(peer, r.region, NET_REMOTE_WRITE, e.offset, r.length);
-		if (!rx->run[i].to) {
-			tcp_bye(peer, EACCES);
-			return wrong(peer, -EACCES);
-		}
+	if (!unpack_run(peer, &r, rest + wire_run_head(&r) - r.packed))
+		return cut_wrong(peer, -EPROTO);
+	net_count(&peer->line.base.counters.sends_in, 1);
+	if (!r.length)
+		return take_run(peer, r.count);
+	if (!place_run(peer, &r, rest)) {
+		tcp_bye(peer, EACCES);
+		return cut_wrong(peer, -EACCES);
 	}
 	rx->run_at = 0;
 	rx->run_count = r.count;
@@ -108,7 +146,6 @@ static bool begin_run(struct tcp_peer *peer, const uint8_t *fixed)
 	rx->data = rx->run[0].to;
 	rx->op = NULL;
 	rx->long_ones = true;
-	net_count(&peer->line.base.counters.runs_in, 1);
 	net_count(&peer->line.base.counters.writes_in, r.count);
 	net_count(&peer->line.base.counters.bytes_in, (uint64_t)r.count * r.length);
 	return true;
@@ -148,10 +185,10 @@ static bool take_atomic(struct tcp_peer *peer, const uint8_t *fixed)
 }
 
 /* The peer refused: the op learns it, and the link ends. */
-static bool refused(struct tcp_peer *peer, struct net_op *op)
+static bool refuse_op(struct tcp_peer *peer, struct net_op *op)
 {
 	tcp_bye(peer, EACCES);
-	wrong(peer, -EACCES);
+	cut_wrong(peer, -EACCES);
 	net_op_end(peer->line.base.net, op, -EACCES);
 	return false;
 }
@@ -166,13 +203,13 @@ static bool begin_read_reply(
 	memcpy(&r, fixed, sizeof(r));
 	op = tcp_slot_take(peer, r.op, false);
 	if (!op)
-		return wrong(peer, -EPROTO);
+		return cut_wrong(peer, -EPROTO);
 	if (r.status)
-		return refused(peer, op);
-	/* It is this half's now: ended here, or when the link is. */
+		return refuse_op(peer, op);
+	/* The receiving half owns it now. It ends here, or with the link. */
 	rx->op = op;
 	if (f->bytes - sizeof(r) != op->length)
-		return wrong(peer, -EPROTO);
+		return cut_wrong(peer, -EPROTO);
 	rx->data = op->local;
 	rx->data_left = op->length;
 	rx->long_ones = op->length >= LONG_BYTES;
@@ -188,9 +225,9 @@ static bool take_atomic_reply(struct tcp_peer *peer, const uint8_t *fixed)
 	memcpy(&r, fixed, sizeof(r));
 	op = tcp_slot_take(peer, r.op, true);
 	if (!op)
-		return wrong(peer, -EPROTO);
+		return cut_wrong(peer, -EPROTO);
 	if (r.status)
-		return refused(peer, op);
+		return refuse_op(peer, op);
 	op->value = r.value;
 	net_op_end(peer->line.base.net, op, 0);
 	return true;
@@ -201,10 +238,10 @@ static bool take_bye(struct tcp_peer *peer, const uint8_t *fixed)
 	struct wire_bye b;
 
 	memcpy(&b, fixed, sizeof(b));
-	return wrong(peer, b.reason ? -(int)b.reason : -ESHUTDOWN);
+	return cut_wrong(peer, b.reason ? -(int)b.reason : -ESHUTDOWN);
 }
 
-/* A frame whose head and fixed part are there. false: the link is to end. */
+/* Handles a frame whose head and fixed part have arrived. Returns false if the link must end. */
 static bool take_frame(struct tcp_peer *peer, const struct wire_frame *f,
 	const uint8_t *fixed, uint32_t fixed_bytes)
 {
@@ -213,12 +250,13 @@ static bool take_frame(struct tcp_peer *peer, const struct wire_frame *f,
 	if (!wire_fixed_whole(f, fixed, fixed_bytes))
 		return changed_on_the_way(peer);
 	if (!wire_fixed_check(f, fixed, peer->line.base.node))
-		return wrong(peer, -EPROTO);
+		return cut_wrong(peer, -EPROTO);
 	if (f->credits)
 		tcp_credits_came(peer, f->credits);
 	switch (f->type) {
 	case WIRE_MESSAGE:
 		memcpy(&m, fixed, sizeof(m));
+		net_count(&peer->line.base.counters.sends_in, 1);
 		return take_message(peer, &m);
 	case WIRE_RUN:
 		return begin_run(peer, fixed);
@@ -264,7 +302,7 @@ static void data_done(struct tcp_peer *peer)
 		take_message(peer, told);
 }
 
-/* `n` bytes of data have come to their places. False: the link is to end. */
+/* `n` bytes of data have come to their places. Returns false if the link must end. */
 static bool data_came(struct tcp_peer *peer, size_t n)
 {
 	struct tcp_receive *rx = &peer->receive;
@@ -283,7 +321,7 @@ static bool data_came(struct tcp_peer *peer, size_t n)
 	return true;
 }
 
-/* Where what comes next goes: the data of a frame that has begun, then the buffer. */
+/* The places of the next bytes: the data of a frame that has begun, then the buffer. */
 static unsigned receive_places(struct tcp_peer *peer, struct iovec *iov, size_t *data)
 {
 	struct tcp_receive *rx = &peer->receive;
@@ -299,14 +337,14 @@ static unsigned receive_places(struct tcp_peer *peer, struct iovec *iov, size_t 
 		tcp_iov_add(iov, &count, rx->run[i].to, rx->run_length);
 		*data += rx->run_length;
 	}
-	/* Behind a long one another may come: its data is not to come here first. */
+	/* A long frame may follow a long one. Its data should not go through the buffer. */
 	if (rx->long_ones)
 		space = MIN(space, LOOK_BYTES);
 	iov[count++] = (struct iovec){rx->buffer + rx->end, space};
 	return count;
 }
 
-/* What of a frame's data is in the buffer goes to its place. */
+/* Moves the frame's data in the buffer to its place. */
 static void move_data(struct tcp_peer *peer)
 {
 	struct tcp_receive *rx = &peer->receive;
@@ -317,14 +355,15 @@ static void move_data(struct tcp_peer *peer)
 	data_came(peer, n);
 }
 
-/* The run's count has not been checked yet: no byte is awaited that need not come. */
-static bool run_entries_fit(const struct wire_frame *f, const struct wire_run *run)
+/* The run's numbers have not been checked yet. The receiver must not wait for bytes that may never
+ * come. */
+static bool run_head_fits(const struct wire_frame *f, const struct wire_run *run)
 {
-	return run->count <= WIRE_RUN_MAX &&
-	       sizeof(*run) + run->count * sizeof(struct wire_run_entry) <= f->bytes;
+	return run->count <= WIRE_RUN_MAX && run->packed <= run->count * WIRE_PACKED_MAX &&
+	       sizeof(*run) + wire_run_head(run) <= f->bytes;
 }
 
-/* Bytes that must be there before the frame is looked at, if they are. 0: they are not. */
+/* The bytes that a frame's check needs, if they have arrived; else 0. */
 static uint32_t head_bytes(const struct wire_frame *f, const uint8_t *at, unsigned there)
 {
 	uint32_t bytes = sizeof(*f) + wire_fixed_bytes(f->type);
@@ -332,8 +371,8 @@ static uint32_t head_bytes(const struct wire_frame *f, const uint8_t *at, unsign
 
 	if (f->type == WIRE_RUN && there >= bytes) {
 		memcpy(&run, at + sizeof(*f), sizeof(run));
-		if (run_entries_fit(f, &run)) /* else it is refused */
-			bytes += run.count * (uint32_t)sizeof(struct wire_run_entry);
+		if (run_head_fits(f, &run)) /* else it is refused */
+			bytes += wire_run_head(&run);
 	}
 	return there >= bytes ? bytes : 0;
 }
@@ -342,11 +381,11 @@ static bool check_head(struct tcp_peer *peer, const struct wire_frame *f)
 {
 	if (!wire_head_whole(f))
 		return changed_on_the_way(peer);
-	return wire_frame_check(f) || wrong(peer, -EPROTO);
+	return wire_frame_check(f) || cut_wrong(peer, -EPROTO);
 }
 
-/* All whole frames of the buffer; what is left of the last one moves to its front. */
-static void parse(struct tcp_peer *peer)
+/* Handles all whole frames of the buffer. The rest moves to its front. */
+static void take_frames(struct tcp_peer *peer)
 {
 	struct tcp_receive *rx = &peer->receive;
 
@@ -395,19 +434,19 @@ bool tcp_receive(struct tcp_peer *peer)
 	if (n == -EAGAIN)
 		return false;
 	if (n <= 0)
-		return wrong(peer, -ECONNRESET);
+		return cut_wrong(peer, -ECONNRESET);
 	net_after_receive(&peer->line.base);
 	atomic_store_explicit(&peer->heard, true, memory_order_relaxed);
 	net_count(&peer->line.base.counters.calls_in, 1);
-	/* Less than there was room for: that was all (a record of TLS says nothing). */
+	/* Less than there was room for: that was all. A record of TLS gives no such proof. */
 	room = (size_t)n == room || peer->stream.tls ? 1 : 0;
 	direct = MIN((size_t)n, data);
 	rx->end += (unsigned)((size_t)n - direct);
 	if (!data)
-		rx->long_ones = false; /* one look */
+		rx->long_ones = false; /* one receive */
 	if (data_came(peer, direct))
-		parse(peer);
-	/* What handlers held back goes out with the end of what they answered. */
+		take_frames(peer);
+	/* Messages that handlers held back go out with the last answer. */
 	net_queue_flush(peer->line.base.net, NET_URGENT);
 	if (atomic_load_explicit(&peer->owed, memory_order_relaxed) >= WIRE_WINDOW / 4)
 		tcp_push(peer, true);
@@ -416,7 +455,7 @@ bool tcp_receive(struct tcp_peer *peer)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* Until nothing is there: who was woken by it may be the only one who knows. */
+/* Receives until nothing is there, because no other task may know of the rest. */
 static void receive_all(struct tcp_peer *peer)
 {
 	rt_mutex_lock(&peer->line.event_lock);
@@ -425,7 +464,7 @@ static void receive_all(struct tcp_peer *peer)
 	rt_mutex_unlock(&peer->line.event_lock);
 }
 
-/* The poller tells of the rest, but not of what TLS has read ahead. */
+/* The poller reports the rest, but not bytes that TLS has read ahead. */
 void tcp_receive_some(struct tcp_peer *peer)
 {
 	rt_mutex_lock(&peer->line.event_lock);
@@ -438,21 +477,21 @@ int tcp_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
 	struct tcp_peer *peer = likely ? tcp_peer_of(likely) : NULL;
-	int r = 0;
+	int rc = 0;
 
 	if (atomic_load_explicit(word, memory_order_acquire) != expected)
 		return 0;
 	if (!peer || !likely->up || !net_lead_begin(&peer->line))
 		return net_lead_sleep(connect_net_of(base), word, expected, deadline_ns);
-	while (r == 0) {
+	while (rc == 0) {
 		atomic_store(&peer->line.leads_for, word);
 		if (atomic_load(word) != expected || net_lead_over(&peer->line))
 			break;
-		r = rt_socket_wait(peer->stream.socket, deadline_ns);
+		rc = rt_socket_wait(peer->stream.socket, deadline_ns);
 		atomic_store(&peer->line.leads_for, NULL);
 		receive_all(peer);
 	}
 	atomic_store(&peer->line.leads_for, NULL);
 	net_lead_end(&peer->line);
-	return r;
+	return rc;
 }

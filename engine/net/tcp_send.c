@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending half of a tcp link: a bounded queue of frames, which the task that has
- * something to say sends itself, and others' with it, as far as the socket takes it. The
- * progress task sends the rest when there is room, or credit.
+ * The sending half of a tcp link: a bounded queue of frames. The task that adds a frame sends the
+ * whole queue, as far as the socket takes it. The progress task sends the rest when there is room,
+ * or credit.
  *
- * One task at a time is in the system call (`sending`); send_lock is not held during it.
- * Frames leave the queue in order and whole. A message leaves only with a credit; nothing
- * overtakes it but PING, which gives credits back, so two full queues cannot block each
- * other.
+ * One task at a time is in the system call (`sending`), and send_lock is not held during it. Frames
+ * leave the queue in order and whole. A message leaves only with a credit. Only PING overtakes a
+ * message that waits. PING gives credits back, so two full queues cannot block each other.
  *
- * Writes with messages behind them that wait there one after the other leave as one frame,
- * a run: the other end then knows where all the bytes go before they come.
+ * Messages that wait one after the other leave as one frame, and so do writes, each with a message
+ * behind it. Such a frame is a run. The messages of pages in a row take few bytes in it, and the
+ * other end knows the place of all bytes before they arrive.
  */
 #include "engine/net/tcp_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define IOV_FRAMES (2 * WIRE_RUN_MAX)
+#define SEND_PIECES (4 * WIRE_RUN_MAX) /* pieces of one system call */
 
 static struct tcp_frame *frame_at(struct tcp_send *s, unsigned i)
 {
@@ -26,7 +26,7 @@ static struct tcp_frame *frame_at(struct tcp_send *s, unsigned i)
 
 /* ---- credits -------------------------------------------------------------------------- */
 
-/* What we owe the peer, which may send as many more from now on. */
+/* The credits that this node owes the peer. The peer may send as many more from now on. */
 static uint16_t take_owed(struct tcp_peer *peer)
 {
 	uint32_t owed = atomic_load_explicit(&peer->owed, memory_order_relaxed);
@@ -58,8 +58,8 @@ void tcp_credits_came(struct tcp_peer *peer, uint32_t n)
 
 /* ---- sending ---------------------------------------------------------------------------- */
 
-/* Gives the frame what it needs to leave; false: it must wait. */
-static bool prepare(struct tcp_peer *peer, struct tcp_frame *f)
+/* Completes the frame's head. Returns false if the frame must wait. */
+static bool prepare_frame(struct tcp_peer *peer, struct tcp_frame *f)
 {
 	struct tcp_send *s = &peer->send;
 	struct wire_frame *head = (struct wire_frame *)f->head;
@@ -68,74 +68,89 @@ static bool prepare(struct tcp_peer *peer, struct tcp_frame *f)
 		if (s->credits == 0)
 			return false;
 		s->credits--;
+		net_count(&peer->line.base.counters.sends_out, 1);
 	}
 	head->credits = take_owed(peer);
 	wire_frame_seal(head, head + 1, f->head_bytes - (uint32_t)sizeof(*head));
 	return true;
 }
 
-/* How many writes from the i-th frame on, each with its message, can leave as a run. */
-static unsigned run_pairs(struct tcp_peer *peer, unsigned i)
+/* Returns the offset and region of a write that is queued. */
+static const struct wire_write *write_of(const struct tcp_frame *f)
+{
+	return (const struct wire_write *)(f->head + sizeof(struct wire_frame));
+}
+
+/* Returns the number of messages from the i-th frame on that can leave as a run. If that frame is a
+ * write, each of them has a write of its length and region before it. */
+static unsigned run_messages(struct tcp_peer *peer, unsigned i)
 {
 	struct tcp_send *s = &peer->send;
-	const struct wire_write *first =
-		(struct wire_write *)(frame_at(s, i)->head + sizeof(struct wire_frame));
-	uint32_t length = frame_at(s, i)->data_bytes;
-	unsigned n = 0;
+	const struct tcp_frame *first = frame_at(s, i);
+	bool writes = first->type == WIRE_WRITE;
+	unsigned step = writes ? 2 : 1, n = 0;
 
-	if (s->run_used || length > WIRE_RUN_BYTES_MAX)
+	if (first->data_bytes > WIRE_RUN_BYTES_MAX)
 		return 0;
-	while (n < MIN(WIRE_RUN_MAX, s->credits) && i + 2 * n + 1 < peer->line.queued) {
-		const struct tcp_frame *f = frame_at(s, i + 2 * n);
-		const struct wire_write *w =
-			(struct wire_write *)(f->head + sizeof(struct wire_frame));
+	while (n < MIN(WIRE_RUN_MAX, s->credits) && i + step * (n + 1) <= peer->line.queued) {
+		const struct tcp_frame *f = frame_at(s, i + step * n);
 
-		if (f->type != WIRE_WRITE || f->data_bytes != length ||
-			w->region != first->region ||
-			frame_at(s, i + 2 * n + 1)->type != WIRE_MESSAGE)
+		if (writes && (f->type != WIRE_WRITE || f->data_bytes != first->data_bytes ||
+				      write_of(f)->region != write_of(first)->region))
+			break;
+		if (frame_at(s, i + step * n + step - 1)->type != WIRE_MESSAGE)
 			break;
 		n++;
 	}
 	return n < 2 ? 0 : n;
 }
 
-/* The heads of those frames become one. */
-static void run_prepare(struct tcp_peer *peer, unsigned i, unsigned pairs)
+/* The heads of the frames with these messages become one. */
+static void run_prepare(struct tcp_peer *peer, unsigned i, unsigned count)
 {
 	struct tcp_send *s = &peer->send;
-	struct tcp_run *run = &s->run;
-	uint32_t entries = pairs * (uint32_t)sizeof(run->entry[0]);
+	struct tcp_run *run = &s->run[s->next_run++ % TCP_RUNS];
+	struct tcp_frame *first = frame_at(s, i);
+	bool writes = first->type == WIRE_WRITE;
+	uint32_t offsets = writes ? count * (uint32_t)sizeof(uint64_t) : 0;
+	struct net_message last = {0};
+	uint8_t *packed = run->rest + offsets;
 
-	for (unsigned n = 0; n < pairs; n++) {
-		struct tcp_frame *f = frame_at(s, i + 2 * n);
-		struct tcp_frame *m = frame_at(s, i + 2 * n + 1);
-		const struct wire_write *w =
-			(struct wire_write *)(f->head + sizeof(struct wire_frame));
+	run->run = (struct wire_run){.count = count};
+	if (writes) {
+		run->run.region = write_of(first)->region;
+		run->run.length = first->data_bytes;
+	}
+	for (unsigned n = 0; n < count; n++) {
+		struct tcp_frame *f = frame_at(s, writes ? i + 2 * n : i + n);
+		struct tcp_frame *m = writes ? frame_at(s, i + 2 * n + 1) : f;
 
-		run->run.region = w->region;
-		run->entry[n].offset = w->offset;
-		memcpy(&run->entry[n].message, m->head + sizeof(struct wire_frame),
-			sizeof(struct net_message));
+		if (writes)
+			memcpy(run->rest + n * sizeof(uint64_t), &write_of(f)->offset,
+				sizeof(uint64_t));
+		packed += wire_pack(packed, &last,
+			(const struct net_message *)(m->head + sizeof(struct wire_frame)));
 		f->head_bytes = m->head_bytes = 0;
 	}
-	run->run.count = pairs;
-	run->run.length = frame_at(s, i)->data_bytes;
+	run->run.packed = (uint32_t)(packed - run->rest) - offsets;
 	run->head = (struct wire_frame){
 		.type = WIRE_RUN,
 		.credits = take_owed(peer),
-		.bytes = (uint32_t)sizeof(run->run) + entries + pairs * run->run.length,
+		.bytes = (uint32_t)sizeof(run->run) + wire_run_head(&run->run) +
+			 count * run->run.length,
 	};
-	wire_frame_seal(&run->head, &run->run, (uint32_t)sizeof(run->run) + entries);
-	frame_at(s, i)->leads = true;
-	frame_at(s, i)->head_bytes =
-		(uint16_t)(sizeof(run->head) + sizeof(run->run) + entries);
-	s->run_used = true;
-	s->credits -= pairs;
-	s->prepared += 2 * pairs;
-	net_count(&peer->line.base.counters.runs_out, 1);
+	wire_frame_seal(&run->head, &run->run,
+		(uint32_t)sizeof(run->run) + wire_run_head(&run->run));
+	first->leads = run;
+	first->head_bytes = (uint16_t)(sizeof(run->head) + sizeof(run->run) +
+				       wire_run_head(&run->run));
+	s->runs++;
+	s->credits -= count;
+	s->prepared += writes ? 2 * count : count;
+	net_count(&peer->line.base.counters.sends_out, 1);
 }
 
-/* The first frame is what is left of a run: nothing may come before it. */
+/* The first frame is the rest of a run: nothing may come before it. */
 static bool within_run(struct tcp_peer *peer)
 {
 	struct tcp_send *s = &peer->send;
@@ -143,17 +158,20 @@ static bool within_run(struct tcp_peer *peer)
 	return s->prepared && frame_at(s, 0)->head_bytes == 0;
 }
 
-/* Gives the i-th frame what it needs to leave, perhaps with others; false: it must wait. */
+/* Completes the i-th frame, perhaps together with others. Returns false if it must wait. */
 static bool prepare_from(struct tcp_peer *peer, unsigned i)
 {
 	struct tcp_frame *f = frame_at(&peer->send, i);
-	unsigned pairs = f->type == WIRE_WRITE ? run_pairs(peer, i) : 0;
+	bool may = f->type == WIRE_WRITE || f->type == WIRE_MESSAGE;
+	unsigned count = may ? run_messages(peer, i) : 0;
 
-	if (pairs) {
-		run_prepare(peer, i, pairs);
+	if (count && peer->send.runs == TCP_RUNS)
+		return false; /* until one of them has left */
+	if (count) {
+		run_prepare(peer, i, count);
 		return true;
 	}
-	if (!prepare(peer, f))
+	if (!prepare_frame(peer, f))
 		return false;
 	peer->send.prepared++;
 	return true;
@@ -169,7 +187,7 @@ static void add_iov(
 		tcp_iov_add(iov, n, (uint8_t *)base + skipped, bytes - skipped);
 }
 
-/* A PING goes between two frames, also when the next one has no credit. */
+/* A PING goes between two frames, even when the next one has no credit. */
 static void gather_ping(struct tcp_peer *peer, bool *ping)
 {
 	struct tcp_send *s = &peer->send;
@@ -183,8 +201,8 @@ static void gather_ping(struct tcp_peer *peer, bool *ping)
 	*ping = false;
 }
 
-/* Under send_lock: what can be sent now. */
-static unsigned gather(struct tcp_peer *peer, struct iovec *iov, bool *ping)
+/* Under send_lock. Gathers the bytes that can be sent now. */
+static unsigned gather_frames(struct tcp_peer *peer, struct iovec *iov, bool *ping)
 {
 	struct tcp_send *s = &peer->send;
 	size_t skip = s->sent;
@@ -194,19 +212,19 @@ static unsigned gather(struct tcp_peer *peer, struct iovec *iov, bool *ping)
 	if (s->ping_left)
 		iov[n++] = (struct iovec){
 			(uint8_t *)(&s->ping + 1) - s->ping_left, s->ping_left};
-	for (unsigned i = 0; i < MIN(peer->line.queued, IOV_FRAMES); i++) {
+	for (unsigned i = 0; i < peer->line.queued && n + 2 <= SEND_PIECES; i++) {
 		struct tcp_frame *f = frame_at(s, i);
 
 		if (i == s->prepared && !prepare_from(peer, i))
 			break;
-		add_iov(iov, &n, f->leads ? (uint8_t *)&s->run : f->head, f->head_bytes,
+		add_iov(iov, &n, f->leads ? (uint8_t *)f->leads : f->head, f->head_bytes,
 			&skip);
 		add_iov(iov, &n, f->data, f->data_bytes, &skip);
 	}
 	return n;
 }
 
-/* The first frame is gone. */
+/* The first frame has left. */
 static void frame_sent(struct tcp_peer *peer, struct tcp_frame *f)
 {
 	struct tcp_send *s = &peer->send;
@@ -216,15 +234,15 @@ static void frame_sent(struct tcp_peer *peer, struct tcp_frame *f)
 	if (f->type == WIRE_READ_REPLY || f->type == WIRE_ATOMIC_REPLY)
 		s->replies--;
 	if (f->leads)
-		s->run_used = false;
+		s->runs--;
 	s->first = (s->first + 1) % NET_QUEUE_MAX;
 	s->prepared--;
 	net_queue_left(&peer->line);
 	if (peer->line.queued == 0)
-		s->first = 0; /* the same memory again */
+		s->first = 0; /* uses the same memory again */
 }
 
-static void consume(struct tcp_peer *peer, size_t bytes)
+static void consume_sent(struct tcp_peer *peer, size_t bytes)
 {
 	struct tcp_send *s = &peer->send;
 	unsigned of_ping = (unsigned)MIN(bytes, (size_t)s->ping_left);
@@ -243,19 +261,17 @@ static void consume(struct tcp_peer *peer, size_t bytes)
 	}
 }
 
-/*
- * Under send_lock, which it drops and retakes; `sending` is false before and after. Sends
- * until there is nothing left that can be sent.
- */
+/* Under send_lock, which it drops and retakes. `sending` is false before and after. Sends until
+ * nothing more can be sent. */
 static void send_all(struct tcp_peer *peer, bool ping)
 {
 	struct tcp_send *s = &peer->send;
-	struct iovec iov[2 * IOV_FRAMES + 1];
+	struct iovec iov[SEND_PIECES];
 	unsigned n;
 
 	s->sending = true;
 	peer->line.held = false;
-	while (((n = gather(peer, iov, &ping)) || net_stream_pending(&peer->stream)) &&
+	while (((n = gather_frames(peer, iov, &ping)) || net_stream_pending(&peer->stream)) &&
 		!atomic_load(&peer->line.cut_code)) {
 		size_t wanted = 0;
 		ssize_t sent;
@@ -274,7 +290,7 @@ static void send_all(struct tcp_peer *peer, bool ping)
 		if (sent > 0) {
 			atomic_store_explicit(&peer->spoke, true, memory_order_relaxed);
 			s->moved = true;
-			consume(peer, (size_t)sent);
+			consume_sent(peer, (size_t)sent);
 		}
 		s->blocked = sent < 0 || (size_t)sent < wanted ||
 			     net_stream_pending(&peer->stream);
@@ -287,7 +303,7 @@ static void send_all(struct tcp_peer *peer, bool ping)
 }
 
 /* After an enqueue, with send_lock held; drops it. */
-static void enqueued(struct tcp_peer *peer, unsigned flags)
+static void after_enqueue(struct tcp_peer *peer, unsigned flags)
 {
 	struct tcp_send *s = &peer->send;
 
@@ -302,7 +318,7 @@ static void enqueued(struct tcp_peer *peer, unsigned flags)
 
 void tcp_flush(struct connect_peer *line, unsigned flags)
 {
-	enqueued(tcp_peer_of(&line->base), flags);
+	after_enqueue(tcp_peer_of(&line->base), flags);
 }
 
 void tcp_push(struct tcp_peer *peer, bool ping)
@@ -317,8 +333,8 @@ void tcp_push(struct tcp_peer *peer, bool ping)
 
 /* ---- the queue --------------------------------------------------------------------------- */
 
-/* Under send_lock, with room. Returns where the fixed part goes. */
-static void *enqueue(struct tcp_peer *peer, enum wire_type type, const void *data,
+/* Under send_lock, with room. Returns the place of the fixed part. */
+static void *enqueue_frame(struct tcp_peer *peer, enum wire_type type, const void *data,
 	uint32_t data_bytes, struct net_op *op)
 {
 	struct tcp_send *s = &peer->send;
@@ -329,7 +345,7 @@ static void *enqueue(struct tcp_peer *peer, enum wire_type type, const void *dat
 	peer->line.queued++;
 	f->head_bytes = (uint16_t)(sizeof(*head) + fixed);
 	f->type = (uint8_t)type;
-	f->leads = false;
+	f->leads = NULL;
 	f->data = data;
 	f->data_bytes = data_bytes;
 	f->op = op;
@@ -339,7 +355,7 @@ static void *enqueue(struct tcp_peer *peer, enum wire_type type, const void *dat
 
 static void enqueue_message(struct tcp_peer *peer, const struct net_message *m)
 {
-	struct net_message *to = enqueue(peer, WIRE_MESSAGE, NULL, 0, NULL);
+	struct net_message *to = enqueue_frame(peer, WIRE_MESSAGE, NULL, 0, NULL);
 
 	*to = *m;
 	to->sender = peer->line.base.net->options.self.node;
@@ -349,14 +365,14 @@ static void enqueue_message(struct tcp_peer *peer, const struct net_message *m)
 int tcp_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 {
 	struct tcp_peer *peer = tcp_peer_of(base);
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	r = net_queue_reserve(&peer->line, 1, flags);
-	if (r)
-		return r;
+	rc = net_queue_reserve(&peer->line, 1, flags);
+	if (rc)
+		return rc;
 	enqueue_message(peer, m);
-	enqueued(peer, flags);
+	after_enqueue(peer, flags);
 	return 0;
 }
 
@@ -387,7 +403,7 @@ struct net_op *tcp_slot_take(struct tcp_peer *peer, uint32_t slot, bool atomic)
 
 static void enqueue_write(struct tcp_peer *peer, struct net_op *op)
 {
-	struct wire_write *w = enqueue(peer, WIRE_WRITE, op->local, op->length, op);
+	struct wire_write *w = enqueue_frame(peer, WIRE_WRITE, op->local, op->length, op);
 
 	*w = (struct wire_write){.region = op->region, .offset = op->offset};
 	net_count(&peer->line.base.counters.writes_out, 1);
@@ -398,7 +414,7 @@ static void enqueue_write(struct tcp_peer *peer, struct net_op *op)
 
 static void enqueue_read(struct tcp_peer *peer, struct net_op *op)
 {
-	struct wire_read *r = enqueue(peer, WIRE_READ, NULL, 0, NULL);
+	struct wire_read *r = enqueue_frame(peer, WIRE_READ, NULL, 0, NULL);
 
 	*r = (struct wire_read){.op = op->slot,
 		.region = op->region,
@@ -409,7 +425,7 @@ static void enqueue_read(struct tcp_peer *peer, struct net_op *op)
 
 static void enqueue_atomic(struct tcp_peer *peer, struct net_op *op)
 {
-	struct wire_atomic *a = enqueue(peer, WIRE_ATOMIC, NULL, 0, NULL);
+	struct wire_atomic *a = enqueue_frame(peer, WIRE_ATOMIC, NULL, 0, NULL);
 
 	*a = (struct wire_atomic){.op = op->slot,
 		.region = op->region,
@@ -424,13 +440,13 @@ int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
 {
 	struct tcp_peer *peer = tcp_peer_of(base);
 	struct tcp_send *s = &peer->send;
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	r = net_queue_reserve(
+	rc = net_queue_reserve(
 		&peer->line, op->kind == NET_WRITE && op->message.type ? 2 : 1, flags);
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (op->kind == NET_WRITE) {
 		enqueue_write(peer, op);
 	} else {
@@ -446,7 +462,7 @@ int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
 		else
 			enqueue_atomic(peer, op);
 	}
-	enqueued(peer, flags);
+	after_enqueue(peer, flags);
 	return 0;
 }
 
@@ -456,7 +472,7 @@ int tcp_post(struct net_peer *base, struct net_op *op, unsigned flags)
 static int reserve_reply(struct tcp_peer *peer)
 {
 	struct tcp_send *s = &peer->send;
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
 	if (s->replies == NET_OPS_MAX) {
@@ -464,10 +480,10 @@ static int reserve_reply(struct tcp_peer *peer)
 		rt_mutex_unlock(&peer->line.send_lock);
 		return -ENOTCONN;
 	}
-	r = net_queue_reserve(&peer->line, 1, NET_URGENT);
-	if (!r)
+	rc = net_queue_reserve(&peer->line, 1, NET_URGENT);
+	if (!rc)
 		s->replies++;
-	return r;
+	return rc;
 }
 
 int tcp_reply_read(struct tcp_peer *peer, const struct wire_read *r, const uint8_t *data)
@@ -477,9 +493,9 @@ int tcp_reply_read(struct tcp_peer *peer, const struct wire_read *r, const uint8
 
 	if (rc)
 		return rc;
-	reply = enqueue(peer, WIRE_READ_REPLY, data, r->length, NULL);
+	reply = enqueue_frame(peer, WIRE_READ_REPLY, data, r->length, NULL);
 	*reply = (struct wire_read_reply){.op = r->op};
-	enqueued(peer, NET_URGENT);
+	after_enqueue(peer, NET_URGENT);
 	return 0;
 }
 
@@ -490,9 +506,9 @@ int tcp_reply_atomic(struct tcp_peer *peer, uint32_t op, uint64_t value)
 
 	if (rc)
 		return rc;
-	reply = enqueue(peer, WIRE_ATOMIC_REPLY, NULL, 0, NULL);
+	reply = enqueue_frame(peer, WIRE_ATOMIC_REPLY, NULL, 0, NULL);
 	*reply = (struct wire_atomic_reply){.op = op, .value = value};
-	enqueued(peer, NET_URGENT);
+	after_enqueue(peer, NET_URGENT);
 	return 0;
 }
 
@@ -503,12 +519,12 @@ int tcp_reply_refuse(struct tcp_peer *peer, uint8_t type, uint32_t op)
 	if (rc)
 		return rc;
 	if (type == WIRE_READ)
-		*(struct wire_read_reply *)enqueue(peer, WIRE_READ_REPLY, NULL, 0, NULL) =
+		*(struct wire_read_reply *)enqueue_frame(peer, WIRE_READ_REPLY, NULL, 0, NULL) =
 			(struct wire_read_reply){.op = op, .status = EACCES};
 	else
-		*(struct wire_atomic_reply *)enqueue(peer, WIRE_ATOMIC_REPLY, NULL, 0,
+		*(struct wire_atomic_reply *)enqueue_frame(peer, WIRE_ATOMIC_REPLY, NULL, 0,
 			NULL) = (struct wire_atomic_reply){.op = op, .status = EACCES};
-	enqueued(peer, NET_URGENT);
+	after_enqueue(peer, NET_URGENT);
 	return 0;
 }
 
@@ -552,7 +568,8 @@ struct net_op *tcp_send_reset(struct tcp_peer *peer, uint32_t window)
 	s->sent = 0;
 	s->ping_left = 0;
 	s->replies = 0;
-	s->blocked = s->moved = s->run_used = false;
+	s->blocked = s->moved = false;
+	s->runs = 0;
 	s->window = s->credits = window;
 	net_queue_reset(&peer->line);
 	return list;

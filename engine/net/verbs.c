@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs transport: RDMA, over reliable connections (docs/protocol.md, "verbs").
+ * The verbs transport: RDMA, over reliable connections (docs/transports.md, "verbs").
  *
- * A link is a queue pair, and the tcp connection that proved who is at the other end. The
- * end of either is the link's end; it ends on the progress task, other tasks say so by
- * cut_code and shut the socket.
+ * A link is a queue pair, and the tcp connection that proved the peer's identity. The end of either
+ * is the link's end. Links end on the progress task. Other tasks set cut_code and shut the socket.
  */
 #include "engine/net/verbs_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Why, if the other end would not know: it reads that before the end. */
+/* Sends the reason if the other end could not know it. The other end reads it before the end of the
+ * stream. */
 static void say_bye(struct verbs_peer *peer, uint32_t reason)
 {
 	struct wire_last frame = wire_last_make(reason);
@@ -42,23 +42,23 @@ void verbs_cut(struct net_peer *base, int code)
 	rt_mutex_unlock(&line->send_lock);
 }
 
-/* ---- links -------------------------------------------------------------------------------------- */
+/* ---- links ------------------------------------------------------------------------------- */
 
-static int watch(struct verbs_peer *peer)
+static int watch_events(struct verbs_peer *peer)
 {
 	struct rt_poller *poller = connect_net_of(peer->line.base.net)->poller;
-	int r = rt_poller_add(
+	int rc = rt_poller_add(
 		poller, peer->stream.socket, RT_READABLE, &peer->line.source);
 
-	if (r)
-		return r;
-	r = rt_poller_add(poller, peer->pair->bell, RT_READABLE, &peer->bell_source);
-	if (r)
+	if (rc)
+		return rc;
+	rc = rt_poller_add(poller, peer->pair->bell, RT_READABLE, &peer->bell_source);
+	if (rc)
 		rt_poller_remove(poller, peer->stream.socket);
-	return r;
+	return rc;
 }
 
-static void let_go(struct verbs_peer *peer)
+static void verbs_peer_release(struct verbs_peer *peer)
 {
 	verbs_pair_free(peer->pair);
 	peer->pair = NULL;
@@ -68,7 +68,7 @@ static void let_go(struct verbs_peer *peer)
 static int verbs_link_up(struct connect_peer *line, struct net_connection *c)
 {
 	struct verbs_peer *peer = verbs_peer_of(&line->base);
-	int r;
+	int rc;
 
 	WEFT_ASSERT(!line->base.up);
 	rt_mutex_lock(&line->event_lock);
@@ -88,9 +88,9 @@ static int verbs_link_up(struct connect_peer *line, struct net_connection *c)
 	peer->silent_ticks = peer->stuck_ticks = 0;
 	atomic_store(&line->cut_code, 0);
 	rt_mutex_unlock(&line->send_lock);
-	r = watch(peer);
-	if (r) {
-		let_go(peer);
+	rc = watch_events(peer);
+	if (rc) {
+		verbs_peer_release(peer);
 	} else {
 		connect_link_began(line);
 		atomic_store(&line->closing, 0);
@@ -104,12 +104,12 @@ static int verbs_link_up(struct connect_peer *line, struct net_connection *c)
 		net_tell_up(&line->base);
 	}
 	rt_mutex_unlock(&line->event_lock);
-	if (!r)
-		verbs_serve(peer); /* what came before nobody looked for */
-	return r;
+	if (!rc)
+		verbs_serve(peer); /* no task has looked for earlier completions */
+	return rc;
 }
 
-/* Under send_lock: nobody uses the pair without it. */
+/* Under send_lock, and no task uses the pair without it. */
 static bool is_used(struct connect_peer *line)
 {
 	return false;
@@ -123,7 +123,7 @@ static void verbs_link_down(struct connect_peer *line, int code)
 
 	if (!line->base.up)
 		return;
-	verbs_cut(&line->base, code); /* a code that is there stays */
+	verbs_cut(&line->base, code); /* an earlier code stays */
 	code = atomic_load(&line->cut_code);
 	net_lead_leave(line);
 	rt_mutex_lock(&line->event_lock);
@@ -135,14 +135,15 @@ static void verbs_link_down(struct connect_peer *line, int code)
 	net_lead_gone(line);
 	rt_poller_remove(poller, peer->stream.socket);
 	rt_poller_remove(poller, peer->pair->bell);
-	let_go(peer);
+	verbs_peer_release(peer);
 	net_ops_end(line->base.net, ops, -ECONNRESET);
 	net_tell_down(&line->base, code);
 	rt_mutex_unlock(&line->event_lock);
 	connect_link_ended(line);
 }
 
-/* The socket says nothing but BYE. 0: more is to come; else why the link ends. */
+/* The socket carries only BYE. Returns 0 if more bytes must come, else the reason for the link's
+ * end. */
 static int read_bye(struct verbs_peer *peer)
 {
 	struct wire_last last;
@@ -182,7 +183,7 @@ static void verbs_link_ready(struct connect_peer *line, unsigned events)
 	code = read_bye(peer);
 	if (!code && !atomic_load(&line->cut_code))
 		return;
-	verbs_serve(peer); /* what the other end said before it went */
+	verbs_serve(peer); /* takes the messages that the other end sent before it ended */
 	verbs_link_down(line, code ? code : -ECONNRESET);
 }
 
@@ -256,25 +257,25 @@ static const struct connect_ops verbs_links = {
 	.device_ready = verbs_device_ready,
 };
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------- */
 
 static int verbs_open(struct net *base, struct weft_error *err)
 {
 	struct verbs_net *net = verbs_net_of(base);
-	int r;
+	int rc;
 
 	if (base->options.tls)
 		return weft_error(
 			err, -EINVAL, "verbs has no TLS: RDMA is not encrypted");
-	r = connect_open(&net->lines, &verbs_links, err);
-	if (r)
-		return r;
-	r = verbs_manager_open(net, err);
-	if (r) {
+	rc = connect_open(&net->lines, &verbs_links, err);
+	if (rc)
+		return rc;
+	rc = verbs_manager_open(net, err);
+	if (rc) {
 		verbs_manager_close(net);
 		connect_close(&net->lines);
 	}
-	return r;
+	return rc;
 }
 
 static int verbs_start(struct net *base, struct weft_error *err)
@@ -290,7 +291,7 @@ static void verbs_close(struct net *base)
 	verbs_manager_close(net);
 	verbs_devices_close(net);
 	for (unsigned i = 0; i < NET_REGIONS_MAX; i++)
-		if (base->regions[i].ours)
+		if (base->regions[i].base)
 			rt_free_pages(base->regions[i].base, base->regions[i].bytes);
 	connect_close(&net->lines);
 }
@@ -298,10 +299,10 @@ static void verbs_close(struct net *base)
 static int verbs_peer_add(struct net_peer *base, struct weft_error *err)
 {
 	struct verbs_peer *peer = verbs_peer_of(base);
-	int r = connect_peer_add(&peer->line, err);
+	int rc = connect_peer_add(&peer->line, err);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	peer->bell_source.kind = CONNECT_DEVICE;
 	peer->send.queue = rt_alloc(NET_QUEUE_MAX * sizeof(struct verbs_entry));
 	if (peer->send.queue)
@@ -321,11 +322,6 @@ static int verbs_region_create(
 	return *base ? 0 : -ENOMEM;
 }
 
-static int verbs_region_adopt(struct net *net, uint32_t id, void *base, size_t size)
-{
-	return 0;
-}
-
 const struct net_ops net_verbs_ops = {
 	.name = "verbs",
 	.open = verbs_open,
@@ -337,7 +333,6 @@ const struct net_ops net_verbs_ops = {
 	.peer_added = connect_peer_added,
 	.peer_free = verbs_peer_free,
 	.region_create = verbs_region_create,
-	.region_adopt = verbs_region_adopt,
 	.send = verbs_send,
 	.post = verbs_post,
 	.flush = net_queue_flush,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs are connected by librdmacm, beside a connection that has proven the cluster's
- * key: it finds device, port and GID from the address. All on the progress task, which the
- * manager's events come to.
+ * librdmacm connects queue pairs, beside a connection that has proven the cluster's key. It finds
+ * device, port and GID from the address. All on the progress task, which also gets the manager's
+ * events.
  *
- * Who asks for a queue pair has to bring the token that was said on such a connection; it
- * is good for one.
+ * A request for a queue pair must bring the token that was sent on such a connection. A token is
+ * good for one request.
  */
 #include "engine/net/verbs_internal.h"
 
@@ -28,7 +28,7 @@ static struct connect_net *lines_of(struct net_connection *c)
 	return connect_net_of(c->greeting.peer->net);
 }
 
-/* With words of its own. The connection, and the pair with it, is gone afterwards. */
+/* Ends the connection, and the pair with it, with an error text of its own. */
 static void give_up(struct net_connection *c, const struct weft_error *why)
 {
 	snprintf(c->why, sizeof(c->why), "%.*s", (int)sizeof(c->why) - 1, why->text);
@@ -52,11 +52,11 @@ static void *port_of(struct rt_address *a)
 	}
 }
 
-/* ---- the manager -------------------------------------------------------------------------------- */
+/* ---- the manager ------------------------------------------------------------------------- */
 
 int verbs_manager_open(struct verbs_net *net, struct weft_error *err)
 {
-	int r;
+	int rc;
 
 	net->manager = rdma_create_event_channel();
 	if (!net->manager)
@@ -65,20 +65,20 @@ int verbs_manager_open(struct verbs_net *net, struct weft_error *err)
 			"loaded, "
 			"and an RDMA device there (ibv_devices)?",
 			strerrordesc_np(errno));
-	r = verbs_nonblocking(net->manager->fd);
-	if (!r)
-		r = rt_socket_watch(&net->manager_events, net->manager->fd);
-	if (r)
+	rc = verbs_nonblocking(net->manager->fd);
+	if (!rc)
+		rc = rt_socket_watch(&net->manager_events, net->manager->fd);
+	if (rc)
 		return weft_error(
-			err, r, "verbs: the connection manager cannot be watched");
+			err, rc, "verbs: the connection manager cannot be watched");
 	net->manager_source.kind = CONNECT_DEVICE;
-	r = rt_poller_add(net->lines.poller, net->manager_events, RT_READABLE,
+	rc = rt_poller_add(net->lines.poller, net->manager_events, RT_READABLE,
 		&net->manager_source);
-	if (r) {
+	if (rc) {
 		rt_socket_close(net->manager_events);
 		net->manager_events = NULL;
 		return weft_error(
-			err, r, "verbs: the connection manager cannot be watched");
+			err, rc, "verbs: the connection manager cannot be watched");
 	}
 	return 0;
 }
@@ -97,7 +97,7 @@ int verbs_manager_listen(struct connect_net *lines, unsigned i, struct weft_erro
 	const struct connect_place *place = &lines->here.place[i];
 	struct rt_address at = place->at;
 	void *port = port_of(&at);
-	int r;
+	int rc;
 
 	if (net->listener[i])
 		return 0;
@@ -109,12 +109,12 @@ int verbs_manager_listen(struct connect_net *lines, unsigned i, struct weft_erro
 		!rdma_bind_addr(net->listener[i], (struct sockaddr *)at.bytes) &&
 		!rdma_listen(net->listener[i], CONNECT_INCOMING_MAX))
 		return 0;
-	r = weft_error(err, -errno,
+	rc = weft_error(err, -errno,
 		"verbs: cannot listen at %s: %s; it must be an address of an RDMA device "
 		"(`rdma link show`, `ibv_devinfo`)",
 		place->text, strerrordesc_np(errno));
 	stop_listening(net, i);
-	return r;
+	return rc;
 }
 
 void verbs_manager_close(struct verbs_net *net)
@@ -131,7 +131,7 @@ void verbs_manager_close(struct verbs_net *net)
 	net->manager = NULL;
 }
 
-/* ---- both ends ---------------------------------------------------------------------------------- */
+/* ---- both ends --------------------------------------------------------------------------- */
 
 void verbs_leave(struct net_connection *c)
 {
@@ -139,8 +139,8 @@ void verbs_leave(struct net_connection *c)
 	c->offer = NULL;
 }
 
-/* `theirs`: what the dialer said; NULL: this is it. */
-static struct rdma_conn_param parameters(
+/* `theirs`: the dialer's parameters; NULL: this end is the dialer. */
+static struct rdma_conn_param connection_parameters(
 	const struct verbs_pair *p, const struct verbs_reads *theirs)
 {
 	struct verbs_reads reads = verbs_limits_reads(p->device, theirs);
@@ -153,7 +153,7 @@ static struct rdma_conn_param parameters(
 	};
 }
 
-/* Tells the other end what it may reach. */
+/* Sends the other end the keys of the regions that it may reach. */
 static int say_keys(struct connect_net *net, struct verbs_pair *p)
 {
 	struct wire_keys k = {
@@ -195,16 +195,16 @@ int verbs_keys(
 	return 0;
 }
 
-static void established(struct verbs_pair *p)
+static void on_established(struct verbs_pair *p)
 {
 	struct net_connection *c = p->connection;
 	struct weft_error why = {0};
-	int r;
+	int rc;
 
-	if (!c) /* a link's: nothing new */
+	if (!c) /* the pair is a link's: nothing new */
 		return;
-	r = verbs_pair_open(verbs_net_of(&lines_of(c)->base), p, &why);
-	if (!r && say_keys(lines_of(c), p))
+	rc = verbs_pair_open(verbs_net_of(&lines_of(c)->base), p, &why);
+	if (!rc && say_keys(lines_of(c), p))
 		weft_error(&why, -ECONNRESET, "the connection broke");
 	if (why.code) {
 		give_up(c, &why);
@@ -214,7 +214,7 @@ static void established(struct verbs_pair *p)
 	made_if_all_is_here(p);
 }
 
-/* ---- the dialer --------------------------------------------------------------------------------- */
+/* ---- the dialer -------------------------------------------------------------------------- */
 
 int verbs_offered(
 	struct connect_net *net, struct net_connection *c, const struct wire_offer *offer)
@@ -246,7 +246,7 @@ static void address_resolved(struct verbs_pair *p)
 	uint8_t timeout = ACK_TIMEOUT;
 
 	rdma_set_option(p->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
-		sizeof(timeout)); /* not every kernel: then the system's */
+		sizeof(timeout)); /* some kernels refuse it: then the system's */
 	if (!verbs_pair_make(verbs_net_of(&lines_of(c)->base), p, &why) &&
 		rdma_resolve_route(p->id, RESOLVE_MS))
 		weft_error(&why, -errno, "no RDMA route: %s", strerrordesc_np(errno));
@@ -256,7 +256,7 @@ static void address_resolved(struct verbs_pair *p)
 
 static void route_resolved(struct verbs_pair *p)
 {
-	struct rdma_conn_param param = parameters(p, NULL);
+	struct rdma_conn_param param = connection_parameters(p, NULL);
 	struct weft_error why = {0};
 
 	param.private_data = p->token;
@@ -268,7 +268,7 @@ static void route_resolved(struct verbs_pair *p)
 	give_up(p->connection, &why);
 }
 
-/* ---- the listener --------------------------------------------------------------------------------- */
+/* ---- the listener ------------------------------------------------------------------------ */
 
 bool verbs_offer(struct connect_net *lines, struct net_connection *c)
 {
@@ -290,7 +290,7 @@ bool verbs_offer(struct connect_net *lines, struct net_connection *c)
 	return connect_say(c, &offer, sizeof(offer));
 }
 
-/* Compares all bytes whatever they are. */
+/* Compares all bytes, even after a difference. */
 static bool same_token(const uint8_t *a, const uint8_t *b)
 {
 	uint8_t differ = 0;
@@ -312,13 +312,13 @@ static struct verbs_pair *pair_of_token(struct verbs_net *net, const uint8_t *to
 	return NULL;
 }
 
-/* What came with a request for a queue pair. */
+/* The private data of a request for a queue pair. */
 struct request {
 	uint8_t token[WIRE_TOKEN_BYTES];
 	struct verbs_reads theirs;
 };
 
-static void requested(
+static void on_requested(
 	struct verbs_net *net, struct rdma_cm_id *id, const struct request *request)
 {
 	struct verbs_pair *p = pair_of_token(net, request->token);
@@ -327,7 +327,8 @@ static void requested(
 
 	if (!p) {
 		weft_log(4,
-			"verbs: a queue pair is refused to who brings no token of ours");
+			"verbs: a connection is refused: it brings no token of this "
+			"node");
 		rdma_reject(id, NULL, 0);
 		rdma_destroy_id(id);
 		return;
@@ -335,7 +336,7 @@ static void requested(
 	p->id = id;
 	id->context = p;
 	if (!verbs_pair_make(net, p, &why)) {
-		param = parameters(p, &request->theirs);
+		param = connection_parameters(p, &request->theirs);
 		if (rdma_accept(id, &param))
 			weft_error(&why, -errno, "cannot connect queue pairs: %s",
 				strerrordesc_np(errno));
@@ -346,9 +347,9 @@ static void requested(
 	}
 }
 
-/* ---- events --------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------ */
 
-static void failed(struct verbs_pair *p, enum rdma_cm_event_type type, int status)
+static void on_failed(struct verbs_pair *p, enum rdma_cm_event_type type, int status)
 {
 	struct weft_error why = {0};
 	int code = status < 0 ? status : -ECONNREFUSED;
@@ -365,7 +366,7 @@ static void failed(struct verbs_pair *p, enum rdma_cm_event_type type, int statu
 	give_up(p->connection, &why);
 }
 
-static void removed(struct verbs_net *net, struct verbs_pair *p)
+static void on_removed(struct verbs_net *net, struct verbs_pair *p)
 {
 	struct weft_error why = {0};
 
@@ -389,7 +390,7 @@ static unsigned place_of(const struct verbs_net *net, const struct rdma_cm_id *i
 	return i;
 }
 
-/* The kernel takes a device away when nothing of it is in use any more. */
+/* The kernel removes a device when none of its objects is in use any more. */
 static void device_removed(struct verbs_net *net, unsigned place)
 {
 	weft_log(3,
@@ -399,7 +400,8 @@ static void device_removed(struct verbs_net *net, unsigned place)
 	stop_listening(net, place);
 }
 
-/* Its numbers are said from this end's side: what it serves is what we may ask for. */
+/* The event gives the numbers from this end's side. The other end asks for as many as this end
+ * serves. */
 static struct request request_of(const struct rdma_conn_param *param)
 {
 	struct request r = {.theirs = {.asked = param->responder_resources,
@@ -433,7 +435,7 @@ void verbs_manager_event(struct verbs_net *net)
 	/* An id can go only when its events are acknowledged. */
 	rdma_ack_cm_event(event);
 	if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-		requested(net, id, &request);
+		on_requested(net, id, &request);
 		return;
 	}
 	if (type == RDMA_CM_EVENT_DEVICE_REMOVAL && place < CONNECT_PLACES_MAX)
@@ -448,16 +450,16 @@ void verbs_manager_event(struct verbs_net *net)
 		route_resolved(p);
 		break;
 	case RDMA_CM_EVENT_ESTABLISHED:
-		established(p);
+		on_established(p);
 		break;
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		removed(net, p);
+		on_removed(net, p);
 		break;
 	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 	case RDMA_CM_EVENT_ADDR_CHANGE:
 		break;
 	default: /* an error of any step, or the other end has gone */
-		failed(p, type, status);
+		on_failed(p, type, status);
 		break;
 	}
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cards and queue pairs: what is made of them, what they can do, and that none of it
- * outlives its link. All on the progress task, but for pairs of links that have ended
- * their receiving and sending.
+ * Devices and queue pairs: this file makes them, and frees each pair with its link. All on the
+ * progress task. It stops a link's pair only after the link's receiving and sending have ended.
  *
- * A region is registered once for each device, with no right for anyone. What a peer gets
- * is a memory window of its own queue pair, so keys are of no use to others, and end with
- * the pair. Where a device has no windows the region is registered once more for the peer.
+ * A region is registered once for each device, without rights for a peer. A peer gets a memory
+ * window of its own queue pair. So its keys are of no use to other peers, and end with the pair. If
+ * a device has no windows, the region is registered once more for each peer.
  */
 #include "engine/net/verbs_internal.h"
 
@@ -16,9 +15,8 @@
 #include <string.h>
 
 #define BIND_PATIENCE_NS 2000000000ull
-#define MESSAGE_BYTES    sizeof(struct net_message)
 
-/* ---- words for people ------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------- */
 
 int verbs_status(enum ibv_wc_status status)
 {
@@ -47,7 +45,7 @@ int verbs_nonblocking(int fd)
 	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) ? -errno : 0;
 }
 
-/* ---- devices ------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------- */
 
 static int mr_rights(unsigned rights)
 {
@@ -92,32 +90,32 @@ static void device_close(struct verbs_net *net, struct verbs_device *d)
 
 static int device_watch(struct verbs_net *net, struct verbs_device *d)
 {
-	int r = verbs_nonblocking(d->context->async_fd);
+	int rc = verbs_nonblocking(d->context->async_fd);
 
-	if (!r)
-		r = rt_socket_watch(&d->events, d->context->async_fd);
-	if (r)
-		return r;
+	if (!rc)
+		rc = rt_socket_watch(&d->events, d->context->async_fd);
+	if (rc)
+		return rc;
 	d->source.kind = CONNECT_DEVICE;
-	r = rt_poller_add(net->lines.poller, d->events, RT_READABLE, &d->source);
-	if (r) {
+	rc = rt_poller_add(net->lines.poller, d->events, RT_READABLE, &d->source);
+	if (rc) {
 		rt_socket_close(d->events);
 		d->events = NULL;
 	}
-	return r;
+	return rc;
 }
 
 static int device_open(struct verbs_net *net, struct verbs_device *d,
 	struct ibv_context *context, struct weft_error *why)
 {
 	const char *name = ibv_get_device_name(context->device);
-	int r;
+	int rc;
 
 	*d = (struct verbs_device){.context = context};
-	r = ibv_query_device(context, &d->limits);
-	if (r)
-		return weft_error(why, -r, "device %s does not tell its limits: %s", name,
-			strerrordesc_np(r));
+	rc = ibv_query_device(context, &d->limits);
+	if (rc)
+		return weft_error(why, -rc, "device %s does not tell its limits: %s", name,
+			strerrordesc_np(rc));
 	d->windows =
 		d->limits.max_mw > 0 &&
 		(d->limits.device_cap_flags &
@@ -126,14 +124,14 @@ static int device_open(struct verbs_net *net, struct verbs_device *d,
 	if (!d->pd)
 		return weft_error(why, -errno, "device %s gives no protection domain: %s",
 			name, strerrordesc_np(errno));
-	r = verbs_limits_device(d, why);
-	if (!r)
-		r = regions_register(&net->lines.base, d, why);
-	if (r)
-		return r;
-	r = device_watch(net, d);
-	if (r)
-		return weft_error(why, r, "device %s cannot be watched", name);
+	rc = verbs_limits_device(d, why);
+	if (!rc)
+		rc = regions_register(&net->lines.base, d, why);
+	if (rc)
+		return rc;
+	rc = device_watch(net, d);
+	if (rc)
+		return weft_error(why, rc, "device %s cannot be watched", name);
 	weft_log(6,
 		"verbs: device %s: %d work requests a queue, %d reads in flight, %s%s",
 		name, d->limits.max_qp_wr,
@@ -209,7 +207,7 @@ void verbs_device_event(struct verbs_net *net, struct verbs_device *d)
 	case IBV_EVENT_DEVICE_FATAL:
 		device_lost(net, d);
 		break;
-	default: /* a port that comes or goes: queue pairs say so themselves */
+	default: /* a port comes or goes: the queue pairs report it themselves */
 		break;
 	}
 	ibv_ack_async_event(&event);
@@ -234,23 +232,23 @@ struct ibv_mr *verbs_region_key(const struct net *net, const struct verbs_device
 	return NULL;
 }
 
-/* ---- pairs --------------------------------------------------------------------------------------- */
+/* ---- pairs ------------------------------------------------------------------------------- */
 
 static int completions_make(struct verbs_pair *p, struct weft_error *why)
 {
 	struct ibv_context *context = p->device->context;
-	int r;
+	int rc;
 
 	p->channel = ibv_create_comp_channel(context);
 	if (!p->channel)
 		return weft_error(
 			why, -errno, "no completion channel: %s", strerrordesc_np(errno));
-	r = verbs_nonblocking(p->channel->fd);
-	if (!r)
-		r = rt_socket_watch(&p->bell, p->channel->fd);
-	if (r)
+	rc = verbs_nonblocking(p->channel->fd);
+	if (!rc)
+		rc = rt_socket_watch(&p->bell, p->channel->fd);
+	if (rc)
 		return weft_error(
-			why, r, "no completion channel: %s", strerrordesc_np(-r));
+			why, rc, "no completion channel: %s", strerrordesc_np(-rc));
 	p->cq = ibv_create_cq(context, (int)(p->depth + p->receives), p, p->channel, 0);
 	if (!p->cq)
 		return verbs_queue_error(p, why, errno, "completion queue");
@@ -268,15 +266,15 @@ static int queues_make(struct verbs_pair *p, struct weft_error *why)
 			.max_recv_wr = p->receives,
 			.max_send_sge = 1,
 			.max_recv_sge = 1,
-			.max_inline_data = MESSAGE_BYTES},
+			.max_inline_data = WIRE_PACKED_MAX},
 	};
-	int r = rdma_create_qp(p->id, p->device->pd, &attr);
+	int rc = rdma_create_qp(p->id, p->device->pd, &attr);
 
-	if (r && errno == EINVAL) { /* it may have nothing inline */
+	if (rc && errno == EINVAL) { /* the device may not send inline */
 		attr.cap.max_inline_data = 0;
-		r = rdma_create_qp(p->id, p->device->pd, &attr);
+		rc = rdma_create_qp(p->id, p->device->pd, &attr);
 	}
-	if (r)
+	if (rc)
 		return verbs_queue_error(p, why, errno, "queue pair");
 	p->device->pairs++;
 	p->inline_bytes = attr.cap.max_inline_data;
@@ -286,7 +284,7 @@ static int queues_make(struct verbs_pair *p, struct weft_error *why)
 static int memory_make(struct verbs_pair *p, struct weft_error *why)
 {
 	p->memory_bytes =
-		(p->receives + p->depth) * MESSAGE_BYTES + p->depth * sizeof(uint64_t);
+		(p->receives + p->depth) * VERBS_SLOT_BYTES + p->depth * sizeof(uint64_t);
 	p->memory = rt_alloc_pages(p->memory_bytes);
 	if (!p->memory)
 		return weft_error(why, -ENOMEM, "no memory for a link");
@@ -297,37 +295,37 @@ static int memory_make(struct verbs_pair *p, struct weft_error *why)
 
 static int receives_fill(struct verbs_pair *p)
 {
-	int r = 0;
+	int rc = 0;
 
-	for (unsigned i = 0; i < p->receives && !r; i++) {
+	for (unsigned i = 0; i < p->receives && !rc; i++) {
 		uint16_t slot = (uint16_t)i;
 
-		r = verbs_receives_post(p, &slot, 1);
+		rc = verbs_receives_post(p, &slot, 1);
 	}
-	return r;
+	return rc;
 }
 
 int verbs_pair_make(struct verbs_net *net, struct verbs_pair *p, struct weft_error *why)
 {
-	int r;
+	int rc;
 
 	p->device = verbs_device_get(net, p->id->verbs, why);
 	if (!p->device)
 		return why->code;
-	r = verbs_limits_pair(p, why);
-	if (r)
-		return r;
-	r = completions_make(p, why);
-	if (!r)
-		r = memory_make(p, why);
-	if (!r)
-		r = queues_make(p, why);
-	if (!r && receives_fill(p))
-		r = weft_error(why, -EIO, "no receives can be posted");
-	return r;
+	rc = verbs_limits_pair(p, why);
+	if (rc)
+		return rc;
+	rc = completions_make(p, why);
+	if (!rc)
+		rc = memory_make(p, why);
+	if (!rc)
+		rc = queues_make(p, why);
+	if (!rc && receives_fill(p))
+		rc = weft_error(why, -EIO, "no receives can be posted");
+	return rc;
 }
 
-/* Windows are bound by the queue pair itself: waits a moment for the last of them. */
+/* The queue pair itself binds the windows. Waits a moment for the last of them. */
 static int windows_bound(struct verbs_pair *p, unsigned count)
 {
 	uint64_t until = rt_now_ns() + BIND_PATIENCE_NS;
@@ -390,26 +388,26 @@ static int own_key(const struct net_region *r, struct verbs_pair *p, unsigned i,
 int verbs_pair_open(struct verbs_net *net, struct verbs_pair *p, struct weft_error *why)
 {
 	unsigned bound = 0;
-	int r = 0;
+	int rc = 0;
 
-	for (unsigned i = 0; i < NET_REGIONS_MAX && !r; i++) {
+	for (unsigned i = 0; i < NET_REGIONS_MAX && !rc; i++) {
 		const struct net_region *region = &net->lines.base.regions[i];
 
 		if (!region->base)
 			continue;
 		if (!p->device->windows) {
-			r = own_key(region, p, i, why);
+			rc = own_key(region, p, i, why);
 			continue;
 		}
-		r = window_bind(region, p, i, why);
-		bound += !r;
+		rc = window_bind(region, p, i, why);
+		bound += !rc;
 	}
-	if (!r && bound)
-		r = windows_bound(p, bound);
-	if (r && !why->code)
+	if (!rc && bound)
+		rc = windows_bound(p, bound);
+	if (rc && !why->code)
 		weft_error(
-			why, r, "no memory window can be bound: %s", strerrordesc_np(-r));
-	return r;
+			why, rc, "no memory window can be bound: %s", strerrordesc_np(-rc));
+	return rc;
 }
 
 /* Windows go first: Soft-RoCE waits a minute for those of a pair that is destroyed. */

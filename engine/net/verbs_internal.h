@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the verbs transport share (docs/protocol.md, "verbs"; ScaleStore §3.5,
- * §4.3).
+ * Structures and functions that the files of the verbs transport share (docs/transports.md,
+ * "verbs"; ScaleStore §3.5, §4.3).
  *
- * Locks, in order: event_lock of a link, then send_lock of any link, then kick_lock of any.
- * Devices, and pairs that are no links yet, are the progress task's own.
+ * Locks, in order: event_lock of a link, then send_lock of any link, then kick_lock of any. Only
+ * the progress task uses devices, and pairs that are no links yet.
  */
 #ifndef WEFT_NET_VERBS_INTERNAL_H
 #define WEFT_NET_VERBS_INTERNAL_H
@@ -18,12 +18,13 @@
 #define VERBS_DEVICES_MAX 8u
 #define VERBS_CHAIN       32u /* work requests behind one doorbell */
 #define VERBS_POLL        32u /* completions taken at once */
+#define VERBS_SLOT_BYTES  1024u /* messages of one send, packed (wire.h) */
 
 /* Immediate data: kind in the high 8 bits, messages taken so far in the low 24. */
 enum verbs_kind { VERBS_MESSAGE = 1, VERBS_CONTROL = 2 };
 #define VERBS_COUNT_MASK 0xffffffu
 
-/* A card, or what stands for one. */
+/* A device: a card, or software in place of one. */
 struct verbs_device {
 	struct connect_source source; /* its asynchronous events */
 	struct ibv_context *context;  /* librdmacm's; NULL: none here */
@@ -31,18 +32,16 @@ struct verbs_device {
 	struct ibv_pd *pd;
 	struct ibv_mr *region[NET_REGIONS_MAX];
 	struct ibv_device_attr limits;
-	unsigned pairs; /* of ours */
+	unsigned pairs; /* pairs of this node */
 	bool windows;   /* it has memory windows of type 2 */
 	bool gone;      /* it was removed: no new pairs */
 };
 
-/*
- * A queue pair and all that belongs to it. Made beside a connection, which then becomes
- * the link that has it.
- */
+/* A queue pair with its memory. It is made beside a connection, which then becomes the pair's
+ * link. */
 struct verbs_pair {
-	struct net_connection *connection; /* NULL: it is a link's */
-	struct verbs_peer *peer;           /* whose link; NULL: none yet */
+	struct net_connection *connection; /* NULL: it belongs to a link */
+	struct verbs_peer *peer;           /* the peer of its link; NULL: none yet */
 	struct verbs_device *device;
 	uint8_t token[WIRE_TOKEN_BYTES];
 	struct rdma_cm_id *id;
@@ -50,24 +49,24 @@ struct verbs_pair {
 	struct rt_socket *bell; /* readable: the channel has an event */
 	struct ibv_cq *cq;
 	struct ibv_mw *window[NET_REGIONS_MAX];
-	struct ibv_mr *own[NET_REGIONS_MAX]; /* where there are no windows */
+	struct ibv_mr *own[NET_REGIONS_MAX]; /* for devices without windows */
 	/* Receive slots, then slots to send from, then words for atomics' results. */
 	uint8_t *memory;
 	size_t memory_bytes;
 	struct ibv_mr *memory_key;
 	unsigned depth, receives, inline_bytes;
-	uint32_t key[NET_REGIONS_MAX]; /* that the other end is told */
+	uint32_t key[NET_REGIONS_MAX]; /* the keys that the other end gets */
 	struct wire_keys theirs;
-	bool connected, heard; /* our keys were said; theirs are here */
+	bool connected, heard; /* our keys were sent; the other end's are here */
 };
 
-/* What waits to be posted. */
+/* An entry that waits to be posted. */
 struct verbs_entry {
 	struct net_message m;
 	struct net_op *op; /* NULL: the message */
 };
 
-/* What was posted and has not ended. */
+/* An entry that was posted and has not ended. */
 struct verbs_posted {
 	struct net_op *op;  /* or NULL */
 	struct ibv_mr *key; /* of its local memory, made for it; or NULL */
@@ -75,16 +74,16 @@ struct verbs_posted {
 
 /* Under send_lock. */
 struct verbs_send {
-	struct verbs_entry *queue; /* NET_QUEUE_MAX, a ring: line.queued of them wait */
+	struct verbs_entry *queue; /* a ring of NET_QUEUE_MAX; line.queued of them wait */
 	unsigned first;
 	struct verbs_posted posted[VERBS_DEPTH]; /* by sequence number */
 	uint64_t head, tail;                     /* ended; posted */
-	unsigned silent;      /* posted since the last that will say when it ends */
+	unsigned silent;      /* posted since the last one that reports its end */
 	uint32_t window;      /* the peer's */
-	uint32_t sent, given; /* messages; and those that the peer has taken of them */
-	unsigned reads;       /* reads and atomics that wait to be posted, or were */
-	bool control;         /* say how many were taken with the next chain */
-	bool moved;           /* something has ended since the last tick */
+	uint32_t sent, given; /* messages; and those of them that the peer has taken */
+	unsigned reads;       /* reads and atomics that wait to be posted, or were posted */
+	bool control;         /* the next chain must report how many were taken */
+	bool moved;           /* an entry has ended since the last tick */
 	struct ibv_send_wr wr[VERBS_CHAIN];
 	struct ibv_sge sge[VERBS_CHAIN];
 };
@@ -99,10 +98,10 @@ struct verbs_peer {
 	bool armed; /* the next completion makes an event */
 	uint8_t bye[sizeof(struct wire_last)];
 	unsigned bye_bytes;
-	_Atomic uint32_t taken, told; /* messages; as far as the peer knows */
+	_Atomic uint32_t taken, told; /* messages taken; how many of them the peer knows */
 	_Atomic bool heard, spoke;    /* since the last tick */
 	unsigned silent_ticks, stuck_ticks;
-	unsigned luck, tries; /* the leader's: does looking on pay? */
+	unsigned luck, tries; /* the leader's: whether polling on pays */
 };
 
 struct verbs_net {
@@ -129,9 +128,10 @@ static inline struct verbs_peer *verbs_peer_of(struct net_peer *peer)
 void verbs_cut(struct net_peer *peer, int code);
 void verbs_cut_locked(struct connect_peer *line, int code);
 
-/* ---- verbs_device.c: cards, and pairs as objects ---------------------------------------------- */
+/* ---- verbs_device.c: cards, and pairs as objects ----------------------------------------- */
 
-/* The device behind that context, made ready at its first use. NULL: why says so. */
+/* Returns the device behind that context, and makes it ready at its first use. NULL: `why` gives
+ * the error. */
 struct verbs_device *verbs_device_get(
 	struct verbs_net *net, struct ibv_context *context, struct weft_error *why);
 void verbs_device_event(struct verbs_net *net, struct verbs_device *device);
@@ -139,43 +139,45 @@ void verbs_devices_close(struct verbs_net *net);
 /* The key of local memory that lies in a region; NULL: it does not. */
 struct ibv_mr *verbs_region_key(const struct net *net, const struct verbs_device *device,
 	const void *at, size_t bytes);
-/* Queues and memory of a pair whose id is bound to a device; receives are posted. */
+/* Makes the queues and the memory of a pair whose id is bound to a device, and posts receives. */
 int verbs_pair_make(
 	struct verbs_net *net, struct verbs_pair *pair, struct weft_error *why);
-/* Keys for the other end. The pair is connected. */
+/* Makes keys for the other end. The pair is connected. */
 int verbs_pair_open(
 	struct verbs_net *net, struct verbs_pair *pair, struct weft_error *why);
-/* From here on the device touches no memory for it. */
+/* When it returns, the device touches no memory for the pair. */
 void verbs_pair_stop(struct verbs_pair *pair);
-/* NULL is fine. */
+/* NULL is allowed. */
 void verbs_pair_free(struct verbs_pair *pair);
 int verbs_nonblocking(int fd);
-/* -errno of a completion that failed. */
+/* The -errno of a completion that failed. */
 int verbs_status(enum ibv_wc_status status);
 
-/* ---- verbs_limits.c: what a device can do ---------------------------------------------------------- */
+/* ---- verbs_limits.c: what a device can do ------------------------------------------------ */
 
-/* Reads and atomics that may be under way, by who asks for them and by who serves them. */
+/* Reads and atomics that may be under way, for the end that requests and the end that serves
+ * them. */
 struct verbs_reads {
 	uint8_t asked, served;
 };
 
-/* Is it good for any link? 0, or -errno. */
+/* Whether the device is good for any link: 0, or -errno. */
 int verbs_limits_device(const struct verbs_device *device, struct weft_error *why);
-/* How deep a pair's queues are. */
+/* Sets the depth of a pair's queues. */
 int verbs_limits_pair(struct verbs_pair *pair, struct weft_error *why);
-/* What the other end does, seen from there; NULL: not known yet. */
+/* The reads and atomics of a pair. `theirs`: those of the other end, as it sees them; NULL: not
+ * known yet. */
 struct verbs_reads verbs_limits_reads(
 	const struct verbs_device *device, const struct verbs_reads *theirs);
-/* NULL: why says so. */
+/* NULL: `why` gives the error. */
 struct ibv_mr *verbs_register(const struct verbs_device *device, void *at, size_t bytes,
 	int access, struct weft_error *why);
-/* Words for what could not be made, and what to do; -e. */
+/* Writes a text about the queue that could not be made, and how to mend it. Returns -e. */
 int verbs_queue_error(
-	const struct verbs_pair *pair, struct weft_error *why, int e, const char *what);
-int verbs_window_error(const struct verbs_device *device, struct weft_error *why, int e);
+	const struct verbs_pair *pair, struct weft_error *why, int rc, const char *what);
+int verbs_window_error(const struct verbs_device *device, struct weft_error *why, int rc);
 
-/* ---- verbs_connect.c: librdmacm ----------------------------------------------------------------- */
+/* ---- verbs_connect.c: librdmacm ---------------------------------------------------------- */
 
 int verbs_manager_open(struct verbs_net *net, struct weft_error *err);
 int verbs_manager_listen(struct connect_net *net, unsigned place, struct weft_error *err);
@@ -188,32 +190,32 @@ int verbs_keys(
 	struct connect_net *net, struct net_connection *c, const struct wire_keys *keys);
 void verbs_leave(struct net_connection *c);
 
-/* ---- verbs_send.c --------------------------------------------------------------------------------- */
+/* ---- verbs_send.c ------------------------------------------------------------------------ */
 
 int verbs_send(struct net_peer *peer, const struct net_message *m, unsigned flags);
 int verbs_post(struct net_peer *peer, struct net_op *op, unsigned flags);
-/* With send_lock held, which it drops. */
+/* With send_lock held; drops it. */
 void verbs_flush(struct connect_peer *line, unsigned flags);
-/* With control: the peer hears from us in any case. `done` of what has ended may run. */
+/* With `control` the peer hears from this node in any case. May call `done` of ops that have
+ * ended. */
 void verbs_push(struct verbs_peer *peer, bool control);
-/*
- * What completions said: all up to `sequence` of what was posted have ended (UINT64_MAX:
- * nothing was said of that); with `counted`, the peer has taken `taken` messages.
- */
+/* Handles the results of completions. All posted entries up to `sequence` have ended; UINT64_MAX:
+ * unknown. With `counted` the peer has taken `taken` messages. */
 void verbs_progress(
 	struct verbs_peer *peer, uint64_t sequence, bool counted, uint32_t taken);
 /* A link begins: its pair is there. */
 void verbs_send_begin(struct verbs_peer *peer);
-/* All that had not ended, by `next`. The pair has stopped. */
+/* Returns all ops that had not ended, linked by `next`. The pair has stopped. */
 struct net_op *verbs_send_reset(struct verbs_peer *peer);
 
-/* ---- verbs_receive.c ------------------------------------------------------------------------------- */
+/* ---- verbs_receive.c --------------------------------------------------------------------- */
 
-/* Posts receives for slots of the pair: 0 or -errno. */
+/* Posts receives for slots of the pair. Returns 0 or -errno. */
 int verbs_receives_post(struct verbs_pair *pair, const uint16_t *slots, unsigned count);
-/* Takes what has come, under event_lock: true if something had. Handlers run. */
+/* Takes the messages that have arrived, under event_lock. Returns true if there were any. Handlers
+ * run. */
 bool verbs_receive(struct verbs_peer *peer);
-/* Until nothing is there; an event follows when there is more. By the progress task. */
+/* Receives until nothing is there. An event follows when there is more. For the progress task. */
 void verbs_serve(struct verbs_peer *peer);
 int verbs_wait(struct net *net, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns);

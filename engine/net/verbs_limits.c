@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a device can do, and this process may: read from the device, asked for no more than
- * that, and, where it is not enough, said in words that name the limit and what raises it
+ * The limits of a device, and of this process. They are read from the device, and no more than that
+ * is asked for. If a limit is too low, the error's text names it, and the way to raise it
  * (docs/operations.md, "RDMA"). The names in brackets are those of `ibv_devinfo -v`.
  */
 #include "engine/net/verbs_internal.h"
@@ -22,8 +22,8 @@ static unsigned at_least_0(int limit)
 	return (unsigned)MAX(limit, 0);
 }
 
-/* Of locked memory; RLIM_INFINITY: as much as there is. */
-static rlim_t lockable(void)
+/* Of locked memory; RLIM_INFINITY: no limit. */
+static rlim_t lockable_bytes(void)
 {
 	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
 
@@ -31,12 +31,12 @@ static rlim_t lockable(void)
 	return limit.rlim_cur;
 }
 
-static bool is_shortage(int e)
+static bool is_shortage(int rc)
 {
-	return e == ENOMEM || e == EAGAIN || e == ENOSPC;
+	return rc == ENOMEM || rc == EAGAIN || rc == ENOSPC;
 }
 
-/* ---- reads and atomics under way --------------------------------------------------------------- */
+/* ---- reads and atomics under way --------------------------------------------------------- */
 
 int verbs_limits_device(const struct verbs_device *d, struct weft_error *why)
 {
@@ -56,7 +56,7 @@ int verbs_limits_device(const struct verbs_device *d, struct weft_error *why)
 	return 0;
 }
 
-/* Whoever asks for more than the other end serves has its queue pair broken by it. */
+/* An end that asks for more than the other end serves breaks its queue pair. */
 struct verbs_reads verbs_limits_reads(
 	const struct verbs_device *d, const struct verbs_reads *theirs)
 {
@@ -74,7 +74,7 @@ struct verbs_reads verbs_limits_reads(
 	return r;
 }
 
-/* ---- queues -------------------------------------------------------------------------------------- */
+/* ---- queues ------------------------------------------------------------------------------ */
 
 int verbs_limits_pair(struct verbs_pair *p, struct weft_error *why)
 {
@@ -94,54 +94,54 @@ int verbs_limits_pair(struct verbs_pair *p, struct weft_error *why)
 			"many; each other node needs one: use a device that has more",
 			name_of(p->device), l->max_qp);
 	p->depth = MIN(most, VERBS_DEPTH);
-	p->receives = MIN(most, WIRE_WINDOW + VERBS_SPARE);
+	p->receives = MIN(most, VERBS_WINDOW + VERBS_SPARE);
 	return 0;
 }
 
 int verbs_queue_error(
-	const struct verbs_pair *p, struct weft_error *why, int e, const char *what)
+	const struct verbs_pair *p, struct weft_error *why, int rc, const char *what)
 {
 	const struct ibv_device_attr *l = &p->device->limits;
 
-	if (is_shortage(e) && lockable() != RLIM_INFINITY)
-		return weft_error(why, -e,
+	if (is_shortage(rc) && lockable_bytes() != RLIM_INFINITY)
+		return weft_error(why, -rc,
 			"no %s of %u and %u: %s; this process may lock %llu KiB of "
 			"memory: raise it with `ulimit -l unlimited`, or "
 			"LimitMEMLOCK=infinity in its systemd unit",
-			what, p->depth, p->receives, strerrordesc_np(e),
-			(unsigned long long)lockable() >> 10);
-	if (is_shortage(e))
-		return weft_error(why, -e,
+			what, p->depth, p->receives, strerrordesc_np(rc),
+			(unsigned long long)lockable_bytes() >> 10);
+	if (is_shortage(rc))
+		return weft_error(why, -rc,
 			"no %s of %u and %u: %s; device %s has %d queue pairs (max_qp) "
 			"and %d completion queues (max_cq) for all programs: see who has "
 			"them with `rdma resource show`, and rdma.max of this process's "
 			"cgroup",
-			what, p->depth, p->receives, strerrordesc_np(e),
+			what, p->depth, p->receives, strerrordesc_np(rc),
 			name_of(p->device), l->max_qp, l->max_cq);
-	return weft_error(why, -e, "no %s of %u and %u: %s", what, p->depth, p->receives,
-		strerrordesc_np(e));
+	return weft_error(why, -rc, "no %s of %u and %u: %s", what, p->depth, p->receives,
+		strerrordesc_np(rc));
 }
 
-/* ---- memory --------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------ */
 
 static int register_error(
-	const struct verbs_device *d, struct weft_error *why, int e, size_t bytes)
+	const struct verbs_device *d, struct weft_error *why, int rc, size_t bytes)
 {
-	if (is_shortage(e) && lockable() != RLIM_INFINITY)
-		return weft_error(why, -e,
+	if (is_shortage(rc) && lockable_bytes() != RLIM_INFINITY)
+		return weft_error(why, -rc,
 			"%zu MiB cannot be registered: this process may lock %llu KiB of "
 			"memory; raise it with `ulimit -l unlimited`, or "
 			"LimitMEMLOCK=infinity in its systemd unit",
-			bytes >> 20, (unsigned long long)lockable() >> 10);
-	if (is_shortage(e))
-		return weft_error(why, -e,
+			bytes >> 20, (unsigned long long)lockable_bytes() >> 10);
+	if (is_shortage(rc))
+		return weft_error(why, -rc,
 			"%zu MiB cannot be registered: %s; device %s has %d "
 			"registrations "
 			"(max_mr) for all programs: see who has them with `rdma resource "
 			"show mr`, or take a smaller cache (`-o cache=`)",
-			bytes >> 20, strerrordesc_np(e), name_of(d), d->limits.max_mr);
-	return weft_error(why, -e, "%zu MiB cannot be registered: %s", bytes >> 20,
-		strerrordesc_np(e));
+			bytes >> 20, strerrordesc_np(rc), name_of(d), d->limits.max_mr);
+	return weft_error(why, -rc, "%zu MiB cannot be registered: %s", bytes >> 20,
+		strerrordesc_np(rc));
 }
 
 struct ibv_mr *verbs_register(const struct verbs_device *d, void *at, size_t bytes,
@@ -164,10 +164,10 @@ struct ibv_mr *verbs_register(const struct verbs_device *d, void *at, size_t byt
 	return key;
 }
 
-int verbs_window_error(const struct verbs_device *d, struct weft_error *why, int e)
+int verbs_window_error(const struct verbs_device *d, struct weft_error *why, int rc)
 {
-	return weft_error(why, -e,
+	return weft_error(why, -rc,
 		"no memory window: %s; device %s has %d (max_mw) for all programs, and a "
 		"link needs up to %u",
-		strerrordesc_np(e), name_of(d), d->limits.max_mw, NET_REGIONS_MAX);
+		strerrordesc_np(rc), name_of(d), d->limits.max_mw, NET_REGIONS_MAX);
 }

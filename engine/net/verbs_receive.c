@@ -1,32 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiving half of a verbs link: completions, of what came and of what was sent, are
- * taken by the progress task when the channel says so, or by a task that waits for an
- * answer from there (lead.c), which looks for them while that pays and sleeps then.
+ * The receiving half of a verbs link: it takes the completions of received messages and of sent
+ * requests. The progress task does so when the channel has an event. A task that waits for an
+ * answer does so for its link (lead.c). Such a task polls while that pays, and then sleeps.
  *
- * Who stops looking asks for an event first and looks once more, so nothing is left lying.
+ * A task that stops polling asks for an event first, and polls once more. So no completion stays
+ * behind.
  */
 #include "engine/net/verbs_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define RECEIVED   (1ull << 63) /* a work request's number: a slot of ours */
+#define RECEIVED   (1ull << 63) /* a work request's number: a slot of this node */
 #define SPIN_NS    20000u
-#define SPIN_LOOKS 32u /* between looks at the clock */
+#define SPIN_LOOKS 32u /* between readings of the clock */
 #define LUCK_MAX   16u
 #define TRY_ONE_IN 64u /* without luck */
 
-static void cpu_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
-/* ---- receives ----------------------------------------------------------------------------------- */
+/* ---- receives ---------------------------------------------------------------------------- */
 
 int verbs_receives_post(struct verbs_pair *p, const uint16_t *slots, unsigned count)
 {
@@ -35,10 +27,10 @@ int verbs_receives_post(struct verbs_pair *p, const uint16_t *slots, unsigned co
 
 	WEFT_ASSERT(count > 0 && count <= VERBS_POLL);
 	for (unsigned i = 0; i < count; i++) {
-		size_t at = slots[i] * sizeof(struct net_message);
+		size_t at = slots[i] * (size_t)VERBS_SLOT_BYTES;
 
 		sge[i] = (struct ibv_sge){.addr = (uintptr_t)(p->memory + at),
-			.length = sizeof(struct net_message),
+			.length = VERBS_SLOT_BYTES,
 			.lkey = p->memory_key->lkey};
 		wr[i] = (struct ibv_recv_wr){.wr_id = RECEIVED | slots[i],
 			.next = i + 1 < count ? &wr[i + 1] : NULL,
@@ -48,37 +40,46 @@ int verbs_receives_post(struct verbs_pair *p, const uint16_t *slots, unsigned co
 	return -ibv_post_recv(p->id->qp, wr, &bad);
 }
 
-/* ---- completions ----------------------------------------------------------------------------------- */
+/* ---- completions ------------------------------------------------------------------------- */
 
-/* What a round of completions says. */
+/* The results of one round of completions. */
 struct round {
 	uint16_t slots[VERBS_POLL];
 	unsigned slot_count;
-	unsigned messages;
-	uint64_t sequence; /* the last that has ended; UINT64_MAX: none */
-	bool counted;      /* the peer told how many it has taken */
+	unsigned sends; /* those with messages */
+	uint64_t sequence; /* of the last that has ended; UINT64_MAX: none */
+	bool counted;      /* the peer has sent how many it has taken */
 	uint32_t taken;
 };
 
-static void hand_over(struct verbs_peer *peer, const struct net_message *m)
+/* Delivers the messages of one send. */
+static void take_messages(struct verbs_peer *peer, const uint8_t *packed, uint32_t bytes)
 {
-	const struct net_handlers *h = &peer->line.base.net->options.handlers;
+	struct net_message m = {0};
 
-	net_count(&peer->line.base.counters.messages_in, 1);
-	h->message(h->owner, &peer->line.base, m);
+	net_count(&peer->line.base.counters.sends_in, 1);
+	for (uint32_t at = 0; at < bytes && !atomic_load(&peer->line.cut_code);) {
+		unsigned took = wire_unpack(packed + at, bytes - at, &m);
+
+		if (!took || !wire_message_check(&m, peer->line.base.node)) {
+			verbs_cut(&peer->line.base, -EPROTO);
+			return;
+		}
+		at += took;
+		net_deliver(&peer->line.base, &m);
+	}
 }
 
-static void received(struct verbs_peer *peer, const struct ibv_wc *wc, struct round *r)
+static void on_received(struct verbs_peer *peer, const struct ibv_wc *wc, struct round *r)
 {
 	struct verbs_pair *p = peer->pair;
 	uint16_t slot = (uint16_t)(wc->wr_id & UINT16_MAX);
 	uint32_t word = ntohl(wc->imm_data);
 	bool plain = wc->opcode == IBV_WC_RECV;
-	struct net_message m;
 
 	if (!(wc->wc_flags & IBV_WC_WITH_IMM) ||
 		word >> 24 != (plain ? VERBS_MESSAGE : VERBS_CONTROL) ||
-		(plain && wc->byte_len != sizeof(m))) {
+		(plain && (!wc->byte_len || wc->byte_len > VERBS_SLOT_BYTES))) {
 		verbs_cut(&peer->line.base, -EPROTO);
 		return;
 	}
@@ -87,27 +88,22 @@ static void received(struct verbs_peer *peer, const struct ibv_wc *wc, struct ro
 	r->slots[r->slot_count++] = slot;
 	if (!plain)
 		return;
-	memcpy(&m, p->memory + slot * sizeof(m), sizeof(m));
-	if (m.type == 0 || m.sender != peer->line.base.node) {
-		verbs_cut(&peer->line.base, -EPROTO);
-		return;
-	}
-	r->messages++;
-	hand_over(peer, &m);
+	r->sends++;
+	take_messages(peer, p->memory + slot * (size_t)VERBS_SLOT_BYTES, wc->byte_len);
 }
 
-static void completed(struct verbs_peer *peer, const struct ibv_wc *wc, struct round *r)
+static void on_completion(struct verbs_peer *peer, const struct ibv_wc *wc, struct round *r)
 {
 	if (wc->status != IBV_WC_SUCCESS)
 		verbs_cut(&peer->line.base, verbs_status(wc->status));
 	else if (wc->wr_id & RECEIVED)
-		received(peer, wc, r);
+		on_received(peer, wc, r);
 	else
 		r->sequence = wc->wr_id;
 }
 
-/* The slots are the card's again before the peer is told that it may send more. */
-static void give_back(struct verbs_peer *peer, const struct round *r)
+/* The slots are posted again before the peer learns that it may send more. */
+static void return_credits(struct verbs_peer *peer, const struct round *r)
 {
 	uint32_t owed;
 
@@ -115,7 +111,7 @@ static void give_back(struct verbs_peer *peer, const struct round *r)
 		verbs_cut(&peer->line.base, -EIO);
 		return;
 	}
-	owed = atomic_fetch_add(&peer->taken, r->messages) + r->messages -
+	owed = atomic_fetch_add(&peer->taken, r->sends) + r->sends -
 	       atomic_load(&peer->told);
 	if (owed >= (peer->pair->receives - VERBS_SPARE) / 4)
 		verbs_push(peer, true);
@@ -139,18 +135,18 @@ bool verbs_receive(struct verbs_peer *peer)
 	net_count(&peer->line.base.counters.calls_in, 1);
 	net_count(&peer->line.base.counters.completions, (uint64_t)n);
 	for (int i = 0; i < n && !atomic_load(&peer->line.cut_code); i++)
-		completed(peer, &wc[i], &r);
+		on_completion(peer, &wc[i], &r);
 	if (atomic_load(&peer->line.cut_code))
 		return false;
 	if (r.sequence != UINT64_MAX || r.counted)
 		verbs_progress(peer, r.sequence, r.counted, r.taken);
-	give_back(peer, &r);
-	/* What handlers held back goes out with the end of what they answered. */
+	return_credits(peer, &r);
+	/* Messages that handlers held back go out with the last answer. */
 	net_queue_flush(peer->line.base.net, NET_URGENT);
 	return true;
 }
 
-/* ---- events ----------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------ */
 
 /* Under event_lock. */
 static void take_events(struct verbs_peer *peer)
@@ -164,8 +160,9 @@ static void take_events(struct verbs_peer *peer)
 	}
 }
 
-/* Under event_lock: true if something has come meanwhile. The next will make an event. */
-static bool arm(struct verbs_peer *peer)
+/* Under event_lock. Returns true if completions have arrived meanwhile. The next one makes an
+ * event. */
+static bool arm_events(struct verbs_peer *peer)
 {
 	if (!peer->line.base.up)
 		return false;
@@ -182,12 +179,12 @@ void verbs_serve(struct verbs_peer *peer)
 	rt_mutex_lock(&peer->line.event_lock);
 	if (peer->line.base.up)
 		take_events(peer);
-	while (arm(peer))
+	while (arm_events(peer))
 		;
 	rt_mutex_unlock(&peer->line.event_lock);
 }
 
-/* ---- a task that waits -------------------------------------------------------------------------------- */
+/* ---- a task that waits ------------------------------------------------------------------- */
 
 static bool receive_locked(struct verbs_peer *peer)
 {
@@ -227,41 +224,41 @@ static int sleep_for_answer(struct verbs_peer *peer, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
 	bool any;
-	int r = 0;
+	int rc = 0;
 
 	rt_mutex_lock(&peer->line.event_lock);
-	any = arm(peer);
+	any = arm_events(peer);
 	rt_mutex_unlock(&peer->line.event_lock);
 	if (any)
 		return 0;
 	atomic_store(&peer->line.leads_for, word);
 	if (atomic_load(word) == expected && !net_lead_over(&peer->line))
-		r = rt_socket_wait(peer->pair->bell, deadline_ns);
+		rc = rt_socket_wait(peer->pair->bell, deadline_ns);
 	atomic_store(&peer->line.leads_for, NULL);
 	rt_mutex_lock(&peer->line.event_lock);
 	take_events(peer);
 	rt_mutex_unlock(&peer->line.event_lock);
-	return r;
+	return rc;
 }
 
 int verbs_wait(struct net *base, struct net_peer *likely, _Atomic uint32_t *word,
 	uint32_t expected, uint64_t deadline_ns)
 {
 	struct verbs_peer *peer = likely ? verbs_peer_of(likely) : NULL;
-	int r = 0;
+	int rc = 0;
 
 	if (atomic_load_explicit(word, memory_order_acquire) != expected)
 		return 0;
 	if (!peer || !likely->up || !net_lead_begin(&peer->line))
 		return net_lead_sleep(connect_net_of(base), word, expected, deadline_ns);
-	while (r == 0 && atomic_load(word) == expected && !net_lead_over(&peer->line)) {
+	while (rc == 0 && atomic_load(word) == expected && !net_lead_over(&peer->line)) {
 		if (receive_locked(peer))
 			continue;
 		if (spin_pays(peer) && spin_for_answer(peer, word, expected))
 			continue;
-		r = sleep_for_answer(peer, word, expected, deadline_ns);
+		rc = sleep_for_answer(peer, word, expected, deadline_ns);
 	}
-	verbs_serve(peer); /* from here on the progress task is told */
+	verbs_serve(peer); /* from here on the progress task gets the events */
 	net_lead_end(&peer->line);
-	return r;
+	return rc;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sending half of a verbs link: a bounded queue, from which what may go is posted in
- * chains, by whoever has something to say.
+ * The sending half of a verbs link: a bounded queue. A task that adds an entry posts chains of all
+ * entries that may go.
  *
- * A message goes while the peer has a receive for it; what is behind it waits with it. The
- * last request of a chain says when it ends if somebody waits for that, or if much has been
- * posted without: requests of a pair end in order, so it speaks for all before it
- * (selective signalling, ScaleStore §3.5).
+ * Messages go packed, several with one send, while the peer has a receive for it. If a message must
+ * wait, the entries behind it wait, too. The last request of a chain reports its end if an op in
+ * the chain needs it. It also does if many requests have been posted without a report. Requests of
+ * a pair end in order, so a report stands for all requests before it (selective signalling,
+ * ScaleStore §3.5).
  */
 #include "engine/net/verbs_internal.h"
 
@@ -33,17 +34,17 @@ static bool is_atomic(const struct net_op *op)
 static uint8_t *send_slot(const struct verbs_pair *p, uint64_t sequence)
 {
 	return p->memory +
-	       (p->receives + sequence % p->depth) * sizeof(struct net_message);
+	       (p->receives + sequence % p->depth) * (size_t)VERBS_SLOT_BYTES;
 }
 
 static uint64_t *result_slot(const struct verbs_pair *p, uint64_t sequence)
 {
 	return (uint64_t *)(p->memory +
-			    (p->receives + p->depth) * sizeof(struct net_message)) +
+			    (p->receives + p->depth) * (size_t)VERBS_SLOT_BYTES) +
 	       sequence % p->depth;
 }
 
-static uint32_t immediate(struct verbs_peer *peer, enum verbs_kind kind)
+static uint32_t immediate_data(struct verbs_peer *peer, enum verbs_kind kind)
 {
 	uint32_t taken = atomic_load(&peer->taken);
 
@@ -52,26 +53,33 @@ static uint32_t immediate(struct verbs_peer *peer, enum verbs_kind kind)
 	return count_of(kind, taken);
 }
 
-/* From a slot of the pair's memory: the card may look at it later. */
-static void message_request(struct verbs_peer *peer, const struct net_message *m,
+/* Messages that leave with one send. */
+struct message_pack {
+	struct net_message last;
+	unsigned count, bytes;
+	uint8_t packed[VERBS_SLOT_BYTES];
+};
+
+/* The messages are copied to a slot of the pair's memory: the card may read it later. */
+static void messages_request(struct verbs_peer *peer, const struct message_pack *pack,
 	struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
 	uint8_t *slot = send_slot(peer->pair, peer->send.tail);
 
-	memcpy(slot, m, sizeof(*m));
+	memcpy(slot, pack->packed, pack->bytes);
 	*sge = (struct ibv_sge){.addr = (uintptr_t)slot,
-		.length = sizeof(*m),
+		.length = pack->bytes,
 		.lkey = peer->pair->memory_key->lkey};
 	wr->opcode = IBV_WR_SEND_WITH_IMM;
-	wr->imm_data = immediate(peer, VERBS_MESSAGE);
+	wr->imm_data = immediate_data(peer, VERBS_MESSAGE);
 	wr->sg_list = sge;
 	wr->num_sge = 1;
-	if (peer->pair->inline_bytes >= sizeof(*m))
+	if (peer->pair->inline_bytes >= pack->bytes)
 		wr->send_flags |= IBV_SEND_INLINE;
 	peer->send.sent++;
 }
 
-/* The key of the op's local memory; what is short and inline needs none. */
+/* The key of the op's local memory. A short write that is sent inline needs none. */
 static int local_key(struct verbs_peer *peer, const struct net_op *op,
 	struct ibv_send_wr *wr, struct ibv_sge *sge, struct verbs_posted *posted)
 {
@@ -128,14 +136,16 @@ static int op_request(struct verbs_peer *peer, struct net_op *op, struct ibv_sen
 static void control_request(struct verbs_peer *peer, struct ibv_send_wr *wr)
 {
 	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-	wr->imm_data = immediate(peer, VERBS_CONTROL);
+	wr->imm_data = immediate_data(peer, VERBS_CONTROL);
 }
 
-/* ---- chains ------------------------------------------------------------------------------------ */
+/* ---- chains ------------------------------------------------------------------------------ */
 
-static bool has_room(const struct verbs_peer *peer)
+/* Returns true if a chain of `n` requests may have `more`. */
+static bool has_room(const struct verbs_peer *peer, unsigned n, unsigned more)
 {
-	return peer->send.tail - peer->send.head < peer->pair->depth;
+	return n + more <= VERBS_CHAIN &&
+	       peer->send.tail - peer->send.head + more <= peer->pair->depth;
 }
 
 static bool has_credit(const struct verbs_send *s)
@@ -143,7 +153,7 @@ static bool has_credit(const struct verbs_send *s)
 	return s->sent - s->given < s->window;
 }
 
-/* The request at `n` of the chain gets its number. */
+/* Numbers the request at `n` of the chain. */
 static void chain_add(struct verbs_peer *peer, unsigned n)
 {
 	struct verbs_send *s = &peer->send;
@@ -153,33 +163,64 @@ static void chain_add(struct verbs_peer *peer, unsigned n)
 		s->wr[n - 1].next = &s->wr[n];
 }
 
-/* The first of the queue becomes the request at `n`. False: the link is to end. */
-static bool entry_add(struct verbs_peer *peer, unsigned n, bool *wanted)
+static void request_begin(struct verbs_send *s, unsigned n)
+{
+	s->wr[n] = (struct ibv_send_wr){0};
+	s->posted[s->tail % VERBS_DEPTH] = (struct verbs_posted){0};
+}
+
+static void entry_left(struct verbs_peer *peer)
+{
+	peer->send.first = (peer->send.first + 1) % NET_QUEUE_MAX;
+	net_queue_left(&peer->line);
+}
+
+/* The operation at the front of the queue becomes the request at `n`. Returns false if the link
+ * must end. */
+static bool op_add(struct verbs_peer *peer, unsigned n)
 {
 	struct verbs_send *s = &peer->send;
-	struct verbs_entry *e = entry_at(s, 0);
+	struct net_op *op = entry_at(s, 0)->op;
 	struct verbs_posted *posted = &s->posted[s->tail % VERBS_DEPTH];
-	int r = 0;
+	int rc;
 
-	s->wr[n] = (struct ibv_send_wr){0};
-	*posted = (struct verbs_posted){0};
-	if (e->op) {
-		r = op_request(peer, e->op, &s->wr[n], &s->sge[n], posted);
-		*wanted = true;
-	} else {
-		message_request(peer, &e->m, &s->wr[n], &s->sge[n]);
-	}
-	if (r) {
+	request_begin(s, n);
+	rc = op_request(peer, op, &s->wr[n], &s->sge[n], posted);
+	if (rc) {
 		posted->op = NULL; /* it stays in the queue */
 		weft_log(3, "verbs: %u bytes cannot be registered for node %u: %s",
-			e->op->length, peer->line.base.node, strerrordesc_np(-r));
-		verbs_cut_locked(&peer->line, r);
+			op->length, peer->line.base.node, strerrordesc_np(-rc));
+		verbs_cut_locked(&peer->line, rc);
 		return false;
 	}
 	chain_add(peer, n);
-	s->first = (s->first + 1) % NET_QUEUE_MAX;
-	net_queue_left(&peer->line);
+	entry_left(peer);
 	return true;
+}
+
+/* The message at the front of the queue joins the pack. Returns false if the pack is full. */
+static bool message_add(struct verbs_peer *peer, struct message_pack *pack)
+{
+	if (pack->count == WIRE_RUN_MAX || pack->bytes + WIRE_PACKED_MAX > VERBS_SLOT_BYTES)
+		return false;
+	pack->bytes += wire_pack(
+		pack->packed + pack->bytes, &pack->last, &entry_at(&peer->send, 0)->m);
+	pack->count++;
+	entry_left(peer);
+	return true;
+}
+
+/* The pack becomes the request at `n`, and is empty. */
+static void pack_add(struct verbs_peer *peer, unsigned n, struct message_pack *pack)
+{
+	struct verbs_send *s = &peer->send;
+
+	request_begin(s, n);
+	messages_request(peer, pack, &s->wr[n], &s->sge[n]);
+	chain_add(peer, n);
+	net_count(&peer->line.base.counters.sends_out, 1);
+	pack->last = (struct net_message){0};
+	pack->count = pack->bytes = 0;
 }
 
 static void chain_post(struct verbs_peer *peer, unsigned n, bool wanted)
@@ -187,7 +228,7 @@ static void chain_post(struct verbs_peer *peer, unsigned n, bool wanted)
 	struct verbs_send *s = &peer->send;
 	struct net_peer_counters *c = &peer->line.base.counters;
 	struct ibv_send_wr *bad;
-	int r;
+	int rc;
 
 	s->silent += n;
 	if (wanted || s->silent >= peer->pair->depth / 4) {
@@ -196,31 +237,45 @@ static void chain_post(struct verbs_peer *peer, unsigned n, bool wanted)
 		net_count(&c->signalled, 1);
 	}
 	net_before_send(&peer->line.base);
-	r = ibv_post_send(peer->pair->id->qp, s->wr, &bad);
+	rc = ibv_post_send(peer->pair->id->qp, s->wr, &bad);
 	net_count(&c->calls_out, 1);
 	net_count(&c->requests, n);
 	atomic_store_explicit(&peer->spoke, true, memory_order_relaxed);
-	if (r)
+	if (rc)
 		verbs_cut_locked(&peer->line, -EIO);
 }
 
-/* Under send_lock: one chain of what may go. False: there was nothing. */
+/*
+ * Under send_lock. Sends one chain of the entries that may go. Returns false if there were none.
+ * Messages gather for one send, behind the operations that were queued between them. A message only
+ * has to come after every write before it.
+ */
 static bool chain_send(struct verbs_peer *peer)
 {
 	struct verbs_send *s = &peer->send;
+	struct message_pack pack;
 	bool wanted = false;
 	unsigned n = 0;
 
-	while (n < VERBS_CHAIN && peer->line.queued && has_room(peer) &&
-		(entry_at(s, 0)->op || has_credit(s)))
-		if (!entry_add(peer, n, &wanted))
-			break;
-		else
+	pack.last = (struct net_message){0};
+	pack.count = pack.bytes = 0;
+	while (peer->line.queued && has_room(peer, n, pack.count ? 2 : 1)) {
+		if (entry_at(s, 0)->op) {
+			if (!op_add(peer, n))
+				break;
+			wanted = true;
 			n++;
-	/* nothing else says it */
-	if (s->control && n < VERBS_CHAIN && has_room(peer)) {
-		s->wr[n] = (struct ibv_send_wr){0};
-		s->posted[s->tail % VERBS_DEPTH] = (struct verbs_posted){0};
+		} else if (!pack.count && !has_credit(s)) {
+			break;
+		} else if (!message_add(peer, &pack)) {
+			pack_add(peer, n++, &pack);
+		}
+	}
+	if (pack.count)
+		pack_add(peer, n++, &pack);
+	/* no other request carries the count */
+	if (s->control && has_room(peer, n, 1)) {
+		request_begin(s, n);
 		control_request(peer, &s->wr[n]);
 		chain_add(peer, n++);
 	}
@@ -238,7 +293,7 @@ static void send_all(struct verbs_peer *peer)
 }
 
 /* After an enqueue, with send_lock held; drops it. */
-static void enqueued(struct verbs_peer *peer, unsigned flags)
+static void post_enqueued(struct verbs_peer *peer, unsigned flags)
 {
 	if ((flags & NET_MORE) && peer->line.queued < NET_QUEUE_SHORT)
 		net_queue_hold(&peer->line);
@@ -249,7 +304,7 @@ static void enqueued(struct verbs_peer *peer, unsigned flags)
 
 void verbs_flush(struct connect_peer *line, unsigned flags)
 {
-	enqueued(verbs_peer_of(&line->base), flags & ~NET_MORE);
+	post_enqueued(verbs_peer_of(&line->base), flags & ~NET_MORE);
 }
 
 void verbs_push(struct verbs_peer *peer, bool control)
@@ -262,7 +317,7 @@ void verbs_push(struct verbs_peer *peer, bool control)
 	net_queue_unlock(&peer->line, NET_URGENT);
 }
 
-/* ---- the queue ---------------------------------------------------------------------------------- */
+/* ---- the queue --------------------------------------------------------------------------- */
 
 static void enqueue_message(struct verbs_peer *peer, const struct net_message *m)
 {
@@ -277,14 +332,14 @@ static void enqueue_message(struct verbs_peer *peer, const struct net_message *m
 int verbs_send(struct net_peer *base, const struct net_message *m, unsigned flags)
 {
 	struct verbs_peer *peer = verbs_peer_of(base);
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	r = net_queue_reserve(&peer->line, 1, flags);
-	if (r)
-		return r;
+	rc = net_queue_reserve(&peer->line, 1, flags);
+	if (rc)
+		return rc;
 	enqueue_message(peer, m);
-	enqueued(peer, flags);
+	post_enqueued(peer, flags);
 	return 0;
 }
 
@@ -320,8 +375,8 @@ static void count_op(struct verbs_peer *peer, const struct net_op *op)
 	}
 }
 
-/* With send_lock held, which it drops: the op ends, and with EACCES the link. */
-static void refuse(struct verbs_peer *peer, struct net_op *op, int code, unsigned flags)
+/* With send_lock held; drops it. Ends the op, and with EACCES the link. */
+static void refuse_work(struct verbs_peer *peer, struct net_op *op, int code, unsigned flags)
 {
 	if (code == -EACCES)
 		verbs_cut_locked(&peer->line, code);
@@ -335,22 +390,22 @@ int verbs_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	struct verbs_send *s = &peer->send;
 	bool tell = op->kind == NET_WRITE && op->message.type;
 	struct verbs_entry *e;
-	int r;
+	int rc;
 
 	rt_mutex_lock(&peer->line.send_lock);
-	r = net_queue_reserve(&peer->line, tell ? 2 : 1, flags);
-	if (r)
-		return r;
+	rc = net_queue_reserve(&peer->line, tell ? 2 : 1, flags);
+	if (rc)
+		return rc;
 	if (op->kind != NET_WRITE && s->reads == NET_OPS_MAX) {
 		rt_mutex_unlock(&peer->line.send_lock);
 		return -EAGAIN;
 	}
 	if (!may_access(peer, op)) {
-		refuse(peer, op, -EACCES, flags);
+		refuse_work(peer, op, -EACCES, flags);
 		return 0;
 	}
 	if (is_atomic(op) && peer->pair->theirs.no_atomics) {
-		refuse(peer, op, -EOPNOTSUPP, flags);
+		refuse_work(peer, op, -EOPNOTSUPP, flags);
 		return 0;
 	}
 	s->reads += op->kind != NET_WRITE;
@@ -359,13 +414,13 @@ int verbs_post(struct net_peer *base, struct net_op *op, unsigned flags)
 	e->op = op;
 	if (tell)
 		enqueue_message(peer, &op->message);
-	enqueued(peer, flags);
+	post_enqueued(peer, flags);
 	return 0;
 }
 
-/* ---- what has ended ------------------------------------------------------------------------------- */
+/* ---- what has ended ---------------------------------------------------------------------- */
 
-static void retire(struct verbs_peer *peer, uint64_t sequence)
+static void retire_requests(struct verbs_peer *peer, uint64_t sequence)
 {
 	struct verbs_send *s = &peer->send;
 
@@ -395,8 +450,8 @@ void verbs_progress(
 
 	rt_mutex_lock(&peer->line.send_lock);
 	if (sequence != UINT64_MAX)
-		retire(peer, sequence);
-	/* A count that goes back, or beyond what was sent, is no peer's. */
+		retire_requests(peer, sequence);
+	/* A count that goes back, or beyond the number of sent messages, is wrong. */
 	more = counted ? (taken - s->given) & VERBS_COUNT_MASK : 0;
 	if (more > s->sent - s->given) {
 		verbs_cut_locked(&peer->line, -EPROTO);
@@ -409,7 +464,7 @@ void verbs_progress(
 	net_queue_unlock(&peer->line, NET_URGENT);
 }
 
-/* ---- beginning and end ----------------------------------------------------------------------------- */
+/* ---- beginning and end ------------------------------------------------------------------- */
 
 void verbs_send_begin(struct verbs_peer *peer)
 {
@@ -423,7 +478,7 @@ void verbs_send_begin(struct verbs_peer *peer)
 	s->window = peer->pair->theirs.window;
 }
 
-static struct net_op *add(struct net_op *list, struct net_op *op)
+static struct net_op *list_add_op(struct net_op *list, struct net_op *op)
 {
 	if (!op)
 		return list;
@@ -441,11 +496,11 @@ struct net_op *verbs_send_reset(struct verbs_peer *peer)
 
 		if (posted->key)
 			ibv_dereg_mr(posted->key);
-		list = add(list, posted->op);
+		list = list_add_op(list, posted->op);
 		*posted = (struct verbs_posted){0};
 	}
 	for (unsigned i = 0; i < peer->line.queued; i++)
-		list = add(list, entry_at(s, i)->op);
+		list = list_add_op(list, entry_at(s, i)->op);
 	s->first = 0;
 	net_queue_reset(&peer->line);
 	return list;

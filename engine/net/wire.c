@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and checks what travels; see wire.h. */
+/* Makes and checks the structures that travel; see wire.h. */
 #include "engine/net/wire.h"
 
 #include <errno.h>
@@ -69,24 +69,13 @@ bool wire_proof_whole(const struct wire_proof *p)
 	return p->sum == proof_sum(p);
 }
 
-static bool all_zero(const void *p, size_t n)
-{
-	const uint8_t *b = p;
-
-	while (n && !*b) {
-		b++;
-		n--;
-	}
-	return n == 0;
-}
-
 static bool hello_well_formed(const struct wire_hello *h)
 {
 	return h->bytes == sizeof(*h) && h->node < NET_NODES_MAX &&
 	       (h->role == NET_ROLE_STORAGE || h->role == NET_ROLE_CLIENT) &&
-	       h->pad0 == 0 && all_zero(h->pad1, sizeof(h->pad1)) && h->window > 0 &&
+	       h->pad0 == 0 && bytes_are_zero(h->pad1, sizeof(h->pad1)) && h->window > 0 &&
 	       h->window <= UINT16_MAX && h->transfer_max == NET_TRANSFER_MAX &&
-	       !all_zero(h->node_uuid, sizeof(h->node_uuid));
+	       !bytes_are_zero(h->node_uuid, sizeof(h->node_uuid));
 }
 
 int wire_hello_check(const struct wire_hello *h, const struct net_identity *self,
@@ -157,7 +146,8 @@ static const struct {
 	int code;
 	const char *ours, *theirs;
 } refusals[WIRE_REFUSALS] = {
-	[WIRE_OTHER_VERSION] = {-EPROTONOSUPPORT, NULL, NULL}, /* both are told, below */
+	[WIRE_OTHER_VERSION] = {-EPROTONOSUPPORT, NULL, NULL}, /* the text has both versions,
+							        * below */
 	[WIRE_OTHER_VOLUME] = {-EXDEV,
 		"it belongs to another volume: check the store and the cluster file "
 		"there",
@@ -194,8 +184,8 @@ static const struct {
 		"file",
 		"it uses another transport, or TLS on one end only: check the cluster "
 		"file"},
-	[WIRE_MALFORMED] = {-EPROTO, "what it says is malformed",
-		"it finds what this node says malformed"},
+	[WIRE_MALFORMED] = {-EPROTO, "it sends a malformed message",
+		"it received a malformed message from this node"},
 };
 
 int wire_refusal_code(uint32_t reason)
@@ -304,15 +294,62 @@ bool wire_frame_check(const struct wire_frame *f)
 
 static bool run_check(const struct wire_frame *f, const struct wire_run *r)
 {
-	return r->count >= 2 && r->count <= WIRE_RUN_MAX && r->length > 0 &&
-	       r->length <= WIRE_RUN_BYTES_MAX && r->pad == 0 &&
-	       f->bytes == sizeof(*r) + r->count * (sizeof(struct wire_run_entry) +
-							   (uint64_t)r->length);
+	return r->count >= 2 && r->count <= WIRE_RUN_MAX && r->packed >= r->count &&
+	       r->packed <= r->count * WIRE_PACKED_MAX && r->length <= WIRE_RUN_BYTES_MAX &&
+	       (r->length > 0 || r->region == 0) &&
+	       f->bytes == sizeof(*r) + wire_run_head(r) + r->count * (uint64_t)r->length;
 }
 
-bool wire_entry_check(const struct wire_run_entry *e, uint16_t sender)
+/* ---- packed messages ---------------------------------------------------------------------- */
+
+#define WORDS       (NET_MESSAGE_BYTES / sizeof(uint64_t))
+#define WORD_HEAD   0 /* type, sender, and the number of the request in the upper half */
+#define WORD_PAGE   2
+#define REQUEST_ONE (1ull << 32)
+
+static void words_expect(uint64_t words[WORDS])
 {
-	return e->message.type != 0 && e->message.sender == sender;
+	words[WORD_HEAD] += REQUEST_ONE;
+	words[WORD_PAGE]++;
+}
+
+unsigned wire_pack(uint8_t *out, struct net_message *last, const struct net_message *m)
+{
+	uint64_t expected[WORDS], words[WORDS];
+	uint8_t *at = out + 1;
+
+	memcpy(expected, last, sizeof(expected));
+	memcpy(words, m, sizeof(words));
+	words_expect(expected);
+	out[0] = 0;
+	for (unsigned i = 0; i < WORDS; i++) {
+		if (words[i] == expected[i])
+			continue;
+		out[0] |= (uint8_t)(1u << i);
+		memcpy(at, &words[i], sizeof(words[i]));
+		at += sizeof(words[i]);
+	}
+	*last = *m;
+	return (unsigned)(at - out);
+}
+
+unsigned wire_unpack(const uint8_t *in, size_t bytes, struct net_message *last)
+{
+	uint64_t words[WORDS];
+	unsigned at = 1;
+
+	if (!bytes || bytes < 1 + sizeof(uint64_t) * (unsigned)__builtin_popcount(in[0]))
+		return 0;
+	memcpy(words, last, sizeof(words));
+	words_expect(words);
+	for (unsigned i = 0; i < WORDS; i++) {
+		if (!(in[0] & 1u << i))
+			continue;
+		memcpy(&words[i], in + at, sizeof(words[i]));
+		at += sizeof(words[i]);
+	}
+	memcpy(last, words, sizeof(words));
+	return at;
 }
 
 static bool status_known(uint32_t status)
@@ -336,7 +373,7 @@ bool wire_fixed_check(const struct wire_frame *f, const void *fixed, uint16_t se
 	memcpy(&u, fixed, wire_fixed_bytes(f->type));
 	switch (f->type) {
 	case WIRE_MESSAGE:
-		return u.message.type != 0 && u.message.sender == sender;
+		return wire_message_check(&u.message, sender);
 	case WIRE_WRITE:
 		return u.write.pad == 0;
 	case WIRE_READ:

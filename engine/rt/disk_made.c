@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Disks that are made of functions: a part of another disk, or one behind a network. They
- * run on the task that submits: a request has ended when rt_disk_submit returns.
- */
+/* Disks that are made of functions: a part of another disk, or a disk behind a network. They run on
+ * the task that submits. A request has ended when rt_disk_submit returns. */
 #include <errno.h>
 
 #include "engine/rt/rt_internal.h"
@@ -21,7 +19,7 @@ int rt_disk_make(struct rt_disk **out, const struct rt_disk_info *info,
 	return 0;
 }
 
-/* One after the other, so that a chain's order needs nothing more. */
+/* Runs one request after the other, which keeps the order of a chain. */
 void rt_made_run(struct rt_disk *disk, struct rt_io *ios, unsigned count)
 {
 	bool failed = false;

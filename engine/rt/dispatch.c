@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The functions of rt.h, passed on to the runtime that is selected. The real one is, from
- * the start of the process; rt_sim_run puts the simulated one in its place while it runs.
- */
+/* The functions of rt.h, passed on to the selected runtime. From the start of the process that is
+ * the real one. rt_sim_run selects the simulated one while it runs. */
 #include "engine/rt/rt_internal.h"
 
 static const struct rt_ops *selected = &rt_real_ops;
@@ -96,7 +94,7 @@ void rt_yield(void)
 	selected->yield();
 }
 
-/* What the calling task hands over before it stands still: real tasks are threads. */
+/* The function that the calling task must run before it waits. Real tasks are threads. */
 static __thread struct {
 	void (*fn)(void *);
 	void *arg;

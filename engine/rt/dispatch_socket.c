@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of rt_socket.h, passed on to the runtime that is selected. */
+/* The functions of rt_socket.h, passed on to the selected runtime. */
 #include "engine/rt/real.h"
 #include "engine/rt/rt_shared.h"
 
 #include <errno.h>
 
-static const struct rt_socket_ops *ops(void)
+static const struct rt_socket_ops *socket_ops(void)
 {
 	return rt_selected()->sockets;
 }
@@ -21,117 +21,117 @@ int rt_address_resolve_all(
 	struct rt_address *out, unsigned max, const char *text, struct weft_error *err)
 {
 	rt_about_to_wait();
-	return ops()->resolve(out, max, text, err);
+	return socket_ops()->resolve(out, max, text, err);
 }
 
 void rt_address_print(const struct rt_address *address, char *out, size_t size)
 {
-	ops()->print(address, out, size);
+	socket_ops()->print(address, out, size);
 }
 
 int rt_socket_listen(
 	struct rt_socket **out, const struct rt_address *at, struct weft_error *err)
 {
-	return ops()->listen(out, at, err);
+	return socket_ops()->listen(out, at, err);
 }
 
 void rt_socket_name(struct rt_socket *listener, char *out, size_t size)
 {
-	ops()->name(listener, out, size);
+	socket_ops()->name(listener, out, size);
 }
 
 void rt_socket_peer_name(struct rt_socket *s, char *out, size_t size)
 {
-	ops()->peer_name(s, out, size);
+	socket_ops()->peer_name(s, out, size);
 }
 
 int rt_socket_accept(struct rt_socket **out, struct rt_socket *listener)
 {
-	return ops()->accept(out, listener);
+	return socket_ops()->accept(out, listener);
 }
 
 int rt_socket_connect(struct rt_socket **out, const struct rt_address *to)
 {
-	return ops()->connect(out, to);
+	return socket_ops()->connect(out, to);
 }
 
 int rt_socket_connected(struct rt_socket *s)
 {
-	return ops()->connected(s);
+	return socket_ops()->connected(s);
 }
 
 ssize_t rt_socket_send(struct rt_socket *s, const struct iovec *iov, unsigned count)
 {
-	return ops()->send(s, iov, count);
+	return socket_ops()->send(s, iov, count);
 }
 
 ssize_t rt_socket_recv(struct rt_socket *s, const struct iovec *iov, unsigned count)
 {
-	return ops()->recv(s, iov, count);
+	return socket_ops()->recv(s, iov, count);
 }
 
 void rt_socket_shutdown(struct rt_socket *s)
 {
-	ops()->shutdown(s);
+	socket_ops()->shutdown(s);
 }
 
 void rt_socket_close(struct rt_socket *s)
 {
 	if (s)
-		ops()->close(s);
+		socket_ops()->close(s);
 }
 
 int rt_socket_wait(struct rt_socket *s, uint64_t deadline_ns)
 {
 	rt_about_to_wait();
-	return ops()->wait(s, deadline_ns);
+	return socket_ops()->wait(s, deadline_ns);
 }
 
 void rt_socket_kick(struct rt_socket *s)
 {
-	ops()->kick(s);
+	socket_ops()->kick(s);
 }
 
 int rt_poller_open(struct rt_poller **out)
 {
-	return ops()->poller_open(out);
+	return socket_ops()->poller_open(out);
 }
 
 void rt_poller_close(struct rt_poller *p)
 {
 	if (p)
-		ops()->poller_close(p);
+		socket_ops()->poller_close(p);
 }
 
 int rt_poller_add(struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag)
 {
-	return ops()->poller_add(p, s, events, tag);
+	return socket_ops()->poller_add(p, s, events, tag);
 }
 
 void rt_poller_change(
 	struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag)
 {
-	ops()->poller_change(p, s, events, tag);
+	socket_ops()->poller_change(p, s, events, tag);
 }
 
 void rt_poller_remove(struct rt_poller *p, struct rt_socket *s)
 {
-	ops()->poller_remove(p, s);
+	socket_ops()->poller_remove(p, s);
 }
 
 unsigned rt_poller_wait(
 	struct rt_poller *p, struct rt_ready *out, unsigned max, uint64_t deadline_ns)
 {
 	rt_about_to_wait();
-	return ops()->poller_wait(p, out, max, deadline_ns);
+	return socket_ops()->poller_wait(p, out, max, deadline_ns);
 }
 
 void rt_poller_kick(struct rt_poller *p)
 {
-	ops()->poller_kick(p);
+	socket_ops()->poller_kick(p);
 }
 
-/* The simulated runtime has no descriptors, and no memory to share: none of the rest is
+/* The simulated runtime has no descriptors, and no memory to share. The following functions are not
  * called there. */
 int rt_socket_watch(struct rt_socket **out, int fd)
 {

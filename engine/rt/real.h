@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the real runtime share. */
+/* Structures and functions that the files of the real runtime share. */
 #ifndef WEFT_RT_REAL_H
 #define WEFT_RT_REAL_H
 
@@ -39,16 +39,15 @@ void real_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 
 struct real_ring;
 
-/* The result of a flush, given what flushes before it have met: notes the first failure.
- */
+/* The result of a flush, given the failures of earlier flushes. Notes the first failure. */
 int real_flush_result(_Atomic int *failed, int result);
 
-/* -errno when io_uring is not to be had; the disk then works without. */
+/* Returns -errno when io_uring is not available. The disk then works without it. */
 int real_ring_open(struct real_ring **out, int fd, _Atomic int *flush_failed);
-/* Reaps what nobody waited for. No request may be used by anyone any more. */
+/* Reaps the requests that no task has waited for. No task may use any request any more. */
 void real_ring_close(struct real_ring *ring);
 void real_ring_register(struct real_ring *ring, void *base, size_t size);
-/* The memory is about to go: no request may name it as a registered buffer any more. */
+/* The memory is about to be freed. No request may name it as a registered buffer any more. */
 void real_ring_forget(struct real_ring *ring, void *base, size_t size);
 void real_ring_submit(struct real_ring *ring, struct rt_io *ios, unsigned count);
 void real_ring_wait(struct real_ring *ring, struct rt_io *ios, unsigned count);
@@ -66,7 +65,7 @@ int real_shared_adopt(struct rt_shared **out, int fd);
 struct rt_socket;
 int real_socket_watch(struct rt_socket **out, int fd);
 
-/* Called by real_free_pages: all disks forget the memory. */
+/* real_free_pages calls it: all disks forget the memory. */
 void real_disks_forget(void *base, size_t size);
 
 #endif

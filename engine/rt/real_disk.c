@@ -2,16 +2,15 @@
 /*
  * Disks of the real runtime: opening, and requests that run on the calling task.
  *
- * One request alone costs one system call here, less than through a ring; requests that
- * are to overlap go through the disk's ring (real_ring.c). Where there is no io_uring
- * everything runs here.
+ * A single request costs one system call here, less than through a ring. Requests that may overlap
+ * go through the disk's ring (real_ring.c). Without io_uring all requests run here.
  *
- * A flush that fails may have dropped what others have written, and the kernel tells of
- * it once: the next flush would end well (Rebello et al., "Can Applications Recover from
- * fsync Failures?"). So a disk remembers, and no flush of it ends well again.
+ * A flush that fails may have dropped the writes of others. The kernel reports that once, and the
+ * next flush would succeed (Rebello et al., "Can Applications Recover from fsync Failures?"). So a
+ * disk remembers the failure, and every later flush of it fails.
  *
- * A file on a filesystem without O_DIRECT is used through the page cache, with a warning:
- * a flush makes it as durable, but the memory is spent twice.
+ * A file on a filesystem without O_DIRECT is used through the page cache, with a warning. A flush
+ * makes it as durable, but the memory is spent twice.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,13 +30,13 @@
 #include "engine/rt/real.h"
 
 #define LOCK_TRIES      100
-#define LOCK_TRIES_LEFT 3000 /* while who has the lock has ended */
+#define LOCK_TRIES_LEFT 3000 /* while the process with the lock has ended */
 #define LOCK_TRY_US     10000
 
 struct real_disk {
 	struct rt_disk base;
 	int fd;
-	_Atomic int flush_failed; /* the first failure's -errno; 0: none. For ever */
+	_Atomic int flush_failed; /* the first failure's -errno, for ever; 0: none */
 	struct real_ring *ring;   /* NULL: no io_uring */
 	struct real_disk *next;   /* in the list of open disks */
 };
@@ -77,7 +76,7 @@ static int open_error(struct weft_error *err, const char *path, int code)
 	}
 }
 
-/* Refuses what is no disk before open(2), which would wait on a FIFO. */
+/* Refuses a path that is no disk before open(2), which would wait on a FIFO. */
 static int check_kind(const struct stat *st, const char *path, struct weft_error *err)
 {
 	if (S_ISREG(st->st_mode) || S_ISBLK(st->st_mode))
@@ -103,10 +102,8 @@ static int open_direct(const char *path, int flags)
 	return fd;
 }
 
-/*
- * The physical block size of the device under a file, as sysfs has it; 0 when it cannot
- * be known (no device of its own, as on overlay or network filesystems).
- */
+/* The physical block size of the device under a file, as sysfs has it. 0: it is unknown. Overlay
+ * and network filesystems have no device of their own. */
 static unsigned physical_block(dev_t device)
 {
 	/* a partition has no queue of its own; its disk's lies above */
@@ -132,11 +129,11 @@ static unsigned physical_block(dev_t device)
 }
 
 /*
- * What a device promises for writes as they are issued here is that a physical block,
- * written whole and aligned, is not torn: it is the unit in which the medium is
- * programmed. Larger atomic units (statx STATX_WRITE_ATOMIC) hold only for requests with
- * RWF_ATOMIC, which cannot span pages that lie apart. A file adds its filesystem's
- * blocks: these are aligned to physical ones when they are no smaller.
+ * The atomic unit of writes as they are issued here. A device does not tear a physical block that
+ * is written whole and aligned, because it programs the medium in these units. Larger atomic units
+ * (statx STATX_WRITE_ATOMIC) hold only for requests with RWF_ATOMIC, which cannot span pages that
+ * lie apart. A file has its filesystem's blocks, too. They are aligned to physical blocks if they
+ * are no smaller.
  */
 static uint32_t atomic_unit(int fd, const struct stat *st)
 {
@@ -155,10 +152,8 @@ static uint32_t atomic_unit(int fd, const struct stat *st)
 	return MIN(block, 65536u);
 }
 
-/*
- * Blocks that a filesystem reserves for root keep the machine running, so they do not count.
- * A filesystem that does not know its size reports 0 blocks.
- */
+/* Blocks that a filesystem reserves for root keep the machine running, so they do not count. A
+ * filesystem that does not know its size reports 0 blocks. */
 static void read_room(int fd, const struct stat *st, struct rt_disk_info *info)
 {
 	struct statvfs fs;
@@ -193,11 +188,8 @@ static int read_info(int fd, const struct stat *st, bool read_only, const char *
 	return 0;
 }
 
-/*
- * The kernel takes the rings of a process that ended apart after its end, and they hold
- * its files, so a lock, or a claim on a block device, may outlive its process by some
- * milliseconds.
- */
+/* The kernel tears down the rings of a process some time after its end, and the rings hold its
+ * files. So a lock, or a claim on a block device, may outlive its process by some milliseconds. */
 static int open_exclusive(const char *path, int open_flags)
 {
 	for (unsigned i = 0; i < LOCK_TRIES; i++) {
@@ -226,7 +218,7 @@ static bool process_ended(long pid)
 	return state == 'Z';
 }
 
-/* Whoever locked the file has ended; what the kernel has not taken yet has the lock. */
+/* The process that locked the file has ended. The kernel has not torn down its ring yet. */
 static bool lock_is_left(int fd)
 {
 	FILE *locks = fopen("/proc/locks", "re");
@@ -249,7 +241,7 @@ static bool lock_is_left(int fd)
 	return left;
 }
 
-/* On a machine that is busy it takes long to take a ring. */
+/* On a busy machine the kernel needs long to tear down a ring. */
 static int lock_exclusive(int fd)
 {
 	unsigned living = 0;
@@ -266,7 +258,7 @@ static int lock_exclusive(int fd)
 	return -1;
 }
 
-/* Opens, locks and describes; returns the descriptor or -errno. */
+/* Opens, locks and describes the disk. Returns the descriptor or -errno. */
 static int open_checked(const char *path, unsigned flags, struct rt_disk_info *info,
 	struct weft_error *err)
 {
@@ -282,7 +274,7 @@ static int open_checked(const char *path, unsigned flags, struct rt_disk_info *i
 	if (r)
 		return r;
 	if (exclusive && S_ISBLK(st.st_mode))
-		open_flags |= O_EXCL; /* fails when mounted */
+		open_flags |= O_EXCL; /* fails if the device is mounted */
 	fd = open_flags & O_EXCL ? open_exclusive(path, open_flags)
 				 : open_direct(path, open_flags);
 	if (fd < 0)
@@ -306,21 +298,21 @@ int real_disk_open(
 	struct rt_disk **out, const char *path, unsigned flags, struct weft_error *err)
 {
 	struct real_disk *disk = calloc(1, sizeof(*disk));
-	int r;
+	int rc;
 
 	if (!disk)
 		return weft_error(err, -ENOMEM, "no memory to open %s", path);
 	disk->fd = open_checked(path, flags, &disk->base.info, err);
 	if (disk->fd < 0) {
-		r = disk->fd;
+		rc = disk->fd;
 		free(disk);
-		return r;
+		return rc;
 	}
-	r = real_ring_open(&disk->ring, disk->fd, &disk->flush_failed);
-	if (r) {
+	rc = real_ring_open(&disk->ring, disk->fd, &disk->flush_failed);
+	if (rc) {
 		disk->ring = NULL;
 		weft_log(4, "%s: no io_uring (%s), requests run one at a time per task",
-			path, strerror(-r));
+			path, strerror(-rc));
 	}
 	pthread_mutex_lock(&disks.lock);
 	disk->next = disks.first;
@@ -374,23 +366,19 @@ void real_disks_forget(void *memory, size_t size)
 
 /* ---- requests on the calling task ------------------------------------------------- */
 
-/*
- * The system calls themselves, not libc's: ThreadSanitizer takes libc's preadv for a
- * plain store into a frame that an optimistic reader, who will fail validation, may still
- * be looking at.
- */
+/* These are the system calls themselves. ThreadSanitizer takes libc's preadv for a plain store into
+ * a frame. An optimistic reader may still be reading the frame; its validation will fail. */
 static ssize_t move_bytes(int fd, enum rt_io_op op, const struct iovec *iov,
 	unsigned count, uint64_t offset)
 {
 	long call = op == RT_IO_READ ? SYS_preadv : SYS_pwritev;
 
-	/* the last argument is the offset's upper half, of no meaning where a long has it
-	 * all */
+	/* the last argument is the offset's upper half, without meaning if a long has 64 bits */
 	return syscall(call, fd, iov, (unsigned long)count, offset, 0ul);
 }
 
-/* The kernel may move less than asked (a signal, a limit per call); zero is the end. */
-static int transfer(int fd, const struct rt_io *io)
+/* The kernel may move fewer bytes than asked (a signal, a limit per call). Zero is the end. */
+static int transfer_iov(int fd, const struct rt_io *io)
 {
 	struct iovec iov[RT_IOV_MAX];
 	struct iovec *at = iov;
@@ -431,16 +419,16 @@ int real_flush_result(_Atomic int *failed, int result)
 	return before ? before : result;
 }
 
-static int flush(struct real_disk *disk)
+static int disk_flush(struct real_disk *disk)
 {
-	int r = atomic_load_explicit(&disk->flush_failed, memory_order_relaxed);
+	int rc = atomic_load_explicit(&disk->flush_failed, memory_order_relaxed);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	do
-		r = fdatasync(disk->fd);
-	while (r < 0 && errno == EINTR);
-	return real_flush_result(&disk->flush_failed, r < 0 ? -errno : 0);
+		rc = fdatasync(disk->fd);
+	while (rc < 0 && errno == EINTR);
+	return real_flush_result(&disk->flush_failed, rc < 0 ? -errno : 0);
 }
 
 static void run_here(struct real_disk *disk, struct rt_io *ios, unsigned count)
@@ -453,11 +441,11 @@ static void run_here(struct real_disk *disk, struct rt_io *ios, unsigned count)
 		if (i && io->after_previous && result)
 			result = -ECANCELED;
 		else if (io->op == RT_IO_FLUSH)
-			result = flush(disk);
+			result = disk_flush(disk);
 		else
-			result = transfer(disk->fd, io);
+			result = transfer_iov(disk->fd, io);
 		io->result = result;
-		/* Whoever sees it done sees the result and the data. */
+		/* A task that sees `done` also sees the result and the data. */
 		if (atomic_exchange_explicit(&io->done, 1, memory_order_acq_rel) != 0)
 			real_wake(&io->done, INT32_MAX);
 	}

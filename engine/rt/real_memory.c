@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory of the real runtime. Small blocks come from calloc, so large zeroed ones are not
- * touched before they are used; pages come from mmap for the same reason.
- */
+/* Memory of the real runtime. Small blocks come from calloc, which does not touch large zeroed
+ * blocks before they are used. Pages come from mmap for the same reason. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -30,7 +28,7 @@ void real_free(void *p)
 	free(((void **)p)[-1]);
 }
 
-static void *map(size_t size)
+static void *map_anonymous(size_t size)
 {
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -38,7 +36,7 @@ static void *map(size_t size)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* Mapped with a huge page more than wanted, cut to start at a huge page. */
+/* Maps a huge page more than wanted, and cuts the mapping to start at a huge page. */
 void *real_alloc_pages(size_t size)
 {
 	char *raw, *p;
@@ -48,9 +46,9 @@ void *real_alloc_pages(size_t size)
 		return NULL;
 	size = ALIGN_UP(size, (size_t)PAGE_SIZE);
 	if (size < HUGE_BYTES)
-		return map(size);
+		return map_anonymous(size);
 	mapped = size + HUGE_BYTES;
-	raw = map(mapped);
+	raw = map_anonymous(mapped);
 	if (!raw)
 		return NULL;
 	p = (char *)ALIGN_UP((uintptr_t)raw, (uintptr_t)HUGE_BYTES);

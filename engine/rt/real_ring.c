@@ -2,16 +2,15 @@
 /*
  * The io_uring of a disk, shared by all tasks.
  *
- * Submission: under a mutex, one system call per batch, a chain never split between two.
- * Completion: no thread of its own. A waiter whose request is not done becomes the leader
- * if there is none: it reaps whatever has completed, for all tasks, and waits in the
- * kernel for more as long as its own requests are not done. The others (followers) sleep
- * on the `done` word of their request. A leader that leaves asks a follower to lead.
+ * Submission: under a mutex, one system call per batch, and a chain is never split between two.
+ * Completion: there is no thread for it. If no task leads, a waiter whose request is not done
+ * becomes the leader. It reaps all completions, for all tasks. While its own requests are not done,
+ * it waits in the kernel for more. The others (followers) sleep on the `done` word of their
+ * request. A leader that leaves asks a follower to lead.
  *
- * Values of rt_io.done: pending; pending and a follower sleeps; pending and a follower is
- * asked to lead; done. The kernel cannot lose a completion that nobody waits for:
- * requests in flight are fewer than the completion queue holds (invariant 10), so it
- * stays there.
+ * Values of rt_io.done: pending; pending and a follower sleeps; pending and a follower is asked to
+ * lead; done. Requests in flight are fewer than the completion queue holds (invariant 10). So a
+ * completion that no task waits for stays in the queue: the kernel cannot lose it.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -23,8 +22,8 @@
 #define SQ_ENTRIES       1024u
 #define CQ_ENTRIES       4096u
 #define BATCH_MAX        256u /* requests per system call; a power of two below SQ_ENTRIES */
-#define REAP_MAX         64u /* completions per look */
-#define LEADER_BATCH     16u /* completions a leader waits for when nobody else waits */
+#define REAP_MAX         64u  /* completions per look */
+#define LEADER_BATCH     16u  /* completions a leader waits for when no other task waits */
 #define REGION_BYTES_MAX (1ull << 30)
 #define REGIONS_MAX      64u
 
@@ -35,7 +34,7 @@ struct region {
 	size_t size;
 };
 
-/* Someone who sleeps until a request is done, on that task's stack. */
+/* A task that sleeps until a request is done. It is on that task's stack. */
 struct follower {
 	struct rt_io *io;
 	struct follower *next;
@@ -50,7 +49,7 @@ struct real_ring {
 	struct follower *followers;
 	_Atomic uint32_t
 		follower_count;     /* members of the list, and those about to join */
-	_Atomic uint32_t leading;   /* 1: someone owns the completion queue's head */
+	_Atomic uint32_t leading;   /* 1: a task owns the completion queue's head */
 	_Atomic uint32_t in_flight; /* submitted (or about to be) and not reaped */
 	_Atomic int *flush_failed;  /* the disk's */
 	bool sparse;                /* buffers can be registered one by one */
@@ -67,20 +66,20 @@ int real_ring_open(struct real_ring **out, int fd, _Atomic int *flush_failed)
 		.flags = IORING_SETUP_CQSIZE | IORING_SETUP_SUBMIT_ALL,
 		.cq_entries = CQ_ENTRIES,
 	};
-	int r;
+	int rc;
 
 	if (!ring)
 		return -ENOMEM;
-	r = io_uring_queue_init_params(SQ_ENTRIES, &ring->ring, &params);
-	if (r == -EINVAL) { /* before Linux 5.18 */
+	rc = io_uring_queue_init_params(SQ_ENTRIES, &ring->ring, &params);
+	if (rc == -EINVAL) { /* before Linux 5.18 */
 		params = (struct io_uring_params){
 			.flags = IORING_SETUP_CQSIZE, .cq_entries = CQ_ENTRIES};
-		r = io_uring_queue_init_params(SQ_ENTRIES, &ring->ring, &params);
+		rc = io_uring_queue_init_params(SQ_ENTRIES, &ring->ring, &params);
 	}
-	if (r)
+	if (rc)
 		goto out_free;
-	r = io_uring_register_files(&ring->ring, &fd, 1);
-	if (r)
+	rc = io_uring_register_files(&ring->ring, &fd, 1);
+	if (rc)
 		goto out_ring;
 	ring->sparse = io_uring_register_buffers_sparse(&ring->ring, REGIONS_MAX) == 0;
 	ring->flush_failed = flush_failed;
@@ -91,18 +90,18 @@ out_ring:
 	io_uring_queue_exit(&ring->ring);
 out_free:
 	free(ring);
-	return r;
+	return rc;
 }
 
-static unsigned reap(struct real_ring *ring);
+static unsigned reap_completions(struct real_ring *ring);
 
-/* Nobody else uses the ring any more. */
+/* No other task uses the ring any more. */
 void real_ring_close(struct real_ring *ring)
 {
 	while (atomic_load(&ring->in_flight)) {
 		struct io_uring_cqe *cqe;
 
-		if (reap(ring) == 0)
+		if (reap_completions(ring) == 0)
 			io_uring_wait_cqe(&ring->ring, &cqe);
 	}
 	io_uring_queue_exit(&ring->ring);
@@ -186,22 +185,20 @@ static int region_of(const struct real_ring *ring, const struct iovec *iov)
 
 /* ---- completion -------------------------------------------------------------------- */
 
-/*
- * Marks the request done; false if it is to be submitted again. After the exchange it is
- * its owner's again: only its address is used.
- */
-static bool complete(struct real_ring *ring, struct rt_io *io, int result)
+/* Marks the request done. Returns false if it must be submitted again. After the exchange the
+ * request belongs to its owner again: only its address is used. */
+static bool io_complete(struct real_ring *ring, struct rt_io *io, int result)
 {
 	_Atomic uint32_t *done = &io->done;
 
-	/* Pairs with the release in prepare(): the kernel's order is not the language's.
-	 */
+	/* Pairs with the release in sqe_prepare(). The kernel's order is not one of the C memory
+	 * model. */
 	(void)atomic_load_explicit(done, memory_order_acquire);
-	/* The kernel was short of something for a moment. The later members of a chain
-	 * have been cancelled by it, so a chain cannot be resumed. */
+	/* The kernel lacked a resource for a moment. It has cancelled the later members of a chain,
+	 * so a chain cannot be resumed. */
 	if ((result == -EAGAIN || result == -EINTR) && !io->owner)
 		return false;
-	/* a short write found no room for the rest: the next one is told so */
+	/* a short write found no room for the rest: the next one fails for that */
 	if (result >= 0 && (uint32_t)result == io->expected)
 		result = 0;
 	else if (result >= 0)
@@ -216,8 +213,8 @@ static bool complete(struct real_ring *ring, struct rt_io *io, int result)
 
 static void submit_batch(struct real_ring *ring, struct rt_io *ios, unsigned count);
 
-/* Only the leader calls this. Returns how many completions it found. */
-static unsigned reap(struct real_ring *ring)
+/* Only the leader calls this. Returns the number of completions that it found. */
+static unsigned reap_completions(struct real_ring *ring)
 {
 	struct io_uring_cqe *cqes[REAP_MAX];
 	struct rt_io *again = NULL;
@@ -228,7 +225,7 @@ static unsigned reap(struct real_ring *ring)
 		for (unsigned i = 0; i < n; i++) {
 			struct rt_io *io = io_uring_cqe_get_data(cqes[i]);
 
-			if (complete(ring, io, cqes[i]->res)) {
+			if (io_complete(ring, io, cqes[i]->res)) {
 				ended++;
 			} else {
 				io->next = again;
@@ -249,16 +246,14 @@ static unsigned reap(struct real_ring *ring)
 	return total;
 }
 
-static bool lead(struct real_ring *ring)
+static bool try_lead(struct real_ring *ring)
 {
 	return atomic_load_explicit(&ring->leading, memory_order_relaxed) == 0 &&
 	       atomic_exchange(&ring->leading, 1) == 0;
 }
 
-/*
- * A follower counts itself before it finds `leading` set; the leader clears that before
- * it looks at the count. Both in one total order, so one of them sees the other.
- */
+/* A follower counts itself before it finds `leading` set. The leader clears that before it reads
+ * the count. Both in one total order, so one of them sees the other. */
 static void stop_leading(struct real_ring *ring)
 {
 	atomic_store(&ring->leading, 0);
@@ -284,7 +279,7 @@ static bool is_done(const struct rt_io *io)
 	return atomic_load_explicit(&io->done, memory_order_acquire) == IO_DONE;
 }
 
-/* Waits in the kernel until something has completed, more if only the caller waits. */
+/* Waits in the kernel until a request has completed, or more of them if only the caller waits. */
 static void wait_in_kernel(
 	struct real_ring *ring, const struct rt_io *ios, unsigned count)
 {
@@ -295,34 +290,33 @@ static void wait_in_kernel(
 		for (unsigned i = 0; i < count && wanted < LEADER_BATCH; i++)
 			wanted += !is_done(&ios[i]);
 	wanted = MAX(wanted, 1u);
-	/* Errors (a signal, memory) end the wait early: the caller looks and comes again.
-	 */
+	/* Errors (a signal, memory) end the wait early: the caller checks, and comes again. */
 	io_uring_wait_cqes(&ring->ring, &cqe, wanted, NULL, NULL);
 }
 
-static void follow(struct real_ring *ring, struct rt_io *io);
+static void follow_leader(struct real_ring *ring, struct rt_io *io);
 
 void real_ring_wait(struct real_ring *ring, struct rt_io *ios, unsigned count)
 {
 	for (unsigned i = 0; i < count;) {
 		if (is_done(&ios[i])) {
 			i++;
-		} else if (lead(ring)) {
+		} else if (try_lead(ring)) {
 			while (i < count) {
 				if (is_done(&ios[i]))
 					i++;
-				else if (reap(ring) == 0)
+				else if (reap_completions(ring) == 0)
 					wait_in_kernel(ring, &ios[i], count - i);
 			}
 			stop_leading(ring);
 		} else {
-			follow(ring, &ios[i]);
+			follow_leader(ring, &ios[i]);
 		}
 	}
 }
 
 /* Sleeps until the request is done, or until the caller should try to lead. */
-static void follow(struct real_ring *ring, struct rt_io *io)
+static void follow_leader(struct real_ring *ring, struct rt_io *io)
 {
 	struct follower self = {.io = io};
 
@@ -340,7 +334,7 @@ static void follow(struct real_ring *ring, struct rt_io *io)
 
 		if (v == IO_DONE)
 			break;
-		if (v == IO_LEAD) { /* the one who clears it tries; others may too */
+		if (v == IO_LEAD) { /* the task that clears it tries; others may, too */
 			atomic_compare_exchange_strong(&io->done, &v, IO_PENDING);
 			continue;
 		}
@@ -360,7 +354,8 @@ static void follow(struct real_ring *ring, struct rt_io *io)
 
 /* ---- submission ------------------------------------------------------------------ */
 
-static void prepare(struct real_ring *ring, struct io_uring_sqe *sqe, struct rt_io *io)
+static void sqe_prepare(
+	struct real_ring *ring, struct io_uring_sqe *sqe, struct rt_io *io)
 {
 	const struct iovec *iov = rt_io_iov(io);
 	int region;
@@ -386,8 +381,8 @@ static void prepare(struct real_ring *ring, struct io_uring_sqe *sqe, struct rt_
 	atomic_fetch_add_explicit(&io->done, 0, memory_order_release);
 }
 
-/* Waits for room for n requests in flight, reaping when nobody else does. */
-static void reserve(struct real_ring *ring, unsigned n)
+/* Waits for room for n requests in flight. Reaps if no other task does. */
+static void reserve_in_flight(struct real_ring *ring, unsigned n)
 {
 	uint32_t v = atomic_load(&ring->in_flight);
 	unsigned spins = 0;
@@ -398,8 +393,8 @@ static void reserve(struct real_ring *ring, unsigned n)
 				return;
 			continue;
 		}
-		if (lead(ring)) {
-			if (reap(ring) == 0)
+		if (try_lead(ring)) {
+			if (reap_completions(ring) == 0)
 				wait_in_kernel(ring, NULL, 0);
 			stop_leading(ring);
 		} else {
@@ -421,18 +416,18 @@ static void submit_batch(struct real_ring *ring, struct rt_io *ios, unsigned cou
 		WEFT_ASSERT(sqe);
 		linked = i + 1 < count && ios[i + 1].after_previous;
 		ios[i].owner = linked || (i && ios[i].after_previous) ? ring : NULL;
-		prepare(ring, sqe, &ios[i]);
+		sqe_prepare(ring, sqe, &ios[i]);
 		if (linked)
 			sqe->flags |= IOSQE_IO_LINK;
 	}
 	while (io_uring_sq_ready(&ring->ring)) {
-		int r = io_uring_submit(&ring->ring);
+		int rc = io_uring_submit(&ring->ring);
 
-		/* Out of memory for a moment, or a signal. Nothing else can go wrong with
-		 * a ring of ours, and a request must not get lost. */
-		WEFT_ASSERT(r >= 0 || r == -EAGAIN || r == -EBUSY || r == -EINTR ||
-			    r == -ENOMEM);
-		if (r < 0)
+		/* Out of memory for a moment, or a signal. No other error is possible on this ring,
+		 * and a request must not get lost. */
+		WEFT_ASSERT(rc >= 0 || rc == -EAGAIN || rc == -EBUSY || rc == -EINTR ||
+			    rc == -ENOMEM);
+		if (rc < 0)
 			real_yield();
 	}
 	rt_mutex_unlock(&ring->submit_lock);
@@ -450,7 +445,7 @@ void real_ring_submit(struct real_ring *ring, struct rt_io *ios, unsigned count)
 				break;
 			n += chain;
 		}
-		reserve(ring, n);
+		reserve_in_flight(ring, n);
 		submit_batch(ring, ios, n);
 		ios += n;
 		count -= n;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Shared memory of the real runtime: memfds, sealed so that nobody can cut them short
- * under another's mapping, and futexes that are not private.
- */
+/* Shared memory of the real runtime: memfds and futexes that are not private. A seal keeps a
+ * process from cutting a memfd short under another's mapping. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -28,7 +26,7 @@ struct rt_shared {
 	bool writable;
 };
 
-static int map(struct rt_shared *s, bool writable)
+static int map_shared(struct rt_shared *s, bool writable)
 {
 	s->writable = writable;
 	s->base = mmap(NULL, s->bytes, PROT_READ | (writable ? PROT_WRITE : 0),
@@ -42,26 +40,26 @@ static int map(struct rt_shared *s, bool writable)
 int real_shared_create(struct rt_shared **out, size_t size_bytes, bool others_write)
 {
 	struct rt_shared *s = calloc(1, sizeof(*s));
-	int r;
+	int rc;
 
 	if (!s)
 		return -ENOMEM;
 	s->bytes = ALIGN_UP(size_bytes, (size_t)PAGE_SIZE);
 	s->fd = memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (s->fd < 0) {
-		r = -errno;
+		rc = -errno;
 		goto out_free;
 	}
 	if (ftruncate(s->fd, (off_t)s->bytes)) {
-		r = -errno;
+		rc = -errno;
 		goto out_close;
 	}
-	r = map(s, true);
-	if (r)
+	rc = map_shared(s, true);
+	if (rc)
 		goto out_close;
-	/* Mappings that are there, ours, can still be written. */
+	/* This process's earlier mappings can still be written. */
 	if (fcntl(s->fd, F_ADD_SEALS, SEALS | (others_write ? 0 : F_SEAL_FUTURE_WRITE))) {
-		r = -errno;
+		rc = -errno;
 		goto out_unmap;
 	}
 	*out = s;
@@ -73,7 +71,7 @@ out_close:
 	close(s->fd);
 out_free:
 	free(s);
-	return r;
+	return rc;
 }
 
 void rt_shared_free(struct rt_shared *s)
@@ -119,7 +117,7 @@ int real_shared_adopt(struct rt_shared **out, int fd)
 		return -ENOMEM;
 	s->fd = fd;
 	s->bytes = (size_t)st.st_size;
-	r = map(s, !(seals & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE)));
+	r = map_shared(s, !(seals & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE)));
 	if (r) {
 		free(s);
 		return r;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sockets of the real runtime: TCP and unix streams, never blocking; the poller is epoll.
+ * Sockets of the real runtime: TCP and unix streams, never blocking. The poller is epoll.
  *
- * Each socket has a poller of its own for who waits for it alone, and may be in another.
- * Both are exclusive waiters on the socket (EPOLLEXCLUSIVE), its own the first: what
- * arrives wakes one of the two, the other only if nobody waits there.
+ * Each socket has a poller of its own for a task that waits for this socket alone. It may be in
+ * another poller, too. Both are exclusive waiters on the socket (EPOLLEXCLUSIVE), and its own is
+ * the first. So arriving bytes wake the task at its own poller. They wake the other one only if no
+ * task waits there.
  *
- * Not io_uring: a task that waits for an answer takes the receiving over from the poller's
- * task, and with two tasks on one ring both wake for every completion. docs/protocol.md,
- * "How tcp waits", has what was measured.
+ * Why not io_uring: a task that waits for an answer takes the receiving over from the poller's
+ * task. With two tasks on one ring both wake for every completion. docs/transports.md, "How tcp
+ * waits", has the measurements.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,15 +38,15 @@
 
 struct rt_socket {
 	int fd;
-	/* For rt_socket_wait; -1: a listener. The first to be told of what arrives. */
+	/* For rt_socket_wait; -1: a listener. The first poller that learns of arriving bytes. */
 	int wait_fd, kick_fd;
 	bool local;  /* a unix socket */
 	int process; /* pidfd of its other end; -1: none */
-	/* Descriptors that came with what was received, and are not taken yet. */
+	/* Descriptors that have arrived and are not taken yet. */
 	int came[RT_SHARED_MAX];
 	unsigned came_count;
 	char path[PATH_BYTES]; /* of a listening unix socket; else empty */
-	ino_t path_inode;      /* what was there when it was made */
+	ino_t path_inode;      /* the inode at the path when the socket was made */
 };
 
 struct rt_poller {
@@ -74,7 +75,8 @@ static int resolve_path(struct rt_address *out, const char *path, struct weft_er
 }
 
 /* Splits "host:port" or "[host]:port". */
-static bool split(const char *text, char *host, size_t host_size, const char **port)
+static bool split_host_port(
+	const char *text, char *host, size_t host_size, const char **port)
 {
 	const char *colon = strrchr(text, ':'), *end = colon;
 	const char *begin = text;
@@ -95,7 +97,7 @@ static bool split(const char *text, char *host, size_t host_size, const char **p
 	return true;
 }
 
-/* How many there are now. */
+/* Adds an address unless it is there. Returns the number of addresses. */
 static unsigned take_address(
 	struct rt_address *out, unsigned count, const struct addrinfo *found)
 {
@@ -116,24 +118,24 @@ static int socket_resolve(
 	const char *port;
 	unsigned count = 0;
 	char host[256];
-	int r;
+	int rc;
 
 	if (strchr(text, '/'))
 		return resolve_path(out, text, err);
-	if (!split(text, host, sizeof(host), &port))
+	if (!split_host_port(text, host, sizeof(host), &port))
 		return weft_error(err, -EINVAL,
 			"%s is no address: write host:port or [IPv6 address]:port", text);
-	r = getaddrinfo(host, port, &hints, &found);
-	if (r)
-		return weft_error(err, r == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH,
-			"%s cannot be looked up: %s", text, gai_strerror(r));
+	rc = getaddrinfo(host, port, &hints, &found);
+	if (rc)
+		return weft_error(err, rc == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH,
+			"%s cannot be looked up: %s", text, gai_strerror(rc));
 	for (struct addrinfo *a = found; a && count < max; a = a->ai_next)
 		count = take_address(out, count, a);
 	freeaddrinfo(found);
 	return (int)count;
 }
 
-static int family(const struct rt_address *a)
+static int address_family(const struct rt_address *a)
 {
 	return ((const struct sockaddr *)a->bytes)->sa_family;
 }
@@ -188,7 +190,7 @@ static int watch_alone(struct rt_socket *s)
 	return 0;
 }
 
-static int wrap(struct rt_socket **out, int fd, bool listener)
+static int socket_wrap(struct rt_socket **out, int fd, bool listener)
 {
 	struct rt_socket *s = calloc(1, sizeof(*s));
 	int one = 1, r = 0;
@@ -201,7 +203,7 @@ static int wrap(struct rt_socket **out, int fd, bool listener)
 	s->wait_fd = s->kick_fd = s->process = -1;
 	if (!listener) {
 		r = watch_alone(s);
-		/* Fails on unix sockets, which need it not. */
+		/* Fails on unix sockets, which do not need it. */
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	}
 	if (r) {
@@ -217,10 +219,10 @@ int real_socket_watch(struct rt_socket **out, int fd)
 {
 	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
-	return own < 0 ? -errno : wrap(out, own, false);
+	return own < 0 ? -errno : socket_wrap(out, own, false);
 }
 
-/* A path whose socket nobody listens at is left from a crash. */
+/* Removes a socket that a crash has left: no process listens at it. */
 static void remove_stale(const struct rt_address *at)
 {
 	const struct sockaddr_un *un = (const struct sockaddr_un *)at->bytes;
@@ -238,7 +240,7 @@ static void remove_stale(const struct rt_address *at)
 	close(fd);
 }
 
-/* Nobody else may put a socket where ours is looked for. */
+/* No other user may put a socket at the path of this one. */
 static int private_directory(const char *path, struct weft_error *err)
 {
 	char folder[160];
@@ -282,16 +284,16 @@ static int socket_listen(
 	int one = 1, r, fd;
 
 	to_text(sa, at->length, name, sizeof(name));
-	fd = socket(family(at), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	fd = socket(address_family(at), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return weft_error(err, -errno, "cannot make a socket to listen at %s: %s",
 			name, strerror(errno));
-	r = family(at) == AF_UNIX ? private_directory(name, err) : 0;
+	r = address_family(at) == AF_UNIX ? private_directory(name, err) : 0;
 	if (r) {
 		close(fd);
 		return r;
 	}
-	if (family(at) == AF_UNIX)
+	if (address_family(at) == AF_UNIX)
 		remove_stale(at);
 	else
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -301,10 +303,10 @@ static int socket_listen(
 		close(fd);
 		return r;
 	}
-	r = wrap(out, fd, true);
+	r = socket_wrap(out, fd, true);
 	if (r)
 		return weft_error(err, r, "cannot listen at %s: %s", name, strerror(-r));
-	(*out)->local = family(at) == AF_UNIX;
+	(*out)->local = address_family(at) == AF_UNIX;
 	if ((*out)->local)
 		remember_path(*out, at);
 	return 0;
@@ -349,7 +351,7 @@ static int socket_accept(struct rt_socket **out, struct rt_socket *listener)
 	while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
 	if (fd < 0)
 		return -errno;
-	r = wrap(out, fd, false);
+	r = socket_wrap(out, fd, false);
 	if (!r)
 		(*out)->local = listener->local;
 	return r;
@@ -357,21 +359,22 @@ static int socket_accept(struct rt_socket **out, struct rt_socket *listener)
 
 static int socket_connect(struct rt_socket **out, const struct rt_address *to)
 {
-	int fd = socket(family(to), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	int r;
+	int fd =
+		socket(address_family(to), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int rc;
 
 	if (fd < 0)
 		return -errno;
 	if (connect(fd, (const struct sockaddr *)to->bytes, to->length) &&
 		errno != EINPROGRESS && errno != EINTR) {
-		r = -errno;
+		rc = -errno;
 		close(fd);
-		return r;
+		return rc;
 	}
-	r = wrap(out, fd, false);
-	if (!r)
-		(*out)->local = family(to) == AF_UNIX;
-	return r;
+	rc = socket_wrap(out, fd, false);
+	if (!rc)
+		(*out)->local = address_family(to) == AF_UNIX;
+	return rc;
 }
 
 static int socket_connected(struct rt_socket *s)
@@ -390,10 +393,10 @@ static int socket_connected(struct rt_socket *s)
 }
 
 /*
- * Bytes go by the system calls themselves, not libc's: ThreadSanitizer takes those for
- * plain loads and stores of what may be a frame. The store races with an optimistic reader
- * of the page that the frame had before, who will find out; and where both ends are in one
- * process, the load was over before the answer that let somebody change the frame.
+ * These are the system calls themselves. ThreadSanitizer takes libc's for plain loads and stores of
+ * a frame. The store races with an optimistic reader of the frame's earlier page, which will find
+ * out. If both ends are in one process, the load is over before the answer that allows a change of
+ * the frame.
  */
 static ssize_t socket_send(struct rt_socket *s, const struct iovec *iov, unsigned count)
 {
@@ -409,7 +412,7 @@ static ssize_t socket_send(struct rt_socket *s, const struct iovec *iov, unsigne
 	return n < 0 ? -errno : n;
 }
 
-/* Those that find no room are closed. */
+/* Descriptors without room are closed. */
 static void keep_descriptors(struct rt_socket *s, struct msghdr *m)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
@@ -512,29 +515,29 @@ int rt_socket_send_shared(struct rt_socket *s, const void *what, size_t bytes,
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -errno;
-	return (size_t)n == bytes ? 0 : -EPIPE; /* part of it: of no use */
+	return (size_t)n == bytes ? 0 : -EPIPE; /* a part of it is of no use */
 }
 
 int rt_socket_take_shared(struct rt_socket *s, struct rt_shared **out, unsigned max)
 {
 	unsigned n = 0;
-	int r = s->came_count > max ? -EPERM : 0;
+	int rc = s->came_count > max ? -EPERM : 0;
 
-	while (!r && n < s->came_count) {
-		r = real_shared_adopt(&out[n], s->came[n]);
-		if (!r)
+	while (!rc && n < s->came_count) {
+		rc = real_shared_adopt(&out[n], s->came[n]);
+		if (!rc)
 			n++;
 	}
-	if (!r) {
+	if (!rc) {
 		s->came_count = 0;
 		return (int)n;
 	}
-	/* Those that were taken close their descriptor themselves. */
+	/* The shared memory that was made closes its descriptor itself. */
 	memmove(s->came, s->came + n, (s->came_count - n) * sizeof(s->came[0]));
 	s->came_count -= n;
 	while (n)
 		rt_shared_free(out[--n]);
-	return r;
+	return rc;
 }
 
 bool rt_socket_process_lives(struct rt_socket *s)
@@ -577,7 +580,7 @@ static void socket_kick(struct rt_socket *s)
 }
 
 /* Rounded up: a wait never ends before its deadline. */
-static int milliseconds(uint64_t deadline_ns)
+static int ms_until(uint64_t deadline_ns)
 {
 	uint64_t now;
 
@@ -592,7 +595,7 @@ static int milliseconds(uint64_t deadline_ns)
 static int socket_wait(struct rt_socket *s, uint64_t deadline_ns)
 {
 	struct epoll_event events[2];
-	int n = epoll_wait(s->wait_fd, events, 2, milliseconds(deadline_ns));
+	int n = epoll_wait(s->wait_fd, events, 2, ms_until(deadline_ns));
 
 	for (int i = 0; i < n; i++)
 		if (events[i].data.u32 == 1)
@@ -606,7 +609,7 @@ static int poller_open(struct rt_poller **out)
 {
 	struct epoll_event kick = {.events = EPOLLIN};
 	struct rt_poller *p = calloc(1, sizeof(*p));
-	int r;
+	int rc;
 
 	if (!p)
 		return -ENOMEM;
@@ -614,13 +617,13 @@ static int poller_open(struct rt_poller **out)
 	p->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (p->fd < 0 || p->kick_fd < 0 ||
 		epoll_ctl(p->fd, EPOLL_CTL_ADD, p->kick_fd, &kick)) {
-		r = -errno;
+		rc = -errno;
 		if (p->fd >= 0)
 			close(p->fd);
 		if (p->kick_fd >= 0)
 			close(p->kick_fd);
 		free(p);
-		return r;
+		return rc;
 	}
 	*out = p;
 	return 0;
@@ -633,7 +636,7 @@ static void poller_close(struct rt_poller *p)
 	free(p);
 }
 
-static struct epoll_event interest(unsigned events, void *tag)
+static struct epoll_event epoll_interest(unsigned events, void *tag)
 {
 	return (struct epoll_event){
 		.events = (events & RT_READABLE ? EPOLLIN : 0u) |
@@ -645,7 +648,7 @@ static struct epoll_event interest(unsigned events, void *tag)
 static int poller_add(
 	struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag)
 {
-	struct epoll_event e = interest(events, tag);
+	struct epoll_event e = epoll_interest(events, tag);
 
 	WEFT_ASSERT(tag);
 	return epoll_ctl(p->fd, EPOLL_CTL_ADD, s->fd, &e) ? -errno : 0;
@@ -654,7 +657,7 @@ static int poller_add(
 static void poller_change(
 	struct rt_poller *p, struct rt_socket *s, unsigned events, void *tag)
 {
-	struct epoll_event e = interest(events, tag);
+	struct epoll_event e = epoll_interest(events, tag);
 
 	/* An exclusive waiter cannot be modified. */
 	WEFT_ASSERT(epoll_ctl(p->fd, EPOLL_CTL_DEL, s->fd, NULL) == 0);
@@ -671,8 +674,7 @@ static unsigned poller_wait(
 {
 	struct epoll_event events[POLL_MAX];
 	unsigned found = 0;
-	int n = epoll_wait(
-		p->fd, events, (int)MIN(max, POLL_MAX), milliseconds(deadline_ns));
+	int n = epoll_wait(p->fd, events, (int)MIN(max, POLL_MAX), ms_until(deadline_ns));
 
 	for (int i = 0; i < n; i++) {
 		uint32_t e = events[i].events;

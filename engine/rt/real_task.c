@@ -2,8 +2,8 @@
 /*
  * Tasks of the real runtime are threads. Also its clocks and random numbers.
  *
- * Threads that something else made (libfuse's, main) may use the runtime too: they get
- * their task index at first use and give it back when they end.
+ * Threads of libfuse, and main, may use the runtime too. They get their task index at first use,
+ * and give it back when they end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,8 +40,8 @@ uint64_t real_now_ns(void)
 
 int64_t real_wall_ns(void)
 {
-	/* The latest time given to anyone; a clock set back stands still until it is
-	 * past. */
+	/* The latest time that was returned. If the clock is set back, the time stands still until
+	 * the clock has passed it. */
 	static _Atomic int64_t latest;
 	int64_t now = (int64_t)clock_ns(CLOCK_REALTIME);
 	int64_t seen = atomic_load_explicit(&latest, memory_order_relaxed);
@@ -179,25 +179,25 @@ int real_task_spawn(struct rt_task **out, const char *name, void (*fn)(void *), 
 	struct real_task *task = calloc(1, sizeof(*task));
 	sigset_t all, old;
 	pthread_attr_t attr;
-	int r;
+	int rc;
 
 	if (!task)
 		return -ENOMEM;
 	strncpy(task->base.name, name, sizeof(task->base.name) - 1);
 	task->fn = fn;
 	task->arg = arg;
-	r = pthread_attr_init(&attr);
-	if (r)
+	rc = pthread_attr_init(&attr);
+	if (rc)
 		goto out_free;
-	r = pthread_attr_setstacksize(&attr, STACK_BYTES);
-	if (r)
+	rc = pthread_attr_setstacksize(&attr, STACK_BYTES);
+	if (rc)
 		goto out_attr;
-	/* Signals are for the thread that asked for them, never for a task. */
+	/* Signals are for the threads that want them, never for a task. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(&task->thread, &attr, task_main, task);
+	rc = pthread_create(&task->thread, &attr, task_main, task);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r)
+	if (rc)
 		goto out_attr;
 	pthread_setname_np(task->thread, task->base.name);
 	pthread_attr_destroy(&attr);
@@ -208,7 +208,7 @@ out_attr:
 	pthread_attr_destroy(&attr);
 out_free:
 	free(task);
-	return -r;
+	return -rc;
 }
 
 void real_task_join(struct rt_task *base)
@@ -221,7 +221,7 @@ void real_task_join(struct rt_task *base)
 
 void real_task_on_cpu(unsigned cpu)
 {
-	/* Where the task could run before it was first kept somewhere. */
+	/* The processors that the task could run on before it was first kept on one. */
 	static __thread cpu_set_t before;
 	static __thread bool kept;
 	cpu_set_t only;
@@ -241,8 +241,7 @@ void real_yield(void)
 	sched_yield();
 }
 
-/* Short waits stay on the processor; then others get it, and at last we sleep a little.
- */
+/* Short waits stay on the processor. Longer ones give it to others, and at last sleep a little. */
 void real_spin(unsigned *spins)
 {
 	unsigned n = (*spins)++;
@@ -313,10 +312,8 @@ int rt_stdio_open(void)
 	return 0;
 }
 
-/*
- * Waits of some microseconds, of whoever polls, would take the 50 more that Linux may add so that
- * timers end together. The tasks made from here on inherit it.
- */
+/* A task that polls waits for some microseconds. Linux may add 50 more, so that timers end
+ * together. The tasks made from here on inherit the smaller slack. */
 #define TIMER_SLACK_NS 1000ul
 
 int rt_real_start(void)

@@ -36,10 +36,8 @@ int real_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 	}
 }
 
-/*
- * The word may be gone by now (a mutex freed by its next holder): the kernel uses only
- * the address, and whoever it wakes by mistake loops.
- */
+/* The word may be gone by now (a mutex freed by its next holder). The kernel uses only the address,
+ * and a task that it wakes by mistake waits again. */
 int real_wake(_Atomic uint32_t *word, int count)
 {
 	long woken = syscall(

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the two runtimes share: the table of functions behind rt.h and the common heads
- * of their tasks and disks. Only engine/rt includes this.
- */
+/* Structures that the two runtimes share: the table of functions behind rt.h, and the common heads
+ * of their tasks and disks. Only engine/rt includes this. */
 #ifndef WEFT_RT_INTERNAL_H
 #define WEFT_RT_INTERNAL_H
 
@@ -29,7 +27,7 @@ struct rt_disk {
 void rt_made_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 void rt_made_close(struct rt_disk *disk);
 
-/* One per runtime. Functions mean what those of rt_socket.h mean. */
+/* One for each runtime. Each function means the same as that of rt_socket.h. */
 struct rt_socket_ops {
 	int (*resolve)(struct rt_address *out, unsigned max, const char *text,
 		struct weft_error *err);
@@ -62,7 +60,7 @@ struct rt_socket_ops {
 extern const struct rt_socket_ops rt_real_socket_ops;
 extern const struct rt_socket_ops rt_sim_socket_ops;
 
-/* One per runtime. Functions mean what those of rt.h mean. */
+/* One for each runtime. Each function means the same as that of rt.h. */
 struct rt_ops {
 	uint64_t (*now_ns)(void);
 	int64_t (*wall_ns)(void);
@@ -85,14 +83,14 @@ struct rt_ops {
 	void (*sleep_ns)(uint64_t ns);
 	void (*spin)(unsigned *spins);
 	void (*sched_point)(void);
-	/* what tasks hold: the simulator's alone */
+	/* locks that tasks hold: the simulator's alone */
 	void (*holds)(const void *what, bool (*may)(const void *what), const void *from);
 	void (*lets_go)(const void *what);
 	void (*awaits)(const void *what);
 	void (*may_wait)(void);
 
 	int (*wait)(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns);
-	int (*wake)(_Atomic uint32_t *word, int count); /* returns how many it woke */
+	int (*wake)(_Atomic uint32_t *word, int count); /* returns how many tasks it woke */
 
 	int (*disk_open)(struct rt_disk **out, const char *path, unsigned flags,
 		struct weft_error *err);
@@ -111,7 +109,7 @@ extern const struct rt_ops rt_sim_ops;
 void rt_select(const struct rt_ops *ops, bool simulated);
 const struct rt_ops *rt_selected(void);
 
-/* As rt_wake; returns how many it woke. */
+/* As rt_wake. Returns how many tasks it woke. */
 int rt_wake_counted(_Atomic uint32_t *word, int count);
 
 static inline const struct iovec *rt_io_iov(const struct rt_io *io)

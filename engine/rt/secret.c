@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A page or more of its own for each secret, since all of it is by pages. */
+/* Each secret has pages of its own, since locking and protection work by pages. */
 #include "engine/rt/secret.h"
 
 #include <string.h>

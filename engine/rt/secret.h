@@ -5,7 +5,8 @@
 
 #include "engine/common/base.h"
 
-/* Zeros; NULL without memory. Where memory may not be locked (RLIMIT_MEMLOCK), it is as any other. */
+/* Zeros; NULL without memory. Where memory may not be locked (RLIMIT_MEMLOCK), it is as any
+ * other. */
 void *secret_alloc(size_t bytes);
 /* NULL is none. */
 void secret_free(void *secret, size_t bytes);

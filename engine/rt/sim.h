@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the simulated runtime share. One thread: nothing here is locked. */
+/* Structures and functions that the files of the simulated runtime share. There is one thread:
+ * nothing here is locked. */
 #ifndef WEFT_RT_SIM_INTERNAL_H
 #define WEFT_RT_SIM_INTERNAL_H
 
@@ -15,19 +16,19 @@ struct sim_context {
 	size_t bottom_size;
 	void *fake_stack; /* AddressSanitizer's */
 	void *fiber;      /* ThreadSanitizer's */
-	void *ucontext;   /* where there is no switch of ours */
+	void *ucontext;   /* on processors without a switch by hand */
 };
 
 /* A new context on a stack of its own, which calls entry() at the first switch. */
 int sim_context_make(struct sim_context *c, void (*entry)(void));
-/* The context is not running and will not be again. */
+/* Frees a context that does not run, and will not run again. */
 void sim_context_free(struct sim_context *c);
-/* The thread itself, to come back to. */
+/* Makes the context of the thread itself, for the way back. */
 void sim_context_main(struct sim_context *c);
 void sim_context_main_done(struct sim_context *c);
-/* `dying`: from will never be switched to again. */
+/* `dying`: `from` will never be switched to again. */
 void sim_context_switch(struct sim_context *from, struct sim_context *to, bool dying);
-/* The first thing in entry(); `from` is what was switched away from. */
+/* Called first in entry(). `from` is the context that was switched away from. */
 void sim_context_entered(struct sim_context *self, struct sim_context *from);
 /* Gives pooled stacks back to the kernel. */
 void sim_stacks_free(void);
@@ -60,7 +61,7 @@ struct sim_task {
 	void *arg;
 	struct sim_task *joiner;
 	struct sim_timer timer;
-	/* While blocked: why, and for rt_wait the word and the links of its bucket. */
+	/* While blocked: the reason, and for rt_wait the word and the links of its bucket. */
 	const char *reason;
 	_Atomic uint32_t *word;
 	uint32_t expected;
@@ -77,18 +78,18 @@ struct sim_rng {
 };
 
 uint64_t sim_rng_next(struct sim_rng *rng);
-/* Evenly among 0 .. n - 1. */
+/* Draws evenly among 0 .. n - 1. */
 uint64_t sim_rng_below(struct sim_rng *rng, uint64_t n);
 
-/* ---- what tasks hold (sim_hold.c) ------------------------------------------------ */
+/* ---- locks that tasks hold (sim_hold.c) ------------------------------------------ */
 
 struct sim_hold;
 void sim_holds(const void *what, bool (*may)(const void *what), const void *from);
 void sim_lets_go(const void *what);
 void sim_awaits(const void *what);
-/* The current task waits, or might have to: aborts if it must not. */
+/* The current task waits, or may have to. Aborts if it must not. */
 void sim_about_to_wait(void);
-/* The task is gone. */
+/* The task has ended, or was killed. */
 void sim_holds_forget(struct sim_task *task);
 
 /* ---- nodes and memory (sim_node.c) ----------------------------------------------- */
@@ -108,7 +109,7 @@ struct sim_node {
 	bool dead;
 	struct sim_task *tasks;
 	unsigned running_tasks;   /* not ended */
-	_Atomic uint32_t changed; /* goes up when it dies or its last task ends */
+	_Atomic uint32_t changed; /* rises when the node dies or its last task ends */
 	struct sim_chunk *chunks;
 	size_t memory_bytes;
 	struct sim_crash_fn *crash_fns; /* newest first */
@@ -121,7 +122,7 @@ void *sim_alloc_pages(size_t size);
 void sim_free_pages(void *p, size_t size);
 void sim_on_crash(void (*fn)(void *), void *arg);
 void sim_on_crash_forget(void (*fn)(void *), void *arg);
-/* Runs crash functions and frees tasks but the current one, and memory. */
+/* Runs crash functions. Frees the memory, and all tasks except the current one. */
 void sim_node_clear(unsigned node);
 
 /* ---- disks (sim_disk.c, sim_image.c) --------------------------------------------- */
@@ -133,11 +134,11 @@ void sim_disk_register(struct rt_disk *disk, void *base, size_t size);
 void sim_disk_submit(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 void sim_disk_wait(struct rt_disk *disk, struct rt_io *ios, unsigned count);
 void sim_disk_run(struct rt_disk *disk, struct rt_io *ios, unsigned count);
-/* The node loses power: its requests and handles vanish, disks it used settle. */
+/* The node loses power: its requests and handles vanish, and the disks that it used settle. */
 void sim_disks_power_cut(unsigned node);
 void sim_disks_free(void);
 
-/* The bytes of a disk; what was never written is zeros and costs nothing. */
+/* The bytes of a disk. Bytes that were never written are zeros and take no memory. */
 struct sim_image {
 	uint64_t size;
 	uint8_t ***leaves;
@@ -147,6 +148,7 @@ int sim_image_make(struct sim_image *image, uint64_t size);
 void sim_image_free(struct sim_image *image);
 void sim_image_read(
 	const struct sim_image *image, uint64_t offset, void *buf, size_t len);
+/* buf NULL: zeros */
 void sim_image_write(
 	struct sim_image *image, uint64_t offset, const void *buf, size_t len);
 /* Makes `to`, of the same size, equal to `from`. */
@@ -184,7 +186,7 @@ struct sim {
 	size_t timer_count, timer_room;
 	uint64_t timer_order;
 	struct sim_task *waiting[SIM_WAIT_BUCKETS];
-	bool watches;      /* what tasks hold while they wait */
+	bool watches;      /* checks the locks that tasks hold while they wait */
 	unsigned awaiting; /* tasks that wait for locks */
 
 	int (*fn)(void *);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Simulated disks: requests that take virtual time and end in any order, a volatile cache
- * that a flush empties, power cuts that leave any subset of what was not flushed, faults.
+ * Simulated disks. Requests take virtual time, and end in any order. A volatile cache keeps writes
+ * until a flush. A power cut leaves any subset of the writes that were not flushed. Requests can be
+ * made to fail.
  *
- * A disk has two images: what reads see, and what is durable; and the writes between the
- * two, in the order in which they completed. Writes to the same unit therefore end in
- * that order, and one that was flushed is never undone. A request in flight has no effect
- * until it completes or the power goes.
+ * A disk has two images: the view that reads see, and the durable one. Between them are the
+ * completed writes, in the order of completion. So writes to the same unit become durable in that
+ * order, and a flushed write is never undone. A request in flight has no effect until it completes
+ * or the power goes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #define SECTOR_BYTES   512u
 #define LATENCY_MIN_NS 20000u
 #define LATENCY_MAX_NS 400000u
-/* Once in so many requests a device takes much longer. */
+/* One in so many requests takes much longer. */
 #define SLOW_ONE_IN  64u
 #define SLOW_FACTOR  20u
 #define FLUSH_FACTOR 4u
@@ -26,10 +27,11 @@
 struct sim_write {
 	struct sim_write *next;
 	uint64_t order; /* of completion */
-	unsigned node;  /* whose */
+	unsigned node;  /* that wrote it */
 	uint64_t offset;
 	size_t len;
-	uint8_t data[];
+	const uint8_t *data; /* the bytes, or NULL if all of them are zero */
+	uint8_t bytes[];
 };
 
 struct sim_handle;
@@ -38,7 +40,7 @@ struct sim_request {
 	struct sim_timer timer;
 	struct rt_io *io;
 	struct sim_handle *handle;
-	struct sim_request *chained; /* starts when this one has ended well */
+	struct sim_request *chained; /* starts when this one has succeeded */
 	uint64_t covers;             /* a flush: writes with an order up to this */
 	bool started, faulty;
 	struct sim_request *next, **link; /* all of the disk */
@@ -155,7 +157,7 @@ void rt_sim_disk_destroy(struct rt_sim_disk *disk)
 	disk_free(disk);
 }
 
-/* At the end of a run: timers are gone with it. */
+/* At the end of a run: the timers have ended already. */
 void sim_disks_free(void)
 {
 	while (sim->disks) {
@@ -224,24 +226,28 @@ void sim_disk_register(struct rt_disk *base, void *memory, size_t size)
 {
 }
 
-/* ---- what a write leaves behind -------------------------------------------------- */
+/* ---- the effect of a write ------------------------------------------------------------ */
 
 enum fate { FATE_LOST, FATE_KEPT, FATE_TORN, FATES };
 
+/* The bytes from `at` on. */
+static const uint8_t *write_data(const struct sim_write *w, size_t at)
+{
+	return w->data ? w->data + at : NULL;
+}
+
 /* Puts all, none or any subset of the units into the image. */
 static void apply_fate(struct sim_image *image, uint32_t unit, enum fate fate,
-	uint64_t offset, const uint8_t *data, size_t len)
+	const struct sim_write *w)
 {
-	if (fate == FATE_LOST)
+	if (fate == FATE_KEPT)
+		sim_image_write(image, w->offset, w->data, w->len);
+	if (fate != FATE_TORN)
 		return;
-	while (len) {
-		size_t n = MIN(len, (size_t)(unit - offset % unit));
-
-		if (fate == FATE_KEPT || sim_rng_next(&sim->disk_rng) & 1)
-			sim_image_write(image, offset, data, n);
-		offset += n;
-		data += n;
-		len -= n;
+	for (size_t at = 0, n; at < w->len; at += n) {
+		n = MIN(w->len - at, (size_t)(unit - (w->offset + at) % unit));
+		if (sim_rng_next(&sim->disk_rng) & 1)
+			sim_image_write(image, w->offset + at, write_data(w, at), n);
 	}
 }
 
@@ -250,63 +256,81 @@ static enum fate any_fate(void)
 	return (enum fate)sim_rng_below(&sim->disk_rng, FATES);
 }
 
-static uint8_t *gather(const struct rt_io *io, size_t len)
+static struct sim_write *write_make(uint64_t offset, size_t len, bool zeros)
+{
+	struct sim_write *w = malloc(sizeof(*w) + (zeros ? 0 : len));
+
+	WEFT_ASSERT(w); /* as in sim_own_alloc */
+	*w = (struct sim_write){
+		.offset = offset, .len = len, .data = zeros ? NULL : w->bytes};
+	return w;
+}
+
+/* Formatting writes many zeros. */
+static bool iov_is_zero(const struct rt_io *io)
 {
 	const struct iovec *iov = rt_io_iov(io);
-	uint8_t *data = sim_own_alloc(len + 1), *to = data;
+	unsigned i = 0;
 
-	for (unsigned i = 0; i < io->iov_count; i++) {
+	while (i < io->iov_count && bytes_are_zero(iov[i].iov_base, iov[i].iov_len))
+		i++;
+	return i == io->iov_count;
+}
+
+static struct sim_write *write_of(const struct rt_io *io)
+{
+	const struct iovec *iov = rt_io_iov(io);
+	struct sim_write *w =
+		write_make(io->offset, (size_t)rt_io_bytes(io), iov_is_zero(io));
+	uint8_t *to = w->bytes;
+
+	for (unsigned i = 0; w->data && i < io->iov_count; i++) {
 		memcpy(to, iov[i].iov_base, iov[i].iov_len);
 		to += iov[i].iov_len;
 	}
-	return data;
+	return w;
 }
 
-static void remember_write(
-	struct sim_handle *handle, uint64_t offset, const uint8_t *data, size_t len)
+/* The device's cache has it from now on. */
+static void remember_write(struct sim_handle *handle, struct sim_write *w)
 {
 	struct rt_sim_disk *disk = handle->disk;
-	struct sim_write *w = sim_own_alloc(sizeof(*w) + len);
 
 	w->order = ++disk->last_order;
 	w->node = handle->node;
-	w->offset = offset;
-	w->len = len;
-	memcpy(w->data, data, len);
 	*disk->writes_end = w;
 	disk->writes_end = &w->next;
-	disk->volatile_bytes += len;
-	sim_image_write(&disk->view, offset, data, len);
+	disk->volatile_bytes += w->len;
+	sim_image_write(&disk->view, w->offset, w->data, w->len);
 }
 
-/* The device reports an error: what it did of the write is anyone's guess. */
-static void remember_part(
-	struct sim_handle *handle, uint64_t offset, const uint8_t *data, size_t len)
+/* The device reports an error. Any part of the write may have been done. */
+static void remember_part(struct sim_handle *handle, const struct sim_write *w)
 {
 	uint32_t unit = handle->disk->options.atomic_write_bytes;
 
-	while (len) {
-		size_t n = MIN(len, (size_t)(unit - offset % unit));
+	for (size_t at = 0, n; at < w->len; at += n) {
+		struct sim_write *part;
 
-		if (sim_rng_next(&sim->disk_rng) & 1)
-			remember_write(handle, offset, data, n);
-		offset += n;
-		data += n;
-		len -= n;
+		n = MIN(w->len - at, (size_t)(unit - (w->offset + at) % unit));
+		if (!(sim_rng_next(&sim->disk_rng) & 1))
+			continue;
+		part = write_make(w->offset + at, n, !w->data);
+		if (w->data)
+			memcpy(part->bytes, w->data + at, n);
+		remember_write(handle, part);
 	}
 }
 
-/*
- * Writes up to that order leave the cache: to the medium, or, when the flush fails, with
- * any fate; no later flush knows of them any more.
- */
+/* Writes up to that order leave the cache, to the medium. If the flush fails, each gets any fate.
+ * No later flush covers them. */
 static void empty_cache(struct rt_sim_disk *disk, uint64_t upto, bool failed)
 {
 	while (disk->writes && disk->writes->order <= upto) {
 		struct sim_write *w = disk->writes;
 
 		apply_fate(&disk->durable, disk->options.atomic_write_bytes,
-			failed ? any_fate() : FATE_KEPT, w->offset, w->data, w->len);
+			failed ? any_fate() : FATE_KEPT, w);
 		disk->volatile_bytes -= w->len;
 		disk->writes = w->next;
 		free(w);
@@ -316,7 +340,7 @@ static void empty_cache(struct rt_sim_disk *disk, uint64_t upto, bool failed)
 	disk->view_ahead |= failed;
 }
 
-/* Flushes under way were to make the same writes durable: they cannot end well either. */
+/* Flushes under way should make the same writes durable. So they must fail, too. */
 static void fail_other_flushes(struct rt_sim_disk *disk)
 {
 	for (struct sim_request *r = disk->requests; r; r = r->next)
@@ -337,13 +361,14 @@ static void show_durable(struct rt_sim_disk *disk, uint64_t offset, size_t len)
 	}
 }
 
-/* What had completed and was not flushed, first: a later write may still be in flight. */
+/* Completed writes that were not flushed get their fate first. A later write may still be in
+ * flight. */
 static void settle_completed(struct rt_sim_disk *disk)
 {
 	uint32_t unit = disk->options.atomic_write_bytes;
 
 	for (struct sim_write *w = disk->writes; w; w = w->next)
-		apply_fate(&disk->durable, unit, any_fate(), w->offset, w->data, w->len);
+		apply_fate(&disk->durable, unit, any_fate(), w);
 	for (struct sim_write *w = disk->writes; w; w = w->next)
 		show_durable(disk, w->offset, w->len);
 	drop_writes(disk);
@@ -351,13 +376,11 @@ static void settle_completed(struct rt_sim_disk *disk)
 
 static void settle_in_flight(struct rt_sim_disk *disk, const struct rt_io *io)
 {
-	size_t len = (size_t)rt_io_bytes(io);
-	uint8_t *data = gather(io, len);
+	struct sim_write *w = write_of(io);
 
-	apply_fate(&disk->durable, disk->options.atomic_write_bytes, any_fate(),
-		io->offset, data, len);
-	show_durable(disk, io->offset, len);
-	free(data);
+	apply_fate(&disk->durable, disk->options.atomic_write_bytes, any_fate(), w);
+	show_durable(disk, w->offset, w->len);
+	free(w);
 }
 
 /* ---- requests -------------------------------------------------------------------- */
@@ -371,7 +394,7 @@ static void request_free(struct sim_request *r)
 	free(r);
 }
 
-/* As the kernel checks before a request gets to the device. */
+/* The checks that the kernel makes before a request gets to the device. */
 static int request_check(const struct sim_handle *handle, const struct rt_io *io)
 {
 	const struct iovec *iov = rt_io_iov(io);
@@ -391,7 +414,7 @@ static int request_check(const struct sim_handle *handle, const struct rt_io *io
 	return 0;
 }
 
-static uint64_t latency(const struct rt_sim_disk *disk, enum rt_io_op op)
+static uint64_t draw_latency(const struct rt_sim_disk *disk, enum rt_io_op op)
 {
 	const struct rt_sim_disk_options *o = &disk->options;
 	uint64_t range = o->latency_max_ns - MIN(o->latency_min_ns, o->latency_max_ns);
@@ -412,7 +435,7 @@ static void request_start(struct sim_request *r)
 
 	r->started = true;
 	r->covers = disk->last_order;
-	sim_timer_set(&r->timer, sim->now + latency(disk, r->io->op), request_due);
+	sim_timer_set(&r->timer, sim->now + draw_latency(disk, r->io->op), request_due);
 }
 
 static void perform_read(const struct rt_sim_disk *disk, const struct rt_io *io)
@@ -439,14 +462,14 @@ static int request_perform(struct sim_request *r)
 			fail_other_flushes(disk);
 		empty_cache(disk, r->covers, r->faulty);
 	} else if (io->op == RT_IO_WRITE) {
-		size_t len = (size_t)rt_io_bytes(io);
-		uint8_t *data = gather(io, len);
+		struct sim_write *w = write_of(io);
 
-		if (r->faulty)
-			remember_part(r->handle, io->offset, data, len);
-		else
-			remember_write(r->handle, io->offset, data, len);
-		free(data);
+		if (r->faulty) {
+			remember_part(r->handle, w);
+			free(w);
+		} else {
+			remember_write(r->handle, w);
+		}
 	} else if (!r->faulty) {
 		perform_read(disk, io);
 	}
@@ -455,7 +478,7 @@ static int request_perform(struct sim_request *r)
 	return disk->fail.error ? disk->fail.error : -EIO;
 }
 
-/* Ends the request, and those chained to it when it failed. */
+/* Ends the request. If it failed, ends those that are chained to it. */
 static void request_end(struct sim_request *r, int result)
 {
 	while (r) {
@@ -534,8 +557,7 @@ void sim_disk_submit(struct rt_disk *base, struct rt_io *ios, unsigned count)
 		previous = r;
 		if (++disk->ops == disk->cut_at) {
 			rt_sim_node_kill(handle->node);
-			return; /* the caller is of another node, and has no disk any more
-				 */
+			return; /* the caller belongs to another node, and has no disk any more */
 		}
 	}
 }
@@ -566,7 +588,7 @@ static bool disk_used_by(const struct rt_sim_disk *disk, unsigned node)
 	return false;
 }
 
-/* A random one of the node's requests; NULL when there is none. */
+/* A random one of the node's requests; NULL: it has none. */
 static struct sim_request *any_request(const struct rt_sim_disk *disk, unsigned node)
 {
 	struct sim_request *found = NULL;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tasks hold while they wait (invariant 6). Each mutex, and whatever else is told of with
- * rt_holds, is noted with the task that holds it, until somebody lets go of it.
+ * Checks the locks that tasks hold while they wait (invariant 6). Each mutex, and each lock that is
+ * reported with rt_holds, is noted with its holder until it is released.
  *
- * A task waits for a lock if what it waits for is held by a task that does not wait itself but for
- * another lock: for a mutex, or as said with rt_awaits. All else is a wait: for a message, a disk,
- * time, another task. A task that waits must hold nothing that says no (`may`), nor a lock that
- * one waits for, directly or behind others, which holds such.
+ * There are two kinds of waits. A task waits for a lock if it waits for a mutex, or has called
+ * rt_awaits. The lock's holder may itself wait, but only for another lock. Every other wait is for
+ * a message, a disk, time, or another task. A task in such a wait must hold nothing whose `may`
+ * refuses it. The same is true of each task that waits for a lock of this task, directly or behind
+ * others.
  */
 #include <execinfo.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 
 struct sim_hold {
 	const void *what;
-	bool (*may)(const void *what); /* wait while it is held? NULL: a mutex */
+	bool (*may)(const void *what); /* may a task wait while it holds this? NULL: a mutex */
 	const void *from;
 };
 
@@ -40,7 +41,7 @@ void sim_holds(const void *what, bool (*may)(const void *what), const void *from
 		(struct sim_hold){.what = what, .may = may, .from = from};
 }
 
-/* The latest is mostly the first to go. False: it is not the task's. */
+/* The latest is mostly the first to go. Returns false if the task does not hold it. */
 static bool task_lets_go(struct sim_task *task, const void *what)
 {
 	for (unsigned i = task->hold_count; i-- > 0;) {
@@ -54,7 +55,7 @@ static bool task_lets_go(struct sim_task *task, const void *what)
 	return false;
 }
 
-/* What one task has latched another may unlatch. */
+/* A task may release a latch that another task has taken. */
 void sim_lets_go(const void *what)
 {
 	if (!sim->watches || (sim->current && task_lets_go(sim->current, what)))
@@ -89,7 +90,7 @@ static __attribute__((noreturn)) void waits_wrongly(const struct sim_task *waits
 	abort();
 }
 
-/* What the task holds over a wait of `waits`, though it must not. */
+/* Checks that the task holds nothing which forbids the wait of `waits`. */
 static void check_holder(const struct sim_task *waits, const struct sim_task *holder)
 {
 	for (unsigned i = 0; i < holder->hold_count; i++) {
@@ -100,7 +101,7 @@ static void check_holder(const struct sim_task *waits, const struct sim_task *ho
 	}
 }
 
-/* The same of all who wait for locks of the holder's, and for theirs. */
+/* Checks the holder, the tasks that wait for its locks, and those behind them. */
 static void check_behind(
 	const struct sim_task *waits, const struct sim_task *holder, unsigned depth)
 {
@@ -129,7 +130,8 @@ static bool task_has(const struct sim_task *task, const void *what)
 	return false;
 }
 
-/* Whoever has what the task waits for, and those whom it waits for, wait for no more than locks. */
+/* Checks the holder of the lock that the task waits for, and the holders ahead of it. If one of
+ * them waits for something else, the task must hold nothing that forbids it. */
 static void check_ahead(const struct sim_task *task, const void *what, unsigned depth)
 {
 	for (unsigned n = 0; n < sim->node_count && depth < CHAIN_MAX; n++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of a simulated disk: blocks in a two-level table, made when written. */
+/* The bytes of a simulated disk: blocks in a two-level table, made when they are written. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,11 +72,6 @@ void sim_image_read(const struct sim_image *image, uint64_t offset, void *buf, s
 	}
 }
 
-static bool all_zeros(const uint8_t *p, size_t len)
-{
-	return len == 0 || (p[0] == 0 && memcmp(p, p + 1, len - 1) == 0);
-}
-
 void sim_image_write(
 	struct sim_image *image, uint64_t offset, const void *buf, size_t len)
 {
@@ -87,10 +82,16 @@ void sim_image_write(
 		size_t in_block = (size_t)(offset % BLOCK_BYTES);
 		size_t n = MIN(len, (size_t)BLOCK_BYTES - in_block);
 
-		/* Zeros over nothing, as formatting writes them, stay nothing. */
-		if (block_find(image, offset) || !all_zeros(from, n))
-			memcpy(block_make(image, offset) + in_block, from, n);
-		from += n;
+		uint8_t *block = block_find(image, offset);
+
+		/* Zeros make no block, because formatting writes many of them. */
+		if (!block && from && !bytes_are_zero(from, n))
+			block = block_make(image, offset);
+		if (block && from)
+			memcpy(block + in_block, from, n);
+		else if (block)
+			memset(block + in_block, 0, n);
+		from = from ? from + n : NULL;
 		offset += n;
 		len -= n;
 	}

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The beginning and the end of a simulation. Whatever aborts inside, the seed that
- * repeats it is printed.
- */
+/* The beginning and the end of a simulation. After any abort in it, prints the seed that repeats
+ * it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -22,8 +20,7 @@ void *sim_own_alloc(size_t size)
 	return p;
 }
 
-/* The handler goes back to the default by SA_RESETHAND; abort() raises the signal again.
- */
+/* SA_RESETHAND sets the default handler again. Then abort() raises the signal again. */
 static void print_seed(int signal_number)
 {
 	char text[128];
@@ -43,10 +40,9 @@ static void first_task(void *arg)
 	sim_context_switch(&sim->current->context, &sim->main, true);
 }
 
-static void begin(uint64_t seed, const struct rt_sim_options *options)
+static void sim_begin(uint64_t seed, const struct rt_sim_options *options)
 {
-	/* A test that failed with a jump out of its simulation has left one: it is lost.
-	 */
+	/* A test that failed by a jump out of its simulation has left one. It is lost. */
 	sim = sim_own_alloc(sizeof(*sim));
 	sim->seed = seed;
 	if (options)
@@ -66,7 +62,7 @@ static void begin(uint64_t seed, const struct rt_sim_options *options)
 	rt_sim_node_new("harness");
 }
 
-static void end(void)
+static void sim_end(void)
 {
 	sim->current = NULL;
 	for (unsigned n = sim->node_count; n-- > 0;)
@@ -93,7 +89,7 @@ int rt_sim_run(
 	struct sim_task *first;
 	int result;
 
-	begin(seed, options);
+	sim_begin(seed, options);
 	sim->fn = fn;
 	sim->arg = arg;
 	WEFT_ASSERT(sigaction(SIGABRT, &on_abort, &old) == 0);
@@ -101,7 +97,7 @@ int rt_sim_run(
 	sim_context_main(&sim->main);
 	sim_sched_start(&sim->main);
 	result = sim->result;
-	end();
+	sim_end();
 	sigaction(SIGABRT, &old, NULL);
 	rt_select(before, false);
 	return result;

@@ -2,12 +2,12 @@
 /*
  * The simulated runtime's scheduler: tasks, virtual time, waiting and waking.
  *
- * One task runs at a time. At each switch the seed picks the next among the runnable
- * ones; when there is none, time jumps to the next timer. When there is none of these
- * either, the world is deadlocked: it says who waits for what and aborts.
+ * One task runs at a time. At each switch the seed picks the next among the runnable ones. If there
+ * is none, time jumps to the next timer. If there is no timer either, the world is deadlocked: the
+ * scheduler lists all tasks with their waits, and aborts.
  *
- * Addresses must not influence any choice, or runs would differ: the buckets of waiting
- * tasks are hashed by address but only ever searched for one word, in order of arrival.
+ * Addresses must not influence any choice, or runs would differ. The buckets of waiting tasks are
+ * hashed by address. But they are only ever searched for one word, in order of arrival.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -17,10 +17,10 @@
 
 #include "engine/rt/sim.h"
 
-/* Each switch takes some time, so that whoever polls a deadline gets there. */
+/* Each switch takes some time, so that a task which polls a deadline gets there. */
 #define STEP_NS_MIN   50u
 #define STEP_NS_RANGE 200u
-/* rt_wait may return early; it does so once in so many calls. */
+/* rt_wait may return early. It does so in one of so many calls. */
 #define EARLY_RETURN_ONE_IN 32u
 /* A spin goes on for so many steps before it sleeps between them. */
 #define SPINS_BEFORE_SLEEP 64u
@@ -45,7 +45,7 @@ uint64_t sim_rng_below(struct sim_rng *rng, uint64_t n)
 	return (uint64_t)(((unsigned __int128)sim_rng_next(rng) * n) >> 64);
 }
 
-static void trace(uint64_t value)
+static void trace_add(uint64_t value)
 {
 	sim->trace = (sim->trace ^ value) * 0x100000001b3ull;
 	sim->trace ^= sim->trace >> 29;
@@ -92,7 +92,7 @@ static void timer_down(struct sim_timer *timer, size_t slot)
 }
 
 /* Room for `count` pointers, and one for the heap's unused slot 0. */
-static void *grow(void *array, size_t *room, size_t count)
+static void *heap_grow(void *array, size_t *room, size_t count)
 {
 	if (count + 1 < *room)
 		return array;
@@ -108,7 +108,7 @@ void sim_timer_set(struct sim_timer *timer, uint64_t at, void (*fire)(struct sim
 	timer->at = at;
 	timer->order = ++sim->timer_order;
 	timer->fire = fire;
-	sim->timers = grow(sim->timers, &sim->timer_room, sim->timer_count + 1);
+	sim->timers = heap_grow(sim->timers, &sim->timer_room, sim->timer_count + 1);
 	sim->timer_count++;
 	timer_up(timer, sim->timer_count);
 }
@@ -140,7 +140,7 @@ static void fire_due_timers(void)
 	}
 }
 
-/* ---- what a stuck world says ----------------------------------------------------- */
+/* ---- the report of a stuck world ---------------------------------------------------- */
 
 static void list_tasks(void)
 {
@@ -165,7 +165,7 @@ static void list_tasks(void)
 	}
 }
 
-static _Noreturn void stuck(const char *why)
+static _Noreturn void abort_stuck(const char *why)
 {
 	fprintf(stderr, "simulation: %s at %" PRIu64 " ns, %" PRIu64 " steps. Tasks:\n",
 		why, sim->now, sim->steps);
@@ -178,7 +178,7 @@ static _Noreturn void stuck(const char *why)
 static void make_runnable(struct sim_task *task)
 {
 	task->state = SIM_RUNNABLE;
-	sim->runnable = (struct sim_task **)grow(
+	sim->runnable = (struct sim_task **)heap_grow(
 		sim->runnable, &sim->runnable_room, sim->runnable_count);
 	task->run_slot = sim->runnable_count;
 	sim->runnable[sim->runnable_count++] = task;
@@ -192,32 +192,32 @@ static void take_from_runnable(struct sim_task *task)
 	last->run_slot = task->run_slot;
 }
 
-static struct sim_task *pick(void)
+static struct sim_task *pick_task(void)
 {
 	struct sim_task *task;
 
 	if (sim->looking)
-		stuck("a look would have to wait");
+		abort_stuck("a look would have to wait");
 	if (++sim->steps > sim->options.step_limit)
-		stuck("too many steps");
+		abort_stuck("too many steps");
 	sim->now += STEP_NS_MIN + sim_rng_below(&sim->schedule_rng, STEP_NS_RANGE);
 	fire_due_timers();
 	while (sim->runnable_count == 0) {
 		if (sim->timer_count == 0)
-			stuck("deadlock: nothing can run and no deadline is left");
+			abort_stuck("deadlock: nothing can run and no deadline is left");
 		sim->now = sim->timers[1]->at;
 		fire_due_timers();
 	}
 	if (sim->now > sim->options.time_limit_ns)
-		stuck("past the time limit");
+		abort_stuck("past the time limit");
 	task = sim->runnable[sim_rng_below(&sim->schedule_rng, sim->runnable_count)];
 	take_from_runnable(task);
-	trace(task->id);
-	trace(sim->now);
+	trace_add(task->id);
+	trace_add(sim->now);
 	return task;
 }
 
-static void bury(void)
+static void free_grave(void)
 {
 	if (sim->grave) {
 		sim_task_free(sim->grave);
@@ -225,20 +225,20 @@ static void bury(void)
 	}
 }
 
-/* Lets the next task run; returns when the caller is picked again. */
+/* Lets the next task run. Returns when the caller is picked again. */
 static void switch_away(void)
 {
-	struct sim_task *self = sim->current, *next = pick();
+	struct sim_task *self = sim->current, *next = pick_task();
 
 	sim->current = next;
 	next->state = SIM_RUNNING;
 	if (next == self)
 		return;
 	sim_context_switch(&self->context, &next->context, false);
-	bury();
+	free_grave();
 }
 
-static void block(const char *reason)
+static void block_current(const char *reason)
 {
 	WEFT_ASSERT(sim->current &&
 		    sim->crashing == UINT32_MAX); /* crash functions do not wait */
@@ -262,7 +262,7 @@ _Noreturn void sim_task_vanish(void)
 {
 	struct sim_task *self = sim->current, *next;
 
-	next = pick();
+	next = pick_task();
 	WEFT_ASSERT(!sim->grave);
 	sim->grave = self;
 	sim->current = next;
@@ -286,7 +286,7 @@ void rt_sim_look(bool on)
 
 /* ---- waiting --------------------------------------------------------------------- */
 
-static struct sim_task **bucket_of(_Atomic uint32_t *word)
+static struct sim_task **wait_bucket(_Atomic uint32_t *word)
 {
 	return &sim->waiting[((uintptr_t)word >> 2) * 0x9e3779b1u / 64 %
 			     SIM_WAIT_BUCKETS];
@@ -319,7 +319,7 @@ static void task_timer_fired(struct sim_timer *timer)
 int sim_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 {
 	struct sim_task *self = sim->current;
-	struct sim_task **link = bucket_of(word);
+	struct sim_task **link = wait_bucket(word);
 
 	sim_about_to_wait();
 	sched_point();
@@ -343,7 +343,7 @@ int sim_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
 	self->timed_out = false;
 	if (deadline_ns != RT_FOREVER)
 		sim_timer_set(&self->timer, deadline_ns, task_timer_fired);
-	block("a word");
+	block_current("a word");
 	return self->timed_out ? -ETIMEDOUT : 0;
 }
 
@@ -351,12 +351,12 @@ static unsigned count_waiters(_Atomic uint32_t *word)
 {
 	unsigned n = 0;
 
-	for (struct sim_task *t = *bucket_of(word); t; t = t->wait_next)
+	for (struct sim_task *t = *wait_bucket(word); t; t = t->wait_next)
 		n += t->word == word;
 	return n;
 }
 
-/* For code that is not a task's: no other task runs meanwhile. */
+/* For code outside of tasks: no other task runs meanwhile. */
 int sim_wake_quietly(_Atomic uint32_t *word, int count)
 {
 	unsigned waiters = count_waiters(word);
@@ -364,7 +364,7 @@ int sim_wake_quietly(_Atomic uint32_t *word, int count)
 
 	for (; waiters && woken < count; waiters--, woken++) {
 		uint64_t skip = sim_rng_below(&sim->schedule_rng, waiters);
-		struct sim_task *t = *bucket_of(word);
+		struct sim_task *t = *wait_bucket(word);
 
 		for (; t->word != word || skip--; t = t->wait_next)
 			;
@@ -387,7 +387,7 @@ static void sim_sleep_ns(uint64_t ns)
 
 	sim_about_to_wait();
 	sim_timer_set(&sim->current->timer, until, task_timer_fired);
-	block("sleep");
+	block_current("sleep");
 }
 
 static void sim_spin(unsigned *spins)
@@ -426,14 +426,14 @@ static void task_entry(void)
 	struct sim_task *self = sim->current;
 
 	sim_context_entered(&self->context, sim->switched_from);
-	bury();
+	free_grave();
 	self->fn(self->arg);
 	task_ended(self);
 	if (self->detached)
 		sim_task_vanish();
-	/* The joiner frees it; the stack is left for good before that can run. */
+	/* The joiner frees it. The task leaves its stack before the joiner can run. */
 	self->reason = "its join";
-	sim->current = pick();
+	sim->current = pick_task();
 	sim->current->state = SIM_RUNNING;
 	sim_context_switch(&self->context, &sim->current->context, true);
 	abort();
@@ -504,10 +504,10 @@ static int sim_task_spawn(
 	struct rt_task **out, const char *name, void (*fn)(void *), void *arg)
 {
 	struct sim_task *task;
-	int r = sim_task_new(&task, sim_current_node(), name, fn, arg);
+	int rc = sim_task_new(&task, sim_current_node(), name, fn, arg);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	*out = &task->base;
 	sched_point();
 	return 0;
@@ -521,7 +521,7 @@ static void sim_task_join(struct rt_task *base)
 	sim_about_to_wait();
 	if (task->state != SIM_ENDED) {
 		task->joiner = sim->current;
-		block("a task's end");
+		block_current("a task's end");
 	}
 	sim_task_free(task);
 }
@@ -534,10 +534,10 @@ static unsigned sim_task_index(void)
 /* Runs tasks until the first one has ended and switches back. */
 void sim_sched_start(struct sim_context *from)
 {
-	sim->current = pick();
+	sim->current = pick_task();
 	sim->current->state = SIM_RUNNING;
 	sim_context_switch(from, &sim->current->context, false);
-	bury();
+	free_grave();
 }
 
 /* ---- time and randomness --------------------------------------------------------- */

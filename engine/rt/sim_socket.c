@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams between simulated nodes. What is sent arrives after a delay, in order within a
- * stream and in any order between streams, in pieces of any size. A blocked direction
- * holds what is sent until it is open again, an address that is lost holds both directions of
- * the streams that were made by it; a cut resets the streams between two nodes.
- * A node that loses its power resets its streams or, as often, just falls silent.
+ * Streams between simulated nodes. Bytes arrive after a delay, in pieces of any size: in order
+ * within a stream, and in any order between streams. A blocked direction holds its bytes until it
+ * is open again. A lost address holds both directions of the streams that were made by it. A cut
+ * resets the streams between two nodes. If a node loses its power, its streams are reset or, as
+ * often, just fall silent.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -40,17 +40,17 @@ struct rt_socket {
 	enum socket_kind kind;
 	unsigned node, other_node;
 	char name[RT_TASK_NAME_BYTES *
-		  8];            /* of the listener: itself, or how it was reached */
-	int error;               /* -errno: reset, or why it could not connect */
+		  8];            /* of the listener: its own, or the one that was dialed */
+	int error;               /* -errno: reset, or the failure to connect */
 	struct rt_socket *other; /* of a stream; NULL when that is closed */
 	struct sim_timer timer;  /* of connecting */
-	/* A listener's: those that were not accepted yet. */
+	/* A listener's: streams that are not accepted yet. */
 	struct rt_socket *accept_first, **accept_end, *accept_next;
 	unsigned accept_count;
 	/* Incoming pieces in order. */
 	struct piece *in, **in_end;
-	size_t in_bytes; /* those not received yet, on their way included */
-	uint64_t sent;   /* to it, all in all */
+	size_t in_bytes; /* not received yet, those on their way included */
+	uint64_t sent;   /* to it, in all */
 	uint64_t last_arrival;
 	bool end_sent;
 	_Atomic uint32_t changed; /* for rt_socket_wait */
@@ -68,13 +68,13 @@ struct rt_poller {
 	struct rt_poller *next, **link;
 };
 
-/* A direction that holds what is sent. */
+/* A direction that holds its bytes. */
 struct blocked {
 	unsigned from, to;
 	struct blocked *next;
 };
 
-/* A listener that cannot be reached, nor be heard by who has reached it. */
+/* A listener that no dialer reaches. The streams that were made by it are held, too. */
 struct lost {
 	struct lost *next;
 	char name[RT_TASK_NAME_BYTES * 8];
@@ -93,7 +93,7 @@ struct sim_net {
 	unsigned last_port;
 };
 
-static struct sim_net *net(void)
+static struct sim_net *get_net(void)
 {
 	if (!sim->net) {
 		sim->net = sim_own_alloc(sizeof(*sim->net));
@@ -104,19 +104,19 @@ static struct sim_net *net(void)
 	return sim->net;
 }
 
-static uint64_t delay(void)
+static uint64_t draw_delay(void)
 {
-	uint64_t range = net()->delay_max_ns - net()->delay_min_ns;
-	uint64_t ns = net()->delay_min_ns + sim_rng_below(&net()->rng, range + 1);
+	uint64_t range = get_net()->delay_max_ns - get_net()->delay_min_ns;
+	uint64_t ns = get_net()->delay_min_ns + sim_rng_below(&get_net()->rng, range + 1);
 
-	if (sim_rng_below(&net()->rng, SLOW_ONE_IN) == 0)
+	if (sim_rng_below(&get_net()->rng, SLOW_ONE_IN) == 0)
 		ns *= SLOW_FACTOR;
 	return ns;
 }
 
 static bool is_blocked(unsigned from, unsigned to)
 {
-	for (const struct blocked *b = net()->blocked; b; b = b->next)
+	for (const struct blocked *b = get_net()->blocked; b; b = b->next)
 		if (b->from == from && b->to == to)
 			return true;
 	return false;
@@ -124,13 +124,13 @@ static bool is_blocked(unsigned from, unsigned to)
 
 static bool is_lost(const char *name)
 {
-	for (const struct lost *l = net()->lost; l; l = l->next)
+	for (const struct lost *l = get_net()->lost; l; l = l->next)
 		if (!strcmp(l->name, name))
 			return true;
 	return false;
 }
 
-/* What is sent on this way is held. */
+/* Whether bytes on this way are held. */
 static bool is_held(unsigned from, unsigned to, const char *name)
 {
 	return is_blocked(from, to) || is_lost(name);
@@ -138,14 +138,14 @@ static bool is_held(unsigned from, unsigned to, const char *name)
 
 /* ---- readiness ---------------------------------------------------------------------- */
 
-static bool readable(const struct rt_socket *s)
+static bool is_readable(const struct rt_socket *s)
 {
 	if (s->kind == LISTENING)
 		return s->accept_first != NULL;
 	return s->error || (s->in && s->in->arrived);
 }
 
-static bool writable(const struct rt_socket *s)
+static bool is_writable(const struct rt_socket *s)
 {
 	return s->kind == STREAM &&
 	       (s->error || !s->other || s->other->in_bytes < ROOM_BYTES);
@@ -155,15 +155,15 @@ static unsigned ready_events(const struct rt_socket *s)
 {
 	unsigned events = 0;
 
-	if (readable(s))
+	if (is_readable(s))
 		events |= RT_READABLE;
-	if (writable(s) || s->error)
+	if (is_writable(s) || s->error)
 		events |= RT_WRITABLE;
 	events &= s->interest;
 	return s->error ? events | RT_HANGUP : events;
 }
 
-static void notify(struct rt_socket *s)
+static void notify_changed(struct rt_socket *s)
 {
 	atomic_fetch_add(&s->changed, 1);
 	sim_wake_quietly(&s->changed, INT32_MAX);
@@ -183,11 +183,11 @@ static struct rt_socket *socket_new(enum socket_kind kind, unsigned node)
 	s->node = node;
 	s->in_end = &s->in;
 	s->accept_end = &s->accept_first;
-	s->next = net()->sockets;
-	s->link = &net()->sockets;
+	s->next = get_net()->sockets;
+	s->link = &get_net()->sockets;
 	if (s->next)
 		s->next->link = &s->next;
-	net()->sockets = s;
+	get_net()->sockets = s;
 	return s;
 }
 
@@ -214,14 +214,14 @@ static void socket_free(struct rt_socket *s)
 	free(s);
 }
 
-static void reset(struct rt_socket *s, int error)
+static void socket_reset(struct rt_socket *s, int error)
 {
 	if (s->error)
 		return;
 	s->error = error;
 	drop_pieces(s);
 	sim_timer_cancel(&s->timer);
-	notify(s);
+	notify_changed(s);
 }
 
 static void piece_arrives(struct sim_timer *timer)
@@ -231,14 +231,14 @@ static void piece_arrives(struct sim_timer *timer)
 
 	p->arrived = true;
 	if (p->end < 0)
-		reset(s, p->end);
+		socket_reset(s, p->end);
 	else
-		notify(s);
+		notify_changed(s);
 }
 
 static void piece_start(struct piece *p)
 {
-	uint64_t at = MAX(p->to->last_arrival, sim->now + delay());
+	uint64_t at = MAX(p->to->last_arrival, sim->now + draw_delay());
 
 	p->to->last_arrival = at;
 	sim_timer_set(&p->timer, at, piece_arrives);
@@ -246,26 +246,27 @@ static void piece_start(struct piece *p)
 
 static uint64_t flip_draw(void)
 {
-	return sim_rng_below(&net()->rng, 2 * net()->flip_every);
+	return sim_rng_below(&get_net()->rng, 2 * get_net()->flip_every);
 }
 
-/* As bad memory or a bad device does: what checks only itself on its way does not see it. */
+/* Changes bits as bad memory or a bad device does. A checksum of the network alone does not find
+ * it. */
 static void flip_bits(uint8_t *data, uint64_t length)
 {
 	uint64_t at = 0;
 
-	if (!net()->flip_every)
+	if (!get_net()->flip_every)
 		return;
-	while (net()->flip_after < length - at) {
-		at += net()->flip_after;
-		data[at++] ^= (uint8_t)(1u << sim_rng_below(&net()->rng, 8));
-		net()->flips++;
-		net()->flip_after = flip_draw();
+	while (get_net()->flip_after < length - at) {
+		at += get_net()->flip_after;
+		data[at++] ^= (uint8_t)(1u << sim_rng_below(&get_net()->rng, 8));
+		get_net()->flips++;
+		get_net()->flip_after = flip_draw();
 	}
-	net()->flip_after -= length - at;
+	get_net()->flip_after -= length - at;
 }
 
-static void put(struct rt_socket *to, unsigned from_node, const uint8_t *data,
+static void piece_put(struct rt_socket *to, unsigned from_node, const uint8_t *data,
 	size_t length, int end)
 {
 	struct piece *p = sim_own_alloc(sizeof(*p) + length);
@@ -306,7 +307,7 @@ static void sim_print(const struct rt_address *a, char *out, size_t size)
 
 static struct rt_socket *listener_at(const char *name)
 {
-	struct rt_socket *s = net()->sockets;
+	struct rt_socket *s = get_net()->sockets;
 
 	while (s && (s->kind != LISTENING || strcmp(s->name, name)))
 		s = s->next;
@@ -327,7 +328,7 @@ static int sim_listen(
 	if (!strcmp(strrchr(name, ':'), ":0"))
 		snprintf(s->name, sizeof(s->name), "%.*s:%u",
 			(int)(strrchr(name, ':') - name), name,
-			40000 + ++net()->last_port);
+			40000 + ++get_net()->last_port);
 	*out = s;
 	return 0;
 }
@@ -362,10 +363,10 @@ static void became_stream(struct sim_timer *timer)
 	struct rt_socket *s = container_of(timer, struct rt_socket, timer);
 
 	s->kind = STREAM;
-	notify(s);
+	notify_changed(s);
 }
 
-/* The dialer's first packet arrives: where, its name says. */
+/* The dialer's first packet arrives at the listener of that name. */
 static void reaches_listener(struct sim_timer *timer)
 {
 	struct rt_socket *s = container_of(timer, struct rt_socket, timer);
@@ -378,7 +379,7 @@ static void reaches_listener(struct sim_timer *timer)
 		return;
 	}
 	if (!listener || listener->accept_count == BACKLOG) {
-		reset(s, -ECONNREFUSED);
+		socket_reset(s, -ECONNREFUSED);
 		return;
 	}
 	other = socket_new(STREAM, listener->node);
@@ -390,8 +391,8 @@ static void reaches_listener(struct sim_timer *timer)
 	*listener->accept_end = other;
 	listener->accept_end = &other->accept_next;
 	listener->accept_count++;
-	notify(listener);
-	sim_timer_set(&s->timer, sim->now + delay(), became_stream);
+	notify_changed(listener);
+	sim_timer_set(&s->timer, sim->now + draw_delay(), became_stream);
 }
 
 static int sim_connect(struct rt_socket **out, const struct rt_address *to)
@@ -399,7 +400,7 @@ static int sim_connect(struct rt_socket **out, const struct rt_address *to)
 	struct rt_socket *s = socket_new(CONNECTING, sim_current_node());
 
 	snprintf(s->name, sizeof(s->name), "%s", (const char *)to->bytes);
-	sim_timer_set(&s->timer, sim->now + delay(), reaches_listener);
+	sim_timer_set(&s->timer, sim->now + draw_delay(), reaches_listener);
 	*out = s;
 	return 0;
 }
@@ -415,8 +416,8 @@ static int sim_connected(struct rt_socket *s)
 
 static size_t some_of(size_t n)
 {
-	if (n > 1 && sim_rng_below(&net()->rng, SHORT_ONE_IN) == 0)
-		return 1 + (size_t)sim_rng_below(&net()->rng, n);
+	if (n > 1 && sim_rng_below(&get_net()->rng, SHORT_ONE_IN) == 0)
+		return 1 + (size_t)sim_rng_below(&get_net()->rng, n);
 	return n;
 }
 
@@ -443,13 +444,13 @@ static ssize_t sim_send(struct rt_socket *s, const struct iovec *iov, unsigned c
 		to += iov[i].iov_len;
 	}
 	length = some_of(MIN(length, room));
-	put(s->other, s->node, data, length, 0);
+	piece_put(s->other, s->node, data, length, 0);
 	free(data);
 	return (ssize_t)length;
 }
 
-/* One iovec's worth, from the first piece. */
-static size_t take(struct rt_socket *s, uint8_t *to, size_t length)
+/* Fills one iovec, from the first pieces. */
+static size_t take_bytes(struct rt_socket *s, uint8_t *to, size_t length)
 {
 	size_t done = 0;
 
@@ -489,31 +490,31 @@ static ssize_t sim_recv(struct rt_socket *s, const struct iovec *iov, unsigned c
 	limit = some_of(limit);
 	for (unsigned i = 0; i < count && total < limit; i++) {
 		size_t want = MIN(iov[i].iov_len, limit - total);
-		size_t n = take(s, iov[i].iov_base, want);
+		size_t n = take_bytes(s, iov[i].iov_base, want);
 
 		total += n;
 		if (n < want)
 			break;
 	}
 	if (s->other)
-		notify(s->other); /* there is room */
+		notify_changed(s->other); /* there is room */
 	return (ssize_t)total;
 }
 
 static void end_stream(struct rt_socket *s)
 {
 	if (s->other && !s->end_sent)
-		put(s->other, s->node, NULL, 0, 1);
+		piece_put(s->other, s->node, NULL, 0, 1);
 	s->end_sent = true;
 }
 
 static void sim_shutdown(struct rt_socket *s)
 {
 	end_stream(s);
-	reset(s, -ESHUTDOWN);
+	socket_reset(s, -ESHUTDOWN);
 }
 
-static void detach(struct rt_socket *s)
+static void detach_other(struct rt_socket *s)
 {
 	if (s->other) {
 		s->other->other = NULL;
@@ -530,19 +531,19 @@ static void sim_close(struct rt_socket *s)
 		sim_close(waiting);
 	}
 	end_stream(s);
-	detach(s);
+	detach_other(s);
 	socket_free(s);
 }
 
 static int sim_socket_wait(struct rt_socket *s, uint64_t deadline_ns)
 {
 	uint32_t seen = atomic_load(&s->changed);
-	int r = 0;
+	int rc = 0;
 
-	if (!readable(s) && !s->kicked)
-		r = sim_wait(&s->changed, seen, deadline_ns);
+	if (!is_readable(s) && !s->kicked)
+		rc = sim_wait(&s->changed, seen, deadline_ns);
 	s->kicked = false;
-	return r;
+	return rc;
 }
 
 static void sim_kick(struct rt_socket *s)
@@ -559,18 +560,18 @@ static int sim_poller_open(struct rt_poller **out)
 	struct rt_poller *p = sim_own_alloc(sizeof(*p));
 
 	p->node = sim_current_node();
-	p->next = net()->pollers;
-	p->link = &net()->pollers;
+	p->next = get_net()->pollers;
+	p->link = &get_net()->pollers;
 	if (p->next)
 		p->next->link = &p->next;
-	net()->pollers = p;
+	get_net()->pollers = p;
 	*out = p;
 	return 0;
 }
 
 static void sim_poller_close(struct rt_poller *p)
 {
-	for (struct rt_socket *s = net()->sockets; s; s = s->next)
+	for (struct rt_socket *s = get_net()->sockets; s; s = s->next)
 		WEFT_ASSERT(s->poller != p);
 	*p->link = p->next;
 	if (p->next)
@@ -584,7 +585,7 @@ static void sim_poller_change(
 	WEFT_ASSERT(s->poller == p && tag);
 	s->interest = events;
 	s->tag = tag;
-	notify(s);
+	notify_changed(s);
 }
 
 static int sim_poller_add(
@@ -609,7 +610,7 @@ static unsigned sim_poller_wait(
 		uint32_t seen = atomic_load(&p->changed);
 		unsigned found = 0;
 
-		for (struct rt_socket *s = net()->sockets; s && found < max;
+		for (struct rt_socket *s = get_net()->sockets; s && found < max;
 			s = s->next) {
 			unsigned events = s->poller == p ? ready_events(s) : 0;
 
@@ -637,25 +638,25 @@ static void sim_poller_kick(struct rt_poller *p)
 void rt_sim_net_delay(uint64_t min_ns, uint64_t max_ns)
 {
 	WEFT_ASSERT(min_ns <= max_ns);
-	net()->delay_min_ns = min_ns;
-	net()->delay_max_ns = max_ns;
+	get_net()->delay_min_ns = min_ns;
+	get_net()->delay_max_ns = max_ns;
 }
 
 void rt_sim_net_flip(uint64_t every_bytes)
 {
-	net()->flip_every = every_bytes;
-	net()->flip_after = every_bytes ? flip_draw() : 0;
+	get_net()->flip_every = every_bytes;
+	get_net()->flip_after = every_bytes ? flip_draw() : 0;
 }
 
 uint64_t rt_sim_net_flips(void)
 {
-	return net()->flips;
+	return get_net()->flips;
 }
 
-/* What is held no more sets out now, in order. */
+/* Pieces that are held no more start now, in order. */
 static void release_held(void)
 {
-	for (struct rt_socket *s = net()->sockets; s; s = s->next) {
+	for (struct rt_socket *s = get_net()->sockets; s; s = s->next) {
 		if (s->kind != STREAM || is_held(s->other_node, s->node, s->name))
 			continue;
 		for (struct piece *p = s->in; p; p = p->next)
@@ -666,15 +667,15 @@ static void release_held(void)
 
 void rt_sim_net_block(unsigned from, unsigned to, bool on)
 {
-	struct blocked **link = &net()->blocked;
+	struct blocked **link = &get_net()->blocked;
 
 	if (is_blocked(from, to) == on)
 		return;
 	if (on) {
 		struct blocked *b = sim_own_alloc(sizeof(*b));
 
-		*b = (struct blocked){from, to, net()->blocked};
-		net()->blocked = b;
+		*b = (struct blocked){from, to, get_net()->blocked};
+		get_net()->blocked = b;
 		return;
 	}
 	while ((*link)->from != from || (*link)->to != to)
@@ -690,15 +691,15 @@ void rt_sim_net_block(unsigned from, unsigned to, bool on)
 
 void rt_sim_net_lose(const char *address, bool on)
 {
-	struct lost **link = &net()->lost, *l;
+	struct lost **link = &get_net()->lost, *l;
 
 	if (is_lost(address) == on)
 		return;
 	if (on) {
 		l = sim_own_alloc(sizeof(*l));
 		snprintf(l->name, sizeof(l->name), "%s", address);
-		l->next = net()->lost;
-		net()->lost = l;
+		l->next = get_net()->lost;
+		get_net()->lost = l;
 		return;
 	}
 	while (strcmp((*link)->name, address))
@@ -711,41 +712,41 @@ void rt_sim_net_lose(const char *address, bool on)
 
 void rt_sim_net_cut(unsigned a, unsigned b)
 {
-	for (struct rt_socket *s = net()->sockets; s; s = s->next) {
+	for (struct rt_socket *s = get_net()->sockets; s; s = s->next) {
 		if (s->kind == LISTENING || !s->other)
 			continue;
 		if ((s->node == a && s->other_node == b) ||
 			(s->node == b && s->other_node == a)) {
-			reset(s, -ECONNRESET);
-			reset(s->other, -ECONNRESET);
-			detach(s);
+			socket_reset(s, -ECONNRESET);
+			socket_reset(s->other, -ECONNRESET);
+			detach_other(s);
 		}
 	}
 }
 
-/* A node's sockets vanish with it; the others are told at once or never. */
+/* A node's sockets vanish with it. Each other end is told at once or never. */
 void sim_sockets_power_cut(unsigned node)
 {
 	struct rt_socket *s;
 
 	if (!sim->net)
 		return;
-	for (s = net()->sockets; s; s = s->next) {
+	for (s = get_net()->sockets; s; s = s->next) {
 		if (s->node != node || !s->other)
 			continue;
-		if (sim_rng_below(&net()->rng, 2)) {
+		if (sim_rng_below(&get_net()->rng, 2)) {
 			drop_pieces(s->other);
-			put(s->other, node, NULL, 0, -ECONNRESET);
+			piece_put(s->other, node, NULL, 0, -ECONNRESET);
 		}
-		detach(s);
+		detach_other(s);
 	}
 	do {
-		for (s = net()->sockets; s && s->node != node;)
+		for (s = get_net()->sockets; s && s->node != node;)
 			s = s->next;
 		if (s)
 			socket_free(s);
 	} while (s);
-	for (struct rt_poller *p = net()->pollers, *next; p; p = next) {
+	for (struct rt_poller *p = get_net()->pollers, *next; p; p = next) {
 		next = p->next;
 		if (p->node == node)
 			sim_poller_close(p);
@@ -756,22 +757,22 @@ void sim_net_free(void)
 {
 	if (!sim->net)
 		return;
-	while (net()->sockets) {
-		detach(net()->sockets);
-		socket_free(net()->sockets);
+	while (get_net()->sockets) {
+		detach_other(get_net()->sockets);
+		socket_free(get_net()->sockets);
 	}
-	while (net()->pollers)
-		sim_poller_close(net()->pollers);
-	while (net()->blocked) {
-		struct blocked *b = net()->blocked;
+	while (get_net()->pollers)
+		sim_poller_close(get_net()->pollers);
+	while (get_net()->blocked) {
+		struct blocked *b = get_net()->blocked;
 
-		net()->blocked = b->next;
+		get_net()->blocked = b->next;
 		free(b);
 	}
-	while (net()->lost) {
-		struct lost *l = net()->lost;
+	while (get_net()->lost) {
+		struct lost *l = get_net()->lost;
 
-		net()->lost = l->next;
+		get_net()->lost = l->next;
 		free(l);
 	}
 	free(sim->net);

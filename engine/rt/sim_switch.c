@@ -2,8 +2,8 @@
 /*
  * Switching between the stacks of simulated tasks.
  *
- * By hand on x86-64 and aarch64, since swapcontext makes two system calls; with ucontext
- * elsewhere. The sanitizers are told of each switch. Stacks have a guard page below and
+ * It is done by hand on x86-64 and aarch64, since swapcontext makes two system calls, and with
+ * ucontext elsewhere. The sanitizers are told of each switch. Stacks have a guard page below. They
  * are pooled during a run.
  */
 #include <errno.h>
@@ -28,7 +28,7 @@
 
 /* ---- stacks ---------------------------------------------------------------------- */
 
-/* A free stack holds the link to the next in its highest word. */
+/* A free stack has the link to the next one in its highest word. */
 static char *stack_pool;
 
 static char **stack_link(char *stack)
@@ -78,7 +78,7 @@ void sim_stacks_free(void)
 
 #if defined(__x86_64__)
 
-/* Saves what the ABI says a call preserves on the stack, and changes stacks. */
+/* Saves the registers that a call preserves by the ABI on the stack, and changes stacks. */
 void sim_switch_stack(void **save_sp, void *sp);
 __asm__(".text\n"
 	".type sim_switch_stack, @function\n"
@@ -225,7 +225,7 @@ void sim_context_main_done(struct sim_context *c)
 void sim_context_entered(struct sim_context *self, struct sim_context *from)
 {
 #if defined(__SANITIZE_ADDRESS__)
-	/* The first switch away from the thread's own stack tells where that is. */
+	/* The first switch away from the thread's own stack gives its place. */
 	__sanitizer_finish_switch_fiber(
 		self->fake_stack, &from->bottom, &from->bottom_size);
 #endif

@@ -2,22 +2,13 @@
 /*
  * Mutex, condition and gate over rt_wait and rt_wake, the same for both runtimes.
  *
- * The mutex is the three-state one of Drepper, "Futexes Are Tricky" (mutex 3): whoever
- * may have others waiting holds it as 2 and wakes one when it lets go.
+ * The mutex is the three-state one of Drepper, "Futexes Are Tricky" (mutex 3). If other tasks may
+ * be waiting, its state is 2, and the unlock wakes one of them.
  */
 #include "engine/rt/rt_internal.h"
 
 /* About as long as the short sections that these mutexes protect. */
 #define MUTEX_SPINS 100
-
-static inline void cpu_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
 
 void rt_mutex_lock_slow(struct rt_mutex *m)
 {
@@ -47,9 +38,9 @@ void rt_mutex_unlock_slow(struct rt_mutex *m)
 }
 
 /*
- * The sequence goes up by 2; its lowest bit says that someone may be waiting. A waiter
- * sets it while it holds the mutex, so a signaller that changed what is waited for under
- * the mutex, later, sees it; without the bit a signal costs no system call.
+ * The sequence rises by 2. Its lowest bit says that a task may be waiting. A waiter sets the bit
+ * while it holds the mutex. A signaller changes the condition later, under the mutex, so it sees
+ * the bit. Without the bit a signal costs no system call.
  */
 #define COND_WAITERS 1u
 #define COND_STEP    2u
@@ -59,12 +50,12 @@ int rt_cond_wait(struct rt_cond *c, struct rt_mutex *m, uint64_t deadline_ns)
 	uint32_t seen = atomic_fetch_or_explicit(
 				&c->sequence, COND_WAITERS, memory_order_relaxed) |
 			COND_WAITERS;
-	int r;
+	int rc;
 
 	rt_mutex_unlock(m);
-	r = rt_wait(&c->sequence, seen, deadline_ns);
+	rc = rt_wait(&c->sequence, seen, deadline_ns);
 	rt_mutex_lock(m);
-	return r;
+	return rc;
 }
 
 void rt_cond_signal(struct rt_cond *c)
@@ -77,9 +68,11 @@ void rt_cond_signal(struct rt_cond *c)
 	} while (!atomic_compare_exchange_weak_explicit(&c->sequence, &v, v + COND_STEP,
 		memory_order_relaxed, memory_order_relaxed));
 	v += COND_STEP;
-	/* Nobody slept: drop the bit, unless someone changed the word meanwhile. A waiter
-	 * that found the bit set changed nothing: it is woken, or sees the change on its
-	 * way to sleep, and sets the bit again. */
+	/*
+	 * No task slept: drop the bit, unless another task has changed the word. A waiter that
+	 * found the bit set has changed nothing. Either it is woken here, or it sees the change
+	 * before it sleeps, and sets the bit again.
+	 */
 	if (rt_wake_counted(&c->sequence, 1) == 0 &&
 		atomic_compare_exchange_strong_explicit(&c->sequence, &v,
 			(v + COND_STEP) & ~COND_WAITERS, memory_order_relaxed,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Ranges of bits in an array of words, a word at a time. Bit i is bit i % 64 of word i /
- * 64, which on a little-endian machine is bit i % 8 of byte i / 8, as on disk.
- */
+/* Ranges of bits in an array of words, a word at a time. Bit i is bit i % 64 of word i / 64. On a
+ * little-endian machine that is bit i % 8 of byte i / 8, as on disk. */
 #include "engine/space/space_internal.h"
 
 /* Bits [first, last] of a word. */
@@ -11,10 +9,8 @@ static uint64_t word_mask(uint32_t first, uint32_t last)
 	return (~0ull << first) & (~0ull >> (63 - last));
 }
 
-/*
- * Calls for each word that a range touches, as `mask` and `word`; a statement expression
- * would hide the loop, a callback would cost more than the work.
- */
+/* Calls for each word that a range touches, as `mask` and `word`. A statement expression would hide
+ * the loop. A callback would cost more than the work. */
 /* NOLINTBEGIN(bugprone-macro-parentheses): it declares `word` */
 #define FOR_EACH_WORD(word, mask, first, count)                                          \
 	for (uint32_t at_ = (first), end_ = (first) + (count), word = at_ / 64,          \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Taking and freeing runs: changes of group pages inside mini-transactions, and what
- * memory has to know of them before (`changes`, `freeing`) and after (space_committed).
+ * Taking and freeing runs: changes of group pages inside mini-transactions. Memory notes them
+ * before (`changes`, `freeing`) and after (space_committed).
  *
- * The group's lock is taken while its page is latched: it is a leaf, held for a few
- * words' work, never while anything waits (invariant 6).
+ * The group's lock is taken while its page is latched. It is a leaf, held for a few words' work,
+ * never while anything waits (invariant 6).
  */
 #include "engine/space/space_internal.h"
 
@@ -41,7 +41,8 @@ static int place_look(struct space *sp, const struct place *p)
 	return group_look(sp, p->group, p->disk, version);
 }
 
-/* The mtr's change is this node's own: the picture is of what it makes. With the lock. */
+/* The mtr's change is this node's own: the picture becomes that of the changed page. With the
+ * lock. */
 static void group_changed(struct group *g, const struct place *p, uint32_t free_pages)
 {
 	g->version = p->page->guard.frame->version + 1;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening: every group page is read and checked (invariant 9) before anything is handed
- * out, so that a damaged group is reported at once and counters can be trusted from then
- * on. So it is with the groups of this node's shard; those of others are looked at when
- * room is looked for (owner.c).
+ * Opening: every group page is read and checked (invariant 9) before any page is handed out. So a
+ * damaged group is reported at once, and counters can be trusted from then on. That holds for the
+ * groups of this node's shard. Groups of other shards are looked at when room is searched
+ * (owner.c).
  */
 #include "engine/space/space_internal.h"
 
-/* Kept back for transactions that free space: 1/1024 of the store, at least 64 pages and
- * at most 4096; never over a quarter of a very small one. */
+/* Kept back for transactions that free space: 1/1024 of the store, at least 64 pages and at most
+ * 4096. Never over a quarter of a very small store. */
 #define KEPT_MIN 64u
 #define KEPT_MAX 4096u
 /* Space is tight with less than 1/64 left, or 256 MiB. */
@@ -59,7 +59,26 @@ int space_check_page(
 	return 0;
 }
 
-/* Takes over what a group's page says. */
+/*
+ * Tells the store of slots that no run has ever had: none of them has a descriptor. The record that
+ * takes a run raises next_incarnation, and is durable before a descriptor of the run is (invariant
+ * 3). The root's page has its incarnation from mkfs. A store of a cluster is left out: another node
+ * may have taken a run, and its log may be lost (`weft node fence --without-store`).
+ */
+static void unused_tell(struct space *sp, uint64_t group, const struct disk_group *d)
+{
+	const struct group *g = group_at(sp, group);
+	page_id pid = group_pid(sp, group);
+	bool has_root = group == 0 && pid_shard(pid) == DISK_CATALOG_SHARD;
+
+	if (sp->has_peers || sp->node || d->next_incarnation > 1u + has_root ||
+		d->free_pages + has_root != g->pages)
+		return;
+	store_slots_unused(cache_store(sp->cache), pid_slot(pid) + 1 + has_root,
+		g->pages - has_root);
+}
+
+/* Takes over the state in a group's page. */
 static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
 {
 	struct group *g = group_at(sp, group);
@@ -78,14 +97,17 @@ static int group_open(struct space *sp, uint64_t group, struct weft_error *err)
 			rc == -EUCLEAN ? " (damaged); run fsck.weft" : "");
 	d = (const struct disk_group *)guard.image;
 	rc = group_check(sp, group, d, err);
-	/* a node alone can have what nobody owns, but not what another does */
+	/* a node alone can have a group that nobody owns, but not one of another node */
 	if (!rc && (sp->has_peers || d->owner == sp->node ||
 			   d->owner == DISK_OWNER_NOBODY)) {
 		g->counted = true;
+		g->owner = d->owner;
 		g->page_free = d->free_pages;
 		sp->total_pages += g->pages;
 		sp->free_pages += d->free_pages;
 	}
+	if (!rc)
+		unused_tell(sp, group, d);
 	if (!rc && d->owner == sp->node) {
 		memcpy(map, d->bitmap, sizeof(map));
 		group_adopt(sp, g, d, guard.frame->version,
@@ -135,8 +157,8 @@ static int overlays_grow(struct space *sp, uint64_t places)
 	return 0;
 }
 
-/* A shard too small for a group has none; a client's is listed all the same, since the first
- * is this node's. With grow_lock; who reads without it sees the group's count last. */
+/* A shard too small for a group has none. A client's shard is listed all the same, since the first
+ * is this node's. With grow_lock; a reader without it sees the group's count last. */
 static int span_add(struct space *sp, uint16_t shard, uint64_t page_count)
 {
 	uint64_t groups = space_layout_groups(page_count), first = groups_known(sp);
@@ -222,12 +244,13 @@ int space_open(struct space **out, struct cache *cache, struct weft_error *err)
 		total += group_at(sp, group)->pages;
 	kept = MIN(MAX(total / 1024, (uint64_t)KEPT_MIN), (uint64_t)KEPT_MAX);
 	sp->kept_pages = MIN(kept, total / 4);
-	if (disk_shard_client(sb->shard)) /* what it has is others' to begin with */
+	if (disk_shard_client(sb->shard)) /* its groups are other nodes' to begin with */
 		sp->kept_pages = KEPT_MIN;
 	sp->tight_pages = sp->kept_pages + MIN(total / 64, (uint64_t)TIGHT_MAX);
 	sp->stripe_count = (unsigned)MIN((uint64_t)STRIPES_MAX, MAX(sp->group_count, 1));
 	for (unsigned i = 0; i < sp->stripe_count; i++)
 		sp->stripe[i] = i;
+	choose_begin(sp);
 	*out = sp;
 	return 0;
 }

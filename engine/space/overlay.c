@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Overlays: what memory knows of a group's pages beyond the group's page.
+ * Overlays: the state of a group in memory, beyond the group's page.
  *
- * A group has one while it is allocated from. `busy` starts as a copy of the page's
- * bitmap and stays a superset of it: a taken page was reserved before, a freed one is
- * quarantined until the record that freed it is durable (invariant 3). A group without an
- * overlay has no reservations; its quarantine is one LSN, before which its page must not
- * be copied.
+ * A group has one while it is allocated from. `busy` starts as a copy of the page's bitmap and
+ * stays a superset of it. A taken page was reserved before. A freed one is quarantined until the
+ * record that freed it is durable (invariant 3). A group without an overlay has no reservations.
+ * Its quarantine is one LSN, before which its page must not be copied.
  *
- * A copy must not be older than the last change: the page is copied under its latch, and
- * taken only if no mtr changed the group since before that (`changes`) or is about to be
- * settled
- * (`freeing`). Nor than the version that the group's counters are of (owner.c).
+ * A copy must not be older than the last change. So the page is copied under its latch. It is taken
+ * only if no mtr changed the group since before that (`changes`), or is about to be settled
+ * (`freeing`). Nor may it be older than the version that the group's counters are of (owner.c).
  */
 #include "engine/space/space_internal.h"
 
@@ -28,7 +26,7 @@ void group_settle(struct group *g, lsn_t durable)
 		atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
 		return;
 	}
-	/* Twice: what moves from [1] to [0] may be durable as well. */
+	/* Twice: the pages that move from [1] to [0] may be durable as well. */
 	for (int turn = 0; turn < 2; turn++) {
 		if (ov->freed_pages[0]) {
 			if (durable < ov->freed_lsn[0])
@@ -185,7 +183,7 @@ int overlay_load(struct space *sp, uint64_t group)
 	if (rc == -EAGAIN) {
 		struct page_ref page = {.pid = group_pid(sp, group)};
 
-		/* what the others wait for, most likely */
+		/* the others wait for this one, most likely */
 		rc = cache_fetch(sp->cache, &page, 1);
 		return rc ? rc : -EAGAIN;
 	}

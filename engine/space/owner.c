@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups and their owners: the node that a group's page names is the one that may reserve
- * pages in it (docs/many-nodes.md, "Space").
+ * Groups and their owners: only the node that a group's page names may reserve pages in it
+ * (docs/nodes/space.md).
  *
  * Keeps: no page is handed out by two nodes. A node makes itself the owner under X, by a
- * mini-transaction, and only of a group that nobody owns. What memory knows of a group
- * begins then, with the page as it is under that latch.
+ * mini-transaction, and only of a group without an owner. The state of a group in memory begins
+ * then, with the page as it is under that latch.
  *
- * Others free pages in this node's groups by changing the page alone. The picture of a
- * group has the version of the page that it was made from; each change of this node's
- * adds one to both. Where they differ others have freed. Not to know it yet costs room
- * and nothing else: what counts as busy here is at least what the page has in use.
+ * Others free pages in this node's groups by changing the page alone. The state in memory has the
+ * version of the page that it was made from. Each change of this node adds one to both. Where they
+ * differ, others have freed pages. A delay in seeing that costs room and nothing else: the busy
+ * pages here include all that the page has in use.
  */
 #include "engine/space/space_internal.h"
 
 /* Attempts to latch a group's page that others want too, with pauses. */
 #define TAKE_TRIES 256u
 #define TAKE_NS    20000ull
+/* The same to look at one. */
+#define NEAR_TRIES 16u
+#define NEAR_NS    20000ull
 
 int group_check(
 	const struct space *sp, uint64_t group, const void *image, struct weft_error *err)
@@ -24,6 +27,21 @@ int group_check(
 	const struct span *span = group_span(sp, group);
 
 	return space_check_page(image, span->page_count, group - span->first, err);
+}
+
+int group_near(struct space *sp, uint64_t group, struct guard *g)
+{
+	struct page_ref ref = {.pid = group_pid(sp, group)};
+	int rc = -EAGAIN;
+
+	for (unsigned tries = 0; rc == -EAGAIN && tries < NEAR_TRIES; tries++) {
+		if (tries)
+			rt_sleep_ns(NEAR_NS * tries);
+		rc = cache_fetch_near(sp->cache, &ref, 1);
+		if (!rc)
+			rc = guard_try_shared(sp->cache, ref.pid, 0, g);
+	}
+	return rc;
 }
 
 void group_adopt(struct space *sp, struct group *g, const struct disk_group *d,
@@ -35,6 +53,8 @@ void group_adopt(struct space *sp, struct group *g, const struct disk_group *d,
 	/* wraps where it fell: sums of it are right again */
 	count_free(sp, g, free_pages - g->page_free);
 	g->owned = true;
+	g->owner = sp->node;
+	g->passed_until = 0;
 	g->stale = false;
 	g->version = version;
 	g->page_free = d->free_pages;
@@ -45,7 +65,8 @@ void group_adopt(struct space *sp, struct group *g, const struct disk_group *d,
 
 /* ---- what others have freed ------------------------------------------------------- */
 
-/* What is free in the page and nowhere else in use is free here. With the group's lock. */
+/* A page that is free in the group's page and not otherwise in use is free here. With the group's
+ * lock. */
 static void overlay_renew(struct group *g, const struct disk_group *d)
 {
 	struct overlay *ov = g->overlay;
@@ -86,7 +107,7 @@ int group_look(
 	atomic_store_explicit(&g->longest, g->pages, memory_order_relaxed);
 	count_free(sp, g, gained);
 	atomic_fetch_add_explicit(&sp->budget, gained, memory_order_relaxed);
-	/* What this node has just freed itself is not in quarantine yet. */
+	/* Pages that this node has just freed itself are not in quarantine yet. */
 	g->stale = g->overlay && g->freeing;
 	if (g->overlay && !g->freeing)
 		overlay_renew(g, d);
@@ -105,7 +126,7 @@ void groups_look(struct space *sp)
 		rt_mutex_lock(&g->lock);
 		full = !g->owned || g->broken || (!g->stale && g->page_free == g->pages);
 		rt_mutex_unlock(&g->lock);
-		/* What cannot be read is found out, and told, by who needs it. */
+		/* A task that needs an unreadable page finds that out, and reports it. */
 		if (full || guard_shared(sp->cache, group_pid(sp, group), 0, &guard))
 			continue;
 		(void)group_look(sp, group, (const struct disk_group *)guard.image,
@@ -126,9 +147,12 @@ static void freed_raise(struct space *sp, lsn_t end)
 }
 
 /*
- * With its page in the mtr: 0, this node owns it, and nothing of it is to be had before
- * group_taken; -EEXIST: has owned it before; -ENOSPC: another node owns it, or it is full;
- * -EAGAIN: what this node has freed in it is not settled.
+ * With its page in the mtr. Returns:
+ *
+ * - 0: this node owns it, and no page of it can be taken before group_taken;
+ * - -EEXIST: this node has owned it before;
+ * - -ENOSPC: another node owns it, or it is full;
+ * - -EAGAIN: pages that this node has freed in it are not settled.
  */
 static int group_claim(struct space *sp, uint64_t group, struct mtr_page *p)
 {
@@ -177,7 +201,7 @@ static void group_taken(struct space *sp, uint64_t group, lsn_t end)
 	atomic_fetch_add_explicit(&sp->budget, room, memory_order_relaxed);
 }
 
-static void group_pass(struct space *sp, uint64_t group)
+void group_pass(struct space *sp, uint64_t group)
 {
 	struct group *g = group_at(sp, group);
 
@@ -198,7 +222,7 @@ static int group_take(struct space *sp, uint64_t group, struct mtr *m)
 
 		if (tries)
 			rt_sleep_ns(TAKE_NS * MIN(tries, 50u));
-		rc = cache_fetch_exclusive(sp->cache, &ref, 1);
+		rc = cache_fetch_reached(sp->cache, &ref, 1);
 		if (!rc)
 			rc = mtr_begin(m, sp->cache, 1);
 		if (rc)
@@ -219,15 +243,16 @@ static int group_take(struct space *sp, uint64_t group, struct mtr *m)
 	return rc == -EEXIST ? 0 : rc;
 }
 
-/* A look that takes the page from nobody. What cannot be read is found out by who takes it. */
+/* A look that takes the page from nobody. The task that takes an unreadable page finds that out. */
 static bool group_is_to_be_had(struct space *sp, uint64_t group)
 {
 	const struct disk_group *d;
 	struct guard guard;
+	int rc = group_near(sp, group, &guard);
 	bool had;
 
-	if (guard_shared(sp->cache, group_pid(sp, group), 0, &guard))
-		return true;
+	if (rc)
+		return rc != -EHOSTUNREACH && rc != -EAGAIN;
 	d = (const struct disk_group *)guard.image;
 	had = d->owner == sp->node ||
 	      (d->owner == DISK_OWNER_NOBODY && d->free_pages > 0);
@@ -236,8 +261,9 @@ static bool group_is_to_be_had(struct space *sp, uint64_t group)
 }
 
 /* Groups of this node's shard come first. */
-static int groups_take(struct space *sp)
+int groups_take(struct space *sp, bool everywhere)
 {
+	uint64_t end = everywhere ? groups_known(sp) : sp->span[0].count;
 	struct mtr *m;
 	int rc = -ENOSPC;
 
@@ -246,7 +272,7 @@ static int groups_take(struct space *sp)
 	m = rt_alloc(sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	for (uint64_t group = 0; group < groups_known(sp) && rc; group++) {
+	for (uint64_t group = 0; group < end && rc; group++) {
 		struct group *g = group_at(sp, group);
 		bool passed;
 
@@ -284,6 +310,6 @@ int space_more(struct space *sp, bool alone)
 		if (atomic_load_explicit(&sp->budget, memory_order_relaxed) > had)
 			return 0;
 	}
-	rc = groups_take(sp);
+	rc = groups_take(sp, false);
 	return rc && !alone ? space_ask(sp) : rc;
 }

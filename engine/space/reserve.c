@@ -2,17 +2,17 @@
 /*
  * Reserving: the path of every write that needs pages.
  *
- * Two steps. First so many pages are taken off the budget (free and not reserved), which
- * decides about -ENOSPC and about the pages kept back; then a run is looked for, and what
- * was not found goes back. Pages in quarantine are in the budget: when a search finds
- * nothing else the log is flushed, which ends their quarantine (invariant 3). So are
- * those of groups whose page cannot be read: when nothing else is left that is the error.
+ * There are two steps. First the pages are taken off the budget (free and not reserved). This
+ * decides about -ENOSPC and about the pages kept back. Then a run is searched, and pages that were
+ * not found go back. Pages in quarantine are in the budget. If a search finds nothing else the log
+ * is flushed, which ends their quarantine (invariant 3). Pages of groups whose page cannot be read
+ * are in the budget, too. If nothing else is left that is the error.
  *
- * Where: near the goal if there is one. Without, tasks are striped over a few groups, so
- * that those who commit at once latch different group pages, and within its group each
- * goes on where the last run ended. What a file gives back at that place is used by the
- * next one, so small files written one after the other lie side by side. File data is
- * looked for upwards, tree pages from the group's end downwards.
+ * Where: near the goal if there is one. Without a goal tasks are striped over a few groups, so that
+ * tasks that commit at once latch different group pages. Within its group each goes on where the
+ * last run ended. Pages that a file gives back at that place are used by the next one. So small
+ * files written one after the other lie side by side. File data is searched upwards, tree pages
+ * from the group's end downwards.
  */
 #include "engine/space/space_internal.h"
 
@@ -187,8 +187,8 @@ out_unlock:
 	return rc;
 }
 
-/* Goes over the groups start, start + step, ... once. As reserve_in_group; -EAGAIN of one
- * counts for more than what keeps another from being used. */
+/* Goes over the groups start, start + step, ... once. As reserve_in_group. A group's -EAGAIN counts
+ * for more than an error that keeps another group from being used. */
 static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 	const struct search *s, struct space_run *out)
 {
@@ -217,7 +217,7 @@ static int reserve_in_groups(struct space *sp, uint64_t start, uint64_t step,
 
 /* One search: first for a good run in the groups of this stripe, then anywhere, then
  * anything. */
-static int search(struct space *sp, struct search *s, struct space_run *out)
+static int search_groups(struct space *sp, struct search *s, struct space_run *out)
 {
 	unsigned stripe = rt_task_index() % sp->stripe_count;
 	uint64_t start = s->goal_group;
@@ -241,10 +241,8 @@ static int search(struct space *sp, struct search *s, struct space_run *out)
 	return rc;
 }
 
-/*
- * The same, looking for more room. Near the end nodes may hand the last groups round, none
- * with as much as any may use: so not for ever where that brings no more than there was.
- */
+/* The same, looking for more room. Near the end nodes may hand the last groups round, none with as
+ * much as any may use. So it ends if a round brings no more than there was. */
 static uint32_t budget_ask(struct space *sp, uint32_t want, unsigned flags)
 {
 	uint64_t most = 0;
@@ -285,7 +283,7 @@ int space_reserve(struct space *sp, page_id goal, uint32_t want, unsigned flags,
 	for (unsigned tries = 0; tries < TRIES_MAX; tries++) {
 		lsn_t freed = atomic_load_explicit(&sp->freed_lsn, memory_order_acquire);
 
-		rc = search(sp, &s, out);
+		rc = search_groups(sp, &s, out);
 		if (!rc) {
 			if (out->length < granted)
 				budget_return(sp, granted - out->length);

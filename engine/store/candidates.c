@@ -25,7 +25,7 @@ void candidates_destroy(struct candidate_set *c)
 	candidates_init(c);
 }
 
-static uint32_t *bucket_of(const struct candidate_set *c, page_id pid)
+static uint32_t *candidate_bucket(const struct candidate_set *c, page_id pid)
 {
 	uint64_t hash = pid * 0x9e3779b97f4a7c15ull;
 
@@ -34,13 +34,13 @@ static uint32_t *bucket_of(const struct candidate_set *c, page_id pid)
 
 static void link_entry(struct candidate_set *c, uint32_t index)
 {
-	uint32_t *bucket = bucket_of(c, c->entries[index].pid);
+	uint32_t *bucket = candidate_bucket(c, c->entries[index].pid);
 
 	c->entries[index].next = *bucket;
 	*bucket = index;
 }
 
-static int grow(struct candidate_set *c)
+static int candidates_grow(struct candidate_set *c)
 {
 	uint32_t capacity = c->capacity ? c->capacity * 2 : CANDIDATES_FIRST;
 	struct candidate *entries;
@@ -81,7 +81,7 @@ static int entry_new(struct candidate_set *c, page_id pid,
 	uint32_t index = c->free;
 
 	if (index == CANDIDATE_NONE && c->high == c->capacity) {
-		int rc = grow(c);
+		int rc = candidates_grow(c);
 
 		if (rc)
 			return rc;
@@ -106,7 +106,7 @@ static uint32_t skip_others(const struct candidate_set *c, uint32_t index, page_
 
 uint32_t candidates_first(const struct candidate_set *c, page_id pid)
 {
-	return c->live ? skip_others(c, *bucket_of(c, pid), pid) : CANDIDATE_NONE;
+	return c->live ? skip_others(c, *candidate_bucket(c, pid), pid) : CANDIDATE_NONE;
 }
 
 uint32_t candidates_next(const struct candidate_set *c, uint32_t index)
@@ -133,14 +133,15 @@ int candidates_add(
 	return entry_new(c, pid, d, lsn, false);
 }
 
-/* `d` NULL: drops what is not settled; else what is not newer. */
-static void drop(struct candidate_set *c, page_id pid, const struct page_descriptor *d)
+/* Drops candidates: if `d` is NULL those that are not settled, otherwise those that are not
+ * newer. */
+static void drop_candidates(struct candidate_set *c, page_id pid, const struct page_descriptor *d)
 {
 	uint32_t *link;
 
 	if (!c->live)
 		return;
-	link = bucket_of(c, pid);
+	link = candidate_bucket(c, pid);
 	while (*link != CANDIDATE_NONE) {
 		uint32_t index = *link;
 		struct candidate *e = &c->entries[index];
@@ -162,12 +163,12 @@ static void drop(struct candidate_set *c, page_id pid, const struct page_descrip
 void candidates_drop_until(
 	struct candidate_set *c, page_id pid, const struct page_descriptor *d)
 {
-	drop(c, pid, d);
+	drop_candidates(c, pid, d);
 }
 
 void candidates_drop_undecided(struct candidate_set *c, page_id pid)
 {
-	drop(c, pid, NULL);
+	drop_candidates(c, pid, NULL);
 }
 
 int candidates_settle(
@@ -181,6 +182,6 @@ int candidates_settle(
 					  d->incarnation, d->version) >= 0)
 			return 0;
 	}
-	drop(c, pid, d);
+	drop_candidates(c, pid, d);
 	return entry_new(c, pid, d, LSN_MAX, true);
 }

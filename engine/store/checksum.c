@@ -2,15 +2,14 @@
 /*
  * Checksums: 64 bits over bytes and the place they belong to.
  *
- * The place (for a page: PID, incarnation, version) makes an image that is whole but in
- * the wrong slot, or of a lost write's predecessor, as wrong as a damaged one (invariant
- * 9). With GMAC the place is the nonce and the bytes are authenticated data without
- * ciphertext. This finds damage, not attackers: 64 bits, and a place may recur after a
- * crash.
+ * The place of a page is its PID, incarnation and version. So a whole image in the wrong slot is as
+ * wrong as a damaged one. So is an image that a lost write should have replaced (invariant 9). With
+ * GMAC the place is the nonce, and the bytes are authenticated data without ciphertext. This finds
+ * damage, not attackers: it has 64 bits, and a place may recur after a crash.
  *
- * OpenSSL's contexts are made at open and kept in slots, so that a sum allocates nothing
- * and waits for nobody: a task takes the first free slot from its own on. There is no
- * scheduling point between taking a slot and giving it back.
+ * OpenSSL's contexts are made at open and kept in slots, so that a sum allocates nothing and never
+ * waits. A task takes the first free slot from its own on. There is no scheduling point between
+ * taking a slot and giving it back.
  */
 #include "engine/store/store_internal.h"
 
@@ -126,10 +125,8 @@ static struct checksum_slot *slot_take(struct checksummer *c)
 	}
 }
 
-/*
- * A failure of the library is no property of the bytes: it must neither pass as a good
- * sum nor as damage.
- */
+/* A failure of the library is no property of the bytes. It must pass neither as a good sum nor as
+ * damage. */
 static void gmac_sum(EVP_CIPHER_CTX *ctx, const uint64_t place[3],
 	const struct iovec *iov, unsigned iov_count, uint8_t *tag)
 {
@@ -170,7 +167,7 @@ uint64_t checksummer_sum(struct checksummer *c, const uint64_t place[3],
 		digest_sum(slot->digest, place, iov, iov_count, sum);
 	atomic_store_explicit(&slot->taken, 0, memory_order_release);
 	memcpy(&first, sum, sizeof(first));
-	return first ? first : 1; /* 0 is what a descriptor has that was never written */
+	return first ? first : 1; /* 0 marks a descriptor that was never written */
 }
 
 uint64_t checksummer_sum_table(struct checksummer *c, const struct disk_table_block *b)

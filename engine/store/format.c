@@ -2,11 +2,11 @@
 /*
  * Writing an empty store.
  *
- * Old superblocks go first and new ones come last, each with a flush between, so that a
- * format that is cut short leaves nothing that opens. Log and table are written in full:
- * nothing of an earlier store can pass for this one's, and the blocks of a regular file
- * are allocated before the log needs them. Zeros of the device's own making would do for
- * the log only: a block of the table has a checksum, so that zeros are damage.
+ * Old superblocks go first and new ones come last, each with a flush between. So a format that is
+ * cut short leaves nothing that opens. Log and table are written in full. So nothing of an earlier
+ * store can pass for this one's, and the blocks of a regular file are allocated before the log
+ * needs them. Zeros of the device's own making would do for the log only. A block of the table has
+ * a checksum, so zeros are damage.
  */
 #include "engine/store/store_internal.h"
 
@@ -47,12 +47,11 @@ static void fill_table(struct format *f, void *page, uint64_t block)
 
 	b->magic = DISK_MAGIC_TABLE;
 	b->block = block;
-	b->generation = 1;
+	b->generation = TABLE_FIRST_GENERATION;
 	b->checksum = checksummer_sum_table(f->checksums, b);
 }
 
-/* What belongs at this offset, 4096 bytes: zeros but for the first head and first copies.
- */
+/* Fills in the 4096 bytes at this offset: zeros except for the first head and first copies. */
 static void fill_page(struct format *f, void *page, uint64_t offset)
 {
 	const struct disk_superblock *sb = f->sb;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layout of a store: superblock, log, descriptor table, page slots, areas for the logs
- * of clients, superblock.
+ * The layout of a store: superblock, log, descriptor table, page slots, areas for the logs of
+ * clients, superblock.
  *
- * mkfs plans it, every open checks it (invariant 9): each field against its own bounds
- * and against the others, in an order in which no sum can overflow. What passes can be
- * computed with freely.
+ * mkfs plans it, every open checks it (invariant 9). Each field is checked against its own bounds
+ * and against the others, in an order in which no sum can overflow. Code may compute freely with a
+ * layout that passed.
  */
 #include "engine/common/text.h"
 #include "engine/store/store_internal.h"
@@ -22,7 +22,7 @@ static bool area_fits(uint64_t offset, uint64_t length, uint64_t from, uint64_t 
 	       offset <= to && length <= to - offset;
 }
 
-static int nonsense(struct weft_error *err, const char *what)
+static int layout_error(struct weft_error *err, const char *what)
 {
 	return weft_error(err, -EUCLEAN,
 		"the superblock is whole but makes no sense (%s): it was not written by "
@@ -43,7 +43,7 @@ static int areas_check(
 {
 	if (!(sb->flags & DISK_SUPER_AREAS)) {
 		if (sb->area_count || sb->areas_offset || sb->area_bytes)
-			return nonsense(err, "areas of clients");
+			return layout_error(err, "areas of clients");
 		return 0;
 	}
 	if (!sb->area_count || sb->area_count > STORE_AREAS_MAX ||
@@ -52,7 +52,7 @@ static int areas_check(
 		!area_fits(sb->areas_offset, sb->area_count * sb->area_bytes, PAGE_SIZE,
 			*end) ||
 		sb->area_bytes % PAGE_SIZE)
-		return nonsense(err, "areas of clients");
+		return layout_error(err, "areas of clients");
 	*end = sb->areas_offset;
 	return 0;
 }
@@ -64,7 +64,7 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 
 	if (sb->store_bytes % PAGE_SIZE || sb->store_bytes > STORE_BYTES_MAX ||
 		sb->store_bytes < STORE_LOG_MIN)
-		return nonsense(err, "size of the store");
+		return layout_error(err, "size of the store");
 	if (sb->flags & ~(uint32_t)(DISK_SUPER_AREAS | DISK_SUPER_LEVELS))
 		return weft_error(err, -EPROTONOSUPPORT,
 			"the store uses features that this weft does not know (flags "
@@ -77,37 +77,37 @@ int layout_check(const struct disk_superblock *sb, struct weft_error *err)
 		return rc;
 	if (!area_fits(sb->log_offset, sb->log_bytes, PAGE_SIZE, end) ||
 		sb->log_bytes < STORE_LOG_MIN)
-		return nonsense(err, "place of the log");
+		return layout_error(err, "place of the log");
 	if (!area_fits(sb->table_offset, sb->table_bytes, sb->log_offset + sb->log_bytes,
 		    end))
-		return nonsense(err, "place of the descriptor table");
+		return layout_error(err, "place of the descriptor table");
 	if (!area_fits(sb->pages_offset, 0, sb->table_offset + sb->table_bytes, end))
-		return nonsense(err, "place of the pages");
+		return layout_error(err, "place of the pages");
 	if (sb->page_count < pages_min(sb) || sb->page_count > STORE_PAGES_MAX ||
 		sb->page_count > (end - sb->pages_offset) / PAGE_SIZE)
-		return nonsense(err, "number of pages");
+		return layout_error(err, "number of pages");
 	if (layout_table_blocks(sb) >
 		sb->table_bytes / (2 * sizeof(struct disk_table_block)))
-		return nonsense(err, "size of the descriptor table");
+		return layout_error(err, "size of the descriptor table");
 	if (sb->shard > STORE_SHARD_MAX)
-		return nonsense(err, "shard");
+		return layout_error(err, "shard");
 	if (sb->node > DISK_NODE_MAX)
-		return nonsense(err, "node");
+		return layout_error(err, "node");
 	if (!checksum_name(sb->checksum_kind))
-		return nonsense(err, "kind of checksum");
+		return layout_error(err, "kind of checksum");
 	if (sb->generation > STORE_COUNTER_MAX || sb->incarnation > STORE_COUNTER_MAX)
-		return nonsense(err, "generation or incarnation");
+		return layout_error(err, "generation or incarnation");
 	for (unsigned i = 0; i < ARRAY_SIZE(sb->left); i++)
 		if ((sb->left[i] & ~DISK_LEFT_DEAD) > STORE_COUNTER_MAX ||
 			sb->left[i] == DISK_LEFT_DEAD)
-			return nonsense(err, "incarnation that left");
+			return layout_error(err, "incarnation that left");
 	if (sb->known & (1ull | 1ull << sb->node) ||
 		(sb->known && (!sb->node || disk_shard_client(sb->shard))))
-		return nonsense(err, "nodes that it knows");
+		return layout_error(err, "nodes that it knows");
 	if (sb->atomic_write_bytes < 512 || sb->atomic_write_bytes % 512)
-		return nonsense(err, "atomic write size");
+		return layout_error(err, "atomic write size");
 	if (!memchr(sb->label, 0, sizeof(sb->label)))
-		return nonsense(err, "label");
+		return layout_error(err, "label");
 	return 0;
 }
 
@@ -146,7 +146,7 @@ static int plan_log(
 	return 0;
 }
 
-/* At the end; *end: of what is left. */
+/* At the end; *end: the end of the space that is left. */
 static int plan_clients(struct disk_superblock *sb, const struct store_format *f,
 	uint64_t *end, struct weft_error *err)
 {
@@ -217,14 +217,6 @@ static int plan_areas(
 	return 0;
 }
 
-static bool all_zero(const uint8_t *bytes, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		if (bytes[i])
-			return false;
-	return true;
-}
-
 static void uuid_make(uint8_t uuid[UUID_BYTES])
 {
 	rt_random_bytes(uuid, UUID_BYTES);
@@ -281,14 +273,14 @@ int store_format_plan(struct rt_disk *disk, const struct store_format *f,
 		return weft_error(
 			err, -EINVAL, "unknown kind of checksum: %u", sb->checksum_kind);
 	memcpy(sb->volume_uuid, f->volume_uuid, sizeof(sb->volume_uuid));
-	if (all_zero(sb->volume_uuid, sizeof(sb->volume_uuid)))
+	if (bytes_are_zero(sb->volume_uuid, sizeof(sb->volume_uuid)))
 		uuid_make(sb->volume_uuid);
 	uuid_make(sb->store_uuid);
 	sb->incarnation = 1;
 	sb->generation = 1;
 	sb->created_ns = rt_wall_ns();
 	memcpy(sb->key, f->key, sizeof(sb->key));
-	if (all_zero(sb->key, sizeof(sb->key)))
+	if (bytes_are_zero(sb->key, sizeof(sb->key)))
 		rt_random_bytes(sb->key, sizeof(sb->key));
 	strcpy(sb->label, f->label);
 	sb->atomic_write_bytes = info.atomic_write_bytes;

@@ -148,7 +148,7 @@ static void log_damage(struct store *s, const struct store_read *r, const char *
 		what);
 }
 
-static void answer(struct store_read *r, const struct page_descriptor *d)
+static void answer_read(struct store_read *r, const struct page_descriptor *d)
 {
 	r->result = 0;
 	r->found_incarnation = d->incarnation;
@@ -161,7 +161,8 @@ static void answer(struct store_read *r, const struct page_descriptor *d)
 	}
 }
 
-/* Damaged, but for pages that recovery will mend. */
+/* The image is damaged. With `quiet` recovery is expected to mend the page, and it is not
+ * logged. */
 static void answer_damaged(
 	struct store *s, struct store_read *r, const char *what, bool quiet)
 {
@@ -171,7 +172,8 @@ static void answer_damaged(
 		log_damage(s, r, what);
 }
 
-/* What can be said with the descriptor alone. True if the image is to be read. */
+/* Settles the read from the descriptor alone, if it can. Returns true if the image is to be
+ * read. */
 static bool read_needs_image(
 	struct store *s, struct store_read *r, const struct table_request *q, bool quiet)
 {
@@ -185,7 +187,7 @@ static bool read_needs_image(
 	}
 	if (q->undecided)
 		return true;
-	answer(r, &q->d);
+	answer_read(r, &q->d);
 	if (r->result == STORE_ZEROS && q->suspect) {
 		answer_damaged(s, r, "may have lost its descriptor", quiet);
 		return false;
@@ -193,7 +195,7 @@ static bool read_needs_image(
 	return r->image && r->result == 0;
 }
 
-/* The image is there: is it what the descriptor says? */
+/* The image is there. Checks that it is that of the descriptor. */
 static void read_verify(struct store *s, struct store_read *r,
 	const struct table_request *q, const void *image, bool quiet)
 {
@@ -202,7 +204,7 @@ static void read_verify(struct store *s, struct store_read *r,
 
 	if (q->undecided) {
 		rc = resolve_image(s, r->pid, &q->d, image, &found);
-		answer(r, &found);
+		answer_read(r, &found);
 		if (rc == STORE_ZEROS &&
 			(!r->incarnation || r->incarnation > found.incarnation)) {
 			r->result = STORE_ZEROS;

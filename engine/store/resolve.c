@@ -2,17 +2,15 @@
 /*
  * Deciding, after a crash, which descriptor the image of a page has.
  *
- * Writes that were under way when the power went may have happened, or not, or in part.
- * The checksum is bound to incarnation and version, so the image itself tells: of the
- * log's candidates that are newer than the table's descriptor, the newest that matches.
- * What matches is installed.
+ * Writes that were under way when the power went may have happened, or not, or in part. The
+ * checksum is bound to incarnation and version, so the image itself tells. The newest match counts
+ * among the log's candidates that are newer than the table's descriptor. It is installed.
  *
- * That an image can be read does not make it durable: the device may have it only in a
- * cache whose flush failed before the daemon ended, without the power going. So recovery
- * writes what it has decided on once more, and flushes, before the table may take it. The
- * same goes for the table's block, if that is where the descriptor was found.
- * Tearing does no harm there: where it could, the log has the image
- * (engine/cache/writeback.c).
+ * An image that can be read need not be durable. The device may have it only in a cache whose flush
+ * failed before the daemon ended, without the power going. So recovery writes the image that it has
+ * decided on once more, and flushes, before the table may take it. The same goes for the table's
+ * block, if the descriptor was found there. Tearing does no harm there: if the device may tear, the
+ * log has the image (engine/cache/writeback.c).
  */
 #include "engine/store/store_internal.h"
 
@@ -20,18 +18,17 @@
 
 #define RESOLVE_BATCH 256u
 
-static bool newer(const struct page_descriptor *a, const struct page_descriptor *b)
+static bool descriptor_is_newer(const struct page_descriptor *a, const struct page_descriptor *b)
 {
 	return page_order(a->incarnation, a->version, b->incarnation, b->version) > 0;
 }
 
 struct verdict {
 	bool matched;
-	bool any;              /* a candidate is newer than what the table knows */
+	bool any;              /* a candidate is newer than the table's descriptor */
 	bool same_incarnation; /* a candidate may have torn the image that the table knows
 				*/
-	bool logged; /* one is what the table knows, of `lsn`: its block need not be durable
-		      */
+	bool logged; /* one is the table's descriptor, of `lsn`: its block need not be durable */
 	struct page_descriptor d;
 	lsn_t lsn;
 };
@@ -53,12 +50,12 @@ static struct verdict try_candidates(struct store *s, page_id pid,
 			v.logged = true;
 			v.lsn = e->lsn;
 		}
-		if (e->settled || !newer(&e->d, known))
+		if (e->settled || !descriptor_is_newer(&e->d, known))
 			continue;
 		v.any = true;
 		if (e->d.incarnation == known->incarnation)
 			v.same_incarnation = true;
-		if (newer(&e->d, &v.d) &&
+		if (descriptor_is_newer(&e->d, &v.d) &&
 			e->d.checksum == store_page_checksum(s, pid, e->d.incarnation,
 						 e->d.version, image)) {
 			v.matched = true;
@@ -70,7 +67,7 @@ static struct verdict try_candidates(struct store *s, page_id pid,
 	return v;
 }
 
-/* The page is decided: what the table, or what was settled, says holds. */
+/* The page is decided: the table's descriptor holds, or the settled one. */
 static void candidates_end(struct store *s, page_id pid)
 {
 	rt_mutex_lock(&s->table.lock);
@@ -106,7 +103,7 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 
 /* The next pages with candidates, from entry *cursor on; each page once, at its first
  * entry. */
-static unsigned collect(
+static unsigned collect_candidates(
 	struct store *s, uint32_t *cursor, struct store_read *reads, uint8_t *images)
 {
 	struct candidate_set *c = &s->table.candidates;
@@ -157,7 +154,7 @@ int store_candidates_resolve(struct store *s)
 		rc = -ENOMEM;
 		goto out;
 	}
-	while ((n = collect(s, &cursor, reads, images)) > 0) {
+	while ((n = collect_candidates(s, &cursor, reads, images)) > 0) {
 		int again;
 
 		pages_read(s, reads, n, true);

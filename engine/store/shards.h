@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which page ids a volume has: its shards, each with as many slots as its store has pages.
- * The one place that is asked when a page id comes from a page, a record or a message
- * (invariant 9).
+ * The page ids of a volume: its shards, each with as many slots as its store has pages. All page
+ * ids from pages, records and messages are checked here (invariant 9).
  *
- * A volume of one store has that store's shard. Where it has several, the coherence
- * provider says which; how large another node's store is is known when that node was
- * heard, and in any case before it grants a page. Until then any slot may be one.
+ * A volume of one store has that store's shard. With several stores the coherence provider lists
+ * the shards. The size of another node's store is known when that node was heard, and always before
+ * it grants a page. Until then each slot is taken as possible.
  *
- * Shards are listed before the volume's cache is opened; only sizes become known later.
+ * Shards are listed before the volume's cache is opened. Only sizes become known later.
  */
 #ifndef WEFT_SHARDS_H
 #define WEFT_SHARDS_H
@@ -30,7 +29,7 @@ struct shards {
 	struct shard shard[SHARDS_MAX];
 };
 
-/* NULL: the volume has no such shard. */
+/* Returns the shard, or NULL if the volume has no such shard. */
 static inline const struct shard *shards_find(const struct shards *s, uint16_t id)
 {
 	for (unsigned i = 0; i < s->count; i++)
@@ -39,7 +38,7 @@ static inline const struct shard *shards_find(const struct shards *s, uint16_t i
 	return NULL;
 }
 
-/* Its slots; 0: not known yet, or no such shard. */
+/* Returns the number of slots; 0: not known yet, or no such shard. */
 static inline uint64_t shards_pages(const struct shards *s, uint16_t id)
 {
 	const struct shard *shard = shards_find(s, id);
@@ -47,7 +46,7 @@ static inline uint64_t shards_pages(const struct shards *s, uint16_t id)
 	return shard ? atomic_load_explicit(&shard->page_count, memory_order_relaxed) : 0;
 }
 
-/* May these pages be of the volume? */
+/* Returns true if these pages may belong to the volume. */
 static inline bool shards_have(const struct shards *s, page_id pid, uint64_t length)
 {
 	const struct shard *shard = shards_find(s, pid_shard(pid));
@@ -61,17 +60,15 @@ static inline bool shards_have(const struct shards *s, page_id pid, uint64_t len
 	return pid_slot(pid) < pages && length <= pages - pid_slot(pid);
 }
 
-/*
- * Where the volume's shards are not known, but one of its stores is: could the page be in
- * another store of its cluster?
- */
+/* Returns true if the page could be in another store of the cluster. For callers that know one
+ * store, but not the shards of the volume. */
 static inline bool shards_elsewhere(const struct disk_superblock *sb, page_id pid)
 {
 	return sb->node && pid_shard(pid) != sb->shard && pid_shard(pid) < SHARDS_MAX;
 }
 
-/* How large a listed shard is, once it is known. -EINVAL: there is none, it cannot be so
- * large, or is of another size. */
+/* Notes the size of a listed shard. Returns 0. Returns -EINVAL if there is no such shard, the size
+ * is too large, or another size is known. */
 static inline int shards_learn(struct shards *s, uint16_t id, uint64_t page_count)
 {
 	struct shard *shard = (struct shard *)shards_find(s, id);
@@ -86,7 +83,7 @@ static inline int shards_learn(struct shards *s, uint16_t id, uint64_t page_coun
 	return 0;
 }
 
-/* Adds a shard, or says how large it is. -ENOSPC: there are too many. */
+/* Adds a shard, or notes its size. Returns 0, or -ENOSPC if there are too many. */
 static inline int shards_set(struct shards *s, uint16_t id, uint64_t page_count)
 {
 	unsigned i = 0;

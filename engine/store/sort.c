@@ -2,7 +2,7 @@
 /* Sorting requests by place, without the allocations of qsort. */
 #include "engine/store/store_internal.h"
 
-/* Shell's sort with Ciura's gaps: linear for what is sorted already. */
+/* Shell's sort with Ciura's gaps: linear for items that are sorted already. */
 void store_sort(struct store_order *items, unsigned count)
 {
 	static const unsigned gaps[] = {701, 301, 132, 57, 23, 10, 4, 1};

@@ -2,11 +2,10 @@
 /*
  * Opening and closing a store: its two superblocks.
  *
- * The valid copy with the higher generation counts. A start that may write raises the
- * node's incarnation and writes the copies one after the other with a flush between, the
- * bad or older one first: at every moment one of them is whole. Whatever is read is
- * checked before use (invariant 9), and each way in which it can be wrong has its own
- * words.
+ * The valid copy with the higher generation counts. A start that may write raises the node's
+ * incarnation. It writes the copies one after the other with a flush between, the bad or older one
+ * first. So at every moment one of them is whole. All fields are checked before use (invariant 9),
+ * and each way in which one can be wrong has its own message.
  */
 #include "engine/store/store_internal.h"
 
@@ -107,7 +106,7 @@ static int copies_choose(const struct copies *c, struct weft_error *err)
 	return a->generation >= b->generation ? 0 : 1;
 }
 
-/* Whose store it is, as it says, against whose it must be. */
+/* Checks the owner that the store names against the expected one. */
 static int owner_check(const struct disk_superblock *sb, const struct store_options *o,
 	struct weft_error *err)
 {
@@ -133,8 +132,8 @@ static int owner_check(const struct disk_superblock *sb, const struct store_opti
 			o->node);
 	if (sb->node != o->node)
 		return weft_error(err, -EXDEV,
-			"it is the store of node %u, not of node %u: compare the stores "
-			"in the cluster file, and the node that was said",
+			"it is the store of node %u, not of node %u: compare the "
+			"stores in the cluster file, and the node that was given",
 			sb->node, o->node);
 	if (o->node && sb->shard != o->shard)
 		return weft_error(err, -EXDEV,
@@ -148,7 +147,7 @@ static int owner_check(const struct disk_superblock *sb, const struct store_opti
 	return o->file ? store_nodes_check(sb, o->file, o->nodes, err) : 0;
 }
 
-/* Who is not named would be counted among nobody, and may have the newest of any page. */
+/* A node that is not named would not be waited for, and may have the newest image of any page. */
 int store_nodes_check(const struct disk_superblock *sb, const char *file, uint64_t nodes,
 	struct weft_error *err)
 {
@@ -235,7 +234,7 @@ static int incarnation_raise(struct rt_disk *disk, const struct copies *c,
 	return 0;
 }
 
-/* Reads, checks, and where writing is allowed raises: *sb is what counts from now on. */
+/* Reads, checks, and raises the incarnation if writing is allowed. *sb counts from now on. */
 static int superblock_load(struct rt_disk *disk, const struct store_options *o,
 	struct disk_superblock *sb, struct weft_error *err)
 {
@@ -338,10 +337,8 @@ const struct disk_superblock *store_superblock(struct store *s)
 	return &s->sb;
 }
 
-/*
- * Notes what is known of a node. The second copy first, as at a start: one of them is whole at
- * every moment.
- */
+/* Notes the state of a node. The second copy first, as at a start: one of them is whole at every
+ * moment. */
 static int node_note(struct store *s, unsigned node, uint64_t left, uint64_t known)
 {
 	struct disk_superblock *sb;

@@ -2,12 +2,12 @@
 /*
  * The descriptor table's cache: which descriptor a page has.
  *
- * Blocks are cached within a bound (invariant 10) and evicted by a clock. A block with
- * descriptors that no durable copy on disk has is dirty: it stays, and its oldest LSN
- * pins the log, until table_io.c has written it. Dirty blocks may go beyond the bound, so
- * that taking a descriptor does not wait for a checkpoint (nothing needed for persisting
- * may wait for persisting); at four times the bound the task that needs a block writes
- * the dirty ones itself, which needs nothing but the device.
+ * Blocks are cached within a bound (invariant 10) and evicted by a clock. A block with descriptors
+ * that no durable copy on disk has is dirty. It stays, and its oldest LSN pins the log, until
+ * table_io.c has written it. Dirty blocks may go beyond the bound, so that taking a descriptor does
+ * not wait for a checkpoint. (Nothing needed for persisting may wait for persisting.) At four times
+ * the bound the task that needs a block writes the dirty ones itself. This needs nothing but the
+ * device.
  *
  * One lock guards all of it; it is held for moments and never across a request.
  */
@@ -40,6 +40,11 @@ struct table_entry *table_entry_find(struct table *t, uint64_t block)
 static uint32_t entry_index(const struct table *t, const struct table_entry *e)
 {
 	return (uint32_t)(e - t->entries);
+}
+
+static bool block_is_unused(const struct table *t, uint64_t block)
+{
+	return t->unused[block / 64] >> block % 64 & 1;
 }
 
 /* Takes a clean block out; its entry is free. */
@@ -124,10 +129,9 @@ void table_trim(struct table *t)
 	}
 }
 
-/*
- * A free entry with an image, for loading `block`. `must`: the caller cannot go on
- * without, so the bound may be passed. NULL: there is none now.
- */
+/* Takes a free entry with an image, for loading `block`. `must`: the caller needs one, so the bound
+ * may be passed. Returns NULL if there is none now. From then on the block on disk may change, so
+ * it does not count as unused. */
 static struct table_entry *entry_take(struct table *t, uint64_t block, bool must)
 {
 	uint32_t *bucket = table_bucket(t, block);
@@ -155,8 +159,27 @@ static struct table_entry *entry_take(struct table *t, uint64_t block, bool must
 		.writing_lsn = LSN_MAX,
 		.hash_next = *bucket};
 	*bucket = entry_index(t, e);
+	t->unused[block / 64] &= ~(1ull << block % 64);
 	t->in_use++;
 	t->loading++;
+	return e;
+}
+
+/* Makes an unused block as mkfs wrote it. Returns NULL if the block must be read, or there is no
+ * room for it now. */
+static struct table_entry *entry_make(struct table *t, uint64_t block)
+{
+	struct table_entry *e =
+		block_is_unused(t, block) ? entry_take(t, block, true) : NULL;
+
+	if (!e)
+		return NULL;
+	memset(e->image, 0, sizeof(*e->image));
+	e->image->magic = DISK_MAGIC_TABLE;
+	e->image->block = block;
+	e->image->generation = e->generation = TABLE_FIRST_GENERATION;
+	e->state = TABLE_VALID;
+	t->loading--;
 	return e;
 }
 
@@ -184,7 +207,7 @@ static void serve_get(struct table *t, struct table_entry *e, struct table_reque
 	r->d = (struct page_descriptor){.incarnation = d->incarnation,
 		.version = d->version,
 		.checksum = d->checksum};
-	/* After a torn write of the block the log brings back what the lost copy had. */
+	/* After a torn write of the block the log brings back the descriptors of the lost copy. */
 	r->suspect = e->suspect && !e->dirty && t->candidates.live == 0 && !t->redo;
 	r->undecided = false;
 	settled_get(&t->candidates, r);
@@ -200,10 +223,10 @@ static void serve_install(struct store *s, struct table_entry *e, struct table_r
 	if (!s->read_only)
 		candidates_drop_until(&t->candidates, r->pid, &r->d);
 	/*
-	 * Recovery meets records that are older than what the table took later. Of what it
-	 * has already it need not have a durable block: the flush may have failed, and
-	 * while the log still has the record nobody said that it did not. So that is
-	 * written again.
+	 * Recovery meets records that are older than the table's descriptor, and skips them. If the
+	 * table has the record's descriptor already, its block need not be durable: the flush may
+	 * have failed. While the log still has the record, nobody has said that the flush
+	 * succeeded. So the block is written again.
 	 */
 	if (order > 0 || (order == 0 && s->read_only))
 		return;
@@ -218,7 +241,7 @@ static void serve_install(struct store *s, struct table_entry *e, struct table_r
 	table_mark_dirty(t, e);
 }
 
-static void serve(struct store *s, struct table_entry *e, struct table_request *r)
+static void serve_request(struct store *s, struct table_entry *e, struct table_request *r)
 {
 	e->referenced = true;
 	r->pending = false;
@@ -252,7 +275,7 @@ static bool start_load(struct table *t, uint64_t block, struct table_load **load
 	return true;
 }
 
-/* Serves what is there, collects what must be read. */
+/* Serves requests from the cache, and collects the blocks that must be read. */
 static enum pass_result table_pass(struct store *s, struct table_request *requests,
 	unsigned n, struct table_load **load)
 {
@@ -267,8 +290,10 @@ static enum pass_result table_pass(struct store *s, struct table_request *reques
 		if (!r->pending)
 			continue;
 		e = table_entry_find(t, block);
+		if (!e)
+			e = entry_make(t, block);
 		if (e && e->state != TABLE_LOADING) {
-			serve(s, e, r);
+			serve_request(s, e, r);
 			continue;
 		}
 		pending = true;
@@ -361,12 +386,50 @@ bool table_try(struct store *s, struct table_request *r)
 	e = table_entry_find(t, pid_slot(r->pid) / DISK_TABLE_SLOTS);
 	there = e && e->state != TABLE_LOADING;
 	if (there)
-		serve(s, e, r);
+		serve_request(s, e, r);
 	rt_mutex_unlock(&t->lock);
 	return there;
 }
 
 /* ---- the interface --------------------------------------------------------------- */
+
+void store_slots_unused(struct store *s, uint64_t first, uint64_t count)
+{
+	struct table *t = &s->table;
+	uint64_t block = DIV_UP(first, (uint64_t)DISK_TABLE_SLOTS);
+	uint64_t end = (first + count) / DISK_TABLE_SLOTS;
+
+	WEFT_ASSERT(first + count <= s->sb.page_count);
+	rt_mutex_lock(&t->lock);
+	for (; block < end; block++)
+		if (!table_entry_find(t, block))
+			t->unused[block / 64] |= 1ull << block % 64;
+	rt_mutex_unlock(&t->lock);
+}
+
+void store_descriptors_load(struct store *s, const struct store_write *writes, unsigned n)
+{
+	struct table *t = &s->table;
+	struct table_load *load = NULL;
+
+	rt_mutex_lock(&t->lock);
+	for (unsigned i = 0; i < n;) {
+		uint64_t block = pid_slot(writes[i].pid) / DISK_TABLE_SLOTS;
+
+		if (table_entry_find(t, block) || block_is_unused(t, block) ||
+			start_load(t, block, &load)) {
+			i++;
+			continue;
+		}
+		if (!load)
+			break;
+		run_loads(s, load, NULL, 0);
+		load = NULL;
+	}
+	if (load)
+		run_loads(s, load, NULL, 0);
+	rt_mutex_unlock(&t->lock);
+}
 
 int store_descriptor_install(
 	struct store *s, page_id pid, const struct page_descriptor *d, lsn_t lsn)
@@ -471,10 +534,11 @@ int table_init(struct store *s, size_t cache_bytes)
 		buckets *= 2;
 	t->bucket_mask = buckets - 1;
 	candidates_init(&t->candidates);
+	t->unused = rt_alloc(DIV_UP(blocks, 64u) * sizeof(*t->unused));
 	t->entries = rt_alloc(t->limit * sizeof(*t->entries));
 	t->buckets = rt_alloc(buckets * sizeof(*t->buckets));
 	t->images = rt_alloc_pages((size_t)t->bound * PAGE_SIZE);
-	if (!t->entries || !t->buckets || !t->images)
+	if (!t->unused || !t->entries || !t->buckets || !t->images)
 		return -ENOMEM;
 	memset(t->buckets, 0xff, buckets * sizeof(*t->buckets));
 	table_free_lists(t);
@@ -496,6 +560,7 @@ void table_destroy(struct store *s)
 			(size_t)TABLE_LOAD_SPACES * TABLE_LOAD_MAX * PAGE_SIZE);
 	if (t->write_memory)
 		rt_free_pages(t->write_memory, (size_t)TABLE_WRITE_MAX * PAGE_SIZE);
+	rt_free(t->unused);
 	rt_free(t->entries);
 	rt_free(t->buckets);
 	rt_free(t->loads);

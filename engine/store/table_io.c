@@ -2,15 +2,14 @@
 /*
  * Reading and writing blocks of the descriptor table.
  *
- * Each block has two copies; a write goes to the one that is not the newest, so a write
- * that a power cut tears leaves the newest as it was, and the log still has what the torn
- * one was to bring. The log is let go (store_table_oldest) only once the flush has ended
- * well.
+ * Each block has two copies, and a write goes to the one that is not the newest. So a write that a
+ * power cut tears leaves the newest as it was, and the log still has the descriptors of the torn
+ * one. The log is let go (store_table_oldest) only once the flush has ended well.
  *
- * Recovery may find a copy that no flush has made durable (store_redo). While it is not, the
- * other one is all that a power cut would leave, and must not be written. So the copy that is
- * found is written again, as it is: where it is durable that changes no byte, so nothing of it
- * can be torn; where it is not, the log still has what it brought.
+ * Recovery may find a copy that no flush has made durable (store_redo). Until it is durable, a
+ * power cut would leave only the other copy, which must not be written. So the copy that is found
+ * is written again, as it is. If it is durable already, that changes no byte, so nothing of it can
+ * be torn. If not, the log still has its descriptors.
  */
 #include "engine/store/store_internal.h"
 
@@ -106,6 +105,52 @@ static void found_write(
 		l->result[of[n]] = l->io[n].result;
 }
 
+/* A request for block i of the load alone. */
+static struct rt_io load_request(const struct store *s, struct table_load *l, unsigned i)
+{
+	return (struct rt_io){.op = RT_IO_READ,
+		.offset = block_place(s, s->table.entries[l->entry[i]].block, 0),
+		.iov = l->iov[i],
+		.iov_count = 2};
+}
+
+/* The result of block i, whose request has ended. A bad sector must not take the other blocks of
+ * the request along. */
+static int load_result(
+	struct store *s, struct table_load *l, const struct rt_io *io, unsigned i)
+{
+	struct rt_io alone = load_request(s, l, i);
+
+	if (!io->result || io->iov_count == alone.iov_count)
+		return io->result;
+	rt_disk_run(s->disk, &alone, 1);
+	return alone.result;
+}
+
+/* Reads both copies of each block, adjacent blocks with one request. */
+static void load_read(struct store *s, struct table_load *l)
+{
+	const struct table_entry *entries = s->table.entries;
+	unsigned count = 0, i = 0;
+
+	for (unsigned k = 0; k < l->count; k++) {
+		const struct table_entry *e = &entries[l->entry[k]];
+
+		l->iov[k][0] = (struct iovec){e->image, BLOCK_BYTES};
+		l->iov[k][1] = (struct iovec){l->second + k * BLOCK_BYTES, BLOCK_BYTES};
+		if (k && e->block == entries[l->entry[k - 1]].block + 1)
+			l->io[count - 1].iov_count += 2;
+		else
+			l->io[count++] = load_request(s, l, k);
+	}
+	store_run(s->disk, l->io, count);
+	for (unsigned n = 0; n < count; n++)
+		for (unsigned k = 0; k < l->io[n].iov_count; k += 2, i++)
+			l->result[i] = load_result(s, l, &l->io[n], i);
+	counter_add(&s->counters.table_reads, l->count);
+	counter_add(&s->counters.read_requests, count);
+}
+
 void table_load_run(struct store *s, struct table_load *l)
 {
 	struct table *t = &s->table;
@@ -113,24 +158,11 @@ void table_load_run(struct store *s, struct table_load *l)
 	bool again = !s->read_only &&
 		     (t->redo == STORE_REDO_DESCRIPTORS || t->redo == STORE_REDO_RUNNING);
 
-	for (unsigned i = 0; i < l->count; i++) {
-		struct table_entry *e = &t->entries[l->entry[i]];
-
-		l->iov[i][0] = (struct iovec){e->image, BLOCK_BYTES};
-		l->iov[i][1] = (struct iovec){l->second + i * BLOCK_BYTES, BLOCK_BYTES};
-		l->io[i] = (struct rt_io){.op = RT_IO_READ,
-			.offset = block_place(s, e->block, 0),
-			.iov = l->iov[i],
-			.iov_count = 2};
-	}
 	rt_mutex_unlock(&t->lock);
-	store_run(s->disk, l->io, l->count);
-	counter_add(&s->counters.table_reads, l->count);
-	counter_add(&s->counters.read_requests, l->count);
+	load_read(s, l);
 	for (unsigned i = 0; i < l->count; i++) {
 		/* One copy alone would do only if the other, unreadable now, were not
 		 * newer. */
-		l->result[i] = l->io[i].result;
 		if (!l->result[i])
 			state[i] = block_choose(s, &t->entries[l->entry[i]],
 				(void *)(l->second + i * BLOCK_BYTES));
@@ -151,28 +183,28 @@ void table_load_run(struct store *s, struct table_load *l)
 
 /* ---- writing --------------------------------------------------------------------- */
 
-/* Makes what was written again durable. 0 or -errno. */
+/* Makes the copies that were written again durable. 0 or -errno. */
 static int found_flush(struct store *s)
 {
 	struct table *t = &s->table;
 	bool due;
-	int e;
+	int rc;
 
 	rt_mutex_lock(&t->lock);
 	due = t->written_again;
 	t->written_again = false;
 	rt_mutex_unlock(&t->lock);
-	e = due ? store_flush(s) : 0;
-	if (e) {
+	rc = due ? store_flush(s) : 0;
+	if (rc) {
 		rt_mutex_lock(&t->lock);
 		t->written_again = true;
 		rt_mutex_unlock(&t->lock);
 	}
-	return e;
+	return rc;
 }
 
-/* Copies blocks that are due, under the lock: installs may go on while they are written.
- * False: found_flush first. */
+/* Copies blocks that are due, under the lock: installs may go on while they are written. Returns
+ * false if found_flush must come first. */
 static bool batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
 {
 	struct table *t = &s->table;
@@ -203,8 +235,7 @@ static bool batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
 	return durable;
 }
 
-/* Sorts by place and merges what is adjacent: the second copy of one block, the first of
- * the next. */
+/* Sorts by place and merges neighbours: the second copy of one block, the first of the next. */
 static void batch_submit(struct store *s, struct table_batch *w)
 {
 	w->io_count = 0;
@@ -252,7 +283,7 @@ static int batch_end(struct store *s, struct table_batch *w)
 	return rc;
 }
 
-/* After the flush: what was written is on disk, or, if it failed, nothing is. */
+/* After the flush: the written blocks are on disk, or, if it failed, none is. */
 static void writes_settle(struct store *s, bool flushed)
 {
 	struct table *t = &s->table;

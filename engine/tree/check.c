@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a page is a sound page of the tree, by itself (invariant 9).
+ * Checks that a page is a sound page of the tree, by itself (invariant 9).
  *
- * After an image has passed, every function of page.c may trust its counts, offsets and
- * order. What takes two pages to tell (fences against the parent's keys, levels) is
- * checked by descents as they go and by fsck in full.
+ * After an image has passed, every function of page.c may trust its counts, offsets and order.
+ * Checks that need two pages (fences against the parent's keys, levels) are made by descents as
+ * they go, and by fsck in full.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding the page that covers a key: optimistic lock coupling (LeanStore §IV-F,
- * ScaleStore §5.2).
+ * Finding the page that covers a key: optimistic lock coupling (LeanStore §IV-F, ScaleStore §5.2).
  *
- * A descent holds nothing. It reads a page, validates it, takes the child's word, and
- * validates the page again, so the child was the right one at the moment its word was
- * taken. What is missing is fetched with no guard and the descent starts over (invariant
- * 6). The level falls with each step, so damaged pages cannot make it
- * loop; a page is checked once after each load before its content is used (invariant 9).
+ * A descent holds nothing. It reads a page, validates it, takes the child's word, and validates the
+ * page again. So the child was the right one at the moment its word was taken. A missing page is
+ * fetched with no guard, and the descent starts over (invariant 6). The level falls with each step,
+ * so damaged pages cannot make it loop. A page is checked once after each load before its content
+ * is used (invariant 9).
  *
- * Swizzling: beside an inner frame lie hints to its children's frames (LeanStore §III-A
- * keeps them in the page; here the image stays free of addresses). A hint is proved by
- * the frame's PID, in guard_try_optimistic, so nothing depends on it being right.
+ * Swizzling: beside an inner frame lie hints to its children's frames. (LeanStore §III-A keeps them
+ * in the page; here the image stays free of addresses.) A hint is proved by the frame's PID, in
+ * guard_try_optimistic, so nothing depends on it being right.
  */
 #include <errno.h>
 
@@ -61,8 +60,8 @@ static struct tree_hints *hints_of(struct tree *t, struct frame *f)
 	return h > 0 && h <= t->hint_count ? &t->hints[h - 1] : NULL;
 }
 
-/* True if nobody owns the array: its owner was given another array or bears another page.
- */
+/* Returns true if the array has no owner: its owner was given another array, or has another
+ * page. */
 static bool hints_unowned(struct tree *t, struct tree_hints *h)
 {
 	uint32_t owner = atomic_load_explicit(&h->frame, memory_order_relaxed);
@@ -148,65 +147,61 @@ static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 {
 	bool inner;
 	struct guard g;
-	int r = guard_try_shared(t->cache, pid, 0, &g);
+	int rc = guard_try_shared(t->cache, pid, 0, &g);
 
-	if (r)
-		return r;
-	r = tree_check_page(g.image, pid, err);
-	if (r == 0 && node_counts_load(g.image).level > 0) {
+	if (rc)
+		return rc;
+	rc = tree_check_page(g.image, pid, err);
+	if (rc == 0 && node_counts_load(g.image).level > 0) {
 		unsigned count = node_counts_load(g.image).count;
 
-		for (unsigned i = 0; i < count && r == 0; i++) {
+		for (unsigned i = 0; i < count && rc == 0; i++) {
 			page_id child = page_load_u64(g.image + INNER_CHILD(i));
 
 			if (!shards_have(t->shards, child, 1))
-				r = weft_error(err, -EUCLEAN,
+				rc = weft_error(err, -EUCLEAN,
 					"tree page %#llx: child %#llx is not a page of "
 					"the volume",
 					(unsigned long long)pid,
 					(unsigned long long)child);
 		}
 	}
-	if (r == 0)
-		atomic_fetch_or_explicit(
-			&g.frame->flags, FRAME_CHECKED, memory_order_relaxed);
-	inner = r == 0 && node_counts_load(g.image).level > 0;
+	if (rc == 0)
+		guard_mark_checked(&g);
+	inner = rc == 0 && node_counts_load(g.image).level > 0;
 	guard_release(t->cache, &g);
 	if (inner) /* it may have been granted to this node alone */
-		cache_rest_soon(t->cache, pid);
-	return r;
+		cache_downgrade_soon(t->cache, pid);
+	return rc;
 }
 
 static int node_first_visit(struct tree *t, struct descent *d)
 {
 	struct weft_error err = {0};
-	int r = node_check(t, d->pid, &err);
+	int rc = node_check(t, d->pid, &err);
 
-	if (r == -EAGAIN)
+	if (rc == -EAGAIN)
 		d->missing = d->pid;
-	if (r != -EUCLEAN)
-		return r;
-	if (!guard_valid(&d->node)) /* what was looked at has left the tree */
+	if (rc != -EUCLEAN)
+		return rc;
+	if (!guard_valid(&d->node)) /* the page that was looked at has left the tree */
 		return -EAGAIN;
 	weft_log(3, "%s", err.text);
-	return r;
+	return rc;
 }
 
-/*
- * Reads the header of the page in d->node. -EUCLEAN only if the guard still stands: then
- * the page was reached by valid parents and is not what they say.
- */
+/* Reads the header of the page in d->node. Returns -EUCLEAN only if the guard still stands. Then
+ * the page was reached by valid parents and is not the page that they say. */
 static int node_enter(struct tree *t, tree_key key, unsigned level_max, struct descent *d)
 {
 	const uint8_t *image = d->node.image;
 	bool sound;
 
-	if (unlikely(!(atomic_load_explicit(&d->node.frame->flags, memory_order_relaxed) &
-		       FRAME_CHECKED))) {
-		int r = node_first_visit(t, d);
+	if (unlikely(!guard_checked(&d->node))) {
+		int rc = node_first_visit(t, d);
 
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 	}
 	d->counts = node_counts_load(image);
 	d->low = tree_key_load(image + NODE_LOW);
@@ -238,7 +233,7 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 	page_id child = page_load_u64(image + INNER_CHILD(slot));
 	struct tree_hints *hints = hints_of(t, d->node.frame);
 	struct frame *hinted = hints ? hint_frame(t, &hints->child[slot]) : NULL;
-	int r;
+	int rc;
 
 	/* The child's header comes on its way together with its frame, which is looked at
 	 * first. Images lie in the order of frames; a wrong guess would do no harm. */
@@ -254,10 +249,10 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 	d->parent_level = level;
 	d->slot = slot;
 	d->pid = child;
-	r = guard_try_optimistic(t->cache, child, hinted, &d->node);
-	if (r) {
+	rc = guard_try_optimistic(t->cache, child, hinted, &d->node);
+	if (rc) {
 		d->missing = child;
-		return r;
+		return rc;
 	}
 	if (hints)
 		hint_note(t, &hints->child[slot], hinted, d->node.frame);
@@ -271,7 +266,7 @@ static int step_down(struct tree *t, tree_key key, struct descent *d)
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d)
 {
 	struct frame *hinted = hint_frame(t, &t->root_frame);
-	int r;
+	int rc;
 
 	d->missing = PID_NONE;
 	d->held.kind = GUARD_NONE;
@@ -281,18 +276,18 @@ int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct desce
 	d->parent_level = 0;
 	d->slot = 0;
 	d->pid = t->root;
-	r = guard_try_optimistic(t->cache, t->root, hinted, &d->node);
-	if (r) {
+	rc = guard_try_optimistic(t->cache, t->root, hinted, &d->node);
+	if (rc) {
 		d->missing = t->root;
-		return r;
+		return rc;
 	}
 	hint_note(t, &t->root_frame, hinted, d->node.frame);
-	r = node_enter(t, key, TREE_LEVELS_MAX - 1, d);
-	while (r == 0 && d->counts.level > level)
-		r = step_down(t, key, d);
-	if (r == 0 && unlikely(d->counts.level < level))
-		r = guard_valid(&d->node) ? -ENOENT : -EAGAIN;
-	return r;
+	rc = node_enter(t, key, TREE_LEVELS_MAX - 1, d);
+	while (rc == 0 && d->counts.level > level)
+		rc = step_down(t, key, d);
+	if (rc == 0 && unlikely(d->counts.level < level))
+		rc = guard_valid(&d->node) ? -ENOENT : -EAGAIN;
+	return rc;
 }
 
 void tree_back_off(unsigned attempt)
@@ -310,41 +305,41 @@ void tree_back_off(unsigned attempt)
 		rt_sleep_ns(1000 + rt_random() % (20000ull << MIN(attempt - 8, 6u)));
 }
 
-/* First the pause: what arrives from another node waits for its use only so long. */
+/* First the pause: a page that arrives from another node waits for its use only so long. */
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt)
 {
-	int r = 0;
+	int rc = 0;
 
 	tree_back_off(attempt);
 	if (pid != PID_NONE) {
 		struct guard g;
 
 		tree_count(t, waits);
-		r = guard_optimistic(t->cache, pid, NULL, &g);
-		if (r == 0)
+		rc = guard_optimistic(t->cache, pid, NULL, &g);
+		if (rc == 0)
 			guard_release(t->cache, &g);
 	}
-	return r;
+	return rc;
 }
 
 int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt)
 {
 	struct page_ref ref = {.pid = pid};
-	int r;
+	int rc;
 
 	tree_back_off(attempt);
-	r = pid == PID_NONE ? 0 : cache_fetch_exclusive(t->cache, &ref, 1);
-	return r ? r : tree_wait_page(t, pid, 0);
+	rc = pid == PID_NONE ? 0 : cache_fetch_exclusive(t->cache, &ref, 1);
+	return rc ? rc : tree_wait_page(t, pid, 0);
 }
 
 int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt)
 {
 	struct page_ref ref = {.pid = pid};
-	int r;
+	int rc;
 
 	tree_back_off(attempt);
-	r = pid == PID_NONE ? 0 : cache_fetch_reached(t->cache, &ref, 1);
-	return r ? r : tree_wait_page(t, pid, 0);
+	rc = pid == PID_NONE ? 0 : cache_fetch_reached(t->cache, &ref, 1);
+	return rc ? rc : tree_wait_page(t, pid, 0);
 }
 
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)
@@ -354,26 +349,27 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
 	bool waited = false;
 
 	for (;;) {
-		int r = tree_descend_once(t, key, level, d);
+		int rc = tree_descend_once(t, key, level, d);
 
 		d->waited = waited;
-		if (likely(r != -EAGAIN))
-			return r;
+		if (likely(rc != -EAGAIN))
+			return rc;
 		tree_count(t, restarts);
 		waited |= d->missing != PID_NONE;
-		r = tree_wait_page(t, d->missing, d->missing == PID_NONE ? attempt++ : 0);
-		if (r == 0)
+		rc = tree_wait_page(t, d->missing, d->missing == PID_NONE ? attempt++ : 0);
+		if (rc == 0)
 			continue;
-		/* The page may have left the tree meanwhile: believe the error only if
-		 * its parent still stands, or when it comes again and again. */
+		/* The page may have left the tree meanwhile. Believe the error only if its parent
+		 * still stands, or if it comes again and again. */
 		failures++;
 		if (d->parent.kind == GUARD_NONE || guard_valid(&d->parent) ||
 			failures >= FETCH_FAILURES_MAX)
-			return r == -EAGAIN ? -EIO : r;
+			return rc == -EAGAIN ? -EIO : rc;
 	}
 }
 
-/* What the child that is missing covers ends where the next one begins. False: who knows. */
+/* The missing child covers keys up to the beginning of the next child. Returns false if that is not
+ * known. */
 static bool missing_ends(const struct descent *d, tree_key *end)
 {
 	const struct guard *parent = &d->parent;
@@ -390,22 +386,22 @@ int tree_reach(struct tree *t, tree_key key, unsigned level, tree_key *end)
 
 	*end = TREE_KEY_MAX;
 	for (unsigned attempt = 0; attempt < REACH_TRIES; attempt++) {
-		int r = tree_descend_once(t, key, level, &d);
+		int rc = tree_descend_once(t, key, level, &d);
 		struct page_ref ref = {.pid = d.missing};
 		tree_key ends = d.high;
 
-		if (r == 0 && guard_valid(&d.node)) {
+		if (rc == 0 && guard_valid(&d.node)) {
 			*end = ends;
 			return 0;
 		}
-		if (r && r != -EAGAIN)
-			return r;
+		if (rc && rc != -EAGAIN)
+			return rc;
 		tree_back_off(attempt);
-		r = d.missing == PID_NONE ? 0 : cache_fetch_near(t->cache, &ref, 1);
-		if (r == -EHOSTUNREACH && missing_ends(&d, &ends))
+		rc = d.missing == PID_NONE ? 0 : cache_fetch_near(t->cache, &ref, 1);
+		if (rc == -EHOSTUNREACH && missing_ends(&d, &ends))
 			*end = ends;
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 	}
 	return -EAGAIN;
 }
@@ -416,32 +412,32 @@ int tree_reach(struct tree *t, tree_key key, unsigned level, tree_key *end)
 static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
 {
 	struct guard parent = d->parent;
-	int r = guard_shared(t->cache, d->pid, 0, &d->held);
+	int rc = guard_shared(t->cache, d->pid, 0, &d->held);
 
-	if (r) {
+	if (rc) {
 		d->held.kind = GUARD_NONE;
-		return parent.kind == GUARD_NONE || guard_valid(&parent) ? r : -EAGAIN;
+		return parent.kind == GUARD_NONE || guard_valid(&parent) ? rc : -EAGAIN;
 	}
 	/* The page is still the parent's child, or still the root and a leaf; from here
 	 * on nothing about it can change. */
 	if (parent.kind == GUARD_NONE ? node_counts_load(d->held.image).level > 0
 				      : !guard_valid(&parent))
-		r = -EAGAIN;
-	if (r == 0)
-		r = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);
-	if (r == 0)
-		r = node_enter(t, key, 0, d);
-	if (r)
+		rc = -EAGAIN;
+	if (rc == 0)
+		rc = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);
+	if (rc == 0)
+		rc = node_enter(t, key, 0, d);
+	if (rc)
 		guard_release(t->cache, &d->held);
-	return r;
+	return rc;
 }
 
 int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d)
 {
-	int r = tree_descend(t, key, 0, d);
+	int rc = tree_descend(t, key, 0, d);
 
-	if (likely(r != 0 || attempt < ATTEMPTS_OPTIMISTIC))
-		return r;
+	if (likely(rc != 0 || attempt < ATTEMPTS_OPTIMISTIC))
+		return rc;
 	return leaf_hold(t, key, d);
 }
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Giving space back: sparse pages join a sibling, a root with one child takes its
- * content.
+ * Giving space back: sparse pages join a sibling, and a root with one child takes its content.
  *
- * Best effort, after a commit that removed items: every failure, a lost race included,
- * leaves a whole tree with a sparse page in it, which the next removal there tries again.
- * Nothing is waited for while latches are held (invariant 6): a page that is latched, or that this node
- * has not got for itself, ends the try. It is asked for when nothing is held, and the next try begins
- * with a descent. Nodes that are away are not waited for at all.
+ * Best effort, after a commit that removed items. Every failure, a lost race included, leaves a
+ * whole tree with a sparse page in it, which the next removal there tries again. While latches are
+ * held, nothing waits (invariant 6). A page that is latched, or that this node does not hold
+ * exclusively, ends the try. It is requested when nothing is held, and the next try begins with a
+ * descent. Nodes that are away are not waited for at all.
  *
- * A page that dies is changed once more (its magic becomes zero), so that whoever read it
- * optimistically fails to validate, also a transaction that read it long ago.
+ * A page that dies is changed once more (its magic becomes zero). So an optimistic reader of it
+ * fails to validate, also a transaction that read it long ago.
  */
 #include <errno.h>
 
 #include "engine/tree/tree_internal.h"
 
-/* Lost races before a join gives up: others may take one of its pages while the next is asked for. */
+/* Lost races before a join gives up: others may take one of its pages while the next is asked
+ * for. */
 #define MERGE_TRIES 8u
 #define MERGE_PAGES 4u /* parent, two children, the group of the one that dies */
 
@@ -29,7 +29,7 @@ struct merging {
 	page_id left_pid, right_pid;
 	unsigned right_slot;
 	tree_key over; /* the division that is to go; 0: none */
-	/* what is to be this node's, and not latched, before the next try */
+	/* pages that this node must have, and that must not be latched, before the next try */
 	page_id needs[MERGE_PAGES];
 	unsigned need_count;
 };
@@ -42,8 +42,8 @@ static bool counts_sparse(struct node_counts c)
 			    : c.count < DISK_INNER_CHILDREN / 4;
 }
 
-/* Both fit, with room to spare so that the next insert does not split them again; an
- * empty leaf goes with any sibling. */
+/* Both fit, with room to spare so that the next insert does not split them again. An empty leaf
+ * goes with any sibling. */
 static bool counts_fit(struct node_counts a, struct node_counts b)
 {
 	if (a.level > 0)
@@ -59,60 +59,54 @@ static bool counts_fit(struct node_counts a, struct node_counts b)
 static int descend_reached(
 	struct tree *t, tree_key key, unsigned level, struct descent *d)
 {
-	int r = tree_descend_once(t, key, level, d);
+	int rc = tree_descend_once(t, key, level, d);
 	tree_key end;
 
-	if (r != -EAGAIN)
-		return r;
-	r = tree_reach(t, key, level, &end);
-	return r ? r : tree_descend_once(t, key, level, d);
+	if (rc != -EAGAIN)
+		return rc;
+	rc = tree_reach(t, key, level, &end);
+	return rc ? rc : tree_descend_once(t, key, level, d);
 }
 
-static void needs(struct merging *m, page_id pid)
+static void need_page(struct merging *m, page_id pid)
 {
 	WEFT_ASSERT(m->need_count < MERGE_PAGES);
 	m->needs[m->need_count++] = pid;
 }
 
-static bool is_checked(const struct guard *g)
-{
-	return atomic_load_explicit(&g->frame->flags, memory_order_relaxed) &
-	       FRAME_CHECKED;
-}
-
 /* A page just loaded is checked by a descent to it, which waits for nothing. */
 static bool sibling_checked(const struct merging *m, unsigned slot, const struct guard *g)
 {
-	if (!is_checked(g)) {
+	if (!guard_checked(g)) {
 		tree_key key = tree_key_load(m->d.parent.image + INNER_KEY(slot));
 		struct descent d;
 
 		(void)tree_descend_once(m->t, key, m->d.counts.level, &d);
 	}
-	return is_checked(g);
+	return guard_checked(g);
 }
 
 /* The sibling's guard; the parent proves that it is one. */
 static int sibling_guard(struct merging *m, unsigned slot, page_id *pid, struct guard *g)
 {
-	int r;
+	int rc;
 
 	*pid = page_load_u64(m->d.parent.image + INNER_CHILD(slot));
 	if (!guard_valid(&m->d.parent))
 		return -EAGAIN;
-	r = guard_try_optimistic(m->t->cache, *pid, NULL, g);
-	if (r == -EAGAIN)
-		needs(m, *pid);
-	if (r)
-		return r;
+	rc = guard_try_optimistic(m->t->cache, *pid, NULL, g);
+	if (rc == -EAGAIN)
+		need_page(m, *pid);
+	if (rc)
+		return rc;
 	if (!sibling_checked(m, slot, g))
 		return guard_valid(g) ? -ENOENT : -EAGAIN;
 	return guard_valid(&m->d.parent) ? 0 : -EAGAIN;
 }
 
-/* What is on the two sides are different nodes' (tree_divide): the sibling is not even
- * looked at, since it would have to come from there. */
-static bool divided(const struct merging *m, unsigned right_slot)
+/* The two sides of the division are different nodes' (tree_divide). The sibling is not even looked
+ * at, since it would have to come from the other node. */
+static bool is_divided(const struct merging *m, unsigned right_slot)
 {
 	tree_key at = tree_key_load(m->d.parent.image + INNER_KEY(right_slot));
 
@@ -127,15 +121,15 @@ static int sibling_try(struct merging *m, bool on_right)
 	struct node_counts other;
 	struct guard g;
 	page_id pid;
-	int r;
+	int rc;
 
 	if (on_right ? d->slot + 1 >= d->parent_count : d->slot == 0)
 		return -ENOENT;
-	if (divided(m, on_right ? d->slot + 1 : d->slot))
+	if (is_divided(m, on_right ? d->slot + 1 : d->slot))
 		return -ENOENT;
-	r = sibling_guard(m, on_right ? d->slot + 1 : d->slot - 1, &pid, &g);
-	if (r)
-		return r;
+	rc = sibling_guard(m, on_right ? d->slot + 1 : d->slot - 1, &pid, &g);
+	if (rc)
+		return rc;
 	other = node_counts_load(g.image);
 	if (other.level != d->counts.level || !counts_fit(d->counts, other))
 		return -ENOENT;
@@ -152,10 +146,10 @@ static int sibling_try(struct merging *m, bool on_right)
 /* The page is free with this mtr. Nothing is changed when it fails. */
 static int page_free(struct merging *m, page_id pid)
 {
-	int r = 0;
+	int rc = 0;
 
-	if (!mtr_latch(m->mtr, space_group_of(m->t->space, pid), 0, &r))
-		return r;
+	if (!mtr_latch(m->mtr, space_group_of(m->t->space, pid), 0, &rc))
+		return rc;
 	return space_free(m->t->space, m->mtr, pid, 1);
 }
 
@@ -172,28 +166,28 @@ static void freed_commit(struct merging *m, struct mtr_page *dead, page_id pid)
 	tree_count(m->t, merges);
 }
 
-static int join(struct merging *m)
+static int join_pages(struct merging *m)
 {
 	struct mtr_page *parent, *left = NULL, *right = NULL;
 	uint8_t image[PAGE_SIZE];
-	int r = mtr_begin(m->mtr, m->t->cache, MERGE_PAGES);
+	int rc = mtr_begin(m->mtr, m->t->cache, MERGE_PAGES);
 
-	if (r)
-		return r;
-	needs(m, m->d.parent_pid);
-	needs(m, m->left_pid);
-	needs(m, m->right_pid);
-	needs(m, space_group_of(m->t->space, m->right_pid));
-	parent = mtr_upgrade(m->mtr, &m->d.parent, &r);
+	if (rc)
+		return rc;
+	need_page(m, m->d.parent_pid);
+	need_page(m, m->left_pid);
+	need_page(m, m->right_pid);
+	need_page(m, space_group_of(m->t->space, m->right_pid));
+	parent = mtr_upgrade(m->mtr, &m->d.parent, &rc);
 	if (parent)
-		left = mtr_upgrade(m->mtr, &m->left, &r);
+		left = mtr_upgrade(m->mtr, &m->left, &rc);
 	if (left)
-		right = mtr_upgrade(m->mtr, &m->right, &r);
+		right = mtr_upgrade(m->mtr, &m->right, &rc);
 	if (right)
-		r = page_free(m, m->right_pid);
-	if (r) {
+		rc = page_free(m, m->right_pid);
+	if (rc) {
 		mtr_abort(m->mtr);
-		return r;
+		return rc;
 	}
 	memcpy(image, left->guard.image, PAGE_SIZE);
 	if (m->d.counts.level == 0)
@@ -201,46 +195,46 @@ static int join(struct merging *m)
 	else
 		inner_join(image, right->guard.image);
 	mtr_write(left, 0, image, PAGE_SIZE);
-	guard_expose_like(m->t->cache, &right->guard, &left->guard);
+	guard_kcache_like(m->t->cache, &right->guard, &left->guard);
 	inner_remove(&(struct node_edit){.image = parent->guard.image, .page = parent},
 		m->right_slot);
 	tree_hints_shift(m->t, parent->guard.frame, m->right_slot, -1);
 	freed_commit(m, right, m->right_pid);
-	cache_rest_soon(m->t->cache, m->d.parent_pid);
+	cache_downgrade_soon(m->t->cache, m->d.parent_pid);
 	if (m->d.counts.level > 0)
-		cache_rest_soon(m->t->cache, m->left_pid);
+		cache_downgrade_soon(m->t->cache, m->left_pid);
 	return 0;
 }
 
 /* A page's only child, in m->d.node, moves into it: the root's, or of one that has grown where
  * it is. */
-static int collapse(struct merging *m)
+static int collapse_root(struct merging *m)
 {
 	struct mtr_page *parent, *child = NULL;
 	uint8_t image[PAGE_SIZE];
-	int r = mtr_begin(m->mtr, m->t->cache, 3);
+	int rc = mtr_begin(m->mtr, m->t->cache, 3);
 
-	if (r)
-		return r;
-	needs(m, m->d.parent_pid);
-	needs(m, m->d.pid);
-	needs(m, space_group_of(m->t->space, m->d.pid));
-	parent = mtr_upgrade(m->mtr, &m->d.parent, &r);
+	if (rc)
+		return rc;
+	need_page(m, m->d.parent_pid);
+	need_page(m, m->d.pid);
+	need_page(m, space_group_of(m->t->space, m->d.pid));
+	parent = mtr_upgrade(m->mtr, &m->d.parent, &rc);
 	if (parent)
-		child = mtr_upgrade(m->mtr, &m->d.node, &r);
+		child = mtr_upgrade(m->mtr, &m->d.node, &rc);
 	if (child)
-		r = page_free(m, m->d.pid);
-	if (r) {
+		rc = page_free(m, m->d.pid);
+	if (rc) {
 		mtr_abort(m->mtr);
-		return r;
+		return rc;
 	}
 	memcpy(image, child->guard.image, PAGE_SIZE);
 	memcpy(image + NODE_PID, &m->d.parent_pid, sizeof(page_id));
 	mtr_write(parent, 0, image, PAGE_SIZE);
-	guard_expose_like(m->t->cache, &child->guard, &parent->guard);
+	guard_kcache_like(m->t->cache, &child->guard, &parent->guard);
 	freed_commit(m, child, m->d.pid);
 	if (m->d.counts.level > 0)
-		cache_rest_soon(m->t->cache, m->d.parent_pid);
+		cache_downgrade_soon(m->t->cache, m->d.parent_pid);
 	return 0;
 }
 
@@ -255,22 +249,22 @@ static bool has_grown(const struct merging *m)
 /* One try at one level. 0: joined, look at the parent; -ENOENT: nothing to do. */
 static int merge_once(tree_key key, unsigned level, struct merging *m)
 {
-	int r = descend_reached(m->t, key, level, &m->d);
+	int rc = descend_reached(m->t, key, level, &m->d);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	if (m->d.parent.kind == GUARD_NONE)
 		return -ENOENT;
 	if (m->d.parent_count == 1)
-		return m->d.parent_pid == m->t->root || has_grown(m) ? collapse(m)
+		return m->d.parent_pid == m->t->root || has_grown(m) ? collapse_root(m)
 								     : -EDOM;
 	if (!counts_sparse(m->d.counts))
 		return -ENOENT;
-	/* a division is on the left of what begins there */
-	r = sibling_try(m, !m->over);
-	if (r == -ENOENT)
-		r = sibling_try(m, m->over);
-	return r ? r : join(m);
+	/* a division is on the left of the keys that begin there */
+	rc = sibling_try(m, !m->over);
+	if (rc == -ENOENT)
+		rc = sibling_try(m, m->over);
+	return rc ? rc : join_pages(m);
 }
 
 /* Holding nothing. Pages that are this node's already cost no message. */
@@ -292,9 +286,9 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, tree_key o
 	for (unsigned round = 0; round < 2 * TREE_LEVELS_MAX && tries < MERGE_TRIES;
 		round++) {
 		struct merging m = {.t = t, .mtr = mtr, .over = over};
-		int r = merge_once(key, level, &m);
+		int rc = merge_once(key, level, &m);
 
-		if (r == -EAGAIN) {
+		if (rc == -EAGAIN) {
 			tries++;
 			/* another time, where one is away that has it: nothing waits for this */
 			if (needs_fetch(&m, tries))
@@ -302,7 +296,7 @@ static void merge_from(struct tree *t, tree_key key, struct mtr *mtr, tree_key o
 			continue;
 		}
 		/* An only child has no sibling until its parent has found one. */
-		if (r != 0 && r != -EDOM)
+		if (rc != 0 && rc != -EDOM)
 			return;
 		/* Below the root look again: it may be down to one child now. */
 		if (m.d.parent_pid != t->root)

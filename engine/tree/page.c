@@ -2,15 +2,13 @@
 /*
  * One page of the tree: searching and editing.
  *
- * Searches are branch-free and read with relaxed loads: they may run on an image that
- * changes and then give any index within the count they were given, never touch anything
- * outside the page. Edits run under the exclusive latch and go through edit_write and
- * edit_move, so that a mini-transaction logs the changed ranges and nothing else
- * (invariant 4).
+ * Searches are branch-free and read with relaxed loads. They may run on an image that changes. Then
+ * they give any index within their count, and never touch anything outside the page. Edits run
+ * under the exclusive latch and go through edit_write and edit_move. So a mini-transaction logs the
+ * changed ranges and nothing else (invariant 4).
  *
- * A leaf: slots grow upwards behind the header, values downwards from the page's end;
- * bytes of dropped values are counted in heap_dead and regained by leaf_compact when room
- * is short.
+ * A leaf: slots grow upwards behind the header, values downwards from the page's end. Bytes of
+ * dropped values are counted in heap_dead. leaf_compact regains them when room is short.
  */
 #include "engine/tree/tree_internal.h"
 
@@ -36,10 +34,8 @@ unsigned inner_search(const uint8_t *image, unsigned count, tree_key key)
 	return (unsigned)at;
 }
 
-/*
- * Where the key is if keys are spread evenly between the fences, as hashes are. Only a
- * hint of what to prefetch, so any number up to `count` will do.
- */
+/* The index of the key if keys are spread evenly between the fences, as hashes are. It is only a
+ * hint for a prefetch, so any number up to `count` will do. */
 static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 {
 	tree_key low = tree_key_load(image + NODE_LOW);
@@ -48,7 +44,7 @@ static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 	uint64_t top = (uint64_t)(span >> 64), bottom = (uint64_t)span;
 	unsigned bits = top ? 128 - (unsigned)__builtin_clzll(top)
 			    : 64 - (unsigned)__builtin_clzll(bottom | 1);
-	unsigned shift = bits > 32 ? bits - 32 : 0; /* what is left fits 32 bits */
+	unsigned shift = bits > 32 ? bits - 32 : 0; /* the remaining bits fit 32 */
 
 	if (into > span)
 		return 0;
@@ -56,10 +52,8 @@ static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 			((uint64_t)(span >> shift) + 1));
 }
 
-/*
- * Leaves are the level that misses the processor's caches: the lines that the first three
- * steps may touch are fetched together, and so are those that remain then.
- */
+/* Leaves are the level that misses the processor's caches. The lines that the first three steps may
+ * touch are fetched together. So are the lines that remain then. */
 unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 {
 	const uint8_t *slots = image + LEAF_SLOT(0);

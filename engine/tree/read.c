@@ -2,18 +2,17 @@
 /*
  * Reading items: one by key, the next, the last before, all of a range.
  *
- * Every leaf is read optimistically: copied out with clamped bounds, then validated, and
- * only then believed. Fence keys lead from leaf to leaf, so no page points sideways. A
- * reading that crosses leaves keeps the latch words of all of them and checks at the end
- * that all stand, so its result is of one moment; transactions keep them until commit.
+ * Every leaf is read optimistically: copied out with clamped bounds, then validated, and only then
+ * believed. Fence keys lead from leaf to leaf, so no page points sideways. A reading that crosses
+ * leaves keeps the latch words of all of them, and checks at the end that all stand. So its result
+ * is of one moment. Transactions keep them until commit.
  */
 #include <errno.h>
 
 #include "engine/tree/tree_internal.h"
 
-/* Leaves that one reading outside transactions may cross as one moment. Empty leaves are
- * merged away, so more than a few in a row are rare; a longer way is checked leaf by leaf
- * only. */
+/* The most leaves that one reading outside transactions crosses as one moment. Empty leaves are
+ * merged away, so more than a few in a row are rare. A longer way is checked leaf by leaf only. */
 #define CROSSED_MAX 32
 
 /* Pages asked for ahead of a scan that met a missing one. */
@@ -54,7 +53,7 @@ static int read_set_add(struct read_set *rs, const struct guard *g)
 /* An operation's items lie in a few leaves, which it comes back to. */
 #define FIND_LAST 4u
 
-/* A leaf that has not changed since it was seen still covers what its fences say. */
+/* A leaf that has not changed since it was seen still covers the keys between its fences. */
 bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d)
 {
 	for (unsigned n = 1; n <= MIN(rs->count, FIND_LAST); n++) {
@@ -77,8 +76,7 @@ bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d)
 	return false;
 }
 
-/* The leaf to read from. What is known from the set may be lost: then a descent finds it.
- */
+/* The leaf to read from. The leaf that the set names may be lost: then a descent finds it. */
 static int leaf_open(struct tree *t, const struct read_set *rs, tree_key key,
 	unsigned attempt, struct descent *d)
 {
@@ -116,8 +114,8 @@ static int value_copy(const uint8_t *image, unsigned index, void *buf, size_t ca
 	return place.length;
 }
 
-/* With e: also whether its kinds were exposed before it was read. */
-static int read_leaf(struct tree *t, struct read_set *rs, struct tree_exposure *e,
+/* With e: also whether its kinds were kernel-cached before it was read. */
+static int read_leaf(struct tree *t, struct read_set *rs, struct tree_kcopy *e,
 	tree_key key, void *buf, size_t cap)
 {
 	for (unsigned attempt = 0;; attempt++) {
@@ -125,22 +123,22 @@ static int read_leaf(struct tree *t, struct read_set *rs, struct tree_exposure *
 		bool lost;
 		unsigned at;
 		int result = -ENOENT;
-		int r = leaf_open(t, rs, key, attempt, &d);
+		int rc = leaf_open(t, rs, key, attempt, &d);
 
-		if (r == -EAGAIN)
+		if (rc == -EAGAIN)
 			continue;
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		if (e)
-			e->exposed = guard_exposed(t->cache, &d.node, e->kinds, &e->leaf);
+			e->kcached = guard_kcached(t->cache, &d.node, e->kinds, &e->leaf);
 		at = leaf_search(d.node.image, d.counts.count, key);
 		if (at < d.counts.count && leaf_key_load(d.node.image, at) == key)
 			result = value_copy(d.node.image, at, buf, cap);
-		r = leaf_finish(t, rs, &d, &lost);
-		if (likely(r == 0))
+		rc = leaf_finish(t, rs, &d, &lost);
+		if (likely(rc == 0))
 			return result;
 		if (!lost)
-			return r;
+			return rc;
 	}
 }
 
@@ -152,7 +150,7 @@ int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, siz
 
 /* ---- next and floor -------------------------------------------------------------- */
 
-/* What one leaf says about a search that may go on in another. */
+/* The answer of one leaf to a search that may go on in another. */
 struct leaf_answer {
 	int result; /* length, or an error; -ENOENT: nothing here */
 	tree_key found;
@@ -212,22 +210,22 @@ static int read_across(struct tree *t, struct read_set *rs, leaf_ask ask, tree_k
 		struct leaf_answer a;
 		struct descent d;
 		bool lost;
-		int r = leaf_open(t, rs, start, attempt, &d);
+		int rc = leaf_open(t, rs, start, attempt, &d);
 
-		if (r == -EAGAIN) {
+		if (rc == -EAGAIN) {
 			attempt++;
 			continue;
 		}
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		ask(&d, start, bound, buf, cap, &a);
-		r = leaf_finish(t, rs, &d, &lost);
+		rc = leaf_finish(t, rs, &d, &lost);
 		if (lost) {
 			attempt++;
 			continue;
 		}
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		if (a.result != -ENOENT) {
 			*found = a.found;
 			return a.result;
@@ -248,12 +246,12 @@ static int read_alone(struct tree *t, leaf_ask ask, tree_key start, tree_key bou
 
 	for (unsigned attempt = 0;; attempt++) {
 		struct read_set rs = {.seen = seen, .max = CROSSED_MAX};
-		int r = read_across(t, &rs, ask, start, bound, found, buf, cap);
+		int rc = read_across(t, &rs, ask, start, bound, found, buf, cap);
 
-		if (r == -E2BIG)
-			r = read_across(t, NULL, ask, start, bound, found, buf, cap);
-		if (r != -EAGAIN)
-			return r;
+		if (rc == -E2BIG)
+			rc = read_across(t, NULL, ask, start, bound, found, buf, cap);
+		if (rc != -EAGAIN)
+			return rc;
 		tree_back_off(attempt);
 	}
 }
@@ -305,14 +303,14 @@ int tree_read_seen(struct tree *t, struct tree_seen *seen, struct disk_key key, 
 	size_t cap)
 {
 	struct read_set rs;
-	int r;
+	int rc;
 
 	if (!seen)
 		return tree_read(t, key, buf, cap);
 	rs = seen_set(seen);
-	r = read_exact(t, &rs, tree_key_of(key), buf, cap);
+	rc = read_exact(t, &rs, tree_key_of(key), buf, cap);
 	seen->count = rs.count;
-	return r;
+	return rc;
 }
 
 int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
@@ -320,16 +318,16 @@ int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
 {
 	struct read_set rs;
 	tree_key key = 0;
-	int r;
+	int rc;
 
 	if (!seen)
 		return tree_floor(t, at, floor, found, buf, cap);
 	rs = seen_set(seen);
-	r = read_floor(t, &rs, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
+	rc = read_floor(t, &rs, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
 	seen->count = rs.count;
-	if (r >= 0)
+	if (rc >= 0)
 		*found = tree_key_disk(key);
-	return r;
+	return rc;
 }
 
 int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
@@ -337,17 +335,17 @@ int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap)
 	return read_exact(t, NULL, tree_key_of(key), buf, cap);
 }
 
-int tree_read_exposed(struct tree *t, struct tree_exposure *e, struct disk_key key,
+int tree_read_kcached(struct tree *t, struct tree_kcopy *e, struct disk_key key,
 	void *buf, size_t cap)
 {
 	tree_key at = tree_key_of(key), high;
-	int r;
+	int rc;
 
 	tree_count(t, lookups);
-	r = read_leaf(t, NULL, e, at, buf, cap);
-	if ((r < 0 && r != -ENOENT) || e->exposed ||
-		leaf_expose(t, at, e->kinds, &e->leaf, &high))
-		return r;
+	rc = read_leaf(t, NULL, e, at, buf, cap);
+	if ((rc < 0 && rc != -ENOENT) || e->kcached ||
+		leaf_kcache(t, at, e->kinds, &e->leaf, &high))
+		return rc;
 	return read_leaf(t, NULL, e, at, buf, cap);
 }
 
@@ -355,27 +353,27 @@ int tree_next(struct tree *t, struct disk_key from, struct disk_key to,
 	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key key = 0;
-	int r = read_next(t, NULL, tree_key_of(from), tree_key_of(to), &key, buf, cap);
+	int rc = read_next(t, NULL, tree_key_of(from), tree_key_of(to), &key, buf, cap);
 
-	if (r >= 0)
+	if (rc >= 0)
 		*found = tree_key_disk(key);
-	return r;
+	return rc;
 }
 
 int tree_next_near(struct tree *t, struct disk_key from, struct disk_key to,
 	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key start = tree_key_of(from), bound = tree_key_of(to), at = start, end;
-	int r = -ENOENT;
+	int rc = -ENOENT;
 
-	for (; r == -ENOENT && start < bound; start = end) {
-		r = tree_reach(t, start, 0, &end);
+	for (; rc == -ENOENT && start < bound; start = end) {
+		rc = tree_reach(t, start, 0, &end);
 		at = end;
-		if (r == 0)
-			r = read_next(t, NULL, start, MIN(end, bound), &at, buf, cap);
+		if (rc == 0)
+			rc = read_next(t, NULL, start, MIN(end, bound), &at, buf, cap);
 	}
 	*found = tree_key_disk(at);
-	return r;
+	return rc;
 }
 
 bool tree_is_near(struct tree *t, struct disk_key key)
@@ -389,11 +387,11 @@ int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 	struct disk_key *found, void *buf, size_t cap)
 {
 	tree_key key = 0;
-	int r = read_floor(t, NULL, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
+	int rc = read_floor(t, NULL, tree_key_of(at), tree_key_of(floor), &key, buf, cap);
 
-	if (r >= 0)
+	if (rc >= 0)
 		*found = tree_key_disk(key);
-	return r;
+	return rc;
 }
 
 /* Asks for the leaves that follow the one in d, as far as its parent names them. */
@@ -415,30 +413,30 @@ static int scan_leaf(struct tree *t, struct read_set *rs, tree_key from, bool hi
 	uint8_t copy[PAGE_SIZE], struct descent *d)
 {
 	for (unsigned attempt = 0;; attempt++) {
-		int r = tree_leaf_open(t, from, attempt, d);
+		int rc = tree_leaf_open(t, from, attempt, d);
 		size_t head;
 		bool lost;
 
-		if (r == -EAGAIN)
+		if (rc == -EAGAIN)
 			continue;
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		if (d->waited)
 			scan_ahead(t, d, hint);
-		/* What lies between slots and heap is nobody's. */
+		/* The bytes between slots and heap are unused. */
 		head = LEAF_SLOT(d->counts.count);
 		page_copy_out(copy, d->node.image, head);
 		if (d->counts.heap_begin >= head && d->counts.heap_begin < PAGE_SIZE)
 			page_copy_out(copy + d->counts.heap_begin,
 				d->node.image + d->counts.heap_begin,
 				PAGE_SIZE - d->counts.heap_begin);
-		r = leaf_finish(t, rs, d, &lost);
+		rc = leaf_finish(t, rs, d, &lost);
 		if (!lost)
-			return r;
+			return rc;
 	}
 }
 
-static int scan(struct tree *t, struct read_set *rs, struct disk_key from,
+static int scan_leaves(struct tree *t, struct read_set *rs, struct disk_key from,
 	struct disk_key to, bool scan_hint, tree_visit visit, void *arg)
 {
 	uint8_t copy[PAGE_SIZE];
@@ -447,11 +445,11 @@ static int scan(struct tree *t, struct read_set *rs, struct disk_key from,
 
 	while (at < end) {
 		struct descent d;
-		int r = scan_leaf(t, rs, at, scan_hint, copy, &d);
+		int rc = scan_leaf(t, rs, at, scan_hint, copy, &d);
 		unsigned i;
 
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		for (i = leaf_search(copy, d.counts.count, at); i < d.counts.count; i++) {
 			tree_key key = leaf_key_load(copy, i);
 			struct leaf_place place = leaf_place_load(copy, i);
@@ -461,10 +459,10 @@ static int scan(struct tree *t, struct read_set *rs, struct disk_key from,
 			if (place.length > DISK_VALUE_MAX ||
 				place.offset + place.length > PAGE_SIZE)
 				return -EUCLEAN;
-			r = visit(arg, tree_key_disk(key), copy + place.offset,
+			rc = visit(arg, tree_key_disk(key), copy + place.offset,
 				place.length);
-			if (r)
-				return r;
+			if (rc)
+				return rc;
 		}
 		if (d.high == TREE_KEY_MAX)
 			return 0;
@@ -476,21 +474,21 @@ static int scan(struct tree *t, struct read_set *rs, struct disk_key from,
 int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
 	tree_visit visit, void *arg)
 {
-	return scan(t, NULL, from, to, scan_hint, visit, arg);
+	return scan_leaves(t, NULL, from, to, scan_hint, visit, arg);
 }
 
 int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 	struct disk_key to, bool scan_hint, tree_visit visit, void *arg)
 {
 	struct read_set rs;
-	int r;
+	int rc;
 
 	if (!seen)
-		return scan(t, NULL, from, to, scan_hint, visit, arg);
+		return scan_leaves(t, NULL, from, to, scan_hint, visit, arg);
 	rs = seen_set(seen);
-	r = scan(t, &rs, from, to, scan_hint, visit, arg);
+	rc = scan_leaves(t, &rs, from, to, scan_hint, visit, arg);
 	seen->count = rs.count;
-	return r;
+	return rc;
 }
 
 void tree_prefetch(struct tree *t, struct disk_key key)
@@ -502,27 +500,28 @@ void tree_prefetch(struct tree *t, struct disk_key key)
 		cache_prefetch(t->cache, &(struct page_ref){.pid = d.missing}, 1, false);
 }
 
-/* The leaf of the key if it is not here; with `here`, if it is, too. PID_NONE: not so, or who knows. */
+/* Returns the leaf of the key if it is not here; with `here`, also if it is. PID_NONE: otherwise,
+ * or if that is not known. */
 static page_id claim_leaf(struct tree *t, struct disk_key key, bool here)
 {
 	struct descent d;
-	int r = tree_descend_once(t, tree_key_of(key), 0, &d);
+	int rc = tree_descend_once(t, tree_key_of(key), 0, &d);
 
-	if (r == 0 && here)
+	if (rc == 0 && here)
 		return d.pid;
-	/* what is missing is a leaf, or has grown from one: pages above are everybody's */
-	if (r == -EAGAIN && d.missing != PID_NONE && d.parent.kind != GUARD_NONE &&
+	/* the missing page is a leaf, or has grown from one: all nodes use the pages above */
+	if (rc == -EAGAIN && d.missing != PID_NONE && d.parent.kind != GUARD_NONE &&
 		d.counts.level <= t->step)
 		return d.missing;
 	return PID_NONE;
 }
 
-void tree_rest(struct tree *t, struct disk_key key)
+void tree_downgrade_soon(struct tree *t, struct disk_key key)
 {
 	struct descent d;
 
 	if (tree_descend_once(t, tree_key_of(key), 0, &d) == 0 && guard_valid(&d.node))
-		cache_rest_soon_spare(t->cache, d.pid);
+		cache_downgrade_soon_spare(t->cache, d.pid);
 }
 
 void tree_claim(struct tree *t, struct disk_key key)

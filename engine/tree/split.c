@@ -2,17 +2,17 @@
 /*
  * Making room: splits, and the root growing a level, each a mini-transaction of its own.
  *
- * A split latches the parent, the page, the new page and the allocation group, none of
- * them waited for (invariant 6): the page is reserved and its frame prepared before, a
- * lost race lets go of everything and begins again. A full parent is split first. At
- * every moment the tree is a whole one, so a transaction that gives up after a split has
- * done no harm.
+ * A split latches the parent, the page, the new page and the allocation group, and waits for none
+ * of them (invariant 6). The page is reserved and its frame prepared before. A split that loses a
+ * race lets go of everything and begins again. A full parent is split first. At every moment the
+ * tree is a whole one, so a transaction that gives up after a split has done no harm.
  *
  * The root's PID never changes: its content moves down into a new page.
  *
- * So does that of any page whose parent cannot be changed, since a node that is away may have it:
- * the page grows where it is, and is split as a child of itself (docs/many-nodes.md, "Splits
- * while a node is away"). The level for that was left out when the parent was made.
+ * So does the content of a page whose parent cannot be changed, since a node that is away may have
+ * the parent. The page grows where it is, and is split as a child of itself
+ * (docs/nodes/semantics.md, "Splits while a node is away"). The level for that was left out when
+ * the parent was made.
  */
 #include <errno.h>
 
@@ -22,27 +22,27 @@
 #define SPLIT_ASKS 4u
 /* Lost races before a split gives up with -EAGAIN. */
 #define SPLIT_TRIES 64u
-/* A node may be back soon, and what has grown stays so. Who comes later does not wait anew. */
+/* A node may be back soon, and a page that has grown stays so. A later split does not wait anew. */
 #define GROW_AFTER_NS 1000000000ull
 #define GROW_LOOK_NS  20000000ull
 
-/* What a split works for. */
+/* The purpose of a split. */
 struct splitting {
 	struct tree *t;
 	struct mtr *mtr; /* the caller's, not begun */
 	tree_key key;
 	unsigned level;
-	const struct txn_write *writes; /* at level 0: what has to fit */
+	const struct txn_write *writes; /* at level 0: the writes that have to fit */
 	unsigned write_count;
 	bool divide; /* exactly at the key */
 	bool privileged;
 	struct space_run run; /* the new page; length 0: none yet */
 	bool waits;           /* for nodes that are away, too */
-	bool asked;        /* by what has to split below, which can do something else */
-	bool grows;        /* only that the root, of this level, grows */
-	unsigned asks_left; /* so often homes may yet be asked to do it */
-	page_id unreached; /* it is above, and a node that is away may have it; PID_NONE: none */
-	uint64_t refused_ns; /* since when something is; 0: not yet */
+	bool asked;           /* by a split below, which has another way */
+	bool grows;           /* only that the root, of this level, grows */
+	unsigned asks_left;   /* so often homes may yet be asked to do it */
+	page_id unreached;    /* it is above, and a node that is away may have it; PID_NONE: none */
+	uint64_t refused_ns;  /* since when something is; 0: not yet */
 };
 
 /* ---- sizes ----------------------------------------------------------------------- */
@@ -107,9 +107,9 @@ unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key hi
 }
 
 /*
- * Where to split a leaf that the writes overfill. Keys that come behind all others fill
- * the left page to the brim and go on in the right one, so ascending inserts leave full
- * pages; otherwise the halves weigh the same.
+ * Where to split a leaf that the writes overfill. If the keys come behind all others, the left page
+ * is filled to the brim, and they go on in the right one. So ascending inserts leave full pages.
+ * Otherwise the halves weigh the same.
  */
 static tree_key leaf_separator(
 	const uint8_t *image, const struct txn_write *writes, unsigned count)
@@ -143,13 +143,13 @@ static tree_key leaf_separator(
 static int page_prepare(struct splitting *s, page_id near)
 {
 	unsigned flags = SPACE_METADATA | (s->privileged ? SPACE_PRIVILEGED : 0);
-	int r = 0;
+	int rc = 0;
 
 	if (s->run.length == 0)
-		r = space_reserve(s->t->space, near, 1, flags, &s->run);
-	if (r) {
+		rc = space_reserve(s->t->space, near, 1, flags, &s->run);
+	if (rc) {
 		s->run.length = 0;
-		return r;
+		return rc;
 	}
 	return mtr_prepare_fresh(s->t->cache, s->run.pid, s->run.incarnation);
 }
@@ -169,15 +169,15 @@ static void page_give_back(struct splitting *s)
 static int page_take(struct splitting *s, struct mtr_page **fresh, page_id *busy)
 {
 	struct mtr *m = s->mtr;
-	int r = 0;
+	int rc = 0;
 
 	*busy = s->run.pid;
-	*fresh = mtr_fresh(m, s->run.pid, s->run.incarnation, &r);
+	*fresh = mtr_fresh(m, s->run.pid, s->run.incarnation, &rc);
 	if (!*fresh)
-		return r;
+		return rc;
 	*busy = space_group_of(s->t->space, s->run.pid);
-	if (!mtr_latch(m, *busy, 0, &r))
-		return r;
+	if (!mtr_latch(m, *busy, 0, &rc))
+		return rc;
 	*busy = PID_NONE;
 	return space_take(s->t->space, m, &s->run);
 }
@@ -186,8 +186,7 @@ static int page_take(struct splitting *s, struct mtr_page **fresh, page_id *busy
 static void page_fill(struct mtr_page *fresh, const uint8_t *image)
 {
 	mtr_write(fresh, 0, image, PAGE_SIZE);
-	atomic_fetch_or_explicit(
-		&fresh->guard.frame->flags, FRAME_CHECKED, memory_order_relaxed);
+	guard_mark_checked(&fresh->guard);
 }
 
 static void split_commit(struct splitting *s)
@@ -207,23 +206,23 @@ static int page_grow(
 	uint8_t image[PAGE_SIZE];
 	page_id pid = s->run.pid;
 	tree_key low, high;
-	int r = 0;
+	int rc = 0;
 
-	r = mtr_begin(s->mtr, s->t->cache, 3);
-	if (r)
-		return r;
+	rc = mtr_begin(s->mtr, s->t->cache, 3);
+	if (rc)
+		return rc;
 	*busy = d->pid;
-	page = mtr_upgrade(s->mtr, &d->node, &r);
+	page = mtr_upgrade(s->mtr, &d->node, &rc);
 	if (page)
-		r = page_take(s, &fresh, busy);
-	if (r) {
+		rc = page_take(s, &fresh, busy);
+	if (rc) {
 		mtr_abort(s->mtr);
-		return r;
+		return rc;
 	}
 	memcpy(image, page->guard.image, PAGE_SIZE);
 	memcpy(image + NODE_PID, &pid, sizeof(pid));
 	page_fill(fresh, image);
-	guard_expose_like(s->t->cache, &page->guard, &fresh->guard);
+	guard_kcache_like(s->t->cache, &page->guard, &fresh->guard);
 
 	low = tree_key_load(image + NODE_LOW);
 	high = tree_key_load(image + NODE_HIGH);
@@ -231,7 +230,7 @@ static int page_grow(
 	inner_insert(&(struct node_edit){.image = image}, 0, low, pid);
 	mtr_write(page, 0, image, PAGE_SIZE);
 	split_commit(s);
-	cache_rest_soon(s->t->cache, d->pid);
+	cache_downgrade_soon(s->t->cache, d->pid);
 	return 0;
 }
 
@@ -258,7 +257,7 @@ static void split_apply(struct splitting *s, struct mtr_page *parent,
 
 		separator = s->divide ? s->key : leaf_separator(e.image, s->writes, n);
 		leaf_split(&e, image, s->run.pid, separator);
-		guard_expose_like(s->t->cache, &node->guard, &fresh->guard);
+		guard_kcache_like(s->t->cache, &node->guard, &fresh->guard);
 	} else {
 		/* Ascending inserts arrive at the last child: leave the left page full.
 		 */
@@ -277,27 +276,27 @@ static void split_apply(struct splitting *s, struct mtr_page *parent,
 static int node_split(struct splitting *s, struct descent *d, page_id *busy)
 {
 	struct mtr_page *parent, *node = NULL, *fresh = NULL;
-	int r = mtr_begin(s->mtr, s->t->cache, 4);
+	int rc = mtr_begin(s->mtr, s->t->cache, 4);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	*busy = d->parent_pid;
-	parent = mtr_upgrade(s->mtr, &d->parent, &r);
+	parent = mtr_upgrade(s->mtr, &d->parent, &rc);
 	if (parent) {
 		*busy = d->pid;
-		node = mtr_upgrade(s->mtr, &d->node, &r);
+		node = mtr_upgrade(s->mtr, &d->node, &rc);
 	}
 	if (node)
-		r = page_take(s, &fresh, busy);
-	if (r) {
+		rc = page_take(s, &fresh, busy);
+	if (rc) {
 		mtr_abort(s->mtr);
-		return r;
+		return rc;
 	}
 	split_apply(s, parent, node, fresh, d->slot);
 	split_commit(s);
-	cache_rest_soon(s->t->cache, d->parent_pid);
+	cache_downgrade_soon(s->t->cache, d->parent_pid);
 	if (s->level > 0)
-		cache_rest_soon(s->t->cache, d->pid);
+		cache_downgrade_soon(s->t->cache, d->pid);
 	return 0;
 }
 
@@ -320,10 +319,8 @@ static bool split_needed(const struct splitting *s, const struct descent *d)
 
 static int split_level(struct splitting *s);
 
-/*
- * Another node, the page's home, has done it: then the new page is in its shard, too. Else this one does.
- * Nothing is held.
- */
+/* Returns true if another node, the page's home, has done it. Then the new page is in its shard,
+ * too. Otherwise this node does it. Nothing is held. */
 static bool home_does(
 	struct splitting *s, page_id pid, enum tree_split_kind kind, unsigned level)
 {
@@ -349,53 +346,51 @@ static int split_parent(struct splitting *s, page_id pid, unsigned level)
 		.asked = true,
 		.unreached = PID_NONE,
 	};
-	int r;
+	int rc;
 
 	if (home_does(s, pid, TREE_SPLIT_ROOM, level))
 		return 0;
 	up.asks_left = s->asks_left;
-	r = split_level(&up);
-	if (r == -EHOSTUNREACH)
+	rc = split_level(&up);
+	if (rc == -EHOSTUNREACH)
 		s->unreached = up.unreached;
-	return r;
+	return rc;
 }
 
-/*
- * What is above cannot be changed. Who holds the page keeps the level of the one above it from
- * falling: it is that of a page whose child this is, wherever its content goes.
- */
+/* The page above cannot be changed. The node that holds this page keeps the level of the one above
+ * from falling: it is that of a page with this child. It does not matter where its content goes. */
 static int below_grow(struct splitting *s, struct descent *d, page_id *busy)
 {
-	int r;
+	int rc;
 
 	if (d->counts.level + 1u >= d->parent_level)
 		return -EHOSTUNREACH;
 	if (s->run.length == 0)
 		return page_prepare(s, d->pid);
-	r = page_grow(s, d, d->counts.level + 1u, busy);
-	if (r == 0) {
+	rc = page_grow(s, d, d->counts.level + 1u, busy);
+	if (rc == 0) {
 		tree_count(s->t, grown);
-		s->unreached = PID_NONE; /* no longer what is above */
+		s->unreached = PID_NONE; /* no longer the page above */
 	}
-	return r;
+	return rc;
 }
 
-/* One try. 0 with *done, or 0 to look again; -EAGAIN: lost a race for page *busy; -EHOSTUNREACH:
- * s->unreached would have to be waited for. */
+/* One try. Returns 0 with *done, or 0 to look again. -EAGAIN: lost a race for page *busy.
+ * -EHOSTUNREACH: it would have to wait for s->unreached. */
 static int split_once(struct splitting *s, bool *done, page_id *busy, page_id *above)
 {
 	struct descent d;
 	bool needed;
-	int r = tree_descend(s->t, s->key, s->level, &d);
+	int rc = tree_descend(s->t, s->key, s->level, &d);
 
 	*busy = PID_NONE;
 	*above = d.parent_pid;
-	if (r == -ENOENT) { /* the tree has no such level here now: nothing to split */
+	if (rc == -ENOENT) { /* the tree has no such level here now: nothing to split */
 		*done = true;
 		return 0;
 	}
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	needed = split_needed(s, &d);
 	if (!guard_valid(&d.node))
 		return -EAGAIN;
@@ -417,7 +412,7 @@ static int split_once(struct splitting *s, bool *done, page_id *busy, page_id *a
 	return node_split(s, &d, busy);
 }
 
-/* Has the page been refused for so long, to this split, or to whoever asked? */
+/* Returns true if the page has been refused for so long, to this split or to an earlier one. */
 static bool refused_long(struct splitting *s, page_id pid)
 {
 	struct tree_refused *r = &s->t->refused[pid % TREE_REFUSED];
@@ -437,21 +432,21 @@ static bool refused_long(struct splitting *s, page_id pid)
 }
 
 /*
- * A page was latched, or is not this node's, or a node that is away may have it. Of what is
- * above, the last is for the caller to know; the page itself and its group are waited for, but
- * for a page below that can grow instead.
+ * A page was latched, or is not this node's, or a node that is away may have it. If the last is
+ * true of a page above, the caller must know it. Waits for the page itself and its group, unless a
+ * page below can grow instead.
  */
 static int split_wait(struct splitting *s, page_id busy, page_id above, unsigned *tries)
 {
-	int r;
+	int rc;
 
 	if (busy != PID_NONE && busy == s->run.pid)
 		return page_prepare(s, busy); /* its frame got lost */
 	if (s->waits)
 		return tree_wait_exclusive(s->t, busy, *tries);
-	r = tree_wait_reached(s->t, busy, *tries);
-	if (r != -EHOSTUNREACH)
-		return r;
+	rc = tree_wait_reached(s->t, busy, *tries);
+	if (rc != -EHOSTUNREACH)
+		return rc;
 	if (busy != above && !s->asked)
 		return tree_wait_exclusive(s->t, busy, 0);
 	if (!refused_long(s, busy)) {
@@ -468,29 +463,29 @@ static int split_wait(struct splitting *s, page_id busy, page_id above, unsigned
 static int split_level(struct splitting *s)
 {
 	bool done = false;
-	int r = 0;
+	int rc = 0;
 
 	if (s->level >= TREE_LEVELS_MAX)
 		return -ENOSPC;
 	for (unsigned tries = 0; !done && tries < SPLIT_TRIES;) {
 		page_id busy, above;
 
-		r = split_once(s, &done, &busy, &above);
-		if (r == -EHOSTUNREACH && !s->asked && s->unreached != PID_NONE) {
+		rc = split_once(s, &done, &busy, &above);
+		if (rc == -EHOSTUNREACH && !s->asked && s->unreached != PID_NONE) {
 			/* no level is left */
 			busy = s->unreached;
 			s->unreached = PID_NONE;
-			r = tree_wait_exclusive(s->t, busy, 0);
-		} else if (r == -EAGAIN) {
+			rc = tree_wait_exclusive(s->t, busy, 0);
+		} else if (rc == -EAGAIN) {
 			tries++;
 			tree_count(s->t, restarts);
-			r = split_wait(s, busy, above, &tries);
+			rc = split_wait(s, busy, above, &tries);
 		}
-		if (r && r != -EAGAIN)
+		if (rc && rc != -EAGAIN)
 			break;
 	}
 	page_give_back(s);
-	return done ? 0 : r ? r : -EAGAIN;
+	return done ? 0 : rc ? rc : -EAGAIN;
 }
 
 int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned count,
@@ -529,26 +524,26 @@ static int divide_level(
 }
 
 /* The leaf first: then a child of the page above begins at the key. */
-static int divide(
+static int divide_at(
 	struct tree *t, tree_key key, bool parents, bool for_other, struct mtr *mtr)
 {
 	struct descent d;
-	int r = divide_level(t, key, 0, for_other, mtr);
+	int rc = divide_level(t, key, 0, for_other, mtr);
 
-	if (r == 0 && parents)
-		r = tree_descend(t, key, 0, &d);
-	if (r == 0 && parents && d.parent.kind != GUARD_NONE)
-		r = divide_level(t, key, d.parent_level, for_other, mtr);
-	return r;
+	if (rc == 0 && parents)
+		rc = tree_descend(t, key, 0, &d);
+	if (rc == 0 && parents && d.parent.kind != GUARD_NONE)
+		rc = divide_level(t, key, d.parent_level, for_other, mtr);
+	return rc;
 }
 
 int tree_divide(struct tree *t, struct disk_key at, bool parents)
 {
 	struct mtr *mtr = rt_alloc(sizeof(*mtr));
-	int r = mtr ? divide(t, tree_key_of(at), parents, false, mtr) : -ENOMEM;
+	int rc = mtr ? divide_at(t, tree_key_of(at), parents, false, mtr) : -ENOMEM;
 
 	rt_free(mtr);
-	return r;
+	return rc;
 }
 
 int tree_divide_there(struct tree *t, struct disk_key at)
@@ -579,11 +574,11 @@ int tree_split_for(struct tree *t, enum tree_split_kind kind, tree_key key,
 		.grows = kind == TREE_SPLIT_GROW,
 		.unreached = PID_NONE,
 	};
-	int r = -ENOMEM;
+	int rc = -ENOMEM;
 
 	if (mtr)
-		r = kind == TREE_SPLIT_AT ? divide(t, key, true, true, mtr)
+		rc = kind == TREE_SPLIT_AT ? divide_at(t, key, true, true, mtr)
 					  : split_level(&s);
 	rt_free(mtr);
-	return r;
+	return rc;
 }

@@ -2,8 +2,8 @@
 /*
  * Opening and closing a tree, and its numbers.
  *
- * All memory the tree has is taken here (invariant 10): hints for inner frames, transaction
- * objects, counters; but for the transactions that wait for nodes which are away (txn.c).
+ * The tree takes all its memory here (invariant 10): hints for inner frames, transaction objects,
+ * counters. The exception is transactions that wait for nodes which are away (txn.c).
  */
 #include <errno.h>
 
@@ -17,7 +17,7 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 {
 	struct tree *t = rt_alloc(sizeof(*t));
 	struct descent d;
-	int r;
+	int rc;
 
 	if (!t)
 		return weft_error(err, -ENOMEM, "no memory for the tree");
@@ -27,25 +27,25 @@ int tree_open(struct tree **out, struct cache *cache, struct space *space, page_
 	t->shards = cache_shards(cache);
 	t->step = disk_level_step(store_superblock(cache_store(cache))->flags);
 	t->frame_count = (uint32_t)cache_frame_count(cache);
-	r = tree_hints_open(t);
-	if (r == 0)
-		r = txn_pool_open(t);
-	if (r) {
-		weft_error(err, r, "no memory for the tree's hints and transactions");
+	rc = tree_hints_open(t);
+	if (rc == 0)
+		rc = txn_pool_open(t);
+	if (rc) {
+		weft_error(err, rc, "no memory for the tree's hints and transactions");
 		goto out_free;
 	}
-	/* The root alone is checked now, so that a volume without a tree is refused at
-	 * once, and one with damage further down is not. */
-	r = tree_descend(t, 0, TREE_LEVELS_MAX - 1, &d);
-	if (r == -ENOENT) { /* few trees are that high */
+	/* Only the root is checked now. So a volume without a tree is refused at once, and one with
+	 * damage further down is not. */
+	rc = tree_descend(t, 0, TREE_LEVELS_MAX - 1, &d);
+	if (rc == -ENOENT) { /* few trees are that high */
 		atomic_store(&t->height, d.counts.level / t->step + 1u);
-		r = 0;
+		rc = 0;
 	}
-	if (r) {
-		weft_error(err, r,
+	if (rc) {
+		weft_error(err, rc,
 			"cannot read the root of the metadata tree, page %#llx: %s",
 			(unsigned long long)root,
-			r == -EUCLEAN ? "it is damaged; run fsck.weft"
+			rc == -EUCLEAN ? "it is damaged; run fsck.weft"
 				      : "error of the store");
 		goto out_free;
 	}
@@ -56,7 +56,7 @@ out_free:
 	txn_pool_close(t);
 	tree_hints_close(t);
 	rt_free(t);
-	return r;
+	return rc;
 }
 
 void tree_close(struct tree *t)
@@ -67,11 +67,6 @@ void tree_close(struct tree *t)
 	txn_pool_close(t);
 	tree_hints_close(t);
 	rt_free(t);
-}
-
-struct space *tree_space(struct tree *t)
-{
-	return t->space;
 }
 
 struct cache *tree_cache(struct tree *t)

@@ -5,13 +5,14 @@
  * Readers are optimistic (latch versions, LeanStore §IV-F). Inner frames carry swizzling
  * hints to their children's frames beside the image, never in it.
  *
- * A transaction reads optimistically, remembering each leaf's latch version, buffers its
- * writes, and at commit latches the leaves, group pages and file pages it changes without
- * waiting, checks that everything it read still stands, changes, logs one record,
- * unlatches. On any conflict commit returns -EAGAIN with everything let go; the caller
- * starts over with txn_restart. Room for inserts (splits) is made by mini-transactions of
- * their own. Serializable, and each read checks all earlier ones: a transaction never
- * sees a mixture of two states, even one that will not commit.
+ * A transaction reads optimistically, remembers each leaf's latch version, and buffers its writes.
+ * At commit it latches the leaves, group pages and file pages that it changes, without waiting.
+ * It checks that everything it has read still stands, changes the pages, logs one record, and
+ * unlatches. On any conflict commit returns -EAGAIN with everything let go, and the caller starts
+ * over with txn_restart. Mini-transactions of their own make room for inserts (splits).
+ *
+ * Transactions are serializable. Each read checks all earlier ones, so a transaction never sees a
+ * mixture of two states, even if it will not commit.
  */
 #ifndef WEFT_TREE_H
 #define WEFT_TREE_H
@@ -20,18 +21,18 @@
 
 struct tree;
 
-/* `root`: the root's PID, which never changes (the root's content moves down on a split).
- */
+/* Opens the tree. `root`: the page id of the root, which never changes: when the root splits, its
+ * content moves down. Returns 0, or a negative errno with a text. */
 int tree_open(struct tree **out, struct cache *cache, struct space *space, page_id root,
 	struct weft_error *err);
 void tree_close(struct tree *t);
 /*
- * The volume has other nodes: pages above the leaves are split by their homes, where these can be
- * asked, and this node does it for others, until tree_disconnect, which waits.
+ * Connects the tree to the volume's other nodes. From now on the home of a page above the leaves
+ * splits it, if that node answers. This node does the same for other nodes. Then tree_disconnect
+ * ends that; it waits.
  */
 void tree_connect(struct tree *t, struct net_calls *calls);
 void tree_disconnect(struct tree *t);
-struct space *tree_space(struct tree *t);
 struct cache *tree_cache(struct tree *t);
 
 static inline int disk_key_compare(struct disk_key a, struct disk_key b)
@@ -44,54 +45,55 @@ static inline int disk_key_compare(struct disk_key a, struct disk_key b)
 
 /* Fills an empty leaf image (root of an empty tree, mkfs). */
 void tree_format_root(void *image, page_id pid);
-/* Inserts into a leaf image that nobody else sees (mkfs). False: no room. */
+/* Inserts into a leaf image that is private to the caller (mkfs). Returns false if there is no
+ * room. */
 bool tree_format_insert(void *image, struct disk_key key, const void *value, size_t len);
 /*
- * Checks a tree page's image by itself: magic, own PID, fences, key order, slots within
- * bounds and disjoint, children in range. 0, or -EUCLEAN with a text. Used before any
- * image from outside is trusted (the tree checks each page once per load), by fsck and
- * the fuzzers.
+ * Checks a tree page's image by itself: magic, page id, fences, key order, slots within bounds and
+ * disjoint, children in range. Returns 0, or -EUCLEAN with a text. The tree calls it once for each
+ * page that it loads (invariant 9); so do fsck and the fuzzers. Never waits.
  */
 int tree_check_page(const void *image, page_id pid, struct weft_error *err);
 
-/* ---- reading without a transaction
- * ------------------------------------------------------------ Each is atomic by itself.
- * Lengths returned are the item's; `cap` smaller than the item: -ERANGE. All wait.
+/*
+ * ---- reading without a transaction
+ *
+ * Each call is atomic by itself. They return the item's length, -ENOENT, -ERANGE if `cap` is
+ * smaller than the item, or another -errno. All wait.
  */
 int tree_read(struct tree *t, struct disk_key key, void *buf, size_t cap);
-/* First item with from <= key < to: its length, its key in *found. -ENOENT. */
+/* Reads the first item with from <= key < to. *found: its key. */
 int tree_next(struct tree *t, struct disk_key from, struct disk_key to,
 	struct disk_key *found, void *buf, size_t cap);
-/*
- * tree_next without waiting for nodes that are away: -EHOSTUNREACH where one would have to be waited for.
- * Then *found is where to go on behind what is not to be had.
- */
+/* Works as tree_next, but waits for no node that is away. Returns -EHOSTUNREACH instead. *found is
+ * then the key after the missing leaf, from which the caller can go on. */
 int tree_next_near(struct tree *t, struct disk_key from, struct disk_key to,
 	struct disk_key *found, void *buf, size_t cap);
-/* Is the leaf of the key to be had without waiting for such nodes? It is here, then. Waits for others. */
+/* Fetches the leaf of the key, unless that must wait for a node that is away. Returns true if the
+ * leaf is here. Waits for other nodes. */
 bool tree_is_near(struct tree *t, struct disk_key key);
-/* Last item with floor <= key <= at. */
+/* Reads the last item with floor <= key <= at. */
 int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 	struct disk_key *found, void *buf, size_t cap);
 /*
- * Visits items of [from, to) in order, many per leaf, each leaf as of one moment. `visit`
- * gets a private copy, holds nothing while it runs, and stops the scan by returning
- * non-zero, which is returned. `scan_hint`: do not let the pages wash the cache out.
+ * Visits the items of [from, to) in order, many per leaf, each leaf as of one moment. `visit` gets
+ * a private copy, and nothing is held while it runs. If it returns non-zero, the scan stops and
+ * returns that. `scan_hint`: the pages should not displace others from the cache.
  */
 typedef int (*tree_visit)(void *arg, struct disk_key key, const void *value, size_t len);
 int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
 	tree_visit visit, void *arg);
 /*
- * What readings outside transactions were derived from: the leaves, each as it was seen. All
- * that was read through one is of one moment: -EAGAIN when an earlier leaf no longer stands,
- * -E2BIG when there are more than it has room for (its content stands then, too).
+ * The leaves that readings outside transactions went through, each as it was seen. All values read
+ * through one tree_seen are of one moment. A reading returns -EAGAIN if an earlier leaf no longer
+ * stands. It returns -E2BIG if `seen` has no room for all leaves; its content stands then.
  *
- * While tree_seen_stands, nothing of it has changed, on no node: whoever changes a leaf takes
- * it out of this node's frame first. So it may be asked under the latch of a page that an item
- * named, and says whether the item still names it.
+ * While tree_seen_stands returns true, none of these leaves has changed on any node. A node that
+ * changes a leaf takes it out of this node's frame first. So the caller can check, under the latch
+ * of a page that an item named, that the item still names it.
  *
- * `keeps`: a leaf that came from another node counts as used only with tree_seen_used (or a
- * millisecond later), so that who lost it too early before need not lose it again.
+ * `keeps`: a leaf that came from another node counts as used only by tree_seen_used, or a
+ * millisecond later. A caller that has lost the leaf before then need not lose it again.
  */
 #define TREE_SEEN_MAX 32
 struct tree_seen {
@@ -105,9 +107,9 @@ static inline void tree_seen_begin(struct tree_seen *seen, bool keeps)
 	seen->keeps = keeps;
 }
 bool tree_seen_stands(const struct tree_seen *seen);
-/* What was derived has served its purpose. */
+/* Tells that the caller has used the values that it read. */
 void tree_seen_used(struct tree *t, const struct tree_seen *seen);
-/* As those without `seen`, which may be NULL. */
+/* tree_read, tree_floor and tree_scan that note the leaves in `seen`, which may be NULL. */
 int tree_read_seen(struct tree *t, struct tree_seen *seen, struct disk_key key, void *buf,
 	size_t cap);
 int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
@@ -115,52 +117,60 @@ int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
 int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 	struct disk_key to, bool scan_hint, tree_visit visit, void *arg);
 
-/* Asks for the leaf of a key to be brought in, in the background. */
+/* Fetches the leaf of a key in the background. Never waits. */
 void tree_prefetch(struct tree *t, struct disk_key key);
 /*
- * Gives the exclusive right to the key's leaf back within seconds, if the leaf is of another home and does
- * not change any more ("Pages at rest"). A hint. Never waits.
+ * Gives the exclusive right to the key's leaf back within seconds. Does so if the leaf is of
+ * another home and does not change any more (docs/nodes/driver.md, "Idle downgrade"). A hint. Never
+ * waits.
  */
-void tree_rest(struct tree *t, struct disk_key key);
+void tree_downgrade_soon(struct tree *t, struct disk_key key);
 /*
- * The item is about to be changed. If its leaf is not here at all it is asked for exclusively at
- * once: it would be had shared, and then asked for a second time. Best effort. Waits.
+ * Fetches the leaf of an item that is about to be changed exclusively, if it is not here at all.
+ * Otherwise it would be fetched shared and then requested a second time. Best effort. Waits.
  */
 void tree_claim(struct tree *t, struct disk_key key);
-/* The same for who is about to change these pages, too: what this node may not change of them and of the
- * leaf is asked for in one round, also what is here to be read. count < cache_batch_max; refs has room for one more. */
+/*
+ * Works as tree_claim, for a caller that is about to change these pages, too. Requests the
+ * exclusive right to the pages and the leaf in one round, also to shared ones. Fewer than
+ * cache_batch_max pages; `refs` has room for one more.
+ */
 void tree_claim_with(
 	struct tree *t, struct disk_key key, struct page_ref *refs, unsigned count);
-/* Others do not get the leaf of the key before that moment (cache_keep; 0: they do). Never waits. */
+/* Keeps the leaf of the key from other nodes until `until_ns` (cache_keep); 0: no longer. Never
+ * waits. */
 void tree_keep(struct tree *t, struct disk_key key, uint64_t until_ns);
 bool tree_keep_refused(struct tree *t, struct disk_key key);
 
 /*
- * This node's kernel may have, from here on, what it is told from the leaves of [from, to]
- * (EXPOSE_*; cache.h). At most `max` leaves, each in *out; their number. -EAGAIN: one is
- * about to be given up, wait a little; -E2BIG. Waits. What is read afterwards, while all of
- * them stand, may be told.
+ * Notes that this node's kernel may cache values from the leaves of [from, to] (`kinds`: KCACHE_*,
+ * cache.h). Values read afterwards may be given to the kernel while all of the leaves stand. Waits.
+ * Returns the number of leaves, at most `max`, each in *out, or:
+ *
+ * - -EAGAIN: one is about to be given up; wait a little;
+ * - -E2BIG.
  */
-int tree_expose(struct tree *t, struct disk_key from, struct disk_key to, unsigned kinds,
-	struct cache_exposure *out, unsigned max);
-/* What is exposed of one leaf with a reading. */
-struct tree_exposure {
+int tree_kcache(struct tree *t, struct disk_key from, struct disk_key to, unsigned kinds,
+	struct cache_kcopy *out, unsigned max);
+/* The kernel copy of one leaf, noted together with a reading. */
+struct tree_kcopy {
 	unsigned kinds;
-	bool exposed;
-	struct cache_exposure leaf;
+	bool kcached;
+	struct cache_kcopy leaf;
 };
 
 /*
- * tree_read of an item, or of that there is none, with `kinds` exposed before: if so (`exposed`) what was
- * read may be told while the leaf stands. Else it may be told, not kept: the leaf is about to be
- * given up. One descent, but for the first time that anything of the leaf is exposed. Waits.
+ * Works as tree_read, but first notes `kinds` for the leaf. If e->kcached is true, the kernel may
+ * cache the result, also -ENOENT, while the leaf stands. If not, the leaf is about to be given up:
+ * the kernel may get the result, but not cache it. One descent, except for the first note of the
+ * leaf. Waits.
  */
-int tree_read_exposed(struct tree *t, struct tree_exposure *e, struct disk_key key,
+int tree_read_kcached(struct tree *t, struct tree_kcopy *e, struct disk_key key,
 	void *buf, size_t cap);
-/* The inodes of which a leaf may say something. */
+/* Visits the inodes that a leaf may have items of. Never waits. */
 typedef void (*tree_ino_visit)(void *arg, uint64_t ino);
 void tree_leaf_inodes(const void *image, tree_ino_visit visit, void *arg);
-/* The keys [low, high) that a leaf answers for, present or absent. */
+/* The keys [low, high) of a leaf, present or absent. */
 struct tree_leaf_range {
 	struct disk_key low, high;
 };
@@ -180,83 +190,101 @@ void tree_leaf_items(const void *image, tree_item_visit visit, void *arg);
 
 struct txn;
 
-/* From a bounded pool: waits when all are in use; one per task at a time. `privileged`:
- * the transaction frees space and may use the last pages. */
-int txn_begin(struct tree *t, bool privileged, struct txn **out);
-/* Until txn_end: while it waits for a file's page (txn_page) that another node has it looks whether
- * what was read stands, and starts over if not. For who may be waited for itself. */
-void txn_lets_go(struct txn *x);
-/* Until txn_end: txn_commit ends with -EHOSTUNREACH, and nothing is changed, where it would wait for a node
- * that is away. For what can be done without. */
-void txn_only_reached(struct txn *x);
-/* Lets go of everything; gives back reservations handed to txn_take that did not commit.
+/*
+ * Begins a transaction, from a bounded pool: waits if all are in use. A task has one at a time.
+ * `privileged`: the transaction frees space and may use the last pages. 0 or -errno.
  */
+int txn_begin(struct tree *t, bool privileged, struct txn **out);
+/*
+ * Until txn_end, a wait for a file's page that another node has (txn_page) checks the transaction's
+ * reads. If one no longer stands, the transaction starts over. For a caller that other nodes may
+ * wait for.
+ */
+void txn_lets_go(struct txn *x);
+/* Until txn_end: if txn_commit would wait for a node that is away, it returns -EHOSTUNREACH and
+ * changes nothing. For changes that can be left out. */
+void txn_only_reached(struct txn *x);
+/* Ends the transaction and releases all it holds. Gives back reservations of txn_take that were not
+ * committed. */
 void txn_end(struct txn *x);
-/* After -EAGAIN: forgets reads and writes, fetches what was missing, backs off. Waits.
- * The runs of txn_take stay reserved and are the caller's again. After a few restarts the
- * other transactions' commits let this one pass, for a bounded time. */
+/*
+ * Starts over after -EAGAIN: forgets reads and writes, fetches the pages that were missing, backs
+ * off. The runs of txn_take stay reserved and are the caller's again. After a few restarts the
+ * commits of other transactions let this one pass, for a bounded time. Waits.
+ */
 void txn_restart(struct txn *x);
 
-/* As tree_*, seeing the transaction's own writes. -EAGAIN: restart. */
+/* Work as tree_read, tree_next and tree_floor, and see the transaction's own writes. -EAGAIN:
+ * restart. */
 int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap);
 int txn_next(struct txn *x, struct disk_key from, struct disk_key to,
 	struct disk_key *found, void *buf, size_t cap);
 int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor,
 	struct disk_key *found, void *buf, size_t cap);
 
-/* Insert or replace; the value (<= DISK_VALUE_MAX) is copied. -E2BIG past TXN_WRITES_MAX,
- * or when the values are more than 256 bytes each on average. The highest key of all is
- * -EINVAL. */
+/*
+ * Inserts or replaces an item. The value, at most DISK_VALUE_MAX bytes, is copied. Returns 0 or:
+ *
+ * - -E2BIG: more than TXN_WRITES_MAX items, or more than 256 bytes each on average;
+ * - -EINVAL: the highest possible key.
+ */
 int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len);
-int txn_delete(struct txn *x, struct disk_key key); /* absent is fine */
+/* Deletes an item, if there is one. */
+int txn_delete(struct txn *x, struct disk_key key);
 
-/* Take a reserved run (space_reserve) / free pages, with this transaction. After a
- * commit, freed pages are dropped from the cache. -E2BIG past the bounds. */
+/* Take a reserved run (space_reserve), or free pages, with this transaction. The commit drops freed
+ * pages from the cache. -E2BIG: more than TXN_RUNS_MAX runs. */
 int txn_take(struct txn *x, const struct space_run *run);
 int txn_free(struct txn *x, page_id pid, uint32_t length, uint64_t incarnation);
-/* The id of the node that it runs on, as in the superblock. */
+/* Returns the id of this node, as in the superblock. */
 unsigned txn_node(const struct txn *x);
-/* How many more runs, and how many more items, it can take. */
+/* Return how many more runs, and how many more items, the transaction can take. */
 unsigned txn_runs_left(const struct txn *x);
 unsigned txn_writes_left(const struct txn *x);
 /*
- * Changes file data with the transaction (its full image goes into the record): zero or
- * write [offset, offset + len) of a page. src NULL: zeros; not copied, must live until
- * commit. `fresh`: just reserved, the rest is zeros. The page is fetched here (waits).
+ * Changes file data with the transaction: zeros or writes [offset, offset + len) of a page, whose
+ * full image goes into the record. `src`: the bytes, which are not copied and must live until the
+ * commit; NULL: zeros. `fresh`: the page was just reserved, and the rest is zeros. Fetches the page
+ * here. Waits.
  */
 int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
 	const void *src, unsigned len, bool fresh);
 
 /*
- * 0: done, *pos (may be NULL) is the record. Without writes it only validates what was
- * read. -EAGAIN: nothing happened. -ENOSPC: no page for a split. -E2BIG: leaves, groups
- * and file pages together are more than MTR_PAGES_MAX. -EUCLEAN: damage (logged). -EROFS,
- * -EIO.
+ * Commits. A transaction without writes only checks that its reads stand. *pos (may be NULL): the
+ * record. Waits. Returns 0 or:
+ *
+ * - -EAGAIN: nothing was changed; restart;
+ * - -ENOSPC: there is no page for a split;
+ * - -E2BIG: leaves, groups and file pages together are more than MTR_PAGES_MAX;
+ * - -EUCLEAN: damage, which is logged;
+ * - -EROFS, -EIO.
  */
 int txn_commit(struct txn *x, struct log_position *pos);
 
 /*
- * Where other nodes use the tree, too: from now on no leaf has items on both sides of `at`,
- * and none is joined over it, so what one node does on its side takes nothing from those on
- * the other. `parents`: nor has a page above the leaves, so that splits take nothing,
- * either. For the first keys of a range of inode numbers (disk_key_divides). 0, or why
- * not. Both wait.
+ * Divides the tree at a key, if other nodes use it, too. From now on no leaf has items on both
+ * sides of `at`, and none is joined over it. A node on one side then takes no leaf from nodes on
+ * the other. `parents`: the same for pages above the leaves, so that splits take none either. For
+ * the first keys of a range of inode numbers (disk_key_divides). Returns 0 or a negative errno.
+ * Waits.
  */
 int tree_divide(struct tree *t, struct disk_key at, bool parents);
 /*
- * tree_divide with `parents`, by the home of the leaf if that is another node and answers: so what is
- * on the right stays in that node's shard, where tree_divide puts it into one of this node's.
+ * Has the home of the leaf do tree_divide with `parents`, if that is another node and it answers.
+ * The right side then stays in that node's shard; tree_divide would put it into this node's.
+ * Returns 0 or a negative errno. Waits.
  */
 int tree_divide_there(struct tree *t, struct disk_key at);
 /*
- * The range is in use no more: what begins at `at` is joined with what is on the left of it, if it is
- * sparse, and no other division is joined over. What is on the left stays in its shard. Best effort.
- * False: a leaf begins there still, as far as can be seen.
+ * Joins the leaf that begins at `at` with the one on its left, if it is sparse. Its range is not in
+ * use any more. Joins over no other division. The left leaf stays in its shard. Best effort.
+ * Returns false if a leaf still begins at `at`, as far as known. Waits.
  */
 bool tree_undivide(struct tree *t, struct disk_key at);
 /*
- * Too many leaves were met from one item to the next (-E2BIG): those from `from` to `to` that are sparse
- * are joined. Best effort: who met them looks again. Waits.
+ * Joins sparse leaves from `from` to `to`, after a reading met too many of them between two items
+ * (-E2BIG). Best effort: the caller reads again. Waits.
  */
 void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to);
 
@@ -265,8 +293,8 @@ struct tree_counters {
 		grown, split_elsewhere;
 };
 struct tree_counters *tree_counters(struct tree *t);
-/* Levels, without what has grown where it is. Never waits: as last seen here where the root is
- * latched, or not in the cache. */
+/* Returns the number of levels, without pages that have grown in place. If the root is latched, or
+ * not in the cache, it is the number that was last seen. Never waits. */
 unsigned tree_height(struct tree *t);
 
 #endif

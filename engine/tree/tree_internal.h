@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of engine/tree share: keys as integers, page editing, descents, read
- * sets, transactions. Only this folder includes it (and its own tests).
+ * The declarations that the files of engine/tree share: keys as integers, page editing, descents,
+ * read sets, transactions. Only this folder includes it (and its own tests).
  *
- * Order of things: page.c knows one page and nothing else; descent.c finds pages; read.c
- * reads leaves; split.c and merge.c change the structure; txn.c and txn_commit.c are
- * transactions.
+ * - page.c: one page, and nothing else
+ * - descent.c: finds pages
+ * - read.c: reads leaves
+ * - split.c, merge.c: change the structure
+ * - txn.c, txn_commit.c: transactions
  */
 #ifndef WEFT_TREE_INTERNAL_H
 #define WEFT_TREE_INTERNAL_H
@@ -28,13 +30,13 @@ static inline struct disk_key tree_key_disk(tree_key k)
 	return (struct disk_key){.low = (uint64_t)k, .high = (uint64_t)(k >> 64)};
 }
 
-/* A key in an image that may be changing. */
+/* Reads a key from an image that may be changing. */
 static inline tree_key tree_key_load(const void *p)
 {
 	return (tree_key)page_load_u64((const uint8_t *)p + 8) << 64 | page_load_u64(p);
 }
 
-/* True if [low, high) holds the key; a high of all ones is no bound. */
+/* Returns true if [low, high) holds the key. A high of all ones is no bound. */
 static inline bool tree_key_within(tree_key key, tree_key low, tree_key high)
 {
 	return key >= low && (key < high || high == TREE_KEY_MAX);
@@ -42,7 +44,7 @@ static inline bool tree_key_within(tree_key key, tree_key low, tree_key high)
 
 /* ---- pages ----------------------------------------------------------------------- */
 
-/* Levels a tree may have, the leaves' included: far more than a store can fill. */
+/* The most levels of a tree, with that of the leaves: far more than a store can fill. */
 #define TREE_LEVELS_MAX 16
 
 #define NODE_HEAD_BYTES sizeof(struct disk_node)
@@ -63,7 +65,7 @@ static inline bool tree_key_within(tree_key key, tree_key low, tree_key high)
 #define INNER_CHILD(i)                                                                   \
 	(offsetof(struct disk_inner, child) + (size_t)(i) * sizeof(uint64_t))
 
-/* The word at NODE_COUNTS, which is loaded and stored as one. */
+/* The word at NODE_COUNTS. It is loaded and stored as one. */
 struct node_counts {
 	uint16_t level;
 	uint16_t count;
@@ -80,7 +82,7 @@ static inline struct node_counts node_counts_load(const uint8_t *image)
 	return c;
 }
 
-/* Where a value is; read optimistically it may be nonsense. */
+/* The place of a value. Read optimistically it may be nonsense. */
 struct leaf_place {
 	uint16_t offset;
 	uint16_t length;
@@ -98,20 +100,20 @@ static inline tree_key leaf_key_load(const uint8_t *image, unsigned index)
 	return tree_key_load(image + LEAF_SLOT(index));
 }
 
-/* Bytes that slots and values of a leaf take. */
+/* Returns the bytes that slots and values of a leaf take. */
 static inline unsigned leaf_used(struct node_counts c)
 {
 	return c.count * LEAF_SLOT_BYTES + PAGE_SIZE - c.heap_begin - c.heap_dead;
 }
 
-/* An image being changed by its only user: through a mini-transaction, or (page NULL) one
- * that nobody else sees. */
+/* An image that is changed by its only user. The change goes through a mini-transaction; if `page`
+ * is NULL, nobody else sees the image. */
 struct node_edit {
 	uint8_t *image;
 	struct mtr_page *page;
 };
 
-/* Search; `count` must not exceed the page's bound. Safe on images that change. */
+/* Search for a key. `count` must not exceed the page's bound. Safe on images that change. */
 unsigned inner_search(
 	const uint8_t *image, unsigned count, tree_key key); /* last <= key, or 0 */
 unsigned leaf_search(
@@ -120,9 +122,9 @@ unsigned leaf_search(
 void node_init(uint8_t *image, page_id pid, unsigned level, tree_key low, tree_key high);
 void edit_write(const struct node_edit *e, size_t offset, const void *src, size_t len);
 
-/* Sets or inserts; the caller has checked that the result fits (leaf_used). */
+/* Sets or inserts an item. The caller has checked that the result fits (leaf_used). */
 void leaf_set(const struct node_edit *e, tree_key key, const void *value, unsigned len);
-/* Removes; absent is fine. */
+/* Removes the item, if there is one. */
 void leaf_remove(const struct node_edit *e, tree_key key);
 /* Moves items >= separator to `right`, an empty image whose fences are set here. */
 void leaf_split(
@@ -140,16 +142,16 @@ void inner_join(uint8_t *left, const uint8_t *right);
 
 #define TREE_STRIPES 16
 #define TREE_TXNS    64
-/* Where there are other nodes, so many times that: each may be waiting for one that is away.
- * Made when there is need, and kept. */
+/* With other nodes there are so many times TREE_TXNS transactions: each may wait for a node that is
+ * away. They are made when they are needed, and kept. */
 #define TREE_TXN_POOLS 40
 
-/* Swizzling hints of one inner frame (LeanStore §III-A without addresses in the image):
- * likely frames of its children. All relaxed: a wrong hint costs a look-up in the
- * translation table. */
+/* Swizzling hints of one inner frame (LeanStore §III-A without addresses in the image): likely
+ * frames of its children. All are relaxed. A wrong hint costs a look-up in the translation table.
+ */
 struct tree_hints {
-	_Atomic uint32_t frame; /* owner, by index; UINT32_MAX: none */
-	_Atomic uint64_t pid;   /* what the owner bore when it got this */
+	_Atomic uint32_t frame; /* index of the owner; UINT32_MAX: none */
+	_Atomic uint64_t pid;   /* the owner's PID when it got this */
 	_Atomic uint32_t child[DISK_INNER_CHILDREN];
 };
 
@@ -158,7 +160,8 @@ struct tree_stripe {
 	char pad[128 - sizeof(struct tree_counters) % 128];
 } __attribute__((aligned(CACHE_LINE)));
 
-/* A page that could not be changed, as a node that is away may have it: the last one of its hash. */
+/* A page that could not be changed, since a node that is away may have it. The last one of its hash
+ * is kept. */
 #define TREE_REFUSED 8
 struct tree_refused {
 	page_id pid;
@@ -169,12 +172,12 @@ struct tree {
 	struct cache *cache;
 	struct space *space;
 	page_id root;
-	const struct shards *shards; /* children are pages of these */
+	const struct shards *shards; /* children are pages of these shards */
 	struct net_calls *calls;     /* NULL: there are no other nodes */
 	uint32_t frame_count;
-	_Atomic uint32_t root_frame; /* hint */
-	_Atomic uint32_t height;     /* that tree_height last saw */
-	unsigned step;               /* disk_level_step: with 2 a page can grow where it is */
+	_Atomic uint32_t root_frame;  /* hint */
+	_Atomic uint32_t height;      /* the result of tree_height's last call */
+	unsigned step;                /* disk_level_step: with 2 a page can grow where it is */
 	struct rt_mutex refused_lock; /* a leaf */
 	struct tree_refused refused[TREE_REFUSED];
 
@@ -184,14 +187,14 @@ struct tree {
 	uint32_t hint_hand;
 
 	struct txn *_Atomic txns[TREE_TXN_POOLS]; /* of TREE_TXNS each; the first from the start */
-	struct rt_mutex txns_lock;                /* making them */
+	struct rt_mutex txns_lock;                /* held while they are made */
 	_Atomic uint32_t txn_freed; /* changes when a transaction object is given back */
 	_Atomic uint32_t txn_waiters;
-	/* number of the starving transaction that others let pass; 0: none */
+	/* The number of the starving transaction that others let pass; 0: none. */
 	_Atomic uint32_t favoured;
 
-	struct tree_stripe stripe[TREE_STRIPES]; /* what tasks count */
-	struct tree_counters sum;                /* what tree_counters last added up */
+	struct tree_stripe stripe[TREE_STRIPES]; /* counters of tasks */
+	struct tree_counters sum;                /* the sum that tree_counters made last */
 };
 
 #define tree_count(t, what)                                                              \
@@ -201,10 +204,10 @@ struct tree {
 
 /* ---- descents -------------------------------------------------------------------- */
 
-/* Where a descent ended: a page at the level asked for, and its parent. */
+/* The end of a descent: a page at the requested level, and its parent. */
 struct descent {
 	struct guard node;   /* optimistic */
-	struct guard parent; /* optimistic; GUARD_NONE when the node is the root */
+	struct guard parent; /* optimistic; GUARD_NONE if the node is the root */
 	struct guard
 		held; /* shared guard on the node after repeated losses, or GUARD_NONE */
 	page_id pid;
@@ -218,54 +221,51 @@ struct descent {
 	page_id missing;
 };
 
-/* Finds the page of `level` that covers the key. Waits. The content seen counts only
- * after guard_valid(&d->node). -ENOENT: there is none of that level on the way. */
+/* Finds the page of `level` that covers the key. The content seen counts only after
+ * guard_valid(&d->node). Returns -ENOENT if no page of that level is on the way. Waits. */
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d);
-/* The same to the leaf; after several lost attempts holds it shared (ScaleStore §3.2:
- * fall back to the shared latch for progress). Ended by tree_leaf_done: true if all that
- * was seen stands. */
+/* The same to the leaf. After several lost attempts it holds the leaf shared, for progress
+ * (ScaleStore §3.2). tree_leaf_done ends it, and returns true if all that was seen stands. */
 int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d);
 bool tree_leaf_done(struct tree *t, struct descent *d);
-/* The same, but the leaf does not yet count as used. */
+/* Works as tree_leaf_done, but the leaf does not yet count as used. */
 bool tree_leaf_close(struct tree *t, struct descent *d);
-/* One try without waiting: -EAGAIN with d->missing set, or PID_NONE when it lost a race.
- */
+/* One try without waiting. Returns -EAGAIN with d->missing set, or PID_NONE if it lost a race. */
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
-/*
- * Brings in what leads to the page, without waiting for nodes that are away: -EHOSTUNREACH. Then, and
- * with 0, *end is where what it covers ends.
- */
+/* Brings in the pages that lead to the key's page, without waiting for nodes that are away:
+ * -EHOSTUNREACH. Then, and with 0, *end is the end of the keys that the page covers. */
 int tree_reach(struct tree *t, tree_key key, unsigned level, tree_key *end);
-/* Waits, holding nothing, until the page is there and not latched; then backs off. */
+/* Waits, holding nothing, until the page is there and not latched. Then backs off. */
 int tree_wait_page(struct tree *t, page_id pid, unsigned attempt);
-/* The same for a page that is to be latched exclusively: first gets the right to it. */
+/* The same for a page that is to be latched exclusively. First gets the right to it. */
 int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt);
-/* The same; -EHOSTUNREACH where that waits for a node that is away. */
+/* The same. Returns -EHOSTUNREACH if that waits for a node that is away. */
 int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt);
 void tree_back_off(unsigned attempt);
 
 int tree_hints_open(struct tree *t);
 void tree_hints_close(struct tree *t);
-/* Children from `at` on have moved by one (`by` +1 or -1); `f` is latched exclusively. */
+/* Notes that the children from `at` on have moved by one (`by` +1 or -1). `f` is latched
+ * exclusively. */
 void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by);
 
 /* ---- reading --------------------------------------------------------------------- */
 
-/* Leaves read, each with the latch word seen. */
+/* The leaves that were read, each with the latch word seen. */
 struct read_set {
 	struct guard *seen;
 	unsigned count;
 	unsigned max;
-	bool keeps; /* leaves are not yet used when they have been read */
+	bool keeps; /* leaves do not count as used when they have been read */
 };
 
-/* The leaf of the key, if it is one of the last that were read, as it was then: no
- * descent. To be validated like one. */
+/* Finds the leaf of the key without a descent, if it is one of the last that were read. It is as it
+ * was then. Validate it like a descent. */
 bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d);
-/* As the functions of tree.h; what is read joins the set, of which all stands at that
- * moment (so a transaction never sees a mixture). -EAGAIN when it does not. */
+/* As the functions of tree.h. The leaves that are read join the set, and all of the set stands at
+ * that moment. (So a transaction never sees a mixture.) Returns -EAGAIN if it does not. */
 int read_exact(struct tree *t, struct read_set *rs, tree_key key, void *buf, size_t cap);
-int leaf_expose(struct tree *t, tree_key key, unsigned kinds, struct cache_exposure *out,
+int leaf_kcache(struct tree *t, tree_key key, unsigned kinds, struct cache_kcopy *out,
 	tree_key *high);
 int read_next(struct tree *t, struct read_set *rs, tree_key from, tree_key to,
 	tree_key *found, void *buf, size_t cap);
@@ -276,13 +276,13 @@ int read_floor(struct tree *t, struct read_set *rs, tree_key at, tree_key floor,
 
 #define TXN_ARENA_BYTES  (TXN_WRITES_MAX * 256u)
 #define TXN_FAVOUR_AFTER 6u  /* restarts after which a transaction is let pass */
-#define TXN_COMMIT_TRIES 16u /* within one txn_commit, while what was read stands */
+#define TXN_COMMIT_TRIES 16u /* within one txn_commit, while its reads stand */
 
 struct txn_write {
 	tree_key key;
 	uint32_t offset; /* of the value in the arena */
 	uint16_t length;
-	uint16_t room; /* of the arena that is this write's */
+	uint16_t room; /* bytes of the arena for this write */
 	bool deletes;
 };
 
@@ -307,7 +307,7 @@ struct txn_leaf {
 	page_id pid;
 	uint64_t seen; /* latch word */
 	struct mtr_page *page;
-	uint16_t first; /* writes that go here */
+	uint16_t first; /* the first write to this leaf */
 	uint16_t count;
 	bool sparse; /* worth merging afterwards */
 };
@@ -318,7 +318,8 @@ struct txn {
 	uint32_t number; /* from 1 on */
 	bool privileged;
 	bool only_reached; /* does not wait for nodes that are away */
-	bool lets_go; /* of waiting for a file's page, as soon as what was read is changed */
+	bool lets_go; /* lets go of waiting for a file's page, as soon as one of its reads is
+		       * changed */
 	unsigned restarts;
 	page_id conflict; /* page that the last attempt failed to latch, or PID_NONE */
 
@@ -338,42 +339,40 @@ struct txn {
 	uint8_t arena[TXN_ARENA_BYTES];
 };
 
-/* Index of the first write at or above the key. */
+/* Returns the index of the first write at or above the key. */
 unsigned txn_write_search(const struct txn *x, tree_key key);
 int txn_pool_open(struct tree *t);
 void txn_pool_close(struct tree *t);
-/* Lets the favoured transaction pass, for a bounded time; holding nothing. Waits. */
+/* Lets the favoured transaction pass, for a bounded time. Hold nothing. Waits. */
 void txn_let_pass(struct txn *x);
 void txn_unfavour(struct txn *x);
 
 /* ---- structure ------------------------------------------------------------------- */
 
-/* Bytes of a leaf after the writes that fall into it; how many those are in *taken. */
+/* Returns the bytes of a leaf after the writes that fall into it, and their number in *taken. */
 unsigned leaf_after(const uint8_t *image, struct node_counts counts, tree_key high,
 	const struct txn_write *writes, unsigned count, unsigned *taken);
-/*
- * Splits the leaf of the first write if the writes that fall into it do not fit. Waits.
- * 0: look again; -ENOSPC and others leave everything as it was. `mtr`: for its use, not
- * begun.
- */
+/* Splits the leaf of the first write if the writes that fall into it do not fit. Returns 0: look
+ * again; -ENOSPC and others leave everything as it was. `mtr`: for its use, not begun. Waits. */
 int tree_make_room(struct tree *t, const struct txn_write *writes, unsigned count,
 	bool privileged, struct mtr *mtr);
 
-/* What a node asks the home of a page for (home.c). */
+/* The requests of a node to the home of a page (home.c). */
 enum tree_split_kind {
-	TREE_SPLIT_ROOM, /* the page of that level above the leaves, if it is full */
-	TREE_SPLIT_GROW, /* the root, if it is of that level, gets another one */
+	TREE_SPLIT_ROOM, /* the page of that level above the leaves splits, if it is full */
+	TREE_SPLIT_GROW, /* the root, if it is of that level, gets another level */
 	TREE_SPLIT_AT,   /* tree_divide, with parents */
 };
-/* 0: it has done it, or there was no need. Waits, but not for nodes that are away; hold nothing. */
+/* Asks the home for it. Returns 0 if it is done, or there was no need. Waits, but not for nodes
+ * that are away. Hold nothing. */
 int tree_ask_split(struct tree *t, unsigned home, enum tree_split_kind kind, tree_key key,
 	unsigned level, bool privileged);
-/* Does it here, for another node, and asks none itself. -EHOSTUNREACH: it would have to wait for
- * one that is away. */
+/* Does it here, for another node, and asks none itself. Returns -EHOSTUNREACH if it would have to
+ * wait for a node that is away. */
 int tree_split_for(struct tree *t, enum tree_split_kind kind, tree_key key,
 	unsigned level, bool privileged);
-/* Joins the leaf of the key with a sibling, and its ancestors, where they are sparse.
- * Best effort. Waits. */
+/* Joins the leaf of the key with a sibling, and its ancestors, if they are sparse. Best effort.
+ * Waits. */
 void tree_merge(struct tree *t, tree_key key, struct mtr *mtr);
 static inline bool leaf_is_sparse(unsigned used)
 {

@@ -2,10 +2,9 @@
 /*
  * Transactions, up to their commit: the pool, reads, buffered writes.
  *
- * A transaction holds no latch between calls. Each leaf it reads joins its read set, and
- * at that moment everything it has read so far must still stand, so it never computes
- * with a mixture of two states. Its objects have fixed room, and there is a most of them
- * (invariant 10).
+ * A transaction holds no latch between calls. Each leaf that it reads joins its read set. At that
+ * moment everything that it has read so far must still stand. So it never computes with a mixture
+ * of two states. Its objects have fixed room, and their number is limited (invariant 10).
  */
 #include <errno.h>
 
@@ -80,7 +79,8 @@ static struct txn *pool_take(struct tree *t)
 	return x;
 }
 
-/* Of one more pool, unless others have just made one or given theirs back. NULL: no more. */
+/* Takes one of another pool, unless other tasks have just made a pool or given theirs back. Returns
+ * NULL if there is no more. */
 static struct txn *pool_take_more(struct tree *t)
 {
 	struct txn *x;
@@ -98,7 +98,7 @@ static struct txn *pool_take_more(struct tree *t)
 	return x;
 }
 
-/* Forgets reads and writes; what it needs not be zeroed stays. */
+/* Forgets reads and writes; fields that need not be zeroed stay. */
 static void txn_clear(struct txn *x)
 {
 	x->reads = (struct read_set){.seen = x->seen, .max = TXN_READS_MAX};
@@ -119,8 +119,8 @@ int txn_begin(struct tree *t, bool privileged, struct txn **out)
 	while (!x) {
 		uint32_t seen = atomic_load_explicit(&t->txn_freed, memory_order_acquire);
 
-		/* Announce first, look again, then wait: txn_end does it the other way
-		 * round, all in one order, so one of the two sees the other. */
+		/* Announce first, look again, then wait. txn_end does it the other way round, all
+		 * in one order. So one of the two sees the other. */
 		atomic_fetch_add_explicit(&t->txn_waiters, 1, memory_order_seq_cst);
 		x = pool_take(t);
 		if (!x)
@@ -209,7 +209,7 @@ void txn_restart(struct txn *x)
 	txn_clear(x);
 	if (x->restarts >= TXN_FAVOUR_AFTER)
 		txn_favour(x);
-	/* Whatever is wrong with that page, the next attempt will meet it and say so. */
+	/* The next attempt meets any error of that page, and reports it. */
 	(void)tree_wait_page(x->tree, conflict, MIN(x->restarts, 12u));
 }
 
@@ -275,13 +275,13 @@ static int txn_write_enter(
 int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len)
 {
 	struct txn_write *w;
-	int r;
+	int rc;
 
 	if (len > DISK_VALUE_MAX || tree_key_of(key) == TREE_KEY_MAX)
 		return -EINVAL;
-	r = txn_write_enter(x, tree_key_of(key), len, &w);
-	if (r)
-		return r;
+	rc = txn_write_enter(x, tree_key_of(key), len, &w);
+	if (rc)
+		return rc;
 	w->deletes = false;
 	w->length = (uint16_t)len;
 	if (len > 0)
@@ -292,10 +292,10 @@ int txn_write(struct txn *x, struct disk_key key, const void *value, size_t len)
 int txn_delete(struct txn *x, struct disk_key key)
 {
 	struct txn_write *w;
-	int r = txn_write_enter(x, tree_key_of(key), 0, &w);
+	int rc = txn_write_enter(x, tree_key_of(key), 0, &w);
 
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	w->deletes = true;
 	w->length = 0;
 	return 0;
@@ -312,20 +312,18 @@ int txn_read(struct txn *x, struct disk_key key, void *buf, size_t cap)
 	return read_exact(x->tree, &x->reads, tree_key_of(key), buf, cap);
 }
 
-/*
- * The tree's next item that the transaction has not written itself. An item of the tree
- * that is longer than `cap` but hidden by a write must not end the search: hence room for
- * any.
+/* The tree's next item that the transaction has not written itself. An item of the tree that is
+ * longer than `cap`, but hidden by a write, must not end the search. Hence there is room for any.
  */
 static int next_unwritten(
 	struct txn *x, tree_key from, tree_key to, tree_key *found, void *any)
 {
 	for (;;) {
-		int r = read_next(
+		int rc = read_next(
 			x->tree, &x->reads, from, to, found, any, DISK_VALUE_MAX);
 
-		if (r < 0 || !txn_write_of(x, *found))
-			return r;
+		if (rc < 0 || !txn_write_of(x, *found))
+			return rc;
 		from = *found + 1;
 	}
 }
@@ -334,11 +332,11 @@ static int floor_unwritten(
 	struct txn *x, tree_key at, tree_key floor, tree_key *found, void *any)
 {
 	for (;;) {
-		int r = read_floor(
+		int rc = read_floor(
 			x->tree, &x->reads, at, floor, found, any, DISK_VALUE_MAX);
 
-		if (r < 0 || !txn_write_of(x, *found))
-			return r;
+		if (rc < 0 || !txn_write_of(x, *found))
+			return rc;
 		if (*found == 0)
 			return -ENOENT;
 		at = *found - 1;
@@ -346,20 +344,20 @@ static int floor_unwritten(
 }
 
 /* The nearer of the tree's item (length r, in `any`) and the transaction's own. */
-static int nearer(struct txn *x, const struct txn_write *own, bool own_first, int r,
+static int take_nearer(struct txn *x, const struct txn_write *own, bool own_first, int rc,
 	tree_key key, const void *any, struct disk_key *found, void *buf, size_t cap)
 {
-	if (own && (r < 0 || own_first)) {
+	if (own && (rc < 0 || own_first)) {
 		*found = tree_key_disk(own->key);
 		return txn_write_value(x, own, buf, cap);
 	}
-	if (r < 0)
-		return r;
+	if (rc < 0)
+		return rc;
 	*found = tree_key_disk(key);
-	if ((size_t)r > cap)
+	if ((size_t)rc > cap)
 		return -ERANGE;
-	memcpy(buf, any, (size_t)r);
-	return r;
+	memcpy(buf, any, (size_t)rc);
+	return rc;
 }
 
 int txn_next(struct txn *x, struct disk_key from, struct disk_key to,
@@ -369,14 +367,14 @@ int txn_next(struct txn *x, struct disk_key from, struct disk_key to,
 	unsigned at = txn_write_search(x, low);
 	uint8_t any[DISK_VALUE_MAX];
 	const struct txn_write *own;
-	int r = next_unwritten(x, low, high, &key, any);
+	int rc = next_unwritten(x, low, high, &key, any);
 
-	if (r < 0 && r != -ENOENT)
-		return r;
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
 	while (at < x->write_count && x->write[at].deletes)
 		at++;
 	own = at < x->write_count && x->write[at].key < high ? &x->write[at] : NULL;
-	return nearer(x, own, own && own->key < key, r, key, any, found, buf, cap);
+	return take_nearer(x, own, own && own->key < key, rc, key, any, found, buf, cap);
 }
 
 int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor,
@@ -387,14 +385,14 @@ int txn_floor(struct txn *x, struct disk_key at, struct disk_key floor,
 		high == TREE_KEY_MAX ? x->write_count : txn_write_search(x, high + 1);
 	uint8_t any[DISK_VALUE_MAX];
 	const struct txn_write *own;
-	int r = floor_unwritten(x, high, low, &key, any);
+	int rc = floor_unwritten(x, high, low, &key, any);
 
-	if (r < 0 && r != -ENOENT)
-		return r;
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
 	while (end > 0 && x->write[end - 1].deletes)
 		end--;
 	own = end > 0 && x->write[end - 1].key >= low ? &x->write[end - 1] : NULL;
-	return nearer(x, own, own && own->key > key, r, key, any, found, buf, cap);
+	return take_nearer(x, own, own && own->key > key, rc, key, any, found, buf, cap);
 }
 
 /* ---- space and file pages -------------------------------------------------------- */
@@ -436,7 +434,7 @@ unsigned txn_writes_left(const struct txn *x)
 int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
 	const void *src, unsigned len, bool fresh)
 {
-	int r;
+	int rc;
 
 	if (offset > PAGE_SIZE || len > PAGE_SIZE - offset)
 		return -EINVAL;
@@ -447,12 +445,12 @@ int txn_page(struct txn *x, page_id pid, uint64_t incarnation, unsigned offset,
 			fresh = false; /* the first change to it has made it so */
 	}
 	if (fresh)
-		r = mtr_prepare_fresh(x->tree->cache, pid, incarnation);
+		rc = mtr_prepare_fresh(x->tree->cache, pid, incarnation);
 	else
-		r = cache_fetch_exclusive(x->tree->cache,
+		rc = cache_fetch_exclusive(x->tree->cache,
 			&(struct page_ref){.pid = pid, .incarnation = incarnation}, 1);
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	x->page[x->page_count++] = (struct txn_page){
 		.pid = pid,
 		.incarnation = incarnation,

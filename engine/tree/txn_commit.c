@@ -2,20 +2,20 @@
 /*
  * Committing a transaction.
  *
- *  1. Gather: find the leaf of every write optimistically, keeping the latch word seen;
- * make room where the writes do not fit (split.c). Holds nothing, may wait.
- *  2. Latch: reserve log room, then latch leaves (only if their words still stand),
- * allocation groups and file pages in a mini-transaction, waiting for none of them
- * (invariant 6).
- *  3. Validate what was read. From here to the end nothing can fail: all latches are
- * held, so this is the moment at which the transaction takes place (ScaleStore §8 leaves
- * the protocol open; this is optimistic validation of page versions, which also sees
- * phantoms, since a range read is a set of leaves read).
- *  4. Apply, log one record, release; settle space, drop freed pages, merge sparse
- * leaves.
+ * 1. Gather: find the leaf of every write optimistically, keeping the latch word seen. Make room
+ * where the writes do not fit (split.c). Holds nothing, may wait.
  *
- * A lost race in 2 is tried again here while what was read stands; after that it is the
- * caller's.
+ * 2. Latch: reserve log room. Then latch leaves (only if their words still stand), allocation
+ * groups and file pages in a mini-transaction. It waits for none of them (invariant 6).
+ *
+ * 3. Validate the reads. From here to the end nothing can fail. All latches are held, so this is
+ * the moment at which the transaction takes place. (ScaleStore §8 leaves the protocol open. This is
+ * optimistic validation of page versions. It also sees phantoms, since a range read is a set of
+ * leaves read.)
+ *
+ * 4. Apply, log one record, release. Settle space, drop freed pages, merge sparse leaves.
+ *
+ * A lost race in step 2 is tried again here while the reads stand. After that it is the caller's.
  */
 #include <errno.h>
 
@@ -30,8 +30,8 @@ static bool latch_same(uint64_t latch_a, uint64_t latch_b)
 	return ((latch_a ^ latch_b) & LATCH_VERSION_MASK) == 0;
 }
 
-/* What was read and is not to be latched by this transaction stands; leaves that are must
- * have been seen by both at the same version. */
+/* Checks that all leaves of the read set stand which this transaction does not latch. Read and
+ * write must have seen the latched ones at the same version. */
 static bool reads_stand(const struct txn *x)
 {
 	for (unsigned i = 0; i < x->reads.count; i++) {
@@ -67,12 +67,12 @@ static int gather_leaf(struct txn *x, unsigned first)
 		unsigned taken, used;
 		struct descent d;
 		bool full;
-		int r = 0;
+		int rc = 0;
 
 		if (attempt > 0 || !read_set_find(&x->reads, x->write[first].key, &d))
-			r = tree_descend(x->tree, x->write[first].key, 0, &d);
-		if (r)
-			return r;
+			rc = tree_descend(x->tree, x->write[first].key, 0, &d);
+		if (rc)
+			return rc;
 		full = leaf_needs_room(x, &d, first, &taken, &used);
 		if (!guard_valid(&d.node)) {
 			attempt++;
@@ -94,24 +94,24 @@ static int gather_leaf(struct txn *x, unsigned first)
 			x->leaf_count++;
 			return 0;
 		}
-		r = tree_make_room(
+		rc = tree_make_room(
 			x->tree, &x->write[first], taken, x->privileged, &x->mtr);
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 	}
 	return -EAGAIN;
 }
 
-static int gather(struct txn *x, unsigned leaves_max)
+static int gather_pages(struct txn *x, unsigned leaves_max)
 {
 	unsigned first = 0;
 
 	x->leaf_count = 0;
 	while (first < x->write_count) {
-		int r = x->leaf_count < leaves_max ? gather_leaf(x, first) : -E2BIG;
+		int rc = x->leaf_count < leaves_max ? gather_leaf(x, first) : -E2BIG;
 
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		first += x->leaf[x->leaf_count - 1].count;
 	}
 	return 0;
@@ -161,15 +161,15 @@ static unsigned groups_count(const struct txn *x)
 
 static int latch_leaves(struct txn *x)
 {
-	int r = 0;
+	int rc = 0;
 
 	for (unsigned i = 0; i < x->leaf_count; i++) {
 		struct txn_leaf *leaf = &x->leaf[i];
 
-		leaf->page = mtr_upgrade(&x->mtr, &leaf->guard, &r);
+		leaf->page = mtr_upgrade(&x->mtr, &leaf->guard, &rc);
 		if (!leaf->page) {
 			x->conflict = leaf->pid;
-			return r;
+			return rc;
 		}
 	}
 	return 0;
@@ -179,31 +179,31 @@ static int latch_runs(struct txn *x)
 {
 	for (unsigned i = 0; i < x->run_count; i++) {
 		const struct txn_run *run = &x->run[i];
-		int r = space_check(x->tree->space, &x->mtr, run->run.pid,
+		int rc = space_check(x->tree->space, &x->mtr, run->run.pid,
 			run->run.length, run->frees);
 
-		if (r == -EAGAIN)
+		if (rc == -EAGAIN)
 			x->conflict = space_group_of(x->tree->space, run->run.pid);
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 	}
 	return 0;
 }
 
 static int latch_pages(struct txn *x)
 {
-	int r = 0;
+	int rc = 0;
 
 	for (unsigned i = 0; i < x->page_count; i++) {
 		struct txn_page *page = &x->page[i];
 
 		page->page =
 			page->fresh
-				? mtr_fresh(&x->mtr, page->pid, page->incarnation, &r)
-				: mtr_latch(&x->mtr, page->pid, page->incarnation, &r);
+				? mtr_fresh(&x->mtr, page->pid, page->incarnation, &rc)
+				: mtr_latch(&x->mtr, page->pid, page->incarnation, &rc);
 		if (!page->page) {
 			x->conflict = page->pid;
-			return r;
+			return rc;
 		}
 	}
 	return 0;
@@ -213,24 +213,24 @@ static int latch_pages(struct txn *x)
  * page. */
 static int latch_all(struct txn *x, unsigned pages)
 {
-	int r = mtr_begin(&x->mtr, x->tree->cache, pages);
+	int rc = mtr_begin(&x->mtr, x->tree->cache, pages);
 
-	if (r)
-		return r;
-	r = latch_leaves(x);
+	if (rc)
+		return rc;
+	rc = latch_leaves(x);
 	/* Stale reads name runs that are free by now: no damage, so not to be judged as
 	 * such. */
-	if (r == 0 && x->run_count && !reads_stand(x))
-		r = -EAGAIN;
-	if (r == 0)
-		r = latch_runs(x);
-	if (r == 0)
-		r = latch_pages(x);
-	if (r == 0 && !reads_stand(x))
-		r = -EAGAIN;
-	if (r)
+	if (rc == 0 && x->run_count && !reads_stand(x))
+		rc = -EAGAIN;
+	if (rc == 0)
+		rc = latch_runs(x);
+	if (rc == 0)
+		rc = latch_pages(x);
+	if (rc == 0 && !reads_stand(x))
+		rc = -EAGAIN;
+	if (rc)
 		mtr_abort(&x->mtr);
-	return r;
+	return rc;
 }
 
 static bool still_stands(void *arg)
@@ -239,25 +239,24 @@ static bool still_stands(void *arg)
 }
 
 /*
- * Holding nothing: the file page as it can be latched, in the cache and of its
- * incarnation. It may have been evicted, and what recovery or a read-ahead has fetched
- * may be an older incarnation's image. One that is newer than what was read is somebody
- * else's.
+ * Holding nothing: waits until the file page can be latched, in the cache and of its incarnation.
+ * It may have been evicted. Recovery or a read-ahead may have fetched an older incarnation's image.
+ * An incarnation that is newer than the one that was read belongs to another file.
  */
 static int wait_file_page(struct txn *x, const struct txn_page *page)
 {
 	struct cache *cache = x->tree->cache;
 	struct guard g;
-	int r;
+	int rc;
 
 	if (page->fresh)
 		return mtr_prepare_fresh(cache, page->pid, page->incarnation);
-	r = x->lets_go ? guard_exclusive_while(cache, page->pid, page->incarnation,
+	rc = x->lets_go ? guard_exclusive_while(cache, page->pid, page->incarnation,
 				 still_stands, x, &g)
 		       : guard_exclusive(cache, page->pid, page->incarnation, &g);
 	guard_release(cache, &g);
-	if (r != -ESTALE)
-		return r;
+	if (rc != -ESTALE)
+		return rc;
 	if (!reads_stand(x))
 		return -EAGAIN;
 	weft_log(3, "page %#llx is newer than its extent; run fsck.weft",
@@ -275,10 +274,8 @@ static int wait_conflict(struct txn *x)
 			       : tree_wait_exclusive(x->tree, x->conflict, 0);
 }
 
-/*
- * Where other nodes have some of the pages that the commit latches, it gets all of them at
- * once before it tries again: one round of messages, not one for each.
- */
+/* If other nodes have some of the pages that the commit latches, it gets all of them at once before
+ * it tries again. That is one round of messages, not one for each page. */
 static int fetch_all(struct txn *x)
 {
 	struct page_ref refs[MTR_PAGES_MAX];
@@ -314,7 +311,7 @@ static unsigned old_length(const uint8_t *image, tree_key key, bool *present)
 	return *present ? leaf_place_load(image, at).length : 0;
 }
 
-/* What shrinks the leaf comes first: so each step fits if the whole does. */
+/* Writes that shrink the leaf come first. So each step fits if the whole does. */
 static void apply_leaf(struct txn *x, struct txn_leaf *leaf)
 {
 	struct node_edit e = {.image = leaf->page->guard.image, .page = leaf->page};
@@ -331,8 +328,8 @@ static void apply_leaf(struct txn *x, struct txn_leaf *leaf)
 			}
 			grows = w->length > old_length(e.image, w->key, &present) ||
 				!present;
-			/* In the second round what has shrunk is there as it should be.
-			 */
+			/* In the second round the items that have shrunk are already as they should
+			 * be. */
 			if (grows == (bool)growing)
 				leaf_set(&e, w->key, x->arena + w->offset, w->length);
 		}
@@ -341,8 +338,7 @@ static void apply_leaf(struct txn *x, struct txn_leaf *leaf)
 
 static void apply_page(const struct txn_page *page)
 {
-	atomic_fetch_or_explicit(
-		&page->page->guard.frame->flags, FRAME_DATA, memory_order_relaxed);
+	guard_mark_data(&page->page->guard);
 	page->page->full = true;
 	page->page->changed |= page->fresh;
 	if (page->src)
@@ -351,17 +347,17 @@ static void apply_page(const struct txn_page *page)
 		mtr_zero(page->page, page->offset, page->length);
 }
 
-static void apply(struct txn *x)
+static void apply_writes(struct txn *x)
 {
 	struct space *sp = x->tree->space;
 
 	for (unsigned i = 0; i < x->run_count; i++) {
 		const struct txn_run *run = &x->run[i];
-		int r = run->frees
+		int rc = run->frees
 				? space_free(sp, &x->mtr, run->run.pid, run->run.length)
 				: space_take(sp, &x->mtr, &run->run);
 
-		WEFT_ASSERT(r ==
+		WEFT_ASSERT(rc ==
 			    0); /* latch_runs has checked it under the latch still held */
 	}
 	for (unsigned i = 0; i < x->leaf_count; i++)
@@ -385,8 +381,8 @@ static void discard_run(struct tree *t, const struct space_run *run)
 	}
 }
 
-/* The record exists, nothing is held: what else follows from it. */
-static void settle(struct txn *x, struct log_position pos)
+/* The record exists, nothing is held: the work that follows from it. */
+static void settle_after(struct txn *x, struct log_position pos)
 {
 	struct tree *t = x->tree;
 
@@ -409,48 +405,46 @@ static void settle(struct txn *x, struct log_position pos)
 
 /* ---- the whole ------------------------------------------------------------------- */
 
-/* One attempt. -EAGAIN: nothing happened; x->conflict may name what was in the way. */
+/* One attempt. -EAGAIN: nothing happened; x->conflict may name the page in the way. */
 static int commit_once(struct txn *x, unsigned others, struct log_position *pos)
 {
-	int r;
+	int rc;
 
 	x->conflict = PID_NONE;
-	r = gather(x, MTR_PAGES_MAX - others);
-	if (r == 0)
-		r = latch_all(x, x->leaf_count + others);
-	if (r)
-		return r;
-	apply(x);
+	rc = gather_pages(x, MTR_PAGES_MAX - others);
+	if (rc == 0)
+		rc = latch_all(x, x->leaf_count + others);
+	if (rc)
+		return rc;
+	apply_writes(x);
 	*pos = mtr_commit(&x->mtr);
 	return 0;
 }
 
-/*
- * Conflicts are worth another attempt here only while what was read stands. The pause comes
- * before the fetch: what has arrived from other nodes stays only for a moment unused.
- */
+/* Conflicts are worth another attempt here only while the reads stand. The pause comes before the
+ * fetch: a page that has arrived from other nodes stays only for a moment unused. */
 static int commit_loop(struct txn *x, struct log_position *pos)
 {
 	unsigned others = groups_count(x) + x->page_count;
-	int r;
+	int rc;
 
 	if (others > MTR_PAGES_MAX)
 		return -E2BIG;
 	for (unsigned attempt = 1;; attempt++) {
-		r = commit_once(x, others, pos);
-		if (r != -EAGAIN)
-			return r;
+		rc = commit_once(x, others, pos);
+		if (rc != -EAGAIN)
+			return rc;
 		tree_count(x->tree, conflicts);
 		tree_back_off(attempt);
-		r = fetch_all(x);
+		rc = fetch_all(x);
 		x->leaf_count = 0;
-		if (r)
-			return r;
+		if (rc)
+			return rc;
 		if (attempt == TXN_COMMIT_TRIES || !reads_stand(x))
 			return -EAGAIN;
-		r = wait_conflict(x);
-		if (r)
-			return r;
+		rc = wait_conflict(x);
+		if (rc)
+			return rc;
 	}
 }
 
@@ -469,20 +463,20 @@ static int validate_only(struct txn *x, struct log_position *pos)
 int txn_commit(struct txn *x, struct log_position *pos)
 {
 	struct log_position at = {0, 0};
-	int r = 0;
+	int rc = 0;
 
 	if (x->write_count + x->run_count + x->page_count == 0) {
-		r = validate_only(x, &at);
+		rc = validate_only(x, &at);
 	} else {
 		txn_let_pass(x);
-		r = runs_check(x);
-		if (r == 0)
-			r = commit_loop(x, &at);
-		if (r == 0)
-			settle(x, at);
+		rc = runs_check(x);
+		if (rc == 0)
+			rc = commit_loop(x, &at);
+		if (rc == 0)
+			settle_after(x, at);
 	}
-	if (r)
-		return r;
+	if (rc)
+		return rc;
 	for (unsigned i = 0; i < x->reads.count; i++)
 		guard_used(x->tree->cache, &x->seen[i]);
 	tree_count(x->tree, commits);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making an empty volume: catalog, allocation groups, and a tree that holds the root
- * directory; or one of its other stores, which begins with allocation groups only.
+ * Making an empty volume: catalog, allocation groups, and a tree that holds the root directory. Or
+ * one of its other stores, which begins with allocation groups only.
  *
- * The order is that of any write-back: images, flush, descriptors, flush. No log is
- * needed since the superblocks come last of all: a format that is cut short leaves
- * nothing that opens.
+ * The order is that of any write-back: images, flush, descriptors, flush. No log is needed since
+ * the superblocks come last of all. A format that is cut short leaves nothing that opens.
  */
 #include <sys/stat.h>
 
@@ -97,7 +96,8 @@ static int format_catalog(struct formatter *f)
 	return 0;
 }
 
-/* All free, but for the root's page, where there is one: the first of the first group. */
+/* All pages are free. The exception is the root's page, if there is one: the first of the first
+ * group. */
 static int format_groups(struct formatter *f)
 {
 	uint64_t groups = space_layout_groups(f->sb->page_count);
@@ -164,7 +164,8 @@ static int format_pages(struct formatter *f, uint32_t uid, uint32_t gid)
 	return rc;
 }
 
-/* What volume_format writes: superblocks, log, table, and the pages of an empty volume. */
+/* The bytes that volume_format writes: superblocks, log, table, and the pages of an empty
+ * volume. */
 static uint64_t format_bytes(const struct disk_superblock *sb)
 {
 	uint64_t pages = space_layout_groups(sb->page_count) +

@@ -2,16 +2,15 @@
 /*
  * Gaps in a page's chain of changes: damage, unless the page was freed.
  *
- * A freed page's frame is dropped unwritten, and once its free is durable nothing holds
- * the log's tail for it any more. So the log may begin in the midst of its chain. But
- * then the record that freed it is behind the chain's end, thus in the log: a gap is
- * forgiven when a later record clears the page's bit in its group. It does not matter
- * whether the group's page is already newer than that record: only what the record says
- * counts.
+ * A freed page's frame is dropped unwritten, and once its free is durable nothing holds the log's
+ * tail for it any more. So the log may begin in the midst of its chain. But then the record that
+ * freed it is behind the chain's end, thus in the log. A gap is forgiven when a later record clears
+ * the page's bit in its group. The group's page may already be newer than that record: only the
+ * record counts.
  *
- * A later full image forgives as well: it begins a chain of its own. An earlier recovery
- * that was cut short may have left the page half written, so that changes before that
- * image find nothing that they follow.
+ * A later full image forgives as well: it begins a chain of its own. An earlier recovery that was
+ * cut short may have left the page half written. Then changes before that image do not find the
+ * version that they follow.
  */
 #include "engine/volume/volume_internal.h"
 
@@ -51,7 +50,7 @@ static int part_byte(const struct disk_log_page *part, unsigned offset)
 	return -1;
 }
 
-/* Does the part, of a group's page, mark this page free? */
+/* Returns true if the part, of a group's page, marks this page free. */
 static bool part_frees(const struct disk_log_page *part, page_id pid)
 {
 	uint64_t index;
@@ -89,10 +88,9 @@ int gaps_end(struct gaps *gaps, struct weft_error *err)
 	if (!gaps->count)
 		return 0;
 	return weft_error(err, -EUCLEAN,
-		"the log does not fit the store: changes are missing between what is "
-		"stored of page %llx "
-		"(incarnation %llu) and what the log says of it, and of %u more pages; "
-		"run fsck.weft",
+		"the log does not fit the store: changes are missing between the "
+		"stored image of page %llx (incarnation %llu) and its first record in "
+		"the log, and of %u more pages; run fsck.weft",
 		(unsigned long long)gaps->entries[0].pid,
 		(unsigned long long)gaps->entries[0].incarnation, gaps->count - 1);
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranges of inode numbers and the tree: where several nodes have the volume, leaves are
- * divided at the edges of the range that a node takes, so that working on inodes of its own
- * costs it no message (docs/many-nodes.md, "Leaves and nodes").
+ * Ranges of inode numbers and the tree. If several nodes have the volume, leaves are divided at the
+ * edges of the range that a node takes. So work on inodes of its own costs the node no message
+ * (docs/nodes/semantics.md, "Leaves and nodes").
  */
 #include "engine/volume/volume_internal.h"
 
 /*
- * Where the tree's leaves are divided for a range: its inodes, and what names them among
- * the items of the system, are this node's own, beside others' of the same kind. A page that a division
- * makes is on its right, and of the shard of whoever divides: at ends that is the home of what is divided,
- * and they come first, so what is behind the range stays in that shard.
+ * Edges at which the tree's leaves are divided for a range. Its inodes, and their names among the
+ * items of the system, are this node's own. They lie beside other nodes' items of the same kind. A
+ * division makes a page on its right, of the shard of the node that divides. At ends that is the
+ * home of the divided page, and they come first. So the items behind the range stay in that shard.
  */
 struct range_edge {
 	struct disk_key key;
-	bool ends; /* what is on its right is not of the range */
+	bool ends; /* the items on its right are not of the range */
 };
 
 #define RANGE_EDGES 7
@@ -58,8 +58,8 @@ void volume_range_undivide(struct volume *v, uint64_t range)
 
 	if (!range || !v->peers || !v->tree)
 		return;
-	/* Beginnings first: the left page of two is the one that stays. Where the range's own has not gone,
-	 * what is behind it must not get into it. */
+	/* Beginnings first: the left page of two is the one that stays. If the range's own items
+	 * have not gone, the items behind it must not get into it. */
 	for (unsigned i = count; i-- > 0;)
 		if (!edge[i].ends || joined)
 			joined = tree_undivide(v->tree, edge[i].key);

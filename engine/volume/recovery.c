@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recovery: two passes over the log, from its tail to its end (docs/design.md,
- * "Recovery").
+ * Recovery: two passes over the log, from its tail to its end (docs/design.md, "Recovery").
  *
- * Pass 1 settles which images are in place. A DESCRIPTORS record says which images a
- * batch was about to write, a PERSISTED record which batches are durable. Several batches
- * are in flight at once, so a PERSISTED record may come long after its DESCRIPTORS, or
- * name a batch whose DESCRIPTORS the tail has passed already (the table has them then).
- * What did not persist leaves candidates: any of them, or what the table says, may be in
- * place; reading decides.
+ * Pass 1 settles which images are in place. A DESCRIPTORS record names the images that a batch was
+ * about to write. A PERSISTED record names the batches that are durable. Several batches are in
+ * flight at once, so a PERSISTED record may come long after its DESCRIPTORS. Or it may name a batch
+ * whose DESCRIPTORS the tail has passed already (the table has them then). Batches that did not
+ * persist leave candidates. One of them may be in place, or the image of the table's descriptor;
+ * reading decides.
  *
- * Pass 2 redoes CHANGE records through the cache, in the log's order. Nothing is appended
- * and the tail stays until all is redone and persisted, so recovery may itself be cut
- * anywhere and be done again: redo applies only what follows the known version (invariant
- * 4), and a full image mends what the cut left half written.
+ * Pass 2 redoes CHANGE records through the cache, in the log's order. Nothing is appended and the
+ * tail stays until all is redone and persisted. So recovery may itself be cut anywhere and be done
+ * again. Redo applies only changes that follow the known version (invariant 4). A full image mends
+ * a page that the cut left half written.
  *
- * A page whose home is another node is redone for itself: the image becomes one that this
- * node owes, and is reported to the home when it is connected. A tool that has all
- * stores of the volume (volume_options.also) redoes all logs, one after the other, into one
- * cache: in each log a page's changes begin with a full image, so whichever is newest by
- * (incarnation, version) remains, in any order of the logs.
+ * A page whose home is another node is redone for itself. The image becomes one that this node
+ * owes, and is reported to the home when it is connected. A tool that has all stores of the volume
+ * (volume_options.also) redoes all logs, one after the other, into one cache. In each log a page's
+ * changes begin with a full image. So the newest one by (incarnation, version) remains, in any
+ * order of the logs.
  *
- * Batch numbers are unique within a log: the cache counts them up from the node's
- * incarnation
- * << 32, and that rises with every start.
+ * Batch numbers are unique within a log. The cache counts them up from the node's incarnation <<
+ * 32, and that rises with every start.
  */
 #include "engine/volume/volume_internal.h"
 
@@ -122,8 +120,8 @@ static void batch_remove(struct batch **link)
 	rt_free(b);
 }
 
-/* The batch's images are durable in place: the table takes them, unless it has newer
- * ones; those it has already as well, since its block may not be durable. */
+/* The batch's images are durable in place. The table takes them, unless it has newer ones. It takes
+ * those that it has already as well, since its block may not be durable. */
 static int batch_install(struct descriptor_pass *p, const struct batch *b)
 {
 	struct store *s = p->v->store;
@@ -239,7 +237,7 @@ static int visit_pass_1(void *arg, const struct log_entry *entry)
 	}
 }
 
-/* What is left did not persist, as far as the log says. Frees everything. */
+/* The remaining batches did not persist, as far as the log says. Frees everything. */
 static int add_candidates(struct descriptor_pass *p)
 {
 	int rc = 0;
@@ -301,16 +299,16 @@ int recovery_descriptors(struct volume *v, struct weft_error *err)
 struct redo_pass {
 	struct volume *v;
 	struct weft_error *err;
-	const uint8_t *ahead; /* what the records before it need was asked for */
+	const uint8_t *ahead; /* the pages of the records before it were requested */
 	lsn_t ahead_chunk;    /* in this chunk */
-	bool other_log; /* LSNs are not those of the cache's log, and pin nothing in it */
+	bool other_log;       /* LSNs are not those of the cache's log, and pin nothing in it */
 	struct gaps gaps;
 };
 
 /*
- * The page's home is another node, and this one changed it. Whoever has it now, or its
- * home, has that change or lacks it: the image is owed, and the home asks for it when it
- * is the newest (docs/many-nodes.md, "Failures").
+ * The page's home is another node, and this one changed it. Its holder, or its home, has that
+ * change or lacks it. So the image is owed. The home asks for it when it is the newest
+ * (docs/nodes/failures.md).
  */
 static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry,
 	const struct disk_log_page *part)
@@ -322,9 +320,9 @@ static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry,
 		return 0;
 	if (!p->v->peers)
 		return weft_error(p->err, -EOPNOTSUPP,
-			"log record at LSN %llu changes a page of shard %u, whose store "
-			"is another node's: this node must mount the volume first, so "
-			"that the other gets the change",
+			"log record at LSN %llu changes a page of shard %u, in another "
+			"node's store; mount the volume on this node first, so that "
+			"the other node gets the change",
 			(unsigned long long)entry->end, pid_shard(part->pid));
 	rc = cache_recover_owed(p->v->cache, part, entry->start, entry->end, &why);
 	if (rc == -EUCLEAN)
@@ -336,7 +334,7 @@ static int part_elsewhere(struct redo_pass *p, const struct log_entry *entry,
 	return MIN(rc, 0);
 }
 
-/* May its changes be redone here? */
+/* Returns true if its changes may be redone here. */
 static bool part_known(struct volume *v, page_id pid)
 {
 	return v->also_count ? shards_have(v->shards, pid, 1) : volume_pid_here(v, pid);
@@ -405,10 +403,8 @@ static int visit_pass_2(void *arg, const struct log_entry *entry)
 	return 0;
 }
 
-/*
- * A tool's other stores: what is redone of their pages is written as this store's is, past
- * their logs, which stand still meanwhile. Read-only ones have no cache.
- */
+/* A tool's other stores. Their redone pages are written as this store's are, past their logs, which
+ * stand still meanwhile. Read-only ones have no cache. */
 static int also_begin(struct volume *v)
 {
 	int rc = 0;

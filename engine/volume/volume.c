@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing a volume: the layers are opened from the lowest up, recovered on
- * the way, and taken apart from the top down. First what this node's store says for
- * itself: superblock, log, and what of the log is to be redone. Then, through the cache,
- * what may be in any store of the volume: catalog, groups, the tree's root. Also what
- * belongs to no layer: inode numbers.
+ * Opening and closing a volume. The layers are opened from the lowest up, recovered on the way, and
+ * taken apart from the top down. First come the parts of this node's store: superblock, log, and
+ * the records of the log that are to be redone. Then, through the cache, the parts that may be in
+ * any store of the volume: catalog, groups, the tree's root. Inode numbers are here, too, since
+ * they belong to no layer.
  *
- * After a crash, or an open that fails half way, the store is as recoverable as before:
- * the tail of the log moves only over what is persisted.
+ * After a crash, or an open that fails half way, the store is as recoverable as before. The tail of
+ * the log moves only over pages that are persisted.
  */
 #include "engine/cache/recovery.h"
-#include "engine/coherence/cluster.h"
+#include "engine/coherence/driver/driver.h"
 #include "engine/volume/volume_internal.h"
 
 #define MIB (1ull << 20)
@@ -60,8 +60,8 @@ static int catalog_read(struct volume *v, struct weft_error *err)
 
 	if (!shards_find(v->shards, DISK_CATALOG_SHARD))
 		return weft_error(err, -EOPNOTSUPP,
-			"the store holds shard %u, the catalog is in shard %u, on "
-			"another node: this version of weft serves volumes of one store",
+			"the store holds shard %u, but the catalog is in shard %u, on "
+			"another node; open the volume by its cluster file",
 			store_superblock(v->store)->shard, DISK_CATALOG_SHARD);
 	rc = guard_shared(v->cache, volume_catalog_pid(), 0, &g);
 	if (rc)
@@ -98,10 +98,45 @@ static int open_storage(
 	return rc;
 }
 
+/* The providers for a volume of several nodes, by name. The first is the default. */
+static const struct coherence_provider providers[] = {
+	{"directory", page_driver_open},
+};
+
+static int open_provider(
+	struct volume *v, const struct coherence_options *o, struct weft_error *err)
+{
+	const struct coherence_provider *p = o->own;
+	int rc;
+
+	for (unsigned i = 0; i < ARRAY_SIZE(providers) && !p; i++)
+		if (!o->provider || !strcmp(o->provider, providers[i].name))
+			p = &providers[i];
+	if (!p)
+		return weft_error(err, -EOPNOTSUPP,
+			"there is no coherence provider \"%s\" in this version of weft",
+			o->provider);
+	rc = p->open(&v->coherence, o);
+	return rc ? weft_error(err, rc, "cannot run the page protocol: %s",
+			    strerrordesc_np(-rc))
+		  : 0;
+}
+
+static int open_peers(struct volume *v, struct weft_error *err)
+{
+	struct coherence_options o = {0};
+	int rc = v->peers->open(v->peers->arg, v, &o, err);
+
+	if (rc)
+		return rc;
+	v->peers_open = true;
+	WEFT_ASSERT(o.shards);
+	return open_provider(v, &o, err);
+}
+
 static int open_coherence(struct volume *v, struct weft_error *err)
 {
 	struct coherence_store others[SHARDS_MAX];
-	int rc;
 
 	for (unsigned i = 0; i < v->also_count; i++)
 		others[i] = (struct coherence_store){
@@ -112,12 +147,10 @@ static int open_coherence(struct volume *v, struct weft_error *err)
 	if (!v->peers)
 		return coherence_single_open(
 			&v->coherence, store_superblock(v->store)->shard);
-	rc = v->peers->open(v->peers->arg, v, &v->coherence, err);
-	WEFT_ASSERT(rc || v->coherence->shards);
-	return rc;
+	return open_peers(v, err);
 }
 
-/* Is there a log that was not closed cleanly? */
+/* Returns true if there is a log that was not closed cleanly. */
 static bool logs_dirty(const struct volume *v)
 {
 	bool dirty = !v->recovery.was_clean;
@@ -127,10 +160,8 @@ static bool logs_dirty(const struct volume *v)
 	return dirty;
 }
 
-/*
- * What the log has of other nodes' pages stays in the cache until their homes have it: a
- * cache that is smaller than that is made larger, for as long as this node runs now.
- */
+/* The log's images of other nodes' pages stay in the cache until their homes have them. A cache
+ * that is smaller than that is made larger, for as long as this node runs now. */
 static uint64_t cache_bytes_for(const struct volume *v, uint64_t asked)
 {
 	uint64_t has = asked ? asked : CACHE_DEFAULT_BYTES;
@@ -139,8 +170,8 @@ static uint64_t cache_bytes_for(const struct volume *v, uint64_t asked)
 	if (!v->recovery.elsewhere || need <= has)
 		return asked;
 	weft_log(5,
-		"the log has %llu pages of other nodes, which must be kept until these "
-		"have them: the cache is %llu MiB this time, not %llu",
+		"the log has %llu pages of other nodes, which stay in memory until "
+		"these nodes have them: the cache is %llu MiB this time, not %llu",
 		(unsigned long long)v->recovery.elsewhere,
 		(unsigned long long)DIV_UP(need, MIB),
 		(unsigned long long)DIV_UP(has, MIB));
@@ -173,6 +204,12 @@ static int open_cache(
 		  : 0;
 }
 
+/* A client gives all groups back before its log is marked clean. */
+static bool owns_no_group(const struct volume *v)
+{
+	return v->recovery.was_clean && disk_shard_client(store_superblock(v->store)->shard);
+}
+
 static int open_content(
 	struct volume *v, const struct volume_options *o, struct weft_error *err)
 {
@@ -181,7 +218,7 @@ static int open_content(
 	if (!rc)
 		rc = space_open(&v->space, v->cache, err);
 	if (!rc && v->calls)
-		space_connect(v->space, v->calls, &v->nodes);
+		space_connect(v->space, v->calls, &v->nodes, owns_no_group(v));
 	if (!rc)
 		rc = tree_open(&v->tree, v->cache, v->space, v->catalog.root_pid, err);
 	if (!rc && !o->read_only && o->background) {
@@ -195,7 +232,7 @@ static int open_content(
 	return rc;
 }
 
-/* Whatever is open, from the top down; nothing is written. */
+/* Takes apart all open layers, from the top down; nothing is written. */
 static void take_apart(struct volume *v)
 {
 	if (v->cache)
@@ -204,7 +241,7 @@ static void take_apart(struct volume *v)
 		tree_close(v->tree);
 	if (v->space)
 		space_close(v->space);
-	if (v->peers && v->coherence)
+	if (v->peers_open)
 		v->peers->stop(v->peers->arg, v);
 	if (v->cache)
 		cache_close(v->cache);
@@ -219,18 +256,16 @@ static void take_apart(struct volume *v)
 	rt_free(v);
 }
 
-/*
- * Redo on a read-only volume stays in memory, and every page that it changes has its full
- * image in the log: a cache somewhat larger than the log always suffices.
- */
+/* Redo on a read-only volume stays in memory, and every page that it changes has its full image in
+ * the log. So a cache somewhat larger than the log always suffices. */
 static int cache_too_small(struct volume *v, struct weft_error *err)
 {
 	uint64_t enough = log_used_bytes(v->log) / 4 * 5 + MIB;
 
 	return weft_error(err, -ENOMEM,
-		"the store was not closed cleanly, and what its log holds does not fit "
-		"the cache: "
-		"mount it read-write once, or give it a cache of at least %llu MiB",
+		"the store was not closed cleanly, and the changes in its log do not "
+		"fit the cache: mount it read-write once, or give it a cache of at "
+		"least %llu MiB",
 		(unsigned long long)DIV_UP(enough, MIB));
 }
 
@@ -286,10 +321,8 @@ int volume_open(struct volume **out, struct rt_disk *disk, const struct volume_o
 
 /* ---- close, sync ----------------------------------------------------------------- */
 
-/*
- * The store here, or other nodes, did not take all. What the log has, and can still take, is redone
- * at the next start.
- */
+/* The store here, or other nodes, did not take all. The changes that the log has, and can still
+ * take, are redone at the next start. */
 static void leave_in_log(struct volume *v, struct volume_rest *rest)
 {
 	struct cache_census of[SHARDS_MAX];
@@ -305,8 +338,8 @@ static void leave_in_log(struct volume *v, struct volume_rest *rest)
 				     : of[i].dirty + of[i].owed;
 	if (elsewhere)
 		weft_log(4,
-			"%llu pages of other nodes were not persisted: what is "
-			"durable of them stays in this node's log, for its next start",
+			"%llu pages of other nodes were not persisted: their synced "
+			"changes stay in this node's log; the next start sends them",
 			(unsigned long long)elsewhere);
 }
 
@@ -365,9 +398,9 @@ int volume_persist(struct volume *v)
 
 uint64_t volume_cluster_epoch(struct volume *v)
 {
-	bool unused;
+	bool served;
 
-	return coherence_cluster_epoch(v->coherence, &unused);
+	return coherence_epoch(v->coherence, &served);
 }
 
 int volume_failed(struct volume *v)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of engine/volume share. Nobody else includes it. */
+/* The declarations that the files of engine/volume share. Nobody else includes it. */
 #ifndef WEFT_VOLUME_INTERNAL_H
 #define WEFT_VOLUME_INTERNAL_H
 
@@ -7,11 +7,8 @@
 
 #include "engine/volume/volume.h"
 
-/*
- * Every page that volume_format writes has this incarnation and version. The catalog and
- * the group pages keep the incarnation for ever; the root page's is the first of its
- * group.
- */
+/* The incarnation and version of every page that volume_format writes. The catalog and the group
+ * pages keep the incarnation for ever. The root page's is the first of its group. */
 #define FORMAT_INCARNATION 1u
 #define FORMAT_VERSION     1u
 
@@ -20,7 +17,8 @@ static inline page_id volume_catalog_pid(void)
 	return pid_make(DISK_CATALOG_SHARD, DISK_CATALOG_SLOT);
 }
 
-/* May a page of this store have this id? Where the log is asked: the store's own state. */
+/* Returns true if a page of this store may have this id. While the log is being read, the store's
+ * own state counts. */
 static inline bool volume_pid_here(struct volume *v, page_id pid)
 {
 	const struct disk_superblock *sb = store_superblock(v->store);
@@ -30,9 +28,9 @@ static inline bool volume_pid_here(struct volume *v, page_id pid)
 
 /* ---- range.c: inode numbers and the tree's leaves ---- */
 
-/* This node has taken the range. What fails is only slower. Both wait. */
+/* This node has taken the range. A failure only makes work slower. Both wait. */
 void volume_range_divide(struct volume *v, uint64_t range);
-/* It takes no more numbers from the range; 0: none. */
+/* This node takes no more numbers from the range; 0: none. */
 void volume_range_undivide(struct volume *v, uint64_t range);
 
 /* ---- recovery.c ---- */
@@ -56,13 +54,14 @@ struct gaps {
 	unsigned count;
 };
 
-/* A gap was found. 0; -ENOMEM; -EUCLEAN with a text: too many. */
+/* Notes a gap. Returns 0; -ENOMEM; -EUCLEAN with a text: too many. */
 int gaps_add(
 	struct gaps *gaps, page_id pid, uint64_t incarnation, struct weft_error *err);
-/* A record changes a page: pages that it frees, or has the full image of, are forgotten.
- */
+/* Notes a record that changes a page. Forgets gaps of pages that it frees, or has the full image
+ * of. */
 void gaps_visit(struct gaps *gaps, const struct disk_log_page *part);
-/* At the end of redo: 0, or -EUCLEAN with the text of the first that is left. */
+/* Call it at the end of redo. Returns 0, or -EUCLEAN with the text of the first gap that is
+ * left. */
 int gaps_end(struct gaps *gaps, struct weft_error *err);
 void gaps_close(struct gaps *gaps);
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * POSIX ACLs (acl(5)): checked, kept with the mode bits, inherited. The kernel enforces
- * them.
+ * POSIX ACLs (acl(5)): checks, storage with the mode bits, inheritance. The kernel enforces them.
  *
- * They are kept as they come, as xattrs in format version 2: a u32 version, then entries
- * sorted by tag. Keeps: an access ACL is stored only when it says more than the mode, and
- * the mode's group bits are its mask.
+ * An ACL is stored as its xattr, in format version 2: a u32 version, then entries sorted by tag.
+ * Keeps: an access ACL is stored only if the mode cannot express it. The mode's group bits are its
+ * mask.
  */
 #include <errno.h>
 
@@ -31,7 +30,7 @@ struct acl_entry {
 #define ACL_ENTRIES_MAX                                                                  \
 	((DISK_XATTR_INLINE_MAX - sizeof(uint32_t)) / sizeof(struct acl_entry))
 
-/* As it is stored. */
+/* The format in an xattr. */
 struct acl {
 	uint32_t version;
 	struct acl_entry entry[ACL_ENTRIES_MAX];
@@ -44,10 +43,8 @@ static size_t acl_bytes(const struct acl *acl)
 	return sizeof(acl->version) + acl->count * sizeof(acl->entry[0]);
 }
 
-/*
- * The order of tags, each USER_OBJ, GROUP_OBJ and OTHER once, a MASK when there is a USER
- * or GROUP: the rules of the kernel's posix_acl_valid.
- */
+/* Checks the rules of the kernel's posix_acl_valid. Tags are in order. USER_OBJ, GROUP_OBJ and
+ * OTHER occur once each. MASK occurs if there is a USER or GROUP. */
 static bool acl_valid(const struct acl *acl)
 {
 	unsigned seen = 0;
@@ -58,7 +55,8 @@ static bool acl_valid(const struct acl *acl)
 
 		if (e->perm > 7 || (named && e->id == UINT32_MAX))
 			return false;
-		/* exactly one bit, not below any seen, and a second time only if named */
+		/* Exactly one bit, not below an earlier one, and repeated only for named
+		 * entries. */
 		if (e->tag == 0 || e->tag > ACL_OTHER || (e->tag & (e->tag - 1)) ||
 			seen >= 2u * e->tag || (!named && (seen & e->tag)))
 			return false;
@@ -70,7 +68,7 @@ static bool acl_valid(const struct acl *acl)
 	return !(seen & (ACL_USER | ACL_GROUP)) || (seen & ACL_MASK);
 }
 
-/* 0; -EINVAL; -EOPNOTSUPP: another version; -ENOSPC: too many entries. count may be 0. */
+/* Returns 0; -EINVAL; -EOPNOTSUPP: another version; -ENOSPC: too many entries. count may be 0. */
 static int acl_decode(const void *value, size_t len, struct acl *out)
 {
 	if (len < sizeof(out->version))
@@ -90,8 +88,7 @@ static int acl_decode(const void *value, size_t len, struct acl *out)
 	return 0;
 }
 
-/* What the mode's group bits stand for: the mask, or the owning group where there is
- * none. */
+/* Returns the entry of the mode's group bits: the mask, or the owning group if there is no mask. */
 static struct acl_entry *acl_group_class(struct acl *acl)
 {
 	struct acl_entry *group = NULL;
@@ -113,7 +110,7 @@ static struct acl_entry *acl_entry_of(struct acl *acl, enum acl_tag tag)
 	return NULL;
 }
 
-/* More than the nine bits of a mode can say? */
+/* Returns true if the nine bits of a mode cannot express the ACL. */
 static bool acl_extended(const struct acl *acl)
 {
 	return acl->count > 3;
@@ -135,7 +132,7 @@ static void acl_set_mode(struct acl *acl, uint32_t mode)
 
 /* ---- as xattrs, in transactions --------------------------------------------------- */
 
-/* -ENODATA when there is none; what is stored and not valid is damage. */
+/* Returns -ENODATA if there is none. A stored ACL that is not valid is damage. */
 static int acl_read_txn(
 	struct fs *fs, struct txn *x, uint64_t ino, const char *name, struct acl *out)
 {
@@ -174,10 +171,8 @@ int acl_chmod_txn(
 	return acl_write_txn(fs, x, ino, &copy, ACL_ACCESS_NAME, &acl);
 }
 
-/*
- * acl(5), "Object creation and default ACLs": the new access ACL is the default ACL of
- * the directory, its classes cut down to what the mode asked for; the umask has no say.
- */
+/* acl(5), "Object creation and default ACLs". The new access ACL is the default ACL of the
+ * directory, its classes reduced to the bits of the mode. The umask is not applied. */
 int acl_inherit_txn(struct fs *fs, struct txn *x, uint64_t dir,
 	const struct disk_inode *parent, uint32_t umask, uint64_t ino,
 	struct disk_inode *inode)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading: map the range, latch all its pages shared, hand them to the sink.
+ * Reads files: maps the range, latches all its pages shared, and passes them to the sink.
  *
- * The size is read before the mapping and the mapping before the pages, without a lock or
- * a transaction. What is only ever added to (pages, the size) may be read in any order;
- * whether anything was unmapped, here or on another node, is asked once the pages are
- * latched (map_view_stands): they are all still the file's then, and stay so while the sink
- * runs. Holes and unwritten extents are a page of zeros that belongs to nobody.
+ * The size is read before the mapping, and the mapping before the pages, without a lock or a
+ * transaction. Pages that are added, and a size that grows, do no harm in any order. Once the pages
+ * are latched, map_view_stands shows whether pages were unmapped, on this node or another. If it
+ * stands, all latched pages are still the file's, and stay so while the sink runs. Holes and
+ * unwritten extents are read from a page of zeros that belongs to no file.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
 #define READ_PAGES_MAX 256u
-#define READ_TRIES     8u /* without the lock; a page that stays stale with it is damage */
+#define READ_TRIES     8u /* without the lock; a page that stays stale with it is damaged */
 
 #define PREFETCH_FIRST 64u   /* pages: 256 KiB */
 #define PREFETCH_LAST  1024u /* 4 MiB */
@@ -20,25 +20,26 @@ static const uint8_t zero_page[PAGE_SIZE] __attribute__((aligned(PAGE_SIZE)));
 
 struct read_batch {
 	uint64_t offset;
-	size_t len; /* clipped */
+	size_t len; /* clipped to the size */
 	unsigned pages;
 	unsigned refs_count;
 	bool exclusive; /* latches, and the right to change them */
+	bool scan;      /* the reader goes through the file */
 	struct map_view view;
 	struct page_ref refs[READ_PAGES_MAX];
 	struct guard guards[READ_PAGES_MAX];
 	struct iovec iov[READ_PAGES_MAX];
 };
 
-/* So many pages of it, not all. */
+/* Cuts the batch to this number of pages. */
 static void batch_clip(struct read_batch *b, unsigned pages)
 {
 	b->pages = pages;
 	b->len = MIN(b->len, (size_t)pages * PAGE_SIZE - b->offset % PAGE_SIZE);
 }
 
-/* Fills refs with the written pages of the range and iov with what each page will be:
- * base NULL where a guard's image goes. */
+/* Fills refs with the written pages of the range, and iov with an entry for each page. If base is
+ * NULL, the image of a guard comes there. */
 static int batch_map(struct fs *fs, uint64_t ino, struct read_batch *b)
 {
 	uint64_t block = b->offset >> PAGE_SHIFT, end = block + b->pages;
@@ -79,7 +80,7 @@ static void batch_release(struct fs *fs, struct read_batch *b)
 		guard_release(fs->volume->cache, &b->guards[i]);
 }
 
-/* Points the iovecs at the latched images and cuts the first and last to the range. */
+/* Points the iovecs at the latched images, and cuts the first and last to the range. */
 static void batch_fill(struct read_batch *b)
 {
 	size_t left = b->len;
@@ -99,8 +100,8 @@ static void batch_fill(struct read_batch *b)
 	WEFT_ASSERT(left == 0 && guard == b->refs_count);
 }
 
-/* All of them, with the right to change them: what this node has not got is asked for if it is
- * one page. -EBUSY: several, some of them not to be had at once. */
+/* Latches all pages exclusively, with the right to change them. If a single page is not on this
+ * node, requests it. -EBUSY: there are several pages, and some cannot be had at once. */
 static int guards_exclusive(struct fs *fs, struct read_batch *b)
 {
 	struct cache *cache = fs->volume->cache;
@@ -119,11 +120,8 @@ static int guards_exclusive(struct fs *fs, struct read_batch *b)
 	return -EBUSY;
 }
 
-/*
- * Latches the pages of the range as of one view of the mapping. -ESTALE: look again. On success
- * everything is latched and *inode is as old as the mapping or older; pages == 0: at or
- * past the end.
- */
+/* Latches the pages of the range as of one view of the mapping. Returns 0 with all latched and
+ * *inode as old as the mapping or older. pages == 0: at or past the end. -ESTALE: look again. */
 static int batch_latch_viewed(struct fs *fs, struct inode_state *st, size_t len,
 	struct read_batch *b, struct disk_inode *inode)
 {
@@ -145,8 +143,8 @@ static int batch_latch_viewed(struct fs *fs, struct inode_state *st, size_t len,
 	if (rc < 0 || b->refs_count == 0)
 		return rc ? rc : map_view_stands(&b->view) ? 0 : -ESTALE;
 	rc = b->exclusive ? guards_exclusive(fs, b)
-			  : guard_shared_batch(
-				    fs->volume->cache, b->refs, b->refs_count, b->guards);
+			  : guard_shared_batch(fs->volume->cache, b->refs, b->refs_count,
+				    b->scan, b->guards);
 	if (rc < 0)
 		return rc;
 	if (map_view_stands(&b->view))
@@ -155,7 +153,7 @@ static int batch_latch_viewed(struct fs *fs, struct inode_state *st, size_t len,
 	return -ESTALE;
 }
 
-/* `locked`: with `structure`; `again`: an earlier view did not stand. */
+/* `locked`: the caller has `alloc_gate`. `again`: an earlier view did not stand. */
 static int batch_latch(struct fs *fs, struct inode_state *st, size_t len, bool locked,
 	bool again, struct read_batch *b, struct disk_inode *inode)
 {
@@ -173,7 +171,7 @@ static int hand_prefetch(struct page_batch *b)
 	return 0;
 }
 
-/* The pages of [first, end), for a reader that goes through the file. */
+/* Requests the pages of [first, end), for a reader that goes through the file. */
 static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t end)
 {
 	struct page_ref refs[READ_PAGES_MAX];
@@ -186,10 +184,8 @@ static void prefetch_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t
 		(void)page_batch_end(&b);
 }
 
-/*
- * A reader that goes on where it was: asks for what follows, a window that doubles, again
- * whenever less than half of it is left. The window stays a small part of the cache.
- */
+/* If a reader continues where it was, requests the next pages. The window doubles whenever less
+ * than half of it is left. It stays a small part of the cache. */
 static void read_ahead(
 	struct fs *fs, struct inode_state *st, uint64_t offset, size_t len, uint64_t size)
 {
@@ -221,31 +217,32 @@ static void read_ahead(
 	prefetch_range(fs, st->ino, asked, target);
 }
 
-/* The latched pages are what the kernel gets: all of them, and the mapping, stand. */
-static bool batch_expose(
-	struct fs *fs, struct kernel_read *r, size_t len, struct read_batch *b)
+/* Notes that the kernel gets the latched pages. All of them, and the mapping, stand. */
+static bool batch_kcache(
+	struct fs *fs, struct kcache_read *r, size_t len, struct read_batch *b)
 {
-	unsigned kinds = EXPOSE_BLOCK, guard = 0;
+	unsigned kinds = KCACHE_BLOCK, guard = 0;
 
 	if (r->mappable)
-		kinds |= r->stores ? EXPOSE_STORES : EXPOSE_COPY;
+		kinds |= r->stores ? KCACHE_STORES : KCACHE_COPY;
 	for (unsigned i = 0; i < b->pages; i++) {
 		if (b->iov[i].iov_base)
 			continue;
-		if (guard_expose(fs->volume->cache, &b->guards[guard++], kinds, r->ino,
+		if (guard_kcache(fs->volume->cache, &b->guards[guard++], kinds, r->ino,
 			    r->first + i, NULL))
 			return false;
 	}
-	return kernel_read_answers(
-		fs, r, b->len < len ? b->offset + b->len : UINT64_MAX);
+	return kcache_read_answers(
+		fs->kcache, r, b->len < len ? b->offset + b->len : UINT64_MAX);
 }
 
 /*
- * The kernel gets pages that it may change without a word: only such as the file has. A hole
- * gets a page first. Several are given only if they are all here: then it asks for the
- * one it needs. Nobody maps what lies behind the end. Latched, 0; or not, -EAGAIN: look again.
+ * Checks pages that the kernel gets to change without a request. The file must have these pages, so
+ * a hole gets one first. Several pages are given only if all are on this node; otherwise the kernel
+ * requests the one that it needs. Pages behind the end cannot be mapped. Returns 0 with the pages
+ * latched, or -EAGAIN with none: look again.
  */
-static int batch_fits_stores(struct fs *fs, struct inode_state *st, struct kernel_read *r,
+static int batch_fits_stores(struct fs *fs, struct inode_state *st, struct kcache_read *r,
 	struct read_batch *b)
 {
 	int rc;
@@ -262,7 +259,7 @@ static int batch_fits_stores(struct fs *fs, struct inode_state *st, struct kerne
 }
 
 static int batch_latch_stores(struct fs *fs, struct inode_state *st, size_t len,
-	bool locked, bool again, struct kernel_read *r, struct read_batch *b,
+	bool locked, bool again, struct kcache_read *r, struct read_batch *b,
 	struct disk_inode *inode)
 {
 	int rc = batch_latch(fs, st, len, locked, again, b, inode);
@@ -270,96 +267,15 @@ static int batch_latch_stores(struct fs *fs, struct inode_state *st, size_t len,
 	return rc ? rc : batch_fits_stores(fs, st, r, b);
 }
 
-/* How many bytes there differ, or how many do not. */
-static size_t run_of(const uint8_t *bytes, const uint8_t *was, size_t len, bool *differs)
-{
-	size_t run = 0;
-
-	*differs = bytes[0] != was[0];
-	while (run < len && (bytes[run] != was[run]) == *differs)
-		run++;
-	return run;
-}
-
-/* Into the latched page, what lies before `limit`. False: nothing differs. */
-static bool page_merge(struct read_batch *b, uint64_t limit, uint64_t offset,
-	const uint8_t *bytes, const uint8_t *was, size_t len)
-{
-	uint8_t *image = b->guards[0].image + offset % PAGE_SIZE;
-	bool any = false, differs;
-	size_t run;
-
-	limit = MIN(limit, b->offset + b->len);
-	if (offset >= limit)
-		return false;
-	len = MIN(len, limit - offset);
-	for (size_t i = 0; i < len; i += run) {
-		run = run_of(bytes + i, was + i, len - i, &differs);
-		if (differs)
-			page_store(image + i, bytes + i, run);
-		any |= differs;
-	}
-	return any;
-}
-
-/* A hole gets a page first; what is cut off stays so. */
-static int merge_once(struct fs *fs, struct inode_state *st, struct kernel_store *s,
-	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len, bool again)
-{
-	struct read_batch b;
-	struct disk_inode inode;
-	int rc;
-
-	b.offset = offset - offset % PAGE_SIZE;
-	b.exclusive = true;
-	rc = batch_latch(fs, st, PAGE_SIZE, false, again, &b, &inode);
-	if (rc || b.pages == 0 || offset >= kernel_store_limit(fs, s)) {
-		if (!rc)
-			batch_release(fs, &b);
-		return rc;
-	}
-	if (b.refs_count == 0) {
-		/* the kernel has zeros, which stand for no page of this node */
-		kernel_store_drop(fs, s, offset >> PAGE_SHIFT);
-		rc = data_fill_hole(fs, st, offset >> PAGE_SHIFT);
-		return rc ? rc : -ESTALE;
-	}
-	if (page_merge(&b, kernel_store_limit(fs, s), offset, bytes, was, len)) {
-		guard_release_dirty(fs->volume->cache, &b.guards[0], false);
-		return 1;
-	}
-	batch_release(fs, &b);
-	return 0;
-}
-
-int data_merge(struct fs *fs, struct inode_state *st, struct kernel_store *s,
-	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len)
-{
-	int rc;
-
-	if (memcmp(bytes, was, len) == 0)
-		return 0;
-	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
-		rc = merge_once(fs, st, s, offset, bytes, was, len, tries > 1);
-		if (rc == -E2BIG)
-			map_tidy(fs, st->ino, offset >> PAGE_SHIFT,
-				(offset >> PAGE_SHIFT) + 1);
-		else if (rc != -ESTALE && rc != -EAGAIN)
-			return rc;
-		views_pause(fs, tries);
-	}
-	return -EUCLEAN;
-}
-
-/* batch_latch for the kernel's cache: waits for what is just being dropped from it. */
+/* As batch_latch, for the kernel's cache: waits for drops under way. */
 static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len,
-	bool locked, bool again, struct kernel_read *r, struct read_batch *b,
+	bool locked, bool again, struct kcache_read *r, struct read_batch *b,
 	struct disk_inode *inode)
 {
 	int rc;
 
 	for (;;) {
-		rc = kernel_read_expose(fs, r);
+		rc = kcache_read_leaves(fs->kcache, r);
 		b->exclusive = r->stores;
 		if (!rc && r->mappable)
 			rc = stores_join(fs, st);
@@ -368,20 +284,20 @@ static int batch_latch_kept(struct fs *fs, struct inode_state *st, size_t len,
 						  fs, st, len, locked, again, r, b, inode)
 					: batch_latch(
 						  fs, st, len, locked, again, b, inode));
-		if (!rc && batch_expose(fs, r, len, b))
+		if (!rc && batch_kcache(fs, r, len, b))
 			return 0;
 		if (!rc)
 			batch_release(fs, b);
 		else if (rc == -E2BIG && r->stores && r->end - r->first > 1)
-			return -EBUSY; /* the one that is needed may be easier */
+			return -EBUSY; /* the page that is needed may be easier */
 		else if (rc != -EAGAIN)
 			return rc;
-		kernel_read_wait(r);
+		kcache_read_wait(r);
 	}
 }
 
 static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
-	size_t len, bool accessed, struct kernel_read *kept, ops_sink sink, void *arg)
+	size_t len, bool accessed, struct kcache_read *kept, ops_sink sink, void *arg)
 {
 	struct read_batch b;
 	struct disk_inode inode;
@@ -390,6 +306,7 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 
 	b.offset = offset;
 	b.exclusive = false;
+	b.scan = atomic_load_explicit(&st->prefetch_pages, memory_order_relaxed) != 0;
 	for (unsigned tries = 1;; tries++) {
 		rc = kept ? batch_latch_kept(
 				    fs, st, len, locked, tries > 1, kept, &b, &inode)
@@ -405,10 +322,11 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 			rc = -EUCLEAN;
 			break;
 		}
-		/* not where a size may be set meanwhile: that waits for the lock, so this must
-		 * not wait for a page that another node cannot write back (many-nodes.md) */
+		/* Not if a size may be set meanwhile. That would wait for the lock, so this must
+		 * not wait for a page that another node cannot write back (docs/nodes/failures.md).
+		 */
 		if (tries == READ_TRIES && !locked && !stores_possible(st)) {
-			rt_gate_enter(&st->structure, 1);
+			rt_gate_enter(&st->alloc_gate, 1);
 			locked = true;
 		}
 		if (rc == -E2BIG)
@@ -417,7 +335,7 @@ static int data_read_as(struct fs *fs, struct inode_state *st, uint64_t offset,
 		views_pause(fs, tries);
 	}
 	if (locked)
-		rt_gate_leave(&st->structure, 1);
+		rt_gate_leave(&st->alloc_gate, 1);
 	if (rc < 0)
 		return rc;
 	if (b.pages == 0)
@@ -439,7 +357,7 @@ int data_read(struct fs *fs, struct inode_state *st, uint64_t offset, size_t len
 }
 
 static int file_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
-	struct kernel_read *kept, ops_sink sink, void *arg)
+	bool accesses, struct kcache_read *kept, ops_sink sink, void *arg)
 {
 	struct inode_state *st;
 	int rc;
@@ -449,15 +367,13 @@ static int file_read(struct fs *fs, struct ops_file *file, uint64_t offset, size
 		return -EBADF;
 	if (len == 0)
 		return sink(arg, NULL, 0, 0);
-	rc = kept ? 0 : kernel_stores_await(fs, file->state);
+	rc = kept ? 0 : kcache_stores_await(fs->kcache, &file->state->kcache);
 	if (rc)
 		return rc;
-	/* Once the sink has answered, the file may be closed while this still reads
-	 * ahead. */
+	/* Once the sink has answered, the file may be closed while this still reads ahead. */
 	st = state_find(fs, file->state->ino);
 	WEFT_ASSERT(st == file->state);
-	rc = data_read_as(
-		fs, st, offset, len, !(file->flags & O_NOATIME), kept, sink, arg);
+	rc = data_read_as(fs, st, offset, len, accesses, kept, sink, arg);
 	state_put(fs, st);
 	return rc;
 }
@@ -465,18 +381,25 @@ static int file_read(struct fs *fs, struct ops_file *file, uint64_t offset, size
 int ops_read(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
 	ops_sink sink, void *arg)
 {
-	return file_read(fs, file, offset, len, NULL, sink, arg);
+	return file_read(
+		fs, file, offset, len, !(file->flags & O_NOATIME), NULL, sink, arg);
+}
+
+int ops_read_borrowed(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
+	bool accesses, ops_sink sink, void *arg)
+{
+	return file_read(fs, file, offset, len, accesses, NULL, sink, arg);
 }
 
 int ops_read_kept(struct fs *fs, struct ops_file *file, uint64_t offset, size_t len,
 	ops_sink sink, void *arg)
 {
-	struct kernel_read r;
+	struct kcache_read r;
 	int rc;
 
-	kernel_read_begin(fs, &r, file->state, offset, len);
+	kcache_read_begin(fs->kcache, &r, &file->state->kcache, offset, len);
 	r.maps = (file->flags & O_ACCMODE) == O_RDWR;
-	rc = file_read(fs, file, offset, len, &r, sink, arg);
-	kernel_read_end(fs, &r);
+	rc = file_read(fs, file, offset, len, !(file->flags & O_NOATIME), &r, sink, arg);
+	kcache_read_end(fs->kcache, &r);
 	return rc;
 }

@@ -1,33 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing. Bytes go into pages first, then, if the mapping or the size changes, one
- * transaction publishes extents, size, blocks and times of a piece of the call.
+ * Writes bytes into files.
  *
- * Overwriting within the file takes no lock: each page is latched by PID and incarnation,
- * and whether it is still the file's is asked under the latch (map_view_stands).
- * Everything else holds `structure` to the end of the call, so that an append is one
- * piece to all others here. What a piece assumed (size, holes, unwritten extents) is
- * checked by its transaction.
+ * A write stores its bytes into pages first. If the mapping or the size changes, one transaction
+ * then publishes a piece of the call: its extents, size, blocks and times.
  *
- * Fresh pages are zeros but for the bytes written (invariant 8), and no page of another
- * file is ever named: the extents name the incarnation reserved for them.
+ * A write to existing pages within the file takes no lock. It latches each page by PID and
+ * incarnation. Under the latch it checks that the page is still the file's (map_view_stands). Every
+ * other write holds `alloc_gate` until its end. An append is therefore one piece to all other calls
+ * on this node. A piece assumes a size, holes and unwritten extents. Its transaction checks them.
  *
- * Other nodes do not know this node's `structure`. So where there are any a piece has no
- * written pages but the one that the end lies in: all others are overwritten as above. And
- * the pages of an unwritten extent, which is the same for all nodes, are latched and then
- * asked for as those of a written one: who has filled one first gives it away once it is
- * published, and then the next one finds the extent changed.
+ * Fresh pages are zeros except for the bytes written (invariant 8). A write never names a page of
+ * another file: its extents name the incarnation that was reserved for them.
  *
- * Bytes written behind the end into the last page before the transaction are not visible;
- * if it fails, or is lost in a crash, they stay there. The end never moves over them:
- * were they only overwritten in memory, the next crash could show them. Where they are
- * found, the page's rest and what is written to it go into the transaction that moves the
- * end.
+ * The `alloc_gate` of a node means nothing to other nodes. On a volume of several nodes, two rules
+ * follow:
+ *
+ * - A piece has no written page except the one with the end of the file. All others are overwritten
+ *   as above.
+ * - The pages of an unwritten extent are the same for all nodes. The piece latches such a page and
+ *   then checks the view, as for a written page. The node that fills the page first gives it away
+ *   only after it has published it. The next node then finds the extent changed.
+ *
+ * A piece may store bytes behind the end into the last page before its transaction. They are not
+ * visible. If the transaction fails, or a crash loses it, they stay in the page. The end never
+ * moves over them. To overwrite them in memory is not enough, because the next crash could show
+ * them. If a piece finds such bytes, its transaction writes the rest of the page and the piece's
+ * bytes in it, and moves the end.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
 #define WRITE_PAGES_MAX 256u
-#define PIECE_PAGES_MAX 257u /* what a kernel asks for at once, wherever it begins */
+#define PIECE_PAGES_MAX 257u /* the most that a kernel asks for at once, at any offset */
 #define WRITE_PARTS_MAX 32u
 #define OVERWRITE_TRIES 8u    /* without the lock */
 #define BEHIND_PAGES    1024u /* a stream goes to the store in pieces of 4 MiB */
@@ -37,22 +41,22 @@
 struct write_call {
 	struct fs *fs;
 	struct inode_state *st;
-	const struct ops_caller *c; /* not for `holes` */
-	struct disk_inode inode; /* as last looked up */
-	struct map_view *view;   /* of that and the mapping */
-	unsigned stale;          /* how many views in a row did not stand */
+	const struct ops_caller *c; /* NULL if `holes` */
+	struct disk_inode inode;    /* as last looked up */
+	struct map_view *view;      /* of the inode and the mapping */
+	unsigned stale;             /* number of views in a row that did not stand */
 	bool locked;
-	bool append; /* only at the end */
-	bool more;   /* and another call may go on there, */
-	bool first;  /* while none was before this one (append.c) */
-	/* only what has no page yet, within the file, whose bytes stay what they are; -EAGAIN:
-	 * `absent` is to be had first */
+	bool append; /* the bytes go to the end only */
+	bool more;   /* another append may follow at its end */
+	bool first;  /* no append was under way before it (append.c) */
+	/* Only gives pages to holes within the file. Bytes do not change. If -EAGAIN, the node must
+	 * get `absent` first. */
 	bool holes;
 	struct page_ref absent;
 	bool modified; /* overwrote bytes without a transaction */
 };
 
-/* A run of blocks of one kind within a piece. */
+/* Blocks of one kind in a row within a piece. */
 struct write_part {
 	uint64_t block;
 	uint32_t count;
@@ -61,17 +65,17 @@ struct write_part {
 	uint64_t incarnation;
 };
 
-/* One transaction's worth of a write. */
+/* The part of a write that one transaction publishes. */
 struct write_piece {
 	struct write_call *call;
 	uint64_t offset;
 	const uint8_t *bytes;
 	size_t len;
 	uint64_t size_before; /* assumed by the fill */
-	bool tail_dirty;      /* bytes behind the old end are to be zeroed */
-	bool tail_held;       /* by publish, which then writes this piece's bytes there */
+	bool tail_dirty;      /* bytes behind the old end must become zeros */
+	bool tail_held;       /* publish latches the page and writes this piece's bytes into it */
 	int64_t now;
-	unsigned part_count, taken; /* taken: parts whose runs the transaction has */
+	unsigned part_count, taken; /* taken: number of parts whose runs the transaction has */
 	struct write_part part[WRITE_PARTS_MAX];
 	unsigned fresh_count;
 	struct page_ref fresh[PIECE_PAGES_MAX];
@@ -101,7 +105,7 @@ static struct page_span span_in(
 		.bytes = bytes + (from - offset)};
 }
 
-/* Latches a written page to be overwritten; reads it only if some of it stays. */
+/* Latches a written page to be overwritten. Reads it only if some of its bytes stay. */
 static int page_latch_written(
 	struct fs *fs, page_id pid, uint64_t incarnation, bool whole, struct guard *g)
 {
@@ -110,9 +114,21 @@ static int page_latch_written(
 	return guard_exclusive(fs->volume->cache, pid, incarnation, g);
 }
 
+int page_latch_viewed(struct fs *fs, const struct map_view *view, page_id pid,
+	uint64_t incarnation, bool whole, struct guard *g)
+{
+	int rc = page_latch_written(fs, pid, incarnation, whole, g);
+
+	if (rc < 0 || map_view_stands(view))
+		return rc;
+	guard_release(fs->volume->cache, g);
+	return -ESTALE;
+}
+
 /* ---- overwriting ----------------------------------------------------------------- */
 
-/* Overwrites the written pages of a segment. Pages done, or an error if it is none. */
+/* Overwrites the written pages of a segment. Returns the number of pages, or an error if there are
+ * none. */
 static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 	uint64_t offset, const uint8_t *bytes, size_t len)
 {
@@ -124,16 +140,11 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 		struct page_span span = span_in(s->block + n, offset, bytes, len);
 		struct guard g;
 
-		rc = page_latch_written(fs, s->pid + n, s->incarnation,
+		rc = page_latch_viewed(fs, w->view, s->pid + n, s->incarnation,
 			span.to - span.from == PAGE_SIZE, &g);
 		if (rc < 0)
 			break;
-		if (!map_view_stands(w->view)) {
-			guard_release(fs->volume->cache, &g);
-			rc = -ESTALE;
-			break;
-		}
-		page_store(g.image + span.from, span.bytes, span.to - span.from);
+		guard_store(&g, span.from, span.bytes, span.to - span.from);
 		guard_release_dirty(fs->volume->cache, &g, false);
 	}
 	if (n > 0) {
@@ -143,10 +154,8 @@ static int overwrite_segment(struct write_call *w, const struct map_segment *s,
 	return n > 0 ? (int)n : rc;
 }
 
-/*
- * What other nodes have of the range's pages, or may change, is asked for at once, together with the leaf of the
- * inode, whose times will change: one round of messages, not one for each. Best effort.
- */
+/* Requests the pages of the range that other nodes hold or may change. In the same round of
+ * messages it requests the leaf of the inode, whose times will change. Best effort. */
 static void claim_written(struct write_call *w, const struct map *map)
 {
 	struct page_ref refs[WRITE_PAGES_MAX + 1];
@@ -166,7 +175,7 @@ static void claim_written(struct write_call *w, const struct map *map)
 			refs, count);
 }
 
-/* By the flags of the inode as it is now; an open that was allowed may be older. */
+/* Checks the flags of the inode as it is now. They may have changed since the open. */
 static int write_allowed(const struct write_call *w)
 {
 	if (likely(!inode_is_fixed(&w->inode)) || w->holes || w->c->stored)
@@ -214,11 +223,11 @@ static int64_t overwrite_viewed(
 }
 
 /*
- * Overwrites what lies in written pages at the start of the range, if all of the range is
- * within the file (where other nodes write as well: whole pages of it that are). Bytes done;
- * 0: the range is not to be had this way; -ESTALE: look again.
+ * Overwrites the written pages at the start of the range, if all of the range is within the file.
+ * If other nodes use the volume, the range may pass the end: its whole pages within the file are
+ * overwritten. Returns the number of bytes. 0: the caller must write a piece. -ESTALE: look again.
  */
-static int64_t overwrite(
+static int64_t overwrite_blocks(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
 	int64_t rc;
@@ -232,16 +241,17 @@ static int64_t overwrite(
 
 /* ---- space for fresh pages ------------------------------------------------------- */
 
-/*
- * 1 to `want` fresh pages. A file that grows takes them from what it holds ahead of its
- * end, and holds twice as much the next time it runs out.
- */
+/* Reserves 1 to `want` fresh pages. If the file grows, takes them from the pages reserved ahead of
+ * its end. If there are none, reserves twice as many ahead as the last time. If opens are hidden,
+ * nobody tells that a file has been written to its end. So its first write reserves nothing ahead:
+ * many small files in a row then lie side by side. */
 static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool growing,
 	struct space_run *run)
 {
 	struct inode_state *st = w->st;
 	struct space_run rest;
-	uint32_t pressure = space_pressure(w->fs->volume->space), extra = 0;
+	uint32_t pressure = space_pressure(w->fs->volume->space), next = 0, extra;
+	bool first;
 	int rc;
 
 	if (!growing)
@@ -255,11 +265,12 @@ static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool gro
 		rt_mutex_unlock(&st->lock);
 		return 0;
 	}
+	first = st->ahead_pages == 0;
 	if (st->pressure == pressure)
-		extra = st->ahead_pages =
-			MIN(MAX(st->ahead_pages * 2, MAX(want, AHEAD_PAGES_MIN)),
-				AHEAD_PAGES_MAX);
+		next = MIN(MAX(st->ahead_pages * 2, MAX(want, AHEAD_PAGES_MIN)),
+			AHEAD_PAGES_MAX);
 	rt_mutex_unlock(&st->lock);
+	extra = first && fs_opens_hidden(w->fs) ? 0 : next;
 	ahead_release(w->fs, st);
 	rc = run_reserve(w->fs, map_goal(w->fs, st->ino, block), want + extra, run);
 	if (rc < 0)
@@ -270,7 +281,7 @@ static int run_get(struct write_call *w, uint64_t block, uint32_t want, bool gro
 	rest.length -= run->length;
 	rt_mutex_lock(&st->lock);
 	st->ahead = rest;
-	st->ahead_pages = extra;
+	st->ahead_pages = next;
 	st->pressure = pressure;
 	rt_mutex_unlock(&st->lock);
 	return 0;
@@ -288,15 +299,15 @@ static void part_unreserve(struct fs *fs, const struct write_part *part)
 
 /* ---- planning a piece ------------------------------------------------------------ */
 
-/* The old end lies within the block, and the piece moves it. */
+/* Returns true if the old end lies within the block and the piece moves it. */
 static bool moves_end_in(const struct write_piece *p, uint64_t block)
 {
 	return p->size_before % PAGE_SIZE && p->size_before >> PAGE_SHIFT == block &&
 	       p->offset + p->len > p->size_before;
 }
 
-/* Adds a segment's blocks, with runs reserved for what is a hole. 0 when all of it is in.
- */
+/* Adds the blocks of a segment, with runs reserved for a hole. Returns 0 if it has added them
+ * all. */
 static int plan_segment(
 	struct write_piece *p, const struct map_segment *s, unsigned *pages)
 {
@@ -343,8 +354,9 @@ static int plan_segment(
 }
 
 /*
- * Pages that a piece may have unpublished. So few that several writers have room for theirs at
- * once; but an append that others could come into is one piece if there is room for two such.
+ * Returns the number of pages that a piece may have unpublished. The number leaves room for several
+ * writers at once. An append on a volume of several nodes may use half of the room, so that it more
+ * often is one piece.
  */
 static unsigned piece_pages(const struct write_call *w)
 {
@@ -356,11 +368,9 @@ static unsigned piece_pages(const struct write_call *w)
 	return MIN(MAX(pages, 1), PIECE_PAGES_MAX);
 }
 
-/*
- * Decides which pages the bytes go to. The piece is cut to what one transaction can
- * publish and to what space there is; an error only if that is nothing.
- */
-static int plan(struct write_piece *p)
+/* Decides which pages the bytes go to. Cuts the piece to the parts that one transaction can publish
+ * and to the free space. Returns an error only if nothing remains. */
+static int plan_piece(struct write_piece *p)
 {
 	struct write_call *w = p->call;
 	uint64_t first = p->offset >> PAGE_SHIFT, end;
@@ -383,13 +393,13 @@ static int plan(struct write_piece *p)
 
 /* ---- filling --------------------------------------------------------------------- */
 
-/* Zeros for the rest of a page that is not fresh in the cache. */
-static void zero_around(uint8_t *image, const struct page_span *span)
+/* Stores zeros around the bytes in a page that is not fresh in the cache. */
+static void zero_around(const struct guard *g, const struct page_span *span)
 {
 	static const uint8_t zeros[PAGE_SIZE];
 
-	page_store(image, zeros, span->from);
-	page_store(image + span->to, zeros, PAGE_SIZE - span->to);
+	guard_store(g, 0, zeros, span->from);
+	guard_store(g, span->to, zeros, PAGE_SIZE - span->to);
 }
 
 static int fill_page(struct write_piece *p, const struct write_part *part, unsigned n)
@@ -425,22 +435,23 @@ static int fill_page(struct write_piece *p, const struct write_part *part, unsig
 		return -ESTALE;
 	}
 	if (common)
-		zero_around(g.image, &span);
-	/* What lies behind the end may be another node's to write, until one has moved it. */
+		zero_around(&g, &span);
+	/* If other nodes use the volume, one of them may be about to write the bytes behind the
+	 * end. They are this node's only after it has moved the end. */
 	if (has_tail && (p->call->view->shared ||
 				tail_is_dirty(g.image, p->size_before % PAGE_SIZE))) {
 		guard_release(cache, &g);
 		p->tail_dirty = p->tail_held = true;
 		return 0;
 	}
-	page_store(g.image + span.from, span.bytes, span.to - span.from);
+	guard_store(&g, span.from, span.bytes, span.to - span.from);
 	guard_release_dirty(cache, &g, fresh);
 	if (fresh)
 		p->fresh[p->fresh_count++] = (struct page_ref){pid, part->incarnation};
 	return 0;
 }
 
-/* Cuts the piece to what lies before page n of part i. */
+/* Cuts the piece before page n of part i. */
 static void piece_cut(struct write_piece *p, unsigned i, unsigned n)
 {
 	uint64_t end = p->part[i].block + n;
@@ -458,8 +469,18 @@ static void piece_cut(struct write_piece *p, unsigned i, unsigned n)
 	p->len = (end << PAGE_SHIFT) - p->offset;
 }
 
-static int fill(struct write_piece *p)
+/* Other nodes may have images of earlier use of the pages, or be their home. */
+static void claim_fresh(const struct write_piece *p, const struct write_part *part)
 {
+	if (part->kind != MAP_WRITTEN && p->call->view->shared && !p->call->holes)
+		cache_claim(p->call->fs->volume->cache, part->pid, part->incarnation,
+			part->count, part->kind == MAP_HOLE);
+}
+
+static int fill_piece(struct write_piece *p)
+{
+	for (unsigned i = 0; i < p->part_count; i++)
+		claim_fresh(p, &p->part[i]);
 	for (unsigned i = 0; i < p->part_count; i++)
 		for (unsigned n = 0; n < p->part[i].count; n++) {
 			int rc = fill_page(p, &p->part[i], n);
@@ -548,7 +569,7 @@ static int publish_body(struct txn *x, void *arg)
 	return inode_write(x, ino, &inode);
 }
 
-/* Lets go of what a piece that failed has filled and reserved. */
+/* Releases the pages that a failed piece has filled, and the runs that it has reserved. */
 static void piece_abandon(struct write_piece *p)
 {
 	struct fs *fs = p->call->fs;
@@ -571,7 +592,7 @@ static int piece_run(struct write_piece *p)
 			fresh_pages += p->part[i].count;
 	if (fresh_pages)
 		cache_fill_begin(w->fs->volume->cache, fresh_pages);
-	rc = fill(p);
+	rc = fill_piece(p);
 	if (w->append)
 		append_commits(w->fs, w->st, w->first);
 	if (rc == 0)
@@ -580,18 +601,16 @@ static int piece_run(struct write_piece *p)
 		cache_publish(w->fs->volume->cache, p->fresh, p->fresh_count, pos.end);
 	else
 		piece_abandon(p);
-	/* Not before: an fsync in between would pass over what is unpublished and take
-	 * the range for clean. Written pages have changed even if the piece failed. */
+	/* Not earlier: an fsync in between would skip the unpublished pages and consider the range
+	 * clean. Written pages have changed even if the piece failed. */
 	state_dirty(w->st, p->part[0].block, blocks_end(p->offset + p->len));
 	if (fresh_pages)
 		cache_fill_end(w->fs->volume->cache, fresh_pages);
 	return rc;
 }
 
-/*
- * Writes the start of the range, whatever is there. Under `structure`. Bytes done;
- * -ESTALE: look again.
- */
+/* Writes the start of the range to blocks of any kind. The caller holds `alloc_gate`. Returns the
+ * number of bytes; -ESTALE: look again. */
 static int64_t write_piece_viewed(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
@@ -620,13 +639,13 @@ static int64_t write_piece_viewed(
 		if (rc < 0)
 			return rc;
 	}
-	rc = plan(&p);
+	rc = plan_piece(&p);
 	if (rc < 0)
 		return rc;
 	rc = piece_run(&p);
 	if (rc < 0)
 		return rc;
-	if (!w->holes) /* else what was stored before has its time yet to be written */
+	if (!w->holes) /* the times of earlier stores are not yet written otherwise */
 		state_times_written(w->st, p.now);
 	w->modified = false;
 	return (int64_t)p.len;
@@ -663,9 +682,9 @@ static void behind_range(struct fs *fs, uint64_t ino, uint64_t first, uint64_t e
 }
 
 /*
- * Whole pages of a long sequential write start on their way to the store, so that the
- * device works while the writer does and fsync finds little left. Races between writers
- * of one file do no harm: what is not written behind is written later.
+ * Hands whole pages of a long sequential write to the store. The device then works while the writer
+ * does, and fsync has less to write. Races between writers of one file do no harm: pages that are
+ * not written behind are written later.
  */
 static void write_behind(
 	struct fs *fs, struct inode_state *st, uint64_t offset, size_t len)
@@ -691,7 +710,7 @@ static void call_lock(struct write_call *w)
 {
 	if (w->locked)
 		return;
-	rt_gate_enter(&w->st->structure, 1);
+	rt_gate_enter(&w->st->alloc_gate, 1);
 	w->locked = true;
 }
 
@@ -705,7 +724,7 @@ static int64_t write_all(
 		int64_t rc = 0;
 
 		if (!w->append && !w->holes)
-			rc = overwrite(w, offset + done, bytes + done, len - done);
+			rc = overwrite_blocks(w, offset + done, bytes + done, len - done);
 		if (rc == 0) {
 			call_lock(w);
 			rc = write_piece(w, offset + done, bytes + done, len - done);
@@ -716,8 +735,8 @@ static int64_t write_all(
 			continue;
 		}
 		if (!full && space_exhausted(w->fs->volume->space, (int)rc)) {
-			/* Once more, with what files hold ahead and what is unlinked: the
-			 * tree may be what found no page, for items of its own. */
+			/* Try once more, without the reservations ahead and the unlinked files. The
+			 * tree itself may be out of pages for its items. */
 			full = true;
 			ahead_release_all(w->fs);
 			(void)orphans_settle(w->fs, true);
@@ -739,12 +758,12 @@ static int64_t write_all(
 	return (int64_t)done;
 }
 
-/* There, and this node's kernel has nothing of it meanwhile; but of a hole that gets a page for it, no byte
- * of which changes. */
+/* Writes at the given offset. This node's kernel has no copy of the range meanwhile. If a hole only
+ * gets a page, the kernel keeps its copies, because no byte changes. */
 static int64_t write_at(
 	struct write_call *w, uint64_t offset, const uint8_t *bytes, size_t len)
 {
-	struct kernel_change change;
+	struct kcache_change change;
 	int64_t rc;
 
 	if (offset >= FILE_SIZE_MAX)
@@ -752,14 +771,14 @@ static int64_t write_at(
 	len = MIN(len, FILE_SIZE_MAX - offset);
 	if (w->holes)
 		return write_all(w, offset, bytes, len);
-	kernel_change_begin(w->fs, &change, w->st, offset, len);
+	kcache_change_begin(w->fs->kcache, &change, &w->st->kcache, offset, len);
 	rc = write_all(w, offset, bytes, len);
-	kernel_change_end(w->fs, &change);
+	kcache_change_end(w->fs->kcache, &change);
 	return rc;
 }
 
-/* At the end, wherever that is by now: other nodes move it too. Where it takes several pieces, what
- * they append between two makes this a short write. */
+/* Writes at the end, wherever it is by now. Other nodes move it, too. If the append takes several
+ * pieces and another node appends between two, this is a short write. */
 static int64_t append_all(
 	struct write_call *w, uint64_t *offset, const uint8_t *bytes, size_t len)
 {
@@ -808,10 +827,10 @@ static int64_t call_run(
 		if (rc < 0)
 			done = rc;
 	}
-	/* behind the last state_dirty */
+	/* After the last state_dirty. */
 	atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
 	if (w->locked)
-		rt_gate_leave(&st->structure, 1);
+		rt_gate_leave(&st->alloc_gate, 1);
 	if (done > 0)
 		write_behind(fs, st, offset, (size_t)done);
 	return done;
@@ -827,11 +846,11 @@ int64_t data_write(struct fs *fs, struct inode_state *st, const struct ops_calle
 }
 
 /*
- * For a READ, or what a mapping brings. No byte changes, so neither do times nor capabilities: a
- * store has its time when it is written back. It does not wait with `structure` for a page of
- * unwritten space, which another node may have given bytes meanwhile and cannot write back: who
- * sets the size here waits for `structure`, and with that what programs here have stored
- * (many-nodes.md, "Mappings").
+ * Called for a READ, and for a page that a mapping needs. No byte changes, so times and
+ * capabilities stay: a store sets the times when it is written back. While it holds `alloc_gate`,
+ * it does not wait for a page of unwritten space. Another node may have given bytes to that page
+ * and be unable to write them back. A change of the size here waits for `alloc_gate`, and the
+ * stores of programs on this node wait with it (nodes/mappings.md, "Mappings").
  */
 int data_fill_hole(struct fs *fs, struct inode_state *st, uint64_t block)
 {
@@ -855,7 +874,7 @@ int64_t ops_write(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = fs_check_writable(fs);
 	if (rc < 0 || len == 0)
 		return rc;
-	rc = kernel_stores_await(fs, file->state);
+	rc = kcache_stores_await(fs->kcache, &file->state->kcache);
 	if (rc < 0)
 		return rc;
 	if (file->flags & O_APPEND)

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading directories.
+ * Reads directories.
  *
- * Entries come in key order, the order of their names' hashes, and a cookie is a key: an
- * entry that stays is seen exactly once, whatever comes and goes around it. (Where names
- * share an item, its low bits tell them apart by their place there; there are 2^59
- * hashes.)
+ * Entries come in key order, the order of their names' hashes. A cookie is a key. An entry that
+ * stays is therefore returned exactly once, even if other entries are added or removed. (If names
+ * share an item, the low bits of a cookie are the place in the item. There are 2^59 hashes.)
  *
- * Entries are collected in batches, and for readdirplus the leaves of all inodes of a
- * batch are asked for before the first is waited for. Nothing is held while the caller's
- * function runs.
+ * Entries are collected in batches. For readdirplus, the leaves of all inodes of a batch are
+ * requested before the first is waited for. The caller's function runs with nothing held.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,9 +16,9 @@
 
 #define COOKIE_DOT          1ull
 #define COOKIE_DOTDOT       2ull
-#define COOKIE_ENTRIES      16ull /* the lowest of an entry */
+#define COOKIE_ENTRIES      16ull /* the lowest cookie of an entry */
 #define COOKIE_INDEX_MASK   15ull
-#define BATCH_BYTES         8192u /* of names; an item always fits */
+#define BATCH_BYTES         8192u /* number of bytes of names; an item always fits */
 #define BATCH_ENTRIES       128u
 #define BATCH_ENTRIES_FIRST 32u /* the caller's buffer may be small */
 
@@ -35,14 +33,14 @@ struct batch_entry {
 
 struct batch {
 	uint64_t from;      /* entries behind this cookie */
-	unsigned count_max; /* items are taken whole while there is room for one */
+	unsigned count_max; /* an item is taken whole if there is room for one */
 	unsigned count;
 	unsigned name_bytes;
 	struct batch_entry entry[BATCH_ENTRIES];
 	char names[BATCH_BYTES];
 };
 
-/* tree_visit: 1 when the batch is full. */
+/* For tree_visit. Returns 1 when the batch is full. */
 static int batch_take(void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct batch *b = arg;
@@ -55,7 +53,7 @@ static int batch_take(void *arg, struct disk_key key, const void *value, size_t 
 		return -EUCLEAN;
 	if (b->count + 16 > b->count_max || b->name_bytes + len > BATCH_BYTES)
 		return 1;
-	for (; entry_step(value, len, &at, &e, &error); cookie++) {
+	for (; disk_entry_step(value, len, &at, &e, &error); cookie++) {
 		if (cookie - key.low > COOKIE_INDEX_MASK)
 			return -EUCLEAN;
 		if (cookie <= b->from)
@@ -73,7 +71,7 @@ static int batch_take(void *arg, struct disk_key key, const void *value, size_t 
 	return error;
 }
 
-/* Fills the batch behind b->from; *more: there may be more behind it. */
+/* Fills the batch with entries behind b->from. *more: further entries may follow. */
 static int batch_fill(struct fs *fs, uint64_t dir, struct batch *b, bool *more)
 {
 	int rc;
@@ -87,7 +85,7 @@ static int batch_fill(struct fs *fs, uint64_t dir, struct batch *b, bool *more)
 	return MIN(rc, 0);
 }
 
-/* Hands the batch out. 1: the caller wants no more. */
+/* Gives the entries of the batch to the caller. Returns 1 if the caller stops. */
 static int batch_give(
 	struct fs *fs, const struct batch *b, unsigned flags, ops_dirent_fn fn, void *arg)
 {
@@ -111,7 +109,7 @@ static int batch_give(
 
 			if (rc == -ENOENT || (rc == 0 && attr.inode.nlink == 0))
 				continue; /* unlinked meanwhile */
-			/* a damaged inode does not hide the names around it */
+			/* A damaged inode does not hide the names around it. */
 			out.attr = rc == 0 ? &attr : NULL;
 		}
 		if (fn(arg, &out))
@@ -120,7 +118,7 @@ static int batch_give(
 	return 0;
 }
 
-/* "." and "..". 1: the caller wants no more. */
+/* Gives "." and "..". Returns 1 if the caller stops. */
 static int give_dots(uint64_t dir, const struct disk_inode *inode, uint64_t cookie,
 	ops_dirent_fn fn, void *arg)
 {
@@ -165,7 +163,8 @@ static int atime_body(struct txn *x, void *p)
 	return inode_write_atime(x, a->dir, &inode);
 }
 
-/* Reading succeeds also where the atime cannot be written (a full volume), and does not wait for it. */
+/* Writes the atime. Reading succeeds even if it cannot be written (a full volume), and does not
+ * wait for it. */
 static void touch_atime(struct fs *fs, uint64_t dir, const struct disk_inode *inode)
 {
 	struct atime_arg a = {.dir = dir, .now = rt_wall_ns()};

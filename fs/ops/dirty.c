@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of file blocks that fsync has to look at.
+ * Sets of file blocks that fsync must check.
  *
- * A set may name more blocks than are dirty (clean pages cost fsync a look), never fewer.
- * It is bounded: past DIRTY_MAX ranges, or without memory, it becomes the one range that
- * covers all; and so are all sets of the table together (invariant 10). The caller
+ * A set may name more blocks than are dirty, never fewer. A clean page costs fsync one look. The
+ * number of ranges is bounded, for one set and for all sets of the table (invariant 10). Past
+ * DIRTY_MAX ranges, or without memory, a set becomes the one range that covers all. The caller
  * serialises.
  */
 #include "fs/ops/data_internal.h"
 
-static struct dirty_range *ranges(struct dirty_set *set)
+static struct dirty_range *dirty_ranges_of(struct dirty_set *set)
 {
 	return set->range ? set->range : set->inlined;
 }
 
-/* Ranges on the heap, against the bound of all sets. */
+/* Takes ranges on the heap, within the limit of all sets. */
 static bool heap_take(struct dirty_set *set, uint32_t count)
 {
 	if (!set->heap)
@@ -41,8 +41,8 @@ static void ranges_free(struct dirty_set *set)
 	set->capacity = 0;
 }
 
-/* Room for one more range. */
-static bool grow(struct dirty_set *set)
+/* Makes room for one more range. */
+static bool dirty_set_grow(struct dirty_set *set)
 {
 	uint32_t capacity = set->range ? set->capacity : DIRTY_INLINE;
 	struct dirty_range *more;
@@ -59,15 +59,15 @@ static bool grow(struct dirty_set *set)
 		heap_give(set, capacity);
 		return false;
 	}
-	memcpy(more, ranges(set), set->count * sizeof(*more));
+	memcpy(more, dirty_ranges_of(set), set->count * sizeof(*more));
 	ranges_free(set);
 	set->range = more;
 	set->capacity = capacity;
 	return true;
 }
 
-/* Index of the first range that ends at or behind `block`. */
-static uint32_t locate(const struct dirty_set *set, uint64_t block)
+/* Returns the index of the first range that ends at or behind `block`. */
+static uint32_t find_range(const struct dirty_set *set, uint64_t block)
 {
 	const struct dirty_range *r = dirty_ranges(set);
 	uint32_t low = 0, high = set->count;
@@ -85,8 +85,8 @@ static uint32_t locate(const struct dirty_set *set, uint64_t block)
 
 bool dirty_add_exact(struct dirty_set *set, uint64_t first, uint64_t end)
 {
-	struct dirty_range *r = ranges(set);
-	uint32_t at = locate(set, first), upto = at;
+	struct dirty_range *r = dirty_ranges_of(set);
+	uint32_t at = find_range(set, first), upto = at;
 
 	WEFT_ASSERT(first < end);
 	while (upto < set->count && r[upto].first <= end) {
@@ -95,9 +95,9 @@ bool dirty_add_exact(struct dirty_set *set, uint64_t first, uint64_t end)
 		upto++;
 	}
 	if (upto == at) {
-		if (!grow(set))
+		if (!dirty_set_grow(set))
 			return false;
-		r = ranges(set);
+		r = dirty_ranges_of(set);
 		memmove(r + at + 1, r + at, (set->count - at) * sizeof(*r));
 		set->count++;
 	} else {
@@ -114,7 +114,7 @@ void dirty_add(struct dirty_set *set, uint64_t first, uint64_t end)
 
 	if (dirty_add_exact(set, first, end))
 		return;
-	r = ranges(set);
+	r = dirty_ranges_of(set);
 	r[0].first = MIN(first, r[0].first);
 	r[0].end = MAX(end, r[set->count - 1].end);
 	set->count = 1;
@@ -142,7 +142,7 @@ void dirty_merge(struct dirty_set *to, struct dirty_set *from)
 
 void dirty_cut(struct dirty_set *set, uint64_t first)
 {
-	struct dirty_range *r = ranges(set);
+	struct dirty_range *r = dirty_ranges_of(set);
 
 	while (set->count > 0 && r[set->count - 1].first >= first)
 		set->count--;

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inodes that other nodes have open (docs/many-nodes.md, "Unlinked and open").
+ * Unlinked inodes that other nodes have open (docs/nodes/semantics.md, "Unlinked and open").
  *
- * A node that opens a file, or unlinks it while its caller refers to it, says so for the
- * file's range of inode numbers, once, in the tree: its *openers*. That stands before it looks
- * at the inode's link count, or with the transaction that takes the last name; and who wants
- * to free an inode without links reads the openers after that count has come to 0. So either
- * it finds the node among them and asks it, or the node finds no links and opens nothing.
- * Where the range's files are opened by one node only nobody is asked, and nothing sent.
+ * A node that opens a file is one of the *openers* of the file's range of inode numbers. It notes
+ * that in the tree, once for each range. So does a node that unlinks a file to which its caller
+ * refers. The note stands before the node reads the inode's link count, or comes with the
+ * transaction that removes the last name. A node that wants to free an inode without links reads
+ * the openers after the count has become 0. So either it finds the other node among them and asks
+ * it, or the other node finds no links and opens nothing. If only one node opens files of the
+ * range, no message is sent.
  *
- * Who is asked and has the inode open, or has yet to be told that its caller has forgotten
- * it, says so, and from then on it is for that node to free it, or to ask again, with its last
- * close. A node that is away may have it open.
+ * A node that is asked answers whether it has the inode open, or still waits for its caller's
+ * forget. If so, that node must free the inode, or ask again, with its last close. A node that is
+ * away may have it open.
  */
 #include "fs/ops/data_internal.h"
 
-#define NOTED_RANGES 256u /* remembered as noted; others are looked up */
+#define NOTED_RANGES 256u /* number of ranges remembered as noted; others are looked up */
 #define MAP_WORDS    (NET_CALL_WORDS - 1)
-#define MAP_BITS     (MAP_WORDS * 64u) /* inodes of one call */
-#define ASK_LISTED   (1ull << 63)      /* who asks has them from the list of orphans */
+#define MAP_BITS     (MAP_WORDS * 64u) /* number of inodes in one call */
+#define ASK_LISTED   (1ull << 63)      /* the asking node has them from the list of orphans */
 
 struct elsewhere {
 	_Atomic uint64_t noted[NOTED_RANGES]; /* 1 + range */
-	/* Calls that may take a last name, or have, and what follows is not done. */
+	/* Number of calls that remove a last name, or have done so and have further steps to do. */
 	_Atomic uint32_t unlinking;
 };
 
@@ -42,7 +43,7 @@ static uint64_t node_bit(const struct fs *fs)
 	return 1ull << volume_node(fs->volume);
 }
 
-/* What a reading of the item has said: the nodes. */
+/* Returns the nodes that the item names. */
 static int openers_value(int len, const struct disk_openers *value, uint64_t *nodes)
 {
 	*nodes = 0;
@@ -56,7 +57,7 @@ static int openers_value(int len, const struct disk_openers *value, uint64_t *no
 	return 0;
 }
 
-/* ---- saying that files are opened here ------------------------------------------------ */
+/* ---- noting that files are opened here ------------------------------------------------ */
 
 struct note {
 	struct disk_key key;
@@ -100,15 +101,17 @@ int elsewhere_note(struct fs *fs, uint64_t ino)
 		return 0;
 	rc = ops_run(fs, OPS_RUN_PRIVILEGED, note_body, &n, NULL);
 	if (rc == -EROFS)
-		return 0; /* nothing is written here any more; what is read may end in ENOENT */
-	tree_rest(fs->tree, n.key); /* others that open files of the range note it there, too */
+		return 0; /* this node writes no more; a read may return ENOENT */
+	tree_downgrade_soon(fs->tree,
+		n.key); /* other openers of the range note it there, too */
 	if (rc == 0)
 		atomic_store_explicit(&fs->elsewhere->noted[range_of(ino) % NOTED_RANGES],
 			range_of(ino) + 1, memory_order_release);
 	return rc;
 }
 
-/* Nothing is open here any more, and nobody need ask. Errors leave a node to be asked. */
+/* Removes this node from the openers: no file is open here any more. After an error other nodes ask
+ * in vain. */
 static void openers_clear(struct fs *fs)
 {
 	struct disk_key at = openers_key(0), end = openers_key(0), found;
@@ -130,7 +133,7 @@ static void openers_clear(struct fs *fs)
 	}
 }
 
-/* ---- being asked ---------------------------------------------------------------------- */
+/* ---- answering other nodes ------------------------------------------------------------ */
 
 void elsewhere_unlinking(struct fs *fs, bool begins)
 {
@@ -150,7 +153,7 @@ bool elsewhere_busy(struct fs *fs)
 	       atomic_load_explicit(&fs->elsewhere->unlinking, memory_order_seq_cst) > 0;
 }
 
-/* ask: the first number, and a map of those from it on. answer: the map of those in use. */
+/* ask: the first number, and a map of the inodes from it on. answer: the map of those in use. */
 static int serve_open(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
@@ -177,25 +180,26 @@ bool elsewhere_near(struct fs *fs, uint64_t ino)
 		       tree_is_near(fs->tree, disk_key(ino, DISK_ITEM_INODE, 0)));
 }
 
-/* ---- asking --------------------------------------------------------------------------- */
+/* ---- asking other nodes --------------------------------------------------------------- */
 
-/* Some inodes, by number, and sets of them: a bit for each. */
+/* Inodes by number, and sets of them: a bit for each. */
 struct asking {
 	struct fs *fs;
 	const uint64_t *ino;
 	unsigned count;
 	bool listed;
-	uint64_t nodes[32]; /* to be asked about each */
+	uint64_t nodes[32]; /* to ask about each inode */
 	uint32_t used, unknown;
 };
 
-/* A node that comes back does not wait for clients: one may be the last to hear of it. */
+/* Returns true on a client. A node that returns does not wait for clients: a client may be the last
+ * to learn of it. */
 static bool is_client(const struct fs *fs)
 {
 	return disk_shard_client(store_superblock(fs->volume->store)->shard);
 }
 
-/* Asks a node about those of `left` that go with the lowest one; they are taken off. */
+/* Asks a node about inodes of `left` near the lowest one, and removes them from `left`. */
 static void ask_some(struct asking *a, unsigned node, uint32_t *left)
 {
 	uint64_t ask[NET_CALL_WORDS] = {0}, answer[NET_CALL_WORDS] = {0};
@@ -219,7 +223,7 @@ static void ask_some(struct asking *a, unsigned node, uint32_t *left)
 	rc = net_call(a->fs->volume->calls, node, NET_CALL_OPEN, ask, answer);
 	if (rc && (volume_left(a->fs->volume, node) ||
 			  (volume_dead(a->fs->volume, node) && !is_client(a->fs))))
-		rc = 0; /* nothing is open there */
+		rc = 0; /* no file is open there */
 	for (unsigned i = 0; i < a->count; i++) {
 		uint64_t at = a->ino[i] - first;
 
@@ -233,7 +237,7 @@ static void ask_some(struct asking *a, unsigned node, uint32_t *left)
 	*left = asked ? *left & ~asked : 0;
 }
 
-/* Whom to ask about each. */
+/* Finds the nodes to ask about each inode. */
 static void find_nodes(struct asking *a)
 {
 	uint64_t others = volume_others(a->fs->volume);

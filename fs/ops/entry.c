@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directory entries as items: the hash of a name says which item, names that collide
- * share one.
+ * Directory entries as items. The hash of a name is the item's key. Names with the same hash share
+ * an item.
  *
- * Keeps: an item is removed with its last entry; whatever an item's bytes are, reading
- * them stays within them (invariant 9).
+ * Keeps: an item is removed with its last entry. Reading an item with any bytes stays within them
+ * (invariant 9).
  */
 #include <errno.h>
 
 #include "engine/common/siphash.h"
 #include "fs/ops/ops_internal.h"
 
-#define ENTRIES_PER_ITEM 16u /* what the low 4 bits of a cookie tell apart */
+#define ENTRIES_PER_ITEM 16u /* limited by the low 4 bits of a cookie */
 
 uint64_t name_hash(struct fs *fs, struct ops_name name)
 {
@@ -45,28 +45,7 @@ unsigned name_dots(struct ops_name name)
 
 /* ---- an item's value -------------------------------------------------------------- */
 
-bool entry_step(const void *value, size_t len, size_t *at, const struct disk_entry **out,
-	int *error)
-{
-	const struct disk_entry *e;
-	size_t left = len - *at;
-
-	*error = 0;
-	if (left == 0)
-		return false;
-	e = (const struct disk_entry *)((const uint8_t *)value + *at);
-	if (left < sizeof(*e) || e->name_bytes == 0 ||
-		left - sizeof(*e) < e->name_bytes || e->ino == 0 ||
-		e->ino > DISK_INO_MAX) {
-		*error = -EUCLEAN;
-		return false;
-	}
-	*at += sizeof(*e) + e->name_bytes;
-	*out = e;
-	return true;
-}
-
-/* Looks for the name in slot->value: sets all but key, len and value. */
+/* Looks for the name in slot->value. Sets all fields except key, len and value. */
 static int slot_search(struct entry_slot *slot, struct ops_name name)
 {
 	const struct disk_entry *e;
@@ -75,7 +54,7 @@ static int slot_search(struct entry_slot *slot, struct ops_name name)
 
 	slot->found = false;
 	slot->count = 0;
-	for (size_t begin = 0; entry_step(slot->value, slot->len, &at, &e, &error);
+	for (size_t begin = 0; disk_entry_step(slot->value, slot->len, &at, &e, &error);
 		begin = at) {
 		slot->count++;
 		if (slot->found || e->name_bytes != name.len ||
@@ -88,14 +67,14 @@ static int slot_search(struct entry_slot *slot, struct ops_name name)
 	return error;
 }
 
-int entry_get_exposed(struct fs *fs, struct tree_exposure *e, uint64_t dir,
+int entry_get_kcached(struct fs *fs, struct tree_kcopy *e, uint64_t dir,
 	struct ops_name name, struct entry *out)
 {
 	struct entry_slot slot;
 	int rc;
 
 	slot.key = disk_key(dir, DISK_ITEM_ENTRY, name_hash(fs, name));
-	rc = e ? tree_read_exposed(fs->tree, e, slot.key, slot.value, sizeof(slot.value))
+	rc = e ? tree_read_kcached(fs->tree, e, slot.key, slot.value, sizeof(slot.value))
 	       : tree_read(fs->tree, slot.key, slot.value, sizeof(slot.value));
 	if (rc < 0)
 		return rc;
@@ -111,7 +90,7 @@ int entry_get_exposed(struct fs *fs, struct tree_exposure *e, uint64_t dir,
 
 int entry_get(struct fs *fs, uint64_t dir, struct ops_name name, struct entry *out)
 {
-	return entry_get_exposed(fs, NULL, dir, name, out);
+	return entry_get_kcached(fs, NULL, dir, name, out);
 }
 
 int entry_find(struct fs *fs, struct txn *x, uint64_t dir, struct ops_name name,

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extents: which pages hold which blocks of a file.
+ * Extents: the pages of a file's blocks.
  *
- * An extent item's key is its first file block; extents of a file do not overlap. An
- * extent names pages of one incarnation (one reservation): a page that is latched by PID
- * and incarnation is the one the extent named. Items come from disk, so all are checked
- * (invariant 9).
+ * The key of an extent item is its first file block. Extents of a file do not overlap. An extent
+ * names pages of one incarnation (one reservation). If a page is latched by PID and incarnation, it
+ * is the one that the extent names. Items come from disk, so all are checked (invariant 9).
  *
- * Look-ups without a transaction read items one after the other. They may be mixed with
- * an insertion or conversion that is under way (a block then shows as it was before),
- * since these never delete the item of a written extent. What unmaps pages shows in
- * map_view_stands.
+ * Look-ups without a transaction read items one after the other. An insertion or conversion may be
+ * under way meanwhile. It never deletes the item of a written extent, so a block then appears as
+ * before it. Changes that unmap pages are detected by map_view_stands.
  */
 #include "fs/ops/data_internal.h"
 
@@ -58,7 +56,7 @@ static bool map_add(struct map_build *b, uint64_t count, enum map_kind kind, pag
 	return true;
 }
 
-/* Adds what an extent says about the blocks from the cursor on. */
+/* Adds the extent's blocks from the cursor on. */
 static int map_visit(void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct map_build *b = arg;
@@ -110,7 +108,7 @@ int map_lookup_seen(struct fs *fs, struct tree_seen *seen, uint64_t ino, uint64_
 			extent_key(ino, MAX(b.cursor, first + 1)), extent_key(ino, b.end),
 			false, map_visit, &b);
 	if (rc == -E2BIG && out->count > 0)
-		return 0; /* as far as it goes: map_end says */
+		return 0; /* up to map_end */
 	if (rc < 0)
 		return seen && rc == -EAGAIN ? -ESTALE : rc;
 	if (b.cursor < b.end)
@@ -189,7 +187,7 @@ page_id map_goal(struct fs *fs, uint64_t ino, uint64_t block)
 
 /* ---- changing, in a transaction -------------------------------------------------- */
 
-/* What a look-up from `asked` on has said: 0 and where the extent starts, or its error. */
+/* Evaluates a look-up from `asked` on. Returns 0 and the start of the extent, or the error. */
 static int extent_found(struct fs *fs, uint64_t ino, uint64_t asked, int len,
 	const struct disk_key *found, const struct disk_extent *e, uint64_t *start)
 {
@@ -203,7 +201,7 @@ static int extent_found(struct fs *fs, uint64_t ino, uint64_t asked, int len,
 	return 0;
 }
 
-/* The last extent that begins at or before `block`: 0, *e; -ENOENT. */
+/* Finds the last extent that begins at or before `block`. Returns 0 with *e, or -ENOENT. */
 static int extent_floor(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	uint64_t *start, struct disk_extent *e)
 {
@@ -214,7 +212,7 @@ static int extent_floor(struct fs *fs, struct txn *x, uint64_t ino, uint64_t blo
 	return extent_found(fs, ino, block, len, &found, e, start);
 }
 
-/* The first extent that begins in [from, to): 0, *e; -ENOENT. */
+/* Finds the first extent that begins in [from, to). Returns 0 with *e, or -ENOENT. */
 static int extent_next(struct fs *fs, struct txn *x, uint64_t ino, uint64_t from,
 	uint64_t to, uint64_t *start, struct disk_extent *e)
 {
@@ -234,8 +232,8 @@ static int extent_put(
 	return txn_write(x, extent_key(ino, block), e, sizeof(*e));
 }
 
-/* Writes an extent for blocks that no item covers (any more), grown onto its left
- * neighbour where that goes on into it. */
+/* Writes an extent for blocks without an item. If the left neighbour continues into it, extends
+ * that one. */
 static int extent_append(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	const struct disk_extent *e)
 {
@@ -308,7 +306,7 @@ int extent_convert(struct fs *fs, struct txn *x, uint64_t ino, uint64_t block,
 	return rc;
 }
 
-/* Takes [first, end) out of one extent that overlaps it; its ends outside stay. */
+/* Removes [first, end) from one extent that overlaps it. The parts outside stay. */
 static int extent_cut(struct txn *x, uint64_t ino, uint64_t start,
 	const struct disk_extent *e, uint64_t first, uint64_t end, uint64_t *freed)
 {

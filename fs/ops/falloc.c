@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space and holes: fallocate, lseek, and copying between files.
+ * Space and holes: fallocate, lseek, and copies between files.
  *
- * fallocate works in pieces, each a transaction that keeps extents, bitmap and the blocks
- * count in step; times go with the first one that zeroes, and with the last one, which sets
- * the size. It holds `structure` throughout. Space it took is given back when it runs out of
- * it, but for what it lost count of: in files so scattered that it would need too much
- * memory, or without memory.
+ * fallocate works in pieces. Each is a transaction that keeps extents, bitmap and the count of
+ * blocks consistent. The first one that zeroes bytes sets the times, and so does the last one,
+ * which sets the size. fallocate holds `alloc_gate` throughout. If space runs out, it frees the
+ * space that it took, except blocks that it could not record. That happens without memory, and in
+ * files so scattered that recording needs too much memory.
  */
 #include <linux/falloc.h>
 #include <unistd.h>
 
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
-#define COPY_BYTES_MAX    (16u << 20) /* one call */
+#define COPY_BYTES_MAX    (16u << 20) /* in one call */
 #define COPY_BUFFER_PAGES 64u
 
 struct falloc {
@@ -24,11 +24,11 @@ struct falloc {
 	uint64_t offset, end; /* bytes */
 	uint64_t size_before;
 	bool tail_dirty;
-	struct dirty_set taken; /* blocks this call gave pages */
-	/* of one piece */
+	struct dirty_set taken; /* blocks to which this call gave pages */
+	/* Of one piece: */
 	uint64_t first, next, stop; /* blocks to free: [first, stop) */
 	bool changes; /* the first piece of [offset, end): zero its partial pages, set times */
-	bool gives_back; /* only what was not written since, by another node */
+	bool gives_back; /* free only blocks that no other node has written since */
 	unsigned run_count, handed;
 	struct {
 		uint64_t block;
@@ -48,7 +48,7 @@ static uint64_t block_behind(uint64_t byte)
 
 /* ---- freeing a range ------------------------------------------------------------- */
 
-/* Zeroes what the range covers of its first and last page. */
+/* Zeroes the bytes of the range in its first and last page. */
 static int zero_edges(const struct falloc *f, struct txn *x)
 {
 	uint64_t head = block_of(f->offset), tail = block_of(f->end);
@@ -87,7 +87,7 @@ static int punch_body(struct txn *x, void *arg)
 }
 
 /* Frees the pages of blocks [first, stop). */
-static int punch(struct falloc *f, uint64_t first, uint64_t stop, bool changes)
+static int punch_blocks(struct falloc *f, uint64_t first, uint64_t stop, bool changes)
 {
 	int rc;
 
@@ -180,8 +180,8 @@ static int allocate_hole(struct falloc *f, uint64_t block, uint64_t count)
 	return 0;
 }
 
-/* Steps through the holes of [first, stop): their number of blocks, or allocates them. */
-static int holes(
+/* Visits the holes of [first, stop): counts their blocks, or allocates them. */
+static int step_holes(
 	struct falloc *f, uint64_t first, uint64_t stop, bool allocate, uint64_t *pages)
 {
 	while (first < stop) {
@@ -210,11 +210,11 @@ static void give_back(struct falloc *f)
 
 	f->gives_back = true;
 	for (uint32_t i = 0; i < f->taken.count; i++)
-		if (punch(f, r[i].first, r[i].end, false) < 0)
-			return; /* stays with the file, as space held for it */
+		if (punch_blocks(f, r[i].first, r[i].end, false) < 0)
+			return; /* stays with the file as reserved space */
 }
 
-static int allocate(struct falloc *f, uint64_t first, uint64_t stop)
+static int allocate_run(struct falloc *f, uint64_t first, uint64_t stop)
 {
 	uint64_t pages = 0;
 	int rc = 0;
@@ -222,7 +222,7 @@ static int allocate(struct falloc *f, uint64_t first, uint64_t stop)
 	for (unsigned tries = 1; tries <= views_max(f->fs); tries++) {
 		rc = intent_finish(f->fs, f->st);
 		if (rc == 0)
-			rc = holes(f, first, stop, true, &pages);
+			rc = step_holes(f, first, stop, true, &pages);
 		if (rc == 0)
 			rc = allocate_commit(f);
 		for (unsigned i = 0; i < f->run_count; i++)
@@ -247,11 +247,11 @@ static bool has_room(struct fs *fs, uint64_t pages)
 	return pages <= stat.available_pages;
 }
 
-/* Says -ENOSPC before anything is changed where it is plain to see. */
+/* Returns -ENOSPC before any change if the space is clearly too small. */
 static int allocate_check(struct falloc *f, uint64_t first, uint64_t stop)
 {
 	uint64_t pages = 0;
-	int rc = holes(f, first, stop, false, &pages);
+	int rc = step_holes(f, first, stop, false, &pages);
 
 	if (rc < 0 || has_room(f->fs, pages))
 		return rc;
@@ -283,8 +283,8 @@ static int finish_body(struct txn *x, void *arg)
 	return rc ? rc : inode_write(x, f->st->ino, &inode);
 }
 
-/* Size and times, when all pages are there. */
-static int finish(struct falloc *f)
+/* Sets size and times after all pages are allocated. */
+static int set_size_and_times(struct falloc *f)
 {
 	struct disk_inode inode;
 	int rc = -ESTALE;
@@ -315,16 +315,16 @@ static int falloc_run(struct falloc *f)
 	if (!(f->mode & FALLOC_FL_PUNCH_HOLE))
 		rc = allocate_check(f, first, stop);
 	if (rc == 0 && (f->mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))) {
-		rc = punch(f, inner_first, inner_stop, true);
+		rc = punch_blocks(f, inner_first, inner_stop, true);
 		state_dirty(f->st, first, stop);
 	}
 	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE)) {
-		rc = allocate(f, first, stop);
+		rc = allocate_run(f, first, stop);
 		if (rc < 0)
 			give_back(f);
 	}
 	if (rc == 0 && !(f->mode & FALLOC_FL_PUNCH_HOLE))
-		rc = finish(f);
+		rc = set_size_and_times(f);
 	return rc;
 }
 
@@ -342,7 +342,7 @@ static bool mode_known(int mode)
 	}
 }
 
-/* As vfs_fallocate() has it for other filesystems. */
+/* As vfs_fallocate() does for other filesystems. */
 static int falloc_allowed(const struct falloc *f)
 {
 	struct disk_inode inode;
@@ -359,7 +359,7 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 {
 	struct falloc f = {
 		.fs = fs, .st = file->state, .c = c, .mode = mode, .offset = offset};
-	struct kernel_change change;
+	struct kcache_change change;
 	int rc;
 
 	ops_count(fs, OPS_CALL_FALLOCATE);
@@ -374,19 +374,19 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 	rc = fs_check_writable(fs);
 	if (rc < 0)
 		return rc;
-	rc = kernel_stores_await(fs, f.st);
+	rc = kcache_stores_await(fs->kcache, &f.st->kcache);
 	if (rc == 0)
 		rc = falloc_allowed(&f);
 	if (rc < 0)
 		return rc;
 	f.end = offset + len;
-	kernel_change_begin(fs, &change, f.st, offset, len);
-	rt_gate_enter(&f.st->structure, 1);
+	kcache_change_begin(fs->kcache, &change, &f.st->kcache, offset, len);
+	rt_gate_enter(&f.st->alloc_gate, 1);
 	rc = intent_finish(fs, f.st);
 	if (rc == 0)
 		rc = falloc_run(&f);
-	rt_gate_leave(&f.st->structure, 1);
-	kernel_change_end(fs, &change);
+	rt_gate_leave(&f.st->alloc_gate, 1);
+	kcache_change_end(fs->kcache, &change);
 	dirty_clear(&f.taken);
 	return rc;
 }
@@ -396,9 +396,9 @@ int ops_fallocate(struct fs *fs, struct ops_file *file, const struct ops_caller 
 struct seek {
 	struct fs *fs;
 	struct inode_state *st;
-	bool data;             /* what is looked for */
+	bool data;             /* looks for data, else for a hole */
 	bool unseen;           /* mappings may hold data of holes */
-	uint64_t fetched, end; /* blocks; up to `fetched` none hold any */
+	uint64_t fetched, end; /* blocks; up to `fetched` mappings have no data */
 	ops_fetch fetch;
 	void *owner;
 };
@@ -406,12 +406,12 @@ struct seek {
 static int stores_fetch(struct fs *fs, struct inode_state *st, uint64_t first,
 	uint64_t end, ops_fetch fetch, void *owner)
 {
-	if (fs->kernel)
-		return kernel_fetch_range(fs, st, first, end);
+	if (fs->kcache)
+		return kcache_fetch_range(fs->kcache, &st->kcache, first, end);
 	return fetch ? fetch(owner, st->ino, first, end) : 0;
 }
 
-/* How many segments from the i-th on are without data. */
+/* Returns the number of segments from the i-th on without data. */
 static unsigned hole_segments(const struct map *map, unsigned i)
 {
 	unsigned n = 0;
@@ -421,8 +421,8 @@ static unsigned hole_segments(const struct map *map, unsigned i)
 	return n;
 }
 
-/* What it looks for within the map, or where to go on; -errno. A hole is looked up anew once what mappings
- * hold of it was fetched. */
+/* Returns the offset found in the map, or the one to continue at; -errno. Before a hole counts, the
+ * stores of mappings in it are fetched, and it is looked up again. */
 static int64_t seek_in(struct seek *k, const struct map *map, bool *found)
 {
 	for (unsigned i = 0; i < map->count; i++) {
@@ -460,7 +460,7 @@ int64_t ops_lseek(struct fs *fs, struct ops_file *file, uint64_t offset, int whe
 	ops_count(fs, OPS_CALL_LSEEK);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		return -EINVAL;
-	rc = kernel_stores_await(fs, k.st);
+	rc = kcache_stores_await(fs->kcache, &k.st->kcache);
 	if (rc == 0)
 		rc = inode_get(fs, k.st->ino, &inode);
 	if (rc < 0)
@@ -494,6 +494,8 @@ bool ops_blocks_hidden(struct fs *fs, const struct ops_attr *attr)
 	if (likely(attr->inode.blocks) || !S_ISREG(attr->inode.mode) ||
 		attr->inode.size == 0)
 		return false;
+	if (fs_opens_hidden(fs))
+		return true;
 	st = state_find(fs, attr->ino);
 	if (!st)
 		return false;
@@ -508,7 +510,8 @@ int ops_fetched(struct fs *fs, uint64_t ino, ops_fetch fetch, void *owner)
 	int rc;
 
 	if (!st)
-		return 0;
+		return fs_opens_hidden(fs) && fetch ? fetch(owner, ino, 0, UINT64_MAX)
+						    : 0;
 	rc = stores_fetch(fs, st, 0, UINT64_MAX, fetch, owner);
 	state_put(fs, st);
 	return rc;
@@ -550,8 +553,8 @@ static int64_t copy_all(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 			MIN(b.size, len - done), !(in->flags & O_NOATIME), copy_sink, &b);
 		int over = (int)((offset_out + done + MAX(got, 0)) % PAGE_SIZE);
 
-		/* Whole pages to write, but for the first and the last: none is filled in
-		 * two turns, and a copy that ends early has done whole pages. */
+		/* Write whole pages, except for the first and the last. No page is then filled in
+		 * two steps, and a copy that ends early has written whole pages. */
 		if (got > over && done + (size_t)got < len)
 			got -= over;
 		rc = got;
@@ -583,9 +586,9 @@ int64_t ops_copy_range(struct fs *fs, struct ops_file *in, uint64_t offset_in,
 		return -EINVAL;
 	rc = fs_check_writable(fs);
 	if (rc == 0)
-		rc = kernel_stores_await(fs, in->state);
+		rc = kcache_stores_await(fs->kcache, &in->state->kcache);
 	if (rc == 0)
-		rc = kernel_stores_await(fs, out->state);
+		rc = kcache_stores_await(fs->kcache, &out->state->kcache);
 	if (rc == 0)
 		rc = inode_get(fs, out->state->ino, &inode);
 	if (rc == 0 && inode_is_fixed(&inode))

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of open files: one state per inode that all its handles share.
+ * The table of open files: one state per inode, shared by all its handles.
  *
- * A hash table by inode number, in stripes with a lock each. A state lives while an
- * operation or a handle uses it, and beyond that while it knows of dirty blocks, so that
- * fsync after a close and another open still finds them. Idle states are bounded
- * (invariant 10): the oldest is dropped, and from then on a new state takes its whole
- * file for dirty.
+ * A hash table by inode number, in stripes with a lock each. A state lives while an operation or a
+ * handle uses it. It stays longer while it has dirty blocks, so that fsync after a close and
+ * another open finds them. Idle states are bounded (invariant 10). The oldest is dropped; from then
+ * on a new state assumes that its whole file is dirty.
  *
- * Unlinking and opening meet here: an open counts before it looks at the inode, an unlink
- * looks at the count after its transaction. So either the open sees that no link is left,
- * or the unlink sees the open and leaves the inode to the last close.
+ * Unlinking and opening meet here. An open counts before it reads the inode. An unlink reads the
+ * count after its transaction. So either the open sees that no link is left, or the unlink sees the
+ * open and leaves the inode to the last close.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
 #define STRIPES         64u
 #define STRIPE_BUCKETS  1024u
 #define STRIPE_IDLE_MAX 256u
 #define OPEN_FILES_MAX  1048576u
+/* Number of direct writes in a row before which the kernel's pages of a file are dropped range by
+ * range, if opens are hidden. */
+#define DIRECT_WRITES_MIN 64u
 
 struct stripe {
 	struct rt_mutex lock;
@@ -30,8 +32,8 @@ struct file_table {
 	struct stripe stripe[STRIPES];
 	_Atomic uint32_t open_files;
 	uint32_t open_files_max;
-	_Atomic uint32_t forgotten;  /* dirty states that were dropped */
-	_Atomic uint32_t covered;    /* so many of them were made durable since */
+	_Atomic uint32_t forgotten;  /* number of dirty states that were dropped */
+	_Atomic uint32_t covered;    /* number of these that were made durable since */
 	_Atomic uint32_t dirty_heap; /* of the states' dirty sets */
 };
 
@@ -59,7 +61,7 @@ static struct stripe *stripe_of(struct fs *fs, uint64_t ino)
 	return &fs->files->stripe[ino_hash(ino) % STRIPES];
 }
 
-static struct inode_state **bucket_of(struct stripe *s, uint64_t ino)
+static struct inode_state **inode_bucket(struct stripe *s, uint64_t ino)
 {
 	return &s->bucket[ino_hash(ino) / STRIPES % STRIPE_BUCKETS];
 }
@@ -80,17 +82,17 @@ static void idle_add(struct stripe *s, struct inode_state *st)
 	s->idle_count++;
 }
 
-/* The state, or NULL. Under the stripe's lock. */
+/* Returns the state, or NULL. Under the stripe's lock. */
 static struct inode_state *state_in(struct stripe *s, uint64_t ino)
 {
-	struct inode_state *st = *bucket_of(s, ino);
+	struct inode_state *st = *inode_bucket(s, ino);
 
 	while (st && st->ino != ino)
 		st = st->next;
 	return st;
 }
 
-/* The same, with a reference added. */
+/* As state_in, and adds a reference. */
 static struct inode_state *state_take(struct stripe *s, uint64_t ino)
 {
 	struct inode_state *st = state_in(s, ino);
@@ -100,7 +102,7 @@ static struct inode_state *state_take(struct stripe *s, uint64_t ino)
 	return st;
 }
 
-/* The state, or NULL, for a look: the lock of *stripe is taken, and held while it is used. */
+/* Returns the state, or NULL. Takes the lock of *stripe, which the caller releases after use. */
 static struct inode_state *state_peek(struct fs *fs, uint64_t ino, struct stripe **stripe)
 {
 	*stripe = stripe_of(fs, ino);
@@ -139,20 +141,19 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out)
 	fresh = rt_alloc(sizeof(*fresh));
 	if (!fresh)
 		return -ENOMEM;
-	fresh->ino = ino;
+	fresh->ino = fresh->kcache.ino = ino;
 	fresh->users = 1;
 	fresh->pages_given = 1; /* as far as known */
 	fresh->dirty.heap = &fs->files->dirty_heap;
 	rt_mutex_lock(&s->lock);
 	st = state_take(s, ino);
 	if (!st) {
-		/* under the lock: another task's state may have come and been dropped
-		 * meanwhile */
+		/* Under the lock: another task's state may have been made and dropped meanwhile. */
 		fresh->dirty_unknown =
 			atomic_load_explicit(
 				&fs->files->forgotten, memory_order_acquire) !=
 			atomic_load_explicit(&fs->files->covered, memory_order_acquire);
-		bucket = bucket_of(s, ino);
+		bucket = inode_bucket(s, ino);
 		fresh->next = *bucket;
 		*bucket = fresh;
 		st = fresh;
@@ -166,7 +167,7 @@ int state_get(struct fs *fs, uint64_t ino, struct inode_state **out)
 
 static void state_unlink(struct stripe *s, struct inode_state *st)
 {
-	struct inode_state **link = bucket_of(s, st->ino);
+	struct inode_state **link = inode_bucket(s, st->ino);
 
 	while (*link != st)
 		link = &(*link)->next;
@@ -229,14 +230,14 @@ void forgotten_clear(struct fs *fs, uint32_t mark)
 	uint32_t covered =
 		atomic_load_explicit(&fs->files->covered, memory_order_relaxed);
 
-	/* syncs side by side end in any order */
+	/* Concurrent syncs end in any order. */
 	while ((int32_t)(mark - covered) > 0 &&
 		!atomic_compare_exchange_weak_explicit(&fs->files->covered, &covered,
 			mark, memory_order_release, memory_order_relaxed))
 		;
 }
 
-/* A state of the bucket whose times the tree does not have, with a reference, or NULL. */
+/* Returns a state of the bucket with times that are not in the tree, with a reference, or NULL. */
 static struct inode_state *bucket_unsettled(struct stripe *s, unsigned b)
 {
 	struct inode_state *st;
@@ -276,8 +277,8 @@ void states_settle(struct fs *fs)
 	}
 }
 
-/* Of the states of the bucket that programs may have stored into, the next one by inode number, with a
- * reference; or NULL. */
+/* Returns the next state of the bucket, by inode number, into which programs may have stored. Adds
+ * a reference. NULL: none. */
 static struct inode_state *bucket_mapped(struct stripe *s, unsigned b, uint64_t after)
 {
 	struct inode_state *next = NULL;
@@ -285,7 +286,7 @@ static struct inode_state *bucket_mapped(struct stripe *s, unsigned b, uint64_t 
 	rt_mutex_lock(&s->lock);
 	for (struct inode_state *st = s->bucket[b]; st; st = st->next)
 		if (st->ino > after && (!next || st->ino < next->ino) &&
-			atomic_load_explicit(&st->mapped, memory_order_acquire))
+			atomic_load_explicit(&st->kcache.mapped, memory_order_acquire))
 			next = st;
 	if (next && next->users++ == 0)
 		idle_remove(s, next);
@@ -302,7 +303,7 @@ void states_fetch(struct fs *fs)
 
 		while ((st = bucket_mapped(s, i % STRIPE_BUCKETS, ino))) {
 			ino = st->ino;
-			kernel_fetch_stores(fs, st);
+			kcache_fetch_stores(fs->kcache, &st->kcache);
 			state_put(fs, st);
 		}
 	}
@@ -317,15 +318,15 @@ void map_view_begin(struct fs *fs, struct inode_state *st, bool locked, bool aga
 	view->shared = fs_has_peers(fs);
 	view->sequence = atomic_load_explicit(&st->map_sequence, memory_order_acquire);
 	while (!locked && (view->sequence & 1)) {
-		rt_gate_enter(&st->structure, 1);
-		rt_gate_leave(&st->structure, 1);
+		rt_gate_enter(&st->alloc_gate, 1);
+		rt_gate_leave(&st->alloc_gate, 1);
 		view->sequence =
 			atomic_load_explicit(&st->map_sequence, memory_order_acquire);
 	}
 	tree_seen_begin(&view->seen, again);
 }
 
-/* Called with the pages latched: acquire orders it behind that. */
+/* Called with the pages latched. The acquire orders it behind that. */
 bool map_view_stands(const struct map_view *view)
 {
 	return atomic_load_explicit(&view->st->map_sequence, memory_order_acquire) ==
@@ -391,8 +392,8 @@ int run_reserve(struct fs *fs, page_id goal, uint32_t want, struct space_run *ou
 
 /* ---- open and close -------------------------------------------------------------- */
 
-/* Uncounts a handle; the last one brings times into the tree, or ends an orphan. Those of what
- * was stored through a mapping come with each handle that it may have had. */
+/* Drops a handle. The last one writes times to the tree, or ends an orphan. Each handle that may
+ * have been mapped for stores writes the times of stores. */
 static void handle_drop(struct fs *fs, struct ops_file *file)
 {
 	struct inode_state *st = file->state;
@@ -407,10 +408,10 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 		st->confirmed--;
 	stores_closed(file);
 	last = --st->handles == 0;
-	if (last && fs->kernel)
-		kernel_push_closed(fs->kernel, st);
+	if (last && fs->kcache)
+		kcache_push_closed(fs->kcache, &st->kcache);
 	orphan = last && st->orphan;
-	settle = last && !fs->kernel && (!orphan || st->naming);
+	settle = last && !fs->kcache && (!orphan || st->naming || fs_opens_hidden(fs));
 	stores = file->mappable && (!orphan || st->naming);
 	if (last)
 		st->linkable = false;
@@ -428,7 +429,7 @@ static void handle_drop(struct fs *fs, struct ops_file *file)
 	state_put(fs, st);
 }
 
-/* A handle that is counted but not yet confirmed. */
+/* Makes a handle that is counted but not yet confirmed. */
 static int handle_make(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
 {
 	struct file_table *t = fs->files;
@@ -469,7 +470,7 @@ out_count:
 	return rc;
 }
 
-/* The open found the file as *inode; is there something to open? `taken`: orphan_take has
+/* Confirms an open that found the file as *inode, if it may be opened. `taken`: orphan_take has
  * succeeded. */
 static int handle_confirm(
 	struct fs *fs, struct ops_file *file, const struct disk_inode *inode, bool taken)
@@ -499,7 +500,8 @@ static int handle_confirm(
 	return rc;
 }
 
-/* handle_confirm. An orphan that nobody uses here can be had as long as no node frees it. */
+/* As handle_confirm. An orphan that is not in use here can be opened as long as no node frees
+ * it. */
 static int handle_check(
 	struct fs *fs, struct ops_file *file, const struct disk_inode *inode)
 {
@@ -547,16 +549,19 @@ static bool has_handle(struct fs *fs, struct inode_state *st, bool (*which)(int 
 bool stores_unseen(struct fs *fs, struct inode_state *st)
 {
 	if (!fs_has_peers(fs))
-		return has_handle(fs, st, may_map_to_store);
-	return fs->options.mmap == OPS_MMAP_LOCAL && fs->kernel &&
-	       atomic_load_explicit(&st->mapped, memory_order_acquire);
+		return fs_opens_hidden(fs) || has_handle(fs, st, may_map_to_store);
+	return fs->options.mmap == OPS_MMAP_LOCAL && fs->kcache &&
+	       atomic_load_explicit(&st->kcache.mapped, memory_order_acquire);
 }
 
 bool file_open_to_write(struct fs *fs, uint64_t ino)
 {
-	struct inode_state *st = state_find(fs, ino);
+	struct inode_state *st;
 	bool open;
 
+	if (fs_opens_hidden(fs))
+		return true;
+	st = state_find(fs, ino);
 	if (!st)
 		return false;
 	open = has_handle(fs, st, is_writer);
@@ -564,7 +569,7 @@ bool file_open_to_write(struct fs *fs, uint64_t ino)
 	return open;
 }
 
-/* As may_open() has it for other filesystems. */
+/* As may_open() does for other filesystems. */
 static int open_allowed(const struct disk_inode *inode, int flags, bool appends)
 {
 	if (!flags_write(flags) || !inode_is_fixed(inode) || !S_ISREG(inode->mode))
@@ -606,14 +611,34 @@ int ops_open(struct fs *fs, uint64_t ino, const struct ops_caller *c, int flags,
 		handle_drop(fs, file);
 		return rc;
 	}
-	/* Reads that the kernel's cache answers are not seen here: an open to read stands
-	 * for them. */
+	/* Reads from the kernel's cache make no request here, so an open for reading counts as an
+	 * access. */
 	if ((flags & O_ACCMODE) == O_RDONLY && !(flags & (O_NOATIME | O_TRUNC)) &&
 		attr->inode.size > 0)
 		file->accessed =
-			state_accessed(fs, file->state, &attr->inode, fs->kernel != NULL);
+			state_accessed(fs, file->state, &attr->inode, fs->kcache != NULL);
 	*out = file;
 	return 0;
+}
+
+int file_open_hidden(struct fs *fs, uint64_t ino, struct ops_file **out)
+{
+	struct ops_file *file;
+	struct ops_attr attr;
+	int rc;
+
+	ops_count(fs, OPS_CALL_OPEN);
+	rc = handle_make(fs, ino, O_RDWR, &file);
+	if (rc < 0)
+		return rc;
+	rc = inode_attr(fs, ino, &attr);
+	if (rc == 0)
+		rc = handle_check(fs, file, &attr.inode);
+	if (rc < 0)
+		handle_drop(fs, file);
+	else
+		*out = file;
+	return rc;
 }
 
 void ops_close(struct fs *fs, struct ops_file *file)
@@ -639,13 +664,22 @@ bool ops_file_mappable(struct ops_file *file)
 	return stores_possible(file->state);
 }
 
-/*
- * Said before the bytes that the kernel gets are looked up, and looked at after a change of them has ended:
- * either that look-up finds the change, or the change finds this.
- */
+/* Counted before the bytes for the kernel are looked up. A change reads the count after its end. So
+ * either the look-up sees the change, or the change sees the count. */
 void ops_file_paged(struct ops_file *file)
 {
 	atomic_fetch_add_explicit(&file->state->pages_given, 1, memory_order_seq_cst);
+}
+
+/* If opens are hidden: no program has read the file through the kernel's pages for many direct
+ * writes. */
+static bool is_direct_for_long(struct inode_state *st, uint64_t given)
+{
+	if (atomic_exchange_explicit(&st->pages_seen, given, memory_order_relaxed) !=
+		given)
+		atomic_store_explicit(&st->direct_writes, 0, memory_order_relaxed);
+	return atomic_fetch_add_explicit(&st->direct_writes, 1, memory_order_relaxed) >=
+	       DIRECT_WRITES_MIN;
 }
 
 bool ops_file_has_pages(struct ops_file *file, uint64_t *given, bool *alone)
@@ -656,14 +690,20 @@ bool ops_file_has_pages(struct ops_file *file, uint64_t *given, bool *alone)
 	*given = atomic_load_explicit(&st->pages_given, memory_order_relaxed);
 	if (*given == atomic_load_explicit(&st->pages_gone, memory_order_acquire))
 		return false;
-	*alone = !has_handle(file->fs, st, is_buffered);
+	*alone = fs_opens_hidden(file->fs) ? is_direct_for_long(st, *given)
+					   : !has_handle(file->fs, st, is_buffered);
 	return true;
 }
 
-/* A call that came meanwhile is counted, or had its pages locked in the kernel when they were dropped. */
-void ops_file_pages_gone(struct ops_file *file, uint64_t given)
+/* A call that came meanwhile is counted, or had its pages locked in the kernel during the drop. */
+void ops_pages_gone(struct fs *fs, uint64_t ino, uint64_t given)
 {
-	atomic_store_explicit(&file->state->pages_gone, given, memory_order_release);
+	struct inode_state *st = state_find(fs, ino);
+
+	if (!st)
+		return;
+	atomic_store_explicit(&st->pages_gone, given, memory_order_release);
+	state_put(fs, st);
 }
 
 bool ops_goes_by_size(struct fs *fs, uint64_t ino, bool keeps)
@@ -691,7 +731,7 @@ int file_open_new(struct fs *fs, uint64_t ino, int flags, struct ops_file **out)
 		return rc;
 	(*out)->made = true;
 	st = (*out)->state;
-	/* Numbers are never used again, so no state of this one was ever dropped, and no kernel has
+	/* Numbers are never used twice. So no state of this one was ever dropped, and no kernel has
 	 * pages. */
 	rt_mutex_lock(&st->lock);
 	st->dirty_unknown = false;
@@ -732,9 +772,12 @@ bool file_naming(struct fs *fs, uint64_t ino)
 {
 	struct stripe *s;
 	struct inode_state *st = state_peek(fs, ino, &s);
-	bool linkable = st && st->linkable && st->confirmed > 0 && !st->reclaiming;
+	bool linkable =
+		fs_opens_hidden(fs)
+			? orphan_is_awaited(fs, ino) && !(st && st->reclaiming)
+			: st && st->linkable && st->confirmed > 0 && !st->reclaiming;
 
-	if (linkable)
+	if (linkable && st)
 		st->naming = true;
 	rt_mutex_unlock(&s->lock);
 	return linkable;
@@ -772,7 +815,7 @@ bool state_is_idle(struct fs *fs, uint64_t ino)
 	return idle;
 }
 
-/* Closes every handle of the stripe, then frees its states: those without users are in a list together. */
+/* Closes all handles of the stripe, then frees its states. States without users are in one list. */
 static void stripe_close(struct fs *fs, struct stripe *s)
 {
 	struct inode_state *st;

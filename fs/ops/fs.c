@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing the operations on a volume, and the loop that every transaction of
- * theirs runs in.
+ * Opens and closes the operations on a volume, and runs their transactions.
  *
- * Keeps: an operation's errors are conclusions from a state that stood (OPS_VERDICT);
- * restarts are counted and bounded; nothing is begun on a volume that must not be
- * written.
+ * Keeps: an error of an operation is a conclusion from a state that stood (OPS_VERDICT). Restarts
+ * are counted and bounded. No transaction begins on a volume that must not be written.
  */
 #include <errno.h>
 
 #include "fs/ops/ops_internal.h"
 
-/*
- * A transaction that has started over a few times takes its leaves in order and wins, so
- * this is only reached when the engine is broken.
- */
+/* A transaction that has started over a few times takes its leaves in order and succeeds. This
+ * limit is therefore reached only if the engine is broken. */
 #define RESTARTS_MAX (1u << 24)
 
 int fs_check_writable(struct fs *fs)
@@ -83,7 +79,7 @@ void fs_reconfigure(struct fs *fs, const struct ops_options *o)
 	atomic_store_explicit(&fs->names_sync, o->names_sync, memory_order_relaxed);
 }
 
-/* Other nodes are short of room. */
+/* Called when other nodes are short of room. */
 static bool give_back(void *owner)
 {
 	struct fs *fs = owner;
@@ -108,6 +104,7 @@ int fs_open(struct fs **out, struct volume *v, const struct ops_options *o,
 	if (fs->options.open_files_max == 0)
 		fs->options.open_files_max = 1u << 20;
 	fs->hash_mask = UINT64_MAX;
+	kept_open(fs);
 
 	rc = file_table_open(fs);
 	if (rc) {
@@ -170,12 +167,23 @@ void fs_close(struct fs *fs)
 	atimes_close(fs);
 	locks_close(fs);
 	sync_close(fs);
+	borrowed_close(fs);
 	orphans_stop(fs);
 	elsewhere_serve(fs, false);
 	file_table_close(fs);
 	elsewhere_close(fs);
 	orphans_close(fs);
 	rt_free(fs);
+}
+
+bool fs_sets_each_atime(struct fs *fs)
+{
+	return atomic_load_explicit(&fs->atime, memory_order_relaxed) == OPS_STRICTATIME;
+}
+
+bool fs_opens_hidden(struct fs *fs)
+{
+	return fs_borrowed(fs) != NULL;
 }
 
 struct volume *fs_volume(struct fs *fs)
@@ -188,22 +196,21 @@ struct ops_counters *ops_counters(struct fs *fs)
 	return &fs->counters;
 }
 
-/* What other nodes have said of their room is not asked for again for so long. */
+/* Time for which answers of other nodes about their room are used. */
 #define STATFS_AGE_NS 1000000000ull
 
 /* An inode and one name of it take 200 to 256 bytes of the tree. */
 #define INODES_A_PAGE (PAGE_SIZE / 256)
 
-/*
- * The volume has no table of inodes, and nothing counts them. f_files is the number for which
- * all of its pages suffice, f_ffree that for which the free pages do.
- */
+/* The volume has no table of inodes, and no count of them. The number for which all of its pages
+ * suffice is f_files. The number for which the free pages suffice is f_ffree. */
 int ops_statfs(struct fs *fs, struct statvfs *out)
 {
 	struct space_stat stat;
 	uint64_t fsid;
 
 	ops_count(fs, OPS_CALL_STATFS);
+	borrowed_settle(fs);
 	(void)orphans_settle(fs, false);
 	space_stat_all(fs->volume->space, STATFS_AGE_NS, &stat);
 	memcpy(&fsid, fs->volume->catalog.volume_uuid, sizeof(fsid));

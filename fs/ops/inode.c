@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inodes: reading, writing, making them, and their attributes.
+ * Inodes: reads, writes and makes them, and changes their attributes.
  *
- * Keeps: no inode that is not valid gets past here (invariant 9); setuid, setgid,
- * capabilities and ACLs follow changes of mode, owner and size as on Linux' local
- * filesystems.
+ * Keeps: an inode that is not valid is never returned (invariant 9). Setuid, setgid, capabilities
+ * and ACLs follow changes of mode, owner and size as on Linux' local filesystems.
  */
 #include <errno.h>
 
@@ -85,20 +84,20 @@ int inode_get(struct fs *fs, uint64_t ino, struct disk_inode *out)
 	return inode_get_seen(fs, NULL, ino, out);
 }
 
-static int inode_get_exposed(
-	struct fs *fs, struct tree_exposure *e, uint64_t ino, struct disk_inode *out)
+static int inode_get_kcached(
+	struct fs *fs, struct tree_kcopy *e, uint64_t ino, struct disk_inode *out)
 {
 	if (!ino_possible(ino))
 		return -ENOENT;
-	return inode_check(tree_read_exposed(fs->tree, e,
+	return inode_check(tree_read_kcached(fs->tree, e,
 				   disk_key(ino, DISK_ITEM_INODE, 0), out, sizeof(*out)),
 		out);
 }
 
-int inode_attr_exposed(
-	struct fs *fs, struct tree_exposure *e, uint64_t ino, struct ops_attr *out)
+int inode_attr_kcached(
+	struct fs *fs, struct tree_kcopy *e, uint64_t ino, struct ops_attr *out)
 {
-	int rc = e ? inode_get_exposed(fs, e, ino, &out->inode)
+	int rc = e ? inode_get_kcached(fs, e, ino, &out->inode)
 		   : inode_get(fs, ino, &out->inode);
 
 	if (rc)
@@ -111,7 +110,7 @@ int inode_attr_exposed(
 
 int inode_attr(struct fs *fs, uint64_t ino, struct ops_attr *out)
 {
-	return inode_attr_exposed(fs, NULL, ino, out);
+	return inode_attr_kcached(fs, NULL, ino, out);
 }
 
 int ops_getattr(struct fs *fs, uint64_t ino, struct ops_attr *out)
@@ -122,10 +121,8 @@ int ops_getattr(struct fs *fs, uint64_t ino, struct ops_attr *out)
 
 /* ---- making ----------------------------------------------------------------------- */
 
-/*
- * The kernel has stripped setgid from `mode` where the caller may not give it (its
- * mode_strip_sgid knows the caller's supplementary groups; this layer does not).
- */
+/* The kernel has removed setgid from `mode` if the caller may not set it. Its mode_strip_sgid knows
+ * the caller's supplementary groups; this layer does not. */
 int inode_create_txn(struct fs *fs, struct txn *x, uint64_t dir,
 	const struct disk_inode *parent, const struct ops_caller *c,
 	const struct inode_new *what, struct disk_inode *out)
@@ -176,10 +173,8 @@ bool ops_kill_setid(struct disk_inode *inode, const struct ops_caller *c)
 	return kill != 0;
 }
 
-/*
- * Since Linux 2.2.13 a change of owner takes the bits from everyone's files, root's too
- * (chown(2)). setgid without group execution goes only when the caller could not set it.
- */
+/* Since Linux 2.2.13 a change of owner removes the bits from files of all users, root's too
+ * (chown(2)). If group execution is off, setgid is removed only if the caller could not set it. */
 static void chown_kill_setid(struct disk_inode *inode, const struct ops_caller *c)
 {
 	if (S_ISDIR(inode->mode))
@@ -189,7 +184,8 @@ static void chown_kill_setid(struct disk_inode *inode, const struct ops_caller *
 		inode->mode &= ~(uint32_t)S_ISGID;
 }
 
-/* The kernel asks nothing of a chown to no one: only the owner's, or root's, takes bits. */
+/* The kernel makes no check for a chown with uid and gid both -1. Only the owner and root may
+ * remove bits. */
 static int chown_no_one_check(const struct disk_inode *inode, const struct ops_caller *c)
 {
 	struct disk_inode after = *inode;
@@ -228,7 +224,7 @@ static void setattr_times(
 	inode->ctime_ns = set->set & OPS_SET_CTIME ? set->ctime_ns : now;
 }
 
-/* As notify_change() and vfs_truncate() have it for other filesystems. */
+/* As notify_change() and vfs_truncate() do for other filesystems. */
 static int setattr_allowed(const struct disk_inode *inode, uint32_t set)
 {
 	const uint32_t never = OPS_SET_MODE | OPS_SET_UID | OPS_SET_GID | OPS_SET_SIZE |
@@ -315,7 +311,8 @@ int ops_setattr(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 		return rc;
 	a.now = rt_wall_ns();
 	rc = ops_run(fs, OPS_RUN_PRIVILEGED, setattr_body, &a, NULL);
-	if (rc == -EPERM && (set->set & OPS_CHOWN_NO_ONE) && file_open_to_write(fs, ino))
+	if (rc == -EPERM && (set->set & OPS_CHOWN_NO_ONE) && S_ISREG(a.inode.mode) &&
+		file_open_to_write(fs, ino))
 		return inode_attr(fs, ino, out);
 	if (rc)
 		return rc;
@@ -357,7 +354,8 @@ int ops_setflags(struct fs *fs, uint64_t ino, uint32_t flags)
 	return ops_run(fs, OPS_RUN_PRIVILEGED, flags_body, &a, NULL);
 }
 
-/* mount(8), relatime: written when not newer than the last change, or a day old. */
+/* relatime of mount(8): the atime is written if it is not newer than the last change, or is a day
+ * old. */
 bool atime_due(struct fs *fs, const struct disk_inode *inode, int64_t now)
 {
 	unsigned rule = atomic_load_explicit(&fs->atime, memory_order_relaxed);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: giving and taking away.
+ * Adds and removes names.
  *
- * What has lost its last name becomes an orphan (orphan.c). Where the caller does not say
- * what it has forgotten, inodes that cannot be open here (directories, symlinks, special
- * files) and have nothing in pages go with the transaction.
+ * An inode without a name becomes an orphan (orphan.c). If the caller sends no forgets,
+ * directories, symlinks and special files cannot be open here. Such an inode is freed in the
+ * transaction if it has no data in pages.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 /* ---- the last link ---------------------------------------------------------------- */
 
-/* Deletes an inode that has but small items. */
+/* Deletes an inode that has only small items. */
 static int inode_delete_txn(struct txn *x, uint64_t ino, const struct disk_inode *inode)
 {
 	if (S_ISLNK(inode->mode)) {
@@ -63,7 +63,7 @@ struct unlink_arg {
 	bool orphan;
 };
 
-/* May this be removed in this way? */
+/* Checks that the inode may be removed in this way. */
 static int unlink_check(const struct unlink_arg *a, const struct disk_inode *inode)
 {
 	if (inode_is_fixed(inode))
@@ -109,6 +109,8 @@ static int unlink_or_rmdir(
 	int rc;
 
 	rc = name_check(name);
+	if (rc == 0)
+		rc = orphans_room(fs);
 	if (rc)
 		return rc;
 	a.now = rt_wall_ns();
@@ -147,7 +149,7 @@ struct link_arg {
 	struct disk_inode inode;
 };
 
-/* One more link; the first one of a tmpfile takes it off the list of orphans. */
+/* Adds a link. The first one of a tmpfile removes it from the list of orphans. */
 static int link_inode(struct txn *x, struct link_arg *a)
 {
 	struct disk_inode *inode = &a->inode;

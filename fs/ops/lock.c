@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests for locks, as one transaction each. See docs/many-nodes.md, "Locks".
+ * Requests for locks, as one transaction each. See docs/nodes/locks.md.
  *
  * Keeps: a lock is added only by a transaction that found nothing held in its way.
  */
@@ -134,7 +134,7 @@ int lock_try(struct fs *fs, uint64_t ino, const struct disk_lock *r, bool patien
 	return lock_error(rc);
 }
 
-static int change(struct fs *fs, uint64_t ino, const struct disk_lock *r,
+static int change_locks(struct fs *fs, uint64_t ino, const struct disk_lock *r,
 	int (*what)(struct lock_list *l, struct lock_change *c))
 {
 	struct lock_change c = {.fs = fs, .ino = ino, .change = what, .lock = r};
@@ -144,7 +144,7 @@ static int change(struct fs *fs, uint64_t ino, const struct disk_lock *r,
 
 int lock_unwait(struct fs *fs, uint64_t ino, const struct disk_lock *r)
 {
-	return change(fs, ino, r, unwait_change);
+	return change_locks(fs, ino, r, unwait_change);
 }
 
 int lock_clear(struct fs *fs, uint64_t ino, enum ops_lock_kind kind, uint64_t owner)
@@ -152,7 +152,7 @@ int lock_clear(struct fs *fs, uint64_t ino, enum ops_lock_kind kind, uint64_t ow
 	const struct ops_lock lock = {.kind = kind, .owner = owner, .last = OPS_LOCK_END};
 	struct disk_lock r = lock_record(fs->locks, &lock, 0);
 
-	return change(fs, ino, &r, clear_change);
+	return change_locks(fs, ino, &r, clear_change);
 }
 
 /* ---- operations ------------------------------------------------------------------------- */
@@ -179,21 +179,18 @@ int ops_lock_test(struct fs *fs, struct ops_file *file, const struct ops_lock *w
 {
 	struct disk_lock r = lock_record(fs->locks, want, 0);
 	const struct disk_lock *hit = NULL;
-	struct lock_list *l;
+	struct lock_list l = {0};
 	int rc = lock_check(want);
 
 	ops_count(fs, OPS_CALL_LOCK);
 	if (rc)
 		return rc;
-	l = rt_alloc(sizeof(*l));
-	if (!l)
-		return -ENOLCK;
-	rc = lock_list_get(fs, file->state->ino, l);
-	for (unsigned i = l->count; rc == 0 && i-- > 0;)
-		if (lock_void(fs->locks, l->at[i].node, l->at[i].incarnation))
-			lock_list_remove(l, i);
+	rc = lock_list_get(fs, file->state->ino, &l);
+	for (unsigned i = l.count; rc == 0 && i-- > 0;)
+		if (lock_void(fs->locks, l.at[i].node, l.at[i].incarnation))
+			lock_list_remove(&l, i);
 	if (rc == 0)
-		hit = lock_list_first(l, &r);
+		hit = lock_list_first(&l, &r);
 	*found = (struct ops_lock){.kind = want->kind, .type = OPS_LOCK_NONE};
 	if (hit) {
 		found->type = (enum ops_lock_type)lock_type(hit);
@@ -202,15 +199,15 @@ int ops_lock_test(struct fs *fs, struct ops_file *file, const struct ops_lock *w
 		found->last = hit->last;
 		found->pid = hit->node == fs->locks->node ? hit->pid : 0;
 	}
-	rt_free(l);
+	lock_list_free(&l);
 	return lock_error(rc);
 }
 
-static int unlock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock)
+static int unlock_range(struct fs *fs, struct ops_file *file, const struct ops_lock *lock)
 {
 	struct disk_lock r = lock_record(fs->locks, lock, 0);
 
-	return change(fs, file->state->ino, &r, unlock_change);
+	return change_locks(fs, file->state->ino, &r, unlock_change);
 }
 
 int ops_lock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock)
@@ -224,7 +221,7 @@ int ops_lock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock)
 	if (rc)
 		return rc;
 	if (lock->type == OPS_LOCK_NONE)
-		return unlock(fs, file, lock);
+		return unlock_range(fs, file, lock);
 	rc = lock_owner_enter(fs->locks, file, lock, &owner);
 	if (rc)
 		return rc;

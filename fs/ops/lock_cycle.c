@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deadlocks of fcntl locks, across files and nodes: does one that waits wait for itself?
+ * Finds deadlocks of fcntl locks, across files and nodes: an owner that waits for itself.
  *
- * From a request to those who hold what is in its way, to what they wait for, and so on.
- * This looks at one thing after the other while all goes on. But whoever is found waiting
- * for the same thing, by its ticket, in two walks, has waited from the first to the
- * second; so has then every owner of the circle, and none of them could let go.
+ * The walk starts at a request. It goes to the owners of the locks that conflict with it, to the
+ * requests with which these wait, and so on. It reads one item after the other, while others
+ * change. But an owner may wait with the same ticket in two walks. It has then waited from the
+ * first walk to the second. So have all owners of the cycle, and none of them could release a lock.
  */
 #include "fs/ops/lock_internal.h"
 
@@ -14,7 +14,7 @@
 
 struct step {
 	struct lock_edge edge;
-	unsigned from; /* whose way its owner is in; the first one's: itself */
+	unsigned from; /* the step whose request waits for its owner; for the first one: itself */
 };
 
 struct circle {
@@ -33,7 +33,7 @@ struct walk {
 	struct circle circle, before;
 };
 
-static bool seen(const struct walk *w, const struct disk_lock *owner)
+static bool is_in_walk(const struct walk *w, const struct disk_lock *owner)
 {
 	for (unsigned i = 0; i < w->count; i++)
 		if (lock_same_owner(&w->step[i].edge.want, owner))
@@ -53,8 +53,8 @@ static void close_circle(struct walk *w, unsigned last)
 	}
 }
 
-/* Those who are in the way of step i. True: the first of all is. */
-static bool look(struct walk *w, unsigned i)
+/* Follows the owners that block step i. Returns true if one is the first owner. */
+static bool follow_edge(struct walk *w, unsigned i)
 {
 	const struct lock_edge *e = &w->step[i].edge;
 
@@ -70,25 +70,26 @@ static bool look(struct walk *w, unsigned i)
 			close_circle(w, i);
 			return true;
 		}
-		if (w->count < STEPS_MAX && !seen(w, r) &&
+		if (w->count < STEPS_MAX && !is_in_walk(w, r) &&
 			lock_nodes_wait_of(w->k, r, &w->step[w->count].edge))
 			w->step[w->count++].from = i;
 	}
 	return false;
 }
 
-static bool walk(struct walk *w, const struct lock_edge *start)
+static bool walk_waits(struct walk *w, const struct lock_edge *start)
 {
 	memset(&w->circle, 0, sizeof(w->circle));
 	w->step[0] = (struct step){.edge = *start};
 	w->count = 1;
 	for (unsigned i = 0; i < w->count; i++)
-		if (look(w, i))
+		if (follow_edge(w, i))
 			return true;
 	return false;
 }
 
-/* The one with the highest number gives up, if several see it. */
+/* Returns true if another owner must give up: the one with the highest number does, if several see
+ * the cycle. */
 static bool other_gives_up(const struct walk *w, const struct lock_edge *start)
 {
 	for (unsigned i = 0; i < w->circle.count; i++)
@@ -115,11 +116,12 @@ bool lock_cycle(struct locks *k, const struct lock_edge *start, bool *other)
 	if (!w)
 		return false;
 	w->k = k;
-	for (unsigned walks = 0; walks < WALKS_MAX && !found && walk(w, start); walks++) {
+	for (unsigned walks = 0; walks < WALKS_MAX && !found && walk_waits(w, start); walks++) {
 		found = walks > 0 && circle_same(&w->circle, &w->before);
 		w->before = w->circle;
 	}
 	*other = found && other_gives_up(w, start);
+	lock_list_free(&w->list);
 	rt_free(w);
 	return found;
 }

@@ -2,9 +2,9 @@
 /*
  * A file's list of locks in the tree, and the transaction that changes it.
  *
- * Keeps: all items of a list but the last are full. Each commit wakes whoever is not
- * blocked by the list that it leaves, and was by the list that it found; void records
- * block there too, as their removal is what unblocks.
+ * Keeps: all items of a list except the last are full. Each commit wakes the waiters that the old
+ * list blocks and the new list does not. For the old list void records also block, because their
+ * removal unblocks waiters.
  */
 #include "fs/ops/lock_internal.h"
 
@@ -73,7 +73,7 @@ int lock_list_get(struct fs *fs, uint64_t ino, struct lock_list *l)
 
 /* ---- changing ------------------------------------------------------------------------ */
 
-/* Each record tells of its node's incarnation. 0; 1: there are more. */
+/* Drops void records. Each record names its node's incarnation. Returns 0; 1: there are more. */
 static int drop_void(struct locks *k, struct lock_list *l)
 {
 	for (unsigned i = 0; i < l->count; i++)
@@ -100,7 +100,7 @@ static void wake_add(struct lock_wakes *w, const struct disk_lock *r)
 }
 
 struct blocked {
-	struct disk_lock *waiter; /* those that are */
+	struct disk_lock *waiter; /* waiters that are blocked */
 	unsigned count;
 };
 
@@ -122,7 +122,7 @@ static int blocked_find(const struct lock_list *l, struct blocked *b)
 	return 0;
 }
 
-/* Those that are here still, and can go on. */
+/* Finds the waiters that are still in the list and can go on. */
 static void wakes_find(
 	struct lock_list *l, const struct blocked *b, struct lock_wakes *wakes)
 {
@@ -141,7 +141,7 @@ static void wakes_find(
 static int change_body(struct txn *x, void *arg)
 {
 	struct lock_change *c = arg;
-	struct lock_list *l = c->list;
+	struct lock_list *l = &c->list;
 	struct disk_inode inode;
 	struct blocked was;
 	int rc;
@@ -171,15 +171,12 @@ int lock_list_change(struct lock_change *c, bool frees)
 {
 	int rc;
 
-	c->list = rt_alloc(sizeof(*c->list));
-	if (!c->list)
-		return -ENOMEM;
 	do {
 		rc = ops_run(
 			c->fs, frees ? OPS_RUN_PRIVILEGED : 0, change_body, c, NULL);
 		if (rc == 0)
 			lock_nodes_wake(c->fs->locks, c->ino, &c->wakes);
 	} while (rc == 0 && c->said == 1);
-	rt_free(c->list);
+	lock_list_free(&c->list);
 	return rc ? rc : c->said;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a file's list of locks means: what is in conflict, whom a waiter waits for, and
- * how an owner's ranges are set, merged and split.
+ * The rules of a file's list of locks: conflicts, the order of waiters, and how the ranges of an
+ * owner are set, merged and split.
  *
- * Keeps: what an owner holds of POSIX locks does not overlap, nor touch where it is of
- * one type; of flock it holds one record. The list's order says nothing: `order` does.
+ * Keeps: POSIX locks of one owner do not overlap, and ranges of one type do not touch. An owner has
+ * one record for flock. The order of the list has no meaning: `order` has.
  */
 #include "fs/ops/lock_internal.h"
 
@@ -16,21 +16,21 @@ bool lock_same_owner(const struct disk_lock *a, const struct disk_lock *b)
 	       a->incarnation == b->incarnation && a->kind == b->kind;
 }
 
-static bool overlap(const struct disk_lock *a, const struct disk_lock *b)
+static bool locks_overlap(const struct disk_lock *a, const struct disk_lock *b)
 {
 	return a->first <= b->last && b->first <= a->last;
 }
 
 bool lock_conflicts(const struct disk_lock *a, const struct disk_lock *b)
 {
-	return a->kind == b->kind && overlap(a, b) && !lock_same_owner(a, b) &&
+	return a->kind == b->kind && locks_overlap(a, b) && !lock_same_owner(a, b) &&
 	       (lock_type(a) == DISK_LOCK_EXCLUSIVE ||
 		       lock_type(b) == DISK_LOCK_EXCLUSIVE);
 }
 
 /* ---- the list ------------------------------------------------------------------------ */
 
-static void changed(struct lock_list *l, unsigned i)
+static void mark_changed(struct lock_list *l, unsigned i)
 {
 	bool *item = &l->changed[i / DISK_LOCKS_AN_ITEM];
 
@@ -38,26 +38,60 @@ static void changed(struct lock_list *l, unsigned i)
 	*item = true;
 }
 
+void lock_list_free(struct lock_list *l)
+{
+	rt_free(l->at);
+	l->at = NULL;
+	l->count = l->room = 0;
+}
+
+/* Makes room for so many records in all. Returns 0 or -ENOMEM. */
+static int list_grow(struct lock_list *l, unsigned count)
+{
+	unsigned room = MAX(l->room, DISK_LOCKS_AN_ITEM);
+	struct disk_lock *at;
+
+	if (count <= l->room)
+		return 0;
+	while (room < count)
+		room *= 2;
+	at = rt_alloc(room * sizeof(*at));
+	if (!at)
+		return -ENOMEM;
+	if (l->count)
+		memcpy(at, l->at, l->count * sizeof(*at));
+	rt_free(l->at);
+	l->at = at;
+	l->room = room;
+	return 0;
+}
+
 int lock_list_parse(struct lock_list *l, const void *value, size_t len)
 {
-	size_t n = len / sizeof(struct disk_lock);
+	unsigned n = (unsigned)(len / sizeof(struct disk_lock));
+	int rc;
 
 	if (len % sizeof(struct disk_lock) || n == 0 || n > DISK_LOCKS_AN_ITEM ||
 		n > LOCKS_A_FILE_MAX - l->count)
 		return -EUCLEAN;
+	rc = list_grow(l, l->count + n);
+	if (rc)
+		return rc;
 	memcpy(&l->at[l->count], value, len);
-	for (size_t i = 0; i < n; i++)
+	for (unsigned i = 0; i < n; i++)
 		if (!disk_lock_valid(&l->at[l->count + i]))
 			return -EUCLEAN;
-	l->count += (unsigned)n;
+	l->count += n;
 	return 0;
 }
 
 int lock_list_add(struct lock_list *l, const struct disk_lock *r)
 {
-	if (l->count == LOCKS_A_FILE_MAX)
-		return -ENOLCK;
-	changed(l, l->count);
+	int rc = l->count == LOCKS_A_FILE_MAX ? -ENOLCK : list_grow(l, l->count + 1);
+
+	if (rc)
+		return rc;
+	mark_changed(l, l->count);
 	l->at[l->count++] = *r;
 	return 0;
 }
@@ -65,12 +99,12 @@ int lock_list_add(struct lock_list *l, const struct disk_lock *r)
 void lock_list_remove(struct lock_list *l, unsigned i)
 {
 	WEFT_ASSERT(i < l->count);
-	changed(l, i);
-	changed(l, --l->count);
+	mark_changed(l, i);
+	mark_changed(l, --l->count);
 	l->at[i] = l->at[l->count];
 }
 
-/* ---- who is in the way ---------------------------------------------------------------- */
+/* ---- conflicts ------------------------------------------------------------------------ */
 
 const struct disk_lock *lock_list_conflict(
 	const struct lock_list *l, const struct disk_lock *want)
@@ -138,8 +172,8 @@ uint64_t lock_list_order(const struct lock_list *l)
 
 /* ---- setting --------------------------------------------------------------------------- */
 
-/* Leaves of a record what lies outside of the range: nothing, one piece or two. */
-static int cut(struct lock_list *l, unsigned i, const struct disk_lock *range)
+/* Cuts the range out of a record. Leaves nothing, one piece or two. */
+static int cut_record(struct lock_list *l, unsigned i, const struct disk_lock *range)
 {
 	struct disk_lock behind = l->at[i];
 
@@ -147,7 +181,7 @@ static int cut(struct lock_list *l, unsigned i, const struct disk_lock *range)
 		behind.first = range->last + 1;
 		if (l->at[i].first >= range->first) {
 			l->at[i] = behind;
-			changed(l, i);
+			mark_changed(l, i);
 			return 0;
 		}
 	}
@@ -162,12 +196,12 @@ static int cut(struct lock_list *l, unsigned i, const struct disk_lock *range)
 			return rc;
 	}
 	l->at[i].last = range->first - 1;
-	changed(l, i);
+	mark_changed(l, i);
 	return 0;
 }
 
-/* Also where one begins behind the other's end. No `last` is UINT64_MAX. */
-static bool touch(const struct disk_lock *a, const struct disk_lock *b)
+/* Also returns true if one begins right behind the other. `last` is never UINT64_MAX. */
+static bool locks_touch(const struct disk_lock *a, const struct disk_lock *b)
 {
 	return a->first <= b->last + 1 && b->first <= a->last + 1;
 }
@@ -177,16 +211,16 @@ int lock_list_set(struct lock_list *l, const struct disk_lock *lock, unsigned ty
 	struct disk_lock all = *lock;
 	int rc = 0, more = 0;
 
-	/* Backwards: what takes the place of one that is removed was looked at, and what is
-	 * added by a cut needs no look. */
+	/* Backwards: the record that takes the place of a removed one has been visited, and a
+	 * record added by a cut needs no visit. */
 	for (unsigned i = l->count; i-- > 0 && rc == 0;) {
 		struct disk_lock *r = &l->at[i];
 		bool joins;
 
 		if (lock_waits(r) || !lock_same_owner(r, lock))
 			continue;
-		joins = lock_type(r) == type && touch(r, lock);
-		if (!joins && !overlap(r, lock))
+		joins = lock_type(r) == type && locks_touch(r, lock);
+		if (!joins && !locks_overlap(r, lock))
 			continue;
 		if (lock_list_spent(l)) {
 			more = 1;
@@ -197,7 +231,7 @@ int lock_list_set(struct lock_list *l, const struct disk_lock *lock, unsigned ty
 			all.last = MAX(all.last, r->last);
 			lock_list_remove(l, i);
 		} else {
-			rc = cut(l, i, lock);
+			rc = cut_record(l, i, lock);
 		}
 	}
 	all.type = (uint8_t)type;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Locks and other nodes: which of their records are void, and what is told to them.
+ * Locks and other nodes: void records, and messages about locks.
  *
- * A *courier*, a task for each other node, says what is to be said there, one thing after
- * the other, and again until it was answered. So whoever unlocks does not wait for that,
- * and a node that does not answer holds up nothing that others are told.
+ * For each other node a task, its *courier*, sends messages one after the other. It repeats each
+ * until it is answered. So unlocking does not wait for messages, and a node that does not answer
+ * does not delay messages to others.
  *
- * Keeps: what is to be said is bounded; where it does not fit, the node is told to look
- * again with all that waits there.
+ * Keeps: the number of pending messages is bounded. If there are too many, the node is told to look
+ * again at all its waiting requests.
  */
 #include "fs/ops/lock_internal.h"
 
@@ -23,7 +23,7 @@ struct lock_courier {
 	struct locks *k;
 	unsigned node;
 	struct rt_task *task;
-	struct rt_mutex lock; /* for all below; no other is taken under it */
+	struct rt_mutex lock; /* for all below; a leaf */
 	struct rt_cond some;
 	bool stopping, hello;
 	uint64_t all; /* all requests of that incarnation; 0: not needed */
@@ -31,7 +31,7 @@ struct lock_courier {
 	struct wake wake[COURIER_WAKES];
 };
 
-/* ---- who is alive -------------------------------------------------------------------------- */
+/* ---- incarnations of nodes ----------------------------------------------------------------- */
 
 bool lock_void(const struct locks *k, unsigned node, uint64_t incarnation)
 {
@@ -63,9 +63,9 @@ void ops_locks_heard(struct fs *fs, unsigned node, uint64_t incarnation)
 	lock_heard(fs->locks, node, incarnation);
 }
 
-/* ---- what is told ---------------------------------------------------------------------------- */
+/* ---- messages sent -------------------------------------------------------------------------- */
 
-/* One thing to say. False: nothing is left, and nothing will come. Waits. */
+/* Gets the next message. Returns false if there is none and none will come. Waits. */
 static bool courier_next(struct lock_courier *c, bool *hello, struct wake *wake)
 {
 	bool any;
@@ -111,8 +111,8 @@ static int say_wake(struct lock_courier *c, const struct wake *w)
 		c->k->fs->volume->calls, c->node, NET_CALL_LOCK_WAKE, ask, answer);
 }
 
-/* True: once more. A node that is silent is asked ever more slowly; who closes does not
- * wait for it. */
+/* Returns true to send the message again. The pause grows while a node does not answer. Closing
+ * does not wait for it. */
 static bool courier_pause(struct lock_courier *c, uint64_t *pause)
 {
 	uint64_t until = rt_now_ns() + *pause;
@@ -182,7 +182,7 @@ void lock_nodes_wake(struct locks *k, uint64_t ino, const struct lock_wakes *wak
 	}
 }
 
-/* ---- what others ask ----------------------------------------------------------------------- */
+/* ---- messages received ---------------------------------------------------------------------- */
 
 static int serve_hello(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])

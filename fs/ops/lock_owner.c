@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which owners may have locks here, so that a close by one that has none costs no look at
- * the tree, and what to free when an open file goes.
+ * The owners that may have locks here. So a close by an owner without locks does not read the tree,
+ * and the close of an open file frees its locks.
  *
- * An owner of flock, or of fcntl's locks of an open file, is that open file: it uses one
- * handle. A process may use several, and each close ends all that it has in the file; so
- * the handle that it used last is not closed before it has flushed that, and what is
- * still there when a handle closes is the handle's.
+ * An open file owns its flock, and fcntl's locks of an open file. Such an owner uses one handle. A
+ * process may use several handles, and each close ends all its locks in the file. So the handle
+ * that it used last is not closed before it has flushed these. If locks are left when a handle
+ * closes, they are the handle's.
  *
- * Keeps: an owner that has a record in the tree is listed here, from before the
- * transaction until after the one that frees.
+ * Keeps: an owner with a record in the tree is listed here, from before that transaction until
+ * after the one that frees the lock.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 #include "fs/ops/lock_internal.h"
 
-static struct lock_owner **bucket_of(struct locks *k, uint64_t ino)
+static struct lock_owner **owner_bucket(struct locks *k, uint64_t ino)
 {
 	return &k->owner[lock_bucket(ino)];
 }
 
-/* Under the lock. The place of the owner, or of the end. */
+/* Returns the place of the owner, or of the end. Under the lock. */
 static struct lock_owner **owner_find(
 	struct locks *k, uint64_t ino, enum ops_lock_kind kind, uint64_t owner)
 {
-	struct lock_owner **at = bucket_of(k, ino);
+	struct lock_owner **at = owner_bucket(k, ino);
 
 	while (*at && ((*at)->ino != ino || (*at)->kind != kind || (*at)->owner != owner))
 		at = &(*at)->next;
@@ -86,7 +86,7 @@ static int owner_free(
 	int rc = lock_clear(k->fs, ino, kind, owner);
 
 	if (rc && rc != -EBADF)
-		weft_log(4, "freeing locks of inode %llu failed: %s",
+		weft_log(4, "cannot free locks of inode %llu: %s",
 			(unsigned long long)ino, strerror(-rc));
 	return rc;
 }
@@ -99,8 +99,8 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	bool any;
 	int rc, stored = 0;
 
-	if (file->mappable) { /* the kernel has written back what was stored */
-		stored = kernel_stores_await(fs, file->state);
+	if (file->mappable) { /* the kernel has written the stores back */
+		stored = kcache_stores_await(fs->kcache, &file->state->kcache);
 		if (!stored)
 			stored = stores_error(file->state, false);
 		stores_settle(fs, file->state);
@@ -113,14 +113,14 @@ int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner)
 	rc = owner_free(k, ino, OPS_LOCK_POSIX, owner);
 	rt_mutex_lock(&k->owners_lock);
 	at = owner_find(k, ino, OPS_LOCK_POSIX, owner);
-	/* A request of another thread may lock after this: a later close looks. */
+	/* A request of another thread may lock after this. A later close then frees that lock. */
 	if (rc == 0 && *at && (*at)->requests == 0)
 		owner_drop(k, at);
 	rt_mutex_unlock(&k->owners_lock);
 	return rc ? rc : stored;
 }
 
-/* Takes one off that used the file last; NULL: any. */
+/* Removes an owner that used the file last. NULL: any owner. */
 static bool owner_take(struct locks *k, unsigned bucket, const struct ops_file *file,
 	struct lock_owner *out)
 {

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests for locks that wait. See docs/many-nodes.md, "Locks".
+ * Lock requests that wait. See docs/nodes/locks.md.
  *
- * A request is tried by whoever began it, then *parked*. When it is woken (its ticket was
- * told, or all were), cancelled, or was patient for long enough, it is *ready*, and a
- * *taker*, one of a few tasks, tries it again. So what waits for another owner has no
- * task; what waits for a page has one. Requests for one file are tried one after the
- * other: they would only be in each other's way.
+ * The task that starts a request tries it. Then the request is *parked*. It becomes *ready* when it
+ * is woken (by its ticket, or with all), is cancelled, or its patience ends. A *taker*, one of a
+ * few tasks, then tries it again. So a request that waits for another owner has no task; one that
+ * waits for a page has. Requests for one file are tried one after the other, because they would
+ * only conflict.
  *
- * Keeps: one task at a time tries a request. It can be found by its ticket before it is
- * recorded, and what wakes it while it is tried has it tried once more; so no wake-up is
- * lost. A request that has ended has no record.
+ * Keeps: one task at a time tries a request. The request can be found by its ticket before it is
+ * recorded. If it is woken while it is tried, it is tried once more; so no wake-up is lost. A
+ * request that has ended has no record.
  */
 #include "fs/ops/lock_internal.h"
 
 enum { WAIT_NEW, WAIT_TRIED, WAIT_PARKED, WAIT_READY, WAIT_OVER };
 
-/* Until a circle that two have closed at the same moment is looked at again. */
+/* Time until a cycle that two requests have closed at the same moment is looked at again. */
 #define CYCLE_PAUSE_NS 20000000ull
 
-static struct ops_lock_wait **bucket_of(struct locks *k, uint64_t ticket)
+static struct ops_lock_wait **ticket_bucket(struct locks *k, uint64_t ticket)
 {
 	return &k->wait[ticket % LOCK_BUCKETS];
 }
@@ -28,7 +28,7 @@ static struct ops_lock_wait **bucket_of(struct locks *k, uint64_t ticket)
 
 static void taker_main(void *arg);
 
-/* Under the lock. Without a taker nothing that is parked would end. */
+/* Without a taker no parked request would end. Under the lock. */
 static int taker_add(struct locks *k)
 {
 	int rc;
@@ -40,7 +40,8 @@ static int taker_add(struct locks *k)
 	return k->takers ? 0 : rc;
 }
 
-/* Under the lock. Its place in the list; the list's end: no taker is at the inode. */
+/* Returns its place in the list, or the list's end if no taker works on the inode. Under the
+ * lock. */
 static unsigned taken_find(const struct locks *k, uint64_t ino)
 {
 	unsigned i = 0;
@@ -55,7 +56,7 @@ static bool is_taken(const struct locks *k, uint64_t ino)
 	return taken_find(k, ino) < k->takens;
 }
 
-/* Under the lock. There is work for one. */
+/* Wakes a taker, because there is work. Under the lock. */
 static void taker_call(struct locks *k)
 {
 	if (k->idle == 0)
@@ -77,7 +78,7 @@ static void make_ready(struct locks *k, struct ops_lock_wait *w)
 		taker_call(k);
 }
 
-/* Under the lock. One that is ready, and whose file no taker is at; or NULL. */
+/* Returns a ready request of a file on which no taker works, or NULL. Under the lock. */
 static struct ops_lock_wait *ready_find(struct locks *k, bool take)
 {
 	struct ops_lock_wait **at = &k->ready, *w;
@@ -95,7 +96,8 @@ static struct ops_lock_wait *ready_find(struct locks *k, bool take)
 	return w;
 }
 
-/* Under the lock. Those whose patience ends are ready; when the next one's does. */
+/* Makes requests ready whose patience has ended. Returns the time when that of the next one ends.
+ * Under the lock. */
 static uint64_t deferred_look(struct locks *k)
 {
 	uint64_t now, next = RT_FOREVER;
@@ -117,7 +119,7 @@ static uint64_t deferred_look(struct locks *k)
 
 /* ---- trying ------------------------------------------------------------------------------- */
 
-static int begin(struct locks *k, struct ops_lock_wait *w)
+static int wait_begin(struct locks *k, struct ops_lock_wait *w)
 {
 	int rc = 0;
 
@@ -131,18 +133,18 @@ static int begin(struct locks *k, struct ops_lock_wait *w)
 	if (rc == 0) {
 		w->own.ticket = ++k->ticket;
 		w->own.state = WAIT_TRIED;
-		w->own.next = *bucket_of(k, w->own.ticket);
-		*bucket_of(k, w->own.ticket) = w;
+		w->own.next = *ticket_bucket(k, w->own.ticket);
+		*ticket_bucket(k, w->own.ticket) = w;
 		k->waits++;
 	}
 	rt_mutex_unlock(&k->lock);
 	return rc;
 }
 
-/* Nobody finds it any more. */
-static void end(struct locks *k, struct ops_lock_wait *w)
+/* From here on the request cannot be found. */
+static void wait_end(struct locks *k, struct ops_lock_wait *w)
 {
-	struct ops_lock_wait **at = bucket_of(k, w->own.ticket);
+	struct ops_lock_wait **at = ticket_bucket(k, w->own.ticket);
 
 	lock_owner_leave(k, w->own.owner);
 	rt_mutex_lock(&k->lock);
@@ -153,7 +155,7 @@ static void end(struct locks *k, struct ops_lock_wait *w)
 	rt_mutex_unlock(&k->lock);
 }
 
-static void ended(struct locks *k)
+static void wait_ended(struct locks *k)
 {
 	rt_mutex_lock(&k->lock);
 	if (--k->waits == 0)
@@ -161,8 +163,8 @@ static void ended(struct locks *k)
 	rt_mutex_unlock(&k->lock);
 }
 
-/* True: nothing has happened while it was tried, and it may rest. */
-static bool park(struct locks *k, struct ops_lock_wait *w)
+/* Returns true if no wake-up came during the try, and the request is parked. */
+static bool wait_park(struct locks *k, struct ops_lock_wait *w)
 {
 	bool rests;
 
@@ -172,14 +174,14 @@ static bool park(struct locks *k, struct ops_lock_wait *w)
 		w->own.state = WAIT_PARKED;
 		if (w->own.passes_ns != RT_FOREVER) {
 			k->deferred++;
-			rt_cond_signal(&k->work); /* a taker has a time to go by */
+			rt_cond_signal(&k->work); /* a taker must wake at a time */
 		}
 	}
 	rt_mutex_unlock(&k->lock);
 	return rests;
 }
 
-/* What cancelled it, or 0. What woke it up to here is dealt with by the try that follows. */
+/* Returns the error of a cancel, or 0. The next try covers all wake-ups up to here. */
 static int look_up(struct locks *k, struct ops_lock_wait *w)
 {
 	int cancelled;
@@ -191,7 +193,7 @@ static int look_up(struct locks *k, struct ops_lock_wait *w)
 	return cancelled;
 }
 
-/* It waits for others that wait: for so long. */
+/* Sets the time until which it waits for requests that wait. */
 static void be_patient(struct ops_lock_wait *w, bool behind)
 {
 	if (!behind)
@@ -219,8 +221,8 @@ static bool is_deadlock(
 	return lock_cycle(k, &start, &other);
 }
 
-/* Tries until it has the lock, cannot have it, or is parked: -EINPROGRESS, and then it may
- * be another task's, or gone. */
+/* Tries until the request has the lock, fails, or is parked. -EINPROGRESS: another task may have
+ * the request, or have freed it. */
 static int try_it(struct locks *k, struct ops_lock_wait *w)
 {
 	struct disk_lock r = lock_record(k, &w->lock, w->own.ticket);
@@ -242,7 +244,7 @@ static int try_it(struct locks *k, struct ops_lock_wait *w)
 			return rc;
 		}
 		be_patient(w, behind);
-		if (park(k, w))
+		if (wait_park(k, w))
 			return rc;
 	}
 }
@@ -267,15 +269,15 @@ static void taker_main(void *arg)
 			continue;
 		}
 		ino = w->own.ino;
-		/* This one may wait for a page. */
+		/* This task may wait for a page. */
 		if ((k->deferred && k->idle == 0) || ready_find(k, false))
 			taker_call(k);
 		rt_mutex_unlock(&k->lock);
 		rc = try_it(k, w);
 		if (rc != -EINPROGRESS) {
-			end(k, w);
+			wait_end(k, w);
 			w->done(w->arg, rc);
-			ended(k);
+			wait_ended(k);
 		}
 		rt_mutex_lock(&k->lock);
 		k->taken[taken_find(k, ino)] = k->taken[k->takens - 1];
@@ -303,7 +305,7 @@ int ops_lock_start(struct fs *fs, struct ops_file *file, struct ops_lock_wait *w
 	rc = lock_owner_enter(k, file, &w->lock, &w->own.owner);
 	if (rc)
 		return rc;
-	rc = begin(k, w);
+	rc = wait_begin(k, w);
 	if (rc) {
 		lock_owner_leave(k, w->own.owner);
 		return rc;
@@ -311,13 +313,13 @@ int ops_lock_start(struct fs *fs, struct ops_file *file, struct ops_lock_wait *w
 	rc = try_it(k, w);
 	if (rc == -EINPROGRESS)
 		return rc;
-	end(k, w);
-	ended(k);
+	wait_end(k, w);
+	wait_ended(k);
 	return rc;
 }
 
 /* Under the lock. */
-static void cancel(struct locks *k, struct ops_lock_wait *w, int why)
+static void wait_cancel(struct locks *k, struct ops_lock_wait *w, int why)
 {
 	if (!w->own.cancelled)
 		w->own.cancelled = why;
@@ -329,7 +331,7 @@ void ops_lock_cancel(struct fs *fs, struct ops_lock_wait *w)
 	struct locks *k = fs->locks;
 
 	rt_mutex_lock(&k->lock);
-	cancel(k, w, -EINTR);
+	wait_cancel(k, w, -EINTR);
 	rt_mutex_unlock(&k->lock);
 }
 
@@ -341,17 +343,17 @@ void ops_locks_end(struct fs *fs)
 	k->ending = true;
 	for (unsigned i = 0; i < LOCK_BUCKETS; i++)
 		for (struct ops_lock_wait *w = k->wait[i]; w; w = w->own.next)
-			cancel(k, w, -ENOTCONN);
+			wait_cancel(k, w, -ENOTCONN);
 	while (k->waits)
 		rt_cond_wait(&k->ended, &k->lock, RT_FOREVER);
 	rt_mutex_unlock(&k->lock);
 	lock_owners_end(k);
 }
 
-/* ---- for others ---------------------------------------------------------------------------- */
+/* ---- for other files ----------------------------------------------------------------------- */
 
 /* Under the lock. */
-static void wake(struct locks *k, struct ops_lock_wait *w)
+static void wait_wake(struct locks *k, struct ops_lock_wait *w)
 {
 	w->own.woken = true;
 	make_ready(k, w);
@@ -367,7 +369,7 @@ int lock_wait_wake(struct locks *k, uint64_t ticket)
 			continue;
 		for (struct ops_lock_wait *w = k->wait[i]; w; w = w->own.next)
 			if (ticket == 0 || w->own.ticket == ticket) {
-				wake(k, w);
+				wait_wake(k, w);
 				found = true;
 			}
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names: looking up and making. One transaction makes inode, entry and the change to the
+ * Looks names up, and makes them. One transaction makes the inode, the entry and the change to the
  * directory.
  *
- * Keeps: a directory's size is the number of its entries and its nlink 2 plus its
- * subdirectories; nothing is made in a directory that has been removed.
+ * Keeps: a directory's size is the number of its entries. Its nlink is 2 plus its subdirectories.
+ * No name is made in a directory that has been removed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -13,12 +13,12 @@
 #include "fs/ops/ops_internal.h"
 
 #define LINK_TARGET_MAX 4095u
-/* a name that is replaced at just the wrong moment so often */
+/* Limit for a name that is replaced at just the wrong moment each time. */
 #define LOOKUP_TRIES 1000u
 
 /* ---- lookup ----------------------------------------------------------------------- */
 
-/* Why is there no such name? -ENOTDIR, or -ENOENT. */
+/* Returns the reason for a missing name: -ENOTDIR or -ENOENT. */
 static int why_absent(struct fs *fs, uint64_t dir)
 {
 	struct disk_inode inode;
@@ -29,22 +29,20 @@ static int why_absent(struct fs *fs, uint64_t dir)
 	return S_ISDIR(inode.mode) ? -ENOENT : -ENOTDIR;
 }
 
-/* Where the file is open somebody may go by its size: then nothing of it may be kept. */
+/* If the file is open, a program may use its size. Nothing of it may then be kept. */
 static int attr_found(
-	struct fs *fs, struct tree_exposure *e, uint64_t ino, struct ops_attr *out)
+	struct fs *fs, struct tree_kcopy *e, uint64_t ino, struct ops_attr *out)
 {
 	if (!e)
 		return inode_attr(fs, ino, out);
-	e->exposed = false;
-	return inode_attr_exposed(
+	e->kcached = false;
+	return inode_attr_kcached(
 		fs, ops_goes_by_size(fs, ino, false) ? NULL : e, ino, out);
 }
 
-/*
- * The kernel finds an inode of any type by its number with ".": it has a file handle and
- * nothing else. An orphan that nobody uses is about to be reclaimed, so it is absent.
- */
-static int lookup_dots(struct fs *fs, struct tree_exposure *e, uint64_t ino,
+/* With ".", the kernel finds an inode of any type by its number: it has only a file handle. An
+ * orphan that is not in use is about to be reclaimed, so it is absent. */
+static int lookup_dots(struct fs *fs, struct tree_kcopy *e, uint64_t ino,
 	unsigned dots, struct ops_attr *out)
 {
 	int rc = attr_found(fs, e, ino, out);
@@ -59,12 +57,12 @@ static int lookup_dots(struct fs *fs, struct tree_exposure *e, uint64_t ino,
 }
 
 /*
- * The entry and its inode are read one after the other. An inode that is gone by then, or
- * has no link left, was unlinked, so the entry is gone or replaced: look again. One that
- * never was is damage. What is exposed (or NULL) is so before the last look at it.
+ * Reads the entry and then its inode. If the inode is gone by then, or has no link left, it was
+ * unlinked. The entry is then gone or replaced: look again. An inode that never existed is damage.
+ * `names` and `attributes` (or NULL) are kernel-cached before the last look at them.
  */
-static int lookup(struct fs *fs, uint64_t dir, struct ops_name name,
-	struct tree_exposure *names, struct tree_exposure *attributes,
+static int names_lookup(struct fs *fs, uint64_t dir, struct ops_name name,
+	struct tree_kcopy *names, struct tree_kcopy *attributes,
 	struct ops_attr *out)
 {
 	struct entry entry;
@@ -78,7 +76,7 @@ static int lookup(struct fs *fs, uint64_t dir, struct ops_name name,
 	if (rc)
 		return rc;
 	for (unsigned tries = 0; tries < LOOKUP_TRIES; tries++) {
-		rc = entry_get_exposed(fs, names, dir, name, &entry);
+		rc = entry_get_kcached(fs, names, dir, name, &entry);
 		if (rc)
 			return rc == -ENOENT ? why_absent(fs, dir) : rc;
 		rc = attr_found(fs, attributes, entry.ino, out);
@@ -95,20 +93,20 @@ static int lookup(struct fs *fs, uint64_t dir, struct ops_name name,
 
 int ops_lookup(struct fs *fs, uint64_t dir, struct ops_name name, struct ops_attr *out)
 {
-	return lookup(fs, dir, name, NULL, NULL, out);
+	return names_lookup(fs, dir, name, NULL, NULL, out);
 }
 
 int ops_lookup_kept(struct fs *fs, uint64_t dir, struct ops_name name,
-	struct ops_attr *out, struct ops_looked *looked)
+	struct ops_attr *out, struct kcache_looked *looked)
 {
-	struct tree_exposure names = {.kinds = EXPOSE_NAMES};
-	struct tree_exposure attributes = {.kinds = EXPOSE_ATTRIBUTES};
-	int rc = fs->kernel ? lookup(fs, dir, name, &names, &attributes, out)
-			    : lookup(fs, dir, name, NULL, NULL, out);
+	struct tree_kcopy names = {.kinds = KCACHE_NAMES};
+	struct tree_kcopy attributes = {.kinds = KCACHE_ATTRIBUTES};
+	int rc = fs->kcache ? names_lookup(fs, dir, name, &names, &attributes, out)
+			    : names_lookup(fs, dir, name, NULL, NULL, out);
 
-	*looked = (struct ops_looked){
-		.name = names.exposed,
-		.attributes = attributes.exposed,
+	*looked = (struct kcache_looked){
+		.name = names.kcached,
+		.attributes = attributes.kcached,
 		.names = names.leaf,
 		.leaf = attributes.leaf,
 	};
@@ -245,7 +243,7 @@ static int make_body(struct txn *x, void *p)
 		a->what.now);
 }
 
-/* Fills in number and time. */
+/* Sets number and time. */
 static int make_prepare(struct make_arg *a)
 {
 	int rc;
@@ -260,7 +258,7 @@ static int make_prepare(struct make_arg *a)
 	return 0;
 }
 
-static int make(struct make_arg *a, struct ops_attr *out)
+static int inode_make(struct make_arg *a, struct ops_attr *out)
 {
 	int rc;
 
@@ -306,7 +304,7 @@ int ops_mknod(struct fs *fs, uint64_t dir, struct ops_name name,
 		return -EINVAL;
 	}
 	a.what.mode = mode;
-	return make(&a, out);
+	return inode_make(&a, out);
 }
 
 int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name,
@@ -318,7 +316,7 @@ int ops_mkdir(struct fs *fs, uint64_t dir, struct ops_name name,
 	a.what.mode = S_IFDIR | (mode & 07777);
 	a.what.nlink = 2;
 	a.what.parent_ino = dir;
-	return make(&a, out);
+	return inode_make(&a, out);
 }
 
 int ops_symlink(struct fs *fs, uint64_t dir, struct ops_name name,
@@ -336,10 +334,10 @@ int ops_symlink(struct fs *fs, uint64_t dir, struct ops_name name,
 	a.what.mode = S_IFLNK | 0777;
 	a.what.nlink = 1;
 	a.what.size = len;
-	return make(&a, out);
+	return inode_make(&a, out);
 }
 
-/* A target never changes; pieces can only be missing because the link has gone. */
+/* A target never changes. If pieces are missing, the link is gone. */
 int ops_readlink(struct fs *fs, uint64_t ino, char *buf, size_t cap)
 {
 	char piece[DISK_LINK_PIECE];
@@ -375,8 +373,7 @@ int ops_readlink(struct fs *fs, uint64_t ino, char *buf, size_t cap)
 
 /* ---- making and opening ----------------------------------------------------------- */
 
-/* The handle comes first: an unlink right behind the transaction must find the file open.
- */
+/* The handle comes first: an unlink right after the transaction must find the file open. */
 static int create_new(struct make_arg *a, int flags, struct ops_file **out, ops_body body)
 {
 	struct ops_file *file;
@@ -397,7 +394,7 @@ static int create_new(struct make_arg *a, int flags, struct ops_file **out, ops_
 	return 0;
 }
 
-/* -ENOENT: the name went away meanwhile. */
+/* -ENOENT: the name was removed meanwhile. */
 static int open_existing(
 	struct make_arg *a, int flags, struct ops_file **out, struct ops_attr *attr)
 {
@@ -469,7 +466,9 @@ int ops_tmpfile(struct fs *fs, uint64_t dir, const struct ops_caller *c, uint32_
 
 	ops_count(fs, OPS_CALL_TMPFILE);
 	a.what.mode = S_IFREG | (mode & 07777);
-	rc = create_new(&a, flags | O_TMPFILE, out, tmpfile_body);
+	rc = orphans_room(fs);
+	if (rc == 0)
+		rc = create_new(&a, flags | O_TMPFILE, out, tmpfile_body);
 	if (rc)
 		return rc;
 	(void)orphan_await(fs, a.what.ino);

@@ -1,50 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long an inode without links lives: until the last handle here is closed and, where
- * the caller says what it has let go of (ops_options.caller_forgets), until that too.
+ * The lifetime of an inode without links. It ends after the last close here and, with
+ * ops_options.caller_forgets, after the caller's forget.
  *
- * A kernel refers to every inode that it unlinks and sends a FORGET when its last
- * reference goes, which may be a working directory, an O_PATH descriptor or a bound
- * socket that no open here tells of. So such inodes are *awaited*. A forget which the
- * kernel sends for one of several references (a look-up that it could not use) ends an
- * orphan early: fstat on it says ENOENT then, while what is open stays open.
+ * A kernel refers to each inode that it unlinks. It sends a FORGET when its last reference ends.
+ * That may be a working directory, an O_PATH descriptor or a bound socket, of which this node has
+ * no open. Such inodes are *awaited*. The kernel may send a FORGET for one of several references (a
+ * look-up that it could not use). It ends an orphan early: fstat then returns ENOENT, while open
+ * files stay open.
  *
- * What is neither awaited nor open is *ready*: a task of its own reclaims many in one
- * transaction, shortly after, so that whoever unlinks need not wait for it. Those who
- * fill the queue to its half work on it themselves. A crash forgets all of this: the
- * orphan items are in the tree, and the next mount reclaims.
+ * If opens are hidden (borrow.c), an open file is one of the kernel's references, and nothing else
+ * shows it. So an inode without links is always awaited. Its forget counts only if the kernel has
+ * nothing of it; the caller of ops_forget asks the kernel.
  *
- * Other nodes that may have one open are asked first (elsewhere.c). One that has it open takes
- * it over; one that cannot be asked makes the inode stay on the list in the tree, which the
- * task then goes through again, ever more rarely, until all were asked. So it does after an open, which
- * waits for nothing that others have listed; what a node has that is away is passed over.
+ * An inode that is neither awaited nor open is *ready*. A task reclaims many of them in one
+ * transaction, shortly after, so unlink does not wait for it. A task that finds the queue half full
+ * helps to reclaim. A crash loses this state. The orphan items are in the tree, and the next mount
+ * reclaims.
  *
- * Keeps: memory is bounded (invariant 10); what cannot be awaited any more is ready at
- * once. Order of locks: a stripe of the table of files, then `lock`; no task waits under
- * it.
+ * Other nodes that may have an inode open are asked first (elsewhere.c). A node that has it open
+ * takes it over. If a node cannot be asked, the inode stays on the list in the tree. The task goes
+ * through the list again, ever more rarely, until all nodes were asked. It does the same after an
+ * open, which waits for no inode that other nodes have listed. Inodes that need a node that is away
+ * are skipped.
+ *
+ * Keeps: memory is bounded (invariant 10). An inode that cannot be awaited any more is ready at
+ * once. Order of locks: a stripe of the table of files, then `lock`. No task waits under `lock`.
  */
 #include <errno.h>
 
-#include "fs/ops/kernel_internal.h"
+#include "fs/ops/data_internal.h"
 
 #define AWAITED_MAX ORPHANS_AWAITED_MAX
 #define BUCKETS     (1u << 14)
-#define READY_MAX   1024u
-#define READY_HALF  (READY_MAX / 2)
-/* How long something may be ready before it is worked on alone. */
+/* If opens are hidden: places for operations under way. There are fewer threads that serve. */
+#define AWAITED_SPARE 2048u
+#define READY_MAX     1024u
+#define READY_HALF    (READY_MAX / 2)
+/* Longest time that an inode is ready before it is reclaimed alone. */
 #define LINGER_NS 20000000ull
-/* Where another node's kernel may just have been told the name, and opens the inode next: so
- * old the oldest becomes, and so old each one that goes with it. */
+/* Ages of ready inodes on a volume of several nodes: of the oldest in a batch, and of each other
+ * one. Another node's kernel may just have got the name, and open the inode next. */
 #define LINGER_SHARED_NS 1000000000ull
 #define LINGER_TOLD_NS   500000000ull
-/* A forget follows an unlink that lies no further back within this time, or the kernel
- * has another reason to keep the inode. */
+/* A forget follows its unlink within this time, unless the kernel has another reason to keep the
+ * inode. */
 #define GRACE_NS 200000000ull
-/* So long room is waited for that the first look at the lists may find. */
+/* Limit of the wait for a place for an awaited inode. */
+#define ROOM_NS 1000000000ull
+/* Limit of the wait for room that the first look at the lists may find. */
 #define LISTS_NS 10000000000ull
-/* So often nodes are asked about an orphan that changes meanwhile, before it is left to the list. */
+/* Number of times that nodes are asked about an orphan that changes meanwhile, before it stays on
+ * the list. */
 #define TAKEN_TRIES 3u
-/* How soon the list is gone through again, at first and at last. */
+/* Time until the next look at the list, at first and at last. */
 #define RETRY_MIN_NS 1000000000ull
 #define RETRY_MAX_NS 8000000000ull
 
@@ -56,36 +65,36 @@ struct awaited {
 struct orphans {
 	_Atomic uint32_t
 		bucket[BUCKETS];  /* 1 + place of the first; changed under `lock` */
-	_Atomic uint32_t pending; /* ready or being worked on; changed under `lock` */
+	_Atomic uint32_t pending; /* number of inodes ready or in work; changed under `lock` */
 
 	struct rt_mutex lock; /* for all below */
 	struct awaited *place;
-	uint32_t place_free;  /* 1 + place of the first given back; 0: none */
+	uint32_t place_free;  /* 1 + the first place given back; 0: none */
 	uint32_t place_fresh; /* places from here on were never used */
 	uint32_t awaited;
-	uint32_t moving;     /* taken off, and not yet ready or left to a close */
-	uint64_t awaited_ns; /* when the latest one came */
+	uint32_t moving;     /* number of inodes taken off, and not yet ready or left to a close */
+	uint64_t awaited_ns; /* time of the latest one */
 	/* A ring. Counted since open: pushed >= taken >= done. */
 	struct {
 		uint64_t ino, since_ns;
 	} ready[READY_MAX];
 	uint64_t pushed, taken, done;
-	unsigned settlers;       /* tasks that wait for `progress` */
-	struct rt_cond wanted;   /* the reclaimer has something to do */
-	struct rt_cond progress; /* something got ready, or is done */
-	bool left;               /* the list is to be gone through (again) */
-	bool intents;            /* and that of intents, which was not yet to its end */
-	bool unread;             /* neither was gone through since the open */
-	uint64_t retry_ns;       /* when to go through it */
-	uint64_t pause_ns;       /* how long that is put off */
+	unsigned settlers;       /* number of tasks that wait for `progress` */
+	struct rt_cond wanted;   /* signals that the reclaimer has work */
+	struct rt_cond progress; /* signals that an inode is ready, or done */
+	bool left;               /* the list must be gone through (again) */
+	bool intents;            /* also the list of intents, whose end was not reached yet */
+	bool unread;             /* neither list was gone through since the open */
+	uint64_t retry_ns;       /* time of the next look */
+	uint64_t pause_ns;       /* delay until the look after that */
 	bool stopping;
-	bool hurry; /* somebody needs the room of what is ready */
+	bool hurry; /* an operation needs the room of ready inodes */
 	struct rt_task *reclaimer;
 };
 
 /* ---- awaited ---------------------------------------------------------------------- */
 
-static _Atomic uint32_t *bucket_of(struct orphans *o, uint64_t ino)
+static _Atomic uint32_t *awaited_bucket(struct orphans *o, uint64_t ino)
 {
 	return &o->bucket[(ino * 0x9e3779b97f4a7c15ull) >> 50];
 }
@@ -96,26 +105,26 @@ static uint32_t chain_load(const _Atomic uint32_t *head)
 	return atomic_load_explicit(head, memory_order_acquire);
 }
 
-/* Without the lock: nothing of this hash is awaited. An inode's own unlink happened
- * before. */
+/* Returns true if no inode of this hash is awaited. Read without the lock: an inode's own unlink
+ * has happened before. */
 static bool surely_not_awaited(struct orphans *o, uint64_t ino)
 {
-	return chain_load(bucket_of(o, ino)) == 0;
+	return chain_load(awaited_bucket(o, ino)) == 0;
 }
 
 static struct awaited *awaited_find(struct orphans *o, uint64_t ino)
 {
-	uint32_t at = chain_load(bucket_of(o, ino));
+	uint32_t at = chain_load(awaited_bucket(o, ino));
 
 	while (at && o->place[at - 1].ino != ino)
 		at = o->place[at - 1].next;
 	return at ? &o->place[at - 1] : NULL;
 }
 
-/* False: no room. */
+/* Returns false if there is no room. */
 static bool awaited_insert(struct orphans *o, uint64_t ino)
 {
-	_Atomic uint32_t *head = bucket_of(o, ino);
+	_Atomic uint32_t *head = awaited_bucket(o, ino);
 	uint32_t at = o->place_free;
 
 	if (awaited_find(o, ino))
@@ -134,7 +143,7 @@ static bool awaited_insert(struct orphans *o, uint64_t ino)
 
 static bool awaited_remove(struct orphans *o, uint64_t ino)
 {
-	_Atomic uint32_t *head = bucket_of(o, ino);
+	_Atomic uint32_t *head = awaited_bucket(o, ino);
 	uint32_t at = chain_load(head), before = 0;
 
 	while (at && o->place[at - 1].ino != ino) {
@@ -167,6 +176,26 @@ bool orphan_await(struct fs *fs, uint64_t ino)
 	return awaited;
 }
 
+int orphans_room(struct fs *fs)
+{
+	struct orphans *o = fs->orphans;
+	uint64_t deadline;
+	bool room;
+
+	if (!o || !fs_opens_hidden(fs))
+		return 0;
+	rt_mutex_lock(&o->lock);
+	deadline = rt_now_ns() + ROOM_NS;
+	while (!(room = o->awaited < AWAITED_MAX - AWAITED_SPARE) &&
+		rt_now_ns() < deadline) {
+		o->settlers++;
+		rt_cond_wait(&o->progress, &o->lock, deadline);
+		o->settlers--;
+	}
+	rt_mutex_unlock(&o->lock);
+	return room ? 0 : -ENFILE;
+}
+
 bool orphan_is_awaited(struct fs *fs, uint64_t ino)
 {
 	struct orphans *o = fs->orphans;
@@ -195,7 +224,7 @@ bool orphan_lives(struct fs *fs, uint64_t ino)
 
 /* ---- ready ------------------------------------------------------------------------ */
 
-/* Some stay on the list: they are tried again later. */
+/* Some inodes stay on the list: they are tried again later. */
 static void list_again(struct fs *fs)
 {
 	struct orphans *o = fs->orphans;
@@ -212,7 +241,7 @@ static void list_again(struct fs *fs)
 	rt_mutex_unlock(&o->lock);
 }
 
-/* The inodes' change counts, and a bit for each that could not be read. */
+/* Reads the inodes' change counts. Returns a bit for each that could not be read. */
 static uint32_t changes_read(
 	struct fs *fs, const uint64_t *ino, unsigned count, uint64_t *changes)
 {
@@ -229,10 +258,8 @@ static uint32_t changes_read(
 	return unread;
 }
 
-/*
- * One round of orphans_reclaim where there are other nodes. Leaves in ino[] the inodes that
- * changed meanwhile, and returns how many: a node may have taken them (orphan_take).
- */
+/* Does one round of orphans_reclaim on a volume of several nodes. Leaves in ino[] the inodes that
+ * changed meanwhile, and returns their number: a node may have taken them (orphan_take). */
 static unsigned reclaim_asking(struct fs *fs, uint64_t *ino, unsigned count, bool listed)
 {
 	uint64_t changes[32];
@@ -275,7 +302,7 @@ void orphans_reclaim(struct fs *fs, const uint64_t *ino, unsigned count, bool li
 		list_again(fs);
 }
 
-/* Under the lock. Takes a batch of those that got ready at `before_ns` or earlier. */
+/* Takes a batch of inodes that became ready at `before_ns` or earlier. Under the lock. */
 static unsigned ready_take(struct orphans *o, uint64_t before_ns, uint64_t *ino)
 {
 	unsigned count = 0;
@@ -288,7 +315,8 @@ static unsigned ready_take(struct orphans *o, uint64_t before_ns, uint64_t *ino)
 	return count;
 }
 
-/* Reclaims a batch of those that got ready at `before_ns` or earlier; false: there was none. */
+/* Reclaims a batch of inodes that became ready at `before_ns` or earlier. Returns false if there
+ * was none. */
 static bool ready_work_before(struct fs *fs, uint64_t before_ns)
 {
 	struct orphans *o = fs->orphans;
@@ -314,7 +342,7 @@ static bool ready_work(struct fs *fs)
 	return ready_work_before(fs, UINT64_MAX);
 }
 
-/* Under the lock. False: the ring is full. */
+/* Returns false if the ring is full. Under the lock. */
 static bool ready_push(struct orphans *o, uint64_t ino)
 {
 	uint64_t count = o->pushed - o->taken;
@@ -331,7 +359,7 @@ static bool ready_push(struct orphans *o, uint64_t ino)
 	return true;
 }
 
-/* Nobody refers to it any more. Waits. */
+/* Notes that no node refers to the inode any more. Waits. */
 static void orphan_ready(struct fs *fs, uint64_t ino)
 {
 	struct orphans *o = fs->orphans;
@@ -362,16 +390,16 @@ bool orphans_hurry(struct fs *fs)
 	return true;
 }
 
-/* Whoever makes orphans faster than the reclaimer ends them takes part in it. */
-static void help(struct fs *fs)
+/* A task that makes orphans faster than the reclaimer frees them helps. */
+static void orphans_help(struct fs *fs)
 {
 	if (atomic_load_explicit(&fs->orphans->pending, memory_order_relaxed) >=
 		READY_HALF)
 		(void)ready_work(fs);
 }
 
-/* Under the lock, which is let go of meanwhile: looks at the list again, or waits until it is
- * time to. */
+/* Looks at the list again, or waits until it is time to. Under the lock, which it releases
+ * meanwhile. */
 static void list_work(struct fs *fs)
 {
 	struct orphans *o = fs->orphans;
@@ -391,8 +419,8 @@ static void list_work(struct fs *fs)
 	rc = rc < 0 ? rc : intents;
 	if (rc < 0 && rc != -EROFS && rc != -EHOSTUNREACH && rc != -EAGAIN && first)
 		weft_log(4,
-			"reading the list of unlinked files: %s; it is tried again, what "
-			"they hold stays in use until then",
+			"cannot read the list of unlinked files: %s; it is tried "
+			"again, and their space stays in use until then",
 			strerror(-rc));
 	if (rc < 0 && rc != -EROFS)
 		list_again(fs);
@@ -445,9 +473,14 @@ void orphan_drop(struct fs *fs, uint64_t ino)
 	if (awaited)
 		(void)elsewhere_note(fs, ino); /* it was, with the name: for the next */
 	if (awaited)
-		help(fs);
+		orphans_help(fs);
 	else if (!open)
 		orphan_ready(fs, ino);
+}
+
+bool ops_awaits_forget(struct fs *fs, uint64_t ino)
+{
+	return orphan_is_awaited(fs, ino);
 }
 
 void orphan_closed(struct fs *fs, uint64_t ino)
@@ -457,16 +490,17 @@ void orphan_closed(struct fs *fs, uint64_t ino)
 }
 
 /*
- * A close at the same time looks at what is awaited after it has uncounted its handle;
- * this looks at handles after it has taken the inode off: one of them finds it ready, or
- * both, and reclaiming twice does no harm.
+ * A close at the same time drops its handle and then looks whether the inode is awaited. This
+ * function ends the wait and then looks for handles. So at least one of them finds the inode ready.
+ * If both do, reclaiming twice does no harm.
  */
 void ops_forget(struct fs *fs, uint64_t ino)
 {
 	struct orphans *o = fs->orphans;
 	bool removed, ready;
 
-	kernel_forgot(fs, ino);
+	kcache_forgot(fs->kcache, ino);
+	borrowed_forget(fs, ino);
 	if (!o || likely(surely_not_awaited(o, ino)))
 		return;
 	rt_mutex_lock(&o->lock);
@@ -483,12 +517,12 @@ void ops_forget(struct fs *fs, uint64_t ino)
 		rt_cond_broadcast(&o->progress);
 	rt_mutex_unlock(&o->lock);
 	if (ready)
-		help(fs);
+		orphans_help(fs);
 }
 
 /* ---- finishing --------------------------------------------------------------------- */
 
-/* Under the lock: what was unlinked before this node was opened is being freed. */
+/* Waits while inodes from before this node was opened are being freed. Under the lock. */
 static bool await_lists(struct orphans *o)
 {
 	bool unread = o->unread;
@@ -587,7 +621,7 @@ void orphans_recover(struct fs *fs)
 	rt_cond_signal(&o->wanted);
 }
 
-/* Those that are open are left to their last close. */
+/* Inodes that are open are left to their last close. */
 static void reclaim_awaited(struct fs *fs)
 {
 	struct orphans *o = fs->orphans;

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Orphans: inodes without a name. The transaction that takes the last link (or makes a
- * tmpfile) writes an orphan item; after the last close the inode's pages and items are
- * freed in pieces, each a transaction that leaves the counts exact, the inode and the
- * orphan item in the last one. An error or a crash in between leaves the orphan item: the
- * next mount goes on.
+ * Frees orphans: inodes without a name. The transaction that removes the last link (or makes a
+ * tmpfile) writes an orphan item. After the last close, the inode's pages and items are freed in
+ * pieces. Each piece is a transaction that leaves the counts exact. The last one frees the inode
+ * and the orphan item. An error or a crash in between leaves the orphan item, and the next mount
+ * continues.
  *
- * Every piece writes the inode and reads its link count, so a tmpfile that is being
- * linked meanwhile is either seen to have a link, or the link's transaction starts over
- * and finds it gone.
+ * Each piece writes the inode and reads its link count. If a tmpfile is being linked meanwhile,
+ * either this sees the link, or the link's transaction starts over and finds the inode gone.
  *
- * Small orphans that nobody refers to any more are reclaimed many in one transaction:
- * their items, and the orphan items, lie side by side when they were made or unlinked one
- * after the other, so the leaves are latched and logged once.
+ * Small orphans that no node refers to are reclaimed many in one transaction. If they were made or
+ * unlinked one after the other, their items and orphan items lie side by side. The leaves are then
+ * latched and logged once.
  */
 #include "fs/ops/data_internal.h"
 
-#define DISK_ITEM_LAST 0xff /* behind all that an inode has */
+#define DISK_ITEM_LAST 0xff /* greater than all items of an inode */
 #define XATTRS_A_PIECE 8
-#define LINKS_A_PIECE  8 /* a target of PATH_MAX bytes is five */
-#define LOCKS_A_PIECE  8 /* items of locks, all void by now */
+#define LINKS_A_PIECE  8 /* number of items; a target of PATH_MAX bytes has five */
+#define LOCKS_A_PIECE  8 /* number of items of locks, all void by now */
 
 static struct disk_key orphan_key(uint64_t ino)
 {
@@ -36,7 +35,7 @@ int orphan_unmark(struct txn *x, uint64_t ino)
 	return txn_delete(x, orphan_key(ino));
 }
 
-/* The inode changes, so whoever has asked about it before does not free it. */
+/* Changes the inode, so that a node that has asked about it before does not free it. */
 static int take_body(struct txn *x, void *arg)
 {
 	const uint64_t *ino = arg;
@@ -58,14 +57,14 @@ int orphan_take(struct fs *fs, uint64_t ino)
 struct reclaim_step {
 	struct fs *fs;
 	uint64_t ino;
-	const uint64_t *changes; /* when others were asked; or NULL */
+	const uint64_t *changes; /* from before other nodes were asked; or NULL */
 	bool done;
-	bool linked;  /* it has a name again */
-	bool changed; /* it was changed since others were asked */
-	bool intent;  /* a truncation was not finished */
+	bool linked;  /* the inode has a name again */
+	bool changed; /* the inode was changed since other nodes were asked */
+	bool intent;  /* a truncation is unfinished */
 };
 
-/* Frees the pages of a big value; returns how many, or an error. */
+/* Frees the pages of a big value. Returns their number, or an error. */
 static int64_t xattr_free_pages(struct txn *x, const void *value, size_t len)
 {
 	struct xattr_view view;
@@ -86,7 +85,7 @@ static int64_t xattr_free_pages(struct txn *x, const void *value, size_t len)
 	return freed;
 }
 
-/* Some of the xattrs. 1: all are gone; 0: more are left. */
+/* Frees some xattrs. Returns 1 if all are freed, 0 if more are left. */
 static int reclaim_xattrs(struct reclaim_step *s, struct txn *x, struct disk_inode *inode)
 {
 	struct disk_key from = disk_key(s->ino, DISK_ITEM_XATTR, 0);
@@ -115,7 +114,7 @@ static int reclaim_xattrs(struct reclaim_step *s, struct txn *x, struct disk_ino
 	return 0;
 }
 
-/* Locks that nodes have left which are gone. As above. */
+/* Frees locks of nodes that have ended. Returns as reclaim_xattrs. */
 static int reclaim_locks(struct reclaim_step *s, struct txn *x)
 {
 	const struct disk_key from = disk_key(s->ino, DISK_ITEM_LOCK, 0);
@@ -136,7 +135,7 @@ static int reclaim_locks(struct reclaim_step *s, struct txn *x)
 	return 0;
 }
 
-/* The inode and what names it. */
+/* Frees the inode item and the orphan item. */
 static int reclaim_inode(struct reclaim_step *s, struct txn *x)
 {
 	const struct disk_key intent =
@@ -151,7 +150,7 @@ static int reclaim_inode(struct reclaim_step *s, struct txn *x)
 	return rc;
 }
 
-/* The pieces of a symlink's target; then all else. */
+/* Frees the pieces of a symlink's target, and then all else. */
 static int reclaim_last(struct reclaim_step *s, struct txn *x)
 {
 	const struct disk_key from = disk_key(s->ino, DISK_ITEM_LINK, 0);
@@ -168,16 +167,16 @@ static int reclaim_last(struct reclaim_step *s, struct txn *x)
 	return rc < 0 && rc != -ENOENT ? rc : reclaim_inode(s, x);
 }
 
-/* Nothing but the inode item can be there. An xattr that is being set writes the inode.
- */
+/* Returns true if the inode item is the only item. A transaction that sets an xattr writes the
+ * inode. */
 static bool inode_is_bare(const struct disk_inode *inode)
 {
 	return inode->blocks == 0 && inode->size == 0 && !S_ISLNK(inode->mode) &&
 	       !(inode->flags & (DISK_INODE_HAS_XATTR | DISK_INODE_HAS_INTENT));
 }
 
-/* What is bare as its inode says, must be so: one look at all that could follow the
- * inode. */
+/* If the inode shows that it has no other items, checks that: one look at the items that could
+ * follow. */
 static int check_bare(struct reclaim_step *s, struct txn *x)
 {
 	uint8_t value[DISK_VALUE_MAX];
@@ -223,7 +222,7 @@ static int reclaim_body(struct txn *x, void *arg)
 	if (rc < 0)
 		return rc;
 	inode.blocks -= MIN(freed, inode.blocks);
-	/* Full of extents: the xattrs' runs might not fit as well. */
+	/* Full of extents: the runs of xattrs might not fit as well. */
 	if (next == BLOCK_END) {
 		rc = reclaim_xattrs(s, x, &inode);
 		if (rc == 1)
@@ -246,7 +245,8 @@ static void state_forget(struct inode_state *st)
 	rt_mutex_unlock(&st->lock);
 }
 
-/* What is kept here of an inode that a transaction has ended. */
+/* Drops the in-memory state of an inode that a transaction has freed. If the inode has links again,
+ * writes its times. */
 static void state_end(struct fs *fs, const struct reclaim_step *s)
 {
 	struct inode_state *st = s->changed ? NULL : state_find(fs, s->ino);
@@ -260,7 +260,7 @@ static void state_end(struct fs *fs, const struct reclaim_step *s)
 	state_put(fs, st);
 }
 
-/* Frees one, alone. *s is as the last transaction leaves it. */
+/* Frees one inode alone. *s: as the last transaction has left it. */
 static int inode_reclaim(struct reclaim_step *s)
 {
 	struct fs *fs = s->fs;
@@ -272,7 +272,7 @@ static int inode_reclaim(struct reclaim_step *s)
 	rc = state_get(fs, s->ino, &st);
 	if (rc < 0)
 		goto out;
-	rt_gate_enter(&st->structure, 1);
+	rt_gate_enter(&st->alloc_gate, 1);
 	ahead_release(fs, st);
 	state_reclaiming(fs, st, true);
 	do {
@@ -281,34 +281,34 @@ static int inode_reclaim(struct reclaim_step *s)
 		map_change_end(st);
 	} while (rc == 0 && !s->done);
 	state_reclaiming(fs, st, false);
-	rt_gate_leave(&st->structure, 1);
+	rt_gate_leave(&st->alloc_gate, 1);
 	if (rc == 0)
 		state_end(fs, s);
 	state_put(fs, st);
 out:
 	if (rc < 0)
 		weft_log(4,
-			"freeing unlinked inode %llu failed (%s); the next mount will "
-			"try again",
+			"cannot free unlinked inode %llu: %s; the next mount tries "
+			"again",
 			(unsigned long long)s->ino, strerror(-rc));
 	return rc;
 }
 
 /* ---- many at once ---------------------------------------------------------------- */
 
-/* What one piece of one inode may take. */
+/* Limits of one piece of one inode. */
 #define PIECE_WRITES                                                                     \
 	(EXTENTS_A_PIECE + XATTRS_A_PIECE + LOCKS_A_PIECE + LINKS_A_PIECE + 4)
 
 struct reclaim_batch {
 	struct reclaim_step *step;
 	unsigned count;
-	uint32_t alone;    /* a bit for each that is not to be reclaimed with others */
-	uint32_t finished; /* a bit for each that the transaction ends */
+	uint32_t alone;    /* a bit for each inode that must be reclaimed alone */
+	uint32_t finished; /* a bit for each inode that the transaction frees */
 };
 
-/* Pieces of as many as fit; an inode that needs another piece is left with what is left.
- */
+/* Frees as many pieces as fit. An inode that needs another piece is left with its remaining
+ * items. */
 static int batch_body(struct txn *x, void *arg)
 {
 	struct reclaim_batch *b = arg;
@@ -319,7 +319,7 @@ static int batch_body(struct txn *x, void *arg)
 
 		if (b->alone & 1u << i)
 			continue;
-		/* Xattrs may take all the runs that there are. */
+		/* Xattrs may use all free runs. */
 		if (txn_runs_left(x) < 2 * EXTENTS_A_PIECE ||
 			txn_writes_left(x) < PIECE_WRITES)
 			break;
@@ -332,8 +332,7 @@ static int batch_body(struct txn *x, void *arg)
 	return 0;
 }
 
-/* Which have neither handles nor operations under way, so that nothing of them need be
- * held. */
+/* Chooses the inodes without handles and operations under way. Their states need not be held. */
 static void batch_choose(struct reclaim_batch *b)
 {
 	for (unsigned i = 0; i < b->count; i++)
@@ -341,10 +340,8 @@ static void batch_choose(struct reclaim_batch *b)
 			b->alone |= 1u << i;
 }
 
-/*
- * Each round that ends well ends at least one inode, or frees a piece of the first that
- * is left; what meets an error in company is tried again alone.
- */
+/* Each successful round frees at least one inode, or a piece of the first one left. If an inode
+ * meets an error in a batch, it is tried again alone. */
 uint32_t reclaim_many(
 	struct fs *fs, const uint64_t *ino, const uint64_t *changes, unsigned count)
 {
@@ -372,7 +369,7 @@ uint32_t reclaim_many(
 	}
 	for (unsigned i = 0; i < count; i++)
 		if (left & 1u << i && inode_reclaim(&step[i]) == -EROFS)
-			break; /* said once */
+			break; /* logged once */
 	for (unsigned i = 0; i < count; i++)
 		changed |= (uint32_t)step[i].changed << i;
 	return changed;
@@ -388,9 +385,9 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	rc = state_get(fs, ino, &st);
 	if (rc < 0)
 		return rc;
-	rt_gate_enter(&st->structure, 1);
+	rt_gate_enter(&st->alloc_gate, 1);
 	rc = intent_work(fs, st);
-	rt_gate_leave(&st->structure, 1);
+	rt_gate_leave(&st->alloc_gate, 1);
 	state_put(fs, st);
 	if (rc < 0)
 		weft_log(4,
@@ -400,7 +397,7 @@ static int recover_intent(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
-/* The next item of a type; *at moves behind it. *passed: some may have been passed over. */
+/* Finds the next item of a type. *at moves behind it. *passed: some may have been skipped. */
 static int recover_next(struct fs *fs, struct disk_key *at, enum disk_item_type type,
 	uint64_t *ino, bool *passed)
 {
@@ -425,7 +422,7 @@ static int recover_next(struct fs *fs, struct disk_key *at, enum disk_item_type 
 	return 0;
 }
 
-/* Those of a batch that can be worked on without waiting for nodes that are away. */
+/* Keeps the inodes of a batch that can be worked on without waiting for a node that is away. */
 static unsigned recover_near(struct fs *fs, uint64_t *ino, unsigned count, bool *passed)
 {
 	unsigned n = 0;
@@ -460,10 +457,8 @@ int reclaim_listed(struct fs *fs)
 	return rc;
 }
 
-/*
- * Each item is gone after its turn, or stays after an error: what it holds is only space. Or it is of
- * an inode that another node will finish: an intent of a node that is at work is worked off by both.
- */
+/* Each item is gone after its turn. After an error it stays, which only costs space. It also stays
+ * if another node will finish the inode. If that node works on the intent now, both do. */
 int reclaim_intents(struct fs *fs)
 {
 	struct disk_key intent = disk_key(DISK_INO_SYSTEM, DISK_ITEM_INTENT, 0);
@@ -479,14 +474,14 @@ int reclaim_intents(struct fs *fs)
 	return rc;
 }
 
-/* The mount goes on without what could not be ended. */
+/* The mount continues without the items that could not be finished. */
 int reclaim_recover(struct fs *fs, struct weft_error *err)
 {
 	int rc = reclaim_listed(fs);
 
 	if (rc == 0)
 		rc = reclaim_intents(fs);
-	return rc ? weft_error(err, rc, "reading the list of unlinked files: %s",
+	return rc ? weft_error(err, rc, "cannot read the list of unlinked files: %s",
 			    strerror(-rc))
 		  : 0;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rename, with everything POSIX and renameat2(2) say about it.
+ * Rename, by the rules of POSIX and renameat2(2).
  *
- * Keeps: the directories are one tree. A directory that moves to another parent could
- * close a loop, so such renames exclude each other (fs.rename_lock) while they look from
- * the new parent up to the root: nothing else changes where a directory hangs, so that
- * walk needs no transaction and has no limit on depth. The transaction then finds the
- * same inodes under the names, or starts over. Where other nodes move directories too it
- * reads the way to the root itself, which then is no longer than what it can read.
+ * Keeps: the directories are one tree. A directory that moves to another parent could close a loop.
+ * Such renames exclude each other (fs.rename_lock) while they walk from the new parent up to the
+ * root. No other operation changes a directory's parent, so the walk needs no transaction and has
+ * no limit on depth. The transaction then finds the same inodes under the names, or starts over. If
+ * other nodes may move directories, the transaction itself reads the way to the root. The way is
+ * then limited to the number of its reads.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -23,7 +23,7 @@ struct side {
 	uint64_t dir;
 	struct ops_name name;
 	struct disk_inode
-		parent; /* the other side's is used when the directory is the same */
+		parent; /* if both sides have one directory, the other side's is used */
 	struct entry_slot slot;
 	struct disk_inode inode; /* if slot.found */
 };
@@ -33,17 +33,17 @@ struct rename_arg {
 	unsigned flags;
 	int64_t now;
 	struct side from, to;
-	/* What the walk to the root was made for: inodes, 0: no entry, and whether to and
-	 * from lie below them. */
+	/* Results of the walk to the root: the inodes that it was made for (0: no entry), and
+	 * whether to and from lie below them. */
 	bool walked;
 	uint64_t walked_from, walked_to;
 	bool loops_from, loops_to;
 	uint64_t whiteout;          /* inode number for RENAME_WHITEOUT */
-	const struct ops_caller *c; /* its owner */
+	const struct ops_caller *c; /* owner of the whiteout */
 	bool orphan;
 };
 
-/* Say that the transaction needs the walk, or another one. */
+/* Returned if the transaction needs the walk, or another one. */
 #define NEEDS_WALK (-EDEADLK)
 
 static bool same_dir(const struct rename_arg *a)
@@ -51,7 +51,7 @@ static bool same_dir(const struct rename_arg *a)
 	return a->from.dir == a->to.dir;
 }
 
-static bool exchanges(const struct rename_arg *a)
+static bool is_exchange(const struct rename_arg *a)
 {
 	return a->flags & RENAME_EXCHANGE;
 }
@@ -66,7 +66,7 @@ static bool side_is_dir(const struct side *s)
 	return s->slot.found && S_ISDIR(s->inode.mode);
 }
 
-/* ---- may it be done? -------------------------------------------------------------- */
+/* ---- checks ----------------------------------------------------------------------- */
 
 static int side_read(struct txn *x, struct fs *fs, struct side *s)
 {
@@ -97,10 +97,10 @@ static int rename_read(struct txn *x, struct rename_arg *a)
 	return side_read(x, a->fs, &a->to);
 }
 
-/* A directory that changes its parent must not come to hang below itself. */
+/* A directory that changes its parent must not move below itself. */
 static int check_loops(const struct rename_arg *a)
 {
-	bool to_moves = exchanges(a) && side_is_dir(&a->to);
+	bool to_moves = is_exchange(a) && side_is_dir(&a->to);
 
 	if (same_dir(a) || (!side_is_dir(&a->from) && !to_moves))
 		return 0;
@@ -112,7 +112,8 @@ static int check_loops(const struct rename_arg *a)
 	return 0;
 }
 
-/* Is a name that goes, or is replaced, in the way? Those that come are of directories that are not immutable. */
+/* Checks that the flags of directories and inodes allow to remove `from`, and to add or replace
+ * `to`. */
 static int check_flags(const struct rename_arg *a)
 {
 	const struct disk_inode *to = same_dir(a) ? &a->from.parent : &a->to.parent;
@@ -125,14 +126,14 @@ static int check_flags(const struct rename_arg *a)
 		       : 0;
 }
 
-/* 0, -errno, or 1: both names are the same file, nothing is to be done. */
+/* Returns 0, -errno, or 1 if both names are the same file and nothing is to be done. */
 static int rename_check(const struct rename_arg *a)
 {
 	int rc;
 
 	if (!a->from.slot.found)
 		return -ENOENT;
-	if (exchanges(a) && !a->to.slot.found)
+	if (is_exchange(a) && !a->to.slot.found)
 		return -ENOENT;
 	if ((a->flags & RENAME_NOREPLACE) && a->to.slot.found)
 		return -EEXIST;
@@ -142,7 +143,7 @@ static int rename_check(const struct rename_arg *a)
 	if (rc)
 		return rc;
 	rc = check_loops(a);
-	if (rc || exchanges(a) || !a->to.slot.found)
+	if (rc || is_exchange(a) || !a->to.slot.found)
 		return rc;
 	if (side_is_dir(&a->from) && !side_is_dir(&a->to))
 		return -ENOTDIR;
@@ -153,9 +154,9 @@ static int rename_check(const struct rename_arg *a)
 	return 0;
 }
 
-/* ---- doing it --------------------------------------------------------------------- */
+/* ---- changes ---------------------------------------------------------------------- */
 
-/* The inode that `s` names gets its new parent and its ctime. */
+/* Writes the new parent and the ctime of the inode that `s` names. */
 static int write_moved(
 	struct txn *x, struct rename_arg *a, struct side *s, uint64_t parent)
 {
@@ -192,7 +193,7 @@ static int do_exchange(struct txn *x, struct rename_arg *a)
 	rc = entry_replace(x, &a->from.slot, to);
 	if (rc)
 		return rc;
-	/* the names may share an item */
+	/* The names may share an item. */
 	rc = entry_find(a->fs, x, a->to.dir, a->to.name, &slot);
 	if (rc)
 		return rc;
@@ -208,10 +209,8 @@ static int do_exchange(struct txn *x, struct rename_arg *a)
 	return write_parents(x, a);
 }
 
-/*
- * renameat2(2), RENAME_WHITEOUT: the old name goes to a character device 0/0, which
- * overlay filesystems take for "deleted".
- */
+/* renameat2(2), RENAME_WHITEOUT: the old name becomes a character device 0/0, which overlay
+ * filesystems read as "deleted". */
 static int leave_whiteout(struct txn *x, struct rename_arg *a)
 {
 	const struct inode_new what = {
@@ -227,7 +226,7 @@ static int leave_whiteout(struct txn *x, struct rename_arg *a)
 		(struct entry){.ino = a->whiteout, .type = mode_type(inode.mode)});
 }
 
-/* The names: `from` goes, `to` names its inode. */
+/* Changes the names: removes `from`, and makes `to` name its inode. */
 static int move_entries(struct txn *x, struct rename_arg *a)
 {
 	struct entry entry = a->from.slot.entry;
@@ -274,7 +273,7 @@ static int do_rename(struct txn *x, struct rename_arg *a)
 	return write_parents(x, a);
 }
 
-/* As the walk has found it: dir does not hang below `above`. */
+/* Checks the result of the walk: dir is not below `above`. */
 static int stays_clear(struct txn *x, uint64_t dir, uint64_t above)
 {
 	struct disk_inode inode;
@@ -291,7 +290,7 @@ static int stays_clear(struct txn *x, uint64_t dir, uint64_t above)
 	return 0;
 }
 
-/* Other nodes know nothing of this one's rename_lock. */
+/* The rename_lock of this node does not exclude other nodes. */
 static int check_ways(struct txn *x, const struct rename_arg *a)
 {
 	int rc = 0;
@@ -300,7 +299,7 @@ static int check_ways(struct txn *x, const struct rename_arg *a)
 		return 0;
 	if (side_is_dir(&a->from))
 		rc = stays_clear(x, a->to.dir, a->from.slot.entry.ino);
-	if (rc == 0 && exchanges(a) && side_is_dir(&a->to))
+	if (rc == 0 && is_exchange(a) && side_is_dir(&a->to))
 		rc = stays_clear(x, a->from.dir, a->to.slot.entry.ino);
 	return rc;
 }
@@ -322,13 +321,13 @@ static int rename_body(struct txn *x, void *p)
 	rc = check_ways(x, a);
 	if (rc)
 		return rc;
-	return exchanges(a) ? do_exchange(x, a) : do_rename(x, a);
+	return is_exchange(a) ? do_exchange(x, a) : do_rename(x, a);
 }
 
 /* ---- the walk to the root --------------------------------------------------------- */
 
-/* Is `above` on the way from directory `dir` up to the root, or dir itself? rename_lock
- * is held. */
+/* Sets *out if `above` is dir or on the way from dir up to the root. The caller holds
+ * rename_lock. */
 static int hangs_below(struct fs *fs, uint64_t dir, uint64_t above, bool *out)
 {
 	struct disk_inode inode;
@@ -349,7 +348,7 @@ static int hangs_below(struct fs *fs, uint64_t dir, uint64_t above, bool *out)
 	return -ELOOP;
 }
 
-static int walk(struct rename_arg *a)
+static int walk_up(struct rename_arg *a)
 {
 	struct entry entry;
 	int rc;
@@ -371,7 +370,8 @@ static int walk(struct rename_arg *a)
 	return hangs_below(a->fs, a->from.dir, entry.ino, &a->loops_to);
 }
 
-/* Names may change hands between walk and transaction; each time, someone else got on. */
+/* Limit of walks: names may change between walk and transaction, but each time another rename has
+ * succeeded. */
 #define WALKS_MAX 100000u
 
 static int rename_walking(struct rename_arg *a)
@@ -380,7 +380,7 @@ static int rename_walking(struct rename_arg *a)
 
 	rt_mutex_lock(&a->fs->rename_lock);
 	for (unsigned tries = 0; rc == NEEDS_WALK && tries < WALKS_MAX; tries++) {
-		rc = walk(a);
+		rc = walk_up(a);
 		if (rc == 0)
 			rc = ops_run_names(a->fs, 0, rename_body, a);
 	}
@@ -417,6 +417,8 @@ int ops_rename_as(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ne
 	rc = name_check(name);
 	if (rc == 0)
 		rc = name_check(new_name);
+	if (rc == 0)
+		rc = orphans_room(fs);
 	if (rc)
 		return rc;
 	if (flags & RENAME_WHITEOUT) {

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores through shared mappings, on a volume of several nodes (docs/many-nodes.md, "Mappings").
- * The kernel has pages that it may change without a word while this node has them exclusively
- * (EXPOSE_STORES); before one is given up it writes the stores back.
+ * Stores through shared mappings, on a volume of several nodes (docs/nodes/mappings.md,
+ * "Mappings"). The kernel may change a page without a request while this node has the page
+ * exclusively (KCACHE_STORES). Before this node gives the page up, the kernel writes the stores
+ * back.
  *
- * Keeps: what is written back goes straight to the frame that the page was exposed from. No
- * look-up, transaction or other node is waited for, so whoever gives the page up waits
- * for nothing that waits for it. Bytes of pages that the file has no more are nobody's. (With
- * OPS_MMAP_LOCAL it is answered before that: kernel_stores.c.)
+ * Keeps: stores that are written back go straight to the frame from which the page was
+ * kernel-cached. That waits for no look-up, transaction or other node. So a task that gives the
+ * page up waits for no task that waits for it. Bytes of pages that the file no longer has are
+ * dropped. (With OPS_MMAP_LOCAL the write-back is answered before that: stores.c of fs/kcache.)
  *
- * The mtime is kept in the state and brought into the tree by fsync, by a close, and behind
- * a write-back: once a second, and when the file is at rest. It costs the leaf, which others
+ * The state keeps the mtime. fsync, a close and a write-back bring it into the tree. A write-back
+ * does so once a second, and when no program uses the file. It needs the leaf, which other nodes
  * may want.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
 #define SETTLE_NS 1000000000ll
 
@@ -31,22 +32,22 @@ bool fs_maps_alone(const struct fs *fs)
 
 void stores_opened(struct fs *fs, struct ops_file *file)
 {
-	file->mappable = fs->kernel && fs->options.mmap != OPS_MMAP_OFF &&
+	file->mappable = fs->kcache && fs->options.mmap != OPS_MMAP_OFF &&
 			 (file->flags & O_ACCMODE) == O_RDWR;
 	if (file->mappable)
 		atomic_fetch_add_explicit(
-			&file->state->mappable, 1, memory_order_seq_cst);
+			&file->state->kcache.mappable, 1, memory_order_seq_cst);
 }
 
 void stores_closed(struct ops_file *file)
 {
 	struct inode_state *st = file->state;
 
-	if (!file->mappable ||
-		atomic_fetch_sub_explicit(&st->mappable, 1, memory_order_seq_cst) > 1)
+	if (!file->mappable || atomic_fetch_sub_explicit(
+				       &st->kcache.mappable, 1, memory_order_seq_cst) > 1)
 		return;
-	/* the kernel has written all back before it let go of the handle */
-	if (atomic_exchange_explicit(&st->mapped, false, memory_order_acq_rel))
+	/* The kernel has written all stores back before it released the handle. */
+	if (atomic_exchange_explicit(&st->kcache.mapped, false, memory_order_acq_rel))
 		atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
 }
 
@@ -56,30 +57,31 @@ static int join_body(struct txn *x, void *arg)
 	struct disk_inode inode;
 	int rc = inode_read(x, *ino, &inode);
 
-	return rc ? rc : inode_write(x, *ino, &inode); /* says who has written */
+	return rc ? rc : inode_write(x, *ino, &inode); /* names this node as a writer */
 }
 
-/* Counted as a write under way before the inode says so: who takes this node off its list looks
- * at that first. */
+/* Counted as a write under way before the inode names this node. A task that takes this node off
+ * that list looks at the count first. */
 int stores_join(struct fs *fs, struct inode_state *st)
 {
 	uint64_t ino = st->ino;
 	int rc;
 
-	if (likely(atomic_load_explicit(&st->mapped, memory_order_acquire)))
+	if (likely(atomic_load_explicit(&st->kcache.mapped, memory_order_acquire)))
 		return 0;
 	atomic_fetch_add_explicit(&st->writing, 1, memory_order_seq_cst);
 	rc = ops_run(fs, 0, join_body, &ino, NULL);
 	if (rc == -ENOENT) /* it is gone, and open */
 		rc = 0;
-	if (rc || atomic_exchange_explicit(&st->mapped, true, memory_order_acq_rel))
+	if (rc ||
+		atomic_exchange_explicit(&st->kcache.mapped, true, memory_order_acq_rel))
 		atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
 	return rc;
 }
 
 /* ---- stores that come back -------------------------------------------------------------- */
 
-static void stored(struct inode_state *st, uint64_t first, uint64_t end)
+static void note_stored(struct inode_state *st, uint64_t first, uint64_t end)
 {
 	int64_t now = rt_wall_ns();
 
@@ -100,7 +102,7 @@ static void store_pages(struct fs *fs, struct inode_state *st, uint64_t offset,
 
 		if (cache_stores(fs->volume->cache, st->ino, block,
 			    (unsigned)(at % PAGE_SIZE), bytes + done, part) == 0)
-			stored(st, block, block + 1);
+			note_stored(st, block, block + 1);
 		done += part;
 	}
 }
@@ -113,7 +115,7 @@ void stores_settle(struct fs *fs, struct inode_state *st)
 	any = st->mtime_ns != 0;
 	rt_mutex_unlock(&st->lock);
 	if (any)
-		(void)state_settle(fs, st); /* if not: the next write-back, or close */
+		(void)state_settle(fs, st); /* if it fails: the next write-back, or close */
 }
 
 void ops_stored(struct fs *fs, uint64_t ino)
@@ -135,7 +137,7 @@ void ops_stored(struct fs *fs, uint64_t ino)
 
 /* ---- for one node: OPS_MMAP_LOCAL ---------------------------------------------------------- */
 
-static int bring_in(struct fs *fs, struct inode_state *st, struct kernel_store *s,
+static int bring_in(struct fs *fs, struct inode_state *st, struct kcache_store *s,
 	uint64_t offset, const uint8_t *bytes, const uint8_t *was, size_t len)
 {
 	size_t skip = offset % PAGE_SIZE, done = 0;
@@ -147,20 +149,19 @@ static int bring_in(struct fs *fs, struct inode_state *st, struct kernel_store *
 		int rc = data_merge(fs, st, s, at, bytes + done, was + skip + done, part);
 
 		if (rc > 0)
-			stored(st, at >> PAGE_SHIFT, (at >> PAGE_SHIFT) + 1);
-		else if (rc < 0 && rc != -ENOENT && !first) /* or nobody's any more */
+			note_stored(st, at >> PAGE_SHIFT, (at >> PAGE_SHIFT) + 1);
+		else if (rc < 0 && rc != -ENOENT && !first) /* or of a page that is gone */
 			first = rc == -ENOSPC || rc == -EDQUOT ? rc : -EIO;
 		done += part;
 	}
 	return first;
 }
 
-/* Nobody is told of the error but by the next fsync or close. */
+/* Keeps the error for the next fsync or close, which alone returns it. */
 static void store_failed(struct inode_state *st, int rc)
 {
 	weft_log(3,
-		"inode %llu: what a program has stored through a mapping could not be "
-		"written: %s",
+		"inode %llu: a program's stores through a mapping were not written: %s",
 		(unsigned long long)st->ino, strerror(-rc));
 	atomic_store_explicit(&st->store_error, rc, memory_order_relaxed);
 }
@@ -176,7 +177,7 @@ int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
 {
 	unsigned pages = (unsigned)DIV_UP(offset % PAGE_SIZE + len, (size_t)PAGE_SIZE);
 	struct inode_state *st;
-	struct kernel_store s = {
+	struct kcache_store s = {
 		.offset = offset, .bytes = buf, .len = len, .answer = answer, .arg = arg};
 	uint8_t *was;
 	int rc;
@@ -188,17 +189,17 @@ int64_t ops_store_local(struct fs *fs, struct ops_file *file, uint64_t offset,
 	if (!was)
 		return -ENOMEM;
 	st = state_find(
-		fs, file->state->ino); /* which may be closed once it is answered */
+		fs, file->state->ino); /* the file may be closed once it is answered */
 	WEFT_ASSERT(st == file->state);
-	/* so this node stays among the inode's writers */
+	/* So this node stays among the inode's writers. */
 	atomic_fetch_add_explicit(&st->writing, 1, memory_order_seq_cst);
-	atomic_fetch_add_explicit(&st->storing, 1, memory_order_seq_cst);
-	kernel_store_begin(fs, &s, st, was);
-	rc = kernel_store_turn(fs, &s);
+	atomic_fetch_add_explicit(&st->kcache.storing, 1, memory_order_seq_cst);
+	kcache_store_begin(fs->kcache, &s, &st->kcache, was);
+	rc = kcache_store_turn(fs->kcache, &s);
 	rc = rc ? -EIO : bring_in(fs, st, &s, offset, buf, was, len);
-	if (kernel_store_end(fs, &s) && rc)
+	if (kcache_store_end(fs->kcache, &s) && rc)
 		store_failed(st, rc);
-	atomic_fetch_sub_explicit(&st->storing, 1, memory_order_release);
+	atomic_fetch_sub_explicit(&st->kcache.storing, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&st->writing, 1, memory_order_release);
 	rt_free_pages(was, (size_t)pages * PAGE_SIZE);
 	state_put(fs, st);

@@ -2,22 +2,21 @@
 /*
  * fsync and syncfs.
  *
- * fsync takes the inode's dirty ranges, maps them to pages and has the cache make these
- * durable together with the log. What was changed before the call is covered: a writer
- * adds its range before it answers, and metadata are in the one log, of which everything
- * up to now is flushed. If it fails the ranges go back, so that the next fsync tries
- * again and cannot succeed by having forgotten.
+ * fsync takes the inode's dirty ranges and maps them to pages. The cache makes these durable
+ * together with the log. All changes before the call are covered. A writer adds its range before it
+ * answers. Metadata are in the one log, which is flushed up to its current end. If fsync fails, the
+ * ranges go back. The next fsync then tries again, and cannot succeed without them.
  *
- * What other nodes have changed is in their logs and frames, and theirs to make durable:
- * the inode names them (`writers`), with the change itself, and fsync asks them first. Who
- * has been asked, and has no write under way that it might have missed, is taken out of
- * `writers` if the inode has not changed since it was read. No node asks another one while
- * it serves, nor holds a lock while it asks.
+ * Changes by other nodes are in their logs and frames, and those nodes must make them durable. The
+ * inode names them (`writers`), in the same transaction as the change. fsync asks them first. A
+ * node that was asked leaves `writers` on two conditions. It has no write under way that it might
+ * have missed, and the inode has not changed since it was read. A node that serves such a request
+ * does not ask another one. A node that asks holds no lock.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
 #define SYNC_REFS_FEW 64u
-#define SYNC_REFS_MAX 8192u /* one batch: 32 MiB of file data */
+#define SYNC_REFS_MAX 8192u /* number of pages in one batch: 32 MiB of file data */
 
 static int hand_sync(struct page_batch *b)
 {
@@ -61,7 +60,7 @@ static int sync_set(struct fs *fs, uint64_t ino, const struct dirty_set *set, ls
 	return rc;
 }
 
-/* Under `sync`. *quiet: no write was under way when it began. */
+/* Under `sync`. *quiet: no write was under way at the start. */
 static int state_sync(struct fs *fs, struct inode_state *st, bool *quiet)
 {
 	struct dirty_set set;
@@ -80,8 +79,7 @@ static int state_sync(struct fs *fs, struct inode_state *st, bool *quiet)
 	rc = sync_set(fs, st->ino, &set, lsn);
 	if (rc == 0)
 		rc = log_flush(fs->volume->log, lsn);
-	/* A log that has failed drops what is appended: then its end says nothing of our
-	 * records. */
+	/* A failed log drops appended records. Its end then proves nothing about them. */
 	if (rc == 0 && volume_failed(fs->volume))
 		rc = -EIO;
 	rt_mutex_lock(&st->lock);
@@ -94,8 +92,8 @@ static int state_sync(struct fs *fs, struct inode_state *st, bool *quiet)
 	return rc;
 }
 
-/* What this node has to do. `fetch`: also for what the kernel has not written back, as it has
- * before it asks itself. */
+/* Does this node's part. `fetch`: also for stores that the kernel has not written back. For its own
+ * requests it has done that. */
 static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool fetch, bool *quiet)
 {
 	struct inode_state *st;
@@ -104,8 +102,8 @@ static int sync_here(struct fs *fs, uint64_t ino, bool data_only, bool fetch, bo
 	if (rc < 0)
 		return rc;
 	if (fetch)
-		kernel_fetch_stores(fs, st);
-	rc = kernel_stores_await(fs, st);
+		kcache_fetch_stores(fs->kcache, &st->kcache);
+	rc = kcache_stores_await(fs->kcache, &st->kcache);
 	if (rc == 0 && !fetch)
 		rc = stores_error(st, true);
 	rt_mutex_lock(&st->sync);
@@ -123,7 +121,7 @@ static int syncfs_here(struct fs *fs)
 	uint32_t forgotten = forgotten_mark(fs);
 	int rc;
 
-	rc = kernel_stores_await(fs, NULL);
+	rc = kcache_stores_await(fs->kcache, NULL);
 	if (rc < 0)
 		return rc;
 	states_settle(fs);
@@ -135,16 +133,16 @@ static int syncfs_here(struct fs *fs)
 	return rc;
 }
 
-/* ---- what other nodes have to do --------------------------------------------------- */
+/* ---- the part of other nodes ------------------------------------------------------ */
 
 /* Between attempts to reach a node that is away. */
 #define AWAY_NS 20000000ull
 
-/* What is asked: that all that the asked has be persisted, whoever changed it. */
+/* The request: persist all pages that the node holds, whichever node changed them. */
 #define SYNC_HELD 1u
 
-/* -EAGAIN says that it is not served: where the log has failed this node leaves, and is waited
- * for as one that has crashed. */
+/* -EAGAIN: the request is not served. If the log has failed, this node leaves, and others wait for
+ * it as for a crashed one. */
 static int serve_result(struct fs *fs, int rc)
 {
 	if (!rc)
@@ -178,9 +176,9 @@ static int serve_sync(void *owner, unsigned from, const uint64_t ask[NET_CALL_WO
 }
 
 /*
- * Waits for a node that is away, as all do who need something that only it has: what it
- * has changed may be nowhere else. Until it is back, or has left with all of it durable; or until
- * this node leaves, and waits for nobody that is away.
+ * Has a node do its part. If it is away, waits for it, because its changes may exist nowhere else.
+ * The wait ends when the node is back, or has left with all changes durable. It also ends when this
+ * node leaves, and no longer waits for nodes that are away.
  */
 static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 {
@@ -197,7 +195,7 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 		}
 		if (volume_failed(fs->volume) || atomic_load(&fs->sync_leaving))
 			return -EIO;
-		/* it left with everything durable */
+		/* It left with all changes durable. */
 		if (volume_left(fs->volume, node) || volume_vacant(fs->volume, node)) {
 			*quiet = true;
 			return 0;
@@ -209,7 +207,7 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 	}
 }
 
-/* Bits of the nodes asked; *clean loses those that have to be asked again. */
+/* Returns the bits of the nodes asked. *clean loses nodes that must be asked again. */
 static int sync_nodes(struct fs *fs, uint64_t nodes, uint64_t ino, uint64_t *clean)
 {
 	nodes &= volume_others(fs->volume);
@@ -234,7 +232,7 @@ struct cleaning {
 	uint64_t ino, changes, clean;
 };
 
-/* No change of the inode: nobody has to make it durable. */
+/* Does not count as a change of the inode: no node has to make it durable. */
 static int clean_body(struct txn *x, void *arg)
 {
 	const struct cleaning *c = arg;
@@ -250,12 +248,12 @@ static int clean_body(struct txn *x, void *arg)
 /* ---- after a crash ------------------------------------------------------------------- */
 
 /*
- * What this node had changed when it crashed, and others had by then, need not be in its
- * log: it is with them, dirty or owed, and part of what an fsync covers. So this node asks
- * all of them to persist what they have, before it says that its own part is durable.
+ * Persists changes that this node made before it crashed and that other nodes had by then. They
+ * need not be in its log. The other nodes have them, dirty or owed, and fsync covers them. So this
+ * node asks all nodes to persist their pages before it reports its own part as durable.
  */
 
-/* False: the operations are closed, and the node is not to be had. */
+/* Returns false if the operations are closed and the node cannot be reached. */
 static bool held_ask(struct fs *fs, unsigned node)
 {
 	const uint64_t ask[NET_CALL_WORDS] = {0, SYNC_HELD};
@@ -271,10 +269,8 @@ static bool held_ask(struct fs *fs, unsigned node)
 	return true;
 }
 
-/*
- * Once more if the epoch has changed: one of them may have crashed with the image, and
- * another, asked before, have had a copy, which is the newest then.
- */
+/* If the epoch has changed, asks all once more. A node may have crashed with the image. Another
+ * one, asked before, may have had a copy, which is then the newest. */
 static void held_main(void *arg)
 {
 	struct fs *fs = arg;
@@ -340,7 +336,7 @@ int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
 	ops_count(fs, OPS_CALL_FSYNC);
 	if (fs->volume->read_only)
 		return 0;
-	/* of a file that is gone, and open, this node's part is all there is to do */
+	/* For a file that is gone, and open, only this node's part matters. */
 	if (fs->volume->calls)
 		rc = inode_get(fs, ino, &inode);
 	if (rc == 0)
@@ -354,7 +350,8 @@ int ops_fsync(struct fs *fs, uint64_t ino, bool data_only)
 	c.changes = inode.changes;
 	if (!quiet)
 		c.clean &= ~fs_writer(fs);
-	/* It is durable: that others are asked once more for nothing is no error. */
+	/* The file is durable. If other nodes are asked once more without need, that is no
+	 * error. */
 	(void)ops_run(fs, 0, clean_body, &c, NULL);
 	return 0;
 }

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Times of files that are read and overwritten, kept off the fast paths.
+ * Times of files that are read and overwritten, without a transaction for each.
  *
- * Overwriting bytes in place changes nothing in the tree but the times. Within a second
- * of the tree's they are kept in the inode's state, exact, shown to whoever asks
- * (file_overlay), and brought into the tree by the next transaction on the file, by
- * fsync, by setattr and by the last close. So a power cut sets a file's times back by a
- * second at most.
+ * Overwriting bytes in place changes nothing in the tree except the times. If they are within a
+ * second of the tree's, the inode's state keeps them. They are exact, and file_overlay shows them.
+ * The next transaction on the file, fsync, setattr or the last close writes them to the tree. A
+ * power cut therefore sets a file's times back by a second at most.
  *
- * Other nodes ask the tree. So where there are any, a write brings its times there before it is
- * answered, and so does a read that passes the kernel's cache by. The atime of one for that cache
- * follows by a task, when the file has not changed for a moment: readers on several nodes that
- * look at what has just changed would else take the inode from each other at once, and what
- * their kernels have just asked about it (docs/many-nodes.md, "Sizes"). Until then it is shown
- * here, and what is set meanwhile on any node stands.
+ * Other nodes read the tree. On a volume of several nodes a write stores its times there before it
+ * is answered. So does a read that bypasses the kernel's cache. For a read into that cache, a task
+ * writes the atime when the file has not changed for a moment. Otherwise readers on several nodes
+ * would at once take the inode, and their kernels' copies, from each other after each change
+ * (docs/nodes/sizes.md, "Sizes"). Until then this node shows the atime. A time that any node sets
+ * meanwhile stands.
  */
 #include "fs/ops/data_internal.h"
 
 #define TIMES_LAG_NS 1000000000ll
 #define ATIME_LAG_NS 250000000ull /* with other nodes */
-#define ATIMES_MAX   1024u /* under way at a time; past that they are written at once */
+#define ATIMES_MAX   1024u        /* noted at a time; more are written at once */
 
 struct atimes {
 	struct fs *fs;
@@ -27,7 +26,7 @@ struct atimes {
 	struct rt_mutex lock; /* a leaf */
 	struct rt_cond changed;
 	_Atomic bool stopping;
-	unsigned count, held; /* held: places for those that may come back from `due` */
+	unsigned count, held; /* held: places for inodes that may come back from `due` */
 	uint64_t ino[ATIMES_MAX], due[ATIMES_MAX];
 };
 
@@ -47,7 +46,7 @@ void state_times_written(struct inode_state *st, int64_t mtime_ns)
 	rt_mutex_unlock(&st->lock);
 }
 
-/* Lays times that were kept in memory over the tree's; 0: none was. */
+/* Lays times from memory over the tree's; 0: there is none. */
 static void times_lay(struct disk_inode *inode, int64_t mtime_ns, int64_t atime_ns)
 {
 	if (mtime_ns) {
@@ -58,7 +57,7 @@ static void times_lay(struct disk_inode *inode, int64_t mtime_ns, int64_t atime_
 		inode->atime_ns = atime_ns;
 }
 
-/* With other nodes: does the atime that was noted still follow the one that it moved? */
+/* With other nodes: returns the noted atime if it still follows the one that it moved. */
 static int64_t atime_standing(const struct fs *fs, const struct disk_inode *inode,
 	int64_t noted_ns, int64_t was_ns)
 {
@@ -100,14 +99,14 @@ int state_settle(struct fs *fs, struct inode_state *st)
 	rt_mutex_unlock(&st->lock);
 	if (s.mtime_ns == 0 && s.atime_ns == 0)
 		return 0;
-	/* an atime is not waited for where another node may have looked at the inode that is away:
-	 * whoever reads is not to wait for it. It is given up then. */
+	/* For an atime this does not wait for a node that is away, because a reader must not wait
+	 * for that. Such a node may have read the inode. The atime is given up then. */
 	rc = ops_run(fs, s.mtime_ns ? 0 : OPS_RUN_REACHED, settle_body, &s, NULL);
 	if (rc < 0 && rc != -ENOENT && (s.mtime_ns || rc != -EHOSTUNREACH))
 		return rc;
-	/* who has only read keeps nobody from reading, should this node be lost */
+	/* If this node is lost, an inode that it has only read must not block readers. */
 	if (rc == 0 && !s.mtime_ns)
-		tree_rest(fs->tree, disk_key(st->ino, DISK_ITEM_INODE, 0));
+		tree_downgrade_soon(fs->tree, disk_key(st->ino, DISK_ITEM_INODE, 0));
 	rt_mutex_lock(&st->lock);
 	if (st->mtime_ns == s.mtime_ns)
 		st->mtime_ns = 0;
@@ -147,14 +146,14 @@ int file_settle(struct fs *fs, uint64_t ino)
 	return rc;
 }
 
-/* ---- times that follow, on a volume of several nodes ------------------------------------ */
+/* ---- times written later, on a volume of several nodes ----------------------------------- */
 
 static void listed_settle(struct fs *fs, struct inode_state *st)
 {
 	rt_mutex_lock(&st->lock);
-	st->times_listed = false; /* what is read or stored from here on is another one */
+	st->times_listed = false; /* a read or store from here on is listed again */
 	rt_mutex_unlock(&st->lock);
-	(void)state_settle(fs, st); /* in vain: the next one tries again */
+	(void)state_settle(fs, st); /* after a failure the next one tries again */
 }
 
 static bool just_changed(struct fs *fs, uint64_t ino)
@@ -165,7 +164,7 @@ static bool just_changed(struct fs *fs, uint64_t ino)
 	       MAX(inode.mtime_ns, inode.ctime_ns) > rt_wall_ns() - (int64_t)ATIME_LAG_NS;
 }
 
-/* True: not now. */
+/* Returns true if the file must stay on the list. */
 static bool listed_stays(struct fs *fs, uint64_t ino, bool last)
 {
 	struct inode_state *st = state_find(fs, ino);
@@ -180,7 +179,7 @@ static bool listed_stays(struct fs *fs, uint64_t ino, bool last)
 	return later;
 }
 
-/* Under the lock, which it lets go of. */
+/* Under the lock, which it releases meanwhile. */
 static void atimes_settle(struct atimes *a)
 {
 	unsigned count = a->count, later = 0;
@@ -249,7 +248,7 @@ void atimes_close(struct fs *fs)
 	rt_free(a);
 }
 
-/* False: too many are on the list. */
+/* Returns false if too many are on the list. */
 static bool list_add(struct fs *fs, uint64_t ino)
 {
 	struct atimes *a = fs->atimes;
@@ -280,7 +279,7 @@ void state_settle_later(struct fs *fs, struct inode_state *st)
 		listed_settle(fs, st);
 }
 
-/* `inode` as the tree has it. */
+/* `inode`: as in the tree. */
 static void state_accessed_shared(struct fs *fs, struct inode_state *st,
 	const struct disk_inode *inode, int64_t now, bool kept)
 {
@@ -316,6 +315,16 @@ bool state_accessed(
 	return true;
 }
 
+bool file_atime_due(struct fs *fs, struct ops_file *file)
+{
+	struct disk_inode inode;
+
+	if (inode_get(fs, file->state->ino, &inode) < 0 || inode.size == 0)
+		return false;
+	state_overlay(fs, file->state, &inode);
+	return atime_due(fs, &inode, rt_wall_ns());
+}
+
 struct modified {
 	struct fs *fs;
 	uint64_t ino;
@@ -329,7 +338,7 @@ static int modified_body(struct txn *x, void *arg)
 	struct disk_inode inode;
 	int rc = inode_read(x, m->ino, &inode);
 
-	/* Of two writes the one that commits last has the later time. */
+	/* Of two writes, the one that commits last has the later time. */
 	m->now = rt_wall_ns();
 	if (rc == 0)
 		rc = inode_modified(m->fs, x, m->ino, &inode, m->c, m->now);

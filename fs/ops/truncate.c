@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Setting a file's size, and intents.
+ * Sets the size of a file, and works intents off.
  *
- * One transaction sets the size, zeroes the rest of the last page (or leaves it to whoever
- * moves the end: keeps_tail) and frees what fits; if
- * more is left it also writes an intent, and says so in the inode; further transactions free
- * the rest piece by piece, the last one deleting the intent. The blocks count is exact after
- * each. The caller holds `structure` until all is done, so nobody here meets the unfinished
- * part, unless an error stopped the work. Then, and on another node at any time, whoever would
- * grow or map finds it in the inode and goes on with it first (intent_finish); so does the
- * next mount. Several may work on one intent: each piece is a transaction of its own.
+ * The first transaction sets the size and zeroes the rest of the last page. It may leave these
+ * bytes to the next call that moves the end (keeps_tail). It frees as many extents as fit. If more
+ * are left, it also writes an intent and sets a flag in the inode. Further transactions free the
+ * rest in pieces. The last one deletes the intent. The count of blocks is exact after each.
+ *
+ * The caller holds `alloc_gate` until the end. On this node other calls therefore see an unfinished
+ * truncation only after an error. Other nodes may see it at any time. A call that extends the file
+ * or maps pages finds the flag and finishes the truncation first (intent_finish). So does the next
+ * mount. Several tasks may work on one intent: each piece is a transaction of its own.
  */
-#include "fs/ops/kernel.h"
+#include "fs/ops/data_internal.h"
 
 static struct disk_key intent_key(uint64_t ino)
 {
@@ -26,7 +27,7 @@ struct intent_step {
 	bool done;
 };
 
-/* There is none: whoever finished it has said so, unless it was damaged. */
+/* There is no intent: the task that finished it has cleared the flag, unless it was damaged. */
 static int intent_unflag(struct txn *x, uint64_t ino)
 {
 	struct disk_inode inode;
@@ -100,7 +101,7 @@ int intent_finish(struct fs *fs, struct inode_state *st)
 
 /* ---- the last page --------------------------------------------------------------- */
 
-#define TAIL_MOVED 1 /* the end is elsewhere by now */
+#define TAIL_MOVED 1 /* the size has changed */
 
 static bool view_still_stands(void *view)
 {
@@ -108,10 +109,10 @@ static bool view_still_stands(void *view)
 }
 
 /*
- * -EAGAIN: what it was looked up by has changed while the page was waited for. Who sets a size is
- * not to wait longer: another node that has the page may be setting one, too, and wait for a
- * page of which this node's kernel has stores. Only the page that the end lies in now is
- * worth waiting for: one of those nodes has that.
+ * Looks at the last page. -EAGAIN: the view has changed while this waited for the page. A task that
+ * sets a size must not wait longer. Another node that has the page may set one, too, and wait for a
+ * page for which this node's kernel has stores. Only the page with the current end is worth waiting
+ * for: one of those nodes has it.
  */
 static int tail_look(struct fs *fs, struct map_view *view, uint64_t size, bool *dirty)
 {
@@ -158,7 +159,7 @@ int tail_check(struct fs *fs, struct inode_state *st, uint64_t size, bool *dirty
 		}
 		if (rc == -ESTALE)
 			views_pause(fs, tries++);
-		else if (rc == -EAGAIN) /* however often: it may be a long wait */
+		else if (rc == -EAGAIN) /* without a limit: it may be a long wait */
 			rc = -ESTALE;
 	}
 	if (rc == TAIL_MOVED)
@@ -173,7 +174,7 @@ struct truncation {
 	struct inode_state *st;
 	const struct ops_caller *c;
 	const struct ops_setattr *set;
-	uint64_t size_before; /* for which tail_dirty was found */
+	uint64_t size_before; /* the size with which tail_dirty was found */
 	bool tail_dirty;
 	bool unfinished; /* an intent was written */
 	int64_t now;
@@ -181,17 +182,18 @@ struct truncation {
 };
 
 /*
- * While a size is set the kernel writes nothing back, so what programs here have stored stays
- * here until this has ended. It must not wait for a page of which another node's kernel may be
- * in the same position: what lies behind the end stays, and whoever moves the end finds it.
+ * Returns true if the bytes behind the end must stay. While a size is set, the kernel writes
+ * nothing back, so stores of programs here wait until this has ended. This must not wait for a page
+ * of which another node's kernel may be in the same position. The next call that moves the end
+ * finds the bytes.
  */
 static bool keeps_tail(const struct truncation *t)
 {
 	return fs_has_peers(t->fs) && stores_possible(t->st);
 }
 
-/* The size shrinks, or stays and pages held behind it go. */
-static int cut(struct truncation *t, struct txn *x, struct disk_inode *inode)
+/* Shrinks the size, or keeps it and frees pages held behind it. */
+static int cut_size(struct truncation *t, struct txn *x, struct disk_inode *inode)
 {
 	uint64_t size = t->set->size, from = DIV_UP(size, (uint64_t)PAGE_SIZE), freed,
 		 next;
@@ -229,7 +231,7 @@ static int truncate_body(struct txn *x, void *arg)
 	if (inode.size != t->size_before || intent_is_due(&inode))
 		return -ESTALE;
 	if (t->set->size <= inode.size)
-		rc = cut(t, x, &inode);
+		rc = cut_size(t, x, &inode);
 	else if (t->tail_dirty)
 		rc = extent_zero_bytes(t->fs, x, t->st->ino, inode.size >> PAGE_SHIFT,
 			inode.size % PAGE_SIZE, PAGE_SIZE);
@@ -244,7 +246,7 @@ static int truncate_body(struct txn *x, void *arg)
 	return rc;
 }
 
-/* The first transaction. -ESTALE: another node has changed the size, or cut. */
+/* Runs the first transaction. -ESTALE: another node has changed the size, or cut. */
 static int truncate_commit(struct truncation *t)
 {
 	struct inode_state *st = t->st;
@@ -273,8 +275,8 @@ static int truncate_commit(struct truncation *t)
 	return rc;
 }
 
-/* What is kept in memory about blocks that are gone. The rest of the last page was logged
- * with the transaction, but is dirty all the same. */
+/* Drops the in-memory state of blocks that are gone. The transaction has logged the rest of the
+ * last page, but it is still dirty. */
 static void state_cut(struct inode_state *st, uint64_t size)
 {
 	rt_mutex_lock(&st->lock);
@@ -288,7 +290,7 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	const struct ops_setattr *set, struct ops_attr *out)
 {
 	struct truncation t = {.fs = fs, .c = c, .set = set};
-	struct kernel_change change;
+	struct kcache_change change;
 	int rc;
 
 	if (set->size > FILE_SIZE_MAX)
@@ -299,13 +301,13 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	rc = state_get(fs, ino, &t.st);
 	if (rc < 0)
 		return rc;
-	/* before anything that waits for another node: that may be waiting for what waits for this */
-	kernel_change_cuts(fs, &change, t.st, set->size);
+	/* Before any wait for another node: that node may wait for a task that waits for this. */
+	kcache_change_cuts(fs->kcache, &change, &t.st->kcache, set->size);
 	rc = file_settle(fs, ino);
 	if (rc)
 		goto out_changed;
-	kernel_stores_cut(fs, ino, set->size);
-	rt_gate_enter(&t.st->structure, 1);
+	kcache_stores_cut(fs->kcache, ino, set->size);
+	rt_gate_enter(&t.st->alloc_gate, 1);
 	for (unsigned tries = 1; tries <= views_max(fs); tries++) {
 		rc = truncate_commit(&t);
 		if (rc != -ESTALE)
@@ -317,11 +319,11 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 	state_times_written(t.st, t.now);
 	if (t.set->size < t.size_before) {
 		state_cut(t.st, t.set->size);
-		sizes_cut(fs, t.st, t.set->size);
+		kcache_sizes_cut(&fs->sizes, &t.st->kcache, t.set->size);
 	}
 	ahead_release(fs, t.st);
-	/* The size is set. After an error pages stay with the file until the intent is met
-	 * again. */
+	/* The size is set. After an error pages stay with the file until a later call finds the
+	 * intent. */
 	if (t.unfinished)
 		(void)intent_work(fs, t.st);
 	*out = (struct ops_attr){.ino = ino, .inode = t.inode};
@@ -329,9 +331,9 @@ int ops_truncate(struct fs *fs, uint64_t ino, const struct ops_caller *c,
 		(void)inode_get(fs, ino, &out->inode);
 	file_overlay(fs, ino, &out->inode);
 out_unlock:
-	rt_gate_leave(&t.st->structure, 1);
+	rt_gate_leave(&t.st->alloc_gate, 1);
 out_changed:
-	kernel_change_end(fs, &change);
+	kcache_change_end(fs->kcache, &change);
 	state_put(fs, t.st);
 	return rc == -ESTALE ? -EUCLEAN : rc;
 }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extended attributes. Small values are kept in the item, larger ones in pages of their
- * own that are filled, taken and named in one transaction.
+ * Extended attributes. Small values are kept in the item. Larger ones have pages of their own,
+ * which are filled, allocated and named in one transaction.
  *
- * An item's discriminator is the hash of the full name, or one of the next few where
- * names collide. Flags of the inode say what cannot be there, so that asking for an
- * absent ACL or capability reads the inode only. A large value is read without a
- * transaction: after its pages, the item is read again, and a run's (pid, incarnation)
- * never names two contents.
+ * An item's discriminator is the hash of the full name, or one of the next few if names collide.
+ * Flags of the inode tell that certain attributes are absent, so a request for an absent ACL or
+ * capability reads the inode only. A large value is read without a transaction. After its pages,
+ * the item is read again. A run's (pid, incarnation) never names two contents.
  *
- * Keeps: a value is seen whole or not at all; freed pages are free in the same record
- * that stops naming them.
+ * Keeps: a value is read whole or not at all. Pages are freed in the same record that no longer
+ * names them.
  */
 #include <errno.h>
 #include <limits.h>
@@ -46,7 +45,7 @@ static bool name_is_acl(enum xattr_space space)
 	return space == XATTR_SPACE_ACL_ACCESS || space == XATTR_SPACE_ACL_DEFAULT;
 }
 
-/* 0; -ERANGE, -EOPNOTSUPP, -EINVAL as setxattr(2). */
+/* Returns 0; -ERANGE, -EOPNOTSUPP or -EINVAL as setxattr(2). */
 static int name_space(const char *name, enum xattr_space *out)
 {
 	static const struct {
@@ -80,7 +79,7 @@ static int name_space(const char *name, enum xattr_space *out)
 	return -EOPNOTSUPP;
 }
 
-/* The flags of an inode that has this name. */
+/* Returns the flags of an inode that has this name. */
 static uint32_t name_flags(const char *name)
 {
 	if (strcmp(name, ACL_ACCESS_NAME) == 0)
@@ -153,16 +152,16 @@ int xattr_parse(const void *value, size_t len, struct xattr_view *out)
 	return 0;
 }
 
-/* A name's item, or the place for it. */
+/* A name's item, or a free place for it. */
 struct xattr_slot {
 	struct disk_key key;
-	bool found, full; /* full: not found, and no place */
+	bool found, full; /* full: not found, and no free place */
 	unsigned len;
 	struct xattr_view view; /* of value */
 	uint8_t value[DISK_VALUE_MAX];
 };
 
-/* x NULL: outside of a transaction. 0 also when there is no such item. */
+/* Finds a name. x NULL: without a transaction. Returns 0 also if there is no such item. */
 static int slot_find(struct fs *fs, struct txn *x, uint64_t ino, const char *name,
 	struct xattr_slot *slot)
 {
@@ -170,7 +169,7 @@ static int slot_find(struct fs *fs, struct txn *x, uint64_t ino, const char *nam
 	uint64_t hash = name_hash(fs, n);
 	struct disk_key from = disk_key(ino, DISK_ITEM_XATTR, hash), at = from;
 	struct disk_key to = disk_key(ino, DISK_ITEM_XATTR, hash + XATTR_PROBES), found;
-	uint64_t place = hash; /* lowest discriminator not in use */
+	uint64_t place = hash; /* lowest unused discriminator */
 
 	slot->found = slot->full = false;
 	for (unsigned i = 0; i < XATTR_PROBES && at.low < to.low; i++) {
@@ -329,19 +328,18 @@ struct set_arg {
 	size_t len;
 	int flags;
 	int64_t now;
-	/* pages for a value too long for the item; taken: how many of the runs x has got
-	 */
+	/* Pages for a value too long for the item. taken: number of the runs that x has. */
 	struct space_run run[XATTR_PAGES_MAX];
 	unsigned run_count, taken;
 };
 
-/* user.* only where the mode's permission bits mean what they say (xattr(7)). */
+/* Allows user.* only if the mode has the usual permission bits (xattr(7)). */
 static bool space_allowed(enum xattr_space space, uint32_t mode)
 {
 	return space != XATTR_SPACE_USER || S_ISREG(mode) || S_ISDIR(mode);
 }
 
-/* Takes the reserved pages, fills them, and lists them as they are stored. */
+/* Takes the reserved pages, fills them, and lists them in the stored format. */
 static int set_pages(struct txn *x, struct set_arg *a, struct disk_extent *runs)
 {
 	size_t at = 0;
@@ -400,7 +398,7 @@ static int set_plain(struct txn *x, struct set_arg *a, struct disk_inode *inode)
 		a->run_count * sizeof(runs[0]));
 }
 
-/* Another node's kernel may have been told the name before the last one was taken. */
+/* Another node's kernel may have got the name before the last one was removed. */
 static bool may_set_on_orphan(struct fs *fs, uint64_t ino, const struct disk_inode *inode)
 {
 	if (fs->elsewhere)
@@ -465,10 +463,8 @@ static int count_names(void *arg, struct disk_key key, const void *value, size_t
 	return 0;
 }
 
-/*
- * All names of an inode fit one listxattr(2) of 64 KiB. The kernel lets one setxattr at a
- * time at an inode, so counting before the transaction holds.
- */
+/* Checks that all names of an inode fit in one listxattr(2) of 64 KiB. The kernel runs one setxattr
+ * at a time on an inode, so the count before the transaction stays valid. */
 static int check_room(struct fs *fs, uint64_t ino, const char *name)
 {
 	struct disk_inode inode;
@@ -489,7 +485,7 @@ static int check_room(struct fs *fs, uint64_t ino, const char *name)
 	return total > XATTR_LIST_MAX ? -ENOSPC : 0;
 }
 
-/* Reserves what is large and sets it. */
+/* Reserves pages for a large value, and sets it. */
 static int set_once(struct set_arg *a)
 {
 	int rc = 0;
@@ -558,7 +554,7 @@ static int remove_body(struct txn *x, void *p)
 		if (rc)
 			return rc;
 	}
-	/* an ACL that is not there says the same as one taken away */
+	/* removing an absent ACL succeeds */
 	if (!slot.found)
 		return name_is_acl(a->space) ? 0 : OPS_VERDICT(-ENODATA);
 	rc = slot_remove(x, &slot, a->ino, &inode, a->name);
@@ -583,7 +579,7 @@ int ops_removexattr(struct fs *fs, uint64_t ino, const char *name)
 
 /* ---- getting ---------------------------------------------------------------------- */
 
-/* Copies the value's pages, as many at a time as the cache lets one hold. */
+/* Copies the value's pages, in batches that the cache allows to hold. */
 static int get_pages(struct fs *fs, const struct xattr_view *view, uint8_t *buf)
 {
 	struct cache *cache = fs->volume->cache;
@@ -600,7 +596,7 @@ static int get_pages(struct fs *fs, const struct xattr_view *view, uint8_t *buf)
 	}
 	for (unsigned at = 0; at < count;) {
 		unsigned part = MIN(batch, count - at);
-		int rc = guard_shared_batch(cache, refs + at, part, guards);
+		int rc = guard_shared_batch(cache, refs + at, part, false, guards);
 
 		if (rc)
 			return rc;
@@ -617,7 +613,7 @@ static int get_pages(struct fs *fs, const struct xattr_view *view, uint8_t *buf)
 	return 0;
 }
 
-/* The value into buf. -EAGAIN: it changed meanwhile. */
+/* Copies the value to buf. -EAGAIN: it changed meanwhile. */
 static int get_large(struct fs *fs, const struct xattr_slot *slot, uint8_t *buf)
 {
 	uint8_t again[DISK_VALUE_MAX];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One store of a volume of several, without the others.
+ * Checks one store of a volume of several, without the others.
  *
- * Checks what it can answer for: after pass 0, its groups' pages by themselves (what they
- * are, their counts) and, with -c, that the images of the pages which they have in use fit
- * their descriptors. The log is replayed in memory, as far as it is of this store's pages:
- * nothing of that is written, since what other logs have of these pages may be newer.
+ * After pass 0, checks each group's page by itself (its content and counts). With -c, also checks
+ * that the images of pages in use fit their descriptors. Replays the log in memory, for pages of
+ * this store only. None of that is written, because other logs may have newer changes of these
+ * pages.
  *
- * Leaves alone what only the tree tells, which is all stores' together: files, names, and
- * who uses which page. In particular a page that nobody here uses is no finding.
+ * Does not check the parts that only the tree shows, which belongs to all stores together: files,
+ * names, and the users of pages. In particular a page without a user in this store is no finding.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -18,12 +18,9 @@ int alone_check(struct fsck *f)
 
 	fsck_note(f, 0,
 		"it is node %u's store (shard %u) of a volume of several: its "
-		"superblocks, log, "
-		"table of descriptors and groups%s are checked. Files, names and who "
-		"uses "
-		"which page are not: for these give all stores of the volume, or its "
-		"cluster "
-		"file",
+		"superblocks, log, table of descriptors and groups%s are checked. Files, "
+		"names and the users of pages are not: for these give all stores of the "
+		"volume, or its cluster file",
 		sb->node, sb->shard,
 		f->o->check_data ? ", and the checksums of all its pages," : "");
 	return groups_check_alone(f);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The logs of clients, in areas of the volume's stores: each that was ever used is checked,
- * and redone, as one more store.
- */
+/* The logs of clients, in areas of the volume's stores. Each area that was ever used is checked and
+ * redone as one more store. */
 #include <stdio.h>
 
 #include "mkfs/fsck/fsck_internal.h"
 
-/* Was the area ever used? 1; 0; or -errno. */
+/* Returns 1 if the area was ever used, 0 if not, or -errno. */
 static int area_used(struct rt_disk *area, uint64_t bytes, uint8_t *page)
 {
 	bool used = false;
@@ -22,7 +20,7 @@ static int area_used(struct rt_disk *area, uint64_t bytes, uint8_t *page)
 	return used;
 }
 
-/* A store of its own, with a log and hardly any page: it is checked as such. */
+/* Adds an area as a store of its own, with a log and hardly any page. It is checked as such. */
 static int area_add(
 	struct fsck *f, const struct fsck_store *in, uint64_t offset, uint8_t *page)
 {
@@ -45,7 +43,7 @@ static int area_add(
 	return 0;
 }
 
-/* The store's superblock, as far as this needs it; pass 0 says what is wrong with it. */
+/* Reads the superblock, as far as needed here. Pass 0 reports its damage. */
 static bool super_peek(struct fsck_store *s, uint8_t *page)
 {
 	struct rt_disk_info info;
@@ -63,11 +61,11 @@ static bool super_peek(struct fsck_store *s, uint8_t *page)
 	return false;
 }
 
-/* What their clients have made durable is the volume's. */
+/* Changes that clients have made durable are the volume's. */
 int areas_add(struct fsck *f)
 {
 	uint8_t *page = rt_alloc_pages(PAGE_SIZE);
-	/* one of several alone says nothing of what logs have */
+	/* The check of one of several stores does not use logs. */
 	unsigned count = f->store_count > 1 || f->o->all_stores ? f->store_count : 0;
 	int rc = page ? 0 : -ENOMEM;
 

@@ -2,17 +2,20 @@
 /*
  * Pass 0: the catalog. Assumes that the log was replayed.
  *
- * Checks: its page can be read and fits its checksum; magic, version, volume; the root is
- * a page of the tree that covers all keys; inode numbers that it would hand out are not
- * in use (which only pass 1 can tell).
+ * Checks:
  *
- * A lost catalog is made anew. The root is where mkfs put it, or else the highest page of
- * the tree that covers all keys. The key of the names' hashes cannot be found again: a
- * new one is made, and pass 2 puts every entry where it belongs then.
+ * - Its page can be read and fits its checksum.
+ * - Magic, version and volume are right.
+ * - The root is a page of the tree that covers all keys.
+ * - The next inode numbers are not in use (which only pass 1 can tell).
+ *
+ * A lost catalog is made anew. The root is at the place that mkfs uses, or else it is the highest
+ * page of the tree that covers all keys. The key of the names' hashes is lost for ever. A new one
+ * is made, and pass 2 then moves each entry to its place.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
-/* Of a volume of one store its shard says nothing. */
+/* For a volume of one store the shard has no meaning. */
 static page_id catalog_page(const struct fsck *f)
 {
 	return pid_make(f->store[0].sb.shard, DISK_CATALOG_SLOT);
@@ -32,7 +35,7 @@ static const char *catalog_fault(struct fsck *f, const struct disk_catalog *c)
 	return NULL;
 }
 
-/* Level + 1 of a page that could be the root; 0: it could not. */
+/* Returns level + 1 of a page that could be the root; 0: it could not. */
 static unsigned root_level(struct fsck *f, page_id pid)
 {
 	struct disk_node *n = rt_alloc(PAGE_SIZE);
@@ -67,7 +70,7 @@ static void root_look(
 	}
 }
 
-/* Looks where mkfs puts it, then everywhere. */
+/* Looks at the place that mkfs uses, then everywhere. */
 static page_id root_find(struct fsck *f)
 {
 	page_id usual = pid_make(f->store[0].sb.shard, disk_group_slot(0) + 1);
@@ -101,7 +104,7 @@ static int catalog_rebuild(struct fsck *f, const char *why, bool usable, bool *s
 		memcpy(c->volume_uuid, f->store[0].sb.volume_uuid,
 			sizeof(c->volume_uuid));
 		c->root_pid = root_find(f);
-		c->next_inode_range = 1; /* pass 1 knows better */
+		c->next_inode_range = 1; /* pass 1 finds the right one */
 		rt_random_bytes(c->hash_key, sizeof(c->hash_key));
 	}
 	return fsck_repaired(f, catalog_rewrite(f));
@@ -119,7 +122,7 @@ int catalog_check(struct fsck *f, bool *stop)
 		rc = page_raw(f, catalog_page(f), &f->catalog);
 	fault = rc ? "cannot be read" : catalog_fault(f, &f->catalog);
 	if (unread) {
-		f->elsewhere = 0; /* who knows what these bytes are */
+		f->elsewhere = 0; /* the bytes may be anything */
 		return catalog_rebuild(f,
 			unread == -EIO ? "cannot be read" : "its checksum is wrong",
 			!fault, stop);

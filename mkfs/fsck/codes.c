@@ -73,7 +73,7 @@ static const struct code codes[] = {
 	{403, true, "pages past the end of the store are marked free"},
 	{404, true, "a group's count of free pages is wrong"},
 	{405, true, "a group would hand out incarnations that are in use"},
-	{406, true, "pages that nobody uses are marked as in use"},
+	{406, true, "pages without a user are marked as in use"},
 	{407, false, "a page is used twice"},
 	{408, true, "a group's owner is none of the volume's nodes"},
 	{410, false, "pages in use are damaged"},

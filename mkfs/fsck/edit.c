@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transactions that repair: the tree's own, so each repair is whole or absent after a
- * crash.
+ * Transactions that repair. They are the tree's own, so after a crash each repair is whole or
+ * absent.
  *
- * No repair frees pages: what an item that goes away held is leaked, and the next round's
- * pass 4, which knows all users, frees it. So a page that two items named is never freed
- * under one of them.
+ * No repair frees pages. The pages of a removed item are leaked. The next round's pass 4, which
+ * knows all users, frees them. So a page that two items named is never freed while one of them has
+ * it.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -121,7 +121,7 @@ struct cut {
 	uint32_t first, count;
 };
 
-/* What lies before the cut keeps the key, what lies behind gets its own. */
+/* The part before the cut keeps the key, the part behind it gets its own. */
 static int cut_body(struct fsck *f, struct txn *x, void *arg)
 {
 	const struct cut *c = arg;

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 4, first half: the allocation groups' own pages, and pages in use that are marked
- * free.
+ * Pass 4, first half: the allocation groups' own pages, and pages in use that are marked free.
  *
- * Runs right after pass 1, and before anything is repaired that needs new pages: from
- * here on free space hands out nothing that anyone uses. Assumes that pass 1 has noted
- * who uses what.
+ * Runs right after pass 1, and before any repair that needs new pages. From here on free space
+ * allocates no page in use. Assumes that pass 1 has noted the users of pages.
  *
- * Checks: each group's page can be read and is the group's; pages in use are marked so;
- * bits past the store's end are set; the count of free pages; the next incarnation is
- * above all that the group's pages bear. A page that is beyond reading is made anew.
- * While parts of the tree are lost every page that was ever written stays marked as in
- * use in it, since what was lost may be found again; what turns out to be nobody's is
- * freed by the second half (pass4.c).
+ * Checks:
+ *
+ * - Each group's page can be read and is the group's.
+ * - Pages in use are marked so.
+ * - Bits past the store's end are set.
+ * - The count of free pages is right.
+ * - The next incarnation is higher than all in the group's pages.
+ *
+ * An unreadable page is made anew. While parts of the tree are lost, they may be found again. Each
+ * page that was ever written therefore stays marked as in use. The second half (pass4.c) frees the
+ * pages that turn out to have no user.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -33,7 +36,7 @@ static page_id group_page(const struct fsck *f, uint64_t group)
 	return pid_make(f->at->sb.shard, disk_group_slot(group));
 }
 
-/* Writes the page with a new incarnation, so nothing of the old image matters. */
+/* Writes the page with a new incarnation, so the old image does not matter. */
 int page_rewrite(struct fsck *f, page_id pid, const void *image)
 {
 	struct cache *cache = f->v->cache;
@@ -62,7 +65,7 @@ int page_rewrite(struct fsck *f, page_id pid, const void *image)
 	return rc ? rc : p ? 0 : -EIO;
 }
 
-/* Writes what differs. */
+/* Writes the fields that differ. */
 static int group_update(struct fsck *f, const struct group_check *g)
 {
 	struct cache *cache = f->v->cache;
@@ -107,7 +110,7 @@ static uint32_t free_count(const struct group_check *g)
 	return n;
 }
 
-/* A page of a damaged group: may something that is lost for now use it? */
+/* For a page of a damaged group: returns true if a lost part of the tree may use it. */
 static bool ever_written(struct fsck *f, page_id pid)
 {
 	struct page_descriptor d;
@@ -115,17 +118,15 @@ static bool ever_written(struct fsck *f, page_id pid)
 	return page_descriptor_get(f, pid, &d) != 0 || d.incarnation != 0;
 }
 
-/*
- * Of a store alone that was not closed: a recovery of all stores that was cut may have left
- * an image half written which another store's log makes good.
- */
+/* For a store alone that was not closed. A recovery of all stores that was cut may have left a
+ * half-written image, which another store's log repairs. */
 static bool others_may_know(const struct fsck *f)
 {
 	return f->alone && !f->store[0].was_clean;
 }
 
 #define OTHERS_TEXT                                                                      \
-	"its store was not closed, and another one's log may have what is missing"
+	"its store was not closed, and the log of another store may have the missing images"
 
 static int group_rebuild(struct fsck *f, struct group_check *g, const char *why)
 {
@@ -213,7 +214,8 @@ static void check_end(struct fsck *f, struct group_check *g)
 	fsck_repaired(f, 0);
 }
 
-/* Who it is means nothing while nobody has the volume. In one of no cluster it is 0. */
+/* The owner has no meaning while the volume is not in use. On a volume without a cluster it is
+ * 0. */
 static void check_owner(struct fsck *f, struct group_check *g)
 {
 	if (g->disk.owner <= (f->at->sb.node ? DISK_NODE_MAX : DISK_OWNER_NOBODY) ||
@@ -240,7 +242,7 @@ static void check_counters(struct fsck *f, struct group_check *g)
 		g->changed = true;
 		fsck_repaired(f, 0);
 	}
-	/* Others may have raised it, and given away what they took with it. */
+	/* Other nodes may have raised it, and given pages away with it. */
 	if (!f->alone && g->disk.next_incarnation <= f->at->group_high[g->group] &&
 		fsck_found(f, 405,
 			"allocation group %" PRIu64 ": its next incarnation is %" PRIu64
@@ -313,7 +315,7 @@ static bool image_bad(struct fsck *f, page_id pid, int *rc)
 	return true;
 }
 
-/* The images of the pages that the group has in use. */
+/* Checks the images of the group's pages in use. */
 static int images_check(struct fsck *f, const struct group_check *g)
 {
 	struct page_ref refs[IMAGES_AHEAD];
@@ -329,7 +331,7 @@ static int images_check(struct fsck *f, const struct group_check *g)
 			if (group_bit(&g->disk, at))
 				refs[n++] = (struct page_ref){.pid = g->pid + 1 + at};
 		if (n)
-			(void)cache_fetch(f->v->cache, refs, n); /* errors come again */
+			(void)cache_fetch(f->v->cache, refs, n); /* errors are met again */
 		if (group_bit(&g->disk, i) && image_bad(f, g->pid + 1 + i, &rc) && !bad++)
 			first = i;
 	}

@@ -2,25 +2,24 @@
 /*
  * Pass 0: the log, before it is replayed. Assumes sound superblocks.
  *
- * Checks: heads and chunks as engine/log does when it opens. What it refuses is looked at
- * closer:
+ * Checks heads and chunks as engine/log does when it opens. If it refuses the log, there are two
+ * cases.
  *
- * Both heads lost: recovery may begin at any chunk that is not too late, since redo
- * passes over what is there already. So the longest unbroken chain of chunks that ends
- * with the newest is taken.
+ * Both heads are lost. Recovery may begin at any chunk that is not too late, because redo skips
+ * changes that are already in place. So the longest unbroken chain of chunks that ends with the
+ * newest is used.
  *
- * A chunk missing before the end: what follows it cannot be redone in order. It is given
- * up, by wiping the headers of the chunks behind the hole, last ones first; what of it
- * had reached its place stays there, and the other passes see to what does not fit
- * together.
+ * A chunk is missing before the end. The chunks behind it cannot be redone in order. They are given
+ * up: their headers are wiped, last ones first. Changes of them that are already in place stay
+ * there. The other passes repair the inconsistencies.
  */
 #include "engine/log/log.h"
 #include "mkfs/fsck/fsck_internal.h"
 
 #define BLOCK        4096u
-#define HEAD_REBUILT (1ull << 20) /* generation of a head that is made anew */
+#define HEAD_REBUILT (1ull << 20) /* generation of a new head */
 
-/* A whole chunk found in the ring. */
+/* A whole chunk in the ring. */
 struct found_chunk {
 	lsn_t lsn, follows;
 	uint64_t epoch;
@@ -31,7 +30,7 @@ struct ring {
 	struct fsck *f;
 	struct store *s;
 	uint64_t offset, bytes;
-	uint8_t *window;           /* DISK_CHUNK_MAX_BYTES, twice */
+	uint8_t *window;           /* twice DISK_CHUNK_MAX_BYTES */
 	struct found_chunk *chunk; /* in the order of the ring */
 	size_t count;
 };
@@ -63,7 +62,7 @@ static bool chunk_whole(const struct ring *r, const struct disk_log_chunk *c)
 	       c->checksum;
 }
 
-/* The chunk at a place of the ring, or NULL. */
+/* Returns the chunk at a place of the ring, or NULL. */
 static const struct disk_log_chunk *chunk_at(struct ring *r, uint64_t at)
 {
 	struct disk_log_chunk *c = (struct disk_log_chunk *)r->window;
@@ -131,7 +130,7 @@ static bool head_whole(struct store *s, const struct disk_log_head *h)
 	return h->magic == DISK_MAGIC_LOGHEAD && h->checksum == head_sum(s, h);
 }
 
-/* Index of the chunk that ends where `c` goes on; -1. */
+/* Returns the index of the chunk that ends where `c` begins; -1: none. */
 static ssize_t chunk_before(const struct ring *r, const struct found_chunk *c)
 {
 	for (size_t i = 0; i < r->count; i++)
@@ -141,7 +140,7 @@ static ssize_t chunk_before(const struct ring *r, const struct found_chunk *c)
 	return -1;
 }
 
-/* Where the longest chain that ends with the newest chunk begins; NULL: there is no
+/* Returns the first chunk of the longest chain that ends with the newest one; NULL: there is no
  * chunk. */
 static const struct found_chunk *chain_begin(const struct ring *r)
 {
@@ -207,7 +206,7 @@ static int heads_rebuild(struct fsck *f, struct store *s, bool *stop)
 
 /* ---- a hole ---------------------------------------------------------------------- */
 
-/* Where the chain from `tail` ends. */
+/* Returns the end of the chain from `tail`. */
 static lsn_t chain_end(const struct ring *r, lsn_t tail)
 {
 	lsn_t end = tail;
@@ -280,7 +279,7 @@ static int hole_close(struct fsck *f, struct store *s, lsn_t tail, bool *stop)
 
 /* ---- the log --------------------------------------------------------------------- */
 
-/* Puts what the whole head says in the other's place. */
+/* Copies the whole head to the other's place. */
 static int head_copy(
 	struct fsck *f, struct store *s, struct disk_log_head *h, unsigned good)
 {
@@ -294,7 +293,7 @@ static int head_copy(
 	return rc ? rc : rt_disk_flush(f->at->in.disk);
 }
 
-/* One head of the log is not whole, `good` is. */
+/* Handles a log with one damaged head; `good` is the whole one. */
 static int check_head(
 	struct fsck *f, struct store *s, struct disk_log_head *h, unsigned good)
 {
@@ -309,14 +308,13 @@ static int check_head(
 	}
 	if (!fsck_found(f, 10, "the %s head of the log is damaged", which))
 		return 0;
-	/* opening it for writing writes it anew, which one store of several is not */
+	/* Opening it for writing writes it anew. One of several stores is not opened for
+	 * writing. */
 	return fsck_repaired(f, f->alone ? head_copy(f, s, h, good) : 0);
 }
 
-/*
- * `opened`: the log could be. A head is written after the superblocks, so a clean one of
- * an earlier start than theirs says that the last start did not get so far.
- */
+/* `opened`: the log could be opened. A head is written after the superblocks. So a clean head of an
+ * earlier start than theirs shows that the last start did not get so far. */
 static int check_heads(struct fsck *f, struct store *s, bool opened, bool clean,
 	lsn_t *tail, unsigned *whole)
 {

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 1: the tree's structure, and who uses which page.
+ * Pass 1: the tree's structure, and the users of pages.
  *
- * Checks, from the root down: each page can be read and fits its checksum, is a sound
- * page by itself, of the level and with the range of keys that its parent says. Notes
- * each page that the tree uses and each that an extent names, wherever the extent is
- * sound by itself.
+ * Checks each page, from the root down: it can be read, fits its checksum, and is sound by itself.
+ * Its level and range of keys are those that its parent gives. Notes each page that the tree uses.
+ * Also notes each page that an extent names, if the extent is sound by itself.
  *
- * Assumes: superblock, log, descriptor table and catalog have passed; nothing else.
+ * Assumes only that superblock, log, descriptor table and catalog have passed.
  *
- * What it finds is repaired by rebuild.c after groups.c has seen to it that no page in
- * use can be handed out: repairs take new pages.
+ * rebuild.c repairs the damage later. Repairs take new pages, so groups.c first ensures that no
+ * page in use can be allocated.
  */
 #include <stdio.h>
 
 #include "mkfs/fsck/fsck_internal.h"
 
-/* ---- who uses which page --------------------------------------------------------- */
+/* ---- users of pages ------------------------------------------------------------- */
 
 void pages_claim(struct fsck *f, page_id pid, uint32_t length, uint64_t incarnation)
 {
@@ -74,7 +73,7 @@ static void tree_page(struct fsck *f, page_id pid, unsigned level, uint64_t inca
 		fsck_progress(f, 1, f->out->tree_pages, 0);
 }
 
-/* ---- what is wrong --------------------------------------------------------------- */
+/* ---- damage --------------------------------------------------------------------- */
 
 static unsigned damage_code(const struct damage *d, int error)
 {
@@ -83,7 +82,7 @@ static unsigned damage_code(const struct damage *d, int error)
 	return error == -EBADMSG ? 103 : error == -ESTALE ? 104 : 101;
 }
 
-/* Below a page that is going to be replaced repairs wait for the next round. */
+/* Below a page that will be replaced, repairs wait for the next round. */
 static bool parent_damaged(const struct fsck *f, page_id parent)
 {
 	for (unsigned i = 0; i < f->damage_count; i++)
@@ -105,7 +104,7 @@ void damage_text(const struct damage *d, char *buf, size_t cap)
 		d->why);
 }
 
-/* The finding is counted as repaired when it is: rebuild.c. */
+/* The finding counts as repaired once rebuild.c has repaired it. */
 static void tree_damage(
 	struct fsck *f, const struct damage *found, int error, const char *why)
 {
@@ -129,7 +128,7 @@ static void tree_damage(
 		f->damage[f->damage_count++] = d;
 }
 
-int pass1(struct fsck *f)
+int fsck_pass1(struct fsck *f)
 {
 	struct walk *w = walk_open(f, (struct disk_key){0, 0});
 	int rc;

@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 2: items, inode by inode. The tree's order brings all items of an inode together,
- * so one scan suffices, with one inode's sums in memory.
+ * Pass 2: items, inode by inode. The order of the tree brings all items of an inode together. So
+ * one scan suffices, with one inode's sums in memory.
  *
- * Checks: each item is of a known kind and valid by itself; it goes with its inode's
- * type; names can be names and lie where their hashes say; extents lie within groups, do
- * not overlap, none that is written lies behind the end of its file (unless an intent
- * says that it is being cut); the inode exists, its fields are within bounds, and its
- * counts are what its items add up to. A directory's link count is taken from the types
- * in its entries, which pass 3 compares with the inodes.
+ * Checks:
  *
- * Assumes: pass 1: every item that can be read is visited. Leaves to pass 3 whether names
- * and inodes belong together, to pass 4 whether pages do.
+ * - The kind of an item is known, it is valid by itself, and it fits its inode's type.
+ * - Names are allowed, and lie at their hashes.
+ * - Extents lie within groups and do not overlap.
+ * - Written extents end within their file, unless an intent shows that it is being cut.
+ * - The inode exists, its fields are within limits, and its counts are the sums of its items.
+ *
+ * A directory's link count comes from the types in its entries, which pass 3 compares with the
+ * inodes.
+ *
+ * Assumes pass 1: each readable item is visited. Pass 3 checks that names and inodes belong
+ * together, pass 4 that pages do.
  */
 #include <dirent.h>
 
 #include "mkfs/fsck/fsck_internal.h"
 
-/* An inode's items added up. */
+/* The sums of an inode's items. */
 struct sums {
 	uint64_t ino;
 	bool any;   /* an item of the inode was seen */
-	bool have;  /* the inode's */
-	bool valid; /* as far as its items' sums mean something */
+	bool have;  /* the inode item was seen */
+	bool valid; /* as far as its items' sums are meaningful */
 	struct disk_inode inode;
 	uint64_t blocks;
 	uint64_t extent_end, written_end; /* file blocks */
@@ -30,7 +34,7 @@ struct sums {
 	uint64_t extents, pieces, link_bytes, entries, subdirs, xattrs;
 	bool pieces_bad;
 	uint64_t lock_items; /* of the list, in order */
-	bool lock_end;       /* what follows is not of the list */
+	bool lock_end;       /* later items are not of the list */
 	uint32_t flags;
 };
 
@@ -53,7 +57,7 @@ static int drop_items(struct fsck *f, struct sums *s, unsigned type)
 		f, disk_key(s->ino, type, 0), disk_key(s->ino, type + 1, 0));
 }
 
-/* The type that the items speak for; 0: none. */
+/* Returns the type that the items show; 0: none. */
 static uint32_t guess_type(const struct sums *s)
 {
 	if (s->ino == DISK_INO_ROOT || s->entries)
@@ -63,7 +67,7 @@ static uint32_t guess_type(const struct sums *s)
 	return s->extents ? S_IFREG : 0;
 }
 
-/* An inode from its items: for root only, since nobody knows whose it was. */
+/* Makes an inode from its items. Its owner is root, because the real one is unknown. */
 static void inode_guess(struct fsck *f, struct sums *s, uint32_t type)
 {
 	int64_t now = rt_wall_ns();
@@ -151,7 +155,7 @@ static int finish_invalid(struct fsck *f, struct sums *s, const char *fault)
 	return inode_put(f, s);
 }
 
-/* Items of another type's inode. */
+/* Handles items that do not fit their inode's type. */
 static int finish_strange(struct fsck *f, struct sums *s)
 {
 	uint32_t type = s->inode.mode & S_IFMT;
@@ -220,7 +224,7 @@ static int finish_directory(struct fsck *f, struct sums *s)
 	return rc;
 }
 
-/* Does an intent say that the file is being cut? */
+/* Returns true if an intent shows that the file is being cut. */
 static bool being_cut(struct fsck *f, uint64_t ino)
 {
 	struct disk_intent intent;
@@ -275,7 +279,7 @@ static int finish_counts(struct fsck *f, struct sums *s)
 	return rc;
 }
 
-static int finish(struct fsck *f, struct sums *s)
+static int finish_inode(struct fsck *f, struct sums *s)
 {
 	const char *fault;
 	int rc;
@@ -318,7 +322,7 @@ static int visit_inode(struct fsck *f, struct sums *s, struct disk_key key,
 			    "inode %" PRIu64 ": its item is malformed (%zu bytes)",
 			    s->ino, len))
 			return item_drop(f, s, key);
-		s->any = false; /* nothing to compare with */
+		s->any = false; /* there is nothing to compare with */
 		return 0;
 	}
 	s->have = true;
@@ -326,10 +330,8 @@ static int visit_inode(struct fsck *f, struct sums *s, struct disk_key key,
 	return 0;
 }
 
-/*
- * Whose locks they are, and whether that node is alive, is nobody's to know here: void
- * ones are harmless, and go when nodes next use the list.
- */
+/* The node of a lock, and whether it runs, cannot be known here. Void locks are harmless. They are
+ * removed when nodes next use the list. */
 static int visit_lock(struct fsck *f, struct sums *s, struct disk_key key,
 	const void *value, size_t len)
 {
@@ -444,7 +446,7 @@ static int visit_xattr(struct fsck *f, struct sums *s, struct disk_key key,
 
 /* ---- entries --------------------------------------------------------------------- */
 
-/* An item's entries, as they will be. */
+/* The new entries of an item. */
 struct entries {
 	uint8_t value[DISK_VALUE_MAX];
 	size_t len;
@@ -485,7 +487,7 @@ struct entry_move {
 	const struct entries *rest;
 };
 
-/* What stays is written, what moves joins the item where it belongs, unless its name is
+/* Writes the entries that stay. An entry that moves joins its right item, unless its name is
  * there. */
 static int entry_move_body(struct fsck *f, struct txn *x, void *arg)
 {
@@ -508,7 +510,7 @@ static int entry_move_body(struct fsck *f, struct txn *x, void *arg)
 	return txn_write(x, m->to, there.value, there.len);
 }
 
-/* The first of the item's entries that is in a wrong place: moves it. */
+/* Moves the first of the item's entries that is in a wrong place. */
 static int entry_rehash(struct fsck *f, struct sums *s, struct disk_key key,
 	const void *value, size_t len, const struct entry_item *wrong, uint64_t place)
 {
@@ -528,7 +530,7 @@ static int entry_rehash(struct fsck *f, struct sums *s, struct disk_key key,
 	return fsck_repaired(f, repair_run(f, entry_move_body, &m));
 }
 
-/* True: the entry stays. */
+/* Returns true if the entry stays. */
 static bool entry_check(struct fsck *f, struct sums *s, const struct entry_item *e,
 	const struct entries *kept, bool *changed)
 {
@@ -650,13 +652,13 @@ static int visit_item(
 	int rc;
 
 	if (s->ino != key_ino(key)) {
-		rc = finish(f, s);
+		rc = finish_inode(f, s);
 		if (rc)
 			return rc;
 		*s = (struct sums){
 			.ino = key_ino(key), .valid = true, .cut_block = UINT64_MAX};
 	}
-	/* locks alone do not speak for an inode */
+	/* Locks alone do not show that there is an inode. */
 	s->any |= key_type(key) != DISK_ITEM_LOCK;
 	if (s->ino == DISK_INO_SYSTEM)
 		return visit_system(f, s, key, value, len);
@@ -681,7 +683,7 @@ static int visit_item(
 	}
 }
 
-/* The root directory must be there, or nothing can be reached. */
+/* Without the root directory no file can be reached. */
 static int check_root(struct fsck *f)
 {
 	struct sums s = {.ino = DISK_INO_ROOT};
@@ -704,7 +706,7 @@ static int check_root(struct fsck *f)
 	return inode_put(f, &s);
 }
 
-int pass2(struct fsck *f)
+int fsck_pass2(struct fsck *f)
 {
 	struct sums *s = rt_alloc(sizeof(*s));
 	int rc = s ? 0 : -ENOMEM;
@@ -715,7 +717,7 @@ int pass2(struct fsck *f)
 		rc = items_scan(f, (struct disk_key){0, 0}, key_narrow(KEY_MAX), 2,
 			visit_item, s);
 	if (rc == 0)
-		rc = finish(f, s);
+		rc = finish_inode(f, s);
 	rt_free(s);
 	return rc;
 }

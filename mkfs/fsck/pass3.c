@@ -2,17 +2,19 @@
 /*
  * Pass 3: names and inodes belong together.
  *
- * Checks: each entry names an inode that exists, with its type; each directory is named
- * once, by the directory that it has as its parent; following parents leads to the root
- * (no loops); each inode has as many names as its link count says, and one without any is
- * listed as an orphan.
+ * Checks:
  *
- * Assumes: pass 2: entries are sound, and each directory's own counts follow from its
- * entries.
+ * - Each entry names an inode that exists, with its type.
+ * - Each directory has one name, in its parent.
+ * - Parents lead to the root (no loops).
+ * - Each inode has as many names as its link count.
+ * - An inode without a name is listed as an orphan.
  *
- * Bounded memory: the inodes are taken in windows, as many at once as fit, in the order
- * of their numbers. For each window all entries are read once, and those that name an
- * inode of the window are counted. With 256 MiB a window has six million inodes.
+ * Assumes pass 2: entries are sound, and each directory's own counts follow from its entries.
+ *
+ * Bounded memory: the inodes are taken in windows, as many at once as fit, in the order of their
+ * numbers. For each window all entries are read once, and those that name an inode of the window
+ * are counted. With 256 MiB a window has six million inodes.
  */
 #include <dirent.h>
 
@@ -21,14 +23,14 @@
 struct row {
 	uint64_t ino;
 	uint64_t parent;    /* a directory's */
-	uint64_t first_dir; /* that names it */
+	uint64_t first_dir; /* directory that names it */
 	uint32_t mode;
 	uint32_t nlink;
 	uint32_t names;
 	bool by_parent; /* its parent names it */
-	bool orphan;    /* is listed as one */
+	bool orphan;    /* listed as an orphan */
 	bool reached;   /* from the root */
-	bool extra;     /* names too many: all but one of keep_dir go */
+	bool extra;     /* too many names: all except one of keep_dir are removed */
 	bool kept;
 };
 
@@ -70,7 +72,7 @@ static int fill_visit(
 		w->last = false;
 		return 1;
 	}
-	/* one that pass 2 left damaged exists all the same */
+	/* An inode that pass 2 left damaged still exists. */
 	inode = (struct disk_inode){0};
 	memcpy(&inode, value, len == sizeof(inode) ? len : 0);
 	w->row[w->count++] = (struct row){
@@ -125,8 +127,8 @@ static int entry_count(
 	return 0;
 }
 
-/* After a change of the tree the item at hand is an old copy: its other entries are
- * looked at in the next round, which is due anyway. */
+/* After a change of the tree the current item is an old copy. Its other entries are visited in the
+ * next round, which is needed anyway. */
 static int count_visit(
 	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
@@ -154,7 +156,7 @@ static int count_visit(
 	return 0;
 }
 
-/* Takes the extra names of directories away. */
+/* Removes the extra names of directories. */
 static int extra_visit(
 	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
@@ -230,7 +232,7 @@ struct fix {
 	bool set_nlink, set_parent;
 	uint32_t nlink;
 	uint64_t parent;
-	bool orphan; /* listed afterwards */
+	bool orphan; /* listed after the repair */
 };
 
 static int fix_body(struct fsck *f, struct txn *x, void *arg)
@@ -263,7 +265,7 @@ static int row_fix(struct fsck *f, struct row *r, const struct fix *fix)
 	return fsck_repaired(f, rc);
 }
 
-/* No name. */
+/* Repairs an inode without a name. */
 static int check_nameless(struct fsck *f, struct row *r)
 {
 	struct fix fix = {.ino = r->ino, .orphan = true};
@@ -281,7 +283,7 @@ static int check_nameless(struct fsck *f, struct row *r)
 		    S_ISDIR(r->mode) ? "a directory" : "a file"))
 		return 0;
 	rc = attach_lost(f, r->ino);
-	r->parent = 0; /* not to be followed: it is new */
+	r->parent = 0; /* not followed: it is new */
 	r->reached = rc == 0;
 	return fsck_repaired(f, rc);
 }
@@ -312,7 +314,7 @@ static int check_row(struct fsck *f, struct row *r)
 	if (S_ISDIR(r->mode)) {
 		rc = check_directory(f, r);
 		fix.set_nlink = r->nlink == 0;
-		fix.nlink = 2; /* and its subdirectories: pass 2 of the next round */
+		fix.nlink = 2; /* plus its subdirectories: pass 2 of the next round */
 		if (r->nlink != 0 && !r->orphan)
 			return rc;
 	} else if (r->nlink == r->names && !r->orphan) {
@@ -336,7 +338,7 @@ static int check_row(struct fsck *f, struct row *r)
 
 /* ---- connections ----------------------------------------------------------------- */
 
-/* The parent of a directory, in the window or not. 0: it has none, or is no directory. */
+/* Returns the parent of a directory, in the window or not. 0: it has none, or is no directory. */
 static int parent_of(struct fsck *f, struct window *w, uint64_t ino, uint64_t *parent)
 {
 	struct row *r = row_find(w, ino);
@@ -357,11 +359,9 @@ static int parent_of(struct fsck *f, struct window *w, uint64_t ino, uint64_t *p
 	return rc == -ENOENT || rc == -ERANGE ? 0 : MIN(rc, 0);
 }
 
-/*
- * Follows parents from r: 0 when they lead to the root or out of sight (which other
- * findings say); 1 for a loop (Brent, 1980: no memory but two places).
- */
-static int follow(struct fsck *f, struct window *w, struct row *r)
+/* Follows parents from r. Returns 1 for a loop (Brent, 1980: memory for two places only). Returns 0
+ * if they lead to the root, or to a place that other findings report. */
+static int follow_parents(struct fsck *f, struct window *w, struct row *r)
 {
 	uint64_t at = r->ino, mark = at, steps = 0, limit = 2;
 
@@ -401,12 +401,12 @@ static int check_loop(struct fsck *f, struct window *w, struct row *r)
 	if (!S_ISDIR(r->mode) || r->ino == DISK_INO_ROOT || r->nlink == 0 ||
 		r->names == 0)
 		return 0;
-	rc = follow(f, w, r);
+	rc = follow_parents(f, w, r);
 	if (rc == 0)
 		mark_reached(w, r);
 	if (rc <= 0)
 		return rc;
-	/* Below a loop, or of it? Of it alone is enough to be moved. */
+	/* r may be in the loop, or below it. Only a directory in the loop must move. */
 	for (uint64_t at = r->parent, steps = 0; at != r->ino; steps++) {
 		rc = parent_of(f, w, at, &at);
 		if (rc)
@@ -416,7 +416,7 @@ static int check_loop(struct fsck *f, struct window *w, struct row *r)
 		if (row_find(w, at) && row_find(w, at)->reached)
 			return 0;
 		if (steps > f->out->directories)
-			return 0; /* below it: another directory's turn */
+			return 0; /* below it: another directory moves */
 	}
 	if (!fsck_found(f, 310, "directory %" PRIu64 " is one of a loop of directories",
 		    r->ino))
@@ -459,7 +459,7 @@ static int window_check(struct fsck *f, struct window *w)
 	return rc;
 }
 
-int pass3(struct fsck *f)
+int fsck_pass3(struct fsck *f)
 {
 	struct window w = {.from = 1};
 	int rc = 0;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 4, second half: pages that are used twice, and pages that nobody uses.
+ * Pass 4, second half: pages that are used twice, and unused pages that are marked as in use.
  *
- * Checks: no page belongs to two extents, or to an extent and the tree; every page that
- * is marked as in use has a user. (That pages in use are marked so is groups.c's.)
+ * Checks: no page belongs to two extents, or to an extent and the tree. Every page that is
+ * marked as in use has a user. groups.c checks that pages in use are marked.
  *
- * Assumes that the tree could be read in full, so that what is not known to be used is
- * not; and that nothing was repaired since pass 1, which may have taken new pages: else
- * it is left to the next round.
+ * Assumes that the tree could be read in full: then a page without a known user is unused.
+ * A repair since pass 1 may have allocated pages. If there was one, the next round does this
+ * pass.
  *
- * Of several extents that name a page it belongs to the one whose incarnation its
- * descriptor has: for the others it reads as zeros or not at all, so they lose nothing
- * when they become holes. If that settles nothing the first in the tree's order keeps it.
- * The tree's own pages stay its.
+ * If several extents name a page, it belongs to the extent with the incarnation of the
+ * page's descriptor. In the others it reads as zeros or fails, so they lose nothing when they
+ * become holes. If no incarnation fits, the first extent in the tree's order keeps the page.
+ * The tree keeps its own pages.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -41,7 +41,7 @@ static int keep_tree(struct fsck *f)
 	return rc;
 }
 
-/* Does this use of the page have to go? Else it is the page's owner from now on. */
+/* True: this use of the page has to go. Otherwise it is the page's owner from now on. */
 static bool must_go(struct fsck *f, page_id pid, uint64_t incarnation)
 {
 	struct fsck_store *s = store_of(f, pid);
@@ -69,8 +69,8 @@ static int share_extent(struct fsck *f, struct disk_key key, const struct disk_e
 			continue;
 		if (fsck_found(f, 407,
 			    "inode %" PRIu64 ": %u pages from file block %" PRIu64
-			    " on (%#" PRIx64 ") belong to another file or to the tree: "
-			    "they become a hole",
+			    " on (%#" PRIx64 ") are used by another file or the tree too; "
+			    "the repair makes a hole there",
 			    key_ino(key), n, key.low + i, e->pid + i))
 			return fsck_repaired(f, repair_cut_extent(f, key, e, i, n));
 		i += n - 1;
@@ -95,7 +95,8 @@ static int share_xattr(struct fsck *f, struct disk_key key, const void *value, s
 	}
 	if (go && fsck_found(f, 407,
 			  "inode %" PRIu64 ": pages of its extended attribute \"%s\" "
-			  "belong to another file or to the tree: it is removed",
+			  "are used by another file or the tree too; the repair "
+			  "removes the attribute",
 			  key_ino(key), name_text(text, x.name, x.head.name_bytes)))
 		return fsck_repaired(f, repair_delete(f, key));
 	return 0;
@@ -136,7 +137,7 @@ static int check_twice(struct fsck *f)
 	return rc;
 }
 
-/* ---- used by nobody -------------------------------------------------------------- */
+/* ---- unused ---------------------------------------------------------------------- */
 
 static int run_free(struct fsck *f, page_id pid, uint32_t length)
 {
@@ -164,7 +165,7 @@ static int run_free(struct fsck *f, page_id pid, uint32_t length)
 	return rc;
 }
 
-static bool leaked(
+static bool is_leaked(
 	const struct fsck *f, const struct disk_group *d, page_id base, uint32_t i)
 {
 	return (d->bitmap[i / 8] >> i % 8 & 1) &&
@@ -180,26 +181,26 @@ static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 	int rc = page_copy(f, base, d, NULL, NULL);
 
 	if (rc)
-		return rc == -ENOMEM ? rc : 0; /* groups.c has told */
+		return rc == -ENOMEM ? rc : 0; /* groups.c has reported it */
 	for (uint32_t i = 0; i < pages; i++)
-		if (leaked(f, d, base, i) && !count++)
+		if (is_leaked(f, d, base, i) && !count++)
 			first = i;
 	if (!count)
 		return 0;
-	/* Damage that was left may be what hides their user. */
+	/* Damage that was left may hide their user. */
 	f->keep = f->out->left > 0;
 	repair = fsck_found(f, 406,
-		"allocation group %" PRIu64 ": %u pages are marked as in "
-		"use that nobody uses, the first is %#" PRIx64,
+		"allocation group %" PRIu64 ": %u unused pages are marked as in use, "
+		"the first is %#" PRIx64,
 		group, count, base + 1 + first);
 	f->keep = false;
 	if (!repair)
 		return 0;
 	for (uint32_t i = first; i < pages && rc == 0; i += length) {
-		bool free_it = leaked(f, d, base, i);
+		bool free_it = is_leaked(f, d, base, i);
 
-		for (length = 1;
-			i + length < pages && leaked(f, d, base, i + length) == free_it;)
+		for (length = 1; i + length < pages &&
+				 is_leaked(f, d, base, i + length) == free_it;)
 			length++;
 		if (free_it)
 			rc = run_free(f, base + 1 + i, length);
@@ -207,7 +208,7 @@ static int check_leaks(struct fsck *f, uint64_t group, struct disk_group *d)
 	return fsck_repaired(f, rc);
 }
 
-int pass4(struct fsck *f)
+int fsck_pass4(struct fsck *f)
 {
 	struct disk_group *d = rt_alloc(sizeof(*d));
 	int rc = d ? 0 : -ENOMEM;

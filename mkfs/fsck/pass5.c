@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pass 5, if asked for: file data. Every page that an extent names as written, or that
- * holds a large extended attribute, is read and compared with its checksum.
+ * Pass 5, with -c: file data. Reads each page that an extent names as written, or that holds a
+ * large extended attribute. Compares it with its checksum.
  *
- * Assumes passes 1 to 4. What cannot be read is told with its file and place. The repair
- * makes a hole of it, so that reading it gives zeros instead of an error: nothing better
- * can be known about the bytes; an extended attribute is removed.
+ * Assumes passes 1 to 4. An unreadable page is reported with its file and place. The repair makes a
+ * hole of it, so that reading returns zeros instead of an error. The lost bytes cannot be restored.
+ * An extended attribute is removed.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -17,7 +17,7 @@ struct data_check {
 	uint64_t done;
 };
 
-/* What is wrong with a page: a code, or 0. */
+/* Returns the code of a page's damage, or 0. */
 static int page_fault(struct fsck *f, page_id pid, uint64_t incarnation, unsigned *code)
 {
 	struct guard g;
@@ -39,7 +39,7 @@ static int page_fault(struct fsck *f, page_id pid, uint64_t incarnation, unsigne
 	return *code ? 0 : rc;
 }
 
-/* Brings pages in together; what fails is met again page by page. */
+/* Reads pages together. Errors are met again page by page. */
 static void pages_fetch(struct fsck *f, struct data_check *c, page_id pid, uint32_t count,
 	uint64_t incarnation)
 {
@@ -50,7 +50,7 @@ static void pages_fetch(struct fsck *f, struct data_check *c, page_id pid, uint3
 	fsck_progress(f, 5, c->done, f->out->data_pages);
 }
 
-/* The first faulty run of an extent from page `from` on. */
+/* Finds the first damaged run of an extent from page `from` on. */
 static int extent_fault(struct fsck *f, struct data_check *c, const struct disk_extent *e,
 	uint32_t from, uint32_t *first, uint32_t *count, unsigned *code)
 {
@@ -143,7 +143,7 @@ static int data_visit(
 	return 0;
 }
 
-int pass5(struct fsck *f)
+int fsck_pass5(struct fsck *f)
 {
 	struct data_check *c = rt_alloc(sizeof(*c));
 	int rc = -ENOMEM;

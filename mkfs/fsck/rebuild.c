@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Repairing the tree's structure, after pass 1.
+ * Repairs the tree's structure, after pass 1.
  *
- * A damaged page is never written again: a new one takes its place in the parent (or, for
- * the root, in the catalog) in one mini-transaction. Where the content is sound the new
- * page has it; else it is empty: a leaf, or a chain of inner pages down to an empty leaf.
+ * A damaged page is never written again. A new one replaces it in the parent (for the root, in the
+ * catalog) in one mini-transaction. If the content is sound, the new page has it. Otherwise it is
+ * empty: a leaf, or a chain of inner pages down to an empty leaf.
  *
- * Then the lost items are looked for. What hung below a lost inner page, or was cut off
- * in another way, is still there: pages marked as in use that pass 1 did not reach. Those
- * that are sound leaves hold items of lost ranges, which are inserted again where none of
- * that key is, pages allocated last first; before them whatever can still be read of the
- * damaged leaves themselves. Their old pages turn out leaked in the next round.
+ * Then the lost items are searched. Leaves below a lost inner page, or cut off in another way,
+ * still exist. They are marked as in use, and pass 1 did not reach them. Sound ones have items of
+ * lost ranges. These are inserted again unless their key exists, from the pages allocated last
+ * first. Before them come the readable items of the damaged leaves themselves. Their old pages are
+ * leaked in the next round.
  *
- * A crash between the two leaves these pages leaked and unfound; the volume is as usable
- * as after the first.
+ * A crash between the two steps leaves these pages leaked and unfound. The volume is then as usable
+ * as after the first step.
  */
 #include <stdio.h>
 
@@ -26,7 +26,7 @@
 struct fresh {
 	unsigned count;
 	struct space_run run[LEVELS_MAX];
-	uint8_t (*image)[PAGE_SIZE]; /* of each */
+	uint8_t (*image)[PAGE_SIZE]; /* image of each page */
 };
 
 static void fresh_give_back(struct fsck *f, struct fresh *n)
@@ -70,8 +70,7 @@ static void node_fill(void *image, page_id pid, unsigned level, const struct dam
 	n->high_fence = key_narrow(d->high);
 }
 
-/* A leaf, and above it inner pages with one child each, up to the level of the lost page.
- */
+/* Makes a leaf, and above it inner pages with one child each, up to the level of the lost page. */
 static void chain_fill(struct fresh *n, const struct damage *d)
 {
 	for (unsigned i = 0; i < n->count; i++) {
@@ -89,7 +88,7 @@ static void chain_fill(struct fresh *n, const struct damage *d)
 
 /* ---- putting them in place ------------------------------------------------------- */
 
-/* Where the word that names the damaged page is. */
+/* Finds the word that names the damaged page. */
 static void parent_word(
 	struct fsck *f, const struct damage *d, page_id *page, unsigned *offset)
 {
@@ -102,7 +101,7 @@ static void parent_word(
 	}
 }
 
-/* One try. -EAGAIN: something was missing. */
+/* Tries once. -EAGAIN: a page was missing. */
 static int replace_once(
 	struct fsck *f, struct mtr *m, const struct damage *d, struct fresh *n)
 {
@@ -206,8 +205,8 @@ struct salvage {
 	struct stray *stray;
 	size_t count, max;
 	uint64_t items, leaves;
-	unsigned batch;               /* items of the transaction at hand */
-	const struct disk_leaf *leaf; /* at hand */
+	unsigned batch;               /* number of items in the current transaction */
+	const struct disk_leaf *leaf; /* the current one */
 	unsigned at, end;
 };
 
@@ -322,7 +321,7 @@ static int leaf_insert(struct salvage *s, const struct disk_leaf *leaf)
 	return rc;
 }
 
-/* What still can be read of the damaged leaves themselves: pass 2 checks each item. */
+/* Inserts the readable items of the damaged leaves themselves. Pass 2 checks each item. */
 static int damaged_insert(struct salvage *s, struct disk_leaf *leaf)
 {
 	int rc = 0;
@@ -361,7 +360,7 @@ static int salvage_run(struct salvage *s, struct disk_group *d, struct disk_leaf
 	return rc;
 }
 
-static int salvage(struct fsck *f)
+static int salvage_leaves(struct fsck *f)
 {
 	struct salvage s = {.f = f, .max = f->memory_bytes / sizeof(struct stray)};
 	struct disk_group *d = rt_alloc(PAGE_SIZE);
@@ -397,5 +396,5 @@ int rebuild_tree(struct fsck *f)
 	}
 	if (rc == 0 && lost)
 		rc = tree_get(f);
-	return rc == 0 && lost && f->writable ? salvage(f) : rc;
+	return rc == 0 && lost && f->writable ? salvage_leaves(f) : rc;
 }

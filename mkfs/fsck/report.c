@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Telling findings, asking about repairs, counting both.
+ * Reports findings, asks about repairs, and counts both.
  *
- * A finding that was left is told once, though later rounds meet it again: hashes of
- * their texts are kept, so many that nobody reads more. Keeps: without permission nothing
- * is repaired. Of several stores the one that is looked at (f->at) is named first.
+ * A finding that was left is reported once, though later rounds meet it again. For this, hashes of
+ * the texts are kept, more than a user would read. Keeps: without permission no repair is made.
+ * With several stores, the current one (f->at) is named first.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "engine/common/siphash.h"
 #include "mkfs/fsck/fsck_internal.h"
 
-static void tell(
+static void write_finding(
 	struct fsck *f, unsigned code, const char *text, enum fsck_outcome outcome)
 {
 	if (f->o->finding)
@@ -26,7 +26,7 @@ static uint64_t text_hash(unsigned code, const char *text)
 	return siphash_2_4(key, text, strlen(text)) | 1;
 }
 
-/* True when it was told in an earlier round; notes it otherwise. */
+/* Returns true if it was reported in an earlier round. Otherwise notes it. */
 static bool told_before(struct fsck *f, unsigned code, const char *text)
 {
 	uint64_t hash = text_hash(code, text);
@@ -43,7 +43,7 @@ static bool told_before(struct fsck *f, unsigned code, const char *text)
 	return false;
 }
 
-static bool known(const struct fsck *f, unsigned code, const char *text)
+static bool is_declined(const struct fsck *f, unsigned code, const char *text)
 {
 	uint64_t hash = text_hash(code, text);
 	uint32_t at = (uint32_t)hash % (2 * DECLINED_MAX);
@@ -53,13 +53,13 @@ static bool known(const struct fsck *f, unsigned code, const char *text)
 	return f->declined[at] != 0;
 }
 
-static void leave(struct fsck *f, unsigned code, const char *text)
+static void leave_finding(struct fsck *f, unsigned code, const char *text)
 {
 	if (told_before(f, code, text))
 		return;
 	f->out->found++;
 	f->out->left++;
-	tell(f, code, text, FSCK_LEFT);
+	write_finding(f, code, text, FSCK_LEFT);
 }
 
 static bool may_repair(struct fsck *f, unsigned code, const char *text)
@@ -89,11 +89,11 @@ bool fsck_found(struct fsck *f, unsigned code, const char *fmt, ...)
 	text_make(f, f->text, sizeof(f->text), fmt, ap);
 	va_end(ap);
 	f->code = code;
-	if (known(f, code, f->text))
+	if (is_declined(f, code, f->text))
 		return false;
 	if (may_repair(f, code, f->text))
 		return true;
-	leave(f, code, f->text);
+	leave_finding(f, code, f->text);
 	return false;
 }
 
@@ -103,13 +103,13 @@ int fsck_repaired(struct fsck *f, int rc)
 		f->out->found++;
 		f->out->fixed++;
 		f->changed = true;
-		tell(f, f->code, f->text, FSCK_FIXED);
+		write_finding(f, f->code, f->text, FSCK_FIXED);
 		return 0;
 	}
-	leave(f, f->code, f->text);
+	leave_finding(f, f->code, f->text);
 	fsck_note(f, f->code, "this could not be repaired: %s", strerrordesc_np(-rc));
-	/* Damage in the way is for the next round; without disk or memory there is none.
-	 */
+	/* Other damage on the way is left to the next round. Without disk or memory there is
+	 * none. */
 	return rc == -EUCLEAN || rc == -ENOSPC || rc == -ENOENT || rc == -ERANGE ? 0 : rc;
 }
 
@@ -120,7 +120,7 @@ void fsck_left(struct fsck *f, unsigned code, const char *fmt, ...)
 	va_start(ap, fmt);
 	text_make(f, f->text, sizeof(f->text), fmt, ap);
 	va_end(ap);
-	leave(f, code, f->text);
+	leave_finding(f, code, f->text);
 }
 
 void fsck_note(struct fsck *f, unsigned code, const char *fmt, ...)
@@ -132,7 +132,7 @@ void fsck_note(struct fsck *f, unsigned code, const char *fmt, ...)
 	text_make(f, text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (!told_before(f, code, text))
-		tell(f, code, text, FSCK_NOTE);
+		write_finding(f, code, text, FSCK_NOTE);
 }
 
 void fsck_progress(struct fsck *f, unsigned pass, uint64_t done, uint64_t total)

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A run of fsck: opening what can be opened, rounds of passes, closing, the result.
+ * A run of fsck: opens as many layers as possible, runs rounds of passes, closes, and makes the
+ * result.
  *
- * All stores of a volume of several are passed through pass 0 one after the other; from the
- * catalog on there is one volume. One of them without the others is alone.c's.
+ * If a volume has several stores, pass 0 checks them one after the other. From the catalog on there
+ * is one volume. alone.c checks one of them without the others.
  *
- * The layers are opened from the lowest up, each after its pass has let it through:
- * superblocks, log, descriptor table, then store, log and cache by volume_open with the
- * log replayed (in memory only where nothing may be written), catalog, and once pass 1
- * knows which pages are in use, free space and the tree, so that repairs are transactions
- * like any other.
+ * Layers are opened from the lowest up, each after its pass has accepted it: superblocks, log,
+ * descriptor table. Then volume_open opens store, log and cache, and replays the log (in memory
+ * only if writing is not allowed). The catalog follows. Once pass 1 knows the pages in use, free
+ * space and the tree are opened. Repairs are therefore ordinary transactions.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
 #define MEMORY_DEFAULT (256ull << 20)
 #define MEMORY_MIN     (64ull << 10)
 #define CACHE_DEFAULT  (64ull << 20)
-#define CACHE_OTHERS   (4ull << 20) /* of each other store, for writing back alone */
-/* Of several stores only what has been written back can be evicted. */
+#define CACHE_OTHERS   (4ull << 20) /* of each other store, only for write-back */
+/* With several stores only pages that were written back can be evicted. */
 #define DIRTY_AGE_MS 50
 
 /* ---- opening --------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ static int volumes_close(struct fsck *f)
 	return rc;
 }
 
-/* The first store, and before it what it reads the others by. */
+/* Opens the first store, and before it the readers of the others. */
 static int volumes_try(
 	struct fsck *f, uint64_t cache_bytes, bool salvage, struct weft_error *why)
 {
@@ -120,7 +120,7 @@ static int volume_get(struct fsck *f, bool *stop)
 	struct weft_error why;
 	int rc = volumes_try(f, cache_bytes, false, &why);
 
-	/* What is replayed in memory only has to fit. */
+	/* A replay in memory must fit the cache. */
 	if (rc == -ENOMEM && !f->writable) {
 		for (unsigned i = 0; i < f->store_count; i++)
 			cache_bytes += f->store[i].sb.log_bytes / 4 * 5;
@@ -149,8 +149,7 @@ static int volume_get(struct fsck *f, bool *stop)
 	return rc;
 }
 
-/* Free space and the tree as any user has them. Where they cannot be had nothing is
- * repaired. */
+/* Opens free space and the tree in the ordinary way. If that fails, no repair is made. */
 static int content_open(struct fsck *f)
 {
 	struct weft_error why = {0};
@@ -208,7 +207,7 @@ static void round_begin(struct fsck *f)
 	f->out->tree_pages = f->out->used_pages = 0;
 }
 
-/* Numbers in use are not handed out again. */
+/* Checks that numbers in use are not allocated again. */
 static int check_numbers(struct fsck *f)
 {
 	uint64_t range = (f->highest_ino >> DISK_INODE_RANGE_BITS) + 1;
@@ -225,17 +224,17 @@ static int check_numbers(struct fsck *f)
 	return fsck_repaired(f, catalog_rewrite(f));
 }
 
-/* Passes that take the whole tree for granted. */
+/* Passes that assume the whole tree. */
 static int passes_above(struct fsck *f)
 {
-	int rc = pass2(f);
+	int rc = fsck_pass2(f);
 
 	if (rc == 0)
-		rc = pass3(f);
+		rc = fsck_pass3(f);
 	if (rc == 0)
-		rc = pass4(f);
+		rc = fsck_pass4(f);
 	if (rc == 0 && f->o->check_data && !f->changed)
-		rc = pass5(f);
+		rc = fsck_pass5(f);
 	return rc;
 }
 
@@ -244,7 +243,7 @@ static int round_run(struct fsck *f)
 	int rc;
 
 	round_begin(f);
-	rc = pass1(f);
+	rc = fsck_pass1(f);
 	if (rc == 0)
 		rc = groups_check(f);
 	if (rc == 0)
@@ -255,7 +254,7 @@ static int round_run(struct fsck *f)
 		return f->writable ? rebuild_tree(f) : 0;
 	if (rc == 0 && f->tree_left) {
 		fsck_note(f, 110,
-			"while parts of the tree are missing what is above it is not "
+			"parts of the tree are missing, so the rest of the volume is not "
 			"checked");
 		return 0;
 	}
@@ -265,7 +264,7 @@ static int round_run(struct fsck *f)
 	return rc ? rc : passes_above(f);
 }
 
-static int rounds(struct fsck *f)
+static int run_rounds(struct fsck *f)
 {
 	int rc = 0;
 
@@ -279,7 +278,7 @@ static int rounds(struct fsck *f)
 
 /* ---- the stores ------------------------------------------------------------------- */
 
-/* Is it a store that was asked for? */
+/* Checks that it is one of the requested stores. */
 static int input_check(struct fsck *f, const struct fsck_store *s)
 {
 	const uint8_t *uuid =
@@ -294,7 +293,7 @@ static int input_check(struct fsck *f, const struct fsck_store *s)
 	if (s->in.node && s->in.node != s->sb.node)
 		return weft_error(f->err, -EXDEV, "%s is the store of node %u, not %u",
 			s->in.name, s->sb.node, s->in.node);
-	/* pages of a shard whose node the file should name would be taken for damage */
+	/* If the file does not name a node, its pages would look like damage. */
 	if (f->o->file && store_nodes_check(&s->sb, f->o->file, f->o->nodes, &why))
 		return weft_error(f->err, why.code, "%s: %s", s->in.name, why.text);
 	return 0;
@@ -323,7 +322,7 @@ static int inputs_check(struct fsck *f)
 	return rc;
 }
 
-/* The one with the catalog goes first. */
+/* Moves the store with the catalog to the first place. */
 static int stores_order(struct fsck *f)
 {
 	unsigned first = 0;
@@ -345,8 +344,9 @@ static int stores_order(struct fsck *f)
 	return 0;
 }
 
-/* For each store; errors say of which. */
-static int each(struct fsck *f, int (*check)(struct fsck *f, bool *stop), bool *stop)
+/* Calls fn for each store. Errors name the store. */
+static int each_store(
+	struct fsck *f, int (*check)(struct fsck *f, bool *stop), bool *stop)
 {
 	struct weft_error *err = f->err, why = {0};
 	int rc = 0;
@@ -369,7 +369,7 @@ static int each(struct fsck *f, int (*check)(struct fsck *f, bool *stop), bool *
 static int supers_check(struct fsck *f, bool *stop)
 {
 	const struct disk_superblock *sb = &f->store[0].sb;
-	int rc = each(f, super_check, stop);
+	int rc = each_store(f, super_check, stop);
 
 	if (rc || *stop)
 		return rc;
@@ -402,7 +402,7 @@ static int check_storage(struct fsck *f, bool *stop)
 	int rc = supers_check(f, stop);
 
 	if (rc == 0 && !*stop)
-		rc = each(f, check_log, stop);
+		rc = each_store(f, check_log, stop);
 	if (rc || *stop)
 		return rc;
 	f->out->was_clean = true;
@@ -413,7 +413,7 @@ static int check_storage(struct fsck *f, bool *stop)
 		return 0;
 	}
 	rc = memory_get(f);
-	return rc ? rc : each(f, table_check, stop);
+	return rc ? rc : each_store(f, table_check, stop);
 }
 
 static int close_volume(struct fsck *f, int rc)
@@ -431,7 +431,7 @@ static int check_content(struct fsck *f)
 	bool stop = false;
 	int rc = catalog_check(f, &stop);
 
-	return rc || stop ? rc : rounds(f);
+	return rc || stop ? rc : run_rounds(f);
 }
 
 static int check_all(struct fsck *f)
@@ -439,7 +439,7 @@ static int check_all(struct fsck *f)
 	bool stop = false;
 	int rc = check_storage(f, &stop);
 
-	if (f->alone) /* what is above is not this store's alone to change */
+	if (f->alone) /* the layers above belong to all stores */
 		f->writable = false;
 	if (rc == 0 && !stop)
 		rc = volume_get(f, &stop);
@@ -453,7 +453,7 @@ static int fsck_open(struct fsck *f, const struct fsck_input *stores, unsigned c
 	if (!count || count > SHARDS_MAX)
 		return weft_error(
 			f->err, -EINVAL, "a volume has 1 to %u stores", SHARDS_MAX);
-	f->store = rt_alloc(SHARDS_MAX * sizeof(*f->store)); /* and clients' logs */
+	f->store = rt_alloc(SHARDS_MAX * sizeof(*f->store)); /* with clients' logs */
 	f->declined = rt_alloc(2 * DECLINED_MAX * sizeof(uint64_t));
 	if (!f->store || !f->declined)
 		return -ENOMEM;

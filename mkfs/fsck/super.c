@@ -2,13 +2,13 @@
 /*
  * Pass 0: the superblocks. Assumes nothing.
  *
- * Checks: both copies are whole, of one store, and do not contradict each other; the
- * device is as long as they say. Copies of different generations are what a crash leaves
- * between their two writes; one that is not whole what it leaves in the midst of one of
- * them, which the next start mends: no damage, if the log says that there was a crash, or
- * the copy that there was one in the first of the two.
+ * Checks: both copies are whole, of one store, and do not contradict each other; the device is as
+ * long as they say. A crash between their two writes leaves copies of different generations. A
+ * crash in one of the writes leaves a copy that is not whole, which the next start repairs. Neither
+ * is damage, if the log shows that there was a crash, or the copy shows one in the first of the two
+ * writes.
  *
- * Of two stores' copies the one counts whose key the log's heads bear witness to.
+ * If the copies are of two stores, the one whose key fits the log's heads is right.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -43,8 +43,8 @@ static int copy_write(struct fsck *f, const struct copies *c, unsigned i)
 	return rc ? rc : rt_disk_flush(f->at->in.disk);
 }
 
-/* Is this the superblock of what is between the two? */
-static bool witnessed(struct fsck *f, const struct disk_superblock *sb)
+/* Returns true if this is the superblock of the bytes between the two copies. */
+static bool log_witnesses(struct fsck *f, const struct disk_superblock *sb)
 {
 	struct disk_log_head *head = rt_alloc_pages(DISK_LOG_HEADS_BYTES);
 	struct store *s = NULL;
@@ -71,7 +71,7 @@ static bool witnessed(struct fsck *f, const struct disk_superblock *sb)
 	return fits;
 }
 
-/* Makes the other copy like this one. */
+/* Copies this one over the other. */
 static int copy_mend(struct fsck *f, struct copies *c, unsigned good)
 {
 	memcpy(c->sb[!good], c->sb[good], PAGE_SIZE);
@@ -79,12 +79,10 @@ static int copy_mend(struct fsck *f, struct copies *c, unsigned good)
 	return copy_write(f, c, !good);
 }
 
-#define SECTOR 512u /* what no device tears */
+#define SECTOR 512u /* the unit that a device writes whole */
 
-/*
- * Is each sector of the other copy as in this one, or as a start would write it next? The
- * first of its two writes leaves the log as clean as it was.
- */
+/* Returns true if each sector of the other copy is as in this one, or as the next start would write
+ * it. The first of its two writes does not change whether the log is clean. */
 static bool half_written(struct fsck *f, const struct copies *c, unsigned good)
 {
 	const uint8_t *now = (const uint8_t *)c->sb[good];
@@ -130,8 +128,8 @@ static int check_strangers(struct fsck *f, struct copies *c, bool *stop)
 	bool first, second;
 
 	f->at->sb.store_bytes = c->size;
-	first = witnessed(f, c->sb[0]);
-	second = witnessed(f, c->sb[1]);
+	first = log_witnesses(f, c->sb[0]);
+	second = log_witnesses(f, c->sb[1]);
 	memcpy(&f->at->sb, c->sb[second && !first], sizeof(f->at->sb));
 	if (first == second) {
 		fsck_left(f, 3,
@@ -175,7 +173,7 @@ static int check_copies(struct fsck *f, struct copies *c, bool *stop)
 {
 	if (!c->whole[0] && !c->whole[1]) {
 		*stop = true;
-		/* No trace of a store, another version: not a matter of repair. */
+		/* No trace of a store, or another version: a repair is not possible. */
 		if ((!c->magic[0] && !c->magic[1]) ||
 			(c->magic[0] && c->sb[0]->disk_version != DISK_VERSION)) {
 			struct store_options o = {.read_only = true, .any_node = true};

@@ -2,20 +2,19 @@
 /*
  * Pass 0: the descriptor table. Assumes sound superblocks.
  *
- * Checks: each block has a whole copy. With a log that was closed cleanly both copies
- * must be whole (or never written); without, a torn copy is what a crash leaves, and the
- * log has what it was to bring. Also notes the highest incarnation in each group for
- * pass 4.
+ * Checks that each block has a whole copy. If the log was closed cleanly, both copies must be whole
+ * (or never written). Otherwise a crash may leave a torn copy, and the log has the changes that
+ * were being written. Also notes the highest incarnation in each group for pass 4.
  *
- * A block lost in both copies is made anew. Pages of the engine say themselves what they
- * are: they get a descriptor that fits their image, and later passes check it. For file
- * data nobody can tell an image from what the page held for an earlier file, so it gets
- * none: it reads as zeros, which pass 5 reports.
+ * A block lost in both copies is made anew. The engine's own pages identify themselves. They get a
+ * descriptor that fits their image, and later passes check it. For file data, the image of this
+ * file cannot be told from that of an earlier file. It gets no descriptor: it reads as zeros, which
+ * pass 5 reports.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
 #define RUN_BLOCKS   64u          /* read at once; two copies each */
-#define LOST_VERSION (1ull << 40) /* above all that the page may have had */
+#define LOST_VERSION (1ull << 40) /* higher than any that the page may have had */
 
 enum copy { COPY_WHOLE, COPY_EMPTY, COPY_BAD };
 
@@ -65,7 +64,7 @@ bool table_lost(const struct fsck *f, page_id pid)
 	return false;
 }
 
-/* Does the image say itself that it belongs here? */
+/* Returns true if the image itself shows that it belongs here. */
 static bool self_evident(struct fsck *f, const void *image, uint64_t slot)
 {
 	page_id pid = pid_make(f->at->sb.shard, slot);
@@ -106,7 +105,7 @@ static int block_rebuild(struct fsck *f, struct table_scan *t,
 	bool repair;
 	int rc;
 
-	f->keep = f->alone; /* what other logs have of its pages would count no more */
+	f->keep = f->alone; /* otherwise changes of its pages in other logs would be lost */
 	repair = fsck_found(f, 20,
 		"block %" PRIu64 " of the descriptor table (pages %" PRIu64 " to %" PRIu64
 		") is damaged in both copies",
@@ -125,6 +124,7 @@ static int block_rebuild(struct fsck *f, struct table_scan *t,
 	pair->block = block;
 	pair->generation = 1;
 	rc = block_fill(f, t, pair);
+	note_incarnations(f, pair);
 	pair->checksum = store_table_checksum(t->s, pair);
 	if (rc == 0)
 		rc = rt_disk_write(f->at->in.disk,
@@ -133,7 +133,7 @@ static int block_rebuild(struct fsck *f, struct table_scan *t,
 	return fsck_repaired(f, rc);
 }
 
-/* A block with one bad copy: the whole one is written there as well. */
+/* Repairs a block with one bad copy from the whole one. */
 static int copy_mend(
 	struct fsck *f, struct disk_table_block *pair, uint64_t block, unsigned bad)
 {

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading the tree without trusting it (invariant 9).
+ * Reads the tree without trusting it (invariant 9).
  *
- * A walk goes from leaf to leaf by their ranges. Each page is checked by itself
- * (tree_check_page) and against its parent: a lower level, fences equal to the parent's
- * keys. So no page can stand in two places and no walk can loop. What does not pass is
- * reported to pass 1's function and its range skipped. A page whose checksum is wrong but
- * whose content passes all of this is read as it is: the items in it are checked by what
- * follows.
+ * A walk goes from leaf to leaf by their ranges. Each page is checked by itself (tree_check_page)
+ * and against its parent: a lower level, fences equal to the parent's keys. So no page can be in
+ * two places and no walk can loop. A page that fails is reported to pass 1's function, and its
+ * range is skipped. If only the checksum of a page is wrong, it is read as it is: later passes
+ * check its items.
  *
- * Pages are copied: nothing is held between calls, and the tree may be changed meanwhile;
- * then the walk goes down again from the root to where it was.
+ * Pages are copied. Nothing is held between calls, and the tree may change meanwhile. The walk then
+ * goes down again from the root to its place.
  */
 #include "mkfs/fsck/fsck_internal.h"
 
@@ -94,11 +93,11 @@ int page_raw(struct fsck *f, page_id pid, void *image)
 
 /* ---- one page of the tree -------------------------------------------------------- */
 
-/* What the parent says of a page. */
+/* The parent's data about a page. */
 struct expected {
 	page_id pid;
-	unsigned level; /* the highest that it may be of; LEVELS_MAX: the root */
-	unsigned usual; /* what it is of, unless it has grown where it is */
+	unsigned level; /* its highest possible level; LEVELS_MAX: the root */
+	unsigned usual; /* its level, unless the tree has grown in place */
 	wide_key low, high;
 };
 
@@ -113,8 +112,9 @@ static int node_matches(
 }
 
 /*
- * Reads and checks. 0: sound. 1: sound but for its checksum. -EIO, -EUCLEAN: unreadable;
- * -EBADMSG: not a sound page; -ESTALE: not the one the parent means. `err` says why.
+ * Reads and checks a page. Returns 0: sound. 1: sound except for its checksum. -EIO, -EUCLEAN:
+ * unreadable. -EBADMSG: not a sound page. -ESTALE: not the page that the parent names. `err` has
+ * the reason.
  */
 static int node_read(struct fsck *f, const struct expected *e, void *image,
 	uint64_t *incarnation, struct weft_error *err)
@@ -192,7 +192,7 @@ static void child_expected(
 	};
 }
 
-/* Has the leaves that follow brought in together. */
+/* Reads the next leaves together. */
 static void children_fetch(struct walk *w, struct walk_level *l, unsigned at)
 {
 	struct page_ref refs[AHEAD_MAX];
@@ -206,10 +206,10 @@ static void children_fetch(struct walk *w, struct walk_level *l, unsigned at)
 	l->fetched = MIN(at + max, l->page.node.count);
 	if (n > 1)
 		(void)cache_fetch(
-			w->f->v->cache, refs, n); /* errors come again, with a name */
+			w->f->v->cache, refs, n); /* errors are met again, with a name */
 }
 
-/* The range of a bad page is skipped. */
+/* Skips the range of a bad page. */
 static void walk_skip(struct walk *w, const struct expected *e)
 {
 	w->done = e->high == KEY_MAX;
@@ -235,10 +235,8 @@ static void walk_damaged(struct walk *w, const struct walk_level *parent, unsign
 		walk_skip(w, e);
 }
 
-/*
- * Enters the page that is expected, below `parent`. 0: it is in w; -ESTALE: its range was
- * skipped; -ENOMEM; -EOPNOTSUPP: in a store that is not here.
- */
+/* Enters the expected page, below `parent`. Returns 0 with the page in w. Returns -ESTALE if its
+ * range was skipped, -EOPNOTSUPP if it is in a store that is not given, or -ENOMEM. */
 static int walk_enter(struct walk *w, const struct walk_level *parent, unsigned slot,
 	const struct expected *e, unsigned *level)
 {
@@ -284,7 +282,7 @@ static int walk_root(struct walk *w, unsigned *level)
 	return rc;
 }
 
-/* Lowest level whose page, kept from before, covers the next key. */
+/* Returns the lowest level whose kept page covers the next key. */
 static unsigned walk_kept(const struct walk *w)
 {
 	for (unsigned l = 1; l <= w->height && w->height < LEVELS_MAX; l++) {
@@ -332,8 +330,7 @@ int walk_leaf(struct walk *w)
 
 /* ---- items ----------------------------------------------------------------------- */
 
-/* Visits items of w->leaf that lie in [from, to). *again: the tree changed; go on from
- * *from. */
+/* Visits items of w->leaf in [from, to). *again: the tree changed; continue at *from. */
 static int leaf_visit(struct walk *w, wide_key *from, wide_key to, item_visit visit,
 	void *arg, bool *again)
 {

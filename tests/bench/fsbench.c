@@ -9,8 +9,8 @@
  * per_second
  *	fsbench seqread FILE [direct]		1 MiB at a time to the end	->
  * per_second (bytes)
- *	fsbench seqwrite FILE MIB		a new file, 1 MiB at a time, fsync ->
- * per_second (bytes)
+ *	fsbench seqwrite FILE MIB [direct]	a new file, 1 MiB at a time, fsync ->
+ * per_second (bytes); `direct`: O_DIRECT, from memory that begins within a page
  *	fsbench create|statall|unlink DIR N [PREFIX]	N names, one after the other	->
  * per_second
  *	fsbench fsync DIR THREADS N [append]	4 KiB write + fsync, N per thread, a file
@@ -101,13 +101,13 @@ static void write_file(int fd, const char *path, unsigned mib, void *buf)
 		die("cannot fsync", path);
 }
 
-static void run_seqwrite(const char *path, unsigned mib, int timed)
+static void run_seqwrite(const char *path, unsigned mib, int timed, int flags)
 {
-	int fd = open_or_die(path, O_WRONLY | O_CREAT | O_TRUNC);
-	void *buf = buffer_of(STEP);
+	int fd = open_or_die(path, O_WRONLY | O_CREAT | O_TRUNC | flags);
+	uint8_t *buf = buffer_of(STEP + BLOCK);
 	uint64_t began = now_ns();
 
-	write_file(fd, path, mib, buf);
+	write_file(fd, path, mib, flags ? buf + 512 : buf);
 	if (timed)
 		print_rate((double)mib * STEP, began);
 	close(fd);
@@ -348,9 +348,9 @@ int main(int argc, char **argv)
 	const char *prefix = argc > 4 ? argv[4] : "";
 
 	if (strcmp(what, "fill") == 0 && n)
-		run_seqwrite(path, n, 0);
+		run_seqwrite(path, n, 0, 0);
 	else if (strcmp(what, "seqwrite") == 0 && n)
-		run_seqwrite(path, n, 1);
+		run_seqwrite(path, n, 1, direct);
 	else if (strcmp(what, "seqread") == 0)
 		run_seqread(path, direct);
 	else if (strcmp(what, "pread") == 0 && argc > 3)

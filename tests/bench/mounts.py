@@ -10,10 +10,11 @@ WAIT_S = 60
 
 
 class Nodes:
-    """Mounted from the beginning; `close` takes everything away, whatever state it is in."""
+    """Mounted from the beginning; `close` takes everything away, whatever state it is in. The last `clients`
+    nodes have no store."""
 
-    def __init__(self, bench, name, count, store_mib, cache_mib, options=""):
-        self.bench, self.count = bench, count
+    def __init__(self, bench, name, count, store_mib, cache_mib, options="", clients=0):
+        self.bench, self.count, self.stores = bench, count, count - clients
         self.dir = bench.directory(name)
         self.net = f"weft-bench-{os.getpid()}-{name}"
         self.file = os.path.join(self.dir, "bench.cluster")
@@ -22,10 +23,12 @@ class Nodes:
         bench.stack.callback(self.close)
         self._network()
         self._run(bench.bin("weft"), "cluster", "new", "-d", self.dir, "bench",
-                  *(f"{self.address(n)}:{self.dir}/{n}.weft" for n in self.all()))
+                  *(f"{self.address(n)}:{self.dir}/{n}.weft" for n in self.all() if n <= self.stores),
+                  *(word for n in self.all() if n > self.stores for word in ("--client", self.address(n))))
         for n in self.all():
             os.mkdir(self.mount_point(n))
-            self._run(*self._inside(n), bench.bin("mkfs.weft"), "-c", self.file, "--size", f"{store_mib}M")
+            if n <= self.stores:
+                self._run(*self._inside(n), bench.bin("mkfs.weft"), "-c", self.file, "--size", f"{store_mib}M")
         self.start(*self.all())
 
     @staticmethod
@@ -100,6 +103,18 @@ class Nodes:
         self.daemons[n].wait()
         subprocess.run(["umount", "-l", self.mount_point(n)], check=False)
         del self.daemons[n]
+
+    def remount(self):
+        """All leave the volume and come back, with empty caches."""
+        self.leave(*self.all())
+        self.start(*self.all())
+
+    def leave(self, *nodes):
+        """Unmounts these, and waits until all have left the volume."""
+        for n in nodes:
+            self._run(self.bench.bin("weft"), "umount", self.mount_point(n))
+        for n in nodes:
+            self.daemons.pop(n).wait(WAIT_S)
 
     def status(self, n):
         return json.loads(self._run(self.bench.bin("weft"), "status", self.mount_point(n), "--json"))

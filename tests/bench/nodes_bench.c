@@ -5,6 +5,7 @@
  *
  *	nodes_bench fetch HOW [PAGES]      pages of node 1's memory, one at a time, by node 2
  *	nodes_bench sequential HOW [MIB]   the same, 1 MiB at a time, with read-ahead
+ *	nodes_bench third HOW [MIB]        node 2 reads pages of node 1's device, then node 3 does
  *	nodes_bench contend HOW NODES [MS] one page that all nodes count up
  *
  * HOW: tcp or shm. Prints lines NAME=VALUE: times in ns, bytes_per_second; messages, sends
@@ -19,11 +20,14 @@
 #define BASE_SLOT 10
 #define MIB       (1u << 20)
 #define BATCH     (MIB / PAGE_SIZE)
+/* third: the home has few of the pages in memory */
+#define HOME_FRAMES 2048u
 
 static struct bench {
-	struct nodes w; /* first: nodes know it by that */
+	struct world w; /* first: nodes know it by that */
 	unsigned count, pages, frames;
 	uint64_t run_ms;
+	uint64_t device_reads[3]; /* third: node 1's pages read, before and after each reader */
 	void (*run)(struct node *n, struct engine *e);
 	/* contend: what each has done */
 	struct {
@@ -52,7 +56,7 @@ static page_id pid_of(unsigned i)
  * later. */
 static void fill_pages(struct node *n, struct engine *e)
 {
-	memset(e->cache->images, 1, (size_t)e->cache->frame_count * PAGE_SIZE);
+	memset(e->cache->frames.image, 1, (size_t)e->cache->frames.count * PAGE_SIZE);
 	for (unsigned i = 0; n->id == 1 && i < bench->pages; i++) {
 		struct guard g;
 
@@ -61,7 +65,7 @@ static void fill_pages(struct node *n, struct engine *e)
 		guard_release_dirty(e->cache, &g, false);
 	}
 	OK(cache_checkpoint(e->cache));
-	nodes_barrier(n);
+	barrier(n);
 }
 
 static void print_traffic(
@@ -76,8 +80,12 @@ static void print_traffic(
 
 /* So many of its pages node 2 gets before it uses a frame again; what comes after is as in
  * the long run: no node touches memory of another for the first time. */
+static void third_run(struct node *n, struct engine *e);
+
 static unsigned frames_of(const struct node *n)
 {
+	if (bench->run == third_run)
+		return n->id == 1 ? HOME_FRAMES : bench->frames;
 	return n->id == 1 ? bench->frames : bench->pages / 4 + 4096;
 }
 
@@ -103,7 +111,7 @@ static void fetch_run(struct node *n, struct engine *e)
 		guard_release(e->cache, &g);
 		ns[i] = now_ns() - began;
 	}
-	nodes_barrier(n);
+	barrier(n);
 	if (n->id == 2) {
 		size_t count = bench->pages - first;
 		uint64_t median, last;
@@ -126,10 +134,26 @@ static void batch_refs(struct page_ref refs[BATCH], unsigned i)
 		refs[k] = (struct page_ref){pid_of(i * BATCH + k), 1};
 }
 
-static void sequential_run(struct node *n, struct engine *e)
+/* Reads the i-th batch, and requests two ahead of it. */
+static void read_batch(struct engine *e, unsigned i, unsigned batches)
 {
 	struct page_ref refs[BATCH];
 	struct guard g[BATCH];
+
+	for (unsigned ahead = i ? i + 2 : 1; ahead <= i + 2 && ahead < batches; ahead++) {
+		batch_refs(refs, ahead);
+		cache_prefetch(e->cache, refs, BATCH, true);
+	}
+	batch_refs(refs, i);
+	OK(guard_shared_batch(e->cache, refs, BATCH, false, g));
+	for (unsigned k = 0; k < BATCH; k++) {
+		HOLDS(g[k].image[17] == (uint8_t)(i * BATCH + k));
+		guard_release(e->cache, &g[k]);
+	}
+}
+
+static void sequential_run(struct node *n, struct engine *e)
+{
 	struct net_counters before, after;
 	unsigned batches = bench->pages / BATCH, first = frames_of(n) / BATCH + 1;
 	uint64_t began = 0;
@@ -144,17 +168,7 @@ static void sequential_run(struct node *n, struct engine *e)
 			worked = processor_ns();
 			began = now_ns();
 		}
-		for (unsigned ahead = i ? i + 2 : 1; ahead <= i + 2 && ahead < batches;
-			ahead++) {
-			batch_refs(refs, ahead);
-			cache_prefetch(e->cache, refs, BATCH, true);
-		}
-		batch_refs(refs, i);
-		OK(guard_shared_batch(e->cache, refs, BATCH, g));
-		for (unsigned k = 0; k < BATCH; k++) {
-			HOLDS(g[k].image[17] == (uint8_t)(i * BATCH + k));
-			guard_release(e->cache, &g[k]);
-		}
+		read_batch(e, i, batches);
 	}
 	if (n->id == 2) {
 		double s = (double)(now_ns() - began) / 1e9;
@@ -165,7 +179,7 @@ static void sequential_run(struct node *n, struct engine *e)
 		print_value("processor_ns", (processor_ns() - worked) / pages);
 		print_traffic(&before, &after, pages);
 	}
-	nodes_barrier(n);
+	barrier(n);
 	if (n->id == 1) {
 		after = node_traffic(n);
 		print_value(
@@ -173,6 +187,40 @@ static void sequential_run(struct node *n, struct engine *e)
 		print_value("home_calls_out",
 			(double)(after.calls_out - before.calls_out) / bench->pages);
 	}
+}
+
+/* ---- pages in another node's memory, and not in their home's -------------------------------- */
+
+static void third_run(struct node *n, struct engine *e)
+{
+	unsigned batches = bench->pages / BATCH;
+
+	fill_pages(n, e);
+	for (unsigned reader = 2; reader <= 3; reader++) {
+		struct net_counters before = node_traffic(n), after;
+		uint64_t began = now_ns();
+
+		if (n->id == 1)
+			bench->device_reads[reader - 2] = store_counters(e->store)->pages_read;
+		barrier(n);
+		for (unsigned i = 0; n->id == reader && i < batches; i++)
+			read_batch(e, i, batches);
+		after = node_traffic(n);
+		if (n->id == reader)
+			print_value(reader == 2 ? "second_bytes_per_second" : "bytes_per_second",
+				(double)bench->pages * PAGE_SIZE * 1e9 / (double)(now_ns() - began));
+		if (n->id == 3 && reader == 3)
+			print_traffic(&before, &after, bench->pages);
+		barrier(n);
+		if (n->id == 1)
+			bench->device_reads[reader - 1] = store_counters(e->store)->pages_read;
+	}
+	if (n->id != 1)
+		return;
+	for (unsigned reader = 2; reader <= 3; reader++)
+		print_value(reader == 2 ? "second_device_reads" : "device_reads",
+			(double)(bench->device_reads[reader - 1] - bench->device_reads[reader - 2]) /
+				bench->pages);
 }
 
 /* ---- one page that all want ------------------------------------------------------------------- */
@@ -185,16 +233,16 @@ static void print_shares(const char *what, const uint64_t *of)
 	uint64_t total = 0, least = UINT64_MAX, most = 0;
 	char name[32];
 
-	for (unsigned i = 0; i < bench->w.count; i++) {
+	for (unsigned i = 0; i < bench->w.nodes; i++) {
 		total += of[i];
 		least = MIN(least, of[i]);
 		most = MAX(most, of[i]);
 	}
 	print_value(what, (double)total);
 	snprintf(name, sizeof(name), "least_%s", what);
-	print_value(name, (double)least * bench->w.count / (double)total);
+	print_value(name, (double)least * bench->w.nodes / (double)total);
 	snprintf(name, sizeof(name), "most_%s", what);
-	print_value(name, (double)most * bench->w.count / (double)total);
+	print_value(name, (double)most * bench->w.nodes / (double)total);
 }
 
 static void contend_print(void)
@@ -202,7 +250,7 @@ static void contend_print(void)
 	uint64_t operations[NODES_MAX], turns[NODES_MAX], messages = 0, all = 0, p99 = 0;
 	uint64_t retries = 0;
 
-	for (unsigned i = 0; i < bench->w.count; i++) {
+	for (unsigned i = 0; i < bench->w.nodes; i++) {
 		operations[i] = bench->share[i].operations;
 		turns[i] = bench->share[i].turns;
 		all += turns[i];
@@ -233,7 +281,7 @@ static void contend_run(struct node *n, struct engine *e)
 
 		OK(guard_exclusive(e->cache, pid_of(0), 1, &g));
 		count = page_load_u64(g.image) + 1;
-		page_store(g.image, &count, sizeof(count));
+		guard_store(&g, 0, &count, sizeof(count));
 		guard_release_dirty(e->cache, &g, false);
 		done++;
 		if (cache_counters(e->cache)->misses != misses && turns < WAITS_MAX)
@@ -245,10 +293,10 @@ static void contend_run(struct node *n, struct engine *e)
 	bench->share[n->id - 1].turns = turns;
 	bench->share[n->id - 1].p99_ns = turns ? ns[turns * 99 / 100] : 0;
 	bench->share[n->id - 1].retries =
-		coherence_cluster_counters(n->coherence)->gives_tried_again;
+		coherence_counters(n->coherence)->gives_tried_again;
 	bench->share[n->id - 1].messages = after.messages_out - before.messages_out;
 	free(ns);
-	nodes_barrier(n);
+	barrier(n);
 	if (n->id == 1)
 		contend_print();
 }
@@ -266,11 +314,11 @@ static void engine_run(struct node *n)
 	OK(cache_open(&e.cache, e.store, e.log, e.coherence, &co));
 	node_join(n);
 	OK(cache_start(e.cache));
-	nodes_barrier(n);
+	barrier(n);
 	bench->run(n, &e);
-	nodes_barrier(n);
+	barrier(n);
 	cache_stop(e.cache);
-	node_leave(n);
+	node_part_all(n);
 	engine_close(&e);
 }
 
@@ -287,6 +335,10 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "sequential")) {
 		bench->run = sequential_run;
 		bench->pages = (argc > 3 ? (unsigned)atoi(argv[3]) : 128) * BATCH;
+	} else if (!strcmp(what, "third")) {
+		bench->run = third_run;
+		bench->pages = (argc > 3 ? (unsigned)atoi(argv[3]) : 64) * BATCH;
+		nodes = 3;
 	} else if (!strcmp(what, "contend") && argc > 3) {
 		bench->run = contend_run;
 		nodes = MIN((unsigned)atoi(argv[3]), (unsigned)NODES_MAX);
@@ -294,7 +346,7 @@ int main(int argc, char **argv)
 		bench->pages = 1;
 	}
 	if (!bench->run || (strcmp(how, "tcp") && strcmp(how, "shm"))) {
-		fprintf(stderr, "usage: nodes_bench fetch|sequential|contend tcp|shm "
+		fprintf(stderr, "usage: nodes_bench fetch|sequential|third|contend tcp|shm "
 				"[NODES] [COUNT]\n");
 		return 2;
 	}
@@ -303,9 +355,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	bench->frames = bench->pages + bench->pages / 4 + 4096;
-	nodes_make(&bench->w, how, nodes, NULL,
+	world_make_real(&bench->w, how, nodes, NULL,
 		(128ull << 20) + 2ull * bench->pages * PAGE_SIZE);
 	failed = nodes_processes(&bench->w, engine_run);
-	nodes_drop(&bench->w);
+	world_drop_real(&bench->w);
 	return failed;
 }

@@ -4,11 +4,18 @@
 #ifndef WEFT_BENCH_NODES_PROCESSES_H
 #define WEFT_BENCH_NODES_PROCESSES_H
 
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-#include "tests/unit/nodes_fixture.h"
+#include "tests/world/expect.h"
+#include "tests/world/world.h"
 
 /* Zeros, at the same place in all processes. */
 static inline void *nodes_share(size_t bytes)
@@ -40,7 +47,7 @@ static inline struct net_counters node_traffic(const struct node *n)
 {
 	struct net_counters sum = {0}, c;
 
-	for (unsigned id = 1; id <= n->w->count; id++) {
+	for (unsigned id = 1; id <= n->w->nodes; id++) {
 		if (id == n->id)
 			continue;
 		net_counters(net_peer_find(n->net, (uint16_t)id), &c);
@@ -55,27 +62,27 @@ static inline struct net_counters node_traffic(const struct node *n)
 }
 
 /* Runs each node in a process, on the real runtime. 0, or 1: one has failed. */
-static inline int nodes_processes(struct nodes *w, void (*run)(struct node *n))
+static inline int nodes_processes(struct world *w, void (*run)(struct node *n))
 {
 	pid_t child[NODES_MAX];
 	int failed = 0;
 
 	fflush(stdout);
-	for (unsigned i = 0; i < w->count; i++) {
+	for (unsigned i = 0; i < w->nodes; i++) {
 		child[i] = fork();
 		if (child[i])
 			continue;
-		alarm(NODES_SECONDS);
+		alarm(WORLD_SECONDS);
 		rt_real_start();
 		run(&w->node[i]);
 		fflush(stdout);
 		_exit(0);
 	}
-	for (unsigned i = 0; i < w->count; i++) {
+	for (unsigned i = 0; i < w->nodes; i++) {
 		int status;
 
 		wait(&status);
-		for (unsigned k = 0; status && !failed && k < w->count; k++)
+		for (unsigned k = 0; status && !failed && k < w->nodes; k++)
 			kill(child[k], SIGTERM); /* they would wait for it for ever */
 		failed |= status != 0;
 	}

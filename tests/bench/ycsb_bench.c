@@ -18,16 +18,15 @@
 #include "tests/bench/nodes_processes.h"
 
 #define VALUE_BYTES 100
-#define DISK_BYTES  (256ull << 20)
+#define STORE_BYTES (256ull << 20)
 #define LOG_BYTES   (64ull << 20)
 #define CACHE_BYTES (128ull << 20)
 #define THETA       0.99
 
-#define OK(expr)    NODES_OK(expr)
 #define HOLDS(expr) WEFT_ASSERT(expr)
 
 static struct bench {
-	struct nodes w;
+	struct world w;
 	bool private_range;
 	uint64_t run_ms;
 	unsigned items; /* of each node */
@@ -96,7 +95,7 @@ static struct disk_key key_of(unsigned node, uint64_t i)
 static struct disk_key pick_key(const struct node *n, const struct zipf *z, bool zipf)
 {
 	uint64_t all = bench->private_range ? bench->items
-					    : (uint64_t)bench->items * bench->w.count;
+					    : (uint64_t)bench->items * bench->w.nodes;
 	uint64_t i = zipf ? zipf_next(z) : rt_random() % all;
 
 	if (bench->private_range)
@@ -135,7 +134,7 @@ static void run_one(struct node *n, struct tree *t, char workload,
 	uint64_t began, operations = 0, messages = 0, bytes = 0;
 	double per_second = 0, worked;
 
-	nodes_barrier(n);
+	barrier(n);
 	worked = processor_ns();
 	began = rt_now_ns();
 	while (rt_now_ns() < began + bench->run_ms * 1000000)
@@ -149,17 +148,17 @@ static void run_one(struct node *n, struct tree *t, char workload,
 		}
 	bench->done[n->id - 1].ns = rt_now_ns() - began;
 	bench->done[n->id - 1].processor_ns = processor_ns() - worked;
-	nodes_barrier(n);
+	barrier(n);
 	after = node_traffic(n);
 	bench->done[n->id - 1].operations = operations;
 	bench->done[n->id - 1].messages = after.messages_out - before.messages_out;
 	bench->done[n->id - 1].bytes = after.bytes_out - before.bytes_out;
-	nodes_barrier(n);
+	barrier(n);
 	if (n->id != 1)
 		return;
 	operations = 0;
 	worked = 0;
-	for (unsigned i = 0; i < bench->w.count; i++) {
+	for (unsigned i = 0; i < bench->w.nodes; i++) {
 		operations += bench->done[i].operations;
 		messages += bench->done[i].messages;
 		bytes += bench->done[i].bytes;
@@ -191,21 +190,22 @@ static void touch(struct node *n, struct tree *t)
 /* ---- a node ------------------------------------------------------------------------------------- */
 
 static int peers_open(
-	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+	void *arg, struct volume *v, struct coherence_options *out, struct weft_error *err)
 {
-	*out = node_provide((struct node *)arg, v->store, v->log);
+	*out = node_network((struct node *)arg, v->store, v->log, 1);
 	return 0;
 }
 
 static int peers_start(void *arg, struct volume *v, struct weft_error *err)
 {
+	((struct node *)arg)->coherence = v->coherence;
 	node_join((struct node *)arg);
 	return 0;
 }
 
 static void peers_stop(void *arg, struct volume *v)
 {
-	node_leave((struct node *)arg);
+	node_part_all((struct node *)arg);
 }
 
 static void format(struct node *n)
@@ -218,8 +218,8 @@ static void format(struct node *n)
 	struct rt_disk *disk;
 
 	memset(format.volume_uuid, 0x11, sizeof(format.volume_uuid));
-	nodes_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
-	nodes_ok(volume_format(disk, &format, 0, 0, &err), "format", err.text);
+	world_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
+	world_ok(volume_format(disk, &format, 0, 0, &err), "format", err.text);
 	rt_disk_close(disk);
 }
 
@@ -240,15 +240,15 @@ static void volume_run(struct node *n)
 	struct zipf z;
 
 	format(n);
-	nodes_barrier(n);
-	nodes_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
-	nodes_ok(volume_open(&v, disk, &vo, &err), "volume", err.text);
-	nodes_barrier(n);
+	barrier(n);
+	world_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
+	world_ok(volume_open(&v, disk, &vo, &err), "volume", err.text);
+	barrier(n);
 	load(n, v->tree);
-	nodes_barrier(n);
+	barrier(n);
 	touch(n, v->tree);
 	zipf_begin(&z, bench->private_range ? bench->items
-					    : (uint64_t)bench->items * bench->w.count);
+					    : (uint64_t)bench->items * bench->w.nodes);
 	for (unsigned zipf = 0; zipf < 2; zipf++) {
 		run_one(n, v->tree, 'A', 50, &z, zipf);
 		run_one(n, v->tree, 'B', 5, &z, zipf);
@@ -256,10 +256,10 @@ static void volume_run(struct node *n)
 	}
 	/* what is dirty anywhere is persisted at its home while all are there */
 	for (unsigned round = 0; round < 3; round++) {
-		nodes_barrier(n);
+		barrier(n);
 		OK(volume_sync(v));
 	}
-	nodes_barrier(n);
+	barrier(n);
 	OK(volume_close(v));
 }
 
@@ -279,8 +279,8 @@ int main(int argc, char **argv)
 	bench->private_range = !strcmp(argv[3], "private");
 	bench->run_ms = argc > 4 ? (uint64_t)atoi(argv[4]) : 500;
 	bench->items = argc > 5 ? (unsigned)atoi(argv[5]) : 20000;
-	nodes_make(&bench->w, argv[1], nodes, NULL, DISK_BYTES);
+	world_make_real(&bench->w, argv[1], nodes, NULL, STORE_BYTES);
 	failed = nodes_processes(&bench->w, volume_run);
-	nodes_drop(&bench->w);
+	world_drop_real(&bench->w);
 	return failed;
 }

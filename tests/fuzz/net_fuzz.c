@@ -105,8 +105,8 @@ static size_t sealed_bytes(const struct wire_frame *f, const uint8_t *fixed, siz
 
 	if (f->type == WIRE_RUN && there >= sizeof(run)) {
 		memcpy(&run, fixed, sizeof(run));
-		if (run.count <= WIRE_RUN_MAX)
-			sealed += run.count * sizeof(struct wire_run_entry);
+		if (run.count <= WIRE_RUN_MAX && run.packed <= run.count * WIRE_PACKED_MAX)
+			sealed += wire_run_head(&run);
 	}
 	return MIN(sealed, there);
 }

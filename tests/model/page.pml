@@ -171,9 +171,9 @@ end:	do
 #define ALONE(p)
 #endif
 #ifdef KERNEL
-#define EXPOSES(n, p) :: BEGIN(STEP_EXPOSE, n, p)
+#define KCACHES(n, p) :: BEGIN(STEP_KCACHE, n, p)
 #else
-#define EXPOSES(n, p)
+#define KCACHES(n, p)
 #endif
 #ifdef SHIP
 #define SHIPS(n, p) \
@@ -187,7 +187,7 @@ end:	do
 #define OPERATIONS(n, p) \
 	:: BEGIN(STEP_READ, n, p) \
 	:: BEGIN(STEP_CHANGE, n, p) \
-	OVERWRITES(n, p) EVICTS(n, p) EXPOSES(n, p) SHIPS(n, p)
+	OVERWRITES(n, p) EVICTS(n, p) KCACHES(n, p) SHIPS(n, p)
 
 /* Begins operations, any number or none. */
 proctype user()

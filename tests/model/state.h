@@ -3,8 +3,9 @@
  * The world (world.h) as few bits, for the model checker: `world_pack` and `world_unpack`.
  *
  * States that behave alike become one: epochs count from the home's, versions are replaced
- * by their rank, a change that has been persisted is forgotten. Images are not stored:
- * each is what its hold or message says, which world.h has checked when it was made.
+ * by their rank, a change that has been persisted is forgotten. Images that travel or are owed
+ * are not stored: each is what its message or hold says, which world.h has checked when it was
+ * made.
  * `world_pack` proves that nothing else was lost: unpacked, it is the same again.
  */
 #ifndef WEFT_TESTS_MODEL_STATE_H
@@ -63,7 +64,7 @@ static void code_message(struct bits *b, struct page_message *m)
 	FIELD(b, m->source, NODE_BITS);
 	m->source = m->source == WORLD_NODES ? NODE_NONE : m->source;
 	FIELD(b, m->mode, 2);
-	FIELD(b, m->flags, 12);
+	FIELD(b, m->flags, 14);
 }
 
 static void code_parcels(
@@ -85,7 +86,6 @@ static void code_hold(struct bits *b, struct page_hold *h)
 	FIELD(b, h->phase, 3);
 	FIELD(b, h->wanted, 2);
 	FIELD(b, h->granted, 2);
-	FIELD(b, h->exposed, 2);
 	FIELD(b, h->flags, 12);
 	FIELD(b, h->served, PAGE_COPIES_BITS);
 	FIELD(b, h->epoch, PAGE_EPOCH_BITS);
@@ -98,6 +98,16 @@ static void code_hold(struct bits *b, struct page_hold *h)
 	FIELD(b, h->next_version, VERSION_BITS);
 	FIELD(b, h->owed_incarnation, 1);
 	FIELD(b, h->owed_version, VERSION_BITS);
+}
+
+static void code_frame(struct bits *b, struct frame *f)
+{
+	FIELD(b, f->image.incarnation, 1);
+	FIELD(b, f->image.version, VERSION_BITS);
+	FIELD(b, f->dirty, 1);
+	FIELD(b, f->hollow, 1);
+	FIELD(b, f->dropping, 1);
+	FIELD(b, f->kernel, 2);
 }
 
 static void code_page(struct bits *b, struct world *w, struct world_page *pg)
@@ -130,13 +140,7 @@ static void code_page(struct bits *b, struct world *w, struct world_page *pg)
 		FIELD(b, pg->at[n].wrote.version, VERSION_BITS);
 		code_parcels(b, &pg->at[n].deferred.count, 2, pg->at[n].deferred.parcel);
 		pg->at[n].owed = (struct image){h->owed_incarnation, h->owed_version};
-		pg->at[n].frame = (struct image){0, 0};
-		if (h->hold != RIGHT_NONE && !(h->flags & HOLD_HOLLOW))
-			pg->at[n].frame = (struct image){h->incarnation, h->version};
-		else if (h->phase == PHASE_GATHERING && !(h->flags & HOLD_NEED_IMAGE) &&
-			 !(h->flags & (HOLD_NEXT_ZEROS | HOLD_NEXT_HOLLOW)))
-			pg->at[n].frame =
-				(struct image){h->next_incarnation, h->next_version};
+		code_frame(b, &pg->at[n].frame);
 	}
 }
 
@@ -174,6 +178,7 @@ static void versions_of_page(struct world *w, unsigned p, each_version *f, void 
 		f(&h->version, arg);
 		f(&h->next_version, arg);
 		f(&h->owed_version, arg);
+		f(&pg->at[n].frame.image.version, arg);
 		f(&pg->at[n].wrote.version, arg);
 		for (unsigned i = 0; i < pg->at[n].deferred.count; i++)
 			versions_of_message(&pg->at[n].deferred.parcel[i].m, f, arg);

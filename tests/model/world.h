@@ -7,7 +7,12 @@
  *   invariant 1   who is exclusive is alone
  *   invariant 2   what a node changed is in its frame, owed by it, or persisted
  *   invariant 4   each use meets the newest version; each change adds one to it
- *   the image in a frame is the one its hold claims, and nothing happens that cannot
+ *   invariant 5   a frame that the kernel has something of gives nothing up
+ *   the image in a frame is the one its hold claims, or a later one of an owner's, and
+ *   nothing happens that cannot
+ *
+ * Operations and the kernel use the frames alone, as they do in the cache; holds observe what
+ * a frame has when it is revoked (engine/coherence/protocol/frame.c).
  *
  * Who chooses the steps: tests/unit/coherence_explore_test.c by seeds, tests/model/page.pml
  * all of them. A failure is a text in `failure`, so that both can tell how they got there.
@@ -18,7 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/coherence/protocol.h"
+#include "engine/coherence/protocol/protocol.h"
 
 #ifndef WORLD_NODES
 #define WORLD_NODES 4
@@ -46,6 +51,17 @@ struct link {
 	struct parcel parcel[WORLD_LINK];
 };
 
+/* What the kernel of a node has of a page. */
+enum kernel_has { KERNEL_NOTHING, KERNEL_READS, KERNEL_WRITES };
+
+/* A node's frame, as its operations and its kernel use it. */
+struct frame {
+	struct image image;
+	bool dirty, hollow;
+	bool dropping;  /* the kernel is told to drop the page; what waits for that is deferred */
+	uint8_t kernel; /* enum kernel_has */
+};
+
 struct deferred {
 	unsigned count;
 	struct parcel parcel[WORLD_DEFERRED];
@@ -60,7 +76,8 @@ struct world_page {
 	uint8_t pull_from;
 	struct {
 		struct page_hold hold;
-		struct image frame, owed, wrote;
+		struct frame frame;
+		struct image owed, wrote;
 		struct deferred deferred;
 	} at[WORLD_NODES];
 };
@@ -68,13 +85,16 @@ struct world_page {
 struct world {
 	unsigned nodes, pages;
 	struct world_page page[WORLD_PAGES];
-	node_map unheard[WORLD_NODES]; /* whom the node says not to hear; it does */
+	node_map unconnected[WORLD_NODES]; /* whom the node says not to hear; it does */
 	struct link link[WORLD_NODES][WORLD_NODES]; /* from, to */
 };
 
 /* Not part of the state. */
 static char failure[256];
 static unsigned long sent[PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST];
+static unsigned long stored;    /* images that were read from a store */
+static unsigned long spared;    /* asks of sharers for an image that the home has persisted */
+static unsigned long refetched; /* of these: the sharer had none any more */
 static bool tracing;
 
 #define FAIL(...)                                                                        \
@@ -137,10 +157,17 @@ static void perform_send(
 	struct world_page *pg = &w->page[page];
 	struct parcel p = {.m = a->m};
 
+	stored += a->image == IMAGE_STORE || (a->m.flags & PAGE_STORE);
+	spared += (a->m.type == PAGE_COPY || a->m.type == PAGE_MOVE) &&
+		  (a->m.flags & PAGE_CURRENT);
+	refetched += a->m.type == PAGE_FETCH && pg->at[self].hold.hold == RIGHT_NONE;
 	if (a->image == IMAGE_FRAME || a->m.type == PAGE_SHIP)
-		p.image = a->m.flags & PAGE_OWED ? pg->at[self].owed : pg->at[self].frame;
+		p.image = pg->at[self].frame.image;
 	else if (a->image == IMAGE_STORE)
 		p.image = pg->store;
+	if (a->m.type == PAGE_SHIP && a->m.incarnation == pg->at[self].owed.incarnation &&
+		a->m.version == pg->at[self].owed.version)
+		p.image = pg->at[self].owed;
 	if (a->m.flags & PAGE_IMAGE || a->m.type == PAGE_SHIP)
 		HOLDS(p.image.incarnation == a->m.incarnation &&
 				p.image.version == a->m.version,
@@ -218,13 +245,15 @@ static void perform(
 		case PAGE_WAKE:
 			break;
 		case PAGE_ZERO:
-			pg->at[self].frame = (struct image){h->incarnation, 0};
+			pg->at[self].frame.image = (struct image){h->incarnation, 0};
 			break;
 		case PAGE_DROP_FRAME:
-			pg->at[self].frame = (struct image){0, 0};
+			HOLDS(!pg->at[self].frame.kernel,
+				"the kernel of node %u keeps what the node gave up", self);
+			pg->at[self].frame = (struct frame){.kernel = KERNEL_NOTHING};
 			break;
 		case PAGE_KEEP_OWED:
-			pg->at[self].owed = pg->at[self].frame;
+			pg->at[self].owed = pg->at[self].frame.image;
 			HOLDS(pg->at[self].owed.incarnation == a->m.incarnation &&
 					pg->at[self].owed.version == a->m.version,
 				"node %u owes another image than its frame's", self);
@@ -233,10 +262,8 @@ static void perform(
 			pg->at[self].owed = (struct image){0, 0};
 			break;
 		case PAGE_TAKE_OWED:
-			pg->at[self].frame = pg->at[self].owed;
+			pg->at[self].frame.image = pg->at[self].owed;
 			break;
-		case PAGE_DROP_KERNEL:
-			break; /* HOLD_DROPPING says so: STEP_KERNEL */
 		case PAGE_PULL:
 			HOLDS(!pg->pulling, "two images pulled for one page");
 			pg->pulling = true;
@@ -265,6 +292,84 @@ static struct page_at world_at(const struct world *w, unsigned self, unsigned pa
 		.pid = page, .self = (uint8_t)self, .home = (uint8_t)world_home(w, page)};
 }
 
+/* ---- frames ------------------------------------------------------------------------------ */
+
+static bool frame_may_read(const struct world *w, unsigned node, unsigned page)
+{
+	const struct page_hold *h = &w->page[page].at[node].hold;
+
+	return h->hold != RIGHT_NONE && !w->page[page].at[node].frame.hollow &&
+	       (h->phase == PHASE_QUIET || h->phase == PHASE_ARRIVED ||
+		       (h->phase == PHASE_LEAVING && (h->flags & HOLD_STAYS)));
+}
+
+static bool frame_may_change(const struct world *w, unsigned node, unsigned page)
+{
+	const struct page_hold *h = &w->page[page].at[node].hold;
+
+	return h->hold == RIGHT_EXCLUSIVE &&
+	       (h->phase == PHASE_QUIET || h->phase == PHASE_ARRIVED);
+}
+
+/* The hold is told what the frame has. False: the kernel has more than `to` leaves it, and is told
+ * to drop it. */
+static bool frame_revoke(struct world *w, unsigned node, unsigned page, enum page_mode to)
+{
+	struct page_hold *h = &w->page[page].at[node].hold;
+	struct frame *f = &w->page[page].at[node].frame;
+	struct frame_image image = {.incarnation = f->image.incarnation,
+		.version = f->image.version,
+		.dirty = f->dirty,
+		.hollow = f->hollow};
+
+	if (f->hollow && to == PAGE_SHARED)
+		to = PAGE_INVALID; /* its image must come first */
+	if (f->kernel > (to == PAGE_SHARED ? KERNEL_READS : KERNEL_NOTHING)) {
+		f->dropping = true;
+		return false;
+	}
+	if (h->phase == PHASE_QUIET || h->phase == PHASE_ARRIVED)
+		holder_observe(h, &image);
+	return true;
+}
+
+/* What was granted is here; or what is shared has become this node's to persist. */
+static void frame_arrived(struct world *w, unsigned node, unsigned page, unsigned phase)
+{
+	const struct page_hold *h = &w->page[page].at[node].hold;
+	struct frame *f = &w->page[page].at[node].frame;
+	bool came = phase == PHASE_GATHERING || phase == PHASE_ASKED;
+
+	if (h->hold == RIGHT_NONE ||
+		!(came ? h->phase == PHASE_ARRIVED || h->phase == PHASE_QUIET
+		       : h->hold != RIGHT_EXCLUSIVE))
+		return;
+	f->dirty = h->flags & HOLD_DIRTY;
+	f->hollow = h->flags & HOLD_HOLLOW;
+	if (f->hollow)
+		f->image = (struct image){h->incarnation, h->version};
+}
+
+/* Delivers a message that may take something from the node's frame, as the driver does. */
+static int deliver_taking(struct world *w, unsigned to, const struct page_message *m,
+	struct page_actions *out)
+{
+	struct world_page *pg = &w->page[page_number(w, m)];
+	struct page_at at = world_at(w, to, page_number(w, m));
+	struct page_hold *h = &pg->at[to].hold;
+	enum page_mode takes = page_takes(&pg->entry, h, &at, m);
+
+	if (takes != PAGE_EXCLUSIVE && !frame_revoke(w, to, page_number(w, m), takes))
+		return page_decline(&pg->entry, h, &at, m, out);
+	return page_on_message(&pg->entry, h, &at, m, out);
+}
+
+static bool may_take(const struct page_message *m)
+{
+	return m->type == PAGE_REQUEST || m->type == PAGE_COPY || m->type == PAGE_MOVE ||
+	       m->type == PAGE_INVALIDATE;
+}
+
 static void world_deliver(struct world *w, unsigned to, const struct parcel *p)
 {
 	unsigned page = page_number(w, &p->m);
@@ -273,6 +378,8 @@ static void world_deliver(struct world *w, unsigned to, const struct parcel *p)
 	struct page_actions out = {0};
 	struct page_hold *h = &pg->at[to].hold;
 	bool image = (p->m.type == PAGE_GRANT || p->m.type == PAGE_GIVEN);
+	struct frame *f = &pg->at[to].frame;
+	unsigned phase = h->phase;
 	int error;
 
 	if (failure[0])
@@ -280,16 +387,23 @@ static void world_deliver(struct world *w, unsigned to, const struct parcel *p)
 	trace("recv", p->m.sender, to, &p->m);
 	/* the page was written to the frame before */
 	if (image && (p->m.flags & PAGE_STORE))
-		pg->at[to].frame = pg->store;
+		f->image = pg->store;
 	else if (image && (p->m.flags & PAGE_IMAGE))
-		pg->at[to].frame = p->image;
+		f->image = p->image;
+	if (p->m.type == PAGE_PERSISTED && f->image.incarnation == p->m.incarnation &&
+		f->image.version == p->m.version)
+		f->dirty = false;
 	if (p->m.type == PAGE_EVICT)
-		error = home_on_evict(&pg->entry, h, &at, &p->m, !pg->pulling, &out);
+		error = home_on_evict(
+			&pg->entry, h, &at, &p->m, !pg->pulling, true, &out);
+	else if (may_take(&p->m))
+		error = deliver_taking(w, to, &p->m, &out);
 	else
 		error = page_on_message(&pg->entry, h, &at, &p->m, &out);
 	HOLDS(!error, "%s from node %u cannot happen at node %u: %s %s, home %s",
 		page_message_name(p->m.type), p->m.sender, to, page_right_name(h->hold),
 		page_phase_name(h->phase), home_mode_name(pg->entry.mode));
+	frame_arrived(w, to, page, phase);
 	perform(w, to, page, &out);
 }
 
@@ -310,7 +424,7 @@ enum step_kind {
 	STEP_SHIP_OWED,
 	STEP_PERSISTED, /* b: page: the oldest shipment is written */
 	STEP_PULLED,    /* b: page */
-	STEP_EXPOSE,    /* to the kernel */
+	STEP_KCACHE,    /* to the kernel */
 	STEP_KERNEL,    /* the kernel's pages are dropped */
 	STEP_FREE,      /* the page is freed; the next incarnation is somebody's */
 	STEP_FRESH,     /* a holder of the incarnation before takes it for the next */
@@ -325,7 +439,7 @@ struct step {
 
 static const char *const step_names[] = {"deliver", "read", "change", "overwrite", "use",
 	"let go", "touch", "evict", "downgrade", "alone", "ship", "ship owed",
-	"persisted", "pulled", "expose", "kernel", "free", "fresh", "fill", "stale"};
+	"persisted", "pulled", "kcache", "kernel", "free", "fresh", "fill", "stale"};
 
 static bool world_alone(const struct world *w, unsigned page)
 {
@@ -339,7 +453,8 @@ static bool world_can(const struct world *w, struct step s)
 {
 	const struct world_page *pg = &w->page[s.b % WORLD_PAGES];
 	const struct page_hold *h = &pg->at[s.a % WORLD_NODES].hold;
-	bool fresh = h->incarnation == pg->newest.incarnation;
+	const struct frame *f = &pg->at[s.a % WORLD_NODES].frame;
+	bool fresh = f->image.incarnation == pg->newest.incarnation;
 
 	switch (s.kind) {
 	case STEP_DELIVER:
@@ -352,41 +467,38 @@ static bool world_can(const struct world *w, struct step s)
 		return h->phase == PHASE_QUIET && h->hold == RIGHT_NONE;
 	case STEP_USE:
 	case STEP_LET_GO:
-		return h->phase == PHASE_ARRIVED && !(h->flags & HOLD_DROPPING);
+		return h->phase == PHASE_ARRIVED;
 	case STEP_TOUCH:
-		return h->phase == PHASE_QUIET && holder_may_change(h) && fresh &&
-		       !(h->flags & HOLD_HOLLOW);
+		return h->phase == PHASE_QUIET && frame_may_change(w, s.a, s.b) && fresh &&
+		       !f->hollow;
 	case STEP_EVICT:
-		if (s.a == world_home(w, s.b) && (h->flags & HOLD_DIRTY))
+		if (s.a == world_home(w, s.b) && f->dirty)
 			return false; /* the home persists it first */
-		return h->phase == PHASE_QUIET && h->hold != RIGHT_NONE &&
-		       !(h->flags & HOLD_DROPPING);
+		return h->phase == PHASE_QUIET && h->hold != RIGHT_NONE && !f->dropping;
 	case STEP_DOWNGRADE:
-		return h->phase == PHASE_QUIET && h->hold == RIGHT_EXCLUSIVE &&
-		       h->exposed != EXPOSED_WRITABLE &&
-		       !(h->flags & (HOLD_DIRTY | HOLD_HOLLOW | HOLD_DROPPING));
+		return h->phase == PHASE_QUIET && h->hold == RIGHT_EXCLUSIVE && !f->dirty &&
+		       !f->hollow && !f->dropping;
 	case STEP_ALONE:
 		return world_alone(w, s.b);
 	case STEP_SHIP:
-		return h->hold != RIGHT_NONE && h->phase != PHASE_LEAVING &&
-		       (h->flags & HOLD_DIRTY);
+		return h->hold != RIGHT_NONE && h->phase != PHASE_GATHERING && f->dirty;
 	case STEP_SHIP_OWED:
 		return h->owed_incarnation != 0;
 	case STEP_PERSISTED:
 		return pg->persists > 0;
 	case STEP_PULLED:
 		return pg->pulling;
-	case STEP_EXPOSE:
-		return holder_may_read(h) && !h->exposed;
+	case STEP_KCACHE:
+		return frame_may_read(w, s.a, s.b) && !f->kernel && !f->dropping;
 	case STEP_KERNEL:
-		return h->flags & HOLD_DROPPING;
+		return f->dropping;
 	case STEP_FREE:
 		return h->phase == PHASE_QUIET && h->hold == RIGHT_EXCLUSIVE && fresh &&
-		       !h->exposed && !(h->flags & HOLD_DROPPING);
+		       !f->kernel;
 	case STEP_FRESH:
 	case STEP_FILL:
-		return holder_may_change(h) && h->incarnation < pg->newest.incarnation &&
-		       !h->exposed;
+		return frame_may_change(w, s.a, s.b) &&
+		       f->image.incarnation < pg->newest.incarnation && !f->kernel;
 	case STEP_STALE:
 		return h->phase == PHASE_QUIET && h->hold == RIGHT_NONE &&
 		       pg->newest.incarnation > 1;
@@ -404,30 +516,27 @@ static bool leaves(const struct page_hold *h)
 static void use(struct world *w, unsigned node, unsigned page, bool change)
 {
 	struct world_page *pg = &w->page[page];
-	struct page_hold *h = &pg->at[node].hold;
+	struct frame *f = &pg->at[node].frame;
 
-	if (h->incarnation != pg->newest.incarnation)
+	if (f->image.incarnation != pg->newest.incarnation)
 		return;
-	if (!(h->flags & HOLD_HOLLOW)) {
-		HOLDS(h->version == pg->newest.version,
+	if (!f->hollow)
+		HOLDS(f->image.version == pg->newest.version,
 			"node %u uses version %u, the newest is %u", node,
-			(unsigned)h->version, (unsigned)pg->newest.version);
-		HOLDS(!image_order(pg->at[node].frame,
-			      (struct image){h->incarnation, h->version}),
-			"node %u uses another image than it was given", node);
-	}
+			(unsigned)f->image.version, (unsigned)pg->newest.version);
 	if (!change)
 		return;
-	HOLDS(h->version == pg->newest.version, "node %u changes an old version", node);
-	holder_changed(h);
+	HOLDS(f->image.version == pg->newest.version, "node %u changes an old version", node);
 	pg->newest.version++;
-	pg->at[node].frame = pg->at[node].wrote = pg->newest;
+	f->image = pg->at[node].wrote = pg->newest;
+	f->dirty = true;
+	f->hollow = false;
 	/* one writer, also in what is on its way */
 	for (unsigned n = 0; n < w->nodes; n++) {
 		const struct page_hold *o = &pg->at[n].hold;
 
 		HOLDS(n == node || o->hold == RIGHT_NONE || leaves(o) ||
-				o->incarnation != h->incarnation,
+				o->incarnation != f->image.incarnation,
 			"node %u changes what node %u has", node, n);
 	}
 }
@@ -457,25 +566,12 @@ static void world_pulled(struct world *w, unsigned page)
 	struct page_actions out = {0};
 
 	pg->pulling = false;
-	pg->at[home].frame = pg->at[pg->pull_from].frame;
+	pg->at[home].frame.image = pg->at[pg->pull_from].frame.image;
 	HOLDS(!home_pulled(&pg->entry, &pg->at[home].hold, &at, pg->pull_from, &out),
 		"an image pulled for nobody");
 	pg->pull_from = 0;
+	frame_arrived(w, home, page, PHASE_GATHERING);
 	perform(w, home, page, &out);
-}
-
-/* Its holder frees the page: evicted, and the next incarnation begins as zeros. */
-static void world_free(struct world *w, unsigned node, unsigned page)
-{
-	struct world_page *pg = &w->page[page];
-	struct page_at at = world_at(w, node, page);
-	struct page_actions out = {0};
-
-	pg->newest.incarnation++;
-	pg->newest.version = 0;
-	HOLDS(!holder_evict(&pg->at[node].hold, &at, true, 0, 0, &out),
-		"not to be freed");
-	perform(w, node, page, &out);
 }
 
 static void world_want(struct world *w, struct step s)
@@ -487,9 +583,9 @@ static void world_want(struct world *w, struct step s)
 	HOLDS(!requester_want(&pg->at[s.a].hold, &at,
 		      s.kind == STEP_READ ? PAGE_SHARED : PAGE_EXCLUSIVE,
 		      pg->newest.incarnation - (s.kind == STEP_STALE),
-		      s.kind == STEP_OVERWRITE ? PAGE_HOLLOW : 0, 0, 0, &out),
+		      s.kind == STEP_OVERWRITE ? PAGE_HOLLOW : 0, 0, w->unconnected[s.a], 0,
+		      &out),
 		"busy");
-	out.list[0].m.version = w->unheard[s.a];
 	perform(w, s.a, s.b, &out);
 }
 
@@ -504,10 +600,30 @@ static void world_link(struct world *w, unsigned from, unsigned to)
 	world_deliver(w, to, &p);
 }
 
+/* The node writes its dirty frame back: to its own store, or to its home's. */
+static void world_ship(struct world *w, unsigned node, unsigned page)
+{
+	struct world_page *pg = &w->page[page];
+	struct page_at at = world_at(w, node, page);
+	struct page_actions out = {0};
+	struct image image = pg->at[node].frame.image;
+
+	if (node != world_home(w, page)) {
+		holder_ship(&pg->at[node].hold, &at, image.incarnation, image.version, 0, 0,
+			&out);
+	} else {
+		pg->store = image_order(image, pg->store) > 0 ? image : pg->store;
+		home_wrote(&pg->entry, &pg->at[node].hold, &at, image.incarnation,
+			image.version, &out);
+	}
+	perform(w, node, page, &out);
+}
+
 static void world_do(struct world *w, struct step s)
 {
 	struct world_page *pg = &w->page[s.b % WORLD_PAGES];
 	struct page_hold *h = &pg->at[s.a % WORLD_NODES].hold;
+	struct frame *f = &pg->at[s.a % WORLD_NODES].frame;
 	struct page_at at = world_at(w, s.a, s.b);
 	struct page_actions out = {0};
 
@@ -533,17 +649,21 @@ static void world_do(struct world *w, struct step s)
 		use(w, s.a, s.b, true);
 		return;
 	case STEP_EVICT:
-		holder_evict(h, &at, false, 0, 0, &out);
+		if (frame_revoke(w, s.a, s.b, PAGE_INVALID))
+			holder_evict(h, &at, 0, 0, &out);
 		break;
 	case STEP_DOWNGRADE:
-		HOLDS(!holder_downgrade(h, &at, 0, &out), "not to be downgraded");
+		if (frame_revoke(w, s.a, s.b, PAGE_SHARED))
+			HOLDS(!holder_downgrade(h, &at, 0, &out), "not to be downgraded");
 		break;
 	case STEP_ALONE:
 		home_alone(&pg->entry, &pg->at[world_home(w, s.b)].hold);
 		return;
 	case STEP_SHIP:
+		world_ship(w, s.a, s.b);
+		return;
 	case STEP_SHIP_OWED:
-		holder_ship(h, &at, s.kind == STEP_SHIP_OWED, 0, 0, &out);
+		holder_ship(h, &at, h->owed_incarnation, h->owed_version, 0, 0, &out);
 		break;
 	case STEP_PERSISTED:
 		world_persisted(w, s.b);
@@ -551,25 +671,21 @@ static void world_do(struct world *w, struct step s)
 	case STEP_PULLED:
 		world_pulled(w, s.b);
 		return;
-	case STEP_EXPOSE:
-		holder_expose(h,
-			h->hold == RIGHT_EXCLUSIVE ? EXPOSED_WRITABLE : EXPOSED_READABLE);
+	case STEP_KCACHE:
+		f->kernel = frame_may_change(w, s.a, s.b) ? KERNEL_WRITES : KERNEL_READS;
 		return;
 	case STEP_KERNEL:
-		holder_kernel_dropped(h, &at, &out);
-		break;
+		f->dropping = false;
+		f->kernel = KERNEL_NOTHING;
+		world_replay(w, s.a, s.b);
+		return;
 	case STEP_FREE:
-		world_free(w, s.a, s.b);
+		pg->newest = (struct image){pg->newest.incarnation + 1, 0};
 		return;
 	case STEP_FRESH:
+	case STEP_FILL: /* whatever is in the frame */
 		HOLDS(!pg->newest.version, "what was allocated anew is zeros no more");
-		holder_fresh(h, pg->newest.incarnation);
-		pg->at[s.a].frame = (struct image){h->incarnation, 0};
-		return;
-	case STEP_FILL:
-		HOLDS(!pg->newest.version, "what was allocated anew is zeros no more");
-		holder_fresh(h, pg->newest.incarnation);
-		h->flags |= HOLD_HOLLOW; /* whatever is in the frame */
+		*f = (struct frame){.image = pg->newest, .hollow = s.kind == STEP_FILL};
 		return;
 	}
 	perform(w, s.a, s.b, &out);
@@ -581,6 +697,8 @@ static void check_page(const struct world *w, const struct world_page *pg)
 {
 	for (unsigned n = 0; n < w->nodes; n++) {
 		const struct page_hold *h = &pg->at[n].hold;
+		const struct frame *f = &pg->at[n].frame;
+		struct image held = {h->incarnation, h->version};
 		struct image wrote = pg->at[n].wrote;
 
 		if (h->hold == RIGHT_EXCLUSIVE && h->phase != PHASE_LEAVING)
@@ -588,19 +706,22 @@ static void check_page(const struct world *w, const struct world_page *pg)
 				HOLDS(o == n || pg->at[o].hold.hold == RIGHT_NONE ||
 						leaves(&pg->at[o].hold),
 					"node %u is exclusive, node %u holds too", n, o);
-		if (h->hold != RIGHT_NONE && !(h->flags & HOLD_HOLLOW) &&
-			h->phase != PHASE_GATHERING)
-			HOLDS(!image_order(pg->at[n].frame,
-				      (struct image){h->incarnation, h->version}),
+		if (h->hold != RIGHT_NONE && !f->hollow && h->phase != PHASE_GATHERING)
+			HOLDS(h->hold == RIGHT_EXCLUSIVE
+					? image_order(f->image, held) >= 0
+					: image_order(f->image, held) == 0,
 				"node %u has another image than it holds", n);
-		HOLDS(h->hold != RIGHT_NONE || !h->exposed,
+		HOLDS(h->hold != RIGHT_NONE || !f->kernel,
 			"the kernel of node %u keeps what the node gave up", n);
+		HOLDS(h->hold == RIGHT_EXCLUSIVE || f->kernel != KERNEL_WRITES ||
+				h->phase == PHASE_LEAVING,
+			"the kernel of node %u may write what the node shares", n);
 		if (wrote.incarnation < pg->newest.incarnation)
 			continue; /* freed */
 		HOLDS(image_order(pg->store, wrote) >= 0 ||
 				image_order(pg->at[n].owed, wrote) >= 0 ||
 				(h->hold != RIGHT_NONE &&
-					image_order(pg->at[n].frame, wrote) >= 0),
+					image_order(f->image, wrote) >= 0),
 			"what node %u changed is lost if the others crash", n);
 	}
 	HOLDS(!image_order(pg->store, (struct image){pg->entry.stored_incarnation,

@@ -145,7 +145,7 @@ start_client() {
 }
 
 @test "what is not there, or is something else, is said" {
-	refused 2 "nobody listens at 10.77.0.2:9337: start" on 1 weft bench net -c "$FILE" 10.77.0.2 -w 0
+	refused 2 "no program listens at 10.77.0.2:9337; start" on 1 weft bench net -c "$FILE" 10.77.0.2 -w 0
 	refused 2 "no-such-host.invalid" on 1 weft bench net -c "$FILE" no-such-host.invalid -w 0
 	refused 2 "cannot read $DIR/none" weft bench net -c "$DIR/none" 10.77.0.2
 	refused 2 "cannot listen at" on 2 weft bench net -c "$FILE" --listen 10.77.0.9
@@ -157,7 +157,7 @@ start_client() {
 		refused 2 "rdma_ucm" weft bench net -c "$FILE" -t verbs --listen 10.77.0.2
 	fi
 	mount_nodes
-	refused 2 "is no \`weft bench net --listen\`" on 1 weft bench net -c "$FILE" 10.77.0.2:9338 -w 60
+	refused 2 "another program than \`weft bench net --listen\` listens at 10.77.0.2:9338" on 1 weft bench net -c "$FILE" 10.77.0.2:9338 -w 60
 	umount_nodes 1 2
 }
 

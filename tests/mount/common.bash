@@ -11,7 +11,7 @@ umask 022             # and let other users in
 # Skips what cannot run here, with the reason.
 need() {
 	local tool
-	[ "$(id -u)" = 0 ] || skip "needs root to mount"
+	[ $EUID = 0 ] || skip "needs root to mount"
 	[ -c /dev/fuse ] || skip "needs /dev/fuse"
 	for tool in "$@"; do
 		command -v "$tool" >/dev/null || skip "needs $tool"
@@ -29,10 +29,18 @@ setup_store() {
 	mkfs.weft --size "${1:-256M}" "$STORE" >"$DIR/mkfs.log"
 }
 
+# The pid of the daemon that serves mount $1; nothing if none does. (New processes take most of a
+# test's time, so this starts few of them, as do the functions below.)
+daemon_of() {
+	local status
+	status=$(weft status "$1" --json) || true
+	! [[ $status =~ $'\n  "pid": '([0-9]+) ]] || echo "${BASH_REMATCH[1]}"
+}
+
 # Mounts $STORE on $MNT; arguments go to weftd. Sets $DAEMON, the daemon's pid.
 mount_store() {
 	weftd "$STORE" "$MNT" -o "cache=${CACHE:-64M}" "$@"
-	DAEMON=$(weft status "$MNT" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p')
+	DAEMON=$(daemon_of "$MNT")
 	[ -n "$DAEMON" ]
 	echo "$DAEMON" >>"$DIR/pids"
 }
@@ -87,26 +95,36 @@ check_store() {
 
 # The process has ended, all its threads have (one that nobody has waited for yet has, too).
 gone() {
-	local threads
+	local stat threads
 	[ -d "/proc/$1" ] || return 0
-	grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null || return 1
+	read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
+	[[ $stat == *") Z "* ]] || return 1
 	threads=("/proc/$1/task"/*)
 	[ ${#threads[@]} -le 1 ]
 }
 
+# Something is mounted on $1; with $2, this.
+mounted() {
+	local mounts
+	IFS= read -rd '' mounts </proc/mounts || true
+	[[ $mounts == *" $1 ${2:-}"* ]]
+}
+
+# Ends the daemons of $DIR/pids; each gets $1 seconds to end by itself.
+end_daemons() {
+	local pid comm
+	[ -f "$DIR/pids" ] || return 0
+	while read -r pid; do
+		{ read -r comm <"/proc/$pid/comm"; } 2>/dev/null && [ "$comm" = weftd ] || continue
+		wait_until "$1" gone "$pid" || kill -9 "$pid" || true
+	done <"$DIR/pids"
+}
+
 teardown_store() {
-	local pid
 	cd /
 	[ -n "${DIR:-}" ] || return 0
-	if mountpoint -q "$MNT" 2>/dev/null || grep -q " $MNT fuse.weft " /proc/mounts; then
-		umount -l "$MNT" || true
-	fi
-	if [ -f "$DIR/pids" ]; then
-		while read -r pid; do
-			[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = weftd ] || continue
-			wait_until 10 gone "$pid" || kill -9 "$pid" || true
-		done <"$DIR/pids"
-	fi
+	! mounted "$MNT" || umount -l "$MNT" || true
+	end_daemons 10
 	rm -rf "$DIR"
 }
 
@@ -124,30 +142,42 @@ setup_nodes() {
 	chmod 755 "$DIR"
 	NET=weft-${DIR##*.}
 	ip netns add "$NET" 2>"$DIR/netns" || skip "needs network namespaces: $(cat "$DIR/netns")"
-	ip -n "$NET" link add br0 type bridge
-	ip -n "$NET" link set br0 up
+	make_networks
 	M=()
-	for n in $(seq "$NODES"); do
-		ip netns add "$NET-$n"
-		ip -n "$NET-$n" link set lo up
-		ip -n "$NET-$n" link add eth0 type veth peer name "node$n" netns "$NET"
-		ip -n "$NET" link set "node$n" master br0 up
-		ip -n "$NET-$n" addr add "10.77.0.$n/24" dev eth0
-		ip -n "$NET-$n" link set eth0 up
-		M[n]=$DIR/m$n
-		mkdir "${M[n]}"
-	done
+	for ((n = 1; n <= NODES; n++)); do M[n]=$DIR/m$n; done
+	mkdir "${M[@]}"
 	FILE=$DIR/c.cluster
 	new_cluster "$DIR"
-	for n in $(seq $((NODES - ${CLIENTS:-0}))); do
+	for ((n = 1; n <= NODES - ${CLIENTS:-0}; n++)); do
 		on "$n" mkfs.weft -c "$FILE" --size "${2:-128M}" >>"$DIR/mkfs.log"
+	done
+}
+
+# A namespace for each node, joined to the bridge in $NET.
+make_networks() {
+	local n
+	for ((n = 1; n <= NODES; n++)); do echo "netns add $NET-$n"; done | ip -batch -
+	{
+		echo "link add br0 type bridge"
+		echo "link set br0 up"
+		for ((n = 1; n <= NODES; n++)); do
+			echo "link add node$n type veth peer name eth0 netns $NET-$n"
+			echo "link set node$n master br0 up"
+		done
+	} | ip -n "$NET" -batch -
+	for ((n = 1; n <= NODES; n++)); do
+		ip -n "$NET-$n" -batch - <<-END
+			link set lo up
+			addr add 10.77.0.$n/24 dev eth0
+			link set eth0 up
+		END
 	done
 }
 
 # The cluster file of these nodes, c.cluster in folder $1, with a fresh UUID and key.
 new_cluster() {
 	local n nodes=()
-	for n in $(seq "$NODES"); do
+	for ((n = 1; n <= NODES; n++)); do
 		if [ "$n" -gt $((NODES - ${CLIENTS:-0})) ]; then
 			nodes+=(--client "10.77.0.$n")
 		else
@@ -164,7 +194,7 @@ on() {
 	nsenter --net="/run/netns/$NET-$n" "$@"
 }
 
-node_pid() { weft status "${M[$1]}" --json | sed -n 's/^  "pid": \([0-9]*\),*$/\1/p'; }
+node_pid() { daemon_of "${M[$1]}"; }
 
 # Mounts node $1; waits for the others. The rest goes to weftd. A daemon that a test kills stays away, as its machine
 # would, unless the test says RESTART=restart.
@@ -188,7 +218,7 @@ start_node() {
 # All of them.
 mount_nodes() {
 	local n p=()
-	for n in $(seq "$NODES"); do
+	for ((n = 1; n <= NODES; n++)); do
 		mount_node "$n" "$@" &
 		p+=($!)
 	done
@@ -215,30 +245,34 @@ umount_nodes() {
 
 take_mounts_away() {
 	local n
-	for n in $(seq "${NODES:-0}"); do
-		if grep -q " $DIR/m$n fuse.weft " /proc/mounts; then
-			umount -l "$DIR/m$n" || true
-		fi
+	for ((n = 1; n <= ${NODES:-0}; n++)); do
+		! mounted "$DIR/m$n" fuse.weft || umount -l "$DIR/m$n" || true
+	done
+}
+
+# After a failed test: the status of each node, and the end of its log.
+tell_nodes() {
+	local n
+	for ((n = 1; n <= ${NODES:-0}; n++)); do
+		echo "--- node $n"
+		timeout 10 weft status "${M[n]}" 2>&1 || true
+		tail -n 20 "$DIR/log$n" 2>/dev/null || true
 	done
 }
 
 teardown_nodes() {
-	local n pid
+	local n
 	cd /
 	[ -n "${DIR:-}" ] || return 0
+	[ -n "${BATS_TEST_COMPLETED:-}" ] || tell_nodes
 	take_mounts_away
-	if [ -f "$DIR/pids" ]; then
-		while read -r pid; do
-			[ "$(cat "/proc/$pid/comm" 2>/dev/null)" = weftd ] || continue
-			wait_until 2 gone "$pid" || kill -9 "$pid" || true
-		done <"$DIR/pids"
-	fi
+	end_daemons 2
 	end_restarted
-	take_mounts_away # of who was just mounting
-	for n in $(seq "${NODES:-0}"); do
-		ip netns del "$NET-$n" 2>/dev/null || true
-	done
-	[ -z "${NET:-}" ] || ip netns del "$NET" 2>/dev/null || true
+	take_mounts_away # of a daemon that was just mounting
+	[ -z "${NET:-}" ] || {
+		for ((n = 1; n <= ${NODES:-0}; n++)); do echo "netns del $NET-$n"; done
+		echo "netns del $NET"
+	} | ip -force -batch - 2>/dev/null || true
 	rm -rf "$DIR"
 }
 
@@ -265,7 +299,7 @@ deaf() {
 # All hear all again.
 heal() {
 	local n
-	for n in $(seq "$NODES"); do
+	for ((n = 1; n <= NODES; n++)); do
 		on "$n" nft delete table inet weft 2>/dev/null || true
 	done
 }

@@ -527,7 +527,7 @@ atime_read() {
 		! setpriv --reuid 1000 --regid 1000 --clear-groups weft umount "$MNT" 2>"$DIR/refused" || exit 1
 		grep -F "not permitted: root has mounted it; use \`sudo weft umount $MNT\`" "$DIR/refused"
 		setpriv --reuid 1000 --regid 1000 --clear-groups weft status >"$DIR/told"
-		grep -F "$MNT is mounted by root, whose weftd tells only root; use \`sudo weft status\`" "$DIR/told"
+		grep -F "$MNT is mounted by root, and its weftd answers only root; use \`sudo weft status\`" "$DIR/told"
 		! grep "No weft volume" "$DIR/told" || exit 1
 		weft umount "$MNT"'
 	echo "$output"

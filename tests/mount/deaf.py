@@ -6,20 +6,33 @@ The thread of weftd PID that reads the FUSE device is stopped (by ptrace), so no
 is answered any more, while all else of the daemon goes on. Before that FILE is opened; after it, with
 "read", its end is read, of which the kernel has nothing yet; with "map" something is stored through a
 mapping. Says "deaf" then, and how that went when the daemon has been killed."""
-import ctypes, mmap, os, sys, threading, time
+import contextlib, ctypes, mmap, os, sys, threading, time
 
 PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 
 
+def of_each(folder, read):
+    """What `read` finds for each entry of a folder of /proc, by its name. Entries may go meanwhile."""
+    found = {}
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[name] = read(folder + name)
+    return found
+
+
+def call_of(thread):
+    with open(thread + "/syscall") as f:
+        return f.read().split()
+
+
 def reader(pid):
     """The thread that is in read(2) of the device."""
     proc = "/proc/%d/" % pid
-    device = [fd for fd in os.listdir(proc + "fd") if os.readlink(proc + "fd/" + fd) == "/dev/fuse"]
     while True:
-        for tid in os.listdir(proc + "task"):
-            call = open(proc + "task/" + tid + "/syscall").read().split()
+        device = [fd for fd, name in of_each(proc + "fd/", os.readlink).items() if name == "/dev/fuse"]
+        for tid, call in of_each(proc + "task/", call_of).items():
             if call[0] == "0" and str(int(call[1], 16)) in device:
                 return int(tid)
         time.sleep(0.01)

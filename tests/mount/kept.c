@@ -195,7 +195,7 @@ static bool alone(const char *dir)
 
 /*
  * Where others write or read the file by the same mount the kernel drops pages for them, too, and
- * may do so before it tells this processor (docs/many-nodes.md, "Known to fail"). But the page
+ * may do so before it tells this processor (docs/limits.md, "Known faults"). But the page
  * itself is not behind: it is not when it is mapped anew.
  */
 static uint64_t mapped_anew(char *map, const _Atomic uint64_t *at)

@@ -30,11 +30,11 @@ print(s.getsockname()[1])'; }
 	for n in 1 2 3; do echo x >"$MNT/$n"; done
 	sync "$MNT/1"
 	weft status "$MNT" --prometheus |
-		check 'weft_request_duration_seconds_count{request=create}>=3' 'weft_log_flushes_total>=1' \
+		check 'weft_request_duration_seconds_count{request=mknod}>=2' 'weft_log_flushes_total>=1' \
 			'weft_info{version=0.1.0}>=1' 'weft_cache_bytes>=67108864'
 	curl -sS --max-time 10 -D "$DIR/head" "$url" >"$DIR/text"
 	grep -qi '^content-type: text/plain; version=0.0.4' "$DIR/head"
-	check 'weft_request_duration_seconds_count{request=create}>=3' 'weft_tree_commits_total>=3' <"$DIR/text"
+	check 'weft_request_duration_seconds_count{request=mknod}>=2' 'weft_tree_commits_total>=3' <"$DIR/text"
 	# what is asked for again has not fewer
 	curl -sS --max-time 10 "$url" | check "weft_session_requests_total>=$(
 		sed -n 's/^weft_session_requests_total{.*} //p' "$DIR/text")"

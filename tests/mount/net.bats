@@ -88,9 +88,9 @@ listen_with() {
 	checked 2 "fail  name           \"no-such-host.invalid\" does not resolve" no-such-host.invalid
 	checked 2 "fail  tcp.route      no way to 198.51.100.7" 198.51.100.7
 	checked 2 "fail  tcp.connect    port 9338: " 10.77.0.77
-	checked 0 "warn  tcp.connect    the host is there, but nobody listens at port 9338" 10.77.0.2
+	checked 0 "warn  tcp.connect    the host is there, but no program listens at port 9338" 10.77.0.2
 	[[ $output == *"10.77.0.2 goes from 10.77.0.1 on eth0, MTU 1500"* ]]
-	checked 2 "nobody listens at port 77" --strict 10.77.0.2:77
+	checked 2 "no program listens at port 77" --strict 10.77.0.2:77
 	deaf 1 2
 	checked 2 "fail  tcp.connect    port 9338: Connection timed out" 10.77.0.2
 }
@@ -115,7 +115,7 @@ listen_with() {
 	checked 0 "ok    key" "$FILE"
 	[[ $output == *"node 1, 10.77.0.1:9338, which this is"* ]]
 	[[ $output == *"ok    tcp.listen     port 9338 is free"* ]]
-	[[ $output == *"nobody listens at port 9338"* ]]
+	[[ $output == *"no program listens at port 9338"* ]]
 	mount_nodes
 	checked 0 "a weftd of this volume answers, as node 2" "$FILE"
 	[[ $output == *"port 9338 is taken"* ]]
@@ -133,9 +133,9 @@ listen_with() {
 	[ "$(cat "${M[2]}/f")" = one ]
 	umount_nodes 1 2
 	listen_with "SSH-2.0-other"$'\n'"and more than a greeting has"
-	checked 2 "what answers is no weftd" "$FILE"
+	checked 2 "the program that answers is not weftd" "$FILE"
 	[[ $output == *"ss -tlnp"* ]]
-	checked 0 "what answers is no weftd" 10.77.0.2
+	checked 0 "the program that answers is not weftd" 10.77.0.2
 }
 
 @test "with tls a key that differs is noticed; without a key the rest is looked at" {

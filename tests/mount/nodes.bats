@@ -153,8 +153,8 @@ check_unclean_nodes() {
 			        assert "up" not in node
 			        continue
 			    assert node["up"] and not node["unmounted"] and node["up_s"] > 0
-			    # two that meet for the first time note that, and make the link anew
-			    assert node["traffic"]["links"] in (1, 2)
+			    # nodes that dial each other, or meet for the first time, make the link anew
+			    assert node["traffic"]["links"] >= 1
 			assert sum(n["traffic"]["messages_out"] for n in c["nodes"] if n["id"] != me) > 0
 			assert c["coherence"]["epoch"] > 0 and c["coherence"]["pages"] > 0
 			assert any(n > 0 for n in c["coherence"]["sent"].values())
@@ -162,7 +162,7 @@ check_unclean_nodes() {
 	done
 	run weft status "${M[2]}"
 	echo "$output"
-	[[ $output == *"node 1   storage of shard 0, $DIR/1.weft, 10.77.0.1:9338, start 2"*"up for "*" messages out, "* ]]
+	[[ $output == *"node 1   storage of shard 0, $DIR/1.weft, 10.77.0.1:9338, start 2"*"up for "*"; messages: "*" sent, "* ]]
 	[[ $output == *"  epoch     "*"  sent      "* ]]
 	pid=$(node_pid 3)
 	kill -9 "$pid"
@@ -344,7 +344,7 @@ assert records == 90 and at == len(data), (records, at)' "${M[n]}/large"
 	cp -r /usr/include/linux "${M[2]}/linux"
 	run weft umount "${M[1]}"
 	[ "$status" -eq 0 ]
-	[[ $output == *"serves node 1's store on to node 2 (10.77.0.2:9338), node 3"* ]]
+	[[ $output == *"goes on serving node 1's store to node 2 (10.77.0.2:9338), node 3"* ]]
 	run weft status
 	[[ $output == *"-  "*"$DIR/1.weft"* ]]
 	diff -r /usr/include/linux "${M[3]}/linux"

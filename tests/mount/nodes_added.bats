@@ -250,7 +250,7 @@ check_nodes() {
 	sed -i 's/^address = 10.77.0.2/&:99/' "$DIR/f1/c.cluster"
 	refused "[node 2] address: addresses cannot change while the volume is in use"
 	sed '/node 3/,$d' "$FILE" >"$DIR/f1/c.cluster"
-	refused "[node 3]: is not there any more: a node cannot be taken out"
+	refused "[node 3]: is not there any more: a node cannot be removed"
 	sed "s/^uuid = ./uuid = $(sed -n 's/^uuid = 0.*/1/p;s/^uuid = [^0].*/0/p' "$FILE")/" "$FILE" >"$DIR/f1/c.cluster"
 	refused "[volume] uuid: it is the file of another volume"
 	cp "$FILE" "$DIR/f1/c.cluster"
@@ -286,7 +286,7 @@ check_nodes() {
 	spread 1 2 3 4
 	run weft cluster reload "${M[1]}" # its host is the first
 	[ "$status" -eq 2 ]
-	[[ $output == *"[node 4]: node 2, which is to have its log, does not know it yet: run \`weft cluster reload\` there first"* ]]
+	[[ $output == *"[node 4]: node 2, its host, does not know it yet: run \`weft cluster reload\` there first"* ]]
 	run weft status "${M[1]}"
 	[[ $output != *"node 4"* ]]
 	reload 2 3 1

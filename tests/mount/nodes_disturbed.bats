@@ -37,21 +37,28 @@ teardown() { disturbed_end; }
 	CACHE=16M mount_nodes
 	mkdir "${M[1]}/d"
 	disturbed_program disturb_quietly fsx/run data "${M[1]}/d" "${M[2]}/d" "${M[3]}/d" \
-		-n $((1500 * ROUNDS)) -r -s "$SEED"
+		-n $((700 * ROUNDS)) -r -s "$SEED"
 	disturbed_program disturb_quietly shapes read "$AWHILE" "$SEED" "${M[@]}"
 	disturbed_program disturb_quietly shapes mapped "$AWHILE" "$SEED" "${M[@]}"
 	check_disturbed
 }
 
+# The programs that look at what others change, in the folders $2 (`kept` in $3): with one round every
+# other one of them, from the first or the second on.
+disturbed_programs() {
+	local how=$1 folders=$2 kept=$3 program i=$((SEED % 2))
+	for program in "elsewhere $((1000 * ROUNDS)) $SEED $folders" "hot $AWHILE $SEED $folders" \
+		"kept exchange $AWHILE $kept" "kept stores $AWHILE $kept" "kept turns $AWHILE $kept" \
+		"shaken holes $AWHILE $SEED $folders" "shaken cuts $AWHILE $SEED $folders"; do
+		i=$((i + 1))
+		# shellcheck disable=SC2086
+		[ $ROUNDS -eq 1 ] && [ $((i % 2)) -eq 0 ] || disturbed_program "$how" $program
+	done
+}
+
 @test "stops and cuts while all look at what the others change: files, names, pages, mappings" {
 	mount_nodes
-	disturbed_program disturb_quietly elsewhere $((2000 * ROUNDS)) "$SEED" "${M[@]}"
-	disturbed_program disturb_quietly hot "$AWHILE" "$SEED" "${M[@]}"
-	for what in exchange stores turns; do
-		disturbed_program disturb_quietly kept "$what" "$AWHILE" "${M[@]}"
-	done
-	disturbed_program disturb_quietly shaken holes "$AWHILE" "$SEED" "${M[@]}"
-	disturbed_program disturb_quietly shaken cuts "$AWHILE" "$SEED" "${M[@]}"
+	disturbed_programs disturb_quietly "${M[*]}" "${M[*]}"
 	check_disturbed
 }
 
@@ -62,13 +69,7 @@ teardown() { disturbed_end; }
 	mkdir "${M[3]}/d"
 	head -c 32768 /dev/zero >"${M[3]}/d/pages"
 	weft sync "${M[3]}"
-	disturbed_program disturb_by_kill elsewhere $((2000 * ROUNDS)) "$SEED" "${d[@]}"
-	disturbed_program disturb_by_kill hot "$AWHILE" "$SEED" "${d[@]}"
-	for what in exchange stores turns; do
-		disturbed_program disturb_by_kill kept "$what" "$AWHILE" "${d[@]}" "${d[@]}"
-	done
-	disturbed_program disturb_by_kill shaken holes "$AWHILE" "$SEED" "${d[@]}"
-	disturbed_program disturb_by_kill shaken cuts "$AWHILE" "$SEED" "${d[@]}"
+	disturbed_programs disturb_by_kill "${d[*]}" "${d[*]} ${d[*]}"
 	check_disturbed
 }
 

@@ -193,7 +193,7 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	echo "$output"
 	[ "$status" -eq 0 ]
 	[[ $output == *"Node 3 is dead"* ]]
-	[[ $output != *"could not be told"* ]]
+	[[ $output != *"was not reached"* ]]
 	wait "$waiting" "$asks"
 	wait_until 20 fails waits_for 2 3
 	wait_until 20 grep -q "no request of this mount waits for node 3" "$DIR/log2"
@@ -233,7 +233,7 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	run on 1 timeout -s KILL 60 weft node fence "$FILE" 3 --without-store --yes
 	echo "$output"
 	[ "$status" -eq 0 ]
-	[[ $output == *"node 2 could not be told"* ]]
+	[[ $output == *"node 2 was not reached"* ]]
 	mount_node 2 &
 	waits=$!
 	wait_until 20 grep -q "waiting for node 3" "$DIR/log2"

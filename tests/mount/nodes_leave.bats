@@ -87,7 +87,7 @@ look_at_others() {
 	use_others
 	for round in 1 2 3; do
 		weft umount "${M[3]}" >"$DIR/said" 2>"$DIR/complained"
-		grep -q "serves node 3's store on to node 1" "$DIR/said"
+		grep -q "goes on serving node 3's store to node 1" "$DIR/said"
 		[ ! -s "$DIR/complained" ]
 		look_at_others 1
 		[ "$round" -ne 2 ] || weft umount "${M[2]}" 2>>"$DIR/log2"
@@ -145,8 +145,8 @@ unmount_behind() {
 		cat "$DIR/umount$i"
 	done
 	grep -q "unmounted; away: node 3 (10.77.0.3:9338)" "$DIR/umount1"
-	grep -q "waits for it, up to 18 s" "$DIR/umount1"
-	grep -q "stays in the log of node 1, until all are mounted again: nothing is lost" "$DIR/umount1"
+	grep -q "waits up to 18 s" "$DIR/umount1"
+	grep -q "stay in the log of node 1 until all nodes are mounted again: nothing is lost" "$DIR/umount1"
 	mount_nodes
 	for i in 1 2; do
 		for n in 1 2 3; do
@@ -205,7 +205,7 @@ stands_still() {
 	echo "it has ended after $SECONDS s"
 	wait "$filler" || true
 	cat "$DIR/log1"
-	grep -q "stays in this node's log" "$DIR/log1"
+	grep -q "stay in this node's log" "$DIR/log1"
 	mount_node 3 &
 	mount_node 1
 	wait $!

@@ -50,7 +50,7 @@ all_by() { # 10.77.0
 	done
 }
 
-is_mounted() { grep -q " ${M[$1]} fuse.weft " /proc/mounts; }
+is_mounted() { mounted "${M[$1]}" fuse.weft; }
 
 @test "a network dies under load, and later the other: all go on each time, nothing is lost" {
 	mount_nodes
@@ -60,8 +60,8 @@ is_mounted() { grep -q " ${M[$1]} fuse.weft " /proc/mounts; }
 	ip -n "$NET" link set br0 down
 	wait_until 60 all_by 10.78.0
 	all_grow
-	weft status "${M[3]}" | grep "up for .* by 10.78.0.1:9338, "
-	weft status "${M[1]}" | grep "up for .* by 10.78.0.1:9338 here, "
+	weft status "${M[3]}" | grep "up for .* by 10.78.0.1:9338; "
+	weft status "${M[1]}" | grep "up for .* by 10.78.0.1:9338 here; "
 	ip -n "$NET" link set br0 up
 	all_grow
 	all_by 10.78.0 # they stay where they are

@@ -72,7 +72,7 @@ each() {
 	head -c 1M "${M[2]}/tree.tar" >"${M[1]}/again.tar"
 	rsync -a --inplace --append-verify "${M[3]}/tree.tar" "${M[1]}/again.tar"
 	cmp "${M[2]}/again.tar" "${M[3]}/tree.tar"
-	# what is removed elsewhere may be stale to who has its folder open (docs/many-nodes.md, "Known to fail")
+	# what is removed elsewhere may be stale to who has its folder open (docs/limits.md, "Known faults")
 	wipe() {
 		rm -rf "${M[$1]}/synced" 2>"$DIR/wipe$1" || ! grep -v ': Stale file handle$' "$DIR/wipe$1"
 	}

@@ -58,7 +58,7 @@ kill_node() {
 	wait_until 60 all_went_on 1
 	wait_until 60 all_went_on 2
 	read -r -a after < <(sent_to 2 1)
-	grep 'all go on' "$DIR"/log*
+	grep 'service resumed' "$DIR"/log*
 	grep 'recovered from its log' "$DIR/log1"
 	[ "$(status_of 1 cluster coherence change entries_rebuilt)" -ge "$pages" ]
 	[ "$(status_of 2 cluster coherence change pages_reported)" -ge "$pages" ]
@@ -68,7 +68,7 @@ kill_node() {
 	echo "messages $((after[0] - before[0])), calls $((after[1] - before[1]))"
 	[ $((after[0] - before[0])) -lt $((2 * pages + 2000)) ]
 	[ $((after[1] - before[1])) -lt $(((after[0] - before[0]) / 4)) ]
-	weft status "${M[1]}" | grep -E 'changed .* all went on after'
+	weft status "${M[1]}" | grep -E 'changed .* service resumed after'
 	weft status "${M[1]}" | grep -E 'recovery .* of log'
 	cmp "${M[1]}/big" "${M[3]}/big"
 

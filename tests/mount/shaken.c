@@ -10,7 +10,7 @@
  *
  * All do at least a few things each, however long that takes: none may wait for ever. With
  * `holes` a number is 0, or what was stored last. (With cuts a page may be from before one that
- * meets another one: docs/many-nodes.md, "Mappings".) In the end all mounts have the same file.
+ * meets another one: docs/nodes/mappings.md, "Mappings".) In the end all mounts have the same file.
  * Exit code 1: they do not, or a number was behind.
  */
 #include <errno.h>
@@ -163,7 +163,7 @@ static void store_numbers(unsigned m)
 
 /*
  * Of a page that a process of this mount drops itself, past the daemon, a processor may be told late
- * (docs/many-nodes.md, "Known to fail"): a moment later it is told.
+ * (docs/limits.md, "Known faults"): a moment later it is told.
  */
 static bool late(_Atomic uint64_t *at, uint64_t from)
 {

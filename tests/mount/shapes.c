@@ -13,7 +13,7 @@
  * by the last. The first look that is not ends it with exit code 1.
  *
  * Two things that the kernel does alone are let pass. A read, or a load, that meets a change
- * may go by a size that this kernel has had before (docs/many-nodes.md, "Sizes"), but finds no
+ * may go by a size that this kernel has had before (docs/nodes/sizes.md, "Sizes"), but finds no
  * other bytes. And a mapping is asked only after an fstat, since without one the kernel does not
  * learn of another size.
  */
@@ -348,7 +348,7 @@ static bool explained(
 }
 
 /* The kernel does not take in a smaller size that it asked for while something of the file was
- * dropped (docs/many-nodes.md, "Sizes"): zeros behind the end are read again; and for a mapping,
+ * dropped (docs/nodes/sizes.md, "Sizes"): zeros behind the end are read again; and for a mapping,
  * which asks for nothing, what has another end. So often at least, and for so long: on a busy machine
  * it has not asked sooner. */
 #define LOOKS_AGAIN   1000u

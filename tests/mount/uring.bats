@@ -133,6 +133,44 @@ uses_uring() {
 	check_store
 }
 
+requests() {
+	weft status "$MNT" --json | python3 -c "import json, sys
+print(json.load(sys.stdin)['requests'].get('$1', {}).get('count', 0))"
+}
+
+# Memory that begins within a page has bytes in 257 pages for each MiB.
+@test "1 MiB of direct I/O from any memory is one request, where 257 pages are allowed" {
+	local limit=/proc/sys/fs/fuse/max_pages_limit was how
+	need python3
+	[ -w $limit ] || skip "this kernel allows 256 pages"
+	for how in $HOW uring=off; do
+		was=$(cat $limit)
+		echo 257 >$limit
+		mount_store -o $how
+		echo "$was" >$limit
+		timeout 60 python3 - "$MNT/$how" <<-'P'
+			import mmap, os, sys
+			MIB, COUNT = 1 << 20, 8
+			def unaligned():
+			    return memoryview(mmap.mmap(-1, 2 * MIB))[512:512 + MIB]
+			fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+			blocks = [os.urandom(MIB) for _ in range(COUNT)]
+			memory = unaligned()
+			for i, block in enumerate(blocks):
+			    memory[:] = block
+			    assert os.pwrite(fd, memory, i * MIB) == MIB
+			for i, block in enumerate(blocks):
+			    assert os.preadv(fd, [memory], i * MIB) == MIB
+			    assert memory == block
+		P
+		echo "$how: $(requests write) WRITE, $(requests read) READ"
+		[ "$(requests write)" -eq 8 ]
+		[ "$(requests read)" -eq 8 ]
+		umount_store
+	done
+	check_store
+}
+
 @test "an idle daemon uses no processor" {
 	mount_store -o $HOW,log_interval=0.1
 	dd if=/dev/zero of="$MNT/f" bs=1M count=32 conv=fsync status=none

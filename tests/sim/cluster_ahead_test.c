@@ -66,7 +66,7 @@ static void link_end(void)
 
 static uint64_t asked(const struct node *n)
 {
-	return atomic_load(&coherence_cluster_counters(n->coherence)
+	return atomic_load(&coherence_counters(n->coherence)
 				    ->sent[PAGE_REQUEST - PAGE_MESSAGE_FIRST]);
 }
 

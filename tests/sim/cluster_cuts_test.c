@@ -10,7 +10,7 @@
  *   WEFT_SIM_SEEDS=1000                                   so many of each kind
  *   WEFT_SIM_LONGER=10                                    each so many times as long
  */
-#include "tests/sim/cluster_weather.h"
+#include "tests/world/weather.h"
 #include "tests/sim/cluster_work.h"
 
 #define FLIP_EVERY (64u << 10) /* bytes */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node that is dead (docs/many-nodes.md): three nodes make files, and all look at all of them. One
+ * A node that is dead (docs/nodes/fencing.md): three nodes make files, and all look at all of them. One
  * loses its power, so what it has looked at nobody may change. Then the others are told that it is
  * dead, and change it; what it had changed itself just before still waits, and what it had changed a while
- * before is read at once ("Pages at rest"). It comes back, with what it had synced, and the volume is whole.
+ * before is read at once ("Idle downgrade"). It comes back, with what it had synced, and the volume is whole.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_dead_test     one seed
  *   WEFT_SIM_SEEDS=1000                                   so many
  */
 #define LOG_BYTES (16ull << 20)
 #define FRAMES    2000
-#include "tests/sim/cluster_lives.h"
+#include "tests/sim/cluster_world.h"
 
 #define DEAD_SEEDS 12
 #define LIVE       3u   /* nodes */
@@ -222,7 +222,7 @@ static void tell_dead(struct world *w)
 {
 	for (unsigned i = 0; i < w->nodes; i++)
 		if (i != victim)
-			coherence_cluster_dead(w->node[i].coherence, victim + 1);
+			coherence_dead(w->node[i].coherence, victim + 1);
 }
 
 static int run_dead(void *arg)
@@ -230,7 +230,7 @@ static int run_dead(void *arg)
 	struct world *w = (struct world *)arg;
 	struct node *lost = &w->node[victim];
 
-	world_format(w);
+	cluster_format(w);
 	for (unsigned i = 0; i < w->nodes; i++)
 		life_begin(&w->node[i]);
 	while (atomic_load(&w->arrived) < 4 * LIVE)
@@ -255,9 +255,9 @@ static int run_dead(void *arg)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
 	HOLDS(ended == w->nodes);
 	EQ(atomic_load(&reached), LIVE - 1);
-	running = NULL;
+	world_stopped();
 	stores_check(w);
-	signal(SIGABRT, abort_before);
+	world_over();
 	return 0;
 }
 
@@ -268,7 +268,6 @@ static void lose_one(bool rests)
 	uint64_t seeds = seeds_count(DEAD_SEEDS), count = seeds;
 
 	rested = rests;
-	dirty_age_ms = rests ? 40 : 30000;
 	sum_waited = 0;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		struct world *w = (struct world *)calloc(1, sizeof(*w));
@@ -276,6 +275,7 @@ static void lose_one(bool rests)
 		assert_non_null(w);
 		w->nodes = LIVE;
 		w->disk_bytes = 128ull << 20;
+		w->dirty_age_ms = rests ? 40 : 30000;
 		memset(own, 0, sizeof(own));
 		atomic_store(&phase, TOGETHER);
 		atomic_store(&finished, 0);

@@ -308,7 +308,7 @@ static void page_leaked(void)
 	leak_page();
 	ask(7, false);
 	expect(" F0406");
-	HOLDS(strstr(said.texts, "copy2: allocation group 0: 1 pages"));
+	HOLDS(strstr(said.texts, "copy2: allocation group 0: 1 unused pages"));
 	expect_alone("", "", "");
 	expect_repaired();
 }

@@ -542,7 +542,7 @@ static void return_main(void *arg)
 	struct node *n = (struct node *)arg;
 
 	atomic_fetch_add(&n->w->arrived, n->w->nodes - 1);
-	node_open(n);
+	node_begin(n);
 	atomic_store(&m.returned, true);
 	for (;;)
 		rt_sleep_ns(1000000000);
@@ -565,7 +565,7 @@ static void cut_main(void *arg)
 {
 	struct node *n = (struct node *)arg;
 
-	node_open(n);
+	node_begin(n);
 	n->w->work(n);
 }
 
@@ -577,14 +577,14 @@ static void again_main(void *arg)
 {
 	struct node *n = (struct node *)arg;
 
-	node_open(n);
+	node_begin(n);
 	check_again(n);
-	node_close(n);
+	node_end(n);
 }
 
 static void run_again(struct world *w)
 {
-	running = w;
+	world_watch(w);
 	atomic_store(&w->arrived, 0);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		w->node[i].sim = rt_sim_node_new(w->node[i].disk);
@@ -592,7 +592,7 @@ static void run_again(struct world *w)
 	}
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	running = NULL;
+	world_stopped();
 	stores_check(w);
 }
 
@@ -601,7 +601,7 @@ static int run_cut(void *arg)
 	struct world *w = (struct world *)arg;
 	struct lasts *l = (struct lasts *)calloc(1, sizeof(*l));
 
-	world_format(w);
+	cluster_format(w);
 	m.tag = rt_random();
 	m.of_file = m.of_dir = -1;
 	for (unsigned i = 0; i < w->nodes; i++) {
@@ -612,14 +612,14 @@ static int run_cut(void *arg)
 		crash_and_return(&w->node[0]);
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(rt_sim_node_wait(w->node[i].sim));
-	running = NULL;
+	world_stopped();
 	for (unsigned i = 0; i < w->nodes; i++)
 		lasts_disk(l, w->node[i].disk);
 	check_lasts(l);
 	lasts_clear(l);
 	free(l);
 	run_again(w);
-	signal(SIGABRT, abort_before);
+	world_over();
 	return 0;
 }
 

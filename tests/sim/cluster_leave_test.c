@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that open and leave a volume with logs that are full (docs/many-nodes.md, "Opening",
- * "Leaving"): two storage nodes, or three, put together by engine/volume/member.c as the daemon
+ * Nodes that open and leave a volume with logs that are full (docs/nodes/lifecycle.md, "Opening",
+ * "Leaving"): two storage nodes, or three, put together by engine/node/join.c as the daemon
  * does it, and pages of both, without a tree. Each ends in bounded time; what was synced is there
  * when both are back.
  *
@@ -9,8 +9,10 @@
  *   WEFT_SIM_SEEDS=1000                                    so many
  */
 #define FRAMES 4096
+#include <unistd.h>
+
 #include "engine/cache/cache_internal.h"
-#include "engine/volume/member.h"
+#include "engine/node/node.h"
 #include "tests/sim/cluster_world.h"
 
 #define NODES       2u   /* but one case has a third */
@@ -45,7 +47,7 @@ static char three_name_of[sizeof(folder) + 16];
 
 struct life {
 	struct cluster *cluster;
-	struct member *member;
+	struct local_node *node;
 	_Atomic int patience;
 };
 
@@ -67,22 +69,22 @@ static void (*sink_before)(int level, const char *line);
 
 static void note_line(int level, const char *line)
 {
-	said += strstr(line, "stays in this node's log") != NULL;
+	said += strstr(line, "stay in this node's log") != NULL;
 	if (getenv("WEFT_SIM_VERBOSE"))
 		sink_before(level, line);
 }
 
 /* ---- a node that opens and closes as the daemon does -------------------------------------- */
 
-static enum member_patience patience(void *owner)
+static enum node_patience patience(void *owner)
 {
-	return (enum member_patience)atomic_load(&((struct life *)owner)->patience);
+	return (enum node_patience)atomic_load(&((struct life *)owner)->patience);
 }
 
 static void life_begin(struct node *n)
 {
 	struct life *l = &lives[n->id];
-	struct member_options mo = {
+	struct node_options mo = {
 		.node = n->id, .transport = "sim", .patience = patience, .owner = l};
 	struct weft_error err = {0};
 	struct volume_options vo = {
@@ -90,19 +92,19 @@ static void life_begin(struct node *n)
 		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 1000000},
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),
-		.volume_uuid = n->w->uuid,
+		.volume_uuid = world_uuid,
 	};
 	struct rt_disk *disk;
 	int rc = cluster_open(&l->cluster,
 		n->w->nodes > NODES ? three_name_of : cluster_name_of, 0, &err);
 
-	atomic_store(&l->patience, MEMBER_WAITS);
+	atomic_store(&l->patience, NODE_WAITS);
 	if (!rc) {
 		mo.cluster = l->cluster;
-		rc = member_open(&l->member, &mo, &err);
+		rc = node_open(&l->node, &mo, &err);
 	}
 	if (!rc) {
-		vo.peers = look_peers(n->id, member_peers(l->member));
+		vo.peers = look_peers(n->id, node_volume_peers(l->node));
 		rc = rt_disk_open(&disk, n->disk, 0, &err);
 	}
 	if (!rc)
@@ -112,7 +114,7 @@ static void life_begin(struct node *n)
 		abort();
 	}
 	OK(cache_start(n->v->cache));
-	member_serving(l->member);
+	node_serving(l->node);
 }
 
 static int life_end(struct node *n)
@@ -120,9 +122,9 @@ static int life_end(struct node *n)
 	struct life *l = &lives[n->id];
 	int rc;
 
-	member_leave(l->member);
+	node_leave(l->node);
 	rc = volume_close(n->v);
-	member_close(l->member);
+	node_close(l->node);
 	cluster_close(l->cluster);
 	*l = (struct life){0};
 	return rc;
@@ -238,9 +240,9 @@ static void leaving_life(void *arg)
 	rt_sleep_ns(5 * SECOND);
 	HOLDS(!way.full || log_room_left(n->v->log) <= ROOM_BYTES);
 	told = rt_now_ns();
-	member_watch(lives[n->id].member);
+	node_watch(lives[n->id].node);
 	if (!way.no_signal)
-		atomic_store(&lives[n->id].patience, MEMBER_CUT);
+		atomic_store(&lives[n->id].patience, NODE_CUT);
 	if (task)
 		rt_task_join(task);
 	HOLDS(life_end(n)); /* its log is not marked clean */
@@ -282,15 +284,12 @@ static void later_life(void *arg)
 
 static void node_make(struct world *w, unsigned i)
 {
-	static const uint8_t uuid[16] = {0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x41, 0x11,
-		0x91, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11};
 	struct node *n = &w->node[i];
 
-	memcpy(w->uuid, uuid, sizeof(w->uuid));
 	n->w = w;
 	n->id = i + 1;
 	snprintf(n->disk, sizeof(n->disk), "disk%u", n->id);
-	node_format(n);
+	disk_format(n);
 }
 
 static void life_spawn(struct node *n, void (*life)(void *))

@@ -435,7 +435,7 @@ static void quiet_work(struct node *n)
 	for (unsigned i = 0; i < n->w->steps; i++)
 		work_step(n, q);
 	barrier(n);
-	node_settle(n);
+	world_settle(n);
 	rt_sleep_ns(50000000); /* what nobody waits for arrives, too */
 	barrier(n);
 	steady = true;

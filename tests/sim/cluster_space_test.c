@@ -7,7 +7,7 @@
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_space_test     one seed
  *   WEFT_SIM_SEEDS=1000                                    so many of each kind
  */
-#include "tests/sim/cluster_lives.h"
+#include "tests/sim/cluster_world.h"
 
 #define STORE_BYTES (14ull << 20) /* one group of some thousand pages */
 #define CHUNK_PAGES 40u
@@ -333,7 +333,7 @@ static int run_killed(void *arg)
 
 	atomic_store(&filled, 0);
 	atomic_store(&refilled, false);
-	world_format(w);
+	cluster_format(w);
 	for (unsigned i = 0; i < w->nodes; i++) {
 		struct node *n = &w->node[i];
 
@@ -348,9 +348,9 @@ static int run_killed(void *arg)
 	OK(rt_sim_spawn_on(killed->sim, "node", refilling_life, killed));
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	running = NULL;
+	world_stopped();
 	HOLDS(!stores_check(w));
-	signal(SIGABRT, abort_before);
+	world_over();
 	return 0;
 }
 

@@ -47,17 +47,17 @@ static void append_large(struct node *n, unsigned number)
 	bytes = rt_alloc(l.len);
 	memset(bytes, large_byte(&l), l.len);
 	memcpy(bytes, &l, sizeof(l));
-	OK(ops_open(n->fs, n->w->appended, &root_user, O_RDWR, &f, &a));
+	OK(ops_open(n->fs, model.appended, &root_user, O_RDWR, &f, &a));
 	EQ(ops_write(n->fs, f, &root_user, 0, bytes, l.len, true), l.len);
 	ops_close(n->fs, f);
 	rt_free(bytes);
-	n->appended_bytes += l.len;
+	model.node[n->id].appended_bytes += l.len;
 }
 
 static void large_work(struct node *n)
 {
 	if (n->id == 1)
-		n->w->appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
+		model.appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
 	barrier(n);
 	for (unsigned i = 0; i < n->w->steps; i++)
 		append_large(n, i);
@@ -70,8 +70,8 @@ static void large_check(struct node *n)
 	uint8_t *all;
 
 	for (unsigned i = 0; i < n->w->nodes; i++)
-		size += n->w->node[i].appended_bytes;
-	all = read_all(n, n->w->appended, size);
+		size += model.node[i + 1].appended_bytes;
+	all = read_all(n, model.appended, size);
 	for (uint64_t at = 0; at < size; count++) {
 		struct large l;
 
@@ -100,7 +100,7 @@ static void append_in_calls(struct node *n, uint8_t *bytes)
 	struct ops_file *f;
 	struct ops_attr a;
 
-	OK(ops_open(n->fs, n->w->appended, &root_user, O_RDWR, &f, &a));
+	OK(ops_open(n->fs, model.appended, &root_user, O_RDWR, &f, &a));
 	for (unsigned i = 0; i < RECORD_CALLS; i++) {
 		bool more = i + 1 < RECORD_CALLS;
 
@@ -119,7 +119,7 @@ static void calls_work(struct node *n)
 
 	memset(bytes, (int)n->id, CALL_PAGES * PAGE_SIZE);
 	if (n->id == 1)
-		n->w->appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
+		model.appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
 	barrier(n);
 	for (unsigned i = 0; i < n->w->steps; i++)
 		append_in_calls(n, bytes);
@@ -130,7 +130,7 @@ static void calls_work(struct node *n)
 static void calls_check(struct node *n)
 {
 	uint64_t size = (uint64_t)n->w->nodes * n->w->steps * RECORD_BYTES;
-	uint8_t *all = read_all(n, n->w->appended, size);
+	uint8_t *all = read_all(n, model.appended, size);
 	uint64_t from = 0;
 
 	for (uint64_t at = 0; at <= size; at += PAGE_SIZE) {

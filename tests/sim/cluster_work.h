@@ -8,6 +8,41 @@
 
 #include "tests/sim/cluster_world.h"
 
+#define KEYS     400
+#define SHARED   3  /* directories of all */
+#define NAMES    10 /* in each */
+#define MOVING   5  /* directories in each other */
+#define FILE_MAX 40000u
+
+/* ---- what files and directories should be ------------------------------------------------ */
+
+struct thing {
+	uint64_t ino; /* 0: there is none of this name */
+	bool directory;
+	uint32_t size;
+	uint8_t *data;
+	struct disk_inode left; /* as whoever changed it last has seen it */
+};
+
+/* Names from `first` on of a directory. */
+struct place_model {
+	uint64_t dir;
+	unsigned first;
+	struct thing thing[NAMES];
+};
+
+/* What must be in the volume. All nodes of a simulation see it. */
+static struct {
+	struct {
+		struct place_model own, common;
+		uint64_t appended_bytes; /* to `appended`, of large records */
+	} node[NODES_MAX + 1]; /* by the node's id */
+	struct place_model shared[SHARED];
+	uint64_t common, appended, striped; /* inodes: a directory, files of all */
+	uint64_t moving[MOVING];            /* directories that change places */
+	_Atomic uint64_t begun[KEYS], committed[KEYS];
+} model;
+
 /* ---- the tree ---------------------------------------------------------------------------- */
 
 static struct disk_key key_of(unsigned k)
@@ -43,7 +78,7 @@ static void count_some(struct node *n)
 		count = 1;
 	OK(txn_begin(n->v->tree, false, &x));
 	for (unsigned i = 0; i < count; i++)
-		atomic_fetch_add(&n->w->begun[k[i]], 1);
+		atomic_fetch_add(&model.begun[k[i]], 1);
 	for (;;) {
 		rc = 0;
 		for (unsigned i = 0; i < count && !rc; i++)
@@ -57,17 +92,17 @@ static void count_some(struct node *n)
 	OK(rc);
 	txn_end(x);
 	for (unsigned i = 0; i < count; i++)
-		atomic_fetch_add(&n->w->committed[k[i]], 1);
+		atomic_fetch_add(&model.committed[k[i]], 1);
 }
 
 static void count_look(struct node *n, unsigned k)
 {
-	uint64_t least = atomic_load(&n->w->committed[k]);
+	uint64_t least = atomic_load(&model.committed[k]);
 	struct count_item item = {0};
 	int rc = tree_read(n->v->tree, key_of(k), &item, sizeof(item));
 
 	HOLDS(rc == -ENOENT || rc == sizeof(item));
-	if (item.count < least || item.count > atomic_load(&n->w->begun[k])) {
+	if (item.count < least || item.count > atomic_load(&model.begun[k])) {
 		print_message("node %u: item %u is %" PRIu64 ", not %" PRIu64
 			      " or more\n",
 			n->id, k, item.count, least);
@@ -334,7 +369,7 @@ static void own_main(void *arg)
 	struct node *n = (struct node *)arg;
 
 	for (unsigned i = 0; i < n->w->steps; i++)
-		step(n, &n->own, &n->own);
+		step(n, &model.node[n->id].own, &model.node[n->id].own);
 }
 
 static void common_main(void *arg)
@@ -342,7 +377,7 @@ static void common_main(void *arg)
 	struct node *n = (struct node *)arg;
 
 	for (unsigned i = 0; i < n->w->steps; i++)
-		step(n, &n->common, &n->common);
+		step(n, &model.node[n->id].common, &model.node[n->id].common);
 }
 
 /* A record at the end of the one file, and a page of the other. */
@@ -354,10 +389,10 @@ static void write_together(struct node *n, unsigned i)
 	struct ops_attr a;
 
 	memset(page, (int)(n->id * 50 + i % 50), sizeof(page));
-	OK(ops_open(n->fs, n->w->appended, &root_user, O_RDWR, &f, &a));
+	OK(ops_open(n->fs, model.appended, &root_user, O_RDWR, &f, &a));
 	EQ(ops_write(n->fs, f, &root_user, 0, &r, sizeof(r), true), sizeof(r));
 	ops_close(n->fs, f);
-	OK(ops_open(n->fs, n->w->striped, &root_user, O_RDWR, &f, &a));
+	OK(ops_open(n->fs, model.striped, &root_user, O_RDWR, &f, &a));
 	EQ(ops_write(n->fs, f, &root_user, (i * n->w->nodes + n->id - 1) * 1000ull, page,
 		   1000, false),
 		1000);
@@ -382,9 +417,9 @@ static void move_about(struct node *n)
 	int rc;
 
 	snprintf(text, sizeof(text), "m%u", i);
-	OK(ops_lookup(n->fs, n->w->moving[i], nm(".."), &a));
+	OK(ops_lookup(n->fs, model.moving[i], nm(".."), &a));
 	from = a.ino;
-	to = into == MOVING ? n->w->common : n->w->moving[into];
+	to = into == MOVING ? model.common : model.moving[into];
 	rc = ops_rename(n->fs, from, nm(text), to, nm(text), 0);
 	HOLDS(rc == 0 || rc == -EINVAL || rc == -ENOENT);
 }
@@ -401,11 +436,11 @@ static void moving_main(void *arg)
 static void check_moving(struct node *n)
 {
 	for (unsigned i = 0; i < MOVING; i++) {
-		uint64_t at = n->w->moving[i];
+		uint64_t at = model.moving[i];
 		unsigned steps = 0;
 		struct ops_attr a;
 
-		for (; at != n->w->common; at = a.ino, steps++) {
+		for (; at != model.common; at = a.ino, steps++) {
 			OK(ops_lookup(n->fs, at, nm(".."), &a));
 			HOLDS(steps < MOVING);
 		}
@@ -433,8 +468,8 @@ static void check_together(struct node *n)
 {
 	unsigned count = n->w->nodes * n->w->steps, next[NODES_MAX] = {0};
 	struct record *r =
-		(struct record *)read_all(n, n->w->appended, count * sizeof(*r));
-	uint8_t *striped = read_all(n, n->w->striped, count * 1000ull);
+		(struct record *)read_all(n, model.appended, count * sizeof(*r));
+	uint8_t *striped = read_all(n, model.striped, count * 1000ull);
 
 	for (unsigned i = 0; i < count; i++) {
 		HOLDS(r[i].node >= 1 && r[i].node <= n->w->nodes);
@@ -455,7 +490,7 @@ static void shared_main(void *arg)
 
 	for (unsigned i = 0; i < w->steps; i++) {
 		rt_mutex_lock(&w->turn);
-		step(n, &w->shared[pick(SHARED)], &w->shared[pick(SHARED)]);
+		step(n, &model.shared[pick(SHARED)], &model.shared[pick(SHARED)]);
 		rt_mutex_unlock(&w->turn);
 		rt_sleep_ns(pick(100000));
 	}
@@ -471,21 +506,21 @@ static void ops_work(struct node *n)
 	if (n->id == 1) {
 		for (unsigned i = 0; i < SHARED; i++) {
 			snprintf(text, sizeof(text), "shared%u", i);
-			n->w->shared[i].dir = mk_dir(n->fs, DISK_INO_ROOT, text);
+			model.shared[i].dir = mk_dir(n->fs, DISK_INO_ROOT, text);
 		}
-		n->w->common = mk_dir(n->fs, DISK_INO_ROOT, "common");
+		model.common = mk_dir(n->fs, DISK_INO_ROOT, "common");
 		for (unsigned i = 0; i < MOVING; i++) {
 			snprintf(text, sizeof(text), "m%u", i);
-			n->w->moving[i] = mk_dir(n->fs, n->w->common, text);
+			model.moving[i] = mk_dir(n->fs, model.common, text);
 		}
-		n->w->appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
-		n->w->striped = mk_file(n->fs, DISK_INO_ROOT, "striped");
+		model.appended = mk_file(n->fs, DISK_INO_ROOT, "appended");
+		model.striped = mk_file(n->fs, DISK_INO_ROOT, "striped");
 	}
 	snprintf(text, sizeof(text), "own%u", n->id);
-	n->own.dir = mk_dir(n->fs, DISK_INO_ROOT, text);
+	model.node[n->id].own.dir = mk_dir(n->fs, DISK_INO_ROOT, text);
 	barrier(n);
-	n->common.dir = n->w->common;
-	n->common.first = n->id * NAMES;
+	model.node[n->id].common.dir = model.common;
+	model.node[n->id].common.first = n->id * NAMES;
 	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
 		OK(rt_task_spawn(&task[i], "work", mains[i], n));
 	for (unsigned i = 0; i < ARRAY_SIZE(mains); i++)
@@ -502,11 +537,11 @@ static void check_place(struct node *n, const struct place_model *p)
 static void ops_check(struct node *n)
 {
 	for (unsigned i = 0; i < SHARED; i++)
-		check_place(n, &n->w->shared[i]);
+		check_place(n, &model.shared[i]);
 	for (unsigned i = 0; i < n->w->nodes; i++)
-		check_place(n, &n->w->node[i].own);
+		check_place(n, &model.node[i + 1].own);
 	for (unsigned i = 0; i < n->w->nodes; i++)
-		check_place(n, &n->w->node[i].common);
+		check_place(n, &model.node[i + 1].common);
 	check_together(n);
 	check_moving(n);
 }
@@ -521,11 +556,12 @@ static void place_clear(struct place_model *p)
 static void places_clear(struct world *w)
 {
 	for (unsigned i = 0; i < SHARED; i++)
-		place_clear(&w->shared[i]);
+		place_clear(&model.shared[i]);
 	for (unsigned i = 0; i < w->nodes; i++)
-		place_clear(&w->node[i].own);
+		place_clear(&model.node[i + 1].own);
 	for (unsigned i = 0; i < w->nodes; i++)
-		place_clear(&w->node[i].common);
+		place_clear(&model.node[i + 1].common);
+	memset((void *)&model, 0, sizeof(model));
 }
 
 #endif

@@ -339,7 +339,7 @@ static void seed_main(uint64_t seed)
 static void crowds_leave_sums_that_fit_under_any_schedule(void **state)
 {
 	unsigned failed = sim_each_seed("", sim_env("WEFT_SIM_FIRST", 1),
-		sim_env("WEFT_SIM_SEEDS", 40), 300, seed_main);
+		sim_env("WEFT_SIM_SEEDS", 16), 300, seed_main);
 
 	printf("             %llu runs\n", (unsigned long long)sim_totals->runs);
 	assert_int_equal(failed, 0);

@@ -211,17 +211,17 @@ static void check(const char *test, enum plan plan, uint64_t seeds, void (*fn)(u
 
 static void failing_disks_are_answered_truly(void **state)
 {
-	check("'*disks*'", PLAN_DISK, 10, seed_main);
+	check("'*disks*'", PLAN_DISK, 5, seed_main);
 }
 
 static void failing_allocations_are_answered_truly(void **state)
 {
-	check("'*allocations*'", PLAN_MEMORY, 10, seed_main);
+	check("'*allocations*'", PLAN_MEMORY, 5, seed_main);
 }
 
 static void full_volumes_are_answered_truly(void **state)
 {
-	check("'*full*'", PLAN_FULL, 10, full_seed_main);
+	check("'*full*'", PLAN_FULL, 5, full_seed_main);
 }
 
 /* An argument picks tests by name ("*full*"). */

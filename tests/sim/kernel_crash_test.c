@@ -9,8 +9,8 @@
  *   WEFT_SIM_SEEDS=1000                                   so many of each kind
  */
 #define LOG_BYTES (16ull << 20)
-#include "tests/sim/cluster_lives.h"
-#include "tests/sim/cluster_weather.h"
+#include "tests/sim/cluster_world.h"
+#include "tests/world/weather.h"
 #include "tests/sim/kernel_work.h"
 
 #define CRASHES     4u
@@ -59,7 +59,7 @@ static void find_names(struct node *n, unsigned s)
 	char text[8];
 
 	for (unsigned i = 0; i < LINKS; i++) {
-		int rc = ops_lookup(n->fs, links_dir, link_name(text, i), &a);
+		int rc = ops_lookup(n->fs, links_dir, kernel_link_name(text, i), &a);
 
 		HOLDS(rc == 0 || rc == -ENOENT);
 		names->word[s][i] = rc ? 0 : a.ino;
@@ -180,7 +180,7 @@ static int run_crashes(void *arg)
 {
 	struct world *w = (struct world *)arg;
 
-	world_format(w);
+	cluster_format(w);
 	nodes_run(w, node_life);
 	while (!all_up(w))
 		rt_sleep_ns(1000000);
@@ -198,9 +198,9 @@ static int run_crashes(void *arg)
 	nodes_await(w, false);
 	HOLDS(ended == w->nodes);
 	sum_crashes += crashes;
-	running = NULL;
+	world_stopped();
 	stores_check(w);
-	signal(SIGABRT, abort_before);
+	world_over();
 	return 0;
 }
 

@@ -9,7 +9,7 @@
  *   WEFT_SIM_SEEDS=1000                                  so many of each kind
  *   WEFT_SIM_LONGER=10                                   each so many times as long
  */
-#include "tests/sim/cluster_weather.h"
+#include "tests/world/weather.h"
 #include "tests/sim/kernel_work.h"
 
 #define CUTS_SEEDS 6

@@ -4,7 +4,7 @@
  * that an answer may say.
  *
  * Where a node crashes, what it has changed may be lost, of each block, size and name by itself, but for what
- * was made durable, and what a node that lives has changed later (docs/many-nodes.md, "Failures"). Not even
+ * was made durable, and what a node that lives has changed later (docs/nodes/failures.md). Not even
  * what others were told need stay if they crash, too: a record that changed one page alone need not be
  * durable when the page is given ("What leaves a frame").
  * From then on a file is in doubt: it may be as any state says from the last on that cannot be lost. When
@@ -13,7 +13,8 @@
 #ifndef WEFT_TEST_KERNEL_HISTORY_H
 #define WEFT_TEST_KERNEL_HISTORY_H
 
-#include "tests/sim/kernel_world.h"
+#include "tests/sim/cluster_world.h"
+#include "tests/world/kernel.h"
 
 #define STATES_MAX 4096
 #define WORD_ANY   (UINT64_MAX - 1)

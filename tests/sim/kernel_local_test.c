@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mmap=local (docs/many-nodes.md, "Mappings for one node"): programs of several nodes store into the same
+ * mmap=local (docs/nodes/mappings.md, "Mappings for one node"): programs of several nodes store into the same
  * pages, through mappings, each into words of its node. Their kernels write back when they are
  * told to, or drop a page. No store may be lost, whatever others store, write or read in that page
  * meanwhile; a node never sees less than it has stored; what was written back with msync is
@@ -223,14 +223,14 @@ static void on_expire_name(void *owner, uint64_t dir, struct ops_name name)
 	(void)name;
 }
 
-static enum ops_walk on_walks(void *owner, uint32_t thread)
+static enum kcache_walk on_walks(void *owner, uint32_t thread)
 {
 	(void)owner;
 	(void)thread;
-	return OPS_WALK_UNKNOWN;
+	return KCACHE_WALK_UNKNOWN;
 }
 
-static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
+static bool on_gone_on(void *owner, uint32_t thread, struct kcache_seen *seen)
 {
 	(void)owner;
 	(void)thread;
@@ -254,7 +254,7 @@ static bool on_is_own(void *owner, uint32_t thread)
 	return false;
 }
 
-static const struct ops_kernel local_ops = {
+static const struct kcache_ops local_ops = {
 	.tell_size = on_tell_size,
 	.drop_pages = on_drop_pages,
 	.drop_waits = on_drop_waits,
@@ -263,7 +263,7 @@ static const struct ops_kernel local_ops = {
 	.walks = on_walks,
 	.look = on_look,
 	.is_own = on_is_own,
-	.gone_on = on_gone_on,
+	.returned = on_gone_on,
 };
 
 struct asking {

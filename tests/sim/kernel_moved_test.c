@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A directory that one node moves follows in the kernel of another, which has it
- * (docs/many-nodes.md, "Directories that move"): before attributes of it are answered, and before
+ * (docs/nodes/names.md, "Directories that move"): before attributes of it are answered, and before
  * its old name is said to be absent. The kernel is a model that has one directory, and moves it
  * when the daemon looks at where it is; not each time.
  *
@@ -66,14 +66,14 @@ static void on_expire_name(void *owner, uint64_t dir, struct ops_name n)
 	rt_sleep_ns(pick(20000));
 }
 
-static enum ops_walk on_walks(void *owner, uint32_t thread)
+static enum kcache_walk on_walks(void *owner, uint32_t thread)
 {
 	(void)owner;
 	(void)thread;
-	return OPS_WALK_INTO;
+	return KCACHE_WALK_INTO;
 }
 
-static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
+static bool on_gone_on(void *owner, uint32_t thread, struct kcache_seen *seen)
 {
 	(void)owner;
 	(void)thread;
@@ -81,13 +81,13 @@ static bool on_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
 	return true;
 }
 
-static const struct ops_kernel moved_ops = {
+static const struct kcache_ops moved_ops = {
 	.drop_attributes = on_drop_attributes,
 	.expire_name = on_expire_name,
 	.walks = on_walks,
 	.look = on_look,
 	.is_own = on_is_own,
-	.gone_on = on_gone_on,
+	.returned = on_gone_on,
 };
 
 /* To the other parent, or to another name in the same. */
@@ -156,14 +156,15 @@ static void it_follows_by_itself(struct node *n)
 /* The kernel keeps the name again, so that it will be dropped. */
 static void keep_name(struct node *n)
 {
-	struct ops_looked looked;
-	struct ops_named named;
+	struct kcache_looked looked;
+	struct kcache_named named;
 	struct ops_attr a;
 
 	for (unsigned i = 0; i < 100; i++) {
 		OK(ops_lookup_kept(n->fs, parents[at], nm(name), &a, &looked));
-		if (ops_kernel_named(n->fs, parents[at], ASKER, &a, &looked, &named)) {
-			ops_kernel_named_told(n->fs, &named, true);
+		if (kcache_named(
+			    fs_kcache(n->fs), parents[at], ASKER, &a, &looked, &named)) {
+			kcache_named_told(fs_kcache(n->fs), &named, true);
 			if (named.name)
 				return;
 		}
@@ -213,7 +214,8 @@ static void moved_work(struct node *n)
 		kernel.dir = parents[0];
 		strcpy(kernel.name, "n");
 		OK(fs_kernel_start(n->fs, &moved_ops, n, NULL));
-		ops_dir_placed(n->fs, job, parents[0], nm("n"), false, true);
+		kcache_dir_placed(
+			fs_kcache(n->fs), job, parents[0], nm("n"), false, true);
 	}
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		if (n->id == 2)

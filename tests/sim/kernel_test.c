@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several nodes have the same volume, and each node's kernel keeps what it is told
- * (docs/many-nodes.md, "The kernel"; kernel_world.h). All read, stat and look up through these
+ * (docs/nodes/kernel-cache.md; tests/world/kernel.h). All read, stat and look up through these
  * kernels, while all write, truncate and punch the same files and move the same names. Each
  * answer must be what was so at some moment between the question and the answer; and when
  * nothing changes the nodes are not asked.
@@ -118,8 +118,8 @@ static void hot_rename_main(void *arg)
 		kernel_enter(k, hot_dir, false);
 		rt_mutex_lock(&k->dir);
 		kernel_enter(k, hot_dir, true);
-		OK(ops_rename(k->n->fs, hot_dir, link_name(from, i % 2), hot_dir,
-			link_name(to, !(i % 2)), 0));
+		OK(ops_rename(k->n->fs, hot_dir, kernel_link_name(from, i % 2), hot_dir,
+			kernel_link_name(to, !(i % 2)), 0));
 		k->dir_known = false;
 		rt_mutex_unlock(&k->dir);
 		HOLDS(rt_now_ns() < began + HOT_MAX_NS);
@@ -213,7 +213,7 @@ static bool many_drop_attributes(void *owner, uint64_t ino)
 	return !f || f->there;
 }
 
-static bool many_gone_on(void *owner, uint32_t thread, struct ops_seen *seen)
+static bool many_gone_on(void *owner, uint32_t thread, struct kcache_seen *seen)
 {
 	(void)owner, (void)thread, (void)seen;
 	return true;
@@ -224,13 +224,13 @@ static void many_expire_name(void *owner, uint64_t dir, struct ops_name name)
 	(void)owner, (void)dir, (void)name;
 }
 
-static const struct ops_kernel many_ops = {
+static const struct kcache_ops many_ops = {
 	.drop_pages = many_drop_pages,
-	.drop_waits = on_drop_waits,
+	.drop_waits = kernel_drop_waits,
 	.drop_attributes = many_drop_attributes,
 	.expire_name = many_expire_name,
-	.walks = on_walks,
-	.gone_on = many_gone_on,
+	.walks = kernel_walks,
+	.returned = many_gone_on,
 };
 
 static int many_sink(void *arg, const struct iovec *iov, unsigned count, size_t total)
@@ -262,8 +262,8 @@ static void many_make(struct node *n)
 /* As a program that looks it up, opens, reads and closes it. */
 static void many_read(struct kernel_model *k, unsigned i)
 {
-	struct ops_looked looked;
-	struct ops_named named;
+	struct kcache_looked looked;
+	struct kcache_named named;
 	struct ops_file *file;
 	struct ops_attr a;
 	char text[16];
@@ -272,9 +272,10 @@ static void many_read(struct kernel_model *k, unsigned i)
 	kernel_heard(k);
 	OK(ops_lookup_kept(k->n->fs, many_dir, nm(text), &a, &looked));
 	many[i].there = true;
-	if (ops_kernel_named(k->n->fs, many_dir, kernel_thread(k), &a, &looked, &named)) {
+	if (kcache_named(fs_kcache(k->n->fs), many_dir, kernel_thread(k), &a, &looked,
+		    &named)) {
 		many[i].attributes = named.attributes;
-		ops_kernel_named_told(k->n->fs, &named, true);
+		kcache_named_told(fs_kcache(k->n->fs), &named, true);
 	}
 	OK(ops_open(k->n->fs, many[i].ino, &root_user, O_RDONLY, &file, &a));
 	HOLDS(ops_read_kept(k->n->fs, file, 0, PAGE_SIZE, many_sink, &many[i]) >= 0);

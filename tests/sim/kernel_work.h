@@ -70,7 +70,7 @@ static void reader_main(void *arg)
 	for (unsigned i = 0; i < k->n->w->steps * 4 && !atomic_load(&over); i++) {
 		if (kernel_stores && pick(4) == 0)
 			find_changed(k, file);
-		if (i % 32 == 0) { /* others' leaves are not exposed for a while */
+		if (i % 32 == 0) { /* others' leaves are not kernel-cached for a while */
 			file = pick(FILES);
 			name = pick(LINKS);
 		}
@@ -373,7 +373,7 @@ static void name_make(struct kernel_model *k, unsigned i, unsigned s)
 
 	names->word[s][i] = WORD_ANY; /* its inode is not known before */
 	history_begins(names, s, 0);
-	if (name_done(ops_mknod(k->n->fs, links_dir, link_name(text, i), &root_user,
+	if (name_done(ops_mknod(k->n->fs, links_dir, kernel_link_name(text, i), &root_user,
 			      S_IFREG | 0644, 0, 0, &a),
 		    s))
 		names->word[s][i] = a.ino;
@@ -386,7 +386,7 @@ static void name_remove(struct kernel_model *k, unsigned i, unsigned s)
 
 	names->word[s][i] = 0;
 	history_begins(names, s, 0);
-	name_done(ops_unlink(k->n->fs, links_dir, link_name(text, i)), s);
+	name_done(ops_unlink(k->n->fs, links_dir, kernel_link_name(text, i)), s);
 	name_forget(k, i);
 }
 
@@ -395,7 +395,7 @@ static void name_remove(struct kernel_model *k, unsigned i, unsigned s)
  * expired when the directory is not locked any more.
  */
 static bool name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned s,
-	struct ops_gate *gate)
+	struct kcache_gate *gate)
 {
 	uint64_t ino = names->word[s][i];
 	char a[8], b[8];
@@ -404,13 +404,13 @@ static bool name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned 
 	names->word[s][to] = ino;
 	names->word[s][i] = 0;
 	history_begins(names, s, 0);
-	name_done(ops_rename(k->n->fs, links_dir, link_name(a, i), links_dir,
-			  link_name(b, to), 0),
+	name_done(ops_rename(k->n->fs, links_dir, kernel_link_name(a, i), links_dir,
+			  kernel_link_name(b, to), 0),
 		s);
-	gated = pick(8) == 0 || ops_names_gated(k->n->fs, links_dir) ||
-		!ops_expose_renamed(k->n->fs, links_dir, link_name(b, to), ino);
+	gated = pick(8) == 0 || kcache_names_gated(fs_kcache(k->n->fs), links_dir) ||
+		!ops_renamed_kept(k->n->fs, links_dir, kernel_link_name(b, to), ino);
 	if (gated)
-		ops_names_gate(k->n->fs, links_dir, gate);
+		kcache_names_gate(fs_kcache(k->n->fs), links_dir, gate);
 	rt_sleep_ns(pick(10000));
 	rt_mutex_lock(&k->lock);
 	if (k->name[i] && k->name[i]->ino == ino && !names->blind[s])
@@ -424,7 +424,7 @@ static bool name_move(struct kernel_model *k, unsigned i, unsigned to, unsigned 
 }
 
 /* Returns the name to be expired, or LINKS. */
-static unsigned change_name(struct kernel_model *k, struct ops_gate *gate)
+static unsigned change_name(struct kernel_model *k, struct kcache_gate *gate)
 {
 	unsigned i = pick(LINKS), to = pick(LINKS), s = history_next(names);
 	unsigned expire = LINKS;
@@ -477,7 +477,7 @@ static void namer_main(void *arg)
 	struct kernel_model *k = (struct kernel_model *)arg;
 
 	for (unsigned i = 0; i < k->n->w->steps / 2 && !atomic_load(&over); i++) {
-		struct ops_gate gate;
+		struct kcache_gate gate;
 		unsigned expire;
 		char text[8];
 
@@ -488,7 +488,8 @@ static void namer_main(void *arg)
 		expire = change_name(k, &gate);
 		rt_mutex_unlock(&k->dir);
 		if (expire < LINKS)
-			ops_names_expire(k->n->fs, &gate, link_name(text, expire),
+			kcache_names_expire(fs_kcache(k->n->fs), &gate,
+				kernel_link_name(text, expire),
 				names->word[names->done][expire]);
 		history_let_go(names);
 		fill(k, i);
@@ -623,7 +624,7 @@ static void kernel_open(struct kernel_model *k, struct node *n)
 	if (!kernel_stores)
 		kernel_start(n, &kernel_ops, k);
 	for (unsigned i = 0; i < FILES; i++)
-		ops_kernel_opened(n->fs, k->open[i], 0);
+		ops_opened_kept(n->fs, k->open[i], 0);
 }
 
 /* Until all have done their work; the kernel stays. Its task is returned, for kernel_shut. */
@@ -651,7 +652,7 @@ static inline void sizes_are_pushed(struct kernel_model *k)
 	uint64_t until_ns = rt_now_ns() + (k->n->w->deaf ? 5000000000 : 50000000);
 
 	if (pick(2))
-		ops_sizes_await(k->n->fs);
+		kcache_sizes_await(fs_kcache(k->n->fs));
 	for (unsigned i = 0; i < FILES; i++)
 		while (k->file[i].size < files[i].size[files[i].done]) {
 			HOLDS(rt_now_ns() < until_ns);

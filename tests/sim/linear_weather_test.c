@@ -22,8 +22,8 @@
  *   WEFT_SIM_SEEDS=1000                                     so many of each kind
  */
 #define LOG_BYTES (8ull << 20)
-#include "tests/sim/cluster_lives.h"
-#include "tests/sim/cluster_weather.h"
+#include "tests/sim/cluster_world.h"
+#include "tests/world/weather.h"
 #include "tests/sim/linear_work.h"
 
 #define WEATHER_SEEDS 2u
@@ -244,7 +244,7 @@ static int run_weather(void *arg)
 {
 	struct world *w = (struct world *)arg;
 
-	world_format(w);
+	cluster_format(w);
 	for (unsigned i = 0; i < w->nodes; i++)
 		life_begin(&w->node[i]);
 	while (atomic_load(&w->arrived) < w->nodes)
@@ -266,9 +266,9 @@ static int run_weather(void *arg)
 	for (unsigned i = 0; i < w->nodes; i++)
 		HOLDS(!rt_sim_node_wait(w->node[i].sim));
 	HOLDS(run.ended == w->nodes);
-	running = NULL;
+	world_stopped();
 	stores_check(w);
-	signal(SIGABRT, abort_before);
+	world_over();
 	return 0;
 }
 
@@ -286,7 +286,7 @@ static bool few; /* less of it */
 
 static void run_one(uint64_t seed, unsigned nodes, const char *name)
 {
-	static const uint64_t caches[] = {FRAMES, 112, 80};
+	static const unsigned caches[] = {FRAMES, 112, 80};
 	struct rt_sim_options o = {.time_limit_ns = 3600ull * 1000000000};
 	struct world *w = (struct world *)calloc(1, sizeof(*w));
 
@@ -296,8 +296,8 @@ static void run_one(uint64_t seed, unsigned nodes, const char *name)
 	w->steps = nodes > 5 ? ROUNDS / 3 : ROUNDS;
 	if (shared.model == &log_model)
 		w->steps = MIN(w->steps, 3u);
-	frames = caches[seed % ARRAY_SIZE(caches)];
-	dirty_age_ms = seed / 3 % 2 ? 40 : 10000;
+	w->frames = caches[seed % ARRAY_SIZE(caches)];
+	w->dirty_age_ms = seed / 3 % 2 ? 40 : 10000;
 	shared.weather = true;
 	shared.mortal = run.of & CRASHES ? mortal_nodes(nodes, seed) : 0;
 	snprintf(repeat_by, sizeof(repeat_by),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Nodes that are away, or do not hear each other: what needs them waits, and nobody waits
- * behind that (docs/many-nodes.md, "Failures"). Each case is a few steps of four nodes, one
+ * behind that (docs/nodes/failures.md). Each case is a few steps of four nodes, one
  * after the other, with the link or the node missing in between; a step that should not
  * wait, and does, ends the run by its time.
  *
@@ -19,13 +19,13 @@ struct errand {
 	void (*does)(struct node *n, unsigned i); /* something else */
 	_Atomic bool done;
 	struct rt_task *task;
-	struct world *w;
+	struct sharing *w;
 };
 
 static void errand_main(void *arg)
 {
 	struct errand *x = arg;
-	struct node *n = &x->w->node[x->node - 1];
+	struct node *n = &x->w->w.node[x->node - 1];
 
 	if (x->does)
 		x->does(n, x->page);
@@ -37,10 +37,10 @@ static void errand_main(void *arg)
 	atomic_store(&x->done, true);
 }
 
-static void errand_begin(struct world *w, struct errand *x)
+static void errand_begin(struct sharing *w, struct errand *x)
 {
 	x->w = w;
-	OK(rt_sim_spawn_on(w->node[x->node - 1].sim, "errand", errand_main, x));
+	OK(rt_sim_spawn_on(w->w.node[x->node - 1].sim, "errand", errand_main, x));
 }
 
 static bool errand_ended(struct errand *x, uint64_t within_ns)
@@ -53,7 +53,7 @@ static bool errand_ended(struct errand *x, uint64_t within_ns)
 }
 
 /* It does not wait for anything that is missing. */
-static void goes_on(struct world *w, struct errand x)
+static void goes_on(struct sharing *w, struct errand x)
 {
 	errand_begin(w, &x);
 	if (errand_ended(&x, LONG_NS))
@@ -65,16 +65,16 @@ static void goes_on(struct world *w, struct errand x)
 
 /* ---- the cases ------------------------------------------------------------------------------ */
 
-static void hear_each_other(struct world *w, unsigned a, unsigned b, bool hear)
+static void hear_each_other(struct sharing *w, unsigned a, unsigned b, bool hear)
 {
-	rt_sim_net_block(w->node[a - 1].sim, w->node[b - 1].sim, !hear);
-	rt_sim_net_block(w->node[b - 1].sim, w->node[a - 1].sim, !hear);
-	rt_sim_net_cut(w->node[a - 1].sim, w->node[b - 1].sim);
+	rt_sim_net_block(w->w.node[a - 1].sim, w->w.node[b - 1].sim, !hear);
+	rt_sim_net_block(w->w.node[b - 1].sim, w->w.node[a - 1].sim, !hear);
+	rt_sim_net_cut(w->w.node[a - 1].sim, w->w.node[b - 1].sim);
 	rt_sleep_ns(50000000);
 }
 
 /* Nodes 2 and 3 do not hear each other; both hear the home, node 1, and node 4. */
-static void a_link_is_missing(struct world *w)
+static void a_link_is_missing(struct sharing *w)
 {
 	struct errand wants = {.node = 3, .page = 0, .writes = true};
 	struct errand looks = {.node = 3, .page = 4};
@@ -100,9 +100,9 @@ static void a_link_is_missing(struct world *w)
 	goes_on(w, (struct errand){.node = 2, .page = 8, .writes = true});
 }
 
-static void crash(struct world *w, unsigned id)
+static void crash(struct sharing *w, unsigned id)
 {
-	struct node *n = &w->node[id - 1];
+	struct node *n = &w->w.node[id - 1];
 
 	rt_sim_node_kill(n->sim);
 	n->up = false;
@@ -126,15 +126,15 @@ static void asks_for_both(struct node *n, unsigned i)
 	for (unsigned k = 0; k < 2; k++) {
 		unsigned at = i + k * AWAY_NODES;
 
-		refs[k] = (struct page_ref){pid_of(n->w, at), n->w->page[at].incarnation};
+		refs[k] = (struct page_ref){pid_of(sharing_of(n), at), sharing_of(n)->page[at].incarnation};
 	}
 	do /* one that waits for a node asks again */
-		OK(cache_fetch_exclusive(n->e.cache, refs, 2));
-	while (!table_find(n->e.cache, refs[1].pid));
+		OK(cache_fetch_exclusive(n->v->cache, refs, 2));
+	while (!table_find(n->v->cache, refs[1].pid));
 }
 
 /* Node 3 is away, and others make a link anew: pages that it may have are rebuilt. */
-static void a_node_is_away(struct world *w)
+static void a_node_is_away(struct sharing *w)
 {
 	struct errand wants = {.node = 2, .page = 0, .writes = true};
 	struct errand only = {.node = 2, .page = 8};
@@ -168,7 +168,7 @@ static void a_node_is_away(struct world *w)
 	HOLDS(!errand_ended(&home, LONG_NS));
 	for (unsigned id = 1; id <= 4; id += 1 + (id == 2))
 		goes_on(w, (struct errand){.node = id, .page = 4, .writes = true});
-	come_back(&w->node[2]);
+	come_back(&w->w.node[2]);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&only, 10 * LONG_NS));
 	HOLDS(errand_ended(&both, 10 * LONG_NS) && errand_ended(&home, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 0});
@@ -177,11 +177,11 @@ static void a_node_is_away(struct world *w)
 
 static void persists(struct node *n, unsigned i)
 {
-	OK(cache_checkpoint(n->e.cache));
+	OK(cache_checkpoint(n->v->cache));
 }
 
 /* Nodes 2 and 3 have page 0, shared, as it is persisted; nobody else has it. */
-static void two_nodes_are_away(struct world *w)
+static void two_nodes_are_away(struct sharing *w)
 {
 	struct errand wants = {.node = 4, .page = 0, .writes = true};
 	struct errand only = {.node = 4, .page = 4};
@@ -201,9 +201,9 @@ static void two_nodes_are_away(struct world *w)
 	errand_begin(w, &only);
 	HOLDS(!errand_ended(&wants, LONG_NS) && !errand_ended(&only, LONG_NS));
 	goes_on(w, (struct errand){.node = 1, .page = 0});
-	come_back(&w->node[1]);
+	come_back(&w->w.node[1]);
 	HOLDS(errand_ended(&only, 10 * LONG_NS) && !errand_ended(&wants, LONG_NS));
-	come_back(&w->node[2]);
+	come_back(&w->w.node[2]);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 0});
 }
@@ -211,7 +211,7 @@ static void two_nodes_are_away(struct world *w)
 static void logs(struct node *n, unsigned i)
 {
 	write_metadata(n, i);
-	OK(log_flush(n->e.log, log_end(n->e.log)));
+	OK(log_flush(n->v->log, log_end(n->v->log)));
 }
 
 static void renews(struct node *n, unsigned i)
@@ -229,36 +229,36 @@ static void allocates(struct node *n, unsigned i)
  * allocated anew, twice, never written, and lost with node 4. What node 2 owes is the page
  * again, until that log is read.
  */
-static void an_incarnation_comes_back(struct world *w, unsigned logger)
+static void an_incarnation_comes_back(struct sharing *w, unsigned logger)
 {
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
 	goes_on(w, (struct errand){.node = logger, .page = 0, .does = logs});
 	goes_on(w, (struct errand){.node = logger, .page = 0, .does = renews});
 	goes_on(w, (struct errand){.node = 4, .page = 0, .does = renews});
 	crash(w, 4);
-	come_back(&w->node[3]);
+	come_back(&w->w.node[3]);
 	rt_sleep_ns(10 * LONG_NS);
 	crash(w, logger);
-	come_back(&w->node[logger - 1]);
+	come_back(&w->w.node[logger - 1]);
 	rt_sleep_ns(10 * LONG_NS); /* all have heard all */
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0});
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
-static void from_the_log_of_another(struct world *w)
+static void from_the_log_of_another(struct sharing *w)
 {
 	an_incarnation_comes_back(w, 3);
 }
 
-static void from_the_log_of_the_home(struct world *w)
+static void from_the_log_of_the_home(struct sharing *w)
 {
 	an_incarnation_comes_back(w, 1);
 }
 
 /* What a node can say only to those that it hears. */
-static void cut_off(struct world *w, unsigned node, bool cut)
+static void cut_off(struct sharing *w, unsigned node, bool cut)
 {
 	for (unsigned other = 1; other <= 2; other++)
 		hear_each_other(w, node, other, !cut);
@@ -268,7 +268,7 @@ static void cut_off(struct world *w, unsigned node, bool cut)
  * Node 2 owes a version of page 0; then the page is allocated anew, and nodes 3 and 4 share
  * its zeros. While these are not heard what node 2 owes is not the page.
  */
-static void zeros_are_away(struct world *w)
+static void zeros_are_away(struct sharing *w)
 {
 	struct errand wants = {.node = 1, .page = 0};
 
@@ -286,7 +286,7 @@ static void zeros_are_away(struct world *w)
 	cut_off(w, 3, false);
 	cut_off(w, 4, false);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS));
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0});
 }
 
@@ -294,7 +294,7 @@ static void zeros_are_away(struct world *w)
  * Node 2 owes a version of page 0 and is not heard; the page goes with the only node that
  * has it. What node 2 owes is the newest that is left.
  */
-static void who_owes_is_away(struct world *w)
+static void who_owes_is_away(struct sharing *w)
 {
 	struct errand wants = {.node = 4, .page = 0};
 
@@ -304,7 +304,7 @@ static void who_owes_is_away(struct world *w)
 	hear_each_other(w, 1, 4, false);
 	hear_each_other(w, 1, 4, true); /* entries are made anew */
 	crash(w, 3);
-	come_back(&w->node[2]);
+	come_back(&w->w.node[2]);
 	rt_sleep_ns(LONG_NS);
 	errand_begin(w, &wants);
 	HOLDS(!errand_ended(&wants, LONG_NS));
@@ -318,18 +318,18 @@ static void looks_long(struct node *n, unsigned i)
 {
 	struct guard g;
 
-	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
+	OK(guard_shared(n->v->cache, pid_of(sharing_of(n), i), sharing_of(n)->page[i].incarnation, &g));
 	rt_lets_go(&g.frame->latch); /* no task of the engine would wait with it */
 	rt_sleep_ns(2 * LONG_NS);
 	rt_holds(&g.frame->latch, rt_never);
-	guard_release(n->e.cache, &g);
+	guard_release(n->v->cache, &g);
 }
 
 /*
  * Nodes 3 and 4 share what node 2 has changed, which has crashed. Node 3 is told to have it
  * in its place, and lost before it says so: it has the page all the same.
  */
-static void who_is_reinstated_is_lost(struct world *w)
+static void who_is_reinstated_is_lost(struct sharing *w)
 {
 	struct errand looks = {.node = 3, .page = 0, .does = looks_long};
 
@@ -343,30 +343,30 @@ static void who_is_reinstated_is_lost(struct world *w)
 	HOLDS(!errand_ended(&looks, 0));
 	hear_each_other(w, 1, 3, false);
 	HOLDS(errand_ended(&looks, 2 * LONG_NS));
-	come_back(&w->node[1]);
+	come_back(&w->w.node[1]);
 	rt_sleep_ns(LONG_NS);
 	goes_on(w, (struct errand){.node = 3, .page = 0});
 	goes_on(w, (struct errand){.node = 4, .page = 0, .writes = true});
 	hear_each_other(w, 1, 3, true);
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0});
 }
 
 /* Reads so many others that the page leaves its cache. */
 static void forgets(struct node *n, unsigned i)
 {
-	page_id pid = pid_of(n->w, i);
+	page_id pid = pid_of(sharing_of(n), i);
 
-	for (unsigned k = 1; k < n->w->pages || table_find(n->e.cache, pid); k++)
-		if (k % n->w->pages != i)
-			read_latched(n, k % n->w->pages);
+	for (unsigned k = 1; k < sharing_of(n)->pages || table_find(n->v->cache, pid); k++)
+		if (k % sharing_of(n)->pages != i)
+			read_latched(n, k % sharing_of(n)->pages);
 }
 
 /*
  * Nodes 1 and 2 owe versions of page 0; then its home, node 1, allocates it anew, never
  * writes it, and has no room for it. That what they owe is past is known all the same.
  */
-static void zeros_leave_their_home(struct world *w)
+static void zeros_leave_their_home(struct sharing *w)
 {
 	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
@@ -376,33 +376,33 @@ static void zeros_leave_their_home(struct world *w)
 	hear_each_other(w, 1, 4, false);
 	hear_each_other(w, 1, 4, true); /* entries are made anew */
 	hear_each_other(w, 1, 2, true);
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0});
 }
 
 static void log_main(void *arg)
 {
 	struct errand *x = arg;
-	struct node *n = &x->w->node[x->node - 1];
+	struct node *n = &x->w->w.node[x->node - 1];
 
-	for (unsigned i = 0; i < n->w->pages; i++)
+	for (unsigned i = 0; i < sharing_of(n)->pages; i++)
 		write_metadata(n, i);
-	OK(log_flush(n->e.log, log_end(n->e.log)));
+	OK(log_flush(n->v->log, log_end(n->v->log)));
 	atomic_store(&x->done, true);
 }
 
 /* What node 2 has logged of others' pages is more than its cache can hold when it is back. */
-static void a_log_is_larger_than_the_cache(struct world *w)
+static void a_log_is_larger_than_the_cache(struct sharing *w)
 {
 	struct errand writes = {.node = 2, .w = w};
 
-	OK(rt_sim_spawn_on(w->node[1].sim, "errand", log_main, &writes));
+	OK(rt_sim_spawn_on(w->w.node[1].sim, "errand", log_main, &writes));
 	HOLDS(errand_ended(&writes, 100 * LONG_NS));
 	crash(w, 2);
-	w->frames = FRAMES;
-	come_back(&w->node[1]);
+	w->w.frames = FRAMES;
+	come_back(&w->w.node[1]);
 	for (unsigned i = 0; i < w->pages; i++) {
-		struct errand looks = {.node = 1 + i % w->nodes, .page = i};
+		struct errand looks = {.node = 1 + i % w->w.nodes, .page = i};
 
 		errand_begin(w, &looks);
 		HOLDS(errand_ended(&looks, 10 * LONG_NS));
@@ -412,11 +412,11 @@ static void a_log_is_larger_than_the_cache(struct world *w)
 
 static unsigned frames_of_shard(const struct node *n, uint16_t shard)
 {
-	const struct cache *c = n->e.cache;
+	const struct cache *c = n->v->cache;
 	unsigned count = 0;
 
-	for (uint32_t i = 0; i < c->frame_count; i++) {
-		page_id pid = atomic_load(&c->frames[i].pid);
+	for (uint32_t i = 0; i < c->frames.count; i++) {
+		page_id pid = atomic_load(&c->frames.frame[i].pid);
 
 		count += pid != PID_NONE && pid_shard(pid) == shard;
 	}
@@ -428,9 +428,9 @@ static unsigned frames_of_shard(const struct node *n, uint16_t shard)
  * node 1 has gone data of files leaves it as other pages do, and is there when it is back. Page 0, which
  * is none, stays: what is found by it is needed.
  */
-static void the_cache_is_full_of_them(struct world *w)
+static void the_cache_is_full_of_them(struct sharing *w)
 {
-	const struct node *n = &w->node[1];
+	const struct node *n = &w->w.node[1];
 
 	goes_on(w, (struct errand){.node = 3, .page = 0, .writes = true});
 	for (unsigned i = AWAY_NODES; i < w->pages; i += AWAY_NODES) {
@@ -450,7 +450,7 @@ static void the_cache_is_full_of_them(struct world *w)
 				(struct errand){.node = 2, .page = i, .writes = i % 2});
 	HOLDS(frames_of_shard(n, 0) < FRAMES / 8);
 	goes_on(w, (struct errand){.node = 2, .page = 0});
-	come_back(&w->node[0]);
+	come_back(&w->w.node[0]);
 	for (unsigned i = 0; i < w->pages; i += AWAY_NODES) {
 		struct errand looks = {.node = 2 + i % 3, .page = i};
 
@@ -465,7 +465,7 @@ static void the_cache_is_full_of_them(struct world *w)
 static void crowds(struct node *n, unsigned i)
 {
 	for (unsigned round = 0; round < 3; round++)
-		for (unsigned k = n->id - 1; k < n->w->pages; k += AWAY_NODES)
+		for (unsigned k = n->id - 1; k < sharing_of(n)->pages; k += AWAY_NODES)
 			write_data(n, k, false);
 }
 
@@ -473,7 +473,7 @@ static void crowds(struct node *n, unsigned i)
  * Node 2 has page 0, as it is persisted, and has just lost its home. Who hears both is still sent to
  * node 2 for it: it is there until an epoch has begun without the home.
  */
-static void its_home_was_just_lost(struct world *w)
+static void its_home_was_just_lost(struct sharing *w)
 {
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
 	goes_on(w, (struct errand){.node = 2, .does = persists});
@@ -489,12 +489,12 @@ static void its_home_was_just_lost(struct world *w)
  * shard. It gets page 0 from node 2, has it alone as it is persisted, and so keeps no record of
  * it; then it allocates the page anew.
  */
-static void the_home_has_not_heard_all(struct world *w)
+static void the_home_has_not_heard_all(struct sharing *w)
 {
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
 	crash(w, 3);
 	crash(w, 1);
-	come_back(&w->node[0]);
+	come_back(&w->w.node[0]);
 	rt_sleep_ns(
 		40 *
 		LONG_NS); /* all that are there have missed the start before, and met this */
@@ -502,9 +502,9 @@ static void the_home_has_not_heard_all(struct world *w)
 	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
 	goes_on(w, (struct errand){.node = 1, .page = 0, .does = allocates});
 	goes_on(w, (struct errand){.node = 2, .page = 0});
-	come_back(&w->node[2]);
+	come_back(&w->w.node[2]);
 	rt_sleep_ns(40 * LONG_NS);
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
@@ -513,14 +513,14 @@ static void the_home_has_not_heard_all(struct world *w)
  * has no record of the page any more; and the home's task that allocates the page anew gets the
  * frame before it has been looked at.
  */
-static void it_is_reported_meanwhile(struct world *w)
+static void it_is_reported_meanwhile(struct sharing *w)
 {
 	struct errand looks = {.node = 1, .page = 0, .does = looks_long};
 	struct errand takes = {.node = 1, .page = 0, .does = allocates};
 
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
 	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
-	rt_sim_net_block(w->node[0].sim, w->node[1].sim, true);
+	rt_sim_net_block(w->w.node[0].sim, w->w.node[1].sim, true);
 	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
 	errand_begin(w, &looks);
 	rt_sleep_ns(10000000);
@@ -529,7 +529,7 @@ static void it_is_reported_meanwhile(struct world *w)
 	HOLDS(!errand_ended(&looks, LONG_NS));
 	HOLDS(errand_ended(&looks, 2 * LONG_NS));
 	HOLDS(errand_ended(&takes, LONG_NS));
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
@@ -538,12 +538,12 @@ static void it_is_reported_meanwhile(struct world *w)
  * is slow to give. It gets page 0, gives it to node 3 unused, and that is lost on its way. What node 2 owes is
  * the page again, in a frame that its call has latched until the home serves page 4.
  */
-static void it_was_asked_for_with_another(struct world *w)
+static void it_was_asked_for_with_another(struct sharing *w)
 {
 	struct errand both = {.node = 2, .page = 0, .does = asks_for_both};
 	struct errand looks = {.node = 4, .page = 4, .does = looks_long};
 	struct errand wants = {.node = 3, .page = 0, .writes = true};
-	const struct node *n = &w->node[1];
+	const struct node *n = &w->w.node[1];
 
 	goes_on(w, (struct errand){.node = 4, .page = 4, .writes = true});
 	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
@@ -552,10 +552,10 @@ static void it_was_asked_for_with_another(struct world *w)
 	rt_sleep_ns(10000000);
 	errand_begin(w, &both);
 	rt_sleep_ns(10000000);
-	rt_sim_net_block(n->sim, w->node[2].sim, true);
+	rt_sim_net_block(n->sim, w->w.node[2].sim, true);
 	errand_begin(w, &wants);
 	rt_sleep_ns(LONG_NS / 3);
-	HOLDS(coherence_cluster_counters(n->e.coherence)->given_back == 1);
+	HOLDS(coherence_counters(n->coherence)->given_back == 1);
 	HOLDS(!errand_ended(&both, 0) && !errand_ended(&wants, 0));
 	hear_each_other(w, 2, 3, false);
 	hear_each_other(w, 1, 3, false);
@@ -565,20 +565,20 @@ static void it_was_asked_for_with_another(struct world *w)
 	hear_each_other(w, 2, 3, true);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS) && errand_ended(&looks, 0));
 	HOLDS(w->page[0].known && w->page[0].version == 2);
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
 /* All that is written, or but for the log: the pages. */
-static void disk_fails(struct world *w, unsigned id, bool pages)
+static void disk_fails(struct sharing *w, unsigned id, bool pages)
 {
-	const struct node *n = &w->node[id - 1];
+	const struct node *n = &w->w.node[id - 1];
 	struct rt_sim_fail fail = {
 		.ops = RT_SIM_FAIL_WRITE | RT_SIM_FAIL_FLUSH, .n = 1, .sticky = true};
 
 	if (pages) {
 		fail.ops = RT_SIM_FAIL_WRITE;
-		fail.offset = store_superblock(n->e.store)->pages_offset;
+		fail.offset = store_superblock(n->v->store)->pages_offset;
 		fail.length = 12 * BASE_SLOT * PAGE_SIZE;
 	}
 	rt_sim_disk_fail(n->sim_disk, &fail);
@@ -586,17 +586,17 @@ static void disk_fails(struct world *w, unsigned id, bool pages)
 
 static void ships_in_vain(struct node *n, unsigned i)
 {
-	struct page_ref ref = {.pid = pid_of(n->w, i)};
+	struct page_ref ref = {.pid = pid_of(sharing_of(n), i)};
 
-	HOLDS(writeback_pages(n->e.cache, &ref, 1, false, NULL) == -EHOSTDOWN);
-	HOLDS(cache_dirty_pages(n->e.cache) > 0);
+	HOLDS(writeback_pages(n->v->cache, &ref, 1, false, NULL) == -EHOSTDOWN);
+	HOLDS(cache_dirty_pages(n->v->cache) > 0);
 }
 
 /*
  * The disk of node 2 takes nothing any more: what others ship to it they keep, as from a node
  * that has crashed, and it is all there when the node is back with a disk that is well.
  */
-static void home_fails(struct world *w, bool pages)
+static void home_fails(struct sharing *w, bool pages)
 {
 	struct errand wants = {.node = 4, .page = 5};
 	struct errand ships = {.node = 3, .page = 1, .does = ships_in_vain};
@@ -615,37 +615,83 @@ static void home_fails(struct world *w, bool pages)
 	errand_begin(w, &wants);
 	HOLDS(!errand_ended(&wants, 10 * LONG_NS));
 	crash(w, 2);
-	rt_sim_disk_fail(w->node[1].sim_disk, &(struct rt_sim_fail){0});
-	come_back(&w->node[1]);
+	rt_sim_disk_fail(w->w.node[1].sim_disk, &(struct rt_sim_fail){0});
+	come_back(&w->w.node[1]);
 	HOLDS(errand_ended(&wants, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 1, .does = persists});
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		for (unsigned i = 0; i < w->pages; i++)
 			goes_on(w,
 				(struct errand){.node = id, .page = i, .writes = true});
 }
 
-static void a_home_cannot_log(struct world *w)
+static void a_home_cannot_log(struct sharing *w)
 {
 	home_fails(w, false);
 }
 
 /* It tries for some seconds. */
-static void a_home_cannot_write_pages(struct world *w)
+static void a_home_cannot_write_pages(struct sharing *w)
 {
 	home_fails(w, true);
 }
 
+/* A page whose block of the table was not used before. */
+static void asks_for_far_page(struct node *n, int expected)
+{
+	page_id pid = pid_make(0, BASE_SLOT + 1000);
+	struct guard g;
+	int rc = guard_shared(n->v->cache, pid, 0, &g);
+
+	HOLDS(rc == expected);
+	if (!rc)
+		guard_release(n->v->cache, &g);
+}
+
+static void cannot_read_it(struct node *n, unsigned i)
+{
+	asks_for_far_page(n, -EIO);
+}
+
+static void reads_it(struct node *n, unsigned i)
+{
+	asks_for_far_page(n, 0);
+}
+
+/* The home cannot read a page's descriptor. A node that asks for the page is told so at once, and
+ * is given the page when the disk is well again. */
+static void a_descriptor_cannot_be_read(struct sharing *w)
+{
+	const struct node *n = &w->w.node[0];
+	const struct disk_superblock *sb = store_superblock(n->v->store);
+	struct rt_sim_fail fail = {.ops = RT_SIM_FAIL_READ,
+		.n = 1,
+		.sticky = true,
+		.offset = sb->table_offset,
+		.length = sb->pages_offset - sb->table_offset};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	rt_sim_disk_fail(n->sim_disk, &fail);
+	goes_on(w, (struct errand){.node = 2, .does = cannot_read_it});
+	goes_on(w, (struct errand){.node = 3, .does = cannot_read_it});
+	goes_on(w, (struct errand){.node = 1, .does = cannot_read_it});
+	goes_on(w, (struct errand){.node = 3, .page = 0, .writes = true});
+	rt_sim_disk_fail(n->sim_disk, &(struct rt_sim_fail){0});
+	goes_on(w, (struct errand){.node = 3, .does = reads_it});
+	goes_on(w, (struct errand){.node = 2, .does = reads_it});
+	goes_on(w, (struct errand){.node = 1, .does = reads_it});
+}
+
 /* ---- the runner ------------------------------------------------------------------------------ */
 
-static void (*the_case)(struct world *w);
+static void (*the_case)(struct sharing *w);
 static bool idle;
 
 static void node_main(void *arg)
 {
 	struct node *n = arg;
 
-	node_open(n);
+	pages_open(n);
 	node_barrier(n, 1);
 	node_barrier(n, 2);
 	settle(n);
@@ -657,43 +703,40 @@ static void node_main(void *arg)
 
 static int run_case(void *arg)
 {
-	struct world *w = arg;
+	struct sharing *w = arg;
 
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	world_open(w);
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
+	sharing_open(w);
+	for (unsigned i = 0; i < w->w.nodes; i++) {
+		struct node *n = &w->w.node[i];
 
 		n->sim = rt_sim_node_new(n->disk);
 		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 	}
-	barrier(w, 1, w->nodes + 1);
+	barrier_to(w, 1, w->w.nodes + 1);
 	rt_sleep_ns(100000000); /* all have heard all */
 	the_case(w);
 	for (unsigned nth = 2; nth <= 5; nth++)
-		barrier(w, nth, w->nodes + 1);
-	for (unsigned i = 0; i < w->nodes; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	running = NULL;
-	signal(SIGABRT, abort_before);
+		barrier_to(w, nth, w->w.nodes + 1);
+	for (unsigned i = 0; i < w->w.nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->w.node[i].sim));
+	world_over();
 	return 0;
 }
 
-static void run_seeds(void (*fn)(struct world *w), unsigned pages, unsigned frames)
+static void run_seeds(void (*fn)(struct sharing *w), unsigned pages, unsigned frames)
 {
 	struct rt_sim_options o = {.time_limit_ns = 60ull * 1000000000};
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 	uint64_t seeds = seeds_count(20);
 
 	assert_non_null(w);
 	the_case = fn;
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
-		w->nodes = AWAY_NODES;
+		w->w.nodes = AWAY_NODES;
 		w->pages = pages;
-		w->frames = frames;
-		w->idle = idle;
+		w->w.frames = frames;
+		w->w.idle = idle;
 		w->crashes = 1; /* who comes back need not find the others */
 		assert_int_equal(rt_sim_run(seed, &o, run_case, w), 0);
 	}
@@ -787,9 +830,15 @@ static void a_home_that_cannot_persist_is_away(void **state)
 	idle = false;
 }
 
+static void a_descriptor_that_cannot_be_read_holds_up_nobody(void **state)
+{
+	run_seeds(a_descriptor_cannot_be_read, 4, 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_descriptor_that_cannot_be_read_holds_up_nobody),
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),

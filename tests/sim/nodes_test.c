@@ -15,7 +15,7 @@
 
 #define FLIP_EVERY (48u << 10) /* bytes */
 
-static struct coherence_cluster_counters sum;
+static struct coherence_counters sum;
 static struct coherence_records records; /* in the end */
 static uint64_t stays;
 static uint64_t flips; /* of all seeds */
@@ -23,11 +23,11 @@ static uint64_t flips; /* of all seeds */
 /* ---- what happens to links ----------------------------------------------------------------- */
 
 /* Two nodes hear nothing of each other for a while, or in one direction, or lose a link. */
-static void cut_one(struct world *w)
+static void cut_one(struct sharing *w)
 {
-	unsigned a = (unsigned)(rt_random() % w->nodes);
-	unsigned b = (unsigned)(a + 1 + rt_random() % (w->nodes - 1)) % w->nodes;
-	unsigned from = w->node[a].sim, to = w->node[b].sim;
+	unsigned a = (unsigned)(rt_random() % w->w.nodes);
+	unsigned b = (unsigned)(a + 1 + rt_random() % (w->w.nodes - 1)) % w->w.nodes;
+	unsigned from = w->w.node[a].sim, to = w->w.node[b].sim;
 	unsigned kind = (unsigned)(rt_random() % 4);
 
 	if (kind) {
@@ -50,24 +50,24 @@ static void node_main(void *arg);
 static unsigned declared; /* nodes, to one other each */
 
 /* Some are told, or all, who have noticed by then that it is away. */
-static void declare_dead(struct world *w, const struct node *dead)
+static void declare_dead(struct sharing *w, const struct node *dead)
 {
 	rt_sleep_ns(rt_random() % 1000000000);
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
+	for (unsigned i = 0; i < w->w.nodes; i++) {
+		struct node *n = &w->w.node[i];
 
 		if (n == dead || !n->up || rt_random() % 4 == 0)
 			continue;
-		coherence_cluster_dead(n->e.coherence, dead->id);
+		coherence_dead(n->coherence, dead->id);
 		declared++;
 	}
 	rt_sleep_ns(rt_random() % 1000000000);
 }
 
 /* A node loses power, and is there again a while later, or at once. */
-static void crash_one(struct world *w)
+static void crash_one(struct sharing *w)
 {
-	struct node *n = &w->node[rt_random() % w->nodes];
+	struct node *n = &w->w.node[rt_random() % w->w.nodes];
 
 	rt_sim_node_kill(n->sim);
 	n->up = false;
@@ -83,7 +83,7 @@ static void crash_one(struct world *w)
 
 static void weather_main(void *arg)
 {
-	struct world *w = arg;
+	struct sharing *w = arg;
 	unsigned cuts = w->cuts, crashes = w->crashes;
 
 	while (cuts + crashes) {
@@ -100,7 +100,7 @@ static void weather_main(void *arg)
 	rt_wake(&w->weather, INT32_MAX);
 }
 
-static void weather_await(struct world *w)
+static void weather_await(struct sharing *w)
 {
 	uint32_t seen;
 
@@ -112,26 +112,26 @@ static void check_settled(struct node *n)
 {
 	uint8_t *image = rt_alloc_pages(PAGE_SIZE);
 
-	HOLDS(n->e.cache->owed_count == 0 && n->e.cache->owed_reserved == 0);
-	for (uint32_t i = 0; i < n->e.cache->frame_count; i++) {
-		const struct frame *f = &n->e.cache->frames[i];
+	HOLDS(n->v->cache->revoke.owed_count == 0 && n->v->cache->revoke.reserved == 0);
+	for (uint32_t i = 0; i < n->v->cache->frames.count; i++) {
+		const struct frame *f = &n->v->cache->frames.frame[i];
 
 		if (f->flags & FRAME_DIRTY)
 			print_message("node %u: page %" PRIx64 " version %" PRIu64
 				      " is dirty: flags %x, mode %u\n",
 				n->id, (uint64_t)f->pid, f->version, f->flags, f->mode);
 	}
-	HOLDS(cache_dirty_pages(n->e.cache) == 0);
-	for (unsigned i = 0; i < n->w->pages; i++) {
-		struct page *p = &n->w->page[i];
-		struct store_read r = {.pid = pid_of(n->w, i), .image = image};
+	HOLDS(cache_dirty_pages(n->v->cache) == 0);
+	for (unsigned i = 0; i < sharing_of(n)->pages; i++) {
+		struct page *p = &sharing_of(n)->page[i];
+		struct store_read r = {.pid = pid_of(sharing_of(n), i), .image = image};
 
 		if (!p->known || i % n->w->nodes != n->id - 1)
 			continue;
-		store_read_pages(n->e.store, &r, 1);
+		store_read_pages(n->v->store, &r, 1);
 		if (r.result == -EUCLEAN) { /* torn by the first of a later incarnation */
 			r.incarnation = p->incarnation;
-			store_read_pages(n->e.store, &r, 1);
+			store_read_pages(n->v->store, &r, 1);
 			HOLDS(r.result == STORE_ZEROS);
 		}
 		HOLDS(r.result >= 0);
@@ -150,13 +150,13 @@ static void check_settled(struct node *n)
 
 static void count_up(struct node *n)
 {
-	const struct coherence_cluster_counters *c =
-		coherence_cluster_counters(n->e.coherence);
+	const struct coherence_counters *c =
+		coherence_counters(n->coherence);
 	struct coherence_records r;
 
-	coherence_cluster_records(n->e.coherence, &r);
+	coherence_records(n->coherence, &r);
 	records.pages += r.pages;
-	records.awake += r.awake;
+	records.expanded += r.expanded;
 	for (unsigned i = 0; i < ARRAY_SIZE(c->sent); i++)
 		sum.sent[i] += c->sent[i];
 	sum.deferred += c->deferred;
@@ -165,16 +165,16 @@ static void count_up(struct node *n)
 	sum.given_back += c->given_back;
 	sum.taken_over += c->taken_over;
 	sum.alone_again += c->alone_again;
-	stays += cache_counters(n->e.cache)->stays;
+	stays += cache_counters(n->v->cache)->stays;
 }
 
-static uint64_t messages_sent(struct world *w)
+static uint64_t messages_sent(struct sharing *w)
 {
 	uint64_t n = 0;
 
-	for (unsigned i = 0; i < w->nodes; i++) {
-		const struct coherence_cluster_counters *c =
-			coherence_cluster_counters(w->node[i].e.coherence);
+	for (unsigned i = 0; i < w->w.nodes; i++) {
+		const struct coherence_counters *c =
+			coherence_counters(w->w.node[i].coherence);
 
 		for (unsigned type = 0; type < ARRAY_SIZE(c->sent); type++)
 			n += c->sent[type];
@@ -184,7 +184,7 @@ static uint64_t messages_sent(struct world *w)
 
 static void take_turn(struct node *n, unsigned at)
 {
-	struct world *w = n->w;
+	struct sharing *w = sharing_of(n);
 	const struct turn *t = &w->turns[at];
 	uint64_t sent;
 
@@ -196,7 +196,7 @@ static void take_turn(struct node *n, unsigned at)
 		write_data(n, t->page, false);
 		break;
 	case PERSISTS:
-		OK(cache_checkpoint(n->e.cache));
+		OK(cache_checkpoint(n->v->cache));
 	}
 	rt_sleep_ns(20000000); /* what nobody waits for arrives, too */
 	sent = messages_sent(w) - w->messages;
@@ -212,7 +212,7 @@ static void take_turn(struct node *n, unsigned at)
 
 static void node_turns(struct node *n)
 {
-	struct world *w = n->w;
+	struct sharing *w = sharing_of(n);
 	uint32_t at;
 
 	while ((at = atomic_load(&w->turn)) < w->turn_count)
@@ -225,12 +225,12 @@ static void node_turns(struct node *n)
 /* One page that all nodes change: as fast as they get it, or each after the other. */
 static void node_changes(struct node *n)
 {
-	struct world *w = n->w;
+	struct sharing *w = sharing_of(n);
 	uint32_t at;
 
 	for (unsigned done = 0; done < w->changes;) {
 		at = atomic_load(&w->turn);
-		if (w->alternate && at % w->nodes != n->id - 1) {
+		if (w->alternate && at % w->w.nodes != n->id - 1) {
 			rt_wait(&w->turn, at, RT_FOREVER);
 			continue;
 		}
@@ -247,13 +247,13 @@ static void node_work(struct node *n)
 {
 	struct rt_task *task[TASKS];
 
-	if (n->w->changes || n->w->looks) {
-		for (unsigned i = 0; i < n->w->looks; i++)
+	if (sharing_of(n)->changes || sharing_of(n)->looks) {
+		for (unsigned i = 0; i < sharing_of(n)->looks; i++)
 			read_latched(n, i);
 		node_changes(n);
 		return;
 	}
-	if (n->w->turns) {
+	if (sharing_of(n)->turns) {
 		node_turns(n);
 		return;
 	}
@@ -267,7 +267,7 @@ static void node_main(void *arg)
 {
 	struct node *n = arg;
 
-	node_open(n);
+	pages_open(n);
 	node_barrier(n, 1);
 	node_work(n);
 	node_barrier(n, 2);
@@ -282,42 +282,39 @@ static void node_main(void *arg)
 
 static int run_world(void *arg)
 {
-	struct world *w = arg;
+	struct sharing *w = arg;
 
-	running = w;
-	abort_before = signal(SIGABRT, on_abort);
-	world_open(w);
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
+	sharing_open(w);
+	for (unsigned i = 0; i < w->w.nodes; i++) {
+		struct node *n = &w->w.node[i];
 
 		n->sim = rt_sim_node_new(n->disk);
 		OK(rt_sim_spawn_on(n->sim, "node", node_main, n));
 	}
-	barrier(w, 1, w->nodes + 1);
+	barrier_to(w, 1, w->w.nodes + 1);
 	rt_sim_net_flip(w->flip_every);
 	if (w->cuts + w->crashes)
 		OK(rt_sim_spawn_on(0, "weather", weather_main, w));
 	weather_await(w);
 	for (unsigned nth = 2; nth <= 5; nth++) {
 		if (nth == 4)
-			look_directory(w->nodes);
-		barrier(w, nth, w->nodes + 1);
+			look_directory(w->w.nodes);
+		barrier_to(w, nth, w->w.nodes + 1);
 		if (nth == 3)
 			rt_sim_net_flip(0);
 	}
 	flips += rt_sim_net_flips();
-	for (unsigned i = 0; i < w->nodes; i++)
-		HOLDS(!rt_sim_node_wait(w->node[i].sim));
-	running = NULL;
-	signal(SIGABRT, abort_before);
+	for (unsigned i = 0; i < w->w.nodes; i++)
+		HOLDS(!rt_sim_node_wait(w->w.node[i].sim));
+	world_over();
 	return 0;
 }
 
 static unsigned one_in = 1; /* so many seeds */
 
-static void run_seeds(const struct world *of)
+static void run_seeds(const struct sharing *of)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 	uint64_t seeds = seeds_count(SEEDS / one_in);
 	struct rt_sim_options o = {.time_limit_ns = 20ull * 1000000000};
 
@@ -329,7 +326,7 @@ static void run_seeds(const struct world *of)
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		*w = *of;
 		if (!w->turns && !w->changes && !w->looks)
-			w->nodes = seeds_nodes(of->nodes, seed);
+			w->w.nodes = seeds_nodes(of->w.nodes, seed);
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
 	}
 	for (unsigned i = 0; i < ARRAY_SIZE(sum.sent); i++)
@@ -348,14 +345,14 @@ static void run_seeds(const struct world *of)
 static void run_weather(
 	unsigned nodes, unsigned pages, unsigned steps, unsigned cuts, unsigned crashes)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	w->cuts = cuts;
 	w->crashes = crashes;
-	w->nodes = nodes;
+	w->w.nodes = nodes;
 	w->pages = pages;
-	w->steps = steps;
+	w->w.steps = steps;
 	run_seeds(w);
 	free(w);
 }
@@ -393,9 +390,9 @@ static void two_nodes_share_pages_that_do_not_fit_their_caches(void **state)
 			    sum.taken_over && sum.given_back && sum.forced &&
 			    sum.alone_again);
 	/* but for some that were read ahead, and never used */
-	print_message("%" PRIu64 " of %" PRIu64 " records awake in the end\n",
-		records.awake, records.pages);
-	assert_true(records.pages && records.awake <= records.pages / 10 + 10);
+	print_message("%" PRIu64 " of %" PRIu64 " records expanded in the end\n",
+		records.expanded, records.pages);
+	assert_true(records.pages && records.expanded <= records.pages / 10 + 10);
 }
 
 static void four_nodes_share_pages(void **state)
@@ -431,11 +428,11 @@ static void two_nodes_lose_their_link_and_find_it_again(void **state)
 /* What is being written for others when links are lost ends in a later epoch. */
 static void four_nodes_with_slow_disks_lose_links(void **state)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
-	*w = (struct world){
-		.nodes = 4, .pages = 160, .steps = 200, .cuts = 40, .slow_disks = true};
+	*w = (struct sharing){
+		.w.nodes = 4, .pages = 160, .w.steps = 200, .cuts = 40, .w.slow_disks = true};
 	one_in = 2;
 	run_seeds(w);
 	one_in = 1;
@@ -445,15 +442,15 @@ static void four_nodes_with_slow_disks_lose_links(void **state)
 /* Nobody reads one of these bits, and none reaches a store, whichever message had the image. */
 static void links_change_bits(void **state)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	flips = 0;
-	*w = (struct world){
-		.nodes = 2, .pages = 240, .steps = 200, .flip_every = FLIP_EVERY};
+	*w = (struct sharing){
+		.w.nodes = 2, .pages = 240, .w.steps = 200, .flip_every = FLIP_EVERY};
 	one_in = 4;
 	run_seeds(w);
-	w->nodes = 4;
+	w->w.nodes = 4;
 	w->pages = 160;
 	run_seeds(w);
 	one_in = 1;
@@ -488,12 +485,12 @@ static void four_nodes_crash_are_declared_dead_and_return(void **state)
 
 	declared = 0;
 	for (unsigned i = 0; i < ARRAY_SIZE(pages); i++) {
-		struct world *w = calloc(1, sizeof(*w));
+		struct sharing *w = calloc(1, sizeof(*w));
 
 		assert_non_null(w);
-		*w = (struct world){.nodes = 4,
+		*w = (struct sharing){.w.nodes = 4,
 			.pages = pages[i],
-			.steps = 400,
+			.w.steps = 400,
 			.cuts = 6,
 			.crashes = 5,
 			.declares = true};
@@ -506,12 +503,12 @@ static void four_nodes_crash_are_declared_dead_and_return(void **state)
 /* Nor what was only read, by one node right behind the other. */
 static void a_page_that_is_only_read_does_not_stay(void **state)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
-	w->nodes = 3;
+	w->w.nodes = 3;
 	w->pages = w->looks = 240;
-	w->idle = true;
+	w->w.idle = true;
 	one_in = 10;
 	run_seeds(w);
 	one_in = 1;
@@ -522,15 +519,15 @@ static void a_page_that_is_only_read_does_not_stay(void **state)
 
 static uint64_t run_changes(unsigned nodes, unsigned changes, bool alternate)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 	uint64_t messages = 0;
 
 	assert_non_null(w);
-	w->nodes = nodes;
+	w->w.nodes = nodes;
 	w->pages = nodes;
 	w->changes = changes;
 	w->alternate = alternate;
-	w->idle = true;
+	w->w.idle = true;
 	one_in = 10;
 	run_seeds(w);
 	one_in = 1;
@@ -541,7 +538,7 @@ static uint64_t run_changes(unsigned nodes, unsigned changes, bool alternate)
 	return messages;
 }
 
-/* docs/many-nodes.md, "Time to use": without that each change costs four messages. */
+/* docs/nodes/driver.md, "Time to use": without that each change costs four messages. */
 static void a_page_stays_for_some_changes_where_all_nodes_change_it(void **state)
 {
 	uint64_t changes = 3 * 300 * seeds_count(SEEDS / 10);
@@ -579,10 +576,10 @@ static void a_quiet_case_costs_as_many_messages_as_it_must(void **state)
 		{1, READS, 3, 2},  /* persisted by now, but there is a source */
 		{2, WRITES, 3, 4}, /* upgrade of the source */
 	};
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
-	w->nodes = 3;
+	w->w.nodes = 3;
 	w->pages = 6;
 	w->turns = turns;
 	w->turn_count = ARRAY_SIZE(turns);
@@ -613,7 +610,7 @@ static void rogue_message(struct page_message *m, uint64_t epoch)
 		.copies = (uint16_t)(rt_random() % 3),
 		.source = (uint8_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
 		.mode = (uint8_t)(rt_random() % 4),
-		.flags = (uint16_t)(rt_random() & rt_random() & 0x1fff),
+		.flags = (uint16_t)(rt_random() & rt_random() & 0x3fff),
 		.status = (int16_t)(rt_random() % 16 ? 0 : rt_random()),
 		.sum = rt_random() % 4
 			       ? crc32c(zeros, PAGE_SIZE) /* what its memory has */
@@ -639,7 +636,7 @@ static void rogue_hears(void *owner, struct net_peer *peer, const struct net_mes
 
 	if (m->type != PAGE_EPOCH)
 		return;
-	atomic_store(&n->heard_epoch, m->epoch);
+	atomic_store(&sharing_of(n)->heard_epoch, m->epoch);
 	rogue_says(peer, PAGE_EPOCH, m->epoch);
 	if (rt_random() % 8)
 		rogue_says(peer, PAGE_REPORTED, m->epoch);
@@ -660,7 +657,7 @@ static void rogue_event(void *owner, struct net_peer *peer, const struct net_eve
 static void rogue_main(void *arg)
 {
 	struct node *n = arg;
-	struct net_options no = node_net_options(n);
+	struct net_options no = world_net_options(n, n->life + 1);
 	struct net_peer_options po = {.node = 1, .address = "node1:7000"};
 	struct net_peer *peer;
 	void *base;
@@ -676,7 +673,7 @@ static void rogue_main(void *arg)
 		struct page_message m;
 		struct net_message out;
 
-		rogue_message(&m, atomic_load(&n->heard_epoch));
+		rogue_message(&m, atomic_load(&sharing_of(n)->heard_epoch));
 		memcpy(&out, &m, sizeof(out));
 		out.epoch = m.cluster_epoch;
 		while (net_send(peer, &out, 0))
@@ -692,28 +689,29 @@ static void victim_main(void *arg)
 {
 	struct node *n = arg;
 
-	node_open(n);
+	pages_open(n);
 	for (unsigned i = 0; i < 4; i++)
 		if (rt_random() % 2)
 			write_data(n, 2 * i, false);
-	barrier(n->w, 1, 2);
-	barrier(n->w, 2, 2);
+	barrier_to(sharing_of(n), 1, 2);
+	barrier_to(sharing_of(n), 2, 2);
 	OK(volume_close(n->v));
 }
 
 static int run_rogue(void *arg)
 {
-	struct world *w = arg;
+	struct sharing *w = arg;
 
-	world_open(w);
-	w->node[0].sim = rt_sim_node_new("victim");
-	w->node[1].sim = rt_sim_node_new("rogue");
-	OK(rt_sim_spawn_on(w->node[0].sim, "victim", victim_main, &w->node[0]));
-	barrier(w, 1, 2);
-	OK(rt_sim_spawn_on(w->node[1].sim, "rogue", rogue_main, &w->node[1]));
-	HOLDS(!rt_sim_node_wait(w->node[1].sim));
-	barrier(w, 2, 2);
-	HOLDS(!rt_sim_node_wait(w->node[0].sim));
+	sharing_open(w);
+	w->w.node[0].sim = rt_sim_node_new("victim");
+	w->w.node[1].sim = rt_sim_node_new("rogue");
+	OK(rt_sim_spawn_on(w->w.node[0].sim, "victim", victim_main, &w->w.node[0]));
+	barrier_to(w, 1, 2);
+	OK(rt_sim_spawn_on(w->w.node[1].sim, "rogue", rogue_main, &w->w.node[1]));
+	HOLDS(!rt_sim_node_wait(w->w.node[1].sim));
+	barrier_to(w, 2, 2);
+	HOLDS(!rt_sim_node_wait(w->w.node[0].sim));
+	world_over();
 	return 0;
 }
 
@@ -724,15 +722,15 @@ static void quiet(int level, const char *line)
 static void who_breaks_the_protocol_is_cut_and_no_more(void **state)
 {
 	uint64_t seeds = seeds_count(SEEDS);
-	struct world *w = calloc(1, sizeof(*w));
+	struct sharing *w = calloc(1, sizeof(*w));
 	void (*loud)(int, const char *) = weft_log_sink;
 
 	assert_non_null(w);
 	for (uint64_t seed = seeds_first(); seeds--; seed++) {
 		memset(w, 0, sizeof(*w));
-		w->nodes = 2;
+		w->w.nodes = 2;
 		w->pages = 8;
-		w->rogue = true;
+		w->w.hostile = true;
 		weft_log_sink = quiet;
 		assert_int_equal(rt_sim_run(seed, NULL, run_rogue, w), 0);
 	}

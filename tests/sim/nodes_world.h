@@ -6,22 +6,21 @@
 #ifndef WEFT_TEST_NODES_WORLD_H
 #define WEFT_TEST_NODES_WORLD_H
 
-#include "tests/sim/look.h"
+#include "tests/sim/seeds.h"
+#include "tests/world/world.h"
 #include "tests/unit/cache_fixture.h"
 
 #include <inttypes.h>
 
-#include "engine/coherence/cluster.h"
-#include "engine/store/store_internal.h"
+#include "engine/coherence/peers.h"
+#include "engine/coherence/protocol/protocol.h"
 #include "engine/volume/volume.h"
 #include "engine/rt/rt_sim.h"
 
-#define NODES_MAX    SIM_NODES_MAX
 #define PAGES_MAX    256
 #define FRAMES       64
 #define TASKS        3
-#define SEEDS        55
-#define EPOCH        7
+#define SEEDS        20
 #define BASE_SLOT    10
 #define VERSIONS_MAX 2000
 
@@ -44,25 +43,6 @@ struct page {
 		completed[NODES_MAX + 1]; /* by node: its last change that has returned */
 };
 
-struct world;
-struct node {
-	struct world *w;
-	unsigned id; /* from 1; its shard is one less */
-	unsigned sim;
-	struct engine e;
-	struct net *net;
-	char disk[16], address[32];
-	struct rt_sim_disk *sim_disk;
-	_Atomic uint32_t ups;
-	_Atomic uint64_t heard_epoch; /* a rogue: of its victim */
-	unsigned life, reached;       /* barriers */
-	bool up;                      /* its cache can be looked into */
-	unsigned uses[PAGES_MAX];     /* its part of page.users */
-	struct volume *v;
-	struct volume_peers peers;
-	struct shards shards;
-};
-
 /* One thing after the other: what a node does, and how many messages that costs. */
 struct turn {
 	unsigned node;
@@ -70,42 +50,43 @@ struct turn {
 	unsigned page, messages;
 };
 
-struct world {
-	unsigned nodes, pages, steps;
-	unsigned frames;          /* of a cache; 0: FRAMES */
+/* A world whose nodes share pages. */
+struct sharing {
+	struct world w; /* the first: sharing_of() */
+	unsigned pages;
 	const struct turn *turns; /* instead of the tasks' steps */
 	unsigned turn_count;
 	_Atomic uint32_t turn; /* whose it is */
-	unsigned
-		changes; /* of page 0 by each node, and nothing else: as fast as it can, */
-	bool alternate;  /* or in turns */
-	unsigned looks;  /* before that: at so many pages, each once */
+	unsigned changes; /* of page 0 by each node, and nothing else: as fast as it can, */
+	bool alternate;   /* or in turns */
+	unsigned looks;   /* before that: at so many pages, each once */
 	uint64_t messages;
-	bool rogue;               /* node 2 is no node */
-	bool slow_disks;          /* slower than links are made anew */
-	bool idle;                /* nothing is persisted that need not be */
 	unsigned cuts;            /* links are cut so often meanwhile, */
 	_Atomic uint32_t weather; /* until this is 2: it is over */
 	unsigned crashes;         /* so often a node loses power, in between */
-	uint64_t
-		flip_every; /* bytes: a bit of one in so many changes on its way; 0: none */
-	bool declares;      /* some are declared dead then: so late they come back */
-	struct node node[NODES_MAX];
+	uint64_t flip_every; /* bytes: a bit of one in so many changes on its way; 0: none */
+	bool declares;       /* some are declared dead then: so late they come back */
+	_Atomic uint64_t heard_epoch; /* a hostile node: of its victim */
 	struct page page[PAGES_MAX];
-	_Atomic uint32_t arrived; /* at the barrier */
+	unsigned uses[NODES_MAX + 1][PAGES_MAX]; /* a node's part of page.users */
 };
 
-static page_id pid_of(const struct world *w, unsigned i)
+static inline struct sharing *sharing_of(const struct node *n)
 {
-	return pid_make((uint16_t)(i % w->nodes), BASE_SLOT + i);
+	return (struct sharing *)n->w;
+}
+
+static page_id pid_of(const struct sharing *w, unsigned i)
+{
+	return pid_make((uint16_t)(i % w->w.nodes), BASE_SLOT + i);
 }
 
 /* What nobody can have lost. */
-static uint64_t safe_version(const struct world *w, const struct page *p)
+static uint64_t safe_version(const struct sharing *w, const struct page *p)
 {
 	uint64_t safe = p->durable;
 
-	for (unsigned id = 1; id <= w->nodes; id++)
+	for (unsigned id = 1; id <= w->w.nodes; id++)
 		safe = MAX(safe, p->changed[id]);
 	return safe;
 }
@@ -118,7 +99,7 @@ static void expect_zeros(const struct node *n, unsigned i, const uint8_t *image)
 			print_message("node %u finds %" PRIx64 " in page %x, incarnation "
 				      "%" PRIu64 ", which nobody has written\n",
 				n->id, page_load_u64(image + at), i,
-				n->w->page[i].incarnation);
+				sharing_of(n)->page[i].incarnation);
 			abort();
 		}
 }
@@ -129,11 +110,11 @@ static void settle_doubt(const struct node *n, unsigned i, struct page *p,
 {
 	if (!p->doubt)
 		return;
-	if (version < safe_version(n->w, p) || version > p->version) {
+	if (version < safe_version(sharing_of(n), p) || version > p->version) {
 		print_message("node %u finds page %x at version %" PRIu64
 			      "; it cannot be before %" PRIu64 ", nor after %" PRIu64
 			      "\n",
-			n->id, i, version, safe_version(n->w, p), p->version);
+			n->id, i, version, safe_version(sharing_of(n), p), p->version);
 		print_message("  durable is %" PRIu64 "; changed by nodes:", p->durable);
 		for (unsigned id = 1; id <= n->w->nodes; id++)
 			print_message(" %" PRIu64, p->changed[id]);
@@ -141,7 +122,7 @@ static void settle_doubt(const struct node *n, unsigned i, struct page *p,
 		abort();
 	}
 	/* a shared copy of what only a node that crashed had changed: seen, and yet it can go */
-	p->doubt = version > safe_version(n->w, p);
+	p->doubt = version > safe_version(sharing_of(n), p);
 	p->version = version;
 	p->stamp = p->stamp_of[version];
 	if (!version)
@@ -179,15 +160,15 @@ static void note_renewed(struct node *n, struct page *p)
 /* The node has lost power. */
 static void note_crash(struct node *n)
 {
-	for (unsigned i = 0; i < n->w->pages; i++) {
-		struct page *p = &n->w->page[i];
+	for (unsigned i = 0; i < sharing_of(n)->pages; i++) {
+		struct page *p = &sharing_of(n)->page[i];
 
-		p->users -= n->uses[i];
-		n->uses[i] = 0;
+		p->users -= sharing_of(n)->uses[n->id][i];
+		sharing_of(n)->uses[n->id][i] = 0;
 		if (p->renewed && p->renewer == n->id)
 			p->renewed = false;
 		p->changed[n->id] = p->completed[n->id] = 0;
-		p->doubt |= p->known && safe_version(n->w, p) < p->version;
+		p->doubt |= p->known && safe_version(sharing_of(n), p) < p->version;
 	}
 }
 
@@ -195,14 +176,14 @@ static void note_crash(struct node *n)
 static void expect_image(const struct node *n, unsigned i, uint64_t version,
 	uint64_t stamp, const uint8_t *image, uint64_t found)
 {
-	page_id pid = pid_of(n->w, i);
+	page_id pid = pid_of(sharing_of(n), i);
 
 	if (found == version && filled(image, pid, stamp))
 		return;
 	print_message("node %u finds page %u:%" PRIu64 " at version %" PRIu64
 		      "; it was last written as version %" PRIu64 "\n",
 		n->id, pid_shard(pid), (uint64_t)pid_slot(pid), found, version);
-	for (uint64_t s = 0; s <= n->w->page[i].last_stamp; s++)
+	for (uint64_t s = 0; s <= sharing_of(n)->page[i].last_stamp; s++)
 		if (filled(image, pid, s))
 			print_message("  its bytes are those of stamp %" PRIu64
 				      ", not %" PRIu64 "\n",
@@ -224,36 +205,36 @@ static void expect(const struct node *n, unsigned i, struct page *p, const uint8
 
 static bool enter(struct node *n, unsigned i)
 {
-	struct page *p = &n->w->page[i];
+	struct page *p = &sharing_of(n)->page[i];
 
 	p->users += !p->renewed;
-	n->uses[i] += !p->renewed;
+	sharing_of(n)->uses[n->id][i] += !p->renewed;
 	return !p->renewed;
 }
 
 static void leave(struct node *n, unsigned i)
 {
-	n->w->page[i].users--;
-	n->uses[i]--;
+	sharing_of(n)->page[i].users--;
+	sharing_of(n)->uses[n->id][i]--;
 }
 
 /* ---- what tasks do ------------------------------------------------------------------------ */
 
 static void write_data(struct node *n, unsigned i, bool blind)
 {
-	struct page *p = &n->w->page[i];
-	page_id pid = pid_of(n->w, i);
+	struct page *p = &sharing_of(n)->page[i];
+	page_id pid = pid_of(sharing_of(n), i);
 	uint64_t version;
 	struct guard g;
 
 	if (blind && p->known && !p->doubt) {
-		OK(guard_overwrite(n->e.cache, pid, p->incarnation, &g));
+		OK(guard_overwrite(n->v->cache, pid, p->incarnation, &g));
 		if (rt_random() % 8 == 0) { /* changes its mind */
-			guard_release(n->e.cache, &g);
+			guard_release(n->v->cache, &g);
 			return;
 		}
 	} else {
-		OK(guard_exclusive(n->e.cache, pid, p->incarnation, &g));
+		OK(guard_exclusive(n->v->cache, pid, p->incarnation, &g));
 		expect(n, i, p, g.image, g.frame->version);
 	}
 	if (blind && p->doubt) { /* the image is not to be had any more */
@@ -264,7 +245,7 @@ static void write_data(struct node *n, unsigned i, bool blind)
 	version = p->version;
 	fill(g.image, pid, p->stamp);
 	rt_sched_point();
-	guard_release_dirty(n->e.cache, &g, false);
+	guard_release_dirty(n->v->cache, &g, false);
 	note_completed(n, p, version);
 }
 
@@ -272,7 +253,7 @@ static void write_data(struct node *n, unsigned i, bool blind)
 static void write_metadata(struct node *n, unsigned i)
 {
 	struct mtr *m = rt_alloc(sizeof(*m));
-	struct world *w = n->w;
+	struct sharing *w = sharing_of(n);
 	unsigned pages[2] = {
 		i, (unsigned)(i + 1 + rt_random() % (w->pages - 1)) % w->pages};
 	unsigned count = rt_random() % 3 ? 2 : 1;
@@ -287,8 +268,8 @@ static void write_metadata(struct node *n, unsigned i)
 		refs[k] = (struct page_ref){
 			pid_of(w, pages[k]), w->page[pages[k]].incarnation};
 	while (e == -EAGAIN) {
-		OK(cache_fetch_exclusive(n->e.cache, refs, count));
-		OK(mtr_begin(m, n->e.cache, count));
+		OK(cache_fetch_exclusive(n->v->cache, refs, count));
+		OK(mtr_begin(m, n->v->cache, count));
 		for (unsigned k = 0; k < count; k++) {
 			held[k] = mtr_latch(m, refs[k].pid, refs[k].incarnation, &e);
 			if (!held[k])
@@ -323,17 +304,17 @@ static void read_latched(struct node *n, unsigned i)
 {
 	struct guard g;
 
-	OK(guard_shared(n->e.cache, pid_of(n->w, i), n->w->page[i].incarnation, &g));
-	expect(n, i, &n->w->page[i], g.image, g.frame->version);
-	guard_release(n->e.cache, &g);
+	OK(guard_shared(n->v->cache, pid_of(sharing_of(n), i), sharing_of(n)->page[i].incarnation, &g));
+	expect(n, i, &sharing_of(n)->page[i], g.image, g.frame->version);
+	guard_release(n->v->cache, &g);
 }
 
 static void read_optimistic(struct node *n, unsigned i)
 {
-	const struct page *p = &n->w->page[i];
+	const struct page *p = &sharing_of(n)->page[i];
 	uint64_t version, then_version, then_stamp;
 	bool then_known;
-	page_id pid = pid_of(n->w, i);
+	page_id pid = pid_of(sharing_of(n), i);
 	uint8_t copy[PAGE_SIZE];
 	struct guard g;
 
@@ -342,7 +323,7 @@ static void read_optimistic(struct node *n, unsigned i)
 			read_latched(n, i);
 			return;
 		}
-		OK(guard_optimistic(n->e.cache, pid, NULL, &g));
+		OK(guard_optimistic(n->v->cache, pid, NULL, &g));
 		page_copy_out(copy, g.image, PAGE_SIZE);
 		version = g.frame->version;
 		then_version = p->version; /* at the same moment */
@@ -350,7 +331,7 @@ static void read_optimistic(struct node *n, unsigned i)
 		then_known = p->known && !p->doubt;
 	} while (!guard_valid(&g) || !then_known);
 	expect_image(n, i, then_version, then_stamp, copy, version);
-	guard_used(n->e.cache, &g);
+	guard_used(n->v->cache, &g);
 }
 
 /* Several at once; or, ahead, without waiting. */
@@ -361,22 +342,22 @@ static void read_many(struct node *n, unsigned first)
 	struct guard g[6];
 
 	for (unsigned k = 0; k < 6; k++) {
-		unsigned i = (first + k) % n->w->pages;
+		unsigned i = (first + k) % sharing_of(n)->pages;
 
-		if (k >= n->w->pages || !n->w->page[i].known || !enter(n, i))
+		if (k >= sharing_of(n)->pages || !sharing_of(n)->page[i].known || !enter(n, i))
 			continue;
 		at[count] = i;
 		refs[count++] =
-			(struct page_ref){pid_of(n->w, i), n->w->page[i].incarnation};
+			(struct page_ref){pid_of(sharing_of(n), i), sharing_of(n)->page[i].incarnation};
 	}
 	if (rt_random() % 2) {
-		cache_prefetch(n->e.cache, refs, count, rt_random() % 2);
+		cache_prefetch(n->v->cache, refs, count, rt_random() % 2);
 	} else {
-		OK(guard_shared_batch(n->e.cache, refs, count, g));
+		OK(guard_shared_batch(n->v->cache, refs, count, false, g));
 		for (unsigned k = 0; k < count; k++) {
-			expect(n, at[k], &n->w->page[at[k]], g[k].image,
+			expect(n, at[k], &sharing_of(n)->page[at[k]], g[k].image,
 				g[k].frame->version);
-			guard_release(n->e.cache, &g[k]);
+			guard_release(n->v->cache, &g[k]);
 		}
 	}
 	for (unsigned k = 0; k < count; k++)
@@ -386,8 +367,8 @@ static void read_many(struct node *n, unsigned first)
 /* The page was freed, and is allocated again: here, whoever has what of it. */
 static void renew(struct node *n, unsigned i, bool writes)
 {
-	struct page *p = &n->w->page[i];
-	page_id pid = pid_of(n->w, i);
+	struct page *p = &sharing_of(n)->page[i];
+	page_id pid = pid_of(sharing_of(n), i);
 	bool fills = rt_random() % 2;
 	struct guard g;
 
@@ -395,16 +376,16 @@ static void renew(struct node *n, unsigned i, bool writes)
 		return;
 	note_renewed(n, p);
 	if (fills)
-		OK(guard_fill(n->e.cache, pid, p->incarnation, &g));
+		OK(guard_fill(n->v->cache, pid, p->incarnation, &g));
 	else
-		OK(guard_fresh(n->e.cache, pid, p->incarnation, &g));
+		OK(guard_fresh(n->v->cache, pid, p->incarnation, &g));
 	HOLDS(g.frame->incarnation == p->incarnation && g.frame->version == 0);
 	if (!writes) { /* changes its mind */
-		guard_release(n->e.cache, &g);
+		guard_release(n->v->cache, &g);
 	} else {
 		note_write(n, p);
 		fill(g.image, pid, p->stamp);
-		guard_release_dirty(n->e.cache, &g, false);
+		guard_release_dirty(n->v->cache, &g, false);
 		note_completed(n, p, 1);
 	}
 	p->renewed = false;
@@ -412,16 +393,16 @@ static void renew(struct node *n, unsigned i, bool writes)
 
 static void sync_one(struct node *n, unsigned i)
 {
-	struct page *p = &n->w->page[i];
-	struct page_ref ref = {pid_of(n->w, i), p->incarnation};
+	struct page *p = &sharing_of(n)->page[i];
+	struct page_ref ref = {pid_of(sharing_of(n), i), p->incarnation};
 	uint64_t mine = p->completed[n->id];
 	const struct frame *f;
 
 	if (!p->known)
 		return;
-	OK(cache_sync(n->e.cache, &ref, 1, 0));
+	OK(cache_sync(n->v->cache, &ref, 1, 0));
 	/* what this node had changed before the call, if nobody has taken it away */
-	f = table_find(n->e.cache, ref.pid);
+	f = table_find(n->v->cache, ref.pid);
 	if (f && f->incarnation == ref.incarnation && f->version >= mine &&
 		p->incarnation == ref.incarnation && p->changed[n->id] >= mine &&
 		f->version == p->changed[n->id])
@@ -430,7 +411,7 @@ static void sync_one(struct node *n, unsigned i)
 
 static void operate(struct node *n, unsigned i)
 {
-	const struct page *p = &n->w->page[i];
+	const struct page *p = &sharing_of(n)->page[i];
 
 	switch (rt_random() % 13) {
 	case 0 ... 2:
@@ -462,7 +443,7 @@ static inline void task_main(void *arg)
 	struct node *n = arg;
 
 	for (unsigned step = 0; step < n->w->steps / (1 + n->life); step++) {
-		unsigned i = (unsigned)(rt_random() % n->w->pages);
+		unsigned i = (unsigned)(rt_random() % sharing_of(n)->pages);
 
 		/* some pages are everybody's */
 		if (rt_random() % 3 == 0)
@@ -471,7 +452,7 @@ static inline void task_main(void *arg)
 			renew(n, i, rt_random() % 8);
 		} else if (enter(n, i)) {
 			operate(n, i);
-			look_page(pid_of(n->w, i));
+			look_page(pid_of(sharing_of(n), i));
 			leave(n, i);
 		}
 	}

@@ -128,7 +128,7 @@ static void seed_main(uint64_t seed)
 static void after_any_cut_a_volume_is_what_its_syncs_promised(void **state)
 {
 	unsigned failed = sim_each_seed("", sim_env("WEFT_SIM_FIRST", 1),
-		sim_env("WEFT_SIM_SEEDS", 14), 600, seed_main);
+		sim_env("WEFT_SIM_SEEDS", 4), 600, seed_main);
 
 	printf("             %llu runs, %llu cuts (%llu in recoveries), %llu fscks, %llu "
 	       "operations, "

@@ -12,8 +12,9 @@
 #include "tests/unit/volume_fixture.h"
 
 #include "engine/cache/cache_internal.h"
-#include "engine/coherence/cluster.h"
-#include "tests/sim/look.h"
+#include "engine/coherence/protocol/protocol.h"
+#include "tests/sim/seeds.h"
+#include "tests/world/check.h"
 
 #define NODES    3u
 #define TASKS    3u
@@ -69,7 +70,7 @@ static unsigned home_of(void *owner, uint16_t shard)
 
 static void on_message(void *owner, struct net_peer *peer, const struct net_message *m)
 {
-	coherence_cluster_message(((struct node *)owner)->coherence, peer, m);
+	coherence_message(((struct node *)owner)->coherence, peer, m);
 	look_message(m);
 }
 
@@ -81,7 +82,7 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 		atomic_fetch_add(&n->ups, 1);
 		net_wake(n->net, &n->ups, INT32_MAX);
 	}
-	coherence_cluster_event(n->coherence, peer, event);
+	coherence_event(n->coherence, peer, event);
 }
 
 static void address_of(char out[32], unsigned id)
@@ -90,7 +91,7 @@ static void address_of(char out[32], unsigned id)
 }
 
 static int peers_open(
-	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+	void *arg, struct volume *v, struct coherence_options *out, struct weft_error *err)
 {
 	struct node *n = arg;
 	char address[32];
@@ -103,29 +104,24 @@ static int peers_open(
 		.handlers = {n, on_message, on_event},
 		.retry_ns = 50000000,
 	};
-	struct coherence_cluster_options co = {
-		.self = (uint8_t)n->id,
-		.shard = n->id - 1,
-		.home = home_of,
-		.store = v->store,
-		.log = v->log,
-		.cluster_epoch = EPOCH,
-	};
-	int rc;
 
 	address_of(address, n->id);
 	memset(no.self.volume_uuid, 0x11, NET_UUID_BYTES);
 	memset(no.self.cluster_uuid, 0x22, NET_UUID_BYTES);
 	memset(no.self.node_uuid, 0x30 + (int)n->id, NET_UUID_BYTES);
 	OK(net_open(&n->net, &no, NULL));
-	co.net = n->net;
-	rc = coherence_cluster_open(&n->coherence, &co);
-	if (rc)
-		return rc;
 	for (unsigned i = 0; i < NODES; i++)
 		OK(shards_set(&n->shards, (uint16_t)i, page_counts[i]));
-	n->coherence->shards = &n->shards;
-	*out = n->coherence;
+	*out = (struct coherence_options){
+		.self = (uint8_t)n->id,
+		.shard = n->id - 1,
+		.home = home_of,
+		.net = n->net,
+		.store = v->store,
+		.log = v->log,
+		.shards = &n->shards,
+		.cluster_epoch = EPOCH,
+	};
 	return 0;
 }
 
@@ -135,8 +131,9 @@ static int peers_start(void *arg, struct volume *v, struct weft_error *err)
 	char address[32];
 	uint32_t ups;
 
+	n->coherence = v->coherence;
 	look_up(n->id, n->coherence);
-	OK(coherence_cluster_start(n->coherence));
+	OK(coherence_start(n->coherence));
 	for (unsigned id = 1; id <= NODES; id++) {
 		struct net_peer_options po = {.node = (uint16_t)id, .address = address};
 		struct net_peer *peer;
@@ -158,7 +155,7 @@ static void peers_stop(void *arg, struct volume *v)
 
 	barrier(n, BARRIERS);
 	look_down(n->id);
-	coherence_cluster_stop(n->coherence);
+	coherence_stop(v->coherence);
 	net_close(n->net);
 }
 
@@ -254,7 +251,7 @@ static void settle(struct node *n)
 	for (unsigned tries = 0; tries < 200; tries++) {
 		OK(cache_checkpoint(n->v->cache));
 		owed_ship(n->v->cache, LSN_MAX, false);
-		if (!n->v->cache->owed_count && !cache_dirty_pages(n->v->cache))
+		if (!n->v->cache->revoke.owed_count && !cache_dirty_pages(n->v->cache))
 			return;
 		rt_sleep_ns(1000000);
 	}

@@ -13,6 +13,7 @@
 
 #include "engine/cache/cache_internal.h"
 #include "engine/cache/recovery.h"
+#include "tests/world/expect.h"
 
 struct engine {
 	struct rt_disk *disk;
@@ -21,17 +22,6 @@ struct engine {
 	struct coherence *coherence;
 	struct cache *cache;
 };
-
-#define OK(expr)                                                                         \
-	do {                                                                             \
-		int ok_ = (expr);                                                        \
-		if (ok_) {                                                               \
-			fprintf(stderr, "%s:%d: %s is %d\n", __FILE__, __LINE__, #expr,  \
-				ok_);                                                    \
-			abort();                                                         \
-		}                                                                        \
-	} while (0)
-#define HOLDS(expr) WEFT_ASSERT(expr)
 
 /* Each page has its own bytes for each stamp. */
 static inline void fill(uint8_t *image, page_id pid, uint64_t stamp)

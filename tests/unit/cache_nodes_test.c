@@ -12,7 +12,17 @@
  *   WEFT_LONGER=20 build/tests/unit/cache_nodes_test
  */
 #include "tests/unit/cache_fixture.h"
-#include "tests/unit/nodes_fixture.h"
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/coherence/protocol/protocol.h"
+#include "tests/world/expect.h"
+#include "tests/world/world.h"
 
 #define PAGES     200
 #define PAGES_MAX 514
@@ -24,14 +34,14 @@ struct page_model {
 	_Atomic uint64_t begun, committed;
 };
 
-static struct nodes world;
+static struct world world;
 static struct engine engines[NODES_MAX];
 static struct page_model model[PAGES_MAX];
 static unsigned pages, frames, steps, dirty_age_ms;
 
 static page_id pid_of(unsigned i)
 {
-	return pid_make((uint16_t)(i % world.count), BASE_SLOT + i);
+	return pid_make((uint16_t)(i % world.nodes), BASE_SLOT + i);
 }
 
 static void page_make(uint8_t *image, page_id pid, uint64_t count)
@@ -161,7 +171,7 @@ static void look_at_many(struct engine *e, unsigned first)
 		cache_prefetch(e->cache, refs, count, rt_random() % 2);
 		return;
 	}
-	OK(guard_shared_batch(e->cache, refs, count, g));
+	OK(guard_shared_batch(e->cache, refs, count, false, g));
 	for (unsigned k = 0; k < count; k++) {
 		expect((first + k) % pages, least[k], g[k].image);
 		guard_release(e->cache, &g[k]);
@@ -225,9 +235,9 @@ static void engine_settle(struct node *n, struct engine *e)
 	for (unsigned round = 0; round < 3; round++) {
 		OK(cache_checkpoint(e->cache));
 		owed_ship(e->cache, LSN_MAX, false);
-		nodes_barrier(n);
+		barrier(n);
 	}
-	HOLDS(cache_dirty_pages(e->cache) == 0 && e->cache->owed_count == 0);
+	HOLDS(cache_dirty_pages(e->cache) == 0 && e->cache->revoke.owed_count == 0);
 }
 
 static void engine_check(struct node *n, struct engine *e)
@@ -238,7 +248,7 @@ static void engine_check(struct node *n, struct engine *e)
 		struct store_read r = {.pid = pid_of(i), .image = image};
 
 		HOLDS(model[i].begun == model[i].committed);
-		if (i % n->w->count != n->id - 1 || !model[i].committed)
+		if (i % n->w->nodes != n->id - 1 || !model[i].committed)
 			continue;
 		store_read_pages(e->store, &r, 1);
 		HOLDS(r.result == 0);
@@ -258,12 +268,12 @@ static void node_main(void *arg)
 		OK(rt_task_spawn(&task[i], "worker", worker_main, e));
 	for (unsigned i = 0; i < TASKS; i++)
 		rt_task_join(task[i]);
-	nodes_barrier(n);
+	barrier(n);
 	engine_settle(n, e);
 	cache_stop(e->cache);
 	engine_check(n, e);
 	HOLDS(node_sent(n) > 0);
-	node_leave(n);
+	node_part_all(n);
 	engine_close(e);
 }
 
@@ -278,26 +288,26 @@ static void ahead_main(void *arg)
 
 	engine_begin(n, e);
 	for (unsigned i = 0; i < AHEAD; i++)
-		refs[i] = (struct page_ref){pid_of(i * n->w->count), 1}; /* node 1's */
+		refs[i] = (struct page_ref){pid_of(i * n->w->nodes), 1}; /* node 1's */
 	for (unsigned i = 0; n->id == 1 && i < AHEAD; i++)
-		count_data(e, i * n->w->count);
-	nodes_barrier(n);
+		count_data(e, i * n->w->nodes);
+	barrier(n);
 	if (n->id == 2) {
 		cache_prefetch(e->cache, refs, AHEAD, true);
 		while (cache_counters(e->cache)->prefetches < AHEAD)
 			rt_sleep_ns(100000);
 	}
-	nodes_barrier(n);
+	barrier(n);
 	for (unsigned i = 0; n->id == 1 && i < AHEAD; i++)
-		count_data(e, i * n->w->count);
-	nodes_barrier(n);
-	HOLDS(coherence_cluster_counters(n->coherence)->forced == 0);
+		count_data(e, i * n->w->nodes);
+	barrier(n);
+	HOLDS(coherence_counters(n->coherence)->forced == 0);
 	for (unsigned i = 0; i < AHEAD; i++)
-		look(e, i * n->w->count);
-	nodes_barrier(n);
+		look(e, i * n->w->nodes);
+	barrier(n);
 	engine_settle(n, e);
 	cache_stop(e->cache);
-	node_leave(n);
+	node_part_all(n);
 	engine_close(e);
 }
 
@@ -326,7 +336,7 @@ static bool takes_requests(
 	HOLDS(count < BATCH);
 	heard.m[count++] = *m;
 	for (uint32_t i = 0; count == BATCH && i < BATCH; i++)
-		coherence_cluster_message(n->coherence, peer, &heard.m[i]);
+		coherence_message(n->coherence, peer, &heard.m[i]);
 	atomic_store(&heard.count, count);
 	return true;
 }
@@ -344,7 +354,7 @@ static void batch_read(struct node *n, struct engine *e)
 	for (unsigned i = 0; i < BATCH; i++)
 		refs[i] = (struct page_ref){pid_of(i * 2), 1}; /* node 1's */
 	net_counters(peer, &was);
-	OK(guard_shared_batch(e->cache, refs, BATCH, g));
+	OK(guard_shared_batch(e->cache, refs, BATCH, false, g));
 	net_counters(peer, &now);
 	for (unsigned i = 0; i < BATCH; i++) {
 		expect(i * 2, 1, g[i].image);
@@ -376,9 +386,9 @@ static void batch_greet(struct node *n, struct engine *e)
 	unsigned own = 2 * BATCH + n->id - 1, others = 2 * BATCH + 2 - n->id;
 
 	count_data(e, own);
-	nodes_barrier(n);
+	barrier(n);
 	look(e, others);
-	nodes_barrier(n);
+	barrier(n);
 }
 
 static void batch_main(void *arg)
@@ -393,20 +403,20 @@ static void batch_main(void *arg)
 	batch_greet(n, e);
 	net_counters(net_peer_find(n->net, (uint16_t)(3 - n->id)), &was);
 	atomic_store(&heard.on, true);
-	nodes_barrier(n);
+	barrier(n);
 	if (n->id == 2)
 		batch_read(n, e);
 	else
 		batch_await();
-	nodes_barrier(n);
+	barrier(n);
 	atomic_store(&heard.on, false);
 	net_counters(net_peer_find(n->net, (uint16_t)(3 - n->id)), &now);
 	HOLDS(now.writes_out - was.writes_out == (n->id == 1 ? BATCH : 0));
 	HOLDS(now.reads_out == was.reads_out);
-	nodes_barrier(n);
+	barrier(n);
 	engine_settle(n, e);
 	cache_stop(e->cache);
-	node_leave(n);
+	node_part_all(n);
 	engine_close(e);
 }
 
@@ -415,7 +425,7 @@ static void share_by(const char *transport, unsigned nodes, unsigned with_pages,
 {
 	const char *longer = getenv("WEFT_LONGER");
 
-	nodes_make(&world, transport, nodes, NULL, 64 << 20);
+	world_make_real(&world, transport, nodes, NULL, 64 << 20);
 	world.takes = fn == batch_main ? takes_requests : NULL;
 	dirty_age_ms = fn == batch_main ? 3600000 : 40;
 	memset(&heard, 0, sizeof(heard));
@@ -425,8 +435,8 @@ static void share_by(const char *transport, unsigned nodes, unsigned with_pages,
 	memset(model, 0, sizeof(model));
 	for (unsigned i = 0; i < nodes; i++)
 		engine_format_shard(world.node[i].file.path, 4 << 20, (uint16_t)i);
-	nodes_run(&world, fn);
-	nodes_drop(&world);
+	world_run_real(&world, fn);
+	world_drop_real(&world);
 }
 
 static void share(

@@ -12,7 +12,7 @@
 #define PAGES  600
 #define TASKS  5
 #define STEPS  400
-#define SEEDS  40
+#define SEEDS  20
 /* pages: with what is logged of each more than the log of 4 MiB has */
 #define OVERWRITTEN 1200
 
@@ -102,7 +102,7 @@ static void read_batch(struct world *w, unsigned first)
 			refs[n++] = (struct page_ref){page_of(i), w->incarnation[i]};
 	if (!n)
 		return;
-	OK(guard_shared_batch(w->e.cache, refs, n, guards));
+	OK(guard_shared_batch(w->e.cache, refs, n, false, guards));
 	for (unsigned i = 0; i < n; i++) {
 		unsigned page = (unsigned)(pid_slot(refs[i].pid) - 10);
 
@@ -413,7 +413,7 @@ static int run_queue(void *arg)
 	rt_sim_disk_create(DISK, 64 << 20, NULL);
 	engine_format(DISK, 4 << 20);
 	engine_open(&w->e, DISK, FRAMES);
-	gate = &w->e.cache->region_gate;
+	gate = &w->e.cache->writeback.region_gate;
 	for (unsigned i = 0; i <= TASKS; i++)
 		write_page(w, i);
 	for (unsigned i = 0; i < WB_REGIONS; i++)

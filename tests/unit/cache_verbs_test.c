@@ -6,7 +6,17 @@
 #include "tests/unit/verbs_fake.h"
 
 #include "tests/unit/cache_fixture.h"
-#include "tests/unit/nodes_fixture.h"
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/coherence/protocol/protocol.h"
+#include "tests/world/expect.h"
+#include "tests/world/world.h"
 
 #define SLOT   10
 #define NODES  4u
@@ -20,7 +30,7 @@ struct cost {
 	uint64_t doorbells, signalled;
 };
 
-static struct nodes world;
+static struct world world;
 static struct engine engines[NODES];
 static struct cost before[NODES]; /* by node */
 
@@ -36,7 +46,7 @@ static struct cost so_far(const struct node *n)
 {
 	struct cost sum = {0};
 
-	for (unsigned id = 1; id <= n->w->count; id++) {
+	for (unsigned id = 1; id <= n->w->nodes; id++) {
 		struct net_counters c;
 		uint64_t work, signs;
 
@@ -63,10 +73,10 @@ static struct cost spent(const struct node *n)
 
 static void forget(struct node *n)
 {
-	nodes_barrier(n);
+	barrier(n);
 	rt_sleep_ns(20000000);
 	before[n->id - 1] = so_far(n);
-	nodes_barrier(n);
+	barrier(n);
 }
 
 static void show(const struct node *n, const char *what, struct cost is)
@@ -87,7 +97,7 @@ static void expect(struct node *n, const char *what, const struct cost *want)
 
 	while (spent(n).requests < w.requests)
 		rt_sleep_ns(1000000); /* an alarm ends it */
-	nodes_barrier(n);
+	barrier(n);
 	rt_sleep_ns(20000000);
 	is = spent(n);
 	show(n, what, is);
@@ -132,7 +142,7 @@ static void see_many(struct engine *e, unsigned first, uint64_t stamp)
 
 	for (unsigned i = 0; i < BATCH; i++)
 		refs[i] = (struct page_ref){pid_of(first + i), 1};
-	OK(guard_shared_batch(e->cache, refs, BATCH, g));
+	OK(guard_shared_batch(e->cache, refs, BATCH, false, g));
 	for (unsigned i = 0; i < BATCH; i++) {
 		HOLDS(filled(g[i].image, refs[i].pid, stamp));
 		guard_release(e->cache, &g[i]);
@@ -287,9 +297,9 @@ static void node_main(void *arg)
 	for (unsigned round = 0; round < 3; round++) {
 		OK(cache_checkpoint(e->cache));
 		owed_ship(e->cache, LSN_MAX, false);
-		nodes_barrier(n);
+		barrier(n);
 	}
-	node_leave(n);
+	node_part_all(n);
 	engine_close(e);
 }
 
@@ -297,11 +307,11 @@ static void run(unsigned count, void (*what)(struct node *n, struct engine *e))
 {
 	current = what;
 	memset(before, 0, sizeof(before));
-	nodes_make(&world, "verbs", count, NULL, 64 << 20);
+	world_make_real(&world, "verbs", count, NULL, 64 << 20);
 	for (unsigned i = 0; i < count; i++)
 		engine_format_shard(world.node[i].file.path, 24 << 20, (uint16_t)i);
-	nodes_run(&world, node_main);
-	nodes_drop(&world);
+	world_run_real(&world, node_main);
+	world_drop_real(&world);
 }
 
 static void a_page_costs_what_is_written(void **state)

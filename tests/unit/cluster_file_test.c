@@ -407,7 +407,7 @@ static void what_cannot_change_is_refused_by_name(void **state)
 		{"[volume]\nname = scratch\nkey = k\n"
 		 "uuid = 1d4f6f0e-6d8c-4c1f-9a57-0f5f3c0f2b11\n" NODE(1, "a") NODE(2, "b")
 			 CLIENT(3, "c"),
-			"4: [volume] uuid: it is the file of another volume: that in use "
+			"4: [volume] uuid: it is the file of another volume: the volume in use "
 			"has " UUID},
 		{VOLUME "tls = yes\n" NODE(1, "a") NODE(2, "b") CLIENT(3, "c"),
 			"5: [volume] tls: no cannot become yes"},

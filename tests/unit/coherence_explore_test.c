@@ -67,7 +67,7 @@ static void report(struct world *w, unsigned p, unsigned n, struct home_rebuild 
 {
 	for (unsigned i = 0; i < out->count; i++) {
 		if (out->list[i].kind == PAGE_TAKE_OWED) {
-			w->page[p].at[n].frame = w->page[p].at[n].owed;
+			w->page[p].at[n].frame.image = w->page[p].at[n].owed;
 			continue;
 		}
 		HOLDS(out->list[i].m.type == PAGE_REPORT, "not a report");
@@ -111,6 +111,7 @@ static void end_rebuild(struct world *w, unsigned p, struct home_rebuild *r)
 		e = holder_on_reinstate(&pg->at[n].hold, &at, &out.list[0].m, &reports);
 		HOLDS(!e, "node %u cannot be reinstated", n);
 		report(w, p, n, r, &reports);
+		frame_arrived(w, n, p, PHASE_QUIET);
 		out.count = 0;
 		e = rebuild_end(&pg->entry, r, &home, 0, &out);
 	}
@@ -129,9 +130,9 @@ static void settle_newest(struct world *w, unsigned p)
 
 		if (image_order(pg->at[n].owed, left) > 0)
 			left = pg->at[n].owed;
-		if (h->hold != RIGHT_NONE && !(h->flags & HOLD_HOLLOW) &&
-			image_order(pg->at[n].frame, left) > 0)
-			left = pg->at[n].frame;
+		if (h->hold != RIGHT_NONE && !pg->at[n].frame.hollow &&
+			image_order(pg->at[n].frame.image, left) > 0)
+			left = pg->at[n].frame.image;
 	}
 	pg->newest.version =
 		left.incarnation == pg->newest.incarnation ? left.version : 0;
@@ -243,7 +244,7 @@ static bool pick(const struct world *w, const struct profile *pr, bool drain,
 
 		if (drain ? !goes_on(kind) : !pr->weight[kind])
 			continue;
-		if (full && (kind == STEP_SHIP || kind == STEP_SHIP_OWED))
+		if (full && (kind == STEP_SHIP || kind == STEP_SHIP_OWED || kind == STEP_FREE))
 			continue;
 		for (unsigned a = 0; a < w->nodes; a++)
 			for (unsigned b = 0; b < bs; b++) {
@@ -314,8 +315,9 @@ static void persist_all(struct world *w, struct random *r)
 			HOLDS(h->owed_incarnation != newest.incarnation,
 				"node %u owes v%u of page %u for ever", n,
 				(unsigned)h->owed_version, p);
-			HOLDS(!(h->flags & HOLD_DIRTY) ||
-					h->incarnation < newest.incarnation,
+			HOLDS(!w->page[p].at[n].frame.dirty ||
+					w->page[p].at[n].frame.image.incarnation <
+						newest.incarnation,
 				"node %u is dirty for ever", n);
 		}
 }
@@ -341,7 +343,7 @@ static void explore(uint64_t seed)
 		if (pr.apart && !draw(&r, 8)) {
 			unsigned n = draw(&r, nodes);
 
-			w.unheard[n] = draw(&r, 1u << nodes) & ~(1u << n);
+			w.unconnected[n] = draw(&r, 1u << nodes) & ~(1u << n);
 		}
 		if (!pick(&w, &pr, false, &r, &s))
 			break;
@@ -350,7 +352,7 @@ static void explore(uint64_t seed)
 	}
 	if (!failure[0])
 		drain(&w, &r);
-	memset(w.unheard, 0, sizeof(w.unheard));
+	memset(w.unconnected, 0, sizeof(w.unconnected));
 	for (unsigned p = 0; p < w.pages; p++)
 		for (unsigned n = 0; n < nodes && !failure[0]; n++)
 			want_and_use(&w, n, p, draw(&r, 2) ? STEP_READ : STEP_CHANGE);
@@ -387,6 +389,7 @@ static void invariants_hold_in_every_interleaving(void **state)
 			if (i != PAGE_REPORT - PAGE_MESSAGE_FIRST &&
 				i != PAGE_REINSTATE - PAGE_MESSAGE_FIRST)
 				assert_true(sent[i] > seeds / 10);
+		assert_true(spared > seeds / 10 && refetched > seeds / 50);
 	}
 }
 

@@ -33,6 +33,7 @@ static void begin(unsigned nodes)
 	failure[0] = '\0';
 	world_init(&w, nodes, 2);
 	memset(sent, 0, sizeof(sent));
+	stored = 0;
 }
 
 static void step(unsigned kind, unsigned a, unsigned b)
@@ -89,7 +90,6 @@ static void a_miss_costs_a_request_and_a_grant(void **state)
 {
 	begin(4);
 	assert_int_equal(price(STEP_READ, 1, 0), 2);
-	assert_int_equal(price(STEP_READ, 2, 0), 2);
 	assert_int_equal(price(STEP_CHANGE, 2, 1), 2);
 }
 
@@ -107,7 +107,7 @@ static void what_is_owned_costs_nothing(void **state)
 	assert_int_equal(price(STEP_CHANGE, 2, 0), 2);
 	assert_int_equal(price(STEP_TOUCH, 2, 0), 0);
 	assert_int_equal(price(STEP_TOUCH, 2, 0), 0);
-	assert_true(holder_may_read(&w.page[0].at[2].hold));
+	assert_true(frame_may_read(&w, 2, 0));
 }
 
 static void an_exclusive_conflict_costs_four(void **state)
@@ -215,7 +215,8 @@ static void a_downgrade_costs_two(void **state)
 	assert_int_equal(w.page[0].at[1].hold.version, 2);
 	assert_int_equal(w.page[0].entry.mode, HOME_SHARED);
 	assert_true(w.page[0].entry.current && !w.page[0].entry.owing);
-	assert_int_equal(price(STEP_READ, 2, 0), 2); /* node 1 is not asked */
+	assert_int_equal(price(STEP_READ, 2, 0), 4); /* node 1 gives it, and stays a sharer */
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_SHARED);
 	assert_int_equal(price(STEP_CHANGE, 1, 0), 2 + 2);
 }
 
@@ -235,6 +236,256 @@ static void a_downgrade_that_crosses_a_request_is_declined(void **state)
 	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_NONE);
 	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_EXCLUSIVE);
 }
+
+/* ---- from a sharer's memory ------------------------------------------------------------- */
+
+static unsigned long asked(enum page_message_type type)
+{
+	return sent[type - PAGE_MESSAGE_FIRST];
+}
+
+/* Each image is read from the store once, until no node has it. */
+static void a_sharer_gives_an_image_that_its_home_has_only_stored(void **state)
+{
+	begin(4);
+	assert_int_equal(price(STEP_READ, 1, 0), 2);
+	assert_int_equal(price(STEP_READ, 2, 0), 4);
+	assert_int_equal(price(STEP_READ, 3, 0), 4);
+	assert_int_equal(w.page[0].at[3].hold.version, 1);
+	assert_int_equal(asked(PAGE_COPY), 2);
+	assert_int_equal(stored, 1);
+	assert_int_equal(price(STEP_EVICT, 1, 0), 1); /* a DROP, as before */
+	assert_int_equal(price(STEP_READ, 1, 0), 4);
+	assert_int_equal(stored, 1);
+	for (unsigned n = 1; n < 4; n++)
+		price(STEP_EVICT, n, 0);
+	assert_int_equal(price(STEP_READ, 2, 0), 2);
+	assert_int_equal(stored, 2);
+}
+
+/* The next one after the requester, so that no sharer gives all. */
+static void sharers_take_turns(void **state)
+{
+	begin(5);
+	for (unsigned n = 1; n < 4; n++)
+		price(STEP_READ, n, 0);
+	step(STEP_READ, 4, 0);
+	step(STEP_DELIVER, 4, 0);
+	step(STEP_DELIVER, 0, 4);
+	assert_int_equal(w.link[4][1].count, 1);
+	settle();
+	price(STEP_EVICT, 2, 0);
+	step(STEP_READ, 2, 0);
+	step(STEP_DELIVER, 2, 0);
+	step(STEP_DELIVER, 0, 2);
+	assert_int_equal(w.link[2][3].count, 1);
+	settle();
+	assert_int_equal(stored, 1);
+}
+
+/* The home's own frame is nearer. Its own request is its device's. */
+static void a_home_that_has_the_image_gives_it(void **state)
+{
+	begin(4);
+	price(STEP_READ, 1, 0);
+	assert_int_equal(price(STEP_READ, 0, 0), 0);
+	assert_int_equal(stored, 2);
+	assert_int_equal(price(STEP_READ, 2, 0), 2);
+	assert_int_equal(price(STEP_CHANGE, 3, 0), 2 + 2 * 2);
+	assert_int_equal(stored, 2);
+	assert_int_equal(asked(PAGE_COPY) + asked(PAGE_MOVE), 0);
+}
+
+/* It must tell the sharers anyway: the image comes without another message. */
+static void a_writer_takes_the_image_from_a_sharer(void **state)
+{
+	begin(5);
+	for (unsigned n = 1; n < 4; n++)
+		price(STEP_READ, n, 0);
+	assert_int_equal(price(STEP_CHANGE, 4, 0), 2 + 2 * 3);
+	assert_int_equal(asked(PAGE_MOVE), 1);
+	assert_int_equal(asked(PAGE_INVALIDATE), 2);
+	assert_int_equal(stored, 1);
+	begin(3);
+	price(STEP_READ, 1, 0);
+	assert_int_equal(price(STEP_OVERWRITE, 2, 0), 2 + 2); /* it needs no image */
+	assert_int_equal(asked(PAGE_MOVE), 0);
+}
+
+/* Two messages more, and the store: the home has the image as long as the requester waits. */
+static void a_sharer_may_drop_the_page_while_it_is_asked(void **state)
+{
+	static const uint8_t kinds[] = {STEP_READ, STEP_CHANGE};
+
+	for (unsigned i = 0; i < ARRAY_SIZE(kinds); i++) {
+		begin(3);
+		price(STEP_READ, 1, 0);
+		memset(sent, 0, sizeof(sent));
+		step(kinds[i], 2, 0);
+		step(STEP_DELIVER, 2, 0);
+		step(STEP_EVICT, 1, 0);
+		settle();
+		assert_int_equal(asked(PAGE_DROP), 1);
+		assert_int_equal(asked(PAGE_FETCH), 1);
+		assert_int_equal(total(), 6 + 1);
+		assert_int_equal(stored, 2);
+		assert_int_equal(w.page[0].at[2].frame.image.version, 1 + i);
+	}
+}
+
+/* Its request is older, and waits for the home alone. */
+static void a_reader_waits_for_the_grant_of_a_reader_before_it(void **state)
+{
+	begin(3);
+	step(STEP_READ, 1, 0);
+	step(STEP_DELIVER, 1, 0); /* the image is read, and on its way */
+	step(STEP_READ, 2, 0);
+	step(STEP_DELIVER, 2, 0);
+	step(STEP_DELIVER, 0, 2);
+	step(STEP_DELIVER, 2, 1);
+	assert_int_equal(w.page[0].at[1].deferred.count, 1);
+	settle();
+	assert_int_equal(total(), 2 + 4);
+	assert_int_equal(stored, 1);
+}
+
+/* One dropped the page and came back while the other was on its way to it. */
+static void two_sharers_that_are_sent_to_each_other_do_not_wait(void **state)
+{
+	begin(3);
+	price(STEP_READ, 1, 0);
+	step(STEP_READ, 2, 0);
+	step(STEP_DELIVER, 2, 0);
+	step(STEP_DELIVER, 0, 2); /* its COPY is under way to node 1 */
+	step(STEP_EVICT, 1, 0);
+	step(STEP_READ, 1, 0);
+	step(STEP_DELIVER, 1, 0);
+	step(STEP_DELIVER, 1, 0);
+	step(STEP_DELIVER, 0, 1); /* and that of node 1 to node 2 */
+	assert_int_equal(w.page[0].at[1].hold.need, node_bit(2));
+	assert_int_equal(w.page[0].at[2].hold.need, node_bit(1));
+	settle();
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_SHARED);
+	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_SHARED);
+}
+
+/* A sharer that is lost, or not heard, is not needed: the store has the image. */
+static void a_sharer_that_the_reader_does_not_hear_is_not_asked(void **state)
+{
+	begin(4);
+	price(STEP_READ, 1, 0);
+	w.unconnected[2] = node_bit(1);
+	assert_int_equal(price(STEP_READ, 2, 0), 2);
+	assert_int_equal(stored, 2);
+	w.unconnected[3] = node_bit(1);
+	assert_int_equal(price(STEP_READ, 3, 0), 4);
+	assert_int_equal(stored, 2);
+}
+
+/* A source stays until it may leave. A copy of the persisted image is not counted. */
+static void a_source_gives_what_is_persisted_too(void **state)
+{
+	begin(5);
+	price(STEP_CHANGE, 1, 0);
+	price(STEP_READ, 2, 0);
+	step(STEP_SHIP, 1, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	assert_true(w.page[0].entry.current);
+	assert_int_equal(price(STEP_READ, 3, 0), 4);
+	assert_int_equal(w.page[0].entry.copies, 1);
+	assert_int_equal(w.page[0].at[1].hold.served, 1);
+	assert_int_equal(price(STEP_CHANGE, 4, 0), 2 + 2 * 3);
+	assert_int_equal(w.page[0].at[4].hold.version, 2);
+	assert_int_equal(stored, 1); /* when node 1 got it */
+}
+
+/* The home has accepted the downgrade, and named the node as a sharer before it knows. */
+static void an_ask_overtakes_the_answer_to_a_downgrade(void **state)
+{
+	begin(3);
+	price(STEP_CHANGE, 1, 0);
+	step(STEP_SHIP, 1, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	step(STEP_DOWNGRADE, 1, 0);
+	step(STEP_DELIVER, 1, 0);
+	step(STEP_READ, 2, 0);
+	step(STEP_DELIVER, 2, 0);
+	step(STEP_DELIVER, 0, 2);
+	step(STEP_DELIVER, 2, 1);
+	assert_int_equal(w.page[0].at[1].deferred.count, 1);
+	settle();
+	assert_int_equal(w.page[0].at[2].hold.version, 2);
+	assert_int_equal(stored, 1); /* when node 1 got it */
+}
+
+static void a_sharer_that_could_not_read_the_image_gives_none(void **state)
+{
+	struct page_at at = {.pid = 0, .self = 1, .home = 0};
+	static const struct {
+		enum page_message_type type;
+		uint32_t epoch;
+	} asks[] = {{PAGE_COPY, 5}, {PAGE_MOVE, 6}};
+
+	for (unsigned i = 0; i < ARRAY_SIZE(asks); i++) {
+		struct page_hold h = {
+			.hold = RIGHT_SHARED, .epoch = 5, .flags = HOLD_DAMAGED};
+		struct page_message ask = {.type = (uint16_t)asks[i].type,
+			.sender = 2,
+			.epoch = asks[i].epoch,
+			.flags = PAGE_CURRENT};
+		struct page_actions out = {0};
+
+		assert_int_equal(holder_on_ask(&h, &at, &ask, &out), 0);
+		assert_int_equal(out.list[0].m.type, PAGE_GIVEN);
+		assert_int_equal(out.list[0].m.flags, 0);
+		assert_int_equal(out.list[0].image, IMAGE_NONE);
+	}
+}
+
+/* Only where the home has said that it has the image, and once. */
+static void an_image_may_be_missing_once(void **state)
+{
+	struct page_at at = {.pid = 0, .self = 1, .home = 0};
+	struct page_message grant = {.type = PAGE_GRANT,
+		.mode = PAGE_SHARED,
+		.flags = PAGE_ASK_SOURCE,
+		.source = 2,
+		.place = node_bit(2),
+		.epoch = 5};
+	struct page_message given = {.type = PAGE_GIVEN, .sender = 2, .epoch = 5};
+
+	for (unsigned current = 0; current < 2; current++) {
+		struct page_hold h = {0};
+		struct page_actions out = {0};
+
+		grant.flags |= current ? PAGE_CURRENT : 0;
+		given.sender = 2;
+		assert_int_equal(
+			requester_want(&h, &at, PAGE_SHARED, 0, 0, 0, 0, 0, &out), 0);
+		assert_int_equal(requester_on_grant(&h, &at, &grant, &out), 0);
+		out.count = 0;
+		assert_int_equal(requester_on_given(&h, &at, &given, &out),
+			current ? 0 : -EPROTO);
+		if (!current)
+			continue;
+		assert_int_equal(out.count, 1);
+		assert_int_equal(out.list[0].m.type, PAGE_FETCH);
+		assert_int_equal(h.need, node_bit(0));
+		given.sender = 0;
+		assert_int_equal(requester_on_given(&h, &at, &given, &out), -EPROTO);
+		given.flags = PAGE_IMAGE | PAGE_DAMAGED;
+		assert_int_equal(requester_on_given(&h, &at, &given, &out), 0);
+		assert_int_equal(h.hold, RIGHT_SHARED);
+		assert_true(h.flags & HOLD_DAMAGED);
+		given.flags = 0;
+	}
+}
+
+/* ---- owed images, incarnations, the kernel ------------------------------------------------ */
 
 /* An owed image is kept until the home reports it persisted. */
 static void what_is_given_up_dirty_is_owed_until_persisted(void **state)
@@ -256,7 +507,7 @@ static void what_is_given_up_dirty_is_owed_until_persisted(void **state)
 	step(STEP_PERSISTED, 0, 0);
 	settle();
 	assert_int_equal(w.page[0].at[2].owed.version, 0);
-	assert_false(w.page[0].at[3].hold.flags & HOLD_DIRTY);
+	assert_false(w.page[0].at[3].frame.dirty);
 	assert_int_equal(price(STEP_EVICT, 3, 0), 2);
 	assert_true(home_entry_idle(&w.page[0].entry));
 }
@@ -267,13 +518,13 @@ static void an_older_incarnation_is_refused(void **state)
 	begin(3);
 	price(STEP_CHANGE, 1, 0);
 	step(STEP_FREE, 1, 0);
-	settle();
-	assert_int_equal(price(STEP_STALE, 2, 0), 2);
-	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_NONE);
-	assert_int_equal(w.page[0].entry.mode, HOME_NONE);
-	price(STEP_READ, 2, 0); /* the new one: zeros */
-	assert_int_equal(w.page[0].at[2].frame.incarnation, 2);
-	assert_int_equal(w.page[0].at[2].frame.version, 0);
+	price(STEP_READ, 2, 0); /* the new one: zeros, granted alone, and changed */
+	assert_int_equal(w.page[0].at[2].frame.image.incarnation, 2);
+	assert_int_equal(w.page[0].at[2].frame.image.version, 1);
+	assert_int_equal(price(STEP_STALE, 1, 0), 2);
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_NONE);
+	assert_int_equal(w.page[0].entry.mode, HOME_EXCLUSIVE);
+	assert_true(w.page[0].entry.holders == node_bit(2));
 }
 
 static void an_operation_may_ask_for_more_when_alone(void **state)
@@ -283,7 +534,7 @@ static void an_operation_may_ask_for_more_when_alone(void **state)
 
 	begin(3);
 	assert_int_equal(requester_want(&w.page[0].at[1].hold, &at, PAGE_SHARED, 1,
-				 PAGE_ALONE, 0, 0, &out),
+				 PAGE_ALONE, 0, 0, 0, &out),
 		0);
 	perform(&w, 1, 0, &out);
 	settle();
@@ -296,7 +547,7 @@ static void the_kernel_is_asked_first(void **state)
 {
 	begin(3);
 	price(STEP_CHANGE, 1, 0);
-	step(STEP_EXPOSE, 1, 0);
+	step(STEP_KCACHE, 1, 0);
 	step(STEP_READ, 2, 0);
 	for (unsigned i = 0; i < 4; i++)
 		for (unsigned a = 0; a < 3; a++)
@@ -304,8 +555,8 @@ static void the_kernel_is_asked_first(void **state)
 				if (w.link[a][b].count)
 					step(STEP_DELIVER, a, b);
 	assert_int_equal(w.page[0].at[2].hold.phase, PHASE_GATHERING);
-	assert_true(w.page[0].at[1].hold.flags & HOLD_DROPPING);
-	assert_false(holder_may_read(&w.page[0].at[1].hold));
+	assert_true(w.page[0].at[1].frame.dropping);
+	assert_int_equal(w.page[0].at[1].hold.hold, RIGHT_EXCLUSIVE);
 	step(STEP_KERNEL, 1, 0);
 	settle();
 	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_SHARED);
@@ -325,7 +576,7 @@ static void a_grant_may_come_after_what_the_home_gives(void **state)
 		.place = node_bit(0),
 		.epoch = 5};
 
-	assert_int_equal(requester_want(&h, &at, PAGE_EXCLUSIVE, 0, 0, 0, 0, &out), 0);
+	assert_int_equal(requester_want(&h, &at, PAGE_EXCLUSIVE, 0, 0, 0, 0, 0, &out), 0);
 	out.count = 0;
 	assert_int_equal(requester_on_given(&h, &at, &given, &out), 0);
 	assert_int_equal(out.count, 1);
@@ -349,7 +600,7 @@ static void an_unreadable_image_is_granted_as_such(void **state)
 		.flags = PAGE_IMAGE | PAGE_DAMAGED,
 		.source = NODE_NONE};
 
-	assert_int_equal(requester_want(&h, &at, PAGE_SHARED, 0, 0, 0, 0, &out), 0);
+	assert_int_equal(requester_want(&h, &at, PAGE_SHARED, 0, 0, 0, 0, 0, &out), 0);
 	out.count = 0;
 	assert_int_equal(requester_on_grant(&h, &at, &grant, &out), 0);
 	assert_int_equal(out.list[0].kind, PAGE_WAKE);
@@ -396,7 +647,7 @@ static void say(unsigned node, unsigned page, const struct page_message *m)
 	struct page_hold *h = &pg->at[node].hold;
 	struct page_at at = world_at(&w, node, page);
 	struct page_actions out = {0};
-	int e = m->type == PAGE_EVICT ? home_on_evict(&pg->entry, h, &at, m, true, &out)
+	int e = m->type == PAGE_EVICT ? home_on_evict(&pg->entry, h, &at, m, true, true, &out)
 				      : page_on_message(&pg->entry, h, &at, m, &out);
 
 	assert_true(e == 0 || e == -EPROTO);
@@ -462,6 +713,18 @@ int main(void)
 		cmocka_unit_test(what_others_let_go_of_is_its_homes_alone),
 		cmocka_unit_test(a_downgrade_costs_two),
 		cmocka_unit_test(a_downgrade_that_crosses_a_request_is_declined),
+		cmocka_unit_test(a_sharer_gives_an_image_that_its_home_has_only_stored),
+		cmocka_unit_test(sharers_take_turns),
+		cmocka_unit_test(a_home_that_has_the_image_gives_it),
+		cmocka_unit_test(a_writer_takes_the_image_from_a_sharer),
+		cmocka_unit_test(a_sharer_may_drop_the_page_while_it_is_asked),
+		cmocka_unit_test(a_reader_waits_for_the_grant_of_a_reader_before_it),
+		cmocka_unit_test(two_sharers_that_are_sent_to_each_other_do_not_wait),
+		cmocka_unit_test(a_sharer_that_the_reader_does_not_hear_is_not_asked),
+		cmocka_unit_test(a_source_gives_what_is_persisted_too),
+		cmocka_unit_test(an_ask_overtakes_the_answer_to_a_downgrade),
+		cmocka_unit_test(a_sharer_that_could_not_read_the_image_gives_none),
+		cmocka_unit_test(an_image_may_be_missing_once),
 		cmocka_unit_test(what_is_given_up_dirty_is_owed_until_persisted),
 		cmocka_unit_test(an_older_incarnation_is_refused),
 		cmocka_unit_test(an_operation_may_ask_for_more_when_alone),

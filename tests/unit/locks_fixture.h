@@ -39,12 +39,12 @@ static inline int set(struct fs *fs, struct ops_file *f, struct ops_lock lock)
 /* In the file's list. */
 static inline unsigned records(struct fs *fs, uint64_t ino)
 {
-	struct lock_list *l = rt_alloc(sizeof(*l));
+	struct lock_list l = {0};
 	unsigned count;
 
-	OK(lock_list_get(fs, ino, l));
-	count = l->count;
-	rt_free(l);
+	OK(lock_list_get(fs, ino, &l));
+	count = l.count;
+	lock_list_free(&l);
 	return count;
 }
 

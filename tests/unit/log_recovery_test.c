@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/log_fixture.h"
-#include "tests/unit/test_file.h"
+#include "tests/world/test_file.h"
 
 #define RING (1ull << 20)
 #define KIB  1024u

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/log_fixture.h"
-#include "tests/unit/test_file.h"
+#include "tests/world/test_file.h"
 
 #define TASKS 6
 

@@ -42,6 +42,7 @@ struct end {
 	/* What handlers saw: by one task at a time for one peer. */
 	_Atomic uint32_t ups, downs, refusals, messages, answers, pauses;
 	_Atomic int down_code, refusal_code;
+	_Atomic uint32_t refusal_ups; /* `ups` at the last refusal */
 	_Atomic uint64_t session;
 	bool is_up;
 	uint64_t next_sequence;
@@ -112,6 +113,7 @@ static inline void end_event(
 	case NET_LINK_REFUSED:
 		CHECK(event->code < 0);
 		atomic_store(&e->refusal_code, event->code);
+		atomic_store(&e->refusal_ups, e->ups);
 		snprintf(e->refusal, sizeof(e->refusal), "%s", event->text);
 		if (e->on_refused)
 			e->on_refused(event->code, event->text);

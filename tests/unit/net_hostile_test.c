@@ -153,8 +153,8 @@ static uint32_t sealed_bytes(uint8_t type, const void *fixed, uint32_t bytes)
 
 	if (type == WIRE_RUN && bytes >= sizeof(run)) {
 		memcpy(&run, fixed, sizeof(run));
-		if (run.count <= WIRE_RUN_MAX)
-			sealed += run.count * (uint32_t)sizeof(struct wire_run_entry);
+		if (run.count <= WIRE_RUN_MAX && run.packed <= run.count * WIRE_PACKED_MAX)
+			sealed += wire_run_head(&run);
 	}
 	return MIN(sealed, bytes);
 }
@@ -167,6 +167,33 @@ static bool raw_frame(
 
 	wire_frame_seal(&f, fixed, sealed_bytes(type, fixed, bytes));
 	return raw_send(r, &f, sizeof(f)) && raw_send(r, fixed, bytes);
+}
+
+/* ---- runs ----------------------------------------------------------------------------------- */
+
+/* A run as it travels. */
+struct raw_run {
+	struct wire_run run;
+	uint8_t rest[64 * (8 + WIRE_PACKED_MAX + 64)]; /* offsets, messages, bytes */
+	uint32_t bytes;                                /* of all that follows the head of the frame */
+};
+
+/* `offsets` is not used if `length` is 0. The bytes to be written are `fill`. */
+static struct raw_run *raw_run_make(struct raw_run *x, uint32_t region, uint32_t length, unsigned count,
+	const uint64_t *offsets, const struct net_message *messages, uint8_t fill)
+{
+	struct net_message last = {0};
+	uint32_t at = length ? count * 8 : 0;
+
+	x->run = (struct wire_run){.count = count, .region = region, .length = length};
+	if (length)
+		memcpy(x->rest, offsets, count * 8);
+	for (unsigned i = 0; i < count; i++)
+		at += wire_pack(x->rest + at, &last, &messages[i]);
+	x->run.packed = at - (length ? count * 8 : 0);
+	memset(x->rest + at, fill, count * length);
+	x->bytes = (uint32_t)sizeof(x->run) + at + count * length;
+	return x;
 }
 
 /* ---- the victim and an honest node ---------------------------------------------------------- */
@@ -391,7 +418,7 @@ static struct {
 /* By what the log knows each kind. */
 static const char *const forged_texts[FORGED] = {
 	" is refused: it does not speak weft's protocol",
-	" is refused: it speaks version 5 of the protocol",
+	" is refused: it speaks version 1000 of the protocol",
 	", which says it is node 2, is refused: it belongs to another volume",
 	", which says it is node 2, is refused: it belongs to another cluster",
 	" is refused: no node of that id is in the cluster file",
@@ -430,7 +457,7 @@ static void forge(struct scene *s, unsigned kind, unsigned round)
 		memset(&r.ours, 'x', sizeof(r.ours));
 		break;
 	case 1:
-		r.ours.version = 5;
+		r.ours.version = 1000;
 		break;
 	case 2:
 		r.ours.volume_uuid[round % 16] ^= 1;
@@ -555,12 +582,15 @@ static int frames_that_are_none(void *arg)
 	struct wire_atomic atomic = {.kind = 3}, faa = {.kind = WIRE_FAA, .compare = 1};
 	struct wire_atomic_reply areply = {.op = 3};
 	struct wire_bye bye = {.reason = 99};
-	struct wire_run run1 = {.count = 1, .length = 8},
-			run65 = {.count = 65, .length = 8}, run_none = {.count = 2},
-			run_long = {.count = 2, .length = WIRE_RUN_BYTES_MAX + 1},
-			run_pad = {.count = 2, .length = 8, .pad = 1},
-			run_ok = {.count = 2, .length = 8},
-			run_huge = {.count = UINT32_MAX, .length = UINT32_MAX};
+	struct wire_run run1 = {.count = 1, .length = 8, .packed = 9},
+			run65 = {.count = 65, .length = 8, .packed = 65 * 9},
+			run_long = {.count = 2, .length = WIRE_RUN_BYTES_MAX + 1, .packed = 18},
+			run_short = {.count = 2, .packed = 1},
+			run_packed = {.count = 2, .packed = 2 * WIRE_PACKED_MAX + 1},
+			run_region = {.count = 2, .region = 1, .packed = 18},
+			run_ok = {.count = 2, .length = 8, .packed = 18},
+			run_bare = {.count = 2, .packed = 2},
+			run_huge = {.count = UINT32_MAX, .length = UINT32_MAX, .packed = UINT32_MAX};
 	uint8_t zeros[64] = {0}, bytes[6000];
 	const struct {
 		uint8_t type;
@@ -592,13 +622,15 @@ static int frames_that_are_none(void *arg)
 		{WIRE_PING, 65535, NULL, 0},
 		{WIRE_BYE, 0, &bye, 4},
 		{WIRE_RUN, 0, zeros, 16},
-		{WIRE_RUN, 0, &run1, 16 + 80},
-		{WIRE_RUN, 0, &run65, 16 + 65 * 80},
-		{WIRE_RUN, 0, &run_none, 16 + 2 * 72},
-		{WIRE_RUN, 0, &run_long, 16 + 2 * (72 + WIRE_RUN_BYTES_MAX + 1)},
-		{WIRE_RUN, 0, &run_pad, 16 + 2 * 80},
-		{WIRE_RUN, 0, &run_ok, 16 + 2 * 80 + 1},
-		{WIRE_RUN, 0, &run_ok, 16 + 2 * 80}, /* its messages are none */
+		{WIRE_RUN, 0, &run1, 16 + 8 + 9 + 8},
+		{WIRE_RUN, 0, &run65, 16 + 65 * (8 + 9 + 8)},
+		{WIRE_RUN, 0, &run_long, 16 + 2 * (8 + 9 + WIRE_RUN_BYTES_MAX + 1)},
+		{WIRE_RUN, 0, &run_short, 16 + 1},
+		{WIRE_RUN, 0, &run_packed, 16 + 2 * WIRE_PACKED_MAX + 1},
+		{WIRE_RUN, 0, &run_region, 16 + 18},
+		{WIRE_RUN, 0, &run_ok, 16 + 2 * (8 + 9 + 8) + 1},
+		{WIRE_RUN, 0, &run_ok, 16 + 2 * (8 + 9 + 8)}, /* more bytes than two messages */
+		{WIRE_RUN, 0, &run_bare, 16 + 2},             /* its messages are none */
 		{WIRE_RUN, 0, &run_huge, UINT32_MAX},
 	};
 
@@ -659,13 +691,9 @@ static void frames_of_each_type(struct scene *s, size_t first, size_t step)
 		.region = REGION_ALL, .kind = WIRE_FAA, .operand = 1};
 	struct wire_atomic_reply atomic_reply = {.op = 1};
 	struct wire_bye bye = {0};
-	struct {
-		struct wire_run run;
-		struct wire_run_entry entry[2];
-		uint8_t data[2][64];
-	} run = {.run = {.count = 2, .region = REGION_ALL, .length = 64},
-		.entry = {{.offset = 64, .message = m}, {.offset = 128, .message = m}},
-		.data = {"changed", "changed"}};
+	static const uint64_t offsets[2] = {64, 128};
+	const struct net_message both[2] = {m, m};
+	struct raw_run run, bare;
 	const struct {
 		uint8_t type;
 		const void *fixed;
@@ -679,7 +707,8 @@ static void frames_of_each_type(struct scene *s, size_t first, size_t step)
 		{WIRE_ATOMIC_REPLY, &atomic_reply, sizeof(atomic_reply)},
 		{WIRE_PING, &m, 0},
 		{WIRE_BYE, &bye, sizeof(bye)},
-		{WIRE_RUN, &run, sizeof(run)},
+		{WIRE_RUN, raw_run_make(&run, REGION_ALL, 64, 2, offsets, both, 'c'), run.bytes},
+		{WIRE_RUN, raw_run_make(&bare, 0, 0, 2, NULL, both, 0), bare.bytes},
 	};
 	uint32_t errors = 0;
 
@@ -712,15 +741,11 @@ static int frames_that_were_changed_on_the_way(void *arg)
 	return 0;
 }
 
-/* Runs whose entries are wrong, or that end too early: what was not allowed is not done. */
+/* Runs with a wrong place or message, or that end too early: what was not allowed is not done. */
 static int runs_that_go_wrong(void *arg)
 {
 	struct scene s = scene_new(CALM);
-	struct {
-		struct wire_run run;
-		struct wire_run_entry entry[3];
-		uint8_t data[3][8];
-	} x;
+	struct raw_run x;
 	const struct {
 		unsigned region, entry, type, sender;
 		uint64_t offset;
@@ -734,37 +759,46 @@ static int runs_that_go_wrong(void *arg)
 		{NET_REGIONS_MAX, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
 		{UINT32_MAX, 1, MESSAGE_PLAIN, 2, 64, -EACCES},
 	};
+	struct net_message m[3];
+	uint64_t offsets[3];
 	struct wire_frame f;
 	struct raw r;
 
 	for (unsigned i = 0; i < ARRAY_SIZE(wrong); i++) {
-		memset(&x, 0, sizeof(x));
-		memset(x.data, 0xee, sizeof(x.data));
-		x.run = (struct wire_run){
-			.count = 3, .region = wrong[i].region, .length = 8};
-		for (unsigned k = 0; k < 3; k++)
-			x.entry[k] = (struct wire_run_entry){.offset = 64,
-				.message = {.type = MESSAGE_PLAIN, .sender = 2}};
-		x.entry[wrong[i].entry] =
-			(struct wire_run_entry){.offset = wrong[i].offset,
-				.message = {.type = (uint16_t)wrong[i].type,
-					.sender = (uint16_t)wrong[i].sender}};
+		for (unsigned k = 0; k < 3; k++) {
+			offsets[k] = 64;
+			m[k] = (struct net_message){.type = MESSAGE_PLAIN, .sender = 2};
+		}
+		offsets[wrong[i].entry] = wrong[i].offset;
+		m[wrong[i].entry].type = (uint16_t)wrong[i].type;
+		m[wrong[i].entry].sender = (uint16_t)wrong[i].sender;
+		raw_run_make(&x, wrong[i].region, 8, 3, offsets, m, 0xee);
 		raw_greet(&r, &s);
-		raw_frame(&r, WIRE_RUN, 0, &x, sizeof(x));
+		raw_frame(&r, WIRE_RUN, 0, &x, x.bytes);
 		expect_cut(&s, &r, wrong[i].code);
 		CHECK(s.victim->memory[64] == 0); /* all of it is looked at first */
 	}
+	/* the last message is cut short, or bytes follow it */
+	for (int off = -1; off <= 1; off += 2) {
+		m[2] = (struct net_message){.type = MESSAGE_PLAIN, .sender = 2, .words = {5, 6, 7}};
+		raw_run_make(&x, 0, 0, 3, NULL, m, 0);
+		x.run.packed += (uint32_t)off;
+		raw_greet(&r, &s);
+		raw_frame(&r, WIRE_RUN, 0, &x, x.bytes + (uint32_t)off);
+		expect_cut(&s, &r, -EPROTO);
+	}
 	CHECK(s.raw_end->messages == 0);
 	/* the first is whole, the second is not: it ends there */
-	for (unsigned k = 0; k < 3; k++)
-		x.entry[k] = (struct wire_run_entry){.offset = 64 + 8 * k,
-			.message = {.type = MESSAGE_PLAIN, .sender = 2}};
-	x.run.region = REGION_ALL;
+	for (unsigned k = 0; k < 3; k++) {
+		offsets[k] = 64 + 8 * k;
+		m[k] = (struct net_message){.type = MESSAGE_PLAIN, .sender = 2};
+	}
+	raw_run_make(&x, REGION_ALL, 8, 3, offsets, m, 0xee);
 	raw_greet(&r, &s);
-	f = (struct wire_frame){.type = WIRE_RUN, .bytes = sizeof(x)};
-	wire_frame_seal(&f, &x, sealed_bytes(f.type, &x, sizeof(x)));
+	f = (struct wire_frame){.type = WIRE_RUN, .bytes = x.bytes};
+	wire_frame_seal(&f, &x, sealed_bytes(f.type, &x, x.bytes));
 	CHECK(raw_send(&r, &f, sizeof(f)));
-	CHECK(raw_send(&r, &x, sizeof(x) - 12));
+	CHECK(raw_send(&r, &x, x.bytes - 12));
 	wait_for(s.raw_end, &s.raw_end->messages, 1);
 	rt_socket_shutdown(r.socket);
 	expect_cut(&s, &r, -ECONNRESET);
@@ -776,29 +810,30 @@ static int runs_that_go_wrong(void *arg)
 	return 0;
 }
 
-/* A message of a run takes a credit like another. */
+/* A message of a run takes a credit like another, with or without a write. */
 static int runs_without_credits(void *arg)
 {
-	struct scene s = scene_new(CALM);
-	struct {
-		struct wire_run run;
-		struct wire_run_entry entry[64];
-		uint8_t data[64];
-	} x = {.run = {.count = 64, .length = 1}};
-	struct raw r;
+	struct net_message m[64];
+	uint64_t offsets[64] = {0};
+	struct raw_run x;
 
 	for (unsigned k = 0; k < 64; k++)
-		x.entry[k].message =
-			(struct net_message){.type = MESSAGE_ASK, .sender = 2};
-	s.raw_end->on_message = answer_plainly;
-	raw_greet(&r, &s);
-	for (unsigned i = 0; raw_frame(&r, WIRE_RUN, 0, &x, sizeof(x)); i++)
-		CHECK(i < 20000);
-	wait_for(s.raw_end, &s.raw_end->downs, 1);
-	CHECK(s.raw_end->down_code == -ETIMEDOUT || s.raw_end->down_code == -ENOBUFS);
-	rt_socket_close(r.socket);
-	scene_check(&s);
-	scene_end(&s);
+		m[k] = (struct net_message){.type = MESSAGE_ASK, .sender = 2};
+	for (unsigned length = 0; length <= 1; length++) {
+		struct scene s = scene_new(CALM);
+		struct raw r;
+
+		raw_run_make(&x, 0, length, 64, offsets, m, 0);
+		s.raw_end->on_message = answer_plainly;
+		raw_greet(&r, &s);
+		for (unsigned i = 0; raw_frame(&r, WIRE_RUN, 0, &x, x.bytes); i++)
+			CHECK(i < 20000);
+		wait_for(s.raw_end, &s.raw_end->downs, 1);
+		CHECK(s.raw_end->down_code == -ETIMEDOUT || s.raw_end->down_code == -ENOBUFS);
+		rt_socket_close(r.socket);
+		scene_check(&s);
+		scene_end(&s);
+	}
 	return 0;
 }
 

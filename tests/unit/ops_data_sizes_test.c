@@ -76,9 +76,9 @@ static void cut_main(void *arg)
 	c->done = true;
 }
 
-static struct ops_size size_told(struct fs *fs, uint64_t ino)
+static struct kcache_size size_told(struct fs *fs, uint64_t ino)
 {
-	struct ops_size size = ops_size_look(fs, ino);
+	struct kcache_size size = kcache_size_look(fs_sizes(fs), ino);
 
 	size.size = attr_of(fs, ino).size;
 	return size;
@@ -86,34 +86,34 @@ static struct ops_size size_told(struct fs *fs, uint64_t ino)
 
 static void do_told(struct fs *fs)
 {
-	struct ops_size size, before;
+	struct kcache_size size, before;
 	struct cutting cut = {.fs = fs, .size = 10};
 	struct rt_task *task;
 	struct ops_file *f = make_file(fs, "a", &cut.ino);
 
 	set_size(fs, cut.ino, 1000);
 	size = size_told(fs, cut.ino);
-	HOLDS(ops_size_begin(fs, &size));
-	ops_size_end(fs, &size);
-	HOLDS(!ops_size_begin(fs, &size)); /* the kernel has it */
+	HOLDS(kcache_size_begin(fs_sizes(fs), &size));
+	kcache_size_end(fs_sizes(fs), &size);
+	HOLDS(!kcache_size_begin(fs_sizes(fs), &size)); /* the kernel has it */
 
 	set_size(fs, cut.ino, 2000);
 	before = size = size_told(fs, cut.ino);
-	HOLDS(ops_size_begin(fs, &size));
+	HOLDS(kcache_size_begin(fs_sizes(fs), &size));
 	OK(rt_task_spawn(&task, "cut", cut_main, &cut));
 	rt_sleep_ns(5000000);
 	HOLDS(!cut.done); /* it is told, and the cut not answered before that */
-	ops_size_end(fs, &size);
+	kcache_size_end(fs_sizes(fs), &size);
 	rt_task_join(task);
-	HOLDS(!ops_size_begin(fs, &before)); /* that was before the cut */
+	HOLDS(!kcache_size_begin(fs_sizes(fs), &before)); /* that was before the cut */
 
 	set_size(fs, cut.ino, 1000);
 	size = size_told(fs, cut.ino);
-	HOLDS(ops_size_begin(fs, &size)); /* which took it from the kernel */
+	HOLDS(kcache_size_begin(fs_sizes(fs), &size)); /* which took it from the kernel */
 	cut.done = false;
 	OK(rt_task_spawn(&task, "cut", cut_main, &cut));
 	rt_task_join(task); /* it waits for nobody for long */
-	ops_size_end(fs, &size);
+	kcache_size_end(fs_sizes(fs), &size);
 	ops_close(fs, f);
 }
 

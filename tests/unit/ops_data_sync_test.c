@@ -3,6 +3,7 @@
  * Tasks that write and sync the same file: who has been answered that his bytes are
  * durable finds them so, whoever else synced meanwhile.
  */
+#include "engine/cache/cache_internal.h"
 #include "tests/unit/ops_data_crews.h"
 #include "fs/ops/data_internal.h"
 

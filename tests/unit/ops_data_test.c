@@ -511,14 +511,14 @@ static void do_queue(struct fs *fs)
 	struct ops_file *f = make_file(fs, "log", &ino);
 
 	OK(state_get(fs, ino, &st));
-	rt_gate_enter(&st->structure, 1);
+	rt_gate_enter(&st->alloc_gate, 1);
 	for (unsigned i = 0; i < QUEUE; i++) {
 		m[i] = (struct crew_member){.fs = fs, .n = i};
 		OK(rt_task_spawn(&m[i].task, "appender", append_letter, &m[i]));
-		while (atomic_load(&st->structure.tickets) < 2 + i)
+		while (atomic_load(&st->alloc_gate.tickets) < 2 + i)
 			rt_sleep_ns(1000);
 	}
-	rt_gate_leave(&st->structure, 1);
+	rt_gate_leave(&st->alloc_gate, 1);
 	state_put(fs, st);
 	EQ(ops_write(fs, f, &root_user, 0, "!", 1, true), 1);
 	EQ(read_at(fs, f, 0, text, sizeof(text)), sizeof(text));

@@ -13,20 +13,8 @@
 
 #include "engine/rt/rt_sim.h"
 #include "fs/ops/ops_internal.h"
-#include "tests/unit/test_file.h"
-
-/* Tasks of the simulator have stacks of their own: a failure prints and aborts. */
-#define EQ(expr, want)                                                                   \
-	do {                                                                             \
-		long long eq_ = (long long)(expr), want_ = (long long)(want);            \
-		if (eq_ != want_) {                                                      \
-			fprintf(stderr, "%s:%d: %s is %lld, not %lld\n", __FILE__,       \
-				__LINE__, #expr, eq_, want_);                            \
-			abort();                                                         \
-		}                                                                        \
-	} while (0)
-#define OK(expr)    EQ(expr, 0)
-#define HOLDS(expr) WEFT_ASSERT(expr)
+#include "tests/world/test_file.h"
+#include "tests/world/expect.h"
 
 struct fs_test {
 	const char *disk_name;

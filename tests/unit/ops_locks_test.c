@@ -459,21 +459,21 @@ static void locks_end_with_their_owner(void **state)
 static int leave_records(struct txn *x, void *arg)
 {
 	struct ops_file *f = (struct ops_file *)arg;
-	struct lock_list *l = rt_alloc(sizeof(*l));
+	struct lock_list l = {0};
 	struct ops_lock lock = posix(1, OPS_LOCK_EXCLUSIVE, 0, 9);
 	struct disk_lock r = lock_record(f->fs->locks, &lock, 0);
-	int rc = lock_list_read(x, ops_file_ino(f), l);
+	int rc = lock_list_read(x, ops_file_ino(f), &l);
 
 	r.incarnation--;
-	OK(rc ? 0 : lock_list_add(l, &r));
+	OK(rc ? 0 : lock_list_add(&l, &r));
 	r.incarnation += 7;
 	r.node = 5;
 	r.type |= DISK_LOCK_WAITS;
 	for (unsigned i = 0; i < 300 && !rc; i++)
-		OK(lock_list_add(l, &r));
+		OK(lock_list_add(&l, &r));
 	if (!rc)
-		rc = lock_list_write(x, ops_file_ino(f), l);
-	rt_free(l);
+		rc = lock_list_write(x, ops_file_ino(f), &l);
+	lock_list_free(&l);
 	return rc;
 }
 

@@ -86,9 +86,9 @@ static void do_pages_given(struct fs *fs)
 	ops_close(fs, f);
 	HOLDS(ops_file_has_pages(direct, &given, &alone) && alone);
 	ops_file_paged(direct); /* while they are dropped */
-	ops_file_pages_gone(direct, given);
+	ops_pages_gone(fs, ino, given);
 	HOLDS(ops_file_has_pages(direct, &later, &alone) && later != given);
-	ops_file_pages_gone(direct, later);
+	ops_pages_gone(fs, ino, later);
 	HOLDS(!ops_file_has_pages(direct, &given, &alone));
 	ops_close(fs, direct);
 }

@@ -140,7 +140,7 @@ static bool peer_pull(struct peer *w, struct peer_page *p)
 	if (p->busy || !p->here)
 		return false;
 	p->busy = true;
-	if (frames->weaken(w->base.cache, p->pid, PAGE_INVALID, &image)) {
+	if (frames->revoke(w->base.cache, p->pid, PAGE_INVALID, &image)) {
 		p->busy = false;
 		return false;
 	}
@@ -354,14 +354,31 @@ static inline void peer_bereaved(void)
 	}
 }
 
-static int peer_open(
-	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+/* A provider that is asked for by name, in place of the peer; NULL: none. */
+static const char *peer_named;
+
+static int peer_provide(struct coherence **out, const struct coherence_options *o)
 {
+	struct peer *w = o->owner;
+
+	*out = &w->base;
+	return 0;
+}
+
+static int peer_open(
+	void *arg, struct volume *v, struct coherence_options *out, struct weft_error *err)
+{
+	static const struct coherence_provider provider = {"peer", peer_provide};
 	struct peer *w = arg;
 
 	CHECK(v->store && v->log && !v->cache && !w->started);
 	w->v = v;
-	*out = &w->base;
+	*out = (struct coherence_options){
+		.own = peer_named ? NULL : &provider,
+		.provider = peer_named,
+		.owner = w,
+		.shards = &w->shards,
+	};
 	return 0;
 }
 
@@ -380,7 +397,7 @@ static void peer_stop(void *arg, struct volume *v)
 {
 	struct peer *w = arg;
 
-	CHECK(v->cache && !w->stopped);
+	CHECK((v->cache || peer_named) && !w->stopped);
 	w->stopped = true;
 }
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "engine/rt/rt.h"
-#include "tests/unit/test_file.h"
+#include "tests/world/test_file.h"
 
 #define TASKS      6
 #define AREA_PAGES 64u

@@ -51,6 +51,7 @@ SIM_TEST(a_few_cached_blocks_hold_what_a_model_says)
 	make();
 	model = rt_alloc(PAGES * sizeof(*model));
 	s = store_open_named("d", SMALL_CACHE);
+	store_slots_unused(s, 1, PAGES - 1);
 	for (unsigned i = 0; i < 6000; i++) {
 		page_id pid = rt_random() % PAGES;
 
@@ -132,6 +133,85 @@ SIM_TEST(the_table_writes_what_is_older_than_asked_only)
 	CHECK(store_table_write(s, LSN_MAX) == 0);
 	CHECK(store_table_oldest(s) == LSN_MAX && store_table_dirty(s) == 0);
 	store_close_disk(s);
+	return 0;
+}
+
+/* ---- reads ----------------------------------------------------------------------- */
+
+static uint64_t table_reads(struct store *s)
+{
+	return atomic_load(&store_counters(s)->table_reads);
+}
+
+SIM_TEST(a_block_that_was_never_used_is_read_only_after_it_was_evicted)
+{
+	const unsigned first = 10, end = 30; /* blocks */
+	struct store *s;
+
+	make();
+	s = store_open_named("d", SMALL_CACHE);
+	/* the blocks at both ends describe other slots, too */
+	store_slots_unused(
+		s, first * DISK_TABLE_SLOTS - 1, (end - first) * DISK_TABLE_SLOTS + 2);
+	for (unsigned b = first; b < end; b++) {
+		CHECK(version_of(s, b * DISK_TABLE_SLOTS) == 0);
+		CHECK(install(s, b * DISK_TABLE_SLOTS, 1, b) == 0);
+		CHECK(store_table_write(s, LSN_MAX) == 0);
+	}
+	CHECK(table_reads(s) == 0);
+	/* what was written meanwhile is not made again */
+	for (unsigned b = first; b < end; b++)
+		CHECK(version_of(s, b * DISK_TABLE_SLOTS) == 1);
+	CHECK(table_reads(s) == end - first);
+	CHECK(version_of(s, first * DISK_TABLE_SLOTS - 1) == 0);
+	CHECK(version_of(s, end * DISK_TABLE_SLOTS) == 0);
+	CHECK(table_reads(s) == end - first + 2);
+	store_close_disk(s);
+	s = store_open_named("d", 0);
+	for (unsigned b = first; b < end; b++)
+		CHECK(version_of(s, b * DISK_TABLE_SLOTS) == 1);
+	store_close_disk(s);
+	return 0;
+}
+
+/* `bad`: the first copy of this block cannot be read. TABLE_LOAD_MAX: all can. */
+static void load_together(unsigned bad)
+{
+	struct store_write writes[TABLE_LOAD_MAX * 2];
+	struct store *s = store_open_named("d", 0);
+	uint64_t before = atomic_load(&store_counters(s)->read_requests);
+
+	for (unsigned i = 0; i < ARRAY_SIZE(writes); i++)
+		writes[i] = (struct store_write){
+			.pid = i / 2 * DISK_TABLE_SLOTS + i % 2 * 100};
+	if (bad < TABLE_LOAD_MAX)
+		rt_sim_disk_fail(disk, &(struct rt_sim_fail){.ops = RT_SIM_FAIL_READ,
+					       .n = 1,
+					       .sticky = true,
+					       .offset = copy_place(bad, 0),
+					       .length = 512});
+	store_descriptors_load(s, writes, ARRAY_SIZE(writes));
+	CHECK(table_reads(s) == TABLE_LOAD_MAX);
+	CHECK(atomic_load(&store_counters(s)->read_requests) == before + 1);
+	rt_sim_disk_fail(disk, &(struct rt_sim_fail){0});
+	for (unsigned b = 0; b < TABLE_LOAD_MAX; b++)
+		CHECK(version_of(s, b * DISK_TABLE_SLOTS + 100) == b + 1);
+	CHECK(table_reads(s) == TABLE_LOAD_MAX + (bad < TABLE_LOAD_MAX));
+	store_close_disk(s);
+}
+
+SIM_TEST(adjacent_blocks_are_read_with_one_request)
+{
+	struct store *s;
+
+	make();
+	s = store_open_named("d", 0);
+	for (unsigned b = 0; b < TABLE_LOAD_MAX; b++)
+		CHECK(install(s, b * DISK_TABLE_SLOTS + 100, b + 1, 100) == 0);
+	CHECK(store_table_write(s, LSN_MAX) == 0);
+	store_close_disk(s);
+	load_together(TABLE_LOAD_MAX);
+	load_together(5);
 	return 0;
 }
 
@@ -393,6 +473,8 @@ static void cut_task(void *arg)
 {
 	struct store *s = store_open_named("d", SMALL_CACHE);
 
+	if (cut.count == 1)
+		store_slots_unused(s, 0, PAGES);
 	cut_replay(s);
 	for (;;) {
 		uint32_t pid = (uint32_t)(rt_random() % 40 * (PAGES / 40));
@@ -525,6 +607,9 @@ int main(void)
 		cmocka_unit_test(a_copy_that_was_never_flushed_is_not_built_upon),
 		cmocka_unit_test(a_few_cached_blocks_hold_what_a_model_says),
 		cmocka_unit_test(installs_beyond_every_bound_go_on_and_say_crowded),
+		cmocka_unit_test(
+			a_block_that_was_never_used_is_read_only_after_it_was_evicted),
+		cmocka_unit_test(adjacent_blocks_are_read_with_one_request),
 		cmocka_unit_test(the_table_writes_what_is_older_than_asked_only),
 		cmocka_unit_test(a_block_bad_in_both_copies_is_damage_never_empty),
 		cmocka_unit_test(a_block_of_another_place_is_damage),

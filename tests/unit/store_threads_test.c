@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store under real threads and a real file: what ThreadSanitizer is to judge. */
 #include "tests/unit/store_test.h"
-#include "tests/unit/test_file.h"
+#include "tests/world/test_file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine/tree/tree_internal.h"
-#include "tests/unit/test_file.h"
+#include "tests/world/test_file.h"
 
 struct tree_fixture {
 	struct rt_disk *disk;

@@ -425,14 +425,17 @@ static bool run_cut_then_small_read_only(
 	return cut;
 }
 
-/* As many cuts as one simulated run has nodes for. */
+/* As many cuts as one simulated run has nodes for. WEFT_CUT_STEP=4 leaves some out where a test has
+ * all. */
 static int plan_part(void *arg)
 {
 	struct plan *p = arg;
+	const char *wider = getenv("WEFT_CUT_STEP");
+	unsigned step = p->step == 1 && wider ? (unsigned)MAX(atoi(wider), 1) : p->step;
 	struct rt_sim_disk *empty = make_empty(p->atomic_bytes);
 
 	for (unsigned i = 0; i < 150 && !p->finished; i++) {
-		p->n += 1 + (p->n * 2654435761u >> 7) % p->step;
+		p->n += 1 + (p->n * 2654435761u >> 7) % step;
 		if (p->run(empty, p, p->n))
 			p->cuts++;
 		else

@@ -15,9 +15,18 @@
 #include <errno.h>
 
 #include "engine/volume/volume.h"
-#include "tests/unit/nodes_fixture.h"
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
 
-#define DISK_BYTES (64ull << 20)
+#include "engine/coherence/protocol/protocol.h"
+#include "tests/world/expect.h"
+#include "tests/world/world.h"
+
 #define LOG_BYTES  (4ull << 20)
 #define TASKS      3
 #define STEPS      600
@@ -25,10 +34,8 @@
 #define OWN        200 /* of each task, there or not */
 #define STRIDE     64  /* keys from one shared item to the next: room for own ones */
 
-#define OK(expr)    NODES_OK(expr)
-#define HOLDS(expr) WEFT_ASSERT(expr)
 
-static struct nodes world;
+static struct world world;
 static struct volume *volumes[NODES_MAX];
 static _Atomic uint64_t begun[SHARED], committed[SHARED];
 static bool own[NODES_MAX][TASKS][OWN];
@@ -39,7 +46,7 @@ struct item {
 	uint8_t filler[150]; /* so that there are some leaves */
 };
 
-static unsigned pick(unsigned n)
+static unsigned random_below(unsigned n)
 {
 	return (unsigned)(rt_random() % n);
 }
@@ -52,7 +59,7 @@ static struct disk_key shared_key(unsigned k)
 /* Beside the shared ones, and those of other tasks. */
 static struct disk_key own_key(unsigned node, unsigned task, unsigned i)
 {
-	unsigned at = i * world.count * TASKS + (node - 1) * TASKS + task;
+	unsigned at = i * world.nodes * TASKS + (node - 1) * TASKS + task;
 
 	return disk_key(1000 + at / (STRIDE - 1) * STRIDE + 1 + at % (STRIDE - 1),
 		DISK_ITEM_LINK, 0);
@@ -74,7 +81,7 @@ static int count_up(struct txn *x, unsigned k)
 
 static void count_some(struct tree *t)
 {
-	unsigned k[2] = {pick(SHARED), pick(SHARED)}, count = 1 + pick(2);
+	unsigned k[2] = {random_below(SHARED), random_below(SHARED)}, count = 1 + random_below(2);
 	struct txn *x;
 	int rc;
 
@@ -149,9 +156,9 @@ static void worker_main(void *arg)
 	struct tree *t = volumes[w->node->id - 1]->tree;
 
 	for (unsigned n = 0; n < steps; n++) {
-		switch (pick(4)) {
+		switch (random_below(4)) {
 		case 0:
-			look(t, pick(SHARED));
+			look(t, random_below(SHARED));
 			break;
 		case 1:
 			count_some(t);
@@ -196,7 +203,7 @@ static void check(struct node *n)
 
 	for (unsigned k = 0; k < SHARED; k++)
 		want.shared += committed[k] > 0;
-	for (unsigned id = 1; id <= n->w->count; id++)
+	for (unsigned id = 1; id <= n->w->nodes; id++)
 		for (unsigned task = 0; task < TASKS; task++)
 			for (unsigned i = 0; i < OWN; i++) {
 				struct item item;
@@ -216,21 +223,22 @@ static void check(struct node *n)
 /* ---- a node ------------------------------------------------------------------------------- */
 
 static int peers_open(
-	void *arg, struct volume *v, struct coherence **out, struct weft_error *err)
+	void *arg, struct volume *v, struct coherence_options *out, struct weft_error *err)
 {
-	*out = node_provide((struct node *)arg, v->store, v->log);
+	*out = node_network((struct node *)arg, v->store, v->log, 1);
 	return 0;
 }
 
 static int peers_start(void *arg, struct volume *v, struct weft_error *err)
 {
+	((struct node *)arg)->coherence = v->coherence;
 	node_join((struct node *)arg);
 	return 0;
 }
 
 static void peers_stop(void *arg, struct volume *v)
 {
-	node_leave((struct node *)arg);
+	node_part_all((struct node *)arg);
 }
 
 static void node_open(struct node *n)
@@ -249,24 +257,24 @@ static void node_open(struct node *n)
 
 	n->engine = memcpy(rt_alloc(sizeof(peers)), &peers, sizeof(peers));
 	vo.peers = (struct volume_peers *)n->engine;
-	nodes_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
-	nodes_ok(volume_open(&volumes[n->id - 1], disk, &vo, &err), "volume", err.text);
-	nodes_barrier(n);
+	world_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
+	world_ok(volume_open(&volumes[n->id - 1], disk, &vo, &err), "volume", err.text);
+	barrier(n);
 }
 
 static void node_close(struct node *n)
 {
 	struct volume *v = volumes[n->id - 1];
 
-	nodes_barrier(n);
+	barrier(n);
 	for (unsigned round = 0; round < 3; round++) {
 		OK(volume_sync(v));
-		nodes_barrier(n);
+		barrier(n);
 	}
 	HOLDS(node_sent(n) > 0);
 	OK(volume_close(v));
 	rt_free(n->engine);
-	nodes_barrier(n);
+	barrier(n);
 }
 
 static void node_main(void *arg)
@@ -282,7 +290,7 @@ static void node_main(void *arg)
 	}
 	for (unsigned i = 0; i < TASKS; i++)
 		rt_task_join(task[i]);
-	nodes_barrier(n);
+	barrier(n);
 	check(n);
 	node_close(n);
 	node_open(n);
@@ -300,8 +308,8 @@ static void node_format(struct node *n)
 	struct rt_disk *disk;
 
 	memset(format.volume_uuid, 0x11, sizeof(format.volume_uuid));
-	nodes_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
-	nodes_ok(volume_format(disk, &format, 0, 0, &err), "format", err.text);
+	world_ok(rt_disk_open(&disk, n->file.path, 0, &err), "disk", err.text);
+	world_ok(volume_format(disk, &format, 0, 0, &err), "format", err.text);
 	rt_disk_close(disk);
 }
 
@@ -309,7 +317,7 @@ static void share(const char *transport, unsigned nodes, unsigned with_frames)
 {
 	const char *longer = getenv("WEFT_LONGER");
 
-	nodes_make(&world, transport, nodes, NULL, DISK_BYTES);
+	world_make_real(&world, transport, nodes, NULL, DISK_BYTES);
 	frames = with_frames;
 	steps = STEPS * (longer ? (unsigned)atoi(longer) : 1);
 	memset(begun, 0, sizeof(begun));
@@ -317,8 +325,8 @@ static void share(const char *transport, unsigned nodes, unsigned with_frames)
 	memset(own, 0, sizeof(own));
 	for (unsigned i = 0; i < nodes; i++)
 		node_format(&world.node[i]);
-	nodes_run(&world, node_main);
-	nodes_drop(&world);
+	world_run_real(&world, node_main);
+	world_drop_real(&world);
 }
 
 static void nodes_share_a_tree(void **state)

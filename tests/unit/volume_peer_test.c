@@ -247,7 +247,7 @@ static int owners_of_one_node(void *arg)
 #define TASKS       3u
 #define PEERS       2u
 #define STEPS       250u
-#define SEEDS       150u
+#define SEEDS       60u
 #define LIVE_MAX    64u
 
 enum slot_state { FREE, RESERVED, USED, FREED, NOT_YET };
@@ -742,6 +742,27 @@ static void a_tree_has_pages_in_two_shards(void **state)
 	OK(rt_sim_run(1, NULL, tree_in_two_shards, NULL));
 }
 
+static int unknown_provider(void *arg)
+{
+	struct weft_error err = {0};
+
+	peer_forget();
+	rt_sim_disk_create("d", DISK_BYTES, NULL);
+	peer_volume_make("d", 1, 0);
+	peer_named = "directories";
+	CHECK(peer_volume_open(&the_peer, "d", 1, 0, PEER_SHARD, 0, 0, &err) ==
+		-EOPNOTSUPP);
+	CHECK(strstr(err.text, "\"directories\""));
+	CHECK(!the_peer.started && the_peer.stopped);
+	peer_named = NULL;
+	return 0;
+}
+
+static void a_provider_of_an_unknown_name_is_refused(void **state)
+{
+	OK(rt_sim_run(1, NULL, unknown_provider, NULL));
+}
+
 static void the_catalog_may_be_in_another_nodes_shard(void **state)
 {
 	OK(rt_sim_run(1, NULL, catalog_elsewhere, NULL));
@@ -757,6 +778,7 @@ int main(void)
 		cmocka_unit_test(no_page_is_handed_out_twice_by_two_nodes),
 		cmocka_unit_test(a_tree_has_pages_in_two_shards),
 		cmocka_unit_test(the_catalog_may_be_in_another_nodes_shard),
+		cmocka_unit_test(a_provider_of_an_unknown_name_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
