@@ -241,7 +241,7 @@ struct coherence_frames {
 };
 
 #define COHERENCE_NO_SHARD UINT32_MAX
-#define COHERENCE_NO_NODE  255u
+#define COHERENCE_NO_NODE  0xffffu
 
 struct coherence {
 	const struct coherence_ops *ops;

@@ -34,7 +34,7 @@ struct coherence_options {
 	const char *provider;
 	/* for tests: a provider of the caller's own instead of a named one; or NULL */
 	const struct coherence_provider *own;
-	uint8_t self;   /* the id of this node, less than 64 */
+	uint16_t self;  /* the id of this node, less than 64 */
 	uint32_t shard; /* this node's shard, or COHERENCE_NO_SHARD */
 	/* Returns the home of the shard's pages, or COHERENCE_NO_NODE if there is no such shard. */
 	unsigned (*home)(void *owner, uint16_t shard);

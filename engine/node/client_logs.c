@@ -117,7 +117,7 @@ static unsigned client_of(const struct clients *c, unsigned peer)
 {
 	const struct cluster_member *m;
 
-	if (peer <= CLUSTER_NODE_MAX)
+	if (peer < LOG_PEER(0))
 		return 0;
 	m = cluster_member(c->o.cluster, peer - LOG_PEER(0));
 	return m && m->role == CLUSTER_CLIENT && m->host == c->o.node ? m->id : 0;

@@ -14,8 +14,9 @@
 #include "engine/rt/rt.h"
 #include "engine/store/store.h"
 
-/* The id of a client on the link for its log. Ids of nodes are lower. */
-#define LOG_PEER(client) ((uint16_t)(CLUSTER_NODE_MAX + 1 + (client)))
+/* The id of a client on the link for its log. Ids of nodes are below 512. */
+#define LOG_PEER(client) ((uint16_t)(512 + (client)))
+_Static_assert(CLUSTER_NODE_MAX < 512 && 512 + CLUSTER_NODE_MAX < NET_NODES_MAX, "ids of links");
 /* Region of the host's memory for data on its way; one slot for each area. */
 #define LOG_REGION     15u
 #define LOG_SLOT_BYTES (256u << 10)

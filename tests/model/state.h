@@ -46,7 +46,7 @@ static uint64_t bits(struct bits *b, uint64_t value, unsigned count)
 	return value;
 }
 #define FIELD(b, field, count)                                                           \
-	((field) = (__typeof__(field))bits(b, (uint64_t)(field), count))
+	((field) = bits(b, (uint64_t)(field), count))
 
 static void code_message(struct bits *b, struct page_message *m)
 {

@@ -289,7 +289,7 @@ static void perform(
 static struct page_at world_at(const struct world *w, unsigned self, unsigned page)
 {
 	return (struct page_at){
-		.pid = page, .self = (uint8_t)self, .home = (uint8_t)world_home(w, page)};
+		.pid = page, .self = (uint16_t)self, .home = (uint16_t)world_home(w, page)};
 }
 
 /* ---- frames ------------------------------------------------------------------------------ */

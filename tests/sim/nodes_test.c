@@ -608,7 +608,7 @@ static void rogue_message(struct page_message *m, uint64_t epoch)
 		.place = places[rt_random() % ARRAY_SIZE(places)],
 		.epoch = (uint32_t)(rt_random() % 5),
 		.copies = (uint16_t)(rt_random() % 3),
-		.source = (uint8_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
+		.source = (uint16_t)(rt_random() % 4 ? NODE_NONE : rt_random()),
 		.mode = (uint8_t)(rt_random() % 4),
 		.flags = (uint16_t)(rt_random() & rt_random() & 0x3fff),
 		.status = (int16_t)(rt_random() % 16 ? 0 : rt_random()),

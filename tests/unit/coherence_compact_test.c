@@ -105,7 +105,7 @@ static void record_make(struct page_record *p, bool has_entry)
 	memset(p, 0, sizeof(*p));
 	p->deferred_end = &p->deferred;
 	p->reinstating = NODE_NONE;
-	p->at.home = (uint8_t)(some() % PAGE_NODES_MAX);
+	p->at.home = (uint16_t)(some() % PAGE_NODES_MAX);
 	p->got = (uint8_t)(some() % 4);
 	p->unmade = some() & 1;
 	p->flush_to = some();
@@ -123,7 +123,7 @@ static void record_make(struct page_record *p, bool has_entry)
 	p->may = some();
 	p->changed = some();
 	p->entry.mode = (uint8_t)(some() % (HOME_REBUILDING + 1));
-	p->entry.source = (uint8_t)some();
+	p->entry.source = (uint16_t)some();
 	p->entry.current = some() & 1;
 	p->entry.copies = (uint16_t)some();
 	p->entry.epoch = (uint32_t)some();

@@ -629,7 +629,7 @@ static struct page_message nonsense(void)
 		.place = dice(2) ? dice(16) : (uint64_t)dice(1u << 30) << dice(33),
 		.epoch = dice(10) ? dice(6) : dice(1u << 31),
 		.copies = (uint16_t)dice(3),
-		.source = (uint8_t)(dice(2) ? dice(4) : dice(256)),
+		.source = (uint16_t)(dice(2) ? dice(4) : dice(65536)),
 		.mode = (uint8_t)dice(5),
 		.flags = (uint16_t)dice(1u << 16),
 		.status = dice(4) ? 0 : -(int)dice(200),

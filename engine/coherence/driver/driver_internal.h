@@ -115,6 +115,7 @@ struct page_record {
 	struct pending_request *pending;
 	struct deferred *deferred;
 	uint16_t deferred_count;
+	uint16_t reinstating; /* the node that was asked to reinstate; NODE_NONE */
 	uint8_t got;      /* enum got: source of the last granted image */
 	uint8_t work;     /* enum record_work */
 	uint8_t frame;    /* RECORD_* */
@@ -129,7 +130,6 @@ struct page_record {
 	bool awaited;  /* counted in view.awaited */
 	bool readied; /* its frame was revoked for the message delivered next */
 	bool unmade; /* no entry is known to exist since this node's start */
-	uint8_t reinstating; /* the node that was asked to reinstate; NODE_NONE */
 	/* the second line */
 	struct batch *evicting; /* the eviction under way */
 	struct ship_wait *ships;
@@ -183,9 +183,12 @@ struct page_compact {
 	uint64_t place, incarnation, version, flush_to;
 	uint32_t epoch, request;
 	uint16_t served, flags;
-	uint8_t hold, home, got;
+	uint16_t home;
+	uint8_t got;
+	uint8_t hold : 2;
 	bool has_entry : 1, unmade : 1;
-	bool current : 1; /* copied from the entry */
+	uint8_t mode : 2; /* this and the next are copied from the entry */
+	bool current : 1;
 };
 _Static_assert(sizeof(struct page_compact) == CACHE_LINE, "a line");
 
@@ -196,7 +199,7 @@ struct page_compact_home {
 	uint64_t incarnation, stored_incarnation, stored_version;
 	uint32_t epoch;
 	uint16_t copies;
-	uint8_t mode, source;
+	uint16_t source;
 };
 _Static_assert(sizeof(struct page_compact_home) == 2 * CACHE_LINE, "two lines");
 

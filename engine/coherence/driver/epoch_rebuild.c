@@ -297,7 +297,7 @@ static void reinstate_newest(struct page_driver *d, struct page_record *p,
 	unsigned node = (unsigned)__builtin_ctzll(a->nodes);
 	bool asked = p->reinstating == node;
 
-	p->reinstating = (uint8_t)node;
+	p->reinstating = (uint16_t)node;
 	if (node == d->o.self) {
 		struct page_actions here = {0};
 

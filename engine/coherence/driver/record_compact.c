@@ -40,7 +40,7 @@ static void entry_from(struct page_compact_home *r, const struct page_record *p)
 {
 	const struct home_entry *e = &p->entry;
 
-	r->mode = e->mode;
+	r->compact.mode = e->mode;
 	r->compact.current = e->current;
 	r->source = e->source;
 	r->copies = e->copies;
@@ -57,7 +57,7 @@ static void entry_from(struct page_compact_home *r, const struct page_record *p)
 static void entry_into(struct page_record *p, const struct page_compact_home *r)
 {
 	p->entry = (struct home_entry){
-		.mode = r->mode,
+		.mode = r->compact.mode,
 		.source = r->source,
 		.current = r->compact.current,
 		.copies = r->copies,
@@ -70,7 +70,7 @@ static void entry_into(struct page_record *p, const struct page_compact_home *r)
 	};
 	p->may = r->may;
 	p->changed = r->changed;
-	if (r->mode == HOME_REBUILDING) {
+	if (r->compact.mode == HOME_REBUILDING) {
 		struct home_entry unused = {0};
 
 		rebuild_begin(&unused, &p->rebuild);

@@ -469,7 +469,7 @@ struct page_record *page_new(struct page_driver *d, page_id pid)
 	}
 	p = page_clear(r);
 	p->row = row;
-	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint8_t)home};
+	p->at = (struct page_at){.pid = pid, .self = d->o.self, .home = (uint16_t)home};
 	p->deferred_end = &p->deferred;
 	p->reinstating = NODE_NONE;
 	row->record[pid % PAGE_RUN] = r;

@@ -83,7 +83,7 @@ struct plan {
 	enum page_mode mode;
 	enum provider provider;
 	node_map ask;
-	uint8_t source;
+	uint16_t source;
 	uint16_t copies;
 	bool dirty;
 };
@@ -127,7 +127,7 @@ static void plan_shared(struct home_entry *e, node_map r, struct plan *p)
 	if (e->mode == HOME_EXCLUSIVE) {
 		p->provider = FROM_SOURCE;
 		p->ask = e->holders;
-		p->source = e->source = (uint8_t)__builtin_ctzll(e->holders);
+		p->source = e->source = (uint16_t)__builtin_ctzll(e->holders);
 		p->copies = e->copies = 1;
 	}
 	e->current = e->mode == HOME_NONE;
@@ -141,7 +141,7 @@ static void plan_exclusive(struct home_entry *e, node_map r, bool shares, struct
 	p->source = e->source;
 	p->copies = e->copies;
 	if (e->mode == HOME_EXCLUSIVE)
-		p->source = (uint8_t)__builtin_ctzll(e->holders);
+		p->source = (uint16_t)__builtin_ctzll(e->holders);
 	if (e->mode == HOME_EXCLUSIVE)
 		p->provider = FROM_SOURCE;
 	else if (e->holders & r)
@@ -303,7 +303,7 @@ static struct plan plan_request(struct home_entry *e, const struct page_hold *lo
 		plan_shared(e, r, &p);
 	if (sharer != NODE_NONE) {
 		p.provider = FROM_SHARER;
-		p.source = (uint8_t)sharer;
+		p.source = (uint16_t)sharer;
 		p.ask |= node_bit(sharer);
 	}
 	return p;

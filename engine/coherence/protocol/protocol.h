@@ -30,7 +30,7 @@
 
 /* Most nodes of a volume: sets of nodes are maps of 64 bits. */
 #define PAGE_NODES_MAX 64u
-#define NODE_NONE      255u
+#define NODE_NONE      0xffffu
 typedef uint64_t node_map;
 static inline node_map node_bit(unsigned node)
 {
@@ -103,17 +103,18 @@ struct page_message {
 	uint64_t place; /* an address in registered memory, or a node map */
 	uint32_t epoch; /* conflict epoch */
 	uint16_t copies;
-	uint8_t source;
-	uint8_t mode; /* enum page_mode; REPORT: enum page_right */
-	uint16_t flags;
-	int16_t status; /* 0 or negative errno */
+	uint16_t source;
+	uint16_t flags : 14;
+	uint16_t mode : 2; /* enum page_mode; REPORT: enum page_right */
+	int16_t status;    /* 0 or negative errno */
 	uint32_t sum;   /* CRC32C of the announced image, set by the driver; 0: none */
 };
 _Static_assert(sizeof(struct page_message) == NET_MESSAGE_BYTES, "message size");
 _Static_assert(offsetof(struct page_message, pid) == offsetof(struct net_message, body),
 	"the network's part of the message");
 _Static_assert(offsetof(struct page_message, epoch) == 48, "message layout");
-_Static_assert(offsetof(struct page_message, sum) == 60, "message layout");
+_Static_assert(offsetof(struct page_message, source) == 54, "message layout");
+_Static_assert(offsetof(struct page_message, status) == 58, "message layout");
 
 /* ---- states --------------------------------------------------------------------------- */
 
@@ -178,8 +179,8 @@ enum home_mode {
 /* The directory entry: immediate metadata (ScaleStore §3.4.3). Soft state (invariant 7). */
 struct home_entry {
 	uint8_t mode;    /* enum home_mode */
-	uint8_t source;  /* SHARED: the node with an image that the home lacks; or NODE_NONE */
 	bool current;    /* the persisted image is the newest; always with NONE */
+	uint16_t source; /* SHARED: the node with an image that the home lacks; or NODE_NONE */
 	uint16_t copies; /* SHARED: requests sent to the source in this epoch */
 	uint32_t epoch;
 	node_map holders;
@@ -224,7 +225,7 @@ struct page_actions {
 /* The page, and the node that looks at it. */
 struct page_at {
 	page_id pid;
-	uint8_t self, home;
+	uint16_t self, home;
 };
 
 /* ---- requester (requester.c) --------------------- */
@@ -390,7 +391,7 @@ struct home_rebuild {
 	node_map sources; /* of the sharers */
 	bool owed_logged; /* the newest owed image was in the log of an earlier start */
 	bool redone;      /* the persisted image may be from the home's own log, since its start */
-	uint8_t owner, source, owed_by;
+	uint16_t owner, source, owed_by;
 	uint64_t incarnation, version;           /* newest held image */
 	uint64_t owed_incarnation, owed_version; /* newest owed image */
 };

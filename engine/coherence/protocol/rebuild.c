@@ -57,7 +57,7 @@ static int report_of_owed(struct home_rebuild *r, const struct page_message *m)
 	if (r->owed_by == NODE_NONE ||
 		page_order(m->incarnation, m->version, r->owed_incarnation,
 			r->owed_version) > 0) {
-		r->owed_by = (uint8_t)m->sender;
+		r->owed_by = m->sender;
 		r->owed_incarnation = m->incarnation;
 		r->owed_version = m->version;
 		r->owed_logged = m->flags & PAGE_LOGGED;
@@ -90,8 +90,6 @@ int rebuild_on_report(struct home_rebuild *r, const struct page_message *m)
 	sender = node_bit(m->sender);
 	if (m->mode == RIGHT_NONE)
 		return report_of_none(r, sender);
-	if (m->mode > RIGHT_EXCLUSIVE)
-		return -EPROTO;
 	/* one writer: nobody else holds it then, and within an epoch of sharers all
 	 * images are the same */
 	if (m->mode == RIGHT_EXCLUSIVE ? (r->sharers & ~sender) || r->owner != NODE_NONE
@@ -103,12 +101,12 @@ int rebuild_on_report(struct home_rebuild *r, const struct page_message *m)
 	r->incarnation = m->incarnation;
 	r->version = m->version;
 	if (m->mode == RIGHT_EXCLUSIVE)
-		r->owner = (uint8_t)m->sender;
+		r->owner = m->sender;
 	else
 		r->sharers |= sender;
 	/* several, where one that was reinstated was away when another was */
 	if (m->mode == RIGHT_SOURCE && r->source == NODE_NONE)
-		r->source = (uint8_t)m->sender;
+		r->source = m->sender;
 	if (m->mode == RIGHT_SOURCE)
 		r->sources |= sender;
 	if (m->flags & PAGE_DIRTY)
