@@ -68,7 +68,8 @@ struct wb_region {
 	struct rt_mutex lock;
 	_Atomic uint32_t turn; /* odd while the region is held; changed by the task that holds it */
 	uint32_t pages;        /* capacity in pages */
-	uint8_t *images;       /* registered for I/O */
+	bool registered;       /* its images are registered for I/O */
+	uint8_t *images;
 	struct wb_page *page;
 	struct store_write *write;
 	struct coherence_ship *ship; /* for pages of other homes */

@@ -58,8 +58,6 @@ int writeback_open(struct cache *c)
 		r->descriptor = rt_alloc(r->pages * sizeof(*r->descriptor));
 		if (!r->images || !r->page || !r->write || !r->ship || !r->descriptor)
 			return -ENOMEM;
-		rt_disk_register(
-			store_disk(c->store), r->images, (size_t)r->pages * PAGE_SIZE);
 	}
 	c->writeback.batch_number = store_superblock(c->store)->incarnation << 32;
 	return 0;
@@ -102,6 +100,11 @@ static struct wb_region *region_take(struct cache *c, bool shipped)
 			if (!rt_mutex_trylock(&r->lock))
 				continue;
 			atomic_fetch_add_explicit(&r->turn, 1, memory_order_seq_cst);
+			/* Not earlier: this makes the memory resident. Often one is enough. */
+			if (!r->registered)
+				rt_disk_register(store_disk(c->store), r->images,
+					(size_t)r->pages * PAGE_SIZE);
+			r->registered = true;
 			return r;
 		}
 	}
