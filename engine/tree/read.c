@@ -395,17 +395,29 @@ int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 }
 
 /* Asks for the leaves that follow the one in d, as far as its parent names them. */
-static void scan_ahead(struct tree *t, const struct descent *d, bool hint)
+static void scan_ahead(struct tree *t, const struct descent *d, unsigned ahead, bool hint)
 {
 	struct page_ref refs[SCAN_AHEAD] = {0};
 	unsigned count = 0;
 
 	if (d->parent.kind == GUARD_NONE)
 		return;
-	for (unsigned i = d->slot + 1; i < d->parent_count && count < SCAN_AHEAD; i++)
+	for (unsigned i = d->slot + 1; i < d->parent_count && count < ahead; i++)
 		refs[count++].pid = page_load_u64(d->parent.image + INNER_CHILD(i));
 	if (count > 0 && guard_valid(&d->parent))
 		cache_prefetch(t->cache, refs, count, hint);
+}
+
+/* Copies the leaf in d out. The bytes between slots and heap are unused. */
+static void leaf_copy_out(uint8_t copy[PAGE_SIZE], const struct descent *d)
+{
+	size_t head = LEAF_SLOT(d->counts.count);
+
+	page_copy_out(copy, d->node.image, head);
+	if (d->counts.heap_begin >= head && d->counts.heap_begin < PAGE_SIZE)
+		page_copy_out(copy + d->counts.heap_begin,
+			d->node.image + d->counts.heap_begin,
+			PAGE_SIZE - d->counts.heap_begin);
 }
 
 /* A leaf as of one moment, into `copy`. */
@@ -414,7 +426,6 @@ static int scan_leaf(struct tree *t, struct read_set *rs, tree_key from, bool hi
 {
 	for (unsigned attempt = 0;; attempt++) {
 		int rc = tree_leaf_open(t, from, attempt, d);
-		size_t head;
 		bool lost;
 
 		if (rc == -EAGAIN)
@@ -422,18 +433,35 @@ static int scan_leaf(struct tree *t, struct read_set *rs, tree_key from, bool hi
 		if (rc)
 			return rc;
 		if (d->waited)
-			scan_ahead(t, d, hint);
-		/* The bytes between slots and heap are unused. */
-		head = LEAF_SLOT(d->counts.count);
-		page_copy_out(copy, d->node.image, head);
-		if (d->counts.heap_begin >= head && d->counts.heap_begin < PAGE_SIZE)
-			page_copy_out(copy + d->counts.heap_begin,
-				d->node.image + d->counts.heap_begin,
-				PAGE_SIZE - d->counts.heap_begin);
+			scan_ahead(t, d, SCAN_AHEAD, hint);
+		leaf_copy_out(copy, d);
 		rc = leaf_finish(t, rs, d, &lost);
 		if (!lost)
 			return rc;
 	}
+}
+
+/* Visits the items of a copied leaf from `at` on. Returns true if the scan goes on in the next
+ * leaf. Otherwise *said is its result. */
+static bool visit_leaf(const uint8_t copy[PAGE_SIZE], const struct descent *d, tree_key at,
+	tree_key end, tree_visit visit, void *arg, int *said)
+{
+	*said = 0;
+	for (unsigned i = leaf_search(copy, d->counts.count, at); i < d->counts.count; i++) {
+		tree_key key = leaf_key_load(copy, i);
+		struct leaf_place place = leaf_place_load(copy, i);
+
+		if (key >= end)
+			return false;
+		if (place.length > DISK_VALUE_MAX || place.offset + place.length > PAGE_SIZE)
+			*said = -EUCLEAN;
+		else
+			*said = visit(arg, tree_key_disk(key), copy + place.offset,
+				place.length);
+		if (*said)
+			return false;
+	}
+	return d->high != TREE_KEY_MAX && d->high < end;
 }
 
 static int scan_leaves(struct tree *t, struct read_set *rs, struct disk_key from,
@@ -442,33 +470,17 @@ static int scan_leaves(struct tree *t, struct read_set *rs, struct disk_key from
 	uint8_t copy[PAGE_SIZE];
 	tree_key at = tree_key_of(from);
 	tree_key end = tree_key_of(to);
+	struct descent d;
+	int rc;
 
-	while (at < end) {
-		struct descent d;
-		int rc = scan_leaf(t, rs, at, scan_hint, copy, &d);
-		unsigned i;
-
+	if (at >= end)
+		return 0;
+	do {
+		rc = scan_leaf(t, rs, at, scan_hint, copy, &d);
 		if (rc)
 			return rc;
-		for (i = leaf_search(copy, d.counts.count, at); i < d.counts.count; i++) {
-			tree_key key = leaf_key_load(copy, i);
-			struct leaf_place place = leaf_place_load(copy, i);
-
-			if (key >= end)
-				return 0;
-			if (place.length > DISK_VALUE_MAX ||
-				place.offset + place.length > PAGE_SIZE)
-				return -EUCLEAN;
-			rc = visit(arg, tree_key_disk(key), copy + place.offset,
-				place.length);
-			if (rc)
-				return rc;
-		}
-		if (d.high == TREE_KEY_MAX)
-			return 0;
-		at = d.high;
-	}
-	return 0;
+	} while (visit_leaf(copy, &d, at, end, visit, arg, &rc) && (at = d.high, true));
+	return rc;
 }
 
 int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
@@ -491,13 +503,73 @@ int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 	return rc;
 }
 
-void tree_prefetch(struct tree *t, struct disk_key key)
+/* ---- reading ahead --------------------------------------------------------------- */
+
+bool tree_is_here(struct tree *t, struct disk_key key)
 {
 	struct descent d;
 
-	if (tree_descend_once(t, tree_key_of(key), 0, &d) == -EAGAIN &&
-		d.missing != PID_NONE)
-		cache_prefetch(t->cache, &(struct page_ref){.pid = d.missing}, 1, false);
+	return tree_descend_once(t, tree_key_of(key), 0, &d) != -EAGAIN ||
+	       d.missing == PID_NONE;
+}
+
+void tree_prefetch(struct tree *t, const struct disk_key *keys, unsigned count)
+{
+	struct page_ref refs[TREE_PREFETCH_MAX] = {0};
+	unsigned n = 0;
+	struct descent d;
+
+	WEFT_ASSERT(count <= TREE_PREFETCH_MAX);
+	for (unsigned i = 0; i < count; i++) {
+		if (tree_descend_once(t, tree_key_of(keys[i]), 0, &d) != -EAGAIN ||
+			d.missing == PID_NONE)
+			continue;
+		/* keys of one leaf follow each other */
+		if (n == 0 || refs[n - 1].pid != d.missing)
+			refs[n++].pid = d.missing;
+	}
+	if (n > 0)
+		cache_prefetch(t->cache, refs, n, false);
+}
+
+struct disk_key tree_prefetch_next(struct tree *t, struct disk_key key, unsigned ahead)
+{
+	struct descent d;
+	int rc = tree_descend_once(t, tree_key_of(key), 0, &d);
+	unsigned last = MIN(d.slot + ahead, d.parent_count - 1);
+	tree_key half;
+
+	/* if the leaf is missing, d.counts are its parent's */
+	if (rc && (rc != -EAGAIN || d.missing == PID_NONE || d.counts.level > t->step))
+		return key;
+	if (d.parent.kind == GUARD_NONE || last <= d.slot)
+		return key;
+	half = tree_key_load(d.parent.image + INNER_KEY((d.slot + last + 1) / 2));
+	if (!guard_valid(&d.parent))
+		return key;
+	scan_ahead(t, &d, last - d.slot, false);
+	return tree_key_disk(half);
+}
+
+int tree_scan_here(struct tree *t, struct disk_key from, struct disk_key to,
+	tree_visit visit, void *arg)
+{
+	uint8_t copy[PAGE_SIZE];
+	tree_key at = tree_key_of(from), end = tree_key_of(to);
+	struct descent d;
+	int rc = 0;
+
+	while (at < end) {
+		if (tree_descend_once(t, at, 0, &d))
+			return -EAGAIN;
+		leaf_copy_out(copy, &d);
+		if (!guard_valid(&d.node))
+			return -EAGAIN;
+		if (!visit_leaf(copy, &d, at, end, visit, arg, &rc))
+			return rc;
+		at = d.high;
+	}
+	return 0;
 }
 
 /* Returns the leaf of the key if it is not here; with `here`, also if it is. PID_NONE: otherwise,

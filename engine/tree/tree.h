@@ -117,8 +117,24 @@ int tree_floor_seen(struct tree *t, struct tree_seen *seen, struct disk_key at,
 int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 	struct disk_key to, bool scan_hint, tree_visit visit, void *arg);
 
-/* Fetches the leaf of a key in the background. Never waits. */
-void tree_prefetch(struct tree *t, struct disk_key key);
+/*
+ * For reading ahead. None of these waits, and none fetches a page that is here.
+ *
+ * tree_prefetch: fetches the leaves of the keys in the background, in one batch. At most
+ * TREE_PREFETCH_MAX keys, in rising order. Where the page above a leaf is missing, it fetches that.
+ *
+ * tree_prefetch_next: fetches the leaves that follow the key's leaf, as far as they have the same
+ * parent, and up to `ahead` of them. Returns a key half-way, or the given one if it has none.
+ *
+ * tree_scan_here: works as tree_scan, as far as leaves are here. Returns -EAGAIN at the first leaf
+ * that is not.
+ */
+#define TREE_PREFETCH_MAX 256u
+bool tree_is_here(struct tree *t, struct disk_key key);
+void tree_prefetch(struct tree *t, const struct disk_key *keys, unsigned count);
+struct disk_key tree_prefetch_next(struct tree *t, struct disk_key key, unsigned ahead);
+int tree_scan_here(struct tree *t, struct disk_key from, struct disk_key to,
+	tree_visit visit, void *arg);
 /*
  * Gives the exclusive right to the key's leaf back within seconds. Does so if the leaf is of
  * another home and does not change any more (docs/nodes/driver.md, "Idle downgrade"). A hint. Never

@@ -11,6 +11,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <stdlib.h>
 
 #include "fs/ops/ops_internal.h"
 
@@ -85,6 +86,24 @@ static int batch_fill(struct fs *fs, uint64_t dir, struct batch *b, bool *more)
 	return MIN(rc, 0);
 }
 
+static int by_inode(const void *a, const void *b)
+{
+	const struct disk_key *x = a, *y = b;
+
+	return (x->high > y->high) - (x->high < y->high);
+}
+
+/* Requests the leaves of all inodes of the batch. */
+static void batch_ahead(struct fs *fs, const struct batch *b)
+{
+	struct disk_key key[BATCH_ENTRIES];
+
+	for (unsigned i = 0; i < b->count; i++)
+		key[i] = disk_key(b->entry[i].ino, DISK_ITEM_INODE, 0);
+	qsort(key, b->count, sizeof(key[0]), by_inode);
+	tree_prefetch(fs->tree, key, b->count);
+}
+
 /* Gives the entries of the batch to the caller. Returns 1 if the caller stops. */
 static int batch_give(
 	struct fs *fs, const struct batch *b, unsigned flags, ops_dirent_fn fn, void *arg)
@@ -92,8 +111,8 @@ static int batch_give(
 	bool plus = flags & OPS_READDIR_PLUS;
 	struct ops_attr attr;
 
-	for (unsigned i = 0; plus && i < b->count; i++)
-		tree_prefetch(fs->tree, disk_key(b->entry[i].ino, DISK_ITEM_INODE, 0));
+	if (plus)
+		batch_ahead(fs, b);
 	for (unsigned i = 0; i < b->count; i++) {
 		const struct batch_entry *e = &b->entry[i];
 		struct ops_dirent out = {

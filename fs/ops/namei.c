@@ -79,6 +79,8 @@ static int names_lookup(struct fs *fs, uint64_t dir, struct ops_name name,
 		rc = entry_get_kcached(fs, names, dir, name, &entry);
 		if (rc)
 			return rc == -ENOENT ? why_absent(fs, dir) : rc;
+		if (tries == 0)
+			listing_looked(fs, dir, name, entry.ino);
 		rc = attr_found(fs, attributes, entry.ino, out);
 		if (rc == 0 && out->inode.nlink == 0)
 			continue;

@@ -20,6 +20,20 @@ struct orphans;    /* orphan.c */
 struct elsewhere;  /* elsewhere.c */
 struct locks;      /* lock.c */
 
+/* A directory in which names are looked up one after the other (listing.c). */
+struct lookup_run {
+	struct rt_mutex lock;
+	_Atomic uint64_t dir;
+	uint64_t hash, ino;       /* of the last lookup */
+	unsigned listed;          /* lookups in the listing's order that had to wait */
+	unsigned by_inode;        /* lookups in the order of inodes */
+	unsigned window;          /* entries that are requested at a time */
+	unsigned window_max;
+	uint64_t asked, half;     /* hashes: requested up to there; the next request is due there */
+	uint64_t ino_half;        /* the next request by inode is due there */
+};
+#define LOOKUP_RUNS 64u /* a power of two */
+
 struct fs {
 	struct volume *volume;
 	struct tree *tree;          /* the volume's */
@@ -47,6 +61,7 @@ struct fs {
 	 * way up from the new parent (check_ways in rename.c).
 	 */
 	struct rt_mutex rename_lock;
+	struct lookup_run lookup_runs[LOOKUP_RUNS]; /* by a hash of the directory */
 	uint64_t hash_mask; /* bits of a name's hash in use; tests reduce them to cause
 			     * collisions */
 };
@@ -67,6 +82,11 @@ static inline void ops_count(struct fs *fs, enum ops_call call)
 {
 	atomic_fetch_add_explicit(&fs->counters.calls[call], 1, memory_order_relaxed);
 }
+
+/* ---- reading ahead for listings (listing.c) ----------------------------------------- */
+
+/* Tells of a lookup that has found a name, before its inode is read. Never waits. */
+void listing_looked(struct fs *fs, uint64_t dir, struct ops_name name, uint64_t ino);
 
 /* ---- transactions (fs.c) ------------------------------------------------------------ */
 

@@ -28,6 +28,7 @@ int main(int argc, char **argv)
 	}
 	rt_real_start();
 	test_transport = "verbs";
+	owner_adds = false;
 	if (getenv("WEFT_TEST_SCALE"))
 		test_scale = (unsigned)atoi(getenv("WEFT_TEST_SCALE"));
 	return conformance_main(run_real, argc > 1 ? argv[1] : NULL);

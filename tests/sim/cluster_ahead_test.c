@@ -16,8 +16,9 @@
 #define AHEAD_SEEDS 5
 /* A first request waits for the tree, some for the windows that are still small. */
 #define FEW 8
+#define LISTED 2000u /* files of a directory */
 
-static uint64_t the_file;
+static uint64_t the_file, the_directory;
 static void (*used_as)(struct node *n, struct ops_file *f);
 
 /* ---- the link ---------------------------------------------------------------------------- */
@@ -210,6 +211,127 @@ static void read_on_and_about(struct node *n, struct ops_file *f)
 	EQ(atomic_load(&c->prefetches), before);
 }
 
+/* ---- listing ------------------------------------------------------------------------------ */
+
+/* The names of the directory, in the order in which they are listed. */
+struct listed {
+	unsigned count;
+	struct {
+		char name[16];
+		uint64_t ino;
+	} entry[LISTED];
+};
+
+static int list_entry(void *arg, const struct ops_dirent *e)
+{
+	struct listed *l = (struct listed *)arg;
+
+	if (e->name[0] == '.')
+		return 0;
+	HOLDS(l->count < LISTED && e->name_len < sizeof(l->entry[0].name));
+	memcpy(l->entry[l->count].name, e->name, e->name_len);
+	l->entry[l->count].name[e->name_len] = 0;
+	l->entry[l->count++].ino = e->ino;
+	return 0;
+}
+
+static int by_inode(const void *a, const void *b)
+{
+	uint64_t x, y;
+
+	memcpy(&x, (const char *)a + sizeof(((struct listed *)0)->entry[0].name), sizeof(x));
+	memcpy(&y, (const char *)b + sizeof(((struct listed *)0)->entry[0].name), sizeof(y));
+	return (x > y) - (x < y);
+}
+
+/* Looks at the listed files, one after the other. Returns the lookups that waited. */
+static unsigned look_at(struct node *n, const struct listed *l)
+{
+	unsigned waited = 0;
+
+	for (unsigned i = 0; i < l->count; i++) {
+		uint64_t before = atomic_load(&the_link.ticks);
+		struct ops_attr a;
+
+		OK(ops_lookup(n->fs, the_directory, nm(l->entry[i].name), &a));
+		EQ(a.ino, l->entry[i].ino);
+		waited += atomic_load(&the_link.ticks) > before;
+	}
+	return waited;
+}
+
+static struct listed *list(struct node *n)
+{
+	struct listed *l = (struct listed *)rt_alloc(sizeof(*l));
+
+	OK(ops_readdir(n->fs, the_directory, 0, 0, list_entry, l));
+	EQ(l->count, LISTED);
+	return l;
+}
+
+/* The files' inodes lie in some 70 leaves, which another node has. Each would be waited for. */
+static void look_in_order(struct node *n, bool inodes)
+{
+	struct listed *l = list(n);
+	uint64_t requests;
+	unsigned waited;
+
+	if (inodes)
+		qsort(l->entry, l->count, sizeof(l->entry[0]), by_inode);
+	requests = asked(n);
+	waited = look_at(n, l);
+	requests = asked(n) - requests;
+	if (waited >= requests / 3)
+		print_message("%u lookups waited for %u leaves\n", waited, (unsigned)requests);
+	HOLDS(requests > LISTED / 40 && requests < LISTED / 20);
+	HOLDS(waited > 0 && waited < requests / 3);
+	rt_free(l);
+}
+
+static void look_as_listed(struct node *n, struct ops_file *f)
+{
+	look_in_order(n, false);
+}
+
+static void look_by_inode(struct node *n, struct ops_file *f)
+{
+	look_in_order(n, true);
+}
+
+/* By name: the hashes are in no order. */
+static void look_about(struct node *n, struct ops_file *f)
+{
+	struct cache_counters *c = cache_counters(n->v->cache);
+	struct listed *l = list(n);
+	struct ops_attr a;
+	uint64_t before;
+	char name[16];
+
+	rt_sleep_ns(100 * TICK_NS); /* for what the listing had read ahead */
+	before = atomic_load(&c->prefetches);
+
+	for (unsigned i = 0; i < 300; i++) {
+		snprintf(name, sizeof(name), "file%u", i * 797 % LISTED);
+		OK(ops_lookup(n->fs, the_directory, nm(name), &a));
+	}
+	EQ(atomic_load(&c->prefetches), before);
+	rt_free(l);
+}
+
+static void make_files(struct node *n)
+{
+	struct ops_attr a;
+	char name[16];
+
+	OK(ops_mkdir(n->fs, DISK_INO_ROOT, nm("directory"), &root_user, 0755, &a));
+	the_directory = a.ino;
+	for (unsigned i = 0; i < LISTED; i++) {
+		snprintf(name, sizeof(name), "file%u", i);
+		OK(ops_mknod(n->fs, the_directory, nm(name), &root_user,
+			S_IFREG | 0644, 0, 0, &a));
+	}
+}
+
 /* ---- the nodes ---------------------------------------------------------------------------- */
 
 static void write_all(struct node *n)
@@ -241,8 +363,10 @@ static void ahead_work(struct node *n)
 	struct ops_file *f;
 	struct ops_attr a;
 
-	if (n->id == 1)
+	if (n->id == 1) {
 		write_all(n);
+		make_files(n);
+	}
 	barrier(n);
 	if (n->id == 2) {
 		/* no atime: it would be another node's leaf to be changed */
@@ -300,6 +424,17 @@ static void nothing_is_asked_for_ahead_of_who_looks_about(void **state)
 	run_with(read_on_and_about);
 }
 
+static void who_looks_at_listed_files_finds_most_of_them(void **state)
+{
+	run_with(look_as_listed);
+	run_with(look_by_inode);
+}
+
+static void nothing_is_asked_for_ahead_of_who_looks_names_up(void **state)
+{
+	run_with(look_about);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -307,6 +442,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_mebibyte_is_overwritten_in_one_round),
 		cmocka_unit_test(who_reads_on_finds_what_was_asked_for),
 		cmocka_unit_test(nothing_is_asked_for_ahead_of_who_looks_about),
+		cmocka_unit_test(who_looks_at_listed_files_finds_most_of_them),
+		cmocka_unit_test(nothing_is_asked_for_ahead_of_who_looks_names_up),
 	};
 
 	if (argc > 1)

@@ -505,6 +505,10 @@ static void add_under_lock(void *arg)
 
 #define ADDERS 3u
 
+/* A device promises nothing between its atomics and the owner's own (docs/transports.md, rule 5).
+ * Soft-RoCE reads and writes the word in two steps. */
+static bool owner_adds = true;
+
 static int atomics_are_atomic(void *arg)
 {
 	struct pair p = pair_up();
@@ -519,11 +523,13 @@ static int atomics_are_atomic(void *arg)
 		sum += (i + 1) * count;
 		CHECK(rt_task_spawn(&tasks[i], "adder", add_remotely, &s[i]) == 0);
 	}
-	for (uint32_t i = 0; i < count; i++) /* the owner's own */
+	for (uint32_t i = 0; owner_adds && i < count; i++) {
 		__atomic_fetch_add(counter, 5, __ATOMIC_SEQ_CST);
+		sum += 5;
+	}
 	for (unsigned i = 0; i < ADDERS; i++)
 		rt_task_join(tasks[i]);
-	CHECK(__atomic_load_n(counter, __ATOMIC_SEQ_CST) == sum + 5 * count);
+	CHECK(__atomic_load_n(counter, __ATOMIC_SEQ_CST) == sum);
 	for (uint32_t i = 0; i < ADDERS; i++) {
 		s[i].count = count / 10 + 1;
 		CHECK(rt_task_spawn(&tasks[i], "locker", add_under_lock, &s[i]) == 0);

@@ -108,7 +108,7 @@ static int ignore_item(void *arg, struct disk_key key, const void *value, size_t
 /* With the forged page in place: the item cannot be reached, a far one can. */
 static void must_refuse(unsigned item, unsigned far)
 {
-	struct disk_key all = {UINT64_MAX, UINT64_MAX}, found;
+	struct disk_key all = {UINT64_MAX, UINT64_MAX}, found, key = key_at(item);
 	struct txn *t;
 	uint64_t v;
 
@@ -125,7 +125,7 @@ static void must_refuse(unsigned item, unsigned far)
 		-EUCLEAN);
 	assert_int_equal(fixture_put(x.tree, key_at(item), &v, 8), -EUCLEAN);
 	assert_int_equal(fixture_put(x.tree, key_at(item), NULL, 0), -EUCLEAN);
-	tree_prefetch(x.tree, key_at(item));
+	tree_prefetch(x.tree, &key, 1);
 	assert_int_equal(txn_begin(x.tree, false, &t), 0);
 	assert_int_equal(txn_read(t, key_at(item), &v, 8), -EUCLEAN);
 	assert_int_equal(txn_write(t, key_at(far), &v, 8), 0);
