@@ -39,14 +39,14 @@ static int inode_store(struct txn *x, uint64_t ino, struct disk_inode *inode)
 static int entry_place(
 	const uint8_t *value, size_t len, const struct change *c, unsigned *bytes)
 {
-	struct entry_item e;
+	const struct disk_entry *e;
 	size_t at = 0, begin = 0;
-	bool bad;
+	int error;
 
-	for (; entry_next(value, len, &at, &e, &bad); begin = at) {
-		if (e.name_bytes != c->len || memcmp(e.name, c->name, c->len) != 0)
+	for (; disk_entry_step(value, len, &at, &e, &error); begin = at) {
+		if (e->name_bytes != c->len || memcmp(e->name, c->name, c->len) != 0)
 			continue;
-		if (c->ino && e.ino != c->ino)
+		if (c->ino && e->ino != c->ino)
 			continue;
 		*bytes = (unsigned)(at - begin);
 		return (int)begin;
@@ -92,7 +92,7 @@ static int drop_body(struct fsck *f, struct txn *x, void *arg)
 	return inode_store(x, c->dir, &dir);
 }
 
-int entry_drop(struct fsck *f, uint64_t dir, const struct entry_item *e)
+int entry_drop(struct fsck *f, uint64_t dir, const struct disk_entry *e)
 {
 	struct change c = {.dir = dir,
 		.name = e->name,
@@ -113,13 +113,13 @@ static int drop_visit(
 	struct fsck *f, void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct drop_all *d = arg;
-	struct entry_item e;
+	const struct disk_entry *e;
 	size_t at = 0;
-	bool bad;
+	int error;
 
-	while (entry_next(value, len, &at, &e, &bad))
-		if (e.ino == d->ino) {
-			d->rc = entry_drop(f, d->dir, &e);
+	while (disk_entry_step(value, len, &at, &e, &error))
+		if (e->ino == d->ino) {
+			d->rc = entry_drop(f, d->dir, e);
 			return 1;
 		}
 	return 0;
@@ -165,7 +165,7 @@ static int type_body(struct fsck *f, struct txn *x, void *arg)
 	return rc ? rc : inode_store(x, c->dir, &dir);
 }
 
-int entry_set_type(struct fsck *f, uint64_t dir, const struct entry_item *e, uint8_t type)
+int entry_set_type(struct fsck *f, uint64_t dir, const struct disk_entry *e, uint8_t type)
 {
 	struct change c = {.dir = dir,
 		.name = e->name,

@@ -1,37 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Items of directory entries, and names. */
+/* Names of directory entries. */
 #include <dirent.h>
 #include <stdio.h>
 
 #include "engine/common/siphash.h"
 #include "mkfs/fsck/fsck_internal.h"
-
-bool entry_next(
-	const void *value, size_t len, size_t *at, struct entry_item *out, bool *bad)
-{
-	struct disk_entry head;
-	size_t left = len - *at;
-
-	*bad = false;
-	if (left == 0)
-		return false;
-	*bad = true;
-	if (left < sizeof(head))
-		return false;
-	memcpy(&head, (const uint8_t *)value + *at, sizeof(head));
-	if (head.name_bytes == 0 || head.name_bytes > left - sizeof(head) ||
-		head.ino == 0 || head.ino > DISK_INO_MAX)
-		return false;
-	*out = (struct entry_item){
-		.ino = head.ino,
-		.type = head.type,
-		.name_bytes = head.name_bytes,
-		.name = (const char *)value + *at + sizeof(head),
-	};
-	*at += sizeof(head) + head.name_bytes;
-	*bad = false;
-	return true;
-}
 
 const char *name_fault(const char *name, unsigned len)
 {

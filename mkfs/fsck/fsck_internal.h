@@ -292,15 +292,6 @@ struct xattr_item {
 bool xattr_valid(struct fsck *f, const void *value, size_t len, struct xattr_item *out);
 uint32_t xattr_flags(const struct xattr_item *x);
 
-struct entry_item {
-	uint64_t ino;
-	uint8_t type;
-	uint8_t name_bytes;
-	const char *name;
-};
-/* Steps through an entry item. Returns false at the end, or with *bad at a malformed entry. */
-bool entry_next(
-	const void *value, size_t len, size_t *at, struct entry_item *out, bool *bad);
 const char *name_fault(const char *name, unsigned len);
 uint64_t name_place(const struct fsck *f, const char *name, unsigned len);
 /* A printable name, in the caller's buffer of this size. */
@@ -314,12 +305,12 @@ int fsck_pass3(struct fsck *f);
 /* Gives the inode a name in lost+found. */
 int attach_lost(struct fsck *f, uint64_t ino);
 /* Removes a name, and changes the directory's counts. Does not change the named inode. */
-int entry_drop(struct fsck *f, uint64_t dir, const struct entry_item *e);
+int entry_drop(struct fsck *f, uint64_t dir, const struct disk_entry *e);
 /* Removes the names of `ino` in `dir`. */
 int entry_drop_ino(struct fsck *f, uint64_t dir, uint64_t ino);
 /* Sets type or number of an entry. */
 int entry_set_type(
-	struct fsck *f, uint64_t dir, const struct entry_item *e, uint8_t type);
+	struct fsck *f, uint64_t dir, const struct disk_entry *e, uint8_t type);
 
 /* ---- pass 4, pass 5 ---- */
 

@@ -453,36 +453,34 @@ struct entries {
 	unsigned count;
 };
 
-static bool entries_have(const struct entries *es, const struct entry_item *e)
+static bool entries_have(const struct entries *es, const struct disk_entry *e)
 {
-	struct entry_item other;
+	const struct disk_entry *other;
 	size_t at = 0;
-	bool bad;
+	int error;
 
-	while (entry_next(es->value, es->len, &at, &other, &bad))
-		if (other.name_bytes == e->name_bytes &&
-			memcmp(other.name, e->name, e->name_bytes) == 0)
+	while (disk_entry_step(es->value, es->len, &at, &other, &error))
+		if (other->name_bytes == e->name_bytes &&
+			memcmp(other->name, e->name, e->name_bytes) == 0)
 			return true;
 	return false;
 }
 
-static bool entries_add(struct entries *es, const struct entry_item *e)
+static bool entries_add(struct entries *es, const struct disk_entry *e)
 {
-	struct disk_entry head = {
-		.ino = e->ino, .type = e->type, .name_bytes = e->name_bytes};
+	size_t bytes = sizeof(*e) + e->name_bytes;
 
-	if (es->len + sizeof(head) + e->name_bytes > sizeof(es->value) || es->count == 16)
+	if (es->len + bytes > sizeof(es->value) || es->count == 16)
 		return false;
-	memcpy(es->value + es->len, &head, sizeof(head));
-	memcpy(es->value + es->len + sizeof(head), e->name, e->name_bytes);
-	es->len += sizeof(head) + e->name_bytes;
+	memcpy(es->value + es->len, e, bytes);
+	es->len += bytes;
 	es->count++;
 	return true;
 }
 
 struct entry_move {
 	struct disk_key to;
-	struct entry_item e;
+	const struct disk_entry *e;
 	struct disk_key from;
 	const struct entries *rest;
 };
@@ -505,33 +503,33 @@ static int entry_move_body(struct fsck *f, struct txn *x, void *arg)
 	if (rc < 0 && rc != -ENOENT)
 		return rc;
 	there.len = rc < 0 ? 0 : (size_t)rc;
-	if (entries_have(&there, &m->e) || !entries_add(&there, &m->e))
+	if (entries_have(&there, m->e) || !entries_add(&there, m->e))
 		return 0;
 	return txn_write(x, m->to, there.value, there.len);
 }
 
 /* Moves the first of the item's entries that is in a wrong place. */
 static int entry_rehash(struct fsck *f, struct sums *s, struct disk_key key,
-	const void *value, size_t len, const struct entry_item *wrong, uint64_t place)
+	const void *value, size_t len, const struct disk_entry *wrong, uint64_t place)
 {
 	struct entries rest = {0};
 	struct entry_move m = {.to = disk_key(s->ino, DISK_ITEM_ENTRY, place),
-		.e = *wrong,
+		.e = wrong,
 		.from = key,
 		.rest = &rest};
-	struct entry_item e;
+	const struct disk_entry *e;
 	size_t at = 0;
-	bool bad;
+	int error;
 
-	while (entry_next(value, len, &at, &e, &bad))
-		if (e.name != wrong->name)
-			entries_add(&rest, &e);
+	while (disk_entry_step(value, len, &at, &e, &error))
+		if (e->name != wrong->name)
+			entries_add(&rest, e);
 	s->valid = false;
 	return fsck_repaired(f, repair_run(f, entry_move_body, &m));
 }
 
 /* Returns true if the entry stays. */
-static bool entry_check(struct fsck *f, struct sums *s, const struct entry_item *e,
+static bool entry_check(struct fsck *f, struct sums *s, const struct disk_entry *e,
 	const struct entries *kept, bool *changed)
 {
 	const char *fault = name_fault(e->name, e->name_bytes);
@@ -557,28 +555,29 @@ static int visit_entry(struct fsck *f, struct sums *s, struct disk_key key,
 	const void *value, size_t len)
 {
 	struct entries kept = {0};
-	struct entry_item e;
-	bool bad, changed = false;
+	const struct disk_entry *e;
+	bool bad = false, changed = false;
+	int error;
 	char text[NAME_TEXT];
 	size_t at = 0;
 
-	while (entry_next(value, len, &at, &e, &bad)) {
-		uint64_t place = name_place(f, e.name, e.name_bytes);
+	while (disk_entry_step(value, len, &at, &e, &error)) {
+		uint64_t place = name_place(f, e->name, e->name_bytes);
 
 		s->entries++;
-		s->subdirs += e.type == DT_DIR;
-		if (!entry_check(f, s, &e, &kept, &changed))
+		s->subdirs += e->type == DT_DIR;
+		if (!entry_check(f, s, e, &kept, &changed))
 			continue;
-		if (place != key.low && !name_fault(e.name, e.name_bytes) && !changed &&
+		if (place != key.low && !name_fault(e->name, e->name_bytes) && !changed &&
 			fsck_found(f, 222,
 				"directory %" PRIu64
 				": the name \"%s\" is not where its hash belongs",
-				s->ino, name_text(text, e.name, e.name_bytes)))
-			return entry_rehash(f, s, key, value, len, &e, place);
-		if (!entries_add(&kept, &e))
+				s->ino, name_text(text, e->name, e->name_bytes)))
+			return entry_rehash(f, s, key, value, len, e, place);
+		if (!entries_add(&kept, e))
 			bad = true;
 	}
-	if ((bad || len == 0) &&
+	if ((bad || error || len == 0) &&
 		fsck_found(f, 220,
 			"directory %" PRIu64 ": an item of entries is malformed",
 			s->ino)) {

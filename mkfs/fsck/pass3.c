@@ -100,7 +100,7 @@ static int window_fill(struct fsck *f, struct window *w)
 /* ---- names ----------------------------------------------------------------------- */
 
 static int entry_count(
-	struct fsck *f, struct window *w, uint64_t dir, const struct entry_item *e)
+	struct fsck *f, struct window *w, uint64_t dir, const struct disk_entry *e)
 {
 	struct row *r = row_find(w, e->ino);
 	char text[NAME_TEXT];
@@ -134,18 +134,18 @@ static int count_visit(
 {
 	struct window *w = arg;
 	uint64_t edits = f->edits;
-	struct entry_item e;
+	const struct disk_entry *e;
 	size_t at = 0;
-	bool bad;
+	int error;
 
 	if (key_type(key) != DISK_ITEM_ENTRY)
 		return 0;
-	while (entry_next(value, len, &at, &e, &bad)) {
+	while (disk_entry_step(value, len, &at, &e, &error)) {
 		int rc;
 
-		if (e.ino < w->from || e.ino >= w->to)
+		if (e->ino < w->from || e->ino >= w->to)
 			continue;
-		rc = entry_count(f, w, key_ino(key), &e);
+		rc = entry_count(f, w, key_ino(key), e);
 		if (rc)
 			return rc;
 		if (edits != f->edits) {
@@ -162,15 +162,15 @@ static int extra_visit(
 {
 	struct window *w = arg;
 	uint64_t dir = key_ino(key);
-	struct entry_item e;
+	const struct disk_entry *e;
 	size_t at = 0;
-	bool bad;
+	int error;
 
 	if (key_type(key) != DISK_ITEM_ENTRY)
 		return 0;
-	while (entry_next(value, len, &at, &e, &bad)) {
+	while (disk_entry_step(value, len, &at, &e, &error)) {
 		struct row *r =
-			e.ino < w->from || e.ino >= w->to ? NULL : row_find(w, e.ino);
+			e->ino < w->from || e->ino >= w->to ? NULL : row_find(w, e->ino);
 		char text[NAME_TEXT];
 		bool keep;
 		int rc;
@@ -186,10 +186,10 @@ static int extra_visit(
 		if (!fsck_found(f, 304,
 			    "directory %" PRIu64
 			    " has another name, \"%s\" in directory %" PRIu64,
-			    r->ino, name_text(text, e.name, e.name_bytes), dir))
+			    r->ino, name_text(text, e->name, e->name_bytes), dir))
 			continue;
 		r->names--;
-		rc = fsck_repaired(f, entry_drop(f, dir, &e));
+		rc = fsck_repaired(f, entry_drop(f, dir, e));
 		if (rc)
 			return rc;
 		w->changed = true;

@@ -11,7 +11,7 @@ teardown() { teardown_store; }
 	mount_store
 	[ -z "$(ls -A "$MNT")" ]
 	[ "$(stat -c %F "$MNT")" = directory ]
-	grep -q " $MNT fuse.weft " /proc/mounts
+	mounted "$MNT" fuse.weft
 	size=$(df --output=size -B1M "$MNT" | tail -1)
 	[ "$size" -gt 200 ] && [ "$size" -le 256 ]
 }

@@ -93,10 +93,10 @@ kill_in_recovery() {
 	pid=$!
 	echo $pid >>"$DIR/pids"
 	sleep "$(printf '0.%03d' "$1")"
-	grep -q " $MNT fuse.weft " /proc/mounts && mounted=$((mounted + 1))
+	mounted "$MNT" fuse.weft && mounted=$((mounted + 1))
 	kill -9 $pid
 	wait $pid 2>/dev/null || true
-	! grep -q " $MNT fuse.weft " /proc/mounts || umount -l "$MNT"
+	! mounted "$MNT" fuse.weft || umount -l "$MNT"
 }
 
 @test "kills in the middle of recoveries lose nothing that was synced" {

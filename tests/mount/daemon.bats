@@ -174,7 +174,7 @@ teardown() {
 		umount -f "$MNT" 2>/dev/null || umount -l "$MNT"
 		wait "$DAEMON" # its exit code
 		for pid in "${load[@]}"; do wait "$pid" || true; done
-		! grep -q " $MNT fuse.weft " /proc/mounts || umount -l "$MNT"
+		! mounted "$MNT" fuse.weft || umount -l "$MNT"
 		check_store
 		mount_store
 		[ "$(cat "$MNT/synced")" = "$round" ]
@@ -508,7 +508,7 @@ atime_read() {
 		exec 3<&-
 		grep "busy; .fuser" "$DIR/user/said"
 		weft umount "$MNT"
-		! grep -q " $MNT fuse.weft " /proc/mounts || exit 1
+		! mounted "$MNT" fuse.weft || exit 1
 		# as of cron, and found from a session
 		env -u XDG_RUNTIME_DIR weftd "$home/store" "$MNT" -o cache=8M
 		ls "$DIR"/user/home/.weft/*.sock

@@ -28,7 +28,7 @@ up() {
 leave_dead_mount() {
 	kill -9 "$DAEMON"
 	wait_until 10 gone "$DAEMON"
-	grep -q " $MNT fuse.weft " /proc/mounts
+	mounted "$MNT" fuse.weft
 }
 
 mounts() { grep -c " $MNT fuse.weft " /proc/mounts || true; }

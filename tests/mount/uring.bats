@@ -199,7 +199,7 @@ load_mount() {
 assert_ended() {
 	wait_until 20 gone "$DAEMON"
 	wait
-	! grep -q " $MNT fuse.weft " /proc/mounts || umount -l "$MNT"
+	! mounted "$MNT" fuse.weft || umount -l "$MNT"
 	check_store
 }
 
