@@ -4,6 +4,7 @@ node has it, written by nodes without a store. Counts are of messages, sends and
 Rates are set against the same loop on one node, in the same run."""
 import os
 import statistics
+import subprocess
 import threading
 import time
 
@@ -148,6 +149,56 @@ class Calls:
         self.task.join()
         os.close(self.file)
         return self.longest
+
+
+class Listed:
+    """A client that has nothing yet looks at files that a node has made."""
+
+    FILES, FOLDERS = 20000, 100
+    JOBS = {
+        "ls": "ls -U -l flat",
+        "du": "du -s flat",  # sorts so many names by inode
+        "find": "find folders -size +1",
+        "find_name": "find folders -name x",  # looks at no file
+    }
+
+    def __init__(self, bench):
+        self.bench = bench
+        self.nodes = mounts.Nodes(bench, "listed", 3, 512, 64, clients=1)
+
+    def make(self):
+        os.mkdir(self.nodes.path(1, "flat"))
+        os.mkdir(self.nodes.path(1, "folders"))
+        for folder in range(self.FOLDERS):
+            os.mkdir(self.nodes.path(1, f"folders/{folder}"))
+        for i in range(self.FILES):
+            for name in (f"flat/{i}", f"folders/{i % self.FOLDERS}/{i}"):
+                os.close(os.open(self.nodes.path(1, name), os.O_CREAT | os.O_WRONLY))
+
+    def run(self, node, job):
+        began = time.monotonic()
+        subprocess.run(self.JOBS[job], shell=True, check=True, cwd=self.nodes.mount_point(node),
+                       stdout=subprocess.DEVNULL)
+        return time.monotonic() - began
+
+    def row(self):
+        self.make()
+        for job in self.JOBS:
+            near, far = self.run(1, job), []
+            for _ in range(self.bench.options.rounds):
+                self.nodes.leave(3)
+                self.nodes.start(3)
+                before = self.nodes.status(3)
+                far.append(self.run(3, job))
+                after = self.nodes.status(3)
+            waits = after["tree"]["waits"] - before["tree"]["waits"]
+            pages = [s["cluster"]["coherence"]["sent"].get("REQUEST", 0) for s in (before, after)]
+            pages = pages[1] - pages[0]
+            print(f"remote name=listed_{job} unit=s weft={statistics.median(far):.3f} reference=maker ref={near:.3f} "
+                  f"ratio={statistics.median(far) / near:.1f} waits={waits} pages={pages}", flush=True)
+            if job in ("ls", "du"):
+                self.bench.held(f"listed_{job}_waits", "waits", waits / pages, 0.2, "each=page")
+        self.nodes.close()
 
 
 class Visible:

@@ -508,7 +508,7 @@ atime_read() {
 		exec 3<&-
 		grep "busy; .fuser" "$DIR/user/said"
 		weft umount "$MNT"
-		! mounted "$MNT" fuse.weft || exit 1
+		! grep -q " $MNT fuse.weft " /proc/mounts || exit 1
 		# as of cron, and found from a session
 		env -u XDG_RUNTIME_DIR weftd "$home/store" "$MNT" -o cache=8M
 		ls "$DIR"/user/home/.weft/*.sock
