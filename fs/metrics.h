@@ -9,6 +9,7 @@
 #define WEFT_FS_METRICS_H
 
 #include <stdio.h>
+#include <sys/socket.h>
 
 #include <jansson.h>
 
@@ -20,9 +21,9 @@ void metrics_print(FILE *to, const json_t *statuses);
 
 #define METRICS_ADDRESS_MAX 64 /* number of bytes of "[IPV6]:PORT", with the NUL */
 
-/* Returns true if the address is IPV4:PORT or [IPV6]:PORT. Accepts numbers only, so no name service
- * is used. */
-bool metrics_address_valid(const char *address);
+/* Returns true if the address is IPV4:PORT or [IPV6]:PORT, and sets *out. Accepts numbers only, so
+ * no name service is used. */
+bool metrics_address_parse(const char *address, struct sockaddr_storage *out);
 
 struct metrics_server;
 /*

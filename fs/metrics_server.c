@@ -4,7 +4,6 @@
  * client that reaches the address may send any bytes. The number of connections, the memory of each
  * and its time of silence are bounded (invariants 9, 10). One address gets only its share of them.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -13,7 +12,6 @@
 
 #include <microhttpd.h>
 
-#include "engine/common/text.h"
 #include "engine/rt/rt.h"
 #include "fs/metrics.h"
 
@@ -28,49 +26,6 @@ struct metrics_server {
 	json_t *(*status)(void *arg);
 	void *arg;
 };
-
-/* ---- addresses ------------------------------------------------------------------------- */
-
-static bool parse_port(const char *text, in_port_t *out)
-{
-	uint64_t port;
-
-	if (number_parse(text, &port) < 0 || !port || port > UINT16_MAX)
-		return false;
-	*out = htons((uint16_t)port);
-	return true;
-}
-
-static bool parse_address(const char *address, struct sockaddr_storage *out)
-{
-	struct sockaddr_in *v4 = (struct sockaddr_in *)out;
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
-	char host[METRICS_ADDRESS_MAX];
-	const char *colon = strrchr(address, ':');
-	size_t len = colon ? (size_t)(colon - address) : 0;
-
-	*out = (struct sockaddr_storage){0};
-	if (!len || len >= sizeof(host))
-		return false;
-	memcpy(host, address, len);
-	host[len] = '\0';
-	if (host[0] == '[' && host[len - 1] == ']') {
-		host[len - 1] = '\0';
-		v6->sin6_family = AF_INET6;
-		return inet_pton(AF_INET6, host + 1, &v6->sin6_addr) == 1 &&
-		       parse_port(colon + 1, &v6->sin6_port);
-	}
-	v4->sin_family = AF_INET;
-	return inet_pton(AF_INET, host, &v4->sin_addr) == 1 &&
-	       parse_port(colon + 1, &v4->sin_port);
-}
-
-bool metrics_address_valid(const char *address)
-{
-	struct sockaddr_storage unused;
-
-	return parse_address(address, &unused);
-}
 
 /* ---- answers ----------------------------------------------------------------------------- */
 
@@ -168,7 +123,7 @@ int metrics_server_open(struct metrics_server **out, const char *address,
 	*out = NULL;
 	if (!s)
 		return weft_error(err, -ENOMEM, "no memory for the metrics' listener");
-	WEFT_ASSERT(parse_address(address, &at));
+	WEFT_ASSERT(metrics_address_parse(address, &at));
 	s->status = status;
 	s->arg = arg;
 	if (at.ss_family == AF_INET6)

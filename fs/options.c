@@ -195,7 +195,9 @@ static int parse_uring(struct mount_options *o, const char *value, struct weft_e
 static int parse_metrics(
 	struct mount_options *o, const char *value, struct weft_error *err)
 {
-	if (strlen(value) >= sizeof(o->metrics) || !metrics_address_valid(value))
+	struct sockaddr_storage unused;
+
+	if (strlen(value) >= sizeof(o->metrics) || !metrics_address_parse(value, &unused))
 		return weft_error(err, -EINVAL,
 			"option metrics=%s: must be an IP address and a port, like "
 			"127.0.0.1:9339 or [::1]:9339",
