@@ -257,25 +257,27 @@ down: ## unmount it again (PURGE=1 also removes the volume)
 SBIN := $(DESTDIR)$(PREFIX)/sbin
 MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
 UDEV := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
-# mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there;
-# with PREFIX=/usr that is the same folder as PREFIX/sbin.
+# mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there. On
+# systems of today /sbin is a link to /usr/sbin. A package for PREFIX=/usr must have nothing in /sbin:
+# a link there, to a program in /usr/sbin, would replace it.
 HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
-install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin
+HELPER_DIR := $(DESTDIR)$(if $(filter /usr,$(PREFIX)),/usr)/sbin
+install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin, with PREFIX=/usr in /usr/sbin
 	@$(GIVE_BACK)
-	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(DESTDIR)/sbin
+	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(HELPER_DIR)
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 packaging/man/*.8 $(MAN8)/
 	sed 's|@BIN@|$(PREFIX)/bin|' packaging/udev/64-weft.rules >$(UDEV)/64-weft.rules
-	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/$$h; done
-	for p in mkfs fsck; do [ $(SBIN) -ef $(DESTDIR)/sbin ] || \
-		ln -sf $(PREFIX)/sbin/$$p.weft $(DESTDIR)/sbin/$$p.weft; done
+	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(HELPER_DIR)/$$h; done
+	for p in mkfs fsck; do [ $(SBIN) = $(HELPER_DIR) ] || \
+		ln -sf $(PREFIX)/sbin/$$p.weft $(HELPER_DIR)/$$p.weft; done
 
 uninstall: ## remove what install put there
 	rm -f $(UDEV)/64-weft.rules
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
 	rm -f $(addprefix $(MAN8)/,$(notdir $(wildcard packaging/man/*.8)))
-	rm -f $(addprefix $(DESTDIR)/sbin/,$(HELPERS) mkfs.weft fsck.weft)
+	rm -f $(addprefix $(HELPER_DIR)/,$(HELPERS) mkfs.weft fsck.weft)
 
 SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch] tests/*/*/*.[ch])
 format: ## clang-format all sources (needs clang-format; FILES= some)

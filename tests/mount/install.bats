@@ -25,7 +25,7 @@ resolves_to_program() {
 
 installed() {
 	for program in mkfs.weft fsck.weft mount.weft mount.fuse.weft umount.fuse.weft; do
-		resolves_to_program "$DIR/sbin/$program"
+		resolves_to_program "$DIR${2:-/sbin}/$program"
 	done
 	"$DIR$1/bin/weft" version
 	"$DIR$1/sbin/weftd" --version
@@ -58,6 +58,14 @@ installed() {
 	installed /usr
 	make_ PREFIX=/usr uninstall
 	[ "$(find "$DIR" ! -type d)" = "$DIR/sbin" ]
+}
+
+@test "under /usr for a package, which has nothing in /sbin" {
+	make_ PREFIX=/usr install
+	[ ! -e "$DIR/sbin" ]
+	installed /usr /usr/sbin
+	make_ PREFIX=/usr uninstall
+	[ -z "$(find "$DIR" ! -type d)" ]
 }
 
 @test "what root builds in another's tree belongs to the other" {
