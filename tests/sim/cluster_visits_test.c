@@ -3,7 +3,8 @@
  * Clients that come with nothing and leave with nothing, while other nodes work (docs/protocol.md,
  * "A link that concerns nobody"). The nodes are put together by engine/node/join.c as the daemon
  * does it. The cluster epoch stays, and no node reports a page. A client that is killed makes an
- * epoch, as any node does, and another one when it is back. And a volume of as many nodes as there
+ * epoch, as any node does, and another one when it is back. A home that starts again knows nothing of
+ * the clients that have left, and needs no epoch to find out. And a volume of as many nodes as there
  * may be.
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/cluster_visits_test    one seed
@@ -392,6 +393,50 @@ static int run_killed(void *arg)
 	return 0;
 }
 
+/* ---- a home that starts while clients are vacant --------------------------------------------- */
+
+#define RESTARTED 2u
+
+static void visit_life(void *arg)
+{
+	struct visitor *n = (struct visitor *)arg;
+
+	visit_begin(n);
+	work(n, 10);
+	visit_end(n);
+}
+
+/* A storage node is killed and started again. One epoch is for its lost links. Each of two that are
+ * made anew begins one, or one at either end. None is for the clients that have left. */
+static int run_restart(void *arg)
+{
+	struct visitor *n = &nodes[RESTARTED];
+	uint64_t epoch;
+
+	nodes_make();
+	for (unsigned id = 1; id <= stores; id++)
+		spawn(&nodes[id], id == RESTARTED ? killed_life : working_life);
+	await_serving(1, stores);
+	for (unsigned id = stores + 1; id <= stores + clients; id++)
+		spawn(&nodes[id], visit_life);
+	for (unsigned id = stores + 1; id <= stores + clients; id++)
+		HOLDS(!rt_sim_node_wait(nodes[id].sim));
+	while (!atomic_load(&reads))
+		rt_sleep_ns(1000000);
+	rt_sleep_ns(3000000000);
+	epoch = epoch_of(&nodes[1]);
+	rt_sim_node_kill(n->sim);
+	atomic_store(&n->serves, false);
+	await_epoch_after(epoch);
+	spawn(n, killed_life);
+	await_serving(RESTARTED, RESTARTED);
+	rt_sleep_ns(5000000000); /* the clients are looked for once in a second */
+	HOLDS(epoch_of(&nodes[1]) - epoch <= 5);
+	atomic_store(&over, true);
+	all_end();
+	return 0;
+}
+
 /* ---- as many nodes as there may be --------------------------------------------------------- */
 
 #define MANY_STORES 4u
@@ -462,6 +507,13 @@ static void a_client_that_is_killed_makes_an_epoch_and_another_when_it_is_back(v
 	run_seeds(run_killed, VISIT_SEEDS, UINT64_MAX);
 }
 
+static void a_home_that_starts_makes_no_epoch_for_vacant_clients(void **state)
+{
+	stores = STORES;
+	for (clients = 4; clients <= 8; clients += 4)
+		run_seeds(run_restart, VISIT_SEEDS, UINT64_MAX);
+}
+
 static void a_volume_has_as_many_nodes_as_there_may_be(void **state)
 {
 	stores = MANY_STORES;
@@ -496,6 +548,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(clients_that_have_nothing_come_and_leave_without_an_epoch),
 		cmocka_unit_test(
 			a_client_that_is_killed_makes_an_epoch_and_another_when_it_is_back),
+		cmocka_unit_test(a_home_that_starts_makes_no_epoch_for_vacant_clients),
 		cmocka_unit_test(a_volume_has_as_many_nodes_as_there_may_be),
 	};
 

@@ -304,7 +304,8 @@ struct view {
 	/* the last epoch in which this node has done each step */
 	uint64_t closed_epoch, reported_epoch, rebuilt_epoch, ready_epoch;
 	struct member member[PAGE_NODES_MAX];
-	node_map homes; /* nodes with a shard; constant */
+	bool rebuild_anew; /* pages wait for a node that has turned out to have nothing */
+	node_map homes;    /* nodes with a shard; constant */
 	/* the states of other nodes: docs/glossary.md has the table */
 	_Atomic node_map connected;  /* both ends of the link are in this epoch, or will be */
 	_Atomic node_map in_epoch;   /* this node, and nodes connected at any time in this epoch */

@@ -427,19 +427,48 @@ int view_left(struct page_driver *d, unsigned node)
 	return rc;
 }
 
+static void look_vacant(struct page_driver *d, struct page_record *p, void *arg)
+{
+	struct home_entry e = p->entry;
+	struct leaving *l = arg;
+
+	l->holds |= defers_of(p, l->node) ||
+		    (p->has_entry && !home_shared_nothing(&e, &p->at, l->node));
+}
+
+static void forget_vacant(struct page_driver *d, struct page_record *p, void *arg)
+{
+	const struct leaving *l = arg;
+
+	forget_left(d, p, arg);
+	if (p->has_entry)
+		(void)home_shared_nothing(&p->entry, &p->at, l->node);
+}
+
 void view_vacant(struct page_driver *d, unsigned node)
 {
+	struct leaving l = {.node = node};
 	struct view *v = &d->view;
 
 	rt_mutex_lock(&v->lock);
 	if (v->member[node].link == LINK_AWAY &&
 		!(atomic_load_explicit(&v->left, memory_order_relaxed) &
 			node_bit(node))) {
+		/* its reports may be in entries that are being made */
+		l.holds = atomic_load_explicit(&v->reported, memory_order_relaxed) &
+			  node_bit(node);
+		if (!l.holds)
+			page_each(d, look_vacant, &l);
 		atomic_fetch_or_explicit(&v->left, node_bit(node), memory_order_release);
 		atomic_fetch_and_explicit(
 			&v->unreported, ~node_bit(node), memory_order_release);
-		/* entries say that the node holds its pages until they are made anew */
-		view_enter(d, view_epoch(d) + 1, 0);
+		if (l.holds) {
+			/* entries say so until they are made anew */
+			view_enter(d, view_epoch(d) + 1, 0);
+		} else {
+			page_each(d, forget_vacant, &l);
+			v->rebuild_anew = true; /* of pages that waited for this node */
+		}
 	}
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
@@ -489,7 +518,7 @@ static enum step next_step(struct view *v, uint64_t epoch)
 		return all_entered(v, epoch) ? STEP_CLOSE : STEP_NONE;
 	if (v->reported_epoch != epoch)
 		return STEP_REPORT;
-	if (v->rebuilt_epoch != epoch && all_reported(v, epoch))
+	if ((v->rebuilt_epoch != epoch || v->rebuild_anew) && all_reported(v, epoch))
 		return STEP_REBUILD;
 	if (v->rebuilt_epoch == epoch && v->ready_epoch != epoch &&
 		!atomic_load_explicit(&v->awaited, memory_order_acquire))
@@ -598,8 +627,10 @@ static bool view_step(struct page_driver *d)
 	ready = atomic_load_explicit(&v->ready, memory_order_relaxed);
 	if (step == STEP_RESUME)
 		atomic_store_explicit(&v->resumed, ready, memory_order_relaxed);
-	if (step == STEP_REBUILD)
+	if (step == STEP_REBUILD) {
 		atomic_store_explicit(&v->rebuilding, true, memory_order_release);
+		v->rebuild_anew = false;
+	}
 	rt_mutex_unlock(&v->lock);
 	if (step == STEP_NONE)
 		return false;

@@ -389,6 +389,14 @@ int home_on_drop(struct home_entry *e, const struct page_at *at,
 	return 0;
 }
 
+bool home_shared_nothing(struct home_entry *e, const struct page_at *at, unsigned node)
+{
+	struct page_message drop = {.type = PAGE_DROP, .sender = (uint16_t)node, .pid = at->pid};
+	struct page_actions none = {0};
+
+	return e->mode == HOME_REBUILDING || home_on_drop(e, at, &drop, &none) == 0;
+}
+
 /* A node that owes an image is told when that is persisted, so the entry must stay until then. */
 bool home_is_alone(const struct home_entry *e, const struct page_hold *local,
 	const struct page_at *at)

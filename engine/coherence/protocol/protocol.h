@@ -351,6 +351,9 @@ void home_refuse(const struct page_at *at, const struct page_message *m, int err
 	node_map nodes, struct page_actions *out);
 int home_on_drop(struct home_entry *e, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out);
+/* The node was taken for a possible sharer, and has nothing: as if it had dropped the page. Returns
+ * false, with the entry unchanged, if the entry says that the node must have something. */
+bool home_shared_nothing(struct home_entry *e, const struct page_at *at, unsigned node);
 /* Returns true if only the home shares the page, with nothing under way. Then home_alone makes that
  * exclusive, like an upgrade of the home's that needs no answers. Nothing must be remembered. */
 bool home_is_alone(const struct home_entry *e, const struct page_hold *local,
