@@ -250,9 +250,12 @@ take_mounts_away() {
 	done
 }
 
-# After a failed test: the status of each node, and the end of its log.
+# After a failed test: the status of each node, the end of its log, and the places where it waits.
 tell_nodes() {
-	local n
+	local n pid
+	[ ! -f "$DIR/pids" ] || while read -r pid; do
+		gone "$pid" || { echo "--- process $pid"; "$ROOT/tests/threads" "$pid" || true; }
+	done <"$DIR/pids"
 	for ((n = 1; n <= ${NODES:-0}; n++)); do
 		echo "--- node $n"
 		timeout 10 weft status "${M[n]}" 2>&1 || true
