@@ -8,6 +8,7 @@
  * is of one moment. Transactions keep them until commit.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "engine/tree/tree_internal.h"
 
@@ -471,16 +472,15 @@ static int scan_leaves(struct tree *t, struct read_set *rs, struct disk_key from
 	tree_key at = tree_key_of(from);
 	tree_key end = tree_key_of(to);
 	struct descent d;
-	int rc;
 
-	if (at >= end)
-		return 0;
-	do {
-		rc = scan_leaf(t, rs, at, scan_hint, copy, &d);
-		if (rc)
+	while (at < end) {
+		int rc = scan_leaf(t, rs, at, scan_hint, copy, &d);
+
+		if (rc || !visit_leaf(copy, &d, at, end, visit, arg, &rc))
 			return rc;
-	} while (visit_leaf(copy, &d, at, end, visit, arg, &rc) && (at = d.high, true));
-	return rc;
+		at = d.high;
+	}
+	return 0;
 }
 
 int tree_scan(struct tree *t, struct disk_key from, struct disk_key to, bool scan_hint,
@@ -513,18 +513,27 @@ bool tree_is_here(struct tree *t, struct disk_key key)
 	       d.missing == PID_NONE;
 }
 
-void tree_prefetch(struct tree *t, const struct disk_key *keys, unsigned count)
+static int keys_compare(const void *a, const void *b)
+{
+	tree_key x = tree_key_of(*(const struct disk_key *)a);
+	tree_key y = tree_key_of(*(const struct disk_key *)b);
+
+	return (x > y) - (x < y);
+}
+
+void tree_prefetch(struct tree *t, struct disk_key *keys, unsigned count)
 {
 	struct page_ref refs[TREE_PREFETCH_MAX] = {0};
 	unsigned n = 0;
 	struct descent d;
 
 	WEFT_ASSERT(count <= TREE_PREFETCH_MAX);
+	qsort(keys, count, sizeof(*keys), keys_compare);
 	for (unsigned i = 0; i < count; i++) {
 		if (tree_descend_once(t, tree_key_of(keys[i]), 0, &d) != -EAGAIN ||
 			d.missing == PID_NONE)
 			continue;
-		/* keys of one leaf follow each other */
+		/* keys of one leaf follow each other now */
 		if (n == 0 || refs[n - 1].pid != d.missing)
 			refs[n++].pid = d.missing;
 	}

@@ -121,7 +121,7 @@ int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
  * For reading ahead. None of these waits, and none fetches a page that is here.
  *
  * tree_prefetch: fetches the leaves of the keys in the background, in one batch. At most
- * TREE_PREFETCH_MAX keys, in rising order. Where the page above a leaf is missing, it fetches that.
+ * TREE_PREFETCH_MAX keys, which it sorts. Where the page above a leaf is missing, it fetches that.
  *
  * tree_prefetch_next: fetches the leaves that follow the key's leaf, as far as they have the same
  * parent, and up to `ahead` of them. Returns a key half-way, or the given one if it has none.
@@ -131,7 +131,7 @@ int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
  */
 #define TREE_PREFETCH_MAX 256u
 bool tree_is_here(struct tree *t, struct disk_key key);
-void tree_prefetch(struct tree *t, const struct disk_key *keys, unsigned count);
+void tree_prefetch(struct tree *t, struct disk_key *keys, unsigned count);
 struct disk_key tree_prefetch_next(struct tree *t, struct disk_key key, unsigned ahead);
 int tree_scan_here(struct tree *t, struct disk_key from, struct disk_key to,
 	tree_visit visit, void *arg);

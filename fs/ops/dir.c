@@ -11,7 +11,6 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
 
 #include "fs/ops/ops_internal.h"
 
@@ -86,13 +85,6 @@ static int batch_fill(struct fs *fs, uint64_t dir, struct batch *b, bool *more)
 	return MIN(rc, 0);
 }
 
-static int by_inode(const void *a, const void *b)
-{
-	const struct disk_key *x = a, *y = b;
-
-	return (x->high > y->high) - (x->high < y->high);
-}
-
 /* Requests the leaves of all inodes of the batch. */
 static void batch_ahead(struct fs *fs, const struct batch *b)
 {
@@ -100,7 +92,6 @@ static void batch_ahead(struct fs *fs, const struct batch *b)
 
 	for (unsigned i = 0; i < b->count; i++)
 		key[i] = disk_key(b->entry[i].ino, DISK_ITEM_INODE, 0);
-	qsort(key, b->count, sizeof(key[0]), by_inode);
 	tree_prefetch(fs->tree, key, b->count);
 }
 

@@ -10,8 +10,6 @@
  *
  * All of it is a hint. The pages are shared as those of any reading. Nothing here waits.
  */
-#include <stdlib.h>
-
 #include "fs/ops/ops_internal.h"
 
 #define RUN_LEAST  4u  /* lookups in order, before anything is requested */
@@ -64,13 +62,6 @@ static int entries_following(struct fs *fs, uint64_t dir, uint64_t hash, struct 
 		disk_key(dir, DISK_ITEM_EXTENT, 0), take_inode, f);
 }
 
-static int by_number(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* Requests the leaves of the next window's inodes. Also requests the leaf of the next entry if it
  * is not here. */
 static void request_window(struct fs *fs, struct lookup_run *r)
@@ -82,7 +73,6 @@ static void request_window(struct fs *fs, struct lookup_run *r)
 	int rc;
 
 	rc = entries_following(fs, dir, r->asked, &f);
-	qsort(f.ino, f.count, sizeof(f.ino[0]), by_number);
 	for (unsigned i = 0; i < f.count; i++)
 		key[count++] = disk_key(f.ino[i], DISK_ITEM_INODE, 0);
 	if (rc == -EAGAIN)
