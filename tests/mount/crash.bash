@@ -64,12 +64,16 @@ GIT=(git -c core.fsync=all -c core.fsyncMethod=fsync -c gc.auto=0 -c user.name=t
 
 load_git() {
 	local n=0 repo=$MNT/git
-	mkdir -p "$repo" && cd "$repo" || return 0
-	[ -d .git ] || { "${GIT[@]}" init -q && weft sync "$MNT"; } || return 0
-	rm -f .git/index.lock .git/HEAD.lock .git/refs/heads/*.lock .git/gc.pid
+	# under another name until all of it is synced: half of a repository is none
+	[ -d "$repo" ] || {
+		rm -rf "$repo.new" && "${GIT[@]}" init -q "$repo.new" && weft sync "$MNT" &&
+			mv "$repo.new" "$repo"
+	} || return 0
+	cd "$repo" || return 0
+	find .git -name '*.lock' -delete && rm -f .git/gc.pid || return 0
 	while n=$((n + 1)); do
 		cp "$DIR/reference/linux"/[a-f]*.h . && echo "$1 $n" >"file$((n % 7))" &&
-			"${GIT[@]}" add -A && "${GIT[@]}" commit -q -m "$n" && sync .git/refs/heads || break
+			"${GIT[@]}" add -A && "${GIT[@]}" commit -q --allow-empty -m "$n" && sync .git/refs/heads || break
 		"${GIT[@]}" rev-parse HEAD >>"$PROOF/git" || break
 		if [ $((n % 5)) -eq 0 ]; then
 			rm -rf "$MNT/clone" && git clone -q "$repo" "$MNT/clone" &&
@@ -134,11 +138,13 @@ check_fio() {
 
 # ---- rounds -------------------------------------------------------------------------------------
 
-# Starts a load with a seed; its process group is in $DIR/groups until it has ended.
+# Starts a load with a seed; its process group is in $DIR/groups until the loads are ended. A load
+# that ends by itself leaves $DIR/ended-LOAD.
 start_load() {
 	export ROOT BIN DIR MNT PROOF PATH
-	setsid bash -c ". '$HERE/common.bash'; . '$HERE/crash.bash'; load_$1 $2" \
-		>>"$DIR/load-$1.log" 2>&1 </dev/null 3>&- &
+	rm -f "$DIR/ended-$1"
+	setsid bash -c ". '$HERE/common.bash'; . '$HERE/crash.bash'; load_$1 $2; : >'$DIR/ended-$1'" \
+		>"$DIR/load-$1.log" 2>&1 </dev/null 3>&- &
 	echo $! >>"$DIR/groups"
 }
 
@@ -159,6 +165,16 @@ proof_lines() {
 }
 
 proof_grows() { [ "$(proof_lines "$2")" -gt "$1" ]; }
+grows_or_ended() { proof_grows "$1" "$2" || [ -e "$DIR/ended-$2" ]; }
+
+# Waits until the load LOAD has synced more than BEFORE things; a load that ends instead has failed.
+wait_for_load() { # LOAD BEFORE
+	wait_until 180 grows_or_ended "$2" "$1" && proof_grows "$2" "$1" && return
+	echo "load $1 synced nothing; the last it said:"
+	tail -n 20 "$DIR/load-$1.log"
+	[ -e "$DIR/ended-$1" ] || "$ROOT/tests/threads" "$DAEMON" || true
+	return 1
+}
 
 # Starts the loads named after SEED, kills the daemon 0 to 1.5 s after the first of them has
 # synced something (or the first two, or more), and takes the dead mount away: once the loads have
@@ -171,7 +187,7 @@ kill_under_load() {
 	for load; do before[$load]=$(proof_lines "$load"); done
 	for load; do start_load "$load" "$seed"; done
 	for load; do
-		wait_until 60 proof_grows "${before[$load]}" "$load"
+		wait_for_load "$load" "${before[$load]}"
 		[ $((RANDOM % 2)) -eq 0 ] || break
 	done
 	sleep "$(printf '%d.%03d' $((RANDOM % 2)) $((RANDOM % 1000 / 2)))"
