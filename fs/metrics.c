@@ -126,6 +126,10 @@ static const struct metric metrics[] = {
 	{"weft_tree_waits_total", COUNTER, "tree.waits", "Waits for a page of the tree."},
 	{"weft_operation_restarts_total", COUNTER, "operation_restarts",
 		"Operations that had to be repeated."},
+	{"weft_listed_ahead_total", COUNTER, "listed_ahead",
+		"Entries of listings whose inodes were read ahead."},
+	{"weft_listed_ahead_used_total", COUNTER, "listed_ahead_used",
+		"Lookups of entries whose inodes were read ahead."},
 
 	{"weft_session_requests_total", COUNTER, "session.requests",
 		"Requests received from the kernel."},

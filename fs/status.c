@@ -516,6 +516,8 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "tree", tree_status(v));
 	put_number(o, "operation_restarts",
 		atomic_load_explicit(&ops->restarts, memory_order_relaxed));
+	PUT_COUNTER(o, ops, listed_ahead);
+	PUT_COUNTER(o, ops, listed_ahead_used);
 	if (d->session) {
 		json_object_set_new(o, "session", session_status(d->session));
 		json_object_set_new(o, "requests", requests_status(d->session));

@@ -29,6 +29,11 @@ struct following {
 	uint64_t ino[WINDOW_MAX];
 };
 
+static void count_up(_Atomic uint64_t *counter, uint64_t by)
+{
+	atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
 static int take_inode(void *arg, struct disk_key key, const void *value, size_t len)
 {
 	struct following *f = arg;
@@ -80,8 +85,29 @@ static void request_window(struct fs *fs, struct lookup_run *r)
 	tree_prefetch(fs->tree, key, count);
 	r->asked = rc == 0 ? UINT64_MAX : f.hash; /* 0: that was all */
 	r->half = rc == 0 || f.count <= f.max / 2 ? r->asked : f.half;
-	if (f.count == f.max)
+	/* not if more than a quarter of those before were read in vain */
+	if (f.count == f.max && 4 * r->looked >= 3 * r->due)
 		r->window = MIN(2 * r->window, r->window_max);
+	r->due = r->requested / 2 + f.count / 2;
+	r->requested = f.count;
+	r->looked = 0;
+	count_up(&fs->counters.listed_ahead, f.count);
+}
+
+static void count_look(struct fs *fs, struct lookup_run *r)
+{
+	if (r->hash > r->asked)
+		return;
+	r->looked++;
+	count_up(&fs->counters.listed_ahead_used, 1);
+}
+
+static void asked_nothing(struct lookup_run *r)
+{
+	r->listed = 0;
+	r->asked = r->half = 0;
+	r->requested = r->due = r->looked = 0;
+	r->window = MIN(WINDOW_MIN, r->window_max);
 }
 
 static bool follows_closely(struct fs *fs, uint64_t dir, uint64_t last, uint64_t hash)
@@ -98,13 +124,12 @@ static void looked_as_listed(struct fs *fs, struct lookup_run *r, uint64_t hash,
 	uint64_t dir = atomic_load_explicit(&r->dir, memory_order_relaxed);
 
 	if (hash <= r->hash || (!here && !follows_closely(fs, dir, r->hash, hash))) {
-		r->listed = 0;
-		r->asked = r->half = 0;
-		r->window = MIN(WINDOW_MIN, r->window_max);
+		asked_nothing(r);
 	} else if (!here && r->listed < RUN_LEAST) {
 		r->listed++;
 	}
 	r->hash = hash;
+	count_look(fs, r);
 	if (r->listed < RUN_LEAST || hash < r->half)
 		return;
 	r->asked = MAX(r->asked, hash);
@@ -130,9 +155,9 @@ static void run_begin(struct fs *fs, struct lookup_run *r, uint64_t dir)
 {
 	atomic_store_explicit(&r->dir, dir, memory_order_relaxed);
 	r->window_max = MIN(WINDOW_MAX, cache_batch_max(fs->volume->cache));
-	r->listed = r->by_inode = 0;
-	r->asked = r->half = r->ino_half = 0;
-	r->window = MIN(WINDOW_MIN, r->window_max);
+	r->by_inode = 0;
+	r->ino_half = 0;
+	asked_nothing(r);
 	r->hash = r->ino = UINT64_MAX;
 }
 

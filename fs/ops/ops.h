@@ -452,6 +452,8 @@ enum ops_call {
 struct ops_counters {
 	_Atomic uint64_t calls[32]; /* by enum ops_call */
 	_Atomic uint64_t restarts;
+	/* entries of listings whose inodes were read ahead, and lookups of such entries */
+	_Atomic uint64_t listed_ahead, listed_ahead_used;
 };
 struct ops_counters *ops_counters(struct fs *fs);
 

@@ -29,6 +29,8 @@ struct lookup_run {
 	unsigned by_inode;        /* lookups in the order of inodes */
 	unsigned window;          /* entries that are requested at a time */
 	unsigned window_max;
+	unsigned requested;       /* entries of the last request */
+	unsigned due, looked;     /* entries up to the next request, and lookups of them so far */
 	uint64_t asked, half;     /* hashes: requested up to there; the next request is due there */
 	uint64_t ino_half;        /* the next request by inode is due there */
 };

@@ -272,6 +272,7 @@ static struct listed *list(struct node *n)
 /* The files' inodes lie in some 70 leaves, which another node has. Each would be waited for. */
 static void look_in_order(struct node *n, bool inodes)
 {
+	struct ops_counters *c = ops_counters(n->fs);
 	struct listed *l = list(n);
 	uint64_t requests;
 	unsigned waited;
@@ -285,6 +286,8 @@ static void look_in_order(struct node *n, bool inodes)
 		print_message("%u lookups waited for %u leaves\n", waited, (unsigned)requests);
 	HOLDS(requests > LISTED / 40 && requests < LISTED / 20);
 	HOLDS(waited > 0 && waited < requests / 3);
+	if (!inodes)
+		HOLDS(atomic_load(&c->listed_ahead_used) > atomic_load(&c->listed_ahead) * 9 / 10);
 	rt_free(l);
 }
 
@@ -296,6 +299,24 @@ static void look_as_listed(struct node *n, struct ops_file *f)
 static void look_by_inode(struct node *n, struct ops_file *f)
 {
 	look_in_order(n, true);
+}
+
+/* Of three entries two are passed over: no request is larger than the first one. */
+static void look_at_each_third(struct node *n, struct ops_file *f)
+{
+	struct ops_counters *c = ops_counters(n->fs);
+	struct listed *l = list(n);
+	uint64_t ahead, used;
+	struct ops_attr a;
+	unsigned i;
+
+	for (i = 0; i < LISTED / 2; i += 3)
+		OK(ops_lookup(n->fs, the_directory, nm(l->entry[i].name), &a));
+	ahead = atomic_load(&c->listed_ahead);
+	used = atomic_load(&c->listed_ahead_used);
+	HOLDS(ahead > i / 2 && ahead < i + 64);
+	HOLDS(used <= i / 3 && used > i / 6);
+	rt_free(l);
 }
 
 /* By name: the hashes are in no order. */
@@ -430,6 +451,11 @@ static void who_looks_at_listed_files_finds_most_of_them(void **state)
 	run_with(look_by_inode);
 }
 
+static void who_passes_most_names_over_finds_few_ahead(void **state)
+{
+	run_with(look_at_each_third);
+}
+
 static void nothing_is_asked_for_ahead_of_who_looks_names_up(void **state)
 {
 	run_with(look_about);
@@ -443,6 +469,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(who_reads_on_finds_what_was_asked_for),
 		cmocka_unit_test(nothing_is_asked_for_ahead_of_who_looks_about),
 		cmocka_unit_test(who_looks_at_listed_files_finds_most_of_them),
+		cmocka_unit_test(who_passes_most_names_over_finds_few_ahead),
 		cmocka_unit_test(nothing_is_asked_for_ahead_of_who_looks_names_up),
 	};
 
