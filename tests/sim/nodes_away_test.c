@@ -569,6 +569,97 @@ static void it_was_asked_for_with_another(struct sharing *w)
 		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
 }
 
+static void asks_for_past(struct node *n, unsigned i)
+{
+	struct guard g;
+
+	HOLDS(guard_shared(n->v->cache, pid_of(sharing_of(n), i), 1, &g) == -ESTALE);
+}
+
+static const struct frame *frame_of(struct sharing *w, unsigned id, unsigned i)
+{
+	return table_find(w->w.node[id - 1].v->cache, pid_of(w, i));
+}
+
+/*
+ * As it_is_reported_meanwhile. But the home's frame may only be read: it was revoked so far for
+ * node 3, which was then refused the page. Before the home has looked at the frame, a task of the
+ * home latches it, and requests the right to change it.
+ */
+static void it_may_be_read_and_is_reported(struct sharing *w)
+{
+	struct errand looks = {.node = 1, .page = 0, .does = looks_long};
+	struct errand takes = {.node = 1, .page = 0, .writes = true};
+
+	goes_on(w, (struct errand){.node = 2, .page = 0, .does = allocates});
+	goes_on(w, (struct errand){.node = 1, .page = 0, .writes = true});
+	rt_sim_net_block(w->w.node[0].sim, w->w.node[1].sim, true);
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = persists});
+	rt_sleep_ns(20000000);
+	goes_on(w, (struct errand){.node = 3, .page = 0, .does = asks_for_past});
+	HOLDS(frame_of(w, 1, 0) && frame_right(frame_of(w, 1, 0)) == PAGE_SHARED);
+	errand_begin(w, &looks);
+	rt_sleep_ns(10000000);
+	errand_begin(w, &takes);
+	hear_each_other(w, 1, 2, true);
+	HOLDS(errand_ended(&looks, 3 * LONG_NS));
+	HOLDS(errand_ended(&takes, 10 * LONG_NS));
+	for (unsigned id = 1; id <= w->w.nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
+}
+
+/* Two pages in one call, each of another home. */
+static void asks_for_two_homes(struct node *n, unsigned i)
+{
+	struct page_ref refs[2];
+
+	for (unsigned k = 0; k < 2; k++)
+		refs[k] = (struct page_ref){pid_of(sharing_of(n), i + k),
+			sharing_of(n)->page[i + k].incarnation};
+	OK(cache_fetch_exclusive(n->v->cache, refs, 2));
+}
+
+static bool refused_is_dirty; /* nodes 1 and 2 have changed the pages that they are refused */
+
+/*
+ * Nodes 1 and 2 do not hear each other; both hear node 3. All three share pages 0 and 1, of the
+ * homes 1 and 2. Node 3 requests both. Before it has its grants, nodes 1 and 2 request both. Each is
+ * refused the page of the other's home, and waits behind node 3 for its own. Node 3 waits for the
+ * pages that were refused, which nodes 1 and 2 still share.
+ */
+static void they_were_refused_one_of_two(struct sharing *w)
+{
+	struct errand first = {.node = 3, .page = 0, .does = asks_for_two_homes};
+	struct errand one = {.node = 1, .page = 0, .does = asks_for_two_homes};
+	struct errand two = {.node = 2, .page = 0, .does = asks_for_two_homes};
+	unsigned sim[3];
+
+	for (unsigned i = 0; i < 3; i++)
+		sim[i] = w->w.node[i].sim;
+	for (unsigned i = 0; i < 2; i++)
+		goes_on(w, (struct errand){.node = refused_is_dirty ? 2 - i : 3,
+				   .page = i, .writes = true});
+	for (unsigned id = 1; id <= 3; id++)
+		for (unsigned i = 0; i < 2; i++)
+			goes_on(w, (struct errand){.node = id, .page = i});
+	hear_each_other(w, 1, 2, false);
+	rt_sim_net_block(sim[0], sim[2], true); /* grants are late */
+	rt_sim_net_block(sim[1], sim[2], true);
+	errand_begin(w, &first);
+	rt_sleep_ns(1000000);
+	errand_begin(w, &one);
+	errand_begin(w, &two);
+	rt_sleep_ns(1000000);
+	rt_sim_net_block(sim[0], sim[2], false);
+	rt_sim_net_block(sim[1], sim[2], false);
+	rt_sleep_ns(LONG_NS);
+	hear_each_other(w, 1, 2, true);
+	HOLDS(errand_ended(&first, 10 * LONG_NS));
+	HOLDS(errand_ended(&one, LONG_NS) && errand_ended(&two, LONG_NS));
+	for (unsigned id = 1; id <= w->w.nodes; id++)
+		goes_on(w, (struct errand){.node = id, .page = 0, .writes = true});
+}
+
 /* All that is written, or but for the log: the pages. */
 static void disk_fails(struct sharing *w, unsigned id, bool pages)
 {
@@ -822,6 +913,23 @@ static void what_is_owed_comes_back_to_who_asked_for_more(void **state)
 	idle = false;
 }
 
+static void what_the_home_may_read_it_can_write(void **state)
+{
+	idle = true;
+	run_seeds(it_may_be_read_and_is_reported, 12, 0);
+	idle = false;
+}
+
+static void what_was_refused_in_a_call_is_given(void **state)
+{
+	idle = true;
+	run_seeds(they_were_refused_one_of_two, 12, 0);
+	refused_is_dirty = true;
+	run_seeds(they_were_refused_one_of_two, 12, 0);
+	refused_is_dirty = false;
+	idle = false;
+}
+
 static void a_home_that_cannot_persist_is_away(void **state)
 {
 	idle = true;
@@ -852,6 +960,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(who_is_lost_while_it_is_reinstated_has_the_page),
 		cmocka_unit_test(what_is_owed_comes_back_to_who_asked_for_more),
 		cmocka_unit_test(a_home_that_cannot_persist_is_away),
+		cmocka_unit_test(what_was_refused_in_a_call_is_given),
+		cmocka_unit_test(what_the_home_may_read_it_can_write),
 	};
 
 	if (argc > 1)

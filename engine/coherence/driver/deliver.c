@@ -11,7 +11,7 @@
  * A frame that is latched by a request of this node (a pending request) is not revoked. The image
  * of an upgrade does not change, and is copied if it must be owed. A page may be granted to a call
  * that still waits for other pages. It is given away unused after a short time, so that two such
- * calls never wait for each other.
+ * calls never wait for each other. So is a page that was refused to such a call.
  */
 #include "engine/coherence/driver/driver_internal.h"
 
@@ -35,18 +35,33 @@ void page_take_image(
 	holder_observe(&p->hold, &has);
 }
 
-/* Granted to a call that still waits for others, and not used. */
+/* Returns true if the frame of a refused request has the image of this node's hold. The request
+ * has not changed it. */
+static bool refused_has_image(const struct pending_request *w)
+{
+	return w->filled || (w->request->held == PAGE_SHARED && !w->request->held_hollow);
+}
+
+/*
+ * The page was granted to a call that still waits for others, and not used. Or it was refused to
+ * that call, and the node still has what it had before. The call does not keep that from other
+ * nodes.
+ */
 static bool unused_ready(struct page_driver *d, struct page_record *p, enum page_mode to)
 {
 	const struct pending_request *w = p->pending;
 
-	if (w->result || !atomic_load_explicit(&w->batch->left, memory_order_relaxed))
+	if (!atomic_load_explicit(&w->batch->left, memory_order_relaxed))
 		return false; /* the call is about to return */
+	if (w->result && (to != PAGE_INVALID || !refused_has_image(w)))
+		return false;
 	/* an upgrade's image may have been changed here before */
 	if (to == PAGE_INVALID && (p->hold.flags & HOLD_DIRTY) &&
 		d->base.frames->owe_copy(d->base.cache, p->at.pid))
 		return false;
 	DCOUNT(d, given_back);
+	if (w->result)
+		return true;
 	if (p->got == GOT_STORE) /* it is to be fetched first */
 		holder_observe_hollow(&p->hold, p->hold.place, p->hold.incarnation,
 			p->hold.version);

@@ -11,22 +11,29 @@
 
 /* ---- what a page is ------------------------------------------------------------------------ */
 
-/* Returns true if the page was granted to a call of this node that has waited for others for long.
- * The call did not use it. Its frame is still blank, or as it was at the request. */
-static bool granted_unused(struct page_record *p, struct coherence_image *image)
+/*
+ * Returns true if a request of this node has the frame latched, has not used it, and may last. The
+ * frame is still blank, or as it was at the request. Either the page was granted to a call that has
+ * waited for others for long. Or the request waits for this very look: the node may read the page,
+ * and asks for the right to change it.
+ */
+static bool latched_unused(struct page_record *p, struct coherence_image *image)
 {
 	const struct pending_request *w = p->pending;
+	bool has = w && w->request->held != PAGE_INVALID && !w->request->held_hollow;
 
-	if (!w || !w->done ||
-		!atomic_load_explicit(&w->batch->left, memory_order_relaxed) ||
-		rt_now_ns() < p->arrived_ns + ARRIVED_NS)
+	if (!w)
+		return false;
+	if (w->done ? !atomic_load_explicit(&w->batch->left, memory_order_relaxed) ||
+			      rt_now_ns() < p->arrived_ns + ARRIVED_NS
+		    : !has)
 		return false;
 	*image = (struct coherence_image){
 		.image = w->request->image,
 		.incarnation = p->stored_incarnation,
 		.version = p->stored_version,
 	};
-	if (w->request->held != PAGE_INVALID && !w->request->held_hollow) {
+	if (has) {
 		image->incarnation = w->request->held_incarnation;
 		image->version = w->request->held_version;
 		image->dirty = w->request->held_dirty;
@@ -64,7 +71,7 @@ static bool run_open(struct page_driver *d, struct job *j)
 		p->stored_version = stored.version;
 	}
 	look = d->base.frames->look(d->base.cache, pid, &image);
-	if (look == -EAGAIN && granted_unused(p, &image))
+	if (look == -EAGAIN && latched_unused(p, &image))
 		look = 0;
 	else if (look == -EAGAIN && p->pending && !p->pending->done &&
 		 p->pending->request->held == PAGE_INVALID)
