@@ -31,74 +31,66 @@
 
 /* A directory that the kernel has, and its place there. */
 struct dir_place {
-	struct dir_place *by_ino, *by_doubt; /* next of the buckets */
+	RB_ENTRY(dir_place) by_ino, by_doubt;
 	struct dir_place *older, *newer;
 	uint64_t ino, dir, hash;
 	bool doubt; /* its name has expired, so another node may have moved it */
 };
 
+static int ino_compare(const struct dir_place *a, const struct dir_place *b)
+{
+	return a->ino < b->ino ? -1 : a->ino > b->ino;
+}
+
+static int doubt_compare(const struct dir_place *a, const struct dir_place *b)
+{
+	return a->dir != b->dir ? (a->dir < b->dir ? -1 : 1) : ino_compare(a, b);
+}
+
+RB_PROTOTYPE(dir_ino_tree, dir_place, by_ino, ino_compare)
+RB_GENERATE(dir_ino_tree, dir_place, by_ino, ino_compare)
+RB_PROTOTYPE(dir_doubt_tree, dir_place, by_doubt, doubt_compare)
+RB_GENERATE(dir_doubt_tree, dir_place, by_doubt, doubt_compare)
+
 /* ---- places (under the lock) ------------------------------------------------------------- */
-
-static struct dir_place **ino_bucket(struct kcache_dirs *d, uint64_t ino)
-{
-	return &d->by_ino[kcache_ino_hash(ino) % DIR_BUCKETS];
-}
-
-/* Directories in doubt, by their earlier parents. */
-static struct dir_place **doubt_bucket(struct kcache_dirs *d, uint64_t dir)
-{
-	return &d->by_doubt[kcache_ino_hash(dir) % DIR_BUCKETS];
-}
 
 static struct dir_place *dir_place_of(struct kcache_dirs *d, uint64_t ino)
 {
-	struct dir_place *p = *ino_bucket(d, ino);
+	struct dir_place wanted = {.ino = ino};
 
-	while (p && p->ino != ino)
-		p = p->by_ino;
-	return p;
+	return RB_FIND(dir_ino_tree, &d->by_ino, &wanted);
 }
 
 /* Returns a child of the directory that is in doubt, behind `p` (NULL: the first), or NULL. */
 static struct dir_place *doubt_of(
 	struct kcache_dirs *d, uint64_t dir, struct dir_place *p)
 {
-	p = p ? p->by_doubt : *doubt_bucket(d, dir);
-	while (p && p->dir != dir)
-		p = p->by_doubt;
-	return p;
+	struct dir_place least = {.dir = dir};
+
+	p = p ? RB_NEXT(dir_doubt_tree, &d->by_doubt, p)
+	      : RB_NFIND(dir_doubt_tree, &d->by_doubt, &least);
+	return p && p->dir == dir ? p : NULL;
 }
 
 static void doubt_begin(struct kcache_dirs *d, struct dir_place *p)
 {
-	struct dir_place **head = doubt_bucket(d, p->dir);
-
 	p->doubt = true;
-	p->by_doubt = *head;
-	*head = p;
+	RB_INSERT(dir_doubt_tree, &d->by_doubt, p);
 	atomic_fetch_add(&d->doubts, 1);
 }
 
 static void doubt_end(struct kcache_dirs *d, struct dir_place *p)
 {
-	struct dir_place **at = doubt_bucket(d, p->dir);
-
 	if (!p->doubt)
 		return;
-	while (*at != p)
-		at = &(*at)->by_doubt;
-	*at = p->by_doubt;
+	RB_REMOVE(dir_doubt_tree, &d->by_doubt, p);
 	p->doubt = false;
 	atomic_fetch_sub(&d->doubts, 1);
 }
 
 static void dir_place_free(struct kcache_dirs *d, struct dir_place *p)
 {
-	struct dir_place **at = ino_bucket(d, p->ino);
-
-	while (*at != p)
-		at = &(*at)->by_ino;
-	*at = p->by_ino;
+	RB_REMOVE(dir_ino_tree, &d->by_ino, p);
 	doubt_end(d, p);
 	*(p->older ? &p->older->newer : &d->oldest) = p->newer;
 	*(p->newer ? &p->newer->older : &d->newest) = p->older;
@@ -110,7 +102,6 @@ static void dir_place_add(
 	struct kcache_dirs *d, uint64_t ino, uint64_t dir, uint64_t hash)
 {
 	struct dir_place *p = ino == DISK_INO_ROOT ? NULL : rt_alloc(sizeof(*p));
-	struct dir_place **head = ino_bucket(d, ino);
 
 	if (!p) /* treat it as one that has not been seen */
 		return;
@@ -119,8 +110,7 @@ static void dir_place_add(
 	p->ino = ino;
 	p->dir = dir;
 	p->hash = hash;
-	p->by_ino = *head;
-	*head = p;
+	RB_INSERT(dir_ino_tree, &d->by_ino, p);
 	p->older = d->newest;
 	*(p->older ? &p->older->newer : &d->oldest) = p;
 	d->newest = p;

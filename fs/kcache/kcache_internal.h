@@ -12,6 +12,7 @@
 #ifndef WEFT_KCACHE_INTERNAL_H
 #define WEFT_KCACHE_INTERNAL_H
 
+#include <bsd/sys/tree.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -82,7 +83,6 @@ struct known_table {
 };
 
 #define GATE_BUCKETS   64u
-#define ABSENT_BUCKETS 4096u
 #define NAME_TASKS_MAX 1024u
 #define NAME_JOBS_MAX  4096u
 
@@ -98,13 +98,13 @@ struct kcache_names {
 	unsigned queued, idle, tasks;
 	bool trim, trimming; /* queued; queued or under way */
 	bool stopping;
-	struct absent *absent[ABSENT_BUCKETS], *oldest, *newest;
+	RB_HEAD(absent_tree, absent) absent; /* by directory and hash */
+	struct absent *oldest, *newest;
 	size_t absent_bytes, absent_max;
 	uint64_t absent_number; /* of the newest */
 	struct rt_task *task[NAME_TASKS_MAX];
 };
 
-#define DIR_BUCKETS   4096u
 #define DIR_JOBS_MAX  256u
 #define DIR_TASKS_MAX 16u
 
@@ -112,7 +112,8 @@ struct kcache_names {
 struct kcache_dirs {
 	struct rt_mutex lock; /* all here */
 	struct rt_cond work, ended;
-	struct dir_place *by_ino[DIR_BUCKETS], *by_doubt[DIR_BUCKETS];
+	RB_HEAD(dir_ino_tree, dir_place) by_ino;
+	RB_HEAD(dir_doubt_tree, dir_place) by_doubt; /* by parent, of those in doubt */
 	_Atomic uint32_t doubts; /* places in doubt */
 	struct dir_place *oldest, *newest;
 	unsigned count, max;

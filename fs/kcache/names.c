@@ -20,14 +20,27 @@
 #define UNKNOWN_NS   1000000000ull /* time that a walk waits if its thread's state is unknown */
 #define ABSENT_SHARE 64u           /* share of the cache's bytes: absent names that are noted */
 
-/* An absent name that the kernel keeps. They are listed by age. */
+/* An absent name that the kernel keeps. They are listed by age, and in a tree by their keys. */
 struct absent {
-	struct absent *next; /* of the bucket */
+	RB_ENTRY(absent) by_key;
+	struct absent *next; /* of a list that has been taken */
 	struct absent *older, *newer;
 	uint64_t dir, hash, number;
 	uint8_t len;
 	char name[];
 };
+
+static int absent_compare(const struct absent *a, const struct absent *b)
+{
+	if (a->dir != b->dir)
+		return a->dir < b->dir ? -1 : 1;
+	if (a->hash != b->hash)
+		return a->hash < b->hash ? -1 : 1;
+	return a->number < b->number ? -1 : a->number > b->number;
+}
+
+RB_PROTOTYPE(absent_tree, absent, by_key, absent_compare)
+RB_GENERATE(absent_tree, absent, by_key, absent_compare)
 
 /* A leaf that has been given up. */
 struct names_leaf {
@@ -148,19 +161,14 @@ int kcache_gate_pass(struct kcache *k, uint64_t dir, uint32_t thread)
 
 /* ---- absent names (under the lock) -------------------------------------------------------- */
 
-static struct absent **absent_bucket(struct kcache_names *n, uint64_t dir)
-{
-	return &n->absent[kcache_ino_hash(dir) % ABSENT_BUCKETS];
-}
-
 static size_t absent_bytes(const struct absent *a)
 {
 	return sizeof(*a) + a->len;
 }
 
-/* Removes it from the order. The caller updates its bucket's list. */
-static void absent_unlink(struct kcache_names *n, struct absent *a)
+static void absent_remove(struct kcache_names *n, struct absent *a)
 {
+	RB_REMOVE(absent_tree, &n->absent, a);
 	*(a->older ? &a->older->newer : &n->oldest) = a->newer;
 	*(a->newer ? &a->newer->older : &n->newest) = a->older;
 	n->absent_bytes -= absent_bytes(a);
@@ -168,24 +176,31 @@ static void absent_unlink(struct kcache_names *n, struct absent *a)
 
 static void absent_add(struct kcache_names *n, struct absent *a)
 {
-	struct absent **head = absent_bucket(n, a->dir);
-
-	a->next = *head;
-	*head = a;
 	a->number = ++n->absent_number;
 	a->older = n->newest;
 	*(a->older ? &a->older->newer : &n->oldest) = a;
 	n->newest = a;
 	n->absent_bytes += absent_bytes(a);
+	RB_INSERT(absent_tree, &n->absent, a);
 }
 
-static bool absent_in(
-	const struct absent *a, uint64_t dir, const struct tree_leaf_range *range)
+/* Returns the first name of the directory in the range of keys, or NULL. */
+static struct absent *absent_first(
+	struct kcache_names *n, uint64_t dir, const struct tree_leaf_range *range)
 {
-	struct disk_key key = disk_key(dir, DISK_ITEM_ENTRY, a->hash);
+	struct disk_key from = disk_key(dir, DISK_ITEM_ENTRY, 0);
+	struct absent least = {.dir = dir}, *a;
 
-	return a->dir == dir && disk_key_compare(range->low, key) <= 0 &&
-	       disk_key_compare(key, range->high) < 0;
+	if (disk_key_compare(from, range->low) < 0)
+		from = range->low;
+	if (key_ino(from) != dir || key_type(from) != DISK_ITEM_ENTRY)
+		return NULL;
+	least.hash = from.low;
+	a = RB_NFIND(absent_tree, &n->absent, &least);
+	if (!a || a->dir != dir)
+		return NULL;
+	from.low = a->hash;
+	return disk_key_compare(from, range->high) < 0 ? a : NULL;
 }
 
 /* Removes the names of the directory in the range of keys from the table, and returns them as a
@@ -193,43 +208,22 @@ static bool absent_in(
 static struct absent *absent_take(
 	struct kcache_names *n, uint64_t dir, const struct tree_leaf_range *range)
 {
-	struct absent **at = absent_bucket(n, dir), *list = NULL;
+	struct absent *a, *list = NULL;
 
-	while (*at) {
-		struct absent *a = *at;
-
-		if (!absent_in(a, dir, range)) {
-			at = &a->next;
-			continue;
-		}
-		*at = a->next;
-		absent_unlink(n, a);
+	while ((a = absent_first(n, dir, range))) {
+		absent_remove(n, a);
 		a->next = list;
 		list = a;
 	}
 	return list;
 }
 
-static bool absent_has(struct kcache_names *n, uint64_t dir)
-{
-	const struct absent *a = *absent_bucket(n, dir);
-
-	while (a && a->dir != dir)
-		a = a->next;
-	return a;
-}
-
 static struct absent *absent_take_oldest(struct kcache_names *n)
 {
-	struct absent *a = n->oldest, **at;
+	struct absent *a = n->oldest;
 
-	if (!a)
-		return NULL;
-	at = absent_bucket(n, a->dir);
-	while (*at != a)
-		at = &(*at)->next;
-	*at = a->next;
-	absent_unlink(n, a);
+	if (a)
+		absent_remove(n, a);
 	return a;
 }
 
@@ -421,6 +415,7 @@ static int names_task_add(struct kcache *k)
 struct gathering {
 	struct kcache *k;
 	struct names_leaf *leaf;
+	struct tree_leaf_range range;
 	uint64_t dir; /* the current directory */
 	bool entries; /* it has entries in the leaf */
 };
@@ -485,7 +480,7 @@ static void gather_end(struct gathering *g)
 	bool absent;
 
 	rt_mutex_lock(&n->lock);
-	absent = absent_has(n, g->dir);
+	absent = absent_first(n, g->dir, &g->range);
 	rt_mutex_unlock(&n->lock);
 	if (g->entries || absent)
 		gate_dir(g->k, g->leaf, g->dir);
@@ -505,16 +500,15 @@ static void gather_item(void *arg, struct disk_key key, const void *value, size_
 
 void kcache_names_drop(struct kcache *k, const void *image)
 {
-	struct tree_leaf_range range;
 	struct gathering g = {.k = k};
 
-	if (!tree_leaf_range(image, &range))
+	if (!tree_leaf_range(image, &g.range))
 		return;
 	while (!(g.leaf = rt_alloc(sizeof(*g.leaf))))
 		rt_sleep_ns(WAIT_LAST_NS);
 	g.leaf->users = 1;
 	memcpy(g.leaf->image, image, PAGE_SIZE);
-	g.dir = key_ino(range.low);
+	g.dir = key_ino(g.range.low);
 	tree_leaf_items(g.leaf->image, gather_item, &g);
 	gather_end(&g);
 	rt_mutex_lock(&k->names.lock);

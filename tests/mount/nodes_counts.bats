@@ -93,3 +93,24 @@ stream() {
 	costs reads 0 20 # a page each, it would be 256
 	umount_nodes 1 2 3
 }
+
+@test "looks for absent names do not get slower with their number" {
+	CACHE=512M # the kernel may keep some 100,000 of them
+	setup_nodes 2
+	mount_nodes
+	mkdir "${M[1]}/d"
+	python3 - "${M[1]}/d" <<-'P'
+		import os, statistics, sys, time
+		def look(first, count):
+		    began = time.monotonic()
+		    for i in range(first, first + count):
+		        assert not os.path.exists(f"{sys.argv[1]}/{i}")
+		    return (time.monotonic() - began) / count
+		few = statistics.median(look(1000 * i, 1000) for i in range(7))
+		look(10000, 130000)
+		many = statistics.median(look(200000 + 1000 * i, 1000) for i in range(9))
+		print(f"{few * 1e6:.0f} us each, and with many {many * 1e6:.0f} us")
+		assert many < 5 * few
+	P
+	umount_nodes 1 2
+}
