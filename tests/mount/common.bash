@@ -46,7 +46,11 @@ mount_store() {
 }
 
 # Unmounts and waits until the store is free.
+# If the mount is busy, says with what, and tries once more: other tests may look at all mounts.
 umount_store() {
+	weft umount "$MNT" && return
+	fuser -vm "$MNT" 2>&1 | grep -v 'Cannot stat' || true
+	sleep 2
 	weft umount "$MNT"
 }
 
@@ -61,9 +65,11 @@ crash_store() {
 	umount -l "$MNT"
 }
 
-# Waits up to $1 seconds until the rest of the line succeeds.
+# Waits until the rest of the line succeeds, for $1 seconds, and PATIENCE times as long on a machine that is
+# busy with other things: the limit is for what never comes.
+PATIENCE=5
 wait_until() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + PATIENCE * $1))
 	shift
 	until "$@"; do
 		[ $SECONDS -lt $end ] || return 1

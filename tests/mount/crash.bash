@@ -169,7 +169,7 @@ grows_or_ended() { proof_grows "$1" "$2" || [ -e "$DIR/ended-$2" ]; }
 
 # Waits until the load LOAD has synced more than BEFORE things; a load that ends instead has failed.
 wait_for_load() { # LOAD BEFORE
-	wait_until 180 grows_or_ended "$2" "$1" && proof_grows "$2" "$1" && return
+	wait_until 60 grows_or_ended "$2" "$1" && proof_grows "$2" "$1" && return
 	echo "load $1 synced nothing; the last it said:"
 	tail -n 20 "$DIR/load-$1.log"
 	[ -e "$DIR/ended-$1" ] || "$ROOT/tests/threads" "$DAEMON" || true

@@ -500,7 +500,7 @@ all_have_churned() { # ROUNDS
 	start_node 1
 	start_node 2
 	wait_until 10 grep -q "waiting for node 3 (10.77.0.3:9338)$" "$DIR/log1"
-	run on 3 timeout 30 weftd "$DIR/copy.cluster" "${M[3]}"
+	run on 3 timeout 120 weftd "$DIR/copy.cluster" "${M[3]}"
 	echo "$output"
 	[ "$status" -eq 32 ]
 	[[ $output == *"node 1 (10.77.0.1:9338): another node already has this node's id"* ]]

@@ -160,15 +160,15 @@ check_nodes() {
 	mount_one 4
 	load_goes_on
 	for i in $(seq 20); do
-		timeout 60 cmp "$DIR/copy$i" "${M[4]}/d/f$i"
-		timeout 60 cmp "$DIR/copy$i" "${M[2]}/d/f$i"
+		timeout 240 cmp "$DIR/copy$i" "${M[4]}/d/f$i"
+		timeout 240 cmp "$DIR/copy$i" "${M[2]}/d/f$i"
 	done
-	timeout 60 flock "${M[2]}/d/mine" true
+	timeout 240 flock "${M[2]}/d/mine" true
 	end_load 20
 	pid=$(node_pid 4)
 	umount "${M[4]}" # it leaves, and nobody waits for it
 	wait_until 30 gone "$pid"
-	timeout 60 sh -c "echo more >>${M[1]}/d/f1"
+	timeout 240 sh -c "echo more >>${M[1]}/d/f1"
 	umount_nodes 3 1 2
 	check_nodes
 	spread 1 2
@@ -339,7 +339,7 @@ check_nodes() {
 	mount_one 4
 	wait $!
 	for i in $(seq 50); do
-		[ "$(timeout -s KILL 60 cat "${M[1]}/d/$i")" = "new $i" ]
+		[ "$(timeout -s KILL 240 cat "${M[1]}/d/$i")" = "new $i" ]
 	done
 	pid=$(node_pid 1)
 	# one that serves on without a mount is not asked to go for a start that would be refused

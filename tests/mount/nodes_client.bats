@@ -44,11 +44,11 @@ umount_client() {
 	umount_client
 	kill_node 2
 	mv "$DIR/2.weft" "$DIR/elsewhere"
-	run on 1 timeout -s KILL 60 weft node fence "$FILE" 2 --without-store --yes
+	run on 1 timeout -s KILL 240 weft node fence "$FILE" 2 --without-store --yes
 	echo "$output"
 	[ "$status" -eq 0 ]
 	[[ $output == *"Node 2 is dead"* ]]
-	timeout -s KILL 60 touch "${M[1]}/d/f"
+	timeout -s KILL 240 touch "${M[1]}/d/f"
 	# With more to run than there are processors: who is told of a link's coming second may be late.
 	local busy=()
 	for n in 1 2 3; do
@@ -66,11 +66,11 @@ umount_client() {
 	kill_node 1
 	mount_node 1
 	weft status "${M[1]}" | grep -q "dead, AWAY"
-	[ "$(timeout -s KILL 60 cat "${M[1]}/d/f" "${M[1]}/d/g")" = $'a\nb' ]
-	timeout -s KILL 60 touch "${M[3]}/d/f"
+	[ "$(timeout -s KILL 240 cat "${M[1]}/d/f" "${M[1]}/d/g")" = $'a\nb' ]
+	timeout -s KILL 240 touch "${M[3]}/d/f"
 	mv "$DIR/elsewhere" "$DIR/2.weft"
 	mount_node 2
-	[ "$(timeout -s KILL 60 cat "${M[2]}/d/f" "${M[2]}/d/g")" = $'a\nb' ]
+	[ "$(timeout -s KILL 240 cat "${M[2]}/d/f" "${M[2]}/d/g")" = $'a\nb' ]
 	run weft status "${M[3]}"
 	[[ $output != *dead* ]]
 	umount_client
@@ -94,10 +94,10 @@ umount_client() {
 	[[ $output == *"node 3   client"*"up for"* ]]
 	umount_client
 	# what it had, all have at once, and may change
-	for i in $(seq 50); do timeout 20 sh -c "echo more >>${M[1]}/d/$i"; done
-	timeout 20 cmp "${M[1]}/large" "${M[2]}/large"
-	timeout 20 rm "${M[2]}/large"
-	timeout 20 sync "${M[1]}/d/50"
+	for i in $(seq 50); do timeout 120 sh -c "echo more >>${M[1]}/d/$i"; done
+	timeout 120 cmp "${M[1]}/large" "${M[2]}/large"
+	timeout 120 rm "${M[2]}/large"
+	timeout 120 sync "${M[1]}/d/50"
 	mount_node 3
 	[ "$(tail -n1 "${M[3]}/d/50")" = more ]
 	[ ! -e "${M[3]}/large" ]
@@ -123,10 +123,10 @@ umount_client() {
 	kill_node 3
 	mount_node 3
 	for i in $(seq 20); do
-		timeout 20 cmp "$DIR/copy$i" "${M[1]}/d/$i"
-		timeout 20 cmp "$DIR/copy$i" "${M[3]}/d/$i"
+		timeout 120 cmp "$DIR/copy$i" "${M[1]}/d/$i"
+		timeout 120 cmp "$DIR/copy$i" "${M[3]}/d/$i"
 	done
-	timeout 20 flock "${M[2]}/d/1" true
+	timeout 120 flock "${M[2]}/d/1" true
 	echo again >"${M[3]}/d/again"
 	[ "$(cat "${M[2]}/d/again")" = again ]
 	umount_nodes 3 2 1
@@ -149,11 +149,11 @@ umount_client() {
 	echo "$output"
 	[ "$status" -eq 0 ]
 	for i in $(seq 20); do
-		timeout 60 cmp "$DIR/copy$i" "${M[1]}/d/$i"
-		timeout 60 touch "${M[2]}/d/$i"
+		timeout 240 cmp "$DIR/copy$i" "${M[1]}/d/$i"
+		timeout 240 touch "${M[2]}/d/$i"
 	done
-	timeout 60 flock "${M[2]}/d/1" true
-	timeout 60 sync "${M[1]}"/d/*
+	timeout 240 flock "${M[2]}/d/1" true
+	timeout 240 sync "${M[1]}"/d/*
 	mount_node 3
 	echo again >"${M[3]}/d/again"
 	[ "$(cat "${M[2]}/d/again")" = again ]
@@ -181,7 +181,7 @@ umount_client() {
 	mount_node 1 & # the client's log has nothing more: nobody waits for it
 	mount_node 2
 	wait $!
-	[ "$(timeout 20 stat -c %s "${M[2]}/f")" = 307200 ]
+	[ "$(timeout 120 stat -c %s "${M[2]}/f")" = 307200 ]
 	umount_nodes 1 2
 }
 
@@ -209,12 +209,12 @@ umount_client() {
 	mount_nodes
 	mkdir "$DIR/twin"
 	echo a >"${M[3]}/a"
-	run on 3 timeout 60 weftd "$FILE" "$DIR/twin" -f -o node=3
+	run on 3 timeout 240 weftd "$FILE" "$DIR/twin" -f -o node=3
 	echo "$output"
 	[ "$status" -eq 32 ]
 	[[ $output == *"node 3 is at work already"* ]]
 	echo b >"${M[3]}/b"
-	timeout 30 sync "${M[3]}/b"
+	timeout 120 sync "${M[3]}/b"
 	[ "$(cat "${M[1]}/b")" = b ]
 	umount_nodes 3 2 1
 	check_nodes

@@ -147,7 +147,7 @@ made_more() { [ "$(cat "$DIR/made$1")" -ge $(($2 + ${WEFT_CRASH_FILES:-20000})) 
 	wait_until 10 gone "$pid"
 	timeout 240 cmp -n 100M "${M[2]}/own" /dev/zero
 	timeout 240 cmp -n 100M "${M[2]}/own" /dev/zero
-	[ "$(timeout 10 stat -c %s "${M[2]}/f")" = "$((100 << 20))" ]
+	[ "$(timeout 120 stat -c %s "${M[2]}/f")" = "$((100 << 20))" ]
 	mount_node 1
 	cmp -n 60M "$DIR/f" "${M[2]}/f"
 	cmp -n 60M "$DIR/f" "${M[3]}/f"

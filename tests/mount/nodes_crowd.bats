@@ -49,7 +49,7 @@ all_have_ended() { [ "$(cat "$DIR/$1/ended" 2>/dev/null)" = "$CROWD" ]; }
 
 # What node 1 does in a folder of its own needs nobody.
 works() { # NAME
-	timeout -s KILL 60 sh -c 'cd "$1" && echo "$2" >"$2" && [ "$(cat "$2")" = "$2" ] && mv "$2" new && stat new >/dev/null &&
+	timeout -s KILL 240 sh -c 'cd "$1" && echo "$2" >"$2" && [ "$(cat "$2")" = "$2" ] && mv "$2" new && stat new >/dev/null &&
 		ls >/dev/null && [ "$(cat old)" = old ] && rm new' sh "${M[1]}/one" "$1"
 }
 

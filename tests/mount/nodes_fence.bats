@@ -42,7 +42,7 @@ look() { # NODE WHAT
 	local d i
 	for d in d e; do
 		for i in 1 2 3 4 5 6; do
-			[ "$(timeout -s KILL 60 dd if="${M[$1]}/$d/$i" bs=1 skip=20000 count=9 \
+			[ "$(timeout -s KILL 240 dd if="${M[$1]}/$d/$i" bs=1 skip=20000 count=9 \
 				status=none)" = "$(printf '%-9s' "$2 $i")" ]
 		done
 	done
@@ -94,10 +94,10 @@ make_files() {
 	[[ $output == *"Node 3 is fenced"* ]]
 	for n in 1 2; do
 		look "$n" synced
-		timeout -s KILL 60 sync "${M[n]}"/d/* "${M[n]}"/e/*
-		timeout -s KILL 60 flock -n "${M[n]}/d/lock" true
-		timeout -s KILL 60 touch "${M[n]}"/d/* "${M[n]}"/e/*
-		timeout -s KILL 60 weft sync "${M[n]}"
+		timeout -s KILL 240 sync "${M[n]}"/d/* "${M[n]}"/e/*
+		timeout -s KILL 240 flock -n "${M[n]}/d/lock" true
+		timeout -s KILL 240 touch "${M[n]}"/d/* "${M[n]}"/e/*
+		timeout -s KILL 240 weft sync "${M[n]}"
 	done
 	weft status "${M[2]}" | grep -q "left, AWAY"
 
@@ -200,19 +200,19 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	[ "$(grep -c "of this mount wait" "$DIR/log2")" -eq 2 ] # each is said once
 	for n in 1 2; do
 		touch_all "$n"
-		timeout -s KILL 60 mkdir "${M[n]}/d/new$n"
-		timeout -s KILL 60 dd if=/dev/zero of="${M[n]}/d/$n" bs=1000 count=3 conv=notrunc,fsync status=none
+		timeout -s KILL 240 mkdir "${M[n]}/d/new$n"
+		timeout -s KILL 240 dd if=/dev/zero of="${M[n]}/d/$n" bs=1000 count=3 conv=notrunc,fsync status=none
 		weft status "${M[n]}" | grep -q "dead, AWAY"
 	done
 	# what it changed itself is not guessed
 	run timeout -s KILL 3 cat "${M[1]}/own3/late"
 	[ "$status" -ne 0 ]
 	# said again it is as true
-	on 2 timeout -s KILL 60 weft node fence "$FILE" 3 --without-store --yes
+	on 2 timeout -s KILL 240 weft node fence "$FILE" 3 --without-store --yes
 
 	mv "$DIR/elsewhere" "$DIR/3.weft"
 	mount_node 3
-	[ "$(timeout -s KILL 60 cat "${M[1]}/own3/late")" = "changed there" ]
+	[ "$(timeout -s KILL 240 cat "${M[1]}/own3/late")" = "changed there" ]
 	[ -d "${M[3]}/d/new1" ]
 	run weft status "${M[1]}"
 	[[ $output != *dead* ]]
@@ -230,7 +230,7 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	kill_node 3
 	mv "$DIR/3.weft" "$DIR/elsewhere"
 	kill_node 2
-	run on 1 timeout -s KILL 60 weft node fence "$FILE" 3 --without-store --yes
+	run on 1 timeout -s KILL 240 weft node fence "$FILE" 3 --without-store --yes
 	echo "$output"
 	[ "$status" -eq 0 ]
 	[[ $output == *"node 2 was not reached"* ]]
@@ -238,7 +238,7 @@ touch_all() { # NODE: as one process, so that it is killed as a whole
 	waits=$!
 	wait_until 20 grep -q "waiting for node 3" "$DIR/log2"
 	# its frames went with it: node 1 is the only one left that has them
-	timeout -s KILL 60 touch "${M[1]}"/d/{1,2,3,4,5,6}
+	timeout -s KILL 240 touch "${M[1]}"/d/{1,2,3,4,5,6}
 	[ -d "/proc/$waits" ]
 	mv "$DIR/elsewhere" "$DIR/3.weft"
 	mount_node 3
@@ -324,7 +324,7 @@ sys.exit(c["coherence"]["downgrades"] == 0 or c["nodes"][0]["cached"]["exclusive
 		rm -f "${M[3]}"/w3/* "${M[3]}/w1/1"
 		kill_node 3
 		on 2 timeout -s KILL 120 weft node fence "$FILE" 3 --yes
-		run timeout -s KILL 60 dd if="${M[1]}/d/2" bs=1 skip=20000 count=9 status=none
+		run timeout -s KILL 240 dd if="${M[1]}/d/2" bs=1 skip=20000 count=9 status=none
 		[[ $output == "turn$i 2"* || $output == "lost$i 2"* ]]
 		cp "$DIR/done1" "$DIR/before"
 		wait_until 20 differs "$DIR/done1" "$DIR/before"
@@ -430,7 +430,7 @@ except OSError as e:
 	run on 1 timeout -s KILL 120 weft node fence "$FILE" 3 --yes --store "${loops#* }"
 	echo "$output"
 	[ "$status" -eq 0 ]
-	timeout 60 python3 -c 'import sys
+	timeout 240 python3 -c 'import sys
 data = open(sys.argv[1], "rb").read()
 assert len(data) == 65536 and all(data[i] in (5, 6) for i in range(0, 65536, 4096)), data[::4096]' "${M[2]}/f"
 	echo new >"${M[1]}/f"

@@ -97,7 +97,7 @@ mount_is_dead() {
 @test "the guardian is killed, too: who mounts or unmounts next ends the mount" {
 	stand_still read
 	kill -9 "$GUARDIAN" "$KILLED"
-	run on 1 timeout -k 5 60 weftd "$FILE" "${M[1]}"
+	run on 1 timeout -k 5 240 weftd "$FILE" "${M[1]}"
 	echo "$output"
 	[ "$status" -eq 32 ]
 	[[ $output == *"still mounted from a daemon that has died"* ]]
@@ -109,7 +109,7 @@ mount_is_dead() {
 @test "weft umount ends such a mount by itself" {
 	stand_still map
 	kill -9 "$GUARDIAN" "$KILLED"
-	timeout -k 5 60 weft umount -l "${M[1]}"
+	timeout -k 5 240 weft umount -l "${M[1]}"
 	tracer_ends
 	wait_until 30 gone "$KILLED"
 	mount_node 1

@@ -49,7 +49,7 @@ look_at_others() {
 	wait_until 40 gone "$pid"
 	for n in 1 2; do
 		look_at_others "$n"
-		timeout -s KILL 60 weft sync "${M[n]}"
+		timeout -s KILL 240 weft sync "${M[n]}"
 	done
 	weft status "${M[1]}" --json >"$DIR/json"
 	python3 - "$DIR/json" <<-'END'
@@ -92,7 +92,7 @@ look_at_others() {
 		look_at_others 1
 		[ "$round" -ne 2 ] || weft umount "${M[2]}" 2>>"$DIR/log2"
 		SECONDS=0
-		on 3 timeout -s KILL 60 weftd "$FILE" "${M[3]}" -o cache=64M 2>>"$DIR/log3"
+		on 3 timeout -s KILL 240 weftd "$FILE" "${M[3]}" -o cache=64M 2>>"$DIR/log3"
 		node_pid 3 >>"$DIR/pids"
 		[ "$round" -ne 2 ] || mount_node 2
 		echo "mounted again after $SECONDS s"
@@ -150,7 +150,7 @@ unmount_behind() {
 	mount_nodes
 	for i in 1 2; do
 		for n in 1 2 3; do
-			timeout -s KILL 60 cat $(seq -f "${M[n]}/d$i/%g" 12) | cmp - "$DIR/bytes$i"
+			timeout -s KILL 240 cat $(seq -f "${M[n]}/d$i/%g" 12) | cmp - "$DIR/bytes$i"
 		done
 	done
 	umount_nodes 3 2 1

@@ -114,7 +114,7 @@ sys.exit(1)' "${M[2]}/f"
 	kill -9 "$pid"
 	wait_until 20 gone "$pid" || { kill -CONT "$home"; return 1; }
 	kill -CONT "$home"
-	timeout 30 python3 -c 'import fcntl, os, sys
+	timeout 120 python3 -c 'import fcntl, os, sys
 fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)' "${M[3]}/f"
 	umount_nodes 1 2 3
 }

@@ -147,11 +147,11 @@ kept" ]
 	mkdir -p "$A/q/n"
 	ls "$B/q/n"
 	mv "$A/q/n" "$A/q/m"
-	timeout -s KILL 60 mkdir "$B/q/n"
+	timeout -s KILL 240 mkdir "$B/q/n"
 	touch "$B/q/x"
 	mv "$A/q/m" "$A/moved"
 	mv "$A/moved" "$A/q/n/in"
-	timeout -s KILL 60 mv "$B/q/x" "$B/q/n/in/y"
+	timeout -s KILL 240 mv "$B/q/x" "$B/q/n/in/y"
 	[ "$(cd "$A/q" && find . | sort)" = "$(printf '.\n./n\n./n/in\n./n/in/y')" ]
 	umount_nodes 1 2
 }

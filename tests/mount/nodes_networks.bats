@@ -118,7 +118,7 @@ is_mounted() { mounted "${M[$1]}" fuse.weft; }
 @test "who has none of its addresses says so; who reaches no address names each" {
 	local pid
 	sed -i 's/10\.77\.0\.1, 10\.78\.0\.1/10.77.0.101, 10.78.0.101/' "$FILE"
-	run on 1 timeout 60 weftd "$FILE" "${M[1]}" -o node=1
+	run on 1 timeout 240 weftd "$FILE" "${M[1]}" -o node=1
 	[ "$status" -ne 0 ]
 	[[ $output == *"$FILE:"*": node 1: cannot listen at 10.77.0.101:9338: Cannot assign requested address; cannot listen at 10.78.0.101:9338: Cannot assign requested address; an address of it must be one of this machine's"* ]]
 	start_node 2

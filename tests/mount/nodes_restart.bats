@@ -33,9 +33,9 @@ look_everywhere() {
 # On node $1: changes of what all have looked at, of which none needs more than the others' daemons.
 changes() {
 	local n
-	timeout 30 mkdir "${M[$1]}/new$1.$2"
-	for n in $(seq "$NODES"); do timeout 30 sh -c "echo $2 >'${M[$1]}/own$n/of$1'"; done
-	timeout 30 ls -lR "${M[$1]}" >/dev/null
+	timeout 120 mkdir "${M[$1]}/new$1.$2"
+	for n in $(seq "$NODES"); do timeout 120 sh -c "echo $2 >'${M[$1]}/own$n/of$1'"; done
+	timeout 120 ls -lR "${M[$1]}" >/dev/null
 }
 
 # The daemon of node $1 is killed: $KILLED.
@@ -76,7 +76,7 @@ some_restarted() { [ "$(restarted | wc -l)" -eq "$1" ]; }
 	kill_daemon 3
 	for n in 1 2; do
 		changes "$n" a
-		timeout 30 cmp "$DIR/data" "${M[n]}/own3/data"
+		timeout 120 cmp "$DIR/data" "${M[n]}/own3/data"
 	done
 	mount_is_dead 3
 	# without a mount: it is there for the others, and says so
@@ -114,7 +114,7 @@ look() {
 }
 
 change_files() {
-	timeout 30 sh -c "echo newer >'${M[1]}/f' && rm '${M[1]}/d/e'"
+	timeout 120 sh -c "echo newer >'${M[1]}/f' && rm '${M[1]}/d/e'"
 }
 
 let_go() {
@@ -211,7 +211,7 @@ let_go() {
 	kill_daemon 3
 	changes 1 a
 	changes 2 a
-	timeout 30 flock "${M[1]}/own3/f" true # its locks went with it
+	timeout 120 flock "${M[1]}/own3/f" true # its locks went with it
 	exec 7<&-
 	cmp "$DIR/f" "${M[2]}/own3/f"
 	wait_until 30 some_restarted 0

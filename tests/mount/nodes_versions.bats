@@ -98,7 +98,7 @@ set_super() { # STORE BYTE NUMBER whole|torn
 
 # The mount of node $1 ends with that text, and nothing is left of it.
 mount_refused() { # NODE TEXT
-	run timeout 60 nsenter --net="/run/netns/$NET-$1" weftd "$FILE" "${M[$1]}" -o cache=64M
+	run timeout 240 nsenter --net="/run/netns/$NET-$1" weftd "$FILE" "${M[$1]}" -o cache=64M
 	echo "$output"
 	[ "$status" -eq 32 ]
 	[[ $output == *"$2"* ]]
