@@ -13,12 +13,13 @@ class Nodes:
     """Mounted from the beginning; `close` takes everything away, whatever state it is in. The last `clients`
     nodes have no store."""
 
-    def __init__(self, bench, name, count, store_mib, cache_mib, options="", clients=0):
+    def __init__(self, bench, name, count, store_mib, cache_mib, options="", clients=0, client_cache_mib=None):
         self.bench, self.count, self.stores = bench, count, count - clients
         self.dir = bench.directory(name)
         self.net = f"weft-bench-{os.getpid()}-{name}"
         self.file = os.path.join(self.dir, "bench.cluster")
-        self.options = f"norestart,cache={cache_mib}M" + (f",{options}" if options else "")
+        self.cache_mib, self.client_cache_mib = cache_mib, client_cache_mib or cache_mib
+        self.options = "norestart" + (f",{options}" if options else "")
         self.daemons = {}
         bench.stack.callback(self.close)
         self._network()
@@ -77,10 +78,11 @@ class Nodes:
     def start(self, *nodes):
         """Mounts these, and waits until all are."""
         for n in nodes:
+            cache_mib = self.cache_mib if n <= self.stores else self.client_cache_mib
             with open(self.log(n), "a") as log:
                 self.daemons[n] = subprocess.Popen(
                     [*self._inside(n), self.bench.bin("weftd"), self.file, self.mount_point(n), "-f", "-o",
-                     self.options], stderr=log)
+                     f"{self.options},cache={cache_mib}M"], stderr=log)
         for n in nodes:
             self._wait_for(n)
 

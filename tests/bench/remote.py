@@ -154,25 +154,27 @@ class Calls:
 class Listed:
     """A client that has nothing yet looks at files that a node has made."""
 
-    FILES, FOLDERS = 20000, 100
     JOBS = {
         "ls": "ls -U -l flat",
         "du": "du -s flat",  # sorts so many names by inode
+        "find_flat": "find flat -size +1",
         "find": "find folders -size +1",
         "find_name": "find folders -name x",  # looks at no file
     }
 
     def __init__(self, bench):
         self.bench = bench
-        self.nodes = mounts.Nodes(bench, "listed", 3, 512, 64, clients=1)
+        self.files = bench.options.files
+        self.nodes = mounts.Nodes(bench, "listed", 3, max(512, self.files // 200), 512, clients=1, client_cache_mib=64)
 
     def make(self):
         os.mkdir(self.nodes.path(1, "flat"))
         os.mkdir(self.nodes.path(1, "folders"))
-        for folder in range(self.FOLDERS):
+        folders = max(100, self.files // 1000)
+        for folder in range(folders):
             os.mkdir(self.nodes.path(1, f"folders/{folder}"))
-        for i in range(self.FILES):
-            for name in (f"flat/{i}", f"folders/{i % self.FOLDERS}/{i}"):
+        for i in range(self.files):
+            for name in (f"flat/{i}", f"folders/{i % folders}/{i}"):
                 os.close(os.open(self.nodes.path(1, name), os.O_CREAT | os.O_WRONLY))
 
     def run(self, node, job):
