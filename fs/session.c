@@ -377,15 +377,46 @@ static bool is_unwanted(void *arg)
 	       session_ended(w->session);
 }
 
+/*
+ * Looks for the next request for a moment, before read() puts the worker to sleep. A client that
+ * makes one request after the other then need not wake it. Only if the last request came soon, and
+ * where processors are free. After another thread has had this one for long, there is no look for a
+ * while. After a look in vain the next ones are passed over, more each time.
+ */
+static void look_for_next(struct worker *w)
+{
+	struct pollfd p = {.fd = w->session->device, .events = POLLIN};
+	uint64_t now = rt_now_ns(), until = now + SESSION_LOOK_NS, before;
+
+	if (!w->soon || now < w->look_from_ns || (w->looks_skipped && w->looks_skipped--))
+		return;
+	while (poll(&p, 1, 0) == 0) {
+		before = now;
+		now = rt_now_ns();
+		if (now - before > SESSION_SLICE_NS)
+			w->look_from_ns = now + SESSION_CROWDED_NS;
+		if (now < until)
+			continue;
+		w->looks_skip = MIN(2 * w->looks_skip + 1, SESSION_SKIP_MAX);
+		w->looks_skipped = w->looks_skip;
+		return;
+	}
+	w->looks_skip = 0;
+	if (rt_now_ns() - now > SESSION_SLICE_NS)
+		w->look_from_ns = now + SESSION_CROWDED_NS;
+}
+
 /* Reads with the turn, and serves. Returns false if the connection has ended. */
 static bool worker_step(struct worker *w)
 {
 	struct session *s = w->session;
-	ssize_t length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
 	struct fuse_in_header *in = (struct fuse_in_header *)w->buffer;
+	ssize_t length;
 	uint32_t opcode;
 	uint64_t begin;
 
+	look_for_next(w);
+	length = read(s->device, w->buffer, SESSION_BUFFER_BYTES);
 	if (length < 0) {
 		/* ENOENT: the request was interrupted before it was read. */
 		if (errno == EINTR || errno == EAGAIN || errno == ENOENT)
@@ -399,6 +430,7 @@ static bool worker_step(struct worker *w)
 		return false;
 	}
 	begin = rt_now_ns();
+	w->soon = s->processors > 1 && begin - w->served_ns < SESSION_SOON_NS;
 	opcode = (size_t)length >= sizeof(*in) ? in->opcode : 0;
 	buffer_in_use(w, (size_t)length);
 	worker_says(w, (size_t)length >= sizeof(*in) ? in : NULL, begin);
@@ -455,6 +487,7 @@ int session_start(struct session **out, struct fs *fs, int device,
 	s->fs = fs;
 	s->shared = fs_volume(fs)->peers != NULL; /* workers use it after fs has gone */
 	s->device = device;
+	s->processors = sysconf(_SC_NPROCESSORS_ONLN);
 	s->ended_fd = o->ended_fd;
 	s->noted = o->noted;
 	s->waits_told = o->waits;

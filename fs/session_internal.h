@@ -19,6 +19,14 @@
 #define SESSION_PARKED_MAX 8
 /* A request read within this time of the one before was waiting already. */
 #define SESSION_BACKLOG_NS 2000
+/* A worker looks for the next request for LOOK if the last one came within SOON of the one before.
+ * After looks in vain it passes over up to SKIP_MAX of them. If another thread had the processor
+ * for SLICE meanwhile, it does not look for CROWDED. */
+#define SESSION_SOON_NS    100000
+#define SESSION_LOOK_NS    50000
+#define SESSION_SKIP_MAX   63u
+#define SESSION_SLICE_NS   500000
+#define SESSION_CROWDED_NS 200000000ull
 /* Pause before the next try if there is no memory to read a request into. */
 #define SESSION_MEMORY_PAUSE_NS 10000000ull
 /* With a ring: time after a FORGET in which the device is not read. */
@@ -45,6 +53,10 @@ struct worker {
 	uint8_t *buffer;         /* SESSION_BUFFER_BYTES; used by this worker alone */
 	bool fat;                /* resident beyond SESSION_FAT_BYTES; while parked under ->lock */
 	bool has_turn;           /* used by this worker alone */
+	bool soon;               /* its last request came soon after the one before */
+	unsigned looks_skip;     /* looks that the next one in vain makes it pass over */
+	unsigned looks_skipped;  /* looks to pass over now */
+	uint64_t look_from_ns;   /* no look before */
 	uint64_t served_ns;      /* end of its last request */
 	_Atomic uint32_t woken;  /* while parked: 1 once the turn may be free */
 	/* If requests may wait for other nodes (waits.h): */
@@ -65,6 +77,7 @@ struct session {
 	struct fs *fs;
 	int device;
 	int ended_fd;
+	long processors;
 	struct shim shim;
 	enum uring_mode uring_mode;
 	bool shared; /* the volume has several nodes */

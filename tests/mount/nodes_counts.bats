@@ -95,9 +95,7 @@ stream() {
 }
 
 @test "looks for absent names do not get slower with their number" {
-	CACHE=512M # the kernel may keep some 100,000 of them
-	setup_nodes 2
-	mount_nodes
+	CACHE=512M mount_nodes # the kernel may keep some 100,000 of them
 	mkdir "${M[1]}/d"
 	python3 - "${M[1]}/d" <<-'P'
 		import os, statistics, sys, time
@@ -112,5 +110,20 @@ stream() {
 		print(f"{few * 1e6:.0f} us each, and with many {many * 1e6:.0f} us")
 		assert many < 5 * few
 	P
-	umount_nodes 1 2
+	umount_nodes 1 2 3
+}
+
+@test "who makes one request after the other finds a thread awake" {
+	local before files=3000 slept
+	mount_nodes
+	mkdir "${M[1]}/d"
+	before=$(python3 "$ROOT/tests/mount/nodes_counts.py" slept "$(node_pid 1)" weft-fuse)
+	python3 -c 'import os, sys
+for i in range(int(sys.argv[2])):
+	os.close(os.open(f"{sys.argv[1]}/{i}", os.O_CREAT | os.O_WRONLY))' "${M[1]}/d" $files
+	slept=$(($(python3 "$ROOT/tests/mount/nodes_counts.py" slept "$(node_pid 1)" weft-fuse) - before))
+	echo "$files files: threads slept $slept times"
+	# LOOKUP, CREATE, GETATTR, FLUSH, RELEASE: each would wake a thread
+	[ "$(nproc)" -eq 1 ] || [ $slept -lt $((2 * files)) ]
+	umount_nodes 1 2 3
 }

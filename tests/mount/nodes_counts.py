@@ -7,6 +7,8 @@
         threads slept that drop pages for other threads (weft-notify).
     nodes_counts.py write|read FILE MIB MOUNT...
         Writes or reads the file in pieces of 1 MiB. Prints the same for each MiB.
+    nodes_counts.py slept PID NAME
+        Prints how often threads of that name have slept.
 """
 import json
 import os
@@ -68,6 +70,9 @@ def read(path, mib):
 
 def main():
     what, path = sys.argv[1:3]
+    if what == "slept":
+        print(sleeps(int(path), sys.argv[3]))
+        return
     if what == "alternate":
         writer, reader = os.open(path, os.O_RDWR), os.open(sys.argv[3], os.O_RDONLY)
         count, mounts = int(sys.argv[4]), sys.argv[5:]
