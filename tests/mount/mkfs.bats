@@ -193,3 +193,19 @@ refused() { # TEXT COMMAND...: exit status 1, the text, and not a byte changed
 	[ "$status" -eq 1 ]
 	[[ $output == *"grüße"* ]]
 }
+
+@test "libblkid's probe (packaging/libblkid) finds what weft probe finds" {
+	local here=$BATS_TEST_DIRNAME/blkid
+	need gcc
+	awk '/^\+\+\+ /{ on = /superblocks\/weft.c$/; next } on && sub(/^\+/, "")' \
+		"$ROOT/packaging/libblkid/weft.patch" >"$DIR/weft.c"
+	gcc -Wall -Werror -Wno-unused-parameter -I "$here" -o "$DIR/probe" "$DIR/weft.c" "$here/probe.c"
+	mkfs.weft --size 64M --label shelf "$STORE"
+	[ "$("$DIR/probe" "$STORE")" = "$(weft probe "$STORE")" ]
+	dd if=/dev/zero of="$STORE" bs=1 seek=56 count=8 conv=notrunc status=none # its size
+	run "$DIR/probe" "$STORE"
+	[ "$status" -eq 1 ]
+	head -c 4096 /dev/zero >"$STORE"
+	run "$DIR/probe" "$STORE"
+	[ "$status" -eq 1 ]
+}
