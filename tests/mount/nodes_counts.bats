@@ -113,7 +113,7 @@ stream() {
 	umount_nodes 1 2 3
 }
 
-@test "who makes one request after the other finds a thread awake" {
+@test "a program that makes one request after the other wakes few threads" {
 	local before files=3000 slept
 	mount_nodes
 	mkdir "${M[1]}/d"
