@@ -776,7 +776,6 @@ static void a_descriptor_cannot_be_read(struct sharing *w)
 /* ---- the runner ------------------------------------------------------------------------------ */
 
 static void (*the_case)(struct sharing *w);
-static bool idle;
 
 static void node_main(void *arg)
 {
@@ -814,7 +813,8 @@ static int run_case(void *arg)
 	return 0;
 }
 
-static void run_seeds(void (*fn)(struct sharing *w), unsigned pages, unsigned frames)
+static void run_world_of(
+	void (*fn)(struct sharing *w), unsigned pages, unsigned frames, bool idle)
 {
 	struct rt_sim_options o = {.time_limit_ns = 60ull * 1000000000};
 	struct sharing *w = calloc(1, sizeof(*w));
@@ -834,6 +834,17 @@ static void run_seeds(void (*fn)(struct sharing *w), unsigned pages, unsigned fr
 	free(w);
 }
 
+static void run_seeds(void (*fn)(struct sharing *w), unsigned pages, unsigned frames)
+{
+	run_world_of(fn, pages, frames, false);
+}
+
+/* No page is persisted because of its age. */
+static void run_idle(void (*fn)(struct sharing *w), unsigned pages)
+{
+	run_world_of(fn, pages, 0, true);
+}
+
 static void who_does_not_hear_another_holds_up_nobody_else(void **state)
 {
 	run_seeds(a_link_is_missing, 12, 0);
@@ -846,9 +857,7 @@ static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 
 static void what_only_nodes_that_are_away_share_can_be_read(void **state)
 {
-	idle = true;
-	run_seeds(two_nodes_are_away, 12, 0);
-	idle = false;
+	run_idle(two_nodes_are_away, 12);
 }
 
 static void a_node_returns_with_a_cache_smaller_than_its_log(void **state)
@@ -864,78 +873,58 @@ static void pages_whose_home_is_away_leave_the_cache(void **state)
 
 static void two_versions_of_a_past_incarnation_come_back(void **state)
 {
-	idle = true;
-	run_seeds(from_the_log_of_another, 12, 0);
-	run_seeds(from_the_log_of_the_home, 12, 0);
-	idle = false;
+	run_idle(from_the_log_of_another, 12);
+	run_idle(from_the_log_of_the_home, 12);
 }
 
 static void what_is_owed_is_not_the_page_that_was_allocated_anew(void **state)
 {
-	idle = true;
-	run_seeds(zeros_are_away, 12, 0);
-	idle = false;
+	run_idle(zeros_are_away, 12);
 }
 
 static void what_is_owed_is_past_when_zeros_leave_their_home(void **state)
 {
-	idle = true;
-	run_seeds(zeros_leave_their_home, PAGES_MAX, 0);
-	idle = false;
+	run_idle(zeros_leave_their_home, PAGES_MAX);
 }
 
 static void who_is_lost_while_it_is_reinstated_has_the_page(void **state)
 {
-	idle = true;
-	run_seeds(who_is_reinstated_is_lost, 12, 0);
-	idle = false;
+	run_idle(who_is_reinstated_is_lost, 12);
 }
 
 static void what_a_node_owes_that_is_away_is_waited_for(void **state)
 {
-	idle = true;
-	run_seeds(who_owes_is_away, 12, 0);
-	idle = false;
+	run_idle(who_owes_is_away, 12);
 }
 
 static void what_the_home_has_alone_it_can_allocate_anew(void **state)
 {
-	idle = true;
-	run_seeds(the_home_has_not_heard_all, 12, 0);
-	run_seeds(it_is_reported_meanwhile, 12, 0);
-	idle = false;
+	run_idle(the_home_has_not_heard_all, 12);
+	run_idle(it_is_reported_meanwhile, 12);
 }
 
 static void what_is_owed_comes_back_to_who_asked_for_more(void **state)
 {
-	idle = true;
-	run_seeds(it_was_asked_for_with_another, 12, 0);
-	idle = false;
+	run_idle(it_was_asked_for_with_another, 12);
 }
 
 static void what_the_home_may_read_it_can_write(void **state)
 {
-	idle = true;
-	run_seeds(it_may_be_read_and_is_reported, 12, 0);
-	idle = false;
+	run_idle(it_may_be_read_and_is_reported, 12);
 }
 
 static void what_was_refused_in_a_call_is_given(void **state)
 {
-	idle = true;
-	run_seeds(they_were_refused_one_of_two, 12, 0);
+	run_idle(they_were_refused_one_of_two, 12);
 	refused_is_dirty = true;
-	run_seeds(they_were_refused_one_of_two, 12, 0);
+	run_idle(they_were_refused_one_of_two, 12);
 	refused_is_dirty = false;
-	idle = false;
 }
 
 static void a_home_that_cannot_persist_is_away(void **state)
 {
-	idle = true;
-	run_seeds(a_home_cannot_log, 12, 0);
-	run_seeds(a_home_cannot_write_pages, 12, 0);
-	idle = false;
+	run_idle(a_home_cannot_log, 12);
+	run_idle(a_home_cannot_write_pages, 12);
 }
 
 static void a_descriptor_that_cannot_be_read_holds_up_nobody(void **state)

@@ -60,7 +60,7 @@ static bool unused_ready(struct page_driver *d, struct page_record *p, enum page
 		d->base.frames->owe_copy(d->base.cache, p->at.pid))
 		return false;
 	DCOUNT(d, given_back);
-	if (w->result)
+	if (w->result) /* no image was granted */
 		return true;
 	if (p->got == GOT_STORE) /* it is to be fetched first */
 		holder_observe_hollow(&p->hold, p->hold.place, p->hold.incarnation,

@@ -11,6 +11,13 @@
 
 /* ---- what a page is ------------------------------------------------------------------------ */
 
+/* Returns true if the call has the page, and has waited for others for long. */
+static bool waits_long(const struct page_record *p)
+{
+	return atomic_load_explicit(&p->pending->batch->left, memory_order_relaxed) &&
+	       rt_now_ns() >= p->arrived_ns + ARRIVED_NS;
+}
+
 /*
  * Returns true if a request of this node has the frame latched, has not used it, and may last. The
  * frame is still blank, or as it was at the request. Either the page was granted to a call that has
@@ -22,11 +29,7 @@ static bool latched_unused(struct page_record *p, struct coherence_image *image)
 	const struct pending_request *w = p->pending;
 	bool has = w && w->request->held != PAGE_INVALID && !w->request->held_hollow;
 
-	if (!w)
-		return false;
-	if (w->done ? !atomic_load_explicit(&w->batch->left, memory_order_relaxed) ||
-			      rt_now_ns() < p->arrived_ns + ARRIVED_NS
-		    : !has)
+	if (!w || !(w->done ? waits_long(p) : has))
 		return false;
 	*image = (struct coherence_image){
 		.image = w->request->image,
