@@ -341,12 +341,22 @@ static unsigned dropped_evict(struct cache *c)
 }
 
 /*
- * The hand goes round at most once; frames younger than `age` are passed over. The homes of its
+ * A page of the tree that was used in this epoch goes last (path-aware eviction, DEX §5.3). Others
+ * are found by it, and its home may be away by then.
+ */
+static bool goes_last(const struct cache *c, const struct frame *f)
+{
+	return (frame_flags(f) & FRAME_CHECKED) && frame_age(c, f) == 0;
+}
+
+/*
+ * The hand goes round at most once; frames younger than `age` are passed over, and those that go
+ * last if `last` is false. The homes of its
  * candidates are asked as soon as the list of these is full. If the hand passed by further ones, it
  * would come to the same place again behind the round. These may be frames that cannot go.
  */
 static unsigned sweep_frames(
-	struct cache *c, uint32_t age, unsigned wanted, unsigned *dirty)
+	struct cache *c, uint32_t age, bool last, unsigned wanted, unsigned *dirty)
 {
 	unsigned evicted = 0,
 		 max_dirty = MIN(SWEEP_VICTIMS, MAX(8u, c->frames.count / 8));
@@ -369,7 +379,7 @@ static unsigned sweep_frames(
 		c->provider.hand = c->provider.hand + 1 == c->frames.count
 					   ? 0
 					   : c->provider.hand + 1;
-		if (pid == PID_NONE || frame_age(c, f) < age)
+		if (pid == PID_NONE || frame_age(c, f) < age || (!last && goes_last(c, f)))
 			continue;
 		if (!(flags & FRAME_DIRTY) || !coherence_home_here(c->coherence, pid))
 			evicted += frame_take(c, f, pid);
@@ -401,14 +411,14 @@ static unsigned frames_wanted(const struct cache *c)
  */
 static unsigned provide_frames(struct cache *c, int *error, bool *soon)
 {
-	unsigned wanted = frames_wanted(c), dirty = 0, freed, written = 0;
+	unsigned wanted = frames_wanted(c), dirty = 0, again = 0, freed, written = 0;
 	uint32_t age = cold_age(c);
 	bool stuck;
 
 	*error = 0;
 	freed = dropped_evict(c);
 	if (freed < wanted)
-		freed += sweep_frames(c, age, wanted - freed, &dirty);
+		freed += sweep_frames(c, age, false, wanted - freed, &dirty);
 	if (dirty) {
 		*error = writeback_pages(c, c->provider.victims, dirty, false, &written);
 		COUNT(c, evicted_dirty, written);
@@ -420,10 +430,10 @@ static unsigned provide_frames(struct cache *c, int *error, bool *soon)
 		}
 	}
 	/* the sample misled, or everything old is in use */
-	if (!freed && age && !c->provider.dropping_count) {
-		unsigned again;
-
-		freed = sweep_frames(c, 0, MIN(wanted, 32u), &again);
+	for (unsigned last = age == 0; last < 2 && !freed && !again; last++) {
+		if (c->provider.dropping_count)
+			break;
+		freed = sweep_frames(c, 0, last, MIN(wanted, 32u), &again);
 		if (!freed && again)
 			*error = writeback_pages(
 				c, c->provider.victims, again, false, &written);

@@ -141,8 +141,8 @@ made_more() { [ "$(cat "$DIR/made$1")" -ge $(($2 + ${WEFT_CRASH_FILES:-20000})) 
 	sync "${M[2]}/own" "${M[1]}/f"
 	head -c 60M /dev/urandom >"$DIR/f"
 	dd if="$DIR/f" of="${M[2]}/f" bs=1M conv=notrunc,fsync status=none
-	# Frames are still made free behind the writes, and the root may be among them. A node that has not
-	# got it when its home goes finds nothing (docs/limits.md).
+	# Frames are still made free behind the writes, and pages of the tree that were not used lately may
+	# be among them. A node that has not got one when its home goes finds nothing below it (docs/limits.md).
 	sleep 1
 	getfattr -d "${M[2]}/own"
 	pid=$(node_pid 1)

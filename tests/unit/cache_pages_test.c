@@ -608,6 +608,51 @@ static void with_a_failed_log_and_few_clean_frames_reads_fail(void **state)
 	assert_int_equal(rt_sim_run(1, NULL, run_few_frames, &nearly_all), 0);
 }
 
+/*
+ * Nearly all frames are dirty and cannot be written. The few others serve everything else: a page of
+ * the tree that is used all the time stays.
+ */
+static int run_tree_stays(void *arg)
+{
+	const unsigned dirty = FRAMES - 16, pages = 4 * FRAMES;
+	const page_id tree = page_of(pages);
+	struct engine *e = rt_alloc(sizeof(*e));
+	struct guard g;
+
+	rt_sim_disk_create(DISK, 64 << 20, NULL);
+	engine_format(DISK, 4 << 20);
+	engine_open(e, DISK, FRAMES);
+	for (unsigned i = 0; i <= pages; i++) {
+		OK(guard_fresh(e->cache, page_of(i), 1, &g));
+		fill(g.image, page_of(i), 1);
+		guard_release_dirty(e->cache, &g, false);
+	}
+	OK(cache_checkpoint(e->cache));
+	for (unsigned i = 0; i < dirty; i++) {
+		OK(guard_exclusive(e->cache, page_of(i), 1, &g));
+		fill(g.image, page_of(i), 2);
+		guard_release_dirty(e->cache, &g, false);
+	}
+	log_give_up(e->log, -EIO);
+	for (unsigned i = dirty; i < pages; i++) {
+		HOLDS(i == dirty || table_find(e->cache, tree));
+		OK(guard_shared(e->cache, tree, 1, &g));
+		guard_mark_checked(&g);
+		guard_release(e->cache, &g);
+		OK(guard_shared(e->cache, page_of(i), 1, &g));
+		guard_release(e->cache, &g);
+	}
+	engine_close(e);
+	rt_free(e);
+	return 0;
+}
+
+static void a_page_of_the_tree_that_is_in_use_goes_last(void **state)
+{
+	for (uint64_t seed = 1; seed <= 20; seed++)
+		assert_int_equal(rt_sim_run(seed, NULL, run_tree_stays, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -618,6 +663,7 @@ int main(void)
 		cmocka_unit_test(a_later_incarnation_is_had_to_be_changed),
 		cmocka_unit_test(the_last_checkpoint_ends_where_the_log_is_full),
 		cmocka_unit_test(with_a_failed_log_and_few_clean_frames_reads_fail),
+		cmocka_unit_test(a_page_of_the_tree_that_is_in_use_goes_last),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
