@@ -237,6 +237,35 @@ static void a_downgrade_that_crosses_a_request_is_declined(void **state)
 	assert_int_equal(w.page[0].at[2].hold.hold, RIGHT_EXCLUSIVE);
 }
 
+/* All sharers of a page have the same image. So none may be lost with the node that had it alone. */
+static void who_drops_the_persisted_image_proves_it_the_newest(void **state)
+{
+	for (unsigned reader = 0; reader < 3; reader += 2) { /* the home, and a third node */
+		begin(3);
+		price(STEP_CHANGE, 1, 0);
+		step(STEP_SHIP, 1, 0);
+		settle();
+		step(STEP_PERSISTED, 0, 0);
+		settle();
+		price(STEP_READ, reader, 0);
+		assert_false(w.page[0].entry.current);
+		price(STEP_EVICT, reader, 0);
+		assert_true(w.page[0].entry.current && !w.page[0].entry.owing);
+		assert_true(w.page[0].entry.holders == node_bit(1));
+		assert_int_equal(price(STEP_READ, reader, 0), reader ? 4 : 0);
+	}
+	begin(3); /* changed since */
+	price(STEP_CHANGE, 1, 0);
+	step(STEP_SHIP, 1, 0);
+	settle();
+	step(STEP_PERSISTED, 0, 0);
+	settle();
+	price(STEP_TOUCH, 1, 0);
+	price(STEP_READ, 2, 0);
+	price(STEP_EVICT, 2, 0);
+	assert_false(w.page[0].entry.current);
+}
+
 /* ---- from a sharer's memory ------------------------------------------------------------- */
 
 static unsigned long asked(enum page_message_type type)
@@ -713,6 +742,7 @@ int main(void)
 		cmocka_unit_test(what_others_let_go_of_is_its_homes_alone),
 		cmocka_unit_test(a_downgrade_costs_two),
 		cmocka_unit_test(a_downgrade_that_crosses_a_request_is_declined),
+		cmocka_unit_test(who_drops_the_persisted_image_proves_it_the_newest),
 		cmocka_unit_test(a_sharer_gives_an_image_that_its_home_has_only_stored),
 		cmocka_unit_test(sharers_take_turns),
 		cmocka_unit_test(a_home_that_has_the_image_gives_it),

@@ -368,6 +368,27 @@ int home_on_request(struct home_entry *e, struct page_hold *local, const struct 
 
 /* ---- leaving ---------------------------------------------------------------------------- */
 
+static void tell_persisted(const struct page_at *at, node_map nodes, uint64_t incarnation,
+	uint64_t version, struct page_actions *out)
+{
+	struct page_message *m;
+
+	if (!nodes)
+		return;
+	m = page_send(out, at, nodes, PAGE_PERSISTED);
+	m->incarnation = incarnation;
+	m->version = version;
+}
+
+/* The persisted image is the newest. */
+static void sharers_are_current(
+	struct home_entry *e, const struct page_at *at, struct page_actions *out)
+{
+	tell_persisted(at, e->owing, e->stored_incarnation, e->stored_version, out);
+	e->current = true;
+	e->owing = 0;
+}
+
 int home_on_drop(struct home_entry *e, const struct page_at *at,
 	const struct page_message *m, struct page_actions *out)
 {
@@ -383,6 +404,11 @@ int home_on_drop(struct home_entry *e, const struct page_at *at,
 		return -EPROTO;
 	if (!e->current && e->holders == node_bit(m->sender))
 		return -EPROTO;
+	if (!e->current && e->stored_incarnation == e->incarnation &&
+		page_order(m->incarnation, m->version, e->stored_incarnation,
+			e->stored_version) == 0)
+		/* All sharers have this image, so the source never changed it. */
+		sharers_are_current(e, at, out);
 	e->holders &= ~node_bit(m->sender);
 	if (!e->holders)
 		entry_empty(e);
@@ -391,7 +417,10 @@ int home_on_drop(struct home_entry *e, const struct page_at *at,
 
 bool home_shared_nothing(struct home_entry *e, const struct page_at *at, unsigned node)
 {
-	struct page_message drop = {.type = PAGE_DROP, .sender = (uint16_t)node, .pid = at->pid};
+	struct page_message drop = {.type = PAGE_DROP,
+		.sender = (uint16_t)node,
+		.pid = at->pid,
+		.version = UINT64_MAX}; /* of no image */
 	struct page_actions none = {0};
 
 	return e->mode == HOME_REBUILDING || home_on_drop(e, at, &drop, &none) == 0;
@@ -427,18 +456,6 @@ static void send_evicted(const struct page_at *at, unsigned to, uint32_t request
 
 	m->request = request;
 	m->flags = (uint16_t)flags;
-}
-
-static void tell_persisted(const struct page_at *at, node_map nodes, uint64_t incarnation,
-	uint64_t version, struct page_actions *out)
-{
-	struct page_message *m;
-
-	if (!nodes)
-		return;
-	m = page_send(out, at, nodes, PAGE_PERSISTED);
-	m->incarnation = incarnation;
-	m->version = version;
 }
 
 /* Nobody has been granted anything that the leaving node must still give (§4.2). */
