@@ -7,6 +7,7 @@
  *
  *   WEFT_SIM_SEED=7 build/tests/sim/nodes_away_test     one seed
  */
+#include "engine/coherence/driver/driver_internal.h"
 #include "tests/sim/nodes_life.h"
 
 #define AWAY_NODES 4u
@@ -173,6 +174,39 @@ static void a_node_is_away(struct sharing *w)
 	HOLDS(errand_ended(&both, 10 * LONG_NS) && errand_ended(&home, 10 * LONG_NS));
 	goes_on(w, (struct errand){.node = 3, .page = 0});
 	goes_on(w, (struct errand){.node = 4, .page = 0});
+}
+
+static void cannot_leave(struct node *n, unsigned i)
+{
+	struct page_driver *d = (struct page_driver *)n->v->cache->coherence;
+	struct frame *f = table_find(n->v->cache, pid_of(sharing_of(n), i));
+	uint64_t seen;
+
+	while (!view_epoch_due(d))
+		rt_sleep_ns(1000000);
+	HOLDS(f && !kernel_has(n->v->cache, f) && latch_try_exclusive(f, &seen));
+	HOLDS(!frame_drop(n->v->cache, f));
+}
+
+/*
+ * Node 2 has changed two pages and shares them with their home, and with node 3. Its links are lost, but
+ * the epoch for that has not begun. The copies are what is left of its changes.
+ */
+static void copies_are_left(struct sharing *w)
+{
+	goes_on(w, (struct errand){.node = 2, .page = 0, .writes = true});
+	goes_on(w, (struct errand){.node = 2, .page = 4, .writes = true});
+	goes_on(w, (struct errand){.node = 1, .page = 0});
+	goes_on(w, (struct errand){.node = 3, .page = 4});
+	for (unsigned id = 1; id <= 4; id += 1 + (id == 1))
+		hear_each_other(w, 2, id, false);
+	goes_on(w, (struct errand){.node = 1, .page = 0, .does = cannot_leave});
+	goes_on(w, (struct errand){.node = 3, .page = 4, .does = cannot_leave});
+	rt_sleep_ns(3 * LONG_NS);
+	goes_on(w, (struct errand){.node = 4, .page = 0});
+	goes_on(w, (struct errand){.node = 4, .page = 4});
+	for (unsigned id = 1; id <= 4; id += 1 + (id == 1))
+		hear_each_other(w, 2, id, true);
 }
 
 static void persists(struct node *n, unsigned i)
@@ -855,6 +889,11 @@ static void what_a_node_that_is_away_has_shared_can_be_read(void **state)
 	run_seeds(a_node_is_away, 12, 0);
 }
 
+static void a_copy_stays_until_it_is_known_what_was_lost(void **state)
+{
+	run_idle(copies_are_left, 12);
+}
+
 static void what_only_nodes_that_are_away_share_can_be_read(void **state)
 {
 	run_idle(two_nodes_are_away, 12);
@@ -938,6 +977,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_descriptor_that_cannot_be_read_holds_up_nobody),
 		cmocka_unit_test(who_does_not_hear_another_holds_up_nobody_else),
 		cmocka_unit_test(what_a_node_that_is_away_has_shared_can_be_read),
+		cmocka_unit_test(a_copy_stays_until_it_is_known_what_was_lost),
 		cmocka_unit_test(what_only_nodes_that_are_away_share_can_be_read),
 		cmocka_unit_test(a_node_returns_with_a_cache_smaller_than_its_log),
 		cmocka_unit_test(pages_whose_home_is_away_leave_the_cache),

@@ -457,6 +457,15 @@ static bool release_unasked(struct page_driver *d, struct page_record *p)
 	return p->hold.hold == RIGHT_NONE;
 }
 
+/*
+ * A link was lost, and the epoch that tells what was lost with it has not begun. A shared copy may
+ * be the newest image that is left.
+ */
+static bool may_be_last_copy(const struct page_driver *d, const struct page_record *p)
+{
+	return p->hold.hold == RIGHT_SHARED && view_epoch_due(d);
+}
+
 static bool release_page(
 	struct page_driver *d, struct page_record *p, uint64_t incarnation, bool spare)
 {
@@ -468,7 +477,8 @@ static bool release_page(
 
 	if (!record_is_idle(p) || (!view_ready(d, p->at.home) && !unasked) ||
 		(p->has_entry && p->entry.mode == HOME_REBUILDING) ||
-		(!unasked && home_crowded(d, p->at.pid)))
+		(!unasked && home_crowded(d, p->at.pid)) ||
+		(!spare && may_be_last_copy(d, p)))
 		return false;
 	if (p->hold.hold == RIGHT_SOURCE && (p->hold.flags & HOLD_DIRTY))
 		return false; /* it has become so since the frame was looked at */
@@ -519,7 +529,7 @@ static bool evict_prepare(
 	if (p)
 		use_unused(d, p);
 	if (p && record_is_idle(p) && !(p->frame & RECORD_LOST) && !p->has_entry &&
-		view_ready(d, p->at.home) &&
+		view_ready(d, p->at.home) && !may_be_last_copy(d, p) &&
 		d->base.frames->revoke(d->base.cache, pid, PAGE_INVALID, &image) == 0) {
 		ready = true;
 		record_set(p, RECORD_LEAVING);

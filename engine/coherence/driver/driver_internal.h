@@ -321,7 +321,8 @@ struct view {
 	_Atomic bool rebuilding;
 	/* pages of this shard that READY waits for: they are being opened, or reinstated */
 	_Atomic uint32_t awaited;
-	uint64_t look_ns; /* next check for lost links; RT_FOREVER: there are none */
+	/* next check for lost links; RT_FOREVER: there are none */
+	_Atomic uint64_t look_ns;
 	/* for people: durations are under the view's lock; the counts of pages are atomic */
 	uint64_t began_ns, served_ns, resumed_ns;
 	_Atomic uint64_t pages_reported, pages_received, pages_rebuilt;
@@ -568,6 +569,11 @@ static inline bool view_ready(const struct page_driver *d, unsigned home)
 {
 	return atomic_load_explicit(&d->view.ready, memory_order_acquire) &
 	       node_bit(home);
+}
+/* Returns true if a link was lost and the epoch for that has not begun: for LOST_NS at most. */
+static inline bool view_epoch_due(const struct page_driver *d)
+{
+	return atomic_load_explicit(&d->view.look_ns, memory_order_relaxed) != RT_FOREVER;
 }
 /* Returns true if every member has left, or has reported its pages of this shard. */
 static inline bool view_all_reported(const struct page_driver *d)

@@ -42,7 +42,7 @@ void view_open(struct page_driver *d)
 	v->dead = d->o.dead & ~node_bit(d->o.self);
 	v->ready = v->resumed = v->in_epoch = node_bit(d->o.self);
 	v->rebuilding = true;
-	v->look_ns = RT_FOREVER;
+	atomic_store_explicit(&v->look_ns, RT_FOREVER, memory_order_relaxed);
 }
 
 void view_wake(struct page_driver *d)
@@ -282,6 +282,11 @@ static void link_lost(struct page_driver *d, struct page_record *p, void *arg)
 	}
 }
 
+static void view_look_at(struct view *v, uint64_t ns)
+{
+	atomic_store_explicit(&v->look_ns, ns, memory_order_relaxed);
+}
+
 void view_link(struct page_driver *d, unsigned node, bool up)
 {
 	struct view *v = &d->view;
@@ -316,7 +321,7 @@ void view_link(struct page_driver *d, unsigned node, bool up)
 		!lost.awaited)
 		m->epoch_due = false;
 	if (!up && m->epoch_due)
-		v->look_ns = rt_now_ns() + LOST_NS;
+		view_look_at(v, rt_now_ns() + LOST_NS);
 	change_ends(d);
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
@@ -343,7 +348,7 @@ static void unasked_look(struct page_driver *d)
 		if (m->link != LINK_AWAY || m->epoch_due)
 			continue;
 		m->epoch_due = true;
-		v->look_ns = MIN(v->look_ns, rt_now_ns() + LOST_NS);
+		view_look_at(v, MIN(v->look_ns, rt_now_ns() + LOST_NS));
 	}
 	if (due)
 		view_enter(d, view_epoch(d) + 1, 0);
@@ -364,11 +369,11 @@ static uint64_t view_look(struct page_driver *d)
 	rt_mutex_lock(&v->lock);
 	unasked_look(d);
 	if (rt_now_ns() >= v->look_ns) {
-		v->look_ns = RT_FOREVER;
 		for (unsigned n = 0; n < PAGE_NODES_MAX; n++)
 			due |= v->member[n].link == LINK_AWAY && v->member[n].epoch_due;
 		if (due)
 			view_enter(d, view_epoch(d) + 1, 0);
+		view_look_at(v, RT_FOREVER);
 	}
 	next_ns = v->look_ns;
 	rt_mutex_unlock(&v->lock);
