@@ -43,12 +43,15 @@ reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword
 LINK_LIBS := $(call reverse,$(LIBS))
 
 PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft fsck.weft)
+# Without code: the same for all sanitizers.
+MAN_PAGES := $(patsubst packaging/man/%.scd,build/man/%,$(wildcard packaging/man/*.scd))
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*_test.c))
 SIM_TESTS := $(patsubst tests/sim/%.c,$(BUILD)/tests/sim/%,$(wildcard tests/sim/*_test.c))
 
 .DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
 .PHONY: all help clean
-all: $(PROGRAMS) ## build weft, weftd, mkfs.weft, fsck.weft (what `make` alone does)
+all: $(PROGRAMS) $(MAN_PAGES) ## build weft, weftd, mkfs.weft, fsck.weft, man pages (what `make` alone does)
 
 define layer_rule
 $$(call layer_lib,$(1)): $$(call obj,$$(call layer_sources,$(1)))
@@ -81,6 +84,11 @@ $(BUILD)/$(1): $(BUILD)/$(main_$(1)).o $(LIBS)
 endef
 LIB_mkfs.weft := -lblkid
 $(foreach p,weftd mkfs.weft fsck.weft,$(eval $(call program_rule,$(p))))
+
+# ---- man pages ----------------------------------------------------------------
+build/man/%: packaging/man/%.scd
+	@mkdir -p $(@D)
+	@scdoc <$< >$@
 
 # ---- tests --------------------------------------------------------------------
 # A unit test is named after its layer, tests/unit/LAYER_what_test.c, and links only the
@@ -260,14 +268,16 @@ UDEV := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 # mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there. On
 # systems of today /sbin is a link to /usr/sbin. A package for PREFIX=/usr must have nothing in /sbin:
 # a link there, to a program in /usr/sbin, would replace it.
-HELPERS := mount.weft mount.fuse.weft umount.fuse.weft
+FUSE_HELPERS := mount.fuse.weft umount.fuse.weft
+HELPERS := mount.weft $(FUSE_HELPERS)
 HELPER_DIR := $(DESTDIR)$(if $(filter /usr,$(PREFIX)),/usr)/sbin
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin, with PREFIX=/usr in /usr/sbin
 	@$(GIVE_BACK)
 	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(HELPER_DIR)
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
-	install -m 644 packaging/man/*.8 $(MAN8)/
+	install -m 644 $(MAN_PAGES) $(MAN8)/
+	for h in $(FUSE_HELPERS); do echo ".so man8/mount.weft.8" >$(MAN8)/$$h.8; done
 	sed 's|@BIN@|$(PREFIX)/bin|' packaging/udev/64-weft.rules >$(UDEV)/64-weft.rules
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(HELPER_DIR)/$$h; done
 	for p in mkfs fsck; do [ $(SBIN) = $(HELPER_DIR) ] || \
@@ -276,7 +286,7 @@ install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sb
 uninstall: ## remove what install put there
 	rm -f $(UDEV)/64-weft.rules
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
-	rm -f $(addprefix $(MAN8)/,$(notdir $(wildcard packaging/man/*.8)))
+	rm -f $(addprefix $(MAN8)/,$(notdir $(MAN_PAGES)) $(addsuffix .8,$(FUSE_HELPERS)))
 	rm -f $(addprefix $(HELPER_DIR)/,$(HELPERS) mkfs.weft fsck.weft)
 
 SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch] tests/*/*/*.[ch])
