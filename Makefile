@@ -86,9 +86,12 @@ LIB_mkfs.weft := -lblkid
 $(foreach p,weftd mkfs.weft fsck.weft,$(eval $(call program_rule,$(p))))
 
 # ---- man pages ----------------------------------------------------------------
-build/man/%: packaging/man/%.scd
+# The version is that of the programs, the date that of the newest entry in the package's changelog.
+VERSION = $(shell sed -n 's/^\#define WEFT_VERSION "\(.*\)"$$/\1/p' engine/common/text.h)
+RELEASED = $(shell date -d "$$(sed -n '/^ -- /{s/.*>  //p;q}' packaging/debian/changelog)" +%s)
+build/man/%: packaging/man/%.scd packaging/debian/changelog
 	@mkdir -p $(@D)
-	@scdoc <$< >$@
+	@SOURCE_DATE_EPOCH=$(RELEASED) scdoc <$< >$@
 
 # ---- tests --------------------------------------------------------------------
 # A unit test is named after its layer, tests/unit/LAYER_what_test.c, and links only the
@@ -289,6 +292,18 @@ uninstall: ## remove what install put there
 	rm -f $(addprefix $(MAN8)/,$(notdir $(MAN_PAGES)) $(addsuffix .8,$(FUSE_HELPERS)))
 	rm -f $(addprefix $(HELPER_DIR)/,$(HELPERS) mkfs.weft fsck.weft)
 
+# The tree is not built again: debian/rules installs from it.
+DEB := build/deb
+.PHONY: deb
+deb: ## build the Debian packages weft and weft-dbgsym, in build/deb
+	@packaging/install-deps.sh --deb
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@rm -rf $(DEB)
+	@mkdir -p $(DEB)/weft
+	@cp -r packaging/debian $(DEB)/weft
+	@sed -i 's/@VERSION@/$(VERSION)/' $(DEB)/weft/debian/changelog
+	@(cd $(DEB)/weft && TREE=$(CURDIR) env -u MAKEFLAGS -u MAKELEVEL dpkg-buildpackage -b -nc -us -uc); $(GIVE_BACK)
+
 SOURCES = $(foreach d,$(LAYERS) mkfs tools,$(wildcard $(d)/*.[ch])) $(wildcard tests/*/*.[ch] tests/*/*/*.[ch])
 format: ## clang-format all sources (needs clang-format; FILES= some)
 	clang-format -i $(or $(FILES),$(SOURCES))
@@ -306,4 +321,4 @@ help: ## list the targets
 clean: ## remove build/
 	rm -rf build
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)

@@ -5,26 +5,29 @@
 #   packaging/install-deps.sh          to build and run
 #   packaging/install-deps.sh --check  also for `make check`
 #   packaging/install-deps.sh --bench  also for `make bench`
+#   packaging/install-deps.sh --deb    also for `make deb`
 set -eu
 # dpkg runs programs of these, which `su` without `-` leaves out
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 build="gcc make pkg-config scdoc iproute2 procps libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
 	libblkid-dev libinih-dev libmicrohttpd-dev libcap-ng-dev libbsd-dev libisal-dev libibverbs-dev librdmacm-dev"
+deb="dpkg-dev debhelper"
 check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs nftables faketime
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl
 	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils perftest nfs-ganesha nfs-ganesha-vfs
-	libnfs-utils"
+	libnfs-utils lintian"
 bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev
 	git rsync iproute2"
 
 wanted=$build
 case ${1:-} in
 '') ;;
---check) wanted="$build $check" ;;
+--check) wanted="$build $deb $check" ;;
 --bench) wanted="$build $bench" ;;
+--deb) wanted="$build $deb" ;;
 *)
-	echo "usage: $0 [--check|--bench]" >&2
+	echo "usage: $0 [--check|--bench|--deb]" >&2
 	exit 2
 	;;
 esac
