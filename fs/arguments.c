@@ -6,14 +6,17 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "fs/daemonize.h"
 #include "fs/guardian.h"
+#include "fs/service.h"
 
 static const char usage[] =
 	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
@@ -79,6 +82,31 @@ static char *absolute_path(const char *path, const char *what, struct weft_error
 	return real;
 }
 
+/* Returns true if the uppermost mount there is of weft. Makes no request. */
+static bool is_weft_mount(const char *path)
+{
+	FILE *table = setmntent("/proc/self/mounts", "re");
+	struct mntent *m;
+	bool found = false;
+
+	while (table && (m = getmntent(table)))
+		if (strcmp(m->mnt_dir, path) == 0)
+			found = strcmp(m->mnt_type, "fuse.weft") == 0;
+	if (table)
+		endmntent(table);
+	return found;
+}
+
+/* A service manager starts a killed daemon again, at the same place. */
+static bool take_dead_mount_away(const char *path)
+{
+	if (!service_managed() || !is_weft_mount(path) ||
+		umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
+		return false;
+	weft_log(4, "%s was still mounted from a daemon that has died: taken away", path);
+	return true;
+}
+
 static int check_directory(const char *path, struct weft_error *err)
 {
 	struct statvfs fs;
@@ -86,13 +114,17 @@ static int check_directory(const char *path, struct weft_error *err)
 
 	/* The kernel's cache may still answer stat(2) for a mount whose daemon has ended. */
 	if (stat(path, &st) < 0 || (statvfs(path, &fs) < 0 && errno == ENOTCONN)) {
-		if (errno == ENOTCONN)
-			return weft_error(err, -errno,
+		int why = errno;
+
+		if (why == ENOTCONN && take_dead_mount_away(path))
+			return check_directory(path, err);
+		if (why == ENOTCONN)
+			return weft_error(err, -why,
 				"%s is still mounted from a daemon that has died; take "
 				"that away first: weft umount %s",
 				path, path);
 		return weft_error(
-			err, -errno, "mount point %s: %s", path, strerror(errno));
+			err, -why, "mount point %s: %s", path, strerror(why));
 	}
 	if (!S_ISDIR(st.st_mode))
 		return weft_error(
@@ -138,6 +170,7 @@ int arguments_parse(struct arguments *a, struct mount_options *o, int argc, char
 			break;
 		case 'f':
 			a->foreground = true;
+			service_begin();
 			break;
 		case 'h':
 			fputs(usage, stdout);

@@ -52,6 +52,21 @@ json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
 json_t *status_sync(void *arg);
 json_t *status_leave(void *arg);
+/* ---- reports.c: for the log, waiting programs, the service manager ---- */
+
+/* `arg` is the struct daemon. */
+
+/* The node waits for other nodes to open the volume. */
+void report_waits(void *arg, const char *who);
+/* The mount is gone, and the store will not be free soon. */
+void report_serves_on(void *arg, const char *who);
+/* Closing waits for other nodes, for so long. */
+void report_awaited(void *arg, const char *who, unsigned seconds);
+/* The mount answers, or the store is served. */
+void report_mounted(const struct daemon *d);
+/* The volume is closed, and some changes could not be written. */
+void report_unwritten(struct daemon *d, int why, const struct volume_rest *rest);
+
 /* reload.c */
 json_t *reload_cluster(void *arg);
 /* declare.c */

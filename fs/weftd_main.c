@@ -29,6 +29,7 @@
 #include "fs/daemonize.h"
 #include "fs/mount.h"
 #include "fs/rights.h"
+#include "fs/service.h"
 #include "fs/takeover.h"
 
 #ifndef PR_SET_IO_FLUSHER
@@ -51,7 +52,11 @@
 
 static int report_error(const struct weft_error *err, int code)
 {
-	fprintf(stderr, "weftd: %s\n", err->text);
+	if (service_managed())
+		weft_log(3, "%s", err->text);
+	else
+		fprintf(stderr, "weftd: %s\n", err->text);
+	service_tell_status("%s", err->text);
 	return code;
 }
 
@@ -104,13 +109,15 @@ static struct ops_options ops_options_of(const struct mount_options *o)
 	};
 }
 
-/* Returns true if this daemon only serves other nodes, and finds none. */
+/* Returns true if this daemon only serves other nodes, and finds none. As a service it waits for
+ * them. */
 static bool is_for_nobody(const struct daemon *d)
 {
 	const struct cluster_member *m = NULL;
 	struct node_link l;
 
-	if (!d->unmounted || rt_now_ns() - d->started_ns < NOBODY_MS * 1000000ull)
+	if (!d->unmounted || service_managed() ||
+		rt_now_ns() - d->started_ns < NOBODY_MS * 1000000ull)
 		return false;
 	while ((m = cluster_next(d->source.cluster, m)))
 		if (d->node && node_link(d->node, m->id, &l) == 0 && l.connected)
@@ -138,24 +145,6 @@ static enum node_patience signal_patience(void *arg)
 	return NODE_WAITS;
 }
 
-/* Tells clients that wait for the store that it will not be free soon. */
-static void serves_on(void *arg, const char *who)
-{
-	struct daemon *d = arg;
-
-	control_dismiss(d->control,
-		json_pack("{s:i,s:s}", "serves_on_as", (int)d->source.node, "to", who));
-}
-
-/* Tells clients that wait for the store the reason of the delay. */
-static void report_awaited(void *arg, const char *who, unsigned seconds)
-{
-	struct daemon *d = arg;
-
-	control_say(d->control, json_pack("{s:i,s:s,s:i}", "node", (int)d->source.node,
-					"awaits", who, "seconds", (int)seconds));
-}
-
 /*
  * Ends the process as in a crash: another process has used the store meanwhile. Its changes must
  * not be overwritten, and the pages of this process must not be used. The mount answers with
@@ -166,6 +155,7 @@ static void end_superseded(void *arg, const char *text)
 	struct daemon *d = arg;
 
 	weft_log(2, "%s: %s; this weftd ends", d->options.store, text);
+	service_tell_status("%s", text);
 	guardian_restarts(&d->guardian, false);
 	_exit(EXIT_MOUNT);
 }
@@ -195,8 +185,9 @@ static int node_start(
 		.cluster = d->source.cluster,
 		.node = d->source.node,
 		.patience = signal_patience,
-		.serves_on = serves_on,
+		.serves_on = report_serves_on,
 		.awaits = report_awaited,
+		.waits = report_waits,
 		.superseded = end_superseded,
 		.dead = node_dead,
 		.owner = d,
@@ -389,36 +380,14 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 	return rc;
 }
 
-/* Reports it in the log, and to clients that wait for the end on the control socket. */
-static void say_unwritten(struct daemon *d, int why, const struct volume_rest *rest)
-{
-	char lost[160] = "";
-
-	if (rest->lost)
-		snprintf(lost, sizeof(lost),
-			"; up to %llu pages (%.1f MiB) that were not synced are LOST",
-			(unsigned long long)rest->lost, pages_mib(rest->lost));
-	weft_log(3,
-		"closing %s: %s%s; %llu pages (%.1f MiB) wait in its log, and the next "
-		"mount "
-		"writes them: %s",
-		d->options.store, strerror(-why), lost, (unsigned long long)rest->kept,
-		pages_mib(rest->kept),
-		why == -ENOSPC      ? "make room on its disk before that"
-		: why == -EHOSTDOWN ? "start the nodes that are away before that"
-				    : "see to its device before that");
-	if (d->control)
-		control_say(d->control,
-			json_pack("{s:s, s:I, s:I}", "unwritten", strerror(-why),
-				"lost_pages", (json_int_t)rest->lost, "kept_pages",
-				(json_int_t)rest->kept));
-}
-
 static int volume_stop(struct daemon *d)
 {
 	struct volume_rest rest;
 	int rc;
 
+	service_watchdog_stop(); /* it looks at the volume */
+	service_tell("STOPPING=1");
+	service_tell_status("Closing %s.", d->options.store);
 	fs_lend(d, false);
 	fs_close(d->fs);
 	rc = volume_close_rest(d->volume, &rest);
@@ -426,7 +395,7 @@ static int volume_stop(struct daemon *d)
 		weft_log(4, "closing %s: %s; the next mount will recover it",
 			d->options.store, strerror(-rc));
 	else if (rc < 0)
-		say_unwritten(d, rc, &rest);
+		report_unwritten(d, rc, &rest);
 	return rc;
 }
 
@@ -618,6 +587,8 @@ static void serve_until_unmount(struct daemon *d)
 		node_watch(d->node);
 	if (!session_ended(d->session)) {
 		guardian_restarts(&d->guardian, false); /* the signal asks for an end */
+		service_tell("STOPPING=1");
+		service_tell_status("Unmounting %s.", d->options.directory);
 		unmount_by_signal(d);
 	}
 	if (!d->node)
@@ -635,36 +606,6 @@ static void leave_nodes(struct daemon *d)
 	node_leave(d->node);
 	fs_leave(d->fs); /* otherwise requests of the control socket might never end */
 	control_detach(d->control);
-}
-
-static void say_mounted(const struct daemon *d)
-{
-	const struct volume *v = d->volume;
-	char text[160] = "", met[60] = "";
-
-	if (v->calls)
-		snprintf(met, sizeof(met), ", the other nodes met after %.2f s",
-			(double)v->recovery.met_ns / 1e9);
-	if (!v->recovery.was_clean)
-		snprintf(text, sizeof(text),
-			", recovered from its log: %.1f MiB, %llu pages redone in %.2f "
-			"s%s, "
-			"served after %.2f s",
-			(double)v->recovery.log_bytes / (1 << 20),
-			(unsigned long long)v->recovery.pages,
-			(double)v->recovery.redone_ns / 1e9, met,
-			(double)v->recovery.took_ns / 1e9);
-	if (d->unmounted)
-		weft_log(6, "%s served to the other nodes, without a mount%s",
-			d->options.store, text);
-	else
-		weft_log(6, "%s mounted on %s%s", d->options.store, d->options.directory,
-			text);
-	if (d->unguarded < 0) /* ordinary users and some containers */
-		weft_log(6,
-			"no guardian ends the connection if this weftd is killed: %s; "
-			"`umount -f` does",
-			strerror(-d->unguarded));
 }
 
 /* Starts the guardian. If the daemon is killed, nodes that need its data then wait only for its
@@ -700,6 +641,13 @@ static int engine_start(struct daemon *d, int argc, char **argv, struct weft_err
 	return rc < 0 ? rc : volume_start(d, err);
 }
 
+/* For the service manager's watchdog: takes the locks of all layers, and waits for no device and no
+ * other node. */
+static void describe_itself(void *arg)
+{
+	json_decref(status_build(arg));
+}
+
 /* From here on the daemon answers requests. */
 static int start_answering(struct daemon *d, struct weft_error *err)
 {
@@ -711,11 +659,17 @@ static int start_answering(struct daemon *d, struct weft_error *err)
 	if (rc == 0 && *d->options.metrics)
 		rc = metrics_server_open(
 			&d->metrics, d->options.metrics, status_build, d, err);
+	if (rc == 0) {
+		rc = service_watchdog_start(describe_itself, d);
+		if (rc < 0)
+			weft_error(err, rc, "cannot start the watchdog: %s", strerror(-rc));
+	}
 	if (rc < 0)
 		return rc;
 	control_attach(d->control);
 	daemonize_ready();
-	say_mounted(d);
+	report_mounted(d);
+	service_tell("READY=1");
 	atomic_store(&d->served, true);
 	guardian_restarts(&d->guardian, d->node && d->options.restart);
 	return 0;
@@ -767,6 +721,23 @@ out_control:
 	return rc;
 }
 
+/* A service that was stopped while it waited for other nodes has not failed. */
+static int report_end(const struct weft_error *err, bool unheard)
+{
+	if (service_managed() && err->code == -EINTR)
+		return report_error(err, 0);
+	if (unheard)
+		weft_log(3, "%s", err->text);
+	return report_error(err, EXIT_MOUNT);
+}
+
+/* Returns true if this is a service without a mount, and ends because all other nodes have left. */
+static bool stays_at_service(struct daemon *d)
+{
+	return d->unmounted && service_managed() && !source_is_client(&d->source) &&
+	       !atomic_load(&d->dismissed) && !atomic_load(&d->signal_at);
+}
+
 int main(int argc, char **argv)
 {
 	struct daemon d = {0};
@@ -779,6 +750,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "weftd: cannot open /dev/null: %s\n", strerror(errno));
 		return EXIT_MOUNT;
 	}
+	service_open();
 	mount_options_default(&d.options);
 	if (arguments_parse(&arguments, &d.options, argc, argv, &code, &err) < 0)
 		return err.code ? report_error(&err, code) : code;
@@ -792,11 +764,10 @@ int main(int argc, char **argv)
 			strerror(-code));
 		return EXIT_MOUNT;
 	}
-	code = 0;
 	if (daemon_run(&d, argc, argv, &err) < 0)
-		code = report_error(&err, EXIT_MOUNT);
-	if (code && unheard)
-		weft_log(3, "%s", err.text);
+		code = report_end(&err, unheard);
+	else
+		code = stays_at_service(&d) ? EXIT_AGAIN : 0;
 	guardian_stop(&d.guardian);
 	free(d.again);
 	node_close(d.node);

@@ -288,6 +288,8 @@ static int wait_for_others(struct local_node *self, struct weft_error *err)
 				"the log failed while this node waited for %s", who);
 		if (now >= say_at || (said && away != said)) {
 			weft_log(6, "waiting for %s", who);
+			if (self->o.waits)
+				self->o.waits(self->o.owner, who);
 			said = away;
 			say_at = now + NEXT_WORD_NS;
 		}

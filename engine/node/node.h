@@ -43,6 +43,9 @@ struct node_options {
 	/* Called when this incarnation of the node, and all earlier ones, are dead: their locks are
 	 * void. Called by any task. May be NULL. */
 	void (*dead)(void *owner, unsigned node, uint64_t incarnation);
+	/* Called now and then while the volume is opened, if the nodes `who` are not there. May be
+	 * NULL. */
+	void (*waits)(void *owner, const char *who);
 	/* Called when node_leave waits for the nodes `who`, which still use this node's store. May
 	 * be NULL. */
 	void (*serves_on)(void *owner, const char *who);
