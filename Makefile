@@ -268,6 +268,7 @@ down: ## unmount it again (PURGE=1 also removes the volume)
 SBIN := $(DESTDIR)$(PREFIX)/sbin
 MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
 UDEV := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
+UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
 # mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there. On
 # systems of today /sbin is a link to /usr/sbin. A package for PREFIX=/usr must have nothing in /sbin:
 # a link there, to a program in /usr/sbin, would replace it.
@@ -276,18 +277,19 @@ HELPERS := mount.weft $(FUSE_HELPERS)
 HELPER_DIR := $(DESTDIR)$(if $(filter /usr,$(PREFIX)),/usr)/sbin
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin, with PREFIX=/usr in /usr/sbin
 	@$(GIVE_BACK)
-	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(HELPER_DIR)
+	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(UNITS) $(HELPER_DIR)
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 $(MAN_PAGES) $(MAN8)/
 	for h in $(FUSE_HELPERS); do echo ".so man8/mount.weft.8" >$(MAN8)/$$h.8; done
 	sed 's|@BIN@|$(PREFIX)/bin|' packaging/udev/64-weft.rules >$(UDEV)/64-weft.rules
+	sed 's|@SBIN@|$(PREFIX)/sbin|' packaging/systemd/weft@.service.in >$(UNITS)/weft@.service
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(HELPER_DIR)/$$h; done
 	for p in mkfs fsck; do [ $(SBIN) = $(HELPER_DIR) ] || \
 		ln -sf $(PREFIX)/sbin/$$p.weft $(HELPER_DIR)/$$p.weft; done
 
 uninstall: ## remove what install put there
-	rm -f $(UDEV)/64-weft.rules
+	rm -f $(UDEV)/64-weft.rules $(UNITS)/weft@.service
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
 	rm -f $(addprefix $(MAN8)/,$(notdir $(MAN_PAGES)) $(addsuffix .8,$(FUSE_HELPERS)))
 	rm -f $(addprefix $(HELPER_DIR)/,$(HELPERS) mkfs.weft fsck.weft)

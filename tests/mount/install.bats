@@ -31,6 +31,7 @@ installed() {
 	"$DIR$1/sbin/weftd" --version
 	[ -f "$DIR$1/share/man/man8/weft.8" ]
 	grep -q "^IMPORT{program}=\"$1/bin/weft probe --udev \$devnode\"" "$DIR$1/lib/udev/rules.d/64-weft.rules"
+	grep -q "^ExecStart=$1/sbin/weftd " "$DIR$1/lib/systemd/system/weft@.service"
 }
 
 @test "programs are built to be hard to subvert: PIE, RELRO, bound at start, stack protector, fortified" {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: Apache-2.0
-# weftd as a service. `manager.py` is a service manager that writes down all that weftd sends it.
+# weftd as a service. `manager.py` is a service manager that writes down all that weftd sends it. Then
+# the real one: systemd starts as the first process of a container over this machine's root.
 
 load common
 
@@ -169,4 +170,102 @@ more_words_than() { [ "$(words WATCHDOG=1)" -gt "$1" ]; }
 	wait_until 10 told "STATUS=Unmounted; serves the store to node 1 \(10.77.0.1:9338\)"
 	weft umount "${M[1]}"
 	ends_with 0 # it was mounted, and an operator has unmounted it
+}
+
+# What systemd does with the unit, and with lines of fstab.
+SCRIPT='
+	exec 2>&1
+	is() { [ "$(systemctl is-active "$1")" = "$2" ]; }
+	becomes() { for try in {1..600}; do ! is "$1" "$2" || return 0; sleep 0.05; done; systemctl status "$1"; false; }
+	ended() { ! systemctl --quiet is-failed "$1"; }
+	mkdir -p /etc/weft /mnt/one /mnt/file /mnt/auto
+	cd /etc/weft
+
+	echo "---- a name without a file"
+	! systemctl start weft@typo
+	systemctl status weft@typo | grep "Status: .store /etc/weft/typo.cluster: No such file or directory"
+	systemctl reset-failed
+
+	echo "---- a node with a mount, and one without"
+	weft cluster new one 127.0.0.1:/var/tmp/1.store 127.0.0.1:/var/tmp/2.store >/dev/null
+	sed -i "s/^key /tls = yes\n&/" one.cluster # so that the unit keeps weftd from nothing of that
+	grep -q "^tls" one.cluster
+	cp one.cluster two.cluster
+	printf "OPTIONS=node=1,cache=16M\nDIRECTORY=/mnt/one\n" >one.env
+	echo OPTIONS=node=2,cache=16M >two.env
+	for n in 1 2; do mkfs.weft -q -c one.cluster --node $n --size 64M; done
+	systemctl start --no-block weft@two
+	systemctl start weft@one
+	becomes weft@two active
+	systemctl status weft@one | grep "Status: ./var/tmp/1.store is mounted on /mnt/one"
+	echo kept >/mnt/one/f
+	weft sync /mnt/one
+
+	echo "---- killed, it is started again with its mount"
+	kill -9 "$(systemctl show --property MainPID --value weft@one)"
+	becomes weft@one active
+	for try in {1..300}; do [ ! -e /mnt/one/f ] || break; sleep 0.1; done
+	[ "$(cat /mnt/one/f)" = kept ]
+
+	echo "---- stopped, and the one without a mount waits for its return"
+	systemctl stop weft@one
+	ended weft@one
+	becomes weft@two activating
+	systemctl start weft@one
+	becomes weft@two active
+	[ "$(cat /mnt/one/f)" = kept ]
+	systemctl stop weft@one weft@two
+	ended weft@one
+	ended weft@two
+
+	echo "---- in fstab"
+	for n in file auto; do mkfs.weft -q --size 64M /var/tmp/$n.store; done
+	cat >/etc/fstab <<-END
+		/var/tmp/file.store    /mnt/file weft defaults,nofail,cache=16M                         0 0
+		/var/tmp/auto.store    /mnt/auto weft defaults,noauto,x-systemd.automount,cache=16M     0 0
+		/etc/weft/one.cluster  /mnt/one  weft defaults,nofail,_netdev,node=1,cache=16M          0 0
+	END
+	systemctl daemon-reload
+	systemctl show --property After mnt-one.mount | grep network-online.target
+	systemctl start --no-block weft@two
+	systemctl start mnt-file.mount mnt-auto.automount mnt-one.mount
+	is mnt-auto.mount inactive
+	[ "$(cat /mnt/one/f)" = kept ]
+	ls /mnt/auto
+	is mnt-auto.mount active
+	grep " fuse.weft " /proc/mounts
+	systemctl stop mnt-file.mount
+	fsck.weft -n /var/tmp/file.store # is free: umount has waited
+	systemctl start mnt-file.mount
+	for n in one file auto; do echo last >/mnt/$n/last; done
+	echo "---- all that is mounted goes with the machine"
+	date +%s
+'
+
+@test "under systemd: the unit starts, fails, stops and is started again; fstab's mounts; shutdown in time" {
+	local store took
+	need unshare setfattr
+	[ -x /lib/systemd/systemd ] || skip "needs systemd"
+	mkdir "$DIR/up"
+	env -u MAKEFLAGS -u MAKELEVEL make -s -C "$ROOT" DESTDIR="$DIR/up" PREFIX=/usr install
+	timeout -k 5 120 "$BATS_TEST_DIRNAME/container" "$DIR" "$SCRIPT" 3>&-
+	took=$(($(date +%s) - $(tail -n 1 "$DIR/out")))
+	cat "$DIR/out" "$DIR/log"
+	echo "down after $took s"
+	[ "$took" -le 20 ]
+	run fsck.weft -n "$DIR/up/var/tmp/1.store" "$DIR/up/var/tmp/2.store"
+	[[ $output == *": clean "* ]]
+	for store in file auto; do
+		run fsck.weft -n "$DIR/up/var/tmp/$store.store"
+		[[ $output == *": clean "* ]]
+	done
+}
+
+@test "systemd finds nothing to complain about in the unit" {
+	command -v systemd-analyze >/dev/null || skip "needs systemd"
+	sed "s|@SBIN@|$BIN|" "$ROOT/packaging/systemd/weft@.service.in" >"$DIR/weft@.service"
+	run systemd-analyze verify --man=no "$DIR/weft@.service"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[ -z "$output" ]
 }
