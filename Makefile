@@ -45,13 +45,14 @@ LINK_LIBS := $(call reverse,$(LIBS))
 PROGRAMS := $(patsubst %,$(BUILD)/%,weft weftd mkfs.weft fsck.weft)
 # Without code: the same for all sanitizers.
 MAN_PAGES := $(patsubst packaging/man/%.scd,build/man/%,$(wildcard packaging/man/*.scd))
+COMPLETIONS := build/completion/weft build/completion/_weft
 UNIT_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(wildcard tests/unit/*_test.c))
 SIM_TESTS := $(patsubst tests/sim/%.c,$(BUILD)/tests/sim/%,$(wildcard tests/sim/*_test.c))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all help clean
-all: $(PROGRAMS) $(MAN_PAGES) ## build weft, weftd, mkfs.weft, fsck.weft, man pages (what `make` alone does)
+all: $(PROGRAMS) $(MAN_PAGES) $(if $(SANITIZE),,$(COMPLETIONS)) ## build weft, weftd, mkfs.weft, fsck.weft, man pages (what `make` alone does)
 
 define layer_rule
 $$(call layer_lib,$(1)): $$(call obj,$$(call layer_sources,$(1)))
@@ -92,6 +93,16 @@ RELEASED = $(shell date -d "$$(sed -n '/^ -- /{s/.*>  //p;q}' packaging/debian/c
 build/man/%: packaging/man/%.scd packaging/debian/changelog
 	@mkdir -p $(@D)
 	@SOURCE_DATE_EPOCH=$(RELEASED) scdoc <$< >$@
+
+# ---- completion ----------------------------------------------------------------
+# Of bash and zsh: from the help texts, so the programs must run on the machine that builds them.
+build/completion/table: $(PROGRAMS) packaging/completion/table packaging/completion/table.awk
+	@mkdir -p $(@D)
+	@packaging/completion/table $(BUILD) >$@
+build/completion/weft: packaging/completion/weft.bash.in
+build/completion/_weft: packaging/completion/_weft.in
+$(COMPLETIONS): build/completion/table packaging/completion/fill.awk
+	@awk -v table=$< -f packaging/completion/fill.awk $(filter %.in,$^) >$@
 
 # ---- tests --------------------------------------------------------------------
 # A unit test is named after its layer, tests/unit/LAYER_what_test.c, and links only the
@@ -269,6 +280,9 @@ SBIN := $(DESTDIR)$(PREFIX)/sbin
 MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
 UDEV := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
+BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+# Debian's zsh looks here.
+ZSH_COMPLETION := $(DESTDIR)$(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 # mount(8) and umount(8) look for their helpers in /sbin only, fsck(8) and mkfs(8) also there. On
 # systems of today /sbin is a link to /usr/sbin. A package for PREFIX=/usr must have nothing in /sbin:
 # a link there, to a program in /usr/sbin, would replace it.
@@ -277,19 +291,23 @@ HELPERS := mount.weft $(FUSE_HELPERS)
 HELPER_DIR := $(DESTDIR)$(if $(filter /usr,$(PREFIX)),/usr)/sbin
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin, with PREFIX=/usr in /usr/sbin
 	@$(GIVE_BACK)
-	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(UNITS) $(HELPER_DIR)
+	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(UNITS) $(BASH_COMPLETION) $(ZSH_COMPLETION) $(HELPER_DIR)
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 $(MAN_PAGES) $(MAN8)/
 	for h in $(FUSE_HELPERS); do echo ".so man8/mount.weft.8" >$(MAN8)/$$h.8; done
 	sed 's|@BIN@|$(PREFIX)/bin|' packaging/udev/64-weft.rules >$(UDEV)/64-weft.rules
 	sed 's|@SBIN@|$(PREFIX)/sbin|' packaging/systemd/weft@.service.in >$(UNITS)/weft@.service
+	install -m 644 build/completion/weft $(BASH_COMPLETION)/
+	install -m 644 build/completion/_weft $(ZSH_COMPLETION)/
+	for p in weftd mkfs.weft fsck.weft; do ln -sf weft $(BASH_COMPLETION)/$$p; done
 	for h in $(HELPERS); do ln -sf $(PREFIX)/bin/weft $(HELPER_DIR)/$$h; done
 	for p in mkfs fsck; do [ $(SBIN) = $(HELPER_DIR) ] || \
 		ln -sf $(PREFIX)/sbin/$$p.weft $(HELPER_DIR)/$$p.weft; done
 
 uninstall: ## remove what install put there
-	rm -f $(UDEV)/64-weft.rules $(UNITS)/weft@.service
+	rm -f $(UDEV)/64-weft.rules $(UNITS)/weft@.service $(ZSH_COMPLETION)/_weft
+	rm -f $(addprefix $(BASH_COMPLETION)/,weft weftd mkfs.weft fsck.weft)
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
 	rm -f $(addprefix $(MAN8)/,$(notdir $(MAN_PAGES)) $(addsuffix .8,$(FUSE_HELPERS)))
 	rm -f $(addprefix $(HELPER_DIR)/,$(HELPERS) mkfs.weft fsck.weft)

@@ -41,6 +41,7 @@ static const char usage_text[] =
 	"  -v            print more\n"
 	"  -h, --help    print this text\n"
 	"  -V, --version\n"
+	"                print the version of weft, and of the disk format\n"
 	"\n"
 	"Examples:\n"
 	"  fsck.weft -n /srv/data.weft        check, and repair nothing\n"

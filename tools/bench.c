@@ -32,6 +32,7 @@ static const char usage[] =
 	"       weft bench net ...    (weft bench net --help)\n"
 	"\n"
 	"  guard            instructions of a guard on a cached page\n"
+	"  net              a link between two nodes; see weft bench net --help\n"
 	"  tree             load a tree, say \"ready\", then one measurement per line of "
 	"input:\n"
 	"                     lookup THREADS COUNT   random items, cached\n"
