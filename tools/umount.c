@@ -4,13 +4,20 @@
  * volume, so that the store is free when the command returns.
  *
  * Unmounts only weft's mounts, and only of the volume that was named.
+ *
+ * If other nodes still have the volume mounted, the daemon goes on serving its store to them. When
+ * systemd shuts the machine down, nothing would end it before the network goes down. So the helper
+ * asks it to end then.
  */
 #include <errno.h>
 #include <getopt.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +31,7 @@
 #define SAY_AFTER_MS   10000
 #define BUSY_FOR_MS    1000 /* by then programs that visit all mounts have left */
 #define BUSY_RETRY_MS  20
+#define LEAVE_MS       60000 /* a daemon needs half of it at most, and writes its cache */
 #define EXIT_UNWRITTEN 2
 
 struct unmount {
@@ -31,6 +39,7 @@ struct unmount {
 	bool lazy, force;
 	bool top;       /* unmount any mount of weft on top there, as umount(8) does */
 	bool unwritten; /* the daemon could not write all data */
+	bool serves_on; /* the daemon serves its store to other nodes */
 };
 
 static const char usage[] =
@@ -135,8 +144,9 @@ static int take_away(
 }
 
 /* Reports that the daemon continues for other nodes. */
-static void say_serves_on(const struct unmount *u, const json_t *word, long long pid)
+static void say_serves_on(struct unmount *u, const json_t *word, long long pid)
 {
+	u->serves_on = true;
 	printf("%s: unmounted; weftd (process %lld) goes on serving node %lld's store "
 	       "to %s,\n"
 	       "until the volume is unmounted there too\n",
@@ -231,6 +241,37 @@ static void wait_closed(struct unmount *u, int fd, const json_t *identity)
 	say_words(u, lines, identity);
 }
 
+/* Returns true if systemd is shutting this machine down. */
+static bool machine_stops(void)
+{
+	char state[32] = "";
+	FILE *f;
+
+	if (access("/run/systemd/system", F_OK) < 0)
+		return false;
+	f = popen("/bin/systemctl is-system-running 2>/dev/null", "re");
+	if (f && !fgets(state, sizeof(state), f))
+		state[0] = '\0';
+	if (f)
+		pclose(f);
+	return strcmp(state, "stopping\n") == 0;
+}
+
+/* Ends the daemon as `kill` does: it leaves the other nodes in order, while there is a network. */
+static void end_daemon(const struct unmount *u, pid_t pid)
+{
+	int daemon = pidfd_open(pid, 0);
+	struct pollfd end = {.fd = daemon, .events = POLLIN};
+
+	printf("%s: the machine stops: weftd (process %d) leaves the other nodes\n", u->who, pid);
+	fflush(stdout);
+	if (daemon < 0 || pidfd_send_signal(daemon, SIGTERM, NULL, 0) < 0 ||
+		poll(&end, 1, LEAVE_MS) <= 0)
+		fprintf(stderr, "%s: weftd (process %d) has not ended\n", u->who, pid);
+	if (daemon >= 0)
+		close(daemon);
+}
+
 static int unmount_volume(struct unmount *u, const char *name)
 {
 	struct weft_error err = {0}, none = {0};
@@ -254,6 +295,8 @@ static int unmount_volume(struct unmount *u, const char *name)
 		fprintf(stderr, "%s: %s: %s\n", u->who, name, err.text);
 	else if (fd >= 0 && !u->lazy)
 		wait_closed(u, fd, identity);
+	if (u->serves_on && u->top && machine_stops())
+		end_daemon(u, (pid_t)json_integer_value(json_object_get(identity, "pid")));
 	if (fd >= 0)
 		close(fd);
 	json_decref(identity);
