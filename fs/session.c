@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -249,6 +250,31 @@ static uint32_t fat_busy_max(struct session *s)
 	return session_shared(s) ? SESSION_FAT_BUSY_SHARED : SESSION_FAT_BUSY_MAX;
 }
 
+/* Keeps the name of the request for other tasks (waits.h). The message may have any length. Under
+ * the lock. */
+static void name_keep(struct worker *w)
+{
+	static const uint16_t header[SESSION_OPCODES] = {
+		[FUSE_LOOKUP] = sizeof(struct fuse_in_header),
+		[FUSE_UNLINK] = sizeof(struct fuse_in_header),
+		[FUSE_RMDIR] = sizeof(struct fuse_in_header),
+		[FUSE_SYMLINK] = sizeof(struct fuse_in_header),
+		[FUSE_MKNOD] = sizeof(struct fuse_in_header) + sizeof(struct fuse_mknod_in),
+		[FUSE_MKDIR] = sizeof(struct fuse_in_header) + sizeof(struct fuse_mkdir_in),
+		[FUSE_LINK] = sizeof(struct fuse_in_header) + sizeof(struct fuse_link_in),
+		[FUSE_RENAME] = sizeof(struct fuse_in_header) + sizeof(struct fuse_rename_in),
+		[FUSE_RENAME2] = sizeof(struct fuse_in_header) + sizeof(struct fuse_rename2_in),
+		[FUSE_CREATE] = sizeof(struct fuse_in_header) + sizeof(struct fuse_create_in),
+	};
+	const struct fuse_in_header *in = (const struct fuse_in_header *)w->buffer;
+	size_t at = in->opcode < SESSION_OPCODES ? header[in->opcode] : 0;
+	size_t length = at && at < in->len ? MIN(in->len - at, sizeof(w->name) - 1) : 0;
+
+	length = length ? strnlen((const char *)w->buffer + at, length) : 0;
+	memcpy(w->name, w->buffer + at, length);
+	w->name[length] = '\0';
+}
+
 /* Also called before the worker's task waits. Must wait only for `lock`. */
 static void turn_pass(void *arg)
 {
@@ -258,6 +284,9 @@ static void turn_pass(void *arg)
 	if (!w->has_turn)
 		return;
 	rt_mutex_lock(&s->lock);
+	w->named = atomic_load_explicit(&w->serving, memory_order_relaxed);
+	if (w->named)
+		name_keep(w);
 	w->has_turn = s->turn_taken = false;
 	next = s->parked_last;
 	if (next) {
@@ -318,20 +347,30 @@ static void forgets_gather(struct session *s, uint32_t opcode)
 }
 
 /* Stores the worker's request and its thread (waits.h). Called before the turn is passed: the next
- * reader may get the INTERRUPT, which is sent once. `in` NULL: none. */
+ * reader may get the INTERRUPT, which is sent once. `in` NULL: none. Without other nodes the words
+ * are only reported. */
 static void worker_says(struct worker *w, const struct fuse_in_header *in, uint64_t begin)
 {
-	if (likely(!w->session->waits))
-		return;
+	bool watched = w->session->waits;
+
 	if (in) {
-		waits_note_nodes(w->node, in);
-		atomic_store(&w->since_ns, begin);
-		atomic_store(&w->opcode, in->opcode);
-		atomic_store(&w->thread, in->pid);
+		if (watched)
+			waits_note_nodes(w->node, in);
+		else
+			atomic_store_explicit(
+				&w->node[0], in->nodeid, memory_order_relaxed);
+		atomic_store_explicit(&w->since_ns, begin, memory_order_relaxed);
+		atomic_store_explicit(&w->opcode, in->opcode, memory_order_relaxed);
+		atomic_store_explicit(&w->thread, in->pid, memory_order_relaxed);
+	} else {
+		rt_task_awaits(0);
+		rt_task_needs(RT_NEEDS_NOTHING, 0);
 	}
-	if (!in)
-		atomic_store(&w->awaits, 0);
-	atomic_store(&w->serving, in ? in->unique : 0);
+	if (watched)
+		atomic_store(&w->serving, in ? in->unique : 0);
+	else
+		atomic_store_explicit(
+			&w->serving, in ? in->unique : 0, memory_order_release);
 }
 
 /*
@@ -455,7 +494,7 @@ static void worker_run(void *arg)
 {
 	struct worker *w = arg;
 
-	rt_task_shows(&w->awaits);
+	rt_task_shows(&w->shown);
 	while (turn_take(w))
 		if (!worker_step(w))
 			break;

@@ -3,6 +3,8 @@
 #ifndef WEFT_FS_SESSION_INTERNAL_H
 #define WEFT_FS_SESSION_INTERNAL_H
 
+#include <limits.h>
+
 #include "fs/mount.h"
 #include "fs/session.h"
 #include "fs/shim.h"
@@ -59,7 +61,7 @@ struct worker {
 	uint64_t look_from_ns;   /* no look before */
 	uint64_t served_ns;      /* end of its last request */
 	_Atomic uint32_t woken;  /* while parked: 1 once the turn may be free */
-	/* If requests may wait for other nodes (waits.h): */
+	/* For waits.h; from `interrupted` on if requests may wait for other nodes: */
 	_Atomic uint64_t serving;       /* number of its request; 0: none */
 	_Atomic uint64_t since_ns;      /* start of the request */
 	_Atomic uint32_t thread, opcode; /* its thread; its opcode */
@@ -68,7 +70,10 @@ struct worker {
 	_Atomic uint64_t early; /* number of a request that was answered before its end */
 	_Atomic uint64_t unwanted; /* number of a request whose answer is not needed any more */
 	_Atomic uint64_t node[2];  /* inodes whose handles it uses */
-	_Atomic uint64_t awaits;   /* set of nodes that are away and that it waits for */
+	struct rt_shown shown;     /* the thing and the nodes that it waits for */
+	/* Under session->lock; kept when the worker passes the turn: */
+	uint64_t named;          /* number of the request */
+	char name[NAME_MAX + 1]; /* its name; "": it has none */
 	struct worker *below;      /* next in the stack of parked workers; under session->lock */
 };
 

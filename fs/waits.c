@@ -70,6 +70,20 @@ static bool thread_is_exiting(uint32_t thread)
 	       (flags & PF_EXITING);
 }
 
+uint32_t waits_process(uint32_t thread, char command[WAITS_COMMAND])
+{
+	char status[4096];
+	const char *process = NULL;
+
+	*command = '\0';
+	if (!thread || !thread_read(thread, "comm", command, WAITS_COMMAND))
+		return 0;
+	command[strcspn(command, "\n")] = '\0';
+	if (thread_read(thread, "status", status, sizeof(status)))
+		process = strstr(status, "\nTgid:");
+	return process ? (uint32_t)strtoul(process + 6, NULL, 10) : 0;
+}
+
 /* Answers for a worker. If it has gone on to its next request, the number is over, and the kernel
  * refuses the answer. */
 static bool answer_early(struct session *s, struct worker *w, uint64_t unique, int error)
@@ -130,7 +144,7 @@ void waits_count(struct session *s, struct waits_for out[WAITS_NODES])
 	memset(out, 0, WAITS_NODES * sizeof(*out));
 	for (unsigned i = 0; i < atomic_load(&s->slots); i++) {
 		struct worker *w = &s->workers[i];
-		uint64_t nodes = atomic_load(&w->awaits);
+		uint64_t nodes = atomic_load(&w->shown.nodes);
 		uint64_t since = atomic_load(&w->since_ns);
 
 		for (; nodes; nodes &= nodes - 1) {
@@ -141,6 +155,59 @@ void waits_count(struct session *s, struct waits_for out[WAITS_NODES])
 			f->requests++;
 		}
 	}
+}
+
+/* Returns false if the worker has gone on to another request meanwhile. */
+static bool request_read(struct session *s, struct worker *w, uint64_t unique,
+	struct waits_request *out)
+{
+	out->since_ns = atomic_load_explicit(&w->since_ns, memory_order_relaxed);
+	out->ino = atomic_load(&w->node[0]);
+	out->opcode = atomic_load_explicit(&w->opcode, memory_order_relaxed);
+	out->thread = atomic_load_explicit(&w->thread, memory_order_relaxed);
+	out->away = atomic_load_explicit(&w->shown.nodes, memory_order_relaxed);
+	out->need = rt_shown_need(&w->shown, &out->which);
+	rt_mutex_lock(&s->lock);
+	out->name[0] = '\0';
+	if (w->named == unique)
+		memcpy(out->name, w->name, sizeof(out->name));
+	rt_mutex_unlock(&s->lock);
+	return atomic_load(&w->serving) == unique;
+}
+
+/* Puts it in its place by age, if it is one of the `max` oldest. */
+static void request_insert(struct waits_request *list, unsigned count, unsigned max,
+	const struct waits_request *r)
+{
+	unsigned at = MIN(count, max);
+
+	while (at > 0 && list[at - 1].since_ns > r->since_ns)
+		at--;
+	if (at == max)
+		return;
+	memmove(&list[at + 1], &list[at], (MIN(count, max - 1) - at) * sizeof(*list));
+	list[at] = *r;
+}
+
+unsigned waits_list(
+	struct session *s, uint64_t longer_ns, struct waits_request *out, unsigned max)
+{
+	uint64_t now = rt_now_ns();
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < atomic_load(&s->slots); i++) {
+		struct worker *w = &s->workers[i];
+		uint64_t unique = atomic_load(&w->serving);
+		uint64_t since = atomic_load_explicit(&w->since_ns, memory_order_relaxed);
+		struct waits_request r;
+
+		if (!unique || now < since + longer_ns ||
+			atomic_load(&w->early) == unique || !request_read(s, w, unique, &r))
+			continue;
+		request_insert(out, count, max, &r);
+		count++;
+	}
+	return count;
 }
 
 /* Reports nodes that requests wait for. `told`: bits of the nodes that were reported. A look may

@@ -26,8 +26,11 @@
 #ifndef WEFT_FS_WAITS_H
 #define WEFT_FS_WAITS_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "engine/rt/rt.h"
 
 struct session;
 struct fuse_in_header;
@@ -49,6 +52,29 @@ struct waits_for {
 /* Counts the requests under way that wait for nodes that are away, by the node's id. Never
  * waits. */
 void waits_count(struct session *s, struct waits_for out[WAITS_NODES]);
+
+/* A request under way, for people. */
+struct waits_request {
+	uint64_t since_ns; /* rt_now_ns */
+	uint64_t ino;      /* the inode that it is about, or the directory of `name`; 0: none */
+	uint64_t away;     /* map of the nodes that are away and that it waits for */
+	uint64_t which;    /* of `need` */
+	enum rt_need need;
+	uint32_t opcode, thread; /* thread 0: none, or in another namespace of processes */
+	char name[NAME_MAX + 1]; /* "": it names none, or has not waited yet */
+};
+/*
+ * Lists the requests that have been under way for `longer_ns`, oldest first, up to `max` of them.
+ * Leaves out those that were answered early, and those of io_uring. Returns the number of all.
+ * Never waits.
+ */
+unsigned waits_list(
+	struct session *s, uint64_t longer_ns, struct waits_request *out, unsigned max);
+
+#define WAITS_COMMAND 64
+/* Returns the id of the thread's process, and the thread's name; 0 and "" if it has ended or cannot
+ * be seen. */
+uint32_t waits_process(uint32_t thread, char command[WAITS_COMMAND]);
 
 /* Notes the inodes whose handles the request uses. */
 void waits_note_nodes(_Atomic uint64_t node[2], const struct fuse_in_header *in);

@@ -633,6 +633,17 @@ int frame_answered(struct cache *c, struct frame *f, const struct page_ref *ref,
  */
 int fetch_granted(struct cache *c, struct frame *f, const struct page_ref *ref,
 	const struct coherence_request *request);
+/* Shows that the calling task waits for the page. Metadata is fetched by its id alone. */
+static inline void page_needed(const struct page_ref *ref)
+{
+	rt_task_needs(ref->incarnation ? RT_NEEDS_FILE_PAGE : RT_NEEDS_PAGE, ref->pid);
+}
+/* Shows that the calling task waits for no page any more. */
+static inline void page_came(void)
+{
+	rt_task_awaits(0);
+	rt_task_needs(RT_NEEDS_NOTHING, 0);
+}
 /* Waits with nothing held until a page can be requested again. `nodes`: the unconnected nodes that
  * have it. Returns 0, or -EINTR if the caller is not needed any more (rt_task_unwanted). */
 int unreached_wait(struct cache *c, uint64_t nodes);

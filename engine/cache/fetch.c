@@ -283,6 +283,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 		uint64_t away = 0;
 
 		if (x->count) {
+			page_needed(&x->ref[0]);
 			fetch_grants(c, x, flags);
 			fetch_images(c, x, flags);
 			COUNT(c, fetch_requests, 1);
@@ -302,6 +303,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 			if (!rc && kept)
 				*keep = x->frame[i];
 			if (x->request[i].result == -EHOSTUNREACH) {
+				page_needed(&x->ref[i]);
 				unreached = true;
 				away |= x->request[i].away;
 			}
@@ -316,7 +318,7 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 		else if (unreached && unreached_wait(c, away) && !error)
 			error = -EINTR;
 		else if (!unreached)
-			rt_task_awaits(0);
+			page_came();
 		refs += done;
 		count -= done;
 	}

@@ -96,11 +96,12 @@ static int frame_strengthen(struct cache *c, struct frame *f, const struct page_
 		return -EAGAIN;
 	}
 	frame_request(c, f, ref, wanted, blind, &r);
+	page_needed(ref);
 	c->coherence->ops->acquire(c->coherence, &r, 1);
 	rc = frame_answered(c, f, ref, &r);
 	if (rc == -EHOSTUNREACH && !(flags & FETCH_REACHED))
 		return unreached_wait(c, r.away) ? -EINTR : -EAGAIN;
-	rt_task_awaits(0);
+	page_came();
 	if (!rc && r.granted < wanted) { /* it came back to this node by a rebuild */
 		frame_leave(c, f, true);
 		return -EAGAIN;

@@ -117,8 +117,10 @@ static void call_queue(struct cache *c, struct while_call *a)
 static bool call_await(struct cache *c, struct while_call *a, cache_stands *stands, void *arg)
 {
 	struct guards_while *p = c->guards_while;
+	const struct page_ref ref = {.pid = a->pid, .incarnation = a->incarnation};
 	bool done;
 
+	page_needed(&ref);
 	rt_mutex_lock(&p->lock);
 	while (!a->done) {
 		(void)rt_cond_wait(&p->answered, &p->lock, rt_now_ns() + LOOK_NS);
@@ -133,6 +135,7 @@ static bool call_await(struct cache *c, struct while_call *a, cache_stands *stan
 	done = a->done;
 	a->left = !done;
 	rt_mutex_unlock(&p->lock);
+	page_came();
 	return done;
 }
 

@@ -39,7 +39,10 @@ static void latch_park(struct cache *c, struct frame *f, uint64_t blocking, uint
 	} while (!atomic_compare_exchange_weak_explicit(&f->latch, &w, w | LATCH_WAITERS,
 		memory_order_relaxed, memory_order_relaxed));
 	COUNT(c, latch_waits, 1);
+	rt_task_needs(
+		RT_NEEDS_PAGE, atomic_load_explicit(&f->pid, memory_order_relaxed));
 	rt_wait(word, sequence, until_ns);
+	rt_task_needs(RT_NEEDS_NOTHING, 0);
 }
 
 /* The task that has it latched may be waiting for a node that is away, for as long as that

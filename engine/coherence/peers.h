@@ -160,6 +160,9 @@ struct coherence_peers_ops {
 	 * nothing. */
 	bool (*directory)(
 		struct coherence *c, page_id pid, struct coherence_directory *out);
+	/* Returns a map of the nodes that a request for the page waits for. That is its home until
+	 * the page is granted. Then it is each node that has not given it. 0: not known. */
+	uint64_t (*awaited)(struct coherence *c, page_id pid);
 	/* Logs all work under way. Takes no lock, so that it works in a node that hangs. */
 	void (*dump)(struct coherence *c);
 };
@@ -272,6 +275,11 @@ static inline const char *coherence_sent_name(const struct coherence *c, unsigne
 	return p && at < (unsigned)(p->message_end - p->message_first)
 		       ? p->message_name(p->message_first + at)
 		       : NULL;
+}
+
+static inline uint64_t coherence_awaited(struct coherence *c, page_id pid)
+{
+	return c->ops->peers ? c->ops->peers->awaited(c, pid) : 0;
 }
 
 static inline bool coherence_directory(

@@ -245,10 +245,12 @@ int log_flush(struct log *log, lsn_t lsn)
 			rt_mutex_unlock(&log->flush_lock);
 			continue;
 		}
+		rt_task_needs(RT_NEEDS_LOG_FLUSH, 0);
 		if (!log->writing && !log->head_waits) {
 			round_begin(log);
 			rt_mutex_unlock(&log->flush_lock);
 			round_write(log);
+			rt_task_needs(RT_NEEDS_NOTHING, 0);
 			rt_mutex_lock(&log->flush_lock);
 			round_end(log);
 			continue;
@@ -260,6 +262,7 @@ int log_flush(struct log *log, lsn_t lsn)
 			count_shared(&log->counters.flush_waits, 1);
 		waited = true;
 		rt_wait(word, seen, RT_FOREVER);
+		rt_task_needs(RT_NEEDS_NOTHING, 0);
 	}
 	return 0;
 }

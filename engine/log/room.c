@@ -164,8 +164,10 @@ static void room_wait(
 			end); /* a failure closes the log, which the caller looks at */
 		return;
 	}
+	rt_task_needs(RT_NEEDS_LOG_ROOM, 0);
 	if (what == ROOM_BUFFER_SHORT) {
 		rt_wait(&log->room_word, word, RT_FOREVER);
+		rt_task_needs(RT_NEEDS_NOTHING, 0);
 		return;
 	}
 	/* Counted before the checkpointer is woken: it asks log_wants_checkpoint. */
@@ -173,6 +175,7 @@ static void room_wait(
 	atomic_fetch_add_explicit(&log->pressure, 1, memory_order_release);
 	rt_wake(&log->pressure, INT32_MAX);
 	rt_wait(&log->room_word, word, deadline);
+	rt_task_needs(RT_NEEDS_NOTHING, 0);
 	atomic_fetch_sub_explicit(&log->ring_waiters, 1, memory_order_relaxed);
 }
 

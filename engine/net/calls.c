@@ -395,8 +395,10 @@ int net_call(struct net_calls *c, unsigned node, enum net_call_kind kind,
 	if (rc)
 		return rc;
 	ask_send(c, n, peer, &w, &m);
+	rt_task_needs(RT_NEEDS_ANSWER, node);
 	while (!atomic_load_explicit(&w.done, memory_order_acquire))
 		net_wait(c->net, peer, &w.done, 0, RT_FOREVER);
+	rt_task_needs(RT_NEEDS_NOTHING, 0);
 	/* the task that ended the call may still hold the lock */
 	rt_mutex_lock(&c->lock);
 	rt_mutex_unlock(&c->lock);

@@ -134,17 +134,37 @@ bool rt_task_unwanted(void)
 	return served.gone && served.gone(served.arg);
 }
 
-static __thread _Atomic uint64_t *shown;
+static __thread struct rt_shown *shown_by;
 
-void rt_task_shows(_Atomic uint64_t *word)
+void rt_task_shows(struct rt_shown *shown)
 {
-	shown = word;
+	shown_by = shown;
 }
 
 void rt_task_awaits(uint64_t nodes)
 {
-	if (unlikely(shown))
-		atomic_store_explicit(shown, nodes, memory_order_relaxed);
+	if (shown_by)
+		atomic_store_explicit(&shown_by->nodes, nodes, memory_order_relaxed);
+}
+
+/* A reader that sees the new `which` sees, by the release of it, that the old need is over. */
+void rt_task_needs(enum rt_need need, uint64_t which)
+{
+	if (!shown_by)
+		return;
+	atomic_store_explicit(&shown_by->need, RT_NEEDS_NOTHING, memory_order_relaxed);
+	atomic_store_explicit(&shown_by->which, which, memory_order_release);
+	atomic_store_explicit(&shown_by->need, need, memory_order_release);
+}
+
+enum rt_need rt_shown_need(struct rt_shown *shown, uint64_t *which)
+{
+	uint32_t need = atomic_load_explicit(&shown->need, memory_order_acquire);
+
+	*which = atomic_load_explicit(&shown->which, memory_order_acquire);
+	return atomic_load_explicit(&shown->need, memory_order_relaxed) == need
+		       ? (enum rt_need)need
+		       : RT_NEEDS_NOTHING;
 }
 
 uint64_t rt_task_asks_ns(void)

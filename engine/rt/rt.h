@@ -79,11 +79,30 @@ void rt_task_serves(bool (*gone)(void *arg), void *arg);
 /* Returns true if nobody waits any more for the calling task's work. A wait that may never end,
  * holds nothing and can fail, polls this and ends with -EINTR. */
 bool rt_task_unwanted(void);
-/* Sets the calling task's word for rt_task_awaits, which other tasks may read; NULL: none. Not in
- * the simulator. */
-void rt_task_shows(_Atomic uint64_t *word);
+/* The thing that a task waits for; `which` of it is in rt_shown. */
+enum rt_need {
+	RT_NEEDS_NOTHING,
+	RT_NEEDS_PAGE,      /* the id of a page of metadata, or of any page */
+	RT_NEEDS_FILE_PAGE, /* the id of a page of a file */
+	RT_NEEDS_ANSWER,    /* the id of the node that was called */
+	RT_NEEDS_LOG_ROOM,  /* 0 */
+	RT_NEEDS_LOG_FLUSH, /* 0: its own records are to be durable */
+};
+/* What a task shows to other tasks while it works for a user. Begins as zeros. */
+struct rt_shown {
+	_Atomic uint64_t nodes; /* map of the nodes that are away and that it waits for */
+	_Atomic uint64_t which;
+	_Atomic uint32_t need; /* enum rt_need */
+};
+/* Sets where the calling task shows its waits; NULL: nowhere. Not in the simulator. */
+void rt_task_shows(struct rt_shown *shown);
 /* Shows that the calling task waits for these nodes (a map of ids); 0: for none any more. */
 void rt_task_awaits(uint64_t nodes);
+/* Shows that the calling task begins to wait for this. RT_NEEDS_NOTHING: the wait has ended. Call
+ * it where a task is about to wait anyhow. Never waits. */
+void rt_task_needs(enum rt_need need, uint64_t which);
+/* Reads what a task needs. Returns RT_NEEDS_NOTHING if that changes just now. Never waits. */
+enum rt_need rt_shown_need(struct rt_shown *shown, uint64_t *which);
 /* Returns the time of the next poll of such a wait; RT_FOREVER if no user can go away. */
 uint64_t rt_task_asks_ns(void);
 /* Runs the function of rt_task_before_wait. All waits in the runtime call it first, and so does a

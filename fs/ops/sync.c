@@ -190,6 +190,7 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 
 		if (rc != -EAGAIN && rc != -ENOTCONN && rc != -ECONNRESET) {
 			rt_task_awaits(0);
+			rt_task_needs(RT_NEEDS_NOTHING, 0);
 			*quiet = rc == 0 && answer[0];
 			return rc ? -EIO : 0;
 		}
@@ -203,6 +204,7 @@ static int sync_node(struct fs *fs, unsigned node, uint64_t ino, bool *quiet)
 		if (rt_task_unwanted())
 			return -EINTR;
 		rt_task_awaits(1ull << node);
+		rt_task_needs(RT_NEEDS_ANSWER, node);
 		rt_sleep_ns(AWAY_NS);
 	}
 }

@@ -42,6 +42,7 @@ static void a_node_alone_needs_no_other(void **state)
 	assert_null(coherence_sent_name(c, 0));
 	assert_true(coherence_directory(c, 1, &directory));
 	assert_true(directory.settled && !directory.entry && !directory.holders);
+	assert_int_equal(coherence_awaited(c, 1), 0);
 	coherence_dump(c);
 	coherence_stop(c);
 	c->ops->close(c);
@@ -64,7 +65,7 @@ static void the_driver_has_all_that_other_nodes_need(void **state)
 	p = c->ops->peers;
 	assert_true(p && p->message && p->event && p->start && p->stop && p->give_up);
 	assert_true(p->lend && p->left && p->vacant && p->dead && p->change && p->records);
-	assert_true(p->counters && p->directory && p->dump);
+	assert_true(p->counters && p->directory && p->awaited && p->dump);
 	assert_int_equal(p->message_first, PAGE_MESSAGE_FIRST);
 	assert_int_equal(p->message_end, PAGE_MESSAGE_END);
 	assert_int_equal(coherence_epoch(c, &served), 3);

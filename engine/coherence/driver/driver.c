@@ -331,5 +331,6 @@ const struct coherence_peers_ops driver_peers_ops = {
 	.records = driver_records,
 	.counters = driver_counters,
 	.directory = driver_directory,
+	.awaited = driver_awaited,
 	.dump = driver_dump,
 };

@@ -371,6 +371,7 @@ void driver_change(struct coherence *c, struct coherence_change *out);          
 /* record_table.c */
 void driver_records(struct coherence *c, struct coherence_records *out);
 bool driver_directory(struct coherence *c, page_id pid, struct coherence_directory *out);
+uint64_t driver_awaited(struct coherence *c, page_id pid);
 
 /* Logs the state of the page. (driver.c) */
 void page_dump(const struct page_driver *d, const struct page_record *p);

@@ -637,6 +637,29 @@ bool driver_directory(
 	return true;
 }
 
+/* A page with a request under way has an expanded record. */
+uint64_t driver_awaited(struct coherence *c, page_id pid)
+{
+	struct page_driver *d = driver_of(c);
+	struct partition *t = partition_of(d, pid);
+	uint64_t nodes = 0;
+	struct page_row *row;
+
+	if (!rt_mutex_trylock(&t->lock))
+		return 0;
+	row = row_find(d, pid);
+	if (row && row->record[pid % PAGE_RUN] && !is_compact(row, pid % PAGE_RUN)) {
+		const struct page_record *p = as_expanded(row->record[pid % PAGE_RUN]);
+
+		if (p->hold.phase == PHASE_GATHERING)
+			nodes = p->hold.need;
+		else if (p->hold.phase == PHASE_ASKED && p->at.home < PAGE_NODES_MAX)
+			nodes = 1ull << p->at.home;
+	}
+	rt_mutex_unlock(&t->lock);
+	return nodes;
+}
+
 /* `expand`: also compact records, which are compact again afterwards. */
 static void row_each_locked(struct page_driver *d, struct page_row *row,
 	void (*fn)(struct page_driver *d, struct page_record *p), bool expand)
