@@ -81,6 +81,31 @@ static void flock_drop(struct lock_list *l, const struct disk_lock *r)
 			lock_list_remove(l, i);
 }
 
+struct ops_lock_held lock_list_held(
+	const struct lock_list *l, const struct disk_lock *want)
+{
+	struct ops_lock_held held = {.looked_ns = rt_now_ns()};
+
+	for (unsigned i = 0; i < l->count; i++) {
+		const struct disk_lock *r = &l->at[i];
+
+		if (lock_waits(r) || !lock_conflicts(r, want))
+			continue;
+		if (held.count++)
+			continue;
+		held.node = r->node;
+		held.lock = (struct ops_lock){
+			.kind = (enum ops_lock_kind)r->kind,
+			.type = (enum ops_lock_type)lock_type(r),
+			.owner = r->owner,
+			.first = r->first,
+			.last = r->last,
+			.pid = r->pid,
+		};
+	}
+	return held;
+}
+
 static int try_change(struct lock_list *l, struct lock_change *c)
 {
 	const struct disk_lock *r = c->lock, *w = NULL;
@@ -100,7 +125,10 @@ static int try_change(struct lock_list *l, struct lock_change *c)
 			return lock_list_set(l, r, r->type);
 		}
 	}
-	return c->waits ? waiter_record(l, r) : -EAGAIN;
+	if (!c->waits)
+		return -EAGAIN;
+	c->held = lock_list_held(l, r);
+	return waiter_record(l, r);
 }
 
 static int unlock_change(struct lock_list *l, struct lock_change *c)
@@ -120,7 +148,7 @@ static int unwait_change(struct lock_list *l, struct lock_change *c)
 }
 
 int lock_try(struct fs *fs, uint64_t ino, const struct disk_lock *r, bool patient,
-	bool *behind)
+	bool *behind, struct ops_lock_held *held)
 {
 	struct lock_change c = {.fs = fs,
 		.ino = ino,
@@ -131,6 +159,7 @@ int lock_try(struct fs *fs, uint64_t ino, const struct disk_lock *r, bool patien
 	int rc = lock_list_change(&c, false);
 
 	*behind = c.behind;
+	*held = c.held;
 	return lock_error(rc);
 }
 
@@ -213,6 +242,7 @@ static int unlock_range(struct fs *fs, struct ops_file *file, const struct ops_l
 int ops_lock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock)
 {
 	struct disk_lock r = lock_record(fs->locks, lock, 0);
+	struct ops_lock_held held;
 	struct lock_owner *owner;
 	bool behind;
 	int rc = lock_check(lock);
@@ -225,7 +255,7 @@ int ops_lock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock)
 	rc = lock_owner_enter(fs->locks, file, lock, &owner);
 	if (rc)
 		return rc;
-	rc = lock_try(fs, file->state->ino, &r, false, &behind);
+	rc = lock_try(fs, file->state->ino, &r, false, &behind, &held);
 	lock_owner_leave(fs->locks, owner);
 	return rc;
 }

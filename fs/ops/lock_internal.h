@@ -134,6 +134,7 @@ struct lock_change {
 	bool waits;                   /* record the request if it is blocked */
 	bool patient;                 /* lets earlier waiters go first */
 	bool behind;                  /* out: the request waits only for earlier waiters */
+	struct ops_lock_held held;    /* out, with `waits`: the locks in the way */
 	/* private to lock_list_change: */
 	int said; /* last value of `change`; 1: call it again */
 	struct lock_list list;
@@ -200,9 +201,12 @@ void lock_owner_leave(struct locks *k, struct lock_owner *owner);
 void lock_owners_end(struct locks *k);
 
 /* lock.c. Tries once. Returns 0, -EAGAIN, ... With a ticket, -EINPROGRESS: the request is recorded
- * as waiting. *behind: it waits only for other waiters. */
+ * as waiting. *behind: it waits only for other waiters. *held: the locks in its way. */
 int lock_try(struct fs *fs, uint64_t ino, const struct disk_lock *r, bool patient,
-	bool *behind);
+	bool *behind, struct ops_lock_held *held);
+/* Finds the locks of the list that conflict with *want. */
+struct ops_lock_held lock_list_held(
+	const struct lock_list *l, const struct disk_lock *want);
 /* Removes a waiter's record. */
 int lock_unwait(struct fs *fs, uint64_t ino, const struct disk_lock *r);
 /* Frees the owner's locks of the kind. */

@@ -193,6 +193,14 @@ static int look_up(struct locks *k, struct ops_lock_wait *w)
 	return cancelled;
 }
 
+static void held_set(
+	struct locks *k, struct ops_lock_wait *w, const struct ops_lock_held *held)
+{
+	rt_mutex_lock(&k->lock);
+	w->own.held = *held;
+	rt_mutex_unlock(&k->lock);
+}
+
 /* Sets the time until which it waits for requests that wait. */
 static void be_patient(struct ops_lock_wait *w, bool behind)
 {
@@ -228,11 +236,15 @@ static int try_it(struct locks *k, struct ops_lock_wait *w)
 	struct disk_lock r = lock_record(k, &w->lock, w->own.ticket);
 
 	for (;;) {
+		struct ops_lock_held held;
 		int rc = look_up(k, w);
 		bool behind = false;
 
 		if (rc == 0)
-			rc = lock_try(k->fs, w->own.ino, &r, is_patient(w), &behind);
+			rc = lock_try(k->fs, w->own.ino, &r, is_patient(w), &behind,
+				&held);
+		if (rc == -EINPROGRESS)
+			held_set(k, w, &held);
 		if (rc == -EINPROGRESS && !w->own.recorded) {
 			w->own.recorded = true;
 			if (is_deadlock(k, w, &r))
@@ -302,6 +314,7 @@ int ops_lock_start(struct fs *fs, struct ops_file *file, struct ops_lock_wait *w
 		return rc;
 	w->own.ino = file->state->ino;
 	w->own.passes_ns = RT_FOREVER;
+	w->own.began_ns = rt_now_ns();
 	rc = lock_owner_enter(k, file, &w->lock, &w->own.owner);
 	if (rc)
 		return rc;
@@ -348,6 +361,76 @@ void ops_locks_end(struct fs *fs)
 		rt_cond_wait(&k->ended, &k->lock, RT_FOREVER);
 	rt_mutex_unlock(&k->lock);
 	lock_owners_end(k);
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+/* Puts it in its place by age, if it is one of the `max` oldest. */
+static void waiter_insert(struct ops_lock_waiter *list, unsigned count, unsigned max,
+	const struct ops_lock_wait *w)
+{
+	unsigned at = MIN(count, max);
+
+	while (at > 0 && list[at - 1].began_ns > w->own.began_ns)
+		at--;
+	if (at == max)
+		return;
+	memmove(&list[at + 1], &list[at], (MIN(count, max - 1) - at) * sizeof(*list));
+	list[at] = (struct ops_lock_waiter){
+		.ino = w->own.ino,
+		.ticket = w->own.ticket,
+		.began_ns = w->own.began_ns,
+		.lock = w->lock,
+		.held = w->own.held,
+	};
+}
+
+unsigned ops_lock_waiters(struct fs *fs, struct ops_lock_waiter *out, unsigned max)
+{
+	struct locks *k = fs->locks;
+	unsigned count = 0;
+
+	rt_mutex_lock(&k->lock);
+	for (unsigned i = 0; i < LOCK_BUCKETS; i++)
+		for (struct ops_lock_wait *w = k->wait[i]; w; w = w->own.next)
+			if (w->own.held.looked_ns)
+				waiter_insert(out, count++, max, w);
+	rt_mutex_unlock(&k->lock);
+	return count;
+}
+
+/* Does nothing if the request has ended meanwhile. */
+static void held_note(struct locks *k, uint64_t ticket, const struct ops_lock_held *held)
+{
+	rt_mutex_lock(&k->lock);
+	for (struct ops_lock_wait *w = *ticket_bucket(k, ticket); w; w = w->own.next)
+		if (w->own.ticket == ticket)
+			w->own.held = *held;
+	rt_mutex_unlock(&k->lock);
+}
+
+void ops_lock_waiters_look(struct fs *fs)
+{
+	struct ops_lock_waiter w[OPS_LOCK_LOOKS];
+	struct locks *k = fs->locks;
+	unsigned count = MIN(ops_lock_waiters(fs, w, OPS_LOCK_LOOKS), OPS_LOCK_LOOKS);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct disk_lock want = lock_record(k, &w[i].lock, w[i].ticket);
+		struct lock_list l = {0};
+		struct ops_lock_held held;
+		int rc = lock_list_get(fs, w[i].ino, &l);
+
+		for (unsigned n = l.count; rc == 0 && n-- > 0;)
+			if (lock_void(k, l.at[n].node, l.at[n].incarnation))
+				lock_list_remove(&l, n);
+		held = lock_list_held(&l, &want);
+		lock_list_free(&l);
+		if (rc == 0)
+			held_note(k, w[i].ticket, &held);
+		if (rt_task_unwanted())
+			break;
+	}
 }
 
 /* ---- for other files ----------------------------------------------------------------------- */

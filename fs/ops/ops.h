@@ -349,6 +349,14 @@ int ops_lock_test(struct fs *fs, struct ops_file *file, const struct ops_lock *w
  * wait for other owners: returns -EAGAIN. */
 int ops_lock(struct fs *fs, struct ops_file *file, const struct ops_lock *lock);
 
+/* The locks in the way of a request. */
+struct ops_lock_held {
+	unsigned count;       /* number of them; 0: it waits for an earlier request */
+	unsigned node;        /* node of the first */
+	struct ops_lock lock; /* the first; `pid` is of that node */
+	uint64_t looked_ns;   /* time of the look (rt_now_ns); 0: none yet */
+};
+
 /*
  * A lock request that may wait. The caller owns it, and must not move it until ops_lock_start
  * returns anything but -EINPROGRESS. If it returns -EINPROGRESS, the request stays until `done` is
@@ -364,8 +372,10 @@ struct ops_lock_wait {
 		struct fs *fs;
 		struct lock_owner *owner;
 		uint64_t ino, ticket, passes_ns;
+		uint64_t began_ns;
 		int state, cancelled;
 		bool recorded, woken;
+		struct ops_lock_held held; /* as of the last look */
 		struct ops_lock_wait *next, *next_ready;
 	} own;
 };
@@ -385,6 +395,20 @@ int ops_lock_start(struct fs *fs, struct ops_file *file, struct ops_lock_wait *w
  * returned anything but -EINPROGRESS. Never waits.
  */
 void ops_lock_cancel(struct fs *fs, struct ops_lock_wait *wait);
+/* A request that waits, for people. */
+struct ops_lock_waiter {
+	uint64_t ino, ticket;
+	uint64_t began_ns; /* rt_now_ns */
+	struct ops_lock lock;
+	struct ops_lock_held held;
+};
+/* Lists the waiting requests of this node, oldest first, up to `max` of them. Returns the number of
+ * all. Never waits. */
+unsigned ops_lock_waiters(struct fs *fs, struct ops_lock_waiter *out, unsigned max);
+/* Looks up the locks in the way of the OPS_LOCK_LOOKS oldest requests: a request learns of a change
+ * itself only when it may go on. Waits; a task with rt_task_serves can end it. */
+#define OPS_LOCK_LOOKS 64u
+void ops_lock_waiters_look(struct fs *fs);
 /* Notes that the owner has closed a descriptor of the file: frees its POSIX locks. */
 int ops_flush(struct fs *fs, struct ops_file *file, uint64_t owner);
 /* Ends the locks of this node. Waiting requests end with -ENOTCONN, and so does each later request

@@ -326,11 +326,12 @@ static void restart_work(struct node *n)
 {
 	struct ops_lock lock = posix(77, OPS_LOCK_EXCLUSIVE, n->id, n->id);
 	struct disk_lock r;
+	struct ops_lock_held held;
 	bool behind;
 
 	work_with(n, nothing);
 	r = lock_record(n->fs->locks, &lock, 0);
-	OK(lock_try(n->fs, all.ino[0], &r, false, &behind));
+	OK(lock_try(n->fs, all.ino[0], &r, false, &behind, &held));
 	barrier(n);
 	EQ(records(n->fs, all.ino[0]), n->w->nodes);
 }
