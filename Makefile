@@ -33,6 +33,7 @@ LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/
           engine/volume engine/node mkfs/fsck fs/kcache fs/ops fs
 LIB_ENGINE := -luring -lrdmacm -libverbs -lisal -linih -lssl -lcrypto -lpthread -lm
 LIB_FS     := -lcap-ng -lfuse3 -ljansson -lmicrohttpd
+LIB_TOOLS  := -lblkid -lsmartcols
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 layer_sources = $(filter-out %_main.c,$(wildcard $(1)/*.c))
@@ -76,7 +77,7 @@ main_fsck.weft := mkfs/fsck_main
 
 $(BUILD)/weft: $(WEFT_OBJS) $(LIBS)
 	@echo "LD $@"
-	@$(CC) $(ALL_CFLAGS) $(WEFT_OBJS) $(LINK_LIBS) -o $@ $(ALL_LDFLAGS) $(LIB_FS) $(LIB_ENGINE) -lblkid
+	@$(CC) $(ALL_CFLAGS) $(WEFT_OBJS) $(LINK_LIBS) -o $@ $(ALL_LDFLAGS) $(LIB_FS) $(LIB_ENGINE) $(LIB_TOOLS)
 
 define program_rule
 $(BUILD)/$(1): $(BUILD)/$(main_$(1)).o $(LIBS)

@@ -107,6 +107,10 @@ static const char *command_of(
 		return "expected {\"cmd\":\"...\"}";
 	if (strcmp(cmd, "status") == 0)
 		out->fn = c->source.status;
+	else if (strcmp(cmd, "waits") == 0)
+		out->fn = c->source.waits;
+	else if (strcmp(cmd, "look") == 0)
+		out->fn = c->source.look;
 	else if (strcmp(cmd, "identify") == 0)
 		out->fn = c->source.identify;
 	else if (strcmp(cmd, "leave") == 0)
@@ -207,7 +211,7 @@ static int connection_answer(struct control *c, struct connection *conn)
 	if (why)
 		return connection_send(conn, json_pack("{s:s}", "error", why));
 	if (!command.node_fn && command.fn != c->source.sync &&
-		command.fn != c->source.reload)
+		command.fn != c->source.reload && command.fn != c->source.look)
 		return connection_send(conn, source_ask(c, &command));
 	conn->control = c;
 	conn->command = command;

@@ -3,6 +3,8 @@
  * The daemon's control socket. A request is one JSON object on a line, and so is an answer.
  *
  * - {"cmd":"status"} returns the whole status.
+ * - {"cmd":"waits"} returns the requests that wait, and for which nodes (status_waits.c).
+ * - {"cmd":"look"} looks up which locks are in the way of lock requests, for the next "waits".
  * - {"cmd":"identify"} returns the source and the mount point.
  * - {"cmd":"sync"} answers when all completed operations are durable.
  * - {"cmd":"reload"} reads the cluster file again and adds new nodes.
@@ -10,9 +12,9 @@
  * - {"cmd":"leave"} is for an unmounted daemon that still serves its store to other nodes: it stops
  *   serving (fs/takeover.h).
  *
- * `sync`, `reload` and `dead` do not delay other connections. An open connection ends when the
- * daemon has closed the volume. By this, `weft umount` and the umount helper learn that the store
- * is free.
+ * `sync`, `reload`, `dead` and `look` do not delay other connections. An open connection ends when
+ * the daemon has closed the volume. By this, `weft umount` and the umount helper learn that the
+ * store is free.
  */
 #ifndef WEFT_FS_CONTROL_H
 #define WEFT_FS_CONTROL_H
@@ -29,9 +31,11 @@ typedef json_t *(*control_node_fn)(void *arg, unsigned node);
 
 struct control_source {
 	control_fn status;
+	control_fn waits;
 	control_fn identify;
 	control_fn leave;
 	/* These may wait for long: they run on tasks of their own. */
+	control_fn look;
 	control_fn sync;
 	control_fn reload;
 	control_node_fn dead;

@@ -50,6 +50,13 @@ struct daemon {
 /* For the control socket. `arg` is the struct daemon. Returns a new reference, or NULL. */
 json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
+/* status_waits.c. The second one waits, for a second at most if a node is away. */
+json_t *status_waits(void *arg);
+json_t *status_look(void *arg);
+/* The numbers of requests that wait, for the status. Never waits. */
+json_t *status_waiting(struct daemon *d);
+/* The name of a kind of request, by its FUSE opcode; NULL: it has none. */
+const char *status_request_name(uint32_t opcode);
 json_t *status_sync(void *arg);
 json_t *status_leave(void *arg);
 /* ---- reports.c: for the log, waiting programs, the service manager ---- */

@@ -200,6 +200,11 @@ static const char *const request_names[SESSION_OPCODES] = {
 	[53] = "copy_file_range_64",
 };
 
+const char *status_request_name(uint32_t opcode)
+{
+	return opcode < SESSION_OPCODES ? request_names[opcode] : NULL;
+}
+
 /* The histogram, for metrics.c: number of values below 2^LATENCY_POWER_FIRST ns, and so on. */
 static json_t *below_status(const struct latency_summary *l)
 {
@@ -522,6 +527,7 @@ json_t *status_build(void *arg)
 		json_object_set_new(o, "session", session_status(d->session));
 		json_object_set_new(o, "requests", requests_status(d->session));
 	}
+	json_object_set_new(o, "waiting", status_waiting(d));
 	json_object_set_new(o, "recovery", recovery_status(v));
 	json_object_set_new(o, "memory", memory_status());
 	return o;

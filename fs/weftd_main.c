@@ -304,6 +304,8 @@ static int control_start(
 {
 	const struct control_source source = {
 		.status = status_build,
+		.waits = status_waits,
+		.look = status_look,
 		.identify = status_identify,
 		.leave = status_leave,
 		.sync = status_sync,

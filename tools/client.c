@@ -2,8 +2,9 @@
 /*
  * Talks to running daemons through their control sockets (fs/control.h).
  *
- * Trusts only daemons of this user. Waits for none longer than ANSWER_TIMEOUT_S, unless the caller
- * asks for it.
+ * Trusts only daemons of this user, and of these only that they are not malicious: answers are
+ * bounded in size and time. Waits for none longer than CLIENT_SECONDS, unless the caller asks for
+ * it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -16,13 +17,13 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fs/control.h"
 #include "tools/tools.h"
 
 #define ANSWER_MAX       (1u << 20)
-#define ANSWER_TIMEOUT_S 10
 #define BUSY_RETRY_MS    50
 #define CLIENTS_MAX      256 /* of one user */
 #define CLIENT_NAME_MAX  64  /* UUID-PID.sock */
@@ -50,7 +51,7 @@ static bool is_ours(int fd)
 static int client_connect(const char *folder, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
+	struct timeval timeout = {.tv_sec = CLIENT_SECONDS};
 	int n = snprintf(
 		address.sun_path, sizeof(address.sun_path), "%s/%s", folder, name);
 	int rc = 0;
@@ -73,14 +74,40 @@ static int client_connect(const char *folder, const char *name)
 	return rc < 0 ? rc : fd;
 }
 
-/* Reads up to the end of a line. Returns its length, or -errno. */
+static int64_t clock_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Returns the time in which an answer must have come, in milliseconds; 0: there is no limit. */
+static int64_t limit_of(int fd)
+{
+	struct timeval limit = {0};
+	socklen_t len = sizeof(limit);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) < 0)
+		return CLIENT_SECONDS * 1000;
+	return (int64_t)limit.tv_sec * 1000 + limit.tv_usec / 1000;
+}
+
+/* Reads up to the end of a line. The limit is for all of it. Returns its length, or -errno. */
 static ssize_t receive_line(int fd, char *buf, size_t cap)
 {
+	int64_t limit_ms = limit_of(fd), until = clock_ms() + limit_ms;
 	size_t used = 0;
 
 	while (used < cap) {
-		ssize_t n = recv(fd, buf + used, cap - used, 0);
+		struct pollfd more = {.fd = fd, .events = POLLIN};
+		int64_t left_ms = limit_ms ? MAX(until - clock_ms(), 0) : -1;
+		ssize_t n = poll(&more, 1, (int)left_ms);
 
+		if (n == 0)
+			return -ETIMEDOUT;
+		if (n > 0)
+			n = recv(fd, buf + used, cap - used, 0);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
@@ -102,6 +129,16 @@ static bool send_request(int fd, const char *cmd)
 	return send(fd, request, (size_t)len, MSG_NOSIGNAL) == len;
 }
 
+static void error_set(json_t *answer, struct weft_error *err)
+{
+	client_clean(answer);
+	if (strcmp(client_text(answer, "error"), "unknown cmd") == 0)
+		weft_error(err, -EREMOTEIO,
+			"its weftd is of another version, and does not know this command");
+	else
+		weft_error(err, -EREMOTEIO, "%s", client_text(answer, "error"));
+}
+
 /* Returns the answer to a request that was sent, or could not be. */
 static json_t *hear_answer(int fd, bool sent, struct weft_error *err)
 {
@@ -116,7 +153,7 @@ static json_t *hear_answer(int fd, bool sent, struct weft_error *err)
 	n = sent ? receive_line(fd, buf, ANSWER_MAX) : -EPIPE;
 	if (n == -ETIMEDOUT)
 		weft_error(err, -ETIMEDOUT, "its weftd has not answered for %d s",
-			ANSWER_TIMEOUT_S);
+			(int)(limit_of(fd) / 1000));
 	else if (n < 0)
 		weft_error(err, (int)n, "its weftd does not answer: %s",
 			n == -EPIPE ? "it has ended" : strerror((int)-n));
@@ -125,10 +162,10 @@ static json_t *hear_answer(int fd, bool sent, struct weft_error *err)
 	free(buf);
 	if (n >= 0 && !json_is_object(out))
 		weft_error(err, -EPROTO, "its weftd gave an answer that this weft cannot read");
-	else if (json_object_get(out, "error"))
-		weft_error(err, -EREMOTEIO, "%s", client_text(out, "error"));
-	else
+	else if (!json_object_get(out, "error"))
 		return out;
+	else
+		error_set(out, err);
 	json_decref(out);
 	return NULL;
 }
@@ -147,11 +184,63 @@ json_t *client_ask_of(int fd, const char *cmd, unsigned node, struct weft_error 
 	return hear_answer(fd, send(fd, request, (size_t)len, MSG_NOSIGNAL) == len, err);
 }
 
-void client_be_patient(int fd)
+void client_limit(int fd, unsigned seconds)
 {
-	struct timeval forever = {0};
+	struct timeval limit = {.tv_sec = seconds};
 
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof(forever));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+}
+
+/* Returns the length of the control character at `s`, of C0, C1 (in UTF-8) or DEL; or 0. */
+static size_t control_length(const char *s)
+{
+	unsigned char first = (unsigned char)s[0], second = first ? (unsigned char)s[1] : 0;
+
+	if (first < 0x20 || first == 0x7f)
+		return 1;
+	return first == 0xc2 && second >= 0x80 && second < 0xa0 ? 2 : 0;
+}
+
+static json_t *string_clean(const char *s)
+{
+	char *text = strdup(s), *to = text;
+	json_t *out;
+
+	while (text && *s) {
+		size_t control = control_length(s);
+
+		*to++ = control ? '?' : *s;
+		s += control ?: 1;
+	}
+	if (text)
+		*to = '\0';
+	out = json_string(text ?: "");
+	free(text);
+	return out;
+}
+
+void client_clean(json_t *o)
+{
+	const char *key;
+	json_t *value;
+	void *next;
+	size_t i;
+
+	json_object_foreach_safe(o, next, key, value)
+	{
+		if (json_is_string(value))
+			json_object_set_new(
+				o, key, string_clean(json_string_value(value)));
+		else
+			client_clean(value);
+	}
+	json_array_foreach(o, i, value)
+	{
+		if (json_is_string(value))
+			json_array_set_new(o, i, string_clean(json_string_value(value)));
+		else
+			client_clean(value);
+	}
 }
 
 bool client_wait_end(int fd, int timeout_ms, char last[CLIENT_LAST_BYTES])
@@ -245,7 +334,7 @@ static bool hear_all(struct asked *a, const char *folder,
 
 	while (heard < a->count || a->busy_count) {
 		unsigned wait_ms =
-			a->busy_count ? BUSY_RETRY_MS : ANSWER_TIMEOUT_S * 1000;
+			a->busy_count ? BUSY_RETRY_MS : CLIENT_SECONDS * 1000;
 		int n = poll(a->fds, a->count, (int)wait_ms);
 
 		if (n < 0 && errno == EINTR)
@@ -253,7 +342,7 @@ static bool hear_all(struct asked *a, const char *folder,
 		if (n < 0)
 			return false;
 		silent_ms = n ? 0 : silent_ms + wait_ms;
-		if (silent_ms >= ANSWER_TIMEOUT_S * 1000)
+		if (silent_ms >= CLIENT_SECONDS * 1000)
 			return false;
 		if (!n)
 			ask_busy(a, folder);
@@ -297,14 +386,14 @@ static bool client_each_in(
 	for (unsigned i = 0; a && !enough && i < a->busy_count; i++)
 		fprintf(stderr,
 			"weft: %s/%s: its weftd has taken no connection for %d s\n",
-			folder, a->busy[i], ANSWER_TIMEOUT_S);
+			folder, a->busy[i], CLIENT_SECONDS);
 	for (unsigned i = 0; a && i < a->count; i++) {
 		if (a->fds[i].fd < 0)
 			continue;
 		if (!enough)
 			fprintf(stderr,
 				"weft: %s/%s: its weftd has not answered for %d s\n",
-				folder, a->name[i], ANSWER_TIMEOUT_S);
+				folder, a->name[i], CLIENT_SECONDS);
 		close(a->fds[i].fd);
 	}
 	if (a && a->dead)
@@ -381,15 +470,15 @@ static bool search_visit(void *arg, struct client *c)
 
 char *client_path(const char *name)
 {
-	char *real = realpath(name, NULL);
-	size_t len;
+	char *plain = strdup(name), *real;
 
-	if (real)
-		return real;
-	/* The mount of a daemon that has ended does not answer. */
-	real = strdup(name);
-	for (len = real ? strlen(real) : 0; len > 1 && real[len - 1] == '/'; len--)
-		real[len - 1] = '\0';
+	/* With a final slash, realpath(3) would ask the mount itself. */
+	for (size_t len = plain ? strlen(plain) : 0; len > 1 && plain[len - 1] == '/'; len--)
+		plain[len - 1] = '\0';
+	real = plain ? realpath(plain, NULL) : NULL;
+	if (!real) /* the mount of a daemon that has ended does not answer */
+		return plain;
+	free(plain);
 	return real;
 }
 

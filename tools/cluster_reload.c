@@ -45,7 +45,7 @@ static int reload_client(struct client *c)
 	struct weft_error err = {0};
 	json_t *answer;
 
-	client_be_patient(c->fd); /* names are looked up */
+	client_limit(c->fd, 0); /* names are looked up */
 	answer = client_ask(c->fd, "reload", &err);
 	if (answer)
 		print_answer(c, answer);

@@ -100,7 +100,7 @@ int node_dead(const char *file, unsigned node, bool yes, struct weft_error *err)
 	if (rc == 0)
 		rc = confirm_dead(file, node, yes, err);
 	if (rc == 0) {
-		client_be_patient(l.client.fd); /* it asks all other nodes */
+		client_limit(l.client.fd, 0); /* it asks all other nodes */
 		answer = client_ask_of(l.client.fd, "dead", node, err);
 		rc = answer ? 0 : err->code;
 	}

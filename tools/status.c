@@ -29,52 +29,6 @@ static const char usage[] =
 	"Exit codes: 0; 1 wrong usage; 2 nothing of that name is mounted, or its daemon does\n"
 	"not answer.\n";
 
-/* ---- reading the answer ---------------------------------------------------- */
-
-static double get_number(const json_t *o, const char *key)
-{
-	return json_number_value(json_object_get(o, key));
-}
-
-static const char *format_bytes(char buf[16], double n)
-{
-	static const char units[] = "BKMGTP";
-	unsigned u = 0;
-
-	while (n >= 1024 && u < 5) {
-		n /= 1024;
-		u++;
-	}
-	snprintf(buf, 16, u == 0 || n >= 100 ? "%.0f%c" : "%.1f%c", n, units[u]);
-	return buf;
-}
-
-static const char *format_duration(char buf[16], double ns)
-{
-	if (ns < 1e3)
-		snprintf(buf, 16, "%.0fns", ns);
-	else if (ns < 1e6)
-		snprintf(buf, 16, "%.1fus", ns / 1e3);
-	else if (ns < 1e9)
-		snprintf(buf, 16, "%.1fms", ns / 1e6);
-	else
-		snprintf(buf, 16, "%.1fs", ns / 1e9);
-	return buf;
-}
-
-/* Formats a count and its noun ("1 page", "2 pages"), in one of a few buffers. */
-static const char *format_count(double n, const char *noun)
-{
-	static char texts[8][64];
-	static unsigned next;
-	char *text = texts[next++ % 8];
-	size_t len = strlen(noun);
-	const char *plural = noun[len - 1] == 'h' ? "es" : "s"; /* batches, flushes */
-
-	snprintf(text, sizeof(texts[0]), "%.0f %s%s", n, noun, n == 1 ? "" : plural);
-	return text;
-}
-
 /* ---- tables ---------------------------------------------------------------------- */
 
 static void print_requests(const json_t *requests)
@@ -89,11 +43,11 @@ static void print_requests(const json_t *requests)
 		char a[16], b[16], c[16], d[16];
 
 		printf("%-16s %12.0f %10s %10s %10s %10s\n", name,
-			get_number(one, "count"),
-			format_duration(a, get_number(one, "p50_ns")),
-			format_duration(b, get_number(one, "p90_ns")),
-			format_duration(c, get_number(one, "p99_ns")),
-			format_duration(d, get_number(one, "max_ns")));
+			client_number(one, "count"),
+			format_duration(a, client_number(one, "p50_ns")),
+			format_duration(b, client_number(one, "p90_ns")),
+			format_duration(c, client_number(one, "p99_ns")),
+			format_duration(d, client_number(one, "max_ns")));
 	}
 }
 
@@ -103,53 +57,53 @@ static void print_engine(const json_t *status)
 	const json_t *log = json_object_get(status, "log");
 	const json_t *device = json_object_get(status, "device");
 	const json_t *tree = json_object_get(status, "tree");
-	double hits = get_number(cache, "hits"), misses = get_number(cache, "misses");
+	double hits = client_number(cache, "hits"), misses = client_number(cache, "misses");
 	char a[16], b[16];
 
 	printf("cache      %s, %.0f%% free, %s, hit rate %.2f%%, %s\n",
-		format_bytes(a, get_number(cache, "bytes")),
-		100 * get_number(cache, "free_frames") /
-			(get_number(cache, "frames") ?: 1),
-		format_count(get_number(cache, "dirty_pages"), "dirty page"),
+		format_bytes(a, client_number(cache, "bytes")),
+		100 * client_number(cache, "free_frames") /
+			(client_number(cache, "frames") ?: 1),
+		format_count(client_number(cache, "dirty_pages"), "dirty page"),
 		hits + misses > 0 ? 100 * hits / (hits + misses) : 0,
-		format_count(get_number(cache, "evictions"), "eviction"));
+		format_count(client_number(cache, "evictions"), "eviction"));
 	if (*client_text(cache, "write_error"))
 		printf("NOT WRITTEN: the store refuses writes (%s), %s so far; %s in "
 		       "memory\n",
 			client_text(cache, "write_error"),
-			format_count(get_number(cache, "write_failures"), "batch"),
-			format_count(get_number(cache, "dirty_pages"), "dirty page"));
+			format_count(client_number(cache, "write_failures"), "batch"),
+			format_count(client_number(cache, "dirty_pages"), "dirty page"));
 	printf("log        %s, %s used, %s in %s, %s\n",
-		format_bytes(a, get_number(log, "bytes")),
-		format_bytes(b, get_number(log, "used_bytes")),
-		format_count(get_number(log, "records"), "record"),
-		format_count(get_number(log, "chunks"), "chunk"),
-		format_count(get_number(log, "flushes"), "flush"));
+		format_bytes(a, client_number(log, "bytes")),
+		format_bytes(b, client_number(log, "used_bytes")),
+		format_count(client_number(log, "records"), "record"),
+		format_count(client_number(log, "chunks"), "chunk"),
+		format_count(client_number(log, "flushes"), "flush"));
 	printf("device     %s read in %s, %s written in %s, %s, %s\n",
-		format_count(get_number(device, "pages_read"), "page"),
-		format_count(get_number(device, "read_requests"), "request"),
-		format_count(get_number(device, "pages_written"), "page"),
-		format_count(get_number(device, "write_requests"), "request"),
-		format_count(get_number(device, "flushes"), "flush"),
+		format_count(client_number(device, "pages_read"), "page"),
+		format_count(client_number(device, "read_requests"), "request"),
+		format_count(client_number(device, "pages_written"), "page"),
+		format_count(client_number(device, "write_requests"), "request"),
+		format_count(client_number(device, "flushes"), "flush"),
 		format_count(
-			get_number(device, "checksum_failures"), "checksum failure"));
-	printf("tree       height %.0f, %s, %s, %s, %s\n", get_number(tree, "height"),
-		format_count(get_number(tree, "commits"), "commit"),
-		format_count(get_number(tree, "conflicts"), "conflict"),
-		format_count(get_number(tree, "splits"), "split"),
-		format_count(get_number(tree, "merges"), "merge"));
+			client_number(device, "checksum_failures"), "checksum failure"));
+	printf("tree       height %.0f, %s, %s, %s, %s\n", client_number(tree, "height"),
+		format_count(client_number(tree, "commits"), "commit"),
+		format_count(client_number(tree, "conflicts"), "conflict"),
+		format_count(client_number(tree, "splits"), "split"),
+		format_count(client_number(tree, "merges"), "merge"));
 }
 
 /* Prints the number of requests that wait for the node, and the remedy. */
 static void print_waits(const json_t *node)
 {
-	double waiting = get_number(node, "waiting_requests");
+	double waiting = client_number(node, "waiting_requests");
 	char a[16];
 
 	if (waiting != 0)
 		printf("            %s of this mount %s for it, the first for %s\n",
 			format_count(waiting, "request"), waiting == 1 ? "waits" : "wait",
-			format_duration(a, get_number(node, "waiting_s") * 1e9));
+			format_duration(a, client_number(node, "waiting_s") * 1e9));
 	if (*client_text(node, "remedy"))
 		printf("            start the node again; if that is impossible, stop its "
 		       "machine, then: %s\n",
@@ -172,7 +126,7 @@ static void print_link(const json_t *node)
 	if (!traffic)
 		return;
 	printf("            %s for %s", state,
-		format_duration(a, get_number(node, up ? "up_s" : "away_s") * 1e9));
+		format_duration(a, client_number(node, up ? "up_s" : "away_s") * 1e9));
 	if (up)
 		printf(" by %s%s%s", client_text(node, "by"),
 			json_is_true(json_object_get(node, "dialed")) ? "" : " here",
@@ -180,9 +134,9 @@ static void print_link(const json_t *node)
 				? ", unmounted there"
 				: "");
 	printf("; messages: %.0f sent, %.0f received; data: %s sent, %s received\n",
-		get_number(traffic, "messages_out"), get_number(traffic, "messages_in"),
-		format_bytes(b, get_number(traffic, "data_bytes_out")),
-		format_bytes(c, get_number(traffic, "data_bytes_in")));
+		client_number(traffic, "messages_out"), client_number(traffic, "messages_in"),
+		format_bytes(b, client_number(traffic, "data_bytes_out")),
+		format_bytes(c, client_number(traffic, "data_bytes_in")));
 	if (!up && *client_text(node, "why"))
 		printf("            %s\n", client_text(node, "why"));
 	print_waits(node);
@@ -194,11 +148,11 @@ static void print_cached(const json_t *cached)
 	if (!cached)
 		return;
 	printf("            cached here from its shard: %s (%.0f exclusive, %.0f dirty)",
-		format_count(get_number(cached, "pages"), "page"),
-		get_number(cached, "exclusive"), get_number(cached, "dirty"));
-	if (get_number(cached, "owed") != 0)
+		format_count(client_number(cached, "pages"), "page"),
+		client_number(cached, "exclusive"), client_number(cached, "dirty"));
+	if (client_number(cached, "owed") != 0)
 		printf(", %s awaiting write-back",
-			format_count(get_number(cached, "owed"), "image"));
+			format_count(client_number(cached, "owed"), "image"));
 	putchar('\n');
 }
 
@@ -211,15 +165,15 @@ static void print_coherence(const json_t *c)
 
 	if (!c)
 		return;
-	printf("  epoch     %.0f%s\n", get_number(c, "epoch"),
+	printf("  epoch     %.0f%s\n", client_number(c, "epoch"),
 		json_is_true(json_object_get(c, "shard_served"))
 			? ""
 			: "; this node's shard is not served: nodes are away");
 	printf("  directory %s, %s; %s deferred, %s adopted\n",
-		format_count(get_number(c, "pages"), "page"),
-		format_bytes(memory, get_number(c, "record_bytes")),
-		format_count(get_number(c, "deferred"), "request"),
-		format_count(get_number(c, "taken_over"), "dirty page"));
+		format_count(client_number(c, "pages"), "page"),
+		format_bytes(memory, client_number(c, "record_bytes")),
+		format_count(client_number(c, "deferred"), "request"),
+		format_count(client_number(c, "taken_over"), "dirty page"));
 	printf("  sent      ");
 	json_object_foreach((json_t *)sent, name, n)
 	{
@@ -237,16 +191,16 @@ static void print_change(const json_t *change)
 	if (!change)
 		return;
 	printf("  changed   last epoch change %s ago, ",
-		format_duration(a, get_number(change, "since_s") * 1e9));
+		format_duration(a, client_number(change, "since_s") * 1e9));
 	if (json_is_true(json_object_get(change, "ended")))
 		printf("service resumed after %s",
-			format_duration(b, get_number(change, "all_served_ns")));
+			format_duration(b, client_number(change, "all_served_ns")));
 	else
 		printf("service not resumed yet");
 	printf("; pages reported: %.0f sent, %.0f received; directory entries rebuilt: "
 	       "%.0f\n",
-		get_number(change, "pages_reported"), get_number(change, "pages_heard"),
-		get_number(change, "entries_rebuilt"));
+		client_number(change, "pages_reported"), client_number(change, "pages_heard"),
+		client_number(change, "entries_rebuilt"));
 }
 
 static void print_recovery(const json_t *recovery)
@@ -258,15 +212,15 @@ static void print_recovery(const json_t *recovery)
 		return;
 	}
 	printf("recovery   %s of log, %s, %s redone in %s",
-		format_bytes(a, get_number(recovery, "log_bytes")),
-		format_count(get_number(recovery, "records"), "record"),
-		format_count(get_number(recovery, "pages"), "page"),
-		format_duration(b, get_number(recovery, "redone_ns")));
+		format_bytes(a, client_number(recovery, "log_bytes")),
+		format_count(client_number(recovery, "records"), "record"),
+		format_count(client_number(recovery, "pages"), "page"),
+		format_duration(b, client_number(recovery, "redone_ns")));
 	if (json_object_get(recovery, "met_ns"))
 		printf("; other nodes connected after %s",
-			format_duration(c, get_number(recovery, "met_ns")));
+			format_duration(c, client_number(recovery, "met_ns")));
 	printf("; served after %s\n",
-		format_duration(c, get_number(recovery, "took_ns")));
+		format_duration(c, client_number(recovery, "took_ns")));
 }
 
 static void print_addresses(const json_t *addresses)
@@ -288,19 +242,19 @@ static void print_cluster(const json_t *status)
 	if (!cluster)
 		return;
 	printf("cluster    %s (%s), node %.0f of %zu\n", client_text(cluster, "name"),
-		client_text(cluster, "file"), get_number(status, "node"),
+		client_text(cluster, "file"), client_number(status, "node"),
 		json_array_size(nodes));
 	json_array_foreach((json_t *)nodes, i, one)
 	{
 		shard = json_object_get(one, "shard");
-		printf("  node %-4.0f%s", get_number(one, "id"),
+		printf("  node %-4.0f%s", client_number(one, "id"),
 			client_text(one, "role"));
 		if (shard)
 			printf(" of shard %.0f, %s", json_number_value(shard),
 				client_text(one, "store"));
 		print_addresses(json_object_get(one, "addresses"));
 		if (json_object_get(one, "incarnation"))
-			printf(", start %.0f\n", get_number(one, "incarnation"));
+			printf(", start %.0f\n", client_number(one, "incarnation"));
 		else
 			puts(", never connected");
 		print_link(one);
@@ -310,13 +264,29 @@ static void print_cluster(const json_t *status)
 	print_change(json_object_get(json_object_get(cluster, "coherence"), "change"));
 }
 
+static void print_waiting(const json_t *status)
+{
+	const json_t *waiting = json_object_get(status, "waiting");
+	double requests = client_number(waiting, "requests");
+	double locks = client_number(waiting, "locks");
+	char a[16];
+
+	if (requests + locks > 0)
+		printf("waiting    %s, %s, the longest for %s; `weft waits %s` lists "
+		       "them\n",
+			format_count(requests, "request"),
+			format_count(locks, "lock request"),
+			format_duration(a, 1e9 * client_number(waiting, "longest_s")),
+			client_text(status, "mount_point"));
+}
+
 static void print_status(const json_t *status)
 {
 	const json_t *space = json_object_get(status, "space");
 	const json_t *memory = json_object_get(status, "memory");
 	const json_t *session = json_object_get(status, "session");
-	double total = get_number(space, "total_bytes"),
-	       free_bytes = get_number(space, "free_bytes");
+	double total = client_number(space, "total_bytes"),
+	       free_bytes = client_number(space, "free_bytes");
 	char a[16], b[16];
 
 	printf("volume     %s%s%s\n", client_text(status, "label"),
@@ -327,14 +297,15 @@ static void print_status(const json_t *status)
 	printf("mounted    %s (%s)%s%s\n", client_text(status, "mount_point"),
 		client_text(status, "options"),
 		json_is_true(json_object_get(session, "uring")) ? ", by io_uring" : "",
-		get_number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
+		client_number(status, "failed") != 0 ? ", FAILED: takes no changes" : "");
 	printf("daemon     weftd %s, pid %.0f, up %s, %s resident\n",
-		client_text(status, "version"), get_number(status, "pid"),
-		format_duration(a, get_number(status, "uptime_s") * 1e9),
-		format_bytes(b, get_number(memory, "resident_bytes")));
+		client_text(status, "version"), client_number(status, "pid"),
+		format_duration(a, client_number(status, "uptime_s") * 1e9),
+		format_bytes(b, client_number(memory, "resident_bytes")));
 	printf("space      %s, %s free (%.0f%% used)\n", format_bytes(a, total),
 		format_bytes(b, free_bytes),
 		total > 0 ? 100 * (total - free_bytes) / total : 0);
+	print_waiting(status);
 	print_engine(status);
 	print_recovery(json_object_get(status, "recovery"));
 	print_requests(json_object_get(status, "requests"));
@@ -414,7 +385,7 @@ static bool list_one(void *arg, struct client *c)
 		client_text(c->identity, "store"),
 		*client_text(c->identity, "label") ? client_text(c->identity, "label")
 						   : "-",
-		get_number(c->identity, "pid"));
+		client_number(c->identity, "pid"));
 	return false;
 }
 

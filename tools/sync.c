@@ -46,7 +46,7 @@ static int sync_volume(int fd, const json_t *identity, struct weft_error *err)
 	if (rc < 0)
 		return weft_error(err, rc, "stores through mappings were not written: %s",
 			strerror(-rc));
-	client_be_patient(fd);
+	client_limit(fd, 0);
 	answer = client_ask(fd, "sync", err);
 	json_decref(answer);
 	return answer ? 0 : -EIO;

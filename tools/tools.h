@@ -5,6 +5,7 @@
 
 #include <getopt.h>
 #include <jansson.h>
+#include <limits.h>
 
 #include "engine/common/base.h"
 
@@ -12,6 +13,7 @@
 int weft_mount(int argc, char **argv);
 int weft_umount(int argc, char **argv);
 int weft_status(int argc, char **argv);
+int weft_waits(int argc, char **argv);
 int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv);
 int weft_probe(int argc, char **argv);
@@ -54,6 +56,24 @@ int umount_helper(int argc, char **argv);
 
 /* weft node fence --without-store (node_dead.c). Returns 0, or -errno with a text. */
 int node_dead(const char *file, unsigned node, bool yes, struct weft_error *err);
+
+/* ---- values of an answer, for people (values.c) -------------------------- */
+
+double client_number(const json_t *o, const char *key);
+const char *format_bytes(char buf[16], double n);
+const char *format_duration(char buf[16], double ns);
+/* Formats a count and its noun ("1 page", "2 pages"), in one of a few buffers. */
+const char *format_count(double n, const char *noun);
+
+/* ---- files by their inodes (inode_path.c) ------------------------------- */
+
+/*
+ * Finds the path of an inode of the mount on `directory`, device "MAJOR:MINOR". The process has it
+ * open, or works in it. Process 0: any process that this user may look at. Asks the kernel alone,
+ * never the mount. Returns false if there is none.
+ */
+bool inode_path(json_int_t process, const char *directory, const char *device, json_int_t ino,
+	char out[PATH_MAX]);
 
 /* ---- mounts, by the kernel's table (mounts.c) ------------------------------ */
 
@@ -103,8 +123,12 @@ char *client_path(const char *name);
 bool client_device(const char *path, char out[CLIENT_DEVICE]);
 /* Returns a member that is a string; "" if there is none. */
 const char *client_text(const json_t *o, const char *key);
-/* From here on waits for answers without a limit. */
-void client_be_patient(int fd);
+#define CLIENT_SECONDS 10 /* limit of each answer, unless client_limit sets another */
+/* From here on waits so long for each whole answer; 0: without a limit. */
+void client_limit(int fd, unsigned seconds);
+/* Replaces control characters in all strings of an answer by '?', since a terminal would obey
+ * them. Names of files, for example, may have any. */
+void client_clean(json_t *o);
 #define CLIENT_LAST_BYTES 1024
 /* Waits until the daemon has closed its volume and ends the connection. Returns false if the time
  * is over before; timeout_ms < 0: no limit. Adds the daemon's messages to `last`. */
