@@ -10,16 +10,19 @@
 
 #include "fs/metrics.h"
 #include "fs/daemonize.h"
+#include "tools/table.h"
 #include "tools/tools.h"
+#include "tools/watch.h"
 
 static const char usage[] =
-	"Usage: weft status [DIR|STORE|FILE|LABEL|UUID] [--json | --prometheus]\n"
+	"Usage: weft status [DIR|STORE|FILE|LABEL|UUID] [--json | --prometheus | --watch]\n"
 	"\n"
 	"Without a name, lists the mounted volumes. With one, shows its space, cache, log and\n"
 	"device, latency percentiles of each kind of request, and the last recovery.\n"
 	"\n"
-	"  --json        one JSON object (a list of them without a name)\n"
-	"  --prometheus  Prometheus's text format\n"
+	"  --json             one JSON object (a list of them without a name)\n"
+	"  --prometheus       Prometheus's text format\n"
+	"  --watch[=SECONDS]  again and again, by default every 2 s; q or ^C ends it\n"
 	"\n"
 	"Examples:\n"
 	"  weft status\n"
@@ -33,22 +36,32 @@ static const char usage[] =
 
 static void print_requests(const json_t *requests)
 {
+	static const char *const percentiles[] = {"p50_ns", "p90_ns", "p99_ns", "max_ns"};
+	struct table *t = table_new();
 	const char *name;
 	json_t *one;
 
-	printf("\n%-16s %12s %10s %10s %10s %10s\n", "request", "count", "p50", "p90",
-		"p99", "max");
+	table_column(t, "request", TABLE_TEXT);
+	table_column(t, "count", TABLE_NUMBER);
+	table_column(t, "p50", TABLE_NUMBER);
+	table_column(t, "p90", TABLE_NUMBER);
+	table_column(t, "p99", TABLE_NUMBER);
+	table_column(t, "max", TABLE_NUMBER);
 	json_object_foreach((json_t *)requests, name, one)
 	{
-		char a[16], b[16], c[16], d[16];
+		char time[16];
 
-		printf("%-16s %12.0f %10s %10s %10s %10s\n", name,
-			client_number(one, "count"),
-			format_duration(a, client_number(one, "p50_ns")),
-			format_duration(b, client_number(one, "p90_ns")),
-			format_duration(c, client_number(one, "p99_ns")),
-			format_duration(d, client_number(one, "max_ns")));
+		table_row(t);
+		table_cell(t, "%s", name);
+		table_cell(t, "%.0f", client_number(one, "count"));
+		for (unsigned i = 0; i < ARRAY_SIZE(percentiles); i++)
+			table_cell(t, "%s",
+				format_duration(
+					time, client_number(one, percentiles[i])));
 	}
+	putchar('\n');
+	table_print(t, 0, stdout);
+	table_free(t);
 }
 
 static void print_engine(const json_t *status)
@@ -311,6 +324,12 @@ static void print_status(const json_t *status)
 	print_requests(json_object_get(status, "requests"));
 }
 
+static void print_table(json_t *status)
+{
+	client_clean(status);
+	print_status(status);
+}
+
 /* The mounts whose daemons have answered, by the kernel's names of their devices. */
 #define HEARD_MAX 256u
 struct heard {
@@ -319,6 +338,7 @@ struct heard {
 		char *directory;
 		char device[CLIENT_DEVICE];
 	} at[HEARD_MAX];
+	struct table *table; /* of the mounts that were heard; NULL: it is not printed */
 	FILE *to; /* stream for the other mounts */
 	unsigned told;
 };
@@ -374,18 +394,28 @@ static bool tell_unheard(void *arg, const struct weft_mount *m)
 	return false;
 }
 
+static struct table *list_begin(void)
+{
+	struct table *t = table_new();
+
+	table_column(t, "MOUNT POINT", TABLE_LONG);
+	table_column(t, "STORE", TABLE_LONG);
+	table_column(t, "LABEL", TABLE_TEXT);
+	table_column(t, "PID", TABLE_NUMBER);
+	return t;
+}
+
 static bool list_one(void *arg, struct client *c)
 {
 	struct heard *h = arg;
+	const char *label = client_text(c->identity, "label");
 
 	heard_add(h, c->identity);
-	if (h->count == 1)
-		printf("%-24s %-28s %-12s %s\n", "MOUNT POINT", "STORE", "LABEL", "PID");
-	printf("%-24s %-28s %-12s %.0f\n", client_text(c->identity, "mount_point"),
-		client_text(c->identity, "store"),
-		*client_text(c->identity, "label") ? client_text(c->identity, "label")
-						   : "-",
-		client_number(c->identity, "pid"));
+	table_row(h->table);
+	table_cell(h->table, "%s", client_text(c->identity, "mount_point"));
+	table_cell(h->table, "%s", client_text(c->identity, "store"));
+	table_cell(h->table, "%s", *label ? label : "-");
+	table_cell(h->table, "%.0f", client_number(c->identity, "pid"));
 	return false;
 }
 
@@ -433,10 +463,14 @@ static void status_all(enum form form)
 	struct collected all = {
 		.list = json_array(), .heard.to = form == FORM_TABLE ? stdout : stderr};
 
-	if (form == FORM_TABLE)
+	if (form == FORM_TABLE) {
+		all.heard.table = list_begin();
 		client_each(list_one, &all.heard);
-	else
+		table_print(all.heard.table, 0, stdout);
+		table_free(all.heard.table);
+	} else {
 		client_each(collect_one, &all);
+	}
 	if (form == FORM_JSON)
 		print_json(all.list);
 	else if (form == FORM_PROMETHEUS && json_array_size(all.list))
@@ -466,18 +500,29 @@ static int status_of(const char *name, enum form form)
 	else if (form == FORM_PROMETHEUS)
 		print_metrics(status);
 	else
-		print_status(status);
+		print_table(status);
 	json_decref(identity);
 	json_decref(status);
 	return status ? 0 : EXIT_FAILED;
 }
 
+/* The volume to watch, or NULL for the list of mounts. */
+static int show_status(void *arg)
+{
+	if (arg)
+		return status_of(arg, FORM_TABLE);
+	status_all(FORM_TABLE);
+	return 0;
+}
+
 int weft_status(int argc, char **argv)
 {
 	static const struct option words[] = {{"json", no_argument, NULL, 'j'},
-		{"prometheus", no_argument, NULL, 'p'}, {"help", no_argument, NULL, 'h'},
+		{"prometheus", no_argument, NULL, 'p'},
+		{"watch", optional_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'},
 		{0}};
 	enum form form = FORM_TABLE;
+	double seconds = 0;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "jph", words, NULL)) != -1) {
@@ -485,12 +530,22 @@ int weft_status(int argc, char **argv)
 			form = FORM_JSON;
 		} else if (c == 'p') {
 			form = FORM_PROMETHEUS;
+		} else if (c == 'w') {
+			seconds = WATCH_SECONDS;
+			if (optarg && watch_interval(argv[0], "--watch", optarg, &seconds))
+				return EXIT_USAGE;
 		} else {
 			return weft_option(usage, c, argv, words);
 		}
 	}
 	if (weft_operands(usage, argc, argv, 0, 1, "DIR|STORE|FILE|LABEL|UUID"))
 		return EXIT_USAGE;
+	if (seconds > 0 && form != FORM_TABLE)
+		return weft_wrong(argv[0],
+			"--watch is for people; programs call --json or --prometheus again "
+			"and again");
+	if (seconds > 0)
+		return watch_run(seconds, show_status, argv[optind]);
 	if (argc > optind)
 		return status_of(argv[optind], form);
 	status_all(form);

@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "engine/common/base.h"
+
 #define WIDTH_DEFAULT 80u /* of a terminal that does not say its own */
 #define WIDTH_LEAST   40u
 
@@ -64,16 +66,25 @@ void table_cell(struct table *t, const char *fmt, ...)
 	t->cell++;
 }
 
+static unsigned width_set; /* 0: that of the terminal */
+
+void table_set_width(unsigned columns)
+{
+	width_set = MAX(columns, WIDTH_LEAST);
+}
+
 /* Returns the width of the terminal; 0: it is none, and lines may have any length. */
 static unsigned width_of(FILE *to)
 {
 	struct winsize size = {0};
 
+	if (width_set)
+		return width_set;
 	if (!isatty(fileno(to)))
 		return 0;
 	if (ioctl(fileno(to), TIOCGWINSZ, &size) < 0 || !size.ws_col)
 		return WIDTH_DEFAULT;
-	return size.ws_col > WIDTH_LEAST ? size.ws_col : WIDTH_LEAST;
+	return MAX(size.ws_col, WIDTH_LEAST);
 }
 
 /* The library pads the last column of a terminal with blanks. */

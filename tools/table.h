@@ -29,5 +29,7 @@ void table_cell(struct table *t, const char *fmt, ...)
 /* Prints the table, behind `indent` blanks in each line. Nothing without rows. */
 void table_print(struct table *t, unsigned indent, FILE *to);
 void table_free(struct table *t);
+/* Sets the width of all tables, whatever they are printed to. */
+void table_set_width(unsigned columns);
 
 #endif

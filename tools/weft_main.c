@@ -5,6 +5,7 @@
  * umount(8).
  */
 #include <errno.h>
+#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -92,6 +93,7 @@ int main(int argc, char **argv)
 	const char *self = slash ? slash + 1 : argc > 0 ? argv[0] : "weft";
 	int code;
 
+	setlocale(LC_CTYPE, ""); /* names of files are printed by their characters */
 	if (strcmp(self, "mount.weft") == 0 || strcmp(self, "mount.fuse.weft") == 0)
 		return mount_helper(argc, argv);
 	if (strcmp(self, "umount.weft") == 0 || strcmp(self, "umount.fuse.weft") == 0)
