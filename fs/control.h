@@ -4,7 +4,8 @@
  *
  * - {"cmd":"status"} returns the whole status.
  * - {"cmd":"waits"} returns the requests that wait, and for which nodes (status_waits.c).
- * - {"cmd":"look"} looks up which locks are in the way of lock requests, for the next "waits".
+ * - {"cmd":"look"} looks up which locks are in the way of lock requests, for the next "waits". It
+ *   returns paths of directories that other answers name by their inodes.
  * - {"cmd":"identify"} returns the source and the mount point.
  * - {"cmd":"sync"} answers when all completed operations are durable.
  * - {"cmd":"reload"} reads the cluster file again and adds new nodes.

@@ -50,6 +50,9 @@ struct daemon {
 /* For the control socket. `arg` is the struct daemon. Returns a new reference, or NULL. */
 json_t *status_build(void *arg);
 json_t *status_identify(void *arg);
+/* status_paths.c. Finds the path of a directory, below the root of the volume ("": the root).
+ * Returns false if it is none, or cannot be found soon. Waits. */
+bool status_path(struct fs *fs, uint64_t ino, char out[PATH_MAX]);
 /* status_waits.c. The second one waits, for a second at most if a node is away. */
 json_t *status_waits(void *arg);
 json_t *status_look(void *arg);

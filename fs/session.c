@@ -362,7 +362,7 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
 		atomic_store_explicit(&w->since_ns, begin, memory_order_relaxed);
 		atomic_store_explicit(&w->opcode, in->opcode, memory_order_relaxed);
 		atomic_store_explicit(&w->thread, in->pid, memory_order_relaxed);
-	} else {
+	} else if (atomic_load_explicit(&w->shown.nodes, memory_order_relaxed)) {
 		rt_task_awaits(0);
 		rt_task_needs(RT_NEEDS_NOTHING, 0);
 	}
@@ -371,6 +371,23 @@ static void worker_says(struct worker *w, const struct fuse_in_header *in, uint6
 	else
 		atomic_store_explicit(
 			&w->serving, in ? in->unique : 0, memory_order_release);
+}
+
+/* The request has ended. Counts the pages that it had to take back from other nodes. */
+static void retaken_count(struct worker *w)
+{
+	uint32_t changed =
+		atomic_load_explicit(&w->shown.retaken_changed, memory_order_relaxed);
+	uint32_t read = atomic_load_explicit(&w->shown.retaken_read, memory_order_relaxed);
+
+	if (likely(changed == w->retaken_changed && read == w->retaken_read))
+		return;
+	contended_note(&w->session->contended, w->served_ns,
+		atomic_load_explicit(&w->node[0], memory_order_relaxed),
+		changed - w->retaken_changed, read - w->retaken_read,
+		w->served_ns - atomic_load_explicit(&w->since_ns, memory_order_relaxed));
+	w->retaken_changed = changed;
+	w->retaken_read = read;
 }
 
 /*
@@ -483,6 +500,7 @@ static bool worker_step(struct worker *w)
 		waits_before_release(s, in->nodeid);
 	w->served_ns = session_serve(s, in, (size_t)length, begin);
 	rt_task_serves(NULL, NULL);
+	retaken_count(w);
 	worker_says(w, NULL, 0);
 	rt_task_before_wait(NULL, NULL);
 	buffer_idle(w);
@@ -637,6 +655,11 @@ bool session_keeps(struct session *s)
 struct fuse_session *session_fuse(struct session *s)
 {
 	return s->fuse;
+}
+
+struct contended *session_contended(struct session *s)
+{
+	return &s->contended;
 }
 
 struct session_counters *session_counters(struct session *s)

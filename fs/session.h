@@ -20,6 +20,7 @@
 /* Number of FUSE opcodes in the statistics. Index 0: all others. */
 #define SESSION_OPCODES 64
 
+struct contended;
 struct session;
 struct fuse_session;
 
@@ -74,6 +75,7 @@ bool session_shared(struct session *s);
 bool session_keeps(struct session *s);
 struct fuse_session *session_fuse(struct session *s);
 struct session_counters *session_counters(struct session *s);
+struct contended *session_contended(struct session *s);
 /* Returns the flags agreed with the kernel at INIT (64 bits: flags2 above). */
 uint64_t session_init_flags(struct session *s);
 /* Returns true if requests come through io_uring (uring.h). Known once the mount has answered. */

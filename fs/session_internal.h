@@ -5,6 +5,7 @@
 
 #include <limits.h>
 
+#include "fs/contended.h"
 #include "fs/mount.h"
 #include "fs/session.h"
 #include "fs/shim.h"
@@ -71,6 +72,8 @@ struct worker {
 	_Atomic uint64_t unwanted; /* number of a request whose answer is not needed any more */
 	_Atomic uint64_t node[2];  /* inodes whose handles it uses */
 	struct rt_shown shown;     /* the thing and the nodes that it waits for */
+	/* of `shown`, when its last request ended; used by this worker alone */
+	uint32_t retaken_changed, retaken_read;
 	/* Under session->lock; kept when the worker passes the turn: */
 	uint64_t named;          /* number of the request */
 	char name[NAME_MAX + 1]; /* its name; "": it has none */
@@ -114,6 +117,7 @@ struct session {
 	_Atomic uint32_t interrupts;
 	_Atomic bool waits_stopping;
 	struct session_counters counters;
+	struct contended contended;
 	_Atomic uint32_t
 		slots; /* number of worker slots that have been used; only rises */
 	struct worker workers[SESSION_WORKERS_MAX];

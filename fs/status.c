@@ -10,6 +10,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "fs/contended.h"
 #include "fs/daemon.h"
 #include "fs/waits.h"
 
@@ -257,6 +258,29 @@ static json_t *session_status(struct session *s)
 	PUT_COUNTER(o, c, uring_requests);
 	PUT_COUNTER(o, c, bytes_read);
 	PUT_COUNTER(o, c, bytes_written);
+	return o;
+}
+
+static json_t *contended_status(struct session *s)
+{
+	struct contended_inode list[CONTENDED_LISTED];
+	uint64_t now = rt_now_ns(), since;
+	unsigned count = contended_list(
+		session_contended(s), now, list, CONTENDED_LISTED, &since);
+	json_t *o = json_object(), *inodes = json_array();
+
+	json_object_set_new(o, "since_s", json_real((double)(now - since) / 1e9));
+	for (unsigned i = 0; i < count; i++) {
+		json_t *one = json_object();
+
+		put_number(one, "inode", list[i].ino);
+		put_number(one, "pages_changed", list[i].changed);
+		put_number(one, "pages_read", list[i].read);
+		put_number(one, "requests", list[i].requests);
+		put_number(one, "took_ns", list[i].took_ns);
+		json_array_append_new(inodes, one);
+	}
+	json_object_set_new(o, "inodes", inodes);
 	return o;
 }
 
@@ -526,6 +550,8 @@ json_t *status_build(void *arg)
 	if (d->session) {
 		json_object_set_new(o, "session", session_status(d->session));
 		json_object_set_new(o, "requests", requests_status(d->session));
+		if (d->source.cluster)
+			json_object_set_new(o, "contended", contended_status(d->session));
 	}
 	json_object_set_new(o, "waiting", status_waiting(d));
 	json_object_set_new(o, "recovery", recovery_status(v));

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fs/contended.h"
 #include "fs/daemon.h"
 #include "fs/waits.h"
 
@@ -30,12 +31,12 @@ static void put_integer(json_t *o, const char *key, uint64_t value)
 /* Names are bytes. JSON needs UTF-8: in a name that is none, such bytes become \xNN. */
 static json_t *name_json(const char *name)
 {
-	char text[4 * NAME_MAX + 1], *to = text;
+	char text[4 * PATH_MAX], *to = text;
 	json_t *out = json_string(name);
 
 	if (out)
 		return out;
-	for (unsigned i = 0; name[i] && i < NAME_MAX; i++) {
+	for (unsigned i = 0; name[i] && i < PATH_MAX - 1; i++) {
 		if ((unsigned char)name[i] < 0x80)
 			*to++ = name[i];
 		else
@@ -218,16 +219,50 @@ static bool look_ended(void *arg)
 	return rt_now_ns() >= *until;
 }
 
+/* Puts the path of the inode, if it is a directory of which the list has none yet. */
+static void put_path(struct daemon *d, json_t *paths, uint64_t ino)
+{
+	char path[PATH_MAX], key[24];
+
+	snprintf(key, sizeof(key), "%llu", (unsigned long long)ino);
+	if (ino && !json_object_get(paths, key) && !rt_task_unwanted() &&
+		status_path(d->fs, ino, path))
+		json_object_set_new(paths, key, name_json(path));
+}
+
+/* The paths of directories that requests wait in, or that nodes contend for, by their inodes. */
+static json_t *paths_json(struct daemon *d)
+{
+	struct contended_inode list[CONTENDED_LISTED];
+	struct waits_request *r = calloc(LIST_MAX, sizeof(*r));
+	json_t *paths = json_object();
+	unsigned count = 0;
+	uint64_t since;
+
+	if (d->session && d->source.cluster)
+		count = contended_list(session_contended(d->session), rt_now_ns(), list,
+			CONTENDED_LISTED, &since);
+	for (unsigned i = 0; i < count; i++)
+		put_path(d, paths, list[i].ino);
+	count = r && d->session ? waits_list(d->session, LONGER_NS, r, LIST_MAX) : 0;
+	for (unsigned i = 0; i < MIN(count, LIST_MAX); i++)
+		put_path(d, paths, r[i].ino);
+	free(r);
+	return paths;
+}
+
 json_t *status_look(void *arg)
 {
 	struct daemon *d = arg;
 	uint64_t until = rt_now_ns() + LOOK_NS;
+	json_t *o = json_object();
 
 	rt_task_serves(look_ended, &until);
 	if (ops_locks_shared(d->fs))
 		ops_lock_waiters_look(d->fs);
+	json_object_set_new(o, "paths", paths_json(d));
 	rt_task_serves(NULL, NULL);
-	return json_pack("{s:b}", "looked", 1);
+	return o;
 }
 
 /* ---- nodes ---------------------------------------------------------------------------------- */

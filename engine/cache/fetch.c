@@ -313,12 +313,14 @@ static int fetch_run(struct cache *c, struct fetch *x, const struct page_ref *re
 		if (flags & FETCH_SCAN) /* once a fetch: the line of `epoch` is read at each use */
 			atomic_fetch_add_explicit(
 				&c->provider.scan_loads, missing, memory_order_relaxed);
-		if (unreached && !error && (flags & FETCH_REACHED))
+		if (unreached && !error && (flags & FETCH_REACHED)) {
 			error = -EHOSTUNREACH;
-		else if (unreached && unreached_wait(c, away) && !error)
-			error = -EINTR;
-		else if (!unreached)
 			page_came();
+		} else if (unreached && unreached_wait(c, away) && !error) {
+			error = -EINTR;
+		} else if (!unreached) {
+			page_came();
+		}
 		refs += done;
 		count -= done;
 	}

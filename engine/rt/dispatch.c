@@ -157,6 +157,18 @@ void rt_task_needs(enum rt_need need, uint64_t which)
 	atomic_store_explicit(&shown_by->need, need, memory_order_release);
 }
 
+void rt_task_retakes(bool to_change)
+{
+	_Atomic uint32_t *count;
+
+	if (!shown_by)
+		return;
+	count = to_change ? &shown_by->retaken_changed : &shown_by->retaken_read;
+	atomic_store_explicit(count,
+		atomic_load_explicit(count, memory_order_relaxed) + 1,
+		memory_order_relaxed);
+}
+
 enum rt_need rt_shown_need(struct rt_shown *shown, uint64_t *which)
 {
 	uint32_t need = atomic_load_explicit(&shown->need, memory_order_acquire);

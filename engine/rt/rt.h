@@ -93,6 +93,8 @@ struct rt_shown {
 	_Atomic uint64_t nodes; /* map of the nodes that are away and that it waits for */
 	_Atomic uint64_t which;
 	_Atomic uint32_t need; /* enum rt_need */
+	/* pages that it has taken back from other nodes, to change or to read them; only rise */
+	_Atomic uint32_t retaken_changed, retaken_read;
 };
 /* Sets where the calling task shows its waits; NULL: nowhere. Not in the simulator. */
 void rt_task_shows(struct rt_shown *shown);
@@ -101,6 +103,8 @@ void rt_task_awaits(uint64_t nodes);
 /* Shows that the calling task begins to wait for this. RT_NEEDS_NOTHING: the wait has ended. Call
  * it where a task is about to wait anyhow. Never waits. */
 void rt_task_needs(enum rt_need need, uint64_t which);
+/* Counts a page that the calling task takes back from another node. Never waits. */
+void rt_task_retakes(bool to_change);
 /* Reads what a task needs. Returns RT_NEEDS_NOTHING if that changes just now. Never waits. */
 enum rt_need rt_shown_need(struct rt_shown *shown, uint64_t *which);
 /* Returns the time of the next poll of such a wait; RT_FOREVER if no user can go away. */

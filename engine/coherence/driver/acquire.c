@@ -231,6 +231,7 @@ static void acquire_begin(struct page_driver *d, struct pending_request *w)
 	struct page_record *p = page_lock(d, pid);
 	bool own = own_alone(d, p, w->request);
 
+	taken_back(d, pid, w->request->wanted == PAGE_EXCLUSIVE);
 	if (own && w->batch->count == 1) {
 		acquire_own(w->request);
 		w->request = NULL;

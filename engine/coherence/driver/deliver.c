@@ -116,6 +116,7 @@ static bool frame_ready(struct page_driver *d, struct page_record *p, enum page_
 		return false;
 	if (to == PAGE_INVALID)
 		record_set(p, RECORD_LEAVING);
+	taken_note(d, p->at.pid);
 	page_take_image(d, p, &image);
 	p->flush_to = image.flush_to;
 	return log_durable(d->o.log) >= p->flush_to;

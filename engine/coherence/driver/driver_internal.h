@@ -328,6 +328,8 @@ struct view {
 	_Atomic uint64_t pages_reported, pages_received, pages_rebuilt;
 };
 
+#define TAKEN_PAGES 1024u
+
 struct page_driver {
 	struct coherence base;
 	struct coherence_options o;
@@ -348,6 +350,11 @@ struct page_driver {
 	struct job_queue home_jobs, persist_jobs;
 	struct image_pool images;
 	struct revoker_list revokers;
+	/* by a hash, pages that other nodes have taken from this one's frames, and that this node
+	 * has not changed, or read, since; 0: none. Of two pages in one place one is forgotten */
+	struct taken {
+		_Atomic page_id to_change, to_read;
+	} taken[TAKEN_PAGES];
 	struct rt_task *task[HOME_TASKS + PERSIST_TASKS + REVOKER_TASKS + 1];
 	unsigned tasks;
 	struct coherence_counters counters;
@@ -359,6 +366,32 @@ struct page_driver {
 static inline struct page_driver *driver_of(struct coherence *c)
 {
 	return container_of(c, struct page_driver, base);
+}
+
+static inline struct taken *taken_place(struct page_driver *d, page_id pid)
+{
+	return &d->taken[(pid * 0x9e3779b97f4a7c15ull >> 32) % TAKEN_PAGES];
+}
+
+/* Notes that another node takes a right to the page from this node. */
+static inline void taken_note(struct page_driver *d, page_id pid)
+{
+	struct taken *t = taken_place(d, pid);
+
+	atomic_store_explicit(&t->to_change, pid, memory_order_relaxed);
+	atomic_store_explicit(&t->to_read, pid, memory_order_relaxed);
+}
+
+/* The calling task requests the page. Counts it for the task if another node had taken it. */
+static inline void taken_back(struct page_driver *d, page_id pid, bool to_change)
+{
+	struct taken *t = taken_place(d, pid);
+	_Atomic page_id *place = to_change ? &t->to_change : &t->to_read;
+
+	if (atomic_load_explicit(place, memory_order_relaxed) != pid)
+		return;
+	atomic_store_explicit(place, 0, memory_order_relaxed);
+	rt_task_retakes(to_change);
 }
 
 /* ---- functions of other files in its tables (coherence.h, peers.h) ---------------------- */

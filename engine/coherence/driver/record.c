@@ -74,6 +74,7 @@ static bool look_for_reader(struct page_driver *d, struct page_record *p,
 		!view_all_reported(d) ||
 		d->base.frames->revoke(d->base.cache, p->at.pid, PAGE_SHARED, image))
 		return false;
+	taken_note(d, p->at.pid);
 	p->flush_to = image->flush_to;
 	p->readied = !image->hollow && m->incarnation <= image->incarnation &&
 		     log_durable(d->o.log) >= p->flush_to;
