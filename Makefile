@@ -33,7 +33,7 @@ LAYERS := engine/common engine/rt engine/net engine/cluster engine/store engine/
           engine/volume engine/node mkfs/fsck fs/kcache fs/ops fs
 LIB_ENGINE := -luring -lrdmacm -libverbs -lisal -linih -lssl -lcrypto -lpthread -lm
 LIB_FS     := -lcap-ng -lfuse3 -ljansson -lmicrohttpd
-LIB_TOOLS  := -lblkid -lsmartcols
+LIB_TOOLS  := -lblkid -lsmartcols -lncursesw -ltinfo
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 layer_sources = $(filter-out %_main.c,$(wildcard $(1)/*.c))

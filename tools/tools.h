@@ -14,6 +14,7 @@ int weft_mount(int argc, char **argv);
 int weft_umount(int argc, char **argv);
 int weft_status(int argc, char **argv);
 int weft_waits(int argc, char **argv);
+int weft_top(int argc, char **argv);
 int weft_sync(int argc, char **argv);
 int weft_dump(int argc, char **argv);
 int weft_probe(int argc, char **argv);
@@ -67,13 +68,19 @@ const char *format_count(double n, const char *noun);
 
 /* ---- files by their inodes (inode_path.c) ------------------------------- */
 
+/* Paths that are known: an object, of paths by the inodes' numbers. */
+/* Returns the path, or NULL. */
+const char *inode_path(const json_t *paths, json_int_t ino);
+void inode_path_set(json_t *paths, json_int_t ino, const char *path);
 /*
- * Finds the path of an inode of the mount on `directory`, device "MAJOR:MINOR". The process has it
- * open, or works in it. Process 0: any process that this user may look at. Asks the kernel alone,
- * never the mount. Returns false if there is none.
+ * Finds the paths of inodes of the mount on `directory`, device "MAJOR:MINOR". Finds those that a
+ * process has open or works in, if this user may look at it. Asks the kernel alone, never the
+ * mount.
  */
-bool inode_path(json_int_t process, const char *directory, const char *device, json_int_t ino,
-	char out[PATH_MAX]);
+void inode_paths_find(json_t *paths, const char *directory, const char *device,
+	const json_int_t *inodes, unsigned count);
+/* Adds paths that a daemon has told, below the root of its volume. */
+void inode_paths_add(json_t *paths, const char *directory, const json_t *told);
 
 /* ---- mounts, by the kernel's table (mounts.c) ------------------------------ */
 

@@ -9,6 +9,7 @@
 #include "fs/daemonize.h"
 #include "tools/table.h"
 #include "tools/tools.h"
+#include "tools/waits.h"
 
 /* The daemon looks at locks for a second; it answers later if a node holds it up. */
 #define LOOK_SECONDS 3u
@@ -43,23 +44,17 @@ static const char *print_process(const json_t *o, char *out, size_t cap)
 	return out;
 }
 
-/* The path, if the process has it open; else the number of the inode. */
-static const char *print_file(
-	const json_t *answer, const json_t *o, char *out, size_t cap)
+/* The path, if it is known; else the number of the inode. */
+static const char *print_file(const json_t *paths, const json_t *o, char *out, size_t cap)
 {
 	json_int_t ino = json_integer_value(json_object_get(o, "inode"));
-	json_int_t process = json_integer_value(json_object_get(o, "process"));
-	const char *name = client_text(o, "name");
-	char path[PATH_MAX];
-	bool known = inode_path(process ?: json_integer_value(json_object_get(o, "thread")),
-		client_text(answer, "mount_point"), client_text(answer, "device_number"), ino,
-		path);
+	const char *name = client_text(o, "name"), *path = inode_path(paths, ino);
 
 	if (!ino)
 		snprintf(out, cap, "-");
-	else if (known && *name)
+	else if (path && *name)
 		snprintf(out, cap, "%s/%s", path, name);
-	else if (known)
+	else if (path)
 		snprintf(out, cap, "%s", path);
 	else if (*name)
 		snprintf(out, cap, "%s in inode %" JSON_INTEGER_FORMAT, name, ino);
@@ -100,6 +95,11 @@ static void add_nodes(const json_t *answer, const json_t *nodes, char *out, size
 	}
 }
 
+static bool is_page(const char *need)
+{
+	return strcmp(need, "page") == 0 || strcmp(need, "file page") == 0;
+}
+
 static const char *print_need(const json_t *answer, const json_t *r, char *out, size_t cap)
 {
 	static const struct {
@@ -116,7 +116,8 @@ static const char *print_need(const json_t *answer, const json_t *r, char *out, 
 	for (unsigned i = 0; i < ARRAY_SIZE(texts); i++)
 		if (strcmp(need, texts[i].need) == 0)
 			text = texts[i].text;
-	snprintf(out, cap, "%s", text);
+	snprintf(out, cap, "%s%s", text,
+		json_object_get(answer, "node") || !is_page(need) ? "" : " from the store");
 	add_nodes(answer, json_object_get(r, "nodes"), out, cap);
 	return out;
 }
@@ -144,12 +145,42 @@ static const char *print_holder(const json_t *lock, char *out, size_t cap)
 
 /* ---- one mount ------------------------------------------------------------------------------ */
 
-static void print_table(const json_t *answer)
+void waits_paths(const json_t *answer, json_t *paths)
 {
-	const json_t *requests = json_object_get(answer, "requests");
-	const json_t *locks = json_object_get(answer, "locks");
-	char process[96], file[PATH_MAX + 300], need[400], time[16];
+	static const char *const lists[] = {"requests", "locks"};
+	json_int_t inodes[256];
+	unsigned count = 0;
+	json_t *one;
+	size_t i;
+
+	for (unsigned l = 0; l < ARRAY_SIZE(lists); l++)
+		json_array_foreach(json_object_get(answer, lists[l]), i, one)
+			if (count < ARRAY_SIZE(inodes) && json_object_get(one, "inode"))
+				inodes[count++] =
+					json_integer_value(json_object_get(one, "inode"));
+	inode_paths_find(paths, client_text(answer, "mount_point"),
+		client_text(answer, "device_number"), inodes, count);
+}
+
+static void print_row(struct table *t, const json_t *one, const json_t *paths)
+{
+	char process[96], file[2 * PATH_MAX + 300], time[16];
+
+	table_row(t);
+	table_cell(t, "%s", print_process(one, process, sizeof(process)));
+	if (json_object_get(one, "request"))
+		table_cell(t, "%s", client_text(one, "request"));
+	else
+		table_cell(t, "%s %s lock", client_text(one, "kind"),
+			client_text(one, "type"));
+	table_cell(t, "%s", format_duration(time, 1e9 * client_number(one, "waits_s")));
+	table_cell(t, "%s", print_file(paths, one, file, sizeof(file)));
+}
+
+void waits_table(const json_t *answer, const json_t *paths, unsigned max)
+{
 	struct table *t = table_new();
+	char need[400];
 	json_t *one;
 	size_t i;
 
@@ -158,22 +189,20 @@ static void print_table(const json_t *answer)
 	table_column(t, "FOR", TABLE_NUMBER);
 	table_column(t, "FILE", TABLE_LONG);
 	table_column(t, "WAITS FOR", TABLE_LONG);
-	json_array_foreach((json_t *)requests, i, one)
+	json_array_foreach(json_object_get(answer, "requests"), i, one)
 	{
-		table_row(t);
-		table_cell(t, "%s", print_process(one, process, sizeof(process)));
-		table_cell(t, "%s", client_text(one, "request"));
-		table_cell(t, "%s", format_duration(time, 1e9 * client_number(one, "waits_s")));
-		table_cell(t, "%s", print_file(answer, one, file, sizeof(file)));
+		if (max == 0)
+			break;
+		max--;
+		print_row(t, one, paths);
 		table_cell(t, "%s", print_need(answer, one, need, sizeof(need)));
 	}
-	json_array_foreach((json_t *)locks, i, one)
+	json_array_foreach(json_object_get(answer, "locks"), i, one)
 	{
-		table_row(t);
-		table_cell(t, "%s", print_process(one, process, sizeof(process)));
-		table_cell(t, "%s %s lock", client_text(one, "kind"), client_text(one, "type"));
-		table_cell(t, "%s", format_duration(time, 1e9 * client_number(one, "waits_s")));
-		table_cell(t, "%s", print_file(answer, one, file, sizeof(file)));
+		if (max == 0)
+			break;
+		max--;
+		print_row(t, one, paths);
 		table_cell(t, "%s", print_holder(one, need, sizeof(need)));
 	}
 	table_print(t, 0, stdout);
@@ -207,7 +236,7 @@ static void print_node(const json_t *node)
 	}
 }
 
-static void print_answer(const json_t *answer)
+static void print_answer(const json_t *answer, const json_t *paths)
 {
 	double requests = client_number(answer, "requests_all");
 	double locks = client_number(answer, "locks_all");
@@ -231,14 +260,14 @@ static void print_answer(const json_t *answer)
 	if ((double)listed < requests + locks)
 		printf("; the %zu oldest", listed);
 	puts("");
-	print_table(answer);
+	waits_table(answer, paths, UINT_MAX);
 	json_array_foreach((json_t *)nodes, i, one)
 		print_node(one);
 }
 
-/* Has the daemon look at locks first. If that takes long, the answer to the second question is of
- * an earlier look. It comes at once, over another connection. */
-static json_t *ask_waits(const char *name, struct weft_error *err)
+/* Has the daemon look at locks and directories first. If that takes long, the answer to the second
+ * question is of an earlier look. It comes at once, over another connection. */
+static json_t *ask_waits(const char *name, json_t **looked, struct weft_error *err)
 {
 	json_t *identity = NULL, *answer = NULL;
 	int fd = client_find(name, &identity, err);
@@ -247,7 +276,7 @@ static json_t *ask_waits(const char *name, struct weft_error *err)
 	if (fd < 0)
 		return NULL;
 	client_limit(fd, LOOK_SECONDS);
-	json_decref(client_ask(fd, "look", err));
+	*looked = client_ask(fd, "look", err);
 	if (err->code == -ETIMEDOUT) {
 		close(fd);
 		fd = client_find(name, &identity, err);
@@ -263,71 +292,62 @@ static json_t *ask_waits(const char *name, struct weft_error *err)
 
 /* ---- all mounts ----------------------------------------------------------------------------- */
 
-#define DAEMONS_MAX 256u
-
-struct daemons {
-	unsigned count;
-	char uuid[DAEMONS_MAX][37]; /* of its store */
-};
-
-static bool note_daemon(void *arg, struct client *c)
+/* Adds the daemon's identity to the list. */
+static bool note_daemon(void *list, struct client *c)
 {
-	struct daemons *all = arg;
-
-	if (all->count < DAEMONS_MAX)
-		snprintf(all->uuid[all->count++], sizeof(all->uuid[0]), "%s",
-			client_text(c->identity, "store_uuid"));
+	json_array_append(list, c->identity);
 	return false;
 }
 
-static int waits_of(const char *name, bool json)
+/* `name`: for client_find; `title`: for people. With `list`, adds the answer to it instead of
+ * printing it. */
+static int waits_of(const char *name, const char *title, bool json, json_t *list)
 {
 	struct weft_error err = {0};
-	json_t *answer = ask_waits(name, &err);
+	json_t *looked = NULL, *answer = ask_waits(name, &looked, &err);
+	json_t *paths = json_object();
 
 	if (!answer) {
-		fprintf(stderr, "weft waits: %s: %s\n", name, err.text);
-		return EXIT_FAILED;
-	}
-	if (json) {
+		fprintf(stderr, "weft waits: %s: %s\n", title, err.text);
+	} else if (list) {
+		json_array_append(list, answer);
+	} else if (json) {
 		json_dumpf(answer, stdout, JSON_INDENT(2));
 		putchar('\n');
 	} else {
+		inode_paths_add(paths, client_text(answer, "mount_point"),
+			json_object_get(looked, "paths"));
+		waits_paths(answer, paths);
+		client_clean(paths);
 		client_clean(answer);
-		print_answer(answer);
+		print_answer(answer, paths);
 	}
+	json_decref(paths);
+	json_decref(looked);
 	json_decref(answer);
-	return 0;
+	return answer ? 0 : EXIT_FAILED;
 }
 
 static int waits_of_all(bool json)
 {
-	struct daemons *all = calloc(1, sizeof(*all));
-	json_t *list = json_array(), *answer;
+	json_t *daemons = json_array(), *answers = json_array(), *one;
 	int code = 0;
+	size_t i;
 
-	if (all)
-		client_each(note_daemon, all);
-	for (unsigned i = 0; all && i < all->count; i++) {
-		struct weft_error err = {0};
-
-		answer = json ? ask_waits(all->uuid[i], &err) : NULL;
-		if (answer)
-			json_array_append_new(list, answer);
-		else if (json)
-			fprintf(stderr, "weft waits: %s: %s\n", all->uuid[i], err.text);
-		else if (waits_of(all->uuid[i], false))
+	client_each(note_daemon, daemons);
+	json_array_foreach(daemons, i, one)
+		if (waits_of(client_text(one, "store_uuid"), client_text(one, "mount_point"),
+			    json, json ? answers : NULL))
 			code = EXIT_FAILED;
-	}
 	if (json) {
-		json_dumpf(list, stdout, JSON_INDENT(2));
+		json_dumpf(answers, stdout, JSON_INDENT(2));
 		putchar('\n');
-	} else if (!all || !all->count) {
+	} else if (!json_array_size(daemons)) {
 		printf("No weft volume of this user is mounted%s.\n",
 			geteuid() ? "; use `sudo weft waits` for those of root" : "");
 	}
-	json_decref(list);
-	free(all);
+	json_decref(answers);
+	json_decref(daemons);
 	return code;
 }
 
@@ -345,5 +365,6 @@ int weft_waits(int argc, char **argv)
 	}
 	if (weft_operands(usage, argc, argv, 0, 1, "DIR|STORE|FILE|LABEL|UUID"))
 		return EXIT_USAGE;
-	return argc > optind ? waits_of(argv[optind], json) : waits_of_all(json);
+	return argc > optind ? waits_of(argv[optind], argv[optind], json, NULL)
+			     : waits_of_all(json);
 }

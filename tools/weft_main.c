@@ -32,6 +32,7 @@ static const struct subcommand subcommands[] = {
 	{"umount", weft_umount, "unmount it and wait until the store is closed"},
 	{"sync", weft_sync, "make everything done in a volume durable: weft sync DIR"},
 	{"status", weft_status, "what is mounted, and what it is doing"},
+	{"top", weft_top, "nodes, requests, cache, contended files, as they change"},
 	{"waits", weft_waits, "what waits, for which node, since when, and what to do"},
 	{"cluster", weft_cluster, "write, show, check or extend a cluster file"},
 	{"net", weft_net, "can this machine be a node, does it reach the others?"},

@@ -500,6 +500,8 @@ atime_read() {
 		weftd "$home/store" "$MNT" -o cache=8M,sync,noatime
 		grep " $MNT fuse.weft " /proc/mounts
 		weft status "$MNT" | grep '^mounted .*noatime.*sync'
+		weft waits | grep -F "$MNT: nothing waits"
+		weft top -b -n 1 | grep -F "  $MNT, weftd"
 		echo secret >"$MNT/f"
 		chmod 0 "$MNT/f"
 		! cat "$MNT/f" 2>/dev/null || exit 1
@@ -529,6 +531,9 @@ atime_read() {
 		setpriv --reuid 1000 --regid 1000 --clear-groups weft status >"$DIR/told"
 		grep -F "$MNT is mounted by root, and its weftd answers only root; use \`sudo weft status\`" "$DIR/told"
 		! grep "No weft volume" "$DIR/told" || exit 1
+		setpriv --reuid 1000 --regid 1000 --clear-groups weft waits | grep -F "use \`sudo weft waits\`"
+		! setpriv --reuid 1000 --regid 1000 --clear-groups weft top "$MNT" -b -n 1 2>"$DIR/refused" || exit 1
+		grep -F "\`sudo weft status\` what root has mounted" "$DIR/refused"
 		weft umount "$MNT"'
 	echo "$output"
 	[ "$status" -eq 0 ]

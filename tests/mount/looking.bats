@@ -85,7 +85,7 @@ terminal() { TERM=${TERMINAL:-xterm} timeout 60 python3 "$BATS_TEST_DIRNAME/term
 	kill -STOP "$OUTER"
 	cat "$DIR/inner/d/f" >"$DIR/out" 3>&- &
 	waiting=$!
-	waits_told() { weft waits "$DIR/inner" | tee "$DIR/told" | grep -qE "^cat\[[0-9]+\] +[a-z]+ .* a page of "; }
+	waits_told() { weft waits "$DIR/inner" | tee "$DIR/told" | grep -qE "^cat\[[0-9]+\] +[a-z]+ .* a page of .* from the store\$"; }
 	wait_until 5 waits_told
 	cat "$DIR/told"
 	grep -q "^$DIR/inner: 1 request waits" "$DIR/told"

@@ -35,6 +35,10 @@ waits_are() { [ "$(waits_tell "$1" "bool($2)")" = True ]; }
 	sync "${M[3]}/three/f"
 	run weft waits "${M[1]}"
 	[ "$output" = "${M[1]}, node 1: nothing waits" ]
+	run weft waits # other tests may have mounts, too
+	[[ $output == *"${M[2]}, node 2: nothing waits"* ]]
+	weft waits --json | python3 -c 'import json, sys
+assert sys.argv[1] in [a["mount_point"] for a in json.load(sys.stdin)]' "${M[3]}"
 	kill -9 "$(node_pid 3)"
 	timeout -s KILL 60 cat "${M[1]}/three/f" >"$DIR/out" 3>&- &
 	waiting=$!
