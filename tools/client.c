@@ -414,11 +414,20 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg)
 /* ---- the daemon of a name -------------------------------------------------------- */
 
 /* How well a daemon fits a name. The best fit wins. */
-enum fit { FIT_MOUNT, FIT_MOUNT_BELOW, FIT_STORE, FIT_UUID, FIT_LABEL, FIT_NONE };
+enum fit {
+	FIT_MOUNT,
+	FIT_MOUNT_BELOW,
+	FIT_STORE,
+	FIT_UUID,
+	FIT_LABEL,
+	FIT_INSIDE,
+	FIT_NONE
+};
 
 struct search {
 	const char *name;
-	const char *path; /* name made absolute */
+	const char *path;  /* name made absolute */
+	const char *mount; /* the mount that it lies in; or NULL */
 	char device
 		[CLIENT_DEVICE]; /* of the mount there now; "" if it does not answer */
 	enum fit fit;
@@ -442,6 +451,9 @@ static enum fit fit_of(const struct search *s, const json_t *identity)
 		return FIT_UUID;
 	if (*s->name && strcmp(client_text(identity, "label"), s->name) == 0)
 		return FIT_LABEL;
+	if (s->mount && strcmp(client_text(identity, "mount_point"), s->mount) == 0 &&
+		strcmp(client_text(identity, "device_number"), s->device) == 0)
+		return FIT_INSIDE;
 	return FIT_NONE;
 }
 
@@ -492,17 +504,14 @@ bool client_device(const char *path, char out[CLIENT_DEVICE])
 	return true;
 }
 
-int client_find(const char *name, json_t **identity, struct weft_error *err)
+/* `path`: the name made absolute; `mount`: the mount that it lies in, or NULL. */
+static int find_named(const char *name, const char *path, const char *mount,
+	json_t **identity, struct weft_error *err)
 {
-	struct search s = {.name = name, .fit = FIT_NONE, .fd = -1};
-	char *path = client_path(name);
+	struct search s = {.name = name, .path = path, .mount = mount, .fit = FIT_NONE, .fd = -1};
 
-	if (!path)
-		return weft_error(err, -ENOMEM, "no memory");
-	s.path = path;
-	client_device(path, s.device);
+	client_device(mount ? mount : path, s.device);
 	client_each(search_visit, &s);
-	free(path);
 	if (s.count == 1) {
 		*identity = s.identity;
 		return s.fd;
@@ -516,4 +525,25 @@ int client_find(const char *name, json_t **identity, struct weft_error *err)
 	json_decref(s.identity);
 	return weft_error(err, -ENOTUNIQ,
 		"more than one mounted volume is called that; use the mount point");
+}
+
+int client_find(const char *name, json_t **identity, struct weft_error *err)
+{
+	char *path = client_path(name);
+	int fd;
+
+	if (!path)
+		return weft_error(err, -ENOMEM, "no memory");
+	fd = find_named(name, path, NULL, identity, err);
+	free(path);
+	return fd;
+}
+
+int client_find_inside(const char *name, json_t **identity, struct weft_error *err)
+{
+	char path[PATH_MAX], mount[PATH_MAX];
+
+	if (!mount_inside(name, path, mount))
+		return client_find(name, identity, err);
+	return find_named(name, path, mount, identity, err);
 }

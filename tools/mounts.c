@@ -32,6 +32,68 @@ void mounts_each(bool (*fn)(void *arg, const struct weft_mount *m), void *arg)
 		endmntent(mounts);
 }
 
+/* Appends the components of `path` to the absolute path in `out`. Returns false if it is too
+ * long. */
+static bool append_components(char out[PATH_MAX], const char *path)
+{
+	while (*path) {
+		size_t len = strcspn(path, "/"), used = strlen(out);
+
+		if (len == 2 && memcmp(path, "..", 2) == 0) {
+			while (used && out[--used] != '/')
+				;
+			out[used] = '\0';
+		} else if (len && !(len == 1 && *path == '.')) {
+			if (used + 1 + len >= PATH_MAX)
+				return false;
+			out[used] = '/';
+			memcpy(out + used + 1, path, len);
+			out[used + 1 + len] = '\0';
+		}
+		path += len + (path[len] == '/');
+	}
+	return true;
+}
+
+struct inside {
+	char path[PATH_MAX];
+	char mount[PATH_MAX];
+	bool ours;
+};
+
+/* The deepest mount wins, and of several on one directory the upper one, which comes last. */
+static bool note_deepest(void *arg, const struct weft_mount *m)
+{
+	struct inside *i = arg;
+	size_t len = strlen(m->directory);
+
+	if (len >= PATH_MAX || len < strlen(i->mount) ||
+		(len > 1 && (strncmp(i->path, m->directory, len) != 0 ||
+				    (i->path[len] && i->path[len] != '/'))))
+		return false;
+	strcpy(i->mount, m->directory);
+	i->ours = m->ours;
+	return false;
+}
+
+bool mount_inside(const char *name, char path[PATH_MAX], char mount[PATH_MAX])
+{
+	struct inside i = {0};
+
+	if (*name != '/' && *name != '.')
+		return false;
+	if (*name == '.' && !getcwd(i.path, sizeof(i.path)))
+		return false;
+	if (strcmp(i.path, "/") == 0)
+		i.path[0] = '\0';
+	if (!append_components(i.path, name))
+		return false;
+	mounts_each(note_deepest, &i);
+	strcpy(path, i.path);
+	strcpy(mount, i.mount);
+	return i.ours;
+}
+
 const char *mount_user(uid_t user, char out[MOUNT_USER])
 {
 	struct passwd *known = getpwuid(user);

@@ -487,7 +487,7 @@ static int status_of(const char *name, enum form form)
 {
 	struct weft_error err = {0};
 	json_t *identity = NULL, *status = NULL;
-	int fd = client_find(name, &identity, &err);
+	int fd = client_find_inside(name, &identity, &err);
 
 	if (fd >= 0) {
 		status = client_ask(fd, "status", &err);

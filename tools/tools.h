@@ -94,6 +94,12 @@ struct weft_mount {
 /* Visits all mounts of this mount namespace, upper ones after lower ones, until `fn` returns
  * true. */
 void mounts_each(bool (*fn)(void *arg, const struct weft_mount *m), void *arg);
+/*
+ * Finds the mount of weft that a path lies in. Compares its text with the mount table: asks no
+ * mount, and follows no symbolic links. Stores the absolute path and the mount. Returns false if
+ * `name` does not begin with / or ., or lies in no mount of weft.
+ */
+bool mount_inside(const char *name, char path[PATH_MAX], char mount[PATH_MAX]);
 #define MOUNT_USER 64
 /* Returns the user's name, or "#UID". */
 const char *mount_user(uid_t user, char out[MOUNT_USER]);
@@ -122,6 +128,8 @@ void client_each(bool (*fn)(void *arg, struct client *c), void *arg);
  * there are several, with a text.
  */
 int client_find(const char *name, json_t **identity, struct weft_error *err);
+/* As client_find. `name` may also be any path within a mount, which is not asked about it. */
+int client_find_inside(const char *name, json_t **identity, struct weft_error *err);
 /* Returns `name` without final slashes, made absolute if it exists. NULL: no memory. */
 char *client_path(const char *name);
 #define CLIENT_DEVICE 32

@@ -52,7 +52,7 @@ static json_t *ask_limited(struct top *t, const char *cmd, struct weft_error *er
 
 	*err = (struct weft_error){0};
 	if (t->fd < 0) {
-		t->fd = client_find(t->name, &identity, err);
+		t->fd = client_find_inside(t->name, &identity, err);
 		json_decref(identity);
 	}
 	if (t->fd < 0)

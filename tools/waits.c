@@ -270,7 +270,7 @@ static void print_answer(const json_t *answer, const json_t *paths)
 static json_t *ask_waits(const char *name, json_t **looked, struct weft_error *err)
 {
 	json_t *identity = NULL, *answer = NULL;
-	int fd = client_find(name, &identity, err);
+	int fd = client_find_inside(name, &identity, err);
 
 	json_decref(identity);
 	if (fd < 0)
@@ -279,7 +279,7 @@ static json_t *ask_waits(const char *name, json_t **looked, struct weft_error *e
 	*looked = client_ask(fd, "look", err);
 	if (err->code == -ETIMEDOUT) {
 		close(fd);
-		fd = client_find(name, &identity, err);
+		fd = client_find_inside(name, &identity, err);
 		json_decref(identity);
 		if (fd < 0)
 			return NULL;

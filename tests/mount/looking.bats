@@ -92,6 +92,9 @@ terminal() { TERM=${TERMINAL:-xterm} timeout 60 python3 "$BATS_TEST_DIRNAME/term
 	kill -CONT "$OUTER"
 	wait "$waiting"
 	[ "$(<"$DIR/out")" = text ]
+	# the store's path, within the outer mount, is the inner volume's name
+	weft waits "$MNT/store" | grep -q "^$DIR/inner: "
+	weft waits "$MNT/other" | grep -q "^$MNT: "
 	weft umount "$DIR/inner"
 }
 

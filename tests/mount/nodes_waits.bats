@@ -39,6 +39,7 @@ waits_are() { [ "$(waits_tell "$1" "bool($2)")" = True ]; }
 	[[ $output == *"${M[2]}, node 2: nothing waits"* ]]
 	weft waits --json | python3 -c 'import json, sys
 assert sys.argv[1] in [a["mount_point"] for a in json.load(sys.stdin)]' "${M[3]}"
+	cd "${M[1]}/three"
 	kill -9 "$(node_pid 3)"
 	timeout -s KILL 60 cat "${M[1]}/three/f" >"$DIR/out" 3>&- &
 	waiting=$!
@@ -54,6 +55,12 @@ assert sys.argv[1] in [a["mount_point"] for a in json.load(sys.stdin)]' "${M[3]}
 	[[ ${lines[2]} == cat\[$(<"$DIR/process")\]*page*"of node 3, which is away" ]]
 	[[ ${lines[3]} == "node 3 (10.77.0.3:9338) is away for "*"Start it again; "*"weft node fence $FILE 3"* ]]
 	weft status "${M[1]}" | grep -q "^waiting    1 request, 0 lock requests, the longest for .*weft waits"
+	# any path in the mount names it, and is not asked for: this shell stands in a directory of node 3
+	for path in . .. ./f "${M[1]}/three/none/../f" "${M[1]}//"; do
+		run timeout -s KILL 8 weft waits "$path"
+		[[ ${lines[0]} == "${M[1]}, node 1: 1 request waits" ]]
+	done
+	cd /
 	mount_again 3
 	wait "$waiting"
 	[ "$(<"$DIR/out")" = three ]
