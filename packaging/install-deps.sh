@@ -11,8 +11,8 @@ set -eu
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 build="gcc make pkg-config scdoc iproute2 procps libc6-dev libfuse3-dev fuse3 liburing-dev libssl-dev libjansson-dev
-	libblkid-dev libsmartcols-dev libncurses-dev libinih-dev libmicrohttpd-dev libcap-ng-dev libbsd-dev libisal-dev libibverbs-dev
-	librdmacm-dev"
+	libblkid-dev libsmartcols-dev libncurses-dev libinih-dev libmicrohttpd-dev libcap-ng-dev libbsd-dev
+	libisal-dev libibverbs-dev librdmacm-dev"
 deb="dpkg-dev debhelper"
 check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git rsync xfsprogs nftables faketime
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl
