@@ -19,16 +19,16 @@
 #define INODES_MAX   64u
 
 static const char usage[] =
-	"Usage: weft top [-b] [-n ROUNDS] [-d SECONDS] [-s rate|busy|p99|name] [NAME]\n"
+	"Usage: weft top [OPTION...] [DIR|STORE|FILE|LABEL|UUID]\n"
 	"\n"
 	"Shows a mounted volume's nodes and links, requests by kind with rates and latencies, the\n"
-	"cache, files and directories that nodes contend for, and what waits. NAME: a mount\n"
-	"point, store, cluster file, label or UUID; needed if several are mounted.\n"
+	"cache, files and directories that nodes contend for, and what waits. Needs a name only\n"
+	"if several are mounted.\n"
 	"\n"
 	"  -b, --batch             print text, for a pipe or a file\n"
-	"  -n, --rounds=N          end after N rounds\n"
-	"  -d, --delay=SECONDS     from one round to the next (default: 2)\n"
-	"  -s, --sort=KEY          order of the requests (default: rate)\n"
+	"  -n, --rounds N          end after N rounds\n"
+	"  -d, --delay SECONDS     from one round to the next (default: 2)\n"
+	"  -s, --sort KEY          order of the requests: rate (default), busy, p99, name\n"
 	"\n"
 	"Keys: q ends, h helps, s sorts, + and - change the delay, space asks at once.\n"
 	"\n"

@@ -86,6 +86,7 @@ function takes_value(option) {
 # ---- explanations
 
 function explain(line, text,    names, count, i, k, name, value) {
+	sub(/\[=[A-Z]+\]$/, "", line) # is given with the option, or not at all
 	count = split(line, name, /,? /)
 	if (line ~ /^-/) {
 		value = name[count] ~ /^-/ ? "" : name[count--]

@@ -15,7 +15,7 @@ teardown() { rm -rf "$DIR"; }
 of_kind() { awk -F'\t' -v kind="$1" '$2 == kind { print $3 }' "$TABLE"; }
 
 @test "the table has all options that the programs take, and no others" {
-	sed -nE 's/^.*\{"([a-z-]+)", (no|required)_argument.*/\1/p' <(
+	sed -nE 's/^.*\{"([a-z-]+)", (no|optional|required)_argument.*/\1/p' <(
 		sed 's/{"/\n&/g' "$ROOT"/tools/*.c "$ROOT"/mkfs/mkfs_main.c "$ROOT"/mkfs/fsck_main.c "$ROOT/fs/arguments.c"
 	) | sort -u >"$DIR/known"
 	of_kind option | sed -n 's/^--//p' | sort -u >"$DIR/offered"

@@ -83,6 +83,8 @@ terminal() { TERM=${TERMINAL:-xterm} timeout 60 python3 "$BATS_TEST_DIRNAME/term
 	weftd "$MNT/store" "$DIR/inner" -o cache=8M,uring=off
 	daemon_of "$DIR/inner" >>"$DIR/pids"
 	kill -STOP "$OUTER"
+	stopped() { ! grep -L "^State:.T" /proc/"$OUTER"/task/*/status | grep -q .; }
+	wait_until 5 stopped
 	cat "$DIR/inner/d/f" >"$DIR/out" 3>&- &
 	waiting=$!
 	waits_told() { weft waits "$DIR/inner" | tee "$DIR/told" | grep -qE "^cat\[[0-9]+\] +[a-z]+ .* a page of .* from the store\$"; }
