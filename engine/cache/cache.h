@@ -347,6 +347,10 @@ void cache_publish(
 	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
 /* Drops freed pages, dirty ones too, if they still have this incarnation. Waits. */
 void cache_discard(struct cache *cache, const struct page_ref *refs, unsigned count);
+/* Tells other nodes, in the background, that pages in a row are freed. They drop what they share of
+ * this incarnation and earlier ones, or may miss it. Never waits. */
+void cache_freed(
+	struct cache *cache, page_id pid, uint64_t incarnation, unsigned count);
 
 /* ---- what this node's kernel has of pages (kcached.c) ------------------------------- */
 

@@ -454,6 +454,12 @@ void cache_discard(struct cache *c, const struct page_ref *refs, unsigned count)
 	}
 }
 
+void cache_freed(struct cache *c, page_id pid, uint64_t incarnation, unsigned count)
+{
+	if (c->coherence->ops->freed)
+		c->coherence->ops->freed(c->coherence, pid, incarnation, count);
+}
+
 void cache_publish(
 	struct cache *c, const struct page_ref *refs, unsigned count, lsn_t lsn)
 {

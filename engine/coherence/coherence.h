@@ -91,6 +91,14 @@ struct coherence_ops {
 	 */
 	bool (*release)(struct coherence *c, page_id pid, enum page_mode held,
 		uint64_t incarnation, bool spare);
+	/*
+	 * Tells that this node has freed pages in a row, in this incarnation. Nodes that share them
+	 * drop them soon, so that the next user of the pages need not ask these nodes. They may
+	 * miss it. The pages may be in use again by then. NULL: there are no other nodes. Never
+	 * waits.
+	 */
+	void (*freed)(
+		struct coherence *c, page_id pid, uint64_t incarnation, unsigned count);
 	/* Asks homes for leave to give pages up, dirty ones too. A page that its home agrees to is
 	 * taken out of its frame. Waits; call it with nothing held. */
 	void (*evict)(struct coherence *c, const page_id *pids, unsigned count);

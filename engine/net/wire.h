@@ -12,7 +12,7 @@
 _Static_assert(
 	__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weft needs a little-endian machine");
 
-#define WIRE_VERSION     7u
+#define WIRE_VERSION     8u
 #define WIRE_MAGIC_BYTES 8u
 #define WIRE_HELLO       "WEFTHELO"
 #define WIRE_PROOF       "WEFTPROF"

@@ -394,6 +394,9 @@ static void settle_after(struct txn *x, struct log_position pos)
 			discard_run(t, &run->run);
 		space_committed(
 			t->space, run->run.pid, run->run.length, run->frees, pos.end);
+		if (run->frees)
+			cache_freed(t->cache, run->run.pid, run->run.incarnation,
+				run->run.length);
 	}
 	x->run_count = 0; /* committed: no longer the transaction's to give back */
 	txn_unfavour(x);

@@ -72,7 +72,7 @@ class Remote:
             os.unlink(self.nodes.path(1, "other"))
             rate, took = counted(self.nodes, lambda: self.write(1, "other"))
             say(f"rewrite_{turn}", rate, took, alone)
-            self.held(f"rewrite_{turn}", took, sends=60)
+            self.held(f"rewrite_{turn}", took, sends=16)
             self.read(2, "other")
         self.nodes.remount()
         local, took = counted(self.nodes, lambda: self.read(1, "file"))

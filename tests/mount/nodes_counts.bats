@@ -58,9 +58,18 @@ stream() {
 	echo "node $1, $2: $COSTS"
 }
 
+# The messages of a type that node $1 has sent.
+sent() {
+	weft status "${M[$1]}" --json |
+		python3 -c 'import json, sys; print(json.load(sys.stdin)["cluster"]["coherence"]["sent"].get(sys.argv[1], 0))' "$2"
+}
+
+# Node 2 has dropped nearly all pages of the removed file.
+has_dropped() { [ $(($(sent 2 DROP) - $1)) -gt 8000 ]; }
+
 # A page each, it would be 512 sends for a MiB: as many as messages.
 @test "pages in a row are asked for, given and taken together" {
-	local turn again=
+	local turn drops
 	mount_nodes -o cache=192M # more than a store has
 	stream 1 write
 	stream 2 read
@@ -70,15 +79,17 @@ stream() {
 	stream 1 write # what node 2 has read
 	costs messages 400 600
 	costs sends 0 60
-	# pages that are used again, of which node 2 has the earlier images
-	for turn in {1..12}; do
+	# more than a store has: pages are used again, which node 2 had read, and has dropped since
+	for turn in {1..5}; do
 		stream 2 read
+		drops=$(sent 2 DROP)
 		rm "${M[1]}/file"
+		stat -f "${M[1]}" >"$DIR/statfs" # frees them
+		wait_until 10 has_dropped "$drops"
 		stream 1 write
-		costs sends 0 60
-		! costs messages 200 600 || { again=$turn; break; }
+		costs messages 0 20
+		costs sends 0 20
 	done
-	[ "$again" ]
 	umount_nodes 1 2 3
 }
 

@@ -391,6 +391,15 @@ static void renew(struct node *n, unsigned i, bool writes)
 	p->renewed = false;
 }
 
+/* Other nodes are told that it was freed: in this incarnation, an earlier one, or one to come. It need
+ * not be true. They may drop what they share, and nothing else. */
+static void tell_freed(struct node *n, unsigned i)
+{
+	cache_freed(n->v->cache, pid_of(sharing_of(n), i),
+		sharing_of(n)->page[i].incarnation + rt_random() % 3 - 1,
+		1 + (unsigned)(rt_random() % 8));
+}
+
 static void sync_one(struct node *n, unsigned i)
 {
 	struct page *p = &sharing_of(n)->page[i];
@@ -448,6 +457,8 @@ static inline void task_main(void *arg)
 		/* some pages are everybody's */
 		if (rt_random() % 3 == 0)
 			i %= 6;
+		if (rt_random() % 8 == 0)
+			tell_freed(n, i);
 		if (rt_random() % 16 == 0) {
 			renew(n, i, rt_random() % 8);
 		} else if (enter(n, i)) {

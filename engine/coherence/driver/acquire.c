@@ -585,6 +585,21 @@ static void evict_ask(struct page_driver *d, page_id pid, struct batch *b, bool 
 	page_unlock_more(d, pid, p);
 }
 
+void page_drop_freed(struct page_driver *d, struct page_record *p, uint64_t incarnation)
+{
+	struct page_actions out = {0};
+	struct coherence_image image;
+
+	if (!record_is_idle(p) || (p->frame & RECORD_LOST) || p->hold.hold != RIGHT_SHARED ||
+		p->hold.incarnation > incarnation || !view_ready(d, p->at.home) ||
+		d->base.frames->revoke(d->base.cache, p->at.pid, PAGE_INVALID, &image))
+		return;
+	record_set(p, RECORD_LEAVING);
+	page_take_image(d, p, &image);
+	WEFT_ASSERT(!holder_evict(&p->hold, &p->at, 0, request_number(d), &out));
+	page_perform(d, p, NULL, &out);
+}
+
 static void driver_evict(struct coherence *c, const page_id *pids, unsigned count)
 {
 	struct page_driver *d = driver_of(c);
@@ -773,6 +788,7 @@ const struct coherence_ops driver_ops = {
 	.acquire = driver_acquire,
 	.has_others = driver_has_others,
 	.used = driver_used,
+	.freed = driver_freed,
 	.release = driver_release,
 	.evict = driver_evict,
 	.downgrade = driver_downgrade,

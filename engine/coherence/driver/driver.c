@@ -113,6 +113,7 @@ static void driver_stop(struct coherence *c)
 	wake_word(&d->home_jobs.word);
 	wake_word(&d->persist_jobs.word);
 	wake_word(&d->revokers.word);
+	wake_word(&d->discards.word);
 	view_wake(d);
 	while (d->tasks)
 		rt_task_join(d->task[--d->tasks]);
@@ -136,6 +137,7 @@ static int driver_start(struct coherence *c)
 		{"page-persist", persist_main, PERSIST_TASKS},
 		{"page-revoke", revoker_main, REVOKER_TASKS},
 		{"page-view", view_main, 1},
+		{"page-discard", discard_main, 1},
 	};
 	struct page_driver *d = driver_of(c);
 	int rc = owed_adopt(d);

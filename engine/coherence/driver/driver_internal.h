@@ -39,6 +39,7 @@ _Static_assert(PAGE_MESSAGE_END - PAGE_MESSAGE_FIRST <= COHERENCE_MESSAGES_MAX, 
 #define PERSIST_BATCH   256u /* images that a persist task writes together */
 #define REVOKER_TASKS   2u
 #define ROOM_LOOK_EVERY 16u /* requests of a call between two checks */
+#define DISCARD_RUNS    256u /* runs of freed pages that wait to be told */
 #define AREAS_MAX       8u
 #define HOME_REGION     8u  /* id of the network's memory for images on their way (image_pool) */
 #define HOME_IMAGES_PER 32u /* it has one image for so many frames, and between */
@@ -269,6 +270,21 @@ struct revoker_list {
 	bool awaited_lately; /* the list was not empty since the last check */
 };
 
+/* Pages in a row that were freed, in one incarnation. */
+struct discard_run {
+	page_id pid;
+	uint64_t incarnation;
+	unsigned count;
+};
+
+/* Freed pages that other nodes are to be told of: a ring. */
+struct discard_list {
+	struct rt_mutex lock; /* a leaf lock */
+	_Atomic uint32_t word; /* changes when the list is empty no more */
+	unsigned first, count;
+	struct discard_run run[DISCARD_RUNS];
+};
+
 /* A one-sided operation for a page. */
 struct image_op {
 	struct net_op op;
@@ -355,7 +371,8 @@ struct page_driver {
 	struct taken {
 		_Atomic page_id to_change, to_read;
 	} taken[TAKEN_PAGES];
-	struct rt_task *task[HOME_TASKS + PERSIST_TASKS + REVOKER_TASKS + 1];
+	struct discard_list discards;
+	struct rt_task *task[HOME_TASKS + PERSIST_TASKS + REVOKER_TASKS + 2];
 	unsigned tasks;
 	struct coherence_counters counters;
 };
@@ -522,6 +539,9 @@ void page_used(struct page_driver *d, struct page_record *p);
 void pending_start(struct page_driver *d, struct page_record *p);
 void pending_done(struct page_driver *d, struct page_record *p, int result);
 void batch_one_done(struct page_driver *d, struct batch *b);
+/* The page's home says that the page was freed in this incarnation. Drops a shared copy of this or
+ * an earlier one, unless something is under way with the page. */
+void page_drop_freed(struct page_driver *d, struct page_record *p, uint64_t incarnation);
 /* Ends an eviction: the home has answered it, and the hold has taken the answer in. */
 void evict_answered(struct page_driver *d, struct page_record *p, bool accepted);
 void ships_persisted(struct page_driver *d, struct page_record *p, uint64_t incarnation,
@@ -559,6 +579,14 @@ void persist_main(void *arg);
 int home_evict(struct page_driver *d, struct page_record *p, const struct page_message *m,
 	struct page_actions *out);
 void home_pull(struct page_driver *d, struct page_record *p, const struct page_action *a);
+
+/* ---- discard.c: freed pages ------------------------------------------------------------------ */
+
+/* The function of coherence.h. */
+void driver_freed(struct coherence *c, page_id pid, uint64_t incarnation, unsigned count);
+/* Handles DISCARD. Never waits. */
+void discard_message(struct page_driver *d, const struct page_message *m);
+void discard_main(void *arg);
 
 /* ---- epoch.c: the cluster epoch --------------------------------------------------- */
 

@@ -249,6 +249,10 @@ void driver_message(
 		view_message(d, m.sender, &m);
 		return;
 	}
+	if (m.type == PAGE_DISCARD && m.sender < PAGE_NODES_MAX) {
+		discard_message(d, &m);
+		return;
+	}
 	if (!message_makes_sense(d, &m)) {
 		wire_cut(d, m.sender, -EPROTO, "it sent an impossible", &m);
 		return;

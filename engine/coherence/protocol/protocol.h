@@ -65,7 +65,7 @@ static inline uint16_t copies_next(uint16_t n)
 #define PAGE_MESSAGES(X)                                                                 \
 	X(REQUEST) X(GRANT) X(COPY) X(MOVE) X(INVALIDATE) X(GIVEN) X(DROP) X(EVICT)      \
 	X(EVICTED) X(FETCH) X(SHIP) X(PERSISTED) X(REPORT) X(REINSTATE)                  \
-	X(EPOCH) X(REPORTED) X(READY)
+	X(EPOCH) X(REPORTED) X(READY) X(DISCARD)
 /* clang-format on */
 #define PAGE_MESSAGE_FIRST 0x100
 enum page_message_type {
