@@ -69,11 +69,11 @@ class Remote:
         say("overwrite1m", rate, took)
         self.held("overwrite1m", took, sends=16)
         for turn in range(3):
-            os.unlink(self.nodes.path(1, "other"))
+            self.read(2, "other")
+            self.remove(1, "other", 2)
             rate, took = counted(self.nodes, lambda: self.write(1, "other"))
             say(f"rewrite_{turn}", rate, took, alone)
-            self.held(f"rewrite_{turn}", took, sends=16)
-            self.read(2, "other")
+            self.held(f"rewrite_{turn}", took, sends=1)
         self.nodes.remount()
         local, took = counted(self.nodes, lambda: self.read(1, "file"))
         say("local_cold1m", local, took)
@@ -82,6 +82,19 @@ class Remote:
         say("nodes_cold1m", rate, took, local)
         self.held("nodes_cold1m", took, sends=16, reads=8)
         self.nodes.close()
+
+    def dropped(self, node):
+        return self.nodes.status(node)["cluster"]["coherence"]["sent"].get("DROP", 0)
+
+    def remove(self, node, name, reader):
+        """Removes a file that the reader has in memory, and waits until the reader has dropped it."""
+        before, end = self.dropped(reader), time.monotonic() + 60
+        os.unlink(self.nodes.path(node, name))
+        os.statvfs(self.nodes.mount_point(node))  # frees its pages at once
+        while self.dropped(reader) - before < 0.95 * MIB * 256:
+            if time.monotonic() > end:
+                raise RuntimeError(f"node {reader} keeps the pages of a file that was removed")
+            time.sleep(0.05)
 
     def overwrite(self, node, name):
         block = b"o" * (1 << 20)
