@@ -12,7 +12,7 @@
  */
 #include "engine/coherence/driver/driver_internal.h"
 
-#define DISCARD_BATCH 64u /* pages between two looks for room; they leave together */
+#define DISCARD_BATCH 64u /* pages between two looks for room; messages that leave together */
 #define DISCARD_MAX   (1u << 20) /* pages of a run that others may be added to */
 
 /* Returns true if the page continues the run. */
@@ -125,17 +125,23 @@ void discard_main(void *arg)
 {
 	struct page_driver *d = arg;
 	struct discard_run r;
+	unsigned told = 0; /* pages since the last flush */
 	uint32_t word;
 
 	while (rt_goes_on(&d->stopping, &d->discards.word, &word)) {
-		if (!discard_take(&d->discards, &r)) {
-			rt_wait(&d->discards.word, word, RT_FOREVER);
-			continue;
-		}
-		room_await_all(d);
+		bool some = discard_take(&d->discards, &r);
+
+		if (some)
+			room_await_all(d);
 		for (unsigned i = 0; i < r.count; i++)
 			discard_page(d, r.pid + i, r.incarnation);
-		net_flush(d->o.net);
+		told += r.count;
+		if (!some || told >= DISCARD_BATCH) {
+			net_flush(d->o.net);
+			told = 0;
+		}
+		if (!some)
+			rt_wait(&d->discards.word, word, RT_FOREVER);
 	}
 }
 
