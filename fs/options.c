@@ -16,6 +16,9 @@
 
 #include "engine/common/text.h"
 
+#define LEARNED_MIN_BYTES       (64ull << 10)
+#define LEARNED_DEFAULT_MIN     (256ull << 10)
+#define LEARNED_DEFAULT_PART    64u /* of the cache */
 #define CACHE_MIN_BYTES         (1ull << 20)
 #define CACHE_DEFAULT_MAX_BYTES (1ull << 30)
 #define LOG_INTERVAL_MAX_S      3600
@@ -133,6 +136,24 @@ static int parse_cache(struct mount_options *o, const char *value, struct weft_e
 			"%" PRIu64 "M",
 			value, ram >> 20);
 	o->cache_bytes = bytes & ~(uint64_t)(PAGE_SIZE - 1);
+	return 0;
+}
+
+static int parse_learned(
+	struct mount_options *o, const char *value, struct weft_error *err)
+{
+	uint64_t bytes;
+
+	if (size_parse(value, &bytes) < 0)
+		return weft_error(err, -EINVAL,
+			"option learned=%s: not a size; write it like learned=1M, or 0",
+			value);
+	if (bytes && (bytes < LEARNED_MIN_BYTES || bytes > CACHE_DEFAULT_MAX_BYTES))
+		return weft_error(err, -EINVAL,
+			"option learned=%s: must be 0, or between 64K and %" PRIu64 "M",
+			value, (uint64_t)CACHE_DEFAULT_MAX_BYTES >> 20);
+	o->learned_bytes = bytes;
+	o->learned_given = true;
 	return 0;
 }
 
@@ -292,6 +313,7 @@ static const struct value_word {
 	int (*parse)(struct mount_options *o, const char *value, struct weft_error *err);
 } value_words[] = {
 	{"cache=", parse_cache},
+	{"learned=", parse_learned},
 	{"log_interval=", parse_log_interval},
 	{"timeout=", parse_timeout},
 	{"node=", parse_node},
@@ -352,13 +374,24 @@ int mount_options_parse(struct mount_options *o, const char *list, struct weft_e
 	return rc;
 }
 
+uint64_t mount_options_learned(const struct mount_options *o)
+{
+	if (o->learned_given)
+		return o->learned_bytes;
+	return MAX(o->cache_bytes / LEARNED_DEFAULT_PART, LEARNED_DEFAULT_MIN);
+}
+
 void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 {
 	static const char *const uring[] = {"", ",uring=on", ",uring=off"};
 	static const char *const maps[] = {",mmap=off", "", ",mmap=local"};
 
-	char node[24] = "", soft[48] = "", metrics[METRICS_ADDRESS_MAX + 16] = "";
+	char learned[40] = "", node[24] = "", soft[48] = "",
+	     metrics[METRICS_ADDRESS_MAX + 16] = "";
 
+	if (o->learned_given)
+		snprintf(learned, sizeof(learned), ",learned=%" PRIu64 "K",
+			o->learned_bytes >> 10);
 	if (o->node)
 		snprintf(node, sizeof(node), ",node=%u", o->node);
 	if (o->soft)
@@ -367,9 +400,9 @@ void mount_options_print(const struct mount_options *o, char *buf, size_t cap)
 	if (*o->metrics)
 		snprintf(metrics, sizeof(metrics), ",metrics=%s", o->metrics);
 	snprintf(buf, cap,
-		"%s,%s,cache=%" PRIu64 "M,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+		"%s,%s,cache=%" PRIu64 "M%s,log_interval=%g%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
 		o->read_only ? "ro" : "rw", atime_words[o->atime], o->cache_bytes >> 20,
-		(double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
+		learned, (double)o->log_interval_ms / 1000, node, soft, uring[o->uring], metrics,
 		o->restart ? "" : ",norestart", maps[o->mmap],
 		o->allow_other ? ",allow_other" : "", o->flags & MS_NODEV ? ",nodev" : "",
 		o->flags & MS_NOSUID ? ",nosuid" : "",

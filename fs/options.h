@@ -18,6 +18,8 @@ struct mount_options {
 	unsigned node;      /* id of this node in it; 0: not given */
 	char *directory;    /* absolute path of the mount point */
 	uint64_t cache_bytes;
+	bool learned_given; /* if not, learned_bytes follows from cache_bytes */
+	uint64_t learned_bytes;
 	uint64_t log_interval_ms;
 	bool read_only;
 	bool allow_other;
@@ -39,6 +41,8 @@ void mount_options_default(struct mount_options *o);
  * names an unknown word. */
 int mount_options_parse(
 	struct mount_options *o, const char *list, struct weft_error *err);
+/* Returns the size of the table of places of leaves; 0: none. */
+uint64_t mount_options_learned(const struct mount_options *o);
 /* Prints the current options as such a list. */
 void mount_options_print(const struct mount_options *o, char *buf, size_t cap);
 void mount_options_free(struct mount_options *o);

@@ -118,6 +118,11 @@ static json_t *tree_status(struct volume *v)
 	PUT_COUNTER(o, c, commits);
 	PUT_COUNTER(o, c, conflicts);
 	PUT_COUNTER(o, c, waits);
+	PUT_COUNTER(o, c, guesses_right);
+	PUT_COUNTER(o, c, guesses_wrong);
+	PUT_COUNTER(o, c, guesses_refused);
+	put_number(o, "learned_leaves", tree_learned(v->tree));
+	put_number(o, "learned_bytes", tree_learned_bytes(v->tree));
 	return o;
 }
 

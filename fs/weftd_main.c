@@ -345,6 +345,7 @@ static int volume_start(struct daemon *d, struct weft_error *err)
 		.read_only = read_only,
 		.background = true,
 		.cache = {.cache_bytes = o->cache_bytes, .read_only = read_only},
+		.learned_bytes = mount_options_learned(o),
 		.log = {.flush_interval_ms = o->log_interval_ms},
 	};
 	struct ops_options ops = ops_options_of(o);

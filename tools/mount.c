@@ -103,6 +103,9 @@ static const char *fixed_option(const char *list, const struct mount_options *wa
 	if (has_word(list, "cache=") &&
 		wanted->cache_bytes >> 20 != now->cache_bytes >> 20)
 		return "cache=";
+	if (has_word(list, "learned=") &&
+		mount_options_learned(wanted) != mount_options_learned(now))
+		return "learned=";
 	if (has_word(list, "log_interval=") &&
 		wanted->log_interval_ms != now->log_interval_ms)
 		return "log_interval=";

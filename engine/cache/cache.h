@@ -181,6 +181,9 @@ int guard_optimistic(
 /* Works as guard_optimistic, but returns -EAGAIN if the page is missing or latched. Never waits. */
 int guard_try_optimistic(
 	struct cache *cache, page_id pid, struct frame *hint, struct guard *g);
+/* Returns true if the page is in the cache and may be read. The answer may be outdated. Never
+ * waits. */
+bool cache_is_here(struct cache *cache, page_id pid);
 /* Returns true if everything read since the guard was taken is valid. Never waits. */
 static inline bool guard_valid(const struct guard *g);
 /* Latch the page if it is in the cache. Return -EAGAIN if it is missing, latched or of another
@@ -242,6 +245,10 @@ void guard_release_dirty(struct cache *cache, struct guard *g, bool unpublished)
 int cache_fetch(struct cache *cache, const struct page_ref *refs, unsigned count);
 int cache_fetch_exclusive(
 	struct cache *cache, const struct page_ref *refs, unsigned count);
+/* Fetches one page to be read. If a node that is away would have to be waited for, waits for a
+ * moment only. So the page may not be here afterwards (cache_is_here). Returns 0 or an error as
+ * guard_shared does. Waits. */
+int cache_fetch_once(struct cache *cache, page_id pid);
 /*
  * Keeps a page from other nodes until `until_ns` (rt_now_ns), while this node may change it. 0 ends
  * that. A request of another node waits at most CACHE_KEEP_NS for it. The note may be lost. Never

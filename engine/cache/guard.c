@@ -371,28 +371,52 @@ int guard_try_optimistic(
 	return -EAGAIN;
 }
 
+bool cache_is_here(struct cache *c, page_id pid)
+{
+	struct frame *f = table_find(c, pid);
+
+	return f && mode_allows(f, PAGE_SHARED);
+}
+
+/* Fetches the page, or waits until its frame can be used. *out: the frame, NULL if there was none.
+ * Returns 0 if the caller may look again. */
+static int fetch_or_wait(struct cache *c, page_id pid, struct frame **out)
+{
+	struct page_ref ref = {.pid = pid};
+	struct frame *f = *out = table_find(c, pid);
+	int rc = 0;
+
+	if (!f)
+		return fetch_pages(c, &ref, 1, 0, NULL);
+	latch_wait_open(c, f);
+	if (rt_task_unwanted())
+		return -EINTR;
+	if (!mode_allows(f, PAGE_SHARED) && latch_exclusive_wanted(c, f, pid)) {
+		rc = frame_adapt(c, f, 0, PAGE_SHARED, false, 0);
+		if (!rc)
+			latch_release_exclusive(c, f, true);
+	}
+	return rc == -EAGAIN ? 0 : rc;
+}
+
+int cache_fetch_once(struct cache *c, page_id pid)
+{
+	struct frame *f;
+
+	return fetch_or_wait(c, pid, &f);
+}
+
 static __attribute__((noinline)) int optimistic_wait(
 	struct cache *c, page_id pid, struct guard *g)
 {
 	struct frame *f = NULL;
 
 	do {
-		int rc;
+		int rc = fetch_or_wait(c, pid, &f);
 
 		g->kind = GUARD_NONE;
-		rc = find_or_fetch(c, pid, 0, 0, &f);
 		if (rc)
 			return rc;
-		latch_wait_open(c, f);
-		if (rt_task_unwanted())
-			return -EINTR;
-		if (!mode_allows(f, PAGE_SHARED) && latch_exclusive_wanted(c, f, pid)) {
-			rc = frame_adapt(c, f, 0, PAGE_SHARED, false, 0);
-			if (!rc)
-				latch_release_exclusive(c, f, true);
-			else if (rc != -EAGAIN)
-				return rc;
-		}
 	} while (!optimistic_hit(c, pid, f, g));
 	return 0;
 }

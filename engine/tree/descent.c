@@ -142,9 +142,11 @@ void tree_hints_shift(struct tree *t, struct frame *f, unsigned at, int by)
 
 /* ---- a page on its first visit --------------------------------------------------- */
 
-/* Checks the page's image under its shared latch, once per load. -EAGAIN: lost a race. */
-static int node_check(struct tree *t, page_id pid, struct weft_error *err)
+/* Checks the image of d's page under its shared latch, once per load. A leaf is noted, if it is the
+ * page that d's parent has named. -EAGAIN: lost a race. */
+static int node_check(struct tree *t, const struct descent *d, struct weft_error *err)
 {
+	page_id pid = d->pid;
 	bool inner;
 	struct guard g;
 	int rc = guard_try_shared(t->cache, pid, 0, &g);
@@ -169,6 +171,8 @@ static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 	if (rc == 0)
 		guard_mark_checked(&g);
 	inner = rc == 0 && node_counts_load(g.image).level > 0;
+	if (rc == 0 && !inner && guard_valid(&d->node))
+		tree_note_leaf(t, pid, &g);
 	guard_release(t->cache, &g);
 	if (inner) /* it may have been granted to this node alone */
 		cache_downgrade_soon(t->cache, pid);
@@ -178,7 +182,7 @@ static int node_check(struct tree *t, page_id pid, struct weft_error *err)
 static int node_first_visit(struct tree *t, struct descent *d)
 {
 	struct weft_error err = {0};
-	int rc = node_check(t, d->pid, &err);
+	int rc = node_check(t, d, &err);
 
 	if (rc == -EAGAIN)
 		d->missing = d->pid;
@@ -275,6 +279,7 @@ int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct desce
 	d->parent_count = 0;
 	d->parent_level = 0;
 	d->slot = 0;
+	d->guessed = 0;
 	d->pid = t->root;
 	rc = guard_try_optimistic(t->cache, t->root, hinted, &d->node);
 	if (rc) {
@@ -342,7 +347,43 @@ int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt)
 	return rc ? rc : tree_wait_page(t, pid, 0);
 }
 
-int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)
+/* The use of guesses by one descent. */
+struct guessing {
+	bool allowed; /* the caller needs no page above the leaf */
+	bool done;    /* no more, while the pages above can be had */
+};
+
+bool tree_misses_above(struct tree *t, const struct descent *d)
+{
+	if (d->missing == PID_NONE || cache_is_here(t->cache, d->missing))
+		return false;
+	return d->parent.kind == GUARD_NONE || d->counts.level > t->step;
+}
+
+/* A page above the leaf is missing: guesses, or else fetches the page. Returns 0 if the caller must
+ * look again, also if a node is away that the page waits for. *found: the guess was right, and *d
+ * is the leaf. */
+static int guess_or_fetch(struct tree *t, tree_key key, struct guessing *g,
+	struct descent *d, bool *found)
+{
+	page_id missing = d->missing;
+	struct descent leaf;
+	int rc;
+
+	*found = !g->done && tree_guess_leaf(t, key, &leaf) == 0;
+	if (*found) {
+		*d = leaf;
+		return 0;
+	}
+	tree_count(t, waits);
+	rc = cache_fetch_once(t->cache, missing);
+	/* if not, it waits for a node that is away, or another node has it again */
+	g->done = cache_is_here(t->cache, missing);
+	return rc;
+}
+
+static int descend_waiting(struct tree *t, tree_key key, unsigned level,
+	struct guessing *g, struct descent *d)
 {
 	unsigned failures = 0;
 	unsigned attempt = 0;
@@ -350,13 +391,20 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
 
 	for (;;) {
 		int rc = tree_descend_once(t, key, level, d);
+		bool found = false;
 
 		d->waited = waited;
 		if (likely(rc != -EAGAIN))
 			return rc;
 		tree_count(t, restarts);
 		waited |= d->missing != PID_NONE;
-		rc = tree_wait_page(t, d->missing, d->missing == PID_NONE ? attempt++ : 0);
+		if (g->allowed && tree_misses_above(t, d))
+			rc = guess_or_fetch(t, key, g, d, &found);
+		else
+			rc = tree_wait_page(t, d->missing,
+				d->missing == PID_NONE ? attempt++ : 0);
+		if (found)
+			return 0;
 		if (rc == 0)
 			continue;
 		/* The page may have left the tree meanwhile. Believe the error only if its parent
@@ -366,6 +414,23 @@ int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d
 			failures >= FETCH_FAILURES_MAX)
 			return rc == -EAGAIN ? -EIO : rc;
 	}
+}
+
+int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)
+{
+	struct guessing g = {.allowed = false};
+
+	return descend_waiting(t, key, level, &g, d);
+}
+
+int tree_find_leaf(struct tree *t, tree_key key, struct descent *d)
+{
+	struct guessing g = {.allowed = t->learned};
+
+	if (unlikely(tree_guess_watch) && t->learned &&
+		tree_guess_leaf(t, key, d) == 0)
+		return 0;
+	return descend_waiting(t, key, 0, &g, d);
 }
 
 /* The missing child covers keys up to the beginning of the next child. Returns false if that is not
@@ -418,10 +483,12 @@ static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
 		d->held.kind = GUARD_NONE;
 		return parent.kind == GUARD_NONE || guard_valid(&parent) ? rc : -EAGAIN;
 	}
-	/* The page is still the parent's child, or still the root and a leaf; from here
-	 * on nothing about it can change. */
-	if (parent.kind == GUARD_NONE ? node_counts_load(d->held.image).level > 0
-				      : !guard_valid(&parent))
+	/* The page is still the leaf that was guessed, the parent's child, or the root and a leaf.
+	 * From here on nothing about it can change. */
+	if (d->guessed)
+		rc = tree_guess_stands(d, &d->held, key) ? 0 : -EAGAIN;
+	else if (parent.kind == GUARD_NONE ? node_counts_load(d->held.image).level > 0
+					   : !guard_valid(&parent))
 		rc = -EAGAIN;
 	if (rc == 0)
 		rc = guard_try_optimistic(t->cache, d->pid, d->held.frame, &d->node);
@@ -434,7 +501,7 @@ static int leaf_hold(struct tree *t, tree_key key, struct descent *d)
 
 int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d)
 {
-	int rc = tree_descend(t, key, 0, d);
+	int rc = tree_find_leaf(t, key, d);
 
 	if (likely(rc != 0 || attempt < ATTEMPTS_OPTIMISTIC))
 		return rc;

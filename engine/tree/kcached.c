@@ -9,16 +9,6 @@
 
 #include "engine/tree/tree_internal.h"
 
-/* The guarded page, shared, is the leaf of the key. */
-static bool is_leaf_of(const uint8_t *image, page_id pid, tree_key key)
-{
-	return page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
-	       page_load_u64(image + NODE_PID) == pid &&
-	       node_counts_load(image).level == 0 &&
-	       tree_key_within(key, tree_key_load(image + NODE_LOW),
-		       tree_key_load(image + NODE_HIGH));
-}
-
 #define LEAF_TRIES 64u
 
 /* It has been kernel-cached before, mostly: then nothing is latched. */
@@ -40,14 +30,15 @@ int leaf_kcache(struct tree *t, tree_key key, unsigned kinds, struct cache_kcopy
 		struct descent d;
 		struct guard g;
 
-		rc = tree_descend(t, key, 0, &d);
+		rc = tree_find_leaf(t, key, &d);
 		if (rc)
 			return rc;
 		*high = d.high;
 		if (leaf_kcached(t, &d, kinds, out))
 			return 0;
 		rc = guard_shared(t->cache, d.pid, 0, &g);
-		if (rc == 0 && is_leaf_of(g.image, d.pid, key)) {
+		if (rc == 0 && (d.guessed ? tree_guess_stands(&d, &g, key)
+					  : leaf_has_key(g.image, d.pid, key))) {
 			*high = tree_key_load(g.image + NODE_HIGH);
 			rc = guard_kcache(t->cache, &g, kinds, 0, 0, out);
 			guard_release(t->cache, &g);

@@ -54,6 +54,15 @@ static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 
 /* Leaves are the level that misses the processor's caches. The lines that the first three steps may
  * touch are fetched together. So are the lines that remain then. */
+bool leaf_has_key(const uint8_t *image, page_id pid, tree_key key)
+{
+	return page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
+	       page_load_u64(image + NODE_PID) == pid &&
+	       node_counts_load(image).level == 0 &&
+	       tree_key_within(key, tree_key_load(image + NODE_LOW),
+		       tree_key_load(image + NODE_HIGH));
+}
+
 unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 {
 	const uint8_t *slots = image + LEAF_SLOT(0);

@@ -72,6 +72,7 @@ bool read_set_find(const struct read_set *rs, tree_key key, struct descent *d)
 		d->node = *seen;
 		d->parent.kind = d->held.kind = GUARD_NONE;
 		d->waited = false;
+		d->guessed = 0;
 		return true;
 	}
 	return false;
@@ -395,12 +396,29 @@ int tree_floor(struct tree *t, struct disk_key at, struct disk_key floor,
 	return rc;
 }
 
+/* Asks for the leaves that follow the one in d, which was guessed, as far as they are noted. */
+static void scan_ahead_noted(
+	struct tree *t, const struct descent *d, unsigned ahead, bool hint)
+{
+	struct page_ref refs[SCAN_AHEAD] = {0};
+	struct learned_leaf next = {.high = d->high};
+	unsigned count = 0;
+
+	while (count < ahead && next.high != TREE_KEY_MAX &&
+		learned_find(t->learned, next.high, &next))
+		refs[count++].pid = next.pid;
+	if (count > 0)
+		cache_prefetch(t->cache, refs, count, hint);
+}
+
 /* Asks for the leaves that follow the one in d, as far as its parent names them. */
 static void scan_ahead(struct tree *t, const struct descent *d, unsigned ahead, bool hint)
 {
 	struct page_ref refs[SCAN_AHEAD] = {0};
 	unsigned count = 0;
 
+	if (d->guessed)
+		scan_ahead_noted(t, d, ahead, hint);
 	if (d->parent.kind == GUARD_NONE)
 		return;
 	for (unsigned i = d->slot + 1; i < d->parent_count && count < ahead; i++)
@@ -530,12 +548,18 @@ void tree_prefetch(struct tree *t, struct disk_key *keys, unsigned count)
 	WEFT_ASSERT(count <= TREE_PREFETCH_MAX);
 	qsort(keys, count, sizeof(*keys), keys_compare);
 	for (unsigned i = 0; i < count; i++) {
+		page_id leaf;
+
 		if (tree_descend_once(t, tree_key_of(keys[i]), 0, &d) != -EAGAIN ||
 			d.missing == PID_NONE)
 			continue;
+		leaf = tree_misses_above(t, &d) ? tree_guess_page(t, tree_key_of(keys[i]))
+						: PID_NONE;
+		if (leaf == PID_NONE)
+			leaf = d.missing;
 		/* keys of one leaf follow each other now */
-		if (n == 0 || refs[n - 1].pid != d.missing)
-			refs[n++].pid = d.missing;
+		if (n == 0 || refs[n - 1].pid != leaf)
+			refs[n++].pid = leaf;
 	}
 	if (n > 0)
 		cache_prefetch(t->cache, refs, n, false);
@@ -608,9 +632,18 @@ void tree_downgrade_soon(struct tree *t, struct disk_key key)
 void tree_claim(struct tree *t, struct disk_key key)
 {
 	struct page_ref leaf = {.pid = claim_leaf(t, key, false)};
+	struct descent d;
 
-	if (leaf.pid != PID_NONE)
+	if (leaf.pid != PID_NONE) {
 		(void)cache_fetch_exclusive(t->cache, &leaf, 1);
+		return;
+	}
+	if (!t->learned || tree_descend_once(t, tree_key_of(key), 0, &d) != -EAGAIN ||
+		!tree_misses_above(t, &d))
+		return;
+	leaf.pid = tree_guess_page(t, tree_key_of(key));
+	if (leaf.pid != PID_NONE)
+		(void)cache_fetch_reached(t->cache, &leaf, 1);
 }
 
 void tree_claim_with(

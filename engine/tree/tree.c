@@ -64,6 +64,7 @@ void tree_close(struct tree *t)
 	if (!t)
 		return;
 	tree_disconnect(t);
+	learned_close(t->learned);
 	txn_pool_close(t);
 	tree_hints_close(t);
 	rt_free(t);
@@ -89,6 +90,16 @@ struct tree_counters *tree_counters(struct tree *t)
 		atomic_store_explicit(&sum[w], total, memory_order_relaxed);
 	}
 	return &t->sum;
+}
+
+unsigned tree_learned(struct tree *t)
+{
+	return t->learned ? learned_count(t->learned) : 0;
+}
+
+uint64_t tree_learned_bytes(struct tree *t)
+{
+	return t->learned ? learned_bytes(t->learned) : 0;
 }
 
 unsigned tree_height(struct tree *t)

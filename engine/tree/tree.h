@@ -33,6 +33,13 @@ void tree_close(struct tree *t);
  */
 void tree_connect(struct tree *t, struct net_calls *calls);
 void tree_disconnect(struct tree *t);
+/*
+ * Has the tree note where leaves are, in a table of `size_bytes` (XStore §5;
+ * docs/nodes/learned.md). Leaves are then found without the pages above them, if these are not in
+ * the cache. For a volume with other nodes, before tree_connect. Call it at most once. Returns 0,
+ * -ENOMEM, or -EINVAL if the size is too small for one leaf.
+ */
+int tree_learn(struct tree *t, uint64_t size_bytes);
 struct cache *tree_cache(struct tree *t);
 
 static inline int disk_key_compare(struct disk_key a, struct disk_key b)
@@ -307,8 +314,14 @@ void tree_tidy(struct tree *t, struct disk_key from, struct disk_key to);
 struct tree_counters {
 	_Atomic uint64_t lookups, restarts, splits, merges, commits, conflicts, waits,
 		grown, split_elsewhere;
+	/* pages guessed to be the key's leaf: that were it; that were not; that could not be had,
+	 * or not soon */
+	_Atomic uint64_t guesses_right, guesses_wrong, guesses_refused;
 };
 struct tree_counters *tree_counters(struct tree *t);
+/* Return the number of leaves in the table of tree_learn, and its size. */
+unsigned tree_learned(struct tree *t);
+uint64_t tree_learned_bytes(struct tree *t);
 /* Returns the number of levels, without pages that have grown in place. If the root is latched, or
  * not in the cache, it is the number that was last seen. Never waits. */
 unsigned tree_height(struct tree *t);

@@ -5,6 +5,7 @@
  *
  * - page.c: one page, and nothing else
  * - descent.c: finds pages
+ * - learned.c, guess.c: find leaves without the pages above them
  * - read.c: reads leaves
  * - split.c, merge.c: change the structure
  * - txn.c, txn_commit.c: transactions
@@ -118,6 +119,8 @@ unsigned inner_search(
 	const uint8_t *image, unsigned count, tree_key key); /* last <= key, or 0 */
 unsigned leaf_search(
 	const uint8_t *image, unsigned count, tree_key key); /* first >= key */
+/* Returns true if the image is that of the leaf of the key, on that page. */
+bool leaf_has_key(const uint8_t *image, page_id pid, tree_key key);
 
 void node_init(uint8_t *image, page_id pid, unsigned level, tree_key low, tree_key high);
 void edit_write(const struct node_edit *e, size_t offset, const void *src, size_t len);
@@ -174,6 +177,7 @@ struct tree {
 	page_id root;
 	const struct shards *shards; /* children are pages of these shards */
 	struct net_calls *calls;     /* NULL: there are no other nodes */
+	struct learned *learned;     /* the leaves that were seen; NULL: none are noted */
 	uint32_t frame_count;
 	_Atomic uint32_t root_frame;  /* hint */
 	_Atomic uint32_t height;      /* the result of tree_height's last call */
@@ -219,12 +223,17 @@ struct descent {
 	tree_key low, high;
 	bool waited; /* a page had to be fetched or waited for */
 	page_id missing;
+	/* The incarnation of a leaf that was found by a guess; 0: its parent has named the page. */
+	uint64_t guessed;
 };
 
 /* Finds the page of `level` that covers the key. The content seen counts only after
  * guard_valid(&d->node). Returns -ENOENT if no page of that level is on the way. Waits. */
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d);
-/* The same to the leaf. After several lost attempts it holds the leaf shared, for progress
+/* Finds the leaf, for callers that need no page above it. If one of these is not here, guesses
+ * first (guess.c). Then d->parent is GUARD_NONE. Waits. */
+int tree_find_leaf(struct tree *t, tree_key key, struct descent *d);
+/* The same. After several lost attempts it holds the leaf shared, for progress
  * (ScaleStore §3.2). tree_leaf_done ends it, and returns true if all that was seen stands. */
 int tree_leaf_open(struct tree *t, tree_key key, unsigned attempt, struct descent *d);
 bool tree_leaf_done(struct tree *t, struct descent *d);
@@ -232,6 +241,9 @@ bool tree_leaf_done(struct tree *t, struct descent *d);
 bool tree_leaf_close(struct tree *t, struct descent *d);
 /* One try without waiting. Returns -EAGAIN with d->missing set, or PID_NONE if it lost a race. */
 int tree_descend_once(struct tree *t, tree_key key, unsigned level, struct descent *d);
+/* Returns true if the descent ended at a page above the leaves that is not here. (A page that has
+ * grown where it is counts as a leaf.) Never waits. */
+bool tree_misses_above(struct tree *t, const struct descent *d);
 /* Brings in the pages that lead to the key's page, without waiting for nodes that are away:
  * -EHOSTUNREACH. Then, and with 0, *end is the end of the keys that the page covers. */
 int tree_reach(struct tree *t, tree_key key, unsigned level, tree_key *end);
@@ -242,6 +254,49 @@ int tree_wait_exclusive(struct tree *t, page_id pid, unsigned attempt);
 /* The same. Returns -EHOSTUNREACH if that waits for a node that is away. */
 int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt);
 void tree_back_off(unsigned attempt);
+
+/* ---- leaves without the pages above (docs/nodes/learned.md) ------------------------- */
+
+/* A page that was a leaf, with the keys between its fences. */
+struct learned_leaf {
+	tree_key low, high;
+	page_id pid;
+	uint64_t incarnation;
+};
+
+/* The table of such leaves (learned.c). None of its functions waits. */
+struct learned;
+/* Makes a table of that size. Returns 0, -ENOMEM, or -EINVAL if no entry fits. */
+int learned_open(struct learned **out, uint64_t size_bytes);
+void learned_close(struct learned *l);
+/* Return the number of entries, and the size of the table. */
+unsigned learned_count(struct learned *l);
+uint64_t learned_bytes(const struct learned *l);
+/* Finds the entry whose keys include this one. Returns false if there is none. */
+bool learned_find(struct learned *l, tree_key key, struct learned_leaf *out);
+/* Finds the last entry that begins at the key or below. Returns false if there is none. */
+bool learned_floor(struct learned *l, tree_key key, struct learned_leaf *out);
+/* Enters a leaf in place of all entries that overlap it. */
+void learned_note(struct learned *l, const struct learned_leaf *leaf);
+/* Removes the entry that learned_floor finds, if it is of this page. */
+void learned_forget(struct learned *l, tree_key key, page_id pid);
+
+/* Notes the leaf in `g`, a shared guard. It has been proven to be one. Never waits. */
+void tree_note_leaf(struct tree *t, page_id pid, const struct guard *g);
+/* Finds the leaf by a guess. Returns 0 with *d, or a negative errno: find it by a descent. Waits,
+ * but for no node that is away. */
+int tree_guess_leaf(struct tree *t, tree_key key, struct descent *d);
+/* Returns the guess of the table alone, unless the table lacks the key: PID_NONE. */
+page_id tree_guess_page(struct tree *t, tree_key key);
+/* Returns true if the shared guard `g` has the leaf of the key, found as `d` says. */
+bool tree_guess_stands(const struct descent *d, const struct guard *g, tree_key key);
+/*
+ * For simulations: descents to leaves begin with guesses, although the pages above are here. Called
+ * with each guess of a table. *known: the table has the key. The function may put any guess there
+ * that a node ever made. NULL elsewhere.
+ */
+extern void (*tree_guess_watch)(
+	struct tree *t, tree_key key, bool *known, struct learned_leaf *guess);
 
 int tree_hints_open(struct tree *t);
 void tree_hints_close(struct tree *t);

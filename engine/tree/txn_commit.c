@@ -70,7 +70,7 @@ static int gather_leaf(struct txn *x, unsigned first)
 		int rc = 0;
 
 		if (attempt > 0 || !read_set_find(&x->reads, x->write[first].key, &d))
-			rc = tree_descend(x->tree, x->write[first].key, 0, &d);
+			rc = tree_find_leaf(x->tree, x->write[first].key, &d);
 		if (rc)
 			return rc;
 		full = leaf_needs_room(x, &d, first, &taken, &used);

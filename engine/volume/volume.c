@@ -221,6 +221,12 @@ static int open_content(
 		space_connect(v->space, v->calls, &v->nodes, owns_no_group(v));
 	if (!rc)
 		rc = tree_open(&v->tree, v->cache, v->space, v->catalog.root_pid, err);
+	if (!rc && v->calls && o->learned_bytes) {
+		rc = tree_learn(v->tree, o->learned_bytes);
+		if (rc)
+			weft_error(err, rc, "cannot make a table of %llu KiB for places of leaves",
+				(unsigned long long)(o->learned_bytes >> 10));
+	}
 	if (!rc && !o->read_only && o->background) {
 		rc = cache_start(v->cache);
 		if (rc)

@@ -97,6 +97,8 @@ struct volume_options {
 	bool read_only;  /* a dirty log is replayed in memory only, and never written */
 	bool background; /* run the page provider and the checkpointer; false for tools */
 	struct cache_options cache;
+	/* memory for the places of leaves, if the volume has other nodes (tree_learn); 0: none */
+	uint64_t learned_bytes;
 	struct log_options log;
 	/* the store's identity, as in struct store_options */
 	const uint8_t *volume_uuid;

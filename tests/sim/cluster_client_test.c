@@ -82,6 +82,7 @@ static void life_begin(struct node *n)
 	struct volume_options vo = {
 		.background = true,
 		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 40},
+		.learned_bytes = LEARNED_BYTES,
 		.node = (uint16_t)n->id,
 	};
 	struct rt_disk *disk;

@@ -90,6 +90,7 @@ static void life_begin(struct node *n)
 	struct volume_options vo = {
 		.storage_only = true,
 		.cache = {.cache_bytes = FRAMES * PAGE_SIZE, .dirty_age_ms = 1000000},
+		.learned_bytes = LEARNED_BYTES,
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),
 		.volume_uuid = world_uuid,

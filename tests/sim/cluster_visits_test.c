@@ -80,6 +80,7 @@ static void visit_begin(struct visitor *n)
 	struct volume_options vo = {
 		.background = true,
 		.cache = {.cache_bytes = VISIT_FRAMES * PAGE_SIZE, .dirty_age_ms = 40},
+		.learned_bytes = LEARNED_BYTES,
 		.node = (uint16_t)n->id,
 		.volume_uuid = world_uuid,
 	};

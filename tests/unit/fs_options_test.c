@@ -64,6 +64,22 @@ static void later_words_win(void **state)
 	assert_true(parsed("suid,nosuid").flags & MS_NOSUID);
 	assert_false(parsed("nosuid,suid").flags & MS_NOSUID);
 	assert_int_equal(parsed("cache=8M,cache=16M").cache_bytes, 16 << 20);
+	assert_int_equal(parsed("learned=1M,learned=0").learned_bytes, 0);
+}
+
+/* A table of a few leaves is of no use. The default follows the size of the cache. */
+static void the_table_of_leaves_has_a_size(void **state)
+{
+	struct mount_options o = parsed("cache=64M"), none = parsed("learned=0"),
+			     small = parsed("learned=64K");
+
+	assert_int_equal(mount_options_learned(&o), 1 << 20);
+	o = parsed("cache=1M");
+	assert_int_equal(mount_options_learned(&o), 256 << 10);
+	assert_int_equal(mount_options_learned(&none), 0);
+	assert_int_equal(mount_options_learned(&small), 64 << 10);
+	refused("learned=63K", "learned=63K: must be 0, or between 64K and");
+	refused("learned=much", "learned=much: not a size");
 }
 
 static void slips_are_named_with_what_was_meant(void **state)
@@ -88,7 +104,7 @@ static void what_is_printed_says_the_same(void **state)
 {
 	static const char *const lists[] = {"ro,noatime,cache=8M",
 		"strictatime,soft,timeout=7", "mmap=local,norestart,nodev,noexec,dirsync",
-		"uring=off,node=3,nodiratime,sync"};
+		"uring=off,node=3,nodiratime,sync", "learned=0", "cache=64M,learned=128K"};
 	char text[512], again[512];
 
 	for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
@@ -106,6 +122,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(words_of_every_filesystem_are_taken),
 		cmocka_unit_test(later_words_win),
+		cmocka_unit_test(the_table_of_leaves_has_a_size),
 		cmocka_unit_test(slips_are_named_with_what_was_meant),
 		cmocka_unit_test(what_is_printed_says_the_same),
 	};

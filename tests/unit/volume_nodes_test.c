@@ -248,6 +248,7 @@ static void node_open(struct node *n)
 	struct volume_options vo = {
 		.background = true,
 		.cache = {.cache_bytes = frames * PAGE_SIZE, .dirty_age_ms = 40},
+		.learned_bytes = LEARNED_BYTES,
 		.node = (uint16_t)n->id,
 		.shard = (uint16_t)(n->id - 1),
 		.peers = &peers,

@@ -181,6 +181,7 @@ static struct volume_options volume_options_of(struct node *n)
 			.dirty_age_ms = w->idle           ? 0
 					: w->dirty_age_ms ? w->dirty_age_ms
 							  : 40},
+		.learned_bytes = n->w->unlearned ? 0 : LEARNED_BYTES,
 		.log.flush_interval_ms = pages ? UINT64_MAX : 0,
 		.node = (uint16_t)n->id,
 		.shard = world_shard(n),

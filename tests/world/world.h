@@ -22,6 +22,7 @@
 #define NODES_MAX     SIM_NODES_MAX
 #define WORLD_EPOCH   7
 #define DISK_BYTES    (64ull << 20) /* of a store */
+#define LEARNED_BYTES (64ull << 10) /* places of leaves */
 #define WORLD_SECONDS 300 /* on a real machine: if a run takes longer, it hangs */
 
 extern const uint8_t world_uuid[16]; /* the volume's: 11111111-1111-4111-9111-111111111111 */
@@ -73,6 +74,7 @@ struct world {
 	uint64_t
 		stall_ns; /* a link that is silent for so long is lost: as in the product */
 	unsigned look_every; /* check.c looks at the page of one in so many messages: 1 */
+	bool unlearned;      /* no places of leaves are noted */
 	bool idle;           /* no page is persisted because of its age */
 	bool slow_disks;     /* slower than lost links are connected again */
 	bool others_away;    /* a node opens without waiting for its links */
