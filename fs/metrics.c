@@ -130,6 +130,8 @@ static const struct metric metrics[] = {
 		"Pages that were requested as a leaf and were not that leaf."},
 	{"weft_tree_guesses_refused_total", COUNTER, "tree.guesses_refused",
 		"Pages that were requested as a leaf and could not be had."},
+	{"weft_tree_leaf_calls_total", COUNTER, "tree.leaf_calls",
+		"Questions to other nodes for the place of a leaf of the tree."},
 	{"weft_tree_learned_leaves", GAUGE, "tree.learned_leaves",
 		"Leaves of the tree whose places are noted."},
 	{"weft_tree_learned_bytes", GAUGE, "tree.learned_bytes",

@@ -121,6 +121,7 @@ static json_t *tree_status(struct volume *v)
 	PUT_COUNTER(o, c, guesses_right);
 	PUT_COUNTER(o, c, guesses_wrong);
 	PUT_COUNTER(o, c, guesses_refused);
+	PUT_COUNTER(o, c, leaf_calls);
 	put_number(o, "learned_leaves", tree_learned(v->tree));
 	put_number(o, "learned_bytes", tree_learned_bytes(v->tree));
 	return o;

@@ -181,6 +181,12 @@ int guard_optimistic(
 /* Works as guard_optimistic, but returns -EAGAIN if the page is missing or latched. Never waits. */
 int guard_try_optimistic(
 	struct cache *cache, page_id pid, struct frame *hint, struct guard *g);
+/* Returns the LSN to which the log must be durable before other nodes may learn the image's last
+ * change. The guard must stand when this has returned. Never waits. */
+static inline lsn_t guard_lsn(const struct guard *g)
+{
+	return atomic_load_explicit(&g->frame->page_lsn, memory_order_relaxed);
+}
 /* Returns true if the page is in the cache and may be read. The answer may be outdated. Never
  * waits. */
 bool cache_is_here(struct cache *cache, page_id pid);

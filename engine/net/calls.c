@@ -22,10 +22,11 @@
 
 /* Calls of each class to one node that wait for an answer, at most. */
 #define LOCAL_OUT 24u
+#define PAGES_OUT 8u
 #define SPACE_OUT 8u
 #define TREE_OUT  8u
-#define SYNC_OUT  24u
-_Static_assert(LOCAL_OUT + SPACE_OUT + TREE_OUT + SYNC_OUT == NET_CALLS_MAX,
+#define SYNC_OUT  16u
+_Static_assert(LOCAL_OUT + PAGES_OUT + SPACE_OUT + TREE_OUT + SYNC_OUT == NET_CALLS_MAX,
 	"calls to one node");
 
 /* The body of either message. */
@@ -92,6 +93,7 @@ static struct call_body *body_of(struct net_message *m)
 
 static const unsigned out_max[NET_CALL_CLASSES] = {
 	[NET_CALLS_LOCAL] = LOCAL_OUT,
+	[NET_CALLS_PAGES] = PAGES_OUT,
 	[NET_CALLS_SPACE] = SPACE_OUT,
 	[NET_CALLS_TREE] = TREE_OUT,
 	[NET_CALLS_SYNC] = SYNC_OUT,
@@ -105,6 +107,8 @@ enum net_call_class net_call_class_of(enum net_call_kind kind)
 	case NET_CALL_TREE_SPLIT:
 	case NET_CALL_TREE_NEAR:
 		return NET_CALLS_TREE;
+	case NET_CALL_LEAF:
+		return NET_CALLS_PAGES;
 	case NET_CALL_SPACE_GIVE:
 	case NET_CALL_SPACE_STAT:
 		return NET_CALLS_SPACE;

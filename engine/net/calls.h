@@ -38,6 +38,7 @@ enum net_call_kind {
 	/* the caller's store will be away: keep the pages on the way to one's own
 	 * (engine/tree/home.c) */
 	NET_CALL_TREE_NEAR,
+	NET_CALL_LEAF, /* the place of the leaf of a key (engine/tree/leaf_call.c) */
 	NET_CALL_KINDS
 };
 
@@ -45,8 +46,9 @@ enum net_call_kind {
  * itself. Calls of another class end when those of the classes before it do. */
 enum net_call_class {
 	NET_CALLS_LOCAL, /* only this node's memory and disk */
-	NET_CALLS_SPACE, /* also pages: another node gives one when its log is durable, a
-			  * client's by LOG_WRITE */
+	NET_CALLS_PAGES, /* also pages of the tree: another node gives one when its log is
+			  * durable, a client's by LOG_WRITE */
+	NET_CALLS_SPACE, /* also pages of allocation groups, likewise */
 	NET_CALLS_TREE, /* also splits, which may wait for space */
 	NET_CALLS_SYNC, /* also operations of this node, which may wait for space and splits */
 	NET_CALL_CLASSES

@@ -351,6 +351,7 @@ int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt)
 struct guessing {
 	bool allowed; /* the caller needs no page above the leaf */
 	bool done;    /* no more, while the pages above can be had */
+	bool away;    /* a page above could not be had */
 };
 
 bool tree_misses_above(struct tree *t, const struct descent *d)
@@ -370,7 +371,7 @@ static int guess_or_fetch(struct tree *t, tree_key key, struct guessing *g,
 	struct descent leaf;
 	int rc;
 
-	*found = !g->done && tree_guess_leaf(t, key, &leaf) == 0;
+	*found = !g->done && tree_guess_leaf(t, key, g->away, &leaf) == 0;
 	if (*found) {
 		*d = leaf;
 		return 0;
@@ -378,7 +379,8 @@ static int guess_or_fetch(struct tree *t, tree_key key, struct guessing *g,
 	tree_count(t, waits);
 	rc = cache_fetch_once(t->cache, missing);
 	/* if not, it waits for a node that is away, or another node has it again */
-	g->done = cache_is_here(t->cache, missing);
+	g->away = !cache_is_here(t->cache, missing);
+	g->done = !g->away;
 	return rc;
 }
 
@@ -428,7 +430,7 @@ int tree_find_leaf(struct tree *t, tree_key key, struct descent *d)
 	struct guessing g = {.allowed = t->learned};
 
 	if (unlikely(tree_guess_watch) && t->learned &&
-		tree_guess_leaf(t, key, d) == 0)
+		tree_guess_leaf(t, key, false, d) == 0)
 		return 0;
 	return descend_waiting(t, key, 0, &g, d);
 }

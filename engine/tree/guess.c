@@ -114,14 +114,24 @@ static int try_guess(struct tree *t, tree_key key, const struct learned_leaf *gu
 	return rc ? rc : -EAGAIN;
 }
 
-int tree_guess_leaf(struct tree *t, tree_key key, struct descent *d)
+int tree_guess_leaf(struct tree *t, tree_key key, bool away, struct descent *d)
 {
 	struct learned_leaf guess;
 	bool known = learned_find(t->learned, key, &guess);
+	int rc = -ENOENT;
 
 	if (unlikely(tree_guess_watch))
 		tree_guess_watch(t, key, &known, &guess);
-	return known ? try_guess(t, key, &guess, d) : -ENOENT;
+	if (known)
+		rc = try_guess(t, key, &guess, d);
+	else if (!away || !learned_floor(t->learned, key, &guess))
+		return -ENOENT;
+	/* The leaf was split, joined or moved. Its home has the neighbours, too, mostly. */
+	if (rc == -ENOENT)
+		rc = tree_ask_leaf(t, cache_home(t->cache, guess.pid), key, &guess)
+			     ? -ENOENT
+			     : try_guess(t, key, &guess, d);
+	return rc;
 }
 
 page_id tree_guess_page(struct tree *t, tree_key key)

@@ -110,6 +110,7 @@ void tree_connect(struct tree *t, struct net_calls *calls)
 	t->calls = calls;
 	net_calls_serve(calls, NET_CALL_TREE_SPLIT, serve_split, t);
 	net_calls_serve(calls, NET_CALL_TREE_NEAR, serve_near, t);
+	tree_serve_leaf(t, true);
 }
 
 void tree_disconnect(struct tree *t)
@@ -118,4 +119,5 @@ void tree_disconnect(struct tree *t)
 		return;
 	net_calls_serve(t->calls, NET_CALL_TREE_SPLIT, NULL, NULL);
 	net_calls_serve(t->calls, NET_CALL_TREE_NEAR, NULL, NULL);
+	tree_serve_leaf(t, false);
 }

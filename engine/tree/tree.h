@@ -317,6 +317,7 @@ struct tree_counters {
 	/* pages guessed to be the key's leaf: that were it; that were not; that could not be had,
 	 * or not soon */
 	_Atomic uint64_t guesses_right, guesses_wrong, guesses_refused;
+	_Atomic uint64_t leaf_calls; /* questions to other nodes for the place of a leaf */
 };
 struct tree_counters *tree_counters(struct tree *t);
 /* Return the number of leaves in the table of tree_learn, and its size. */

@@ -5,7 +5,7 @@
  *
  * - page.c: one page, and nothing else
  * - descent.c: finds pages
- * - learned.c, guess.c: find leaves without the pages above them
+ * - learned.c, guess.c, leaf_call.c: find leaves without the pages above them
  * - read.c: reads leaves
  * - split.c, merge.c: change the structure
  * - txn.c, txn_commit.c: transactions
@@ -283,9 +283,18 @@ void learned_forget(struct learned *l, tree_key key, page_id pid);
 
 /* Notes the leaf in `g`, a shared guard. It has been proven to be one. Never waits. */
 void tree_note_leaf(struct tree *t, page_id pid, const struct guard *g);
-/* Finds the leaf by a guess. Returns 0 with *d, or a negative errno: find it by a descent. Waits,
- * but for no node that is away. */
-int tree_guess_leaf(struct tree *t, tree_key key, struct descent *d);
+/*
+ * Finds the leaf by at most two guesses: the table's, and the answer of another node. `away`: the
+ * pages above cannot be had, so another node is asked even if the table lacks the key. Returns 0
+ * with *d, or a negative errno: find the leaf by a descent. Waits, but for no node that is away.
+ */
+int tree_guess_leaf(struct tree *t, tree_key key, bool away, struct descent *d);
+/* Asks a node for the place of the key's leaf: *guess, without its keys. Returns 0 or a negative
+ * errno. Waits; call it with nothing held. (leaf_call.c) */
+int tree_ask_leaf(
+	struct tree *t, unsigned home, tree_key key, struct learned_leaf *guess);
+/* Serves such questions, or ends that; then it waits. */
+void tree_serve_leaf(struct tree *t, bool serves);
 /* Returns the guess of the table alone, unless the table lacks the key: PID_NONE. */
 page_id tree_guess_page(struct tree *t, tree_key key);
 /* Returns true if the shared guard `g` has the leaf of the key, found as `d` says. */

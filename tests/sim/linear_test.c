@@ -11,9 +11,12 @@
  * (fcntl's, of ranges, tried, waited for and looked for, and flock). What each should do is
  * in linear_spec.c.
  *
+ * With each second seed every descent to a leaf begins with a guess (guesses.h).
+ *
  *   WEFT_SIM_SEED=7 build/tests/sim/linear_test     one seed; a failure prints its history
  *   WEFT_SIM_SEEDS=1000                             so many of each kind
  */
+#include "tests/sim/guesses.h"
 #include "tests/sim/linear_work.h"
 
 #define ROUNDS 8u
@@ -67,7 +70,10 @@ static void run_seeds(unsigned nodes, const struct linear_model *model,
 		w->check = rounds_check;
 		shared.model = model;
 		shared.choose = choose;
+		if (seed % 2 == 0)
+			guesses_begin();
 		assert_int_equal(rt_sim_run(seed, &o, run_world, w), 0);
+		guesses_end();
 		overlapped += shared.overlapped;
 	}
 	print_message("%" PRIu64 " operations overlapped others\n", overlapped);

@@ -18,12 +18,15 @@
  * Locks end with their node. They are in the way of all others until it is started again,
  * and need not be from then on; when all have heard of that they are not.
  *
+ * With each second seed every descent to a leaf begins with a guess (guesses.h).
+ *
  *   WEFT_SIM_SEED=7 build/tests/sim/linear_weather_test     one seed
  *   WEFT_SIM_SEEDS=1000                                     so many of each kind
  */
 #define LOG_BYTES (8ull << 20)
 #include "tests/sim/cluster_world.h"
 #include "tests/world/weather.h"
+#include "tests/sim/guesses.h"
 #include "tests/sim/linear_work.h"
 
 #define WEATHER_SEEDS 2u
@@ -304,7 +307,10 @@ static void run_one(uint64_t seed, unsigned nodes, const char *name)
 		"WEFT_SIM_SEED=%" PRIu64 " WEFT_SIM_NODES=%u "
 		"build/tests/sim/linear_weather_test %s",
 		seed, nodes, name);
+	if (seed % 2 == 0)
+		guesses_begin();
 	assert_int_equal(rt_sim_run(seed, &o, run_weather, w), 0);
+	guesses_end();
 	free(w);
 }
 

@@ -284,10 +284,18 @@ static int serve_local(void *owner, unsigned from, const uint64_t ask[NET_CALL_W
 	return 0;
 }
 
-static int serve_space(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+static int serve_pages(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
 	uint64_t answer[NET_CALL_WORDS])
 {
 	await_class(NET_CALLS_LOCAL);
+	atomic_fetch_add(&done_of[NET_CALLS_PAGES], 1);
+	return 0;
+}
+
+static int serve_space(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	await_class(NET_CALLS_PAGES);
 	atomic_fetch_add(&done_of[NET_CALLS_SPACE], 1);
 	return 0;
 }
@@ -329,7 +337,7 @@ static void asker_main(void *arg)
 static int earlier_classes_are_served(void *arg)
 {
 	static const enum net_call_kind kinds[] = {NET_CALL_SYNC, NET_CALL_TREE_SPLIT,
-		NET_CALL_SPACE_GIVE, NET_CALL_LOG_WRITE};
+		NET_CALL_SPACE_GIVE, NET_CALL_LEAF, NET_CALL_LOG_WRITE};
 	static struct asker asker[ARRAY_SIZE(kinds)][CALLERS];
 	static struct side s[2];
 
@@ -339,6 +347,7 @@ static int earlier_classes_are_served(void *arg)
 	net_calls_serve(s[1].calls, NET_CALL_SYNC, serve_sync, NULL);
 	net_calls_serve(s[1].calls, NET_CALL_TREE_SPLIT, serve_tree, NULL);
 	net_calls_serve(s[1].calls, NET_CALL_SPACE_GIVE, serve_space, NULL);
+	net_calls_serve(s[1].calls, NET_CALL_LEAF, serve_pages, NULL);
 	net_calls_serve(s[1].calls, NET_CALL_LOG_WRITE, serve_local, NULL);
 	for (unsigned k = 0; k < ARRAY_SIZE(kinds); k++) {
 		for (unsigned i = 0; i < CALLERS; i++) {
