@@ -349,9 +349,8 @@ int tree_wait_reached(struct tree *t, page_id pid, unsigned attempt)
 
 /* The use of guesses by one descent. */
 struct guessing {
-	bool allowed; /* the caller needs no page above the leaf */
-	bool done;    /* no more, while the pages above can be had */
-	bool away;    /* a page above could not be had */
+	bool done; /* no more, while the pages above can be had */
+	bool away; /* a page above could not be had */
 };
 
 bool tree_misses_above(struct tree *t, const struct descent *d)
@@ -384,55 +383,57 @@ static int guess_or_fetch(struct tree *t, tree_key key, struct guessing *g,
 	return rc;
 }
 
-static int descend_waiting(struct tree *t, tree_key key, unsigned level,
-	struct guessing *g, struct descent *d)
+/* A descent was lost, as *d says: waits for what was missing, and descends again. */
+static __attribute__((noinline)) int descend_again(struct tree *t, tree_key key,
+	unsigned level, bool may_guess, struct descent *d)
 {
+	struct guessing g = {.done = !may_guess};
 	unsigned failures = 0;
 	unsigned attempt = 0;
 	bool waited = false;
+	int rc = -EAGAIN;
 
-	for (;;) {
-		int rc = tree_descend_once(t, key, level, d);
+	while (rc == -EAGAIN) {
 		bool found = false;
 
-		d->waited = waited;
-		if (likely(rc != -EAGAIN))
-			return rc;
 		tree_count(t, restarts);
 		waited |= d->missing != PID_NONE;
-		if (g->allowed && tree_misses_above(t, d))
-			rc = guess_or_fetch(t, key, g, d, &found);
+		if (may_guess && tree_misses_above(t, d))
+			rc = guess_or_fetch(t, key, &g, d, &found);
 		else
 			rc = tree_wait_page(t, d->missing,
 				d->missing == PID_NONE ? attempt++ : 0);
 		if (found)
 			return 0;
-		if (rc == 0)
-			continue;
 		/* The page may have left the tree meanwhile. Believe the error only if its parent
 		 * still stands, or if it comes again and again. */
-		failures++;
-		if (d->parent.kind == GUARD_NONE || guard_valid(&d->parent) ||
-			failures >= FETCH_FAILURES_MAX)
+		if (rc && (d->parent.kind == GUARD_NONE || guard_valid(&d->parent) ||
+				  ++failures >= FETCH_FAILURES_MAX))
 			return rc == -EAGAIN ? -EIO : rc;
+		rc = tree_descend_once(t, key, level, d);
+		d->waited = waited;
 	}
+	return rc;
 }
 
 int tree_descend(struct tree *t, tree_key key, unsigned level, struct descent *d)
 {
-	struct guessing g = {.allowed = false};
+	int rc = tree_descend_once(t, key, level, d);
 
-	return descend_waiting(t, key, level, &g, d);
+	d->waited = false;
+	return likely(rc != -EAGAIN) ? rc : descend_again(t, key, level, false, d);
 }
 
 int tree_find_leaf(struct tree *t, tree_key key, struct descent *d)
 {
-	struct guessing g = {.allowed = t->learned};
+	int rc;
 
 	if (unlikely(tree_guess_watch) && t->learned &&
 		tree_guess_leaf(t, key, false, d) == 0)
 		return 0;
-	return descend_waiting(t, key, 0, &g, d);
+	rc = tree_descend_once(t, key, 0, d);
+	d->waited = false;
+	return likely(rc != -EAGAIN) ? rc : descend_again(t, key, 0, t->learned, d);
 }
 
 /* The missing child covers keys up to the beginning of the next child. Returns false if that is not
