@@ -606,19 +606,24 @@ int tree_scan_here(struct tree *t, struct disk_key from, struct disk_key to,
 }
 
 /* Returns the leaf of the key if it is not here; with `here`, also if it is. PID_NONE: otherwise,
- * or if that is not known. */
-static page_id claim_leaf(struct tree *t, struct disk_key key, bool here)
+ * or if that is not known. *guess: the table says so, because a page above is missing; NULL: the
+ * table is not asked. */
+static page_id claim_leaf(struct tree *t, struct disk_key key, bool here, bool *guess)
 {
 	struct descent d;
 	int rc = tree_descend_once(t, tree_key_of(key), 0, &d);
 
 	if (rc == 0 && here)
 		return d.pid;
+	if (rc != -EAGAIN || d.missing == PID_NONE)
+		return PID_NONE;
 	/* the missing page is a leaf, or has grown from one: all nodes use the pages above */
-	if (rc == -EAGAIN && d.missing != PID_NONE && d.parent.kind != GUARD_NONE &&
-		d.counts.level <= t->step)
+	if (d.parent.kind != GUARD_NONE && d.counts.level <= t->step)
 		return d.missing;
-	return PID_NONE;
+	if (!guess || !tree_misses_above(t, &d))
+		return PID_NONE;
+	*guess = true;
+	return tree_guess_page(t, tree_key_of(key));
 }
 
 void tree_downgrade_soon(struct tree *t, struct disk_key key)
@@ -631,25 +636,20 @@ void tree_downgrade_soon(struct tree *t, struct disk_key key)
 
 void tree_claim(struct tree *t, struct disk_key key)
 {
-	struct page_ref leaf = {.pid = claim_leaf(t, key, false)};
-	struct descent d;
+	bool guess = false;
+	struct page_ref leaf = {.pid = claim_leaf(t, key, false, &guess)};
 
-	if (leaf.pid != PID_NONE) {
-		(void)cache_fetch_exclusive(t->cache, &leaf, 1);
+	if (leaf.pid == PID_NONE)
 		return;
-	}
-	if (!t->learned || tree_descend_once(t, tree_key_of(key), 0, &d) != -EAGAIN ||
-		!tree_misses_above(t, &d))
-		return;
-	leaf.pid = tree_guess_page(t, tree_key_of(key));
-	if (leaf.pid != PID_NONE)
-		(void)cache_fetch_reached(t->cache, &leaf, 1);
+	/* what a guess names may be a page that a node has which is away, and no leaf */
+	(void)(guess ? cache_fetch_reached(t->cache, &leaf, 1)
+		     : cache_fetch_exclusive(t->cache, &leaf, 1));
 }
 
 void tree_claim_with(
 	struct tree *t, struct disk_key key, struct page_ref *refs, unsigned count)
 {
-	page_id leaf = claim_leaf(t, key, true);
+	page_id leaf = claim_leaf(t, key, true, NULL);
 
 	if (leaf != PID_NONE)
 		refs[count++] = (struct page_ref){.pid = leaf};
@@ -658,7 +658,7 @@ void tree_claim_with(
 
 void tree_keep(struct tree *t, struct disk_key key, uint64_t until_ns)
 {
-	page_id leaf = claim_leaf(t, key, true);
+	page_id leaf = claim_leaf(t, key, true, NULL);
 
 	if (leaf != PID_NONE)
 		cache_keep(t->cache, leaf, until_ns);
@@ -666,7 +666,7 @@ void tree_keep(struct tree *t, struct disk_key key, uint64_t until_ns)
 
 bool tree_keep_refused(struct tree *t, struct disk_key key)
 {
-	page_id leaf = claim_leaf(t, key, true);
+	page_id leaf = claim_leaf(t, key, true, NULL);
 
 	return leaf != PID_NONE && cache_keep_refused(t->cache, leaf);
 }
