@@ -69,7 +69,7 @@ static bool prove_leaf(struct tree *t, tree_key key, const struct learned_leaf *
 		.guessed = guess->incarnation};
 	if (g->frame->incarnation != guess->incarnation ||
 		!leaf_is_sound(t, guess->pid, g)) {
-		learned_forget(t->learned, key, guess->pid);
+		learned_doubt(t->learned, key, guess->pid);
 		return false;
 	}
 	tree_note_leaf(t, guess->pid, g); /* its keys are fewer after a split, more after a join */
@@ -118,19 +118,23 @@ int tree_guess_leaf(struct tree *t, tree_key key, bool away, struct descent *d)
 {
 	struct learned_leaf guess;
 	bool known = learned_find(t->learned, key, &guess);
-	int rc = -ENOENT;
+	page_id had;
+	int rc;
 
 	if (unlikely(tree_guess_watch))
 		tree_guess_watch(t, key, &known, &guess);
-	if (known)
-		rc = try_guess(t, key, &guess, d);
-	else if (!away || !learned_floor(t->learned, key, &guess))
+	if (!known && (!away || !learned_floor(t->learned, key, &guess)))
 		return -ENOENT;
+	rc = known && guess.incarnation ? try_guess(t, key, &guess, d) : -ENOENT;
+	if (rc != -ENOENT)
+		return rc;
 	/* The leaf was split, joined or moved. Its home has the neighbours, too, mostly. */
-	if (rc == -ENOENT)
-		rc = tree_ask_leaf(t, cache_home(t->cache, guess.pid), key, &guess)
-			     ? -ENOENT
-			     : try_guess(t, key, &guess, d);
+	had = guess.pid;
+	rc = tree_ask_leaf(t, cache_home(t->cache, had), key, &guess);
+	if (rc == 0)
+		return try_guess(t, key, &guess, d);
+	if (known && (rc == -ENOENT || rc == -EOPNOTSUPP)) /* it can never tell */
+		learned_forget(t->learned, key, had);
 	return rc;
 }
 
@@ -138,5 +142,7 @@ page_id tree_guess_page(struct tree *t, tree_key key)
 {
 	struct learned_leaf guess;
 
-	return t->learned && learned_find(t->learned, key, &guess) ? guess.pid : PID_NONE;
+	return t->learned && learned_find(t->learned, key, &guess) && guess.incarnation
+		       ? guess.pid
+		       : PID_NONE;
 }

@@ -189,16 +189,41 @@ static uint32_t entry_make(struct learned *l)
 	return place;
 }
 
-/* Removes the entries with keys of [low, high). */
-static void range_clear(struct learned *l, tree_key low, tree_key high)
+static void entry_enter(struct learned *l, const struct learned_leaf *leaf)
 {
-	for (;;) {
-		uint32_t at = treap_floor(l, high - 1);
+	uint32_t place = entry_make(l);
 
-		if (at == NO_ENTRY || l->entry[at].leaf.high <= low)
-			return;
+	l->entry[place].leaf = *leaf;
+	treap_insert(l, place);
+	atomic_fetch_add_explicit(&l->count, 1, memory_order_relaxed);
+}
+
+/* Takes the keys of `leaf` from the entries that overlap it. A leaf that was split keeps its lower
+ * keys. The higher ones are elsewhere: its page is only noted as the one that had them. */
+static void entries_trim(struct learned *l, const struct learned_leaf *leaf)
+{
+	struct learned_leaf below = {0}, above = {0};
+	uint32_t at;
+
+	while ((at = treap_floor(l, leaf->high - 1)) != NO_ENTRY &&
+		l->entry[at].leaf.high > leaf->low) {
+		struct learned_leaf old = l->entry[at].leaf;
+
 		entry_remove(l, at);
+		if (old.high > leaf->high) {
+			above = old;
+			above.low = leaf->high;
+			above.incarnation = 0;
+		}
+		if (old.low < leaf->low) {
+			below = old;
+			below.high = leaf->low;
+		}
 	}
+	if (below.pid)
+		entry_enter(l, &below);
+	if (above.pid)
+		entry_enter(l, &above);
 }
 
 /* ---- the table --------------------------------------------------------------------- */
@@ -236,7 +261,7 @@ void learned_note(struct learned *l, const struct learned_leaf *leaf)
 {
 	uint32_t at;
 
-	WEFT_ASSERT(leaf->low < leaf->high);
+	WEFT_ASSERT(leaf->low < leaf->high && leaf->pid);
 	rt_mutex_lock(&l->lock);
 	at = treap_floor(l, leaf->low);
 	if (at != NO_ENTRY && l->entry[at].leaf.low == leaf->low &&
@@ -244,12 +269,20 @@ void learned_note(struct learned *l, const struct learned_leaf *leaf)
 		l->entry[at].leaf = *leaf;
 		l->entry[at].found = true;
 	} else {
-		range_clear(l, leaf->low, leaf->high);
-		at = entry_make(l);
-		l->entry[at].leaf = *leaf;
-		treap_insert(l, at);
-		atomic_fetch_add_explicit(&l->count, 1, memory_order_relaxed);
+		entries_trim(l, leaf);
+		entry_enter(l, leaf);
 	}
+	rt_mutex_unlock(&l->lock);
+}
+
+void learned_doubt(struct learned *l, tree_key key, page_id pid)
+{
+	uint32_t at;
+
+	rt_mutex_lock(&l->lock);
+	at = treap_floor(l, key);
+	if (at != NO_ENTRY && l->entry[at].leaf.pid == pid)
+		l->entry[at].leaf.incarnation = 0;
 	rt_mutex_unlock(&l->lock);
 }
 

@@ -405,7 +405,7 @@ static void scan_ahead_noted(
 	unsigned count = 0;
 
 	while (count < ahead && next.high != TREE_KEY_MAX &&
-		learned_find(t->learned, next.high, &next))
+		learned_find(t->learned, next.high, &next) && next.incarnation)
 		refs[count++].pid = next.pid;
 	if (count > 0)
 		cache_prefetch(t->cache, refs, count, hint);

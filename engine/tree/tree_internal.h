@@ -257,7 +257,8 @@ void tree_back_off(unsigned attempt);
 
 /* ---- leaves without the pages above (docs/nodes/learned.md) ------------------------- */
 
-/* A page that was a leaf, with the keys between its fences. */
+/* A page that was a leaf, with the keys between its fences. The incarnation is 0 if they are known
+ * to be elsewhere now. */
 struct learned_leaf {
 	tree_key low, high;
 	page_id pid;
@@ -276,9 +277,12 @@ uint64_t learned_bytes(const struct learned *l);
 bool learned_find(struct learned *l, tree_key key, struct learned_leaf *out);
 /* Finds the last entry that begins at the key or below. Returns false if there is none. */
 bool learned_floor(struct learned *l, tree_key key, struct learned_leaf *out);
-/* Enters a leaf in place of all entries that overlap it. */
+/* Enters a leaf. Entries that overlap it lose its keys. Of their other keys, those above the leaf
+ * are from now on known to be elsewhere. */
 void learned_note(struct learned *l, const struct learned_leaf *leaf);
-/* Removes the entry that learned_floor finds, if it is of this page. */
+/* Notes that the keys of the entry that learned_floor finds are elsewhere, if it is of this page.
+ * learned_forget removes that entry. */
+void learned_doubt(struct learned *l, tree_key key, page_id pid);
 void learned_forget(struct learned *l, tree_key key, page_id pid);
 
 /* Notes the leaf in `g`, a shared guard. It has been proven to be one. Never waits. */
@@ -295,7 +299,7 @@ int tree_ask_leaf(
 	struct tree *t, unsigned home, tree_key key, struct learned_leaf *guess);
 /* Serves such questions, or ends that; then it waits. */
 void tree_serve_leaf(struct tree *t, bool serves);
-/* Returns the guess of the table alone, unless the table lacks the key: PID_NONE. */
+/* Returns the page that the table names for the key. PID_NONE: none, or it is elsewhere by now. */
 page_id tree_guess_page(struct tree *t, tree_key key);
 /* Returns true if the shared guard `g` has the leaf of the key, found as `d` says. */
 bool tree_guess_stands(const struct descent *d, const struct guard *g, tree_key key);

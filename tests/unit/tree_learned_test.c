@@ -99,46 +99,91 @@ static int close_tree(void **state)
 
 #define SPACE 400u /* keys of the model */
 
-/* Random notes and removals, and a plain array that says which leaf has each key. */
-static void entries_take_the_place_of_those_they_overlap(void **state)
+/* The model's keys: each with its entry. */
+static struct model_key {
+	unsigned entry; /* 0: none */
+	page_id pid;
+	uint64_t incarnation;
+} model[SPACE];
+
+/* Enters a leaf into the model. What it leaves of other entries above it is elsewhere. */
+static void model_note(const struct learned_leaf *leaf, unsigned entry)
 {
-	static struct learned_leaf model[SPACE];
+	bool overlapped[2 * SPACE] = {false};
+	unsigned above = entry + 1;
+
+	for (unsigned k = (unsigned)leaf->low; k < leaf->high; k++) {
+		for (unsigned i = 0; model[k].entry && i < SPACE; i++)
+			overlapped[i] |= model[i].entry == model[k].entry;
+	}
+	for (unsigned k = 0; k < SPACE; k++) {
+		if (k >= leaf->low && k < leaf->high)
+			model[k] = (struct model_key){entry, leaf->pid, leaf->incarnation};
+		else if (overlapped[k] && k >= leaf->high)
+			model[k] = (struct model_key){above, model[k].pid, 0};
+	}
+}
+
+/* Removes the entry that begins last, at the key or below; or its keys are elsewhere now. */
+static void model_lose(unsigned key, page_id pid, bool forget)
+{
+	unsigned at = key, entry;
+
+	while (at > 0 && !model[at].entry)
+		at--;
+	entry = model[at].entry;
+	for (unsigned k = 0; entry && model[at].pid == pid && k < SPACE; k++) {
+		if (model[k].entry != entry)
+			continue;
+		model[k].incarnation = 0;
+		if (forget && k != at)
+			model[k].entry = 0;
+	}
+	if (forget && entry && model[at].pid == pid)
+		model[at].entry = 0;
+}
+
+static void must_find_as_model(struct learned *l, unsigned k)
+{
+	struct learned_leaf found = {0};
+	unsigned low = k, high = k;
+
+	assert_int_equal(learned_find(l, k, &found), model[k].entry != 0);
+	if (!model[k].entry)
+		return;
+	assert_int_equal(found.pid, model[k].pid);
+	assert_int_equal(found.incarnation, model[k].incarnation);
+	while (low > 0 && model[low - 1].entry == model[k].entry)
+		low--;
+	while (high < SPACE && model[high].entry == model[k].entry)
+		high++;
+	assert_int_equal(found.low, low);
+	assert_int_equal(found.high, high);
+}
+
+/* Random notes and removals, and a plain array that says which entry has each key. */
+static void entries_take_keys_from_those_they_overlap(void **state)
+{
 	struct learned *l;
 
-	memset(model, 0, sizeof(model));
 	FIXTURE_MUST(learned_open(&l, (SPACE + 2) * 64));
 	for (unsigned step = 0; step < 20000; step++) {
 		unsigned low = (unsigned)(rt_random() % SPACE);
 		unsigned high = low + 1 + (unsigned)(rt_random() % (step % 7 ? 5 : 60));
-		struct learned_leaf leaf = {low, MIN(high, SPACE), step + 1, step % 3};
-		struct learned_leaf found = {0};
+		struct learned_leaf leaf = {low, MIN(high, SPACE), step + 1, 1 + step % 3};
 
-		if (step % 4 == 3) {
-			page_id pid = model[low].pid;
-
-			learned_forget(l, low, pid ? pid : 1u << 30);
-			for (unsigned k = 0; pid && k < SPACE; k++)
-				if (model[k].pid == pid)
-					model[k].pid = 0;
-			continue;
+		if (step % 8 == 3) {
+			learned_forget(l, low, model[low].pid);
+			model_lose(low, model[low].pid, true);
+		} else if (step % 8 == 7) {
+			learned_doubt(l, low, model[low].pid);
+			model_lose(low, model[low].pid, false);
+		} else {
+			learned_note(l, &leaf);
+			model_note(&leaf, 1 + 2 * step);
 		}
-		learned_note(l, &leaf);
-		for (unsigned k = 0; k < SPACE; k++) {
-			page_id pid = model[k].pid;
-
-			if (k < low || k >= leaf.high || !pid)
-				continue;
-			for (unsigned i = 0; i < SPACE; i++)
-				if (model[i].pid == pid)
-					model[i].pid = 0;
-		}
-		for (unsigned k = low; k < leaf.high; k++)
-			model[k] = leaf;
-		for (unsigned k = 0; step % 50 == 0 && k < SPACE; k++) {
-			assert_int_equal(learned_find(l, k, &found), model[k].pid != 0);
-			if (model[k].pid)
-				assert_memory_equal(&found, &model[k], sizeof(found));
-		}
+		for (unsigned k = 0; step % 50 == 0 && k < SPACE; k++)
+			must_find_as_model(l, k);
 	}
 	assert_true(learned_count(l) > 10 && learned_count(l) <= SPACE);
 	learned_close(l);
@@ -236,6 +281,8 @@ static void a_leaf_that_was_split_has_fewer_keys(void **state)
 	assert_true(learned_find(f.tree->learned, old.low, &now));
 	assert_int_equal(now.pid, old.pid);
 	assert_true(now.high < old.high);
+	/* the rest is elsewhere, and there is no other node that could say where */
+	assert_false(learned_find(f.tree->learned, old.high - 1, &now));
 	has_guess = false;
 }
 
@@ -330,7 +377,7 @@ static void a_forged_leaf_is_not_read(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(entries_take_the_place_of_those_they_overlap),
+		cmocka_unit_test(entries_take_keys_from_those_they_overlap),
 		cmocka_unit_test(a_full_table_keeps_the_entries_that_are_found),
 		cmocka_unit_test(a_leaf_is_found_by_its_guess),
 		cmocka_unit_test(all_readings_take_guessed_leaves),
