@@ -42,8 +42,9 @@ bool tree_guess_stands(const struct descent *d, const struct guard *g, tree_key 
 	return g->frame->incarnation == d->guessed && leaf_has_key(g->image, d->pid, key);
 }
 
-/* The image is of the guessed incarnation, so of the tree. Checks it if nobody has since it was
- * loaded, and notes a leaf. Pages above the leaves are left to descents, which check more. */
+/* Returns true if the image, which is of the guessed incarnation, is that of a sound leaf. Checks
+ * it unless that was done since it was loaded. Pages above the leaves are left to descents, which
+ * check more of them. */
 static bool leaf_is_sound(struct tree *t, page_id pid, const struct guard *g)
 {
 	struct weft_error err = {0};
