@@ -6,6 +6,7 @@
  *   the same with power cuts.
  * - What a lookup costs: round trips of a node that has nothing, with and without the table; splits
  *   by another node.
+ * - A home answers with nonsense.
  * - The home of the pages above is away: a node that has met leaves finds them and their neighbours
  *   at nodes that live. One that has met nothing waits.
  * - A leaf dies, and its home is started again: an old guess does not bring it back.
@@ -296,6 +297,66 @@ static void splits_send_the_sharers_nothing(void **state)
 	print_message("with the table: %" PRIu64 "\n", split_messages);
 	/* it gives up the page above once, and the last leaf */
 	assert_true(split_messages <= 4);
+}
+
+/* ---- answers that are nonsense -------------------------------------------------------------- */
+
+/* Page ids of the volume and of none, with any incarnation; leaves of other keys, with their own
+ * incarnation and with another one; nodes that do not exist. */
+static int serve_nonsense(void *owner, unsigned from, const uint64_t ask[NET_CALL_WORDS],
+	uint64_t answer[NET_CALL_WORDS])
+{
+	struct tree *t = ((struct node *)owner)->v->tree;
+	struct descent d;
+	struct guard g;
+
+	answer[0] = rt_random() % (DISK_BYTES / PAGE_SIZE);
+	answer[1] = 1 + rt_random() % 100;
+	answer[2] = rt_random();
+	switch (pick(5)) {
+	case 0:
+		answer[0] = rt_random();
+		return 0;
+	case 1:
+		return 0;
+	case 2:
+		return pick(2) ? -EREMOTE : -(int)pick(5000);
+	default:
+		OK(tree_descend(t, tree_key_of(item_key(pick(COUNTED))), 0, &d));
+		OK(guard_shared(t->cache, d.pid, 0, &g));
+		answer[0] = d.pid;
+		answer[1] = g.frame->incarnation + (pick(4) == 0);
+		guard_release(t->cache, &g);
+		return 0;
+	}
+}
+
+static void look_up_by_nonsense(struct node *n)
+{
+	if (n->id == 1) {
+		set_items(n, 0, COUNTED, 1);
+		net_calls_serve(n->calls, NET_CALL_LEAF, serve_nonsense, n);
+	}
+	barrier(n);
+	if (n->id == 2)
+		must_read(n, 0, 1);
+	for (unsigned i = 0; n->id == 2 && i < LOOKUPS; i++) {
+		unsigned item = pick(COUNTED);
+		tree_key key = tree_key_of(item_key(item));
+		struct descent d;
+
+		if (tree_guess_leaf(n->v->tree, key, true, &d) == 0)
+			HOLDS(!guard_valid(&d.node) || tree_key_within(key, d.low, d.high));
+		must_read(n, item, 1);
+	}
+	barrier(n);
+}
+
+static void nonsense_is_no_leaf(void **state)
+{
+	calls = 0;
+	run_items(look_up_by_nonsense, 2, false);
+	assert_true(calls > LOOKUPS / 4);
 }
 
 /* ---- nodes that are away -------------------------------------------------------------------- */
@@ -650,6 +711,7 @@ int main(int argc, char **argv)
 			nothing_is_damaged_when_nodes_that_guess_lose_their_power),
 		cmocka_unit_test(a_lookup_costs_one_round_trip),
 		cmocka_unit_test(splits_send_the_sharers_nothing),
+		cmocka_unit_test(nonsense_is_no_leaf),
 		cmocka_unit_test(known_leaves_are_found_while_the_home_above_is_away),
 		cmocka_unit_test(a_leaf_that_has_died_does_not_come_back),
 		cmocka_unit_test(a_leaf_that_was_told_outlives_the_home),
