@@ -52,8 +52,6 @@ static size_t leaf_guess(const uint8_t *image, unsigned count, tree_key key)
 			((uint64_t)(span >> shift) + 1));
 }
 
-/* Leaves are the level that misses the processor's caches. The lines that the first three steps may
- * touch are fetched together. So are the lines that remain then. */
 bool leaf_has_key(const uint8_t *image, page_id pid, tree_key key)
 {
 	return page_load_u64(image + NODE_MAGIC) == DISK_MAGIC_NODE &&
@@ -63,6 +61,8 @@ bool leaf_has_key(const uint8_t *image, page_id pid, tree_key key)
 		       tree_key_load(image + NODE_HIGH));
 }
 
+/* Leaves are the level that misses the processor's caches. The lines that the first three steps may
+ * touch are fetched together. So are the lines that remain then. */
 unsigned leaf_search(const uint8_t *image, unsigned count, tree_key key)
 {
 	const uint8_t *slots = image + LEAF_SLOT(0);
