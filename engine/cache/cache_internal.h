@@ -288,7 +288,7 @@ struct cache {
 	/* tasks that wait for pages while there is a kernel; own locks (guard_while.c) */
 	struct guards_while *guards_while;
 	/* the kernel's copies of pages; NULL: none; own locks (kcached.c) */
-	struct cache_kernel *kernel;
+	struct cache_kernel *_Atomic kernel;
 
 	/* its life (cache.c) */
 	bool started;          /* set by cache_start, cleared by cache_stop_work */

@@ -567,13 +567,13 @@ static void drop_main(void *arg)
 
 /* ---- the kernel comes and goes ---------------------------------------------------------- */
 
-static int queue_of_drops_open(struct cache *c, struct drop_queue *q)
+static int queue_of_drops_open(struct cache *c, struct cache_kernel *k, struct drop_queue *q)
 {
 	q->c = c;
 	q->end = &q->first;
 	q->drops = rt_alloc_pages(DROPS_MAX * sizeof(*q->drops));
 	for (unsigned i = 0; q->drops && i < DROPS_MAX; i++)
-		drop_put(c->kernel, q, &q->drops[i]);
+		drop_put(k, q, &q->drops[i]);
 	return q->drops ? 0 : -ENOMEM;
 }
 
@@ -596,18 +596,42 @@ static void queue_of_drops_end(struct cache *c, struct drop_queue *q)
 		drop_end(c, q, d);
 }
 
-static int kernel_open(struct cache *c)
+static void kernel_give_back(const struct cache *c, struct cache_kernel *k)
+{
+	if (k->leaves.drops)
+		rt_free_pages(k->leaves.drops, DROPS_MAX * sizeof(*k->leaves.drops));
+	if (k->blocks.drops)
+		rt_free_pages(k->blocks.drops, DROPS_MAX * sizeof(*k->blocks.drops));
+	if (k->index)
+		rt_free_pages(k->index, c->frames.count * sizeof(*k->index));
+	if (k->kcopy)
+		rt_free_pages(k->kcopy, c->frames.count * sizeof(*k->kcopy));
+	rt_free(k);
+}
+
+/* Other tasks revoke pages already. They find nothing of it before it is complete. */
+static int kernel_open(
+	struct cache *c, const struct cache_kernel_ops *ops, void *owner)
 {
 	struct cache_kernel *k = rt_alloc(sizeof(*k));
+	int rc;
 
 	if (!k)
 		return -ENOMEM;
+	k->ops = ops;
+	k->owner = owner;
 	k->kcopy = rt_alloc_pages(c->frames.count * sizeof(*k->kcopy));
 	k->index = rt_alloc_pages(c->frames.count * sizeof(*k->index));
-	c->kernel = k;
-	if (queue_of_drops_open(c, &k->leaves) || queue_of_drops_open(c, &k->blocks))
-		return -ENOMEM;
-	return k->kcopy && k->index ? 0 : -ENOMEM;
+	rc = k->kcopy && k->index ? 0 : -ENOMEM;
+	if (!rc)
+		rc = queue_of_drops_open(c, k, &k->leaves);
+	if (!rc)
+		rc = queue_of_drops_open(c, k, &k->blocks);
+	if (rc)
+		kernel_give_back(c, k);
+	else
+		c->kernel = k;
+	return rc;
 }
 
 void kernel_close(struct cache *c)
@@ -618,15 +642,7 @@ void kernel_close(struct cache *c)
 		return;
 	cache_kernel_stop(c);
 	c->kernel = NULL;
-	if (k->leaves.drops)
-		rt_free_pages(k->leaves.drops, DROPS_MAX * sizeof(*k->leaves.drops));
-	if (k->blocks.drops)
-		rt_free_pages(k->blocks.drops, DROPS_MAX * sizeof(*k->blocks.drops));
-	if (k->index)
-		rt_free_pages(k->index, c->frames.count * sizeof(*k->index));
-	if (k->kcopy)
-		rt_free_pages(k->kcopy, c->frames.count * sizeof(*k->kcopy));
-	rt_free(k);
+	kernel_give_back(c, k);
 }
 
 /* Starts the first task, so that there is always one. */
@@ -644,14 +660,10 @@ static int drop_task_first(struct cache_kernel *k, struct drop_queue *q)
 
 int cache_kernel_start(struct cache *c, const struct cache_kernel_ops *ops, void *owner)
 {
-	int rc = kernel_open(c);
+	int rc = kernel_open(c, ops, owner);
 
-	if (rc) {
-		kernel_close(c);
+	if (rc)
 		return rc;
-	}
-	c->kernel->ops = ops;
-	c->kernel->owner = owner;
 	atomic_store_explicit(&c->kernel->on, true, memory_order_release);
 	rc = drop_task_first(c->kernel, &c->kernel->leaves);
 	if (!rc)
