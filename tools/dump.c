@@ -105,6 +105,10 @@ static void print_super(const struct disk_superblock *sb, uint64_t at)
 		if (sb->known >> node & 1)
 			printf(" %u", node);
 	puts(sb->known ? "" : " none");
+	if (sb->scrub.state)
+		printf("  %-16s state %u (1 runs, 2 stopped, 3 ended), next slot %" PRIu64
+		       ", %" PRIu64 " damaged\n",
+			"scrub", sb->scrub.state, sb->scrub.next, sb->scrub.damaged);
 	print_time("created", sb->created_ns);
 }
 

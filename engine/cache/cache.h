@@ -477,6 +477,13 @@ void guard_kcache_like(
  */
 int cache_sync(
 	struct cache *cache, const struct page_ref *refs, unsigned count, lsn_t lsn);
+/* Returns when the batches of write-back that are under way at the call have ended. Descriptors of
+ * the images that they have written are in the store's table then. Waits; call it with nothing
+ * held. */
+void cache_batches_await(struct cache *cache);
+/* Writes the page's image back if it is dirty here. Returns 0 or a negative errno. Waits; call it
+ * with nothing held. */
+int cache_page_persist(struct cache *cache, page_id pid);
 /*
  * Writes all dirty and owed images that the log lacks into the log, durably, so that they survive
  * the loss of this node's memory. Returns 0, -ENOBUFS if they do not fit, or -EBUSY if some are

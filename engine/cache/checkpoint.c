@@ -175,9 +175,7 @@ static int persisting_error(int rc)
 	return rc == -ENOBUFS ? -EIO : rc;
 }
 
-/* Batches of others that are under way come to their end; those that follow are not
- * waited for. */
-static void batches_await(struct cache *c)
+void cache_batches_await(struct cache *c)
 {
 	for (unsigned i = 0; i < WB_ALL; i++) {
 		_Atomic uint32_t *turn = &c->writeback.region[i].turn;
@@ -187,6 +185,13 @@ static void batches_await(struct cache *c)
 			atomic_load_explicit(turn, memory_order_acquire) == seen)
 			rt_wait(turn, seen, RT_FOREVER);
 	}
+}
+
+int cache_page_persist(struct cache *c, page_id pid)
+{
+	struct page_ref ref = {.pid = pid};
+
+	return c->options.read_only ? 0 : writeback_pages(c, &ref, 1, false, NULL);
 }
 
 /*
@@ -215,7 +220,7 @@ int cache_checkpoint(struct cache *c)
 			rc = checkpoint_round(c, LSN_MAX);
 		if (!rc || rc == -EHOSTDOWN)
 			rc = write_old(c, LSN_MAX, false, refs);
-		batches_await(c);
+		cache_batches_await(c);
 		if (!rc)
 			rc = checkpoint_round(c, LSN_MAX);
 		if (rc == -EHOSTDOWN && home_awaited(c, &away)) {
@@ -239,7 +244,7 @@ uint64_t cache_save(struct cache *c)
 	unsigned n = 0;
 	int rc = 0;
 
-	batches_await(c);
+	cache_batches_await(c);
 	rt_mutex_lock(&c->checkpoint.lock);
 	for (uint32_t i = 0; i <= c->frames.count && !rc; i++) {
 		struct frame *f = &c->frames.frame[i];

@@ -60,6 +60,30 @@ static inline bool disk_shard_client(uint16_t shard)
 
 #define DISK_LEFT_DEAD (1ull << 63)
 
+/*
+ * In the superblock: how far the last scrub of this store is. All zeros: there was none. It is only
+ * a note. Impossible values count as zeros.
+ */
+enum disk_scrub_state {
+	DISK_SCRUB_NONE = 0,
+	DISK_SCRUB_RUNNING = 1, /* goes on at the next start of the node, too */
+	DISK_SCRUB_STOPPED = 2, /* goes on when it is asked to */
+	DISK_SCRUB_ENDED = 3,   /* every page was looked at */
+};
+
+struct disk_scrub {
+	uint32_t state; /* enum disk_scrub_state */
+	uint32_t pad;
+	uint64_t next;       /* slot: those before it were looked at */
+	uint64_t rate_bytes; /* most bytes a second */
+	int64_t began_ns;    /* since 1970 */
+	int64_t ended_ns;    /* since 1970; 0: it has not ended */
+	uint64_t pages;      /* images that were read and checked */
+	uint64_t damaged;    /* pages, and blocks of the descriptor table */
+	uint64_t pad1;
+};
+_Static_assert(sizeof(struct disk_scrub) == 64, "scrub size");
+
 struct disk_superblock {
 	uint64_t magic;
 	uint32_t disk_version;
@@ -102,13 +126,16 @@ struct disk_superblock {
 	/* bits: ids of the other nodes that this one ever had a link with, as the home of its
 	 * shard. They may have pages of it, for ever. 0 in a client's store */
 	uint64_t known;
-	uint8_t pad1[4096 - 776 - 8];
+	uint8_t pad1[3072 - 776];
+	struct disk_scrub scrub; /* of this store's pages; a note */
+	uint8_t pad2[4096 - 3136 - 8];
 	uint64_t checksum; /* first 64 bits of SHA-256 of the bytes before it */
 };
 _Static_assert(offsetof(struct disk_superblock, node) == 50, "superblock layout");
 _Static_assert(offsetof(struct disk_superblock, left) == 240, "superblock layout");
 _Static_assert(offsetof(struct disk_superblock, known) == 768, "superblock layout");
 _Static_assert(offsetof(struct disk_superblock, pad1) == 776, "superblock layout");
+_Static_assert(offsetof(struct disk_superblock, scrub) == 3072, "superblock layout");
 _Static_assert(sizeof(struct disk_superblock) == 4096, "superblock size");
 
 /* ---- log -------------------------------------------------------------------
@@ -305,6 +332,12 @@ _Static_assert(sizeof(struct disk_group) == 4096, "group size");
 static inline uint64_t disk_group_slot(uint64_t group)
 {
 	return 1 + group * (1 + DISK_GROUP_PAGES);
+}
+
+/* Returns 0 for the page of a group, n + 1 for the n-th page that it describes. Not for slot 0. */
+static inline uint64_t disk_slot_in_group(uint64_t slot)
+{
+	return (slot - 1) % (1 + DISK_GROUP_PAGES);
 }
 
 /* ---- tree pages ------------------------------------------------------------------

@@ -161,15 +161,15 @@ static void answer_read(struct store_read *r, const struct page_descriptor *d)
 	}
 }
 
-/* The image is damaged. With `quiet` recovery is expected to mend the page, and it is not
- * logged. */
+/* The image is damaged. With `quiet` it is neither logged nor counted (enum pages_for). */
 static void answer_damaged(
 	struct store *s, struct store_read *r, const char *what, bool quiet)
 {
 	r->result = -EUCLEAN;
+	if (quiet)
+		return;
 	counter_add(&s->counters.checksum_failures, 1);
-	if (!quiet)
-		log_damage(s, r, what);
+	log_damage(s, r, what);
 }
 
 /* Settles the read from the descriptor alone, if it can. Returns true if the image is to be
@@ -248,11 +248,14 @@ static void read_aside(
 }
 
 static void read_batch(struct store *s, struct batch *b, struct store_read *reads,
-	unsigned n, bool quiet)
+	unsigned n, enum pages_for how)
 {
+	bool quiet = how != PAGES_FOR_USE;
+
 	b->count = 0;
 	for (unsigned i = 0; i < n; i++) {
-		b->requests[i] = (struct table_request){.pid = reads[i].pid};
+		b->requests[i] = (struct table_request){
+			.pid = reads[i].pid, .scan = how == PAGES_FOR_SCRUB};
 		reads[i].version = 0;
 		reads[i].found_incarnation = 0;
 	}
@@ -279,20 +282,22 @@ static void read_batch(struct store *s, struct batch *b, struct store_read *read
 	}
 }
 
-void pages_read(struct store *s, struct store_read *reads, unsigned n, bool quiet)
+void pages_read(
+	struct store *s, struct store_read *reads, unsigned n, enum pages_for how)
 {
 	struct batch_small small;
 	struct batch b;
 	void *memory = batch_init(&b, &small, n);
 
 	for (unsigned done = 0; done < n; done += b.capacity)
-		read_batch(s, &b, reads + done, MIN(n - done, b.capacity), quiet);
+		read_batch(s, &b, reads + done, MIN(n - done, b.capacity), how);
 	rt_free(memory);
 }
 
 void store_read_pages(struct store *s, struct store_read *reads, unsigned n)
 {
-	pages_read(s, reads, n, s->table.redo == STORE_REDO_RUNNING);
+	pages_read(s, reads, n,
+		s->table.redo == STORE_REDO_RUNNING ? PAGES_FOR_RECOVERY : PAGES_FOR_USE);
 }
 
 int store_descriptor_get(struct store *s, page_id pid, struct page_descriptor *out)

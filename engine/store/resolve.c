@@ -157,7 +157,7 @@ int store_candidates_resolve(struct store *s)
 	while ((n = collect_candidates(s, &cursor, reads, images)) > 0) {
 		int again;
 
-		pages_read(s, reads, n, true);
+		pages_read(s, reads, n, PAGES_FOR_RECOVERY);
 		again = settle_again(s, reads, n, writes);
 		rc = rc ? rc : again;
 		for (unsigned i = 0; i < n; i++) {

@@ -244,6 +244,33 @@ enum store_redo {
 };
 void store_redo(struct store *s, enum store_redo stage);
 
+/* ---- scrub: reading all of the store for damage ------------------------------------ */
+
+/* Returns how far the last scrub of this store is, as store_scrub_set has noted it. Never waits. */
+void store_scrub_get(struct store *s, struct disk_scrub *out);
+/* Notes it in the superblock. Durable when it returns 0. Returns -ESTALE if a later start of the
+ * node has the store, and -EROFS in a store that is never written. Waits. */
+int store_scrub_set(struct store *s, const struct disk_scrub *scrub);
+/*
+ * Works as store_read_pages, but neither logs nor counts damage. A page that is written meanwhile
+ * may read as damaged: the image changes before the descriptor. It was damaged if, after all writes
+ * that were under way have ended, the page still has the descriptor that was read
+ * (`found_incarnation` and `version`).
+ */
+void store_scrub_pages(struct store *s, struct store_read *reads, unsigned count);
+
+#define STORE_SCRUB_BLOCKS 3u /* of the table, in one call */
+/* Returns the number of blocks of the table. */
+uint64_t store_table_blocks(struct store *s);
+/*
+ * Reads both copies of `count` blocks of the table, at most STORE_SCRUB_BLOCKS, and checks them.
+ * `bad`: for each block, bit n if copy n is damaged, and bit 2 if the device does not give them.
+ * A block that waits to be written, or is being written, counts by the copy that is not replaced.
+ * `memory`: 2 * count pages, page aligned. Waits.
+ */
+void store_scrub_table(
+	struct store *s, uint64_t first, unsigned count, void *memory, uint8_t *bad);
+
 struct store_counters {
 	_Atomic uint64_t pages_read, pages_written, read_requests, write_requests,
 		flushes;

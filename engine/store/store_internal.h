@@ -8,6 +8,7 @@
  * - format.c: writing an empty store
  * - table.c: the descriptor table's cache; table_io.c reads and writes its blocks
  * - candidates.c: descriptors that recovery has yet to decide between
+ * - scrub.c: reads all of it for damage; where the last scrub of the store is
  * - pages.c: images; resolve.c decides which descriptor an image has
  * - sort.c: requests in the order of their places
  */
@@ -202,6 +203,7 @@ void table_destroy(struct store *s);
 struct table_request {
 	page_id pid;
 	bool install; /* d, lsn: taken if newer; else d is filled */
+	bool scan;    /* the block is not likely to be used again soon */
 	struct page_descriptor d;
 	lsn_t lsn;
 	/* out */
@@ -216,6 +218,11 @@ void table_run(struct store *s, struct table_request *requests, unsigned count);
 bool table_try(struct store *s, struct table_request *r);
 
 struct table_entry *table_entry_find(struct table *t, uint64_t block);
+/* table_io.c. Where a copy of a block is, and what its bytes are. */
+enum table_copy { TABLE_COPY_WHOLE, TABLE_COPY_EMPTY, TABLE_COPY_DAMAGED };
+uint64_t table_block_place(const struct store *s, uint64_t block, unsigned copy);
+enum table_copy table_copy_check(
+	struct store *s, const struct disk_table_block *b, uint64_t block);
 /* table_io.c. Called with the lock, which is dropped meanwhile. */
 void table_load_run(struct store *s, struct table_load *l);
 void table_mark_dirty(struct table *t, struct table_entry *e);
@@ -237,8 +244,12 @@ static inline struct table_entry *table_dirty_after(
 
 /* ---- pages.c, resolve.c ---------------------------------------------------------- */
 
-/* `quiet`: damage is expected to be mended and not logged. */
-void pages_read(struct store *s, struct store_read *reads, unsigned count, bool quiet);
+/* Damage of pages that are read for use is logged and counted. Recovery mends it, and a scrub looks
+ * again before it calls it damage. Blocks of the table that a scrub loads are the first to leave
+ * the table's cache. */
+enum pages_for { PAGES_FOR_USE, PAGES_FOR_RECOVERY, PAGES_FOR_SCRUB };
+void pages_read(
+	struct store *s, struct store_read *reads, unsigned count, enum pages_for how);
 bool page_id_valid(const struct store *s, page_id pid);
 /*
  * Decides which of the candidates and `known`, the table's descriptor, the image has. Returns:
@@ -257,7 +268,8 @@ int resolve_image(struct store *s, page_id pid, const struct page_descriptor *kn
 struct store {
 	struct rt_disk *disk;
 	struct disk_superblock sb;
-	struct rt_mutex sb_lock; /* for `left` and `generation`; nothing else changes */
+	struct rt_mutex sb_lock; /* for `left`, `known`, `scrub` and `generation`; nothing else
+				  * changes */
 	struct checksummer *checksums;
 	struct table table;
 	struct store_counters counters;

@@ -337,8 +337,17 @@ const struct disk_superblock *store_superblock(struct store *s)
 	return &s->sb;
 }
 
-/* Notes the state of a node. The second copy first, as at a start: one of them is whole at every
- * moment. */
+/* The second copy first, as at a start: one of them is whole at every moment. */
+static int copies_write(struct store *s, struct disk_superblock *sb)
+{
+	int rc;
+
+	sb->checksum = superblock_sum(sb);
+	rc = superblock_write(s->disk, layout_second_superblock(sb), sb);
+	return rc ? rc : superblock_write(s->disk, 0, sb);
+}
+
+/* Notes the state of a node. */
 static int node_note(struct store *s, unsigned node, uint64_t left, uint64_t known)
 {
 	struct disk_superblock *sb;
@@ -356,15 +365,49 @@ static int node_note(struct store *s, unsigned node, uint64_t left, uint64_t kno
 	*sb = s->sb;
 	sb->left[node] = left;
 	sb->known = known;
-	sb->checksum = superblock_sum(sb);
-	rc = superblock_write(s->disk, layout_second_superblock(sb), sb);
-	if (!rc)
-		rc = superblock_write(s->disk, 0, sb);
+	rc = copies_write(s, sb);
 	if (!rc) {
 		s->sb.left[node] = left;
 		s->sb.known = known;
 	}
 out_unlock:
+	rt_mutex_unlock(&s->sb_lock);
+	rt_free(sb);
+	return rc;
+}
+
+void store_scrub_get(struct store *s, struct disk_scrub *out)
+{
+	rt_mutex_lock(&s->sb_lock);
+	*out = s->sb.scrub;
+	rt_mutex_unlock(&s->sb_lock);
+	if (out->state > DISK_SCRUB_ENDED || out->next > s->sb.page_count)
+		*out = (struct disk_scrub){0};
+}
+
+int store_scrub_set(struct store *s, const struct disk_scrub *scrub)
+{
+	struct disk_superblock *sb;
+	uint64_t incarnation;
+	int rc;
+
+	if (s->read_only)
+		return -EROFS;
+	rc = store_incarnation_read(s, &incarnation);
+	if (!rc && incarnation > s->sb.incarnation)
+		rc = -ESTALE;
+	if (rc)
+		return rc;
+	sb = rt_alloc(sizeof(*sb));
+	if (!sb)
+		return -ENOMEM;
+	rt_mutex_lock(&s->sb_lock);
+	s->sb.generation++; /* where a write fails, too: no two copies of one differ */
+	*sb = s->sb;
+	sb->scrub = *scrub;
+	rc = copies_write(s, sb);
+	if (!rc)
+		s->sb.scrub = *scrub;
 	rt_mutex_unlock(&s->sb_lock);
 	rt_free(sb);
 	return rc;

@@ -243,7 +243,7 @@ static void serve_install(struct store *s, struct table_entry *e, struct table_r
 
 static void serve_request(struct store *s, struct table_entry *e, struct table_request *r)
 {
-	e->referenced = true;
+	e->referenced |= !r->scan;
 	r->pending = false;
 	r->result = e->state == TABLE_DAMAGED ? -EUCLEAN : 0;
 	if (r->result)

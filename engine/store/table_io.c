@@ -17,16 +17,14 @@
 
 #define BLOCK_BYTES sizeof(struct disk_table_block)
 
-static uint64_t block_place(const struct store *s, uint64_t block, unsigned copy)
+uint64_t table_block_place(const struct store *s, uint64_t block, unsigned copy)
 {
 	return s->sb.table_offset + (2 * block + copy) * BLOCK_BYTES;
 }
 
 /* ---- reading --------------------------------------------------------------------- */
 
-enum copy_state { COPY_WHOLE, COPY_EMPTY, COPY_DAMAGED };
-
-static enum copy_state copy_check(
+enum table_copy table_copy_check(
 	struct store *s, const struct disk_table_block *b, uint64_t block)
 {
 	const uint64_t *words = (const uint64_t *)b;
@@ -34,22 +32,22 @@ static enum copy_state copy_check(
 	if (b->magic == DISK_MAGIC_TABLE && b->block == block &&
 		b->generation <= STORE_COUNTER_MAX &&
 		b->checksum == checksummer_sum_table(s->checksums, b))
-		return COPY_WHOLE;
+		return TABLE_COPY_WHOLE;
 	for (size_t i = 0; i < BLOCK_BYTES / sizeof(*words); i++)
 		if (words[i])
-			return COPY_DAMAGED;
-	return COPY_EMPTY;
+			return TABLE_COPY_DAMAGED;
+	return TABLE_COPY_EMPTY;
 }
 
 /* The newest of the two copies becomes the entry's image. The entry is LOADING: ours. */
 static enum table_state block_choose(
 	struct store *s, struct table_entry *e, struct disk_table_block *second)
 {
-	enum copy_state first_state = copy_check(s, e->image, e->block);
-	enum copy_state second_state = copy_check(s, second, e->block);
+	enum table_copy first_state = table_copy_check(s, e->image, e->block);
+	enum table_copy second_state = table_copy_check(s, second, e->block);
 	uint64_t first_page = e->block * DISK_TABLE_SLOTS;
 
-	if (first_state != COPY_WHOLE && second_state != COPY_WHOLE) {
+	if (first_state != TABLE_COPY_WHOLE && second_state != TABLE_COPY_WHOLE) {
 		counter_add(&s->counters.checksum_failures, 1);
 		weft_log(3,
 			"store: block %llu of the descriptor table is damaged in both "
@@ -62,9 +60,9 @@ static enum table_state block_choose(
 		return TABLE_DAMAGED;
 	}
 	e->copy =
-		first_state != COPY_WHOLE ||
-		(second_state == COPY_WHOLE && second->generation > e->image->generation);
-	e->suspect = first_state == COPY_DAMAGED || second_state == COPY_DAMAGED;
+		first_state != TABLE_COPY_WHOLE ||
+		(second_state == TABLE_COPY_WHOLE && second->generation > e->image->generation);
+	e->suspect = first_state == TABLE_COPY_DAMAGED || second_state == TABLE_COPY_DAMAGED;
 	if (e->suspect)
 		weft_log(4,
 			"store: the %s copy of block %llu of the descriptor table is "
@@ -91,7 +89,7 @@ static void found_write(
 		if (l->result[i] || state[i] != TABLE_VALID)
 			continue;
 		l->io[count] = (struct rt_io){.op = RT_IO_WRITE,
-			.offset = block_place(s, e->block, e->copy),
+			.offset = table_block_place(s, e->block, e->copy),
 			.iov = l->iov[i],
 			.iov_count = 1};
 		of[count++] = i;
@@ -109,7 +107,7 @@ static void found_write(
 static struct rt_io load_request(const struct store *s, struct table_load *l, unsigned i)
 {
 	return (struct rt_io){.op = RT_IO_READ,
-		.offset = block_place(s, s->table.entries[l->entry[i]].block, 0),
+		.offset = table_block_place(s, s->table.entries[l->entry[i]].block, 0),
 		.iov = l->iov[i],
 		.iov_count = 2};
 }
@@ -228,7 +226,7 @@ static bool batch_pick(struct store *s, struct table_batch *w, lsn_t upto)
 		w->image[w->count] = b;
 		w->entry[w->count] = (uint32_t)(e - t->entries);
 		w->order[w->count] = (struct store_order){
-			.place = block_place(s, e->block, !e->copy), .index = w->count};
+			.place = table_block_place(s, e->block, !e->copy), .index = w->count};
 		w->count++;
 	}
 	rt_mutex_unlock(&t->lock);

@@ -125,6 +125,26 @@ int tree_scan_seen(struct tree *t, struct tree_seen *seen, struct disk_key from,
 	struct disk_key to, bool scan_hint, tree_visit visit, void *arg);
 
 /*
+ * Walks over the pages of one level in the order of keys, for a tree that may be damaged. Each
+ * function may be NULL; if one returns non-zero, the walk ends with that.
+ *
+ * - `page`: a page of the level.
+ * - `unread`: a page on the way to that level, or of it, which cannot be read (-EIO, -EUCLEAN).
+ *   The walk passes over its keys.
+ * - `item`: with level 0, the items of leaves, as in tree_scan.
+ *
+ * Returns 0 or a negative errno; that of the root, if it cannot be read. Waits.
+ */
+#define TREE_WALK_LEVELS 16u /* levels are below it */
+struct tree_walker {
+	int (*page)(void *arg, page_id pid);
+	int (*unread)(void *arg, page_id pid, int why);
+	tree_visit item;
+	void *arg;
+};
+int tree_walk(struct tree *t, unsigned level, const struct tree_walker *to);
+
+/*
  * For reading ahead. None of these waits, and none fetches a page that is here.
  *
  * tree_prefetch: fetches the leaves of the keys in the background, in one batch. At most
