@@ -28,11 +28,13 @@
 /* Pause before the next try if there is no descriptor for a new connection. */
 #define ACCEPT_PAUSE_NS 100000000ull
 
-/* The function of a command: one of the two. */
+/* The function of a command: one of the three. */
 struct command {
 	control_fn fn;
 	control_node_fn node_fn;
+	control_scrub_fn scrub_fn;
 	unsigned node;
+	struct control_scrub scrub;
 };
 
 struct connection {
@@ -95,6 +97,20 @@ static void connection_accept(struct control *c)
 	close(fd);
 }
 
+static const char *scrub_of(
+	struct control *c, const json_t *request, struct command *out)
+{
+	json_int_t rate = json_integer_value(json_object_get(request, "rate"));
+
+	if (rate < 0)
+		return "expected \"rate\": a number of bytes";
+	out->scrub_fn = c->source.scrub;
+	out->scrub = (struct control_scrub){.rate_bytes = (uint64_t)rate,
+		.anew = json_is_true(json_object_get(request, "anew")),
+		.stop = json_is_true(json_object_get(request, "stop"))};
+	return NULL;
+}
+
 /* Returns NULL, or the error message. */
 static const char *command_of(
 	struct control *c, const json_t *request, struct command *out)
@@ -121,6 +137,8 @@ static const char *command_of(
 		out->fn = c->source.reload;
 	else if (strcmp(cmd, "dead") == 0)
 		out->node_fn = c->source.dead;
+	else if (strcmp(cmd, "scrub") == 0)
+		return scrub_of(c, request, out);
 	else
 		return "unknown cmd";
 	if (!out->node_fn)
@@ -149,8 +167,12 @@ static json_t *source_ask(struct control *c, const struct command *command)
 	}
 	c->using ++;
 	rt_mutex_unlock(&c->lock);
-	out = command->fn ? command->fn(c->source.arg)
-			  : command->node_fn(c->source.arg, command->node);
+	if (command->fn)
+		out = command->fn(c->source.arg);
+	else if (command->scrub_fn)
+		out = command->scrub_fn(c->source.arg, &command->scrub);
+	else
+		out = command->node_fn(c->source.arg, command->node);
 	rt_mutex_lock(&c->lock);
 	if (--c->using == 0)
 		rt_cond_broadcast(&c->unused);

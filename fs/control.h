@@ -10,6 +10,8 @@
  * - {"cmd":"sync"} answers when all completed operations are durable.
  * - {"cmd":"reload"} reads the cluster file again and adds new nodes.
  * - {"cmd":"dead","node":N} declares node N dead (engine/node/declare_dead.c).
+ * - {"cmd":"scrub"} begins a scrub, or goes on with one. "rate":BYTES a second; "anew":true begins
+ *   from the start; "stop":true stops it instead. Answers as the member `scrub` of the status.
  * - {"cmd":"leave"} is for an unmounted daemon that still serves its store to other nodes: it stops
  *   serving (fs/takeover.h).
  *
@@ -30,11 +32,18 @@ struct control;
 typedef json_t *(*control_fn)(void *arg);
 typedef json_t *(*control_node_fn)(void *arg, unsigned node);
 
+struct control_scrub {
+	uint64_t rate_bytes; /* 0: not given */
+	bool anew, stop;
+};
+typedef json_t *(*control_scrub_fn)(void *arg, const struct control_scrub *how);
+
 struct control_source {
 	control_fn status;
 	control_fn waits;
 	control_fn identify;
 	control_fn leave;
+	control_scrub_fn scrub;
 	/* These may wait for long: they run on tasks of their own. */
 	control_fn look;
 	control_fn sync;

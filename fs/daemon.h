@@ -10,6 +10,7 @@
 
 #include "engine/common/text.h"
 #include "engine/node/node.h"
+#include "engine/volume/scrub.h"
 #include "fs/control.h"
 #include "fs/guardian.h"
 #include "fs/options.h"
@@ -33,6 +34,7 @@ struct daemon {
 	struct volume *volume;
 	struct fs *fs;
 	struct session *session;
+	struct scrub *scrub; /* NULL: the node has no store */
 	struct control *control;
 	struct metrics_server *metrics; /* NULL: not requested */
 	dev_t device;                   /* st_dev of the mount */
@@ -79,6 +81,11 @@ void report_unwritten(struct daemon *d, int why, const struct volume_rest *rest)
 
 /* reload.c */
 json_t *reload_cluster(void *arg);
+/* scrub.c */
+/* Makes the task of scrub, unless the node is a client. Returns 0, or -errno with a text. */
+int scrub_attach(struct daemon *d, struct weft_error *err);
+json_t *scrub_describe(struct daemon *d);
+json_t *scrub_command(void *arg, const struct control_scrub *how);
 /* declare.c */
 json_t *declare_dead(void *arg, unsigned node);
 

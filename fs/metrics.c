@@ -109,6 +109,18 @@ static const struct metric metrics[] = {
 	{"weft_device_checksum_failures_total", COUNTER, "device.checksum_failures",
 		"Pages read from the store with a wrong checksum."},
 
+	{"weft_scrub_running", GAUGE, "scrub.running", "1 while the store is scrubbed."},
+	{"weft_scrub_position_bytes", GAUGE, "scrub.position_bytes",
+		"How far the last scrub of the store is."},
+	{"weft_scrub_store_bytes", GAUGE, "scrub.store_bytes",
+		"Where a scrub of the store ends."},
+	{"weft_scrub_pages", GAUGE, "scrub.pages",
+		"Pages that the last scrub of the store has read."},
+	{"weft_scrub_damaged", GAUGE, "scrub.damaged",
+		"Pages and descriptors that the last scrub of the store found damaged."},
+	{"weft_scrub_end_timestamp_seconds", GAUGE, "scrub.ended_s",
+		"When the last scrub of the store ended; 0 if it has not."},
+
 	{"weft_tree_height", GAUGE, "tree.height", "Levels of the metadata tree."},
 	{"weft_tree_lookups_total", COUNTER, "tree.lookups",
 		"Look-ups of items in the metadata tree."},

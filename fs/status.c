@@ -548,6 +548,8 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "cache", cache_status(v));
 	json_object_set_new(o, "log", log_status(v));
 	json_object_set_new(o, "device", store_status(v));
+	if (d->scrub)
+		json_object_set_new(o, "scrub", scrub_describe(d));
 	json_object_set_new(o, "tree", tree_status(v));
 	put_number(o, "operation_restarts",
 		atomic_load_explicit(&ops->restarts, memory_order_relaxed));

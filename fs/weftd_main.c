@@ -311,6 +311,7 @@ static int control_start(
 		.sync = status_sync,
 		.reload = reload_cluster,
 		.dead = declare_dead,
+		.scrub = scrub_command,
 		.arg = d,
 	};
 
@@ -606,6 +607,7 @@ static void serve_until_unmount(struct daemon *d)
 static void leave_nodes(struct daemon *d)
 {
 	atomic_store(&d->leaving, true);
+	scrub_halt(d->scrub);
 	node_leave(d->node);
 	fs_leave(d->fs); /* otherwise requests of the control socket might never end */
 	control_detach(d->control);
@@ -659,6 +661,8 @@ static int start_answering(struct daemon *d, struct weft_error *err)
 			  : control_start(d,
 				    store_superblock(d->volume->store)->store_uuid, err);
 
+	if (rc == 0)
+		rc = scrub_attach(d, err);
 	if (rc == 0 && *d->options.metrics)
 		rc = metrics_server_open(
 			&d->metrics, d->options.metrics, status_build, d, err);
@@ -713,6 +717,7 @@ out_volume:
 		session_quiesce(d->session);
 	if (rc < 0 && d->control)
 		control_detach(d->control);
+	scrub_close(d->scrub);
 	if (volume_stop(d) < 0 && rc == 0)
 		rc = weft_error(err, -EIO, "the volume was not closed cleanly");
 	if (d->session)

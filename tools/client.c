@@ -184,6 +184,13 @@ json_t *client_ask_of(int fd, const char *cmd, unsigned node, struct weft_error 
 	return hear_answer(fd, send(fd, request, (size_t)len, MSG_NOSIGNAL) == len, err);
 }
 
+json_t *client_ask_line(int fd, const char *line, struct weft_error *err)
+{
+	size_t len = strlen(line);
+
+	return hear_answer(fd, send(fd, line, len, MSG_NOSIGNAL) == (ssize_t)len, err);
+}
+
 void client_limit(int fd, unsigned seconds)
 {
 	struct timeval limit = {.tv_sec = seconds};

@@ -64,6 +64,17 @@ static void print_requests(const json_t *requests)
 	table_free(t);
 }
 
+static void print_scrub(const json_t *scrub)
+{
+	char a[16];
+
+	if (scrub && strcmp(client_text(scrub, "state"), "none") != 0)
+		printf("scrub      %s, %s read, %.0f damaged%s\n", client_text(scrub, "state"),
+			format_bytes(a, client_number(scrub, "pages") * PAGE_SIZE),
+			client_number(scrub, "damaged"),
+			client_number(scrub, "damaged") != 0 ? ": see weft scrub --status" : "");
+}
+
 static void print_engine(const json_t *status)
 {
 	const json_t *cache = json_object_get(status, "cache");
@@ -100,6 +111,7 @@ static void print_engine(const json_t *status)
 		format_count(client_number(device, "flushes"), "flush"),
 		format_count(
 			client_number(device, "checksum_failures"), "checksum failure"));
+	print_scrub(json_object_get(status, "scrub"));
 	printf("tree       height %.0f, %s, %s, %s, %s\n", client_number(tree, "height"),
 		format_count(client_number(tree, "commits"), "commit"),
 		format_count(client_number(tree, "conflicts"), "conflict"),

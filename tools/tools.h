@@ -16,6 +16,7 @@ int weft_status(int argc, char **argv);
 int weft_waits(int argc, char **argv);
 int weft_top(int argc, char **argv);
 int weft_sync(int argc, char **argv);
+int weft_scrub(int argc, char **argv);
 int weft_dump(int argc, char **argv);
 int weft_probe(int argc, char **argv);
 int weft_bench(int argc, char **argv);
@@ -116,6 +117,8 @@ struct client {
 json_t *client_ask(int fd, const char *cmd, struct weft_error *err);
 /* As client_ask, about a node of its volume. */
 json_t *client_ask_of(int fd, const char *cmd, unsigned node, struct weft_error *err);
+/* As client_ask, with a whole request: JSON, and the end of the line. */
+json_t *client_ask_line(int fd, const char *line, struct weft_error *err);
 /*
  * Visits all daemons of this user, in the order of their answers, until `fn` returns true. `fn` may
  * keep the client's fd by setting it to -1. Prints the daemons that do not answer, and removes the

@@ -34,6 +34,7 @@ static const struct subcommand subcommands[] = {
 	{"status", weft_status, "what is mounted, and what it is doing"},
 	{"top", weft_top, "nodes, requests, cache, contended files, as they change"},
 	{"waits", weft_waits, "what waits, for which node, since when, and what to do"},
+	{"scrub", weft_scrub, "read a mounted store for damage: weft scrub DIR"},
 	{"cluster", weft_cluster, "write, show, check or extend a cluster file"},
 	{"net", weft_net, "can this machine be a node, does it reach the others?"},
 	{"node", weft_node,

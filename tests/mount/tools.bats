@@ -28,7 +28,7 @@ json_of() { weft status "$1" --json | sed -nE "s/^  \"$2\": \"?([^\",]*)\"?,*\$/
 socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 
 @test "every command explains itself: on stdout when asked, else on stderr with 1" {
-	for command in mount umount sync status probe dump bench net; do
+	for command in mount umount sync scrub status probe dump bench net; do
 		run weft $command --help
 		[ "$status" -eq 0 ]
 		[[ $output == Usage:* ]]
@@ -75,6 +75,7 @@ socket_of() { echo "/run/weft/$(json_of "$1" store_uuid).sock"; }
 		status a b|"b"|too many
 		umount a b|"b"|too many
 		sync a b|"b"|too many
+		scrub --rate=x $MNT|--rate x|64K
 		mount a b c|"c"|too many
 		mount $STORE $MNT $DIR|"$DIR" is one word|too many
 		mount $STORE $MNT -o cahce=1M|"cahce=1M"|did you mean "cache="?
