@@ -210,10 +210,17 @@ int superblock_write(
 	return rc;
 }
 
+/* Incarnations of machine M are M - 1 above a multiple of STORE_MACHINES. So starts on two machines
+ * differ, even if the two have seen different stores (two copies of one that have parted). */
+static uint64_t incarnation_after(uint64_t last, unsigned machine)
+{
+	return machine ? (last / STORE_MACHINES + 1) * STORE_MACHINES + machine - 1 : last + 1;
+}
+
 /* A new incarnation of the node, in both copies; the one that does not count goes first.
  */
 static int incarnation_raise(struct rt_disk *disk, const struct copies *c,
-	unsigned chosen, struct disk_superblock *sb, struct weft_error *err)
+	unsigned chosen, unsigned machine, struct disk_superblock *sb, struct weft_error *err)
 {
 	int rc;
 
@@ -222,7 +229,7 @@ static int incarnation_raise(struct rt_disk *disk, const struct copies *c,
 			"store: the %s superblock is bad; it is written anew from the %s "
 			"one",
 			chosen ? "first" : "second", chosen ? "second" : "first");
-	sb->incarnation++;
+	sb->incarnation = incarnation_after(sb->incarnation, machine);
 	sb->generation++;
 	sb->checksum = superblock_sum(sb);
 	rc = superblock_write(disk, c->place[!chosen], sb);
@@ -264,7 +271,7 @@ static int superblock_load(struct rt_disk *disk, const struct store_options *o,
 	if (!rc) {
 		memcpy(sb, c.sb[chosen], sizeof(*sb));
 		if (!o->read_only)
-			rc = incarnation_raise(disk, &c, (unsigned)chosen, sb, err);
+			rc = incarnation_raise(disk, &c, (unsigned)chosen, o->machine, sb, err);
 	}
 	rt_free_pages(memory, 2 * PAGE_SIZE);
 	return rc;

@@ -85,6 +85,7 @@ static int open_storage(
 		.shard = o->shard,
 		.key = o->key,
 		.file = o->file,
+		.machine = o->machine,
 		.nodes = o->nodes,
 		.any_node = o->any_node,
 	};

@@ -106,6 +106,7 @@ struct volume_options {
 	const uint8_t *key;
 	const char *file;
 	uint64_t nodes;
+	unsigned machine; /* of store_options */
 	bool any_node;
 	/* functions of the opener, if other nodes have pages of the volume; NULL: this node is
 	 * alone */

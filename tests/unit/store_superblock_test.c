@@ -77,6 +77,36 @@ SIM_TEST(what_is_formatted_opens_with_the_same_layout)
 	return 0;
 }
 
+/* Two copies of one store that have parted, each opened on a machine of its own. */
+SIM_TEST(no_two_machines_give_one_incarnation_whatever_each_has_seen)
+{
+	uint64_t seen[2 * 6], last = 0;
+	unsigned count = 0;
+
+	for (unsigned machine = 1; machine <= 2; machine++) {
+		make(machine == 1 ? "d" : "e");
+		last = made.incarnation;
+		for (unsigned i = 0; i < 6; i++) {
+			const struct store_options o = {.machine = machine};
+			struct weft_error why = {0};
+			struct rt_disk *opened;
+			struct store *s;
+
+			CHECK(rt_disk_open(&opened, machine == 1 ? "d" : "e", 0, &why) == 0);
+			CHECK(store_open(&s, opened, &o, &why) == 0);
+			seen[count] = store_superblock(s)->incarnation;
+			CHECK(seen[count] > last && seen[count] <= last + 2 * STORE_MACHINES);
+			last = seen[count++];
+			store_close(s);
+			rt_disk_close(opened);
+		}
+	}
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned k = 0; k < i; k++)
+			CHECK(seen[i] != seen[k]);
+	return 0;
+}
+
 SIM_TEST(a_new_log_is_clean_at_the_rings_start)
 {
 	struct disk_log_head head[2];
@@ -702,6 +732,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_formatted_opens_with_the_same_layout),
+		cmocka_unit_test(no_two_machines_give_one_incarnation_whatever_each_has_seen),
 		cmocka_unit_test(a_new_log_is_clean_at_the_rings_start),
 		cmocka_unit_test(
 			every_size_has_a_layout_that_passes_its_own_check_or_a_reason),
