@@ -35,7 +35,7 @@ static void name_of(const struct daemon *d, unsigned node, char *out, size_t cap
 	char addresses[NET_ADDRESS_BYTES] = "?";
 
 	if (c)
-		cluster_addresses_print(c, addresses, sizeof(addresses));
+		cluster_addresses_print(c, 0, addresses, sizeof(addresses));
 	snprintf(out, cap, "node %u (%s)", node, addresses);
 }
 

@@ -136,6 +136,7 @@ static int parse_cache(struct mount_options *o, const char *value, struct weft_e
 			"%" PRIu64 "M",
 			value, ram >> 20);
 	o->cache_bytes = bytes & ~(uint64_t)(PAGE_SIZE - 1);
+	o->cache_given = true;
 	return 0;
 }
 

@@ -18,6 +18,7 @@ struct mount_options {
 	unsigned node;      /* id of this node in it; 0: not given */
 	char *directory;    /* absolute path of the mount point */
 	uint64_t cache_bytes;
+	bool cache_given; /* by an option, or by the cluster file */
 	bool learned_given; /* if not, learned_bytes follows from cache_bytes */
 	uint64_t learned_bytes;
 	uint64_t log_interval_ms;

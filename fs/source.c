@@ -13,10 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static int store_find(struct mount_options *o, const struct cluster *c,
-	const struct cluster_member *m, const char *at, struct weft_error *err)
+	const struct cluster_member *m, unsigned machine, const char *at,
+	struct weft_error *err)
 {
+	const char *said = at ? at : cluster_store_at(m, MAX(machine, 1));
 	char *store;
 
 	if (m->role == CLUSTER_CLIENT) { /* name of its log in messages */
@@ -27,13 +30,17 @@ static int store_find(struct mount_options *o, const struct cluster *c,
 		o->node = m->id;
 		return 0;
 	}
-	store = realpath(at ? at : m->store, NULL);
+	store = realpath(said, NULL);
 	if (!store && at)
 		return weft_error(err, -errno, "node %u's store %s: %s", m->id, at,
 			strerror(errno));
 	if (!store)
 		return weft_error(err, -errno, "%s:%u: node %u's store %s: %s",
-			cluster_path(c), m->store_line, m->id, m->store, strerror(errno));
+			cluster_path(c),
+			machine > 1 && m->machine[machine].store_line
+				? m->machine[machine].store_line
+				: m->store_line,
+			m->id, said, strerror(errno));
 	o->cluster_file = o->store;
 	o->store = store;
 	o->node = m->id;
@@ -60,15 +67,58 @@ static int not_a_file(const struct mount_options *o, struct weft_error *err)
 	return 0;
 }
 
-int source_open(struct source *s, struct mount_options *o, struct weft_error *err)
+static void cache_take(
+	struct mount_options *o, const struct cluster_member *m, unsigned machine)
 {
-	return source_open_at(s, o, NULL, err);
+	uint64_t bytes = cluster_cache_at(m, machine);
+
+	if (!bytes || o->cache_given)
+		return;
+	o->cache_bytes = bytes;
+	o->cache_given = true;
 }
 
-int source_open_at(
-	struct source *s, struct mount_options *o, const char *at, struct weft_error *err)
+void source_cache(struct mount_options *o)
 {
-	int rc, node;
+	struct weft_error unused = {0};
+	struct cluster *c;
+	int node, machine;
+
+	if (o->cache_given || !cluster_file_is(o->store) ||
+		cluster_open(&c, o->store, CLUSTER_WITHOUT_KEY, &unused))
+		return;
+	node = cluster_self(c, o->node, "", &unused);
+	machine = node > 0 ? cluster_machine_here(c, (unsigned)node, &unused) : 0;
+	if (machine > 0)
+		cache_take(o, cluster_member(c, (unsigned)node), (unsigned)machine);
+	cluster_close(c);
+}
+
+/* The options check theirs. */
+static int cache_check(const struct mount_options *o, const struct cluster *c,
+	const struct cluster_member *m, unsigned machine, struct weft_error *err)
+{
+	uint64_t ram =
+		(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	unsigned line = machine > 1 && m->machine[machine].cache_line
+				? m->machine[machine].cache_line
+				: m->cache_line;
+
+	if (o->cache_bytes <= ram)
+		return 0;
+	return weft_error(err, -EINVAL,
+		"%s:%u: node %u's cache: this machine has %llu MiB of memory, and %llu MiB are "
+		"wanted",
+		cluster_path(c), line, m->id, (unsigned long long)ram >> 20,
+		(unsigned long long)o->cache_bytes >> 20);
+}
+
+/* `runs`: the node is to run here, so this must be one of its machines. */
+static int source_find(struct source *s, struct mount_options *o, bool runs, const char *at,
+	struct weft_error *err)
+{
+	struct weft_error nowhere = {0};
+	int rc, node, machine;
 
 	*s = (struct source){0};
 	if (!cluster_file_is(o->store))
@@ -78,9 +128,21 @@ int source_open_at(
 		return rc;
 	node = cluster_self(s->cluster, o->node, "-o node=N", err);
 	rc = MIN(node, 0);
+	if (!rc) {
+		machine = cluster_machine_here(s->cluster, (unsigned)node, &nowhere);
+		s->machine = machine > 0 && cluster_machines(cluster_member(s->cluster,
+						     (unsigned)node)) > 1
+				     ? (unsigned)machine
+				     : 0;
+		if (machine < 0 && runs)
+			rc = weft_error(err, machine, "%s", nowhere.text);
+	}
+	if (!rc && runs)
+		rc = cache_check(o, s->cluster, cluster_member(s->cluster, (unsigned)node),
+			s->machine, err);
 	if (!rc)
 		rc = store_find(o, s->cluster, cluster_member(s->cluster, (unsigned)node),
-			at, err);
+			s->machine, at, err);
 	if (!rc) {
 		s->node = (unsigned)node;
 		rc = cluster_volume_key(s->cluster, s->key);
@@ -91,6 +153,17 @@ int source_open_at(
 	if (rc)
 		source_close(s);
 	return rc;
+}
+
+int source_open(struct source *s, struct mount_options *o, struct weft_error *err)
+{
+	return source_find(s, o, true, NULL, err);
+}
+
+int source_open_at(
+	struct source *s, struct mount_options *o, const char *at, struct weft_error *err)
+{
+	return source_find(s, o, false, at, err);
 }
 
 bool source_shared(const struct source *s)
@@ -119,6 +192,7 @@ void source_expect(const struct source *s, struct volume_options *o)
 	o->volume_uuid = cluster_volume_uuid(s->cluster);
 	o->node = (uint16_t)s->node;
 	o->shard = cluster_member(s->cluster, s->node)->shard;
+	o->machine = s->machine;
 	o->key = s->key;
 	o->file = cluster_path(s->cluster);
 	o->nodes = cluster_node_bits(s->cluster);
@@ -132,6 +206,27 @@ void source_close(struct source *s)
 }
 
 /* ---- showing it ------------------------------------------------------------------------ */
+
+static json_t *machine_describe(const struct cluster_member *m, unsigned machine)
+{
+	json_t *o = json_object(), *addresses = json_array();
+	char text[CLUSTER_VALUE_BYTES + 16];
+
+	for (unsigned i = 0; i < m->address_count; i++) {
+		if (m->address[i].machine != machine)
+			continue;
+		cluster_address_print(&m->address[i], text, sizeof(text));
+		json_array_append_new(addresses, json_string(text));
+	}
+	json_object_set_new(o, "machine", json_integer(machine));
+	json_object_set_new(o, "addresses", addresses);
+	json_object_set_new(
+		o, "store", json_string(cluster_store_at(m, machine)) ?: json_string("?"));
+	if (cluster_cache_at(m, machine))
+		json_object_set_new(o, "cache_bytes",
+			json_integer((json_int_t)cluster_cache_at(m, machine)));
+	return o;
+}
 
 static json_t *member_describe(const struct cluster *c, const struct cluster_member *m)
 {
@@ -154,6 +249,14 @@ static json_t *member_describe(const struct cluster *c, const struct cluster_mem
 			o, "store", json_string(m->store) ?: json_string("?"));
 	} else {
 		json_object_set_new(o, "host", json_integer(m->host));
+	}
+	if (cluster_machines(m) > 1) {
+		json_t *machines = json_array();
+
+		for (unsigned i = 1; i <= CLUSTER_MACHINES_MAX; i++)
+			if (cluster_has_machine(m, i))
+				json_array_append_new(machines, machine_describe(m, i));
+		json_object_set_new(o, "machines", machines);
 	}
 	if (incarnation)
 		json_object_set_new(

@@ -12,14 +12,18 @@
 struct source {
 	struct cluster *cluster; /* NULL: a single store */
 	unsigned node;           /* id of this node */
+	unsigned machine; /* which of the node's several this is; 0: it has one, or none is here */
 	uint8_t key[CLUSTER_KEY_BYTES];
 };
 
+/* Sets o->cache_bytes if no option did, and o->store is a cluster file that gives this
+ * node's cache. Reports nothing, since source_open does. Waits for the name service. */
+void source_cache(struct mount_options *o);
 /* Examines o->store. If it is a cluster file, finds the node (o->node, or by this machine's
  * addresses) and sets o->cluster_file, o->node and o->store. Waits for the name service. */
 int source_open(struct source *s, struct mount_options *o, struct weft_error *err);
-/* As source_open, if the node's store has another path than in the cluster file. `at` NULL: the
- * path there is right. */
+/* As source_open, for a short use of the store on any machine that reaches it. `at` is its path;
+ * NULL: as the cluster file says. */
 int source_open_at(struct source *s, struct mount_options *o, const char *at,
 	struct weft_error *err);
 /* Returns true if other nodes may use the volume. */

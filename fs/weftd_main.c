@@ -184,6 +184,7 @@ static int node_start(
 	const struct node_options o = {
 		.cluster = d->source.cluster,
 		.node = d->source.node,
+		.machine = d->source.machine,
 		.patience = signal_patience,
 		.serves_on = report_serves_on,
 		.awaits = report_awaited,
@@ -636,6 +637,7 @@ static int engine_start(struct daemon *d, int argc, char **argv, struct weft_err
 	if (rc < 0)
 		return weft_error(
 			err, rc, "cannot start the runtime: %s", strerror(-rc));
+	source_cache(&d->options); /* the guardian is told of it */
 	start_guardian(d, argc, argv);
 	d->started_ns = rt_now_ns();
 	rc = source_open(&d->source, &d->options, err);

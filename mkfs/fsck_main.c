@@ -242,8 +242,8 @@ static unsigned cluster_inputs(struct request *r, struct fsck_input *in)
 
 	while ((m = cluster_next(r->cluster, m)))
 		if (m->role == CLUSTER_STORAGE)
-			in[count++] =
-				(struct fsck_input){.name = m->store, .node = m->id};
+			in[count++] = (struct fsck_input){
+				.name = cluster_store_here(r->cluster, m->id), .node = m->id};
 	r->o.all_stores = true;
 	r->o.volume_uuid = cluster_volume_uuid(r->cluster);
 	r->o.file = cluster_path(r->cluster);

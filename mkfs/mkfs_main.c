@@ -333,7 +333,7 @@ static int cluster_apply(struct request *r)
 		r->format.area_count = cluster_clients_of(r->cluster, r->node);
 		r->format.area_spare = CLIENTS_SPARE;
 	}
-	r->path = m->store;
+	r->path = cluster_store_here(r->cluster, r->node);
 	return EXIT_OK;
 }
 

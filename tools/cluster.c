@@ -49,14 +49,24 @@ const char cluster_usage[] =
 
 /* ---- show -------------------------------------------------------------------------- */
 
-static void print_addresses(const struct cluster_member *m)
+static void print_addresses(const struct cluster_member *m, unsigned machine)
 {
-	char text[CLUSTER_VALUE_BYTES + 16];
+	char text[CLUSTER_VALUE_BYTES + 16], cache[SIZE_TEXT];
+	uint64_t bytes = cluster_cache_at(m, machine);
+	const char *between = "";
 
 	for (unsigned i = 0; i < m->address_count; i++) {
+		if (m->address[i].machine != machine)
+			continue;
 		cluster_address_print(&m->address[i], text, sizeof(text));
-		printf("%s%s", i ? " " : "", text);
+		printf("%s%s", between, text);
+		between = " ";
 	}
+	if (bytes) {
+		size_print(bytes, cache);
+		printf(", cache %s", cache);
+	}
+	putchar('\n');
 }
 
 static void print_cluster(const struct cluster *c)
@@ -76,8 +86,13 @@ static void print_cluster(const struct cluster *c)
 			printf("storage, shard %u, %s, ", m->shard, m->store);
 		else
 			printf("client, its log at node %u, ", m->host);
-		print_addresses(m);
-		putchar('\n');
+		print_addresses(m, 1);
+		for (unsigned i = 2; i <= CLUSTER_MACHINES_MAX; i++) {
+			if (!cluster_has_machine(m, i))
+				continue;
+			printf("  machine %u   %s, ", i, cluster_store_at(m, i));
+			print_addresses(m, i);
+		}
 	}
 }
 
@@ -159,7 +174,7 @@ static void check_addresses(struct check *k, const struct cluster_member *m)
 	struct sockaddr_storage address[4 * CLUSTER_ADDRESSES_MAX];
 	struct weft_error err = {0};
 	char list[600] = "", host[64], port[8];
-	int count = cluster_resolve(k->c, m->id, address, ARRAY_SIZE(address), &err);
+	int count = cluster_resolve(k->c, m->id, 0, address, ARRAY_SIZE(address), &err);
 
 	if (err.code)
 		report_line(k, "WRONG", "%s", err.text);
@@ -179,11 +194,13 @@ static void check_addresses(struct check *k, const struct cluster_member *m)
 }
 
 /* Those where this node could not listen: no interface has them. */
-static void check_own_addresses(struct check *k, const struct cluster_member *m)
+static void check_own_addresses(
+	struct check *k, const struct cluster_member *m, unsigned machine)
 {
 	struct sockaddr_storage address[4 * CLUSTER_ADDRESSES_MAX];
 	struct weft_error err = {0};
-	int count = cluster_resolve(k->c, m->id, address, ARRAY_SIZE(address), &err);
+	int count = cluster_resolve(
+		k->c, m->id, machine, address, ARRAY_SIZE(address), &err);
 	char host[64] = "?";
 
 	for (int i = 0; i < count; i++) {
@@ -200,7 +217,8 @@ static void check_own_addresses(struct check *k, const struct cluster_member *m)
 	}
 }
 
-static void check_store(struct check *k, const struct cluster_member *m)
+static void check_store(
+	struct check *k, const struct cluster_member *m, const char *path)
 {
 	uint8_t key[CLUSTER_KEY_BYTES];
 	const struct store_options options = {
@@ -215,7 +233,7 @@ static void check_store(struct check *k, const struct cluster_member *m)
 	struct weft_error err = {0};
 	struct rt_disk *disk;
 	struct store *s;
-	int rc = rt_disk_open(&disk, m->store, RT_DISK_READ_ONLY, &err);
+	int rc = rt_disk_open(&disk, path, RT_DISK_READ_ONLY, &err);
 
 	if (rc) {
 		report_line(k, "WRONG", "store of node %u: %s", m->id, err.text);
@@ -223,12 +241,12 @@ static void check_store(struct check *k, const struct cluster_member *m)
 	}
 	rc = store_open(&s, disk, &options, &err);
 	if (rc) {
-		report_line(k, "WRONG", "%s: %s", m->store, err.text);
+		report_line(k, "WRONG", "%s: %s", path, err.text);
 	} else {
 		report_line(k, "ok",
 			"%s is the store of node %u, with shard %u; its last start is "
 			"%llu",
-			m->store, m->id, m->shard,
+			path, m->id, m->shard,
 			(unsigned long long)store_superblock(s)->incarnation);
 		store_close(s);
 	}
@@ -236,23 +254,50 @@ static void check_store(struct check *k, const struct cluster_member *m)
 	explicit_bzero(key, sizeof(key));
 }
 
+/* Of nodes whose sections name several machines: those that may run here, too. Their stores may be
+ * away now. */
+static void check_guests(struct check *k, unsigned self)
+{
+	const struct cluster_member *m = NULL;
+	struct weft_error unused = {0};
+
+	while ((m = cluster_next(k->c, m))) {
+		int machine = m->id == self ? 0 : cluster_machine_here(k->c, m->id, &unused);
+
+		if (machine > 1)
+			report_line(k, "ok",
+				"this machine is machine %d of node %u: weft node start %u "
+				"can start it here",
+				machine, m->id, m->id);
+	}
+}
+
 static void check_self(struct check *k, unsigned said)
 {
 	const struct cluster_member *m;
 	struct weft_error err = {0};
-	int node = cluster_self(k->c, said, "--node N", &err);
+	int machine, node = cluster_self(k->c, said, "--node N", &err);
 
 	if (node < 0) {
 		/* the file may be looked at on any machine */
 		report_line(k, said ? "WRONG" : "note", "%s", err.text);
+		check_guests(k, 0);
 		return;
 	}
 	m = cluster_member(k->c, (unsigned)node);
 	if (!said)
 		report_line(k, "ok", "this machine is node %d", node);
-	check_own_addresses(k, m);
+	machine = cluster_machine_here(k->c, m->id, &err);
+	if (machine < 0) {
+		report_line(k, "WRONG", "%s", err.text);
+		return;
+	}
+	if (cluster_machines(m) > 1)
+		report_line(k, "ok", "this machine is machine %d of node %d", machine, node);
+	check_own_addresses(k, m, (unsigned)machine);
 	if (m->role == CLUSTER_STORAGE)
-		check_store(k, m);
+		check_store(k, m, cluster_store_at(m, (unsigned)machine));
+	check_guests(k, m->id);
 }
 
 static int check_cluster(const char *path, unsigned node)

@@ -42,7 +42,7 @@ int dump_cluster_open(struct dump *d, struct weft_error *err)
 
 		if (m->role != CLUSTER_STORAGE)
 			continue;
-		s->path = m->store;
+		s->path = cluster_store_here(d->cluster, m->id);
 		s->node = m->id;
 		rc = dump_disk_open(s->path, &s->disk, err);
 		d->store_count += rc == 0;

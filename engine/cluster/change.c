@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#define SECTION_BYTES 24u
+#define SECTION_BYTES 32u
 
 struct compare {
 	const struct cluster *c, *newer;
@@ -57,11 +57,36 @@ static void compare_addresses(struct compare *k, const struct cluster_member *wa
 
 	for (unsigned i = 0; same && i < was->address_count; i++)
 		same = was->address[i].port == is->address[i].port &&
+		       was->address[i].machine == is->address[i].machine &&
 		       strcmp(was->address[i].host, is->address[i].host) == 0;
 	if (!same)
 		DIFFERS(k, is->address_line, section, "address",
 			"addresses cannot change while the volume is in use: unmount it "
 			"on all nodes, and mount it with this file");
+}
+
+/* A machine's cache may change: it is asked for when the node starts there. */
+static void compare_machines(struct compare *k, const struct cluster_member *was,
+	const struct cluster_member *is)
+{
+	char section[SECTION_BYTES];
+
+	for (unsigned i = 2; i <= CLUSTER_MACHINES_MAX; i++) {
+		cluster_section_print(is, i, section, sizeof(section));
+		if (cluster_has_machine(was, i) != cluster_has_machine(is, i))
+			DIFFERS(k, is->machine[i].line, section, NULL,
+				"%s: the machines of a node cannot change while the volume "
+				"is in use; unmount it on all nodes, and mount it with this "
+				"file",
+				cluster_has_machine(was, i) ? "is not there any more"
+							    : "was not there before");
+		else if (cluster_has_machine(is, i) &&
+			 strcmp(cluster_store_at(was, i), cluster_store_at(is, i)) != 0)
+			DIFFERS(k, is->machine[i].store_line ? is->machine[i].store_line
+							     : is->machine[i].line,
+				section, "store", "%s is in use: it cannot become %.80s",
+				cluster_store_at(was, i), cluster_store_at(is, i));
+	}
 }
 
 static void compare_node(struct compare *k, const struct cluster_member *was)
@@ -92,6 +117,7 @@ static void compare_node(struct compare *k, const struct cluster_member *was)
 		DIFFERS(k, is->host_line ? is->host_line : is->line, section, "host",
 			"node %u has this client's log: it cannot become node %u",
 			was->host, is->host);
+	compare_machines(k, was, is);
 	compare_addresses(k, was, is, section);
 }
 

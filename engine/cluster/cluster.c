@@ -94,6 +94,34 @@ unsigned cluster_clients_of(const struct cluster *c, unsigned host)
 	return count;
 }
 
+unsigned cluster_machines(const struct cluster_member *m)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 1; i <= CLUSTER_MACHINES_MAX; i++)
+		count += cluster_has_machine(m, i);
+	return count;
+}
+
+bool cluster_has_machine(const struct cluster_member *m, unsigned machine)
+{
+	return machine == 1 ||
+	       (machine <= CLUSTER_MACHINES_MAX && machine && m->machine[machine].line);
+}
+
+const char *cluster_store_at(const struct cluster_member *m, unsigned machine)
+{
+	WEFT_ASSERT(cluster_has_machine(m, machine));
+	return *m->machine[machine].store ? m->machine[machine].store : m->store;
+}
+
+uint64_t cluster_cache_at(const struct cluster_member *m, unsigned machine)
+{
+	WEFT_ASSERT(cluster_has_machine(m, machine));
+	return m->machine[machine].cache_bytes ? m->machine[machine].cache_bytes
+					       : m->cache_bytes;
+}
+
 unsigned cluster_home(const struct cluster *c, uint16_t shard)
 {
 	return shard <= CLUSTER_SHARD_MAX ? c->home[shard] : CLUSTER_NODE_NONE;
@@ -104,15 +132,15 @@ const uint8_t *cluster_key(const struct cluster *c)
 	return c->has_key ? c->key : NULL;
 }
 
-int cluster_resolve(const struct cluster *c, unsigned node, struct sockaddr_storage *out,
-	unsigned cap, struct weft_error *err)
+int cluster_resolve(const struct cluster *c, unsigned node, unsigned machine,
+	struct sockaddr_storage *out, unsigned cap, struct weft_error *err)
 {
 	if (!cluster_member(c, node))
 		return weft_error(err, -ENOENT, "%s names no node %u", c->path, node);
 	if (!c->ops->resolve)
 		return weft_error(err, -EOPNOTSUPP,
 			"a cluster of kind %s knows no addresses", c->ops->kind);
-	return c->ops->resolve(c, node, out, cap, err);
+	return c->ops->resolve(c, node, machine, out, cap, err);
 }
 
 /* ---- the epoch ------------------------------------------------------------------------- */

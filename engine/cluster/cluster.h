@@ -19,7 +19,8 @@
 #define CLUSTER_NODE_MAX      DISK_NODE_MAX
 #define CLUSTER_NODE_NONE     0u
 #define CLUSTER_SHARD_MAX     (CLUSTER_NODE_MAX - 1)
-#define CLUSTER_ADDRESSES_MAX 4u
+#define CLUSTER_ADDRESSES_MAX 4u /* of all machines of a node together */
+#define CLUSTER_MACHINES_MAX  4u
 #define CLUSTER_PORT_DEFAULT  9338u /* WEFT on a telephone */
 #define CLUSTER_KEY_BYTES     32u
 #define CLUSTER_NAME_BYTES    64u  /* with the NUL */
@@ -31,6 +32,16 @@ enum cluster_role { CLUSTER_STORAGE, CLUSTER_CLIENT };
 struct cluster_address {
 	char host[CLUSTER_VALUE_BYTES]; /* a name, or an IP address without brackets */
 	uint16_t port;
+	unsigned machine; /* the number of the machine that has it, from 1 */
+};
+
+/* A further machine that may run the node: [node N machine M]. */
+struct cluster_machine {
+	unsigned line; /* of its section; 0: there is no such machine */
+	char store[CLUSTER_VALUE_BYTES]; /* empty: the same path as at [node N] */
+	uint64_t cache_bytes;            /* 0: as at [node N] */
+	/* lines of the file, for messages; 0: not given */
+	unsigned address_line, store_line, cache_line;
 };
 
 struct cluster_member {
@@ -40,9 +51,13 @@ struct cluster_member {
 	char store[CLUSTER_VALUE_BYTES]; /* absolute path; empty: a client */
 	unsigned host;                   /* of a client: the storage node that has its log */
 	unsigned address_count;
+	/* those of all its machines, in the order of the file */
 	struct cluster_address address[CLUSTER_ADDRESSES_MAX];
+	uint64_t cache_bytes; /* 0: not given */
+	/* by number, from 2. Machine 1 is that of [node N] itself. */
+	struct cluster_machine machine[CLUSTER_MACHINES_MAX + 1];
 	/* lines of the file, for messages; 0: not given */
-	unsigned line, role_line, shard_line, store_line, address_line, host_line;
+	unsigned line, role_line, shard_line, store_line, address_line, host_line, cache_line;
 };
 
 struct cluster;
@@ -53,11 +68,12 @@ struct sockaddr_storage;
 struct cluster_ops {
 	const char *kind; /* "file" */
 	/*
-	 * Gives the addresses where the node can be reached now, best first. Returns their number,
-	 * up to cap, or -errno with a text if none is known. Also writes a text if some are not
-	 * known. Waits for the name service.
+	 * Gives the addresses where the node can be reached now, best first. With a machine that
+	 * is not 0, those of this machine alone. Returns their number, up to cap, or -errno with a
+	 * text if none is known. Also writes a text if some are not known. Waits for the name
+	 * service.
 	 */
-	int (*resolve)(const struct cluster *c, unsigned node,
+	int (*resolve)(const struct cluster *c, unsigned node, unsigned machine,
 		struct sockaddr_storage *out, unsigned cap, struct weft_error *err);
 };
 
@@ -100,6 +116,14 @@ const struct cluster_member *cluster_next(
 	const struct cluster *c, const struct cluster_member *after);
 /* Returns the number of clients with their logs at this node. */
 unsigned cluster_clients_of(const struct cluster *c, unsigned host);
+/* Returns the number of machines that may run the node: 1 or more. */
+unsigned cluster_machines(const struct cluster_member *m);
+/* Returns true if the node has this machine. */
+bool cluster_has_machine(const struct cluster_member *m, unsigned machine);
+/* Returns the path of the node's store on this machine. */
+const char *cluster_store_at(const struct cluster_member *m, unsigned machine);
+/* Returns the size of the node's cache on this machine; 0: the file does not say it. */
+uint64_t cluster_cache_at(const struct cluster_member *m, unsigned machine);
 /* Returns the home of the shard's pages, or CLUSTER_NODE_NONE. */
 unsigned cluster_home(const struct cluster *c, uint16_t shard);
 
@@ -137,21 +161,33 @@ int cluster_heard(struct cluster *c, unsigned node, uint64_t incarnation);
 
 /* HOST:PORT, with brackets around an IPv6 address. */
 void cluster_address_print(const struct cluster_address *a, char *out, size_t cap);
-/* All of a node's, best first, separated by ", ": as engine/net takes them. */
-void cluster_addresses_print(const struct cluster_member *m, char *out, size_t cap);
+/* Those of a node on this machine, best first, separated by ", ": as engine/net takes them. Machine
+ * 0: those of all its machines, in the order of the file. */
+void cluster_addresses_print(
+	const struct cluster_member *m, unsigned machine, char *out, size_t cap);
 
 /* Resolves a node's addresses, as cluster_ops.resolve. If some could not be resolved, err says
  * so. */
-int cluster_resolve(const struct cluster *c, unsigned node, struct sockaddr_storage *out,
-	unsigned cap, struct weft_error *err);
+int cluster_resolve(const struct cluster *c, unsigned node, unsigned machine,
+	struct sockaddr_storage *out, unsigned cap, struct weft_error *err);
 /* Returns true if this is an address of this machine. */
 bool cluster_address_here(const struct sockaddr *address);
 /*
- * Finds the node that this machine is. That is the given one (0: none is given), or the one that
- * has this machine's addresses. Returns its id; -ENOENT: none; -ENOTUNIQ: several. `how` is how the
- * caller is given the node: "-o node=N". Waits.
+ * Finds the node that this machine is. That is the given one (0: none is given), or the one whose
+ * section [node N] has this machine's addresses. A node that may also run here must be given.
+ * Returns its id; -ENOENT: none; -ENOTUNIQ: several. `how` is how the caller is given the node:
+ * "-o node=N". Waits.
  */
 int cluster_self(
 	const struct cluster *c, unsigned said, const char *how, struct weft_error *err);
+/*
+ * Finds which of the node's machines this one is, by its addresses. A node with one machine is not
+ * looked for, since its address may be translated on the way. Returns its number; -ENOENT: none;
+ * -ENOTUNIQ: several. Waits.
+ */
+int cluster_machine_here(const struct cluster *c, unsigned node, struct weft_error *err);
+/* Returns the path of the node's store on this machine, or, if no section names this machine, the
+ * one in [node N]. Waits. */
+const char *cluster_store_here(const struct cluster *c, unsigned node);
 
 #endif

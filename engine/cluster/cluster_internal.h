@@ -7,6 +7,7 @@
  * - file.c reads the text of a cluster file, with libinih.
  * - host.c asks the machine for files, names and interfaces.
  * - key.c reads the key file's text, and derives the volume's key.
+ * - pairs.c checks the sections of a file against each other.
  */
 #ifndef WEFT_CLUSTER_INTERNAL_H
 #define WEFT_CLUSTER_INTERNAL_H
@@ -45,6 +46,15 @@ struct cluster {
 int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 	const char *section, const char *key, const char *fmt, ...)
 	__attribute__((format(printf, 6, 7)));
+
+/* Writes "node N", or "node N machine M". */
+void cluster_section_print(
+	const struct cluster_member *m, unsigned machine, char *out, size_t cap);
+/* Returns the line of the machine's addresses. */
+static inline unsigned cluster_address_line(const struct cluster_member *m, unsigned machine)
+{
+	return machine > 1 ? m->machine[machine].address_line : m->address_line;
+}
 
 /* The member is complete: from here on all tasks may see it. */
 static inline void cluster_member_is_there(struct cluster *c, unsigned node)

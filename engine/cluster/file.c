@@ -11,7 +11,7 @@
  * This file uses nothing but the text (invariant 9). An error's text has the line, section and key,
  * and the way to mend it.
  */
-#include "engine/cluster/cluster_internal.h"
+#include "engine/cluster/parse_internal.h"
 
 #include <ctype.h>
 #include <ini.h>
@@ -19,23 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SECTION_BYTES 24u
-#define PATH_SHOWN    160u
-
-enum section { SECTION_NONE, SECTION_VOLUME, SECTION_NODE };
-
-struct parse {
-	struct cluster *c;
-	struct weft_error *err;
-	int rc;              /* the first error's, or 0 */
-	unsigned wrong_line; /* and its line */
-	const char *next, *end;
-	unsigned line; /* the number of the line that libinih has */
-	enum section section;
-	char section_name[SECTION_BYTES]; /* without brackets */
-	unsigned section_line;
-	struct cluster_member *member; /* with SECTION_NODE */
-};
+#define PATH_SHOWN      160u
+#define CACHE_MIN_BYTES (1ull << 20)
 
 int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 	const char *section, const char *key, const char *fmt, ...)
@@ -57,15 +42,14 @@ int cluster_file_error(struct weft_error *err, const char *path, unsigned line,
 		key ? " " : "", key ? key : "", text);
 }
 
-/* The first error of the file counts. All others may follow from it. */
-#define WRONG_AT(p, at, key, ...)                                                        \
-	((p)->rc ? (p)->rc                                                               \
-		 : ((p)->wrong_line = (at),                                              \
-			   (p)->rc = cluster_file_error((p)->err, (p)->c->path, (at),    \
-				   (p)->section == SECTION_NONE ? NULL                   \
-								: (p)->section_name,     \
-				   (key), __VA_ARGS__)))
-#define WRONG(p, key, ...) WRONG_AT(p, (p)->line, key, __VA_ARGS__)
+void cluster_section_print(
+	const struct cluster_member *m, unsigned machine, char *out, size_t cap)
+{
+	if (machine > 1)
+		snprintf(out, cap, "node %u machine %u", m->id, machine);
+	else
+		snprintf(out, cap, "node %u", m->id);
+}
 
 /* ---- values -------------------------------------------------------------------------- */
 
@@ -112,7 +96,7 @@ static bool host_valid(const char *host)
 }
 
 /* HOST, HOST:PORT, [IPV6], [IPV6]:PORT. Two colons and no bracket: IPv6. Cuts `text`. */
-static bool address_parse(char *text, struct cluster_address *out)
+static bool address_parse(char *text, struct cluster_address *out, unsigned machine)
 {
 	char *port = NULL, *host = text, *colon = strchr(text, ':');
 	unsigned number = CLUSTER_PORT_DEFAULT;
@@ -137,6 +121,7 @@ static bool address_parse(char *text, struct cluster_address *out)
 		return false;
 	strcpy(out->host, host);
 	out->port = (uint16_t)number;
+	out->machine = machine;
 	return true;
 }
 
@@ -253,6 +238,7 @@ static void node_addresses(struct parse *p, const char *value)
 {
 	struct cluster_member *m = p->member;
 	char copy[CLUSTER_VALUE_BYTES];
+	unsigned before = m->address_count;
 	char *rest = copy, *word;
 
 	snprintf(copy, sizeof(copy), "%s", value);
@@ -263,15 +249,18 @@ static void node_addresses(struct parse *p, const char *value)
 			continue;
 		snprintf(said, sizeof(said), "%s", word);
 		if (m->address_count == CLUSTER_ADDRESSES_MAX)
-			WRONG(p, "address", "has more than %u addresses; remove some",
-				CLUSTER_ADDRESSES_MAX);
-		else if (!address_parse(word, &m->address[m->address_count++]))
+			WRONG(p, "address",
+				"has more than %u addresses%s; remove some",
+				CLUSTER_ADDRESSES_MAX,
+				p->machine > 1 ? ", with those of the node's other machines"
+					       : "");
+		else if (!address_parse(word, &m->address[m->address_count++], p->machine))
 			WRONG(p, "address",
 				"\"%.80s\" is not an address; write HOST, HOST:PORT or "
 				"[IPV6]:PORT, with a port from 1 to 65535",
 				said);
 	}
-	if (!p->rc && !m->address_count)
+	if (!p->rc && m->address_count == before)
 		WRONG(p, "address", "names no host; write it like address = alpha");
 }
 
@@ -294,7 +283,23 @@ static void node_store(struct parse *p, const char *value)
 			"/dev/nvme0n1p4",
 			value);
 	else
-		snprintf(p->member->store, sizeof(p->member->store), "%s", value);
+		snprintf(p->machine > 1 ? p->member->machine[p->machine].store
+					: p->member->store,
+			CLUSTER_VALUE_BYTES, "%s", value);
+}
+
+static void node_cache(struct parse *p, const char *value)
+{
+	uint64_t bytes;
+
+	if (size_parse(value, &bytes) < 0 || bytes < CACHE_MIN_BYTES)
+		WRONG(p, "cache",
+			"\"%.40s\" is not a size of 1M or more; write it like cache = 4G",
+			value);
+	else
+		*(p->machine > 1 ? &p->member->machine[p->machine].cache_bytes
+				 : &p->member->cache_bytes) =
+			bytes & ~(uint64_t)(PAGE_SIZE - 1);
 }
 
 static void node_shard(struct parse *p, const char *value)
@@ -328,6 +333,7 @@ static void node_set(struct parse *p, const char *key, const char *value)
 		{"store", &m->store_line, node_store},
 		{"shard", &m->shard_line, node_shard},
 		{"host", &m->host_line, node_host},
+		{"cache", &m->cache_line, node_cache},
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
@@ -338,8 +344,43 @@ static void node_set(struct parse *p, const char *key, const char *value)
 		}
 	}
 	WRONG(p, key,
-		"is unknown; the keys of [node N] are role, address, store, shard and "
-		"host");
+		"is unknown; the keys of [node N] are role, address, store, shard, host "
+		"and cache");
+}
+
+static void machine_set(struct parse *p, const char *key, const char *value)
+{
+	struct cluster_machine *at = &p->member->machine[p->machine];
+
+	if (strcmp(key, "address") == 0) {
+		if (key_is_first(p, key, &at->address_line))
+			node_addresses(p, value);
+	} else if (strcmp(key, "store") == 0) {
+		if (key_is_first(p, key, &at->store_line))
+			node_store(p, value);
+	} else if (strcmp(key, "cache") == 0) {
+		if (key_is_first(p, key, &at->cache_line))
+			node_cache(p, value);
+	} else {
+		WRONG(p, key,
+			"is unknown here; the keys of [node N machine M] are address, store "
+			"and cache, and all others are in [node N]");
+	}
+}
+
+static void machine_end(struct parse *p)
+{
+	const struct cluster_machine *at = &p->member->machine[p->machine];
+
+	if (!at->address_line)
+		WRONG_AT(p, at->line, "address",
+			"is missing; write it below this line, like address = beta");
+	else if (p->member->role == CLUSTER_CLIENT)
+		WRONG_AT(p, at->line, NULL,
+			"node %u is a client, which has no store that another machine could "
+			"serve; remove this section, or write a client of its own for that "
+			"machine",
+			p->member->id);
 }
 
 static void node_end(struct parse *p)
@@ -379,12 +420,69 @@ static void section_end(struct parse *p)
 		volume_end(p);
 	else if (p->section == SECTION_NODE)
 		node_end(p);
+	else if (p->section == SECTION_MACHINE)
+		machine_end(p);
+}
+
+static void node_begin(struct parse *p, unsigned id)
+{
+	p->member = &p->c->member[id];
+	p->machine = 1;
+	if (p->member->id)
+		WRONG(p, NULL,
+			"[node %u] is there twice, here and in line %u; give one "
+			"of them another id",
+			id, p->member->line);
+	p->member->id = id;
+	p->member->line = p->line;
+	p->section = SECTION_NODE;
+	cluster_section_print(p->member, 1, p->section_name, sizeof(p->section_name));
+	cluster_member_is_there(p->c, id);
+}
+
+static void machine_begin(struct parse *p, unsigned id, unsigned machine)
+{
+	struct cluster_member *m = &p->c->member[id];
+
+	p->member = m;
+	p->machine = machine;
+	if (!m->id)
+		WRONG(p, NULL,
+			"[node %u machine %u] stands above [node %u], or there is no such "
+			"section; write [node %u] first, which is its machine 1",
+			id, machine, id, id);
+	else if (m->machine[machine].line)
+		WRONG(p, NULL,
+			"[node %u machine %u] is there twice, here and in line %u; give one "
+			"of them another number",
+			id, machine, m->machine[machine].line);
+	m->machine[machine].line = p->line;
+	p->section = SECTION_MACHINE;
+	cluster_section_print(m, machine, p->section_name, sizeof(p->section_name));
+}
+
+/* "node N", "node N machine M". Returns false if it is neither. */
+static bool node_name_parse(const char *name, unsigned *id, unsigned *machine)
+{
+	char words[CLUSTER_VALUE_BYTES], *rest = words, *word[4];
+	unsigned count = 0;
+
+	snprintf(words, sizeof(words), "%s", name);
+	while (rest && count < ARRAY_SIZE(word)) {
+		word[count] = strsep(&rest, " ");
+		count += *word[count] != '\0';
+	}
+	*machine = 1;
+	if (rest || (count != 2 && count != 4) || strcmp(word[0], "node") != 0 ||
+		!bounded_parse(word[1], 1, CLUSTER_NODE_MAX, id))
+		return false;
+	return count == 2 || (strcmp(word[2], "machine") == 0 &&
+				     bounded_parse(word[3], 2, CLUSTER_MACHINES_MAX, machine));
 }
 
 static void section_begin(struct parse *p, const char *name)
 {
-	struct cluster *c = p->c;
-	unsigned id;
+	unsigned id, machine;
 
 	p->section = SECTION_NONE; /* messages name the line only */
 	if (strcmp(name, "volume") == 0) {
@@ -396,25 +494,16 @@ static void section_begin(struct parse *p, const char *name)
 		p->c->volume_line = p->line;
 		p->section = SECTION_VOLUME;
 		strcpy(p->section_name, "volume");
-	} else if (strncmp(name, "node ", 5) == 0 &&
-		   bounded_parse(
-			   name + 5 + strspn(name + 5, " "), 1, CLUSTER_NODE_MAX, &id)) {
-		p->member = &c->member[id];
-		if (p->member->id)
-			WRONG(p, NULL,
-				"[node %u] is there twice, here and in line %u; give one "
-				"of them another id",
-				id, p->member->line);
-		p->member->id = id;
-		p->member->line = p->line;
-		p->section = SECTION_NODE;
-		snprintf(p->section_name, sizeof(p->section_name), "node %u", id);
-		cluster_member_is_there(c, id);
+	} else if (node_name_parse(name, &id, &machine)) {
+		if (machine == 1)
+			node_begin(p, id);
+		else
+			machine_begin(p, id, machine);
 	} else {
 		WRONG(p, NULL,
-			"section [%.60s] is unknown; write [volume], or [node N] with N "
-			"from 1 to %u",
-			name, CLUSTER_NODE_MAX);
+			"section [%.60s] is unknown; write [volume], [node N] with N from "
+			"1 to %u, or [node N machine M] with M from 2 to %u",
+			name, CLUSTER_NODE_MAX, CLUSTER_MACHINES_MAX);
 	}
 	p->section_line = p->line;
 }
@@ -502,69 +591,14 @@ static int key_read(void *user, const char *section, const char *key, const char
 		WRONG(p, key, "is empty; write its value, or remove the line");
 	else if (p->section == SECTION_VOLUME)
 		volume_set(p, key, value);
+	else if (p->section == SECTION_MACHINE)
+		machine_set(p, key, value);
 	else
 		node_set(p, key, value);
 	return p->rc == 0;
 }
 
 /* ---- the whole ----------------------------------------------------------------------------- */
-
-static bool same_address(const struct cluster_address *a, const struct cluster_address *b)
-{
-	return a->port == b->port && strcasecmp(a->host, b->host) == 0;
-}
-
-static bool same_host(const struct cluster_member *a, const struct cluster_member *b)
-{
-	for (unsigned i = 0; i < a->address_count; i++)
-		for (unsigned k = 0; k < b->address_count; k++)
-			if (strcasecmp(a->address[i].host, b->address[k].host) == 0)
-				return true;
-	return false;
-}
-
-/* Checks the values that no two nodes may share. The error names the later line, since that one was
- * added. */
-static void check_pair(
-	struct parse *p, const struct cluster_member *a, const struct cluster_member *b)
-{
-	bool stores = a->role == CLUSTER_STORAGE && b->role == CLUSTER_STORAGE;
-
-	for (unsigned i = 0; i < b->address_count; i++)
-		for (unsigned k = 0; k < a->address_count; k++)
-			if (same_address(&a->address[k], &b->address[i]))
-				WRONG_AT(p, b->address_line, "address",
-					"%s port %u is also node %u's (line %u); give "
-					"one of them another port",
-					b->address[i].host, b->address[i].port, a->id,
-					a->address_line);
-	if (stores && a->shard == b->shard)
-		WRONG_AT(p, b->shard_line ? b->shard_line : b->line, "shard",
-			"%u is also node %u's (line %u); give one of them another",
-			b->shard, a->id, a->shard_line ? a->shard_line : a->line);
-	if (stores && strcmp(a->store, b->store) == 0 && same_host(a, b))
-		WRONG_AT(p, b->store_line, "store",
-			"%s is also node %u's on the same host (line %u); each node has "
-			"a store of its own",
-			b->store, a->id, a->store_line);
-}
-
-static void check_pairs(struct parse *p)
-{
-	const struct cluster_member *a = NULL, *b;
-
-	p->section = SECTION_NODE;
-	while ((a = cluster_next(p->c, a))) {
-		for (b = cluster_next(p->c, a); b; b = cluster_next(p->c, b)) {
-			bool later = b->line > a->line;
-			const struct cluster_member *named = later ? b : a;
-
-			snprintf(p->section_name, sizeof(p->section_name), "node %u",
-				named->id);
-			check_pair(p, later ? a : b, named);
-		}
-	}
-}
 
 static void map_make(struct parse *p)
 {
@@ -637,7 +671,7 @@ static int parse_all(struct parse *p)
 			"there is no section [volume]; `weft cluster new` writes a file "
 			"that has it");
 	if (!p->rc)
-		check_pairs(p);
+		cluster_pairs_check(p);
 	if (!p->rc)
 		map_make(p);
 	if (!p->rc)

@@ -153,7 +153,8 @@ void cluster_address_print(const struct cluster_address *a, char *out, size_t ca
 	snprintf(out, cap, "%s%s%s:%u", v6 ? "[" : "", a->host, v6 ? "]" : "", a->port);
 }
 
-void cluster_addresses_print(const struct cluster_member *m, char *out, size_t cap)
+void cluster_addresses_print(
+	const struct cluster_member *m, unsigned machine, char *out, size_t cap)
 {
 	size_t used = 0;
 
@@ -161,10 +162,12 @@ void cluster_addresses_print(const struct cluster_member *m, char *out, size_t c
 	for (unsigned i = 0; i < m->address_count; i++) {
 		char one[CLUSTER_VALUE_BYTES + 16];
 
+		if (machine && m->address[i].machine != machine)
+			continue;
 		cluster_address_print(&m->address[i], one, sizeof(one));
 		if (used < cap)
 			used += (size_t)snprintf(
-				out + used, cap - used, "%s%s", i ? ", " : "", one);
+				out + used, cap - used, "%s%s", used ? ", " : "", one);
 	}
 }
 
@@ -176,22 +179,22 @@ static int address_resolve(const struct cluster *c, const struct cluster_member 
 		.ai_socktype = SOCK_STREAM,
 		.ai_flags = AI_NUMERICSERV,
 	};
-	char port[8], section[24];
+	char port[8], section[32];
 	int rc;
 
 	snprintf(port, sizeof(port), "%u", a->port);
 	rc = getaddrinfo(a->host, port, &hints, out);
 	if (!rc)
 		return 0;
-	snprintf(section, sizeof(section), "node %u", m->id);
-	cluster_file_error(err, c->path, m->address_line, section, "address",
+	cluster_section_print(m, a->machine, section, sizeof(section));
+	cluster_file_error(err, c->path, cluster_address_line(m, a->machine), section, "address",
 		"\"%.80s\" does not resolve (%s); mend the name service or /etc/hosts, "
 		"or write the node's IP address",
 		a->host, rc == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(rc));
 	return -EHOSTUNREACH;
 }
 
-static int file_resolve(const struct cluster *c, unsigned node,
+static int file_resolve(const struct cluster *c, unsigned node, unsigned machine,
 	struct sockaddr_storage *out, unsigned cap, struct weft_error *err)
 {
 	const struct cluster_member *m = &c->member[node];
@@ -200,8 +203,11 @@ static int file_resolve(const struct cluster *c, unsigned node,
 
 	for (unsigned i = 0; i < m->address_count; i++) {
 		struct addrinfo *found;
-		int rc = address_resolve(c, m, &m->address[i], &found, err);
+		int rc;
 
+		if (machine && m->address[i].machine != machine)
+			continue;
+		rc = address_resolve(c, m, &m->address[i], &found, err);
 		if (rc) {
 			unknown = rc;
 			continue;
@@ -264,12 +270,13 @@ bool cluster_address_here(const struct sockaddr *address)
 	return here;
 }
 
-/* Returns 1 if the node is here, 0 if it is not, and -errno if an address does not resolve. */
-static int node_is_here(const struct cluster *c, const struct cluster_member *m,
-	const struct ifaddrs *own, struct weft_error *err)
+/* Returns 1 if this is the node's machine, 0 if it is not, and -errno if an address does not
+ * resolve. */
+static int machine_is_here(const struct cluster *c, const struct cluster_member *m,
+	unsigned machine, const struct ifaddrs *own, struct weft_error *err)
 {
 	struct sockaddr_storage address[4 * CLUSTER_ADDRESSES_MAX];
-	int count = cluster_resolve(c, m->id, address, ARRAY_SIZE(address), err);
+	int count = cluster_resolve(c, m->id, machine, address, ARRAY_SIZE(address), err);
 
 	for (int i = 0; i < count; i++)
 		if (is_own((const struct sockaddr *)&address[i], own))
@@ -295,7 +302,7 @@ int cluster_self(
 		return weft_error(err, -errno, "cannot list this machine's addresses: %s",
 			strerrordesc_np(errno));
 	while (count < 2 && (m = cluster_next(c, m)))
-		if (node_is_here(c, m, own, &unknown) > 0)
+		if (machine_is_here(c, m, 1, own, &unknown) > 0)
 			here[count++] = m->id;
 	freeifaddrs(own);
 	if (count == 1)
@@ -314,4 +321,44 @@ int cluster_self(
 		"%s: none of this machine's addresses is a node's: say which node this "
 		"is, with %s, or mend the file",
 		c->path, how);
+}
+
+int cluster_machine_here(const struct cluster *c, unsigned node, struct weft_error *err)
+{
+	const struct cluster_member *m = cluster_member(c, node);
+	struct weft_error unknown = {0};
+	struct ifaddrs *own;
+	unsigned here[2], count = 0;
+
+	if (cluster_machines(m) == 1)
+		return 1;
+	if (getifaddrs(&own) < 0)
+		return weft_error(err, -errno, "cannot list this machine's addresses: %s",
+			strerrordesc_np(errno));
+	for (unsigned i = 1; i <= CLUSTER_MACHINES_MAX && count < 2; i++)
+		if (cluster_has_machine(m, i) &&
+			machine_is_here(c, m, i, own, &unknown) > 0)
+			here[count++] = i;
+	freeifaddrs(own);
+	if (count == 1)
+		return (int)here[0];
+	if (count)
+		return weft_error(err, -ENOTUNIQ,
+			"%s: node %u: the addresses of its machines %u and %u are both of "
+			"this machine: mend the file",
+			c->path, node, here[0], here[1]);
+	return weft_error(err, -ENOENT,
+		"%s:%u: node %u: no address of its %u machines is one of this machine's: "
+		"write a section [node %u machine M] with an address of this machine, or "
+		"start it on one of those%s%s",
+		c->path, m->line, node, cluster_machines(m), node,
+		unknown.code ? "; not all are known: " : "", unknown.text);
+}
+
+const char *cluster_store_here(const struct cluster *c, unsigned node)
+{
+	struct weft_error unused = {0};
+	int machine = cluster_machine_here(c, node, &unused);
+
+	return cluster_store_at(cluster_member(c, node), machine > 0 ? (unsigned)machine : 1);
 }

@@ -26,6 +26,7 @@ struct node_options {
 	struct cluster *cluster; /* with its key; it belongs to the caller, and stays open until
 				  * node_close */
 	unsigned node;           /* the id of this node */
+	unsigned machine;        /* on which of its machines it runs. 0: listens at all addresses */
 	const char *transport;   /* NULL: the cluster file's */
 	const char *coherence;   /* the provider (peers.h); NULL: the default */
 	bool dials_only; /* no node can connect to it, since its address is of another machine */

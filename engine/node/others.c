@@ -21,7 +21,8 @@ void node_address(const struct local_node *self, unsigned node, char out[NET_ADD
 	if (self->o.address)
 		self->o.address(self->o.owner, node, out);
 	else
-		cluster_addresses_print(c, out, NET_ADDRESS_BYTES);
+		cluster_addresses_print(c, node == self->o.node ? self->o.machine : 0, out,
+			NET_ADDRESS_BYTES);
 }
 
 bool node_connected(void *owner, unsigned node)

@@ -51,7 +51,7 @@ static int reload_check(struct local_node *self, const struct cluster *newer, ui
 	while (rc >= 0 && !self->o.address && (c = cluster_next(newer, c)))
 		if (added >> c->id & 1)
 			rc = cluster_resolve(
-				newer, c->id, address, ARRAY_SIZE(address), err);
+				newer, c->id, 0, address, ARRAY_SIZE(address), err);
 	if (rc < 0)
 		return rc;
 	rc = self->clients ? clients_room(self->clients, newer, added, err) : 0;

@@ -72,8 +72,8 @@ static void address_of(const struct remote *r, char out[NET_ADDRESS_BYTES])
 	if (r->o.address)
 		r->o.address(r->o.owner, r->host, out);
 	else
-		cluster_addresses_print(
-			cluster_member(r->o.cluster, r->host), out, NET_ADDRESS_BYTES);
+		cluster_addresses_print(cluster_member(r->o.cluster, r->host), 0, out,
+			NET_ADDRESS_BYTES);
 }
 
 /* The same for each start, and no node's. */

@@ -22,7 +22,11 @@ static void check_member(const struct cluster *c, const struct cluster_member *m
 	for (unsigned i = 0; i < m->address_count; i++) {
 		WEFT_ASSERT(m->address[i].port && m->address[i].host[0]);
 		WEFT_ASSERT(memchr(m->address[i].host, 0, CLUSTER_VALUE_BYTES));
+		WEFT_ASSERT(cluster_has_machine(m, m->address[i].machine));
 	}
+	for (unsigned i = 1; i <= CLUSTER_MACHINES_MAX && m->role == CLUSTER_STORAGE; i++)
+		if (cluster_has_machine(m, i))
+			WEFT_ASSERT(cluster_store_at(m, i)[0] == '/');
 	WEFT_ASSERT(memchr(m->store, 0, CLUSTER_VALUE_BYTES));
 	if (m->role == CLUSTER_STORAGE)
 		WEFT_ASSERT(m->store[0] == '/' && cluster_home(c, m->shard) == m->id);

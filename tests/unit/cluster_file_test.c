@@ -17,6 +17,7 @@
 	"uuid = " UUID "\n"                                                              \
 	"key = scratch.key\n"
 #define NODE(n, host) "[node " #n "]\naddress = " host "\nstore = /srv/" #n ".weft\n"
+#define MACHINE(n, m, host) "[node " #n " machine " #m "]\naddress = " host "\n"
 
 static int parse(struct cluster **c, const char *text, struct weft_error *err)
 {
@@ -103,6 +104,36 @@ static void a_whole_file_is_taken_as_it_says(void **state)
 	assert_int_equal(cluster_next(c, cluster_member(c, 2))->id, 7);
 	assert_null(cluster_next(c, cluster_member(c, 63)));
 	assert_null(cluster_key(c));
+	cluster_close(c);
+}
+
+static void a_node_may_run_on_several_machines(void **state)
+{
+	struct cluster *c = good(VOLUME NODE(1, "a, b:7") "cache = 64M\n" NODE(2, "c")
+			MACHINE(1, 4, "c:9339") "store = /dev/drbd1\ncache = 32M\n"
+			MACHINE(1, 2, "d"));
+	const struct cluster_member *m = cluster_member(c, 1);
+	char all[200];
+
+	assert_int_equal(cluster_nodes(c), 2);
+	assert_int_equal(cluster_machines(m), 3);
+	assert_int_equal(cluster_machines(cluster_member(c, 2)), 1);
+	assert_true(cluster_has_machine(m, 1) && cluster_has_machine(m, 2));
+	assert_false(cluster_has_machine(m, 0) || cluster_has_machine(m, 3));
+	assert_false(cluster_has_machine(m, 5));
+	assert_string_equal(cluster_store_at(m, 1), "/srv/1.weft");
+	assert_string_equal(cluster_store_at(m, 2), "/srv/1.weft");
+	assert_string_equal(cluster_store_at(m, 4), "/dev/drbd1");
+	assert_int_equal(cluster_cache_at(m, 1), 64 << 20);
+	assert_int_equal(cluster_cache_at(m, 2), 64 << 20);
+	assert_int_equal(cluster_cache_at(m, 4), 32 << 20);
+	assert_int_equal(cluster_cache_at(cluster_member(c, 2), 1), 0);
+	cluster_addresses_print(m, 0, all, sizeof(all));
+	assert_string_equal(all, "a:9338, b:7, c:9339, d:9338");
+	cluster_addresses_print(m, 1, all, sizeof(all));
+	assert_string_equal(all, "a:9338, b:7");
+	cluster_addresses_print(m, 2, all, sizeof(all));
+	assert_string_equal(all, "d:9338");
 	cluster_close(c);
 }
 
@@ -251,6 +282,50 @@ static void every_mistake_is_told_with_its_line_and_key(void **state)
 			"/x\n",
 			"/etc/weft/c:10: [node 2] store: /x is also node 1's on the same "
 			"host"},
+		{VOLUME MACHINE(1, 2, "b") NODE(1, "a"),
+			"/etc/weft/c:5: [node 1 machine 2] stands above [node 1]"},
+		{VOLUME NODE(1, "a") "[node 1 machine 1]\n",
+			"/etc/weft/c:8: section [node 1 machine 1] is unknown"},
+		{VOLUME NODE(1, "a") "[node 1 machine 5]\n",
+			"/etc/weft/c:8: section [node 1 machine 5] is unknown"},
+		{VOLUME NODE(1, "a") "[node 1 machine]\n",
+			"/etc/weft/c:8: section [node 1 machine] is unknown"},
+		{VOLUME NODE(1, "a") "[node 1 on 2]\n",
+			"/etc/weft/c:8: section [node 1 on 2] is unknown"},
+		{VOLUME NODE(1, "a") "[node 1 machine 2 3]\n",
+			"/etc/weft/c:8: section [node 1 machine 2 3] is unknown"},
+		{VOLUME NODE(1, "a") "[node 1 machine 2]\nstore = /x\n",
+			"/etc/weft/c:8: [node 1 machine 2] address: is missing"},
+		{VOLUME NODE(1, "a") "[node 1 machine 2]\naddress = ,\n",
+			"/etc/weft/c:9: [node 1 machine 2] address: names no host"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "b") MACHINE(1, 2, "c"),
+			"/etc/weft/c:10: [node 1 machine 2] is there twice, here and in "
+			"line 8"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "b") "shard = 0\n",
+			"/etc/weft/c:10: [node 1 machine 2] shard: is unknown here"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "b") "store = x\n",
+			"/etc/weft/c:10: [node 1 machine 2] store: \"x\" is not an "
+			"absolute path"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "b") "cache = 4\n",
+			"/etc/weft/c:10: [node 1 machine 2] cache: \"4\" is not a size of "
+			"1M"},
+		{VOLUME NODE(1, "a") "cache = much\n",
+			"/etc/weft/c:8: [node 1] cache: \"much\" is not a size"},
+		{VOLUME NODE(1, "a b c") MACHINE(1, 2, "d e"),
+			"/etc/weft/c:9: [node 1 machine 2] address: has more than 4 "
+			"addresses, with those of the node's other machines"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "A:2"),
+			"/etc/weft/c:9: [node 1 machine 2] address: names a host of machine "
+			"1 (line 6), too"},
+		{VOLUME NODE(1, "a") NODE(2, "b") MACHINE(1, 2, "b"),
+			"/etc/weft/c:12: [node 1 machine 2] address: b port 9338 is also "
+			"node 2's (line 9)"},
+		{VOLUME NODE(1, "a") NODE(2, "b") MACHINE(1, 2, "b:2") "store = /srv/2.weft\n",
+			"/etc/weft/c:13: [node 1 machine 2] store: /srv/2.weft is also node "
+			"2's on the same host (line 10)"},
+		{VOLUME NODE(1, "a") "[node 2]\nrole = client\naddress = b\n" MACHINE(
+			 2, 2, "c"),
+			"/etc/weft/c:11: [node 2 machine 2]: node 2 is a client"},
 		{VOLUME "na\001me = x\n",
 			"/etc/weft/c:5: [volume]: the line has control characters"},
 		{VOLUME "a\rb = x\n",
@@ -434,6 +509,7 @@ static void what_cannot_change_is_refused_by_name(void **state)
 			"6: [node 1] address: addresses cannot change"},
 		{VOLUME NODE(1, "a, x") NODE(2, "b") CLIENT(3, "c"),
 			"6: [node 1] address: addresses cannot change"},
+		{THREE MACHINE(1, 2, "x"), "14: [node 1 machine 2]: was not there before"},
 		{THREE NODE(4, "d"), "14: [node 4]: only a client can be added"},
 		{THREE CLIENT(4, "d") NODE(5, "e"),
 			"17: [node 5]: only a client can be added"},
@@ -444,6 +520,36 @@ static void what_cannot_change_is_refused_by_name(void **state)
 }
 
 /* ---- the epoch ---------------------------------------------------------------------- */
+
+static void machines_cannot_change_but_their_caches_can(void **state)
+{
+	static const char was[] = VOLUME NODE(1, "a") MACHINE(1, 2, "b");
+	static const struct {
+		const char *newer, *said;
+	} cases[] = {
+		{VOLUME NODE(1, "a"), "1: [node 1 machine 2]: is not there any more"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "c"), "addresses cannot change"},
+		{VOLUME NODE(1, "a, b"), "is not there any more"},
+		{VOLUME NODE(1, "a") MACHINE(1, 2, "b") "store = /x\n",
+			"10: [node 1 machine 2] store: /srv/1.weft is in use"},
+	};
+	struct cluster *c = good(was), *n;
+	struct weft_error err = {0};
+	uint64_t added;
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		n = good(cases[i].newer);
+		err = (struct weft_error){0};
+		assert_int_equal(cluster_compare(c, n, &added, &err), -EINVAL);
+		if (!strstr(err.text, cases[i].said))
+			fail_msg("said: %s\nnot:  %s", err.text, cases[i].said);
+		cluster_close(n);
+	}
+	n = good(VOLUME NODE(1, "a") "cache = 2G\n" MACHINE(1, 2, "b") "cache = 1G\n");
+	assert_int_equal(cluster_compare(c, n, &added, &err), 0);
+	cluster_close(n);
+	cluster_close(c);
+}
 
 static void an_incarnation_only_rises(void **state)
 {
@@ -474,6 +580,8 @@ int main(void)
 		cmocka_unit_test(every_mistake_is_told_with_its_line_and_key),
 		cmocka_unit_test(one_store_path_on_two_hosts_is_fine),
 		cmocka_unit_test(a_line_has_at_most_198_bytes),
+		cmocka_unit_test(a_node_may_run_on_several_machines),
+		cmocka_unit_test(machines_cannot_change_but_their_caches_can),
 		cmocka_unit_test(text_with_zeros_or_too_much_of_it_is_refused),
 		cmocka_unit_test(a_long_path_leaves_room_for_the_message),
 		cmocka_unit_test(sixty_three_nodes_fit_and_each_is_found),

@@ -305,6 +305,35 @@ static void nobody_and_several_are_told_apart(void **state)
 	cluster_close(c);
 }
 
+static void a_machine_is_found_among_those_of_its_node(void **state)
+{
+	struct cluster *c = opened("[node 1]\naddress = 192.0.2.7\nstore = /x\n" OTHER
+				   "[node 1 machine 3]\naddress = 127.0.0.1:2\n"
+				   "store = /y\n");
+
+	assert_int_equal(cluster_machine_here(c, 1, &err), 3);
+	assert_string_equal(cluster_store_here(c, 1), "/y");
+	/* it runs here when somebody says so, and by itself on its own machine alone */
+	assert_int_equal(cluster_self(c, 0, "-o node=N", &err), -ENOENT);
+	cluster_close(c);
+	c = opened("[node 1]\naddress = 192.0.2.7\nstore = /x\n" OTHER
+		   "[node 1 machine 2]\naddress = 192.0.2.8\nstore = /y\n");
+	err.code = 0;
+	assert_int_equal(cluster_machine_here(c, 1, &err), -ENOENT);
+	assert_non_null(strstr(err.text, "no address of its 2 machines is one of this machine's"));
+	assert_string_equal(cluster_store_here(c, 1), "/x");
+	cluster_close(c);
+	/* with one machine nothing is compared: its address may be translated on the way */
+	c = opened("[node 1]\naddress = 192.0.2.7\nstore = /x\n" OTHER);
+	assert_int_equal(cluster_machine_here(c, 1, &err), 1);
+	cluster_close(c);
+	c = opened(ONE OTHER "[node 1 machine 2]\naddress = 127.0.0.9\n");
+	err.code = 0;
+	assert_int_equal(cluster_machine_here(c, 1, &err), -ENOTUNIQ);
+	assert_non_null(strstr(err.text, "machines 1 and 2 are both of this machine"));
+	cluster_close(c);
+}
+
 static void numeric_addresses_resolve_with_their_ports(void **state)
 {
 	struct cluster *c = opened("[node 1]\naddress = 192.0.2.7:77, [2001:db8::1]:78\n"
@@ -313,14 +342,14 @@ static void numeric_addresses_resolve_with_their_ports(void **state)
 	const struct sockaddr_in *v4 = (const struct sockaddr_in *)&out[0];
 	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&out[1];
 
-	assert_int_equal(cluster_resolve(c, 1, out, 4, &err), 2);
+	assert_int_equal(cluster_resolve(c, 1, 0, out, 4, &err), 2);
 	assert_int_equal(v4->sin_family, AF_INET);
 	assert_int_equal(ntohl(v4->sin_addr.s_addr), 0xc0000207);
 	assert_int_equal(ntohs(v4->sin_port), 77);
 	assert_int_equal(v6->sin6_family, AF_INET6);
 	assert_int_equal(ntohs(v6->sin6_port), 78);
-	assert_int_equal(cluster_resolve(c, 1, out, 1, &err), 1);
-	assert_int_equal(cluster_resolve(c, 2, out, 4, &err), -ENOENT);
+	assert_int_equal(cluster_resolve(c, 1, 0, out, 1, &err), 1);
+	assert_int_equal(cluster_resolve(c, 2, 0, out, 4, &err), -ENOENT);
 	assert_non_null(strstr(err.text, "names no node 2"));
 	cluster_close(c);
 }
@@ -334,7 +363,7 @@ static void a_name_that_does_not_resolve_is_told_with_its_line(void **state)
 
 	snprintf(place, sizeof(place),
 		"%s:6: [node 1] address: \"weft.invalid\" does not", file);
-	assert_int_equal(cluster_resolve(c, 1, out, 4, &err), -EHOSTUNREACH);
+	assert_int_equal(cluster_resolve(c, 1, 0, out, 4, &err), -EHOSTUNREACH);
 	assert_non_null(strstr(err.text, place));
 	err.code = 0;
 	assert_int_equal(cluster_self(c, 0, "-o node=N", &err), -ENOENT);
@@ -357,6 +386,7 @@ int main(void)
 		cmocka_unit_test(a_cluster_file_is_known_by_its_first_line),
 		cmocka_unit_test(a_node_finds_itself_by_its_addresses),
 		cmocka_unit_test(nobody_and_several_are_told_apart),
+		cmocka_unit_test(a_machine_is_found_among_those_of_its_node),
 		cmocka_unit_test(numeric_addresses_resolve_with_their_ports),
 		cmocka_unit_test(a_name_that_does_not_resolve_is_told_with_its_line),
 	};
