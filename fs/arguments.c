@@ -20,7 +20,7 @@
 
 static const char usage[] =
 	"Usage: weftd STORE|FILE DIR [-o OPTION,...] [-f]\n"
-	"       weftd --unmounted FILE [-o OPTION,...] [-f]\n"
+	"       weftd --unmounted|--serve FILE [-o OPTION,...] [-f]\n"
 	"\n"
 	"Mounts a weft volume on DIR. STORE is a file or block device made by mkfs.weft.\n"
 	"FILE is a cluster file, which names the store of this node. weftd goes to the\n"
@@ -30,6 +30,7 @@ static const char usage[] =
 	"  -u, --unmounted\n"
 	"                 serve this node's store to the other nodes of FILE, without a\n"
 	"                 mount, until the node is mounted or the others are unmounted\n"
+	"      --serve    the same, until a signal: what `weft node start` runs\n"
 	"  -f             stay in the foreground; messages go to standard error\n"
 	"  -h, --help     print this text\n"
 	"  -V, --version  print the version\n"
@@ -156,6 +157,7 @@ int arguments_parse(struct arguments *a, struct mount_options *o, int argc, char
 	int *code, struct weft_error *err)
 {
 	static const struct option words[] = {{"unmounted", no_argument, NULL, 'u'},
+		{"serve", no_argument, NULL, 'S'},
 		{"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'},
 		{0}};
 	int c, expected;
@@ -170,6 +172,9 @@ int arguments_parse(struct arguments *a, struct mount_options *o, int argc, char
 			break;
 		case 'u':
 			a->unmounted = true;
+			break;
+		case 'S':
+			a->unmounted = a->stays = true;
 			break;
 		case 'f':
 			a->foreground = true;

@@ -9,6 +9,7 @@
 struct arguments {
 	bool foreground;
 	bool unmounted; /* no mount: the store is only served to the other nodes */
+	bool stays;     /* unmounted: until it is told to end */
 };
 
 /*

@@ -40,6 +40,7 @@ struct daemon {
 	dev_t device;                   /* st_dev of the mount */
 	uint64_t started_ns;            /* rt_now_ns */
 	bool unmounted;             /* from the start: this daemon only serves other nodes */
+	bool stays;                 /* unmounted: until a signal, whoever else there is */
 	char **again;               /* arguments with which the guardian restarts a killed daemon */
 	_Atomic bool leaving;       /* unmounted: the daemon waits for other nodes */
 	_Atomic bool dismissed;     /* `leave` was requested: the store will be mounted again */

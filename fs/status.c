@@ -330,6 +330,8 @@ json_t *status_identify(void *arg)
 	json_object_set_new(o, "mount_point",
 		json_string(atomic_load(&d->leaving) ? "-" : d->options.directory)
 			?: json_string("?"));
+	if (d->stays) /* unmounted, and not for a mount to take its place */
+		json_object_set_new(o, "stays", json_true());
 	json_object_set_new(o, "label", json_string(label) ?: json_string("?"));
 	json_object_set_new(o, "volume_uuid", json_string(volume_uuid));
 	json_object_set_new(o, "store_uuid", json_string(store_uuid));

@@ -116,7 +116,7 @@ static bool is_for_nobody(const struct daemon *d)
 	const struct cluster_member *m = NULL;
 	struct node_link l;
 
-	if (!d->unmounted || service_managed() ||
+	if (!d->unmounted || d->stays || service_managed() ||
 		rt_now_ns() - d->started_ns < NOBODY_MS * 1000000ull)
 		return false;
 	while ((m = cluster_next(d->source.cluster, m)))
@@ -260,7 +260,7 @@ static int store_take(
 		rc = rt_disk_open(disk, d->options.store, flags, err);
 		if (rc != -EBUSY || !source_shared(&d->source))
 			return rc;
-		rc = d->unmounted ? -EBUSY : store_ask(d, err);
+		rc = d->unmounted && !d->stays ? -EBUSY : store_ask(d, err);
 		if (rc == -ESRCH && rt_now_ns() >= until)
 			rc = -EBUSY;
 		if (rc < 0 && rc != -ESRCH)
@@ -326,7 +326,7 @@ static int store_announce(struct daemon *d, struct rt_disk *disk, struct weft_er
 	uint8_t uuid[16];
 	int rc;
 
-	if (!d->unmounted || source_is_client(&d->source))
+	if (!d->unmounted || d->stays || source_is_client(&d->source))
 		return 0;
 	rc = takeover_store_uuid(d->options.store, uuid);
 	if (rc < 0)
@@ -614,6 +614,18 @@ static void leave_nodes(struct daemon *d)
 	control_detach(d->control);
 }
 
+/* Without a mount, for other nodes, as long as somebody wants this node to run here. */
+static void serve_until_signal(struct daemon *d)
+{
+	struct pollfd p = {.fd = d->signal_fd, .events = POLLIN};
+
+	node_serving(d->node);
+	while (poll(&p, 1, -1) < 0)
+		if (errno != EINTR)
+			break;
+	node_watch(d->node);
+}
+
 /* Starts the guardian. If the daemon is killed, nodes that need its data then wait only for its
  * restart. */
 static void start_guardian(struct daemon *d, int argc, char **argv)
@@ -707,6 +719,8 @@ static int daemon_run(struct daemon *d, int argc, char **argv, struct weft_error
 	}
 	if (!d->unmounted)
 		serve_until_unmount(d);
+	else if (d->stays)
+		serve_until_signal(d);
 	else if (atomic_load(&d->dismissed))
 		node_alone(d->node);
 	if (d->node)
@@ -765,7 +779,8 @@ int main(int argc, char **argv)
 	if (arguments_parse(&arguments, &d.options, argc, argv, &code, &err) < 0)
 		return err.code ? report_error(&err, code) : code;
 	d.unmounted = arguments.unmounted;
-	atomic_store(&d.leaving, arguments.unmounted);
+	d.stays = arguments.stays;
+	atomic_store(&d.leaving, d.unmounted && !d.stays);
 	if (unheard)
 		daemonize_unheard();
 	code = arguments.foreground ? 0 : daemonize_begin();

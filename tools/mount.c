@@ -17,7 +17,7 @@
 /* ---- starting the daemon --------------------------------------------------- */
 
 /* Looks beside this program, in the sbin beside its folder, and along the PATH. */
-static _Noreturn void exec_weftd(char **argv)
+_Noreturn void exec_weftd(char **argv)
 {
 	static const char *const places[] = {"", "/../sbin"};
 	char self[PATH_MAX];

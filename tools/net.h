@@ -67,6 +67,21 @@ void net_check_tcp(struct net_check *k, struct net_target *t);
 void net_check_own(struct net_check *k, struct net_target *t);
 /* Returns true if this process may lock more memory than its limit. */
 bool net_may_lock_all(void);
+/* Connects by tcp. Returns 0 or the errno of the attempt. Waits. */
+#define NET_START_CONNECT_MS 2000
+int net_try_connect(const struct sockaddr_storage *at, int timeout_ms);
+/*
+ * Greets the listener at an address as a node that no cluster has, and asks for `node` of the
+ * cluster (NULL: any). Waits. Returns the -errno of its answer. With a text: this machine cannot
+ * ask.
+ *
+ * - -ENOENT: it is this node;
+ * - -EADDRNOTAVAIL: it is another node;
+ * - -EXDEV: it belongs to another volume;
+ * - -ETIMEDOUT: it says nothing.
+ */
+int net_greet(const struct cluster *c, unsigned node, const char *address,
+	struct weft_error *err);
 
 /* ---- net_rdma.c -------------------------------------------------------------------- */
 

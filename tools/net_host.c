@@ -236,22 +236,20 @@ static bool check_route(struct net_check *k, const struct net_target *t)
 	return true;
 }
 
-/* Returns 0 or the errno of the attempt. */
-static int try_connect(const struct net_target *t)
+int net_try_connect(const struct sockaddr_storage *at, int timeout_ms)
 {
-	int fd = socket(
-		t->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = socket(at->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct pollfd p = {.fd = fd, .events = POLLOUT};
 	socklen_t length = sizeof(int);
 	int error = 0, n;
 
 	if (fd < 0)
 		return errno;
-	if (connect(fd, (const void *)&t->address, t->address_bytes))
+	if (connect(fd, (const void *)at, sizeof(*at)))
 		error = errno;
 	if (error == EINPROGRESS) {
 		do
-			n = poll(&p, 1, CONNECT_MS);
+			n = poll(&p, 1, timeout_ms);
 		while (n < 0 && errno == EINTR);
 		error = ETIMEDOUT;
 		if (n > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length))
@@ -263,7 +261,7 @@ static int try_connect(const struct net_target *t)
 
 static void check_connect(struct net_check *k, struct net_target *t)
 {
-	int error = try_connect(t);
+	int error = net_try_connect(&t->address, CONNECT_MS);
 
 	t->answers = !error;
 	if (!error)
@@ -306,33 +304,28 @@ static void on_event(void *owner, struct net_peer *peer, const struct net_event 
 	net_wake(g->net, &g->heard, 1);
 }
 
-/* Greets the target as a node that it does not know. Returns the -errno of the answer. */
-static int greet_unknown(
-	struct net_check *k, const struct net_target *t, struct weft_error *err)
+int net_greet(const struct cluster *c, unsigned node, const char *address,
+	struct weft_error *err)
 {
-	char address[NET_ADDRESS_BYTES];
 	struct greeting g = {0};
 	struct net_options o = {
-		.transport = k->cluster ? cluster_transport(k->cluster) : "tcp",
+		.transport = c ? cluster_transport(c) : "tcp",
 		.self = {.incarnation = 1, .node = NOBODY, .role = NET_ROLE_CLIENT},
 		.handlers = {&g, on_message, on_event},
-		.tls = k->cluster && cluster_tls(k->cluster),
+		.tls = c && cluster_tls(c),
 		.handshake_ns = HANDSHAKE_NS,
 	};
 	struct net_peer_options p = {
-		.node = (uint16_t)(t->node ? t->node : 1), .address = address};
+		.node = (uint16_t)(node ? node : 1), .address = address};
 	struct net_peer *peer;
 	uint64_t until = rt_now_ns() + GREETING_NS;
 	int rc;
 
-	snprintf(address, sizeof(address), strchr(t->text, ':') ? "[%s]:%u" : "%s:%u",
-		t->text, t->port);
 	rt_random_bytes(o.self.node_uuid, sizeof(o.self.node_uuid));
-	if (k->cluster)
-		memcpy(o.self.volume_uuid, cluster_volume_uuid(k->cluster),
-			NET_UUID_BYTES);
-	if (k->cluster && cluster_key(k->cluster))
-		memcpy(o.key, cluster_key(k->cluster), NET_KEY_BYTES);
+	if (c)
+		memcpy(o.self.volume_uuid, cluster_volume_uuid(c), NET_UUID_BYTES);
+	if (c && cluster_key(c))
+		memcpy(o.key, cluster_key(c), NET_KEY_BYTES);
 	else
 		rt_random_bytes(o.key, sizeof(o.key));
 	rc = net_open(&g.net, &o, err);
@@ -387,12 +380,15 @@ static void say_node(struct net_check *k, const struct net_target *t, int code)
 
 static void check_weft(struct net_check *k, const struct net_target *t)
 {
+	char address[NET_ADDRESS_BYTES];
 	struct weft_error err = {0};
 	int code;
 
 	if (k->cluster && cluster_tls(k->cluster) && !cluster_key(k->cluster))
 		return; /* reported already */
-	code = greet_unknown(k, t, &err);
+	snprintf(address, sizeof(address), strchr(t->text, ':') ? "[%s]:%u" : "%s:%u",
+		t->text, t->port);
+	code = net_greet(k->cluster, t->node, address, &err);
 	if (err.code) { /* reported below, in the checks of RDMA */
 		net_say(k, NET_IS_NOTE, "weft", NULL, "not asked who answers: %s",
 			err.text);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weft node fence: gives back the rights of a node that does not return.
+ * weft node fence: gives back the rights of a node that does not return. (weft node start is in
+ * node_start.c.)
  *
  * Opens the node's store as the node itself would, under its next incarnation. All nodes then
  * refuse every earlier start that still runs. Redoes the log, sends its changes of others' pages to
@@ -31,7 +32,9 @@
 
 static const char usage[] =
 	"Usage: weft node fence FILE N [--store PATH | --without-store] [--yes]\n"
+	"       weft node start N [-c FILE] [-o OPTION,...] [-f] [--yes]\n"
 	"\n"
+	"start: see `weft node start --help`. fence:\n"
 	"Ends the waits of other nodes for node N of the cluster file FILE, which has\n"
 	"crashed or hangs and is not started again soon. Its log is recovered, as at a\n"
 	"start: the others get the changes of their pages, and its locks and open files\n"
@@ -269,7 +272,7 @@ static int fence_run(struct fence *f, struct weft_error *err)
 
 /* ---- the command line ---------------------------------------------------------------------- */
 
-static int node_number(const char *text, unsigned *out)
+int node_number(const char *text, unsigned *out)
 {
 	char *end;
 	unsigned long n = strtoul(text, &end, 10);
@@ -314,13 +317,18 @@ int weft_node(int argc, char **argv)
 	static const struct option words[] = {{"store", required_argument, NULL, 's'},
 		{"without-store", no_argument, NULL, 'w'},
 		{"yes", no_argument, NULL, 'y'}, {"help", no_argument, NULL, 'h'}, {0}};
-	static const char *const known[] = {"fence", NULL};
+	static const char *const known[] = {"fence", "start", NULL};
+	static char self[] = "weft node start"; /* what getopt(3) begins its messages with */
 	struct weft_error err = {0};
 	const char *store = NULL;
 	bool yes = false, without = false;
 	unsigned node;
 	int c, ret;
 
+	if (argc > 1 && strcmp(argv[1], "start") == 0) {
+		argv[1] = self;
+		return node_start_here(argc - 1, argv + 1);
+	}
 	while ((c = getopt_long(argc, argv, "yh", words, NULL)) != -1) {
 		if (c == 's')
 			store = optarg;

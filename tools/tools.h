@@ -56,6 +56,11 @@ int weft_operands(const char *usage, int argc, char **argv, int least, int most,
 int mount_helper(int argc, char **argv);
 int umount_helper(int argc, char **argv);
 
+/* Runs weftd with these arguments. args[0] is replaced (mount.c). */
+_Noreturn void exec_weftd(char **args);
+/* Reads the id of a node. Returns 0 or -EINVAL (node.c). */
+int node_number(const char *text, unsigned *out);
+int node_start_here(int argc, char **argv); /* weft node start (node_start.c) */
 /* weft node fence --without-store (node_dead.c). Returns 0, or -errno with a text. */
 int node_dead(const char *file, unsigned node, bool yes, struct weft_error *err);
 

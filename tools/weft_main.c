@@ -38,7 +38,7 @@ static const struct subcommand subcommands[] = {
 	{"cluster", weft_cluster, "write, show, check or extend a cluster file"},
 	{"net", weft_net, "can this machine be a node, does it reach the others?"},
 	{"node", weft_node,
-		"fence a node that does not come back: weft node fence FILE N"},
+		"start a node on this machine, or fence one that does not come back"},
 	{"probe", weft_probe, "which volume has a store on a device?"},
 	{"dump", weft_dump, "show a store's structures as text"},
 	{"bench", weft_bench, "measure the engine on this machine"},
