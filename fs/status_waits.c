@@ -276,7 +276,7 @@ static json_t *node_json(struct daemon *d, unsigned node, uint64_t now)
 
 	put_integer(o, "id", node);
 	if (c)
-		cluster_addresses_print(c, addresses, sizeof(addresses));
+		cluster_addresses_print(c, 0, addresses, sizeof(addresses));
 	json_object_set_new(o, "addresses", json_string(addresses) ?: json_string("?"));
 	json_object_set_new(o, "here", json_boolean(node == d->source.node));
 	if (!d->node || node_link(d->node, node, &l) != 0)
