@@ -32,7 +32,7 @@
 
 static const char usage[] =
 	"Usage: weft node fence FILE N [--store PATH | --without-store] [--yes]\n"
-	"       weft node start N [-c FILE] [-o OPTION,...] [-f] [--yes]\n"
+	"       weft node start ...\n"
 	"\n"
 	"start: see `weft node start --help`. fence:\n"
 	"Ends the waits of other nodes for node N of the cluster file FILE, which has\n"
