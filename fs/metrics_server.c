@@ -1,50 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP server of -o metrics: libmicrohttpd, one thread, GET and HEAD of /metrics only. Any
+ * The HTTP server of -o metrics: libmicrohttpd on one task, GET and HEAD of /metrics only. Any
  * client that reaches the address may send any bytes. The number of connections, the memory of each
- * and its time of silence are bounded (invariants 9, 10). One address gets only its share of them.
+ * and its time of silence are bounded (invariants 9, 10).
  */
 #include <errno.h>
+#include <limits.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <microhttpd.h>
 
 #include "engine/rt/rt.h"
 #include "fs/metrics.h"
 
-#define CONNECTIONS_MAX    16u
-#define OF_ONE_ADDRESS_MAX 8u
-#define CONNECTION_BYTES   (16u << 10)
-#define SILENT_SECONDS     5u
-#define CONTENT_TYPE       "text/plain; version=0.0.4; charset=utf-8"
+#define CONNECTION_BYTES (16u << 10)
+#define SILENT_SECONDS   5u
+/* Pause before the next try if there is no descriptor for a new connection. */
+#define ACCEPT_PAUSE_NS  100000000ull
 
 struct metrics_server {
 	struct MHD_Daemon *http;
 	json_t *(*status)(void *arg);
 	void *arg;
+	struct metrics_connections connections;
+	struct rt_task *task;
+	_Atomic bool stop;
+	int wake; /* eventfd: `stop` is set */
+	int events; /* of libmicrohttpd */
 };
 
 /* ---- answers ----------------------------------------------------------------------------- */
 
-/* The caller frees the result. NULL: no memory. */
-static char *metrics_text(struct metrics_server *s, size_t *bytes)
+static enum MHD_Result answer_by(
+	struct MHD_Connection *connection, unsigned code, struct MHD_Response *r)
 {
-	json_t *status = s->status(s->arg), *statuses = json_array();
-	char *text = NULL;
-	FILE *to = open_memstream(&text, bytes);
+	enum MHD_Result rc = MHD_queue_response(connection, code, r);
 
-	if (status && statuses && to && json_array_append(statuses, status) == 0)
-		metrics_print(to, statuses);
-	if (!to || fclose(to) != 0 || !*bytes) {
-		free(text);
-		text = NULL;
-	}
-	json_decref(status);
-	json_decref(statuses);
-	return text;
+	MHD_destroy_response(r);
+	return rc;
 }
 
 static enum MHD_Result answer_text(
@@ -52,37 +51,60 @@ static enum MHD_Result answer_text(
 {
 	struct MHD_Response *r = MHD_create_response_from_buffer(
 		strlen(text), (void *)text, MHD_RESPMEM_PERSISTENT);
-	enum MHD_Result rc;
 
 	if (!r)
 		return MHD_NO;
 	if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
 		(void)MHD_add_response_header(r, "Allow", "GET, HEAD");
-	rc = MHD_queue_response(connection, code, r);
-	MHD_destroy_response(r);
-	return rc;
+	return answer_by(connection, code, r);
+}
+
+/* A text that is made for one answer. */
+struct made {
+	FILE *to; /* NULL: no memory */
+	char *text;
+	size_t bytes;
+};
+
+static void open_made(struct made *m)
+{
+	*m = (struct made){0};
+	m->to = open_memstream(&m->text, &m->bytes);
+}
+
+/* Without a text there was no memory for it. */
+static enum MHD_Result answer_made(
+	struct MHD_Connection *connection, struct made *m, const char *type)
+{
+	struct MHD_Response *r;
+
+	if (!m->to || fclose(m->to) != 0 || !m->bytes) {
+		free(m->text);
+		return answer_text(
+			connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
+	}
+	r = MHD_create_response_from_buffer(m->bytes, m->text, MHD_RESPMEM_MUST_FREE);
+	if (!r) {
+		free(m->text);
+		return MHD_NO;
+	}
+	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	return answer_by(connection, MHD_HTTP_OK, r);
 }
 
 static enum MHD_Result answer_metrics(
 	struct metrics_server *s, struct MHD_Connection *connection)
 {
-	struct MHD_Response *r;
-	enum MHD_Result rc;
-	size_t bytes = 0;
-	char *text = metrics_text(s, &bytes);
+	json_t *status = s->status(s->arg), *statuses = json_array();
+	struct made made;
 
-	if (!text)
-		return answer_text(
-			connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
-	r = MHD_create_response_from_buffer(bytes, text, MHD_RESPMEM_MUST_FREE);
-	if (!r) {
-		free(text);
-		return MHD_NO;
-	}
-	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, CONTENT_TYPE);
-	rc = MHD_queue_response(connection, MHD_HTTP_OK, r);
-	MHD_destroy_response(r);
-	return rc;
+	open_made(&made);
+	if (status && statuses && made.to && json_array_append(statuses, status) == 0)
+		metrics_print(made.to, statuses);
+	json_decref(status);
+	json_decref(statuses);
+	return answer_made(
+		connection, &made, "text/plain; version=0.0.4; charset=utf-8");
 }
 
 /* Called when the header is complete, and again at the end of the body, which must be empty. */
@@ -111,14 +133,112 @@ static void on_log(void *arg, const char *format, va_list list)
 {
 }
 
+/* ---- the task ---------------------------------------------------------------------------- */
+
+static int fd_of(struct MHD_Connection *connection)
+{
+	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)
+		->connect_fd;
+}
+
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+	enum MHD_ConnectionNotificationCode code)
+{
+	struct metrics_server *s = arg;
+	int fd = fd_of(connection);
+
+	if (code != MHD_CONNECTION_NOTIFY_CLOSED)
+		return;
+	for (unsigned i = 0; i < METRICS_CONNECTIONS_MAX; i++)
+		if (s->connections.of[i].fd == fd)
+			s->connections.of[i].fd = -1;
+}
+
+/* Takes one of the connections that have arrived. */
+static void take_connection(struct metrics_server *s)
+{
+	struct metrics_connection *place = metrics_connections_place(&s->connections);
+	int rc;
+
+	if (!place) {
+		metrics_connections_displace(&s->connections);
+		(void)MHD_run(s->http);
+		place = metrics_connections_place(&s->connections);
+	}
+	if (!place)
+		return;
+	rc = metrics_connections_accept(&s->connections, place);
+	if (rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS)
+		rt_sleep_ns(ACCEPT_PAUSE_NS);
+	if (rc == 0 && MHD_add_connection(s->http, place->fd, (struct sockaddr *)&place->from,
+			       sizeof(place->from)) != MHD_YES)
+		place->fd = -1; /* it is closed */
+}
+
+/* Milliseconds until there is work without an event; -1: there is none. */
+static int time_to_wait(struct metrics_server *s)
+{
+	MHD_UNSIGNED_LONG_LONG ms;
+
+	if (MHD_get_timeout(s->http, &ms) != MHD_YES)
+		return -1;
+	return ms < INT_MAX ? (int)ms : INT_MAX;
+}
+
+static void server_main(void *arg)
+{
+	struct metrics_server *s = arg;
+	struct pollfd fds[] = {
+		{.fd = s->wake, .events = POLLIN},
+		{.fd = s->connections.listener, .events = POLLIN},
+		{.fd = s->events, .events = POLLIN},
+	};
+
+	while (!atomic_load(&s->stop)) {
+		fds[1].revents = 0;
+		(void)poll(fds, ARRAY_SIZE(fds), time_to_wait(s));
+		if (fds[1].revents)
+			take_connection(s);
+		(void)MHD_run(s->http);
+	}
+}
+
 /* ---- start and end ------------------------------------------------------------------------ */
+
+static int start_http(struct metrics_server *s)
+{
+	const union MHD_DaemonInfo *info;
+
+	s->http = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG, 0,
+		NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+		MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_CONNECTION_LIMIT,
+		METRICS_CONNECTIONS_MAX + 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_SECONDS,
+		MHD_OPTION_END);
+	info = s->http ? MHD_get_daemon_info(s->http, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+	if (!info)
+		return -ENOMEM;
+	s->events = info->epoll_fd;
+	return 0;
+}
+
+static int start_serving(struct metrics_server *s)
+{
+	int rc;
+
+	s->wake = eventfd(0, EFD_CLOEXEC);
+	if (s->wake < 0)
+		return -errno;
+	rc = start_http(s);
+	return rc < 0 ? rc : rt_task_spawn(&s->task, "weft-metrics", server_main, s);
+}
 
 int metrics_server_open(struct metrics_server **out, const char *address,
 	json_t *(*status)(void *arg), void *arg, struct weft_error *err)
 {
 	struct metrics_server *s = rt_alloc(sizeof(*s));
 	struct sockaddr_storage at;
-	unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG;
+	int rc;
 
 	*out = NULL;
 	if (!s)
@@ -126,24 +246,23 @@ int metrics_server_open(struct metrics_server **out, const char *address,
 	WEFT_ASSERT(metrics_address_parse(address, &at));
 	s->status = status;
 	s->arg = arg;
-	if (at.ss_family == AF_INET6)
-		flags |= MHD_USE_IPv6;
-	errno = 0;
-	s->http = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
-		MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_SOCK_ADDR, &at,
-		MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
-		MHD_OPTION_PER_IP_CONNECTION_LIMIT, OF_ONE_ADDRESS_MAX,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-		MHD_OPTION_CONNECTION_TIMEOUT, SILENT_SECONDS, MHD_OPTION_END);
-	if (!s->http) {
-		int code = errno ? -errno : -EADDRINUSE;
-
-		rt_free(s);
-		return weft_error(err, code,
+	s->wake = -1;
+	rc = metrics_connections_open(&s->connections, &at);
+	if (rc < 0) {
+		weft_error(err, rc,
 			"option metrics=%s: cannot listen there: %s; the address must be "
 			"this "
 			"machine's, and the port free",
-			address, strerror(-code));
+			address, strerror(-rc));
+	} else {
+		rc = start_serving(s);
+		if (rc < 0)
+			weft_error(err, rc, "option metrics=%s: cannot serve: %s", address,
+				strerror(-rc));
+	}
+	if (rc < 0) {
+		metrics_server_close(s);
+		return rc;
 	}
 	*out = s;
 	return 0;
@@ -151,8 +270,19 @@ int metrics_server_open(struct metrics_server **out, const char *address,
 
 void metrics_server_close(struct metrics_server *s)
 {
+	const uint64_t one = 1;
+
 	if (!s)
 		return;
-	MHD_stop_daemon(s->http);
+	atomic_store(&s->stop, true);
+	if (s->task) {
+		(void)!write(s->wake, &one, sizeof(one));
+		rt_task_join(s->task);
+	}
+	if (s->http)
+		MHD_stop_daemon(s->http);
+	metrics_connections_close(&s->connections);
+	if (s->wake >= 0)
+		close(s->wake);
 	rt_free(s);
 }

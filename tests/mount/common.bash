@@ -109,6 +109,12 @@ gone() {
 	[ ${#threads[@]} -le 1 ]
 }
 
+# A port that was free a moment ago.
+free_port() { python3 -c 'import socket
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'; }
+
 # Something is mounted on $1; with $2, this.
 mounted() {
 	local mounts

@@ -15,12 +15,6 @@ teardown() {
 
 check() { /usr/bin/python3 "$ROOT/tests/mount/metrics_check.py" "$@"; }
 
-# A port that was free a moment ago.
-free_port() { python3 -c 'import socket
-s = socket.socket()
-s.bind(("127.0.0.1", 0))
-print(s.getsockname()[1])'; }
-
 @test "metrics of a mount are what Prometheus reads, from weft status and over HTTP" {
 	local url port
 	setup_store
@@ -77,6 +71,40 @@ print(s.getsockname()[1])'; }
 	umount_store
 	kill "$clients" || true
 	wait "$clients" || true
+}
+
+@test "clients that send a byte now and then, more than there are places for, keep none of their address out" {
+	local port
+	setup_store
+	port=$(free_port)
+	mount_store -o "metrics=127.0.0.1:$port"
+	python3 - "$port" "$DIR/connected" <<-'END' 3>&- &
+		import select, socket, sys, time
+		def connect():
+		    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+		    s.sendall(b"GET /metrics HTTP/1.1\r\n")
+		    return s
+		slow = [connect() for i in range(40)]
+		open(sys.argv[2], "w").close()
+		while True: # one that was cut comes again
+		    time.sleep(0.5)
+		    for i, s in enumerate(slow):
+		        try:
+		            s.sendall(b"x")
+		        except OSError:
+		            slow[i] = connect()
+	END
+	local clients=$!
+	wait_until 60 [ -e "$DIR/connected" ]
+	# longer than a silent one is kept, and never refused
+	for n in {1..14}; do
+		curl -sS --max-time 5 "http://127.0.0.1:$port/metrics" | check 'weft_uptime_seconds>=0'
+		sleep 0.5
+	done
+	[ "$(ls "/proc/$DAEMON/fd" | wc -l)" -lt 100 ]
+	kill "$clients"
+	wait "$clients" || true
+	umount_store
 }
 
 @test "an address for metrics that is none, is not ours, or is taken, is an error; nothing stays mounted" {
