@@ -63,6 +63,9 @@ $$(call layer_lib,$(1)): $$(call obj,$$(call layer_sources,$(1)))
 endef
 $(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
 
+# Files that an object takes in as they are.
+$(BUILD)/fs/page_files.o: $(wildcard fs/page/page.*)
+
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "CC $<"
@@ -257,6 +260,12 @@ soak: ## power cuts and clusters from new seeds, and kills, for MINUTES= (needs 
 fuzz: ## fuzz each reader for MINUTES= and keep what is new in tests/fuzz/corpus
 	@$(MAKE_FUZZ) fuzzers
 	@tests/fuzz/campaign $(MINUTES) $$(tests/list-suites --programs fuzz)
+
+.PHONY: picture
+picture: ## make docs/page.png, after MINUTES= of work on three nodes (needs root)
+	@packaging/install-deps.sh --check
+	@$(MAKE_TREE) all
+	@tests/picture $(MINUTES) docs/page.png; $(GIVE_BACK)
 
 .PHONY: bench
 bench: ## measure against ext4, passthrough_ll and other trees (needs root; ROWS= BENCH_FLAGS=)

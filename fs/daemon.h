@@ -52,6 +52,8 @@ struct daemon {
 
 /* For the control socket. `arg` is the struct daemon. Returns a new reference, or NULL. */
 json_t *status_build(void *arg);
+/* The same without cluster.nodes[].cached, for which all frames are looked at. */
+json_t *status_counters(void *arg);
 json_t *status_identify(void *arg);
 /* status_paths.c. Finds the path of a directory, below the root of the volume ("": the root).
  * Returns false if it is none, or cannot be found soon. Waits. */

@@ -502,6 +502,61 @@ static void put_requests(FILE *to, const json_t *statuses)
 	}
 }
 
+/* ---- single values ----------------------------------------------------------------------- */
+
+static double value_number(const json_t *value, const char *path)
+{
+	double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+
+	return in_nanoseconds(path) ? number / 1e9 : number;
+}
+
+static const struct metric *find_metric(
+	const struct metric *table, size_t count, const char *name)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(table[i].name, name) == 0)
+			return &table[i];
+	return NULL;
+}
+
+static bool sum_nodes(const json_t *status, const struct metric *m, double *out)
+{
+	bool found = false;
+	json_t *node;
+	size_t n;
+
+	*out = 0;
+	json_array_foreach(find_path(status, "cluster.nodes"), n, node)
+	{
+		const json_t *value = find_path(node, m->path);
+
+		if (!value)
+			continue;
+		*out += value_number(value, m->path);
+		found = true;
+	}
+	return found;
+}
+
+bool metrics_value(const json_t *status, const char *name, double *out)
+{
+	const struct metric *m = find_metric(metrics, ARRAY_SIZE(metrics), name);
+	const json_t *value;
+
+	if (!m) {
+		m = find_metric(peer_metrics, ARRAY_SIZE(peer_metrics), name);
+		WEFT_ASSERT(m);
+		return sum_nodes(status, m, out);
+	}
+	value = find_path(status, m->path);
+	if (value)
+		*out = value_number(value, m->path);
+	return value != NULL;
+}
+
+/* ---- all ----------------------------------------------------------------------------------- */
+
 void metrics_print(FILE *to, const json_t *statuses)
 {
 	put_info(to, statuses);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The daemon's status (status.c) for Prometheus: text of the exposition format, and a server for it
- * over HTTP.
+ * over HTTP. The server also has a page for browsers, which shows the same and its last hour.
  *
  * Names, types and units are stable: docs/operations.md, "Metrics".
  */
@@ -18,6 +18,10 @@
 /* Prints the metrics of `statuses`, an array of values of status_build. Prints each family once,
  * with a sample for each status that has it. */
 void metrics_print(FILE *to, const json_t *statuses);
+
+/* Sets *out to the metric's value in a status; to the sum, if it has one for each other node. Not
+ * for those with a label of another kind. Returns false if the status has no value of it. */
+bool metrics_value(const json_t *status, const char *name, double *out);
 
 #define METRICS_ADDRESS_MAX 64 /* number of bytes of "[IPV6]:PORT", with the NUL */
 
@@ -54,14 +58,28 @@ int metrics_connections_accept(struct metrics_connections *c, struct metrics_con
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
+/* A file of the page. The browser may use no others (docs/operations.md, "The page"). */
+struct page_file {
+	const char *path, *type;
+	const char *begin, *end;
+};
+/* Returns NULL if there is no such file. */
+const struct page_file *page_file_find(const char *path);
+
+/* Functions for the server, with their argument. They return a new reference, or NULL. */
+struct metrics_source {
+	json_t *(*status)(void *arg);   /* status_build */
+	json_t *(*counters)(void *arg); /* status_counters: costs little, for the history */
+	void *arg;
+};
+
 struct metrics_server;
 /*
- * Serves GET /metrics at this address from the current result of `status` (a control_fn), on a task
- * of its own. Connections, memory and time of each are bounded. Close the server before the objects
- * that `status` uses.
+ * Serves the page, its history, and /metrics at this address, on a task of its own. Connections,
+ * memory and time of each are bounded. Close the server before the objects that the source uses.
  */
 int metrics_server_open(struct metrics_server **out, const char *address,
-	json_t *(*status)(void *arg), void *arg, struct weft_error *err);
+	const struct metrics_source *source, struct weft_error *err);
 /* Waits for the answer under way. NULL is allowed. */
 void metrics_server_close(struct metrics_server *s);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The HTTP server of -o metrics: libmicrohttpd on one task, GET and HEAD of /metrics only. Any
- * client that reaches the address may send any bytes. The number of connections, the memory of each
- * and its time of silence are bounded (invariants 9, 10).
+ * The HTTP server of -o metrics: libmicrohttpd on one task, GET and HEAD of the page's files,
+ * /history and /metrics only. Any client that reaches the address may send any bytes. The number of
+ * connections, the memory of each and its time of silence are bounded (invariants 9, 10). The same
+ * task takes the samples of the history.
  */
 #include <errno.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -16,7 +16,9 @@
 
 #include <microhttpd.h>
 
+#include "engine/common/text.h"
 #include "engine/rt/rt.h"
+#include "fs/history.h"
 #include "fs/metrics.h"
 
 #define CONNECTION_BYTES (16u << 10)
@@ -24,10 +26,15 @@
 /* Pause before the next try if there is no descriptor for a new connection. */
 #define ACCEPT_PAUSE_NS  100000000ull
 
+/* A browser takes nothing from elsewhere into the page, and no other page takes it into a frame. */
+#define PAGE_POLICY                                                                           \
+	"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "         \
+	"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
 struct metrics_server {
 	struct MHD_Daemon *http;
-	json_t *(*status)(void *arg);
-	void *arg;
+	struct metrics_source source;
+	struct history *history;
 	struct metrics_connections connections;
 	struct rt_task *task;
 	_Atomic bool stop;
@@ -57,6 +64,23 @@ static enum MHD_Result answer_text(
 	if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
 		(void)MHD_add_response_header(r, "Allow", "GET, HEAD");
 	return answer_by(connection, code, r);
+}
+
+static enum MHD_Result answer_file(
+	struct MHD_Connection *connection, const struct page_file *file)
+{
+	struct MHD_Response *r = MHD_create_response_from_buffer(
+		(size_t)(file->end - file->begin), (void *)file->begin, MHD_RESPMEM_PERSISTENT);
+
+	if (!r)
+		return MHD_NO;
+	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, file->type);
+	(void)MHD_add_response_header(r, "Content-Security-Policy", PAGE_POLICY);
+	(void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+	(void)MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+	/* the daemon may be of another version tomorrow */
+	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+	return answer_by(connection, MHD_HTTP_OK, r);
 }
 
 /* A text that is made for one answer. */
@@ -89,13 +113,15 @@ static enum MHD_Result answer_made(
 		return MHD_NO;
 	}
 	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	(void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+	(void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
 	return answer_by(connection, MHD_HTTP_OK, r);
 }
 
 static enum MHD_Result answer_metrics(
 	struct metrics_server *s, struct MHD_Connection *connection)
 {
-	json_t *status = s->status(s->arg), *statuses = json_array();
+	json_t *status = s->source.status(s->source.arg), *statuses = json_array();
 	struct made made;
 
 	open_made(&made);
@@ -107,12 +133,42 @@ static enum MHD_Result answer_metrics(
 		connection, &made, "text/plain; version=0.0.4; charset=utf-8");
 }
 
+static int64_t now_ms(void)
+{
+	return rt_wall_ns() / 1000000;
+}
+
+/* Of the query ?after=MS. All samples, if there is no number. */
+static int64_t samples_after(struct MHD_Connection *connection)
+{
+	const char *text =
+		MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "after");
+	uint64_t ms;
+
+	return text && number_parse(text, &ms) == 0 && ms <= INT64_MAX ? (int64_t)ms : 0;
+}
+
+static enum MHD_Result answer_history(
+	struct metrics_server *s, struct MHD_Connection *connection)
+{
+	json_t *status = s->source.counters(s->source.arg);
+	struct made made;
+
+	open_made(&made);
+	if (status && made.to)
+		history_print(
+			made.to, s->history, samples_after(connection), now_ms(), status);
+	json_decref(status);
+	return answer_made(connection, &made, "application/json");
+}
+
 /* Called when the header is complete, and again at the end of the body, which must be empty. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection,
 	const char *path, const char *method, const char *version, const char *body,
 	size_t *body_bytes, void **state)
 {
 	static char seen;
+	const struct page_file *file;
 
 	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
 		return answer_text(
@@ -123,9 +179,14 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection,
 		*state = &seen;
 		return MHD_YES;
 	}
-	if (strcmp(path, "/metrics") != 0)
-		return answer_text(connection, MHD_HTTP_NOT_FOUND, "GET /metrics\n");
-	return answer_metrics(arg, connection);
+	if (strcmp(path, "/metrics") == 0)
+		return answer_metrics(arg, connection);
+	if (strcmp(path, "/history") == 0)
+		return answer_history(arg, connection);
+	file = page_file_find(path);
+	if (file)
+		return answer_file(connection, file);
+	return answer_text(connection, MHD_HTTP_NOT_FOUND, "GET / or /metrics\n");
 }
 
 /* Errors of clients are not logged. */
@@ -175,14 +236,34 @@ static void take_connection(struct metrics_server *s)
 		place->fd = -1; /* it is closed */
 }
 
-/* Milliseconds until there is work without an event; -1: there is none. */
-static int time_to_wait(struct metrics_server *s)
+/* The next sample is due a step after the one before. */
+static void take_sample(struct metrics_server *s, uint64_t *due_ns)
 {
-	MHD_UNSIGNED_LONG_LONG ms;
+	const uint64_t step_ns = HISTORY_STEP_MS * 1000000ull;
+	uint64_t now = rt_now_ns();
+	json_t *status;
 
-	if (MHD_get_timeout(s->http, &ms) != MHD_YES)
-		return -1;
-	return ms < INT_MAX ? (int)ms : INT_MAX;
+	if (now < *due_ns)
+		return;
+	*due_ns += step_ns;
+	if (*due_ns <= now)
+		*due_ns = now + step_ns;
+	status = s->source.counters(s->source.arg);
+	if (status)
+		history_add(s->history, now_ms(), status);
+	json_decref(status);
+}
+
+/* Milliseconds until there is work without an event. */
+static int time_to_wait(struct metrics_server *s, uint64_t due_ns)
+{
+	uint64_t now = rt_now_ns();
+	uint64_t ms = now < due_ns ? (due_ns - now) / 1000000 + 1 : 0;
+	MHD_UNSIGNED_LONG_LONG of_connections;
+
+	if (MHD_get_timeout(s->http, &of_connections) == MHD_YES)
+		ms = MIN(ms, (uint64_t)of_connections);
+	return (int)ms;
 }
 
 static void server_main(void *arg)
@@ -193,10 +274,12 @@ static void server_main(void *arg)
 		{.fd = s->connections.listener, .events = POLLIN},
 		{.fd = s->events, .events = POLLIN},
 	};
+	uint64_t due_ns = rt_now_ns();
 
 	while (!atomic_load(&s->stop)) {
+		take_sample(s, &due_ns);
 		fds[1].revents = 0;
-		(void)poll(fds, ARRAY_SIZE(fds), time_to_wait(s));
+		(void)poll(fds, ARRAY_SIZE(fds), time_to_wait(s, due_ns));
 		if (fds[1].revents)
 			take_connection(s);
 		(void)MHD_run(s->http);
@@ -226,15 +309,16 @@ static int start_serving(struct metrics_server *s)
 {
 	int rc;
 
+	s->history = history_open();
 	s->wake = eventfd(0, EFD_CLOEXEC);
-	if (s->wake < 0)
-		return -errno;
+	if (!s->history || s->wake < 0)
+		return s->history ? -errno : -ENOMEM;
 	rc = start_http(s);
 	return rc < 0 ? rc : rt_task_spawn(&s->task, "weft-metrics", server_main, s);
 }
 
 int metrics_server_open(struct metrics_server **out, const char *address,
-	json_t *(*status)(void *arg), void *arg, struct weft_error *err)
+	const struct metrics_source *source, struct weft_error *err)
 {
 	struct metrics_server *s = rt_alloc(sizeof(*s));
 	struct sockaddr_storage at;
@@ -244,8 +328,7 @@ int metrics_server_open(struct metrics_server **out, const char *address,
 	if (!s)
 		return weft_error(err, -ENOMEM, "no memory for the metrics' listener");
 	WEFT_ASSERT(metrics_address_parse(address, &at));
-	s->status = status;
-	s->arg = arg;
+	s->source = *source;
 	s->wake = -1;
 	rc = metrics_connections_open(&s->connections, &at);
 	if (rc < 0) {
@@ -282,6 +365,7 @@ void metrics_server_close(struct metrics_server *s)
 	if (s->http)
 		MHD_stop_daemon(s->http);
 	metrics_connections_close(&s->connections);
+	history_close(s->history);
 	if (s->wake >= 0)
 		close(s->wake);
 	rt_free(s);

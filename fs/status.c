@@ -495,14 +495,29 @@ static void waits_status(json_t *o, const struct daemon *d, unsigned node,
 		json_object_set_new(o, "remedy", json_string(remedy) ?: json_string("?"));
 }
 
+static void put_cached(struct daemon *d, json_t *cluster)
+{
+	struct cache_census census[SHARDS_MAX];
+	json_t *node;
+	size_t i;
+
+	cache_census(d->volume->cache, census);
+	json_array_foreach(json_object_get(cluster, "nodes"), i, node)
+	{
+		const json_t *shard = json_object_get(node, "shard");
+
+		if (shard && json_integer_value(shard) < SHARDS_MAX)
+			json_object_set_new(node, "cached",
+				cached_status(&census[json_integer_value(shard)]));
+	}
+}
+
 static json_t *cluster_status(struct daemon *d)
 {
 	struct waits_for waits[WAITS_NODES] = {0};
 	json_t *o = cluster_describe(d->source.cluster), *node;
-	struct cache_census census[SHARDS_MAX];
 	size_t i;
 
-	cache_census(d->volume->cache, census);
 	if (d->session)
 		waits_count(d->session, waits);
 
@@ -511,22 +526,17 @@ static json_t *cluster_status(struct daemon *d)
 		struct node_link l;
 		json_int_t id = json_integer_value(json_object_get(node, "id"));
 
-		const json_t *shard = json_object_get(node, "shard");
-
 		if (d->node && node_link(d->node, (unsigned)id, &l) == 0) {
 			link_status(node, &l);
 			waits_status(node, d, (unsigned)id, &l, &waits[id]);
 		}
-		if (shard && json_integer_value(shard) < SHARDS_MAX)
-			json_object_set_new(node, "cached",
-				cached_status(&census[json_integer_value(shard)]));
 	}
 	if (d->node)
 		json_object_set_new(o, "coherence", coherence_status(d));
 	return o;
 }
 
-json_t *status_build(void *arg)
+json_t *status_counters(void *arg)
 {
 	struct daemon *d = arg;
 	struct volume *v = d->volume;
@@ -566,5 +576,15 @@ json_t *status_build(void *arg)
 	json_object_set_new(o, "waiting", status_waiting(d));
 	json_object_set_new(o, "recovery", recovery_status(v));
 	json_object_set_new(o, "memory", memory_status());
+	return o;
+}
+
+json_t *status_build(void *arg)
+{
+	struct daemon *d = arg;
+	json_t *o = status_counters(arg);
+
+	if (d->source.cluster)
+		put_cached(d, json_object_get(o, "cluster"));
 	return o;
 }

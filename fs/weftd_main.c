@@ -667,6 +667,19 @@ static void describe_itself(void *arg)
 	json_decref(status_build(arg));
 }
 
+static int start_metrics(struct daemon *d, struct weft_error *err)
+{
+	const struct metrics_source source = {
+		.status = status_build,
+		.counters = status_counters,
+		.arg = d,
+	};
+
+	return *d->options.metrics ? metrics_server_open(&d->metrics, d->options.metrics,
+					     &source, err)
+				   : 0;
+}
+
 /* From here on the daemon answers requests. */
 static int start_answering(struct daemon *d, struct weft_error *err)
 {
@@ -677,9 +690,8 @@ static int start_answering(struct daemon *d, struct weft_error *err)
 
 	if (rc == 0)
 		rc = scrub_attach(d, err);
-	if (rc == 0 && *d->options.metrics)
-		rc = metrics_server_open(
-			&d->metrics, d->options.metrics, status_build, d, err);
+	if (rc == 0)
+		rc = start_metrics(d, err);
 	if (rc == 0) {
 		rc = service_watchdog_start(describe_itself, d);
 		if (rc < 0)

@@ -33,7 +33,7 @@ check() { /usr/bin/python3 "$ROOT/tests/mount/metrics_check.py" "$@"; }
 	curl -sS --max-time 10 "$url" | check "weft_session_requests_total>=$(
 		sed -n 's/^weft_session_requests_total{.*} //p' "$DIR/text")"
 	# nothing else is there, and nothing else may be done
-	[ "$(curl -sS --max-time 10 -o "$DIR/out" -w '%{http_code}' "${url%metrics}")" = 404 ]
+	[ "$(curl -sS --max-time 10 -o "$DIR/out" -w '%{http_code}' "${url%metrics}status")" = 404 ]
 	[ "$(curl -sS --max-time 10 -o "$DIR/out" -w '%{http_code}' -d x=1 "$url")" = 405 ]
 	[ "$(curl -sS --max-time 10 -o "$DIR/out" -w '%{http_code}' -I "$url")" = 200 ]
 	weft status "$MNT" | grep -q "metrics=127.0.0.1:$port"
