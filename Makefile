@@ -290,6 +290,7 @@ SBIN := $(DESTDIR)$(PREFIX)/sbin
 MAN8 := $(DESTDIR)$(PREFIX)/share/man/man8
 UDEV := $(DESTDIR)$(PREFIX)/lib/udev/rules.d
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
+GRAFANA := $(DESTDIR)$(PREFIX)/share/weft/grafana
 BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 # Debian's zsh looks here.
 ZSH_COMPLETION := $(DESTDIR)$(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
@@ -301,13 +302,15 @@ HELPERS := mount.weft $(FUSE_HELPERS)
 HELPER_DIR := $(DESTDIR)$(if $(filter /usr,$(PREFIX)),/usr)/sbin
 install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sbin, with PREFIX=/usr in /usr/sbin
 	@$(GIVE_BACK)
-	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(UNITS) $(BASH_COMPLETION) $(ZSH_COMPLETION) $(HELPER_DIR)
+	install -d $(DESTDIR)$(PREFIX)/bin $(SBIN) $(MAN8) $(UDEV) $(UNITS) $(BASH_COMPLETION) $(ZSH_COMPLETION) $(GRAFANA) \
+		$(HELPER_DIR)
 	install $(BUILD)/weft $(DESTDIR)$(PREFIX)/bin/
 	install $(filter-out $(BUILD)/weft,$(PROGRAMS)) $(SBIN)/
 	install -m 644 $(MAN_PAGES) $(MAN8)/
 	for h in $(FUSE_HELPERS); do echo ".so man8/mount.weft.8" >$(MAN8)/$$h.8; done
 	sed 's|@BIN@|$(PREFIX)/bin|' packaging/udev/64-weft.rules >$(UDEV)/64-weft.rules
 	sed 's|@SBIN@|$(PREFIX)/sbin|' packaging/systemd/weft@.service.in >$(UNITS)/weft@.service
+	install -m 644 packaging/grafana/* $(GRAFANA)/
 	install -m 644 build/completion/weft $(BASH_COMPLETION)/
 	install -m 644 build/completion/_weft $(ZSH_COMPLETION)/
 	for p in weftd mkfs.weft fsck.weft; do ln -sf weft $(BASH_COMPLETION)/$$p; done
@@ -317,6 +320,7 @@ install: all ## install under DESTDIR and PREFIX, the helpers of mount(8) in /sb
 
 uninstall: ## remove what install put there
 	rm -f $(UDEV)/64-weft.rules $(UNITS)/weft@.service $(ZSH_COMPLETION)/_weft
+	rm -rf $(GRAFANA)
 	rm -f $(addprefix $(BASH_COMPLETION)/,weft weftd mkfs.weft fsck.weft)
 	rm -f $(DESTDIR)$(PREFIX)/bin/weft $(addprefix $(SBIN)/,weftd mkfs.weft fsck.weft)
 	rm -f $(addprefix $(MAN8)/,$(notdir $(MAN_PAGES)) $(addsuffix .8,$(FUSE_HELPERS)))

@@ -18,7 +18,7 @@ check="libcmocka-dev spin bats perl python3 fio attr acl util-linux sqlite3 git 
 	stress-ng dbench fsmark e2fsprogs mount groff-base clang libclang-rt-dev gdb python3-prometheus-client curl
 	qemu-system-x86 cpio kmod busybox-static ibverbs-providers ibverbs-utils perftest nfs-ganesha nfs-ganesha-vfs
 	libnfs-utils lintian systemd zsh
-	chromium-headless-shell"
+	chromium-headless-shell prometheus"
 bench="python3 e2fsprogs util-linux mount libfuse3-dev liblmdb-dev libwiredtiger-dev libdb-dev libcmocka-dev
 	git rsync iproute2"
 
@@ -52,14 +52,18 @@ if [ "$(id -u)" != 0 ]; then
 	echo "That needs root: sudo $0 ${1:-}" >&2
 	exit 1
 fi
-# Tests start a server of their own: the services that these packages would start stay off.
+# Tests start a server of their own, or use a package's tools alone: the services that these packages would
+# start stay off.
+units=
 case $missing in
-*nfs-ganesha*)
-	for unit in nfs-ganesha.service rpcbind.service rpcbind.socket; do
-		systemctl cat "$unit" >/dev/null 2>&1 || systemctl mask "$unit" 2>/dev/null || true
-	done
-	;;
+*nfs-ganesha*) units="nfs-ganesha.service rpcbind.service rpcbind.socket" ;;
 esac
+case $missing in
+*" prometheus"*) units="$units prometheus.service" ;;
+esac
+for unit in $units; do
+	systemctl cat "$unit" >/dev/null 2>&1 || systemctl mask "$unit" 2>/dev/null || true
+done
 export DEBIAN_FRONTEND=noninteractive
 # on a fresh machine the nightly upgrade may hold the lock
 apt-get -o DPkg::Lock::Timeout=300 update -q

@@ -78,12 +78,31 @@ has_samples() { [ "$(curl -sS --max-time 10 "$1/history" | count_samples)" -gt "
 
 requests_wait() { on 1 curl -sS --max-time 10 http://127.0.0.1:9339/metrics | grep -q '^weft_peer_waiting_requests{.*} 1$'; }
 
-@test "the page shows which node is away, and what waits for it" {
-	local url=http://127.0.0.1:9339
+# Each metric that the dashboard, the alerts and the page name; of a histogram without its ending.
+named_metrics() {
+	cat "$ROOT"/packaging/grafana/* "$ROOT"/fs/page/page.js | grep -oE '\bweft_[a-z0-9_]+' | sort -u
+}
+
+# The expressions of the dashboard, as rules.
+dashboard_rules() {
+	python3 - "$ROOT/packaging/grafana/weft.json" <<-'END'
+		import json, sys
+		with open(sys.argv[1]) as f:
+		    panels = json.load(f)["panels"]
+		exprs = [t["expr"].replace("$__rate_interval", "1m") for p in panels for t in p["targets"]]
+		assert len(exprs) > 20
+		print(json.dumps({"groups": [{"name": "weft", "rules": [{"record": f"r{i}", "expr": e} for i, e in enumerate(exprs)]}]}))
+	END
+}
+
+@test "the page shows which node is away, and what waits for it; dashboard and alerts name metrics that are there" {
+	local url=http://127.0.0.1:9339 name
+	need promtool
 	setup_nodes 2
 	mount_nodes -o metrics=127.0.0.1:9339
 	work_in "${M[1]}"
 	echo x >"${M[2]}/file-of-node-2"
+	on 1 curl -sS --max-time 10 "$url/metrics" >"$DIR/metrics"
 	on 1 python3 "$ROOT/tests/mount/browser.py" --wait "$SHOWN" "$url/" \
 		"$(has h1 'c, node 1')" "$(has '#problems .good' 'no problem')" \
 		'document.querySelectorAll("#nodes tbody tr").length === 2' \
@@ -97,6 +116,13 @@ requests_wait() { on 1 curl -sS --max-time 10 http://127.0.0.1:9339/metrics | gr
 	on 1 python3 "$ROOT/tests/mount/browser.py" --wait "$SHOWN" "$url/" \
 		"$(has '#problems' '1 request waits for node 2.')" "$(has '#problems' 'Node 2 is away for')" "$(has '#nodes td.bad' 'away for')" \
 		"$(has '#chart-other-nodes .legend' 'connected 0')"
+	on 1 curl -sS --max-time 10 "$url/metrics" >>"$DIR/metrics"
+	for name in $(named_metrics); do
+		grep -qE "^$name(\{| )" "$DIR/metrics" || { echo "there is no $name"; return 1; }
+	done
+	dashboard_rules >"$DIR/rules.json"
+	promtool check rules "$DIR/rules.json" "$ROOT/packaging/grafana/alerts.yml"
+	promtool test rules "$ROOT/tests/grafana/alerts_test.yml"
 	kill -9 "$WAITING"
 	wait "$WAITING" || true
 }
