@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft top: what a node does, as it changes. */
+/* weft top: the work of a node, as it changes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

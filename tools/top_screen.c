@@ -35,7 +35,7 @@ static const char help[] =
 	"CHANGED  of a contended file: pages that another node took, and that requests here took\n"
 	"         back to change them; READ: to read them\n"
 	"\n"
-	"`weft waits` names the remedy for what waits. weft(8) has more.\n";
+	"`weft waits` names the remedy for waits. weft(8) has more.\n";
 
 /* Draws a line, cut at the end of the screen. */
 static void draw_line(int row, const char *text, size_t length)

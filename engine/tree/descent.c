@@ -383,7 +383,7 @@ static int guess_or_fetch(struct tree *t, tree_key key, struct guessing *g,
 	return rc;
 }
 
-/* A descent was lost, as *d says: waits for what was missing, and descends again. */
+/* A descent was lost, as *d says: waits for the missing page, and descends again. */
 static __attribute__((noinline)) int descend_again(struct tree *t, tree_key key,
 	unsigned level, bool may_guess, struct descent *d)
 {

@@ -141,7 +141,7 @@ fake_daemon() {
 	[[ $output == *"has not answered for 10 s"* ]]
 }
 
-@test "a daemon that answers too much, nonsense, or what a terminal would obey, does no harm" {
+@test "a daemon that answers too much, nonsense, or commands of a terminal, does no harm" {
 	fake_daemon floods
 	run timeout 9 weft status fake
 	[ "$status" -eq 2 ]

@@ -152,7 +152,7 @@ two_devices() {
 	umount_nodes 2
 }
 
-@test "one that was stopped, with a mount, and comes back: it ends, fsync and close fail, what was synced is there" {
+@test "one that was stopped, with a mount, and comes back: it ends, fsync and close fail, synced data is there" {
 	local old program
 	two_devices
 	start_node 1

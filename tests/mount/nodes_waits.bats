@@ -18,14 +18,14 @@ teardown() {
 	teardown_nodes
 }
 
-# Prints a value of what waits on node $1; the rest is a Python expression of `a`, the answer.
+# Prints a value of the waits on node $1; the rest is a Python expression of `a`, the answer.
 waits_tell() {
 	weft waits "${M[$1]}" --json | python3 -c 'import json, sys
 a = json.load(sys.stdin)
 print(eval(sys.argv[1]))' "$2"
 }
 
-# Python's $2 is true of what waits on node $1.
+# Python's $2 is true of the waits on node $1.
 waits_are() { [ "$(waits_tell "$1" "bool($2)")" = True ]; }
 
 @test "a process that waits for a node that is away is listed, with its request, file, node and remedy" {

@@ -66,7 +66,7 @@ over_root() {
 		$1"
 }
 
-# The files that are there now and were not, or not so, before, but for those of dpkg itself.
+# The files that are there now and were not, or not so, before. Those of dpkg itself are left out.
 left_behind() {
 	(cd "$DIR/up" && find . ! -type d ! -path './var/lib/dpkg/*' ! -path './var/log/*' ! -path './var/cache/*')
 }

@@ -95,7 +95,7 @@ dashboard_rules() {
 	END
 }
 
-@test "the page shows which node is away, and what waits for it; dashboard and alerts name metrics that are there" {
+@test "the page shows which node is away, and the requests that wait for it; dashboard and alerts name metrics that are there" {
 	local url=http://127.0.0.1:9339 name
 	need promtool
 	setup_nodes 2

@@ -106,7 +106,7 @@ static struct model_key {
 	uint64_t incarnation;
 } model[SPACE];
 
-/* Enters a leaf into the model. What it leaves of other entries above it is elsewhere. */
+/* Enters a leaf into the model. The rest of other entries above it is elsewhere. */
 static void model_note(const struct learned_leaf *leaf, unsigned entry)
 {
 	bool overlapped[2 * SPACE] = {false};

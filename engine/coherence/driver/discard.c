@@ -4,8 +4,8 @@
  * need not ask anybody (docs/nodes/driver.md, "Freed pages"). The node that has freed pages tells
  * their home, and the home tells the sharers. A task does both, in the background.
  *
- * No state depends on it. A sharer may drop a page at any time, and so it does here. What is told
- * too late, or not at all, costs the messages that it would have cost anyway.
+ * No state depends on it. A sharer may drop a page at any time, and so it does here. A page that
+ * is told too late, or not at all, costs the messages that it would have cost anyway.
  *
  * The list is bounded (invariant 10): runs that find it full are not told. The task may wait for
  * room in a queue, so handlers only add to the list.
