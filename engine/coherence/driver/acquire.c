@@ -592,6 +592,7 @@ void page_drop_freed(struct page_driver *d, struct page_record *p, uint64_t inca
 
 	if (!record_is_idle(p) || (p->frame & RECORD_LOST) || p->hold.hold != RIGHT_SHARED ||
 		p->hold.incarnation > incarnation || !view_ready(d, p->at.home) ||
+		may_be_last_copy(d, p) ||
 		d->base.frames->revoke(d->base.cache, p->at.pid, PAGE_INVALID, &image))
 		return;
 	record_set(p, RECORD_LEAVING);

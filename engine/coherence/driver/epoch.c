@@ -139,6 +139,11 @@ void driver_change(struct coherence *c, struct coherence_change *out)
 	rt_mutex_unlock(&v->lock);
 }
 
+static void view_look_at(struct view *v, uint64_t ns)
+{
+	atomic_store_explicit(&v->look_ns, ns, memory_order_relaxed);
+}
+
 /* Under the view's lock. `connects`: the node that is connected from now on; or 0. */
 static void view_enter(struct page_driver *d, uint64_t epoch, node_map connects)
 {
@@ -158,6 +163,7 @@ static void view_enter(struct page_driver *d, uint64_t epoch, node_map connects)
 	atomic_store_explicit(&v->reported, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->ready, 0, memory_order_relaxed);
 	atomic_store_explicit(&v->resumed, 0, memory_order_relaxed);
+	view_look_at(v, RT_FOREVER); /* nothing is due any more */
 	atomic_store_explicit(&v->rebuilding, false, memory_order_relaxed);
 	atomic_store_explicit(&v->awaited, 0, memory_order_relaxed);
 	page_each_locked(d, page_enter);
@@ -282,11 +288,6 @@ static void link_lost(struct page_driver *d, struct page_record *p, void *arg)
 	}
 }
 
-static void view_look_at(struct view *v, uint64_t ns)
-{
-	atomic_store_explicit(&v->look_ns, ns, memory_order_relaxed);
-}
-
 void view_link(struct page_driver *d, unsigned node, bool up)
 {
 	struct view *v = &d->view;
@@ -321,7 +322,7 @@ void view_link(struct page_driver *d, unsigned node, bool up)
 		!lost.awaited)
 		m->epoch_due = false;
 	if (!up && m->epoch_due)
-		view_look_at(v, rt_now_ns() + LOST_NS);
+		view_look_at(v, MIN(v->look_ns, rt_now_ns() + LOST_NS));
 	change_ends(d);
 	rt_mutex_unlock(&v->lock);
 	view_wake(d);
