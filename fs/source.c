@@ -193,6 +193,8 @@ void source_expect(const struct source *s, struct volume_options *o)
 	o->node = (uint16_t)s->node;
 	o->shard = cluster_member(s->cluster, s->node)->shard;
 	o->machine = s->machine;
+	if (!o->machine && cluster_machines(cluster_member(s->cluster, s->node)) > 1)
+		o->machine = STORE_ELSEWHERE;
 	o->key = s->key;
 	o->file = cluster_path(s->cluster);
 	o->nodes = cluster_node_bits(s->cluster);

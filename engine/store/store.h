@@ -23,11 +23,12 @@ struct store;
 #define STORE_CLIENT_BYTES (3ull << 20)
 #define STORE_AREA_MIN     (STORE_LOG_MIN + STORE_CLIENT_BYTES)
 #define STORE_MACHINES     4u           /* that may run one node */
+#define STORE_ELSEWHERE    (STORE_MACHINES + 1) /* number of all others, which may fence it */
 #define STORE_COUNTER_MAX  (1ull << 62) /* limit of generations and incarnations */
 
 struct store_options {
 	bool read_only;             /* never writes, not even the incarnation */
-	/* This machine's number among those that may run the node, from 1 to STORE_MACHINES. Each
+	/* This machine's number among those that may run the node, from 1 to STORE_ELSEWHERE. Each
 	 * has incarnations of its own. 0: one machine alone may run it. */
 	unsigned machine;
 	size_t table_cache_bytes;   /* bound of the descriptor cache in bytes; 0: 16 MiB */

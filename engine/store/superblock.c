@@ -210,11 +210,13 @@ int superblock_write(
 	return rc;
 }
 
-/* Incarnations of machine M are M - 1 above a multiple of STORE_MACHINES. So starts on two machines
- * differ, even if the two have seen different stores (two copies of one that have parted). */
+/* Incarnations of machine M are M - 1 above a multiple of STORE_ELSEWHERE. So starts on two
+ * machines differ, even if they have seen different stores (copies of one that have parted). */
 static uint64_t incarnation_after(uint64_t last, unsigned machine)
 {
-	return machine ? (last / STORE_MACHINES + 1) * STORE_MACHINES + machine - 1 : last + 1;
+	uint64_t next = (last / STORE_ELSEWHERE + 1) * STORE_ELSEWHERE;
+
+	return machine ? next + machine - 1 : last + 1;
 }
 
 /* A new incarnation of the node, in both copies; the one that does not count goes first.

@@ -77,25 +77,27 @@ SIM_TEST(what_is_formatted_opens_with_the_same_layout)
 	return 0;
 }
 
-/* Two copies of one store that have parted, each opened on a machine of its own. */
+/* Copies of one store that have parted, each opened on a machine of its own. */
 SIM_TEST(no_two_machines_give_one_incarnation_whatever_each_has_seen)
 {
-	uint64_t seen[2 * 6], last = 0;
+	uint64_t seen[3 * 6], last = 0;
+	const char *names[] = {"d", "e", "f"};
+	const unsigned machines[] = {1, 2, STORE_ELSEWHERE};
 	unsigned count = 0;
 
-	for (unsigned machine = 1; machine <= 2; machine++) {
-		make(machine == 1 ? "d" : "e");
+	for (unsigned i = 0; i < 3; i++) {
+		make(names[i]);
 		last = made.incarnation;
-		for (unsigned i = 0; i < 6; i++) {
-			const struct store_options o = {.machine = machine};
+		for (unsigned k = 0; k < 6; k++) {
+			const struct store_options o = {.machine = machines[i]};
 			struct weft_error why = {0};
 			struct rt_disk *opened;
 			struct store *s;
 
-			CHECK(rt_disk_open(&opened, machine == 1 ? "d" : "e", 0, &why) == 0);
+			CHECK(rt_disk_open(&opened, names[i], 0, &why) == 0);
 			CHECK(store_open(&s, opened, &o, &why) == 0);
 			seen[count] = store_superblock(s)->incarnation;
-			CHECK(seen[count] > last && seen[count] <= last + 2 * STORE_MACHINES);
+			CHECK(seen[count] > last && seen[count] <= last + 2 * STORE_ELSEWHERE);
 			last = seen[count++];
 			store_close(s);
 			rt_disk_close(opened);
