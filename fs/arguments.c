@@ -101,14 +101,31 @@ static bool is_weft_mount(const char *path)
 	return found;
 }
 
+/* Returns the path without links and final slashes, as the mount table has it; NULL: there is none.
+ * With a final slash, realpath(3) would ask the mount itself. The caller frees it. */
+static char *path_in_table(const char *path)
+{
+	char *plain = strdup(path), *real;
+
+	for (size_t len = plain ? strlen(plain) : 0; len > 1 && plain[len - 1] == '/'; len--)
+		plain[len - 1] = '\0';
+	real = plain ? realpath(plain, NULL) : NULL;
+	free(plain);
+	return real;
+}
+
 /* A service manager starts a killed daemon again, at the same place. */
 static bool take_dead_mount_away(const char *path)
 {
-	if (!service_managed() || !is_weft_mount(path) ||
-		umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
-		return false;
-	weft_log(4, "%s was still mounted from a daemon that has died: taken away", path);
-	return true;
+	char *place = service_managed() ? path_in_table(path) : NULL;
+	bool taken = place && is_weft_mount(place) &&
+		     umount2(place, MNT_DETACH | UMOUNT_NOFOLLOW) == 0;
+
+	if (taken)
+		weft_log(4, "%s was still mounted from a daemon that has died: taken away",
+			place);
+	free(place);
+	return taken;
 }
 
 static int check_directory(const char *path, struct weft_error *err)

@@ -8,9 +8,10 @@
  * the lock. */
 static void windows_turn(struct contended *c, uint64_t now_ns)
 {
-	uint64_t age = now_ns - c->window[c->now].began_ns;
+	uint64_t began_ns = c->window[c->now].began_ns;
+	uint64_t age = now_ns > began_ns ? now_ns - began_ns : 0; /* others' clocks may be ahead */
 
-	if (c->window[c->now].began_ns && age < CONTENDED_WINDOW_NS)
+	if (began_ns && age < CONTENDED_WINDOW_NS)
 		return;
 	if (age >= 2 * CONTENDED_WINDOW_NS) { /* also the one before is too old */
 		c->window[c->now].count = 0;

@@ -42,8 +42,10 @@ json_t *scrub_describe(struct daemon *d)
 
 	scrub_status(d->scrub, &st);
 	space_stat(d->volume->space, &space);
-	json_object_set_new(o, "state", json_string(states[p->state]));
-	put_number(o, "running", p->state == DISK_SCRUB_RUNNING);
+	json_object_set_new(o, "state",
+		json_string(p->state == DISK_SCRUB_RUNNING && st.halted ? "halted"
+									 : states[p->state]));
+	put_number(o, "running", p->state == DISK_SCRUB_RUNNING && !st.halted);
 	put_number(o, "position_bytes", p->next * PAGE_SIZE);
 	put_number(o, "store_bytes", st.page_count * PAGE_SIZE);
 	put_number(o, "used_bytes", (space.total_pages - space.free_pages) * PAGE_SIZE);
@@ -67,6 +69,8 @@ json_t *scrub_command(void *arg, const struct control_scrub *how)
 	if (how->stop)
 		scrub_stop(d->scrub);
 	else if (scrub_start(d->scrub, how->rate_bytes, how->anew))
-		return json_pack("{s:s}", "error", "the volume is being closed");
+		return json_pack("{s:s}", "error", 
+			"this weftd has no mount, or is being closed: mount the node, or run "
+			"it by weft node start");
 	return scrub_describe(d);
 }

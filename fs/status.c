@@ -275,7 +275,7 @@ static json_t *contended_status(struct session *s)
 		session_contended(s), now, list, CONTENDED_LISTED, &since);
 	json_t *o = json_object(), *inodes = json_array();
 
-	json_object_set_new(o, "since_s", json_real((double)(now - since) / 1e9));
+	json_object_set_new(o, "since_s", json_real(now > since ? (double)(now - since) / 1e9 : 0));
 	for (unsigned i = 0; i < count; i++) {
 		json_t *one = json_object();
 

@@ -390,7 +390,6 @@ static int volume_stop(struct daemon *d)
 	struct volume_rest rest;
 	int rc;
 
-	service_watchdog_stop(); /* it looks at the volume */
 	service_tell("STOPPING=1");
 	service_tell_status("Closing %s.", d->options.store);
 	fs_lend(d, false);
@@ -739,6 +738,7 @@ static int daemon_run(struct daemon *d, int argc, char **argv, struct weft_error
 		leave_nodes(d);
 out_volume:
 	metrics_server_close(d->metrics);
+	service_watchdog_stop(); /* as the metrics, it looks at all that is closed below */
 	if (d->node && rc < 0)
 		node_alone(d->node); /* it was never used here */
 	if (d->session)

@@ -80,9 +80,9 @@ bool mount_inside(const char *name, char path[PATH_MAX], char mount[PATH_MAX])
 {
 	struct inside i = {0};
 
-	if (*name != '/' && *name != '.')
+	if (*name != '.' && !strchr(name, '/')) /* a label, or a name in this directory */
 		return false;
-	if (*name == '.' && !getcwd(i.path, sizeof(i.path)))
+	if (*name != '/' && !getcwd(i.path, sizeof(i.path)))
 		return false;
 	if (strcmp(i.path, "/") == 0)
 		i.path[0] = '\0';

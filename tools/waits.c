@@ -277,7 +277,7 @@ static json_t *ask_waits(const char *name, json_t **looked, struct weft_error *e
 		return NULL;
 	client_limit(fd, LOOK_SECONDS);
 	*looked = client_ask(fd, "look", err);
-	if (err->code == -ETIMEDOUT) {
+	if (!*looked && err->code != -EREMOTEIO) { /* the rest of an answer may be on its way */
 		close(fd);
 		fd = client_find_inside(name, &identity, err);
 		json_decref(identity);

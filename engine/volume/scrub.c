@@ -69,8 +69,8 @@ static void finding_add(struct scrub *s, unsigned count, const char *text)
 {
 	weft_log(3, "scrub: %s", text);
 	rt_mutex_lock(&s->lock);
-	s->now.damaged += count;
-	if (s->findings < SCRUB_FINDINGS_MAX)
+	s->now.damaged += s->anew ? 0 : count;
+	if (!s->anew && s->findings < SCRUB_FINDINGS_MAX)
 		snprintf(s->text[s->findings++], SCRUB_TEXT_MAX, "%s", text);
 	rt_mutex_unlock(&s->lock);
 }
@@ -319,7 +319,7 @@ static unsigned step_pages(struct scrub *s, uint64_t first, unsigned count)
 			suspect_add(s, &s->reads[i]);
 	}
 	rt_mutex_lock(&s->lock);
-	s->now.pages += checked;
+	s->now.pages += s->anew ? 0 : checked; /* else they are the earlier scrub's */
 	rt_mutex_unlock(&s->lock);
 	return checked;
 }
@@ -539,7 +539,8 @@ void scrub_status(struct scrub *s, struct scrub_status *out)
 	*out = (struct scrub_status){.progress = s->now,
 		.page_count = store_superblock(s->v->store)->page_count,
 		.healed = s->healed,
-		.findings = s->findings};
+		.findings = s->findings,
+		.halted = scrub_stopping(s)};
 	rt_mutex_unlock(&s->lock);
 }
 

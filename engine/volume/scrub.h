@@ -18,6 +18,7 @@ struct scrub_status {
 	uint64_t page_count;        /* slots of the store */
 	uint64_t healed; /* damaged images that a newer one in memory was written over */
 	unsigned findings; /* number of texts: scrub_finding */
+	bool halted;       /* scrub_halt was called */
 };
 
 /* Makes the task. It goes on with a scrub that ran when the store was closed, or the node crashed.

@@ -141,7 +141,8 @@ more_words_than() { [ "$(words WATCHDOG=1)" -gt "$1" ]; }
 	run weftd "$STORE" "$MNT"
 	[ "$status" -eq 32 ]
 	[[ $output == *"weft umount $MNT"* ]]
-	manage "$STORE" "$MNT" -o cache=16M
+	ln -s "$MNT" "$DIR/link"
+	manage "$STORE" "$DIR/link/" -o cache=16M
 	wait_until 10 told READY=1
 	[ "$(cat "$MNT/f")" = kept ]
 	[ "$(grep -c " $MNT " /proc/mounts)" = 1 ]
