@@ -206,10 +206,7 @@ static void print_node(const struct top *t, struct table *table, const json_t *n
 		client_number(json_object_get(node, "cached"), "pages"));
 	table_cell(table, "%.0f", client_number(node, "waiting_requests"));
 	table_cell(table, "%s",
-		*client_text(node, "by")
-			? client_text(node, "by")
-			: (json_string_value(json_array_get(
-				   json_object_get(node, "addresses"), 0)) ?: ""));
+		json_string_value(json_array_get(json_object_get(node, "addresses"), 0)) ?: "");
 }
 
 static void print_nodes(const struct top *t, const char *mark)
