@@ -15,6 +15,7 @@
 #include "engine/cache/cache_internal.h"
 #include "engine/tree/tree_internal.h"
 #include "tests/sim/cluster_world.h"
+#include "tests/sim/phases.h"
 
 #define AWAY_SEEDS 4
 #define LIVE       3u   /* nodes */
@@ -31,7 +32,7 @@ static struct own {
 	bool crashed;
 } own[LIVE];
 
-static _Atomic uint32_t phase, finished;
+static _Atomic uint32_t finished;
 static unsigned ended, victim;
 static uint64_t sum_grown, sum_alone, sum_split, sum_elsewhere;
 
@@ -74,20 +75,6 @@ static void look_at(struct node *n, const struct own *o)
 		EQ(a.inode.size, 100);
 	}
 	EQ(ops_lookup(n->fs, o->dir, own_name(text, o->made), &a), -ENOENT);
-}
-
-static void come_to(uint32_t wanted)
-{
-	uint32_t seen;
-
-	while ((seen = atomic_load(&phase)) < wanted)
-		rt_wait(&phase, seen, RT_FOREVER);
-}
-
-static void go_on_to(uint32_t next)
-{
-	atomic_store(&phase, next);
-	rt_wake(&phase, INT32_MAX);
 }
 
 /* All that live have come so far; they do not wait for who is away. */

@@ -11,6 +11,7 @@
 #define LOG_BYTES (16ull << 20)
 #define FRAMES    2000
 #include "tests/sim/cluster_world.h"
+#include "tests/sim/phases.h"
 
 #define DEAD_SEEDS 12
 #define LIVE       3u   /* nodes */
@@ -29,7 +30,7 @@ static struct own {
 	bool crashed;
 } own[LIVE];
 
-static _Atomic uint32_t phase, finished, reached;
+static _Atomic uint32_t finished, reached;
 static unsigned ended, victim, sum_waited;
 static bool rested; /* what it changed, when it was lost */
 
@@ -107,20 +108,6 @@ static void is_filled(struct node *n, uint64_t ino, char with)
 	for (unsigned i = 0; i < SIZE; i++)
 		EQ(seen.bytes[i], with);
 	ops_close(n->fs, open);
-}
-
-static void come_to(uint32_t wanted)
-{
-	uint32_t seen;
-
-	while ((seen = atomic_load(&phase)) < wanted)
-		rt_wait(&phase, seen, RT_FOREVER);
-}
-
-static void go_on_to(uint32_t next)
-{
-	atomic_store(&phase, next);
-	rt_wake(&phase, INT32_MAX);
 }
 
 /* True: so many have come so far in that time. */

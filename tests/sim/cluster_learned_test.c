@@ -18,6 +18,7 @@
 #define LOG_BYTES (16ull << 20)
 #include "tests/sim/cluster_work.h"
 #include "tests/sim/guesses.h"
+#include "tests/sim/phases.h"
 
 #define LEARNED_SEEDS 3
 #define CUT_AFTER_NS  50000000ull /* the nodes are open by then */
@@ -363,26 +364,12 @@ static void nonsense_is_no_leaf(void **state)
 
 #define FILES 600u
 
-static _Atomic uint32_t phase, finished, waited;
+static _Atomic uint32_t finished, waited;
 static uint64_t directory;
 static unsigned ended;
 static struct learned_leaf old_leaf;
 
 enum { TOGETHER, LOST, BACK };
-
-static void come_to(uint32_t wanted)
-{
-	uint32_t seen;
-
-	while ((seen = atomic_load(&phase)) < wanted)
-		rt_wait(&phase, seen, RT_FOREVER);
-}
-
-static void go_on_to(uint32_t next)
-{
-	atomic_store(&phase, next);
-	rt_wake(&phase, INT32_MAX);
-}
 
 /* So many nodes have come so far; the count begins anew. */
 static void await(unsigned nodes)

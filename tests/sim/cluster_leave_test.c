@@ -14,6 +14,7 @@
 #include "engine/cache/cache_internal.h"
 #include "engine/node/node.h"
 #include "tests/sim/cluster_world.h"
+#include "tests/sim/phases.h"
 
 #define NODES       2u   /* but one case has a third */
 #define FIRST       10u  /* slot */
@@ -62,7 +63,6 @@ static struct {
 	bool no_signal;    /* it is unmounted */
 } way;
 
-static _Atomic uint32_t phase;
 static unsigned first_busy; /* nodes from this one on have much to be persisted */
 static unsigned rounds, ended, said;
 static void (*sink_before)(int level, const char *line);
@@ -129,20 +129,6 @@ static int life_end(struct node *n)
 	cluster_close(l->cluster);
 	*l = (struct life){0};
 	return rc;
-}
-
-static void go_on_to(uint32_t next)
-{
-	atomic_store(&phase, next);
-	rt_wake(&phase, INT32_MAX);
-}
-
-static void come_to(uint32_t wanted)
-{
-	uint32_t seen;
-
-	while ((seen = atomic_load(&phase)) < wanted)
-		rt_wait(&phase, seen, RT_FOREVER);
 }
 
 /* ---- pages ---------------------------------------------------------------------------------- */

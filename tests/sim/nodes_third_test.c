@@ -7,6 +7,7 @@
  *   WEFT_SIM_SEED=7 build/tests/sim/nodes_third_test     one seed
  */
 #include "tests/sim/nodes_life.h"
+#include "tests/sim/phases.h"
 
 #define THIRD_SEEDS 6
 #define NODES       3u
@@ -18,23 +19,7 @@
 
 static void (*second_does)(struct node *n), (*third_does)(struct node *n);
 static bool second_is_lost;
-static _Atomic uint32_t phase;
 static uint64_t asked, fetched; /* over all seeds: asks of sharers, and those in vain */
-
-static void go_on_to(uint32_t next)
-{
-	if (atomic_load(&phase) < next)
-		atomic_store(&phase, next);
-	rt_wake(&phase, INT32_MAX);
-}
-
-static void come_to(uint32_t wanted)
-{
-	uint32_t seen;
-
-	while ((seen = atomic_load(&phase)) < wanted)
-		rt_wait(&phase, seen, RT_FOREVER);
-}
 
 /* ---- pages --------------------------------------------------------------------------------- */
 
